@@ -1,0 +1,8 @@
+package redistest
+
+import "syscall"
+
+// childAttr has the kernel kill the server when the test binary dies.
+func childAttr() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+}

@@ -1,0 +1,3 @@
+package redistest_test
+
+const diesWithParent = true

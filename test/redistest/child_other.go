@@ -1,0 +1,9 @@
+//go:build !linux
+
+package redistest
+
+import "syscall"
+
+// childAttr is empty where the kernel has no parent-death signal: a test binary
+// that is killed leaves its server running.
+func childAttr() *syscall.SysProcAttr { return nil }

@@ -1,0 +1,5 @@
+//go:build !linux
+
+package redistest_test
+
+const diesWithParent = false

@@ -1,0 +1,33 @@
+package redistest
+
+import (
+	"context"
+	"net"
+	"testing"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// Miniredis returns a Redis written in Go whose keys expire by the clock, and a
+// client of it, both closed when t ends. Client and server speak over a pipe in
+// memory, so that both work in a testing/synctest bubble; give that bubble's own
+// t. It has no address: further clients use MiniredisOptions.
+func Miniredis(t testing.TB) (*miniredis.Miniredis, *redis.Client) {
+	t.Helper()
+	m := miniredis.NewMiniRedis()
+	m.ClockTTL(true)
+	t.Cleanup(m.Close)
+	return m, closing(t, redis.NewClient(MiniredisOptions(m)))
+}
+
+// MiniredisOptions returns the options of a client that reaches m in memory.
+func MiniredisOptions(m *miniredis.Miniredis) *redis.Options {
+	return &redis.Options{
+		Addr:                     "miniredis:0", // never dialled
+		Dialer:                   func(context.Context, string, string) (net.Conn, error) { return m.Dial() },
+		DisableIdentity:          true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+}

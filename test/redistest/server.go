@@ -1,0 +1,432 @@
+package redistest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+const (
+	startBound = 30 * time.Second // a cluster node alone needs two seconds
+	stopBound  = 15 * time.Second
+	dialTries  = 8
+
+	// Ports come from below the range from which Linux takes the local ports of
+	// outgoing connections (32768 and up), and so do the bus ports of cluster
+	// nodes, which stand 10000 above.
+	firstPort, lastPort = 20000, 22700
+)
+
+// Options is how a private server differs from the ordinary one. The zero
+// value is a server without a password, alone, that keeps nothing on disk.
+type Options struct {
+	// Args are further arguments of redis-server, which override those that
+	// this package gives: {"--appendonly", "yes", "--maxmemory", "8mb"}.
+	// Defaults to none.
+	Args []string
+	// Password is what clients must give (requirepass). Server.Client does.
+	// Defaults to no password.
+	Password string
+	// Cluster makes the server a cluster of one node that owns all slots.
+	// Defaults to false.
+	Cluster bool
+	// Dir is the server's working directory. It must exist; it is not removed.
+	// Defaults to a new temporary directory, removed when the test ends; it
+	// lasts across Restart.
+	Dir string
+}
+
+// Server is a redis-server that belongs to the tests. Its methods that change
+// the process (Kill9, Stop, Restart) may be called from any goroutine.
+type Server struct {
+	opts    Options
+	port    int
+	dir     string
+	tempDir bool
+
+	mu   sync.Mutex
+	proc *process // nil while stopped
+}
+
+// NewServer starts a private server and stops it when t ends. At most one
+// Options may be given.
+func NewServer(t testing.TB, opts ...Options) *Server {
+	t.Helper()
+	var o Options
+	switch len(opts) {
+	case 0:
+	case 1:
+		o = opts[0]
+	default:
+		t.Fatalf("redistest: NewServer takes at most one Options, got %d", len(opts))
+	}
+	s, err := start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// Addr returns the server's host:port, which Restart keeps.
+func (s *Server) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.port) }
+
+// Dir returns the server's working directory, where its files and redis.log are.
+func (s *Server) Dir() string { return s.dir }
+
+// Password returns the password that clients must give, or "".
+func (s *Server) Password() string { return s.opts.Password }
+
+// Client returns a client of the server, closed when t ends. It sends nothing
+// when it connects beyond what the protocol needs.
+func (s *Server) Client(t testing.TB) *redis.Client {
+	t.Helper()
+	return closing(t, redis.NewClient(s.clientOptions()))
+}
+
+// Cluster returns a cluster client of the server, closed when t ends. The
+// server must have been started with Options.Cluster.
+func (s *Server) Cluster(t testing.TB) *redis.ClusterClient {
+	t.Helper()
+	if !s.opts.Cluster {
+		t.Fatal("redistest: this server is no cluster; start it with Options{Cluster: true}")
+	}
+	return closing(t, redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs:                    []string{s.Addr()},
+		Password:                 s.opts.Password,
+		DisableIdentity:          true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}))
+}
+
+// Kill9 ends the server as a crash would, and returns when it is gone. It does
+// nothing to a server that is not running.
+func (s *Server) Kill9() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.proc != nil {
+		s.proc.kill()
+		s.proc = nil
+	}
+}
+
+// Stop asks the server to end, as an operator would, and returns when it is
+// gone. It does nothing to a server that is not running.
+func (s *Server) Stop(t testing.TB) {
+	t.Helper()
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Restart starts the server again at the same address and in the same
+// directory, stopping it first where it runs. What the server had on disk it
+// has again.
+func (s *Server) Restart(t testing.TB) {
+	t.Helper()
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	proc, err := s.launch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.proc = proc
+}
+
+// start runs a server at a port that is free.
+func start(opts Options) (*Server, error) {
+	s := &Server{opts: opts, dir: opts.Dir}
+	if s.dir == "" {
+		dir, err := os.MkdirTemp("", "redistest-")
+		if err != nil {
+			return nil, fmt.Errorf("redistest: %w", err)
+		}
+		s.dir, s.tempDir = dir, true
+	}
+	var errs error
+	for range dialTries {
+		s.port = freePort(opts.Cluster)
+		proc, err := s.launch()
+		if err == nil {
+			s.proc = proc
+			return s, nil
+		}
+		errs = err
+		if !errors.Is(err, errPortTaken) {
+			break
+		}
+	}
+	return nil, errors.Join(errs, s.close())
+}
+
+func (s *Server) stop() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.proc == nil {
+		return nil
+	}
+	err := s.proc.terminate()
+	s.proc = nil
+	return err
+}
+
+// close ends the server and removes what it left.
+func (s *Server) close() error {
+	s.Kill9()
+	if !s.tempDir {
+		return nil
+	}
+	if err := os.RemoveAll(s.dir); err != nil {
+		return fmt.Errorf("redistest: %w", err)
+	}
+	return nil
+}
+
+// launch starts the process and waits until it answers.
+func (s *Server) launch() (*process, error) {
+	path, err := program()
+	if err != nil {
+		return nil, err
+	}
+	proc, err := run(path, s.args(), filepath.Join(s.dir, "redis.log"))
+	if err != nil {
+		return nil, err
+	}
+	if err := s.ready(proc); err != nil {
+		proc.kill()
+		return nil, err
+	}
+	return proc, nil
+}
+
+func (s *Server) args() []string {
+	args := []string{
+		"--bind", "127.0.0.1", "--port", strconv.Itoa(s.port), "--protected-mode", "no",
+		"--dir", s.dir, "--save", "", "--appendonly", "no", "--daemonize", "no",
+		"--loglevel", "notice",
+	}
+	if s.opts.Password != "" {
+		args = append(args, "--requirepass", s.opts.Password)
+	}
+	if s.opts.Cluster {
+		args = append(args, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
+			"--cluster-announce-ip", "127.0.0.1")
+	}
+	return append(args, s.opts.Args...)
+}
+
+func (s *Server) clientOptions() *redis.Options {
+	return &redis.Options{
+		Addr:                     s.Addr(),
+		Password:                 s.opts.Password,
+		DisableIdentity:          true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+}
+
+// ready waits until the process itself answers: another server may own the port.
+func (s *Server) ready(proc *process) error {
+	opts := s.clientOptions()
+	opts.MaxRetries = -1
+	c := redis.NewClient(opts)
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), startBound)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	var last error
+	for {
+		if last = s.probe(ctx, c, proc); last == nil {
+			return nil
+		}
+		select {
+		case <-proc.gone:
+			return proc.failure("redis-server ended while starting")
+		case <-ctx.Done():
+			return proc.failure(fmt.Sprintf("redis-server was not ready within %v (%v)", startBound, last))
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *Server) probe(ctx context.Context, c *redis.Client, proc *process) error {
+	info, err := c.Info(ctx, "server").Result()
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(info, fmt.Sprintf("process_id:%d\r\n", proc.cmd.Process.Pid)) {
+		return errors.New("another redis-server answers at the port")
+	}
+	// While it loads its files INFO answers and PING does not.
+	if err := c.Ping(ctx).Err(); err != nil {
+		return err
+	}
+	if !s.opts.Cluster {
+		return nil
+	}
+	return formCluster(ctx, c)
+}
+
+// formCluster gives the node all slots, once, and says whether the cluster
+// has noticed.
+func formCluster(ctx context.Context, c *redis.Client) error {
+	info, err := c.ClusterInfo(ctx).Result()
+	switch {
+	case err != nil:
+		return err
+	case strings.Contains(info, "cluster_slots_assigned:0\r\n"):
+		return errors.Join(c.ClusterAddSlotsRange(ctx, 0, 16383).Err(), errors.New("slots just assigned"))
+	case !strings.Contains(info, "cluster_state:ok"):
+		return errors.New("cluster state is not ok")
+	}
+	return nil
+}
+
+// program finds redis-server, or says how to get it.
+func program() (string, error) {
+	name := os.Getenv("REDIS_SERVER")
+	if name == "" {
+		name = "redis-server"
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("redistest: these tests need a redis-server: %w\n"+
+			"try: run make test, which installs it, or name the program in REDIS_SERVER", err)
+	}
+	return path, nil
+}
+
+// freePort draws a port at which nothing listens now. Somebody else may take it
+// before redis-server does, which start sees and draws again.
+func freePort(cluster bool) int {
+	port := 0
+	for range 100 {
+		port = firstPort + rand.IntN(lastPort-firstPort)
+		if listens(port) || cluster && listens(port+10000) {
+			continue
+		}
+		return port
+	}
+	return port
+}
+
+func listens(port int) bool {
+	l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
+	if err != nil {
+		return true
+	}
+	l.Close()
+	return false
+}
+
+var errPortTaken = errors.New("the port is taken")
+
+// process is one run of redis-server.
+type process struct {
+	cmd     *exec.Cmd
+	gone    chan struct{} // closed when the process has been waited for
+	log     string
+	logFrom int64 // where this run's lines begin in log
+}
+
+// run starts the program with its output appended to the file log.
+func run(path string, args []string, log string) (*process, error) {
+	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("redistest: %w", err)
+	}
+	defer out.Close()
+	at, err := out.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("redistest: %w", err)
+	}
+	p := &process{cmd: exec.Command(path, args...), gone: make(chan struct{}), log: log, logFrom: at.Size()}
+	p.cmd.Stdout, p.cmd.Stderr = out, out
+	p.cmd.SysProcAttr = childAttr()
+	started := make(chan error)
+	go func() {
+		// Linux sends the parent-death signal when the thread that started the
+		// child ends, so that thread must live as long as the child does.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := p.cmd.Start()
+		started <- err
+		if err == nil {
+			_ = p.cmd.Wait() // how it ended stands in its log
+			close(p.gone)
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("redistest: %w", err)
+	}
+	return p, nil
+}
+
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // fails only when it is gone already
+	<-p.gone
+}
+
+func (p *process) terminate() error {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // fails only when it is gone already
+	bound := time.NewTimer(stopBound)
+	defer bound.Stop()
+	select {
+	case <-p.gone:
+		return nil
+	case <-bound.C:
+		err := p.failure(fmt.Sprintf("redis-server did not end within %v of SIGTERM", stopBound))
+		p.kill()
+		return err
+	}
+}
+
+// failure is an error with the last lines that this run of the server wrote.
+func (p *process) failure(what string) error {
+	text, err := os.ReadFile(p.log)
+	if err != nil {
+		return fmt.Errorf("redistest: %s: %w", what, err)
+	}
+	text = text[min(p.logFrom, int64(len(text))):]
+	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+	lines = lines[max(0, len(lines)-20):]
+	err = fmt.Errorf("redistest: %s; its last words:\n%s", what, bytes.Join(lines, []byte("\n")))
+	if bytes.Contains(text, []byte("Address already in use")) {
+		return fmt.Errorf("%w: %w", errPortTaken, err)
+	}
+	return err
+}
+
+// closing returns c, to be closed when t ends.
+func closing[C interface{ Close() error }](t testing.TB, c C) C {
+	t.Helper()
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil && !errors.Is(err, redis.ErrClosed) {
+			t.Errorf("redistest: close client: %v", err)
+		}
+	})
+	return c
+}
