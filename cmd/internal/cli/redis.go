@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// OpenTimeout bounds how long OpenRedis takes, whatever the URL says.
+const OpenTimeout = 5 * time.Second
+
+// minRedis is the oldest Redis that has every command used here and in asynq.
+var minRedis = [2]int{6, 2}
+
+// OpenRedis connects to the Redis that url names and makes sure that it can
+// be used: it answers, accepts the credentials, is 6.2 or newer and takes
+// writes. It needs OpenTimeout at most and writes nothing.
+//
+// Every form that go-redis and asynq take is understood: redis://, rediss://,
+// unix:// and redis-socket://, redis-sentinel://H1:P,H2:P/DB?master=NAME and
+// redis+cluster://H:P?addr=H:P (with rediss for TLS), and "embedded" for a
+// worker's own server. In a Sentinel URL, what stands before @ is for the
+// sentinels; ?username= and ?password= are for the master.
+//
+// Errors are *Error and hold no password, or ctx's error when ctx ended.
+// Closing the client is the caller's.
+func OpenRedis(ctx context.Context, url string) (redis.UniversalClient, error) {
+	return openRedis(ctx, url, OpenTimeout)
+}
+
+func openRedis(ctx context.Context, url string, timeout time.Duration) (redis.UniversalClient, error) {
+	if url == "embedded" {
+		url = EmbeddedURL
+	}
+	t, err := parseRedisURL(url)
+	if err != nil {
+		return nil, err
+	}
+	rdb, err := t.client()
+	if err != nil {
+		return nil, err
+	}
+	checked, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if err := t.check(checked, rdb); err != nil {
+		_ = rdb.Close()
+		if cause := ctx.Err(); cause != nil {
+			return nil, cause // told to stop: not Redis's fault
+		}
+		return nil, err
+	}
+	return rdb, nil
+}
+
+// RedisName returns the name of the server in url that may be shown and
+// logged: hosts, socket or master, never a user name or password.
+func RedisName(url string) string {
+	if url == "embedded" {
+		url = EmbeddedURL
+	}
+	t, err := parseRedisURL(url)
+	if err != nil {
+		return "(not a Redis URL)"
+	}
+	return t.name
+}
+
+func (t *target) check(ctx context.Context, rdb redis.UniversalClient) error {
+	if err := rdb.Ping(ctx).Err(); err != nil {
+		return t.explain(err)
+	}
+	if err := t.checkVersion(ctx, rdb); err != nil {
+		return err
+	}
+	// A write that changes nothing, since XX wants a key that never exists. It
+	// fails on a read-only replica, a full server and one that cannot save.
+	err := rdb.SetArgs(ctx, "hw:probe", "", redis.SetArgs{Mode: "XX"}).Err()
+	if err == nil || errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "NOPERM") {
+		return nil // a user that may not SET may still run the scripts
+	}
+	return t.explain(err)
+}
+
+// checkVersion tolerates a server that will not tell: some users may not run
+// INFO, and the embedded server has no such section.
+func (t *target) checkVersion(ctx context.Context, rdb redis.UniversalClient) error {
+	info, err := rdb.Info(ctx, "server").Result()
+	var answer redis.Error
+	if errors.As(err, &answer) {
+		return nil
+	}
+	if err != nil {
+		return t.explain(err)
+	}
+	version := infoField(info, "redis_version")
+	if !olderThan(version, minRedis) {
+		return nil
+	}
+	return Errorf("a Redis 6.2 or newer, or Valkey; without -redis the worker starts a server of its own",
+		"Redis at %s is version %s, and 6.2 is the oldest that works", t.name, version)
+}
+
+func infoField(info, name string) string {
+	for line := range strings.Lines(info) {
+		if v, ok := strings.CutPrefix(line, name+":"); ok {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
+
+// olderThan reports whether version is known to be below least.
+func olderThan(version string, least [2]int) bool {
+	major, rest, _ := strings.Cut(version, ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	ma, err1 := strconv.Atoi(major)
+	mi, err2 := strconv.Atoi(minor)
+	if err1 != nil || err2 != nil {
+		return false
+	}
+	return ma < least[0] || ma == least[0] && mi < least[1]
+}
