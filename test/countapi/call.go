@@ -1,0 +1,61 @@
+package countapi
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+)
+
+// Open is the Departed of a call that has not been answered yet.
+const Open time.Duration = -1
+
+// Call is one request as the API saw it. Times count from the log's epoch by
+// the monotonic clock, in nanoseconds, so that they never run backwards.
+type Call struct {
+	Seq      int64         `json:"seq"`   // 1, 2, … in the order in which calls were logged
+	ID       string        `json:"id"`    // header X-Task-Id; "" when absent
+	Scope    string        `json:"scope"` // the path below /v1/, unescaped
+	Cost     int64         `json:"cost"`  // header X-Task-Cost; 1 when absent
+	Arrived  time.Duration `json:"arrived_ns"`
+	Departed time.Duration `json:"departed_ns"` // Open while unanswered
+	Status   int           `json:"status"`      // what was answered; 0 while unanswered, 499 when the caller went away
+}
+
+// Succeeded says whether the answer was a 2xx.
+func (c Call) Succeeded() bool { return c.Status >= 200 && c.Status < 300 }
+
+// header is the first line of a log.
+type header struct {
+	Epoch       time.Time `json:"epoch"`
+	EpochUnixNS int64     `json:"epoch_unix_ns"`
+}
+
+// ReadLog reads what an API wrote to its Config.Log: the moment from which the
+// calls' times count, and the calls in order of arrival.
+func ReadLog(r io.Reader) (time.Time, []Call, error) {
+	in := bufio.NewScanner(r)
+	in.Buffer(nil, 1<<20)
+	var h header
+	if !in.Scan() {
+		return time.Time{}, nil, errors.Join(errors.New("countapi: the log is empty: not even its first line was written"), in.Err())
+	}
+	if err := json.Unmarshal(in.Bytes(), &h); err != nil || h.EpochUnixNS == 0 {
+		return time.Time{}, nil, errors.Join(errors.New("countapi: the log's first line does not give epoch_unix_ns"), err)
+	}
+	var calls []Call
+	for line := 2; in.Scan(); line++ {
+		var c Call
+		if err := json.Unmarshal(in.Bytes(), &c); err != nil {
+			return time.Time{}, nil, fmt.Errorf("countapi: log line %d: %w", line, err)
+		}
+		calls = append(calls, c)
+	}
+	if err := in.Err(); err != nil {
+		return time.Time{}, nil, fmt.Errorf("countapi: read log: %w", err)
+	}
+	sortCalls(calls)
+	return time.Unix(0, h.EpochUnixNS).UTC(), calls, nil
+}

@@ -1,0 +1,60 @@
+package countapi
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"time"
+)
+
+// stampedConn notes when the first bytes of each request came out of the
+// socket. net/http reads ahead by one byte while a handler runs, so a stamp may
+// be taken before the handler of its request exists; a client that waits for
+// each answer (every client but a pipelining one) has one request on the way at
+// most, and the stamp is that request's.
+type stampedConn struct {
+	net.Conn
+	now   func() time.Duration
+	stamp atomic.Int64 // 0: no byte since the stamp was last taken
+}
+
+func (c *stampedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 0 {
+		c.stamp.CompareAndSwap(0, int64(c.now()))
+	}
+	return n, err
+}
+
+// take returns the stamp of the request at hand and makes room for the next.
+func (c *stampedConn) take() (time.Duration, bool) {
+	at := c.stamp.Swap(0)
+	return time.Duration(at), at != 0
+}
+
+// stampedListener stamps what it accepts.
+type stampedListener struct {
+	net.Listener
+	now func() time.Duration
+}
+
+func (l stampedListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &stampedConn{Conn: c, now: l.now}, nil
+}
+
+// connKey finds the connection of a request in its context.
+type connKey struct{}
+
+func withConn(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, c)
+}
+
+// connOf returns nil for a request that came over no connection of ours.
+func connOf(ctx context.Context) *stampedConn {
+	c, _ := ctx.Value(connKey{}).(*stampedConn)
+	return c
+}
