@@ -33,7 +33,10 @@ func Explain(err error, url string) error {
 }
 
 func (t *target) explain(err error) error {
-	what, try := t.answer(err)
+	what, try := t.sentinelFault(err)
+	if what == "" {
+		what, try = t.answer(err)
+	}
 	if what == "" {
 		what, try = t.transport(err)
 	}
@@ -152,10 +155,10 @@ func (t *target) transport(err error) (what, try string) {
 		return "no permission to open " + t.name, "add this user to the socket's group, or set unixsocketperm"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "nothing listens at " + t.name, t.tryStart()
-	case strings.Contains(err.Error(), "sentinels specified in configuration are unreachable"):
-		return t.sentinelFault(err)
+	case isTimeout(err) && t.tls: // Redis takes a TLS greeting for half a command
+		return at + " did not answer in time", t.tryOtherProtocol()
 	case isTimeout(err):
-		return at + " did not answer within " + OpenTimeout.String(),
+		return at + " did not answer in time",
 			"check HOST and PORT, a firewall between, and that the server is not stuck (redis-cli PING)"
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
 		return at + " closed the connection without an answer", t.tryOtherProtocol()
@@ -167,12 +170,15 @@ func (t *target) transport(err error) (what, try string) {
 	return at + ": " + rootText(err), ""
 }
 
+// sentinelFault tells an error of the sentinels; "" when it is none.
 func (t *target) sentinelFault(err error) (what, try string) {
 	text := err.Error()
 	switch {
+	case !strings.Contains(text, "sentinels specified in configuration are unreachable"):
+		return "", ""
 	case strings.Contains(text, "redis: nil"):
 		return "the sentinels do not know " + t.name, "the name that sentinel monitor has in sentinel.conf, as ?master=NAME"
-	case strings.Contains(text, "NOAUTH"), strings.Contains(text, "WRONGPASS"), strings.Contains(text, "AUTH"):
+	case strings.Contains(text, "AUTH"), strings.Contains(text, "WRONGPASS"), strings.Contains(text, "NOPERM"):
 		return "the sentinels refuse the user name or password for " + t.name,
 			"the sentinels' own before @, the master's as ?username=…&password=…"
 	}

@@ -202,6 +202,7 @@ func (p parts) finishSingle(opt *redis.Options, name string) (*target, error) {
 	}
 	opt.Username, opt.Password = p.user, p.password
 	opt.ContextTimeoutEnabled = true
+	opt.DialerRetries = dials
 	opt.MaintNotificationsConfig = noMaintenance()
 	return &target{
 		name: name, user: p.user, password: p.hasPassword, tls: opt.TLSConfig != nil, single: opt,
@@ -244,6 +245,7 @@ func (p parts) sentinelTarget() (*target, error) {
 	// sentinels, ?username= and ?password= are for the master.
 	opt.SentinelUsername, opt.SentinelPassword = p.user, p.password
 	opt.ContextTimeoutEnabled = true
+	opt.DialerRetries = dials
 	return &target{
 		name: "master " + strconv.Quote(master) + " of sentinels " + strings.Join(opt.SentinelAddrs, ","),
 		user: opt.Username, password: opt.Password != "", tls: opt.TLSConfig != nil, sentinel: opt,
@@ -270,6 +272,7 @@ func (p parts) clusterTarget() (*target, error) {
 	opt.Addrs = append(opt.Addrs, addrs[1:]...)
 	opt.Username, opt.Password = p.user, p.password
 	opt.ContextTimeoutEnabled = true
+	opt.DialerRetries = dials
 	opt.MaintNotificationsConfig = noMaintenance()
 	if opt.TLSConfig != nil {
 		opt.TLSConfig.MinVersion = tls.VersionTLS12
@@ -286,6 +289,11 @@ func checkDB(db int) error {
 	}
 	return nil
 }
+
+// dials is how often go-redis dials before a command fails, and then the
+// command itself is tried again. Its own five, nested once more for Sentinel,
+// make a refused connection take longer than OpenTimeout.
+const dials = 1
 
 // noMaintenance turns off a handshake that only one managed Redis answers.
 func noMaintenance() *maintnotifications.Config {

@@ -1,0 +1,164 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestFail(t *testing.T) {
+	t.Parallel()
+	full := Errorf("make room", "Redis at %s is full", "h:1")
+	for name, tt := range map[string]struct {
+		err  error
+		want string
+	}{
+		"plain":       {errors.New("broken"), "p: broken\n"},
+		"what try":    {full, "p: Redis at h:1 is full\ntry: make room\n"},
+		"without try": {Errorf("", "broken"), "p: broken\n"},
+		"wrapped":     {fmt.Errorf("publish: %w", full), "p: publish: Redis at h:1 is full\ntry: make room\n"},
+		"joined":      {errors.Join(errors.New("a"), full, errors.New("b")), "p: a\np: Redis at h:1 is full\ntry: make room\np: b\n"},
+		"lines":       {errors.New("l.yaml:1: a\nl.yaml:2: b"), "p: l.yaml:1: a\np: l.yaml:2: b\n"},
+		"two wrapped": {fmt.Errorf("%w: %w", errors.New("a"), errors.New("b")), "p: a: b\n"},
+	} {
+		var got bytes.Buffer
+		Fail(&got, "p", tt.err)
+		if got.String() != tt.want {
+			t.Errorf("%s: got %q, want %q", name, got.String(), tt.want)
+		}
+	}
+}
+
+func TestErrorUnwraps(t *testing.T) {
+	t.Parallel()
+	err := error(&Error{What: "a", Try: "b", Err: io.EOF})
+	if !errors.Is(err, io.EOF) || err.Error() != "a (try: b)" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestParseFlags(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		args           []string
+		code           int
+		done           bool
+		stdout, stderr string
+	}{
+		"good":    {[]string{"-n", "3"}, ExitOK, false, "", ""},
+		"help":    {[]string{"-h"}, ExitOK, true, "usage\n", ""},
+		"--help":  {[]string{"--help"}, ExitOK, true, "usage\n", ""},
+		"unknown": {[]string{"-x"}, ExitUsage, true, "", "p: flag provided but not defined: -x\ntry: p -h\n"},
+		"value":   {[]string{"-n", "x"}, ExitUsage, true, "", "p: invalid value \"x\" for flag -n: parse error\ntry: p -h\n"},
+	} {
+		fs := flag.NewFlagSet("p", flag.ContinueOnError)
+		fs.Int("n", 0, "")
+		var stdout, stderr bytes.Buffer
+		code, done := ParseFlags(fs, tt.args, "usage\n", &stdout, &stderr)
+		if code != tt.code || done != tt.done || stdout.String() != tt.stdout || stderr.String() != tt.stderr {
+			t.Errorf("%s: %d %v %q %q", name, code, done, stdout.String(), stderr.String())
+		}
+	}
+}
+
+// TestSignals holds that the first signal drains and the second kills.
+func TestSignals(t *testing.T) {
+	t.Parallel()
+	signals := make(chan os.Signal, 2)
+	killed := make(chan struct{})
+	ctx, stop := watch(t.Context(), signals, func() { close(killed) })
+	defer stop()
+	if ctx.Err() != nil {
+		t.Fatal("ended before any signal")
+	}
+	signals <- syscall.SIGTERM
+	<-ctx.Done()
+	if cause := context.Cause(ctx); !errors.Is(cause, ErrInterrupted) || !strings.Contains(cause.Error(), "terminated") {
+		t.Errorf("cause %v", cause)
+	}
+	select {
+	case <-killed:
+		t.Fatal("killed by the first signal")
+	default:
+	}
+	signals <- os.Interrupt
+	select {
+	case <-killed:
+	case <-time.After(10 * time.Second):
+		t.Fatal("not killed by the second signal")
+	}
+}
+
+func TestSignalsStopped(t *testing.T) {
+	t.Parallel()
+	signals := make(chan os.Signal, 2)
+	ctx, stop := watch(t.Context(), signals, func() { t.Error("killed after stop") })
+	stop()
+	stop()
+	<-ctx.Done()
+	if cause := context.Cause(ctx); errors.Is(cause, ErrInterrupted) {
+		t.Errorf("stop reads as a signal: %v", cause)
+	}
+	ctx, stop = Notify(t.Context(), func() {})
+	stop()
+	<-ctx.Done()
+}
+
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	setting := func(k, v string) debug.BuildSetting { return debug.BuildSetting{Key: k, Value: v} }
+	for want, info := range map[string]*debug.BuildInfo{
+		"v1.2.3":             {Main: debug.Module{Version: "v1.2.3"}},
+		"devel":              {Main: debug.Module{Version: "(devel)"}},
+		"0123456789ab":       {Main: debug.Module{Version: "(devel)"}, Settings: []debug.BuildSetting{setting("vcs.revision", "0123456789abcdef"), setting("vcs.modified", "false")}},
+		"0123456789ab-dirty": {Settings: []debug.BuildSetting{setting("vcs.revision", "0123456789abcdef"), setting("vcs.modified", "true")}},
+	} {
+		if got := versionOf(info); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	if Version() == "" {
+		t.Error("no version")
+	}
+}
+
+func TestIsTerminal(t *testing.T) {
+	t.Parallel()
+	if IsTerminal(&bytes.Buffer{}) {
+		t.Error("a buffer is no terminal")
+	}
+	f, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if IsTerminal(f) {
+		t.Error("a file is no terminal")
+	}
+}
+
+func TestRedisLog(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	level := new(slog.LevelVar)
+	l := redisLog{slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: level}))}
+	l.Printf(t.Context(), "sentinel: %s\n", "gone")
+	if out.Len() != 0 {
+		t.Errorf("printed at level info: %s", out.String())
+	}
+	level.Set(slog.LevelDebug)
+	l.Printf(t.Context(), "sentinel: %s\n", "gone")
+	if got := out.String(); !strings.Contains(got, `msg=go-redis message="sentinel: gone"`) {
+		t.Errorf("got %s", got)
+	}
+}

@@ -1,0 +1,216 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+func TestMain(m *testing.M) {
+	RouteRedisLog(nil)
+	os.Exit(redistest.Main(m))
+}
+
+func TestRedisURL(t *testing.T) {
+	t.Parallel()
+	const fallback = "embedded"
+	for name, tt := range map[string]struct{ flag, env, want string }{
+		"flag beats environment":    {"redis://flag", "redis://env", "redis://flag"},
+		"environment beats default": {"", "redis://env", "redis://env"},
+		"default":                   {"", "", fallback},
+		"blank environment":         {"", "  ", fallback},
+	} {
+		getenv := func(key string) string {
+			if key != "REDIS_URL" {
+				t.Errorf("%s: asked for %s", name, key)
+			}
+			return tt.env
+		}
+		if got := RedisURL(tt.flag, getenv, fallback); got != tt.want {
+			t.Errorf("%s: got %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
+func TestOpenRedis(t *testing.T) {
+	t.Parallel()
+	secret := redistest.NewServer(t, redistest.Options{Password: "geheim/:@?#"})
+	const escaped = "geheim%2F%3A%40%3F%23"
+	socket := filepath.Join(t.TempDir(), "r.sock")
+	redistest.NewServer(t, redistest.Options{Args: []string{"--unixsocket", socket}})
+	host, port, _ := net.SplitHostPort(redistest.Addr())
+	sentinel := fakeRedis(t, func(command []string) string {
+		if strings.EqualFold(command[0], "SENTINEL") && command[1] == "get-master-addr-by-name" {
+			return "*2\r\n" + bulk(host) + bulk(port)
+		}
+		return answers(map[string]string{"SENTINEL": "*0\r\n", "PING": "+PONG\r\n", "SUBSCRIBE": "wait"})(command)
+	})
+	cluster := redistest.Cluster(t)
+	node := cluster.Options().Addrs[0]
+
+	for name, url := range map[string]string{
+		"plain":           "redis://" + redistest.Addr(),
+		"database":        "redis://" + redistest.Addr() + "/3",
+		"options":         "redis://" + redistest.Addr() + "?pool_size=7&dial_timeout=3s",
+		"password":        "redis://:" + escaped + "@" + secret.Addr(),
+		"user":            "redis://default:" + escaped + "@" + secret.Addr() + "/0",
+		"unix":            "unix://" + socket + "?db=1",
+		"redis-socket":    "redis-socket://" + socket,
+		"sentinel":        "redis-sentinel://" + sentinel + "/2?master=main",
+		"second sentinel": "redis-sentinel://127.0.0.1:1," + sentinel + "?master=main",
+		"go-redis's word": "redis-sentinel://" + sentinel + "?master_name=main",
+		"cluster":         "redis+cluster://" + node + "?addr=127.0.0.1:1",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb, err := OpenRedis(t.Context(), url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = rdb.Close() })
+			if n := rdb.Exists(t.Context(), "hw:probe").Val(); n != 0 {
+				t.Error("the check left a key behind")
+			}
+			expired, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
+			defer cancel()
+			if err := rdb.Ping(expired).Err(); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("a command past its deadline: %v", err)
+			}
+		})
+	}
+}
+
+// TestOpenRedisFaults holds that every Redis that cannot be used is told by
+// what is wrong and what to try, at once, without the password.
+func TestOpenRedisFaults(t *testing.T) {
+	t.Parallel()
+	locked := redistest.NewServer(t, redistest.Options{Password: "geheim"}).Addr()
+	open := redistest.Addr()
+	full := redistest.NewServer(t, redistest.Options{Args: []string{"--maxmemory", "1", "--maxmemory-policy", "noeviction"}}).Addr()
+	replica := redistest.NewServer(t, redistest.Options{Args: []string{"--replicaof", "127.0.0.1", "1"}}).Addr()
+	node := redistest.Cluster(t).Options().Addrs[0]
+	pingless := redistest.User(t, []string{"*"}, "+@all", "-ping").Options()
+	fake := func(m map[string]string) string { return fakeRedis(t, answers(m)) }
+	pong := "+PONG\r\n"
+
+	for name, tt := range map[string]struct{ url, what, try string }{
+		"down":          {"redis://127.0.0.1:1", "nothing listens at 127.0.0.1:1", "start it (redis-server)"},
+		"embedded down": {"redis://127.0.0.1:6390", "nothing listens at 127.0.0.1:6390", "start a worker first"},
+		"no such host":  {"redis://no-such-host.invalid", "no address is known for the host of no-such-host.invalid:6379", "spelling"},
+		"no socket":     {"unix:///nowhere/r.sock", "there is no socket /nowhere/r.sock", "check the path"},
+		"no password":   {"redis://" + locked, "needs a password", "REDIS_URL"},
+		"user only":     {"redis://geheim@" + locked, "needs a password", "with a colon"},
+		"wrong":         {"redis://:geheim2@" + locked, "refuses the user name or password", "percent-encode"},
+		"wrong user":    {"redis://geheim:geheim@" + locked, "refuses the user name or password", "percent-encode"},
+		"not wanted":    {"redis://:geheim@" + fake(map[string]string{"AUTH": "-ERR AUTH <password> called without any password configured for the default user.\r\n"}), "has no password, and the URL gives one", "leave it out"},
+		"may not ping":  {"redis://" + pingless.Username + ":" + pingless.Password + "@" + open, "does not permit", "ACL"},
+		"replica":       {"redis://" + replica, "is a read-only replica", "master"},
+		"full":          {"redis://" + full, "is full", "maxmemory"},
+		"database":      {"redis://" + open + "/99", "does not have the database number", "smaller"},
+		"node":          {"redis://" + node + "/1", "is a node of a cluster", "redis+cluster://"},
+		"no cluster":    {"redis+cluster://" + open, "is a single server", "redis://"},
+		"no TLS":        {"rediss://" + open + "?dial_timeout=100ms&max_retries=-1", "did not answer in time", "redis:// instead"},
+		"old":           {"redis://" + fake(map[string]string{"PING": pong, "INFO": bulk("redis_version:5.0.14\r\n")}), "is version 5.0.14, and 6.2 is the oldest", "Valkey"},
+		"loading":       {"redis://" + fake(map[string]string{"PING": "-LOADING Redis is loading the dataset in memory\r\n"}), "is still loading", "again in a moment"},
+		"moved":         {"redis://" + fake(map[string]string{"PING": pong, "INFO": bulk(""), "SET": "-MOVED 1 10.0.0.1:6379\r\n"}), "is a node of a cluster", "redis+cluster://"},
+		"cannot save":   {"redis://" + fake(map[string]string{"PING": pong, "INFO": bulk(""), "SET": "-MISCONF Redis is configured to save RDB snapshots\r\n"}), "cannot save to disk", "disk"},
+		"crowded":       {"redis://" + fake(map[string]string{"HELLO": "-ERR max number of clients reached\r\n", "PING": "-ERR max number of clients reached\r\n"}), "has no connection left", "maxclients"},
+		"unknown":       {"redis://" + fake(map[string]string{"PING": "-WEIRD words\r\n"}), "answered: WEIRD words", ""},
+		"hangs up":      {"redis://" + fakeRedis(t, func([]string) string { return "" }), "closed the connection", "rediss://"},
+		"web server":    {"redis://" + fakeRedis(t, func([]string) string { return "HTTP/1.1 400 Bad Request\r\n\r\n" }), "does not answer like Redis", "check PORT"},
+		"mute":          {"redis://" + fakeRedis(t, func([]string) string { return "wait" }) + "?read_timeout=100ms&max_retries=-1", "did not answer in time", "firewall"},
+		"no sentinel":   {"redis-sentinel://127.0.0.1:1/?master=main", "none of the sentinels can be reached", "26379"},
+		"strange master": {"redis-sentinel://" + fake(map[string]string{"SENTINEL": "*-1\r\n", "PING": pong}) + "/?master=main",
+			`the sentinels do not know master "main"`, "sentinel monitor"},
+		"locked sentinel": {"redis-sentinel://" + fake(map[string]string{"SENTINEL": "-NOAUTH Authentication required.\r\n"}) + "/?master=main",
+			"the sentinels refuse", "before @"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb, err := OpenRedis(t.Context(), tt.url)
+			if err == nil {
+				_ = rdb.Close()
+				t.Fatal("no error")
+			}
+			var told *Error
+			if !errors.As(err, &told) {
+				t.Fatalf("%T, want *Error: %v", err, err)
+			}
+			if !strings.Contains(told.What, tt.what) || !strings.Contains(told.Try, tt.try) {
+				t.Errorf("got  %q\ntry  %q\nwant %q\ntry  %q", told.What, told.Try, tt.what, tt.try)
+			}
+			if strings.Contains(err.Error(), "geheim") {
+				t.Errorf("the error tells the password: %v", err)
+			}
+		})
+	}
+}
+
+// TestOpenRedisBound holds that a Redis that accepts and never answers costs
+// the bound and no more.
+func TestOpenRedisBound(t *testing.T) {
+	t.Parallel()
+	url := "redis://" + fakeRedis(t, func([]string) string { return "wait" })
+	start := time.Now()
+	_, err := openRedis(t.Context(), url, 50*time.Millisecond)
+	if err == nil || !strings.Contains(err.Error(), "did not answer in time") {
+		t.Errorf("got %v", err)
+	}
+	if took := time.Since(start); took > 4*time.Second {
+		t.Errorf("took %s", took)
+	}
+}
+
+// TestOpenRedisInterrupted holds that a context that ends is told as such.
+func TestOpenRedisInterrupted(t *testing.T) {
+	t.Parallel()
+	asked := make(chan struct{}, 16)
+	url := "redis://" + fakeRedis(t, func([]string) string { asked <- struct{}{}; return "wait" })
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-asked; cancel() }()
+	if _, err := OpenRedis(ctx, url); err != context.Canceled { //nolint:errorlint // exactly this one
+		t.Errorf("got %v, want context.Canceled", err)
+	}
+}
+
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	full := redistest.NewServer(t)
+	rdb := full.Client(t)
+	if err := rdb.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	err := Explain(rdb.Set(t.Context(), "k", "v", 0).Err(), "redis://:geheim@"+full.Addr())
+	if !strings.HasPrefix(err.Error(), "Redis at "+full.Addr()+" is full") {
+		t.Errorf("got %v", err)
+	}
+	err = Explain(rdb.Eval(t.Context(), "return redis.call('SET', KEYS[1], 'v')", []string{"k"}).Err(), "redis://"+full.Addr())
+	if !strings.HasPrefix(err.Error(), "Redis at "+full.Addr()+" is full") {
+		t.Errorf("from a script: %v", err)
+	}
+	if err := Explain(context.Canceled, "embedded"); err != context.Canceled { //nolint:errorlint // exactly this one
+		t.Errorf("got %v", err)
+	}
+	if err := Explain(nil, "embedded"); err != nil {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestOlderThan(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]bool{
+		"5.0.14": true, "6.0.20": true, "6.2.0": false, "7.0.15": false, "8.0.0": false, "10.1": false,
+		"": false, "unknown": false, "255.255.255": false,
+	} {
+		if got := olderThan(version, minRedis); got != want {
+			t.Errorf("%q: %v, want %v", version, got, want)
+		}
+	}
+}
