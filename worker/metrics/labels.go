@@ -1,0 +1,99 @@
+package metrics
+
+import (
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// labelSet lets the first max values through and turns the others into Other.
+type labelSet struct {
+	mu   sync.RWMutex
+	seen map[string]bool
+	max  int
+}
+
+func newLabelSet(bound int) *labelSet {
+	return &labelSet{seen: make(map[string]bool), max: bound}
+}
+
+func (s *labelSet) of(value string) string {
+	s.mu.RLock()
+	known := s.seen[value]
+	s.mu.RUnlock()
+	if known {
+		return label(value)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seen[value] {
+		return label(value)
+	}
+	if len(s.seen) >= s.max {
+		return Other
+	}
+	s.seen[value] = true
+	return label(value)
+}
+
+// label makes a value one that Prometheus takes: it panics on broken UTF-8.
+func label(value string) string { return strings.ToValidUTF8(value, "\uFFFD") }
+
+// series are the metrics of one rule, looked up once.
+type series struct {
+	allowed, denied, failed, degraded prometheus.Counter
+	denials                           prometheus.Counter
+	wait                              prometheus.Observer
+	leases                            prometheus.Gauge
+}
+
+// seriesSet is the series of each rule; those above the bound share one.
+type seriesSet struct {
+	mu     sync.RWMutex
+	rules  map[string]*series
+	max    int
+	other  *series
+	create func(rule string) *series
+}
+
+func newSeriesSet(bound int, create func(string) *series) *seriesSet {
+	return &seriesSet{rules: make(map[string]*series), max: bound, create: create}
+}
+
+func (s *seriesSet) of(rule string) *series {
+	s.mu.RLock()
+	known, full := s.rules[rule], s.other
+	s.mu.RUnlock()
+	switch {
+	case known != nil:
+		return known
+	case full != nil: // nothing new is let in any more
+		return full
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if known := s.rules[rule]; known != nil {
+		return known
+	}
+	if len(s.rules) < s.max {
+		s.rules[rule] = s.create(label(rule))
+		return s.rules[rule]
+	}
+	if s.other == nil {
+		s.other = s.create(Other)
+	}
+	return s.other
+}
+
+func (m *Metrics) newSeries(rule string) *series {
+	return &series{
+		allowed:  m.decisions.WithLabelValues(rule, "allowed"),
+		denied:   m.decisions.WithLabelValues(rule, "denied"),
+		failed:   m.decisions.WithLabelValues(rule, "error"),
+		degraded: m.decisions.WithLabelValues(rule, "degraded"),
+		denials:  m.denials.WithLabelValues(rule),
+		wait:     m.waits.WithLabelValues(rule),
+		leases:   m.leases.WithLabelValues(rule),
+	}
+}

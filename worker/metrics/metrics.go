@@ -1,0 +1,188 @@
+// Package metrics counts for Prometheus what the limiter and the workers do.
+//
+// A *Metrics is given to them as their observer. It is a prometheus.Collector:
+// a program with a registry of its own registers it there; Handler serves it
+// beside the Go runtime's metrics for those that have none. The global registry
+// is never touched.
+//
+// Labels are bounded and hold nothing personal. rule is the place of a rule in
+// the policy, such as payments/*/refunds:refunds, never the tenant that the
+// star stood for. Beyond the first Config.MaxRules rules, further ones are
+// counted together as rule="other".
+package metrics
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Label values that stand for many. No rule can be named so: its name has a
+// colon, which these lack.
+const (
+	Other = "other" // one of those above the bound
+	None  = "none"  // a decision that met no rule
+)
+
+// The bounds of labels that are few by nature: queues are configured, kinds
+// and outcomes are words of the source.
+const (
+	maxQueues   = 100
+	maxKinds    = 100
+	maxOutcomes = 20
+)
+
+// Config is how a Metrics is made. The zero value works.
+type Config struct {
+	// MaxRules is how many rules are told apart. Each costs about 25 series.
+	// Defaults to 1000.
+	MaxRules int
+	// Version is told by headway_build_info. Defaults to none, and then that
+	// metric is absent.
+	Version string
+}
+
+// Metrics counts. It is safe for concurrent use; one call costs well under a
+// microsecond and never waits for a scrape.
+type Metrics struct {
+	decisions  *prometheus.CounterVec
+	denials    *prometheus.CounterVec
+	waits      *prometheus.HistogramVec
+	leases     *prometheus.GaugeVec
+	deciding   prometheus.Histogram
+	pickups    *prometheus.CounterVec
+	runs       *prometheus.CounterVec
+	running    *prometheus.HistogramVec
+	moved      *prometheus.CounterVec
+	delays     *prometheus.HistogramVec
+	holding    prometheus.Gauge
+	holds      prometheus.Histogram
+	errors     *prometheus.CounterVec
+	up         prometheus.Gauge
+	outages    prometheus.Counter
+	collectors []prometheus.Collector
+
+	rules    *seriesSet
+	queues   *labelSet
+	kinds    *labelSet
+	outcomes *labelSet
+	redis    redisState
+}
+
+// Buckets in seconds, in steps of about three: a decision is a round trip, a
+// wait is anything from a millisecond to a day.
+var (
+	decisionBuckets = []float64{.0001, .0003, .001, .003, .01, .03, .1, .3, 1, 3}
+	waitBuckets     = []float64{.001, .01, .03, .1, .3, 1, 3, 10, 30, 60, 300, 1800, 7200, 86400}
+	runBuckets      = []float64{.001, .01, .03, .1, .3, 1, 3, 10, 30, 60, 300, 1800}
+)
+
+// New returns a Metrics in which nothing has been counted.
+func New(cfg Config) *Metrics {
+	if cfg.MaxRules <= 0 {
+		cfg.MaxRules = 1000
+	}
+	m := &Metrics{
+		queues:   newLabelSet(maxQueues),
+		kinds:    newLabelSet(maxKinds),
+		outcomes: newLabelSet(maxOutcomes),
+	}
+	m.rules = newSeriesSet(cfg.MaxRules, m.newSeries)
+	m.makeRuleMetrics()
+	m.makeTaskMetrics()
+	m.makeHealthMetrics(cfg.Version)
+	return m
+}
+
+func (m *Metrics) makeRuleMetrics() {
+	m.decisions = counters(m, "decisions_total",
+		"Decisions that met the rule, by what the rule said: allowed, denied, error (nothing was decided) or degraded (Redis could not answer and the failure policy let it pass).",
+		"rule", "outcome")
+	m.denials = counters(m, "denials_total", "Decisions that this rule refused.", "rule")
+	m.waits = histograms(m, "wait_seconds", "How long a denial by this rule asked the task to wait.", waitBuckets, "rule")
+	m.leases = gauges(m, "leases", "Places under a concurrency rule that this process holds.", "rule")
+	m.deciding = histogram(m, "decision_seconds", "How long a decision took, round trip included.", decisionBuckets)
+}
+
+func (m *Metrics) makeTaskMetrics() {
+	m.pickups = counters(m, "pickups_total", "Times that a task was taken from the queue.", "queue")
+	m.runs = counters(m, "runs_total", "Runs of a handler, by how they ended.", "queue", "outcome")
+	m.running = histograms(m, "run_seconds", "How long a handler ran.", runBuckets, "queue")
+	m.moved = counters(m, "rescheduled_total", "Times that a limited task was put back until its moment.", "queue")
+	m.delays = histograms(m, "rescheduled_seconds", "How far ahead a limited task was put back.", waitBuckets, "queue")
+	m.holding = gauge(m, "held", "Tasks waiting in a handler for a moment that is near.")
+	m.holds = histogram(m, "hold_seconds", "How long a task waited in a handler.", runBuckets)
+}
+
+func (m *Metrics) makeHealthMetrics(version string) {
+	m.errors = counters(m, "errors_total", "What went wrong inside Headway, by kind.", "kind")
+	m.up = gauge(m, "redis_up", "1 while Redis answers, 0 while it does not.")
+	m.outages = counter(m, "redis_outages_total", "Times that Redis stopped answering.")
+	if version != "" {
+		info := gauges(m, "build_info", "Always 1; the version is the label.", "version")
+		info.WithLabelValues(label(version)).Set(1)
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range m.collectors {
+		c.Describe(ch)
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	for _, c := range m.collectors {
+		c.Collect(ch)
+	}
+}
+
+// Handler serves the metrics, and those of the Go runtime and the process, in
+// the Prometheus text format. It answers four scrapes at a time, each within
+// ten seconds.
+func (m *Metrics) Handler() http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(m, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+		MaxRequestsInFlight: 4,
+		Timeout:             10 * time.Second,
+	})
+}
+
+const namespace = "headway"
+
+func counters(m *Metrics, name, help string, labels ...string) *prometheus.CounterVec {
+	return add(m, prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels))
+}
+
+func gauges(m *Metrics, name, help string, labels ...string) *prometheus.GaugeVec {
+	return add(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}, labels))
+}
+
+func histograms(m *Metrics, name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	opts := prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: buckets}
+	return add(m, prometheus.NewHistogramVec(opts, labels))
+}
+
+func counter(m *Metrics, name, help string) prometheus.Counter {
+	return add(m, prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}))
+}
+
+func gauge(m *Metrics, name, help string) prometheus.Gauge {
+	return add(m, prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}))
+}
+
+func histogram(m *Metrics, name, help string, buckets []float64) prometheus.Histogram {
+	opts := prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: buckets}
+	return add(m, prometheus.NewHistogram(opts))
+}
+
+func add[C prometheus.Collector](m *Metrics, c C) C {
+	m.collectors = append(m.collectors, c)
+	return c
+}

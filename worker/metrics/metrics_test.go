@@ -1,0 +1,178 @@
+package metrics
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func scrape(t *testing.T, m *Metrics) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if w.Code != http.StatusOK {
+		t.Fatalf("status %d: %s", w.Code, w.Body)
+	}
+	return w.Body.String()
+}
+
+func wantLines(t *testing.T, page string, lines ...string) {
+	t.Helper()
+	for _, l := range lines {
+		if !strings.Contains(page, l+"\n") {
+			name, _, _ := strings.Cut(l, "{")
+			t.Errorf("no line %s\ngot: %s", l, strings.Join(regexp.MustCompile("(?m)^"+name+".*$").FindAllString(page, -1), "\n     "))
+		}
+	}
+}
+
+func TestDecided(t *testing.T) {
+	t.Parallel()
+	m := New(Config{})
+	const account, refunds = "payments:account", "payments/*/refunds:refunds"
+	m.Decided([]RuleOutcome{{Rule: account, Allowed: true}, {Rule: refunds, Allowed: true}}, 2*time.Millisecond, nil, false)
+	m.Decided([]RuleOutcome{{Rule: account, Allowed: true}, {Rule: refunds, RetryAfter: 2 * time.Second}}, time.Millisecond, nil, false)
+	m.Decided([]RuleOutcome{{Rule: account}, {Rule: refunds}}, time.Second, errors.New("down"), false)
+	m.Decided([]RuleOutcome{{Rule: account, Allowed: true}}, time.Second, nil, true)
+	m.Decided(nil, time.Millisecond, nil, false)
+	wantLines(t, scrape(t, m),
+		`headway_decisions_total{outcome="allowed",rule="payments:account"} 2`,
+		`headway_decisions_total{outcome="denied",rule="payments:account"} 0`,
+		`headway_decisions_total{outcome="error",rule="payments:account"} 1`,
+		`headway_decisions_total{outcome="degraded",rule="payments:account"} 1`,
+		`headway_decisions_total{outcome="denied",rule="payments/*/refunds:refunds"} 1`,
+		`headway_decisions_total{outcome="allowed",rule="none"} 1`,
+		`headway_denials_total{rule="payments/*/refunds:refunds"} 1`,
+		`headway_denials_total{rule="payments:account"} 0`,
+		`headway_wait_seconds_bucket{rule="payments/*/refunds:refunds",le="1"} 0`,
+		`headway_wait_seconds_bucket{rule="payments/*/refunds:refunds",le="3"} 1`,
+		`headway_decision_seconds_count 5`,
+		`headway_decision_seconds_bucket{le="0.003"} 3`,
+	)
+}
+
+func TestTasks(t *testing.T) {
+	t.Parallel()
+	m := New(Config{Version: "v1"})
+	m.PickedUp("default")
+	m.PickedUp("default")
+	m.PickedUp("low")
+	m.Ran("default", "done", 2*time.Second)
+	m.Ran("default", "failed", time.Millisecond)
+	m.Rescheduled("low", 40*time.Second)
+	m.Holding(1)
+	m.Holding(1)
+	m.Holding(-1)
+	m.Held(20 * time.Millisecond)
+	m.LeaseHeld("search:parallel", 1)
+	m.LeaseHeld("search:parallel", 1)
+	m.LeaseHeld("search:parallel", -1)
+	m.Failed("release")
+	for _, up := range []bool{true, true, false, false, true, false} {
+		m.RedisUp(up)
+	}
+	wantLines(t, scrape(t, m),
+		`headway_pickups_total{queue="default"} 2`,
+		`headway_pickups_total{queue="low"} 1`,
+		`headway_runs_total{outcome="done",queue="default"} 1`,
+		`headway_runs_total{outcome="failed",queue="default"} 1`,
+		`headway_run_seconds_count{queue="default"} 2`,
+		`headway_rescheduled_total{queue="low"} 1`,
+		`headway_rescheduled_seconds_bucket{queue="low",le="60"} 1`,
+		`headway_held 1`,
+		`headway_hold_seconds_count 1`,
+		`headway_leases{rule="search:parallel"} 1`,
+		`headway_errors_total{kind="release"} 1`,
+		`headway_redis_up 0`,
+		`headway_redis_outages_total 2`,
+		`headway_build_info{version="v1"} 1`,
+	)
+}
+
+// TestRedisDownFromTheStart holds that the first answer may be a refusal.
+func TestRedisDownFromTheStart(t *testing.T) {
+	t.Parallel()
+	m := New(Config{})
+	m.RedisUp(false)
+	wantLines(t, scrape(t, m), "headway_redis_up 0", "headway_redis_outages_total 1")
+}
+
+// TestBounded holds that labels are bounded: "Beyond the first Config.MaxRules
+// rules, further ones are counted together as rule="other"".
+func TestBounded(t *testing.T) {
+	t.Parallel()
+	m := New(Config{})
+	const rules = 1500
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			for i := g; i < rules; i += 4 {
+				m.Decided([]RuleOutcome{{Rule: fmt.Sprintf("p%d:r", i), Allowed: true}}, time.Millisecond, nil, false)
+				m.PickedUp(fmt.Sprintf("q%d", i))
+				m.Failed(fmt.Sprintf("k%d", i))
+				m.Ran(fmt.Sprintf("q%d", i), fmt.Sprintf("o%d", i), time.Second)
+			}
+		})
+	}
+	wg.Wait()
+	page := scrape(t, m)
+	for pattern, want := range map[string]int{
+		`headway_decisions_total\{outcome="allowed",rule="`: 1001,
+		`headway_pickups_total\{`:                           maxQueues + 1,
+		`headway_errors_total\{`:                            maxKinds + 1,
+	} {
+		if n := len(regexp.MustCompile("(?m)^"+pattern).FindAllString(page, -1)); n != want {
+			t.Errorf("%s: %d series, want %d", pattern, n, want)
+		}
+	}
+	outcomes := make(map[string]bool)
+	for _, line := range regexp.MustCompile(`(?m)^headway_runs_total\{outcome="([^"]*)"`).FindAllStringSubmatch(page, -1) {
+		outcomes[line[1]] = true
+	}
+	if len(outcomes) != maxOutcomes+1 {
+		t.Errorf("%d outcomes, want %d", len(outcomes), maxOutcomes+1)
+	}
+	wantLines(t, page, `headway_decisions_total{outcome="allowed",rule="other"} 500`)
+	m.LeaseHeld("p9999:r", 1) // a rule that came too late
+	wantLines(t, scrape(t, m), `headway_leases{rule="other"} 1`)
+}
+
+// TestHostileLabels holds that no text makes Prometheus panic or a page break.
+func TestHostileLabels(t *testing.T) {
+	t.Parallel()
+	m := New(Config{Version: "\xff"})
+	m.Decided([]RuleOutcome{{Rule: "a\xff\"\n{}:r", Allowed: true}}, time.Millisecond, nil, false)
+	m.PickedUp("\xc3\x28")
+	m.Failed("")
+	wantLines(t, scrape(t, m), "headway_decisions_total{outcome=\"allowed\",rule=\"a\uFFFD\\\"\\n{}:r\"} 1")
+}
+
+// TestTwoAtOnce holds that nothing is registered globally: two can live in one
+// process.
+func TestTwoAtOnce(t *testing.T) {
+	t.Parallel()
+	a, b := New(Config{}), New(Config{})
+	a.Failed("x")
+	wantLines(t, scrape(t, a), `headway_errors_total{kind="x"} 1`)
+	if page := scrape(t, b); strings.Contains(page, "headway_errors_total{") {
+		t.Error("one counts for the other")
+	}
+	wantLines(t, scrape(t, b), "# TYPE go_goroutines gauge")
+}
+
+func BenchmarkDecided(b *testing.B) {
+	m := New(Config{})
+	rules := []RuleOutcome{{Rule: "a:x", Allowed: true}, {Rule: "a/*:y", Allowed: true}, {Rule: "a/*:z"}}
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			m.Decided(rules, time.Millisecond, nil, false)
+		}
+	})
+}
