@@ -1,36 +1,110 @@
 package throttle
 
-// Fault is one thing wrong with a policy.
+import (
+	"fmt"
+	"strings"
+)
+
+// Fault is one thing wrong with a policy: where it stands, what it is, and what
+// to write instead.
 type Fault struct {
+	// Line and Column of the text that is at fault, both from 1. A column
+	// counts characters. Both are 0 in a policy that was not read from text.
 	Line, Column int
-	Path         string
-	Reason       string
+	// Path is the place in the tree, such as
+	// limits.payments.scopes."*".rules[0].limit; empty for the text as a whole.
+	Path string
+	// Reason is what is wrong and, after a semicolon, what to do about it.
+	Reason string
 }
 
-// PolicyError is every fault of a policy.
+// String returns the fault on one line: "12:5: limits.payments: reason".
+func (f Fault) String() string {
+	var b strings.Builder
+	if f.Line > 0 {
+		fmt.Fprintf(&b, "%d:%d: ", f.Line, f.Column)
+	}
+	if f.Path != "" {
+		b.WriteString(f.Path + ": ")
+	}
+	b.WriteString(f.Reason)
+	return b.String()
+}
+
+// PolicyError says why a policy was refused. A policy is refused whole: nothing
+// of it is used, and Faults has every fault that could be told, in the order of
+// the text. Text that is not YAML at all has the faults of its YAML only.
 type PolicyError struct {
+	// Name is that of the file, or "policy" for one made in Go.
 	Name   string
 	Faults []Fault
 }
 
-func (e *PolicyError) Error() string { return "" }
-
-// CostError is a cost that can never pass. It is permanent.
-type CostError struct {
-	Scope    Scope
-	Rule     string
-	Cost     int64
-	Capacity int64
+// Error lists every fault, one a line, each as "limits.yaml:12:5: path: reason",
+// the form that editors jump to.
+func (e *PolicyError) Error() string {
+	var b strings.Builder
+	for i, f := range e.Faults {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		b.WriteString(e.Name)
+		b.WriteByte(':')
+		if f.Line == 0 {
+			b.WriteByte(' ')
+		}
+		b.WriteString(f.String())
+	}
+	return b.String()
 }
 
-func (e *CostError) Error() string { return "" }
+// CostError says that a cost can never pass, however long the task waits. It is
+// permanent: a task with it is not worth trying again until the policy changes.
+type CostError struct {
+	Scope Scope
+	// Rule is the one that admits least; empty when the cost is below 1, which
+	// no policy admits.
+	Rule string
+	// Cost is what was asked and Capacity the most that Rule admits, in units.
+	Cost, Capacity int64
+}
 
-// UnmatchedError is a scope that meets no rule under unmatched: deny.
+func (e *CostError) Error() string {
+	if e.Rule == "" {
+		return fmt.Sprintf("throttle: scope %s: cost is %d; the least is 1", quote(e.Scope.text), e.Cost)
+	}
+	return fmt.Sprintf("throttle: scope %s: cost %d can never pass: rule %q admits %d at most; "+
+		"split the task, or raise the burst of a token bucket or the limit of another rule",
+		quote(e.Scope.text), e.Cost, e.Rule, e.Capacity)
+}
+
+// UnmatchedError says that a scope meets no rule under "unmatched: deny". It is
+// permanent until the policy changes.
 type UnmatchedError struct{ Scope Scope }
 
-func (e *UnmatchedError) Error() string { return "" }
+func (e *UnmatchedError) Error() string {
+	return fmt.Sprintf("throttle: scope %s meets no rule and the policy denies such scopes; "+
+		"correct the scope, give it a rule, or write unmatched: allow", quote(e.Scope.text))
+}
 
-// ScopeError is a text that is no scope.
-type ScopeError struct{ Scope, Reason string }
+// ScopeError says why a text is not a scope. It is permanent.
+type ScopeError struct {
+	Scope  string
+	Reason string
+}
 
-func (e *ScopeError) Error() string { return "" }
+func (e *ScopeError) Error() string {
+	return fmt.Sprintf("throttle: scope %s: %s", quote(e.Scope), e.Reason)
+}
+
+// quoteBytes is longer than any scope, so that only texts that are no scope are
+// cut: an error is not the place for a megabyte of somebody's payload.
+const quoteBytes = maxScopeBytes
+
+// quote returns s as a Go string on one line, cut where it is too long to print.
+func quote(s string) string {
+	if len(s) <= quoteBytes {
+		return fmt.Sprintf("%q", s)
+	}
+	return fmt.Sprintf("%q… (%d bytes)", s[:quoteBytes], len(s))
+}

@@ -1,5 +1,10 @@
 package throttle
 
+import (
+	"bytes"
+	"fmt"
+)
+
 // Unmatched says what becomes of a scope that meets no rule at all.
 type Unmatched string
 
@@ -9,27 +14,281 @@ const (
 	UnmatchedAllow Unmatched = "allow"
 )
 
-// Node is the rules of one scope and of those under it.
+var unmatcheds = []string{string(UnmatchedDeny), string(UnmatchedAllow)}
+
+// Node is the rules of one name of the tree and the names under it. Under the
+// name "*" stand the rules of every name of that level; those of a name itself
+// are laid over them, rule by rule.
 type Node struct {
-	Rules  []Rule
+	// Rules in the order in which decisions list them. Their names differ.
+	Rules []Rule
+	// Scopes are the names one level down.
 	Scopes map[string]Node
 }
 
 // Policy is all rules by scope. It is immutable and safe for concurrent use.
-type Policy struct{}
+// The zero Policy has no rules and denies every scope.
+type Policy struct {
+	unmatched Unmatched
+	root      tree
+	text      []byte // what YAML returns
+}
 
-// NewPolicy returns the policy of a tree of limits. The error is a *PolicyError
-// with every fault.
-func NewPolicy(unmatched Unmatched, limits map[string]Node) (*Policy, error) { return &Policy{}, nil }
+// tree is a Node that has been checked.
+type tree struct {
+	rules  []Rule
+	every  *tree // the "*" of scopes, which every path passes through
+	scopes map[string]*tree
+}
 
-// Bound is one rule as one task meets it.
+// Bound is one rule as a task meets it.
 type Bound struct {
-	Rule  Rule
-	Scope Scope // the prefix of the task's scope at which this rule counts
+	Rule Rule
+	// Scope is the prefix of the task's scope at which the rule counts: tasks
+	// that share it share the limit.
+	Scope Scope
+}
+
+// NewPolicy returns the policy of a tree of limits, with every default written
+// out. It keeps no part of limits. An empty unmatched means deny. The error is
+// a *PolicyError with every fault.
+func NewPolicy(unmatched Unmatched, limits map[string]Node) (*Policy, error) {
+	var faults faultList
+	p := draftOf(unmatched, limits).policy(&faults)
+	if err := faults.err("policy"); err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
 // Match returns the rules that a scope meets, outermost level first.
-func (p *Policy) Match(s Scope) ([]Bound, error) { return nil, nil }
+//
+// Each level of the path is covered by the node of its name and by "*", under
+// each node that covers the level above. Those of the name lie over those of
+// "*", and among either the one whose parent lies higher. A rule replaces whole
+// the rule of its name in a lower node, and keeps its place; Unlimited removes
+// it; all others stay.
+//
+// A scope that meets no rule is an *UnmatchedError, and under UnmatchedAllow no
+// rule and no error. One whose rules were all removed has met them: it has no
+// rule and no error either way. Match costs a map look-up for each node that
+// covers a level, whatever the size of the policy, and allocates the answer.
+func (p *Policy) Match(s Scope) ([]Bound, error) {
+	bounds, matched := p.resolve(s)
+	if !matched && p.unmatched != UnmatchedAllow {
+		return nil, &UnmatchedError{Scope: s}
+	}
+	return bounds, nil
+}
 
-// Check tells what can never pass: a *UnmatchedError or a *CostError.
-func (p *Policy) Check(s Scope, cost int64) error { return nil }
+// Check tells what no wait would cure: an *UnmatchedError for a scope that meets
+// no rule, a *CostError for a cost below 1 or above what a rule can ever admit.
+// Rules with limit 0 and concurrency rules bound no cost. It costs one Match.
+func (p *Policy) Check(s Scope, cost int64) error {
+	if cost < 1 {
+		return &CostError{Scope: s, Cost: cost}
+	}
+	bounds, err := p.Match(s)
+	if err != nil {
+		return err
+	}
+	var worst *CostError
+	for _, b := range bounds {
+		if b.Rule.Algorithm == Concurrency || b.Rule.Limit == 0 {
+			continue
+		}
+		most := b.Rule.Capacity()
+		if cost > most && (worst == nil || most < worst.Capacity) {
+			worst = &CostError{Scope: s, Rule: b.Rule.Name, Cost: cost, Capacity: most}
+		}
+	}
+	if worst != nil {
+		return worst
+	}
+	return nil
+}
+
+// usualLayers is how many trees cover a level in an ordinary policy; more than
+// that costs an allocation.
+const usualLayers = 8
+
+// resolve folds, level by level, the trees that cover the path. matched is true
+// when any rule stood on the way, removed or not.
+func (p *Policy) resolve(s Scope) (bounds []Bound, matched bool) {
+	var here, below [usualLayers]*tree
+	layers, next := append(here[:0], &p.root), below[:0]
+	for start := 0; start < len(s.text) && len(layers) > 0; {
+		name, end := nameAt(s.text, start)
+		layers, next = under(next[:0], layers, name), layers
+		for _, layer := range layers {
+			matched = matched || len(layer.rules) > 0
+		}
+		bounds = fold(bounds, layers, Scope{text: s.text[:end]})
+		start = end + 1
+	}
+	return bounds, matched
+}
+
+// nameAt returns the name that begins at start, and where it ends.
+func nameAt(path string, start int) (name string, end int) {
+	end = start
+	for end < len(path) && path[end] != '/' {
+		end++
+	}
+	return path[start:end], end
+}
+
+// under appends the trees of the level below layers, lowest first: all that any
+// name inherits, then all that this name has of its own.
+func under(dst, layers []*tree, name string) []*tree {
+	for _, layer := range layers {
+		if layer.every != nil {
+			dst = append(dst, layer.every)
+		}
+	}
+	for _, layer := range layers {
+		if t := layer.scopes[name]; t != nil {
+			dst = append(dst, t)
+		}
+	}
+	return dst
+}
+
+// fold appends the rules of one level, each layer laid over those before it. A
+// removal keeps its place until the end, so that a rule that comes back after it
+// does too.
+func fold(bounds []Bound, layers []*tree, at Scope) []Bound {
+	start, removed := len(bounds), false
+	for _, layer := range layers {
+		level := bounds[start:]
+		for _, r := range layer.rules {
+			removed = removed || r.Unlimited
+			if i := indexOf(level, r.Name); i >= 0 {
+				bounds[start+i].Rule = r
+			} else {
+				bounds = append(bounds, Bound{Rule: r, Scope: at})
+			}
+		}
+	}
+	if !removed {
+		return bounds
+	}
+	kept := start
+	for _, b := range bounds[start:] {
+		if !b.Rule.Unlimited {
+			bounds[kept] = b
+			kept++
+		}
+	}
+	if kept == 0 {
+		return nil
+	}
+	return bounds[:kept]
+}
+
+func indexOf(level []Bound, rule string) int {
+	for i := range level {
+		if level[i].Rule.Name == rule {
+			return i
+		}
+	}
+	return -1
+}
+
+// policy checks the draft and returns what it says. The policy means nothing
+// unless faults is still empty.
+func (d draft) policy(faults *faultList) *Policy {
+	p := &Policy{unmatched: UnmatchedDeny}
+	if w := d.unmatched; w.good() {
+		p.unmatched = Unmatched(w.text)
+		if p.unmatched != UnmatchedDeny && p.unmatched != UnmatchedAllow {
+			faults.add(w.at, "unmatched", fmt.Sprintf("unmatched is %s; %s", quote(w.text), meant(w.text, unmatcheds)))
+		}
+	}
+	p.root = treeOf(nil, d.scopes, "limits", 0, faults)
+	if len(*faults) > 0 {
+		return nil
+	}
+	p.text = p.format()
+	if len(p.text) > maxFileBytes {
+		faults.add(d.at, "", fmt.Sprintf("the policy is %d bytes long when written out; the most is %d: "+
+			`let "*" carry what scopes have in common`, len(p.text), maxFileBytes))
+	}
+	return p
+}
+
+// treeOf checks one node, and all under it, that stands at path and level.
+func treeOf(rules []draftRule, scopes []draftScope, path string, level int, faults *faultList) tree {
+	t := tree{rules: rulesOf(rules, path, faults)}
+	for _, s := range scopes {
+		scopesPath := path
+		if level > 0 {
+			scopesPath += ".scopes"
+		}
+		at := pathTo(scopesPath, s.name)
+		if level == maxLevels {
+			faults.add(s.at, at, fmt.Sprintf("%s is at level %d; the most is %d", pathName(s.name), level+1, maxLevels))
+			continue
+		}
+		if reason := nameReason(s.name); reason != "" {
+			faults.add(s.at, at, "name "+reason)
+		}
+		child := treeOf(s.rules, s.scopes, at, level+1, faults)
+		t.add(s.name, &child)
+	}
+	return t
+}
+
+func (t *tree) add(name string, child *tree) {
+	if name == anyName {
+		t.every = child
+		return
+	}
+	if t.scopes == nil {
+		t.scopes = make(map[string]*tree)
+	}
+	t.scopes[name] = child
+}
+
+// rulesOf checks the rules of one node.
+func rulesOf(drafts []draftRule, node string, faults *faultList) []Rule {
+	if len(drafts) == 0 {
+		return nil
+	}
+	rules := make([]Rule, 0, len(drafts))
+	first := make(map[string]*draftRule, len(drafts))
+	for i := range drafts {
+		d := &drafts[i]
+		c := ruleCheck{draftRule: d, faults: faults, path: func() string { return pathToRule(node, d.index) }}
+		c.run()
+		rules = append(rules, d.rule.withDefaults())
+		if !d.fields[fieldName].good() {
+			continue
+		}
+		if taken := first[d.rule.Name]; taken != nil {
+			c.fault(fieldName, "%s is taken by %s; give each rule of a list its own",
+				quote(d.rule.Name), taken.where())
+			continue
+		}
+		first[d.rule.Name] = d
+	}
+	return rules
+}
+
+// where names a rule for a fault of another one.
+func (d *draftRule) where() string {
+	if d.at.line == 0 {
+		return fmt.Sprintf("rules[%d]", d.index)
+	}
+	return fmt.Sprintf("rules[%d] on line %d", d.index, d.at.line)
+}
+
+// YAML returns the policy as a limits.yaml of its own: names in order, rules in
+// theirs, defaults left out. Equal policies have equal texts, and ParsePolicy
+// reads the text back to an equal policy. The caller may keep and change it.
+func (p *Policy) YAML() []byte {
+	if p.text == nil {
+		return p.format()
+	}
+	return bytes.Clone(p.text)
+}

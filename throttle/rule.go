@@ -5,38 +5,108 @@ import "time"
 // Algorithm names the way a rule counts.
 type Algorithm string
 
-// The algorithms that a rule can have.
+// The algorithms that a rule can have. For t any length of time and per, limit
+// and burst those of the rule:
 const (
-	TokenBucket   Algorithm = "token-bucket"
+	// TokenBucket admits never more than burst + limit/per × t units in any t.
+	TokenBucket Algorithm = "token-bucket"
+	// SlidingWindow admits never more than limit units in any window of per.
 	SlidingWindow Algorithm = "sliding-window"
-	FixedWindow   Algorithm = "fixed-window"
-	Concurrency   Algorithm = "concurrency"
+	// FixedWindow admits limit units in each window of per, counted from the
+	// Unix epoch, and so up to 2 × limit around a boundary.
+	FixedWindow Algorithm = "fixed-window"
+	// Concurrency admits limit runs at once, one place each whatever their cost.
+	Concurrency Algorithm = "concurrency"
 )
 
-// FailurePolicy says what a rule does when Redis cannot answer.
+var algorithms = []string{string(TokenBucket), string(SlidingWindow), string(FixedWindow), string(Concurrency)}
+
+// FailurePolicy says what a rule does while Redis cannot answer.
 type FailurePolicy string
 
 // The failure policies that a rule can have.
 const (
+	// FailClosed makes tasks wait.
 	FailClosed FailurePolicy = "closed"
-	FailOpen   FailurePolicy = "open"
-	FailShare  FailurePolicy = "share"
+	// FailOpen lets tasks run as if the rule were not there.
+	FailOpen FailurePolicy = "open"
+	// FailShare gives each process limit / live workers last seen, rounded down.
+	FailShare FailurePolicy = "share"
 )
 
-// Rule is one limit at one level of a scope. It is a comparable value.
+var failurePolicies = []string{string(FailClosed), string(FailOpen), string(FailShare)}
+
+// The bounds of a rule. interfaces for people print them, so they are round.
+const (
+	maxLimit = 1_000_000_000_000
+	minTime  = time.Microsecond
+	maxTime  = 366 * day
+	minLease = time.Second
+	maxLease = day
+
+	defaultBurst = 1
+	defaultLease = 30 * time.Second
+
+	day = 24 * time.Hour
+)
+
+// Rule is one limit at one level of a scope. It is a comparable value. A Policy
+// checks every bound named below, and times are whole microseconds.
 type Rule struct {
-	Name         string
-	Algorithm    Algorithm
-	Limit        int64
-	Per          time.Duration
-	Burst        int64
-	Lease        time.Duration
+	// Name tells the rules of one level apart, and is what an override replaces:
+	// 1 to 128 bytes, the characters of a scope's name. Required.
+	Name string
+	// Algorithm is the way the rule counts. Required unless Unlimited.
+	Algorithm Algorithm
+	// Limit is how many units Per admits, or how many runs Concurrency admits at
+	// once: 0 to 1e12. 0 suspends: tasks wait until it is raised.
+	Limit int64
+	// Per is the length of the window, 1µs to 366 days. Required, except with
+	// Concurrency, which has none.
+	Per time.Duration
+	// Burst is how many units an idle TokenBucket admits at once, 1 to 1e12.
+	// Other algorithms have none. Defaults to 1.
+	Burst int64
+	// Lease is how long a Concurrency place outlives a holder that crashed, 1s to
+	// 24h. Other algorithms have none. Defaults to 30s.
+	Lease time.Duration
+	// OnRedisError is what the rule does while Redis cannot answer. Defaults to
+	// FailClosed.
 	OnRedisError FailurePolicy
-	Margin       time.Duration
-	MaxWait      time.Duration
-	Unlimited    bool
+	// Margin is added to the window, so that the bound also holds where the
+	// calls arrive: less than Per, less than half of it with FixedWindow. Not
+	// with Concurrency. Defaults to none.
+	Margin time.Duration
+	// MaxWait is the longest that a task waits for this rule, 1µs to 366 days.
+	// Defaults to no bound.
+	MaxWait time.Duration
+	// Unlimited makes the rule remove an inherited one of its name. No other
+	// field but Name may then be set. Defaults to false.
+	Unlimited bool
 }
 
 // Capacity returns the largest cost, in units, that the rule can ever admit:
-// the burst of a token bucket, the limit of any other rule.
-func (r Rule) Capacity() int64 { return 0 }
+// the burst of a token bucket, the limit of any other.
+func (r Rule) Capacity() int64 {
+	if r.Algorithm == TokenBucket {
+		return max(r.Burst, defaultBurst)
+	}
+	return r.Limit
+}
+
+// withDefaults returns the rule with every default written out.
+func (r Rule) withDefaults() Rule {
+	if r.Unlimited {
+		return r
+	}
+	if r.Algorithm == TokenBucket && r.Burst == 0 {
+		r.Burst = defaultBurst
+	}
+	if r.Algorithm == Concurrency && r.Lease == 0 {
+		r.Lease = defaultLease
+	}
+	if r.OnRedisError == "" {
+		r.OnRedisError = FailClosed
+	}
+	return r
+}

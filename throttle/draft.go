@@ -1,0 +1,155 @@
+package throttle
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A draft is a policy as it was written, before anything about it is believed.
+// limits.yaml and the Node trees of Go programs both become drafts, so that one
+// set of checks serves both.
+type draft struct {
+	at        place
+	unmatched written
+	scopes    []draftScope
+}
+
+// draftScope is a name of the tree with what is written under it.
+type draftScope struct {
+	name   string
+	at     place
+	rules  []draftRule
+	scopes []draftScope
+}
+
+// draftRule is a rule and, for each field, how it was written.
+type draftRule struct {
+	rule   Rule
+	index  int // in its list, as written
+	at     place
+	fields [fieldCount]written
+}
+
+// written is how a field stands in the text.
+type written struct {
+	at   place
+	text string // as a reader would recognise it
+	set  bool   // it is there
+	bad  bool   // it has a fault already, so its value means nothing
+}
+
+func (w written) good() bool { return w.set && !w.bad }
+
+// place is a position in a text; the zero place is none.
+type place struct{ line, column int32 }
+
+// field is one of the fields of a rule.
+type field int
+
+const (
+	fieldName field = iota
+	fieldAlgorithm
+	fieldLimit
+	fieldPer
+	fieldBurst
+	fieldLease
+	fieldOnRedisError
+	fieldMargin
+	fieldMaxWait
+	fieldUnlimited
+	fieldCount
+)
+
+var fieldNames = []string{
+	"name", "algorithm", "limit", "per", "burst", "lease", "on_redis_error", "margin", "max_wait", "unlimited",
+}
+
+func (f field) String() string { return fieldNames[f] }
+
+// draftOf returns the draft of a tree made in Go. It stops one level below the
+// deepest that is allowed, which is fault enough: a map can hold itself.
+func draftOf(unmatched Unmatched, limits map[string]Node) draft {
+	d := draft{scopes: draftScopes(limits, 1)}
+	if unmatched != "" {
+		d.unmatched = written{text: string(unmatched), set: true}
+	}
+	return d
+}
+
+func draftScopes(nodes map[string]Node, level int) []draftScope {
+	scopes := make([]draftScope, 0, len(nodes))
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		s := draftScope{name: name}
+		if level <= maxLevels {
+			s.rules = draftRules(nodes[name].Rules)
+			s.scopes = draftScopes(nodes[name].Scopes, level+1)
+		}
+		scopes = append(scopes, s)
+	}
+	return scopes
+}
+
+func draftRules(rules []Rule) []draftRule {
+	drafts := make([]draftRule, len(rules))
+	for i, r := range rules {
+		drafts[i] = draftRule{rule: r, index: i, fields: [fieldCount]written{
+			fieldName:         {text: quote(r.Name), set: r.Name != ""},
+			fieldAlgorithm:    {text: quote(string(r.Algorithm)), set: r.Algorithm != ""},
+			fieldLimit:        {text: strconv.FormatInt(r.Limit, 10), set: !r.Unlimited || r.Limit != 0},
+			fieldPer:          {text: formatDuration(r.Per), set: r.Per != 0},
+			fieldBurst:        {text: strconv.FormatInt(r.Burst, 10), set: r.Burst != 0},
+			fieldLease:        {text: formatDuration(r.Lease), set: r.Lease != 0},
+			fieldOnRedisError: {text: quote(string(r.OnRedisError)), set: r.OnRedisError != ""},
+			fieldMargin:       {text: formatDuration(r.Margin), set: r.Margin != 0},
+			fieldMaxWait:      {text: formatDuration(r.MaxWait), set: r.MaxWait != 0},
+			fieldUnlimited:    {text: "true", set: r.Unlimited},
+		}}
+	}
+	return drafts
+}
+
+// faultList collects the faults of a policy.
+type faultList []Fault
+
+func (l *faultList) add(at place, path, reason string) {
+	*l = append(*l, Fault{Line: int(at.line), Column: int(at.column), Path: path, Reason: reason})
+}
+
+// err returns the faults in the order of the text, or nil when there are none.
+func (l faultList) err(name string) error {
+	if len(l) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(l, func(a, b Fault) int {
+		if a.Line != b.Line {
+			return a.Line - b.Line
+		}
+		return a.Column - b.Column
+	})
+	return &PolicyError{Name: name, Faults: l}
+}
+
+// pathTo returns the path of a name under another path.
+func pathTo(path, name string) string {
+	if path == "" {
+		return pathName(name)
+	}
+	return path + "." + pathName(name)
+}
+
+// pathName quotes the names that a path could not be read with.
+func pathName(name string) string {
+	plain := name != "" && strings.IndexFunc(name, func(r rune) bool {
+		return r != '_' && r != '-' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+	}) < 0
+	if plain {
+		return name
+	}
+	return quote(name)
+}
+
+func pathToRule(node string, index int) string {
+	return node + ".rules[" + strconv.Itoa(index) + "]"
+}

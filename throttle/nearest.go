@@ -1,0 +1,47 @@
+package throttle
+
+import "strings"
+
+// nearest returns the one of words that a person most likely meant by word:
+// the closest within two typing mistakes, within one for words of four letters
+// or fewer. It returns "" when there is none.
+func nearest(word string, words []string) string {
+	const longest = 32 // of the words that are ever asked for, with room
+	if len(word) > longest {
+		return ""
+	}
+	word = strings.ReplaceAll(strings.ToLower(word), "-", "_")
+	best, bestDistance := "", 3
+	for _, w := range words {
+		most := 2
+		if len(w) <= 4 {
+			most = 1
+		}
+		d := mistakes(word, strings.ReplaceAll(w, "-", "_"))
+		if d <= most && d < bestDistance {
+			best, bestDistance = w, d
+		}
+	}
+	return best
+}
+
+// mistakes counts the bytes to insert, remove or replace that turn a into b.
+func mistakes(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

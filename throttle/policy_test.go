@@ -1,0 +1,456 @@
+package throttle
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func mustScope(t testing.TB, s string) Scope {
+	t.Helper()
+	scope, err := ParseScope(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return scope
+}
+
+func mustParse(t testing.TB, text string) *Policy {
+	t.Helper()
+	p, err := ParsePolicy("limits.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// lines renders bounds as "rule limit@scope", which overlay tables are easy to
+// read in.
+func lines(bounds []Bound) string {
+	var out []string
+	for _, b := range bounds {
+		out = append(out, fmt.Sprintf("%s %d@%s", b.Rule.Name, b.Rule.Limit, b.Scope))
+	}
+	return strings.Join(out, ", ")
+}
+
+// The example of interfaces.md, with its promises.
+func TestMatchExample(t *testing.T) {
+	t.Parallel()
+	p, err := LoadPolicy("testdata/limits.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const unmatched = "unmatched"
+	for i, row := range []struct{ promise, scope, want string }{
+		0: {"payments/<any tenant>", "payments/globex",
+			"account 200@payments, tenant 20@payments/globex, parallel 4@payments/globex"},
+		1: {"payments/<any tenant>/refunds", "payments/globex/refunds",
+			"account 200@payments, tenant 20@payments/globex, parallel 4@payments/globex, refunds 2@payments/globex/refunds"},
+		2: {"rules with the same name replace, the others stay", "payments/acme",
+			"account 200@payments, tenant 100@payments/acme, parallel 4@payments/acme"},
+		3: {"An override inherits the nested scopes too (payments/acme/refunds keeps *'s refunds)", "payments/acme/refunds",
+			"account 200@payments, tenant 100@payments/acme, parallel 4@payments/acme, refunds 2@payments/acme/refunds"},
+		4: {"every level of the path that has rules is checked", "payments", "account 200@payments"},
+		5: {"a scope longer than the tree meets no rules below", "payments/globex/charges/eu/1",
+			"account 200@payments, tenant 20@payments/globex, parallel 4@payments/globex"},
+		6: {"one node, no scopes", "search/anything", "plan 1000@search"},
+		7: {"a scope that meets no rule at all: deny (default)", "mail/acme", unmatched},
+	} {
+		bounds, err := p.Match(mustScope(t, row.scope))
+		got := lines(bounds)
+		if e := (*UnmatchedError)(nil); errors.As(err, &e) && e.Scope.String() == row.scope {
+			got = unmatched
+		} else if err != nil {
+			t.Errorf("%d %s: %v", i, row.promise, err)
+		}
+		if got != row.want {
+			t.Errorf("%d %s: %s meets\n%s, want\n%s", i, row.promise, row.scope, got, row.want)
+		}
+	}
+}
+
+// "A rule replaced by name is replaced whole": nothing of tenant's 20/s burst 5
+// shows in acme's.
+func TestMatchReplacesWhole(t *testing.T) {
+	t.Parallel()
+	p := mustParse(t, `
+limits:
+  a:
+    scopes:
+      "*": {rules: [{name: r, algorithm: token-bucket, limit: 20, per: 1s, burst: 5, on_redis_error: open, max_wait: 1m}]}
+      b: {rules: [{name: r, algorithm: concurrency, limit: 3}]}
+`)
+	bounds, err := p.Match(mustScope(t, "a/b"))
+	want := []Bound{{
+		Rule:  Rule{Name: "r", Algorithm: Concurrency, Limit: 3, Lease: 30 * time.Second, OnRedisError: FailClosed},
+		Scope: mustScope(t, "a/b"),
+	}}
+	if err != nil || !reflect.DeepEqual(bounds, want) {
+		t.Errorf("got %+v, %v, want %+v", bounds, err, want)
+	}
+}
+
+func TestMatchOverlay(t *testing.T) {
+	t.Parallel()
+	const tree = `
+unmatched: %s
+limits:
+  "*":
+    rules: [{name: any, algorithm: concurrency, limit: 1}]
+    scopes:
+      "*": {rules: [{name: x, algorithm: concurrency, limit: 1}, {name: y, algorithm: concurrency, limit: 1}]}
+      n: {rules: [{name: x, algorithm: concurrency, limit: 2}]}
+  p:
+    scopes:
+      "*": {rules: [{name: z, algorithm: concurrency, limit: 3}, {name: x, algorithm: concurrency, limit: 3}]}
+      n: {rules: [{name: x, algorithm: concurrency, limit: 4}]}
+      gone: {rules: [{name: x, unlimited: true}, {name: y, unlimited: true}, {name: z, unlimited: true}, {name: w, unlimited: true}]}
+  free:
+    rules: [{name: any, unlimited: true}]
+    scopes:
+      "*": {rules: [{name: x, unlimited: true}, {name: y, unlimited: true}]}
+      back: {rules: [{name: q, algorithm: concurrency, limit: 5}, {name: x, algorithm: concurrency, limit: 5}]}
+`
+	deny := mustParse(t, fmt.Sprintf(tree, "deny"))
+	for i, row := range []struct{ scope, want string }{
+		0: {"q/m", "any 1@q, x 1@q/m, y 1@q/m"},
+		1: {"q/n", "any 1@q, x 2@q/n, y 1@q/n"},
+		2: {"p/m", "any 1@p, x 3@p/m, y 1@p/m, z 3@p/m"}, // x keeps its place; p's * stands over *'s *
+		3: {"p/n", "any 1@p, x 4@p/n, y 1@p/n, z 3@p/n"}, // p's n over *'s n over both *
+		4: {"p/gone", "any 1@p"},                         // removing w, which nobody has, is no fault
+		5: {"free", ""},                                  // matched, and allowed
+		6: {"free/m", ""},
+		7: {"free/n", "x 2@free/n"},                      // *'s n lies over free's *
+		8: {"free/back", "x 5@free/back, q 5@free/back"}, // what comes back comes back in its place
+		9: {"p/m/deeper/still", "any 1@p, x 3@p/m, y 1@p/m, z 3@p/m"},
+	} {
+		bounds, err := deny.Match(mustScope(t, row.scope))
+		if got := lines(bounds); err != nil || got != row.want {
+			t.Errorf("%d: %s meets %s, %v, want %s", i, row.scope, got, err, row.want)
+		}
+		if row.want == "" && bounds != nil {
+			t.Errorf("%d: %s: bounds are empty, not nil", i, row.scope)
+		}
+	}
+}
+
+func TestMatchUnmatched(t *testing.T) {
+	t.Parallel()
+	limits := map[string]Node{"a": {Scopes: map[string]Node{
+		"b": {Rules: []Rule{{Name: "r", Algorithm: Concurrency, Limit: 1}}},
+		"c": {Rules: []Rule{{Name: "r", Unlimited: true}}},
+		"d": {Scopes: map[string]Node{"e": {}}},
+	}}}
+	for i, row := range []struct {
+		unmatched Unmatched
+		scope     string
+		matched   bool
+	}{
+		0: {UnmatchedDeny, "a", false},
+		1: {UnmatchedDeny, "a/b", true},
+		2: {UnmatchedDeny, "a/b/x", true},
+		3: {UnmatchedDeny, "a/c", true},
+		4: {UnmatchedDeny, "a/d/e", false}, // nodes without rules are no rules
+		5: {UnmatchedDeny, "b", false},
+		6: {"", "b", false},
+		7: {UnmatchedAllow, "b", true},
+		8: {UnmatchedAllow, "a/d/e", true},
+	} {
+		p, err := NewPolicy(row.unmatched, limits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = p.Match(mustScope(t, row.scope))
+		if row.matched != (err == nil) {
+			t.Errorf("%d: %q under %q: %v", i, row.scope, row.unmatched, err)
+		}
+	}
+	var zero Policy
+	if _, err := zero.Match(mustScope(t, "a")); err == nil {
+		t.Error("the zero Policy admits a scope")
+	}
+	p, _ := NewPolicy("", map[string]Node{"*": {Rules: []Rule{{Name: "r", Unlimited: true}}}})
+	if _, err := p.Match(Scope{}); err == nil {
+		t.Error("the zero Scope meets a rule")
+	}
+}
+
+// The model is the definition of the overlay, word for word: given parent's
+// layers P, low to high, the layers below are each "*" of P, then each name of P.
+func modelMatch(limits map[string]Node, s Scope) (bounds []Bound, matched bool) {
+	layers := []Node{{Scopes: limits}}
+	for i, name := range s.Names() {
+		var below []Node
+		for _, want := range []string{"*", name} {
+			for _, p := range layers {
+				if n, ok := p.Scopes[want]; ok {
+					below = append(below, n)
+				}
+			}
+		}
+		layers = below
+		var order []string
+		rules := map[string]Rule{}
+		for _, n := range layers {
+			for _, r := range n.Rules {
+				matched = true
+				if _, known := rules[r.Name]; !known {
+					order = append(order, r.Name)
+				}
+				rules[r.Name] = r.withDefaults()
+			}
+		}
+		for _, name := range order {
+			if r := rules[name]; !r.Unlimited {
+				bounds = append(bounds, Bound{Rule: r, Scope: s.Prefix(i + 1)})
+			}
+		}
+	}
+	return bounds, matched
+}
+
+func TestMatchModel(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(300) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		limits := randomLimits(random, []string{"*", "a", "b", "c"}, 1+int(seed%maxLevels))
+		p, err := NewPolicy(UnmatchedDeny, limits)
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		for range 30 {
+			names := make([]string, 1+random.IntN(maxLevels))
+			for i := range names {
+				names[i] = []string{"a", "b", "c", "d"}[random.IntN(4)]
+			}
+			s := mustScope(t, strings.Join(names, "/"))
+			want, matched := modelMatch(limits, s)
+			got, err := p.Match(s)
+			if (err == nil) != matched || !reflect.DeepEqual(got, want) {
+				t.Fatalf("seed %d: %s meets %s, %v, want %s\n%s", seed, s, lines(got), err, lines(want), p.YAML())
+			}
+		}
+	}
+}
+
+func TestMatchWorstTree(t *testing.T) {
+	t.Parallel()
+	// Both "*" and n at every level: 2^8 nodes cover the last one.
+	limits := map[string]Node{}
+	for level := maxLevels; level > 0; level-- {
+		rule := func(limit int64) Node {
+			return Node{Rules: []Rule{{Name: "r", Algorithm: Concurrency, Limit: limit}}, Scopes: limits}
+		}
+		limits = map[string]Node{"*": rule(int64(level)), "n": rule(int64(10 * level))}
+	}
+	p, err := NewPolicy(UnmatchedDeny, limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bounds, err := p.Match(mustScope(t, "n/m/n/n/n/n/n/n"))
+	if want := "r 10@n, r 2@n/m, r 30@n/m/n, "; err != nil || len(bounds) != 8 || !strings.HasPrefix(lines(bounds), want) {
+		t.Errorf("got %s, %v", lines(bounds), err)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	p := mustParse(t, `
+limits:
+  a:
+    rules:
+      - {name: window, algorithm: sliding-window, limit: 200, per: 1s}
+      - {name: places, algorithm: concurrency, limit: 2}
+    scopes:
+      b: {rules: [{name: bucket, algorithm: token-bucket, limit: 1000, per: 1s, burst: 50}]}
+      one: {rules: [{name: bucket, algorithm: token-bucket, limit: 1000, per: 1s}]}
+      off: {rules: [{name: bucket, algorithm: token-bucket, limit: 0, per: 1s, burst: 5}, {name: fixed, algorithm: fixed-window, limit: 0, per: 1s}]}
+      same: {rules: [{name: fixed, algorithm: fixed-window, limit: 200, per: 1s}]}
+`)
+	for i, row := range []struct {
+		scope string
+		cost  int64
+		want  string // the error's text; empty for none
+	}{
+		0:  {"a", 200, ""}, // a concurrency rule counts one place a run, whatever the cost
+		1:  {"a", 201, `throttle: scope "a": cost 201 can never pass: rule "window" admits 200 at most; split the task, or raise the burst of a token bucket or the limit of another rule`},
+		2:  {"a/b", 50, ""},
+		3:  {"a/b", 51, `throttle: scope "a/b": cost 51 can never pass: rule "bucket" admits 50 at most; split the task, or raise the burst of a token bucket or the limit of another rule`},
+		4:  {"a/b", 1 << 62, `throttle: scope "a/b": cost 4611686018427387904 can never pass: rule "bucket" admits 50 at most; split the task, or raise the burst of a token bucket or the limit of another rule`},
+		5:  {"a/one", 2, `throttle: scope "a/one": cost 2 can never pass: rule "bucket" admits 1 at most; split the task, or raise the burst of a token bucket or the limit of another rule`},
+		6:  {"a/off", 6, ""}, // limit 0 suspends: tasks wait
+		7:  {"a/same", 201, `throttle: scope "a/same": cost 201 can never pass: rule "window" admits 200 at most; split the task, or raise the burst of a token bucket or the limit of another rule`},
+		8:  {"a", 0, `throttle: scope "a": cost is 0; the least is 1`},
+		9:  {"a", -7, `throttle: scope "a": cost is -7; the least is 1`},
+		10: {"b", 1, `throttle: scope "b" meets no rule and the policy denies such scopes; correct the scope, give it a rule, or write unmatched: allow`},
+	} {
+		err := p.Check(mustScope(t, row.scope), row.cost)
+		got := ""
+		if err != nil {
+			got = err.Error()
+		}
+		if got != row.want {
+			t.Errorf("%d: got %q, want %q", i, got, row.want)
+		}
+	}
+	var cost *CostError
+	if err := p.Check(mustScope(t, "a/b"), 51); !errors.As(err, &cost) ||
+		*cost != (CostError{Scope: mustScope(t, "a/b"), Rule: "bucket", Cost: 51, Capacity: 50}) {
+		t.Errorf("got %+v", cost)
+	}
+	var unmatched *UnmatchedError
+	if err := p.Check(mustScope(t, "b"), 1); !errors.As(err, &unmatched) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// "It keeps no part of limits", and what Match returns is the caller's.
+func TestPolicyIsImmutable(t *testing.T) {
+	t.Parallel()
+	rules := []Rule{{Name: "r", Algorithm: Concurrency, Limit: 1}}
+	below := map[string]Node{"b": {Rules: rules}}
+	limits := map[string]Node{"a": {Rules: rules, Scopes: below}}
+	p, err := NewPolicy(UnmatchedDeny, limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := string(p.YAML())
+	rules[0].Limit = 99
+	below["b"] = Node{}
+	below["*"] = Node{Rules: rules}
+	delete(limits, "a")
+	clear(p.YAML())
+	s := mustScope(t, "a/b")
+	bounds, _ := p.Match(s)
+	bounds[0].Rule.Limit = 77
+	bounds, err = p.Match(s)
+	if got := lines(bounds); err != nil || got != "r 1@a, r 1@a/b" {
+		t.Errorf("got %s, %v", got, err)
+	}
+	if after := string(p.YAML()); after != before {
+		t.Errorf("YAML changed to\n%s", after)
+	}
+}
+
+// "It is immutable and safe for concurrent use": the race detector is the judge.
+func TestPolicyConcurrently(t *testing.T) {
+	t.Parallel()
+	p, err := LoadPolicy("testdata/limits.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := mustScope(t, "payments/acme/refunds")
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			for range 100 {
+				if bounds, err := p.Match(s); err != nil || len(bounds) != 4 {
+					t.Errorf("got %v, %v", bounds, err)
+				}
+				if err := p.Check(s, 3); err == nil {
+					t.Error("cost 3 passes refunds, which admits 2")
+				}
+				p.YAML()
+			}
+		})
+	}
+	group.Wait()
+}
+
+// "allocates the answer", and nothing else.
+func TestMatchAllocates(t *testing.T) {
+	p, err := LoadPolicy("testdata/limits.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := mustScope(t, "search/acme")
+	if got := testing.AllocsPerRun(100, func() { _, _ = p.Match(s) }); got != 1 {
+		t.Errorf("Match allocates %v times for one rule, want 1", got)
+	}
+}
+
+func BenchmarkMatch(b *testing.B) {
+	data, err := os.ReadFile("testdata/limits.yaml")
+	if err != nil {
+		b.Fatal(err)
+	}
+	p := mustParse(b, string(data))
+	for _, path := range []string{"search", "payments/globex", "payments/acme/refunds"} {
+		s := mustScope(b, path)
+		b.Run(path, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := p.Match(s); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// randomLimits returns a tree of valid rules with names out of names, which
+// may hold "*".
+func randomLimits(random *rand.Rand, names []string, levels int) map[string]Node {
+	if levels == 0 {
+		return nil
+	}
+	limits := map[string]Node{}
+	for range 1 + random.IntN(3) {
+		var node Node
+		for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
+			if random.IntN(2*len(names)) < 3 {
+				node.Rules = append(node.Rules, randomRule(random, name))
+			}
+		}
+		random.Shuffle(len(node.Rules), func(i, j int) { node.Rules[i], node.Rules[j] = node.Rules[j], node.Rules[i] })
+		if random.IntN(4) > 0 {
+			node.Scopes = randomLimits(random, names, levels-1)
+		}
+		limits[names[random.IntN(len(names))]] = node
+	}
+	return limits
+}
+
+func randomRule(random *rand.Rand, name string) Rule {
+	micros := func(most time.Duration) time.Duration {
+		n := 1 + random.Int64N(most.Microseconds())
+		if random.IntN(2) == 0 { // round ones too
+			n = max(1, n/1_000_000*1_000_000)
+		}
+		return time.Duration(n) * time.Microsecond
+	}
+	maybe := func() bool { return random.IntN(3) == 0 }
+	r := Rule{Name: name, Algorithm: Algorithm(algorithms[random.IntN(len(algorithms))]), Limit: random.Int64N(maxLimit + 1)}
+	if maybe() {
+		return Rule{Name: name, Unlimited: true}
+	}
+	if maybe() {
+		r.OnRedisError = FailurePolicy(failurePolicies[random.IntN(len(failurePolicies))])
+	}
+	if maybe() {
+		r.MaxWait = micros(maxTime)
+	}
+	if r.Algorithm == Concurrency {
+		if maybe() {
+			r.Lease = max(minLease, micros(maxLease))
+		}
+		return r
+	}
+	r.Per = micros(maxTime)
+	if maybe() && r.Per >= 4*time.Microsecond {
+		r.Margin = micros(r.Per / 4)
+	}
+	if r.Algorithm == TokenBucket && maybe() {
+		r.Limit = max(r.Limit, 1<<30)
+		r.Burst = 1 + random.Int64N(1<<20)
+	}
+	return r
+}

@@ -1,0 +1,209 @@
+package throttle
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+	"time"
+)
+
+// ruleCheck finds every fault of one rule.
+type ruleCheck struct {
+	*draftRule
+	path   func() string // of the rule; built only when there is a fault
+	faults *faultList
+}
+
+// fault reports a fault of a field where the field stands, and of a missing
+// field where its rule does.
+func (c ruleCheck) fault(f field, format string, args ...any) {
+	reason := fmt.Sprintf("%v %s", f, fmt.Sprintf(format, args...))
+	w := &c.fields[f]
+	if !w.set {
+		c.faults.add(c.at, c.path(), reason)
+		return
+	}
+	w.bad = true
+	c.faults.add(w.at, c.path()+"."+f.String(), reason)
+}
+
+// run checks the rule. A field that has a fault already is taken to be there
+// and believed no further, so that one mistake is one fault.
+func (c ruleCheck) run() {
+	c.checkName()
+	if c.rule.Unlimited {
+		c.checkUnlimited()
+		return
+	}
+	c.checkAlgorithm()
+	// With "unlimited" itself in doubt, nobody can say what is missing.
+	if !c.fields[fieldUnlimited].bad {
+		c.checkRequired()
+	}
+	c.checkCompany()
+	c.checkNumber(fieldLimit, c.rule.Limit, 0, maxLimit)
+	c.checkNumber(fieldBurst, c.rule.Burst, 1, maxLimit)
+	c.checkTime(fieldPer, c.rule.Per, minTime, maxTime)
+	c.checkTime(fieldLease, c.rule.Lease, minLease, maxLease)
+	c.checkTime(fieldMargin, c.rule.Margin, minTime, maxTime)
+	c.checkTime(fieldMaxWait, c.rule.MaxWait, minTime, maxTime)
+	c.checkOnRedisError()
+	c.checkMargin()
+	c.checkBucket()
+}
+
+func (c ruleCheck) checkName() {
+	w := c.fields[fieldName]
+	switch {
+	case !w.set:
+		c.fault(fieldName, "is missing; every rule needs one, such as account")
+	case !w.bad:
+		if reason := nameReason(c.rule.Name); reason != "" {
+			c.fault(fieldName, "%s", reason)
+		}
+	}
+}
+
+// checkUnlimited refuses whatever would have no meaning in a removal.
+func (c ruleCheck) checkUnlimited() {
+	for f := range fieldCount {
+		if f != fieldName && f != fieldUnlimited && c.fields[f].set && !c.fields[f].bad {
+			c.fault(f, "stands beside unlimited, which removes the rule; remove one of the two")
+		}
+	}
+}
+
+func (c ruleCheck) checkRequired() {
+	if !c.fields[fieldAlgorithm].set {
+		c.fault(fieldAlgorithm, "is missing; write %s", oneOf(algorithms))
+	}
+	if !c.fields[fieldLimit].set {
+		c.fault(fieldLimit, "is missing; write a whole number, or unlimited: true to remove an inherited rule")
+	}
+	if c.fields[fieldAlgorithm].good() && c.rule.Algorithm != Concurrency && !c.fields[fieldPer].set {
+		c.fault(fieldPer, "is missing; write the length of the window, such as 1s")
+	}
+}
+
+func (c ruleCheck) checkAlgorithm() {
+	w := c.fields[fieldAlgorithm]
+	switch {
+	case !w.good() || slices.Contains(algorithms, string(c.rule.Algorithm)):
+	case c.rule.Algorithm == "calendar":
+		c.fault(fieldAlgorithm, "calendar is not known in this version; write %s", oneOf(algorithms))
+	default:
+		c.fault(fieldAlgorithm, "is %s; %s", quote(string(c.rule.Algorithm)), meant(string(c.rule.Algorithm), algorithms))
+	}
+}
+
+// company is, for each field that does not go with every algorithm, those it
+// goes with.
+var company = []struct {
+	field      field
+	algorithms []Algorithm
+}{
+	{fieldPer, []Algorithm{TokenBucket, SlidingWindow, FixedWindow}},
+	{fieldBurst, []Algorithm{TokenBucket}},
+	{fieldLease, []Algorithm{Concurrency}},
+	{fieldMargin, []Algorithm{TokenBucket, SlidingWindow, FixedWindow}},
+}
+
+func (c ruleCheck) checkCompany() {
+	if !c.fields[fieldAlgorithm].good() {
+		return
+	}
+	for _, row := range company {
+		if c.fields[row.field].set && !slices.Contains(row.algorithms, c.rule.Algorithm) {
+			c.fault(row.field, "does not go with %s; remove it", c.rule.Algorithm)
+		}
+	}
+}
+
+func (c ruleCheck) checkNumber(f field, n, least, most int64) {
+	w := c.fields[f]
+	switch {
+	case !w.good():
+	case n < least:
+		c.fault(f, "is %s; the least is %d", w.text, least)
+	case n > most:
+		c.fault(f, "is %s; the most is %d", w.text, most)
+	}
+}
+
+func (c ruleCheck) checkTime(f field, d, least, most time.Duration) {
+	w := c.fields[f]
+	switch {
+	case !w.good():
+	case d < least:
+		c.fault(f, "is %s; the least is %s", w.text, formatDuration(least))
+	case d > most:
+		c.fault(f, "is %s; the most is %s", w.text, formatDuration(most))
+	case d%time.Microsecond != 0:
+		below := d.Truncate(time.Microsecond)
+		c.fault(f, "is %s, and limits count whole microseconds; write %s or %s",
+			w.text, formatDuration(below), formatDuration(below+time.Microsecond))
+	}
+}
+
+func (c ruleCheck) checkOnRedisError() {
+	w := c.fields[fieldOnRedisError]
+	if w.good() && !slices.Contains(failurePolicies, string(c.rule.OnRedisError)) {
+		c.fault(fieldOnRedisError, "is %s; %s", quote(string(c.rule.OnRedisError)), meant(string(c.rule.OnRedisError), failurePolicies))
+	}
+}
+
+// checkMargin keeps the window with its margin below two windows, and below two
+// halves of one where windows are fixed: beyond, nothing would be left to admit.
+func (c ruleCheck) checkMargin() {
+	if !c.fields[fieldMargin].good() || !c.fields[fieldPer].good() || !c.fields[fieldAlgorithm].good() {
+		return
+	}
+	margin, per := c.fields[fieldMargin].text, c.fields[fieldPer].text
+	switch {
+	case c.rule.Algorithm == FixedWindow && c.rule.Margin >= c.rule.Per-c.rule.Margin:
+		c.fault(fieldMargin, "is %s; in a fixed window it must be less than half of per (%s)", margin, per)
+	case c.rule.Margin >= c.rule.Per:
+		c.fault(fieldMargin, "is %s; it must be less than per (%s)", margin, per)
+	}
+}
+
+// maxBucket is the longest time, in microseconds, that a token bucket may take
+// to fill: the scripts count in doubles, exact below 2^53.
+const maxBucket = 1<<52 - 1
+
+// checkBucket refuses a bucket that the scripts could not count exactly.
+func (c ruleCheck) checkBucket() {
+	r := c.rule
+	if r.Algorithm != TokenBucket || r.Limit == 0 ||
+		!c.fields[fieldLimit].good() || !c.fields[fieldPer].good() || c.fields[fieldBurst].bad {
+		return
+	}
+	per := uint64(r.Per.Microseconds())
+	perUnit := (per + uint64(r.Limit) - 1) / uint64(r.Limit)
+	high, fill := bits.Mul64(uint64(r.Capacity()), perUnit)
+	if high == 0 && fill <= maxBucket {
+		return
+	}
+	f := fieldLimit
+	if c.fields[fieldBurst].set {
+		f = fieldBurst
+	}
+	c.fault(f, "is %s, and burst x per / limit is longer than 142 years; lower burst or per, or raise limit",
+		c.fields[f].text)
+}
+
+// meant says what to write instead of a word: the one that it is near to, or
+// all there are.
+func meant(word string, words []string) string {
+	if near := nearest(word, words); near != "" {
+		return fmt.Sprintf("did you mean %s?", near)
+	}
+	return "write " + oneOf(words)
+}
+
+// oneOf lists words as "a, b or c".
+func oneOf(words []string) string {
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}

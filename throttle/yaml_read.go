@@ -1,0 +1,152 @@
+package throttle
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v4"
+	"go.yaml.in/yaml/v4/plugin/loaderlimits"
+)
+
+// maxNesting is of YAML, not of scopes: eight levels of them need twenty.
+const maxNesting = 64
+
+// fileStart is where the faults of a whole file are shown.
+var fileStart = place{line: 1, column: 1}
+
+// readYAML returns the one document of a text. It returns nil when there is
+// none, with the faults that say why.
+func readYAML(data []byte, faults *faultList) *yaml.Node {
+	if len(data) > maxFileBytes {
+		faults.add(fileStart, "", fmt.Sprintf("the file is longer than %d bytes; "+
+			`let "*" carry what scopes have in common`, maxFileBytes))
+		return nil
+	}
+	if !readable(data, faults) {
+		return nil
+	}
+	loader, err := yaml.NewLoader(bytes.NewReader(data), yaml.WithPlugin(loaderlimits.New(loaderlimits.DepthValue(maxNesting))))
+	if err != nil {
+		faults.add(fileStart, "", "the file cannot be read: "+err.Error())
+		return nil
+	}
+	var first, second yaml.Node
+	switch err := loader.Load(&first); {
+	case errors.Is(err, io.EOF) || err == nil && nothing(&first):
+		faults.add(fileStart, "", "the file is empty; write limits: {} if no rules are meant")
+		return nil
+	case err != nil:
+		faults.syntax(data, err)
+		return nil
+	}
+	switch err := loader.Load(&second); {
+	case err == nil:
+		faults.add(placeOf(&second), "", "a second document begins here; write one, and no --- or ... after it")
+	case !errors.Is(err, io.EOF):
+		faults.syntax(data, err)
+	}
+	return first.Content[0]
+}
+
+// nothing reports whether a document holds no more than comments.
+func nothing(document *yaml.Node) bool {
+	root := document.Content[0]
+	return root.Kind == yaml.ScalarNode && root.Tag == "!!null" && root.Value == "" && root.Anchor == ""
+}
+
+// readable reports whether every character may stand in a limits.yaml, with a
+// fault for the first on each line that may not. Among those that may not are
+// the line ends that YAML knows and editors do not, so that the lines of other
+// faults are those that people see.
+func readable(data []byte, faults *faultList) bool {
+	ok, at, quiet := true, fileStart, false
+	for i := 0; i < len(data); {
+		r, size := utf8.DecodeRune(data[i:])
+		if reason := charReason(r, size, data[i:], i); reason != "" && !quiet {
+			faults.add(at, "", reason)
+			ok, quiet = false, true
+		}
+		switch {
+		case r == '\n':
+			at, quiet = place{line: at.line + 1, column: 1}, false
+		case r != '\ufeff' || i > 0:
+			at.column++
+		}
+		i += size
+	}
+	return ok
+}
+
+// charReason says why the character that rest begins with may not stand at
+// offset, if it may not.
+func charReason(r rune, size int, rest []byte, offset int) string {
+	switch {
+	case r == '\n' || r == '\t' || r >= ' ' && r < 0x7f:
+		return ""
+	case r == utf8.RuneError && size == 1:
+		return fmt.Sprintf("byte 0x%02x is not UTF-8; save the file as UTF-8", rest[0])
+	case r == '\r':
+		if len(rest) > 1 && rest[1] == '\n' {
+			return ""
+		}
+		return "a carriage return stands alone; end lines with a line feed"
+	case r == '\ufeff' && offset == 0:
+		return ""
+	case invisible(r) || r == '\ufffe' || r == '\uffff':
+		return fmt.Sprintf("the character %U may not stand in the file; remove it, or write it as an escape in double quotes", r)
+	}
+	return ""
+}
+
+// syntax reports text that is not YAML.
+func (l *faultList) syntax(data []byte, err error) {
+	var fault *yaml.LoadError
+	if !errors.As(err, &fault) || fault.Mark.Line < 1 {
+		l.add(fileStart, "", "the file is not YAML: "+err.Error())
+		return
+	}
+	at := place{line: int32(fault.Mark.Line), column: int32(max(fault.Mark.Column, 1))}
+	reason := "this is not YAML: " + fault.Message
+	if fault.ContextMsg != "" {
+		reason += " " + fault.ContextMsg
+		if begun := fault.ContextMark; begun.Line > 0 && begun.Line != fault.Mark.Line {
+			reason += fmt.Sprintf(" begun on line %d", begun.Line)
+		}
+	}
+	l.add(at, "", reason+"; "+syntaxHint(reason, data, at))
+}
+
+// syntaxHint says what to do about text that is not YAML.
+func syntaxHint(reason string, data []byte, at place) string {
+	switch {
+	case strings.Contains(reason, "max depth"):
+		return "scopes need far less nesting, close a bracket"
+	case strings.Contains(reason, "scanning an alias"):
+		return `write "*" in quotes`
+	case strings.Contains(reason, "unknown anchor"):
+		return `anchors and aliases are not read, write the value out`
+	case strings.Contains(reason, "cannot start any token"):
+		if lineAt(data, int(at.line), int(at.column)) == '\t' {
+			return "indent with spaces, not tabs"
+		}
+		return "put text that begins with this character in quotes"
+	case strings.Contains(reason, "mapping values are not allowed"):
+		return `check the indentation, and put text that holds ": " in quotes`
+	}
+	return "check the indentation, quotes and brackets up to here"
+}
+
+// lineAt returns the byte at a line and column, where only ASCII goes before it.
+func lineAt(data []byte, line, column int) byte {
+	for ; line > 1; line-- {
+		_, data, _ = bytes.Cut(data, []byte("\n"))
+	}
+	if column > len(data) {
+		return 0
+	}
+	return data[column-1]
+}
