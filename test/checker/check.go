@@ -1,0 +1,358 @@
+// Package checker decides from the log of what arrived at an API whether any
+// limit of a limits.yaml was exceeded and whether anything was lost. It shares
+// no code with the limiter: it reads the file, lays overrides over "*" and
+// counts windows by itself, from the words of the documentation alone.
+//
+// # What is decided
+//
+// Every rule counts separately for each scope prefix at which it stands:
+// payments, payments/acme, payments/acme/refunds. Times are whole nanoseconds
+// and all arithmetic is exact.
+//
+//   - sliding-window: the units in any half-open window [t, t+per) are at most limit.
+//   - token-bucket: the units of any calls i to j are at most
+//     burst + limit/per * (arrived[j] - arrived[i]).
+//   - fixed-window: the units in any window [n*per, (n+1)*per) of unix time are at
+//     most limit.
+//   - concurrency: at any moment at most limit calls are in [arrived, departed),
+//     whatever they cost. A call without a departure never ends.
+//
+// A limit of 0 allows nothing at all, and neither does a scope that meets no rule
+// under unmatched: deny.
+//
+// Jitter is how much later than it started an arrival may have been seen. Two
+// arrivals may then be closer together than their starts were, by that much: the
+// sliding window is judged over per-jitter, the token bucket is given the refill
+// of another jitter, a call less than jitter into a fixed window may belong to
+// the one before, and a call may have ended that much earlier. A jitter of per or
+// more leaves nothing to judge and is an error.
+//
+// # Share of the quota used
+//
+// A backlog waits at a scope from the first arrival until the last id has arrived
+// for the first time: until te. What comes after, such as a retry that slept, is
+// left out. The share is what was used in that time by what the rule could have
+// admitted in it:
+//
+//   - sliding-window: the units in the whole windows of per that fit between the first
+//     arrival and te, counted from the first arrival, by limit times their number.
+//   - token-bucket: the units from the first arrival to te, both included, by
+//     burst + limit/per * (te - first), rounded down to units.
+//   - fixed-window: the units in the aligned windows from that of the first arrival
+//     to the last that ended by te, by limit times their number.
+//   - concurrency: the time for which places were taken from the first arrival to te, by
+//     limit times that time.
+//
+// It is never above 1 for a rule that was kept, is near 1 only for the rule that
+// held the others back, and is absent where no whole window fits.
+package checker
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headway-go/headway/test/countapi"
+)
+
+// costBound keeps sums of costs within an int64.
+const costBound = 1 << 40
+
+// Input is what a check is made from.
+type Input struct {
+	// Limits is what must have been kept. Required.
+	Limits *Limits
+	// Calls is what arrived, in any order. Defaults to nothing.
+	Calls []countapi.Call
+	// Epoch is the moment from which the calls' times count, to which fixed
+	// windows are aligned. Required where a rule is a fixed-window.
+	Epoch time.Time
+	// Tasks is what should have arrived. Nil means that it is not known: then
+	// nothing can be lost or unknown. Defaults to nil.
+	Tasks []Task
+	// Jitter is how much later than it started a call may have been seen.
+	// Defaults to 0.
+	Jitter time.Duration
+	// PickUps is how often workers took tasks from the queue, by scope at any
+	// level, and under "" for all of them. Defaults to not known.
+	PickUps map[string]float64
+}
+
+// Row is one rule at one scope.
+type Row struct {
+	Scope     string        `json:"scope"`
+	Rule      string        `json:"rule"`
+	Algorithm string        `json:"algorithm"`
+	Limit     int64         `json:"limit"`
+	Burst     int64         `json:"burst,omitempty"`
+	Per       time.Duration `json:"per_ns,omitempty"`
+
+	Calls    int           `json:"calls"`
+	Units    int64         `json:"units"`
+	Worst    int64         `json:"worst"`       // most units seen in one window of per, or calls at once
+	WorstAt  time.Duration `json:"worst_at_ns"` // when that window began
+	Bound    int64         `json:"bound"`       // what Worst may be: limit, for a token-bucket burst + limit
+	Judged   int64         `json:"judged"`      // Worst with the jitter allowed for
+	Excess   *float64      `json:"excess_units,omitempty"`
+	Exceeded bool          `json:"exceeded"`
+	Used     *float64      `json:"used,omitempty"` // share of the quota, 0 to 1; see the package
+
+	Tasks   int      `json:"tasks"`              // ids that should have arrived here, or did where that is not known
+	Lost    int      `json:"lost"`               // of them, ids that never arrived with success
+	PickUps *float64 `json:"pick_ups,omitempty"` // a task, where known
+}
+
+// Report is the outcome of a check.
+type Report struct {
+	Rows  []Row `json:"rows"` // by scope, then in the file's order
+	Calls int   `json:"calls"`
+	Tasks int   `json:"tasks"`
+
+	Unmatched  []string `json:"unmatched"`   // scopes that were called and meet no rule under deny
+	Lost       []string `json:"lost"`        // ids that never arrived with success
+	Duplicates []string `json:"duplicates"`  // ids that arrived with success more than once
+	Unknown    []string `json:"unknown"`     // ids that arrived and are no task; "" is a call without one
+	Mismatched []string `json:"mismatched"`  // ids that arrived under another scope or cost than their task's
+	OverBudget []string `json:"over_budget"` // ids that arrived more often than 1 + max_retry
+
+	PickUps *float64      `json:"pick_ups,omitempty"` // a task, over all
+	Jitter  time.Duration `json:"jitter_ns"`
+}
+
+// Exceeded says whether any limit was exceeded, a call of a scope without
+// rules included.
+func (r *Report) Exceeded() bool {
+	return len(r.Unmatched) > 0 || slices.ContainsFunc(r.Rows, func(row Row) bool { return row.Exceeded })
+}
+
+// OK says whether every limit was kept and every task arrived as it should:
+// once with success, under its own scope and cost, within its retries.
+func (r *Report) OK() bool {
+	return !r.Exceeded() && len(r.Lost)+len(r.Duplicates)+len(r.Unknown)+len(r.Mismatched)+len(r.OverBudget) == 0
+}
+
+// Check decides. An error means that nothing was decided.
+func Check(in Input) (*Report, error) {
+	if in.Limits == nil {
+		return nil, errors.New("checker: no limits given")
+	}
+	calls := slices.Clone(in.Calls)
+	slices.SortFunc(calls, func(a, b countapi.Call) int {
+		return cmp.Or(cmp.Compare(a.Arrived, b.Arrived), cmp.Compare(a.Seq, b.Seq))
+	})
+	for _, c := range calls {
+		if c.Cost < 1 || c.Cost > costBound || c.Departed != countapi.Open && c.Departed < c.Arrived {
+			return nil, fmt.Errorf("checker: no such call can be: %+v", c)
+		}
+	}
+	rep := &Report{Calls: len(calls), Jitter: in.Jitter}
+	tasks := known(in, calls)
+	rep.follow(in, calls, tasks)
+	groups, err := rep.groups(in, calls, tasks)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range groups {
+		rep.Rows = append(rep.Rows, g.row(in))
+	}
+	return rep, nil
+}
+
+// known returns the tasks, made up from the calls where none are given.
+func known(in Input, calls []countapi.Call) []Task {
+	if in.Tasks != nil {
+		return in.Tasks
+	}
+	var tasks []Task
+	seen := map[string]bool{"": true}
+	for _, c := range calls {
+		if !seen[c.ID] {
+			seen[c.ID] = true
+			tasks = append(tasks, Task{ID: c.ID, Scope: c.Scope, Cost: c.Cost})
+		}
+	}
+	return tasks
+}
+
+// follow looks at what became of each id.
+func (r *Report) follow(in Input, calls []countapi.Call, tasks []Task) {
+	r.Tasks = len(tasks)
+	byID := map[string]Task{}
+	for _, t := range tasks {
+		byID[t.ID] = t
+	}
+	arrived, succeeded := map[string]int{}, map[string]int{}
+	for _, c := range calls {
+		arrived[c.ID]++
+		if c.Succeeded() {
+			succeeded[c.ID]++
+		}
+		if t, ok := byID[c.ID]; ok && (t.Scope != c.Scope || t.Cost != c.Cost) {
+			r.Mismatched = append(r.Mismatched, c.ID)
+		}
+	}
+	for id, n := range succeeded {
+		if n > 1 && id != "" {
+			r.Duplicates = append(r.Duplicates, id)
+		}
+	}
+	if in.Tasks != nil {
+		for id, n := range arrived {
+			if t, ok := byID[id]; !ok {
+				r.Unknown = append(r.Unknown, id)
+			} else if n > 1+t.MaxRetry {
+				r.OverBudget = append(r.OverBudget, id)
+			}
+		}
+		for _, t := range tasks {
+			if succeeded[t.ID] == 0 {
+				r.Lost = append(r.Lost, t.ID)
+			}
+		}
+	}
+	for _, ids := range []*[]string{&r.Duplicates, &r.Unknown, &r.Mismatched, &r.OverBudget, &r.Lost} {
+		slices.Sort(*ids)
+		*ids = slices.Compact(*ids)
+	}
+	if n, ok := in.PickUps[""]; ok && len(tasks) > 0 {
+		a := n / float64(len(tasks))
+		r.PickUps = &a
+	}
+}
+
+// group is the calls and tasks that stand under one rule at one scope.
+type group struct {
+	bound
+	rank  int // the order in the file among rules of one scope
+	calls []span
+	units int64
+	until time.Duration // te: the arrival of the last id to come for the first time
+	tasks int
+	lost  int
+	ids   map[string]bool // that have arrived
+}
+
+// groups sorts calls and tasks by the rules that they stand under.
+func (r *Report) groups(in Input, calls []countapi.Call, tasks []Task) ([]*group, error) {
+	type where struct{ scope, rule string }
+	all := map[where]*group{}
+	byScope := map[string][]*group{}
+	denied := map[string]bool{}
+	under := func(scope string) ([]*group, error) {
+		if gs, ok := byScope[scope]; ok {
+			return gs, nil
+		}
+		bounds, ok := in.Limits.match(scope)
+		denied[scope] = !ok
+		gs := make([]*group, len(bounds))
+		for i, b := range bounds {
+			if b.rule.algorithm != concurrency && in.Jitter >= b.rule.per || in.Jitter < 0 {
+				return nil, fmt.Errorf("checker: a jitter of %v leaves nothing to judge of rule %s at %s, per %v",
+					in.Jitter, b.rule.name, b.scope, b.rule.per)
+			}
+			at := where{b.scope, b.rule.name}
+			if all[at] == nil {
+				all[at] = &group{bound: b, rank: i, ids: map[string]bool{}}
+			}
+			gs[i] = all[at]
+		}
+		byScope[scope] = gs
+		return gs, nil
+	}
+	for _, c := range calls {
+		gs, err := under(c.Scope)
+		if err != nil {
+			return nil, err
+		}
+		if denied[c.Scope] {
+			r.Unmatched = append(r.Unmatched, c.Scope)
+		}
+		for _, g := range gs {
+			g.add(c)
+		}
+	}
+	lost := map[string]bool{}
+	for _, id := range r.Lost {
+		lost[id] = true
+	}
+	for _, t := range tasks {
+		gs, err := under(t.Scope)
+		if err != nil {
+			return nil, err
+		}
+		for _, g := range gs {
+			g.tasks++
+			if lost[t.ID] {
+				g.lost++
+			}
+		}
+	}
+	slices.Sort(r.Unmatched)
+	r.Unmatched = slices.Compact(r.Unmatched)
+	var sorted []*group
+	for _, g := range all {
+		sorted = append(sorted, g)
+	}
+	slices.SortFunc(sorted, func(a, b *group) int {
+		return cmp.Or(slices.Compare(strings.Split(a.scope, "/"), strings.Split(b.scope, "/")),
+			cmp.Compare(a.rank, b.rank))
+	})
+	return sorted, nil
+}
+
+// add counts a call, in order of arrival.
+func (g *group) add(c countapi.Call) {
+	to := c.Departed
+	if to == countapi.Open {
+		to = 1<<63 - 1
+	}
+	g.calls = append(g.calls, span{from: c.Arrived, to: to, units: c.Cost})
+	g.units += c.Cost
+	if c.ID == "" || !g.ids[c.ID] {
+		g.until = c.Arrived
+		g.ids[c.ID] = true
+	}
+}
+
+// row judges the group's rule.
+func (g *group) row(in Input) Row {
+	row := Row{
+		Scope: g.scope, Rule: g.rule.name, Algorithm: g.rule.algorithm,
+		Limit: g.rule.limit, Per: g.rule.per, Bound: g.rule.limit,
+		Calls: len(g.calls), Units: g.units, Tasks: g.tasks, Lost: g.lost, Used: g.used(in.Epoch),
+	}
+	if g.rule.algorithm == tokenBucket {
+		row.Burst = g.rule.burst
+		row.Bound += g.rule.burst
+	}
+	seen := g.judge(0, in.Epoch)
+	judged := seen
+	if in.Jitter > 0 {
+		judged = g.judge(in.Jitter, in.Epoch)
+	}
+	row.Worst, row.WorstAt, row.Judged, row.Exceeded = seen.units, seen.at, judged.units, judged.exceeded
+	if judged.excess != nil {
+		f, _ := judged.excess.Float64()
+		row.Excess = &f
+	}
+	if n, ok := in.PickUps[g.scope]; ok && g.tasks > 0 {
+		a := n / float64(g.tasks)
+		row.PickUps = &a
+	}
+	return row
+}
+
+func (g *group) judge(jitter time.Duration, epoch time.Time) worst {
+	switch g.rule.algorithm {
+	case tokenBucket:
+		return bucket(g.calls, g.rule, jitter)
+	case slidingWindow:
+		return sliding(g.calls, g.rule, jitter)
+	case fixedWindow:
+		return fixed(g.calls, g.rule, jitter, epoch)
+	}
+	return parallel(g.calls, g.rule, jitter)
+}

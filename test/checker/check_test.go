@@ -1,0 +1,507 @@
+package checker
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/test/countapi"
+)
+
+// epoch lies 250 ms into a second, so that aligned windows are not those that
+// count from the first call.
+var epoch = time.Unix(1_800_000_000, 250_000_000)
+
+const ms = time.Millisecond
+
+// one returns the limits of a single rule at payments.
+func one(t *testing.T, rule string) *Limits {
+	t.Helper()
+	return parse(t, "limits: {payments: {rules: [{name: r, "+rule+"}]}}")
+}
+
+func parse(t *testing.T, text string) *Limits {
+	t.Helper()
+	l, err := ParseLimits([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// at makes calls of payments, each 1 ms long and of cost 1, with distinct ids.
+func at(times ...time.Duration) []countapi.Call {
+	var calls []countapi.Call
+	for i, d := range times {
+		calls = append(calls, countapi.Call{
+			Seq: int64(i + 1), ID: fmt.Sprint("id", i), Scope: "payments", Cost: 1,
+			Arrived: d, Departed: d + ms, Status: 200,
+		})
+	}
+	return calls
+}
+
+// costing gives the calls their costs.
+func costing(calls []countapi.Call, costs ...int64) []countapi.Call {
+	for i := range calls {
+		calls[i].Cost = costs[i]
+	}
+	return calls
+}
+
+// lasting gives the calls their lengths.
+func lasting(calls []countapi.Call, lengths ...time.Duration) []countapi.Call {
+	for i, d := range lengths {
+		calls[i].Departed = calls[i].Arrived + d
+		if d < 0 {
+			calls[i].Departed = countapi.Open
+		}
+	}
+	return calls
+}
+
+func check(t *testing.T, in Input) *Report {
+	t.Helper()
+	in.Epoch = epoch
+	r, err := Check(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// Each violation is planted beside a log that is exactly at the limit.
+func TestPlantedViolationsAreFound(t *testing.T) {
+	t.Parallel()
+	const (
+		sliding = "algorithm: sliding-window, limit: 2, per: 1s"
+		bucket  = "algorithm: token-bucket, limit: 3, per: 1s, burst: 2"
+		fixed   = "algorithm: fixed-window, limit: 2, per: 1s"
+		places  = "algorithm: concurrency, limit: 2"
+		third   = time.Second/3 + 1 // a third of a second, rounded up: when a unit of bucket is back
+	)
+	type test struct {
+		rule     string
+		calls    []countapi.Call
+		jitter   time.Duration
+		worst    int64
+		exceeded bool
+	}
+	tests := map[string]test{
+		"sliding at the limit":             {sliding, at(0, 500*ms, time.Second, 1500*ms), 0, 2, false},
+		"sliding closer by 1 ns":           {sliding, at(0, 500*ms, time.Second-1), 0, 3, true},
+		"sliding closer by 1 ns, far on":   {sliding, at(0, 500*ms, time.Second, 1500*ms, 2*time.Second-1), 0, 3, true},
+		"sliding all at once":              {sliding, at(5, 5, 5), 0, 3, true},
+		"sliding weights at the limit":     {sliding, costing(at(0, time.Second), 2, 2), 0, 2, false},
+		"sliding weight counted":           {sliding, costing(at(0, 1), 2, 1), 0, 3, true},
+		"sliding within jitter":            {sliding, at(0, 500*ms, 990*ms), 10 * ms, 3, false},
+		"sliding beyond jitter by 1 ns":    {sliding, at(0, 500*ms, 990*ms-1), 10 * ms, 3, true},
+		"sliding limit 0":                  {"algorithm: sliding-window, limit: 0, per: 1s", at(0), 0, 1, true},
+		"bucket at the burst, then pace":   {bucket, at(0, 0, third, 2*third, time.Second), 0, 4, false},
+		"bucket one over the burst":        {bucket, at(0, 0, 0), 0, 3, true},
+		"bucket early by 1 ns":             {bucket, at(0, 0, third-1), 0, 3, true},
+		"bucket early after an hour":       {bucket, at(0, time.Hour, time.Hour, time.Hour+third-1), 0, 3, true},
+		"bucket full again":                {bucket, at(0, 0, time.Second, time.Second, time.Second+third), 0, 3, false},
+		"bucket weights at the limit":      {bucket, costing(at(0, 2*third), 2, 2), 0, 4, false},
+		"bucket weight counted":            {bucket, costing(at(0, third), 2, 2), 0, 4, true},
+		"bucket within jitter":             {bucket, at(0, 0, third-10*ms), 10 * ms, 3, false},
+		"bucket beyond jitter by 1 ns":     {bucket, at(0, 0, third-10*ms-1), 10 * ms, 3, true},
+		"bucket burst is 1 by default":     {"algorithm: token-bucket, limit: 3, per: 1s", at(0, 0), 0, 2, true},
+		"bucket limit 0":                   {"algorithm: token-bucket, limit: 0, per: 1s", at(0), 0, 1, true},
+		"bucket of a month":                {"algorithm: token-bucket, limit: 1, per: 30d", at(0, 30*24*time.Hour), 0, 1, false},
+		"bucket of a month, early by 1 ns": {"algorithm: token-bucket, limit: 1, per: 30d", at(0, 30*24*time.Hour-1), 0, 2, true},
+		// The epoch is 250 ms into a second: windows begin at 750 ms, 1750 ms, …
+		"fixed twice the limit at a boundary": {fixed, at(749*ms, 749*ms, 750*ms, 750*ms), 0, 2, false},
+		"fixed one over in an aligned window": {fixed, at(750*ms, 750*ms, 1750*ms-1), 0, 3, true},
+		"fixed weight counted":                {fixed, costing(at(750*ms, 1749*ms), 2, 1), 0, 3, true},
+		"fixed within jitter":                 {fixed, at(749*ms, 755*ms, 756*ms, 800*ms), 10 * ms, 3, false},
+		"fixed jitter has no more room":       {fixed, at(748*ms, 749*ms, 755*ms, 756*ms, 800*ms), 10 * ms, 3, true},
+		"fixed jitter fills what it enters":   {fixed, at(755*ms, 756*ms, 757*ms, 800*ms, 801*ms), 10 * ms, 5, true},
+		"fixed jitter into an empty window":   {fixed, at(755*ms, 756*ms, 800*ms, 801*ms), 10 * ms, 4, false},
+		"fixed far on":                        {fixed, at(0, 10*time.Second, 10*time.Second, 10*time.Second+1), 0, 3, true},
+		"concurrency at the limit":            {places, lasting(at(0, 0, ms, ms), ms, ms), 0, 2, false},
+		"concurrency over by 1 ns":            {places, lasting(at(0, 0, ms), ms, ms+1), 0, 2, false},
+		"concurrency overlap one over":        {places, lasting(at(0, 0, ms), ms+1, ms+1), 0, 3, true},
+		"concurrency never ends":              {places, lasting(at(0, 0, time.Hour), -1, -1), 0, 3, true},
+		"concurrency counts places, not cost": {places, costing(at(0, 0), 5, 5), 0, 2, false},
+		"concurrency at one instant":          {places, lasting(at(0, 0, 0), 0, 0, 0), 0, 3, true},
+		"concurrency within jitter":           {places, lasting(at(0, 0, 9*ms), 10*ms, 10*ms), ms, 3, false},
+		"concurrency beyond jitter":           {places, lasting(at(0, 0, 9*ms-1), 10*ms, 10*ms), ms, 3, true},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			slices.Reverse(tt.calls) // the order of the log does not matter
+			r := check(t, Input{Limits: one(t, tt.rule), Calls: tt.calls, Jitter: tt.jitter})
+			row := r.Rows[0]
+			if row.Worst != tt.worst || row.Exceeded != tt.exceeded || r.Exceeded() != tt.exceeded || r.OK() == tt.exceeded {
+				t.Errorf("worst %d, exceeded %v; want %d, %v: %+v", row.Worst, row.Exceeded, tt.worst, tt.exceeded, row)
+			}
+			if (len(r.Violations()) > 0) != tt.exceeded {
+				t.Errorf("violations %q", r.Violations())
+			}
+		})
+	}
+}
+
+func TestExcessOfABucketIsExact(t *testing.T) {
+	t.Parallel()
+	l := one(t, "algorithm: token-bucket, limit: 2, per: 1s, burst: 3")
+	r := check(t, Input{Limits: l, Calls: at(0, 0, 0, 250*ms, time.Second)})
+	if got := *r.Rows[0].Excess; got != 0.5 {
+		t.Errorf("excess %v units, want 0.5: four calls in 250 ms, where 3.5 are admitted", got)
+	}
+	if b := r.Rows[0].Bound; b != 5 {
+		t.Errorf("bound %d, want burst + limit = 5", b)
+	}
+	if got := *check(t, Input{Limits: l, Calls: at(0)}).Rows[0].Excess; got != -2 {
+		t.Errorf("excess %v, want -2", got)
+	}
+}
+
+const nested = `
+unmatched: deny
+limits:
+  payments:
+    rules:
+      - {name: account, algorithm: sliding-window, limit: 200, per: 1s, margin: 20ms, max_wait: 1h}
+    scopes:
+      "*":
+        rules:
+          - {name: tenant, algorithm: token-bucket, limit: 20, per: 1s, burst: 5, on_redis_error: share}
+          - {name: parallel, algorithm: concurrency, limit: 4, lease: 10s}
+        scopes:
+          "*":
+            rules: [{name: endpoint, algorithm: sliding-window, limit: 50, per: 1s}]
+          refunds:
+            rules: [{name: refunds, algorithm: sliding-window, limit: 2, per: 1s}]
+      acme:
+        rules:
+          - {name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 20}
+        scopes:
+          "*":
+            rules: [{name: endpoint, algorithm: sliding-window, limit: 70, per: 1s}]
+          charge:
+            rules: [{name: charge, algorithm: fixed-window, limit: 7, per: 1m}]
+      free:
+        rules: [{name: tenant, unlimited: true}, {name: parallel, unlimited: true}]
+  search:
+    rules: [{name: plan, algorithm: fixed-window, limit: 1000, per: 1h}]
+  open:
+    rules: [{name: gone, unlimited: true}]
+  bare:
+    scopes: {x: {rules: [{name: x, algorithm: concurrency, limit: 1}]}}
+`
+
+func TestOverridesAreLaidOverStars(t *testing.T) {
+	t.Parallel()
+	l := parse(t, nested)
+	tests := map[string]struct {
+		matched bool
+		bounds  []string
+	}{
+		"payments":              {true, []string{"payments account 200"}},
+		"payments/bob":          {true, []string{"payments account 200", "payments/bob tenant 20", "payments/bob parallel 4"}},
+		"payments/acme":         {true, []string{"payments account 200", "payments/acme tenant 100", "payments/acme parallel 4"}},
+		"payments/free":         {true, []string{"payments account 200"}},
+		"payments/bob/charge":   {true, []string{"payments account 200", "payments/bob tenant 20", "payments/bob parallel 4", "payments/bob/charge endpoint 50"}},
+		"payments/bob/refunds":  {true, []string{"payments account 200", "payments/bob tenant 20", "payments/bob parallel 4", "payments/bob/refunds endpoint 50", "payments/bob/refunds refunds 2"}},
+		"payments/acme/refunds": {true, []string{"payments account 200", "payments/acme tenant 100", "payments/acme parallel 4", "payments/acme/refunds endpoint 70", "payments/acme/refunds refunds 2"}},
+		"payments/acme/charge":  {true, []string{"payments account 200", "payments/acme tenant 100", "payments/acme parallel 4", "payments/acme/charge endpoint 70", "payments/acme/charge charge 7"}},
+		"payments/free/refunds": {true, []string{"payments account 200", "payments/free/refunds endpoint 50", "payments/free/refunds refunds 2"}},
+		"payments/acme/a/b":     {true, []string{"payments account 200", "payments/acme tenant 100", "payments/acme parallel 4", "payments/acme/a endpoint 70"}},
+		"search/x/y":            {true, []string{"search plan 1000"}},
+		"open":                  {true, nil},
+		"bare":                  {false, nil},
+		"bare/x":                {true, []string{"bare/x x 1"}},
+		"other/x":               {false, nil},
+	}
+	for scope, want := range tests {
+		var got []string
+		bounds, matched := l.match(scope)
+		for _, b := range bounds {
+			got = append(got, fmt.Sprint(b.scope, " ", b.rule.name, " ", b.rule.limit))
+		}
+		if matched != want.matched || !slices.Equal(got, want.bounds) {
+			t.Errorf("%s: %v %q\nwant %v %q", scope, matched, got, want.matched, want.bounds)
+		}
+	}
+}
+
+// An override that did not apply, or applied to the wrong tenant, is a violation.
+func TestAnOverrideThatDoesNotApplyIsFound(t *testing.T) {
+	t.Parallel()
+	calls := at(0, 0, 0, 0, 0, 0)
+	for i := range calls {
+		calls[i].Scope = "payments/acme"
+		calls[i].Departed = calls[i].Arrived
+		calls[i].Arrived += time.Duration(i) * 10 * ms
+		calls[i].Departed = calls[i].Arrived + ms
+	}
+	if r := check(t, Input{Limits: parse(t, nested), Calls: calls}); !r.OK() {
+		t.Errorf("acme may burst 20: %q", r.Violations())
+	}
+	for i := range calls {
+		calls[i].Scope = "payments/bob"
+	}
+	r := check(t, Input{Limits: parse(t, nested), Calls: calls[:5]})
+	if !r.OK() {
+		t.Errorf("bob may burst 5: %q", r.Violations())
+	}
+	// 5.4 at 20/s and burst 5: the sixth, 20 ms after the first.
+	for i := range calls {
+		calls[i].Arrived, calls[i].Departed = time.Duration(i)*4*ms, time.Duration(i)*4*ms+ms
+	}
+	r = check(t, Input{Limits: parse(t, nested), Calls: calls})
+	if r.OK() || len(r.Violations()) != 1 || !strings.Contains(r.Violations()[0], "payments/bob tenant") {
+		t.Errorf("bob may not burst 6 in 20 ms: %q", r.Violations())
+	}
+}
+
+func TestTenantsCountApartAndSharesTogether(t *testing.T) {
+	t.Parallel()
+	l := parse(t, `limits: {p: {rules: [{name: all, algorithm: sliding-window, limit: 3, per: 1s}], scopes: {"*": {rules: [{name: each, algorithm: sliding-window, limit: 2, per: 1s}]}}}}`)
+	calls := at(0, 1, 2, 3)
+	for i := range calls {
+		calls[i].Scope = []string{"p/a", "p/b"}[i%2]
+	}
+	r := check(t, Input{Limits: l, Calls: calls})
+	var got []string
+	for _, row := range r.Rows {
+		got = append(got, fmt.Sprint(row.Scope, " ", row.Rule, " ", row.Worst, " ", row.Exceeded))
+	}
+	if want := []string{"p all 4 true", "p/a each 2 false", "p/b each 2 false"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func TestAScopeWithoutRulesIsFound(t *testing.T) {
+	t.Parallel()
+	calls := at(0)
+	calls[0].Scope = "other"
+	if r := check(t, Input{Limits: parse(t, nested), Calls: calls}); r.OK() || !slices.Equal(r.Unmatched, []string{"other"}) {
+		t.Errorf("under deny: %+v", r)
+	}
+	allow := parse(t, strings.Replace(nested, "deny", "allow", 1))
+	if r := check(t, Input{Limits: allow, Calls: calls}); !r.OK() || len(r.Rows) != 0 {
+		t.Errorf("under allow: %+v", r)
+	}
+}
+
+func TestWhatBecameOfEachTask(t *testing.T) {
+	t.Parallel()
+	tasks, err := ReadTasks(strings.NewReader(`{"id":"id0","scope":"payments"}
+{"id":"id1","scope":"payments","max_retry":0,"cost":1,"http":{"url":"x"}}
+{"id":"id2","scope":"payments","max_retry":1}
+{"id":"id2","scope":"other"}
+`))
+	if err != nil || len(tasks) != 3 {
+		t.Fatal(tasks, err)
+	}
+	l := one(t, "algorithm: sliding-window, limit: 100, per: 1s")
+	type want struct {
+		lost, duplicates, unknown, mismatched, over []string
+	}
+	tests := map[string]struct {
+		change func([]countapi.Call) []countapi.Call
+		want   want
+	}{
+		"all well": {func(c []countapi.Call) []countapi.Call { return c }, want{}},
+		"lost":     {func(c []countapi.Call) []countapi.Call { return c[1:] }, want{lost: []string{"id0"}}},
+		"failed for good": {func(c []countapi.Call) []countapi.Call {
+			c[1].Status = 500
+			return c
+		}, want{lost: []string{"id1"}}},
+		"never answered": {func(c []countapi.Call) []countapi.Call {
+			c[1].Status = 0
+			return c
+		}, want{lost: []string{"id1"}}},
+		"succeeded twice": {func(c []countapi.Call) []countapi.Call { return append(c, c[2]) },
+			want{duplicates: []string{"id2"}}},
+		"retried within its budget": {func(c []countapi.Call) []countapi.Call {
+			again := c[2]
+			c[2].Status = 503
+			return append(c, again)
+		}, want{}},
+		"retried beyond its budget": {func(c []countapi.Call) []countapi.Call {
+			again := c[1]
+			c[1].Status = 503
+			return append(c, again)
+		}, want{over: []string{"id1"}}},
+		"unknown": {func(c []countapi.Call) []countapi.Call {
+			again := c[1]
+			again.ID = "stranger"
+			return append(c, again)
+		}, want{unknown: []string{"stranger"}}},
+		"nameless": {func(c []countapi.Call) []countapi.Call {
+			again := c[1]
+			again.ID = ""
+			return append(c, again)
+		}, want{unknown: []string{""}}},
+		"another cost": {func(c []countapi.Call) []countapi.Call {
+			c[0].Cost = 2
+			return c
+		}, want{mismatched: []string{"id0"}}},
+		"another scope": {func(c []countapi.Call) []countapi.Call {
+			c[0].Scope = "payments/acme"
+			return c
+		}, want{mismatched: []string{"id0"}}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := check(t, Input{Limits: l, Calls: tt.change(at(0, 1, 2)), Tasks: tasks})
+			got := want{r.Lost, r.Duplicates, r.Unknown, r.Mismatched, r.OverBudget}
+			if fmt.Sprint(got) != fmt.Sprint(tt.want) || r.OK() != reflect.DeepEqual(tt.want, want{}) {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+			if r.Exceeded() || r.Rows[0].Lost != len(tt.want.lost) || r.Rows[0].Tasks != 3 {
+				t.Errorf("row %+v", r.Rows[0])
+			}
+			if (len(r.Violations()) == 0) != r.OK() {
+				t.Errorf("violations %q", r.Violations())
+			}
+		})
+	}
+}
+
+func TestTasksThatNeverArriveHaveARow(t *testing.T) {
+	t.Parallel()
+	r := check(t, Input{Limits: parse(t, nested), Tasks: []Task{{ID: "a", Scope: "payments/bob", Cost: 1}}})
+	if len(r.Rows) != 3 || r.Rows[1].Scope != "payments/bob" || r.Rows[1].Lost != 1 || r.Rows[1].Calls != 0 {
+		t.Errorf("%+v", r.Rows)
+	}
+}
+
+func TestPickUpsATask(t *testing.T) {
+	t.Parallel()
+	r := check(t, Input{
+		Limits: one(t, "algorithm: concurrency, limit: 100"), Calls: at(0, 1, 2, 3),
+		PickUps: map[string]float64{"": 6, "payments": 5},
+	})
+	if *r.PickUps != 1.5 || *r.Rows[0].PickUps != 1.25 {
+		t.Errorf("%v over all, %v of the row", *r.PickUps, *r.Rows[0].PickUps)
+	}
+}
+
+// The definitions in the package comment, on logs whose share is plain to see.
+func TestShareOfTheQuotaUsed(t *testing.T) {
+	t.Parallel()
+	every := func(step time.Duration, n int) []countapi.Call {
+		var times []time.Duration
+		for i := range n {
+			times = append(times, 100*ms+time.Duration(i)*step)
+		}
+		return at(times...)
+	}
+	retry := every(100*ms, 21) // a retry that slept for a minute is no backlog
+	late := retry[0]
+	late.Arrived, late.Departed = time.Minute, time.Minute+ms
+	tests := map[string]struct {
+		rule  string
+		calls []countapi.Call
+		want  string
+	}{
+		"sliding, paced":             {"algorithm: sliding-window, limit: 10, per: 1s", every(100*ms, 21), "1.000"},
+		"sliding, in bursts":         {"algorithm: sliding-window, limit: 2, per: 1s", at(0, 0, time.Second, time.Second, 2*time.Second), "1.000"},
+		"sliding, half":              {"algorithm: sliding-window, limit: 20, per: 1s", every(100*ms, 21), "0.500"},
+		"sliding, then a late retry": {"algorithm: sliding-window, limit: 10, per: 1s", append(retry, late), "1.000"},
+		"sliding, shorter than per":  {"algorithm: sliding-window, limit: 20, per: 1m", every(100*ms, 21), "-"},
+		"bucket, burst and pace":     {"algorithm: token-bucket, limit: 10, per: 1s, burst: 1", every(100*ms, 21), "1.000"},
+		"bucket, half the pace":      {"algorithm: token-bucket, limit: 20, per: 1s, burst: 2", every(100*ms, 21), "0.500"},
+		"bucket, one call":           {"algorithm: token-bucket, limit: 20, per: 1s, burst: 2", at(0), "-"},
+		// Windows begin at 750 ms past a second: 7, 10 and 4 of the 21.
+		"fixed":                {"algorithm: fixed-window, limit: 10, per: 1s", every(100*ms, 21), "0.850"},
+		"fixed, one window":    {"algorithm: fixed-window, limit: 10, per: 1s", at(0, 1, 2), "-"},
+		"concurrency, full":    {"algorithm: concurrency, limit: 1", lasting(at(0, ms, 2*ms), ms, ms, ms), "1.000"},
+		"concurrency, half":    {"algorithm: concurrency, limit: 2", lasting(at(0, ms, 2*ms), ms, ms, ms), "0.500"},
+		"concurrency, instant": {"algorithm: concurrency, limit: 2", at(5), "-"},
+		"suspended":            {"algorithm: sliding-window, limit: 0, per: 1s", at(0, time.Minute), "-"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := check(t, Input{Limits: one(t, tt.rule), Calls: tt.calls})
+			if got := number("%.3f", r.Rows[0].Used, 1); got != tt.want {
+				t.Errorf("used %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestWhatCannotBeJudgedIsAnError(t *testing.T) {
+	t.Parallel()
+	l := one(t, "algorithm: sliding-window, limit: 1, per: 10ms")
+	bad := at(5)
+	bad[0].Departed = 4
+	free := at(5)
+	free[0].Cost = 0
+	for name, in := range map[string]Input{
+		"no limits":       {Calls: at(0)},
+		"jitter of per":   {Limits: l, Calls: at(0), Jitter: 10 * ms},
+		"negative jitter": {Limits: l, Calls: at(0), Jitter: -1},
+		"ends too early":  {Limits: l, Calls: bad},
+		"no cost":         {Limits: l, Calls: free},
+	} {
+		if r, err := Check(in); err == nil {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}
+
+func TestFilesThatTheCheckerDoesNotUnderstandAreRefused(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"empty":              "",
+		"not yaml":           "limits: [",
+		"unknown at the top": "limit: {}",
+		"unknown in a node":  "limits: {a: {rule: []}}",
+		"unknown in a rule":  "limits: {a: {rules: [{name: r, algorithm: concurrency, limit: 1, shadow: true}]}}",
+		"unknown algorithm":  "limits: {a: {rules: [{name: r, algorithm: gcra, limit: 1, per: 1s}]}}",
+		"no limit":           "limits: {a: {rules: [{name: r, algorithm: concurrency}]}}",
+		"no per":             "limits: {a: {rules: [{name: r, algorithm: fixed-window, limit: 1}]}}",
+		"no name":            "limits: {a: {rules: [{algorithm: concurrency, limit: 1}]}}",
+		"bad unmatched":      "unmatched: maybe",
+		"bad per":            "limits: {a: {rules: [{name: r, algorithm: fixed-window, limit: 1, per: soon}]}}",
+		"rules no list":      "limits: {a: {rules: {name: r}}}",
+		"merge key":          "limits: {a: &a {rules: []}, b: {<<: *a}}",
+	} {
+		if _, err := ParseLimits([]byte(text)); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	for name, text := range map[string]string{"no id": `{"scope":"a"}`, "no scope": `{"id":"a"}`, "not JSON": "x"} {
+		if _, err := ReadTasks(strings.NewReader(text)); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func TestTable(t *testing.T) {
+	t.Parallel()
+	l := parse(t, `limits: {p: {rules: [{name: all, algorithm: sliding-window, limit: 2, per: 1m}], scopes: {a: {rules: [{name: each, algorithm: token-bucket, limit: 1, per: 1s, burst: 2}, {name: par, algorithm: concurrency, limit: 3}]}}}}`)
+	calls := at(0, 0, 2*time.Second)
+	for i := range calls {
+		calls[i].Scope = "p/a"
+	}
+	r := check(t, Input{Limits: l, Calls: calls, PickUps: map[string]float64{"": 3}})
+	var b bytes.Buffer
+	if err := r.WriteTable(&b); err != nil {
+		t.Fatal(err)
+	}
+	want := `scope  rule  algorithm       limit         calls  units   worst   used  pick-ups  lost
+p      all   sliding-window  2/1m              3      3  3 of 2      -         -     0  EXCEEDED
+p/a    each  token-bucket    1/1s burst 2      3      3  2 of 3  75.0%         -     0
+p/a    par   concurrency     3 at once         3      3  2 of 3   0.0%         -     0
+
+3 calls, 3 tasks, pick-ups a task 1.00, lost 0, twice 0
+WRONG: p all: 3 units in the 1m0s from +0s, the limit is 2
+`
+	if b.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+}

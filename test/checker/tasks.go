@@ -1,0 +1,67 @@
+package checker
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+)
+
+// Task is what the checker needs to know of a line of tasks.
+type Task struct {
+	ID       string
+	Scope    string
+	Cost     int64
+	MaxRetry int
+}
+
+// LoadTasks reads a file of tasks from disk.
+func LoadTasks(path string) ([]Task, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("checker: %w", err)
+	}
+	defer f.Close()
+	return ReadTasks(f)
+}
+
+// ReadTasks reads tasks as "enqueue batch" takes them, one JSON object a line.
+// A line without an id is refused, since it could not be found again. Of several
+// lines with one id the first counts.
+func ReadTasks(r io.Reader) ([]Task, error) {
+	in := bufio.NewScanner(r)
+	in.Buffer(nil, 16<<20)
+	var tasks []Task
+	seen := map[string]bool{}
+	for n := 1; in.Scan(); n++ {
+		var line struct {
+			ID       string `json:"id"`
+			Scope    string `json:"scope"`
+			Cost     *int64 `json:"cost"`
+			MaxRetry *int   `json:"max_retry"`
+		}
+		if err := json.Unmarshal(in.Bytes(), &line); err != nil {
+			return nil, fmt.Errorf("checker: tasks line %d: %w", n, err)
+		}
+		if line.ID == "" || line.Scope == "" {
+			return nil, fmt.Errorf("checker: tasks line %d: the checker needs an id and a scope", n)
+		}
+		if seen[line.ID] {
+			continue
+		}
+		seen[line.ID] = true
+		t := Task{ID: line.ID, Scope: line.Scope, Cost: 1, MaxRetry: 25}
+		if line.Cost != nil {
+			t.Cost = *line.Cost
+		}
+		if line.MaxRetry != nil {
+			t.MaxRetry = *line.MaxRetry
+		}
+		tasks = append(tasks, t)
+	}
+	if err := in.Err(); err != nil {
+		return nil, fmt.Errorf("checker: read tasks: %w", err)
+	}
+	return tasks, nil
+}

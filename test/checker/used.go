@@ -1,0 +1,59 @@
+package checker
+
+import (
+	"math/big"
+	"time"
+)
+
+// used returns the share of the quota that was used while a backlog waited, as
+// the package comment defines it, or nil where there is nothing to divide by.
+func (g *group) used(epoch time.Time) *float64 {
+	if len(g.calls) == 0 || g.rule.limit == 0 {
+		return nil
+	}
+	first, per, limit := g.calls[0].from, g.rule.per, g.rule.limit
+	switch g.rule.algorithm {
+	case slidingWindow:
+		n := int64((g.until - first) / per)
+		return share(g.unitsBefore(first+time.Duration(n)*per), n, limit)
+	case fixedWindow:
+		from, _ := windowOf(first, per, epoch)
+		to, into := windowOf(g.until, per, epoch)
+		return share(g.unitsBefore(g.until-into), to-from, limit)
+	case tokenBucket:
+		if g.until == first {
+			return nil
+		}
+		refill := new(big.Int).Mul(big.NewInt(limit), big.NewInt(int64(g.until-first)))
+		refill.Div(refill, big.NewInt(int64(per)))
+		could := refill.Add(refill, big.NewInt(g.rule.burst))
+		f, _ := new(big.Rat).SetFrac(big.NewInt(g.unitsBefore(g.until+1)), could).Float64()
+		return &f
+	}
+	var taken time.Duration
+	for _, c := range g.calls {
+		taken += max(0, min(c.to, g.until)-c.from)
+	}
+	return share(int64(taken), int64(g.until-first), limit)
+}
+
+// unitsBefore returns the units of the calls that arrived before a moment.
+func (g *group) unitsBefore(end time.Duration) int64 {
+	var n int64
+	for _, c := range g.calls {
+		if c.from >= end {
+			break
+		}
+		n += c.units
+	}
+	return n
+}
+
+// share returns units by n times limit.
+func share(units, n, limit int64) *float64 {
+	if n <= 0 {
+		return nil
+	}
+	f := float64(units) / (float64(n) * float64(limit))
+	return &f
+}
