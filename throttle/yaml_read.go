@@ -125,6 +125,8 @@ func syntaxHint(reason string, data []byte, at place) string {
 	switch {
 	case strings.Contains(reason, "max depth"):
 		return "scopes need far less nesting, close a bracket"
+	case strings.Contains(reason, "incompatible YAML"):
+		return "remove the line"
 	case strings.Contains(reason, "scanning an alias"):
 		return `write "*" in quotes`
 	case strings.Contains(reason, "unknown anchor"):
