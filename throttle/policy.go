@@ -3,6 +3,8 @@ package throttle
 import (
 	"bytes"
 	"fmt"
+	"slices"
+	"strings"
 )
 
 // Unmatched says what becomes of a scope that meets no rule at all.
@@ -36,6 +38,7 @@ type Policy struct {
 
 // tree is a Node that has been checked.
 type tree struct {
+	path   string // payments/*/refunds
 	rules  []Rule
 	every  *tree // the "*" of scopes, which every path passes through
 	scopes map[string]*tree
@@ -47,6 +50,9 @@ type Bound struct {
 	// Scope is the prefix of the task's scope at which the rule counts: tasks
 	// that share it share the limit.
 	Scope Scope
+	// Pattern is where the policy has the rule, "*" where it has it for every
+	// name: payments/*/refunds. It holds no name that only a task brought.
+	Pattern string
 }
 
 // NewPolicy returns the policy of a tree of limits, with every default written
@@ -138,6 +144,21 @@ func nameAt(path string, start int) (name string, end int) {
 	return path[start:end], end
 }
 
+// has reports whether any rule of the policy is as is says.
+func (p *Policy) has(is func(Rule) bool) bool { return p.root.has(is) }
+
+func (t *tree) has(is func(Rule) bool) bool {
+	if slices.ContainsFunc(t.rules, is) || t.every != nil && t.every.has(is) {
+		return true
+	}
+	for _, child := range t.scopes {
+		if child.has(is) {
+			return true
+		}
+	}
+	return false
+}
+
 // under appends the trees of the level below layers, lowest first: all that any
 // name inherits, then all that this name has of its own.
 func under(dst, layers []*tree, name string) []*tree {
@@ -164,9 +185,9 @@ func fold(bounds []Bound, layers []*tree, at Scope) []Bound {
 		for _, r := range layer.rules {
 			removed = removed || r.Unlimited
 			if i := indexOf(level, r.Name); i >= 0 {
-				bounds[start+i].Rule = r
+				bounds[start+i].Rule, bounds[start+i].Pattern = r, layer.path
 			} else {
-				bounds = append(bounds, Bound{Rule: r, Scope: at})
+				bounds = append(bounds, Bound{Rule: r, Scope: at, Pattern: layer.path})
 			}
 		}
 	}
@@ -205,7 +226,7 @@ func (d draft) policy(faults *faultList) *Policy {
 			faults.add(w.at, "unmatched", fmt.Sprintf("unmatched is %s; %s", quote(w.text), meant(w.text, unmatcheds)))
 		}
 	}
-	p.root = treeOf(nil, d.scopes, "limits", 0, faults)
+	p.root = treeOf(nil, d.scopes, "limits", "", 0, faults)
 	if len(*faults) > 0 {
 		return nil
 	}
@@ -217,9 +238,10 @@ func (d draft) policy(faults *faultList) *Policy {
 	return p
 }
 
-// treeOf checks one node, and all under it, that stands at path and level.
-func treeOf(rules []draftRule, scopes []draftScope, path string, level int, faults *faultList) tree {
-	t := tree{rules: rulesOf(rules, path, faults)}
+// treeOf checks one node, and all under it, that stands at path in the text, at
+// pattern in the tree, and at level.
+func treeOf(rules []draftRule, scopes []draftScope, path, pattern string, level int, faults *faultList) tree {
+	t := tree{path: pattern, rules: rulesOf(rules, path, faults)}
 	for _, s := range scopes {
 		scopesPath := path
 		if level > 0 {
@@ -233,7 +255,7 @@ func treeOf(rules []draftRule, scopes []draftScope, path string, level int, faul
 		if reason := nameReason(s.name); reason != "" {
 			faults.add(s.at, at, "name "+reason)
 		}
-		child := treeOf(s.rules, s.scopes, at, level+1, faults)
+		child := treeOf(s.rules, s.scopes, at, strings.TrimPrefix(pattern+"/"+s.name, "/"), level+1, faults)
 		t.add(s.name, &child)
 	}
 	return t

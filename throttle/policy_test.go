@@ -93,7 +93,7 @@ limits:
 		Rule:  Rule{Name: "r", Algorithm: Concurrency, Limit: 3, Lease: 30 * time.Second, OnRedisError: FailClosed},
 		Scope: mustScope(t, "a/b"),
 	}}
-	if err != nil || !reflect.DeepEqual(bounds, want) {
+	if err != nil || !reflect.DeepEqual(bare(bounds), want) {
 		t.Errorf("got %+v, %v, want %+v", bounds, err, want)
 	}
 }
@@ -234,7 +234,7 @@ func TestMatchModel(t *testing.T) {
 			s := mustScope(t, strings.Join(names, "/"))
 			want, matched := modelMatch(limits, s)
 			got, err := p.Match(s)
-			if (err == nil) != matched || !reflect.DeepEqual(got, want) {
+			if (err == nil) != matched || !reflect.DeepEqual(bare(got), want) {
 				t.Fatalf("seed %d: %s meets %s, %v, want %s\n%s", seed, s, lines(got), err, lines(want), p.YAML())
 			}
 		}
@@ -453,4 +453,35 @@ func randomRule(random *rand.Rand, name string) Rule {
 		r.Burst = 1 + random.Int64N(1<<20)
 	}
 	return r
+}
+
+// bare returns the bounds without their patterns, for tests of other things.
+func bare(bounds []Bound) []Bound {
+	out := slices.Clone(bounds)
+	for i := range out {
+		out[i].Pattern = ""
+	}
+	return out
+}
+
+// "Pattern is where the policy has the rule".
+func TestMatchPattern(t *testing.T) {
+	t.Parallel()
+	p := mustParse(t, `
+limits:
+  a:
+    scopes:
+      "*":
+        rules: [{name: x, algorithm: concurrency, limit: 1}, {name: y, algorithm: concurrency, limit: 1}]
+        scopes: {e: {rules: [{name: z, algorithm: concurrency, limit: 1}]}}
+      b: {rules: [{name: x, algorithm: concurrency, limit: 2}]}
+`)
+	bounds, err := p.Match(mustScope(t, "a/b/e"))
+	var got []string
+	for _, b := range bounds {
+		got = append(got, b.Pattern+":"+b.Rule.Name)
+	}
+	if want := []string{"a/b:x", "a/*:y", "a/*/e:z"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %v, %v, want %v", got, err, want)
+	}
 }

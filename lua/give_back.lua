@@ -1,0 +1,55 @@
+-- give_back: take a grant back, as nearly as each algorithm can, once.
+--
+-- Window rules give back exactly, in the place of the grant. A token bucket gives
+-- back no more than it can prove has not been refilled meanwhile: it never holds
+-- more than it would had the units not been taken. Places of concurrency rules
+-- are freed. Sent again within a minute it does nothing.
+--
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 1.
+-- KEYS[n+1]   attempt   string, the grant's record; afterwards "X": given back.
+--
+-- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
+-- ARGV[2]     member    the attempt id.
+-- ARGV[3..]   rules     seven for each rule: kind, cost, a, b, c, d, place (as decide returned it).
+--
+-- Returns  {done, then one for each rule: back}
+--          done  1, or 0 when the grant had been given back before
+--          back  integer units that came back, rounded down; 1 for a freed place
+--
+-- Writes   KEYS[1..n] that took something back, and KEYS[n+1].
+-- Source   docs/algorithms.md#giving-back
+
+-- #include clock
+-- #include pack
+-- #include state
+-- #include lease
+-- #include token_bucket when T
+-- #include sliding_window when S
+-- #include fixed_window when F
+-- #include concurrency when C
+-- #include rules
+
+local now = read_clock(ARGV[1])
+local n = #KEYS - 1
+local attempt = KEYS[n + 1]
+local first = redis.call('GET', attempt) ~= 'X'
+local out = { first and 1 or 0 }
+if first then
+  local rules = {}
+  for i = 1, n do
+    rules[i] = read_rule(i, 7 * i - 4, ARGV[2], now)
+  end
+  redis.call('SET', attempt, 'X', 'PX', 60000)
+  for i = 1, n do
+    local r, algorithm = rules[i], algorithms[rules[i].kind]
+    out[i + 1] = algorithm.refund(r, now, tonumber(ARGV[7 * i + 2]))
+    if r.found then
+      algorithm.save(r, now)
+    end
+  end
+else
+  for i = 1, n do
+    out[i + 1] = 0
+  end
+end
+return out

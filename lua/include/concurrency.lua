@@ -1,0 +1,67 @@
+-- concurrency: at most cap runs at once, each holding a place under its attempt
+-- id until it is released or its lease runs out unrenewed.
+-- Source: docs/algorithms.md#concurrency
+--
+-- A sorted set of attempt ids by the end of their lease.
+do
+  local function bounds(now)
+    return '(' .. whole(now), whole(now + LONGEST_LEASE + FAR_AHEAD)
+  end
+
+  local function load(key, now, cost, cap, lease, _, _, member)
+    local from, to = bounds(now)
+    local r = { kind = 'C', key = key, cost = cost, cap = cap, lease = lease, member = member,
+      held = redis.call('ZCOUNT', key, from, to), mine = false }
+    if r.held >= cap and r.held > 0 then
+      local ends = redis.call('ZSCORE', key, member)
+      r.mine = ends and tonumber(ends) > now or false
+    end
+    return r
+  end
+
+  local function fit(r, t)
+    return (r.held < r.cap or r.mine) and t or nil
+  end
+
+  local function charge(r)
+    if not r.mine then
+      r.held = r.held + 1
+    end
+    return 0
+  end
+
+  local function refund(r)
+    return redis.call('ZREM', r.key, r.member)
+  end
+
+  local function save(r, now, start)
+    redis.call('ZREMRANGEBYSCORE', r.key, '-inf', whole(now))
+    redis.call('ZADD', r.key, whole(start + r.lease), r.member)
+    keep(r.key, ceil((start + r.lease - now) / 1000) + 1000)
+  end
+
+  local function remaining(r)
+    return max(0, r.cap - r.held)
+  end
+
+  -- Of the leases now held, the end of the first (ZRANGEBYSCORE) or the last.
+  local function ends(command, key, a, b)
+    return redis.call(command, key, a, b, 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  end
+
+  -- µs until a place is free at the latest; -1 while suspended.
+  local function retry(r, now)
+    local from, to = bounds(now)
+    local first = r.cap > 0 and ends('ZRANGEBYSCORE', r.key, from, to)
+    return first and first - now or -1
+  end
+
+  local function reset(r, now)
+    local from, to = bounds(now)
+    local last = r.held > 0 and ends('ZREVRANGEBYSCORE', r.key, to, from)
+    return last and last - now or 0
+  end
+
+  algorithms.C = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = reset, retry = retry }
+end

@@ -1,0 +1,127 @@
+// Package lua holds the text of Headway's Redis scripts, one file a script.
+//
+// Every script starts with a header that says what its KEYS and ARGV are, what
+// it returns and what it writes; a test holds the header against the body. Parts
+// that several scripts share stand in include/ and are put in where a script
+// says "-- #include name", each once. The expanded texts stand in testdata, so
+// that a change of a shared part shows every script it changes.
+//
+// The package knows nothing of Redis clients: package throttle sends the scripts.
+package lua
+
+import (
+	"crypto/sha1" //nolint:gosec // Redis names scripts by their SHA-1; nothing is kept secret by it.
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"strings"
+)
+
+//go:embed *.lua include/*.lua
+var files embed.FS
+
+// Kinds names the algorithms that a script can be made for, a letter each:
+// token bucket, sliding window, fixed window, concurrency.
+const Kinds = "TSFC"
+
+// The scripts. Each is ready to send; loading happens once, when the program
+// starts, and a script that cannot be expanded stops it there.
+var (
+	Decide   = load("decide")
+	Peek     = load("peek")
+	GiveBack = load("give_back")
+	Renew    = load("renew")
+	Release  = load("release")
+	Join     = load("join")
+)
+
+// All lists every script, by name.
+func All() []*Script {
+	return []*Script{Decide, GiveBack, Join, Peek, Release, Renew}
+}
+
+// Script is one script as Redis gets it. It is never changed after loading, and
+// safe for concurrent use.
+type Script struct {
+	// Name is the file's name without ".lua".
+	Name string
+	// Source is the text with every include put in.
+	Source string
+	// SHA is the name under which EVALSHA finds it: hex SHA-1 of Source.
+	SHA string
+
+	variants map[string]*Script
+}
+
+// For returns the script with only the algorithms whose kinds are given, in the
+// order of [Kinds] and each once. It answers as the whole script does, for calls
+// that have rules of no other kind, in about two thirds of the time. A script
+// that has no such parts returns itself.
+func (s *Script) For(kinds string) *Script {
+	if v, ok := s.variants[kinds]; ok {
+		return v
+	}
+	return s
+}
+
+func load(name string) *Script {
+	s := script(name, Kinds)
+	s.variants = map[string]*Script{}
+	for set := 1; set < 1<<len(Kinds)-1; set++ {
+		kinds := ""
+		for i, k := range Kinds {
+			if set&(1<<i) != 0 {
+				kinds += string(k)
+			}
+		}
+		if v := script(name, kinds); v.SHA != s.SHA {
+			s.variants[kinds] = v
+		}
+	}
+	return s
+}
+
+func script(name, kinds string) *Script {
+	source, err := Expand(name, kinds)
+	if err != nil {
+		panic("lua: " + err.Error())
+	}
+	sum := sha1.Sum([]byte(source)) //nolint:gosec // as above
+	return &Script{Name: name, Source: source, SHA: hex.EncodeToString(sum[:])}
+}
+
+const includeMark = "-- #include "
+
+// Expand returns the text of a script with its includes put in, each where it
+// is named. An include "when" a kind is left out unless kinds has that letter.
+// The error names the file and line of an include that does not exist or stands
+// there twice.
+func Expand(name, kinds string) (string, error) {
+	text, err := files.ReadFile(name + ".lua")
+	if err != nil {
+		return "", fmt.Errorf("no script %q", name)
+	}
+	var out strings.Builder
+	seen := map[string]bool{}
+	for i, line := range strings.SplitAfter(string(text), "\n") {
+		part, ok := strings.CutPrefix(strings.TrimSpace(line), includeMark)
+		if !ok {
+			out.WriteString(line)
+			continue
+		}
+		part, kind, _ := strings.Cut(part, " when ")
+		if seen[part] {
+			return "", fmt.Errorf("%s.lua:%d: %q is included twice", name, i+1, part)
+		}
+		seen[part] = true
+		if !strings.Contains(kinds, kind) {
+			continue
+		}
+		body, err := files.ReadFile("include/" + part + ".lua")
+		if err != nil {
+			return "", fmt.Errorf("%s.lua:%d: no include/%s.lua", name, i+1, part)
+		}
+		out.Write(body)
+	}
+	return out.String(), nil
+}

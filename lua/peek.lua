@@ -1,0 +1,39 @@
+-- peek: what decide would say now, changing nothing at all.
+--
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS.
+--
+-- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
+-- ARGV[2]     member    an attempt id: its own place under a concurrency rule counts as free.
+-- ARGV[3..]   rules     six for each rule: kind, cost, a, b, c, d. See include/rules.lua.
+--
+-- Returns  {allowed, 0, now, wait, binding, then five for each rule:
+--           limited, remaining, retry, reset, 0}, as decide does.
+--
+-- Writes   nothing.
+-- Source   docs/algorithms.md#one-decision
+
+-- #include clock
+-- #include pack
+-- #include state
+-- #include lease
+-- #include token_bucket when T
+-- #include sliding_window when S
+-- #include fixed_window when F
+-- #include concurrency when C
+-- #include rules
+-- #include answer
+
+local now = read_clock(ARGV[1])
+local rules = {}
+for i = 1, #KEYS do
+  rules[i] = read_rule(i, 6 * i - 3, ARGV[2], now)
+end
+local start, binding = joint_start(rules, now)
+if start ~= now then
+  return denied(rules, now, start, binding)
+end
+local out = { 1, 0, now, 0, 0 }
+for i = 1, #rules do
+  report(out, i, rules[i], now, 0, 0)
+end
+return out

@@ -1,0 +1,147 @@
+package throttle
+
+import (
+	"math"
+	"time"
+)
+
+// Unknown is the wait of a decision that no clock can end: a rule whose limit is
+// 0 waits until it is raised, a full concurrency rule until a run ends. It is
+// longer than any other wait, so "RetryAfter <= patience" needs no special case.
+const Unknown = time.Duration(math.MaxInt64)
+
+// Decision is the answer to one request. The zero Decision is a denial.
+type Decision struct {
+	// Allowed says that the request was granted, under every rule; otherwise it
+	// was under none, and nothing was charged.
+	Allowed bool
+	// Wait is how long after now the granted start is, at most Request.Ahead; the
+	// charge counts at that start. 0 for a denial.
+	Wait time.Duration
+	// RetryAfter is, for a denial, how long until the request would be allowed if
+	// nobody else came, rounded up to a microsecond; Unknown when no clock tells.
+	// For a full concurrency rule it is when its first lease ends at the latest.
+	// 0 when allowed.
+	RetryAfter time.Duration
+	// Rules has one entry for each rule on the scope's path, outermost first.
+	Rules []RuleState
+	// Binding is the index in Rules of the rule that decides: on denial the one
+	// that asks for the longest wait, otherwise the one with the fewest units
+	// left. -1 when the scope has no rules.
+	Binding int
+	// At is the Redis server's time of the decision.
+	At time.Time
+	// Degraded says that Redis did not answer and the rules' failure policies
+	// decided. Such a grant is not in Redis.
+	Degraded bool
+	// Grant is what was taken, for GiveBack and Hold. Zero for a denial.
+	Grant Grant
+}
+
+// RuleState is what one rule says in a decision.
+type RuleState struct {
+	// Scope is the level at which the rule counts, Rule its name there, and
+	// Pattern where the policy has it: payments/*:tenant. Only Pattern is free of
+	// names that tasks bring.
+	Scope, Rule, Pattern string
+	Algorithm            Algorithm
+	// Limited says that this rule alone would not have admitted the request now.
+	Limited bool
+	// Limit is the most units that the rule admits at once: the burst of a token
+	// bucket, the limit of any other rule.
+	Limit int64
+	// Remaining is how many units are left after the decision, rounded down.
+	Remaining int64
+	// RetryAfter is how long until this rule alone would admit the request, 0 when
+	// not Limited, Unknown when no clock tells.
+	RetryAfter time.Duration
+	// ResetAfter is how long until the rule is as if nothing had been taken.
+	ResetAfter time.Duration
+
+	window  time.Duration // how long the limit takes to come back in full
+	maxWait time.Duration
+}
+
+// Five is the answer in five whole numbers that many limiters give: whether the
+// caller is limited (1 or 0), the limit, what remains of it, after how many
+// seconds to try again (-1 when not limited) and after how many the limit is
+// whole again. Seconds are rounded up, so that no caller comes back too early.
+type Five [5]int64
+
+// Five returns the rule's own five numbers.
+func (r RuleState) Five() Five {
+	five := Five{0, r.Limit, r.Remaining, -1, seconds(r.ResetAfter)}
+	if r.Limited {
+		five[0], five[3] = 1, seconds(r.RetryAfter)
+	}
+	return five
+}
+
+// Five returns the binding rule's own five numbers, never a mix of several rules.
+// A scope without rules is not limited and has no limit: {0, 0, 0, -1, 0}.
+func (d Decision) Five() Five {
+	if d.Binding < 0 || d.Binding >= len(d.Rules) {
+		return Five{0, 0, 0, -1, 0}
+	}
+	return d.Rules[d.Binding].Five()
+}
+
+// BindingRule returns the state of the rule that decides, if there is one.
+func (d Decision) BindingRule() (RuleState, bool) {
+	if d.Binding < 0 || d.Binding >= len(d.Rules) {
+		return RuleState{}, false
+	}
+	return d.Rules[d.Binding], true
+}
+
+// seconds rounds up, and keeps Unknown the longest.
+func seconds(d time.Duration) int64 {
+	if d == Unknown {
+		return math.MaxInt64
+	}
+	return int64((d + time.Second - 1) / time.Second)
+}
+
+// fromReply reads the reply of decide and peek; see lua/decide.lua for its places.
+func fromReply(p *plan, reply []int64) Decision {
+	d := Decision{
+		Allowed: reply[0] == 1,
+		At:      time.UnixMicro(reply[2]),
+		Binding: int(reply[4]) - 1,
+		Rules:   make([]RuleState, len(p.bounds)),
+	}
+	if d.Allowed {
+		d.Wait = time.Duration(reply[3]) * time.Microsecond
+	} else {
+		d.RetryAfter = wait(reply[3])
+	}
+	for i, b := range p.bounds {
+		r := reply[5+5*i:]
+		d.Rules[i] = RuleState{
+			Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm,
+			Limited: r[0] == 1, Limit: b.Rule.Capacity(), Remaining: r[1],
+			RetryAfter: wait(r[2]), ResetAfter: wait(r[3]), window: window(b.Rule), maxWait: b.Rule.MaxWait,
+		}
+	}
+	if d.Allowed {
+		d.Binding = fewestLeft(d.Rules)
+	}
+	return d
+}
+
+func wait(us int64) time.Duration {
+	if us < 0 {
+		return Unknown
+	}
+	return time.Duration(us) * time.Microsecond
+}
+
+func fewestLeft(rules []RuleState) int {
+	least := -1
+	for i, r := range rules {
+		if least < 0 || r.Remaining < rules[least].Remaining {
+			least = i
+		}
+	}
+	return least
+}

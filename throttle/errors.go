@@ -1,0 +1,18 @@
+package throttle
+
+import "errors"
+
+var (
+	// ErrUnavailable is in every error that says Redis could not decide: it was
+	// down, too slow, full, read-only or refused the call. Nothing was decided,
+	// and the rules' failure policies had no answer of their own.
+	ErrUnavailable = errors.New("throttle: Redis cannot decide")
+
+	// ErrLeaseLost is the cause of a run's context when its places under a
+	// concurrency rule could not be renewed in time: somebody else may have them.
+	ErrLeaseLost = errors.New("throttle: the run's lease is lost")
+
+	// ErrPatience is in every error that says a wait would be longer than a
+	// rule's max_wait or the context's deadline allows. Nothing was charged.
+	ErrPatience = errors.New("throttle: the wait is longer than allowed")
+)

@@ -1,0 +1,62 @@
+package throttle
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/headway-go/headway/lua"
+)
+
+// Grant is what an allowed decision took: a value that can be kept, copied and
+// given back once. The zero Grant took nothing.
+type Grant struct {
+	scope  string
+	id     string
+	cost   int64
+	places []int64
+	local  bool
+}
+
+// ID returns the attempt id under which it was granted.
+func (g Grant) ID() string { return g.id }
+
+// Zero reports whether the grant took nothing.
+func (g Grant) Zero() bool { return g.id == "" }
+
+// GiveBack takes a grant back: a run that did not happen spends nothing. Window
+// rules give back exactly, in the place of the grant; a token bucket never holds
+// more than it would had the units not been taken, and so may give back less;
+// places of concurrency rules are freed. What comes back can be spent at once.
+//
+// Giving back twice does nothing the second time, for a minute. The error wraps
+// ErrUnavailable when Redis could not be told; then the units stay spent, which
+// is safe. A context that has ended does not stop it: it has its own time-out.
+// Costs one round trip.
+func (l *Limiter) GiveBack(ctx context.Context, g Grant) error {
+	if g.Zero() {
+		return nil
+	}
+	p, err := l.plans.of(g.scope)
+	if err != nil {
+		return err
+	}
+	if g.local {
+		l.outage.giveBack(p, g)
+		return nil
+	}
+	if len(g.places) != len(p.bounds) {
+		return nil
+	}
+	args := make([]any, 0, 2+7*len(p.params))
+	args = append(args, l.clock(), g.id)
+	units := strconv.FormatInt(g.cost, 10)
+	for i, r := range p.params {
+		args = append(args, r[0], units, r[1], r[2], r[3], r[4], g.places[i])
+	}
+	keys := append(append([]string(nil), p.keys...), p.provider+"@"+escape(g.id))
+	ctx = context.WithoutCancel(ctx)
+	if _, err := l.runner.run(ctx, call{script: scriptOf(lua.GiveBack, p.kinds), keys: keys, args: args}); err != nil {
+		return unavailable(ctx, "give back to", g.scope, err)
+	}
+	return nil
+}

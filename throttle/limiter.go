@@ -1,0 +1,282 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/lua"
+)
+
+// Config is how a Limiter works. The zero Config is ready to use.
+type Config struct {
+	// Prefix begins every key, so that several systems can share a Redis: letters,
+	// digits, '-', '_' and '.'. Defaults to "hw".
+	Prefix string
+	// Pad is how late a run may start after the moment it was granted for without
+	// being decided anew: timers wake late and replies take time. It widens every
+	// rate rule's window, so that a run that is late by no more is still within
+	// its limits; it costs Pad/Per of the limit. All processes that share limits
+	// should have the same. Negative means none. Defaults to 5ms.
+	Pad time.Duration
+	// Timeout bounds one decision, retries included. It is kept as exactly as the
+	// client's ContextTimeoutEnabled lets it be. Defaults to 3s.
+	Timeout time.Duration
+	// Unbatched sends each decision as a command of its own, at once. Otherwise
+	// decisions asked for while one is on the way go out together in the next
+	// pipeline: nobody waits for company, and many callers share round trips.
+	// Defaults to false.
+	Unbatched bool
+	// Observer is told of every decision. Defaults to none.
+	Observer Observer
+	// Logger gets a line when Redis stops and starts answering. Defaults to none.
+	Logger *slog.Logger
+}
+
+// Observer is told what a Limiter does. Its methods are called in the caller's
+// goroutine and must not block.
+type Observer interface {
+	// Decided tells of a decision asked of Redis, how long the answer took and
+	// its error, if any. d.Rules is set only when err is nil.
+	Decided(d Decision, took time.Duration, err error)
+}
+
+const (
+	defaultPrefix  = "hw"
+	defaultPad     = 5 * time.Millisecond
+	defaultTimeout = 3 * time.Second
+
+	// MaxAhead is the furthest ahead that a start may be granted.
+	MaxAhead = time.Minute
+
+	maxIDBytes = 128
+)
+
+func (c Config) withDefaults() Config {
+	if c.Prefix == "" {
+		c.Prefix = defaultPrefix
+	}
+	if c.Pad == 0 {
+		c.Pad = defaultPad
+	}
+	c.Pad = max(c.Pad, 0).Truncate(time.Microsecond)
+	if c.Timeout <= 0 {
+		c.Timeout = defaultTimeout
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Limiter decides under one policy, with its state in Redis. Any number of them,
+// in any number of processes, share their limits by sharing Redis and the names
+// in the policy. It is safe for concurrent use.
+//
+// Most callers want [Limiter.Wait], or package worker, which waits without
+// holding a goroutine. [Limiter.Allow] is for callers that turn away instead of
+// waiting, [Limiter.Peek] for those that only look.
+type Limiter struct {
+	cfg     Config
+	policy  *Policy
+	plans   *plans
+	runner  *runner
+	outage  *outage
+	members memberCount
+	rtt     fastest
+	clock   func() string // what scripts get for the time: "", or a test's own
+}
+
+// New returns a Limiter that keeps its state in rdb: a single server, Sentinel,
+// Cluster or Ring client. It does no I/O and takes no ownership: closing rdb
+// stays with the caller. The error names each field of cfg that is wrong.
+func New(rdb redis.UniversalClient, policy *Policy, cfg Config) (*Limiter, error) {
+	var faults []error
+	if rdb == nil {
+		faults = append(faults, errors.New("throttle: New needs a Redis client, got nil"))
+	}
+	if policy == nil {
+		faults = append(faults, errors.New("throttle: New needs a policy, got nil; see LoadPolicy and NewPolicy"))
+	}
+	cfg = cfg.withDefaults()
+	for i := range len(cfg.Prefix) {
+		if c := cfg.Prefix[i]; !keepsItsByte(c) || c == '~' || c >= 0x80 {
+			faults = append(faults, fmt.Errorf("throttle: Config.Prefix %q holds %q; use letters, digits, '-', '_' and '.'", cfg.Prefix, c))
+			break
+		}
+	}
+	if cfg.Pad > time.Second {
+		faults = append(faults, fmt.Errorf("throttle: Config.Pad is %s; it is the lateness of timers, at most 1s", cfg.Pad))
+	}
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	keys := keyspace(cfg.Prefix)
+	return &Limiter{
+		cfg:    cfg,
+		policy: policy,
+		plans:  &plans{policy: policy, keys: keys, pad: cfg.Pad, known: map[string]*plan{}},
+		runner: newRunner(rdb, cfg.Timeout, cfg.Unbatched),
+		outage: newOutage(cfg.Logger),
+		clock:  func() string { return "" },
+	}, nil
+}
+
+// Policy returns the policy that the limiter decides under.
+func (l *Limiter) Policy() *Policy { return l.policy }
+
+// Request asks for units under every rule on a scope's path.
+type Request struct {
+	// Scope is the path to spend from, such as payments/acme/refunds. Required.
+	Scope string
+	// Cost is how many units it takes under each rate rule. A concurrency rule
+	// always counts one place. Defaults to 1.
+	Cost int64
+	// ID is the attempt id: a request sent again under the same ID within half a
+	// minute is not charged again but answered with the first grant. 1 to 128
+	// bytes; draw a new one for each attempt. Defaults to a random one.
+	ID string
+	// Ahead is how far ahead a start may be granted, at most MaxAhead: the charge
+	// counts at that start, and the caller must wait Decision.Wait. Defaults to 0,
+	// now or never.
+	Ahead time.Duration
+}
+
+// Allow decides whether one unit may be spent from scope now, and takes it if so.
+// It is shorthand for Decide with a Request of that scope.
+func (l *Limiter) Allow(ctx context.Context, scope string) (Decision, error) {
+	return l.Decide(ctx, Request{Scope: scope})
+}
+
+// Decide decides whether req may be spent, under all rules on its scope's path,
+// and takes it from all of them if so and from none otherwise.
+//
+// A denial is a Decision, never an error, and changes nothing. An error means
+// that nothing was decided: *ScopeError, *UnmatchedError or *CostError (which no
+// wait will mend), ctx's own error, or one that wraps ErrUnavailable. Units that
+// a cancelled call may have taken are given back. Costs one round trip to Redis,
+// shared with other callers where it can be.
+func (l *Limiter) Decide(ctx context.Context, req Request) (Decision, error) {
+	p, err := l.prepare(&req)
+	if err != nil {
+		return Decision{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return Decision{}, err
+	}
+	if len(p.bounds) == 0 {
+		return Decision{Allowed: true, Binding: -1}, nil
+	}
+	sent := time.Now()
+	reply, err := l.runner.run(ctx, l.decideCall(p, req))
+	took := time.Since(sent)
+	d := Decision{Binding: -1}
+	if err != nil {
+		d, err = l.withoutRedis(ctx, p, req, err)
+	} else {
+		l.outage.over()
+		l.rtt.saw(took)
+		d = fromReply(p, reply)
+		if d.Allowed {
+			d.Grant = Grant{scope: req.Scope, id: req.ID, cost: req.Cost, places: places(reply, len(p.bounds))}
+		}
+	}
+	if l.cfg.Observer != nil {
+		l.cfg.Observer.Decided(d, took, err)
+	}
+	return d, err
+}
+
+// Peek says what Decide would answer now, and changes nothing. Its errors and
+// cost are those of Decide; while Redis cannot answer it is always an error.
+func (l *Limiter) Peek(ctx context.Context, req Request) (Decision, error) {
+	p, err := l.prepare(&req)
+	if err != nil {
+		return Decision{}, err
+	}
+	if len(p.bounds) == 0 {
+		return Decision{Allowed: true, Binding: -1}, nil
+	}
+	reply, err := l.runner.run(ctx, call{
+		script: scriptOf(lua.Peek, p.kinds), keys: p.keys, args: p.args(req.Cost, l.clock(), req.ID),
+	})
+	if err != nil {
+		return Decision{}, unavailable(ctx, "peek at", req.Scope, err)
+	}
+	return fromReply(p, reply), nil
+}
+
+func (l *Limiter) decideCall(p *plan, req Request) call {
+	keys := make([]string, len(p.keys), len(p.keys)+1)
+	copy(keys, p.keys)
+	return call{
+		script: scriptOf(lua.Decide, p.kinds),
+		keys:   append(keys, p.provider+"@"+escape(req.ID)),
+		args:   p.args(req.Cost, l.clock(), req.ID, req.Ahead.Microseconds()),
+		// Whoever asked is gone: what was granted goes back.
+		orphaned: func(reply []int64) {
+			if reply[0] == 1 {
+				g := Grant{scope: req.Scope, id: req.ID, cost: req.Cost, places: places(reply, len(p.bounds))}
+				_ = l.GiveBack(context.Background(), g) // nobody is left to tell; the units expire by themselves
+			}
+		},
+	}
+}
+
+// prepare fills in what req leaves out and refuses what can never be granted.
+func (l *Limiter) prepare(req *Request) (*plan, error) {
+	p, err := l.plans.of(req.Scope)
+	if err != nil {
+		return nil, err
+	}
+	if req.Cost == 0 {
+		req.Cost = 1
+	}
+	if err := p.check(req.Cost); err != nil {
+		return nil, err
+	}
+	if req.ID == "" {
+		req.ID = NewID()
+	}
+	if len(req.ID) > maxIDBytes {
+		return nil, fmt.Errorf("throttle: Request.ID is %d bytes long; the most is %d", len(req.ID), maxIDBytes)
+	}
+	req.Ahead = min(max(req.Ahead, 0), MaxAhead)
+	return p, nil
+}
+
+// NewID draws an attempt id: 96 random bits in 16 letters.
+func NewID() string {
+	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+	var id [16]byte
+	for i := 0; i < len(id); i += 8 {
+		bits := rand.Uint64()
+		for j := range 8 {
+			id[i+j] = letters[bits&63]
+			bits >>= 6
+		}
+	}
+	return string(id[:])
+}
+
+func places(reply []int64, rules int) []int64 {
+	out := make([]int64, rules)
+	for i := range out {
+		out[i] = reply[9+5*i]
+	}
+	return out
+}
+
+// unavailable says that Redis could not do what it was asked. A dead context is
+// the context's own error, not an outage.
+func unavailable(ctx context.Context, verb, scope string, err error) error {
+	if cause := ctx.Err(); cause != nil {
+		return cause
+	}
+	return fmt.Errorf("%w: %s %q: %w", ErrUnavailable, verb, scope, err)
+}

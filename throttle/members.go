@@ -1,0 +1,54 @@
+package throttle
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/headway-go/headway/lua"
+)
+
+const (
+	memberStay = 15 * time.Second
+	memberBeat = 5 * time.Second
+)
+
+type memberCount struct{ seen atomic.Int64 }
+
+// live is how many processes were last seen, 0 when none ever was.
+func (m *memberCount) live() int64 { return m.seen.Load() }
+
+// Join counts this process among those that share the limits, until ctx ends: a
+// rule whose failure policy is share divides its limit by their number when
+// Redis cannot answer. Without Join such a rule is closed. It blocks; run it in
+// a goroutine. Errors of Redis are waited out: the last count stays. Costs one
+// round trip every five seconds.
+func (l *Limiter) Join(ctx context.Context) {
+	id := NewID()
+	ticker := time.NewTicker(memberBeat)
+	defer ticker.Stop()
+	for {
+		if live, err := l.join(ctx, id, memberStay); err == nil {
+			l.members.seen.Store(max(1, live))
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			_, _ = l.join(context.WithoutCancel(ctx), id, 0) // if it fails, the stay runs out
+			return
+		}
+	}
+}
+
+func (l *Limiter) join(ctx context.Context, id string, stay time.Duration) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+	defer cancel()
+	return scriptOf(lua.Join, "").Run(ctx, l.runner.rdb,
+		[]string{keyspace(l.cfg.Prefix).members()}, l.clock(), id, stay.Microseconds()).Int64()
+}
+
+// SharesLimits reports whether any rule of the policy has the failure policy
+// share, and so needs Join.
+func (p *Policy) SharesLimits() bool {
+	return p.has(func(r Rule) bool { return r.OnRedisError == FailShare })
+}

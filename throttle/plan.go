@@ -1,0 +1,184 @@
+package throttle
+
+import (
+	"math/bits"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/headway-go/headway/lua"
+)
+
+// plan is what a scope comes to under a policy: the keys and arguments of its
+// scripts, worked out once. It is never changed.
+type plan struct {
+	scope    Scope
+	bounds   []Bound
+	provider string // the prefix of all its keys, hash tag included
+	keys     []string
+	params   [][]string // kind, then a, b, c, d of each rule; see lua/include/rules.lua
+	leases   []int      // which rules are concurrency rules
+	kinds    string     // in the order of lua.Kinds
+}
+
+// The sliding window keeps at most about 1/grainShare of the window in entries
+// of their own, so that a unit leaves at most a hundredth of a window late; up
+// to exactLimit units it keeps every grant to the microsecond.
+const (
+	grainShare = 100
+	exactLimit = 128
+	tickBits   = 20
+)
+
+func newPlan(keys keyspace, scope Scope, bounds []Bound, pad time.Duration) *plan {
+	p := &plan{scope: scope, bounds: bounds, provider: keys.provider(scope.Provider())}
+	present := map[byte]bool{}
+	for i, b := range bounds {
+		params := ruleParams(b.Rule, pad)
+		present[params[0][0]] = true
+		p.keys = append(p.keys, keys.rule(b))
+		p.params = append(p.params, params)
+		if b.Rule.Algorithm == Concurrency {
+			p.leases = append(p.leases, i)
+		}
+	}
+	for i := range len(lua.Kinds) {
+		if present[lua.Kinds[i]] {
+			p.kinds += string(lua.Kinds[i])
+		}
+	}
+	return p
+}
+
+// ruleParams returns kind, a, b, c and d of a rule. The pad and the rule's margin
+// widen its window: what starts or arrives late by no more than they are is
+// still within the bound.
+func ruleParams(r Rule, pad time.Duration) []string {
+	slack := (pad + r.Margin).Microseconds()
+	per := r.Per.Microseconds()
+	params := func(kind string, numbers ...int64) []string {
+		out := []string{kind}
+		for _, n := range numbers {
+			out = append(out, strconv.FormatInt(n, 10))
+		}
+		return out
+	}
+	switch r.Algorithm {
+	case TokenBucket:
+		rate, unit := bucketRate(r.Limit, per+slack, r.Capacity())
+		return params("T", rate, unit, r.Capacity(), 0)
+	case SlidingWindow:
+		window := per + slack
+		grain, tick := window/grainShare, max(1, (window+1<<tickBits-1)>>tickBits)
+		if r.Limit <= exactLimit {
+			grain, tick = 0, 1
+		}
+		return params("S", r.Limit, window, grain, tick)
+	case FixedWindow:
+		return params("F", r.Limit, per, min(slack, per/2), 0)
+	default:
+		return params("C", r.Limit, r.Lease.Microseconds(), 0, 0)
+	}
+}
+
+// bucketRate returns p and q so that a bucket drains p parts a microsecond and a
+// unit is q parts: exactly limit/per where burst×q stays a whole number that Lua
+// can hold, otherwise one part a microsecond with q rounded up, never faster.
+func bucketRate(limit, per, burst int64) (p, q int64) {
+	if limit == 0 {
+		return 0, 1
+	}
+	d := gcd(limit, per)
+	p, q = limit/d, per/d
+	if high, low := bits.Mul64(uint64(q), uint64(burst)); high == 0 && low < 1<<52 {
+		return p, q
+	}
+	return 1, (per + limit - 1) / limit
+}
+
+func gcd(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// args returns the arguments of a script that reads six for each rule.
+func (p *plan) args(cost int64, first ...any) []any {
+	units := strconv.FormatInt(cost, 10)
+	out := make([]any, 0, len(first)+6*len(p.params))
+	out = append(out, first...)
+	for _, r := range p.params {
+		c := units
+		if r[0] == "C" {
+			c = "1"
+		}
+		out = append(out, r[0], c, r[1], r[2], r[3], r[4])
+	}
+	return out
+}
+
+// leaseKeys returns the keys of the concurrency rules and their leases in µs.
+func (p *plan) leaseKeys() (keys []string, leases []any, shortest time.Duration) {
+	for _, i := range p.leases {
+		lease := p.bounds[i].Rule.Lease
+		keys = append(keys, p.keys[i])
+		leases = append(leases, lease.Microseconds())
+		if shortest == 0 || lease < shortest {
+			shortest = lease
+		}
+	}
+	return keys, leases, shortest
+}
+
+// plans keeps what has been worked out, by scope, up to a bound: a flood of new
+// scopes costs work again, never memory.
+type plans struct {
+	policy *Policy
+	keys   keyspace
+	pad    time.Duration
+
+	mu    sync.RWMutex
+	known map[string]*plan
+}
+
+const maxPlans = 10_000
+
+func (c *plans) of(scope string) (*plan, error) {
+	c.mu.RLock()
+	p := c.known[scope]
+	c.mu.RUnlock()
+	if p != nil {
+		return p, nil
+	}
+	s, err := ParseScope(scope)
+	if err != nil {
+		return nil, err
+	}
+	bounds, err := c.policy.Match(s)
+	if err != nil {
+		return nil, err
+	}
+	p = newPlan(c.keys, s, bounds, c.pad)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.known) >= maxPlans {
+		clear(c.known)
+	}
+	c.known[scope] = p
+	return p, nil
+}
+
+// check refuses a cost that no wait could admit.
+func (p *plan) check(cost int64) error {
+	if cost < 1 {
+		return &CostError{Scope: p.scope, Cost: cost}
+	}
+	for _, b := range p.bounds {
+		capacity := b.Rule.Capacity()
+		if b.Rule.Algorithm != Concurrency && b.Rule.Limit > 0 && cost > capacity {
+			return &CostError{Scope: p.scope, Rule: b.Rule.Name, Cost: cost, Capacity: capacity}
+		}
+	}
+	return nil
+}

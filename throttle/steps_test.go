@@ -1,0 +1,183 @@
+package throttle
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// bench is a limiter whose clock is the test's own, on one kind of server.
+type bench struct {
+	*Limiter
+	t   *testing.T
+	rdb redis.UniversalClient
+	now *atomic.Int64 // µs since epoch
+}
+
+// epoch is where tests begin: a whole day, so that every fixed window begins there too.
+const epoch = 1_800_057_600_000_000
+
+// onBoth runs a test on a real Redis and on miniredis, which hides what the real
+// one shows and is what the embedded server is made of.
+func onBoth(t *testing.T, cfg Config, policy *Policy, test func(*bench)) {
+	t.Helper()
+	servers := map[string]func(*testing.T) redis.UniversalClient{
+		"redis": func(t *testing.T) redis.UniversalClient { return redistest.Client(t) },
+		"miniredis": func(t *testing.T) redis.UniversalClient {
+			_, rdb := redistest.Miniredis(t)
+			return rdb
+		},
+	}
+	for name, open := range servers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(newBench(t, open(t), cfg, policy))
+		})
+	}
+}
+
+func newBench(t *testing.T, rdb redis.UniversalClient, cfg Config, policy *Policy) *bench {
+	t.Helper()
+	cfg.Prefix = redistest.Prefix(t)
+	if cfg.Pad == 0 {
+		cfg.Pad = -1
+	}
+	l, err := New(rdb, policy, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{Limiter: l, t: t, rdb: rdb, now: new(atomic.Int64)}
+	b.now.Store(epoch)
+	l.clock = func() string { return strconv.FormatInt(b.now.Load(), 10) }
+	return b
+}
+
+func (b *bench) at(us int64) { b.now.Store(epoch + us) }
+
+func (b *bench) decide(req Request) Decision {
+	b.t.Helper()
+	d, err := b.Decide(context.Background(), req)
+	if err != nil {
+		b.t.Fatalf("at %dµs: %+v: %v", b.now.Load()-epoch, req, err)
+	}
+	return d
+}
+
+func (b *bench) giveBack(g Grant) {
+	b.t.Helper()
+	if err := b.GiveBack(context.Background(), g); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func policyOf(t testing.TB, rules ...Rule) *Policy {
+	t.Helper()
+	p, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Rules: rules}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// answer is what one decision of a step table must be: the binding rule's own.
+type answer struct {
+	allowed      bool
+	remaining    int64
+	retry, reset time.Duration
+}
+
+func (a answer) String() string {
+	return fmt.Sprintf("{allowed %t, remaining %d, retry %s, reset %s}", a.allowed, a.remaining, a.retry, a.reset)
+}
+
+func answerOf(d Decision) answer {
+	r, _ := d.BindingRule()
+	return answer{d.Allowed, r.Remaining, r.RetryAfter, r.ResetAfter}
+}
+
+const (
+	ms  = time.Millisecond
+	sec = time.Second
+)
+
+type step struct {
+	at   time.Duration
+	cost int64
+	want answer
+}
+
+func TestSteps(t *testing.T) {
+	t.Parallel()
+	allow := func(remaining int64, reset time.Duration) answer { return answer{true, remaining, 0, reset} }
+	deny := func(remaining int64, retry, reset time.Duration) answer {
+		return answer{false, remaining, retry, reset}
+	}
+	tests := map[string]struct {
+		rule  Rule
+		steps []step
+	}{
+		"token bucket: burst, then pace": {Rule{Name: "r", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 3}, []step{
+			0: {0, 1, allow(2, 100*ms)},
+			1: {0, 2, allow(0, 300*ms)},
+			2: {0, 1, deny(0, 100*ms, 300*ms)},
+			3: {100*ms - 1*time.Microsecond, 1, deny(0, time.Microsecond, 200*ms+time.Microsecond)},
+			4: {100 * ms, 1, allow(0, 300*ms)},
+			5: {1000 * ms, 3, allow(0, 300*ms)},
+			6: {1250 * ms, 3, deny(2, 50*ms, 50*ms)},
+		}},
+		"token bucket: a rate that divides nothing": {Rule{Name: "r", Algorithm: TokenBucket, Limit: 3, Per: sec}, []step{
+			0: {0, 1, allow(0, 333334*time.Microsecond)},
+			1: {333333 * time.Microsecond, 1, deny(0, time.Microsecond, time.Microsecond)},
+			2: {333334 * time.Microsecond, 1, allow(0, 333334*time.Microsecond)},
+			3: {666667 * time.Microsecond, 1, deny(0, time.Microsecond, time.Microsecond)},
+			4: {666668 * time.Microsecond, 1, allow(0, 333334*time.Microsecond)},
+		}},
+		"sliding window: strict in any window": {Rule{Name: "r", Algorithm: SlidingWindow, Limit: 3, Per: sec}, []step{
+			0: {0, 1, allow(2, sec)},
+			1: {400 * ms, 2, allow(0, sec)},
+			2: {500 * ms, 1, deny(0, 500*ms, 900*ms)},
+			3: {500 * ms, 2, deny(0, 900*ms, 900*ms)},
+			4: {1000*ms - time.Microsecond, 1, deny(0, time.Microsecond, 400*ms+time.Microsecond)},
+			5: {1000 * ms, 1, allow(0, sec)},
+			6: {1400 * ms, 3, deny(2, 600*ms, 600*ms)},
+			7: {2000 * ms, 3, allow(0, sec)},
+		}},
+		"fixed window: from the epoch": {Rule{Name: "r", Algorithm: FixedWindow, Limit: 2, Per: sec}, []step{
+			0: {900 * ms, 2, allow(0, 100*ms)},
+			1: {950 * ms, 1, deny(0, 50*ms, 50*ms)},
+			2: {1000 * ms, 2, allow(0, sec)},
+			3: {1999 * ms, 1, deny(0, ms, ms)},
+			4: {2000 * ms, 1, allow(1, sec)},
+		}},
+		"concurrency: places until the lease ends": {Rule{Name: "r", Algorithm: Concurrency, Limit: 2, Lease: 30 * sec}, []step{
+			0: {0, 5, allow(1, 30*sec)},
+			1: {10 * sec, 1, allow(0, 30*sec)},
+			2: {10 * sec, 1, deny(0, 20*sec, 30*sec)},
+			3: {30 * sec, 1, allow(0, 30*sec)},
+		}},
+		"limit 0 suspends": {Rule{Name: "r", Algorithm: SlidingWindow, Limit: 0, Per: sec}, []step{
+			0: {0, 1, deny(0, Unknown, 0)},
+			1: {10 * sec, 7, deny(0, Unknown, 0)},
+		}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, policyOf(t, test.rule), func(b *bench) {
+				for i, s := range test.steps {
+					b.at(s.at.Microseconds())
+					if got := answerOf(b.decide(Request{Scope: "p/x", Cost: s.cost})); got != s.want {
+						b.t.Errorf("step %d: got %v, want %v", i, got, s.want)
+					}
+				}
+			})
+		})
+	}
+}
