@@ -2,6 +2,7 @@ package checker
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 type Task struct {
 	ID       string
 	Scope    string
+	Queue    string
 	Cost     int64
 	MaxRetry int
 }
@@ -38,6 +40,7 @@ func ReadTasks(r io.Reader) ([]Task, error) {
 		var line struct {
 			ID       string `json:"id"`
 			Scope    string `json:"scope"`
+			Queue    string `json:"queue"`
 			Cost     *int64 `json:"cost"`
 			MaxRetry *int   `json:"max_retry"`
 		}
@@ -51,7 +54,7 @@ func ReadTasks(r io.Reader) ([]Task, error) {
 			continue
 		}
 		seen[line.ID] = true
-		t := Task{ID: line.ID, Scope: line.Scope, Cost: 1, MaxRetry: 25}
+		t := Task{ID: line.ID, Scope: line.Scope, Queue: cmp.Or(line.Queue, "default"), Cost: 1, MaxRetry: 25}
 		if line.Cost != nil {
 			t.Cost = *line.Cost
 		}

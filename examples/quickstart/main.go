@@ -1,0 +1,185 @@
+// Command quickstart is the demo: it starts an outbound API that counts what
+// arrives, lets worker and enqueue carry out the tasks in this directory under
+// its limits.yaml, and judges from the API's own log whether any limit was
+// exceeded and whether anything was lost.
+//
+//	make demo
+//
+// which builds both programs first. It exits 0 only if every limit was kept and
+// every task arrived.
+package main
+
+//go:generate sh -c "go run ./gen > tasks.ndjson"
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/headway-go/headway/test/checker"
+	"github.com/headway-go/headway/test/countapi"
+)
+
+const usage = `usage: quickstart [flags]
+
+Runs the tasks of examples/quickstart through worker and enqueue against an API
+of ours, and prints for each scope and rule what arrived there.
+
+  -dir DIR       where limits.yaml and tasks.ndjson are (default examples/quickstart)
+  -worker FILE   the worker program (default bin/worker; make build makes it)
+  -enqueue FILE  the enqueue program (default bin/enqueue)
+  -api ADDR      where the API listens, as the tasks have it (default 127.0.0.1:18080)
+  -log FILE      keep the API's log, one JSON object a line (default none)
+  -idle D        give up when nothing has arrived for so long (default 1m)
+  -jitter D      transit jitter that the checker allows for (default 0s)
+  -v             show worker's log while it runs
+
+exit codes: 0 limits kept and nothing lost, 1 not so, 2 bad usage, 130 interrupted
+`
+
+// config is the flags.
+type config struct {
+	dir, worker, enqueue, api, log string
+	idle, jitter                   time.Duration
+	verbose                        bool
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the demo at once
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run is the program: results go to stdout, progress and complaints to stderr.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	cfg, err := parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprint(stdout, usage)
+		return 0
+	case err != nil:
+		fmt.Fprintf(stderr, "quickstart: %v\ntry: quickstart -h\n", err)
+		return 2
+	}
+	rep, err := demo(ctx, cfg, stderr)
+	if rep != nil {
+		if err := rep.WriteTable(stdout); err != nil {
+			fmt.Fprintf(stderr, "quickstart: %v\n", err)
+			return 1
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
+		fmt.Fprintln(stderr, "quickstart: interrupted")
+		return 130
+	case err != nil:
+		fmt.Fprintf(stderr, "quickstart: %v\n", err)
+		return 1
+	case !rep.OK():
+		fmt.Fprintln(stdout, "The demo failed.")
+		return 1
+	}
+	fmt.Fprintln(stdout, "No limit was exceeded and nothing was lost.")
+	return 0
+}
+
+func parse(args []string) (config, error) {
+	var c config
+	f := flag.NewFlagSet("quickstart", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	f.Usage = func() {}
+	f.StringVar(&c.dir, "dir", filepath.Join("examples", "quickstart"), "")
+	f.StringVar(&c.worker, "worker", filepath.Join("bin", "worker"), "")
+	f.StringVar(&c.enqueue, "enqueue", filepath.Join("bin", "enqueue"), "")
+	f.StringVar(&c.api, "api", "127.0.0.1:18080", "")
+	f.StringVar(&c.log, "log", "", "")
+	f.DurationVar(&c.idle, "idle", time.Minute, "")
+	f.DurationVar(&c.jitter, "jitter", 0, "")
+	f.BoolVar(&c.verbose, "v", false, "")
+	if err := f.Parse(args); err != nil {
+		return c, err
+	}
+	if f.NArg() > 0 {
+		return c, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	if c.idle <= 0 || c.jitter < 0 {
+		return c, errors.New("-idle must be above zero and -jitter not below it")
+	}
+	return c, nil
+}
+
+// demo runs the tasks and judges what arrived. A report comes with an error
+// where the API has seen calls and something else went wrong.
+func demo(ctx context.Context, cfg config, stderr io.Writer) (*checker.Report, error) {
+	in, err := load(cfg)
+	if err != nil {
+		return nil, err
+	}
+	for _, program := range []string{cfg.worker, cfg.enqueue} {
+		if _, err := os.Stat(program); err != nil {
+			return nil, fmt.Errorf("%w\ntry: make demo, which builds the programs first", err)
+		}
+	}
+	api, closeLog, err := startAPI(cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer api.Close()
+	d := &driver{cfg: cfg, api: api, in: in, out: stderr}
+	if f, ok := stderr.(*os.File); ok {
+		d.terminal = term.IsTerminal(int(f.Fd()))
+	}
+	err = d.drive(ctx)
+	err = errors.Join(err, api.Close(), closeLog())
+	if calls, _ := api.Counts(); calls == 0 && err != nil || ctx.Err() != nil {
+		return nil, err
+	}
+	rep, checkErr := d.check()
+	return rep, errors.Join(err, checkErr)
+}
+
+// load reads what the checker needs to know beforehand.
+func load(cfg config) (checker.Input, error) {
+	limits, err := checker.LoadLimits(filepath.Join(cfg.dir, "limits.yaml"))
+	if err != nil {
+		return checker.Input{}, fmt.Errorf("%w\ntry: run make demo in the repository's root, or name the directory with -dir", err)
+	}
+	tasks, err := checker.LoadTasks(filepath.Join(cfg.dir, "tasks.ndjson"))
+	if err != nil {
+		return checker.Input{}, err
+	}
+	return checker.Input{Limits: limits, Tasks: tasks, Jitter: cfg.jitter}, nil
+}
+
+// startAPI starts the counting API, with its log in a file where that is wanted.
+func startAPI(cfg config) (*countapi.Server, func() error, error) {
+	closeLog := func() error { return nil }
+	var apiCfg countapi.Config
+	if cfg.log != "" {
+		f, err := os.Create(cfg.log)
+		if err != nil {
+			return nil, nil, err
+		}
+		closeLog = f.Close
+		apiCfg.Log = f
+	}
+	api, err := countapi.Start(cfg.api, apiCfg)
+	if err == nil {
+		return api, closeLog, nil
+	}
+	if errors.Is(err, syscall.EADDRINUSE) {
+		err = fmt.Errorf("the outbound API cannot listen at %s: something else does, another demo perhaps\n"+
+			"try: end it; ss -ltnp 'sport = :%s' shows what it is", cfg.api, portOf(cfg.api))
+	}
+	return nil, nil, errors.Join(err, closeLog())
+}
