@@ -123,7 +123,7 @@ func TestWhatIsWrongIsToldAndFails(t *testing.T) {
 		stdout, stderr string
 	}{
 		"ok":              {9, "WRONG: p all: 10 units in the 1h0m0s from", ""},
-		"loses one":       {10, `WRONG: 1 ids never arrived with success: ["t3"]`, "no call has arrived for 200ms; 9 of 10 tasks have"},
+		"loses one":       {10, `WRONG: 1 ids never arrived with success: ["t3"]`, "no call has arrived for 3s; 9 of 10 tasks have"},
 		"sends one twice": {11, `WRONG: 1 ids arrived with success more than once: ["t3"]`, ""},
 		"dies":            {10, "WRONG: 7 ids never arrived", "panic: out of luck"},
 		"ends badly":      {10, "10 calls", "a task was left behind"},
@@ -133,7 +133,7 @@ func TestWhatIsWrongIsToldAndFails(t *testing.T) {
 	for mode, tt := range tests {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			code, stdout, stderr := newSmall(t, mode, tt.limit).run(t.Context(), "-idle", "200ms")
+			code, stdout, stderr := newSmall(t, mode, tt.limit).run(t.Context(), "-idle", "3s")
 			if code != 1 || strings.Contains(stdout, "No limit was exceeded") {
 				t.Errorf("exit code %d:\n%s", code, stdout)
 			}
