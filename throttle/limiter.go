@@ -145,6 +145,9 @@ type Request struct {
 	// counts at that start, and the caller must wait Decision.Wait. Defaults to 0,
 	// now or never.
 	Ahead time.Duration
+	// OnWait is called by Start and Wait when a granted start is still ahead, with
+	// how far; what it returns is called when that wait is over. Defaults to none.
+	OnWait func(ahead time.Duration) (over func())
 }
 
 // Allow decides whether one unit may be spent from scope now, and takes it if so.

@@ -24,7 +24,7 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 		if err != nil || !d.Allowed {
 			return d, err
 		}
-		if err := sleep(ctx, d.Wait); err != nil {
+		if err := req.await(ctx, d.Wait); err != nil {
 			return Decision{Binding: -1}, l.putBack(ctx, d.Grant, err)
 		}
 		late := time.Since(asked) - d.Wait - l.rtt.least()
@@ -120,6 +120,13 @@ func patience(ctx context.Context, d Decision, waited time.Duration) error {
 		}
 	}
 	return nil
+}
+
+func (r Request) await(ctx context.Context, d time.Duration) error {
+	if d > 0 && r.OnWait != nil {
+		defer r.OnWait(d)()
+	}
+	return sleep(ctx, d)
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

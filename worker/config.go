@@ -1,0 +1,111 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"time"
+
+	"github.com/hibiken/asynq"
+)
+
+// The intervals at which asynq looks for tasks. Its own defaults, 1s and 5s,
+// make a limited task late by seconds.
+const (
+	taskCheckInterval    = 100 * time.Millisecond
+	delayedCheckInterval = 500 * time.Millisecond
+)
+
+// Config returns cfg with what limited tasks need around what it holds already:
+//
+//   - IsFailure: a limited task is no failure; others are the user's to judge.
+//   - RetryDelayFunc: a limited task comes back at its time, never before it.
+//   - ErrorHandler: it is not told of limited tasks.
+//   - TaskCheckInterval and DelayedTaskCheckInterval, where not set: 100ms and
+//     500ms, for about 40 Redis commands a second on an idle queue.
+//
+// It takes the number of tasks that may wait in handlers from Concurrency, the
+// first time it is called.
+func (t *Throttle) Config(cfg asynq.Config) asynq.Config {
+	concurrency := cfg.Concurrency
+	if concurrency < 1 {
+		concurrency = runtime.NumCPU() // as asynq does
+	}
+	t.size(concurrency)
+	if cfg.IsFailure != nil {
+		t.isFailure = cfg.IsFailure
+	}
+	isFailure := t.isFailure
+	cfg.IsFailure = func(err error) bool {
+		if _, ok := AsLimited(err); ok {
+			return false
+		}
+		return isFailure(err)
+	}
+	retryDelay := cfg.RetryDelayFunc
+	if retryDelay == nil {
+		retryDelay = asynq.DefaultRetryDelayFunc
+	}
+	cfg.RetryDelayFunc = func(n int, err error, task *asynq.Task) time.Duration {
+		if limited, ok := AsLimited(err); ok {
+			return delay(limited.At, time.Now())
+		}
+		return retryDelay(n, err, task)
+	}
+	if handler := cfg.ErrorHandler; handler != nil {
+		cfg.ErrorHandler = asynq.ErrorHandlerFunc(func(ctx context.Context, task *asynq.Task, err error) {
+			if _, ok := AsLimited(err); !ok {
+				handler.HandleError(ctx, task, err)
+			}
+		})
+	}
+	if cfg.TaskCheckInterval == 0 {
+		cfg.TaskCheckInterval = taskCheckInterval
+	}
+	if cfg.DelayedTaskCheckInterval == 0 {
+		cfg.DelayedTaskCheckInterval = delayedCheckInterval
+	}
+	return cfg
+}
+
+// Server is an asynq server whose tasks keep the limits.
+type Server struct {
+	*asynq.Server
+	throttle *Throttle
+	guard    *guard
+}
+
+// NewServer returns an asynq server over Config.Redis, made of cfg as Config
+// fills it, that survives a Redis which fails while tasks are put back.
+func (t *Throttle) NewServer(cfg asynq.Config) *Server {
+	g := newGuard(t.cfg.Redis, t.log)
+	return &Server{Server: asynq.NewServerFromRedisClient(g, t.Config(cfg)), throttle: t, guard: g}
+}
+
+// Start begins to process tasks with handler, wrapped by Handler, and returns.
+func (s *Server) Start(handler asynq.Handler) error {
+	if handler == nil {
+		return errors.New("worker: Start needs a handler, got nil")
+	}
+	return s.Server.Start(s.throttle.Handler(handler))
+}
+
+// Run processes tasks with handler, wrapped by Handler, until the process gets
+// SIGTERM or SIGINT, and then shuts down.
+func (s *Server) Run(handler asynq.Handler) error {
+	if err := s.Start(handler); err != nil {
+		return err
+	}
+	waitForSignal()
+	s.Shutdown()
+	return nil
+}
+
+// Shutdown takes no new task, puts those that wait in handlers back and lets the
+// running ones end, for asynq's ShutdownTimeout at most: then they go back too.
+func (s *Server) Shutdown() {
+	s.Stop()
+	s.throttle.Stop()
+	s.guard.stop()
+	s.Server.Shutdown()
+}

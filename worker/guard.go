@@ -1,0 +1,133 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// guard is the Redis client under a server. asynq tells Redis what became of a
+// task in one script, and when that fails it tries again with a context that is
+// over already (asynq v0.25 and v0.26): the task stays active until its lease
+// ends and then counts as failed, though it was only limited, or had succeeded.
+// The guard sends such a script until Redis answers.
+//
+// Sending one twice is harmless: it finds the task gone from the active list and
+// changes nothing.
+type guard struct {
+	redis.UniversalClient
+	log *slog.Logger
+
+	stopping chan struct{}
+	once     sync.Once
+}
+
+const (
+	guardTry      = 5 * time.Second
+	guardPause    = 100 * time.Millisecond
+	guardMaxPause = 2 * time.Second
+	// guardLimit is how long a task's end is kept for a Redis that is away. asynq's
+	// recoverer has it when Redis is back, if this process has not.
+	guardLimit = 10 * time.Minute
+	// guardLast is how long a stopping server still tries.
+	guardLast = 5 * time.Second
+)
+
+func newGuard(rdb redis.UniversalClient, log *slog.Logger) *guard {
+	return &guard{UniversalClient: rdb, log: log, stopping: make(chan struct{})}
+}
+
+func (g *guard) stop() { g.once.Do(func() { close(g.stopping) }) }
+
+// EvalSha sends a script, and sends it again if it ends a task's run.
+func (g *guard) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	return g.send(ctx, keys, func(ctx context.Context) *redis.Cmd {
+		return g.UniversalClient.EvalSha(ctx, sha, keys, args...)
+	})
+}
+
+// Eval is EvalSha for a script that Redis did not know.
+func (g *guard) Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
+	return g.send(ctx, keys, func(ctx context.Context) *redis.Cmd {
+		return g.UniversalClient.Eval(ctx, script, keys, args...)
+	})
+}
+
+func (g *guard) send(ctx context.Context, keys []string, try func(context.Context) *redis.Cmd) *redis.Cmd {
+	if !endsRun(ctx, keys) {
+		return try(ctx)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), guardLimit)
+	defer cancel()
+	for pause := guardPause; ; pause = min(2*pause, guardMaxPause) {
+		bounded, done := context.WithTimeout(ctx, guardTry)
+		cmd := try(bounded)
+		done()
+		if err := cmd.Err(); !mayPass(err) || ctx.Err() != nil {
+			return cmd
+		} else if pause == guardPause {
+			g.log.Warn("redis did not take what became of a task; trying until it does", "error", err)
+		}
+		if !g.rest(ctx, pause, cancel) {
+			return try(ctx)
+		}
+	}
+}
+
+// rest waits before the next try; a stopping server has little time left.
+func (g *guard) rest(ctx context.Context, pause time.Duration, cancel context.CancelFunc) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	stopping := g.stopping
+	for {
+		select {
+		case <-timer.C:
+			return true
+		case <-ctx.Done():
+			return false
+		case <-stopping:
+			last := time.AfterFunc(guardLast, cancel)
+			defer last.Stop()
+			stopping = nil
+		}
+	}
+}
+
+// endsRun tells the scripts by which asynq ends a run from all others: they go
+// out under the deadline of the task's lease, and name the active list.
+func endsRun(ctx context.Context, keys []string) bool {
+	if _, bounded := ctx.Deadline(); !bounded || len(keys) < 2 {
+		return false
+	}
+	for _, key := range keys {
+		if strings.HasPrefix(key, "asynq:{") && strings.HasSuffix(key, "}:active") {
+			return true
+		}
+	}
+	return false
+}
+
+// mayPass tells faults that end by themselves from answers.
+func mayPass(err error) bool {
+	if err == nil || errors.Is(err, redis.Nil) {
+		return false
+	}
+	var netErr net.Error
+	if errors.As(err, &netErr) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, redis.ErrPoolTimeout) {
+		return true
+	}
+	for _, prefix := range []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "OOM", "MISCONF", "NOREPLICAS"} {
+		if redis.HasErrorPrefix(err, prefix) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,187 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// Handler wraps next: a task runs when every rule on its scope's path admits it,
+// and waits otherwise. A task whose scope, cost or headers can never pass, or
+// that next has no handler for, fails for good with that reason and spends
+// nothing. Use it with a server whose asynq.Config went through Config.
+func (t *Throttle) Handler(next asynq.Handler) asynq.Handler {
+	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		t.size(1)
+		if task.Type() == carryType {
+			return t.arrive(ctx, task)
+		}
+		j, err := t.read(ctx, task)
+		t.observer.PickedUp(j.queue)
+		if err == nil {
+			err = known(next, task)
+		}
+		if err == nil {
+			err = t.fresh(ctx, j)
+		}
+		if err != nil {
+			return permanent(err)
+		}
+		if j.scope == "" {
+			return t.run(ctx, j, next, throttle.Decision{})
+		}
+		d, err := t.start(ctx, j)
+		switch {
+		case err == nil && d.Allowed:
+			return t.run(ctx, j, next, d)
+		case err == nil:
+			return t.putBack(ctx, j, d)
+		}
+		return t.undecided(ctx, j, err)
+	})
+}
+
+// known refuses a task that a mux has no handler for, before anything is spent.
+func known(next asynq.Handler, task *asynq.Task) error {
+	mux, ok := next.(*asynq.ServeMux)
+	if !ok {
+		return nil
+	}
+	if _, pattern := mux.Handler(task); pattern == "" {
+		return fmt.Errorf("headway: no handler is registered for tasks of type %q", task.Type())
+	}
+	return nil
+}
+
+// start decides on the task and, where its time is near and there is a place to
+// wait in, waits for it.
+func (t *Throttle) start(ctx context.Context, j *job) (throttle.Decision, error) {
+	req := throttle.Request{Scope: j.scope, Cost: j.cost}
+	ctx, cancel := t.whileServing(ctx)
+	defer cancel()
+	if ahead := t.ahead(ctx, j); ahead > 0 {
+		select {
+		case t.holders <- struct{}{}:
+			defer func() { <-t.holders }()
+			req.Ahead, req.OnWait = ahead, t.hold
+		default:
+		}
+	}
+	return t.cfg.Limiter.Start(ctx, req)
+}
+
+// ahead is how far ahead the task may be granted its start: never past its
+// deadline.
+func (t *Throttle) ahead(ctx context.Context, j *job) time.Duration {
+	ahead := t.cfg.Hold
+	if until, ok := j.until(ctx); ok {
+		ahead = min(ahead, time.Until(until))
+	}
+	return ahead
+}
+
+// hold counts a task that waits in its handler; what it returns ends the wait.
+func (t *Throttle) hold(time.Duration) func() {
+	began := time.Now()
+	t.observer.Holding(1)
+	return func() {
+		t.observer.Holding(-1)
+		t.observer.Held(time.Since(began))
+	}
+}
+
+// errStopping is the cause that ends waits in handlers when the server stops.
+var errStopping = errors.New("headway: the worker is stopping")
+
+// whileServing is ctx, but over when Stop is called.
+func (t *Throttle) whileServing(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	detach := context.AfterFunc(t.serving, func() { cancel(errStopping) })
+	return ctx, func() { detach(); cancel(nil) }
+}
+
+// undecided is what becomes of a task that could not be decided on.
+func (t *Throttle) undecided(ctx context.Context, j *job, err error) error {
+	switch {
+	case errors.Is(err, throttle.ErrUnavailable):
+		t.observer.Failed("decide")
+		return t.wait(ctx, j, "", time.Now().Add(outagePause))
+	case ctx.Err() != nil:
+		return ctx.Err() // the task's own deadline or time-out, as asynq counts it
+	case t.stopped():
+		return t.wait(ctx, j, "", time.Now())
+	}
+	return permanent(err)
+}
+
+func (t *Throttle) stopped() bool { return t.serving.Err() != nil }
+
+// putBack reschedules a denied task for the time that the decision names. A task
+// whose deadline comes first fails now, since it could never start in time.
+func (t *Throttle) putBack(ctx context.Context, j *job, d throttle.Decision) error {
+	rule, _ := d.BindingRule()
+	if deadline := t.deadline(ctx, j, d.RetryAfter); !deadline.IsZero() {
+		return permanent(fmt.Errorf("headway: rule %s of %s admits it in %s at the earliest, after its deadline of %s",
+			rule.Rule, rule.Scope, d.RetryAfter.Round(time.Millisecond), deadline.UTC().Format(time.RFC3339)))
+	}
+	return t.wait(ctx, j, rule.Rule, time.Now().Add(d.Recheck(0)))
+}
+
+// deadline returns the task's deadline if it ends before wait has passed. The
+// deadline of a context may be that of asynq's Timeout, which begins anew with
+// each pick-up; only Redis tells them apart.
+func (t *Throttle) deadline(ctx context.Context, j *job, wait time.Duration) time.Time {
+	if wait == throttle.Unknown {
+		return time.Time{}
+	}
+	turn := time.Now().Add(wait)
+	if j.own {
+		if !j.deadline.IsZero() && turn.After(j.deadline) {
+			return j.deadline
+		}
+		return time.Time{}
+	}
+	if ends, ok := ctx.Deadline(); !ok || !turn.After(ends) {
+		return time.Time{}
+	}
+	info, err := t.inspector.GetTaskInfo(j.queue, j.id)
+	if err != nil || info.Deadline.IsZero() || !turn.After(info.Deadline) {
+		return time.Time{}
+	}
+	return info.Deadline
+}
+
+// wait gives the task back to asynq until at. asynq archives a task on its last
+// attempt whatever the error, so one that is not our own is carried over into
+// the form that package queue makes, which never is on its last.
+func (t *Throttle) wait(ctx context.Context, j *job, rule string, at time.Time) error {
+	t.observer.Rescheduled(j.queue, time.Until(at))
+	limited := newLimited(j, rule, at)
+	if !j.own && j.last() {
+		return t.carry(ctx, j, limited)
+	}
+	if !j.own {
+		t.keepLock(ctx, j, at)
+	}
+	if j.retried > 0 {
+		t.keepText(j, limited)
+	}
+	return limited
+}
+
+// keepText lets the task keep the text of its last real failure.
+func (t *Throttle) keepText(j *job, limited *Limited) {
+	info, err := t.inspector.GetTaskInfo(j.queue, j.id)
+	if err != nil {
+		t.observer.Failed("last_error")
+		return
+	}
+	if info.LastErr != "" && !isWaiting(info.LastErr) {
+		limited.text = info.LastErr
+	}
+}

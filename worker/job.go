@@ -1,0 +1,70 @@
+package worker
+
+import (
+	"context"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue"
+)
+
+// job is one pick-up of a task: what it spends, and what asynq says of it.
+type job struct {
+	task    *asynq.Task
+	id      string
+	queue   string
+	retried int // real failures so far
+	allowed int // retries that asynq grants
+
+	scope string // empty: not limited
+	cost  int64
+
+	own      bool // made by package queue: its budget is in a header
+	budget   int
+	deadline time.Time
+	timeout  time.Duration
+}
+
+// read learns what a task spends and how it may fail. The error is one that no
+// retry mends.
+func (t *Throttle) read(ctx context.Context, task *asynq.Task) (*job, error) {
+	j := &job{task: task}
+	j.id, _ = asynq.GetTaskID(ctx)
+	j.queue, _ = asynq.GetQueueName(ctx)
+	j.retried, _ = asynq.GetRetryCount(ctx)
+	j.allowed, _ = asynq.GetMaxRetry(ctx)
+	spec, found, err := queue.ReadSpec(task)
+	if err != nil {
+		return j, err
+	}
+	if found {
+		j.scope, j.cost, j.deadline, j.timeout = spec.Scope, spec.Cost, spec.Deadline, spec.Timeout
+		if spec.Budget != queue.NoBudget {
+			j.own, j.budget = true, spec.Budget
+		}
+	} else if t.cfg.Spends != nil {
+		j.scope, j.cost = t.cfg.Spends(task)
+	}
+	return j, nil
+}
+
+// last reports whether a failure of this run would be the task's end.
+func (j *job) last() bool {
+	if j.own {
+		return j.retried >= j.budget
+	}
+	return j.retried >= j.allowed
+}
+
+// until returns the moment after which the task may not start, if there is one:
+// its own deadline, or the one that asynq keeps.
+func (j *job) until(ctx context.Context) (time.Time, bool) {
+	if !j.deadline.IsZero() {
+		return j.deadline, true
+	}
+	if j.own {
+		return time.Time{}, false
+	}
+	return ctx.Deadline()
+}

@@ -1,0 +1,187 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/queue"
+)
+
+// plain is a waiting task in the form that asynq has without Headway.
+type plain struct {
+	ID        string            `json:"id"`
+	Type      string            `json:"type"`
+	Payload   []byte            `json:"payload"`
+	Headers   map[string]string `json:"headers"`
+	MaxRetry  int               `json:"max_retry"`
+	Timeout   time.Duration     `json:"timeout_ns"`
+	Deadline  time.Time         `json:"deadline"`
+	Retention time.Duration     `json:"retention_ns"`
+	At        time.Time         `json:"at"`
+}
+
+// Leave gives the waiting tasks of a queue back their plain asynq form: their
+// max retry is what is left of their budget, their time-out and deadline are
+// asynq's, and no header bounds them. It is for leaving Headway, and for tasks
+// that programs without it shall run. It returns how many it changed.
+//
+// Stop every Headway worker of the queue first: a task that is running, or that
+// is enqueued meanwhile, is not changed. Each task is written down in Redis
+// before it is taken out of its queue, and calling Leave again finishes what a
+// crash cut off. What is lost: how often a task had failed, and its last error.
+func Leave(ctx context.Context, rdb redis.UniversalClient, name string) (changed int, err error) {
+	l := &leaving{
+		rdb: rdb, queue: name, client: asynq.NewClientFromRedisClient(rdb),
+		inspector: asynq.NewInspectorFromRedisClient(rdb),
+	}
+	if err := l.finish(ctx); err != nil {
+		return 0, err
+	}
+	lists := []func(string, ...asynq.ListOption) ([]*asynq.TaskInfo, error){
+		l.inspector.ListPendingTasks, l.inspector.ListScheduledTasks, l.inspector.ListRetryTasks,
+	}
+	for _, list := range lists {
+		n, err := l.each(ctx, list)
+		changed += n
+		if err != nil {
+			return changed, fmt.Errorf("headway: leave queue %s: %w", name, err)
+		}
+	}
+	return changed, nil
+}
+
+type leaving struct {
+	rdb       redis.UniversalClient
+	queue     string
+	client    *asynq.Client
+	inspector *asynq.Inspector
+}
+
+const leavePage = 500
+
+// each changes the tasks of one list. Changed tasks leave the pages that are
+// read, so the list is read until a page has nothing more to change.
+func (l *leaving) each(ctx context.Context, list func(string, ...asynq.ListOption) ([]*asynq.TaskInfo, error)) (changed int, err error) {
+	for page := 1; ; {
+		tasks, err := list(l.queue, asynq.PageSize(leavePage), asynq.Page(page))
+		if errors.Is(err, asynq.ErrQueueNotFound) {
+			return changed, nil
+		}
+		if err != nil {
+			return changed, err
+		}
+		done := 0
+		for _, info := range tasks {
+			p, ok, err := plainOf(info)
+			if err != nil {
+				return changed, err
+			}
+			if !ok {
+				continue
+			}
+			if err := l.change(ctx, info.ID, p); err != nil {
+				return changed, fmt.Errorf("task %s: %w", info.ID, err)
+			}
+			done++
+		}
+		changed += done
+		if len(tasks) < leavePage && done == 0 {
+			return changed, nil
+		}
+		if done == 0 {
+			page++
+		}
+	}
+}
+
+// plainOf returns the plain form of a task, false for one that has it already.
+func plainOf(info *asynq.TaskInfo) (plain, bool, error) {
+	if info.Type == carryType {
+		var c carried
+		if err := json.Unmarshal(info.Payload, &c); err != nil {
+			return plain{}, false, fmt.Errorf("carrier %s: %w", info.ID, err)
+		}
+		return plainForm(c.ID, c.Type, c.Payload, c.Headers, c.Retention, c.At, 0), true, nil
+	}
+	if _, own := info.Headers[queue.HeaderMaxRetry]; !own {
+		return plain{}, false, nil
+	}
+	return plainForm(info.ID, info.Type, info.Payload, info.Headers, info.Retention, info.NextProcessAt, info.Retried), true, nil
+}
+
+func plainForm(id, kind string, payload []byte, headers map[string]string, retention time.Duration, at time.Time, retried int) plain {
+	p := plain{ID: id, Type: kind, Payload: payload, Headers: maps.Clone(headers), Retention: retention, At: at}
+	budget, _ := strconv.Atoi(headers[queue.HeaderMaxRetry])
+	p.MaxRetry = max(budget-retried, 0)
+	p.Timeout, _ = time.ParseDuration(headers[queue.HeaderTimeout])
+	p.Deadline, _ = time.Parse(time.RFC3339Nano, headers[queue.HeaderDeadline])
+	for _, name := range []string{queue.HeaderMaxRetry, queue.HeaderTimeout, queue.HeaderDeadline} {
+		delete(p.Headers, name)
+	}
+	return p
+}
+
+func (l *leaving) journal() string { return "hw:leaving:{" + l.queue + "}" }
+
+// change replaces a task by its plain form, with a record of it in between.
+func (l *leaving) change(ctx context.Context, old string, p plain) error {
+	record, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	if err := l.rdb.HSet(ctx, l.journal(), p.ID, record).Err(); err != nil {
+		return err
+	}
+	if err := l.inspector.DeleteTask(l.queue, old); err != nil {
+		return errors.Join(err, l.rdb.HDel(ctx, l.journal(), p.ID).Err())
+	}
+	return l.restore(ctx, p)
+}
+
+// restore enqueues a plain task and strikes its record.
+func (l *leaving) restore(ctx context.Context, p plain) error {
+	opts := []asynq.Option{
+		asynq.TaskID(p.ID), asynq.Queue(l.queue), asynq.MaxRetry(p.MaxRetry), asynq.Retention(p.Retention),
+	}
+	if p.Timeout > 0 {
+		opts = append(opts, asynq.Timeout(max(p.Timeout, time.Second)))
+	}
+	if !p.Deadline.IsZero() {
+		opts = append(opts, asynq.Deadline(p.Deadline))
+	}
+	if p.At.After(time.Now()) {
+		opts = append(opts, asynq.ProcessAt(p.At))
+	}
+	_, err := l.client.EnqueueContext(ctx, asynq.NewTaskWithHeaders(p.Type, p.Payload, p.Headers), opts...)
+	if err != nil && !errors.Is(err, asynq.ErrTaskIDConflict) {
+		return err
+	}
+	return l.rdb.HDel(ctx, l.journal(), p.ID).Err()
+}
+
+// finish enqueues what an earlier Leave took out and did not put back.
+func (l *leaving) finish(ctx context.Context) error {
+	records, err := l.rdb.HGetAll(ctx, l.journal()).Result()
+	if err != nil {
+		return err
+	}
+	for id, record := range records {
+		var p plain
+		if err := json.NewDecoder(strings.NewReader(record)).Decode(&p); err != nil {
+			return fmt.Errorf("headway: the record of task %s in %s can't be read: %w", id, l.journal(), err)
+		}
+		if err := l.restore(ctx, p); err != nil {
+			return fmt.Errorf("headway: put back task %s: %w", id, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,71 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/hibiken/asynq"
+)
+
+// Limited is the error with which a handler hands a limited task back to asynq.
+// It is no failure: Config's IsFailure says so, and its RetryDelayFunc brings the
+// task back at At. User code meets it only in middleware around Handler.
+type Limited struct {
+	// Scope is what the task spends from, Rule the rule that binds it, if one does.
+	Scope, Rule string
+	// At is when the task is to be looked at again.
+	At time.Time
+
+	text string
+}
+
+// waitingText begins the text of a task that waits and has not failed before.
+const waitingText = "headway: waiting"
+
+// Error is what asynq keeps as the task's last error. For a task that has failed
+// before it is the text of that failure, since asynq would write over it.
+func (e *Limited) Error() string { return e.text }
+
+func newLimited(j *job, rule string, at time.Time) *Limited {
+	e := &Limited{Scope: j.scope, Rule: rule, At: at}
+	e.text = fmt.Sprintf("%s: %s", waitingText, j.scope)
+	if rule != "" {
+		e.text += ", rule " + rule
+	}
+	return e
+}
+
+// isWaiting tells whether the text of a last error is ours.
+func isWaiting(text string) bool { return strings.HasPrefix(text, waitingText) }
+
+// AsLimited returns the Limited in err, if there is one.
+func AsLimited(err error) (*Limited, bool) {
+	var e *Limited
+	return e, errors.As(err, &e)
+}
+
+// delay is how long asynq must wait so that a task is not early: asynq keeps
+// whole seconds and rounds them down.
+func delay(at, now time.Time) time.Duration {
+	whole := at.Truncate(time.Second)
+	if whole.Before(at) {
+		whole = whole.Add(time.Second)
+	}
+	return max(whole.Sub(now), 0) + time.Millisecond
+}
+
+// permanent makes err fail the task for good, whatever retries it has left.
+func permanent(err error) error {
+	if errors.Is(err, asynq.SkipRetry) {
+		return err
+	}
+	return &finalError{err}
+}
+
+// finalError says what is wrong and nothing of asynq's words for it.
+type finalError struct{ err error }
+
+func (e *finalError) Error() string   { return e.err.Error() }
+func (e *finalError) Unwrap() []error { return []error{e.err, asynq.SkipRetry} }

@@ -1,0 +1,47 @@
+package worker
+
+import (
+	"context"
+	"crypto/md5" //nolint:gosec // asynq names its locks by it
+	"encoding/hex"
+	"time"
+)
+
+// asynq's Unique option keeps a lock for a time fixed when the task is enqueued.
+// A task that is limited for longer would lose it, and a duplicate get in. So
+// waiting stops the lock's clock: it is put off by as long as the task waits.
+//
+// The lock's key is asynq's own (v0.25, v0.26); where it is another, locks only
+// run out as they do in asynq.
+func lockKey(j *job) string {
+	key := "asynq:{" + j.queue + "}:unique:" + j.task.Type() + ":"
+	if payload := j.task.Payload(); payload != nil {
+		sum := md5.Sum(payload) //nolint:gosec // as above
+		key += hex.EncodeToString(sum[:])
+	}
+	return key
+}
+
+// keepLock puts the task's lock off until at, if it holds one.
+func (t *Throttle) keepLock(ctx context.Context, j *job, at time.Time) {
+	left := t.lockLeft(ctx, j)
+	if left <= 0 {
+		return
+	}
+	if err := t.cfg.Redis.PExpire(ctx, lockKey(j), left+max(time.Until(at), 0)).Err(); err != nil {
+		t.observer.Failed("lock")
+	}
+}
+
+// lockLeft returns how long the task's lock still has, 0 when it holds none.
+func (t *Throttle) lockLeft(ctx context.Context, j *job) time.Duration {
+	holder, err := t.cfg.Redis.Get(ctx, lockKey(j)).Result()
+	if err != nil || holder != j.id {
+		return 0
+	}
+	left, err := t.cfg.Redis.PTTL(ctx, lockKey(j)).Result()
+	if err != nil {
+		return 0
+	}
+	return max(left, 0)
+}

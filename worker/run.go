@@ -1,0 +1,166 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// run lets next process a task that may start now. Whatever happens in it, a
+// panic included, its places are freed when it has ended, and only then.
+func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d throttle.Decision) (err error) {
+	defer t.caught(ctx, j, &err)
+	defer t.started(ctx, j)()
+	ctx, cancel := j.bounded(ctx)
+	defer cancel()
+	ctx, lease := t.cfg.Limiter.Hold(ctx, d.Grant)
+	defer t.observeLeases(d)()
+	defer func() {
+		if err := lease.Release(ctx); err != nil {
+			t.observer.Failed("release")
+			t.log.WarnContext(ctx, "a place is freed only when its lease ends", "queue", j.queue, "task_id", j.id, "error", err)
+		}
+	}()
+
+	began, outcome := time.Now(), "failed" // also what a panic leaves behind
+	defer func() { t.observer.Ran(j.queue, outcome, time.Since(began)) }()
+	err = next.ProcessTask(ctx, j.task)
+	if lost := context.Cause(ctx); errors.Is(lost, throttle.ErrLeaseLost) {
+		outcome = "lost"
+		if err != nil {
+			err = errors.Join(err, lost)
+		}
+	} else if err == nil {
+		outcome = "ok"
+	}
+	return t.counted(j, err)
+}
+
+// bounded gives a run its time-out, counted from its start, and its deadline.
+func (j *job) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	ends := j.deadline
+	if j.timeout > 0 {
+		if at := time.Now().Add(j.timeout); ends.IsZero() || at.Before(ends) {
+			ends = at
+		}
+	}
+	if ends.IsZero() {
+		return ctx, func() {}
+	}
+	return context.WithDeadline(ctx, ends)
+}
+
+// counted ends a task of our own whose budget of retries is used up: asynq, which
+// was told to retry for ever, would not.
+func (t *Throttle) counted(j *job, err error) error {
+	if err == nil || !j.own || !j.last() || !t.isFailure(err) ||
+		errors.Is(err, asynq.SkipRetry) || errors.Is(err, asynq.RevokeTask) {
+		return err
+	}
+	return &finalError{err}
+}
+
+// caught makes an error of a panic that ends a task's last attempt. Any other
+// panic is asynq's to catch, which would retry a task of our own for ever.
+func (t *Throttle) caught(ctx context.Context, j *job, err *error) {
+	if !j.own || !j.last() {
+		return
+	}
+	if x := recover(); x != nil {
+		t.log.ErrorContext(ctx, "a handler panicked", "queue", j.queue, "task_id", j.id,
+			"panic", fmt.Sprint(x), "stack", string(debug.Stack()))
+		*err = &finalError{fmt.Errorf("panic: %v", x)}
+	}
+}
+
+func (t *Throttle) observeLeases(d throttle.Decision) func() {
+	if d.Grant.Zero() {
+		return func() {}
+	}
+	each := func(delta int) {
+		for _, r := range d.Rules {
+			if r.Algorithm == throttle.Concurrency {
+				t.observer.LeaseHeld(r.Pattern+":"+r.Rule, delta)
+			}
+		}
+	}
+	each(1)
+	return func() { each(-1) }
+}
+
+// A task of our own that a crash cut off comes back with one failure more, as
+// asynq counts it, whether it had started or not. One killed before its start
+// must run again; one killed on its last attempt must not. So its last attempt
+// leaves a mark while it runs, which a crash leaves behind.
+const (
+	markStay = 5 * time.Minute // longer than asynq takes to bring a killed task back
+	markBeat = time.Minute
+	// markEnd is how long the mark stays of an attempt that asynq ended before its
+	// handler did: longer than asynq waits before a retry.
+	markEnd = 48 * time.Hour
+)
+
+func markKey(j *job) string { return "hw:run:{" + j.queue + "}:" + j.id }
+
+// fresh refuses a task that may not run any more: past its deadline, or killed
+// while it ran its last attempt.
+func (t *Throttle) fresh(ctx context.Context, j *job) error {
+	if !j.deadline.IsZero() && !time.Now().Before(j.deadline) {
+		return fmt.Errorf("headway: its deadline of %s has passed", j.deadline.UTC().Format(time.RFC3339))
+	}
+	if !j.own || j.retried <= j.budget {
+		return nil
+	}
+	marked, err := t.cfg.Redis.Exists(ctx, markKey(j)).Result()
+	if err == nil && marked > 0 {
+		return fmt.Errorf("headway: a crash ended its last attempt of %d", j.budget+1)
+	}
+	return nil
+}
+
+// started marks the last attempt of a task of our own while it runs.
+func (t *Throttle) started(asynqs context.Context, j *job) (ended func()) {
+	if !j.own || !j.last() {
+		return func() {}
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(asynqs))
+	done := make(chan struct{})
+	t.mark(ctx, j, markStay)
+	go func() {
+		defer close(done)
+		beat := time.NewTicker(markBeat)
+		defer beat.Stop()
+		for {
+			select {
+			case <-beat.C:
+				t.mark(ctx, j, markStay)
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return func() {
+		stop()
+		<-done
+		ctx := context.WithoutCancel(asynqs)
+		if asynqs.Err() != nil {
+			t.mark(ctx, j, markEnd) // asynq has counted a failure already, and heeds no more what we return
+			return
+		}
+		if err := t.cfg.Redis.Del(ctx, markKey(j)).Err(); err != nil {
+			t.observer.Failed("mark")
+		}
+	}
+}
+
+func (t *Throttle) mark(ctx context.Context, j *job, stay time.Duration) {
+	if err := t.cfg.Redis.Set(ctx, markKey(j), 1, stay).Err(); err != nil && ctx.Err() == nil {
+		t.observer.Failed("mark")
+	}
+}

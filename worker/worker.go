@@ -1,0 +1,163 @@
+// Package worker makes asynq workers keep limits: it wraps any asynq.Handler so
+// that each task is decided on before it runs, and a limited one waits for its
+// time instead of failing.
+//
+//	limiter, err := throttle.New(rdb, policy, throttle.Config{})
+//	limits, err := worker.New(worker.Config{Redis: rdb, Limiter: limiter})
+//	server := limits.NewServer(asynq.Config{Concurrency: 32})
+//	err = server.Run(mux) // any asynq.Handler
+//
+// A limited task is held in its handler when its time is near, and put back for
+// its time otherwise. Being limited burns no attempt, counts as no failure, calls
+// no ErrorHandler and never archives a task, whatever its max retry: docs/asynq.md
+// says how, and what asynq's own counters then show.
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// Config is what New needs. Redis and Limiter are required.
+type Config struct {
+	// Redis is where asynq keeps its tasks. New takes no ownership of it.
+	Redis redis.UniversalClient
+	// Limiter decides. It may keep its state in another Redis.
+	Limiter *throttle.Limiter
+	// Spends tells what a task spends from, for tasks that do not say so in their
+	// headers: the scope and the cost, 0 for 1. An empty scope means that the task
+	// is not limited. It must answer alike each time it is asked of the same
+	// task, quickly, and must not panic. Defaults to none: only headers count.
+	Spends func(*asynq.Task) (scope string, cost int64)
+	// Hold is how near a start must be for its task to wait in the handler, in a
+	// slot of the server's Concurrency. At most throttle.MaxAhead; negative means
+	// never. Defaults to 1s.
+	Hold time.Duration
+	// Holders is how many tasks may wait in handlers at once, so that limited
+	// tasks never take all slots. Defaults to three quarters of Concurrency,
+	// rounded down.
+	Holders int
+	// Observer is told what happens to tasks. Defaults to none.
+	Observer Observer
+	// Logger gets what a person should know. Defaults to none.
+	Logger *slog.Logger
+}
+
+// Observer is told what happens to tasks. Its methods are called in the tasks'
+// goroutines and must not block.
+type Observer interface {
+	// PickedUp tells of a task taken from a queue, each time it is.
+	PickedUp(queue string)
+	// Holding tells of a task that begins (1) or ends (-1) to wait in a handler.
+	Holding(delta int)
+	// Held tells how long a task waited in its handler before it ran or was put back.
+	Held(d time.Duration)
+	// Rescheduled tells of a limited task that was put back for wait.
+	Rescheduled(queue string, wait time.Duration)
+	// Ran tells of a run that ended: outcome is "ok", "failed" or "lost" (its lease).
+	Ran(queue, outcome string, took time.Duration)
+	// LeaseHeld tells of a place under a concurrency rule, payments/*:parallel,
+	// taken (1) or freed (-1).
+	LeaseHeld(rule string, delta int)
+	// Failed tells of a fault of the kind named, such as "release".
+	Failed(kind string)
+}
+
+const (
+	defaultHold = time.Second
+
+	// outagePause is how long a task is put back for when Redis does not decide.
+	outagePause = 2 * time.Second
+)
+
+// Throttle makes one process's workers keep the limits. It is safe for
+// concurrent use by any number of servers and handlers.
+type Throttle struct {
+	cfg       Config
+	client    *asynq.Client
+	inspector *asynq.Inspector
+	observer  Observer
+	log       *slog.Logger
+
+	holders chan struct{} // a place for each task that may wait in a handler
+	sized   sync.Once
+	serving context.Context //nolint:containedctx // over when Stop is called
+	stop    context.CancelFunc
+
+	isFailure func(error) bool // the user's own, set by Config
+}
+
+// New returns a Throttle. It does no I/O. The error names each field of cfg that
+// is wrong.
+func New(cfg Config) (*Throttle, error) {
+	var faults []error
+	if cfg.Redis == nil {
+		faults = append(faults, errors.New("worker: Config.Redis is nil; give the client that asynq uses"))
+	}
+	if cfg.Limiter == nil {
+		faults = append(faults, errors.New("worker: Config.Limiter is nil; see throttle.New"))
+	}
+	if cfg.Hold > throttle.MaxAhead {
+		faults = append(faults, fmt.Errorf("worker: Config.Hold is %s; the most is %s", cfg.Hold, throttle.MaxAhead))
+	}
+	if cfg.Holders < 0 {
+		faults = append(faults, fmt.Errorf("worker: Config.Holders is %d; 0 stands for three quarters of Concurrency", cfg.Holders))
+	}
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	if cfg.Hold == 0 {
+		cfg.Hold = defaultHold
+	}
+	t := &Throttle{
+		cfg:       cfg,
+		client:    asynq.NewClientFromRedisClient(cfg.Redis),
+		inspector: asynq.NewInspectorFromRedisClient(cfg.Redis),
+		observer:  cfg.Observer,
+		log:       cfg.Logger,
+		isFailure: func(err error) bool { return err != nil },
+	}
+	t.serving, t.stop = context.WithCancel(context.Background())
+	if t.observer == nil {
+		t.observer = nobody{}
+	}
+	if t.log == nil {
+		t.log = slog.New(slog.DiscardHandler)
+	}
+	return t, nil
+}
+
+// Stop makes the tasks that wait in handlers go back to their queues, and lets
+// none wait any more. Running tasks are not touched. Server.Shutdown calls it.
+func (t *Throttle) Stop() { t.stop() }
+
+// size makes the places for tasks that wait in handlers, once it is known how
+// many run at a time.
+func (t *Throttle) size(concurrency int) {
+	t.sized.Do(func() {
+		n := t.cfg.Holders
+		if n == 0 {
+			n = concurrency * 3 / 4
+		}
+		t.holders = make(chan struct{}, n)
+	})
+}
+
+type nobody struct{}
+
+func (nobody) PickedUp(string)                   {}
+func (nobody) Holding(int)                       {}
+func (nobody) Held(time.Duration)                {}
+func (nobody) Rescheduled(string, time.Duration) {}
+func (nobody) Ran(string, string, time.Duration) {}
+func (nobody) LeaseHeld(string, int)             {}
+func (nobody) Failed(string)                     {}
