@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -110,25 +111,43 @@ func draftRules(rules []Rule) []draftRule {
 	return drafts
 }
 
-// faultList collects the faults of a policy.
-type faultList []Fault
+// maxFaults is more than anybody reads of one file; a file of nothing else could
+// fill the memory with them.
+const maxFaults = 10_000
+
+// faultList collects the faults of a policy, and counts those after maxFaults.
+type faultList struct {
+	list   []Fault
+	missed int
+}
+
+func (l *faultList) none() bool { return len(l.list) == 0 }
 
 func (l *faultList) add(at place, path, reason string) {
-	*l = append(*l, Fault{Line: int(at.line), Column: int(at.column), Path: path, Reason: reason})
+	if len(l.list) == maxFaults {
+		l.missed++
+		return
+	}
+	l.list = append(l.list, Fault{Line: int(at.line), Column: int(at.column), Path: path, Reason: reason})
 }
 
 // err returns the faults in the order of the text, or nil when there are none.
-func (l faultList) err(name string) error {
-	if len(l) == 0 {
+func (l *faultList) err(name string) error {
+	if l.none() {
 		return nil
 	}
-	slices.SortStableFunc(l, func(a, b Fault) int {
+	slices.SortStableFunc(l.list, func(a, b Fault) int {
 		if a.Line != b.Line {
 			return a.Line - b.Line
 		}
 		return a.Column - b.Column
 	})
-	return &PolicyError{Name: name, Faults: l}
+	if l.missed > 0 {
+		last := l.list[len(l.list)-1]
+		last.Path, last.Reason = "", fmt.Sprintf("%d more faults are not listed; correct these first", l.missed)
+		l.list = append(l.list, last)
+	}
+	return &PolicyError{Name: name, Faults: l.list}
 }
 
 // pathTo returns the path of a name under another path.

@@ -32,8 +32,9 @@ func (f Fault) String() string {
 }
 
 // PolicyError says why a policy was refused. A policy is refused whole: nothing
-// of it is used, and Faults has every fault that could be told, in the order of
-// the text. Text that is not YAML at all has the faults of its YAML only.
+// of it is used, and Faults has every fault that can be told, in the order of the
+// text; after ten thousand, a last one says how many more there are. Text that is
+// not YAML at all has the faults of its YAML only.
 type PolicyError struct {
 	// Name is that of the file, or "policy" for one made in Go.
 	Name   string

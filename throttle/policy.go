@@ -227,7 +227,7 @@ func (d draft) policy(faults *faultList) *Policy {
 		}
 	}
 	p.root = treeOf(nil, d.scopes, "limits", "", 0, faults)
-	if len(*faults) > 0 {
+	if !faults.none() {
 		return nil
 	}
 	p.text = p.format()

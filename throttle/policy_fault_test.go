@@ -42,6 +42,7 @@ func TestParsePolicyFaults(t *testing.T) {
 		"tab":                 {"limits:\n\ta: {}\n", `2:1: this is not YAML: found character that cannot start any token while scanning for the next token; indent with spaces, not tabs`},
 		"at sign":             {"limits: @a\n", `1:9: this is not YAML: found character that cannot start any token while scanning for the next token; put text that begins with this character in quotes`},
 		"open bracket":        {"limits:\n  a: {rules: [\n\n", `4:1: this is not YAML: did not find expected node content while parsing a flow node; check the indentation, quotes and brackets up to here`},
+		"open at the end":     {"limits: {}\né: [", `2:5: this is not YAML: did not find expected node content while parsing a flow node; check the indentation, quotes and brackets up to here`},
 		"colon":               {"limits:\n  a: b: {}\n", `2:7: this is not YAML: mapping values are not allowed in this context; check the indentation, and put text that holds ": " in quotes`},
 		"open quote":          {"limits:\n  \"a: {}\n", `3:1: this is not YAML: found unexpected end of stream while scanning a quoted scalar begun on line 2; check the indentation, quotes and brackets up to here`},
 		"deep nesting":        {"limits: " + strings.Repeat("[", 65), `1:73: this is not YAML: exceeded max depth of 64 while increasing flow level; scopes need far less nesting, close a bracket`},
@@ -58,11 +59,12 @@ func TestParsePolicyFaults(t *testing.T) {
 				"4:26: limits.c.scopes.y: y is an alias, and aliases are not read; write its value out"},
 		"anchored key": {"limits: {&x a: {}, *x : {}}\n",
 			"1:10: limits: a has an anchor, and anchors are not read; remove &x\n1:20: limits: *x is an alias, and aliases are not read; write the name out"},
-		"merge key":   {"limits: {a: {<<: {rules: []}}}\n", `1:14: limits.a: << is a merge key, and merge keys are not read; write the fields out`},
-		"tagged key":  {"limits: {!!str a: {}}\n", `1:10: limits: a has a tag, and tags are not read; remove !!str`},
-		"tagged":      {"limits: !!map {}\n", `1:9: limits: limits has a tag, and tags are not read; remove !!map`},
-		"bare tag":    {"unmatched: ! deny\n", `1:12: unmatched: unmatched has a tag, and tags are not read; remove !`},
-		"mapping key": {"limits:\n  ? {a: b}\n  : {}\n", `2:5: limits: a mapping stands where a name has to; write a name`},
+		"merge key":      {"limits: {a: {<<: {rules: []}}}\n", `1:14: limits.a: << is a merge key, and merge keys are not read; write the fields out`},
+		"tagged key":     {"limits: {!!str a: {}}\n", `1:10: limits: a has a tag, and tags are not read; remove !!str`},
+		"tagged":         {"limits: !!map {}\n", `1:9: limits: limits has a tag, and tags are not read; remove !!map`},
+		"bare tag":       {"unmatched: ! deny\n", `1:12: unmatched: unmatched has a tag, and tags are not read; remove !`},
+		"tag that rings": {"limits: !%07 {}\n", `1:9: limits: limits has a tag, and tags are not read; remove "!\a"`},
+		"mapping key":    {"limits:\n  ? {a: b}\n  : {}\n", `2:5: limits: a mapping stands where a name has to; write a name`},
 
 		// Characters.
 		"not UTF-8":          {"limits: {}\n# caf\xe9\n", `2:6: byte 0xe9 is not UTF-8; save the file as UTF-8`},
@@ -132,22 +134,23 @@ func TestParsePolicyRuleFaults(t *testing.T) {
 		"algorithm near":  {`{name: r, algorithm: token_bucket, limit: 1, per: 1s}`, `1:43: limits.a.rules[0].algorithm: algorithm is "token_bucket"; did you mean token-bucket?`},
 		"algorithm empty": {`{name: r, algorithm: , limit: 1, per: 1s}`, `1:32: limits.a.rules[0].algorithm: algorithm is empty; write token-bucket, sliding-window, fixed-window or concurrency`},
 
-		"limit in quotes":  {`{name: r, algorithm: concurrency, limit: "10"}`, `1:63: limits.a.rules[0].limit: limit is the text "10"; write 10 without quotes`},
-		"limit is text":    {`{name: r, algorithm: concurrency, limit: ten}`, `1:63: limits.a.rules[0].limit: limit is the text "ten"; write a whole number in plain digits, such as 100`},
-		"limit half":       {`{name: r, algorithm: concurrency, limit: 1.5}`, `1:63: limits.a.rules[0].limit: limit is the number 1.5; write a whole number in plain digits, such as 100`},
-		"limit whole half": {`{name: r, algorithm: concurrency, limit: 1.0}`, `1:63: limits.a.rules[0].limit: limit is the number 1.0; write a whole number in plain digits, such as 100`},
-		"limit 1e3":        {`{name: r, algorithm: concurrency, limit: 1e3}`, `1:63: limits.a.rules[0].limit: limit is the number 1e3; write a whole number in plain digits, such as 100`},
-		"limit 1_000":      {`{name: r, algorithm: concurrency, limit: 1_000}`, `1:63: limits.a.rules[0].limit: limit is the number 1_000; write a whole number in plain digits, such as 100`},
-		"limit 010":        {`{name: r, algorithm: concurrency, limit: 010}`, `1:63: limits.a.rules[0].limit: limit is the number 010; write a whole number in plain digits, such as 100`},
-		"limit 0x10":       {`{name: r, algorithm: concurrency, limit: 0x10}`, `1:63: limits.a.rules[0].limit: limit is the number 0x10; write a whole number in plain digits, such as 100`},
-		"limit +1":         {`{name: r, algorithm: concurrency, limit: +1}`, `1:63: limits.a.rules[0].limit: limit is the number +1; write a whole number in plain digits, such as 100`},
-		"limit -0":         {`{name: r, algorithm: concurrency, limit: -0}`, `1:63: limits.a.rules[0].limit: limit is the number -0; write a whole number in plain digits, such as 100`},
-		"limit .inf":       {`{name: r, algorithm: concurrency, limit: .inf}`, `1:63: limits.a.rules[0].limit: limit is the number .inf; write a whole number in plain digits, such as 100`},
-		"limit is a bool":  {`{name: r, algorithm: concurrency, limit: true}`, `1:63: limits.a.rules[0].limit: limit is true; write a whole number in plain digits, such as 100`},
-		"limit is a null":  {`{name: r, algorithm: concurrency, limit: ~}`, `1:63: limits.a.rules[0].limit: limit is ~; write a whole number in plain digits, such as 100`},
-		"limit negative":   {`{name: r, algorithm: concurrency, limit: -1}`, `1:63: limits.a.rules[0].limit: limit is -1; the least is 0`},
-		"limit too large":  {`{name: r, algorithm: concurrency, limit: 1000000000001}`, `1:63: limits.a.rules[0].limit: limit is 1000000000001; the most is 1000000000000`},
-		"limit far off":    {`{name: r, algorithm: concurrency, limit: 99999999999999999999999}`, `1:63: limits.a.rules[0].limit: limit is 99999999999999999999999; the most is 1000000000000`},
+		"limit in quotes":   {`{name: r, algorithm: concurrency, limit: "10"}`, `1:63: limits.a.rules[0].limit: limit is the text "10"; write 10 without quotes`},
+		"limit is text":     {`{name: r, algorithm: concurrency, limit: ten}`, `1:63: limits.a.rules[0].limit: limit is the text "ten"; write a whole number in plain digits, such as 100`},
+		"limit half":        {`{name: r, algorithm: concurrency, limit: 1.5}`, `1:63: limits.a.rules[0].limit: limit is the number 1.5; write a whole number in plain digits, such as 100`},
+		"limit whole half":  {`{name: r, algorithm: concurrency, limit: 1.0}`, `1:63: limits.a.rules[0].limit: limit is the number 1.0; write a whole number in plain digits, such as 100`},
+		"limit 1e3":         {`{name: r, algorithm: concurrency, limit: 1e3}`, `1:63: limits.a.rules[0].limit: limit is the number 1e3; write a whole number in plain digits, such as 100`},
+		"limit 1_000":       {`{name: r, algorithm: concurrency, limit: 1_000}`, `1:63: limits.a.rules[0].limit: limit is the number 1_000; write a whole number in plain digits, such as 100`},
+		"limit 010":         {`{name: r, algorithm: concurrency, limit: 010}`, `1:63: limits.a.rules[0].limit: limit is the number 010; write a whole number in plain digits, such as 100`},
+		"limit 0x10":        {`{name: r, algorithm: concurrency, limit: 0x10}`, `1:63: limits.a.rules[0].limit: limit is the number 0x10; write a whole number in plain digits, such as 100`},
+		"limit +1":          {`{name: r, algorithm: concurrency, limit: +1}`, `1:63: limits.a.rules[0].limit: limit is the number +1; write a whole number in plain digits, such as 100`},
+		"limit -0":          {`{name: r, algorithm: concurrency, limit: -0}`, `1:63: limits.a.rules[0].limit: limit is the number -0; write a whole number in plain digits, such as 100`},
+		"limit .inf":        {`{name: r, algorithm: concurrency, limit: .inf}`, `1:63: limits.a.rules[0].limit: limit is the number .inf; write a whole number in plain digits, such as 100`},
+		"limit is a bool":   {`{name: r, algorithm: concurrency, limit: true}`, `1:63: limits.a.rules[0].limit: limit is true; write a whole number in plain digits, such as 100`},
+		"limit is a null":   {`{name: r, algorithm: concurrency, limit: ~}`, `1:63: limits.a.rules[0].limit: limit is ~; write a whole number in plain digits, such as 100`},
+		"limit negative":    {`{name: r, algorithm: concurrency, limit: -1}`, `1:63: limits.a.rules[0].limit: limit is -1; the least is 0`},
+		"limit too large":   {`{name: r, algorithm: concurrency, limit: 1000000000001}`, `1:63: limits.a.rules[0].limit: limit is 1000000000001; the most is 1000000000000`},
+		"limit without end": {`{name: r, algorithm: concurrency, limit: ` + strings.Repeat("1", 400) + `}`, `1:63: limits.a.rules[0].limit: limit is ` + strings.Repeat("1", 64) + `…; the most is 1000000000000`},
+		"limit far off":     {`{name: r, algorithm: concurrency, limit: 99999999999999999999999}`, `1:63: limits.a.rules[0].limit: limit is 99999999999999999999999; the most is 1000000000000`},
 
 		"burst zero":      {`{name: r, algorithm: token-bucket, limit: 1, per: 1s, burst: 0}`, `1:83: limits.a.rules[0].burst: burst is 0; the least is 1`},
 		"burst too large": {`{name: r, algorithm: token-bucket, limit: 1000000000000, per: 1us, burst: 1000000000001}`, `1:96: limits.a.rules[0].burst: burst is 1000000000001; the most is 1000000000000`},
@@ -329,13 +332,26 @@ func TestPolicyFileSize(t *testing.T) {
 	// Text can be short where what it says is not.
 	var b strings.Builder
 	b.WriteString("limits: {")
-	for i := range 300_000 {
-		b.WriteString(string(rune(0x10000+i)) + ": {},")
+	for i := range rune(14_000) {
+		b.WriteString(strings.Repeat("\U000e1000", maxNameBytes/4-1) + string(0xe1000+i) + ": {},")
 	}
 	b.WriteString("}\n")
 	_, err := ParsePolicy("limits.yaml", []byte(b.String()))
 	if want := `bytes long when written out; the most is 4194304: let "*" carry`; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %.300v, want %s", err, want)
+	}
+}
+
+// "after ten thousand, a last one says how many more there are"
+func TestPolicyErrorIsBounded(t *testing.T) {
+	t.Parallel()
+	_, err := ParsePolicy("limits.yaml", []byte("limits: {"+strings.Repeat("a,", 10_002)+"}\n"))
+	var fault *PolicyError
+	if !errors.As(err, &fault) || len(fault.Faults) != 10_001 {
+		t.Fatalf("got %.300v", err)
+	}
+	if got, want := fault.Faults[10_000].Reason, "2 more faults are not listed; correct these first"; got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
 }
 

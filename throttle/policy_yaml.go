@@ -231,7 +231,7 @@ func (d *decoder) number(e entry, path string) (int64, written) {
 	case !w.good():
 	case !plainNumber(text):
 		w = d.bad(e, path, "is %s; write %s", describe(e.value), want)
-	case e.value.Tag == "!!str":
+	case e.value.Style != 0:
 		w = d.bad(e, path, "is %s; write %s without quotes", describe(e.value), clip(text))
 	}
 	// Out of range gives the nearest number, which is out of bounds too.

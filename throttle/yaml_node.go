@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 
 	"go.yaml.in/yaml/v4"
 )
@@ -44,9 +45,9 @@ func (d *decoder) kind(e entry, kind yaml.Kind, path, want string) bool {
 	case n.Kind == yaml.AliasNode:
 		d.bad(e, path, "is an alias, and aliases are not read; write its value out")
 	case n.Anchor != "":
-		d.bad(e, path, "has an anchor, and anchors are not read; remove &%s", clip(n.Anchor))
+		d.bad(e, path, "has an anchor, and anchors are not read; remove &%s", mark(n.Anchor))
 	case tagged(n):
-		d.bad(e, path, "has a tag, and tags are not read; remove %s", clip(n.Tag))
+		d.bad(e, path, "has a tag, and tags are not read; remove %s", mark(n.Tag))
 	case n.Kind != kind || n.Tag == "!!null":
 		d.bad(e, path, "is %s; write %s", describe(n), want)
 	default:
@@ -90,11 +91,11 @@ func (d *decoder) entries(n *yaml.Node, path string) []entry {
 func keyReason(key *yaml.Node) string {
 	switch {
 	case key.Kind == yaml.AliasNode:
-		return fmt.Sprintf(`*%s is an alias, and aliases are not read; write the name out`, clip(key.Value))
+		return fmt.Sprintf("*%s is an alias, and aliases are not read; write the name out", mark(key.Value))
 	case key.Anchor != "":
-		return fmt.Sprintf("%s has an anchor, and anchors are not read; remove &%[2]s", pathName(key.Value), clip(key.Anchor))
+		return fmt.Sprintf("%s has an anchor, and anchors are not read; remove &%s", pathName(key.Value), mark(key.Anchor))
 	case tagged(key):
-		return fmt.Sprintf("%s has a tag, and tags are not read; remove %s", pathName(key.Value), clip(key.Tag))
+		return fmt.Sprintf("%s has a tag, and tags are not read; remove %s", pathName(key.Value), mark(key.Tag))
 	case key.Kind != yaml.ScalarNode:
 		return fmt.Sprintf("%s stands where a name has to; write a name", describe(key))
 	case key.Tag == "!!merge":
@@ -139,6 +140,14 @@ func describe(n *yaml.Node) string {
 		return fmt.Sprintf("the text %q", clip(n.Value))
 	}
 	return clip(n.Value)
+}
+
+// mark shows an anchor or a tag, which can hold anything by way of escapes.
+func mark(s string) string {
+	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return quote(clip(s))
+	}
+	return clip(s)
 }
 
 // clip keeps what is quoted of a file readable.

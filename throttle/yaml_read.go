@@ -110,6 +110,9 @@ func (l *faultList) syntax(data []byte, err error) {
 		return
 	}
 	at := place{line: int32(fault.Mark.Line), column: int32(max(fault.Mark.Column, 1))}
+	if end := endOf(data); at.line > end.line {
+		at = end // YAML counts a line after text that does not end in one
+	}
 	reason := "this is not YAML: " + fault.Message
 	if fault.ContextMsg != "" {
 		reason += " " + fault.ContextMsg
@@ -140,6 +143,12 @@ func syntaxHint(reason string, data []byte, at place) string {
 		return `check the indentation, and put text that holds ": " in quotes`
 	}
 	return "check the indentation, quotes and brackets up to here"
+}
+
+// endOf returns the place just after a text.
+func endOf(data []byte) place {
+	last := data[bytes.LastIndexByte(data, '\n')+1:]
+	return place{line: int32(bytes.Count(data, []byte("\n")) + 1), column: int32(utf8.RuneCount(last) + 1)}
 }
 
 // lineAt returns the byte at a line and column, where only ASCII goes before it.

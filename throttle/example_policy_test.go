@@ -1,0 +1,136 @@
+package throttle_test
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// Every level of the path that has rules is checked, and acme's rule is laid
+// over the one that every tenant has.
+func ExampleParsePolicy() {
+	policy, err := throttle.ParsePolicy("limits.yaml", []byte(`
+limits:
+  payments:
+    rules:
+      - {name: account, algorithm: sliding-window, limit: 200, per: 1s}
+    scopes:
+      "*":
+        rules:
+          - {name: tenant, algorithm: token-bucket, limit: 20, per: 1s, burst: 5}
+          - {name: parallel, algorithm: concurrency, limit: 4}
+      acme:
+        rules:
+          - {name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 20}
+`))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	scope, err := throttle.ParseScope("payments/acme/refunds")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	bounds, err := policy.Match(scope)
+	for _, b := range bounds {
+		fmt.Printf("%s: %s of %d at %s\n", b.Rule.Name, b.Rule.Algorithm, b.Rule.Limit, b.Scope)
+	}
+	fmt.Println(err)
+	// Output:
+	// account: sliding-window of 200 at payments
+	// tenant: token-bucket of 100 at payments/acme
+	// parallel: concurrency of 4 at payments/acme
+	// <nil>
+}
+
+// A file with an error is refused whole, with all that is wrong with it.
+func ExampleParsePolicy_faults() {
+	_, err := throttle.ParsePolicy("limits.yaml", []byte(`
+limits:
+  payments:
+    rules:
+      - {name: account, algorithm: sliding_window, limit: "200", per: 1s}
+      - {name: daily, algorithm: fixed-window, limit: 1000, per: 60}
+`))
+	fmt.Println(err)
+	// Output:
+	// limits.yaml:5:36: limits.payments.rules[0].algorithm: algorithm is "sliding_window"; did you mean sliding-window?
+	// limits.yaml:5:59: limits.payments.rules[0].limit: limit is the text "200"; write 200 without quotes
+	// limits.yaml:6:66: limits.payments.rules[1].per: per is the number 60, which has no unit; write 60s if seconds are meant
+}
+
+// A program can make its policy itself; the same checks hold.
+func ExampleNewPolicy() {
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{
+		"payments": {
+			Rules: []throttle.Rule{
+				{Name: "account", Algorithm: throttle.SlidingWindow, Limit: 200, Per: time.Second},
+			},
+			Scopes: map[string]throttle.Node{
+				"internal": {Rules: []throttle.Rule{{Name: "burst", Algorithm: throttle.TokenBucket, Limit: 5, Per: time.Minute, Burst: 10}}},
+			},
+		},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%s", policy.YAML())
+	// Output:
+	// unmatched: deny
+	// limits:
+	//   payments:
+	//     rules:
+	//       - {name: account, algorithm: sliding-window, limit: 200, per: 1s}
+	//     scopes:
+	//       internal:
+	//         rules:
+	//           - {name: burst, algorithm: token-bucket, limit: 5, per: 1m, burst: 10}
+}
+
+// Check tells before a task is made what no waiting would cure.
+func ExamplePolicy_Check() {
+	policy, err := throttle.LoadPolicy("testdata/limits.yaml")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, task := range []struct {
+		scope string
+		cost  int64
+	}{{"payments/acme", 20}, {"payments/acme", 21}, {"mail", 1}} {
+		scope, err := throttle.ParseScope(task.scope)
+		if err != nil {
+			fmt.Println(err)
+			continue
+		}
+		var cost *throttle.CostError
+		var unmatched *throttle.UnmatchedError
+		switch err := policy.Check(scope, task.cost); {
+		case errors.As(err, &cost):
+			fmt.Printf("%s: cost %d, but %s admits %d\n", scope, cost.Cost, cost.Rule, cost.Capacity)
+		case errors.As(err, &unmatched):
+			fmt.Printf("%s: no rule\n", scope)
+		default:
+			fmt.Printf("%s: can pass\n", scope)
+		}
+	}
+	// Output:
+	// payments/acme: can pass
+	// payments/acme: cost 21, but tenant admits 20
+	// mail: no rule
+}
+
+// Names can hold any character but '/', control characters and the name "*".
+func ExampleParseScope() {
+	scope, err := throttle.ParseScope("payments/acme {eu}/refunds")
+	fmt.Println(scope.Provider(), scope.Len(), scope.Prefix(2), err)
+	_, err = throttle.ParseScope("payments//refunds")
+	fmt.Println(err)
+	// Output:
+	// payments 3 payments/acme {eu} <nil>
+	// throttle: scope "payments//refunds": name 2 is empty; write 1 to 128 bytes
+}
