@@ -48,20 +48,31 @@ type series struct {
 	leases                            prometheus.Gauge
 }
 
+// ruleKey names a rule by where the policy has it and its name there. It is
+// looked up as it is, so that a decision allocates nothing.
+type ruleKey struct{ pattern, name string }
+
+func (k ruleKey) label() string {
+	if k.pattern == "" {
+		return label(k.name)
+	}
+	return label(k.pattern + ":" + k.name)
+}
+
 // seriesSet is the series of each rule; those above the bound share one.
 type seriesSet struct {
 	mu     sync.RWMutex
-	rules  map[string]*series
+	rules  map[ruleKey]*series
 	max    int
 	other  *series
 	create func(rule string) *series
 }
 
 func newSeriesSet(bound int, create func(string) *series) *seriesSet {
-	return &seriesSet{rules: make(map[string]*series), max: bound, create: create}
+	return &seriesSet{rules: make(map[ruleKey]*series), max: bound, create: create}
 }
 
-func (s *seriesSet) of(rule string) *series {
+func (s *seriesSet) of(rule ruleKey) *series {
 	s.mu.RLock()
 	known, full := s.rules[rule], s.other
 	s.mu.RUnlock()
@@ -77,7 +88,7 @@ func (s *seriesSet) of(rule string) *series {
 		return known
 	}
 	if len(s.rules) < s.max {
-		s.rules[rule] = s.create(label(rule))
+		s.rules[rule] = s.create(rule.label())
 		return s.rules[rule]
 	}
 	if s.other == nil {

@@ -24,7 +24,7 @@ import (
 // colon, which these lack.
 const (
 	Other = "other" // one of those above the bound
-	None  = "none"  // a decision that met no rule
+	None  = "none"  // nothing was decided, so no rule is known
 )
 
 // The bounds of labels that are few by nature: queues are configured, kinds
@@ -99,9 +99,9 @@ func New(cfg Config) *Metrics {
 
 func (m *Metrics) makeRuleMetrics() {
 	m.decisions = counters(m, "decisions_total",
-		"Decisions that met the rule, by what the rule said: allowed, denied, error (nothing was decided) or degraded (Redis could not answer and the failure policy let it pass).",
+		"Decisions that met the rule, by what the rule said: allowed or denied, degraded when Redis could not answer and the failure policy spoke; error when nothing was decided.",
 		"rule", "outcome")
-	m.denials = counters(m, "denials_total", "Decisions that this rule refused.", "rule")
+	m.denials = counters(m, "denials_total", "Decisions in which this rule had no room.", "rule")
 	m.waits = histograms(m, "wait_seconds", "How long a denial by this rule asked the task to wait.", waitBuckets, "rule")
 	m.leases = gauges(m, "leases", "Places under a concurrency rule that this process holds.", "rule")
 	m.deciding = histogram(m, "decision_seconds", "How long a decision took, round trip included.", decisionBuckets)

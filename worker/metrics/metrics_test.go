@@ -1,16 +1,22 @@
 package metrics
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"regexp"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
 )
+
+func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
 func scrape(t *testing.T, m *Metrics) string {
 	t.Helper()
@@ -32,27 +38,44 @@ func wantLines(t *testing.T, page string, lines ...string) {
 	}
 }
 
+func one(pattern, rule string) throttle.Decision {
+	return throttle.Decision{Rules: []throttle.RuleState{{Pattern: pattern, Rule: rule}}}
+}
+
+var _ throttle.Observer = (*Metrics)(nil)
+
 func TestDecided(t *testing.T) {
 	t.Parallel()
 	m := New(Config{})
-	const account, refunds = "payments:account", "payments/*/refunds:refunds"
-	m.Decided([]RuleOutcome{{Rule: account, Allowed: true}, {Rule: refunds, Allowed: true}}, 2*time.Millisecond, nil, false)
-	m.Decided([]RuleOutcome{{Rule: account, Allowed: true}, {Rule: refunds, RetryAfter: 2 * time.Second}}, time.Millisecond, nil, false)
-	m.Decided([]RuleOutcome{{Rule: account}, {Rule: refunds}}, time.Second, errors.New("down"), false)
-	m.Decided([]RuleOutcome{{Rule: account, Allowed: true}}, time.Second, nil, true)
-	m.Decided(nil, time.Millisecond, nil, false)
+	account := throttle.RuleState{Scope: "payments", Pattern: "payments", Rule: "account"}
+	refunds := throttle.RuleState{Scope: "payments/acme/refunds", Pattern: "payments/*/refunds", Rule: "refunds"}
+	full := refunds
+	full.Limited, full.RetryAfter = true, 2*time.Second
+	suspended := full
+	suspended.RetryAfter = throttle.Unknown
+	decide := func(degraded bool, rules ...throttle.RuleState) throttle.Decision {
+		return throttle.Decision{Rules: rules, Degraded: degraded}
+	}
+	m.Decided(decide(false, account, refunds), 2*time.Millisecond, nil)
+	m.Decided(decide(false, account, full), time.Millisecond, nil)
+	m.Decided(decide(false, account, suspended), time.Millisecond, nil)
+	m.Decided(decide(true, account), time.Second, nil)
+	m.Decided(decide(true, full), time.Second, nil)
+	m.Decided(throttle.Decision{}, time.Second, throttle.ErrUnavailable)
+	m.Decided(throttle.Decision{}, time.Second, fmt.Errorf("stopped: %w", context.Canceled))
 	wantLines(t, scrape(t, m),
-		`headway_decisions_total{outcome="allowed",rule="payments:account"} 2`,
+		`headway_decisions_total{outcome="allowed",rule="payments:account"} 3`,
 		`headway_decisions_total{outcome="denied",rule="payments:account"} 0`,
-		`headway_decisions_total{outcome="error",rule="payments:account"} 1`,
 		`headway_decisions_total{outcome="degraded",rule="payments:account"} 1`,
-		`headway_decisions_total{outcome="denied",rule="payments/*/refunds:refunds"} 1`,
-		`headway_decisions_total{outcome="allowed",rule="none"} 1`,
-		`headway_denials_total{rule="payments/*/refunds:refunds"} 1`,
+		`headway_decisions_total{outcome="denied",rule="payments/*/refunds:refunds"} 2`,
+		`headway_decisions_total{outcome="degraded",rule="payments/*/refunds:refunds"} 1`,
+		`headway_decisions_total{outcome="error",rule="none"} 1`,
+		`headway_denials_total{rule="payments/*/refunds:refunds"} 3`,
 		`headway_denials_total{rule="payments:account"} 0`,
 		`headway_wait_seconds_bucket{rule="payments/*/refunds:refunds",le="1"} 0`,
-		`headway_wait_seconds_bucket{rule="payments/*/refunds:refunds",le="3"} 1`,
-		`headway_decision_seconds_count 5`,
+		`headway_wait_seconds_bucket{rule="payments/*/refunds:refunds",le="3"} 2`,
+		`headway_wait_seconds_count{rule="payments/*/refunds:refunds"} 2`,
+		`headway_decision_seconds_count 7`,
 		`headway_decision_seconds_bucket{le="0.003"} 3`,
 	)
 }
@@ -103,6 +126,29 @@ func TestRedisDownFromTheStart(t *testing.T) {
 	wantLines(t, scrape(t, m), "headway_redis_up 0", "headway_redis_outages_total 1")
 }
 
+// TestLabelsHoldNoTenant holds that rule is "the place of a rule in the policy
+// …, never the tenant that the star stood for".
+func TestLabelsHoldNoTenant(t *testing.T) {
+	t.Parallel()
+	policy, err := throttle.ParsePolicy("limits.yaml", []byte("limits: {payments: {scopes: {'*': {rules: [{name: tenant, algorithm: concurrency, limit: 4}]}}}}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := New(Config{})
+	limiter, err := throttle.New(redistest.Client(t), policy, throttle.Config{Observer: m, Prefix: redistest.Prefix(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := limiter.Allow(t.Context(), "payments/acme"); err != nil {
+		t.Fatal(err)
+	}
+	page := scrape(t, m)
+	wantLines(t, page, `headway_decisions_total{outcome="allowed",rule="payments/*:tenant"} 1`)
+	if strings.Contains(page, "acme") {
+		t.Error("the page names the tenant")
+	}
+}
+
 // TestBounded holds that labels are bounded: "Beyond the first Config.MaxRules
 // rules, further ones are counted together as rule="other"".
 func TestBounded(t *testing.T) {
@@ -113,7 +159,7 @@ func TestBounded(t *testing.T) {
 	for g := range 4 {
 		wg.Go(func() {
 			for i := g; i < rules; i += 4 {
-				m.Decided([]RuleOutcome{{Rule: fmt.Sprintf("p%d:r", i), Allowed: true}}, time.Millisecond, nil, false)
+				m.Decided(one(fmt.Sprintf("p%d", i), "r"), time.Millisecond, nil)
 				m.PickedUp(fmt.Sprintf("q%d", i))
 				m.Failed(fmt.Sprintf("k%d", i))
 				m.Ran(fmt.Sprintf("q%d", i), fmt.Sprintf("o%d", i), time.Second)
@@ -147,7 +193,7 @@ func TestBounded(t *testing.T) {
 func TestHostileLabels(t *testing.T) {
 	t.Parallel()
 	m := New(Config{Version: "\xff"})
-	m.Decided([]RuleOutcome{{Rule: "a\xff\"\n{}:r", Allowed: true}}, time.Millisecond, nil, false)
+	m.Decided(one("a\xff\"\n{}", "r"), time.Millisecond, nil)
 	m.PickedUp("\xc3\x28")
 	m.Failed("")
 	wantLines(t, scrape(t, m), "headway_decisions_total{outcome=\"allowed\",rule=\"a\uFFFD\\\"\\n{}:r\"} 1")
@@ -168,11 +214,13 @@ func TestTwoAtOnce(t *testing.T) {
 
 func BenchmarkDecided(b *testing.B) {
 	m := New(Config{})
-	rules := []RuleOutcome{{Rule: "a:x", Allowed: true}, {Rule: "a/*:y", Allowed: true}, {Rule: "a/*:z"}}
+	d := throttle.Decision{Rules: []throttle.RuleState{
+		{Pattern: "a", Rule: "x"}, {Pattern: "a/*", Rule: "y"}, {Pattern: "a/*", Rule: "z", Limited: true},
+	}}
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			m.Decided(rules, time.Millisecond, nil, false)
+			m.Decided(d, time.Millisecond, nil)
 		}
 	})
 }

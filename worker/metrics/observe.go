@@ -1,54 +1,59 @@
 package metrics
 
 import (
+	"context"
+	"errors"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/headway-go/headway/throttle"
 )
 
-// RuleOutcome is what one rule said in a decision.
-type RuleOutcome struct {
-	// Rule is the rule's place in the policy: payments/*/refunds:refunds.
-	Rule string
-	// Allowed is whether this rule had room, whatever the others said.
-	Allowed bool
-	// RetryAfter is how long the rule asks to wait; 0 when not known.
-	RetryAfter time.Duration
-}
-
-// Decided counts one decision: what each rule that it met said, and how long it
-// took. err is why nothing was decided; degraded tells that Redis could not
-// answer and the rules' failure policy let the task pass.
-func (m *Metrics) Decided(rules []RuleOutcome, took time.Duration, err error, degraded bool) {
+// Decided counts one decision of a limiter: what each rule that it met said,
+// and how long it took. It implements throttle.Observer.
+func (m *Metrics) Decided(d throttle.Decision, took time.Duration, err error) {
 	m.deciding.Observe(took.Seconds())
-	if len(rules) == 0 {
-		m.rules.of(None).decided(RuleOutcome{Allowed: true}, err, degraded)
+	switch {
+	case errors.Is(err, context.Canceled):
+		return // nobody wanted the answer any more
+	case err != nil:
+		m.rules.of(ruleKey{name: None}).failed.Inc()
 		return
 	}
-	for _, r := range rules {
-		m.rules.of(r.Rule).decided(r, err, degraded)
+	for i := range d.Rules {
+		r := &d.Rules[i]
+		m.rules.of(ruleKey{r.Pattern, r.Rule}).decided(r, d.Degraded)
 	}
 }
 
-func (s *series) decided(r RuleOutcome, err error, degraded bool) {
+func (s *series) decided(r *throttle.RuleState, degraded bool) {
 	switch {
-	case err != nil:
-		s.failed.Inc()
 	case degraded:
 		s.degraded.Inc()
-	case r.Allowed:
-		s.allowed.Inc()
-	default:
+	case r.Limited:
 		s.denied.Inc()
-		s.denials.Inc()
-		if r.RetryAfter > 0 {
-			s.wait.Observe(r.RetryAfter.Seconds())
-		}
+	default:
+		s.allowed.Inc()
+	}
+	if !r.Limited {
+		return
+	}
+	s.denials.Inc()
+	if r.RetryAfter < throttle.Unknown {
+		s.wait.Observe(r.RetryAfter.Seconds())
 	}
 }
 
 // LeaseHeld counts places under a concurrency rule: 1 for one that was taken,
-// -1 for one that was freed or lost.
-func (m *Metrics) LeaseHeld(rule string, delta int) { m.rules.of(rule).leases.Add(float64(delta)) }
+// -1 for one that was freed or lost. rule is as in the label: payments/*:parallel.
+func (m *Metrics) LeaseHeld(rule string, delta int) {
+	key := ruleKey{name: rule}
+	if i := strings.LastIndexByte(rule, ':'); i >= 0 {
+		key = ruleKey{rule[:i], rule[i+1:]}
+	}
+	m.rules.of(key).leases.Add(float64(delta))
+}
 
 // PickedUp counts a task that was taken from queue.
 func (m *Metrics) PickedUp(queue string) { m.pickups.WithLabelValues(m.queues.of(queue)).Inc() }

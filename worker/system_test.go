@@ -1,0 +1,393 @@
+package worker
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+)
+
+// system is an asynq server whose tasks keep limits, over a Redis of its own.
+type system struct {
+	t         *testing.T
+	server    *redistest.Server
+	rdb       *redis.Client
+	throttle  *Throttle
+	inspector *asynq.Inspector
+	client    *asynq.Client
+	queue     *queue.Client
+	seen      *seen
+
+	mu    sync.Mutex
+	runs  map[string]int
+	ended chan string
+}
+
+// bound is how long a test waits for what must happen.
+const bound = 30 * time.Second
+
+func newSystem(t *testing.T, rules []throttle.Rule, cfg Config) *system {
+	t.Helper()
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: rules}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &system{t: t, server: redistest.NewServer(t), seen: &seen{}, runs: map[string]int{}, ended: make(chan string, 10_000)}
+	s.rdb = s.server.Client(t)
+	limiter, err := throttle.New(s.rdb, policy, throttle.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Redis, cfg.Limiter, cfg.Observer = s.rdb, limiter, s.seen
+	if s.throttle, err = New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	s.inspector = asynq.NewInspectorFromRedisClient(s.rdb)
+	s.client = asynq.NewClientFromRedisClient(s.rdb)
+	s.queue = queue.NewClient(s.rdb, queue.ClientConfig{})
+	return s
+}
+
+// serve starts a server; it is shut down when the test ends.
+func (s *system) serve(cfg asynq.Config, handler asynq.HandlerFunc) *Server {
+	s.t.Helper()
+	if cfg.Concurrency == 0 {
+		cfg.Concurrency = 4
+	}
+	cfg.LogLevel, cfg.TaskCheckInterval, cfg.DelayedTaskCheckInterval = asynq.FatalLevel, 20*time.Millisecond, 100*time.Millisecond
+	server := s.throttle.NewServer(cfg)
+	if err := server.Start(s.counting(handler)); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(server.Shutdown)
+	return server
+}
+
+func (s *system) counting(handler asynq.HandlerFunc) asynq.HandlerFunc {
+	return func(ctx context.Context, task *asynq.Task) error {
+		id, _ := asynq.GetTaskID(ctx)
+		s.mu.Lock()
+		s.runs[id]++
+		s.mu.Unlock()
+		defer func() { s.ended <- id }()
+		if handler == nil {
+			return nil
+		}
+		return handler(ctx, task)
+	}
+}
+
+func (s *system) ran(id string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.runs[id]
+}
+
+func (s *system) add(task queue.Task) {
+	s.t.Helper()
+	if task.Type == "" {
+		task.Type = "work"
+	}
+	if task.Scope == "" {
+		task.Scope = "p/a"
+	}
+	if _, err := s.queue.Enqueue(s.t.Context(), task); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// addForeign enqueues with asynq alone, headers included.
+func (s *system) addForeign(id string, opts ...asynq.Option) {
+	s.t.Helper()
+	task := asynq.NewTaskWithHeaders("work", []byte(`{"id":"`+id+`"}`), map[string]string{queue.HeaderScope: "p/a", "x-own": id})
+	if _, err := s.client.EnqueueContext(s.t.Context(), task, append(opts, asynq.TaskID(id))...); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *system) until(what string, cond func() bool) {
+	s.t.Helper()
+	redistest.WaitFor(s.t, what, bound, cond)
+}
+
+// info returns what asynq knows of a task, nil when nothing.
+func (s *system) info(id string) *asynq.TaskInfo {
+	info, err := s.inspector.GetTaskInfo("default", id)
+	if err != nil {
+		return nil
+	}
+	return info
+}
+
+func (s *system) counters() (processed, failed int) {
+	s.t.Helper()
+	info, err := s.inspector.GetQueueInfo("default")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return info.ProcessedTotal, info.FailedTotal
+}
+
+// seen is an Observer that remembers.
+type seen struct {
+	mu          sync.Mutex
+	pickups     int
+	rescheduled int
+	holding     int
+	mostHolding int
+	leases      int
+	faults      []string
+	outcomes    []string
+}
+
+func (o *seen) with(f func()) { o.mu.Lock(); defer o.mu.Unlock(); f() }
+
+func (o *seen) PickedUp(string)                   { o.with(func() { o.pickups++ }) }
+func (o *seen) Held(time.Duration)                {}
+func (o *seen) Rescheduled(string, time.Duration) { o.with(func() { o.rescheduled++ }) }
+func (o *seen) LeaseHeld(_ string, delta int)     { o.with(func() { o.leases += delta }) }
+func (o *seen) Failed(kind string)                { o.with(func() { o.faults = append(o.faults, kind) }) }
+func (o *seen) Holding(delta int) {
+	o.with(func() { o.holding += delta; o.mostHolding = max(o.mostHolding, o.holding) })
+}
+func (o *seen) Ran(_, outcome string, _ time.Duration) {
+	o.with(func() { o.outcomes = append(o.outcomes, outcome) })
+}
+
+func (o *seen) get(f func(*seen) int) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return f(o)
+}
+
+func perSecond(limit int64) []throttle.Rule {
+	return []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: limit, Per: time.Second}}
+}
+
+func perHour(limit int64) []throttle.Rule {
+	return []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: limit, Per: time.Hour}}
+}
+
+// "Being limited burns no attempt, counts as no failure, calls no ErrorHandler
+// and never archives a task, whatever its max retry."
+func TestLimitedIsNoFailure(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perSecond(5), Config{Hold: -1})
+	var handled []error
+	for i := range 20 {
+		id := string(rune('a' + i))
+		if i%2 == 0 {
+			s.add(queue.Task{ID: id, MaxRetry: queue.Retries(0)})
+		} else {
+			s.addForeign(id, asynq.MaxRetry(1))
+		}
+	}
+	s.serve(asynq.Config{ErrorHandler: asynq.ErrorHandlerFunc(func(_ context.Context, _ *asynq.Task, err error) {
+		s.mu.Lock()
+		handled = append(handled, err)
+		s.mu.Unlock()
+	})}, nil)
+	for range 20 {
+		<-s.ended
+	}
+	s.until("the last task is done", func() bool { n, _ := s.counters(); return n == 20 })
+	if _, failed := s.counters(); failed != 0 || len(handled) != 0 {
+		t.Errorf("asynq counts %d failures and told of %v", failed, handled)
+	}
+	if n := s.seen.get(func(o *seen) int { return o.rescheduled }); n < 10 {
+		t.Errorf("only %d reschedules: the test did not limit", n)
+	}
+}
+
+// "A foreign task on its last attempt keeps id, type, payload, headers, queue and budget."
+func TestForeignLastAttempt(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perSecond(1), Config{Hold: -1})
+	var got []*asynq.Task
+	for _, id := range []string{"a", "b", "c", "d"} {
+		s.addForeign(id, asynq.MaxRetry(0), asynq.Retention(time.Hour), asynq.Timeout(time.Minute))
+	}
+	s.serve(asynq.Config{}, func(_ context.Context, task *asynq.Task) error {
+		s.mu.Lock()
+		got = append(got, task)
+		s.mu.Unlock()
+		return nil
+	})
+	for range 4 {
+		<-s.ended
+	}
+	for _, id := range []string{"a", "b", "c", "d"} {
+		s.until("task "+id+" is completed", func() bool {
+			info := s.info(id)
+			return info != nil && info.State == asynq.TaskStateCompleted
+		})
+		if n := s.ran(id); n != 1 {
+			t.Errorf("task %s ran %d times", id, n)
+		}
+	}
+	for _, task := range got {
+		id := task.Headers()["x-own"]
+		if task.Type() != "work" || string(task.Payload()) != `{"id":"`+id+`"}` {
+			t.Errorf("got %s %s %v", task.Type(), task.Payload(), task.Headers())
+		}
+	}
+	if _, failed := s.counters(); failed != 0 {
+		t.Errorf("asynq counts %d failures", failed)
+	}
+}
+
+// "A foreign task on its last attempt keeps its budget": a real failure ends it.
+func TestForeignLastAttemptFails(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perSecond(1), Config{Hold: -1})
+	s.addForeign("first", asynq.MaxRetry(0))
+	s.addForeign("second", asynq.MaxRetry(0))
+	s.serve(asynq.Config{Concurrency: 1}, func(context.Context, *asynq.Task) error { return context.DeadlineExceeded })
+	for _, id := range []string{"first", "second"} {
+		s.until(id+" is archived", func() bool {
+			info := s.info(id)
+			return info != nil && info.State == asynq.TaskStateArchived
+		})
+		if n := s.ran(id); n != 1 {
+			t.Errorf("task %s ran %d times", id, n)
+		}
+	}
+}
+
+// "its budget is in a header": a task of our own fails for good after it.
+func TestOwnBudget(t *testing.T) {
+	t.Parallel()
+	for name, handler := range map[string]asynq.HandlerFunc{
+		"error": func(context.Context, *asynq.Task) error { return context.DeadlineExceeded },
+		"panic": func(context.Context, *asynq.Task) error { panic("boom") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSystem(t, perSecond(100), Config{})
+			s.add(queue.Task{ID: "t", MaxRetry: queue.Retries(2)})
+			s.serve(asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 }}, handler)
+			s.until("the task is archived", func() bool {
+				info := s.info("t")
+				return info != nil && info.State == asynq.TaskStateArchived
+			})
+			if n := s.ran("t"); n != 3 {
+				t.Errorf("it ran %d times, want 3", n)
+			}
+			if text := s.info("t").LastErr; strings.Contains(text, "skip retry") || strings.Contains(text, "goroutine") {
+				t.Errorf("its last error is %q", text)
+			}
+		})
+	}
+}
+
+// "in bounded number, so that limited tasks never take all slots"
+func TestHoldersAreBounded(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: 4, Per: time.Second}}, Config{Holders: 2})
+	for i := range 12 {
+		s.add(queue.Task{ID: "limited" + string(rune('a'+i))})
+	}
+	s.serve(asynq.Config{Concurrency: 3}, nil)
+	for range 12 {
+		<-s.ended
+	}
+	most, held := s.seen.get(func(o *seen) int { return o.mostHolding }), s.seen.get(func(o *seen) int { return o.rescheduled })
+	if most != 2 || held == 0 {
+		t.Errorf("%d held at once, want 2; %d rescheduled", most, held)
+	}
+}
+
+// "keeps the text of its last real error"
+func TestLastErrorIsKept(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perSecond(1), Config{Hold: -1})
+	s.add(queue.Task{ID: "t", MaxRetry: queue.Retries(3)})
+	blocker := make(chan struct{})
+	s.serve(asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 }},
+		func(ctx context.Context, _ *asynq.Task) error {
+			if n, _ := asynq.GetRetryCount(ctx); n == 0 {
+				return context.DeadlineExceeded
+			}
+			<-blocker
+			return nil
+		})
+	s.until("the task waits after its failure", func() bool {
+		info := s.info("t")
+		return info != nil && info.State == asynq.TaskStateRetry && s.seen.get(func(o *seen) int { return o.rescheduled }) > 0
+	})
+	if text := s.info("t").LastErr; text != context.DeadlineExceeded.Error() {
+		t.Errorf("its last error is %q", text)
+	}
+	close(blocker)
+	<-s.ended
+}
+
+// "A task whose scope, cost or headers can never pass, or that next has no
+// handler for, fails for good with that reason and spends nothing."
+func TestNeverPasses(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perHour(3), Config{})
+	s.add(queue.Task{ID: "unmatched", Scope: "other/x"})
+	s.add(queue.Task{ID: "cost", Cost: 4})
+	s.add(queue.Task{ID: "type", Type: "unknown"})
+	s.client.Enqueue(asynq.NewTaskWithHeaders("work", nil, map[string]string{queue.HeaderScope: "p", queue.HeaderCost: "x"}), asynq.TaskID("header")) //nolint:errcheck // seen below
+	mux := asynq.NewServeMux()
+	mux.HandleFunc("work", func(context.Context, *asynq.Task) error { return nil })
+	cfg := asynq.Config{Concurrency: 2, LogLevel: asynq.FatalLevel, TaskCheckInterval: 20 * time.Millisecond}
+	server := s.throttle.NewServer(cfg)
+	if err := server.Start(mux); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Shutdown)
+	for id, want := range map[string]string{
+		"unmatched": "other/x", "cost": "4", "type": `no handler is registered for tasks of type "unknown"`, "header": queue.HeaderCost,
+	} {
+		s.until(id+" is archived", func() bool {
+			info := s.info(id)
+			return info != nil && info.State == asynq.TaskStateArchived
+		})
+		if text := s.info(id).LastErr; !strings.Contains(text, want) {
+			t.Errorf("%s failed with %q, want %q in it", id, text, want)
+		}
+	}
+	d, err := s.throttle.cfg.Limiter.Peek(t.Context(), throttle.Request{Scope: "p/a"})
+	if err != nil || d.Rules[0].Remaining != 3 {
+		t.Errorf("%+v, %v: something was spent", d, err)
+	}
+}
+
+// "No unit stays with a run that ended": places are freed by success, failure and panic.
+func TestPlacesAreFreed(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1, Lease: time.Hour}}, Config{})
+	for _, id := range []string{"ok", "fails", "panics", "after"} {
+		s.add(queue.Task{ID: id, MaxRetry: queue.Retries(0)})
+	}
+	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
+		switch id, _ := asynq.GetTaskID(ctx); id {
+		case "fails":
+			return context.Canceled
+		case "panics":
+			panic("boom")
+		}
+		return nil
+	})
+	var ended []string
+	for range 4 {
+		ended = append(ended, <-s.ended)
+	}
+	slices.Sort(ended)
+	if want := []string{"after", "fails", "ok", "panics"}; !slices.Equal(ended, want) {
+		t.Errorf("%v ran, want %v", ended, want)
+	}
+	s.until("no place is held", func() bool { return s.seen.get(func(o *seen) int { return o.leases }) == 0 })
+}
