@@ -74,17 +74,24 @@ do
     r.total = r.total + units
   end
 
-  -- Writes the log anew in the rule's own tick, each time rounded up.
-  local function retick(r, tick)
-    local old = { log = r.log, head = r.head, tick = r.tick, tail = r.tail, count = r.count }
+  -- Writes all entries anew, in another tick, each time rounded up; change says
+  -- how many units an entry keeps, and one that keeps none is gone. Entries are
+  -- not merged: their units have been put off by a grain already.
+  local function rewrite(r, tick, change)
+    local old = { log = r.log, head = r.head, tick = r.tick, tail = r.tail, count = r.count, span = r.span }
     clear(r, 0)
     r.tick = tick
-    each(old, function(time, units)
-      put(r, ceil(time / tick) * tick, units)
-    end)
-    if old.count > 0 then
-      put(r, ceil(old.tail / tick) * tick, old.count)
+    local function keep(time, units, span)
+      units = change(time, units)
+      if units > 0 then
+        push(r)
+        r.tail, r.count, r.span, r.total = ceil(time / tick) * tick, units, span, r.total + units
+      end
     end
+    each(old, function(time, units)
+      keep(time, units, 0)
+    end)
+    keep(old.tail, old.count, old.span)
   end
 
   -- Forgets what has left the window.
@@ -124,7 +131,9 @@ do
       r.head, r.last, r.tail, r.healed = r.head - step, r.last - step, r.tail - step, true
     end
     if r.tick ~= tick then
-      retick(r, tick)
+      rewrite(r, tick, function(_, units)
+        return units
+      end)
     end
     expire(r, now)
     return r
@@ -165,19 +174,14 @@ do
     if not r.found or place <= now - r.per or place > r.tail then
       return 0
     end
-    local back
-    each(r, function(time, units, from, to)
-      if time >= place then
-        back = min(units, r.cost)
-        r.log = string.sub(r.log, 1, from - 1) .. varint(units - back) .. string.sub(r.log, to)
-        return true
+    local back = 0
+    rewrite(r, r.tick, function(time, units)
+      if time < place or back > 0 then
+        return units
       end
+      back = min(units, r.cost)
+      return units - back
     end)
-    if not back then
-      back = min(r.count, r.cost)
-      r.count = r.count - back
-    end
-    r.total = r.total - back
     return back
   end
 
