@@ -1,0 +1,116 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"iter"
+)
+
+// Summary counts the results of a batch.
+type Summary struct {
+	Enqueued  int
+	Duplicate int
+	Invalid   int
+	Failed    int
+	// Random is how many of the enqueued have an id that was drawn here, and
+	// would be enqueued once more by running the batch again.
+	Random int
+}
+
+// Total returns how many results there were.
+func (s Summary) Total() int { return s.Enqueued + s.Duplicate + s.Invalid + s.Failed }
+
+func (s *Summary) count(r Result) {
+	switch r.State {
+	case Enqueued:
+		s.Enqueued++
+		if r.Random {
+			s.Random++
+		}
+	case Duplicate:
+		s.Duplicate++
+	case Invalid:
+		s.Invalid++
+	default:
+		s.Failed++
+	}
+}
+
+// EnqueueBatch enqueues entries in their order, many to a round trip, and calls
+// each (unless nil) with every result, in the same order. It reads ahead a few
+// hundred entries and 2 MiB of payloads at most, however many there are, and
+// sends what it has as soon as Redis has answered what went before.
+//
+// A bad entry is a Result, Invalid, and a taken id one, Duplicate; neither stops
+// the batch. Of two entries with the same id and queue the first is enqueued, as
+// long as the id is still taken when the second comes.
+//
+// The batch stops early, with a Summary of what was done, when ctx ends, when
+// the source fails or when Redis does. What has been read by then is still
+// sent, but for what comes after a failure of Redis. The error is ctx's, or
+// wraps the source's or Redis's. Entries with ids of their own can all be given
+// again.
+//
+// entries is ranged over by another goroutine, which has ended when EnqueueBatch
+// returns; an entry that blocks for ever must itself watch ctx.
+func (c *Client) EnqueueBatch(ctx context.Context, entries iter.Seq[Entry], each func(Result)) (Summary, error) {
+	belt := newConveyor()
+	defer context.AfterFunc(ctx, belt.end)()
+	exhausted := make(chan bool, 1)
+	go func() {
+		defer belt.end()
+		exhausted <- c.load(ctx, belt, entries)
+	}()
+	sum, err := c.unload(ctx, belt, each)
+	belt.end() // where unload failed, load shall stop
+	if whole := <-exhausted; err == nil && !whole {
+		err = ctx.Err()
+	}
+	return sum, err
+}
+
+// load puts every entry on the belt. It answers false when it had to stop.
+func (c *Client) load(ctx context.Context, belt *conveyor, entries iter.Seq[Entry]) bool {
+	for e := range entries {
+		if ctx.Err() != nil {
+			return false
+		}
+		it := c.prepare(ctx, e)
+		if it.result.State == Failed && ctx.Err() != nil {
+			return false
+		}
+		if !belt.put(it) {
+			return false
+		}
+		if it.source {
+			return true
+		}
+	}
+	return true
+}
+
+// unload sends what is on the belt until its end or the first failure.
+func (c *Client) unload(ctx context.Context, belt *conveyor, each func(Result)) (Summary, error) {
+	ctx = context.WithoutCancel(ctx) // what has been read is finished
+	var sum Summary
+	for items := belt.take(nil); items != nil; items = belt.take(items) {
+		c.send(ctx, items)
+		var stop error
+		for _, it := range items {
+			if it.source {
+				return sum, fmt.Errorf("queue: batch stopped: %w", it.result.Err)
+			}
+			sum.count(it.result)
+			if each != nil {
+				each(it.result)
+			}
+			if it.result.State == Failed && stop == nil {
+				stop = it.result.Err
+			}
+		}
+		if stop != nil {
+			return sum, stop
+		}
+	}
+	return sum, nil
+}

@@ -1,0 +1,193 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// State is what became of a task that was to be enqueued.
+type State string
+
+// The states of a Result.
+const (
+	Enqueued  State = "enqueued"  // it waits in its queue
+	Duplicate State = "duplicate" // its id is taken; nothing was changed
+	Invalid   State = "invalid"   // refused, and would be refused again
+	Failed    State = "failed"    // Redis refused, or gave no answer: then it may be enqueued
+)
+
+// Result is what became of one task.
+type Result struct {
+	Line  int    // the Entry's; 0 outside a batch
+	ID    string // empty where the line could not be read
+	Queue string
+	State State
+	// Random tells that the id was drawn here. Enqueuing the same task once more
+	// makes a second one.
+	Random bool
+	// Err is nil when Enqueued or Duplicate, an *InvalidError when Invalid, and
+	// otherwise wraps what Redis said.
+	Err error
+}
+
+// ClientConfig is how a Client checks what it enqueues. Its zero value works.
+type ClientConfig struct {
+	// Policy refuses a task whose scope it does not know, or whose cost it can
+	// never admit, before it is enqueued.
+	// Defaults to nil: scopes and costs are checked by the worker alone.
+	Policy *throttle.Policy
+}
+
+// Client enqueues tasks. It is safe for concurrent use, starts no goroutine and
+// needs no closing.
+type Client struct {
+	rdb    redis.UniversalClient
+	asynq  *asynq.Client
+	policy *throttle.Policy
+}
+
+// NewClient returns a Client that enqueues into rdb. It does no I/O and takes no
+// ownership: closing rdb stays with the caller.
+func NewClient(rdb redis.UniversalClient, cfg ClientConfig) *Client {
+	return &Client{
+		rdb:    rdb,
+		asynq:  asynq.NewClientFromRedisClient(&recorder{UniversalClient: rdb}),
+		policy: cfg.Policy,
+	}
+}
+
+// Enqueue enqueues one task, in one round trip (and one more for the first task
+// of a queue).
+//
+// An id that is taken is a Result, Duplicate, and no error. A non-nil error is
+// an *InvalidError, ctx's error, or wraps what Redis said; after an error of the
+// connection the task may be enqueued nevertheless, and enqueuing it again under
+// the same id is safe.
+//
+// go-redis sends a command again when the connection breaks before the answer.
+// A task that the first sending had enqueued is then reported as a Duplicate,
+// unless its id was drawn here.
+func (c *Client) Enqueue(ctx context.Context, t Task) (Result, error) {
+	it := c.prepare(ctx, Entry{Task: t})
+	c.send(ctx, []*item{it})
+	if it.result.Err != nil && it.result.State == Failed {
+		if cause := ctx.Err(); cause != nil {
+			it.result.Err = cause
+		}
+	}
+	return it.result, it.result.Err
+}
+
+// item is one entry of a batch on its way. Its call is nil once its result is
+// known.
+type item struct {
+	result Result
+	task   *asynq.Task
+	call   *call
+	source bool // the error is the source's
+}
+
+// prepare does all that needs no answer from Redis.
+func (c *Client) prepare(ctx context.Context, e Entry) *item {
+	it := &item{result: Result{Line: e.Line, ID: e.Task.ID, Queue: e.Task.Queue}}
+	if e.Err != nil {
+		_, bad := errors.AsType[*InvalidError](e.Err)
+		it.source = !bad
+		return it.refuse(Invalid, e.Err)
+	}
+	now := time.Now()
+	if err := c.check(e.Task, now); err != nil {
+		return it.refuse(Invalid, err)
+	}
+	t := e.Task.withDefaults()
+	if t.ID == "" {
+		t.ID, it.result.Random = randomID(), true
+	}
+	it.result.ID, it.result.Queue = t.ID, t.Queue
+	var err error
+	if it.task, err = t.asynqTask(now); err != nil {
+		return it.refuse(Invalid, &InvalidError{Faults: []Fault{{Reason: err.Error(), Err: err}}})
+	}
+	if it.call, err = record(ctx, c.asynq, it.task); err != nil {
+		return it.fail(err)
+	}
+	return it
+}
+
+// check refuses what could never run.
+func (c *Client) check(t Task, now time.Time) error {
+	found := t.validate(now, nil)
+	if c.policy == nil || found.has("scope") || found.has("cost") {
+		return found.err()
+	}
+	scope, err := throttle.ParseScope(t.Scope)
+	if err == nil {
+		err = c.policy.Check(scope, max(t.Cost, DefaultCost))
+	}
+	if ce, ok := errors.AsType[*throttle.CostError](err); ok {
+		found = append(found, costFault(ce))
+	} else if err != nil {
+		found = append(found, scopeFault(err))
+	}
+	return found.err()
+}
+
+// send enqueues the items that are still open, in order and in one pipeline, and
+// sets their results.
+func (c *Client) send(ctx context.Context, items []*item) {
+	calls := make([]*call, 0, len(items))
+	for _, it := range items {
+		if it.call != nil {
+			calls = append(calls, it.call)
+		}
+	}
+	if len(calls) == 0 {
+		return
+	}
+	exec(ctx, c.rdb, calls)
+	for _, it := range items {
+		if it.call != nil {
+			c.conclude(ctx, it)
+		}
+	}
+}
+
+// conclude turns the answer to an item's call into its result.
+func (c *Client) conclude(ctx context.Context, it *item) {
+	answer, err := it.call.answer.Result()
+	if err != nil {
+		it.fail(err)
+		return
+	}
+	if answer != accepted {
+		err = it.call.meaning(ctx, c.asynq, it.task)
+	}
+	switch {
+	case err == nil, errors.Is(err, asynq.ErrTaskIDConflict) && it.result.Random:
+		// Nobody else drew the id: the task is there from a first sending whose
+		// answer was lost.
+		it.result.State = Enqueued
+	case errors.Is(err, asynq.ErrTaskIDConflict):
+		it.result.State = Duplicate
+	default:
+		it.fail(err)
+		return
+	}
+	it.call = nil
+}
+
+func (it *item) refuse(state State, err error) *item {
+	it.result.State, it.result.Err, it.call = state, err, nil
+	return it
+}
+
+func (it *item) fail(err error) *item {
+	return it.refuse(Failed, fmt.Errorf("queue: enqueue %q in queue %q: %w", it.result.ID, it.result.Queue, err))
+}

@@ -1,0 +1,413 @@
+package queue_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math"
+	"net"
+	"reflect"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+)
+
+// info returns what asynq knows of a task.
+func info(t *testing.T, rdb redis.UniversalClient, queueName, id string) *asynq.TaskInfo {
+	t.Helper()
+	got, err := asynq.NewInspectorFromRedisClient(rdb).GetTaskInfo(queueName, id)
+	if err != nil {
+		t.Fatalf("task %q in queue %q: %v", id, queueName, err)
+	}
+	return got
+}
+
+func TestEnqueue(t *testing.T) {
+	t.Parallel()
+	rdb, name := redistest.Client(t), redistest.Prefix(t)
+	client := queue.NewClient(rdb, queue.ClientConfig{})
+	deadline := time.Now().Add(time.Hour).UTC()
+	for id, tt := range map[string]struct {
+		task    queue.Task
+		payload string
+		spec    queue.Spec
+	}{
+		"least": {
+			queue.Task{Type: "mail", Scope: "a"}, "",
+			queue.Spec{Scope: "a", Cost: 1, Budget: 25},
+		},
+		"payload": {
+			queue.Task{Type: "mail", Scope: "a", Payload: []byte(` {"a" : "<&>"} `)}, ` {"a" : "<&>"} `,
+			queue.Spec{Scope: "a", Cost: 1, Budget: 25},
+		},
+		"all": {
+			queue.Task{
+				Type: "mail", Scope: "a/b", Cost: 7, MaxRetry: queue.Retries(0), Timeout: 90 * time.Second,
+				Deadline: deadline, Priority: 3, Remember: time.Hour, Payload: []byte("null"),
+			}, "null",
+			queue.Spec{Scope: "a/b", Cost: 7, Timeout: 90 * time.Second, Deadline: deadline, Priority: 3},
+		},
+		"http": {
+			queue.Task{Type: queue.TypeHTTP, Scope: "a", HTTP: &queue.HTTP{URL: "http://h/?a=1&b=<2>"}},
+			`{"method":"GET","url":"http://h/?a=1&b=<2>"}`,
+			queue.Spec{Scope: "a", Cost: 1, Budget: 25, Timeout: 30 * time.Second},
+		},
+		"whole http": {
+			queue.Task{Type: queue.TypeHTTP, Scope: "a", Timeout: time.Second, HTTP: &queue.HTTP{
+				Method: "POST", URL: "http://h", Headers: map[string]string{"X": "1"}, Body: `{"a":1}`,
+			}},
+			`{"method":"POST","url":"http://h","headers":{"X":"1"},"body":"{\"a\":1}"}`,
+			queue.Spec{Scope: "a", Cost: 1, Budget: 25, Timeout: time.Second},
+		},
+	} {
+		t.Run(id, func(t *testing.T) {
+			t.Parallel()
+			tt.task.ID, tt.task.Queue, tt.spec.ID = id, name, id
+			got, err := client.Enqueue(t.Context(), tt.task)
+			if want := (queue.Result{ID: id, Queue: name, State: queue.Enqueued}); got != want || err != nil {
+				t.Fatalf("got %+v %v", got, err)
+			}
+			task := info(t, rdb, name, id)
+			if task.State != asynq.TaskStatePending || task.Type != tt.task.Type || string(task.Payload) != tt.payload {
+				t.Errorf("%v, type %q, payload %s", task.State, task.Type, task.Payload)
+			}
+			spec, ok, err := queue.ReadSpec(asynq.NewTaskWithHeaders(task.Type, task.Payload, task.Headers))
+			if spec != tt.spec || !ok || err != nil {
+				t.Errorf("got  %+v %v %v\nwant %+v", spec, ok, err, tt.spec)
+			}
+			// asynq shall neither archive a limited task nor cut a waiting one short.
+			if task.MaxRetry != math.MaxInt32 || task.Timeout < 3650*24*time.Hour || !task.Deadline.IsZero() || task.Retention != tt.task.Remember {
+				t.Errorf("max retry %d, timeout %v, deadline %v, retention %v", task.MaxRetry, task.Timeout, task.Deadline, task.Retention)
+			}
+		})
+	}
+}
+
+// TestEnqueueLeavesItsTask holds that a Task "is a value and is not changed by
+// enqueuing it".
+func TestEnqueueLeavesItsTask(t *testing.T) {
+	t.Parallel()
+	task := queue.Task{Type: queue.TypeHTTP, Scope: "a", Queue: redistest.Prefix(t), HTTP: &queue.HTTP{URL: "http://h"}}
+	before, request := task, *task.HTTP
+	client := queue.NewClient(redistest.Client(t), queue.ClientConfig{})
+	first, err1 := client.Enqueue(t.Context(), task)
+	second, err2 := client.Enqueue(t.Context(), task)
+	if err1 != nil || err2 != nil || first.ID == second.ID || !first.Random || len(first.ID) != 36 {
+		t.Errorf("%+v %v, %+v %v", first, err1, second, err2)
+	}
+	if !reflect.DeepEqual(task, before) || !reflect.DeepEqual(*task.HTTP, request) {
+		t.Errorf("changed to %+v", task)
+	}
+}
+
+// TestIDIsTaken holds that an id "is taken while its task waits or runs, for
+// Remember after it succeeded, and while it lies in asynq's archive".
+func TestIDIsTaken(t *testing.T) {
+	t.Parallel()
+	rdb, name := redistest.Client(t), redistest.Prefix(t)
+	client := queue.NewClient(rdb, queue.ClientConfig{})
+	task := func(id string) queue.Task {
+		return queue.Task{Type: "mail", Scope: "a", ID: id, Queue: name}
+	}
+	enqueue := func(task queue.Task, want queue.State) {
+		t.Helper()
+		if got, err := client.Enqueue(t.Context(), task); got.State != want || err != nil {
+			t.Errorf("%s: %+v %v, want %s", task.ID, got, err, want)
+		}
+	}
+	remembered := task("remembered")
+	remembered.Remember = time.Hour
+	scheduled := task("scheduled")
+	scheduled.Delay = time.Hour
+	first := []queue.Task{task("done"), remembered, scheduled, task("fails")}
+	for _, x := range first {
+		enqueue(x, queue.Enqueued)
+		enqueue(x, queue.Duplicate)
+	}
+	other := task("done")
+	other.Queue = redistest.Prefix(t)
+	enqueue(other, queue.Enqueued)
+
+	running := make(chan string)
+	server := asynq.NewServerFromRedisClient(rdb, asynq.Config{
+		Queues: map[string]int{name: 1}, TaskCheckInterval: 5 * time.Millisecond, LogLevel: asynq.FatalLevel,
+	})
+	err := server.Start(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+		id, _ := asynq.GetTaskID(ctx)
+		running <- id
+		running <- id // until the test has looked
+		if id == "fails" {
+			return asynq.SkipRetry
+		}
+		return nil
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Shutdown)
+	for range 3 {
+		enqueue(task(<-running), queue.Duplicate)
+		<-running
+	}
+	inspector := asynq.NewInspectorFromRedisClient(rdb)
+	redistest.WaitFor(t, "all to have run", 20*time.Second, func() bool {
+		q, err := inspector.GetQueueInfo(name)
+		return err == nil && q.Active == 0 && q.Completed == 1 && q.Archived == 1
+	})
+	enqueue(scheduled, queue.Duplicate)
+	enqueue(remembered, queue.Duplicate)
+	enqueue(task("fails"), queue.Duplicate)
+	go func() { <-running; <-running }()
+	enqueue(task("done"), queue.Enqueued)
+}
+
+// TestDelayIsNeverEarly lets asynq release delayed tasks as fast as it can.
+func TestDelayIsNeverEarly(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := redistest.Miniredis(t)
+		client := queue.NewClient(rdb, queue.ClientConfig{})
+		due := map[string]time.Time{}
+		for _, delay := range []time.Duration{time.Microsecond, time.Millisecond, 999 * time.Millisecond, time.Second, 1001 * time.Millisecond, 1900 * time.Millisecond, 5 * time.Second} {
+			for range 5 { // at different parts of a second
+				at := time.Now().Add(delay)
+				got, err := client.Enqueue(t.Context(), queue.Task{Type: "mail", Scope: "a", Delay: delay})
+				if err != nil {
+					t.Fatal(err)
+				}
+				due[got.ID] = at
+				<-time.After(211 * time.Millisecond)
+			}
+		}
+		var ran atomic.Int32
+		server := asynq.NewServerFromRedisClient(rdb, asynq.Config{
+			TaskCheckInterval: 20 * time.Millisecond, DelayedTaskCheckInterval: 20 * time.Millisecond, LogLevel: asynq.FatalLevel,
+		})
+		err := server.Start(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+			ran.Add(1)
+			id, _ := asynq.GetTaskID(ctx)
+			switch late := time.Since(due[id]); {
+			case late < 0:
+				t.Errorf("%s: %v early", id, -late)
+			case late > 8*time.Second: // the first ones waited for the server
+				t.Errorf("%s: %v late", id, late)
+			}
+			return nil
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(8 * time.Second)
+		server.Shutdown()
+		if int(ran.Load()) != len(due) {
+			t.Errorf("%d of %d ran", ran.Load(), len(due))
+		}
+	})
+}
+
+// TestRememberRoundsUp holds that a part of a second is not dropped, which asynq
+// would do.
+func TestRememberRoundsUp(t *testing.T) {
+	t.Parallel()
+	rdb, name := redistest.Client(t), redistest.Prefix(t)
+	client := queue.NewClient(rdb, queue.ClientConfig{})
+	for remember, want := range map[time.Duration]time.Duration{
+		0: 0, time.Microsecond: time.Second, time.Second: time.Second, 1001 * time.Millisecond: 2 * time.Second,
+	} {
+		got, err := client.Enqueue(t.Context(), queue.Task{Type: "mail", Scope: "a", Queue: name, Remember: remember})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kept := info(t, rdb, name, got.ID).Retention; kept != want {
+			t.Errorf("%v is kept %v, want %v", remember, kept, want)
+		}
+	}
+}
+
+func TestEnqueueRefuses(t *testing.T) {
+	t.Parallel()
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{
+		"a": {Rules: []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 5, Per: time.Second}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rdb, name := redistest.Client(t), redistest.Prefix(t)
+	client := queue.NewClient(rdb, queue.ClientConfig{Policy: policy})
+	for want, task := range map[string]queue.Task{
+		`queue: invalid task: type: required; "http" for an outbound request, or a type that a Go program has registered`:                               {Scope: "a"},
+		`queue: invalid task: scope: "b" meets no rule and the policy denies such scopes; correct the scope, give it a rule, or write unmatched: allow`: {Type: "mail", Scope: "b"},
+		`queue: invalid task: cost: 6 can never pass: rule "r" admits 5 at most; split the task, or raise the rule's burst or limit`:                    {Type: "mail", Scope: "a/x", Cost: 6},
+		`queue: invalid task: priority: -2000000 is below -1000000; cost: 9 can never pass: rule "r" admits 5 at most; split the task, or raise the rule's burst or limit`: {
+			Type: "mail", Scope: "a", Cost: 9, Priority: -2e6},
+	} {
+		task.ID, task.Queue = "x", name
+		got, err := client.Enqueue(t.Context(), task)
+		if err == nil || err.Error() != want || got.State != queue.Invalid || got.ID != "x" || got.Err == nil {
+			t.Errorf("got  %v\nwant %s\n%+v", err, want, got)
+		}
+	}
+	_, err = client.Enqueue(t.Context(), queue.Task{Type: "mail", Scope: "a", Cost: 6, Queue: name})
+	if ce, ok := errors.AsType[*throttle.CostError](err); !ok || ce.Capacity != 5 {
+		t.Errorf("no *throttle.CostError in %v", err)
+	}
+	_, err = client.Enqueue(t.Context(), queue.Task{Type: "mail", Scope: "b", Queue: name})
+	if _, ok := errors.AsType[*throttle.UnmatchedError](err); !ok {
+		t.Errorf("no *throttle.UnmatchedError in %v", err)
+	}
+	if n, err := rdb.Exists(t.Context(), "asynq:{"+name+"}:pending").Result(); n != 0 || err != nil {
+		t.Errorf("something was enqueued: %d %v", n, err)
+	}
+	if got, err := client.Enqueue(t.Context(), queue.Task{Type: "mail", Scope: "a", Cost: 5, Queue: name}); got.State != queue.Enqueued || err != nil {
+		t.Errorf("what just fits: %+v %v", got, err)
+	}
+}
+
+// TestEnqueueFails holds that a Redis that refuses is told as what it said, and
+// a context that ended as the context's error.
+func TestEnqueueFails(t *testing.T) {
+	t.Parallel()
+	full := redistest.NewServer(t, redistest.Options{Args: []string{"--maxmemory", "1"}}).Client(t)
+	task := queue.Task{Type: "mail", Scope: "a", ID: "x"}
+	got, err := queue.NewClient(full, queue.ClientConfig{}).Enqueue(t.Context(), task)
+	if !redis.HasErrorPrefix(rootOf(err), "OOM") || got.State != queue.Failed || got.Err == nil {
+		t.Errorf("full: %+v %v", got, err)
+	}
+	gone := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	t.Cleanup(func() { _ = gone.Close() })
+	got, err = queue.NewClient(gone, queue.ClientConfig{}).Enqueue(t.Context(), task)
+	if err == nil || got.State != queue.Failed {
+		t.Errorf("gone: %+v %v", got, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	got, err = queue.NewClient(redistest.Client(t), queue.ClientConfig{}).Enqueue(ctx, task)
+	if err != context.Canceled || got.State != queue.Failed { //nolint:errorlint // exactly this one
+		t.Errorf("cancelled: %+v %v", got, err)
+	}
+}
+
+func rootOf(err error) error {
+	for errors.Unwrap(err) != nil {
+		err = errors.Unwrap(err)
+	}
+	return err
+}
+
+// TestScriptsForgotten holds that a Redis that lost its scripts, as after a
+// restart, is given them again.
+func TestScriptsForgotten(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.NewServer(t).Client(t)
+	client := queue.NewClient(rdb, queue.ClientConfig{})
+	for range 3 {
+		for _, delay := range []time.Duration{0, time.Hour} {
+			if got, err := client.Enqueue(t.Context(), queue.Task{Type: "mail", Scope: "a", Delay: delay}); got.State != queue.Enqueued || err != nil {
+				t.Errorf("%+v %v", got, err)
+			}
+		}
+		if err := rdb.ScriptFlush(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q, err := asynq.NewInspectorFromRedisClient(rdb).GetQueueInfo("default")
+	if err != nil || q.Pending != 3 || q.Scheduled != 3 {
+		t.Errorf("%+v %v", q, err)
+	}
+}
+
+// TestLostReply holds that of two sendings of one task, the second after the
+// answer to the first was lost, one is enqueued; and that it is reported as
+// enqueued where the id was drawn here.
+func TestLostReply(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		id   string
+		want queue.State
+	}{
+		"random id": {"", queue.Enqueued},
+		"own id":    {"x", queue.Duplicate}, // "is then reported as a Duplicate, unless its id was drawn here"
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			plain, queueName := redistest.Client(t), redistest.Prefix(t)
+			var lost atomic.Int32
+			opts := *plain.Options()
+			opts.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				var d net.Dialer
+				conn, err := d.DialContext(ctx, network, addr)
+				return &forgetful{Conn: conn, lost: &lost}, err
+			}
+			rdb := redis.NewClient(&opts)
+			t.Cleanup(func() { _ = rdb.Close() })
+			// One enqueued before, so that Redis has the script.
+			warm := queue.Task{Type: "mail", Scope: "a", ID: "warm", Queue: queueName}
+			if got, err := queue.NewClient(plain, queue.ClientConfig{}).Enqueue(t.Context(), warm); err != nil {
+				t.Fatal(got, err)
+			}
+			task := queue.Task{Type: "mail", Scope: "a", ID: tt.id, Queue: queueName}
+			got, err := queue.NewClient(rdb, queue.ClientConfig{}).Enqueue(t.Context(), task)
+			if got.State != tt.want || err != nil || lost.Load() == 0 {
+				t.Errorf("%+v %v after %d lost", got, err, lost.Load())
+			}
+			q, err := asynq.NewInspectorFromRedisClient(plain).GetQueueInfo(queueName)
+			if err != nil || q.Pending != 2 {
+				t.Errorf("%+v %v", q, err)
+			}
+		})
+	}
+}
+
+// forgetful is a connection that breaks instead of giving the answer to the
+// first script call that goes over any of them.
+type forgetful struct {
+	net.Conn
+	lost   *atomic.Int32
+	asked  bool
+	broken bool
+}
+
+func (f *forgetful) Write(p []byte) (int, error) {
+	f.asked = f.asked || bytes.Contains(p, []byte("evalsha"))
+	return f.Conn.Write(p)
+}
+
+func (f *forgetful) Read(p []byte) (int, error) {
+	n, err := f.Conn.Read(p)
+	if f.broken || f.asked && f.lost.CompareAndSwap(0, 1) {
+		f.broken = true
+		return 0, io.EOF
+	}
+	return n, err
+}
+
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Cluster(t)
+	client := queue.NewClient(rdb, queue.ClientConfig{})
+	names := []string{redistest.Prefix(t), redistest.Prefix(t), redistest.Prefix(t)}
+	sum, err := client.EnqueueBatch(t.Context(), queue.Number(func(yield func(queue.Task) bool) {
+		for i := range 300 {
+			if !yield(queue.Task{Type: "mail", Scope: "a", Queue: names[i%len(names)]}) {
+				return
+			}
+		}
+	}), nil)
+	if (sum != queue.Summary{Enqueued: 300, Random: 300}) || err != nil {
+		t.Errorf("%+v %v", sum, err)
+	}
+	for _, name := range names {
+		if n, err := rdb.LLen(t.Context(), "asynq:{"+name+"}:pending").Result(); n != 100 || err != nil {
+			t.Errorf("queue %s: %d %v", name, n, err)
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package queue
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Fault is one thing wrong with a task.
+type Fault struct {
+	// Field names the field as an NDJSON line writes it, such as "http.url".
+	// Empty when the line as a whole is at fault.
+	Field string
+	// Reason says what is wrong and what to write instead.
+	Reason string
+	// Err is the cause where another package refused: a *throttle.ScopeError,
+	// *throttle.UnmatchedError or *throttle.CostError. Otherwise nil.
+	Err error
+}
+
+// String returns "field: reason".
+func (f Fault) String() string {
+	if f.Field == "" {
+		return f.Reason
+	}
+	return f.Field + ": " + f.Reason
+}
+
+// InvalidError is every fault of a task that was refused. Nothing was enqueued,
+// and the same task would be refused again.
+type InvalidError struct{ Faults []Fault }
+
+// Error lists every fault on one line.
+func (e *InvalidError) Error() string { return "queue: invalid task: " + e.Reasons() }
+
+// Reasons lists every fault on one line, without a prefix.
+func (e *InvalidError) Reasons() string {
+	texts := make([]string, len(e.Faults))
+	for i, f := range e.Faults {
+		texts[i] = f.String()
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Unwrap returns the causes, so that errors.As finds a *throttle.CostError.
+func (e *InvalidError) Unwrap() []error {
+	var errs []error
+	for _, f := range e.Faults {
+		if f.Err != nil {
+			errs = append(errs, f.Err)
+		}
+	}
+	return errs
+}
+
+// faults gathers what is wrong while a task is read or checked.
+type faults []Fault
+
+func (f *faults) add(field, format string, args ...any) {
+	*f = append(*f, Fault{Field: field, Reason: fmt.Sprintf(format, args...)})
+}
+
+// has tells whether a field has been found at fault already, so that one
+// mistake is not told twice.
+func (f faults) has(field string) bool {
+	for _, fault := range f {
+		if fault.Field == field {
+			return true
+		}
+	}
+	return false
+}
+
+func (f faults) err() error {
+	if len(f) == 0 {
+		return nil
+	}
+	return &InvalidError{Faults: f}
+}
+
+// clip shortens what a message quotes from its input.
+func clip[T string | []byte](text T) string {
+	const most = 60
+	s := string(text)
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}

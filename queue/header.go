@@ -1,0 +1,164 @@
+package queue
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// The task headers in which a task carries what it spends and how it may fail.
+// asynq keeps headers through every retry. A program that enqueues with asynq
+// itself may set HeaderScope and HeaderCost alone.
+const (
+	HeaderScope    = "headway-scope"     // the path of names
+	HeaderCost     = "headway-cost"      // whole number >= 1; absent: 1
+	HeaderMaxRetry = "headway-max-retry" // whole number >= 0; absent: asynq's own MaxRetry counts
+	HeaderDeadline = "headway-deadline"  // RFC 3339 with fractions; absent: none
+	HeaderTimeout  = "headway-timeout"   // Go duration; absent: none
+	HeaderPriority = "headway-priority"  // whole number; absent: 0
+	HeaderID       = "headway-id"        // the task's id; absent: unknown
+)
+
+var headerNames = []string{
+	HeaderScope, HeaderCost, HeaderMaxRetry, HeaderDeadline, HeaderTimeout, HeaderPriority, HeaderID,
+}
+
+// NoBudget is the Budget of a task without HeaderMaxRetry: it was enqueued by
+// asynq itself, and asynq's own MaxRetry bounds its retries.
+const NoBudget = -1
+
+// Spec is what a task's headers say.
+type Spec struct {
+	Scope    string        // valid
+	Cost     int64         // 1 to MaxCost
+	Budget   int           // retries after real failures, or NoBudget
+	Deadline time.Time     // zero: none
+	Timeout  time.Duration // of one run from its start; 0: none
+	Priority int
+	ID       string // asynq's task id; empty when the header is absent
+}
+
+// HeaderError is a task header that cannot be what this package wrote.
+type HeaderError struct {
+	Header string
+	Value  string
+	Reason string
+}
+
+func (e *HeaderError) Error() string {
+	return fmt.Sprintf("queue: task header %s: %q: %s", e.Header, clip(e.Value), e.Reason)
+}
+
+// ReadSpec reads the headers of a task. It answers false when the task carries
+// none of them: something else made it. Absent headers have their defaults; a
+// header with a damaged value, or no scope beside other headers, is a
+// *HeaderError.
+func ReadSpec(t *asynq.Task) (Spec, bool, error) {
+	headers := t.Headers()
+	scope, ok := headers[HeaderScope]
+	if !ok {
+		return Spec{}, false, noScope(headers)
+	}
+	r := headerReader{headers: headers}
+	spec := Spec{
+		Scope:    scope,
+		Cost:     r.number(HeaderCost, DefaultCost, 1, MaxCost),
+		Budget:   int(r.number(HeaderMaxRetry, NoBudget, 0, MaxRetries)),
+		Deadline: r.time(HeaderDeadline),
+		Timeout:  r.duration(HeaderTimeout),
+		Priority: int(r.number(HeaderPriority, 0, -MaxPriority, MaxPriority)),
+		ID:       headers[HeaderID],
+	}
+	if _, err := throttle.ParseScope(scope); err != nil {
+		r.fail(HeaderScope, err.Error())
+	}
+	if r.err != nil {
+		return Spec{}, false, r.err
+	}
+	return spec, true, nil
+}
+
+func noScope(headers map[string]string) error {
+	for _, name := range headerNames {
+		if _, ok := headers[name]; ok {
+			return &HeaderError{Header: HeaderScope, Reason: "missing, though the task carries " + name}
+		}
+	}
+	return nil
+}
+
+// headers returns the headers of a task that has its defaults and an id. What
+// is zero is left out.
+func (t Task) headers() map[string]string {
+	h := map[string]string{
+		HeaderScope:    t.Scope,
+		HeaderMaxRetry: strconv.Itoa(*t.MaxRetry),
+		HeaderID:       t.ID,
+	}
+	if t.Cost != DefaultCost {
+		h[HeaderCost] = strconv.FormatInt(t.Cost, 10)
+	}
+	if !t.Deadline.IsZero() {
+		h[HeaderDeadline] = t.Deadline.UTC().Format(time.RFC3339Nano)
+	}
+	if t.Timeout > 0 {
+		h[HeaderTimeout] = t.Timeout.String()
+	}
+	if t.Priority != 0 {
+		h[HeaderPriority] = strconv.Itoa(t.Priority)
+	}
+	return h
+}
+
+// headerReader reads values and keeps the first fault.
+type headerReader struct {
+	headers map[string]string
+	err     error
+}
+
+func (r *headerReader) fail(name, reason string) {
+	if r.err == nil {
+		r.err = &HeaderError{Header: name, Value: r.headers[name], Reason: reason}
+	}
+}
+
+func (r *headerReader) number(name string, absent, low, high int64) int64 {
+	text, ok := r.headers[name]
+	if !ok {
+		return absent
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < low || n > high || strings.HasPrefix(text, "+") {
+		r.fail(name, fmt.Sprintf("want a whole number from %d to %d", low, high))
+	}
+	return n
+}
+
+func (r *headerReader) time(name string) time.Time {
+	text, ok := r.headers[name]
+	if !ok {
+		return time.Time{}
+	}
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		r.fail(name, "want a time as RFC 3339 writes it")
+	}
+	return at.UTC()
+}
+
+func (r *headerReader) duration(name string) time.Duration {
+	text, ok := r.headers[name]
+	if !ok {
+		return 0
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < minDuration || d > maxDuration {
+		r.fail(name, "want a duration from 1µs to ten years")
+	}
+	return d
+}

@@ -1,0 +1,76 @@
+package queue_test
+
+import (
+	"errors"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue"
+)
+
+func TestReadSpec(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		headers map[string]string
+		want    queue.Spec
+		ok      bool
+	}{
+		"no headers":      {nil, queue.Spec{}, false},
+		"foreign headers": {map[string]string{"trace": "1"}, queue.Spec{}, false},
+		"scope alone": {
+			map[string]string{"headway-scope": "payments/acme"},
+			queue.Spec{Scope: "payments/acme", Cost: 1, Budget: queue.NoBudget}, true,
+		},
+		"all": {
+			map[string]string{
+				"headway-scope": "a", "headway-cost": "7", "headway-max-retry": "0", "headway-id": "i", "trace": "1",
+				"headway-deadline": "2030-01-31T12:00:00.000000001Z", "headway-timeout": "1m30s", "headway-priority": "-4",
+			},
+			queue.Spec{
+				Scope: "a", Cost: 7, Budget: 0, ID: "i", Timeout: 90 * time.Second, Priority: -4,
+				Deadline: time.Date(2030, 1, 31, 12, 0, 0, 1, time.UTC),
+			}, true,
+		},
+	} {
+		got, ok, err := queue.ReadSpec(asynq.NewTaskWithHeaders("x", nil, tt.headers))
+		if got != tt.want || ok != tt.ok || err != nil {
+			t.Errorf("%s: %+v %v %v", name, got, ok, err)
+		}
+	}
+	if _, ok, err := queue.ReadSpec(asynq.NewTask("x", nil)); ok || err != nil {
+		t.Errorf("plain task: %v %v", ok, err)
+	}
+}
+
+// TestReadSpecDamaged holds that a header with a damaged value is a typed error
+// that names it, and never a default.
+func TestReadSpecDamaged(t *testing.T) {
+	t.Parallel()
+	for name, values := range map[string][]string{
+		"headway-scope":     {"", "/", "*", "a//b"},
+		"headway-cost":      {"", "0", "-1", "+1", "1.0", "1e3", " 1", "x", "1000000000001", "99999999999999999999"},
+		"headway-max-retry": {"", "-1", "x", "1000001"},
+		"headway-deadline":  {"", "tomorrow", "2030-01-31"},
+		"headway-timeout":   {"", "0s", "-1s", "5", "1ns", "99999h"},
+		"headway-priority":  {"", "1.5", "99999999"},
+	} {
+		for _, value := range values {
+			headers := map[string]string{"headway-scope": "a"}
+			headers[name] = value
+			_, ok, err := queue.ReadSpec(asynq.NewTaskWithHeaders("x", nil, headers))
+			he, damaged := errors.AsType[*queue.HeaderError](err)
+			if ok || !damaged || he.Header != name || he.Value != value || he.Error() == "" {
+				t.Errorf("%s %q: %v %v", name, value, ok, err)
+			}
+		}
+	}
+	for name := range maps.Keys(map[string]bool{"headway-cost": true, "headway-id": true, "headway-max-retry": true}) {
+		_, ok, err := queue.ReadSpec(asynq.NewTaskWithHeaders("x", nil, map[string]string{name: "1"}))
+		if he, damaged := errors.AsType[*queue.HeaderError](err); ok || !damaged || he.Header != "headway-scope" {
+			t.Errorf("%s without a scope: %v %v", name, ok, err)
+		}
+	}
+}

@@ -1,0 +1,282 @@
+package queue_test
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/queue"
+)
+
+func TestParseLine(t *testing.T) {
+	t.Parallel()
+	get := func(url string) *queue.HTTP { return &queue.HTTP{URL: url} }
+	for name, tt := range map[string]struct {
+		line string
+		want queue.Task
+	}{
+		"every field of http": {
+			`{"type":"http","id":"inv-1","scope":"payments/acme","cost":1,"queue":"default","max_retry":3,"delay":"0s",` +
+				`"timeout":"10s","http":{"method":"POST","url":"https://api.example.com/charge",` +
+				`"headers":{"X-Tenant":"acme"},"body":"{\"amount\":100}"}}`,
+			queue.Task{
+				Type: "http", ID: "inv-1", Scope: "payments/acme", Cost: 1, Queue: "default",
+				MaxRetry: queue.Retries(3), Timeout: 10 * time.Second,
+				HTTP: &queue.HTTP{
+					Method: "POST", URL: "https://api.example.com/charge",
+					Headers: map[string]string{"X-Tenant": "acme"}, Body: `{"amount":100}`,
+				},
+			},
+		},
+		"required fields alone": {
+			`{"type":"http","scope":"a","http":{"url":"http://h"}}`,
+			queue.Task{Type: "http", Scope: "a", HTTP: get("http://h")},
+		},
+		"another type": {
+			`{"type":"mail","scope":"a","payload":{"to":["x"], "n" : 1e3}}`,
+			queue.Task{Type: "mail", Scope: "a", Payload: []byte(`{"to":["x"], "n" : 1e3}`)},
+		},
+		"no payload":   {`{"type":"mail","scope":"a"}`, queue.Task{Type: "mail", Scope: "a"}},
+		"null payload": {`{"type":"mail","scope":"a","payload":null}`, queue.Task{Type: "mail", Scope: "a", Payload: []byte(`null`)}},
+		"payload as it stands": {
+			`{"type":"mail","scope":"a","payload":"<&>\u2028\ud83d\ude00"}`,
+			queue.Task{Type: "mail", Scope: "a", Payload: []byte(`"<&>\u2028\ud83d\ude00"`)},
+		},
+		"repeated names in a payload": {
+			`{"type":"mail","scope":"a","payload":{"a":1,"a":2}}`,
+			queue.Task{Type: "mail", Scope: "a", Payload: []byte(`{"a":1,"a":2}`)},
+		},
+		"spaces": {
+			" { \"type\" : \"mail\" , \"scope\":\"a\"\t} ",
+			queue.Task{Type: "mail", Scope: "a"},
+		},
+		"escapes": {
+			`{"\u0074ype":"m\u00e4il","scope":"a","id":"\ud83d\ude00\"\\"}`,
+			queue.Task{Type: "mäil", Scope: "a", ID: `😀"\`},
+		},
+		"whole days": {
+			`{"type":"mail","scope":"a","delay":"30d","timeout":"1h30m"}`,
+			queue.Task{Type: "mail", Scope: "a", Delay: 720 * time.Hour, Timeout: 90 * time.Minute},
+		},
+		"deadline and priority": {
+			`{"type":"mail","scope":"a","deadline":"2030-01-31T12:00:00.5+02:00","priority":-3}`,
+			queue.Task{Type: "mail", Scope: "a", Deadline: time.Date(2030, 1, 31, 10, 0, 0, 5e8, time.UTC), Priority: -3},
+		},
+		"bounds": {
+			`{"type":"mail","scope":"a","cost":1000000000000,"max_retry":1000000,"delay":"3650d","timeout":"1us"}`,
+			queue.Task{
+				Type: "mail", Scope: "a", Cost: queue.MaxCost, MaxRetry: queue.Retries(queue.MaxRetries),
+				Delay: 3650 * 24 * time.Hour, Timeout: time.Microsecond,
+			},
+		},
+		"no retries": {`{"type":"mail","scope":"a","max_retry":0}`, queue.Task{Type: "mail", Scope: "a", MaxRetry: queue.Retries(0)}},
+		"empty headers": {
+			`{"type":"http","scope":"a","http":{"url":"http://h","headers":{},"body":""}}`,
+			queue.Task{Type: "http", Scope: "a", HTTP: get("http://h")},
+		},
+	} {
+		got, err := queue.ParseLine([]byte(tt.line))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if !reflect.DeepEqual(got, tt.want) {
+			t.Errorf("%s:\ngot  %+v\nwant %+v", name, got, tt.want)
+		}
+		line, err := got.AppendLine([]byte("before"))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		again, err := queue.ParseLine(line[len("before"):])
+		if err != nil || !reflect.DeepEqual(again, got) {
+			t.Errorf("%s: as a line %s\n%+v %v", name, line, again, err)
+		}
+	}
+}
+
+// TestParseLineRefuses holds that every fault of a line is told, with its field
+// and what to write instead.
+func TestParseLineRefuses(t *testing.T) {
+	t.Parallel()
+	const known = "; a line has type, scope, id, cost, queue, max_retry, delay, timeout, deadline, priority, http, payload"
+	mail := func(more string) string { return `{"type":"mail","scope":"a",` + more + `}` }
+	http := func(more string) string { return `{"type":"http","scope":"a","http":{"url":"http://h",` + more + `}}` }
+	url := func(u string) string { return `{"type":"http","scope":"a","http":{"url":` + u + `}}` }
+	for name, tt := range map[string]struct{ line, want string }{
+		"no JSON":              {`type=http`, "not JSON at byte 2: invalid character 'y' in literal true (expecting 'r')"},
+		"half a line":          {`{"type":"mail","sco`, "not JSON at byte 19: unexpected end of JSON input"},
+		"two values":           {`{"type":"mail","scope":"a"} {}`, "not JSON at byte 29: invalid character '{' after top-level value"},
+		"a list":               {`[{"type":"mail"}]`, "want one JSON object, got a list"},
+		"a string":             {`"x"`, "want one JSON object, got a string"},
+		"deep":                 {strings.Repeat(`[`, 20000) + strings.Repeat(`]`, 20000), "not JSON at byte 10001: invalid character '[' exceeded max depth"},
+		"bad UTF-8":            {mail("\"id\":\"\xff\""), "not valid UTF-8"},
+		"long":                 {mail(`"payload":"` + strings.Repeat("x", queue.MaxLine) + `"`), "longer than 1048576 bytes"},
+		"nothing":              {`{}`, `type: required; "http" for an outbound request, or a type that a Go program has registered; scope: required; the path it spends from, such as payments/acme`},
+		"unknown field":        {mail(`"prio":1`), `unknown field "prio"` + known},
+		"case counts":          {mail(`"Cost":1`), `unknown field "Cost"` + known},
+		"hostile field":        {mail(`"\u001b[31m":1`), `unknown field "\x1b[31m"` + known},
+		"every unknown field":  {mail(`"a":1,"b":2`), `unknown field "a"` + known + `; unknown field "b"` + known},
+		"repeated":             {mail(`"cost":1,"cost":2`), `field "cost" stands there twice`},
+		"repeated, escaped":    {mail(`"cost":1,"c\u006fst":2`), `field "cost" stands there twice`},
+		"repeated type":        {`{"type":"mail","type":"http","scope":"a"}`, `field "type" stands there twice`},
+		"cost 0":               {mail(`"cost":0`), "cost: 0 is below 1"},
+		"cost negative":        {mail(`"cost":-1`), "cost: -1 is below 1"},
+		"cost minus zero":      {mail(`"cost":-0`), "cost: -0 is below 1"},
+		"cost fractional":      {mail(`"cost":1.5`), "cost: 1.5 is not a whole number in plain digits, such as 1000"},
+		"cost exponent":        {mail(`"cost":1e3`), "cost: 1e3 is not a whole number in plain digits, such as 1000"},
+		"cost huge":            {mail(`"cost":1000000000001`), "cost: 1000000000001 is above 1000000000000"},
+		"cost beyond int64":    {mail(`"cost":99999999999999999999`), "cost: 99999999999999999999 is above 1000000000000"},
+		"cost far below":       {mail(`"cost":-99999999999999999999`), "cost: -99999999999999999999 is below 1"},
+		"cost endless":         {mail(`"cost":` + strings.Repeat("9", 100)), "cost: " + strings.Repeat("9", 60) + "… is above 1000000000000"},
+		"cost by unit":         {mail(`"cost":{"requests":1,"tokens":1500}`), "cost: a cost by unit is not supported yet; write one whole number of at least 1"},
+		"cost as text":         {mail(`"cost":"1"`), "cost: want a whole number, got a string"},
+		"cost null":            {mail(`"cost":null`), "cost: want a whole number, got null"},
+		"cost true":            {mail(`"cost":true`), "cost: want a whole number, got true or false"},
+		"retries negative":     {mail(`"max_retry":-1`), "max_retry: -1 is below 0"},
+		"retries many":         {mail(`"max_retry":1000001`), "max_retry: 1000001 is above 1000000"},
+		"priority":             {mail(`"priority":9999999`), "priority: 9999999 is above 1000000"},
+		"delay unit":           {mail(`"delay":"5"`), `delay: "5" is no duration, such as 500ms, 90s, 24h or 30d`},
+		"delay number":         {mail(`"delay":5`), `delay: want a string such as "90s", got a number`},
+		"delay empty":          {mail(`"delay":""`), `delay: "" is no duration, such as 500ms, 90s, 24h or 30d`},
+		"delay negative":       {mail(`"delay":"-5s"`), `delay: "-5s" is negative`},
+		"delay short":          {mail(`"delay":"999ns"`), `delay: "999ns" is below a microsecond`},
+		"delay shorter":        {mail(`"delay":"0.1ns"`), `delay: "0.1ns" is below a microsecond`},
+		"delay long":           {mail(`"delay":"87601h"`), `delay: "87601h" is above ten years (3650d)`},
+		"delay longer":         {mail(`"delay":"9999999999d"`), `delay: "9999999999d" is above ten years (3650d)`},
+		"delay beyond int64":   {mail(`"delay":"99999999h"`), `delay: "99999999h" is above ten years (3650d)`},
+		"delay in many days":   {mail(`"delay":"99999999999999999999d"`), `delay: "99999999999999999999d" is above ten years (3650d)`},
+		"negative days":        {mail(`"delay":"-99999999999d"`), `delay: "-99999999999d" is negative`},
+		"part of a day":        {mail(`"delay":"1.5d"`), `delay: "1.5d" is no duration, such as 500ms, 90s, 24h or 30d`},
+		"timeout 0":            {mail(`"timeout":"0s"`), "timeout: 0 is no time to run in; leave it out for the default"},
+		"timeout long":         {mail(`"timeout":"4000d"`), `timeout: "4000d" is above ten years (3650d)`},
+		"deadline passed":      {mail(`"deadline":"2001-01-01T00:00:00Z"`), "deadline: 2001-01-01T00:00:00Z has passed"},
+		"deadline far":         {mail(`"deadline":"9999-01-01T00:00:00Z"`), "deadline: 9999-01-01T00:00:00Z is more than ten years away"},
+		"deadline form":        {mail(`"deadline":"tomorrow"`), `deadline: "tomorrow" is no time as RFC 3339 writes it, such as 2030-01-31T12:00:00Z`},
+		"deadline zero":        {mail(`"deadline":"0001-01-01T00:00:00Z"`), `deadline: "0001-01-01T00:00:00Z" is no time as RFC 3339 writes it, such as 2030-01-31T12:00:00Z`},
+		"deadline and delay":   {mail(`"deadline":"2027-01-01T00:00:00Z","delay":"3000d"`), "deadline: 2027-01-01T00:00:00Z comes before the delay of 72000h0m0s has passed"},
+		"type empty":           {`{"type":"","scope":"a"}`, "type: empty; leave it out where it has a default"},
+		"type blank":           {`{"type":" ","scope":"a"}`, `type: required; "http" for an outbound request, or a type that a Go program has registered`},
+		"type control":         {`{"type":"a\u0000","scope":"a"}`, `type: "a\x00" holds a control character`},
+		"type as number":       {`{"type":5,"scope":"a"}`, "type: want a string, got a number"},
+		"scope as list":        {`{"type":"mail","scope":["a"]}`, "scope: want a string, got a list"},
+		"id empty":             {mail(`"id":""`), "id: empty; leave it out where it has a default"},
+		"id blank":             {mail(`"id":"  "`), "id: only spaces; leave it out for a random id"},
+		"id long":              {mail(`"id":"` + strings.Repeat("x", 257) + `"`), "id: 257 bytes long; 256 at most"},
+		"id control":           {mail(`"id":"a\nb"`), `id: "a\nb" holds a control character`},
+		"half a character":     {mail(`"id":"a\ud83dx"`), `id: \ud83d is half a surrogate pair, which is no character`},
+		"the other half":       {mail(`"id":"\ude00\ud83d"`), `id: \ude00 is half a surrogate pair, which is no character`},
+		"half in a name":       {mail(`"\ud83d":1`), `a field's name: \ud83d is half a surrogate pair, which is no character`},
+		"queue":                {mail(`"queue":"a b"`), `queue: "a b"; a queue name is letters, digits, _, - and .`},
+		"queue braces":         {mail(`"queue":"}x{"`), `queue: "}x{"; a queue name is letters, digits, _, - and .`},
+		"queue long":           {mail(`"queue":"` + strings.Repeat("q", 129) + `"`), "queue: 129 bytes long; 128 at most"},
+		"http elsewhere":       {mail(`"http":{"url":"http://h"}`), `http: only a task of type "http" has it; others carry a payload`},
+		"payload on http":      {`{"type":"http","scope":"a","payload":1,"http":{"url":"http://h"}}`, `payload: a task of type "http" has none; its request stands in http`},
+		"http missing":         {`{"type":"http","scope":"a"}`, `http: required by type "http", with at least a url`},
+		"http as text":         {`{"type":"http","scope":"a","http":"http://h"}`, "http: want an object, got a string"},
+		"url missing":          {`{"type":"http","scope":"a","http":{}}`, "http.url: required; absolute, such as https://api.example.com/charge"},
+		"url relative":         {url(`"/charge"`), "http.url: not absolute with scheme http or https, such as https://api.example.com/charge"},
+		"url scheme":           {url(`"ftp://h"`), "http.url: not absolute with scheme http or https, such as https://api.example.com/charge"},
+		"url opaque":           {url(`"http:h"`), "http.url: names no host"},
+		"url without host":     {url(`"http://:80/"`), "http.url: names no host"},
+		"url port":             {url(`"http://h:99999/"`), "http.url: port out of range"},
+		"url control":          {url(`"http://user:secret@h/\n"`), "http.url: not a URL: net/url: invalid control character in URL"},
+		"url null":             {url(`null`), "http.url: want a string, got null"},
+		"http unknown":         {http(`"params":{}`), `http: unknown field "params"; http has method, url, headers, body`},
+		"http repeated":        {http(`"url":"http://i"`), `http: field "url" stands there twice`},
+		"method":               {http(`"method":"GET /"`), `http.method: "GET /" is no HTTP method`},
+		"headers as list":      {http(`"headers":[]`), "http.headers: want an object of strings, got a list"},
+		"header as number":     {http(`"headers":{"X":1}`), "http.headers: want a string, got a number"},
+		"header repeated":      {http(`"headers":{"X":"1","X":"2"}`), `http.headers: field "X" stands there twice`},
+		"header in two cases":  {http(`"headers":{"X-A":"1","x-a":"2"}`), `http.headers: "x-a" stands there twice, written differently`},
+		"header name":          {http(`"headers":{"X A":"1"}`), `http.headers: "X A" is no header name`},
+		"header splitting":     {http(`"headers":{"X":"secret\r\nY: 1"}`), `http.headers: the value of "X" holds a control character or is not UTF-8`},
+		"body as object":       {http(`"body":{}`), "http.body: want a string, got an object"},
+		"several":              {mail(`"cost":0,"queue":"a b","x":1`), `cost: 0 is below 1; unknown field "x"` + known + `; queue: "a b"; a queue name is letters, digits, _, - and .`},
+		"many names, repeated": {mail(manyNames(40) + `,"id":"a","id":"b"`), ""},
+	} {
+		_, err := queue.ParseLine([]byte(tt.line))
+		invalid, ok := errors.AsType[*queue.InvalidError](err)
+		if !ok {
+			t.Errorf("%s: got %v", name, err)
+			continue
+		}
+		got := invalid.Reasons()
+		if tt.want == "" && strings.Contains(got, `field "id" stands there twice`) {
+			continue
+		}
+		if got != tt.want {
+			t.Errorf("%s:\ngot  %s\nwant %s", name, got, tt.want)
+		}
+		if strings.Contains(got, "secret") {
+			t.Errorf("%s: tells a secret: %s", name, got)
+		}
+	}
+}
+
+func manyNames(n int) string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = `"f` + strings.Repeat("x", i) + `":1`
+	}
+	return strings.Join(names, ",")
+}
+
+func TestAppendLineRefuses(t *testing.T) {
+	t.Parallel()
+	dst := []byte("kept")
+	got, err := queue.Task{Type: "mail"}.AppendLine(dst)
+	if _, ok := errors.AsType[*queue.InvalidError](err); !ok || string(got) != "kept" {
+		t.Errorf("%q %v", got, err)
+	}
+	long := queue.Task{Type: "mail", Scope: "a", Payload: []byte(`"` + strings.Repeat("x", queue.MaxLine) + `"`)}
+	got, err = long.AppendLine(dst)
+	if err == nil || !strings.Contains(err.Error(), "1048576 at most") || string(got) != "kept" {
+		t.Errorf("%q %v", got, err)
+	}
+	broken := queue.Task{Type: "mail", Scope: "a", Payload: []byte("{\n \"a\" :\r\n1}")}
+	got, err = broken.AppendLine(nil)
+	if err != nil || string(got) != `{"type":"mail","scope":"a","payload":{  "a" :  1}}` {
+		t.Errorf("%q %v", got, err)
+	}
+}
+
+// FuzzParseLine holds that no line panics, and that the task of a line, written
+// as a line, is read back as an equal task.
+func FuzzParseLine(f *testing.F) {
+	for _, seed := range []string{
+		`{"type":"http","id":"inv-1","scope":"payments/acme","cost":1,"queue":"default","max_retry":3,"delay":"0s","timeout":"10s","http":{"method":"POST","url":"https://api.example.com/charge","headers":{"X-Tenant":"acme"},"body":"{\"amount\":100}"}}`,
+		`{"type":"mail","scope":"a/b","payload":{"a":[1,{"b":"\ud83d\ude00"}]},"deadline":"2030-01-31T12:00:00.123456789Z","priority":7}`,
+		`{"type":"mail","scope":"a","payload":null}`,
+		`{"type":"mail","scope":"a","delay":"30d","cost":9e9}`,
+		`{"a":{"b":["}\"",{}]},"\u00zz":1}`,
+		`{`, `{}`, `[]`, `{"type":`, `{"":""}`, "\xef\xbb\xbf{}", `{"id":"\ud800"}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		task, err := queue.ParseLine(line)
+		if err != nil {
+			if _, ok := errors.AsType[*queue.InvalidError](err); !ok || err.Error() == "" {
+				t.Fatalf("%T %v", err, err)
+			}
+			return
+		}
+		if !json.Valid(line) {
+			t.Fatalf("read from what is no JSON: %q", line)
+		}
+		written, err := task.AppendLine(nil)
+		if err != nil {
+			if strings.Contains(err.Error(), "at most") {
+				return // longer than it came
+			}
+			t.Fatalf("%+v: %v", task, err)
+		}
+		again, err := queue.ParseLine(written)
+		if err != nil || !reflect.DeepEqual(task, again) {
+			t.Fatalf("%q\nas %q\n%+v\n%+v\n%v", line, written, task, again, err)
+		}
+	})
+}

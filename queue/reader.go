@@ -1,0 +1,130 @@
+package queue
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+)
+
+// Entry is one element of a batch: a task, or the reason why there is none.
+type Entry struct {
+	// Line is the element's line in its file, or its place in its list; from 1.
+	Line int
+	Task Task
+	// Err is nil, or an *InvalidError: the line is bad and the next is read. Any
+	// other error comes from the source and ends the batch.
+	Err error
+}
+
+// Number makes a batch of tasks that come from elsewhere than a file, with
+// their places as lines.
+func Number(tasks iter.Seq[Task]) iter.Seq[Entry] {
+	return func(yield func(Entry) bool) {
+		line := 0
+		for t := range tasks {
+			line++
+			if !yield(Entry{Line: line, Task: t}) {
+				return
+			}
+		}
+	}
+}
+
+// Reader reads tasks from NDJSON, one on a line. It holds one line in memory at
+// a time. Lines end with "\n" or "\r\n"; blank ones are skipped but counted, and
+// a byte order mark before the first is dropped. It is not safe for concurrent
+// use.
+type Reader struct {
+	src  *bufio.Reader
+	line int
+	long []byte // holds a line that is longer than src's buffer
+}
+
+// NewReader returns a Reader of src.
+func NewReader(src io.Reader) *Reader {
+	return &Reader{src: bufio.NewReaderSize(src, 64<<10)}
+}
+
+// All returns the entries that are left. It ends after the last line, or after
+// an Entry with the error of a source that could not be read.
+func (r *Reader) All() iter.Seq[Entry] {
+	return func(yield func(Entry) bool) {
+		for {
+			e := r.Next()
+			if errors.Is(e.Err, io.EOF) || !yield(e) {
+				return
+			}
+			if _, bad := errors.AsType[*InvalidError](e.Err); e.Err != nil && !bad {
+				return
+			}
+		}
+	}
+}
+
+// Next returns the next task. Its Err is an *InvalidError where the line is bad
+// and Next may be called again, io.EOF after the last line, and otherwise an
+// error of the source.
+func (r *Reader) Next() Entry {
+	for {
+		text, err := r.readLine()
+		if err != nil {
+			return Entry{Line: r.line, Err: err}
+		}
+		if len(bytes.Trim(text, jsonSpace)) == 0 {
+			continue
+		}
+		e := Entry{Line: r.line}
+		e.Task, e.Err = ParseLine(text)
+		return e
+	}
+}
+
+var byteOrderMark = []byte("\uFEFF")
+
+// readLine returns the next line without its end. Of a line above MaxLine it
+// returns the beginning only, which is still above MaxLine.
+func (r *Reader) readLine() ([]byte, error) {
+	part, err := r.src.ReadSlice('\n')
+	if len(part) == 0 && err != nil {
+		return nil, r.sourceError(err)
+	}
+	r.line++
+	text := part
+	if errors.Is(err, bufio.ErrBufferFull) {
+		text, err = r.readLong(part)
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		r.line-- // half a line is no line
+		return nil, r.sourceError(err)
+	}
+	text = bytes.TrimSuffix(bytes.TrimSuffix(text, []byte("\n")), []byte("\r"))
+	if r.line == 1 {
+		text = bytes.TrimPrefix(text, byteOrderMark)
+	}
+	return text, nil
+}
+
+// readLong gathers a line in r.long and drops what lies beyond the limit.
+func (r *Reader) readLong(part []byte) ([]byte, error) {
+	const most = MaxLine + 2 // with "\r\n"
+	r.long = append(r.long[:0], part...)
+	for {
+		part, err := r.src.ReadSlice('\n')
+		if len(r.long) <= most {
+			r.long = append(r.long, part...)
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return r.long, err
+		}
+	}
+}
+
+func (r *Reader) sourceError(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.EOF
+	}
+	return fmt.Errorf("queue: read after line %d: %w", r.line, err)
+}

@@ -1,0 +1,113 @@
+package queue
+
+import (
+	"context"
+	"crypto/sha1"
+	"encoding/hex"
+	"errors"
+	"sync"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+)
+
+// asynq v0.26 enqueues one task a round trip and has no batch. Here asynq's own
+// Client builds every call, but the Redis client beneath it writes the call down
+// instead of sending it, so that many go out in one pipeline and in order. What
+// the script answers is then given to asynq in the same way, for it to say what
+// the answer means. Nothing here knows asynq's keys, messages or scripts.
+
+// call is one script call of asynq's, first written down and then answered.
+type call struct {
+	source string // of the script
+	sha    string
+	keys   []string
+	args   []any
+
+	answer *redis.Cmd // what the script said; nil while the call is only written down
+}
+
+// accepted is the answer that a call is given while it is only written down.
+// asynq takes it for success, so an equal answer of Redis needs no asking.
+const accepted = int64(1)
+
+type callKey struct{}
+
+// recorder is the Redis client beneath asynq. A context that holds a call has it
+// written down or answered; all else goes to Redis.
+type recorder struct {
+	redis.UniversalClient
+	scripts sync.Map // source by SHA-1
+}
+
+// EvalSha is what asynq calls first. An unknown script is asked for by saying
+// that Redis does not have it, upon which asynq calls Eval with the source.
+func (r *recorder) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	c, ok := ctx.Value(callKey{}).(*call)
+	if !ok {
+		return r.UniversalClient.EvalSha(ctx, sha, keys, args...)
+	}
+	if c.answer != nil {
+		return c.answer
+	}
+	source, ok := r.scripts.Load(sha)
+	if !ok {
+		return redis.NewCmdResult(nil, redis.ErrNoScript)
+	}
+	c.source, c.sha, c.keys, c.args = source.(string), sha, keys, args
+	return redis.NewCmdResult(accepted, nil)
+}
+
+// Eval learns the script.
+func (r *recorder) Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
+	if _, ok := ctx.Value(callKey{}).(*call); !ok {
+		return r.UniversalClient.Eval(ctx, script, keys, args...)
+	}
+	sum := sha1.Sum([]byte(script))
+	sha := hex.EncodeToString(sum[:])
+	r.scripts.Store(sha, script)
+	return r.EvalSha(ctx, sha, keys, args...)
+}
+
+// record has asynq build the call that would enqueue the task.
+func record(ctx context.Context, client *asynq.Client, task *asynq.Task) (*call, error) {
+	c := &call{}
+	if _, err := client.EnqueueContext(context.WithValue(ctx, callKey{}, c), task); err != nil {
+		return nil, err
+	}
+	if c.sha == "" {
+		return nil, errors.New("asynq enqueued in a way that this package does not know; it was built for asynq v0.26")
+	}
+	return c, nil
+}
+
+// meaning has asynq say what an answer means: nil, or asynq.ErrTaskIDConflict.
+func (c *call) meaning(ctx context.Context, client *asynq.Client, task *asynq.Task) error {
+	_, err := client.EnqueueContext(context.WithValue(ctx, callKey{}, c), task)
+	return err
+}
+
+// exec sends the calls in one pipeline, in order. Each has its answer then, be
+// it an error.
+func exec(ctx context.Context, rdb redis.UniversalClient, calls []*call) {
+	pipeline(ctx, rdb, calls, func(p redis.Pipeliner, c *call) *redis.Cmd {
+		return p.EvalSha(ctx, c.sha, c.keys, c.args...)
+	})
+	var unknown []*call // Redis has restarted, or never saw the script
+	for _, c := range calls {
+		if redis.HasErrorPrefix(c.answer.Err(), "NOSCRIPT") {
+			unknown = append(unknown, c)
+		}
+	}
+	pipeline(ctx, rdb, unknown, func(p redis.Pipeliner, c *call) *redis.Cmd {
+		return p.Eval(ctx, c.source, c.keys, c.args...)
+	})
+}
+
+func pipeline(ctx context.Context, rdb redis.UniversalClient, calls []*call, send func(redis.Pipeliner, *call) *redis.Cmd) {
+	p := rdb.Pipeline()
+	for _, c := range calls {
+		c.answer = send(p, c)
+	}
+	_, _ = p.Exec(ctx) // each call has its own error
+}

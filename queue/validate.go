@@ -1,0 +1,262 @@
+package queue
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// What a task may ask for.
+const (
+	MaxCost     = 1_000_000_000_000
+	MaxRetries  = 1_000_000
+	MaxPriority = 1_000_000 // in either direction
+
+	maxName  = 256 // bytes of an id or a type
+	maxQueue = 128 // bytes of a queue name
+)
+
+// Validate returns nil, or an *InvalidError with every fault of the task. It
+// does no I/O. Whether a policy knows the scope, and can ever admit the cost, is
+// the Client's question.
+func (t Task) Validate() error { return t.validate(time.Now(), nil).err() }
+
+// validate adds to what has been found at fault while reading.
+func (t Task) validate(now time.Time, found faults) faults {
+	check := func(field string, f func(add func(format string, args ...any))) {
+		if !found.has(field) {
+			f(func(format string, args ...any) { found.add(field, format, args...) })
+		}
+	}
+	check("type", func(add adder) { checkType(t.Type, add) })
+	if !found.has("scope") {
+		found = append(found, checkScope(t.Scope)...)
+	}
+	check("id", func(add adder) { checkID(t.ID, add) })
+	check("cost", func(add adder) {
+		if t.Cost != 0 {
+			checkRange(t.Cost, 1, MaxCost, add)
+		}
+	})
+	check("queue", func(add adder) { checkQueue(t.Queue, add) })
+	check("max_retry", func(add adder) {
+		if t.MaxRetry != nil {
+			checkRange(int64(*t.MaxRetry), 0, MaxRetries, add)
+		}
+	})
+	check("priority", func(add adder) { checkRange(int64(t.Priority), -MaxPriority, MaxPriority, add) })
+	check("delay", func(add adder) { checkDuration(t.Delay, add) })
+	check("timeout", func(add adder) { checkDuration(t.Timeout, add) })
+	check("remember", func(add adder) { checkDuration(t.Remember, add) })
+	check("deadline", func(add adder) { checkDeadline(t.Deadline, t.Delay, now, add) })
+	if t.Type == TypeHTTP {
+		check("payload", func(add adder) { checkNoPayload(t.Payload, add) })
+		check("http", func(add adder) { checkHasHTTP(t.HTTP, add) })
+		return t.HTTP.validate(found)
+	}
+	check("payload", func(add adder) { checkPayload(t.Payload, add) })
+	check("http", func(add adder) { checkNoHTTP(t.HTTP, add) })
+	return found
+}
+
+// adder reports a fault of the field that is being checked.
+type adder = func(format string, args ...any)
+
+func checkType(text string, add adder) {
+	switch {
+	case strings.TrimSpace(text) == "":
+		add("required; %q for an outbound request, or a type that a Go program has registered", TypeHTTP)
+	default:
+		checkText(text, add)
+	}
+}
+
+func checkID(id string, add adder) {
+	switch {
+	case id == "": // a random one
+	case strings.TrimSpace(id) == "":
+		add("only spaces; leave it out for a random id")
+	default:
+		checkText(id, add)
+	}
+}
+
+// checkText accepts what can be a name: short, printable, and valid in asynq's
+// protobuf message.
+func checkText(text string, add adder) {
+	switch {
+	case len(text) > maxName:
+		add("%d bytes long; %d at most", len(text), maxName)
+	case !utf8.ValidString(text):
+		add("not valid UTF-8")
+	case strings.ContainsFunc(text, unicode.IsControl):
+		add("%q holds a control character", clip(text))
+	}
+}
+
+func checkScope(text string) faults {
+	if text == "" {
+		return faults{{Field: "scope", Reason: "required; the path it spends from, such as payments/acme"}}
+	}
+	_, err := throttle.ParseScope(text)
+	if err == nil {
+		return nil
+	}
+	return faults{scopeFault(err)}
+}
+
+// scopeFault tells throttle's refusal of a scope under the field's own name.
+func scopeFault(err error) Fault {
+	return Fault{Field: "scope", Reason: strings.TrimPrefix(err.Error(), "throttle: scope "), Err: err}
+}
+
+func costFault(err *throttle.CostError) Fault {
+	return Fault{Field: "cost", Err: err, Reason: fmt.Sprintf(
+		"%d can never pass: rule %q admits %d at most; split the task, or raise the rule's burst or limit",
+		err.Cost, err.Rule, err.Capacity)}
+}
+
+func checkRange(n, low, high int64, add adder) {
+	switch {
+	case n < low:
+		add("%d is below %d", n, low)
+	case n > high:
+		add("%d is above %d", n, high)
+	}
+}
+
+func checkQueue(name string, add adder) {
+	switch {
+	case len(name) > maxQueue:
+		add("%d bytes long; %d at most", len(name), maxQueue)
+	case strings.ContainsFunc(name, func(r rune) bool { return !queueRune(r) }):
+		add("%q; a queue name is letters, digits, _, - and .", clip(name))
+	}
+}
+
+func queueRune(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-.", r)
+}
+
+func checkDeadline(deadline time.Time, delay time.Duration, now time.Time, add adder) {
+	switch {
+	case deadline.IsZero():
+	case !deadline.After(now):
+		add("%s has passed", deadline.Format(time.RFC3339))
+	case deadline.Sub(now) > maxDuration:
+		add("%s is more than ten years away", deadline.Format(time.RFC3339))
+	case !deadline.After(now.Add(delay)):
+		add("%s comes before the delay of %v has passed", deadline.Format(time.RFC3339), delay)
+	}
+}
+
+func checkPayload(payload []byte, add adder) {
+	switch {
+	case payload == nil:
+	case !json.Valid(payload):
+		add("not one JSON value")
+	case !utf8.Valid(payload):
+		add("not valid UTF-8")
+	}
+}
+
+func checkNoPayload(payload []byte, add adder) {
+	if payload != nil {
+		add("a task of type %q has none; its request stands in http", TypeHTTP)
+	}
+}
+
+func checkHasHTTP(request *HTTP, add adder) {
+	if request == nil {
+		add("required by type %q, with at least a url", TypeHTTP)
+	}
+}
+
+func checkNoHTTP(request *HTTP, add adder) {
+	if request != nil {
+		add("only a task of type %q has it; others carry a payload", TypeHTTP)
+	}
+}
+
+// validate adds the faults of a request; a nil request has none.
+func (h *HTTP) validate(found faults) faults {
+	if h == nil {
+		return found
+	}
+	if !found.has("http.method") && h.Method != "" && !isToken(h.Method) {
+		found.add("http.method", "%q is no HTTP method", clip(h.Method))
+	}
+	if reason := urlFault(h.URL); reason != "" && !found.has("http.url") {
+		found.add("http.url", "%s", reason)
+	}
+	if !utf8.ValidString(h.Body) {
+		found.add("http.body", "not valid UTF-8; a binary body cannot be carried as text")
+	}
+	return h.validateHeaders(found)
+}
+
+func (h *HTTP) validateHeaders(found faults) faults {
+	var seen nameSet
+	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
+		switch {
+		case !isToken(name):
+			found.add("http.headers", "%q is no header name", clip(name))
+		case !seen.add(strings.ToLower(name)):
+			found.add("http.headers", "%q stands there twice, written differently", clip(name))
+		case strings.ContainsFunc(h.Headers[name], badInHeader) || !utf8.ValidString(h.Headers[name]):
+			// The value may be a secret: it is not quoted.
+			found.add("http.headers", "the value of %q holds a control character or is not UTF-8", clip(name))
+		}
+	}
+	return found
+}
+
+// urlFault tells what is wrong with a URL without quoting it: it may hold a
+// password or a key.
+func urlFault(text string) string {
+	if text == "" {
+		return "required; absolute, such as https://api.example.com/charge"
+	}
+	u, err := url.Parse(text)
+	if err != nil {
+		if ue, ok := errors.AsType[*url.Error](err); ok {
+			err = ue.Err
+		}
+		return "not a URL: " + clip(err.Error())
+	}
+	switch port, _ := strconv.Atoi(u.Port()); {
+	case !utf8.ValidString(text):
+		return "not valid UTF-8"
+	case u.Scheme != "http" && u.Scheme != "https":
+		return "not absolute with scheme http or https, such as https://api.example.com/charge"
+	case u.Hostname() == "":
+		return "names no host"
+	case u.Port() != "" && (port < 1 || port > 65535):
+		return "port out of range"
+	}
+	return ""
+}
+
+// isToken tells whether s is a token of RFC 9110 section 5.6.2, which methods
+// and header names are.
+func isToken(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
+			return false
+		}
+		return !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
+	})
+}
+
+func badInHeader(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
