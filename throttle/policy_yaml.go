@@ -22,7 +22,7 @@ func LoadPolicy(path string) (*Policy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("throttle: read limits: %w", err)
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }() // nothing was written that could be lost
 	data, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("throttle: read limits: %w", err)
