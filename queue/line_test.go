@@ -182,7 +182,8 @@ func TestParseLineRefuses(t *testing.T) {
 		"url opaque":           {url(`"http:h"`), "http.url: names no host"},
 		"url without host":     {url(`"http://:80/"`), "http.url: names no host"},
 		"url port":             {url(`"http://h:99999/"`), "http.url: port out of range"},
-		"url control":          {url(`"http://user:secret@h/\n"`), "http.url: not a URL: net/url: invalid control character in URL"},
+		"url control":          {url(`"http://user:secret@h/\n"`), "http.url: not a valid URL (not shown here, it may hold a secret)"},
+		"url password":         {url(`"http://user:secret#1@h/"`), "http.url: not a valid URL (not shown here, it may hold a secret)"},
 		"url null":             {url(`null`), "http.url: want a string, got null"},
 		"http unknown":         {http(`"params":{}`), `http: unknown field "params"; http has method, url, headers, body`},
 		"http repeated":        {http(`"url":"http://i"`), `http: field "url" stands there twice`},
@@ -191,8 +192,11 @@ func TestParseLineRefuses(t *testing.T) {
 		"header as number":     {http(`"headers":{"X":1}`), "http.headers: want a string, got a number"},
 		"header repeated":      {http(`"headers":{"X":"1","X":"2"}`), `http.headers: field "X" stands there twice`},
 		"header in two cases":  {http(`"headers":{"X-A":"1","x-a":"2"}`), `http.headers: "x-a" stands there twice, written differently`},
-		"header name":          {http(`"headers":{"X A":"1"}`), `http.headers: "X A" is no header name`},
+		"header name":          {http(`"headers":{"X A":"1"}`), `http.headers: a name of 3 bytes is no header name`},
 		"header splitting":     {http(`"headers":{"X":"secret\r\nY: 1"}`), `http.headers: the value of "X" holds a control character or is not UTF-8`},
+		"header pasted":        {http(`"headers":{"Authorization: secret":""}`), `http.headers: a name of 21 bytes is no header name`},
+		"framing header":       {http(`"headers":{"content-length":"0"}`), `http.headers: "content-length" belongs to the connection, which is the worker's; leave it out`},
+		"tunnel":               {http(`"method":"CONNECT"`), "http.method: CONNECT opens a tunnel and is no request"},
 		"body as object":       {http(`"body":{}`), "http.body: want a string, got an object"},
 		"several":              {mail(`"cost":0,"queue":"a b","x":1`), `cost: 0 is below 1; unknown field "x"` + known + `; queue: "a b"; a queue name is letters, digits, _, - and .`},
 		"many names, repeated": {mail(manyNames(40) + `,"id":"a","id":"b"`), ""},
@@ -210,7 +214,7 @@ func TestParseLineRefuses(t *testing.T) {
 		if got != tt.want {
 			t.Errorf("%s:\ngot  %s\nwant %s", name, got, tt.want)
 		}
-		if strings.Contains(got, "secret") {
+		if strings.Contains(strings.ReplaceAll(got, "a secret", ""), "secret") {
 			t.Errorf("%s: tells a secret: %s", name, got)
 		}
 	}

@@ -99,18 +99,6 @@ type Task struct {
 	HTTP *HTTP
 }
 
-// HTTP is one outbound request. Its JSON is the payload of a task of type "http".
-type HTTP struct {
-	// Method is the request's method. Defaults to "GET".
-	Method string `json:"method,omitempty"`
-	// URL is absolute, with scheme http or https. Required.
-	URL string `json:"url"`
-	// Headers are the request's headers, one value each. Defaults to none.
-	Headers map[string]string `json:"headers,omitempty"`
-	// Body is the request's body, valid UTF-8. Defaults to empty.
-	Body string `json:"body,omitempty"`
-}
-
 // Retries returns a Task's MaxRetry of n: Task{MaxRetry: queue.Retries(0)}.
 func Retries(n int) *int { return &n }
 

@@ -2,12 +2,7 @@ package queue
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"maps"
-	"net/url"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -187,76 +182,3 @@ func checkNoHTTP(request *HTTP, add adder) {
 		add("only a task of type %q has it; others carry a payload", TypeHTTP)
 	}
 }
-
-// validate adds the faults of a request; a nil request has none.
-func (h *HTTP) validate(found faults) faults {
-	if h == nil {
-		return found
-	}
-	if !found.has("http.method") && h.Method != "" && !isToken(h.Method) {
-		found.add("http.method", "%q is no HTTP method", clip(h.Method))
-	}
-	if reason := urlFault(h.URL); reason != "" && !found.has("http.url") {
-		found.add("http.url", "%s", reason)
-	}
-	if !utf8.ValidString(h.Body) {
-		found.add("http.body", "not valid UTF-8; a binary body cannot be carried as text")
-	}
-	return h.validateHeaders(found)
-}
-
-func (h *HTTP) validateHeaders(found faults) faults {
-	var seen nameSet
-	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
-		switch {
-		case !isToken(name):
-			found.add("http.headers", "%q is no header name", clip(name))
-		case !seen.add(strings.ToLower(name)):
-			found.add("http.headers", "%q stands there twice, written differently", clip(name))
-		case strings.ContainsFunc(h.Headers[name], badInHeader) || !utf8.ValidString(h.Headers[name]):
-			// The value may be a secret: it is not quoted.
-			found.add("http.headers", "the value of %q holds a control character or is not UTF-8", clip(name))
-		}
-	}
-	return found
-}
-
-// urlFault tells what is wrong with a URL without quoting it: it may hold a
-// password or a key.
-func urlFault(text string) string {
-	if text == "" {
-		return "required; absolute, such as https://api.example.com/charge"
-	}
-	u, err := url.Parse(text)
-	if err != nil {
-		if ue, ok := errors.AsType[*url.Error](err); ok {
-			err = ue.Err
-		}
-		return "not a URL: " + clip(err.Error())
-	}
-	switch port, _ := strconv.Atoi(u.Port()); {
-	case !utf8.ValidString(text):
-		return "not valid UTF-8"
-	case u.Scheme != "http" && u.Scheme != "https":
-		return "not absolute with scheme http or https, such as https://api.example.com/charge"
-	case u.Hostname() == "":
-		return "names no host"
-	case u.Port() != "" && (port < 1 || port > 65535):
-		return "port out of range"
-	}
-	return ""
-}
-
-// isToken tells whether s is a token of RFC 9110 section 5.6.2, which methods
-// and header names are.
-func isToken(s string) bool {
-	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
-		switch {
-		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
-			return false
-		}
-		return !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
-	})
-}
-
-func badInHeader(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }

@@ -1,0 +1,108 @@
+package queue
+
+import (
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// HTTP is one outbound request. Its JSON is the payload of a task of type "http".
+type HTTP struct {
+	// Method is the request's method. Defaults to "GET".
+	Method string `json:"method,omitempty"`
+	// URL is absolute, with scheme http or https. Required.
+	URL string `json:"url"`
+	// Headers are the request's headers, one value each. Defaults to none.
+	Headers map[string]string `json:"headers,omitempty"`
+	// Body is the request's body, valid UTF-8. Defaults to empty.
+	Body string `json:"body,omitempty"`
+}
+
+// validate adds the faults of a request; a nil request has none.
+func (h *HTTP) validate(found faults) faults {
+	if h == nil {
+		return found
+	}
+	switch {
+	case found.has("http.method") || h.Method == "":
+	case !isToken(h.Method):
+		found.add("http.method", "%q is no HTTP method", clip(h.Method))
+	case h.Method == http.MethodConnect:
+		found.add("http.method", "CONNECT opens a tunnel and is no request")
+	}
+	if reason := urlFault(h.URL); reason != "" && !found.has("http.url") {
+		found.add("http.url", "%s", reason)
+	}
+	if !utf8.ValidString(h.Body) {
+		found.add("http.body", "not valid UTF-8; a binary body cannot be carried as text")
+	}
+	return h.validateHeaders(found)
+}
+
+// ofConnection are the headers that the worker's transport sets, or that would
+// speak for a connection that tasks share.
+var ofConnection = map[string]bool{
+	"Connection": true, "Content-Length": true, "Expect": true, "Http2-Settings": true, "Keep-Alive": true,
+	"Proxy-Authenticate": true, "Proxy-Authorization": true, "Proxy-Connection": true, "Te": true,
+	"Trailer": true, "Transfer-Encoding": true, "Upgrade": true,
+}
+
+func (h *HTTP) validateHeaders(found faults) faults {
+	var seen nameSet
+	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
+		switch {
+		case !isToken(name):
+			// Not quoted: it may be "Authorization: Bearer …", pasted whole.
+			found.add("http.headers", "a name of %d bytes is no header name", len(name))
+		case ofConnection[http.CanonicalHeaderKey(name)]:
+			found.add("http.headers", "%q belongs to the connection, which is the worker's; leave it out", clip(name))
+		case !seen.add(strings.ToLower(name)):
+			found.add("http.headers", "%q stands there twice, written differently", clip(name))
+		case strings.ContainsFunc(h.Headers[name], badInHeader) || !utf8.ValidString(h.Headers[name]):
+			// The value may be a secret: it is not quoted.
+			found.add("http.headers", "the value of %q holds a control character or is not UTF-8", clip(name))
+		}
+	}
+	return found
+}
+
+// urlFault tells what is wrong with a URL without quoting it, nor what net/url
+// quotes of it: it may hold a password or a key.
+func urlFault(text string) string {
+	if text == "" {
+		return "required; absolute, such as https://api.example.com/charge"
+	}
+	u, err := url.Parse(text)
+	if err != nil {
+		return "not a valid URL (not shown here, it may hold a secret)"
+	}
+	switch port, _ := strconv.Atoi(u.Port()); {
+	case !utf8.ValidString(text):
+		return "not valid UTF-8"
+	case u.Scheme != "http" && u.Scheme != "https":
+		return "not absolute with scheme http or https, such as https://api.example.com/charge"
+	case u.Hostname() == "":
+		return "names no host"
+	case u.Port() != "" && (port < 1 || port > 65535):
+		return "port out of range"
+	}
+	return ""
+}
+
+// isToken tells whether s is a token of RFC 9110 section 5.6.2, which methods
+// and header names are.
+func isToken(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
+			return false
+		}
+		return !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
+	})
+}
+
+func badInHeader(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
