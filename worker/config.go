@@ -83,9 +83,13 @@ func (t *Throttle) NewServer(cfg asynq.Config) *Server {
 }
 
 // Start begins to process tasks with handler, wrapped by Handler, and returns.
+// While it serves, the process counts as one of those that share the limits.
 func (s *Server) Start(handler asynq.Handler) error {
 	if handler == nil {
 		return errors.New("worker: Start needs a handler, got nil")
+	}
+	if limiter := s.throttle.cfg.Limiter; limiter.Policy().SharesLimits() {
+		go limiter.Join(s.throttle.serving)
 	}
 	return s.Server.Start(s.throttle.Handler(handler))
 }

@@ -46,13 +46,24 @@ func (t *Throttle) Handler(next asynq.Handler) asynq.Handler {
 	})
 }
 
-// known refuses a task that a mux has no handler for, before anything is spent.
+// Knower is what a handler can also be, to say which tasks it is for: others
+// then fail before they spend anything. An asynq.ServeMux is asked by itself,
+// and takes a pattern for the beginning of a type.
+type Knower interface {
+	Knows(task *asynq.Task) bool
+}
+
+// known refuses a task that next has no handler for, before anything is spent.
 func known(next asynq.Handler, task *asynq.Task) error {
-	mux, ok := next.(*asynq.ServeMux)
-	if !ok {
-		return nil
+	knows := true
+	switch h := next.(type) {
+	case Knower:
+		knows = h.Knows(task)
+	case *asynq.ServeMux:
+		_, pattern := h.Handler(task)
+		knows = pattern != ""
 	}
-	if _, pattern := mux.Handler(task); pattern == "" {
+	if !knows {
 		return fmt.Errorf("headway: no handler is registered for tasks of type %q", task.Type())
 	}
 	return nil
