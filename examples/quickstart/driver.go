@@ -26,11 +26,11 @@ const embeddedURL = "redis://127.0.0.1:6390"
 
 // driver runs the programs and follows what arrives.
 type driver struct {
-	cfg      config
-	api      *countapi.Server
-	in       checker.Input
-	out      io.Writer // progress
-	terminal bool
+	cfg   config
+	api   *countapi.Server
+	in    checker.Input
+	out   io.Writer  // progress
+	width func() int // of the terminal that out is; nil when it is none
 
 	metrics string // worker's host:port
 	pickUps map[string]float64
@@ -132,7 +132,7 @@ func (d *driver) enqueue(ctx context.Context, worker *child) error {
 // follow waits until every id has arrived with success, showing how it goes, or
 // until no call has arrived for so long that none is to be expected.
 func (d *driver) follow(ctx context.Context, worker *child) error {
-	p := newProgress(d.out, d.terminal, len(d.in.Tasks))
+	p := newProgress(d.out, d.width, len(d.in.Tasks))
 	defer p.end()
 	calls, moved := 0, time.Now()
 	return d.until(ctx, worker, func() (bool, error) {
@@ -219,7 +219,7 @@ func (d *driver) fullest() string {
 			worst = row
 		}
 	}
-	return fmt.Sprintf("worst so far %s %s: %d of %d", worst.Scope, worst.Rule, worst.Worst, worst.Bound)
+	return fmt.Sprintf("fullest %s %s: %d of %d", worst.Scope, worst.Rule, worst.Worst, worst.Bound)
 }
 
 // freeAddr finds a port of the loopback for worker to listen at.

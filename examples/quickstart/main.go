@@ -136,8 +136,14 @@ func demo(ctx context.Context, cfg config, stderr io.Writer) (*checker.Report, e
 	}
 	defer api.Close()
 	d := &driver{cfg: cfg, api: api, in: in, out: stderr}
-	if f, ok := stderr.(*os.File); ok {
-		d.terminal = term.IsTerminal(int(f.Fd()))
+	if f, ok := stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		d.width = func() int {
+			width, _, err := term.GetSize(int(f.Fd()))
+			if err != nil {
+				return 80
+			}
+			return width
+		}
 	}
 	err = d.drive(ctx)
 	err = errors.Join(err, api.Close(), closeLog())

@@ -102,7 +102,7 @@ func TestAllIsWell(t *testing.T) {
 	}
 	must(t, stdout, "p      all   sliding-window  10/1h         10     10  10 of 10     -      1.00     0",
 		"10 calls, 10 tasks, pick-ups a task 1.00, lost 0, twice 0", "No limit was exceeded and nothing was lost.")
-	must(t, stderr, "enqueued 10 tasks of 2 queues in ", "10 of 10 tasks done  10 calls", "worst so far p all: 10 of 10")
+	must(t, stderr, "enqueued 10 tasks of 2 queues in ", "10 of 10 done  10 calls", "fullest p all: 10 of 10")
 	if strings.Contains(stderr, "fake worker runs") || strings.Contains(stderr, "\r") {
 		t.Errorf("worker's log without -v, or a rewritten line without a terminal:\n%s", stderr)
 	}
@@ -228,13 +228,15 @@ func TestUsage(t *testing.T) {
 func TestProgressRewritesItsLineOnATerminal(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
-	p := newProgress(&b, true, 10)
+	width := 80
+	p := newProgress(&b, func() int { return width }, 10)
 	worst := func() string { return "worst" }
 	p.tick(1, 0, worst)
 	p.tick(2, 1, worst) // too soon
+	width = 14
 	p.show(3, 2, worst)
 	p.end()
-	const want = "\r  0s  0 of 10 tasks done  1 calls  0.0/s  worst\x1b[K\r  0s  2 of 10 tasks done  3 calls  0.0/s  worst\x1b[K\n"
+	const want = "\r  0s  0 of 10 done  1 calls  0.0/s  worst\x1b[K\r  0s  2 of 10\x1b[K\n"
 	if b.String() != want {
 		t.Errorf("%q, want %q", b.String(), want)
 	}

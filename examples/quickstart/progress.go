@@ -12,11 +12,11 @@ const (
 )
 
 // progress tells how far the calls are: one line that is rewritten on a
-// terminal, a line every five seconds elsewhere.
+// terminal, cut to its width, and a line every five seconds elsewhere.
 type progress struct {
-	out      io.Writer
-	terminal bool
-	total    int
+	out   io.Writer
+	width func() int // of the terminal; nil where there is none
+	total int
 
 	start, next time.Time
 	last        time.Time // when rate was last measured
@@ -24,9 +24,9 @@ type progress struct {
 	rate        float64
 }
 
-func newProgress(out io.Writer, terminal bool, total int) *progress {
+func newProgress(out io.Writer, width func() int, total int) *progress {
 	now := time.Now()
-	return &progress{out: out, terminal: terminal, total: total, start: now, last: now, next: now}
+	return &progress{out: out, width: width, total: total, start: now, last: now, next: now}
 }
 
 // tick shows a line when it is time for one. worst is asked only then.
@@ -40,17 +40,18 @@ func (p *progress) tick(calls, done int, worst func() string) {
 func (p *progress) show(calls, done int, worst func() string) {
 	now := time.Now()
 	p.next = now.Add(plainStep)
-	if p.terminal {
+	if p.width != nil {
 		p.next = now.Add(terminalStep)
 	}
 	if d := now.Sub(p.last); d >= time.Second {
 		p.rate = float64(calls-p.lastCalls) / d.Seconds()
 		p.last, p.lastCalls = now, calls
 	}
-	line := fmt.Sprintf("%3ds  %d of %d tasks done  %d calls  %.1f/s  %s",
+	line := fmt.Sprintf("%3ds  %d of %d done  %d calls  %.1f/s  %s",
 		int(now.Sub(p.start).Seconds()), done, p.total, calls, p.rate, worst())
-	if p.terminal {
-		line = "\r" + line + "\x1b[K"
+	if p.width != nil {
+		text := []rune(line)
+		line = "\r" + string(text[:min(len(text), max(0, p.width()-1))]) + "\x1b[K"
 	} else {
 		line += "\n"
 	}
@@ -59,7 +60,7 @@ func (p *progress) show(calls, done int, worst func() string) {
 
 // end leaves the last line standing.
 func (p *progress) end() {
-	if p.terminal {
+	if p.width != nil {
 		fmt.Fprintln(p.out)
 	}
 }
