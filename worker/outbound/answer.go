@@ -1,0 +1,122 @@
+package outbound
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// StatusError says that the API answered, and not with 2xx.
+//
+// 408, 425, 429 and 5xx are failures that asynq retries. Any other status comes
+// with asynq.SkipRetry: the same request would get the same answer. Redirects
+// are among those, they are not followed.
+type StatusError struct {
+	Status     int
+	RetryAfter time.Duration // what the answer asks for, at most 24h; -1 if it asks for nothing
+	Snippet    string        // the answer's first bytes: one line, printable, secrets replaced by [redacted]
+
+	target string
+}
+
+func (e *StatusError) Error() string {
+	var b strings.Builder
+	b.WriteString("outbound: ")
+	if e.target != "" {
+		b.WriteString(e.target + " ")
+	}
+	fmt.Fprintf(&b, "answered %d", e.Status)
+	if text := http.StatusText(e.Status); text != "" {
+		b.WriteString(" " + text)
+	}
+	if 300 <= e.Status && e.Status <= 399 {
+		b.WriteString(" (redirects are not followed)")
+	}
+	if e.RetryAfter >= 0 {
+		fmt.Fprintf(&b, " (retry after %s)", e.RetryAfter)
+	}
+	if e.Snippet != "" {
+		b.WriteString(": " + e.Snippet)
+	}
+	return b.String()
+}
+
+// retried reports whether the same request may get another answer later.
+func retried(status int) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return true
+	}
+	return 500 <= status && status <= 599
+}
+
+// answer judges resp by its status alone, and reads its body so far that the
+// connection can be used again. A body that breaks off, or outlasts the run's
+// time, changes nothing: the API has said what became of the request, and to
+// send a charge again because its receipt was cut short would be the worse fault.
+func (h *Handler) answer(c *call, resp *http.Response) error {
+	defer func() { _ = resp.Body.Close() }()
+	if 200 <= resp.StatusCode && resp.StatusCode <= 299 {
+		_, _ = io.CopyN(io.Discard, resp.Body, h.maxResponse)
+		return nil
+	}
+	err := &StatusError{
+		Status:     resp.StatusCode,
+		RetryAfter: retryAfter(resp.Header, time.Now()),
+		target:     c.target(),
+	}
+	if resp.StatusCode != http.StatusSwitchingProtocols { // its body is the bare connection, which no ctx ends
+		err.Snippet = h.readSnippet(c, resp)
+	}
+	if retried(resp.StatusCode) {
+		return err
+	}
+	return permanent(err)
+}
+
+// readSnippet reads more than it keeps, so that a secret is found whole where
+// the cut would go through it.
+func (h *Handler) readSnippet(c *call, resp *http.Response) string {
+	const beyond = 1024
+	first, _ := io.ReadAll(io.LimitReader(resp.Body, min(int64(h.snippet)+beyond, h.maxResponse)))
+	_, _ = io.CopyN(io.Discard, resp.Body, h.maxResponse-int64(len(first)))
+	if len(first) == 0 {
+		return ""
+	}
+	if enc := resp.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
+		return "[compressed body, not shown]" // no secret could be found in it
+	}
+	return clean(c.secrets().hide(string(first)), h.snippet)
+}
+
+const maxRetryAfter = 24 * time.Hour
+
+// retryAfter reads the Retry-After header: seconds, or a date, which is compared
+// with the answer's own Date where it has one, so that only the API's clock
+// counts. It returns at most 24h, and -1 for none or one that makes no sense: a
+// fraction, a negative number, a date gone by.
+func retryAfter(h http.Header, now time.Time) time.Duration {
+	value := strings.TrimSpace(h.Get("Retry-After"))
+	if isDigits(value) {
+		seconds, err := strconv.ParseInt(value, 10, 64)
+		if err != nil || seconds > int64(maxRetryAfter/time.Second) {
+			return maxRetryAfter
+		}
+		return time.Duration(seconds) * time.Second
+	}
+	at, err := http.ParseTime(value)
+	if err != nil {
+		return -1
+	}
+	if date, err := http.ParseTime(h.Get("Date")); err == nil {
+		now = date
+	}
+	wait := at.Sub(now)
+	if wait < 0 {
+		return -1
+	}
+	return min(wait, maxRetryAfter)
+}

@@ -1,0 +1,258 @@
+package outbound
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// answers is a resolver that gives these addresses for every name.
+func answers(addrs ...string) *net.Resolver {
+	return resolverFunc(func() []string { return addrs })
+}
+
+// resolverFunc is a resolver that asks f for the addresses at each question.
+// It speaks DNS over a pipe: no packet leaves the process.
+func resolverFunc(f func() []string) *net.Resolver {
+	return &net.Resolver{PreferGo: true, StrictErrors: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+		client, server := net.Pipe()
+		go func() {
+			defer func() { _ = server.Close() }()
+			for {
+				var size [2]byte
+				if _, err := io.ReadFull(server, size[:]); err != nil {
+					return
+				}
+				question := make([]byte, binary.BigEndian.Uint16(size[:]))
+				if _, err := io.ReadFull(server, question); err != nil {
+					return
+				}
+				answer := dnsAnswer(question, f())
+				if _, err := server.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...)); err != nil {
+					return
+				}
+			}
+		}()
+		return client, nil
+	}}
+}
+
+// dnsAnswer gives those of addrs that are of the question's type.
+func dnsAnswer(question []byte, addrs []string) []byte {
+	end := 12
+	for question[end] != 0 {
+		end += int(question[end]) + 1
+	}
+	end += 5 // the root label, type and class
+	qtype := binary.BigEndian.Uint16(question[end-4:])
+	msg := append([]byte{}, question[:end]...)
+	binary.BigEndian.PutUint16(msg[2:], 0x8180) // a recursive answer
+	count := uint16(0)
+	for _, text := range addrs {
+		ip := netip.MustParseAddr(text)
+		if ip.Is4() != (qtype == 1) || ip.Is6() != (qtype == 28) {
+			continue
+		}
+		count++
+		msg = append(msg, 0xc0, 12) // the name asked for
+		msg = binary.BigEndian.AppendUint16(msg, qtype)
+		msg = append(msg, 0, 1, 0, 0, 0, 0) // class IN, TTL 0
+		msg = binary.BigEndian.AppendUint16(msg, uint16(len(ip.AsSlice())))
+		msg = append(msg, ip.AsSlice()...)
+	}
+	binary.BigEndian.PutUint16(msg[6:], count)
+	binary.BigEndian.PutUint32(msg[8:], 0) // no authority, no additional records
+	return msg
+}
+
+func wantBlocked(tb testing.TB, err error, host string) {
+	tb.Helper()
+	var blocked *BlockedError
+	if !errors.As(err, &blocked) {
+		tb.Errorf("err = %v, want a BlockedError", err)
+		return
+	}
+	wantPermanent(tb, err, true)
+	if blocked.Host != host || !strings.HasSuffix(err.Error(), "-allow-host "+host) {
+		tb.Errorf("host %q, want %q: %v", blocked.Host, host, err)
+	}
+}
+
+func TestAddressesThatAreRefused(t *testing.T) {
+	t.Parallel()
+	h := handler(t, Config{AllowHosts: []string{"other.test"}}, seams{resolver: answers("127.0.0.1", "::1")})
+	for url, host := range map[string]string{
+		"http://127.0.0.1":                     "127.0.0.1",
+		"http://localhost":                     "localhost",
+		"http://LOCALHOST.:8080/x?y=z":         "LOCALHOST.",
+		"https://[::1]":                        "[::1]",
+		"http://[::]":                          "[::]",
+		"http://0.0.0.0":                       "0.0.0.0",
+		"http://10.1.2.3":                      "10.1.2.3",
+		"http://169.254.169.254/latest/":       "169.254.169.254",
+		"http://[::ffff:192.168.0.1]":          "[::ffff:192.168.0.1]",
+		"http://[fe80::1%25lo]":                "[fe80::1%lo]",
+		"http://[64:ff9b::a9fe:a9fe]":          "[64:ff9b::a9fe:a9fe]",
+		"http://user:pw@127.0.0.1?k=hush#hush": "127.0.0.1",
+	} {
+		err := run(t, h, payload{URL: url})
+		wantBlocked(t, err, host)
+	}
+}
+
+// Whatever a name looks like, the address that is dialled counts.
+func TestNamesThatResolveToRefusedAddresses(t *testing.T) {
+	t.Parallel()
+	for _, addr := range []string{"127.0.0.1", "10.0.0.1", "100.64.0.1", "::1", "fc00::1", "fe80::1", "::ffff:7f00:1", "64:ff9b::7f00:1", "2002:7f00:1::"} {
+		h := handler(t, Config{}, seams{resolver: answers(addr)})
+		for _, host := range []string{"innocent.test", "INNOCENT.test", "127.0.0.1.nip.test", "a.b_c.test"} {
+			err := run(t, h, payload{URL: "http://" + host + "/x"})
+			wantBlocked(t, err, host)
+		}
+	}
+}
+
+// A number as host is never handed to a resolver, which might make an address of it.
+func TestOddSpellingsOfAddressesAreRefused(t *testing.T) {
+	t.Parallel()
+	h := handler(t, Config{}, seams{resolver: resolverFunc(func() []string {
+		t.Error("the resolver was asked")
+		return []string{"127.0.0.1"}
+	})})
+	for _, host := range []string{"2130706433", "0x7f000001", "0X7F.1", "0x", "0177.0.0.1", "017700000001", "127.1", "127.0.1", "127.1.", "127.0.0.1.", "1.2.3.4.5", "256.1.1.1", "a.0x7f"} {
+		err := run(t, h, payload{URL: "http://" + host + "/x"})
+		wantPermanent(t, err, true)
+		var bad *PayloadError
+		if !errors.As(err, &bad) || bad.Field != "url" {
+			t.Errorf("%s: %v", host, err)
+		}
+	}
+}
+
+// Where only some addresses of a name are refused, the others are used.
+func TestMixedAnswersUseThePublicOne(t *testing.T) {
+	t.Parallel()
+	s := listen(t, always(ok))
+	_, port, _ := net.SplitHostPort(s.addr)
+	refuse := func(a netip.Addr) string {
+		if a == netip.MustParseAddr("127.0.0.1") {
+			return ""
+		}
+		return "a private"
+	}
+	h := handler(t, Config{}, seams{resolver: answers("127.0.0.2", "::1", "127.0.0.1"), refuse: refuse})
+	if err := run(t, h, payload{URL: "http://mixed.test:" + port}); err != nil {
+		t.Error(err)
+	}
+	// And where that one does not answer, the task is tried again later.
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ = net.SplitHostPort(l.Addr().String())
+	_ = l.Close()
+	err = run(t, h, payload{URL: "http://mixed.test:" + port})
+	wantPermanent(t, err, false)
+}
+
+// A name that was judged once is judged again: its second answer cannot pass.
+func TestRebindingIsRefused(t *testing.T) {
+	t.Parallel()
+	var questions atomic.Int64
+	public := listen(t, func(p *peer) {
+		p.request()
+		p.say("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+	})
+	_, port, _ := net.SplitHostPort(public.addr)
+	private := listenOn(t, "127.0.0.2:"+port, nil, always(ok))
+	rebound := false
+	h := handler(t, Config{}, seams{
+		resolver: resolverFunc(func() []string {
+			questions.Add(1)
+			if rebound {
+				return []string{"127.0.0.2"}
+			}
+			return []string{"127.0.0.1"}
+		}),
+		refuse: func(a netip.Addr) string { // 127.0.0.1 stands for a public address here
+			if a == netip.MustParseAddr("127.0.0.1") {
+				return ""
+			}
+			return "a private"
+		},
+	})
+	u := "http://rebind.test:" + port
+	if err := run(t, h, payload{URL: u}); err != nil {
+		t.Fatal(err)
+	}
+	asked := questions.Load()
+	rebound = true
+	wantBlocked(t, run(t, h, payload{URL: u}), "rebind.test")
+	if questions.Load() == asked || private.conns.Load() != 0 {
+		t.Errorf("%d questions, %d connections to the private address", questions.Load(), private.conns.Load())
+	}
+}
+
+func TestAllowHosts(t *testing.T) {
+	t.Parallel()
+	s := listen(t, always(ok))
+	_, port, _ := net.SplitHostPort(s.addr)
+	cases := []struct {
+		allow, host string
+		passes      bool
+	}{
+		{"127.0.0.1", "127.0.0.1", true},
+		{"127.0.0.1:" + port, "127.0.0.1", true},
+		{"127.0.0.1:1", "127.0.0.1", false},
+		{"api.test", "api.test", true},
+		{"API.test.", "api.TEST", true},
+		{"api.test", "API.test.", true},
+		{"api.test:" + port, "api.test", true},
+		{"api.test:1", "api.test", false},
+		{"api.test", "x.api.test", false},
+		{"127.0.0.1", "api.test", false}, // the name was not allowed, its address does not help
+		{"api.test", "127.0.0.1", false},
+		{"[::1]", "127.0.0.1", false},
+		{"xn--bcher-kva.test", "bücher.test", true},
+	}
+	for _, tc := range cases {
+		h := handler(t, Config{AllowHosts: []string{tc.allow}}, seams{resolver: answers("127.0.0.1")})
+		err := run(t, h, payload{URL: "http://" + tc.host + ":" + port})
+		if tc.passes && err != nil {
+			t.Errorf("allow %s, host %s: %v", tc.allow, tc.host, err)
+		}
+		if !tc.passes {
+			wantBlocked(t, err, tc.host)
+		}
+	}
+}
+
+func TestDialFailuresAreRetried(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	_ = l.Close()
+	h := handler(t, Config{AllowHosts: []string{"127.0.0.1"}}, seams{resolver: answers()})
+
+	err = run(t, h, payload{Method: "POST", URL: "http://" + addr + "/charge?k=hush"})
+	wantPermanent(t, err, false)
+	var op *net.OpError
+	if !errors.As(err, &op) || err.Error() != "outbound: POST http://"+addr+"/charge: no answer: dial tcp "+addr+": connect: connection refused" {
+		t.Error(err)
+	}
+	err = run(t, h, payload{URL: "http://nowhere.test/charge?k=hush"})
+	wantPermanent(t, err, false)
+	var dns *net.DNSError
+	if !errors.As(err, &dns) || !strings.Contains(err.Error(), "GET http://nowhere.test/charge: no answer: dial tcp: lookup nowhere.test") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,91 @@
+package outbound
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/hibiken/asynq"
+)
+
+// final is an error that no retry can cure. It reads as the error alone does
+// (asynq keeps the text of an archived task's last error) and is asynq.SkipRetry too.
+type final struct{ error }
+
+func permanent(err error) error { return final{err} }
+
+func (f final) Unwrap() []error { return []error{f.error, asynq.SkipRetry} }
+
+// noAnswer is a failure before any answer came. Its text is safe; the causes it
+// wraps are of types whose text holds nothing of the request.
+type noAnswer struct {
+	text   string
+	causes []error
+}
+
+func (e *noAnswer) Error() string   { return e.text }
+func (e *noAnswer) Unwrap() []error { return e.causes }
+
+// failure says what became of a request that got no answer.
+func failure(ctx context.Context, c *call, err error, after time.Duration) error {
+	var blocked *BlockedError
+	switch {
+	case errors.As(err, &blocked):
+		return permanent(blocked)
+	case errors.Is(err, errSentOnce):
+		return &noAnswer{text: fmt.Sprintf("outbound: %s: %s", c.target(), errSentOnce)}
+	case ctx.Err() != nil:
+		return ended(ctx, c, after)
+	}
+	const maxText = 300
+	return &noAnswer{
+		// Errors of net/http quote an answer that is not HTTP, and that may quote the request.
+		text:   fmt.Sprintf("outbound: %s: no answer: %s", c.target(), clean(c.secrets().hide(err.Error()), maxText)),
+		causes: harmless(err),
+	}
+}
+
+// ended is the failure of a run whose ctx ended. Nothing of it is hidden:
+// errors.Is finds ctx's error and its cause.
+func ended(ctx context.Context, c *call, after time.Duration) error {
+	e := &noAnswer{causes: []error{ctx.Err()}}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		e.text = fmt.Sprintf("outbound: timed out after %s waiting for %s", legible(after), c.target())
+	} else {
+		e.text = fmt.Sprintf("outbound: cancelled after %s waiting for %s", legible(after), c.target())
+	}
+	if cause := context.Cause(ctx); !errors.Is(ctx.Err(), cause) {
+		e.causes = append(e.causes, cause)
+		e.text += ": " + clean(cause.Error(), 200)
+	}
+	return e
+}
+
+// legible keeps three digits: a run of 10 s ends after 10.0004 s.
+func legible(d time.Duration) time.Duration {
+	unit := time.Nanosecond
+	for d/unit >= 1000 {
+		unit *= 10
+	}
+	return d.Round(unit)
+}
+
+// harmless picks from err's chain what callers may want to ask for.
+func harmless(err error) []error {
+	var causes []error
+	var op *net.OpError
+	var dns *net.DNSError
+	var cert *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &op):
+		causes = append(causes, op)
+	case errors.As(err, &dns):
+		causes = append(causes, dns)
+	case errors.As(err, &cert):
+		causes = append(causes, cert)
+	}
+	return causes
+}

@@ -1,0 +1,205 @@
+package outbound
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/netip"
+	"time"
+
+	"github.com/hibiken/asynq"
+)
+
+const (
+	defaultMaxResponse  = 1 << 20
+	defaultSnippet      = 256
+	defaultUserAgent    = "headway"
+	defaultIdlePerHost  = 64
+	defaultTimeout      = 30 * time.Second
+	maxIdleConns        = 1024
+	maxHeaderBytes      = 64 << 10         // all header lines of one answer, 1xx answers included
+	idleTimeout         = 30 * time.Second // shorter than most servers', so that few requests meet a closing connection
+	dialTimeout         = 30 * time.Second
+	tlsHandshakeTimeout = 10 * time.Second
+)
+
+// Config is what New needs. The zero Config works: it refuses every address
+// that is not public.
+type Config struct {
+	// AllowHosts names the hosts that may be dialled although their address is
+	// loopback, private or otherwise not public: "HOST" (any port) or
+	// "HOST:PORT", IPv6 literals in brackets. A name is compared with the host as
+	// the URL writes it, without case and trailing dot; it allows whatever
+	// address that name resolves to, and no other spelling of that address.
+	// Defaults to none.
+	AllowHosts []string
+
+	// MaxResponse is how many bytes of an answer's body are read, and thrown
+	// away, so that its connection can be used again. A longer answer costs its
+	// connection, not the task. Defaults to 1 MiB.
+	MaxResponse int64
+
+	// Snippet is how many bytes of a refusing answer are kept in the error, after
+	// secrets were taken out. Defaults to 256.
+	Snippet int
+
+	// Logger gets one Debug record for each request: method, host, status and
+	// elapsed_ms, nothing else of the task. Defaults to a logger that discards.
+	Logger *slog.Logger
+
+	// UserAgent is sent unless the task has a User-Agent header of its own.
+	// Defaults to "headway".
+	UserAgent string
+
+	// MaxIdleConnsPerHost is how many idle connections to one host and port are
+	// kept for the next tasks. It limits nobody's concurrency.
+	// Defaults to 64.
+	MaxIdleConnsPerHost int
+}
+
+// seams are the places where tests stand in for the network.
+type seams struct {
+	resolver *net.Resolver              // nil: the system's
+	roots    *x509.CertPool             // nil: the system's
+	refuse   func(netip.Addr) string    // nil: refusal
+	wrap     func(net.Conn) net.Conn    // nil: none; put around each TCP connection
+	tls      func(*tls.ConnectionState) // nil: none; sees each handshake
+}
+
+// Handler carries out tasks of type http. It is an asynq.Handler, safe for
+// concurrent use. See the package comment for what it promises.
+type Handler struct {
+	transport   *http.Transport
+	maxResponse int64
+	snippet     int
+	userAgent   string
+	log         *slog.Logger
+}
+
+var _ asynq.Handler = (*Handler)(nil)
+
+// New returns a Handler. It dials nobody and starts nothing. The error, if any,
+// lists every fault of cfg.
+func New(cfg Config) (*Handler, error) { return build(cfg, seams{}) }
+
+func build(cfg Config, s seams) (*Handler, error) {
+	allow, err := parseAllowed(cfg.AllowHosts)
+	if err := errors.Join(err, cfg.validate()); err != nil {
+		return nil, err
+	}
+	if cfg.MaxResponse == 0 {
+		cfg.MaxResponse = defaultMaxResponse
+	}
+	if cfg.Snippet == 0 {
+		cfg.Snippet = defaultSnippet
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.UserAgent == "" {
+		cfg.UserAgent = defaultUserAgent
+	}
+	if cfg.MaxIdleConnsPerHost == 0 {
+		cfg.MaxIdleConnsPerHost = defaultIdlePerHost
+	}
+	return &Handler{
+		transport:   newTransport(newDialer(allow, s), cfg.MaxIdleConnsPerHost),
+		maxResponse: cfg.MaxResponse,
+		snippet:     cfg.Snippet,
+		userAgent:   cfg.UserAgent,
+		log:         cfg.Logger,
+	}, nil
+}
+
+func (cfg Config) validate() error {
+	var faults []error
+	negative := func(field string, is bool) {
+		if is {
+			faults = append(faults, fmt.Errorf("outbound: %s is negative; leave it 0 for the default", field))
+		}
+	}
+	negative("MaxResponse", cfg.MaxResponse < 0)
+	negative("Snippet", cfg.Snippet < 0)
+	negative("MaxIdleConnsPerHost", cfg.MaxIdleConnsPerHost < 0)
+	if !validHeaderValue(cfg.UserAgent) {
+		faults = append(faults, errors.New("outbound: UserAgent has a control character; write it on one line"))
+	}
+	return errors.Join(faults...)
+}
+
+// newTransport returns the transport of one Handler. What is left out matters:
+// no Proxy (the environment's is not asked: a proxy would dial for us, behind
+// the address guard), no HTTP/2 (its client sends a request again by itself,
+// see doc.go), no decompression (a small answer stays small).
+func newTransport(d *dialer, idlePerHost int) *http.Transport {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	return &http.Transport{
+		DialContext:            d.dial,
+		DialTLSContext:         d.dialTLS,
+		DisableCompression:     true,
+		IdleConnTimeout:        idleTimeout,
+		MaxIdleConns:           maxIdleConns,
+		MaxIdleConnsPerHost:    idlePerHost,
+		MaxResponseHeaderBytes: maxHeaderBytes,
+		Protocols:              protocols,
+		ReadBufferSize:         readBuffer,
+		TLSNextProto:           map[string]func(string, *tls.Conn) http.RoundTripper{},
+	}
+}
+
+// Close closes the idle connections. Requests in progress go on, and their
+// connections are closed after them.
+func (h *Handler) Close() { h.transport.CloseIdleConnections() }
+
+// ProcessTask sends the one request that t's payload describes, and returns nil
+// when the answer is 2xx. It ends by ctx's deadline, or after 30 seconds if ctx
+// has none.
+//
+// Errors: *PayloadError and *BlockedError (nothing was sent) and *StatusError
+// (an answer came). Those that no later try can cure wrap asynq.SkipRetry too. An
+// end of ctx before the answer wraps ctx's error and its cause. Any other error
+// means that no answer came, and that the API may or may not have received the
+// request; asynq retries it. It costs no Redis command.
+func (h *Handler) ProcessTask(ctx context.Context, t *asynq.Task) error {
+	start := time.Now()
+	c, err := parseCall(t.Payload(), h.userAgent)
+	if err != nil {
+		return permanent(err)
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, defaultTimeout)
+		defer cancel()
+	}
+	status, err := h.send(ctx, c, start)
+	if h.log.Enabled(ctx, slog.LevelDebug) {
+		h.log.LogAttrs(ctx, slog.LevelDebug, "outbound request",
+			slog.String("method", c.method), slog.String("host", c.url.Host), slog.Int("status", status),
+			slog.Int64("elapsed_ms", time.Since(start).Milliseconds()))
+	}
+	return err
+}
+
+// send makes the exchange. It returns the answer's status, 0 if none came.
+func (h *Handler) send(ctx context.Context, c *call, start time.Time) (int, error) {
+	reqCtx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	p := &permit{cancel: cancel}
+	reqCtx = context.WithValue(reqCtx, permitKey{}, p)
+	reqCtx = httptrace.WithClientTrace(reqCtx, p.trace())
+
+	// RoundTrip, not http.Client: no redirects, no cookies, no *url.Error that
+	// carries the whole URL.
+	resp, err := h.transport.RoundTrip(c.request(reqCtx))
+	if err != nil {
+		return 0, failure(ctx, c, err, time.Since(start))
+	}
+	return resp.StatusCode, h.answer(c, resp)
+}

@@ -1,0 +1,312 @@
+package outbound
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+)
+
+func TestNewListsEveryFault(t *testing.T) {
+	t.Parallel()
+	_, err := New(Config{AllowHosts: []string{"http://a", "ok", "::1"}, MaxResponse: -1, Snippet: -1, MaxIdleConnsPerHost: -1, UserAgent: "a\nb"})
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{`"http://a"`, `"::1"`, "MaxResponse", "Snippet", "MaxIdleConnsPerHost", "UserAgent"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is missing in:\n%v", want, err)
+		}
+	}
+	if h, err := New(Config{}); err != nil {
+		t.Errorf("the zero Config does not work: %v", err)
+	} else {
+		h.Close()
+	}
+}
+
+func TestRequestOnTheWire(t *testing.T) {
+	t.Parallel()
+	got := make(chan *http.Request, 1)
+	s := listen(t, func(p *peer) {
+		for {
+			req := p.request()
+			if req == nil {
+				return
+			}
+			got <- req
+			p.say(ok)
+		}
+	})
+	host := s.addr
+	cases := map[string]struct {
+		p    payload
+		want string
+	}{
+		"defaults": {
+			payload{URL: s.url},
+			"GET / " + host + " length=0 map[User-Agent:[headway]] ",
+		},
+		"all fields": {
+			payload{Method: "POST", URL: s.url + "/a%2Fb?q=1#frag", Headers: map[string]string{"x-tenant": "acme", "User-Agent": "mine"}, Body: `{"a":1}`},
+			"POST /a%2Fb?q=1 " + host + ` length=7 map[Content-Length:[7] User-Agent:[mine] X-Tenant:[acme]] {"a":1}`,
+		},
+		"host header": {
+			payload{URL: s.url, Headers: map[string]string{"host": "api.example.com:8443"}},
+			"GET / api.example.com:8443 length=0 map[User-Agent:[headway]] ",
+		},
+		"userinfo becomes basic auth": {
+			payload{URL: "http://u:p%40@" + host},
+			"GET / " + host + " length=0 map[Authorization:[Basic dTpwQA==] User-Agent:[headway]] ",
+		},
+		"authorization stands over userinfo": {
+			payload{URL: "http://u:p@" + host, Headers: map[string]string{"Authorization": "Bearer t"}},
+			"GET / " + host + " length=0 map[Authorization:[Bearer t] User-Agent:[headway]] ",
+		},
+		"post without body, with key": {
+			payload{Method: "POST", URL: s.url, Headers: map[string]string{"Idempotency-Key": "k"}},
+			"POST / " + host + " length=0 map[Content-Length:[0] Idempotency-Key:[k] User-Agent:[headway]] ",
+		},
+		"get with body": {
+			payload{URL: s.url, Body: "b"},
+			"GET / " + host + " length=1 map[Content-Length:[1] User-Agent:[headway]] b",
+		},
+	}
+	h := handler(t, Config{}, seams{})
+	for name, tc := range cases { // one after the other: they share the channel
+		if err := run(t, h, tc.p); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		req := <-got
+		body, _ := io.ReadAll(req.Body)
+		line := fmt.Sprintf("%s %s %s length=%d %v %s", req.Method, req.RequestURI, req.Host, req.ContentLength, req.Header, body)
+		if line != tc.want {
+			t.Errorf("%s:\n got %s\nwant %s", name, line, tc.want)
+		}
+	}
+}
+
+func TestOneConnectionForManyTasks(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 100<<10)
+	var n atomic.Int64
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		switch n.Add(1) % 6 {
+		case 0:
+			w.WriteHeader(http.StatusNoContent)
+		case 1:
+			_, _ = io.WriteString(w, "ok")
+		case 2:
+			_, _ = io.WriteString(w, long) // chunked
+		case 3:
+			http.Error(w, long, http.StatusNotFound)
+		case 4:
+			w.Header().Set("Trailer", "X-After")
+			_, _ = io.WriteString(w, "ok")
+			w.Header().Set("X-After", strings.Repeat("t", 60))
+		case 5:
+			w.Header().Set("X-Long", strings.Repeat("h", 20<<10))
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	var conns atomic.Int64
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			conns.Add(1)
+		}
+	}
+	s.Start()
+	defer s.Close()
+	h := handler(t, Config{}, seams{})
+	for i := range 60 {
+		method := []string{"GET", "POST", "HEAD"}[i/6%3]
+		err := run(t, h, payload{Method: method, URL: s.URL, Body: "x"})
+		var status *StatusError
+		if err != nil && !errors.As(err, &status) {
+			t.Fatalf("task %d: %v", i, err)
+		}
+	}
+	// One, on a quiet machine. net/http gives a connection up when its writer has
+	// not come back 50 ms after the answer was read; a bare http.Client made two in
+	// 2 of 150 runs beside a busy loop.
+	if got := conns.Load(); got > 3 {
+		t.Errorf("%d connections for 60 tasks one after the other, want 1", got)
+	}
+}
+
+func TestTimeoutSaysHowLongAndForWhat(t *testing.T) {
+	t.Parallel()
+	s := listen(t, func(p *peer) { p.request(); p.request() })
+	h := handler(t, Config{}, seams{})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	err := h.ProcessTask(ctx, task(t, payload{Method: "POST", URL: s.url + "/charge?k=v"}))
+	wantPermanent(t, err, false)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the deadline is hidden: %v", err)
+	}
+	want := regexp.MustCompile(`^outbound: timed out after \d+(\.\d+)?ms waiting for POST ` + regexp.QuoteMeta(s.url) + `/charge$`)
+	if !want.MatchString(err.Error()) {
+		t.Errorf("got %q", err)
+	}
+}
+
+func TestTimeoutCoversDialling(t *testing.T) {
+	t.Parallel()
+	stuck := make(chan struct{})
+	t.Cleanup(func() { close(stuck) })
+	resolver := &net.Resolver{PreferGo: true, Dial: func(_ context.Context, _, _ string) (net.Conn, error) {
+		<-stuck
+		return nil, errors.New("closed")
+	}}
+	h := handler(t, Config{}, seams{resolver: resolver})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	err := h.ProcessTask(ctx, task(t, payload{URL: "http://slow.test"}))
+	wantPermanent(t, err, false)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "waiting for GET http://slow.test") {
+		t.Error(err)
+	}
+}
+
+func TestCancellationIsNotHidden(t *testing.T) {
+	t.Parallel()
+	arrived := make(chan struct{}, 2)
+	s := listen(t, func(p *peer) { p.request(); arrived <- struct{}{}; p.request() })
+	h := handler(t, Config{}, seams{})
+	leaseLost := errors.New("the lease was lost")
+	for name, cause := range map[string]error{"plain": nil, "with a cause": leaseLost} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- h.ProcessTask(ctx, task(t, payload{URL: s.url})) }()
+		<-arrived
+		cancel(cause)
+		err := <-done
+		wantPermanent(t, err, false)
+		if !errors.Is(err, context.Canceled) || cause != nil && !errors.Is(err, cause) {
+			t.Errorf("%s: hidden in %v", name, err)
+		}
+		if !strings.Contains(err.Error(), "cancelled after") || cause != nil && !strings.Contains(err.Error(), cause.Error()) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestWithoutDeadlineThirtySeconds(t *testing.T) {
+	t.Parallel()
+	got := make(chan time.Duration, 1)
+	h := handler(t, Config{}, seams{})
+	h.log = slog.New(deadlineHandler{slog.DiscardHandler, got})
+	s := listen(t, always(ok))
+	if err := h.ProcessTask(context.Background(), task(t, payload{URL: s.url})); err != nil {
+		t.Fatal(err)
+	}
+	if left := <-got; left <= 20*time.Second || left > 30*time.Second {
+		t.Errorf("%s left of the run, want nearly 30s", left)
+	}
+}
+
+// deadlineHandler reports how much of the record's context is left.
+type deadlineHandler struct {
+	slog.Handler
+	left chan<- time.Duration
+}
+
+func (h deadlineHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (h deadlineHandler) Handle(ctx context.Context, _ slog.Record) error {
+	at, _ := ctx.Deadline()
+	h.left <- time.Until(at)
+	return nil
+}
+
+func TestLegible(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{
+		10*time.Second + 412*time.Microsecond:    "10s",
+		1234567 * time.Microsecond:               "1.23s",
+		50*time.Millisecond + 77*time.Nanosecond: "50ms",
+		90 * time.Minute:                         "1h30m0s",
+		999:                                      "999ns",
+		0:                                        "0s",
+	} {
+		if got := legible(d).String(); got != want {
+			t.Errorf("legible(%d) = %s, want %s", d, got, want)
+		}
+	}
+}
+
+func TestConcurrentUse(t *testing.T) {
+	t.Parallel()
+	var n atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n.Add(1)
+		body, _ := io.ReadAll(r.Body)
+		if id := r.Header.Get("X-Id"); id != string(body) || id != r.URL.Query().Get("id") {
+			w.WriteHeader(http.StatusTeapot)
+		}
+		_, _ = io.WriteString(w, "ok")
+	}))
+	defer s.Close()
+	h := handler(t, Config{MaxIdleConnsPerHost: 4}, seams{})
+	var wg sync.WaitGroup
+	for g := range 16 {
+		wg.Go(func() {
+			for i := range 50 {
+				id := fmt.Sprintf("%d-%d", g, i)
+				if err := run(t, h, payload{Method: "PUT", URL: s.URL + "?id=" + id, Headers: map[string]string{"X-Id": id}, Body: id}); err != nil {
+					t.Error(err)
+				}
+				if i == 25 {
+					h.Close()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if got := n.Load(); got != 800 {
+		t.Errorf("%d requests for 800 tasks", got)
+	}
+}
+
+func TestDebugRecord(t *testing.T) {
+	t.Parallel()
+	var out syncBuffer
+	s := listen(t, always(ok))
+	h := handler(t, Config{Logger: slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))}, seams{})
+	if err := run(t, h, payload{URL: s.url + "/path?q=1"}); err != nil {
+		t.Fatal(err)
+	}
+	var rec map[string]any
+	if err := json.Unmarshal([]byte(out.String()), &rec); err != nil {
+		t.Fatal(err)
+	}
+	delete(rec, "time")
+	delete(rec, "elapsed_ms")
+	if got, want := fmt.Sprint(rec), "map[host:"+s.addr+" level:DEBUG method:GET msg:outbound request status:200]"; got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+}
+
+func TestIsAnAsynqHandler(t *testing.T) {
+	t.Parallel()
+	mux := asynq.NewServeMux()
+	mux.Handle("http", handler(t, Config{}, seams{}))
+	s := listen(t, always(ok))
+	if err := mux.ProcessTask(t.Context(), task(t, payload{URL: s.url})); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,194 @@
+package outbound
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+)
+
+// printed is what net/http says through package log while the tests run.
+var printed syncBuffer
+
+func TestMain(m *testing.M) {
+	log.SetOutput(&printed)
+	code := m.Run()
+	if text := printed.String(); text != "" {
+		fmt.Fprintf(os.Stderr, "net/http printed what a server sent:\n%s", text)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// handler returns a Handler that may dial 127.0.0.1.
+func handler(tb testing.TB, cfg Config, s seams) *Handler {
+	tb.Helper()
+	if cfg.AllowHosts == nil {
+		cfg.AllowHosts = []string{"127.0.0.1"}
+	}
+	h, err := build(cfg, s)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(h.Close)
+	return h
+}
+
+func task(tb testing.TB, p payload) *asynq.Task {
+	tb.Helper()
+	data, err := json.Marshal(p)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return asynq.NewTask("http", data)
+}
+
+func run(tb testing.TB, h *Handler, p payload) error {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), 20*time.Second)
+	defer cancel()
+	return h.ProcessTask(ctx, task(tb, p))
+}
+
+// peer is one connection that a rawServer accepted, seen from the server.
+type peer struct {
+	net.Conn
+	n      int // 1 for the server's first connection
+	in     *bufio.Reader
+	server *rawServer
+}
+
+// request reads one whole request, and returns nil if the client closed instead.
+func (p *peer) request() *http.Request {
+	req, err := http.ReadRequest(p.in)
+	if err != nil {
+		return nil
+	}
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		return nil
+	}
+	req.Body = io.NopCloser(bytes.NewReader(body))
+	p.server.requests.Add(1)
+	return req
+}
+
+func (p *peer) say(format string, args ...any) { _, _ = fmt.Fprintf(p, format, args...) }
+
+// reset closes the connection with RST.
+func (p *peer) reset() {
+	if tcp, ok := p.Conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	_ = p.Close()
+}
+
+// rawServer is a server that may do what no HTTP server would.
+type rawServer struct {
+	url      string
+	addr     string
+	requests atomic.Int64
+	conns    atomic.Int64
+	wg       sync.WaitGroup
+}
+
+// listen serves each connection with f, and closes it after.
+func listen(tb testing.TB, f func(*peer)) *rawServer {
+	tb.Helper()
+	return listenOn(tb, "127.0.0.1:0", nil, f)
+}
+
+func listenOn(tb testing.TB, addr string, wrap func(net.Conn) net.Conn, f func(*peer)) *rawServer {
+	tb.Helper()
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	s := &rawServer{addr: l.Addr().String(), url: "http://" + l.Addr().String()}
+	var mu sync.Mutex
+	open := map[net.Conn]bool{}
+	s.wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if wrap != nil {
+				c = wrap(c)
+			}
+			n := int(s.conns.Add(1))
+			mu.Lock()
+			open[c] = true
+			mu.Unlock()
+			s.wg.Go(func() {
+				defer func() { _ = c.Close() }()
+				f(&peer{Conn: c, n: n, in: bufio.NewReader(c), server: s})
+			})
+		}
+	})
+	tb.Cleanup(func() {
+		_ = l.Close()
+		mu.Lock()
+		for c := range open {
+			_ = c.Close()
+		}
+		mu.Unlock()
+		s.wg.Wait()
+	})
+	return s
+}
+
+// always answers every request on a connection with the same text.
+func always(answer string) func(*peer) {
+	return func(p *peer) {
+		for p.request() != nil {
+			p.say("%s", answer)
+		}
+	}
+}
+
+const ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+func wantPermanent(tb testing.TB, err error, want bool) {
+	tb.Helper()
+	if err == nil {
+		tb.Fatal("no error")
+	}
+	if got := errors.Is(err, asynq.SkipRetry); got != want {
+		tb.Errorf("permanent = %v, want %v: %v", got, want, err)
+	}
+	if strings.Contains(err.Error(), "\n") {
+		tb.Errorf("more than one line: %q", err)
+	}
+}

@@ -1,0 +1,388 @@
+package outbound
+
+import (
+	"bufio"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// The requests that http.Transport would send again, and some that it would not.
+var replays = map[string]payload{
+	"GET":                     {Method: "GET"},
+	"HEAD":                    {Method: "HEAD"},
+	"OPTIONS":                 {Method: "OPTIONS"},
+	"TRACE":                   {Method: "TRACE"},
+	"GET with body":           {Method: "GET", Body: "b"},
+	"POST":                    {Method: "POST", Body: "b"},
+	"PUT":                     {Method: "PUT", Body: "b"},
+	"DELETE":                  {Method: "DELETE"},
+	"POST Idempotency-Key":    {Method: "POST", Body: "b", Headers: map[string]string{"Idempotency-Key": "k"}},
+	"POST X-Idempotency-Key":  {Method: "POST", Body: "b", Headers: map[string]string{"X-Idempotency-Key": "k"}},
+	"POST key, without body":  {Method: "POST", Headers: map[string]string{"idempotency-key": "k"}},
+	"PATCH key, without body": {Method: "PATCH", Headers: map[string]string{"idempotency-key": "k"}},
+}
+
+func transportReplays(p payload) bool {
+	switch p.Method {
+	case "GET", "HEAD", "OPTIONS", "TRACE":
+		return true
+	}
+	return len(p.Headers) > 0
+}
+
+// killSecond answers the first request of the first connection, reads its second
+// whole and kills the connection. Other connections are answered well.
+func killSecond(kill func(*peer)) func(*peer) {
+	return func(p *peer) {
+		if p.n > 1 {
+			always("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")(p)
+			return
+		}
+		p.request()
+		p.say("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+		p.request()
+		kill(p)
+	}
+}
+
+var kills = map[string]func(*peer){
+	"closed": func(p *peer) { _ = p.Close() },
+	"reset":  func(p *peer) { p.reset() },
+	"closed while answering": func(p *peer) {
+		p.say("HTTP/1.1 20")
+		_ = p.Close()
+	},
+}
+
+// One charge is at most one request sent: a kept connection that dies after the
+// request was read fails the run, for every method and header.
+func TestOneChargeIsAtMostOneRequest(t *testing.T) {
+	t.Parallel()
+	for how, kill := range kills {
+		for name, p := range replays {
+			t.Run(name+" "+how, func(t *testing.T) {
+				t.Parallel()
+				s, p := listen(t, killSecond(kill)), p
+				p.URL = s.url
+				h := handler(t, Config{}, seams{})
+				if err := run(t, h, p); err != nil {
+					t.Fatalf("first: %v", err)
+				}
+				err := run(t, h, p)
+				wantPermanent(t, err, false)
+				if got := s.requests.Load(); got != 2 {
+					t.Errorf("%d requests arrived for two runs: %v", got, err)
+				}
+				if got := s.conns.Load(); got != 1 {
+					t.Errorf("%d connections were made", got)
+				}
+				if err := run(t, h, p); err != nil { // the next run is not harmed
+					t.Errorf("third: %v", err)
+				}
+			})
+		}
+	}
+}
+
+// The server above does catch a replay: http.Client falls for it.
+func TestControlHTTPClientReplays(t *testing.T) {
+	t.Parallel()
+	for name, p := range replays {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := listen(t, killSecond(kills["closed"]))
+			client := &http.Client{Transport: &http.Transport{}}
+			defer client.CloseIdleConnections()
+			for range 2 {
+				req, err := http.NewRequest(p.Method, s.url, strings.NewReader(p.Body))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for k, v := range p.Headers {
+					req.Header.Set(k, v)
+				}
+				if resp, err := client.Do(req); err == nil {
+					_, _ = io.Copy(io.Discard, resp.Body)
+					_ = resp.Body.Close()
+				}
+			}
+			want := int64(2)
+			if transportReplays(p) {
+				want = 3
+			}
+			if got := s.requests.Load(); got != want {
+				t.Errorf("%d requests for two calls of http.Client, want %d: net/http has changed, read isReplayable again", got, want)
+			}
+		})
+	}
+}
+
+func TestOneChargeIsAtMostOneRequestOverTLS(t *testing.T) {
+	t.Parallel()
+	donor := httptest.NewTLSServer(nil) // for its certificate
+	donor.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(donor.Certificate())
+	for name, p := range replays {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			wrap := func(c net.Conn) net.Conn { return tls.Server(c, donor.TLS) }
+			s := listenOn(t, "127.0.0.1:0", wrap, killSecond(kills["closed"]))
+			p.URL = "https://" + s.addr
+			h := handler(t, Config{}, seams{roots: roots})
+			if err := run(t, h, p); err != nil {
+				t.Fatalf("first: %v", err)
+			}
+			wantPermanent(t, run(t, h, p), false)
+			if got := s.requests.Load(); got != 2 {
+				t.Errorf("%d requests arrived for two runs", got)
+			}
+		})
+	}
+}
+
+// fickle is a connection whose write number at takes n bytes and fails.
+type fickle struct {
+	net.Conn
+	at, n  int64
+	writes atomic.Int64
+}
+
+func (f *fickle) Write(b []byte) (int, error) {
+	if f.writes.Add(1) != f.at {
+		return f.Conn.Write(b)
+	}
+	n, _ := f.Conn.Write(b[:f.n])
+	_ = f.Close()
+	return n, errors.New("fickle")
+}
+
+// A kept connection that took not a byte is not held against the task: the
+// request goes out on another one, once. One that took a byte is.
+func TestUnsentRequestGoesOutOnAnotherConnection(t *testing.T) {
+	t.Parallel()
+	for name, p := range replays {
+		for took, taken := range map[string]int64{"nothing": 0, "a byte": 1} {
+			t.Run(name+" took "+took, func(t *testing.T) {
+				t.Parallel()
+				s, p := listen(t, always("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")), p
+				p.URL = s.url
+				var first atomic.Bool
+				h := handler(t, Config{}, seams{wrap: func(c net.Conn) net.Conn {
+					if first.Swap(true) {
+						return c
+					}
+					return &fickle{Conn: c, at: 2, n: taken}
+				}})
+				if err := run(t, h, p); err != nil {
+					t.Fatalf("first: %v", err)
+				}
+				err := run(t, h, p)
+				requests, conns := s.requests.Load(), s.conns.Load()
+				if taken == 0 && (err != nil || requests != 2 || conns != 2) {
+					t.Errorf("%d requests on %d connections, err = %v", requests, conns, err)
+				}
+				if taken > 0 && (err == nil || requests != 1 || conns != 1) {
+					t.Errorf("%d requests on %d connections, err = %v", requests, conns, err)
+				}
+			})
+		}
+	}
+}
+
+// Bytes behind an answer are never the answer to the next task's request, nor
+// printed by net/http (TestMain looks).
+func TestAnswersAreNotMixedUp(t *testing.T) {
+	t.Parallel()
+	const extra = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Echo: hush\r\n\r\n"
+	for name, answer := range map[string]string{
+		"behind an empty body": "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+		"behind a body":        ok,
+		"behind a long body":   "HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n" + strings.Repeat("x", 5000),
+		"behind chunks":        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+		"behind no content":    "HTTP/1.1 204 No Content\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := listen(t, func(p *peer) {
+				p.request()
+				if p.n%2 == 1 {
+					p.say("%s%s", answer, extra)
+				} else {
+					p.say("HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+				}
+				p.request()
+			})
+			h := handler(t, Config{}, seams{})
+			for range 20 {
+				if err := run(t, h, payload{URL: s.url}); err != nil {
+					t.Fatalf("first: %v", err)
+				}
+				if err := run(t, h, payload{Method: "POST", URL: s.url}); err == nil {
+					t.Fatal("the second run took the first one's bytes for its answer")
+				}
+				if s.conns.Load()%2 == 1 { // the second run died on the first's connection: start the next pair even
+					if err := run(t, h, payload{URL: s.url}); err == nil {
+						t.Fatal("a connection was used again")
+					}
+				}
+			}
+		})
+	}
+}
+
+// The rules of permit and conn by themselves.
+func TestPermit(t *testing.T) {
+	t.Parallel()
+	pipe := func() (*conn, *bufio.Reader) {
+		a, b := net.Pipe()
+		t.Cleanup(func() { _ = a.Close(); _ = b.Close() })
+		return newConn(a), bufio.NewReader(b)
+	}
+	take := func(c *conn, p *permit, text string) (int, error) {
+		c.permit.Store(p)
+		return c.Write([]byte(text))
+	}
+	one, far := pipe()
+	two, _ := pipe()
+	go func() { _, _ = io.Copy(io.Discard, far) }()
+
+	if _, err := one.Write([]byte("x")); !errors.Is(err, errSentOnce) {
+		t.Errorf("an idle connection took a byte: %v", err)
+	}
+	p := new(permit)
+	if n, err := take(one, p, "ab"); n != 2 || err != nil || !p.used() {
+		t.Errorf("first write: %d, %v", n, err)
+	}
+	if n, err := one.Write([]byte("cd")); n != 2 || err != nil {
+		t.Errorf("the same connection goes on: %d, %v", n, err)
+	}
+	if n, err := take(two, p, "ab"); n != 0 || !errors.Is(err, errSentOnce) {
+		t.Errorf("another connection took %d bytes: %v", n, err)
+	}
+	closed, _ := pipe()
+	_ = closed.Close()
+	q := new(permit)
+	if _, err := take(closed, q, "ab"); err == nil || q.used() {
+		t.Errorf("a closed connection claimed the permit: %v", err)
+	}
+	if n, err := take(one, q, "ab"); n != 2 || err != nil {
+		t.Errorf("after a write that took nothing: %d, %v", n, err)
+	}
+	q.trace().GotConn(httptrace.GotConnInfo{Conn: one}) // the same connection, a second time
+	if n, err := one.Write([]byte("ab")); n != 0 || !errors.Is(err, errSentOnce) {
+		t.Errorf("the connection took the request twice: %d, %v", n, err)
+	}
+	// The next request may take a connection before the last one hears that it is idle.
+	last, next := new(permit), new(permit)
+	last.trace().GotConn(httptrace.GotConnInfo{Conn: one})
+	next.trace().GotConn(httptrace.GotConnInfo{Conn: one})
+	last.trace().PutIdleConn(nil)
+	if one.permit.Load() != next {
+		t.Error("the next request lost its connection")
+	}
+	next.trace().PutIdleConn(nil)
+	if one.permit.Load() != nil {
+		t.Error("the connection is not idle")
+	}
+}
+
+// An answer's bytes go to the request they were read for, and to no other.
+func TestPermitOfReads(t *testing.T) {
+	t.Parallel()
+	dial := func(sends string) *conn {
+		a, b := net.Pipe()
+		t.Cleanup(func() { _ = a.Close(); _ = b.Close() })
+		go func() { _, _ = io.Copy(b, strings.NewReader(sends)) }()
+		go func() { _, _ = io.Copy(io.Discard, b) }()
+		return newConn(a)
+	}
+	write := func(c *conn) {
+		t.Helper()
+		c.permit.Store(new(permit))
+		if _, err := c.Write([]byte("request")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(c *conn, n int) (string, error) {
+		b := make([]byte, n)
+		got, err := c.Read(b)
+		return string(b[:got]), err
+	}
+	c := dial("oneEXTRA")
+	write(c)
+	for _, want := range []string{"o", "n", "e"} { // the transport cannot read ahead
+		if got, err := read(c, readBuffer); got != want || err != nil {
+			t.Fatalf("got %q, %v; want %q", got, err, want)
+		}
+	}
+	write(c)
+	if got, err := read(c, readBuffer); got != "" || !errors.Is(err, io.EOF) {
+		t.Errorf("the next request was given %q, %v", got, err)
+	}
+
+	c = dial("body")
+	write(c)
+	if got, err := read(c, readBuffer+1); got != "body" || err != nil {
+		t.Errorf("a long read got %q, %v", got, err)
+	}
+
+	c = dial("unasked")
+	if got, err := read(c, 1); got != "" || !errors.Is(err, io.EOF) {
+		t.Errorf("an idle connection gave %q, %v", got, err)
+	}
+	c = dial("early")
+	c.permit.Store(new(permit))
+	if got, err := read(c, 1); got != "" || !errors.Is(err, io.EOF) {
+		t.Errorf("a connection gave %q, %v before the request was written", got, err)
+	}
+}
+
+// A replay that is refused does not use up the other kept connections.
+func TestRefusedReplayLeavesOtherConnectionsAlone(t *testing.T) {
+	t.Parallel()
+	const n = 8
+	var arrived sync.WaitGroup
+	s := listen(t, func(p *peer) {
+		for {
+			req := p.request()
+			if req == nil || req.URL.Path == "/kill" {
+				p.reset()
+				return
+			}
+			arrived.Done()
+			arrived.Wait() // so that each of n requests needs a connection
+			p.say("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+		}
+	})
+	h := handler(t, Config{}, seams{})
+	together := func() {
+		arrived.Add(n)
+		var done sync.WaitGroup
+		for range n {
+			done.Go(func() {
+				if err := run(t, h, payload{URL: s.url}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		done.Wait()
+	}
+	together()
+	wantPermanent(t, run(t, h, payload{URL: s.url + "/kill"}), false)
+	together()
+	// The killed one is new again, and one more may be lost to the replay's end.
+	if got := s.conns.Load(); got > n+2 {
+		t.Errorf("%d connections, want %d at most", got, n+2)
+	}
+}

@@ -1,0 +1,213 @@
+package outbound
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// payload is the JSON of a task of type http.
+type payload struct {
+	Method  string            `json:"method"`
+	URL     string            `json:"url"`
+	Headers map[string]string `json:"headers"`
+	Body    string            `json:"body"`
+}
+
+// call is a payload that was found good: all that is needed to send it, to name
+// it, and to know what in it is secret.
+type call struct {
+	method string
+	url    *url.URL // without userinfo and fragment
+	host   string   // of a Host header, or empty
+	header http.Header
+	body   string
+
+	source payload  // for secrets
+	parsed *url.URL // for secrets
+}
+
+// PayloadError says that a task's payload is not a request that can be sent.
+// Nothing was sent, and no retry will cure it: it comes with asynq.SkipRetry.
+// Values of the payload are never quoted in it.
+type PayloadError struct {
+	Field  string // "payload", "method", "url", "body", "headers" or headers["Name"]
+	Reason string
+}
+
+func (e *PayloadError) Error() string {
+	return fmt.Sprintf("outbound: bad payload: %s: %s", e.Field, e.Reason)
+}
+
+func parseCall(data []byte, userAgent string) (*call, error) {
+	p, err := decode(data)
+	if err != nil {
+		return nil, err
+	}
+	c := &call{method: p.Method, body: p.Body, source: p}
+	if c.method == "" {
+		c.method = http.MethodGet
+	}
+	switch {
+	case !validToken(c.method):
+		return nil, &PayloadError{"method", "not a valid HTTP method; write a word such as GET or POST"}
+	case c.method == http.MethodConnect:
+		return nil, &PayloadError{"method", "CONNECT opens a tunnel and is not a request; use another method"}
+	}
+	if err := c.parseURL(p.URL); err != nil {
+		return nil, err
+	}
+	if err := c.parseHeaders(p.Headers); err != nil {
+		return nil, err
+	}
+	if _, set := c.header["User-Agent"]; !set {
+		c.header["User-Agent"] = []string{userAgent}
+	}
+	if user := c.parsed.User; user != nil && c.header.Get("Authorization") == "" {
+		password, _ := user.Password()
+		c.header["Authorization"] = []string{"Basic " + basicAuth(user.Username(), password)}
+	}
+	return c, nil
+}
+
+// decode is strict: one JSON object, known fields, nothing behind it.
+func decode(data []byte) (payload, error) {
+	var p payload
+	if len(bytes.TrimSpace(data)) == 0 {
+		return p, &PayloadError{"payload", `empty; write a JSON object such as {"url":"https://…"}`}
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&p); err != nil {
+		return p, decodeFault(err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return p, &PayloadError{"payload", "has something behind its JSON object"}
+	}
+	return p, nil
+}
+
+// decodeFault says again what encoding/json says, without the values that it quotes.
+func decodeFault(err error) error {
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) {
+		field, _, _ := strings.Cut(wrong.Field, ".")
+		switch field {
+		case "":
+			return &PayloadError{"payload", "must be a JSON object"}
+		case "headers":
+			return &PayloadError{field, "must be an object whose values are strings"}
+		}
+		return &PayloadError{field, "must be a string"}
+	}
+	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+		name, _ = strconv.Unquote(name)
+		return &PayloadError{strconv.Quote(clean(name, 64)), "unknown field; the fields are method, url, headers and body"}
+	}
+	return &PayloadError{"payload", "is not valid JSON"}
+}
+
+// parseURL never quotes the URL, nor net/url's reason, which quotes parts of it:
+// a mistyped URL is where a password stands in the wrong place.
+func (c *call) parseURL(text string) error {
+	fault := func(reason string) error { return &PayloadError{"url", reason} }
+	if text == "" {
+		return fault("missing; write an absolute URL such as https://api.example.com/charge")
+	}
+	u, err := url.Parse(text)
+	if err != nil {
+		return fault("not a valid URL (not shown here, it may hold secrets)")
+	}
+	if u.Scheme != "http" && u.Scheme != "https" {
+		return fault("must begin with http:// or https://")
+	}
+	if u.Hostname() == "" || u.Opaque != "" {
+		return fault("has no host; write an absolute URL such as https://api.example.com/charge")
+	}
+	if !validURLHost(u.Hostname()) {
+		return fault("its host has a character that no host name has")
+	}
+	if oddAddress(u.Hostname()) {
+		return fault("its host is a number, which some systems read as an IP address; write four decimal numbers, such as 192.0.2.1")
+	}
+	if port := u.Port(); port != "" {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return fault("its port is not between 1 and 65535")
+		}
+	}
+	c.parsed = u
+	bare := *u
+	bare.User, bare.Fragment, bare.RawFragment = nil, "", ""
+	c.url = &bare
+	return nil
+}
+
+// parseHeaders goes through the names in order, so that the same payload always
+// fails with the same words.
+func (c *call) parseHeaders(headers map[string]string) error {
+	c.header = make(http.Header, len(headers)+2)
+	names := make([]string, 0, len(headers))
+	for name := range headers {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if !validToken(name) {
+			// Not quoted: "Authorization: Bearer …" pasted as a name is one.
+			return &PayloadError{"headers", fmt.Sprintf("a name of %d bytes is not a header name (letters, digits and -)", len(name))}
+		}
+		key := http.CanonicalHeaderKey(name)
+		field := fmt.Sprintf("headers[%q]", clean(name, 64))
+		value := headers[name]
+		_, twice := c.header[key]
+		switch {
+		case connectionHeaders[key] != "":
+			return &PayloadError{field, connectionHeaders[key]}
+		case !validHeaderValue(value):
+			return &PayloadError{field, "its value has a control character, such as a line end"}
+		case twice || key == "Host" && c.host != "":
+			return &PayloadError{field, "given twice, in different case"}
+		case key == "Host" && !validHostHeader(value):
+			return &PayloadError{field, "must be HOST or HOST:PORT"}
+		case key == "Host":
+			c.host = value
+		default:
+			c.header[key] = []string{value}
+		}
+	}
+	return nil
+}
+
+// request returns the request, bound to ctx.
+func (c *call) request(ctx context.Context) *http.Request {
+	req := &http.Request{
+		Method: c.method, URL: c.url, Host: c.host, Header: c.header,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+	}
+	if c.body != "" {
+		// GetBody serves the one repetition that is harmless: on a kept connection
+		// that took not a byte. See permit.
+		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(c.body)), nil }
+		req.Body, _ = req.GetBody()
+		req.ContentLength = int64(len(c.body))
+	}
+	return req.WithContext(ctx)
+}
+
+// target is the only name that errors call a request by: "POST https://host/path".
+func (c *call) target() string {
+	return clean(c.method, 32) + " " + clean(c.url.Scheme+"://"+c.url.Host+c.url.EscapedPath(), 300)
+}
+
+func basicAuth(user, password string) string {
+	return base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
+}

@@ -1,0 +1,31 @@
+package outbound
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// clean makes foreign text fit for one line of a log: valid UTF-8, white space
+// as single spaces, all else that does not print as one U+FFFD, limit bytes at most.
+func clean(s string, limit int) string {
+	var b strings.Builder
+	last := ' ' // so that leading space goes
+	for _, r := range s {
+		switch {
+		case unicode.IsSpace(r):
+			r = ' '
+		case !unicode.IsPrint(r):
+			r = utf8.RuneError
+		}
+		if r == last && (r == ' ' || r == utf8.RuneError) {
+			continue
+		}
+		if b.Len()+utf8.RuneLen(r) > limit {
+			break
+		}
+		b.WriteRune(r)
+		last = r
+	}
+	return strings.TrimRight(b.String(), " ")
+}

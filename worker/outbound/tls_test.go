@@ -1,0 +1,104 @@
+package outbound
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	proto := make(chan string, 1)
+	start := func(t *testing.T, cfg *tls.Config) *httptest.Server {
+		t.Helper()
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { proto <- r.Proto }))
+		s.EnableHTTP2 = true
+		s.TLS = cfg
+		s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+		s.StartTLS()
+		t.Cleanup(s.Close)
+		return s
+	}
+	modern := start(t, &tls.Config{})
+	roots := x509.NewCertPool()
+	roots.AddCert(modern.Certificate())
+
+	t.Run("HTTP/1.1 to a server that offers HTTP/2", func(t *testing.T) {
+		if err := run(t, handler(t, Config{}, seams{roots: roots}), payload{URL: modern.URL}); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-proto; got != "HTTP/1.1" {
+			t.Errorf("spoke %s", got)
+		}
+	})
+	t.Run("unknown authority", func(t *testing.T) {
+		err := run(t, handler(t, Config{}, seams{}), payload{URL: modern.URL})
+		wantPermanent(t, err, false)
+		var cert *tls.CertificateVerificationError
+		if !errors.As(err, &cert) || !strings.Contains(err.Error(), "x509") {
+			t.Error(err)
+		}
+	})
+	t.Run("name with a trailing dot", func(t *testing.T) {
+		_, port, _ := net.SplitHostPort(modern.Listener.Addr().String())
+		h := handler(t, Config{AllowHosts: []string{"example.com"}}, seams{roots: roots, resolver: answers("127.0.0.1")})
+		if err := run(t, h, payload{URL: "https://Example.com.:" + port}); err != nil {
+			t.Fatal(err)
+		}
+		<-proto
+	})
+	t.Run("wrong name", func(t *testing.T) {
+		_, port, _ := net.SplitHostPort(modern.Listener.Addr().String())
+		h := handler(t, Config{AllowHosts: []string{"wrong.test"}}, seams{roots: roots, resolver: answers("127.0.0.1")})
+		err := run(t, h, payload{URL: "https://wrong.test:" + port})
+		var cert *tls.CertificateVerificationError
+		if !errors.As(err, &cert) {
+			t.Error(err)
+		}
+	})
+	t.Run("TLS 1.1", func(t *testing.T) {
+		old := start(t, &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11})
+		err := run(t, handler(t, Config{}, seams{roots: roots}), payload{URL: old.URL})
+		wantPermanent(t, err, false)
+		if !strings.Contains(err.Error(), "protocol version") {
+			t.Error(err)
+		}
+	})
+	t.Run("TLS 1.2", func(t *testing.T) {
+		var version uint16
+		h := handler(t, Config{}, seams{roots: roots, tls: func(s *tls.ConnectionState) { version = s.Version }})
+		old := start(t, &tls.Config{MaxVersion: tls.VersionTLS12})
+		if err := run(t, h, payload{URL: old.URL}); err != nil || version != tls.VersionTLS12 {
+			t.Errorf("err = %v, version %x", err, version)
+		}
+		<-proto
+	})
+	t.Run("plain server", func(t *testing.T) {
+		s := listen(t, always("HTTP/1.1 400 Bad Request\r\n\r\n"))
+		err := run(t, handler(t, Config{}, seams{}), payload{URL: strings.Replace(s.url, "http:", "https:", 1)})
+		wantPermanent(t, err, false)
+		if !strings.Contains(err.Error(), "TLS handshake with 127.0.0.1") {
+			t.Error(err)
+		}
+	})
+}
+
+func TestNoProxyNoHTTP2(t *testing.T) {
+	t.Parallel()
+	tr := handler(t, Config{}, seams{}).transport
+	if tr.Proxy != nil {
+		t.Error("a proxy would dial for us, behind the address guard")
+	}
+	if tr.Protocols.HTTP2() || tr.Protocols.UnencryptedHTTP2() || tr.TLSNextProto == nil || len(tr.TLSNextProto) != 0 || tr.ForceAttemptHTTP2 {
+		t.Error("HTTP/2 is on")
+	}
+	if !tr.DisableCompression {
+		t.Error("compression is on")
+	}
+}
