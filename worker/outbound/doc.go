@@ -1,0 +1,92 @@
+// Package outbound carries out tasks of type http: one outbound request a task.
+//
+// A Handler is an asynq.Handler. What a task may spend is not its business: it
+// is meant to run behind the worker's throttle, which charges the task when it
+// starts, so that one charge is one call of ProcessTask.
+//
+// Each promise below names the test that holds it; TestDocNamesItsTests checks
+// that the names exist.
+//
+// # One charge is at most one request sent
+//
+// net/http's Transport sends a request again by itself when a kept connection
+// fails before the answer came, for GET, HEAD, OPTIONS and TRACE and for any
+// method with an Idempotency-Key or X-Idempotency-Key header
+// (persistConn.shouldRetryRequest and Request.isReplayable in net/http, read at
+// Go 1.26; TestControlHTTPClientReplays shows it, and fails when Go changes).
+// There is no switch for it, so the last word is at the socket: the first byte
+// of a request claims its permit for one connection, and no other connection
+// takes a byte for it (TestOneChargeIsAtMostOneRequest,
+// TestOneChargeIsAtMostOneRequestOverTLS, TestPermit). The run then fails, and
+// asynq's retry, which is charged anew, decides about another request. Only a
+// request of which not a byte was taken goes out on another connection within
+// the same run (TestUnsentRequestGoesOutOnAnotherConnection). A refused replay
+// costs the other kept connections nothing
+// (TestRefusedReplayLeavesOtherConnectionsAlone).
+//
+// HTTP/2 is off, also where a server offers it (TestTLS, TestNoProxyNoHTTP2): its
+// client repeats requests by rules of its own (http2shouldRetryRequest), and
+// mixes the requests of one connection, so that no written byte could be told to
+// belong to one charge. Redirects are not followed (TestRedirectsAreNotFollowed).
+//
+// # What an answer means
+//
+// 2xx is success; 408, 425, 429 and 5xx are a *StatusError that asynq retries;
+// any other answer is a *StatusError with asynq.SkipRetry (TestStatuses,
+// TestStatusErrorText). Retry-After is read as seconds or as a date, never more
+// than 24 hours (TestRetryAfter). The status alone decides: a body that breaks
+// off or does not end in time turns no success into a failure
+// (TestBodyThatBreaksOffChangesNothing, TestEndlessAnswerEndsWithTheRun).
+//
+// A request that got no answer is retried. A run that ends before the answer
+// says after how long and for what it waited, and hides neither the deadline nor
+// the cancellation and its cause (TestTimeoutSaysHowLongAndForWhat,
+// TestTimeoutCoversDialling, TestCancellationIsNotHidden). A context without a
+// deadline gets 30 seconds (TestWithoutDeadlineThirtySeconds). A payload that is
+// no request is a *PayloadError with asynq.SkipRetry that names the field
+// (TestBadPayloadSaysWhichField).
+//
+// # Connections
+//
+// Tasks share kept connections (TestOneConnectionForManyTasks). Of an answer's
+// body, Config.MaxResponse bytes are read at most (TestHugeAnswerIsCutShort), of
+// its header lines 64 KiB (TestHeaderFloodEnds), and nothing is decompressed
+// (TestCompressedAnswerStaysCompressed). A server cannot hold a run beyond its
+// deadline (TestEndlessAnswerEndsWithTheRun, TestSwitchingProtocolsDoesNotHang).
+// Bytes that a server sends behind one answer are never taken for the answer to
+// the next task (TestAnswersAreNotMixedUp, TestPermitOfReads).
+//
+// TLS is 1.2 or newer and certificates are verified against the system's roots
+// (TestTLS). No proxy is used, the environment's neither (TestNoProxyNoHTTP2).
+//
+// # Addresses
+//
+// Addresses that are not public are refused when the socket connects, after the
+// name was resolved: loopback, private, link-local, shared, multicast, reserved
+// and the like, in IPv4, in IPv6, and as an IPv4 address inside an IPv6 one
+// (TestRefusal, TestRefusalOfTeredo, TestAddressesThatAreRefused,
+// TestNamesThatResolveToRefusedAddresses). What is judged is the address that is
+// dialled, each time, so that a name cannot change its meaning in between
+// (TestRebindingIsRefused); of a name with several addresses the public ones are
+// used (TestMixedAnswersUseThePublicOne). Numbers that only some systems read as
+// addresses are refused before (TestOddSpellingsOfAddressesAreRefused). The
+// refusal is a *BlockedError with asynq.SkipRetry. Config.AllowHosts makes
+// exceptions, by the host's name as the URL has it (TestAllowHosts,
+// TestParseAllowed).
+//
+// # Secrets
+//
+// Header values, the URL's userinfo, query and fragment, and the body never
+// stand in an error or a log record. What an answer, or an error of net/http,
+// gives back of them is replaced by [redacted]: whole, in another case, quoted
+// for JSON, HTML or a URL, or any part of eight bytes and more; below four bytes
+// only where it stands as a word of its own
+// (TestSecretsNeverStandInErrors, TestSecretsNeverStandInPayloadErrors,
+// TestHide). Of the body these are the values, from four bytes on, a part of one
+// from sixteen; field names stay readable. Method, scheme, host and path are not
+// secret here: an API that wants its token in the path shows it to whoever reads
+// errors. What cannot be recognised is not hidden: a secret that the API encodes
+// or hashes, or a shorter part of one. Nothing is printed through package log
+// (TestMain fails if net/http does). Debug records hold method, host, status
+// and elapsed_ms (TestDebugRecord).
+package outbound
