@@ -79,10 +79,10 @@ func TestOneChargeIsAtMostOneRequest(t *testing.T) {
 					t.Fatalf("first: %v", err)
 				}
 				err := run(t, h, p)
-				wantPermanent(t, err, false)
 				if got := s.requests.Load(); got != 2 {
 					t.Errorf("%d requests arrived for two runs: %v", got, err)
 				}
+				wantPermanent(t, err, false)
 				if got := s.conns.Load(); got != 1 {
 					t.Errorf("%d connections were made", got)
 				}
@@ -143,10 +143,11 @@ func TestOneChargeIsAtMostOneRequestOverTLS(t *testing.T) {
 			if err := run(t, h, p); err != nil {
 				t.Fatalf("first: %v", err)
 			}
-			wantPermanent(t, run(t, h, p), false)
+			err := run(t, h, p)
 			if got := s.requests.Load(); got != 2 {
-				t.Errorf("%d requests arrived for two runs", got)
+				t.Errorf("%d requests arrived for two runs: %v", got, err)
 			}
+			wantPermanent(t, err, false)
 		})
 	}
 }
