@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -101,32 +102,31 @@ func TestOpenRedisFaults(t *testing.T) {
 	pong := "+PONG\r\n"
 
 	for name, tt := range map[string]struct{ url, what, try string }{
-		"down":          {"redis://127.0.0.1:1", "nothing listens at 127.0.0.1:1", "start it (redis-server)"},
-		"embedded down": {"redis://127.0.0.1:6390", "nothing listens at 127.0.0.1:6390", "start a worker first"},
-		"no such host":  {"redis://no-such-host.invalid", "no address is known for the host of no-such-host.invalid:6379", "spelling"},
-		"no socket":     {"unix:///nowhere/r.sock", "there is no socket /nowhere/r.sock", "check the path"},
-		"no password":   {"redis://" + locked, "needs a password", "REDIS_URL"},
-		"user only":     {"redis://geheim@" + locked, "needs a password", "with a colon"},
-		"wrong":         {"redis://:geheim2@" + locked, "refuses the user name or password", "percent-encode"},
-		"wrong user":    {"redis://geheim:geheim@" + locked, "refuses the user name or password", "percent-encode"},
-		"not wanted":    {"redis://:geheim@" + fake(map[string]string{"AUTH": "-ERR AUTH <password> called without any password configured for the default user.\r\n"}), "has no password, and the URL gives one", "leave it out"},
-		"may not ping":  {"redis://" + pingless.Username + ":" + pingless.Password + "@" + open, "does not permit", "ACL"},
-		"replica":       {"redis://" + replica, "is a read-only replica", "master"},
-		"full":          {"redis://" + full, "is full", "maxmemory"},
-		"database":      {"redis://" + open + "/99", "does not have the database number", "smaller"},
-		"node":          {"redis://" + node + "/1", "is a node of a cluster", "redis+cluster://"},
-		"no cluster":    {"redis+cluster://" + open, "is a single server", "redis://"},
-		"no TLS":        {"rediss://" + open + "?dial_timeout=100ms&max_retries=-1", "did not answer in time", "redis:// instead"},
-		"old":           {"redis://" + fake(map[string]string{"PING": pong, "INFO": bulk("redis_version:5.0.14\r\n")}), "is version 5.0.14, and 6.2 is the oldest", "Valkey"},
-		"loading":       {"redis://" + fake(map[string]string{"PING": "-LOADING Redis is loading the dataset in memory\r\n"}), "is still loading", "again in a moment"},
-		"moved":         {"redis://" + fake(map[string]string{"PING": pong, "INFO": bulk(""), "SET": "-MOVED 1 10.0.0.1:6379\r\n"}), "is a node of a cluster", "redis+cluster://"},
-		"cannot save":   {"redis://" + fake(map[string]string{"PING": pong, "INFO": bulk(""), "SET": "-MISCONF Redis is configured to save RDB snapshots\r\n"}), "cannot save to disk", "disk"},
-		"crowded":       {"redis://" + fake(map[string]string{"HELLO": "-ERR max number of clients reached\r\n", "PING": "-ERR max number of clients reached\r\n"}), "has no connection left", "maxclients"},
-		"unknown":       {"redis://" + fake(map[string]string{"PING": "-WEIRD words\r\n"}), "answered: WEIRD words", ""},
-		"hangs up":      {"redis://" + fakeRedis(t, func([]string) string { return "" }), "closed the connection", "rediss://"},
-		"web server":    {"redis://" + fakeRedis(t, func([]string) string { return "HTTP/1.1 400 Bad Request\r\n\r\n" }), "does not answer like Redis", "check PORT"},
-		"mute":          {"redis://" + fakeRedis(t, func([]string) string { return "wait" }) + "?read_timeout=100ms&max_retries=-1", "did not answer in time", "firewall"},
-		"no sentinel":   {"redis-sentinel://127.0.0.1:1/?master=main", "none of the sentinels can be reached", "26379"},
+		"down":         {"redis://127.0.0.1:1", "nothing listens at 127.0.0.1:1", "start it (redis-server)"},
+		"no such host": {"redis://no-such-host.invalid", "no address is known for the host of no-such-host.invalid:6379", "spelling"},
+		"no socket":    {"unix:///nowhere/r.sock", "there is no socket /nowhere/r.sock", "check the path"},
+		"no password":  {"redis://" + locked, "needs a password", "REDIS_URL"},
+		"user only":    {"redis://geheim@" + locked, "needs a password", "with a colon"},
+		"wrong":        {"redis://:geheim2@" + locked, "refuses the user name or password", "percent-encode"},
+		"wrong user":   {"redis://geheim:geheim@" + locked, "refuses the user name or password", "percent-encode"},
+		"not wanted":   {"redis://:geheim@" + fake(map[string]string{"AUTH": "-ERR AUTH <password> called without any password configured for the default user.\r\n"}), "has no password, and the URL gives one", "leave it out"},
+		"may not ping": {"redis://" + pingless.Username + ":" + pingless.Password + "@" + open, "does not permit", "ACL"},
+		"replica":      {"redis://" + replica, "is a read-only replica", "master"},
+		"full":         {"redis://" + full, "is full", "maxmemory"},
+		"database":     {"redis://" + open + "/99", "does not have the database number", "smaller"},
+		"node":         {"redis://" + node + "/1", "is a node of a cluster", "redis+cluster://"},
+		"no cluster":   {"redis+cluster://" + open, "is a single server", "redis://"},
+		"no TLS":       {"rediss://" + open + "?dial_timeout=100ms&max_retries=-1", "did not answer in time", "redis:// instead"},
+		"old":          {"redis://" + fake(map[string]string{"PING": pong, "INFO": bulk("redis_version:5.0.14\r\n")}), "is version 5.0.14, and 6.2 is the oldest", "Valkey"},
+		"loading":      {"redis://" + fake(map[string]string{"PING": "-LOADING Redis is loading the dataset in memory\r\n"}), "is still loading", "again in a moment"},
+		"moved":        {"redis://" + fake(map[string]string{"PING": pong, "INFO": bulk(""), "SET": "-MOVED 1 10.0.0.1:6379\r\n"}), "is a node of a cluster", "redis+cluster://"},
+		"cannot save":  {"redis://" + fake(map[string]string{"PING": pong, "INFO": bulk(""), "SET": "-MISCONF Redis is configured to save RDB snapshots\r\n"}), "cannot save to disk", "disk"},
+		"crowded":      {"redis://" + fake(map[string]string{"HELLO": "-ERR max number of clients reached\r\n", "PING": "-ERR max number of clients reached\r\n"}), "has no connection left", "maxclients"},
+		"unknown":      {"redis://" + fake(map[string]string{"PING": "-WEIRD words\r\n"}), "answered: WEIRD words", ""},
+		"hangs up":     {"redis://" + fakeRedis(t, func([]string) string { return "" }), "closed the connection", "rediss://"},
+		"web server":   {"redis://" + fakeRedis(t, func([]string) string { return "HTTP/1.1 400 Bad Request\r\n\r\n" }), "does not answer like Redis", "check PORT"},
+		"mute":         {"redis://" + fakeRedis(t, func([]string) string { return "wait" }) + "?read_timeout=100ms&max_retries=-1", "did not answer in time", "firewall"},
+		"no sentinel":  {"redis-sentinel://127.0.0.1:1/?master=main", "none of the sentinels can be reached", "26379"},
 		"strange master": {"redis-sentinel://" + fake(map[string]string{"SENTINEL": "*-1\r\n", "PING": pong}) + "/?master=main",
 			`the sentinels do not know master "main"`, "sentinel monitor"},
 		"locked sentinel": {"redis-sentinel://" + fake(map[string]string{"SENTINEL": "-NOAUTH Authentication required.\r\n"}) + "/?master=main",
@@ -194,6 +194,11 @@ func TestExplain(t *testing.T) {
 	err = Explain(rdb.Eval(t.Context(), "return redis.call('SET', KEYS[1], 'v')", []string{"k"}).Err(), "redis://"+full.Addr())
 	if !strings.HasPrefix(err.Error(), "Redis at "+full.Addr()+" is full") {
 		t.Errorf("from a script: %v", err)
+	}
+	refused := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	err = Explain(refused, "embedded") // not dialled: a worker may run on this machine
+	if got := err.Error(); !strings.Contains(got, "nothing listens at 127.0.0.1:6390") || !strings.Contains(got, "start a worker first") {
+		t.Errorf("got %v", err)
 	}
 	if err := Explain(context.Canceled, "embedded"); err != context.Canceled { //nolint:errorlint // exactly this one
 		t.Errorf("got %v", err)

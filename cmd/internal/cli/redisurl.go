@@ -122,14 +122,14 @@ func (p parts) addresses(port string) ([]string, error) {
 // address checks one HOST, HOST:PORT or [IPv6]:PORT. It quotes nothing: what
 // stands at the place of a port may be a password whose host was forgotten.
 func address(s, port string) (string, error) {
-	host := s
-	if h, p, err := net.SplitHostPort(s); err == nil {
-		host, port = h, p
-	} else {
+	host, given, err := net.SplitHostPort(s)
+	switch {
+	case err == nil:
+		port = given
+	case strings.Contains(s, ":") && !strings.HasPrefix(s, "["):
+		return "", Errorf(tryURL, "the Redis URL has a host that is not HOST:PORT (IPv6 addresses stand in brackets)")
+	default:
 		host = strings.TrimSuffix(strings.TrimPrefix(s, "["), "]")
-		if host == s && strings.Contains(s, ":") {
-			return "", Errorf(tryURL, "the Redis URL has a host that is not HOST:PORT (IPv6 addresses stand in brackets)")
-		}
 	}
 	if host == "" {
 		host = "localhost"
