@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/worker"
+	"github.com/headway-go/headway/worker/outbound"
+)
+
+// untilDone is a time-out that no run outlasts.
+const untilDone = time.Duration(math.MaxInt64) / 2
+
+// taskServer is asynq's with the limits around the handler of http tasks.
+type taskServer struct {
+	*worker.Server
+	handler  asynq.Handler
+	outbound *outbound.Handler
+}
+
+// assemble puts limiter, wrapper and server together. It does no I/O.
+func assemble(p parts) (system, error) {
+	log := slog.New(&calm{Handler: p.log.Handler(), redis: p.watch.check})
+	limiter, err := throttle.New(p.redis, p.policy, throttle.Config{Observer: p.metrics, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	limits, err := worker.New(worker.Config{Redis: p.redis, Limiter: limiter, Observer: p.metrics, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	out, err := outbound.New(outbound.Config{AllowHosts: p.options.allowHosts, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	drain := p.options.drain
+	if drain == 0 {
+		drain = untilDone
+	}
+	return &taskServer{
+		Server: limits.NewServer(asynq.Config{
+			Concurrency:     p.options.concurrency,
+			Queues:          p.options.queues,
+			ShutdownTimeout: drain,
+			RetryDelayFunc:  retryDelay,
+			ErrorHandler:    asynq.ErrorHandlerFunc(func(ctx context.Context, t *asynq.Task, err error) { logFailure(ctx, log, t, err) }),
+			Logger:          &asynqLog{log: p.log, redis: p.watch.check},
+			LogLevel:        asynq.DebugLevel, // the logger chooses
+		}),
+		handler:  httpOnly{out},
+		outbound: out,
+	}, nil
+}
+
+// Start implements system.
+func (s *taskServer) Start() error { return s.Server.Start(s.handler) }
+
+// Shutdown implements system.
+func (s *taskServer) Shutdown() {
+	s.Server.Shutdown()
+	s.outbound.Close()
+}
+
+// httpOnly is a handler of tasks of type http and no other. It takes the place
+// of asynq's mux, for which "http" is the beginning of "httpx" too.
+type httpOnly struct{ asynq.Handler }
+
+// Knows implements worker.Knower.
+func (httpOnly) Knows(t *asynq.Task) bool { return t.Type() == queue.TypeHTTP }
+
+// retryDelay waits for as long as the API has asked for, and otherwise as asynq
+// does.
+func retryDelay(n int, err error, t *asynq.Task) time.Duration {
+	var answer *outbound.StatusError
+	if errors.As(err, &answer) && answer.RetryAfter > 0 {
+		return wholeSeconds(time.Now(), answer.RetryAfter)
+	}
+	return asynq.DefaultRetryDelayFunc(n, err, t)
+}
+
+// wholeSeconds returns the shortest wait of at least d that ends on a whole
+// second: asynq cuts the rest off, and would be early.
+func wholeSeconds(now time.Time, d time.Duration) time.Duration {
+	end := now.Add(d)
+	if whole := end.Truncate(time.Second); whole.Before(end) {
+		end = whole.Add(time.Second)
+	}
+	return end.Sub(now) + time.Millisecond
+}
+
+// logFailure tells of a task that failed: aloud when it is for good.
+func logFailure(ctx context.Context, log *slog.Logger, t *asynq.Task, err error) {
+	id, _ := asynq.GetTaskID(ctx)
+	name, _ := asynq.GetQueueName(ctx)
+	retried, _ := asynq.GetRetryCount(ctx)
+	most, _ := asynq.GetMaxRetry(ctx)
+	attrs := []any{"task_id", id, "type", t.Type(), "queue", name, "retried", retried, "error", err}
+	if errors.Is(err, asynq.SkipRetry) || retried >= most {
+		log.ErrorContext(ctx, "task failed for good and is archived", attrs...)
+		return
+	}
+	log.DebugContext(ctx, "task failed and is tried again", attrs...)
+}

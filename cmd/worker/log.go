@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// repeatEvery is how often a complaint of asynq's is logged; it repeats some
+	// every three seconds for as long as they last.
+	repeatEvery = time.Minute
+	maxRepeats  = 64
+	// archivedText is how asynq tells of a task that failed for good, without
+	// the reason; logFailure tells it with.
+	archivedText = "Retry exhausted for task id"
+	// doubtAge is how old an answer of Redis may be when asynq complains.
+	doubtAge = time.Second
+)
+
+// asynqLog is asynq's logger. What asynq tells about itself becomes Debug: the
+// worker tells it in its own words. While Redis is away so do its complaints,
+// which then all say the same: the watch has said it once.
+type asynqLog struct {
+	log *slog.Logger
+	// redis returns why Redis does not answer, asking it when the last answer
+	// is older than maxAge.
+	redis func(ctx context.Context, maxAge time.Duration) error
+
+	mu   sync.Mutex
+	told map[string]*repeats
+}
+
+type repeats struct {
+	at time.Time
+	n  int // since at
+}
+
+// Debug, Info, Warn, Error and Fatal implement asynq.Logger.
+func (l *asynqLog) Debug(args ...any) { l.quiet(args) }
+func (l *asynqLog) Info(args ...any)  { l.quiet(args) }
+func (l *asynqLog) Warn(args ...any)  { l.complain(slog.LevelWarn, args) }
+func (l *asynqLog) Error(args ...any) { l.complain(slog.LevelError, args) }
+
+// Fatal does not end the process, as asynq's own logger would.
+func (l *asynqLog) Fatal(args ...any) { l.complain(slog.LevelError, args) }
+
+func (l *asynqLog) quiet(args []any) {
+	if ctx := context.Background(); l.log.Enabled(ctx, slog.LevelDebug) {
+		l.log.DebugContext(ctx, "asynq", "message", fmt.Sprint(args...))
+	}
+}
+
+func (l *asynqLog) complain(level slog.Level, args []any) {
+	ctx := context.Background()
+	text := fmt.Sprint(args...)
+	if strings.HasPrefix(text, archivedText) || l.redis(ctx, doubtAge) != nil {
+		l.quiet(args)
+		return
+	}
+	repeated, tell := l.tell(text)
+	switch {
+	case !tell:
+		l.quiet(args)
+	case repeated > 0:
+		l.log.Log(ctx, level, "asynq", "message", text, "repeated", repeated)
+	default:
+		l.log.Log(ctx, level, "asynq", "message", text)
+	}
+}
+
+// tell reports whether text is due, and how many like it were kept back. Like
+// it are those with the same words before a colon; the rest differs in ports
+// and addresses. Text without a colon is about one task, and always told.
+func (l *asynqLog) tell(text string) (repeated int, due bool) {
+	kind, _, found := strings.Cut(text, ":")
+	if !found {
+		return 0, true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	r := l.told[kind]
+	switch {
+	case r == nil && len(l.told) >= maxRepeats:
+		return 0, true
+	case r == nil:
+		if l.told == nil {
+			l.told = make(map[string]*repeats)
+		}
+		l.told[kind] = &repeats{at: now}
+		return 0, true
+	case now.Sub(r.at) < repeatEvery:
+		r.n++
+		return 0, false
+	}
+	repeated = r.n
+	r.at, r.n = now, 0
+	return repeated, true
+}
+
+// calm is the handler of a logger for packages that talk to Redis. While Redis
+// is away their warnings become Debug: each task would bring one, and the watch
+// has told it for all. Errors stay.
+type calm struct {
+	slog.Handler
+	redis func(ctx context.Context, maxAge time.Duration) error
+}
+
+// Handle implements slog.Handler.
+func (c *calm) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level == slog.LevelWarn && c.redis(context.WithoutCancel(ctx), doubtAge) != nil {
+		r.Level = slog.LevelDebug
+		if !c.Enabled(ctx, r.Level) {
+			return nil
+		}
+	}
+	return c.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (c *calm) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &calm{c.Handler.WithAttrs(attrs), c.redis}
+}
+
+// WithGroup implements slog.Handler.
+func (c *calm) WithGroup(name string) slog.Handler {
+	return &calm{c.Handler.WithGroup(name), c.redis}
+}

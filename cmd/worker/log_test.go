@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hibiken/asynq"
+)
+
+var _ asynq.Logger = (*asynqLog)(nil)
+
+// TestAsynqLog holds that asynq cannot flood the log: not while Redis is away,
+// and not with one complaint again and again.
+func TestAsynqLog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out buffer
+		down := true
+		l := &asynqLog{
+			log: slog.New(slog.NewTextHandler(&out, nil)),
+			redis: func(context.Context, time.Duration) error {
+				if down {
+					return errDown
+				}
+				return nil
+			},
+		}
+		lines := func() int { return strings.Count(out.String(), "\n") }
+
+		l.Info("Starting processing")
+		l.Debug("x")
+		for range 1000 {
+			l.Error("Dequeue error: dial tcp: connection refused")
+		}
+		if lines() != 0 {
+			t.Errorf("while Redis is away:\n%s", out.String())
+		}
+		down = false
+		for i := range 1000 {
+			l.Error(fmt.Sprintf("Dequeue error: read tcp 127.0.0.1:%d: reset", i))
+		}
+		if lines() != 1 {
+			t.Errorf("%d lines for one complaint:\n%s", lines(), out.String())
+		}
+		<-time.After(repeatEvery)
+		l.Error("Dequeue error: again")
+		if lines() != 2 || !strings.Contains(out.String(), "repeated=999") {
+			t.Errorf("after a minute:\n%s", out.String())
+		}
+		l.Warn("Retry exhausted for task id=a") // logFailure has told it
+		l.Warn("About a task id=a")
+		l.Warn("About a task id=b")
+		if lines() != 4 {
+			t.Errorf("tasks are told each, once:\n%s", out.String())
+		}
+		for i := range 10 * maxRepeats {
+			l.Warn(fmt.Sprintf("kind %d: x", i))
+		}
+		if n := len(l.told); n > maxRepeats {
+			t.Errorf("remembers %d kinds", n)
+		}
+		l.Fatal("gone") // and yet here we are
+		if !strings.Contains(out.String(), "level=ERROR msg=asynq message=gone") {
+			t.Error("Fatal was not told")
+		}
+	})
+}
+
+func TestAsynqLogDebug(t *testing.T) {
+	t.Parallel()
+	var out buffer
+	l := &asynqLog{
+		log:   slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		redis: func(context.Context, time.Duration) error { return errDown },
+	}
+	l.Info("Starting ", "processing")
+	l.Error("Dequeue error: x")
+	if n := strings.Count(out.String(), "level=DEBUG"); n != 2 || !strings.Contains(out.String(), `message="Starting processing"`) {
+		t.Errorf("got\n%s", out.String())
+	}
+}
+
+// TestCalm holds that warnings of one cause do not flood the log.
+func TestCalm(t *testing.T) {
+	t.Parallel()
+	var out buffer
+	var down error
+	c := &calm{slog.NewTextHandler(&out, nil), func(context.Context, time.Duration) error { return down }}
+	log := slog.New(c).With("a", 1).WithGroup("g")
+	log.Warn("first", "b", 2)
+	down = errDown
+	log.Warn("second")
+	log.Error("third")
+	log.Info("fourth")
+	if got := out.String(); strings.Count(got, "\n") != 3 || !strings.Contains(got, "msg=first a=1 g.b=2") || strings.Contains(got, "second") {
+		t.Errorf("got\n%s", got)
+	}
+}

@@ -1,0 +1,191 @@
+// Command worker runs tasks of type http under the limits of a limits.yaml.
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/worker/metrics"
+)
+
+func main() {
+	ctx, stop := cli.Notify(context.Background(), func() { os.Exit(cli.ExitInterrupted) })
+	code := run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run is the program. It ends when ctx does.
+func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	p := program{embeddedAddr: cli.EmbeddedAddr, assemble: assemble}
+	return p.run(ctx, args, getenv, stdout, stderr)
+}
+
+// program is what tests put something else in the place of.
+type program struct {
+	embeddedAddr string
+	assemble     func(parts) (system, error)
+}
+
+func (p program) run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	o, code, done := parseOptions(args, getenv, stdout, stderr)
+	if done {
+		return code
+	}
+	if o.version {
+		if err := writeVersion(stdout); err != nil {
+			return cli.ExitFailed
+		}
+		return cli.ExitOK
+	}
+	log := newLogger(stderr, o)
+	cli.RouteRedisLog(log)
+	err := p.work(ctx, o, log)
+	if err == nil || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return cli.ExitOK // stopped as told, if only while starting
+	}
+	cli.Fail(stderr, prog, err)
+	return cli.ExitFailed
+}
+
+// work runs tasks until ctx ends.
+func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
+	var policy *throttle.Policy
+	if o.limits != "" {
+		var err error
+		if policy, err = loadPolicy(o.limits); err != nil {
+			return err
+		}
+	}
+	rdb, url, closeRedis, err := p.openRedis(ctx, o, log)
+	if err != nil {
+		return err
+	}
+	defer closeRedis()
+	if policy, err = settlePolicy(ctx, rdb, policy, log); err != nil {
+		return explain(ctx, err, url)
+	}
+
+	m := metrics.New(metrics.Config{Version: cli.Version()})
+	w := newWatch(func(ctx context.Context) error { return rdb.Ping(ctx).Err() }, log)
+	w.explain = func(err error) error { return cli.Explain(err, url) }
+	w.count, w.up = countServers(rdb), m.RedisUp
+	sys, err := p.assemble(parts{redis: rdb, policy: policy, options: o, metrics: m, watch: w, log: log})
+	if err != nil {
+		return explain(ctx, err, url)
+	}
+	h := &health{watch: w, started: time.Now(), version: cli.Version(), concurrency: o.concurrency, queues: o.queues}
+	status, err := openStatus(o, h, m, log)
+	if err != nil {
+		return err
+	}
+	defer status.close()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return serve(ctx, o, log, service{
+		system: sys, watch: w, health: h, status: status,
+		publish: func(ctx context.Context) error { return queue.PublishPolicy(ctx, rdb, policy) },
+	})
+}
+
+// explain puts an error of Redis into words; others stay as they are.
+func explain(ctx context.Context, err error, url string) error {
+	var told *cli.Error
+	if errors.As(err, &told) || ctx.Err() != nil {
+		return err
+	}
+	return cli.Explain(err, url)
+}
+
+// openRedis connects to the Redis asked for, or starts the embedded one.
+func (p program) openRedis(ctx context.Context, o options, log *slog.Logger) (redis.UniversalClient, string, func(), error) {
+	if o.redis != "embedded" {
+		rdb, err := cli.OpenRedis(ctx, o.redis)
+		if err != nil {
+			return nil, "", nil, err
+		}
+		return rdb, o.redis, func() { _ = rdb.Close() }, nil
+	}
+	e, err := startEmbedded(p.embeddedAddr)
+	if err != nil {
+		return nil, "", nil, err
+	}
+	log.WarnContext(ctx, "embedded Redis: nothing is kept on disk, and all tasks are lost when this worker stops; "+
+		"give -redis URL for work that matters", "url", e.url())
+	rdb, err := cli.OpenRedis(ctx, e.url())
+	if err != nil {
+		e.close()
+		return nil, "", nil, err
+	}
+	return rdb, e.url(), func() { _ = rdb.Close(); e.close() }, nil
+}
+
+func countServers(rdb redis.UniversalClient) func() (int, error) {
+	inspector := asynq.NewInspectorFromRedisClient(rdb)
+	return func() (int, error) {
+		servers, err := inspector.Servers()
+		return len(servers), err
+	}
+}
+
+func openStatus(o options, h *health, m *metrics.Metrics, log *slog.Logger) (*statusServer, error) {
+	if o.listen.addr == "" {
+		return nil, nil
+	}
+	return o.listen.open(statusHandler(h, m.Handler()), log)
+}
+
+// service is what goes on while tasks run.
+type service struct {
+	system  system
+	watch   *watch
+	health  *health
+	status  *statusServer // nil when off
+	publish func(context.Context) error
+}
+
+// serve runs tasks until ctx ends, and then lets them end.
+func serve(ctx context.Context, o options, log *slog.Logger, s service) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	beside, cancel := context.WithCancel(context.WithoutCancel(ctx)) // stays while tasks end
+	defer cancel()
+	wg.Go(func() { s.watch.run(beside) })
+	wg.Go(func() { keepPublished(beside, s.publish, log) })
+	if s.status != nil {
+		wg.Go(func() {
+			if err := s.status.serve(); !errors.Is(err, http.ErrServerClosed) {
+				log.ErrorContext(beside, "-listen ended", "error", err)
+			}
+		})
+		defer s.status.close()
+		log.InfoContext(ctx, "listening", "addr", s.status.addr(), "token", o.listen.token != "")
+	}
+	if len(o.queues) > manyQueues {
+		log.WarnContext(ctx, "many queues: tasks are found one queue after the other, which gets slow", "queues", len(o.queues), "better", manyQueues)
+	}
+	if err := s.system.Start(); err != nil {
+		return err
+	}
+	log.InfoContext(ctx, "ready", "queues", queueList(o.queues), "concurrency", o.concurrency, "version", s.health.version)
+	<-ctx.Done()
+	began := time.Now()
+	s.health.stopping.Store(true)
+	log.InfoContext(ctx, "stopping: no new tasks, waiting for those running; a second signal kills", "cause", context.Cause(ctx))
+	s.system.Shutdown()
+	log.InfoContext(ctx, "stopped", "took_ms", time.Since(began).Milliseconds())
+	return nil
+}

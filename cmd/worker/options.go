@@ -1,0 +1,120 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/worker/outbound"
+)
+
+const (
+	prog           = "worker"
+	maxConcurrency = 10000
+)
+
+// options is what the flags and the environment ask for, checked.
+type options struct {
+	redis       string // URL, or "embedded"
+	limits      string // file; "" for the published policy
+	queues      map[string]int
+	concurrency int
+	allowHosts  []string
+	listen      listenAddr
+	drain       time.Duration
+	logLevel    slog.Level
+	logFormat   string
+	version     bool
+}
+
+// parseOptions reads args. When done is true the program ends with code.
+func parseOptions(args []string, getenv func(string) string, stdout, stderr io.Writer) (o options, code int, done bool) {
+	fs := flag.NewFlagSet(prog, flag.ContinueOnError)
+	redis := fs.String("redis", "", "")
+	queues := fs.String("queues", "default=1", "")
+	listen := fs.String("listen", "", "")
+	level := fs.String("log-level", "info", "")
+	fs.StringVar(&o.limits, "limits", "", "")
+	fs.IntVar(&o.concurrency, "concurrency", 32, "")
+	fs.Func("allow-host", "", func(v string) error {
+		o.allowHosts = append(o.allowHosts, v)
+		return nil
+	})
+	fs.DurationVar(&o.drain, "drain", 0, "")
+	fs.StringVar(&o.logFormat, "log-format", "text", "")
+	fs.BoolVar(&o.version, "version", false, "")
+	if code, done := cli.ParseFlags(fs, args, usage, stdout, stderr); done {
+		return o, code, true
+	}
+
+	var faults []error
+	check := func(err error) {
+		if err != nil {
+			faults = append(faults, err)
+		}
+	}
+	if fs.NArg() > 0 {
+		check(cli.Errorf("worker -h", "unexpected argument %q: worker takes flags only", fs.Arg(0)))
+	}
+	o.redis = cli.RedisURL(*redis, getenv, "embedded")
+	var err error
+	o.queues, err = parseQueues(*queues)
+	check(err)
+	o.listen, err = parseListen(*listen, getenv(tokenVariable))
+	check(err)
+	o.logLevel, err = parseLevel(*level)
+	check(err)
+	check(o.checkRest())
+	if len(faults) > 0 {
+		cli.Fail(stderr, prog, errors.Join(faults...))
+		return o, cli.ExitUsage, true
+	}
+	return o, cli.ExitOK, false
+}
+
+func (o options) checkRest() error {
+	var faults []error
+	if o.concurrency < 1 || o.concurrency > maxConcurrency {
+		faults = append(faults, cli.Errorf("-concurrency 32", "-concurrency %d is not from 1 to %d", o.concurrency, maxConcurrency))
+	}
+	if o.drain < 0 {
+		faults = append(faults, cli.Errorf("-drain 30s, or 0 for as long as it takes", "-drain %s is below 0", o.drain))
+	}
+	if o.logFormat != "text" && o.logFormat != "json" {
+		faults = append(faults, cli.Errorf("-log-format text or -log-format json", "-log-format %q is unknown", o.logFormat))
+	}
+	if _, err := outbound.New(outbound.Config{AllowHosts: o.allowHosts}); err != nil {
+		faults = append(faults, &cli.Error{
+			What: "-allow-host: " + err.Error(), Try: "-allow-host localhost:8080, once for each host", Err: err,
+		})
+	}
+	return errors.Join(faults...)
+}
+
+func parseLevel(s string) (slog.Level, error) {
+	for _, l := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError} {
+		if strings.EqualFold(s, l.String()) {
+			return l, nil
+		}
+	}
+	return 0, cli.Errorf("-log-level debug, info, warn or error", "-log-level %q is unknown", s)
+}
+
+func newLogger(w io.Writer, o options) *slog.Logger {
+	opts := &slog.HandlerOptions{Level: o.logLevel}
+	if o.logFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, opts))
+	}
+	return slog.New(slog.NewTextHandler(w, opts))
+}
+
+// writeVersion prints what -version shows.
+func writeVersion(w io.Writer) error {
+	_, err := fmt.Fprintf(w, "worker %s\n", cli.Version())
+	return err
+}

@@ -1,0 +1,380 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"net"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/test/redistest"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	r := start(t, with(newFakeSystem()), nil, "-h")
+	r.ends(cli.ExitOK)
+	golden(t, "testdata/help.golden", r.stdout.String())
+	if r.stderr.String() != "" {
+		t.Errorf("stderr: %s", r.stderr.String())
+	}
+}
+
+func golden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("%v; make it with go test ./cmd/worker -update, and read it", err)
+	}
+	if got != string(want) {
+		t.Errorf("not what %s holds; compare, then go test ./cmd/worker -update\n%s", path, got)
+	}
+}
+
+// TestHelpNamesFlags holds that -h teaches every flag, with the default that
+// it has.
+func TestHelpNamesFlags(t *testing.T) {
+	t.Parallel()
+	src, err := os.ReadFile("options.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := regexp.MustCompile(`fs\.\w+\((?:&[\w.]+, )?"([\w-]+)"(?:, ([^,]+))?, "`).FindAllStringSubmatch(string(src), -1)
+	if len(flags) < 10 {
+		t.Fatalf("found %d flags in options.go", len(flags))
+	}
+	for _, f := range flags {
+		_, rest, found := strings.Cut(usage, "\n  -"+f[1])
+		if !found {
+			t.Errorf("-h does not name -%s", f[1])
+			continue
+		}
+		if value := strings.Trim(f[2], `"`); value != "" && value != "false" {
+			text, _, _ := strings.Cut(rest, "\n  -")
+			if !strings.Contains(text, "Default: "+value) {
+				t.Errorf("-h does not give the default %s of -%s", value, f[1])
+			}
+		}
+	}
+	for _, line := range strings.Split(usage, "\n") {
+		if len([]rune(line)) > 80 {
+			t.Errorf("a line of -h is wider than 80 columns: %s", line)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	r := start(t, with(newFakeSystem()), nil, "-version")
+	r.ends(cli.ExitOK)
+	if got, want := r.stdout.String(), "worker "+cli.Version()+"\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestUsageErrors holds that bad usage is exit code 2, an empty stdout, and
+// for each fault what is wrong and what to try.
+func TestUsageErrors(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		args []string
+		env  map[string]string
+		want []string
+	}{
+		"unknown flag":     {[]string{"-x"}, nil, []string{"worker: flag provided but not defined: -x", "try: worker -h"}},
+		"argument":         {[]string{"limits.yaml"}, nil, []string{`worker: unexpected argument "limits.yaml"`}},
+		"concurrency 0":    {[]string{"-concurrency", "0"}, nil, []string{"worker: -concurrency 0 is not from 1 to 10000", "try: -concurrency 32"}},
+		"concurrency huge": {[]string{"-concurrency", "10001"}, nil, []string{"-concurrency 10001 is not"}},
+		"concurrency word": {[]string{"-concurrency", "x"}, nil, []string{`invalid value "x" for flag -concurrency`}},
+		"queue":            {[]string{"-queues", "a=1,b"}, nil, []string{`-queues: "b" has no weight`, "try: -queues b=1"}},
+		"level":            {[]string{"-log-level", "loud"}, nil, []string{`-log-level "loud" is unknown`}},
+		"format":           {[]string{"-log-format", "xml"}, nil, []string{`-log-format "xml" is unknown`}},
+		"drain":            {[]string{"-drain", "-1s"}, nil, []string{"-drain -1s is below 0"}},
+		"allow-host":       {[]string{"-allow-host", "http://x/"}, nil, []string{"worker: -allow-host: ", "try: -allow-host localhost:8080"}},
+		"listen":           {[]string{"-listen", "9090"}, nil, []string{`-listen "9090" is not HOST:PORT`, "try: -listen :9090"}},
+		"listen to all":    {[]string{"-listen", "0.0.0.0:9090"}, nil, []string{"HEADWAY_LISTEN_TOKEN is not set"}},
+		"short token":      {[]string{"-listen", ":9090"}, map[string]string{tokenVariable: "secret"}, []string{"HEADWAY_LISTEN_TOKEN has 6 characters; 16 are needed"}},
+		"every fault at once": {[]string{"-concurrency", "0", "-queues", "a", "-log-level", "x"}, nil,
+			[]string{"-concurrency 0", `"a" has no weight`, `-log-level "x"`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, with(newFakeSystem()), tt.env, tt.args...)
+			r.ends(cli.ExitUsage)
+			for _, want := range tt.want {
+				if !strings.Contains(r.stderr.String(), want) {
+					t.Errorf("stderr lacks %q:\n%s", want, r.stderr.String())
+				}
+			}
+			if r.stdout.String() != "" {
+				t.Errorf("stdout: %s", r.stdout.String())
+			}
+			if token := tt.env[tokenVariable]; token != "" && strings.Contains(r.stderr.String(), token) {
+				t.Errorf("stderr tells the token:\n%s", r.stderr.String())
+			}
+		})
+	}
+}
+
+// TestStartErrors holds that what cannot start says why and what to try, ends
+// with 1 and leaves stdout alone.
+func TestStartErrors(t *testing.T) {
+	t.Parallel()
+	good := limitsFile(t, someLimits)
+	bad := limitsFile(t, "limits:\n  payments:\n    rules:\n      - {name: a, algorithm: fast, limit: -1, per: 1s}\n")
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = taken.Close() })
+	busy := taken.Addr().String()
+	inUse := with(newFakeSystem())
+	inUse.embeddedAddr = busy
+	failing := newFakeSystem()
+	failing.err = errors.New("no engine")
+	damaged := redistest.NewServer(t)
+	if err := damaged.Client(t).Set(t.Context(), "hw:policy", "limits: [", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+
+	for name, tt := range map[string]struct {
+		p    program
+		args []string
+		want []string
+	}{
+		"no limits": {with(newFakeSystem()), nil, []string{"worker: there are no limits", "try: worker -limits limits.yaml"}},
+		"no file":   {with(newFakeSystem()), []string{"-limits", "/nowhere/l.yaml"}, []string{"worker: there is no limits file /nowhere/l.yaml"}},
+		"bad file": {with(newFakeSystem()), []string{"-limits", bad}, []string{
+			"worker: " + bad + ":4:", "limit", "try: mend these lines"}},
+		"redis down":      {with(newFakeSystem()), []string{"-limits", good, "-redis", "redis://:geheim@127.0.0.1:1"}, []string{"worker: nothing listens at 127.0.0.1:1", "try: start it"}},
+		"bad URL":         {with(newFakeSystem()), []string{"-limits", good, "-redis", "localhost"}, []string{"worker: the Redis URL has no scheme"}},
+		"embedded in use": {inUse, []string{"-limits", good}, []string{"worker: the embedded Redis cannot listen on " + busy + ": the port is in use", "try: another worker? stop it"}},
+		"-listen in use":  {with(newFakeSystem()), []string{"-limits", good, "-listen", busy}, []string{"worker: -listen cannot listen on " + busy + ": the port is in use", "try: "}},
+		"system fails":    {with(failing), []string{"-limits", good}, []string{"worker: no engine"}},
+		"damaged policy":  {with(newFakeSystem()), []string{"-redis", "redis://" + damaged.Addr()}, []string{"worker: queue: the published policy is damaged", "try: worker -limits limits.yaml, which publishes a good one"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, tt.p, nil, tt.args...)
+			r.ends(cli.ExitFailed)
+			for _, want := range tt.want {
+				if !strings.Contains(r.stderr.String(), want) {
+					t.Errorf("stderr lacks %q:\n%s", want, r.stderr.String())
+				}
+			}
+			if r.stdout.String() != "" {
+				t.Errorf("stdout: %s", r.stdout.String())
+			}
+			if strings.Contains(r.stderr.String(), "geheim") {
+				t.Errorf("stderr tells the password:\n%s", r.stderr.String())
+			}
+		})
+	}
+}
+
+// TestStartsAndStops holds that the first signal lets running tasks end, and
+// that the program then exits 0 with an empty stdout.
+func TestStartsAndStops(t *testing.T) {
+	t.Parallel()
+	f := newFakeSystem()
+	f.drained = make(chan struct{})
+	r := start(t, with(f), nil, "-limits", limitsFile(t, someLimits), "-listen", "127.0.0.1:0", "-queues", "low=1,high=6")
+	r.says("msg=ready queues=\"high=6,low=1\" concurrency=32")
+	if !strings.Contains(r.stderr.String(), "nothing is kept on disk, and all tasks are lost") {
+		t.Errorf("no warning of the embedded server:\n%s", r.stderr.String())
+	}
+	base := "http://" + regexp.MustCompile(`msg=listening addr=(\S+)`).FindStringSubmatch(r.stderr.String())[1]
+	if a := getHealth(t, base, http.StatusOK); a.Status != "ok" || a.Redis != "ok" || a.Concurrency != 32 || a.Queues["high"] != 6 {
+		t.Errorf("health %+v", a)
+	}
+	if page := get(t, base+"/metrics", http.StatusOK); !strings.Contains(page, "headway_redis_up 1") {
+		t.Errorf("metrics:\n%s", page)
+	}
+	r.stop()
+	r.says("msg=\"stopping: no new tasks")
+	if a := getHealth(t, base, http.StatusServiceUnavailable); a.Status != "stopping" {
+		t.Errorf("health %+v", a)
+	}
+	select {
+	case code := <-r.code:
+		t.Fatalf("ended with %d before the running tasks had", code)
+	default:
+	}
+	close(f.drained)
+	r.ends(cli.ExitOK)
+	if r.stdout.String() != "" {
+		t.Errorf("stdout: %s", r.stdout.String())
+	}
+}
+
+func get(t *testing.T, url string, want int) string {
+	t.Helper()
+	resp, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(resp.Body); err != nil {
+		t.Fatal(err)
+	}
+	if resp.StatusCode != want {
+		t.Errorf("%s: status %d, want %d: %s", url, resp.StatusCode, want, b.String())
+	}
+	return b.String()
+}
+
+func getHealth(t *testing.T, base string, want int) (a healthAnswer) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(get(t, base+"/healthz", want)), &a); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// TestStopsWhileStarting holds "SIGTERM at any moment": a worker that waits for
+// a mute Redis, and one that was told before it began, exit 0.
+func TestStopsWhileStarting(t *testing.T) {
+	t.Parallel()
+	mute, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = mute.Close() })
+	r := start(t, with(newFakeSystem()), nil, "-limits", limitsFile(t, someLimits), "-redis", "redis://"+mute.Addr().String())
+	c, err := mute.Accept() // it has begun to talk
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	r.stop()
+	r.ends(cli.ExitOK)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out buffer
+	code := with(newFakeSystem()).run(ctx, []string{"-limits", limitsFile(t, someLimits)}, func(string) string { return "" }, &out, &out)
+	if code != cli.ExitOK {
+		t.Errorf("exit code %d: %s", code, out.String())
+	}
+}
+
+// TestStopsWhileAssembling tells the worker to stop at its last step before it
+// takes tasks: it never starts.
+func TestStopsWhileAssembling(t *testing.T) {
+	t.Parallel()
+	f := newFakeSystem()
+	p := with(f)
+	var r *running
+	stopped := make(chan struct{})
+	p.assemble = func(parts) (system, error) { <-stopped; return f, nil }
+	r = start(t, p, nil, "-limits", limitsFile(t, someLimits))
+	r.stop()
+	close(stopped)
+	r.ends(cli.ExitOK)
+	select {
+	case <-f.started:
+		t.Error("took tasks after it was told to stop")
+	default:
+	}
+}
+
+// TestPublishedPolicy holds that "without -limits the worker runs under the
+// limits that another worker has published", saying so, and that two workers
+// with different files are told.
+func TestPublishedPolicy(t *testing.T) {
+	t.Parallel()
+	url := ownRedis(t)
+	env := map[string]string{"REDIS_URL": url}
+	first := start(t, with(newFakeSystem()), env, "-limits", limitsFile(t, someLimits))
+	first.says("msg=ready")
+
+	var got string
+	p := with(newFakeSystem())
+	p.assemble = func(parts parts) (system, error) {
+		got = string(parts.policy.YAML())
+		return newFakeSystem(), nil
+	}
+	second := start(t, p, env)
+	second.says("msg=ready")
+	second.says("running under the limits that another worker has published")
+	if !strings.Contains(got, "account") {
+		t.Errorf("runs under\n%s", got)
+	}
+
+	third := start(t, with(newFakeSystem()), env, "-limits", limitsFile(t, strings.ReplaceAll(someLimits, "200", "300")))
+	third.says("msg=ready")
+	third.says("differ from this worker's")
+	if strings.Contains(first.stderr.String(), "differ") || strings.Contains(second.stderr.String(), "differ") {
+		t.Error("a worker with the same limits was told that they differ")
+	}
+	for _, r := range []*running{first, second, third} {
+		r.stop()
+		r.ends(cli.ExitOK)
+	}
+}
+
+// TestRedisLost holds that a worker whose Redis goes away keeps going, says so
+// once, and says when it is back.
+func TestRedisLost(t *testing.T) {
+	t.Parallel()
+	server := redistest.NewServer(t)
+	r := start(t, with(newFakeSystem()), nil, "-limits", limitsFile(t, someLimits), "-redis", "redis://"+server.Addr(), "-listen", ":0")
+	r.says("msg=ready")
+	base := "http://" + regexp.MustCompile(`msg=listening addr=(\S+)`).FindStringSubmatch(r.stderr.String())[1]
+	server.Kill9()
+	r.says("redis does not answer")
+	if a := getHealth(t, base, http.StatusServiceUnavailable); a.Status != "unavailable" || !strings.Contains(a.Redis, "nothing listens at "+server.Addr()) {
+		t.Errorf("health %+v", a)
+	}
+	server.Restart(t)
+	r.says("redis answers again")
+	if n := strings.Count(r.stderr.String(), "redis does not answer"); n != 1 {
+		t.Errorf("said %d times that redis does not answer:\n%s", n, r.stderr.String())
+	}
+	getHealth(t, base, http.StatusOK)
+	r.stop()
+	r.ends(cli.ExitOK)
+}
+
+func TestManyQueues(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for i := range manyQueues + 1 {
+		names = append(names, "q"+string(rune('a'+i))+"=1")
+	}
+	r := start(t, with(newFakeSystem()), nil, "-limits", limitsFile(t, someLimits), "-queues", strings.Join(names, ","))
+	r.says("msg=ready")
+	if !strings.Contains(r.stderr.String(), "level=WARN msg=\"many queues") {
+		t.Errorf("no warning:\n%s", r.stderr.String())
+	}
+	r.stop()
+	r.ends(cli.ExitOK)
+}
+
+func TestJSONLog(t *testing.T) {
+	t.Parallel()
+	r := start(t, with(newFakeSystem()), nil, "-limits", limitsFile(t, someLimits), "-log-format", "json", "-log-level", "debug")
+	r.says(`"msg":"ready"`)
+	r.stop()
+	r.ends(cli.ExitOK)
+	for line := range strings.Lines(r.stderr.String()) {
+		if !json.Valid([]byte(line)) {
+			t.Errorf("not JSON: %s", line)
+		}
+	}
+}

@@ -1,0 +1,381 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/worker/outbound"
+)
+
+// whole is the program as it is, on a free port.
+var whole = program{embeddedAddr: "127.0.0.1:0", assemble: assemble}
+
+// api is an outbound API that counts, and answers when it is let.
+type api struct {
+	*httptest.Server
+	calls atomic.Int32
+	let   chan struct{} // nil: at once
+}
+
+func newAPI(t *testing.T, let chan struct{}) *api {
+	t.Helper()
+	a := &api{let: let}
+	a.Server = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		a.calls.Add(1)
+		if a.let != nil {
+			select {
+			case <-a.let:
+			case <-r.Context().Done():
+			}
+		}
+	}))
+	t.Cleanup(a.Close)
+	return a
+}
+
+func (a *api) host() string { return strings.TrimPrefix(a.URL, "http://") }
+
+func (a *api) task(scope, id string) queue.Task {
+	return queue.Task{Type: queue.TypeHTTP, Scope: scope, ID: id, HTTP: &queue.HTTP{URL: a.URL}}
+}
+
+func enqueue(t *testing.T, rdb redis.UniversalClient, tasks ...queue.Task) {
+	t.Helper()
+	client := queue.NewClient(rdb, queue.ClientConfig{})
+	for _, task := range tasks {
+		if _, err := client.Enqueue(t.Context(), task); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func open(t *testing.T, url string) redis.UniversalClient {
+	t.Helper()
+	rdb, err := cli.OpenRedis(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+// found returns what follows name= in the log.
+func (r *running) found(name string) string {
+	r.t.Helper()
+	m := regexp.MustCompile(name + `=(\S+)`).FindStringSubmatch(r.stderr.String())
+	if m == nil {
+		r.t.Fatalf("no %s= in the log", name)
+	}
+	return m[1]
+}
+
+// TestRunsTasks runs limited tasks on the embedded server, each once.
+func TestRunsTasks(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t, nil)
+	limits := limitsFile(t, `
+limits:
+  payments:
+    rules: [{name: account, algorithm: sliding-window, limit: 10, per: 300ms}]
+    scopes: {"*": {rules: [{name: parallel, algorithm: concurrency, limit: 2}]}}
+`)
+	r := start(t, whole, nil, "-limits", limits, "-allow-host", a.host(), "-listen", "127.0.0.1:0")
+	r.says("msg=ready")
+	rdb := open(t, r.found("url"))
+	const n = 30
+	for i := range n {
+		enqueue(t, rdb, a.task("payments/acme", fmt.Sprint(i)))
+	}
+	redistest.WaitFor(t, "all tasks to run", 30*time.Second, func() bool { return a.calls.Load() >= n })
+	base := "http://" + r.found("addr")
+	redistest.WaitFor(t, "the metrics to tell", 10*time.Second, func() bool {
+		return strings.Contains(get(t, base+"/metrics", http.StatusOK), `headway_runs_total{outcome="ok",queue="default"} 30`)
+	})
+	page := get(t, base+"/metrics", http.StatusOK)
+	for _, want := range []string{
+		`headway_decisions_total{outcome="allowed",rule="payments:account"}`,
+		`headway_denials_total{rule="payments/*:parallel"}`,
+		`headway_leases{rule="payments/*:parallel"} 0`,
+		`headway_pickups_total{queue="default"}`,
+		"headway_redis_up 1",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
+	if strings.Contains(page, "acme") {
+		t.Error("metrics name a tenant")
+	}
+	redistest.WaitFor(t, "the worker to count itself", 30*time.Second, func() bool {
+		h := getHealth(t, base, http.StatusOK)
+		return h.Workers != nil && *h.Workers == 1
+	})
+	r.stop()
+	r.ends(cli.ExitOK)
+	if got := a.calls.Load(); got != n {
+		t.Errorf("%d calls for %d tasks", got, n)
+	}
+}
+
+// TestArchives holds that a task that can never run "is archived with that
+// reason, charges nothing, and is not dropped".
+func TestArchives(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t, nil)
+	url := ownRedis(t)
+	rdb := open(t, url)
+	enqueue(t, rdb,
+		queue.Task{Type: "mail", Scope: "payments/a", ID: "type", Payload: []byte(`{}`)},
+		queue.Task{Type: "httpx", Scope: "payments/a", ID: "like", Payload: []byte(`{}`)},
+		a.task("unknown/a", "scope"),
+		queue.Task{Type: queue.TypeHTTP, Scope: "payments/a", ID: "cost", Cost: 201, HTTP: &queue.HTTP{URL: a.URL}},
+	)
+	r := start(t, whole, nil, "-redis", url, "-limits", limitsFile(t, someLimits), "-allow-host", a.host())
+	r.says("msg=ready")
+	inspector := asynq.NewInspectorFromRedisClient(rdb)
+	for id, want := range map[string]string{
+		"type":  `no handler is registered for tasks of type "mail"`,
+		"like":  `no handler is registered for tasks of type "httpx"`,
+		"scope": "unknown/a",
+		"cost":  "201",
+	} {
+		redistest.WaitFor(t, "task "+id+" to be archived", 30*time.Second, func() bool {
+			info, err := inspector.GetTaskInfo("default", id)
+			return err == nil && info.State == asynq.TaskStateArchived
+		})
+		if info, _ := inspector.GetTaskInfo("default", id); !strings.Contains(info.LastErr, want) {
+			t.Errorf("%s: archived with %q, want %q", id, info.LastErr, want)
+		}
+		r.says("task_id=" + id)
+	}
+	if keys := rdb.Keys(t.Context(), "hw:*").Val(); len(keys) != 1 || keys[0] != "hw:policy" {
+		t.Errorf("charged for tasks that cannot run: %q", keys)
+	}
+	enqueue(t, rdb, a.task("payments/a", "good"))
+	redistest.WaitFor(t, "the good one to run", 30*time.Second, func() bool { return a.calls.Load() == 1 })
+	if n := strings.Count(r.stderr.String(), "archived"); n != 4 {
+		t.Errorf("told %d times of 4 archived tasks", n)
+	}
+	r.stop()
+	r.ends(cli.ExitOK)
+}
+
+// TestDrains holds that a worker that is told to stop "takes no new task, lets
+// those running finish, puts waiting ones back and exits 0".
+func TestDrains(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t, make(chan struct{}))
+	url := ownRedis(t)
+	rdb := open(t, url)
+	limits := limitsFile(t, "limits: {payments: {rules: [{name: p, algorithm: concurrency, limit: 1}]}}")
+	r := start(t, whole, nil, "-redis", url, "-limits", limits, "-allow-host", a.host(), "-listen", "127.0.0.1:0")
+	r.says("msg=ready")
+	enqueue(t, rdb, a.task("payments/a", "running"))
+	redistest.WaitFor(t, "the first to run", 30*time.Second, func() bool { return a.calls.Load() == 1 })
+	enqueue(t, rdb, a.task("payments/a", "waiting"))
+	base := "http://" + r.found("addr")
+	redistest.WaitFor(t, "the second to be denied", 30*time.Second, func() bool {
+		return !strings.Contains(get(t, base+"/metrics", http.StatusOK), `headway_denials_total{rule="payments:p"} 0`)
+	})
+	r.stop()
+	r.says("stopping: no new tasks")
+	enqueue(t, rdb, a.task("payments/a", "new"))
+	close(a.let)
+	r.ends(cli.ExitOK)
+	if got := a.calls.Load(); got != 1 {
+		t.Errorf("%d calls, want the one that ran", got)
+	}
+	inspector := asynq.NewInspectorFromRedisClient(rdb)
+	if info, err := inspector.GetTaskInfo("default", "running"); err == nil && info.State != asynq.TaskStateCompleted {
+		t.Errorf("the running task is %s", info.State)
+	}
+	for _, id := range []string{"waiting", "new"} {
+		info, err := inspector.GetTaskInfo("default", id)
+		if err != nil || info.State != asynq.TaskStatePending && info.State != asynq.TaskStateRetry && info.State != asynq.TaskStateScheduled {
+			t.Errorf("%s is %+v, %v", id, info, err)
+		}
+		if err == nil && info.Retried != 0 {
+			t.Errorf("%s burned an attempt by waiting", id)
+		}
+	}
+}
+
+// TestDrainBound holds that -drain bounds what running tasks are given, and
+// that they then run again.
+func TestDrainBound(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t, make(chan struct{}))
+	t.Cleanup(func() { close(a.let) })
+	url := ownRedis(t)
+	rdb := open(t, url)
+	r := start(t, whole, nil, "-redis", url, "-limits", limitsFile(t, someLimits), "-allow-host", a.host(), "-drain", "50ms")
+	r.says("msg=ready")
+	enqueue(t, rdb, a.task("payments/a", "long"))
+	redistest.WaitFor(t, "the task to run", 30*time.Second, func() bool { return a.calls.Load() == 1 })
+	r.stop()
+	r.ends(cli.ExitOK)
+	info, err := asynq.NewInspectorFromRedisClient(rdb).GetTaskInfo("default", "long")
+	if err != nil || info.State != asynq.TaskStatePending || info.Retried != 0 {
+		t.Errorf("%+v, %v", info, err)
+	}
+}
+
+// TestKeepsRunning holds that a worker whose Redis goes away takes tasks again
+// when it is back, and that its log is not flooded meanwhile.
+func TestKeepsRunning(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t, nil)
+	server := redistest.NewServer(t)
+	r := start(t, whole, nil, "-redis", "redis://"+server.Addr(), "-limits", limitsFile(t, someLimits), "-allow-host", a.host(), "-log-level", "debug")
+	r.says("msg=ready")
+	server.Kill9()
+	r.says("redis does not answer")
+	r.says("level=DEBUG msg=asynq message=\"Dequeue error") // asynq complains, quietly
+	server.Restart(t)
+	r.says("redis answers again")
+	enqueue(t, open(t, "redis://"+server.Addr()), a.task("payments/a", "x"))
+	redistest.WaitFor(t, "a task to run", 30*time.Second, func() bool { return a.calls.Load() == 1 })
+	if n := strings.Count(r.stderr.String(), "\n") - strings.Count(r.stderr.String(), "level=DEBUG"); n > 8 {
+		t.Errorf("%d lines for one outage", n)
+	}
+	r.stop()
+	r.ends(cli.ExitOK)
+}
+
+// TestStopsWhileRedisIsAway holds "SIGTERM at any moment".
+func TestStopsWhileRedisIsAway(t *testing.T) {
+	t.Parallel()
+	server := redistest.NewServer(t)
+	r := start(t, whole, nil, "-redis", "redis://"+server.Addr(), "-limits", limitsFile(t, someLimits))
+	r.says("msg=ready")
+	server.Kill9()
+	r.says("redis does not answer")
+	r.stop()
+	r.ends(cli.ExitOK)
+}
+
+// TestRetryDelay holds that Retry-After is never cut short by asynq's whole
+// seconds.
+func TestRetryDelay(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 400e6)
+	for after, want := range map[time.Duration]time.Duration{
+		time.Second:            1601 * time.Millisecond,
+		600 * time.Millisecond: 601 * time.Millisecond,
+		601 * time.Millisecond: 1601 * time.Millisecond,
+		time.Hour:              time.Hour + 601*time.Millisecond,
+	} {
+		if got := wholeSeconds(now, after); got != want {
+			t.Errorf("%s: %s, want %s", after, got, want)
+		}
+	}
+	asked := fmt.Errorf("wrapped: %w", &outbound.StatusError{Status: 429, RetryAfter: time.Hour})
+	if got := retryDelay(0, asked, nil); got < time.Hour || got > time.Hour+2*time.Second {
+		t.Errorf("asked for an hour, waits %s", got)
+	}
+	for _, err := range []error{errors.New("reset"), &outbound.StatusError{Status: 500, RetryAfter: -1}, &outbound.StatusError{Status: 503}} {
+		if got := retryDelay(0, err, nil); got < time.Second || got > 10*time.Minute {
+			t.Errorf("%v: waits %s", err, got)
+		}
+	}
+}
+
+// TestTellsFailures holds that a failure is told aloud once, when it is for
+// good, with its reason.
+func TestTellsFailures(t *testing.T) {
+	t.Parallel()
+	broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "out of order", http.StatusInternalServerError)
+	}))
+	t.Cleanup(broken.Close)
+	url := ownRedis(t)
+	rdb := open(t, url)
+	task := func(id string, retries int) queue.Task {
+		return queue.Task{Type: queue.TypeHTTP, Scope: "payments/a", ID: id, MaxRetry: queue.Retries(retries), HTTP: &queue.HTTP{URL: broken.URL}}
+	}
+	enqueue(t, rdb, task("again", 3), task("last", 0))
+	r := start(t, whole, nil, "-redis", url, "-limits", limitsFile(t, someLimits),
+		"-allow-host", strings.TrimPrefix(broken.URL, "http://"), "-log-level", "debug")
+	for id, want := range map[string]string{
+		"again": `level=DEBUG msg="task failed and is tried again"`,
+		"last":  `level=ERROR msg="task failed for good and is archived"`,
+	} {
+		r.says(want + " task_id=" + id + " type=http queue=default")
+	}
+	r.says("out of order")
+	r.stop()
+	r.ends(cli.ExitOK)
+	if n := strings.Count(r.stderr.String(), "level=ERROR"); n != 1 {
+		t.Errorf("%d errors told, want 1", n)
+	}
+}
+
+// asProgram makes the test binary the worker itself, for real signals.
+const asProgram = "HEADWAY_TEST_RUN_WORKER"
+
+// TestSignals sends real signals to a real process: the first stops it with 0,
+// the second ends it at once with 130.
+func TestSignals(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		second bool
+		signal os.Signal
+		want   int
+	}{
+		"SIGTERM":      {false, syscall.SIGTERM, cli.ExitOK},
+		"SIGINT":       {false, os.Interrupt, cli.ExitOK},
+		"SIGINT twice": {true, os.Interrupt, cli.ExitInterrupted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newAPI(t, make(chan struct{}))
+			url := ownRedis(t)
+			var stderr buffer
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-redis", url, "-limits", limitsFile(t, someLimits), "-allow-host", a.host())
+			cmd.Env = append(os.Environ(), asProgram+"=1")
+			cmd.Stderr = &stderr
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = cmd.Process.Kill() })
+			says := func(text string) {
+				t.Helper()
+				redistest.WaitFor(t, "the worker to say "+text, 30*time.Second, func() bool { return strings.Contains(stderr.String(), text) })
+			}
+			says("msg=ready")
+			enqueue(t, open(t, url), a.task("payments/a", "x"))
+			redistest.WaitFor(t, "the task to run", 30*time.Second, func() bool { return a.calls.Load() == 1 })
+			if err := cmd.Process.Signal(tt.signal); err != nil {
+				t.Fatal(err)
+			}
+			says("msg=\"stopping")
+			if tt.second {
+				if err := cmd.Process.Signal(tt.signal); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				close(a.let)
+			}
+			_ = cmd.Wait()
+			if got := cmd.ProcessState.ExitCode(); got != tt.want {
+				t.Errorf("exit code %d, want %d\n%s", got, tt.want, stderr.String())
+			}
+		})
+	}
+}

@@ -1,0 +1,63 @@
+package main
+
+// usage is what -h prints; testdata/help.golden holds the same text.
+const usage = `Usage: worker [flags]
+
+Runs the tasks that enqueue puts into Redis, as fast as limits.yaml allows and
+never faster. A task that is limited waits for its turn; it is not failed for
+it, and not lost. Start as many workers on one Redis as you like: the limits
+hold for all of them together.
+
+This program runs tasks of type "http": one outbound request each. Tasks of
+other types are run by Go programs that register handlers (package worker).
+
+  worker -limits limits.yaml
+  enqueue batch tasks.ndjson          # in another terminal
+
+Flags:
+  -redis URL        where tasks and limits are kept. Default: REDIS_URL from the
+                    environment, else "embedded", a server inside this process
+                    on 127.0.0.1:6390 that keeps nothing on disk: tasks are lost
+                    when it stops. For work that matters, give a Redis 6.2 or
+                    newer, or Valkey:
+                      redis://[USER:PASSWORD@]HOST:PORT[/DB]  (rediss: TLS)
+                      unix:///path/redis.sock
+                      redis-sentinel://HOST:PORT,HOST:PORT/DB?master=NAME
+                      redis+cluster://HOST:PORT?addr=HOST:PORT
+                    In REDIS_URL a password stays out of the process list.
+  -limits FILE      the limits to keep. They are published in Redis, where
+                    enqueue checks tasks against them. Without it the worker
+                    runs under the limits that another worker has published in
+                    the last 24 hours, and without those it does not start.
+  -queues NAME=WEIGHT,…
+                    the queues to work on, and how often each is looked at first
+                    (weight 1 to 1000). Default: default=1
+  -concurrency N    how many tasks run at once, 1 to 10000. Default: 32
+  -allow-host HOST[:PORT]
+                    a host that tasks may call although its address is loopback,
+                    private or link-local, which are refused otherwise. May be
+                    given more than once.
+  -listen ADDR      serve /healthz and /metrics (Prometheus) on ADDR, such as
+                    :9090. Default: off. Without a host this is 127.0.0.1. Any
+                    other address than loopback needs the environment variable
+                    HEADWAY_LISTEN_TOKEN, of 16 characters or more; callers send
+                    it as "Authorization: Bearer TOKEN".
+  -drain DURATION   when told to stop, how long running tasks are given until
+                    they are put back to run again. Default: 0, until they end
+  -log-level LEVEL  debug, info, warn or error. Default: info
+  -log-format FORM  text or json, on stderr. Default: text
+  -version          print the version
+  -h                print this
+
+Stopping: SIGTERM or Ctrl-C takes no new task, lets those running finish, puts
+waiting ones back and exits 0. A second signal exits at once with 130; what was
+running then is run again, by this or another worker, within two minutes.
+
+Exit codes: 0 stopped as told, 1 something failed, 2 bad usage, 130 killed.
+
+Examples:
+  worker -limits limits.yaml -allow-host localhost:8080
+  REDIS_URL=redis://:secret@10.0.0.5:6379/0 worker -limits limits.yaml \
+      -queues critical=6,default=3,low=1 -concurrency 100 -listen :9090
+  curl localhost:9090/healthz
+`
