@@ -3,7 +3,8 @@
 -- All rules pass and all are charged, at one start moment at most `ahead` from
 -- now, or none is. Sent again under the same attempt key it is not charged again
 -- and answers with the first grant. A denial changes nothing, but for mending a
--- key that has lost its TTL or was written by a clock that has since stepped back.
+-- key that has lost its TTL, or was written by a clock that has since stepped
+-- back or under limits that have since changed.
 --
 -- KEYS[1..n]  rule      state of rule i; n = #KEYS - 1. See include/state.lua and concurrency.lua.
 -- KEYS[n+1]   attempt   string, the grant under this attempt id: start and places.
@@ -83,31 +84,41 @@ local function granted_before(rules)
   if not record or #record ~= 7 * (n + 1) then
     return nil
   end
-  local out = { 1, 1, now, max(0, unpack7(record, 1) - now), 0 }
+  local wait = max(0, unpack7(record, 1) - now)
+  local out = { 1, 1, now, wait, 0 }
   for i = 1, n do
-    report(out, i, rules[i], now, retry_of(rules[i], now), unpack7(record, 7 * i + 1))
+    -- Its own units are among those that the rule would have it wait for.
+    local retry = wait > 0 and retry_of(rules[i], now) or 0
+    if retry < 0 or retry > wait then
+      retry = wait
+    end
+    report(out, i, rules[i], now, retry, unpack7(record, 7 * i + 1))
   end
   return out
 end
 
--- Mends what would never heal by itself: a state from the future, a key that
--- somebody made PERSIST.
+-- Mends what would not heal by itself: a key without a TTL, or with one that a
+-- limit changed meanwhile outlasts; a state from the future, or of another
+-- algorithm, whose units would seem to be spent anew with each look.
 local function mend(rules)
   for i = 1, n do
     local r = rules[i]
     if r.kind == 'C' then
       if r.held > 0 and redis.call('PTTL', r.key) == -1 then
-        keep(r.key, LONGEST_LEASE / 1000)
+        keep(r.key, LONGEST_LEASE)
       end
-    elseif r.p ~= 0 and (r.healed or r.found and redis.call('PTTL', r.key) == -1) then
-      algorithms[r.kind].save(r, now)
+    elseif r.found and r.p ~= 0 then
+      local algorithm = algorithms[r.kind]
+      if r.healed or redis.call('PTTL', r.key) < ceil(algorithm.lasts(r, now) / 1000) then
+        algorithm.save(r, now)
+      end
     end
   end
 end
 
 local rules = read_rules()
-local start, binding = joint_start(rules, now)
-if start and start - now <= ahead then
+local start, binding, sure = joint_start(rules, now)
+if sure and start - now <= ahead then
   local answer = grant(rules, start, binding)
   if answer then
     return answer

@@ -43,7 +43,7 @@ if first then
   for i = 1, n do
     local r, algorithm = rules[i], algorithms[rules[i].kind]
     out[i + 1] = algorithm.refund(r, now, tonumber(ARGV[7 * i + 2]))
-    if r.found then
+    if r.changed then
       algorithm.save(r, now)
     end
   end

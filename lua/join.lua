@@ -13,6 +13,7 @@
 
 -- #include clock
 -- #include pack
+-- #include lease
 
 local now = read_clock(ARGV[1])
 local stay = tonumber(ARGV[3])
@@ -21,6 +22,6 @@ if stay == 0 then
   redis.call('ZREM', KEYS[1], ARGV[2])
 else
   redis.call('ZADD', KEYS[1], whole(now + stay), ARGV[2])
-  redis.call('PEXPIRE', KEYS[1], whole(ceil(stay / 1000) + 1000))
+  keep(KEYS[1], stay)
 end
 return redis.call('ZCARD', KEYS[1])

@@ -28,8 +28,8 @@ local rules = {}
 for i = 1, #KEYS do
   rules[i] = read_rule(i, 6 * i - 3, ARGV[2], now)
 end
-local start, binding = joint_start(rules, now)
-if start ~= now then
+local start, binding, sure = joint_start(rules, now)
+if start > now or not sure then
   return denied(rules, now, start, binding)
 end
 local out = { 1, 0, now, 0, 0 }

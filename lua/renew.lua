@@ -28,7 +28,7 @@ local ends = LONGEST_LEASE
 for i = 1, #KEYS do
   local lease = tonumber(ARGV[i + 2])
   redis.call('ZADD', KEYS[i], whole(now + lease), ARGV[2])
-  keep(KEYS[i], ceil(lease / 1000) + 1000)
+  keep(KEYS[i], lease)
   ends = min(ends, lease)
 end
 return { 1, ends }

@@ -78,12 +78,20 @@ func (r RuleState) Five() Five {
 }
 
 // Five returns the binding rule's own five numbers, never a mix of several rules.
-// A scope without rules is not limited and has no limit: {0, 0, 0, -1, 0}.
+// Whether the caller is limited, and for how long, is the whole decision's: a
+// grant ahead is not limited, and where rules must agree on a moment that none of
+// them asked for alone, it is that moment. A scope without rules is not limited
+// and has no limit: {0, 0, 0, -1, 0}.
 func (d Decision) Five() Five {
-	if d.Binding < 0 || d.Binding >= len(d.Rules) {
-		return Five{0, 0, 0, -1, 0}
+	five := Five{0, 0, 0, -1, 0}
+	if r, ok := d.BindingRule(); ok {
+		five = r.Five()
 	}
-	return d.Rules[d.Binding].Five()
+	five[0], five[3] = 0, -1
+	if !d.Allowed {
+		five[0], five[3] = 1, seconds(d.RetryAfter)
+	}
+	return five
 }
 
 // BindingRule returns the state of the rule that decides, if there is one.

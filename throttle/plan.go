@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"math"
 	"math/bits"
 	"strconv"
 	"sync"
@@ -21,13 +22,26 @@ type plan struct {
 	kinds    string     // in the order of lua.Kinds
 }
 
-// The sliding window keeps at most about 1/grainShare of the window in entries
-// of their own, so that a unit leaves at most a hundredth of a window late; up
-// to exactLimit units it keeps every grant to the microsecond.
+// The sliding window counts in cells of a grain, and a unit leaves less than a
+// grain late. So many cells to a window leave at least 99 % of the limit usable
+// (the default pad of a one-second window included, with fineCells) in at most
+// 1 KB, whatever comes: the larger the limit, the more bytes a cell may need. Up
+// to exactLimit units there can never be more cells than units, and a grain is a
+// microsecond, or so fine that every number still fits.
 const (
-	grainShare = 100
 	exactLimit = 128
-	tickBits   = 20
+	exactCells = 1 << 35
+	fineLimit  = 10_000_000
+	fineCells  = 200
+	wideCells  = 128
+)
+
+// A token bucket's numbers stay below 2^53, where the scripts' doubles are exact:
+// its burst in parts below maxParts, and what drains in a minute, of which there
+// may be two (a start ahead, a clock that stepped back), below maxDrain times that.
+const (
+	maxParts = 1<<52 - 1
+	maxDrain = 1 << 25
 )
 
 func newPlan(keys keyspace, scope Scope, bounds []Bound, pad time.Duration) *plan {
@@ -66,14 +80,10 @@ func ruleParams(r Rule, pad time.Duration) []string {
 	switch r.Algorithm {
 	case TokenBucket:
 		rate, unit := bucketRate(r.Limit, per+slack, r.Capacity())
-		return params("T", rate, unit, r.Capacity(), 0)
+		return params("T", rate, unit, min(r.Capacity(), maxParts/unit), 0)
 	case SlidingWindow:
 		window := per + slack
-		grain, tick := window/grainShare, max(1, (window+1<<tickBits-1)>>tickBits)
-		if r.Limit <= exactLimit {
-			grain, tick = 0, 1
-		}
-		return params("S", r.Limit, window, grain, tick)
+		return params("S", r.Limit, window, grain(r.Limit, window), 0)
 	case FixedWindow:
 		return params("F", r.Limit, per, min(slack, per/2), 0)
 	default:
@@ -81,19 +91,48 @@ func ruleParams(r Rule, pad time.Duration) []string {
 	}
 }
 
+// grain returns the length of a sliding window's cells in microseconds.
+func grain(limit, window int64) int64 {
+	cells := int64(wideCells)
+	switch {
+	case limit <= exactLimit:
+		cells = exactCells
+	case limit <= fineLimit:
+		cells = fineCells
+	}
+	return (window + cells - 1) / cells
+}
+
 // bucketRate returns p and q so that a bucket drains p parts a microsecond and a
-// unit is q parts: exactly limit/per where burst×q stays a whole number that Lua
-// can hold, otherwise one part a microsecond with q rounded up, never faster.
+// unit is q parts: exactly limit/per where the numbers allow, otherwise as near
+// as they do, never faster.
 func bucketRate(limit, per, burst int64) (p, q int64) {
 	if limit == 0 {
 		return 0, 1
 	}
 	d := gcd(limit, per)
 	p, q = limit/d, per/d
-	if high, low := bits.Mul64(uint64(q), uint64(burst)); high == 0 && low < 1<<52 {
+	most := maxParts / burst
+	if p <= maxDrain && q <= most {
 		return p, q
 	}
-	return 1, (per + limit - 1) / limit
+	// The finest parts that fit, what those drain in a microsecond, and then no
+	// finer than that needs.
+	q, _ = mulDiv(maxDrain, per, limit)
+	p, _ = mulDiv(max(min(q, most), 1), limit, per)
+	p = min(max(p, 1), maxDrain)
+	q, rest := mulDiv(p, per, limit)
+	return p, q + min(rest, 1)
+}
+
+// mulDiv returns a*b/c, at most the largest int64, and the remainder.
+func mulDiv(a, b, c int64) (quo, rest int64) {
+	high, low := bits.Mul64(uint64(a), uint64(b))
+	if high >= uint64(c) {
+		return math.MaxInt64, 0
+	}
+	q, r := bits.Div64(high, low, uint64(c))
+	return int64(min(q, math.MaxInt64)), int64(r) //nolint:gosec // bounded
 }
 
 func gcd(a, b int64) int64 {

@@ -7,22 +7,27 @@ local function retry_of(r, now)
   return r.kind == 'C' and algorithms.C.retry(r, now) or -1
 end
 
--- The first moment from now on at which every rule admits its cost, and the rule
--- that asked for it; nil where one rule can't tell (suspended, or no free place).
+-- The first moment from now on at which every rule that can tell admits its cost,
+-- the rule that asked for it, and whether all could tell: a suspended rule and a
+-- full concurrency rule can't. Fixed windows that end out of step may take long to
+-- agree; then the moment is only the earliest that it can be.
 local function joint_start(rules, now)
-  local start, binding, again = now, 0, true
-  while again do
-    again = false
+  local start, binding, sure = now, 0, true
+  for _ = 1, 50 do
+    local before = start
     for i = 1, #rules do
       local t = algorithms[rules[i].kind].fit(rules[i], start)
       if not t then
-        return nil, i
+        sure = false
       elseif t > start then
-        start, binding, again = t, i, #rules > 1
+        start, binding = t, i
       end
     end
+    if start == before or #rules == 1 then
+      return start, binding, sure
+    end
   end
-  return start, binding
+  return start, binding, false
 end
 
 -- Puts down what rule i has to say: limited, remaining, retry, reset, place.
@@ -35,12 +40,18 @@ local function report(out, i, r, now, retry, place)
   out[n + 5] = place
 end
 
--- A denial: how long until all would be admitted, and every rule's report.
+-- A denial: how long until all would be admitted, and every rule's report. What
+-- can't be told (-1) outlasts every wait.
 local function denied(rules, now, start, binding)
-  local wait = start and max(1, start - now) or retry_of(rules[binding], now)
-  local out = { 0, 0, now, wait, binding }
+  local wait = start - now
+  local out = { 0, 0, now, 0, 0 }
   for i = 1, #rules do
-    report(out, i, rules[i], now, retry_of(rules[i], now), 0)
+    local retry = retry_of(rules[i], now)
+    if wait >= 0 and (retry < 0 or retry > wait) then
+      wait, binding = retry, i
+    end
+    report(out, i, rules[i], now, retry, 0)
   end
+  out[4], out[5] = wait == 0 and 1 or wait, binding
   return out
 end

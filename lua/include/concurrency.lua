@@ -37,28 +37,29 @@ do
   local function save(r, now, start)
     redis.call('ZREMRANGEBYSCORE', r.key, '-inf', whole(now))
     redis.call('ZADD', r.key, whole(start + r.lease), r.member)
-    keep(r.key, ceil((start + r.lease - now) / 1000) + 1000)
+    keep(r.key, start + r.lease - now)
   end
 
   local function remaining(r)
     return max(0, r.cap - r.held)
   end
 
-  -- Of the leases now held, the end of the first (ZRANGEBYSCORE) or the last.
-  local function ends(command, key, a, b)
-    return redis.call(command, key, a, b, 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  -- The end of one of the leases now held: skip others end before it
+  -- (ZRANGEBYSCORE) or after it (ZREVRANGEBYSCORE).
+  local function ends(command, key, a, b, skip)
+    return redis.call(command, key, a, b, 'WITHSCORES', 'LIMIT', whole(skip), 1)[2]
   end
 
   -- µs until a place is free at the latest; -1 while suspended.
   local function retry(r, now)
     local from, to = bounds(now)
-    local first = r.cap > 0 and ends('ZRANGEBYSCORE', r.key, from, to)
+    local first = r.cap > 0 and ends('ZRANGEBYSCORE', r.key, from, to, r.held - r.cap)
     return first and first - now or -1
   end
 
   local function reset(r, now)
     local from, to = bounds(now)
-    local last = r.held > 0 and ends('ZREVRANGEBYSCORE', r.key, to, from)
+    local last = r.held > 0 and ends('ZREVRANGEBYSCORE', r.key, to, from, 0)
     return last and last - now or 0
   end
 

@@ -1,80 +1,101 @@
 -- fixed-window: at most cap units in each window of `per` µs since the epoch.
 -- Source: docs/algorithms.md#fixed-window
 --
--- The state is the latest charge and the units of its window. The last `slack`
--- µs of a window admit nothing: what starts late must not land in the next.
+-- The state is the latest charged window and the one before it, each by its last
+-- start, with their units: a start ahead does not close the window at hand. No
+-- unit goes into a window before those two. The last `slack` µs of a window
+-- admit nothing: what starts late must not land in the next.
 do
   local function load(key, now, cost, cap, per, slack)
-    local r = { kind = 'F', key = key, cost = cost, cap = cap, per = per, slack = slack,
-      last = 0, count = 0, found = false, healed = false }
+    local r = { kind = 'F', key = key, cost = cost, cap = cap, per = per, slack = min(slack, per - 1),
+      last = 0, count = 0, prior = 0, before = 0, found = false, healed = false }
     local v = redis.call('GET', key)
     if not v then
       return r
     end
     r.found = true
     if byte(v, 1) ~= FIXED then
-      r.last, r.count = now, carried(v)
+      r.last, r.count, r.healed = now, carried(v), true
       return r
     end
-    r.last, r.count = unpack7(v, 2), unpack7(v, 9)
+    r.last, r.count, r.prior, r.before = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
     if r.last - now > FAR_AHEAD then
-      r.last, r.healed = now, true
+      r.last, r.prior, r.before, r.healed = now, 0, 0, true
+    elseif floor(r.prior / per) == floor(r.last / per) then
+      r.count, r.before = r.count + r.before, 0
     end
     return r
   end
 
-  local function used(r, window)
-    return floor(r.last / r.per) == window and r.count or 0
+  local function window(r, t)
+    return floor(t / r.per)
+  end
+
+  local function used(r, w)
+    return w == window(r, r.last) and r.count or w == window(r, r.prior) and r.before or 0
   end
 
   local function fit(r, t)
-    if r.cap == 0 then
+    if r.cost > r.cap then
       return nil
     end
-    local window, latest = floor(t / r.per), floor(r.last / r.per)
-    if latest > window then
-      window, t = latest, latest * r.per
+    local w = window(r, t)
+    if w < window(r, r.prior) then
+      w = window(r, r.prior)
+      t = w * r.per
     end
-    local next_window = (window + 1) * r.per
-    if next_window - t <= r.slack or used(r, window) + r.cost > r.cap then
-      return next_window
+    while (w + 1) * r.per - t <= r.slack or used(r, w) + r.cost > r.cap do
+      w = w + 1
+      t = w * r.per
     end
     return t
   end
 
   local function charge(r, _, start)
-    r.count = used(r, floor(start / r.per)) + r.cost
-    r.last = max(start, r.last)
+    local w, latest = window(r, start), window(r, r.last)
+    if w == latest then
+      r.last, r.count = max(r.last, start), r.count + r.cost
+    elseif w > latest then
+      r.prior, r.before, r.last, r.count = r.last, r.count, start, r.cost
+    elseif w == window(r, r.prior) then
+      r.prior, r.before = max(r.prior, start), r.before + r.cost
+    else
+      r.prior, r.before = start, r.cost
+    end
     return start
   end
 
   local function refund(r, _, place)
-    if not r.found or floor(place / r.per) ~= floor(r.last / r.per) then
-      return 0
+    local w, back = window(r, place), 0
+    if w == window(r, r.last) then
+      back = min(r.count, r.cost)
+      r.count = r.count - back
+      if r.count == 0 and r.prior > 0 then
+        r.last, r.count, r.before = r.prior, r.before, 0
+      end
+    elseif w == window(r, r.prior) then
+      back = min(r.before, r.cost)
+      r.before = r.before - back
     end
-    local back = min(r.count, r.cost)
-    r.count = r.count - back
+    r.changed = back > 0
     return back
   end
 
-  -- µs until the window of the latest charge is over.
-  local function left(r, now)
-    return max(0, (floor(r.last / r.per) + 1) * r.per - now)
+  -- µs until the last window with units is over.
+  local function lasts(r, now)
+    local t = r.count > 0 and r.last or r.before > 0 and r.prior or 0
+    return max(0, (window(r, t) + 1) * r.per - now)
   end
 
   local function save(r, now)
-    redis.call('SET', r.key, char(FIXED) .. pack(r.last) .. pack(r.count),
-      'PX', whole(ceil(left(r, now) / 1000) + 1000))
+    redis.call('SET', r.key, char(FIXED) .. pack(r.last) .. pack(r.count) .. pack(r.prior) .. pack(r.before),
+      'PX', outlast(lasts(r, now)))
   end
 
   local function remaining(r, now)
-    return max(0, r.cap - used(r, max(floor(now / r.per), floor(r.last / r.per))))
-  end
-
-  local function reset(r, now)
-    return r.count == 0 and 0 or left(r, now)
+    return max(0, r.cap - used(r, max(window(r, now), window(r, r.prior))))
   end
 
   algorithms.F = { load = load, fit = fit, charge = charge, refund = refund, save = save,
-    remaining = remaining, reset = reset }
+    remaining = remaining, reset = lasts, lasts = lasts }
 end

@@ -2,9 +2,10 @@
 -- that has since stepped back and counts for nothing.
 local LONGEST_LEASE = 86400000000
 
--- Keeps the key at least as long as the lease that ends last.
-local function keep(key, ttl)
-  if redis.call('PTTL', key) < ttl then
-    redis.call('PEXPIRE', key, whole(ttl))
+-- Keeps the key at least until its meaning ends, us µs from now.
+local function keep(key, us)
+  local ttl = outlast(us)
+  if redis.call('PTTL', key) < tonumber(ttl) then
+    redis.call('PEXPIRE', key, ttl)
   end
 end

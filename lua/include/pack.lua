@@ -1,6 +1,6 @@
--- Whole numbers below 2^53 as seven big-endian bytes, and as varints of seven
--- bits a byte, low bits first. Plain arithmetic: not every server has a struct
--- library, and "%" is an instruction where math.floor is a call.
+-- Whole numbers below 2^53 as seven big-endian bytes. Plain arithmetic: not every
+-- server has a struct library, and "%" is an instruction where math.floor is a
+-- call.
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 local char, byte = string.char, string.byte
 
@@ -23,4 +23,9 @@ end
 -- Numbers leave for Redis as text through this alone: %.0f keeps every digit.
 local function whole(n)
   return string.format('%.0f', n)
+end
+
+-- The TTL, in ms, of a key whose meaning ends us µs from now: a second more.
+local function outlast(us)
+  return whole(ceil(us / 1000) + 1000)
 end

@@ -1,9 +1,9 @@
 -- The rules of a call: a key each, and six ARGV.
 --   kind  T token-bucket   a p         b q        c cap     d -
---         S sliding-window a cap       b per      c grain   d tick
+--         S sliding-window a cap       b per      c grain   d -
 --         F fixed-window   a cap       b per      c slack   d -
 --         C concurrency    a cap       b lease    c -       d -
--- p = 0 and cap = 0 suspend. All times are whole microseconds.
+-- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
 
 -- Rule i, described from ARGV[first] on.
 local function read_rule(i, first, member, now)

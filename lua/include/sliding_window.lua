@@ -1,12 +1,15 @@
 -- sliding-window: never more than cap units in any window of `per` µs.
 -- Source: docs/algorithms.md#sliding-window
 --
--- A log of (time, units) whose neighbours within `grain` µs stand as one entry
--- at the later time, so that a unit leaves at most one grain late and never
--- early, and about per/grain entries are enough whatever the limit. The last
--- entry (tail) stands apart, since it may still grow; `log` holds the others as
--- varints: units, then (ticks since the one before, units) for each next.
+-- Time is cut into cells of `grain` µs. A unit counts from its start and leaves
+-- `per` after the end of its cell: less than a grain late and never early, so
+-- that per/grain + 1 cells are enough whatever the limit. Cells are numbered by
+-- their ends. The last one (tail) stands apart, since it grows most; `log` holds
+-- those before it that have units, oldest first, as varints: units, then (cells
+-- since the one before, units) for each next.
 do
+  local sub = string.sub
+
   local function varint(n)
     local s = ''
     while n >= 128 do
@@ -27,83 +30,107 @@ do
     return n + b * unit, i + 1
   end
 
-  -- Calls visit(time, units, from, to) for each entry of the log, oldest first,
-  -- until it returns true: from and to are where its units stand in the text.
+  -- Calls visit(cell, units, entry, from, to, before) for each entry of the log,
+  -- oldest first, until it returns true. In the text, the entry begins at entry
+  -- and its units stand at from, up to but not at to; before is the cell before.
   local function each(r, visit)
-    local pos, time, delta, units, from = 1, r.head, 0, 0, 1
-    local len = #r.log
+    local log, pos, cell, before = r.log, 1, r.head, nil
+    local len = #log
     while pos <= len do
-      if pos > 1 then
-        delta, pos = unvarint(r.log, pos)
-        time = time + delta * r.tick
+      local entry, delta, from, units = pos, 0, pos, 0
+      if before then
+        delta, from = unvarint(log, pos)
+        cell = before + delta
       end
-      from = pos
-      units, pos = unvarint(r.log, pos)
-      if visit(time, units, from, pos) then
-        return
+      units, pos = unvarint(log, from)
+      if visit(cell, units, entry, from, pos, before) then
+        return true
       end
+      before = cell
     end
   end
 
-  local function clear(r, time)
-    r.total, r.head, r.last, r.tail, r.count, r.span, r.log = 0, 0, 0, time, 0, 0, ''
+  local function clear(r)
+    r.total, r.head, r.last, r.tail, r.count, r.log = 0, 0, 0, 0, 0, ''
   end
 
-  -- Moves the tail into the log.
-  local function push(r)
-    if r.count == 0 then
-      return
-    end
+  -- Puts units into a cell after all of the log.
+  local function append(r, cell, units)
     if r.log == '' then
-      r.head, r.log = r.tail, varint(r.count)
+      r.head, r.log = cell, varint(units)
     else
-      r.log = r.log .. varint((r.tail - r.last) / r.tick) .. varint(r.count)
+      r.log = r.log .. varint(cell - r.last) .. varint(units)
     end
-    r.last = r.tail
+    r.last = cell
   end
 
-  -- Puts units at a time that is no earlier than the tail's.
-  local function put(r, time, units)
+  -- Puts units into a cell before the last of the log.
+  local function insert(r, cell, units)
+    each(r, function(at, had, entry, from, to, before)
+      if at < cell then
+        return false
+      elseif at == cell then
+        r.log = sub(r.log, 1, from - 1) .. varint(had + units) .. sub(r.log, to)
+      elseif before then
+        r.log = sub(r.log, 1, entry - 1) .. varint(cell - before) .. varint(units)
+          .. varint(at - cell) .. sub(r.log, from)
+      else
+        r.log, r.head = varint(units) .. varint(at - cell) .. r.log, cell
+      end
+      return true
+    end)
+  end
+
+  local function put(r, cell, units)
     if r.total == 0 then
-      clear(r, time)
-    elseif time ~= r.tail and time - r.tail + r.span > r.grain then
-      push(r)
-      r.count, r.span, r.tail = 0, 0, time
+      clear(r)
+      r.tail = cell
     end
-    r.count, r.span, r.tail = r.count + units, r.span + time - r.tail, time
     r.total = r.total + units
+    if cell > r.tail then
+      append(r, r.tail, r.count)
+      r.tail, r.count = cell, units
+    elseif cell == r.tail then
+      r.count = r.count + units
+    elseif r.log == '' or cell > r.last then
+      append(r, cell, units)
+    else
+      insert(r, cell, units)
+    end
   end
 
-  -- Writes all entries anew, in another tick, each time rounded up; change says
-  -- how many units an entry keeps, and one that keeps none is gone. Entries are
-  -- not merged: their units have been put off by a grain already.
-  local function rewrite(r, tick, change)
-    local old = { log = r.log, head = r.head, tick = r.tick, tail = r.tail, count = r.count, span = r.span }
-    clear(r, 0)
-    r.tick = tick
-    local function keep(time, units, span)
-      units = change(time, units)
-      if units > 0 then
-        push(r)
-        r.tail, r.count, r.span, r.total = ceil(time / tick) * tick, units, span, r.total + units
+  -- Writes all cells anew: in another grain, each at the later end, and without
+  -- some units of one of them. Returns how many those were.
+  local function rewrite(r, grain, less, cost)
+    local old, back = { head = r.head, log = r.log }, 0
+    local was, tail, count = r.grain, r.tail, r.count
+    local function keep(cell, units)
+      if cell == less then
+        back = min(units, cost)
+      end
+      if cell ~= less or units > back then
+        put(r, ceil(cell * was / grain), cell == less and units - back or units)
       end
     end
-    each(old, function(time, units)
-      keep(time, units, 0)
-    end)
-    keep(old.tail, old.count, old.span)
+    clear(r)
+    each(old, keep)
+    if count > 0 then
+      keep(tail, count)
+    end
+    r.grain = grain
+    return back
   end
 
   -- Forgets what has left the window.
   local function expire(r, now)
-    local gone = now - r.per
+    local gone = floor((now - r.per) / r.grain)
     if r.tail <= gone then
-      clear(r, r.tail)
+      clear(r)
     elseif r.log ~= '' and r.head <= gone then
       local rest, head = '', 0
-      each(r, function(time, units, from)
-        if time > gone then
-          rest, head = string.sub(r.log, from), time
+      each(r, function(cell, units, _, from)
+        if cell > gone then
+          rest, head = sub(r.log, from), cell
           return true
         end
         r.total = r.total - units
@@ -112,28 +139,27 @@ do
     end
   end
 
-  local function load(key, now, cost, cap, per, grain, tick)
-    local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain, tick = tick,
-      total = 0, head = 0, last = 0, tail = 0, count = 0, span = 0, log = '', found = false, healed = false }
+  local function load(key, now, cost, cap, per, grain)
+    local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain,
+      total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', found = false, healed = false }
     local v = redis.call('GET', key)
     if not v then
       return r
     end
     r.found = true
     if byte(v, 1) ~= SLIDING then
-      put(r, ceil(now / tick) * tick, carried(v))
+      put(r, ceil(now / grain), carried(v))
+      r.healed = true
       return r
     end
-    r.tick, r.total, r.head, r.last = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
-    r.tail, r.count, r.span, r.log = unpack7(v, 30), unpack7(v, 37), unpack7(v, 44), string.sub(v, 51)
-    if r.tail - now > FAR_AHEAD then
-      local step = floor((r.tail - now) / r.tick) * r.tick
+    r.grain, r.total, r.head, r.last = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
+    r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), sub(v, 44)
+    if (r.tail - 1) * r.grain - now >= FAR_AHEAD then
+      local step = r.tail - ceil(now / r.grain)
       r.head, r.last, r.tail, r.healed = r.head - step, r.last - step, r.tail - step, true
     end
-    if r.tick ~= tick then
-      rewrite(r, tick, function(_, units)
-        return units
-      end)
+    if r.grain ~= grain then
+      rewrite(r, grain)
     end
     expire(r, now)
     return r
@@ -142,18 +168,18 @@ do
   -- The moment from which `need` of the units held have left.
   local function leave(r, need)
     local at = r.tail
-    each(r, function(time, units)
+    each(r, function(cell, units)
       need = need - units
       if need <= 0 then
-        at = time
+        at = cell
         return true
       end
     end)
-    return at + r.per
+    return at * r.grain + r.per
   end
 
   local function fit(r, t)
-    if r.cap == 0 then
+    if r.cost > r.cap then
       return nil
     end
     local need = r.total + r.cost - r.cap
@@ -161,44 +187,33 @@ do
   end
 
   local function charge(r, _, start)
-    local time = ceil(start / r.tick) * r.tick
-    if r.total > 0 and time < r.tail then
-      time = r.tail
-    end
-    put(r, time, r.cost)
-    return time
+    local cell = ceil(start / r.grain)
+    put(r, cell, r.cost)
+    return cell * r.grain
   end
 
-  -- The units went into the first entry at or after their place.
-  local function refund(r, now, place)
-    if not r.found or place <= now - r.per or place > r.tail then
+  local function refund(r, _, place)
+    if r.total == 0 then
       return 0
     end
-    local back = 0
-    rewrite(r, r.tick, function(time, units)
-      if time < place or back > 0 then
-        return units
-      end
-      back = min(units, r.cost)
-      return units - back
-    end)
+    local back = rewrite(r, r.grain, ceil(place / r.grain), r.cost)
+    r.changed = back > 0
     return back
   end
 
+  local function lasts(r, now)
+    return r.total == 0 and 0 or r.tail * r.grain + r.per - now
+  end
+
   local function save(r, now)
-    redis.call('SET', r.key, char(SLIDING) .. pack(r.tick) .. pack(r.total) .. pack(r.head) .. pack(r.last)
-      .. pack(r.tail) .. pack(r.count) .. pack(r.span) .. r.log,
-      'PX', whole(ceil((max(0, r.tail - now) + r.per) / 1000) + 1000))
+    redis.call('SET', r.key, char(SLIDING) .. pack(r.grain) .. pack(r.total) .. pack(r.head) .. pack(r.last)
+      .. pack(r.tail) .. pack(r.count) .. r.log, 'PX', outlast(lasts(r, now)))
   end
 
   local function remaining(r)
     return max(0, r.cap - r.total)
   end
 
-  local function reset(r, now)
-    return r.total == 0 and 0 or max(0, r.tail + r.per - now)
-  end
-
   algorithms.S = { load = load, fit = fit, charge = charge, refund = refund, save = save,
-    remaining = remaining, reset = reset }
+    remaining = remaining, reset = lasts, lasts = lasts }
 end

@@ -1,26 +1,34 @@
 -- A rate rule's state is one string whose first byte names its layout, so that
 -- a rule whose algorithm has changed still finds what was spent:
---   T at x q since low                            token bucket
---   S tick total head last tail count span log    sliding window
---   F last count                                  fixed window
+--   T at x q since low                       token bucket
+--   S grain total head last tail count log   sliding window
+--   F last count prior before                fixed window
 local TOKEN, SLIDING, FIXED = 84, 83, 70
 
 -- The units that a state of another algorithm still holds against the rule.
 -- All of them are counted as spent now: never fewer than the old rule saw.
 local function carried(v)
-  if byte(v, 1) == TOKEN then
+  local kind = byte(v, 1)
+  if kind == TOKEN then
     return ceil(unpack7(v, 9) / unpack7(v, 16))
+  elseif kind == FIXED then
+    return unpack7(v, 9) + unpack7(v, 23)
   end
   return unpack7(v, 9)
 end
 
 -- The algorithms, by kind; those that a call has no rule of are left out of its
 -- script, since making functions is what a short script spends most on. Each has
---   load(key, now, cost, a, b, c, d, member)  the rule as it stands
+--   load(key, now, cost, a, b, c, d, member)  the rule as it stands; healed where
+--                         that is no longer what is stored
 --   fit(r, t)             the first moment from t on at which it admits the cost; nil can't tell
 --   charge(r, now, start) takes the cost at start, in r only; returns its place
---   refund(r, now, place) takes it back, in r only; returns the units that came back
+--   refund(r, now, place) takes it back, in r only; returns the units that came
+--                         back, and says in r.changed whether anything did
 --   save(r, now, start)   writes r
 --   remaining(r, now)     units left
 --   reset(r, now)         µs until it is as if unused; -1 can't tell
+--   lasts(r, now)         µs until the state means nothing any more
+-- Concurrency keeps no state but its places: it refunds at once, has no lasts,
+-- and retry(r, now), µs until a place is free, where fit can't tell.
 local algorithms = {}

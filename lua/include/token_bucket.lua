@@ -1,24 +1,25 @@
 -- token-bucket: at most cap + p/q * t units start in any interval of t µs.
 -- Source: docs/algorithms.md#token-bucket
 --
--- The level x, in units of 1/q, drains p a µs: a unit costs q. x stands at the
--- decision `at`, which never repeats, so that it also names the grant. `low` is
--- the least level that any charge after `since` met: nothing granted since then
--- can have been refilled below it, so a refund up to `low` is exact.
+-- The level x, in parts of which q are a unit, drains p parts a µs. x stands at
+-- the decision `at`, which never repeats, so that it also names the grant. `low`
+-- is the least level that any charge after `since` met: nothing granted since
+-- then can have been refilled below it, so a refund up to `low` is exact.
 do
   local UNTOUCHED = 9007199254740991
+
+  -- What a level may come to when a limit changes: sums must stay exact.
+  local MOST = 4503599627370496
 
   -- The level at t, below zero where the bucket has been full for a while.
   local function level(r, t)
     return r.x - (t - r.at) * r.p
   end
 
-  -- Speaks of the state in parts of this rule's unit, whose length has changed.
-  local function convert(r, q)
-    r.x = ceil(r.x / q * r.q)
-    if r.low < UNTOUCHED then
-      r.low = floor(r.low / q * r.q)
-    end
+  -- x parts, of which q are a unit, in parts of this rule's own unit.
+  local function convert(r, x, q, round)
+    local rest = x % q
+    return min(MOST, (x - rest) / q * r.q + round(rest / q * r.q))
   end
 
   local function load(key, now, cost, p, q, cap)
@@ -30,13 +31,14 @@ do
     end
     r.found = true
     if byte(v, 1) ~= TOKEN then
-      r.x, r.low = min(carried(v), cap) * q, 0
+      r.at, r.x, r.low, r.healed = now, min(carried(v), cap) * q, 0, true
       return r
     end
     r.at, r.x, r.since, r.low = unpack7(v, 2), unpack7(v, 9), unpack7(v, 23), unpack7(v, 30)
     local before = unpack7(v, 16)
     if before ~= q and p > 0 then
-      convert(r, before)
+      r.x = convert(r, r.x, before, ceil)
+      r.low = r.low < UNTOUCHED and max(0, convert(r, r.low, before, floor) - 1) or r.low
     end
     if r.at - now > FAR_AHEAD then
       r.at, r.since, r.low, r.healed = now, now, 0, true
@@ -45,7 +47,7 @@ do
   end
 
   local function fit(r, t)
-    if r.p == 0 then
+    if r.p == 0 or r.cost > r.cap then
       return nil
     end
     local over = level(r, t) + (r.cost - r.cap) * r.q
@@ -69,28 +71,32 @@ do
     if r.p == 0 or not r.found or mark < r.since or mark > r.at then
       return 0
     end
-    local back = max(0, min(r.cost * r.q, floor(level(r, now))))
+    local back = max(0, min(r.cost * r.q, level(r, now), r.x))
     if mark < r.at and r.low < UNTOUCHED then
       back = min(back, r.low)
       r.low = r.low - back
     end
-    r.x = r.x - back
+    r.x, r.changed = r.x - back, back > 0
     return floor(back / r.q)
   end
 
-  local function save(r)
+  local function lasts(r, now)
+    return max(0, level(r, now)) / r.p
+  end
+
+  local function save(r, now)
     redis.call('SET', r.key, char(TOKEN) .. pack(r.at) .. pack(r.x) .. pack(r.q) .. pack(r.since) .. pack(r.low),
-      'PX', whole(ceil(r.x / r.p / 1000) + 1000))
+      'PX', outlast(lasts(r, now)))
   end
 
   local function remaining(r, now)
-    return r.p == 0 and 0 or max(0, floor(r.cap - max(0, level(r, now)) / r.q))
+    return r.p == 0 and 0 or max(0, floor((r.cap * r.q - max(0, level(r, now))) / r.q))
   end
 
   local function reset(r, now)
-    return r.p == 0 and -1 or max(0, ceil(level(r, now) / r.p))
+    return r.p == 0 and -1 or ceil(lasts(r, now))
   end
 
   algorithms.T = { load = load, fit = fit, charge = charge, refund = refund, save = save,
-    remaining = remaining, reset = reset }
+    remaining = remaining, reset = reset, lasts = lasts }
 end

@@ -1,0 +1,309 @@
+package throttle
+
+import (
+	"context"
+	"math/big"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// under is a limiter with another policy over the same state and clock: what a
+// process is that was started after the limits had changed.
+func (b *bench) under(rules ...Rule) *bench {
+	b.t.Helper()
+	cfg := b.cfg
+	if cfg.Pad == 0 {
+		cfg.Pad = -1
+	}
+	l, err := New(b.rdb, policyOf(b.t, rules...), cfg)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	l.clock = b.clock
+	return &bench{Limiter: l, t: b.t, rdb: b.rdb, now: b.now}
+}
+
+func (b *bench) pttl(rule string) time.Duration {
+	b.t.Helper()
+	p, err := b.plans.of("p/x")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for i, bound := range p.bounds {
+		if bound.Rule.Name == rule {
+			return b.rdb.PTTL(context.Background(), p.keys[i]).Val()
+		}
+	}
+	b.t.Fatalf("no rule %s", rule)
+	return 0
+}
+
+// raw runs decide as limits.yaml could not make it: with a cost above what a
+// rule can ever admit.
+func (b *bench) raw(cost int64, ahead time.Duration) Decision {
+	b.t.Helper()
+	p, err := b.plans.of("p/x")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	reply, err := b.runner.run(context.Background(), b.decideCall(p, Request{Scope: "p/x", ID: NewID(), Cost: cost, Ahead: ahead}))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return fromReply(p, reply)
+}
+
+const hour = time.Hour
+
+// These are histories that once went wrong, or nearly did.
+func TestCases(t *testing.T) {
+	t.Parallel()
+	bucket := func(limit int64, per time.Duration, burst int64) Rule {
+		return Rule{Name: "r", Algorithm: TokenBucket, Limit: limit, Per: per, Burst: burst}
+	}
+	sliding := func(limit int64, per time.Duration) Rule {
+		return Rule{Name: "r", Algorithm: SlidingWindow, Limit: limit, Per: per}
+	}
+	fixed := func(limit int64, per time.Duration) Rule {
+		return Rule{Name: "r", Algorithm: FixedWindow, Limit: limit, Per: per}
+	}
+	tests := map[string]struct {
+		rules []Rule
+		run   func(b *bench)
+	}{
+		"a bucket that is charged after its clock stepped back keeps its key long enough": {
+			[]Rule{bucket(1, 10*sec, 1)}, func(b *bench) {
+				b.decide(Request{Scope: "p/x"})
+				b.at(-30e6)
+				d := b.decide(Request{Scope: "p/x", Ahead: time.Minute})
+				if !d.Allowed || d.Wait != 40*sec {
+					b.t.Fatalf("got %+v, want a start in 40s", d)
+				}
+				if got := b.pttl("r"); got < 50*sec {
+					b.t.Errorf("key expires in %v, its meaning lasts 50s", got)
+				}
+			},
+		},
+		"giving back under a rule that was suspended meanwhile": {
+			[]Rule{bucket(5, sec, 5), {Name: "s", Algorithm: SlidingWindow, Limit: 3, Per: sec}}, func(b *bench) {
+				d := b.decide(Request{Scope: "p/x", Cost: 2})
+				now := b.under(bucket(0, sec, 5), Rule{Name: "s", Algorithm: SlidingWindow, Limit: 3, Per: sec})
+				now.giveBack(d.Grant)
+				if left := b.decide(Request{Scope: "p/x"}).Rules[1].Remaining; left != 2 {
+					b.t.Errorf("window has %d left, want 2", left)
+				}
+			},
+		},
+		"giving back at more than a unit a microsecond": {
+			[]Rule{bucket(1_000_000_000, sec, 1_000_000)}, func(b *bench) {
+				b.decide(Request{Scope: "p/x"})
+				d := b.decide(Request{Scope: "p/x"})
+				b.giveBack(d.Grant)
+			},
+		},
+		"a start far ahead under a rate that divides nothing": {
+			[]Rule{bucket(999_999_999_989, sec, 4_000_000_000), {Name: "slow", Algorithm: TokenBucket, Limit: 1, Per: time.Minute}}, func(b *bench) {
+				b.decide(Request{Scope: "p/x"})
+				if d := b.decide(Request{Scope: "p/x", Ahead: time.Minute}); !d.Allowed || d.Wait != time.Minute {
+					b.t.Errorf("got %+v", d)
+				}
+			},
+		},
+		"no wait ends where a lowered limit is below the cost": {
+			[]Rule{bucket(5, sec, 5), {Name: "s", Algorithm: SlidingWindow, Limit: 5, Per: sec}, {Name: "f", Algorithm: FixedWindow, Limit: 5, Per: sec}}, func(b *bench) {
+				for _, ahead := range []time.Duration{0, time.Minute} {
+					for range 3 {
+						if d := b.raw(6, ahead); d.Allowed || d.RetryAfter != Unknown {
+							b.t.Fatalf("got %+v", d)
+						}
+						b.now.Add(3600e6)
+					}
+				}
+			},
+		},
+		"a full concurrency rule does not hide a longer wait": {
+			[]Rule{{Name: "c", Algorithm: Concurrency, Limit: 1}, {Name: "s", Algorithm: SlidingWindow, Limit: 1, Per: hour}}, func(b *bench) {
+				b.decide(Request{Scope: "p/x"})
+				if d := b.decide(Request{Scope: "p/x"}); d.RetryAfter != hour || d.Binding != 1 {
+					b.t.Errorf("got %+v, want an hour for rule 1", d)
+				}
+				if d := b.under(Rule{Name: "c", Algorithm: Concurrency, Limit: 1}, sliding(1, hour), Rule{Name: "z", Algorithm: FixedWindow, Limit: 0, Per: hour}).decide(Request{Scope: "p/x"}); d.RetryAfter != Unknown || d.Binding != 2 {
+					b.t.Errorf("got %+v, want no end, for the suspended rule", d)
+				}
+			},
+		},
+		"a place is free when as many leases have ended as the limit was lowered by": {
+			[]Rule{{Name: "c", Algorithm: Concurrency, Limit: 3}}, func(b *bench) {
+				for i := range int64(3) {
+					b.at(i * 1e6)
+					b.decide(Request{Scope: "p/x"})
+				}
+				low := b.under(Rule{Name: "c", Algorithm: Concurrency, Limit: 1})
+				d := low.decide(Request{Scope: "p/x"})
+				if d.RetryAfter != 30*sec {
+					b.t.Errorf("wait %v, want until the last of three ends, 30s", d.RetryAfter)
+				}
+				low.now.Add(d.RetryAfter.Microseconds())
+				if d := low.decide(Request{Scope: "p/x"}); !d.Allowed {
+					b.t.Errorf("got %+v", d)
+				}
+			},
+		},
+		"a longer window keeps what is still known, once it was asked": {
+			[]Rule{sliding(3, sec)}, func(b *bench) {
+				b.decide(Request{Scope: "p/x", Cost: 3})
+				long := b.under(sliding(3, hour))
+				if d := long.decide(Request{Scope: "p/x"}); d.Allowed || d.RetryAfter != hour {
+					b.t.Fatalf("got %+v", d)
+				}
+				if got := b.pttl("r"); got < hour {
+					b.t.Errorf("key expires in %v, its meaning lasts an hour", got)
+				}
+			},
+		},
+		"a start ahead does not hold back what starts before it": {
+			[]Rule{sliding(3, sec), {Name: "slow", Algorithm: TokenBucket, Limit: 2, Per: sec}}, func(b *bench) {
+				shared := b.under(sliding(3, sec))
+				b.decide(Request{Scope: "p/x"})
+				b.at(100e3)
+				if d := b.decide(Request{Scope: "p/x", Ahead: sec}); d.Wait != 400*ms {
+					b.t.Fatalf("got %+v", d)
+				}
+				b.at(200e3)
+				shared.decide(Request{Scope: "p/x"})
+				b.at(1200e3)
+				d := shared.decide(Request{Scope: "p/x"})
+				if !d.Allowed || d.Rules[0].Remaining != 1 {
+					b.t.Errorf("1s after a start at 0.2s: %+v, want only the start at 0.5s still counted", d)
+				}
+			},
+		},
+		"a start ahead does not close the window before it": {
+			[]Rule{fixed(3, sec), {Name: "slow", Algorithm: TokenBucket, Limit: 2, Per: sec}}, func(b *bench) {
+				shared := b.under(fixed(3, sec))
+				b.at(900e3)
+				b.decide(Request{Scope: "p/x"})
+				ahead := b.decide(Request{Scope: "p/x", Ahead: sec})
+				if ahead.Wait != 500*ms {
+					b.t.Fatalf("got %+v", ahead)
+				}
+				if d := shared.decide(Request{Scope: "p/x", Cost: 2}); !d.Allowed || d.Rules[0].Remaining != 0 {
+					b.t.Errorf("the window at hand: %+v, want its last two units", d)
+				}
+				if d := shared.decide(Request{Scope: "p/x"}); d.Allowed || d.RetryAfter != 100*ms {
+					b.t.Errorf("the window at hand is full: %+v", d)
+				}
+				b.at(1000e3)
+				if d := shared.decide(Request{Scope: "p/x", Cost: 2}); !d.Allowed || d.Rules[0].Remaining != 0 {
+					b.t.Errorf("the next window: %+v, want two of three", d)
+				}
+				b.giveBack(ahead.Grant)
+				if d := shared.decide(Request{Scope: "p/x"}); !d.Allowed {
+					b.t.Errorf("after giving back: %+v", d)
+				}
+			},
+		},
+		"five numbers of a grant ahead": {
+			[]Rule{bucket(1, sec, 1)}, func(b *bench) {
+				b.decide(Request{Scope: "p/x"})
+				d := b.decide(Request{Scope: "p/x", Ahead: sec})
+				if five := d.Five(); !d.Allowed || five[0] != 0 || five[3] != -1 {
+					b.t.Errorf("allowed %t, five %v", d.Allowed, five)
+				}
+			},
+		},
+		"five numbers of an attempt that was given back": {
+			[]Rule{bucket(5, sec, 5)}, func(b *bench) {
+				d := b.decide(Request{Scope: "p/x", ID: "a"})
+				b.giveBack(d.Grant)
+				d = b.decide(Request{Scope: "p/x", ID: "a"})
+				if five := d.Five(); d.Allowed || five[0] != 1 || five[3] != 1 {
+					b.t.Errorf("allowed %t, five %v", d.Allowed, five)
+				}
+			},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, policyOf(t, test.rules...), test.run)
+		})
+	}
+}
+
+// "Changing a limit keeps what has been spent", also when the algorithm changes;
+// and whoever then comes back when told to is let in.
+func TestAlgorithmChanged(t *testing.T) {
+	t.Parallel()
+	rules := map[string]Rule{
+		"bucket":  {Name: "r", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 5},
+		"sliding": {Name: "r", Algorithm: SlidingWindow, Limit: 5, Per: hour},
+		"fixed":   {Name: "r", Algorithm: FixedWindow, Limit: 5, Per: hour},
+	}
+	for from, before := range rules {
+		for to, after := range rules {
+			if from == to {
+				continue
+			}
+			t.Run(from+" to "+to, func(t *testing.T) {
+				t.Parallel()
+				onBoth(t, Config{}, policyOf(t, before), func(b *bench) {
+					b.decide(Request{Scope: "p/x", Cost: 5})
+					now := b.under(after)
+					d := now.decide(Request{Scope: "p/x"})
+					if d.Allowed {
+						b.t.Fatalf("five of five were spent, and one more was admitted: %+v", d)
+					}
+					b.now.Add(d.RetryAfter.Microseconds() - 1)
+					if d := now.decide(Request{Scope: "p/x"}); d.Allowed || d.RetryAfter != time.Microsecond {
+						b.t.Errorf("a microsecond too early: %+v", d)
+					}
+					b.now.Add(1)
+					if d := now.decide(Request{Scope: "p/x"}); !d.Allowed {
+						b.t.Errorf("after the wait: %+v", d)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A bucket's rate is never above limit/per, and near it wherever its numbers
+// leave room: "one part in a thousand slower at most".
+func TestBucketRate(t *testing.T) {
+	t.Parallel()
+	limits := []int64{1, 2, 3, 7, 60, 100, 127, 1000, 86_399, 999_983, 1_000_003, 123_456_789, 1_000_000_007, 999_999_999_989, 1_000_000_000_000}
+	pers := []int64{1, 5_001, 10_000, 999_983, 1_000_000, 1_005_000, 60_005_000, 3_600_005_000, 86_400_005_000, 31_622_400_000_000}
+	bursts := []int64{1, 5, 100, 1_000_000, 4_000_000_000, 1_000_000_000_000}
+	for _, limit := range limits {
+		for _, per := range pers {
+			for _, burst := range bursts {
+				fill := new(big.Int).Mul(big.NewInt((per+limit-1)/limit), big.NewInt(burst))
+				if fill.Cmp(big.NewInt(maxBucket)) > 0 {
+					continue // a policy refuses it
+				}
+				name := strconv.FormatInt(limit, 10) + " per " + strconv.FormatInt(per, 10) + " burst " + strconv.FormatInt(burst, 10)
+				p, q := bucketRate(limit, per, burst)
+				if p < 1 || q < 1 {
+					t.Fatalf("%s: p %d, q %d", name, p, q)
+				}
+				rate, want := big.NewRat(p, q), big.NewRat(limit, per)
+				if rate.Cmp(want) > 0 {
+					t.Errorf("%s: faster than the limit: %d/%d", name, p, q)
+				}
+				loss, _ := new(big.Rat).Quo(rate, want).Float64()
+				if loss < 0.999 && want.Cmp(big.NewRat(maxDrain, 1)) < 0 {
+					t.Errorf("%s: %d/%d is only %.4f of it", name, p, q, loss)
+				}
+				// What a bucket can owe: all of its burst, a start a minute ahead, a
+				// clock that stepped back a minute.
+				owes := new(big.Int).Mul(big.NewInt(q), big.NewInt(burst))
+				owes.Add(owes, new(big.Int).Mul(big.NewInt(p), big.NewInt(2*MaxAhead.Microseconds())))
+				if owes.Cmp(big.NewInt(1<<53)) >= 0 {
+					t.Errorf("%s: owes up to %v parts, which Lua can't count", name, owes)
+				}
+			}
+		}
+	}
+}
