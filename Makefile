@@ -1,0 +1,80 @@
+# Every task of the project. `make` prints the list.
+
+## packages that test, test/short and bench look at
+PKG ?= ./...
+## further flags of go test: TESTFLAGS='-run TestWait -v'
+TESTFLAGS ?=
+## bound for the tests of one package
+TIMEOUT ?= 10m
+## RACE= runs the tests without the race detector
+RACE ?= -race
+## benchmarks to run, by regular expression
+BENCH ?= .
+## how long each benchmark runs, or 1x for once
+BENCHTIME ?= 1s
+## how often each benchmark runs
+COUNT ?= 1
+## how long each fuzz target runs
+FUZZTIME ?= 30s
+## fuzz targets to run: those with this in their name
+FUZZ ?=
+## where run/worker and run/enqueue find Redis
+REDIS ?= embedded
+## the limits of run/worker
+LIMITS ?= examples/quickstart/limits.yaml
+## the tasks of run/enqueue
+TASKS ?= examples/quickstart/tasks.ndjson
+## further flags of run/worker, run/enqueue and demo
+ARGS ?=
+
+GOLANGCI_LINT = 2.15.0
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test test/short bench fuzz lint fmt lua/golden run/worker run/enqueue check
+
+help: ## This list
+	@echo 'Targets:'
+	@awk -F ':.*## ' '/^[a-z\/]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo 'Variables, as in make bench BENCHTIME=2s:'
+	@awk '/^## / { about = substr($$0, 4) } \
+		/^[A-Z]+ \?=/ { value = $$0; sub(/^[A-Z]+ \?= ?/, "", value); printf "  %-12s %s [%s]\n", $$1, about, value }' \
+		$(firstword $(MAKEFILE_LIST))
+
+build: ## Compile every package, and both programs into bin/
+	go build ./...
+	go build -o bin/ ./cmd/worker ./cmd/enqueue
+
+demo: build ## Run 3 tenants' calls under nested limits, and judge them from the API's own log
+	go run ./examples/quickstart -worker bin/worker -enqueue bin/enqueue $(ARGS)
+
+test: ## Every test with the race detector; installs redis-server if it is missing
+	@test/setup.sh $(RACE)
+	go build $(RACE) ./...
+	go test $(RACE) -shuffle=on -count=1 -p 1 -timeout $(TIMEOUT) $(TESTFLAGS) $(PKG)
+
+test/short: ## The quick tests, without the race detector
+	go test -short -shuffle=on -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) $(PKG)
+
+bench: ## Every benchmark, one after the other
+	go test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -count $(COUNT) -benchmem -timeout 60m $(TESTFLAGS) $(PKG)
+
+fuzz: ## Every fuzz target, one after the other
+	@test/fuzz.sh $(FUZZTIME) $(FUZZ)
+
+lint: ## gofmt, go mod tidy, and golangci-lint with the arrows between packages
+	@test/lint.sh $(GOLANGCI_LINT)
+
+fmt: ## Format the Go files
+	gofmt -l -w .
+
+lua/golden: ## Write the expanded scripts of lua/testdata anew; look at the diff
+	go test ./lua -count=1 -run Golden -update
+
+run/worker: build ## A worker on its embedded Redis, until Ctrl-C
+	bin/worker -redis $(REDIS) -limits $(LIMITS) $(ARGS)
+
+run/enqueue: build ## Enqueue a file of tasks for run/worker
+	bin/enqueue batch -redis $(REDIS) $(ARGS) $(TASKS)
+
+check: ## Exactly what CI runs: build, demo, lint, fuzz, bench once, test
+	.ci/run
