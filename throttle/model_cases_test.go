@@ -284,7 +284,7 @@ func TestBucketRate(t *testing.T) {
 					continue // a policy refuses it
 				}
 				name := strconv.FormatInt(limit, 10) + " per " + strconv.FormatInt(per, 10) + " burst " + strconv.FormatInt(burst, 10)
-				p, q := bucketRate(limit, per, burst)
+				p, q := bucketRate(limit, per, 0, burst)
 				if p < 1 || q < 1 {
 					t.Fatalf("%s: p %d, q %d", name, p, q)
 				}

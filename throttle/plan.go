@@ -67,6 +67,10 @@ func newPlan(keys keyspace, scope Scope, bounds []Bound, pad time.Duration) *pla
 // ruleParams returns kind, a, b, c and d of a rule. The pad and the rule's margin
 // widen its window: what starts or arrives late by no more than they are is
 // still within the bound.
+//
+// A token bucket has no window. The pad slows it by pad/per, which keeps its
+// bound over any per and longer; a margin, which is to keep it over any length
+// of time, is demanded before a unit is, pad included, and leaves the rate alone.
 func ruleParams(r Rule, pad time.Duration) []string {
 	slack := (pad + r.Margin).Microseconds()
 	per := r.Per.Microseconds()
@@ -79,8 +83,11 @@ func ruleParams(r Rule, pad time.Duration) []string {
 	}
 	switch r.Algorithm {
 	case TokenBucket:
-		rate, unit := bucketRate(r.Limit, per+slack, r.Capacity())
-		return params("T", rate, unit, min(r.Capacity(), maxParts/unit), 0)
+		if r.Margin == 0 {
+			per, slack = per+slack, 0
+		}
+		rate, unit := bucketRate(r.Limit, per, slack, r.Capacity())
+		return params("T", rate, unit, min(r.Capacity(), maxParts/unit), slack)
 	case SlidingWindow:
 		window := per + slack
 		return params("S", r.Limit, window, grain(r.Limit, window), 0)
@@ -106,21 +113,21 @@ func grain(limit, window int64) int64 {
 // bucketRate returns p and q so that a bucket drains p parts a microsecond and a
 // unit is q parts: exactly limit/per where the numbers allow, otherwise as near
 // as they do, never faster.
-func bucketRate(limit, per, burst int64) (p, q int64) {
+func bucketRate(limit, per, slack, burst int64) (p, q int64) {
 	if limit == 0 {
 		return 0, 1
 	}
 	d := gcd(limit, per)
 	p, q = limit/d, per/d
-	most := maxParts / burst
-	if p <= maxDrain && q <= most {
+	most, drain := maxParts/burst, min(maxDrain, maxParts/max(slack, 1))
+	if p <= drain && q <= most {
 		return p, q
 	}
 	// The finest parts that fit, what those drain in a microsecond, and then no
 	// finer than that needs.
-	q, _ = mulDiv(maxDrain, per, limit)
+	q, _ = mulDiv(drain, per, limit)
 	p, _ = mulDiv(max(min(q, most), 1), limit, per)
-	p = min(max(p, 1), maxDrain)
+	p = min(max(p, 1), drain)
 	q, rest := mulDiv(p, per, limit)
 	return p, q + min(rest, 1)
 }

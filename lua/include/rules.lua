@@ -1,5 +1,5 @@
 -- The rules of a call: a key each, and six ARGV.
---   kind  T token-bucket   a p         b q        c cap     d -
+--   kind  T token-bucket   a p         b q        c cap     d slack
 --         S sliding-window a cap       b per      c grain   d -
 --         F fixed-window   a cap       b per      c slack   d -
 --         C concurrency    a cap       b lease    c -       d -

@@ -1,4 +1,5 @@
--- token-bucket: at most cap + p/q * t units start in any interval of t µs.
+-- token-bucket: at most cap + p/q * t units start in any interval of t µs, and
+-- arrive so when they are up to slack µs apart in how late they are.
 -- Source: docs/algorithms.md#token-bucket
 --
 -- The level x, in parts of which q are a unit, drains p parts a µs. x stands at
@@ -22,9 +23,9 @@ do
     return min(MOST, (x - rest) / q * r.q + round(rest / q * r.q))
   end
 
-  local function load(key, now, cost, p, q, cap)
-    local r = { kind = 'T', key = key, cost = cost, p = p, q = q, cap = cap,
-      at = now - 1, x = 0, since = now, low = UNTOUCHED, found = false, healed = false }
+  local function load(key, now, cost, p, q, cap, slack)
+    local r = { kind = 'T', key = key, cost = cost, p = p, q = q, cap = cap, slack = slack,
+      at = now - slack - 1, x = 0, since = now, low = UNTOUCHED, found = false, healed = false }
     local v = redis.call('GET', key)
     if not v then
       return r
@@ -50,7 +51,7 @@ do
     if r.p == 0 or r.cost > r.cap then
       return nil
     end
-    local over = level(r, t) + (r.cost - r.cap) * r.q
+    local over = level(r, t) + r.slack * r.p + (r.cost - r.cap) * r.q
     return over <= 0 and t or t + ceil(over / r.p)
   end
 
@@ -80,8 +81,9 @@ do
     return floor(back / r.q)
   end
 
+  -- A bucket that has been full for less than slack is not yet as if untouched.
   local function lasts(r, now)
-    return max(0, level(r, now)) / r.p
+    return max(0, level(r, now) / r.p + r.slack)
   end
 
   local function save(r, now)
@@ -90,7 +92,7 @@ do
   end
 
   local function remaining(r, now)
-    return r.p == 0 and 0 or max(0, floor((r.cap * r.q - max(0, level(r, now))) / r.q))
+    return r.p == 0 and 0 or max(0, floor((r.cap * r.q - max(0, level(r, now) + r.slack * r.p)) / r.q))
   end
 
   local function reset(r, now)
