@@ -52,7 +52,8 @@ func (s *Summary) count(r Result) {
 // again.
 //
 // entries is ranged over by another goroutine, which has ended when EnqueueBatch
-// returns; an entry that blocks for ever must itself watch ctx.
+// returns. A source that can block for ever must itself watch ctx, and be told
+// of a Result that is Failed, after which no more is asked of it.
 func (c *Client) EnqueueBatch(ctx context.Context, entries iter.Seq[Entry], each func(Result)) (Summary, error) {
 	belt := newConveyor()
 	defer context.AfterFunc(ctx, belt.end)()

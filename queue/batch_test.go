@@ -72,7 +72,7 @@ func TestBatchReportsEveryLine(t *testing.T) {
 		got = append(got, fmt.Sprintf("%d %s %s", r.Line, r.ID, r.State))
 	})
 	want := []string{
-		"1 a enqueued", "2  invalid", "4 a duplicate", "5  invalid", "6 c enqueued", "7 c duplicate",
+		"1 a enqueued", "2 b invalid", "4 a duplicate", "5  invalid", "6 c enqueued", "7 c duplicate",
 		"8 random enqueued", "9 a duplicate", "10 d enqueued",
 	}
 	if !slices.Equal(got, want) {

@@ -26,7 +26,7 @@ const (
 // Result is what became of one task.
 type Result struct {
 	Line  int    // the Entry's; 0 outside a batch
-	ID    string // empty where the line could not be read
+	ID    string // empty where a line could not be read
 	Queue string
 	State State
 	// Random tells that the id was drawn here. Enqueuing the same task once more

@@ -20,7 +20,8 @@ const lineFields = "type, scope, id, cost, queue, max_retry, delay, timeout, dea
 // It is strict, so that a mistake costs a message and not a task: an unknown or
 // repeated field, a wrong type, a number or duration out of range, half a
 // character or a second value after the object is refused. Fields that are
-// absent stay zero in the Task. The error is an *InvalidError with every fault.
+// absent stay zero in the Task. The error is an *InvalidError with every fault;
+// the Task then has ID and Queue alone, where the line told them.
 func ParseLine(line []byte) (Task, error) { return parseLine(line, time.Now()) }
 
 func parseLine(line []byte, now time.Time) (Task, error) {
@@ -41,9 +42,20 @@ func parseLine(line []byte, now time.Time) (Task, error) {
 	d := decoder{}
 	t := d.task(obj)
 	if found = t.validate(now, d.found); len(found) > 0 {
-		return Task{}, found.err()
+		return found.named(t), found.err()
 	}
 	return t, nil
+}
+
+// named returns what a report calls a refused task by: no more than is valid.
+func (f faults) named(t Task) (name Task) {
+	if !f.has("id") {
+		name.ID = t.ID
+	}
+	if !f.has("queue") {
+		name.Queue = t.Queue
+	}
+	return name
 }
 
 // AppendLine appends the task as one line of NDJSON, without the newline, and

@@ -220,6 +220,23 @@ func TestParseLineRefuses(t *testing.T) {
 	}
 }
 
+// TestRefusedLineIsNamed holds that a refused line's Task "has ID and Queue
+// alone, where the line told them".
+func TestRefusedLineIsNamed(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]queue.Task{
+		`{"type":"mail","id":"i","queue":"q","cost":0}`:                 {ID: "i", Queue: "q"},
+		`{"type":"mail","id":"i\u0000","queue":"q q","scope":"a"}`:      {},
+		`{"type":"mail","id":"` + strings.Repeat("x", 300) + `","x":1}`: {},
+		`{"type":"mail","id":5,"queue":"q"}`:                            {Queue: "q"},
+		`{"id":"i"`:                                                     {},
+	} {
+		if got, err := queue.ParseLine([]byte(line)); err == nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%.80s: %+v %v", line, got, err)
+		}
+	}
+}
+
 func manyNames(n int) string {
 	names := make([]string, n)
 	for i := range names {
