@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/queue"
+)
+
+const (
+	batchExample    = "enqueue batch tasks.ndjson, or enqueue batch - for standard input"
+	defaultRemember = 24 * time.Hour
+)
+
+type batchFlags struct {
+	target
+	set      *flag.FlagSet
+	remember time.Duration
+}
+
+func newBatchFlags(name string) *batchFlags {
+	f := &batchFlags{set: flag.NewFlagSet(name, flag.ContinueOnError), remember: defaultRemember}
+	f.register(f.set)
+	duration(f.set, "remember", &f.remember)
+	return f
+}
+
+// batch enqueues the tasks of a file.
+func (c *command) batch(ctx context.Context, args []string) int {
+	f := newBatchFlags(c.name)
+	if code, done := cli.ParseFlags(f.set, args, usageBatch, c.stdout, c.stderr); done {
+		return code
+	}
+	path, err := argument(f.set, "FILE", batchExample)
+	if err != nil {
+		return c.usageError(err)
+	}
+	src, err := c.openSource(ctx, path)
+	if err != nil {
+		return c.fail(err)
+	}
+	defer src.close()
+	rdb, client, err := c.open(ctx, &f.target)
+	if err != nil {
+		if ctx.Err() != nil {
+			return c.interrupted(ctx, "; nothing was enqueued", "")
+		}
+		return c.fail(err)
+	}
+	defer func() { _ = rdb.Close() }()
+
+	report := newReport(c.stdout, c.stderr, f.json, src)
+	stop := report.start()
+	var broken queue.Result // the first that Redis failed
+	sum, err := client.EnqueueBatch(ctx, remembered(queue.NewReader(src).All(), f.remember), func(r queue.Result) {
+		if r.State == queue.Failed {
+			r.Err = explain(r.Err, f.redis)
+			if broken.Err == nil {
+				broken = r
+				src.end() // it may be waiting for input
+			}
+		}
+		report.result(r)
+	})
+	stop()
+	interrupted := err != nil && ctx.Err() != nil && broken.Err == nil
+	werr := report.finish(sum, interrupted)
+	switch {
+	case interrupted:
+		return c.interrupted(ctx, fmt.Sprintf("; %d lines were done", sum.Total()), again(sum))
+	case broken.Err != nil:
+		return c.fail(stopped(broken, sum))
+	case err != nil:
+		return c.fail(explainFile("the tasks", err))
+	case werr != nil:
+		return c.fail(fmt.Errorf("cannot write the results: %w", werr))
+	case sum.Invalid > 0:
+		return cli.ExitFailed
+	}
+	return cli.ExitOK
+}
+
+// remembered gives every task the same Remember, which is no field of a line.
+func remembered(entries iter.Seq[queue.Entry], remember time.Duration) iter.Seq[queue.Entry] {
+	return func(yield func(queue.Entry) bool) {
+		for e := range entries {
+			e.Task.Remember = remember
+			if !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+// stopped tells which line Redis failed at, why, and how to go on.
+func stopped(broken queue.Result, sum queue.Summary) error {
+	what, try := broken.Err.Error(), ""
+	if told, ok := errors.AsType[*cli.Error](broken.Err); ok {
+		what, try = told.What, told.Try+"\n"
+	}
+	return &cli.Error{
+		What: fmt.Sprintf("stopped at line %d: %s", broken.Line, what),
+		Try:  try + again(sum),
+		Err:  broken.Err,
+	}
+}
+
+// again tells what giving the same lines once more would do.
+func again(sum queue.Summary) string {
+	const skip = "run it again: what is enqueued already is reported as duplicate and left alone"
+	if sum.Random == 0 {
+		return skip
+	}
+	return fmt.Sprintf("%s; but %d of the enqueued lines have no id and would be enqueued twice: take them out, and give every line an id", skip, sum.Random)
+}

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// mixed has a line of every kind.
+const mixed = `{"type":"http","id":"a","scope":"a","http":{"url":"http://h/<1>"}}
+
+{"type":"mail","id":"b","scope":"a","payload":1}
+{"type":"mail","id":"b","scope":"a","payload":2}
+{"type":"mail","id":"c","scope":"a","prio":1,"cost":0}
+{"type":"mail","id":"d","scope":"elsewhere"}
+{"type":"mail","id":"e","scope":"a","cost":5}
+not JSON
+{"type":"mail","id":"a","scope":"a","queue":"other"}`
+
+// elapsed hides the one thing that differs from run to run.
+func elapsed(text string) string {
+	text = regexp.MustCompile(`"elapsed_ms":\d+`).ReplaceAllString(text, `"elapsed_ms":N`)
+	return regexp.MustCompile(` in [0-9.µms]+\n`).ReplaceAllString(text, " in N\n")
+}
+
+func TestBatch(t *testing.T) {
+	t.Parallel()
+	limits := file(t, "limits.yaml", limitsYAML)
+	for name, tt := range map[string]struct {
+		json   []string
+		golden string
+	}{
+		"plain": {nil, "batch.golden"},
+		"json":  {[]string{"-json"}, "batch_json.golden"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, rdb := private(t)
+			args := append([]string{"batch", "-limits", limits, "-remember", "1h"}, tt.json...)
+			got := program(t, url, "", append(args, file(t, "tasks.ndjson", mixed))...)
+			if got.code != cli.ExitFailed || got.stderr != "" {
+				t.Errorf("%+v", got)
+			}
+			again := program(t, url, mixed, append(args, "-")...)
+			if again.code != cli.ExitFailed || again.stderr != "" {
+				t.Errorf("again: %+v", again)
+			}
+			golden(t, tt.golden, elapsed(got.stdout+"\nagain\n"+again.stdout))
+			inspector := asynq.NewInspectorFromRedisClient(rdb)
+			for _, at := range []struct{ queue, id string }{{"default", "a"}, {"default", "b"}, {"other", "a"}} {
+				if task, err := inspector.GetTaskInfo(at.queue, at.id); err != nil || task.Retention != time.Hour {
+					t.Errorf("%+v: %+v %v", at, task, err)
+				}
+			}
+			if q, err := inspector.GetQueueInfo("default"); err != nil || q.Size != 2 {
+				t.Errorf("%+v %v", q, err)
+			}
+		})
+	}
+}
+
+// TestBatchDone holds that exit code 0 is for a file whose lines are all
+// enqueued or duplicates.
+func TestBatchDone(t *testing.T) {
+	t.Parallel()
+	url, _ := private(t)
+	for i, want := range []string{"2 lines: 2 enqueued, 0 duplicate", "line 1: duplicate: id x is taken in queue default\n2 lines: 1 enqueued, 1 duplicate"} {
+		got := program(t, url, `{"type":"mail","scope":"a","id":"x"}`+"\n"+`{"type":"mail","scope":"a"}`, "batch", "-")
+		if got.code != cli.ExitOK || !strings.HasPrefix(got.stdout, want) || got.stderr != "enqueue batch: "+noPolicy {
+			t.Errorf("run %d: %+v", i, got)
+		}
+	}
+	got := program(t, url, "", "batch", "-json", "-")
+	if want := `{"summary":true,"lines":0,"enqueued":0,"duplicate":0,"invalid":0,"failed":0,"random_ids":0,"interrupted":false,"elapsed_ms":N}` + "\n"; got.code != cli.ExitOK || elapsed(got.stdout) != want {
+		t.Errorf("nothing: %+v", got)
+	}
+}
+
+// TestBatchManyDuplicates holds that running a batch again does not print a line
+// for every one that was done before.
+func TestBatchManyDuplicates(t *testing.T) {
+	t.Parallel()
+	url, _ := private(t)
+	tasks := numbered(0, 1000)
+	if got := program(t, url, tasks, "batch", "-"); got.code != cli.ExitOK || strings.Count(got.stdout, "\n") != 1 {
+		t.Errorf("%+v", got)
+	}
+	got := program(t, url, tasks, "batch", "-")
+	if got.code != cli.ExitOK || strings.Count(got.stdout, "\n") != listed+2 || !strings.Contains(got.stdout, "\n… and 980 more duplicate (-json lists every line)\n1000 lines: 0 enqueued, 1000 duplicate, 0 invalid in ") {
+		t.Errorf("%+v", got)
+	}
+	if got := program(t, url, tasks, "batch", "-json", "-"); got.code != cli.ExitOK || strings.Count(got.stdout, "\n") != 1001 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// numbered is lines with the ids t<from> to t<to-1>.
+func numbered(from, to int) string {
+	var b strings.Builder
+	for i := from; i < to; i++ {
+		fmt.Fprintf(&b, `{"type":"mail","scope":"a","id":"t%d"}`+"\n", i)
+	}
+	return b.String()
+}
+
+// TestBatchInterrupted holds that an interrupt ends a batch that waits for input,
+// that what was read is enqueued, and that the whole can be given again.
+func TestBatchInterrupted(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ extra, try string }{
+		"own ids":    {"", "try: run it again: what is enqueued already is reported as duplicate and left alone\n"},
+		"random ids": {`{"type":"mail","scope":"a","queue":"other"}` + "\n", "but 1 of the enqueued lines have no id and would be enqueued twice"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, rdb := private(t)
+			input, feed := io.Pipe()
+			t.Cleanup(func() { _ = feed.Close() })
+			ctx, cancel := context.WithCancelCause(t.Context())
+			ended := make(chan outcome)
+			go func() { ended <- programOf(ctx, url, input, "batch", "-json", "-") }()
+			if _, err := io.WriteString(feed, tt.extra+numbered(0, 300)+`{"type":"ma`); err != nil {
+				t.Fatal(err)
+			}
+			enqueued := func(n int64) bool { return rdb.LLen(t.Context(), "asynq:{default}:pending").Val() == n }
+			redistest.WaitFor(t, "the lines to be enqueued", 20*time.Second, func() bool { return enqueued(300) })
+			cancel(cli.ErrInterrupted)
+			got := <-ended
+			lines := 300 + strings.Count(tt.extra, "\n")
+			if got.code != cli.ExitInterrupted || !strings.Contains(got.stderr, fmt.Sprintf("enqueue batch: interrupted; %d lines were done\n", lines)) || !strings.Contains(got.stderr, tt.try) {
+				t.Errorf("%d %s", got.code, got.stderr)
+			}
+			last := got.stdout[strings.LastIndex(strings.TrimSpace(got.stdout), "\n")+1:]
+			var sum summaryJSON
+			if err := json.Unmarshal([]byte(last), &sum); err != nil || sum.Enqueued != lines || !sum.Interrupted || strings.Count(got.stdout, "\n") != lines+1 {
+				t.Errorf("%s %v", last, err)
+			}
+			if got := program(t, url, numbered(0, 500), "batch", "-"); got.code != cli.ExitOK || !enqueued(500) {
+				t.Errorf("again: %+v", got)
+			}
+		})
+	}
+}
+
+// TestBatchRedisFails holds that a Redis that becomes full ends the batch with
+// the line, the reason and how to go on.
+func TestBatchRedisFails(t *testing.T) {
+	t.Parallel()
+	url, rdb := private(t)
+	input, feed := io.Pipe()
+	ended := make(chan outcome)
+	go func() { ended <- programOf(t.Context(), url, input, "batch", "-") }()
+	if _, err := io.WriteString(feed, numbered(0, 100)); err != nil {
+		t.Fatal(err)
+	}
+	redistest.WaitFor(t, "the lines to be enqueued", 20*time.Second, func() bool {
+		return rdb.LLen(t.Context(), "asynq:{default}:pending").Val() == 100
+	})
+	rdb.ConfigSet(t.Context(), "maxmemory", "1")
+	if _, err := io.WriteString(feed, numbered(100, 101)); err != nil {
+		t.Fatal(err)
+	}
+	got := <-ended
+	_ = feed.Close()
+	name := strings.TrimPrefix(url, "redis://")
+	if got.code != cli.ExitFailed || !strings.HasPrefix(got.stdout, "line 101: failed: Redis at "+name+" is full") || !strings.Contains(got.stdout, "101 lines: 100 enqueued, 0 duplicate, 0 invalid, 1 failed in ") {
+		t.Errorf("%+v", got)
+	}
+	if !strings.Contains(got.stderr, "enqueue batch: stopped at line 101: Redis at "+name+" is full") || !strings.Contains(got.stderr, "try: raise maxmemory") || !strings.HasSuffix(got.stderr, "try: run it again: what is enqueued already is reported as duplicate and left alone\n") {
+		t.Errorf("stderr %s", got.stderr)
+	}
+}
+
+// TestBatchJSONLines holds that -json prints one object a line, whatever the
+// lines of the file hold.
+func TestBatchJSONLines(t *testing.T) {
+	t.Parallel()
+	url, _ := private(t)
+	hostile := "{\"type\":\"mail\",\"scope\":\"a\",\"id\":\"\\u2028\\u001b\"}\n\"\\ud800\"\n\xff\n{\"\\n\":1}\n"
+	got := program(t, url, hostile, "batch", "-json", "-")
+	lines := strings.SplitAfter(got.stdout, "\n")
+	if len(lines) != 6 || lines[5] != "" || got.code != cli.ExitFailed {
+		t.Fatalf("%+v", got)
+	}
+	for _, line := range lines[:5] {
+		dec := json.NewDecoder(bytes.NewReader([]byte(line)))
+		dec.DisallowUnknownFields()
+		var r resultJSON
+		if err := dec.Decode(&r); err != nil && !strings.Contains(line, `"summary":true`) {
+			t.Errorf("%q: %v", line, err)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+)
+
+const limitsYAML = "limits:\n  a:\n    rules:\n      - {name: r, algorithm: token-bucket, limit: 9, per: 1s, burst: 4}\n"
+
+func TestHTTP(t *testing.T) {
+	t.Parallel()
+	url, rdb := private(t)
+	limits := file(t, "limits.yaml", limitsYAML)
+	body := file(t, "body.json", "{\"amount\":100}\n")
+	inspector := asynq.NewInspectorFromRedisClient(rdb)
+	for name, tt := range map[string]struct {
+		args    []string
+		state   asynq.TaskState
+		payload string
+		spec    queue.Spec
+		remain  time.Duration
+	}{
+		"least": {
+			[]string{"http://h/"}, asynq.TaskStatePending, `{"method":"GET","url":"http://h/"}`,
+			queue.Spec{Cost: 1, Budget: 25, Timeout: 30 * time.Second}, 24 * time.Hour,
+		},
+		"all": {
+			[]string{
+				"-cost", "4", "-max-retry", "0", "-delay", "1h", "-timeout", "10s", "-deadline", "2031-01-01T00:00:00Z", "-remember", "7d",
+				"-method", "POST", "-header", "X-A: 1: 2 ", "-header", "X-B:", "-body", "@" + body, "https://h/?q=<&>",
+			}, asynq.TaskStateScheduled,
+			`{"method":"POST","url":"https://h/?q=<&>","headers":{"X-A":"1: 2","X-B":""},"body":"{\"amount\":100}\n"}`,
+			queue.Spec{Cost: 4, Timeout: 10 * time.Second, Deadline: time.Date(2031, 1, 1, 0, 0, 0, 0, time.UTC)}, 7 * 24 * time.Hour,
+		},
+		"body": {
+			[]string{"-body", "x@y", "-remember", "0", "http://h"}, asynq.TaskStatePending, `{"method":"GET","url":"http://h","body":"x@y"}`,
+			queue.Spec{Cost: 1, Budget: 25, Timeout: 30 * time.Second}, 0,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q := redistest.Prefix(t)
+			args := append([]string{"http", "-limits", limits, "-scope", "a/b", "-id", "x", "-queue", q}, tt.args...)
+			if got := program(t, url, "", args...); got != (outcome{stdout: "enqueued x in queue " + q + "\n"}) {
+				t.Fatalf("%+v", got)
+			}
+			task, err := inspector.GetTaskInfo(q, "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			tt.spec.ID, tt.spec.Scope = "x", "a/b"
+			spec, _, err := queue.ReadSpec(asynq.NewTaskWithHeaders(task.Type, nil, task.Headers))
+			if spec != tt.spec || err != nil || task.Type != "http" || string(task.Payload) != tt.payload || task.State != tt.state || task.Retention != tt.remain {
+				t.Errorf("%+v %v\n%s %s %v %v", spec, err, task.Type, task.Payload, task.State, task.Retention)
+			}
+			// "An id that is taken is reported as duplicate and nothing is changed."
+			if got := program(t, url, "", args...); got != (outcome{stdout: "duplicate x in queue " + q + "\n"}) {
+				t.Errorf("again: %+v", got)
+			}
+		})
+	}
+}
+
+func TestHTTPJSON(t *testing.T) {
+	t.Parallel()
+	url, rdb := private(t)
+	limits := file(t, "limits.yaml", limitsYAML)
+	var lines []string
+	codes := ""
+	for _, args := range [][]string{
+		{"-id", "<x>", "-scope", "a"}, {"-id", "<x>", "-scope", "a"}, {"-id", "y", "-scope", "b"}, {"-id", "y", "-scope", "a", "-cost", "5"},
+	} {
+		got := program(t, url, "", append(append([]string{"http", "-json", "-limits", limits}, args...), "http://h")...)
+		lines = append(lines, got.stdout)
+		codes += fmt.Sprint(got.code)
+		if (got.stderr == "") != (got.code == 0) {
+			t.Errorf("%q: %+v", args, got)
+		}
+	}
+	if err := rdb.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "http_json.golden", strings.Join(lines, ""))
+	if codes != "0011" {
+		t.Errorf("exit codes %s", codes)
+	}
+	for _, line := range lines {
+		if !json.Valid([]byte(line)) || strings.Count(line, "\n") != 1 {
+			t.Errorf("not one object a line: %q", line)
+		}
+	}
+}
+
+// TestHTTPRandomID holds that a task without an id has one that is told.
+func TestHTTPRandomID(t *testing.T) {
+	t.Parallel()
+	url, rdb := private(t)
+	got := program(t, url, "", "http", "-json", "-scope", "a", "http://h")
+	var r resultJSON
+	if err := json.Unmarshal([]byte(got.stdout), &r); err != nil || len(r.ID) != 36 || r.State != queue.Enqueued {
+		t.Errorf("%+v %v", got, err)
+	}
+	if _, err := asynq.NewInspectorFromRedisClient(rdb).GetTaskInfo("default", r.ID); err != nil {
+		t.Error(err)
+	}
+	if got.stderr != "enqueue http: "+noPolicy {
+		t.Errorf("stderr %q", got.stderr)
+	}
+}
+
+// TestHTTPPublishedPolicy holds that "the policy is the one that workers
+// published, unless -limits names a file; with neither, nothing is checked
+// against it", and that this is told.
+func TestHTTPPublishedPolicy(t *testing.T) {
+	t.Parallel()
+	url, rdb := private(t)
+	limits := file(t, "limits.yaml", "unmatched: allow\nlimits:\n  c:\n    rules: []\n")
+	enqueue := func(more ...string) outcome {
+		return program(t, url, "", append(append([]string{"http"}, more...), "-scope", "b", "http://h")...)
+	}
+	if got := enqueue(); got.code != cli.ExitOK || got.stderr != "enqueue http: "+noPolicy {
+		t.Errorf("nothing published: %+v", got)
+	}
+	rdb.Set(t.Context(), "hw:policy", limitsYAML, 0)
+	want := outcome{code: cli.ExitFailed, stderr: "enqueue http: -scope: \"b\" meets no rule and the policy denies such scopes; correct the scope, give it a rule, or write unmatched: allow\n"}
+	if got := enqueue(); got != want {
+		t.Errorf("published: %+v", got)
+	}
+	if got := enqueue("-limits", limits); got.code != cli.ExitOK || got.stderr != "" {
+		t.Errorf("a file stands over it: %+v", got)
+	}
+}

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/queue"
+)
+
+const (
+	drawEvery = 200 * time.Millisecond
+	logEvery  = 5 * time.Second
+	eraseLine = "\r\x1b[K"
+
+	// listed is how many lines are listed that need no mending each. Running a
+	// batch again must not print a line for every one that was done before.
+	listed = 20
+)
+
+// report prints results to stdout and progress to stderr. Its methods may be
+// called from any goroutine.
+type report struct {
+	json     bool
+	progress progressMeter
+	log      *slog.Logger
+
+	mu       sync.Mutex
+	out      *bufio.Writer
+	screen   io.Writer // stderr, where it is a terminal; else nil
+	drawn    bool
+	done     int
+	listed   map[queue.State]int
+	logged   time.Time
+	buf      []byte
+	writeErr error
+}
+
+// progressMeter is how far a batch is: its bytes are the only thing known ahead.
+type progressMeter struct {
+	began time.Time
+	size  int64 // 0 when unknown
+	read  func() int64
+}
+
+func newReport(stdout, stderr io.Writer, json bool, src *source) *report {
+	now := time.Now()
+	r := &report{
+		json:     json,
+		progress: progressMeter{began: now, size: src.size, read: src.read.Load},
+		log:      slog.New(slog.NewTextHandler(stderr, nil)),
+		out:      bufio.NewWriterSize(stdout, 64<<10),
+		listed:   map[queue.State]int{},
+		logged:   now,
+	}
+	if cli.IsTerminal(stderr) {
+		r.screen = stderr
+	}
+	return r
+}
+
+// start shows progress until stop is called.
+func (r *report) start() (stop func()) {
+	ticker := time.NewTicker(drawEvery)
+	ended, gone := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(gone)
+		for {
+			select {
+			case now := <-ticker.C:
+				r.tick(now)
+			case <-ended:
+				return
+			}
+		}
+	}()
+	return func() {
+		ticker.Stop()
+		close(ended)
+		<-gone
+	}
+}
+
+// result prints one result: all of them under -json, otherwise the problems.
+func (r *report) result(res queue.Result) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.done++
+	if r.json {
+		r.buf = appendResult(r.buf[:0], res, reason(res, res.Err))
+		r.write(r.buf)
+		return
+	}
+	if res.State == queue.Enqueued {
+		return
+	}
+	r.listed[res.State]++
+	if res.State != queue.Invalid && r.listed[res.State] > listed {
+		return
+	}
+	why := reason(res, res.Err)
+	if res.State == queue.Duplicate {
+		why = fmt.Sprintf("id %s is taken in queue %s", res.ID, res.Queue)
+	}
+	r.write(fmt.Appendf(r.buf[:0], "line %d: %s: %s\n", res.Line, res.State, why))
+}
+
+func (r *report) write(line []byte) {
+	if r.out.Available() < len(line) {
+		r.erase()
+		r.flush()
+	}
+	if _, err := r.out.Write(line); err != nil && r.writeErr == nil {
+		r.writeErr = err
+	}
+}
+
+// tick shows what has gathered: the results, then how far it is.
+func (r *report) tick(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.screen == nil {
+		r.flush()
+		if now.Sub(r.logged) >= logEvery {
+			r.logged = now
+			r.log.Info("enqueueing", r.progress.attrs(r.done, now)...)
+		}
+		return
+	}
+	// Results may go to the same terminal: they need a line of their own.
+	if r.out.Buffered() > 0 {
+		r.erase()
+		r.flush()
+	}
+	_, _ = io.WriteString(r.screen, eraseLine+r.progress.text(r.done, now))
+	r.drawn = true
+}
+
+func (r *report) erase() {
+	if r.drawn {
+		_, _ = io.WriteString(r.screen, eraseLine)
+		r.drawn = false
+	}
+}
+
+func (r *report) flush() {
+	if err := r.out.Flush(); err != nil && r.writeErr == nil {
+		r.writeErr = err
+	}
+}
+
+// finish prints the summary and returns the first error of writing results.
+func (r *report) finish(sum queue.Summary, interrupted bool) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.erase()
+	elapsed := time.Since(r.progress.began)
+	if r.json {
+		r.write(appendJSON(nil, summaryJSON{
+			Summary: true, Lines: sum.Total(), Enqueued: sum.Enqueued, Duplicate: sum.Duplicate, Invalid: sum.Invalid,
+			Failed: sum.Failed, RandomIDs: sum.Random, Interrupted: interrupted, ElapsedMS: elapsed.Milliseconds(),
+		}))
+		r.flush()
+		return r.writeErr
+	}
+	for _, state := range []queue.State{queue.Duplicate, queue.Failed} {
+		if more := r.listed[state] - listed; more > 0 {
+			r.write(fmt.Appendf(nil, "… and %d more %s (-json lists every line)\n", more, state))
+		}
+	}
+	r.write(fmt.Appendf(nil, "%d lines: %d enqueued, %d duplicate, %d invalid", sum.Total(), sum.Enqueued, sum.Duplicate, sum.Invalid))
+	if sum.Failed > 0 {
+		r.write(fmt.Appendf(nil, ", %d failed", sum.Failed))
+	}
+	r.write(fmt.Appendf(nil, " in %s\n", elapsed.Round(time.Millisecond)))
+	r.flush()
+	return r.writeErr
+}
+
+// rate returns lines a second, and how long the rest will take at the pace so
+// far; a negative rest is unknown.
+func (p progressMeter) rate(done int, now time.Time) (rate float64, percent int, rest time.Duration) {
+	elapsed := now.Sub(p.began)
+	if elapsed > 0 {
+		rate = float64(done) / elapsed.Seconds()
+	}
+	read := p.read()
+	if p.size == 0 || read == 0 {
+		return rate, 0, -1
+	}
+	left := float64(max(0, p.size-read)) / float64(read)
+	return rate, int(100 * min(read, p.size) / p.size), time.Duration(left * float64(elapsed))
+}
+
+func (p progressMeter) text(done int, now time.Time) string {
+	rate, percent, rest := p.rate(done, now)
+	text := fmt.Sprintf("%d lines, %.0f/s", done, rate)
+	if rest >= 0 {
+		text += fmt.Sprintf(", %d %%, %s left", percent, rest.Round(time.Second))
+	}
+	return text
+}
+
+func (p progressMeter) attrs(done int, now time.Time) []any {
+	rate, percent, rest := p.rate(done, now)
+	attrs := []any{slog.Int("lines", done), slog.Int("lines_per_second", int(rate))}
+	if rest >= 0 {
+		attrs = append(attrs, slog.Int("percent", percent), slog.Int("eta_seconds", int(rest.Round(time.Second).Seconds())))
+	}
+	return attrs
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+)
+
+// target is where tasks go and what they are checked against: the flags that
+// both commands have.
+type target struct {
+	redis  string // the flag, later the URL
+	limits string
+	json   bool
+}
+
+func (t *target) register(fs *flag.FlagSet) {
+	fs.StringVar(&t.redis, "redis", "", "")
+	fs.StringVar(&t.limits, "limits", "", "")
+	fs.BoolVar(&t.json, "json", false, "")
+}
+
+// open connects to Redis and finds the policy. The caller closes the client. A
+// limits file is read first, so that its faults are told without a Redis.
+func (c *command) open(ctx context.Context, t *target) (redis.UniversalClient, *queue.Client, error) {
+	var policy *throttle.Policy
+	var err error
+	if t.limits != "" {
+		if policy, err = throttle.LoadPolicy(t.limits); err != nil {
+			return nil, nil, explainLimits(err)
+		}
+	}
+	t.redis = cli.RedisURL(t.redis, c.getenv, cli.EmbeddedURL)
+	rdb, err := cli.OpenRedis(ctx, t.redis)
+	if err != nil {
+		return nil, nil, err
+	}
+	if policy == nil {
+		if policy, err = c.published(ctx, rdb, t.redis); err != nil {
+			return nil, nil, errors.Join(err, rdb.Close())
+		}
+	}
+	return rdb, queue.NewClient(rdb, queue.ClientConfig{Policy: policy}), nil
+}
+
+// published returns the policy that workers have published. Where there is none
+// it says so, once.
+func (c *command) published(ctx context.Context, rdb redis.UniversalClient, url string) (*throttle.Policy, error) {
+	policy, err := queue.PublishedPolicy(ctx, rdb)
+	switch {
+	case errors.As(err, new(*throttle.PolicyError)):
+		return nil, &cli.Error{
+			What: "the limits that a worker published at " + cli.RedisName(url) + " cannot be read:\n" + policyFaults(err),
+			Try:  "-limits FILE, or restart the worker with the same version as this program",
+			Err:  err,
+		}
+	case err != nil:
+		return nil, explain(err, url)
+	case policy == nil:
+		cli.Fail(c.stderr, c.name, cli.Errorf("-limits FILE to check them here",
+			"no worker has published its limits yet: scopes and costs are not checked before the worker does"))
+	}
+	return policy, nil
+}
+
+func policyFaults(err error) string {
+	if pe, ok := errors.AsType[*throttle.PolicyError](err); ok {
+		return pe.Error()
+	}
+	return err.Error()
+}
+
+// explainLimits tells why a limits file was refused: its faults one below the
+// other, each with its line.
+func explainLimits(err error) error {
+	if errors.As(err, new(*throttle.PolicyError)) {
+		return &cli.Error{What: policyFaults(err), Err: err}
+	}
+	return &cli.Error{What: "cannot read the limits: " + err.Error(), Try: "-limits FILE, or none to use what the workers publish", Err: err}
+}
+
+// explain tells what an error of Redis means.
+func explain(err error, url string) error {
+	err = cli.Explain(err, url)
+	if told, ok := errors.AsType[*cli.Error](err); ok && told.Try == "" && strings.Contains(told.What, "WRONGTYPE") {
+		told.Try = "a database of its own (redis://HOST:PORT/1): another program keeps something else under a key of asynq's or of hw:policy"
+	}
+	return err
+}
+
+// argument returns the one argument that follows the flags.
+func argument(fs *flag.FlagSet, what, example string) (string, error) {
+	if fs.NArg() == 0 {
+		return "", cli.Errorf(example, "no %s given", what)
+	}
+	if fs.NArg() > 1 {
+		return "", tooMany(fs.Args()[1:], what, example)
+	}
+	return fs.Arg(0), nil
+}
+
+func tooMany(extra []string, what, example string) error {
+	for _, text := range extra {
+		if len(text) > 1 && text[0] == '-' {
+			return cli.Errorf(example, "%s stands after the %s, and flags come before it", text, what)
+		}
+	}
+	return cli.Errorf(example, "one %s at a time, and %q is a second one", what, extra[0])
+}

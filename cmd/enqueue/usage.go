@@ -1,0 +1,101 @@
+package main
+
+// The usage texts teach: a test runs their examples, and holds the flags and
+// defaults named here against those that the program has.
+
+const usage = `enqueue puts tasks into the queues that workers run under their limits.
+
+Usage:
+  enqueue http  [flags] -scope SCOPE URL    one outbound HTTP request
+  enqueue batch [flags] FILE                a file of tasks, one JSON object a line
+  enqueue -version
+
+Each command has its own help: enqueue http -h, enqueue batch -h.
+
+Examples:
+  enqueue http -scope payments/acme https://api.example.com/ping
+  enqueue batch tasks.ndjson
+  generate-tasks | enqueue batch -
+
+Results go to standard output, all else to standard error. Exit codes:
+0 done, 1 something failed, 2 bad usage, 130 interrupted.
+`
+
+const usageHTTP = `enqueue http enqueues one outbound HTTP request. A worker sends it when the
+limits of its scope allow.
+
+Usage:
+  enqueue http [flags] -scope SCOPE URL
+
+What to send:
+  -method M         request method (default GET)
+  -header "K: V"    a request header; may be given more than once
+  -body B           request body; @FILE reads it from a file
+  -timeout D        time that one run may take from its start (default 30s);
+                    waiting for a turn does not count
+
+What it spends, and when:
+  -scope SCOPE      the path it spends from, such as payments/acme/refunds; required
+  -cost N           units it takes under each limit (default 1)
+  -delay D          do not start before D from now (default 0s)
+  -deadline TIME    do not start after TIME, such as 2030-01-31T12:00:00Z (default none)
+  -max-retry N      retries after failures; waiting for a limit is no failure (default 25)
+
+Where to put it:
+  -queue NAME       queue (default default)
+  -id ID            name of the task within its queue (default a random one). An id
+                    that is taken is reported as duplicate and nothing is changed
+  -remember D       how long the id stays taken after success (default 24h)
+  -redis URL        Redis (default $REDIS_URL, else redis://127.0.0.1:6390, where a
+                    worker's embedded server is)
+  -limits FILE      check scope and cost against this limits.yaml (default: the one
+                    that workers publish in Redis)
+  -json             print the result as a JSON object: id, queue, state (enqueued,
+                    duplicate, invalid, failed), error
+
+D is a duration: 500ms, 90s, 1h30m, 30d.
+
+Examples:
+  enqueue http -scope payments/acme https://api.example.com/ping
+  enqueue http -scope payments/acme -id inv-1 -method POST -body '{"amount":100}' https://api.example.com/charge
+  enqueue http -scope search/plan -cost 5 -delay 10m -header "X-Tenant: acme" https://api.example.com/search
+`
+
+const usageBatch = `enqueue batch enqueues the tasks of a file, one JSON object a line. A bad line is
+reported with its number and the others are enqueued. Any file can be given
+again: an id that is taken is reported as duplicate and left alone.
+
+Usage:
+  enqueue batch [flags] FILE        FILE may be - for standard input
+
+Flags:
+  -remember D       how long an id stays taken after its task succeeded (default 24h)
+  -redis URL        Redis (default $REDIS_URL, else redis://127.0.0.1:6390, where a
+                    worker's embedded server is)
+  -limits FILE      check scopes and costs against this limits.yaml (default: the one
+                    that workers publish in Redis)
+  -json             print a JSON object for each line of FILE: line, id, queue, state
+                    (enqueued, duplicate, invalid, failed), error; and a last one with
+                    "summary": true, lines, enqueued, duplicate, invalid, failed,
+                    random_ids (enqueued lines that had no id), interrupted, elapsed_ms
+
+A line:
+  {"type":"http","id":"inv-1","scope":"payments/acme","http":{"method":"POST","url":"https://api.example.com/charge","headers":{"X-Tenant":"acme"},"body":"{\"amount\":100}"}}
+
+  type      "http", or one that a Go program has registered; required
+  scope     the path it spends from; required
+  http      of type "http": url (required), method (default GET), headers, body
+  payload   of other types: any JSON value, handed to the handler as it stands
+  id        default a random one        cost      whole number (default 1)
+  queue     (default default)           max_retry whole number (default 25)
+  delay     duration (default 0s)       timeout   duration (http: default 30s)
+  deadline  RFC 3339 (default none)     priority  whole number, reserved (default 0)
+
+Examples:
+  enqueue batch tasks.ndjson
+  enqueue batch -limits limits.yaml -json tasks.ndjson
+  generate-tasks | enqueue batch -remember 7d -
+
+The first interrupt stops reading and finishes what is on its way; a second one
+ends at once.
+`
