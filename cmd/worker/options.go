@@ -65,7 +65,7 @@ func parseOptions(args []string, getenv func(string) string, stdout, stderr io.W
 	var err error
 	o.queues, err = parseQueues(*queues)
 	check(err)
-	o.listen, err = parseListen(*listen, getenv(tokenVariable))
+	o.listen, err = parseListen(*listen, strings.TrimSpace(getenv(tokenVariable)))
 	check(err)
 	o.logLevel, err = parseLevel(*level)
 	check(err)
