@@ -14,6 +14,7 @@ import (
 	"embed"
 	"encoding/hex"
 	"fmt"
+	"io/fs"
 	"strings"
 )
 
@@ -94,10 +95,12 @@ const includeMark = "-- #include "
 
 // Expand returns the text of a script with its includes put in, each where it
 // is named. An include "when" a kind is left out unless kinds has that letter.
-// The error names the file and line of an include that does not exist or stands
-// there twice.
-func Expand(name, kinds string) (string, error) {
-	text, err := files.ReadFile(name + ".lua")
+// The error names the file and line of an include that does not exist, stands
+// there twice, or stands in another include.
+func Expand(name, kinds string) (string, error) { return expand(files, name, kinds) }
+
+func expand(files fs.FS, name, kinds string) (string, error) {
+	text, err := fs.ReadFile(files, name+".lua")
 	if err != nil {
 		return "", fmt.Errorf("no script %q", name)
 	}
@@ -117,9 +120,13 @@ func Expand(name, kinds string) (string, error) {
 		if !strings.Contains(kinds, kind) {
 			continue
 		}
-		body, err := files.ReadFile("include/" + part + ".lua")
+		body, err := fs.ReadFile(files, "include/"+part+".lua")
 		if err != nil {
 			return "", fmt.Errorf("%s.lua:%d: no include/%s.lua", name, i+1, part)
+		}
+		if at := strings.Index(string(body), includeMark); at >= 0 {
+			line := 1 + strings.Count(string(body[:at]), "\n")
+			return "", fmt.Errorf("include/%s.lua:%d: an include includes nothing; name it in %s.lua", part, line, name)
 		}
 		out.Write(body)
 	}

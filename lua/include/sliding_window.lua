@@ -156,7 +156,10 @@ do
     r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), sub(v, 44)
     if (r.tail - 1) * r.grain - now >= FAR_AHEAD then
       local step = r.tail - ceil(now / r.grain)
-      r.head, r.last, r.tail, r.healed = r.head - step, r.last - step, r.tail - step, true
+      r.tail, r.healed = r.tail - step, true
+      if r.log ~= '' then
+        r.head, r.last = r.head - step, r.last - step
+      end
     end
     if r.grain ~= grain then
       rewrite(r, grain)

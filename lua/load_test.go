@@ -1,0 +1,250 @@
+package lua
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// grants is the smallest set of commands that the scripts, and a client that
+// loads and calls them, need.
+var grants = []string{
+	"evalsha", "eval", "script|load", "time", "get", "set", "pttl", "pexpire", "zadd", "zrem", "zcard", "zcount", "zscore",
+	"zrangebyscore", "zrevrangebyscore", "zremrangebyscore",
+}
+
+// Every variant of every script loads, on Redis and on miniredis, under the name
+// that it is called by.
+func TestLoad(t *testing.T) {
+	t.Parallel()
+	_, mini := redistest.Miniredis(t)
+	for name, rdb := range map[string]redis.UniversalClient{"redis": redistest.Client(t), "miniredis": mini} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, s := range All() {
+				for _, kinds := range subsets() {
+					v := s.For(kinds)
+					sha, err := rdb.ScriptLoad(context.Background(), v.Source).Result()
+					if err != nil || sha != v.SHA {
+						t.Errorf("%s for %s: loaded as %q, %v; want %q", s.Name, kinds, sha, err, v.SHA)
+					}
+				}
+			}
+		})
+	}
+}
+
+// variant is one way to run a history: where, and with which form of the scripts.
+type variant struct {
+	name string
+	rdb  redis.Scripter
+	keys redis.UniversalClient // who may look at every key
+	form func(s *Script, kinds string) string
+}
+
+func whole(s *Script, _ string) string      { return s.Source }
+func small(s *Script, kinds string) string  { return s.For(kinds).Source }
+func strict(s *Script, kinds string) string { return "#!lua\n" + s.For(kinds).Source }
+
+// Random histories of all scripts have the same answers and leave the same state
+// whether the whole scripts run or those made for the call's kinds, on Redis and
+// on miniredis, as a user who may touch the call's keys alone, and on a cluster
+// that forbids every undeclared key.
+func TestVariantsAgree(t *testing.T) {
+	t.Parallel()
+	server, cluster := redistest.Client(t), redistest.Cluster(t)
+	_, mini := redistest.Miniredis(t)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	for range 20 {
+		h := newHistory(random, "{"+redistest.Prefix(t)+"}")
+		user := redistest.User(t, redistest.Literal(h.all()...), grants...)
+		runs := []variant{
+			{"redis, whole", server, server, whole},
+			{"redis, made for the call, as a user of its keys", user, server, small},
+			{"cluster, no undeclared keys", cluster, cluster, strict},
+			{"miniredis, whole", mini, mini, whole},
+			{"miniredis, made for the call", mini, mini, small},
+		}
+		var first []string
+		for i, v := range runs {
+			got := h.play(t, v)
+			if i == 0 {
+				first = got
+			} else if !reflect.DeepEqual(got, first) {
+				at := 0
+				for at < len(got)-1 && at < len(first)-1 && got[at] == first[at] {
+					at++
+				}
+				t.Fatalf("seed %d: step %d: %s:\n%s\n%s:\n%s", seed, at, runs[0].name, first[at], v.name, got[at])
+			}
+		}
+	}
+}
+
+// history is a random list of calls over one set of rules.
+type history struct {
+	kinds string
+	keys  []string
+	rules [][4]any
+	calls []randomCall
+	ids   []string
+}
+
+type randomCall struct {
+	verb      int
+	id        int
+	cost, now int
+	ahead     int
+}
+
+func newHistory(random *rand.Rand, prefix string) *history {
+	h := &history{}
+	minute := 60_000_000
+	kinds := ""
+	for i := range 1 + random.IntN(5) {
+		limit, per := 1+random.IntN(300), minute*(1+random.IntN(100))
+		rule := [][4]any{
+			{limit, per, 1 + random.IntN(20), random.IntN(2) * 20_000},
+			{limit, per, []int{1, per / 128, 997}[random.IntN(3)], 0},
+			{limit, per, random.IntN(per / 2), 0},
+			{1 + random.IntN(4), minute * (1 + random.IntN(5)), 0, 0},
+		}
+		if random.IntN(20) == 0 {
+			rule[1][0] = 0
+		}
+		kind := random.IntN(len(Kinds))
+		kinds += Kinds[kind : kind+1]
+		h.keys = append(h.keys, fmt.Sprintf("%s:r%d", prefix, i))
+		h.rules = append(h.rules, rule[kind])
+	}
+	h.kinds = kinds
+	for i := range 12 {
+		h.ids = append(h.ids, fmt.Sprintf("%s@%d", prefix, i))
+	}
+	now := 1_800_057_600_000_000
+	for range 80 {
+		now += random.IntN(3) * random.IntN(40_000_000)
+		if random.IntN(15) == 0 {
+			now -= random.IntN(2 * minute)
+		}
+		h.calls = append(h.calls, randomCall{
+			verb: random.IntN(10), id: random.IntN(len(h.ids)), cost: 1 + random.IntN(5)*random.IntN(20), now: now,
+			ahead: random.IntN(2) * random.IntN(minute),
+		})
+	}
+	return h
+}
+
+func (h *history) all() []string { return append(append([]string(nil), h.keys...), h.ids...) }
+
+// play runs the history and returns each reply with the state that it left.
+func (h *history) play(t *testing.T, v variant) []string {
+	t.Helper()
+	ctx := context.Background()
+	if err := v.keys.Del(ctx, h.all()...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	present := ""
+	for _, kind := range Kinds {
+		if strings.ContainsRune(h.kinds, kind) {
+			present += string(kind)
+		}
+	}
+	places := map[int][]any{}
+	var out []string
+	for _, c := range h.calls {
+		script, keys, args := h.call(c, places[c.id])
+		reply, err := redis.NewScript(v.form(script, present)).Run(ctx, v.rdb, keys, args...).Result()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			t.Fatalf("%s: %s %v %v: %v", v.name, script.Name, keys, args, err)
+		}
+		if list, ok := reply.([]any); ok && script == Decide && list[0] == int64(1) {
+			places[c.id] = nil
+			for i := range h.keys {
+				places[c.id] = append(places[c.id], list[9+5*i])
+			}
+		}
+		out = append(out, fmt.Sprintf("%s %v: %v %v", script.Name, c, reply, h.state(t, v)))
+	}
+	return out
+}
+
+// call makes the arguments of one call.
+func (h *history) call(c randomCall, places []any) (s *Script, keys []string, args []any) {
+	var leases []any
+	var held []string
+	rules := func(first ...any) []any {
+		for i, r := range h.rules {
+			cost := c.cost
+			if h.kinds[i] == 'C' {
+				cost = 1
+			}
+			first = append(first, h.kinds[i:i+1], cost, r[0], r[1], r[2], r[3])
+			if places != nil && s == GiveBack {
+				first = append(first, places[i])
+			}
+		}
+		return first
+	}
+	for i, r := range h.rules {
+		if h.kinds[i] == 'C' {
+			held, leases = append(held, h.keys[i]), append(leases, r[1])
+		}
+	}
+	attempt := append(append([]string(nil), h.keys...), h.ids[c.id])
+	switch {
+	case c.verb == 0:
+		return Peek, h.keys, rules(c.now, "m")
+	case c.verb == 1 && places != nil:
+		s = GiveBack
+		return s, attempt, rules(c.now, h.ids[c.id])
+	case c.verb == 2 && held != nil:
+		return Renew, held, append([]any{c.now, h.ids[c.id]}, leases...)
+	case c.verb == 3 && held != nil:
+		return Release, held, []any{h.ids[c.id]}
+	}
+	return Decide, attempt, rules(c.now, h.ids[c.id], c.ahead)
+}
+
+// state returns what the rules' keys hold.
+func (h *history) state(t *testing.T, v variant) []string {
+	t.Helper()
+	ctx := context.Background()
+	pipe := v.keys.Pipeline()
+	for i, key := range h.keys {
+		pipe.PTTL(ctx, key)
+		if h.kinds[i] == 'C' {
+			pipe.ZRangeWithScores(ctx, key, 0, -1)
+		} else {
+			pipe.Get(ctx, key)
+		}
+	}
+	replies, err := pipe.Exec(ctx)
+	if err != nil && !errors.Is(err, redis.Nil) {
+		t.Fatal(err)
+	}
+	var out []string
+	for i, reply := range replies {
+		switch reply := reply.(type) {
+		case *redis.DurationCmd:
+			if reply.Val() == -1 {
+				t.Fatalf("%s: %s has no TTL", v.name, h.keys[i/2])
+			}
+		case *redis.ZSliceCmd:
+			out = append(out, fmt.Sprint(reply.Val()))
+		case *redis.StringCmd:
+			out = append(out, fmt.Sprintf("%q", reply.Val()))
+		}
+	}
+	return out
+}

@@ -1,0 +1,255 @@
+package lua
+
+import (
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// The expanded texts stand in testdata: a change of a shared part shows every
+// script that it changes. A golden file that is missing is a failure.
+func TestGolden(t *testing.T) {
+	t.Parallel()
+	var want []string
+	for _, s := range All() {
+		path := filepath.Join("testdata", s.Name+".golden.lua")
+		want = append(want, path)
+		if *update {
+			if err := os.WriteFile(path, []byte(s.Source), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		golden, err := os.ReadFile(path)
+		if err != nil {
+			t.Errorf("%v; write it with: go test ./lua -run TestGolden -update", err)
+			continue
+		}
+		if string(golden) != s.Source {
+			t.Errorf("%s: line %d is not what the scripts expand to; if it should be, run: go test ./lua -run TestGolden -update",
+				path, differ(string(golden), s.Source))
+		}
+	}
+	got, err := filepath.Glob("testdata/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("testdata holds %q, want %q", got, want)
+	}
+}
+
+// differ returns the first line at which two texts differ.
+func differ(a, b string) int {
+	x, y := strings.Split(a, "\n"), strings.Split(b, "\n")
+	for i := range x {
+		if i >= len(y) || x[i] != y[i] {
+			return i + 1
+		}
+	}
+	return len(x) + 1
+}
+
+// Every file is part of a script, and every script is listed.
+func TestAllIsAll(t *testing.T) {
+	t.Parallel()
+	used := map[string]bool{}
+	for _, s := range All() {
+		text, err := fs.ReadFile(files, s.Name+".lua")
+		if err != nil {
+			t.Fatal(err)
+		}
+		used[s.Name+".lua"] = true
+		for line := range strings.Lines(string(text)) {
+			if part, ok := strings.CutPrefix(strings.TrimSpace(line), includeMark); ok {
+				part, _, _ := strings.Cut(part, " ")
+				used["include/"+part+".lua"] = true
+			}
+		}
+	}
+	err := fs.WalkDir(files, ".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && !used[path] {
+			t.Errorf("%s is no script of All and no part of one", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestExpand(t *testing.T) {
+	t.Parallel()
+	files := fstest.MapFS{
+		"good.lua":         {Data: []byte("-- good\n\n-- #include a\n-- #include b when T\nreturn x\n")},
+		"missing.lua":      {Data: []byte("-- missing\n-- #include a\n-- #include z\n")},
+		"twice.lua":        {Data: []byte("-- twice\n-- #include a\n-- #include a when T\n")},
+		"nested.lua":       {Data: []byte("-- #include c\n")},
+		"include/a.lua":    {Data: []byte("local a = 1\n")},
+		"include/b.lua":    {Data: []byte("local b = 2\n")},
+		"include/c.lua":    {Data: []byte("local c = 3\n-- #include a\n")},
+		"include/left.lua": {Data: []byte("")},
+	}
+	tests := map[string]struct{ name, kinds, want, fault string }{
+		"all":        {"good", "TSFC", "-- good\n\nlocal a = 1\nlocal b = 2\nreturn x\n", ""},
+		"left out":   {"good", "SF", "-- good\n\nlocal a = 1\nreturn x\n", ""},
+		"no script":  {"none", "", "", `no script "none"`},
+		"no include": {"missing", "", "", "missing.lua:3: no include/z.lua"},
+		"twice":      {"twice", "", "", `twice.lua:3: "a" is included twice`},
+		"nested":     {"nested", "", "", "include/c.lua:2: an include includes nothing; name it in nested.lua"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := expand(files, test.name, test.kinds)
+			fault := ""
+			if err != nil {
+				fault = err.Error()
+			}
+			if got != test.want || fault != test.fault {
+				t.Errorf("got %q, %q; want %q, %q", got, fault, test.want, test.fault)
+			}
+		})
+	}
+}
+
+// For returns each script without the algorithms that a call has no rule of.
+func TestFor(t *testing.T) {
+	t.Parallel()
+	for _, s := range All() {
+		for _, kinds := range subsets() {
+			v := s.For(kinds)
+			want, err := Expand(s.Name, kinds)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if v.Source != want || v.Name != s.Name || len(v.SHA) != 40 || v.SHA == s.SHA && v.Source != s.Source {
+				t.Errorf("%s.For(%q) is not what it expands to", s.Name, kinds)
+			}
+		}
+		if s.For("no such kinds") != s {
+			t.Errorf("%s.For of no set is not the whole script", s.Name)
+		}
+	}
+}
+
+// subsets returns every non-empty set of Kinds, in their order.
+func subsets() []string {
+	var out []string
+	for set := 1; set < 1<<len(Kinds); set++ {
+		kinds := ""
+		for i, k := range Kinds {
+			if set&(1<<i) != 0 {
+				kinds += string(k)
+			}
+		}
+		out = append(out, kinds)
+	}
+	return out
+}
+
+// What is absent from some server, hides an error, or is slow has no place in a
+// script. Numbers become text through whole and pack alone: every other way
+// loses digits from 10^14 on.
+func TestForbidden(t *testing.T) {
+	t.Parallel()
+	forbidden := map[string]*regexp.Regexp{}
+	for _, word := range []string{
+		`FUNCTION`, `struct\.`, `bit\.`, `cjson`, `cmsgpack`, `redis\.log`, `goto`, `pcall`, `tostring`, `os\.`, `io\.`,
+		`require`, `loadstring`, `dofile`, `setmetatable`, `replicate_commands`, `set_repl`, `setresp`, `%\.14g`, `math\.random`,
+		`table\.concat`, `unpack\(`, `_G`,
+	} {
+		forbidden[word] = regexp.MustCompile(`(^|[^A-Za-z0-9_])` + word)
+	}
+	for _, s := range All() {
+		code := code(s.Source)
+		for word, pattern := range forbidden {
+			if at := pattern.FindStringIndex(code); at != nil {
+				t.Errorf("%s.golden.lua:%d: %s", s.Name, 1+strings.Count(code[:at[0]], "\n"), word)
+			}
+		}
+		for _, fault := range concatenations(code) {
+			t.Errorf("%s.golden.lua:%s", s.Name, fault)
+		}
+	}
+}
+
+// code is a script without its comments.
+func code(source string) string {
+	return regexp.MustCompile(`(?m)--.*$`).ReplaceAllString(source, "")
+}
+
+// text is what may stand on either side of "..": a text, a call of a function
+// that makes text, or a variable that is known to hold text.
+var text = regexp.MustCompile(`^(?:'.*'|(?:whole|pack|char|varint|sub)\(.*|s|record|r\.log)$`)
+
+// concatenations returns what is joined to a text and may be a number.
+func concatenations(code string) []string {
+	var faults []string
+	for at := 0; ; at += 2 {
+		i := strings.Index(code[at:], "..")
+		if i < 0 {
+			return faults
+		}
+		at += i
+		if strings.HasPrefix(code[at:], "...") {
+			at++
+			continue
+		}
+		for _, operand := range []string{before(code[:at]), after(code[at+2:])} {
+			if !text.MatchString(operand) {
+				faults = append(faults, fmt.Sprintf("%d: %q is joined to a text, and may be a number",
+					1+strings.Count(code[:at], "\n"), operand))
+			}
+		}
+	}
+}
+
+var lastOperand, firstOperand = regexp.MustCompile(`(?:'[^']*'|[\w.]+)$`), regexp.MustCompile(`^(?:'[^']*'|[\w.]+\(?)`)
+
+// before returns the operand that a text ends with, a call with its arguments.
+func before(code string) string {
+	code = strings.TrimSpace(code)
+	end, depth := len(code), 0
+	for end > 0 && (depth > 0 || code[end-1] == ')') {
+		end--
+		switch code[end] {
+		case ')':
+			depth++
+		case '(':
+			depth--
+		}
+	}
+	return lastOperand.FindString(code[:end]) + strings.Join(strings.Fields(code[end:]), " ")
+}
+
+// after returns the operand that a text begins with, a call without its arguments.
+func after(code string) string { return firstOperand.FindString(strings.TrimSpace(code)) }
+
+// A planted number that is joined to a text is found.
+func TestForbiddenFinds(t *testing.T) {
+	t.Parallel()
+	for line, bad := range map[string]bool{
+		"local k = 'a' .. whole(n) .. pack(x)":           false,
+		"f(1, sub(r.log, 1, n - 1) .. varint(a - b), 2)": false,
+		"return (n + 1) .. 'x'":                          true,
+		"function f(...) end":                            false,
+		"r.log = r.log .. varint(n)":                     false,
+		"return '(' .. now":                              true,
+		"local k = n .. 'ms'":                            true,
+		"  .. n .. pack(x)":                              true,
+	} {
+		if got := len(concatenations(line)) > 0; got != bad {
+			t.Errorf("%q: found %t, want %t", line, got, bad)
+		}
+	}
+}

@@ -1,0 +1,682 @@
+-- peek: what decide would say now, changing nothing at all.
+--
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS.
+--
+-- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
+-- ARGV[2]     member    an attempt id: its own place under a concurrency rule counts as free.
+-- ARGV[3..]   rules     six for each rule: kind, cost, a, b, c, d. See include/rules.lua.
+--
+-- Returns  {allowed, 0, now, wait, binding, then five for each rule:
+--           limited, remaining, retry, reset, 0}, as decide does.
+--
+-- Writes   nothing.
+-- Source   docs/algorithms.md#one-decision
+
+-- The one clock of a call: Redis's own, in whole microseconds since the epoch.
+-- A test may hand in a number instead; production hands in "".
+local function read_clock(override)
+  if override ~= '' then
+    return tonumber(override)
+  end
+  local t = redis.call('TIME')
+  return t[1] * 1000000 + t[2]
+end
+
+-- A state written further ahead than this was written by a clock that has since
+-- stepped back: no charge is ever made more than a minute ahead.
+local FAR_AHEAD = 60000000
+-- Whole numbers below 2^53 as seven big-endian bytes. Plain arithmetic: not every
+-- server has a struct library, and "%" is an instruction where math.floor is a
+-- call.
+local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
+local char, byte = string.char, string.byte
+
+local function pack(n)
+  local low = n % 16777216
+  local high = (n - low) / 16777216
+  local g, d = low % 256, high % 256
+  low, high = (low - g) / 256, (high - d) / 256
+  local f, c = low % 256, high % 256
+  high = (high - c) / 256
+  local b = high % 256
+  return char((high - b) / 256, b, c, d, (low - f) / 256, f, g)
+end
+
+local function unpack7(v, i)
+  local a, b, c, d, e, f, g = byte(v, i, i + 6)
+  return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
+end
+
+-- Numbers leave for Redis as text through this alone: %.0f keeps every digit.
+local function whole(n)
+  return string.format('%.0f', n)
+end
+
+-- The TTL, in ms, of a key whose meaning ends us µs from now: a second more.
+local function outlast(us)
+  return whole(ceil(us / 1000) + 1000)
+end
+-- A rate rule's state is one string whose first byte names its layout, so that
+-- a rule whose algorithm has changed still finds what was spent:
+--   T at x q since low                       token bucket
+--   S grain total head last tail count log   sliding window
+--   F last count prior before                fixed window
+local TOKEN, SLIDING, FIXED = 84, 83, 70
+
+-- The units that a state of another algorithm still holds against the rule.
+-- All of them are counted as spent now: never fewer than the old rule saw.
+local function carried(v)
+  local kind = byte(v, 1)
+  if kind == TOKEN then
+    return ceil(unpack7(v, 9) / unpack7(v, 16))
+  elseif kind == FIXED then
+    return unpack7(v, 9) + unpack7(v, 23)
+  end
+  return unpack7(v, 9)
+end
+
+-- The algorithms, by kind; those that a call has no rule of are left out of its
+-- script, since making functions is what a short script spends most on. Each has
+--   load(key, now, cost, a, b, c, d, member)  the rule as it stands; healed where
+--                         that is no longer what is stored
+--   fit(r, t)             the first moment from t on at which it admits the cost; nil can't tell
+--   charge(r, now, start) takes the cost at start, in r only; returns its place
+--   refund(r, now, place) takes it back, in r only; returns the units that came
+--                         back, and says in r.changed whether anything did
+--   save(r, now, start)   writes r
+--   remaining(r, now)     units left
+--   reset(r, now)         µs until it is as if unused; -1 can't tell
+--   lasts(r, now)         µs until the state means nothing any more
+-- Concurrency keeps no state but its places: it refunds at once, has no lasts,
+-- and retry(r, now), µs until a place is free, where fit can't tell.
+local algorithms = {}
+-- No lease is longer than a day, so an end beyond that was written by a clock
+-- that has since stepped back and counts for nothing.
+local LONGEST_LEASE = 86400000000
+
+-- Keeps the key at least until its meaning ends, us µs from now.
+local function keep(key, us)
+  local ttl = outlast(us)
+  if redis.call('PTTL', key) < tonumber(ttl) then
+    redis.call('PEXPIRE', key, ttl)
+  end
+end
+-- token-bucket: at most cap + p/q * t units start in any interval of t µs, and
+-- arrive so when they are up to slack µs apart in how late they are.
+-- Source: docs/algorithms.md#token-bucket
+--
+-- The level x, in parts of which q are a unit, drains p parts a µs. x stands at
+-- the decision `at`, which never repeats, so that it also names the grant. `low`
+-- is the least level that any charge after `since` met: nothing granted since
+-- then can have been refilled below it, so a refund up to `low` is exact.
+do
+  local UNTOUCHED = 9007199254740991
+
+  -- What a level may come to when a limit changes: sums must stay exact.
+  local MOST = 4503599627370496
+
+  -- The level at t, below zero where the bucket has been full for a while.
+  local function level(r, t)
+    return r.x - (t - r.at) * r.p
+  end
+
+  -- x parts, of which q are a unit, in parts of this rule's own unit.
+  local function convert(r, x, q, round)
+    local rest = x % q
+    return min(MOST, (x - rest) / q * r.q + round(rest / q * r.q))
+  end
+
+  local function load(key, now, cost, p, q, cap, slack)
+    local r = { kind = 'T', key = key, cost = cost, p = p, q = q, cap = cap, slack = slack,
+      at = now - slack - 1, x = 0, since = now, low = UNTOUCHED, found = false, healed = false }
+    local v = redis.call('GET', key)
+    if not v then
+      return r
+    end
+    r.found = true
+    if byte(v, 1) ~= TOKEN then
+      r.at, r.x, r.low, r.healed = now, min(carried(v), cap) * q, 0, true
+      return r
+    end
+    r.at, r.x, r.since, r.low = unpack7(v, 2), unpack7(v, 9), unpack7(v, 23), unpack7(v, 30)
+    local before = unpack7(v, 16)
+    if before ~= q and p > 0 then
+      r.x = convert(r, r.x, before, ceil)
+      r.low = r.low < UNTOUCHED and max(0, convert(r, r.low, before, floor) - 1) or r.low
+    end
+    if r.at - now > FAR_AHEAD then
+      r.at, r.since, r.low, r.healed = now, now, 0, true
+    end
+    return r
+  end
+
+  local function fit(r, t)
+    if r.p == 0 or r.cost > r.cap then
+      return nil
+    end
+    local over = level(r, t) + r.slack * r.p + (r.cost - r.cap) * r.q
+    return over <= 0 and t or t + ceil(over / r.p)
+  end
+
+  local function charge(r, now, start)
+    local p, at_start = r.p, max(0, level(r, start))
+    local mark = max(now, r.at + 1)
+    local x = max(level(r, now), (start - now) * p) + r.cost * r.q
+    if at_start < r.q then
+      r.since, r.low = mark, UNTOUCHED
+    elseif at_start < r.low then
+      r.low = at_start
+    end
+    r.x, r.at = max(0, x - (mark - now) * p), mark
+    return mark
+  end
+
+  local function refund(r, now, mark)
+    if r.p == 0 or not r.found or mark < r.since or mark > r.at then
+      return 0
+    end
+    local back = max(0, min(r.cost * r.q, level(r, now), r.x))
+    if mark < r.at and r.low < UNTOUCHED then
+      back = min(back, r.low)
+      r.low = r.low - back
+    end
+    r.x, r.changed = r.x - back, back > 0
+    return floor(back / r.q)
+  end
+
+  -- A bucket that has been full for less than slack is not yet as if untouched.
+  local function lasts(r, now)
+    return max(0, level(r, now) / r.p + r.slack)
+  end
+
+  local function save(r, now)
+    redis.call('SET', r.key, char(TOKEN) .. pack(r.at) .. pack(r.x) .. pack(r.q) .. pack(r.since) .. pack(r.low),
+      'PX', outlast(lasts(r, now)))
+  end
+
+  local function remaining(r, now)
+    return r.p == 0 and 0 or max(0, floor((r.cap * r.q - max(0, level(r, now) + r.slack * r.p)) / r.q))
+  end
+
+  local function reset(r, now)
+    return r.p == 0 and -1 or ceil(lasts(r, now))
+  end
+
+  algorithms.T = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = reset, lasts = lasts }
+end
+-- sliding-window: never more than cap units in any window of `per` µs.
+-- Source: docs/algorithms.md#sliding-window
+--
+-- Time is cut into cells of `grain` µs. A unit counts from its start and leaves
+-- `per` after the end of its cell: less than a grain late and never early, so
+-- that per/grain + 1 cells are enough whatever the limit. Cells are numbered by
+-- their ends. The last one (tail) stands apart, since it grows most; `log` holds
+-- those before it that have units, oldest first, as varints: units, then (cells
+-- since the one before, units) for each next.
+do
+  local sub = string.sub
+
+  local function varint(n)
+    local s = ''
+    while n >= 128 do
+      local low = n % 128
+      s = s .. char(128 + low)
+      n = (n - low) / 128
+    end
+    return s .. char(n)
+  end
+
+  -- Returns the number at i and the place after it.
+  local function unvarint(v, i)
+    local n, unit, b = 0, 1, byte(v, i)
+    while b >= 128 do
+      n, unit, i = n + (b - 128) * unit, unit * 128, i + 1
+      b = byte(v, i)
+    end
+    return n + b * unit, i + 1
+  end
+
+  -- Calls visit(cell, units, entry, from, to, before) for each entry of the log,
+  -- oldest first, until it returns true. In the text, the entry begins at entry
+  -- and its units stand at from, up to but not at to; before is the cell before.
+  local function each(r, visit)
+    local log, pos, cell, before = r.log, 1, r.head, nil
+    local len = #log
+    while pos <= len do
+      local entry, delta, from, units = pos, 0, pos, 0
+      if before then
+        delta, from = unvarint(log, pos)
+        cell = before + delta
+      end
+      units, pos = unvarint(log, from)
+      if visit(cell, units, entry, from, pos, before) then
+        return true
+      end
+      before = cell
+    end
+  end
+
+  local function clear(r)
+    r.total, r.head, r.last, r.tail, r.count, r.log = 0, 0, 0, 0, 0, ''
+  end
+
+  -- Puts units into a cell after all of the log.
+  local function append(r, cell, units)
+    if r.log == '' then
+      r.head, r.log = cell, varint(units)
+    else
+      r.log = r.log .. varint(cell - r.last) .. varint(units)
+    end
+    r.last = cell
+  end
+
+  -- Puts units into a cell before the last of the log.
+  local function insert(r, cell, units)
+    each(r, function(at, had, entry, from, to, before)
+      if at < cell then
+        return false
+      elseif at == cell then
+        r.log = sub(r.log, 1, from - 1) .. varint(had + units) .. sub(r.log, to)
+      elseif before then
+        r.log = sub(r.log, 1, entry - 1) .. varint(cell - before) .. varint(units)
+          .. varint(at - cell) .. sub(r.log, from)
+      else
+        r.log, r.head = varint(units) .. varint(at - cell) .. r.log, cell
+      end
+      return true
+    end)
+  end
+
+  local function put(r, cell, units)
+    if r.total == 0 then
+      clear(r)
+      r.tail = cell
+    end
+    r.total = r.total + units
+    if cell > r.tail then
+      append(r, r.tail, r.count)
+      r.tail, r.count = cell, units
+    elseif cell == r.tail then
+      r.count = r.count + units
+    elseif r.log == '' or cell > r.last then
+      append(r, cell, units)
+    else
+      insert(r, cell, units)
+    end
+  end
+
+  -- Writes all cells anew: in another grain, each at the later end, and without
+  -- some units of one of them. Returns how many those were.
+  local function rewrite(r, grain, less, cost)
+    local old, back = { head = r.head, log = r.log }, 0
+    local was, tail, count = r.grain, r.tail, r.count
+    local function keep(cell, units)
+      if cell == less then
+        back = min(units, cost)
+      end
+      if cell ~= less or units > back then
+        put(r, ceil(cell * was / grain), cell == less and units - back or units)
+      end
+    end
+    clear(r)
+    each(old, keep)
+    if count > 0 then
+      keep(tail, count)
+    end
+    r.grain = grain
+    return back
+  end
+
+  -- Forgets what has left the window.
+  local function expire(r, now)
+    local gone = floor((now - r.per) / r.grain)
+    if r.tail <= gone then
+      clear(r)
+    elseif r.log ~= '' and r.head <= gone then
+      local rest, head = '', 0
+      each(r, function(cell, units, _, from)
+        if cell > gone then
+          rest, head = sub(r.log, from), cell
+          return true
+        end
+        r.total = r.total - units
+      end)
+      r.log, r.head = rest, head
+    end
+  end
+
+  local function load(key, now, cost, cap, per, grain)
+    local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain,
+      total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', found = false, healed = false }
+    local v = redis.call('GET', key)
+    if not v then
+      return r
+    end
+    r.found = true
+    if byte(v, 1) ~= SLIDING then
+      put(r, ceil(now / grain), carried(v))
+      r.healed = true
+      return r
+    end
+    r.grain, r.total, r.head, r.last = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
+    r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), sub(v, 44)
+    if (r.tail - 1) * r.grain - now >= FAR_AHEAD then
+      local step = r.tail - ceil(now / r.grain)
+      r.tail, r.healed = r.tail - step, true
+      if r.log ~= '' then
+        r.head, r.last = r.head - step, r.last - step
+      end
+    end
+    if r.grain ~= grain then
+      rewrite(r, grain)
+    end
+    expire(r, now)
+    return r
+  end
+
+  -- The moment from which `need` of the units held have left.
+  local function leave(r, need)
+    local at = r.tail
+    each(r, function(cell, units)
+      need = need - units
+      if need <= 0 then
+        at = cell
+        return true
+      end
+    end)
+    return at * r.grain + r.per
+  end
+
+  local function fit(r, t)
+    if r.cost > r.cap then
+      return nil
+    end
+    local need = r.total + r.cost - r.cap
+    return need <= 0 and t or max(t, leave(r, need))
+  end
+
+  local function charge(r, _, start)
+    local cell = ceil(start / r.grain)
+    put(r, cell, r.cost)
+    return cell * r.grain
+  end
+
+  local function refund(r, _, place)
+    if r.total == 0 then
+      return 0
+    end
+    local back = rewrite(r, r.grain, ceil(place / r.grain), r.cost)
+    r.changed = back > 0
+    return back
+  end
+
+  local function lasts(r, now)
+    return r.total == 0 and 0 or r.tail * r.grain + r.per - now
+  end
+
+  local function save(r, now)
+    redis.call('SET', r.key, char(SLIDING) .. pack(r.grain) .. pack(r.total) .. pack(r.head) .. pack(r.last)
+      .. pack(r.tail) .. pack(r.count) .. r.log, 'PX', outlast(lasts(r, now)))
+  end
+
+  local function remaining(r)
+    return max(0, r.cap - r.total)
+  end
+
+  algorithms.S = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = lasts, lasts = lasts }
+end
+-- fixed-window: at most cap units in each window of `per` µs since the epoch.
+-- Source: docs/algorithms.md#fixed-window
+--
+-- The state is the latest charged window and the one before it, each by its last
+-- start, with their units: a start ahead does not close the window at hand. No
+-- unit goes into a window before those two. The last `slack` µs of a window
+-- admit nothing: what starts late must not land in the next.
+do
+  local function load(key, now, cost, cap, per, slack)
+    local r = { kind = 'F', key = key, cost = cost, cap = cap, per = per, slack = min(slack, per - 1),
+      last = 0, count = 0, prior = 0, before = 0, found = false, healed = false }
+    local v = redis.call('GET', key)
+    if not v then
+      return r
+    end
+    r.found = true
+    if byte(v, 1) ~= FIXED then
+      r.last, r.count, r.healed = now, carried(v), true
+      return r
+    end
+    r.last, r.count, r.prior, r.before = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
+    if r.last - now > FAR_AHEAD then
+      r.last, r.prior, r.before, r.healed = now, 0, 0, true
+    elseif floor(r.prior / per) == floor(r.last / per) then
+      r.count, r.before = r.count + r.before, 0
+    end
+    return r
+  end
+
+  local function window(r, t)
+    return floor(t / r.per)
+  end
+
+  local function used(r, w)
+    return w == window(r, r.last) and r.count or w == window(r, r.prior) and r.before or 0
+  end
+
+  local function fit(r, t)
+    if r.cost > r.cap then
+      return nil
+    end
+    local w = window(r, t)
+    if w < window(r, r.prior) then
+      w = window(r, r.prior)
+      t = w * r.per
+    end
+    while (w + 1) * r.per - t <= r.slack or used(r, w) + r.cost > r.cap do
+      w = w + 1
+      t = w * r.per
+    end
+    return t
+  end
+
+  local function charge(r, _, start)
+    local w, latest = window(r, start), window(r, r.last)
+    if w == latest then
+      r.last, r.count = max(r.last, start), r.count + r.cost
+    elseif w > latest then
+      r.prior, r.before, r.last, r.count = r.last, r.count, start, r.cost
+    elseif w == window(r, r.prior) then
+      r.prior, r.before = max(r.prior, start), r.before + r.cost
+    else
+      r.prior, r.before = start, r.cost
+    end
+    return start
+  end
+
+  local function refund(r, _, place)
+    local w, back = window(r, place), 0
+    if w == window(r, r.last) then
+      back = min(r.count, r.cost)
+      r.count = r.count - back
+      if r.count == 0 and r.prior > 0 then
+        r.last, r.count, r.before = r.prior, r.before, 0
+      end
+    elseif w == window(r, r.prior) then
+      back = min(r.before, r.cost)
+      r.before = r.before - back
+    end
+    r.changed = back > 0
+    return back
+  end
+
+  -- µs until the last window with units is over.
+  local function lasts(r, now)
+    local t = r.count > 0 and r.last or r.before > 0 and r.prior or 0
+    return max(0, (window(r, t) + 1) * r.per - now)
+  end
+
+  local function save(r, now)
+    redis.call('SET', r.key, char(FIXED) .. pack(r.last) .. pack(r.count) .. pack(r.prior) .. pack(r.before),
+      'PX', outlast(lasts(r, now)))
+  end
+
+  local function remaining(r, now)
+    return max(0, r.cap - used(r, max(window(r, now), window(r, r.prior))))
+  end
+
+  algorithms.F = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = lasts, lasts = lasts }
+end
+-- concurrency: at most cap runs at once, each holding a place under its attempt
+-- id until it is released or its lease runs out unrenewed.
+-- Source: docs/algorithms.md#concurrency
+--
+-- A sorted set of attempt ids by the end of their lease.
+do
+  local function bounds(now)
+    return '(' .. whole(now), whole(now + LONGEST_LEASE + FAR_AHEAD)
+  end
+
+  local function load(key, now, cost, cap, lease, _, _, member)
+    local from, to = bounds(now)
+    local r = { kind = 'C', key = key, cost = cost, cap = cap, lease = lease, member = member,
+      held = redis.call('ZCOUNT', key, from, to), mine = false }
+    if r.held >= cap and r.held > 0 then
+      local ends = redis.call('ZSCORE', key, member)
+      r.mine = ends and tonumber(ends) > now or false
+    end
+    return r
+  end
+
+  local function fit(r, t)
+    return (r.held < r.cap or r.mine) and t or nil
+  end
+
+  local function charge(r)
+    if not r.mine then
+      r.held = r.held + 1
+    end
+    return 0
+  end
+
+  local function refund(r)
+    return redis.call('ZREM', r.key, r.member)
+  end
+
+  local function save(r, now, start)
+    redis.call('ZREMRANGEBYSCORE', r.key, '-inf', whole(now))
+    redis.call('ZADD', r.key, whole(start + r.lease), r.member)
+    keep(r.key, start + r.lease - now)
+  end
+
+  local function remaining(r)
+    return max(0, r.cap - r.held)
+  end
+
+  -- The end of one of the leases now held: skip others end before it
+  -- (ZRANGEBYSCORE) or after it (ZREVRANGEBYSCORE).
+  local function ends(command, key, a, b, skip)
+    return redis.call(command, key, a, b, 'WITHSCORES', 'LIMIT', whole(skip), 1)[2]
+  end
+
+  -- µs until a place is free at the latest; -1 while suspended.
+  local function retry(r, now)
+    local from, to = bounds(now)
+    local first = r.cap > 0 and ends('ZRANGEBYSCORE', r.key, from, to, r.held - r.cap)
+    return first and first - now or -1
+  end
+
+  local function reset(r, now)
+    local from, to = bounds(now)
+    local last = r.held > 0 and ends('ZREVRANGEBYSCORE', r.key, to, from, 0)
+    return last and last - now or 0
+  end
+
+  algorithms.C = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = reset, retry = retry }
+end
+-- The rules of a call: a key each, and six ARGV.
+--   kind  T token-bucket   a p         b q        c cap     d slack
+--         S sliding-window a cap       b per      c grain   d -
+--         F fixed-window   a cap       b per      c slack   d -
+--         C concurrency    a cap       b lease    c -       d -
+-- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
+
+-- Rule i, described from ARGV[first] on.
+local function read_rule(i, first, member, now)
+  return algorithms[ARGV[first]].load(KEYS[i], now, tonumber(ARGV[first + 1]), tonumber(ARGV[first + 2]),
+    tonumber(ARGV[first + 3]), tonumber(ARGV[first + 4]), tonumber(ARGV[first + 5]), member)
+end
+-- µs from now until a rule alone would admit its cost; -1 can't tell.
+local function retry_of(r, now)
+  local t = algorithms[r.kind].fit(r, now)
+  if t then
+    return t - now
+  end
+  return r.kind == 'C' and algorithms.C.retry(r, now) or -1
+end
+
+-- The first moment from now on at which every rule that can tell admits its cost,
+-- the rule that asked for it, and whether all could tell: a suspended rule and a
+-- full concurrency rule can't. Fixed windows that end out of step may take long to
+-- agree; then the moment is only the earliest that it can be.
+local function joint_start(rules, now)
+  local start, binding, sure = now, 0, true
+  for _ = 1, 50 do
+    local before = start
+    for i = 1, #rules do
+      local t = algorithms[rules[i].kind].fit(rules[i], start)
+      if not t then
+        sure = false
+      elseif t > start then
+        start, binding = t, i
+      end
+    end
+    if start == before or #rules == 1 then
+      return start, binding, sure
+    end
+  end
+  return start, binding, false
+end
+
+-- Puts down what rule i has to say: limited, remaining, retry, reset, place.
+local function report(out, i, r, now, retry, place)
+  local n, algorithm = 5 * i, algorithms[r.kind]
+  out[n + 1] = retry == 0 and 0 or 1
+  out[n + 2] = algorithm.remaining(r, now)
+  out[n + 3] = retry
+  out[n + 4] = algorithm.reset(r, now)
+  out[n + 5] = place
+end
+
+-- A denial: how long until all would be admitted, and every rule's report. What
+-- can't be told (-1) outlasts every wait.
+local function denied(rules, now, start, binding)
+  local wait = start - now
+  local out = { 0, 0, now, 0, 0 }
+  for i = 1, #rules do
+    local retry = retry_of(rules[i], now)
+    if wait >= 0 and (retry < 0 or retry > wait) then
+      wait, binding = retry, i
+    end
+    report(out, i, rules[i], now, retry, 0)
+  end
+  out[4], out[5] = wait == 0 and 1 or wait, binding
+  return out
+end
+
+local now = read_clock(ARGV[1])
+local rules = {}
+for i = 1, #KEYS do
+  rules[i] = read_rule(i, 6 * i - 3, ARGV[2], now)
+end
+local start, binding, sure = joint_start(rules, now)
+if start > now or not sure then
+  return denied(rules, now, start, binding)
+end
+local out = { 1, 0, now, 0, 0 }
+for i = 1, #rules do
+  report(out, i, rules[i], now, 0, 0)
+end
+return out
