@@ -40,6 +40,9 @@ type program struct {
 }
 
 func (p program) run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	if len(args) > 0 && args[0] == "leave" {
+		return runLeave(ctx, args[1:], getenv, stdout, stderr)
+	}
 	o, code, done := parseOptions(args, getenv, stdout, stderr)
 	if done {
 		return code

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/worker"
+)
+
+// leaveUsage is what "worker leave -h" prints; testdata/leave.golden holds the same text.
+const leaveUsage = `Usage: worker leave [flags]
+
+Gives the waiting tasks of Headway's making back the plain form that asynq has
+without it: their max retry is what is left of their budget, their time-out and
+deadline are asynq's. It is for leaving Headway, or for letting programs without
+it run what is queued. Stop every worker first. If it is cut off, run it again.
+
+What is lost: how often a task had failed, and the text of its last error.
+
+Flags:
+  -redis URL        where the tasks are. Default: REDIS_URL from the environment,
+                    else the embedded server of a worker on 127.0.0.1:6390
+  -queues NAME,…    the queues to change. Default: all that there are
+  -json             print one object a queue
+  -h                print this
+
+Exit codes: 0 done, 1 something failed, 2 bad usage, 130 interrupted.
+
+Example:
+  worker leave -redis redis://10.0.0.5:6379/0 -queues default,low
+`
+
+// runLeave is the program "worker leave".
+func runLeave(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	fs := flag.NewFlagSet(prog+" leave", flag.ContinueOnError)
+	redisURL := fs.String("redis", "", "")
+	queues := fs.String("queues", "", "")
+	asJSON := fs.Bool("json", false, "")
+	if code, done := cli.ParseFlags(fs, args, leaveUsage, stdout, stderr); done {
+		return code
+	}
+	names, err := leaveQueues(*queues)
+	if err == nil && fs.NArg() > 0 {
+		err = cli.Errorf("worker leave -h", "unexpected argument %q: worker leave takes flags only", fs.Arg(0))
+	}
+	if err != nil {
+		cli.Fail(stderr, prog, err)
+		return cli.ExitUsage
+	}
+	url := cli.RedisURL(*redisURL, getenv, cli.EmbeddedURL)
+	if err := leave(ctx, url, names, *asJSON, stdout); err != nil {
+		if ctx.Err() != nil {
+			return cli.ExitInterrupted
+		}
+		cli.Fail(stderr, prog, explain(ctx, err, url))
+		return cli.ExitFailed
+	}
+	return cli.ExitOK
+}
+
+func leaveQueues(list string) ([]string, error) {
+	if list == "" {
+		return nil, nil
+	}
+	names := strings.Split(list, ",")
+	for i, name := range names {
+		names[i] = strings.TrimSpace(name)
+		if !validQueue(names[i]) {
+			return nil, cli.Errorf("-queues default,low", "-queues: %q is no name of a queue", name)
+		}
+	}
+	return names, nil
+}
+
+func leave(ctx context.Context, url string, queues []string, asJSON bool, stdout io.Writer) error {
+	rdb, err := cli.OpenRedis(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer rdb.Close() //nolint:errcheck // nothing is in flight any more
+	if queues, err = queuesToLeave(rdb, queues); err != nil {
+		return err
+	}
+	for _, name := range queues {
+		changed, err := worker.Leave(ctx, rdb, name)
+		if werr := writeLeft(stdout, name, changed, asJSON); werr != nil {
+			return errors.Join(err, werr)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// queuesToLeave refuses while workers run, and finds the queues if none is named.
+func queuesToLeave(rdb redis.UniversalClient, queues []string) ([]string, error) {
+	inspector := asynq.NewInspectorFromRedisClient(rdb)
+	servers, err := inspector.Servers()
+	if err != nil {
+		return nil, err
+	}
+	if len(servers) > 0 {
+		return nil, cli.Errorf("stop them, wait ten seconds and run worker leave again",
+			"%d workers are still at these queues, the first on host %s, pid %d", len(servers), servers[0].Host, servers[0].PID)
+	}
+	if queues != nil {
+		return queues, nil
+	}
+	return inspector.Queues()
+}
+
+func writeLeft(w io.Writer, queue string, changed int, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(w).Encode(struct {
+			Queue   string `json:"queue"`
+			Changed int    `json:"changed"`
+		}{queue, changed})
+	}
+	_, err := fmt.Fprintf(w, "queue %s: %d tasks have their plain form back\n", queue, changed)
+	return err
+}
