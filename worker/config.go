@@ -19,7 +19,8 @@ const (
 // Config returns cfg with what limited tasks need around what it holds already:
 //
 //   - IsFailure: a limited task is no failure; others are the user's to judge.
-//   - RetryDelayFunc: a limited task comes back at its time, never before it.
+//   - RetryDelayFunc: a limited task comes back at its time, never before it, and
+//     one whose error is a Retrier when that says.
 //   - ErrorHandler: it is not told of limited tasks.
 //   - TaskCheckInterval and DelayedTaskCheckInterval, where not set: 100ms and
 //     500ms, for about 40 Redis commands a second on an idle queue.
@@ -49,6 +50,12 @@ func (t *Throttle) Config(cfg asynq.Config) asynq.Config {
 	cfg.RetryDelayFunc = func(n int, err error, task *asynq.Task) time.Duration {
 		if limited, ok := AsLimited(err); ok {
 			return delay(limited.At, time.Now())
+		}
+		var asks Retrier
+		if errors.As(err, &asks) {
+			if wait, known := asks.RetryIn(); known {
+				return delay(time.Now().Add(wait), time.Now())
+			}
 		}
 		return retryDelay(n, err, task)
 	}

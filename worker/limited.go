@@ -46,6 +46,13 @@ func AsLimited(err error) (*Limited, bool) {
 	return e, errors.As(err, &e)
 }
 
+// Retrier is an error that knows when the task is worth trying again, such as an
+// answer with a Retry-After: Config's RetryDelayFunc heeds it, and is not early.
+type Retrier interface {
+	error
+	RetryIn() (wait time.Duration, known bool)
+}
+
 // delay is how long asynq must wait so that a task is not early: asynq keeps
 // whole seconds and rounds them down.
 func delay(at, now time.Time) time.Duration {

@@ -201,6 +201,12 @@ func TestConfigKeepsTheUsers(t *testing.T) {
 	if d := cfg.RetryDelayFunc(0, limited, nil); d < 2500*time.Millisecond || d > 3600*time.Millisecond {
 		t.Errorf("a limited task comes back after %s", d)
 	}
+	if d := cfg.RetryDelayFunc(0, errors.Join(&asking{time.Hour}, mine), nil); d < time.Hour || d > time.Hour+2*time.Second {
+		t.Errorf("a task that asked for an hour comes back after %s", d)
+	}
+	if d := cfg.RetryDelayFunc(0, &asking{}, nil); d != 42*time.Second {
+		t.Errorf("a task that asked for nothing comes back after %s", d)
+	}
 	cfg.ErrorHandler.HandleError(t.Context(), nil, limited)
 	cfg.ErrorHandler.HandleError(t.Context(), nil, mine)
 	if !slices.Equal(told, []error{mine}) {
@@ -210,6 +216,12 @@ func TestConfigKeepsTheUsers(t *testing.T) {
 		t.Errorf("got %+v", cfg)
 	}
 }
+
+// asking is an error that says when to try again.
+type asking struct{ wait time.Duration }
+
+func (a *asking) Error() string                  { return "asking" }
+func (a *asking) RetryIn() (time.Duration, bool) { return a.wait, a.wait > 0 }
 
 // "never before it": asynq keeps whole seconds and rounds them down.
 func TestDelayIsNeverEarly(t *testing.T) {

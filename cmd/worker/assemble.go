@@ -49,7 +49,6 @@ func assemble(p parts) (system, error) {
 			Concurrency:     p.options.concurrency,
 			Queues:          p.options.queues,
 			ShutdownTimeout: drain,
-			RetryDelayFunc:  retryDelay,
 			ErrorHandler:    asynq.ErrorHandlerFunc(func(ctx context.Context, t *asynq.Task, err error) { logFailure(ctx, log, t, err) }),
 			Logger:          &asynqLog{log: p.log, redis: p.watch.check},
 			LogLevel:        asynq.DebugLevel, // the logger chooses
@@ -74,26 +73,6 @@ type httpOnly struct{ asynq.Handler }
 
 // Knows implements worker.Knower.
 func (httpOnly) Knows(t *asynq.Task) bool { return t.Type() == queue.TypeHTTP }
-
-// retryDelay waits for as long as the API has asked for, and otherwise as asynq
-// does.
-func retryDelay(n int, err error, t *asynq.Task) time.Duration {
-	var answer *outbound.StatusError
-	if errors.As(err, &answer) && answer.RetryAfter > 0 {
-		return wholeSeconds(time.Now(), answer.RetryAfter)
-	}
-	return asynq.DefaultRetryDelayFunc(n, err, t)
-}
-
-// wholeSeconds returns the shortest wait of at least d that ends on a whole
-// second: asynq cuts the rest off, and would be early.
-func wholeSeconds(now time.Time, d time.Duration) time.Duration {
-	end := now.Add(d)
-	if whole := end.Truncate(time.Second); whole.Before(end) {
-		end = whole.Add(time.Second)
-	}
-	return end.Sub(now) + time.Millisecond
-}
 
 // logFailure tells of a task that failed: aloud when it is for good.
 func logFailure(ctx context.Context, log *slog.Logger, t *asynq.Task, err error) {

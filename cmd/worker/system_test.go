@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -268,32 +267,6 @@ func TestStopsWhileRedisIsAway(t *testing.T) {
 	r.says("redis does not answer")
 	r.stop()
 	r.ends(cli.ExitOK)
-}
-
-// TestRetryDelay holds that Retry-After is never cut short by asynq's whole
-// seconds.
-func TestRetryDelay(t *testing.T) {
-	t.Parallel()
-	now := time.Unix(1000, 400e6)
-	for after, want := range map[time.Duration]time.Duration{
-		time.Second:            1601 * time.Millisecond,
-		600 * time.Millisecond: 601 * time.Millisecond,
-		601 * time.Millisecond: 1601 * time.Millisecond,
-		time.Hour:              time.Hour + 601*time.Millisecond,
-	} {
-		if got := wholeSeconds(now, after); got != want {
-			t.Errorf("%s: %s, want %s", after, got, want)
-		}
-	}
-	asked := fmt.Errorf("wrapped: %w", &outbound.StatusError{Status: 429, RetryAfter: time.Hour})
-	if got := retryDelay(0, asked, nil); got < time.Hour || got > time.Hour+2*time.Second {
-		t.Errorf("asked for an hour, waits %s", got)
-	}
-	for _, err := range []error{errors.New("reset"), &outbound.StatusError{Status: 500, RetryAfter: -1}, &outbound.StatusError{Status: 503}} {
-		if got := retryDelay(0, err, nil); got < time.Second || got > 10*time.Minute {
-			t.Errorf("%v: waits %s", err, got)
-		}
-	}
 }
 
 // TestTellsFailures holds that a failure is told aloud once, when it is for

@@ -22,6 +22,11 @@ type StatusError struct {
 	target string
 }
 
+// RetryIn tells worker.Config when the API asked to be called again.
+func (e *StatusError) RetryIn() (wait time.Duration, asked bool) {
+	return e.RetryAfter, e.RetryAfter > 0
+}
+
 func (e *StatusError) Error() string {
 	var b strings.Builder
 	b.WriteString("outbound: ")
