@@ -1,0 +1,77 @@
+package project
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+)
+
+// Every YAML block is a policy that the limiter takes.
+func TestYAMLBlocks(t *testing.T) {
+	t.Parallel()
+	for _, b := range blocks(t, "yaml") {
+		if _, err := throttle.ParsePolicy(fmt.Sprintf("%s:%d", b.path, b.line), []byte(b.text)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Every NDJSON block is tasks that enqueue batch takes.
+func TestNDJSONBlocks(t *testing.T) {
+	t.Parallel()
+	for _, b := range blocks(t, "ndjson") {
+		for e := range queue.NewReader(strings.NewReader(b.text)).All() {
+			if e.Err != nil {
+				t.Errorf("%s:%d: %v", b.path, b.line+e.Line, e.Err)
+			}
+		}
+	}
+}
+
+// Every JSON block is objects, one a line or one over many.
+func TestJSONBlocks(t *testing.T) {
+	t.Parallel()
+	for _, b := range blocks(t, "json") {
+		dec := json.NewDecoder(strings.NewReader(b.text))
+		for dec.More() {
+			var v map[string]any
+			if err := dec.Decode(&v); err != nil {
+				t.Errorf("%s:%d: %v", b.path, b.line, err)
+				break
+			}
+		}
+	}
+}
+
+// The faults that README.md shows are those of this file.
+func TestFaultsAsShown(t *testing.T) {
+	t.Parallel()
+	const faulty = `limits:
+  payments:
+    rules:
+      - {name: account, algorithm: sliding-window, limit: 200, per: 1sec}
+      - {name: tenant, algorithm: sliding-window, per: 1s, limt: 20}
+`
+	_, err := throttle.ParsePolicy("limits.yaml", []byte(faulty))
+	if err == nil {
+		t.Fatal("no error")
+	}
+	var shown []string
+	for _, b := range blocks(t, "text") {
+		if b.path == "README.md" && strings.HasPrefix(b.text, "limits.yaml:") {
+			shown = append(shown, strings.Split(strings.TrimSpace(b.text), "\n")...)
+		}
+	}
+	if len(shown) == 0 {
+		t.Fatal("README.md shows no faults")
+	}
+	for _, line := range shown {
+		if !strings.Contains(err.Error()+"\n", line+"\n") {
+			t.Errorf("README.md shows\n%s, and the error is\n%v", line, err)
+		}
+	}
+}

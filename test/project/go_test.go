@@ -1,0 +1,110 @@
+package project
+
+import (
+	"fmt"
+	"go/format"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A block that begins with a package clause is a file. Any other is a fragment:
+// statements, which stand in a function that has what the pages speak of.
+const fragment = `package snippet
+
+import (
+%s)
+
+// %s
+func _(ctx context.Context, rdb redis.UniversalClient, policy *throttle.Policy, limiter *throttle.Limiter,
+	limits *worker.Throttle, mux *asynq.ServeMux, handler asynq.Handler, client *queue.Client,
+	tenantOf func(*asynq.Task) string) error {
+	{
+%s	}
+	return nil
+}
+`
+
+// importable are the packages that a fragment may speak of, by name.
+var importable = map[string]string{
+	"asynq":    "github.com/hibiken/asynq",
+	"context":  "context",
+	"errors":   "errors",
+	"fmt":      "fmt",
+	"http":     "net/http",
+	"log":      "log",
+	"metrics":  "github.com/headway-go/headway/worker/metrics",
+	"os":       "os",
+	"outbound": "github.com/headway-go/headway/worker/outbound",
+	"queue":    "github.com/headway-go/headway/queue",
+	"redis":    "github.com/redis/go-redis/v9",
+	"slog":     "log/slog",
+	"strings":  "strings",
+	"throttle": "github.com/headway-go/headway/throttle",
+	"time":     "time",
+	"worker":   "github.com/headway-go/headway/worker",
+}
+
+var qualifier = regexp.MustCompile(`\b([a-z]+)\.[A-Z]`)
+
+// imports lists what a fragment and the function around it use.
+func imports(text string) string {
+	used := map[string]bool{"asynq": true, "context": true, "queue": true, "redis": true, "throttle": true, "worker": true}
+	for _, m := range qualifier.FindAllStringSubmatch(text, -1) {
+		used[m[1]] = true
+	}
+	var lines []string
+	for name := range used {
+		if path, ok := importable[name]; ok {
+			lines = append(lines, fmt.Sprintf("\t%q\n", path))
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "")
+}
+
+// Every Go block compiles, and vet has nothing to say of it.
+func TestGoBlocks(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var fragments []string
+	for i, b := range blocks(t, "go") {
+		where := fmt.Sprintf("%s:%d", b.path, b.line)
+		file := filepath.Join(dir, fmt.Sprintf("b%d.go", i))
+		source := b.text
+		whole := strings.Contains("\n"+source, "\npackage ")
+		if !whole {
+			source = fmt.Sprintf(fragment, imports(source), where, source)
+			fragments = append(fragments, file)
+		}
+		if err := os.WriteFile(file, []byte(source), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if formatted, err := format.Source([]byte(b.text)); err != nil {
+			t.Errorf("%s: %v", where, err)
+		} else if string(formatted) != b.text {
+			t.Errorf("%s: gofmt would write\n%s", where, formatted)
+		}
+		if whole {
+			vet(t, where, file)
+		}
+	}
+	if len(fragments) == 0 {
+		t.Fatal("no fragments: the pages are not read")
+	}
+	vet(t, "the fragments", fragments...)
+}
+
+func vet(t *testing.T, what string, files ...string) {
+	t.Helper()
+	// A fragment may end with a return.
+	cmd := exec.Command("go", append([]string{"vet", "-unreachable=false"}, files...)...)
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%s: %v\n%s", what, err, out)
+	}
+}

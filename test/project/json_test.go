@@ -1,0 +1,206 @@
+package project
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// section returns the part of a page under a heading.
+func section(t *testing.T, path, heading string) string {
+	t.Helper()
+	for _, p := range pages(t) {
+		if p.path != path {
+			continue
+		}
+		_, after, found := strings.Cut(p.text, "\n## "+heading+"\n")
+		if !found {
+			t.Fatalf("%s has no heading %q", path, heading)
+		}
+		text, _, _ := strings.Cut(after, "\n## ")
+		return text
+	}
+	t.Fatalf("no page %s", path)
+	return ""
+}
+
+var fieldRow = regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\| (string|number|boolean|object) \\|")
+
+// tables returns the field tables of a section of docs/json.md: type by name.
+func tables(t *testing.T, heading string) []map[string]string {
+	t.Helper()
+	var all []map[string]string
+	for part := range strings.SplitSeq(section(t, "docs/json.md", heading), "| field |") {
+		fields := map[string]string{}
+		for _, m := range fieldRow.FindAllStringSubmatch(part, -1) {
+			fields[m[1]] = m[2]
+		}
+		if len(fields) > 0 {
+			all = append(all, fields)
+		}
+	}
+	return all
+}
+
+// seen gathers the fields of objects, type by name.
+func seen(t *testing.T, objects string) map[string]string {
+	t.Helper()
+	fields := map[string]string{}
+	dec := json.NewDecoder(strings.NewReader(objects))
+	for dec.More() {
+		var v map[string]any
+		if err := dec.Decode(&v); err != nil {
+			t.Fatalf("%v in\n%s", err, objects)
+		}
+		for name, value := range v {
+			switch value.(type) {
+			case string:
+				fields[name] = "string"
+			case float64:
+				fields[name] = "number"
+			case bool:
+				fields[name] = "boolean"
+			default:
+				fields[name] = "object"
+			}
+		}
+	}
+	return fields
+}
+
+// "A test runs the programs and holds the tables below against what they print."
+func TestJSONFields(t *testing.T) {
+	t.Parallel()
+	url := "redis://" + redistest.NewServer(t).Addr()
+	limits := writeFile(t, "limits.yaml", "limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 5, per: 1s}]}}\n")
+	check := func(what string, want, got map[string]string) {
+		t.Helper()
+		if !maps.Equal(want, got) {
+			t.Errorf("%s: docs/json.md has %v, the program prints %v", what, want, got)
+		}
+	}
+
+	one := output(t, 0, "", "enqueue", "http", "-redis", url, "-limits", limits, "-json", "-scope", "p", "-id", "a", "https://api.example.com/") +
+		output(t, 1, "", "enqueue", "http", "-redis", url, "-limits", limits, "-json", "-scope", "p", "-cost", "6", "https://api.example.com/")
+	check("enqueue http", tables(t, "enqueue http -json")[0], seen(t, one))
+
+	lines := `{"type":"http","id":"a","scope":"p","http":{"url":"https://api.example.com/"}}` + "\nno task\n" +
+		`{"type":"http","id":"b","scope":"p","http":{"url":"https://api.example.com/"}}` + "\n"
+	batch := output(t, 1, lines, "enqueue", "batch", "-redis", url, "-limits", limits, "-json", "-")
+	results := strings.SplitAfter(strings.TrimSuffix(batch, "\n"), "\n")
+	if len(results) != 4 {
+		t.Fatalf("enqueue batch printed\n%s", batch)
+	}
+	inBatch := tables(t, "enqueue batch -json")
+	check("enqueue batch", inBatch[0], seen(t, strings.Join(results[:3], "")))
+	check("its summary", inBatch[1], seen(t, results[3]))
+
+	health := healthz(t, "-redis", url, "-limits", limits)
+	check("healthz", tables(t, "GET /healthz of worker -listen")[0], seen(t, health))
+
+	left := output(t, 0, "", "worker", "leave", "-redis", url, "-json")
+	check("worker leave", tables(t, "worker leave -json")[0], seen(t, left))
+
+	for what, blocks := range map[string]string{"enqueue http": "enqueue http -json", "healthz": "GET /healthz of worker -listen"} {
+		for _, b := range parsePage("docs/json.md", section(t, "docs/json.md", blocks)).blocks {
+			for name := range seen(t, b.text) {
+				if _, ok := tables(t, blocks)[0][name]; !ok {
+					t.Errorf("%s: the sample in docs/json.md has a field %s that its table has not", what, name)
+				}
+			}
+		}
+	}
+}
+
+func writeFile(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// output runs a program to its end and returns its standard output.
+func output(t *testing.T, code int, stdin, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(program(t, name), args...)
+	cmd.Stdin = strings.NewReader(stdin)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if got := cmd.ProcessState.ExitCode(); got != code {
+		t.Fatalf("%s %s: exit code %d, want %d: %v\n%s", name, strings.Join(args, " "), got, code, err, stderr.String())
+	}
+	return string(out)
+}
+
+// healthz runs a worker until it has told of everything, and returns what.
+func healthz(t *testing.T, args ...string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	_ = l.Close()
+	cmd := exec.Command(program(t, "worker"), slices.Concat(args, []string{"-listen", addr})...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // gone already, unless the test failed
+	})
+	var body string
+	redistest.WaitFor(t, "worker to know how many there are", 30*time.Second, func() bool {
+		res, err := http.Get("http://" + addr + "/healthz")
+		if err != nil {
+			return false
+		}
+		defer func() { _ = res.Body.Close() }()
+		text, err := io.ReadAll(res.Body)
+		body = string(text)
+		return err == nil && strings.Contains(body, `"workers":`)
+	})
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("worker: %v\n%s", err, stderr.String())
+	}
+	return body
+}
+
+// "An error is two lines … what happened, and try:"
+func TestErrorsSayWhatToTry(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"worker", "-concurrency", "0"}, {"enqueue", "batch"}, {"enqueue", "nothing"}} {
+		cmd := exec.Command(program(t, args[0]), args[1:]...)
+		var stdout, stderr strings.Builder
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		_ = cmd.Run()
+		if code := cmd.ProcessState.ExitCode(); code != 2 {
+			t.Errorf("%v: exit code %d, want 2", args, code)
+		}
+		lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
+		if stdout.Len() > 0 || len(lines) != 2 || !strings.HasPrefix(lines[0], args[0]) || !strings.HasPrefix(lines[1], "try: ") {
+			t.Errorf("%v: %s", args, fmt.Sprintf("stdout %q, stderr %q", stdout.String(), stderr.String()))
+		}
+	}
+}

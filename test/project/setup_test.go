@@ -1,0 +1,164 @@
+package project
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// machine is a system that has the given programs and no others. Each writes
+// down how it was called.
+type machine struct {
+	t   *testing.T
+	dir string
+}
+
+const redis7 = "echo 'Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc'"
+
+func newMachine(t *testing.T, programs map[string]string) *machine {
+	t.Helper()
+	m := &machine{t: t, dir: t.TempDir()}
+	for _, tool := range []string{"sh", "sed", "cut", "env", "chmod", "cat"} {
+		path, err := exec.LookPath(tool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(path, filepath.Join(m.dir, tool)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, does := range map[string]string{"id": "echo 0", "uname": "echo Linux", "go": "echo cc", "cc": ":"} {
+		m.has(name, does)
+	}
+	for name, does := range programs {
+		if does == "" {
+			_ = os.Remove(filepath.Join(m.dir, name)) // only the four above may be there
+			continue
+		}
+		m.has(name, does)
+	}
+	return m
+}
+
+func (m *machine) has(name, does string) {
+	m.t.Helper()
+	script := fmt.Sprintf("#!%s/sh\necho %s \"$@\" >> %s/log\n%s\n", m.dir, name, m.dir, does)
+	if err := os.WriteFile(filepath.Join(m.dir, name), []byte(script), 0o700); err != nil { //nolint:gosec // it is to be run
+		m.t.Fatal(err)
+	}
+}
+
+// installs makes a package manager that brings a program along.
+func (m *machine) installs(manager, program, does string) {
+	m.has(manager, fmt.Sprintf("case \"$*\" in *install*|*add*) printf '#!%s/sh\\n%s\\n' > %s/%s; chmod +x %s/%s;; esac",
+		m.dir, strings.ReplaceAll(does, "'", `"`), m.dir, program, m.dir, program))
+}
+
+// setup runs the script and returns what it said and the calls it made.
+func (m *machine) setup(env ...string) (said, calls string, err error) {
+	m.t.Helper()
+	script, err := filepath.Abs(filepath.Join(root, "test", "setup.sh"))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(m.dir, "sh"), script, "-race")
+	cmd.Env = append([]string{"PATH=" + m.dir}, env...)
+	out, err := cmd.CombinedOutput()
+	log, _ := os.ReadFile(filepath.Join(m.dir, "log")) // absent when nothing was called
+	return string(out), string(log), err
+}
+
+// "installs redis-server if it is missing (saying what it does; apt, apk, dnf, brew)"
+func TestSetupInstallsRedis(t *testing.T) {
+	t.Parallel()
+	for manager, call := range map[string]string{
+		"apt-get": "apt-get install -q -y --no-install-recommends redis-server",
+		"apk":     "apk add --no-cache redis",
+		"dnf":     "dnf install -q -y redis",
+		"brew":    "brew install redis",
+	} {
+		t.Run(manager, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t, nil)
+			m.installs(manager, "redis-server", redis7)
+			said, calls, err := m.setup()
+			if err != nil {
+				t.Fatalf("%v\n%s", err, said)
+			}
+			if !strings.Contains(calls, call+"\n") {
+				t.Errorf("it called\n%s, want %s", calls, call)
+			}
+			if !strings.Contains(said, "there is none: installing it") || !strings.Contains(said, "install") || !strings.Contains(said, "7.0.15") {
+				t.Errorf("it said\n%s", said)
+			}
+		})
+	}
+}
+
+func TestSetupDoesNothingTwice(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, map[string]string{"redis-server": redis7, "apt-get": ":"})
+	said, calls, err := m.setup()
+	if err != nil || strings.Contains(calls, "apt-get") {
+		t.Errorf("%v, called\n%s and said\n%s", err, calls, said)
+	}
+}
+
+func TestSetupUsesSudo(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, map[string]string{"id": "echo 1000", "sudo": `"$@"`})
+	m.installs("apk", "redis-server", redis7)
+	said, calls, err := m.setup()
+	if err != nil || !strings.Contains(calls, "sudo apk add --no-cache redis\n") || !strings.Contains(said, "sudo apk add") {
+		t.Errorf("%v, called\n%s and said\n%s", err, calls, said)
+	}
+}
+
+func TestSetupInstallsCompiler(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, map[string]string{"redis-server": redis7, "cc": ""})
+	m.installs("apt-get", "cc", ":")
+	said, calls, err := m.setup()
+	if err != nil || !strings.Contains(calls, "apt-get install -q -y --no-install-recommends gcc libc6-dev\n") || !strings.Contains(said, "C compiler") {
+		t.Errorf("%v, called\n%s and said\n%s", err, calls, said)
+	}
+}
+
+// "a clear error when none is there"
+func TestSetupFaults(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		programs map[string]string
+		env      []string
+		want     []string
+	}{
+		"no manager": {nil, nil,
+			[]string{"none of apt-get, apk, dnf and brew", "try: install redis-server 6.2 or newer"}},
+		"no root": {map[string]string{"apt-get": ":", "id": "echo 1000"}, nil,
+			[]string{"only root may run: apt-get update", "try: run it as root"}},
+		"install fails": {map[string]string{"apt-get": "echo no network >&2; exit 100"}, nil,
+			[]string{"no network"}},
+		"install brings nothing": {map[string]string{"apt-get": ":"}, nil,
+			[]string{"still not on the PATH", "try: install redis-server"}},
+		"old": {map[string]string{"redis-server": "echo 'Redis server v=6.0.16 sha=0'"}, nil,
+			[]string{"older than 6.2"}},
+		"REDIS_SERVER": {map[string]string{"apt-get": ":"}, []string{"REDIS_SERVER=/nowhere/redis"},
+			[]string{"REDIS_SERVER names /nowhere/redis, which cannot be run"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			said, _, err := newMachine(t, tt.programs).setup(tt.env...)
+			if err == nil {
+				t.Fatalf("no error; it said\n%s", said)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(said, want) {
+					t.Errorf("it said\n%s, want %q", said, want)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,185 @@
+package project
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// known are the programs that pages may tell a reader to run without a test
+// looking at how.
+var known = map[string]bool{"curl": true, "git": true, "go": true, "redis-cli": true, "kill": true, "export": true, "cd": true}
+
+// Every command that a page tells a reader to type is one: make has the target,
+// worker and enqueue take the flags.
+func TestShellBlocks(t *testing.T) {
+	t.Parallel()
+	targets := makeTargets(t)
+	for _, b := range blocks(t, "sh") {
+		for i, line := range logicalLines(b.text) {
+			words := command(line)
+			if len(words) == 0 {
+				continue
+			}
+			where := fmt.Sprintf("%s:%d, command %d", b.path, b.line, i+1)
+			switch name := strings.TrimPrefix(words[0], "bin/"); {
+			case name == "make":
+				for _, w := range words[1:] {
+					if !strings.Contains(w, "=") && !slices.Contains(targets, w) {
+						t.Errorf("%s: make has no target %q", where, w)
+					}
+				}
+			case name == "worker" || name == "enqueue":
+				if err := takes(program(t, name), words[1:]); err != nil {
+					t.Errorf("%s: %v", where, err)
+				}
+			case !known[name]:
+				t.Errorf("%s: no test knows %q", where, name)
+			}
+		}
+	}
+}
+
+// takes asks the program for help after the flags: it reads them first, and
+// answers 0 only if it knows them and their values are of the right kind.
+func takes(program string, args []string) error {
+	at := len(args)
+	if filepath.Base(program) == "enqueue" && at > 1 && !strings.HasPrefix(args[at-1], "-") {
+		at-- // the last is FILE or URL, which ends the flags
+	}
+	cmd := exec.Command(program, slices.Insert(slices.Clone(args), at, "-h")...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args[1:], " "), err, stderr.String())
+	}
+	if !strings.Contains(string(out), "Usage:") {
+		return fmt.Errorf("%s: printed no usage", strings.Join(cmd.Args[1:], " "))
+	}
+	return nil
+}
+
+// logicalLines joins lines that end with a backslash.
+func logicalLines(text string) []string {
+	return strings.Split(strings.ReplaceAll(strings.TrimSuffix(text, "\n"), "\\\n", " "), "\n")
+}
+
+var (
+	word       = regexp.MustCompile(`(?:[^\s'"]|'[^']*'|"[^"]*")+`)
+	assignment = regexp.MustCompile(`^[A-Z_]+=`)
+	quotes     = strings.NewReplacer(`'`, "", `"`, "")
+)
+
+// command splits a line into words as far as the pages need: quotes, a comment
+// at the end, variables before the program. It stops at a pipe or redirection.
+func command(line string) []string {
+	var words []string
+	for _, w := range word.FindAllString(line, -1) {
+		if strings.HasPrefix(w, "#") || w == "|" || w == "&" || w == "&&" || strings.HasPrefix(w, ">") || strings.HasPrefix(w, "<") {
+			break
+		}
+		if len(words) == 0 && assignment.MatchString(w) {
+			continue
+		}
+		words = append(words, quotes.Replace(w))
+	}
+	return words
+}
+
+var target = regexp.MustCompile(`(?m)^([a-z/]+):.* ## `)
+
+func makeTargets(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, m := range target.FindAllStringSubmatch(string(text), -1) {
+		names = append(names, m[1])
+	}
+	return names
+}
+
+// "make prints the list": every target and every variable, with its default.
+func TestMakeHelp(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command("make", "--no-print-directory")
+	cmd.Dir = root
+	cmd.Env = withoutMake()
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range append(makeTargets(t),
+		"help", "build", "test", "test/short", "bench", "fuzz", "lint", "fmt", "lua/golden", "demo", "check", "run/worker", "run/enqueue") {
+		if !regexp.MustCompile(`(?m)^  ` + want + ` +\S`).Match(out) {
+			t.Errorf("make does not tell of %s:\n%s", want, out)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`(?m)^([A-Z]+) \?= ?(.*)$`).FindAllStringSubmatch(string(text), -1) {
+		if !regexp.MustCompile(`(?m)^  ` + m[1] + ` .*\[` + regexp.QuoteMeta(m[2]) + `\]$`).Match(out) {
+			t.Errorf("make does not tell of %s and its default %q", m[1], m[2])
+		}
+	}
+}
+
+// withoutMake is the environment without what a make above this test has put
+// there.
+func withoutMake() []string {
+	return slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "MAKE") || strings.HasPrefix(v, "MFLAGS")
+	})
+}
+
+// "make check is what CI runs", and CI runs the two commands of the README.
+func TestCheckIsCI(t *testing.T) {
+	t.Parallel()
+	ci := filepath.Join(root, ".ci", "run")
+	info, err := os.Stat(ci)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode()&0o111 == 0 {
+		t.Error(".ci/run can't be executed")
+	}
+	text, err := os.ReadFile(ci)
+	if err != nil {
+		t.Fatal(err)
+	}
+	targets := makeTargets(t)
+	var steps []string
+	for _, m := range regexp.MustCompile(`(?m)^step ([a-z/]+)`).FindAllStringSubmatch(string(text), -1) {
+		if !slices.Contains(targets, m[1]) {
+			t.Errorf(".ci/run makes %q, which is no target", m[1])
+		}
+		steps = append(steps, m[1])
+	}
+	for _, want := range []string{"build", "demo", "lint", "fuzz", "bench", "test"} {
+		if n := len(slices.DeleteFunc(slices.Clone(steps), func(s string) bool { return s != want })); n != 1 {
+			t.Errorf(".ci/run makes %s %d times", want, n)
+		}
+	}
+	if len(steps) == 0 || steps[len(steps)-1] != "test" {
+		t.Error("the tests are not the last step: the log would not end with what go test says")
+	}
+	cmd := exec.Command("make", "--no-print-directory", "-n", "check")
+	cmd.Dir = root
+	cmd.Env = withoutMake()
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) || strings.TrimSpace(string(out)) != ".ci/run" {
+		t.Errorf("make check runs %q: %v", out, err)
+	}
+}
