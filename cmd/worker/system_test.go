@@ -19,7 +19,6 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/worker/outbound"
 )
 
 // whole is the program as it is, on a free port.
