@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
@@ -36,6 +37,8 @@ type Decision struct {
 	Degraded bool
 	// Grant is what was taken, for GiveBack and Hold. Zero for a denial.
 	Grant Grant
+
+	overdue time.Duration // how long ago the start of a repeated attempt was
 }
 
 // RuleState is what one rule says in a decision.
@@ -107,29 +110,37 @@ func seconds(d time.Duration) int64 {
 	if d == Unknown {
 		return math.MaxInt64
 	}
-	return int64((d + time.Second - 1) / time.Second)
+	whole := int64(d / time.Second)
+	if d%time.Second > 0 {
+		whole++
+	}
+	return whole
 }
 
-// fromReply reads the reply of decide and peek; see lua/decide.lua for its places.
+// The reply of decide and peek has five numbers, and five more for each rule; see
+// lua/decide.lua.
+const (
+	replyHead = 5
+	replyRule = 5
+)
+
+// fromReply reads the reply of decide and peek.
 func fromReply(p *plan, reply []int64) Decision {
 	d := Decision{
 		Allowed: reply[0] == 1,
 		At:      time.UnixMicro(reply[2]),
 		Binding: int(reply[4]) - 1,
-		Rules:   make([]RuleState, len(p.bounds)),
+		Rules:   slices.Clone(p.states),
 	}
 	if d.Allowed {
-		d.Wait = time.Duration(reply[3]) * time.Microsecond
+		start := time.Duration(reply[3]) * time.Microsecond
+		d.Wait, d.overdue = max(0, start), max(0, -start)
 	} else {
 		d.RetryAfter = wait(reply[3])
 	}
-	for i, b := range p.bounds {
-		r := reply[5+5*i:]
-		d.Rules[i] = RuleState{
-			Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm,
-			Limited: r[0] == 1, Limit: b.Rule.Capacity(), Remaining: r[1],
-			RetryAfter: wait(r[2]), ResetAfter: wait(r[3]), window: window(b.Rule), maxWait: b.Rule.MaxWait,
-		}
+	for i := range d.Rules {
+		state, r := &d.Rules[i], reply[replyHead+replyRule*i:]
+		state.Limited, state.Remaining, state.RetryAfter, state.ResetAfter = r[0] == 1, r[1], wait(r[2]), wait(r[3])
 	}
 	if d.Allowed {
 		d.Binding = fewestLeft(d.Rules)
@@ -137,8 +148,9 @@ func fromReply(p *plan, reply []int64) Decision {
 	return d
 }
 
+// wait reads a time of a reply: whole microseconds, -1 for what no clock tells.
 func wait(us int64) time.Duration {
-	if us < 0 {
+	if us < 0 || us > int64(Unknown/time.Microsecond) {
 		return Unknown
 	}
 	return time.Duration(us) * time.Microsecond
@@ -146,8 +158,8 @@ func wait(us int64) time.Duration {
 
 func fewestLeft(rules []RuleState) int {
 	least := -1
-	for i, r := range rules {
-		if least < 0 || r.Remaining < rules[least].Remaining {
+	for i := range rules {
+		if least < 0 || rules[i].Remaining < rules[least].Remaining {
 			least = i
 		}
 	}

@@ -16,3 +16,6 @@ var (
 	// rule's max_wait or the context's deadline allows. Nothing was charged.
 	ErrPatience = errors.New("throttle: the wait is longer than allowed")
 )
+
+// errNoAnswer is ErrUnavailable's cause when Config.Timeout is over.
+var errNoAnswer = errors.New("no answer within")

@@ -2,7 +2,7 @@ package throttle
 
 import (
 	"context"
-	"strconv"
+	"time"
 
 	"github.com/headway-go/headway/lua"
 )
@@ -13,8 +13,9 @@ type Grant struct {
 	scope  string
 	id     string
 	cost   int64
-	places []int64
-	local  bool
+	places []int64   // where each rule put its units
+	from   time.Time // when the leases began to run, at the latest
+	local  bool      // taken from this process's share during an outage
 }
 
 // ID returns the attempt id under which it was granted.
@@ -45,17 +46,16 @@ func (l *Limiter) GiveBack(ctx context.Context, g Grant) error {
 		return nil
 	}
 	if len(g.places) != len(p.bounds) {
-		return nil
+		return nil // granted under another policy, which alone knows where its units are
 	}
-	args := make([]any, 0, 2+7*len(p.params))
-	args = append(args, l.clock(), g.id)
-	units := strconv.FormatInt(g.cost, 10)
-	for i, r := range p.params {
-		args = append(args, r[0], units, r[1], r[2], r[3], r[4], g.places[i])
+	c := newCall(lua.GiveBack.For(p.kinds), p.keyArgs, 1, 2+7*len(p.params), 1+len(p.bounds))
+	c.args = append(c.args, p.attempt(g.id), l.clock(), g.id)
+	for i := range p.params {
+		r := &p.params[i]
+		c.args = append(c.args, r[0], g.cost, r[1], r[2], r[3], r[4], g.places[i])
 	}
-	keys := append(append([]string(nil), p.keys...), p.provider+"@"+escape(g.id))
 	ctx = context.WithoutCancel(ctx)
-	if _, err := l.runner.run(ctx, call{script: scriptOf(lua.GiveBack, p.kinds), keys: keys, args: args}); err != nil {
+	if _, err := l.runner.run(ctx, c); err != nil {
 		return unavailable(ctx, "give back to", g.scope, err)
 	}
 	return nil

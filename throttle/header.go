@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -9,21 +10,25 @@ import (
 
 // Header returns the fields that tell an HTTP caller of the decision: RateLimit
 // and RateLimit-Policy of the IETF draft "RateLimit header fields for HTTP"
-// (draft-ietf-httpapi-ratelimit-headers), one item for each rate rule, named by
-// level and rule; and Retry-After, in whole seconds rounded up, for a denial
-// whose end a clock can tell. Rules are named by their place in the policy, so
-// no tenant's name leaves by a header.
+// (draft-ietf-httpapi-ratelimit-headers), one item for each rule; and
+// Retry-After, in whole seconds rounded up, for a denial whose end a clock can
+// tell. A rule is named by its place in the policy, payments/*:tenant, so that
+// no name that a task brought leaves by a header.
 func (d Decision) Header() http.Header {
 	h := http.Header{}
 	var limits, policies []string
-	for _, r := range d.Rules {
-		name := quoted(r.Pattern)
+	for i := range d.Rules {
+		r := &d.Rules[i]
+		name := quoted(r.Pattern + ":" + r.Rule)
 		limit := name + ";r=" + strconv.FormatInt(r.Remaining, 10)
 		if r.ResetAfter != Unknown {
 			limit += ";t=" + strconv.FormatInt(seconds(r.ResetAfter), 10)
 		}
 		policy := name + ";q=" + strconv.FormatInt(r.Limit, 10)
-		if r.window > 0 {
+		switch {
+		case r.Algorithm == Concurrency:
+			policy += `;qu="concurrent-requests"`
+		case r.window != Unknown:
 			policy += ";w=" + strconv.FormatInt(seconds(r.window), 10)
 		}
 		limits, policies = append(limits, limit), append(policies, policy)
@@ -38,10 +43,15 @@ func (d Decision) Header() http.Header {
 	return h
 }
 
-// window is how long a rule's limit takes to come back in full.
+// window is how long a rule's limit takes to come back in full, Unknown when no
+// clock tells.
 func window(r Rule) time.Duration {
-	if r.Algorithm == TokenBucket && r.Limit > 0 {
-		return time.Duration(float64(r.Per) * float64(r.Capacity()) / float64(r.Limit))
+	switch {
+	case r.Algorithm == Concurrency || r.Limit == 0:
+		return Unknown
+	case r.Algorithm == TokenBucket:
+		full := math.Ceil(float64(r.Per) / float64(r.Limit) * float64(r.Capacity()))
+		return time.Duration(min(full, float64(Unknown/2)))
 	}
 	return r.Per
 }

@@ -34,10 +34,6 @@ func (k keyspace) rule(b Bound) string {
 	return key
 }
 
-func (k keyspace) attempt(provider, id string) string {
-	return k.provider(provider) + "@" + escape(id)
-}
-
 func (k keyspace) members() string { return string(k) + ":members" }
 
 // escape writes a name so that none can end its part of a key, open a hash tag

@@ -2,9 +2,8 @@ package throttle
 
 import (
 	"context"
+	"sync"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/lua"
 )
@@ -14,88 +13,107 @@ import (
 type Lease struct {
 	limiter *Limiter
 	grant   Grant
-	keys    []string
+	plan    *plan
+	keys    []any
 	leases  []any
-	stop    context.CancelFunc
-	ended   chan struct{}
+	lost    context.CancelCauseFunc
+
+	mu    sync.Mutex
+	over  bool        // released or lost: nothing is renewed any more
+	ends  *time.Timer // cancels the run when the places run out
+	renew *time.Timer
 }
 
 // Hold keeps the places of an allowed decision while a run lasts: it renews them
 // every third of the shortest lease, and the context it returns ends with cause
-// ErrLeaseLost when they could not be renewed before they ran out. A handler
-// that ignores its context may then overlap with whoever got the place.
+// ErrLeaseLost at the moment when they have run out unrenewed, whatever Redis or
+// the network do meanwhile. A handler that ignores its context may then overlap
+// with whoever got the place.
 //
-// The Lease must be released. For a grant without concurrency rules there is
-// nothing to hold: the context is ctx itself and Release does nothing.
+// The Lease must be released, which ends the context too. For a grant without
+// concurrency rules there is nothing to hold: the context is ctx itself and
+// Release does nothing. Hold costs no round trip and a renewal one; between
+// renewals it keeps no goroutine.
 func (l *Limiter) Hold(ctx context.Context, g Grant) (context.Context, *Lease) {
-	none := &Lease{}
-	if g.Zero() || g.local {
-		return ctx, none
+	if g.Zero() {
+		return ctx, &Lease{}
 	}
 	p, err := l.plans.of(g.scope)
 	if err != nil || len(p.leases) == 0 {
-		return ctx, none
+		return ctx, &Lease{}
 	}
+	if g.local {
+		l.outage.hold(p, g)
+		return ctx, &Lease{limiter: l, grant: g, plan: p}
+	}
+	s := &Lease{limiter: l, grant: g, plan: p}
 	keys, leases, shortest := p.leaseKeys()
+	s.keys, s.leases = keys, leases
 	held, lost := context.WithCancelCause(ctx)
-	beat, stop := context.WithCancel(context.WithoutCancel(ctx))
-	lease := &Lease{limiter: l, grant: g, keys: keys, leases: leases, stop: stop, ended: make(chan struct{})}
-	go lease.keep(beat, shortest, lost)
-	return held, lease
+	s.lost = lost
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	left := shortest - time.Since(g.from)
+	s.ends = time.AfterFunc(left, func() { s.end(ErrLeaseLost) })
+	s.renew = time.AfterFunc(left-shortest+shortest/3, func() { s.beat(shortest) })
+	return held, s
 }
 
-// keep renews until it is stopped or the lease has run out.
-func (s *Lease) keep(ctx context.Context, lease time.Duration, lost context.CancelCauseFunc) {
-	defer close(s.ended)
-	ends := time.Now().Add(lease)
-	ticker := time.NewTicker(lease / 3)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		sent := time.Now()
-		held, err := s.renew(ctx, ends)
-		switch {
-		case err == nil && held:
-			ends = sent.Add(lease)
-		case ctx.Err() != nil:
-			return
-		case err == nil || !time.Now().Before(ends):
-			lost(ErrLeaseLost)
-			return
-		default:
-			ticker.Reset(min(lease/3, max(time.Until(ends)/4, time.Millisecond)))
-			continue
-		}
-		ticker.Reset(lease / 3)
+// beat renews once, and sets the time for the next renewal: a third of the lease
+// from now, or sooner after a failure.
+func (s *Lease) beat(lease time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), lease)
+	defer cancel()
+	sent := time.Now()
+	c := newCall(lua.Renew, s.keys, 0, 2+len(s.leases), 2)
+	c.args = append(append(c.args, s.limiter.clock(), s.grant.id), s.leases...)
+	reply, err := s.limiter.runner.run(ctx, c)
+	if err == nil && reply[0] != 1 {
+		s.end(ErrLeaseLost)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.over:
+	case err != nil:
+		s.renew.Reset(lease / 12)
+	default:
+		s.ends.Reset(lease - time.Since(sent))
+		s.renew.Reset(lease / 3)
 	}
 }
 
-func (s *Lease) renew(ctx context.Context, ends time.Time) (held bool, err error) {
-	ctx, cancel := context.WithDeadline(ctx, ends)
-	defer cancel()
-	args := append([]any{s.limiter.clock(), s.grant.id}, s.leases...)
-	reply, err := s.limiter.runner.run(ctx, call{script: scriptOf(lua.Renew, ""), keys: s.keys, args: args})
-	return err == nil && reply[0] == 1, err
+// end stops the renewals and ends the run's context, once.
+func (s *Lease) end(cause error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return
+	}
+	s.over = true
+	s.ends.Stop()
+	s.renew.Stop()
+	s.lost(cause)
 }
 
-// Release ends the lease and frees its places for whoever waits. It may be
-// called more than once, and with a context that has ended: it has its own
-// time-out. The error wraps ErrUnavailable when Redis could not be told; the
-// places are then free when the lease runs out. Costs one round trip.
+// Release ends the lease, and its context, and frees its places for whoever
+// waits. It may be called more than once, and with a context that has ended: it
+// has its own time-out. The error wraps ErrUnavailable when Redis could not be
+// told; the places are then free when the lease runs out. Costs one round trip.
 func (s *Lease) Release(ctx context.Context) error {
-	if s.limiter == nil {
+	switch {
+	case s.limiter == nil:
+		return nil
+	case s.grant.local:
+		s.limiter.outage.giveBack(s.plan, s.grant)
 		return nil
 	}
-	s.stop()
-	<-s.ended
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.limiter.cfg.Timeout)
-	defer cancel()
-	err := scriptOf(lua.Release, "").Run(ctx, s.limiter.runner.rdb, s.keys, s.grant.id).Err()
-	if err != nil && err != redis.Nil { //nolint:errorlint // go-redis returns Nil itself
+	s.end(context.Canceled)
+	ctx = context.WithoutCancel(ctx)
+	c := newCall(lua.Release, s.keys, 0, 1, 1)
+	c.args = append(c.args, s.grant.id)
+	if _, err := s.limiter.runner.run(ctx, c); err != nil {
 		return unavailable(ctx, "release a lease of", s.grant.scope, err)
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -89,6 +90,7 @@ type Limiter struct {
 	outage  *outage
 	members memberCount
 	rtt     fastest
+	ahead   atomic.Int64 // the furthest start ever asked for
 	clock   func() string // what scripts get for the time: "", or a test's own
 }
 
@@ -169,25 +171,22 @@ func (l *Limiter) Decide(ctx context.Context, req Request) (Decision, error) {
 	if err != nil {
 		return Decision{}, err
 	}
-	if err := ctx.Err(); err != nil {
+	if err := ended(ctx); err != nil {
 		return Decision{}, err
 	}
 	if len(p.bounds) == 0 {
 		return Decision{Allowed: true, Binding: -1}, nil
 	}
-	sent := time.Now()
-	reply, err := l.runner.run(ctx, l.decideCall(p, req))
-	took := time.Since(sent)
-	d := Decision{Binding: -1}
-	if err != nil {
-		d, err = l.withoutRedis(ctx, p, req, err)
-	} else {
-		l.outage.over()
+	a := l.attempt(p, req)
+	reply, err := l.runner.run(ctx, a.call())
+	took := time.Since(a.sent)
+	var d Decision
+	if err == nil {
+		l.outage.over(p)
 		l.rtt.saw(took)
-		d = fromReply(p, reply)
-		if d.Allowed {
-			d.Grant = Grant{scope: req.Scope, id: req.ID, cost: req.Cost, places: places(reply, len(p.bounds))}
-		}
+		d, err = a.answer(ctx, reply)
+	} else {
+		d, err = l.withoutRedis(ctx, p, req, err)
 	}
 	if l.cfg.Observer != nil {
 		l.cfg.Observer.Decided(d, took, err)
@@ -205,30 +204,13 @@ func (l *Limiter) Peek(ctx context.Context, req Request) (Decision, error) {
 	if len(p.bounds) == 0 {
 		return Decision{Allowed: true, Binding: -1}, nil
 	}
-	reply, err := l.runner.run(ctx, call{
-		script: scriptOf(lua.Peek, p.kinds), keys: p.keys, args: p.args(req.Cost, l.clock(), req.ID),
-	})
+	c := newCall(lua.Peek.For(p.kinds), p.keyArgs, 0, 2+6*len(p.bounds), replyHead+replyRule*len(p.bounds))
+	c.args = p.appendArgs(append(c.args, l.clock(), req.ID), req.Cost)
+	reply, err := l.runner.run(ctx, c)
 	if err != nil {
 		return Decision{}, unavailable(ctx, "peek at", req.Scope, err)
 	}
 	return fromReply(p, reply), nil
-}
-
-func (l *Limiter) decideCall(p *plan, req Request) call {
-	keys := make([]string, len(p.keys), len(p.keys)+1)
-	copy(keys, p.keys)
-	return call{
-		script: scriptOf(lua.Decide, p.kinds),
-		keys:   append(keys, p.provider+"@"+escape(req.ID)),
-		args:   p.args(req.Cost, l.clock(), req.ID, req.Ahead.Microseconds()),
-		// Whoever asked is gone: what was granted goes back.
-		orphaned: func(reply []int64) {
-			if reply[0] == 1 {
-				g := Grant{scope: req.Scope, id: req.ID, cost: req.Cost, places: places(reply, len(p.bounds))}
-				_ = l.GiveBack(context.Background(), g) // nobody is left to tell; the units expire by themselves
-			}
-		},
-	}
 }
 
 // prepare fills in what req leaves out and refuses what can never be granted.
@@ -250,6 +232,9 @@ func (l *Limiter) prepare(req *Request) (*plan, error) {
 		return nil, fmt.Errorf("throttle: Request.ID is %d bytes long; the most is %d", len(req.ID), maxIDBytes)
 	}
 	req.Ahead = min(max(req.Ahead, 0), MaxAhead)
+	if int64(req.Ahead) > l.ahead.Load() {
+		l.ahead.Store(int64(req.Ahead)) // of two at once either will do
+	}
 	return p, nil
 }
 
@@ -267,19 +252,24 @@ func NewID() string {
 	return string(id[:])
 }
 
-func places(reply []int64, rules int) []int64 {
-	out := make([]int64, rules)
-	for i := range out {
-		out[i] = reply[9+5*i]
-	}
-	return out
-}
-
 // unavailable says that Redis could not do what it was asked. A dead context is
 // the context's own error, not an outage.
 func unavailable(ctx context.Context, verb, scope string, err error) error {
-	if cause := ctx.Err(); cause != nil {
-		return cause
+	if dead := ended(ctx); dead != nil {
+		return dead
 	}
 	return fmt.Errorf("%w: %s %q: %w", ErrUnavailable, verb, scope, err)
+}
+
+// ended returns the error of a context that has ended. A deadline that has passed
+// counts before the context's own timer has told it: the client, whose
+// connections have the same deadline, may be quicker.
+func ended(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return nil
 }

@@ -34,6 +34,7 @@ func (l *Limiter) Join(ctx context.Context) {
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
+			l.members.seen.Store(0) // nobody counts it any more: it has no share
 			_, _ = l.join(context.WithoutCancel(ctx), id, 0) // if it fails, the stay runs out
 			return
 		}
@@ -43,8 +44,13 @@ func (l *Limiter) Join(ctx context.Context) {
 func (l *Limiter) join(ctx context.Context, id string, stay time.Duration) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
-	return scriptOf(lua.Join, "").Run(ctx, l.runner.rdb,
-		[]string{keyspace(l.cfg.Prefix).members()}, l.clock(), id, stay.Microseconds()).Int64()
+	c := newCall(lua.Join, []any{keyspace(l.cfg.Prefix).members()}, 0, 3, 1)
+	c.args = append(c.args, l.clock(), id, stay.Microseconds())
+	reply, err := c.send(ctx, l.runner.rdb)
+	if err != nil {
+		return 0, err
+	}
+	return reply[0], nil
 }
 
 // SharesLimits reports whether any rule of the policy has the failure policy

@@ -3,41 +3,62 @@ package throttle
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// outage is what a limiter knows while Redis does not answer: since when, and
+// outage is what a limiter knows while Redis does not decide: since when, and
 // what this process has spent of its shares meanwhile.
+//
+// Redis may fail for some keys and answer for others (one shard of a cluster is
+// down, one key holds a foreign value), so a share lasts until its own rule is
+// decided by Redis again, and the outage until nothing has failed for a moment.
 type outage struct {
 	logger *slog.Logger
+	on     atomic.Bool
 
 	mu     sync.Mutex
-	since  time.Time // zero while Redis answers
+	since  time.Time // zero while Redis decides
+	latest time.Time // of the failures
 	shares map[string]*share
 }
 
+// calm is how long nothing may fail before an outage is over.
+const calm = time.Second
+
 func newOutage(logger *slog.Logger) *outage {
-	return &outage{logger: logger}
+	return &outage{logger: logger, shares: map[string]*share{}}
 }
 
-// began notes that Redis did not answer, and tells it once.
+// began notes that Redis did not decide, and tells it once.
 func (o *outage) began(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.latest = time.Now()
 	if o.since.IsZero() {
-		o.since, o.shares = time.Now(), map[string]*share{}
+		o.since = o.latest
+		o.on.Store(true)
 		o.logger.Warn("redis does not decide; the rules' failure policies do", "error", err)
 	}
 }
 
-// over notes that Redis answered.
-func (o *outage) over() {
+// over notes that Redis decided under the rules of a plan.
+func (o *outage) over(p *plan) {
+	if !o.on.Load() {
+		return
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.since.IsZero() {
-		o.logger.Info("redis decides again", "outage", time.Since(o.since).Round(time.Millisecond))
-		o.since, o.shares = time.Time{}, nil
+	for _, key := range p.keys {
+		delete(o.shares, key)
+	}
+	if !o.since.IsZero() && time.Since(o.latest) >= calm {
+		o.logger.Info("redis decides again", "outage", o.latest.Sub(o.since).Round(time.Millisecond))
+		o.since = time.Time{}
+		o.on.Store(false)
+		clear(o.shares)
 	}
 }
 
@@ -46,7 +67,7 @@ func (o *outage) over() {
 // outweighs the others, and the answer always says that it is degraded.
 func (l *Limiter) withoutRedis(ctx context.Context, p *plan, req Request, cause error) (Decision, error) {
 	none := Decision{Binding: -1}
-	if err := ctx.Err(); err != nil {
+	if err := ended(ctx); err != nil {
 		return none, err
 	}
 	l.outage.began(cause)
@@ -56,75 +77,96 @@ func (l *Limiter) withoutRedis(ctx context.Context, p *plan, req Request, cause 
 			return none, unavailable(ctx, "decide for", req.Scope, cause)
 		}
 	}
-	d := l.outage.decide(p, req, live, time.Now())
-	d.Degraded = true
-	return d, nil
+	return l.outage.decide(p, req, live, time.Duration(l.ahead.Load())+l.cfg.Pad), nil
 }
 
-// decide grants req from this process's shares, under all of them or none.
-func (o *outage) decide(p *plan, req Request, live int64, now time.Time) Decision {
+// decide grants req from this process's shares, under all of them or none. What
+// Redis granted before may start as late as slack from now.
+func (o *outage) decide(p *plan, req Request, live int64, slack time.Duration) Decision {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	d := Decision{Allowed: true, Binding: -1, At: now, Rules: make([]RuleState, len(p.bounds))}
+	now := time.Now()
+	d := Decision{Allowed: true, Degraded: true, Binding: -1, At: now, Rules: slices.Clone(p.states)}
 	shares := make([]*share, len(p.bounds))
 	for i, b := range p.bounds {
-		d.Rules[i] = RuleState{
-			Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern,
-			Algorithm: b.Rule.Algorithm, Limit: b.Rule.Capacity(), Remaining: b.Rule.Capacity(),
-		}
 		if b.Rule.OnRedisError != FailShare {
 			continue
 		}
-		shares[i] = o.share(p.keys[i], b.Rule, live)
-		at := shares[i].fit(now, req.Cost)
+		shares[i] = o.share(p.keys[i], b.Rule, live, now, slack)
 		state := &d.Rules[i]
 		state.Limit = shares[i].capacity
-		state.Limited, state.RetryAfter = at > 0, at
-		if at > d.RetryAfter || d.Binding < 0 && at > 0 {
-			d.Allowed, d.RetryAfter, d.Binding = false, at, i
+		state.RetryAfter = shares[i].fit(now, req.Cost)
+		state.Limited = state.RetryAfter > 0
+		if state.RetryAfter > d.RetryAfter {
+			d.Allowed, d.RetryAfter, d.Binding = false, state.RetryAfter, i
 		}
-	}
-	if !d.Allowed {
-		return d
 	}
 	for i, s := range shares {
-		if s != nil {
-			s.take(now, req.ID, req.Cost)
-			d.Rules[i].Remaining = s.left(now)
+		if s == nil {
+			d.Rules[i].Remaining = d.Rules[i].Limit // open: nothing is counted
+			continue
 		}
+		if d.Allowed {
+			s.take(now, req.ID, req.Cost)
+		}
+		d.Rules[i].Remaining, d.Rules[i].ResetAfter = s.left(now), s.reset(now)
 	}
-	d.Binding = fewestLeft(d.Rules)
-	d.Grant = Grant{scope: req.Scope, id: req.ID, cost: req.Cost, local: true}
+	if d.Allowed {
+		d.Binding = fewestLeft(d.Rules)
+		d.Grant = Grant{scope: req.Scope, id: req.ID, cost: req.Cost, local: true}
+	}
 	return d
 }
 
-// maxShares bounds what an outage remembers; past it the oldest knowledge is
-// dropped and begins anew as fully spent, which is safe.
+// maxShares bounds what an outage remembers. Past it some share is dropped and,
+// should it be asked for again, begins anew as fully spent, which is safe.
 const maxShares = 10_000
 
-func (o *outage) share(key string, r Rule, live int64) *share {
-	if o.since.IsZero() {
-		o.since, o.shares = time.Now(), map[string]*share{}
-	}
+func (o *outage) share(key string, r Rule, live int64, now time.Time, slack time.Duration) *share {
 	s := o.shares[key]
 	if s == nil {
 		if len(o.shares) >= maxShares {
-			clear(o.shares)
+			o.drop()
 		}
-		s = newShare(r, live, time.Now())
+		s = newShare(r, live, now, slack)
 		o.shares[key] = s
 	}
 	return s
 }
 
+// drop forgets a share, one under which nothing runs.
+func (o *outage) drop() {
+	for key, s := range o.shares {
+		if len(s.held) == 0 {
+			delete(o.shares, key)
+			return
+		}
+	}
+}
+
+// hold keeps the places of a grant of this outage until they are given back:
+// its holder is in this process, and ends with it.
+func (o *outage) hold(p *plan, g Grant) {
+	o.each(p, func(s *share) {
+		if _, held := s.held[g.id]; held {
+			s.held[g.id] = forever
+		}
+	})
+}
+
 // giveBack frees the places that a grant of this outage holds; its units are few
 // and stay spent.
 func (o *outage) giveBack(p *plan, g Grant) {
+	o.each(p, func(s *share) { delete(s.held, g.id) })
+}
+
+// each visits the shares of a plan's concurrency rules.
+func (o *outage) each(p *plan, visit func(*share)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, i := range p.leases {
 		if s := o.shares[p.keys[i]]; s != nil {
-			delete(s.held, g.id)
+			visit(s)
 		}
 	}
 }

@@ -15,11 +15,13 @@ import (
 type plan struct {
 	scope    Scope
 	bounds   []Bound
-	provider string // the prefix of all its keys, hash tag included
-	keys     []string
-	params   [][]string // kind, then a, b, c, d of each rule; see lua/include/rules.lua
-	leases   []int      // which rules are concurrency rules
-	kinds    string     // in the order of lua.Kinds
+	provider string      // the prefix of all its keys, hash tag included
+	keys     []string    // of the rules
+	keyArgs  []any       // the same, as the client takes them
+	params   [][5]any    // kind, a, b, c, d of each rule; see lua/include/rules.lua
+	states   []RuleState // what is known of each rule before it is asked
+	leases   []int       // which rules are concurrency rules
+	kinds    string      // in the order of lua.Kinds
 }
 
 // The sliding window counts in cells of a grain, and a unit leaves less than a
@@ -48,10 +50,19 @@ func newPlan(keys keyspace, scope Scope, bounds []Bound, pad time.Duration) *pla
 	p := &plan{scope: scope, bounds: bounds, provider: keys.provider(scope.Provider())}
 	present := map[byte]bool{}
 	for i, b := range bounds {
-		params := ruleParams(b.Rule, pad)
-		present[params[0][0]] = true
-		p.keys = append(p.keys, keys.rule(b))
+		kind, numbers := ruleParams(b.Rule, pad)
+		present[kind] = true
+		key := keys.rule(b)
+		p.keys, p.keyArgs = append(p.keys, key), append(p.keyArgs, key)
+		params := [5]any{string(kind)}
+		for j, n := range numbers {
+			params[j+1] = strconv.FormatInt(n, 10)
+		}
 		p.params = append(p.params, params)
+		p.states = append(p.states, RuleState{
+			Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm,
+			Limit: b.Rule.Capacity(), window: window(b.Rule), maxWait: b.Rule.MaxWait,
+		})
 		if b.Rule.Algorithm == Concurrency {
 			p.leases = append(p.leases, i)
 		}
@@ -71,30 +82,23 @@ func newPlan(keys keyspace, scope Scope, bounds []Bound, pad time.Duration) *pla
 // A token bucket has no window. The pad slows it by pad/per, which keeps its
 // bound over any per and longer; a margin, which is to keep it over any length
 // of time, is demanded before a unit is, pad included, and leaves the rate alone.
-func ruleParams(r Rule, pad time.Duration) []string {
+func ruleParams(r Rule, pad time.Duration) (kind byte, numbers [4]int64) {
 	slack := (pad + r.Margin).Microseconds()
 	per := r.Per.Microseconds()
-	params := func(kind string, numbers ...int64) []string {
-		out := []string{kind}
-		for _, n := range numbers {
-			out = append(out, strconv.FormatInt(n, 10))
-		}
-		return out
-	}
 	switch r.Algorithm {
 	case TokenBucket:
 		if r.Margin == 0 {
 			per, slack = per+slack, 0
 		}
 		rate, unit := bucketRate(r.Limit, per, slack, r.Capacity())
-		return params("T", rate, unit, min(r.Capacity(), maxParts/unit), slack)
+		return 'T', [4]int64{rate, unit, min(r.Capacity(), maxParts/unit), slack}
 	case SlidingWindow:
 		window := per + slack
-		return params("S", r.Limit, window, grain(r.Limit, window), 0)
+		return 'S', [4]int64{r.Limit, window, grain(r.Limit, window)}
 	case FixedWindow:
-		return params("F", r.Limit, per, min(slack, per/2), 0)
+		return 'F', [4]int64{r.Limit, per, min(slack, per/2)}
 	default:
-		return params("C", r.Limit, r.Lease.Microseconds(), 0, 0)
+		return 'C', [4]int64{r.Limit, r.Lease.Microseconds()}
 	}
 }
 
@@ -149,26 +153,23 @@ func gcd(a, b int64) int64 {
 	return a
 }
 
-// args returns the arguments of a script that reads six for each rule.
-func (p *plan) args(cost int64, first ...any) []any {
-	units := strconv.FormatInt(cost, 10)
-	out := make([]any, 0, len(first)+6*len(p.params))
-	out = append(out, first...)
-	for _, r := range p.params {
-		c := units
-		if r[0] == "C" {
-			c = "1"
-		}
-		out = append(out, r[0], c, r[1], r[2], r[3], r[4])
+// attempt returns the key of the grant under an attempt id.
+func (p *plan) attempt(id string) string { return p.provider + "@" + escape(id) }
+
+// appendArgs appends the six arguments of each rule.
+func (p *plan) appendArgs(args []any, cost int64) []any {
+	for i := range p.params {
+		r := &p.params[i]
+		args = append(args, r[0], cost, r[1], r[2], r[3], r[4])
 	}
-	return out
+	return args
 }
 
 // leaseKeys returns the keys of the concurrency rules and their leases in µs.
-func (p *plan) leaseKeys() (keys []string, leases []any, shortest time.Duration) {
+func (p *plan) leaseKeys() (keys, leases []any, shortest time.Duration) {
 	for _, i := range p.leases {
 		lease := p.bounds[i].Rule.Lease
-		keys = append(keys, p.keys[i])
+		keys = append(keys, p.keyArgs[i])
 		leases = append(leases, lease.Microseconds())
 		if shortest == 0 || lease < shortest {
 			shortest = lease

@@ -2,45 +2,66 @@ package throttle
 
 import "time"
 
-// share is one process's part of a limit while Redis cannot answer: the limit
-// divided by the live processes last seen, rounded down. It begins as spent, as
-// if the whole share had gone out in the moment that Redis was lost, since what
-// went out before is not known here: so the outage itself adds nothing.
+// share is one process's part of a limit while Redis cannot decide: the limit
+// divided by the live processes last seen, rounded down. What this process and
+// others were granted before is not known here, so a share begins as if all of
+// it had been spent in the last moment that a grant of Redis's can start: the
+// outage itself adds nothing.
+//
+// A token bucket's burst is at least 1 in each process, whatever their number,
+// since it could admit nothing otherwise. What shares have spent is not known to
+// Redis when it decides again.
 type share struct {
 	rule     Rule
 	limit    int64
 	capacity int64
+	slack    time.Duration
 
 	spent []spending           // sliding and fixed windows, oldest first
 	full  time.Time            // token bucket: when it will be full
-	held  map[string]time.Time // concurrency: the end of each lease
+	held  map[string]time.Time // concurrency: the end of each run's place
+	opens time.Time            // concurrency: when every lease in Redis has run out
 }
 
+// spending is what was spent within a short while, and counts from its end.
 type spending struct {
-	at    time.Time
-	units int64
+	from, at time.Time
+	units    int64
 }
 
-func newShare(r Rule, live int64, now time.Time) *share {
-	s := &share{rule: r, limit: r.Limit / live, held: map[string]time.Time{}}
+// shareGrain is how many spendings a window is divided into at most: more would
+// only cost memory.
+const shareGrain = 256
+
+// forever is when a place ends whose holder keeps it.
+var forever = time.Unix(1<<40, 0)
+
+func newShare(r Rule, live int64, now time.Time, slack time.Duration) *share {
+	s := &share{rule: r, limit: r.Limit / live, slack: slack}
 	s.capacity = s.limit
+	last := now.Add(slack)
 	switch r.Algorithm {
 	case TokenBucket:
 		s.capacity = max(1, r.Burst/live)
-		s.full = now.Add(s.unit(s.capacity))
+		s.full = last.Add(s.unit(s.capacity))
 	case SlidingWindow, FixedWindow:
-		s.spent = []spending{{now, s.limit}}
+		s.spent = []spending{{last, last, s.limit}}
 	case Concurrency:
+		s.held, s.opens = map[string]time.Time{}, last.Add(r.Lease)
 	}
 	return s
 }
 
+// window is the length of the rule's window. What is granted here may start as
+// late as what Redis grants.
+func (s *share) window() time.Duration { return s.rule.Per + s.rule.Margin + s.slack }
+
 // unit is how long a token bucket takes to refill n units.
 func (s *share) unit(n int64) time.Duration {
 	if s.limit == 0 {
-		return Unknown
+		return maxTime
 	}
-	return time.Duration(float64(s.rule.Per+s.rule.Margin) / float64(s.limit) * float64(n))
+	return time.Duration(min(float64(s.window())/float64(s.limit)*float64(n), float64(Unknown/4)))
 }
 
 // fit returns how long until the share admits cost: 0 now, Unknown never by itself.
@@ -69,22 +90,46 @@ func (s *share) fit(now time.Time, cost int64) time.Duration {
 }
 
 func (s *share) fitRun(now time.Time) time.Duration {
+	if now.Before(s.opens) {
+		return s.opens.Sub(now)
+	}
 	if int64(len(s.held)) < s.limit {
 		return 0
 	}
-	first := Unknown
+	first := forever
 	for _, ends := range s.held {
-		first = min(first, ends.Sub(now))
+		if ends.Before(first) {
+			first = ends
+		}
 	}
-	return first
+	return untilEnd(first, now)
 }
 
-// leaves is when what was spent at a moment can be spent again.
-func (s *share) leaves(at time.Time) time.Time {
-	if s.rule.Algorithm == FixedWindow {
-		return at.Truncate(s.rule.Per).Add(s.rule.Per)
+// untilEnd is Unknown for a place that its holder keeps.
+func untilEnd(ends, now time.Time) time.Duration {
+	if ends.Equal(forever) {
+		return Unknown
 	}
-	return at.Add(s.rule.Per + s.rule.Margin)
+	return max(0, ends.Sub(now))
+}
+
+// leaves is when what was spent at a moment can be spent again. Fixed windows
+// begin where Redis has them begin, at the Unix epoch.
+func (s *share) leaves(at time.Time) time.Time {
+	if s.rule.Algorithm != FixedWindow {
+		return at.Add(s.window())
+	}
+	per := s.rule.Per.Microseconds()
+	into := time.Duration(at.UnixMicro()%per)*time.Microsecond + time.Duration(at.Nanosecond()%1000)
+	return at.Add(s.rule.Per - into)
+}
+
+// together tells whether what is spent now may stand with what was spent last.
+func (s *share) together(last spending, now time.Time) bool {
+	if s.rule.Algorithm == FixedWindow {
+		return s.leaves(last.at).Equal(s.leaves(now))
+	}
+	return !now.Before(last.at) && now.Sub(last.from) < s.window()/shareGrain
 }
 
 func (s *share) forget(now time.Time) {
@@ -108,7 +153,11 @@ func (s *share) take(now time.Time, id string, cost int64) {
 	case Concurrency:
 		s.held[id] = now.Add(s.rule.Lease)
 	case SlidingWindow, FixedWindow:
-		s.spent = append(s.spent, spending{now, cost})
+		if n := len(s.spent) - 1; n >= 0 && s.together(s.spent[n], now) {
+			s.spent[n].at, s.spent[n].units = now, s.spent[n].units+cost
+			return
+		}
+		s.spent = append(s.spent, spending{now, now, cost})
 	}
 }
 
@@ -121,6 +170,9 @@ func (s *share) left(now time.Time) int64 {
 		owed := float64(max(0, s.full.Sub(now))) / float64(s.unit(1))
 		return max(0, s.capacity-int64(owed+0.999999))
 	case Concurrency:
+		if now.Before(s.opens) {
+			return 0
+		}
 		return max(0, s.limit-int64(len(s.held)))
 	case SlidingWindow, FixedWindow:
 	}
@@ -129,4 +181,25 @@ func (s *share) left(now time.Time) int64 {
 		left -= one.units
 	}
 	return max(0, left)
+}
+
+// reset is how long until the share is as if unused.
+func (s *share) reset(now time.Time) time.Duration {
+	last := s.full
+	switch s.rule.Algorithm {
+	case TokenBucket:
+	case Concurrency:
+		last = s.opens
+		for _, ends := range s.held {
+			if ends.After(last) {
+				last = ends
+			}
+		}
+	case SlidingWindow, FixedWindow:
+		if len(s.spent) == 0 {
+			return 0
+		}
+		last = s.leaves(s.spent[len(s.spent)-1].at)
+	}
+	return untilEnd(last, now)
 }

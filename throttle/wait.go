@@ -25,18 +25,17 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 			return d, err
 		}
 		if err := req.await(ctx, d.Wait); err != nil {
-			return Decision{Binding: -1}, l.putBack(ctx, d.Grant, err)
+			return Decision{Binding: -1}, errors.Join(err, l.GiveBack(ctx, d.Grant))
 		}
-		late := time.Since(asked) - d.Wait - l.rtt.least()
+		late := time.Since(asked) - d.Wait - l.rtt.least() + d.overdue
 		if len(d.Rules) == 0 || d.Degraded || late <= l.cfg.Pad {
 			return d, nil
 		}
-		if tries == maxLate {
-			err = l.GiveBack(ctx, d.Grant)
-			return Decision{RetryAfter: l.cfg.Pad, Rules: d.Rules, Binding: d.Binding, At: d.At}, err
-		}
 		if err := l.GiveBack(ctx, d.Grant); err != nil {
 			return Decision{Binding: -1}, err
+		}
+		if tries == maxLate {
+			return Decision{RetryAfter: l.cfg.Pad, Rules: d.Rules, Binding: d.Binding, At: d.At}, nil
 		}
 		req.ID = ""
 	}
@@ -51,41 +50,48 @@ const maxLate = 4
 // with package worker.
 //
 // It returns an error that wraps ErrPatience, at once and charging nothing, when
-// the wait would outlast ctx's deadline or a rule's max_wait; ctx's error when
-// it ends first, with the units given back; otherwise the errors of Decide. An
-// outage under a closed rule is waited out. Costs one round trip for each time
-// it has to ask again.
+// the wait is known to outlast ctx's deadline or a rule's max_wait; ctx's error
+// when it ends first, with the units given back; otherwise the errors of Decide.
+// An outage under a closed rule is waited out, for as long as max_wait allows.
+// Costs one round trip for each time it has to ask again.
 func (l *Limiter) Wait(ctx context.Context, req Request) (Decision, error) {
+	p, err := l.prepare(&req)
+	if err != nil {
+		return Decision{}, err
+	}
 	began := time.Now()
-	req.Ahead = max(req.Ahead, waitAhead)
+	ahead := max(req.Ahead, waitAhead)
 	for {
+		// A start is taken only where it would not outlast anybody's patience.
+		req.Ahead = min(ahead, p.patience(time.Since(began)), untilDeadline(ctx))
 		d, err := l.Start(ctx, req)
-		pause := outagePause
+		var pause time.Duration
 		switch {
 		case err == nil && d.Allowed:
 			return d, nil
 		case err == nil:
-			if err := patience(ctx, d, time.Since(began)); err != nil {
-				return d, err
-			}
+			err = tooLong(ctx, d, time.Since(began))
 			pause = d.Recheck(req.Ahead)
-		case !isUnavailable(err):
+			req.ID = NewID()
+		case errors.Is(err, ErrUnavailable):
+			// Asked again under its ID, an attempt that was granted before its
+			// reply was lost is not charged twice.
+			if waited := time.Since(began); p.patience(waited) > 0 {
+				err = nil
+			} else {
+				err = fmt.Errorf("%w: asked for %s: %w", ErrPatience, waited.Round(time.Millisecond), err)
+			}
+			pause = outagePause
+		}
+		if err != nil {
 			return d, err
 		}
+		pause = min(pause, max(p.patience(time.Since(began)), time.Millisecond))
 		if err := sleep(ctx, pause); err != nil {
 			return Decision{Binding: -1}, err
 		}
-		req.ID = ""
 	}
 }
-
-// putBack gives a grant back on the way out with err. Units that could not be
-// given back stay spent, which is safe; both errors are told.
-func (l *Limiter) putBack(ctx context.Context, g Grant, err error) error {
-	return errors.Join(err, l.GiveBack(ctx, g))
-}
-
-func isUnavailable(err error) bool { return errors.Is(err, ErrUnavailable) }
 
 const (
 	waitAhead   = 250 * time.Millisecond
@@ -107,13 +113,34 @@ func (d Decision) Recheck(ahead time.Duration) time.Duration {
 	return max(pause-ahead/2, time.Millisecond)
 }
 
-// patience refuses a wait that is known to be too long.
-func patience(ctx context.Context, d Decision, waited time.Duration) error {
-	if deadline, ok := ctx.Deadline(); ok && d.RetryAfter != Unknown && d.RetryAfter > time.Until(deadline) {
-		return fmt.Errorf("%w: allowed in %s, after the context's deadline in %s: %w",
-			ErrPatience, d.RetryAfter, time.Until(deadline).Round(time.Millisecond), context.DeadlineExceeded)
+// patience returns how much longer a request may wait for the least patient of
+// its rules, 0 when no longer.
+func (p *plan) patience(waited time.Duration) time.Duration {
+	left := Unknown
+	for _, b := range p.bounds {
+		if b.Rule.MaxWait > 0 {
+			left = min(left, max(0, b.Rule.MaxWait-waited))
+		}
 	}
-	for _, r := range d.Rules {
+	return left
+}
+
+// untilDeadline returns how long ctx lasts.
+func untilDeadline(ctx context.Context) time.Duration {
+	if deadline, ok := ctx.Deadline(); ok {
+		return time.Until(deadline)
+	}
+	return Unknown
+}
+
+// tooLong refuses a wait that is known to outlast ctx or a rule that it is for.
+func tooLong(ctx context.Context, d Decision, waited time.Duration) error {
+	if left := untilDeadline(ctx); d.RetryAfter != Unknown && d.RetryAfter > left {
+		return fmt.Errorf("%w: allowed in %s, after the context's deadline in %s: %w",
+			ErrPatience, d.RetryAfter, left.Round(time.Millisecond), context.DeadlineExceeded)
+	}
+	for i := range d.Rules {
+		r := &d.Rules[i]
 		if r.Limited && r.maxWait > 0 && (waited >= r.maxWait || r.RetryAfter != Unknown && waited+r.RetryAfter > r.maxWait) {
 			return fmt.Errorf("%w: rule %s of %s asks for %s more after %s; its max_wait is %s",
 				ErrPatience, r.Rule, r.Scope, r.RetryAfter, waited.Round(time.Millisecond), r.maxWait)

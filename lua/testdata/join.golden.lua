@@ -6,7 +6,7 @@
 -- ARGV[2]  member   id of the caller.
 -- ARGV[3]  stay     integer µs > 0 that the caller counts as live; 0 leaves.
 --
--- Returns  live, how many members there are, the caller included while it stays
+-- Returns  {live}, how many members there are, the caller included while it stays
 --
 -- Writes   KEYS[1].
 -- Source   docs/operations.md#when-redis-cannot-answer
@@ -76,4 +76,4 @@ else
   redis.call('ZADD', KEYS[1], whole(now + stay), ARGV[2])
   keep(KEYS[1], stay)
 end
-return redis.call('ZCARD', KEYS[1])
+return { redis.call('ZCARD', KEYS[1]) }

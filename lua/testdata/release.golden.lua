@@ -4,7 +4,7 @@
 --
 -- ARGV[1]     member    the attempt id.
 --
--- Returns  freed, how many places it held
+-- Returns  {freed}, how many places it held
 --
 -- Writes   KEYS[1..n].
 -- Source   docs/algorithms.md#concurrency
@@ -13,4 +13,4 @@ local freed = 0
 for i = 1, #KEYS do
   freed = freed + redis.call('ZREM', KEYS[i], ARGV[1])
 end
-return freed
+return { freed }

@@ -1,0 +1,234 @@
+package throttle
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// runner sends script calls. Calls that come while others are on the way are
+// sent together, in one pipeline, as soon as those are back: there is no timer
+// to wait for company, and a lone call is sent at once by its own caller.
+type runner struct {
+	rdb       redis.UniversalClient
+	timeout   time.Duration
+	unbatched bool
+
+	mu      sync.Mutex
+	sending int
+	queue   []*pending
+}
+
+const (
+	maxSenders = 2
+	maxBatch   = 128
+)
+
+func newRunner(rdb redis.UniversalClient, timeout time.Duration, unbatched bool) *runner {
+	return &runner{rdb: rdb, timeout: timeout, unbatched: unbatched}
+}
+
+// run sends c and returns its reply. A caller whose context ends while others
+// send for it leaves at once; one that sends for itself leaves when the client
+// does. Either way what may have been granted to it is given back.
+func (r *runner) run(ctx context.Context, c call) ([]int64, error) {
+	if err := ended(ctx); err != nil {
+		return nil, err
+	}
+	if r.unbatched {
+		return r.alone(ctx, c)
+	}
+	r.mu.Lock()
+	if r.sending < maxSenders {
+		r.sending++
+		r.mu.Unlock()
+		defer r.next()
+		return r.alone(ctx, c)
+	}
+	p := newPending(ctx, c, r.timeout)
+	r.queue = append(r.queue, p)
+	r.mu.Unlock()
+	return p.wait()
+}
+
+// alone sends one call under its caller's context.
+func (r *runner) alone(ctx context.Context, c call) ([]int64, error) {
+	bounded, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	reply, err := c.send(bounded, r.rdb)
+	if err == nil {
+		return reply, nil
+	}
+	if ended(ctx) != nil {
+		if c.attempt != nil {
+			go r.settle(c)
+		}
+	} else if ended(bounded) != nil {
+		err = fmt.Errorf("%w %s: %v", errNoAnswer, r.timeout, err) //nolint:errorlint // a deadline of ours is not the caller's
+	}
+	return nil, err
+}
+
+// settle learns what became of a call whose caller has gone: it asks again under
+// the same attempt id.
+func (r *runner) settle(c call) {
+	ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
+	defer cancel()
+	if reply, err := c.send(ctx, r.rdb); err == nil {
+		c.attempt.orphaned(reply)
+	}
+}
+
+// next ends a sender's turn: whoever queued meanwhile goes out in a goroutine of
+// its own, so that the caller who sent alone need not wait for them.
+func (r *runner) next() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.queue) == 0 {
+		r.sending--
+		return
+	}
+	go r.drain()
+}
+
+// drain sends what has queued, batch after batch, until nothing has.
+func (r *runner) drain() {
+	var batch []*pending
+	for {
+		r.mu.Lock()
+		if len(r.queue) == 0 {
+			r.sending--
+			r.mu.Unlock()
+			return
+		}
+		n := min(len(r.queue), maxBatch)
+		batch = append(batch[:0], r.queue[:n]...)
+		rest := copy(r.queue, r.queue[n:])
+		clear(r.queue[rest:])
+		r.queue = r.queue[:rest]
+		r.mu.Unlock()
+		r.together(batch)
+	}
+}
+
+// together sends a batch in one pipeline, and again by its text whatever the
+// server did not know by its hash.
+func (r *runner) together(batch []*pending) {
+	ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
+	defer cancel()
+	batch = stillWanted(batch)
+	cmds := r.pipeline(ctx, batch, call.command)
+	var unknown []*pending
+	for i, p := range batch {
+		if unknownScript(cmds[i].Err()) {
+			unknown = append(unknown, p)
+			continue
+		}
+		p.finish(p.call.result(cmds[i]))
+	}
+	if len(unknown) == 0 {
+		return
+	}
+	cmds = r.pipeline(ctx, unknown, call.text)
+	for i, p := range unknown {
+		p.finish(p.call.result(cmds[i]))
+	}
+}
+
+func (r *runner) pipeline(ctx context.Context, batch []*pending, as func(call, context.Context) *redis.IntSliceCmd) []*redis.IntSliceCmd {
+	cmds := make([]*redis.IntSliceCmd, len(batch))
+	pipe := r.rdb.Pipeline()
+	for i, p := range batch {
+		cmds[i] = as(p.call, ctx)
+		_ = pipe.Process(ctx, cmds[i]) // queues it
+	}
+	_, _ = pipe.Exec(ctx) // every command has its own error
+	return cmds
+}
+
+// stillWanted drops the calls whose callers have gone before they were sent.
+func stillWanted(batch []*pending) []*pending {
+	wanted := batch[:0]
+	for _, p := range batch {
+		if p.state.Load() != left {
+			wanted = append(wanted, p)
+		}
+	}
+	return wanted
+}
+
+type outcome struct {
+	reply []int64
+	err   error
+}
+
+// pending is a call that waits to be sent together with others.
+type pending struct {
+	call    call
+	ctx     context.Context //nolint:containedctx // it waits in a queue with its caller's context
+	timeout time.Duration
+	timer   *time.Timer
+	state   atomic.Int32
+	done    chan outcome
+}
+
+const (
+	waiting int32 = iota
+	finished
+	left
+)
+
+// idle keeps the pending calls that are over: each has a timer and a channel.
+var idle = sync.Pool{New: func() any {
+	timer := time.NewTimer(time.Hour)
+	timer.Stop()
+	return &pending{timer: timer, done: make(chan outcome, 1)}
+}}
+
+func newPending(ctx context.Context, c call, timeout time.Duration) *pending {
+	p := idle.Get().(*pending) //nolint:forcetypeassert // the pool holds nothing else
+	p.call, p.ctx, p.timeout = c, ctx, timeout
+	p.state.Store(waiting)
+	p.timer.Reset(timeout)
+	return p
+}
+
+// wait returns what becomes of the call, or leaves it to be orphaned when its
+// time is over.
+func (p *pending) wait() ([]int64, error) {
+	var err error
+	select {
+	case out := <-p.done:
+		return p.over(out)
+	case <-p.ctx.Done():
+		err = p.ctx.Err()
+	case <-p.timer.C:
+		err = fmt.Errorf("%w %s", errNoAnswer, p.timeout)
+	}
+	if !p.state.CompareAndSwap(waiting, left) {
+		return p.over(<-p.done)
+	}
+	p.timer.Stop()
+	return nil, err
+}
+
+// over puts p away for another call.
+func (p *pending) over(out outcome) ([]int64, error) {
+	p.timer.Stop()
+	p.call, p.ctx = call{}, nil
+	idle.Put(p)
+	return out.reply, out.err
+}
+
+// finish hands the outcome to the caller, or to nobody when it has left.
+func (p *pending) finish(reply []int64, err error) {
+	if p.state.CompareAndSwap(waiting, finished) {
+		p.done <- outcome{reply, err}
+	} else if err == nil && p.call.attempt != nil {
+		go p.call.attempt.orphaned(reply)
+	}
+}
