@@ -48,7 +48,10 @@ func (l *Limiter) Hold(ctx context.Context, g Grant) (context.Context, *Lease) {
 	}
 	s := &Lease{limiter: l, grant: g, plan: p}
 	keys, leases, shortest := p.leaseKeys()
-	s.keys, s.leases = keys, leases
+	s.leases = leases
+	for _, key := range keys {
+		s.keys = append(s.keys, key)
+	}
 	held, lost := context.WithCancelCause(ctx)
 	s.lost = lost
 	s.mu.Lock()

@@ -166,10 +166,10 @@ func (p *plan) appendArgs(args []any, cost int64) []any {
 }
 
 // leaseKeys returns the keys of the concurrency rules and their leases in µs.
-func (p *plan) leaseKeys() (keys, leases []any, shortest time.Duration) {
+func (p *plan) leaseKeys() (keys []string, leases []any, shortest time.Duration) {
 	for _, i := range p.leases {
 		lease := p.bounds[i].Rule.Lease
-		keys = append(keys, p.keyArgs[i])
+		keys = append(keys, p.keys[i])
 		leases = append(leases, lease.Microseconds())
 		if shortest == 0 || lease < shortest {
 			shortest = lease
