@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -102,6 +103,45 @@ func TestBatchKeepsOrder(t *testing.T) {
 	}
 	if !slices.Equal(pending(t, rdb, name), wantIDs(n)) {
 		t.Error("asynq will not run them in order")
+	}
+}
+
+// TestBatchFirstOfTwo holds that "of two entries with the same id and queue the
+// first is enqueued", also where one of them is delayed and Redis has only one
+// of asynq's two scripts.
+func TestBatchFirstOfTwo(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.NewServer(t).Client(t)
+	client := queue.NewClient(rdb, queue.ClientConfig{})
+	const pairs = 50
+	for round, loaded := range []time.Duration{0, time.Hour} {
+		for _, first := range []time.Duration{0, time.Hour} {
+			if err := rdb.ScriptFlush(t.Context()).Err(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := client.Enqueue(t.Context(), queue.Task{Type: "mail", Scope: "a", Delay: loaded}); err != nil {
+				t.Fatal(err)
+			}
+			sum, err := client.EnqueueBatch(t.Context(), queue.Number(func(yield func(queue.Task) bool) {
+				for i := range 2 * pairs {
+					task := queue.Task{Type: "mail", Scope: "a", ID: fmt.Sprintf("%d-%v-%d", round, first, i/2), Delay: first}
+					if i%2 == 1 {
+						task.Delay = time.Hour - first
+					}
+					if !yield(task) {
+						return
+					}
+				}
+			}), func(r queue.Result) {
+				want := []queue.State{queue.Enqueued, queue.Duplicate}[(r.Line-1)%2]
+				if r.State != want {
+					t.Errorf("loaded %v, line %d, id %s: %s", loaded, r.Line, r.ID, r.State)
+				}
+			})
+			if (sum != queue.Summary{Enqueued: pairs, Duplicate: pairs}) || err != nil {
+				t.Errorf("%+v %v", sum, err)
+			}
+		}
 	}
 }
 

@@ -115,7 +115,7 @@ func (c *Client) prepare(ctx context.Context, e Entry) *item {
 	if it.task, err = t.asynqTask(now); err != nil {
 		return it.refuse(Invalid, &InvalidError{Faults: []Fault{{Reason: err.Error(), Err: err}}})
 	}
-	if it.call, err = record(ctx, c.asynq, it.task); err != nil {
+	if it.call, err = record(ctx, c.asynq, t.Queue, it.task); err != nil {
 		return it.fail(err)
 	}
 	return it

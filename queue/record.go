@@ -19,6 +19,7 @@ import (
 
 // call is one script call of asynq's, first written down and then answered.
 type call struct {
+	queue  string
 	source string // of the script
 	sha    string
 	keys   []string
@@ -70,8 +71,8 @@ func (r *recorder) Eval(ctx context.Context, script string, keys []string, args 
 }
 
 // record has asynq build the call that would enqueue the task.
-func record(ctx context.Context, client *asynq.Client, task *asynq.Task) (*call, error) {
-	c := &call{}
+func record(ctx context.Context, client *asynq.Client, queue string, task *asynq.Task) (*call, error) {
+	c := &call{queue: queue}
 	if _, err := client.EnqueueContext(context.WithValue(ctx, callKey{}, c), task); err != nil {
 		return nil, err
 	}
@@ -90,10 +91,14 @@ func (c *call) meaning(ctx context.Context, client *asynq.Client, task *asynq.Ta
 // exec sends the calls in one pipeline, in order. Each has its answer then, be
 // it an error.
 func exec(ctx context.Context, rdb redis.UniversalClient, calls []*call) {
+	known := newScripts(calls)
 	pipeline(ctx, rdb, calls, func(p redis.Pipeliner, c *call) *redis.Cmd {
+		if known.first(c) {
+			return p.Eval(ctx, c.source, c.keys, c.args...)
+		}
 		return p.EvalSha(ctx, c.sha, c.keys, c.args...)
 	})
-	var unknown []*call // Redis has restarted, or never saw the script
+	var unknown []*call // Redis has lost its scripts meanwhile
 	for _, c := range calls {
 		if redis.HasErrorPrefix(c.answer.Err(), "NOSCRIPT") {
 			unknown = append(unknown, c)
@@ -102,6 +107,33 @@ func exec(ctx context.Context, rdb redis.UniversalClient, calls []*call) {
 	pipeline(ctx, rdb, unknown, func(p redis.Pipeliner, c *call) *redis.Cmd {
 		return p.Eval(ctx, c.source, c.keys, c.args...)
 	})
+}
+
+// scripts are those that a pipeline has brought along. asynq has one script for
+// what runs at once and another for what waits; were Redis to lack but one of
+// them, its calls would be sent again behind the others, and of two tasks with
+// one id the second would be enqueued.
+type scripts map[scriptOf]bool
+
+// scriptOf names a script at a queue: in a cluster each queue has its own node.
+type scriptOf struct{ sha, queue string }
+
+// newScripts returns nil for a call that stands alone: no order can be lost.
+func newScripts(calls []*call) scripts {
+	if len(calls) < 2 {
+		return nil
+	}
+	return scripts{}
+}
+
+// first tells whether the pipeline must bring the call's script along.
+func (s scripts) first(c *call) bool {
+	key := scriptOf{c.sha, c.queue}
+	if s == nil || s[key] {
+		return false
+	}
+	s[key] = true
+	return true
 }
 
 func pipeline(ctx context.Context, rdb redis.UniversalClient, calls []*call, send func(redis.Pipeliner, *call) *redis.Cmd) {
