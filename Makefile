@@ -56,6 +56,7 @@ test/short: ## The quick tests, without the race detector
 	go test -short -shuffle=on -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) $(PKG)
 
 bench: ## Every benchmark, one after the other
+	@test/setup.sh
 	go test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -count $(COUNT) -benchmem -timeout 60m $(TESTFLAGS) $(PKG)
 
 fuzz: ## Every fuzz target, one after the other
