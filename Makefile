@@ -53,6 +53,7 @@ test: ## Every test with the race detector; installs redis-server if it is missi
 	go test $(RACE) -shuffle=on -count=1 -p 1 -timeout $(TIMEOUT) $(TESTFLAGS) $(PKG)
 
 test/short: ## The quick tests, without the race detector
+	@test/setup.sh
 	go test -short -shuffle=on -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) $(PKG)
 
 bench: ## Every benchmark, one after the other
