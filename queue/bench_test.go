@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -127,9 +128,12 @@ func newLines(n int, queueName string) *lines { return &lines{n: n, queue: queue
 
 func (l *lines) Read(p []byte) (int, error) {
 	for l.buf.Len() < len(p) && l.next < l.n {
-		fmt.Fprintf(&l.buf, `{"type":"http","id":"inv-%d","scope":"payments/acme","cost":1,"queue":%q,"max_retry":3,"delay":"0s",`+
-			`"timeout":"10s","http":{"method":"POST","url":"https://api.example.com/charge","headers":{"X-Tenant":"acme"},`+
-			`"body":"{\"amount\":100}"}}`+"\n", l.next, l.queue)
+		l.buf.WriteString(`{"type":"http","id":"inv-`)
+		l.buf.WriteString(strconv.Itoa(l.next))
+		l.buf.WriteString(`","scope":"payments/acme","cost":1,"queue":"`)
+		l.buf.WriteString(l.queue)
+		l.buf.WriteString(`","max_retry":3,"delay":"0s","timeout":"10s","http":{"method":"POST","url":"https://api.example.com/charge",` +
+			`"headers":{"X-Tenant":"acme"},"body":"{\"amount\":100}"}}` + "\n")
 		l.next++
 	}
 	if l.buf.Len() == 0 {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -176,15 +177,15 @@ func (d *decoder) http(field string, value []byte) *HTTP {
 	}
 	h := &HTTP{}
 	d.each(field, value, func(name string, value []byte) {
-		switch path := field + "." + name; name {
+		switch name {
 		case "method":
-			h.Method = d.text(path, value)
+			h.Method = d.text("http.method", value)
 		case "url":
-			h.URL = d.text(path, value)
+			h.URL = d.text("http.url", value)
 		case "headers":
-			h.Headers = d.headers(path, value)
+			h.Headers = d.headers("http.headers", value)
 		case "body":
-			h.Body = d.body(path, value)
+			h.Body = d.body("http.body", value)
 		default:
 			d.found.add(field, "unknown field %q; http has method, url, headers, body", clip(name))
 		}
@@ -210,7 +211,7 @@ func (d *decoder) headers(field string, value []byte) map[string]string {
 func (d *decoder) each(field string, obj []byte, f func(name string, value []byte)) {
 	var seen nameSet
 	members(obj, func(quoted, value []byte) {
-		name, reason := unquote(quoted)
+		name, reason := fieldName(quoted)
 		switch {
 		case reason != "":
 			d.found.add(field, "a field's name: %s", reason)
@@ -220,6 +221,22 @@ func (d *decoder) each(field string, obj []byte, f func(name string, value []byt
 			d.found.add(field, "field %q stands there twice", clip(name))
 		}
 	})
+}
+
+// fieldNames spares a million lines the making of the names that all have.
+var fieldNames = func() map[string]string {
+	names := map[string]string{}
+	for name := range strings.SplitSeq(lineFields+", method, url, headers, body", ", ") {
+		names[strconv.Quote(name)] = name
+	}
+	return names
+}()
+
+func fieldName(quoted []byte) (name, reason string) {
+	if name, ok := fieldNames[string(quoted)]; ok {
+		return name, ""
+	}
+	return unquote(quoted)
 }
 
 // is tells whether a value begins as its kind does.
