@@ -59,7 +59,7 @@ func (c *command) batch(ctx context.Context, args []string) int {
 	var broken queue.Result // the first that Redis failed
 	sum, err := client.EnqueueBatch(ctx, remembered(queue.NewReader(src).All(), f.remember), func(r queue.Result) {
 		if r.State == queue.Failed {
-			r.Err = explain(r.Err, f.redis)
+			r.Err = cli.Explain(r.Err, f.redis)
 			if broken.Err == nil {
 				broken = r
 				src.end() // it may be waiting for input

@@ -53,7 +53,7 @@ func (c *command) httpResult(t *target, result queue.Result, err error) int {
 	if result.State == queue.Invalid {
 		err = explainFlags(err, "")
 	} else {
-		err = explain(err, t.redis)
+		err = cli.Explain(err, t.redis)
 	}
 	var werr error
 	switch {

@@ -63,7 +63,7 @@ func (c *command) usageError(err error) int {
 // fail tells err and returns the exit code that goes with it.
 func (c *command) fail(err error) int {
 	cli.Fail(c.stderr, c.name, err)
-	return cli.ExitFailed
+	return cli.Code(err)
 }
 
 // interrupted tells that a signal ended the program, and what to know about it.

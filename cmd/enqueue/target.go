@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -62,7 +61,7 @@ func (c *command) published(ctx context.Context, rdb redis.UniversalClient, url 
 			Err:  err,
 		}
 	case err != nil:
-		return nil, explain(err, url)
+		return nil, cli.Explain(err, url)
 	case policy == nil:
 		cli.Fail(c.stderr, c.name, cli.Errorf("-limits FILE to check them here",
 			"no worker has published its limits yet: scopes and costs are not checked before the worker does"))
@@ -84,15 +83,6 @@ func explainLimits(err error) error {
 		return &cli.Error{What: policyFaults(err), Err: err}
 	}
 	return &cli.Error{What: "cannot read the limits: " + err.Error(), Try: "-limits FILE, or none to use what the workers publish", Err: err}
-}
-
-// explain tells what an error of Redis means.
-func explain(err error, url string) error {
-	err = cli.Explain(err, url)
-	if told, ok := errors.AsType[*cli.Error](err); ok && told.Try == "" && strings.Contains(told.What, "WRONGTYPE") {
-		told.Try = "a database of its own (redis://HOST:PORT/1): another program keeps something else under a key of asynq's or of hw:policy"
-	}
-	return err
 }
 
 // argument returns the one argument that follows the flags.

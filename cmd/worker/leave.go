@@ -62,7 +62,7 @@ func runLeave(ctx context.Context, args []string, getenv func(string) string, st
 			return cli.ExitInterrupted
 		}
 		cli.Fail(stderr, prog, explain(ctx, err, url))
-		return cli.ExitFailed
+		return cli.Code(err)
 	}
 	return cli.ExitOK
 }

@@ -60,7 +60,7 @@ func (p program) run(ctx context.Context, args []string, getenv func(string) str
 		return cli.ExitOK // stopped as told, if only while starting
 	}
 	cli.Fail(stderr, prog, err)
-	return cli.ExitFailed
+	return cli.Code(err)
 }
 
 // work runs tasks until ctx ends.

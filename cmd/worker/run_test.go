@@ -170,7 +170,11 @@ func TestStartErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := start(t, tt.p, nil, tt.args...)
-			r.ends(cli.ExitFailed)
+			code := cli.ExitFailed
+			if name == "bad URL" {
+				code = cli.ExitUsage // it was typed wrong
+			}
+			r.ends(code)
 			for _, want := range tt.want {
 				if !strings.Contains(r.stderr.String(), want) {
 					t.Errorf("stderr lacks %q:\n%s", want, r.stderr.String())

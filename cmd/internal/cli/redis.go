@@ -38,11 +38,11 @@ func openRedis(ctx context.Context, url string, timeout time.Duration) (redis.Un
 	}
 	t, err := parseRedisURL(url)
 	if err != nil {
-		return nil, err
+		return nil, usageError{err}
 	}
 	rdb, err := t.client()
 	if err != nil {
-		return nil, err
+		return nil, usageError{err}
 	}
 	checked, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -123,4 +123,18 @@ func olderThan(version string, least [2]int) bool {
 		return false
 	}
 	return ma < least[0] || ma == least[0] && mi < least[1]
+}
+
+// usageError marks an error of what was typed, such as a URL that is none.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// Code returns the exit code for an error: ExitUsage for what was typed wrong,
+// such as a Redis URL that is none, otherwise ExitFailed.
+func Code(err error) int {
+	if errors.As(err, new(usageError)) {
+		return ExitUsage
+	}
+	return ExitFailed
 }

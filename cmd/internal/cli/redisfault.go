@@ -60,6 +60,8 @@ var replies = []struct{ prefix, what, try string }{
 		"give the user the ACL rules of docs/operations.md (redis-cli ACL SETUSER …; ACL LOG tells what was refused)"},
 	{"READONLY", "Redis at %s is a read-only replica",
 		"the master's address, or redis-sentinel://…?master=NAME, which finds it and follows it"},
+	{"WRONGTYPE", "another program keeps something of its own under a key of asynq's or Headway's in Redis at %s",
+		"a database of its own (redis://HOST:PORT/1)"},
 	{"LOADING", "Redis at %s is still loading its data from disk",
 		"again in a moment; redis-cli INFO persistence tells how far it is"},
 	{"MASTERDOWN", "Redis at %s is a replica that has lost its master",
