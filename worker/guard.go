@@ -73,7 +73,7 @@ func (g *guard) send(ctx context.Context, keys []string, try func(context.Contex
 		if err := cmd.Err(); !mayPass(err) || ctx.Err() != nil {
 			return cmd
 		} else if pause == guardPause {
-			g.log.Warn("redis did not take what became of a task; trying until it does", "error", err)
+			g.log.WarnContext(ctx, "redis did not take what became of a task; trying until it does", "error", err)
 		}
 		if !g.rest(ctx, pause, cancel) {
 			return try(ctx)

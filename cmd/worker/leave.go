@@ -86,7 +86,7 @@ func leave(ctx context.Context, url string, queues []string, asJSON bool, stdout
 	if err != nil {
 		return err
 	}
-	defer rdb.Close() //nolint:errcheck // nothing is in flight any more
+	defer func() { _ = rdb.Close() }() // nothing is in flight any more
 	if queues, err = queuesToLeave(rdb, queues); err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ func fake() {
 	queues := f.String("queues", "", "")
 	allow := f.String("allow-host", "", "")
 	listen := f.String("listen", "", "")
-	f.Parse(args)
+	_ = f.Parse(args) // ExitOnError
 	dir := filepath.Dir(*limits)
 	mode, err := os.ReadFile(filepath.Join(dir, "mode"))
 	if err != nil {
