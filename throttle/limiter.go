@@ -90,7 +90,7 @@ type Limiter struct {
 	outage  *outage
 	members memberCount
 	rtt     fastest
-	ahead   atomic.Int64 // the furthest start ever asked for
+	ahead   atomic.Int64  // the furthest start ever asked for
 	clock   func() string // what scripts get for the time: "", or a test's own
 }
 

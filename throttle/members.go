@@ -34,7 +34,7 @@ func (l *Limiter) Join(ctx context.Context) {
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			l.members.seen.Store(0) // nobody counts it any more: it has no share
+			l.members.seen.Store(0)                          // nobody counts it any more: it has no share
 			_, _ = l.join(context.WithoutCancel(ctx), id, 0) // if it fails, the stay runs out
 			return
 		}

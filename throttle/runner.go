@@ -21,6 +21,8 @@ type runner struct {
 	mu      sync.Mutex
 	sending int
 	queue   []*pending
+
+	idle sync.Pool // of *pending
 }
 
 const (
@@ -49,7 +51,7 @@ func (r *runner) run(ctx context.Context, c call) ([]int64, error) {
 		defer r.next()
 		return r.alone(ctx, c)
 	}
-	p := newPending(ctx, c, r.timeout)
+	p := r.pending(ctx, c)
 	r.queue = append(r.queue, p)
 	r.mu.Unlock()
 	return p.wait()
@@ -168,12 +170,12 @@ type outcome struct {
 
 // pending is a call that waits to be sent together with others.
 type pending struct {
-	call    call
-	ctx     context.Context //nolint:containedctx // it waits in a queue with its caller's context
-	timeout time.Duration
-	timer   *time.Timer
-	state   atomic.Int32
-	done    chan outcome
+	runner *runner
+	call   call
+	ctx    context.Context //nolint:containedctx // it waits in a queue with its caller's context
+	timer  *time.Timer
+	state  atomic.Int32
+	done   chan outcome
 }
 
 const (
@@ -182,18 +184,18 @@ const (
 	left
 )
 
-// idle keeps the pending calls that are over: each has a timer and a channel.
-var idle = sync.Pool{New: func() any {
-	timer := time.NewTimer(time.Hour)
-	timer.Stop()
-	return &pending{timer: timer, done: make(chan outcome, 1)}
-}}
-
-func newPending(ctx context.Context, c call, timeout time.Duration) *pending {
-	p := idle.Get().(*pending) //nolint:forcetypeassert // the pool holds nothing else
-	p.call, p.ctx, p.timeout = c, ctx, timeout
+// pending returns a call to queue, one that was used before where there is one.
+// Those are kept for each runner, since a bubble of testing/synctest must not
+// see another's timers and channels.
+func (r *runner) pending(ctx context.Context, c call) *pending {
+	p, ok := r.idle.Get().(*pending)
+	if ok {
+		p.timer.Reset(r.timeout)
+	} else {
+		p = &pending{runner: r, timer: time.NewTimer(r.timeout), done: make(chan outcome, 1)}
+	}
+	p.call, p.ctx = c, ctx
 	p.state.Store(waiting)
-	p.timer.Reset(timeout)
 	return p
 }
 
@@ -207,7 +209,7 @@ func (p *pending) wait() ([]int64, error) {
 	case <-p.ctx.Done():
 		err = p.ctx.Err()
 	case <-p.timer.C:
-		err = fmt.Errorf("%w %s", errNoAnswer, p.timeout)
+		err = fmt.Errorf("%w %s", errNoAnswer, p.runner.timeout)
 	}
 	if !p.state.CompareAndSwap(waiting, left) {
 		return p.over(<-p.done)
@@ -220,7 +222,7 @@ func (p *pending) wait() ([]int64, error) {
 func (p *pending) over(out outcome) ([]int64, error) {
 	p.timer.Stop()
 	p.call, p.ctx = call{}, nil
-	idle.Put(p)
+	p.runner.idle.Put(p)
 	return out.reply, out.err
 }
 

@@ -1,6 +1,9 @@
 package throttle
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // share is one process's part of a limit while Redis cannot decide: the limit
 // divided by the live processes last seen, rounded down. What this process and
@@ -33,8 +36,11 @@ type spending struct {
 // only cost memory.
 const shareGrain = 256
 
-// forever is when a place ends whose holder keeps it.
+// forever is when a place ends whose holder keeps it, and longest the time that
+// a share's bucket takes to fill at most.
 var forever = time.Unix(1<<40, 0)
+
+const longest = Unknown / 4
 
 func newShare(r Rule, live int64, now time.Time, slack time.Duration) *share {
 	s := &share{rule: r, limit: r.Limit / live, slack: slack}
@@ -42,7 +48,7 @@ func newShare(r Rule, live int64, now time.Time, slack time.Duration) *share {
 	last := now.Add(slack)
 	switch r.Algorithm {
 	case TokenBucket:
-		s.capacity = max(1, r.Burst/live)
+		s.capacity = max(1, min(r.Burst/live, int64(longest/s.unit(1))))
 		s.full = last.Add(s.unit(s.capacity))
 	case SlidingWindow, FixedWindow:
 		s.spent = []spending{{last, last, s.limit}}
@@ -59,9 +65,9 @@ func (s *share) window() time.Duration { return s.rule.Per + s.rule.Margin + s.s
 // unit is how long a token bucket takes to refill n units.
 func (s *share) unit(n int64) time.Duration {
 	if s.limit == 0 {
-		return maxTime
+		return longest
 	}
-	return time.Duration(min(float64(s.window())/float64(s.limit)*float64(n), float64(Unknown/4)))
+	return time.Duration(math.Ceil(float64(s.window()) / float64(s.limit) * float64(n)))
 }
 
 // fit returns how long until the share admits cost: 0 now, Unknown never by itself.

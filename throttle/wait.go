@@ -142,8 +142,12 @@ func tooLong(ctx context.Context, d Decision, waited time.Duration) error {
 	for i := range d.Rules {
 		r := &d.Rules[i]
 		if r.Limited && r.maxWait > 0 && (waited >= r.maxWait || r.RetryAfter != Unknown && waited+r.RetryAfter > r.maxWait) {
-			return fmt.Errorf("%w: rule %s of %s asks for %s more after %s; its max_wait is %s",
-				ErrPatience, r.Rule, r.Scope, r.RetryAfter, waited.Round(time.Millisecond), r.maxWait)
+			more := "asks for " + r.RetryAfter.String() + " more"
+			if r.RetryAfter == Unknown {
+				more = "cannot tell how much longer"
+			}
+			return fmt.Errorf("%w: rule %s of %s %s after %s; its max_wait is %s",
+				ErrPatience, r.Rule, r.Scope, more, waited.Round(time.Millisecond), r.maxWait)
 		}
 	}
 	return nil
@@ -184,17 +188,18 @@ const fastestSpan = 30 * time.Second
 func (f *fastest) saw(took time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if time.Since(f.since) > fastestSpan {
+	switch age := time.Since(f.since); {
+	case age > 2*fastestSpan:
+		f.before, f.now, f.since = took, took, time.Now()
+	case age > fastestSpan:
 		f.before, f.now, f.since = f.now, took, time.Now()
+	default:
+		f.now = min(f.now, took)
 	}
-	f.now = min(f.now, took)
 }
 
 func (f *fastest) least() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.before > 0 {
-		return min(f.now, f.before)
-	}
-	return f.now
+	return min(f.now, f.before)
 }

@@ -1,0 +1,247 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const leaseTime = 30 * sec
+
+func oneRun() Rule { return Rule{Name: "c", Algorithm: Concurrency, Limit: 1, Lease: leaseTime} }
+
+// granted is a decision that was allowed.
+func grantedBy(t *testing.T, l *Limiter) Decision {
+	t.Helper()
+	d, err := l.Allow(t.Context(), "p/x")
+	if err != nil || !d.Allowed {
+		t.Fatalf("got %+v, %v", d, err)
+	}
+	return d
+}
+
+func places(t *testing.T, l *Limiter) int64 {
+	t.Helper()
+	d, err := l.Peek(t.Context(), Request{Scope: "p/x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.Rules[0].Remaining
+}
+
+// "a concurrency rule counts runs … renewed while it runs, freed by its release or
+// its expiry". (trap I18)
+func TestLease(t *testing.T) {
+	t.Parallel()
+	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, _ *wire, l *Limiter) {
+		ctx, lease := l.Hold(t.Context(), grantedBy(t, l).Grant)
+		<-time.After(time.Hour)
+		if ctx.Err() != nil || places(t, l) != 0 {
+			t.Fatalf("after an hour: %v, %d places free", context.Cause(ctx), places(t, l))
+		}
+		for range 2 {
+			if err := lease.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		if places(t, l) != 1 || !errors.Is(context.Cause(ctx), context.Canceled) {
+			t.Errorf("after the release: %d places free, the context ended by %v", places(t, l), context.Cause(ctx))
+		}
+		trips := gated(l.runner.rdb)
+		<-time.After(time.Hour)
+		if n := trips.trips.Load(); n != 0 {
+			t.Errorf("%d round trips after the release", n)
+		}
+	})
+}
+
+// "Crash: freed within the lease": a holder that never renews keeps its place for
+// one lease and no longer.
+func TestCrashedHolder(t *testing.T) {
+	t.Parallel()
+	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, _ *wire, l *Limiter) {
+		grantedBy(t, l)
+		<-time.After(leaseTime - ms)
+		d, err := l.Allow(t.Context(), "p/x")
+		if err != nil || d.Allowed || d.RetryAfter != ms {
+			t.Errorf("a millisecond before the lease ends: %+v, %v", d, err)
+		}
+		<-time.After(ms)
+		grantedBy(t, l)
+	})
+}
+
+// "A run that cannot renew is cancelled", with ErrLeaseLost, when its place runs
+// out and not before, whatever Redis does.
+func TestLeaseLost(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		change func(*redis.Options)
+		lose   func(t *testing.T, w *wire, l *Limiter)
+		want   time.Duration
+	}{
+		"the key is deleted": {nil, func(t *testing.T, _ *wire, l *Limiter) {
+			t.Helper()
+			l.runner.rdb.Del(t.Context(), keyOf(t, l, "p/x", 0))
+		}, leaseTime / 3},
+		"Redis is gone": {nil, func(_ *testing.T, w *wire, _ *Limiter) { w.down.Store(true) }, leaseTime},
+		"Redis hangs":   {nil, func(_ *testing.T, w *wire, _ *Limiter) { w.hung.Store(true) }, leaseTime},
+		"Redis hangs, with ContextTimeoutEnabled":  {contextTimeout, func(_ *testing.T, w *wire, _ *Limiter) { w.hung.Store(true) }, leaseTime},
+		"Redis hangs for longer than leases last":  {func(o *redis.Options) { o.ReadTimeout = time.Hour }, func(_ *testing.T, w *wire, _ *Limiter) { w.hung.Store(true) }, leaseTime},
+		"every reply is lost, and nothing renewed": {nil, func(_ *testing.T, w *wire, _ *Limiter) { w.down.Store(true); w.lose.Store(1 << 30) }, leaseTime},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, Config{}, policyOf(t, oneRun()), test.change, func(t *testing.T, w *wire, l *Limiter) {
+				ctx, lease := l.Hold(t.Context(), grantedBy(t, l).Grant)
+				began := time.Now()
+				test.lose(t, w, l)
+				<-ctx.Done()
+				if took := time.Since(began); took != test.want {
+					t.Errorf("it ended after %s, want %s", took, test.want)
+				}
+				if !errors.Is(context.Cause(ctx), ErrLeaseLost) || !errors.Is(ctx.Err(), context.Canceled) {
+					t.Errorf("it ended by %v, %v", context.Cause(ctx), ctx.Err())
+				}
+				w.down.Store(false)
+				w.hung.Store(false)
+				w.lose.Store(0)
+				<-time.After(2 * time.Hour) // for what hangs to time out
+				if err := lease.Release(t.Context()); err != nil {
+					t.Errorf("releasing what is lost: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// A short outage costs no run: renewals are tried again until the lease ends.
+func TestLeaseOutlastsOutage(t *testing.T) {
+	t.Parallel()
+	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, w *wire, l *Limiter) {
+		ctx, lease := l.Hold(t.Context(), grantedBy(t, l).Grant)
+		for range 5 {
+			<-time.After(leaseTime / 3)
+			w.down.Store(true)
+			<-time.After(leaseTime / 2)
+			w.down.Store(false)
+			<-time.After(leaseTime)
+		}
+		if ctx.Err() != nil || places(t, l) != 0 {
+			t.Errorf("the run ended by %v; %d places free", context.Cause(ctx), places(t, l))
+		}
+		if err := lease.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The lease runs from the grant, not from Hold.
+func TestLateHold(t *testing.T) {
+	t.Parallel()
+	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, w *wire, l *Limiter) {
+		d := grantedBy(t, l)
+		<-time.After(leaseTime * 2 / 3)
+		w.down.Store(true)
+		ctx, lease := l.Hold(t.Context(), d.Grant)
+		began := time.Now()
+		<-ctx.Done()
+		if took := time.Since(began); took != leaseTime/3 || !errors.Is(context.Cause(ctx), ErrLeaseLost) {
+			t.Errorf("it ended after %s by %v", took, context.Cause(ctx))
+		}
+		w.down.Store(false)
+		<-time.After(2 * sec)
+		if err := lease.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		d = grantedBy(t, l)
+		<-time.After(leaseTime)
+		ctx, lease = l.Hold(t.Context(), d.Grant)
+		synctest.Wait()
+		if !errors.Is(context.Cause(ctx), ErrLeaseLost) {
+			t.Errorf("a lease that has run out is held: %v", context.Cause(ctx))
+		}
+		_ = lease.Release(t.Context())
+	})
+}
+
+// "Release … with a context that has ended": places are freed all the same, and
+// what the run's own context says is kept.
+func TestReleaseWithDeadContext(t *testing.T) {
+	t.Parallel()
+	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, _ *wire, l *Limiter) {
+		parent, cancel := context.WithCancelCause(t.Context())
+		ctx, lease := l.Hold(parent, grantedBy(t, l).Grant)
+		reason := errors.New("stopped")
+		cancel(reason)
+		<-time.After(time.Hour)
+		if places(t, l) != 0 {
+			t.Error("the place of a run whose context has ended is not kept until its release")
+		}
+		if err := lease.Release(ctx); err != nil {
+			t.Error(err)
+		}
+		if places(t, l) != 1 || !errors.Is(context.Cause(ctx), reason) {
+			t.Errorf("%d places free; the context ended by %v", places(t, l), context.Cause(ctx))
+		}
+	})
+}
+
+// When Redis cannot be told of the release, the place is free when the lease runs
+// out, and the error says that nothing was done.
+func TestReleaseDuringOutage(t *testing.T) {
+	t.Parallel()
+	bubble(t, Config{}, policyOf(t, oneRun()), contextTimeout, func(t *testing.T, w *wire, l *Limiter) {
+		ctx, lease := l.Hold(t.Context(), grantedBy(t, l).Grant)
+		w.hung.Store(true)
+		began := time.Now()
+		if err := lease.Release(t.Context()); !errors.Is(err, ErrUnavailable) || time.Since(began) != defaultTimeout {
+			t.Errorf("got %v after %s", err, time.Since(began))
+		}
+		if context.Cause(ctx) != context.Canceled { //nolint:errorlint // nothing else may be in it
+			t.Errorf("the context ended by %v", context.Cause(ctx))
+		}
+		w.hung.Store(false)
+		<-time.After(leaseTime)
+		grantedBy(t, l)
+	})
+}
+
+// A second run of the same attempt keeps its place; another attempt takes another.
+func TestHolderMayAskAgain(t *testing.T) {
+	t.Parallel()
+	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, _ *wire, l *Limiter) {
+		for range 3 {
+			d, err := l.Decide(t.Context(), Request{Scope: "p/x", ID: "mine"})
+			if err != nil || !d.Allowed {
+				t.Fatalf("got %+v, %v", d, err)
+			}
+		}
+		if d, err := l.Decide(t.Context(), Request{Scope: "p/x", ID: "other"}); err != nil || d.Allowed {
+			t.Errorf("got %+v, %v", d, err)
+		}
+	})
+}
+
+// "For a grant without concurrency rules there is nothing to hold".
+func TestNothingToHold(t *testing.T) {
+	t.Parallel()
+	bubble(t, Config{}, policyOf(t, window10()), nil, func(t *testing.T, _ *wire, l *Limiter) {
+		for _, g := range []Grant{{}, grantedBy(t, l).Grant} {
+			ctx, lease := l.Hold(t.Context(), g)
+			if ctx != t.Context() {
+				t.Error("the context is another")
+			}
+			for range 2 {
+				if err := lease.Release(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+}

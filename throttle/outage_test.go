@@ -1,0 +1,358 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+func failing(p FailurePolicy) Rule {
+	return Rule{Name: string(p), Algorithm: SlidingWindow, Limit: 10, Per: sec, OnRedisError: p}
+}
+
+// outages is every way in which Redis fails to decide.
+func outages(t *testing.T) map[string]redis.UniversalClient {
+	t.Helper()
+	refused := clientOf(t, &redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
+	hung := &wire{}
+	hung.hung.Store(true)
+	opts := hung.through(optionsOf(t))
+	opts.MaxRetries, opts.ReadTimeout = -1, 50*ms
+	closed := clientOf(t, optionsOf(t))
+	_ = closed.Close()
+	return map[string]redis.UniversalClient{
+		"connection refused": refused,
+		"time-out":           clientOf(t, opts),
+		"closed client":      closed,
+		"OOM":                fullRedis(t),
+		"READONLY":           replica(t),
+		"NOPERM, no script":  redistest.User(t, []string{"*"}, "ping"),
+		"NOPERM, no key":     redistest.User(t, nil),
+		"NOAUTH":             noPassword(t),
+		"LOADING":            answering(t, "-LOADING Redis is loading the dataset in memory\r\n"),
+		"MASTERDOWN":         answering(t, "-MASTERDOWN Link with MASTER is down\r\n"),
+		"CLUSTERDOWN":        answering(t, "-CLUSTERDOWN The cluster is down\r\n"),
+		"BUSY":               answering(t, "-BUSY Redis is busy running a script\r\n"),
+		"script error":       answering(t, "-ERR user_script:1: attempt to index a nil value\r\n"),
+		"nil":                answering(t, "$-1\r\n"),
+		"null array":         answering(t, "*-1\r\n"),
+		"empty array":        answering(t, "*0\r\n"),
+		"short array":        answering(t, "*1\r\n:1\r\n"),
+		"long array":         answering(t, "*11\r\n"+strings.Repeat(":1\r\n", 11)),
+		"array of text":      answering(t, "*10\r\n"+strings.Repeat("$3\r\nyes\r\n", 10)),
+		"number":             answering(t, ":1\r\n"),
+		"OK":                 answering(t, "+OK\r\n"),
+	}
+}
+
+func fullRedis(t *testing.T) redis.UniversalClient {
+	t.Helper()
+	rdb := redistest.NewServer(t, redistest.Options{Args: []string{"--maxmemory-policy", "noeviction"}}).Client(t)
+	if err := rdb.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	return rdb
+}
+
+func replica(t *testing.T) redis.UniversalClient {
+	t.Helper()
+	server := redistest.NewServer(t)
+	opts := *server.Client(t).Options()
+	opts.MaxRetries = -1
+	rdb := clientOf(t, &opts)
+	if err := rdb.ReplicaOf(t.Context(), "127.0.0.1", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	return rdb
+}
+
+func noPassword(t *testing.T) redis.UniversalClient {
+	t.Helper()
+	opts := *redistest.NewServer(t, redistest.Options{Password: "secret"}).Client(t).Options()
+	opts.Password = ""
+	return clientOf(t, &opts)
+}
+
+// "When Redis cannot answer, the rule's policy decides: closed (default: the task
+// waits), open, or a local share of the limit. Never silently open." A closed
+// rule on the path outweighs the others; share without Join is closed.
+func TestFailurePolicies(t *testing.T) {
+	t.Parallel()
+	for outage, rdb := range outages(t) {
+		t.Run(outage, func(t *testing.T) {
+			t.Parallel()
+			tests := map[string]struct {
+				rules   []Rule
+				members int64
+				allowed bool
+			}{
+				"default":                    {[]Rule{{Name: "r", Algorithm: SlidingWindow, Limit: 10, Per: sec}}, 1, false},
+				"closed":                     {[]Rule{failing(FailClosed)}, 1, false},
+				"open":                       {[]Rule{failing(FailOpen)}, 0, true},
+				"closed outweighs open":      {[]Rule{failing(FailOpen), failing(FailClosed)}, 1, false},
+				"closed outweighs share":     {[]Rule{failing(FailShare), failing(FailClosed)}, 1, false},
+				"share without Join":         {[]Rule{failing(FailShare)}, 0, false},
+				"share without Join or open": {[]Rule{failing(FailOpen), failing(FailShare)}, 0, false},
+			}
+			for name, test := range tests {
+				l, err := New(rdb, policyOf(t, test.rules...), Config{Prefix: redistest.Prefix(t), Timeout: sec})
+				if err != nil {
+					t.Fatal(err)
+				}
+				l.members.seen.Store(test.members)
+				d, err := l.Allow(t.Context(), "p/x")
+				if d.Allowed != test.allowed || d.Degraded != test.allowed {
+					t.Errorf("%s: got %+v", name, d)
+				}
+				if errors.Is(err, ErrUnavailable) == test.allowed || test.allowed && err != nil {
+					t.Errorf("%s: got error %v", name, err)
+				}
+				reads := outage == "OOM" || outage == "READONLY"
+				if _, err := l.Peek(t.Context(), Request{Scope: "p/x"}); errors.Is(err, ErrUnavailable) == reads {
+					t.Errorf("%s: Peek says %v; it asks Redis whatever the policy, and only reads", name, err)
+				}
+			}
+		})
+	}
+}
+
+// A key that holds something else is never taken over, nor taken for an empty
+// one (traps T26, T44).
+func TestForeignKey(t *testing.T) {
+	t.Parallel()
+	for _, algorithm := range algorithms {
+		for _, foreign := range []string{"list", "set"} {
+			r := Rule{Name: "r", Algorithm: Algorithm(algorithm), Limit: 10}
+			if r.Algorithm != Concurrency {
+				r.Per = sec
+			}
+			b := newBench(t, redistest.Client(t), Config{}, policyOf(t, r))
+			key := keyOf(t, b.Limiter, "p/x", 0)
+			put := b.rdb.RPush
+			if foreign == "set" {
+				put = b.rdb.SAdd
+			}
+			if err := put(t.Context(), key, "foreign").Err(); err != nil {
+				t.Fatal(err)
+			}
+			if d, err := b.Allow(t.Context(), "p/x"); !errors.Is(err, ErrUnavailable) || d.Allowed {
+				t.Errorf("%s over a %s: %+v, %v", algorithm, foreign, d, err)
+			}
+			if kind := b.rdb.Type(t.Context(), key).Val(); kind != foreign {
+				t.Errorf("%s made a %s of a %s", algorithm, kind, foreign)
+			}
+		}
+	}
+}
+
+// lineHandler keeps what is logged.
+type lineHandler struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (h *lineHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (h *lineHandler) WithAttrs([]slog.Attr) slog.Handler       { return h }
+func (h *lineHandler) WithGroup(string) slog.Handler            { return h }
+func (h *lineHandler) Handle(_ context.Context, r slog.Record) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	line := r.Level.String() + " " + r.Message
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "outage" {
+			line += " " + a.Value.String()
+		}
+		return true
+	})
+	h.lines = append(h.lines, line)
+	return nil
+}
+
+// "Logger gets a line when Redis stops and starts answering": one each, however
+// many calls fail, and although some keys answer meanwhile.
+func TestOutageIsToldOnce(t *testing.T) {
+	t.Parallel()
+	log := &lineHandler{}
+	open := failing(FailOpen)
+	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Scopes: map[string]Node{"*": {Rules: []Rule{open}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bubble(t, Config{Logger: slog.New(log)}, policy, nil, func(t *testing.T, w *wire, l *Limiter) {
+		ask := func(scope string, degraded bool) {
+			t.Helper()
+			if d, err := l.Allow(t.Context(), scope); err != nil || d.Degraded != degraded {
+				t.Errorf("got %+v, %v; degraded should be %t", d, err, degraded)
+			}
+		}
+		ask("p/x", false)
+		for range 3 {
+			w.down.Store(true)
+			began := time.Now()
+			for time.Since(began) < 5*sec {
+				ask("p/x", true)
+				<-time.After(100 * ms)
+			}
+			w.down.Store(false)
+			<-time.After(2 * sec) // which the client takes to dial again
+			ask("p/x", false)
+			ask("p/y", false)
+		}
+		if err := l.runner.rdb.RPush(t.Context(), keyOf(t, l, "p/foreign", 0), "x").Err(); err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			ask("p/foreign", true)
+			ask("p/x", false)
+			<-time.After(200 * ms)
+		}
+		<-time.After(calm)
+		ask("p/x", false)
+	})
+	stopped, started := 0, 0
+	for _, line := range log.lines {
+		switch {
+		case line == "WARN redis does not decide; the rules' failure policies do":
+			stopped++
+		case strings.HasPrefix(line, "INFO redis decides again "):
+			started++
+		default:
+			t.Errorf("it says %q", line)
+		}
+	}
+	if stopped != 4 || started != 4 {
+		t.Errorf("four outages were told in these lines: %q", log.lines)
+	}
+}
+
+func noRetries(opts *redis.Options) { opts.MaxRetries = -1 }
+
+// During an outage a share is spent in this process and no other, under all of
+// its rules or none.
+func TestShareDuringOutage(t *testing.T) {
+	t.Parallel()
+	window := Rule{Name: "window", Algorithm: SlidingWindow, Limit: 9, Per: 10 * sec, OnRedisError: FailShare}
+	runs := Rule{Name: "runs", Algorithm: Concurrency, Limit: 5, Lease: 20 * sec, OnRedisError: FailShare}
+	open := failing(FailOpen)
+	bubble(t, Config{Pad: -1}, policyOf(t, window, runs, open), noRetries, func(t *testing.T, w *wire, l *Limiter) {
+		l.members.seen.Store(2)
+		w.down.Store(true)
+		decide := func(cost int64) Decision {
+			t.Helper()
+			d, err := l.Decide(t.Context(), Request{Scope: "p/x", Cost: cost})
+			if err != nil || !d.Degraded {
+				t.Fatalf("got %+v, %v", d, err)
+			}
+			return d
+		}
+		if d := decide(1); d.Allowed || d.RetryAfter != 20*sec || d.Binding != 1 || d.Rules[0].RetryAfter != 10*sec {
+			t.Fatalf("what Redis granted before is not counted: %+v", d)
+		}
+		<-time.After(20 * sec)
+		first := decide(3)
+		if !first.Allowed || first.Rules[0].Limit != 4 || first.Rules[0].Remaining != 1 || first.Rules[1].Remaining != 1 || first.Binding != 0 {
+			t.Fatalf("got %+v", first)
+		}
+		if d := decide(2); d.Allowed || d.Binding != 0 || d.RetryAfter != 10*sec || d.Rules[1].Remaining != 1 || d.Rules[2].Remaining != 10 {
+			t.Fatalf("got %+v", d)
+		}
+		second := decide(1)
+		if !second.Allowed || second.Rules[1].Remaining != 0 {
+			t.Fatalf("got %+v", second)
+		}
+		<-time.After(10 * sec)
+		if d := decide(1); d.Allowed || d.Binding != 1 || d.RetryAfter != 10*sec {
+			t.Fatalf("both places are taken: %+v", d)
+		}
+		_, lease := l.Hold(t.Context(), first.Grant)
+		if err := l.GiveBack(t.Context(), second.Grant); err != nil {
+			t.Fatal(err)
+		}
+		third := decide(1)
+		if !third.Allowed {
+			t.Fatalf("got %+v", third)
+		}
+		<-time.After(time.Hour)
+		if d := decide(1); !d.Allowed || d.Rules[1].Remaining != 0 {
+			t.Fatalf("a held place lasts and one that was left does not: %+v", d)
+		}
+		if err := errors.Join(lease.Release(t.Context()), lease.Release(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		if d := decide(1); !d.Allowed {
+			t.Fatalf("a released place is still taken: %+v", d)
+		}
+		w.down.Store(false)
+		if d, err := l.Allow(t.Context(), "p/x"); err != nil || !d.Allowed || d.Degraded || d.Rules[1].Remaining != 4 {
+			t.Fatalf("Redis decides again: %+v, %v", d, err)
+		}
+	})
+}
+
+// "a local share of the limit": the processes that joined are counted, those
+// that left or died are not, and one that left has no share itself.
+func TestJoin(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m, _ := redistest.Miniredis(t)
+		policy := policyOf(t, failing(FailShare))
+		if !policy.SharesLimits() || policyOf(t, failing(FailOpen)).SharesLimits() {
+			t.Error("SharesLimits")
+		}
+		var limiters [3]*Limiter
+		var wires [3]*wire
+		var leave [3]context.CancelFunc
+		var joined sync.WaitGroup
+		for i := range limiters {
+			wires[i] = &wire{}
+			l, err := New(clientOf(t, wires[i].through(redistest.MiniredisOptions(m))), policy, Config{Prefix: "joined"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			limiters[i] = l
+			var ctx context.Context
+			ctx, leave[i] = context.WithCancel(t.Context())
+			joined.Go(func() { l.Join(ctx) })
+		}
+		live := func(want ...int64) {
+			t.Helper()
+			<-time.After(2 * memberBeat)
+			synctest.Wait()
+			for i, l := range limiters {
+				if got := l.members.live(); got != want[i] {
+					t.Errorf("limiter %d counts %d, want %d", i, got, want[i])
+				}
+			}
+		}
+		live(3, 3, 3)
+		leave[0]()
+		live(0, 2, 2)
+		wires[1].down.Store(true)
+		live(0, 2, 2) // its stay lasts
+		<-time.After(memberStay)
+		live(0, 2, 1) // and it keeps the count that it last saw
+		wires[1].down.Store(false)
+		live(0, 2, 2)
+		wires[2].down.Store(true)
+		d, err := limiters[2].Allow(t.Context(), "p/x")
+		if err != nil || d.Rules[0].Limit != 5 {
+			t.Errorf("its share is %+v, %v; want half of 10", d, err)
+		}
+		leave[1]()
+		leave[2]()
+		synctest.Wait()
+		if _, err := limiters[2].Allow(t.Context(), "p/x"); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("a process that left has a share: %v", err)
+		}
+		joined.Wait()
+	})
+}

@@ -1,0 +1,128 @@
+package throttle
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// lossy is a limiter whose network loses replies, with go-redis's default number
+// of retries, and another whose network does not, over the same keys.
+func lossy(t *testing.T, cfg Config, rules ...Rule) (*wire, *Limiter, *bench) {
+	t.Helper()
+	policy := policyOf(t, rules...)
+	steady := newBench(t, redistest.Client(t), cfg, policy)
+	w := &wire{}
+	b := newBench(t, clientOf(t, w.through(optionsOf(t))), cfg, policy)
+	b.cfg.Prefix = steady.cfg.Prefix
+	b.plans.keys = steady.plans.keys
+	b.clock = steady.clock
+	return w, b.Limiter, steady
+}
+
+func window10() Rule { return Rule{Name: "r", Algorithm: SlidingWindow, Limit: 10, Per: sec} }
+
+func runs10() Rule { return Rule{Name: "c", Algorithm: Concurrency, Limit: 10} }
+
+// "Safe to repeat: go-redis may send a script twice after a lost reply; one
+// attempt id is charged once." (trap L33)
+func TestLostReplyIsChargedOnce(t *testing.T) {
+	t.Parallel()
+	for _, losses := range []int32{1, 2, 3} {
+		w, l, steady := lossy(t, Config{}, window10(), runs10())
+		w.lose.Store(losses)
+		d, err := l.Decide(t.Context(), Request{Scope: "p/x", Cost: 2})
+		if err != nil || !d.Allowed {
+			t.Fatalf("after %d lost replies: %+v, %v", losses, d, err)
+		}
+		if w.lose.Load() > 0 {
+			t.Fatalf("no reply was lost")
+		}
+		left := steady.decide(Request{Scope: "p/x"})
+		if left.Rules[0].Remaining != 7 || left.Rules[1].Remaining != 8 {
+			t.Errorf("after %d lost replies %d units and %d places are left, want 7 and 8",
+				losses, left.Rules[0].Remaining, left.Rules[1].Remaining)
+		}
+	}
+}
+
+// The same holds for those that are sent together.
+func TestLostRepliesOfABatchAreChargedOnce(t *testing.T) {
+	t.Parallel()
+	w, l, steady := lossy(t, Config{}, window10())
+	together(t, l, 4, func() { w.lose.Store(2) }, func(int) error { return allowed(l, "p/x") })
+	if w.lose.Load() > 0 {
+		t.Error("no reply of a pipeline was lost")
+	}
+	if left := steady.decide(Request{Scope: "p/x"}).Rules[0].Remaining; left != 3 {
+		t.Errorf("%d units are left, want 3", left)
+	}
+}
+
+// A lost reply to a give-back takes nothing back twice.
+func TestLostGiveBackIsDoneOnce(t *testing.T) {
+	t.Parallel()
+	w, l, steady := lossy(t, Config{}, window10())
+	d := steady.decide(Request{Scope: "p/x", Cost: 3})
+	steady.decide(Request{Scope: "p/x", Cost: 3})
+	w.lose.Store(2)
+	if err := l.GiveBack(t.Context(), d.Grant); err != nil {
+		t.Fatal(err)
+	}
+	if left := steady.decide(Request{Scope: "p/x"}).Rules[0].Remaining; left != 6 {
+		t.Errorf("%d units are left, want 6", left)
+	}
+}
+
+// When every reply is lost nobody knows what was decided: that is an outage, and
+// the same attempt asked again is charged once.
+func TestAllRepliesLost(t *testing.T) {
+	t.Parallel()
+	w, l, steady := lossy(t, Config{}, window10())
+	w.lose.Store(1 << 30)
+	req := Request{Scope: "p/x", ID: "once"}
+	if d, err := l.Decide(t.Context(), req); !errors.Is(err, ErrUnavailable) || d.Allowed {
+		t.Fatalf("got %+v, %v", d, err)
+	}
+	w.lose.Store(0)
+	if d, err := l.Decide(t.Context(), req); err != nil || !d.Allowed {
+		t.Fatalf("got %+v, %v", d, err)
+	}
+	if left := steady.decide(Request{Scope: "p/x"}).Rules[0].Remaining; left != 8 {
+		t.Errorf("%d units are left, want 8", left)
+	}
+}
+
+// "NOSCRIPT fallback, in pipelines too": a server that lost its scripts gets them
+// again, from lone callers and from batches (trap L30).
+func TestScriptsComeBack(t *testing.T) {
+	t.Parallel()
+	server := redistest.NewServer(t)
+	l, err := New(server.Client(t), policyOf(t, window10(), runs10()), Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	flush := func() {
+		t.Helper()
+		if err := server.Client(t).ScriptFlush(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		flush()
+		d, err := l.Allow(t.Context(), "p/x")
+		if err != nil || !d.Allowed {
+			t.Fatalf("alone: %+v, %v", d, err)
+		}
+		flush()
+		if err := l.GiveBack(t.Context(), d.Grant); err != nil {
+			t.Fatal(err)
+		}
+		flush()
+		if _, err := l.Peek(t.Context(), Request{Scope: "p/x"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	together(t, l, 5, flush, func(int) error { return allowed(l, "p/x") })
+}

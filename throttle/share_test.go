@@ -1,0 +1,157 @@
+package throttle
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// "Share gives each process limit / live workers last seen, rounded down", and it
+// begins as spent.
+func TestShareSteps(t *testing.T) {
+	t.Parallel()
+	type ask struct {
+		at   time.Duration
+		cost int64
+		want time.Duration // until it fits, 0 when it was taken
+		left int64
+	}
+	tests := map[string]struct {
+		rule  Rule
+		live  int64
+		slack time.Duration
+		asks  []ask
+	}{
+		"sliding window": {Rule{Algorithm: SlidingWindow, Limit: 11, Per: 10 * sec}, 3, 0, []ask{
+			0: {0, 1, 10 * sec, 0},
+			1: {10 * sec, 2, 0, 1},
+			2: {12 * sec, 1, 0, 0},
+			3: {12 * sec, 1, 8 * sec, 0},
+			4: {12 * sec, 3, 10 * sec, 0},
+			5: {20 * sec, 2, 0, 0},
+			6: {20 * sec, 4, Unknown, 0},
+		}},
+		"what Redis granted may start late": {Rule{Algorithm: SlidingWindow, Limit: 4, Per: 10 * sec, Margin: sec}, 1, 500 * ms, []ask{
+			0: {0, 1, 12 * sec, 0},
+			1: {12 * sec, 4, 0, 0},
+			2: {12 * sec, 1, 11500 * ms, 0},
+		}},
+		"fixed window": {Rule{Algorithm: FixedWindow, Limit: 4, Per: 7 * sec}, 2, 0, []ask{
+			0: {3 * sec, 1, 4 * sec, 0},
+			1: {7 * sec, 1, 0, 1},
+			2: {8 * sec, 1, 0, 0},
+			3: {8 * sec, 1, 6 * sec, 0},
+			4: {14 * sec, 2, 0, 0},
+		}},
+		"token bucket": {Rule{Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 5}, 2, 0, []ask{
+			0: {0, 1, 200 * ms, 0},
+			1: {200 * ms, 1, 0, 0},
+			2: {200 * ms, 2, 400 * ms, 0},
+			3: {10 * sec, 2, 0, 0},
+			4: {10 * sec, 3, Unknown, 0},
+		}},
+		"a bucket's burst is at least one": {Rule{Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 1}, 5, 0, []ask{
+			0: {0, 1, 500 * ms, 0},
+			1: {500 * ms, 1, 0, 0},
+			2: {600 * ms, 1, 400 * ms, 0},
+		}},
+		"more processes than units": {Rule{Algorithm: SlidingWindow, Limit: 2, Per: sec}, 3, 0, []ask{0: {time.Hour, 1, Unknown, 0}}},
+		"a bucket with more processes than units": {Rule{Algorithm: TokenBucket, Limit: 2, Per: sec, Burst: 2}, 3, 0, []ask{
+			0: {time.Hour, 1, Unknown, 0},
+		}},
+		"suspended": {Rule{Algorithm: SlidingWindow, Limit: 0, Per: sec}, 1, 0, []ask{0: {time.Hour, 1, Unknown, 0}}},
+		"concurrency": {Rule{Algorithm: Concurrency, Limit: 5, Lease: 10 * sec}, 2, 0, []ask{
+			0: {0, 9, 10 * sec, 0},
+			1: {10 * sec, 9, 0, 1},
+			2: {11 * sec, 9, 0, 0},
+			3: {12 * sec, 9, 8 * sec, 0},
+			4: {20 * sec, 9, 0, 0},
+		}},
+		"the slowest bucket of all": {Rule{Algorithm: TokenBucket, Limit: 1, Per: maxTime, Burst: maxLimit}, 1, 0, []ask{
+			0: {0, 1, maxTime, 0},
+		}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			start := time.UnixMicro(epoch).Truncate(0)
+			start = start.Add(-time.Duration(start.UnixMicro()%(7*1e6)) * time.Microsecond)
+			s := newShare(test.rule, test.live, start, test.slack)
+			for i, a := range test.asks {
+				now := start.Add(a.at)
+				fits := s.fit(now, a.cost)
+				if name == "the slowest bucket of all" {
+					if fits < a.want {
+						t.Errorf("ask %d: fits in %s, want %s at least", i, fits, a.want)
+					}
+					continue
+				}
+				if fits != a.want {
+					t.Errorf("ask %d: fits in %s, want %s", i, fits, a.want)
+				}
+				if fits == 0 {
+					s.take(now, string(rune('a'+i)), a.cost)
+				}
+				if left := s.left(now); left != a.left {
+					t.Errorf("ask %d: %d left, want %d", i, left, a.left)
+				}
+			}
+		})
+	}
+}
+
+// A share never grants more than itself in any window, waits no longer than it
+// says, and remembers a bounded number of moments however many units it grants.
+func TestShareIsStrict(t *testing.T) {
+	t.Parallel()
+	const per = 10 * sec
+	for seed := range uint64(20) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		limit := 1 + random.Int64N(5000)
+		s := newShare(Rule{Algorithm: SlidingWindow, Limit: limit, Per: per}, 1, time.UnixMicro(epoch), 0)
+		now := time.UnixMicro(epoch)
+		var took []spending
+		for range 4000 {
+			now = now.Add(time.Duration(random.Int64N(int64(20 * ms))))
+			cost := 1 + random.Int64N(min(limit, 20))
+			wait := s.fit(now, cost)
+			if wait > 0 {
+				if random.IntN(10) > 0 {
+					continue
+				}
+				now = now.Add(wait)
+				if again := s.fit(now, cost); again != 0 {
+					t.Fatalf("seed %d: after waiting %s it asks for %s more", seed, wait, again)
+				}
+			}
+			s.take(now, "", cost)
+			took = append(took, spending{at: now, units: cost})
+			sum := int64(0)
+			for i := len(took) - 1; i >= 0 && took[i].at.After(now.Add(-per)); i-- {
+				sum += took[i].units
+			}
+			if sum > limit {
+				t.Fatalf("seed %d: %d units within %s, the limit is %d", seed, sum, per, limit)
+			}
+			if len(s.spent) > shareGrain+2 {
+				t.Fatalf("seed %d: it remembers %d moments", seed, len(s.spent))
+			}
+		}
+	}
+}
+
+// "maxShares bounds what an outage remembers", and never at the cost of a run.
+func TestSharesAreBounded(t *testing.T) {
+	t.Parallel()
+	o := newOutage(nil)
+	now := time.UnixMicro(epoch)
+	runs := Rule{Algorithm: Concurrency, Limit: 1, Lease: sec}
+	busy := o.share("busy", runs, 1, now.Add(-sec), 0)
+	busy.take(now, "run", 1)
+	for i := range maxShares + 100 {
+		o.share(string(rune(i)), window10(), 1, now, 0)
+	}
+	if len(o.shares) != maxShares || o.shares["busy"] != busy {
+		t.Errorf("%d shares are remembered, want %d with the one that is in use", len(o.shares), maxShares)
+	}
+}

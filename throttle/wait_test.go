@@ -1,0 +1,362 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+func bucket(limit, burst int64) Rule {
+	return Rule{Name: "r", Algorithm: TokenBucket, Limit: limit, Per: sec, Burst: burst}
+}
+
+// Waiters start at the moments that their rule allows, each at its own.
+func TestWaitStarts(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		rules []Rule
+		costs []int64
+		want  []time.Duration // of the starts, in the order in which they come
+	}{
+		"token bucket": {
+			[]Rule{bucket(10, 2)}, []int64{1, 1, 1, 1, 1},
+			[]time.Duration{0, 0, 100 * ms, 200 * ms, 300 * ms},
+		},
+		"sliding window": {
+			[]Rule{{Name: "r", Algorithm: SlidingWindow, Limit: 2, Per: sec}}, []int64{1, 1, 1, 1, 1},
+			[]time.Duration{0, 0, sec, sec, 2 * sec},
+		},
+		"fixed window": {
+			[]Rule{{Name: "r", Algorithm: FixedWindow, Limit: 2, Per: sec}}, []int64{1, 1, 1, 1, 1},
+			[]time.Duration{0, 0, sec, sec, 2 * sec},
+		},
+		"the later of two rules": {
+			[]Rule{bucket(1, 1), {Name: "w", Algorithm: FixedWindow, Limit: 2, Per: 10 * sec}}, []int64{1, 1, 1},
+			[]time.Duration{0, sec, 10 * sec},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, Config{Pad: -1}, policyOf(t, test.rules...), nil, func(t *testing.T, _ *wire, l *Limiter) {
+				began := time.Now()
+				var mu sync.Mutex
+				var starts []time.Duration
+				var waiters sync.WaitGroup
+				for _, cost := range test.costs {
+					waiters.Go(func() {
+						d, err := l.Wait(t.Context(), Request{Scope: "p/x", Cost: cost})
+						mu.Lock()
+						defer mu.Unlock()
+						starts = append(starts, time.Since(began))
+						if err != nil || !d.Allowed || d.Grant.Zero() {
+							t.Errorf("got %+v, %v", d, err)
+						}
+					})
+				}
+				waiters.Wait()
+				if !slices.Equal(starts, test.want) {
+					t.Errorf("starts at %v, want %v", starts, test.want)
+				}
+			})
+		})
+	}
+}
+
+// A place is taken soon after it is free.
+func TestWaitForPlace(t *testing.T) {
+	t.Parallel()
+	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, _ *wire, l *Limiter) {
+		_, lease := l.Hold(t.Context(), grantedBy(t, l).Grant)
+		done := make(chan time.Time)
+		go func() {
+			if _, err := l.Wait(t.Context(), Request{Scope: "p/x"}); err != nil {
+				t.Error(err)
+			}
+			done <- time.Now()
+		}()
+		<-time.After(time.Hour)
+		if err := lease.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		freed := time.Now()
+		if took := (<-done).Sub(freed); took > recheck {
+			t.Errorf("it started %s after the place was free, want %s at most", took, recheck)
+		}
+	})
+}
+
+// "An error that wraps ErrPatience, at once and charging nothing, when the wait is
+// known to outlast ctx's deadline or a rule's max_wait".
+func TestWaitRefuses(t *testing.T) {
+	t.Parallel()
+	patient := func(r Rule, most time.Duration) Rule {
+		r.MaxWait = most
+		return r
+	}
+	tests := map[string]struct {
+		rules    []Rule
+		deadline time.Duration
+		want     string
+		after    time.Duration
+	}{
+		"deadline": {
+			[]Rule{bucket(1, 1)}, 800 * ms,
+			"throttle: the wait is longer than allowed: allowed in 1s, after the context's deadline in 800ms: context deadline exceeded", 0,
+		},
+		"deadline within a hold": {
+			[]Rule{bucket(10, 1)}, 80 * ms,
+			"throttle: the wait is longer than allowed: allowed in 100ms, after the context's deadline in 80ms: context deadline exceeded", 0,
+		},
+		"max_wait": {
+			[]Rule{patient(bucket(1, 1), 900*ms)}, 0,
+			"throttle: the wait is longer than allowed: rule r of p asks for 1s more after 0s; its max_wait is 900ms", 0,
+		},
+		"max_wait within a hold": {
+			[]Rule{patient(bucket(10, 1), 90*ms)}, 0,
+			"throttle: the wait is longer than allowed: rule r of p asks for 100ms more after 0s; its max_wait is 90ms", 0,
+		},
+		"max_wait of a suspended rule": {
+			[]Rule{patient(Rule{Name: "r", Algorithm: SlidingWindow, Per: sec}, 1700*ms)}, 0,
+			"throttle: the wait is longer than allowed: rule r of p cannot tell how much longer after 1.7s; its max_wait is 1.7s", 1700 * ms,
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, Config{Pad: -1}, policyOf(t, test.rules...), nil, func(t *testing.T, _ *wire, l *Limiter) {
+				if _, err := l.Allow(t.Context(), "p/x"); err != nil {
+					t.Fatal(err)
+				}
+				before, err := l.Peek(t.Context(), Request{Scope: "p/x"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx := t.Context()
+				if test.deadline > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, test.deadline)
+					defer cancel()
+				}
+				began := time.Now()
+				d, err := l.Wait(ctx, Request{Scope: "p/x"})
+				if !errors.Is(err, ErrPatience) || err.Error() != test.want || d.Allowed {
+					t.Errorf("got %+v\n%v, want\n%s", d, err, test.want)
+				}
+				if errors.Is(err, context.DeadlineExceeded) != (test.deadline > 0) {
+					t.Errorf("%v: is it the deadline's?", err)
+				}
+				if took := time.Since(began); took != test.after {
+					t.Errorf("it was refused after %s, want %s", took, test.after)
+				}
+				after, err := l.Peek(t.Context(), Request{Scope: "p/x"})
+				if err != nil || after.Rules[0].ResetAfter > before.Rules[0].ResetAfter {
+					t.Errorf("it was charged: %+v, then %+v, %v", before, after, err)
+				}
+			})
+		})
+	}
+}
+
+// "max_wait, the longest that a task waits for this rule": waiting for another
+// rule does not count, nor does it keep a start from being granted ahead.
+func TestMaxWaitOfAnotherRule(t *testing.T) {
+	t.Parallel()
+	quick := Rule{Name: "quick", Algorithm: SlidingWindow, Limit: 100, Per: sec, MaxWait: 10 * ms}
+	bubble(t, Config{Pad: -1}, policyOf(t, bucket(1, 1), quick), nil, func(t *testing.T, _ *wire, l *Limiter) {
+		began := time.Now()
+		for want := range 3 {
+			if _, err := l.Wait(t.Context(), Request{Scope: "p/x"}); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(began); took != time.Duration(want)*sec {
+				t.Errorf("start %d came after %s", want, took)
+			}
+		}
+	})
+}
+
+// "ctx's error when it ends first, with the units given back".
+func TestCancelledWaitGivesBack(t *testing.T) {
+	t.Parallel()
+	bubble(t, Config{Pad: -1}, policyOf(t, bucket(10, 1), runs10()), nil, func(t *testing.T, _ *wire, l *Limiter) {
+		grantedBy(t, l)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() {
+			_, err := l.Wait(ctx, Request{Scope: "p/x"})
+			done <- err
+		}()
+		<-time.After(50 * ms) // it holds a start at 100ms
+		if d, err := l.Peek(t.Context(), Request{Scope: "p/x"}); err != nil || d.Rules[0].RetryAfter != 150*ms || d.Rules[1].Remaining != 8 {
+			t.Fatalf("it has no start of its own: %+v, %v", d, err)
+		}
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) || errors.Is(err, ErrPatience) {
+			t.Errorf("got %v, want the context's own error", err)
+		}
+		if d, err := l.Peek(t.Context(), Request{Scope: "p/x"}); err != nil || d.Rules[0].RetryAfter != 50*ms || d.Rules[1].Remaining != 9 {
+			t.Errorf("its units did not come back: %+v, %v", d, err)
+		}
+	})
+}
+
+// "An outage under a closed rule is waited out, for as long as max_wait allows."
+func TestWaitOutlastsOutage(t *testing.T) {
+	t.Parallel()
+	t.Run("outlasts", func(t *testing.T) {
+		t.Parallel()
+		bubble(t, Config{}, policyOf(t, window10()), nil, func(t *testing.T, w *wire, l *Limiter) {
+			w.down.Store(true)
+			time.AfterFunc(time.Minute, func() { w.down.Store(false) })
+			began := time.Now()
+			d, err := l.Wait(t.Context(), Request{Scope: "p/x"})
+			if took := time.Since(began); err != nil || !d.Allowed || took < time.Minute || took > time.Minute+5*sec {
+				t.Errorf("after %s: %+v, %v", took, d, err)
+			}
+		})
+	})
+	t.Run("max_wait", func(t *testing.T) {
+		t.Parallel()
+		r := window10()
+		r.MaxWait = 10 * sec
+		bubble(t, Config{}, policyOf(t, r), nil, func(t *testing.T, w *wire, l *Limiter) {
+			w.down.Store(true)
+			began := time.Now()
+			_, err := l.Wait(t.Context(), Request{Scope: "p/x"})
+			took := time.Since(began)
+			if !errors.Is(err, ErrPatience) || !errors.Is(err, ErrUnavailable) || took < 10*sec || took > 15*sec {
+				t.Errorf("after %s: %v", took, err)
+			}
+			w.down.Store(false)
+			<-time.After(10 * sec) // for the client to notice
+		})
+	})
+	t.Run("an attempt that was granted is not charged twice", func(t *testing.T) {
+		t.Parallel()
+		bubble(t, Config{}, policyOf(t, window10()), func(o *redis.Options) { o.MaxRetries = -1 }, func(t *testing.T, w *wire, l *Limiter) {
+			if err := allowed(l, "p/x"); err != nil {
+				t.Fatal(err)
+			}
+			w.lose.Store(2)
+			if _, err := l.Wait(t.Context(), Request{Scope: "p/x"}); err != nil {
+				t.Fatal(err)
+			}
+			d, err := l.Peek(t.Context(), Request{Scope: "p/x"})
+			if err != nil || d.Rules[0].Remaining != 8 {
+				t.Errorf("got %+v, %v", d, err)
+			}
+		})
+	})
+}
+
+// late is an observer that keeps callers back, each decision for its own time.
+type late struct {
+	by    []time.Duration
+	tries int
+}
+
+func (o *late) Decided(Decision, time.Duration, error) {
+	if o.tries++; o.tries <= len(o.by) {
+		<-time.After(o.by[o.tries-1])
+	}
+}
+
+// "a run that would start later than the pad decides again": under a new attempt,
+// with the old one given back, and not for ever.
+func TestLateStart(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		by      []time.Duration // so late is each try
+		tries   int
+		allowed bool
+	}{
+		"in time":          {nil, 1, true},
+		"within the pad":   {[]time.Duration{5 * ms}, 1, true},
+		"once late":        {[]time.Duration{5*ms + 1}, 2, true},
+		"late three times": {[]time.Duration{6 * ms, time.Minute, 6 * ms}, 4, true},
+		"always late":      {[]time.Duration{6 * ms, 6 * ms, 6 * ms, 6 * ms, 6 * ms}, maxLate, false},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := &late{by: test.by}
+			day := Rule{Name: "r", Algorithm: FixedWindow, Limit: 10, Per: 24 * time.Hour}
+			bubble(t, Config{Pad: 5 * ms, Observer: o}, policyOf(t, day), nil, func(t *testing.T, _ *wire, l *Limiter) {
+				<-time.After(time.Hour)
+				d, err := l.Start(t.Context(), Request{Scope: "p/x", ID: "first"})
+				if err != nil || d.Allowed != test.allowed || o.tries != test.tries {
+					t.Errorf("%d tries: %+v, %v", o.tries, d, err)
+				}
+				if d.Allowed == d.Grant.Zero() || d.Allowed && (d.Grant.ID() == "first") != (test.tries == 1) {
+					t.Errorf("granted as %q", d.Grant.ID())
+				}
+				if !d.Allowed && d.RetryAfter != 5*ms {
+					t.Errorf("put off for %s", d.RetryAfter)
+				}
+				left := int64(10)
+				if test.allowed {
+					left = 9
+				}
+				if d, err := l.Peek(t.Context(), Request{Scope: "p/x"}); err != nil || d.Rules[0].Remaining != left {
+					t.Errorf("%d units are left, want %d; %v", d.Rules[0].Remaining, left, err)
+				}
+			})
+		})
+	}
+}
+
+// "OnWait is called by Start and Wait when a granted start is still ahead, with
+// how far; what it returns is called when that wait is over."
+func TestOnWait(t *testing.T) {
+	t.Parallel()
+	bubble(t, Config{Pad: -1}, policyOf(t, bucket(10, 1)), nil, func(t *testing.T, _ *wire, l *Limiter) {
+		var told []time.Duration
+		over := 0
+		req := Request{Scope: "p/x", Ahead: sec, OnWait: func(ahead time.Duration) func() {
+			told = append(told, ahead)
+			return func() { over++ }
+		}}
+		for range 3 {
+			if _, err := l.Start(t.Context(), req); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
+		defer cancel()
+		if _, err := l.Start(ctx, req); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		if !slices.Equal(told, []time.Duration{100 * ms, 100 * ms, 100 * ms}) || over != 3 {
+			t.Errorf("told of %v, %d of them over", told, over)
+		}
+	})
+}
+
+// The shortest round trip of the last half to whole minute.
+func TestFastest(t *testing.T) {
+	t.Parallel()
+	bubble(t, Config{}, policyOf(t, window10()), nil, func(t *testing.T, _ *wire, _ *Limiter) {
+		var f fastest
+		for i, step := range []struct{ after, took, want time.Duration }{
+			0: {0, 9 * ms, 9 * ms},
+			1: {sec, 7 * ms, 7 * ms},
+			2: {sec, 8 * ms, 7 * ms},
+			3: {fastestSpan, 20 * ms, 7 * ms},
+			4: {fastestSpan, 20 * ms, 7 * ms},
+			5: {1, 18 * ms, 18 * ms},
+			6: {10 * fastestSpan, 30 * ms, 30 * ms},
+		} {
+			<-time.After(step.after)
+			f.saw(step.took)
+			if got := f.least(); got != step.want {
+				t.Errorf("step %d: %s, want %s", i, got, step.want)
+			}
+		}
+	})
+}

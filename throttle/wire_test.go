@@ -1,0 +1,208 @@
+package throttle
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// wire is the network between a client and a server, as it can go wrong.
+type wire struct {
+	dial func() (net.Conn, error)
+	lose atomic.Int32 // so many replies to scripts get lost, with their connection
+	hung atomic.Bool  // nothing arrives any more, either way
+	down atomic.Bool  // connections are refused
+}
+
+// through returns opts with its connections led over w.
+func (w *wire) through(opts *redis.Options) *redis.Options {
+	if w.dial = func() (net.Conn, error) { return net.Dial("tcp", opts.Addr) }; opts.Dialer != nil {
+		dialer := opts.Dialer
+		w.dial = func() (net.Conn, error) { return dialer(context.Background(), "tcp", opts.Addr) }
+	}
+	opts.Dialer = func(context.Context, string, string) (net.Conn, error) {
+		if w.down.Load() {
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}
+		}
+		conn, err := w.dial()
+		return &wired{Conn: conn, wire: w}, err
+	}
+	opts.DialerRetries = 1
+	return opts
+}
+
+type wired struct {
+	net.Conn
+	wire   *wire
+	script atomic.Bool
+}
+
+func (c *wired) Write(b []byte) (int, error) {
+	if c.wire.down.Load() {
+		c.Close()
+		return 0, io.ErrClosedPipe
+	}
+	if c.wire.hung.Load() {
+		return len(b), nil
+	}
+	c.script.Store(bytes.Contains(b, []byte("evalsha")) || bytes.Contains(b, []byte("\r\neval\r\n")))
+	return c.Conn.Write(b)
+}
+
+func (c *wired) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 && c.script.Load() && c.wire.lose.Add(-1) >= 0 {
+		c.Close()
+		return 0, io.EOF
+	}
+	return n, err
+}
+
+// gate is a hook that counts round trips of scripts and, while it is shut, keeps them from
+// coming back: the server has done its work, the client does not know.
+type gate struct {
+	trips atomic.Int64
+	alone atomic.Int64 // of them, single commands
+
+	mu   sync.Mutex
+	shut chan struct{}
+	held atomic.Int64 // round trips that wait at the gate
+}
+
+func (g *gate) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut = make(chan struct{})
+}
+
+func (g *gate) open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	close(g.shut)
+	g.shut = nil
+}
+
+func (g *gate) pass() {
+	g.mu.Lock()
+	shut := g.shut
+	g.mu.Unlock()
+	if shut != nil {
+		g.held.Add(1)
+		<-shut
+		g.held.Add(-1)
+	}
+}
+
+func (g *gate) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (g *gate) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if !runsScript(cmd) {
+			return next(ctx, cmd)
+		}
+		g.trips.Add(1)
+		g.alone.Add(1)
+		defer g.pass()
+		return next(ctx, cmd)
+	}
+}
+
+func (g *gate) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if !runsScript(cmds[0]) {
+			return next(ctx, cmds)
+		}
+		g.trips.Add(1)
+		defer g.pass()
+		return next(ctx, cmds)
+	}
+}
+
+// runsScript tells scripts from what a client sends when it connects.
+func runsScript(cmd redis.Cmder) bool { return cmd.Name() == "evalsha" || cmd.Name() == "eval" }
+
+// gated puts a gate into a client.
+func gated(rdb redis.UniversalClient) *gate {
+	g := &gate{}
+	rdb.AddHook(g)
+	return g
+}
+
+// answering returns a client of a server that answers every script with reply,
+// in the protocol's own form, and everything else as one without features would.
+func answering(t testing.TB, reply string) *redis.Client {
+	t.Helper()
+	rdb := redis.NewClient(&redis.Options{
+		Addr: "fake:0", MaxRetries: -1, Protocol: 2, DisableIdentity: true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+		Dialer: func(context.Context, string, string) (net.Conn, error) {
+			server, client := net.Pipe()
+			go serve(server, func(command []string) string {
+				switch command[0] {
+				case "evalsha", "eval":
+					return reply
+				case "hello":
+					return "-ERR unknown command\r\n"
+				}
+				return "+OK\r\n"
+			})
+			return client, nil
+		},
+	})
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+// serve answers commands until the connection ends.
+func serve(conn net.Conn, answer func(command []string) string) {
+	defer conn.Close()
+	in := bufio.NewReader(conn)
+	number := func() int {
+		line, _ := in.ReadString('\n')
+		n, _ := strconv.Atoi(strings.Trim(line, "*$\r\n"))
+		return n
+	}
+	for {
+		if _, err := in.Peek(1); err != nil {
+			return
+		}
+		command := make([]string, number())
+		for i := range command {
+			text := make([]byte, number()+2)
+			if _, err := io.ReadFull(in, text); err != nil {
+				return
+			}
+			command[i] = string(text[:len(text)-2])
+		}
+		if len(command) == 0 {
+			return
+		}
+		command[0] = strings.ToLower(command[0])
+		if _, err := io.WriteString(conn, answer(command)); err != nil {
+			return
+		}
+	}
+}
+
+// reshut opens the gate for those who wait at it and shuts it for those who come
+// later, until the channel that it returns is closed.
+func (g *gate) reshut() chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	next := make(chan struct{})
+	before := g.shut
+	g.shut = next
+	close(before)
+	return next
+}
