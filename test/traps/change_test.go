@@ -8,9 +8,10 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// keepsWhatWasSpent: another limit, window or burst finds what was spent before,
+// Another limit, window or burst finds what was spent before,
 // and nobody gets a fresh quota or an old one's waits.
-func keepsWhatWasSpent(t *testing.T) {
+func TestKeepsWhatWasSpent(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		before, after throttle.Rule
 		spend         int
@@ -57,9 +58,10 @@ func keepsWhatWasSpent(t *testing.T) {
 	}
 }
 
-// loweredBelowCost: a limit lowered below the cost of a task that waits leaves
+// A limit lowered below the cost of a task that waits leaves
 // it waiting, and others pass.
-func loweredBelowCost(t *testing.T) {
+func TestLoweredBelowCost(t *testing.T) {
+	t.Parallel()
 	forEach(t, rates(10, 60*sec), func(w *world, rule throttle.Rule) {
 		w.at(0)
 		l := w.limiter(rule)
@@ -77,9 +79,10 @@ func loweredBelowCost(t *testing.T) {
 	})
 }
 
-// deepDebt: what is owed is paid back once: after any idle time a bucket holds
+// What is owed is paid back once: after any idle time a bucket holds
 // its burst and no more.
-func deepDebt(t *testing.T) {
+func TestDeepDebt(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		w.at(0)
 		l := w.limiter(bucket(10, 200*ms, 10))
@@ -95,8 +98,9 @@ func deepDebt(t *testing.T) {
 	})
 }
 
-// wholeUnits: a refusal takes no part of a unit, and there is no part of a grant.
-func wholeUnits(t *testing.T) {
+// A refusal takes no part of a unit, and there is no part of a grant.
+func TestWholeUnits(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		w.at(0)
 		l := w.limiter(bucket(10, sec, 10))
@@ -115,8 +119,9 @@ func wholeUnits(t *testing.T) {
 	})
 }
 
-// extremes: the greatest limits and windows are counted to the unit.
-func extremes(t *testing.T) {
+// The greatest limits and windows are counted to the unit.
+func TestExtremes(t *testing.T) {
+	t.Parallel()
 	const most = 1_000_000_000_000
 	year := 366 * 24 * hour
 	forEach(t, []throttle.Rule{sliding(most, year), fixed(most, year), sliding(most, us), bucket(most, year, 1000)}, func(w *world, rule throttle.Rule) {
@@ -140,8 +145,9 @@ func extremes(t *testing.T) {
 	})
 }
 
-// slowestRates: rates far below one a second, and none at all, are as good as any.
-func slowestRates(t *testing.T) {
+// Rates far below one a second, and none at all, are as good as any.
+func TestSlowestRates(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		rule  throttle.Rule
 		every time.Duration
@@ -173,9 +179,10 @@ func slowestRates(t *testing.T) {
 	}
 }
 
-// notOnlyARate: 200 in 10 s and 20 in 1 s are the same rate and not the same
+// 200 in 10 s and 20 in 1 s are the same rate and not the same
 // limit; and a bucket is as large as its burst, not a unit more or less.
-func notOnlyARate(t *testing.T) {
+func TestNotOnlyARate(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		rule throttle.Rule
 		want int
@@ -192,9 +199,10 @@ func notOnlyARate(t *testing.T) {
 	}
 }
 
-// documentedBound: a bucket of burst 15 and 30 a minute admits 45 in a minute
+// A bucket of burst 15 and 30 a minute admits 45 in a minute
 // and a strict limit of 30 admits 30, as the manual says of both.
-func documentedBound(t *testing.T) {
+func TestDocumentedBound(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		rule  throttle.Rule
 		until time.Duration
@@ -215,9 +223,10 @@ func documentedBound(t *testing.T) {
 	}
 }
 
-// atTheBoundary: a window's units are there when it begins, not before and not
+// A window's units are there when it begins, not before and not
 // a window later, also when the limit is written again meanwhile.
-func atTheBoundary(t *testing.T) {
+func TestAtTheBoundary(t *testing.T) {
+	t.Parallel()
 	forEach(t, []throttle.Rule{fixed(3, 60*sec), sliding(3, 60*sec)}, func(w *world, rule throttle.Rule) {
 		for i := range 10 {
 			l := w.limiter(rule) // as if the limits had been read again
@@ -233,11 +242,12 @@ func atTheBoundary(t *testing.T) {
 	})
 }
 
-// oneTenantsWait: a tenant that has used its own, however often it asks, leaves
+// A tenant that has used its own, however often it asks, leaves
 // what is shared to the others. Asking for a start ahead leaves a shared window
 // to them too; a shared bucket keeps room for it from now on, and so holds them
 // back by no more than that start is ahead.
-func oneTenantsWait(t *testing.T) {
+func TestOneTenantsWait(t *testing.T) {
+	t.Parallel()
 	shared := rates(100, sec)
 	shared[1].Per, shared[2].Per = 10*sec, 10*sec
 	forEach(t, shared, func(w *world, rule throttle.Rule) {

@@ -14,9 +14,10 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// exactlyTheLimit: of many calls in one instant the first L are admitted, and
+// Of many calls in one instant the first L are admitted, and
 // each answer says how many are left.
-func exactlyTheLimit(t *testing.T) {
+func TestExactlyTheLimit(t *testing.T) {
+	t.Parallel()
 	forEach(t, kinds(10, 60*sec), func(w *world, rule throttle.Rule) {
 		w.at(0)
 		l := w.limiter(rule)
@@ -33,9 +34,10 @@ func exactlyTheLimit(t *testing.T) {
 	})
 }
 
-// attackers: of many callers in many processes who come at the same time,
+// Of many callers in many processes who come at the same time,
 // exactly L are admitted.
-func attackers(t *testing.T) {
+func TestAttackers(t *testing.T) {
+	t.Parallel()
 	for _, size := range []struct{ callers, limit int }{{10, 5}, {1000, 100}} {
 		forEach(t, kinds(int64(size.limit), 10*sec), func(w *world, rule throttle.Rule) {
 			w.at(0)
@@ -88,9 +90,10 @@ func attack(w *world, processes []limiter, callers int) int {
 	return int(admitted.Load())
 }
 
-// costCounts: a call takes its cost, is refused where less is left, and the
+// A call takes its cost, is refused where less is left, and the
 // answer tells what is left and when to come back.
-func costCounts(t *testing.T) {
+func TestCostCounts(t *testing.T) {
+	t.Parallel()
 	forEach(t, rates(10, 60*sec), func(w *world, rule throttle.Rule) {
 		w.at(0)
 		l := w.limiter(rule)
@@ -109,9 +112,10 @@ func costCounts(t *testing.T) {
 	})
 }
 
-// costAboveCapacity: what can never pass is an error at once, wherever it is
+// What can never pass is an error at once, wherever it is
 // asked, and no wait.
-func costAboveCapacity(t *testing.T) {
+func TestCostAboveCapacity(t *testing.T) {
+	t.Parallel()
 	forEach(t, rates(10, 60*sec), func(w *world, rule throttle.Rule) {
 		l := w.limiter(rule)
 		ctx := context.Background()
@@ -134,8 +138,9 @@ func costAboveCapacity(t *testing.T) {
 	})
 }
 
-// suspended: limit 0 admits nothing, not even the first.
-func suspended(t *testing.T) {
+// Limit 0 admits nothing, not even the first.
+func TestSuspended(t *testing.T) {
+	t.Parallel()
 	rules := []throttle.Rule{bucket(0, sec, 5), sliding(0, sec), fixed(0, sec), places(0, sec)}
 	forEach(t, rules, func(w *world, rule throttle.Rule) {
 		l := w.limiter(rule)
@@ -151,9 +156,10 @@ func suspended(t *testing.T) {
 	})
 }
 
-// allOrNothing: a call that one rule refuses takes nothing from the others,
+// A call that one rule refuses takes nothing from the others,
 // at any level and in any order.
-func allOrNothing(t *testing.T) {
+func TestAllOrNothing(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		w.at(0)
 		full := throttle.Rule{Name: "full", Algorithm: throttle.SlidingWindow, Limit: 1, Per: hour}
@@ -183,8 +189,9 @@ func allOrNothing(t *testing.T) {
 	})
 }
 
-// refusalsChangeNothing: no counter, no key, no TTL, however often.
-func refusalsChangeNothing(t *testing.T) {
+// No counter, no key, no TTL, however often.
+func TestRefusalsChangeNothing(t *testing.T) {
+	t.Parallel()
 	forEach(t, kinds(3, 60*sec), func(w *world, rule throttle.Rule) {
 		w.at(0)
 		l := w.limiter(rule)
@@ -211,8 +218,9 @@ func refusalsChangeNothing(t *testing.T) {
 	})
 }
 
-// lookingLeavesNothing: neither a look nor a refusal makes a key.
-func lookingLeavesNothing(t *testing.T) {
+// Neither a look nor a refusal makes a key.
+func TestLookingLeavesNothing(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		l := w.limiter(append(kinds(5, 60*sec), throttle.Rule{Name: "off", Algorithm: throttle.SlidingWindow, Per: sec})...)
 		for range 5 {
@@ -225,9 +233,10 @@ func lookingLeavesNothing(t *testing.T) {
 	})
 }
 
-// steadyBelowTheLimit: traffic that stays below the limit is never refused, for
+// Traffic that stays below the limit is never refused, for
 // an hour: 9.2 a minute under 10 a minute.
-func steadyBelowTheLimit(t *testing.T) {
+func TestSteadyBelowTheLimit(t *testing.T) {
+	t.Parallel()
 	rules := []throttle.Rule{bucket(10, 60*sec, 1), sliding(10, 60*sec), fixed(10, 60*sec)}
 	forEach(t, rules, func(w *world, rule throttle.Rule) {
 		l := w.limiter(rule)
@@ -245,8 +254,9 @@ func steadyBelowTheLimit(t *testing.T) {
 	})
 }
 
-// edge: what a boundary of windows lets through at most, of 100 a minute.
-func edge(t *testing.T) {
+// What a boundary of windows lets through at most, of 100 a minute.
+func TestEdge(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		rule throttle.Rule
 		most int
@@ -269,9 +279,10 @@ func edge(t *testing.T) {
 	}
 }
 
-// anyWindow: 100 at 9 s fill the minute until 69 s; buckets of ten seconds that
+// 100 at 9 s fill the minute until 69 s; buckets of ten seconds that
 // drop the oldest too soon let 100 more in at 60 s.
-func anyWindow(t *testing.T) {
+func TestAnyWindow(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		l := w.limiter(sliding(100, 60*sec))
 		w.at(9 * sec)
@@ -292,8 +303,9 @@ func anyWindow(t *testing.T) {
 	})
 }
 
-// inOneMoment: calls of the same microsecond are calls each.
-func inOneMoment(t *testing.T) {
+// Calls of the same microsecond are calls each.
+func TestInOneMoment(t *testing.T) {
+	t.Parallel()
 	forEach(t, rates(5, sec), func(w *world, rule throttle.Rule) {
 		w.at(123456 * us)
 		if got := w.limiter(rule).admitted(100); got != 5 {
@@ -302,8 +314,9 @@ func inOneMoment(t *testing.T) {
 	})
 }
 
-// runs: places are counted over all processes, by who holds them.
-func runs(t *testing.T) {
+// Places are counted over all processes, by who holds them.
+func TestRuns(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		w.at(0)
 		a, b := w.limiter(places(3, 60*sec)), w.limiterOn(w.another(), w.policy(places(3, 60*sec)))

@@ -119,9 +119,10 @@ func TestEdgeOfTheHour(t *testing.T) {
 	})
 }
 
-// slidingCounters: the article's trims the oldest bucket too soon, and reports when the
+// The article's trims the oldest bucket too soon, and reports when the
 // oldest bucket leaves instead of when the request fits.
-func slidingCounters(t *testing.T) {
+func TestSlidingCounters(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		l := w.limiter(sliding(5, 60*sec))
 		w.at(0)
@@ -144,10 +145,11 @@ func slidingCounters(t *testing.T) {
 	})
 }
 
-// tokenBucketScript: the article's, burst 10 and 1 a second, counts what it takes twice and
+// The article's, burst 10 and 1 a second, counts what it takes twice and
 // never what time passes: it admits 17 at 9 s after one at 0, and the next after
 // ten at 0 only at 11 s.
-func tokenBucketScript(t *testing.T) {
+func TestTokenBucketScript(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		l := w.limiter(bucket(1, sec, 10))
 		w.at(0)
@@ -174,11 +176,12 @@ func tokenBucketScript(t *testing.T) {
 	})
 }
 
-// nestedLimits: the nested limits file. A user may 30 a minute, 15 and one at once, and trade
+// The nested limits file. A user may 30 a minute, 15 and one at once, and trade
 // 10 in 15 s, 5 and one at once. Its run of calls is refused by trade from the
 // seventh on, and each refused call still charges the user, until the user is
 // limited too. Here refused work leaves the user's quota alone.
-func nestedLimits(t *testing.T) {
+func TestNestedLimits(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		l := w.limiterOn(w.rdb, w.parsed(`
 limits:

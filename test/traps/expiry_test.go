@@ -10,9 +10,10 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// keysOutlastTheirMeaning: after every grant each key stays for as long as it
+// After every grant each key stays for as long as it
 // counts, and not for ever; a minute after the window nothing is left.
-func keysOutlastTheirMeaning(t *testing.T) {
+func TestKeysOutlastTheirMeaning(t *testing.T) {
+	t.Parallel()
 	forEach(t, kinds(10, 60*sec), func(w *world, rule throttle.Rule) {
 		l := w.limiter(rule)
 		for i, cost := range []int64{3, 1, 2} {
@@ -42,8 +43,9 @@ func keysOutlastTheirMeaning(t *testing.T) {
 	})
 }
 
-// atTheEdgeOfExpiry: a key that expires while it is used comes back with a TTL.
-func atTheEdgeOfExpiry(t *testing.T) {
+// A key that expires while it is used comes back with a TTL.
+func TestAtTheEdgeOfExpiry(t *testing.T) {
+	t.Parallel()
 	forEach(t, rates(3, 20*ms), func(w *world, rule throttle.Rule) {
 		ctx := context.Background()
 		l := w.limiter(rule)
@@ -62,9 +64,10 @@ func atTheEdgeOfExpiry(t *testing.T) {
 	})
 }
 
-// lostTTL: a key that somebody made PERSIST gets its TTL back, and what it says
+// A key that somebody made PERSIST gets its TTL back, and what it says
 // counts for no longer than it would have.
-func lostTTL(t *testing.T) {
+func TestLostTTL(t *testing.T) {
+	t.Parallel()
 	forEach(t, kinds(3, 60*sec), func(w *world, rule throttle.Rule) {
 		ctx := context.Background()
 		w.at(0)
@@ -92,9 +95,10 @@ func lostTTL(t *testing.T) {
 	})
 }
 
-// resetsInTime: the time until a rule is whole again is counted from its window,
+// The time until a rule is whole again is counted from its window,
 // is never below zero and 0 for a rule that nothing was taken from.
-func resetsInTime(t *testing.T) {
+func TestResetsInTime(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		w.at(40 * sec)
 		l := w.limiter(fixed(5, 60*sec))

@@ -27,9 +27,10 @@ func (l limiter) undecided(what string) {
 	}
 }
 
-// foreignKey: a key of another type in the way is an error, never a grant; it is
+// A key of another type in the way is an error, never a grant; it is
 // left alone, and no other rule is charged.
-func foreignKey(t *testing.T) {
+func TestForeignKey(t *testing.T) {
+	t.Parallel()
 	forEach(t, kinds(5, 60*sec), func(w *world, rule throttle.Rule) {
 		ctx := context.Background()
 		l := w.limiter(rule)
@@ -51,9 +52,10 @@ func foreignKey(t *testing.T) {
 	})
 }
 
-// refusesWrites: a Redis that is full or a replica decides nothing, and what it
+// A Redis that is full or a replica decides nothing, and what it
 // refused was not charged.
-func refusesWrites(t *testing.T) {
+func TestRefusesWrites(t *testing.T) {
+	t.Parallel()
 	for name, state := range map[string]struct{ on, off [2]string }{
 		"full":    {[2]string{"maxmemory", "1"}, [2]string{"maxmemory", "0"}},
 		"replica": {[2]string{"replicaof", "127.0.0.1 1"}, [2]string{"replicaof", "no one"}},
@@ -112,10 +114,11 @@ func silent(t *testing.T) string {
 	return ln.Addr().String()
 }
 
-// outage: what an outage lets through is what each rule says, closed unless it
+// What an outage lets through is what each rule says, closed unless it
 // says otherwise; a time-out lets nothing through, and the answer tells that
 // Redis did not decide.
-func outage(t *testing.T) {
+func TestOutage(t *testing.T) {
+	t.Parallel()
 	silentAddr := silent(t)
 	for _, test := range []struct {
 		policies []throttle.FailurePolicy
@@ -181,9 +184,10 @@ func (c *deafConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// lostReply: a script that is sent again because its reply was lost is charged
+// A script that is sent again because its reply was lost is charged
 // once, and so is one whose caller asks again under the same attempt id.
-func lostReply(t *testing.T) {
+func TestLostReply(t *testing.T) {
+	t.Parallel()
 	forEach(t, kinds(20, hour), func(w *world, rule throttle.Rule) {
 		w.at(0)
 		w.limiter(rule).giveBack(w.limiter(rule).take(1)) // so that the script is known
@@ -229,9 +233,10 @@ func lostReply(t *testing.T) {
 	})
 }
 
-// unknownScript: a Redis that has forgotten the scripts is taught them again, by
+// A Redis that has forgotten the scripts is taught them again, by
 // whoever meets it, alone or in a pipeline; what was spent stays.
-func unknownScript(t *testing.T) {
+func TestUnknownScript(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		if w.mini == nil {
 			w.rdb = redistest.NewServer(w.T).Client(w.T)
@@ -249,9 +254,10 @@ func unknownScript(t *testing.T) {
 	})
 }
 
-// forgetful: a Redis that lost everything, or never had anything, needs nobody
+// A Redis that lost everything, or never had anything, needs nobody
 // to set it up.
-func forgetful(t *testing.T) {
+func TestForgetful(t *testing.T) {
+	t.Parallel()
 	rdb := redistest.NewServer(t).Client(t)
 	w := newWorld(t, rdb, nil)
 	w.at(0)
@@ -266,9 +272,10 @@ func forgetful(t *testing.T) {
 	}
 }
 
-// replicated: a replica has the same state as its master and keeps it as long:
+// A replica has the same state as its master and keeps it as long:
 // it runs no script by a clock of its own.
-func replicated(t *testing.T) {
+func TestReplicated(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	master := redistest.NewServer(t, redistest.Options{Args: []string{"--repl-diskless-sync-delay", "0"}})
 	host, port, _ := strings.Cut(master.Addr(), ":")
@@ -286,8 +293,9 @@ func replicated(t *testing.T) {
 	redistest.WaitFor(t, "the replica to have the same", bound, func() bool { return there.state() == want })
 }
 
-// quietLog: a refusal is not worth a line in the server's log.
-func quietLog(t *testing.T) {
+// A refusal is not worth a line in the server's log.
+func TestQuietLog(t *testing.T) {
+	t.Parallel()
 	server := redistest.NewServer(t, redistest.Options{Args: []string{"--loglevel", "verbose"}})
 	w := newWorld(t, server.Client(t), nil)
 	w.at(0)
@@ -307,8 +315,9 @@ func quietLog(t *testing.T) {
 	}
 }
 
-// oneConnection: callers one after the other share a connection.
-func oneConnection(t *testing.T) {
+// Callers one after the other share a connection.
+func TestOneConnection(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		var dials atomic.Int32
 		opts := *w.rdb.Options()

@@ -68,10 +68,11 @@ func errorsOf(t *testing.T, rdb *redis.Client) string {
 	return strings.Join(lines, " ")
 }
 
-// everyScriptRuns: each script is one that Redis understands, in each of its
+// Each script is one that Redis understands, in each of its
 // forms, and none of what a limiter does is an error to the server: a refusal
 // least of all.
-func everyScriptRuns(t *testing.T) {
+func TestEveryScriptRuns(t *testing.T) {
+	t.Parallel()
 	t.Run("loads", func(t *testing.T) {
 		t.Parallel()
 		onBoth(t, func(w *world) {
@@ -98,9 +99,10 @@ func everyScriptRuns(t *testing.T) {
 	})
 }
 
-// wholeNumbers: a reply is whole numbers and nothing else, so that none of it
+// A reply is whole numbers and nothing else, so that none of it
 // turns into nil on the way.
-func wholeNumbers(t *testing.T) {
+func TestWholeNumbers(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		seen := &spy{}
 		w.rdb.AddHook(seen)
@@ -124,10 +126,11 @@ func wholeNumbers(t *testing.T) {
 	})
 }
 
-// onlyDeclaredKeys: a Redis user whose patterns are exactly the keys that the
+// A Redis user whose patterns are exactly the keys that the
 // calls declare may do all that a limiter does, and with one of them less it
 // may not.
-func onlyDeclaredKeys(t *testing.T) {
+func TestOnlyDeclaredKeys(t *testing.T) {
+	t.Parallel()
 	for name, rules := range map[string][]throttle.Rule{
 		"all": kinds(3, 60*sec), "bucket": {bucket(3, 60*sec, 3)}, "sliding": {sliding(3, 60*sec)},
 		"fixed": {fixed(3, 60*sec)}, "places": {places(3, 60*sec)},
@@ -139,15 +142,15 @@ func onlyDeclaredKeys(t *testing.T) {
 			w.rdb.AddHook(seen)
 			everyVerb(w, w.rdb, w.policy(rules...))
 			keys := seen.keys()
-			clear := func() { w.rdb.Del(context.Background(), keys...) }
-			clear()
+			forget := func() { w.rdb.Del(context.Background(), keys...) }
+			forget()
 			user := redistest.User(t, redistest.Literal(keys...))
 			everyVerb(w, user, w.policy(rules...))
 			for i, key := range keys {
 				if strings.Contains(key, "@") {
 					continue
 				}
-				clear()
+				forget()
 				fewer := redistest.User(t, redistest.Literal(slices.Delete(slices.Clone(keys), i, i+1)...))
 				if _, err := w.limiterOn(fewer, w.policy(rules...)).Allow(context.Background(), "p/x"); err == nil {
 					t.Errorf("%s is declared and was not needed", key)
@@ -165,9 +168,10 @@ var hostile = []string{
 	"日本", "😀", "\u200b", "\u202e", "held", "a:held", "members", "policy", "hw", "-1", "0", "nil", "null", "true", strings.Repeat("x", 128),
 }
 
-// namesStayApart: no two levels, names or rules share a key or a count, and all
+// No two levels, names or rules share a key or a count, and all
 // keys of a provider share its slot.
-func namesStayApart(t *testing.T) {
+func TestNamesStayApart(t *testing.T) {
+	t.Parallel()
 	t.Run("keys", func(t *testing.T) {
 		t.Parallel()
 		w := onReal(t)
@@ -262,8 +266,9 @@ func (answering) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 	return next
 }
 
-// oneSlot: a cluster decides on every level of a path in one call.
-func oneSlot(t *testing.T) {
+// A cluster decides on every level of a path in one call.
+func TestOneSlot(t *testing.T) {
+	t.Parallel()
 	rdb := redistest.Cluster(t)
 	w := newWorld(t, redistest.Client(t), nil)
 	policy := w.parsed(`
@@ -298,9 +303,10 @@ limits:
 	}
 }
 
-// idsAreNames: an attempt id is a name, also where it looks like a number, a
+// An attempt id is a name, also where it looks like a number, a
 // time, a pattern or a key.
-func idsAreNames(t *testing.T) {
+func TestIdsAreNames(t *testing.T) {
+	t.Parallel()
 	forEach(t, kinds(40, 60*sec), func(w *world, rule throttle.Rule) {
 		w.at(0)
 		l := w.limiter(rule)
@@ -321,9 +327,10 @@ func idsAreNames(t *testing.T) {
 	})
 }
 
-// boundedMemory: what a rule keeps is small, whatever its limit and however its
+// What a rule keeps is small, whatever its limit and however its
 // calls come.
-func boundedMemory(t *testing.T) {
+func TestBoundedMemory(t *testing.T) {
+	t.Parallel()
 	most := map[throttle.Algorithm]int64{throttle.TokenBucket: 120, throttle.SlidingWindow: 1024, throttle.FixedWindow: 120}
 	server := redistest.NewServer(t)
 	for _, rule := range append(rates(100, 60*sec), rates(1_000_000, 60*sec)...) {
@@ -349,8 +356,9 @@ func boundedMemory(t *testing.T) {
 	}
 }
 
-// sameWork: a decision costs the same commands whatever else Redis keeps.
-func sameWork(t *testing.T) {
+// A decision costs the same commands whatever else Redis keeps.
+func TestSameWork(t *testing.T) {
+	t.Parallel()
 	rdb := redistest.NewServer(t).Client(t)
 	w := newWorld(t, rdb, nil)
 	w.at(0)
@@ -378,9 +386,10 @@ func sameWork(t *testing.T) {
 	}
 }
 
-// oneRoundTrip: N callers on one key are N calls, and none is refused while
+// N callers on one key are N calls, and none is refused while
 // units are left: nobody tries again because somebody else was quicker.
-func oneRoundTrip(t *testing.T) {
+func TestOneRoundTrip(t *testing.T) {
+	t.Parallel()
 	rdb := redistest.NewServer(t).Client(t)
 	w := newWorld(t, rdb, nil)
 	w.at(0)

@@ -10,9 +10,10 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// theHolderStays: whoever asks again under its id keeps its place, full or not,
+// Whoever asks again under its id keeps its place, full or not,
 // and whoever is refused takes none away.
-func theHolderStays(t *testing.T) {
+func TestTheHolderStays(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		w.at(0)
 		l := w.limiter(places(2, 60*sec))
@@ -35,9 +36,10 @@ func theHolderStays(t *testing.T) {
 	})
 }
 
-// crashedHolder: the place of a run that crashed is free when its lease ends, by
+// The place of a run that crashed is free when its lease ends, by
 // Redis's clock; the task that comes back takes a place of its own.
-func crashedHolder(t *testing.T) {
+func TestCrashedHolder(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		w.at(0)
 		l := w.limiter(places(1, 30*sec))
@@ -53,9 +55,10 @@ func crashedHolder(t *testing.T) {
 	})
 }
 
-// heldWhileItRuns: a run keeps its place for longer than a lease, gives it back
+// A run keeps its place for longer than a lease, gives it back
 // at once when it ends, and also when its context has ended before.
-func heldWhileItRuns(t *testing.T) {
+func TestHeldWhileItRuns(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		l := w.limiter(places(1, sec))
 		ctx, cancel := context.WithCancel(context.Background())
@@ -81,8 +84,9 @@ func heldWhileItRuns(t *testing.T) {
 	})
 }
 
-// toldOfTheLoss: a run whose place somebody else may have is told so.
-func toldOfTheLoss(t *testing.T) {
+// A run whose place somebody else may have is told so.
+func TestToldOfTheLoss(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		ctx := context.Background()
 		l := w.limiter(places(1, sec))
@@ -104,9 +108,10 @@ func toldOfTheLoss(t *testing.T) {
 	})
 }
 
-// heldUntilItStarts: a place that is granted for a start ahead is held until
+// A place that is granted for a start ahead is held until
 // then, and its lease counts from the start.
-func heldUntilItStarts(t *testing.T) {
+func TestHeldUntilItStarts(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		w.at(0)
 		l := w.limiter(bucket(1, 20*sec, 1), places(1, 5*sec))
@@ -132,8 +137,9 @@ func heldUntilItStarts(t *testing.T) {
 	})
 }
 
-// noPlaceWhileItWaits: what another rule makes wait holds no place meanwhile.
-func noPlaceWhileItWaits(t *testing.T) {
+// What another rule makes wait holds no place meanwhile.
+func TestNoPlaceWhileItWaits(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		w.at(0)
 		policy := w.parsed(`limits: {p: {rules: [{name: places, algorithm: concurrency, limit: 1}],
@@ -151,9 +157,10 @@ func noPlaceWhileItWaits(t *testing.T) {
 	})
 }
 
-// freedAtOnce: what is given back or released is there for the next who asks;
+// What is given back or released is there for the next who asks;
 // nothing remembers the refusal.
-func freedAtOnce(t *testing.T) {
+func TestFreedAtOnce(t *testing.T) {
+	t.Parallel()
 	forEach(t, kinds(1, hour), func(w *world, rule throttle.Rule) {
 		l := w.limiter(rule)
 		for i := range 20 {
@@ -170,9 +177,10 @@ func freedAtOnce(t *testing.T) {
 	})
 }
 
-// givenBackInAnyOrder: nothing is lost or won by giving grants back, first or
+// Nothing is lost or won by giving grants back, first or
 // last first, and none is given back twice.
-func givenBackInAnyOrder(t *testing.T) {
+func TestGivenBackInAnyOrder(t *testing.T) {
+	t.Parallel()
 	const most = 300
 	forEach(t, kinds(most, hour), func(w *world, rule throttle.Rule) {
 		n := w.size(most)
@@ -204,9 +212,10 @@ func givenBackInAnyOrder(t *testing.T) {
 	})
 }
 
-// givenBackAhead: cancelled starts ahead leave no hole that stays, and make no
+// Cancelled starts ahead leave no hole that stays, and make no
 // room that was not there.
-func givenBackAhead(t *testing.T) {
+func TestGivenBackAhead(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		l := w.limiter(bucket(60, sec, 1))
 		w.at(0)
@@ -236,9 +245,10 @@ func givenBackAhead(t *testing.T) {
 	})
 }
 
-// refusedManyTimes: those who are refused keep nobody else out: with five
+// Those who are refused keep nobody else out: with five
 // callers asking each millisecond, every unit is used when it comes.
-func refusedManyTimes(t *testing.T) {
+func TestRefusedManyTimes(t *testing.T) {
+	t.Parallel()
 	forEach(t, []throttle.Rule{bucket(100, sec, 1), sliding(1, 10*ms)}, func(w *world, rule throttle.Rule) {
 		l, got := w.limiter(rule), 0
 		for at := time.Duration(0); at < 200*ms; at += ms {

@@ -14,7 +14,9 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"slices"
+	"reflect"
+	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -45,12 +47,11 @@ func (nobody) Printf(context.Context, string, ...any) {}
 type trap struct {
 	id    string
 	wrong string
-	// One of: a test, the id whose test is this one's too, the reason why it
-	// can't occur here.
-	test  func(*testing.T)
-	like  string
-	never string
+	tests []func(*testing.T) // which show that it does not here
+	never string             // why it cannot occur here, where there is no test
 }
+
+func by(tests ...func(*testing.T)) []func(*testing.T) { return tests }
 
 // known is how many traps there are of each letter.
 var known = []struct {
@@ -64,34 +65,9 @@ var known = []struct {
 	{"I", invariants, 21},
 }
 
-func TestTraps(t *testing.T) {
-	t.Parallel()
-	for _, k := range known {
-		for _, trap := range k.traps {
-			if trap.test == nil {
-				continue
-			}
-			t.Run(trap.id, func(t *testing.T) {
-				t.Parallel()
-				t.Log(trap.wrong)
-				trap.test(t)
-			})
-		}
-	}
-}
-
 // "Every trap has a test, or a reason why it can't occur."
 func TestNoTrapIsForgotten(t *testing.T) {
 	t.Parallel()
-	var tested []string
-	for _, k := range known {
-		for _, trap := range k.traps {
-			if trap.test != nil {
-				tested = append(tested, trap.id)
-			}
-		}
-	}
-	never := 0
 	for _, k := range known {
 		for i := range max(k.count, len(k.traps)) {
 			want := fmt.Sprintf("%s%02d", k.letter, i+1)
@@ -99,22 +75,19 @@ func TestNoTrapIsForgotten(t *testing.T) {
 				t.Fatalf("trap %s is missing, or stands elsewhere than in its order", want)
 			}
 			trap := k.traps[i]
-			ways := 0
-			for _, told := range []bool{trap.test != nil, trap.like != "", trap.never != ""} {
-				if told {
-					ways++
+			if trap.wrong == "" || (len(trap.tests) == 0) == (trap.never == "") {
+				t.Errorf("%s needs what went wrong, and either a test or the reason why there is none", trap.id)
+			}
+			var names []string
+			for _, test := range trap.tests {
+				name := runtime.FuncForPC(reflect.ValueOf(test).Pointer()).Name()
+				name = name[strings.LastIndexByte(name, '.')+1:]
+				if !strings.HasPrefix(name, "Test") {
+					t.Errorf("%s: %s is not run by go test", trap.id, name)
 				}
+				names = append(names, name)
 			}
-			if ways != 1 || trap.wrong == "" {
-				t.Errorf("%s needs what went wrong, and either a test or a reason for none", trap.id)
-			}
-			if trap.like != "" && !slices.Contains(tested, trap.like) {
-				t.Errorf("%s points to %s, which has no test", trap.id, trap.like)
-			}
-			if trap.never != "" {
-				never++
-			}
+			t.Logf("%s %s: %s%s", trap.id, trap.wrong, strings.Join(names, ", "), trap.never)
 		}
 	}
-	t.Logf("%d tests; %d can't occur here", len(tested), never)
 }

@@ -3,7 +3,6 @@ package traps
 import (
 	"context"
 	"errors"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -11,8 +10,9 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// refusedPolicies: what would not mean what it says is refused, with its line.
-func refusedPolicies(t *testing.T) {
+// What would not mean what it says is refused, with its line.
+func TestRefusedPolicies(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]string{
 		"{name: a, algorithm: fixed-window, limit: 5, per: -1s}":                                                                      "per",
 		"{name: a, algorithm: fixed-window, limit: 5, per: 0s}":                                                                       "per",
@@ -39,9 +39,10 @@ func refusedPolicies(t *testing.T) {
 	}
 }
 
-// noRules: a scope that meets no rule is refused, by an error of its own; where
+// A scope that meets no rule is refused, by an error of its own; where
 // a policy says that it is allowed, the answer is one that can be used.
-func noRules(t *testing.T) {
+func TestNoRules(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		ctx := context.Background()
 		deny := w.limiterOn(w.rdb, w.parsed("limits: {p: {rules: [{name: a, algorithm: fixed-window, limit: 1, per: 1h}]}}"))
@@ -60,8 +61,9 @@ func noRules(t *testing.T) {
 	})
 }
 
-// refusedBeforeItIsEnqueued: a task that could never run is refused where it is made.
-func refusedBeforeItIsEnqueued(t *testing.T) {
+// A task that could never run is refused where it is made.
+func TestRefusedBeforeItIsEnqueued(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		policy := w.policy(rates(10, sec)...)
 		client := queue.NewClient(w.rdb, queue.ClientConfig{Policy: policy})
@@ -78,9 +80,10 @@ func refusedBeforeItIsEnqueued(t *testing.T) {
 	})
 }
 
-// ofOneRule: the five numbers and the headers are those of one rule, rounded so
+// The five numbers and the headers are those of one rule, rounded so
 // that who waits as told is admitted.
-func ofOneRule(t *testing.T) {
+func TestOfOneRule(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		w.at(0)
 		l := w.limiter(
@@ -105,7 +108,7 @@ func ofOneRule(t *testing.T) {
 			w.Errorf("%v after %v, want %v after 1.5s", d.Five(), d.RetryAfter, want)
 		}
 		if got := d.Header().Get("Retry-After"); got != "2" || d.Header().Get("RateLimit") == "" {
-			w.Errorf("headers %v", http.Header(d.Header()))
+			w.Errorf("headers %v", d.Header())
 		}
 		w.at(2 * sec)
 		if !l.take(1).Allowed {
@@ -114,8 +117,9 @@ func ofOneRule(t *testing.T) {
 	})
 }
 
-// eachVerbItsOwnScope: no verb of one tenant's touches another's.
-func eachVerbItsOwnScope(t *testing.T) {
+// No verb of one tenant's touches another's.
+func TestEachVerbItsOwnScope(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		policy := w.parsed(`limits: {p: {scopes: {"*": {rules: [{name: r, algorithm: sliding-window, limit: 9, per: 1h},
 			{name: places, algorithm: concurrency, limit: 2, lease: 1s}]}}}}`)

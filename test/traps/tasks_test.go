@@ -194,9 +194,10 @@ func (s *shop) within(runs []start, n int, window time.Duration) {
 	}
 }
 
-// lastAttempt: a limited task on its last attempt is not archived, burns no
+// A limited task on its last attempt is not archived, burns no
 // attempt and tells no ErrorHandler, whoever enqueued it.
-func lastAttempt(t *testing.T) {
+func TestLastAttempt(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		s := newShop(w)
 		for i := range 12 {
@@ -210,9 +211,10 @@ func lastAttempt(t *testing.T) {
 	})
 }
 
-// neverInBulk: what asynq brings back early, late and in clumps starts within
+// What asynq brings back early, late and in clumps starts within
 // its limit all the same, in any window, as its handler sees it.
-func neverInBulk(t *testing.T) {
+func TestNeverInBulk(t *testing.T) {
+	t.Parallel()
 	for name, hold := range map[string]time.Duration{"held": 0, "put back": -1} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -233,9 +235,10 @@ func neverInBulk(t *testing.T) {
 	}
 }
 
-// chargedPerRun: a task is charged when it runs, not when it is picked up, put
+// A task is charged when it runs, not when it is picked up, put
 // back, or has no time left to run in.
-func chargedPerRun(t *testing.T) {
+func TestChargedPerRun(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		s := newShop(w)
 		day := throttle.Rule{Name: "day", Algorithm: throttle.SlidingWindow, Limit: 1000, Per: 24 * hour}
@@ -258,8 +261,9 @@ func chargedPerRun(t *testing.T) {
 	})
 }
 
-// foundAgain: what waits is found by the next worker when the first has gone.
-func foundAgain(t *testing.T) {
+// What waits is found by the next worker when the first has gone.
+func TestFoundAgain(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		s := newShop(w)
 		for i := range 6 {
@@ -279,9 +283,10 @@ func foundAgain(t *testing.T) {
 	})
 }
 
-// othersGoOn: tasks with no limit in the way, and delayed ones, run while others
+// Tasks with no limit in the way, and delayed ones, run while others
 // wait, and disturb nobody's wait.
-func othersGoOn(t *testing.T) {
+func TestOthersGoOn(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		s := newShop(w)
 		policy := w.parsed(`limits: {p: {scopes: {slow: {rules: [{name: r, algorithm: sliding-window, limit: 4, per: 1s, margin: 100ms}]},
@@ -313,9 +318,10 @@ func othersGoOn(t *testing.T) {
 	})
 }
 
-// heldLongerThanItsLease: a task that waits in its handler for longer than the
+// A task that waits in its handler for longer than the
 // lease of the place that it will have has it when it starts, and alone.
-func heldLongerThanItsLease(t *testing.T) {
+func TestHeldLongerThanItsLease(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		s := newShop(w)
 		var mu sync.Mutex
@@ -368,14 +374,13 @@ func TestHostileNamesEndToEnd(t *testing.T) {
 			}
 		}
 		s.open(policy, worker.Config{}, nil)
-		runs := s.done(scopes)
+		s.done(scopes)
 		s.until("the others to wait", func() bool {
 			info, err := s.inspector.GetQueueInfo(s.queue)
 			return err == nil && info.Retry+info.Scheduled == scopes
 		})
-		runs = s.ran()
 		count := map[string]int{}
-		for _, r := range runs {
+		for _, r := range s.ran() {
 			count[r.scope]++
 		}
 		for scope, n := range count {

@@ -13,9 +13,10 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// serversClock: only Redis's clock counts. Nothing that is sent to it is a time
+// Only Redis's clock counts. Nothing that is sent to it is a time
 // of this process, whose clock may be years off.
-func serversClock(t *testing.T) {
+func TestServersClock(t *testing.T) {
+	t.Parallel()
 	t.Run("nothing sent is a time", func(t *testing.T) {
 		t.Parallel()
 		w := onReal(t)
@@ -62,8 +63,9 @@ func serversClock(t *testing.T) {
 	}
 }
 
-// stepsBack: a clock that steps back delays nobody by more than its step.
-func stepsBack(t *testing.T) {
+// A clock that steps back delays nobody by more than its step.
+func TestStepsBack(t *testing.T) {
+	t.Parallel()
 	forEach(t, kinds(5, 10*sec), func(w *world, rule throttle.Rule) {
 		for _, step := range []time.Duration{sec, 10 * sec, 60 * sec, hour, 30 * 24 * hour} {
 			w.anew()
@@ -85,9 +87,10 @@ func stepsBack(t *testing.T) {
 	})
 }
 
-// stepsForward: a clock that steps forward, and back again, admits at most one
+// A clock that steps forward, and back again, admits at most one
 // extra limit.
-func stepsForward(t *testing.T) {
+func TestStepsForward(t *testing.T) {
+	t.Parallel()
 	forEach(t, kinds(5, 10*sec), func(w *world, rule throttle.Rule) {
 		l := w.limiter(rule)
 		w.at(0)
@@ -108,8 +111,9 @@ func stepsForward(t *testing.T) {
 	})
 }
 
-// refilledOnce: the same interval fills a bucket once, however the clock steps.
-func refilledOnce(t *testing.T) {
+// The same interval fills a bucket once, however the clock steps.
+func TestRefilledOnce(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		l := w.limiter(bucket(1, sec, 5))
 		w.at(100 * sec)
@@ -130,9 +134,10 @@ func refilledOnce(t *testing.T) {
 	})
 }
 
-// microseconds: the time that a decision is made at is that of TIME, to the
+// The time that a decision is made at is that of TIME, to the
 // microsecond, also where the microseconds have leading zeros.
-func microseconds(t *testing.T) {
+func TestMicroseconds(t *testing.T) {
+	t.Parallel()
 	t.Run("miniredis", func(t *testing.T) {
 		t.Parallel()
 		w := onMini(t)
@@ -163,9 +168,10 @@ func microseconds(t *testing.T) {
 	})
 }
 
-// toTheMicrosecond: a refused call is admitted at exactly now + RetryAfter, and
+// A refused call is admitted at exactly now + RetryAfter, and
 // not a microsecond before; times keep every digit on their way through Redis.
-func toTheMicrosecond(t *testing.T) {
+func TestToTheMicrosecond(t *testing.T) {
+	t.Parallel()
 	for _, years := range []time.Duration{0, 50, 200} {
 		forEach(t, kinds(7, 60*sec), func(w *world, rule throttle.Rule) {
 			start := years*365*24*hour + 123456789*us
@@ -195,9 +201,10 @@ func toTheMicrosecond(t *testing.T) {
 	}
 }
 
-// oddWindows: windows that no unit divides are kept as they are, neither cut to
+// Windows that no unit divides are kept as they are, neither cut to
 // seconds nor rounded to buckets.
-func oddWindows(t *testing.T) {
+func TestOddWindows(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		for _, per := range []time.Duration{
 			100 * us, 2500 * us, 333333 * us, 500 * ms, 997 * ms, 1001 * us, 1900 * ms, sec + us,
@@ -222,8 +229,9 @@ func oddWindows(t *testing.T) {
 	})
 }
 
-// slowRate: 1 in 1.9 s is at most 7 in 12 s, also where keys expire by whole seconds.
-func slowRate(t *testing.T) {
+// 1 in 1.9 s is at most 7 in 12 s, also where keys expire by whole seconds.
+func TestSlowRate(t *testing.T) {
+	t.Parallel()
 	t.Run("steered", func(t *testing.T) {
 		rules := []throttle.Rule{bucket(1, 1900*ms, 1), sliding(1, 1900*ms)}
 		forEach(t, rules, func(w *world, rule throttle.Rule) {
@@ -258,8 +266,9 @@ func slowRate(t *testing.T) {
 	})
 }
 
-// shortWindow: 5 per 500 ms admits 5 of 2000, though no whole second is in it.
-func shortWindow(t *testing.T) {
+// 5 per 500 ms admits 5 of 2000, though no whole second is in it.
+func TestShortWindow(t *testing.T) {
+	t.Parallel()
 	forEach(t, rates(5, 500*ms), func(w *world, rule throttle.Rule) {
 		w.at(0)
 		l := w.limiter(rule)
@@ -269,9 +278,10 @@ func shortWindow(t *testing.T) {
 	})
 }
 
-// fractions: what a bucket refills between two polls is kept, whatever part of
+// What a bucket refills between two polls is kept, whatever part of
 // a unit it is.
-func fractions(t *testing.T) {
+func TestFractions(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		rule        throttle.Rule
 		every       time.Duration
@@ -302,8 +312,9 @@ func fractions(t *testing.T) {
 	}
 }
 
-// continuous: units come back one by one as time passes, not in lumps.
-func continuous(t *testing.T) {
+// Units come back one by one as time passes, not in lumps.
+func TestContinuous(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(w *world) {
 		l := w.limiter(bucket(10, sec, 5))
 		w.at(0)
