@@ -1,25 +1,23 @@
 -- µs from now until a rule alone would admit its cost; -1 can't tell.
 local function retry_of(r, now)
   local t = algorithms[r.kind].fit(r, now)
-  if t then
-    return t - now
-  end
-  return r.kind == 'C' and algorithms.C.retry(r, now) or -1
+  return t and t - now or -1
 end
 
 -- The first moment from now on at which every rule that can tell admits its cost,
--- the rule that asked for it, and whether all could tell: a suspended rule and a
--- full concurrency rule can't. Fixed windows that end out of step may take long to
--- agree; then the moment is only the earliest that it can be.
+-- the rule that asked for it, and whether that is sure: a suspended rule can't
+-- tell, a full concurrency rule hopes for leases to end. Fixed windows that are
+-- out of step may take long to agree; then it is only the earliest that it can be.
 local function joint_start(rules, now)
   local start, binding, sure = now, 0, true
   for _ = 1, 50 do
     local before = start
     for i = 1, #rules do
-      local t = algorithms[rules[i].kind].fit(rules[i], start)
-      if not t then
+      local t, hope = algorithms[rules[i].kind].fit(rules[i], start)
+      if not t or hope then
         sure = false
-      elseif t > start then
+      end
+      if t and t > start then
         start, binding = t, i
       end
     end
@@ -47,8 +45,8 @@ local function denied(rules, now, start, binding)
   local out = { 0, 0, now, 0, 0 }
   for i = 1, #rules do
     local retry = retry_of(rules[i], now)
-    if wait >= 0 and (retry < 0 or retry > wait) then
-      wait, binding = retry, i
+    if wait >= 0 and retry < 0 then
+      wait, binding = -1, i
     end
     report(out, i, rules[i], now, retry, 0)
   end

@@ -10,7 +10,7 @@ do
 
   local function load(key, now, cost, cap, lease, _, _, member)
     local from, to = bounds(now)
-    local r = { kind = 'C', key = key, cost = cost, cap = cap, lease = lease, member = member,
+    local r = { kind = 'C', key = key, cost = cost, cap = cap, lease = lease, member = member, now = now,
       held = redis.call('ZCOUNT', key, from, to), mine = false }
     if r.held >= cap and r.held > 0 then
       local ends = redis.call('ZSCORE', key, member)
@@ -19,8 +19,23 @@ do
     return r
   end
 
+  -- The end of one of the leases now held: skip others end before it
+  -- (ZRANGEBYSCORE) or after it (ZREVRANGEBYSCORE).
+  local function ends(command, key, a, b, skip)
+    return tonumber(redis.call(command, key, a, b, 'WITHSCORES', 'LIMIT', whole(skip), 1)[2])
+  end
+
+  -- A full rule has a place free when as many leases have ended as are too many,
+  -- unless they are renewed.
   local function fit(r, t)
-    return (r.held < r.cap or r.mine) and t or nil
+    if r.held < r.cap or r.mine then
+      return t
+    elseif r.cap == 0 then
+      return nil
+    end
+    local from, to = bounds(r.now)
+    r.free = r.free or ends('ZRANGEBYSCORE', r.key, from, to, r.held - r.cap)
+    return max(t, r.free), true
   end
 
   local function charge(r)
@@ -44,25 +59,11 @@ do
     return max(0, r.cap - r.held)
   end
 
-  -- The end of one of the leases now held: skip others end before it
-  -- (ZRANGEBYSCORE) or after it (ZREVRANGEBYSCORE).
-  local function ends(command, key, a, b, skip)
-    return redis.call(command, key, a, b, 'WITHSCORES', 'LIMIT', whole(skip), 1)[2]
-  end
-
-  -- µs until a place is free at the latest; -1 while suspended.
-  local function retry(r, now)
-    local from, to = bounds(now)
-    local first = r.cap > 0 and ends('ZRANGEBYSCORE', r.key, from, to, r.held - r.cap)
-    return first and first - now or -1
-  end
-
   local function reset(r, now)
     local from, to = bounds(now)
-    local last = r.held > 0 and ends('ZREVRANGEBYSCORE', r.key, to, from, 0)
-    return last and last - now or 0
+    return r.held > 0 and ends('ZREVRANGEBYSCORE', r.key, to, from, 0) - now or 0
   end
 
   algorithms.C = { load = load, fit = fit, charge = charge, refund = refund, save = save,
-    remaining = remaining, reset = reset, retry = retry }
+    remaining = remaining, reset = reset }
 end

@@ -3,12 +3,14 @@
 --
 -- The state is the latest charged window and the one before it, each by its last
 -- start, with their units: a start ahead does not close the window at hand. No
--- unit goes into a window before those two. The last `slack` µs of a window
--- admit nothing: what starts late must not land in the next.
+-- unit goes into a window before those two, and none comes back that was taken
+-- before `since`, when the state began. The last `slack` µs of a window admit
+-- nothing: what starts late must not land in the next. A clock that steps back by
+-- more than a minute begins its windows anew.
 do
   local function load(key, now, cost, cap, per, slack)
     local r = { kind = 'F', key = key, cost = cost, cap = cap, per = per, slack = min(slack, per - 1),
-      last = 0, count = 0, prior = 0, before = 0, found = false, healed = false }
+      last = 0, count = 0, prior = 0, before = 0, since = now, found = false, healed = false }
     local v = redis.call('GET', key)
     if not v then
       return r
@@ -19,8 +21,9 @@ do
       return r
     end
     r.last, r.count, r.prior, r.before = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
-    if r.last - now > FAR_AHEAD then
-      r.last, r.prior, r.before, r.healed = now, 0, 0, true
+    r.since = unpack7(v, 30)
+    if r.last - now > 2 * FAR_AHEAD then
+      r.last, r.prior, r.before, r.since, r.healed = now, 0, 0, now, true
     elseif floor(r.prior / per) == floor(r.last / per) then
       r.count, r.before = r.count + r.before, 0
     end
@@ -67,7 +70,9 @@ do
 
   local function refund(r, _, place)
     local w, back = window(r, place), 0
-    if w == window(r, r.last) then
+    if r.healed or place < r.since then
+      return 0
+    elseif w == window(r, r.last) then
       back = min(r.count, r.cost)
       r.count = r.count - back
       if r.count == 0 and r.prior > 0 then
@@ -81,19 +86,21 @@ do
     return back
   end
 
-  -- µs until the last window with units is over.
+  -- µs until the last window with units is over, and the last is open that may
+  -- not get any.
   local function lasts(r, now)
-    local t = r.count > 0 and r.last or r.before > 0 and r.prior or 0
-    return max(0, (window(r, t) + 1) * r.per - now)
+    local last = r.count > 0 and r.last or r.before > 0 and r.prior or r.prior - r.per
+    return max(0, (window(r, last) + 1) * r.per - now)
   end
 
   local function save(r, now)
-    redis.call('SET', r.key, char(FIXED) .. pack(r.last) .. pack(r.count) .. pack(r.prior) .. pack(r.before),
-      'PX', outlast(lasts(r, now)))
+    redis.call('SET', r.key, char(FIXED) .. pack(r.last) .. pack(r.count) .. pack(r.prior) .. pack(r.before)
+      .. pack(r.since), 'PX', outlast(lasts(r, now)))
   end
 
   local function remaining(r, now)
-    return max(0, r.cap - used(r, max(window(r, now), window(r, r.prior))))
+    local w = window(r, now)
+    return w < window(r, r.prior) and 0 or max(0, r.cap - used(r, w))
   end
 
   algorithms.F = { load = load, fit = fit, charge = charge, refund = refund, save = save,

@@ -154,15 +154,15 @@ do
     end
     r.grain, r.total, r.head, r.last = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
     r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), sub(v, 44)
-    if (r.tail - 1) * r.grain - now >= FAR_AHEAD then
-      local step = r.tail - ceil(now / r.grain)
-      r.tail, r.healed = r.tail - step, true
-      if r.log ~= '' then
-        r.head, r.last = r.head - step, r.last - step
-      end
-    end
     if r.grain ~= grain then
       rewrite(r, grain)
+    end
+    local back = r.tail - ceil((now + FAR_AHEAD) / r.grain)
+    if back > 0 then
+      r.tail, r.healed = r.tail - back, true
+      if r.log ~= '' then
+        r.head, r.last = r.head - back, r.last - back
+      end
     end
     expire(r, now)
     return r
@@ -196,7 +196,7 @@ do
   end
 
   local function refund(r, _, place)
-    if r.total == 0 then
+    if r.total == 0 or r.healed then
       return 0
     end
     local back = rewrite(r, r.grain, ceil(place / r.grain), r.cost)

@@ -2,7 +2,7 @@
 -- a rule whose algorithm has changed still finds what was spent:
 --   T at x q since low                       token bucket
 --   S grain total head last tail count log   sliding window
---   F last count prior before                fixed window
+--   F last count prior before since          fixed window
 local TOKEN, SLIDING, FIXED = 84, 83, 70
 
 -- The units that a state of another algorithm still holds against the rule.
@@ -21,7 +21,8 @@ end
 -- script, since making functions is what a short script spends most on. Each has
 --   load(key, now, cost, a, b, c, d, member)  the rule as it stands; healed where
 --                         that is no longer what is stored
---   fit(r, t)             the first moment from t on at which it admits the cost; nil can't tell
+--   fit(r, t)             the first moment from t on at which it admits the cost, and
+--                         true where it may be later; nil can't tell
 --   charge(r, now, start) takes the cost at start, in r only; returns its place
 --   refund(r, now, place) takes it back, in r only; returns the units that came
 --                         back, and says in r.changed whether anything did
@@ -29,6 +30,5 @@ end
 --   remaining(r, now)     units left
 --   reset(r, now)         µs until it is as if unused; -1 can't tell
 --   lasts(r, now)         µs until the state means nothing any more
--- Concurrency keeps no state but its places: it refunds at once, has no lasts,
--- and retry(r, now), µs until a place is free, where fit can't tell.
+-- Concurrency keeps no state but its places: it refunds at once and has no lasts.
 local algorithms = {}

@@ -42,7 +42,8 @@ do
       r.low = r.low < UNTOUCHED and max(0, convert(r, r.low, before, floor) - 1) or r.low
     end
     if r.at - now > FAR_AHEAD then
-      r.at, r.since, r.low, r.healed = now, now, 0, true
+      r.at, r.low, r.healed = now + FAR_AHEAD, 0, true
+      r.since = r.at
     end
     return r
   end
@@ -69,7 +70,7 @@ do
   end
 
   local function refund(r, now, mark)
-    if r.p == 0 or not r.found or mark < r.since or mark > r.at then
+    if r.p == 0 or not r.found or r.healed or mark < r.since or mark > r.at then
       return 0
     end
     local back = max(0, min(r.cost * r.q, level(r, now), r.x))

@@ -79,7 +79,7 @@ end
 -- a rule whose algorithm has changed still finds what was spent:
 --   T at x q since low                       token bucket
 --   S grain total head last tail count log   sliding window
---   F last count prior before                fixed window
+--   F last count prior before since          fixed window
 local TOKEN, SLIDING, FIXED = 84, 83, 70
 
 -- The units that a state of another algorithm still holds against the rule.
@@ -98,7 +98,8 @@ end
 -- script, since making functions is what a short script spends most on. Each has
 --   load(key, now, cost, a, b, c, d, member)  the rule as it stands; healed where
 --                         that is no longer what is stored
---   fit(r, t)             the first moment from t on at which it admits the cost; nil can't tell
+--   fit(r, t)             the first moment from t on at which it admits the cost, and
+--                         true where it may be later; nil can't tell
 --   charge(r, now, start) takes the cost at start, in r only; returns its place
 --   refund(r, now, place) takes it back, in r only; returns the units that came
 --                         back, and says in r.changed whether anything did
@@ -106,8 +107,7 @@ end
 --   remaining(r, now)     units left
 --   reset(r, now)         µs until it is as if unused; -1 can't tell
 --   lasts(r, now)         µs until the state means nothing any more
--- Concurrency keeps no state but its places: it refunds at once, has no lasts,
--- and retry(r, now), µs until a place is free, where fit can't tell.
+-- Concurrency keeps no state but its places: it refunds at once and has no lasts.
 local algorithms = {}
 -- No lease is longer than a day, so an end beyond that was written by a clock
 -- that has since stepped back and counts for nothing.
@@ -164,7 +164,8 @@ do
       r.low = r.low < UNTOUCHED and max(0, convert(r, r.low, before, floor) - 1) or r.low
     end
     if r.at - now > FAR_AHEAD then
-      r.at, r.since, r.low, r.healed = now, now, 0, true
+      r.at, r.low, r.healed = now + FAR_AHEAD, 0, true
+      r.since = r.at
     end
     return r
   end
@@ -191,7 +192,7 @@ do
   end
 
   local function refund(r, now, mark)
-    if r.p == 0 or not r.found or mark < r.since or mark > r.at then
+    if r.p == 0 or not r.found or r.healed or mark < r.since or mark > r.at then
       return 0
     end
     local back = max(0, min(r.cost * r.q, level(r, now), r.x))
@@ -380,15 +381,15 @@ do
     end
     r.grain, r.total, r.head, r.last = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
     r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), sub(v, 44)
-    if (r.tail - 1) * r.grain - now >= FAR_AHEAD then
-      local step = r.tail - ceil(now / r.grain)
-      r.tail, r.healed = r.tail - step, true
-      if r.log ~= '' then
-        r.head, r.last = r.head - step, r.last - step
-      end
-    end
     if r.grain ~= grain then
       rewrite(r, grain)
+    end
+    local back = r.tail - ceil((now + FAR_AHEAD) / r.grain)
+    if back > 0 then
+      r.tail, r.healed = r.tail - back, true
+      if r.log ~= '' then
+        r.head, r.last = r.head - back, r.last - back
+      end
     end
     expire(r, now)
     return r
@@ -422,7 +423,7 @@ do
   end
 
   local function refund(r, _, place)
-    if r.total == 0 then
+    if r.total == 0 or r.healed then
       return 0
     end
     local back = rewrite(r, r.grain, ceil(place / r.grain), r.cost)
@@ -451,12 +452,14 @@ end
 --
 -- The state is the latest charged window and the one before it, each by its last
 -- start, with their units: a start ahead does not close the window at hand. No
--- unit goes into a window before those two. The last `slack` µs of a window
--- admit nothing: what starts late must not land in the next.
+-- unit goes into a window before those two, and none comes back that was taken
+-- before `since`, when the state began. The last `slack` µs of a window admit
+-- nothing: what starts late must not land in the next. A clock that steps back by
+-- more than a minute begins its windows anew.
 do
   local function load(key, now, cost, cap, per, slack)
     local r = { kind = 'F', key = key, cost = cost, cap = cap, per = per, slack = min(slack, per - 1),
-      last = 0, count = 0, prior = 0, before = 0, found = false, healed = false }
+      last = 0, count = 0, prior = 0, before = 0, since = now, found = false, healed = false }
     local v = redis.call('GET', key)
     if not v then
       return r
@@ -467,8 +470,9 @@ do
       return r
     end
     r.last, r.count, r.prior, r.before = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
-    if r.last - now > FAR_AHEAD then
-      r.last, r.prior, r.before, r.healed = now, 0, 0, true
+    r.since = unpack7(v, 30)
+    if r.last - now > 2 * FAR_AHEAD then
+      r.last, r.prior, r.before, r.since, r.healed = now, 0, 0, now, true
     elseif floor(r.prior / per) == floor(r.last / per) then
       r.count, r.before = r.count + r.before, 0
     end
@@ -515,7 +519,9 @@ do
 
   local function refund(r, _, place)
     local w, back = window(r, place), 0
-    if w == window(r, r.last) then
+    if r.healed or place < r.since then
+      return 0
+    elseif w == window(r, r.last) then
       back = min(r.count, r.cost)
       r.count = r.count - back
       if r.count == 0 and r.prior > 0 then
@@ -529,19 +535,21 @@ do
     return back
   end
 
-  -- µs until the last window with units is over.
+  -- µs until the last window with units is over, and the last is open that may
+  -- not get any.
   local function lasts(r, now)
-    local t = r.count > 0 and r.last or r.before > 0 and r.prior or 0
-    return max(0, (window(r, t) + 1) * r.per - now)
+    local last = r.count > 0 and r.last or r.before > 0 and r.prior or r.prior - r.per
+    return max(0, (window(r, last) + 1) * r.per - now)
   end
 
   local function save(r, now)
-    redis.call('SET', r.key, char(FIXED) .. pack(r.last) .. pack(r.count) .. pack(r.prior) .. pack(r.before),
-      'PX', outlast(lasts(r, now)))
+    redis.call('SET', r.key, char(FIXED) .. pack(r.last) .. pack(r.count) .. pack(r.prior) .. pack(r.before)
+      .. pack(r.since), 'PX', outlast(lasts(r, now)))
   end
 
   local function remaining(r, now)
-    return max(0, r.cap - used(r, max(window(r, now), window(r, r.prior))))
+    local w = window(r, now)
+    return w < window(r, r.prior) and 0 or max(0, r.cap - used(r, w))
   end
 
   algorithms.F = { load = load, fit = fit, charge = charge, refund = refund, save = save,
@@ -559,7 +567,7 @@ do
 
   local function load(key, now, cost, cap, lease, _, _, member)
     local from, to = bounds(now)
-    local r = { kind = 'C', key = key, cost = cost, cap = cap, lease = lease, member = member,
+    local r = { kind = 'C', key = key, cost = cost, cap = cap, lease = lease, member = member, now = now,
       held = redis.call('ZCOUNT', key, from, to), mine = false }
     if r.held >= cap and r.held > 0 then
       local ends = redis.call('ZSCORE', key, member)
@@ -568,8 +576,23 @@ do
     return r
   end
 
+  -- The end of one of the leases now held: skip others end before it
+  -- (ZRANGEBYSCORE) or after it (ZREVRANGEBYSCORE).
+  local function ends(command, key, a, b, skip)
+    return tonumber(redis.call(command, key, a, b, 'WITHSCORES', 'LIMIT', whole(skip), 1)[2])
+  end
+
+  -- A full rule has a place free when as many leases have ended as are too many,
+  -- unless they are renewed.
   local function fit(r, t)
-    return (r.held < r.cap or r.mine) and t or nil
+    if r.held < r.cap or r.mine then
+      return t
+    elseif r.cap == 0 then
+      return nil
+    end
+    local from, to = bounds(r.now)
+    r.free = r.free or ends('ZRANGEBYSCORE', r.key, from, to, r.held - r.cap)
+    return max(t, r.free), true
   end
 
   local function charge(r)
@@ -593,27 +616,13 @@ do
     return max(0, r.cap - r.held)
   end
 
-  -- The end of one of the leases now held: skip others end before it
-  -- (ZRANGEBYSCORE) or after it (ZREVRANGEBYSCORE).
-  local function ends(command, key, a, b, skip)
-    return redis.call(command, key, a, b, 'WITHSCORES', 'LIMIT', whole(skip), 1)[2]
-  end
-
-  -- µs until a place is free at the latest; -1 while suspended.
-  local function retry(r, now)
-    local from, to = bounds(now)
-    local first = r.cap > 0 and ends('ZRANGEBYSCORE', r.key, from, to, r.held - r.cap)
-    return first and first - now or -1
-  end
-
   local function reset(r, now)
     local from, to = bounds(now)
-    local last = r.held > 0 and ends('ZREVRANGEBYSCORE', r.key, to, from, 0)
-    return last and last - now or 0
+    return r.held > 0 and ends('ZREVRANGEBYSCORE', r.key, to, from, 0) - now or 0
   end
 
   algorithms.C = { load = load, fit = fit, charge = charge, refund = refund, save = save,
-    remaining = remaining, reset = reset, retry = retry }
+    remaining = remaining, reset = reset }
 end
 -- The rules of a call: a key each, and six ARGV.
 --   kind  T token-bucket   a p         b q        c cap     d slack
@@ -630,25 +639,23 @@ end
 -- µs from now until a rule alone would admit its cost; -1 can't tell.
 local function retry_of(r, now)
   local t = algorithms[r.kind].fit(r, now)
-  if t then
-    return t - now
-  end
-  return r.kind == 'C' and algorithms.C.retry(r, now) or -1
+  return t and t - now or -1
 end
 
 -- The first moment from now on at which every rule that can tell admits its cost,
--- the rule that asked for it, and whether all could tell: a suspended rule and a
--- full concurrency rule can't. Fixed windows that end out of step may take long to
--- agree; then the moment is only the earliest that it can be.
+-- the rule that asked for it, and whether that is sure: a suspended rule can't
+-- tell, a full concurrency rule hopes for leases to end. Fixed windows that are
+-- out of step may take long to agree; then it is only the earliest that it can be.
 local function joint_start(rules, now)
   local start, binding, sure = now, 0, true
   for _ = 1, 50 do
     local before = start
     for i = 1, #rules do
-      local t = algorithms[rules[i].kind].fit(rules[i], start)
-      if not t then
+      local t, hope = algorithms[rules[i].kind].fit(rules[i], start)
+      if not t or hope then
         sure = false
-      elseif t > start then
+      end
+      if t and t > start then
         start, binding = t, i
       end
     end
@@ -676,8 +683,8 @@ local function denied(rules, now, start, binding)
   local out = { 0, 0, now, 0, 0 }
   for i = 1, #rules do
     local retry = retry_of(rules[i], now)
-    if wait >= 0 and (retry < 0 or retry > wait) then
-      wait, binding = retry, i
+    if wait >= 0 and retry < 0 then
+      wait, binding = -1, i
     end
     report(out, i, rules[i], now, retry, 0)
   end

@@ -1,0 +1,323 @@
+package throttle
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// What an op does.
+const (
+	doDecide = iota
+	doGiveBack
+	doAgain
+	doRenew
+	doRelease
+	doChange
+	ops
+)
+
+// op is one step of a history. Ops name each other by N, so that a history still
+// runs with some of them taken out.
+type op struct {
+	N, Do   int
+	Pass    int64 // µs that pass before it; below zero the clock steps back
+	Scope   string
+	Cost    int64
+	Ahead   int64 // µs
+	Doomed  bool  // a grant that will be given back
+	Of      int   // the op whose grant is meant
+	Version int   // of the limits
+}
+
+func (o op) String() string {
+	pass := fmt.Sprintf("%2d after %9dµs: ", o.N, o.Pass)
+	switch o.Do {
+	case doDecide:
+		return pass + fmt.Sprintf("decide %s cost %d ahead %dµs doomed %t", o.Scope, o.Cost, o.Ahead, o.Doomed)
+	case doChange:
+		return pass + fmt.Sprintf("limits %d", o.Version)
+	}
+	return pass + fmt.Sprintf("%s %d", [...]string{"", "give back", "again", "renew", "release"}[o.Do], o.Of)
+}
+
+// flavour is what may happen in a history.
+type flavour struct {
+	name                           string
+	ahead, steps, changes, twinned bool
+}
+
+// In a plain history every answer must be the definition's own. What the others
+// add makes some rules more careful than that.
+var flavours = []flavour{
+	{name: "plain"},
+	{name: "plain, twinned", twinned: true},
+	{name: "ahead", ahead: true},
+	{name: "ahead, twinned", ahead: true, twinned: true},
+	{name: "clock steps", ahead: true, steps: true},
+	{name: "limit changes", changes: true},
+	{name: "all", ahead: true, steps: true, changes: true},
+}
+
+type randomHistory struct {
+	flavour
+	seed     uint64
+	versions []map[string]Node
+	scopes   []string
+	ops      []op
+}
+
+func (h *randomHistory) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, seed %d\n", h.name, h.seed)
+	for i, limits := range h.versions {
+		policy, err := NewPolicy(UnmatchedDeny, limits)
+		if err != nil {
+			return err.Error()
+		}
+		fmt.Fprintf(&b, "limits %d:\n%s", i, policy.YAML())
+	}
+	for _, o := range h.ops {
+		fmt.Fprintln(&b, o)
+	}
+	return b.String()
+}
+
+type drawing struct{ *rand.Rand }
+
+func (r drawing) one(of ...int64) int64 { return of[r.IntN(len(of))] }
+
+func us(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+
+func newHistory(seed uint64, steps int) *randomHistory {
+	r := drawing{rand.New(rand.NewPCG(seed, 1))}
+	h := &randomHistory{flavour: flavours[r.IntN(len(flavours))], seed: seed, scopes: []string{"p/a", "p/b"}}
+	shared := r.IntN(3)
+	var rules []Rule
+	for i := range max(1, shared+r.IntN(3)) {
+		rules = append(rules, h.rule(r, fmt.Sprintf("r%d", i)))
+	}
+	shared = min(shared, len(rules))
+	versions := 1
+	if h.changes {
+		versions = 4
+	}
+	for v := range versions {
+		if v > 0 {
+			for i := range rules {
+				rules[i] = h.changed(r, rules[i])
+			}
+		}
+		h.versions = append(h.versions, map[string]Node{"p": {
+			Rules:  append([]Rule(nil), rules[:shared]...),
+			Scopes: map[string]Node{"*": {Rules: append([]Rule(nil), rules[shared:]...)}},
+		}})
+	}
+	if shared == len(rules) {
+		for i := range h.versions {
+			h.versions[i]["p"] = Node{Rules: h.versions[i]["p"].Rules}
+		}
+	}
+	h.draw(r, rules, steps)
+	return h
+}
+
+// rule draws a rule. Windows are short beside the histories and limits small
+// beside the costs, so that most of them bind.
+func (h *randomHistory) rule(r drawing, name string) Rule {
+	rule := Rule{Name: name, Per: us(r.one(250_000, 1_000_000, 2_000_000, 10_000_000, 60_000_000)), Limit: r.one(1, 2, 3, 7, 20)}
+	switch r.IntN(5) {
+	case 0, 1:
+		rule.Algorithm, rule.Burst = TokenBucket, r.one(1, 2, 5, 20)
+	case 2:
+		rule.Algorithm = SlidingWindow
+		if r.IntN(3) == 0 {
+			rule.Limit = r.one(129, 300)
+		}
+	case 3:
+		rule.Algorithm = FixedWindow
+	default:
+		return Rule{Name: name, Algorithm: Concurrency, Limit: r.one(1, 2, 5), Lease: us(r.one(1_000_000, 5_000_000, 30_000_000))}
+	}
+	if r.IntN(6) == 0 {
+		rule.Margin = rule.Per / 8
+	}
+	return rule
+}
+
+// changed is the rule after somebody has changed it.
+func (h *randomHistory) changed(r drawing, rule Rule) Rule {
+	was := rule
+	if rule.Algorithm == Concurrency {
+		rule.Limit = r.one(1, 2, 5)
+		return rule
+	}
+	switch r.IntN(6) {
+	case 0:
+		rule.Limit = r.one(1, 2, 3, 7, 20)
+	case 1:
+		rule.Per = us(r.one(250_000, 1_000_000, 2_000_000, 10_000_000, 60_000_000))
+		rule.Margin = 0
+	case 2:
+		rule.Limit = 0
+	case 3:
+		if rule.Algorithm == TokenBucket {
+			rule.Burst = r.one(1, 2, 5, 20)
+		}
+	default:
+		for rule = h.rule(r, rule.Name); rule.Algorithm == Concurrency; {
+			rule = h.rule(r, rule.Name)
+		}
+	}
+	if rule.Limit == 0 && was.Algorithm != rule.Algorithm {
+		rule.Limit = 1
+	}
+	return rule
+}
+
+func (h *randomHistory) draw(r drawing, rules []Rule, steps int) {
+	rule := rules[r.IntN(len(rules))]
+	scale := max(rule.Per, rule.Lease).Microseconds()
+	costs := []int64{1, 1, 1, 2, 3, rule.Limit, max(rule.Limit/3, 1), rule.Burst + 1}
+	var doomed []int
+	for n := range steps {
+		o := op{N: n, Scope: h.scopes[r.IntN(len(h.scopes))], Cost: max(1, r.one(costs...)), Of: r.IntN(n + 1)}
+		switch r.IntN(8) {
+		case 0, 1, 2:
+		case 3:
+			o.Pass = 1
+		case 4, 5:
+			o.Pass = r.Int64N(scale/10 + 1)
+		case 6:
+			o.Pass = r.Int64N(scale)
+		case 7:
+			if r.IntN(4) == 0 {
+				o.Pass = r.Int64N(3 * scale)
+			}
+		}
+		if h.steps && r.IntN(12) == 0 {
+			o.Pass = r.one(-1, -1000, -r.Int64N(scale+1), -59_000_000, -61_000_000, -r.Int64N(100_000_000), -3_600_000_000, r.Int64N(100_000_000))
+		}
+		if h.ahead && r.IntN(2) == 0 {
+			o.Ahead = r.one(r.Int64N(scale+1), r.Int64N(5_000_000), r.Int64N(MaxAhead.Microseconds()+1))
+		}
+		switch {
+		case r.IntN(10) < 6:
+			o.Doomed = r.IntN(4) == 0
+			if o.Doomed {
+				doomed = append(doomed, n)
+			}
+		case len(doomed) > 0 && r.IntN(2) == 0:
+			i := r.IntN(len(doomed))
+			o.Do, o.Of = doGiveBack, doomed[i]
+			doomed = append(doomed[:i], doomed[i+1:]...)
+		default:
+			o.Do = 1 + r.IntN(ops-1)
+			if o.Do == doGiveBack && h.twinned {
+				o.Do = doAgain
+			}
+			o.Of = max(0, n-1-r.IntN(8))
+			o.Version = r.IntN(len(h.versions))
+		}
+		h.ops = append(h.ops, o)
+	}
+}
+
+// run runs a history and returns what it found wrong, with the step.
+func (h *randomHistory) run(rdb redis.UniversalClient, prefix string) (found string) {
+	n := -1
+	defer func() {
+		if f, ok := recover().(fault); ok {
+			found = fmt.Sprintf("step %d: %s", n, f)
+		}
+	}()
+	w := newWorld(rdb, prefix, h)
+	for _, o := range h.ops {
+		n = o.N
+		w.do(o)
+	}
+	w.done(prefix)
+	return ""
+}
+
+// shrink takes out what a failing history fails without: halves, quarters, … ,
+// single steps.
+func (h *randomHistory) shrink(rdb redis.UniversalClient, prefix string) (*randomHistory, string) {
+	least, found := *h, h.run(rdb, prefix+"s")
+	tries := 0
+	for size := len(least.ops) / 2; size >= 1; size /= 2 {
+		for at := 0; at+size <= len(least.ops) && tries < 600; {
+			less := least
+			less.ops = append(append([]op(nil), least.ops[:at]...), least.ops[at+size:]...)
+			tries++
+			if f := less.run(rdb, prefix+"s"+strconv.Itoa(tries)); f != "" {
+				least, found = less, f
+			} else {
+				at += size
+			}
+		}
+	}
+	return &least, found
+}
+
+// histories runs random histories, steps of them in all, and reports the first
+// that goes wrong, as short as it can be made.
+func histories(t *testing.T, rdb redis.UniversalClient, seed uint64, steps, each int) {
+	t.Helper()
+	t.Logf("seed %d; repeat with HISTORY_SEED=%d", seed, seed)
+	for done := 0; done < steps; done += each {
+		h := newHistory(seed, each)
+		prefix := "h" + strconv.FormatUint(seed, 36)
+		if found := h.run(rdb, prefix); found != "" {
+			least, fault := h.shrink(rdb, prefix)
+			t.Fatalf("%s\nof %d steps; shortest:\n%s%s", found, each, least, fault)
+		}
+		seed++
+	}
+}
+
+func historySeed(t *testing.T) uint64 {
+	t.Helper()
+	if s := os.Getenv("HISTORY_SEED"); s != "" {
+		seed, err := strconv.ParseUint(s, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return seed
+	}
+	return rand.Uint64N(1 << 40)
+}
+
+// Random histories of everything that can happen to rules (decisions under
+// several at once, starts ahead, costs, giving back, sending again, renewing,
+// releasing, clock steps, changed limits, keys that expire) against the model.
+// HISTORY_STEPS makes them longer.
+func TestHistories(t *testing.T) {
+	t.Parallel()
+	steps := 10_000
+	if s := os.Getenv("HISTORY_STEPS"); s != "" {
+		var err error
+		if steps, err = strconv.Atoi(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 2 {
+		t.Run(fmt.Sprintf("redis %d", i), func(t *testing.T) {
+			t.Parallel()
+			histories(t, redistest.Client(t), historySeed(t), steps, 100)
+		})
+	}
+	t.Run("miniredis", func(t *testing.T) {
+		t.Parallel()
+		_, rdb := redistest.Miniredis(t)
+		histories(t, rdb, historySeed(t), 600, 60)
+	})
+}

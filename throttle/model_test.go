@@ -1,0 +1,434 @@
+package throttle
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// The model: what each algorithm promises, counted from the definitions alone,
+// over a list of everything that was let start. It knows nothing of cells,
+// levels or logs. All numbers of a history stay far below 2^63.
+//
+// Times are µs on a scale that never runs back: the scripts' clock, with every
+// step back undone. On that scale a limit is kept exactly, whatever the clock
+// does; a step forward is time that passes for the scripts alone, so that on the
+// wall's scale it lets one extra limit in, once.
+
+// charge is one grant, as one rule counts it.
+type charge struct {
+	id      string
+	units   int64
+	start   int64
+	byClock int64 // the start by the scripts' clock, which fixed windows are aligned to
+	pass    int   // how often that clock had stepped back by more than a minute
+	until   int64 // up to when it must be remembered
+	ends    int64 // concurrency: when its lease ends
+	refill  int64 // token bucket: how much had been refilled at the start, in parts
+}
+
+// ledger is what one rule has let start and must remember.
+type ledger struct {
+	rule    Rule
+	charges []charge
+
+	// Token bucket: what had been refilled up to the decision of the last grant.
+	// Since then it refills at the rate that the next grant is decided under.
+	refilled, last int64
+	until          int64
+
+	// inexact says that the scripts may hold more against the rule than the
+	// definition asks: never less.
+	inexact bool
+
+	// changed says that the rule has changed: which rate a bucket refilled at
+	// between two decisions at one moment, a µs apart, the definition can't say.
+	changed bool
+}
+
+// parts is how many parts the model counts a token bucket's unit in: all rates
+// of a history are then whole numbers of parts a microsecond.
+const parts = 60_000_000
+
+func (l *ledger) per() int64 {
+	slack := l.rule.Margin.Microseconds()
+	if l.rule.Algorithm != SlidingWindow {
+		slack = 0
+	}
+	return l.rule.Per.Microseconds() + slack
+}
+
+// rate returns parts a microsecond.
+func (l *ledger) rate() int64 { return l.rule.Limit * (parts / l.rule.Per.Microseconds()) }
+
+// refill returns how much a token bucket has refilled at u.
+func (l *ledger) refill(u int64) int64 { return l.refilled + (u-l.last)*l.rate() }
+
+// owed returns a token bucket's level at u in parts: the most by which what was
+// taken since any moment exceeds what was refilled since.
+func (l *ledger) owed(u int64) int64 {
+	var most, taken int64
+	for _, from := range slices.Backward(l.byRefill()) {
+		taken += from.units * parts
+		most = max(most, taken-(l.refill(u)-from.refill))
+	}
+	return most
+}
+
+func (l *ledger) byRefill() []charge {
+	return slices.SortedFunc(slices.Values(l.charges), func(a, b charge) int { return cmp.Compare(a.refill, b.refill) })
+}
+
+// look is a decision at u by the clock now: what need not be remembered any more
+// is forgotten, and if the rule has changed, what was spent is kept as the
+// algorithms' pages say.
+func (l *ledger) look(rule Rule, u, now int64, pass int) {
+	l.forget(u)
+	if l.rule == rule {
+		return
+	}
+	before := *l
+	l.rule, l.changed = rule, true
+	l.inexact = true // a key may outlast what the old rule meant, by a second
+	switch {
+	case u != now && (rule.Algorithm != before.rule.Algorithm || rule.Algorithm == TokenBucket):
+		// Where the clock has stepped back, a bucket drains at its own rate up to
+		// where the clock had been, and fixed windows come again.
+		l.charges = nil
+	case rule.Algorithm != before.rule.Algorithm:
+		l.carry(before.held(u, pass), u, now, pass)
+	case rule.Algorithm == FixedWindow && rule.Per != before.rule.Per:
+		l.charges = nil
+	}
+}
+
+func (l *ledger) forget(u int64) {
+	if l.rule.Algorithm == TokenBucket && l.until <= u {
+		l.charges = nil
+	}
+	l.charges = slices.DeleteFunc(l.charges, func(c charge) bool {
+		switch l.rule.Algorithm {
+		case TokenBucket:
+			return false
+		case Concurrency:
+			return c.ends <= u
+		}
+		return c.until <= u
+	})
+}
+
+// held returns the units that another algorithm finds spent.
+func (l *ledger) held(u int64, pass int) int64 {
+	if l.rule.Algorithm == TokenBucket {
+		return l.owed(u) / parts
+	}
+	var units int64
+	windows := map[int64]int64{}
+	for _, c := range l.charges {
+		if l.rule.Algorithm == FixedWindow && c.pass != pass {
+			continue
+		}
+		units += c.units
+		windows[c.byClock/l.rule.Per.Microseconds()] += c.units
+	}
+	if l.rule.Algorithm == FixedWindow && len(windows) > 2 { // the latest two are kept
+		units = 0
+		order := make([]int64, 0, len(windows))
+		for w := range windows {
+			order = append(order, w)
+		}
+		slices.Sort(order)
+		for _, w := range order[len(order)-2:] {
+			units += windows[w]
+		}
+	}
+	return units
+}
+
+// carry begins anew with units that were all spent now.
+func (l *ledger) carry(units, u, now int64, pass int) {
+	l.charges, l.refilled, l.last, l.until, l.inexact = nil, 0, u, math.MaxInt64, true
+	if l.rule.Algorithm == TokenBucket {
+		units = min(units, l.rule.Capacity())
+	}
+	if units > 0 {
+		l.charges = []charge{{id: carried, units: units, start: u, byClock: now, pass: pass, until: l.lasts(u, u, now)}}
+	}
+	l.keep(u)
+}
+
+// lasts returns up to when a start must be remembered.
+func (l *ledger) lasts(start, u, now int64) int64 {
+	if l.rule.Algorithm == FixedWindow {
+		per := l.rule.Per.Microseconds()
+		byClock := start - u + now
+		return start + per - byClock%per
+	}
+	return start + l.per()
+}
+
+// seen is a denial: nothing is charged, and what is known stays known as long as
+// the rule as it is now needs it. A state that a clock's step left in the future
+// is written anew, as by a grant.
+func (l *ledger) seen(u, now int64) {
+	if u != now {
+		l.trim(l.rule, u)
+	}
+	for i := range l.charges {
+		if l.rule.Algorithm == SlidingWindow && u == now {
+			l.charges[i].until = max(l.charges[i].until, l.charges[i].start+l.per())
+		}
+	}
+	if l.rule.Limit > 0 {
+		l.until = max(l.until, l.owedUntil(u))
+	}
+}
+
+// keep is a grant: everything is written anew, for as long as the rule needs it.
+func (l *ledger) keep(u int64) {
+	for i := range l.charges {
+		if l.rule.Algorithm == SlidingWindow {
+			l.charges[i].until = l.charges[i].start + l.per()
+		}
+	}
+	l.until = l.owedUntil(u)
+}
+
+func (l *ledger) owedUntil(u int64) int64 {
+	if l.rule.Algorithm != TokenBucket || l.rule.Limit == 0 {
+		return u
+	}
+	return u + l.owed(u)/l.rate()
+}
+
+// take adds a grant and says how it breaks the rule's promise, if it does.
+func (l *ledger) take(c charge, u, now int64) string {
+	c.until = l.lasts(c.start, u, now)
+	c.ends = c.start + l.rule.Lease.Microseconds()
+	if l.rule.Algorithm == TokenBucket {
+		at := max(u, l.last+1) // no two decisions are at one moment
+		l.refilled, l.last = l.refill(at), at
+		c.refill = l.refill(c.start)
+		l.inexact = l.inexact || c.start > u
+	}
+	l.charges = append(l.charges, c)
+	var fault string
+	switch l.rule.Algorithm {
+	case TokenBucket:
+		fault = l.bucketFault(c)
+	case SlidingWindow:
+		fault = l.slidingFault(c)
+	case FixedWindow:
+		fault = l.fixedFault(c)
+	case Concurrency:
+		if n := l.runs(u); n > l.rule.Limit {
+			fault = fmt.Sprintf("%d runs at once", n)
+		}
+	}
+	l.keep(u)
+	return fault
+}
+
+// bucketFault: over every interval from one start to another that holds c, at
+// most burst + limit/per * its length, less what the margin may shorten it by.
+func (l *ledger) bucketFault(c charge) string {
+	slack := l.rule.Margin.Microseconds() * l.rate()
+	if l.changed {
+		slack -= 2 * parts / 250_000 * 20 // two µs at the highest rate of a history
+	}
+	order := l.byRefill()
+	for i, from := range order {
+		if from.refill > c.refill {
+			break
+		}
+		var units int64
+		for _, to := range order[i:] {
+			units += to.units
+			room := l.rule.Capacity()*parts + max(0, to.refill-from.refill-slack)
+			if to.refill >= c.refill && units*parts > room {
+				return fmt.Sprintf("%d units from %d to %d; room for %d and %d/%d", units, from.start, to.start, room/parts, room%parts, parts)
+			}
+		}
+	}
+	return ""
+}
+
+// slidingFault: in every half-open window that holds c, at most limit.
+func (l *ledger) slidingFault(c charge) string {
+	for _, from := range l.charges {
+		if from.start > c.start || c.start-from.start >= l.per() {
+			continue
+		}
+		if units := l.inWindowFrom(from.start); units > l.rule.Limit {
+			return fmt.Sprintf("%d units in the window from %d", units, from.start)
+		}
+	}
+	return ""
+}
+
+func (l *ledger) inWindowFrom(from int64) int64 {
+	var units int64
+	for _, c := range l.charges {
+		if c.start >= from && c.start-from < l.per() {
+			units += c.units
+		}
+	}
+	return units
+}
+
+// fixedFault: in the aligned window of c, at most limit.
+func (l *ledger) fixedFault(c charge) string {
+	if units := l.inWindow(c.byClock, c.pass); units > l.rule.Limit {
+		return fmt.Sprintf("%d units in the fixed window of %d", units, c.byClock)
+	}
+	return ""
+}
+
+func (l *ledger) inWindow(byClock int64, pass int) int64 {
+	per := l.rule.Per.Microseconds()
+	var units int64
+	for _, c := range l.charges {
+		if c.byClock/per == byClock/per && c.pass == pass {
+			units += c.units
+		}
+	}
+	return units
+}
+
+// runs returns how many places are taken at u.
+func (l *ledger) runs(u int64) int64 {
+	var n int64
+	for _, c := range l.charges {
+		if c.ends > u {
+			n++
+		}
+	}
+	return n
+}
+
+// drop takes a grant back.
+func (l *ledger) drop(id string, units int64) {
+	had := len(l.charges)
+	l.charges = slices.DeleteFunc(l.charges, func(c charge) bool { return c.id == id })
+	if had == len(l.charges) && l.carried() {
+		l.charges[0].units = max(0, l.charges[0].units-units)
+	} else if had > len(l.charges) && l.rule.Algorithm == TokenBucket {
+		l.inexact = true // it may hold less than the units not taken would leave
+	}
+}
+
+// trim: giving back, too, writes what the rule as it is now needs, and no more.
+func (l *ledger) trim(rule Rule, u int64) {
+	now := *l
+	now.rule = rule
+	for i, c := range l.charges {
+		if rule.Algorithm == SlidingWindow {
+			l.charges[i].until = min(c.until, c.start+now.per())
+		}
+	}
+	if rule.Algorithm == TokenBucket && rule.Limit > 0 {
+		l.until = min(l.until, now.owedUntil(u))
+	}
+}
+
+// carried is the id of what was spent under another algorithm.
+const carried = "carried"
+
+func (l *ledger) carried() bool { return len(l.charges) > 0 && l.charges[0].id == carried }
+
+// exact says whether the rule must answer as the definition does.
+func (l *ledger) exact(u int64) bool {
+	if l.inexact || l.rule.Margin > 0 && l.rule.Algorithm != SlidingWindow {
+		return false
+	}
+	for _, c := range l.charges {
+		if c.start > u {
+			return false
+		}
+	}
+	return l.rule.Algorithm != SlidingWindow || grain(l.rule.Limit, l.per()) == 1
+}
+
+// left returns the most units that may start at u.
+func (l *ledger) left(u, now int64, pass int) int64 {
+	if l.rule.Limit == 0 {
+		return 0
+	}
+	spent := int64(0)
+	switch l.rule.Algorithm {
+	case TokenBucket:
+		// What is left of the fullest interval around u.
+		spent = math.MinInt64
+		here := charge{refill: l.refill(u)}
+		order := (&ledger{charges: append(slices.Clone(l.charges), here)}).byRefill()
+		for i, from := range order {
+			taken := int64(0)
+			for _, to := range order[i:] {
+				taken += to.units * parts
+				if from.refill <= here.refill && to.refill >= here.refill {
+					spent = max(spent, taken-(to.refill-from.refill))
+				}
+			}
+		}
+		spent = (spent + parts - 1) / parts
+	case SlidingWindow:
+		for _, from := range append(slices.Clone(l.charges), charge{start: u}) {
+			if from.start <= u && u-from.start < l.per() {
+				spent = max(spent, l.inWindowFrom(from.start))
+			}
+		}
+	case FixedWindow:
+		spent = l.inWindow(now, pass)
+	case Concurrency:
+		spent = l.runs(u)
+	}
+	return max(0, l.rule.Capacity()-spent)
+}
+
+const never = math.MaxInt64
+
+// earliest returns the first moment from u on at which cost may start, tried out
+// against the definition, when exact.
+func (l *ledger) earliest(cost, u, now int64, pass int) int64 {
+	switch {
+	case l.rule.Limit == 0 || l.rule.Algorithm != Concurrency && cost > l.rule.Capacity():
+		return never
+	case l.rule.Algorithm == TokenBucket:
+		if over := l.owed(u) + (cost-l.rule.Capacity())*parts; over > 0 {
+			return u + (over+l.rate()-1)/l.rate()
+		}
+		return u
+	case l.rule.Algorithm == FixedWindow:
+		if l.inWindow(now, pass)+cost > l.rule.Limit {
+			per := l.rule.Per.Microseconds()
+			return u + per - now%per
+		}
+		return u
+	}
+	// What was spent leaves at certain moments only.
+	moments := []int64{u}
+	for _, c := range l.charges {
+		if l.rule.Algorithm == Concurrency {
+			moments = append(moments, c.ends)
+		} else {
+			moments = append(moments, c.start+l.per())
+		}
+	}
+	slices.Sort(moments)
+	for _, t := range moments {
+		if t >= u && l.fits(cost, t) {
+			return t
+		}
+	}
+	return never
+}
+
+// fits tries a start at t out.
+func (l *ledger) fits(cost, t int64) bool {
+	if l.rule.Algorithm == Concurrency {
+		return l.runs(t) < l.rule.Limit
+	}
+	trial := ledger{rule: l.rule, charges: append(slices.Clone(l.charges), charge{start: t, units: cost})}
+	return trial.slidingFault(trial.charges[len(l.charges)]) == ""
+}

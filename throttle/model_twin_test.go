@@ -1,0 +1,74 @@
+package throttle
+
+import (
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/lua"
+)
+
+// A twin of each rule's key stands beside it: only what is never given back is
+// charged there, at the same starts. Whenever all that was to be given back has
+// been, a window rule must say the same as its twin, and a token bucket must
+// never hold more.
+
+func twinOf(key string) string { return strings.Replace(key, ":{", "-twin:{", 1) }
+
+// probe charges rules at a start that the caller names.
+var probe = redis.NewScript(lua.Decide.Source[:strings.Index(lua.Decide.Source, "local now = read_clock(ARGV[1])")] + `
+local now, start = tonumber(ARGV[1]), tonumber(ARGV[3])
+for i = 1, #KEYS do
+  local r = read_rule(i, 6 * i - 2, ARGV[2], now)
+  algorithms[r.kind].charge(r, now, start)
+  algorithms[r.kind].save(r, now, start)
+end
+return 1
+`)
+
+// charge charges the twins of a grant.
+func (w *world) charge(p *plan, req Request, start int64) {
+	must(probe.Run(ctx, w.rdb, twins(p), p.args(req.Cost, w.limiters[w.version].clock(), req.ID, start)...).Err())
+	w.snapshotTwins(p)
+}
+
+func twins(p *plan) []string {
+	keys := make([]string, len(p.keys))
+	for i, key := range p.keys {
+		keys[i] = twinOf(key)
+	}
+	return keys
+}
+
+// compare asks rules and twins alike.
+func (w *world) compare(p *plan) {
+	twin := *p
+	twin.keys = twins(p)
+	for _, cost := range []int64{1, 2, 7} {
+		a, b := w.peek(p, ask{cost, w.now})[0], w.peek(&twin, ask{cost, w.now})[0]
+		for i, r := range a.Rules {
+			t := b.Rules[i]
+			if r.Algorithm == Concurrency {
+				continue
+			}
+			same := r.Remaining == t.Remaining && r.RetryAfter == t.RetryAfter && r.ResetAfter == t.ResetAfter
+			less := r.Remaining <= t.Remaining && r.RetryAfter >= t.RetryAfter && r.ResetAfter >= t.ResetAfter
+			exact := r.Algorithm == SlidingWindow || r.Algorithm == FixedWindow && !w.wide
+			if exact && !same || !less {
+				fail("%s after giving all back:\n%+v\nits twin:\n%+v", p.keys[i], r, t)
+			}
+		}
+	}
+}
+
+func (w *world) snapshotTwins(p *plan) {
+	pipe := w.rdb.Pipeline()
+	for _, key := range twins(p) {
+		pipe.PTTL(ctx, key)
+	}
+	replies, err := pipe.Exec(ctx)
+	must(err)
+	for i, key := range twins(p) {
+		w.expires[key] = w.now + replies[i].(*redis.DurationCmd).Val().Microseconds() + 1000
+	}
+}

@@ -1,0 +1,575 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/lua"
+)
+
+// world runs one history on a server and holds every answer, and what is left in
+// Redis, against the model. Its clock is the history's own; keys are made to
+// expire by it too.
+type world struct {
+	rdb      redis.UniversalClient
+	limiters []*Limiter // one for each version of the policy, over the same state
+	version  int
+	twinned  bool // keep a twin, in which what is given back was never taken
+
+	now  int64 // the scripts' clock
+	back int64 // how far it has stepped back in all
+	pass int   // how often it stepped back after that had come to more than a minute
+
+	ledgers   map[string]*ledger
+	grants    map[int]*granted
+	doomed    int // grants that are going to be given back, and have not been
+	wide      bool
+	disturbed map[string]bool // the clock or the limits changed since the key was written
+
+	keys    []string         // of rules, twins included
+	expires map[string]int64 // by the history's clock
+	synced  map[string]time.Duration
+	stored  map[string]string
+}
+
+type granted struct {
+	d       Decision
+	p       *plan
+	start   int64 // by the clock
+	attempt string
+	pass    int
+	doomed  bool
+	over    bool
+}
+
+// fault is what a history found wrong. It travels as a panic.
+type fault string
+
+func fail(format string, args ...any) { panic(fault(fmt.Sprintf(format, args...))) }
+
+func must(err error) {
+	if err != nil && !errors.Is(err, redis.Nil) {
+		fail("%v", err)
+	}
+}
+
+var ctx = context.Background()
+
+func newWorld(rdb redis.UniversalClient, prefix string, h *randomHistory) *world {
+	w := &world{
+		rdb: rdb, twinned: h.twinned, now: epoch, ledgers: map[string]*ledger{}, grants: map[int]*granted{},
+		disturbed: map[string]bool{}, expires: map[string]int64{}, synced: map[string]time.Duration{}, stored: map[string]string{},
+	}
+	for _, limits := range h.versions {
+		policy, err := NewPolicy(UnmatchedDeny, limits)
+		must(err)
+		l, err := New(rdb, policy, Config{Prefix: prefix, Pad: -1, Unbatched: true})
+		must(err)
+		l.clock = func() string { return strconv.FormatInt(w.now, 10) }
+		w.limiters = append(w.limiters, l)
+	}
+	for _, scope := range h.scopes {
+		for i, key := range w.plan(scope).keys {
+			if w.ledgers[key] == nil {
+				w.ledgers[key] = &ledger{rule: w.plan(scope).bounds[i].Rule, last: epoch}
+				w.keys = append(w.keys, key)
+				if w.twinned {
+					w.keys = append(w.keys, twinOf(key))
+				}
+			}
+		}
+	}
+	for w.version = range w.limiters {
+		for _, scope := range h.scopes {
+			must(scriptOf(lua.Peek, w.plan(scope).kinds).Load(ctx, rdb).Err())
+		}
+	}
+	w.version = 0
+	return w
+}
+
+func (w *world) plan(scope string) *plan {
+	p, err := w.limiters[w.version].plans.of(scope)
+	must(err)
+	return p
+}
+
+func (w *world) u() int64 { return w.now + w.back }
+
+// pass lets time go by, or the clock step back.
+func (w *world) advance(us int64) {
+	w.now += us
+	if us >= 0 {
+		return
+	}
+	w.back -= us
+	if w.back > 60e6 {
+		w.pass++
+	}
+	w.disturb()
+}
+
+func (w *world) disturb() {
+	for _, key := range w.keys {
+		w.disturbed[key] = true
+	}
+}
+
+// stall is how long the test may stall between two commands without a key that is
+// about to expire doing so. Redis counts whole milliseconds.
+const stall = 100 * time.Millisecond
+
+// sync makes the server's keys expire by the history's clock.
+func (w *world) sync() {
+	pipe := w.rdb.Pipeline()
+	for key, at := range w.expires {
+		switch {
+		case at <= w.now:
+			pipe.Del(ctx, key)
+			delete(w.expires, key)
+			delete(w.stored, key)
+		case slices.Contains(w.keys, key):
+			w.synced[key] = max(time.Duration(at-w.now+999)*time.Microsecond, stall)
+			pipe.PExpire(ctx, key, w.synced[key])
+		}
+	}
+	if pipe.Len() > 0 {
+		_, err := pipe.Exec(ctx)
+		must(err)
+	}
+}
+
+// snapshot reads what the keys hold and when they expire. Since is when the call
+// that may have changed them was sent.
+func (w *world) snapshot(since time.Time, more ...string) map[string]string {
+	keys := append(slices.Clone(w.keys), more...)
+	pipe := w.rdb.Pipeline()
+	for _, key := range keys {
+		if strings.HasSuffix(key, ":held") {
+			pipe.ZRangeWithScores(ctx, key, 0, -1)
+		} else {
+			pipe.Get(ctx, key)
+		}
+		pipe.PTTL(ctx, key)
+	}
+	replies, err := pipe.Exec(ctx)
+	must(err)
+	stalled := time.Since(since)
+	out := map[string]string{}
+	for i, key := range keys {
+		switch r := replies[2*i].(type) {
+		case *redis.StringCmd:
+			if r.Err() == nil {
+				out[key] = fmt.Sprintf("%x", r.Val())
+			}
+		case *redis.ZSliceCmd:
+			if len(r.Val()) > 0 {
+				out[key] = fmt.Sprint(r.Val())
+			}
+		}
+		w.expiry(key, out[key], replies[2*i+1].(*redis.DurationCmd).Val(), stalled)
+	}
+	return out
+}
+
+func (w *world) expiry(key, content string, ttl, stalled time.Duration) {
+	_, known := w.expires[key]
+	same := ttl <= w.synced[key] && ttl >= w.synced[key]-stalled-2*time.Millisecond
+	switch {
+	case content == "":
+		delete(w.expires, key)
+	case ttl < 0:
+		fail("%s has no TTL", key)
+	case !known || !same:
+		// What has passed meanwhile is no part of the history.
+		w.expires[key] = w.now + (ttl + stalled).Microseconds()
+		w.synced[key] = ttl
+	}
+}
+
+type ask struct{ cost, at int64 }
+
+// peek asks what decide would say of a cost at a moment.
+func (w *world) peek(p *plan, asks ...ask) []Decision {
+	pipe := w.rdb.Pipeline()
+	script := scriptOf(lua.Peek, p.kinds)
+	for _, a := range asks {
+		script.EvalSha(ctx, pipe, p.keys, p.args(a.cost, strconv.FormatInt(a.at, 10), "nobody")...)
+	}
+	replies, err := pipe.Exec(ctx)
+	must(err)
+	var out []Decision
+	for _, r := range replies {
+		reply, err := r.(*redis.Cmd).Int64Slice()
+		must(err)
+		out = append(out, fromReply(p, reply))
+	}
+	return out
+}
+
+func (w *world) do(o op) {
+	w.advance(o.Pass)
+	w.sync()
+	switch g := w.grants[o.Of]; o.Do {
+	case doDecide:
+		w.decide(o)
+	case doChange:
+		if o.Version != w.version {
+			w.version = o.Version
+			w.disturb()
+		}
+	case doAgain:
+		if g != nil && w.expires[g.attempt] > w.now {
+			w.again(g)
+		}
+	case doGiveBack:
+		if g != nil && !g.over && g.pass == w.pass {
+			w.giveBack(g)
+		}
+	case doRenew, doRelease:
+		if g != nil && !g.over && len(g.p.leases) > 0 {
+			w.lease(o.Do, g)
+		}
+	}
+}
+
+func (w *world) decide(o op) {
+	p := w.plan(o.Scope)
+	cost := o.Cost
+	for _, b := range p.bounds {
+		if b.Rule.Algorithm != Concurrency && b.Rule.Limit > 0 {
+			cost = min(cost, b.Rule.Capacity())
+		}
+	}
+	req := Request{Scope: o.Scope, Cost: cost, ID: fmt.Sprintf("op%d", o.N), Ahead: time.Duration(o.Ahead) * time.Microsecond}
+	attempt := p.provider + "@" + req.ID
+	exact, want := true, w.u()
+	for i, key := range p.keys {
+		l := w.ledgers[key]
+		if _, ok := w.expires[key]; !ok {
+			l.inexact = false
+		}
+		l.look(p.bounds[i].Rule, w.u(), w.now, w.pass)
+		exact = exact && w.exact(l)
+		want = max(want, l.earliest(units(p, i, cost), w.u(), w.now, w.pass))
+	}
+	sent := time.Now()
+	d, err := w.limiters[w.version].Decide(ctx, req)
+	must(err)
+	after := w.snapshot(sent, attempt)
+	if exact && o.Ahead == 0 && d.Allowed != (want == w.u()) {
+		fail("allowed is %t; by the definition it may start in %dµs", d.Allowed, want-w.u())
+	}
+	if d.Allowed {
+		w.allowed(o, p, req, d, attempt, after)
+	} else {
+		if exact && o.Ahead == 0 && d.RetryAfter != waitOf(want-w.u(), want) {
+			fail("denied for %v; by the definition it may start in %dµs", d.RetryAfter, want-w.u())
+		}
+		w.denied(p, req, d, attempt, after)
+	}
+	w.stored = after
+	w.ttls(p, d, time.Since(sent))
+	w.answers(o, p, cost, d)
+}
+
+func units(p *plan, i int, cost int64) int64 {
+	if p.bounds[i].Rule.Algorithm == Concurrency {
+		return 1
+	}
+	return cost
+}
+
+func waitOf(us, moment int64) time.Duration {
+	if moment == never {
+		return Unknown
+	}
+	return time.Duration(us) * time.Microsecond
+}
+
+func (w *world) allowed(o op, p *plan, req Request, d Decision, attempt string, after map[string]string) {
+	if d.Wait > req.Ahead {
+		fail("granted %v ahead, of %v", d.Wait, req.Ahead)
+	}
+	if w.expires[attempt] == 0 || w.expires[attempt] > w.now+60e6 {
+		fail("the attempt's record lasts %dµs", w.expires[attempt]-w.now)
+	}
+	for i, key := range p.keys {
+		if after[key] == w.stored[key] {
+			fail("%s was not charged", key)
+		}
+		l := w.ledgers[key]
+		c := charge{id: req.ID, units: units(p, i, req.Cost), start: w.u() + d.Wait.Microseconds(), byClock: w.now + d.Wait.Microseconds(), pass: w.pass}
+		if broken := l.take(c, w.u(), w.now); broken != "" {
+			fail("%s: %s", key, broken)
+		}
+		per := max(l.rule.Per.Microseconds(), 1)
+		w.wide = w.wide || c.byClock/per > w.now/per+1
+		w.left(key, l, d.Rules[i].Remaining)
+		// Decisions at one moment are a µs apart, and so may be healed by it.
+		w.disturbed[key] = w.back > 0
+	}
+	w.grants[o.N] = &granted{d: d, p: p, start: w.now + d.Wait.Microseconds(), attempt: attempt, pass: w.pass, doomed: o.Doomed}
+	if o.Doomed {
+		w.doomed++
+	} else if w.twinned {
+		w.charge(p, req, w.now+d.Wait.Microseconds())
+	}
+}
+
+// left holds the units that a rule says are left against the model.
+func (w *world) left(key string, l *ledger, got int64) {
+	l.forget(w.u())
+	most := l.left(w.u(), w.now, w.pass)
+	if got > most || got < most && w.exact(l) {
+		fail("%s says %d are left at %d, the model %d (exact: %t) of %+v", key, got, w.u(), most, w.exact(l), l.charges)
+	}
+}
+
+// exact says whether a rule must answer as the definition does. Where the clock
+// has stepped back it may be more careful, by the step.
+func (w *world) exact(l *ledger) bool {
+	return w.back == 0 && l.exact(w.u()) && !(w.wide && l.rule.Algorithm == FixedWindow)
+}
+
+func (w *world) denied(p *plan, req Request, d Decision, attempt string, after map[string]string) {
+	if after[attempt] != "" {
+		fail("a denial left a record")
+	}
+	if d.RetryAfter <= 0 || d.RetryAfter <= req.Ahead && d.RetryAfter != Unknown && !leased(p) {
+		fail("denied for %v with a start allowed %v ahead", d.RetryAfter, req.Ahead)
+	}
+	mended := false
+	for i, key := range p.keys {
+		w.ledgers[key].seen(w.u(), w.now)
+		w.left(key, w.ledgers[key], d.Rules[i].Remaining)
+		if after[key] == w.stored[key] {
+			continue
+		}
+		if !w.disturbed[key] {
+			fail("a denial changed %s from %s to %s", key, w.stored[key], after[key])
+		}
+		mended = true
+		delete(w.disturbed, key)
+	}
+	if mended {
+		w.sync()
+		sent := time.Now()
+		_, err := w.limiters[w.version].Decide(ctx, Request{Scope: req.Scope, Cost: req.Cost, ID: req.ID, Ahead: req.Ahead})
+		must(err)
+		if again := w.snapshot(sent); !equalKeys(again, after, p.keys) {
+			fail("a second denial changed what the first had mended:\n%v\n%v", after, again)
+		}
+	}
+}
+
+func leased(p *plan) bool { return len(p.leases) > 0 }
+
+func equalKeys(a, b map[string]string, keys []string) bool {
+	for _, key := range keys {
+		if a[key] != b[key] {
+			return false
+		}
+	}
+	return true
+}
+
+// ttls: every key outlasts its meaning, and not by much.
+func (w *world) ttls(p *plan, d Decision, stalled time.Duration) {
+	for i, key := range p.keys {
+		r := d.Rules[i]
+		at, ok := w.expires[key]
+		if !ok || r.ResetAfter == Unknown {
+			continue
+		}
+		lasts := time.Duration(at-w.now) * time.Microsecond
+		if lasts+stall < r.ResetAfter {
+			fail("%s lasts %v and means something for %v", key, lasts, r.ResetAfter)
+		}
+		if len(w.limiters) == 1 && w.back == 0 && r.Algorithm != Concurrency && lasts > r.ResetAfter+3*time.Second+stalled {
+			fail("%s lasts %v and means something for %v only", key, lasts, r.ResetAfter)
+		}
+		if len(w.limiters) == 1 && w.back == 0 && lasts > r.ResetAfter+time.Minute+w.longest() {
+			fail("%s lasts %v", key, lasts)
+		}
+	}
+}
+
+// longest is the longest that any rule of the history remembers anything.
+func (w *world) longest() time.Duration {
+	var longest time.Duration
+	for _, l := range w.ledgers {
+		longest = max(longest, l.rule.Per+l.rule.Margin, l.rule.Lease+time.Minute, l.rule.Per*time.Duration(l.rule.Burst))
+	}
+	return longest
+}
+
+// answers: what a decision says of later moments is true: the scripts are asked
+// at those moments, if nobody else comes meanwhile.
+func (w *world) answers(o op, p *plan, cost int64, d Decision) {
+	i := o.N % len(p.bounds)
+	r, rule := d.Rules[i], p.bounds[i].Rule
+	asks := []ask{{cost, w.now}, {cost, w.now}, {cost, w.now}, {cost, w.now}, {1, w.now}, {1, w.now}, {cost, w.now}, {cost, w.now}}
+	after := func(k int, wait time.Duration, back int64) {
+		if wait > 0 && wait != Unknown {
+			asks[k].at += wait.Microseconds() - back
+		}
+	}
+	after(0, d.RetryAfter, 0)
+	after(1, d.RetryAfter, 1)
+	after(2, r.RetryAfter, 0)
+	after(3, r.RetryAfter, 1)
+	after(4, r.ResetAfter, 0)
+	after(5, r.ResetAfter, 1)
+	asks[6].cost, asks[7].cost = max(r.Remaining, 1), r.Remaining+1
+	got := w.peek(p, asks...)
+	if !d.Allowed && d.RetryAfter != Unknown && (!got[0].Allowed || got[1].Allowed) {
+		fail("denied for %v: allowed then is %t, a microsecond before %t", d.RetryAfter, got[0].Allowed, got[1].Allowed)
+	}
+	if !d.Allowed && r.Limited != (r.RetryAfter != 0) || !d.Allowed && r.Limited && r.RetryAfter != Unknown && (got[2].Rules[i].Limited || !got[3].Rules[i].Limited) {
+		fail("%s limited %t for %v: limited then is %t, a microsecond before %t", p.keys[i], r.Limited, r.RetryAfter, got[2].Rules[i].Limited, got[3].Rules[i].Limited)
+	}
+	if r.ResetAfter != Unknown && rule.Limit > 0 && (got[4].Rules[i].Remaining != rule.Capacity() || r.ResetAfter > 0 && got[5].Rules[i].Remaining == rule.Capacity() && rule.Margin == 0) {
+		fail("%s resets in %v: %d left then, %d a microsecond before", p.keys[i], r.ResetAfter, got[4].Rules[i].Remaining, got[5].Rules[i].Remaining)
+	}
+	if rule.Algorithm == Concurrency || rule.Algorithm == FixedWindow && rule.Margin > 0 || w.back > 0 {
+		return // costs do not count, the end of a window admits nothing, or a look heals
+	}
+	if r.Remaining > 0 && got[6].Rules[i].Limited || r.Remaining < rule.Capacity() && !got[7].Rules[i].Limited {
+		fail("%s has %d left: limited for them is %t, for one more %t", p.keys[i], r.Remaining, got[6].Rules[i].Limited, got[7].Rules[i].Limited)
+	}
+}
+
+// again: an attempt that is sent again is not charged again, and is answered with
+// its first grant; one that was given back is over.
+func (w *world) again(g *granted) {
+	before := w.stored
+	sent := time.Now()
+	l := w.limiters[w.version]
+	d, err := l.Decide(ctx, Request{Scope: g.d.Grant.scope, Cost: g.d.Grant.cost, ID: g.d.Grant.id})
+	var tooMuch *CostError
+	if errors.As(err, &tooMuch) {
+		return
+	}
+	must(err)
+	after := w.snapshot(sent, g.attempt)
+	if !equalKeys(before, after, g.p.keys) {
+		for _, key := range g.p.keys {
+			if before[key] != after[key] && !w.disturbed[key] {
+				fail("asked again, %s changed from %s to %s", key, before[key], after[key])
+			}
+			delete(w.disturbed, key)
+		}
+	}
+	w.stored = after
+	for i, key := range g.p.keys {
+		if !d.Allowed {
+			w.ledgers[key].look(w.plan(g.d.Grant.scope).bounds[i].Rule, w.u(), w.now, w.pass)
+			w.ledgers[key].seen(w.u(), w.now)
+		}
+	}
+	if d.Allowed == g.over {
+		fail("asked again, allowed is %t; given back: %t", d.Allowed, g.over)
+	}
+	if d.Allowed && (d.Wait.Microseconds() != max(0, g.start-w.now) || !slices.Equal(d.Grant.places, g.d.Grant.places)) {
+		fail("asked again, it starts in %v at %v; first at %d, %v", d.Wait, d.Grant.places, g.start-w.now, g.d.Grant.places)
+	}
+}
+
+func (w *world) giveBack(g *granted) {
+	l := w.limiters[w.version]
+	sent := time.Now()
+	must(l.GiveBack(ctx, g.d.Grant))
+	first := w.snapshot(sent, g.attempt)
+	must(l.GiveBack(ctx, g.d.Grant))
+	w.stored = w.snapshot(sent, g.attempt)
+	if !maps.Equal(first, w.stored) {
+		fail("giving back twice changed\n%v\nto\n%v", first, w.stored)
+	}
+	g.over = true
+	now := w.plan(g.d.Grant.scope)
+	for i, key := range g.p.keys {
+		l, rule := w.ledgers[key], now.bounds[i].Rule
+		if l.rule.Algorithm == rule.Algorithm || l.carried() {
+			l.drop(g.d.Grant.id, g.d.Grant.cost)
+		}
+		l.trim(rule, w.u())
+	}
+	if !g.doomed {
+		w.twinned = false // the twin took what is now given back
+		return
+	}
+	w.doomed--
+	p := w.plan(g.d.Grant.scope)
+	d := w.peek(p, ask{1, w.now})[0]
+	for i, key := range p.keys {
+		if len(w.limiters) == 1 {
+			w.left(key, w.ledgers[key], d.Rules[i].Remaining)
+		}
+	}
+	if w.twinned && w.doomed == 0 {
+		w.compare(p)
+	}
+}
+
+func (w *world) lease(what int, g *granted) {
+	keys, leases, _ := g.p.leaseKeys()
+	sent := time.Now()
+	if what == doRelease {
+		must(scriptOf(lua.Release, "").Run(ctx, w.rdb, keys, g.d.Grant.id).Err())
+		for _, key := range keys {
+			w.ledgers[key].drop(g.d.Grant.id, 1)
+		}
+	} else {
+		args := append([]any{w.limiters[0].clock(), g.d.Grant.id}, leases...)
+		reply, err := scriptOf(lua.Renew, "").Run(ctx, w.rdb, keys, args...).Int64Slice()
+		must(err)
+		w.renewed(keys, g, reply)
+	}
+	w.stored = w.snapshot(sent)
+	for _, key := range keys {
+		if w.stored[key] != "" && w.expires[key] < w.now {
+			fail("%s has expired with places held", key)
+		}
+	}
+}
+
+func (w *world) renewed(keys []string, g *granted, reply []int64) {
+	held := true
+	for _, key := range keys {
+		l := w.ledgers[key]
+		at := slices.IndexFunc(l.charges, func(c charge) bool { return c.id == g.d.Grant.id && c.ends > w.u() })
+		held = held && at >= 0
+	}
+	if held && reply[0] == 0 || !held && reply[0] == 1 && w.back == 0 {
+		fail("renewed: %v; by the model it holds its places: %t", reply, held)
+	}
+	if reply[0] == 0 {
+		return
+	}
+	for _, key := range keys {
+		l := w.ledgers[key]
+		l.drop(g.d.Grant.id, 1)
+		l.charges = append(l.charges, charge{id: g.d.Grant.id, units: 1, start: w.u(), ends: w.u() + l.rule.Lease.Microseconds()})
+	}
+}
+
+// done: nothing is left but what is known, and all of it expires.
+func (w *world) done(prefix string) {
+	keys, err := w.rdb.Keys(ctx, prefix+"*").Result()
+	must(err)
+	for _, key := range keys {
+		if _, ok := w.expires[key]; !ok {
+			fail("a key nobody knows of: %s", key)
+		}
+	}
+	must(w.rdb.Del(ctx, append(keys, "none")...).Err())
+}
