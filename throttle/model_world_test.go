@@ -337,7 +337,7 @@ func (w *world) left(key string, l *ledger, got int64) {
 // exact says whether a rule must answer as the definition does. Where the clock
 // has stepped back it may be more careful, by the step.
 func (w *world) exact(l *ledger) bool {
-	return w.back == 0 && l.exact(w.u()) && !(w.wide && l.rule.Algorithm == FixedWindow)
+	return w.back == 0 && l.exact(w.u()) && (!w.wide || l.rule.Algorithm != FixedWindow)
 }
 
 func (w *world) denied(p *plan, req Request, d Decision, attempt string, after map[string]string) {
