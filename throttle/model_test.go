@@ -313,8 +313,10 @@ func (l *ledger) drop(id string, units int64) {
 	l.charges = slices.DeleteFunc(l.charges, func(c charge) bool { return c.id == id })
 	if had == len(l.charges) && l.carried() {
 		l.charges[0].units = max(0, l.charges[0].units-units)
-	} else if had > len(l.charges) && l.rule.Algorithm == TokenBucket {
-		l.inexact = true // it may hold less than the units not taken would leave
+	} else if had > len(l.charges) && (l.rule.Algorithm == TokenBucket || l.changed) {
+		// A bucket may hold less than the units not taken would leave, and a
+		// window that was shorter for a while finds nothing to give back.
+		l.inexact = true
 	}
 }
 

@@ -514,6 +514,7 @@ do
     else
       r.prior, r.before = start, r.cost
     end
+    r.since = max(r.since, window(r, r.prior) * r.per)
     return start
   end
 
