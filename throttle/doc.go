@@ -1,33 +1,84 @@
-// Package throttle limits what a program, or any number of them, spends: calls
-// to an API, tokens, runs at once. It decides in Redis and knows of no queue;
-// package worker puts it around tasks of asynq.
+// Package throttle decides whether work may start now under limits that many
+// processes share through Redis, and when if not. It knows nothing of queues:
+// package worker puts it in front of asynq's handlers.
 //
-// A [Policy], from limits.yaml ([LoadPolicy]) or from Go values ([NewPolicy]), has
-// the rules of each [Scope], a path of names such as payments/acme/refunds. A
-// [Limiter] decides under all rules on a request's path together:
+// # Which verb
+//
+// A [Policy] says which rules a scope meets: payments/acme/refunds meets those
+// of payments, of payments/acme and of payments/acme/refunds. It comes from
+// limits.yaml ([LoadPolicy]) or from Go values ([NewPolicy]). A [Limiter] decides
+// under all of them at once:
 //
 //	limiter, err := throttle.New(rdb, policy, throttle.Config{})
 //	d, err := limiter.Allow(ctx, "payments/acme/refunds")
 //	if !d.Allowed { … come back in d.RetryAfter … }
 //
-// [Limiter.Wait] waits until it may, [Limiter.Peek] only looks, [Limiter.GiveBack]
-// undoes a grant whose work did not happen, and [Limiter.Hold] keeps a place under a
-// concurrency rule while work lasts.
+//   - [Limiter.Wait] blocks until the start has come. Most callers want it.
+//   - [Limiter.Allow] takes one unit now, or says no. For callers that turn
+//     away instead of waiting, such as HTTP servers.
+//   - [Limiter.Decide] is Allow with a cost, an attempt id of the caller's, and
+//     starts that may lie a little ahead.
+//   - [Limiter.Start] is Decide that also waits for a start that lies ahead. It
+//     is what package worker calls for each task.
+//   - [Limiter.Peek] says what Decide would, and takes nothing.
+//   - [Limiter.GiveBack] undoes a grant whose run did not happen.
+//   - [Limiter.Hold] keeps the places under concurrency rules while a run lasts.
 //
-// # What holds
+// A denial is a [Decision], never an error: it says which rule binds, what is
+// left, and when to come back. An error means that nothing was decided.
 //
-// One decision is one script in Redis: all rules pass and all are charged, or none
-// is, and then nothing has changed. Redis's clock is the only one. A decision that
-// is sent twice, after a lost reply, is charged once. State is kept apart from
-// limits, so that a changed limit finds what has been spent. Every key has a TTL
-// that outlasts its meaning. The bound of each [Algorithm] holds for starts that
-// come within [Config].Pad of the moment they were granted for; docs/algorithms.md
-// has the proofs.
+// # What is promised
 //
-// # What Redis has, and what happens without it
+// Redis is authoritative for all that has been spent, and its clock is the only
+// one: a limiter keeps nothing but the policy. One decision is one script call
+// and one round trip, whatever the number of rules; callers who ask at the same
+// time share round trips.
 //
-// Redis is the authority: a Limiter keeps no count of its own while it answers.
-// When it does not, the [FailurePolicy] of each rule decides, closed unless it says
-// otherwise, and never silently. A denial is a [Decision]; an error means that
-// nothing was decided.
+// All rules on the path pass and all are charged, or none is. A denial changes
+// nothing. What each algorithm promises stands at [Algorithm]; the bounds hold
+// for the moments at which runs start, in this and every other process, as long
+// as each starts within Config.Pad of the moment that it was granted for, which
+// Wait and Start see to. docs/algorithms.md has the proofs.
+//
+// Sending a decision twice charges once: every attempt has an id, drawn at
+// random unless the caller has one, under which Redis remembers the grant for
+// half a minute. go-redis repeats commands after a lost reply, and so may you,
+// under the same id. An attempt whose context ended is given back and over.
+//
+// Limits are no part of a key. Changing a limit keeps what has been spent, and
+// so does changing a rule's algorithm, concurrency apart. Every key has a time
+// to live: what nobody spends from is gone one window and a minute later.
+//
+// # When Redis cannot answer
+//
+// Redis may be down, too slow, full, read-only, or refuse the call. Then each
+// rule's [FailurePolicy] decides: closed (the default) decides nothing and
+// returns [ErrUnavailable]; open lets the run start uncounted; share counts in
+// this process against the limit divided by the processes that [Limiter.Join]
+// saw. A closed rule on the path outweighs the others, share without Join is
+// closed, and the answer says that it is Degraded: no rule is ever silently
+// open. A context that has ended is the context's own error and no outage.
+//
+// A reply that is lost for good leaves units spent that nobody used, which is
+// safe; they come back by the clock, and places when their lease ends.
+//
+// [Config].Timeout bounds how long a decision takes. The client's own time-outs
+// come first unless its ContextTimeoutEnabled is set, which is recommended.
+//
+// # Access
+//
+// The smallest ACL rule that works, for keys under the default prefix and a
+// user of its own:
+//
+//	~hw:* +evalsha +eval +time +get +set +pttl +pexpire
+//	+zadd +zcard +zcount +zrangebyscore +zrem +zremrangebyscore +zrevrangebyscore +zscore
+//
+// Any [redis.UniversalClient] will do: a single server, Sentinel, Cluster or
+// Ring, with TLS or without. All keys of one provider, the outermost name of a
+// scope, share a cluster slot.
+//
+// # Testing
+//
+// Package throttletest has a stand-in with scripted answers, and a real limiter
+// over a Redis in memory that works in bubbles of testing/synctest.
 package throttle

@@ -23,7 +23,8 @@ type Config struct {
 	// being decided anew: timers wake late and replies take time. It widens every
 	// rate rule's window, so that a run that is late by no more is still within
 	// its limits; it costs Pad/Per of the limit. All processes that share limits
-	// should have the same. Negative means none. Defaults to 5ms.
+	// should have the same. At most 1s and at least 1ms, since no timer keeps less;
+	// negative means none, and that no start is ever too late. Defaults to 5ms.
 	Pad time.Duration
 	// Timeout bounds one decision, retries included. It is kept as exactly as the
 	// client's ContextTimeoutEnabled lets it be. Defaults to 3s.
@@ -65,7 +66,7 @@ func (c Config) withDefaults() Config {
 	if c.Pad == 0 {
 		c.Pad = defaultPad
 	}
-	c.Pad = max(c.Pad, 0).Truncate(time.Microsecond)
+	c.Pad = max(c.Pad, 0)
 	if c.Timeout <= 0 {
 		c.Timeout = defaultTimeout
 	}
@@ -112,12 +113,13 @@ func New(rdb redis.UniversalClient, policy *Policy, cfg Config) (*Limiter, error
 			break
 		}
 	}
-	if cfg.Pad > time.Second {
-		faults = append(faults, fmt.Errorf("throttle: Config.Pad is %s; it is the lateness of timers, at most 1s", cfg.Pad))
+	if cfg.Pad != 0 && (cfg.Pad < time.Millisecond || cfg.Pad > time.Second) {
+		faults = append(faults, fmt.Errorf("throttle: Config.Pad is %s; it is how late timers are: 1ms to 1s, or negative for none", cfg.Pad))
 	}
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
+	cfg.Pad = cfg.Pad.Truncate(time.Microsecond) // as scripts count
 	keys := keyspace(cfg.Prefix)
 	return &Limiter{
 		cfg:    cfg,

@@ -28,7 +28,7 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 			return Decision{Binding: -1}, errors.Join(err, l.GiveBack(ctx, d.Grant))
 		}
 		late := time.Since(asked) - d.Wait - l.rtt.least() + d.overdue
-		if len(d.Rules) == 0 || d.Degraded || late <= l.cfg.Pad {
+		if len(d.Rules) == 0 || d.Degraded || late <= l.cfg.Pad || l.cfg.Pad == 0 {
 			return d, nil
 		}
 		if err := l.GiveBack(ctx, d.Grant); err != nil {

@@ -311,6 +311,17 @@ func TestLateStart(t *testing.T) {
 	}
 }
 
+// "negative means none, and that no start is ever too late"
+func TestNoPad(t *testing.T) {
+	t.Parallel()
+	bubble(t, Config{Pad: -1, Observer: &late{by: []time.Duration{sec}}}, policyOf(t, window10()), nil, func(t *testing.T, _ *wire, l *Limiter) {
+		d, err := l.Start(t.Context(), Request{Scope: "p/x", ID: "first"})
+		if err != nil || !d.Allowed || d.Grant.ID() != "first" {
+			t.Errorf("got %+v, %v", d, err)
+		}
+	})
+}
+
 // "OnWait is called by Start and Wait when a granted start is still ahead, with
 // how far; what it returns is called when that wait is over."
 func TestOnWait(t *testing.T) {

@@ -1,0 +1,148 @@
+package throttle
+
+import (
+	"net/http"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// state is what one rule says, for the tables below.
+func state(r Rule, pattern string, remaining int64, retry, reset time.Duration) RuleState {
+	return RuleState{
+		Scope: "p/acme", Rule: r.Name, Pattern: pattern, Algorithm: r.Algorithm, Limit: r.Capacity(), Remaining: remaining,
+		Limited: retry > 0, RetryAfter: retry, ResetAfter: reset, window: window(r), maxWait: r.MaxWait,
+	}
+}
+
+func TestHeader(t *testing.T) {
+	t.Parallel()
+	sliding := Rule{Name: "account", Algorithm: SlidingWindow, Limit: 200, Per: sec}
+	tenant := Rule{Name: "tenant", Algorithm: TokenBucket, Limit: 20, Per: sec, Burst: 50}
+	fixed := Rule{Name: "day", Algorithm: FixedWindow, Limit: 1000, Per: 24 * time.Hour}
+	runs := Rule{Name: "parallel", Algorithm: Concurrency, Limit: 4, Lease: 30 * sec}
+	odd := Rule{Name: `"odd" \ ü`, Algorithm: FixedWindow, Limit: 1, Per: ms}
+	suspended := Rule{Name: "s", Algorithm: TokenBucket, Limit: 0, Per: sec, Burst: 1}
+	endless := Rule{Name: "e", Algorithm: TokenBucket, Limit: 1, Per: maxTime, Burst: maxLimit}
+	tests := map[string]struct {
+		decision Decision
+		want     http.Header
+	}{
+		"no rules": {Decision{Allowed: true, Binding: -1}, http.Header{}},
+		"allowed": {
+			Decision{Allowed: true, Rules: []RuleState{
+				state(sliding, "p", 199, 0, sec), state(tenant, "p/*", 0, 0, 2500*ms), state(fixed, "p/*", 999, 0, time.Hour),
+				state(runs, "p/*", 3, 0, 30*sec),
+			}},
+			http.Header{
+				"Ratelimit":        {`"p:account";r=199;t=1, "p/*:tenant";r=0;t=3, "p/*:day";r=999;t=3600, "p/*:parallel";r=3;t=30`},
+				"Ratelimit-Policy": {`"p:account";q=200;w=1, "p/*:tenant";q=50;w=3, "p/*:day";q=1000;w=86400, "p/*:parallel";q=4;qu="concurrent-requests"`},
+			},
+		},
+		"denied": {
+			Decision{RetryAfter: 1001 * ms, Rules: []RuleState{state(sliding, "p", 0, 1001*ms, 2*sec)}},
+			http.Header{
+				"Ratelimit": {`"p:account";r=0;t=2`}, "Ratelimit-Policy": {`"p:account";q=200;w=1`}, "Retry-After": {"2"},
+			},
+		},
+		"denied for less than a second": {
+			Decision{RetryAfter: 1, Rules: []RuleState{state(odd, "p", 0, 1, 1)}},
+			http.Header{
+				"Ratelimit":        {`"p:\"odd\" \\ %C3%BC";r=0;t=1`},
+				"Ratelimit-Policy": {`"p:\"odd\" \\ %C3%BC";q=1;w=1`}, "Retry-After": {"1"},
+			},
+		},
+		"no clock tells": {
+			Decision{RetryAfter: Unknown, Rules: []RuleState{state(suspended, "p", 0, Unknown, Unknown)}},
+			http.Header{"Ratelimit": {`"p:s";r=0`}, "Ratelimit-Policy": {`"p:s";q=1`}},
+		},
+		"longer than a clock can say": {
+			Decision{Allowed: true, Rules: []RuleState{state(endless, "p", maxLimit-1, 0, maxTime)}},
+			http.Header{
+				"Ratelimit":        {`"p:e";r=999999999999;t=31622400`},
+				"Ratelimit-Policy": {`"p:e";q=1000000000000;w=4611686019`},
+			},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := test.decision.Header()
+			if !reflect.DeepEqual(got, test.want) {
+				t.Errorf("got\n%q, want\n%q", got, test.want)
+			}
+			for name, values := range got {
+				if !headerSyntax[name].MatchString(values[0]) {
+					t.Errorf("%s: %s is not of the draft's syntax", name, values[0])
+				}
+			}
+		})
+	}
+}
+
+// The syntax of draft-ietf-httpapi-ratelimit-headers: a list of strings with
+// parameters, whole numbers of at most 15 digits (RFC 9651).
+var headerSyntax = map[string]*regexp.Regexp{
+	"Ratelimit":        listOf(`r=\d{1,15}(;t=\d{1,15})?`),
+	"Ratelimit-Policy": listOf(`q=\d{1,15}(;qu="(requests|content-bytes|concurrent-requests)")?(;w=\d{1,15})?`),
+	"Retry-After":      regexp.MustCompile(`^[1-9]\d*$`),
+}
+
+func listOf(parameters string) *regexp.Regexp {
+	item := `"([\x20-\x21\x23-\x5b\x5d-\x7e]|\\["\\])*";` + parameters
+	return regexp.MustCompile("^" + item + "(, " + item + ")*$")
+}
+
+// "no name that a task brought leaves by a header"
+func TestHeaderNamesNoTenant(t *testing.T) {
+	t.Parallel()
+	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Scopes: map[string]Node{
+		"*": {Rules: []Rule{window10()}, Scopes: map[string]Node{"*": {Rules: []Rule{runs10()}}}},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	onBoth(t, Config{}, policy, func(b *bench) {
+		header := b.decide(Request{Scope: "p/secret customer/secret place"}).Header()
+		if text := strings.Join(append(header["Ratelimit"], header["Ratelimit-Policy"]...), ""); strings.Contains(text, "secret") ||
+			!strings.Contains(text, `"p/*:r"`) || !strings.Contains(text, `"p/*/*:c"`) {
+			b.t.Errorf("the header says %s", text)
+		}
+	})
+}
+
+// "Seconds are rounded up, so that no caller comes back too early."
+func TestFive(t *testing.T) {
+	t.Parallel()
+	r := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 5, Per: 60 * sec}
+	states := []RuleState{
+		state(r, "p", 4, 0, 0), state(r, "p", 0, 1, 60*sec), state(r, "p", 2, 59999*ms, 60001*ms),
+		state(r, "p", 0, Unknown, Unknown), state(r, "p", 0, Unknown-1, Unknown-1),
+	}
+	for i, want := range []Five{
+		{0, 5, 4, -1, 0}, {1, 5, 0, 1, 60}, {1, 5, 2, 60, 61}, {1, 5, 0, 9223372036854775807, 9223372036854775807},
+		{1, 5, 0, 9223372037, 9223372037},
+	} {
+		if got := states[i].Five(); got != want {
+			t.Errorf("rule %d: got %v, want %v", i, got, want)
+		}
+	}
+	for name, test := range map[string]struct {
+		decision Decision
+		want     Five
+	}{
+		"no rules":                    {Decision{Allowed: true, Binding: -1}, Five{0, 0, 0, -1, 0}},
+		"zero":                        {Decision{}, Five{1, 0, 0, 0, 0}},
+		"allowed":                     {Decision{Allowed: true, Rules: states, Binding: 0}, Five{0, 5, 4, -1, 0}},
+		"denied":                      {Decision{RetryAfter: 59999 * ms, Rules: states, Binding: 2}, Five{1, 5, 2, 60, 61}},
+		"granted ahead":               {Decision{Allowed: true, Wait: sec, Rules: states, Binding: 1}, Five{0, 5, 0, -1, 60}},
+		"a moment that none asks for": {Decision{RetryAfter: 90 * sec, Rules: states, Binding: 2}, Five{1, 5, 2, 90, 61}},
+		"suspended":                   {Decision{RetryAfter: Unknown, Rules: states, Binding: 3}, Five{1, 5, 0, 9223372036854775807, 9223372036854775807}},
+	} {
+		if got := test.decision.Five(); got != test.want {
+			t.Errorf("%s: got %v, want %v", name, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,67 @@
+package throttletest
+
+import (
+	"context"
+	"net"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// TB is what this package needs of a *testing.T, *testing.B or *testing.F.
+type TB interface {
+	Helper()
+	Cleanup(f func())
+	Fatalf(format string, args ...any)
+}
+
+// New returns a limiter over a Redis of its own, in memory, which ends with t.
+// Both go by the clock of the time package, so that in a bubble of
+// testing/synctest, given that bubble's own t, they go by the bubble's. A cfg of
+// the caller's may be given; at most one.
+//
+// Whatever the limiter still does when the test function returns must come to
+// an end by itself: release leases, and end the contexts of Wait and Join.
+func New(t TB, policy *throttle.Policy, cfg ...throttle.Config) *throttle.Limiter {
+	t.Helper()
+	limiter, _ := NewWithRedis(t, policy, cfg...)
+	return limiter
+}
+
+// NewWithRedis is New that also returns the Redis, for tests that break it:
+// SetError makes it fail, Close ends it.
+func NewWithRedis(t TB, policy *throttle.Policy, cfg ...throttle.Config) (*throttle.Limiter, *miniredis.Miniredis) {
+	t.Helper()
+	if len(cfg) > 1 {
+		t.Fatalf("throttletest: New takes at most one Config, got %d", len(cfg))
+	}
+	server := miniredis.NewMiniRedis()
+	server.ClockTTL(true)
+	t.Cleanup(server.Close)
+	rdb := redis.NewClient(&redis.Options{
+		Addr:                     "miniredis:0", // never dialled
+		Dialer:                   func(context.Context, string, string) (net.Conn, error) { return server.Dial() },
+		ContextTimeoutEnabled:    true,
+		DisableIdentity:          true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	t.Cleanup(func() { _ = rdb.Close() })
+	limiter, err := throttle.New(rdb, policy, append(cfg, throttle.Config{})[0])
+	if err != nil {
+		t.Fatalf("throttletest: %v", err)
+	}
+	return limiter, server
+}
+
+// Policy parses limits as limits.yaml has them, and fails t when they are wrong.
+func Policy(t TB, limits string) *throttle.Policy {
+	t.Helper()
+	policy, err := throttle.ParsePolicy("limits.yaml", []byte(limits))
+	if err != nil {
+		t.Fatalf("throttletest: %v", err)
+	}
+	return policy
+}
