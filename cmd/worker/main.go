@@ -82,7 +82,7 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	}
 
 	m := metrics.New(metrics.Config{Version: cli.Version()})
-	w := newWatch(func(ctx context.Context) error { return rdb.Ping(ctx).Err() }, log)
+	w := newWatch(func(ctx context.Context) error { return cli.Probe(ctx, rdb) }, log)
 	w.explain = func(err error) error { return cli.Explain(err, url) }
 	w.count, w.up = countServers(rdb), m.RedisUp
 	sys, err := p.assemble(parts{redis: rdb, policy: policy, options: o, metrics: m, watch: w, log: log})

@@ -76,13 +76,29 @@ func (t *target) check(ctx context.Context, rdb redis.UniversalClient) error {
 	if err := t.checkVersion(ctx, rdb); err != nil {
 		return err
 	}
-	// A write that changes nothing, since XX wants a key that never exists. It
-	// fails on a read-only replica, a full server and one that cannot save.
+	if err := probeWrite(ctx, rdb); err != nil {
+		return t.explain(err)
+	}
+	return nil
+}
+
+// Probe returns what Redis says when it does not answer or takes no writes. It
+// costs two round trips and writes nothing; Explain tells what its error means.
+func Probe(ctx context.Context, rdb redis.UniversalClient) error {
+	if err := rdb.Ping(ctx).Err(); err != nil {
+		return err
+	}
+	return probeWrite(ctx, rdb)
+}
+
+// probeWrite is a write that changes nothing, since XX wants a key that never
+// exists. It fails on a read-only replica, a full server and one that cannot save.
+func probeWrite(ctx context.Context, rdb redis.UniversalClient) error {
 	err := rdb.SetArgs(ctx, "hw:probe", "", redis.SetArgs{Mode: "XX"}).Err()
-	if err == nil || errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "NOPERM") {
+	if errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "NOPERM") {
 		return nil // a user that may not SET may still run the scripts
 	}
-	return t.explain(err)
+	return err
 }
 
 // checkVersion tolerates a server that will not tell: some users may not run
