@@ -1,0 +1,263 @@
+package e2e
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/countapi"
+	"github.com/headway-go/headway/test/redistest"
+)
+
+const crash = `
+limits:
+  p:
+    rules:
+      - {name: all, algorithm: token-bucket, limit: 20, per: 1s, burst: 8, margin: 200ms}
+      - {name: parallel, algorithm: concurrency, limit: 12, lease: 2s}
+`
+
+// "A task killed before its start runs again at any max retry; one killed while
+// running uses an attempt, as in asynq."
+//
+// asynq brings the tasks of a dead worker back when their lease is half a minute
+// over, and looks once a minute and when a worker starts. So the test takes a
+// little more than a minute.
+func TestKilledWorker(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, crash)
+	victim := s.worker("-listen", "127.0.0.1:0")
+	metrics := "http://" + listening(t, victim) + "/metrics"
+	s.worker()
+	const n = 100
+	s.enqueue(0, s.lines(n, func(i int) task {
+		return task{Scope: "p/x", MaxRetry: 2 * (i % 2), Query: "?latency=400ms"}
+	}))
+	redistest.WaitFor(t, "the victim to run some and to have others wait for their moment", bound, func() bool {
+		if s.succeeded() < n/4 {
+			return false
+		}
+		page := get(t, metrics, http.StatusOK)
+		return counted(t, page, `headway_leases\{rule="p:parallel"\} (\d+)`) > 1 && counted(t, page, `headway_held (\d+)`) > 3
+	})
+	victim.kill()
+	held := s.leased() // what either worker had taken; the other's go on
+
+	s.leasesEnd(held)
+	s.worker()
+	s.ask("every task to have ended", 2*bound, func() bool {
+		s.wake()
+		info, err := s.inspector.GetQueueInfo("default")
+		return err == nil && info.Pending+info.Active+info.Scheduled+info.Retry == 0
+	})
+
+	cut := map[string]bool{} // running when their worker was killed
+	for _, c := range s.api.Log() {
+		if c.Status == countapi.StatusGone {
+			cut[c.ID] = true
+		}
+	}
+	rep := s.report()
+	if rep.Exceeded() || len(rep.Unknown)+len(rep.Mismatched)+len(rep.OverBudget) > 0 {
+		t.Errorf("%q", rep.Violations())
+	}
+	if len(cut) == 0 {
+		t.Error("none was killed while it ran: the test tested less than it should")
+	}
+	again := 0
+	for _, id := range held {
+		switch lost := slices.Contains(rep.Lost, id); {
+		case s.maxRetry(id) == 0 && cut[id] && !lost:
+			t.Errorf("%s was killed in its last attempt and ran again", id)
+		case s.maxRetry(id) == 0 && !cut[id] && !lost:
+			again++
+		}
+	}
+	if again == 0 {
+		t.Error("no task of max retry 0 was taken and had not begun: the test tested less than it should")
+	}
+	for _, id := range rep.Lost {
+		// One that is cut off between its start and the API's first byte is not seen
+		// there, and had begun all the same: that is in its error.
+		task, err := s.inspector.GetTaskInfo("default", id)
+		if err != nil || !slices.Contains(held, id) || s.maxRetry(id) > 0 ||
+			task.State != asynq.TaskStateArchived || !strings.Contains(task.LastErr, "a crash ended its last attempt") {
+			t.Errorf("%s, of max retry %d, is lost: %+v, %v", id, s.maxRetry(id), task, err)
+		}
+	}
+	if len(rep.Lost) > len(cut)+2 {
+		t.Errorf("%d ended with their worker, and only %d were running", len(rep.Lost), len(cut))
+	}
+	for _, id := range rep.Duplicates {
+		if !slices.Contains(held, id) {
+			t.Errorf("%s ran twice, and nobody had killed it", id)
+		}
+	}
+	t.Logf("%d were taken when the worker was killed, %d of them running; %d ended with it, %d of max retry 0 ran later, %d ran twice",
+		len(held), len(cut), len(rep.Lost), again, len(rep.Duplicates))
+}
+
+func (s *site) maxRetry(id string) int {
+	for _, task := range s.tasks {
+		if task.ID == id {
+			return task.MaxRetry
+		}
+	}
+	return -1
+}
+
+// leased returns the ids that workers have taken.
+func (s *site) leased() []string {
+	s.Helper()
+	ids, err := s.rdb.ZRange(context.Background(), "asynq:{default}:lease", 0, -1).Result()
+	if err != nil {
+		s.Fatal(err)
+	}
+	return ids
+}
+
+// leasesEnd waits until the leases of what a dead worker had have been over for
+// half a minute: then the next worker that starts brings those tasks back. With
+// -short the leases are put back instead.
+func (s *site) leasesEnd(held []string) {
+	s.Helper()
+	ctx := context.Background()
+	const lease, slack = "asynq:{default}:lease", 30 * time.Second
+	s.ask("the leases of the dead worker to end", 2*bound, func() bool {
+		young := 0
+		for _, id := range held {
+			ends, err := s.rdb.ZScore(ctx, lease, id).Result()
+			if err != nil || time.Since(time.Unix(int64(ends), 0)) > slack {
+				continue // it has been done, or its time has come
+			}
+			young++
+			if testing.Short() && s.succeeded() > len(s.tasks)*3/4 {
+				s.rdb.ZAddXX(ctx, lease, redis.Z{Score: 1, Member: id})
+			}
+		}
+		return young == 0
+	})
+}
+
+// wake brings back at once what asynq has taken from a dead worker: such a task
+// waits as one that failed does, and nobody minds when it is woken early.
+func (s *site) wake() {
+	s.Helper()
+	tasks, err := s.inspector.ListRetryTasks("default", asynq.PageSize(1000))
+	if err != nil {
+		s.Fatal(err)
+	}
+	for _, task := range tasks {
+		if task.LastErr == asynq.ErrLeaseExpired.Error() {
+			_ = s.inspector.RunTask("default", task.ID) // it may have gone meanwhile
+		}
+	}
+}
+
+// Redis is killed twice in mid-run, and comes back with what it had written down
+// for every command: nothing is lost, and nothing is over a limit.
+func TestRedisRestarts(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, crash, redistest.Options{Args: []string{"--appendonly", "yes", "--appendfsync", "always"}})
+	s.worker()
+	s.worker()
+	const n = 120
+	s.enqueue(0, s.lines(n, func(i int) task {
+		return task{Scope: "p/x", MaxRetry: 2 * (i % 2), Query: "?latency=20ms"}
+	}))
+	for _, after := range []int{n / 4, n / 2} {
+		s.until(after)
+		s.redis.Kill9()
+		s.redis.Restart(t)
+	}
+	// A task whose dequeuing Redis had written down and not answered any more is
+	// active with no worker that knows: asynq's recoverer brings it back.
+	s.ask("all tasks to arrive", 4*bound, func() bool { return s.succeeded() >= n })
+	s.perfect()
+}
+
+// A Redis that is full refuses every write: the worker waits, and goes on when
+// there is room.
+func TestRedisFillsUp(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, crash)
+	w := s.worker("-listen", "127.0.0.1:0")
+	const n = 60
+	s.enqueue(0, s.lines(n, func(int) task { return task{Scope: "p/x"} }))
+	s.until(n / 3)
+	ctx := context.Background()
+	if err := s.rdb.ConfigSet(ctx, "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	w.says("is full: it refuses writes")
+	get(t, "http://"+listening(t, w)+"/healthz", http.StatusServiceUnavailable)
+	stdout, stderr := s.enqueue(1, s.line(task{ID: "later", Scope: "p/x"}))
+	told(t, stdout, stderr, "enqueue batch", "is full")
+	if err := s.rdb.ConfigSet(ctx, "maxmemory", "0").Err(); err != nil {
+		t.Fatal(err)
+	}
+	s.tasks = s.tasks[:n]
+	s.until(n)
+	s.perfect()
+	get(t, "http://"+listening(t, w)+"/healthz", http.StatusOK)
+	w.terminate()
+	w.ends(0)
+}
+
+// "SIGTERM at any moment: exit 0, nothing lost": while it starts, while tasks
+// run and while they wait in their handlers.
+func TestTerminatedAtAnyMoment(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, crash)
+	const n, rounds = 120, 8
+	s.enqueue(0, s.lines(n, func(i int) task { return task{Scope: "p/x", MaxRetry: i % 2, Query: "?latency=100ms"} }))
+	for round := range rounds {
+		w := s.begin()
+		moment := 40*time.Millisecond + time.Duration(rand.Int64N(int64(1200*time.Millisecond)))
+		if round == 0 {
+			// As soon as it speaks to Redis, which is after it heeds signals.
+			redistest.WaitFor(t, "it to connect", bound, func() bool {
+				list, err := s.rdb.ClientList(context.Background()).Result()
+				return err == nil && strings.Count(list, "\n") > 2
+			})
+			moment = 0
+		}
+		<-time.After(moment)
+		w.terminate()
+		w.ends(0)
+		t.Logf("round %d: told to stop after %v; %d of %d done", round, moment, s.succeeded(), n)
+		if text := w.stderr.String(); strings.Contains(text, "level=ERROR") || strings.Contains(text, "panic") {
+			t.Errorf("round %d: %s", round, text)
+		}
+	}
+	if s.succeeded() == n {
+		t.Error("nothing was left: the test tested less than it should")
+	}
+	s.worker()
+	s.until(n)
+	s.perfect()
+}
+
+// A second signal ends a worker at once with 130; what was running is not lost.
+func TestSecondSignal(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, crash)
+	w := s.worker()
+	s.enqueue(0, s.line(task{ID: "slow", Scope: "p/x", MaxRetry: 3, Query: "?latency=1m"}))
+	redistest.WaitFor(t, "the call", bound, func() bool { calls, _ := s.api.Counts(); return calls == 1 })
+	w.terminate()
+	w.says("stopping")
+	w.terminate()
+	w.ends(130)
+	info, err := s.inspector.GetTaskInfo("default", "slow")
+	if err != nil || info.State != asynq.TaskStateActive {
+		t.Errorf("the task is %+v, %v; want it active, for asynq to bring back", info, err)
+	}
+}

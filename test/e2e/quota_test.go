@@ -1,0 +1,114 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+const quota = `
+limits:
+  payments:
+    rules:
+      - {name: account, algorithm: sliding-window, limit: 100, per: 2s, margin: 200ms}
+    scopes:
+      "*":
+        rules:
+          - {name: tenant, algorithm: token-bucket, limit: 60, per: 2s, burst: 15, margin: 200ms}
+          - {name: parallel, algorithm: concurrency, limit: 8}
+        scopes:
+          refunds:
+            rules:
+              - {name: refunds, algorithm: sliding-window, limit: 10, per: 1s, margin: 200ms}
+`
+
+// "Nothing over any limit in any window at the counting API, under 1, 2 and 4
+// workers, with 600 tasks at 50/s", none lost and none twice. The tests run one
+// after the other, before those that are parallel: their figures are the time's.
+func TestQuota(t *testing.T) {
+	for _, workers := range []int{1, 2, 4} {
+		t.Run(fmt.Sprintf("%d workers", workers), func(t *testing.T) {
+			if testing.Short() && workers != 2 {
+				t.Skip("the others take 15 s each")
+			}
+			s := newSite(t, quota)
+			n := 600
+			if testing.Short() {
+				n = 150
+			}
+			var running []*program
+			for range workers {
+				running = append(running, s.worker("-listen", "127.0.0.1:0"))
+			}
+			began := time.Now()
+			s.enqueue(0, s.lines(n, func(i int) task {
+				scope := []string{"payments/a", "payments/b", "payments/c"}[i%3]
+				if i%10 == 0 {
+					scope += "/refunds"
+				}
+				return task{Scope: scope, MaxRetry: i % 2, Query: "?latency=5ms"}
+			}))
+			s.until(n)
+			took := time.Since(began)
+			s.perfect()
+			t.Logf("%d tasks in %v: %.1f/s of 50", n, took.Round(time.Millisecond), float64(n)/took.Seconds())
+			runs := 0
+			for _, p := range running {
+				page := get(t, "http://"+listening(t, p)+"/metrics", http.StatusOK)
+				runs += counted(t, page, `headway_runs_total\{outcome="ok",queue="default"\} (\d+)`)
+				get(t, "http://"+listening(t, p)+"/healthz", http.StatusOK)
+				p.terminate()
+			}
+			for _, p := range running {
+				p.ends(0)
+			}
+			if runs != n {
+				t.Errorf("the workers count %d runs for %d tasks", runs, n)
+			}
+		})
+	}
+}
+
+// listening returns where a worker serves its metrics.
+func listening(t *testing.T, p *program) string {
+	t.Helper()
+	p.says("msg=listening")
+	m := regexp.MustCompile(`msg=listening addr=(\S+)`).FindStringSubmatch(p.stderr.String())
+	if m == nil {
+		t.Fatal("no address in the log")
+	}
+	return m[1]
+}
+
+// get fetches a page and fails the test unless the status is the one wanted.
+func get(t *testing.T, url string, status int) string {
+	t.Helper()
+	answer, err := http.Get(url) //nolint:gosec,noctx // a worker of this test's own
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil || answer.StatusCode != status {
+		t.Fatalf("%s: %s, %v\n%s", url, answer.Status, err, body)
+	}
+	return string(body)
+}
+
+// counted returns the number that a line of metrics has.
+func counted(t *testing.T, page, pattern string) int {
+	t.Helper()
+	m := regexp.MustCompile(pattern).FindStringSubmatch(page)
+	if m == nil {
+		t.Fatalf("no %s among the metrics:\n%s", pattern, page)
+	}
+	var n int
+	if _, err := fmt.Sscan(strings.TrimSpace(m[1]), &n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

@@ -1,0 +1,176 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/checker"
+	"github.com/headway-go/headway/test/countapi"
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// site is all that a test runs programs against: a Redis and an API of its own,
+// and the limits between them.
+type site struct {
+	*testing.T
+	redis     *redistest.Server
+	rdb       *redis.Client
+	inspector *asynq.Inspector
+	api       *countapi.Server
+	limits    string // the file
+	text      string // what is in it
+	tasks     []checker.Task
+}
+
+func newSite(t *testing.T, limits string, opts ...redistest.Options) *site {
+	t.Helper()
+	s := &site{T: t, redis: redistest.NewServer(t, opts...), text: limits, limits: file(t, "limits.yaml", limits)}
+	s.rdb = s.redis.Client(t)
+	s.inspector = asynq.NewInspectorFromRedisClient(s.rdb)
+	api, err := countapi.Start("127.0.0.1:0", countapi.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = api.Close() })
+	s.api = api
+	return s
+}
+
+func (s *site) url() string { return "redis://" + s.redis.Addr() }
+
+// worker starts a worker and waits until it takes tasks.
+func (s *site) worker(args ...string) *program {
+	s.Helper()
+	p := s.begin(args...)
+	p.says("msg=ready")
+	return p
+}
+
+// begin starts a worker.
+func (s *site) begin(args ...string) *program {
+	s.Helper()
+	return start(s.T, nil, "worker", append([]string{
+		"-redis", s.url(), "-limits", s.limits, "-allow-host", s.api.Addr(),
+	}, args...)...)
+}
+
+// task is a line of a batch. Its zero MaxRetry is none.
+type task struct {
+	ID, Scope string
+	Cost      int64
+	MaxRetry  int
+	Delay     string
+	Query     string // tells the API how to answer
+}
+
+// line is what enqueue batch reads; the site remembers the task.
+func (s *site) line(k task) string {
+	s.Helper()
+	cost := max(k.Cost, 1)
+	s.tasks = append(s.tasks, checker.Task{ID: k.ID, Scope: k.Scope, Queue: "default", Cost: cost, MaxRetry: k.MaxRetry})
+	fields := map[string]any{
+		"type": "http", "id": k.ID, "scope": k.Scope, "cost": cost, "max_retry": k.MaxRetry,
+		"http": map[string]any{
+			"method": "POST", "url": s.api.URL(k.Scope) + k.Query,
+			"headers": map[string]string{"X-Task-Id": k.ID, "X-Task-Cost": fmt.Sprint(cost)},
+		},
+	}
+	if k.Delay != "" {
+		fields["delay"] = k.Delay
+	}
+	line, err := json.Marshal(fields)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return string(line) + "\n"
+}
+
+// lines are n tasks in a row.
+func (s *site) lines(n int, each func(i int) task) string {
+	s.Helper()
+	var b strings.Builder
+	for i := range n {
+		k := each(i)
+		if k.ID == "" {
+			k.ID = fmt.Sprint("t", i)
+		}
+		b.WriteString(s.line(k))
+	}
+	return b.String()
+}
+
+// enqueue puts a batch into Redis and fails the test unless the exit code is
+// the one wanted.
+func (s *site) enqueue(code int, lines string, args ...string) (stdout, stderr string) {
+	s.Helper()
+	args = append(append([]string{"batch", "-redis", s.url(), "-limits", s.limits}, args...), "-")
+	return run(s.T, code, strings.NewReader(lines), "enqueue", args...)
+}
+
+// succeeded is how many ids the API has answered with success.
+func (s *site) succeeded() int {
+	_, n := s.api.Counts()
+	return n
+}
+
+// until waits until n ids have arrived with success.
+func (s *site) until(n int) {
+	s.Helper()
+	redistest.WaitFor(s.T, fmt.Sprintf("%d tasks to arrive", n), bound, func() bool { return s.succeeded() >= n })
+}
+
+// ask waits for what asynq or Redis tell, who are asked ten times a second.
+func (s *site) ask(what string, bound time.Duration, cond func() bool) {
+	s.Helper()
+	var last time.Time
+	redistest.WaitFor(s.T, what, bound, func() bool {
+		if time.Since(last) < 100*time.Millisecond {
+			return false
+		}
+		last = time.Now()
+		return cond()
+	})
+}
+
+// report judges all that has arrived.
+func (s *site) report() *checker.Report {
+	s.Helper()
+	limits, err := checker.ParseLimits([]byte(s.text))
+	if err != nil {
+		s.Fatal(err)
+	}
+	rep, err := checker.Check(checker.Input{Limits: limits, Calls: s.api.Log(), Epoch: s.api.Epoch(), Tasks: s.tasks})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return rep
+}
+
+// perfect fails the test unless every limit was kept and every task arrived
+// once, and asynq has nothing left and counts no failure.
+func (s *site) perfect() {
+	s.Helper()
+	rep := s.report()
+	var table strings.Builder
+	if err := rep.WriteTable(&table); err != nil {
+		s.Fatal(err)
+	}
+	s.Logf("\n%s", table.String())
+	if !rep.OK() {
+		s.Errorf("%q", rep.Violations())
+	}
+	s.ask("asynq to have nothing left", bound, func() bool {
+		info, err := s.inspector.GetQueueInfo("default")
+		return err == nil && info.Pending+info.Active+info.Scheduled+info.Retry == 0
+	})
+	info, err := s.inspector.GetQueueInfo("default")
+	if err != nil || info.Archived != 0 || info.FailedTotal != 0 {
+		s.Errorf("asynq has %+v, %v", info, err)
+	}
+}
