@@ -1,3 +1,5 @@
+//go:build e2e
+
 package e2e
 
 import (
@@ -218,25 +220,35 @@ func TestTerminatedAtAnyMoment(t *testing.T) {
 	s := newSite(t, crash)
 	const n, rounds = 120, 8
 	s.enqueue(0, s.lines(n, func(i int) task { return task{Scope: "p/x", MaxRetry: i % 2, Query: "?latency=100ms"} }))
-	for round := range rounds {
-		w := s.begin()
-		moment := 40*time.Millisecond + time.Duration(rand.Int64N(int64(1200*time.Millisecond)))
-		if round == 0 {
-			// As soon as it speaks to Redis, which is after it heeds signals.
-			redistest.WaitFor(t, "it to connect", bound, func() bool {
-				list, err := s.rdb.ClientList(context.Background()).Result()
-				return err == nil && strings.Count(list, "\n") > 2
-			})
-			moment = 0
+	clients := func() int {
+		list, err := s.rdb.ClientList(context.Background()).Result()
+		if err != nil {
+			t.Fatal(err)
 		}
+		return strings.Count(list, "\n")
+	}
+	for round := range rounds {
+		before := clients()
+		w := s.begin()
+		// Once it speaks to Redis it heeds signals; before that it is a process that
+		// has not begun.
+		redistest.WaitFor(t, "it to connect", bound, func() bool { return clients() > before })
+		moment := time.Duration(round) * time.Duration(rand.Int64N(int64(200*time.Millisecond)))
 		<-time.After(moment)
 		w.terminate()
 		w.ends(0)
-		t.Logf("round %d: told to stop after %v; %d of %d done", round, moment, s.succeeded(), n)
+		t.Logf("round %d: told to stop %v after it had connected; %d of %d done", round, moment, s.succeeded(), n)
 		if text := w.stderr.String(); strings.Contains(text, "level=ERROR") || strings.Contains(text, "panic") {
 			t.Errorf("round %d: %s", round, text)
 		}
 	}
+	w := s.worker("-listen", "127.0.0.1:0")
+	metrics := "http://" + listening(t, w) + "/metrics"
+	redistest.WaitFor(t, "tasks to wait in their handlers", bound, func() bool {
+		return counted(t, get(t, metrics, http.StatusOK), `headway_held (\d+)`) > 3
+	})
+	w.terminate()
+	w.ends(0)
 	if s.succeeded() == n {
 		t.Error("nothing was left: the test tested less than it should")
 	}
