@@ -211,43 +211,6 @@ func TestCancelledCallGivesBack(t *testing.T) {
 			return units == 10 && places == 10
 		})
 	})
-	t.Run("queued", func(t *testing.T) {
-		g := gated(b.runner.rdb)
-		g.close()
-		ctx, cancel := context.WithCancel(t.Context())
-		steady, gone := make(chan error), make(chan error)
-		for range maxSenders {
-			go func() { steady <- allowed(b.Limiter, "p/x") }()
-		}
-		redistest.WaitFor(t, "the senders", bound, func() bool { return g.held.Load() == maxSenders })
-		for range 3 {
-			go func() {
-				_, err := b.Decide(ctx, Request{Scope: "p/x"})
-				gone <- err
-			}()
-		}
-		redistest.WaitFor(t, "the others to queue", bound, func() bool { return b.runner.queued() == 3 })
-		go func() { steady <- allowed(b.Limiter, "p/x") }()
-		redistest.WaitFor(t, "one more to queue", bound, func() bool { return b.runner.queued() == 4 })
-		again := g.reshut()
-		redistest.WaitFor(t, "the pipeline", bound, func() bool { return g.held.Load() == 1 })
-		cancel()
-		for range 3 {
-			if err := <-gone; !errors.Is(err, context.Canceled) {
-				t.Errorf("got %v, want the context's own error", err)
-			}
-		}
-		close(again)
-		for range maxSenders + 1 {
-			if err := <-steady; err != nil {
-				t.Errorf("a caller with a live context: %v", err)
-			}
-		}
-		redistest.WaitFor(t, "all but three to be given back", bound, func() bool {
-			units, places := rest()
-			return units == 10-maxSenders-1 && places == 10-maxSenders-1
-		})
-	})
 }
 
 // A caller whose context ends before its call is sent costs nothing.
