@@ -194,15 +194,3 @@ func serve(conn net.Conn, answer func(command []string) string) {
 		}
 	}
 }
-
-// reshut opens the gate for those who wait at it and shuts it for those who come
-// later, until the channel that it returns is closed.
-func (g *gate) reshut() chan struct{} {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	next := make(chan struct{})
-	before := g.shut
-	g.shut = next
-	close(before)
-	return next
-}

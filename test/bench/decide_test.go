@@ -37,6 +37,7 @@ func BenchmarkDecide(b *testing.B) {
 }
 
 func decideBeside(b *testing.B, prefix string, unbatched bool) {
+	b.Helper()
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.NewServer(b).Addr()})
 	defer func() { _ = rdb.Close() }()
 	peer := redis_rate.NewLimiter(rdb)
