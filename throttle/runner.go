@@ -122,26 +122,28 @@ func (r *runner) drain() {
 func (r *runner) together(batch []*pending) {
 	ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
 	defer cancel()
-	batch = stillWanted(batch)
-	cmds := r.pipeline(ctx, batch, call.command)
 	var unknown []*pending
-	for i, p := range batch {
-		if unknownScript(cmds[i].Err()) {
+	r.pipeline(ctx, batch, call.command, func(p *pending, cmd *redis.IntSliceCmd) {
+		if unknownScript(cmd.Err()) {
 			unknown = append(unknown, p)
-			continue
+			return
 		}
-		p.finish(p.call.result(cmds[i]))
-	}
-	if len(unknown) == 0 {
-		return
-	}
-	cmds = r.pipeline(ctx, unknown, call.text)
-	for i, p := range unknown {
-		p.finish(p.call.result(cmds[i]))
+		p.finish(p.call.result(cmd))
+	})
+	if len(unknown) > 0 {
+		r.pipeline(ctx, unknown, call.text, func(p *pending, cmd *redis.IntSliceCmd) {
+			p.finish(p.call.result(cmd))
+		})
 	}
 }
 
-func (r *runner) pipeline(ctx context.Context, batch []*pending, as func(call, context.Context) *redis.IntSliceCmd) []*redis.IntSliceCmd {
+// pipeline sends those of a batch whose callers still wait, and has done look at
+// each of them.
+func (r *runner) pipeline(ctx context.Context, batch []*pending, as func(call, context.Context) *redis.IntSliceCmd, done func(*pending, *redis.IntSliceCmd)) {
+	batch = stillWanted(batch)
+	if len(batch) == 0 {
+		return
+	}
 	cmds := make([]*redis.IntSliceCmd, len(batch))
 	pipe := r.rdb.Pipeline()
 	for i, p := range batch {
@@ -149,14 +151,16 @@ func (r *runner) pipeline(ctx context.Context, batch []*pending, as func(call, c
 		_ = pipe.Process(ctx, cmds[i]) // queues it
 	}
 	_, _ = pipe.Exec(ctx) // every command has its own error
-	return cmds
+	for i, p := range batch {
+		done(p, cmds[i])
+	}
 }
 
 // stillWanted drops the calls whose callers have gone before they were sent.
 func stillWanted(batch []*pending) []*pending {
 	wanted := batch[:0]
 	for _, p := range batch {
-		if p.state.Load() != left {
+		if p.state.Load() == waiting {
 			wanted = append(wanted, p)
 		}
 	}
@@ -179,9 +183,10 @@ type pending struct {
 }
 
 const (
-	waiting int32 = iota
-	finished
-	left
+	waiting  int32 = iota
+	finished       // there is an outcome
+	left           // the caller's context ended: nobody will use what is granted
+	timedOut       // the time-out passed: the caller may ask again under the same attempt id
 )
 
 // pending returns a call to queue, one that was used before where there is one.
@@ -199,19 +204,22 @@ func (r *runner) pending(ctx context.Context, c call) *pending {
 	return p
 }
 
-// wait returns what becomes of the call, or leaves it to be orphaned when its
-// time is over.
+// wait returns what becomes of the call. A caller whose time is over leaves it,
+// and others see to what may have been granted.
 func (p *pending) wait() ([]int64, error) {
 	var err error
+	as := left
 	select {
 	case out := <-p.done:
 		return p.over(out)
 	case <-p.ctx.Done():
 		err = p.ctx.Err()
 	case <-p.timer.C:
-		err = fmt.Errorf("%w %s", errNoAnswer, p.runner.timeout)
+		if err = ended(p.ctx); err == nil {
+			err, as = fmt.Errorf("%w %s", errNoAnswer, p.runner.timeout), timedOut
+		}
 	}
-	if !p.state.CompareAndSwap(waiting, left) {
+	if !p.state.CompareAndSwap(waiting, as) {
 		return p.over(<-p.done)
 	}
 	p.timer.Stop()
@@ -226,11 +234,18 @@ func (p *pending) over(out outcome) ([]int64, error) {
 	return out.reply, out.err
 }
 
-// finish hands the outcome to the caller, or to nobody when it has left.
+// finish hands the outcome to the caller. When the caller has left for good, what
+// was granted goes back, and what is not known is asked for. When it was told of
+// a time-out the grant stands: it may have asked again, and have been granted the
+// same, or run without Redis. So it is with a call that is sent alone.
 func (p *pending) finish(reply []int64, err error) {
-	if p.state.CompareAndSwap(waiting, finished) {
+	switch {
+	case p.state.CompareAndSwap(waiting, finished):
 		p.done <- outcome{reply, err}
-	} else if err == nil && p.call.attempt != nil {
+	case p.state.Load() == timedOut || p.call.attempt == nil:
+	case err != nil:
+		go p.runner.settle(p.call)
+	default:
 		go p.call.attempt.orphaned(reply)
 	}
 }

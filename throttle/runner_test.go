@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -176,76 +178,325 @@ func keyOf(t *testing.T, l *Limiter, scope string, rule int) string {
 	return p.keys[rule]
 }
 
-// "Units that a cancelled call may have taken are given back": the caller who
-// sends for itself, and the one for whom others send.
+// crowd is a limiter whose senders are held up at a gate, so that whoever else
+// asks has to queue, and a look past that gate at the same keys.
+type crowd struct {
+	*bench
+	gate   *gate
+	watch  *bench
+	others chan error // what becomes of those who stay
+	ctx    context.Context
+	leave  context.CancelFunc
+	gone   chan error // what becomes of those who leave
+}
+
+func newCrowd(t *testing.T, server *redistest.Server) *crowd {
+	t.Helper()
+	policy := policyOf(t, window10(), runs10())
+	patient := Config{Timeout: 3 * bound} // so that no time-out does what a context has to
+	c := &crowd{
+		bench: newBench(t, server.Client(t), patient, policy), watch: newBench(t, server.Client(t), Config{}, policy),
+		others: make(chan error), gone: make(chan error),
+	}
+	c.watch.plans.keys = c.plans.keys
+	c.ctx, c.leave = context.WithCancel(t.Context())
+	t.Cleanup(c.leave)
+	learn(t, c.Limiter, "p/x")
+	c.gate = gated(c.rdb)
+	c.gate.close()
+	return c
+}
+
+// hold holds the senders up at the gate.
+func (c *crowd) hold() {
+	c.t.Helper()
+	for range maxSenders {
+		go func() { c.others <- allowed(c.Limiter, "p/x") }()
+	}
+	redistest.WaitFor(c.t, "the senders", bound, func() bool { return c.gate.held.Load() == maxSenders })
+}
+
+// queue has so many callers queue who will leave.
+func (c *crowd) queue(n int) {
+	c.t.Helper()
+	before := c.runner.queued()
+	for range n {
+		go func() {
+			d, err := c.Decide(c.ctx, Request{Scope: "p/x"})
+			if d.Allowed || !d.Grant.Zero() {
+				c.t.Errorf("a caller who has gone got %+v", d)
+			}
+			c.gone <- err
+		}()
+	}
+	redistest.WaitFor(c.t, "the callers to queue", bound, func() bool { return c.runner.queued() == before+n })
+}
+
+// send lets the senders go, and returns when what has queued has reached the
+// server and its reply is held up at the gate.
+func (c *crowd) send() {
+	c.t.Helper()
+	c.gate.step()
+	c.stay(maxSenders)
+	redistest.WaitFor(c.t, "the pipeline", bound, func() bool { return c.gate.held.Load() == 1 })
+}
+
+// stay has so many of those who stay be allowed.
+func (c *crowd) stay(n int) {
+	c.t.Helper()
+	for range n {
+		if err := <-c.others; err != nil {
+			c.t.Errorf("a caller with a live context: %v", err)
+		}
+	}
+}
+
+// left has those who have queued leave, so many, while the gate is shut: at once.
+func (c *crowd) left(n int) {
+	c.t.Helper()
+	c.leave()
+	for range n {
+		c.cancelled()
+	}
+}
+
+func (c *crowd) cancelled() {
+	c.t.Helper()
+	select {
+	case err := <-c.gone:
+		if !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnavailable) {
+			c.t.Errorf("got %v, want the context's own error", err)
+		}
+	case <-time.After(bound):
+		c.t.Fatal("a caller whose context has ended did not leave")
+	}
+}
+
+// taken is how many units and places are in use.
+func (c *crowd) taken() (units, places int64) {
+	c.t.Helper()
+	d, err := c.watch.Peek(context.Background(), Request{Scope: "p/x"})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return 10 - d.Rules[0].Remaining, 10 - d.Rules[1].Remaining
+}
+
+func (c *crowd) wantTaken(want int64) {
+	c.t.Helper()
+	if units, places := c.taken(); units != want || places != want {
+		c.t.Errorf("%d units and %d places are taken, want %d", units, places, want)
+	}
+}
+
+func (c *crowd) waitTaken(want int64) {
+	c.t.Helper()
+	redistest.WaitFor(c.t, "what they took to be given back", bound, func() bool {
+		units, places := c.taken()
+		return units == want && places == want
+	})
+}
+
+// done waits until nothing is being sent any more.
+func (c *crowd) done() {
+	c.t.Helper()
+	redistest.WaitFor(c.t, "the senders to be done", bound, func() bool {
+		c.runner.mu.Lock()
+		defer c.runner.mu.Unlock()
+		return c.runner.sending == 0
+	})
+}
+
+// "A caller whose context ends while others send for it leaves at once; one that
+// sends for itself leaves when the client does. Either way what may have been
+// granted to it is given back": once it may have been sent, and only then.
 func TestCancelledCallGivesBack(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, redistest.Client(t), Config{}, policyOf(t, window10(), runs10()))
-	rest := func() (units, places int64) {
-		d, err := b.Peek(context.Background(), Request{Scope: "p/x"})
-		if err != nil {
-			t.Error(err)
-		}
-		return d.Rules[0].Remaining, d.Rules[1].Remaining
-	}
-	t.Run("alone", func(t *testing.T) {
-		g := gated(b.runner.rdb)
-		g.close()
-		ctx, cancel := context.WithCancel(t.Context())
-		result := make(chan error)
-		go func() {
-			d, err := b.Decide(ctx, Request{Scope: "p/x", Cost: 4})
-			if d.Allowed {
-				t.Error("a caller who has gone was allowed")
+	tests := map[string]func(*crowd){
+		"alone": func(c *crowd) {
+			go func() { _, err := c.Decide(c.ctx, Request{Scope: "p/x"}); c.gone <- err }()
+			redistest.WaitFor(c.t, "the call", bound, func() bool { return c.gate.held.Load() == 1 })
+			c.wantTaken(1)
+			c.leave()
+			c.gate.open()
+			c.cancelled()
+			c.waitTaken(0)
+		},
+		"alone, and the reply is lost": func(c *crowd) {
+			c.gate.lose.Store(1)
+			go func() { _, err := c.Decide(c.ctx, Request{Scope: "p/x"}); c.gone <- err }()
+			redistest.WaitFor(c.t, "the call", bound, func() bool { return c.gate.held.Load() == 1 })
+			c.wantTaken(1)
+			c.leave()
+			c.gate.open()
+			c.cancelled()
+			c.waitTaken(0)
+		},
+		"queued, all before they are sent": func(c *crowd) {
+			c.hold()
+			c.queue(3)
+			c.left(3)
+			c.gate.open()
+			c.stay(maxSenders)
+			c.done()
+			if trips := c.gate.trips.Load(); trips != maxSenders {
+				c.t.Errorf("%d round trips, want those of the senders alone", trips)
 			}
-			result <- err
-		}()
-		redistest.WaitFor(t, "the call", bound, func() bool { return g.held.Load() == 1 })
-		cancel()
-		g.open()
-		if err := <-result; !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnavailable) {
-			t.Errorf("got %v, want the context's own error", err)
-		}
-		redistest.WaitFor(t, "all to be given back", bound, func() bool {
-			units, places := rest()
-			return units == 10 && places == 10
+			c.wantTaken(maxSenders)
+		},
+		"queued, some before they are sent": func(c *crowd) {
+			c.hold()
+			c.queue(3)
+			go func() { c.others <- allowed(c.Limiter, "p/x") }()
+			redistest.WaitFor(c.t, "one more to queue", bound, func() bool { return c.runner.queued() == 4 })
+			c.left(3)
+			c.send()
+			c.wantTaken(maxSenders + 1)
+			c.gate.open()
+			c.stay(1)
+			if n := c.gate.commands.Load(); n != maxSenders+1 {
+				c.t.Errorf("%d calls were sent, want %d", n, maxSenders+1)
+			}
+		},
+		"queued, between the hash and the text of the script": func(c *crowd) {
+			c.hold()
+			c.queue(3)
+			if err := c.watch.rdb.ScriptFlush(context.Background()).Err(); err != nil {
+				c.t.Fatal(err)
+			}
+			c.send()
+			c.left(3)
+			c.gate.open()
+			c.done()
+			if n := c.gate.commands.Load(); n != maxSenders+3 {
+				c.t.Errorf("%d calls were sent, want %d", n, maxSenders+3)
+			}
+			c.wantTaken(maxSenders)
+		},
+		"queued, before the reply": func(c *crowd) {
+			c.hold()
+			c.queue(3)
+			go func() { c.others <- allowed(c.Limiter, "p/x") }()
+			redistest.WaitFor(c.t, "one more to queue", bound, func() bool { return c.runner.queued() == 4 })
+			c.send()
+			c.wantTaken(maxSenders + 4)
+			c.left(3)
+			c.gate.open()
+			c.stay(1)
+			c.waitTaken(maxSenders + 1)
+		},
+		"queued, and the reply is lost": func(c *crowd) {
+			c.hold()
+			c.queue(3)
+			c.send()
+			c.wantTaken(maxSenders + 3)
+			c.left(3)
+			c.gate.lose.Store(1)
+			c.gate.open()
+			c.waitTaken(maxSenders)
+		},
+		"queued, with the reply": func(c *crowd) {
+			p, err := c.plans.of("p/x")
+			if err != nil {
+				c.t.Fatal(err)
+			}
+			a := c.attempt(p, Request{Scope: "p/x", ID: "one", Cost: 1})
+			queued := c.runner.pending(c.ctx, a.call())
+			reply, err := queued.call.send(context.Background(), c.watch.rdb)
+			c.wantTaken(1)
+			c.leave()
+			queued.finish(reply, err)
+			reply, err = queued.wait() // whichever of the two it sees first
+			if err != nil {
+				c.t.Fatalf("there is an outcome: %v", err)
+			}
+			c.gate.open()
+			if d, err := a.answer(c.ctx, reply); d.Allowed || !errors.Is(err, context.Canceled) {
+				c.t.Errorf("got %+v, %v", d, err)
+			}
+			c.waitTaken(0)
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Shared(t)
+			if strings.Contains(name, "script") {
+				server = redistest.NewServer(t)
+			}
+			test(newCrowd(t, server))
 		})
-	})
+	}
 }
 
-// A caller whose context ends before its call is sent costs nothing.
-func TestGoneBeforeSent(t *testing.T) {
+// A reply and the end of the context at the same time: the caller is allowed and
+// what it got stays taken, or it gets the context's error and nothing stays taken.
+func TestReplyMeetsCancel(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, redistest.Client(t), Config{}, policyOf(t, window10()))
-	ctx, cancel := context.WithCancel(t.Context())
-	before := func() {
-		cancel()
-		redistest.WaitFor(t, "the callers to leave", bound, func() bool { return b.runner.leavers() == 2 })
-	}
-	together(t, b.Limiter, 3, before, func(i int) error {
-		if i < maxSenders || i == maxSenders {
-			return allowed(b.Limiter, "p/x")
+	c := newCrowd(t, redistest.Shared(t))
+	granted := int64(0)
+	for i := range 20 {
+		c.hold()
+		ctx, cancel := context.WithCancel(t.Context())
+		var d Decision
+		go func() {
+			var err error
+			d, err = c.Decide(ctx, Request{Scope: "p/x"})
+			c.gone <- err
+		}()
+		redistest.WaitFor(t, "the caller to queue", bound, func() bool { return c.runner.queued() == 1 })
+		c.send()
+		go cancel()
+		c.gate.open()
+		switch err := <-c.gone; {
+		case err == nil && d.Allowed:
+			granted = 1
+		case errors.Is(err, context.Canceled) && !d.Allowed && d.Grant.Zero():
+			granted = 0
+		default:
+			t.Errorf("round %d: neither of the two: %+v, %v", i, d, err)
 		}
-		if _, err := b.Allow(ctx, "p/x"); !errors.Is(err, context.Canceled) {
-			return fmt.Errorf("got %w, want the context's own error", err)
-		}
-		return nil
-	})
-	if left := b.decide(Request{Scope: "p/x"}).Rules[0].Remaining; left != 10-4 {
-		t.Errorf("%d units are left, want 6", left)
+		c.waitTaken(maxSenders + granted)
+		c.done()
+		c.at(int64(i+1) * time.Hour.Microseconds()) // when all of it has gone
+		c.watch.now.Store(c.now.Load())
+		c.gate.close()
 	}
 }
 
-func (r *runner) leavers() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n := 0
-	for _, p := range r.queue {
-		if p.state.Load() == left {
-			n++
+// "a request sent again under the same ID within half a minute is not charged
+// again but answered with the first grant": a late reply to a call that timed out
+// in the queue takes nothing away from who has asked again.
+func TestTimedOutCallKeepsItsGrant(t *testing.T) {
+	t.Parallel()
+	bubble(t, Config{Timeout: sec}, policyOf(t, window10(), runs10()), nil, func(t *testing.T, _ *wire, l *Limiter) {
+		learn(t, l, "p/x")
+		g := gated(l.runner.rdb)
+		g.close()
+		results := make(chan error)
+		for range maxSenders {
+			go func() { results <- allowed(l, "p/x") }()
 		}
-	}
-	return n
+		synctest.Wait()
+		req := Request{Scope: "p/x", ID: "once"}
+		go func() { _, err := l.Decide(context.Background(), req); results <- err }()
+		synctest.Wait()
+		g.step()
+		for range maxSenders {
+			if err := <-results; err != nil {
+				t.Error(err)
+			}
+		}
+		if err := <-results; !errors.Is(err, ErrUnavailable) {
+			t.Errorf("got %v, want the time-out", err)
+		}
+		g.open()
+		synctest.Wait() // the late reply has come
+		d, err := l.Decide(t.Context(), req)
+		if err != nil || !d.Allowed || d.Rules[0].Remaining != 10-maxSenders-1 || d.Rules[1].Remaining != 10-maxSenders-1 {
+			t.Errorf("asked again: %+v, %v", d, err)
+		}
+	})
 }
 
 // "a lone call is sent at once by its own caller": no goroutine is started, none

@@ -72,8 +72,10 @@ func (c *wired) Read(b []byte) (int, error) {
 // gate is a hook that counts round trips of scripts and, while it is shut, keeps them from
 // coming back: the server has done its work, the client does not know.
 type gate struct {
-	trips atomic.Int64
-	alone atomic.Int64 // of them, single commands
+	trips    atomic.Int64
+	alone    atomic.Int64 // of them, single commands
+	commands atomic.Int64 // in all of them
+	lose     atomic.Int32 // so many replies get lost on their way from the gate
 
 	mu   sync.Mutex
 	shut chan struct{}
@@ -93,7 +95,17 @@ func (g *gate) open() {
 	g.shut = nil
 }
 
-func (g *gate) pass() {
+// step lets those go who wait at the gate, and keeps it shut for whoever comes
+// later.
+func (g *gate) step() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	close(g.shut)
+	g.shut = make(chan struct{})
+}
+
+// pass waits at the gate, and returns what then becomes of the reply.
+func (g *gate) pass() error {
 	g.mu.Lock()
 	shut := g.shut
 	g.mu.Unlock()
@@ -102,6 +114,10 @@ func (g *gate) pass() {
 		<-shut
 		g.held.Add(-1)
 	}
+	if g.lose.Load() > 0 && g.lose.Add(-1) >= 0 {
+		return io.ErrUnexpectedEOF
+	}
+	return nil
 }
 
 func (g *gate) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -113,8 +129,13 @@ func (g *gate) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		}
 		g.trips.Add(1)
 		g.alone.Add(1)
-		defer g.pass()
-		return next(ctx, cmd)
+		g.commands.Add(1)
+		err := next(ctx, cmd)
+		if lost := g.pass(); lost != nil {
+			cmd.SetErr(lost)
+			return lost
+		}
+		return err
 	}
 }
 
@@ -124,8 +145,15 @@ func (g *gate) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 			return next(ctx, cmds)
 		}
 		g.trips.Add(1)
-		defer g.pass()
-		return next(ctx, cmds)
+		g.commands.Add(int64(len(cmds)))
+		err := next(ctx, cmds)
+		if lost := g.pass(); lost != nil {
+			for _, cmd := range cmds {
+				cmd.SetErr(lost)
+			}
+			return lost
+		}
+		return err
 	}
 }
 
