@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -56,8 +57,7 @@ func TestKilledWorker(t *testing.T) {
 	s.worker()
 	s.ask("every task to have ended", 2*bound, func() bool {
 		s.wake()
-		info, err := s.inspector.GetQueueInfo("default")
-		return err == nil && info.Pending+info.Active+info.Scheduled+info.Retry == 0
+		return s.nothingLeft()
 	})
 
 	cut := map[string]bool{} // running when their worker was killed
@@ -115,10 +115,13 @@ func (s *site) maxRetry(id string) int {
 	return -1
 }
 
+// leases is where asynq keeps what workers have taken, by when their leases end.
+const leases = "asynq:{default}:lease"
+
 // leased returns the ids that workers have taken.
 func (s *site) leased() []string {
 	s.Helper()
-	ids, err := s.rdb.ZRange(context.Background(), "asynq:{default}:lease", 0, -1).Result()
+	ids, err := s.rdb.ZRange(context.Background(), leases, 0, -1).Result()
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -131,21 +134,51 @@ func (s *site) leased() []string {
 func (s *site) leasesEnd(held []string) {
 	s.Helper()
 	ctx := context.Background()
-	const lease, slack = "asynq:{default}:lease", 30 * time.Second
+	const slack = 30 * time.Second
 	s.ask("the leases of the dead worker to end", 2*bound, func() bool {
 		young := 0
 		for _, id := range held {
-			ends, err := s.rdb.ZScore(ctx, lease, id).Result()
+			ends, err := s.rdb.ZScore(ctx, leases, id).Result()
 			if err != nil || time.Since(time.Unix(int64(ends), 0)) > slack {
 				continue // it has been done, or its time has come
 			}
 			young++
-			if testing.Short() && s.succeeded() > len(s.tasks)*3/4 {
-				s.rdb.ZAddXX(ctx, lease, redis.Z{Score: 1, Member: id})
+			if testing.Short() && (s.succeeded() > len(s.tasks)*3/4 || float64(time.Now().Unix()) > ends) {
+				s.rdb.ZAddXX(ctx, leases, redis.Z{Score: 1, Member: id})
 			}
 		}
 		return young == 0
 	})
+}
+
+// rescued waits until n tasks have arrived, and has asynq bring back those that
+// were handed to nobody; it returns their ids. A worker renews the leases of what
+// it has, so a lease that is over is nobody's.
+func (s *site) rescued(n int) (orphans []string) {
+	s.Helper()
+	s.ask(fmt.Sprintf("%d tasks to arrive", n), 3*bound, func() bool {
+		found := slices.DeleteFunc(s.overdue(), func(id string) bool { return slices.Contains(orphans, id) })
+		if len(found) > 0 {
+			orphans = append(orphans, found...)
+			s.leasesEnd(found)
+			s.worker() // it looks for such tasks when it starts
+		}
+		s.wake()
+		return s.succeeded() >= n
+	})
+	return orphans
+}
+
+// overdue returns the ids whose leases are over.
+func (s *site) overdue() []string {
+	s.Helper()
+	ids, err := s.rdb.ZRangeArgs(context.Background(), redis.ZRangeArgs{
+		Key: leases, ByScore: true, Start: "-inf", Stop: time.Now().Unix(),
+	}).Result()
+	if err != nil {
+		s.Fatal(err)
+	}
+	return ids
 }
 
 // wake brings back at once what asynq has taken from a dead worker: such a task
@@ -165,24 +198,33 @@ func (s *site) wake() {
 
 // Redis is killed twice in mid-run, and comes back with what it had written down
 // for every command: nothing is lost, and nothing is over a limit.
+//
+// A Redis that dies between handing a task out and telling so has handed it to
+// nobody: asynq brings it back as that of a dead worker, and counts a failure.
+// Then the test takes a little more than a minute.
 func TestRedisRestarts(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, crash, redistest.Options{Args: []string{"--appendonly", "yes", "--appendfsync", "always"}})
-	s.worker()
-	s.worker()
-	const n = 120
+	const n, workers = 120, 2
+	for range workers {
+		s.worker()
+	}
 	s.enqueue(0, s.lines(n, func(i int) task {
 		return task{Scope: "p/x", MaxRetry: 2 * (i % 2), Query: "?latency=20ms"}
 	}))
-	for _, after := range []int{n / 4, n / 2} {
+	kills := []int{n / 4, n / 2}
+	for _, after := range kills {
 		s.until(after)
 		s.redis.Kill9()
 		s.redis.Restart(t)
 	}
-	// A task whose dequeuing Redis had written down and not answered any more is
-	// active with no worker that knows: asynq's recoverer brings it back.
-	s.ask("all tasks to arrive", 4*bound, func() bool { return s.succeeded() >= n })
-	s.perfect()
+	orphans := s.rescued(n)
+	t.Logf("%d tasks were handed to nobody", len(orphans))
+	// A worker asks for one task at a time.
+	if len(orphans) > workers*len(kills) {
+		t.Errorf("%d workers and %d kills left %d tasks to nobody: %q", workers, len(kills), len(orphans), orphans)
+	}
+	s.perfectBut(len(orphans))
 }
 
 // A Redis that is full refuses every write: the worker waits, and goes on when
