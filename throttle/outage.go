@@ -34,32 +34,51 @@ func newOutage(logger *slog.Logger) *outage {
 
 // began notes that Redis did not decide, and tells it once.
 func (o *outage) began(err error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.latest = time.Now()
-	if o.since.IsZero() {
-		o.since = o.latest
-		o.on.Store(true)
+	if o.failed() {
 		o.logger.Warn("redis does not decide; the rules' failure policies do", "error", err)
 	}
 }
 
-// over notes that Redis decided under the rules of a plan.
+// over notes that Redis decided under the rules of a plan, and tells when that
+// ends the outage.
 func (o *outage) over(p *plan) {
 	if !o.on.Load() {
 		return
 	}
+	if lasted, done := o.decided(p); done {
+		o.logger.Info("redis decides again", "outage", lasted.Round(time.Millisecond))
+	}
+}
+
+// failed reports whether this failure is the first of an outage. Neither it nor
+// decided logs: a handler may be slow, or ask the limiter itself.
+func (o *outage) failed() (first bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.latest = time.Now()
+	if !o.since.IsZero() {
+		return false
+	}
+	o.since = o.latest
+	o.on.Store(true)
+	return true
+}
+
+// decided drops the shares of a plan, and all of them when it ends the outage.
+func (o *outage) decided(p *plan) (lasted time.Duration, done bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, key := range p.keys {
 		delete(o.shares, key)
 	}
-	if !o.since.IsZero() && time.Since(o.latest) >= calm {
-		o.logger.Info("redis decides again", "outage", o.latest.Sub(o.since).Round(time.Millisecond))
-		o.since = time.Time{}
-		o.on.Store(false)
-		clear(o.shares)
+	if o.since.IsZero() || time.Since(o.latest) < calm {
+		return 0, false
 	}
+	lasted = o.latest.Sub(o.since)
+	o.since = time.Time{}
+	o.on.Store(false)
+	clear(o.shares)
+	return lasted, true
 }
 
 // withoutRedis decides by the rules' failure policies: closed refuses to decide,
