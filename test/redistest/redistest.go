@@ -65,10 +65,16 @@ func (l *lazy) get(opts Options) (*Server, error) {
 }
 
 // Main runs the tests of a package and returns their exit code, having stopped
-// the servers that they shared. It starts none itself.
+// the servers that they shared. It starts none itself. What go-redis prints about
+// its connections is printed at the end, and only if tests fail.
 func Main(m *testing.M) int {
 	shared.main.Store(true)
+	said := &clientLog{}
+	redis.SetLogger(said)
 	code := m.Run()
+	if code != 0 {
+		said.print(os.Stderr)
+	}
 	for _, l := range []*lazy{&shared.plain, &shared.cluster} {
 		l.once.Do(func() { l.err = errNoMain })
 		if l.server == nil {

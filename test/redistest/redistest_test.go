@@ -3,6 +3,8 @@ package redistest_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -221,9 +223,34 @@ func TestChild(t *testing.T) {
 	select {} // until killed
 }
 
+// TestNoisyChild has a client say a little and then a lot, and fails if it is to.
+func TestNoisyChild(t *testing.T) {
+	if os.Getenv(childEnv) == "" {
+		t.Skip("runs only as a child of the tests below")
+	}
+	for i := range 60 {
+		c := redis.NewClient(&redis.Options{
+			MaxRetries: -1, DialerRetries: 1,
+			Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, fmt.Errorf("no way %d", i) },
+		})
+		if err := c.Ping(ctx).Err(); err == nil {
+			t.Error("a client without a way says it has one")
+		}
+		c.Close()
+	}
+	if os.Getenv(childEnv) == "fails" {
+		t.Error("as it should")
+	}
+}
+
 func child(t *testing.T, env ...string) *exec.Cmd {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestChild$", "-test.timeout=1m")
+	return childOf(t, "TestChild", env...)
+}
+
+func childOf(t *testing.T, test string, env ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^"+test+"$", "-test.timeout=1m")
 	cmd.Env = append(append(os.Environ(), childEnv+"=1"), env...)
 	return cmd
 }
@@ -235,6 +262,22 @@ func TestMissingRedisFailsWithAHint(t *testing.T) {
 	if !errors.As(err, &exit) || !strings.Contains(string(out), "run make test, which installs it") ||
 		!strings.Contains(string(out), "--- FAIL: TestChild") {
 		t.Errorf("err %v, output:\n%s", err, out)
+	}
+}
+
+// "What go-redis prints about its connections is printed at the end, and only if
+// tests fail": the last of it.
+func TestGoRedisIsHeardOnlyWhenTestsFail(t *testing.T) {
+	t.Parallel()
+	quiet, err := childOf(t, "TestNoisyChild").CombinedOutput()
+	if err != nil || strings.Contains(string(quiet), "no way") {
+		t.Errorf("of tests that pass: err %v, output:\n%s", err, quiet)
+	}
+	loud, err := childOf(t, "TestNoisyChild", childEnv+"=fails").CombinedOutput()
+	said := string(loud)
+	if err == nil || strings.Count(said, "no way") != 50 || strings.Contains(said, "no way 9\n") ||
+		!strings.Contains(said, "no way 59\n") || !strings.Contains(said, "after 10 more lines") {
+		t.Errorf("of tests that fail: err %v, output:\n%s", err, said)
 	}
 }
 
