@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,56 +22,125 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 )
 
-// accessRule is what docs/operations.md and the package's own documentation say
-// that a user needs.
-const accessRule = "+evalsha +eval +time +get +set +pttl +pexpire " +
-	"+zadd +zcard +zcount +zrangebyscore +zrem +zremrangebyscore +zrevrangebyscore +zscore"
-
-// everyCall has a limiter do all that it can, on hostile names, and returns the
-// first error.
-func everyCall(t *testing.T, rdb redis.UniversalClient, prefix string) error {
+// documentedAccess is the command of docs/operations.md that makes a user, word
+// by word, and the commands among them that the user may run.
+func documentedAccess(t *testing.T) (words, commands []string) {
 	t.Helper()
-	rules := []Rule{
-		{Name: "s {*", Algorithm: SlidingWindow, Limit: 4, Per: time.Hour}, {Name: "b", Algorithm: TokenBucket, Limit: 4, Per: sec, Burst: 4},
-		{Name: "f", Algorithm: FixedWindow, Limit: 4, Per: time.Hour}, {Name: "c", Algorithm: Concurrency, Limit: 2},
-	}
-	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p {*}": {Rules: rules, Scopes: map[string]Node{"*": {Rules: rules}}}})
+	text, err := os.ReadFile("../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)
+	}
+	_, rule, found := strings.Cut(string(text), "\nACL SETUSER ")
+	rule, _, closed := strings.Cut(rule, "```")
+	if !found || !closed {
+		t.Fatal("docs/operations.md has no ACL SETUSER")
+	}
+	words = strings.Fields("ACL SETUSER " + rule)
+	for _, w := range words {
+		if strings.HasPrefix(w, "+") {
+			commands = append(commands, w)
+		}
+	}
+	return words, commands
+}
+
+// What clients of several servers need besides, for themselves. A Cluster client
+// that may not run COMMAND works, but asks for it with every call.
+const (
+	clusterAccess = "+cluster|slots"
+	ringAccess    = "+ping"
+)
+
+// everyRule has a rule of each kind. None of their windows ends during a test.
+var everyRule = []Rule{
+	{Name: "s {*", Algorithm: SlidingWindow, Limit: 2, Per: maxTime}, {Name: "b", Algorithm: TokenBucket, Limit: 2, Per: maxTime, Burst: 2},
+	{Name: "f", Algorithm: FixedWindow, Limit: 2, Per: maxTime}, {Name: "c", Algorithm: Concurrency, Limit: 2},
+}
+
+const hostileProvider = "p {*}"
+
+// everyCall has a limiter do all that it can, on hostile names, and returns every
+// error of a script; what takes the place of the server may be hooked in. A
+// script that fails halfway has charged some rules and not others: only where
+// none has are the answers looked at.
+func everyCall(t *testing.T, rdb redis.UniversalClient, prefix string, rules []Rule, instead ...redis.Hook) error {
+	t.Helper()
+	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{hostileProvider: {Rules: rules, Scopes: map[string]Node{"*": {Rules: rules}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := &failures{}
+	rdb.AddHook(failed)
+	for _, hook := range instead {
+		rdb.AddHook(hook)
 	}
 	l, err := New(rdb, policy, Config{Prefix: prefix, Timeout: 5 * sec})
 	if err != nil {
 		t.Fatal(err)
 	}
-	first := Request{Scope: "p {*}/a b*", ID: "one *"}
-	d, err := l.Decide(t.Context(), first)
-	if err != nil {
+	decide := func(id string, ahead time.Duration, want bool) Decision {
+		t.Helper()
+		d, err := l.Decide(t.Context(), Request{Scope: hostileProvider + "/a b*", ID: id, Ahead: ahead})
+		if err == nil && d.Allowed != want && failed.err() == nil {
+			t.Errorf("attempt %q: %+v", id, d)
+		}
+		return d
+	}
+	d := decide("one *", 0, true)
+	_, lease := l.Hold(t.Context(), d.Grant)
+	if lease.limiter != nil {
+		lease.beat(defaultLease) // which keeps its error to itself
+	}
+	_, _ = l.Peek(t.Context(), Request{Scope: hostileProvider + "/a b*"})
+	decide("one *", 0, true)
+	second := decide("two", MaxAhead, true)
+	decide("three", MaxAhead, false)
+	_ = l.GiveBack(t.Context(), second.Grant)
+	_ = l.GiveBack(t.Context(), second.Grant)
+	decide("four", 0, true)
+	_ = lease.Release(t.Context())
+	_, _ = l.join(t.Context(), "member", sec)
+	_, _ = l.join(t.Context(), "member", 0)
+	return failed.err()
+}
+
+// failures is a hook that keeps the errors of scripts.
+type failures struct {
+	mu   sync.Mutex
+	errs []error
+}
+
+func (f *failures) err() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return errors.Join(f.errs...)
+}
+
+func (f *failures) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (f *failures) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if runsScript(cmd) && err != nil && !unknownScript(err) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.errs = append(f.errs, err)
+		}
 		return err
 	}
-	if !d.Allowed {
-		t.Fatalf("got %+v", d)
-	}
-	ctx, lease := l.Hold(t.Context(), d.Grant)
-	lease.beat(defaultLease)
-	lost := context.Cause(ctx)
-	_, peek := l.Peek(t.Context(), first)
-	_, again := l.Decide(t.Context(), first)
-	second, err := l.Decide(t.Context(), Request{Scope: first.Scope, Ahead: MaxAhead})
-	_, denied := l.Decide(t.Context(), Request{Scope: first.Scope})
-	back := l.GiveBack(t.Context(), second.Grant)
-	release := lease.Release(t.Context())
-	_, join := l.join(t.Context(), "member", sec)
-	_, leave := l.join(t.Context(), "member", 0)
-	return errors.Join(lost, peek, again, err, denied, back, release, join, leave)
+}
+
+func (f *failures) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }
 
 // "the smallest ACL rule that works is documented and tested": it works, and
 // without any of its commands something does not.
 func TestSmallestAccess(t *testing.T) {
 	t.Parallel()
-	commands := strings.Fields(accessRule)
+	_, commands := documentedAccess(t)
 	prefix := redistest.Prefix(t)
-	if err := everyCall(t, redistest.User(t, []string{prefix + ":*"}, commands...), prefix); err != nil {
+	if err := everyCall(t, redistest.User(t, []string{prefix + ":*"}, commands...), prefix, everyRule); err != nil {
 		t.Fatalf("with all of the rule: %v", err)
 	}
 	for i, command := range commands {
@@ -79,107 +149,238 @@ func TestSmallestAccess(t *testing.T) {
 		}
 		less := slices.Delete(slices.Clone(commands), i, i+1)
 		prefix := redistest.Prefix(t)
-		if err := everyCall(t, redistest.User(t, []string{prefix + ":*"}, less...), prefix); err == nil {
-			t.Errorf("all works without %s", command)
+		err := everyCall(t, redistest.User(t, []string{prefix + ":*"}, less...), prefix, everyRule)
+		if err == nil || !strings.Contains(err.Error(), "NOPERM") && !strings.Contains(err.Error(), "can't run this command") {
+			t.Errorf("without %s: %v", command, err)
 		}
 	}
-	if err := everyCall(t, redistest.User(t, []string{"other:*"}, commands...), prefix); err == nil {
+	if err := everyCall(t, redistest.User(t, []string{"other:*"}, commands...), prefix, everyRule); err == nil {
 		t.Error("it writes keys outside of its prefix")
 	}
 }
 
-// +eval is what teaches a server the scripts.
+// "+eval may be taken away once every server knows the scripts": it is what
+// teaches them, and "without it an unknown script is an outage".
 func TestFirstAccess(t *testing.T) {
 	t.Parallel()
 	server := redistest.NewServer(t)
-	if err := everyCall(t, server.User(t, []string{"hw:*"}, strings.Fields(strings.Replace(accessRule, "+eval ", "", 1))...), "hw"); err == nil {
-		t.Error("all works without +eval")
+	_, all := documentedAccess(t)
+	less := slices.DeleteFunc(slices.Clone(all), func(c string) bool { return c == "+eval" })
+	l, err := New(server.User(t, []string{"hw:*"}, less...), policyOf(t, window10()), Config{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := everyCall(t, server.User(t, []string{"hw:*"}, strings.Fields(accessRule)...), "hw"); err != nil {
-		t.Error(err)
+	if err := allowed(l, "p/x"); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("without +eval: %v", err)
+	}
+	for i, commands := range [][]string{all, less} {
+		prefix := fmt.Sprint("hw", i)
+		if err := everyCall(t, server.User(t, []string{prefix + ":*"}, commands...), prefix, everyRule); err != nil {
+			t.Errorf("with %q: %v", commands, err)
+		}
 	}
 }
 
-// The rule stands in the documentation as it is tested.
-func TestAccessIsDocumented(t *testing.T) {
+// The rule works as docs/operations.md has it, and the package's own
+// documentation has the same.
+func TestAccessAsDocumented(t *testing.T) {
 	t.Parallel()
-	for _, file := range []string{"doc.go", "../docs/operations.md"} {
-		text, err := os.ReadFile(file)
+	words, commands := documentedAccess(t)
+	text, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := strings.Join(strings.Fields(strings.ReplaceAll(string(text), "//", "")), " ")
+	_, rest, found := strings.Cut(plain, " ~hw:* "+strings.Join(commands, " ")+" ")
+	if !found || strings.HasPrefix(rest, "+") {
+		t.Errorf("doc.go does not have the rule\n%s", commands)
+	}
+
+	server := redistest.NewServer(t)
+	command := make([]any, len(words))
+	for i, w := range words {
+		command[i] = strings.Replace(w, ">PASSWORD", ">secret", 1)
+	}
+	if err := server.Client(t).Do(t.Context(), command...).Err(); err != nil {
+		t.Fatalf("%q: %v", command, err)
+	}
+	opts := *server.Client(t).Options()
+	opts.Username, opts.Password = words[2], "secret"
+	rdb := clientOf(t, &opts)
+	if err := everyCall(t, rdb, defaultPrefix, everyRule); err != nil {
+		t.Error(err)
+	}
+	if err := rdb.Get(t.Context(), "another").Err(); !redis.HasErrorPrefix(err, "NOPERM") {
+		t.Errorf("a key of others: %v", err)
+	}
+}
+
+// "patterns narrower than ~hw:* work as well: ~hw:{payments}* for one provider,
+// and ~hw:members beside it where a rule has on_redis_error: share".
+func TestNarrowAccess(t *testing.T) {
+	t.Parallel()
+	if got := keyspace(defaultPrefix).provider("payments") + "*"; got != "hw:{payments}*" {
+		t.Errorf("the pattern of a provider is %s", got)
+	}
+	_, commands := documentedAccess(t)
+	prefix := redistest.Prefix(t)
+	own := keyspace(prefix).provider(hostileProvider) + "*"
+	if err := everyCall(t, redistest.User(t, []string{own, prefix + ":members"}, commands...), prefix, everyRule); err != nil {
+		t.Error(err)
+	}
+	l, err := New(redistest.User(t, []string{own}, commands...), policyOf(t, window10()), Config{Prefix: prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := allowed(l, "p/x"); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("another provider: %v", err)
+	}
+	if _, err := l.join(t.Context(), "member", sec); err == nil {
+		t.Error("the members without their pattern")
+	}
+}
+
+// A Cluster client and a Ring need a command more, to learn of their servers.
+func TestAccessOfSeveralServers(t *testing.T) {
+	t.Parallel()
+	_, commands := documentedAccess(t)
+	more := func(command string) []string { return append(slices.Clone(commands), command) }
+	t.Run("Cluster", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.NewServer(t, redistest.Options{Cluster: true})
+		ask := func(prefix string, commands []string) error {
+			user := server.User(t, []string{prefix + ":*"}, commands...).Options()
+			opts := server.Cluster(t).Options()
+			opts.Username, opts.Password = user.Username, user.Password
+			rdb := redis.NewClusterClient(opts)
+			defer rdb.Close()
+			l, err := New(rdb, policyOf(t, window10()), Config{Prefix: prefix})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := allowed(l, "p/x"); err != nil {
+				return err
+			}
+			return everyCall(t, rdb, prefix, everyRule)
+		}
+		if err := ask("more", more(clusterAccess)); err != nil {
+			t.Errorf("with %s: %v", clusterAccess, err)
+		}
+		if err := ask("less", commands); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("without %s: %v", clusterAccess, err)
+		}
+	})
+	t.Run("Ring", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.NewServer(t)
+		admin := server.Client(t)
+		ring := func(prefix string, commands []string) *redis.Ring {
+			user := server.User(t, []string{prefix + ":*"}, commands...).Options()
+			rdb := redis.NewRing(&redis.RingOptions{
+				Addrs: map[string]string{"a": user.Addr}, Username: user.Username, Password: user.Password,
+				DisableIdentity: true, HeartbeatFrequency: 10 * ms,
+			})
+			t.Cleanup(func() { _ = rdb.Close() })
+			return rdb
+		}
+		rdb := ring("more", more(ringAccess))
+		redistest.WaitFor(t, "its heart to beat", bound, func() bool {
+			info, _ := admin.Info(t.Context(), "commandstats").Result()
+			_, calls, _ := strings.Cut(info, "cmdstat_ping:calls=")
+			calls, _, _ = strings.Cut(calls, ",")
+			n, _ := strconv.Atoi(calls)
+			return n > 10
+		})
+		if err := everyCall(t, rdb, "more", everyRule); err != nil {
+			t.Errorf("with %s: %v", ringAccess, err)
+		}
+		l, err := New(ring("less", commands), policyOf(t, window10()), Config{Prefix: "less"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		plain := strings.Join(strings.Fields(strings.ReplaceAll(string(text), "//", "")), " ")
-		if !strings.Contains(plain, accessRule) {
-			t.Errorf("%s does not have the rule\n%s", file, accessRule)
-		}
-	}
+		redistest.WaitFor(t, "a ring to miss "+ringAccess, bound, func() bool { return errors.Is(allowed(l, "p/x"), ErrUnavailable) })
+	})
 }
 
-// recorder keeps what is sent.
-type recorder struct{ calls [][]any }
+// declared is a hook that has scripts run elsewhere, each by its text and with
+// the keys that it declares.
+type declared struct {
+	run func(ctx context.Context, keys []string, cmd redis.Cmder) error
 
-func (r *recorder) DialHook(next redis.DialHook) redis.DialHook { return next }
+	mu   sync.Mutex
+	seen map[string]bool // the names of the scripts
+}
 
-func (r *recorder) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+type unknown string
+
+func (e unknown) Error() string { return string(e) }
+func (unknown) RedisError()     {}
+
+func (d *declared) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (d *declared) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if cmd.Name() == "evalsha" {
-			r.calls = append(r.calls, cmd.Args())
+		switch cmd.Name() {
+		case "evalsha":
+			err := unknown("NOSCRIPT send its text")
+			cmd.SetErr(err)
+			return err
+		case "eval":
+			args := cmd.Args()
+			name, _, _ := strings.Cut(strings.TrimPrefix(args[1].(string), "-- "), ":") //nolint:forcetypeassert // see call.text
+			d.mu.Lock()
+			d.seen[name] = true
+			d.mu.Unlock()
+			keys := make([]string, args[2].(int)) //nolint:forcetypeassert // as above
+			for i := range keys {
+				keys[i] = args[3+i].(string) //nolint:forcetypeassert // as above
+			}
+			return d.run(ctx, keys, cmd)
 		}
 		return next(ctx, cmd)
 	}
 }
 
-func (r *recorder) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (d *declared) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
-// sources are all scripts, by hash.
-func sources() map[string]string {
-	all := map[string]string{}
-	for _, s := range lua.All() {
-		for set := range 1 << len(lua.Kinds) {
-			kinds := ""
-			for i, k := range lua.Kinds {
-				if set&(1<<i) != 0 {
-					kinds += string(k)
-				}
-			}
-			all[s.For(kinds).SHA] = s.For(kinds).Source
-		}
-	}
-	return all
-}
-
 // "Every key is declared: the tests run each script as a Redis user whose ACL
-// patterns are exactly the call's keys", and on a node of a cluster that looks.
+// patterns are exactly the call's keys", and on a node of a cluster that looks:
+// all that a limiter does, with rules of all kinds and of each alone.
 func TestEveryKeyIsDeclared(t *testing.T) {
 	t.Parallel()
-	recorded := &recorder{}
-	rdb := clientOf(t, optionsOf(t))
-	rdb.AddHook(recorded)
-	if err := everyCall(t, rdb, redistest.Prefix(t)); err != nil {
-		t.Fatal(err)
+	policies := map[string][]Rule{"all kinds": everyRule}
+	for _, r := range everyRule {
+		policies[string(r.Algorithm)] = []Rule{r}
 	}
-	known, seen := sources(), map[string]bool{}
 	cluster := redistest.Cluster(t)
-	for _, call := range recorded.calls {
-		source := known[call[1].(string)] //nolint:forcetypeassert // see newCall
-		n := call[2].(int)                //nolint:forcetypeassert // as above
-		keys := make([]string, n)
-		for i := range keys {
-			keys[i] = call[3+i].(string) //nolint:forcetypeassert // as above
-		}
-		seen[source] = true
-		user := redistest.User(t, redistest.Literal(keys...))
-		if err := user.Eval(t.Context(), source, keys, call[3+n:]...).Err(); err != nil {
-			t.Errorf("as a user of exactly %q: %v", keys, err)
-		}
-		if err := cluster.Eval(t.Context(), "#!lua\n"+source, keys, call[3+n:]...).Err(); err != nil {
-			t.Errorf("on a cluster, with %q: %v", keys, err)
-		}
+	ways := map[string]func(ctx context.Context, keys []string, cmd redis.Cmder) error{
+		"as a user of these keys alone": func(ctx context.Context, keys []string, cmd redis.Cmder) error {
+			return redistest.User(t, redistest.Literal(keys...)).Process(ctx, cmd)
+		},
+		"on a cluster": func(ctx context.Context, _ []string, cmd redis.Cmder) error {
+			text := &cmd.Args()[1]
+			*text = fmt.Sprint("#!lua\n", *text) // whereupon it looks which keys are declared
+			return cluster.Process(ctx, cmd)
+		},
 	}
-	if len(seen) != len(lua.All()) {
-		t.Errorf("%d scripts were run, there are %d", len(seen), len(lua.All()))
+	for way, run := range ways {
+		for name, rules := range policies {
+			t.Run(way+", "+name, func(t *testing.T) {
+				t.Parallel()
+				d := &declared{run: run, seen: map[string]bool{}}
+				if err := everyCall(t, clientOf(t, optionsOf(t)), redistest.Prefix(t), rules, d); err != nil {
+					t.Error(err)
+				}
+				for _, script := range lua.All() {
+					leases := script == lua.Renew || script == lua.Release
+					if hasLeases := rules[len(rules)-1].Algorithm == Concurrency; d.seen[script.Name] != (!leases || hasLeases) {
+						t.Errorf("%s was run: %t", script.Name, d.seen[script.Name])
+					}
+				}
+			})
+		}
 	}
 }
 
@@ -200,7 +401,7 @@ func TestClients(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			t.Cleanup(func() { _ = rdb.Close() })
-			if err := everyCall(t, rdb, redistest.Prefix(t)); err != nil {
+			if err := everyCall(t, rdb, redistest.Prefix(t), everyRule); err != nil {
 				t.Error(err)
 			}
 			policy := policyOf(t, window10(), runs10())
