@@ -5,8 +5,10 @@
 -- more than it would had the units not been taken. Places of concurrency rules
 -- are freed. Sent again within a minute it does nothing.
 --
--- KEYS[1..n]  rule      state of rule i; n = #KEYS - 1.
--- KEYS[n+1]   attempt   string, the grant's record; afterwards "X": given back.
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 2.
+-- KEYS[n+1]   mark      string, "X" and the attempt id: given back. May be the same key as the next.
+-- KEYS[n+2]   attempt   string, the grant's record; afterwards "X" and the attempt id, unless it
+--                       is the record of another attempt by now.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id.
@@ -16,11 +18,13 @@
 --          done  1, or 0 when the grant had been given back before
 --          back  integer units that came back, rounded down; 1 for a freed place
 --
--- Writes   KEYS[1..n] that took something back, and KEYS[n+1].
+-- Writes   KEYS[1..n] that took something back, KEYS[n+1] and KEYS[n+2].
 -- Source   docs/algorithms.md#giving-back
 
 -- #include clock
 -- #include pack
+-- #include layout
+-- #include numbers
 -- #include state
 -- #include lease
 -- #include token_bucket when T
@@ -29,17 +33,21 @@
 -- #include concurrency when C
 -- #include rules
 
-local now = read_clock(ARGV[1])
-local n = #KEYS - 1
-local attempt = KEYS[n + 1]
-local first = redis.call('GET', attempt) ~= 'X'
+local n, member = #KEYS - 2, ARGV[2]
+local mark, attempt = KEYS[n + 1], KEYS[n + 2]
+local over = 'X' .. member
+local first = redis.call('GET', mark) ~= over
 local out = { first and 1 or 0 }
 if first then
   local rules = {}
   for i = 1, n do
-    rules[i] = read_rule(i, 7 * i - 4, ARGV[2], now)
+    rules[i] = read_rule(i, 7 * i - 4, member, now)
   end
-  redis.call('SET', attempt, 'X', 'PX', 60000)
+  local record = redis.call('GET', attempt)
+  if record and sub(record, -#member) == member then
+    redis.call('SET', attempt, over, 'PX', '60000')
+  end
+  redis.call('SET', mark, over, 'PX', '60000')
   for i = 1, n do
     local r, algorithm = rules[i], algorithms[rules[i].kind]
     out[i + 1] = algorithm.refund(r, now, tonumber(ARGV[7 * i + 2]))

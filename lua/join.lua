@@ -13,9 +13,10 @@
 
 -- #include clock
 -- #include pack
+-- #include layout
+-- #include numbers
 -- #include lease
 
-local now = read_clock(ARGV[1])
 local stay = tonumber(ARGV[3])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', whole(now))
 if stay == 0 then

@@ -50,8 +50,14 @@ type variant struct {
 	form func(s *Script, kinds string) string
 }
 
-func whole(s *Script, _ string) string      { return s.Source }
-func small(s *Script, kinds string) string  { return s.For(kinds).Source }
+func whole(s *Script, _ string) string     { return s.Source }
+func small(s *Script, kinds string) string { return s.For(kinds).Source }
+
+// general leaves the express way of decide no call.
+func general(s *Script, kinds string) string {
+	return strings.Replace(s.For(kinds).Source, "if passed == n then", "if passed < 0 then", 1)
+}
+
 func strict(s *Script, kinds string) string { return "#!lua\n" + s.For(kinds).Source }
 
 // Random histories of all scripts have the same answers and leave the same state
@@ -70,6 +76,7 @@ func TestVariantsAgree(t *testing.T) {
 		user := redistest.User(t, redistest.Literal(h.all()...), grants...)
 		runs := []variant{
 			{"redis, whole", server, server, whole},
+			{"redis, the general way", server, server, general},
 			{"redis, made for the call, as a user of its keys", user, server, small},
 			{"cluster, no undeclared keys", cluster, cluster, strict},
 			{"miniredis, whole", mini, mini, whole},
@@ -207,7 +214,7 @@ func (h *history) call(c randomCall, places []any) (s *Script, keys []string, ar
 		return Peek, h.keys, rules(c.now, "m")
 	case c.verb == 1 && places != nil:
 		s = GiveBack
-		return s, attempt, rules(c.now, h.ids[c.id])
+		return s, append(attempt, h.ids[c.id]), rules(c.now, h.ids[c.id])
 	case c.verb == 2 && held != nil:
 		return Renew, held, append([]any{c.now, h.ids[c.id]}, leases...)
 	case c.verb == 3 && held != nil:

@@ -18,7 +18,7 @@ import (
 	"strings"
 )
 
-//go:embed *.lua include/*.lua
+//go:embed *.lua include/*.lua include/express/*.lua
 var files embed.FS
 
 // Kinds names the algorithms that a script can be made for, a letter each:

@@ -190,7 +190,7 @@ func code(source string) string {
 
 // text is what may stand on either side of "..": a text, a call of a function
 // that makes text, or a variable that is known to hold text.
-var text = regexp.MustCompile(`^(?:'.*'|(?:whole|pack|char|varint|sub)\(.*|s|record|r\.log)$`)
+var text = regexp.MustCompile(`^(?:'.*'|(?:whole|pack|char|varint|sub|format)\(.*|s|record|r\.log|log|state|moment|member|stamp|latest|known|NEVER)$`)
 
 // concatenations returns what is joined to a text and may be a number.
 func concatenations(code string) []string {

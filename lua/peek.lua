@@ -14,6 +14,8 @@
 
 -- #include clock
 -- #include pack
+-- #include layout
+-- #include numbers
 -- #include state
 -- #include lease
 -- #include token_bucket when T
@@ -23,7 +25,6 @@
 -- #include rules
 -- #include answer
 
-local now = read_clock(ARGV[1])
 local rules = {}
 for i = 1, #KEYS do
   rules[i] = read_rule(i, 6 * i - 3, ARGV[2], now)

@@ -15,9 +15,10 @@
 
 -- #include clock
 -- #include pack
+-- #include layout
+-- #include numbers
 -- #include lease
 
-local now = read_clock(ARGV[1])
 for i = 1, #KEYS do
   local score = redis.call('ZSCORE', KEYS[i], ARGV[2])
   if not score or tonumber(score) <= now then

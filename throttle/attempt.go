@@ -13,6 +13,7 @@ type attempt struct {
 	plan    *plan
 	scope   string
 	id      string
+	record  string // the key of what was granted under the id
 	cost    int64
 	ahead   time.Duration
 	sent    time.Time
@@ -20,7 +21,7 @@ type attempt struct {
 
 func (l *Limiter) attempt(p *plan, req Request) *attempt {
 	return &attempt{
-		limiter: l, plan: p, scope: req.Scope, id: req.ID, cost: req.Cost, ahead: req.Ahead, sent: time.Now(),
+		limiter: l, plan: p, scope: req.Scope, id: req.ID, record: p.record(req), cost: req.Cost, ahead: req.Ahead, sent: time.Now(),
 	}
 }
 
@@ -28,7 +29,7 @@ func (l *Limiter) attempt(p *plan, req Request) *attempt {
 func (a *attempt) call() call {
 	p := a.plan
 	c := newCall(lua.Decide.For(p.kinds), p.keyArgs, 1, 3+6*len(p.bounds), replyHead+replyRule*len(p.bounds))
-	c.args = append(c.args, p.attempt(a.id), a.limiter.clock(), a.id, a.ahead.Microseconds())
+	c.args = append(c.args, a.record, a.limiter.clock(), a.id, a.ahead.Microseconds())
 	c.args = p.appendArgs(c.args, a.cost)
 	c.attempt = a
 	return c
@@ -48,7 +49,7 @@ func (a *attempt) answer(ctx context.Context, reply []int64) (Decision, error) {
 }
 
 func (a *attempt) grant(reply []int64) Grant {
-	g := Grant{scope: a.scope, id: a.id, cost: a.cost, places: make([]int64, len(a.plan.bounds))}
+	g := Grant{scope: a.scope, id: a.id, record: a.record, cost: a.cost, places: make([]int64, len(a.plan.bounds))}
 	g.from = a.sent.Add(time.Duration(reply[3]) * time.Microsecond)
 	for i := range g.places {
 		g.places[i] = reply[replyHead+replyRule*i+4]

@@ -12,6 +12,7 @@ import (
 type Grant struct {
 	scope  string
 	id     string
+	record string // the key of its record
 	cost   int64
 	places []int64   // where each rule put its units
 	from   time.Time // when the leases began to run, at the latest
@@ -54,8 +55,8 @@ func (l *Limiter) GiveBack(ctx context.Context, g Grant) error {
 	if len(g.places) != len(p.bounds) {
 		return nil // granted under another policy, which alone knows where its units are
 	}
-	c := newCall(lua.GiveBack.For(p.kinds), p.keyArgs, 1, 2+7*len(p.params), 1+len(p.bounds))
-	c.args = append(c.args, p.attempt(g.id), l.clock(), g.id)
+	c := newCall(lua.GiveBack.For(p.kinds), p.keyArgs, 2, 2+7*len(p.params), 1+len(p.bounds))
+	c.args = append(c.args, p.attempt(g.id), g.record, l.clock(), g.id)
 	for i := range p.params {
 		r := &p.params[i]
 		c.args = append(c.args, r[0], g.cost, r[1], r[2], r[3], r[4], g.places[i])

@@ -53,6 +53,8 @@ func (o op) String() string {
 type flavour struct {
 	name                           string
 	ahead, steps, changes, twinned bool
+	bucket                         bool      // one token bucket, from which much is given back
+	only                           Algorithm // rules of one algorithm alone
 }
 
 // In a plain history every answer must be the definition's own. What the others
@@ -63,7 +65,10 @@ var flavours = []flavour{
 	{name: "ahead", ahead: true},
 	{name: "ahead, twinned", ahead: true, twinned: true},
 	{name: "clock steps", ahead: true, steps: true},
+	{name: "clock steps, none ahead", steps: true},
 	{name: "limit changes", changes: true},
+	{name: "one bucket", twinned: true, bucket: true},
+	{name: "one bucket, ahead", ahead: true, twinned: true, bucket: true},
 	{name: "all", ahead: true, steps: true, changes: true},
 }
 
@@ -98,12 +103,20 @@ func (r drawing) one(of ...int64) int64 { return of[r.IntN(len(of))] }
 func us(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
 func newHistory(seed uint64, steps int) *randomHistory {
+	return flavours[seed%uint64(len(flavours))].history(seed, steps)
+}
+
+func (f flavour) history(seed uint64, steps int) *randomHistory {
 	r := drawing{rand.New(rand.NewPCG(seed, 1))}
-	h := &randomHistory{flavour: flavours[r.IntN(len(flavours))], seed: seed, scopes: []string{"p/a", "p/b"}}
+	h := &randomHistory{flavour: f, seed: seed, scopes: []string{"p/a", "p/b"}}
 	shared := r.IntN(3)
 	var rules []Rule
 	for i := range max(1, shared+r.IntN(3)) {
 		rules = append(rules, h.rule(r, fmt.Sprintf("r%d", i)))
+	}
+	if h.bucket {
+		per := us(r.one(1_000_000, 10_000_000, 60_000_000))
+		rules = []Rule{{Name: "r", Algorithm: TokenBucket, Limit: r.one(3, 7, 20), Per: per, Burst: r.one(2, 5, 20)}}
 	}
 	shared = min(shared, len(rules))
 	versions := 1
@@ -134,17 +147,18 @@ func newHistory(seed uint64, steps int) *randomHistory {
 // beside the costs, so that most of them bind.
 func (h *randomHistory) rule(r drawing, name string) Rule {
 	rule := Rule{Name: name, Per: us(r.one(250_000, 1_000_000, 2_000_000, 10_000_000, 60_000_000)), Limit: r.one(1, 2, 3, 7, 20)}
-	switch r.IntN(5) {
-	case 0, 1:
-		rule.Algorithm, rule.Burst = TokenBucket, r.one(1, 2, 5, 20)
-	case 2:
-		rule.Algorithm = SlidingWindow
+	rule.Algorithm = []Algorithm{TokenBucket, TokenBucket, SlidingWindow, FixedWindow, Concurrency}[r.IntN(5)]
+	if h.only != "" {
+		rule.Algorithm = h.only
+	}
+	switch rule.Algorithm {
+	case TokenBucket:
+		rule.Burst = r.one(1, 2, 5, 20)
+	case SlidingWindow:
 		if r.IntN(3) == 0 {
 			rule.Limit = r.one(129, 300)
 		}
-	case 3:
-		rule.Algorithm = FixedWindow
-	default:
+	case Concurrency:
 		return Rule{Name: name, Algorithm: Concurrency, Limit: r.one(1, 2, 5), Lease: us(r.one(1_000_000, 5_000_000, 30_000_000))}
 	}
 	if r.IntN(6) == 0 {
@@ -157,7 +171,7 @@ func (h *randomHistory) rule(r drawing, name string) Rule {
 func (h *randomHistory) changed(r drawing, rule Rule) Rule {
 	was := rule
 	if rule.Algorithm == Concurrency {
-		rule.Limit = r.one(1, 2, 5)
+		rule.Limit, rule.Lease = r.one(1, 2, 5), us(r.one(1_000_000, 5_000_000, 30_000_000))
 		return rule
 	}
 	switch r.IntN(6) {
@@ -174,7 +188,7 @@ func (h *randomHistory) changed(r drawing, rule Rule) Rule {
 		}
 	default:
 		for rule = h.rule(r, rule.Name); rule.Algorithm == Concurrency; {
-			rule = h.rule(r, rule.Name)
+			rule = h.rule(r, rule.Name) // only flips between what counts units
 		}
 	}
 	if rule.Limit == 0 && was.Algorithm != rule.Algorithm {
@@ -211,7 +225,7 @@ func (h *randomHistory) draw(r drawing, rules []Rule, steps int) {
 		}
 		switch {
 		case r.IntN(10) < 6:
-			o.Doomed = r.IntN(4) == 0
+			o.Doomed = r.IntN(4) == 0 || h.bucket && r.IntN(2) == 0
 			if o.Doomed {
 				doomed = append(doomed, n)
 			}
@@ -237,8 +251,14 @@ func (h *randomHistory) draw(r drawing, rules []Rule, steps int) {
 func (h *randomHistory) run(rdb redis.UniversalClient, prefix string) (found string) {
 	n, began := -1, time.Now()
 	defer func() {
-		if f, ok := recover().(fault); ok && time.Since(began) < stall {
-			found = fmt.Sprintf("step %d: %s", n, f)
+		switch f := recover().(type) {
+		case nil:
+		case fault:
+			if time.Since(began) < stall {
+				found = fmt.Sprintf("step %d: %s", n, f)
+			}
+		default:
+			panic(f)
 		}
 	}()
 	w := newWorld(rdb, prefix, h)

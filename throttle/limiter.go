@@ -88,6 +88,7 @@ type Limiter struct {
 	policy  *Policy
 	plans   *plans
 	runner  *runner
+	slots   *slots
 	outage  *outage
 	members memberCount
 	rtt     fastest
@@ -126,6 +127,7 @@ func New(rdb redis.UniversalClient, policy *Policy, cfg Config) (*Limiter, error
 		policy: policy,
 		plans:  &plans{policy: policy, keys: keys, pad: cfg.Pad, known: map[string]*plan{}},
 		runner: newRunner(rdb, cfg.Timeout, cfg.Unbatched),
+		slots:  newSlots(),
 		outage: newOutage(cfg.Logger),
 		clock:  func() string { return "" },
 	}, nil
@@ -152,6 +154,8 @@ type Request struct {
 	// OnWait is called by Start and Wait when a granted start is still ahead, with
 	// how far; what it returns is called when that wait is over. Defaults to none.
 	OnWait func(ahead time.Duration) (over func())
+
+	slot *slot // of an ID that the Limiter drew
 }
 
 // Allow decides whether one unit may be spent from scope now, and takes it if so.
@@ -169,6 +173,10 @@ func (l *Limiter) Allow(ctx context.Context, scope string) (Decision, error) {
 // a cancelled call may have taken are given back. Costs one round trip to Redis,
 // shared with other callers where it can be.
 func (l *Limiter) Decide(ctx context.Context, req Request) (Decision, error) {
+	if req.ID == "" {
+		req.slot = l.slots.take()
+		defer l.slots.put(req.slot)
+	}
 	p, err := l.prepare(&req)
 	if err != nil {
 		return Decision{}, err
@@ -182,6 +190,7 @@ func (l *Limiter) Decide(ctx context.Context, req Request) (Decision, error) {
 	a := l.attempt(p, req)
 	reply, err := l.runner.run(ctx, a.call())
 	took := time.Since(a.sent)
+	req.slot.answered(took, err)
 	var d Decision
 	if err == nil {
 		l.outage.over(p)

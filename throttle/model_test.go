@@ -282,6 +282,9 @@ func (l *ledger) fixedFault(c charge) string {
 	if units := l.inWindow(c.byClock, c.pass); units > l.rule.Limit {
 		return fmt.Sprintf("%d units in the fixed window of %d", units, c.byClock)
 	}
+	if late, per := c.byClock+l.rule.Margin.Microseconds(), l.rule.Per.Microseconds(); late/per != c.byClock/per {
+		return fmt.Sprintf("started at %d, it may arrive in the next window", c.byClock)
+	}
 	return ""
 }
 

@@ -10,14 +10,14 @@ import (
 
 // A twin of each rule's key stands beside it: only what is never given back is
 // charged there, at the same starts. Whenever all that was to be given back has
-// been, a window rule must say the same as its twin, and a token bucket must
-// never hold more.
+// been, a window rule must say the same as its twin; a token bucket must never hold
+// more, and without a margin as much if nothing else was charged meanwhile.
 
 func twinOf(key string) string { return strings.Replace(key, ":{", "-twin:{", 1) }
 
 // probe charges rules at a start that the caller names.
-var probe = redis.NewScript(lua.Decide.Source[:strings.Index(lua.Decide.Source, "local now = read_clock(ARGV[1])")] + `
-local now, start = tonumber(ARGV[1]), tonumber(ARGV[3])
+var probe = redis.NewScript(generalParts() + `
+local start = tonumber(ARGV[3])
 for i = 1, #KEYS do
   local r = read_rule(i, 6 * i - 2, ARGV[2], now)
   algorithms[r.kind].charge(r, now, start)
@@ -25,6 +25,14 @@ for i = 1, #KEYS do
 end
 return 1
 `)
+
+// generalParts returns the algorithms of decide, without what it does with them.
+func generalParts() string {
+	express, general, _ := strings.Cut(lua.Decide.Source, "local call, format = ")
+	_, general, _ = strings.Cut(general, "-- The general way.\n")
+	general, _, _ = strings.Cut(general, "local function read_rules()")
+	return express + general
+}
 
 // charge charges the twins of a grant.
 func (w *world) charge(p *plan, req Request, start int64) {
@@ -53,7 +61,8 @@ func (w *world) compare(p *plan) {
 			}
 			same := r.Remaining == t.Remaining && r.RetryAfter == t.RetryAfter && r.ResetAfter == t.ResetAfter
 			less := r.Remaining <= t.Remaining && r.RetryAfter >= t.RetryAfter && r.ResetAfter >= t.ResetAfter
-			exact := r.Algorithm == SlidingWindow || r.Algorithm == FixedWindow && !w.wide
+			exact := r.Algorithm == SlidingWindow || r.Algorithm == FixedWindow && !w.wide ||
+				r.Algorithm == TokenBucket && !w.late && p.bounds[i].Rule.Margin == 0
 			if exact && !same || !less {
 				fail("%s after giving all back:\n%+v\nits twin:\n%+v", p.keys[i], r, t)
 			}

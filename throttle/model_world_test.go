@@ -23,6 +23,7 @@ type world struct {
 	limiters []*Limiter // one for each version of the policy, over the same state
 	version  int
 	twinned  bool // keep a twin, in which what is given back was never taken
+	punctual bool // no start ahead and no change makes a rule more careful than its definition
 
 	now  int64 // the scripts' clock
 	back int64 // how far it has stepped back in all
@@ -30,8 +31,10 @@ type world struct {
 
 	ledgers   map[string]*ledger
 	grants    map[int]*granted
-	doomed    int // grants that are going to be given back, and have not been
-	wide      bool
+	doomed    int             // grants that are going to be given back, and have not been
+	wide      bool            // a start has been two fixed windows ahead
+	last      *granted        // the grant charged last
+	late      bool            // another has been charged between a grant and its giving back
 	disturbed map[string]bool // the clock or the limits changed since the key was written
 
 	keys    []string         // of rules, twins included
@@ -65,7 +68,7 @@ var ctx = context.Background()
 
 func newWorld(rdb redis.UniversalClient, prefix string, h *randomHistory) *world {
 	w := &world{
-		rdb: rdb, twinned: h.twinned, now: epoch, ledgers: map[string]*ledger{}, grants: map[int]*granted{},
+		rdb: rdb, twinned: h.twinned, punctual: h.steps && !h.ahead && !h.changes, now: epoch, ledgers: map[string]*ledger{}, grants: map[int]*granted{},
 		disturbed: map[string]bool{}, expires: map[string]int64{}, synced: map[string]time.Duration{}, stored: map[string]string{},
 	}
 	for _, limits := range h.versions {
@@ -251,7 +254,7 @@ func (w *world) decide(o op) {
 	}
 	req := Request{Scope: o.Scope, Cost: cost, ID: fmt.Sprintf("op%d", o.N), Ahead: time.Duration(o.Ahead) * time.Microsecond}
 	attempt := p.provider + "@" + req.ID
-	exact, want := true, w.u()
+	exact, punctual, want, alone := true, w.punctual, w.u(), make([]int64, len(p.keys))
 	for i, key := range p.keys {
 		l := w.ledgers[key]
 		if _, ok := w.expires[key]; !ok {
@@ -259,7 +262,9 @@ func (w *world) decide(o op) {
 		}
 		l.look(p.bounds[i].Rule, w.u(), w.now, w.pass)
 		exact = exact && w.exact(l)
-		want = max(want, l.earliest(units(p, i, cost), w.u(), w.now, w.pass))
+		punctual = punctual && l.exact(w.u())
+		alone[i] = l.earliest(units(p, i, cost), w.u(), w.now, w.pass)
+		want = max(want, alone[i])
 	}
 	sent := time.Now()
 	d, err := w.limiters[w.version].Decide(ctx, req)
@@ -274,11 +279,38 @@ func (w *world) decide(o op) {
 		if exact && o.Ahead == 0 && d.RetryAfter != waitOf(want-w.u(), want) {
 			fail("denied for %v; by the definition it may start in %dµs", d.RetryAfter, want-w.u())
 		}
+		for i, r := range d.Rules {
+			if exact && o.Ahead == 0 && r.RetryAfter != waitOf(alone[i]-w.u(), alone[i]) {
+				fail("%s denied for %v; by the definition it may start in %dµs", p.keys[i], r.RetryAfter, alone[i]-w.u())
+			}
+		}
+		if most := waitOf(want-w.u()+w.delay(p), want); punctual && d.RetryAfter > most {
+			fail("denied for %v; with the clock's steps back it should be at most %v", d.RetryAfter, most)
+		}
 		w.denied(p, req, d, attempt, after)
 	}
 	w.stored = after
 	w.ttls(p, d, time.Since(sent))
 	w.answers(o, p, cost, d)
+}
+
+// delay is the most that steps of the clock may delay anybody by: no more than
+// the steps (and what is left of a fixed window that it had been in), nor, but for
+// leases, than two minutes and a window, since then a state heals.
+func (w *world) delay(p *plan) int64 {
+	if w.back == 0 {
+		return 0
+	}
+	most := w.back
+	if !leased(p) {
+		most = min(most, 2*MaxAhead.Microseconds()+w.longest().Microseconds())
+	}
+	for _, b := range p.bounds {
+		if b.Rule.Algorithm == FixedWindow {
+			most += b.Rule.Per.Microseconds()
+		}
+	}
+	return most
 }
 
 func units(p *plan, i int, cost int64) int64 {
@@ -317,7 +349,8 @@ func (w *world) allowed(o op, p *plan, req Request, d Decision, attempt string, 
 		// Decisions at one moment are a µs apart, and so may be healed by it.
 		w.disturbed[key] = w.back > 0
 	}
-	w.grants[o.N] = &granted{d: d, p: p, start: w.now + d.Wait.Microseconds(), attempt: attempt, pass: w.pass, doomed: o.Doomed}
+	w.last = &granted{d: d, p: p, start: w.now + d.Wait.Microseconds(), attempt: attempt, pass: w.pass, doomed: o.Doomed}
+	w.grants[o.N] = w.last
 	if o.Doomed {
 		w.doomed++
 	} else if w.twinned {
@@ -400,7 +433,7 @@ func (w *world) ttls(p *plan, d Decision, stalled time.Duration) {
 		if lasts+stall < r.ResetAfter {
 			fail("%s lasts %v and means something for %v", key, lasts, r.ResetAfter)
 		}
-		if len(w.limiters) == 1 && w.back == 0 && r.Algorithm != Concurrency && lasts > r.ResetAfter+3*time.Second+stalled {
+		if len(w.limiters) == 1 && w.back == 0 && r.Algorithm != Concurrency && lasts > r.ResetAfter+62*time.Second+stalled {
 			fail("%s lasts %v and means something for %v only", key, lasts, r.ResetAfter)
 		}
 		if len(w.limiters) == 1 && w.back == 0 && lasts > r.ResetAfter+time.Minute+w.longest() {
@@ -514,6 +547,7 @@ func (w *world) giveBack(g *granted) {
 		return
 	}
 	w.doomed--
+	w.late = w.late || w.last != g || g.d.Wait > 0
 	p := w.plan(g.d.Grant.scope)
 	d := w.peek(p, ask{1, w.now})[0]
 	for i, key := range p.keys {
@@ -561,10 +595,10 @@ func (w *world) renewed(keys []string, g *granted, reply []int64) {
 	if reply[0] == 0 {
 		return
 	}
-	for _, key := range keys {
-		l := w.ledgers[key]
+	for i, key := range keys {
+		l, lease := w.ledgers[key], g.p.bounds[g.p.leases[i]].Rule.Lease
 		l.drop(g.d.Grant.id, 1)
-		l.charges = append(l.charges, charge{id: g.d.Grant.id, units: 1, start: w.u(), ends: w.u() + l.rule.Lease.Microseconds()})
+		l.charges = append(l.charges, charge{id: g.d.Grant.id, units: 1, start: w.u(), ends: w.u() + lease.Microseconds()})
 	}
 }
 

@@ -55,6 +55,10 @@ const maxLate = 4
 // An outage under a closed rule is waited out, for as long as max_wait allows.
 // Costs one round trip for each time it has to ask again.
 func (l *Limiter) Wait(ctx context.Context, req Request) (Decision, error) {
+	if req.ID == "" {
+		req.slot = l.slots.take()
+		defer l.slots.put(req.slot)
+	}
 	p, err := l.prepare(&req)
 	if err != nil {
 		return Decision{}, err

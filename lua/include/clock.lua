@@ -1,11 +1,11 @@
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
 -- A test may hand in a number instead; production hands in "".
-local function read_clock(override)
-  if override ~= '' then
-    return tonumber(override)
-  end
+local now = ARGV[1]
+if now ~= '' then
+  now = tonumber(now)
+else
   local t = redis.call('TIME')
-  return t[1] * 1000000 + t[2]
+  now = t[1] * 1000000 + t[2]
 end
 
 -- A state written further ahead than this was written by a clock that has since

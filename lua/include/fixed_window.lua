@@ -10,7 +10,7 @@
 do
   local function load(key, now, cost, cap, per, slack)
     local r = { kind = 'F', key = key, cost = cost, cap = cap, per = per, slack = min(slack, per - 1),
-      last = 0, count = 0, prior = 0, before = 0, since = now, found = false, healed = false }
+      last = 0, count = 0, prior = 0, before = 0, since = now, till = 0, found = false, healed = false }
     local v = redis.call('GET', key)
     if not v then
       return r
@@ -20,8 +20,8 @@ do
       r.last, r.count, r.healed = now, carried(v), true
       return r
     end
-    r.last, r.count, r.prior, r.before = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
-    r.since = unpack7(v, 30)
+    r.till, r.since = unpack7(v, 2), unpack7(v, 37)
+    r.last, r.count, r.prior, r.before = unpack7(v, 9), unpack7(v, 16), unpack7(v, 23), unpack7(v, 30)
     if r.last - now > 2 * FAR_AHEAD then
       r.last, r.prior, r.before, r.since, r.healed = now, 0, 0, now, true
     elseif floor(r.prior / per) == floor(r.last / per) then
@@ -95,8 +95,7 @@ do
   end
 
   local function save(r, now)
-    redis.call('SET', r.key, char(FIXED) .. pack(r.last) .. pack(r.count) .. pack(r.prior) .. pack(r.before)
-      .. pack(r.since), 'PX', outlast(lasts(r, now)))
+    write(r, now, FIXED, pack(r.last) .. pack(r.count) .. pack(r.prior) .. pack(r.before) .. pack(r.since), lasts(r, now))
   end
 
   local function remaining(r, now)

@@ -8,8 +8,6 @@
 -- those before it that have units, oldest first, as varints: units, then (cells
 -- since the one before, units) for each next.
 do
-  local sub = string.sub
-
   local function varint(n)
     local s = ''
     while n >= 128 do
@@ -141,7 +139,7 @@ do
 
   local function load(key, now, cost, cap, per, grain)
     local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain,
-      total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', found = false, healed = false }
+      total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', till = 0, found = false, healed = false }
     local v = redis.call('GET', key)
     if not v then
       return r
@@ -152,8 +150,8 @@ do
       r.healed = true
       return r
     end
-    r.grain, r.total, r.head, r.last = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
-    r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), sub(v, 44)
+    r.till, r.grain, r.total, r.head = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
+    r.last, r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), unpack7(v, 44), sub(v, 51)
     if r.grain ~= grain then
       rewrite(r, grain)
     end
@@ -209,8 +207,8 @@ do
   end
 
   local function save(r, now)
-    redis.call('SET', r.key, char(SLIDING) .. pack(r.grain) .. pack(r.total) .. pack(r.head) .. pack(r.last)
-      .. pack(r.tail) .. pack(r.count) .. r.log, 'PX', outlast(lasts(r, now)))
+    write(r, now, SLIDING, pack(r.grain) .. pack(r.total) .. pack(r.head) .. pack(r.last) .. pack(r.tail)
+      .. pack(r.count) .. r.log, lasts(r, now))
   end
 
   local function remaining(r)

@@ -1,20 +1,22 @@
--- A rate rule's state is one string whose first byte names its layout, so that
--- a rule whose algorithm has changed still finds what was spent:
---   T at x q since low                       token bucket
---   S grain total head last tail count log   sliding window
---   F last count prior before since          fixed window
-local TOKEN, SLIDING, FIXED = 84, 83, 70
+-- Writes r's state, which means nothing any more lasts µs from now.
+local function write(r, now, kind, state, lasts)
+  lasts = ceil(lasts)
+  local spare = r.till - now - lasts
+  if spare >= LEAST and spare <= MOST then
+    redis.call('SET', r.key, char(kind) .. pack(r.till) .. state, 'KEEPTTL')
+  else
+    redis.call('SET', r.key, char(kind) .. pack(now + lasts + LONGER) .. state, 'PX', outlast(lasts + LONGER))
+  end
+end
 
 -- The units that a state of another algorithm still holds against the rule.
 -- All of them are counted as spent now: never fewer than the old rule saw.
 local function carried(v)
   local kind = byte(v, 1)
   if kind == TOKEN then
-    return ceil(unpack7(v, 9) / unpack7(v, 16))
-  elseif kind == FIXED then
-    return unpack7(v, 9) + unpack7(v, 23)
+    return ceil(unpack7(v, 16) / unpack7(v, 23))
   end
-  return unpack7(v, 9)
+  return unpack7(v, 16) + (kind == FIXED and unpack7(v, 30) or 0)
 end
 
 -- The algorithms, by kind; those that a call has no rule of are left out of its

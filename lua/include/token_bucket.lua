@@ -7,10 +7,8 @@
 -- is the least level that any charge after `since` met: nothing granted since
 -- then can have been refilled below it, so a refund up to `low` is exact.
 do
-  local UNTOUCHED = 9007199254740991
-
   -- What a level may come to when a limit changes: sums must stay exact.
-  local MOST = 4503599627370496
+  local MOST_PARTS = 4503599627370496
 
   -- The level at t, below zero where the bucket has been full for a while.
   local function level(r, t)
@@ -20,12 +18,12 @@ do
   -- x parts, of which q are a unit, in parts of this rule's own unit.
   local function convert(r, x, q, round)
     local rest = x % q
-    return min(MOST, (x - rest) / q * r.q + round(rest / q * r.q))
+    return min(MOST_PARTS, (x - rest) / q * r.q + round(rest / q * r.q))
   end
 
   local function load(key, now, cost, p, q, cap, slack)
     local r = { kind = 'T', key = key, cost = cost, p = p, q = q, cap = cap, slack = slack,
-      at = now - slack - 1, x = 0, since = now, low = UNTOUCHED, found = false, healed = false }
+      at = now - slack - 1, x = 0, since = now, low = UNTOUCHED, till = 0, found = false, healed = false }
     local v = redis.call('GET', key)
     if not v then
       return r
@@ -35,8 +33,9 @@ do
       r.at, r.x, r.low, r.healed = now, min(carried(v), cap) * q, 0, true
       return r
     end
-    r.at, r.x, r.since, r.low = unpack7(v, 2), unpack7(v, 9), unpack7(v, 23), unpack7(v, 30)
-    local before = unpack7(v, 16)
+    r.at, r.x, r.since, r.low = unpack7(v, 9), unpack7(v, 16), unpack7(v, 30), unpack7(v, 37)
+    r.till = unpack7(v, 2)
+    local before = unpack7(v, 23)
     if before ~= q and p > 0 then
       r.x = convert(r, r.x, before, ceil)
       r.low = r.low < UNTOUCHED and max(0, convert(r, r.low, before, floor) - 1) or r.low
@@ -88,8 +87,7 @@ do
   end
 
   local function save(r, now)
-    redis.call('SET', r.key, char(TOKEN) .. pack(r.at) .. pack(r.x) .. pack(r.q) .. pack(r.since) .. pack(r.low),
-      'PX', outlast(lasts(r, now)))
+    write(r, now, TOKEN, pack(r.at) .. pack(r.x) .. pack(r.q) .. pack(r.since) .. pack(r.low), lasts(r, now))
   end
 
   local function remaining(r, now)

@@ -28,17 +28,17 @@
 --          reset      integer µs until the rule is as if unused; -1 can't be told
 --          place      where the units were put, for give_back; 0 when nothing was charged
 --
--- Writes   KEYS[1..n+1] when allowed and not replayed. Nothing otherwise, but for the mending.
+-- Writes   KEYS[1..n+1] when allowed, the last as it was when replayed. Nothing otherwise, but for the mending.
 -- Source   docs/algorithms.md#one-decision
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
 -- A test may hand in a number instead; production hands in "".
-local function read_clock(override)
-  if override ~= '' then
-    return tonumber(override)
-  end
+local now = ARGV[1]
+if now ~= '' then
+  now = tonumber(now)
+else
   local t = redis.call('TIME')
-  return t[1] * 1000000 + t[2]
+  now = t[1] * 1000000 + t[2]
 end
 
 -- A state written further ahead than this was written by a clock that has since
@@ -47,8 +47,8 @@ local FAR_AHEAD = 60000000
 -- Whole numbers below 2^53 as seven big-endian bytes. Plain arithmetic: not every
 -- server has a struct library, and "%" is an instruction where math.floor is a
 -- call.
-local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
-local char, byte = string.char, string.byte
+local floor, ceil = math.floor, math.ceil
+local char, byte, sub = string.char, string.byte, string.sub
 
 local function pack(n)
   local low = n % 16777216
@@ -60,13 +60,236 @@ local function pack(n)
   local b = high % 256
   return char((high - b) / 256, b, c, d, (low - f) / 256, f, g)
 end
+-- A rate rule's state is one string whose first byte names its layout, so that
+-- a rule whose algorithm has changed still finds what was spent:
+--   T till at x q since low                       token bucket
+--   S till grain total head last tail count log   sliding window
+--   F till last count prior before since          fixed window
+-- All are numbers of seven bytes, but for the log. The key expires at `till`.
+local TOKEN, SLIDING, FIXED = 84, 83, 70
+
+-- The least level of a token bucket since which nothing was charged.
+local UNTOUCHED, NEVER = 9007199254740991, '\31\255\255\255\255\255\255'
+
+-- To set a TTL costs as much as a write. So one is set for LONGER than the state
+-- means anything, and kept while it is no less than LEAST and no more than MOST.
+local LONGER, LEAST, MOST = 40000000, 1000000, 60000000
+
+-- No lease is longer than a day, so an end beyond that was written by a clock
+-- that has since stepped back and counts for nothing.
+local LONGEST_LEASE = 86400000000
+
+local call, format = redis.call, string.format
+local member = ARGV[2]
+local n = #KEYS - 1
+local attempt = KEYS[n + 1]
+
+-- The express way, which most calls go: every rule has been used lately under the
+-- limits of this call, admits its cost now, and its key lives long enough. One
+-- straight line without a function, since to make one costs as much as to add up a
+-- rule. Whatever is different leaves it before anything is written, for the
+-- general way below, which answers the same: a test runs both.
+local out, states, moment, passed = { 1, 0, now, 0, 0, 0, 0, 0, 0, 0 }, {}, pack(now), 0
+local record = moment
+for i = 1, n do
+  local at, key = 6 * i - 2, KEYS[i]
+  local algorithm, cost = ARGV[at], tonumber(ARGV[at + 1])
+  local place, stamp, state, remaining, reset, spare = now, moment, nil, nil, nil, nil
+  if algorithm == 'T' then
+    local p, q, cap = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+    local slack = tonumber(ARGV[at + 5])
+    local v = call('GET', key)
+    local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
+    if kind ~= TOKEN or p == 0 or cost > cap then
+      break
+    end
+    local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 9, 15)
+    local last = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 16, 22)
+    local level = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h - (now - last) * p
+    b, c, d, e, f, g, h = byte(v, 23, 29)
+    local unit = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    if unit ~= q or last - now > FAR_AHEAD or level + slack * p + (cost - cap) * q > 0 then
+      break
+    end
+    if level < 0 then
+      level = 0
+    end
+    if last >= now then
+      place = last + 1
+      stamp = pack(place)
+    end
+    local known
+    if level < q then
+      known = stamp .. NEVER
+    else
+      b, c, d, e, f, g, h = byte(v, 37, 43)
+      local low = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+      known = level < low and sub(v, 30, 36) .. pack(level) or sub(v, 30)
+    end
+    level = level + cost * q
+    local x = level - (place - now) * p
+    if x < 0 then
+      x, level = 0, (place - now) * p
+    end
+    state = sub(v, 1, 8) .. stamp .. pack(x) .. sub(v, 23, 29) .. known
+    remaining = floor((cap * q - level - slack * p) / q)
+    if remaining < 0 then
+      remaining = 0
+    end
+    reset = ceil(level / p + slack)
+    spare = till - now - reset
+  elseif algorithm == 'S' then
+    local cap, per, grain = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+    local v = call('GET', key)
+    local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
+    if kind ~= SLIDING or cost > cap then
+      break
+    end
+    local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 9, 15)
+    local was = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 16, 22)
+    local total = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 23, 29)
+    local head = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 37, 43)
+    local tail = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 44, 50)
+    local count = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    local cell, gone = ceil(now / grain), floor((now - per) / grain)
+    if was ~= grain or tail > cell or count == 0 then
+      break
+    end
+    local from, size = 51, #v
+    while head <= gone and from <= size do
+      local units, unit, n = 0, 1, byte(v, from)
+      while n >= 128 do
+        units, unit, from = units + (n - 128) * unit, unit * 128, from + 1
+        n = byte(v, from)
+      end
+      total, from = total - units - n * unit, from + 1
+      if from > size then
+        head = 0
+        break
+      end
+      unit, n = 1, byte(v, from)
+      while n >= 128 do
+        head, unit, from = head + (n - 128) * unit, unit * 128, from + 1
+        n = byte(v, from)
+      end
+      head, from = head + n * unit, from + 1
+    end
+    total = total + cost
+    if total > cap and tail > gone then
+      break
+    end
+    local log = sub(v, from)
+    if tail <= gone then
+      total, log = cost, pack(0)
+      state = sub(v, 1, 15) .. pack(total) .. log .. log .. pack(cell) .. pack(cost)
+    elseif cell == tail then
+      state = sub(v, 1, 15) .. pack(total) .. pack(head) .. sub(v, 30, 43) .. pack(count + cost) .. log
+    else
+      b, c, d, e, f, g, h = byte(v, 30, 36)
+      local first, steps = log == '', tail - ((((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h)
+      if first then
+        head = tail
+      else
+        while steps >= 128 do
+          local n = steps % 128
+          log, steps = log .. char(128 + n), (steps - n) / 128
+        end
+        log = log .. char(steps)
+      end
+      while count >= 128 do
+        local n = count % 128
+        log, count = log .. char(128 + n), (count - n) / 128
+      end
+      state = sub(v, 1, 15) .. pack(total) .. pack(head) .. sub(v, 37, 43) .. pack(cell) .. pack(cost)
+        .. log .. char(count)
+    end
+    place, remaining = cell * grain, cap - total
+    stamp, reset = pack(place), place + per - now
+    spare = till - now - reset
+  elseif algorithm == 'F' then
+    local cap, per, slack = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+    local v = call('GET', key)
+    local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
+    if kind ~= FIXED or cost > cap then
+      break
+    end
+    local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 9, 15)
+    local last = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 16, 22)
+    local count = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 23, 29)
+    local prior = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    local window, rest = now - now % per, per - now % per
+    if last < window or last >= window + per or last - now > 2 * FAR_AHEAD or prior >= window or rest <= slack
+      or count + cost > cap then
+      break
+    end
+    count = count + cost
+    local latest = now > last and stamp or sub(v, 9, 15)
+    state = sub(v, 1, 8) .. latest .. pack(count) .. sub(v, 23)
+    remaining, reset = cap - count, rest
+    spare = till - now - rest
+  else
+    local from, to = '(' .. format('%.0f', now), format('%.0f', now + LONGEST_LEASE + FAR_AHEAD)
+    local held, cap = call('ZCOUNT', key, from, to), tonumber(ARGV[at + 2])
+    if held >= cap then
+      break
+    end
+    local ends = now + tonumber(ARGV[at + 3])
+    local last = held > 0 and tonumber(call('ZREVRANGEBYSCORE', key, to, from, 'WITHSCORES', 'LIMIT', '0', '1')[2]) or 0
+    place, stamp = 0, pack(0)
+    remaining, reset = cap - held - 1, (ends > last and ends or last) - now
+    state, spare = format('%.0f', ends), LEAST
+  end
+  if spare < LEAST or spare > MOST then
+    break
+  end
+  at = 5 * i
+  out[at + 1], out[at + 2], out[at + 3], out[at + 4], out[at + 5] = 0, remaining, 0, reset, place
+  states[i], record, passed = state, record .. stamp, i
+end
+if passed == n then
+  -- The record goes first: it is what makes the call repeatable.
+  local before = call('SET', attempt, record .. member, 'PX', '30000', 'GET')
+  if not before or sub(before, -#member) ~= member then
+    for i = 1, n do
+      if ARGV[6 * i - 2] ~= 'C' then
+        call('SET', KEYS[i], states[i], 'KEEPTTL')
+      else
+        call('ZREMRANGEBYSCORE', KEYS[i], '-inf', format('%.0f', now))
+        call('ZADD', KEYS[i], states[i], member)
+        local ttl = ceil((states[i] - now) / 1000) + 1000
+        if call('PTTL', KEYS[i]) < ttl then
+          call('PEXPIRE', KEYS[i], format('%.0f', ttl))
+        end
+      end
+    end
+    return out
+  end
+  call('SET', attempt, before, 'PX', '30000')
+end
+
+-- The general way.
+
+local ahead = tonumber(ARGV[3])
+
+-- Numbers on their way out of and into Redis.
+local max, min = math.max, math.min
 
 local function unpack7(v, i)
   local a, b, c, d, e, f, g = byte(v, i, i + 6)
   return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
 end
 
--- Numbers leave for Redis as text through this alone: %.0f keeps every digit.
+-- Numbers leave as text through this alone: %.0f keeps every digit.
 local function whole(n)
   return string.format('%.0f', n)
 end
@@ -75,23 +298,25 @@ end
 local function outlast(us)
   return whole(ceil(us / 1000) + 1000)
 end
--- A rate rule's state is one string whose first byte names its layout, so that
--- a rule whose algorithm has changed still finds what was spent:
---   T at x q since low                       token bucket
---   S grain total head last tail count log   sliding window
---   F last count prior before since          fixed window
-local TOKEN, SLIDING, FIXED = 84, 83, 70
+-- Writes r's state, which means nothing any more lasts µs from now.
+local function write(r, now, kind, state, lasts)
+  lasts = ceil(lasts)
+  local spare = r.till - now - lasts
+  if spare >= LEAST and spare <= MOST then
+    redis.call('SET', r.key, char(kind) .. pack(r.till) .. state, 'KEEPTTL')
+  else
+    redis.call('SET', r.key, char(kind) .. pack(now + lasts + LONGER) .. state, 'PX', outlast(lasts + LONGER))
+  end
+end
 
 -- The units that a state of another algorithm still holds against the rule.
 -- All of them are counted as spent now: never fewer than the old rule saw.
 local function carried(v)
   local kind = byte(v, 1)
   if kind == TOKEN then
-    return ceil(unpack7(v, 9) / unpack7(v, 16))
-  elseif kind == FIXED then
-    return unpack7(v, 9) + unpack7(v, 23)
+    return ceil(unpack7(v, 16) / unpack7(v, 23))
   end
-  return unpack7(v, 9)
+  return unpack7(v, 16) + (kind == FIXED and unpack7(v, 30) or 0)
 end
 
 -- The algorithms, by kind; those that a call has no rule of are left out of its
@@ -109,10 +334,6 @@ end
 --   lasts(r, now)         µs until the state means nothing any more
 -- Concurrency keeps no state but its places: it refunds at once and has no lasts.
 local algorithms = {}
--- No lease is longer than a day, so an end beyond that was written by a clock
--- that has since stepped back and counts for nothing.
-local LONGEST_LEASE = 86400000000
-
 -- Keeps the key at least until its meaning ends, us µs from now.
 local function keep(key, us)
   local ttl = outlast(us)
@@ -129,10 +350,8 @@ end
 -- is the least level that any charge after `since` met: nothing granted since
 -- then can have been refilled below it, so a refund up to `low` is exact.
 do
-  local UNTOUCHED = 9007199254740991
-
   -- What a level may come to when a limit changes: sums must stay exact.
-  local MOST = 4503599627370496
+  local MOST_PARTS = 4503599627370496
 
   -- The level at t, below zero where the bucket has been full for a while.
   local function level(r, t)
@@ -142,12 +361,12 @@ do
   -- x parts, of which q are a unit, in parts of this rule's own unit.
   local function convert(r, x, q, round)
     local rest = x % q
-    return min(MOST, (x - rest) / q * r.q + round(rest / q * r.q))
+    return min(MOST_PARTS, (x - rest) / q * r.q + round(rest / q * r.q))
   end
 
   local function load(key, now, cost, p, q, cap, slack)
     local r = { kind = 'T', key = key, cost = cost, p = p, q = q, cap = cap, slack = slack,
-      at = now - slack - 1, x = 0, since = now, low = UNTOUCHED, found = false, healed = false }
+      at = now - slack - 1, x = 0, since = now, low = UNTOUCHED, till = 0, found = false, healed = false }
     local v = redis.call('GET', key)
     if not v then
       return r
@@ -157,8 +376,9 @@ do
       r.at, r.x, r.low, r.healed = now, min(carried(v), cap) * q, 0, true
       return r
     end
-    r.at, r.x, r.since, r.low = unpack7(v, 2), unpack7(v, 9), unpack7(v, 23), unpack7(v, 30)
-    local before = unpack7(v, 16)
+    r.at, r.x, r.since, r.low = unpack7(v, 9), unpack7(v, 16), unpack7(v, 30), unpack7(v, 37)
+    r.till = unpack7(v, 2)
+    local before = unpack7(v, 23)
     if before ~= q and p > 0 then
       r.x = convert(r, r.x, before, ceil)
       r.low = r.low < UNTOUCHED and max(0, convert(r, r.low, before, floor) - 1) or r.low
@@ -210,8 +430,7 @@ do
   end
 
   local function save(r, now)
-    redis.call('SET', r.key, char(TOKEN) .. pack(r.at) .. pack(r.x) .. pack(r.q) .. pack(r.since) .. pack(r.low),
-      'PX', outlast(lasts(r, now)))
+    write(r, now, TOKEN, pack(r.at) .. pack(r.x) .. pack(r.q) .. pack(r.since) .. pack(r.low), lasts(r, now))
   end
 
   local function remaining(r, now)
@@ -235,8 +454,6 @@ end
 -- those before it that have units, oldest first, as varints: units, then (cells
 -- since the one before, units) for each next.
 do
-  local sub = string.sub
-
   local function varint(n)
     local s = ''
     while n >= 128 do
@@ -368,7 +585,7 @@ do
 
   local function load(key, now, cost, cap, per, grain)
     local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain,
-      total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', found = false, healed = false }
+      total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', till = 0, found = false, healed = false }
     local v = redis.call('GET', key)
     if not v then
       return r
@@ -379,8 +596,8 @@ do
       r.healed = true
       return r
     end
-    r.grain, r.total, r.head, r.last = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
-    r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), sub(v, 44)
+    r.till, r.grain, r.total, r.head = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
+    r.last, r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), unpack7(v, 44), sub(v, 51)
     if r.grain ~= grain then
       rewrite(r, grain)
     end
@@ -436,8 +653,8 @@ do
   end
 
   local function save(r, now)
-    redis.call('SET', r.key, char(SLIDING) .. pack(r.grain) .. pack(r.total) .. pack(r.head) .. pack(r.last)
-      .. pack(r.tail) .. pack(r.count) .. r.log, 'PX', outlast(lasts(r, now)))
+    write(r, now, SLIDING, pack(r.grain) .. pack(r.total) .. pack(r.head) .. pack(r.last) .. pack(r.tail)
+      .. pack(r.count) .. r.log, lasts(r, now))
   end
 
   local function remaining(r)
@@ -459,7 +676,7 @@ end
 do
   local function load(key, now, cost, cap, per, slack)
     local r = { kind = 'F', key = key, cost = cost, cap = cap, per = per, slack = min(slack, per - 1),
-      last = 0, count = 0, prior = 0, before = 0, since = now, found = false, healed = false }
+      last = 0, count = 0, prior = 0, before = 0, since = now, till = 0, found = false, healed = false }
     local v = redis.call('GET', key)
     if not v then
       return r
@@ -469,8 +686,8 @@ do
       r.last, r.count, r.healed = now, carried(v), true
       return r
     end
-    r.last, r.count, r.prior, r.before = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
-    r.since = unpack7(v, 30)
+    r.till, r.since = unpack7(v, 2), unpack7(v, 37)
+    r.last, r.count, r.prior, r.before = unpack7(v, 9), unpack7(v, 16), unpack7(v, 23), unpack7(v, 30)
     if r.last - now > 2 * FAR_AHEAD then
       r.last, r.prior, r.before, r.since, r.healed = now, 0, 0, now, true
     elseif floor(r.prior / per) == floor(r.last / per) then
@@ -544,8 +761,7 @@ do
   end
 
   local function save(r, now)
-    redis.call('SET', r.key, char(FIXED) .. pack(r.last) .. pack(r.count) .. pack(r.prior) .. pack(r.before)
-      .. pack(r.since), 'PX', outlast(lasts(r, now)))
+    write(r, now, FIXED, pack(r.last) .. pack(r.count) .. pack(r.prior) .. pack(r.before) .. pack(r.since), lasts(r, now))
   end
 
   local function remaining(r, now)
@@ -693,11 +909,6 @@ local function denied(rules, now, start, binding)
   return out
 end
 
-local now = read_clock(ARGV[1])
-local member, ahead = ARGV[2], tonumber(ARGV[3])
-local n = #KEYS - 1
-local attempt = KEYS[n + 1]
-
 local function read_rules()
   local rules = {}
   for i = 1, n do
@@ -706,8 +917,7 @@ local function read_rules()
   return rules
 end
 
--- Charges every rule at start, or finds that this attempt was charged before and
--- charges nothing. The record goes first: it is what makes the call repeatable.
+-- Charges every rule at start. The record goes first, here too.
 local function grant(rules, start, binding)
   local out, record = { 1, 0, now, start - now, binding }, pack(start)
   local retries, places = {}, {}
@@ -717,9 +927,7 @@ local function grant(rules, start, binding)
     places[i] = algorithms[r.kind].charge(r, now, start)
     record = record .. pack(places[i])
   end
-  if not redis.call('SET', attempt, record, 'NX', 'PX', 30000) then
-    return nil
-  end
+  call('SET', attempt, record .. member, 'PX', '30000')
   for i = 1, n do
     local r = rules[i]
     algorithms[r.kind].save(r, now, start)
@@ -728,13 +936,8 @@ local function grant(rules, start, binding)
   return out
 end
 
--- The grant that this attempt had before, if it stands: one that was given back
--- is over and stays denied.
-local function granted_before(rules)
-  local record = redis.call('GET', attempt)
-  if not record or #record ~= 7 * (n + 1) then
-    return nil
-  end
+-- The grant that this attempt had before.
+local function granted_before(rules, record)
   local wait = max(0, unpack7(record, 1) - now)
   local out = { 1, 1, now, wait, 0 }
   for i = 1, n do
@@ -761,24 +964,25 @@ local function mend(rules)
     elseif r.found and r.p ~= 0 then
       local algorithm = algorithms[r.kind]
       if r.healed or redis.call('PTTL', r.key) < ceil(algorithm.lasts(r, now) / 1000) then
+        r.till = 0
         algorithm.save(r, now)
       end
     end
   end
 end
 
+-- What this attempt has been: nil none, or a record that is none any more when it
+-- was given back, or granted under other rules.
+local before = call('GET', attempt)
+if before and sub(before, -#member) ~= member then
+  before = nil
+end
 local rules = read_rules()
 local start, binding, sure = joint_start(rules, now)
-if sure and start - now <= ahead then
-  local answer = grant(rules, start, binding)
-  if answer then
-    return answer
-  end
-  rules = read_rules()
-end
-local answer = granted_before(rules)
-if answer then
-  return answer
+if before and #before == 7 * (n + 1) + #member then
+  return granted_before(rules, before)
+elseif sure and start - now <= ahead and not before then
+  return grant(rules, start, binding)
 end
 mend(rules)
 return denied(rules, now, start, binding)

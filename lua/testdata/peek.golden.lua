@@ -14,12 +14,12 @@
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
 -- A test may hand in a number instead; production hands in "".
-local function read_clock(override)
-  if override ~= '' then
-    return tonumber(override)
-  end
+local now = ARGV[1]
+if now ~= '' then
+  now = tonumber(now)
+else
   local t = redis.call('TIME')
-  return t[1] * 1000000 + t[2]
+  now = t[1] * 1000000 + t[2]
 end
 
 -- A state written further ahead than this was written by a clock that has since
@@ -28,8 +28,8 @@ local FAR_AHEAD = 60000000
 -- Whole numbers below 2^53 as seven big-endian bytes. Plain arithmetic: not every
 -- server has a struct library, and "%" is an instruction where math.floor is a
 -- call.
-local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
-local char, byte = string.char, string.byte
+local floor, ceil = math.floor, math.ceil
+local char, byte, sub = string.char, string.byte, string.sub
 
 local function pack(n)
   local low = n % 16777216
@@ -41,13 +41,33 @@ local function pack(n)
   local b = high % 256
   return char((high - b) / 256, b, c, d, (low - f) / 256, f, g)
 end
+-- A rate rule's state is one string whose first byte names its layout, so that
+-- a rule whose algorithm has changed still finds what was spent:
+--   T till at x q since low                       token bucket
+--   S till grain total head last tail count log   sliding window
+--   F till last count prior before since          fixed window
+-- All are numbers of seven bytes, but for the log. The key expires at `till`.
+local TOKEN, SLIDING, FIXED = 84, 83, 70
+
+-- The least level of a token bucket since which nothing was charged.
+local UNTOUCHED, NEVER = 9007199254740991, '\31\255\255\255\255\255\255'
+
+-- To set a TTL costs as much as a write. So one is set for LONGER than the state
+-- means anything, and kept while it is no less than LEAST and no more than MOST.
+local LONGER, LEAST, MOST = 40000000, 1000000, 60000000
+
+-- No lease is longer than a day, so an end beyond that was written by a clock
+-- that has since stepped back and counts for nothing.
+local LONGEST_LEASE = 86400000000
+-- Numbers on their way out of and into Redis.
+local max, min = math.max, math.min
 
 local function unpack7(v, i)
   local a, b, c, d, e, f, g = byte(v, i, i + 6)
   return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
 end
 
--- Numbers leave for Redis as text through this alone: %.0f keeps every digit.
+-- Numbers leave as text through this alone: %.0f keeps every digit.
 local function whole(n)
   return string.format('%.0f', n)
 end
@@ -56,23 +76,25 @@ end
 local function outlast(us)
   return whole(ceil(us / 1000) + 1000)
 end
--- A rate rule's state is one string whose first byte names its layout, so that
--- a rule whose algorithm has changed still finds what was spent:
---   T at x q since low                       token bucket
---   S grain total head last tail count log   sliding window
---   F last count prior before since          fixed window
-local TOKEN, SLIDING, FIXED = 84, 83, 70
+-- Writes r's state, which means nothing any more lasts µs from now.
+local function write(r, now, kind, state, lasts)
+  lasts = ceil(lasts)
+  local spare = r.till - now - lasts
+  if spare >= LEAST and spare <= MOST then
+    redis.call('SET', r.key, char(kind) .. pack(r.till) .. state, 'KEEPTTL')
+  else
+    redis.call('SET', r.key, char(kind) .. pack(now + lasts + LONGER) .. state, 'PX', outlast(lasts + LONGER))
+  end
+end
 
 -- The units that a state of another algorithm still holds against the rule.
 -- All of them are counted as spent now: never fewer than the old rule saw.
 local function carried(v)
   local kind = byte(v, 1)
   if kind == TOKEN then
-    return ceil(unpack7(v, 9) / unpack7(v, 16))
-  elseif kind == FIXED then
-    return unpack7(v, 9) + unpack7(v, 23)
+    return ceil(unpack7(v, 16) / unpack7(v, 23))
   end
-  return unpack7(v, 9)
+  return unpack7(v, 16) + (kind == FIXED and unpack7(v, 30) or 0)
 end
 
 -- The algorithms, by kind; those that a call has no rule of are left out of its
@@ -90,10 +112,6 @@ end
 --   lasts(r, now)         µs until the state means nothing any more
 -- Concurrency keeps no state but its places: it refunds at once and has no lasts.
 local algorithms = {}
--- No lease is longer than a day, so an end beyond that was written by a clock
--- that has since stepped back and counts for nothing.
-local LONGEST_LEASE = 86400000000
-
 -- Keeps the key at least until its meaning ends, us µs from now.
 local function keep(key, us)
   local ttl = outlast(us)
@@ -110,10 +128,8 @@ end
 -- is the least level that any charge after `since` met: nothing granted since
 -- then can have been refilled below it, so a refund up to `low` is exact.
 do
-  local UNTOUCHED = 9007199254740991
-
   -- What a level may come to when a limit changes: sums must stay exact.
-  local MOST = 4503599627370496
+  local MOST_PARTS = 4503599627370496
 
   -- The level at t, below zero where the bucket has been full for a while.
   local function level(r, t)
@@ -123,12 +139,12 @@ do
   -- x parts, of which q are a unit, in parts of this rule's own unit.
   local function convert(r, x, q, round)
     local rest = x % q
-    return min(MOST, (x - rest) / q * r.q + round(rest / q * r.q))
+    return min(MOST_PARTS, (x - rest) / q * r.q + round(rest / q * r.q))
   end
 
   local function load(key, now, cost, p, q, cap, slack)
     local r = { kind = 'T', key = key, cost = cost, p = p, q = q, cap = cap, slack = slack,
-      at = now - slack - 1, x = 0, since = now, low = UNTOUCHED, found = false, healed = false }
+      at = now - slack - 1, x = 0, since = now, low = UNTOUCHED, till = 0, found = false, healed = false }
     local v = redis.call('GET', key)
     if not v then
       return r
@@ -138,8 +154,9 @@ do
       r.at, r.x, r.low, r.healed = now, min(carried(v), cap) * q, 0, true
       return r
     end
-    r.at, r.x, r.since, r.low = unpack7(v, 2), unpack7(v, 9), unpack7(v, 23), unpack7(v, 30)
-    local before = unpack7(v, 16)
+    r.at, r.x, r.since, r.low = unpack7(v, 9), unpack7(v, 16), unpack7(v, 30), unpack7(v, 37)
+    r.till = unpack7(v, 2)
+    local before = unpack7(v, 23)
     if before ~= q and p > 0 then
       r.x = convert(r, r.x, before, ceil)
       r.low = r.low < UNTOUCHED and max(0, convert(r, r.low, before, floor) - 1) or r.low
@@ -191,8 +208,7 @@ do
   end
 
   local function save(r, now)
-    redis.call('SET', r.key, char(TOKEN) .. pack(r.at) .. pack(r.x) .. pack(r.q) .. pack(r.since) .. pack(r.low),
-      'PX', outlast(lasts(r, now)))
+    write(r, now, TOKEN, pack(r.at) .. pack(r.x) .. pack(r.q) .. pack(r.since) .. pack(r.low), lasts(r, now))
   end
 
   local function remaining(r, now)
@@ -216,8 +232,6 @@ end
 -- those before it that have units, oldest first, as varints: units, then (cells
 -- since the one before, units) for each next.
 do
-  local sub = string.sub
-
   local function varint(n)
     local s = ''
     while n >= 128 do
@@ -349,7 +363,7 @@ do
 
   local function load(key, now, cost, cap, per, grain)
     local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain,
-      total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', found = false, healed = false }
+      total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', till = 0, found = false, healed = false }
     local v = redis.call('GET', key)
     if not v then
       return r
@@ -360,8 +374,8 @@ do
       r.healed = true
       return r
     end
-    r.grain, r.total, r.head, r.last = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
-    r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), sub(v, 44)
+    r.till, r.grain, r.total, r.head = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
+    r.last, r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), unpack7(v, 44), sub(v, 51)
     if r.grain ~= grain then
       rewrite(r, grain)
     end
@@ -417,8 +431,8 @@ do
   end
 
   local function save(r, now)
-    redis.call('SET', r.key, char(SLIDING) .. pack(r.grain) .. pack(r.total) .. pack(r.head) .. pack(r.last)
-      .. pack(r.tail) .. pack(r.count) .. r.log, 'PX', outlast(lasts(r, now)))
+    write(r, now, SLIDING, pack(r.grain) .. pack(r.total) .. pack(r.head) .. pack(r.last) .. pack(r.tail)
+      .. pack(r.count) .. r.log, lasts(r, now))
   end
 
   local function remaining(r)
@@ -440,7 +454,7 @@ end
 do
   local function load(key, now, cost, cap, per, slack)
     local r = { kind = 'F', key = key, cost = cost, cap = cap, per = per, slack = min(slack, per - 1),
-      last = 0, count = 0, prior = 0, before = 0, since = now, found = false, healed = false }
+      last = 0, count = 0, prior = 0, before = 0, since = now, till = 0, found = false, healed = false }
     local v = redis.call('GET', key)
     if not v then
       return r
@@ -450,8 +464,8 @@ do
       r.last, r.count, r.healed = now, carried(v), true
       return r
     end
-    r.last, r.count, r.prior, r.before = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
-    r.since = unpack7(v, 30)
+    r.till, r.since = unpack7(v, 2), unpack7(v, 37)
+    r.last, r.count, r.prior, r.before = unpack7(v, 9), unpack7(v, 16), unpack7(v, 23), unpack7(v, 30)
     if r.last - now > 2 * FAR_AHEAD then
       r.last, r.prior, r.before, r.since, r.healed = now, 0, 0, now, true
     elseif floor(r.prior / per) == floor(r.last / per) then
@@ -525,8 +539,7 @@ do
   end
 
   local function save(r, now)
-    redis.call('SET', r.key, char(FIXED) .. pack(r.last) .. pack(r.count) .. pack(r.prior) .. pack(r.before)
-      .. pack(r.since), 'PX', outlast(lasts(r, now)))
+    write(r, now, FIXED, pack(r.last) .. pack(r.count) .. pack(r.prior) .. pack(r.before) .. pack(r.since), lasts(r, now))
   end
 
   local function remaining(r, now)
@@ -674,7 +687,6 @@ local function denied(rules, now, start, binding)
   return out
 end
 
-local now = read_clock(ARGV[1])
 local rules = {}
 for i = 1, #KEYS do
   rules[i] = read_rule(i, 6 * i - 3, ARGV[2], now)

@@ -15,12 +15,12 @@
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
 -- A test may hand in a number instead; production hands in "".
-local function read_clock(override)
-  if override ~= '' then
-    return tonumber(override)
-  end
+local now = ARGV[1]
+if now ~= '' then
+  now = tonumber(now)
+else
   local t = redis.call('TIME')
-  return t[1] * 1000000 + t[2]
+  now = t[1] * 1000000 + t[2]
 end
 
 -- A state written further ahead than this was written by a clock that has since
@@ -29,8 +29,8 @@ local FAR_AHEAD = 60000000
 -- Whole numbers below 2^53 as seven big-endian bytes. Plain arithmetic: not every
 -- server has a struct library, and "%" is an instruction where math.floor is a
 -- call.
-local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
-local char, byte = string.char, string.byte
+local floor, ceil = math.floor, math.ceil
+local char, byte, sub = string.char, string.byte, string.sub
 
 local function pack(n)
   local low = n % 16777216
@@ -42,13 +42,33 @@ local function pack(n)
   local b = high % 256
   return char((high - b) / 256, b, c, d, (low - f) / 256, f, g)
 end
+-- A rate rule's state is one string whose first byte names its layout, so that
+-- a rule whose algorithm has changed still finds what was spent:
+--   T till at x q since low                       token bucket
+--   S till grain total head last tail count log   sliding window
+--   F till last count prior before since          fixed window
+-- All are numbers of seven bytes, but for the log. The key expires at `till`.
+local TOKEN, SLIDING, FIXED = 84, 83, 70
+
+-- The least level of a token bucket since which nothing was charged.
+local UNTOUCHED, NEVER = 9007199254740991, '\31\255\255\255\255\255\255'
+
+-- To set a TTL costs as much as a write. So one is set for LONGER than the state
+-- means anything, and kept while it is no less than LEAST and no more than MOST.
+local LONGER, LEAST, MOST = 40000000, 1000000, 60000000
+
+-- No lease is longer than a day, so an end beyond that was written by a clock
+-- that has since stepped back and counts for nothing.
+local LONGEST_LEASE = 86400000000
+-- Numbers on their way out of and into Redis.
+local max, min = math.max, math.min
 
 local function unpack7(v, i)
   local a, b, c, d, e, f, g = byte(v, i, i + 6)
   return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
 end
 
--- Numbers leave for Redis as text through this alone: %.0f keeps every digit.
+-- Numbers leave as text through this alone: %.0f keeps every digit.
 local function whole(n)
   return string.format('%.0f', n)
 end
@@ -57,10 +77,6 @@ end
 local function outlast(us)
   return whole(ceil(us / 1000) + 1000)
 end
--- No lease is longer than a day, so an end beyond that was written by a clock
--- that has since stepped back and counts for nothing.
-local LONGEST_LEASE = 86400000000
-
 -- Keeps the key at least until its meaning ends, us µs from now.
 local function keep(key, us)
   local ttl = outlast(us)
@@ -69,7 +85,6 @@ local function keep(key, us)
   end
 end
 
-local now = read_clock(ARGV[1])
 for i = 1, #KEYS do
   local score = redis.call('ZSCORE', KEYS[i], ARGV[2])
   if not score or tonumber(score) <= now then

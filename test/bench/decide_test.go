@@ -106,7 +106,7 @@ func unreached(b *testing.B) *throttle.Policy {
 			Scopes: map[string]throttle.Node{"*": {
 				Rules: []throttle.Rule{
 					{Name: "tenant", Algorithm: throttle.TokenBucket, Limit: neverFull, Per: time.Second, Burst: neverFull},
-					{Name: "plan", Algorithm: throttle.FixedWindow, Limit: neverFull, Per: time.Minute},
+					{Name: "plan", Algorithm: throttle.FixedWindow, Limit: neverFull, Per: 24 * time.Hour},
 				},
 				Scopes: map[string]throttle.Node{"b": {Rules: []throttle.Rule{
 					{Name: "endpoint", Algorithm: throttle.SlidingWindow, Limit: neverFull, Per: time.Second},

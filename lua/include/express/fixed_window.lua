@@ -1,0 +1,23 @@
+    local cap, per, slack = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+    local v = call('GET', key)
+    local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
+    if kind ~= FIXED or cost > cap then
+      break
+    end
+    local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 9, 15)
+    local last = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 16, 22)
+    local count = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 23, 29)
+    local prior = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    local window, rest = now - now % per, per - now % per
+    if last < window or last >= window + per or last - now > 2 * FAR_AHEAD or prior >= window or rest <= slack
+      or count + cost > cap then
+      break
+    end
+    count = count + cost
+    local latest = now > last and stamp or sub(v, 9, 15)
+    state = sub(v, 1, 8) .. latest .. pack(count) .. sub(v, 23)
+    remaining, reset = cap - count, rest
+    spare = till - now - rest

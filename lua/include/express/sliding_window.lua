@@ -1,0 +1,72 @@
+    local cap, per, grain = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+    local v = call('GET', key)
+    local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
+    if kind ~= SLIDING or cost > cap then
+      break
+    end
+    local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 9, 15)
+    local was = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 16, 22)
+    local total = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 23, 29)
+    local head = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 37, 43)
+    local tail = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 44, 50)
+    local count = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    local cell, gone = ceil(now / grain), floor((now - per) / grain)
+    if was ~= grain or tail > cell or count == 0 then
+      break
+    end
+    local from, size = 51, #v
+    while head <= gone and from <= size do
+      local units, unit, n = 0, 1, byte(v, from)
+      while n >= 128 do
+        units, unit, from = units + (n - 128) * unit, unit * 128, from + 1
+        n = byte(v, from)
+      end
+      total, from = total - units - n * unit, from + 1
+      if from > size then
+        head = 0
+        break
+      end
+      unit, n = 1, byte(v, from)
+      while n >= 128 do
+        head, unit, from = head + (n - 128) * unit, unit * 128, from + 1
+        n = byte(v, from)
+      end
+      head, from = head + n * unit, from + 1
+    end
+    total = total + cost
+    if total > cap and tail > gone then
+      break
+    end
+    local log = sub(v, from)
+    if tail <= gone then
+      total, log = cost, pack(0)
+      state = sub(v, 1, 15) .. pack(total) .. log .. log .. pack(cell) .. pack(cost)
+    elseif cell == tail then
+      state = sub(v, 1, 15) .. pack(total) .. pack(head) .. sub(v, 30, 43) .. pack(count + cost) .. log
+    else
+      b, c, d, e, f, g, h = byte(v, 30, 36)
+      local first, steps = log == '', tail - ((((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h)
+      if first then
+        head = tail
+      else
+        while steps >= 128 do
+          local n = steps % 128
+          log, steps = log .. char(128 + n), (steps - n) / 128
+        end
+        log = log .. char(steps)
+      end
+      while count >= 128 do
+        local n = count % 128
+        log, count = log .. char(128 + n), (count - n) / 128
+      end
+      state = sub(v, 1, 15) .. pack(total) .. pack(head) .. sub(v, 37, 43) .. pack(cell) .. pack(cost)
+        .. log .. char(count)
+    end
+    place, remaining = cell * grain, cap - total
+    stamp, reset = pack(place), place + per - now
+    spare = till - now - reset

@@ -1,0 +1,18 @@
+-- A rate rule's state is one string whose first byte names its layout, so that
+-- a rule whose algorithm has changed still finds what was spent:
+--   T till at x q since low                       token bucket
+--   S till grain total head last tail count log   sliding window
+--   F till last count prior before since          fixed window
+-- All are numbers of seven bytes, but for the log. The key expires at `till`.
+local TOKEN, SLIDING, FIXED = 84, 83, 70
+
+-- The least level of a token bucket since which nothing was charged.
+local UNTOUCHED, NEVER = 9007199254740991, '\31\255\255\255\255\255\255'
+
+-- To set a TTL costs as much as a write. So one is set for LONGER than the state
+-- means anything, and kept while it is no less than LEAST and no more than MOST.
+local LONGER, LEAST, MOST = 40000000, 1000000, 60000000
+
+-- No lease is longer than a day, so an end beyond that was written by a clock
+-- that has since stepped back and counts for nothing.
+local LONGEST_LEASE = 86400000000

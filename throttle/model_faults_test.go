@@ -1,0 +1,227 @@
+package throttle
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// plants are faults that somebody might make, each a change in the scripts' text.
+// The histories must find every one of them; in is the flavour in which that does
+// not take long.
+var plants = []plantedFault{
+	{"bucket: one unit more than the burst", "plain", "(r.cost - r.cap) * r.q", "(r.cost - r.cap - 1) * r.q"},
+	{"bucket: a wait that is rounded down", "plain", "t + ceil(over / r.p)", "t + floor(over / r.p)"},
+	{"bucket: a start ahead that does not count at its start", "one bucket, ahead", "max(level(r, now), (start - now) * p)", "max(level(r, now), 0)"},
+	{"bucket: a level below empty", "plain", "max(level(r, now), (start - now) * p)", "level(r, now)"},
+	{"bucket: giving back without low", "one bucket, ahead", "back = min(back, r.low)", "back = back"},
+	{"bucket: giving back twice what low allows", "one bucket, ahead", "r.low = r.low - back", "r.low = r.low"},
+	{"bucket: giving back what has been refilled", "one bucket", "or mark < r.since or", "or"},
+	{"bucket: low that does not see the least", "one bucket, ahead", "elseif at_start < r.low then", "elseif at_start > r.low then"},
+	{"bucket: a margin that is forgotten", "plain", "local over = level(r, t) + r.slack * r.p", "local over = level(r, t)"},
+	{"bucket: more left than there is", "plain", "max(0, floor((r.cap * r.q", "max(0, ceil((r.cap * r.q"},
+	{"bucket: a grant that can't be given back", "one bucket", "mark > r.at then", "mark >= r.at then"},
+	{"bucket: parts of another rule's unit", "limit changes", "return min(MOST_PARTS, (x - rest)", "return min(MOST_PARTS, x) or min(MOST_PARTS, (x - rest)"},
+	{"bucket: a state from the future that stays", "clock steps, none ahead", "if r.at - now > FAR_AHEAD then", "if false then"},
+
+	{"sliding: one unit more than the limit", "plain", "r.total + r.cost - r.cap", "r.total + r.cost - r.cap - 1"},
+	{"sliding: a unit that leaves a µs early", "plain", "return at * r.grain + r.per\n", "return at * r.grain + r.per - 1\n"},
+	{"sliding: a unit that leaves late", "plain", "if r.tail <= gone then", "if r.tail < gone then"},
+	{"sliding: a log that keeps what has left", "plain", "        if cell > gone then", "        if cell >= gone then"},
+	{"sliding: a cell that begins where it should end", "plain", "local cell = ceil(start / r.grain)", "local cell = floor(start / r.grain)"},
+	{"sliding: a log out of order", "ahead", "elseif r.log == '' or cell > r.last then", "elseif true then"},
+	{"sliding: an early start put where the last one is", "ahead", "    if cell > r.tail then\n      append(", "    if cell < r.tail then\n      cell = r.tail\n    end\n    if cell > r.tail then\n      append("},
+	{"sliding: a count that is not taken out", "plain, twinned", "cell == less and units - back or units", "units"},
+	{"sliding: giving back at another place", "ahead, twinned", "rewrite(r, r.grain, ceil(place / r.grain), r.cost)", "rewrite(r, r.grain, r.tail, r.cost)"},
+	{"sliding: cells of another rule's grain", "limit changes", "put(r, ceil(cell * was / grain)", "put(r, ceil(cell)"},
+	{"sliding: more left than there is", "plain", "return max(0, r.cap - r.total)", "return max(0, r.cap - r.total + 1)"},
+	{"sliding: a state from the future that stays", "clock steps, none ahead", "    if back > 0 then\n      r.tail", "    if false then\n      r.tail"},
+
+	{"fixed: one unit more than the limit", "plain", "used(r, w) + r.cost > r.cap do", "used(r, w) + r.cost > r.cap + 1 do"},
+	{"fixed: one unit less", "plain", "r.last) and r.count or w", "r.last) and r.count + min(r.count, 1) or w"},
+	{"fixed: a window before that is forgotten", "ahead", "= r.last, r.count, start, r.cost", "= r.last, 0, start, r.cost"},
+	{"fixed: a window that was let go, opened again", "ahead", "    if w < window(r, r.prior) then", "    if false then"},
+	{"fixed: a margin that is forgotten", "plain", "- t <= r.slack or", "- t <= 0 or"},
+	{"fixed: giving back in the wrong window", "ahead, twinned", "    elseif w == window(r, r.last) then\n      back", "    elseif true then\n      back"},
+	{"fixed: a state from the future that stays", "clock steps, none ahead", "if r.last - now > 2 * FAR_AHEAD then", "if false then"},
+
+	{"concurrency: one run more", "plain", "if r.held < r.cap or r.mine then", "if r.held <= r.cap or r.mine then"},
+	{"concurrency: a lease that ends a µs late", "plain", "return '(' .. whole(now)", "return whole(now)"},
+	{"concurrency: leases that never end", "plain", "redis.call('ZCOUNT', key, from, to)", "redis.call('ZCOUNT', key, '-inf', to)"},
+	{"concurrency: the first lease where the limit was lowered", "limit changes", "from, to, r.held - r.cap)", "from, to, 0)"},
+	{"concurrency: a TTL that a shorter stay cuts", "limit changes", "if redis.call('PTTL', key) < tonumber(ttl) then", "if true then"},
+	{"concurrency: a lost place that is renewed", "plain", "tonumber(score) <= now", "tonumber(score) < 0"},
+
+	{"all: a rule that is not charged", "plain", "for i = 1, n do\n    local r = rules[i]\n    algorithms[r.kind].save", "for i = 2, n do\n    local r = rules[i]\n    algorithms[r.kind].save"},
+	{"all: rules that do not agree on a start", "ahead", "if start == before or #rules == 1 then", "if true then"},
+	{"all: a wait that is a µs short", "plain", "return t and t - now or -1", "return t and max(0, t - now - 1) or -1"},
+	{"all: a grant further ahead than asked", "ahead", "start - now <= ahead", "start - now <= ahead + 1000000"},
+	{"all: an attempt that is charged twice", "plain", "if before and #before == 7 * (n + 1) + #member then", "before = nil\nif before then"},
+	{"all: an attempt that is not known again", "plain", "if before and #before == 7 * (n + 1) + #member then", "if false then"},
+	{"all: an attempt that is kept too long", "plain", "'PX', '30000'", "'PX', '300000'"},
+	{"all: an attempt that starts at once when sent again", "ahead", "max(0, unpack7(record, 1) - now)", "0"},
+	{"all: a denial that leaves a record", "plain", "mend(rules)\nreturn", "redis.call('SET', attempt, 'D', 'PX', 1000)\nmend(rules)\nreturn"},
+	{"all: a denial that moves a state", "plain", "      if r.healed or redis.call('PTTL'", "      if r.x then r.at = r.at + 1 end\n      if true or redis.call('PTTL'"},
+	{"all: giving back twice", "plain", "redis.call('GET', mark) ~= over", "true"},
+	{"all: a TTL that is too short", "plain", "whole(ceil(us / 1000) + 1000)", "whole(max(1, ceil(us / 1000) - 1000))"},
+	{"all: a TTL of seconds", "plain", "whole(ceil(us / 1000) + 1000)", "whole(ceil(us / 1000) + 60000)"},
+	{"all: a longer window that loses its key", "limit changes", "      if r.healed or redis.call('PTTL', r.key) < ceil(algorithm.lasts(r, now) / 1000) then", "      if r.healed then"},
+	{"all: units lost when the algorithm changes", "limit changes", "return ceil(unpack7(v, 16) / unpack7(v, 23))", "return 0"},
+}
+
+// expressPlants are faults in the express way of decide alone.
+var expressPlants = []plantedFault{
+	{"bucket: one unit more than the burst", "plain", "(cost - cap) * q > 0", "(cost - cap - 1) * q > 0"},
+	{"bucket: a margin that is forgotten", "plain", "level + slack * p + (cost", "level + (cost"},
+	{"bucket: a level below empty", "plain", "    if level < 0 then\n      level = 0\n    end\n", ""},
+	{"bucket: two grants at one moment", "one bucket", "    if last >= now then\n      place = last + 1", "    if false then\n      place = last + 1"},
+	{"bucket: low that does not see the least", "one bucket", "known = level < low and", "known = level > low and"},
+	{"bucket: what was charged before is forgotten", "one bucket", "    if level < q then\n      known", "    if true then\n      known"},
+	{"bucket: parts of another rule's unit", "limit changes", "if unit ~= q or", "if"},
+	{"bucket: more left than there is", "plain", "remaining = floor((cap * q", "remaining = ceil((cap * q"},
+
+	{"sliding: one unit more than the limit", "plain", "if total > cap and", "if total > cap + 1 and"},
+	{"sliding: a log that keeps what has left", "plain", "while head <= gone", "while head < gone"},
+	{"sliding: a unit that leaves early", "plain", "local cell, gone = ceil(now / grain), floor((now - per) / grain)", "local cell, gone = ceil(now / grain), floor((now - per) / grain) + 1"},
+	{"sliding: a cell that begins where it should end", "plain", "local cell, gone = ceil(", "local cell, gone = floor("},
+	{"sliding: a last cell that is not counted on", "plain", "pack(count + cost)", "pack(count)"},
+	{"sliding: a cell put beside its place", "plain", "local first, steps = log == '', tail - ", "local first, steps = log == '', cell - "},
+	{"sliding: cells of another rule's grain", "limit changes", "if was ~= grain or", "if"},
+	{"sliding: a start ahead that is put before", "ahead", "tail > cell or", ""},
+
+	{"fixed: one unit more than the limit", "plain", "or count + cost > cap then", "or count + cost > cap + 1 then"},
+	{"fixed: a margin that is forgotten", "plain", "or rest <= slack", "or rest <= 0"},
+	{"fixed: a window that has begun", "plain", "if last < window or", "if"},
+	{"fixed: a window ahead", "ahead", "last >= window + per or", ""},
+
+	{"concurrency: one run more", "plain", "if held >= cap then", "if held > cap then"},
+	{"concurrency: a lease that has ended", "plain", "call('ZADD', KEYS[i], states[i], member)", "call('ZADD', KEYS[i], format('%.0f', now), member)"},
+
+	{"all: an attempt that is charged twice", "plain", "if not before or sub(before, -#member) ~= member then", "if true then"},
+	{"all: an attempt that is forgotten when asked again", "plain", "  call('SET', attempt, before, 'PX', '30000')\n", ""},
+	{"all: a key that ends before its meaning", "plain", "if spare < LEAST or", "if"},
+	{"all: a rule that is not charged", "plain", "call('SET', KEYS[i], states[i], 'KEEPTTL')", "call('SET', KEYS[n], states[n], 'KEEPTTL')"},
+}
+
+type plantedFault struct{ what, in, from, to string }
+
+// history draws a history that has much of what the fault is in.
+func (f plantedFault) history(in flavour, seed uint64) *randomHistory {
+	kind, _, _ := strings.Cut(f.what, ":")
+	in.only = map[string]Algorithm{"sliding": SlidingWindow, "fixed": FixedWindow, "concurrency": Concurrency}[kind]
+	return in.history(seed, 100)
+}
+
+// planted is a client's hook that puts a fault into every script that has its place.
+type planted struct {
+	texts, shas map[string]string
+}
+
+// The express way is closed where the fault is in the general one.
+func plant(from, to string, express bool) planted {
+	p := planted{texts: map[string]string{}, shas: map[string]string{}}
+	for _, whole := range lua.All() {
+		for set := range 1 << len(lua.Kinds) {
+			kinds := ""
+			for i := range len(lua.Kinds) {
+				if set&(1<<i) != 0 {
+					kinds += lua.Kinds[i : i+1]
+				}
+			}
+			s := whole.For(kinds)
+			text := strings.ReplaceAll(s.Source, from, to)
+			if text == s.Source {
+				continue
+			}
+			if !express {
+				text = strings.Replace(text, "if passed == n then", "if passed < 0 then", 1)
+			}
+			p.texts[s.Source], p.shas[s.SHA] = text, redis.NewScript(text).Hash()
+		}
+	}
+	return p
+}
+
+func (p planted) change(cmd redis.Cmder) {
+	args := cmd.Args() // eval TEXT, evalsha SHA, script load TEXT
+	for i := 1; i < min(len(args), 3); i++ {
+		text, _ := args[i].(string)
+		for _, of := range []map[string]string{p.texts, p.shas} {
+			if to, ok := of[text]; ok {
+				args[i] = to
+			}
+		}
+	}
+}
+
+func (p planted) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (p planted) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		p.change(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (p planted) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			p.change(cmd)
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// What is planted and is no fault is not found.
+func TestHistoriesFindNothingElse(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	rdb.AddHook(plant("local start, binding, sure", "local fine\nlocal start, binding, sure", true))
+	histories(t, rdb, historySeed(t), 1000, 100)
+}
+
+// Every planted fault is found by the histories, soon: always the same ones, since
+// what is sought here is not in the scripts.
+func TestHistoriesFindPlantedFaults(t *testing.T) {
+	t.Parallel()
+	const seed = 1
+	var most atomic.Int64
+	for i, f := range append(slices.Clone(plants), expressPlants...) {
+		express := i >= len(plants)
+		what := f.what
+		if express {
+			what = "express, " + what
+		}
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			p := plant(f.from, f.to, express)
+			in := slices.IndexFunc(flavours, func(one flavour) bool { return one.name == f.in })
+			if len(p.texts) == 0 || in < 0 {
+				t.Fatalf("no script holds %q any more, or %q is no flavour", f.from, f.in)
+			}
+			rdb := redistest.Client(t)
+			rdb.AddHook(p)
+			prefix := redistest.Prefix(t)
+			for n := range int64(400) {
+				h := f.history(flavours[in], uint64(seed+n))
+				if h.run(rdb, fmt.Sprintf("%s_%d", prefix, i)) != "" {
+					if n > 40 {
+						t.Logf("%s: found by history %d", f.what, n)
+					}
+					most.Store(max(most.Load(), n))
+					return
+				}
+			}
+			t.Errorf("not found in 400 histories")
+		})
+	}
+	t.Cleanup(func() { t.Logf("the one that hid longest was found by history %d", most.Load()) })
+}
