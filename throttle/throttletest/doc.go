@@ -5,6 +5,9 @@
 // does when it is limited, when it has to wait and when Redis is gone.
 //
 // [New] is a real limiter over a Redis in memory, without a network, that works
-// in bubbles of testing/synctest: there an hour of limits takes no time and
-// durations are exact. Take it to test that limits are as they should be.
+// in bubbles of testing/synctest: there an hour of limits takes no time,
+// durations are exact, and to wait is to move the clock. Take it to test that
+// limits are as they should be. [NewWithRedis] returns that Redis too, to take it
+// down ([Redis.Close]) or to move its clock where there is no bubble
+// ([Redis.Advance]).
 package throttletest

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,28 +45,87 @@ func ExampleScript() {
 	// asked for 1 of mail/acme
 }
 
-// A real limiter in a bubble of testing/synctest: 13 mails at 6 a minute take two
-// minutes of the bubble's time and none of the reader's.
-func ExampleNew() {
-	test := func(t *testing.T) {
-		limiter := throttletest.New(t, throttletest.Policy(t, `
+// Otherwise answers by scope, as often as it is asked: one tenant is limited.
+func ExampleLimiter_Otherwise() {
+	limiter := &throttletest.Limiter{}
+	limiter.Otherwise(func(req throttle.Request) throttletest.Answer {
+		if req.Scope == "mail/acme" {
+			return throttletest.Fail(throttle.ErrPatience)
+		}
+		return throttletest.Allow()
+	})
+	s := &sender{limiter}
+
+	fmt.Println(s.send(context.Background(), "acme", "hello"))
+	fmt.Println(s.send(context.Background(), "other", "hello"))
+	fmt.Println(len(limiter.Requests()), "requests")
+	// Output:
+	// put off "hello"
+	// <nil>
+	// 2 requests
+}
+
+const mails = `
 limits:
   mail:
     rules:
       - {name: minute, algorithm: fixed-window, limit: 6, per: 1m}
-`))
-		s := &sender{limiter}
+`
+
+// A real limiter in a bubble of testing/synctest: 13 mails at 6 a minute take two
+// minutes of the bubble's time and none of the reader's.
+func TestSender(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &sender{throttletest.New(t, throttletest.Policy(t, mails))}
 		began := time.Now()
 		for range 13 {
 			if err := s.send(t.Context(), "acme", "hello"); err != nil {
 				t.Error(err)
 			}
 		}
-		fmt.Println(time.Since(began))
-	}
-	// In a test of yours: func TestSender(t *testing.T) { synctest.Test(t, test) }
-	testing.RunTests(func(string, string) (bool, error) { return true, nil }, []testing.InternalTest{
-		{Name: "TestSender", F: func(t *testing.T) { synctest.Test(t, test) }},
+		if took := time.Since(began); took != 2*time.Minute {
+			t.Errorf("13 mails took %s", took)
+		}
 	})
-	// Output: 2m0s
+}
+
+// t is a *testing.T where there is none; a test gives its own.
+type t struct{ cleanups []func() }
+
+func (*t) Helper()                           {}
+func (t *t) Cleanup(f func())                { t.cleanups = append(t.cleanups, f) }
+func (*t) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
+
+func (t *t) end() {
+	for _, f := range slices.Backward(t.cleanups) {
+		f()
+	}
+}
+
+// A real limiter without a bubble: the test moves the clock.
+func ExampleNewWithRedis() {
+	t := &t{}
+	defer t.end()
+	limiter, redis := throttletest.NewWithRedis(t, throttletest.Policy(t, mails), throttle.Config{Pad: -1})
+	ask := func(n int) {
+		allowed := 0
+		for range n {
+			if d, err := limiter.Allow(context.Background(), "mail/acme"); err == nil && d.Allowed {
+				allowed++
+			}
+		}
+		fmt.Println(allowed, "of", n)
+	}
+
+	redis.Advance(0) // from now on only the test moves the clock
+	ask(7)
+	redis.Advance(time.Minute)
+	ask(7)
+	redis.Close()
+	ask(7)
+	// Output:
+	// 6 of 7
+	// 6 of 7
+	// 0 of 7
 }

@@ -2,6 +2,7 @@ package throttletest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -56,18 +57,20 @@ func Fail(err error) Answer { return Answer{Err: err} }
 
 // Limiter stands in for a *throttle.Limiter. Each Allow, Decide and Start, and
 // each time that Wait asks, takes one of its answers, in order; when they are
-// used up all is allowed. The zero Limiter allows everything. It is safe for
-// concurrent use, and must not be copied.
+// used up it answers as Otherwise says, and without that all is allowed. The zero
+// Limiter allows everything. It is safe for concurrent use, and must not be
+// copied.
 //
 // Contexts count as they do for a real limiter: one that has ended is answered
 // with its own error and takes no answer. Start and Wait wait.
 type Limiter struct {
-	mu       sync.Mutex
-	answers  []Answer
-	requests []throttle.Request
-	back     []string
-	drawn    int
-	held     map[string]context.CancelCauseFunc
+	mu        sync.Mutex
+	answers   []Answer
+	otherwise func(throttle.Request) Answer
+	requests  []throttle.Request
+	drawn     int
+	back      []string
+	held      []context.CancelCauseFunc
 }
 
 // Script returns a Limiter that gives these answers.
@@ -78,6 +81,16 @@ func (l *Limiter) Then(answers ...Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.answers = append(l.answers, answers...)
+}
+
+// Otherwise has answer say what is answered from now on when no other answers are
+// left: by scope, by how often it was asked, or the same for ever, as in an
+// outage that lasts until Otherwise is called again. nil allows all. Peek asks it
+// too. It may be called by several goroutines at once.
+func (l *Limiter) Otherwise(answer func(throttle.Request) Answer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.otherwise = answer
 }
 
 // Requests returns what was asked, in order, with costs and attempt ids filled
@@ -103,6 +116,7 @@ func (l *Limiter) LoseLeases() {
 	for _, lose := range l.held {
 		lose(throttle.ErrLeaseLost)
 	}
+	l.held = nil
 }
 
 // Allow takes the next answer for one unit of scope.
@@ -115,46 +129,58 @@ func (l *Limiter) Decide(ctx context.Context, req throttle.Request) (throttle.De
 	if err := ctx.Err(); err != nil {
 		return throttle.Decision{}, err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.drawn++
+	req.ID = l.named(req.ID)
 	if req.Cost == 0 {
 		req.Cost = 1
 	}
-	if req.ID == "" {
-		req.ID = fmt.Sprintf("attempt-%d", l.drawn)
+	d, err := l.take(req)(req).said()
+	if err == nil && d.Allowed {
+		d.Grant = throttle.NewGrant(req.Scope, req.ID)
 	}
+	return d, err
+}
+
+// take notes a request, and takes what answers it.
+func (l *Limiter) take(req throttle.Request) func(throttle.Request) Answer {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.requests = append(l.requests, req)
 	answer := l.next()
 	if len(l.answers) > 0 {
 		l.answers = l.answers[1:]
 	}
-	if answer.Err == nil && answer.Decision.Allowed {
-		answer.Decision.Grant = throttle.NewGrant(req.Scope, req.ID)
-	}
-	return answer.Decision, answer.Err
-}
-
-func (l *Limiter) next() Answer {
-	answer := Allow()
-	if len(l.answers) > 0 {
-		answer = l.answers[0]
-	}
-	if answer.Decision.At.IsZero() {
-		answer.Decision.At = time.Now()
-	}
 	return answer
 }
 
+// next is what answers the next request.
+func (l *Limiter) next() func(throttle.Request) Answer {
+	answer := Allow()
+	switch {
+	case len(l.answers) > 0:
+		answer = l.answers[0]
+	case l.otherwise != nil:
+		return l.otherwise
+	}
+	return func(throttle.Request) Answer { return answer }
+}
+
+// said is what the answer comes to now.
+func (a Answer) said() (throttle.Decision, error) {
+	if a.Err == nil && a.Decision.At.IsZero() {
+		a.Decision.At = time.Now()
+	}
+	return a.Decision, a.Err
+}
+
 // Peek says what the next answer is, and leaves it.
-func (l *Limiter) Peek(ctx context.Context, _ throttle.Request) (throttle.Decision, error) {
+func (l *Limiter) Peek(ctx context.Context, req throttle.Request) (throttle.Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return throttle.Decision{}, err
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	answer := l.next()
-	return answer.Decision, answer.Err
+	l.mu.Unlock()
+	return answer(req).said()
 }
 
 // Start takes the next answer and waits for its start. A wait that ctx ends gives
@@ -171,19 +197,41 @@ func (l *Limiter) Start(ctx context.Context, req throttle.Request) (throttle.Dec
 }
 
 // Wait takes answers until one allows, waiting in between for as long as each
-// denial says, half a second where no clock tells, and not at all after
-// throttle.ErrUnavailable. Any other error ends it.
+// denial says, half a second where no clock tells, and a quarter of a second
+// after throttle.ErrUnavailable, which it asks again under the same attempt id. A
+// denial until after ctx's deadline ends it at once, with throttle.ErrPatience;
+// so does any other error.
 func (l *Limiter) Wait(ctx context.Context, req throttle.Request) (throttle.Decision, error) {
 	for {
+		req.ID = l.named(req.ID)
 		d, err := l.Start(ctx, req)
-		if d.Allowed || err != nil && !isUnavailable(err) {
+		switch {
+		case err == nil && d.Allowed:
+			return d, nil
+		case err == nil:
+			err = tooLong(ctx, d)
+			req.ID = ""
+		case errors.Is(err, throttle.ErrUnavailable):
+			d, err = throttle.Decision{RetryAfter: outagePause}, nil
+		}
+		if err != nil {
 			return d, err
 		}
 		if err := sleep(ctx, throttle.Request{}, pause(d)); err != nil {
 			return d, err
 		}
-		req.ID = ""
 	}
+}
+
+// named returns id, or draws one where there is none.
+func (l *Limiter) named(id string) string {
+	if id != "" {
+		return id
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.drawn++
+	return fmt.Sprintf("attempt-%d", l.drawn)
 }
 
 // GiveBack remembers that a grant was given back.
@@ -198,14 +246,14 @@ func (l *Limiter) GiveBack(_ context.Context, g throttle.Grant) error {
 }
 
 // Hold returns a context that LoseLeases ends, and a lease whose release does
-// nothing.
+// nothing. A zero grant holds nothing, and the context is ctx itself.
 func (l *Limiter) Hold(ctx context.Context, g throttle.Grant) (context.Context, *throttle.Lease) {
+	if g.Zero() {
+		return ctx, &throttle.Lease{}
+	}
+	held, lose := context.WithCancelCause(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	held, lose := context.WithCancelCause(ctx)
-	if l.held == nil {
-		l.held = map[string]context.CancelCauseFunc{}
-	}
-	l.held[g.ID()] = lose
+	l.held = append(l.held, lose)
 	return held, &throttle.Lease{}
 }

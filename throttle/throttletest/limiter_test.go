@@ -51,38 +51,29 @@ func TestScript(t *testing.T) {
 	}
 }
 
+// "Start and Wait wait": for as long as each denial says, half a second where no
+// clock tells, and a quarter of a second after ErrUnavailable, which is asked
+// again under the same attempt id.
 func TestWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := throttletest.Script(throttletest.Deny(time.Minute), throttletest.Fail(throttle.ErrUnavailable),
 			throttletest.Deny(throttle.Unknown), throttletest.AllowIn(time.Second))
-		began := time.Now()
-		told := time.Duration(0)
+		began, told, over := time.Now(), time.Duration(0), time.Duration(0)
 		d, err := l.Wait(t.Context(), throttle.Request{Scope: "p", OnWait: func(ahead time.Duration) func() {
 			told = ahead
-			return func() {}
+			return func() { over = time.Since(began) }
 		}})
-		if took := time.Since(began); err != nil || !d.Allowed || took != time.Minute+1500*time.Millisecond || told != time.Second {
-			t.Errorf("after %s, told of %s: %+v, %v", took, told, d, err)
+		const want = time.Minute + 1750*time.Millisecond
+		if took := time.Since(began); err != nil || !d.Allowed || took != want || told != time.Second || over != want {
+			t.Errorf("after %s, told of %s until %s: %+v, %v", took, told, over, d, err)
 		}
-
-		l = throttletest.Script(throttletest.Deny(time.Minute), throttletest.AllowIn(time.Minute))
-		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
-		defer cancel()
-		if _, err := l.Wait(ctx, throttle.Request{Scope: "p"}); !errors.Is(err, context.DeadlineExceeded) {
-			t.Error(err)
+		ids := []string{}
+		for _, req := range l.Requests() {
+			ids = append(ids, req.ID)
 		}
-		if len(l.GivenBack()) != 1 {
-			t.Error("the grant of a wait that ended was not given back")
-		}
-		for _, ask := range []func() (throttle.Decision, error){
-			func() (throttle.Decision, error) { return l.Allow(ctx, "p") },
-			func() (throttle.Decision, error) { return l.Peek(ctx, throttle.Request{}) },
-			func() (throttle.Decision, error) { return l.Wait(ctx, throttle.Request{}) },
-		} {
-			if d, err := ask(); d.Allowed || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("with a context that has ended: %+v, %v", d, err)
-			}
+		if !slices.Equal(ids, []string{"attempt-1", "attempt-2", "attempt-2", "attempt-3"}) || d.Grant.ID() != "attempt-3" {
+			t.Errorf("it asked under %q and was granted %q", ids, d.Grant.ID())
 		}
 		permanent := &throttle.CostError{}
 		if _, err := throttletest.Script(throttletest.Fail(permanent)).Wait(t.Context(), throttle.Request{}); !errors.Is(err, permanent) {
@@ -91,20 +82,139 @@ func TestWaits(t *testing.T) {
 	})
 }
 
+// "Contexts count as they do for a real limiter."
+func TestContexts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := throttletest.Script(throttletest.Deny(time.Minute), throttletest.AllowIn(time.Minute), throttletest.Deny(time.Minute))
+		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+		defer cancel()
+		if _, err := l.Wait(ctx, throttle.Request{Scope: "p"}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		if back := l.GivenBack(); !slices.Equal(back, []string{"attempt-2"}) {
+			t.Errorf("the grant of a wait that ended was not given back: %q", back)
+		}
+		for name, ask := range map[string]func() (throttle.Decision, error){
+			"Allow":  func() (throttle.Decision, error) { return l.Allow(ctx, "p") },
+			"Decide": func() (throttle.Decision, error) { return l.Decide(ctx, throttle.Request{}) },
+			"Peek":   func() (throttle.Decision, error) { return l.Peek(ctx, throttle.Request{}) },
+			"Start":  func() (throttle.Decision, error) { return l.Start(ctx, throttle.Request{}) },
+			"Wait":   func() (throttle.Decision, error) { return l.Wait(ctx, throttle.Request{}) },
+		} {
+			if d, err := ask(); d.Allowed || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s with a context that has ended: %+v, %v", name, d, err)
+			}
+		}
+		if n := len(l.Requests()); n != 2 {
+			t.Errorf("contexts that have ended took answers: it was asked %d times", n)
+		}
+
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		_, err := l.Wait(short, throttle.Request{Scope: "p"})
+		if !errors.Is(err, throttle.ErrPatience) || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 0 {
+			t.Errorf("a denial until after the deadline, after %s: %v", time.Since(began), err)
+		}
+		l.Then(throttletest.Deny(throttle.Unknown), throttletest.Deny(throttle.Unknown), throttletest.Deny(throttle.Unknown))
+		if _, err := l.Wait(short, throttle.Request{Scope: "p"}); errors.Is(err, throttle.ErrPatience) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a denial that no clock ends: %v", err)
+		}
+	})
+}
+
+// "by scope, by how often it was asked, or the same for ever, as in an outage that
+// lasts until Otherwise is called again. nil allows all."
+func TestOtherwise(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := throttletest.Script(throttletest.Allow())
+		l.Otherwise(func(req throttle.Request) throttletest.Answer {
+			if req.Scope == "p/loud" && len(l.Requests()) > 2 { // it may be asked
+				return throttletest.Deny(time.Hour)
+			}
+			return throttletest.Allow()
+		})
+		for i, want := range []bool{true, true, false, false} {
+			if d, err := l.Allow(t.Context(), "p/loud"); err != nil || d.Allowed != want {
+				t.Errorf("call %d: %+v, %v", i, d, err)
+			}
+		}
+		if d, err := l.Allow(t.Context(), "p/quiet"); err != nil || !d.Allowed {
+			t.Errorf("another scope: %+v, %v", d, err)
+		}
+		if d, err := l.Peek(t.Context(), throttle.Request{Scope: "p/loud"}); err != nil || d.Allowed {
+			t.Errorf("Peek: %+v, %v", d, err)
+		}
+
+		l.Otherwise(func(throttle.Request) throttletest.Answer { return throttletest.Fail(throttle.ErrUnavailable) })
+		began := time.Now()
+		time.AfterFunc(time.Hour-time.Millisecond, func() { l.Otherwise(nil) })
+		if d, err := l.Wait(t.Context(), throttle.Request{Scope: "p/loud"}); err != nil || !d.Allowed || time.Since(began) != time.Hour {
+			t.Errorf("after an outage of an hour, after %s: %+v, %v", time.Since(began), d, err)
+		}
+	})
+}
+
+// "It is safe for concurrent use."
+func TestConcurrentUse(t *testing.T) {
+	t.Parallel()
+	var l throttletest.Limiter
+	var users sync.WaitGroup
+	for range 8 {
+		users.Go(func() {
+			for range 50 {
+				l.Then(throttletest.Allow())
+				d, err := l.Wait(t.Context(), throttle.Request{Scope: "p"})
+				if err != nil || !d.Allowed {
+					t.Errorf("%+v, %v", d, err)
+				}
+				_, _ = l.Peek(t.Context(), throttle.Request{Scope: "p"})
+				_, _ = l.Hold(t.Context(), d.Grant)
+				_ = l.GiveBack(t.Context(), d.Grant)
+				l.LoseLeases()
+			}
+		})
+	}
+	users.Wait()
+	ids := map[string]bool{}
+	for _, id := range l.GivenBack() {
+		ids[id] = true
+	}
+	if len(ids) != 400 || len(l.Requests()) != 400 {
+		t.Errorf("%d attempt ids in %d requests, want 400", len(ids), len(l.Requests()))
+	}
+}
+
+// "LoseLeases ends the context of every run that is held"; a zero grant holds none.
 func TestLoseLeases(t *testing.T) {
 	t.Parallel()
 	var l throttletest.Limiter
-	d, err := l.Allow(t.Context(), "p")
+	d, err := l.Decide(t.Context(), throttle.Request{Scope: "p", ID: "same"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, lease := l.Hold(t.Context(), d.Grant)
-	if ctx.Err() != nil {
+	none, _ := l.Hold(t.Context(), throttle.Grant{})
+	first, lease := l.Hold(t.Context(), d.Grant)
+	second, _ := l.Hold(t.Context(), d.Grant)
+	if errors.Join(none.Err(), first.Err(), second.Err()) != nil {
 		t.Error("lost at once")
 	}
 	l.LoseLeases()
-	if !errors.Is(context.Cause(ctx), throttle.ErrLeaseLost) || lease.Release(ctx) != nil {
-		t.Errorf("it ended by %v", context.Cause(ctx))
+	for _, ctx := range []context.Context{first, second} {
+		if !errors.Is(context.Cause(ctx), throttle.ErrLeaseLost) {
+			t.Errorf("it ended by %v", context.Cause(ctx))
+		}
+	}
+	if none != t.Context() {
+		t.Error("a zero grant holds something")
+	}
+	if err := lease.Release(first); err != nil {
+		t.Error(err)
+	}
+	if ctx, _ := l.Hold(t.Context(), d.Grant); ctx.Err() != nil {
+		t.Error("what is held later is lost too")
 	}
 }
 
@@ -113,14 +223,28 @@ func TestGrantsOfNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := throttletest.New(t, throttletest.Policy(t, limits))
+		left := func() (units, places int64) {
+			t.Helper()
+			d, err := l.Peek(t.Context(), throttle.Request{Scope: "p/x"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d.Rules[0].Remaining, d.Rules[1].Remaining
+		}
+		if d, err := l.Decide(t.Context(), throttle.Request{Scope: "p/x", ID: "id"}); err != nil || !d.Allowed {
+			t.Fatalf("%+v, %v", d, err)
+		}
 		for _, scope := range []string{"p/x", "elsewhere", ""} {
 			g := throttle.NewGrant(scope, "id")
 			if err := l.GiveBack(t.Context(), g); err != nil {
 				t.Errorf("%q: %v", scope, err)
 			}
-			_, lease := l.Hold(t.Context(), g)
+			ctx, lease := l.Hold(t.Context(), g)
 			if err := lease.Release(t.Context()); err != nil {
 				t.Errorf("%q: %v", scope, err)
+			}
+			if units, places := left(); ctx.Err() != nil || units != 99 || places != 2 {
+				t.Errorf("%q: %d units and %d places are left, want what the real grant of that name left", scope, units, places)
 			}
 		}
 	})
@@ -170,19 +294,78 @@ func TestNew(t *testing.T) {
 	}
 }
 
-func TestNewWithRedis(t *testing.T) {
+// "SetError makes it answer every command with an error"; "Close cuts all
+// connections and refuses new ones", and Restart "ends what Close began, with all
+// that the server held. The client needs up to a second to find out."
+func TestOutages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l, server := throttletest.NewWithRedis(t, throttletest.Policy(t, limits))
+		left := func(want int64) {
+			t.Helper()
+			if d, err := l.Allow(t.Context(), "p/x"); err != nil || !d.Allowed || d.Rules[0].Remaining != want {
+				t.Errorf("got %+v, %v; want %d left", d, err, want)
+			}
+		}
+		unavailable := func() {
+			t.Helper()
+			for range 20 {
+				if d, err := l.Allow(t.Context(), "p/x"); !errors.Is(err, throttle.ErrUnavailable) {
+					t.Fatalf("got %+v, %v", d, err)
+				}
+			}
+		}
+		left(99)
 		server.SetError("LOADING")
-		if _, err := l.Allow(t.Context(), "p/x"); !errors.Is(err, throttle.ErrUnavailable) {
-			t.Errorf("got %v", err)
-		}
+		unavailable()
 		server.SetError("")
-		if d, err := l.Allow(t.Context(), "p/x"); err != nil || !d.Allowed {
-			t.Errorf("got %+v, %v", d, err)
-		}
+		left(98)
+		server.Close()
+		server.Close()
+		unavailable()
+		server.Restart()
+		<-time.After(time.Second)
+		left(97)
 	})
+}
+
+// "Advance moves the server's clock, and with it what has been spent, without
+// waiting": no bubble, and yet not a moment passes but by Advance.
+func TestAdvance(t *testing.T) {
+	t.Parallel()
+	l, server := throttletest.NewWithRedis(t, throttletest.Policy(t, `
+limits:
+  p:
+    rules:
+      - {name: hourly, algorithm: token-bucket, limit: 3600, per: 1h, burst: 2}
+`), throttle.Config{Pad: -1})
+	server.Advance(0)
+	steps := []struct {
+		advance time.Duration
+		allowed bool
+		retry   time.Duration
+	}{
+		{0, true, 0},
+		{0, true, 0},
+		{0, false, time.Second},
+		{time.Second - time.Microsecond, false, time.Microsecond},
+		{time.Microsecond, true, 0},
+		{0, false, time.Second},
+		{time.Hour, true, 0},
+		{0, true, 0},
+		{0, false, time.Second},
+	}
+	for i, s := range steps {
+		server.Advance(s.advance)
+		d, err := l.Allow(t.Context(), "p/x")
+		if err != nil || d.Allowed != s.allowed || d.RetryAfter != s.retry {
+			t.Errorf("step %d: %+v, %v", i, d, err)
+		}
+	}
+	server.Advance(time.Hour)
+	if keys := server.Keys(); len(keys) != 0 {
+		t.Errorf("an hour later it still holds %q", keys)
+	}
 }
 
 // fatal is a TB that keeps what it is told.

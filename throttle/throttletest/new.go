@@ -23,6 +23,11 @@ type TB interface {
 // testing/synctest, given that bubble's own t, they go by the bubble's. A cfg of
 // the caller's may be given; at most one.
 //
+//	synctest.Test(t, func(t *testing.T) {
+//		limiter := throttletest.New(t, policy)
+//		…
+//	})
+//
 // Whatever the limiter still does when the test function returns must come to
 // an end by itself: release leases, and end the contexts of Wait and Join.
 func New(t TB, policy *throttle.Policy, cfg ...throttle.Config) *throttle.Limiter {
@@ -31,19 +36,20 @@ func New(t TB, policy *throttle.Policy, cfg ...throttle.Config) *throttle.Limite
 	return limiter
 }
 
-// NewWithRedis is New that also returns the Redis, for tests that break it:
-// SetError makes it fail, Close ends it.
-func NewWithRedis(t TB, policy *throttle.Policy, cfg ...throttle.Config) (*throttle.Limiter, *miniredis.Miniredis) {
+// NewWithRedis is New that also returns the Redis, for tests that break it or
+// move its clock.
+func NewWithRedis(t TB, policy *throttle.Policy, cfg ...throttle.Config) (*throttle.Limiter, *Redis) {
 	t.Helper()
 	if len(cfg) > 1 {
 		t.Fatalf("throttletest: New takes at most one Config, got %d", len(cfg))
 	}
-	server := miniredis.NewMiniRedis()
+	server := &Redis{Miniredis: miniredis.NewMiniRedis()}
 	server.ClockTTL(true)
 	t.Cleanup(server.Close)
 	rdb := redis.NewClient(&redis.Options{
 		Addr:                     "miniredis:0", // never dialled
-		Dialer:                   func(context.Context, string, string) (net.Conn, error) { return server.Dial() },
+		Dialer:                   func(context.Context, string, string) (net.Conn, error) { return server.dial() },
+		DialerRetries:            1, // what is down stays so
 		ContextTimeoutEnabled:    true,
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},

@@ -3,19 +3,31 @@ package throttletest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/headway-go/headway/throttle"
 )
 
-// unknownPause is how long Wait waits after a denial that no clock ends.
-const unknownPause = 500 * time.Millisecond
+const (
+	unknownPause = 500 * time.Millisecond // after a denial that no clock ends
+	outagePause  = 250 * time.Millisecond // after an outage
+)
 
 func pause(d throttle.Decision) time.Duration {
 	if d.RetryAfter == throttle.Unknown {
 		return unknownPause
 	}
-	return d.RetryAfter
+	return max(d.RetryAfter, time.Millisecond)
+}
+
+// tooLong refuses a wait that is known to outlast ctx.
+func tooLong(ctx context.Context, d throttle.Decision) error {
+	deadline, ok := ctx.Deadline()
+	if !ok || d.RetryAfter == throttle.Unknown || d.RetryAfter <= time.Until(deadline) {
+		return nil
+	}
+	return fmt.Errorf("%w: allowed in %s, after the context's deadline: %w", throttle.ErrPatience, d.RetryAfter, context.DeadlineExceeded)
 }
 
 // sleep waits for d as a real limiter does, telling req of it.
@@ -39,5 +51,3 @@ func sleep(ctx context.Context, req throttle.Request, d time.Duration) error {
 func (l *Limiter) putBack(ctx context.Context, g throttle.Grant, err error) error {
 	return errors.Join(err, l.GiveBack(ctx, g))
 }
-
-func isUnavailable(err error) bool { return errors.Is(err, throttle.ErrUnavailable) }
