@@ -11,7 +11,7 @@ local UNTOUCHED, NEVER = 9007199254740991, '\31\255\255\255\255\255\255'
 
 -- To set a TTL costs as much as a write. So one is set for LONGER than the state
 -- means anything, and kept while it is no less than LEAST and no more than MOST.
-local LONGER, LEAST, MOST = 40000000, 1000000, 60000000
+local LONGER, LEAST, MOST = 40000000, 1000000, 58000000
 
 -- No lease is longer than a day, so an end beyond that was written by a clock
 -- that has since stepped back and counts for nothing.

@@ -1,0 +1,76 @@
+package lua
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// Rules that were used lately and admit their cost are decided on the express way
+// alone; what it does not know is left to the general one, with nothing written.
+func TestExpressWay(t *testing.T) {
+	t.Parallel()
+	const start = 1_800_057_600_000_000
+	rules := map[string][]any{
+		"T": {"T", 2, 1, 1_000_000, 100, 0},
+		"S": {"S", 2, 100, 60_000_000, 1000, 0},
+		"F": {"F", 2, 100, 60_000_000, 5000, 0},
+		"C": {"C", 1, 100, 60_000_000, 0, 0},
+	}
+	clients := map[string]redis.UniversalClient{"redis": redistest.Client(t)}
+	_, clients["miniredis"] = redistest.Miniredis(t)
+	for name, rdb := range clients {
+		for _, kinds := range subsets() {
+			t.Run(name+" "+kinds, func(t *testing.T) {
+				t.Parallel()
+				prefix := "{" + redistest.Prefix(t) + "}"
+				var keys []string
+				for _, kind := range kinds {
+					keys = append(keys, prefix+string(kind))
+				}
+				whole := Decide.For(kinds).Source
+				express, _, found := strings.Cut(whole, "-- The general way.")
+				if !found {
+					t.Fatal("decide.lua does not say where the general way begins")
+				}
+				decide := func(source, id string, at, ahead int) any {
+					args := []any{at, id, ahead}
+					for _, kind := range kinds {
+						args = append(args, rules[string(kind)]...)
+					}
+					reply, err := redis.NewScript(source).Run(context.Background(), rdb, append(keys, prefix+"@"+id), args...).Result()
+					if err != nil {
+						t.Fatal(err)
+					}
+					return reply
+				}
+				took := func(id string, at int) bool {
+					list, ok := decide(express+"\nreturn 'left'", id, at, 0).([]any)
+					return ok && list[0] == int64(1) && list[1] == int64(0)
+				}
+				if kinds != "C" && took("new", start) {
+					t.Error("rules that were never used are decided on the express way")
+				}
+				decide(whole, "first", start, 0)
+				for i, id := range []string{"second", "third", "fourth"} {
+					if !took(id, start+1000*i) {
+						t.Errorf("the %s attempt is left", id)
+					}
+				}
+				if took("third", start+5000) {
+					t.Error("an attempt that was sent before is decided on the express way")
+				}
+				if again := decide(whole, "third", start+5000, 0).([]any); again[1] != int64(1) {
+					t.Errorf("sent again, the third attempt gets %v", again)
+				}
+				if kinds != "C" && took("late", start+120_000_000) {
+					t.Error("keys that are about to expire are written without a new TTL")
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-redis/redis_rate/v10"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// BenchmarkScripts says what each script costs Redis, by its own count (INFO
+// commandstats): the median of several turns, in µs a call, and as a multiple of
+// redis_rate's script, which has a turn beside each of ours.
+func BenchmarkScripts(b *testing.B) {
+	token, sliding := []any{"T", 1, 1, 1, 1_000_000, 0}, []any{"S", 1, 1_000_000, 1_005_000, 5025, 0}
+	fixed, runs := []any{"F", 1, 1_000_000, 86_400_000_000, 5000, 0}, []any{"C", 1, 1_000_000, 60_000_000, 0, 0}
+	full := []any{"T", 1, 1, 3_600_000_000, 1, 0} // one an hour
+	for _, test := range []struct {
+		name   string
+		script *lua.Script
+		rules  [][]any
+		extra  int // KEYS after the rules
+	}{
+		{"decide/token bucket", lua.Decide.For("T"), [][]any{token}, 1},
+		{"decide/sliding window", lua.Decide.For("S"), [][]any{sliding}, 1},
+		{"decide/fixed window", lua.Decide.For("F"), [][]any{fixed}, 1},
+		{"decide/concurrency", lua.Decide.For("C"), [][]any{runs}, 1},
+		{"decide/four rules", lua.Decide.For("TSF"), [][]any{sliding, token, fixed, sliding}, 1},
+		{"decide/denied by a token bucket", lua.Decide.For("T"), [][]any{full}, 1},
+		{"decide/denied by one of four", lua.Decide.For("TSF"), [][]any{sliding, full, fixed, sliding}, 1},
+		{"peek/token bucket", lua.Peek.For("T"), [][]any{token}, 0},
+		{"give_back/token bucket", lua.GiveBack.For("T"), [][]any{token}, 2},
+		{"renew/one lease", lua.Renew, [][]any{runs}, 0},
+		{"release/one lease", lua.Release, [][]any{runs}, 0},
+		{"join", lua.Join, [][]any{nil}, 0},
+	} {
+		b.Run(test.name, func(b *testing.B) {
+			rdb := redis.NewClient(&redis.Options{Addr: redistest.NewServer(b).Addr()})
+			defer func() { _ = rdb.Close() }()
+			var keys []string
+			for i, rule := range test.rules {
+				keys = append(keys, fmt.Sprintf("hw:{payments}/acme:rule%d", i))
+				if rule != nil && rule[0] == "C" {
+					keys[i] += ":held"
+				}
+			}
+			peer := redis_rate.NewLimiter(rdb)
+			var cost, times []float64
+			for b.Loop() {
+				base := costOf(b, rdb, func(ctx context.Context, _ int) error {
+					_, err := peer.Allow(ctx, "acme", redis_rate.PerSecond(neverFull))
+					return err
+				})
+				hold(b, rdb, keys[0])
+				mine := costOf(b, rdb, func(ctx context.Context, i int) error {
+					all, args := arguments(test.script.Name, keys, test.extra, test.rules, i)
+					return redis.NewScript(test.script.Source).Run(ctx, rdb, all, args...).Err()
+				})
+				cost, times = append(cost, mine), append(times, mine/base)
+			}
+			slices.Sort(cost)
+			slices.Sort(times)
+			b.ReportMetric(cost[len(cost)/2], "µs/call")
+			b.ReportMetric(times[len(times)/2], "x-redis_rate")
+		})
+	}
+}
+
+// arguments are those of the i-th call, as a client makes it.
+func arguments(name string, keys []string, extra int, rules [][]any, i int) (all []string, args []any) {
+	id := fmt.Sprintf("attempt%09d", i)
+	switch name {
+	case "renew":
+		return keys, []any{"", "held", 60_000_000}
+	case "release":
+		return keys, []any{id}
+	case "join":
+		return []string{"hw:members"}, []any{"", "member" + strconv.Itoa(i%8), 15_000_000}
+	}
+	all, args = slices.Clone(keys), []any{"", id}
+	if extra == 2 {
+		all = append(all, "hw:{payments}@"+id)
+	}
+	if extra > 0 {
+		all = append(all, "hw:{payments}@#process.1")
+	}
+	if name == "decide" {
+		args = append(args, 0)
+	}
+	for _, rule := range rules {
+		args = append(args, rule...)
+		if name == "give_back" {
+			args = append(args, 0)
+		}
+	}
+	return all, args
+}
+
+// hold takes the places that renew and release are called for.
+func hold(b *testing.B, rdb *redis.Client, key string) {
+	b.Helper()
+	if !strings.HasSuffix(key, ":held") {
+		return
+	}
+	ends := float64(time.Now().Add(time.Minute).UnixMicro())
+	places := []redis.Z{{Score: ends, Member: "held"}}
+	for i := range scriptCalls {
+		places = append(places, redis.Z{Score: ends, Member: fmt.Sprintf("attempt%09d", i)})
+	}
+	if err := rdb.ZAdd(context.Background(), key, places...).Err(); err != nil {
+		b.Fatal(err)
+	}
+}
+
+const scriptCalls = 3000
+
+var evalCost = regexp.MustCompile(`cmdstat_evalsha:calls=(\d+),usec=(\d+)`)
+
+// costOf returns the µs that Redis counts for an EVALSHA of a turn's calls.
+func costOf(b *testing.B, rdb *redis.Client, call func(context.Context, int) error) float64 {
+	b.Helper()
+	ctx := context.Background()
+	for i := range scriptCalls {
+		if err := call(ctx, i); err != nil {
+			b.Fatal(err)
+		}
+		if i == 10 {
+			rdb.ConfigResetStat(ctx) // the first calls found no script and no state
+		}
+	}
+	m := evalCost.FindStringSubmatch(rdb.Info(ctx, "commandstats").Val())
+	if m == nil {
+		b.Fatal("Redis has counted no EVALSHA")
+	}
+	n, _ := strconv.ParseFloat(m[1], 64)
+	us, _ := strconv.ParseFloat(m[2], 64)
+	return us / n
+}
