@@ -9,20 +9,22 @@
 // limits.yaml ([LoadPolicy]) or from Go values ([NewPolicy]). A [Limiter] decides
 // under all of them at once:
 //
-//		limiter, err := throttle.New(rdb, policy, throttle.Config{})
-//		d, err := limiter.Allow(ctx, "payments/acme/refunds")
-//		if !d.Allowed { … come back in d.RetryAfter … }
+//	limiter, err := throttle.New(rdb, policy, throttle.Config{})
+//	d, err := limiter.Allow(ctx, "payments/acme/refunds")
+//	if !d.Allowed { … come back in d.RetryAfter … }
 //
-//	  - [Limiter.Wait] blocks until the start has come. Most callers want it.
-//	  - [Limiter.Allow] takes one unit now, or says no. For callers that turn
-//	    away instead of waiting, such as HTTP servers.
-//	  - [Limiter.Decide] is Allow with a cost, an attempt id of the caller's, and
-//	    starts that may lie a little ahead.
-//	  - [Limiter.Start] is Decide that also waits for a start that lies ahead. It
-//	    is what package worker calls for each task.
-//	  - [Limiter.Peek] says what Decide would, and takes nothing.
-//	  - [Limiter.GiveBack] undoes a grant whose run did not happen.
-//	  - [Limiter.Hold] keeps the places under concurrency rules while a run lasts.
+// It has these verbs:
+//
+//   - [Limiter.Wait] blocks until the start has come. Most callers want it.
+//   - [Limiter.Allow] takes one unit now, or says no. For callers that turn
+//     away instead of waiting, such as HTTP servers.
+//   - [Limiter.Decide] is Allow with a cost, an attempt id of the caller's, and
+//     starts that may lie a little ahead.
+//   - [Limiter.Start] is Decide that also waits for a start that lies ahead. It
+//     is what package worker calls for each task.
+//   - [Limiter.Peek] says what Decide would, and takes nothing.
+//   - [Limiter.GiveBack] undoes a grant whose run did not happen.
+//   - [Limiter.Hold] keeps the places under concurrency rules while a run lasts.
 //
 // A denial is a [Decision], never an error: it says which rule binds, what is
 // left, and when to come back. An error means that nothing was decided.
@@ -68,7 +70,7 @@
 // # Access
 //
 // The smallest ACL rule that works, for keys under the default prefix and a
-// user of its own:
+// user of its own (a cluster client needs +cluster|slots too, a Ring client +ping):
 //
 //	~hw:* +evalsha +eval +time +get +set +pttl +pexpire
 //	+zadd +zcard +zcount +zrangebyscore +zrem +zremrangebyscore +zrevrangebyscore +zscore

@@ -57,7 +57,7 @@ const maxLate = 4
 func (l *Limiter) Wait(ctx context.Context, req Request) (Decision, error) {
 	if req.ID == "" {
 		req.slot = l.slots.take()
-		defer l.slots.put(req.slot)
+		defer func() { l.slots.put(req.slot) }()
 	}
 	p, err := l.prepare(&req)
 	if err != nil {
@@ -77,6 +77,9 @@ func (l *Limiter) Wait(ctx context.Context, req Request) (Decision, error) {
 			err = tooLong(ctx, d, time.Since(began))
 			pause = d.Recheck(req.Ahead)
 			req.ID = NewID()
+			if req.slot != nil && req.slot.spent {
+				req.slot = l.slots.take() // an attempt of an outage may yet arrive in the other
+			}
 		case errors.Is(err, ErrUnavailable):
 			// Asked again under its ID, an attempt that was granted before its
 			// reply was lost is not charged twice.

@@ -10,7 +10,6 @@
 package traps
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -18,8 +17,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
 )
@@ -35,13 +32,8 @@ func TestMain(m *testing.M) {
 	if !given {
 		_ = flag.Set("test.parallel", waiting)
 	}
-	redis.SetLogger(nobody{}) // outages are part of the tests
 	os.Exit(redistest.Main(m))
 }
-
-type nobody struct{}
-
-func (nobody) Printf(context.Context, string, ...any) {}
 
 // trap is one thing that went wrong elsewhere.
 type trap struct {
