@@ -1,5 +1,3 @@
-//go:build e2e
-
 package e2e
 
 import (
@@ -156,7 +154,7 @@ func (s *site) leasesEnd(held []string) {
 // it has, so a lease that is over is nobody's.
 func (s *site) rescued(n int) (orphans []string) {
 	s.Helper()
-	s.ask(fmt.Sprintf("%d tasks to arrive", n), 3*bound, func() bool {
+	s.ask(fmt.Sprintf("%d tasks to arrive", n), 2*bound, func() bool {
 		found := slices.DeleteFunc(s.overdue(), func(id string) bool { return slices.Contains(orphans, id) })
 		if len(found) > 0 {
 			orphans = append(orphans, found...)
@@ -197,7 +195,8 @@ func (s *site) wake() {
 }
 
 // Redis is killed twice in mid-run, and comes back with what it had written down
-// for every command: nothing is lost, and nothing is over a limit.
+// for every command: nothing is lost, and nothing is over a limit. It waits for
+// the disk at every command, and some disks are slow.
 //
 // A Redis that dies between handing a task out and telling so has handed it to
 // nobody: asynq brings it back as that of a dead worker, and counts a failure.

@@ -1,5 +1,3 @@
-//go:build e2e
-
 package e2e
 
 import (
@@ -14,7 +12,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 )
 
-const plain = "limits: {p: {rules: [{name: all, algorithm: sliding-window, limit: 40, per: 2s, margin: 200ms}]}}\n"
+const plain = "limits: {p: {rules: [{name: all, algorithm: sliding-window, limit: 40, per: 2s, margin: 500ms}]}}\n"
 
 // A Redis that cannot be used is told by every program, with what to do.
 func TestUnusableRedis(t *testing.T) {

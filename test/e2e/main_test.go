@@ -1,13 +1,13 @@
-//go:build e2e
-
 // Package e2e runs the built programs as people do: worker and enqueue, against
 // a Redis of each test's own and an outbound API that counts what arrives.
 //
 // What arrived is judged by package checker, which shares no code with the
-// limiter. The limits of these tests have a margin of 200 ms: that is how much
+// limiter. The windows of these tests have a margin of 500 ms: that is how much
 // longer one call may be on its way to the API than another, on a machine that
-// runs workers, Redis, API and other tests on two cores. It is part of the
-// window that is kept, and not of the window that is judged.
+// runs workers, Redis, API and other tests on two cores. With seven programs
+// waiting for each core, handlers began up to 176 ms after their grants, and calls
+// took up to 171 ms. The margin is part of the window that is kept, and not of the
+// window that is judged.
 package e2e
 
 import (
@@ -32,8 +32,9 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 )
 
-// bound is how long a test waits for what must happen.
-const bound = 60 * time.Second
+// bound is how long a test waits for what must happen: four times as long as was
+// seen where seven programs waited for each core.
+const bound = 2 * time.Minute
 
 // waiting is how many tests run at once, unless -parallel says otherwise: most
 // of them wait more than they work.

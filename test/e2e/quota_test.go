@@ -1,5 +1,3 @@
-//go:build e2e
-
 package e2e
 
 import (
@@ -16,7 +14,7 @@ const quota = `
 limits:
   payments:
     rules:
-      - {name: account, algorithm: sliding-window, limit: 100, per: 2s, margin: 200ms}
+      - {name: account, algorithm: sliding-window, limit: 100, per: 2s, margin: 500ms}
     scopes:
       "*":
         rules:
@@ -25,7 +23,7 @@ limits:
         scopes:
           refunds:
             rules:
-              - {name: refunds, algorithm: sliding-window, limit: 10, per: 1s, margin: 200ms}
+              - {name: refunds, algorithm: sliding-window, limit: 10, per: 1s, margin: 500ms}
 `
 
 // "Nothing over any limit in any window at the counting API, under 1, 2 and 4
