@@ -154,6 +154,11 @@ type Request struct {
 	// OnWait is called by Start and Wait when a granted start is still ahead, with
 	// how far; what it returns is called when that wait is over. Defaults to none.
 	OnWait func(ahead time.Duration) (over func())
+	// OnStart is called by Start and Wait when a granted start has come, for what
+	// must be done right before a run. The time it takes makes the start late, and
+	// what it returns is called when the start is too late and decided anew.
+	// Defaults to none.
+	OnStart func() (undo func())
 
 	slot *slot // of an ID that the Limiter drew
 }

@@ -27,10 +27,12 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 		if err := req.await(ctx, d.Wait); err != nil {
 			return Decision{Binding: -1}, errors.Join(err, l.GiveBack(ctx, d.Grant))
 		}
+		undo := req.begin()
 		late := time.Since(asked) - d.Wait - l.rtt.least() + d.overdue
 		if len(d.Rules) == 0 || d.Degraded || late <= l.cfg.Pad || l.cfg.Pad == 0 {
 			return d, nil
 		}
+		undo()
 		if err := l.GiveBack(ctx, d.Grant); err != nil {
 			return Decision{Binding: -1}, err
 		}
@@ -165,6 +167,14 @@ func (r Request) await(ctx context.Context, d time.Duration) error {
 		defer r.OnWait(d)()
 	}
 	return sleep(ctx, d)
+}
+
+// begin calls OnStart.
+func (r Request) begin() (undo func()) {
+	if r.OnStart == nil {
+		return func() {}
+	}
+	return r.OnStart()
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

@@ -322,6 +322,30 @@ func TestNoPad(t *testing.T) {
 	})
 }
 
+// "OnStart is called by Start and Wait when a granted start has come … The time it
+// takes makes the start late, and what it returns is called when the start is too
+// late and decided anew."
+func TestOnStart(t *testing.T) {
+	t.Parallel()
+	day := Rule{Name: "r", Algorithm: FixedWindow, Limit: 10, Per: 24 * time.Hour}
+	bubble(t, Config{Pad: 5 * ms}, policyOf(t, day), nil, func(t *testing.T, _ *wire, l *Limiter) {
+		<-time.After(time.Hour)
+		took := []time.Duration{20 * ms, 6 * ms, 5 * ms}
+		begun, undone := 0, 0
+		d, err := l.Start(t.Context(), Request{Scope: "p/x", OnStart: func() func() {
+			<-time.After(took[begun])
+			begun++
+			return func() { undone++ }
+		}})
+		if err != nil || !d.Allowed || begun != 3 || undone != 2 {
+			t.Errorf("begun %d times, undone %d times: %+v, %v", begun, undone, d, err)
+		}
+		if d, err := l.Peek(t.Context(), Request{Scope: "p/x"}); err != nil || d.Rules[0].Remaining != 9 {
+			t.Errorf("%+v, %v", d, err)
+		}
+	})
+}
+
 // "OnWait is called by Start and Wait when a granted start is still ahead, with
 // how far; what it returns is called when that wait is over."
 func TestOnWait(t *testing.T) {

@@ -33,6 +33,7 @@ func (t *Throttle) Handler(next asynq.Handler) asynq.Handler {
 			return permanent(err)
 		}
 		if j.scope == "" {
+			t.marked(ctx, j)
 			return t.run(ctx, j, next, throttle.Decision{})
 		}
 		d, err := t.start(ctx, j)
@@ -72,7 +73,7 @@ func known(next asynq.Handler, task *asynq.Task) error {
 // start decides on the task and, where its time is near and there is a place to
 // wait in, waits for it.
 func (t *Throttle) start(ctx context.Context, j *job) (throttle.Decision, error) {
-	req := throttle.Request{Scope: j.scope, Cost: j.cost}
+	req := throttle.Request{Scope: j.scope, Cost: j.cost, OnStart: func() func() { return t.marked(ctx, j) }}
 	ctx, cancel := t.whileServing(ctx)
 	defer cancel()
 	if ahead := t.ahead(ctx, j); ahead > 0 {

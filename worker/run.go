@@ -124,14 +124,29 @@ func (t *Throttle) fresh(ctx context.Context, j *job) error {
 	return nil
 }
 
-// started marks the last attempt of a task of our own while it runs.
+// marked marks the last attempt of a task of our own, before its run.
+func (t *Throttle) marked(asynqs context.Context, j *job) (undo func()) {
+	if !j.own || !j.last() {
+		return func() {}
+	}
+	ctx := context.WithoutCancel(asynqs)
+	t.mark(ctx, j, markStay)
+	return func() { t.unmark(ctx, j) }
+}
+
+func (t *Throttle) unmark(ctx context.Context, j *job) {
+	if err := t.cfg.Redis.Del(ctx, markKey(j)).Err(); err != nil {
+		t.observer.Failed("mark")
+	}
+}
+
+// started keeps up the mark of a last attempt while it runs.
 func (t *Throttle) started(asynqs context.Context, j *job) (ended func()) {
 	if !j.own || !j.last() {
 		return func() {}
 	}
 	ctx, stop := context.WithCancel(context.WithoutCancel(asynqs))
 	done := make(chan struct{})
-	t.mark(ctx, j, markStay)
 	go func() {
 		defer close(done)
 		beat := time.NewTicker(markBeat)
@@ -153,9 +168,7 @@ func (t *Throttle) started(asynqs context.Context, j *job) (ended func()) {
 			t.mark(ctx, j, markEnd) // asynq has counted a failure already, and heeds no more what we return
 			return
 		}
-		if err := t.cfg.Redis.Del(ctx, markKey(j)).Err(); err != nil {
-			t.observer.Failed("mark")
-		}
+		t.unmark(ctx, j)
 	}
 }
 
