@@ -19,8 +19,9 @@
 --          allowed    1 or 0
 --          replayed   1 when this attempt had been granted before
 --          now        integer µs, the clock of this call
---          wait       integer µs, rounded up. Allowed: until the start. Denied: until it
---                     would be allowed if nobody else came; -1 when that can't be told
+--          wait       integer µs, rounded up. Allowed: until the start, below 0 when that of a
+--                     replayed one is over. Denied: until it would be allowed if nobody else
+--                     came; -1 when that can't be told
 --          binding    which rule (from 1) asks for the longest wait; 0 for none
 --          limited    1 when this rule alone would not have admitted the cost now
 --          remaining  integer units left after this call, rounded down
@@ -80,7 +81,7 @@ if passed == n then
     end
     return out
   end
-  call('SET', attempt, before, 'PX', '30000')
+  call('SET', attempt, before, 'PX', byte(before, 1) == GIVEN_BACK and '60000' or '30000')
 end
 
 -- The general way.
@@ -126,8 +127,8 @@ end
 
 -- The grant that this attempt had before.
 local function granted_before(rules, record)
-  local wait = max(0, unpack7(record, 1) - now)
-  local out = { 1, 1, now, wait, 0 }
+  local left = unpack7(record, 1) - now
+  local out, wait = { 1, 1, now, left, 0 }, max(0, left)
   for i = 1, n do
     -- Its own units are among those that the rule would have it wait for.
     local retry = wait > 0 and retry_of(rules[i], now) or 0

@@ -35,7 +35,7 @@
 
 local n, member = #KEYS - 2, ARGV[2]
 local mark, attempt = KEYS[n + 1], KEYS[n + 2]
-local over = 'X' .. member
+local over = char(GIVEN_BACK) .. member
 local first = redis.call('GET', mark) ~= over
 local out = { first and 1 or 0 }
 if first then

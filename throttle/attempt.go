@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/headway-go/headway/lua"
@@ -17,6 +18,14 @@ type attempt struct {
 	cost    int64
 	ahead   time.Duration
 	sent    time.Time
+
+	sends atomic.Int32 // how often it went out: go-redis repeats what got no reply
+}
+
+// MarshalBinary returns the attempt id. The client asks for it with each send.
+func (a *attempt) MarshalBinary() ([]byte, error) {
+	a.sends.Add(1)
+	return []byte(a.id), nil
 }
 
 func (l *Limiter) attempt(p *plan, req Request) *attempt {
@@ -29,7 +38,7 @@ func (l *Limiter) attempt(p *plan, req Request) *attempt {
 func (a *attempt) call() call {
 	p := a.plan
 	c := newCall(lua.Decide.For(p.kinds), p.keyArgs, 1, 3+6*len(p.bounds), replyHead+replyRule*len(p.bounds))
-	c.args = append(c.args, a.record, a.limiter.clock(), a.id, a.ahead.Microseconds())
+	c.args = append(c.args, a.record, a.limiter.clock(), a, a.ahead.Microseconds())
 	c.args = p.appendArgs(c.args, a.cost)
 	c.attempt = a
 	return c

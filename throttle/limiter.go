@@ -195,7 +195,7 @@ func (l *Limiter) Decide(ctx context.Context, req Request) (Decision, error) {
 	a := l.attempt(p, req)
 	reply, err := l.runner.run(ctx, a.call())
 	took := time.Since(a.sent)
-	req.slot.answered(took, err)
+	req.slot.answered(a, err)
 	var d Decision
 	if err == nil {
 		l.outage.over(p)

@@ -67,7 +67,7 @@ var plants = []plantedFault{
 	{"all: an attempt that is charged twice", "plain", "if before and #before == 7 * (n + 1) + #member then", "before = nil\nif before then"},
 	{"all: an attempt that is not known again", "plain", "if before and #before == 7 * (n + 1) + #member then", "if false then"},
 	{"all: an attempt that is kept too long", "plain", "'PX', '30000'", "'PX', '300000'"},
-	{"all: an attempt that starts at once when sent again", "ahead", "max(0, unpack7(record, 1) - now)", "0"},
+	{"all: an attempt that starts at once when sent again", "ahead", "local left = unpack7(record, 1) - now", "local left = 0"},
 	{"all: a denial that leaves a record", "plain", "mend(rules)\nreturn", "redis.call('SET', attempt, 'D', 'PX', 1000)\nmend(rules)\nreturn"},
 	{"all: a denial that moves a state", "plain", "      if r.healed or redis.call('PTTL'", "      if r.x then r.at = r.at + 1 end\n      if true or redis.call('PTTL'"},
 	{"all: giving back twice", "plain", "redis.call('GET', mark) ~= over", "true"},
@@ -106,7 +106,7 @@ var expressPlants = []plantedFault{
 	{"concurrency: a lease that has ended", "plain", "call('ZADD', KEYS[i], states[i], member)", "call('ZADD', KEYS[i], format('%.0f', now), member)"},
 
 	{"all: an attempt that is charged twice", "plain", "if not before or sub(before, -#member) ~= member then", "if true then"},
-	{"all: an attempt that is forgotten when asked again", "plain", "  call('SET', attempt, before, 'PX', '30000')\n", ""},
+	{"all: an attempt that is forgotten when asked again", "plain", "  call('SET', attempt, before, 'PX', byte(before, 1) == GIVEN_BACK and '60000' or '30000')\n", ""},
 	{"all: a key that ends before its meaning", "plain", "if spare < LEAST or", "if"},
 	{"all: a rule that is not charged", "plain", "call('SET', KEYS[i], states[i], 'KEEPTTL')", "call('SET', KEYS[n], states[n], 'KEEPTTL')"},
 }

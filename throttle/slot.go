@@ -3,7 +3,6 @@ package throttle
 import (
 	"strconv"
 	"sync"
-	"time"
 )
 
 // slot is where the record of an attempt stands that has no id of its caller's.
@@ -11,8 +10,9 @@ import (
 // ever had attempts on their way at once: a key for each attempt costs Redis a
 // third more time, and some 100 bytes for half a minute.
 //
-// A slot is used again only when what became of its attempt is known. Otherwise
-// the attempt may yet arrive, and must then find its own record.
+// A slot is used again only when what became of its attempt is known, and it was
+// sent but once. Otherwise the attempt may yet arrive, and must then find its own
+// record.
 type slot struct {
 	name  string // what follows the provider in its key; no id can be written so
 	spent bool
@@ -26,10 +26,6 @@ type slots struct {
 	idle  []*slot
 	taken uint64 // how many there have ever been
 }
-
-// slowAnswer is how long an answer may take before it could be that of a command
-// that the client has sent twice.
-const slowAnswer = 250 * time.Millisecond
 
 func newSlots() *slots { return &slots{client: NewID()[:10]} }
 
@@ -55,8 +51,8 @@ func (s *slots) put(one *slot) {
 }
 
 // answered says what is known of the attempt in the slot; a nil slot is none.
-func (one *slot) answered(took time.Duration, err error) {
-	if one != nil && (err != nil || took > slowAnswer) {
+func (one *slot) answered(a *attempt, err error) {
+	if one != nil && (err != nil || a.sends.Load() > 1) {
 		one.spent = true
 	}
 }

@@ -58,14 +58,16 @@ do
     local w, latest = window(r, start), window(r, r.last)
     if w == latest then
       r.last, r.count = max(r.last, start), r.count + r.cost
-    elseif w > latest then
-      r.prior, r.before, r.last, r.count = r.last, r.count, start, r.cost
     elseif w == window(r, r.prior) then
       r.prior, r.before = max(r.prior, start), r.before + r.cost
     else
-      r.prior, r.before = start, r.cost
+      if w > latest then
+        r.prior, r.before, r.last, r.count = r.last, r.count, start, r.cost
+      else
+        r.prior, r.before = start, r.cost
+      end
+      r.since = max(r.since, window(r, r.prior) * r.per) -- the window before those two is let go
     end
-    r.since = max(r.since, window(r, r.prior) * r.per)
     return start
   end
 

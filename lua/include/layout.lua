@@ -6,6 +6,9 @@
 -- All are numbers of seven bytes, but for the log. The key expires at `till`.
 local TOKEN, SLIDING, FIXED = 84, 83, 70
 
+-- The first byte of the record of an attempt that was given back: no start has it.
+local GIVEN_BACK = 88
+
 -- The least level of a token bucket since which nothing was charged.
 local UNTOUCHED, NEVER = 9007199254740991, '\31\255\255\255\255\255\255'
 

@@ -19,8 +19,9 @@
 --          allowed    1 or 0
 --          replayed   1 when this attempt had been granted before
 --          now        integer µs, the clock of this call
---          wait       integer µs, rounded up. Allowed: until the start. Denied: until it
---                     would be allowed if nobody else came; -1 when that can't be told
+--          wait       integer µs, rounded up. Allowed: until the start, below 0 when that of a
+--                     replayed one is over. Denied: until it would be allowed if nobody else
+--                     came; -1 when that can't be told
 --          binding    which rule (from 1) asks for the longest wait; 0 for none
 --          limited    1 when this rule alone would not have admitted the cost now
 --          remaining  integer units left after this call, rounded down
@@ -67,6 +68,9 @@ end
 --   F till last count prior before since          fixed window
 -- All are numbers of seven bytes, but for the log. The key expires at `till`.
 local TOKEN, SLIDING, FIXED = 84, 83, 70
+
+-- The first byte of the record of an attempt that was given back: no start has it.
+local GIVEN_BACK = 88
 
 -- The least level of a token bucket since which nothing was charged.
 local UNTOUCHED, NEVER = 9007199254740991, '\31\255\255\255\255\255\255'
@@ -265,7 +269,10 @@ if passed == n then
         call('SET', KEYS[i], states[i], 'KEEPTTL')
       else
         call('ZREMRANGEBYSCORE', KEYS[i], '-inf', format('%.0f', now))
-        call('ZADD', KEYS[i], states[i], member)
+        if call('ZADD', KEYS[i], states[i], member) == 0 then
+          local from, to = '(' .. format('%.0f', now), format('%.0f', now + LONGEST_LEASE + FAR_AHEAD)
+          out[5 * i + 4] = call('ZREVRANGEBYSCORE', KEYS[i], to, from, 'WITHSCORES', 'LIMIT', '0', '1')[2] - now
+        end
         local ttl = ceil((states[i] - now) / 1000) + 1000
         if call('PTTL', KEYS[i]) < ttl then
           call('PEXPIRE', KEYS[i], format('%.0f', ttl))
@@ -274,7 +281,7 @@ if passed == n then
     end
     return out
   end
-  call('SET', attempt, before, 'PX', '30000')
+  call('SET', attempt, before, 'PX', byte(before, 1) == GIVEN_BACK and '60000' or '30000')
 end
 
 -- The general way.
@@ -724,14 +731,16 @@ do
     local w, latest = window(r, start), window(r, r.last)
     if w == latest then
       r.last, r.count = max(r.last, start), r.count + r.cost
-    elseif w > latest then
-      r.prior, r.before, r.last, r.count = r.last, r.count, start, r.cost
     elseif w == window(r, r.prior) then
       r.prior, r.before = max(r.prior, start), r.before + r.cost
     else
-      r.prior, r.before = start, r.cost
+      if w > latest then
+        r.prior, r.before, r.last, r.count = r.last, r.count, start, r.cost
+      else
+        r.prior, r.before = start, r.cost
+      end
+      r.since = max(r.since, window(r, r.prior) * r.per) -- the window before those two is let go
     end
-    r.since = max(r.since, window(r, r.prior) * r.per)
     return start
   end
 
@@ -938,8 +947,8 @@ end
 
 -- The grant that this attempt had before.
 local function granted_before(rules, record)
-  local wait = max(0, unpack7(record, 1) - now)
-  local out = { 1, 1, now, wait, 0 }
+  local left = unpack7(record, 1) - now
+  local out, wait = { 1, 1, now, left, 0 }, max(0, left)
   for i = 1, n do
     -- Its own units are among those that the rule would have it wait for.
     local retry = wait > 0 and retry_of(rules[i], now) or 0

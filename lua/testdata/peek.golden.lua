@@ -49,6 +49,9 @@ end
 -- All are numbers of seven bytes, but for the log. The key expires at `till`.
 local TOKEN, SLIDING, FIXED = 84, 83, 70
 
+-- The first byte of the record of an attempt that was given back: no start has it.
+local GIVEN_BACK = 88
+
 -- The least level of a token bucket since which nothing was charged.
 local UNTOUCHED, NEVER = 9007199254740991, '\31\255\255\255\255\255\255'
 
@@ -502,14 +505,16 @@ do
     local w, latest = window(r, start), window(r, r.last)
     if w == latest then
       r.last, r.count = max(r.last, start), r.count + r.cost
-    elseif w > latest then
-      r.prior, r.before, r.last, r.count = r.last, r.count, start, r.cost
     elseif w == window(r, r.prior) then
       r.prior, r.before = max(r.prior, start), r.before + r.cost
     else
-      r.prior, r.before = start, r.cost
+      if w > latest then
+        r.prior, r.before, r.last, r.count = r.last, r.count, start, r.cost
+      else
+        r.prior, r.before = start, r.cost
+      end
+      r.since = max(r.since, window(r, r.prior) * r.per) -- the window before those two is let go
     end
-    r.since = max(r.since, window(r, r.prior) * r.per)
     return start
   end
 
