@@ -54,6 +54,7 @@ type flavour struct {
 	name                           string
 	ahead, steps, changes, twinned bool
 	bucket                         bool      // one token bucket, from which much is given back
+	quick                          bool      // it is empty again within two seconds, so that its TTL is seldom set
 	only                           Algorithm // rules of one algorithm alone
 }
 
@@ -70,6 +71,7 @@ var flavours = []flavour{
 	{name: "one bucket", twinned: true, bucket: true},
 	{name: "one bucket, ahead", ahead: true, twinned: true, bucket: true},
 	{name: "all", ahead: true, steps: true, changes: true},
+	{name: "one quick bucket", twinned: true, bucket: true, quick: true},
 }
 
 type randomHistory struct {
@@ -117,6 +119,9 @@ func (f flavour) history(seed uint64, steps int) *randomHistory {
 	if h.bucket {
 		per := us(r.one(1_000_000, 10_000_000, 60_000_000))
 		rules = []Rule{{Name: "r", Algorithm: TokenBucket, Limit: r.one(3, 7, 20), Per: per, Burst: r.one(2, 5, 20)}}
+	}
+	if h.quick {
+		rules[0].Per, rules[0].Burst = time.Second, r.one(2, 5)
 	}
 	shared = min(shared, len(rules))
 	versions := 1

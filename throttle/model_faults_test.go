@@ -82,9 +82,8 @@ var expressPlants = []plantedFault{
 	{"bucket: one unit more than the burst", "plain", "(cost - cap) * q > 0", "(cost - cap - 1) * q > 0"},
 	{"bucket: a margin that is forgotten", "plain", "level + slack * p + (cost", "level + (cost"},
 	{"bucket: a level below empty", "plain", "    if level < 0 then\n      level = 0\n    end\n", ""},
-	{"bucket: two grants at one moment", "one bucket", "    if last >= now then\n      place = last + 1", "    if false then\n      place = last + 1"},
-	{"bucket: low that does not see the least", "one bucket", "known = level < low and", "known = level > low and"},
-	{"bucket: what was charged before is forgotten", "one bucket", "    if level < q then\n      known", "    if true then\n      known"},
+	{"bucket: low that does not see the least", "one quick bucket", "known = level < low and", "known = level > low and"},
+	{"bucket: what was charged before is forgotten", "one quick bucket", "    if level < q then\n      known", "    if true then\n      known"},
 	{"bucket: parts of another rule's unit", "limit changes", "if unit ~= q or", "if"},
 	{"bucket: more left than there is", "plain", "remaining = floor((cap * q", "remaining = ceil((cap * q"},
 
