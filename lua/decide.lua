@@ -12,10 +12,12 @@
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id: holder of places under concurrency rules.
 -- ARGV[3]     ahead     integer µs >= 0, at most 60000000. How far ahead a start may be charged.
--- ARGV[4..]   rules     six for each rule: kind, cost, a, b, c, d. See include/rules.lua.
+-- ARGV[4..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
+--                       include/rules.lua.
 --
 -- Returns  {allowed, replayed, now, wait, binding, then five for each rule:
---           limited, remaining, retry, reset, place}
+--           limited, remaining, retry, reset, place}, or, allowed from now on, shorter:
+--          {now, then three for each rule: remaining, reset, place}
 --          allowed    1 or 0
 --          replayed   1 when this attempt had been granted before
 --          now        integer µs, the clock of this call
@@ -46,17 +48,17 @@ local attempt = KEYS[n + 1]
 -- straight line without a function, since to make one costs as much as to add up a
 -- rule. Whatever is different leaves it before anything is written, for the
 -- general way below, which answers the same: a test runs both.
-local out, states, moment, passed = { 1, 0, now, 0, 0, 0, 0, 0, 0, 0 }, {}, pack(now), 0
+local out, states, moment, passed = { now, 0, 0, 0 }, {}, pack(now), 0
 local record = moment
 for i = 1, n do
-  local at, key = 6 * i - 2, KEYS[i]
-  local algorithm, cost = ARGV[at], tonumber(ARGV[at + 1])
+  local key, rule, cost = KEYS[i], ARGV[2 * i + 2], tonumber(ARGV[2 * i + 3])
+  local algorithm = byte(rule, 1)
   local place, stamp, state, remaining, reset, spare = now, moment, nil, nil, nil, nil
-  if algorithm == 'T' then
+  if algorithm == TOKEN then
     -- #include express/token_bucket when T
-  elseif algorithm == 'S' then
+  elseif algorithm == SLIDING then
     -- #include express/sliding_window when S
-  elseif algorithm == 'F' then
+  elseif algorithm == FIXED then
     -- #include express/fixed_window when F
   else
     -- #include express/concurrency when C
@@ -64,8 +66,8 @@ for i = 1, n do
   if spare < LEAST or spare > MOST then
     break
   end
-  at = 5 * i
-  out[at + 1], out[at + 2], out[at + 3], out[at + 4], out[at + 5] = 0, remaining, 0, reset, place
+  local at = 3 * i
+  out[at - 1], out[at], out[at + 1] = remaining, reset, place
   states[i], record, passed = state, record .. stamp, i
 end
 if passed == n then
@@ -73,7 +75,7 @@ if passed == n then
   local before = call('SET', attempt, record .. member, 'PX', '30000', 'GET')
   if not before or sub(before, -#member) ~= member then
     for i = 1, n do
-      if ARGV[6 * i - 2] ~= 'C' then
+      if byte(ARGV[2 * i + 2], 1) ~= HELD then
         call('SET', KEYS[i], states[i], 'KEEPTTL')
       else
         -- #include express/hold when C
@@ -101,7 +103,7 @@ local ahead = tonumber(ARGV[3])
 local function read_rules()
   local rules = {}
   for i = 1, n do
-    rules[i] = read_rule(i, 6 * i - 2, member, now)
+    rules[i] = read_rule(i, 2 * i + 2, member, now)
   end
   return rules
 end

@@ -12,7 +12,8 @@
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id.
--- ARGV[3..]   rules     seven for each rule: kind, cost, a, b, c, d, place (as decide returned it).
+-- ARGV[3..]   rules     three for each rule: the rule, its cost, and place (as decide returned it).
+--                       See include/rules.lua.
 --
 -- Returns  {done, then one for each rule: back}
 --          done  1, or 0 when the grant had been given back before
@@ -41,7 +42,7 @@ local out = { first and 1 or 0 }
 if first then
   local rules = {}
   for i = 1, n do
-    rules[i] = read_rule(i, 7 * i - 4, member, now)
+    rules[i] = read_rule(i, 3 * i, member, now)
   end
   local record = redis.call('GET', attempt)
   if record and sub(record, -#member) == member then
@@ -50,7 +51,7 @@ if first then
   redis.call('SET', mark, over, 'PX', '60000')
   for i = 1, n do
     local r, algorithm = rules[i], algorithms[rules[i].kind]
-    out[i + 1] = algorithm.refund(r, now, tonumber(ARGV[7 * i + 2]))
+    out[i + 1] = algorithm.refund(r, now, tonumber(ARGV[3 * i + 2]))
     if r.changed then
       algorithm.save(r, now)
     end

@@ -102,7 +102,7 @@ func TestVariantsAgree(t *testing.T) {
 type history struct {
 	kinds string
 	keys  []string
-	rules [][4]any
+	rules [][4]int64
 	calls []randomCall
 	ids   []string
 }
@@ -116,15 +116,15 @@ type randomCall struct {
 
 func newHistory(random *rand.Rand, prefix string) *history {
 	h := &history{}
-	minute := 60_000_000
+	const minute = 60_000_000
 	kinds := ""
 	for i := range 1 + random.IntN(5) {
-		limit, per := 1+random.IntN(300), minute*(1+random.IntN(100))
-		rule := [][4]any{
-			{limit, per, 1 + random.IntN(20), random.IntN(2) * 20_000},
-			{limit, per, []int{1, per / 128, 997}[random.IntN(3)], 0},
-			{limit, per, random.IntN(per / 2), 0},
-			{1 + random.IntN(4), minute * (1 + random.IntN(5)), 0, 0},
+		limit, per := 1+random.Int64N(300), minute*(1+random.Int64N(100))
+		rule := [][4]int64{
+			{limit, per, 1 + random.Int64N(20), random.Int64N(2) * 20_000},
+			{limit, per, []int64{1, per / 128, 997}[random.IntN(3)], 0},
+			{limit, per, random.Int64N(per / 2), 0},
+			{1 + random.Int64N(4), minute * (1 + random.Int64N(5)), 0, 0},
 		}
 		if random.IntN(20) == 0 {
 			rule[1][0] = 0
@@ -175,13 +175,29 @@ func (h *history) play(t *testing.T, v variant) []string {
 		if err != nil && !errors.Is(err, redis.Nil) {
 			t.Fatalf("%s: %s %v %v: %v", v.name, script.Name, keys, args, err)
 		}
-		if list, ok := reply.([]any); ok && script == Decide && list[0] == int64(1) {
-			places[c.id] = nil
-			for i := range h.keys {
-				places[c.id] = append(places[c.id], list[9+5*i])
+		if script == Decide {
+			list := full(reply.([]any), len(h.keys))
+			reply = list
+			if list[0] == int64(1) {
+				places[c.id] = nil
+				for i := range h.keys {
+					places[c.id] = append(places[c.id], list[9+5*i])
+				}
 			}
 		}
 		out = append(out, fmt.Sprintf("%s %v: %v %v", script.Name, c, reply, h.state(t, v)))
+	}
+	return out
+}
+
+// full writes out the short reply of decide.
+func full(reply []any, rules int) []any {
+	if len(reply) != 1+3*rules {
+		return reply
+	}
+	out := []any{int64(1), int64(0), reply[0], int64(0), int64(0)}
+	for i := range rules {
+		out = append(out, int64(0), reply[1+3*i], int64(0), reply[2+3*i], reply[3+3*i])
 	}
 	return out
 }
@@ -196,7 +212,7 @@ func (h *history) call(c randomCall, places []any) (s *Script, keys []string, ar
 			if h.kinds[i] == 'C' {
 				cost = 1
 			}
-			first = append(first, h.kinds[i:i+1], cost, r[0], r[1], r[2], r[3])
+			first = append(first, Rule(h.kinds[i], r), cost)
 			if places != nil && s == GiveBack {
 				first = append(first, places[i])
 			}

@@ -91,6 +91,19 @@ func script(name, kinds string) *Script {
 	return &Script{Name: name, Source: source, SHA: hex.EncodeToString(sum[:])}
 }
 
+// Rule describes a rule to a script: its kind, a letter of [Kinds], and its
+// numbers, none below 0 or above 2^53, in the order that include/rules.lua has.
+func Rule(kind byte, numbers [4]int64) string {
+	text := make([]byte, 0, 1+7*len(numbers))
+	text = append(text, kind)
+	for _, n := range numbers {
+		for shift := 48; shift >= 0; shift -= 8 {
+			text = append(text, byte(n>>shift))
+		}
+	}
+	return string(text)
+}
+
 const includeMark = "-- #include "
 
 // Expand returns the text of a script with its includes put in, each where it

@@ -4,7 +4,8 @@
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    an attempt id: its own place under a concurrency rule counts as free.
--- ARGV[3..]   rules     six for each rule: kind, cost, a, b, c, d. See include/rules.lua.
+-- ARGV[3..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
+--                       include/rules.lua.
 --
 -- Returns  {allowed, 0, now, wait, binding, then five for each rule:
 --           limited, remaining, retry, reset, 0}, as decide does.
@@ -27,7 +28,7 @@
 
 local rules = {}
 for i = 1, #KEYS do
-  rules[i] = read_rule(i, 6 * i - 3, ARGV[2], now)
+  rules[i] = read_rule(i, 2 * i + 1, ARGV[2], now)
 end
 local start, binding, sure = joint_start(rules, now)
 if start > now or not sure then

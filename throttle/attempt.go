@@ -37,10 +37,10 @@ func (l *Limiter) attempt(p *plan, req Request) *attempt {
 // call is the script call that decides it; see lua/decide.lua.
 func (a *attempt) call() call {
 	p := a.plan
-	c := newCall(lua.Decide.For(p.kinds), p.keyArgs, 1, 3+6*len(p.bounds), replyHead+replyRule*len(p.bounds))
+	c := newCall(lua.Decide.For(p.kinds), p.keyArgs, 1, 3+2*len(p.bounds), replyHead+replyRule*len(p.bounds))
 	c.args = append(c.args, a.record, a.limiter.clock(), a, a.ahead.Microseconds())
 	c.args = p.appendArgs(c.args, a.cost)
-	c.attempt = a
+	c.attempt, c.rules = a, len(p.bounds)
 	return c
 }
 

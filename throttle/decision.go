@@ -122,7 +122,19 @@ func seconds(d time.Duration) int64 {
 const (
 	replyHead = 5
 	replyRule = 5
+	shortRule = 3
 )
+
+// lengthened writes out the short reply to a request that is granted from now on.
+func lengthened(short []int64, rules int) []int64 {
+	full := make([]int64, replyHead+replyRule*rules)
+	full[0], full[2] = 1, short[0]
+	for i := range rules {
+		r, s := full[replyHead+replyRule*i:], short[1+shortRule*i:]
+		r[1], r[3], r[4] = s[0], s[1], s[2]
+	}
+	return full
+}
 
 // fromReply reads the reply of decide and peek.
 func fromReply(p *plan, reply []int64) Decision {

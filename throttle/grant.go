@@ -55,11 +55,10 @@ func (l *Limiter) GiveBack(ctx context.Context, g Grant) error {
 	if len(g.places) != len(p.bounds) {
 		return nil // granted under another policy, which alone knows where its units are
 	}
-	c := newCall(lua.GiveBack.For(p.kinds), p.keyArgs, 2, 2+7*len(p.params), 1+len(p.bounds))
+	c := newCall(lua.GiveBack.For(p.kinds), p.keyArgs, 2, 2+3*len(p.rules), 1+len(p.bounds))
 	c.args = append(c.args, p.attempt(g.id), g.record, l.clock(), g.id)
-	for i := range p.params {
-		r := &p.params[i]
-		c.args = append(c.args, r[0], g.cost, r[1], r[2], r[3], r[4], g.places[i])
+	for i, rule := range p.rules {
+		c.args = append(c.args, rule, g.cost, g.places[i])
 	}
 	ctx = context.WithoutCancel(ctx)
 	if _, err := l.runner.run(ctx, c); err != nil {

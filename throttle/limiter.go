@@ -220,7 +220,7 @@ func (l *Limiter) Peek(ctx context.Context, req Request) (Decision, error) {
 	if len(p.bounds) == 0 {
 		return Decision{Allowed: true, Binding: -1}, nil
 	}
-	c := newCall(lua.Peek.For(p.kinds), p.keyArgs, 0, 2+6*len(p.bounds), replyHead+replyRule*len(p.bounds))
+	c := newCall(lua.Peek.For(p.kinds), p.keyArgs, 0, 2+2*len(p.bounds), replyHead+replyRule*len(p.bounds))
 	c.args = p.appendArgs(append(c.args, l.clock(), req.ID), req.Cost)
 	reply, err := l.runner.run(ctx, c)
 	if err != nil {

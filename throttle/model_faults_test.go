@@ -84,7 +84,7 @@ var expressPlants = []plantedFault{
 	{"bucket: a level below empty", "plain", "    if level < 0 then\n      level = 0\n    end\n", ""},
 	{"bucket: low that does not see the least", "one quick bucket", "known = level < low and", "known = level > low and"},
 	{"bucket: what was charged before is forgotten", "one quick bucket", "    if level < q then\n      known", "    if true then\n      known"},
-	{"bucket: parts of another rule's unit", "limit changes", "if unit ~= q or", "if"},
+	{"bucket: parts of another rule's unit", "limit changes", "if kind ~= TOKEN or sub(v, 23, 29) ~= sub(rule, 9, 15) then", "if kind ~= TOKEN then"},
 	{"bucket: more left than there is", "plain", "remaining = floor((cap * q", "remaining = ceil((cap * q"},
 
 	{"sliding: one unit more than the limit", "plain", "if total > cap and", "if total > cap + 1 and"},
@@ -93,7 +93,7 @@ var expressPlants = []plantedFault{
 	{"sliding: a cell that begins where it should end", "plain", "local cell, gone = ceil(", "local cell, gone = floor("},
 	{"sliding: a last cell that is not counted on", "plain", "pack(count + cost)", "pack(count)"},
 	{"sliding: a cell put beside its place", "plain", "local first, steps = log == '', tail - ", "local first, steps = log == '', cell - "},
-	{"sliding: cells of another rule's grain", "limit changes", "if was ~= grain or", "if"},
+	{"sliding: cells of another rule's grain", "limit changes", "if kind ~= SLIDING or sub(v, 9, 15) ~= sub(rule, 16, 22) then", "if kind ~= SLIDING then"},
 	{"sliding: a start ahead that is put before", "ahead", "tail > cell or", ""},
 
 	{"fixed: one unit more than the limit", "plain", "or count + cost > cap then", "or count + cost > cap + 1 then"},

@@ -3,7 +3,6 @@ package throttle
 import (
 	"math"
 	"math/bits"
-	"strconv"
 	"sync"
 	"time"
 
@@ -18,7 +17,7 @@ type plan struct {
 	provider string      // the prefix of all its keys, hash tag included
 	keys     []string    // of the rules
 	keyArgs  []any       // the same, as the client takes them
-	params   [][5]any    // kind, a, b, c, d of each rule; see lua/include/rules.lua
+	rules    []any       // each as scripts read it; see lua.Rule
 	states   []RuleState // what is known of each rule before it is asked
 	leases   []int       // which rules are concurrency rules
 	kinds    string      // in the order of lua.Kinds
@@ -54,11 +53,7 @@ func newPlan(keys keyspace, scope Scope, bounds []Bound, pad time.Duration) *pla
 		present[kind] = true
 		key := keys.rule(b)
 		p.keys, p.keyArgs = append(p.keys, key), append(p.keyArgs, key)
-		params := [5]any{string(kind)}
-		for j, n := range numbers {
-			params[j+1] = strconv.FormatInt(n, 10)
-		}
-		p.params = append(p.params, params)
+		p.rules = append(p.rules, lua.Rule(kind, numbers))
 		p.states = append(p.states, RuleState{
 			Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm,
 			Limit: b.Rule.Capacity(), window: window(b.Rule), maxWait: b.Rule.MaxWait,
@@ -75,7 +70,7 @@ func newPlan(keys keyspace, scope Scope, bounds []Bound, pad time.Duration) *pla
 	return p
 }
 
-// ruleParams returns kind, a, b, c and d of a rule. The pad and the rule's margin
+// ruleParams returns the kind and the numbers of a rule, as lua.Rule takes them. The pad and the rule's margin
 // widen its window: what starts or arrives late by no more than they are is
 // still within the bound.
 //
@@ -156,11 +151,10 @@ func gcd(a, b int64) int64 {
 // attempt returns the key of the grant under an attempt id.
 func (p *plan) attempt(id string) string { return p.provider + "@" + escape(id) }
 
-// appendArgs appends the six arguments of each rule.
+// appendArgs appends the two arguments of each rule.
 func (p *plan) appendArgs(args []any, cost int64) []any {
-	for i := range p.params {
-		r := &p.params[i]
-		args = append(args, r[0], cost, r[1], r[2], r[3], r[4])
+	for _, rule := range p.rules {
+		args = append(args, rule, cost)
 	}
 	return args
 }

@@ -16,6 +16,7 @@ type call struct {
 	script *lua.Script
 	args   []any // evalsha, the SHA, the number of keys, the keys, the arguments
 	reply  int   // how many numbers the reply has
+	rules  int   // of a decision, whose reply may be shorter
 	// attempt is what the call decides, if it is a decision: it gets the reply when
 	// whoever asked has gone.
 	attempt *attempt
@@ -59,6 +60,9 @@ func (c call) result(cmd *redis.IntSliceCmd) ([]int64, error) {
 	reply, err := cmd.Result()
 	if err != nil {
 		return nil, err
+	}
+	if c.rules > 0 && len(reply) == 1+shortRule*c.rules {
+		return lengthened(reply, c.rules), nil
 	}
 	if len(reply) != c.reply {
 		return nil, fmt.Errorf("%w: %s returned %d numbers instead of %d", errReply, c.script.Name, len(reply), c.reply)

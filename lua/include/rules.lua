@@ -1,12 +1,14 @@
--- The rules of a call: a key each, and six ARGV.
---   kind  T token-bucket   a p         b q        c cap     d slack
---         S sliding-window a cap       b per      c grain   d -
---         F fixed-window   a cap       b per      c slack   d -
---         C concurrency    a cap       b lease    c -       d -
+-- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
+-- letter and four numbers of seven bytes each, as include/pack.lua writes them:
+--   T token-bucket    p      q      cap    slack
+--   S sliding-window  cap    per    grain  -
+--   F fixed-window    cap    per    slack  -
+--   C concurrency     cap    lease  -      -
 -- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
 
--- Rule i, described from ARGV[first] on.
+-- Rule i, whose text is ARGV[first].
 local function read_rule(i, first, member, now)
-  return algorithms[ARGV[first]].load(KEYS[i], now, tonumber(ARGV[first + 1]), tonumber(ARGV[first + 2]),
-    tonumber(ARGV[first + 3]), tonumber(ARGV[first + 4]), tonumber(ARGV[first + 5]), member)
+  local rule = ARGV[first]
+  return algorithms[sub(rule, 1, 1)].load(KEYS[i], now, tonumber(ARGV[first + 1]), unpack7(rule, 2), unpack7(rule, 9),
+    unpack7(rule, 16), unpack7(rule, 23), member)
 end

@@ -12,10 +12,12 @@
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id: holder of places under concurrency rules.
 -- ARGV[3]     ahead     integer µs >= 0, at most 60000000. How far ahead a start may be charged.
--- ARGV[4..]   rules     six for each rule: kind, cost, a, b, c, d. See include/rules.lua.
+-- ARGV[4..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
+--                       include/rules.lua.
 --
 -- Returns  {allowed, replayed, now, wait, binding, then five for each rule:
---           limited, remaining, retry, reset, place}
+--           limited, remaining, retry, reset, place}, or, allowed from now on, shorter:
+--          {now, then three for each rule: remaining, reset, place}
 --          allowed    1 or 0
 --          replayed   1 when this attempt had been granted before
 --          now        integer µs, the clock of this call
@@ -67,7 +69,7 @@ end
 --   S till grain total head last tail count log   sliding window
 --   F till last count prior before since          fixed window
 -- All are numbers of seven bytes, but for the log. The key expires at `till`.
-local TOKEN, SLIDING, FIXED = 84, 83, 70
+local TOKEN, SLIDING, FIXED, HELD = 84, 83, 70, 67
 
 -- The first byte of the record of an attempt that was given back: no start has it.
 local GIVEN_BACK = 88
@@ -93,28 +95,32 @@ local attempt = KEYS[n + 1]
 -- straight line without a function, since to make one costs as much as to add up a
 -- rule. Whatever is different leaves it before anything is written, for the
 -- general way below, which answers the same: a test runs both.
-local out, states, moment, passed = { 1, 0, now, 0, 0, 0, 0, 0, 0, 0 }, {}, pack(now), 0
+local out, states, moment, passed = { now, 0, 0, 0 }, {}, pack(now), 0
 local record = moment
 for i = 1, n do
-  local at, key = 6 * i - 2, KEYS[i]
-  local algorithm, cost = ARGV[at], tonumber(ARGV[at + 1])
+  local key, rule, cost = KEYS[i], ARGV[2 * i + 2], tonumber(ARGV[2 * i + 3])
+  local algorithm = byte(rule, 1)
   local place, stamp, state, remaining, reset, spare = now, moment, nil, nil, nil, nil
-  if algorithm == 'T' then
-    local p, q, cap = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
-    local slack = tonumber(ARGV[at + 5])
+  if algorithm == TOKEN then
     local v = call('GET', key)
     local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
-    if kind ~= TOKEN or p == 0 or cost > cap then
-      break
+    if kind ~= TOKEN or sub(v, 23, 29) ~= sub(rule, 9, 15) then
+      break -- never used, or its unit had other parts
     end
     local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(rule, 2, 8)
+    local p = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(rule, 9, 15)
+    local q = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(rule, 16, 22)
+    local cap = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(rule, 23, 29)
+    local slack = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     b, c, d, e, f, g, h = byte(v, 9, 15)
     local last = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     b, c, d, e, f, g, h = byte(v, 16, 22)
     local level = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h - (now - last) * p
-    b, c, d, e, f, g, h = byte(v, 23, 29)
-    local unit = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    if unit ~= q or last - now > FAR_AHEAD or level + slack * p + (cost - cap) * q > 0 then
+    if p == 0 or cost > cap or last - now > FAR_AHEAD or level + slack * p + (cost - cap) * q > 0 then
       break
     end
     if level < 0 then
@@ -144,16 +150,19 @@ for i = 1, n do
     end
     reset = ceil(level / p + slack)
     spare = till - now - reset
-  elseif algorithm == 'S' then
-    local cap, per, grain = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+  elseif algorithm == SLIDING then
     local v = call('GET', key)
     local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
-    if kind ~= SLIDING or cost > cap then
-      break
+    if kind ~= SLIDING or sub(v, 9, 15) ~= sub(rule, 16, 22) then
+      break -- never used, or in cells of another grain
     end
     local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 9, 15)
-    local was = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(rule, 2, 8)
+    local cap = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(rule, 9, 15)
+    local per = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(rule, 16, 22)
+    local grain = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     b, c, d, e, f, g, h = byte(v, 16, 22)
     local total = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     b, c, d, e, f, g, h = byte(v, 23, 29)
@@ -163,7 +172,7 @@ for i = 1, n do
     b, c, d, e, f, g, h = byte(v, 44, 50)
     local count = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     local cell, gone = ceil(now / grain), floor((now - per) / grain)
-    if was ~= grain or tail > cell or count == 0 then
+    if cost > cap or tail > cell or count == 0 then
       break
     end
     local from, size = 51, #v
@@ -217,14 +226,19 @@ for i = 1, n do
     place, remaining = cell * grain, cap - total
     stamp, reset = pack(place), place + per - now
     spare = till - now - reset
-  elseif algorithm == 'F' then
-    local cap, per, slack = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+  elseif algorithm == FIXED then
     local v = call('GET', key)
     local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
-    if kind ~= FIXED or cost > cap then
+    if kind ~= FIXED then
       break
     end
     local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(rule, 2, 8)
+    local cap = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(rule, 9, 15)
+    local per = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(rule, 16, 22)
+    local slack = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     b, c, d, e, f, g, h = byte(v, 9, 15)
     local last = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     b, c, d, e, f, g, h = byte(v, 16, 22)
@@ -242,12 +256,16 @@ for i = 1, n do
     remaining, reset = cap - count, rest
     spare = till - now - rest
   else
+    local b, c, d, e, f, g, h = byte(rule, 2, 8)
+    local cap = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(rule, 9, 15)
+    local lease = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     local from, to = '(' .. format('%.0f', now), format('%.0f', now + LONGEST_LEASE + FAR_AHEAD)
-    local held, cap = call('ZCOUNT', key, from, to), tonumber(ARGV[at + 2])
+    local held = call('ZCOUNT', key, from, to)
     if held >= cap then
       break
     end
-    local ends = now + tonumber(ARGV[at + 3])
+    local ends = now + lease
     local last = held > 0 and tonumber(call('ZREVRANGEBYSCORE', key, to, from, 'WITHSCORES', 'LIMIT', '0', '1')[2]) or 0
     place, stamp = 0, pack(0)
     remaining, reset = cap - held - 1, (ends > last and ends or last) - now
@@ -256,8 +274,8 @@ for i = 1, n do
   if spare < LEAST or spare > MOST then
     break
   end
-  at = 5 * i
-  out[at + 1], out[at + 2], out[at + 3], out[at + 4], out[at + 5] = 0, remaining, 0, reset, place
+  local at = 3 * i
+  out[at - 1], out[at], out[at + 1] = remaining, reset, place
   states[i], record, passed = state, record .. stamp, i
 end
 if passed == n then
@@ -265,13 +283,13 @@ if passed == n then
   local before = call('SET', attempt, record .. member, 'PX', '30000', 'GET')
   if not before or sub(before, -#member) ~= member then
     for i = 1, n do
-      if ARGV[6 * i - 2] ~= 'C' then
+      if byte(ARGV[2 * i + 2], 1) ~= HELD then
         call('SET', KEYS[i], states[i], 'KEEPTTL')
       else
         call('ZREMRANGEBYSCORE', KEYS[i], '-inf', format('%.0f', now))
         if call('ZADD', KEYS[i], states[i], member) == 0 then
           local from, to = '(' .. format('%.0f', now), format('%.0f', now + LONGEST_LEASE + FAR_AHEAD)
-          out[5 * i + 4] = call('ZREVRANGEBYSCORE', KEYS[i], to, from, 'WITHSCORES', 'LIMIT', '0', '1')[2] - now
+          out[3 * i] = call('ZREVRANGEBYSCORE', KEYS[i], to, from, 'WITHSCORES', 'LIMIT', '0', '1')[2] - now
         end
         local ttl = ceil((states[i] - now) / 1000) + 1000
         if call('PTTL', KEYS[i]) < ttl then
@@ -850,17 +868,19 @@ do
   algorithms.C = { load = load, fit = fit, charge = charge, refund = refund, save = save,
     remaining = remaining, reset = reset }
 end
--- The rules of a call: a key each, and six ARGV.
---   kind  T token-bucket   a p         b q        c cap     d slack
---         S sliding-window a cap       b per      c grain   d -
---         F fixed-window   a cap       b per      c slack   d -
---         C concurrency    a cap       b lease    c -       d -
+-- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
+-- letter and four numbers of seven bytes each, as include/pack.lua writes them:
+--   T token-bucket    p      q      cap    slack
+--   S sliding-window  cap    per    grain  -
+--   F fixed-window    cap    per    slack  -
+--   C concurrency     cap    lease  -      -
 -- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
 
--- Rule i, described from ARGV[first] on.
+-- Rule i, whose text is ARGV[first].
 local function read_rule(i, first, member, now)
-  return algorithms[ARGV[first]].load(KEYS[i], now, tonumber(ARGV[first + 1]), tonumber(ARGV[first + 2]),
-    tonumber(ARGV[first + 3]), tonumber(ARGV[first + 4]), tonumber(ARGV[first + 5]), member)
+  local rule = ARGV[first]
+  return algorithms[sub(rule, 1, 1)].load(KEYS[i], now, tonumber(ARGV[first + 1]), unpack7(rule, 2), unpack7(rule, 9),
+    unpack7(rule, 16), unpack7(rule, 23), member)
 end
 -- µs from now until a rule alone would admit its cost; -1 can't tell.
 local function retry_of(r, now)
@@ -921,7 +941,7 @@ end
 local function read_rules()
   local rules = {}
   for i = 1, n do
-    rules[i] = read_rule(i, 6 * i - 2, member, now)
+    rules[i] = read_rule(i, 2 * i + 2, member, now)
   end
   return rules
 end

@@ -12,7 +12,8 @@
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id.
--- ARGV[3..]   rules     seven for each rule: kind, cost, a, b, c, d, place (as decide returned it).
+-- ARGV[3..]   rules     three for each rule: the rule, its cost, and place (as decide returned it).
+--                       See include/rules.lua.
 --
 -- Returns  {done, then one for each rule: back}
 --          done  1, or 0 when the grant had been given back before
@@ -56,7 +57,7 @@ end
 --   S till grain total head last tail count log   sliding window
 --   F till last count prior before since          fixed window
 -- All are numbers of seven bytes, but for the log. The key expires at `till`.
-local TOKEN, SLIDING, FIXED = 84, 83, 70
+local TOKEN, SLIDING, FIXED, HELD = 84, 83, 70, 67
 
 -- The first byte of the record of an attempt that was given back: no start has it.
 local GIVEN_BACK = 88
@@ -633,17 +634,19 @@ do
   algorithms.C = { load = load, fit = fit, charge = charge, refund = refund, save = save,
     remaining = remaining, reset = reset }
 end
--- The rules of a call: a key each, and six ARGV.
---   kind  T token-bucket   a p         b q        c cap     d slack
---         S sliding-window a cap       b per      c grain   d -
---         F fixed-window   a cap       b per      c slack   d -
---         C concurrency    a cap       b lease    c -       d -
+-- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
+-- letter and four numbers of seven bytes each, as include/pack.lua writes them:
+--   T token-bucket    p      q      cap    slack
+--   S sliding-window  cap    per    grain  -
+--   F fixed-window    cap    per    slack  -
+--   C concurrency     cap    lease  -      -
 -- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
 
--- Rule i, described from ARGV[first] on.
+-- Rule i, whose text is ARGV[first].
 local function read_rule(i, first, member, now)
-  return algorithms[ARGV[first]].load(KEYS[i], now, tonumber(ARGV[first + 1]), tonumber(ARGV[first + 2]),
-    tonumber(ARGV[first + 3]), tonumber(ARGV[first + 4]), tonumber(ARGV[first + 5]), member)
+  local rule = ARGV[first]
+  return algorithms[sub(rule, 1, 1)].load(KEYS[i], now, tonumber(ARGV[first + 1]), unpack7(rule, 2), unpack7(rule, 9),
+    unpack7(rule, 16), unpack7(rule, 23), member)
 end
 
 local n, member = #KEYS - 2, ARGV[2]
@@ -654,7 +657,7 @@ local out = { first and 1 or 0 }
 if first then
   local rules = {}
   for i = 1, n do
-    rules[i] = read_rule(i, 7 * i - 4, member, now)
+    rules[i] = read_rule(i, 3 * i, member, now)
   end
   local record = redis.call('GET', attempt)
   if record and sub(record, -#member) == member then
@@ -663,7 +666,7 @@ if first then
   redis.call('SET', mark, over, 'PX', '60000')
   for i = 1, n do
     local r, algorithm = rules[i], algorithms[rules[i].kind]
-    out[i + 1] = algorithm.refund(r, now, tonumber(ARGV[7 * i + 2]))
+    out[i + 1] = algorithm.refund(r, now, tonumber(ARGV[3 * i + 2]))
     if r.changed then
       algorithm.save(r, now)
     end

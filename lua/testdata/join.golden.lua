@@ -46,7 +46,7 @@ end
 --   S till grain total head last tail count log   sliding window
 --   F till last count prior before since          fixed window
 -- All are numbers of seven bytes, but for the log. The key expires at `till`.
-local TOKEN, SLIDING, FIXED = 84, 83, 70
+local TOKEN, SLIDING, FIXED, HELD = 84, 83, 70, 67
 
 -- The first byte of the record of an attempt that was given back: no start has it.
 local GIVEN_BACK = 88

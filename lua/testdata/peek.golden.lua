@@ -4,7 +4,8 @@
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    an attempt id: its own place under a concurrency rule counts as free.
--- ARGV[3..]   rules     six for each rule: kind, cost, a, b, c, d. See include/rules.lua.
+-- ARGV[3..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
+--                       include/rules.lua.
 --
 -- Returns  {allowed, 0, now, wait, binding, then five for each rule:
 --           limited, remaining, retry, reset, 0}, as decide does.
@@ -47,7 +48,7 @@ end
 --   S till grain total head last tail count log   sliding window
 --   F till last count prior before since          fixed window
 -- All are numbers of seven bytes, but for the log. The key expires at `till`.
-local TOKEN, SLIDING, FIXED = 84, 83, 70
+local TOKEN, SLIDING, FIXED, HELD = 84, 83, 70, 67
 
 -- The first byte of the record of an attempt that was given back: no start has it.
 local GIVEN_BACK = 88
@@ -624,17 +625,19 @@ do
   algorithms.C = { load = load, fit = fit, charge = charge, refund = refund, save = save,
     remaining = remaining, reset = reset }
 end
--- The rules of a call: a key each, and six ARGV.
---   kind  T token-bucket   a p         b q        c cap     d slack
---         S sliding-window a cap       b per      c grain   d -
---         F fixed-window   a cap       b per      c slack   d -
---         C concurrency    a cap       b lease    c -       d -
+-- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
+-- letter and four numbers of seven bytes each, as include/pack.lua writes them:
+--   T token-bucket    p      q      cap    slack
+--   S sliding-window  cap    per    grain  -
+--   F fixed-window    cap    per    slack  -
+--   C concurrency     cap    lease  -      -
 -- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
 
--- Rule i, described from ARGV[first] on.
+-- Rule i, whose text is ARGV[first].
 local function read_rule(i, first, member, now)
-  return algorithms[ARGV[first]].load(KEYS[i], now, tonumber(ARGV[first + 1]), tonumber(ARGV[first + 2]),
-    tonumber(ARGV[first + 3]), tonumber(ARGV[first + 4]), tonumber(ARGV[first + 5]), member)
+  local rule = ARGV[first]
+  return algorithms[sub(rule, 1, 1)].load(KEYS[i], now, tonumber(ARGV[first + 1]), unpack7(rule, 2), unpack7(rule, 9),
+    unpack7(rule, 16), unpack7(rule, 23), member)
 end
 -- µs from now until a rule alone would admit its cost; -1 can't tell.
 local function retry_of(r, now)
@@ -694,7 +697,7 @@ end
 
 local rules = {}
 for i = 1, #KEYS do
-  rules[i] = read_rule(i, 6 * i - 3, ARGV[2], now)
+  rules[i] = read_rule(i, 2 * i + 1, ARGV[2], now)
 end
 local start, binding, sure = joint_start(rules, now)
 if start > now or not sure then

@@ -21,27 +21,27 @@ import (
 // commandstats): the median of several turns, in µs a call, and as a multiple of
 // redis_rate's script, which has a turn beside each of ours.
 func BenchmarkScripts(b *testing.B) {
-	token, sliding := []any{"T", 1, 1, 1, 1_000_000, 0}, []any{"S", 1, 1_000_000, 1_005_000, 5025, 0}
-	fixed, runs := []any{"F", 1, 1_000_000, 86_400_000_000, 5000, 0}, []any{"C", 1, 1_000_000, 60_000_000, 0, 0}
-	full := []any{"T", 1, 1, 3_600_000_000, 1, 0} // one an hour
+	token, sliding := lua.Rule('T', [4]int64{1, 1, 1_000_000}), lua.Rule('S', [4]int64{1_000_000, 1_005_000, 5025})
+	fixed, runs := lua.Rule('F', [4]int64{1_000_000, 86_400_000_000, 5000}), lua.Rule('C', [4]int64{1_000_000, 60_000_000})
+	full := lua.Rule('T', [4]int64{1, 3_600_000_000, 1}) // one an hour
 	for _, test := range []struct {
 		name   string
 		script *lua.Script
-		rules  [][]any
+		rules  []string
 		extra  int // KEYS after the rules
 	}{
-		{"decide/token bucket", lua.Decide.For("T"), [][]any{token}, 1},
-		{"decide/sliding window", lua.Decide.For("S"), [][]any{sliding}, 1},
-		{"decide/fixed window", lua.Decide.For("F"), [][]any{fixed}, 1},
-		{"decide/concurrency", lua.Decide.For("C"), [][]any{runs}, 1},
-		{"decide/four rules", lua.Decide.For("TSF"), [][]any{sliding, token, fixed, sliding}, 1},
-		{"decide/denied by a token bucket", lua.Decide.For("T"), [][]any{full}, 1},
-		{"decide/denied by one of four", lua.Decide.For("TSF"), [][]any{sliding, full, fixed, sliding}, 1},
-		{"peek/token bucket", lua.Peek.For("T"), [][]any{token}, 0},
-		{"give_back/token bucket", lua.GiveBack.For("T"), [][]any{token}, 2},
-		{"renew/one lease", lua.Renew, [][]any{runs}, 0},
-		{"release/one lease", lua.Release, [][]any{runs}, 0},
-		{"join", lua.Join, [][]any{nil}, 0},
+		{"decide/token bucket", lua.Decide.For("T"), []string{token}, 1},
+		{"decide/sliding window", lua.Decide.For("S"), []string{sliding}, 1},
+		{"decide/fixed window", lua.Decide.For("F"), []string{fixed}, 1},
+		{"decide/concurrency", lua.Decide.For("C"), []string{runs}, 1},
+		{"decide/four rules", lua.Decide.For("TSF"), []string{sliding, token, fixed, sliding}, 1},
+		{"decide/denied by a token bucket", lua.Decide.For("T"), []string{full}, 1},
+		{"decide/denied by one of four", lua.Decide.For("TSF"), []string{sliding, full, fixed, sliding}, 1},
+		{"peek/token bucket", lua.Peek.For("T"), []string{token}, 0},
+		{"give_back/token bucket", lua.GiveBack.For("T"), []string{token}, 2},
+		{"renew/one lease", lua.Renew, []string{runs}, 0},
+		{"release/one lease", lua.Release, []string{runs}, 0},
+		{"join", lua.Join, []string{""}, 0},
 	} {
 		b.Run(test.name, func(b *testing.B) {
 			rdb := redis.NewClient(&redis.Options{Addr: redistest.NewServer(b).Addr()})
@@ -49,7 +49,7 @@ func BenchmarkScripts(b *testing.B) {
 			var keys []string
 			for i, rule := range test.rules {
 				keys = append(keys, fmt.Sprintf("hw:{payments}/acme:rule%d", i))
-				if rule != nil && rule[0] == "C" {
+				if strings.HasPrefix(rule, "C") {
 					keys[i] += ":held"
 				}
 			}
@@ -76,7 +76,7 @@ func BenchmarkScripts(b *testing.B) {
 }
 
 // arguments are those of the i-th call, as a client makes it.
-func arguments(name string, keys []string, extra int, rules [][]any, i int) (all []string, args []any) {
+func arguments(name string, keys []string, extra int, rules []string, i int) (all []string, args []any) {
 	id := fmt.Sprintf("attempt%09d", i)
 	switch name {
 	case "renew":
@@ -97,7 +97,7 @@ func arguments(name string, keys []string, extra int, rules [][]any, i int) (all
 		args = append(args, 0)
 	}
 	for _, rule := range rules {
-		args = append(args, rule...)
+		args = append(args, rule, 1)
 		if name == "give_back" {
 			args = append(args, 0)
 		}

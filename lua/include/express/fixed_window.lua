@@ -1,10 +1,15 @@
-    local cap, per, slack = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
     local v = call('GET', key)
     local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
-    if kind ~= FIXED or cost > cap then
+    if kind ~= FIXED then
       break
     end
     local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(rule, 2, 8)
+    local cap = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(rule, 9, 15)
+    local per = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(rule, 16, 22)
+    local slack = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     b, c, d, e, f, g, h = byte(v, 9, 15)
     local last = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     b, c, d, e, f, g, h = byte(v, 16, 22)

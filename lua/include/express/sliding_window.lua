@@ -1,12 +1,15 @@
-    local cap, per, grain = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
     local v = call('GET', key)
     local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
-    if kind ~= SLIDING or cost > cap then
-      break
+    if kind ~= SLIDING or sub(v, 9, 15) ~= sub(rule, 16, 22) then
+      break -- never used, or in cells of another grain
     end
     local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 9, 15)
-    local was = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(rule, 2, 8)
+    local cap = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(rule, 9, 15)
+    local per = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(rule, 16, 22)
+    local grain = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     b, c, d, e, f, g, h = byte(v, 16, 22)
     local total = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     b, c, d, e, f, g, h = byte(v, 23, 29)
@@ -16,7 +19,7 @@
     b, c, d, e, f, g, h = byte(v, 44, 50)
     local count = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     local cell, gone = ceil(now / grain), floor((now - per) / grain)
-    if was ~= grain or tail > cell or count == 0 then
+    if cost > cap or tail > cell or count == 0 then
       break
     end
     local from, size = 51, #v

@@ -1,18 +1,22 @@
-    local p, q, cap = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
-    local slack = tonumber(ARGV[at + 5])
     local v = call('GET', key)
     local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
-    if kind ~= TOKEN or p == 0 or cost > cap then
-      break
+    if kind ~= TOKEN or sub(v, 23, 29) ~= sub(rule, 9, 15) then
+      break -- never used, or its unit had other parts
     end
     local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(rule, 2, 8)
+    local p = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(rule, 9, 15)
+    local q = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(rule, 16, 22)
+    local cap = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(rule, 23, 29)
+    local slack = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     b, c, d, e, f, g, h = byte(v, 9, 15)
     local last = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     b, c, d, e, f, g, h = byte(v, 16, 22)
     local level = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h - (now - last) * p
-    b, c, d, e, f, g, h = byte(v, 23, 29)
-    local unit = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    if unit ~= q or last - now > FAR_AHEAD or level + slack * p + (cost - cap) * q > 0 then
+    if p == 0 or cost > cap or last - now > FAR_AHEAD or level + slack * p + (cost - cap) * q > 0 then
       break
     end
     if level < 0 then
