@@ -59,8 +59,7 @@ func (r *runner) run(ctx context.Context, c call) ([]int64, error) {
 
 // alone sends one call under its caller's context.
 func (r *runner) alone(ctx context.Context, c call) ([]int64, error) {
-	bounded, cancel := context.WithTimeout(ctx, r.timeout)
-	defer cancel()
+	bounded := within(ctx, r.timeout)
 	reply, err := c.send(bounded, r.rdb)
 	if err == nil {
 		return reply, nil
