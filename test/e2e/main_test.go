@@ -1,5 +1,3 @@
-//go:build e2e
-
 // Package e2e runs the built programs as people do: worker and enqueue, against
 // a Redis of each test's own and an outbound API that counts what arrives.
 //
