@@ -28,6 +28,9 @@ func (a *attempt) MarshalBinary() ([]byte, error) {
 	return []byte(a.id), nil
 }
 
+// String is the attempt id, for hooks that print commands.
+func (a *attempt) String() string { return a.id }
+
 func (l *Limiter) attempt(p *plan, req Request) *attempt {
 	return &attempt{
 		limiter: l, plan: p, scope: req.Scope, id: req.ID, record: p.record(req), cost: req.Cost, ahead: req.Ahead, sent: time.Now(),

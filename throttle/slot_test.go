@@ -112,6 +112,15 @@ func TestUnknownAttemptKeepsItsSlot(t *testing.T) {
 	}
 }
 
+// A hook that prints commands sees the attempt id, and counts as no send.
+func TestAttemptPrints(t *testing.T) {
+	t.Parallel()
+	a := &attempt{id: "once"}
+	if got := redis.NewCmd(context.Background(), "evalsha", a).String(); got != "evalsha once" || a.sends.Load() != 0 {
+		t.Errorf("%q, %d sends", got, a.sends.Load())
+	}
+}
+
 // Given back twice, also when its slot has been used meanwhile, a grant comes back
 // once; sent again after that it stays denied.
 func TestGiveBackOnceThroughSlots(t *testing.T) {
