@@ -23,7 +23,7 @@ import (
 
 // waiting is how many tests run at once, unless -parallel says otherwise: most
 // of them wait more than they work.
-const waiting = "8"
+const waiting = "4"
 
 func TestMain(m *testing.M) {
 	flag.Parse()
