@@ -6,8 +6,9 @@
 -- key that has lost its TTL, or was written by a clock that has since stepped
 -- back or under limits that have since changed.
 --
--- KEYS[1..n]  rule      state of rule i; n = #KEYS - 1. See include/state.lua and concurrency.lua.
--- KEYS[n+1]   attempt   string, the grant under this attempt id: start and places.
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 1. See include/layout.lua and concurrency.lua.
+-- KEYS[n+1]   attempt   string, the grant under this attempt id: start, places, the id. What another
+--                       attempt left there is written over.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id: holder of places under concurrency rules.

@@ -6,7 +6,7 @@ import (
 )
 
 // bounded is a context with a deadline of its own and no timer, which for a single
-// decision would cost as much as everything else around its command. The client
+// decision would be a third of what it costs here beside its command. The client
 // heeds a deadline where it reads and writes (ContextTimeoutEnabled), and asks Done
 // before it tries again; it watches Done only while it waits for a connection or
 // between two tries, for times that it bounds itself.

@@ -27,7 +27,8 @@ type Config struct {
 	// negative means none, and that no start is ever too late. Defaults to 5ms.
 	Pad time.Duration
 	// Timeout bounds one decision, retries included. It is kept as exactly as the
-	// client's ContextTimeoutEnabled lets it be. Defaults to 3s.
+	// client's ContextTimeoutEnabled lets it be; a wait for a free connection of the
+	// client's is bounded by its PoolTimeout. Defaults to 3s.
 	Timeout time.Duration
 	// Unbatched sends each decision as a command of its own, at once. Otherwise
 	// decisions asked for while one is on the way go out together in the next

@@ -70,9 +70,9 @@ func newPlan(keys keyspace, scope Scope, bounds []Bound, pad time.Duration) *pla
 	return p
 }
 
-// ruleParams returns the kind and the numbers of a rule, as lua.Rule takes them. The pad and the rule's margin
-// widen its window: what starts or arrives late by no more than they are is
-// still within the bound.
+// ruleParams returns the kind and the numbers of a rule, as lua.Rule takes them.
+// The pad and the rule's margin widen its window: what starts or arrives late by no
+// more than they are is still within the bound.
 //
 // A token bucket has no window. The pad slows it by pad/per, which keeps its
 // bound over any per and longer; a margin, which is to keep it over any length

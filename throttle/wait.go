@@ -171,10 +171,13 @@ func (r Request) await(ctx context.Context, d time.Duration) error {
 
 // begin calls OnStart.
 func (r Request) begin() (undo func()) {
-	if r.OnStart == nil {
-		return func() {}
+	if r.OnStart != nil {
+		undo = r.OnStart()
 	}
-	return r.OnStart()
+	if undo == nil {
+		undo = func() {}
+	}
+	return undo
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

@@ -6,8 +6,9 @@
 -- key that has lost its TTL, or was written by a clock that has since stepped
 -- back or under limits that have since changed.
 --
--- KEYS[1..n]  rule      state of rule i; n = #KEYS - 1. See include/state.lua and concurrency.lua.
--- KEYS[n+1]   attempt   string, the grant under this attempt id: start and places.
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 1. See include/layout.lua and concurrency.lua.
+-- KEYS[n+1]   attempt   string, the grant under this attempt id: start, places, the id. What another
+--                       attempt left there is written over.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id: holder of places under concurrency rules.
@@ -74,7 +75,7 @@ local TOKEN, SLIDING, FIXED, HELD = 84, 83, 70, 67
 -- The first byte of the record of an attempt that was given back: no start has it.
 local GIVEN_BACK = 88
 
--- The least level of a token bucket since which nothing was charged.
+-- A token bucket's `low` when nothing was charged since, as a number and packed.
 local UNTOUCHED, NEVER = 9007199254740991, '\31\255\255\255\255\255\255'
 
 -- To set a TTL costs as much as a write. So one is set for LONGER than the state

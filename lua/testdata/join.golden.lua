@@ -51,7 +51,7 @@ local TOKEN, SLIDING, FIXED, HELD = 84, 83, 70, 67
 -- The first byte of the record of an attempt that was given back: no start has it.
 local GIVEN_BACK = 88
 
--- The least level of a token bucket since which nothing was charged.
+-- A token bucket's `low` when nothing was charged since, as a number and packed.
 local UNTOUCHED, NEVER = 9007199254740991, '\31\255\255\255\255\255\255'
 
 -- To set a TTL costs as much as a write. So one is set for LONGER than the state
