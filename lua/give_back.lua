@@ -5,10 +5,12 @@
 -- more than it would had the units not been taken. Places of concurrency rules
 -- are freed. Sent again within a minute it does nothing.
 --
--- KEYS[1..n]  rule      state of rule i; n = #KEYS - 2.
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 3.
 -- KEYS[n+1]   mark      string, "X" and the attempt id: given back. May be the same key as the next.
 -- KEYS[n+2]   attempt   string, the grant's record; afterwards "X" and the attempt id, unless it
 --                       is the record of another attempt by now.
+-- KEYS[n+3]   due       sorted set of rules that tasks wait for, by the time to look. See
+--                       include/turns/lines.lua.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id.
@@ -19,7 +21,7 @@
 --          done  1, or 0 when the grant had been given back before
 --          back  integer units that came back, rounded down; 1 for a freed place
 --
--- Writes   KEYS[1..n] that took something back, KEYS[n+1] and KEYS[n+2].
+-- Writes   KEYS[1..n] that took something back, KEYS[n+1..n+2], and KEYS[n+3] where tasks wait for them.
 -- Source   docs/algorithms.md#giving-back
 
 -- #include clock
@@ -33,8 +35,9 @@
 -- #include fixed_window when F
 -- #include concurrency when C
 -- #include rules
+-- #include turns/freed
 
-local n, member = #KEYS - 2, ARGV[2]
+local n, member = #KEYS - 3, ARGV[2]
 local mark, attempt = KEYS[n + 1], KEYS[n + 2]
 local over = char(GIVEN_BACK) .. member
 local first = redis.call('GET', mark) ~= over
@@ -56,6 +59,7 @@ if first then
       algorithm.save(r, now)
     end
   end
+  freed(KEYS[n + 3], n, now)
 else
   for i = 1, n do
     out[i + 1] = 0

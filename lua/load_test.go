@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,8 +18,9 @@ import (
 // grants is the smallest set of commands that the scripts, and a client that
 // loads and calls them, need.
 var grants = []string{
-	"evalsha", "eval", "script|load", "time", "get", "set", "pttl", "pexpire", "zadd", "zrem", "zcard", "zcount", "zscore",
+	"evalsha", "eval", "script|load", "time", "get", "mget", "set", "setrange", "pttl", "pexpire", "zadd", "zrem", "zcard", "zcount", "zscore",
 	"zrangebyscore", "zrevrangebyscore", "zremrangebyscore",
+	"exists", "del", "zrange", "zrank", "zrangebylex", "hget", "hset", "hdel", "hmget", "hgetall", "hexists",
 }
 
 // Every variant of every script loads, on Redis and on miniredis, under the name
@@ -29,7 +31,7 @@ func TestLoad(t *testing.T) {
 	for name, rdb := range map[string]redis.UniversalClient{"redis": redistest.Client(t), "miniredis": mini} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for _, s := range All() {
+			for _, s := range every() {
 				for _, kinds := range subsets() {
 					v := s.For(kinds)
 					sha, err := rdb.ScriptLoad(context.Background(), v.Source).Result()
@@ -105,6 +107,7 @@ type history struct {
 	rules [][4]int64
 	calls []randomCall
 	ids   []string
+	due   string
 }
 
 type randomCall struct {
@@ -115,7 +118,7 @@ type randomCall struct {
 }
 
 func newHistory(random *rand.Rand, prefix string) *history {
-	h := &history{}
+	h := &history{due: prefix + "!due"}
 	const minute = 60_000_000
 	kinds := ""
 	for i := range 1 + random.IntN(5) {
@@ -152,7 +155,7 @@ func newHistory(random *rand.Rand, prefix string) *history {
 	return h
 }
 
-func (h *history) all() []string { return append(append([]string(nil), h.keys...), h.ids...) }
+func (h *history) all() []string { return slices.Concat(h.keys, h.ids, []string{h.due}) }
 
 // play runs the history and returns each reply with the state that it left.
 func (h *history) play(t *testing.T, v variant) []string {
@@ -230,11 +233,11 @@ func (h *history) call(c randomCall, places []any) (s *Script, keys []string, ar
 		return Peek, h.keys, rules(c.now, "m")
 	case c.verb == 1 && places != nil:
 		s = GiveBack
-		return s, append(attempt, h.ids[c.id]), rules(c.now, h.ids[c.id])
+		return s, append(attempt, h.ids[c.id], h.due), rules(c.now, h.ids[c.id])
 	case c.verb == 2 && held != nil:
 		return Renew, held, append([]any{c.now, h.ids[c.id]}, leases...)
 	case c.verb == 3 && held != nil:
-		return Release, held, []any{h.ids[c.id]}
+		return Release, append(held, h.due), []any{c.now, h.ids[c.id]}
 	}
 	return Decide, attempt, rules(c.now, h.ids[c.id], c.ahead)
 }

@@ -6,7 +6,8 @@
 // says "-- #include name", each once. The expanded texts stand in testdata, so
 // that a change of a shared part shows every script it changes.
 //
-// The package knows nothing of Redis clients: package throttle sends the scripts.
+// The package knows nothing of Redis clients: packages throttle and worker send the
+// scripts.
 package lua
 
 import (
@@ -18,7 +19,7 @@ import (
 	"strings"
 )
 
-//go:embed *.lua include/*.lua include/express/*.lua
+//go:embed *.lua include/*.lua include/express/*.lua include/turns/*.lua
 var files embed.FS
 
 // Kinds names the algorithms that a script can be made for, a letter each:
@@ -28,17 +29,25 @@ const Kinds = "TSFC"
 // The scripts. Each is ready to send; loading happens once, when the program
 // starts, and a script that cannot be expanded stops it there.
 var (
-	Decide   = load("decide")
-	Peek     = load("peek")
-	GiveBack = load("give_back")
-	Renew    = load("renew")
-	Release  = load("release")
-	Join     = load("join")
+	Decide     = load("decide")
+	DecideMany = load("decide_many")
+	Turn       = load("turn")
+	Wake       = load("wake")
+	LineUp     = load("line_up")
+	Inspect    = load("inspect")
+	Peek       = load("peek")
+	GiveBack   = load("give_back")
+	Renew      = load("renew")
+	Release    = load("release")
+	Join       = load("join")
+
+	// ReleaseTasks works on asynq's keys and is sent by package worker.
+	ReleaseTasks = load("release_tasks")
 )
 
-// All lists every script, by name.
+// All lists every script of the limiter, by name: all but ReleaseTasks.
 func All() []*Script {
-	return []*Script{Decide, GiveBack, Join, Peek, Release, Renew}
+	return []*Script{Decide, DecideMany, GiveBack, Inspect, Join, LineUp, Peek, Release, Renew, Turn, Wake}
 }
 
 // Script is one script as Redis gets it. It is never changed after loading, and
@@ -107,9 +116,9 @@ func Rule(kind byte, numbers [4]int64) string {
 const includeMark = "-- #include "
 
 // Expand returns the text of a script with its includes put in, each where it
-// is named. An include "when" a kind is left out unless kinds has that letter.
-// The error names the file and line of an include that does not exist, stands
-// there twice, or stands in another include.
+// is named, and those that these name. An include "when" a kind is left out
+// unless kinds has that letter. The error names the file and line of an include
+// that does not exist or stands there twice.
 func Expand(name, kinds string) (string, error) { return expand(files, name, kinds) }
 
 func expand(files fs.FS, name, kinds string) (string, error) {
@@ -117,31 +126,42 @@ func expand(files fs.FS, name, kinds string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("no script %q", name)
 	}
-	var out strings.Builder
-	seen := map[string]bool{}
-	for i, line := range strings.SplitAfter(string(text), "\n") {
+	e := expansion{files: files, kinds: kinds, seen: map[string]bool{}}
+	err = e.put(name+".lua", string(text))
+	return e.out.String(), err
+}
+
+// expansion is a script while its includes are put in.
+type expansion struct {
+	files fs.FS
+	kinds string
+	seen  map[string]bool
+	out   strings.Builder
+}
+
+func (e *expansion) put(file, text string) error {
+	for i, line := range strings.SplitAfter(text, "\n") {
 		part, ok := strings.CutPrefix(strings.TrimSpace(line), includeMark)
 		if !ok {
-			out.WriteString(line)
+			e.out.WriteString(line)
 			continue
 		}
 		part, kind, _ := strings.Cut(part, " when ")
-		if seen[part] {
-			return "", fmt.Errorf("%s.lua:%d: %q is included twice", name, i+1, part)
+		if e.seen[part] {
+			return fmt.Errorf("%s:%d: %q is included twice", file, i+1, part)
 		}
-		seen[part] = true
-		if !strings.Contains(kinds, kind) {
+		e.seen[part] = true
+		if !strings.Contains(e.kinds, kind) {
 			continue
 		}
-		body, err := fs.ReadFile(files, "include/"+part+".lua")
+		included := "include/" + part + ".lua"
+		body, err := fs.ReadFile(e.files, included)
 		if err != nil {
-			return "", fmt.Errorf("%s.lua:%d: no include/%s.lua", name, i+1, part)
+			return fmt.Errorf("%s:%d: no %s", file, i+1, included)
 		}
-		if at := strings.Index(string(body), includeMark); at >= 0 {
-			line := 1 + strings.Count(string(body[:at]), "\n")
-			return "", fmt.Errorf("include/%s.lua:%d: an include includes nothing; name it in %s.lua", part, line, name)
+		if err := e.put(included, string(body)); err != nil {
+			return err
 		}
-		out.Write(body)
 	}
-	return out.String(), nil
+	return nil
 }

@@ -1,16 +1,27 @@
 -- release: free the places of a run. Harmless when it holds none.
 --
--- KEYS[1..n]  lease     sorted set of a concurrency rule: attempt ids by the end of their lease.
+-- KEYS[1..n]  lease     sorted set of a concurrency rule: attempt ids by the end of their lease; n = #KEYS - 1.
+-- KEYS[n+1]   due       sorted set of rules that tasks wait for, by the time to look. See
+--                       include/turns/lines.lua.
 --
--- ARGV[1]     member    the attempt id.
+-- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
+-- ARGV[2]     member    the attempt id.
 --
 -- Returns  {freed}, how many places it held
 --
--- Writes   KEYS[1..n].
+-- Writes   KEYS[1..n], and KEYS[n+1] where tasks wait for them.
 -- Source   docs/algorithms.md#concurrency
 
-local freed = 0
-for i = 1, #KEYS do
-  freed = freed + redis.call('ZREM', KEYS[i], ARGV[1])
+-- #include clock
+-- #include pack
+-- #include numbers
+-- #include turns/freed
+
+local n, places = #KEYS - 1, 0
+for i = 1, n do
+  places = places + redis.call('ZREM', KEYS[i], ARGV[2])
 end
-return { freed }
+if places > 0 then
+  freed(KEYS[n + 1], n, now)
+end
+return { places }

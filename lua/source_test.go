@@ -18,7 +18,7 @@ func TestSources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range All() {
+	for _, s := range every() {
 		paths = append(paths, s.Name+".lua")
 	}
 	for _, path := range paths {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
-
-	"github.com/headway-go/headway/lua"
 )
 
 // attempt is one request on its way to be decided.
@@ -14,7 +12,9 @@ type attempt struct {
 	plan    *plan
 	scope   string
 	id      string
-	record  string // the key of what was granted under the id
+	record  string // the key of what was granted under the id, once it is known; see key
+	slot    *slot  // of its own, when it has one
+	once    bool   // nobody will ask for it again by its id
 	cost    int64
 	ahead   time.Duration
 	sent    time.Time
@@ -32,19 +32,42 @@ func (a *attempt) MarshalBinary() ([]byte, error) {
 func (a *attempt) String() string { return a.id }
 
 func (l *Limiter) attempt(p *plan, req Request) *attempt {
-	return &attempt{
-		limiter: l, plan: p, scope: req.Scope, id: req.ID, record: p.record(req), cost: req.Cost, ahead: req.Ahead, sent: time.Now(),
+	a := &attempt{limiter: l, plan: p, scope: req.Scope, id: req.ID, once: req.once, cost: req.Cost, ahead: req.Ahead, sent: time.Now()}
+	if !a.once {
+		a.record = p.record(req)
+	}
+	return a
+}
+
+// key returns the key of its record. One that is known with its batch gets a slot
+// when it is sent by itself after all.
+func (a *attempt) key() string {
+	if a.record == "" {
+		a.slot = a.limiter.slots.take()
+		a.record = a.plan.provider + a.slot.name
+	}
+	return a.record
+}
+
+// answered lets go of the attempt's own slot.
+func (a *attempt) answered() {
+	if a.slot != nil {
+		a.slot.answered(a, nil)
+		a.limiter.slots.put(a.slot)
 	}
 }
 
-// call is the script call that decides it; see lua/decide.lua.
+// call is the script call that decides it; see lua/decide.lua. Its arguments are
+// made when it is sent alone: most are decided together with others.
 func (a *attempt) call() call {
+	n := len(a.plan.bounds)
+	return call{script: a.plan.decide, reply: replyHead + replyRule*n, rules: n, attempt: a}
+}
+
+func (a *attempt) arguments() []any {
 	p := a.plan
-	c := newCall(lua.Decide.For(p.kinds), p.keyArgs, 1, 3+2*len(p.bounds), replyHead+replyRule*len(p.bounds))
-	c.args = append(c.args, a.record, a.limiter.clock(), a, a.ahead.Microseconds())
-	c.args = p.appendArgs(c.args, a.cost)
-	c.attempt, c.rules = a, len(p.bounds)
-	return c
+	c := newCall(p.decide, p.keyArgs, 1, 3+2*len(p.bounds), 0)
+	return p.appendArgs(append(c.args, a.key(), a.limiter.clock(), a, a.ahead.Microseconds()), a.cost)
 }
 
 // answer reads the reply. A grant to a caller who has gone goes back.

@@ -35,10 +35,13 @@ type Decision struct {
 	// Degraded says that Redis did not answer and the rules' failure policies
 	// decided. Such a grant is not in Redis.
 	Degraded bool
+	// Turn is what it says to one who asked with a ticket.
+	Turn Turn
 	// Grant is what was taken, for GiveBack and Hold. Zero for a denial.
 	Grant Grant
 
 	overdue time.Duration // how long ago the start of a repeated attempt was
+	begins  time.Time     // the start, by this process's clock
 }
 
 // RuleState is what one rule says in a decision.
@@ -143,6 +146,7 @@ func fromReply(p *plan, reply []int64) Decision {
 		At:      time.UnixMicro(reply[2]),
 		Binding: int(reply[4]) - 1,
 		Rules:   slices.Clone(p.states),
+		Turn:    readTurn(p, reply),
 	}
 	if d.Allowed {
 		start := time.Duration(reply[3]) * time.Microsecond

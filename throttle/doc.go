@@ -73,7 +73,11 @@
 // user of its own (a cluster client needs +cluster|slots too, a Ring client +ping):
 //
 //	~hw:* +evalsha +eval +time +get +set +pttl +pexpire
-//	+zadd +zcard +zcount +zrangebyscore +zrem +zremrangebyscore +zrevrangebyscore +zscore
+//	+exists +del +hdel +hget +hgetall +hmget +hset
+//	+zadd +zcard +zcount +zrange +zrangebylex +zrangebyscore +zrank +zrem +zremrangebyscore +zrevrangebyscore +zscore
+//
+// With +mget +setrange besides, decisions of many callers go out as one script
+// call; without either they are decided one by one.
 //
 // Any [redis.UniversalClient] will do: a single server, Sentinel, Cluster or
 // Ring, with TLS or without. All keys of one provider, the outermost name of a

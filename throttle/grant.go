@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 type Grant struct {
 	scope  string
 	id     string
-	record string // the key of its record
+	record string // the key of its record, where that is not its id's
 	cost   int64
 	places []int64   // where each rule put its units
 	from   time.Time // when the leases began to run, at the latest
@@ -55,8 +56,10 @@ func (l *Limiter) GiveBack(ctx context.Context, g Grant) error {
 	if len(g.places) != len(p.bounds) {
 		return nil // granted under another policy, which alone knows where its units are
 	}
-	c := newCall(lua.GiveBack.For(p.kinds), p.keyArgs, 2, 2+3*len(p.rules), 1+len(p.bounds))
-	c.args = append(c.args, p.attempt(g.id), g.record, l.clock(), g.id)
+	mark := p.attempt(g.id)
+	record := cmp.Or(g.record, mark)
+	c := newCall(lua.GiveBack.For(p.kinds), p.keyArgs, 3, 2+3*len(p.rules), 1+len(p.bounds))
+	c.args = append(c.args, mark, record, p.turns[1], l.clock(), g.id)
 	for i, rule := range p.rules {
 		c.args = append(c.args, rule, g.cost, g.places[i])
 	}

@@ -8,6 +8,10 @@ import "strings"
 //	hw:{payments}/acme:tenant         rule "tenant" of payments/acme
 //	hw:{payments}/acme:parallel:held  the runs under a concurrency rule
 //	hw:{payments}@k3Jq…               one attempt's grant
+//	hw:{payments}/acme/refunds!line   the tasks of payments/acme/refunds that wait
+//	hw:{payments}!due, !round, !out   whose turn is next, and who has been released
+//	hw:{payments}!at                  where scopes stand, and how much waits
+//	hw:turns                          the providers whose tasks wait
 //	hw:members                        the live processes, for shares of a limit
 //
 // All keys of a provider have its name as their hash tag and so share a cluster
@@ -20,21 +24,37 @@ func (k keyspace) provider(name string) string {
 }
 
 func (k keyspace) rule(b Bound) string {
-	provider, rest, nested := strings.Cut(b.Scope.String(), "/")
-	key := k.provider(provider)
-	if nested {
-		for name := range strings.SplitSeq(rest, "/") {
-			key += "/" + escape(name)
-		}
-	}
-	key += ":" + escape(b.Rule.Name)
+	key := k.scope(b.Scope) + ":" + escape(b.Rule.Name)
 	if b.Rule.Algorithm == Concurrency {
 		key += ":held"
 	}
 	return key
 }
 
+// scope returns what the keys of a scope begin with.
+func (k keyspace) scope(s Scope) string {
+	provider, rest, nested := strings.Cut(s.String(), "/")
+	key := k.provider(provider)
+	if nested {
+		for name := range strings.SplitSeq(rest, "/") {
+			key += "/" + escape(name)
+		}
+	}
+	return key
+}
+
+// line returns the key of a scope's line.
+func (k keyspace) line(s Scope) string { return k.scope(s) + "!line" }
+
+// shared returns the keys that the lines of a provider share, in the order in which
+// scripts take them: due, round, out, at.
+func shared(provider string) []any {
+	return []any{provider + "!due", provider + "!round", provider + "!out", provider + "!at"}
+}
+
 func (k keyspace) members() string { return string(k) + ":members" }
+
+func (k keyspace) turns() string { return string(k) + ":turns" }
 
 // escape writes a name so that none can end its part of a key, open a hash tag
 // or be a pattern in an ACL or KEYS: every ASCII byte but letters, digits and
@@ -64,4 +84,28 @@ func escape(name string) string {
 func keepsItsByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' ||
 		c == '-' || c == '.' || c == '_' || c == '~' || c >= 0x80
+}
+
+// unescape reads what escape wrote.
+func unescape(text string) string {
+	if !strings.Contains(text, "%") {
+		return text
+	}
+	var b strings.Builder
+	for i := 0; i < len(text); i++ {
+		if text[i] == '%' && i+2 < len(text) {
+			b.WriteByte(fromHex(text[i+1])<<4 | fromHex(text[i+2]))
+			i += 2
+			continue
+		}
+		b.WriteByte(text[i])
+	}
+	return b.String()
+}
+
+func fromHex(c byte) byte {
+	if c >= 'A' {
+		return c - 'A' + 10
+	}
+	return c - '0'
 }

@@ -114,8 +114,8 @@ func (s *Lease) Release(ctx context.Context) error {
 	}
 	s.end(context.Canceled)
 	ctx = context.WithoutCancel(ctx)
-	c := newCall(lua.Release, s.keys, 0, 1, 1)
-	c.args = append(c.args, s.grant.id)
+	c := newCall(lua.Release, s.keys, 1, 2, 1)
+	c.args = append(c.args, s.plan.turns[1], s.limiter.clock(), s.grant.id)
 	if _, err := s.limiter.runner.run(ctx, c); err != nil {
 		return unavailable(ctx, "release a lease of", s.grant.scope, err)
 	}

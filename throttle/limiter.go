@@ -31,8 +31,9 @@ type Config struct {
 	// client's is bounded by its PoolTimeout. Defaults to 3s.
 	Timeout time.Duration
 	// Unbatched sends each decision as a command of its own, at once. Otherwise
-	// decisions asked for while one is on the way go out together in the next
-	// pipeline: nobody waits for company, and many callers share round trips.
+	// decisions asked for while one is on the way go out together with the next,
+	// those of one provider as one script call: nobody waits for company, and many
+	// callers share round trips.
 	// Defaults to false.
 	Unbatched bool
 	// Observer is told of every decision. Defaults to none.
@@ -88,11 +89,13 @@ type Limiter struct {
 	cfg     Config
 	policy  *Policy
 	plans   *plans
+	rdb     redis.UniversalClient
 	runner  *runner
+	lines   scopeSets
 	slots   *slots
 	outage  *outage
 	members memberCount
-	rtt     fastest
+	skews   skews
 	ahead   atomic.Int64  // the furthest start ever asked for
 	clock   func() string // what scripts get for the time: "", or a test's own
 }
@@ -127,6 +130,7 @@ func New(rdb redis.UniversalClient, policy *Policy, cfg Config) (*Limiter, error
 		cfg:    cfg,
 		policy: policy,
 		plans:  &plans{policy: policy, keys: keys, pad: cfg.Pad, known: map[string]*plan{}},
+		rdb:    rdb,
 		runner: newRunner(rdb, cfg.Timeout, cfg.Unbatched),
 		slots:  newSlots(),
 		outage: newOutage(cfg.Logger),
@@ -152,6 +156,21 @@ type Request struct {
 	// counts at that start, and the caller must wait Decision.Wait. Defaults to 0,
 	// now or never.
 	Ahead time.Duration
+	// Ticket names one who can wait for a turn of its own: when it is denied it gets a
+	// place in the line of its scope, which it keeps until it asks again under the
+	// same ticket and is granted; Decision.Turn says where it stands. Whoever hands
+	// out tickets must call Wake, and see that those who are released ask again.
+	// Nobody who asks with a ticket overtakes those who wait. At most 1024 bytes.
+	// Defaults to none: it asks for now and is not remembered.
+	Ticket string
+	// Priority is that of the ticket: a higher one goes first under every rule. At
+	// most a million either way. Defaults to 0.
+	Priority int
+	// Lead is WakeRequest.Lead. Only used with a Ticket. Defaults to 0.
+	Lead time.Duration
+	// Near is Ahead for one with a Ticket that was not released. At most Ahead.
+	// Defaults to 0.
+	Near time.Duration
 	// OnWait is called by Start and Wait when a granted start is still ahead, with
 	// how far; what it returns is called when that wait is over. Defaults to none.
 	OnWait func(ahead time.Duration) (over func())
@@ -161,7 +180,9 @@ type Request struct {
 	// Defaults to none.
 	OnStart func() (undo func())
 
-	slot *slot // of an ID that the Limiter drew
+	slot     *slot    // of an ID that the Limiter drew and asks for again
+	once     bool     // nobody asks again for the ID, which the Limiter drew
+	standing standing // of the ticket
 }
 
 // Allow decides whether one unit may be spent from scope now, and takes it if so.
@@ -179,9 +200,8 @@ func (l *Limiter) Allow(ctx context.Context, scope string) (Decision, error) {
 // a cancelled call may have taken are given back. Costs one round trip to Redis,
 // shared with other callers where it can be.
 func (l *Limiter) Decide(ctx context.Context, req Request) (Decision, error) {
-	if req.ID == "" {
-		req.slot = l.slots.take()
-		defer l.slots.put(req.slot)
+	if req.once = req.ID == ""; req.once {
+		req.slot = nil
 	}
 	p, err := l.prepare(&req)
 	if err != nil {
@@ -194,14 +214,23 @@ func (l *Limiter) Decide(ctx context.Context, req Request) (Decision, error) {
 		return Decision{Allowed: true, Binding: -1}, nil
 	}
 	a := l.attempt(p, req)
-	reply, err := l.runner.run(ctx, a.call())
-	took := time.Since(a.sent)
+	c := a.call()
+	if req.Ticket != "" {
+		c = a.turnCall(req)
+	}
+	reply, err := l.runner.run(ctx, c)
+	replied := time.Now()
+	took := replied.Sub(a.sent)
 	req.slot.answered(a, err)
 	var d Decision
 	if err == nil {
+		a.answered()
 		l.outage.over(p)
-		l.rtt.saw(took)
 		d, err = a.answer(ctx, reply)
+		server := time.UnixMicro(reply[2])
+		clock := l.skews.of(p.provider)
+		clock.saw(a.sent, replied, server)
+		d.begins = clock.here(server.Add(d.Wait - d.overdue))
 	} else {
 		d, err = l.withoutRedis(ctx, p, req, err)
 	}
@@ -247,6 +276,9 @@ func (l *Limiter) prepare(req *Request) (*plan, error) {
 	}
 	if len(req.ID) > maxIDBytes {
 		return nil, fmt.Errorf("throttle: Request.ID is %d bytes long; the most is %d", len(req.ID), maxIDBytes)
+	}
+	if err := req.checkTicket(); err != nil {
+		return nil, err
 	}
 	req.Ahead = min(max(req.Ahead, 0), MaxAhead)
 	if int64(req.Ahead) > l.ahead.Load() {

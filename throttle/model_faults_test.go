@@ -82,10 +82,11 @@ var expressPlants = []plantedFault{
 	{"bucket: one unit more than the burst", "plain", "(cost - cap) * q > 0", "(cost - cap - 1) * q > 0"},
 	{"bucket: a margin that is forgotten", "plain", "level + slack * p + (cost", "level + (cost"},
 	{"bucket: a level below empty", "plain", "    if level < 0 then\n      level = 0\n    end\n", ""},
-	{"bucket: low that does not see the least", "one quick bucket", "known = level < low and", "known = level > low and"},
-	{"bucket: what was charged before is forgotten", "one quick bucket", "    if level < q then\n      known", "    if true then\n      known"},
-	{"bucket: parts of another rule's unit", "limit changes", "if kind ~= TOKEN or sub(v, 23, 29) ~= sub(rule, 9, 15) then", "if kind ~= TOKEN then"},
-	{"bucket: more left than there is", "plain", "remaining = floor((cap * q", "remaining = ceil((cap * q"},
+	// That what was charged before is forgotten, TestVariantsAgree finds at once, and
+	// these hardly.
+	{"bucket: low that does not see the least", "one quick bucket", "level < least and pack", "level > least and pack"},
+	{"bucket: parts of another rule's unit", "limit changes", "if kind ~= TOKEN or sub(v, 23, 29) ~= unit then", "if kind ~= TOKEN then"},
+	{"bucket: more left than there is", "plain", "remaining, reset = floor((cap * q", "remaining, reset = ceil((cap * q"},
 
 	{"sliding: one unit more than the limit", "plain", "if total > cap and", "if total > cap + 1 and"},
 	{"sliding: a log that keeps what has left", "plain", "while head <= gone", "while head < gone"},
@@ -93,7 +94,7 @@ var expressPlants = []plantedFault{
 	{"sliding: a cell that begins where it should end", "plain", "local cell, gone = ceil(", "local cell, gone = floor("},
 	{"sliding: a last cell that is not counted on", "plain", "pack(count + cost)", "pack(count)"},
 	{"sliding: a cell put beside its place", "plain", "local first, steps = log == '', tail - ", "local first, steps = log == '', cell - "},
-	{"sliding: cells of another rule's grain", "limit changes", "if kind ~= SLIDING or sub(v, 9, 15) ~= sub(rule, 16, 22) then", "if kind ~= SLIDING then"},
+	{"sliding: cells of another rule's grain", "limit changes", "if kind ~= SLIDING or sub(v, 9, 15) ~= unit then", "if kind ~= SLIDING then"},
 	{"sliding: a start ahead that is put before", "ahead", "tail > cell or", ""},
 
 	{"fixed: one unit more than the limit", "plain", "or count + cost > cap then", "or count + cost > cap + 1 then"},
@@ -190,6 +191,9 @@ func TestHistoriesFindNothingElse(t *testing.T) {
 // Every planted fault is found by the histories, soon: always the same ones, since
 // what is sought here is not in the scripts.
 func TestHistoriesFindPlantedFaults(t *testing.T) {
+	if raced {
+		t.Skip("keys expire by the wall's clock, and the race detector, which finds nothing in scripts, is slow: make histories")
+	}
 	t.Parallel()
 	const seed = 1
 	var most atomic.Int64

@@ -35,6 +35,7 @@ type world struct {
 	wide      bool            // a start has been two fixed windows ahead
 	last      *granted        // the grant charged last
 	late      bool            // another has been charged between a grant and its giving back
+	crowd     int64           // see crowded; 0 for never
 	disturbed map[string]bool // the clock or the limits changed since the key was written
 
 	keys    []string         // of rules, twins included
@@ -548,6 +549,7 @@ func (w *world) giveBack(g *granted) {
 	}
 	w.doomed--
 	w.late = w.late || w.last != g || g.d.Wait > 0
+	w.crowd = max(w.crowd, w.crowded(g))
 	p := w.plan(g.d.Grant.scope)
 	d := w.peek(p, ask{1, w.now})[0]
 	for i, key := range p.keys {
@@ -560,11 +562,25 @@ func (w *world) giveBack(g *granted) {
 	}
 }
 
+// crowded returns the moment that a grant stands at, if it was not the first of its
+// microsecond and that is still to come: until its bucket has been empty after that,
+// it may be a hair less full than its twin.
+func (w *world) crowded(g *granted) (until int64) {
+	for i, b := range g.p.bounds {
+		if b.Rule.Algorithm == TokenBucket && g.d.Grant.places[i] > w.now {
+			until = max(until, g.d.Grant.places[i])
+		}
+	}
+	return until
+}
+
+func (*world) due(p *plan) string { return p.turns[1].(string) } //nolint:forcetypeassert // it is one
+
 func (w *world) lease(what int, g *granted) {
 	keys, leases, _ := g.p.leaseKeys()
 	sent := time.Now()
 	if what == doRelease {
-		must(scriptOf(lua.Release, "").Run(ctx, w.rdb, keys, g.d.Grant.id).Err())
+		must(scriptOf(lua.Release, "").Run(ctx, w.rdb, slices.Concat(keys, []string{w.due(g.p)}), w.limiters[0].clock(), g.d.Grant.id).Err())
 		for _, key := range keys {
 			w.ledgers[key].drop(g.d.Grant.id, 1)
 		}

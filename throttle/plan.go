@@ -12,15 +12,19 @@ import (
 // plan is what a scope comes to under a policy: the keys and arguments of its
 // scripts, worked out once. It is never changed.
 type plan struct {
+	most     int64 // no cost up to it is more than a rule can admit
 	scope    Scope
 	bounds   []Bound
 	provider string      // the prefix of all its keys, hash tag included
 	keys     []string    // of the rules
 	keyArgs  []any       // the same, as the client takes them
 	rules    []any       // each as scripts read it; see lua.Rule
+	params   []params    // the same, taken apart
 	states   []RuleState // what is known of each rule before it is asked
 	leases   []int       // which rules are concurrency rules
 	kinds    string      // in the order of lua.Kinds
+	decide   *lua.Script
+	turns    []any // the keys of who waits: line, due, round, out, at
 }
 
 // The sliding window counts in cells of a grain, and a unit leaves less than a
@@ -46,7 +50,7 @@ const (
 )
 
 func newPlan(keys keyspace, scope Scope, bounds []Bound, pad time.Duration) *plan {
-	p := &plan{scope: scope, bounds: bounds, provider: keys.provider(scope.Provider())}
+	p := &plan{most: math.MaxInt64, scope: scope, bounds: bounds, provider: keys.provider(scope.Provider())}
 	present := map[byte]bool{}
 	for i, b := range bounds {
 		kind, numbers := ruleParams(b.Rule, pad)
@@ -54,20 +58,54 @@ func newPlan(keys keyspace, scope Scope, bounds []Bound, pad time.Duration) *pla
 		key := keys.rule(b)
 		p.keys, p.keyArgs = append(p.keys, key), append(p.keyArgs, key)
 		p.rules = append(p.rules, lua.Rule(kind, numbers))
+		p.params = append(p.params, params{kind, numbers})
 		p.states = append(p.states, RuleState{
 			Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm,
 			Limit: b.Rule.Capacity(), window: window(b.Rule), maxWait: b.Rule.MaxWait,
 		})
 		if b.Rule.Algorithm == Concurrency {
 			p.leases = append(p.leases, i)
+		} else {
+			p.most = min(p.most, b.Rule.Capacity())
 		}
 	}
+	p.kinds = kindsOf(present)
+	p.decide = lua.Decide.For(p.kinds)
+	p.turns = append([]any{keys.line(scope)}, shared(p.provider)...)
+	return p
+}
+
+// kindsOf puts kinds in the order of lua.Kinds.
+func kindsOf(present map[byte]bool) (kinds string) {
 	for i := range len(lua.Kinds) {
 		if present[lua.Kinds[i]] {
-			p.kinds += string(lua.Kinds[i])
+			kinds += string(lua.Kinds[i])
 		}
 	}
-	return p
+	return kinds
+}
+
+// params are the kind and the numbers of a rule, as lua.Rule takes them.
+type params struct {
+	kind    byte
+	numbers [4]int64
+}
+
+// after returns what a rule that has been charged at now says then: what remains, and
+// how long until it is as if unused. The charge was put in place, and the rule holds
+// so much with it. It is what decide works out itself; see lua/include/express/way.lua.
+func (r params) after(now, place, holds int64) (remaining, reset int64) {
+	switch n := r.numbers; r.kind {
+	case 'T':
+		rate, unit, burst, slack := n[0], n[1], n[2], n[3]
+		level := holds + (place-now)*rate
+		remaining = max(0, (burst*unit-level-slack*rate)/unit)
+		return remaining, int64(math.Ceil(float64(level)/float64(rate) + float64(slack)))
+	case 'S':
+		return n[0] - holds, place + n[1] - now
+	default:
+		return n[0] - holds, n[1] - now%n[1]
+	}
 }
 
 // ruleParams returns the kind and the numbers of a rule, as lua.Rule takes them.
@@ -214,6 +252,9 @@ func (c *plans) of(scope string) (*plan, error) {
 func (p *plan) check(cost int64) error {
 	if cost < 1 {
 		return &CostError{Scope: p.scope, Cost: cost}
+	}
+	if cost <= p.most {
+		return nil
 	}
 	for _, b := range p.bounds {
 		capacity := b.Rule.Capacity()

@@ -144,6 +144,10 @@ func nameAt(path string, start int) (name string, end int) {
 	return path[start:end], end
 }
 
+// Names reports whether limits has the provider, the first name of scopes, by its own
+// name: one that only "*" stands for may be a customer's.
+func (p *Policy) Names(provider string) bool { return p.root.scopes[provider] != nil }
+
 // has reports whether any rule of the policy is as is says.
 func (p *Policy) has(is func(Rule) bool) bool { return p.root.has(is) }
 

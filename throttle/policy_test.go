@@ -205,3 +205,16 @@ func BenchmarkParsePolicy(b *testing.B) {
 		mustParse(b, text.String())
 	}
 }
+
+func TestNames(t *testing.T) {
+	t.Parallel()
+	p := mustParse(t, `limits: {"*": {rules: [{name: r, algorithm: concurrency, limit: 1}]}, payments: {scopes: {acme: {rules: [{name: r, algorithm: concurrency, limit: 1}]}}}}`)
+	for name, want := range map[string]bool{"payments": true, "acme": false, "*": false, "": false} {
+		if got := p.Names(name); got != want {
+			t.Errorf("%q: %t", name, got)
+		}
+	}
+	if new(Policy).Names("payments") {
+		t.Error("the zero Policy names a provider")
+	}
+}

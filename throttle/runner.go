@@ -3,6 +3,8 @@ package throttle
 import (
 	"context"
 	"fmt"
+	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,8 +13,9 @@ import (
 )
 
 // runner sends script calls. Calls that come while others are on the way are
-// sent together, in one pipeline, as soon as those are back: there is no timer
-// to wait for company, and a lone call is sent at once by its own caller.
+// sent together as soon as those are back: attempts of one provider as one script
+// call (see many), the rest beside it in one pipeline. There is no timer to wait
+// for company, and a lone call is sent at once by its own caller.
 type runner struct {
 	rdb       redis.UniversalClient
 	timeout   time.Duration
@@ -20,14 +23,15 @@ type runner struct {
 
 	mu      sync.Mutex
 	sending int
-	queue   []*pending
+	queue   *round // nil when nobody waits
 
-	idle sync.Pool // of *pending
+	apart apart
+	idle  sync.Pool // of *pending
 }
 
 const (
 	maxSenders = 2
-	maxBatch   = 128
+	maxBatch   = 256
 )
 
 func newRunner(rdb redis.UniversalClient, timeout time.Duration, unbatched bool) *runner {
@@ -51,8 +55,7 @@ func (r *runner) run(ctx context.Context, c call) ([]int64, error) {
 		defer r.next()
 		return r.alone(ctx, c)
 	}
-	p := r.pending(ctx, c)
-	r.queue = append(r.queue, p)
+	p := r.enqueue(ctx, c)
 	r.mu.Unlock()
 	return p.wait()
 }
@@ -89,70 +92,72 @@ func (r *runner) settle(c call) {
 func (r *runner) next() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.queue) == 0 {
+	if r.queue == nil {
 		r.sending--
 		return
 	}
 	go r.drain()
 }
 
-// drain sends what has queued, batch after batch, until nothing has.
+// drain sends what has queued, round after round, until nothing has. Those who
+// were answered may go on first, so that whoever asks at once again is with the
+// next round: nobody is waited for, but a round of few costs as much as one of many.
 func (r *runner) drain() {
-	var batch []*pending
 	for {
 		r.mu.Lock()
-		if len(r.queue) == 0 {
+		round := r.queue
+		r.queue = nil
+		if round == nil {
 			r.sending--
 			r.mu.Unlock()
 			return
 		}
-		n := min(len(r.queue), maxBatch)
-		batch = append(batch[:0], r.queue[:n]...)
-		rest := copy(r.queue, r.queue[n:])
-		clear(r.queue[rest:])
-		r.queue = r.queue[:rest]
 		r.mu.Unlock()
-		r.together(batch)
+		for batch := range slices.Chunk(round.asked, maxBatch) {
+			r.together(batch)
+		}
+		round.timer.Stop()
+		runtime.Gosched()
 	}
 }
 
-// together sends a batch in one pipeline, and again by its text whatever the
-// server did not know by its hash.
+// together sends a batch, and once more what the server did not know by its hash
+// or would not decide together.
 func (r *runner) together(batch []*pending) {
 	ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
 	defer cancel()
-	var unknown []*pending
-	r.pipeline(ctx, batch, call.command, func(p *pending, cmd *redis.IntSliceCmd) {
-		if unknownScript(cmd.Err()) {
-			unknown = append(unknown, p)
-			return
-		}
-		p.finish(p.call.result(cmd))
-	})
-	if len(unknown) > 0 {
-		r.pipeline(ctx, unknown, call.text, func(p *pending, cmd *redis.IntSliceCmd) {
-			p.finish(p.call.result(cmd))
-		})
+	for parcels := r.parcels(stillWanted(batch)); len(parcels) > 0; {
+		parcels = r.exchange(ctx, parcels)
 	}
 }
 
-// pipeline sends those of a batch whose callers still wait, and has done look at
-// each of them.
-func (r *runner) pipeline(ctx context.Context, batch []*pending, as func(call, context.Context) *redis.IntSliceCmd, done func(*pending, *redis.IntSliceCmd)) {
-	batch = stillWanted(batch)
-	if len(batch) == 0 {
-		return
+// parcel is one command of a batch.
+type parcel interface {
+	// command asks for the script by its hash, or sends its text.
+	command(ctx context.Context) redis.Cmder
+	// opened hands the reply out, and returns what has to be sent once more.
+	opened(cmd redis.Cmder) (again []parcel)
+}
+
+// exchange sends parcels in one round trip, and returns what has to be sent once
+// more.
+func (r *runner) exchange(ctx context.Context, parcels []parcel) (again []parcel) {
+	if len(parcels) == 1 {
+		cmd := parcels[0].command(ctx)
+		_ = r.rdb.Process(ctx, cmd) // the command has its error
+		return parcels[0].opened(cmd)
 	}
-	cmds := make([]*redis.IntSliceCmd, len(batch))
+	cmds := make([]redis.Cmder, len(parcels))
 	pipe := r.rdb.Pipeline()
-	for i, p := range batch {
-		cmds[i] = as(p.call, ctx)
+	for i, one := range parcels {
+		cmds[i] = one.command(ctx)
 		_ = pipe.Process(ctx, cmds[i]) // queues it
 	}
 	_, _ = pipe.Exec(ctx) // every command has its own error
-	for i, p := range batch {
-		done(p, cmds[i])
+	for i, one := range parcels {
+		again = append(again, one.opened(cmds[i])...)
 	}
+	return again
 }
 
 // stillWanted drops the calls whose callers have gone before they were sent.
@@ -166,19 +171,54 @@ func stillWanted(batch []*pending) []*pending {
 	return wanted
 }
 
+// round is the calls that wait to be sent together. They have one timer between
+// them, since one for each costs as much as to hand its answer over.
+type round struct {
+	asked []*pending
+	late  chan struct{} // closed when the first of them has waited for the time-out
+	timer *time.Timer
+}
+
+// enqueue has a call wait for the next round; r.mu is held.
+func (r *runner) enqueue(ctx context.Context, c call) *pending {
+	if r.queue == nil {
+		late := make(chan struct{})
+		r.queue = &round{asked: make([]*pending, 0, maxBatch/4), late: late, timer: time.AfterFunc(r.timeout, func() { close(late) })}
+	}
+	p, ok := r.idle.Get().(*pending)
+	if !ok {
+		p = &pending{runner: r, done: make(chan outcome, 1)}
+	}
+	p.call, p.ctx, p.late = c, ctx, r.queue.late
+	if c.attempt != nil {
+		p.since = c.attempt.sent // a moment ago
+	} else {
+		p.since = time.Now()
+	}
+	p.state.Store(waiting)
+	r.queue.asked = append(r.queue.asked, p)
+	return p
+}
+
 type outcome struct {
 	reply []int64
 	err   error
 }
 
-// pending is a call that waits to be sent together with others.
+// pending is a call that waits to be sent together with others. It is kept for
+// the next call of its runner, and no other's: a bubble of testing/synctest must
+// not see another's channels.
 type pending struct {
 	runner *runner
 	call   call
 	ctx    context.Context //nolint:containedctx // it waits in a queue with its caller's context
-	timer  *time.Timer
+	since  time.Time
+	late   <-chan struct{} // its round's
 	state  atomic.Int32
 	done   chan outcome
+
+	text   bool // the server did not know the script by its hash
+	singly bool // it was not decided together with others
 }
 
 const (
@@ -188,63 +228,85 @@ const (
 	timedOut       // the time-out passed: the caller may ask again under the same attempt id
 )
 
-// pending returns a call to queue, one that was used before where there is one.
-// Those are kept for each runner, since a bubble of testing/synctest must not
-// see another's timers and channels.
-func (r *runner) pending(ctx context.Context, c call) *pending {
-	p, ok := r.idle.Get().(*pending)
-	if ok {
-		p.timer.Reset(r.timeout)
-	} else {
-		p = &pending{runner: r, timer: time.NewTimer(r.timeout), done: make(chan outcome, 1)}
-	}
-	p.call, p.ctx = c, ctx
-	p.state.Store(waiting)
-	return p
-}
-
 // wait returns what becomes of the call. A caller whose time is over leaves it,
 // and others see to what may have been granted.
 func (p *pending) wait() ([]int64, error) {
-	var err error
-	as := left
 	select {
 	case out := <-p.done:
 		return p.over(out)
 	case <-p.ctx.Done():
-		err = p.ctx.Err()
-	case <-p.timer.C:
-		if err = ended(p.ctx); err == nil {
-			err, as = fmt.Errorf("%w %s", errNoAnswer, p.runner.timeout), timedOut
-		}
+		return p.leave(left, p.ctx.Err())
+	case <-p.late:
 	}
+	timer := time.NewTimer(p.runner.timeout - time.Since(p.since))
+	defer timer.Stop()
+	select {
+	case out := <-p.done:
+		return p.over(out)
+	case <-p.ctx.Done():
+		return p.leave(left, p.ctx.Err())
+	case <-timer.C:
+	}
+	if err := ended(p.ctx); err != nil {
+		return p.leave(left, err)
+	}
+	return p.leave(timedOut, fmt.Errorf("%w %s", errNoAnswer, p.runner.timeout))
+}
+
+// leave gives the call up, unless there is an outcome by now. It is not used
+// again: whoever sends it still looks at it.
+func (p *pending) leave(as int32, err error) ([]int64, error) {
 	if !p.state.CompareAndSwap(waiting, as) {
 		return p.over(<-p.done)
 	}
-	p.timer.Stop()
 	return nil, err
 }
 
 // over puts p away for another call.
 func (p *pending) over(out outcome) ([]int64, error) {
-	p.timer.Stop()
-	p.call, p.ctx = call{}, nil
+	reply := p.call.full(out.reply)
+	p.call, p.ctx, p.late, p.text, p.singly = call{}, nil, nil, false, false
 	p.runner.idle.Put(p)
-	return out.reply, out.err
+	return reply, out.err
 }
 
 // finish hands the outcome to the caller. When the caller has left for good, what
-// was granted goes back, and what is not known is asked for. When it was told of
+// was granted goes back, and what is not known has to be settled. When it was told of
 // a time-out the grant stands: it may have asked again, and have been granted the
 // same, or run without Redis. So it is with a call that is sent alone.
-func (p *pending) finish(reply []int64, err error) {
+func (p *pending) finish(reply []int64, err error) (unsettled bool) {
 	switch {
 	case p.state.CompareAndSwap(waiting, finished):
 		p.done <- outcome{reply, err}
 	case p.state.Load() == timedOut || p.call.attempt == nil:
 	case err != nil:
-		go p.runner.settle(p.call)
+		return true
 	default:
-		go p.call.attempt.orphaned(reply)
+		go p.call.attempt.orphaned(p.call.full(reply))
 	}
+	return false
+}
+
+func (p *pending) command(ctx context.Context) redis.Cmder {
+	if p.text {
+		return p.call.text(ctx)
+	}
+	return p.call.command(ctx)
+}
+
+func (p *pending) opened(cmd redis.Cmder) (again []parcel) {
+	reply := cmd.(*redis.IntSliceCmd) //nolint:forcetypeassert // see command
+	if unknownScript(reply.Err()) && !p.text {
+		if p.text, p.singly = true, true; p.state.Load() == waiting {
+			again = append(again, p)
+		}
+		return again
+	}
+	if p.together() && p.call.short(reply.Val()) {
+		p.runner.apart.remove(p.call.attempt.plan)
+	}
+	if p.finish(p.call.result(reply)) {
+		go p.runner.settle(p.call)
+	}
+	return nil
 }

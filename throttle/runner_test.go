@@ -22,7 +22,10 @@ const bound = 20 * time.Second
 func (r *runner) queued() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.queue)
+	if r.queue == nil {
+		return 0
+	}
+	return len(r.queue.asked)
 }
 
 func optionsOf(t testing.TB) *redis.Options {
@@ -59,6 +62,14 @@ func learn(t *testing.T, l *Limiter, scope string) {
 	}
 }
 
+// learnMany lets the server know the script that decides many together.
+func learnMany(t *testing.T, l *Limiter) {
+	t.Helper()
+	if err := l.runner.rdb.ScriptLoad(t.Context(), lua.DecideMany.Source).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // together has n callers queue while the senders are held up, calls before, and
 // lets all go. call gets the number of its caller; the first maxSenders are the
 // senders. Every error is reported.
@@ -91,31 +102,35 @@ func together(t *testing.T, l *Limiter, n int, before func(), call func(i int) e
 }
 
 // "decisions asked for while one is on the way go out together in the next
-// pipeline": each caller gets its own answer.
+// pipeline", as one script call for each provider: each caller gets its own answer.
 func TestCallersShareRoundTrips(t *testing.T) {
 	t.Parallel()
 	scopes := map[string]Node{}
 	for i := range 40 {
 		scopes[fmt.Sprint(i)] = Node{Rules: []Rule{{Name: "r", Algorithm: SlidingWindow, Limit: int64(100 + i), Per: time.Minute}}}
 	}
-	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Scopes: scopes}})
+	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Scopes: scopes}, "q": {Scopes: scopes}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := newBench(t, redistest.Client(t), Config{}, policy)
-	learn(t, b.Limiter, "p/1")
+	scope := func(i int) string { return []string{"p/", "q/"}[i%2] + fmt.Sprint(i) }
+	for i := range 40 {
+		b.decide(Request{Scope: scope(i)}) // used lately
+	}
+	learnMany(t, b.Limiter)
 	g := together(t, b.Limiter, 38, nil, func(i int) error {
-		d, err := b.Decide(context.Background(), Request{Scope: "p/" + fmt.Sprint(i), Cost: int64(1 + i), ID: fmt.Sprint("id", i)})
+		d, err := b.Decide(context.Background(), Request{Scope: scope(i), Cost: int64(1 + i), ID: fmt.Sprint("id", i)})
 		switch {
 		case err != nil:
 			return err
-		case d.Rules[0].Remaining != 99 || d.Rules[0].Limit != int64(100+i) || d.Grant.ID() != fmt.Sprint("id", i):
+		case d.Rules[0].Remaining != 98 || d.Rules[0].Limit != int64(100+i) || d.Grant.ID() != fmt.Sprint("id", i):
 			return fmt.Errorf("caller %d got somebody else's answer: %+v", i, d)
 		}
 		return nil
 	})
-	if trips := g.trips.Load(); trips != maxSenders+1 {
-		t.Errorf("40 decisions took %d round trips, want %d", trips, maxSenders+1)
+	if trips, commands := g.trips.Load(), g.commands.Load(); trips != maxSenders+1 || commands != maxSenders+2 {
+		t.Errorf("40 decisions took %d round trips and %d commands, want %d and %d", trips, commands, maxSenders+1, maxSenders+2)
 	}
 }
 
@@ -184,15 +199,19 @@ type crowd struct {
 	*bench
 	gate   *gate
 	watch  *bench
+	many   bool       // who queues is decided together
+	used   int64      // units taken beforehand
 	others chan error // what becomes of those who stay
 	ctx    context.Context
 	leave  context.CancelFunc
 	gone   chan error // what becomes of those who leave
 }
 
-func newCrowd(t *testing.T, server *redistest.Server) *crowd {
+// newCrowd makes a crowd under rules of which the first counts units: with a
+// concurrency rule each is decided singly, without one all of them together.
+func newCrowd(t *testing.T, server *redistest.Server, rules ...Rule) *crowd {
 	t.Helper()
-	policy := policyOf(t, window10(), runs10())
+	policy := policyOf(t, rules...)
 	patient := Config{Timeout: 3 * bound} // so that no time-out does what a context has to
 	c := &crowd{
 		bench: newBench(t, server.Client(t), patient, policy), watch: newBench(t, server.Client(t), Config{}, policy),
@@ -201,7 +220,14 @@ func newCrowd(t *testing.T, server *redistest.Server) *crowd {
 	c.watch.plans.keys = c.plans.keys
 	c.ctx, c.leave = context.WithCancel(t.Context())
 	t.Cleanup(c.leave)
+	if c.many = len(rules) == 1; c.many {
+		if err := allowed(c.Limiter, "p/x"); err != nil { // used lately
+			t.Fatal(err)
+		}
+		c.used = 1
+	}
 	learn(t, c.Limiter, "p/x")
+	learnMany(t, c.Limiter)
 	c.gate = gated(c.rdb)
 	c.gate.close()
 	return c
@@ -279,13 +305,24 @@ func (c *crowd) taken() (units, places int64) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return 10 - d.Rules[0].Remaining, 10 - d.Rules[1].Remaining
+	units = 10 - d.Rules[0].Remaining - c.used
+	if c.many {
+		return units, units
+	}
+	return units, 10 - d.Rules[1].Remaining
 }
 
 func (c *crowd) wantTaken(want int64) {
 	c.t.Helper()
 	if units, places := c.taken(); units != want || places != want {
 		c.t.Errorf("%d units and %d places are taken, want %d", units, places, want)
+	}
+}
+
+func (c *crowd) wantSent(want int64) {
+	c.t.Helper()
+	if n := c.gate.commands.Load(); n != want {
+		c.t.Errorf("%d calls were sent, want %d", n, want)
 	}
 }
 
@@ -354,9 +391,7 @@ func TestCancelledCallGivesBack(t *testing.T) {
 			c.wantTaken(maxSenders + 1)
 			c.gate.open()
 			c.stay(1)
-			if n := c.gate.commands.Load(); n != maxSenders+1 {
-				c.t.Errorf("%d calls were sent, want %d", n, maxSenders+1)
-			}
+			c.wantSent(maxSenders + 1)
 		},
 		"queued, between the hash and the text of the script": func(c *crowd) {
 			c.hold()
@@ -368,9 +403,11 @@ func TestCancelledCallGivesBack(t *testing.T) {
 			c.left(3)
 			c.gate.open()
 			c.done()
-			if n := c.gate.commands.Load(); n != maxSenders+3 {
-				c.t.Errorf("%d calls were sent, want %d", n, maxSenders+3)
+			want := int64(maxSenders + 3)
+			if c.many {
+				want = maxSenders + 1 // one command for three
 			}
+			c.wantSent(want)
 			c.wantTaken(maxSenders)
 		},
 		"queued, before the reply": func(c *crowd) {
@@ -401,7 +438,10 @@ func TestCancelledCallGivesBack(t *testing.T) {
 				c.t.Fatal(err)
 			}
 			a := c.attempt(p, Request{Scope: "p/x", ID: "one", Cost: 1})
-			queued := c.runner.pending(c.ctx, a.call())
+			c.runner.mu.Lock()
+			queued := c.runner.enqueue(c.ctx, a.call())
+			c.runner.queue = nil
+			c.runner.mu.Unlock()
 			reply, err := queued.call.send(context.Background(), c.watch.rdb)
 			c.wantTaken(1)
 			c.leave()
@@ -418,14 +458,16 @@ func TestCancelledCallGivesBack(t *testing.T) {
 		},
 	}
 	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := redistest.Shared(t)
-			if strings.Contains(name, "script") {
-				server = redistest.NewServer(t)
-			}
-			test(newCrowd(t, server))
-		})
+		for how, rules := range map[string][]Rule{"singly": {window10(), runs10()}, "together": {window10()}} {
+			t.Run(name+", "+how, func(t *testing.T) {
+				t.Parallel()
+				server := redistest.Shared(t)
+				if strings.Contains(name, "script") {
+					server = redistest.NewServer(t)
+				}
+				test(newCrowd(t, server, rules...))
+			})
+		}
 	}
 }
 
@@ -433,7 +475,7 @@ func TestCancelledCallGivesBack(t *testing.T) {
 // what it got stays taken, or it gets the context's error and nothing stays taken.
 func TestReplyMeetsCancel(t *testing.T) {
 	t.Parallel()
-	c := newCrowd(t, redistest.Shared(t))
+	c := newCrowd(t, redistest.Shared(t), window10(), runs10())
 	granted := int64(0)
 	for i := range 20 {
 		c.hold()

@@ -14,7 +14,7 @@ import (
 // may be sent again, by go-redis after a lost reply or by us, and does no harm.
 type call struct {
 	script *lua.Script
-	args   []any // evalsha, the SHA, the number of keys, the keys, the arguments
+	args   []any // evalsha, the SHA, the number of keys, the keys, the arguments; nil to have the attempt make them
 	reply  int   // how many numbers the reply has
 	rules  int   // of a decision, whose reply may be shorter
 	// attempt is what the call decides, if it is a decision: it gets the reply when
@@ -43,12 +43,19 @@ func (c call) send(ctx context.Context, rdb redis.UniversalClient) ([]int64, err
 // command asks for the script by its hash. The numbers of the reply are read
 // without boxing them one by one.
 func (c call) command(ctx context.Context) *redis.IntSliceCmd {
-	return redis.NewIntSliceCmd(ctx, c.args...)
+	return redis.NewIntSliceCmd(ctx, c.arguments()...)
+}
+
+func (c call) arguments() []any {
+	if c.args == nil {
+		return c.attempt.arguments()
+	}
+	return c.args
 }
 
 // text sends the script itself, which the server then knows.
 func (c call) text(ctx context.Context) *redis.IntSliceCmd {
-	args := append([]any{"eval", c.script.Source}, c.args[2:]...)
+	args := append([]any{"eval", c.script.Source}, c.arguments()[2:]...)
 	return redis.NewIntSliceCmd(ctx, args...)
 }
 
@@ -61,7 +68,7 @@ func (c call) result(cmd *redis.IntSliceCmd) ([]int64, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.rules > 0 && len(reply) == 1+shortRule*c.rules {
+	if c.short(reply) {
 		return lengthened(reply, c.rules), nil
 	}
 	if len(reply) != c.reply {
@@ -69,3 +76,13 @@ func (c call) result(cmd *redis.IntSliceCmd) ([]int64, error) {
 	}
 	return reply, nil
 }
+
+// full is a reply, written out where it is the short one of a decision.
+func (c call) full(reply []int64) []int64 {
+	if c.short(reply) {
+		return lengthened(reply, c.rules)
+	}
+	return reply
+}
+
+func (c call) short(reply []int64) bool { return c.rules > 0 && len(reply) == 1+shortRule*c.rules }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"time"
 )
 
@@ -15,31 +14,31 @@ import (
 // decided anew under a new attempt id, so Decision.Grant and not req.ID names it.
 //
 // A denial, or a start further away than req.Ahead, is a Decision and changes
-// nothing. Errors are those of Decide; when ctx ends during the wait the units
+// nothing but the line of one with a ticket. Errors are those of Decide; when ctx ends during the wait the units
 // are given back and the error is ctx's.
 func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 	for tries := 1; ; tries++ {
-		asked := time.Now()
 		d, err := l.Decide(ctx, req)
 		if err != nil || !d.Allowed {
 			return d, err
 		}
-		if err := req.await(ctx, d.Wait); err != nil {
+		if err := req.await(ctx, time.Until(d.begins)); err != nil {
 			return Decision{Binding: -1}, errors.Join(err, l.GiveBack(ctx, d.Grant))
 		}
 		undo := req.begin()
-		late := time.Since(asked) - d.Wait - l.rtt.least() + d.overdue
-		if len(d.Rules) == 0 || d.Degraded || late <= l.cfg.Pad || l.cfg.Pad == 0 {
+		if len(d.Rules) == 0 || d.Degraded || time.Since(d.begins) <= l.cfg.Pad || l.cfg.Pad == 0 {
 			return d, nil
 		}
 		undo()
 		if err := l.GiveBack(ctx, d.Grant); err != nil {
 			return Decision{Binding: -1}, err
 		}
-		if tries == maxLate {
+		if tries == maxLate && req.Ticket != "" {
+			return l.Rejoin(ctx, req)
+		} else if tries == maxLate {
 			return Decision{RetryAfter: l.cfg.Pad, Rules: d.Rules, Binding: d.Binding, At: d.At}, nil
 		}
-		req.ID = ""
+		req.ID, req.standing = "", again
 	}
 }
 
@@ -192,34 +191,4 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// fastest keeps the shortest round trip of the last minute or so: the part of a
-// reply's delay that every start has in common, and that therefore moves none of
-// them against another.
-type fastest struct {
-	mu          sync.Mutex
-	now, before time.Duration
-	since       time.Time
-}
-
-const fastestSpan = 30 * time.Second
-
-func (f *fastest) saw(took time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	switch age := time.Since(f.since); {
-	case age > 2*fastestSpan:
-		f.before, f.now, f.since = took, took, time.Now()
-	case age > fastestSpan:
-		f.before, f.now, f.since = f.now, took, time.Now()
-	default:
-		f.now = min(f.now, took)
-	}
-}
-
-func (f *fastest) least() time.Duration {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return min(f.now, f.before)
 }

@@ -373,25 +373,36 @@ func TestOnWait(t *testing.T) {
 	})
 }
 
-// The shortest round trip of the last half to whole minute.
-func TestFastest(t *testing.T) {
+// A start waits for its moment by the fastest reply of late, not by its own; a
+// server's clock that is set is heeded at once.
+func TestSkew(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{}, policyOf(t, window10()), nil, func(t *testing.T, _ *wire, _ *Limiter) {
-		var f fastest
-		for i, step := range []struct{ after, took, want time.Duration }{
-			0: {0, 9 * ms, 9 * ms},
-			1: {sec, 7 * ms, 7 * ms},
-			2: {sec, 8 * ms, 7 * ms},
-			3: {fastestSpan, 20 * ms, 7 * ms},
-			4: {fastestSpan, 20 * ms, 7 * ms},
-			5: {1, 18 * ms, 18 * ms},
-			6: {10 * fastestSpan, 30 * ms, 30 * ms},
-		} {
-			<-time.After(step.after)
-			f.saw(step.took)
-			if got := f.least(); got != step.want {
-				t.Errorf("step %d: %s, want %s", i, got, step.want)
-			}
+	base := time.Unix(1_800_000_000, 0)
+	server := base.Add(-time.Hour) // the server's clock is an hour behind
+	var s skew
+	for i, step := range []struct {
+		at, there, back time.Duration // asked, and how long the ways took
+		set             time.Duration // of the server's clock, before
+		want            time.Duration // how late a start is by it
+	}{
+		0: {0, 3 * ms, 2 * ms, 0, 2 * ms},
+		1: {100 * ms, 20 * ms, 30 * ms, 0, 2 * ms}, // a slow reply makes no start late
+		2: {200 * ms, 1 * ms, 1 * ms, 0, 1 * ms},
+		3: {300 * ms, 0, 9 * ms, 0, 1 * ms},
+		4: {400 * ms, 5 * ms, 5 * ms, -time.Second, 5 * ms}, // set back
+		5: {500 * ms, 5 * ms, 7 * ms, time.Minute, 7 * ms},  // and forward
+		6: {600 * ms, 5 * ms, 6 * ms, 0, 6 * ms},
+		7: {skewSpan + 700*ms, 5 * ms, 9 * ms, 0, 6 * ms},
+		8: {2*skewSpan + 800*ms, 5 * ms, 9 * ms, 0, 9 * ms}, // what is old has been forgotten
+		9: {9 * skewSpan, 5 * ms, 30 * ms, 0, 30 * ms},
+	} {
+		server = server.Add(step.set)
+		asked := base.Add(step.at)
+		there := server.Add(step.at + step.there)
+		s.saw(asked, asked.Add(step.there+step.back), there)
+		start := there.Add(sec)
+		if got := s.here(start).Sub(asked.Add(step.there + sec)); got != step.want {
+			t.Errorf("step %d: a start is late by %s, want %s", i, got, step.want)
 		}
-	})
+	}
 }

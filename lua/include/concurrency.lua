@@ -20,9 +20,10 @@ do
   end
 
   -- The end of one of the leases now held: skip others end before it
-  -- (ZRANGEBYSCORE) or after it (ZREVRANGEBYSCORE).
+  -- (ZRANGEBYSCORE) or after it (ZREVRANGEBYSCORE). Nil when there are not so many:
+  -- some places are only set aside.
   local function ends(command, key, a, b, skip)
-    return tonumber(redis.call(command, key, a, b, 'WITHSCORES', 'LIMIT', whole(skip), 1)[2])
+    return tonumber(redis.call(command, key, a, b, 'WITHSCORES', 'LIMIT', whole(skip), 1)[2] or '')
   end
 
   -- A full rule has a place free when as many leases have ended as are too many,
@@ -34,13 +35,13 @@ do
       return nil
     end
     local from, to = bounds(r.now)
-    r.free = r.free or ends('ZRANGEBYSCORE', r.key, from, to, r.held - r.cap)
+    r.free = r.free or ends('ZRANGEBYSCORE', r.key, from, to, r.held - r.cap) or r.now + r.lease
     return max(t, r.free), true
   end
 
   local function charge(r)
     if not r.mine then
-      r.held = r.held + 1
+      r.held, r.free = r.held + 1, nil
     end
     return 0
   end

@@ -6,9 +6,13 @@
 --   C concurrency     cap    lease  -      -
 -- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
 
--- Rule i, whose text is ARGV[first].
-local function read_rule(i, first, member, now)
-  local rule = ARGV[first]
-  return algorithms[sub(rule, 1, 1)].load(KEYS[i], now, tonumber(ARGV[first + 1]), unpack7(rule, 2), unpack7(rule, 9),
+-- Rule i, which a text describes.
+local function load_rule(i, rule, cost, member, now)
+  return algorithms[sub(rule, 1, 1)].load(KEYS[i], now, cost, unpack7(rule, 2), unpack7(rule, 9),
     unpack7(rule, 16), unpack7(rule, 23), member)
+end
+
+-- Rule i, whose text is ARGV[first], and its cost the next.
+local function read_rule(i, first, member, now)
+  return load_rule(i, ARGV[first], tonumber(ARGV[first + 1]), member, now)
 end

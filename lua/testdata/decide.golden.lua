@@ -88,7 +88,7 @@ local LONGEST_LEASE = 86400000000
 
 local call, format = redis.call, string.format
 local member = ARGV[2]
-local n = #KEYS - 1
+local n, base = #KEYS - 1, 2
 local attempt = KEYS[n + 1]
 
 -- The express way, which most calls go: every rule has been used lately under the
@@ -99,24 +99,24 @@ local attempt = KEYS[n + 1]
 local out, states, moment, passed = { now, 0, 0, 0 }, {}, pack(now), 0
 local record = moment
 for i = 1, n do
-  local key, rule, cost = KEYS[i], ARGV[2 * i + 2], tonumber(ARGV[2 * i + 3])
-  local algorithm = byte(rule, 1)
-  local place, stamp, state, remaining, reset, spare = now, moment, nil, nil, nil, nil
+  local key, rule, cost = KEYS[i], ARGV[base + 2 * i], tonumber(ARGV[base + 2 * i + 1])
+  local algorithm, b, c, d, e, f, g, h = byte(rule, 1, 8)
+  local one = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+  b, c, d, e, f, g, h = byte(rule, 9, 15)
+  local two = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+  b, c, d, e, f, g, h = byte(rule, 16, 22)
+  local three = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+  b, c, d, e, f, g, h = byte(rule, 23, 29)
+  local four = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+  local place, stamp, holds, state, remaining, reset, spare = now, moment, nil, nil, nil, nil, nil
   if algorithm == TOKEN then
-    local v = call('GET', key)
+    local v, unit = call('GET', key), sub(rule, 9, 15)
+    local p, q, cap, slack = one, two, three, four
     local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
-    if kind ~= TOKEN or sub(v, 23, 29) ~= sub(rule, 9, 15) then
+    if kind ~= TOKEN or sub(v, 23, 29) ~= unit then
       break -- never used, or its unit had other parts
     end
     local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(rule, 2, 8)
-    local p = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(rule, 9, 15)
-    local q = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(rule, 16, 22)
-    local cap = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(rule, 23, 29)
-    local slack = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     b, c, d, e, f, g, h = byte(v, 9, 15)
     local last = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     b, c, d, e, f, g, h = byte(v, 16, 22)
@@ -131,39 +131,32 @@ for i = 1, n do
       place = last + 1
       stamp = pack(place)
     end
-    local known
-    if level < q then
-      known = stamp .. NEVER
-    else
+    local since, low = stamp, NEVER
+    if level >= q then
       b, c, d, e, f, g, h = byte(v, 37, 43)
-      local low = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-      known = level < low and sub(v, 30, 36) .. pack(level) or sub(v, 30)
+      local least = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+      since, low = sub(v, 30, 36), level < least and pack(level) or sub(v, 37, 43)
     end
     level = level + cost * q
     local x = level - (place - now) * p
     if x < 0 then
       x, level = 0, (place - now) * p
     end
-    state = sub(v, 1, 8) .. stamp .. pack(x) .. sub(v, 23, 29) .. known
-    remaining = floor((cap * q - level - slack * p) / q)
+    holds = pack(x)
+    state = sub(v, 1, 8) .. stamp .. holds .. unit .. since .. low
+    spare = till - now - level / p - slack
+    remaining, reset = floor((cap * q - level - slack * p) / q), ceil(level / p + slack)
     if remaining < 0 then
       remaining = 0
     end
-    reset = ceil(level / p + slack)
-    spare = till - now - reset
   elseif algorithm == SLIDING then
-    local v = call('GET', key)
+    local v, unit = call('GET', key), sub(rule, 16, 22)
+    local cap, per, grain = one, two, three
     local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
-    if kind ~= SLIDING or sub(v, 9, 15) ~= sub(rule, 16, 22) then
+    if kind ~= SLIDING or sub(v, 9, 15) ~= unit then
       break -- never used, or in cells of another grain
     end
     local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(rule, 2, 8)
-    local cap = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(rule, 9, 15)
-    local per = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(rule, 16, 22)
-    local grain = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     b, c, d, e, f, g, h = byte(v, 16, 22)
     local total = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     b, c, d, e, f, g, h = byte(v, 23, 29)
@@ -178,22 +171,22 @@ for i = 1, n do
     end
     local from, size = 51, #v
     while head <= gone and from <= size do
-      local units, unit, n = 0, 1, byte(v, from)
+      local units, digit, n = 0, 1, byte(v, from)
       while n >= 128 do
-        units, unit, from = units + (n - 128) * unit, unit * 128, from + 1
+        units, digit, from = units + (n - 128) * digit, digit * 128, from + 1
         n = byte(v, from)
       end
-      total, from = total - units - n * unit, from + 1
+      total, from = total - units - n * digit, from + 1
       if from > size then
         head = 0
         break
       end
-      unit, n = 1, byte(v, from)
+      digit, n = 1, byte(v, from)
       while n >= 128 do
-        head, unit, from = head + (n - 128) * unit, unit * 128, from + 1
+        head, digit, from = head + (n - 128) * digit, digit * 128, from + 1
         n = byte(v, from)
       end
-      head, from = head + n * unit, from + 1
+      head, from = head + n * digit, from + 1
     end
     total = total + cost
     if total > cap and tail > gone then
@@ -202,9 +195,12 @@ for i = 1, n do
     local log = sub(v, from)
     if tail <= gone then
       total, log = cost, pack(0)
-      state = sub(v, 1, 15) .. pack(total) .. log .. log .. pack(cell) .. pack(cost)
+    end
+    holds = pack(total)
+    if tail <= gone then
+      state = sub(v, 1, 15) .. holds .. log .. log .. pack(cell) .. pack(cost)
     elseif cell == tail then
-      state = sub(v, 1, 15) .. pack(total) .. pack(head) .. sub(v, 30, 43) .. pack(count + cost) .. log
+      state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 30, 43) .. pack(count + cost) .. log
     else
       b, c, d, e, f, g, h = byte(v, 30, 36)
       local first, steps = log == '', tail - ((((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h)
@@ -221,25 +217,21 @@ for i = 1, n do
         local n = count % 128
         log, count = log .. char(128 + n), (count - n) / 128
       end
-      state = sub(v, 1, 15) .. pack(total) .. pack(head) .. sub(v, 37, 43) .. pack(cell) .. pack(cost)
+      state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 37, 43) .. pack(cell) .. pack(cost)
         .. log .. char(count)
     end
-    place, remaining = cell * grain, cap - total
-    stamp, reset = pack(place), place + per - now
-    spare = till - now - reset
+    place = cell * grain
+    stamp = pack(place)
+    spare = till - place - per
+    remaining, reset = cap - total, place + per - now
   elseif algorithm == FIXED then
     local v = call('GET', key)
+    local cap, per, slack = one, two, three
     local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
     if kind ~= FIXED then
       break
     end
     local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(rule, 2, 8)
-    local cap = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(rule, 9, 15)
-    local per = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(rule, 16, 22)
-    local slack = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     b, c, d, e, f, g, h = byte(v, 9, 15)
     local last = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     b, c, d, e, f, g, h = byte(v, 16, 22)
@@ -253,14 +245,12 @@ for i = 1, n do
     end
     count = count + cost
     local latest = now > last and stamp or sub(v, 9, 15)
-    state = sub(v, 1, 8) .. latest .. pack(count) .. sub(v, 23)
-    remaining, reset = cap - count, rest
+    holds = pack(count)
+    state = sub(v, 1, 8) .. latest .. holds .. sub(v, 23)
     spare = till - now - rest
+    remaining, reset = cap - count, rest
   else
-    local b, c, d, e, f, g, h = byte(rule, 2, 8)
-    local cap = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(rule, 9, 15)
-    local lease = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    local cap, lease = one, two
     local from, to = '(' .. format('%.0f', now), format('%.0f', now + LONGEST_LEASE + FAR_AHEAD)
     local held = call('ZCOUNT', key, from, to)
     if held >= cap then
@@ -284,7 +274,7 @@ if passed == n then
   local before = call('SET', attempt, record .. member, 'PX', '30000', 'GET')
   if not before or sub(before, -#member) ~= member then
     for i = 1, n do
-      if byte(ARGV[2 * i + 2], 1) ~= HELD then
+      if byte(ARGV[base + 2 * i], 1) ~= HELD then
         call('SET', KEYS[i], states[i], 'KEEPTTL')
       else
         call('ZREMRANGEBYSCORE', KEYS[i], '-inf', format('%.0f', now))
@@ -822,9 +812,10 @@ do
   end
 
   -- The end of one of the leases now held: skip others end before it
-  -- (ZRANGEBYSCORE) or after it (ZREVRANGEBYSCORE).
+  -- (ZRANGEBYSCORE) or after it (ZREVRANGEBYSCORE). Nil when there are not so many:
+  -- some places are only set aside.
   local function ends(command, key, a, b, skip)
-    return tonumber(redis.call(command, key, a, b, 'WITHSCORES', 'LIMIT', whole(skip), 1)[2])
+    return tonumber(redis.call(command, key, a, b, 'WITHSCORES', 'LIMIT', whole(skip), 1)[2] or '')
   end
 
   -- A full rule has a place free when as many leases have ended as are too many,
@@ -836,13 +827,13 @@ do
       return nil
     end
     local from, to = bounds(r.now)
-    r.free = r.free or ends('ZRANGEBYSCORE', r.key, from, to, r.held - r.cap)
+    r.free = r.free or ends('ZRANGEBYSCORE', r.key, from, to, r.held - r.cap) or r.now + r.lease
     return max(t, r.free), true
   end
 
   local function charge(r)
     if not r.mine then
-      r.held = r.held + 1
+      r.held, r.free = r.held + 1, nil
     end
     return 0
   end
@@ -877,11 +868,15 @@ end
 --   C concurrency     cap    lease  -      -
 -- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
 
--- Rule i, whose text is ARGV[first].
-local function read_rule(i, first, member, now)
-  local rule = ARGV[first]
-  return algorithms[sub(rule, 1, 1)].load(KEYS[i], now, tonumber(ARGV[first + 1]), unpack7(rule, 2), unpack7(rule, 9),
+-- Rule i, which a text describes.
+local function load_rule(i, rule, cost, member, now)
+  return algorithms[sub(rule, 1, 1)].load(KEYS[i], now, cost, unpack7(rule, 2), unpack7(rule, 9),
     unpack7(rule, 16), unpack7(rule, 23), member)
+end
+
+-- Rule i, whose text is ARGV[first], and its cost the next.
+local function read_rule(i, first, member, now)
+  return load_rule(i, ARGV[first], tonumber(ARGV[first + 1]), member, now)
 end
 -- µs from now until a rule alone would admit its cost; -1 can't tell.
 local function retry_of(r, now)
@@ -938,16 +933,19 @@ local function denied(rules, now, start, binding)
   out[4], out[5] = wait == 0 and 1 or wait, binding
   return out
 end
+-- What a decision does under the rules of its path. It needs n, member and attempt;
+-- rule i is ARGV[base + 2 * i].
 
 local function read_rules()
   local rules = {}
   for i = 1, n do
-    rules[i] = read_rule(i, 2 * i + 2, member, now)
+    rules[i] = read_rule(i, base + 2 * i, member, now)
   end
   return rules
 end
 
--- Charges every rule at start. The record goes first, here too.
+-- Charges every rule at start. The record goes first, here too. Nil, with nothing
+-- changed, for an attempt that was decided before.
 local function grant(rules, start, binding)
   local out, record = { 1, 0, now, start - now, binding }, pack(start)
   local retries, places = {}, {}
@@ -957,7 +955,11 @@ local function grant(rules, start, binding)
     places[i] = algorithms[r.kind].charge(r, now, start)
     record = record .. pack(places[i])
   end
-  call('SET', attempt, record .. member, 'PX', '30000')
+  local before = call('SET', attempt, record .. member, 'PX', '30000', 'GET')
+  if before and sub(before, -#member) == member then
+    call('SET', attempt, before, 'PX', byte(before, 1) == GIVEN_BACK and '60000' or '30000')
+    return nil
+  end
   for i = 1, n do
     local r = rules[i]
     algorithms[r.kind].save(r, now, start)

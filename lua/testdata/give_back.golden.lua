@@ -5,10 +5,12 @@
 -- more than it would had the units not been taken. Places of concurrency rules
 -- are freed. Sent again within a minute it does nothing.
 --
--- KEYS[1..n]  rule      state of rule i; n = #KEYS - 2.
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 3.
 -- KEYS[n+1]   mark      string, "X" and the attempt id: given back. May be the same key as the next.
 -- KEYS[n+2]   attempt   string, the grant's record; afterwards "X" and the attempt id, unless it
 --                       is the record of another attempt by now.
+-- KEYS[n+3]   due       sorted set of rules that tasks wait for, by the time to look. See
+--                       include/turns/lines.lua.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id.
@@ -19,7 +21,7 @@
 --          done  1, or 0 when the grant had been given back before
 --          back  integer units that came back, rounded down; 1 for a freed place
 --
--- Writes   KEYS[1..n] that took something back, KEYS[n+1] and KEYS[n+2].
+-- Writes   KEYS[1..n] that took something back, KEYS[n+1..n+2], and KEYS[n+3] where tasks wait for them.
 -- Source   docs/algorithms.md#giving-back
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
@@ -587,9 +589,10 @@ do
   end
 
   -- The end of one of the leases now held: skip others end before it
-  -- (ZRANGEBYSCORE) or after it (ZREVRANGEBYSCORE).
+  -- (ZRANGEBYSCORE) or after it (ZREVRANGEBYSCORE). Nil when there are not so many:
+  -- some places are only set aside.
   local function ends(command, key, a, b, skip)
-    return tonumber(redis.call(command, key, a, b, 'WITHSCORES', 'LIMIT', whole(skip), 1)[2])
+    return tonumber(redis.call(command, key, a, b, 'WITHSCORES', 'LIMIT', whole(skip), 1)[2] or '')
   end
 
   -- A full rule has a place free when as many leases have ended as are too many,
@@ -601,13 +604,13 @@ do
       return nil
     end
     local from, to = bounds(r.now)
-    r.free = r.free or ends('ZRANGEBYSCORE', r.key, from, to, r.held - r.cap)
+    r.free = r.free or ends('ZRANGEBYSCORE', r.key, from, to, r.held - r.cap) or r.now + r.lease
     return max(t, r.free), true
   end
 
   local function charge(r)
     if not r.mine then
-      r.held = r.held + 1
+      r.held, r.free = r.held + 1, nil
     end
     return 0
   end
@@ -642,14 +645,27 @@ end
 --   C concurrency     cap    lease  -      -
 -- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
 
--- Rule i, whose text is ARGV[first].
-local function read_rule(i, first, member, now)
-  local rule = ARGV[first]
-  return algorithms[sub(rule, 1, 1)].load(KEYS[i], now, tonumber(ARGV[first + 1]), unpack7(rule, 2), unpack7(rule, 9),
+-- Rule i, which a text describes.
+local function load_rule(i, rule, cost, member, now)
+  return algorithms[sub(rule, 1, 1)].load(KEYS[i], now, cost, unpack7(rule, 2), unpack7(rule, 9),
     unpack7(rule, 16), unpack7(rule, 23), member)
 end
 
-local n, member = #KEYS - 2, ARGV[2]
+-- Rule i, whose text is ARGV[first], and its cost the next.
+local function read_rule(i, first, member, now)
+  return load_rule(i, ARGV[first], tonumber(ARGV[first + 1]), member, now)
+end
+-- Lets the rounds of rules 1 to n be looked at now, where tasks wait for them:
+-- something of them has become free.
+local function freed(due, n, now)
+  if redis.call('EXISTS', due) == 1 then
+    for i = 1, n do
+      redis.call('ZADD', due, 'XX', 'LT', whole(now), sub(KEYS[i], #due - 3))
+    end
+  end
+end
+
+local n, member = #KEYS - 3, ARGV[2]
 local mark, attempt = KEYS[n + 1], KEYS[n + 2]
 local over = char(GIVEN_BACK) .. member
 local first = redis.call('GET', mark) ~= over
@@ -671,6 +687,7 @@ if first then
       algorithm.save(r, now)
     end
   end
+  freed(KEYS[n + 3], n, now)
 else
   for i = 1, n do
     out[i + 1] = 0

@@ -578,9 +578,10 @@ do
   end
 
   -- The end of one of the leases now held: skip others end before it
-  -- (ZRANGEBYSCORE) or after it (ZREVRANGEBYSCORE).
+  -- (ZRANGEBYSCORE) or after it (ZREVRANGEBYSCORE). Nil when there are not so many:
+  -- some places are only set aside.
   local function ends(command, key, a, b, skip)
-    return tonumber(redis.call(command, key, a, b, 'WITHSCORES', 'LIMIT', whole(skip), 1)[2])
+    return tonumber(redis.call(command, key, a, b, 'WITHSCORES', 'LIMIT', whole(skip), 1)[2] or '')
   end
 
   -- A full rule has a place free when as many leases have ended as are too many,
@@ -592,13 +593,13 @@ do
       return nil
     end
     local from, to = bounds(r.now)
-    r.free = r.free or ends('ZRANGEBYSCORE', r.key, from, to, r.held - r.cap)
+    r.free = r.free or ends('ZRANGEBYSCORE', r.key, from, to, r.held - r.cap) or r.now + r.lease
     return max(t, r.free), true
   end
 
   local function charge(r)
     if not r.mine then
-      r.held = r.held + 1
+      r.held, r.free = r.held + 1, nil
     end
     return 0
   end
@@ -633,11 +634,15 @@ end
 --   C concurrency     cap    lease  -      -
 -- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
 
--- Rule i, whose text is ARGV[first].
-local function read_rule(i, first, member, now)
-  local rule = ARGV[first]
-  return algorithms[sub(rule, 1, 1)].load(KEYS[i], now, tonumber(ARGV[first + 1]), unpack7(rule, 2), unpack7(rule, 9),
+-- Rule i, which a text describes.
+local function load_rule(i, rule, cost, member, now)
+  return algorithms[sub(rule, 1, 1)].load(KEYS[i], now, cost, unpack7(rule, 2), unpack7(rule, 9),
     unpack7(rule, 16), unpack7(rule, 23), member)
+end
+
+-- Rule i, whose text is ARGV[first], and its cost the next.
+local function read_rule(i, first, member, now)
+  return load_rule(i, ARGV[first], tonumber(ARGV[first + 1]), member, now)
 end
 -- µs from now until a rule alone would admit its cost; -1 can't tell.
 local function retry_of(r, now)

@@ -1,7 +1,4 @@
-    local b, c, d, e, f, g, h = byte(rule, 2, 8)
-    local cap = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(rule, 9, 15)
-    local lease = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    local cap, lease = one, two
     local from, to = '(' .. format('%.0f', now), format('%.0f', now + LONGEST_LEASE + FAR_AHEAD)
     local held = call('ZCOUNT', key, from, to)
     if held >= cap then

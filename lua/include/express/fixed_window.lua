@@ -1,15 +1,9 @@
-    local v = call('GET', key)
+    local cap, per, slack = one, two, three
     local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
     if kind ~= FIXED then
       break
     end
     local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(rule, 2, 8)
-    local cap = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(rule, 9, 15)
-    local per = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(rule, 16, 22)
-    local slack = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     b, c, d, e, f, g, h = byte(v, 9, 15)
     local last = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     b, c, d, e, f, g, h = byte(v, 16, 22)
@@ -23,6 +17,6 @@
     end
     count = count + cost
     local latest = now > last and stamp or sub(v, 9, 15)
-    state = sub(v, 1, 8) .. latest .. pack(count) .. sub(v, 23)
-    remaining, reset = cap - count, rest
+    holds = pack(count)
+    state = sub(v, 1, 8) .. latest .. holds .. sub(v, 23)
     spare = till - now - rest

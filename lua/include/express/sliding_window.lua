@@ -1,15 +1,9 @@
-    local v = call('GET', key)
+    local cap, per, grain = one, two, three
     local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
-    if kind ~= SLIDING or sub(v, 9, 15) ~= sub(rule, 16, 22) then
+    if kind ~= SLIDING or sub(v, 9, 15) ~= unit then
       break -- never used, or in cells of another grain
     end
     local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(rule, 2, 8)
-    local cap = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(rule, 9, 15)
-    local per = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(rule, 16, 22)
-    local grain = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     b, c, d, e, f, g, h = byte(v, 16, 22)
     local total = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     b, c, d, e, f, g, h = byte(v, 23, 29)
@@ -24,22 +18,22 @@
     end
     local from, size = 51, #v
     while head <= gone and from <= size do
-      local units, unit, n = 0, 1, byte(v, from)
+      local units, digit, n = 0, 1, byte(v, from)
       while n >= 128 do
-        units, unit, from = units + (n - 128) * unit, unit * 128, from + 1
+        units, digit, from = units + (n - 128) * digit, digit * 128, from + 1
         n = byte(v, from)
       end
-      total, from = total - units - n * unit, from + 1
+      total, from = total - units - n * digit, from + 1
       if from > size then
         head = 0
         break
       end
-      unit, n = 1, byte(v, from)
+      digit, n = 1, byte(v, from)
       while n >= 128 do
-        head, unit, from = head + (n - 128) * unit, unit * 128, from + 1
+        head, digit, from = head + (n - 128) * digit, digit * 128, from + 1
         n = byte(v, from)
       end
-      head, from = head + n * unit, from + 1
+      head, from = head + n * digit, from + 1
     end
     total = total + cost
     if total > cap and tail > gone then
@@ -48,9 +42,12 @@
     local log = sub(v, from)
     if tail <= gone then
       total, log = cost, pack(0)
-      state = sub(v, 1, 15) .. pack(total) .. log .. log .. pack(cell) .. pack(cost)
+    end
+    holds = pack(total)
+    if tail <= gone then
+      state = sub(v, 1, 15) .. holds .. log .. log .. pack(cell) .. pack(cost)
     elseif cell == tail then
-      state = sub(v, 1, 15) .. pack(total) .. pack(head) .. sub(v, 30, 43) .. pack(count + cost) .. log
+      state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 30, 43) .. pack(count + cost) .. log
     else
       b, c, d, e, f, g, h = byte(v, 30, 36)
       local first, steps = log == '', tail - ((((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h)
@@ -67,9 +64,9 @@
         local n = count % 128
         log, count = log .. char(128 + n), (count - n) / 128
       end
-      state = sub(v, 1, 15) .. pack(total) .. pack(head) .. sub(v, 37, 43) .. pack(cell) .. pack(cost)
+      state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 37, 43) .. pack(cell) .. pack(cost)
         .. log .. char(count)
     end
-    place, remaining = cell * grain, cap - total
-    stamp, reset = pack(place), place + per - now
-    spare = till - now - reset
+    place = cell * grain
+    stamp = pack(place)
+    spare = till - place - per

@@ -1,0 +1,69 @@
+-- What a decision does under the rules of its path. It needs n, member and attempt;
+-- rule i is ARGV[base + 2 * i].
+
+local function read_rules()
+  local rules = {}
+  for i = 1, n do
+    rules[i] = read_rule(i, base + 2 * i, member, now)
+  end
+  return rules
+end
+
+-- Charges every rule at start. The record goes first, here too. Nil, with nothing
+-- changed, for an attempt that was decided before.
+local function grant(rules, start, binding)
+  local out, record = { 1, 0, now, start - now, binding }, pack(start)
+  local retries, places = {}, {}
+  for i = 1, n do
+    local r = rules[i]
+    retries[i] = start == now and 0 or retry_of(r, now)
+    places[i] = algorithms[r.kind].charge(r, now, start)
+    record = record .. pack(places[i])
+  end
+  local before = call('SET', attempt, record .. member, 'PX', '30000', 'GET')
+  if before and sub(before, -#member) == member then
+    call('SET', attempt, before, 'PX', byte(before, 1) == GIVEN_BACK and '60000' or '30000')
+    return nil
+  end
+  for i = 1, n do
+    local r = rules[i]
+    algorithms[r.kind].save(r, now, start)
+    report(out, i, r, now, retries[i], places[i])
+  end
+  return out
+end
+
+-- The grant that this attempt had before.
+local function granted_before(rules, record)
+  local left = unpack7(record, 1) - now
+  local out, wait = { 1, 1, now, left, 0 }, max(0, left)
+  for i = 1, n do
+    -- Its own units are among those that the rule would have it wait for.
+    local retry = wait > 0 and retry_of(rules[i], now) or 0
+    if retry < 0 or retry > wait then
+      retry = wait
+    end
+    report(out, i, rules[i], now, retry, unpack7(record, 7 * i + 1))
+  end
+  return out
+end
+
+-- Mends what would not heal by itself: a key without a TTL, or with one that a
+-- limit changed meanwhile outlasts; a state from the future, or of another
+-- algorithm, whose units would seem to be spent anew with each look.
+local function mend(rules)
+  for i = 1, n do
+    local r = rules[i]
+    if r.kind == 'C' then
+      if r.held > 0 and redis.call('PTTL', r.key) == -1 then
+        keep(r.key, LONGEST_LEASE)
+      end
+    elseif r.found and r.p ~= 0 then
+      local algorithm = algorithms[r.kind]
+      if r.healed or redis.call('PTTL', r.key) < ceil(algorithm.lasts(r, now) / 1000) then
+        r.till = 0
+        algorithm.save(r, now)
+      end
+    end
+  end
+end

@@ -1,0 +1,20 @@
+-- When the `units` before it and then the rule's cost will have been admitted, as
+-- far as a clock can tell; nil where it can't. An estimate: nothing is decided by it.
+local function after_units(r, now, units)
+  local whole_windows, t = 0, nil
+  local field = r.kind == 'T' and 'x' or r.kind == 'S' and 'total' or r.kind == 'F' and 'count'
+  if not field then
+    return now
+  elseif r.kind == 'T' then
+    units = units * r.q
+  elseif r.cap > 0 then
+    whole_windows = floor(units / r.cap)
+    units = units - whole_windows * r.cap
+  end
+  local was = r[field]
+  -- A bucket that has been full for a while is no fuller than full.
+  r[field] = (r.kind == 'T' and max(was, (now - r.at) * r.p) or was) + units
+  t = algorithms[r.kind].fit(r, now)
+  r[field] = was
+  return t and t + whole_windows * (r.per or 0)
+end

@@ -1,0 +1,301 @@
+-- line_up: give places to tasks before they are enqueued, many in one call.
+--
+-- A task whose start would be near, and that nobody is before, goes straight to
+-- its queue. Where its rules have not plenty of units it counts as released, so
+-- that nobody else is given its own. All others join the lines of their scopes,
+-- as if they had come and been denied. Nothing is charged. Sent again, it leaves
+-- tasks that stand in line where they are.
+--
+-- KEYS[1..n]  rule    state of rule i of those that the scopes meet; n is ARGV[4]. See include/layout.lua.
+-- KEYS[n+1]   due     sorted set of rules by the time to look. See include/turns/lines.lua, here and below.
+-- KEYS[n+2]   round   sorted set of seats.
+-- KEYS[n+3]   out     hash of released tasks.
+-- KEYS[n+4]   at      hash of seats by scope, and of sums.
+-- KEYS[n+5..] line    the waiting tasks of a scope, one for each of s scopes.
+--
+-- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
+-- ARGV[2]     lead    integer µs >= 0, how long before its start a task is released.
+-- ARGV[3]     near    integer µs >= 0, how near a start must be for its task to go straight to its queue.
+-- ARGV[4]     rules   integer n.
+-- ARGV[5..]   rule    one for each rule. See include/rules.lua.
+-- ARGV[n+5..] path    one for each of s scopes: the numbers of its rules, as "1,3,4".
+-- ARGV[n+s+5..] tasks three for each task: the number of its scope, its ticket, its priority.
+--
+-- Returns  {now, then two for each task: placed, expected}
+--          now       integer µs, the clock of this call
+--          placed    1 when the task stands in line now, 0 when it goes straight to its queue
+--          expected  integer µs until its start is expected; -1 can't be told
+--
+-- Writes   KEYS[n+1..n+s+4], when a task joins a line.
+-- Source   docs/turns.md#planned-at-enqueue
+
+-- #include clock
+-- #include pack
+-- #include layout
+
+local call = redis.call
+local n, lead, near = tonumber(ARGV[4]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local due, round, out_key, at = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
+local provider = sub(due, 1, -5)
+
+-- #include numbers
+-- #include state
+-- #include lease
+-- #include token_bucket when T
+-- #include sliding_window when S
+-- #include fixed_window when F
+-- #include concurrency when C
+-- #include rules
+-- #include answer
+-- #include turns/lines
+-- #include turns/binding
+-- #include turns/expect
+
+-- So many tasks that went straight to their queues count as released: those that come
+-- first, since each look adds them up. They are forgotten when they have not come in time, which
+-- begins with the first look: until then nobody may be there to take them.
+local MARKED = 2000
+
+-- Units that are plenty: who has so many left may send its tasks on without a mark.
+-- Those of a backlog that go unmarked before lines form are behind them when they come.
+local PLENTY = 2000
+
+-- Joins are written so many at a time.
+local MANY = 500
+
+local rules, lines, stamp = {}, {}, nil
+
+-- Rule i, with the units and lines that wait under it, the calls of this one included.
+local function rule(i)
+  local r = rules[i]
+  if not r then
+    r = load_rule(i, ARGV[4 + i], 1, '', now)
+    r.name = rule_name(KEYS[i])
+    local sums = call('HMGET', at, 'U' .. r.name, 'N' .. r.name)
+    r.units, r.lines = tonumber(sums[1] or 0), tonumber(sums[2] or 0)
+    r.round = call('ZSCORE', due, r.name) and true or false
+    rules[i] = r
+  end
+  return r
+end
+
+local function line(j)
+  local l = lines[j]
+  if not l then
+    l = { key = KEYS[n + 4 + j], path = {}, joins = {}, last = {} }
+    l.scope = sub(l.key, #provider + 1, -6)
+    for i in string.gmatch(ARGV[n + 4 + j], '%d+') do
+      l.path[#l.path + 1] = rule(tonumber(i))
+    end
+    local had = call('HMGET', at, 'S' .. l.scope, 'L' .. l.scope)
+    l.seat, l.units = had[1], tonumber(had[2] or 0)
+    l.card = call('ZCARD', l.key)
+    l.was = l.card
+    lines[j] = l
+  end
+  return l
+end
+
+-- Whether anybody waits for one of the rules.
+local function waited_for(l)
+  for i = 1, #l.path do
+    if l.path[i].round then
+      return true
+    end
+  end
+  return l.card > 0
+end
+
+-- How long until a task's turn, behind all of its line. See turn.lua.
+local function expected_of(l, cost)
+  local latest, told = now, false
+  for i = 1, #l.path do
+    local r = l.path[i]
+    local others = min(max(0, r.units - l.units), (l.units + cost) * max(0, r.lines - (l.card > 0 and 1 or 0)))
+    local t = after_units(r, now, l.units + others)
+    if not t then
+      return -1
+    end
+    told = told or r.kind ~= 'C'
+    latest = max(latest, t)
+  end
+  return told and latest - now or -1
+end
+
+local function score_in(l, priority)
+  local band = -priority * BAND
+  local last = l.last[priority]
+    or call('ZREVRANGEBYSCORE', l.key, '(' .. whole(band + BAND), whole(band), 'WITHSCORES', 'LIMIT', '0', '1')[2]
+  l.last[priority] = place_after(tonumber(last), band, now)
+  return l.last[priority]
+end
+
+local function join(l, ticket, priority, cost)
+  local expected = expected_of(l, cost)
+  local stood = l.was > 0 and call('ZSCORE', l.key, ticket)
+  if stood then
+    return expected
+  end
+  local score = score_in(l, priority)
+  l.joins[#l.joins + 1], l.joins[#l.joins + 2] = whole(score), ticket
+  if l.best and score < l.best then
+    l.start, l.rule = nil, nil -- they are those of a task that is first no more
+  end
+  l.best = min(l.best or score, score)
+  l.longest = max(l.longest or 0, expected)
+  for i = 1, #l.path do
+    local r = l.path[i]
+    r.units, r.round = r.units + cost, true
+    r.lines = r.lines + (l.card == 0 and 1 or 0)
+  end
+  l.units, l.card = l.units + cost, l.card + 1
+  return expected
+end
+
+-- The tasks of the call, and those that are out.
+local out, straight, outs = { now }, {}, {}
+
+local function place(l, ticket, priority)
+  local cost = cost_of(ticket)
+  for i = 1, #l.path do
+    l.path[i].cost = cost
+  end
+  local out = outs[l.scope .. '\0' .. ticket]
+  if out then
+    local whose = sub(out, 22)
+    return (whose == RUNNING or whose == STRAIGHT) and 0 or 1, 0
+  end
+  if not waited_for(l) then
+    local start, binding, sure = joint_start(l.path, now)
+    if sure and start - now <= near then
+      for i = 1, #l.path do
+        algorithms[l.path[i].kind].charge(l.path[i], now, start)
+        l.path[i].took = (l.path[i].took or 0) + cost
+      end
+      straight[#straight + 1] = { scope = l.scope, ticket = ticket, priority = priority }
+      return 0, start - now
+    end
+    if not l.seat then
+      l.start, l.rule = start, l.path[waits_for(l.path, start, binding)]
+    end
+  end
+  return 1, join(l, ticket, priority, cost)
+end
+
+-- Released tasks that have not come yet will take their units.
+local function reserve()
+  local fields = call('HGETALL', out_key)
+  local by_scope = {}
+  for j = 1, #KEYS - n - 4 do
+    by_scope[line(j).scope] = line(j)
+  end
+  for f = 1, #fields, 2 do
+    local zero = string.find(fields[f], '\0', 1, true)
+    local l, cost = by_scope[sub(fields[f], 1, zero - 1)], cost_of(sub(fields[f], zero + 1))
+    local whose = sub(fields[f + 1], 22)
+    local coming = whose == STRAIGHT or unpack7(fields[f + 1], 1) + STALE > now
+    if coming or whose ~= RUNNING then
+      outs[fields[f]] = fields[f + 1]
+    end
+    if l and coming then
+      for i = 1, #l.path do
+        local r = l.path[i]
+        r.cost = cost
+        local t = algorithms[r.kind].fit(r, now)
+        if t then
+          algorithms[r.kind].charge(r, now, t)
+        end
+      end
+    end
+  end
+end
+
+-- A scope that has no seat yet gets one: with the rule that its first task waits
+-- for, to be looked at in time, or, where others wait, to be looked at now. Units
+-- that are set aside may be free when those they are for have not come in time.
+local function sit(l)
+  local score = l.best
+  if l.seat then
+    local name, rank = parts_of(l.seat)
+    local band, its = numbers_of(rank)
+    if floor(score / BAND) + LOWEST < band then
+      local seat = seat_of(name, rank_of(score, its), l.scope)
+      call('ZADD', round, '0', seat)
+      call('ZREM', round, l.seat)
+      call('HSET', at, 'S' .. l.scope, seat)
+      call('ZADD', due, 'LT', whole(now), name)
+    end
+    return
+  end
+  stamp = (stamp or tonumber(call('HGET', at, '#') or 0)) + 1
+  local name = (l.rule or l.path[1]).name
+  local seat = seat_of(name, rank_of(score, stamp), l.scope)
+  call('ZADD', round, '0', seat)
+  call('HSET', at, 'S' .. l.scope, seat, '#', whole(stamp))
+  local look = (#straight > 0 or next(outs)) and min(l.start or now, now + STALE) or l.start or now
+  call('ZADD', due, 'LT', whole(max(now, look - lead)), name)
+end
+
+-- Whether a rule would not admit a call's worth of tasks besides those that it is to
+-- admit of this one: then the next call must know of these.
+local function scarce()
+  for _, r in pairs(rules) do
+    if r.took then
+      r.cost = max(PLENTY, r.took)
+      local t = algorithms[r.kind].fit(r, now)
+      if not t or t > now then
+        return true
+      end
+    end
+  end
+  return false
+end
+
+local function mark()
+  local fields = {}
+  for i = 1, min(#straight, MARKED - call('HLEN', out_key)) do
+    local s = straight[i]
+    fields[2 * i - 1] = s.scope .. '\0' .. s.ticket
+    fields[2 * i] = pack(now) .. pack(SCORES - s.priority * BAND + MIDDLE) .. pack(0) .. STRAIGHT
+  end
+  if #fields > 0 then
+    call('HSET', out_key, unpack(fields))
+    keep_waiting(0, out_key)
+  end
+end
+
+local function save()
+  local set, longest, changed = {}, 0, {}
+  for _, l in pairs(lines) do
+    if #l.joins > 0 then
+      for i = 1, #l.joins, 2 * MANY do
+        call('ZADD', l.key, unpack(l.joins, i, min(#l.joins, i + 2 * MANY - 1)))
+      end
+      sit(l)
+      keep_waiting(l.longest, l.key)
+      longest = max(longest, l.longest)
+      call('HSET', at, 'L' .. l.scope, whole(l.units))
+      for i = 1, #l.path do
+        changed[l.path[i].name] = l.path[i]
+      end
+    end
+  end
+  for name, r in pairs(changed) do
+    call('HSET', at, 'U' .. name, whole(r.units), 'N' .. name, whole(r.lines))
+    set = true
+  end
+  if set == true then
+    keep_waiting(longest, due, round, at)
+  end
+  return set == true
+end
+
+reserve()
+for i = #KEYS + 1, #ARGV, 3 do
+  out[#out + 1], out[#out + 2] = place(line(tonumber(ARGV[i])), ARGV[i + 1], tonumber(ARGV[i + 2]))
+end
+local joined = save()
+if #straight > 0 and (joined or scarce()) then
+  mark()
+end
+return out

@@ -1,0 +1,1363 @@
+-- turn: decide, as decide does, for a task that can wait for a turn of its own.
+--
+-- A task that was released takes the earliest start. Any other goes behind those
+-- that wait for one of its rules, to the end of its scope's line, and one that
+-- nobody is before takes its start where that is at most `ahead` from now, or
+-- goes to the line too. A task that has been standing in line keeps its place.
+-- Nothing is charged but at a start. Where looks at the rounds are late, nobody is
+-- there to wake, and tasks start when their units are free, whoever comes.
+--
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 6. See include/layout.lua and concurrency.lua.
+-- KEYS[n+1]   attempt   string, the grant under this attempt id, as decide's.
+-- KEYS[n+2]   line      sorted set of the scope's waiting tasks. See include/turns/lines.lua, here and
+--                       for the next four, which the provider has one of each.
+-- KEYS[n+3]   due       sorted set of rules by the time to look at their rounds.
+-- KEYS[n+4]   round     sorted set of seats.
+-- KEYS[n+5]   out       hash of released tasks.
+-- KEYS[n+6]   at        hash of seats by scope, and of sums.
+--
+-- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
+-- ARGV[2]     member    the attempt id: holder of places under concurrency rules.
+-- ARGV[3]     ahead     integer µs >= 0, at most 60000000. How far ahead a start may be charged for a task
+--                       that was released.
+-- ARGV[4]     ticket    the task's name in line, its cost before it: "50:name", or ":name" for 1.
+-- ARGV[5]     priority  integer, at most 1000000 either way. Higher goes first.
+-- ARGV[6]     again     0; 1 for a task whose start came too late: it had its turn, and has it still; 2
+--                       for one that had its turn and shall only be put back to the front of its line.
+-- ARGV[7]     lead      integer µs >= 0, how long before its start a task is released.
+-- ARGV[8]     near      integer µs >= 0: ahead, for a task that was not released.
+-- ARGV[9..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
+--                       include/rules.lua.
+--
+-- Returns  {now, then three for each rule: remaining, reset, place}, as decide, or
+--          {allowed, replayed, now, wait, binding, then five for each rule, then ahead, expected, look}:
+--          all but the last three as decide, and
+--          wait       denied: as decide; it says nothing of those who are before
+--          ahead      how many of its scope are before it; -1 when it does not stand in line
+--          expected   integer µs until its turn is expected; -1 can't be told
+--          look       integer µs until the provider's rounds must be looked at for it; -1 when
+--                     they need not for this one, and allowed: 0 when others wait, or may
+--
+-- Writes   KEYS[1..n+1] when allowed, KEYS[n+2..n+4] and KEYS[n+6] when it joins or leaves the line,
+--          KEYS[n+5] when it had been released.
+-- Source   docs/turns.md#the-decision
+
+-- The one clock of a call: Redis's own, in whole microseconds since the epoch.
+-- A test may hand in a number instead; production hands in "".
+local now = ARGV[1]
+if now ~= '' then
+  now = tonumber(now)
+else
+  local t = redis.call('TIME')
+  now = t[1] * 1000000 + t[2]
+end
+
+-- A state written further ahead than this was written by a clock that has since
+-- stepped back: no charge is ever made more than a minute ahead.
+local FAR_AHEAD = 60000000
+-- Whole numbers below 2^53 as seven big-endian bytes. Plain arithmetic: not every
+-- server has a struct library, and "%" is an instruction where math.floor is a
+-- call.
+local floor, ceil = math.floor, math.ceil
+local char, byte, sub = string.char, string.byte, string.sub
+
+local function pack(n)
+  local low = n % 16777216
+  local high = (n - low) / 16777216
+  local g, d = low % 256, high % 256
+  low, high = (low - g) / 256, (high - d) / 256
+  local f, c = low % 256, high % 256
+  high = (high - c) / 256
+  local b = high % 256
+  return char((high - b) / 256, b, c, d, (low - f) / 256, f, g)
+end
+-- A rate rule's state is one string whose first byte names its layout, so that
+-- a rule whose algorithm has changed still finds what was spent:
+--   T till at x q since low                       token bucket
+--   S till grain total head last tail count log   sliding window
+--   F till last count prior before since          fixed window
+-- All are numbers of seven bytes, but for the log. The key expires at `till`.
+local TOKEN, SLIDING, FIXED, HELD = 84, 83, 70, 67
+
+-- The first byte of the record of an attempt that was given back: no start has it.
+local GIVEN_BACK = 88
+
+-- A token bucket's `low` when nothing was charged since, as a number and packed.
+local UNTOUCHED, NEVER = 9007199254740991, '\31\255\255\255\255\255\255'
+
+-- To set a TTL costs as much as a write. So one is set for LONGER than the state
+-- means anything, and kept while it is no less than LEAST and no more than MOST.
+local LONGER, LEAST, MOST = 40000000, 1000000, 58000000
+
+-- No lease is longer than a day, so an end beyond that was written by a clock
+-- that has since stepped back and counts for nothing.
+local LONGEST_LEASE = 86400000000
+
+local call, format = redis.call, string.format
+local member = ARGV[2]
+local n, base = #KEYS - 6, 7
+local attempt, line = KEYS[n + 1], KEYS[n + 2]
+local due, round, out_key, at = KEYS[n + 3], KEYS[n + 4], KEYS[n + 5], KEYS[n + 6]
+local quiet = call('EXISTS', due, out_key) == 0
+
+if quiet and ARGV[6] ~= '2' then
+-- The express way, which most calls go: every rule has been used lately under the
+-- limits of this call, admits its cost now, and its key lives long enough. One
+-- straight line without a function, since to make one costs as much as to add up a
+-- rule. Whatever is different leaves it before anything is written, for the
+-- general way below, which answers the same: a test runs both.
+local out, states, moment, passed = { now, 0, 0, 0 }, {}, pack(now), 0
+local record = moment
+for i = 1, n do
+  local key, rule, cost = KEYS[i], ARGV[base + 2 * i], tonumber(ARGV[base + 2 * i + 1])
+  local algorithm, b, c, d, e, f, g, h = byte(rule, 1, 8)
+  local one = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+  b, c, d, e, f, g, h = byte(rule, 9, 15)
+  local two = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+  b, c, d, e, f, g, h = byte(rule, 16, 22)
+  local three = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+  b, c, d, e, f, g, h = byte(rule, 23, 29)
+  local four = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+  local place, stamp, holds, state, remaining, reset, spare = now, moment, nil, nil, nil, nil, nil
+  if algorithm == TOKEN then
+    local v, unit = call('GET', key), sub(rule, 9, 15)
+    local p, q, cap, slack = one, two, three, four
+    local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
+    if kind ~= TOKEN or sub(v, 23, 29) ~= unit then
+      break -- never used, or its unit had other parts
+    end
+    local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 9, 15)
+    local last = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 16, 22)
+    local level = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h - (now - last) * p
+    if p == 0 or cost > cap or last - now > FAR_AHEAD or level + slack * p + (cost - cap) * q > 0 then
+      break
+    end
+    if level < 0 then
+      level = 0
+    end
+    if last >= now then
+      place = last + 1
+      stamp = pack(place)
+    end
+    local since, low = stamp, NEVER
+    if level >= q then
+      b, c, d, e, f, g, h = byte(v, 37, 43)
+      local least = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+      since, low = sub(v, 30, 36), level < least and pack(level) or sub(v, 37, 43)
+    end
+    level = level + cost * q
+    local x = level - (place - now) * p
+    if x < 0 then
+      x, level = 0, (place - now) * p
+    end
+    holds = pack(x)
+    state = sub(v, 1, 8) .. stamp .. holds .. unit .. since .. low
+    spare = till - now - level / p - slack
+    remaining, reset = floor((cap * q - level - slack * p) / q), ceil(level / p + slack)
+    if remaining < 0 then
+      remaining = 0
+    end
+  elseif algorithm == SLIDING then
+    local v, unit = call('GET', key), sub(rule, 16, 22)
+    local cap, per, grain = one, two, three
+    local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
+    if kind ~= SLIDING or sub(v, 9, 15) ~= unit then
+      break -- never used, or in cells of another grain
+    end
+    local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 16, 22)
+    local total = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 23, 29)
+    local head = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 37, 43)
+    local tail = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 44, 50)
+    local count = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    local cell, gone = ceil(now / grain), floor((now - per) / grain)
+    if cost > cap or tail > cell or count == 0 then
+      break
+    end
+    local from, size = 51, #v
+    while head <= gone and from <= size do
+      local units, digit, n = 0, 1, byte(v, from)
+      while n >= 128 do
+        units, digit, from = units + (n - 128) * digit, digit * 128, from + 1
+        n = byte(v, from)
+      end
+      total, from = total - units - n * digit, from + 1
+      if from > size then
+        head = 0
+        break
+      end
+      digit, n = 1, byte(v, from)
+      while n >= 128 do
+        head, digit, from = head + (n - 128) * digit, digit * 128, from + 1
+        n = byte(v, from)
+      end
+      head, from = head + n * digit, from + 1
+    end
+    total = total + cost
+    if total > cap and tail > gone then
+      break
+    end
+    local log = sub(v, from)
+    if tail <= gone then
+      total, log = cost, pack(0)
+    end
+    holds = pack(total)
+    if tail <= gone then
+      state = sub(v, 1, 15) .. holds .. log .. log .. pack(cell) .. pack(cost)
+    elseif cell == tail then
+      state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 30, 43) .. pack(count + cost) .. log
+    else
+      b, c, d, e, f, g, h = byte(v, 30, 36)
+      local first, steps = log == '', tail - ((((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h)
+      if first then
+        head = tail
+      else
+        while steps >= 128 do
+          local n = steps % 128
+          log, steps = log .. char(128 + n), (steps - n) / 128
+        end
+        log = log .. char(steps)
+      end
+      while count >= 128 do
+        local n = count % 128
+        log, count = log .. char(128 + n), (count - n) / 128
+      end
+      state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 37, 43) .. pack(cell) .. pack(cost)
+        .. log .. char(count)
+    end
+    place = cell * grain
+    stamp = pack(place)
+    spare = till - place - per
+    remaining, reset = cap - total, place + per - now
+  elseif algorithm == FIXED then
+    local v = call('GET', key)
+    local cap, per, slack = one, two, three
+    local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
+    if kind ~= FIXED then
+      break
+    end
+    local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 9, 15)
+    local last = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 16, 22)
+    local count = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 23, 29)
+    local prior = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    local window, rest = now - now % per, per - now % per
+    if last < window or last >= window + per or last - now > 2 * FAR_AHEAD or prior >= window or rest <= slack
+      or count + cost > cap then
+      break
+    end
+    count = count + cost
+    local latest = now > last and stamp or sub(v, 9, 15)
+    holds = pack(count)
+    state = sub(v, 1, 8) .. latest .. holds .. sub(v, 23)
+    spare = till - now - rest
+    remaining, reset = cap - count, rest
+  else
+    local cap, lease = one, two
+    local from, to = '(' .. format('%.0f', now), format('%.0f', now + LONGEST_LEASE + FAR_AHEAD)
+    local held = call('ZCOUNT', key, from, to)
+    if held >= cap then
+      break
+    end
+    local ends = now + lease
+    local last = held > 0 and tonumber(call('ZREVRANGEBYSCORE', key, to, from, 'WITHSCORES', 'LIMIT', '0', '1')[2]) or 0
+    place, stamp = 0, pack(0)
+    remaining, reset = cap - held - 1, (ends > last and ends or last) - now
+    state, spare = format('%.0f', ends), LEAST
+  end
+  if spare < LEAST or spare > MOST then
+    break
+  end
+  local at = 3 * i
+  out[at - 1], out[at], out[at + 1] = remaining, reset, place
+  states[i], record, passed = state, record .. stamp, i
+end
+if passed == n then
+  -- The record goes first: it is what makes the call repeatable.
+  local before = call('SET', attempt, record .. member, 'PX', '30000', 'GET')
+  if not before or sub(before, -#member) ~= member then
+    for i = 1, n do
+      if byte(ARGV[base + 2 * i], 1) ~= HELD then
+        call('SET', KEYS[i], states[i], 'KEEPTTL')
+      else
+        call('ZREMRANGEBYSCORE', KEYS[i], '-inf', format('%.0f', now))
+        if call('ZADD', KEYS[i], states[i], member) == 0 then
+          local from, to = '(' .. format('%.0f', now), format('%.0f', now + LONGEST_LEASE + FAR_AHEAD)
+          out[3 * i] = call('ZREVRANGEBYSCORE', KEYS[i], to, from, 'WITHSCORES', 'LIMIT', '0', '1')[2] - now
+        end
+        local ttl = ceil((states[i] - now) / 1000) + 1000
+        if call('PTTL', KEYS[i]) < ttl then
+          call('PEXPIRE', KEYS[i], format('%.0f', ttl))
+        end
+      end
+    end
+    return out
+  end
+  call('SET', attempt, before, 'PX', byte(before, 1) == GIVEN_BACK and '60000' or '30000')
+end
+end
+
+-- The general way.
+
+local ticket, priority = ARGV[4], tonumber(ARGV[5])
+local provider = sub(due, 1, -5)
+local scope = sub(line, #provider + 1, -6)
+
+-- Numbers on their way out of and into Redis.
+local max, min = math.max, math.min
+
+local function unpack7(v, i)
+  local a, b, c, d, e, f, g = byte(v, i, i + 6)
+  return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
+end
+
+-- Numbers leave as text through this alone: %.0f keeps every digit.
+local function whole(n)
+  return string.format('%.0f', n)
+end
+
+-- The TTL, in ms, of a key whose meaning ends us µs from now: a second more.
+local function outlast(us)
+  return whole(ceil(us / 1000) + 1000)
+end
+-- Writes r's state, which means nothing any more lasts µs from now.
+local function write(r, now, kind, state, lasts)
+  lasts = ceil(lasts)
+  local spare = r.till - now - lasts
+  if spare >= LEAST and spare <= MOST then
+    redis.call('SET', r.key, char(kind) .. pack(r.till) .. state, 'KEEPTTL')
+  else
+    redis.call('SET', r.key, char(kind) .. pack(now + lasts + LONGER) .. state, 'PX', outlast(lasts + LONGER))
+  end
+end
+
+-- The units that a state of another algorithm still holds against the rule.
+-- All of them are counted as spent now: never fewer than the old rule saw.
+local function carried(v)
+  local kind = byte(v, 1)
+  if kind == TOKEN then
+    return ceil(unpack7(v, 16) / unpack7(v, 23))
+  end
+  return unpack7(v, 16) + (kind == FIXED and unpack7(v, 30) or 0)
+end
+
+-- The algorithms, by kind; those that a call has no rule of are left out of its
+-- script, since making functions is what a short script spends most on. Each has
+--   load(key, now, cost, a, b, c, d, member)  the rule as it stands; healed where
+--                         that is no longer what is stored
+--   fit(r, t)             the first moment from t on at which it admits the cost, and
+--                         true where it may be later; nil can't tell
+--   charge(r, now, start) takes the cost at start, in r only; returns its place
+--   refund(r, now, place) takes it back, in r only; returns the units that came
+--                         back, and says in r.changed whether anything did
+--   save(r, now, start)   writes r
+--   remaining(r, now)     units left
+--   reset(r, now)         µs until it is as if unused; -1 can't tell
+--   lasts(r, now)         µs until the state means nothing any more
+-- Concurrency keeps no state but its places: it refunds at once and has no lasts.
+local algorithms = {}
+-- Keeps the key at least until its meaning ends, us µs from now.
+local function keep(key, us)
+  local ttl = outlast(us)
+  if redis.call('PTTL', key) < tonumber(ttl) then
+    redis.call('PEXPIRE', key, ttl)
+  end
+end
+-- token-bucket: at most cap + p/q * t units start in any interval of t µs, and
+-- arrive so when they are up to slack µs apart in how late they are.
+-- Source: docs/algorithms.md#token-bucket
+--
+-- The level x, in parts of which q are a unit, drains p parts a µs. x stands at
+-- the decision `at`, which never repeats, so that it also names the grant. `low`
+-- is the least level that any charge after `since` met: nothing granted since
+-- then can have been refilled below it, so a refund up to `low` is exact.
+do
+  -- What a level may come to when a limit changes: sums must stay exact.
+  local MOST_PARTS = 4503599627370496
+
+  -- The level at t, below zero where the bucket has been full for a while.
+  local function level(r, t)
+    return r.x - (t - r.at) * r.p
+  end
+
+  -- x parts, of which q are a unit, in parts of this rule's own unit.
+  local function convert(r, x, q, round)
+    local rest = x % q
+    return min(MOST_PARTS, (x - rest) / q * r.q + round(rest / q * r.q))
+  end
+
+  local function load(key, now, cost, p, q, cap, slack)
+    local r = { kind = 'T', key = key, cost = cost, p = p, q = q, cap = cap, slack = slack,
+      at = now - slack - 1, x = 0, since = now, low = UNTOUCHED, till = 0, found = false, healed = false }
+    local v = redis.call('GET', key)
+    if not v then
+      return r
+    end
+    r.found = true
+    if byte(v, 1) ~= TOKEN then
+      r.at, r.x, r.low, r.healed = now, min(carried(v), cap) * q, 0, true
+      return r
+    end
+    r.at, r.x, r.since, r.low = unpack7(v, 9), unpack7(v, 16), unpack7(v, 30), unpack7(v, 37)
+    r.till = unpack7(v, 2)
+    local before = unpack7(v, 23)
+    if before ~= q and p > 0 then
+      r.x = convert(r, r.x, before, ceil)
+      r.low = r.low < UNTOUCHED and max(0, convert(r, r.low, before, floor) - 1) or r.low
+    end
+    if r.at - now > FAR_AHEAD then
+      r.at, r.low, r.healed = now + FAR_AHEAD, 0, true
+      r.since = r.at
+    end
+    return r
+  end
+
+  local function fit(r, t)
+    if r.p == 0 or r.cost > r.cap then
+      return nil
+    end
+    local over = level(r, t) + r.slack * r.p + (r.cost - r.cap) * r.q
+    return over <= 0 and t or t + ceil(over / r.p)
+  end
+
+  local function charge(r, now, start)
+    local p, at_start = r.p, max(0, level(r, start))
+    local mark = max(now, r.at + 1)
+    local x = max(level(r, now), (start - now) * p) + r.cost * r.q
+    if at_start < r.q then
+      r.since, r.low = mark, UNTOUCHED
+    elseif at_start < r.low then
+      r.low = at_start
+    end
+    r.x, r.at = max(0, x - (mark - now) * p), mark
+    return mark
+  end
+
+  local function refund(r, now, mark)
+    if r.p == 0 or not r.found or r.healed or mark < r.since or mark > r.at then
+      return 0
+    end
+    local back = max(0, min(r.cost * r.q, level(r, now), r.x))
+    if mark < r.at and r.low < UNTOUCHED then
+      back = min(back, r.low)
+      r.low = r.low - back
+    end
+    r.x, r.changed = r.x - back, back > 0
+    return floor(back / r.q)
+  end
+
+  -- A bucket that has been full for less than slack is not yet as if untouched.
+  local function lasts(r, now)
+    return max(0, level(r, now) / r.p + r.slack)
+  end
+
+  local function save(r, now)
+    write(r, now, TOKEN, pack(r.at) .. pack(r.x) .. pack(r.q) .. pack(r.since) .. pack(r.low), lasts(r, now))
+  end
+
+  local function remaining(r, now)
+    return r.p == 0 and 0 or max(0, floor((r.cap * r.q - max(0, level(r, now) + r.slack * r.p)) / r.q))
+  end
+
+  local function reset(r, now)
+    return r.p == 0 and -1 or ceil(lasts(r, now))
+  end
+
+  algorithms.T = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = reset, lasts = lasts }
+end
+-- sliding-window: never more than cap units in any window of `per` µs.
+-- Source: docs/algorithms.md#sliding-window
+--
+-- Time is cut into cells of `grain` µs. A unit counts from its start and leaves
+-- `per` after the end of its cell: less than a grain late and never early, so
+-- that per/grain + 1 cells are enough whatever the limit. Cells are numbered by
+-- their ends. The last one (tail) stands apart, since it grows most; `log` holds
+-- those before it that have units, oldest first, as varints: units, then (cells
+-- since the one before, units) for each next.
+do
+  local function varint(n)
+    local s = ''
+    while n >= 128 do
+      local low = n % 128
+      s = s .. char(128 + low)
+      n = (n - low) / 128
+    end
+    return s .. char(n)
+  end
+
+  -- Returns the number at i and the place after it.
+  local function unvarint(v, i)
+    local n, unit, b = 0, 1, byte(v, i)
+    while b >= 128 do
+      n, unit, i = n + (b - 128) * unit, unit * 128, i + 1
+      b = byte(v, i)
+    end
+    return n + b * unit, i + 1
+  end
+
+  -- Calls visit(cell, units, entry, from, to, before) for each entry of the log,
+  -- oldest first, until it returns true. In the text, the entry begins at entry
+  -- and its units stand at from, up to but not at to; before is the cell before.
+  local function each(r, visit)
+    local log, pos, cell, before = r.log, 1, r.head, nil
+    local len = #log
+    while pos <= len do
+      local entry, delta, from, units = pos, 0, pos, 0
+      if before then
+        delta, from = unvarint(log, pos)
+        cell = before + delta
+      end
+      units, pos = unvarint(log, from)
+      if visit(cell, units, entry, from, pos, before) then
+        return true
+      end
+      before = cell
+    end
+  end
+
+  local function clear(r)
+    r.total, r.head, r.last, r.tail, r.count, r.log = 0, 0, 0, 0, 0, ''
+  end
+
+  -- Puts units into a cell after all of the log.
+  local function append(r, cell, units)
+    if r.log == '' then
+      r.head, r.log = cell, varint(units)
+    else
+      r.log = r.log .. varint(cell - r.last) .. varint(units)
+    end
+    r.last = cell
+  end
+
+  -- Puts units into a cell before the last of the log.
+  local function insert(r, cell, units)
+    each(r, function(at, had, entry, from, to, before)
+      if at < cell then
+        return false
+      elseif at == cell then
+        r.log = sub(r.log, 1, from - 1) .. varint(had + units) .. sub(r.log, to)
+      elseif before then
+        r.log = sub(r.log, 1, entry - 1) .. varint(cell - before) .. varint(units)
+          .. varint(at - cell) .. sub(r.log, from)
+      else
+        r.log, r.head = varint(units) .. varint(at - cell) .. r.log, cell
+      end
+      return true
+    end)
+  end
+
+  local function put(r, cell, units)
+    if r.total == 0 then
+      clear(r)
+      r.tail = cell
+    end
+    r.total = r.total + units
+    if cell > r.tail then
+      append(r, r.tail, r.count)
+      r.tail, r.count = cell, units
+    elseif cell == r.tail then
+      r.count = r.count + units
+    elseif r.log == '' or cell > r.last then
+      append(r, cell, units)
+    else
+      insert(r, cell, units)
+    end
+  end
+
+  -- Writes all cells anew: in another grain, each at the later end, and without
+  -- some units of one of them. Returns how many those were.
+  local function rewrite(r, grain, less, cost)
+    local old, back = { head = r.head, log = r.log }, 0
+    local was, tail, count = r.grain, r.tail, r.count
+    local function keep(cell, units)
+      if cell == less then
+        back = min(units, cost)
+      end
+      if cell ~= less or units > back then
+        put(r, ceil(cell * was / grain), cell == less and units - back or units)
+      end
+    end
+    clear(r)
+    each(old, keep)
+    if count > 0 then
+      keep(tail, count)
+    end
+    r.grain = grain
+    return back
+  end
+
+  -- Forgets what has left the window.
+  local function expire(r, now)
+    local gone = floor((now - r.per) / r.grain)
+    if r.tail <= gone then
+      clear(r)
+    elseif r.log ~= '' and r.head <= gone then
+      local rest, head = '', 0
+      each(r, function(cell, units, _, from)
+        if cell > gone then
+          rest, head = sub(r.log, from), cell
+          return true
+        end
+        r.total = r.total - units
+      end)
+      r.log, r.head = rest, head
+    end
+  end
+
+  local function load(key, now, cost, cap, per, grain)
+    local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain,
+      total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', till = 0, found = false, healed = false }
+    local v = redis.call('GET', key)
+    if not v then
+      return r
+    end
+    r.found = true
+    if byte(v, 1) ~= SLIDING then
+      put(r, ceil(now / grain), carried(v))
+      r.healed = true
+      return r
+    end
+    r.till, r.grain, r.total, r.head = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
+    r.last, r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), unpack7(v, 44), sub(v, 51)
+    if r.grain ~= grain then
+      rewrite(r, grain)
+    end
+    local back = r.tail - ceil((now + FAR_AHEAD) / r.grain)
+    if back > 0 then
+      r.tail, r.healed = r.tail - back, true
+      if r.log ~= '' then
+        r.head, r.last = r.head - back, r.last - back
+      end
+    end
+    expire(r, now)
+    return r
+  end
+
+  -- The moment from which `need` of the units held have left.
+  local function leave(r, need)
+    local at = r.tail
+    each(r, function(cell, units)
+      need = need - units
+      if need <= 0 then
+        at = cell
+        return true
+      end
+    end)
+    return at * r.grain + r.per
+  end
+
+  local function fit(r, t)
+    if r.cost > r.cap then
+      return nil
+    end
+    local need = r.total + r.cost - r.cap
+    return need <= 0 and t or max(t, leave(r, need))
+  end
+
+  local function charge(r, _, start)
+    local cell = ceil(start / r.grain)
+    put(r, cell, r.cost)
+    return cell * r.grain
+  end
+
+  local function refund(r, _, place)
+    if r.total == 0 or r.healed then
+      return 0
+    end
+    local back = rewrite(r, r.grain, ceil(place / r.grain), r.cost)
+    r.changed = back > 0
+    return back
+  end
+
+  local function lasts(r, now)
+    return r.total == 0 and 0 or r.tail * r.grain + r.per - now
+  end
+
+  local function save(r, now)
+    write(r, now, SLIDING, pack(r.grain) .. pack(r.total) .. pack(r.head) .. pack(r.last) .. pack(r.tail)
+      .. pack(r.count) .. r.log, lasts(r, now))
+  end
+
+  local function remaining(r)
+    return max(0, r.cap - r.total)
+  end
+
+  algorithms.S = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = lasts, lasts = lasts }
+end
+-- fixed-window: at most cap units in each window of `per` µs since the epoch.
+-- Source: docs/algorithms.md#fixed-window
+--
+-- The state is the latest charged window and the one before it, each by its last
+-- start, with their units: a start ahead does not close the window at hand. No
+-- unit goes into a window before those two, and none comes back that was taken
+-- before `since`, when the state began. The last `slack` µs of a window admit
+-- nothing: what starts late must not land in the next. A clock that steps back by
+-- more than a minute begins its windows anew.
+do
+  local function load(key, now, cost, cap, per, slack)
+    local r = { kind = 'F', key = key, cost = cost, cap = cap, per = per, slack = min(slack, per - 1),
+      last = 0, count = 0, prior = 0, before = 0, since = now, till = 0, found = false, healed = false }
+    local v = redis.call('GET', key)
+    if not v then
+      return r
+    end
+    r.found = true
+    if byte(v, 1) ~= FIXED then
+      r.last, r.count, r.healed = now, carried(v), true
+      return r
+    end
+    r.till, r.since = unpack7(v, 2), unpack7(v, 37)
+    r.last, r.count, r.prior, r.before = unpack7(v, 9), unpack7(v, 16), unpack7(v, 23), unpack7(v, 30)
+    if r.last - now > 2 * FAR_AHEAD then
+      r.last, r.prior, r.before, r.since, r.healed = now, 0, 0, now, true
+    elseif floor(r.prior / per) == floor(r.last / per) then
+      r.count, r.before = r.count + r.before, 0
+    end
+    return r
+  end
+
+  local function window(r, t)
+    return floor(t / r.per)
+  end
+
+  local function used(r, w)
+    return w == window(r, r.last) and r.count or w == window(r, r.prior) and r.before or 0
+  end
+
+  local function fit(r, t)
+    if r.cost > r.cap then
+      return nil
+    end
+    local w = window(r, t)
+    if w < window(r, r.prior) then
+      w = window(r, r.prior)
+      t = w * r.per
+    end
+    while (w + 1) * r.per - t <= r.slack or used(r, w) + r.cost > r.cap do
+      w = w + 1
+      t = w * r.per
+    end
+    return t
+  end
+
+  local function charge(r, _, start)
+    local w, latest = window(r, start), window(r, r.last)
+    if w == latest then
+      r.last, r.count = max(r.last, start), r.count + r.cost
+    elseif w == window(r, r.prior) then
+      r.prior, r.before = max(r.prior, start), r.before + r.cost
+    else
+      if w > latest then
+        r.prior, r.before, r.last, r.count = r.last, r.count, start, r.cost
+      else
+        r.prior, r.before = start, r.cost
+      end
+      r.since = max(r.since, window(r, r.prior) * r.per) -- the window before those two is let go
+    end
+    return start
+  end
+
+  local function refund(r, _, place)
+    local w, back = window(r, place), 0
+    if r.healed or place < r.since then
+      return 0
+    elseif w == window(r, r.last) then
+      back = min(r.count, r.cost)
+      r.count = r.count - back
+      if r.count == 0 and r.prior > 0 then
+        r.last, r.count, r.before = r.prior, r.before, 0
+      end
+    elseif w == window(r, r.prior) then
+      back = min(r.before, r.cost)
+      r.before = r.before - back
+    end
+    r.changed = back > 0
+    return back
+  end
+
+  -- µs until the last window with units is over, and the last is open that may
+  -- not get any.
+  local function lasts(r, now)
+    local last = r.count > 0 and r.last or r.before > 0 and r.prior or r.prior - r.per
+    return max(0, (window(r, last) + 1) * r.per - now)
+  end
+
+  local function save(r, now)
+    write(r, now, FIXED, pack(r.last) .. pack(r.count) .. pack(r.prior) .. pack(r.before) .. pack(r.since), lasts(r, now))
+  end
+
+  local function remaining(r, now)
+    local w = window(r, now)
+    return w < window(r, r.prior) and 0 or max(0, r.cap - used(r, w))
+  end
+
+  algorithms.F = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = lasts, lasts = lasts }
+end
+-- concurrency: at most cap runs at once, each holding a place under its attempt
+-- id until it is released or its lease runs out unrenewed.
+-- Source: docs/algorithms.md#concurrency
+--
+-- A sorted set of attempt ids by the end of their lease.
+do
+  local function bounds(now)
+    return '(' .. whole(now), whole(now + LONGEST_LEASE + FAR_AHEAD)
+  end
+
+  local function load(key, now, cost, cap, lease, _, _, member)
+    local from, to = bounds(now)
+    local r = { kind = 'C', key = key, cost = cost, cap = cap, lease = lease, member = member, now = now,
+      held = redis.call('ZCOUNT', key, from, to), mine = false }
+    if r.held >= cap and r.held > 0 then
+      local ends = redis.call('ZSCORE', key, member)
+      r.mine = ends and tonumber(ends) > now or false
+    end
+    return r
+  end
+
+  -- The end of one of the leases now held: skip others end before it
+  -- (ZRANGEBYSCORE) or after it (ZREVRANGEBYSCORE). Nil when there are not so many:
+  -- some places are only set aside.
+  local function ends(command, key, a, b, skip)
+    return tonumber(redis.call(command, key, a, b, 'WITHSCORES', 'LIMIT', whole(skip), 1)[2] or '')
+  end
+
+  -- A full rule has a place free when as many leases have ended as are too many,
+  -- unless they are renewed.
+  local function fit(r, t)
+    if r.held < r.cap or r.mine then
+      return t
+    elseif r.cap == 0 then
+      return nil
+    end
+    local from, to = bounds(r.now)
+    r.free = r.free or ends('ZRANGEBYSCORE', r.key, from, to, r.held - r.cap) or r.now + r.lease
+    return max(t, r.free), true
+  end
+
+  local function charge(r)
+    if not r.mine then
+      r.held, r.free = r.held + 1, nil
+    end
+    return 0
+  end
+
+  local function refund(r)
+    return redis.call('ZREM', r.key, r.member)
+  end
+
+  local function save(r, now, start)
+    redis.call('ZREMRANGEBYSCORE', r.key, '-inf', whole(now))
+    redis.call('ZADD', r.key, whole(start + r.lease), r.member)
+    keep(r.key, start + r.lease - now)
+  end
+
+  local function remaining(r)
+    return max(0, r.cap - r.held)
+  end
+
+  local function reset(r, now)
+    local from, to = bounds(now)
+    return r.held > 0 and ends('ZREVRANGEBYSCORE', r.key, to, from, 0) - now or 0
+  end
+
+  algorithms.C = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = reset }
+end
+-- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
+-- letter and four numbers of seven bytes each, as include/pack.lua writes them:
+--   T token-bucket    p      q      cap    slack
+--   S sliding-window  cap    per    grain  -
+--   F fixed-window    cap    per    slack  -
+--   C concurrency     cap    lease  -      -
+-- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
+
+-- Rule i, which a text describes.
+local function load_rule(i, rule, cost, member, now)
+  return algorithms[sub(rule, 1, 1)].load(KEYS[i], now, cost, unpack7(rule, 2), unpack7(rule, 9),
+    unpack7(rule, 16), unpack7(rule, 23), member)
+end
+
+-- Rule i, whose text is ARGV[first], and its cost the next.
+local function read_rule(i, first, member, now)
+  return load_rule(i, ARGV[first], tonumber(ARGV[first + 1]), member, now)
+end
+-- µs from now until a rule alone would admit its cost; -1 can't tell.
+local function retry_of(r, now)
+  local t = algorithms[r.kind].fit(r, now)
+  return t and t - now or -1
+end
+
+-- The first moment from now on at which every rule that can tell admits its cost,
+-- the rule that asked for it, and whether that is sure: a suspended rule can't
+-- tell, a full concurrency rule hopes for leases to end. Fixed windows that are
+-- out of step may take long to agree; then it is only the earliest that it can be.
+local function joint_start(rules, now)
+  local start, binding, sure = now, 0, true
+  for _ = 1, 50 do
+    local before = start
+    for i = 1, #rules do
+      local t, hope = algorithms[rules[i].kind].fit(rules[i], start)
+      if not t or hope then
+        sure = false
+      end
+      if t and t > start then
+        start, binding = t, i
+      end
+    end
+    if start == before or #rules == 1 then
+      return start, binding, sure
+    end
+  end
+  return start, binding, false
+end
+
+-- Puts down what rule i has to say: limited, remaining, retry, reset, place.
+local function report(out, i, r, now, retry, place)
+  local n, algorithm = 5 * i, algorithms[r.kind]
+  out[n + 1] = retry == 0 and 0 or 1
+  out[n + 2] = algorithm.remaining(r, now)
+  out[n + 3] = retry
+  out[n + 4] = algorithm.reset(r, now)
+  out[n + 5] = place
+end
+
+-- A denial: how long until all would be admitted, and every rule's report. What
+-- can't be told (-1) outlasts every wait.
+local function denied(rules, now, start, binding)
+  local wait = start - now
+  local out = { 0, 0, now, 0, 0 }
+  for i = 1, #rules do
+    local retry = retry_of(rules[i], now)
+    if wait >= 0 and retry < 0 then
+      wait, binding = -1, i
+    end
+    report(out, i, rules[i], now, retry, 0)
+  end
+  out[4], out[5] = wait == 0 and 1 or wait, binding
+  return out
+end
+-- What a decision does under the rules of its path. It needs n, member and attempt;
+-- rule i is ARGV[base + 2 * i].
+
+local function read_rules()
+  local rules = {}
+  for i = 1, n do
+    rules[i] = read_rule(i, base + 2 * i, member, now)
+  end
+  return rules
+end
+
+-- Charges every rule at start. The record goes first, here too. Nil, with nothing
+-- changed, for an attempt that was decided before.
+local function grant(rules, start, binding)
+  local out, record = { 1, 0, now, start - now, binding }, pack(start)
+  local retries, places = {}, {}
+  for i = 1, n do
+    local r = rules[i]
+    retries[i] = start == now and 0 or retry_of(r, now)
+    places[i] = algorithms[r.kind].charge(r, now, start)
+    record = record .. pack(places[i])
+  end
+  local before = call('SET', attempt, record .. member, 'PX', '30000', 'GET')
+  if before and sub(before, -#member) == member then
+    call('SET', attempt, before, 'PX', byte(before, 1) == GIVEN_BACK and '60000' or '30000')
+    return nil
+  end
+  for i = 1, n do
+    local r = rules[i]
+    algorithms[r.kind].save(r, now, start)
+    report(out, i, r, now, retries[i], places[i])
+  end
+  return out
+end
+
+-- The grant that this attempt had before.
+local function granted_before(rules, record)
+  local left = unpack7(record, 1) - now
+  local out, wait = { 1, 1, now, left, 0 }, max(0, left)
+  for i = 1, n do
+    -- Its own units are among those that the rule would have it wait for.
+    local retry = wait > 0 and retry_of(rules[i], now) or 0
+    if retry < 0 or retry > wait then
+      retry = wait
+    end
+    report(out, i, rules[i], now, retry, unpack7(record, 7 * i + 1))
+  end
+  return out
+end
+
+-- Mends what would not heal by itself: a key without a TTL, or with one that a
+-- limit changed meanwhile outlasts; a state from the future, or of another
+-- algorithm, whose units would seem to be spent anew with each look.
+local function mend(rules)
+  for i = 1, n do
+    local r = rules[i]
+    if r.kind == 'C' then
+      if r.held > 0 and redis.call('PTTL', r.key) == -1 then
+        keep(r.key, LONGEST_LEASE)
+      end
+    elseif r.found and r.p ~= 0 then
+      local algorithm = algorithms[r.kind]
+      if r.healed or redis.call('PTTL', r.key) < ceil(algorithm.lasts(r, now) / 1000) then
+        r.till = 0
+        algorithm.save(r, now)
+      end
+    end
+  end
+end
+-- Who waits, and in which order. It needs call, provider, and the keys due, round
+-- and at. Source: docs/turns.md#lines-rounds-and-seats
+--
+-- line   sorted set of each scope: its tasks' tickets, by priority and order. A
+--        ticket is "cost:name", the cost left out when it is 1.
+-- round  sorted set of seats, all of score 0. A scope whose line is not empty has
+--        one seat, with the rule that its first task waits for:
+--        rule, 0, rank, scope. The seats of a rule are its round; they are
+--        served in the order of their ranks: the priority of the scope's first
+--        task, then the stamp, a number that grows with each turn taken.
+--        Those of which no task can ever be admitted have a round of no rule's.
+-- due    sorted set of rules that have a round, by the µs to look at it.
+-- out    hash of tasks that were released and have not come: scope, 0, ticket. Its
+--        values: when it was, its score, its stamp, and the id of the call.
+-- at     hash: S<scope> its seat, L<scope> units in its line, U<rule> units that
+--        wait in lines under the rule, N<rule> those lines, # the last stamp, @ the
+--        µs of the last look.
+local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
+local NO_RULE = '!'
+
+-- A released task that has not come for so long is not on its way, and a look
+-- that is later than this has nobody to make it.
+local STALE, LATE = 3000000, 1000000
+
+-- What stands for the call's id: a task is known to run, or to be about to, and one
+-- that went straight to its queue and that no look has met.
+local RUNNING, STRAIGHT = '!', '?'
+
+-- Added to a score, so that it is never negative.
+local SCORES = 4503599627370496
+
+-- What waits is kept for so much longer than it is expected to take: it means
+-- something until the task's own queue brings it back.
+local STAY = 86400000000
+
+-- The place after the last of a band, or the first of an empty one: not before
+-- the clock, in ms, so that who was released, and comes back to its place, is before
+-- those who came since, whoever stands in line by then.
+local function place_after(last, band, now)
+  local first = band + MIDDLE / 2 + floor(now / 1000) % MIDDLE
+  return last and min(max(last + 1, first), band + BAND - 1) or first
+end
+
+local function rule_name(key)
+  return sub(key, #provider + 1)
+end
+
+local function cost_of(ticket)
+  local cost = string.match(ticket, '^(%d+):')
+  return cost and tonumber(cost) or 1
+end
+
+-- The place of a scope among others: priority and stamp, ten bytes.
+local function rank_of(score, stamp)
+  return sub(pack(floor(score / BAND) + LOWEST), 5) .. pack(stamp)
+end
+
+local function seat_of(name, rank, scope)
+  return name .. '\0' .. rank .. scope
+end
+
+-- The two numbers of a rank: of the priority, less first, and the stamp.
+local function numbers_of(rank)
+  local a, b, c = byte(rank, 1, 3)
+  return (a * 256 + b) * 256 + c, unpack7(rank, 4)
+end
+
+-- The rule, rank and scope of a seat.
+local function parts_of(seat)
+  local zero = string.find(seat, '\0', 1, true)
+  return sub(seat, 1, zero - 1), sub(seat, zero + 1, zero + 10), sub(seat, zero + 11)
+end
+
+-- The first seat of a rule's round after another.
+local function seat_after(name, after)
+  local from = after or name .. '\0'
+  return call('ZRANGEBYLEX', round, '(' .. from, '(' .. name .. '\1', 'LIMIT', '0', '1')[1]
+end
+
+-- Keeps what waits at least us µs more.
+local function keep_waiting(us, ...)
+  for _, key in ipairs({ ... }) do
+    if call('PTTL', key) < us / 1000 + STAY / 2000 then
+      call('PEXPIRE', key, whole(ceil((us + STAY) / 1000)))
+    end
+  end
+end
+-- The rule of a path that a task waits for, as its number in it, and when to look at
+-- it, nil where it can't tell: one that can't, or the one that alone would admit the
+-- task last. Whatever comes free of any other, it can't start before. That need not be
+-- the one that asked for the start: a window may only be in the way of the moment that
+-- others have put it off to.
+local function waits_for(path, start, binding)
+  local last, at
+  for i = 1, #path do
+    local t = algorithms[path[i].kind].fit(path[i], now)
+    if not t then
+      return i, nil
+    elseif t > (at or now) then
+      last, at = i, t
+    end
+  end
+  return last or max(1, binding), at or start
+end
+-- When the `units` before it and then the rule's cost will have been admitted, as
+-- far as a clock can tell; nil where it can't. An estimate: nothing is decided by it.
+local function after_units(r, now, units)
+  local whole_windows, t = 0, nil
+  local field = r.kind == 'T' and 'x' or r.kind == 'S' and 'total' or r.kind == 'F' and 'count'
+  if not field then
+    return now
+  elseif r.kind == 'T' then
+    units = units * r.q
+  elseif r.cap > 0 then
+    whole_windows = floor(units / r.cap)
+    units = units - whole_windows * r.cap
+  end
+  local was = r[field]
+  -- A bucket that has been full for a while is no fuller than full.
+  r[field] = (r.kind == 'T' and max(was, (now - r.at) * r.p) or was) + units
+  t = algorithms[r.kind].fit(r, now)
+  r[field] = was
+  return t and t + whole_windows * (r.per or 0)
+end
+
+-- So many on their way are not added up for one decision: whoever comes besides
+-- waits for a look, which adds them up once for many.
+local CROWD = 200
+
+-- The rule, of those on the path, that others wait for: they go first.
+local function waited_for()
+  local late
+  for i = 1, n do
+    local look = call('ZSCORE', due, rule_name(KEYS[i]))
+    if look and look + LATE > now then
+      return i
+    end
+    late = late or look and i
+  end
+  late = late or call('HLEN', out_key) > CROWD and 1 or nil
+  local beat = late and call('HGET', at, '@')
+  return beat and beat + LATE > now and late or nil
+end
+
+-- Sets aside, in rules alone, what released tasks that are on their way will take.
+-- A rule counts those of the scopes under its own level. Returns when the first of
+-- them will have been on its way for too long; nil when there are none.
+local function reserve(rules)
+  local overdue
+  local fields = call('HGETALL', out_key)
+  for f = 1, #fields, 2 do
+    local zero = string.find(fields[f], '\0', 1, true)
+    local whose, cost = sub(fields[f], 1, zero - 1) .. '/', cost_of(sub(fields[f], zero + 1))
+    local late = unpack7(fields[f + 1], 1) + STALE
+    if late > now then
+      for i = 1, n do
+        local r = rules[i]
+        local level = string.match(rule_name(KEYS[i]), '^[^:]*') .. '/'
+        if sub(whose, 1, #level) == level then
+          local own = r.cost
+          r.cost, overdue = cost, min(overdue or late, late)
+          local t = algorithms[r.kind].fit(r, now)
+          if t then
+            algorithms[r.kind].charge(r, now, t)
+          end
+          r.cost = own
+        end
+      end
+    end
+  end
+  return overdue
+end
+
+-- The sums of the scope: its seat, the units in its line, the last stamp, and for
+-- each rule the units and the lines that wait.
+local function sums()
+  local fields = { 'S' .. scope, 'L' .. scope, '#' }
+  for i = 1, n do
+    local name = rule_name(KEYS[i])
+    fields[2 * i + 2], fields[2 * i + 3] = 'U' .. name, 'N' .. name
+  end
+  return fields, call('HMGET', at, unpack(fields))
+end
+
+-- Counts units into or out of the line, and lines (1, 0, -1).
+local function count(fields, values, units, lines)
+  local set = { fields[2], whole(max(0, (values[2] or 0) + units)) }
+  for i = 1, n do
+    local u, l = 2 * i + 2, 2 * i + 3
+    set[4 * i - 1], set[4 * i] = fields[u], whole(max(0, (values[u] or 0) + units))
+    set[4 * i + 1], set[4 * i + 2] = fields[l], whole(max(0, (values[l] or 0) + lines))
+  end
+  call('HSET', at, unpack(set))
+end
+
+-- Takes the task out of its line, if it stands there.
+local function leave()
+  if call('ZREM', line, ticket) == 0 then
+    return
+  end
+  local fields, values = sums()
+  local last = call('ZCARD', line) == 0
+  count(fields, values, -cost_of(ticket), last and -1 or 0)
+  if last then
+    if values[1] then
+      call('ZREM', round, values[1])
+    end
+    call('HDEL', at, fields[1], fields[2])
+  end
+end
+
+-- How long until the task's turn, with so many units of its own line before it.
+-- Under a rule that several lines share each of them has a turn in between.
+local function expected_in(rules, values, before)
+  local latest, told = now, false
+  for i = 1, n do
+    local u, lines = values[2 * i + 2] or 0, values[2 * i + 3] or 0
+    local others = min(max(0, u - before), (before + rules[i].cost) * max(0, lines - (before > 0 and 1 or 0)))
+    local t = after_units(rules[i], now, before + others)
+    if not t then
+      return -1
+    end
+    told = told or rules[i].kind ~= 'C'
+    latest = max(latest, t)
+  end
+  return told and latest - now or -1
+end
+
+-- Puts the task in line: at its end, or, with its turn come, at the front.
+local function score_for(mine)
+  local band = -priority * BAND
+  local from, to = whole(band), '(' .. whole(band + BAND)
+  if mine then
+    local first = call('ZRANGEBYSCORE', line, from, to, 'WITHSCORES', 'LIMIT', '0', '1')[2]
+    return first and max(first - 1, band) or place_after(nil, band, now)
+  end
+  local last = call('ZREVRANGEBYSCORE', line, to, from, 'WITHSCORES', 'LIMIT', '0', '1')[2]
+  return place_after(tonumber(last), band, now)
+end
+
+-- Gives the scope a seat, or a better one; returns in how many µs to look at it.
+local FOREVER, overdue = 9007199254740991, nil
+local function sit(rules, fields, values, score, held_up, start, binding)
+  local name, stamp = NO_RULE, nil
+  if values[1] then
+    local rank
+    name, rank = parts_of(values[1])
+    stamp = unpack7(rank, 4)
+  else
+    stamp = (values[3] or 0) + 1
+    call('HSET', at, '#', whole(stamp))
+  end
+  if name == NO_RULE then
+    name = rule_name(KEYS[held_up or overdue and binding or waits_for(rules, start, binding)])
+  end
+  local seat = seat_of(name, rank_of(score, stamp), scope)
+  call('ZADD', round, '0', seat)
+  if values[1] and values[1] ~= seat then
+    call('ZREM', round, values[1])
+  end
+  call('HSET', at, fields[1], seat)
+  if seat_after(name) ~= seat then
+    return -1
+  end
+  local look = held_up and now or min(max(now, start - tonumber(ARGV[7])), overdue or FOREVER)
+  call('ZADD', due, 'LT', whole(look), name)
+  keep_waiting(start - now, due, round, at)
+  return look - now
+end
+
+local function join(rules, mine, held_up, start, binding)
+  local fields, values = sums()
+  local stood, card = call('ZSCORE', line, ticket), call('ZCARD', line)
+  local score = stood and tonumber(stood) or score_for(mine)
+  if not stood then
+    call('ZADD', line, whole(score), ticket)
+  end
+  local place = call('ZRANK', line, ticket)
+  local others = stood and card - 1 or card
+  local before = others > 0 and floor((values[2] or 0) * place / others) or 0
+  local expected = expected_in(rules, values, before)
+  keep_waiting(max(0, expected), line)
+  if not stood then
+    count(fields, values, cost_of(ticket), card == 0 and 1 or 0)
+  end
+  local look = -1
+  if place == 0 and not stood or not values[1] then
+    look = sit(rules, fields, values, score, held_up, start, binding)
+  end
+  if mine then
+    look = 0
+    for i = 1, n do -- what was set aside for it may do for others
+      call('ZADD', due, 'XX', 'LT', whole(now), rule_name(KEYS[i]))
+    end
+  end
+  return place, expected, look
+end
+
+-- Adds the three numbers of a turn to a general reply.
+local function with_turn(reply, place, expected, look)
+  local last = #reply
+  reply[last + 1], reply[last + 2], reply[last + 3] = place, expected, look
+  return reply
+end
+
+local rules = read_rules()
+local start, binding, sure = joint_start(rules, now)
+local mine, held_up = ARGV[6] ~= '0', nil
+if not quiet then
+  mine = call('HDEL', out_key, scope .. '\0' .. ticket) == 1 or mine
+  held_up = not mine and waited_for() or nil
+  overdue = not mine and not held_up and reserve(rules) or nil
+  if overdue then
+    start, binding, sure = joint_start(rules, now)
+    binding = waits_for(rules, start, binding)
+    rules = read_rules()
+  end
+end
+
+local ahead = tonumber(mine and ARGV[3] or ARGV[8])
+
+if sure and not held_up and start - now <= ahead and ARGV[6] ~= '2' then
+  local reply = grant(rules, start, binding)
+  if reply then
+    if not quiet and not mine then
+      leave()
+    end
+    return with_turn(reply, -1, 0, quiet and -1 or 0)
+  end
+  rules = read_rules()
+end
+
+-- What this attempt has been, as in decide.
+local before = call('GET', attempt)
+if before and sub(before, -#member) ~= member then
+  before = nil
+end
+if before and #before == 7 * (n + 1) + #member then
+  return with_turn(granted_before(rules, before), -1, 0, -1)
+end
+mend(rules)
+local reply = denied(rules, now, start, held_up or binding)
+if before then
+  return with_turn(reply, -1, -1, -1)
+end
+return with_turn(reply, join(rules, mine, held_up, start, binding))

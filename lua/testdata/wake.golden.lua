@@ -1,0 +1,1396 @@
+-- wake: release the tasks whose turn is near, each rule's waiters in their order.
+--
+-- It sees what the limiter holds, sets aside in memory what released tasks will
+-- take that have not come yet, and takes from each round that is due the first
+-- seat's first task, as long as its start under all its rules is near. A seat
+-- whose task waits for another rule moves to that rule's round. Nothing is charged
+-- and no state of a rule is changed. Sent again under its id it answers with the
+-- same tasks, as far as they have not come.
+--
+-- KEYS[1..n]  rule    state of rule i of those that the scopes meet; n is ARGV[9]. See include/layout.lua.
+-- KEYS[n+1]   due     sorted set of rules by the time to look. See include/turns/lines.lua, here and below.
+-- KEYS[n+2]   round   sorted set of seats.
+-- KEYS[n+3]   out     hash of released tasks.
+-- KEYS[n+4]   at      hash of seats by scope, and of sums.
+-- KEYS[n+5..] line    the waiting tasks of a scope, one for each of s scopes.
+--
+-- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
+-- ARGV[2]     call    the id of this call. The first ten bytes are the caller's own.
+-- ARGV[3]     lead    integer µs >= 0, how long before its start a task is released at the latest,
+-- ARGV[4]     spread  and integer µs >= 0, how much earlier it may be, so that one call serves several.
+-- ARGV[5]     most    integer >= 0, how many tasks to release at most.
+-- ARGV[6]     all     1 to look at every round, whatever it waits for: a limit may have changed.
+-- ARGV[7]     now     integer >= 0, how many more to release whose start has come already.
+-- ARGV[8]     near    integer >= 0, of how many rules to name the scopes that are next.
+-- ARGV[9]     rules   integer n.
+-- ARGV[10..]  rule    one for each rule. See include/rules.lua.
+-- ARGV[n+10..] path   one for each of s scopes: the numbers of its rules, as "1,3,4", or "-" for a scope
+--                     that the caller cannot wake.
+-- ARGV[n+s+10..] news three for each task that was released before and could not be run: "f" it does
+--                     not exist, "a" not yet, to be tried again, "r" it is running; its scope; its ticket.
+--
+-- Returns  {times, released, missing, near}, each a list:
+--          times     {now, next, out}: integer µs, the clock of this call, and when to look again, 0 when
+--                    nobody waits; how many tasks that this caller released have not come
+--          released  two for each task: its scope and its ticket, in the order of their turns
+--          missing   the scopes that were met and are not among KEYS, each once
+--          near      scopes whose turns are next, the first few of each rule that is
+--
+-- Writes   KEYS[n+1..n+s+4]. Nothing when nobody waits.
+-- Source   docs/turns.md#waking
+
+-- The one clock of a call: Redis's own, in whole microseconds since the epoch.
+-- A test may hand in a number instead; production hands in "".
+local now = ARGV[1]
+if now ~= '' then
+  now = tonumber(now)
+else
+  local t = redis.call('TIME')
+  now = t[1] * 1000000 + t[2]
+end
+
+-- A state written further ahead than this was written by a clock that has since
+-- stepped back: no charge is ever made more than a minute ahead.
+local FAR_AHEAD = 60000000
+-- Whole numbers below 2^53 as seven big-endian bytes. Plain arithmetic: not every
+-- server has a struct library, and "%" is an instruction where math.floor is a
+-- call.
+local floor, ceil = math.floor, math.ceil
+local char, byte, sub = string.char, string.byte, string.sub
+
+local function pack(n)
+  local low = n % 16777216
+  local high = (n - low) / 16777216
+  local g, d = low % 256, high % 256
+  low, high = (low - g) / 256, (high - d) / 256
+  local f, c = low % 256, high % 256
+  high = (high - c) / 256
+  local b = high % 256
+  return char((high - b) / 256, b, c, d, (low - f) / 256, f, g)
+end
+-- A rate rule's state is one string whose first byte names its layout, so that
+-- a rule whose algorithm has changed still finds what was spent:
+--   T till at x q since low                       token bucket
+--   S till grain total head last tail count log   sliding window
+--   F till last count prior before since          fixed window
+-- All are numbers of seven bytes, but for the log. The key expires at `till`.
+local TOKEN, SLIDING, FIXED, HELD = 84, 83, 70, 67
+
+-- The first byte of the record of an attempt that was given back: no start has it.
+local GIVEN_BACK = 88
+
+-- A token bucket's `low` when nothing was charged since, as a number and packed.
+local UNTOUCHED, NEVER = 9007199254740991, '\31\255\255\255\255\255\255'
+
+-- To set a TTL costs as much as a write. So one is set for LONGER than the state
+-- means anything, and kept while it is no less than LEAST and no more than MOST.
+local LONGER, LEAST, MOST = 40000000, 1000000, 58000000
+
+-- No lease is longer than a day, so an end beyond that was written by a clock
+-- that has since stepped back and counts for nothing.
+local LONGEST_LEASE = 86400000000
+
+local call = redis.call
+local n = tonumber(ARGV[9])
+local due, round, out_key, at = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
+local id, lead, spread = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local most, more = tonumber(ARGV[5]), tonumber(ARGV[7])
+local provider = sub(due, 1, -5)
+
+-- Numbers on their way out of and into Redis.
+local max, min = math.max, math.min
+
+local function unpack7(v, i)
+  local a, b, c, d, e, f, g = byte(v, i, i + 6)
+  return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
+end
+
+-- Numbers leave as text through this alone: %.0f keeps every digit.
+local function whole(n)
+  return string.format('%.0f', n)
+end
+
+-- The TTL, in ms, of a key whose meaning ends us µs from now: a second more.
+local function outlast(us)
+  return whole(ceil(us / 1000) + 1000)
+end
+-- Writes r's state, which means nothing any more lasts µs from now.
+local function write(r, now, kind, state, lasts)
+  lasts = ceil(lasts)
+  local spare = r.till - now - lasts
+  if spare >= LEAST and spare <= MOST then
+    redis.call('SET', r.key, char(kind) .. pack(r.till) .. state, 'KEEPTTL')
+  else
+    redis.call('SET', r.key, char(kind) .. pack(now + lasts + LONGER) .. state, 'PX', outlast(lasts + LONGER))
+  end
+end
+
+-- The units that a state of another algorithm still holds against the rule.
+-- All of them are counted as spent now: never fewer than the old rule saw.
+local function carried(v)
+  local kind = byte(v, 1)
+  if kind == TOKEN then
+    return ceil(unpack7(v, 16) / unpack7(v, 23))
+  end
+  return unpack7(v, 16) + (kind == FIXED and unpack7(v, 30) or 0)
+end
+
+-- The algorithms, by kind; those that a call has no rule of are left out of its
+-- script, since making functions is what a short script spends most on. Each has
+--   load(key, now, cost, a, b, c, d, member)  the rule as it stands; healed where
+--                         that is no longer what is stored
+--   fit(r, t)             the first moment from t on at which it admits the cost, and
+--                         true where it may be later; nil can't tell
+--   charge(r, now, start) takes the cost at start, in r only; returns its place
+--   refund(r, now, place) takes it back, in r only; returns the units that came
+--                         back, and says in r.changed whether anything did
+--   save(r, now, start)   writes r
+--   remaining(r, now)     units left
+--   reset(r, now)         µs until it is as if unused; -1 can't tell
+--   lasts(r, now)         µs until the state means nothing any more
+-- Concurrency keeps no state but its places: it refunds at once and has no lasts.
+local algorithms = {}
+-- Keeps the key at least until its meaning ends, us µs from now.
+local function keep(key, us)
+  local ttl = outlast(us)
+  if redis.call('PTTL', key) < tonumber(ttl) then
+    redis.call('PEXPIRE', key, ttl)
+  end
+end
+-- token-bucket: at most cap + p/q * t units start in any interval of t µs, and
+-- arrive so when they are up to slack µs apart in how late they are.
+-- Source: docs/algorithms.md#token-bucket
+--
+-- The level x, in parts of which q are a unit, drains p parts a µs. x stands at
+-- the decision `at`, which never repeats, so that it also names the grant. `low`
+-- is the least level that any charge after `since` met: nothing granted since
+-- then can have been refilled below it, so a refund up to `low` is exact.
+do
+  -- What a level may come to when a limit changes: sums must stay exact.
+  local MOST_PARTS = 4503599627370496
+
+  -- The level at t, below zero where the bucket has been full for a while.
+  local function level(r, t)
+    return r.x - (t - r.at) * r.p
+  end
+
+  -- x parts, of which q are a unit, in parts of this rule's own unit.
+  local function convert(r, x, q, round)
+    local rest = x % q
+    return min(MOST_PARTS, (x - rest) / q * r.q + round(rest / q * r.q))
+  end
+
+  local function load(key, now, cost, p, q, cap, slack)
+    local r = { kind = 'T', key = key, cost = cost, p = p, q = q, cap = cap, slack = slack,
+      at = now - slack - 1, x = 0, since = now, low = UNTOUCHED, till = 0, found = false, healed = false }
+    local v = redis.call('GET', key)
+    if not v then
+      return r
+    end
+    r.found = true
+    if byte(v, 1) ~= TOKEN then
+      r.at, r.x, r.low, r.healed = now, min(carried(v), cap) * q, 0, true
+      return r
+    end
+    r.at, r.x, r.since, r.low = unpack7(v, 9), unpack7(v, 16), unpack7(v, 30), unpack7(v, 37)
+    r.till = unpack7(v, 2)
+    local before = unpack7(v, 23)
+    if before ~= q and p > 0 then
+      r.x = convert(r, r.x, before, ceil)
+      r.low = r.low < UNTOUCHED and max(0, convert(r, r.low, before, floor) - 1) or r.low
+    end
+    if r.at - now > FAR_AHEAD then
+      r.at, r.low, r.healed = now + FAR_AHEAD, 0, true
+      r.since = r.at
+    end
+    return r
+  end
+
+  local function fit(r, t)
+    if r.p == 0 or r.cost > r.cap then
+      return nil
+    end
+    local over = level(r, t) + r.slack * r.p + (r.cost - r.cap) * r.q
+    return over <= 0 and t or t + ceil(over / r.p)
+  end
+
+  local function charge(r, now, start)
+    local p, at_start = r.p, max(0, level(r, start))
+    local mark = max(now, r.at + 1)
+    local x = max(level(r, now), (start - now) * p) + r.cost * r.q
+    if at_start < r.q then
+      r.since, r.low = mark, UNTOUCHED
+    elseif at_start < r.low then
+      r.low = at_start
+    end
+    r.x, r.at = max(0, x - (mark - now) * p), mark
+    return mark
+  end
+
+  local function refund(r, now, mark)
+    if r.p == 0 or not r.found or r.healed or mark < r.since or mark > r.at then
+      return 0
+    end
+    local back = max(0, min(r.cost * r.q, level(r, now), r.x))
+    if mark < r.at and r.low < UNTOUCHED then
+      back = min(back, r.low)
+      r.low = r.low - back
+    end
+    r.x, r.changed = r.x - back, back > 0
+    return floor(back / r.q)
+  end
+
+  -- A bucket that has been full for less than slack is not yet as if untouched.
+  local function lasts(r, now)
+    return max(0, level(r, now) / r.p + r.slack)
+  end
+
+  local function save(r, now)
+    write(r, now, TOKEN, pack(r.at) .. pack(r.x) .. pack(r.q) .. pack(r.since) .. pack(r.low), lasts(r, now))
+  end
+
+  local function remaining(r, now)
+    return r.p == 0 and 0 or max(0, floor((r.cap * r.q - max(0, level(r, now) + r.slack * r.p)) / r.q))
+  end
+
+  local function reset(r, now)
+    return r.p == 0 and -1 or ceil(lasts(r, now))
+  end
+
+  algorithms.T = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = reset, lasts = lasts }
+end
+-- sliding-window: never more than cap units in any window of `per` µs.
+-- Source: docs/algorithms.md#sliding-window
+--
+-- Time is cut into cells of `grain` µs. A unit counts from its start and leaves
+-- `per` after the end of its cell: less than a grain late and never early, so
+-- that per/grain + 1 cells are enough whatever the limit. Cells are numbered by
+-- their ends. The last one (tail) stands apart, since it grows most; `log` holds
+-- those before it that have units, oldest first, as varints: units, then (cells
+-- since the one before, units) for each next.
+do
+  local function varint(n)
+    local s = ''
+    while n >= 128 do
+      local low = n % 128
+      s = s .. char(128 + low)
+      n = (n - low) / 128
+    end
+    return s .. char(n)
+  end
+
+  -- Returns the number at i and the place after it.
+  local function unvarint(v, i)
+    local n, unit, b = 0, 1, byte(v, i)
+    while b >= 128 do
+      n, unit, i = n + (b - 128) * unit, unit * 128, i + 1
+      b = byte(v, i)
+    end
+    return n + b * unit, i + 1
+  end
+
+  -- Calls visit(cell, units, entry, from, to, before) for each entry of the log,
+  -- oldest first, until it returns true. In the text, the entry begins at entry
+  -- and its units stand at from, up to but not at to; before is the cell before.
+  local function each(r, visit)
+    local log, pos, cell, before = r.log, 1, r.head, nil
+    local len = #log
+    while pos <= len do
+      local entry, delta, from, units = pos, 0, pos, 0
+      if before then
+        delta, from = unvarint(log, pos)
+        cell = before + delta
+      end
+      units, pos = unvarint(log, from)
+      if visit(cell, units, entry, from, pos, before) then
+        return true
+      end
+      before = cell
+    end
+  end
+
+  local function clear(r)
+    r.total, r.head, r.last, r.tail, r.count, r.log = 0, 0, 0, 0, 0, ''
+  end
+
+  -- Puts units into a cell after all of the log.
+  local function append(r, cell, units)
+    if r.log == '' then
+      r.head, r.log = cell, varint(units)
+    else
+      r.log = r.log .. varint(cell - r.last) .. varint(units)
+    end
+    r.last = cell
+  end
+
+  -- Puts units into a cell before the last of the log.
+  local function insert(r, cell, units)
+    each(r, function(at, had, entry, from, to, before)
+      if at < cell then
+        return false
+      elseif at == cell then
+        r.log = sub(r.log, 1, from - 1) .. varint(had + units) .. sub(r.log, to)
+      elseif before then
+        r.log = sub(r.log, 1, entry - 1) .. varint(cell - before) .. varint(units)
+          .. varint(at - cell) .. sub(r.log, from)
+      else
+        r.log, r.head = varint(units) .. varint(at - cell) .. r.log, cell
+      end
+      return true
+    end)
+  end
+
+  local function put(r, cell, units)
+    if r.total == 0 then
+      clear(r)
+      r.tail = cell
+    end
+    r.total = r.total + units
+    if cell > r.tail then
+      append(r, r.tail, r.count)
+      r.tail, r.count = cell, units
+    elseif cell == r.tail then
+      r.count = r.count + units
+    elseif r.log == '' or cell > r.last then
+      append(r, cell, units)
+    else
+      insert(r, cell, units)
+    end
+  end
+
+  -- Writes all cells anew: in another grain, each at the later end, and without
+  -- some units of one of them. Returns how many those were.
+  local function rewrite(r, grain, less, cost)
+    local old, back = { head = r.head, log = r.log }, 0
+    local was, tail, count = r.grain, r.tail, r.count
+    local function keep(cell, units)
+      if cell == less then
+        back = min(units, cost)
+      end
+      if cell ~= less or units > back then
+        put(r, ceil(cell * was / grain), cell == less and units - back or units)
+      end
+    end
+    clear(r)
+    each(old, keep)
+    if count > 0 then
+      keep(tail, count)
+    end
+    r.grain = grain
+    return back
+  end
+
+  -- Forgets what has left the window.
+  local function expire(r, now)
+    local gone = floor((now - r.per) / r.grain)
+    if r.tail <= gone then
+      clear(r)
+    elseif r.log ~= '' and r.head <= gone then
+      local rest, head = '', 0
+      each(r, function(cell, units, _, from)
+        if cell > gone then
+          rest, head = sub(r.log, from), cell
+          return true
+        end
+        r.total = r.total - units
+      end)
+      r.log, r.head = rest, head
+    end
+  end
+
+  local function load(key, now, cost, cap, per, grain)
+    local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain,
+      total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', till = 0, found = false, healed = false }
+    local v = redis.call('GET', key)
+    if not v then
+      return r
+    end
+    r.found = true
+    if byte(v, 1) ~= SLIDING then
+      put(r, ceil(now / grain), carried(v))
+      r.healed = true
+      return r
+    end
+    r.till, r.grain, r.total, r.head = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
+    r.last, r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), unpack7(v, 44), sub(v, 51)
+    if r.grain ~= grain then
+      rewrite(r, grain)
+    end
+    local back = r.tail - ceil((now + FAR_AHEAD) / r.grain)
+    if back > 0 then
+      r.tail, r.healed = r.tail - back, true
+      if r.log ~= '' then
+        r.head, r.last = r.head - back, r.last - back
+      end
+    end
+    expire(r, now)
+    return r
+  end
+
+  -- The moment from which `need` of the units held have left.
+  local function leave(r, need)
+    local at = r.tail
+    each(r, function(cell, units)
+      need = need - units
+      if need <= 0 then
+        at = cell
+        return true
+      end
+    end)
+    return at * r.grain + r.per
+  end
+
+  local function fit(r, t)
+    if r.cost > r.cap then
+      return nil
+    end
+    local need = r.total + r.cost - r.cap
+    return need <= 0 and t or max(t, leave(r, need))
+  end
+
+  local function charge(r, _, start)
+    local cell = ceil(start / r.grain)
+    put(r, cell, r.cost)
+    return cell * r.grain
+  end
+
+  local function refund(r, _, place)
+    if r.total == 0 or r.healed then
+      return 0
+    end
+    local back = rewrite(r, r.grain, ceil(place / r.grain), r.cost)
+    r.changed = back > 0
+    return back
+  end
+
+  local function lasts(r, now)
+    return r.total == 0 and 0 or r.tail * r.grain + r.per - now
+  end
+
+  local function save(r, now)
+    write(r, now, SLIDING, pack(r.grain) .. pack(r.total) .. pack(r.head) .. pack(r.last) .. pack(r.tail)
+      .. pack(r.count) .. r.log, lasts(r, now))
+  end
+
+  local function remaining(r)
+    return max(0, r.cap - r.total)
+  end
+
+  algorithms.S = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = lasts, lasts = lasts }
+end
+-- fixed-window: at most cap units in each window of `per` µs since the epoch.
+-- Source: docs/algorithms.md#fixed-window
+--
+-- The state is the latest charged window and the one before it, each by its last
+-- start, with their units: a start ahead does not close the window at hand. No
+-- unit goes into a window before those two, and none comes back that was taken
+-- before `since`, when the state began. The last `slack` µs of a window admit
+-- nothing: what starts late must not land in the next. A clock that steps back by
+-- more than a minute begins its windows anew.
+do
+  local function load(key, now, cost, cap, per, slack)
+    local r = { kind = 'F', key = key, cost = cost, cap = cap, per = per, slack = min(slack, per - 1),
+      last = 0, count = 0, prior = 0, before = 0, since = now, till = 0, found = false, healed = false }
+    local v = redis.call('GET', key)
+    if not v then
+      return r
+    end
+    r.found = true
+    if byte(v, 1) ~= FIXED then
+      r.last, r.count, r.healed = now, carried(v), true
+      return r
+    end
+    r.till, r.since = unpack7(v, 2), unpack7(v, 37)
+    r.last, r.count, r.prior, r.before = unpack7(v, 9), unpack7(v, 16), unpack7(v, 23), unpack7(v, 30)
+    if r.last - now > 2 * FAR_AHEAD then
+      r.last, r.prior, r.before, r.since, r.healed = now, 0, 0, now, true
+    elseif floor(r.prior / per) == floor(r.last / per) then
+      r.count, r.before = r.count + r.before, 0
+    end
+    return r
+  end
+
+  local function window(r, t)
+    return floor(t / r.per)
+  end
+
+  local function used(r, w)
+    return w == window(r, r.last) and r.count or w == window(r, r.prior) and r.before or 0
+  end
+
+  local function fit(r, t)
+    if r.cost > r.cap then
+      return nil
+    end
+    local w = window(r, t)
+    if w < window(r, r.prior) then
+      w = window(r, r.prior)
+      t = w * r.per
+    end
+    while (w + 1) * r.per - t <= r.slack or used(r, w) + r.cost > r.cap do
+      w = w + 1
+      t = w * r.per
+    end
+    return t
+  end
+
+  local function charge(r, _, start)
+    local w, latest = window(r, start), window(r, r.last)
+    if w == latest then
+      r.last, r.count = max(r.last, start), r.count + r.cost
+    elseif w == window(r, r.prior) then
+      r.prior, r.before = max(r.prior, start), r.before + r.cost
+    else
+      if w > latest then
+        r.prior, r.before, r.last, r.count = r.last, r.count, start, r.cost
+      else
+        r.prior, r.before = start, r.cost
+      end
+      r.since = max(r.since, window(r, r.prior) * r.per) -- the window before those two is let go
+    end
+    return start
+  end
+
+  local function refund(r, _, place)
+    local w, back = window(r, place), 0
+    if r.healed or place < r.since then
+      return 0
+    elseif w == window(r, r.last) then
+      back = min(r.count, r.cost)
+      r.count = r.count - back
+      if r.count == 0 and r.prior > 0 then
+        r.last, r.count, r.before = r.prior, r.before, 0
+      end
+    elseif w == window(r, r.prior) then
+      back = min(r.before, r.cost)
+      r.before = r.before - back
+    end
+    r.changed = back > 0
+    return back
+  end
+
+  -- µs until the last window with units is over, and the last is open that may
+  -- not get any.
+  local function lasts(r, now)
+    local last = r.count > 0 and r.last or r.before > 0 and r.prior or r.prior - r.per
+    return max(0, (window(r, last) + 1) * r.per - now)
+  end
+
+  local function save(r, now)
+    write(r, now, FIXED, pack(r.last) .. pack(r.count) .. pack(r.prior) .. pack(r.before) .. pack(r.since), lasts(r, now))
+  end
+
+  local function remaining(r, now)
+    local w = window(r, now)
+    return w < window(r, r.prior) and 0 or max(0, r.cap - used(r, w))
+  end
+
+  algorithms.F = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = lasts, lasts = lasts }
+end
+-- concurrency: at most cap runs at once, each holding a place under its attempt
+-- id until it is released or its lease runs out unrenewed.
+-- Source: docs/algorithms.md#concurrency
+--
+-- A sorted set of attempt ids by the end of their lease.
+do
+  local function bounds(now)
+    return '(' .. whole(now), whole(now + LONGEST_LEASE + FAR_AHEAD)
+  end
+
+  local function load(key, now, cost, cap, lease, _, _, member)
+    local from, to = bounds(now)
+    local r = { kind = 'C', key = key, cost = cost, cap = cap, lease = lease, member = member, now = now,
+      held = redis.call('ZCOUNT', key, from, to), mine = false }
+    if r.held >= cap and r.held > 0 then
+      local ends = redis.call('ZSCORE', key, member)
+      r.mine = ends and tonumber(ends) > now or false
+    end
+    return r
+  end
+
+  -- The end of one of the leases now held: skip others end before it
+  -- (ZRANGEBYSCORE) or after it (ZREVRANGEBYSCORE). Nil when there are not so many:
+  -- some places are only set aside.
+  local function ends(command, key, a, b, skip)
+    return tonumber(redis.call(command, key, a, b, 'WITHSCORES', 'LIMIT', whole(skip), 1)[2] or '')
+  end
+
+  -- A full rule has a place free when as many leases have ended as are too many,
+  -- unless they are renewed.
+  local function fit(r, t)
+    if r.held < r.cap or r.mine then
+      return t
+    elseif r.cap == 0 then
+      return nil
+    end
+    local from, to = bounds(r.now)
+    r.free = r.free or ends('ZRANGEBYSCORE', r.key, from, to, r.held - r.cap) or r.now + r.lease
+    return max(t, r.free), true
+  end
+
+  local function charge(r)
+    if not r.mine then
+      r.held, r.free = r.held + 1, nil
+    end
+    return 0
+  end
+
+  local function refund(r)
+    return redis.call('ZREM', r.key, r.member)
+  end
+
+  local function save(r, now, start)
+    redis.call('ZREMRANGEBYSCORE', r.key, '-inf', whole(now))
+    redis.call('ZADD', r.key, whole(start + r.lease), r.member)
+    keep(r.key, start + r.lease - now)
+  end
+
+  local function remaining(r)
+    return max(0, r.cap - r.held)
+  end
+
+  local function reset(r, now)
+    local from, to = bounds(now)
+    return r.held > 0 and ends('ZREVRANGEBYSCORE', r.key, to, from, 0) - now or 0
+  end
+
+  algorithms.C = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = reset }
+end
+-- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
+-- letter and four numbers of seven bytes each, as include/pack.lua writes them:
+--   T token-bucket    p      q      cap    slack
+--   S sliding-window  cap    per    grain  -
+--   F fixed-window    cap    per    slack  -
+--   C concurrency     cap    lease  -      -
+-- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
+
+-- Rule i, which a text describes.
+local function load_rule(i, rule, cost, member, now)
+  return algorithms[sub(rule, 1, 1)].load(KEYS[i], now, cost, unpack7(rule, 2), unpack7(rule, 9),
+    unpack7(rule, 16), unpack7(rule, 23), member)
+end
+
+-- Rule i, whose text is ARGV[first], and its cost the next.
+local function read_rule(i, first, member, now)
+  return load_rule(i, ARGV[first], tonumber(ARGV[first + 1]), member, now)
+end
+-- µs from now until a rule alone would admit its cost; -1 can't tell.
+local function retry_of(r, now)
+  local t = algorithms[r.kind].fit(r, now)
+  return t and t - now or -1
+end
+
+-- The first moment from now on at which every rule that can tell admits its cost,
+-- the rule that asked for it, and whether that is sure: a suspended rule can't
+-- tell, a full concurrency rule hopes for leases to end. Fixed windows that are
+-- out of step may take long to agree; then it is only the earliest that it can be.
+local function joint_start(rules, now)
+  local start, binding, sure = now, 0, true
+  for _ = 1, 50 do
+    local before = start
+    for i = 1, #rules do
+      local t, hope = algorithms[rules[i].kind].fit(rules[i], start)
+      if not t or hope then
+        sure = false
+      end
+      if t and t > start then
+        start, binding = t, i
+      end
+    end
+    if start == before or #rules == 1 then
+      return start, binding, sure
+    end
+  end
+  return start, binding, false
+end
+
+-- Puts down what rule i has to say: limited, remaining, retry, reset, place.
+local function report(out, i, r, now, retry, place)
+  local n, algorithm = 5 * i, algorithms[r.kind]
+  out[n + 1] = retry == 0 and 0 or 1
+  out[n + 2] = algorithm.remaining(r, now)
+  out[n + 3] = retry
+  out[n + 4] = algorithm.reset(r, now)
+  out[n + 5] = place
+end
+
+-- A denial: how long until all would be admitted, and every rule's report. What
+-- can't be told (-1) outlasts every wait.
+local function denied(rules, now, start, binding)
+  local wait = start - now
+  local out = { 0, 0, now, 0, 0 }
+  for i = 1, #rules do
+    local retry = retry_of(rules[i], now)
+    if wait >= 0 and retry < 0 then
+      wait, binding = -1, i
+    end
+    report(out, i, rules[i], now, retry, 0)
+  end
+  out[4], out[5] = wait == 0 and 1 or wait, binding
+  return out
+end
+-- Who waits, and in which order. It needs call, provider, and the keys due, round
+-- and at. Source: docs/turns.md#lines-rounds-and-seats
+--
+-- line   sorted set of each scope: its tasks' tickets, by priority and order. A
+--        ticket is "cost:name", the cost left out when it is 1.
+-- round  sorted set of seats, all of score 0. A scope whose line is not empty has
+--        one seat, with the rule that its first task waits for:
+--        rule, 0, rank, scope. The seats of a rule are its round; they are
+--        served in the order of their ranks: the priority of the scope's first
+--        task, then the stamp, a number that grows with each turn taken.
+--        Those of which no task can ever be admitted have a round of no rule's.
+-- due    sorted set of rules that have a round, by the µs to look at it.
+-- out    hash of tasks that were released and have not come: scope, 0, ticket. Its
+--        values: when it was, its score, its stamp, and the id of the call.
+-- at     hash: S<scope> its seat, L<scope> units in its line, U<rule> units that
+--        wait in lines under the rule, N<rule> those lines, # the last stamp, @ the
+--        µs of the last look.
+local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
+local NO_RULE = '!'
+
+-- A released task that has not come for so long is not on its way, and a look
+-- that is later than this has nobody to make it.
+local STALE, LATE = 3000000, 1000000
+
+-- What stands for the call's id: a task is known to run, or to be about to, and one
+-- that went straight to its queue and that no look has met.
+local RUNNING, STRAIGHT = '!', '?'
+
+-- Added to a score, so that it is never negative.
+local SCORES = 4503599627370496
+
+-- What waits is kept for so much longer than it is expected to take: it means
+-- something until the task's own queue brings it back.
+local STAY = 86400000000
+
+-- The place after the last of a band, or the first of an empty one: not before
+-- the clock, in ms, so that who was released, and comes back to its place, is before
+-- those who came since, whoever stands in line by then.
+local function place_after(last, band, now)
+  local first = band + MIDDLE / 2 + floor(now / 1000) % MIDDLE
+  return last and min(max(last + 1, first), band + BAND - 1) or first
+end
+
+local function rule_name(key)
+  return sub(key, #provider + 1)
+end
+
+local function cost_of(ticket)
+  local cost = string.match(ticket, '^(%d+):')
+  return cost and tonumber(cost) or 1
+end
+
+-- The place of a scope among others: priority and stamp, ten bytes.
+local function rank_of(score, stamp)
+  return sub(pack(floor(score / BAND) + LOWEST), 5) .. pack(stamp)
+end
+
+local function seat_of(name, rank, scope)
+  return name .. '\0' .. rank .. scope
+end
+
+-- The two numbers of a rank: of the priority, less first, and the stamp.
+local function numbers_of(rank)
+  local a, b, c = byte(rank, 1, 3)
+  return (a * 256 + b) * 256 + c, unpack7(rank, 4)
+end
+
+-- The rule, rank and scope of a seat.
+local function parts_of(seat)
+  local zero = string.find(seat, '\0', 1, true)
+  return sub(seat, 1, zero - 1), sub(seat, zero + 1, zero + 10), sub(seat, zero + 11)
+end
+
+-- The first seat of a rule's round after another.
+local function seat_after(name, after)
+  local from = after or name .. '\0'
+  return call('ZRANGEBYLEX', round, '(' .. from, '(' .. name .. '\1', 'LIMIT', '0', '1')[1]
+end
+
+-- Keeps what waits at least us µs more.
+local function keep_waiting(us, ...)
+  for _, key in ipairs({ ... }) do
+    if call('PTTL', key) < us / 1000 + STAY / 2000 then
+      call('PEXPIRE', key, whole(ceil((us + STAY) / 1000)))
+    end
+  end
+end
+-- The rule of a path that a task waits for, as its number in it, and when to look at
+-- it, nil where it can't tell: one that can't, or the one that alone would admit the
+-- task last. Whatever comes free of any other, it can't start before. That need not be
+-- the one that asked for the start: a window may only be in the way of the moment that
+-- others have put it off to.
+local function waits_for(path, start, binding)
+  local last, at
+  for i = 1, #path do
+    local t = algorithms[path[i].kind].fit(path[i], now)
+    if not t then
+      return i, nil
+    elseif t > (at or now) then
+      last, at = i, t
+    end
+  end
+  return last or max(1, binding), at or start
+end
+
+-- How many turns a call gives at most, moves of seats included, and how many
+-- heads of a line are read at once.
+local STEPS, HEADS, ROUNDS = 1000, 16, 64
+
+-- How soon to look again at what can't be woken: a task that a changed limit can
+-- never admit, or a scope that the caller doesn't know; how many such tasks of a
+-- line a call passes over; and how soon to look at a suspended rule, which a change
+-- of its limit brings up sooner.
+local AGAIN, PASSES, SUSPENDED = 1000000, 100, 3600000000
+
+local lines, released, missing = {}, {}, {}
+local out = 0
+local known, moved, looks = {}, {}, {} -- by scope, by scope, by rule
+local rules, rounds = {}, {}
+
+-- Reads rule i once.
+local function rule(i)
+  if not rules[i] then
+    rules[i] = load_rule(i, ARGV[9 + i], 1, '', now)
+    rules[i].name = rule_name(KEYS[i])
+  end
+  return rules[i]
+end
+
+-- The rules of a line's scope, each with the cost of a task.
+local function path_of(l, cost)
+  if not l.path then
+    l.path = {}
+    for i in string.gmatch(l.path_text, '%d+') do
+      l.path[#l.path + 1] = rule(tonumber(i))
+    end
+  end
+  for i = 1, #l.path do
+    l.path[i].cost = cost
+  end
+  return l.path
+end
+
+local function miss(scope)
+  if not known[scope] then
+    known[scope] = true
+    missing[#missing + 1] = scope
+  end
+end
+
+local function first_rules()
+  for i = n + 5, #KEYS do
+    local scope = sub(KEYS[i], #provider + 1, -6)
+    lines[scope] = { key = KEYS[i], path_text = ARGV[i + 5], scope = scope, taken = 0, next = 1, units = 0 }
+  end
+end
+
+-- The last stamp and the last look.
+local function begin()
+  local last = call('HMGET', at, '#', '@')
+  return tonumber(last[1] or 0), tonumber(last[2] or 0)
+end
+
+local stamp, beat = begin()
+
+-- Lets the rules of a scope be looked at now.
+local function look_at(scope)
+  local l = lines[scope]
+  for i in string.gmatch(l and l.path_text or '', '%d+') do
+    call('ZADD', due, 'XX', 'LT', whole(now), rule_name(KEYS[tonumber(i)]))
+  end
+end
+
+local function parts_of_out(field)
+  local zero = string.find(field, '\0', 1, true)
+  return sub(field, 1, zero - 1), sub(field, zero + 1)
+end
+
+local function score_of_out(value)
+  return unpack7(value, 8) - SCORES
+end
+
+-- Puts a task that was out back in its line, and its scope in a round, whichever:
+-- the first look moves it to where it belongs.
+local function back(l, field, value, score)
+  local _, ticket = parts_of_out(field)
+  call('HDEL', out_key, field)
+  if call('ZADD', l.key, 'NX', whole(score), ticket) == 1 then
+    l.units = l.units + cost_of(ticket)
+  end
+  local had = call('HGET', at, 'S' .. l.scope)
+  if had then
+    local name, rank = parts_of(had)
+    if name == NO_RULE then
+      call('ZADD', due, 'LT', whole(now), name)
+    end
+    local band, its = numbers_of(rank)
+    if floor(score / BAND) + LOWEST < band then
+      local seat = seat_of(name, rank_of(score, its), l.scope)
+      call('ZADD', round, '0', seat)
+      call('ZREM', round, had)
+      call('HSET', at, 'S' .. l.scope, seat)
+    end
+  elseif l.path_text ~= '-' then
+    local name = rule_name(KEYS[tonumber(string.match(l.path_text, '^%d+'))])
+    local seat = seat_of(name, rank_of(score, unpack7(value, 15)), l.scope)
+    l.opened = true
+    call('ZADD', round, '0', seat)
+    call('HSET', at, 'S' .. l.scope, seat)
+    call('ZADD', due, whole(now), name)
+    keep_waiting(0, l.key, round, at, due)
+  end
+  look_at(l.scope)
+end
+
+-- What became of tasks that were released.
+local function heed_news()
+  for i = 6 + #KEYS, #ARGV, 3 do
+    local what, scope, ticket = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+    local l, field = lines[scope], scope .. '\0' .. ticket
+    local value = call('HGET', out_key, field)
+    if value and what == 'f' then
+      call('HDEL', out_key, field)
+      look_at(scope)
+    elseif value and what == 'a' and l and sub(value, 22) ~= id then -- else this call has heeded it before
+      local eighth = call('ZRANGE', l.key, '8', '8', 'WITHSCORES')[2]
+      back(l, field, value, tonumber(eighth) or score_of_out(value))
+    elseif value and what == 'r' then
+      call('HSET', out_key, field, pack(now) .. sub(value, 8, 21) .. RUNNING)
+    end
+  end
+end
+
+-- The numbers of the rules of each level that the caller knows, by the level's path.
+local levels
+local function rules_of_levels()
+  levels = {}
+  for i = 1, n do
+    local level = string.match(rule_name(KEYS[i]), '^[^:]*')
+    local its = levels[level] or {}
+    its[#its + 1], levels[level] = i, its
+  end
+end
+
+-- The rules above a scope, as far as the caller knows them.
+local function rules_above(scope, cost)
+  if not levels then
+    rules_of_levels()
+  end
+  local some = {}
+  for ends in string.gmatch(scope .. '/', '()/') do
+    for _, i in ipairs(levels[sub(scope, 1, ends - 1)] or {}) do
+      local r = rule(i)
+      some[#some + 1], r.cost = r, cost
+    end
+  end
+  return some
+end
+
+-- Sets aside what a released task will take: together, where its start is near.
+local function set_aside(path)
+  local start = joint_start(path, now)
+  for i = 1, #path do
+    local algorithm = algorithms[path[i].kind]
+    local t = algorithm.fit(path[i], start <= now + lead + spread and start or now)
+    if t then
+      algorithm.charge(path[i], now, t)
+    end
+  end
+end
+
+-- When the first of those who are out will have been out for too long.
+local overdue
+
+-- Whether units that were set aside came free of rules that the caller doesn't know.
+local freed_unknown
+
+-- Sets aside what released tasks will take. One that has not come in time goes
+-- back to its place; one that runs already is forgotten.
+local function reserve()
+  local fields = call('HGETALL', out_key)
+  for f = 1, #fields, 2 do
+    local field, value = fields[f], fields[f + 1]
+    local scope, ticket = parts_of_out(field)
+    local l, whose, left = lines[scope], sub(value, 22), unpack7(value, 1)
+    if left > now or whose == STRAIGHT then -- the clock has stepped back, or nobody has looked before
+      left, whose = now, whose == STRAIGHT and RUNNING or whose
+      call('HSET', out_key, field, pack(now) .. sub(value, 8, 21) .. whose)
+    end
+    if not l and whose ~= RUNNING then -- it may have to go back to its line
+      miss(scope)
+    end
+    if left + STALE > now then
+      set_aside(l and path_of(l, cost_of(ticket)) or rules_above(scope, cost_of(ticket)))
+      overdue = min(overdue or left + STALE, left + STALE)
+      out = out + (sub(whose, 1, 10) == sub(id, 1, 10) and 1 or 0)
+      if whose == id then
+        released[#released + 1], released[#released + 2] = scope, ticket
+        most = most - 1
+      end
+    elseif whose == RUNNING then
+      call('HDEL', out_key, field)
+      look_at(scope)
+      freed_unknown = freed_unknown or not l
+    elseif l then
+      back(l, field, value, score_of_out(value))
+    end
+  end
+end
+
+-- A seat. Ranks are compared as numbers: the order of texts is the locale's.
+local function seated(name, rank, scope, seat)
+  local band, place = numbers_of(rank)
+  return { name = name, rank = rank, scope = scope, seat = seat, band = band, stamp = place }
+end
+
+local function sooner(a, b)
+  if a.band ~= b.band then
+    return a.band < b.band
+  elseif a.stamp ~= b.stamp then
+    return a.stamp < b.stamp
+  end
+  return a.scope < b.scope
+end
+
+-- The first seat of a rule's round. Seats that moved in this call are kept here
+-- until it ends.
+local function front(name)
+  local r = rounds[name]
+  if not r then
+    r = { here = {} }
+    rounds[name] = r
+  end
+  while r.first == nil do
+    local seat = seat_after(name, r.after)
+    r.first, r.after = false, seat
+    if seat then
+      local _, rank, scope = parts_of(seat)
+      r.first = not moved[scope] and seated(name, rank, scope, seat) or nil
+    end
+  end
+  local best = r.first or nil
+  for _, s in pairs(r.here) do
+    if not best or sooner(s, best) then
+      best = s
+    end
+  end
+  return best
+end
+
+local function take_from_round(seat)
+  local r = rounds[seat.name]
+  if r.first == seat then
+    r.first = nil
+  else
+    r.here[seat.scope] = nil
+  end
+end
+
+-- Moves a seat: to the round of a rule, or, without one, away. One that this call
+-- has nothing more to do with is not seen there.
+local function move(seat, name, rank, unseen)
+  take_from_round(seat)
+  local was = moved[seat.scope]
+  local new = name and seated(name, rank, seat.scope, seat_of(name, rank, seat.scope)) or {}
+  new.was = was and was.was or seat.seat
+  moved[seat.scope] = new
+  if name and not unseen then
+    rounds[name] = rounds[name] or { here = {} }
+    rounds[name].here[seat.scope] = new
+  end
+  return new
+end
+
+-- The first task of a line that this call has not taken: ticket and score.
+local function head(l)
+  if not l.got or l.next > #l.got and #l.got == 2 * HEADS then
+    l.got, l.next = call('ZRANGE', l.key, whole(l.taken), whole(l.taken + HEADS - 1), 'WITHSCORES'), 1
+  end
+  return l.got[l.next], tonumber(l.got[l.next + 1])
+end
+
+-- The rule of the path, other than this one, whose round has an earlier seat.
+local function earlier(seat, path)
+  for i = 1, #path do
+    local name = path[i].name
+    local first = name ~= seat.name and front(name)
+    local theirs = first and lines[first.scope]
+    if first and not (theirs and theirs.path_text == '-') and sooner(first, seat) then
+      return name
+    end
+  end
+end
+
+local function look_by(name, t)
+  looks[name] = min(looks[name] or t, t)
+end
+
+-- Releases a line's head. Its scope goes to the end of the round.
+local function release(seat, l, ticket, score, path, start)
+  for i = 1, #path do
+    algorithms[path[i].kind].charge(path[i], now, start)
+  end
+  l.out = l.out or {}
+  l.out[#l.out + 1] = { ticket = ticket, score = score, rank = seat.rank }
+  l.taken, l.next = l.taken + 1, l.next + 2
+  released[#released + 1], released[#released + 2] = l.scope, ticket
+  stamp, out = stamp + 1, out + 1
+  if start == now and more > 0 then
+    more = more - 1
+  else
+    most = most - 1
+  end
+  local following, next_score = head(l)
+  move(seat, following and seat.name, following and rank_of(next_score, stamp))
+end
+
+-- Passes over a head that can't be woken: its line and its scope go on without it.
+-- A scope that has no other is left alone for a while: out of everybody's way, or, if
+-- others know its rules, where it is.
+local function pass_over(seat, l, score, what)
+  l.passed, l.passes = l.passed or what, (l.passes or 0) + 1
+  if l.passes > 1 and l.passed == what or l.passes > PASSES then
+    local name = what == 'unknown' and seat.name or NO_RULE
+    move(seat, name, seat.rank, true)
+    look_by(name, now + AGAIN)
+    return
+  end
+  stamp = stamp + 1
+  if what ~= 'unknown' then
+    local last = call('ZRANGE', l.key, '-1', '-1', 'WITHSCORES')
+    if last[1] ~= what then
+      call('ZADD', l.key, whole(tonumber(last[2]) + 1), what)
+      l.got = nil
+    end
+  end
+  move(seat, seat.name, rank_of(score, stamp))
+end
+
+-- Gives one turn in the round of a rule. True while there may be another.
+local function turn(name)
+  local seat = front(name)
+  if not seat then
+    return false
+  end
+  local l = lines[seat.scope]
+  if not l then
+    miss(seat.scope)
+    look_by(name, now)
+    return false
+  end
+  local ticket, score = head(l)
+  if not ticket then
+    move(seat)
+    return true
+  elseif l.path_text == '-' then
+    pass_over(seat, l, score, 'unknown')
+    return true
+  end
+  if floor(score / BAND) + LOWEST ~= seat.band then
+    move(seat, name, rank_of(score, seat.stamp)) -- another task is first in the line by now
+    return true
+  end
+  local path = path_of(l, cost_of(ticket))
+  local other = earlier(seat, path)
+  if other then
+    move(seat, other, seat.rank)
+    return true
+  end
+  local start, binding, sure = joint_start(path, now)
+  if sure and start <= now + lead + spread then
+    if most <= 0 and start > now then
+      look_by(name, now)
+      return false
+    end
+    release(seat, l, ticket, score, path, start)
+    return true
+  end
+  local number, free = waits_for(path, start, binding)
+  local by = path[number]
+  if not free and by.cap ~= 0 and by.p ~= 0 then
+    pass_over(seat, l, score, ticket)
+    return true
+  end
+  local early = sure and free and free - lead > now and lead or 0
+  local look = not free and now + SUSPENDED or max(now + 1, free - early)
+  look_by(by.name, look)
+  if by.name ~= name then
+    move(seat, by.name, seat.rank)
+    return true
+  end
+  return false
+end
+
+local served = {}
+
+-- Lets all rounds be looked at now.
+local function look_at_all()
+  local names = call('ZRANGEBYSCORE', due, '(' .. whole(now), '+inf')
+  for i = 1, #names do
+    call('ZADD', due, 'XX', whole(now), names[i])
+  end
+end
+
+local function serve()
+  if ARGV[6] == '1' or freed_unknown or beat > now then -- or the clock has stepped back
+    look_at_all()
+  end
+  local names = call('ZRANGEBYSCORE', due, '-inf', whole(now), 'LIMIT', '0', whole(ROUNDS))
+  local steps = 0
+  for _, name in ipairs(names) do
+    served[name] = true
+    if name ~= NO_RULE then -- there may be those in it that this call looks at no more
+      looks[name] = nil
+    end
+    while true do
+      steps = steps + 1
+      if most + more <= 0 or steps > STEPS then
+        look_by(name, now)
+        break
+      end
+      if not turn(name) then
+        break
+      end
+    end
+  end
+  return names
+end
+
+-- Moves released tasks from their lines to those that are out.
+local function save_released()
+  for _, l in pairs(lines) do
+    local tickets, outs = {}, {}
+    for i, o in ipairs(l.out or {}) do
+      tickets[i] = o.ticket
+      outs[2 * i - 1] = l.scope .. '\0' .. o.ticket
+      outs[2 * i] = pack(now) .. pack(o.score + SCORES) .. sub(o.rank, 4) .. id
+      l.units = l.units - cost_of(o.ticket)
+    end
+    if #tickets > 0 then
+      call('ZREM', l.key, unpack(tickets))
+      call('HSET', out_key, unpack(outs))
+    end
+  end
+end
+
+-- Adds up the units and lines that came and went.
+local function save_sums()
+  local add, names = {}, {}
+  local function plus(field, k)
+    if k ~= 0 and not add[field] then
+      names[#names + 1] = field
+    end
+    add[field] = k ~= 0 and (add[field] or 0) + k or add[field]
+  end
+  for _, l in pairs(lines) do
+    local closed = moved[l.scope] and not moved[l.scope].name
+    local opened = (l.opened and 1 or 0) - (closed and 1 or 0)
+    if l.units ~= 0 or opened ~= 0 then
+      plus('L' .. l.scope, l.units)
+      for i in string.gmatch(l.path_text, '%d+') do
+        local name = rule_name(KEYS[tonumber(i)])
+        plus('U' .. name, l.units)
+        plus('N' .. name, opened)
+      end
+    end
+  end
+  for i = 1, #names, 500 do
+    local some = { unpack(names, i, min(#names, i + 499)) }
+    local had, set = call('HMGET', at, unpack(some)), {}
+    for j = 1, #some do
+      set[2 * j - 1], set[2 * j] = some[j], whole(max(0, (had[j] or 0) + add[some[j]]))
+    end
+    call('HSET', at, unpack(set))
+  end
+end
+
+local function save_seats()
+  for scope, seat in pairs(moved) do
+    if seat.seat ~= seat.was then
+      if seat.seat then
+        call('ZADD', round, '0', seat.seat)
+        call('HSET', at, 'S' .. scope, seat.seat)
+      else
+        call('HDEL', at, 'S' .. scope, 'L' .. scope)
+      end
+      call('ZREM', round, seat.was)
+    end
+  end
+end
+
+local function save_looks(names)
+  local set, lower, gone = {}, {}, {}
+  for name, look in pairs(looks) do
+    local list = served[name] and set or lower
+    list[#list + 1], list[#list + 2] = whole(look), name
+  end
+  for _, name in ipairs(names) do
+    if not looks[name] then
+      gone[#gone + 1] = name
+    end
+  end
+  if #set > 0 then
+    call('ZADD', due, unpack(set))
+  end
+  if #lower > 0 then
+    call('ZADD', due, 'LT', unpack(lower))
+  end
+  if #gone > 0 then
+    call('ZREM', due, unpack(gone))
+  end
+end
+
+-- The scopes that are next, by the rules that are.
+local function near_scopes()
+  local near, seen = {}, {}
+  for _, name in ipairs(call('ZRANGE', due, '0', whole(ARGV[8] - 1))) do
+    local seats = call('ZRANGEBYLEX', round, '[' .. name .. '\0', '(' .. name .. '\1', 'LIMIT', '0', '4')
+    for _, seat in ipairs(seats) do
+      local _, _, scope = parts_of(seat)
+      if not seen[scope] then
+        seen[scope] = true
+        near[#near + 1] = scope
+      end
+    end
+  end
+  return near
+end
+
+if call('EXISTS', due, out_key) == 0 then
+  return { { now, 0, 0 }, {}, {}, {} }
+end
+first_rules()
+heed_news()
+reserve()
+local names = serve()
+save_released()
+save_sums()
+save_seats()
+save_looks(names)
+local next_rule = call('ZRANGE', due, '0', '0', 'WITHSCORES')
+if #next_rule == 0 then
+  call('DEL', at, round)
+else
+  call('HSET', at, '#', whole(stamp), '@', whole(now))
+end
+if #released > 0 then
+  overdue = overdue or now + STALE
+  if call('PTTL', out_key) < 60000 then
+    call('PEXPIRE', out_key, '60000')
+  end
+end
+local following = tonumber(next_rule[2] or 0)
+if following > 0 then
+  following = min(following, overdue or following)
+end
+if now - beat > STAY / 1440 then
+  local last = call('ZRANGE', due, '-1', '-1', 'WITHSCORES')[2]
+  keep_waiting(max(0, (last or now) - now), due, round, at)
+end
+return { { now, following, out }, released, missing, ARGV[8] ~= '0' and near_scopes() or {} }

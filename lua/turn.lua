@@ -1,0 +1,300 @@
+-- turn: decide, as decide does, for a task that can wait for a turn of its own.
+--
+-- A task that was released takes the earliest start. Any other goes behind those
+-- that wait for one of its rules, to the end of its scope's line, and one that
+-- nobody is before takes its start where that is at most `ahead` from now, or
+-- goes to the line too. A task that has been standing in line keeps its place.
+-- Nothing is charged but at a start. Where looks at the rounds are late, nobody is
+-- there to wake, and tasks start when their units are free, whoever comes.
+--
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 6. See include/layout.lua and concurrency.lua.
+-- KEYS[n+1]   attempt   string, the grant under this attempt id, as decide's.
+-- KEYS[n+2]   line      sorted set of the scope's waiting tasks. See include/turns/lines.lua, here and
+--                       for the next four, which the provider has one of each.
+-- KEYS[n+3]   due       sorted set of rules by the time to look at their rounds.
+-- KEYS[n+4]   round     sorted set of seats.
+-- KEYS[n+5]   out       hash of released tasks.
+-- KEYS[n+6]   at        hash of seats by scope, and of sums.
+--
+-- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
+-- ARGV[2]     member    the attempt id: holder of places under concurrency rules.
+-- ARGV[3]     ahead     integer µs >= 0, at most 60000000. How far ahead a start may be charged for a task
+--                       that was released.
+-- ARGV[4]     ticket    the task's name in line, its cost before it: "50:name", or ":name" for 1.
+-- ARGV[5]     priority  integer, at most 1000000 either way. Higher goes first.
+-- ARGV[6]     again     0; 1 for a task whose start came too late: it had its turn, and has it still; 2
+--                       for one that had its turn and shall only be put back to the front of its line.
+-- ARGV[7]     lead      integer µs >= 0, how long before its start a task is released.
+-- ARGV[8]     near      integer µs >= 0: ahead, for a task that was not released.
+-- ARGV[9..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
+--                       include/rules.lua.
+--
+-- Returns  {now, then three for each rule: remaining, reset, place}, as decide, or
+--          {allowed, replayed, now, wait, binding, then five for each rule, then ahead, expected, look}:
+--          all but the last three as decide, and
+--          wait       denied: as decide; it says nothing of those who are before
+--          ahead      how many of its scope are before it; -1 when it does not stand in line
+--          expected   integer µs until its turn is expected; -1 can't be told
+--          look       integer µs until the provider's rounds must be looked at for it; -1 when
+--                     they need not for this one, and allowed: 0 when others wait, or may
+--
+-- Writes   KEYS[1..n+1] when allowed, KEYS[n+2..n+4] and KEYS[n+6] when it joins or leaves the line,
+--          KEYS[n+5] when it had been released.
+-- Source   docs/turns.md#the-decision
+
+-- #include clock
+-- #include pack
+-- #include layout
+
+local call, format = redis.call, string.format
+local member = ARGV[2]
+local n, base = #KEYS - 6, 7
+local attempt, line = KEYS[n + 1], KEYS[n + 2]
+local due, round, out_key, at = KEYS[n + 3], KEYS[n + 4], KEYS[n + 5], KEYS[n + 6]
+local quiet = call('EXISTS', due, out_key) == 0
+
+if quiet and ARGV[6] ~= '2' then
+  -- #include express/way
+end
+
+-- The general way.
+
+local ticket, priority = ARGV[4], tonumber(ARGV[5])
+local provider = sub(due, 1, -5)
+local scope = sub(line, #provider + 1, -6)
+
+-- #include numbers
+-- #include state
+-- #include lease
+-- #include token_bucket when T
+-- #include sliding_window when S
+-- #include fixed_window when F
+-- #include concurrency when C
+-- #include rules
+-- #include answer
+-- #include grant
+-- #include turns/lines
+-- #include turns/binding
+-- #include turns/expect
+
+-- So many on their way are not added up for one decision: whoever comes besides
+-- waits for a look, which adds them up once for many.
+local CROWD = 200
+
+-- The rule, of those on the path, that others wait for: they go first.
+local function waited_for()
+  local late
+  for i = 1, n do
+    local look = call('ZSCORE', due, rule_name(KEYS[i]))
+    if look and look + LATE > now then
+      return i
+    end
+    late = late or look and i
+  end
+  late = late or call('HLEN', out_key) > CROWD and 1 or nil
+  local beat = late and call('HGET', at, '@')
+  return beat and beat + LATE > now and late or nil
+end
+
+-- Sets aside, in rules alone, what released tasks that are on their way will take.
+-- A rule counts those of the scopes under its own level. Returns when the first of
+-- them will have been on its way for too long; nil when there are none.
+local function reserve(rules)
+  local overdue
+  local fields = call('HGETALL', out_key)
+  for f = 1, #fields, 2 do
+    local zero = string.find(fields[f], '\0', 1, true)
+    local whose, cost = sub(fields[f], 1, zero - 1) .. '/', cost_of(sub(fields[f], zero + 1))
+    local late = unpack7(fields[f + 1], 1) + STALE
+    if late > now then
+      for i = 1, n do
+        local r = rules[i]
+        local level = string.match(rule_name(KEYS[i]), '^[^:]*') .. '/'
+        if sub(whose, 1, #level) == level then
+          local own = r.cost
+          r.cost, overdue = cost, min(overdue or late, late)
+          local t = algorithms[r.kind].fit(r, now)
+          if t then
+            algorithms[r.kind].charge(r, now, t)
+          end
+          r.cost = own
+        end
+      end
+    end
+  end
+  return overdue
+end
+
+-- The sums of the scope: its seat, the units in its line, the last stamp, and for
+-- each rule the units and the lines that wait.
+local function sums()
+  local fields = { 'S' .. scope, 'L' .. scope, '#' }
+  for i = 1, n do
+    local name = rule_name(KEYS[i])
+    fields[2 * i + 2], fields[2 * i + 3] = 'U' .. name, 'N' .. name
+  end
+  return fields, call('HMGET', at, unpack(fields))
+end
+
+-- Counts units into or out of the line, and lines (1, 0, -1).
+local function count(fields, values, units, lines)
+  local set = { fields[2], whole(max(0, (values[2] or 0) + units)) }
+  for i = 1, n do
+    local u, l = 2 * i + 2, 2 * i + 3
+    set[4 * i - 1], set[4 * i] = fields[u], whole(max(0, (values[u] or 0) + units))
+    set[4 * i + 1], set[4 * i + 2] = fields[l], whole(max(0, (values[l] or 0) + lines))
+  end
+  call('HSET', at, unpack(set))
+end
+
+-- Takes the task out of its line, if it stands there.
+local function leave()
+  if call('ZREM', line, ticket) == 0 then
+    return
+  end
+  local fields, values = sums()
+  local last = call('ZCARD', line) == 0
+  count(fields, values, -cost_of(ticket), last and -1 or 0)
+  if last then
+    if values[1] then
+      call('ZREM', round, values[1])
+    end
+    call('HDEL', at, fields[1], fields[2])
+  end
+end
+
+-- How long until the task's turn, with so many units of its own line before it.
+-- Under a rule that several lines share each of them has a turn in between.
+local function expected_in(rules, values, before)
+  local latest, told = now, false
+  for i = 1, n do
+    local u, lines = values[2 * i + 2] or 0, values[2 * i + 3] or 0
+    local others = min(max(0, u - before), (before + rules[i].cost) * max(0, lines - (before > 0 and 1 or 0)))
+    local t = after_units(rules[i], now, before + others)
+    if not t then
+      return -1
+    end
+    told = told or rules[i].kind ~= 'C'
+    latest = max(latest, t)
+  end
+  return told and latest - now or -1
+end
+
+-- Puts the task in line: at its end, or, with its turn come, at the front.
+local function score_for(mine)
+  local band = -priority * BAND
+  local from, to = whole(band), '(' .. whole(band + BAND)
+  if mine then
+    local first = call('ZRANGEBYSCORE', line, from, to, 'WITHSCORES', 'LIMIT', '0', '1')[2]
+    return first and max(first - 1, band) or place_after(nil, band, now)
+  end
+  local last = call('ZREVRANGEBYSCORE', line, to, from, 'WITHSCORES', 'LIMIT', '0', '1')[2]
+  return place_after(tonumber(last), band, now)
+end
+
+-- Gives the scope a seat, or a better one; returns in how many µs to look at it.
+local FOREVER, overdue = 9007199254740991, nil
+local function sit(rules, fields, values, score, held_up, start, binding)
+  local name, stamp = NO_RULE, nil
+  if values[1] then
+    local rank
+    name, rank = parts_of(values[1])
+    stamp = unpack7(rank, 4)
+  else
+    stamp = (values[3] or 0) + 1
+    call('HSET', at, '#', whole(stamp))
+  end
+  if name == NO_RULE then
+    name = rule_name(KEYS[held_up or overdue and binding or waits_for(rules, start, binding)])
+  end
+  local seat = seat_of(name, rank_of(score, stamp), scope)
+  call('ZADD', round, '0', seat)
+  if values[1] and values[1] ~= seat then
+    call('ZREM', round, values[1])
+  end
+  call('HSET', at, fields[1], seat)
+  if seat_after(name) ~= seat then
+    return -1
+  end
+  local look = held_up and now or min(max(now, start - tonumber(ARGV[7])), overdue or FOREVER)
+  call('ZADD', due, 'LT', whole(look), name)
+  keep_waiting(start - now, due, round, at)
+  return look - now
+end
+
+local function join(rules, mine, held_up, start, binding)
+  local fields, values = sums()
+  local stood, card = call('ZSCORE', line, ticket), call('ZCARD', line)
+  local score = stood and tonumber(stood) or score_for(mine)
+  if not stood then
+    call('ZADD', line, whole(score), ticket)
+  end
+  local place = call('ZRANK', line, ticket)
+  local others = stood and card - 1 or card
+  local before = others > 0 and floor((values[2] or 0) * place / others) or 0
+  local expected = expected_in(rules, values, before)
+  keep_waiting(max(0, expected), line)
+  if not stood then
+    count(fields, values, cost_of(ticket), card == 0 and 1 or 0)
+  end
+  local look = -1
+  if place == 0 and not stood or not values[1] then
+    look = sit(rules, fields, values, score, held_up, start, binding)
+  end
+  if mine then
+    look = 0
+    for i = 1, n do -- what was set aside for it may do for others
+      call('ZADD', due, 'XX', 'LT', whole(now), rule_name(KEYS[i]))
+    end
+  end
+  return place, expected, look
+end
+
+-- Adds the three numbers of a turn to a general reply.
+local function with_turn(reply, place, expected, look)
+  local last = #reply
+  reply[last + 1], reply[last + 2], reply[last + 3] = place, expected, look
+  return reply
+end
+
+local rules = read_rules()
+local start, binding, sure = joint_start(rules, now)
+local mine, held_up = ARGV[6] ~= '0', nil
+if not quiet then
+  mine = call('HDEL', out_key, scope .. '\0' .. ticket) == 1 or mine
+  held_up = not mine and waited_for() or nil
+  overdue = not mine and not held_up and reserve(rules) or nil
+  if overdue then
+    start, binding, sure = joint_start(rules, now)
+    binding = waits_for(rules, start, binding)
+    rules = read_rules()
+  end
+end
+
+local ahead = tonumber(mine and ARGV[3] or ARGV[8])
+
+if sure and not held_up and start - now <= ahead and ARGV[6] ~= '2' then
+  local reply = grant(rules, start, binding)
+  if reply then
+    if not quiet and not mine then
+      leave()
+    end
+    return with_turn(reply, -1, 0, quiet and -1 or 0)
+  end
+  rules = read_rules()
+end
+
+-- What this attempt has been, as in decide.
+local before = call('GET', attempt)
+if before and sub(before, -#member) ~= member then
+  before = nil
+end
+if before and #before == 7 * (n + 1) + #member then
+  return with_turn(granted_before(rules, before), -1, 0, -1)
+end
+mend(rules)
+local reply = denied(rules, now, start, held_up or binding)
+if before then
+  return with_turn(reply, -1, -1, -1)
+end
+return with_turn(reply, join(rules, mine, held_up, start, binding))

@@ -1,0 +1,86 @@
+package lua
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// waitFor lets tasks wait for the rules of histories, for those scripts that only
+// say that something has become free.
+func waitFor(t *testing.T, rdb redis.Cmdable, prefix string) {
+	t.Helper()
+	for _, rule := range []string{":t", ":s", ":f", ":c"} {
+		if err := rdb.ZAdd(context.Background(), prefix+"!due", redis.Z{Score: 1e16, Member: rule}).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// turnRuns has the scripts of turns do all that they can, with four rules that
+// four scopes meet.
+func turnRuns(prefix string) []run {
+	const now = 1_800_057_700_000_000
+	rules := []string{
+		Rule('T', [4]int64{1, 10_000_000, 3}), Rule('S', [4]int64{5, 60_000_000, 1}),
+		Rule('F', [4]int64{9, 60_000_000, 5000}), Rule('C', [4]int64{4, 60_000_000}),
+	}
+	names := func(prefix string) (state, shared []string) {
+		return []string{prefix + ":t", prefix + ":s", prefix + ":f", prefix + ":c"},
+			[]string{prefix + "!due", prefix + "!round", prefix + "!out", prefix + "!at"}
+	}
+	ask := func(prefix, id string, scope, at, again int) run {
+		state, shared := names(prefix)
+		args := []any{at, id, 0, ":" + id, 0, again, 10_000, 0}
+		for _, r := range rules {
+			args = append(args, r, 1)
+		}
+		line := fmt.Sprintf("%s/%d!line", prefix, scope)
+		return run{Turn, slices.Concat(state, []string{prefix + "@" + id, line}, shared), args}
+	}
+	turn := func(id string, scope, at, again int) run { return ask(prefix, id, scope, at, again) }
+	first := func(id string) run { return ask(prefix+"-first", id, 0, now, 0) }
+	state, shared := names(prefix)
+	var lines []string
+	for i := range 4 {
+		lines = append(lines, fmt.Sprintf("%s/%d!line", prefix, i))
+	}
+	several := func(s *Script, args []any, news ...any) run {
+		args = append(args, 4)
+		for _, r := range rules {
+			args = append(args, r)
+		}
+		args = append(args, "1,2,3,4", "1,2,3,4", "1,2,3,4", "1,2,3,4")
+		return run{s, slices.Concat(state, shared, lines), append(args, news...)}
+	}
+	wake := func(at int, news ...any) run {
+		return several(Wake, []any{at, "w", 10_000, 80_000, 100, 1, 1, 16}, news...)
+	}
+	tasks := []any{1, ":l1", 0, 2, ":l2", 5, 3, ":l3", 0, 4, ":l4", 0}
+	others := []any{1, ":m1", 0, 2, ":m2", 5, 3, ":m3", 0, 4, ":m4", 0}
+	inspect := func(tickets ...any) run {
+		args := []any{now, 4, "/", "", 2}
+		for _, r := range rules {
+			args = append(args, r)
+		}
+		args = append(args, "1,2,3,4", "1,2,3,4", "4", "-")
+		return run{Inspect, slices.Concat(state, shared[1:], lines), append(args, tickets...)}
+	}
+	nothing := []any{"f", "", ":x", "a", "/1", ":y", "r", "/2", ":z", "f", "/3", ":v"}
+	return []run{
+		first("a"), first("b"), first("c"), first("d"),
+		wake(now, nothing...), several(LineUp, []any{now, 10_000, 150_000}, tasks...),
+		turn("ta", 0, now, 0), turn("ta", 0, now, 0), turn("tb", 0, now, 0), turn("tc", 0, now, 0),
+		turn("td", 0, now, 0), turn("te", 1, now, 0), turn("td", 0, now, 0), turn("tf", 0, now, 2),
+		several(LineUp, []any{now, 10_000, 150_000}, others...),
+		several(LineUp, []any{now, 10_000, 150_000}, others...),
+		inspect("", "", "", ""), inspect(":td", ":l1", ":gone", ":l3"),
+		wake(now, nothing...), wake(now+20_000_000, nothing...), turn("tg", 0, now+20_000_000, 0),
+		turn("tf", 0, now+20_000_000, 0),
+		wake(now+20_000_000, "f", "/0", ":td", "a", "/1", ":te", "r", "/1", ":l2", "f", "/3", ":v"),
+		inspect("", "", "", ""), wake(now+40_000_000, nothing...),
+	}
+}

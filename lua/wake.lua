@@ -1,0 +1,620 @@
+-- wake: release the tasks whose turn is near, each rule's waiters in their order.
+--
+-- It sees what the limiter holds, sets aside in memory what released tasks will
+-- take that have not come yet, and takes from each round that is due the first
+-- seat's first task, as long as its start under all its rules is near. A seat
+-- whose task waits for another rule moves to that rule's round. Nothing is charged
+-- and no state of a rule is changed. Sent again under its id it answers with the
+-- same tasks, as far as they have not come.
+--
+-- KEYS[1..n]  rule    state of rule i of those that the scopes meet; n is ARGV[9]. See include/layout.lua.
+-- KEYS[n+1]   due     sorted set of rules by the time to look. See include/turns/lines.lua, here and below.
+-- KEYS[n+2]   round   sorted set of seats.
+-- KEYS[n+3]   out     hash of released tasks.
+-- KEYS[n+4]   at      hash of seats by scope, and of sums.
+-- KEYS[n+5..] line    the waiting tasks of a scope, one for each of s scopes.
+--
+-- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
+-- ARGV[2]     call    the id of this call. The first ten bytes are the caller's own.
+-- ARGV[3]     lead    integer µs >= 0, how long before its start a task is released at the latest,
+-- ARGV[4]     spread  and integer µs >= 0, how much earlier it may be, so that one call serves several.
+-- ARGV[5]     most    integer >= 0, how many tasks to release at most.
+-- ARGV[6]     all     1 to look at every round, whatever it waits for: a limit may have changed.
+-- ARGV[7]     now     integer >= 0, how many more to release whose start has come already.
+-- ARGV[8]     near    integer >= 0, of how many rules to name the scopes that are next.
+-- ARGV[9]     rules   integer n.
+-- ARGV[10..]  rule    one for each rule. See include/rules.lua.
+-- ARGV[n+10..] path   one for each of s scopes: the numbers of its rules, as "1,3,4", or "-" for a scope
+--                     that the caller cannot wake.
+-- ARGV[n+s+10..] news three for each task that was released before and could not be run: "f" it does
+--                     not exist, "a" not yet, to be tried again, "r" it is running; its scope; its ticket.
+--
+-- Returns  {times, released, missing, near}, each a list:
+--          times     {now, next, out}: integer µs, the clock of this call, and when to look again, 0 when
+--                    nobody waits; how many tasks that this caller released have not come
+--          released  two for each task: its scope and its ticket, in the order of their turns
+--          missing   the scopes that were met and are not among KEYS, each once
+--          near      scopes whose turns are next, the first few of each rule that is
+--
+-- Writes   KEYS[n+1..n+s+4]. Nothing when nobody waits.
+-- Source   docs/turns.md#waking
+
+-- #include clock
+-- #include pack
+-- #include layout
+
+local call = redis.call
+local n = tonumber(ARGV[9])
+local due, round, out_key, at = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
+local id, lead, spread = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local most, more = tonumber(ARGV[5]), tonumber(ARGV[7])
+local provider = sub(due, 1, -5)
+
+-- #include numbers
+-- #include state
+-- #include lease
+-- #include token_bucket when T
+-- #include sliding_window when S
+-- #include fixed_window when F
+-- #include concurrency when C
+-- #include rules
+-- #include answer
+-- #include turns/lines
+-- #include turns/binding
+
+-- How many turns a call gives at most, moves of seats included, and how many
+-- heads of a line are read at once.
+local STEPS, HEADS, ROUNDS = 1000, 16, 64
+
+-- How soon to look again at what can't be woken: a task that a changed limit can
+-- never admit, or a scope that the caller doesn't know; how many such tasks of a
+-- line a call passes over; and how soon to look at a suspended rule, which a change
+-- of its limit brings up sooner.
+local AGAIN, PASSES, SUSPENDED = 1000000, 100, 3600000000
+
+local lines, released, missing = {}, {}, {}
+local out = 0
+local known, moved, looks = {}, {}, {} -- by scope, by scope, by rule
+local rules, rounds = {}, {}
+
+-- Reads rule i once.
+local function rule(i)
+  if not rules[i] then
+    rules[i] = load_rule(i, ARGV[9 + i], 1, '', now)
+    rules[i].name = rule_name(KEYS[i])
+  end
+  return rules[i]
+end
+
+-- The rules of a line's scope, each with the cost of a task.
+local function path_of(l, cost)
+  if not l.path then
+    l.path = {}
+    for i in string.gmatch(l.path_text, '%d+') do
+      l.path[#l.path + 1] = rule(tonumber(i))
+    end
+  end
+  for i = 1, #l.path do
+    l.path[i].cost = cost
+  end
+  return l.path
+end
+
+local function miss(scope)
+  if not known[scope] then
+    known[scope] = true
+    missing[#missing + 1] = scope
+  end
+end
+
+local function first_rules()
+  for i = n + 5, #KEYS do
+    local scope = sub(KEYS[i], #provider + 1, -6)
+    lines[scope] = { key = KEYS[i], path_text = ARGV[i + 5], scope = scope, taken = 0, next = 1, units = 0 }
+  end
+end
+
+-- The last stamp and the last look.
+local function begin()
+  local last = call('HMGET', at, '#', '@')
+  return tonumber(last[1] or 0), tonumber(last[2] or 0)
+end
+
+local stamp, beat = begin()
+
+-- Lets the rules of a scope be looked at now.
+local function look_at(scope)
+  local l = lines[scope]
+  for i in string.gmatch(l and l.path_text or '', '%d+') do
+    call('ZADD', due, 'XX', 'LT', whole(now), rule_name(KEYS[tonumber(i)]))
+  end
+end
+
+local function parts_of_out(field)
+  local zero = string.find(field, '\0', 1, true)
+  return sub(field, 1, zero - 1), sub(field, zero + 1)
+end
+
+local function score_of_out(value)
+  return unpack7(value, 8) - SCORES
+end
+
+-- Puts a task that was out back in its line, and its scope in a round, whichever:
+-- the first look moves it to where it belongs.
+local function back(l, field, value, score)
+  local _, ticket = parts_of_out(field)
+  call('HDEL', out_key, field)
+  if call('ZADD', l.key, 'NX', whole(score), ticket) == 1 then
+    l.units = l.units + cost_of(ticket)
+  end
+  local had = call('HGET', at, 'S' .. l.scope)
+  if had then
+    local name, rank = parts_of(had)
+    if name == NO_RULE then
+      call('ZADD', due, 'LT', whole(now), name)
+    end
+    local band, its = numbers_of(rank)
+    if floor(score / BAND) + LOWEST < band then
+      local seat = seat_of(name, rank_of(score, its), l.scope)
+      call('ZADD', round, '0', seat)
+      call('ZREM', round, had)
+      call('HSET', at, 'S' .. l.scope, seat)
+    end
+  elseif l.path_text ~= '-' then
+    local name = rule_name(KEYS[tonumber(string.match(l.path_text, '^%d+'))])
+    local seat = seat_of(name, rank_of(score, unpack7(value, 15)), l.scope)
+    l.opened = true
+    call('ZADD', round, '0', seat)
+    call('HSET', at, 'S' .. l.scope, seat)
+    call('ZADD', due, whole(now), name)
+    keep_waiting(0, l.key, round, at, due)
+  end
+  look_at(l.scope)
+end
+
+-- What became of tasks that were released.
+local function heed_news()
+  for i = 6 + #KEYS, #ARGV, 3 do
+    local what, scope, ticket = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+    local l, field = lines[scope], scope .. '\0' .. ticket
+    local value = call('HGET', out_key, field)
+    if value and what == 'f' then
+      call('HDEL', out_key, field)
+      look_at(scope)
+    elseif value and what == 'a' and l and sub(value, 22) ~= id then -- else this call has heeded it before
+      local eighth = call('ZRANGE', l.key, '8', '8', 'WITHSCORES')[2]
+      back(l, field, value, tonumber(eighth) or score_of_out(value))
+    elseif value and what == 'r' then
+      call('HSET', out_key, field, pack(now) .. sub(value, 8, 21) .. RUNNING)
+    end
+  end
+end
+
+-- The numbers of the rules of each level that the caller knows, by the level's path.
+local levels
+local function rules_of_levels()
+  levels = {}
+  for i = 1, n do
+    local level = string.match(rule_name(KEYS[i]), '^[^:]*')
+    local its = levels[level] or {}
+    its[#its + 1], levels[level] = i, its
+  end
+end
+
+-- The rules above a scope, as far as the caller knows them.
+local function rules_above(scope, cost)
+  if not levels then
+    rules_of_levels()
+  end
+  local some = {}
+  for ends in string.gmatch(scope .. '/', '()/') do
+    for _, i in ipairs(levels[sub(scope, 1, ends - 1)] or {}) do
+      local r = rule(i)
+      some[#some + 1], r.cost = r, cost
+    end
+  end
+  return some
+end
+
+-- Sets aside what a released task will take: together, where its start is near.
+local function set_aside(path)
+  local start = joint_start(path, now)
+  for i = 1, #path do
+    local algorithm = algorithms[path[i].kind]
+    local t = algorithm.fit(path[i], start <= now + lead + spread and start or now)
+    if t then
+      algorithm.charge(path[i], now, t)
+    end
+  end
+end
+
+-- When the first of those who are out will have been out for too long.
+local overdue
+
+-- Whether units that were set aside came free of rules that the caller doesn't know.
+local freed_unknown
+
+-- Sets aside what released tasks will take. One that has not come in time goes
+-- back to its place; one that runs already is forgotten.
+local function reserve()
+  local fields = call('HGETALL', out_key)
+  for f = 1, #fields, 2 do
+    local field, value = fields[f], fields[f + 1]
+    local scope, ticket = parts_of_out(field)
+    local l, whose, left = lines[scope], sub(value, 22), unpack7(value, 1)
+    if left > now or whose == STRAIGHT then -- the clock has stepped back, or nobody has looked before
+      left, whose = now, whose == STRAIGHT and RUNNING or whose
+      call('HSET', out_key, field, pack(now) .. sub(value, 8, 21) .. whose)
+    end
+    if not l and whose ~= RUNNING then -- it may have to go back to its line
+      miss(scope)
+    end
+    if left + STALE > now then
+      set_aside(l and path_of(l, cost_of(ticket)) or rules_above(scope, cost_of(ticket)))
+      overdue = min(overdue or left + STALE, left + STALE)
+      out = out + (sub(whose, 1, 10) == sub(id, 1, 10) and 1 or 0)
+      if whose == id then
+        released[#released + 1], released[#released + 2] = scope, ticket
+        most = most - 1
+      end
+    elseif whose == RUNNING then
+      call('HDEL', out_key, field)
+      look_at(scope)
+      freed_unknown = freed_unknown or not l
+    elseif l then
+      back(l, field, value, score_of_out(value))
+    end
+  end
+end
+
+-- A seat. Ranks are compared as numbers: the order of texts is the locale's.
+local function seated(name, rank, scope, seat)
+  local band, place = numbers_of(rank)
+  return { name = name, rank = rank, scope = scope, seat = seat, band = band, stamp = place }
+end
+
+local function sooner(a, b)
+  if a.band ~= b.band then
+    return a.band < b.band
+  elseif a.stamp ~= b.stamp then
+    return a.stamp < b.stamp
+  end
+  return a.scope < b.scope
+end
+
+-- The first seat of a rule's round. Seats that moved in this call are kept here
+-- until it ends.
+local function front(name)
+  local r = rounds[name]
+  if not r then
+    r = { here = {} }
+    rounds[name] = r
+  end
+  while r.first == nil do
+    local seat = seat_after(name, r.after)
+    r.first, r.after = false, seat
+    if seat then
+      local _, rank, scope = parts_of(seat)
+      r.first = not moved[scope] and seated(name, rank, scope, seat) or nil
+    end
+  end
+  local best = r.first or nil
+  for _, s in pairs(r.here) do
+    if not best or sooner(s, best) then
+      best = s
+    end
+  end
+  return best
+end
+
+local function take_from_round(seat)
+  local r = rounds[seat.name]
+  if r.first == seat then
+    r.first = nil
+  else
+    r.here[seat.scope] = nil
+  end
+end
+
+-- Moves a seat: to the round of a rule, or, without one, away. One that this call
+-- has nothing more to do with is not seen there.
+local function move(seat, name, rank, unseen)
+  take_from_round(seat)
+  local was = moved[seat.scope]
+  local new = name and seated(name, rank, seat.scope, seat_of(name, rank, seat.scope)) or {}
+  new.was = was and was.was or seat.seat
+  moved[seat.scope] = new
+  if name and not unseen then
+    rounds[name] = rounds[name] or { here = {} }
+    rounds[name].here[seat.scope] = new
+  end
+  return new
+end
+
+-- The first task of a line that this call has not taken: ticket and score.
+local function head(l)
+  if not l.got or l.next > #l.got and #l.got == 2 * HEADS then
+    l.got, l.next = call('ZRANGE', l.key, whole(l.taken), whole(l.taken + HEADS - 1), 'WITHSCORES'), 1
+  end
+  return l.got[l.next], tonumber(l.got[l.next + 1])
+end
+
+-- The rule of the path, other than this one, whose round has an earlier seat.
+local function earlier(seat, path)
+  for i = 1, #path do
+    local name = path[i].name
+    local first = name ~= seat.name and front(name)
+    local theirs = first and lines[first.scope]
+    if first and not (theirs and theirs.path_text == '-') and sooner(first, seat) then
+      return name
+    end
+  end
+end
+
+local function look_by(name, t)
+  looks[name] = min(looks[name] or t, t)
+end
+
+-- Releases a line's head. Its scope goes to the end of the round.
+local function release(seat, l, ticket, score, path, start)
+  for i = 1, #path do
+    algorithms[path[i].kind].charge(path[i], now, start)
+  end
+  l.out = l.out or {}
+  l.out[#l.out + 1] = { ticket = ticket, score = score, rank = seat.rank }
+  l.taken, l.next = l.taken + 1, l.next + 2
+  released[#released + 1], released[#released + 2] = l.scope, ticket
+  stamp, out = stamp + 1, out + 1
+  if start == now and more > 0 then
+    more = more - 1
+  else
+    most = most - 1
+  end
+  local following, next_score = head(l)
+  move(seat, following and seat.name, following and rank_of(next_score, stamp))
+end
+
+-- Passes over a head that can't be woken: its line and its scope go on without it.
+-- A scope that has no other is left alone for a while: out of everybody's way, or, if
+-- others know its rules, where it is.
+local function pass_over(seat, l, score, what)
+  l.passed, l.passes = l.passed or what, (l.passes or 0) + 1
+  if l.passes > 1 and l.passed == what or l.passes > PASSES then
+    local name = what == 'unknown' and seat.name or NO_RULE
+    move(seat, name, seat.rank, true)
+    look_by(name, now + AGAIN)
+    return
+  end
+  stamp = stamp + 1
+  if what ~= 'unknown' then
+    local last = call('ZRANGE', l.key, '-1', '-1', 'WITHSCORES')
+    if last[1] ~= what then
+      call('ZADD', l.key, whole(tonumber(last[2]) + 1), what)
+      l.got = nil
+    end
+  end
+  move(seat, seat.name, rank_of(score, stamp))
+end
+
+-- Gives one turn in the round of a rule. True while there may be another.
+local function turn(name)
+  local seat = front(name)
+  if not seat then
+    return false
+  end
+  local l = lines[seat.scope]
+  if not l then
+    miss(seat.scope)
+    look_by(name, now)
+    return false
+  end
+  local ticket, score = head(l)
+  if not ticket then
+    move(seat)
+    return true
+  elseif l.path_text == '-' then
+    pass_over(seat, l, score, 'unknown')
+    return true
+  end
+  if floor(score / BAND) + LOWEST ~= seat.band then
+    move(seat, name, rank_of(score, seat.stamp)) -- another task is first in the line by now
+    return true
+  end
+  local path = path_of(l, cost_of(ticket))
+  local other = earlier(seat, path)
+  if other then
+    move(seat, other, seat.rank)
+    return true
+  end
+  local start, binding, sure = joint_start(path, now)
+  if sure and start <= now + lead + spread then
+    if most <= 0 and start > now then
+      look_by(name, now)
+      return false
+    end
+    release(seat, l, ticket, score, path, start)
+    return true
+  end
+  local number, free = waits_for(path, start, binding)
+  local by = path[number]
+  if not free and by.cap ~= 0 and by.p ~= 0 then
+    pass_over(seat, l, score, ticket)
+    return true
+  end
+  local early = sure and free and free - lead > now and lead or 0
+  local look = not free and now + SUSPENDED or max(now + 1, free - early)
+  look_by(by.name, look)
+  if by.name ~= name then
+    move(seat, by.name, seat.rank)
+    return true
+  end
+  return false
+end
+
+local served = {}
+
+-- Lets all rounds be looked at now.
+local function look_at_all()
+  local names = call('ZRANGEBYSCORE', due, '(' .. whole(now), '+inf')
+  for i = 1, #names do
+    call('ZADD', due, 'XX', whole(now), names[i])
+  end
+end
+
+local function serve()
+  if ARGV[6] == '1' or freed_unknown or beat > now then -- or the clock has stepped back
+    look_at_all()
+  end
+  local names = call('ZRANGEBYSCORE', due, '-inf', whole(now), 'LIMIT', '0', whole(ROUNDS))
+  local steps = 0
+  for _, name in ipairs(names) do
+    served[name] = true
+    if name ~= NO_RULE then -- there may be those in it that this call looks at no more
+      looks[name] = nil
+    end
+    while true do
+      steps = steps + 1
+      if most + more <= 0 or steps > STEPS then
+        look_by(name, now)
+        break
+      end
+      if not turn(name) then
+        break
+      end
+    end
+  end
+  return names
+end
+
+-- Moves released tasks from their lines to those that are out.
+local function save_released()
+  for _, l in pairs(lines) do
+    local tickets, outs = {}, {}
+    for i, o in ipairs(l.out or {}) do
+      tickets[i] = o.ticket
+      outs[2 * i - 1] = l.scope .. '\0' .. o.ticket
+      outs[2 * i] = pack(now) .. pack(o.score + SCORES) .. sub(o.rank, 4) .. id
+      l.units = l.units - cost_of(o.ticket)
+    end
+    if #tickets > 0 then
+      call('ZREM', l.key, unpack(tickets))
+      call('HSET', out_key, unpack(outs))
+    end
+  end
+end
+
+-- Adds up the units and lines that came and went.
+local function save_sums()
+  local add, names = {}, {}
+  local function plus(field, k)
+    if k ~= 0 and not add[field] then
+      names[#names + 1] = field
+    end
+    add[field] = k ~= 0 and (add[field] or 0) + k or add[field]
+  end
+  for _, l in pairs(lines) do
+    local closed = moved[l.scope] and not moved[l.scope].name
+    local opened = (l.opened and 1 or 0) - (closed and 1 or 0)
+    if l.units ~= 0 or opened ~= 0 then
+      plus('L' .. l.scope, l.units)
+      for i in string.gmatch(l.path_text, '%d+') do
+        local name = rule_name(KEYS[tonumber(i)])
+        plus('U' .. name, l.units)
+        plus('N' .. name, opened)
+      end
+    end
+  end
+  for i = 1, #names, 500 do
+    local some = { unpack(names, i, min(#names, i + 499)) }
+    local had, set = call('HMGET', at, unpack(some)), {}
+    for j = 1, #some do
+      set[2 * j - 1], set[2 * j] = some[j], whole(max(0, (had[j] or 0) + add[some[j]]))
+    end
+    call('HSET', at, unpack(set))
+  end
+end
+
+local function save_seats()
+  for scope, seat in pairs(moved) do
+    if seat.seat ~= seat.was then
+      if seat.seat then
+        call('ZADD', round, '0', seat.seat)
+        call('HSET', at, 'S' .. scope, seat.seat)
+      else
+        call('HDEL', at, 'S' .. scope, 'L' .. scope)
+      end
+      call('ZREM', round, seat.was)
+    end
+  end
+end
+
+local function save_looks(names)
+  local set, lower, gone = {}, {}, {}
+  for name, look in pairs(looks) do
+    local list = served[name] and set or lower
+    list[#list + 1], list[#list + 2] = whole(look), name
+  end
+  for _, name in ipairs(names) do
+    if not looks[name] then
+      gone[#gone + 1] = name
+    end
+  end
+  if #set > 0 then
+    call('ZADD', due, unpack(set))
+  end
+  if #lower > 0 then
+    call('ZADD', due, 'LT', unpack(lower))
+  end
+  if #gone > 0 then
+    call('ZREM', due, unpack(gone))
+  end
+end
+
+-- The scopes that are next, by the rules that are.
+local function near_scopes()
+  local near, seen = {}, {}
+  for _, name in ipairs(call('ZRANGE', due, '0', whole(ARGV[8] - 1))) do
+    local seats = call('ZRANGEBYLEX', round, '[' .. name .. '\0', '(' .. name .. '\1', 'LIMIT', '0', '4')
+    for _, seat in ipairs(seats) do
+      local _, _, scope = parts_of(seat)
+      if not seen[scope] then
+        seen[scope] = true
+        near[#near + 1] = scope
+      end
+    end
+  end
+  return near
+end
+
+if call('EXISTS', due, out_key) == 0 then
+  return { { now, 0, 0 }, {}, {}, {} }
+end
+first_rules()
+heed_news()
+reserve()
+local names = serve()
+save_released()
+save_sums()
+save_seats()
+save_looks(names)
+local next_rule = call('ZRANGE', due, '0', '0', 'WITHSCORES')
+if #next_rule == 0 then
+  call('DEL', at, round)
+else
+  call('HSET', at, '#', whole(stamp), '@', whole(now))
+end
+if #released > 0 then
+  overdue = overdue or now + STALE
+  if call('PTTL', out_key) < 60000 then
+    call('PEXPIRE', out_key, '60000')
+  end
+end
+local following = tonumber(next_rule[2] or 0)
+if following > 0 then
+  following = min(following, overdue or following)
+end
+if now - beat > STAY / 1440 then
+  local last = call('ZRANGE', due, '-1', '-1', 'WITHSCORES')[2]
+  keep_waiting(max(0, (last or now) - now), due, round, at)
+end
+return { { now, following, out }, released, missing, ARGV[8] ~= '0' and near_scopes() or {} }

@@ -1,0 +1,210 @@
+package throttle
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/headway-go/headway/lua"
+)
+
+// Inspection is how those stand who wait in a scope and in the scopes below it.
+type Inspection struct {
+	// At is Redis's time.
+	At time.Time
+	// Waiting is how many stand in line, in so many Lines: one for each scope in
+	// which somebody waits.
+	Waiting int64
+	Lines   int
+	// Released is how many have been released and have not asked yet. They have their
+	// turn, and a few milliseconds later their start.
+	Released int64
+	// NextStart is when the first of those who wait is expected to start, from At:
+	// Unknown where no clock tells, and without meaning when nobody waits.
+	NextStart time.Duration
+	// Binding is the rule that the first waits for. The zero Bound when nobody waits.
+	Binding Bound
+}
+
+// Standing is how one stands who may be waiting.
+type Standing struct {
+	// At is Redis's time.
+	At time.Time
+	// Waits says that it stands in the line of its scope, and Released that it has
+	// been released and has not asked yet. One of them at most is true: neither is for
+	// one that has not been denied, that has been granted, or that is not known.
+	Waits, Released bool
+	// Ahead is how many of its own scope are before it in its line.
+	Ahead int64
+	// Expected is when its start is expected, from At: Unknown where no clock tells.
+	// Without meaning unless it waits. An estimate that nothing depends on.
+	Expected time.Duration
+	// Binding is the rule that it waits for: the one that asks for the longest wait, by
+	// what is before it now. The zero Bound unless it waits.
+	Binding Bound
+}
+
+// Inspect tells who waits in a scope and below it, and changes nothing. The rules
+// that count are those of the Limiter's policy.
+//
+// The scope's own line, and those below it where they are few, are seen in one
+// moment. Costs one round trip, and where others wait of the provider one more for
+// each 64 lines below the scope and for each 1000 of the provider. The error is a
+// *ScopeError or *UnmatchedError, wraps ErrUnavailable, or is ctx's.
+func (l *Limiter) Inspect(ctx context.Context, scope string) (Inspection, error) {
+	p, err := l.plans.of(scope)
+	if err != nil {
+		return Inspection{}, err
+	}
+	path := scopePath(scope) + "/"
+	page, err := l.inspect(ctx, p, []string{scope}, []string{""}, path, "")
+	if err != nil {
+		return Inspection{}, unavailable(ctx, "inspect", scope, err)
+	}
+	out := Inspection{At: page.at, Released: page.lines[0].released, NextStart: Unknown}
+	out.add(page.lines)
+	seen := map[string]bool{scope: true}
+	for {
+		if err := l.inspectBelow(ctx, p, page.fresh(seen), &out); err != nil {
+			return Inspection{}, unavailable(ctx, "inspect", scope, err)
+		}
+		if page.seat == "" {
+			return out, nil
+		}
+		if page, err = l.inspect(ctx, p, nil, nil, path, page.seat); err != nil {
+			return Inspection{}, unavailable(ctx, "inspect", scope, err)
+		}
+	}
+}
+
+// inspectBelow adds the lines of scopes.
+func (l *Limiter) inspectBelow(ctx context.Context, p *plan, scopes []string, out *Inspection) error {
+	for len(scopes) > 0 {
+		some := scopes[:min(maxLines, len(scopes))]
+		scopes = scopes[len(some):]
+		page, err := l.inspect(ctx, p, some, make([]string, len(some)), "", "")
+		if err != nil {
+			return err
+		}
+		out.add(page.lines)
+	}
+	return nil
+}
+
+// add counts lines in: whose first is expected soonest comes next.
+func (i *Inspection) add(lines []inspected) {
+	for _, line := range lines {
+		if line.waiting == 0 {
+			continue
+		}
+		i.Waiting, i.Lines = i.Waiting+line.waiting, i.Lines+1
+		if line.expected < i.NextStart || i.NextStart == Unknown && i.Binding.Scope.Len() == 0 {
+			i.NextStart, i.Binding = line.expected, line.binding
+		}
+	}
+}
+
+// InspectTicket tells how one stands who asks, or was lined up, with a ticket: its
+// scope, ticket and cost are those of the Ask. It changes nothing. Its errors are
+// those of Inspect; costs one round trip.
+func (l *Limiter) InspectTicket(ctx context.Context, ask Ask) (Standing, error) {
+	p, err := l.plans.of(ask.Scope)
+	if err != nil {
+		return Standing{}, err
+	}
+	if ask.Ticket == "" {
+		return Standing{}, fmt.Errorf("throttle: InspectTicket of %q needs a ticket", ask.Scope)
+	}
+	ticket := Place{Ticket: ask.Ticket, cost: ask.Cost}.ticket()
+	page, err := l.inspect(ctx, p, []string{ask.Scope}, []string{ticket}, "", "")
+	if err != nil {
+		return Standing{}, unavailable(ctx, "inspect a ticket of", ask.Scope, err)
+	}
+	line := page.lines[0]
+	s := Standing{At: page.at, Waits: line.ahead >= 0, Released: line.out}
+	if s.Waits {
+		s.Released, s.Ahead, s.Expected, s.Binding = false, line.ahead, line.expected, line.binding
+	}
+	return s, nil
+}
+
+// inspection is a reply of lua/inspect.lua.
+type inspection struct {
+	at    time.Time
+	lines []inspected
+	below []string // scopes
+	seat  string   // to go on after; empty at the end
+}
+
+type inspected struct {
+	waiting, released, ahead int64
+	out                      bool
+	expected                 time.Duration
+	binding                  Bound
+}
+
+const (
+	inspectLine  = 6 // numbers of each line in a reply
+	inspectSeats = 1000
+)
+
+// inspect asks for lines and a ticket in each, "" for the first, and for the scopes
+// under a path, if there is one, that have a seat after another.
+func (l *Limiter) inspect(ctx context.Context, p *plan, scopes, tickets []string, under, after string) (inspection, error) {
+	t := l.table(scopes)
+	args := make([]any, 0, 5+len(t.rules)+2*len(scopes))
+	args = append(args, l.clock(), len(t.rules), under, after, inspectSeats)
+	args = append(append(args, t.rules...), t.paths...)
+	for _, ticket := range tickets {
+		args = append(args, ticket)
+	}
+	keys := append(append(append([]any{}, t.ruleKey...), shared(p.provider)[1:]...), t.lines...)
+	reply, err := l.lists(ctx, lua.Inspect.For(t.kinds()), keys, args)
+	if err != nil {
+		return inspection{}, err
+	}
+	return l.readInspection(p.scope.Provider(), scopes, reply)
+}
+
+func (l *Limiter) readInspection(provider string, scopes []string, reply []any) (out inspection, err error) {
+	if len(reply) != 3 {
+		return out, errReply
+	}
+	numbers, ok := reply[0].([]any)
+	names, named := reply[1].([]any)
+	if !ok || !named || len(numbers) != 1+inspectLine*len(scopes) {
+		return out, errReply
+	}
+	number := func(i int) int64 {
+		n, _ := numbers[i].(int64)
+		return n
+	}
+	out.at, out.seat = time.UnixMicro(number(0)), text(reply[2])
+	for i, scope := range scopes {
+		at := 1 + inspectLine*i
+		line := inspected{
+			waiting: number(at), released: number(at + 1), ahead: number(at + 2), out: number(at+3) == 1,
+			expected: wait(number(at + 4)),
+		}
+		if p, err := l.plans.of(scope); err == nil && number(at+5) > 0 && int(number(at+5)) <= len(p.bounds) {
+			line.binding = p.bounds[number(at+5)-1]
+		}
+		out.lines = append(out.lines, line)
+	}
+	for _, path := range names {
+		out.below = append(out.below, scopeOf(provider, path))
+	}
+	return out, nil
+}
+
+// fresh are the scopes of a page that have not been seen: a seat may have moved
+// from one page to the next.
+func (i inspection) fresh(seen map[string]bool) (scopes []string) {
+	for _, scope := range i.below {
+		if !seen[scope] {
+			seen[scope] = true
+			scopes = append(scopes, scope)
+		}
+	}
+	return scopes
+}

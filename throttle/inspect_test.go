@@ -1,0 +1,311 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// inspector is a bench that asks who waits.
+type inspector struct{ *bench }
+
+func (b inspector) scope(scope string) Inspection {
+	b.t.Helper()
+	got, err := b.Inspect(context.Background(), scope)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return got
+}
+
+func (b inspector) ticket(scope, ticket string, cost int64) Standing {
+	b.t.Helper()
+	got, err := b.InspectTicket(context.Background(), Ask{Scope: scope, Ticket: ticket, Cost: cost})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return got
+}
+
+// ask has one ask with a ticket under an id of its own, and returns the answer.
+func (b inspector) ask(scope, ticket string, cost int64) Decision {
+	b.t.Helper()
+	return b.decide(Request{Scope: scope, Ticket: ticket, Cost: cost, ID: NewID()})
+}
+
+func (b inspector) wake(provider string, most int) Woken {
+	b.t.Helper()
+	woken, err := b.Wake(context.Background(), WakeRequest{Provider: provider, Lead: 10 * ms, Most: most, All: true})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return woken
+}
+
+// tenants is a policy of provider p with rules for it and for each tenant.
+func tenants(t testing.TB, provider string, rules, tenant []Rule) *Policy {
+	t.Helper()
+	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{provider: {Rules: rules, Scopes: map[string]Node{"*": {Rules: tenant}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return policy
+}
+
+// "The place, the rule that binds, the expected start", as the decision that gave
+// the place said.
+func TestInspectTicket(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, bucket(10, 2)), func(b *bench) {
+		i := inspector{b}
+		i.ask("p/x", "a", 2)
+		if got, want := i.scope("p/x"), (Inspection{At: time.UnixMicro(epoch), NextStart: Unknown}); got != want {
+			t.Errorf("with nobody waiting: %+v", got)
+		}
+		tickets := []string{"b", "c", "d"}
+		for n, ticket := range tickets {
+			turn := i.ask("p/x", ticket, 2).Turn
+			got := i.ticket("p/x", ticket, 2)
+			want := Standing{At: time.UnixMicro(epoch), Waits: true, Ahead: int64(n), Expected: time.Duration(n+1) * 200 * ms, Binding: got.Binding}
+			if got != want || got.Binding.Rule.Name != "r" || got.Binding.Scope.String() != "p" || turn.Ahead != got.Ahead || turn.Expected != got.Expected {
+				t.Errorf("%s: %+v, told %+v", ticket, got, turn)
+			}
+		}
+		if got := i.scope("p/x"); got.Waiting != 3 || got.Lines != 1 || got.Released != 0 || got.NextStart != 200*ms || got.Binding.Rule.Name != "r" {
+			t.Errorf("the scope: %+v", got)
+		}
+		for _, other := range []Ask{{Ticket: "a", Cost: 2}, {Ticket: "b", Cost: 1}, {Ticket: "nobody"}} {
+			if got := i.ticket("p/x", other.Ticket, other.Cost); got != (Standing{At: time.UnixMicro(epoch)}) {
+				t.Errorf("%+v, who does not wait: %+v", other, got)
+			}
+		}
+
+		b.at(195_000)
+		if woken := i.wake("p", 10); len(woken.Released) != 1 || woken.Released[0].Ticket != "b" {
+			t.Fatalf("%+v", woken)
+		}
+		if got := i.ticket("p/x", "b", 2); got.Waits || !got.Released {
+			t.Errorf("released: %+v", got)
+		}
+		if got := i.scope("p/x"); got.Waiting != 2 || got.Released != 1 || got.NextStart != 205*ms {
+			t.Errorf("after b was released: %+v", got)
+		}
+		if got := i.ticket("p/x", "d", 2); got.Ahead != 1 || got.Expected != 405*ms {
+			t.Errorf("d, after b was released: %+v", got)
+		}
+		b.at(4_000_000)
+		if got := i.scope("p/x"); got.Released != 0 || got.NextStart != 0 {
+			t.Errorf("when b has not come for long: %+v", got)
+		}
+		if got := i.ticket("p/x", "d", 2); got.Expected != 200*ms {
+			t.Errorf("d, after the bucket was idle: %+v", got)
+		}
+	})
+}
+
+// The rule that binds is the one that asks for the longest wait, whichever level it
+// stands at; a full concurrency rule and one that can never admit have no clock.
+func TestInspectBinding(t *testing.T) {
+	t.Parallel()
+	runs := func(limit int64) Rule { return Rule{Name: "runs", Algorithm: Concurrency, Limit: limit} }
+	slow := Rule{Name: "slow", Algorithm: SlidingWindow, Limit: 2, Per: 10 * sec}
+	tests := map[string]struct {
+		provider, tenant Rule
+		binding          string
+		expected         []time.Duration // of those who wait
+	}{
+		"provider":       {bucket(1, 1), slow, "r", []time.Duration{sec, 10 * sec, 10 * sec}},
+		"tenant":         {bucket(100, 9), slow, "slow", []time.Duration{10 * sec, 10 * sec, 20 * sec}},
+		"no place":       {bucket(100, 9), runs(1), "runs", []time.Duration{Unknown, Unknown, Unknown}},
+		"places to come": {bucket(1, 1), runs(2), "r", []time.Duration{sec, 2 * sec, 3 * sec}},
+		"suspended":      {bucket(100, 9), bucket(0, 1), "r", []time.Duration{Unknown, Unknown, Unknown}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			policy := tenants(t, "p", []Rule{test.provider}, []Rule{test.tenant})
+			onBoth(t, Config{}, policy, func(b *bench) {
+				i := inspector{b}
+				waits := 0
+				for n := 0; waits < len(test.expected); n++ {
+					ticket := fmt.Sprint(n)
+					if i.ask("p/x", ticket, 1).Allowed {
+						continue
+					}
+					got := i.ticket("p/x", ticket, 1)
+					if got.Ahead != int64(waits) || got.Expected != test.expected[waits] || waits == 0 && got.Binding.Rule.Name != test.binding {
+						t.Errorf("%d is before it: %+v, want %s", waits, got, test.expected[waits])
+					}
+					waits++
+				}
+				if got := i.scope("p/x"); got.NextStart != test.expected[0] || got.Binding.Rule.Name != test.binding || got.Waiting != 3 {
+					t.Errorf("the scope: %+v", got)
+				}
+			})
+		})
+	}
+}
+
+// A scope tells of those below it too, and of nobody beside it, whatever their
+// names.
+func TestInspectBelow(t *testing.T) {
+	t.Parallel()
+	const provider = hostileProvider
+	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{provider: {
+		Rules:  []Rule{bucket(10, 1)},
+		Scopes: map[string]Node{"*": {Scopes: map[string]Node{"*": {Rules: []Rule{{Name: "%2F\u00fc", Algorithm: FixedWindow, Limit: 1, Per: 3600 * sec}}}}}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	onBoth(t, Config{}, policy, func(b *bench) {
+		i := inspector{b}
+		scopes := []string{provider + "/a", provider + "/a/x:y!line", provider + "/a/%", provider + "/a b*", provider + "/ab/[^x]", provider}
+		i.ask(provider, "first", 1)
+		for _, scope := range scopes {
+			for _, ticket := range []string{"one :{*}", "two\x00/"} {
+				if i.ask(scope, ticket, 1).Allowed {
+					t.Fatalf("%q was granted", scope)
+				}
+			}
+		}
+		for scope, want := range map[string]Inspection{
+			provider:                   {Waiting: 12, Lines: 6},
+			provider + "/a":            {Waiting: 6, Lines: 3},
+			provider + "/a/x:y!line":   {Waiting: 2, Lines: 1},
+			provider + "/a/%":          {Waiting: 2, Lines: 1},
+			provider + "/a/%25":        {},
+			provider + "/ab":           {Waiting: 2, Lines: 1},
+			provider + "/a b*":         {Waiting: 2, Lines: 1},
+			provider + "/nobody/waits": {},
+		} {
+			if got := i.scope(scope); got.Waiting != want.Waiting || got.Lines != want.Lines || want.Lines > 0 && got.NextStart == Unknown {
+				t.Errorf("%q: %+v, want %+v", scope, got, want)
+			}
+		}
+		if got := i.scope(provider); got.NextStart != 100*ms || got.Binding.Rule.Name != "r" {
+			t.Errorf("the provider: %+v, want the first in 100ms", got)
+		}
+		if got := i.ticket(provider+"/a/x:y!line", "two\x00/", 1); !got.Waits || got.Ahead != 1 {
+			t.Errorf("a ticket: %+v", got)
+		}
+		b.at(95_000)
+		if woken := i.wake(provider, 1); len(woken.Released) != 1 {
+			t.Fatalf("%+v", woken)
+		}
+		if got := i.scope(provider); got.Waiting != 11 || got.Released != 1 {
+			t.Errorf("with one released: %+v", got)
+		}
+	})
+}
+
+// "Changes nothing."
+func TestInspectChangesNothing(t *testing.T) {
+	t.Parallel()
+	i := inspector{newBench(t, redistest.Client(t), Config{}, tenants(t, "p", []Rule{bucket(10, 1)}, everyRule))}
+	for _, ticket := range []string{"a", "b", "c"} {
+		i.ask("p/x", ticket, 1)
+	}
+	i.wake("p", 1)
+	before := everything(t, i.bench)
+	i.at(50_000)
+	i.scope("p")
+	i.ticket("p/x", "c", 1)
+	if after := everything(t, i.bench); !slices.Equal(before, after) {
+		t.Errorf("keys were changed:\n%q\n%q", before, after)
+	}
+}
+
+// everything is what Redis holds of a bench's limiter.
+func everything(t *testing.T, b *bench) (all []string) {
+	t.Helper()
+	keys, err := b.rdb.Keys(t.Context(), b.cfg.Prefix+":*").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(keys)
+	for _, key := range keys {
+		dump, err := b.rdb.Dump(t.Context(), key).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, key, dump)
+	}
+	return all
+}
+
+// More lines than a call has room for, and more seats than a page. On Redis alone:
+// a look in the embedded server takes as long as there are seats, for each line.
+func TestInspectManyLines(t *testing.T) {
+	t.Parallel()
+	const many = 2*inspectSeats + 10
+	i := inspector{newBench(t, redistest.Client(t), Config{}, tenants(t, "p", []Rule{bucket(10, 1)}, nil))}
+	i.ask("p/x", "first", 1)
+	asks := make([]Ask, many)
+	for n := range asks {
+		asks[n] = Ask{Scope: fmt.Sprintf("p/%d/y", n%(many-5)), Ticket: fmt.Sprint(n)}
+	}
+	for some := range slices.Chunk(asks, 500) {
+		if _, err := i.LineUp(t.Context(), some, 10*ms, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := i.scope("p"); got.Waiting != many || got.Lines != many-5 || got.NextStart != 100*ms {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// Those that are refused, and a Redis that does not answer.
+func TestInspectErrors(t *testing.T) {
+	t.Parallel()
+	server := redistest.NewServer(t)
+	l, err := New(server.Client(t), policyOf(t, bucket(10, 1)), Config{Timeout: sec})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var unmatched *UnmatchedError
+	var bad *ScopeError
+	if _, err := l.Inspect(t.Context(), "other/x"); !errors.As(err, &unmatched) {
+		t.Errorf("an unknown scope: %v", err)
+	}
+	if _, err := l.Inspect(t.Context(), "p/*"); !errors.As(err, &bad) {
+		t.Errorf("no scope: %v", err)
+	}
+	if _, err := l.InspectTicket(t.Context(), Ask{Scope: "other", Ticket: "t"}); !errors.As(err, &unmatched) {
+		t.Errorf("a ticket of an unknown scope: %v", err)
+	}
+	if _, err := l.InspectTicket(t.Context(), Ask{Scope: "p"}); err == nil {
+		t.Error("a ticket without a name")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := l.Inspect(ctx, "p"); !errors.Is(err, context.Canceled) {
+		t.Errorf("under a context that has ended: %v", err)
+	}
+	server.Kill9()
+	if _, err := l.Inspect(t.Context(), "p"); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("without Redis: %v", err)
+	}
+	if _, err := l.InspectTicket(t.Context(), Ask{Scope: "p", Ticket: "t"}); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("a ticket, without Redis: %v", err)
+	}
+}
+
+// A reply that is not the script's is told, and not read.
+func TestInspectReply(t *testing.T) {
+	t.Parallel()
+	l, err := New(redistest.Client(t), policyOf(t, bucket(1, 1)), Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, reply := range [][]any{nil, {[]any{int64(1)}, []any{}, ""}, {"", []any{}, ""}, {make([]any, 7), "", ""}} {
+		if _, err := l.readInspection("p", []string{"p"}, reply); !errors.Is(err, errReply) {
+			t.Errorf("%v: %v", reply, err)
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package throttle
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// TestOutlook holds what Outlook tells against what was charged and lined up.
+func TestOutlook(t *testing.T) {
+	t.Parallel()
+	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p q": {
+		Rules: []Rule{{Name: "account", Algorithm: SlidingWindow, Limit: 5, Per: sec}, {Name: "held", Algorithm: Concurrency, Limit: 9}},
+		Scopes: map[string]Node{"*": {Rules: []Rule{
+			{Name: "tenant", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 2},
+			{Name: "off", Algorithm: FixedWindow, Limit: 0, Per: sec},
+		}}},
+	}, "s": {Rules: []Rule{{Name: "all", Algorithm: SlidingWindow, Limit: 3, Per: 10 * sec}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := New(redistest.Client(t), policy, Config{Prefix: redistest.Prefix(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	asks := []Ask{
+		{Scope: "p q/a*", Ticket: "1"}, {Scope: "p q/a*", Ticket: "2", Cost: 2}, {Scope: "p q/b", Ticket: "3"},
+		{Scope: "p q", Ticket: "4"},
+	}
+	if _, err := l.LineUp(t.Context(), asks, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	got, err := l.Outlook(t.Context(), "p q/a*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The task of the provider itself has room, but the others were before it.
+	type rule struct {
+		name                     string
+		units                    int64
+		per                      time.Duration
+		waiting, lines, released int64
+	}
+	want := []rule{
+		{"account", 5, 1005 * ms, 5, 3, 0},
+		{"held", 0, 0, 5, 3, 0},
+		{"tenant", 2, 201 * ms, 3, 1, 0}, // 10 in 1.005s, in least terms
+		{"off", 0, 0, 3, 1, 0},
+	}
+	if got.Waiting != 3 || len(got.Rules) != len(want) {
+		t.Fatalf("%+v", got)
+	}
+	for i, r := range got.Rules {
+		if w := want[i]; r.Units*int64(w.per) != w.units*int64(r.Per) || (rule{r.Rule, w.units, w.per, r.Waiting, r.Lines, r.Released}) != w {
+			t.Errorf("got %+v, want %+v", r, w)
+		}
+	}
+	// Of those to whom nobody was before one goes straight to its queue, and is on its
+	// way then.
+	straight := []Ask{{Scope: "s/a", Ticket: "5", Cost: 2}, {Scope: "s/a", Ticket: "6", Cost: 2}}
+	if _, err := l.LineUp(t.Context(), straight, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	for scope, want := range map[string][2]int64{"s/a": {2, 2}, "s/b": {2, 0}} {
+		if got, err = l.Outlook(t.Context(), scope); err != nil || got.Rules[0].Released != want[0] || got.Waiting != want[1] {
+			t.Errorf("%s: %+v %v", scope, got, err)
+		}
+	}
+	if _, err := l.Outlook(t.Context(), "elsewhere"); err == nil {
+		t.Error("a scope without rules has an outlook")
+	}
+}
+
+// TestPace holds that what Outlook says of a rule is how fast it goes on, to a
+// thousandth.
+func TestPace(t *testing.T) {
+	t.Parallel()
+	for name, rule := range map[string]Rule{
+		"bucket":             {Name: "r", Algorithm: TokenBucket, Limit: 30, Per: sec},
+		"bucket, burst":      {Name: "r", Algorithm: TokenBucket, Limit: 30, Per: sec, Burst: 7},
+		"bucket, margin":     {Name: "r", Algorithm: TokenBucket, Limit: 30, Per: sec, Margin: 20 * ms},
+		"bucket, both":       {Name: "r", Algorithm: TokenBucket, Limit: 30, Per: sec, Burst: 2, Margin: 40 * ms},
+		"bucket, wide both":  {Name: "r", Algorithm: TokenBucket, Limit: 30, Per: sec, Burst: 9, Margin: 40 * ms},
+		"sliding":            {Name: "r", Algorithm: SlidingWindow, Limit: 40, Per: sec},
+		"sliding, cells":     {Name: "r", Algorithm: SlidingWindow, Limit: 250, Per: sec, Margin: 7 * ms},
+		"fixed":              {Name: "r", Algorithm: FixedWindow, Limit: 40, Per: sec},
+		"fixed, with margin": {Name: "r", Algorithm: FixedWindow, Limit: 40, Per: sec, Margin: 100 * ms},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, redistest.Client(t), Config{Pad: 5 * ms}, policyOf(t, rule))
+			const many = 1000
+			b.at(0)
+			first, last := int64(0), int64(0)
+			at := int64(0)
+			for i := range many {
+				b.at(at)
+				for d := b.decide(Request{Scope: "p"}); !d.Allowed; d = b.decide(Request{Scope: "p"}) {
+					at += d.RetryAfter.Microseconds()
+					b.at(at)
+				}
+				if i == many/2 {
+					first = at
+				}
+				last = at
+			}
+			o, err := b.Outlook(context.Background(), "p")
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := o.Rules[0]
+			want := float64(many/2-1) / float64(r.Units) * float64(r.Per.Microseconds())
+			// A window gives all of its units at once.
+			if off, most := float64(last-first)-want, want/1000+float64(windowOf(r)); off > most || -off > most {
+				t.Errorf("%d units took %d µs, and should take %.0f", many/2-1, last-first, want)
+			}
+		})
+	}
+}
+
+func windowOf(r RuleOutlook) int64 {
+	if r.Algorithm == TokenBucket {
+		return 0
+	}
+	return r.Per.Microseconds()
+}

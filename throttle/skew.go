@@ -1,0 +1,82 @@
+package throttle
+
+import (
+	"sync"
+	"time"
+)
+
+// skew tells when a moment of a Redis server's clock has come on this process's.
+//
+// A reply that says what time it was there came after that time. So the least that
+// any recent reply was behind is never less than how far the clocks are apart, and
+// more by the shortest delay of a reply: a start that waits for its moment by it is
+// never early, and is late by no more than that delay, however slow its own reply
+// was. All starts have that much in common, and it moves none of them against
+// another. Half the delay of a slow reply is not lost, which is what tells starts
+// that are too late from those that are not.
+type skew struct {
+	mu          sync.Mutex
+	base        time.Time
+	now, before time.Duration // the least in this span and the one before
+	since       time.Time
+}
+
+// skewSpan is how long a reply counts at least, and half of how long at most: long
+// enough for a fast one, too short for clocks to run apart.
+const skewSpan = 2 * time.Second
+
+// saw notes a reply: when it was asked for, when it came, and the server's time in
+// between.
+func (s *skew) saw(asked, replied, server time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.base.IsZero() {
+		s.base = asked
+	}
+	least, behind := s.behind(asked, server), s.behind(replied, server)
+	age := replied.Sub(s.since)
+	switch {
+	case s.since.IsZero() || age > 2*skewSpan || min(s.now, s.before) < least:
+		// Nothing is known, or the server's clock was set back.
+		s.now, s.before, s.since = behind, behind, replied
+	case age > skewSpan:
+		s.before, s.now, s.since = s.now, behind, replied
+	default:
+		s.now = min(s.now, behind)
+	}
+}
+
+// behind is how far the server's clock was behind ours, which is counted from base
+// by a clock that nobody sets.
+func (s *skew) behind(ours, server time.Time) time.Duration {
+	return ours.Sub(s.base) - time.Duration(server.UnixMicro()-s.base.UnixMicro())*time.Microsecond
+}
+
+// here returns when a moment of the server's has come for certain.
+func (s *skew) here(server time.Time) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	since := time.Duration(server.UnixMicro()-s.base.UnixMicro()) * time.Microsecond
+	return s.base.Add(since + min(s.now, s.before))
+}
+
+// skews are those of the servers that a Limiter asks: one for each provider, whose
+// keys share a server.
+type skews struct {
+	mu         sync.Mutex
+	byProvider map[string]*skew
+}
+
+func (s *skews) of(provider string) *skew {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one := s.byProvider[provider]
+	if one == nil {
+		if s.byProvider == nil || len(s.byProvider) >= maxPlans {
+			s.byProvider = map[string]*skew{}
+		}
+		one = &skew{}
+		s.byProvider[provider] = one
+	}
+	return one
+}

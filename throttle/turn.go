@@ -1,0 +1,127 @@
+package throttle
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/headway-go/headway/lua"
+)
+
+// Place names one who waits: a ticket in the line of a scope.
+type Place struct {
+	Scope  string
+	Ticket string
+
+	cost int64 // 0 for 1
+}
+
+// Turn is what a decision says to one who asked with a ticket.
+type Turn struct {
+	// Waits says that it stands in the line of its scope: whoever has the line in
+	// hand releases it, by Limiter.Wake, when its start is near.
+	Waits bool
+	// Ahead is how many of its own scope are before it.
+	Ahead int64
+	// Expected is when its start may be expected from now, Unknown where no clock
+	// tells. An estimate that nothing depends on: the order counts.
+	Expected time.Duration
+	// Look says that somebody waits and in how long Limiter.Wake should be called at
+	// the latest; below 0 when this decision gives no reason to.
+	Look time.Duration
+}
+
+// SafetyNet is in how long one who waits should ask again by itself if nobody wakes
+// it: some time after its start is expected, or, where no clock tells when that is,
+// in a minute.
+func SafetyNet(expected time.Duration) time.Duration {
+	const unknown, slack = time.Minute, 3 * time.Second
+	if expected > Unknown/2 {
+		return unknown
+	}
+	return expected + expected/20 + slack
+}
+
+// noTurn is the Turn of a decision that says nothing of lines.
+var noTurn = Turn{Look: -1}
+
+const (
+	maxTicketBytes = 1024
+	maxPriority    = 1_000_000
+	turnReply      = 3 // numbers at the end of a reply
+)
+
+// standing is how a ticket is to be taken; see lua/turn.lua.
+type standing int
+
+const (
+	comes   standing = iota
+	again            // its start came too late
+	rejoins          // it had its turn and only goes back to the front
+)
+
+// ticket is the name under which one stands in line: its cost is read there.
+func (p Place) ticket() string {
+	if p.cost <= defaultCost {
+		return ":" + p.Ticket
+	}
+	return strconv.FormatInt(p.cost, 10) + ":" + p.Ticket
+}
+
+// readPlace reads what ticket wrote.
+func readPlace(scope, ticket string) Place {
+	cost, name, _ := strings.Cut(ticket, ":")
+	p := Place{Scope: scope, Ticket: name}
+	p.cost, _ = strconv.ParseInt(cost, 10, 64)
+	return p
+}
+
+const defaultCost = 1
+
+func (r Request) checkTicket() error {
+	if len(r.Ticket) > maxTicketBytes {
+		return fmt.Errorf("throttle: Request.Ticket is %d bytes long; the most is %d", len(r.Ticket), maxTicketBytes)
+	}
+	if r.Priority < -maxPriority || r.Priority > maxPriority {
+		return fmt.Errorf("throttle: Request.Priority is %d; the most is %d either way", r.Priority, maxPriority)
+	}
+	return nil
+}
+
+// turnCall is the script call that decides an attempt with a ticket; see lua/turn.lua.
+func (a *attempt) turnCall(req Request) call {
+	p := a.plan
+	c := newCall(lua.Turn.For(p.kinds), p.keyArgs, 1+len(p.turns), 8+2*len(p.bounds), replyHead+replyRule*len(p.bounds)+turnReply)
+	c.args = append(c.args, a.key())
+	c.args = append(c.args, p.turns...)
+	c.args = append(c.args, a.limiter.clock(), a, a.ahead.Microseconds(),
+		Place{Ticket: req.Ticket, cost: req.Cost}.ticket(), req.Priority, int(req.standing), req.Lead.Microseconds(), min(req.Ahead, req.Near).Microseconds())
+	c.args = p.appendArgs(c.args, a.cost)
+	c.attempt, c.rules = a, len(p.bounds)
+	return c
+}
+
+// readTurn reads the end of a reply; a short one, to a request that was granted
+// while nobody waited, has none.
+func readTurn(p *plan, reply []int64) Turn {
+	head := replyHead + replyRule*len(p.bounds)
+	if len(reply) < head+turnReply {
+		return noTurn
+	}
+	t := reply[head:]
+	turn := Turn{Waits: t[0] >= 0, Ahead: max(0, t[0]), Expected: wait(t[1]), Look: -1}
+	if t[2] >= 0 {
+		turn.Look = time.Duration(t[2]) * time.Microsecond
+	}
+	return turn
+}
+
+// Rejoin puts one whose turn had come, and who could not use it, back to the front
+// of its line: a run that was granted and given back because its process stops,
+// say. Nothing is charged. Costs one round trip.
+func (l *Limiter) Rejoin(ctx context.Context, req Request) (Decision, error) {
+	req.standing = rejoins
+	return l.Decide(ctx, req)
+}
