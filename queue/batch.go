@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"time"
 )
 
 // Summary counts the results of a batch.
@@ -15,24 +16,55 @@ type Summary struct {
 	// Random is how many of the enqueued have an id that was drawn here, and
 	// would be enqueued once more by running the batch again.
 	Random int
+	// Valid is how many of a Forecast would be enqueued, and Random how many of them
+	// have no id.
+	Valid int
+
+	// DoneAt is the latest expected start, of those that were Enqueued or are Valid.
+	// Untold is how many have none: it is the earliest then, and no start before a
+	// task's delay is over. The zero time when nothing can be told.
+	DoneAt time.Time
+	Untold int
+	// Binding is the rule that DoneAt waits for. Zero when it waits for none, or that
+	// cannot be told.
+	Binding Binding
 }
 
+// Binding names a rule by the level at which it counts: rule tenant of payments/acme.
+type Binding struct{ Scope, Rule string }
+
+// String returns both: "payments/acme tenant".
+func (b Binding) String() string { return b.Scope + " " + b.Rule }
+
 // Total returns how many results there were.
-func (s Summary) Total() int { return s.Enqueued + s.Duplicate + s.Invalid + s.Failed }
+func (s Summary) Total() int { return s.Enqueued + s.Valid + s.Duplicate + s.Invalid + s.Failed }
 
 func (s *Summary) count(r Result) {
+	if r.Random && (r.State == Enqueued || r.State == Valid) {
+		s.Random++
+	}
+	if r.Start.After(s.DoneAt) {
+		s.DoneAt = r.Start
+	}
 	switch r.State {
 	case Enqueued:
 		s.Enqueued++
-		if r.Random {
-			s.Random++
-		}
+	case Valid:
+		s.Valid++
 	case Duplicate:
 		s.Duplicate++
 	case Invalid:
 		s.Invalid++
 	default:
 		s.Failed++
+	}
+}
+
+// untold counts a start that is not known, and earliest what is known of it.
+func (s *Summary) untold(earliest time.Time) {
+	s.Untold++
+	if earliest.After(s.DoneAt) {
+		s.DoneAt, s.Binding = earliest, Binding{}
 	}
 }
 
@@ -91,9 +123,10 @@ func (c *Client) load(ctx context.Context, belt *conveyor, entries iter.Seq[Entr
 }
 
 // unload sends what is on the belt until its end or the first failure.
-func (c *Client) unload(ctx context.Context, belt *conveyor, each func(Result)) (Summary, error) {
+func (c *Client) unload(ctx context.Context, belt *conveyor, each func(Result)) (sum Summary, err error) {
 	ctx = context.WithoutCancel(ctx) // what has been read is finished
-	var sum Summary
+	last := ""                       // the scope of the latest start, where that waits
+	defer func() { sum.Binding = c.turns.binding(ctx, last) }()
 	for items := belt.take(nil); items != nil; items = belt.take(items) {
 		c.send(ctx, items)
 		var stop error
@@ -101,7 +134,13 @@ func (c *Client) unload(ctx context.Context, belt *conveyor, each func(Result)) 
 			if it.source {
 				return sum, fmt.Errorf("queue: batch stopped: %w", it.result.Err)
 			}
-			sum.count(it.result)
+			before := sum.DoneAt
+			c.turns.count(&sum, it)
+			if sum.DoneAt.After(before) {
+				if last = ""; it.result.Waits {
+					last = it.ask.Scope
+				}
+			}
 			if each != nil {
 				each(it.result)
 			}

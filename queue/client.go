@@ -21,6 +21,7 @@ const (
 	Duplicate State = "duplicate" // its id is taken; nothing was changed
 	Invalid   State = "invalid"   // refused, and would be refused again
 	Failed    State = "failed"    // Redis refused, or gave no answer: then it may be enqueued
+	Valid     State = "valid"     // of a Forecast: it would be enqueued
 )
 
 // Result is what became of one task.
@@ -29,6 +30,11 @@ type Result struct {
 	ID    string // empty where a line could not be read
 	Queue string
 	State State
+	// Waits says that the task has a place in line and Start when its start is
+	// expected, as far as a clock can tell: the zero time where it can't, and for
+	// tasks that were not Enqueued or that a Client without a Limiter enqueued.
+	Waits bool
+	Start time.Time
 	// Random tells that the id was drawn here. Enqueuing the same task once more
 	// makes a second one.
 	Random bool
@@ -43,6 +49,12 @@ type ClientConfig struct {
 	// never admit, before it is enqueued.
 	// Defaults to nil: scopes and costs are checked by the worker alone.
 	Policy *throttle.Policy
+	// Limiter gives tasks their turns before they are enqueued: while a limit is
+	// used up, a task goes to its place in line at once, and to nobody's way in its
+	// queue. It must have the policy and the state that the workers' has. Policy may
+	// then be left out.
+	// Defaults to nil: a task gets its turn when a worker has picked it up.
+	Limiter *throttle.Limiter
 }
 
 // Client enqueues tasks. It is safe for concurrent use, starts no goroutine and
@@ -51,13 +63,18 @@ type Client struct {
 	rdb    redis.UniversalClient
 	asynq  *asynq.Client
 	policy *throttle.Policy
+	turns  planner
 }
 
 // NewClient returns a Client that enqueues into rdb. It does no I/O and takes no
 // ownership: closing rdb stays with the caller.
 func NewClient(rdb redis.UniversalClient, cfg ClientConfig) *Client {
+	if cfg.Policy == nil && cfg.Limiter != nil {
+		cfg.Policy = cfg.Limiter.Policy()
+	}
 	return &Client{
 		rdb:    rdb,
+		turns:  planner{limiter: cfg.Limiter},
 		asynq:  asynq.NewClientFromRedisClient(&recorder{UniversalClient: rdb}),
 		policy: cfg.Policy,
 	}
@@ -90,27 +107,29 @@ func (c *Client) Enqueue(ctx context.Context, t Task) (Result, error) {
 type item struct {
 	result Result
 	task   *asynq.Task
+	ask    throttle.Ask // empty for a task that is not planned
 	call   *call
+	delay  time.Duration
 	source bool // the error is the source's
 }
 
 // prepare does all that needs no answer from Redis.
 func (c *Client) prepare(ctx context.Context, e Entry) *item {
 	it := &item{result: Result{Line: e.Line, ID: e.Task.ID, Queue: e.Task.Queue}}
-	if e.Err != nil {
-		_, bad := errors.AsType[*InvalidError](e.Err)
-		it.source = !bad
-		return it.refuse(Invalid, e.Err)
-	}
 	now := time.Now()
-	if err := c.check(e.Task, now); err != nil {
+	if err := c.examine(e, now); err != nil {
+		it.source = isSource(err)
 		return it.refuse(Invalid, err)
 	}
 	t := e.Task.withDefaults()
+	it.delay = t.Delay
 	if t.ID == "" {
 		t.ID, it.result.Random = randomID(), true
 	}
 	it.result.ID, it.result.Queue = t.ID, t.Queue
+	if c.turns.limiter != nil && t.Delay == 0 {
+		it.ask = throttle.Ask{Scope: t.Scope, Ticket: Ticket(t.Queue, t.ID), Cost: t.Cost, Priority: t.Priority}
+	}
 	var err error
 	if it.task, err = t.asynqTask(now); err != nil {
 		return it.refuse(Invalid, &InvalidError{Faults: []Fault{{Reason: err.Error(), Err: err}}})
@@ -119,6 +138,20 @@ func (c *Client) prepare(ctx context.Context, e Entry) *item {
 		return it.fail(err)
 	}
 	return it
+}
+
+// examine returns what is wrong with an entry, or with its source.
+func (c *Client) examine(e Entry, now time.Time) error {
+	if e.Err != nil {
+		return e.Err
+	}
+	return c.check(e.Task, now)
+}
+
+// isSource tells the errors of a source from those of an entry.
+func isSource(err error) bool {
+	_, bad := errors.AsType[*InvalidError](err)
+	return !bad
 }
 
 // check refuses what could never run.
@@ -142,6 +175,7 @@ func (c *Client) check(t Task, now time.Time) error {
 // send enqueues the items that are still open, in order and in one pipeline, and
 // sets their results.
 func (c *Client) send(ctx context.Context, items []*item) {
+	c.plan(ctx, items)
 	calls := make([]*call, 0, len(items))
 	for _, it := range items {
 		if it.call != nil {
@@ -175,7 +209,7 @@ func (c *Client) conclude(ctx context.Context, it *item) {
 		// answer was lost.
 		it.result.State = Enqueued
 	case errors.Is(err, asynq.ErrTaskIDConflict):
-		it.result.State = Duplicate
+		it.result.State, it.result.Waits, it.result.Start = Duplicate, false, time.Time{}
 	default:
 		it.fail(err)
 		return
@@ -185,6 +219,7 @@ func (c *Client) conclude(ctx context.Context, it *item) {
 
 func (it *item) refuse(state State, err error) *item {
 	it.result.State, it.result.Err, it.call = state, err, nil
+	it.result.Waits, it.result.Start = false, time.Time{}
 	return it
 }
 

@@ -71,9 +71,9 @@ func (r *recorder) Eval(ctx context.Context, script string, keys []string, args 
 }
 
 // record has asynq build the call that would enqueue the task.
-func record(ctx context.Context, client *asynq.Client, queue string, task *asynq.Task) (*call, error) {
+func record(ctx context.Context, client *asynq.Client, queue string, task *asynq.Task, opts ...asynq.Option) (*call, error) {
 	c := &call{queue: queue}
-	if _, err := client.EnqueueContext(context.WithValue(ctx, callKey{}, c), task); err != nil {
+	if _, err := client.EnqueueContext(context.WithValue(ctx, callKey{}, c), task, opts...); err != nil {
 		return nil, err
 	}
 	if c.sha == "" {

@@ -79,7 +79,8 @@ type Task struct {
 	// Defaults to the zero time, none.
 	Deadline time.Time
 
-	// Priority is reserved: carried in a header, acted on by nothing yet.
+	// Priority puts the task before those of its scope that wait and have a lower
+	// one, and its scope before others where they share a rule.
 	// Defaults to 0.
 	Priority int
 

@@ -69,6 +69,7 @@ func (t *Throttle) Config(cfg asynq.Config) asynq.Config {
 	if cfg.TaskCheckInterval == 0 {
 		cfg.TaskCheckInterval = taskCheckInterval
 	}
+	t.check = cfg.TaskCheckInterval
 	if cfg.DelayedTaskCheckInterval == 0 {
 		cfg.DelayedTaskCheckInterval = delayedCheckInterval
 	}
@@ -83,10 +84,15 @@ type Server struct {
 }
 
 // NewServer returns an asynq server over Config.Redis, made of cfg as Config
-// fills it, that survives a Redis which fails while tasks are put back.
+// fills it, that survives a Redis which fails while tasks are put back. It looks
+// for tasks every TaskCheckInterval while it is idle, and at once when this process
+// wakes one of them.
 func (t *Throttle) NewServer(cfg asynq.Config) *Server {
-	g := newGuard(t.cfg.Redis, t.log)
-	return &Server{Server: asynq.NewServerFromRedisClient(g, t.Config(cfg)), throttle: t, guard: g}
+	cfg = t.Config(cfg)
+	g := newGuard(t.cfg.Redis, newGate(cfg.TaskCheckInterval), t.waker.pulse, t.log)
+	cfg.TaskCheckInterval = min(cfg.TaskCheckInterval, roundPause)
+	t.gates.add(g.gate)
+	return &Server{Server: asynq.NewServerFromRedisClient(g, cfg), throttle: t, guard: g}
 }
 
 // Start begins to process tasks with handler, wrapped by Handler, and returns.
@@ -95,9 +101,13 @@ func (s *Server) Start(handler asynq.Handler) error {
 	if handler == nil {
 		return errors.New("worker: Start needs a handler, got nil")
 	}
+	if s.guard.gate.closed() {
+		return errors.New("worker: the server was stopped; make another with NewServer")
+	}
 	if limiter := s.throttle.cfg.Limiter; limiter.Policy().SharesLimits() {
 		go limiter.Join(s.throttle.serving)
 	}
+	s.throttle.waker.start()
 	return s.Server.Start(s.throttle.Handler(handler))
 }
 
@@ -110,6 +120,13 @@ func (s *Server) Run(handler asynq.Handler) error {
 	waitForSignal()
 	s.Shutdown()
 	return nil
+}
+
+// Stop takes no new task. Running ones go on.
+func (s *Server) Stop() {
+	s.throttle.gates.remove(s.guard.gate)
+	s.guard.gate.stop() // first: asynq waits for a look that is held back
+	s.Server.Stop()
 }
 
 // Shutdown takes no new task, puts those that wait in handlers back and lets the

@@ -21,9 +21,14 @@ import (
 //
 // Sending one twice is harmless: it finds the task gone from the active list and
 // changes nothing.
+//
+// It also holds an idle server's looks for tasks back at the gate, and asks with each
+// whether waiting tasks are woken.
 type guard struct {
 	redis.UniversalClient
-	log *slog.Logger
+	gate  *gate
+	pulse *pulse
+	log   *slog.Logger
 
 	stopping chan struct{}
 	once     sync.Once
@@ -40,13 +45,14 @@ const (
 	guardLast = 5 * time.Second
 )
 
-func newGuard(rdb redis.UniversalClient, log *slog.Logger) *guard {
-	return &guard{UniversalClient: rdb, log: log, stopping: make(chan struct{})}
+func newGuard(rdb redis.UniversalClient, gate *gate, pulse *pulse, log *slog.Logger) *guard {
+	return &guard{UniversalClient: rdb, gate: gate, pulse: pulse, log: log, stopping: make(chan struct{})}
 }
 
 func (g *guard) stop() { g.once.Do(func() { close(g.stopping) }) }
 
-// EvalSha sends a script, and sends it again if it ends a task's run.
+// EvalSha sends a script: again if it ends a task's run, and when it is time if it
+// looks for a task.
 func (g *guard) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
 	return g.send(ctx, keys, func(ctx context.Context) *redis.Cmd {
 		return g.UniversalClient.EvalSha(ctx, sha, keys, args...)
@@ -61,6 +67,10 @@ func (g *guard) Eval(ctx context.Context, script string, keys []string, args ...
 }
 
 func (g *guard) send(ctx context.Context, keys []string, try func(context.Context) *redis.Cmd) *redis.Cmd {
+	if queue, ok := dequeues(ctx, keys); ok {
+		g.pulse.check()
+		return g.gate.look(ctx, queue, try)
+	}
 	if !endsRun(ctx, keys) {
 		return try(ctx)
 	}

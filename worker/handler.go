@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 )
 
@@ -18,6 +20,9 @@ import (
 func (t *Throttle) Handler(next asynq.Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 		t.size(1)
+		t.running.Add(1)
+		defer t.left()
+		t.waker.pulse.check()
 		if task.Type() == carryType {
 			return t.arrive(ctx, task)
 		}
@@ -73,18 +78,57 @@ func known(next asynq.Handler, task *asynq.Task) error {
 // start decides on the task and, where its time is near and there is a place to
 // wait in, waits for it.
 func (t *Throttle) start(ctx context.Context, j *job) (throttle.Decision, error) {
-	req := throttle.Request{Scope: j.scope, Cost: j.cost, OnStart: func() func() { return t.marked(ctx, j) }}
+	req := t.request(j)
+	t.waker.arrived(provider(j.scope), req.Ticket)
+	req.OnStart = func() func() { return t.marked(ctx, j) }
 	ctx, cancel := t.whileServing(ctx)
 	defer cancel()
-	if ahead := t.ahead(ctx, j); ahead > 0 {
+	if ahead := t.ahead(ctx, j); ahead > 0 && t.holds() {
+		req.Ahead, req.Near, req.OnWait = ahead, ahead, t.hold
 		select {
 		case t.holders <- struct{}{}:
-			defer func() { <-t.holders }()
-			req.Ahead, req.OnWait = ahead, t.hold
+			defer t.unhold()
 		default:
+			// Another process released more than it could take. A task whose turn has
+			// come waits nevertheless, or it would only be released again; but the last
+			// slot is for those that need not wait.
+			req.Near = 0
+			if int(t.surplus.Add(1))+cap(t.holders) >= t.slots {
+				req.Ahead = 0
+			}
+			defer t.surplus.Add(-1)
 		}
 	}
-	return t.cfg.Limiter.Start(ctx, req)
+	d, err := t.cfg.Limiter.Start(ctx, req)
+	if err == nil && d.Turn.Look >= 0 {
+		t.waker.heard(provider(j.scope), d)
+	}
+	return d, err
+}
+
+// request asks for a task, which can wait for its turn.
+func (t *Throttle) request(j *job) throttle.Request {
+	return throttle.Request{
+		Scope: j.scope, Cost: j.cost, Ticket: queue.Ticket(j.queue, j.id), Priority: j.priority, Lead: t.lead(),
+	}
+}
+
+func provider(scope string) string {
+	name, _, _ := strings.Cut(scope, "/")
+	return name
+}
+
+// left counts a task that ends its stay in a slot, and unhold one that ends its
+// wait in the handler: another may be released.
+func (t *Throttle) left() {
+	t.running.Add(-1)
+	t.ended.Add(1)
+	t.waker.freed()
+}
+
+func (t *Throttle) unhold() {
+	<-t.holders
+	t.waker.freed()
 }
 
 // ahead is how far ahead the task may be granted its start: never past its
@@ -126,9 +170,22 @@ func (t *Throttle) undecided(ctx context.Context, j *job, err error) error {
 	case ctx.Err() != nil:
 		return ctx.Err() // the task's own deadline or time-out, as asynq counts it
 	case t.stopped():
+		t.rejoin(ctx, j)
 		return t.wait(ctx, j, "", time.Now())
 	}
 	return permanent(err)
+}
+
+// rejoin gives a task whose turn had come, and that was waiting for its start, the
+// first place in its line.
+func (t *Throttle) rejoin(ctx context.Context, j *job) {
+	d, err := t.cfg.Limiter.Rejoin(ctx, t.request(j))
+	if err == nil && d.Turn.Waits {
+		err = t.cfg.Limiter.Announce(ctx, provider(j.scope))
+	}
+	if err != nil {
+		t.observer.Failed("rejoin")
+	}
 }
 
 func (t *Throttle) stopped() bool { return t.serving.Err() != nil }
@@ -141,7 +198,14 @@ func (t *Throttle) putBack(ctx context.Context, j *job, d throttle.Decision) err
 		return permanent(fmt.Errorf("headway: rule %s of %s admits it in %s at the earliest, after its deadline of %s",
 			rule.Rule, rule.Scope, d.RetryAfter.Round(time.Millisecond), deadline.UTC().Format(time.RFC3339)))
 	}
-	return t.wait(ctx, j, rule.Rule, time.Now().Add(d.Recheck(0)))
+	at := time.Now().Add(d.Recheck(0))
+	if d.Turn.Waits {
+		at = time.Now().Add(throttle.SafetyNet(d.Turn.Expected))
+	}
+	if !j.deadline.IsZero() && at.After(j.deadline) {
+		at = j.deadline
+	}
+	return t.wait(ctx, j, rule.Rule, at)
 }
 
 // deadline returns the task's deadline if it ends before wait has passed. The

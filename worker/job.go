@@ -20,6 +20,8 @@ type job struct {
 	scope string // empty: not limited
 	cost  int64
 
+	priority int
+
 	own      bool // made by package queue: its budget is in a header
 	budget   int
 	deadline time.Time
@@ -40,6 +42,7 @@ func (t *Throttle) read(ctx context.Context, task *asynq.Task) (*job, error) {
 	}
 	if found {
 		j.scope, j.cost, j.deadline, j.timeout = spec.Scope, spec.Cost, spec.Deadline, spec.Timeout
+		j.priority = spec.Priority
 		if spec.Budget != queue.NoBudget {
 			j.own, j.budget = true, spec.Budget
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -25,6 +26,9 @@ func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d thrott
 		if err := lease.Release(ctx); err != nil {
 			t.observer.Failed("release")
 			t.log.WarnContext(ctx, "a place is freed only when its lease ends", "queue", j.queue, "task_id", j.id, "error", err)
+		}
+		if holdsPlaces(d) {
+			t.waker.vacated(provider(j.scope))
 		}
 	}()
 
@@ -77,6 +81,11 @@ func (t *Throttle) caught(ctx context.Context, j *job, err *error) {
 			"panic", fmt.Sprint(x), "stack", string(debug.Stack()))
 		*err = &finalError{fmt.Errorf("panic: %v", x)}
 	}
+}
+
+// holdsPlaces tells whether a run has places under concurrency rules.
+func holdsPlaces(d throttle.Decision) bool {
+	return slices.ContainsFunc(d.Rules, func(r throttle.RuleState) bool { return r.Algorithm == throttle.Concurrency })
 }
 
 func (t *Throttle) observeLeases(d throttle.Decision) func() {

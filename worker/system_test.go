@@ -153,6 +153,7 @@ func (o *seen) with(f func()) { o.mu.Lock(); defer o.mu.Unlock(); f() }
 
 func (o *seen) PickedUp(string)                   { o.with(func() { o.pickups++ }) }
 func (o *seen) Held(time.Duration)                {}
+func (o *seen) Looked(string, string, bool)       {}
 func (o *seen) Rescheduled(string, time.Duration) { o.with(func() { o.rescheduled++ }) }
 func (o *seen) LeaseHeld(_ string, delta int)     { o.with(func() { o.leases += delta }) }
 func (o *seen) Failed(kind string)                { o.with(func() { o.faults = append(o.faults, kind) }) }
@@ -292,7 +293,7 @@ func TestOwnBudget(t *testing.T) {
 // "in bounded number, so that limited tasks never take all slots"
 func TestHoldersAreBounded(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: 4, Per: time.Second}}, Config{Holders: 2})
+	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: 40, Per: time.Second}}, Config{Holders: 2})
 	for i := range 12 {
 		s.add(queue.Task{ID: "limited" + string(rune('a'+i))})
 	}

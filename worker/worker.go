@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -40,7 +41,7 @@ type Config struct {
 	Spends func(*asynq.Task) (scope string, cost int64)
 	// Hold is how near a start must be for its task to wait in the handler, in a
 	// slot of the server's Concurrency. At most throttle.MaxAhead; negative means
-	// never. Defaults to 1s.
+	// never, and costs precision. Defaults to 250ms.
 	Hold time.Duration
 	// Holders is how many tasks may wait in handlers at once, so that limited
 	// tasks never take all slots. Defaults to three quarters of Concurrency,
@@ -68,12 +69,17 @@ type Observer interface {
 	// LeaseHeld tells of a place under a concurrency rule, payments/*:parallel,
 	// taken (1) or freed (-1).
 	LeaseHeld(rule string, delta int)
+	// Looked tells that it was looked whose turn it is of those who wait for a
+	// provider, "*" for what other processes announce, or that this is about to be
+	// done; and whether it will be done again, since somebody waits. label is
+	// the provider's name where the limits have it, "*" where it may be a customer's.
+	Looked(provider, label string, again bool)
 	// Failed tells of a fault of the kind named, such as "release".
 	Failed(kind string)
 }
 
 const (
-	defaultHold = time.Second
+	defaultHold = 250 * time.Millisecond
 
 	// outagePause is how long a task is put back for when Redis does not decide.
 	outagePause = 2 * time.Second
@@ -88,7 +94,14 @@ type Throttle struct {
 	observer  Observer
 	log       *slog.Logger
 
+	gates   gates // of the servers, to be kicked when a task was woken
+	waker   *waker
 	holders chan struct{} // a place for each task that may wait in a handler
+	surplus atomic.Int64  // tasks that wait without a place, since their turn has come
+	slots   int           // how many tasks run at a time
+	running atomic.Int64  // of them now, those that wait included
+	ended   atomic.Int64  // how many ever
+	check   time.Duration // how often a server without a gate looks for tasks
 	sized   sync.Once
 	serving context.Context //nolint:containedctx // over when Stop is called
 	stop    context.CancelFunc
@@ -133,6 +146,7 @@ func New(cfg Config) (*Throttle, error) {
 	if t.log == nil {
 		t.log = slog.New(slog.DiscardHandler)
 	}
+	t.waker = newWaker(t)
 	return t, nil
 }
 
@@ -148,7 +162,7 @@ func (t *Throttle) size(concurrency int) {
 		if n == 0 {
 			n = concurrency * 3 / 4
 		}
-		t.holders = make(chan struct{}, n)
+		t.holders, t.slots = make(chan struct{}, n), max(concurrency, n)
 	})
 }
 
@@ -160,4 +174,5 @@ func (nobody) Held(time.Duration)                {}
 func (nobody) Rescheduled(string, time.Duration) {}
 func (nobody) Ran(string, string, time.Duration) {}
 func (nobody) LeaseHeld(string, int)             {}
+func (nobody) Looked(string, string, bool)       {}
 func (nobody) Failed(string)                     {}

@@ -63,6 +63,7 @@ type Metrics struct {
 	errors     *prometheus.CounterVec
 	up         prometheus.Gauge
 	outages    prometheus.Counter
+	looks      *looks
 	collectors []prometheus.Collector
 
 	rules    *seriesSet
@@ -121,6 +122,7 @@ func (m *Metrics) makeHealthMetrics(version string) {
 	m.errors = counters(m, "errors_total", "What went wrong inside Headway, by kind.", "kind")
 	m.up = gauge(m, "redis_up", "1 while Redis answers, 0 while it does not.")
 	m.outages = counter(m, "redis_outages_total", "Times that Redis stopped answering.")
+	m.looks = add(m, newLooks())
 	if version != "" {
 		info := gauges(m, "build_info", "Always 1; the version is the label.", "version")
 		info.WithLabelValues(label(version)).Set(1)

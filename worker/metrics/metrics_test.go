@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
@@ -221,6 +222,29 @@ func BenchmarkDecided(b *testing.B) {
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
 			m.Decided(d, time.Millisecond, nil)
+		}
+	})
+}
+
+// TestLooks holds that the age of a look grows by itself, that of providers with one
+// label the oldest counts, and that it is "absent where nobody waits".
+func TestLooks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := New(Config{})
+		m.Looked("payments", "payments", true)
+		m.Looked("a customer", "*", true)
+		<-time.After(3 * time.Second)
+		m.Looked("another", "*", true)
+		<-time.After(1500 * time.Millisecond)
+		wantLines(t, scrape(t, m), `headway_unlooked_seconds{provider="payments"} 4.5`, `headway_unlooked_seconds{provider="*"} 4.5`)
+		m.Looked("payments", "payments", true)
+		m.Looked("a customer", "*", false)
+		wantLines(t, scrape(t, m), `headway_unlooked_seconds{provider="payments"} 0`, `headway_unlooked_seconds{provider="*"} 1.5`)
+		m.Looked("payments", "payments", false)
+		m.Looked("another", "*", false)
+		if page := scrape(t, m); strings.Contains(page, "headway_unlooked_seconds{") {
+			t.Error("nobody waits, and a look is told")
 		}
 	})
 }

@@ -79,6 +79,10 @@ func (m *Metrics) Holding(delta int) { m.holding.Add(float64(delta)) }
 // Held counts a task that waited d in a handler.
 func (m *Metrics) Held(d time.Duration) { m.holds.Observe(d.Seconds()) }
 
+// Looked notes that it was looked whose turn it is of those who wait for a provider,
+// and whether it will be again. label is what the provider is called here.
+func (m *Metrics) Looked(provider, label string, again bool) { m.looks.note(provider, label, again) }
+
 // Failed counts something that went wrong. kind is a word of the source, such
 // as "release"; never text from an error.
 func (m *Metrics) Failed(kind string) { m.errors.WithLabelValues(m.kinds.of(kind)).Inc() }

@@ -1,0 +1,139 @@
+package queue
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// planner gives tasks their turns before they are enqueued.
+type planner struct {
+	limiter *throttle.Limiter
+
+	mu    sync.Mutex
+	quiet map[string]time.Time // providers that nobody waited for, and until when that is believed
+}
+
+const (
+	// planLead and planNear go with what package worker releases by: a task that is
+	// enqueued right after it was planned must be there when its turn comes.
+	planLead = 20 * time.Millisecond
+	planNear = 150 * time.Millisecond
+	// quietFor is how long single tasks are enqueued unplanned after one to whose
+	// provider nobody waited: a worker gives them their turns should that change.
+	quietFor     = 100 * time.Millisecond
+	maxQuietKept = 1000
+)
+
+// plan gives the items that are still open their turns, and has asynq keep those
+// that wait for their safety net. Where that fails they are enqueued as they are:
+// a worker gives them their turns.
+func (c *Client) plan(ctx context.Context, items []*item) {
+	open := c.turns.open(items)
+	if len(open) == 0 {
+		return
+	}
+	asks := make([]throttle.Ask, len(open))
+	for i, it := range open {
+		asks[i] = it.ask
+	}
+	now := time.Now()
+	placed, err := c.turns.limiter.LineUp(ctx, asks, planLead, planNear)
+	if err != nil {
+		return
+	}
+	for i, it := range open {
+		c.turns.heard(it.ask.Scope, placed[i].Waits, now)
+		if placed[i].Err == nil && placed[i].Expected != throttle.Unknown {
+			it.result.Start = now.Add(placed[i].Expected)
+		}
+		if placed[i].Waits {
+			c.park(ctx, it, now.Add(throttle.SafetyNet(placed[i].Expected)))
+		}
+	}
+}
+
+// park has asynq keep a task until at, unless its turn comes before.
+func (c *Client) park(ctx context.Context, it *item, at time.Time) {
+	it.result.Waits = true
+	parked, err := record(ctx, c.asynq, it.result.Queue, it.task, asynq.ProcessAt(secondAtOrAfter(at)))
+	if err != nil {
+		it.fail(err)
+		return
+	}
+	it.call = parked
+}
+
+// open returns the items to be planned: all that may be, of a batch, however few
+// of it go out together, and a single task unless its provider was quiet a moment
+// ago.
+func (p *planner) open(items []*item) []*item {
+	if p.limiter == nil {
+		return nil
+	}
+	var open []*item
+	for _, it := range items {
+		if it.call != nil && it.ask.Ticket != "" {
+			open = append(open, it)
+		}
+	}
+	if len(open) == 1 && open[0].result.Line == 0 && p.isQuiet(open[0].ask.Scope) {
+		return nil
+	}
+	return open
+}
+
+func providerOf(scope string) string {
+	name, _, _ := strings.Cut(scope, "/")
+	return name
+}
+
+func (p *planner) isQuiet(scope string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return time.Now().Before(p.quiet[providerOf(scope)])
+}
+
+func (p *planner) heard(scope string, waits bool, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if waits {
+		delete(p.quiet, providerOf(scope))
+		return
+	}
+	if p.quiet == nil || len(p.quiet) >= maxQuietKept {
+		p.quiet = map[string]time.Time{}
+	}
+	p.quiet[providerOf(scope)] = now.Add(quietFor)
+}
+
+// count counts what became of an item, and what is not known of its start.
+func (p *planner) count(sum *Summary, it *item) {
+	sum.count(it.result)
+	if p.limiter == nil || it.result.State != Enqueued || !it.result.Start.IsZero() {
+		return
+	}
+	earliest := time.Time{}
+	if it.delay > 0 {
+		earliest = time.Now().Add(it.delay)
+	}
+	sum.untold(earliest)
+}
+
+// binding returns the rule that the last of a scope waits for: none, where nobody
+// does or Redis does not answer.
+func (p *planner) binding(ctx context.Context, scope string) Binding {
+	if p.limiter == nil || scope == "" {
+		return Binding{}
+	}
+	l, err := newOutlook(p.limiter).line(ctx, scope)
+	if err != nil || !l.stood {
+		return Binding{}
+	}
+	return l.start(0).by
+}

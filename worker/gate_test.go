@@ -1,0 +1,315 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+)
+
+// asker stands for asynq and its Redis: it asks queues through a gate, in rounds,
+// and writes down when each was asked.
+type asker struct {
+	gate   *gate
+	queues []string
+	began  time.Time
+
+	mu    sync.Mutex
+	tasks map[string]int
+	fails int
+	asked []string
+	wake  func() // called once, while Redis is being asked
+}
+
+func newAsker(interval time.Duration, queues ...string) *asker {
+	return &asker{gate: newGate(interval), queues: queues, began: time.Now(), tasks: map[string]int{}}
+}
+
+func (a *asker) redis(queue string) *redis.Cmd {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.asked = append(a.asked, fmt.Sprint(queue, " ", time.Since(a.began)))
+	if a.wake != nil {
+		a.wake()
+		a.wake = nil
+	}
+	if a.fails > 0 {
+		a.fails--
+		return redis.NewCmdResult(nil, errors.New("connection refused"))
+	}
+	if a.tasks[queue] == 0 {
+		return redis.NewCmdResult(nil, redis.Nil)
+	}
+	a.tasks[queue]--
+	return redis.NewCmdResult("task", nil)
+}
+
+func (a *asker) put(queue string, n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.tasks[queue] += n
+}
+
+// round is what asynq does again and again.
+func (a *asker) round(ctx context.Context) {
+	for _, queue := range a.queues {
+		cmd := a.gate.look(ctx, queue, func(context.Context) *redis.Cmd { return a.redis(queue) })
+		if err := cmd.Err(); !errors.Is(err, redis.Nil) {
+			return // it found a task, or gives up
+		}
+	}
+	<-time.After(roundPause)
+}
+
+// run runs rounds until the test ends.
+func (a *asker) run(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			a.round(ctx)
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		a.gate.stop()
+		<-done
+	})
+}
+
+// since returns what was asked after the last call, once all is quiet.
+func (a *asker) since() []string {
+	synctest.Wait()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := a.asked
+	a.asked = nil
+	return out
+}
+
+func want(t *testing.T, what string, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: asked %q, want %q", what, got, want)
+	}
+}
+
+// "the gate holds the first call of a round back when the round before found
+// nothing: until the poll interval is over, or a kick"
+func TestGate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAsker(time.Hour, "high", "low")
+		a.run(t)
+		want(t, "at the start", a.since(), "high 0s", "low 0s")
+		<-time.After(time.Second)
+		a.put("low", 2)
+		want(t, "idle", a.since())
+		a.gate.kick()
+		want(t, "after a kick, while it finds tasks", a.since(),
+			"high 1s", "low 1s", "high 1s", "low 1s", "high 1s", "low 1s")
+		<-time.After(time.Second)
+		want(t, "idle again", a.since())
+		a.gate.kick()
+		want(t, "a kick for nothing", a.since(), "high 2s", "low 2s")
+		<-time.After(roundPause / 2)
+		a.gate.kick()
+		<-time.After(roundPause)
+		want(t, "a kick while asynq sleeps", a.since(), "high 2.002s", "low 2.002s")
+	})
+}
+
+// A kick while a queue is asked has all of them asked once more.
+func TestGateKickedWhileAsking(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAsker(time.Hour, "a", "b")
+		a.wake = a.gate.kick
+		a.run(t)
+		<-time.After(time.Second)
+		want(t, "kicked in the first round", a.since(), "a 0s", "b 0s", "a 2ms", "b 2ms")
+	})
+}
+
+// A fault is no empty queue: it holds nothing back.
+func TestGateFault(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAsker(time.Hour, "a", "b")
+		a.fails = 2
+		a.run(t)
+		want(t, "two faults", a.since(), "a 0s", "a 0s", "a 0s", "b 0s")
+	})
+}
+
+// An idle server looks once in each interval, between half of it and one and a
+// half.
+func TestGateInterval(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const interval, rounds = 100 * time.Millisecond, 1000
+		a := newAsker(interval, "a", "b")
+		var least, most time.Duration = time.Hour, 0
+		last := time.Now()
+		a.round(t.Context())
+		for range rounds {
+			a.round(t.Context())
+			took := time.Since(last)
+			last = time.Now()
+			least, most = min(least, took), max(most, took)
+		}
+		if n := len(a.asked); n != 2*(rounds+1) {
+			t.Errorf("%d looks in %d rounds", n, rounds)
+		}
+		if average := time.Since(a.began) / rounds; average < 95*time.Millisecond || average > 105*time.Millisecond {
+			t.Errorf("a round every %s on average", average)
+		}
+		if least < interval/2 || most > interval*3/2 {
+			t.Errorf("rounds %s to %s apart", least, most)
+		}
+	})
+}
+
+// Whoever is held back when the server stops is let go at once, and nothing is
+// asked any more.
+func TestGateStop(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAsker(time.Hour, "a")
+		a.round(t.Context())
+		began := time.Now()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			a.round(t.Context())
+		}()
+		synctest.Wait()
+		a.gate.stop()
+		a.gate.stop()
+		<-done
+		a.gate.kick()
+		a.queues = []string{"never asked before"}
+		a.round(t.Context())
+		if took := time.Since(began); took != 2*roundPause {
+			t.Errorf("two rounds took %s after the stop", took)
+		}
+		want(t, "ever", a.since(), "a 0s")
+	})
+}
+
+// Only asynq's look for a task is held back.
+func TestDequeues(t *testing.T) {
+	t.Parallel()
+	look := []string{"asynq:{q}:pending", "asynq:{q}:paused", "asynq:{q}:active", "asynq:{q}:lease"}
+	bounded, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	for i, test := range []struct {
+		ctx  context.Context
+		keys []string
+		want bool
+	}{
+		{t.Context(), look, true},
+		{bounded, look, false},
+		{t.Context(), look[:3], false},
+		{t.Context(), []string{look[0], look[2], look[1], look[3]}, false},
+		{t.Context(), []string{look[0], look[1], look[2], "asynq:{other}:lease"}, false},
+		{t.Context(), []string{"q:pending", "q:paused", "q:active", "q:lease"}, false},
+	} {
+		if queue, ok := dequeues(test.ctx, test.keys); ok != test.want || ok && queue != "asynq:{q}:" {
+			t.Errorf("%d: %q, %t", i, queue, ok)
+		}
+	}
+}
+
+// looks counts the looks for tasks that reach Redis.
+type looks struct {
+	failing
+	mu sync.Mutex
+	n  int
+}
+
+func (l *looks) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if _, ok := dequeues(context.Background(), scriptKeys(cmd)); ok {
+			l.mu.Lock()
+			l.n++
+			l.mu.Unlock()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (l *looks) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.n
+}
+
+// An idle asynq server looks for tasks every TaskCheckInterval, and once more after
+// each kick, at once; it stops at once.
+func TestIdleServer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := redistest.Miniredis(t)
+		seen := &looks{}
+		rdb.AddHook(seen)
+		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: perHour(1)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		limiter, err := throttle.New(rdb, policy, throttle.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		limits, err := New(Config{Redis: rdb, Limiter: limiter})
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := limits.NewServer(asynq.Config{LogLevel: asynq.FatalLevel})
+		ran := make(chan time.Time, 1)
+		client := asynq.NewClientFromRedisClient(rdb)
+		if err := server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+			ran <- time.Now()
+			return nil
+		})); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Minute)
+		before := seen.count()
+		if before < 560 || before > 620 {
+			t.Errorf("an idle server looks for tasks %d times a minute, want 600", before)
+		}
+		if _, err := client.Enqueue(asynq.NewTask("work", nil)); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		limits.gates.kick()
+		if late := (<-ran).Sub(began); late > 2*roundPause {
+			t.Errorf("kicked, it found a task after %s", late)
+		}
+		began = time.Now()
+		server.Stop()
+		if took := time.Since(began); took > 2*roundPause {
+			t.Errorf("it stopped after %s", took)
+		}
+		server.Shutdown()
+		if len(limits.gates.all) > 0 {
+			t.Error("a server that is shut down is still kicked")
+		}
+		if err := server.Start(asynq.NotFoundHandler()); err == nil {
+			t.Error("a server that was stopped starts again")
+		}
+	})
+}

@@ -1,0 +1,41 @@
+package worker
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// "On an idle queue that costs about 40 Redis commands a second, and 56 while tasks
+// wait for later": asynq's own and those inside of scripts included, which are to be 50
+// at most, and 60.
+func TestIdleCommands(t *testing.T) {
+	t.Parallel()
+	const seconds = 4
+	s := newSystem(t, perHour(1), Config{})
+	server := s.throttle.NewServer(asynq.Config{LogLevel: asynq.FatalLevel})
+	if err := server.Start(s.counting(nil)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Shutdown)
+	idle := func(what string, most int) {
+		<-time.After(time.Second) // what there was to do is done
+		got := redistest.Commands(t, s.rdb, func() { <-time.After(seconds * time.Second) })
+		if n := redistest.Total(got); n > most*seconds || n < 20*seconds {
+			t.Errorf("%s: %d commands in %d s: %v", what, n, seconds, got)
+		}
+	}
+	idle("nobody waits", 50)
+	s.add(queue.Task{ID: "starts"})
+	<-s.ended // each runs beside the other, and either could be decided on first
+	s.add(queue.Task{ID: "waits"})
+	s.until("one waits", func() bool {
+		info := s.info("waits")
+		return info != nil && info.State == asynq.TaskStateRetry
+	})
+	idle("one waits for an hour", 60)
+}

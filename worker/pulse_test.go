@@ -1,0 +1,316 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+)
+
+// told is a slog.Handler that keeps what was said of waking, and when.
+type told struct {
+	mu    sync.Mutex
+	lines []line
+}
+
+type line struct {
+	at    time.Time
+	level slog.Level
+	text  string // with its attributes
+}
+
+func (*told) Enabled(context.Context, slog.Level) bool { return true }
+func (h *told) WithAttrs([]slog.Attr) slog.Handler     { return h }
+func (h *told) WithGroup(string) slog.Handler          { return h }
+
+func (h *told) Handle(_ context.Context, r slog.Record) error {
+	text := r.Message
+	if !strings.HasPrefix(text, "waiting tasks are") {
+		return nil
+	}
+	r.Attrs(func(a slog.Attr) bool { text += " " + a.String(); return true })
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lines = append(h.lines, line{time.Now(), r.Level, text})
+	return nil
+}
+
+// since returns what was said after the last call.
+func (h *told) since() []line {
+	synctest.Wait()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := h.lines
+	h.lines = nil
+	return out
+}
+
+// wardServer looks seldom for tasks: the tests would take long.
+var wardServer = asynq.Config{LogLevel: asynq.FatalLevel, TaskCheckInterval: 500 * time.Millisecond, DelayedTaskCheckInterval: 2 * time.Second}
+
+// ward is a process in fake time in which a task waits for ten minutes, and whose waking
+// can be broken.
+type ward struct {
+	*testing.T
+	rdb    *redis.Client
+	limits *Throttle
+	said   *told
+	looks  *lastLooks
+	runs   chan time.Time
+	broken atomic.Pointer[func(context.Context) error]
+}
+
+// lastLooks is an observer that notes which providers are looked at, by their labels.
+type lastLooks struct {
+	nobody
+	mu sync.Mutex
+	at map[string]time.Time
+}
+
+func (l *lastLooks) Looked(provider, label string, again bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.at, provider+" as "+label)
+	if again {
+		l.at[provider+" as "+label] = time.Now()
+	}
+}
+
+// age is for how long a provider has not been looked at, below 0 when nobody waits.
+func (l *lastLooks) age(name string) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if at, waits := l.at[name]; waits {
+		return time.Since(at)
+	}
+	return -1
+}
+
+func newWard(t *testing.T) *ward {
+	t.Helper()
+	w := &ward{T: t, said: &told{}, looks: &lastLooks{at: map[string]time.Time{}}, runs: make(chan time.Time, 10)}
+	_, w.rdb = redistest.Miniredis(t)
+	one := []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: 10 * time.Minute}}
+	policy, err := throttle.NewPolicy(throttle.UnmatchedAllow, map[string]throttle.Node{"p": {Rules: one}, "*": {Rules: one}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limiter, err := throttle.New(w.rdb, policy, throttle.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.limits, err = New(Config{Redis: w.rdb, Limiter: limiter, Logger: slog.New(w.said), Observer: w.looks}); err != nil {
+		t.Fatal(err)
+	}
+	ask := w.limits.waker.ask
+	w.limits.waker.ask = func(ctx context.Context, req throttle.WakeRequest) (throttle.Woken, error) {
+		if fault := w.broken.Load(); fault != nil {
+			return throttle.Woken{}, (*fault)(ctx)
+		}
+		return ask(ctx, req)
+	}
+	return w
+}
+
+func (w *ward) serve() {
+	server := w.limits.NewServer(wardServer)
+	if err := server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+		w.runs <- time.Now()
+		return nil
+	})); err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(server.Shutdown)
+}
+
+// waits has a task of a scope wait for ten minutes.
+func (w *ward) waits(scope string) {
+	w.Helper()
+	tasks := queue.NewClient(w.rdb, queue.ClientConfig{})
+	for range 2 {
+		if _, err := tasks.Enqueue(w.Context(), queue.Task{Type: "work", Scope: scope}); err != nil {
+			w.Fatal(err)
+		}
+	}
+	<-time.After(10 * time.Second)
+}
+
+// wantTold fails the test unless one line was said, with the words, so long after
+// began.
+func (w *ward) wantTold(level slog.Level, began time.Time, least, most time.Duration, words ...string) {
+	w.Helper()
+	lines := w.said.since()
+	if len(lines) != 1 || lines[0].level != level {
+		w.Fatalf("said %+v, want one line of %s", lines, level)
+	}
+	if after := lines[0].at.Sub(began); after < least || after > most {
+		w.Errorf("told after %s, want %s to %s", after, least, most)
+	}
+	for _, word := range words {
+		if !strings.Contains(lines[0].text, word) {
+			w.Errorf("told %q, want %q in it", lines[0].text, word)
+		}
+	}
+}
+
+// "When none of these looks has been completed for 3 s, because a call hangs, a server
+// refuses the script or a loop is gone, those who pick tasks up notice: the log has one
+// line at level error, with the provider and the last error, if there was one, and
+// another line when they are woken again."
+func TestStuckWakerIsTold(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		fault func(ctx context.Context, mended <-chan struct{}) error
+		words string
+	}{
+		"a call hangs": {func(ctx context.Context, mended <-chan struct{}) error {
+			select {
+			case <-mended:
+			case <-ctx.Done():
+			}
+			return nil
+		}, "provider=p"},
+		"a server refuses": {func(context.Context, <-chan struct{}) error { return errors.New("NOPERM no such luck") }, "error=NOPERM"},
+		"a loop panics":    {func(context.Context, <-chan struct{}) error { panic("boom") }, "provider=p"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWard(t)
+				w.serve()
+				w.waits("p/a")
+				<-time.After(4 * time.Minute)
+				if lines := w.said.since(); len(lines) > 0 {
+					t.Fatalf("all is well, and it said %+v", lines)
+				}
+				for range 2 { // it is told each time
+					mended := make(chan struct{})
+					fault := func(ctx context.Context) error { return test.fault(ctx, mended) }
+					began := time.Now()
+					w.broken.Store(&fault)
+					<-time.After(time.Minute)
+					w.wantTold(slog.LevelError, began, overdue-lookAgain, overdue+askPulse+wardServer.TaskCheckInterval*2, test.words)
+					if age := w.looks.age("p as p"); age < time.Minute-lookAgain {
+						t.Errorf("the observer knows of a look %s ago", age)
+					}
+					began = time.Now()
+					w.broken.Store(nil)
+					close(mended)
+					<-time.After(time.Minute)
+					w.wantTold(slog.LevelInfo, began, 0, askAround, "provider=p after=1m")
+					if age := w.looks.age("p as p"); age < 0 || age > lookAgain {
+						t.Errorf("the observer knows of a look %s ago", age)
+					}
+				}
+				if late := (<-w.runs).Add(10 * time.Minute).Sub(<-w.runs).Abs(); late > 100*time.Millisecond {
+					t.Errorf("woken again, the task that waited starts %s late", late)
+				}
+			})
+		})
+	}
+}
+
+// stuckCommand is a hook under which a command hangs until it is mended.
+type stuckCommand struct {
+	name   string
+	mended chan struct{}
+}
+
+func (*stuckCommand) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (*stuckCommand) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (s *stuckCommand) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == s.name {
+			<-s.mended
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// "... and once a second whether other processes say that somebody does": that loop
+// is told of as *.
+func TestStuckAskingAroundIsTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWard(t)
+		stuck := &stuckCommand{"zrangebyscore", make(chan struct{})}
+		w.rdb.AddHook(stuck)
+		began := time.Now()
+		w.serve()
+		<-time.After(time.Minute)
+		w.wantTold(slog.LevelError, began, overdue, overdue+askPulse+wardServer.TaskCheckInterval*2, "provider=*")
+		began = time.Now()
+		close(stuck.mended)
+		<-time.After(time.Minute)
+		w.wantTold(slog.LevelInfo, began, 0, askAround, "provider=*")
+	})
+}
+
+// A server of one's own has no look that asks in passing: each task that is handled
+// does, whichever it is.
+func TestStuckWakerIsToldByHandlers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWard(t)
+		server := asynq.NewServerFromRedisClient(w.rdb, w.limits.Config(wardServer))
+		if err := server.Start(w.limits.Handler(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))); err != nil {
+			t.Fatal(err)
+		}
+		defer server.Shutdown()
+		defer w.limits.Stop()
+		w.waits("p/a")
+		fault := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		w.broken.Store(&fault)
+		<-time.After(10 * time.Second)
+		if lines := w.said.since(); len(lines) > 0 {
+			t.Fatalf("nobody was there to tell %+v", lines)
+		}
+		began := time.Now()
+		if _, err := asynq.NewClientFromRedisClient(w.rdb).Enqueue(asynq.NewTask("unlimited", nil)); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Second)
+		w.wantTold(slog.LevelError, began, 0, time.Second, "provider=p")
+	})
+}
+
+// "absent where nobody waits", and "never the tenant that the star stood for".
+func TestLooksAreObserved(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWard(t)
+		w.serve()
+		<-time.After(10 * time.Second)
+		if age := w.looks.age("p as p"); age >= 0 {
+			t.Errorf("nobody waits, and a look was %s ago", age)
+		}
+		w.waits("p/a")
+		w.waits("a customer")
+		for _, name := range []string{"p as p", "a customer as *", "* as *"} {
+			if age := w.looks.age(name); age < 0 || age > askAround {
+				t.Errorf("%s: a look %s ago", name, age)
+			}
+		}
+		<-time.After(12 * time.Minute)
+		for _, name := range []string{"p as p", "a customer as *"} {
+			if age := w.looks.age(name); age >= 0 {
+				t.Errorf("%s: nobody waits any more, and a look was %s ago", name, age)
+			}
+		}
+	})
+}

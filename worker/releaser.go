@@ -1,0 +1,203 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/lua" //nolint:depguard // the one script over asynq's keys, of which throttle knows nothing
+)
+
+// releaser puts waiting tasks into pending: by one script call for many where
+// asynq's keys are known, and by asynq's Inspector, one by one, where they are not.
+// See docs/decisions/0014. It is safe for concurrent use.
+type releaser struct {
+	rdb       redis.UniversalClient
+	inspector *asynq.Inspector
+	log       *slog.Logger
+	failed    func(kind string) // told of each call that failed, "release_task"
+
+	known   bool        // asynq's keys are
+	refused atomic.Bool // the server refused the script the last time
+}
+
+// outcome is what became of a task that was to be released.
+type outcome int8
+
+const (
+	// unknown: it could not be found out. The task is where it was, and comes by
+	// itself, or is in pending already.
+	unknown outcome = iota
+	moved           // it was waiting, and is in pending now
+	gone            // there is no such task
+	there           // it is active
+	queued          // it is in pending already
+	// elsewhere: it is archived, completed or waits for its group, and stays so.
+	elsewhere
+)
+
+// outcomes are what the script's answers mean; all others are unknown.
+var outcomes = map[int64]outcome{1: moved, 0: gone, -1: there, -2: queued, -3: elsewhere}
+
+const (
+	// releaseBatch is how many tasks one script call moves, so that it holds the
+	// server up for a millisecond at most.
+	releaseBatch = 100
+	// releaseAtOnce is how many calls of the Inspector run at a time.
+	releaseAtOnce = 8
+)
+
+// dearly says what the Inspector's way costs.
+const dearly = "each is woken by itself, in 12 commands and 4 round trips instead of 3 to 5 commands, and stands behind all that is pending"
+
+// newReleaser returns a releaser. It does no I/O. It logs a line when the asynq that
+// the program was built with is none that is known: tasks are then released one by
+// one, and behind what is in pending.
+func newReleaser(rdb redis.UniversalClient, inspector *asynq.Inspector, log *slog.Logger, failed func(kind string)) *releaser {
+	info, _ := debug.ReadBuildInfo()
+	fault := schemaFault(info, recordSchema())
+	if fault != nil {
+		log.Warn("this asynq is not known: "+dearly, "error", fault)
+	}
+	return &releaser{rdb: rdb, inspector: inspector, log: log, failed: failed, known: fault == nil}
+}
+
+// release moves the tasks of queue from scheduled or retry to pending, and returns
+// what became of each, in the order of ids. By the script they come before whatever
+// is in pending, the first id first. It may be called again for the same tasks.
+//
+// The error says why outcomes are unknown; the others count all the same. It is
+// asynq.ErrQueueNotFound where the Inspector was asked and asynq:queues lacks the
+// queue, as after a FLUSHALL: that is no sign that the task is gone, and asynq's
+// servers bring it back at its time. When ctx is over no call is begun; one that is
+// under way ends with the client's own time-outs.
+func (r *releaser) release(ctx context.Context, queue string, ids []string) ([]outcome, error) {
+	out := make([]outcome, len(ids))
+	var faults []error
+	for to := len(ids); to > 0; { // the first tasks last: each call goes before those of the call before
+		from := max(0, to-releaseBatch)
+		if err := r.part(ctx, queue, ids[from:to], out[from:to]); err != nil {
+			r.failed("release_task")
+			faults = append(faults, fmt.Errorf("worker: release tasks of queue %s: %w", queue, err))
+		}
+		to = from
+	}
+	return out, errors.Join(faults...)
+}
+
+func (r *releaser) part(ctx context.Context, queue string, ids []string, out []outcome) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if r.known {
+		err := r.byScript(ctx, queue, ids, out)
+		if mayPass(err) || ctx.Err() != nil && err != nil {
+			return err // Redis is away: the Inspector would not reach it either
+		}
+		r.note(ctx, err)
+	}
+	return r.byInspector(ctx, queue, ids, out)
+}
+
+// note tells of a server that begins, or ceases, to refuse the script.
+func (r *releaser) note(ctx context.Context, err error) {
+	if err == nil {
+		r.refused.Store(false)
+		return
+	}
+	r.failed("release_task")
+	if !r.refused.Swap(true) {
+		r.log.WarnContext(ctx, "redis refuses the script that wakes tasks: "+dearly, "error", err)
+	}
+}
+
+var errOutcomes = errors.New("the reply is not the script's")
+
+// byScript leaves those unknown that are not as asynq leaves a task.
+func (r *releaser) byScript(ctx context.Context, queue string, ids []string, out []outcome) error {
+	prefix := "asynq:{" + queue + "}:"
+	keys, args := make([]string, 0, len(ids)+3), make([]any, 0, len(ids)+1)
+	args = append(args, strconv.FormatInt(time.Now().UnixNano(), 10))
+	for _, id := range ids {
+		keys, args = append(keys, prefix+"t:"+id), append(args, id)
+	}
+	keys = append(keys, prefix+"pending", prefix+"scheduled", prefix+"retry")
+	cmd := r.rdb.EvalSha(ctx, lua.ReleaseTasks.SHA, keys, args...)
+	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
+		cmd = r.rdb.Eval(ctx, lua.ReleaseTasks.Source, keys, args...)
+	}
+	answers, err := cmd.Int64Slice()
+	if err != nil {
+		return err
+	}
+	if len(answers) != len(ids) {
+		return errOutcomes
+	}
+	for i, answer := range answers {
+		out[i] = outcomes[answer]
+	}
+	return nil
+}
+
+// byInspector releases those whose outcome is unknown through asynq's public API.
+func (r *releaser) byInspector(ctx context.Context, queue string, ids []string, out []outcome) error {
+	faults := make([]error, len(ids))
+	slots := make(chan struct{}, releaseAtOnce)
+	var wg sync.WaitGroup
+	for i := range ids {
+		if out[i] != unknown {
+			continue
+		}
+		slots <- struct{}{}
+		if ctx.Err() != nil {
+			faults[i] = ctx.Err()
+			break
+		}
+		wg.Go(func() {
+			out[i], faults[i] = r.run(queue, ids[i])
+			<-slots
+		})
+	}
+	wg.Wait()
+	for i, err := range faults { // the first stands for all: they have one cause
+		if err != nil {
+			return fmt.Errorf("task %s: %w", ids[i], err)
+		}
+	}
+	return nil
+}
+
+// run releases one task. RunTask would run an archived one too, so it is asked for
+// those alone that wait, and again for one that moved between the two calls.
+func (r *releaser) run(queue, id string) (result outcome, err error) {
+	for range 2 {
+		var info *asynq.TaskInfo
+		if info, err = r.inspector.GetTaskInfo(queue, id); err == nil {
+			switch info.State {
+			case asynq.TaskStateScheduled, asynq.TaskStateRetry:
+				err = r.inspector.RunTask(queue, id)
+			case asynq.TaskStatePending:
+				return queued, nil
+			case asynq.TaskStateActive:
+				return there, nil
+			default:
+				return elsewhere, nil
+			}
+		}
+		if err == nil {
+			return moved, nil
+		} else if errors.Is(err, asynq.ErrTaskNotFound) {
+			return gone, nil
+		}
+	}
+	return unknown, err
+}

@@ -1,0 +1,103 @@
+package worker
+
+import "time"
+
+// burstOf is how many tasks for each slot may be on their way when they are done as
+// fast as they come.
+const burstOf = 4
+
+// room is how many tasks one look may release.
+type room struct {
+	// ahead is how many whatever their start: none that would find no place to wait
+	// in, or no slot to run in.
+	ahead int
+	// now is how many more of those whose start has come: as many as have left their
+	// slots lately, so that the next is at hand when one leaves.
+	now int
+}
+
+// room is what this process can take. w.mu is held.
+func (w *waker) room() room {
+	for ticket, at := range w.out {
+		if time.Since(at) > outStays {
+			delete(w.out, ticket)
+		}
+	}
+	out := w.taken
+	for _, one := range w.watches {
+		out += one.out
+	}
+	slots := w.t.slots - int(w.t.running.Load()) - out
+	ahead := slots
+	if w.t.holds() {
+		ahead = min(slots, cap(w.t.holders)-len(w.t.holders)-out)
+	}
+	// Those who are out beyond the free slots wait for those that leave theirs.
+	now := w.leaving() + min(slots, 0)
+	return room{ahead: max(0, min(ahead, mostAtOnce)), now: max(0, now)}
+}
+
+// leaving is how many tasks have left their slots lately, up to some for each slot.
+// w.mu is held.
+func (w *waker) leaving() int {
+	ended, age := w.t.ended.Load(), time.Since(w.sampled)
+	if age > lately {
+		w.recent = 0
+		if age < 2*lately {
+			w.recent = ended - w.sample
+		}
+		w.sample, w.sampled = ended, time.Now()
+	}
+	return min(int(max(w.recent, ended-w.sample)), burstOf*w.t.slots)
+}
+
+// take sets the room aside until the look has been taken.
+func (w *waker) take() room {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r := w.room()
+	w.taken += r.ahead
+	return r
+}
+
+// worthALook says whether there is room for several tasks: one look releases them
+// in hardly more commands than one. In a burst it is for as many as go out while the
+// others are taken. w.mu is held.
+func (w *waker) worthALook() bool {
+	r, several := w.room(), max(1, min(cap(w.t.holders), w.t.slots)/3)
+	if w.burst {
+		return r.ahead+r.now >= max(several, w.leaving()/2)
+	}
+	return r.ahead >= several
+}
+
+// freed notes that a task has left its slot or its place to wait in: where tasks
+// had to wait for one, the providers are looked at again, in a moment if few are
+// free.
+func (w *waker) freed() {
+	if !w.starved.Load() {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.worthALook():
+		w.kickAll()
+	case !w.soon:
+		w.soon = true
+		time.AfterFunc(w.t.lead()/2, func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.kickAll()
+		})
+	}
+}
+
+// kickAll has every provider looked at. w.mu is held.
+func (w *waker) kickAll() {
+	w.starved.Store(false)
+	w.soon = false
+	for _, one := range w.watches {
+		one.kick()
+	}
+}

@@ -1,0 +1,466 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+)
+
+// waker releases waiting tasks when their turns are near, for every provider that
+// tasks wait for: it asks the limiter whose turn it is and puts those tasks into
+// pending. Every process that runs tasks has one, and each turn is given once,
+// whichever asks first; there is no leader.
+//
+// It polls nothing that it knows: a provider is looked at when the limiter said to,
+// when a task of this process joins a line or frees a place, and otherwise twice a
+// second while somebody waits. Once a second it asks for which providers other
+// processes have begun to wait.
+type waker struct {
+	t        *Throttle
+	releaser *releaser
+	pulse    *pulse
+	ask      func(context.Context, throttle.WakeRequest) (throttle.Woken, error) // whose turn it is
+	begin    sync.Once
+	mu       sync.Mutex
+	watches  map[string]*watch
+	seen     map[string]time.Time // announcements that have been looked into
+	lulls    map[string]*lull     // after looks that found that nobody waits
+	out      map[string]time.Time // tasks released here that have not come here, by ticket
+	taken    int                  // places that calls under way may fill
+
+	sample  int64 // how many tasks had ended when they were last counted
+	recent  int64 // how many ended in the time before
+	sampled time.Time
+	soon    bool        // they will be looked at in a moment
+	starved atomic.Bool // a watch had no place to release a task for
+	burst   bool        // its tasks' starts had come
+}
+
+const (
+	// gatedLead is how long before its start a task is released to a server whose
+	// looks this process can bring about: two round trips to release it, one to take
+	// it, one to decide, and a busy machine.
+	gatedLead = 20 * time.Millisecond
+	// spread is how much earlier it may be, so that a call serves several tasks.
+	spread = 80 * time.Millisecond
+
+	lookAgain  = 500 * time.Millisecond // while somebody waits
+	askAround  = time.Second
+	lookAnyway = time.Minute // at an announcement that has not been repeated
+	outStays   = 3 * time.Second
+	lately     = 50 * time.Millisecond
+	mostAtOnce = 64
+
+	// A task that is being put back while its turn comes is still active: it is
+	// tried again so often, after a pause that doubles.
+	activeTries = 7
+	activePause = 2 * time.Millisecond
+)
+
+func newWaker(t *Throttle) *waker {
+	w := &waker{
+		t: t, pulse: newPulse(t), ask: t.cfg.Limiter.Wake,
+		watches: map[string]*watch{}, seen: map[string]time.Time{}, lulls: map[string]*lull{}, out: map[string]time.Time{},
+	}
+	w.releaser = newReleaser(t.cfg.Redis, t.inspector, t.log, t.observer.Failed)
+	return w
+}
+
+// watch is one provider's loop.
+type watch struct {
+	provider string
+	beat     *beat
+	wake     chan struct{} // holds one kick
+	all      bool          // look at every round: limits may have changed
+	kicked   bool
+	next     time.Time // when the next look is due, as far as this process knows
+	news     throttle.WakeRequest
+	runs     []throttle.Place // released, and found to run already
+	missed   map[string]bool  // tickets whose task was not there once
+	took     time.Duration    // the last look
+	out      int              // tasks released here that have not come anywhere, as of the last look
+}
+
+// start begins to look around, once, until Stop is called.
+func (w *waker) start() {
+	w.begin.Do(func() {
+		beat := w.pulse.begins(anyProvider)
+		go func() {
+			defer w.pulse.ends(beat)
+			w.guarded("ask around", func() { w.around(beat) })
+		}()
+	})
+}
+
+// guarded runs a loop, and runs it again should it panic.
+func (w *waker) guarded(what string, loop func()) {
+	for again := true; again; {
+		again = false
+		func() {
+			defer func() {
+				if x := recover(); x != nil {
+					w.t.observer.Failed("wake")
+					w.t.log.Error("waking tasks failed and begins anew", "part", what, "panic", fmt.Sprint(x), "stack", string(debug.Stack()))
+					again = sleep(w.t.serving, askAround)
+				}
+			}()
+			loop()
+		}()
+	}
+}
+
+// around looks into what other processes announce.
+func (w *waker) around(beat *beat) {
+	for first := true; ; first = false {
+		turns, err := w.t.cfg.Limiter.Turns(w.t.serving)
+		if err == nil {
+			for provider, said := range turns {
+				w.announced(provider, said, first)
+			}
+		} else if w.t.serving.Err() == nil {
+			w.t.observer.Failed("wake")
+		}
+		w.pulse.looked(beat, err)
+		if !sleep(w.t.serving, askAround) {
+			return
+		}
+	}
+}
+
+func (w *waker) announced(provider string, said time.Time, first bool) {
+	w.mu.Lock()
+	looked, known := w.seen[provider]
+	_, watched := w.watches[provider]
+	if watched || known && !said.After(looked) && time.Since(looked) < lookAnyway {
+		w.mu.Unlock()
+		return
+	}
+	w.seen[provider] = time.Now()
+	w.mu.Unlock()
+	w.look(provider, 0, first)
+}
+
+// heard heeds what a decision says of those who wait: one who was denied has the
+// provider looked at in time, and one who was granted knows only that others may
+// wait, or be about to come.
+func (w *waker) heard(provider string, d throttle.Decision) {
+	if d.Allowed && w.wellKnown(provider) {
+		return
+	}
+	w.look(provider, d.Turn.Look, false)
+}
+
+// wellKnown says whether a provider is looked at without anybody's hint. In a lull
+// it is when that ends.
+func (w *waker) wellKnown(provider string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.watches[provider] != nil {
+		return true
+	}
+	l := w.lulls[provider]
+	if l != nil {
+		l.hinted = true
+	}
+	return l != nil
+}
+
+// lull is a while in which what grants hint at is not followed, so that looks that
+// find nobody are a small part of what Redis does, however many tasks start.
+type lull struct{ hinted bool }
+
+// lullOf is how long a lull is, by how long the look before took.
+const lullOf = 20
+
+// rests begins a lull. w.mu is held.
+func (w *waker) rests(one *watch) {
+	l := &lull{}
+	w.lulls[one.provider] = l
+	time.AfterFunc(min(lullOf*one.took, lookAgain), func() {
+		w.mu.Lock()
+		delete(w.lulls, one.provider)
+		hinted := l.hinted
+		w.mu.Unlock()
+		if hinted {
+			w.look(one.provider, 0, false)
+		}
+	})
+}
+
+// look has a provider looked at in a while, at the latest.
+func (w *waker) look(provider string, in time.Duration, all bool) {
+	if w.t.stopped() {
+		return
+	}
+	at := time.Now().Add(in)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	one := w.watches[provider]
+	if one == nil {
+		one = &watch{provider: provider, wake: make(chan struct{}, 1), missed: map[string]bool{}, next: at}
+		w.watches[provider] = one
+		one.all, one.beat = all, w.pulse.begins(provider)
+		go func() {
+			defer w.pulse.ends(one.beat)
+			w.guarded("provider", func() { w.watch(one) })
+		}()
+		return
+	}
+	one.all = one.all || all
+	if at.Before(one.next) {
+		one.kick()
+	}
+}
+
+// vacated notes that a run has given its places under concurrency rules back: no clock
+// told when, so that the next look may be far. Where it is near that will do: many
+// runs end while a rate is what is waited for.
+func (w *waker) vacated(provider string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if one := w.watches[provider]; one != nil && time.Until(one.next) > spread {
+		one.kick()
+	}
+}
+
+func (o *watch) kick() {
+	o.kicked = true
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+// watch looks at a provider for as long as somebody waits for it.
+func (w *waker) watch(one *watch) {
+	w.announce(one.provider)
+	for {
+		room := w.take()
+		req := throttle.WakeRequest{
+			Provider: one.provider, Lead: w.t.lead(), Spread: w.t.spread(), Most: room.ahead, More: room.now,
+			Gone: one.news.Gone, NotYet: one.news.NotYet,
+		}
+		w.mu.Lock()
+		req.All, one.all, one.kicked = one.all, false, false
+		req.Running, one.runs = one.runs, nil
+		w.mu.Unlock()
+		woken, err := w.asked(one, req, room)
+		if err == nil {
+			one.news = throttle.WakeRequest{}
+		}
+		w.run(one, woken.Released)
+		w.pulse.looked(one.beat, err)
+		wait := w.pause(one, woken, room, err)
+		if wait < 0 {
+			return
+		}
+		if !w.rest(one, wait) {
+			return
+		}
+	}
+}
+
+var errPanicked = errors.New("it panicked")
+
+// asked asks whose turn it is. Whatever happens, the room that was set aside for the
+// answer is free again.
+func (w *waker) asked(one *watch, req throttle.WakeRequest, had room) (woken throttle.Woken, err error) {
+	err = errPanicked // what a panic leaves behind
+	began := time.Now()
+	defer func() {
+		one.took = time.Since(began)
+		w.released(one, woken, had, err)
+	}()
+	return w.ask(w.t.serving, req)
+}
+
+// pause returns how long the next look can wait, below 0 when nobody waits.
+func (w *waker) pause(one *watch, woken throttle.Woken, had room, err error) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	wait := min(woken.Next, lookAgain)
+	one.kicked = one.kicked || len(one.runs) > 0
+	switch {
+	case w.t.stopped():
+		return -1
+	case err != nil:
+		w.t.observer.Failed("wake")
+		wait = lookAgain
+	case len(one.news.Gone)+len(one.news.NotYet) > 0:
+		wait = 0
+	case len(woken.Released) >= had.ahead:
+		w.starved.Store(true)
+		w.burst = len(woken.Released) > had.ahead
+		wait = lookAgain // or when places are free
+		if w.worthALook() {
+			wait = 0
+		}
+	case !woken.Waiting && !one.kicked && one.out == 0:
+		delete(w.watches, one.provider)
+		w.rests(one)
+		return -1
+	case !woken.Waiting:
+		wait = lookAgain // those who are out may not come
+	}
+	one.next = time.Now().Add(wait)
+	return wait
+}
+
+func (w *waker) rest(one *watch, wait time.Duration) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-one.wake:
+	case <-w.t.serving.Done():
+		return false
+	}
+	return true
+}
+
+func (w *waker) announce(provider string) {
+	if err := w.t.cfg.Limiter.Announce(w.t.serving, provider); err != nil && !w.t.stopped() {
+		w.t.observer.Failed("wake")
+	}
+}
+
+func (w *waker) released(one *watch, woken throttle.Woken, had room, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.taken -= had.ahead
+	if err == nil {
+		one.out = woken.Out
+	}
+	for _, p := range woken.Released {
+		w.out[p.Ticket] = time.Now()
+	}
+}
+
+// arrived notes that a task has come.
+func (w *waker) arrived(provider, ticket string) {
+	w.start()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, released := w.out[ticket]; !released {
+		return
+	}
+	delete(w.out, ticket)
+	if one := w.watches[provider]; one != nil {
+		one.out = max(0, one.out-1)
+	}
+}
+
+// run puts released tasks into pending, those of each queue in one call.
+func (w *waker) run(one *watch, list []throttle.Place) {
+	byQueue := map[string][]throttle.Place{}
+	ids := map[string][]string{}
+	var order []string
+	for _, p := range list {
+		name, id, ok := queue.ReadTicket(p.Ticket)
+		if !ok {
+			one.news.Gone = append(one.news.Gone, p)
+			continue
+		}
+		if byQueue[name] == nil {
+			order = append(order, name)
+		}
+		byQueue[name], ids[name] = append(byQueue[name], p), append(ids[name], id)
+	}
+	for _, name := range order {
+		outcomes, err := w.releaser.release(w.t.serving, name, ids[name])
+		w.t.gates.kick()
+		if err != nil && !w.t.stopped() {
+			w.t.log.Warn("tasks whose turn has come could not be released; they come by themselves", "queue", name, "error", err)
+		}
+		for i, p := range byQueue[name] {
+			w.heed(one, p, name, ids[name][i], outcomes[i])
+		}
+	}
+}
+
+// heed notes what became of a task that was to be put into pending.
+func (w *waker) heed(one *watch, p throttle.Place, name, id string, became outcome) {
+	switch became {
+	case moved, queued, unknown:
+		delete(one.missed, p.Ticket)
+		return
+	case there:
+		go w.retry(one, p, name, id)
+		return
+	case gone:
+		if !one.missed[p.Ticket] {
+			one.missed[p.Ticket] = true
+			one.news.NotYet = append(one.news.NotYet, p)
+			break
+		}
+		delete(one.missed, p.Ticket)
+		one.news.Gone = append(one.news.Gone, p)
+	case elsewhere:
+		one.news.Gone = append(one.news.Gone, p)
+	}
+	w.arrived(one.provider, p.Ticket)
+}
+
+// retry releases a task that was active when its turn came. Most often it is on
+// its way back to its queue, where it does not know yet that its turn has come.
+func (w *waker) retry(one *watch, p throttle.Place, name, id string) {
+	pause := activePause
+	for range activeTries {
+		if !sleep(w.t.serving, pause) {
+			return
+		}
+		w.mu.Lock()
+		_, waiting := w.out[p.Ticket]
+		w.mu.Unlock()
+		if !waiting {
+			return // it has come
+		}
+		if got, _ := w.releaser.release(w.t.serving, name, []string{id}); got[0] != there {
+			w.t.gates.kick()
+			return
+		}
+		pause *= 2
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.out, p.Ticket)
+	one.runs = append(one.runs, p)
+	one.kick()
+}
+
+// lead is how long before its start a task is released, and spread how much earlier
+// it may be: never so early that it would not be held.
+func (t *Throttle) lead() time.Duration {
+	if !t.holds() {
+		return 0
+	}
+	lead := gatedLead
+	if t.gates.none() {
+		lead = t.check*3/2 + gatedLead/2
+	}
+	return max(0, min(lead, t.cfg.Hold*2/3))
+}
+
+func (t *Throttle) spread() time.Duration {
+	if !t.holds() {
+		return 0
+	}
+	return max(0, min(spread, t.cfg.Hold*2/3-t.lead()))
+}
+
+// holds tells whether tasks may wait in handlers at all. Where they may not, a task
+// is released only when its start has come.
+func (t *Throttle) holds() bool { return t.cfg.Hold > 0 && cap(t.holders) > 0 }
+
+func (g *gates) none() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.all) == 0
+}
