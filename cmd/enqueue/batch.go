@@ -10,6 +10,7 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
 )
 
 const (
@@ -21,12 +22,14 @@ type batchFlags struct {
 	target
 	set      *flag.FlagSet
 	remember time.Duration
+	dryRun   bool
 }
 
 func newBatchFlags(name string) *batchFlags {
 	f := &batchFlags{set: flag.NewFlagSet(name, flag.ContinueOnError), remember: defaultRemember}
 	f.register(f.set)
 	duration(f.set, "remember", &f.remember)
+	f.set.BoolVar(&f.dryRun, "dry-run", false, "")
 	return f
 }
 
@@ -55,9 +58,14 @@ func (c *command) batch(ctx context.Context, args []string) int {
 	defer func() { _ = rdb.Close() }()
 
 	report := newReport(c.stdout, c.stderr, f.json, src)
+	report.dry = f.dryRun
+	entries := remembered(queue.NewReader(src).All(), f.remember)
+	if f.dryRun {
+		return c.forecast(ctx, f, client, entries, report)
+	}
 	stop := report.start()
 	var broken queue.Result // the first that Redis failed
-	sum, err := client.EnqueueBatch(ctx, remembered(queue.NewReader(src).All(), f.remember), func(r queue.Result) {
+	sum, err := client.EnqueueBatch(ctx, entries, func(r queue.Result) {
 		if r.State == queue.Failed {
 			r.Err = cli.Explain(r.Err, f.redis)
 			if broken.Err == nil {
@@ -75,6 +83,28 @@ func (c *command) batch(ctx context.Context, args []string) int {
 		return c.interrupted(ctx, fmt.Sprintf("; %d lines were done", sum.Total()), again(sum))
 	case broken.Err != nil:
 		return c.fail(stopped(broken, sum))
+	case err != nil:
+		return c.fail(explainFile("the tasks", err))
+	case werr != nil:
+		return c.fail(fmt.Errorf("cannot write the results: %w", werr))
+	case sum.Invalid > 0:
+		return cli.ExitFailed
+	}
+	return cli.ExitOK
+}
+
+// forecast tells what enqueuing would do.
+func (c *command) forecast(ctx context.Context, f *batchFlags, client *queue.Client, entries iter.Seq[queue.Entry], report *report) int {
+	stop := report.start()
+	sum, err := client.Forecast(ctx, entries, report.result)
+	stop()
+	interrupted := err != nil && ctx.Err() != nil
+	werr := report.finish(sum, interrupted)
+	switch {
+	case interrupted:
+		return c.interrupted(ctx, "; nothing was enqueued", "")
+	case errors.Is(err, throttle.ErrUnavailable):
+		return c.fail(cli.Explain(err, f.redis))
 	case err != nil:
 		return c.fail(explainFile("the tasks", err))
 	case werr != nil:

@@ -89,7 +89,7 @@ func TestHTTPJSON(t *testing.T) {
 	if err := rdb.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "http_json.golden", strings.Join(lines, ""))
+	golden(t, "http_json.golden", elapsed(strings.Join(lines, "")))
 	if codes != "0011" {
 		t.Errorf("exit codes %s", codes)
 	}

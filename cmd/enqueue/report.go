@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"log/slog"
@@ -26,6 +27,7 @@ const (
 // called from any goroutine.
 type report struct {
 	json     bool
+	dry      bool // nothing is enqueued
 	progress progressMeter
 	log      *slog.Logger
 
@@ -95,7 +97,7 @@ func (r *report) result(res queue.Result) {
 		r.write(r.buf)
 		return
 	}
-	if res.State == queue.Enqueued {
+	if res.State == queue.Enqueued || res.State == queue.Valid {
 		return
 	}
 	r.listed[res.State]++
@@ -103,7 +105,10 @@ func (r *report) result(res queue.Result) {
 		return
 	}
 	why := reason(res, res.Err)
-	if res.State == queue.Duplicate {
+	switch {
+	case res.State == queue.Duplicate && r.dry:
+		why = fmt.Sprintf("id %s of queue %s is on a line before", res.ID, res.Queue)
+	case res.State == queue.Duplicate:
 		why = fmt.Sprintf("id %s is taken in queue %s", res.ID, res.Queue)
 	}
 	r.write(fmt.Appendf(r.buf[:0], "line %d: %s: %s\n", res.Line, res.State, why))
@@ -160,10 +165,7 @@ func (r *report) finish(sum queue.Summary, interrupted bool) error {
 	r.erase()
 	elapsed := time.Since(r.progress.began)
 	if r.json {
-		r.write(appendJSON(nil, summaryJSON{
-			Summary: true, Lines: sum.Total(), Enqueued: sum.Enqueued, Duplicate: sum.Duplicate, Invalid: sum.Invalid,
-			Failed: sum.Failed, RandomIDs: sum.Random, Interrupted: interrupted, ElapsedMS: elapsed.Milliseconds(),
-		}))
+		r.write(appendSummary(nil, sum, r.dry, interrupted, elapsed))
 		r.flush()
 		return r.writeErr
 	}
@@ -172,11 +174,21 @@ func (r *report) finish(sum queue.Summary, interrupted bool) error {
 			r.write(fmt.Appendf(nil, "… and %d more %s (-json lists every line)\n", more, state))
 		}
 	}
-	r.write(fmt.Appendf(nil, "%d lines: %d enqueued, %d duplicate, %d invalid", sum.Total(), sum.Enqueued, sum.Duplicate, sum.Invalid))
+	good, state := sum.Enqueued, queue.Enqueued
+	if r.dry {
+		good, state = sum.Valid, queue.Valid
+	}
+	r.write(fmt.Appendf(nil, "%d lines: %d %s, %d duplicate, %d invalid", sum.Total(), good, state, sum.Duplicate, sum.Invalid))
 	if sum.Failed > 0 {
 		r.write(fmt.Appendf(nil, ", %d failed", sum.Failed))
 	}
 	r.write(fmt.Appendf(nil, " in %s\n", elapsed.Round(time.Millisecond)))
+	if done := doneText(sum, time.Now()); r.dry {
+		r.write([]byte("nothing was enqueued; if it were now: "))
+		r.write([]byte(cmp.Or(done, "no limits are known here that would tell when\n")))
+	} else {
+		r.write([]byte(done))
+	}
 	r.flush()
 	return r.writeErr
 }

@@ -81,7 +81,7 @@ func TestProgressInLog(t *testing.T) {
 		if got := stderr.String(); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
-		if !strings.Contains(stdout.String(), `"enqueued":4,"duplicate":0,"invalid":0,"failed":0,"random_ids":0,"interrupted":true,"elapsed_ms":12400}`) {
+		if !strings.Contains(stdout.String(), `"enqueued":4,"duplicate":0,"invalid":0,"failed":0,"random_ids":0,"unknown_starts":0,"interrupted":true,"elapsed_ms":12400}`) {
 			t.Errorf("stdout %s", stdout.String())
 		}
 	})

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
+	"time"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
@@ -16,25 +18,91 @@ type resultJSON struct {
 	ID    string      `json:"id"`
 	Queue string      `json:"queue,omitempty"`
 	State queue.State `json:"state"`
+	Start string      `json:"start,omitempty"`
 	Error string      `json:"error,omitempty"`
 }
 
 // summaryJSON is the last line of a batch under -json.
 type summaryJSON struct {
-	Summary     bool  `json:"summary"`
-	Lines       int   `json:"lines"`
-	Enqueued    int   `json:"enqueued"`
-	Duplicate   int   `json:"duplicate"`
-	Invalid     int   `json:"invalid"`
-	Failed      int   `json:"failed"`
-	RandomIDs   int   `json:"random_ids"`
-	Interrupted bool  `json:"interrupted"`
-	ElapsedMS   int64 `json:"elapsed_ms"`
+	Summary   bool `json:"summary"`
+	Lines     int  `json:"lines"`
+	Enqueued  int  `json:"enqueued"`
+	Duplicate int  `json:"duplicate"`
+	Invalid   int  `json:"invalid"`
+	Failed    int  `json:"failed"`
+	endJSON
+}
+
+// forecastJSON is that of a dry run.
+type forecastJSON struct {
+	Summary   bool `json:"summary"`
+	DryRun    bool `json:"dry_run"`
+	Lines     int  `json:"lines"`
+	Valid     int  `json:"valid"`
+	Duplicate int  `json:"duplicate"`
+	Invalid   int  `json:"invalid"`
+	endJSON
+}
+
+// endJSON is what both end with.
+type endJSON struct {
+	RandomIDs     int    `json:"random_ids"`
+	UnknownStarts int    `json:"unknown_starts"`
+	DoneAt        string `json:"done_at,omitempty"`
+	BoundScope    string `json:"bound_scope,omitempty"`
+	BoundRule     string `json:"bound_rule,omitempty"`
+	Interrupted   bool   `json:"interrupted"`
+	ElapsedMS     int64  `json:"elapsed_ms"`
+}
+
+// appendSummary appends the last line.
+func appendSummary(dst []byte, sum queue.Summary, dry, interrupted bool, elapsed time.Duration) []byte {
+	end := endJSON{
+		RandomIDs: sum.Random, UnknownStarts: sum.Untold, DoneAt: stamp(sum.DoneAt),
+		BoundScope: sum.Binding.Scope, BoundRule: sum.Binding.Rule,
+		Interrupted: interrupted, ElapsedMS: elapsed.Milliseconds(),
+	}
+	if dry {
+		return appendJSON(dst, forecastJSON{true, true, sum.Total(), sum.Valid, sum.Duplicate, sum.Invalid, end})
+	}
+	return appendJSON(dst, summaryJSON{true, sum.Total(), sum.Enqueued, sum.Duplicate, sum.Invalid, sum.Failed, end})
+}
+
+// doneText tells people when a batch is done, in their own time; empty where nothing
+// is known, as without limits.
+func doneText(sum queue.Summary, now time.Time) string {
+	if sum.DoneAt.IsZero() {
+		if sum.Untold == 0 {
+			return ""
+		}
+		return fmt.Sprintf("when it is done cannot be told: no clock says when %d of them start\n", sum.Untold)
+	}
+	at := sum.DoneAt.Add(time.Second - 1).Truncate(time.Second).Local()
+	form := time.TimeOnly
+	if at.Format(time.DateOnly) != now.Local().Format(time.DateOnly) {
+		form = time.DateTime
+	}
+	text := "done at " + at.Format(form)
+	if sum.Untold > 0 {
+		text += fmt.Sprintf(" at the earliest, the starts of %d cannot be told", sum.Untold)
+	}
+	if sum.Binding != (queue.Binding{}) {
+		text += ", bound by " + sum.Binding.String()
+	}
+	return text + "\n"
 }
 
 // appendResult appends a result as one line of JSON.
 func appendResult(dst []byte, r queue.Result, why string) []byte {
-	return appendJSON(dst, resultJSON{Line: r.Line, ID: r.ID, Queue: r.Queue, State: r.State, Error: why})
+	return appendJSON(dst, resultJSON{Line: r.Line, ID: r.ID, Queue: r.Queue, State: r.State, Start: stamp(r.Start), Error: why})
+}
+
+// stamp writes a time as RFC 3339 does, to the millisecond; empty for none.
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format("2006-01-02T15:04:05.000Z07:00")
 }
 
 func appendJSON(dst []byte, v any) []byte {

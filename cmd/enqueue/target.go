@@ -46,7 +46,24 @@ func (c *command) open(ctx context.Context, t *target) (redis.UniversalClient, *
 			return nil, nil, errors.Join(err, rdb.Close())
 		}
 	}
-	return rdb, queue.NewClient(rdb, queue.ClientConfig{Policy: policy}), nil
+	client, err := newClient(rdb, policy)
+	if err != nil {
+		return nil, nil, errors.Join(err, rdb.Close())
+	}
+	return rdb, client, nil
+}
+
+// newClient returns a client that gives tasks their turns, in the lines that the
+// workers keep. Without a policy it has none to give.
+func newClient(rdb redis.UniversalClient, policy *throttle.Policy) (*queue.Client, error) {
+	if policy == nil {
+		return queue.NewClient(rdb, queue.ClientConfig{}), nil
+	}
+	limiter, err := throttle.New(rdb, policy, throttle.Config{})
+	if err != nil {
+		return nil, err
+	}
+	return queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter}), nil
 }
 
 // published returns the policy that workers have published. Where there is none

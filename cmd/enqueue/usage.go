@@ -48,10 +48,11 @@ Where to put it:
   -remember D       how long the id stays taken after success (default 24h)
   -redis URL        Redis (default $REDIS_URL, else redis://127.0.0.1:6390, where a
                     worker's embedded server is)
-  -limits FILE      check scope and cost against this limits.yaml (default: the one
-                    that workers publish in Redis)
+  -limits FILE      check scope and cost against this limits.yaml, and give the task its
+                    turn by it (default: the one that workers publish in Redis)
   -json             print the result as a JSON object: id, queue, state (enqueued,
-                    duplicate, invalid, failed), error
+                    duplicate, invalid, failed), start (when it is expected to start;
+                    absent while that cannot be told), error
 
 D is a duration: 500ms, 90s, 1h30m, 30d.
 
@@ -63,7 +64,8 @@ Examples:
 
 const usageBatch = `enqueue batch enqueues the tasks of a file, one JSON object a line. A bad line is
 reported with its number and the others are enqueued. Any file can be given
-again: an id that is taken is reported as duplicate and left alone.
+again: an id that is taken is reported as duplicate and left alone. The end tells
+when all will have started, as far as the limits can tell, and which one binds.
 
 Usage:
   enqueue batch [flags] FILE        FILE may be - for standard input
@@ -72,12 +74,18 @@ Flags:
   -remember D       how long an id stays taken after its task succeeded (default 24h)
   -redis URL        Redis (default $REDIS_URL, else redis://127.0.0.1:6390, where a
                     worker's embedded server is)
-  -limits FILE      check scopes and costs against this limits.yaml (default: the one
-                    that workers publish in Redis)
+  -limits FILE      check scopes and costs against this limits.yaml, and give tasks
+                    their turns by it (default: the one that workers publish in Redis)
   -json             print a JSON object for each line of FILE: line, id, queue, state
-                    (enqueued, duplicate, invalid, failed), error; and a last one with
+                    (enqueued, duplicate, invalid, failed), start (when it is expected to
+                    start; absent while that cannot be told), error; and a last one with
                     "summary": true, lines, enqueued, duplicate, invalid, failed,
-                    random_ids (enqueued lines that had no id), interrupted, elapsed_ms
+                    random_ids (enqueued lines that had no id), unknown_starts, done_at
+                    (the latest start), bound_scope and bound_rule (the rule that it waits
+                    for), interrupted, elapsed_ms
+  -dry-run          enqueue nothing: check each line, but for ids that are taken in Redis,
+                    and forecast the starts by what the limits hold and who waits now. The
+                    state of a good line is valid
 
 A line:
   {"type":"http","id":"inv-1","scope":"payments/acme","http":{"method":"POST","url":"https://api.example.com/charge","headers":{"X-Tenant":"acme"},"body":"{\"amount\":100}"}}
@@ -89,11 +97,12 @@ A line:
   id        default a random one        cost      whole number (default 1)
   queue     (default default)           max_retry whole number (default 25)
   delay     duration (default 0s)       timeout   duration (http: default 30s)
-  deadline  RFC 3339 (default none)     priority  whole number, reserved (default 0)
+  deadline  RFC 3339 (default none)     priority  whole number, higher first (default 0)
 
 Examples:
   enqueue batch tasks.ndjson
   enqueue batch -limits limits.yaml -json tasks.ndjson
+  enqueue batch -dry-run tasks.ndjson
   generate-tasks | enqueue batch -remember 7d -
 
 The first interrupt stops reading and finishes what is on its way; a second one

@@ -118,7 +118,7 @@ func TestUsageExamples(t *testing.T) {
 			}
 		}
 	}
-	if ran != 9 {
+	if ran != 10 {
 		t.Errorf("%d examples ran", ran)
 	}
 	_, line, _ := strings.Cut(usageBatch, "A line:\n  ")

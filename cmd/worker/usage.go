@@ -2,6 +2,7 @@ package main
 
 // usage is what -h prints; testdata/help.golden holds the same text.
 const usage = `Usage: worker [flags]
+       worker inspect [flags] scope SCOPE | task ID    tell who waits, for what
        worker leave [flags]    give waiting tasks back their plain asynq form
 
 Runs the tasks that enqueue puts into Redis, as fast as limits.yaml allows and

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/queue"
+)
+
+const tenantsYAML = `limits:
+  payments:
+    rules:
+      - {name: account, algorithm: sliding-window, limit: 100, per: 1s}
+    scopes:
+      "*":
+        rules:
+          - {name: tenant, algorithm: token-bucket, limit: 10, per: 1s}
+      paused:
+        rules:
+          - {name: tenant, algorithm: token-bucket, limit: 0, per: 1s}
+`
+
+// tasksOf is n lines of a scope.
+func tasksOf(scope string, n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `{"type":"mail","scope":%q,"id":"%s%d"}`+"\n", scope, strings.ReplaceAll(scope, "/", "-"), i)
+	}
+	return b.String()
+}
+
+// starts reads what -json printed: the starts of the lines that have one, and the
+// last object.
+func starts(t *testing.T, stdout string) (at []time.Time, end map[string]any) {
+	t.Helper()
+	for line := range strings.Lines(stdout) {
+		end = map[string]any{}
+		if err := json.Unmarshal([]byte(line), &end); err != nil {
+			t.Fatalf("%v in %s", err, line)
+		}
+		if text, ok := end["start"].(string); ok {
+			start, err := time.Parse(time.RFC3339, text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at = append(at, start)
+		}
+	}
+	return at, end
+}
+
+// TestBatchTellsWhenItIsDone holds that each task's start is told, the last as
+// done_at, and the rule that binds; and that a dry run has said the same before,
+// and done nothing.
+func TestBatchTellsWhenItIsDone(t *testing.T) {
+	t.Parallel()
+	url, rdb := private(t)
+	limits := file(t, "limits.yaml", tenantsYAML)
+	tasks := file(t, "tasks.ndjson", tasksOf("payments/acme", 31)+tasksOf("payments/b", 5))
+	// Somebody waits already: whoever goes straight to a queue is unknown until then.
+	began := time.Now()
+	if got := program(t, url, strings.ReplaceAll(tasksOf("payments/acme", 5), `"id":"`, `"id":"first-`), "batch", "-limits", limits, "-"); got.code != cli.ExitOK {
+		t.Fatalf("%+v", got)
+	}
+	keys := rdb.DBSize(t.Context()).Val()
+	dry := program(t, url, "", "batch", "-dry-run", "-limits", limits, "-json", tasks)
+	if n := rdb.DBSize(t.Context()).Val(); dry.code != cli.ExitOK || dry.stderr != "" || n != keys {
+		t.Errorf("%d keys after %+v", n, dry)
+	}
+	batch := program(t, url, "", "batch", "-limits", limits, "-json", tasks)
+	passed := time.Since(began) + time.Millisecond
+	if passed > 2*time.Second {
+		passed += 250 * time.Millisecond // those who went straight may be forgotten by now
+	}
+	if batch.code != cli.ExitOK || batch.stderr != "" {
+		t.Errorf("%+v", batch)
+	}
+	told, forecast := starts(t, dry.stdout)
+	was, end := starts(t, batch.stdout)
+	if len(told) != 36 || len(was) != 36 {
+		t.Fatalf("%d and %d starts in\n%s%s", len(told), len(was), dry.stdout, batch.stdout)
+	}
+	for i := range was {
+		if off := was[i].Sub(told[i]); max(off, -off) > passed {
+			t.Errorf("line %d: forecast for %s, %s off", i+1, told[i], off)
+		}
+	}
+	if wait := was[30].Sub(began); wait < 3*time.Second || wait > 3800*time.Millisecond+passed {
+		t.Errorf("the last of 31 at 10 a second, behind at most 5, starts in %s", wait)
+	}
+	for what, sum := range map[string]map[string]any{"forecast": forecast, "batch": end} {
+		if sum["bound_scope"] != "payments/acme" || sum["bound_rule"] != "tenant" || sum["unknown_starts"] != 0. {
+			t.Errorf("%s: %v", what, sum)
+		}
+	}
+	if done := was[30].UTC().Format("2006-01-02T15:04:05.000Z07:00"); end["done_at"] != done || forecast["valid"] != 36. || end["enqueued"] != 36. {
+		t.Errorf("done at %s: %v, forecast %v", done, end, forecast)
+	}
+	if scheduled := rdb.ZCard(t.Context(), "asynq:{default}:scheduled").Val(); scheduled < 30 {
+		t.Errorf("%d tasks out of everybody's way", scheduled)
+	}
+}
+
+// TestForecastForPeople holds what a dry run prints without -json, and that it tells
+// of bad lines as enqueuing would.
+func TestForecastForPeople(t *testing.T) {
+	t.Parallel()
+	url, rdb := private(t)
+	limits := file(t, "limits.yaml", tenantsYAML)
+	tasks := tasksOf("payments/acme", 20) + tasksOf("payments/acme", 1) + "no task\n" + tasksOf("search", 1)
+	got := program(t, url, tasks, "batch", "-dry-run", "-limits", limits, "-")
+	want := "line 21: duplicate: id payments-acme0 of queue default is on a line before\n" +
+		"line 22: invalid: not JSON at byte 2: invalid character 'o' in literal null (expecting 'u')\n" +
+		"line 23: invalid: scope: \"search\" meets no rule and the policy denies such scopes; correct the scope, give it a rule, or write unmatched: allow\n" +
+		"23 lines: 20 valid, 1 duplicate, 2 invalid in N\n" +
+		"nothing was enqueued; if it were now: done at T, bound by payments/acme tenant\n"
+	if got.stdout = elapsed(got.stdout); got != (outcome{code: cli.ExitFailed, stdout: want}) {
+		t.Errorf("got  %+v\nwant %s", got, want)
+	}
+	got = program(t, url, tasksOf("payments/paused", 3), "batch", "-dry-run", "-limits", limits, "-")
+	want = "3 lines: 3 valid, 0 duplicate, 0 invalid in N\n" +
+		"nothing was enqueued; if it were now: when it is done cannot be told: no clock says when 3 of them start\n"
+	if got.stdout = elapsed(got.stdout); got != (outcome{stdout: want}) {
+		t.Errorf("got  %+v\nwant %s", got, want)
+	}
+	got = program(t, url, numbered(0, 2), "batch", "-dry-run", "-")
+	want = "2 lines: 2 valid, 0 duplicate, 0 invalid in N\n" +
+		"nothing was enqueued; if it were now: no limits are known here that would tell when\n"
+	if got.stdout = elapsed(got.stdout); got != (outcome{stdout: want, stderr: "enqueue batch: " + noPolicy}) {
+		t.Errorf("got  %+v\nwant %s", got, want)
+	}
+	if n := rdb.DBSize(t.Context()).Val(); n != 0 {
+		t.Errorf("%d keys", n)
+	}
+	denied, client := private(t)
+	client.Do(t.Context(), "acl", "setuser", "default", "-hmget")
+	got = program(t, denied, tasks, "batch", "-dry-run", "-limits", limits, "-")
+	if got.code != cli.ExitFailed || !strings.Contains(got.stderr, "does not permit its user what is needed\ntry: ") {
+		t.Errorf("without a right: %+v", got)
+	}
+}
+
+func TestDoneText(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2030, 1, 31, 12, 0, 0, 0, time.Local)
+	rule := queue.Binding{Scope: "payments/acme", Rule: "tenant"}
+	for want, sum := range map[string]queue.Summary{
+		"": {Enqueued: 1},
+		"done at 14:32:10, bound by payments/acme tenant\n": {DoneAt: now.Add(2*time.Hour + 32*time.Minute + 9100*time.Millisecond), Binding: rule},
+		"done at 12:00:00\n": {DoneAt: now},
+		"done at 2030-02-01 00:00:00, bound by payments/acme tenant\n":         {DoneAt: now.Add(12*time.Hour - time.Millisecond), Binding: rule},
+		"done at 12:00:00 at the earliest, the starts of 2 cannot be told\n":   {DoneAt: now, Untold: 2},
+		"when it is done cannot be told: no clock says when 2 of them start\n": {Untold: 2},
+	} {
+		if got := doneText(sum, now); got != want {
+			t.Errorf("got  %q\nwant %q", got, want)
+		}
+	}
+}

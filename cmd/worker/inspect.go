@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+)
+
+// inspectUsage is what "worker inspect -h" prints; testdata/inspect.golden holds the
+// same text.
+const inspectUsage = `Usage: worker inspect [flags] scope SCOPE
+       worker inspect [flags] task ID
+
+Tells who waits, and changes nothing.
+
+  scope   how many tasks of SCOPE, and of all scopes below it, wait for their
+          turn, have been released and are on their way to a worker, and are with
+          a worker, held there until their start comes or running; when the next
+          is expected to start, and which rule that one waits for
+  task    where the task is: its state, its place in the line of its scope, which
+          rule it waits for and when it is expected to start. An id that several
+          queues have is told once for each
+
+A start is what the limits and those who wait say now. It cannot be told where
+only a run that ends frees a place, or of a rule that is suspended (limit 0).
+
+Flags:
+  -redis URL        where the tasks are. Default: REDIS_URL from the environment,
+                    else the embedded server of a worker on 127.0.0.1:6390
+  -limits FILE      the limits to go by. Default: those that workers published
+  -json             print one object, or one for each queue that has the task
+  -h                print this
+
+Exit codes: 0 done, 1 something failed or there is no such task, 2 bad usage,
+130 interrupted.
+
+Examples:
+  worker inspect scope payments/acme
+  worker inspect -json task inv-1
+  worker inspect task -- -an-id-with-a-dash
+`
+
+const inspectHelp = "worker inspect -h"
+
+// inspection is one run of "worker inspect".
+type inspection struct {
+	url, limits string
+	json        bool
+	what, name  string // scope or task, and which
+
+	out       io.Writer
+	now       func() time.Time // of this host: what "in 3s" is told from
+	inspector *asynq.Inspector
+	limiter   *throttle.Limiter
+}
+
+// runInspect is the program "worker inspect".
+func runInspect(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	i := &inspection{out: stdout, now: time.Now}
+	fs := flag.NewFlagSet(prog+" inspect", flag.ContinueOnError)
+	redisURL := fs.String("redis", "", "")
+	fs.StringVar(&i.limits, "limits", "", "")
+	fs.BoolVar(&i.json, "json", false, "")
+	words, code, done := parseWords(fs, args, inspectUsage, stdout, stderr)
+	if done {
+		return code
+	}
+	if err := i.read(words); err != nil {
+		cli.Fail(stderr, prog, err)
+		return cli.ExitUsage
+	}
+	i.url = cli.RedisURL(*redisURL, getenv, cli.EmbeddedURL)
+	if err := i.run(ctx); err != nil {
+		if ctx.Err() != nil {
+			return cli.ExitInterrupted
+		}
+		cli.Fail(stderr, prog, err)
+		return cli.Code(err)
+	}
+	return cli.ExitOK
+}
+
+// parseWords parses flags wherever they stand among the words; what follows "--" is
+// words alone.
+func parseWords(fs *flag.FlagSet, args []string, usage string, stdout, stderr io.Writer) (words []string, code int, done bool) {
+	for {
+		if code, done := cli.ParseFlags(fs, args, usage, stdout, stderr); done {
+			return nil, code, true
+		}
+		rest := fs.Args()
+		if read := len(args) - len(rest); read > 0 && args[read-1] == "--" {
+			return append(words, rest...), cli.ExitOK, false
+		}
+		if len(rest) == 0 {
+			return words, cli.ExitOK, false
+		}
+		words, args = append(words, rest[0]), rest[1:]
+	}
+}
+
+// read takes the words, and refuses what names nothing.
+func (i *inspection) read(words []string) error {
+	switch {
+	case len(words) == 0:
+		return cli.Errorf(inspectHelp, "nothing to inspect: name a scope or a task")
+	case words[0] != "scope" && words[0] != "task":
+		return cli.Errorf(inspectHelp, "%q can't be inspected: name a scope or a task", words[0])
+	case len(words) == 1 || words[1] == "":
+		return cli.Errorf(inspectHelp, "no %s given", words[0])
+	case len(words) > 2:
+		return cli.Errorf(inspectHelp, "one %s at a time, and %q is a second one; quote a name that has spaces", words[0], words[2])
+	}
+	i.what, i.name = words[0], words[1]
+	if i.what == "task" {
+		return nil
+	}
+	if _, err := throttle.ParseScope(i.name); err != nil {
+		return &cli.Error{What: plainly(err), Try: inspectHelp, Err: err}
+	}
+	return nil
+}
+
+// plainly is an error without the name of the package that it comes from.
+func plainly(err error) string {
+	return strings.TrimPrefix(strings.TrimPrefix(err.Error(), "throttle: "), "queue: ")
+}
+
+func (i *inspection) run(ctx context.Context) error {
+	var policy *throttle.Policy
+	if i.limits != "" {
+		var err error
+		if policy, err = loadPolicy(i.limits); err != nil {
+			return err
+		}
+	}
+	rdb, err := cli.OpenRedis(ctx, i.url)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rdb.Close() }() // nothing is in flight any more
+	if policy == nil {
+		if policy, err = i.published(ctx, rdb); err != nil {
+			return err
+		}
+	}
+	if i.limiter, err = throttle.New(rdb, policy, throttle.Config{}); err != nil {
+		return err
+	}
+	i.inspector = asynq.NewInspectorFromRedisClient(rdb)
+	if i.what == "scope" {
+		return i.scope(ctx)
+	}
+	return i.task(ctx)
+}
+
+// published returns the policy that workers published.
+func (i *inspection) published(ctx context.Context, rdb redis.UniversalClient) (*throttle.Policy, error) {
+	policy, err := queue.PublishedPolicy(ctx, rdb)
+	switch {
+	case errors.As(err, new(*throttle.PolicyError)):
+		return nil, &cli.Error{
+			What: plainly(err), Try: "-limits FILE, or restart the worker with the same version as this program", Err: err,
+		}
+	case err != nil:
+		return nil, explain(ctx, err, i.url)
+	case policy == nil:
+		return nil, cli.Errorf("-limits FILE, with the limits that the workers run under",
+			"there are no limits to go by: -limits is not given, and no worker has published any in the last 24 hours")
+	}
+	return policy, nil
+}
+
+// print writes an object, or lines of a label and a text each.
+func (i *inspection) print(object any, lines [][2]string) error {
+	var b strings.Builder
+	if i.json {
+		enc := json.NewEncoder(&b)
+		enc.SetEscapeHTML(false)
+		if err := enc.Encode(object); err != nil {
+			return err
+		}
+	} else {
+		for _, line := range lines {
+			fmt.Fprintf(&b, "%-9s %s\n", line[0], line[1])
+		}
+	}
+	if _, err := io.WriteString(i.out, b.String()); err != nil {
+		return fmt.Errorf("cannot write the result: %w", err)
+	}
+	return nil
+}
+
+// start tells when a task is expected to start, and what it waits for.
+func (i *inspection) start(at time.Time, b throttle.Bound) string {
+	by := ""
+	if b.Rule.Name != "" {
+		by = fmt.Sprintf(", by rule %s of %s", shown(b.Rule.Name), shown(b.Scope.String()))
+	}
+	if at.IsZero() {
+		return "no clock tells" + by
+	}
+	return i.moment(at) + by
+}
+
+// moment tells a time, and how far away it is.
+func (i *inspection) moment(at time.Time) string {
+	return fmt.Sprintf("in %s, at %s", max(0, at.Sub(i.now())).Round(time.Millisecond), stamp(at))
+}
+
+// expected is the moment so long after at; zero where no clock tells.
+func expected(at time.Time, in time.Duration) time.Time {
+	if in == throttle.Unknown {
+		return time.Time{}
+	}
+	return at.Add(in)
+}
+
+// stamp writes a time as RFC 3339 does, with milliseconds; none is "".
+func stamp(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return at.UTC().Format("2006-01-02T15:04:05.000Z07:00")
+}
+
+// shown is a text that others brought, as a terminal may have it.
+func shown(text string) string {
+	const most = 300
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	if text == "" || !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(text)
+	}
+	return text
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+)
+
+// scopeReport is what "worker inspect -json scope" prints; docs/json.md has its fields.
+type scopeReport struct {
+	Scope     string `json:"scope"`
+	At        string `json:"at"`
+	Waiting   int64  `json:"waiting"`
+	Lines     int    `json:"lines"`
+	Released  int64  `json:"released"`
+	Active    int    `json:"active"`
+	NextStart string `json:"next_start,omitempty"`
+	Rule      string `json:"rule,omitempty"`
+	RuleScope string `json:"rule_scope,omitempty"`
+}
+
+func (i *inspection) scope(ctx context.Context) error {
+	got, err := i.limiter.Inspect(ctx, i.name)
+	if err != nil {
+		return i.explainScope(ctx, err)
+	}
+	active, err := i.active()
+	if err != nil {
+		return explain(ctx, err, i.url)
+	}
+	r := scopeReport{
+		Scope: i.name, At: stamp(got.At), Waiting: got.Waiting, Lines: got.Lines, Released: got.Released, Active: active,
+		Rule: got.Binding.Rule.Name, RuleScope: got.Binding.Scope.String(),
+	}
+	next := "nobody waits"
+	if got.Waiting > 0 {
+		at := expected(got.At, got.NextStart)
+		r.NextStart, next = stamp(at), i.start(at, got.Binding)
+	}
+	waiting := fmt.Sprint(r.Waiting)
+	if r.Lines > 1 {
+		waiting += fmt.Sprintf(" in the lines of %d scopes", r.Lines)
+	}
+	return i.print(r, [][2]string{
+		{"scope", shown(r.Scope)}, {"waiting", waiting}, {"released", fmt.Sprint(r.Released)},
+		{"active", fmt.Sprintf("%d, held or running", r.Active)}, {"next", next},
+	})
+}
+
+// explainScope puts into words why a scope can't be inspected.
+func (i *inspection) explainScope(ctx context.Context, err error) error {
+	if errors.As(err, new(*throttle.UnmatchedError)) {
+		return &cli.Error{What: plainly(err), Try: "a scope that the limits have rules for, or -limits FILE", Err: err}
+	}
+	return explain(ctx, err, i.url)
+}
+
+// pageSize is how many tasks asynq is asked for at once.
+const pageSize = 200
+
+// active counts the tasks of the scope, and of those below it, that are with a
+// worker, as far as their headers name it. It costs two calls for each queue and each
+// page of active tasks, of which there are as many as workers have slots.
+func (i *inspection) active() (int, error) {
+	queues, err := i.inspector.Queues()
+	if err != nil {
+		return 0, err
+	}
+	seen := map[string]bool{}
+	for _, name := range queues {
+		for page := 1; ; page++ {
+			tasks, err := i.inspector.ListActiveTasks(name, asynq.Page(page), asynq.PageSize(pageSize))
+			if errors.Is(err, asynq.ErrQueueNotFound) {
+				break // removed just now
+			}
+			if err != nil {
+				return 0, err
+			}
+			for _, task := range tasks {
+				if !task.IsOrphaned && i.within(task) {
+					seen[queue.Ticket(name, task.ID)] = true // a task may be on two pages
+				}
+			}
+			if len(tasks) < pageSize {
+				break
+			}
+		}
+	}
+	return len(seen), nil
+}
+
+// within tells whether a task spends from the scope or from one below it.
+func (i *inspection) within(task *asynq.TaskInfo) bool {
+	scope := task.Headers[queue.HeaderScope]
+	return scope == i.name || strings.HasPrefix(scope, i.name+"/")
+}

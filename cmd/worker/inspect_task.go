@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+)
+
+// taskReport is what "worker inspect -json task" prints; docs/json.md has its fields.
+type taskReport struct {
+	ID            string `json:"id"`
+	Queue         string `json:"queue"`
+	Type          string `json:"type"`
+	State         string `json:"state"`
+	Scope         string `json:"scope,omitempty"`
+	Cost          int64  `json:"cost,omitempty"`
+	Priority      int    `json:"priority,omitempty"`
+	Turn          string `json:"turn"`
+	Place         int64  `json:"place,omitempty"`
+	Start         string `json:"start,omitempty"`
+	Rule          string `json:"rule,omitempty"`
+	RuleScope     string `json:"rule_scope,omitempty"`
+	NextProcessAt string `json:"next_process_at,omitempty"`
+	LastError     string `json:"last_error,omitempty"`
+	Error         string `json:"error,omitempty"`
+}
+
+// What a task's turn can be.
+const (
+	turnNone     = "none"
+	turnWaiting  = "waiting"
+	turnReleased = "released"
+)
+
+func (i *inspection) task(ctx context.Context) error {
+	found, queues, err := i.find(ctx)
+	if err != nil {
+		return explain(ctx, err, i.url)
+	}
+	if len(found) == 0 {
+		return noTask(i.name, queues)
+	}
+	for n, info := range found {
+		if n > 0 && !i.json {
+			if _, err := fmt.Fprintln(i.out); err != nil {
+				return fmt.Errorf("cannot write the result: %w", err)
+			}
+		}
+		if err := i.tell(ctx, info); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// find looks for the task in every queue, two calls for each.
+func (i *inspection) find(ctx context.Context) (found []*asynq.TaskInfo, queues []string, err error) {
+	if queues, err = i.inspector.Queues(); err != nil {
+		return nil, nil, err
+	}
+	for _, name := range queues {
+		if err := ctx.Err(); err != nil {
+			return nil, nil, err
+		}
+		info, err := i.inspector.GetTaskInfo(name, i.name)
+		switch {
+		case err == nil:
+			found = append(found, info)
+		case !errors.Is(err, asynq.ErrTaskNotFound) && !errors.Is(err, asynq.ErrQueueNotFound):
+			return nil, nil, err
+		}
+	}
+	return found, queues, nil
+}
+
+func noTask(id string, queues []string) error {
+	const few = 10
+	where := "there is no queue yet"
+	if len(queues) > 0 {
+		where = "queues: " + strings.Join(queues[:min(few, len(queues))], ", ")
+	}
+	if len(queues) > few {
+		where += ", …"
+	}
+	return cli.Errorf("an id as enqueue -json prints it; a task that succeeded is gone, unless enqueue batch remembers it",
+		"there is no task %s (%s)", shown(id), where)
+}
+
+// tell prints what is known of a task.
+func (i *inspection) tell(ctx context.Context, info *asynq.TaskInfo) error {
+	r := taskReport{
+		ID: info.ID, Queue: info.Queue, Type: info.Type, State: info.State.String(), Turn: turnNone,
+		NextProcessAt: stamp(info.NextProcessAt), LastError: info.LastErr,
+	}
+	lines := [][2]string{
+		{"task", shown(r.ID)}, {"queue", shown(r.Queue)}, {"type", shown(r.Type)}, {"state", r.State},
+	}
+	turn, err := i.turn(ctx, info, &r)
+	if err != nil {
+		return err
+	}
+	lines = append(lines, turn...)
+	if !info.NextProcessAt.IsZero() {
+		lines = append(lines, [2]string{"due", i.due(r, info.NextProcessAt)})
+	}
+	if r.LastError != "" {
+		lines = append(lines, [2]string{"last", shown(r.LastError)})
+	}
+	if r.Error != "" {
+		lines = append(lines, [2]string{"error", shown(r.Error)})
+	}
+	return i.print(r, lines)
+}
+
+// due tells when asynq brings the task by itself.
+func (i *inspection) due(r taskReport, at time.Time) string {
+	text := i.moment(at)
+	if r.Turn != turnNone {
+		text += ", should its turn not come before"
+	}
+	return text
+}
+
+// turn learns what the task spends and where it stands. What is wrong with the task
+// itself is a part of the report and no error.
+func (i *inspection) turn(ctx context.Context, info *asynq.TaskInfo, r *taskReport) ([][2]string, error) {
+	spec, limited, err := queue.ReadSpec(asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers))
+	if err != nil || !limited {
+		if err != nil {
+			r.Error = plainly(err)
+		}
+		return [][2]string{{"scope", "none that its headers name"}}, nil
+	}
+	r.Scope, r.Cost, r.Priority = spec.Scope, spec.Cost, spec.Priority
+	scope := fmt.Sprintf("%s, cost %d", shown(spec.Scope), spec.Cost)
+	if spec.Priority != 0 {
+		scope += fmt.Sprintf(", priority %d", spec.Priority)
+	}
+	lines := [][2]string{{"scope", scope}}
+	got, err := i.limiter.InspectTicket(ctx, throttle.Ask{
+		Scope: spec.Scope, Ticket: queue.Ticket(info.Queue, info.ID), Cost: spec.Cost,
+	})
+	if errors.As(err, new(*throttle.UnmatchedError)) {
+		r.Error = plainly(err)
+		return lines, nil
+	}
+	if err != nil {
+		return nil, explain(ctx, err, i.url)
+	}
+	switch {
+	case got.Released:
+		r.Turn = turnReleased
+		return append(lines, [2]string{"turn", "released, on its way to a worker"}), nil
+	case got.Waits:
+		at := expected(got.At, got.Expected)
+		r.Turn, r.Place, r.Start = turnWaiting, got.Ahead+1, stamp(at)
+		r.Rule, r.RuleScope = got.Binding.Rule.Name, got.Binding.Scope.String()
+		return append(lines, [2]string{"place", fmt.Sprintf("%d in the line of its scope", r.Place)},
+			[2]string{"start", i.start(at, got.Binding)}), nil
+	}
+	return append(lines, [2]string{"turn", noTurn(info.State)}), nil
+}
+
+// noTurn says why a task has no place in a line.
+func noTurn(state asynq.TaskState) string {
+	switch state {
+	case asynq.TaskStateActive:
+		return "with a worker, held until its start or running"
+	case asynq.TaskStatePending:
+		return "not asked for yet, a worker takes it next"
+	default:
+		return "does not wait for one"
+	}
+}

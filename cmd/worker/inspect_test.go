@@ -1,0 +1,400 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+)
+
+const inspectLimits = `limits:
+  p {*}:
+    rules: [{name: account, algorithm: fixed-window, limit: 1, per: 30d}]
+    scopes:
+      "*":
+        rules: [{name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 100}]
+  runs:
+    rules: [{name: parallel, algorithm: concurrency, limit: 1}]
+  free:
+    rules: [{name: r, algorithm: token-bucket, limit: 100000, per: 1s, burst: 100000}]
+`
+
+// inspected is a Redis with tasks in it, and the program over it.
+type inspected struct {
+	t      *testing.T
+	server *redistest.Server
+	rdb    *redis.Client
+	queue  *queue.Client
+	limits *throttle.Limiter
+}
+
+func newInspected(t *testing.T) *inspected {
+	t.Helper()
+	policy, err := throttle.ParsePolicy("limits.yaml", []byte(inspectLimits))
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := &inspected{t: t, server: redistest.NewServer(t)}
+	i.rdb = i.server.Client(t)
+	if i.limits, err = throttle.New(i.rdb, policy, throttle.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := queue.PublishPolicy(t.Context(), i.rdb, policy); err != nil {
+		t.Fatal(err)
+	}
+	i.queue = queue.NewClient(i.rdb, queue.ClientConfig{Limiter: i.limits})
+	return i
+}
+
+func (i *inspected) enqueue(tasks ...queue.Task) {
+	i.t.Helper()
+	for _, task := range tasks {
+		task.Type = "work"
+		if _, err := i.queue.Enqueue(i.t.Context(), task); err != nil {
+			i.t.Fatal(err)
+		}
+	}
+}
+
+// use takes the one unit that a scope has.
+func (i *inspected) use(scope string) {
+	i.t.Helper()
+	if d, err := i.limits.Allow(i.t.Context(), scope); err != nil || !d.Allowed {
+		i.t.Fatalf("%+v, %v", d, err)
+	}
+}
+
+// run runs the program, and wants an exit code.
+func (i *inspected) run(code int, args ...string) (stdout, stderr string) {
+	i.t.Helper()
+	var out, errs bytes.Buffer
+	args = slices.Concat([]string{"inspect", "-redis", "redis://" + i.server.Addr()}, args)
+	if got := run(i.t.Context(), args, noEnv, &out, &errs); got != code {
+		i.t.Fatalf("%q: exit %d, want %d; stdout %q, stderr %q", args, got, code, out.String(), errs.String())
+	}
+	return out.String(), errs.String()
+}
+
+// objects runs the program and reads the objects that it prints.
+func (i *inspected) objects(args ...string) (all []map[string]any) {
+	i.t.Helper()
+	out, _ := i.run(0, append([]string{"-json"}, args...)...)
+	for line := range strings.Lines(out) {
+		var v map[string]any
+		if err := json.Unmarshal([]byte(line), &v); err != nil {
+			i.t.Fatalf("%v in %s", err, out)
+		}
+		all = append(all, v)
+	}
+	return all
+}
+
+// want holds some fields of an object against what they shall be, and nil for those
+// that shall be absent.
+func want(t *testing.T, got map[string]any, fields map[string]any) {
+	t.Helper()
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		if v := fields[name]; v != got[name] {
+			t.Errorf("%s is %v, want %v, in %v", name, got[name], v, got)
+		}
+	}
+}
+
+// at reads a time of an object.
+func at(t *testing.T, v any) time.Time {
+	t.Helper()
+	text, _ := v.(string)
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		t.Error(err)
+	}
+	return at
+}
+
+// "How many tasks of SCOPE, and of all scopes below it, wait for their turn …; when
+// the next is expected to start, and which rule that one waits for."
+func TestInspectScope(t *testing.T) {
+	t.Parallel()
+	i := newInspected(t)
+	const provider, hostile = "p {*}", "p {*}/a:b!line %2F"
+	none := map[string]any{"waiting": 0.0, "lines": 0.0, "released": 0.0, "active": 0.0, "next_start": nil, "rule": nil, "rule_scope": nil}
+	want(t, i.objects("scope", provider)[0], none)
+	if out, _ := i.run(0, "scope", provider); !strings.Contains(out, "next      nobody waits\n") {
+		t.Errorf("got %s", out)
+	}
+
+	i.use(hostile)
+	i.enqueue(queue.Task{Scope: hostile, ID: "a"}, queue.Task{Scope: hostile, ID: "b", Queue: "low"}, queue.Task{Scope: provider + "/c", ID: "c"})
+	for scope, waiting := range map[string]float64{provider: 3, hostile: 2} {
+		got := i.objects("scope", scope)[0]
+		want(t, got, map[string]any{"scope": scope, "waiting": waiting, "lines": waiting - 1, "rule": "account", "rule_scope": provider})
+		if next := at(t, got["next_start"]); next.Before(at(t, got["at"])) {
+			t.Errorf("the next starts at %s in %v", next, got)
+		}
+	}
+	want(t, i.objects("scope", "free")[0], none)
+	out, _ := i.run(0, "scope", hostile)
+	for _, line := range []string{"scope     " + hostile, "waiting   2", "released  0", "active    0, held or running", "next      in "} {
+		if !strings.Contains(out, line) {
+			t.Errorf("no %q in\n%s", line, out)
+		}
+	}
+	if out, _ := i.run(0, "scope", provider); !strings.Contains(out, "waiting   3 in the lines of 2 scopes\n") || !strings.Contains(out, ", by rule account of p {*}\n") {
+		t.Errorf("got %s", out)
+	}
+
+	i.use("runs")
+	i.enqueue(queue.Task{Scope: "runs", ID: "r"})
+	want(t, i.objects("scope", "runs")[0], map[string]any{"waiting": 1.0, "next_start": nil, "rule": "parallel", "rule_scope": "runs"})
+	if out, _ := i.run(0, "scope", "runs"); !strings.Contains(out, "next      no clock tells, by rule parallel of runs\n") {
+		t.Errorf("got %s", out)
+	}
+}
+
+// "And are with a worker, held there until their start comes or running."
+func TestInspectActive(t *testing.T) {
+	t.Parallel()
+	i := newInspected(t)
+	release := make(chan struct{})
+	srv := asynq.NewServerFromRedisClient(i.rdb, asynq.Config{Concurrency: 4, LogLevel: asynq.FatalLevel, Queues: map[string]int{"default": 1, "low": 1}})
+	if err := srv.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { <-release; return nil })); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(srv.Shutdown)
+	t.Cleanup(func() { close(release) })
+	i.enqueue(queue.Task{Scope: "free", ID: "a"}, queue.Task{Scope: "free/x", ID: "a", Queue: "low"}, queue.Task{Scope: "runs", ID: "b"})
+	redistest.WaitFor(t, "the tasks run", 10*time.Second, func() bool {
+		return i.objects("scope", "free")[0]["active"] == 2.0 && i.objects("scope", "free/x")[0]["active"] == 1.0
+	})
+	got := i.objects("task", "a")
+	if len(got) != 2 {
+		t.Fatalf("got %v", got)
+	}
+	for _, one := range got {
+		want(t, one, map[string]any{"id": "a", "state": "active", "turn": "none", "place": nil, "start": nil})
+	}
+	if out, _ := i.run(0, "task", "a"); strings.Count(out, "turn      with a worker, held until its start or running\n") != 2 || !strings.Contains(out, "\n\ntask      a\n") {
+		t.Errorf("got %s", out)
+	}
+}
+
+// "Where the task is: its state, its place in the line of its scope, which rule it
+// waits for and when it is expected to start."
+func TestInspectTask(t *testing.T) {
+	t.Parallel()
+	i := newInspected(t)
+	const scope = "p {*}/a:b!line %2F"
+	ids := []string{"-one {*}", "0b7c6a52-9f0e-4f37-a1d2-3a2f1f1d6f10", "thrée/:!\"<&>"}
+	i.use(scope)
+	for _, id := range ids {
+		i.enqueue(queue.Task{Scope: scope, ID: id})
+	}
+	for n, id := range ids {
+		got := i.objects("task", "--", id)
+		if len(got) != 1 {
+			t.Fatalf("%q: %v", id, got)
+		}
+		want(t, got[0], map[string]any{
+			"id": id, "queue": "default", "type": "work", "state": "scheduled", "scope": scope, "cost": 1.0,
+			"turn": "waiting", "place": float64(n + 1), "rule": "account", "rule_scope": "p {*}", "error": nil,
+		})
+		if start, due := at(t, got[0]["start"]), at(t, got[0]["next_process_at"]); start.Before(time.Now()) || due.Before(start) {
+			t.Errorf("it starts at %s and is due at %s", start, due)
+		}
+	}
+	out, _ := i.run(0, "task", ids[1])
+	for _, line := range []string{"place     2 in the line of its scope\n", "start     in ", ", by rule account of p {*}\n", "due       in ", ", should its turn not come before\n"} {
+		if !strings.Contains(out, line) {
+			t.Errorf("no %q in\n%s", line, out)
+		}
+	}
+
+	i.use("runs")
+	i.enqueue(queue.Task{Scope: "runs", ID: "r"})
+	want(t, i.objects("task", "r")[0], map[string]any{"turn": "waiting", "place": 1.0, "start": nil, "rule": "parallel"})
+}
+
+// Tasks that do not wait have no place, and say so.
+func TestInspectTaskWithoutTurn(t *testing.T) {
+	t.Parallel()
+	i := newInspected(t)
+	i.enqueue(queue.Task{Scope: "free", ID: "pending", Cost: 7}, queue.Task{Scope: "free", ID: "later", Delay: time.Hour})
+	other := queue.NewClient(i.rdb, queue.ClientConfig{})
+	if _, err := other.Enqueue(t.Context(), queue.Task{Type: "work", Scope: "no/rules", ID: "unmatched"}); err != nil {
+		t.Fatal(err)
+	}
+	client := asynq.NewClientFromRedisClient(i.rdb)
+	for id, headers := range map[string]map[string]string{
+		"foreign\n\x1b[31m": nil, "damaged": {queue.HeaderScope: "free", queue.HeaderCost: "many"},
+	} {
+		if _, err := client.Enqueue(asynq.NewTaskWithHeaders("work", nil, headers), asynq.TaskID(id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tests := map[string]struct {
+		want map[string]any
+		text string
+	}{
+		"pending":           {map[string]any{"state": "pending", "scope": "free", "cost": 7.0, "error": nil}, "turn      not asked for yet, a worker takes it next\n"},
+		"later":             {map[string]any{"state": "scheduled", "scope": "free", "error": nil}, "due       in "},
+		"foreign\n\x1b[31m": {map[string]any{"state": "pending", "scope": nil, "cost": nil, "error": nil}, `task      "foreign\n\x1b[31m"`},
+	}
+	for id, test := range tests {
+		got := i.objects("task", id)[0]
+		want(t, got, map[string]any{"turn": "none", "place": nil, "start": nil, "rule": nil})
+		want(t, got, test.want)
+		if out, _ := i.run(0, "task", id); !strings.Contains(out, test.text) {
+			t.Errorf("no %q in\n%s", test.text, out)
+		}
+	}
+	for id, text := range map[string]string{"unmatched": `scope "no/rules" meets no rule`, "damaged": `"many"`} {
+		got := i.objects("task", id)[0]
+		want(t, got, map[string]any{"turn": "none", "state": "pending"})
+		if told, _ := got["error"].(string); !strings.Contains(told, text) {
+			t.Errorf("%s: %v", id, got)
+		}
+	}
+}
+
+// A task that failed for good is told with its error.
+func TestInspectFailed(t *testing.T) {
+	t.Parallel()
+	i := newInspected(t)
+	srv := asynq.NewServerFromRedisClient(i.rdb, asynq.Config{Concurrency: 1, LogLevel: asynq.FatalLevel})
+	handler := func(context.Context, *asynq.Task) error { return fmt.Errorf("no\nway: %w", asynq.SkipRetry) }
+	if err := srv.Start(asynq.HandlerFunc(handler)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(srv.Shutdown)
+	i.enqueue(queue.Task{Scope: "free", ID: "f"})
+	redistest.WaitFor(t, "the task to fail", 10*time.Second, func() bool {
+		return i.objects("task", "f")[0]["state"] == "archived"
+	})
+	want(t, i.objects("task", "f")[0], map[string]any{"turn": "none", "last_error": "no\nway: skip retry for the task"})
+	if out, _ := i.run(0, "task", "f"); !strings.Contains(out, `last      "no\nway: skip retry for the task"`) {
+		t.Errorf("got %s", out)
+	}
+}
+
+// A task that was released is on its way.
+func TestInspectReleased(t *testing.T) {
+	t.Parallel()
+	i := newInspected(t)
+	i.use("runs")
+	i.enqueue(queue.Task{Scope: "runs", ID: "r"}, queue.Task{Scope: "runs", ID: "s"})
+	if err := i.rdb.Del(t.Context(), "hw:{runs}:parallel:held").Err(); err != nil {
+		t.Fatal(err)
+	}
+	woken, err := i.limits.Wake(t.Context(), throttle.WakeRequest{Provider: "runs", Most: 1, All: true})
+	if err != nil || len(woken.Released) != 1 {
+		t.Fatalf("%+v, %v", woken, err)
+	}
+	want(t, i.objects("scope", "runs")[0], map[string]any{"waiting": 1.0, "released": 1.0})
+	want(t, i.objects("task", "r")[0], map[string]any{"turn": "released", "place": nil})
+	if out, _ := i.run(0, "task", "r"); !strings.Contains(out, "turn      released, on its way to a worker\n") {
+		t.Errorf("got %s", out)
+	}
+}
+
+// What can't be told is told in two lines, with what to try, and nothing on stdout.
+func TestInspectFaults(t *testing.T) {
+	t.Parallel()
+	i := newInspected(t)
+	bare := &inspected{t: t, server: redistest.NewServer(t)}
+	gone := &inspected{t: t, server: redistest.NewServer(t)}
+	gone.server.Kill9()
+	tests := map[string]struct {
+		on   *inspected
+		code int
+		args []string
+		text string
+	}{
+		"no task":        {i, 1, []string{"task", "inv-1"}, "there is no task inv-1 (there is no queue yet)"},
+		"hostile task":   {i, 1, []string{"task", "a\nb"}, `there is no task "a\nb"`},
+		"unknown scope":  {i, 1, []string{"scope", "nobody/knows"}, `scope "nobody/knows" meets no rule`},
+		"no policy":      {bare, 1, []string{"scope", "free"}, "there are no limits to go by"},
+		"no file":        {i, 1, []string{"-limits", "none.yaml", "scope", "free"}, "there is no limits file"},
+		"Redis is down":  {gone, 1, []string{"scope", "free"}, "nothing listens at"},
+		"down, a task":   {gone, 1, []string{"task", "x"}, "nothing listens at"},
+		"no words":       {i, 2, nil, "name a scope or a task"},
+		"another word":   {i, 2, []string{"queue", "x"}, `"queue" can't be inspected`},
+		"no name":        {i, 2, []string{"task"}, "no task given"},
+		"two names":      {i, 2, []string{"scope", "a", "b"}, "one scope at a time"},
+		"no such scope":  {i, 2, []string{"scope", "a//b"}, "name 2 is empty"},
+		"star":           {i, 2, []string{"scope", "p {*}/*"}, `"*"`},
+		"no such flag":   {i, 2, []string{"scope", "free", "-nope"}, "-nope"},
+		"no Redis's URL": {i, 2, []string{"scope", "free", "-redis", "nonsense://"}, ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			on := *test.on
+			on.t = t
+			out, errs := on.run(test.code, test.args...)
+			if out != "" || !strings.Contains(errs, test.text) || !strings.HasPrefix(errs, "worker: ") && !strings.HasPrefix(errs, "worker inspect: ") {
+				t.Errorf("stdout %q, stderr %q", out, errs)
+			}
+		})
+	}
+}
+
+// "-limits FILE: the limits to go by", where none are published.
+func TestInspectLimitsFile(t *testing.T) {
+	t.Parallel()
+	bare := &inspected{t: t, server: redistest.NewServer(t)}
+	if out, _ := bare.run(0, "scope", "free", "-limits", limitsFile(t, inspectLimits)); !strings.Contains(out, "nobody waits") {
+		t.Errorf("got %s", out)
+	}
+}
+
+func TestInspectUsage(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"-h"}, {"scope", "p", "-h"}} {
+		var out, errs bytes.Buffer
+		if code := run(t.Context(), append([]string{"inspect"}, args...), noEnv, &out, &errs); code != 0 {
+			t.Errorf("-h exits %d", code)
+		}
+		golden(t, filepath.Join("testdata", "inspect.golden"), out.String())
+	}
+}
+
+// A signal ends it.
+func TestInspectInterrupted(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out, errs bytes.Buffer
+	addr := redistest.NewServer(t).Addr()
+	if code := run(ctx, []string{"inspect", "-redis", "redis://" + addr, "scope", "p"}, noEnv, &out, &errs); code != 130 {
+		t.Errorf("exit %d, %s", code, errs.String())
+	}
+}
+
+// Whatever a terminal may not have is quoted.
+func TestShown(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"": `""`, "a b": "a b", "thrée": "thrée", "a\nb": `"a\nb"`, "\x1b[2J": `"\x1b[2J"`, "\xff": `"\xff"`,
+		strings.Repeat("é", 200): strings.Repeat("é", 150) + "…",
+	} {
+		if got := shown(text); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+	if got := fmt.Sprint(expected(time.Unix(5, 0), throttle.Unknown).IsZero()); got != "true" {
+		t.Error("no clock tells, and yet there is a time")
+	}
+}
