@@ -1,217 +1,127 @@
 package bench
 
 import (
-	"context"
-	"errors"
-	"regexp"
-	"slices"
-	"strconv"
-	"sync"
-	"sync/atomic"
+	"fmt"
 	"testing"
 	"time"
 
-	"github.com/go-redis/redis_rate/v10"
-	"github.com/hibiken/asynq"
-	"github.com/redis/go-redis/v9"
-
-	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/test/bench/figures"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/worker"
 )
 
-// BenchmarkBacklog lets a server loose on a backlog under one limit for a while,
-// the usual way (a limiter in the handler, and an error that tells asynq when to
-// come back) and Headway's. The figures, all from the handlers' own starts and from
-// Redis's count of commands:
-//
-//	%quota     starts, of those that the limit had room for
-//	worst      most starts in any one second, and
-//	limit      what the rule allows in one
-//	pick-ups   how often asynq handed a task out, for each start
-//	commands   of Redis, for each start
+// BenchmarkBacklog lets servers loose on backlogs under a limit: ours, and
+// beside it the usual way (a limiter in the handler, and an error that tells
+// asynq when to come back) and BullMQ's limiter.
 func BenchmarkBacklog(b *testing.B) {
-	for _, way := range []struct {
-		name  string
-		limit throttle.Rule
-		serve func(*testing.B, redis.UniversalClient, throttle.Rule, asynq.Config, asynq.HandlerFunc, *atomic.Int64) (stop func())
-	}{
-		{"usual way/burst=1", bucket(1), usualWay},
-		{"usual way/burst=limit", bucket(backlogRate), usualWay},
-		{"headway/burst=1", bucket(1), headwaysWay},
-		{"headway/burst=10", bucket(10), headwaysWay},
-		{"headway/sliding window", throttle.Rule{
-			Name: "r", Algorithm: throttle.SlidingWindow, Limit: backlogRate, Per: time.Second,
-		}, headwaysWay},
-	} {
-		b.Run(way.name, func(b *testing.B) {
-			for b.Loop() {
-				server := redistest.NewServer(b)
-				rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), PoolSize: 64})
-				backlog(b, rdb)
-				var run starts
-				var picked atomic.Int64
-				cfg := asynq.Config{Concurrency: 32, LogLevel: asynq.FatalLevel}
-				stop := way.serve(b, rdb, way.limit, cfg, run.start, &picked)
-				<-time.After(backlogSpell)
-				run.over.Store(true)
-				commands := commandsOf(b, rdb)
-				stop()
-				run.report(b, way.limit, picked.Load(), commands)
-				_ = rdb.Close()
-				server.Kill9()
-			}
-		})
+	if !long() {
+		shortBacklogs(b)
+		return
 	}
-}
+	pictured := calling(single("2000 at 100/s, token bucket", 2000, bucket("r", 100, time.Second, 1)))
+	pictured.picture = true
+	measure(b, pictured, planned, unplanned, usual1, usualLimit)
+	measure(b, calling(single("2000 at 100/s, burst 10", 2000, bucket("r", 100, time.Second, 10))), planned)
+	measure(b, calling(single("2000 at 100/s, sliding window", 2000, sliding("r", 100, time.Second))), planned, unplanned, bullMQ.contender())
 
-const (
-	backlogTasks = 2000
-	backlogRate  = 100 // a second
-	backlogSpell = 5 * time.Second
-)
+	measure(b, single("500 at 10/s, token bucket", 500, bucket("r", 10, time.Second, 1)), planned, usual1, usualLimit)
+	measure(b, single("500 at 10/s, burst 10", 500, bucket("r", 10, time.Second, 10)), planned)
+	measure(b, single("500 at 10/s, sliding window", 500, sliding("r", 10, time.Second)), planned, bullMQ.contender())
 
-func bucket(burst int64) throttle.Rule {
-	return throttle.Rule{Name: "r", Algorithm: throttle.TokenBucket, Limit: backlogRate, Per: time.Second, Burst: burst}
-}
+	measure(b, single("1200 at 600/60 s, token bucket", 1200, bucket("r", 600, time.Minute, 1)), planned, usual1, usualLimit)
+	measure(b, single("1200 at 600/60 s, burst 10", 1200, bucket("r", 600, time.Minute, 10)), planned)
+	measure(b, single("1200 at 600/60 s, sliding window", 1200, sliding("r", 600, time.Minute)), planned, bullMQ.contender())
 
-// starts are the moments at which runs began.
-type starts struct {
-	over atomic.Bool
+	measure(b, single("10,000 at 1000/s, token bucket", 10_000, bucket("r", 1000, time.Second, 1)), planned, unplanned, usual1, usualLimit)
+	measure(b, single("10,000 at 1000/s, sliding window", 10_000, sliding("r", 1000, time.Second)), planned, bullMQ.contender())
+	measure(b, single("100,000 at 1000/s, token bucket", 100_000, bucket("r", 1000, time.Second, 1)), planned)
 
-	mu sync.Mutex
-	at []time.Time
-}
-
-func (s *starts) start(context.Context, *asynq.Task) error {
-	now := time.Now()
-	if s.over.Load() {
-		return nil
+	for _, rule := range []throttle.Rule{bucket("r", 100, time.Second, 10), sliding("r", 100, time.Second)} {
+		measure(b, busy(rule), planned)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.at = append(s.at, now)
-	return nil
+	two := single("2000 at 100/s, token bucket, two workers", 2000, bucket("r", 100, time.Second, 1))
+	two.workers = 2
+	measure(b, two, planned, unplanned)
+	measure(b, nested(2000), planned, unplanned)
+	measure(b, scopes(100, 20), planned, unplanned, usual1)
 }
 
-func (s *starts) report(b *testing.B, rule throttle.Rule, picked, commands int64) {
+// shortBacklogs are done in half a minute, with nothing but Redis.
+func shortBacklogs(b *testing.B) {
 	b.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	slices.SortFunc(s.at, time.Time.Compare)
-	n, worst, from := len(s.at), 0, 0
-	if n == 0 {
-		b.Fatal("nothing ran")
-	}
-	for to := range s.at {
-		for s.at[to].Sub(s.at[from]) >= time.Second {
-			from++
-		}
-		worst = max(worst, to-from+1)
-	}
-	room := backlogRate * backlogSpell.Seconds()
-	most := float64(rule.Limit)
-	if rule.Algorithm == throttle.TokenBucket {
-		room += float64(rule.Burst - 1)
-		most += float64(rule.Burst - 1) // in less than a second
-	}
-	b.ReportMetric(100*float64(n)/room, "%quota")
-	b.ReportMetric(float64(worst), "worst")
-	b.ReportMetric(most, "limit")
-	b.ReportMetric(float64(picked)/float64(n), "pick-ups")
-	b.ReportMetric(float64(commands)/float64(n), "commands")
-	b.ReportMetric(0, "ns/op")
+	measure(b, calling(single("200 at 100/s, token bucket", 200, bucket("r", 100, time.Second, 1))),
+		hasty(planned), hasty(unplanned), hasty(usual1), hasty(usualLimit))
+	measure(b, single("200 at 100/s, sliding window", 200, sliding("r", 100, time.Second)), hasty(planned), bullMQ.contender())
+	measure(b, nested(200), hasty(planned))
+	measure(b, scopes(20, 5), hasty(planned))
 }
 
-func backlog(b *testing.B, rdb *redis.Client) {
-	b.Helper()
-	client := asynq.NewClientFromRedisClient(rdb)
-	headers := map[string]string{queue.HeaderScope: "p"}
-	for i := range backlogTasks {
-		if _, err := client.Enqueue(asynq.NewTaskWithHeaders("work", nil, headers), asynq.TaskID(strconv.Itoa(i))); err != nil {
-			b.Fatal(err)
-		}
-	}
-	rdb.ConfigResetStat(context.Background())
+// hasty gives a contender four seconds.
+func hasty(c contender) contender {
+	c.spell = 4 * time.Second
+	return c
 }
 
-var commandCalls = regexp.MustCompile(`cmdstat_[^:]+:calls=(\d+)`)
-
-func commandsOf(b *testing.B, rdb *redis.Client) (total int64) {
-	b.Helper()
-	for _, m := range commandCalls.FindAllStringSubmatch(rdb.Info(context.Background(), "commandstats").Val(), -1) {
-		n, err := strconv.ParseInt(m[1], 10, 64)
-		if err != nil {
-			b.Fatal(err)
-		}
-		total += n
-	}
-	return total
+// calling has every task call the counting API.
+func calling(s scenario) scenario {
+	s.api = true
+	return s
 }
 
-// comeBack is the error of the usual way.
-type comeBack struct{ in time.Duration }
-
-func (comeBack) Error() string { return "over the limit" }
-
-// usualWay asks redis_rate in the handler. asynq looks for due tasks every second.
-func usualWay(
-	b *testing.B, rdb redis.UniversalClient, rule throttle.Rule, cfg asynq.Config, next asynq.HandlerFunc, picked *atomic.Int64,
-) (stop func()) {
-	b.Helper()
-	limiter := redis_rate.NewLimiter(rdb)
-	limit := redis_rate.Limit{Rate: int(rule.Limit), Burst: int(rule.Burst), Period: rule.Per}
-	cfg.DelayedTaskCheckInterval = time.Second
-	cfg.IsFailure = func(err error) bool { return !errors.As(err, new(comeBack)) }
-	cfg.RetryDelayFunc = func(_ int, err error, _ *asynq.Task) time.Duration {
-		var limited comeBack
-		errors.As(err, &limited)
-		return limited.in
-	}
-	srv := asynq.NewServerFromRedisClient(rdb, cfg)
-	err := srv.Start(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
-		picked.Add(1)
-		res, err := limiter.Allow(ctx, "p", limit)
-		if err != nil {
-			return err
-		}
-		if res.Allowed == 0 {
-			return comeBack{res.RetryAfter}
-		}
-		return next(ctx, task)
-	}))
-	if err != nil {
-		b.Fatal(err)
-	}
-	return srv.Shutdown
+// busy has more programs beside it than there are processors, and a margin for
+// the calls' times on the way, so that the rule is kept at the API too. A bucket has
+// a burst to pay it from: one of burst 1 pays with its rate.
+func busy(rule throttle.Rule) scenario {
+	rule.Margin = 5 * time.Millisecond
+	s := single(fmt.Sprintf("2000 at 100/s, %s, margin %v, three programs that hog", rule.Algorithm, rule.Margin), 2000, rule)
+	s.api, s.hogs = true, 3
+	return s
 }
 
-// headwaysWay wraps the same handler.
-func headwaysWay(
-	b *testing.B, rdb redis.UniversalClient, rule throttle.Rule, cfg asynq.Config, next asynq.HandlerFunc, picked *atomic.Int64,
-) (stop func()) {
-	b.Helper()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: []throttle.Rule{rule}}})
-	if err != nil {
-		b.Fatal(err)
+// nested has 20 tenants under the rule of a provider, which binds, rules of
+// their own and of an endpoint, and two workers.
+func nested(n int) scenario {
+	var names []string
+	for i := range 20 {
+		names = append(names, fmt.Sprintf("p/t%02d/charge", i))
 	}
-	limiter, err := throttle.New(rdb, policy, throttle.Config{})
-	if err != nil {
-		b.Fatal(err)
+	return scenario{
+		name: fmt.Sprintf("%d of 20 tenants at 100/s together, 3 rules, two workers", n), tasks: jobs(n, names...),
+		limits: map[string]throttle.Node{"p": {
+			Rules: []throttle.Rule{sliding("provider", 100, time.Second)},
+			Scopes: map[string]throttle.Node{"*": {
+				Rules:  []throttle.Rule{bucket("tenant", 20, time.Second, 5)},
+				Scopes: map[string]throttle.Node{"charge": {Rules: []throttle.Rule{sliding("endpoint", 10, time.Second)}}},
+			}},
+		}},
+		binding: "provider", level: 1, workers: 2, api: true,
 	}
-	t, err := worker.New(worker.Config{Redis: rdb, Limiter: limiter})
-	if err != nil {
-		b.Fatal(err)
+}
+
+// scopes has n scopes of 5/s each, with their tasks mixed.
+func scopes(n, tasks int) scenario {
+	var names []string
+	for i := range n {
+		names = append(names, fmt.Sprintf("p/t%03d", i))
 	}
-	srv := asynq.NewServerFromRedisClient(rdb, t.Config(cfg))
-	wrapped := t.Handler(next)
-	err = srv.Start(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
-		picked.Add(1)
-		return wrapped.ProcessTask(ctx, task)
-	}))
-	if err != nil {
-		b.Fatal(err)
+	return scenario{
+		name: fmt.Sprintf("%d scopes of %d at 5/s", n, tasks), tasks: jobs(n*tasks, names...),
+		limits: map[string]throttle.Node{"p": {Scopes: map[string]throttle.Node{"*": {
+			Rules: []throttle.Rule{bucket("r", 5, time.Second, 1)},
+		}}}},
+		binding: "r", level: 2,
 	}
-	return func() { t.Stop(); srv.Shutdown() }
+}
+
+// startsChart draws the usual way above ours, by their runs of one scenario.
+func startsChart(runs map[string][]time.Duration) figures.Chart {
+	const span, slice = 10 * time.Second, 100 * time.Millisecond
+	c := figures.Chart{
+		Title: "Starts in each tenth of a second, limit 100/s", Span: span, Slice: slice, Limit: 100 * slice.Seconds(),
+	}
+	for _, way := range []contender{usual1, usualLimit, planned} {
+		if starts, ok := runs[way.name]; ok {
+			c.Panels = append(c.Panels, figures.Panel{Title: way.name, Starts: starts})
+		}
+	}
+	return c
 }

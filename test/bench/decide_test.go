@@ -5,14 +5,17 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-redis/redis_rate/v10"
 	"github.com/redis/go-redis/v9"
+	"github.com/throttled/throttled/v2"
+	"github.com/throttled/throttled/v2/store/goredisstore.v9"
 
+	"github.com/headway-go/headway/test/bench/figures"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 )
@@ -24,93 +27,151 @@ const (
 	neverFull = 1_000_000
 )
 
+// decider decides on one unit for the i-th of many keys; it never denies here.
+type decider struct {
+	name   string
+	decide func(ctx context.Context, i int) error
+}
+
 // BenchmarkDecide counts decisions of 64 callers in one process beside those of
-// redis_rate, in turns and in the same run: each decision a command of its own,
-// and those of many callers sharing round trips. The figure is the median ratio.
+// redis_rate and of throttled, in turns and in the same run: ours each a command
+// of its own, and those of many callers sharing round trips. The figures are the
+// medians of the turns.
 func BenchmarkDecide(b *testing.B) {
-	scopes := map[string]string{"one rule": "p/", "three levels, four rules": "q/"}
-	for name, prefix := range scopes {
-		for mode, unbatched := range map[string]bool{"alone": true, "batched": false} {
-			b.Run(name+"/"+mode, func(b *testing.B) { decideBeside(b, prefix, unbatched) })
+	const one, four = "decisions, 64 callers, one rule", "decisions, 64 callers, three levels, four rules"
+	measureDecisions(b, one, func(rdb *redis.Client) []decider {
+		return []decider{
+			byRedisRate(rdb), byThrottled(b, rdb),
+			byLimiter(b, rdb, "Headway", "p/", false), byLimiter(b, rdb, "Headway, each alone", "p/", true),
 		}
-	}
+	})
+	measureDecisions(b, four, func(rdb *redis.Client) []decider {
+		return []decider{
+			byRedisRate(rdb),
+			byLimiter(b, rdb, "Headway", "q/", false), byLimiter(b, rdb, "Headway, each alone", "q/", true),
+		}
+	})
 }
 
-func decideBeside(b *testing.B, prefix string, unbatched bool) {
+// measureDecisions gives each decider a turn, several times. The first is what
+// the others are compared with.
+func measureDecisions(b *testing.B, name string, deciders func(*redis.Client) []decider) {
 	b.Helper()
-	rdb := redis.NewClient(&redis.Options{Addr: redistest.NewServer(b).Addr()})
-	defer func() { _ = rdb.Close() }()
-	peer := redis_rate.NewLimiter(rdb)
-	limiter, err := throttle.New(rdb, unreached(b), throttle.Config{Unbatched: unbatched})
-	if err != nil {
-		b.Fatal(err)
-	}
-	var ratios []float64
-	for b.Loop() {
-		base := perSecond(b, func(ctx context.Context, i int) error {
-			_, err := peer.Allow(ctx, "k"+strconv.Itoa(i), redis_rate.PerSecond(neverFull))
-			return err
-		})
-		ours := perSecond(b, func(ctx context.Context, i int) error {
-			d, err := limiter.Allow(ctx, prefix+strconv.Itoa(i)+"/b")
-			if err == nil && !d.Allowed {
-				err = fmt.Errorf("denied: %+v", d)
+	b.Run(name, func(b *testing.B) {
+		rdb := redis.NewClient(&redis.Options{Addr: redistest.NewServer(b).Addr()})
+		defer func() { _ = rdb.Close() }()
+		all := deciders(rdb)
+		rates, took := make([][]float64, len(all)), make([][]time.Duration, len(all))
+		for b.Loop() {
+			for i := range rounds() * len(all) {
+				i %= len(all)
+				calls := inTurn(b, all[i].decide)
+				rates[i] = append(rates[i], float64(len(calls))/turn.Seconds())
+				took[i] = append(took[i], calls...)
 			}
-			return err
-		})
-		ratios = append(ratios, ours/base)
-	}
-	slices.Sort(ratios)
-	b.ReportMetric(ratios[len(ratios)/2], "x-redis_rate")
+		}
+		base := figures.Median(rates[0])
+		for i, d := range all {
+			row := figures.NewRow(name, d.name)
+			row.Rate, row.P50, row.P99 = figures.Median(rates[i]), figures.Quantile(took[i], 0.5), figures.Quantile(took[i], 0.99)
+			if i > 0 {
+				row.Note = fmt.Sprintf("%.2f × %s", row.Rate/base, all[0].name)
+				b.ReportMetric(row.Rate/base, "x-"+unit(d.name))
+			}
+			table.add(row)
+		}
+	})
 }
 
-// perSecond has 64 callers decide for a while.
-func perSecond(b *testing.B, decide func(context.Context, int) error) float64 {
+// rounds is how many turns each contender has where medians count.
+func rounds() int {
+	if long() {
+		return 5
+	}
+	return 1
+}
+
+// unit makes a name one of a metric, which has no blanks.
+func unit(name string) string { return strings.NewReplacer(", ", "-", " ", "-").Replace(name) }
+
+// inTurn has 64 callers decide for a while, and returns what each call took.
+func inTurn(b *testing.B, decide func(context.Context, int) error) []time.Duration {
 	b.Helper()
-	var done atomic.Int64
+	took := make([][]time.Duration, callers)
 	var wg sync.WaitGroup
-	stop := make(chan struct{})
-	began := time.Now()
+	ends := time.Now().Add(turn)
 	for caller := range callers {
 		wg.Go(func() {
-			for i := caller; ; i = (i + callers + 1) % manyKeys {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+			began := time.Now()
+			for i := caller; began.Before(ends); i = (i + callers + 1) % manyKeys {
 				if err := decide(b.Context(), i); err != nil {
 					b.Error(err)
 					return
 				}
-				done.Add(1)
+				now := time.Now()
+				took[caller] = append(took[caller], now.Sub(began))
+				began = now
 			}
 		})
 	}
-	timer := time.NewTimer(turn)
-	<-timer.C
-	close(stop)
 	wg.Wait()
-	return float64(done.Load()) / time.Since(began).Seconds()
+	return slices.Concat(took...)
+}
+
+func byRedisRate(rdb *redis.Client) decider {
+	limiter := redis_rate.NewLimiter(rdb)
+	return decider{"redis_rate", func(ctx context.Context, i int) error {
+		_, err := limiter.Allow(ctx, "k"+strconv.Itoa(i), redis_rate.PerSecond(neverFull))
+		return err
+	}}
+}
+
+func byThrottled(b *testing.B, rdb *redis.Client) decider {
+	b.Helper()
+	store, err := goredisstore.NewCtx(rdb, "throttled:")
+	if err != nil {
+		b.Fatal(err)
+	}
+	quota := throttled.RateQuota{MaxRate: throttled.PerSec(neverFull), MaxBurst: neverFull}
+	limiter, err := throttled.NewGCRARateLimiterCtx(store, quota)
+	if err != nil {
+		b.Fatal(err)
+	}
+	limiter.SetMaxCASAttemptsLimit(1000) // each caller that another one overtakes tries again
+	return decider{"throttled", func(ctx context.Context, i int) error {
+		_, _, err := limiter.RateLimitCtx(ctx, strconv.Itoa(i), 1)
+		return err
+	}}
+}
+
+func byLimiter(b *testing.B, rdb *redis.Client, name, prefix string, alone bool) decider {
+	b.Helper()
+	limiter, err := throttle.New(rdb, unreached(b), throttle.Config{Unbatched: alone})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return decider{name, func(ctx context.Context, i int) error {
+		d, err := limiter.Allow(ctx, prefix+strconv.Itoa(i)+"/b")
+		if err == nil && !d.Allowed {
+			err = fmt.Errorf("denied: %+v", d)
+		}
+		return err
+	}}
 }
 
 // unreached is a policy whose limits nothing here comes near.
 func unreached(b *testing.B) *throttle.Policy {
 	b.Helper()
 	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{
-		"p": {Scopes: map[string]throttle.Node{"*": {Rules: []throttle.Rule{
-			{Name: "r", Algorithm: throttle.TokenBucket, Limit: neverFull, Per: time.Second, Burst: neverFull},
-		}}}},
+		"p": {Scopes: map[string]throttle.Node{"*": {Rules: []throttle.Rule{bucket("r", neverFull, time.Second, neverFull)}}}},
 		"q": {
-			Rules: []throttle.Rule{{Name: "account", Algorithm: throttle.SlidingWindow, Limit: neverFull, Per: time.Second}},
+			Rules: []throttle.Rule{sliding("account", neverFull, time.Second)},
 			Scopes: map[string]throttle.Node{"*": {
 				Rules: []throttle.Rule{
-					{Name: "tenant", Algorithm: throttle.TokenBucket, Limit: neverFull, Per: time.Second, Burst: neverFull},
+					bucket("tenant", neverFull, time.Second, neverFull),
 					{Name: "plan", Algorithm: throttle.FixedWindow, Limit: neverFull, Per: 24 * time.Hour},
 				},
-				Scopes: map[string]throttle.Node{"b": {Rules: []throttle.Rule{
-					{Name: "endpoint", Algorithm: throttle.SlidingWindow, Limit: neverFull, Per: time.Second},
-				}}},
+				Scopes: map[string]throttle.Node{"b": {Rules: []throttle.Rule{sliding("endpoint", neverFull, time.Second)}}},
 			}},
 		},
 	})

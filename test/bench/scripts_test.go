@@ -115,7 +115,7 @@ func hold(b *testing.B, rdb *redis.Client, key string) {
 	}
 	ends := float64(time.Now().Add(time.Minute).UnixMicro())
 	places := []redis.Z{{Score: ends, Member: "held"}}
-	for i := range scriptCalls {
+	for i := range scriptCalls() {
 		places = append(places, redis.Z{Score: ends, Member: fmt.Sprintf("attempt%09d", i)})
 	}
 	if err := rdb.ZAdd(context.Background(), key, places...).Err(); err != nil {
@@ -123,7 +123,13 @@ func hold(b *testing.B, rdb *redis.Client, key string) {
 	}
 }
 
-const scriptCalls = 20_000
+// scriptCalls is how many calls a turn has.
+func scriptCalls() int {
+	if long() {
+		return 20_000
+	}
+	return 2000
+}
 
 var evalCost = regexp.MustCompile(`cmdstat_evalsha:calls=(\d+),usec=(\d+)`)
 
@@ -138,12 +144,13 @@ func costOf(b *testing.B, rdb *redis.Client, call func(context.Context, int) err
 		}
 	}
 	rdb.ConfigResetStat(ctx)
+	calls := int64(scriptCalls())
 	var next atomic.Int64
 	next.Store(10)
 	var wg sync.WaitGroup
 	for range callers {
 		wg.Go(func() {
-			for i := next.Add(1); i < scriptCalls; i = next.Add(1) {
+			for i := next.Add(1); i < calls; i = next.Add(1) {
 				if err := call(ctx, int(i)); err != nil {
 					b.Error(err)
 					return

@@ -3,140 +3,127 @@ package bench
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/hibiken/asynq"
-	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/test/bench/figures"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/worker"
 )
 
-// BenchmarkUnlimited runs tasks that no limit stands in the way of, with asynq
-// alone and with Headway around the same handler: without a scope, and under a
-// rule that is never reached. The figure is Headway's tasks a second by asynq's
-// in the same run; the two take turns, and the median of the ratios counts.
-func BenchmarkUnlimited(b *testing.B) {
-	for name, scope := range map[string]string{"no scope": "", "one rule": "p/a", "three levels, four rules": "q/a/b"} {
-		b.Run(name, func(b *testing.B) {
-			var ratios []float64
-			for b.Loop() {
-				bare := drain(b, "", false)
-				ours := drain(b, scope, true)
-				ratios = append(ratios, ours/bare)
-			}
-			slices.Sort(ratios)
-			b.ReportMetric(ratios[len(ratios)/2], "x-asynq")
-		})
+// drained is how many tasks a server without limits works off.
+func drained() int {
+	if long() {
+		return 20_000
 	}
+	return 4000
 }
 
-const drained = 20_000
+// BenchmarkUnlimited runs tasks that no limit stands in the way of, with asynq
+// alone and with Headway around the same handler: without a scope, and under
+// rules that are never reached. They take turns, and the medians count.
+func BenchmarkUnlimited(b *testing.B) {
+	name := fmt.Sprintf("%d,000 tasks, no limit in the way", drained()/1000)
+	ways := []struct{ who, scope string }{
+		{"asynq alone", ""},
+		{"Headway, no scope", ""},
+		{"Headway, one rule", "p/a"},
+		{"Headway, three levels, four rules", "q/a/b"},
+	}
+	b.Run(name, func(b *testing.B) {
+		rates, ratios, commands := make([][]float64, len(ways)), make([][]float64, len(ways)), make([]float64, len(ways))
+		for b.Loop() {
+			for i := range rounds() * len(ways) {
+				i %= len(ways)
+				way := ways[i]
+				rate, sent := drain(b, way.scope, i > 0)
+				rates[i], commands[i] = append(rates[i], rate), sent
+				ratios[i] = append(ratios[i], rate/rates[0][len(rates[i])-1])
+			}
+		}
+		for i, way := range ways {
+			row := figures.NewRow(name, way.who)
+			row.Rate, row.Commands = figures.Median(rates[i]), commands[i]
+			if i > 0 {
+				ratio := figures.Median(ratios[i])
+				row.Note = fmt.Sprintf("%.2f × asynq alone", ratio)
+				b.ReportMetric(ratio, "x-"+unit(way.who))
+			}
+			table.add(row)
+		}
+	})
+}
 
-// drain returns how many tasks a second a server takes from a full queue.
-func drain(b *testing.B, scope string, headway bool) float64 {
+// drain returns how many tasks a second a server takes from a full queue, and
+// how many commands Redis runs for each.
+func drain(b *testing.B, scope string, headway bool) (rate, commands float64) {
 	b.Helper()
-	server := redistest.NewServer(b)
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), PoolSize: 64})
-	defer server.Kill9()
-	defer rdb.Close()
-	fill(b, rdb, scope)
+	n := drained()
+	st := newStage(b, scenario{tasks: jobs(n, scope), limits: neverReached()}, nil)
+	defer st.end()
+	if err := byAsynq(st); err != nil { // so that both find the same tasks
+		b.Fatal(err)
+	}
+	st.rdb.ConfigResetStat(context.Background())
 	var done atomic.Int64
 	all := make(chan struct{})
 	handler := asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
-		if done.Add(1) == drained {
+		if done.Add(1) == int64(n) {
 			close(all)
 		}
 		return nil
 	})
-	cfg := asynq.Config{Concurrency: 32, LogLevel: asynq.FatalLevel}
 	began := time.Now()
-	if headway {
-		srv := throttled(b, rdb, cfg)
+	stop := drainer(b, st, handler, headway)
+	<-all
+	took := time.Since(began)
+	sent := commandsOf(b, st.rdb)
+	stop()
+	return float64(n) / took.Seconds(), float64(sent) / float64(n)
+}
+
+// drainer starts a server: asynq's own, or ours.
+func drainer(b *testing.B, st *stage, handler asynq.Handler, headway bool) (stop func()) {
+	b.Helper()
+	cfg := asynq.Config{Concurrency: concurrency, LogLevel: asynq.FatalLevel}
+	if !headway {
+		srv := asynq.NewServerFromRedisClient(st.rdb, cfg)
 		if err := srv.Start(handler); err != nil {
 			b.Fatal(err)
 		}
-		<-all
-		took := time.Since(began)
-		srv.Shutdown()
-		return drained / took.Seconds()
+		return srv.Shutdown
 	}
-	srv := asynq.NewServerFromRedisClient(rdb, cfg)
+	limiter, err := throttle.New(st.rdb, st.policy, throttle.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	limits, err := worker.New(worker.Config{Redis: st.rdb, Limiter: limiter})
+	if err != nil {
+		b.Fatal(err)
+	}
+	srv := limits.NewServer(cfg)
 	if err := srv.Start(handler); err != nil {
 		b.Fatal(err)
 	}
-	<-all
-	took := time.Since(began)
-	srv.Shutdown()
-	return drained / took.Seconds()
+	return srv.Shutdown
 }
 
-func throttled(b *testing.B, rdb redis.UniversalClient, cfg asynq.Config) *worker.Server {
-	b.Helper()
-	const many = 1_000_000
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{
-		"p": {Rules: []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: many, Per: time.Second, Burst: many}}},
+// neverReached is the tree of a policy whose limits nothing here comes near.
+func neverReached() map[string]throttle.Node {
+	return map[string]throttle.Node{
+		"p": {Rules: []throttle.Rule{bucket("r", neverFull, time.Second, neverFull)}},
 		"q": {
-			Rules: []throttle.Rule{{Name: "account", Algorithm: throttle.SlidingWindow, Limit: many, Per: time.Second}},
+			Rules: []throttle.Rule{sliding("account", neverFull, time.Second)},
 			Scopes: map[string]throttle.Node{"*": {
 				Rules: []throttle.Rule{
-					{Name: "tenant", Algorithm: throttle.TokenBucket, Limit: many, Per: time.Second, Burst: many},
-					{Name: "parallel", Algorithm: throttle.Concurrency, Limit: many},
+					bucket("tenant", neverFull, time.Second, neverFull),
+					{Name: "parallel", Algorithm: throttle.Concurrency, Limit: neverFull},
 				},
-				Scopes: map[string]throttle.Node{"b": {Rules: []throttle.Rule{
-					{Name: "endpoint", Algorithm: throttle.SlidingWindow, Limit: many, Per: time.Second},
-				}}},
+				Scopes: map[string]throttle.Node{"b": {Rules: []throttle.Rule{sliding("endpoint", neverFull, time.Second)}}},
 			}},
 		},
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	limiter, err := throttle.New(rdb, policy, throttle.Config{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	t, err := worker.New(worker.Config{Redis: rdb, Limiter: limiter})
-	if err != nil {
-		b.Fatal(err)
-	}
-	return t.NewServer(cfg)
-}
-
-// fill enqueues with asynq alone, so that both find the same tasks.
-func fill(b *testing.B, rdb redis.UniversalClient, scope string) {
-	b.Helper()
-	client := asynq.NewClientFromRedisClient(rdb)
-	var headers map[string]string
-	if scope != "" {
-		headers = map[string]string{queue.HeaderScope: scope}
-	}
-	next := make(chan int)
-	errs := make(chan error, 16)
-	for range cap(errs) {
-		go func() {
-			for i := range next {
-				task := asynq.NewTaskWithHeaders("work", nil, headers)
-				if _, err := client.Enqueue(task, asynq.TaskID(fmt.Sprint(i))); err != nil {
-					errs <- err
-					return
-				}
-			}
-			errs <- nil
-		}()
-	}
-	for i := range drained {
-		next <- i
-	}
-	close(next)
-	for range cap(errs) {
-		if err := <-errs; err != nil {
-			b.Fatal(err)
-		}
 	}
 }

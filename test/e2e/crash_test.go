@@ -33,20 +33,21 @@ limits:
 // little more than a minute.
 func TestKilledWorker(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, crash)
+	// So that several wait for their moment, and none for another to end.
+	s := newSite(t, strings.NewReplacer("limit: 20,", "limit: 80,", "limit: 12,", "limit: 40,", "margin: 200ms", "margin: 50ms").Replace(crash))
 	victim := s.worker("-listen", "127.0.0.1:0")
 	metrics := "http://" + listening(t, victim) + "/metrics"
 	s.worker("-concurrency", "4") // so that most of the tasks are the victim's
 	const n = 200
 	s.enqueue(0, s.lines(n, func(i int) task {
-		return task{Scope: "p/x", MaxRetry: 2 * (i % 2), Query: "?latency=400ms"}
+		return task{Scope: "p/x", MaxRetry: 2 * (i % 4 / 3), Query: "?latency=100ms"}
 	}))
 	redistest.WaitFor(t, "the victim to run some and to have others wait for their moment", bound, func() bool {
 		if s.succeeded() < n/8 {
 			return false
 		}
 		page := get(t, metrics, http.StatusOK)
-		return counted(t, page, `headway_leases\{rule="p:parallel"\} (\d+)`) > 1 && counted(t, page, `headway_held (\d+)`) > 3
+		return counted(t, page, `headway_leases\{rule="p:parallel"\} (\d+)`) > 1 && counted(t, page, `headway_held (\d+)`) > 1
 	})
 	victim.kill()
 	held := s.leased() // what either worker had taken; the other's go on
@@ -286,7 +287,7 @@ func TestTerminatedAtAnyMoment(t *testing.T) {
 	w := s.worker("-listen", "127.0.0.1:0")
 	metrics := "http://" + listening(t, w) + "/metrics"
 	redistest.WaitFor(t, "tasks to wait in their handlers", bound, func() bool {
-		return counted(t, get(t, metrics, http.StatusOK), `headway_held (\d+)`) > 3
+		return counted(t, get(t, metrics, http.StatusOK), `headway_held (\d+)`) > 0
 	})
 	w.terminate()
 	w.ends(0)

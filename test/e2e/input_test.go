@@ -233,7 +233,7 @@ func TestHostileScopes(t *testing.T) {
 	s.until(2 * len(names))
 	s.ask("the third of each to wait", bound, func() bool {
 		info, err := s.inspector.GetQueueInfo("default")
-		return err == nil && info.Retry == len(names)
+		return err == nil && info.Retry+info.Scheduled == len(names)
 	})
 	rep := s.report()
 	if rep.Exceeded() || len(rep.Duplicates)+len(rep.Unknown)+len(rep.Mismatched) > 0 || len(rep.Lost) != len(names) {

@@ -99,23 +99,34 @@ func TestJSONFields(t *testing.T) {
 	check("enqueue http", tables(t, "enqueue http -json")[0], seen(t, one))
 
 	lines := `{"type":"http","id":"a","scope":"p","http":{"url":"https://api.example.com/"}}` + "\nno task\n" +
-		`{"type":"http","id":"b","scope":"p","http":{"url":"https://api.example.com/"}}` + "\n"
+		`{"type":"http","id":"b","scope":"p","http":{"url":"https://api.example.com/"}}` + "\n" +
+		`{"type":"http","id":"c","scope":"p","http":{"url":"https://api.example.com/"}}` + "\n"
+	dry := output(t, 1, lines, "enqueue", "batch", "-dry-run", "-redis", url, "-limits", limits, "-json", "-")
 	batch := output(t, 1, lines, "enqueue", "batch", "-redis", url, "-limits", limits, "-json", "-")
 	results := strings.SplitAfter(strings.TrimSuffix(batch, "\n"), "\n")
-	if len(results) != 4 {
-		t.Fatalf("enqueue batch printed\n%s", batch)
+	forecast := strings.SplitAfter(strings.TrimSuffix(dry, "\n"), "\n")
+	if len(results) != 5 || len(forecast) != 5 {
+		t.Fatalf("enqueue batch printed\n%s\nand -dry-run before\n%s", batch, dry)
 	}
 	inBatch := tables(t, "enqueue batch -json")
-	check("enqueue batch", inBatch[0], seen(t, strings.Join(results[:3], "")))
-	check("its summary", inBatch[1], seen(t, results[3]))
+	check("enqueue batch", inBatch[0], seen(t, strings.Join(results[:4], "")))
+	check("its summary", inBatch[1], seen(t, results[4]))
+	inForecast := tables(t, "enqueue batch -dry-run -json")
+	check("enqueue batch -dry-run", inForecast[0], seen(t, strings.Join(forecast[:4], "")))
+	check("its summary", inForecast[1], seen(t, forecast[4]))
 
 	health := healthz(t, "-redis", url, "-limits", limits)
 	check("healthz", tables(t, "GET /healthz of worker -listen")[0], seen(t, health))
 
+	inspected(t, url)
+
 	left := output(t, 0, "", "worker", "leave", "-redis", url, "-json")
 	check("worker leave", tables(t, "worker leave -json")[0], seen(t, left))
 
-	for what, blocks := range map[string]string{"enqueue http": "enqueue http -json", "healthz": "GET /healthz of worker -listen"} {
+	for what, blocks := range map[string]string{
+		"enqueue http": "enqueue http -json", "healthz": "GET /healthz of worker -listen",
+		"worker inspect scope": "worker inspect -json scope", "worker inspect task": "worker inspect -json task",
+	} {
 		for _, b := range parsePage("docs/json.md", section(t, "docs/json.md", blocks)).blocks {
 			for name := range seen(t, b.text) {
 				if _, ok := tables(t, blocks)[0][name]; !ok {
@@ -123,6 +134,31 @@ func TestJSONFields(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// inspected holds what worker inspect prints of one who waits, and of tasks that fail,
+// against the tables: together they have every field.
+func inspected(t *testing.T, url string) {
+	t.Helper()
+	limits := writeFile(t, "limits.yaml", "limits: {w: {rules: [{name: r, algorithm: fixed-window, limit: 1, per: 30d}]}}\n")
+	lines := ""
+	for _, line := range []string{`"a-1","scope":"w"`, `"a-2","scope":"w","priority":3`, `"a-3","scope":"w"`} {
+		lines += `{"type":"http","id":` + line + `,"http":{"url":"https://api.example.com/"}}` + "\n"
+	}
+	output(t, 0, lines, "enqueue", "batch", "-redis", url, "-limits", limits, "-")
+	ask := func(args ...string) string {
+		return output(t, 0, "", "worker", append([]string{"inspect", "-redis", url, "-limits", limits, "-json"}, args...)...)
+	}
+	tasks := ask("task", "a-2") + ask("task", "a")
+	if got, want := seen(t, ask("scope", "w")), tables(t, "worker inspect -json scope")[0]; !maps.Equal(got, want) {
+		t.Errorf("worker inspect scope: docs/json.md has %v, the program prints %v", want, got)
+	}
+	want := tables(t, "worker inspect -json task")[0]
+	got := seen(t, tasks)
+	got["last_error"] = "string" // of a task that has failed: TestInspectFailed sees it
+	if !maps.Equal(got, want) {
+		t.Errorf("worker inspect task: docs/json.md has %v, the program prints %v", want, got)
 	}
 }
 

@@ -166,7 +166,7 @@ func TestCheckIsCI(t *testing.T) {
 		}
 		steps = append(steps, m[1])
 	}
-	for _, want := range []string{"build", "demo", "lint", "fuzz", "bench", "test"} {
+	for _, want := range []string{"build", "demo", "lint", "fuzz", "histories", "bench", "test"} {
 		if n := len(slices.DeleteFunc(slices.Clone(steps), func(s string) bool { return s != want })); n != 1 {
 			t.Errorf(".ci/run makes %s %d times", want, n)
 		}

@@ -6,7 +6,8 @@
 // limits file), L for those of limiters that ship, B for those of job queues, I
 // for what must always hold. The tables name every id, what went wrong in a
 // line, and the test that shows why it can't here, or why it can't occur at
-// all. Tests go through the public API, on a real Redis and on miniredis.
+// all. Tests go through the public API, on a real Redis and on miniredis. S are
+// the pitfalls of schedules; their tests stand where the thing that they show does.
 package traps
 
 import (

@@ -1,0 +1,323 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/test/bench/figures"
+	"github.com/headway-go/headway/test/checker"
+	"github.com/headway-go/headway/test/countapi"
+	"github.com/headway-go/headway/throttle"
+)
+
+// measure runs a scenario with each of the contenders and adds a row for each to
+// the table.
+func measure(b *testing.B, s scenario, contenders ...contender) {
+	b.Helper()
+	for _, c := range contenders {
+		b.Run(label(s.name)+"/"+c.name, func(b *testing.B) {
+			c.into(b, s, func(o outcome) { add(b, o.row(b)) })
+		})
+	}
+}
+
+// into has the contender work the scenario off and hands on what came of it, or
+// says in the table why there is nothing.
+func (c contender) into(b *testing.B, s scenario, each func(outcome)) {
+	b.Helper()
+	var err error
+	if c.ready != nil {
+		err = c.ready()
+	}
+	for err == nil && b.Loop() {
+		var o outcome
+		if o, err = c.once(b, s); err == nil {
+			each(o)
+		}
+	}
+	if err != nil && c.ready == nil {
+		b.Fatal(err)
+	}
+	if err != nil {
+		row := figures.NewRow(s.name, c.name)
+		row.Missing = err.Error()
+		table.add(row)
+		b.Skip(err)
+	}
+}
+
+// add puts a row into the table and reports its figures as the benchmark's own.
+func add(b *testing.B, row figures.Row) {
+	b.Helper()
+	table.add(row)
+	b.ReportMetric(0, "ns/op")
+	for unit, figure := range map[string]float64{
+		"%used": 100 * row.Used, "pick-ups": row.PickUps, "commands": row.Commands, "starts/s": row.Rate,
+	} {
+		if !math.IsNaN(figure) {
+			b.ReportMetric(figure, unit)
+		}
+	}
+	for unit, d := range map[string]time.Duration{"ms-p50": row.P50, "ms-p99": row.P99} {
+		if d >= 0 {
+			b.ReportMetric(float64(d)/float64(time.Millisecond), unit)
+		}
+	}
+}
+
+// label is what a benchmark is called: a slash would end a part of its name, which
+// BENCH='Backlog/2000_at_100_per_s' goes by.
+func label(name string) string { return strings.ReplaceAll(name, "/", " per ") }
+
+// outcome is what one contender made of one scenario.
+type outcome struct {
+	*stage
+	who      string
+	rule     figures.Rule // that binds
+	kept     figures.Rule // the same with the contender's pad: when its units are free
+	margin   time.Duration
+	starts   []start   // of all tasks, in order
+	cut      time.Time // when it was ended with tasks left; zero when it was not
+	handed   int64     // pick-ups until then; 0 when only runs can be seen
+	commands int64
+	bytes    int64
+	lost     int
+}
+
+// once lets the contender work the scenario off.
+func (c contender) once(b *testing.B, s scenario) (outcome, error) {
+	b.Helper()
+	st := newStage(b, s, c.change)
+	defer st.end()
+	rule, ok := ruleNamed(st.limits, s.binding)
+	if !ok {
+		b.Fatalf("no rule is called %s", s.binding)
+	}
+	o := outcome{stage: st, who: c.name, rule: plain(rule), margin: rule.Margin}
+	o.kept = o.rule
+	o.kept.Per += c.pad
+	if err := c.enqueue(st); err != nil {
+		return o, err
+	}
+	o.bytes = ownMemory(b, st.rdb)
+	if err := st.rdb.ConfigResetStat(context.Background()).Err(); err != nil {
+		return o, err
+	}
+	endHogs := hogs(b, s.hogs)
+	defer endHogs()
+	st.began = time.Now()
+	stop, err := c.serve(st)
+	if err != nil {
+		return o, err
+	}
+	o.cut = st.wait(c.spell, s.spell(o.rule))
+	o.handed, o.commands = st.picked.Load(), commandsOf(b, st.rdb)
+	if err := stop(); err != nil {
+		return o, err
+	}
+	o.starts = st.starts.sorted()
+	missing := st.starts.missing()
+	if c.lost != nil {
+		o.lost = c.lost(missing)
+	} else {
+		o.lost = st.lost(b, missing)
+	}
+	return o, nil
+}
+
+// wait returns when every watched task has started, and a moment later, so that
+// the last ones' commands are counted too. It returns the moment at which it gave
+// up, or zero.
+func (st *stage) wait(spell, otherwise time.Duration) (cut time.Time) {
+	if spell == 0 {
+		spell = otherwise
+	}
+	timer := time.NewTimer(spell)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return time.Now()
+	case <-st.starts.done:
+		<-time.After(50 * time.Millisecond)
+		return time.Time{}
+	}
+}
+
+// row figures the outcome.
+func (o outcome) row(b *testing.B) figures.Row {
+	b.Helper()
+	row := figures.NewRow(o.name, o.who)
+	counted := o.counted()
+	row.Tasks, row.Bound = len(o.watched()), o.rule.Bound()
+	row.Started, row.Twice, row.Lost = distinct(counted), len(counted)-distinct(counted), o.lost
+	begun := len(o.started())
+	row.Commands, row.PickUps = perTask(o.commands, begun), perTask(o.handed, begun)
+	if o.handed == 0 {
+		row.PickUps = perTask(int64(begun), distinct(o.started()))
+	}
+	row.Bytes = perTask(o.bytes, len(o.tasks))
+	o.judge(b, &row)
+	o.pace(&row, counted)
+	if o.watch != "" { // the others spent most of it
+		row.PickUps, row.Commands, row.Bytes = figures.None, figures.None, figures.None
+	}
+	if !o.cut.IsZero() {
+		row.Note = fmt.Sprintf("cut after %.0f s", o.cut.Sub(o.began).Seconds())
+	}
+	if o.picture {
+		table.draw(o.who, fromFirst(counted))
+	}
+	return row
+}
+
+// started returns the starts before the cut, those that are not watched included.
+func (o outcome) started() []start {
+	if o.cut.IsZero() {
+		return o.starts
+	}
+	return slices.DeleteFunc(slices.Clone(o.starts), func(s start) bool { return s.at.After(o.cut) })
+}
+
+// counted returns the starts that the figures are about.
+func (o outcome) counted() []start {
+	return slices.DeleteFunc(slices.Clone(o.started()), func(s start) bool { return !strings.HasPrefix(s.scope, o.watch) })
+}
+
+func distinct(starts []start) int {
+	ids := map[string]bool{}
+	for _, s := range starts {
+		ids[s.id] = true
+	}
+	return len(ids)
+}
+
+func perTask(n int64, tasks int) float64 {
+	if n == 0 || tasks == 0 {
+		return figures.None
+	}
+	return float64(n) / float64(tasks)
+}
+
+func fromFirst(starts []start) []time.Duration {
+	var since []time.Duration
+	for _, s := range starts {
+		since = append(since, s.at.Sub(starts[0].at))
+	}
+	return since
+}
+
+// pace figures how well the binding rule was used: at the scope that used it
+// least, where it counts at several. Lateness is that of all starts; it has no
+// meaning where more start than the rule admits.
+func (o outcome) pace(row *figures.Row, counted []start) {
+	var cut time.Duration
+	if !o.cut.IsZero() {
+		cut = o.cut.Sub(o.began)
+	}
+	groups := map[string][]time.Duration{}
+	for _, s := range counted {
+		groups[o.group(s.scope)] = append(groups[o.group(s.scope)], s.at.Sub(o.began))
+	}
+	var late []time.Duration
+	for _, j := range o.watched() {
+		if groups[o.group(j.scope)] == nil && cut > 0 {
+			row.Used = 0 // a scope where nothing started
+		}
+	}
+	for _, starts := range groups {
+		if used := o.rule.Used(starts, cut); !(used >= row.Used) { // None is less than nothing
+			row.Used = used
+		}
+		late = append(late, o.kept.Lateness(starts)...)
+	}
+	if row.Most <= row.Bound {
+		row.P50, row.P99 = figures.Quantile(late, 0.5), figures.Quantile(late, 0.99)
+	}
+	if n := len(counted); n > 1 {
+		until := counted[n-1].at
+		if cut > 0 {
+			until = o.cut
+		}
+		row.Rate = float64(n-1) / until.Sub(counted[0].at).Seconds()
+	}
+}
+
+// judge asks the checker, which shares no code with any limiter, for the most
+// starts in a time of per and whether any rule was exceeded: by the starts as the
+// handlers saw them, and by the calls as the API did.
+func (o outcome) judge(b *testing.B, row *figures.Row) {
+	b.Helper()
+	calls := make([]countapi.Call, len(o.starts))
+	for i, s := range o.starts {
+		at := s.at.Sub(o.began)
+		calls[i] = countapi.Call{Seq: int64(i), ID: s.id, Scope: s.scope, Cost: 1, Arrived: at, Departed: at, Status: 200}
+	}
+	row.Most, row.Over = o.worst(b, calls, 0)
+	if o.at != nil {
+		calls = o.at.Log()
+		row.MostAPI, row.OverAPI = o.worst(b, calls, max(0, o.transit(calls)-o.margin))
+	}
+}
+
+// worst returns the most calls in a time of per under the binding rule, and by
+// how many units the calls exceed any rule, in any time. Jitter is by how much
+// the calls' times on the way may differ. A token bucket without a margin
+// promises its bound for times of per or longer, and with a pad more for shorter
+// ones.
+func (o outcome) worst(b *testing.B, calls []countapi.Call, jitter time.Duration) (most int64, over float64) {
+	b.Helper()
+	limits, err := checker.ParseLimits(o.policy.YAML())
+	if err != nil {
+		b.Fatal(err)
+	}
+	for algorithm, allowed := range map[throttle.Algorithm]time.Duration{
+		throttle.SlidingWindow: jitter, throttle.TokenBucket: jitter + max(0, pad-o.margin),
+	} {
+		report, err := checker.Check(checker.Input{Limits: limits, Calls: calls, Jitter: allowed, Epoch: o.began})
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, r := range report.Rows {
+			if r.Algorithm != string(algorithm) {
+				continue
+			}
+			if r.Exceeded {
+				over = max(over, excess(r))
+			}
+			if r.Rule == o.binding && strings.HasPrefix(r.Scope, o.watch) {
+				most = max(most, r.Worst)
+			}
+		}
+	}
+	return most, over
+}
+
+// excess returns by how many units a rule was exceeded.
+func excess(r checker.Row) float64 {
+	if r.Excess != nil {
+		return *r.Excess
+	}
+	return float64(r.Judged - r.Limit)
+}
+
+// transit returns by how much the calls' times on the way differ.
+func (o outcome) transit(calls []countapi.Call) time.Duration {
+	began := map[string]time.Time{}
+	for _, s := range slices.Backward(o.starts) {
+		began[s.id] = s.at // the first of several
+	}
+	var shortest, longest time.Duration
+	for i, c := range calls {
+		took := o.at.Epoch().Add(c.Arrived).Sub(began[c.ID])
+		if i == 0 {
+			shortest, longest = took, took
+		}
+		shortest, longest = min(shortest, took), max(longest, took)
+	}
+	return longest - shortest
+}

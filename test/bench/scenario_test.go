@@ -1,0 +1,127 @@
+package bench
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/headway-go/headway/test/bench/figures"
+	"github.com/headway-go/headway/throttle"
+)
+
+// concurrency is that of every server here.
+const concurrency = 32
+
+// scenario is a backlog under a policy.
+type scenario struct {
+	name  string
+	tasks []job
+	// limits is the policy's tree.
+	limits map[string]throttle.Node
+	// binding is the name of the rule that holds the tasks back, which the figures
+	// are about, and level how many names of a scope it counts by.
+	binding string
+	level   int
+	// watch is the beginning of the scopes that the figures are about. Defaults
+	// to all.
+	watch string
+	// workers is how many servers share the work. Defaults to 1.
+	workers int
+	// api makes every task call the counting API.
+	api bool
+	// hogs is how many programs use a processor meanwhile.
+	hogs int
+	// picture makes the run one of the picture's.
+	picture bool
+}
+
+// job is one task.
+type job struct{ id, scope string }
+
+// jobs returns n tasks that take turns in spending from the scopes.
+func jobs(n int, scopes ...string) []job {
+	all := make([]job, n)
+	for i := range all {
+		scope := scopes[i%len(scopes)]
+		all[i] = job{fmt.Sprintf("%s#%d", scope, i), scope}
+	}
+	return all
+}
+
+// watched returns the tasks that the figures are about.
+func (s scenario) watched() []job {
+	var watched []job
+	for _, j := range s.tasks {
+		if strings.HasPrefix(j.scope, s.watch) {
+			watched = append(watched, j)
+		}
+	}
+	return watched
+}
+
+// group returns the scope at which the binding rule counts a task.
+func (s scenario) group(scope string) string {
+	return strings.Join(strings.SplitN(scope, "/", s.level+1)[:s.level], "/")
+}
+
+// spell is how long a run of ours may take: half as much again as it need, and
+// some seconds. What is not done by then is figured from what is.
+func (s scenario) spell(rule figures.Rule) time.Duration {
+	scopes := map[string]int64{}
+	var most int64
+	for _, j := range s.watched() {
+		scopes[s.group(j.scope)]++
+		most = max(most, scopes[s.group(j.scope)])
+	}
+	return rule.Ideal(most)*3/2 + 5*time.Second
+}
+
+// ruleNamed returns a rule of a tree.
+func ruleNamed(limits map[string]throttle.Node, name string) (throttle.Rule, bool) {
+	for _, node := range limits {
+		for _, r := range node.Rules {
+			if r.Name == name {
+				return r, true
+			}
+		}
+		if r, ok := ruleNamed(node.Scopes, name); ok {
+			return r, true
+		}
+	}
+	return throttle.Rule{}, false
+}
+
+// adapted returns a tree with every rule changed.
+func adapted(limits map[string]throttle.Node, change func(throttle.Rule) throttle.Rule) map[string]throttle.Node {
+	changed := map[string]throttle.Node{}
+	for name, node := range limits {
+		var rules []throttle.Rule
+		for _, r := range node.Rules {
+			rules = append(rules, change(r))
+		}
+		changed[name] = throttle.Node{Rules: rules, Scopes: adapted(node.Scopes, change)}
+	}
+	return changed
+}
+
+// plain is a rule as the figures know it.
+func plain(r throttle.Rule) figures.Rule {
+	return figures.Rule{Bucket: r.Algorithm == throttle.TokenBucket, Limit: r.Limit, Burst: max(1, r.Burst), Per: r.Per}
+}
+
+// bucket is a token bucket, sliding a sliding window.
+func bucket(name string, limit int64, per time.Duration, burst int64) throttle.Rule {
+	return throttle.Rule{Name: name, Algorithm: throttle.TokenBucket, Limit: limit, Per: per, Burst: burst}
+}
+
+func sliding(name string, limit int64, per time.Duration) throttle.Rule {
+	return throttle.Rule{Name: name, Algorithm: throttle.SlidingWindow, Limit: limit, Per: per}
+}
+
+// single is a backlog of n tasks under one rule.
+func single(name string, n int, rule throttle.Rule) scenario {
+	return scenario{
+		name: name, tasks: jobs(n, "p"), limits: map[string]throttle.Node{"p": {Rules: []throttle.Rule{rule}}},
+		binding: rule.Name, level: 1,
+	}
+}

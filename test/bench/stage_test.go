@@ -1,0 +1,214 @@
+package bench
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/countapi"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+)
+
+// stage is where one contender does one scenario: a Redis of its own, the policy
+// and, in scenarios that have one, an API.
+type stage struct {
+	scenario
+	server *redistest.Server
+	rdb    *redis.Client
+	policy *throttle.Policy
+	at     *countapi.Server // the API; nil without one
+	calls  *http.Client
+	began  time.Time
+	picked atomic.Int64
+	starts recorder
+}
+
+// newStage sets the scenario up, its rules changed as the contender has them.
+func newStage(b *testing.B, s scenario, change func(throttle.Rule) throttle.Rule) *stage {
+	b.Helper()
+	if change != nil {
+		s.limits = adapted(s.limits, change)
+	}
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, s.limits)
+	if err != nil {
+		b.Fatal(err)
+	}
+	st := &stage{scenario: s, server: redistest.NewServer(b), policy: policy}
+	st.rdb = redis.NewClient(&redis.Options{Addr: st.server.Addr(), PoolSize: 2 * concurrency})
+	st.starts.expect(s.watched())
+	if s.api {
+		if st.at, err = countapi.Start("127.0.0.1:0", countapi.Config{}); err != nil {
+			b.Fatal(err)
+		}
+		st.calls = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2 * concurrency}, Timeout: time.Minute}
+	}
+	return st
+}
+
+func (st *stage) end() {
+	if st.at != nil {
+		st.calls.CloseIdleConnections()
+		_ = st.at.Close()
+	}
+	_ = st.rdb.Close()
+	st.server.Kill9()
+}
+
+// run is what every handler does: it notes the start and calls the API.
+func (st *stage) run(ctx context.Context, j job) error {
+	st.starts.note(start{job: j, at: time.Now()})
+	if st.at == nil {
+		return nil
+	}
+	return callOf(ctx, st.calls, st.at.URL(j.scope), j.id)
+}
+
+// callOf calls the API for a task.
+func callOf(ctx context.Context, client *http.Client, url, id string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("X-Task-Id", id)
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	return res.Body.Close()
+}
+
+// start is the moment at which a task's run began.
+type start struct {
+	job
+	at time.Time
+}
+
+// recorder notes starts until all tasks that are expected have one.
+type recorder struct {
+	mu   sync.Mutex
+	want map[string]bool // ids that have not started
+	all  []start
+
+	done   chan struct{} // closed when there are none left
+	finish func()
+}
+
+func (r *recorder) expect(tasks []job) {
+	r.want, r.done = map[string]bool{}, make(chan struct{})
+	r.finish = sync.OnceFunc(func() { close(r.done) })
+	for _, j := range tasks {
+		r.want[j.id] = true
+	}
+}
+
+func (r *recorder) note(starts ...start) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range starts {
+		r.all = append(r.all, s)
+		delete(r.want, s.id)
+	}
+	if len(r.want) == 0 {
+		r.finish()
+	}
+}
+
+// sorted returns all starts in order.
+func (r *recorder) sorted() []start {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := slices.Clone(r.all)
+	slices.SortFunc(all, func(x, y start) int { return x.at.Compare(y.at) })
+	return all
+}
+
+// missing returns the ids that are expected and have not started.
+func (r *recorder) missing() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Keys(r.want))
+}
+
+var (
+	commandCalls = regexp.MustCompile(`(?m)^cmdstat_([^:]+):calls=(\d+)`)
+	// ownCommands are those that connect a client, or ask for the count.
+	ownCommands = regexp.MustCompile(`^(info|hello|auth|ping|select|config|config\|.*|client|client\|.*)$`)
+)
+
+// commandsOf returns how many commands Redis has run since it was told to count
+// anew, those that scripts call included.
+func commandsOf(b *testing.B, rdb *redis.Client) (total int64) {
+	b.Helper()
+	stats, err := rdb.Info(context.Background(), "commandstats").Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, m := range commandCalls.FindAllStringSubmatch(stats, -1) {
+		if ownCommands.MatchString(m[1]) {
+			continue
+		}
+		n, err := strconv.ParseInt(m[2], 10, 64)
+		if err != nil {
+			b.Fatal(err)
+		}
+		total += n
+	}
+	return total
+}
+
+// ownKeys is the beginning of the keys of Headway.
+const ownKeys = "hw:"
+
+// ownMemory returns the bytes that Headway's own keys take in Redis.
+func ownMemory(b *testing.B, rdb *redis.Client) (bytes int64) {
+	b.Helper()
+	ctx := context.Background()
+	keys := rdb.Scan(ctx, 0, ownKeys+"*", 1000).Iterator()
+	for keys.Next(ctx) {
+		n, err := rdb.MemoryUsage(ctx, keys.Val(), 0).Result()
+		if err != nil {
+			b.Fatal(err)
+		}
+		bytes += n
+	}
+	if err := keys.Err(); err != nil {
+		b.Fatal(err)
+	}
+	return bytes
+}
+
+// lost returns how many of the ids that have not started asynq does not keep for
+// later: it has no such task, or has it in its archive.
+func (st *stage) lost(b *testing.B, ids []string) (lost int) {
+	b.Helper()
+	ctx := context.Background()
+	for chunk := range slices.Chunk(ids, 1000) {
+		states := make([]*redis.StringCmd, len(chunk))
+		_, err := st.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			for i, id := range chunk {
+				states[i] = pipe.HGet(ctx, "asynq:{default}:t:"+id, "state")
+			}
+			return nil
+		})
+		if err != nil && !strings.Contains(err.Error(), redis.Nil.Error()) {
+			b.Fatal(err)
+		}
+		for _, state := range states {
+			if s := state.Val(); s == "" || s == "archived" || s == "completed" {
+				lost++
+			}
+		}
+	}
+	return lost
+}

@@ -1,0 +1,84 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/go-redis/redis_rate/v10"
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// usual1 and usualLimit are the usual way to limit tasks of asynq, as its wiki
+// shows it: redis_rate is asked in the handler, and an error tells asynq when to
+// come back.
+var (
+	usual1     = usual("asynq + redis_rate, burst 1", func(throttle.Rule) int64 { return 1 })
+	usualLimit = usual("asynq + redis_rate, burst = limit", func(r throttle.Rule) int64 { return r.Limit })
+)
+
+// usual asks redis_rate under a token bucket of that burst for every rule.
+func usual(name string, burst func(throttle.Rule) int64) contender {
+	return contender{
+		name: name, enqueue: byAsynq, serve: byTheWiki, spell: peerSpell,
+		change: func(r throttle.Rule) throttle.Rule { return bucket(r.Name, r.Limit, r.Per, burst(r)) },
+	}
+}
+
+// comeBack is the error of the usual way.
+type comeBack struct{ in time.Duration }
+
+func (comeBack) Error() string { return "over the limit" }
+
+// byTheWiki has asynq look for due tasks every second.
+func byTheWiki(st *stage) (stop func() error, err error) {
+	return servers(st, func(rdb redis.UniversalClient, cfg asynq.Config) (func(), error) {
+		cfg.DelayedTaskCheckInterval = time.Second
+		cfg.IsFailure = func(err error) bool { return !errors.As(err, new(comeBack)) }
+		cfg.RetryDelayFunc = func(_ int, err error, _ *asynq.Task) time.Duration {
+			var limited comeBack
+			errors.As(err, &limited)
+			return limited.in
+		}
+		limiter := redis_rate.NewLimiter(rdb)
+		srv := asynq.NewServerFromRedisClient(rdb, cfg)
+		return srv.Shutdown, srv.Start(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+			st.picked.Add(1)
+			j := jobOf(ctx, task)
+			if err := st.ask(ctx, limiter, j.scope); err != nil {
+				return err
+			}
+			return st.run(ctx, j)
+		}))
+	})
+}
+
+// ask asks for every rule that a scope meets, one after the other.
+func (st *stage) ask(ctx context.Context, limiter *redis_rate.Limiter, scope string) error {
+	rules, err := st.match(scope)
+	if err != nil {
+		return err
+	}
+	for _, r := range rules {
+		limit := redis_rate.Limit{Rate: int(r.Rule.Limit), Burst: int(r.Rule.Burst), Period: r.Rule.Per}
+		res, err := limiter.Allow(ctx, r.Scope.String()+":"+r.Rule.Name, limit)
+		if err != nil {
+			return err
+		}
+		if res.Allowed == 0 {
+			return comeBack{res.RetryAfter}
+		}
+	}
+	return nil
+}
+
+func (st *stage) match(scope string) ([]throttle.Bound, error) {
+	s, err := throttle.ParseScope(scope)
+	if err != nil {
+		return nil, err
+	}
+	return st.policy.Match(s)
+}

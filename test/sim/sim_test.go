@@ -1,0 +1,450 @@
+package sim
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/checker"
+	"github.com/headway-go/headway/test/countapi"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/worker"
+)
+
+const limits = `
+limits:
+  p:
+    rules:
+      - {name: account, algorithm: sliding-window, limit: 40, per: 1m}
+    scopes:
+      "*":
+        rules:
+          - {name: tenant, algorithm: token-bucket, limit: 6, per: 1m, burst: 3}
+          - {name: parallel, algorithm: concurrency, limit: 2, lease: 10s}
+        scopes:
+          slow:
+            rules:
+              - {name: slow, algorithm: fixed-window, limit: 2, per: 1m}
+  q:
+    scopes:
+      "*":
+        rules:
+          - {name: r, algorithm: token-bucket, limit: 1, per: 1s}
+`
+
+var days = flag.Float64("days", 0.02, "how long each simulation lasts, in days of its own")
+
+// "Nothing lost, nothing over, bounded waiting": traffic of 50 tenants, with workers
+// that are killed and restarted, hours with none, tasks deleted and run by hand, and a
+// Redis that is away. SIM_SEEDS=n runs n seeds instead of a few, drawn at random, and
+// SIM_SEED=n one again; `make soak` gives each a whole day.
+func TestDays(t *testing.T) {
+	seeds := []uint64{1, 2}
+	if n, err := strconv.Atoi(os.Getenv("SIM_SEEDS")); err == nil {
+		seeds = nil
+		for range n {
+			seeds = append(seeds, rand.Uint64()>>1)
+		}
+	}
+	if one, err := strconv.ParseUint(os.Getenv("SIM_SEED"), 10, 64); err == nil {
+		seeds = []uint64{one}
+	}
+	if testing.Short() {
+		seeds = seeds[:1]
+	}
+	for _, seed := range seeds {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { newWorld(t, seed, limits).day() })
+		})
+	}
+}
+
+// world is one simulation.
+type world struct {
+	*testing.T
+
+	random *rand.Rand // what the day brings
+	luck   *rand.Rand // what becomes of runs; w.mu is held
+	redis  *miniredis.Miniredis
+	policy *throttle.Policy
+	admin  *redis.Client
+	client *queue.Client
+	plain  *asynq.Client
+	looks  *asynq.Inspector
+	began  time.Time
+	lag    time.Duration // what a request takes on its way to Redis
+
+	mu      sync.Mutex
+	down    bool
+	starts  []countapi.Call
+	wanted  map[string]time.Time // enqueued, by id
+	gone    map[string]bool      // deleted by hand before they ran
+	ended   map[string]int
+	crashed bool
+	workers []*process
+	made    int
+}
+
+func newWorld(t *testing.T, seed uint64, limits string) *world {
+	t.Helper()
+	w := &world{
+		T: t, random: rand.New(rand.NewPCG(seed, 0)), luck: rand.New(rand.NewPCG(seed, 1)), redis: miniredis.NewMiniRedis(), began: time.Now(),
+		wanted: map[string]time.Time{}, gone: map[string]bool{}, ended: map[string]int{},
+	}
+	w.redis.ClockTTL(true)
+	t.Cleanup(w.redis.Close)
+	var err error
+	if w.policy, err = throttle.ParsePolicy("limits.yaml", []byte(limits)); err != nil {
+		t.Fatal(err)
+	}
+	w.admin = w.connect(nil)
+	t.Cleanup(func() { _ = w.admin.Close() })
+	w.client = queue.NewClient(w.admin, queue.ClientConfig{Limiter: w.limiter(w.admin)})
+	w.plain = asynq.NewClientFromRedisClient(w.admin)
+	w.looks = asynq.NewInspectorFromRedisClient(w.admin)
+	return w
+}
+
+func (w *world) limiter(rdb *redis.Client) *throttle.Limiter {
+	l, err := throttle.New(rdb, w.policy, throttle.Config{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return l
+}
+
+// connect returns a client, whose connections a process may cut.
+func (w *world) connect(p *process) *redis.Client {
+	return redis.NewClient(&redis.Options{
+		Addr: "miniredis:0", PoolSize: 40, DialerRetries: 1, ContextTimeoutEnabled: true, DisableIdentity: true,
+		Dialer: func(context.Context, string, string) (net.Conn, error) {
+			w.mu.Lock()
+			down := w.down || p != nil && p.cut
+			w.mu.Unlock()
+			if down {
+				return nil, fmt.Errorf("connection refused")
+			}
+			pipe, err := w.redis.Dial()
+			if err != nil {
+				return nil, err
+			}
+			conn := newBuffered(pipe, w.lag)
+			if p != nil {
+				p.keep(conn)
+			}
+			return conn, nil
+		},
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+}
+
+// process is a worker.
+type process struct {
+	w      *world
+	rdb    *redis.Client
+	server *worker.Server
+
+	mu    sync.Mutex
+	cut   bool // from Redis, for ever: what a kill looks like from there
+	conns []net.Conn
+}
+
+func (p *process) keep(c net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.conns = append(p.conns, c)
+}
+
+func (w *world) start() {
+	p := &process{w: w}
+	p.rdb = w.connect(p)
+	p.serve(worker.Config{}, asynq.Config{TaskCheckInterval: 2 * time.Second, DelayedTaskCheckInterval: 5 * time.Second}, p.run)
+	w.workers = append(w.workers, p)
+}
+
+// serve starts the process's server.
+func (p *process) serve(cfg worker.Config, serving asynq.Config, handler asynq.HandlerFunc) {
+	cfg.Redis, cfg.Limiter = p.rdb, p.w.limiter(p.rdb)
+	limits, err := worker.New(cfg)
+	if err != nil {
+		p.w.Fatal(err)
+	}
+	if serving.Concurrency == 0 {
+		serving.Concurrency = 8
+	}
+	serving.LogLevel, serving.ShutdownTimeout = asynq.FatalLevel, 5*time.Second
+	p.server = limits.NewServer(serving)
+	if err := p.server.Start(handler); err != nil {
+		p.w.Fatal(err)
+	}
+}
+
+// run is the handler: a call that takes a while and seldom fails.
+func (p *process) run(ctx context.Context, task *asynq.Task) error {
+	id, _ := asynq.GetTaskID(ctx)
+	spec, _, err := queue.ReadSpec(task)
+	if err != nil {
+		return err
+	}
+	w := p.w
+	began := time.Since(w.began)
+	w.mu.Lock()
+	took, fails := time.Duration(w.luck.IntN(800))*time.Millisecond, w.luck.IntN(100) == 0
+	w.mu.Unlock()
+	timer := time.NewTimer(took)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.starts = append(w.starts, countapi.Call{
+		Seq: int64(len(w.starts)), ID: id, Scope: spec.Scope, Cost: spec.Cost, Arrived: began, Departed: time.Since(w.began), Status: 200,
+	})
+	if err == nil && fails {
+		err = fmt.Errorf("it failed")
+	}
+	if err == nil {
+		w.ended[id]++
+	}
+	return err
+}
+
+// day is a day of traffic with faults, and then as much time as it takes.
+func (w *world) day() {
+	w.start()
+	w.start()
+	length := time.Duration(*days * float64(24*time.Hour))
+	for time.Since(w.began) < length {
+		<-time.After(time.Duration(1+w.random.IntN(240)) * time.Second)
+		w.traffic()
+		if w.random.IntN(12) == 0 {
+			w.fault()
+		}
+	}
+	for len(w.workers) < 1 {
+		w.start()
+	}
+	w.settle()
+	for _, p := range w.workers {
+		p.server.Shutdown()
+		_ = p.rdb.Close()
+	}
+	w.judge()
+}
+
+// traffic enqueues a few tasks: most tenants are quiet, some have a backlog.
+func (w *world) traffic() {
+	n := 1 + w.random.IntN(4)
+	if w.random.IntN(20) == 0 {
+		n = 30 + w.random.IntN(60)
+	}
+	tenant := w.random.IntN(50)
+	var tasks []queue.Task
+	for range n {
+		if w.random.IntN(3) == 0 {
+			tenant = w.random.IntN(50)
+		}
+		scope := []string{"p/t%d", "p/t%d/fast", "p/t%d/slow", "q/t%d"}[w.random.IntN(4)]
+		task := queue.Task{
+			Type: "work", Scope: fmt.Sprintf(scope, tenant), ID: strconv.Itoa(w.made), Cost: 1, Priority: w.random.IntN(2),
+		}
+		if strings.HasPrefix(task.Scope, "p") && !strings.HasSuffix(task.Scope, "slow") && w.random.IntN(5) == 0 {
+			task.Cost = int64(1 + w.random.IntN(3))
+		}
+		w.made++
+		tasks = append(tasks, task)
+	}
+	now := time.Now()
+	note := func(id string) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.wanted[id] = now
+	}
+	if w.random.IntN(3) == 0 { // by asynq alone, which does not plan
+		for _, task := range tasks {
+			headers := map[string]string{queue.HeaderScope: task.Scope, queue.HeaderCost: strconv.FormatInt(task.Cost, 10)}
+			_, err := w.plain.Enqueue(asynq.NewTaskWithHeaders("work", nil, headers), asynq.TaskID(task.ID), asynq.MaxRetry(w.random.IntN(3)+2))
+			if err == nil {
+				note(task.ID)
+			}
+		}
+		return
+	}
+	_, _ = w.client.EnqueueBatch(w.Context(), queue.Number(func(yield func(queue.Task) bool) {
+		for _, task := range tasks {
+			if !yield(task) {
+				return
+			}
+		}
+	}), func(r queue.Result) {
+		if r.State == queue.Enqueued {
+			note(r.ID)
+		}
+	})
+}
+
+// fault does something that a day may bring.
+func (w *world) fault() {
+	kind := w.random.IntN(6)
+	w.Logf("%s: fault %d", time.Since(w.began), kind)
+	switch kind {
+	case 0: // a worker is killed
+		w.kill()
+	case 1: // a worker is restarted
+		p := w.workers[0]
+		w.workers = w.workers[1:]
+		p.server.Shutdown()
+		_ = p.rdb.Close()
+		w.start()
+	case 2: // everything is away for a while
+		for _, p := range w.workers {
+			p.server.Shutdown()
+			_ = p.rdb.Close()
+		}
+		w.workers = nil
+		<-time.After(time.Duration(w.random.IntN(3600)) * time.Second)
+		w.start()
+		w.start()
+	case 3: // somebody deletes waiting tasks
+		w.each(func(info *asynq.TaskInfo) {
+			if w.random.IntN(4) == 0 && w.looks.DeleteTask("default", info.ID) == nil {
+				w.mu.Lock()
+				w.gone[info.ID] = true
+				w.mu.Unlock()
+			}
+		})
+	case 4: // somebody runs all
+		_, _ = w.looks.RunAllScheduledTasks("default")
+		_, _ = w.looks.RunAllRetryTasks("default")
+	case 5: // Redis is away for some seconds
+		w.mu.Lock()
+		w.down = true
+		w.mu.Unlock()
+		w.redis.SetError("LOADING it is away")
+		<-time.After(time.Duration(1+w.random.IntN(20)) * time.Second)
+		w.redis.SetError("")
+		w.mu.Lock()
+		w.down = false
+		w.mu.Unlock()
+	}
+}
+
+func (w *world) kill() {
+	p := w.workers[0]
+	w.workers = w.workers[1:]
+	p.mu.Lock()
+	w.mu.Lock()
+	p.cut = true
+	w.crashed = true
+	w.mu.Unlock()
+	for _, c := range p.conns {
+		_ = c.Close()
+	}
+	p.mu.Unlock()
+	go func() {
+		p.server.Shutdown() // which reaches nobody
+		_ = p.rdb.Close()
+	}()
+	w.start()
+}
+
+func (w *world) each(f func(*asynq.TaskInfo)) {
+	for _, list := range []func(string, ...asynq.ListOption) ([]*asynq.TaskInfo, error){w.looks.ListScheduledTasks, w.looks.ListRetryTasks} {
+		tasks, err := list("default", asynq.PageSize(1000))
+		if err != nil {
+			continue
+		}
+		for _, info := range tasks {
+			f(info)
+		}
+	}
+}
+
+// settle waits until all that was enqueued has ended, for a bounded time.
+func (w *world) settle() {
+	for range 24 * 60 {
+		<-time.After(time.Minute)
+		if len(w.left()) == 0 {
+			return
+		}
+	}
+}
+
+// left returns what was enqueued and has neither ended nor been deleted.
+func (w *world) left() (ids []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id := range w.wanted {
+		if w.ended[id] == 0 && !w.gone[id] {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// runsOf returns when a task ran.
+func (w *world) runsOf(id string) (at []string) {
+	for _, c := range w.starts {
+		if c.ID == id {
+			at = append(at, c.Arrived.String())
+		}
+	}
+	return at
+}
+
+// judge asks the checker, which shares no code with the limiter, and looks for what
+// was left behind.
+func (w *world) judge() {
+	for _, id := range w.left() {
+		info, err := w.looks.GetTaskInfo("default", id)
+		if err == nil && info.State == asynq.TaskStateArchived && strings.Contains(info.LastErr, "it failed") {
+			continue // it failed as often as it may
+		}
+		w.Errorf("task %s never ended: %+v, %v", id, info, err)
+	}
+	for id, n := range w.ended {
+		if n > 1 && !w.crashed {
+			w.Errorf("task %s ended %d times: %v", id, n, w.runsOf(id))
+		}
+	}
+	parsed, err := checker.ParseLimits([]byte(limits))
+	if err != nil {
+		w.Fatal(err)
+	}
+	report, err := checker.Check(checker.Input{Limits: parsed, Calls: w.starts, Jitter: 5 * time.Millisecond, Epoch: w.began})
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, row := range report.Rows {
+		// A killed worker's run goes on here after its lease has ended, as no
+		// process's would.
+		if row.Exceeded && (row.Algorithm != "concurrency" || !w.crashed) {
+			w.Errorf("over: %+v", row)
+		}
+	}
+	<-time.After(25 * time.Hour) // longer than anything is kept
+	for _, key := range w.redis.Keys() {
+		if strings.HasPrefix(key, "hw:") {
+			w.Errorf("key %s was left", key)
+		}
+	}
+	w.Logf("%d tasks, %d runs", w.made, len(w.starts))
+}
