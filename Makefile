@@ -14,8 +14,16 @@ BENCH ?= .
 BENCHTIME ?= 1s
 ## how often each benchmark runs
 COUNT ?= 1
+## the bench's scenarios: all (half an hour) or short; with BENCHTIME=1x always short
+SCENARIOS ?= all
+## WRITE=1 writes the bench's table into docs/benchmarks.md and draws docs/starts.svg
+WRITE ?=
 ## how long each fuzz target runs
 FUZZTIME ?= 30s
+## how many days soak simulates
+SEEDS ?= 20
+## how many steps histories takes at least
+STEPS ?= 200000
 ## fuzz targets to run: those with this in their name
 FUZZ ?=
 ## where run/worker and run/enqueue find Redis
@@ -30,7 +38,7 @@ ARGS ?=
 GOLANGCI_LINT = 2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test/short bench fuzz lint fmt lua/golden run/worker run/enqueue check
+.PHONY: help build demo test test/short bench soak histories fuzz lint fmt lua/golden run/worker run/enqueue check
 
 help: ## This list
 	@echo 'Targets:'
@@ -56,9 +64,23 @@ test/short: ## The quick tests, without the race detector
 	@test/setup.sh
 	go test -short -shuffle=on -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) $(PKG)
 
-bench: ## Every benchmark, one after the other
+bench: ## Every benchmark, one after the other, and one table, peers beside us
 	@test/setup.sh
-	go test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -count $(COUNT) -benchmem -timeout 60m $(TESTFLAGS) $(PKG)
+	@mkdir -p bin && rm -f bin/bench.md
+	@HEADWAY_BENCH_SCENARIOS=$(if $(filter 1x,$(BENCHTIME)),short,$(SCENARIOS)) HEADWAY_BENCH_WRITE=$(WRITE) \
+		HEADWAY_BENCH_TABLE=$(CURDIR)/bin/bench.md \
+		go test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -count $(COUNT) -benchmem -timeout 2h $(TESTFLAGS) $(PKG); \
+		status=$$?; if [ -f bin/bench.md ]; then cat bin/bench.md; fi; exit $$status
+
+soak: ## Days of traffic with faults, each in a bubble of fake time: SEEDS of them, drawn at random
+	SIM_SEEDS=$(SEEDS) go test ./test/sim -run TestDays -count=1 -timeout 12h -v -args -days 1
+
+histories: ## Random histories of those who wait, against a model: STEPS of them, and every planted fault
+	@test/setup.sh
+	@for tests in 'TurnsHistories(FindNothingElse)?$$' HistoriesFindPlantedFaults; do \
+		said=$$(HISTORY_STEPS=$(STEPS) go test ./throttle -run "$$tests" -count=1 -timeout $(TIMEOUT) -v $(TESTFLAGS)); \
+		status=$$?; echo "$$said" | grep -v -e '^=== ' -e '--- PASS'; [ $$status = 0 ] || exit $$status; \
+	done
 
 fuzz: ## Every fuzz target, one after the other
 	@test/fuzz.sh $(FUZZTIME) $(FUZZ)
@@ -78,5 +100,5 @@ run/worker: build ## A worker on its embedded Redis, until Ctrl-C
 run/enqueue: build ## Enqueue a file of tasks for run/worker
 	bin/enqueue batch -redis $(REDIS) $(ARGS) $(TASKS)
 
-check: ## Exactly what CI runs: build, demo, lint, fuzz, bench once, test
+check: ## Exactly what CI runs: build, demo, lint, fuzz, histories, bench once, test
 	.ci/run
