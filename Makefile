@@ -58,7 +58,8 @@ demo: build ## Run 3 tenants' calls under nested limits, and judge them from the
 test: ## Every test with the race detector; installs redis-server if it is missing
 	@test/setup.sh $(RACE)
 	go build $(RACE) ./...
-	go test $(RACE) -shuffle=on -count=1 -p 1 -timeout $(TIMEOUT) $(TESTFLAGS) $(PKG)
+	@go list $(RACE) -test -export ./... >/dev/null # compiles the tests side by side; they run one after the other
+	go test $(RACE) -vet=off -shuffle=on -count=1 -p 1 -timeout $(TIMEOUT) $(TESTFLAGS) $(PKG)
 
 test/short: ## The quick tests, without the race detector
 	@test/setup.sh

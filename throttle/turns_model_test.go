@@ -754,7 +754,7 @@ func (w *turnsWorld) drain() {
 		if !woken.Waiting && len(woken.Released) == 0 {
 			break
 		}
-		if rounds > 2000 {
+		if rounds > 10_000 {
 			fail("nobody comes to the end of the lines: %v", w.seen.line)
 		}
 		if len(woken.Released) == 0 {

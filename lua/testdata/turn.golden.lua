@@ -39,7 +39,7 @@
 --                     they need not for this one, and allowed: 0 when others wait, or may
 --
 -- Writes   KEYS[1..n+1] when allowed, KEYS[n+2..n+4] and KEYS[n+6] when it joins or leaves the line,
---          KEYS[n+5] when it had been released.
+--          KEYS[n+5] when it had been released, and the time to look with it.
 -- Source   docs/turns.md#the-decision
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
@@ -1139,6 +1139,15 @@ local function after_units(r, now, units)
   r[field] = was
   return t and t + whole_windows * (r.per or 0)
 end
+-- Lets the rounds of rules 1 to n be looked at now, where tasks wait for them:
+-- something of them has become free.
+local function freed(due, n, now)
+  if redis.call('EXISTS', due) == 1 then
+    for i = 1, n do
+      redis.call('ZADD', due, 'XX', 'LT', whole(now), sub(KEYS[i], #due - 3))
+    end
+  end
+end
 
 -- So many on their way are not added up for one decision: whoever comes besides
 -- waits for a look, which adds them up once for many.
@@ -1306,9 +1315,7 @@ local function join(rules, mine, held_up, start, binding)
   end
   if mine then
     look = 0
-    for i = 1, n do -- what was set aside for it may do for others
-      call('ZADD', due, 'XX', 'LT', whole(now), rule_name(KEYS[i]))
-    end
+    freed(due, n, now) -- what was set aside for it may do for others
   end
   return place, expected, look
 end
@@ -1341,6 +1348,8 @@ if sure and not held_up and start - now <= ahead and ARGV[6] ~= '2' then
   if reply then
     if not quiet and not mine then
       leave()
+    elseif not quiet and cost_of(ticket) > 1 then
+      freed(due, n, now) -- it may have come before others, and taken the start of one that costs less
     end
     return with_turn(reply, -1, 0, quiet and -1 or 0)
   end

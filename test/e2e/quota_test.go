@@ -27,9 +27,10 @@ limits:
 `
 
 // "Nothing over any limit in any window at the counting API, under 1, 2 and 4
-// workers, with 600 tasks at 50/s", none lost and none twice. The tests run one
-// after the other, before those that are parallel: their figures are the time's.
+// workers, with 600 tasks at 50/s", none lost and none twice. They run one after the other,
+// beside other tests, which mostly wait.
 func TestQuota(t *testing.T) {
+	t.Parallel()
 	for _, workers := range []int{1, 2, 4} {
 		t.Run(fmt.Sprintf("%d workers", workers), func(t *testing.T) {
 			if testing.Short() && workers != 2 {
