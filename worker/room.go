@@ -83,20 +83,26 @@ func (w *waker) freed() {
 	switch {
 	case w.worthALook():
 		w.kickAll()
-	case !w.soon:
-		w.soon = true
-		time.AfterFunc(w.t.lead()/2, func() {
+	case w.soon == nil:
+		var timer *time.Timer
+		timer = time.AfterFunc(w.t.lead()/2, func() {
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			w.kickAll()
+			if w.soon == timer { // else they were looked at before it was over
+				w.kickAll()
+			}
 		})
+		w.soon = timer
 	}
 }
 
 // kickAll has every provider looked at. w.mu is held.
 func (w *waker) kickAll() {
 	w.starved.Store(false)
-	w.soon = false
+	if w.soon != nil {
+		w.soon.Stop()
+		w.soon = nil
+	}
 	for _, one := range w.watches {
 		one.kick()
 	}

@@ -38,7 +38,7 @@ type waker struct {
 	sample  int64 // how many tasks had ended when they were last counted
 	recent  int64 // how many ended in the time before
 	sampled time.Time
-	soon    bool        // they will be looked at in a moment
+	soon    *time.Timer // when it is over they will be looked at
 	starved atomic.Bool // a watch had no place to release a task for
 	burst   bool        // its tasks' starts had come
 }
