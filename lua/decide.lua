@@ -42,7 +42,7 @@
 local call, format = redis.call, string.format
 local member = ARGV[2]
 local n, base = #KEYS - 1, 2
-local attempt = KEYS[n + 1]
+local attempt, look = KEYS[n + 1], nil
 
 -- #include express/way
 

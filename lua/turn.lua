@@ -29,7 +29,8 @@
 -- ARGV[9..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
 --                       include/rules.lua.
 --
--- Returns  {now, then three for each rule: remaining, reset, place}, as decide, or
+-- Returns  {now, then three for each rule: remaining, reset, place}, as decide, with look behind them
+--          where others may wait, or
 --          {allowed, replayed, now, wait, binding, then five for each rule, then ahead, expected, look}:
 --          all but the last three as decide, and
 --          wait       denied: as decide; it says nothing of those who are before
@@ -39,7 +40,7 @@
 --                     they need not for this one, and allowed: 0 when others wait, or may
 --
 -- Writes   KEYS[1..n+1] when allowed, KEYS[n+2..n+4] and KEYS[n+6] when it joins or leaves the line,
---          KEYS[n+5] when it had been released, and the time to look with it.
+--          KEYS[n+5] when it had been released: with it the times to look at its rules' rounds.
 -- Source   docs/turns.md#the-decision
 
 -- #include clock
@@ -47,21 +48,36 @@
 -- #include layout
 
 local call, format = redis.call, string.format
-local member = ARGV[2]
+local member, COLON = ARGV[2], 58
 local n, base = #KEYS - 6, 7
 local attempt, line = KEYS[n + 1], KEYS[n + 2]
 local due, round, out_key, at = KEYS[n + 3], KEYS[n + 4], KEYS[n + 5], KEYS[n + 6]
-local quiet = call('EXISTS', due, out_key) == 0
+local ticket, provider = ARGV[4], sub(due, 1, -5)
+local scope = sub(line, #provider + 1, -6)
 
-if quiet and ARGV[6] ~= '2' then
+-- Whether nobody waits; whether it is this task's turn.
+local quiet, mine = call('EXISTS', due, out_key) == 0, ARGV[6] ~= '0'
+if not quiet and call('HDEL', out_key, scope .. '\0' .. ticket) == 1 then
+  mine = true
+  -- Those who were released together may come in another order, and take each other's
+  -- starts. Under one rule that is the same to everybody else, if each costs one unit.
+  if n > 1 or byte(ticket) ~= COLON then
+    local looks = {}
+    for i = 1, n do
+      looks[2 * i - 1], looks[2 * i] = format('%.0f', now), sub(KEYS[i], #provider + 1)
+    end
+    call('ZADD', due, 'XX', 'LT', unpack(looks))
+  end
+end
+
+if (quiet or mine) and ARGV[6] ~= '2' then
+  local look = not quiet and 0 or nil
   -- #include express/way
 end
 
 -- The general way.
 
-local ticket, priority = ARGV[4], tonumber(ARGV[5])
-local provider = sub(due, 1, -5)
-local scope = sub(line, #provider + 1, -6)
+local priority = tonumber(ARGV[5])
 
 -- #include numbers
 -- #include state
@@ -258,9 +274,8 @@ end
 
 local rules = read_rules()
 local start, binding, sure = joint_start(rules, now)
-local mine, held_up = ARGV[6] ~= '0', nil
+local held_up
 if not quiet then
-  mine = call('HDEL', out_key, scope .. '\0' .. ticket) == 1 or mine
   held_up = not mine and waited_for() or nil
   overdue = not mine and not held_up and reserve(rules) or nil
   if overdue then
@@ -277,8 +292,6 @@ if sure and not held_up and start - now <= ahead and ARGV[6] ~= '2' then
   if reply then
     if not quiet and not mine then
       leave()
-    elseif not quiet and cost_of(ticket) > 1 then
-      freed(due, n, now) -- it may have come before others, and taken the start of one that costs less
     end
     return with_turn(reply, -1, 0, quiet and -1 or 0)
   end

@@ -128,13 +128,17 @@ const (
 	shortRule = 3
 )
 
-// lengthened writes out the short reply to a request that is granted from now on.
+// lengthened writes out the short reply to a request that is granted from now on. One
+// more number at its end is when to look for those who wait.
 func lengthened(short []int64, rules int) []int64 {
-	full := make([]int64, replyHead+replyRule*rules)
+	full := make([]int64, replyHead+replyRule*rules, replyHead+replyRule*rules+turnReply)
 	full[0], full[2] = 1, short[0]
 	for i := range rules {
 		r, s := full[replyHead+replyRule*i:], short[1+shortRule*i:]
 		r[1], r[3], r[4] = s[0], s[1], s[2]
+	}
+	if look := short[1+shortRule*rules:]; len(look) > 0 {
+		full = append(full, -1, 0, look[0])
 	}
 	return full
 }

@@ -85,4 +85,8 @@ func (c call) full(reply []int64) []int64 {
 	return reply
 }
 
-func (c call) short(reply []int64) bool { return c.rules > 0 && len(reply) == 1+shortRule*c.rules }
+// short says whether a reply is the short one: of a turn's, with a number more.
+func (c call) short(reply []int64) bool {
+	more := len(reply) - 1 - shortRule*c.rules
+	return c.rules > 0 && (more == 0 || more == 1 && c.reply == replyHead+replyRule*c.rules+turnReply)
+}

@@ -89,13 +89,14 @@ local LONGEST_LEASE = 86400000000
 local call, format = redis.call, string.format
 local member = ARGV[2]
 local n, base = #KEYS - 1, 2
-local attempt = KEYS[n + 1]
+local attempt, look = KEYS[n + 1], nil
 
 -- The express way, which most calls go: every rule has been used lately under the
 -- limits of this call, admits its cost now, and its key lives long enough. One
 -- straight line without a function, since to make one costs as much as to add up a
 -- rule. Whatever is different leaves it before anything is written, for the
--- general way below, which answers the same: a test runs both.
+-- general way below, which answers the same: a test runs both. It needs call, member,
+-- attempt, n, base, and look, a last number for the reply, or nil.
 local out, states, moment, passed = { now, 0, 0, 0 }, {}, pack(now), 0
 local record = moment
 for i = 1, n do
@@ -288,6 +289,7 @@ if passed == n then
         end
       end
     end
+    out[3 * n + 2] = look
     return out
   end
   call('SET', attempt, before, 'PX', byte(before, 1) == GIVEN_BACK and '60000' or '30000')
