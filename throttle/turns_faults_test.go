@@ -213,6 +213,17 @@ var scenes = []scene{
 			w.now += 5000
 			w.settle()
 		}},
+	// Of those lined up together the last is first, for its priority: it can start sooner.
+	{[]map[string]Node{{"p": {Rules: []Rule{{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: sec, Burst: 5}}}}},
+		func(w *turnsWorld, add func(scope, cost int64) *waiter) {
+			add(0, 5)
+			dear := &waiter{Place: Place{Scope: w.h.scopes[0], Ticket: "dear", cost: 5}}
+			cheap := &waiter{Place: Place{Scope: w.h.scopes[0], Ticket: "cheap"}, priority: 1}
+			w.tasks = append(w.tasks, dear, cheap)
+			w.lineUp([]*waiter{dear, cheap}, 0)
+			w.now += 1_000_000
+			w.settle()
+		}},
 }
 
 var windowsBelowWindow = []map[string]Node{{"p": {
