@@ -34,6 +34,7 @@ func BenchmarkBacklog(b *testing.B) {
 	measure(b, single("10,000 at 1000/s, token bucket", 10_000, bucket("r", 1000, time.Second, 1)), planned, unplanned, usual1, usualLimit)
 	measure(b, single("10,000 at 1000/s, sliding window", 10_000, sliding("r", 1000, time.Second)), planned, bullMQ.contender())
 	measure(b, single("100,000 at 1000/s, token bucket", 100_000, bucket("r", 1000, time.Second, 1)), planned)
+	measure(b, single("100,000 at 1000/s, sliding window", 100_000, sliding("r", 1000, time.Second)), planned)
 
 	for _, rule := range []throttle.Rule{bucket("r", 100, time.Second, 10), sliding("r", 100, time.Second)} {
 		measure(b, busy(rule), planned)
