@@ -15,7 +15,7 @@ import (
 // turnPlants are faults that somebody might make in the scripts of turns. The
 // histories of those who wait must find every one of them.
 var turnPlants = []struct{ what, from, to string }{
-	{"turn: who only rejoins is granted", "if (quiet or mine) and ARGV[6] ~= '2' then", "if quiet or mine then"},
+	{"turn: who only rejoins is granted", "if (quiet or at_once) and ARGV[6] ~= '2' then", "if quiet or at_once then"},
 	{"turn: a new task overtakes", "held_up = not mine and waited_for() or nil", "held_up = nil"},
 	{"turn: a ticket left in line", "    if not quiet and not mine then\n      leave()", "    if false then\n      leave()"},
 	{"turn: units that leave uncounted", "count(fields, values, -cost_of(ticket)", "count(fields, values, 0"},
