@@ -272,6 +272,7 @@ func TestHeaders(t *testing.T) {
 			prefix := redistest.Prefix(t)
 			runs, n := histories(prefix)
 			waitFor(t, rdb, prefix)
+			releaseTwo(t, rdb, prefix+"-turns")
 			runs = append(append(turnRuns(prefix+"-turns"), runs...), releaseRuns(t, rdb, prefix, n)...)
 			runs = append(runs, manyRuns(prefix+"-many")...)
 			read, wrote := map[string]map[string]bool{}, map[string]map[string]bool{}

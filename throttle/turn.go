@@ -103,8 +103,8 @@ func (a *attempt) turnCall(req Request) call {
 	return c
 }
 
-// readTurn reads the end of a reply; a short one, to a request that was granted
-// while nobody waited, has none.
+// readTurn reads the end of a reply; decide's, and one to a request that was granted
+// while nobody waited, have none.
 func readTurn(p *plan, reply []int64) Turn {
 	head := replyHead + replyRule*len(p.bounds)
 	if len(reply) < head+turnReply {

@@ -17,7 +17,7 @@ import (
 var turnPlants = []struct{ what, from, to string }{
 	{"turn: who only rejoins is granted", "if (quiet or at_once) and ARGV[6] ~= '2' then", "if quiet or at_once then"},
 	{"turn: a new task overtakes", "held_up = not mine and waited_for() or nil", "held_up = nil"},
-	{"turn: a ticket left in line", "    if not quiet and not mine then\n      leave()", "    if false then\n      leave()"},
+	{"turn: a ticket left in line", "    if not quiet and not released then\n      leave()", "    if false then\n      leave()"},
 	{"turn: units that leave uncounted", "count(fields, values, -cost_of(ticket)", "count(fields, values, 0"},
 	{"turn: units that come uncounted", "count(fields, values, cost_of(ticket)", "count(fields, values, 0"},
 	{"turn: a line uncounted", "card == 0 and 1 or 0)\n", "0)\n"},

@@ -29,8 +29,8 @@
 -- ARGV[9..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
 --                       include/rules.lua.
 --
--- Returns  {now, then three for each rule: remaining, reset, place}, as decide, with look behind them
---          where others may wait, or
+-- Returns  {now, then three for each rule: remaining, reset, place}, as decide;
+--          {now, then three for each rule, then look}: the same where others may wait; or
 --          {allowed, replayed, now, wait, binding, then five for each rule, then ahead, expected, look}:
 --          all but the last three as decide, and
 --          wait       denied: as decide; it says nothing of those who are before
@@ -40,7 +40,8 @@
 --                     they need not for this one, and allowed: 0 when others wait, or may
 --
 -- Writes   KEYS[1..n+1] when allowed, KEYS[n+2..n+4] and KEYS[n+6] when it joins or leaves the line,
---          KEYS[n+5] when it had been released: with it the times to look at its rules' rounds.
+--          KEYS[n+5] when it had been released, under several rules or at more than one unit the times
+--          to look with it.
 -- Source   docs/turns.md#the-decision
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
@@ -103,9 +104,9 @@ local ticket, provider = ARGV[4], sub(due, 1, -5)
 local scope = sub(line, #provider + 1, -6)
 
 -- Whether nobody waits; whether it is this task's turn.
-local quiet, mine = call('EXISTS', due, out_key) == 0, ARGV[6] ~= '0'
+local quiet, released = call('EXISTS', due, out_key) == 0, false
 if not quiet and call('HDEL', out_key, scope .. '\0' .. ticket) == 1 then
-  mine = true
+  released = true
   -- Those who were released together may come in another order, and take each other's
   -- starts. Under one rule that is the same to everybody else, if each costs one unit.
   if n > 1 or byte(ticket) ~= COLON then
@@ -117,16 +118,18 @@ if not quiet and call('HDEL', out_key, scope .. '\0' .. ticket) == 1 then
   end
 end
 
+local mine = released or ARGV[6] ~= '0'
+
 -- One that a bucket paces mostly comes before its start, which the express way has not.
-local at_once = mine and byte(ARGV[base + 2]) ~= TOKEN
+local at_once = released and byte(ARGV[base + 2]) ~= TOKEN
 if (quiet or at_once) and ARGV[6] ~= '2' then
   local look = not quiet and 0 or nil
 -- The express way, which most calls go: every rule has been used lately under the
 -- limits of this call, admits its cost now, and its key lives long enough. One
 -- straight line without a function, since to make one costs as much as to add up a
 -- rule. Whatever is different leaves it before anything is written, for the
--- general way below, which answers the same: a test runs both. It needs call, member,
--- attempt, n, base, and look, a last number for the reply, or nil.
+-- general way below, which answers the same: a test runs both. It needs call, format,
+-- member, attempt, n, base, and look, a last number for the reply, or nil.
 local out, states, moment, passed = { now, 0, 0, 0 }, {}, pack(now), 0
 local record = moment
 for i = 1, n do
@@ -1365,7 +1368,7 @@ local ahead = tonumber(mine and ARGV[3] or ARGV[8])
 if sure and not held_up and start - now <= ahead and ARGV[6] ~= '2' then
   local reply = grant(rules, start, binding)
   if reply then
-    if not quiet and not mine then
+    if not quiet and not released then
       leave()
     end
     return with_turn(reply, -1, 0, quiet and -1 or 0)

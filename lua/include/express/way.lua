@@ -2,8 +2,8 @@
 -- limits of this call, admits its cost now, and its key lives long enough. One
 -- straight line without a function, since to make one costs as much as to add up a
 -- rule. Whatever is different leaves it before anything is written, for the
--- general way below, which answers the same: a test runs both. It needs call, member,
--- attempt, n, base, and look, a last number for the reply, or nil.
+-- general way below, which answers the same: a test runs both. It needs call, format,
+-- member, attempt, n, base, and look, a last number for the reply, or nil.
 local out, states, moment, passed = { now, 0, 0, 0 }, {}, pack(now), 0
 local record = moment
 for i = 1, n do
