@@ -98,6 +98,13 @@ type wakeReply struct {
 	near      []string
 }
 
+func appendNews(args []any, what string, list []Place) []any {
+	for _, p := range list {
+		args = append(args, what, scopePath(p.Scope), p.ticket())
+	}
+	return args
+}
+
 func (l *Limiter) wake(ctx context.Context, req WakeRequest, scopes *scopeSet) (wakeReply, error) {
 	prefix := keyspace(l.cfg.Prefix).provider(req.Provider)
 	all := 0
@@ -110,11 +117,10 @@ func (l *Limiter) wake(ctx context.Context, req WakeRequest, scopes *scopeSet) (
 		l.clock(), l.slots.client + NewID(), req.Lead.Microseconds(), req.Spread.Microseconds(), max(0, req.Most), all, max(0, req.More), near,
 	}
 	args = t.appendArgs(args)
-	for what, list := range map[string][]Place{"f": req.Gone, "a": req.NotYet, "r": req.Running} {
-		for _, p := range list {
-			args = append(args, what, scopePath(p.Scope), p.ticket())
-		}
-	}
+	// In this order: who is gone is not put back, whatever else is said of it.
+	args = appendNews(args, "f", req.Gone)
+	args = appendNews(args, "a", req.NotYet)
+	args = appendNews(args, "r", req.Running)
 	reply, err := l.lists(ctx, lua.Wake.For(t.kinds()), t.keys(prefix), args)
 	if err != nil {
 		return wakeReply{}, err
