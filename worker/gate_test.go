@@ -162,8 +162,8 @@ func TestGateInterval(t *testing.T) {
 		const interval, rounds = 100 * time.Millisecond, 1000
 		a := newAsker(interval, "a", "b")
 		var least, most time.Duration = time.Hour, 0
-		last := time.Now()
 		a.round(t.Context())
+		last := time.Now()
 		for range rounds {
 			a.round(t.Context())
 			took := time.Since(last)
