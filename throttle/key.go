@@ -49,8 +49,12 @@ func (k keyspace) line(s Scope) string { return k.scope(s) + "!line" }
 // shared returns the keys that the lines of a provider share, in the order in which
 // scripts take them: due, round, out, at.
 func shared(provider string) []any {
-	return []any{provider + "!due", provider + "!round", provider + "!out", provider + "!at"}
+	return []any{dueKey(provider), provider + "!round", outKey(provider), provider + "!at"}
 }
+
+func dueKey(provider string) string { return provider + "!due" }
+
+func outKey(provider string) string { return provider + "!out" }
 
 func (k keyspace) members() string { return string(k) + ":members" }
 

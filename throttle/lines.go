@@ -13,172 +13,6 @@ import (
 	"github.com/headway-go/headway/lua"
 )
 
-// WakeRequest asks for those of a provider whose turn is near.
-type WakeRequest struct {
-	// Provider is the first name of the scopes. Required.
-	Provider string
-	// Lead is how long before its start one is released at the latest, and Spread how
-	// much earlier it may be, so that one call serves several.
-	Lead, Spread time.Duration
-	// Most is how many to release at most.
-	Most int
-	// More is how many more to release of those whose start has come already, and who
-	// need not wait for it.
-	More int
-	// All looks at every round whatever it waits for: limits may have changed.
-	All bool
-	// Gone, NotYet and Running say what became of those released before: there is no
-	// such task; there is none yet and it is to be tried again; it runs already.
-	Gone, NotYet, Running []Place
-}
-
-// Woken is what Wake answers.
-type Woken struct {
-	// Released are those whose turn it is, in order. Each has its start when it asks
-	// with its ticket, and loses its turn when it has not asked after 3 s.
-	Released []Place
-	// Waiting says that somebody waits, and Next in how long to call Wake again.
-	Waiting bool
-	Next    time.Duration
-	// Out is how many that this Limiter has released, these included, have not asked
-	// yet.
-	Out int
-}
-
-// Wake releases those who wait and whose turn is near, in the order of their turns.
-// Any number of processes may call it: each turn is given once. It charges nothing.
-// Costs one round trip, and another where scopes come up that this Limiter has not
-// met lately. The error wraps ErrUnavailable, or is ctx's.
-func (l *Limiter) Wake(ctx context.Context, req WakeRequest) (Woken, error) {
-	scopes := l.lines.of(req.Provider)
-	scopes.met(req.scopes(), nil)
-	var out Woken
-	for range maxWakeCalls {
-		reply, err := l.wake(ctx, req, scopes)
-		if err != nil {
-			return out, unavailable(ctx, "wake those who wait for", req.Provider, err)
-		}
-		out.Released = append(out.Released, reply.released...)
-		out.Out = int(reply.out)
-		out.Waiting, out.Next = reply.next > 0, max(0, time.Duration(reply.next-reply.now)*time.Microsecond)
-		scopes.met(reply.near, reply.missing)
-		if len(reply.missing) == 0 {
-			break
-		}
-		left := max(0, req.Most+req.More-len(reply.released))
-		req.More = min(req.More, left)
-		req.Most = left - req.More
-		req.Gone, req.NotYet, req.Running, req.All = nil, nil, nil, false
-	}
-	return out, nil
-}
-
-// scopes are those of the news.
-func (r WakeRequest) scopes() (scopes []string) {
-	for _, p := range slices.Concat(r.Gone, r.NotYet, r.Running) {
-		scopes = append(scopes, p.Scope)
-	}
-	return scopes
-}
-
-const (
-	// maxWakeCalls bounds the round trips of one Wake: scopes that still come up are
-	// for the next.
-	maxWakeCalls = 4
-	// maxLines is how many scopes a call brings along: those met last.
-	maxLines  = 64
-	nearRules = 16
-)
-
-type wakeReply struct {
-	now, next int64
-	out       int64
-	released  []Place
-	missing   []string
-	near      []string
-}
-
-func appendNews(args []any, what string, list []Place) []any {
-	for _, p := range list {
-		args = append(args, what, scopePath(p.Scope), p.ticket())
-	}
-	return args
-}
-
-func (l *Limiter) wake(ctx context.Context, req WakeRequest, scopes *scopeSet) (wakeReply, error) {
-	prefix := keyspace(l.cfg.Prefix).provider(req.Provider)
-	all := 0
-	if req.All {
-		all = 1
-	}
-	known, near := scopes.known()
-	t := l.table(known)
-	args := []any{
-		l.clock(), l.slots.client + NewID(), req.Lead.Microseconds(), req.Spread.Microseconds(), max(0, req.Most), all, max(0, req.More), near,
-	}
-	args = t.appendArgs(args)
-	// In this order: who is gone is not put back, whatever else is said of it.
-	args = appendNews(args, "f", req.Gone)
-	args = appendNews(args, "a", req.NotYet)
-	args = appendNews(args, "r", req.Running)
-	reply, err := l.lists(ctx, lua.Wake.For(t.kinds()), t.keys(prefix), args)
-	if err != nil {
-		return wakeReply{}, err
-	}
-	return readWake(req.Provider, reply)
-}
-
-func readWake(provider string, reply []any) (out wakeReply, err error) {
-	lists := make([][]any, 4)
-	if len(reply) != len(lists) {
-		return out, errReply
-	}
-	for i := range lists {
-		list, ok := reply[i].([]any)
-		if !ok {
-			return out, errReply
-		}
-		lists[i] = list
-	}
-	times, released := lists[0], lists[1]
-	if len(times) != 3 || len(released)%2 != 0 {
-		return out, errReply
-	}
-	out.now, _ = times[0].(int64)
-	out.next, _ = times[1].(int64)
-	out.out, _ = times[2].(int64)
-	for i := 0; i < len(released); i += 2 {
-		out.released = append(out.released, readPlace(scopeOf(provider, released[i]), text(released[i+1])))
-	}
-	for _, s := range lists[2] {
-		out.missing = append(out.missing, scopeOf(provider, s))
-	}
-	for _, s := range lists[3] {
-		out.near = append(out.near, scopeOf(provider, s))
-	}
-	return out, nil
-}
-
-func text(v any) string {
-	s, _ := v.(string)
-	return s
-}
-
-// scopePath is what keys have of a scope after its provider, and scopeOf the scope.
-func scopePath(scope string) string {
-	_, rest, nested := strings.Cut(scope, "/")
-	if !nested {
-		return ""
-	}
-	path := ""
-	for name := range strings.SplitSeq(rest, "/") {
-		path += "/" + escape(name)
-	}
-	return path
-}
-
-func scopeOf(provider string, path any) string { return provider + unescape(text(path)) }
-
 // Ask is one who is to be given a place.
 type Ask struct {
 	Scope    string
@@ -310,6 +144,26 @@ func (l *Limiter) announce(ctx context.Context, provider string) error {
 	return err
 }
 
+func text(v any) string {
+	s, _ := v.(string)
+	return s
+}
+
+// scopePath is what keys have of a scope after its provider, and scopeOf the scope.
+func scopePath(scope string) string {
+	_, rest, nested := strings.Cut(scope, "/")
+	if !nested {
+		return ""
+	}
+	path := ""
+	for name := range strings.SplitSeq(rest, "/") {
+		path += "/" + escape(name)
+	}
+	return path
+}
+
+func scopeOf(provider string, path any) string { return provider + unescape(text(path)) }
+
 // lists runs a script whose reply is not of numbers alone.
 func (l *Limiter) lists(ctx context.Context, script *lua.Script, keys, args []any) ([]any, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
@@ -393,11 +247,30 @@ func (s *scopeSets) of(provider string) *scopeSet {
 	return set
 }
 
-// scopeSet is the scopes that a call brings along.
+// scopeSet is the scopes that a call brings along, and what the last look told.
 type scopeSet struct {
-	mu   sync.Mutex
-	list []string // the one met last at the end
-	near int      // of how many rules to ask which scopes are next
+	mu    sync.Mutex
+	list  []string  // the one met last at the end
+	near  int       // of how many rules to ask which scopes are next
+	next  int64     // the first round that is due, by the server's clock
+	until time.Time // when that has come, or should be looked into anyway
+}
+
+// glances is how long after a look glances will do.
+const glances = 5 * time.Second
+
+// looked notes what a look told of those who wait.
+func (s *scopeSet) looked(next int64, told Woken) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next, s.until = next, time.Now().Add(min(told.Next, glances))
+}
+
+// quiet returns what the last look told to be next, and until when it is yet to come.
+func (s *scopeSet) quiet() (next int64, until time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.next, s.until
 }
 
 // known returns the scopes, and of how many rules to ask for more.

@@ -49,3 +49,43 @@ func TestHintsAreFollowed(t *testing.T) {
 		after(took, 4, "nothing has been heard since")
 	})
 }
+
+// A process that hears that somebody waits, looks, and finds nobody, says nothing of it:
+// two that did would have each other look for ever.
+func TestProcessesAtRest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWard(t)
+		second, err := New(w.limits.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var looks atomic.Int64
+		for _, one := range []*Throttle{w.limits, second} {
+			ask := one.waker.ask
+			one.waker.ask = func(ctx context.Context, req throttle.WakeRequest) (throttle.Woken, error) {
+				looks.Add(1)
+				return ask(ctx, req)
+			}
+			one.waker.start()
+			defer one.Stop()
+			<-time.After(askAround / 2)
+		}
+		limiter := w.limits.cfg.Limiter
+		if err := limiter.Announce(t.Context(), "p"); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(lookAnyway / 2)
+		if n := looks.Load(); n != 2 {
+			t.Errorf("%d looks after one announcement, want one of each process", n)
+		}
+		said, err := limiter.Turns(t.Context())
+		if err != nil || time.Since(said["p"]) < lookAnyway/2-askAround {
+			t.Errorf("%v, %v: it was announced again, and nobody waits", said, err)
+		}
+		<-time.After(lookAnyway)
+		if n := looks.Load(); n != 4 {
+			t.Errorf("%d looks after a minute and a half, want another of each process", n)
+		}
+	})
+}

@@ -30,10 +30,10 @@ type waker struct {
 	begin    sync.Once
 	mu       sync.Mutex
 	watches  map[string]*watch
-	seen     map[string]time.Time // announcements that have been looked into
-	lulls    map[string]*lull     // after looks that found that nobody waits
-	out      map[string]time.Time // tasks released here that have not come here, by ticket
-	taken    int                  // places that calls under way may fill
+	seen     map[string]announcement // those that have been looked into
+	lulls    map[string]*lull        // after looks that found that nobody waits
+	out      map[string]time.Time    // tasks released here that have not come here, by ticket
+	taken    int                     // places that calls under way may fill
 
 	sample  int64 // how many tasks had ended when they were last counted
 	recent  int64 // how many ended in the time before
@@ -51,12 +51,13 @@ const (
 	// spread is how much earlier it may be, so that a call serves several tasks.
 	spread = 80 * time.Millisecond
 
-	lookAgain  = 500 * time.Millisecond // while somebody waits
-	askAround  = time.Second
-	lookAnyway = time.Minute // at an announcement that has not been repeated
-	outStays   = 3 * time.Second
-	lately     = 50 * time.Millisecond
-	mostAtOnce = 64
+	lookAgain     = 500 * time.Millisecond // while somebody waits
+	askAround     = time.Second
+	lookAnyway    = time.Minute // at an announcement that has not been repeated
+	announceAgain = time.Hour
+	outStays      = 3 * time.Second
+	lately        = 50 * time.Millisecond
+	mostAtOnce    = 64
 
 	// A task that is being put back while its turn comes is still active: it is
 	// tried again so often, after a pause that doubles.
@@ -67,7 +68,7 @@ const (
 func newWaker(t *Throttle) *waker {
 	w := &waker{
 		t: t, pulse: newPulse(t), ask: t.cfg.Limiter.Wake,
-		watches: map[string]*watch{}, seen: map[string]time.Time{}, lulls: map[string]*lull{}, out: map[string]time.Time{},
+		watches: map[string]*watch{}, seen: map[string]announcement{}, lulls: map[string]*lull{}, out: map[string]time.Time{},
 	}
 	w.releaser = newReleaser(t.cfg.Redis, t.inspector, t.log, t.observer.Failed)
 	return w
@@ -79,6 +80,8 @@ type watch struct {
 	beat     *beat
 	wake     chan struct{} // holds one kick
 	all      bool          // look at every round: limits may have changed
+	quiet    bool          // nothing is due: a glance will do, if nobody kicks
+	said     time.Time     // when processes were last told that somebody waits
 	kicked   bool
 	next     time.Time // when the next look is due, as far as this process knows
 	news     throttle.WakeRequest
@@ -134,17 +137,23 @@ func (w *waker) around(beat *beat) {
 	}
 }
 
+// announcement is one that has been looked into.
+type announcement struct {
+	said   time.Time // by the clock of who made it
+	looked time.Time
+}
+
 func (w *waker) announced(provider string, said time.Time, first bool) {
 	w.mu.Lock()
-	looked, known := w.seen[provider]
+	last, known := w.seen[provider]
 	_, watched := w.watches[provider]
-	if watched || known && !said.After(looked) && time.Since(looked) < lookAnyway {
+	if watched || known && said.Equal(last.said) && time.Since(last.looked) < lookAnyway {
 		w.mu.Unlock()
 		return
 	}
-	w.seen[provider] = time.Now()
+	w.seen[provider] = announcement{said, time.Now()}
 	w.mu.Unlock()
-	w.look(provider, 0, first)
+	w.look(provider, hint{all: first, said: said})
 }
 
 // heard heeds what a decision says of those who wait: one who was denied has the
@@ -154,7 +163,7 @@ func (w *waker) heard(provider string, d throttle.Decision) {
 	if d.Allowed && w.wellKnown(provider) {
 		return
 	}
-	w.look(provider, d.Turn.Look, false)
+	w.look(provider, hint{in: d.Turn.Look})
 }
 
 // wellKnown says whether a provider is looked at without anybody's hint. In a lull
@@ -189,31 +198,40 @@ func (w *waker) rests(one *watch) {
 		hinted := l.hinted
 		w.mu.Unlock()
 		if hinted {
-			w.look(one.provider, 0, false)
+			w.look(one.provider, hint{})
 		}
 	})
 }
 
-// look has a provider looked at in a while, at the latest.
-func (w *waker) look(provider string, in time.Duration, all bool) {
+// hint is why a provider is to be looked at.
+type hint struct {
+	in   time.Duration // how long from now, at the latest
+	all  bool          // limits may have changed
+	said time.Time     // when other processes were told, if they were
+}
+
+// look has a provider looked at.
+func (w *waker) look(provider string, why hint) {
 	if w.t.stopped() {
 		return
 	}
-	at := time.Now().Add(in)
+	at := time.Now().Add(why.in)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	one := w.watches[provider]
 	if one == nil {
-		one = &watch{provider: provider, wake: make(chan struct{}, 1), missed: map[string]bool{}, next: at}
+		one = &watch{
+			provider: provider, wake: make(chan struct{}, 1), missed: map[string]bool{}, next: at, all: why.all, said: why.said,
+			beat: w.pulse.begins(provider),
+		}
 		w.watches[provider] = one
-		one.all, one.beat = all, w.pulse.begins(provider)
 		go func() {
 			defer w.pulse.ends(one.beat)
 			w.guarded("provider", func() { w.watch(one) })
 		}()
 		return
 	}
-	one.all = one.all || all
+	one.all = one.all || why.all
 	if at.Before(one.next) {
 		one.kick()
 	}
@@ -240,7 +258,6 @@ func (o *watch) kick() {
 
 // watch looks at a provider for as long as somebody waits for it.
 func (w *waker) watch(one *watch) {
-	w.announce(one.provider)
 	for {
 		room := w.take()
 		req := throttle.WakeRequest{
@@ -248,12 +265,16 @@ func (w *waker) watch(one *watch) {
 			Gone: one.news.Gone, NotYet: one.news.NotYet,
 		}
 		w.mu.Lock()
+		req.Glance = one.quiet && !one.kicked
 		req.All, one.all, one.kicked = one.all, false, false
 		req.Running, one.runs = one.runs, nil
 		w.mu.Unlock()
 		woken, err := w.asked(one, req, room)
 		if err == nil {
 			one.news = throttle.WakeRequest{}
+		}
+		if woken.Waiting {
+			w.announce(one)
 		}
 		w.run(one, woken.Released)
 		w.pulse.looked(one.beat, err)
@@ -286,6 +307,7 @@ func (w *waker) pause(one *watch, woken throttle.Woken, had room, err error) tim
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	wait := min(woken.Next, lookAgain)
+	one.quiet = err == nil && woken.Next > wait
 	one.kicked = one.kicked || len(one.runs) > 0
 	switch {
 	case w.t.stopped():
@@ -295,7 +317,7 @@ func (w *waker) pause(one *watch, woken throttle.Woken, had room, err error) tim
 		wait = lookAgain
 	case len(one.news.Gone)+len(one.news.NotYet) > 0:
 		wait = 0
-	case len(woken.Released) >= had.ahead:
+	case woken.Waiting && len(woken.Released) >= had.ahead:
 		w.starved.Store(true)
 		w.burst = len(woken.Released) > had.ahead
 		wait = lookAgain // or when places are free
@@ -325,8 +347,15 @@ func (w *waker) rest(one *watch, wait time.Duration) bool {
 	return true
 }
 
-func (w *waker) announce(provider string) {
-	if err := w.t.cfg.Limiter.Announce(w.t.serving, provider); err != nil && !w.t.stopped() {
+// announce lets other processes know that somebody waits, once for each watch, unless
+// they know already, and again while it is a long one: a process may start meanwhile.
+func (w *waker) announce(one *watch) {
+	if time.Since(one.said) < announceAgain {
+		return
+	}
+	if err := w.t.cfg.Limiter.Announce(w.t.serving, one.provider); err == nil {
+		one.said = time.Now()
+	} else if !w.t.stopped() {
 		w.t.observer.Failed("wake")
 	}
 }

@@ -1,0 +1,203 @@
+package throttle
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/lua"
+)
+
+// WakeRequest asks for those of a provider whose turn is near.
+type WakeRequest struct {
+	// Provider is the first name of the scopes. Required.
+	Provider string
+	// Lead is how long before its start one is released at the latest, and Spread how
+	// much earlier it may be, so that one call serves several.
+	Lead, Spread time.Duration
+	// Most is how many to release at most.
+	Most int
+	// More is how many more to release of those whose start has come already, and who
+	// need not wait for it.
+	More int
+	// All looks at every round whatever it waits for: limits may have changed.
+	All bool
+	// Glance says that nothing is known to have changed since the last call, and that
+	// what that told to be next is yet to come: so two cheap commands, in one round
+	// trip, are enough to see whether anything came before it. Only then, and every
+	// few seconds, the call does what it does without.
+	Glance bool
+	// Gone, NotYet and Running say what became of those released before: there is no
+	// such task; there is none yet and it is to be tried again; it runs already.
+	Gone, NotYet, Running []Place
+}
+
+// Woken is what Wake answers.
+type Woken struct {
+	// Released are those whose turn it is, in order. Each has its start when it asks
+	// with its ticket, and loses its turn when it has not asked after 3 s.
+	Released []Place
+	// Waiting says that somebody waits, and Next in how long to call Wake again.
+	Waiting bool
+	Next    time.Duration
+	// Out is how many that this Limiter has released, these included, have not asked
+	// yet.
+	Out int
+}
+
+// Wake releases those who wait and whose turn is near, in the order of their turns.
+// Any number of processes may call it: each turn is given once. It charges nothing.
+// Costs one round trip, one more after a glance that sees something, and another where
+// scopes come up that this Limiter has not met lately. The error wraps ErrUnavailable,
+// or is ctx's.
+func (l *Limiter) Wake(ctx context.Context, req WakeRequest) (Woken, error) {
+	scopes := l.lines.of(req.Provider)
+	if req.Glance && req.nothingNew() {
+		woken, quiet, err := l.glance(ctx, req.Provider, scopes)
+		if quiet || err != nil {
+			return woken, err
+		}
+	}
+	scopes.met(req.scopes(), nil)
+	var out Woken
+	var reply wakeReply
+	for range maxWakeCalls {
+		var err error
+		if reply, err = l.wake(ctx, req, scopes); err != nil {
+			return out, unavailable(ctx, "wake those who wait for", req.Provider, err)
+		}
+		out.Released = append(out.Released, reply.released...)
+		out.Out = int(reply.out)
+		out.Waiting, out.Next = reply.next > 0, max(0, time.Duration(reply.next-reply.now)*time.Microsecond)
+		scopes.met(reply.near, reply.missing)
+		if len(reply.missing) == 0 {
+			break
+		}
+		left := max(0, req.Most+req.More-len(reply.released))
+		req.More = min(req.More, left)
+		req.Most = left - req.More
+		req.Gone, req.NotYet, req.Running, req.All = nil, nil, nil, false
+	}
+	scopes.looked(reply.next, out)
+	return out, nil
+}
+
+// nothingNew says that the call brings no news and that everything may stay as it is.
+func (r WakeRequest) nothingNew() bool {
+	return !r.All && len(r.Gone)+len(r.NotYet)+len(r.Running) == 0
+}
+
+// glance looks whether all is as the last look left it: nobody is out, and no round is
+// due before what it told to be next. It says so only until that comes, and not for
+// long, since a clock that is set back makes everything later than it was to be.
+func (l *Limiter) glance(ctx context.Context, provider string, scopes *scopeSet) (woken Woken, quiet bool, err error) {
+	next, until := scopes.quiet()
+	if !time.Now().Before(until) {
+		return woken, false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+	defer cancel()
+	prefix := keyspace(l.cfg.Prefix).provider(provider)
+	var first *redis.ZSliceCmd
+	var out *redis.IntCmd
+	_, err = l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		first, out = pipe.ZRangeWithScores(ctx, dueKey(prefix), 0, 0), pipe.Exists(ctx, outKey(prefix))
+		return nil
+	})
+	if err != nil {
+		return woken, false, unavailable(ctx, "look for those who wait for", provider, err)
+	}
+	due := first.Val()
+	if len(due) == 0 || int64(due[0].Score) < next || out.Val() > 0 {
+		return woken, false, nil
+	}
+	return Woken{Waiting: true, Next: time.Until(until)}, true, nil
+}
+
+// scopes are those of the news.
+func (r WakeRequest) scopes() (scopes []string) {
+	for _, p := range slices.Concat(r.Gone, r.NotYet, r.Running) {
+		scopes = append(scopes, p.Scope)
+	}
+	return scopes
+}
+
+const (
+	// maxWakeCalls bounds the round trips of one Wake: scopes that still come up are
+	// for the next.
+	maxWakeCalls = 4
+	// maxLines is how many scopes a call brings along: those met last.
+	maxLines  = 64
+	nearRules = 16
+)
+
+type wakeReply struct {
+	now, next int64
+	out       int64
+	released  []Place
+	missing   []string
+	near      []string
+}
+
+func appendNews(args []any, what string, list []Place) []any {
+	for _, p := range list {
+		args = append(args, what, scopePath(p.Scope), p.ticket())
+	}
+	return args
+}
+
+func (l *Limiter) wake(ctx context.Context, req WakeRequest, scopes *scopeSet) (wakeReply, error) {
+	prefix := keyspace(l.cfg.Prefix).provider(req.Provider)
+	all := 0
+	if req.All {
+		all = 1
+	}
+	known, near := scopes.known()
+	t := l.table(known)
+	args := []any{
+		l.clock(), l.slots.client + NewID(), req.Lead.Microseconds(), req.Spread.Microseconds(), max(0, req.Most), all, max(0, req.More), near,
+	}
+	args = t.appendArgs(args)
+	// In this order: who is gone is not put back, whatever else is said of it.
+	args = appendNews(args, "f", req.Gone)
+	args = appendNews(args, "a", req.NotYet)
+	args = appendNews(args, "r", req.Running)
+	reply, err := l.lists(ctx, lua.Wake.For(t.kinds()), t.keys(prefix), args)
+	if err != nil {
+		return wakeReply{}, err
+	}
+	return readWake(req.Provider, reply)
+}
+
+func readWake(provider string, reply []any) (out wakeReply, err error) {
+	lists := make([][]any, 4)
+	if len(reply) != len(lists) {
+		return out, errReply
+	}
+	for i := range lists {
+		list, ok := reply[i].([]any)
+		if !ok {
+			return out, errReply
+		}
+		lists[i] = list
+	}
+	times, released := lists[0], lists[1]
+	if len(times) != 3 || len(released)%2 != 0 {
+		return out, errReply
+	}
+	out.now, _ = times[0].(int64)
+	out.next, _ = times[1].(int64)
+	out.out, _ = times[2].(int64)
+	for i := 0; i < len(released); i += 2 {
+		out.released = append(out.released, readPlace(scopeOf(provider, released[i]), text(released[i+1])))
+	}
+	for _, s := range lists[2] {
+		out.missing = append(out.missing, scopeOf(provider, s))
+	}
+	for _, s := range lists[3] {
+		out.near = append(out.near, scopeOf(provider, s))
+	}
+	return out, nil
+}

@@ -1,0 +1,67 @@
+package throttle
+
+import (
+	"testing"
+	"time"
+)
+
+// A glance is a look of two commands while nothing has come before what the last look
+// told to be next, and sees whatever does.
+func TestGlance(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: time.Hour}), func(b *bench) {
+		at := keyspace(b.cfg.Prefix).provider("p") + "!at"
+		looked := func() bool { // the call noted the time of a look
+			b.t.Helper()
+			return b.rdb.HGet(ctx, at, "@").Val() == b.clock()
+		}
+		wake := func(glance bool) Woken {
+			b.t.Helper()
+			b.now.Add(sec.Microseconds())
+			woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 8, Glance: glance})
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			return woken
+		}
+		d := b.decide(Request{Scope: "p"})
+		if woken := wake(true); woken.Waiting {
+			b.t.Errorf("nobody waits, and a glance says %+v", woken)
+		}
+		b.decide(Request{Scope: "p", Ticket: "a"})
+		if woken := wake(true); !woken.Waiting || !looked() {
+			b.t.Errorf("nothing is known yet, and a glance says %+v, without a look", woken)
+		}
+		if woken := wake(true); !woken.Waiting || woken.Next <= 0 || woken.Next > glances || len(woken.Released) > 0 || looked() {
+			b.t.Errorf("nothing has changed, and a glance says %+v", woken)
+		}
+		if woken := wake(false); !woken.Waiting || !looked() {
+			b.t.Errorf("%+v, and no look was made", woken)
+		}
+		b.giveBack(d.Grant)
+		if woken := wake(true); len(woken.Released) != 1 {
+			b.t.Errorf("a round was made due, and a glance says %+v", woken)
+		}
+		b.decide(Request{Scope: "p", Ticket: "b"})
+		for range 2 {
+			if wake(true); !looked() {
+				b.t.Error("one is out and may not come, and a glance was enough")
+			}
+		}
+		if d := b.decide(Request{Scope: "p", Ticket: "a"}); !d.Allowed {
+			b.t.Errorf("%+v, though it was released", d)
+		}
+		wake(true)
+		if wake(true); looked() {
+			b.t.Error("nothing has changed since, and a glance was not enough")
+		}
+		b.lines.of("p").until = time.Now()
+		if wake(true); !looked() {
+			b.t.Error("a look is overdue, and a glance was enough")
+		}
+		b.rdb.Del(ctx, at, dueKey(keyspace(b.cfg.Prefix).provider("p")))
+		if woken := wake(true); woken.Waiting {
+			b.t.Errorf("nobody waits any more, and a glance says %+v", woken)
+		}
+	})
+}
