@@ -22,7 +22,8 @@ type skew struct {
 }
 
 // skewSpan is how long a reply counts at least, and half of how long at most: long
-// enough for a fast one, too short for clocks to run apart.
+// enough for a fast one, too short for clocks to run apart. Those of looks count too:
+// the first start of a process mostly follows one.
 const skewSpan = 2 * time.Second
 
 // saw notes a reply: when it was asked for, when it came, and the server's time in

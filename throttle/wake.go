@@ -164,11 +164,16 @@ func (l *Limiter) wake(ctx context.Context, req WakeRequest, scopes *scopeSet) (
 	args = appendNews(args, "f", req.Gone)
 	args = appendNews(args, "a", req.NotYet)
 	args = appendNews(args, "r", req.Running)
-	reply, err := l.lists(ctx, lua.Wake.For(t.kinds()), t.keys(prefix), args)
+	asked := time.Now()
+	list, err := l.lists(ctx, lua.Wake.For(t.kinds()), t.keys(prefix), args)
 	if err != nil {
 		return wakeReply{}, err
 	}
-	return readWake(req.Provider, reply)
+	reply, err := readWake(req.Provider, list)
+	if err == nil {
+		l.skews.of(prefix).saw(asked, time.Now(), time.UnixMicro(reply.now))
+	}
+	return reply, err
 }
 
 func readWake(provider string, reply []any) (out wakeReply, err error) {

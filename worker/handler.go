@@ -82,28 +82,46 @@ func (t *Throttle) start(ctx context.Context, j *job) (throttle.Decision, error)
 	t.waker.arrived(provider(j.scope), req.Ticket)
 	req.OnStart = func() func() { return t.marked(ctx, j) }
 	ctx, cancel := t.whileServing(ctx)
-	defer cancel()
-	if ahead := t.ahead(ctx, j); ahead > 0 && t.holds() {
-		req.Ahead, req.Near, req.OnWait = ahead, ahead, t.hold
-		select {
-		case t.holders <- struct{}{}:
-			defer t.unhold()
-		default:
-			// Another process released more than it could take. A task whose turn has
-			// come waits nevertheless, or it would only be released again; but the last
-			// slot is for those that need not wait.
-			req.Near = 0
-			if int(t.surplus.Add(1))+cap(t.holders) >= t.slots {
-				req.Ahead = 0
-			}
-			defer t.surplus.Add(-1)
+	leave := t.stay(ctx, j, &req)
+	d, err := t.cfg.Limiter.Start(ctx, req)
+	after := func() {
+		cancel()
+		leave()
+		if err == nil && d.Turn.Look >= 0 {
+			t.waker.heard(provider(j.scope), d)
 		}
 	}
-	d, err := t.cfg.Limiter.Start(ctx, req)
-	if err == nil && d.Turn.Look >= 0 {
-		t.waker.heard(provider(j.scope), d)
+	if err == nil && d.Allowed {
+		// Its start was seen to be in time, and nothing that others may hold up comes
+		// between that and the run: it would be late, unseen, with all who queue there.
+		go after()
+		return d, nil
 	}
+	after()
 	return d, err
+}
+
+// stay gives the task a place to wait for its start in, if there is one, and says in
+// the request how long it may. leave gives the place back.
+func (t *Throttle) stay(ctx context.Context, j *job, req *throttle.Request) (leave func()) {
+	ahead := t.ahead(ctx, j)
+	if ahead <= 0 || !t.holds() {
+		return func() {}
+	}
+	req.Ahead, req.Near, req.OnWait = ahead, ahead, t.hold
+	select {
+	case t.holders <- struct{}{}:
+		return t.unhold
+	default:
+		// Another process released more than it could take. A task whose turn has
+		// come waits nevertheless, or it would only be released again; but the last
+		// slot is for those that need not wait.
+		req.Near = 0
+		if int(t.surplus.Add(1))+cap(t.holders) >= t.slots {
+			req.Ahead = 0
+		}
+		return func() { t.surplus.Add(-1) }
+	}
 }
 
 // request asks for a task, which can wait for its turn.

@@ -59,3 +59,31 @@ func argument(cmd redis.Cmder) string {
 	text, _ := cmd.Args()[1].(string)
 	return text
 }
+
+// "nothing that others may hold up comes between" a start that was in time and its run
+func TestNothingHoldsAStartUp(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: 10, Per: time.Second}}, Config{})
+	waker := s.throttle.waker
+	s.seen.onHold = func() { // before its start is due, and until it has run
+		waker.starved.Store(true)
+		waker.mu.Lock()
+	}
+	var runs atomic.Int64
+	s.add(queue.Task{ID: "goes"})
+	s.add(queue.Task{ID: "holds"})
+	s.serve(asynq.Config{}, func(context.Context, *asynq.Task) error {
+		if runs.Add(1) == 2 {
+			waker.mu.Unlock()
+		}
+		return nil
+	})
+	for range 2 {
+		select {
+		case <-s.ended:
+		case <-time.After(bound):
+			waker.mu.Unlock()
+			t.Fatal("a start waits for who looks after those that wait")
+		}
+	}
+}

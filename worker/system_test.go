@@ -147,6 +147,7 @@ type seen struct {
 	leases      int
 	faults      []string
 	outcomes    []string
+	onHold      func() // called when a task begins to hold
 }
 
 func (o *seen) with(f func()) { o.mu.Lock(); defer o.mu.Unlock(); f() }
@@ -159,6 +160,9 @@ func (o *seen) LeaseHeld(_ string, delta int)     { o.with(func() { o.leases += 
 func (o *seen) Failed(kind string)                { o.with(func() { o.faults = append(o.faults, kind) }) }
 func (o *seen) Holding(delta int) {
 	o.with(func() { o.holding += delta; o.mostHolding = max(o.mostHolding, o.holding) })
+	if delta > 0 && o.onHold != nil {
+		o.onHold()
+	}
 }
 func (o *seen) Ran(_, outcome string, _ time.Duration) {
 	o.with(func() { o.outcomes = append(o.outcomes, outcome) })
