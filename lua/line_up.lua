@@ -106,13 +106,13 @@ local function waited_for(l)
   return l.card > 0
 end
 
--- How long until a task's turn, behind all of its line. See turn.lua.
-local function expected_of(l, cost)
+-- How long until a task's turn, behind so many units of its line. See turn.lua.
+local function expected_of(l, cost, before)
   local latest, told = now, false
   for i = 1, #l.path do
     local r = l.path[i]
-    local others = min(max(0, r.units - l.units), (l.units + cost) * max(0, r.lines - (l.card > 0 and 1 or 0)))
-    local t = after_units(r, now, l.units + others)
+    local others = min(max(0, r.units - l.units), (before + cost) * max(0, r.lines - (l.card > 0 and 1 or 0)))
+    local t = after_units(r, now, before + others)
     if not t then
       return -1
     end
@@ -131,11 +131,11 @@ local function score_in(l, priority)
 end
 
 local function join(l, ticket, priority, cost)
-  local expected = expected_of(l, cost)
-  local stood = l.was > 0 and call('ZSCORE', l.key, ticket)
-  if stood then
-    return expected
+  local place = l.was > 0 and call('ZRANK', l.key, ticket)
+  if place then
+    return expected_of(l, cost, floor(l.units * place / l.card))
   end
+  local expected = expected_of(l, cost, l.units)
   local score = score_in(l, priority)
   l.joins[#l.joins + 1], l.joins[#l.joins + 2] = whole(score), ticket
   if l.best and score < l.best then

@@ -98,3 +98,36 @@ func TestStraightBeforeAnybodyLooks(t *testing.T) {
 		}
 	})
 }
+
+// A round whose time to look was lost, as a key is that somebody deletes, is looked at
+// again when the first of those who wait for it comes back by itself.
+func TestLostTimesToLookHeal(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: time.Hour}), func(b *bench) {
+		d := b.decide(Request{Scope: "p"})
+		for _, ticket := range []string{"a", "b"} {
+			b.decide(Request{Scope: "p", Ticket: ticket})
+		}
+		b.rdb.Del(ctx, dueKey(keyspace(b.cfg.Prefix).provider("p")))
+		wake := func() Woken {
+			woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 8})
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			return woken
+		}
+		if woken := wake(); woken.Waiting {
+			b.t.Fatalf("the times to look are gone, and %+v", woken)
+		}
+		if d := b.decide(Request{Scope: "p", Ticket: "b"}); d.Allowed || !d.Turn.Waits || d.Turn.Look != 0 {
+			b.t.Errorf("%+v of one that came back", d.Turn)
+		}
+		if woken := wake(); !woken.Waiting {
+			b.t.Error("nobody is woken again")
+		}
+		b.giveBack(d.Grant)
+		if woken := wake(); len(woken.Released) != 1 || woken.Released[0].Ticket != "a" {
+			b.t.Errorf("%+v, and a is first", woken)
+		}
+	})
+}

@@ -1317,6 +1317,18 @@ local function sit(rules, fields, values, score, held_up, start, binding)
   return look - now
 end
 
+-- Has a round looked at whose time to look was lost, as a key is that somebody deletes or a
+-- server evicts: without it nobody is woken, and tasks come back as this one has.
+local function heal(seat)
+  local name = parts_of(seat)
+  if call('ZSCORE', due, name) then
+    return -1
+  end
+  call('ZADD', due, whole(now), name)
+  keep_waiting(0, due)
+  return 0
+end
+
 local function join(rules, mine, held_up, start, binding)
   local fields, values = sums()
   local stood, card = call('ZSCORE', line, ticket), call('ZCARD', line)
@@ -1335,6 +1347,8 @@ local function join(rules, mine, held_up, start, binding)
   local look = -1
   if place == 0 and not stood or not values[1] then
     look = sit(rules, fields, values, score, held_up, start, binding)
+  elseif stood then
+    look = heal(values[1])
   end
   if mine then
     look = 0
