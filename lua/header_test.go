@@ -274,6 +274,7 @@ func TestHeaders(t *testing.T) {
 			waitFor(t, rdb, prefix)
 			releaseTwo(t, rdb, prefix+"-turns")
 			runs = append(append(turnRuns(prefix+"-turns"), runs...), releaseRuns(t, rdb, prefix, n)...)
+			runs = append(runs, parkRuns(t, rdb, prefix, n)...)
 			runs = append(runs, manyRuns(prefix+"-many")...)
 			read, wrote := map[string]map[string]bool{}, map[string]map[string]bool{}
 			for _, s := range every() {
@@ -304,6 +305,8 @@ func TestHeaders(t *testing.T) {
 					rules -= 3
 				case ReleaseTasks:
 					rules -= 3
+				case ParkTasks:
+					rules -= 2
 				}
 				got := values(reply[0])
 				if r.script == DecideMany { // bytes, which throttle reads

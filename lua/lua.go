@@ -41,11 +41,13 @@ var (
 	Release    = load("release")
 	Join       = load("join")
 
-	// ReleaseTasks works on asynq's keys and is sent by package worker.
+	// ReleaseTasks and ParkTasks work on asynq's keys and are sent by package worker.
 	ReleaseTasks = load("release_tasks")
+	ParkTasks    = load("park_tasks")
 )
 
-// All lists every script of the limiter, by name: all but ReleaseTasks.
+// All lists every script of the limiter, by name: all but those over asynq's
+// keys.
 func All() []*Script {
 	return []*Script{Decide, DecideMany, GiveBack, Inspect, Join, LineUp, Peek, Release, Renew, Turn, Wake}
 }

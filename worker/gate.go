@@ -27,6 +27,7 @@ const roundPause = 2 * time.Millisecond
 // is safe for concurrent use.
 type gate struct {
 	interval time.Duration
+	asking   chan struct{} // holds one while a queue is asked, or nobody may ask
 
 	mu     sync.Mutex
 	empty  map[string]bool // the queues that the round at hand found empty
@@ -41,7 +42,7 @@ type gate struct {
 // newGate returns a gate whose server looks for tasks every interval on average,
 // between half of it and one and a half, as asynq does.
 func newGate(interval time.Duration) *gate {
-	return &gate{interval: interval, empty: map[string]bool{}, kicked: make(chan struct{}), stopped: make(chan struct{})}
+	return &gate{interval: interval, asking: make(chan struct{}, 1), empty: map[string]bool{}, kicked: make(chan struct{}), stopped: make(chan struct{})}
 }
 
 // kick has every queue asked once, at once, or again if it is being asked now.
@@ -60,7 +61,13 @@ func (g *gate) look(ctx context.Context, queue string, ask func(context.Context)
 	if !g.pass(queue) {
 		return redis.NewCmdResult(nil, redis.Nil)
 	}
+	select {
+	case g.asking <- struct{}{}:
+	case <-g.stopped:
+		return redis.NewCmdResult(nil, redis.Nil)
+	}
 	cmd := ask(ctx)
+	<-g.asking
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if errors.Is(cmd.Err(), redis.Nil) {
@@ -144,6 +151,25 @@ func (g *gates) remove(one *gate) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.all, one)
+}
+
+// shut has no server ask for a task until open is called: no answer is on its way when it
+// returns.
+func (g *gates) shut() (open func()) {
+	g.mu.Lock()
+	var all []*gate
+	for one := range g.all {
+		all = append(all, one)
+	}
+	g.mu.Unlock()
+	for _, one := range all {
+		one.asking <- struct{}{}
+	}
+	return func() {
+		for _, one := range all {
+			<-one.asking
+		}
+	}
 }
 
 // kick has every server look for tasks at once: something was put into pending.

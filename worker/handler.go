@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -78,11 +79,17 @@ func known(next asynq.Handler, task *asynq.Task) error {
 // start decides on the task and, where its time is near and there is a place to
 // wait in, waits for it.
 func (t *Throttle) start(ctx context.Context, j *job) (throttle.Decision, error) {
+	t.asking.Add(1)
+	decided := sync.OnceFunc(func() { t.asking.Add(-1) })
+	defer decided()
 	req := t.request(j)
 	t.waker.arrived(provider(j.scope), req.Ticket)
 	req.OnStart = func() func() { return t.marked(ctx, j) }
 	ctx, cancel := t.whileServing(ctx)
 	leave := t.stay(ctx, j, &req)
+	if hold := req.OnWait; hold != nil {
+		req.OnWait = func(d time.Duration) func() { decided(); return hold(d) }
+	}
 	d, err := t.cfg.Limiter.Start(ctx, req)
 	after := func() {
 		cancel()
@@ -219,6 +226,7 @@ func (t *Throttle) putBack(ctx context.Context, j *job, d throttle.Decision) err
 	at := time.Now().Add(d.Recheck(0))
 	if d.Turn.Waits {
 		at = time.Now().Add(throttle.SafetyNet(d.Turn.Expected))
+		t.planner.met(j.queue, j.task.Type())
 	}
 	if !j.deadline.IsZero() && at.After(j.deadline) {
 		at = j.deadline

@@ -36,9 +36,14 @@ func (t *Throttle) read(ctx context.Context, task *asynq.Task) (*job, error) {
 	j.queue, _ = asynq.GetQueueName(ctx)
 	j.retried, _ = asynq.GetRetryCount(ctx)
 	j.allowed, _ = asynq.GetMaxRetry(ctx)
-	spec, found, err := queue.ReadSpec(task)
+	return j, t.spends(j)
+}
+
+// spends learns from the task itself what it spends and how it may fail.
+func (t *Throttle) spends(j *job) error {
+	spec, found, err := queue.ReadSpec(j.task)
 	if err != nil {
-		return j, err
+		return err
 	}
 	if found {
 		j.scope, j.cost, j.deadline, j.timeout = spec.Scope, spec.Cost, spec.Deadline, spec.Timeout
@@ -47,9 +52,9 @@ func (t *Throttle) read(ctx context.Context, task *asynq.Task) (*job, error) {
 			j.own, j.budget = true, spec.Budget
 		}
 	} else if t.cfg.Spends != nil {
-		j.scope, j.cost = t.cfg.Spends(task)
+		j.scope, j.cost = t.cfg.Spends(j.task)
 	}
-	return j, nil
+	return nil
 }
 
 // last reports whether a failure of this run would be the task's end.

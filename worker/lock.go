@@ -5,6 +5,8 @@ import (
 	"crypto/md5" //nolint:gosec // asynq names its locks by it
 	"encoding/hex"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // asynq's Unique option keeps a lock for a time fixed when the task is enqueued.
@@ -44,4 +46,30 @@ func (t *Throttle) lockLeft(ctx context.Context, j *job) time.Duration {
 		return 0
 	}
 	return max(left, 0)
+}
+
+// keepLocks is keepLock for many tasks, most of which hold none: one round trip, and
+// another where some do.
+func (t *Throttle) keepLocks(ctx context.Context, jobs []*job, until []time.Time) {
+	if len(jobs) == 0 {
+		return
+	}
+	holders, left := make([]*redis.StringCmd, len(jobs)), make([]*redis.DurationCmd, len(jobs))
+	_, _ = t.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, j := range jobs {
+			holders[i], left[i] = pipe.Get(ctx, lockKey(j)), pipe.PTTL(ctx, lockKey(j)) // one that fails is nobody's
+		}
+		return nil
+	})
+	_, err := t.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, j := range jobs {
+			if holders[i].Val() == j.id && left[i].Val() > 0 {
+				pipe.PExpire(ctx, lockKey(j), left[i].Val()+max(time.Until(until[i]), 0))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.observer.Failed("lock")
+	}
 }

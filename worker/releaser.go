@@ -28,6 +28,8 @@ type releaser struct {
 
 	known   bool        // asynq's keys are
 	refused atomic.Bool // the server refused the script the last time
+
+	parkAgain atomic.Int64 // until then the other one is not asked for, in ns since the epoch
 }
 
 // outcome is what became of a task that was to be released.

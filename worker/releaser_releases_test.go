@@ -14,7 +14,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 )
 
-// Tasks of every asynq in testedReleases are moved by the script as by asynq's own
+// Tasks of every asynq in testedReleases are moved by the scripts as by asynq's own
 // code, and that code calls what testedSchema says. Each release is built and run
 // as a program of its own, which takes it from the module cache or the module proxy.
 //
@@ -35,6 +35,13 @@ func TestReleases(t *testing.T) {
 			server := redistest.NewServer(t)
 			y := newYard(t, server.Client(t))
 			output(t, program, "fill", server.Addr())
+			moves, err := y.park(t.Context(), "default", []string{"pending", "retry"}, time.Now().Add(time.Hour))
+			if err != nil || !slices.Equal(moves, []bool{true, false}) || y.state("pending") != "scheduled" {
+				t.Errorf("parked: %t, %v; pending is %s", moves, err, y.state("pending"))
+			}
+			if out := y.outcomes("pending"); out[0] != moved {
+				t.Errorf("what was parked is released: %d", out)
+			}
 			got := y.outcomes("retry", "none", "pending", "archived", "completed", "scheduled")
 			if want := []outcome{moved, gone, queued, elsewhere, elsewhere, moved}; !slices.Equal(got, want) {
 				t.Errorf("outcomes %d, want %d", got, want)

@@ -96,10 +96,12 @@ type Throttle struct {
 
 	gates   gates // of the servers, to be kicked when a task was woken
 	waker   *waker
+	planner *planner
 	holders chan struct{} // a place for each task that may wait in a handler
 	surplus atomic.Int64  // tasks that wait without a place, since their turn has come
 	slots   int           // how many tasks run at a time
 	running atomic.Int64  // of them now, those that wait included
+	asking  atomic.Int64  // of these, those that are not decided on yet
 	ended   atomic.Int64  // how many ever
 	check   time.Duration // how often a server without a gate looks for tasks
 	sized   sync.Once
@@ -146,7 +148,7 @@ func New(cfg Config) (*Throttle, error) {
 	if t.log == nil {
 		t.log = slog.New(slog.DiscardHandler)
 	}
-	t.waker = newWaker(t)
+	t.waker, t.planner = newWaker(t), newPlanner(t)
 	return t, nil
 }
 

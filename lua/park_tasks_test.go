@@ -1,0 +1,122 @@
+package lua
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// park makes the arguments of a call.
+func (q taskQueue) park(ids ...string) (keys []string, args []any) {
+	args = append(args, 1_900_000_000)
+	for _, id := range ids {
+		keys, args = append(keys, q.prefix+"t:"+id), append(args, id)
+	}
+	return append(keys, q.prefix+"pending", q.prefix+"scheduled"), args
+}
+
+// parkRuns is a history of park_tasks: n tasks are parked, and have been, and one is
+// not in the list that its hash names.
+func parkRuns(t *testing.T, rdb redis.UniversalClient, prefix string, n int) []run {
+	t.Helper()
+	q := taskQueue{t, rdb, prefix + "-parked:"}
+	var ids []string
+	for i := range n {
+		ids = append(ids, fmt.Sprint(i))
+		q.add(ids[i], "pending")
+	}
+	keys, args := q.park(ids...)
+	return []run{{ParkTasks, keys, args}, {ParkTasks, keys, args}}
+}
+
+// park_tasks moves what is in pending and touches nothing else; on Redis, as a user who
+// may touch the call's keys alone, on a cluster that forbids undeclared keys, and on
+// miniredis.
+func TestParkTasks(t *testing.T) {
+	t.Parallel()
+	server, cluster := redistest.Client(t), redistest.Cluster(t)
+	_, mini := redistest.Miniredis(t)
+	for name, rdb := range map[string]redis.UniversalClient{"redis": server, "cluster": cluster, "miniredis": mini} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q := taskQueue{t, rdb, "asynq:{" + redistest.Prefix(t) + "}:"}
+			for _, id := range []string{"first", "second", "third"} {
+				q.add(id, "pending")
+				q.do("HSET", q.prefix+"t:"+id, "pending_since", 1)
+			}
+			for _, state := range []string{"active", "retry", "unheard of"} {
+				q.add(state, state)
+			}
+			q.add("lost", "pending")
+			q.do("LREM", q.prefix+"pending", 1, "lost")
+			ids := []string{"second", "none", "active", "lost", "retry", "unheard of", "first", "second"}
+			keys, args := q.park(ids...)
+			caller, source := redis.Scripter(rdb), ParkTasks.Source
+			switch name {
+			case "redis":
+				caller = redistest.User(t, redistest.Literal(keys...), "eval", "evalsha", "hmget", "zadd", "zrem", "hset", "hdel", "lrem")
+			case "cluster":
+				source = "#!lua\n" + source
+			}
+			want := []int64{1, 0, 0, 0, 0, 0, 1, 0}
+			for round := range 2 {
+				got, err := redis.NewScript(source).Run(t.Context(), caller, keys, args...).Int64Slice()
+				if err != nil || !slices.Equal(got, want) {
+					t.Fatalf("round %d: outcomes %d, %v; want %d for %q", round, got, err, want, ids)
+				}
+				if got := q.holds(append(ids, "third")...); got != parkedQueue {
+					t.Fatalf("round %d: the queue holds\n%swant\n%s", round, got, parkedQueue)
+				}
+				want = make([]int64, len(ids)) // sent again it changes nothing
+			}
+			if at := rdb.ZScore(t.Context(), q.prefix+"scheduled", "first").Val(); at != 1_900_000_000 {
+				t.Errorf("first is parked until %.0f", at)
+			}
+		})
+	}
+}
+
+const parkedQueue = `pending [third]
+active [active]
+scheduled [first second]
+retry [retry]
+archived []
+completed []
+second map[msg:message of second state:scheduled]
+none map[]
+active map[msg:message of active state:active]
+lost map[msg:message of lost state:pending]
+retry map[msg:message of retry state:retry]
+unheard of map[msg:message of unheard of state:unheard of]
+first map[msg:message of first state:scheduled]
+second map[msg:message of second state:scheduled]
+third map[msg:message of third pending_since:1 state:pending]
+`
+
+// "a server that refuses a command half-way leaves no task in neither"
+func TestParkTasksRefused(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	commands := []string{"hmget", "zadd", "lrem", "hset", "hdel"}
+	for i, missing := range commands {
+		t.Run(missing, func(t *testing.T) {
+			t.Parallel()
+			q := taskQueue{t, rdb, "asynq:{" + redistest.Prefix(t) + "}:"}
+			q.add("a", "pending")
+			keys, args := q.park("a")
+			allowed := append(slices.Delete(slices.Clone(commands), i, i+1), "eval", "evalsha", "zrem")
+			user := redistest.User(t, redistest.Literal(keys...), allowed...)
+			if err := redis.NewScript(ParkTasks.Source).Run(t.Context(), user, keys, args...).Err(); err == nil {
+				t.Fatal("it was not refused")
+			}
+			waits := rdb.ZScore(t.Context(), q.prefix+"scheduled", "a").Err() == nil
+			if _, err := rdb.LPos(t.Context(), q.prefix+"pending", "a", redis.LPosArgs{}).Result(); !waits && err != nil {
+				t.Error("it is neither in scheduled nor in pending")
+			}
+		})
+	}
+}

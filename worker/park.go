@@ -1,0 +1,54 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/lua" //nolint:depguard // see releaser.go
+)
+
+// parks tells whether tasks can be parked: asynq's keys are known, and the server has
+// not refused the script a moment ago.
+func (r *releaser) parks() bool { return r.known && time.Now().UnixNano() >= r.parkAgain.Load() }
+
+// parkPause is how long a server that refused the script is not asked again.
+const parkPause = time.Minute
+
+// park moves tasks of queue from pending to scheduled, until a time that is rounded up to
+// a second, and tells which it moved: those that are not in pending any more it leaves
+// where they are. It costs one round trip, and is not to be called where parks says no.
+func (r *releaser) park(ctx context.Context, queue string, ids []string, until time.Time) ([]bool, error) {
+	prefix := "asynq:{" + queue + "}:"
+	keys, args := make([]string, 0, len(ids)+2), make([]any, 0, len(ids)+1)
+	args = append(args, strconv.FormatInt(secondAtOrAfter(until), 10))
+	for _, id := range ids {
+		keys, args = append(keys, prefix+"t:"+id), append(args, id)
+	}
+	keys = append(keys, prefix+"pending", prefix+"scheduled")
+	cmd := r.rdb.EvalSha(ctx, lua.ParkTasks.SHA, keys, args...)
+	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
+		cmd = r.rdb.Eval(ctx, lua.ParkTasks.Source, keys, args...)
+	}
+	answers, err := cmd.Int64Slice()
+	if err == nil && len(answers) != len(ids) {
+		err = errOutcomes
+	}
+	if err != nil {
+		if !mayPass(err) && ctx.Err() == nil {
+			r.parkAgain.Store(time.Now().Add(parkPause).UnixNano())
+		}
+		return nil, fmt.Errorf("worker: park tasks of queue %s: %w", queue, err)
+	}
+	moved := make([]bool, len(ids))
+	for i, answer := range answers {
+		moved[i] = answer == 1
+	}
+	return moved, nil
+}
+
+// secondAtOrAfter rounds up, as asynq keeps whole seconds: in s since the epoch.
+func secondAtOrAfter(at time.Time) int64 { return at.Add(time.Second - 1).Unix() }

@@ -1,0 +1,310 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+)
+
+// planner gives the tasks of a backlog their turns where they stand, in pending, so
+// that each need not be picked up once to learn that it must wait, and nobody waits
+// behind them all. See docs/decisions/0016. It is safe for concurrent use.
+type planner struct {
+	t     *Throttle
+	alone chan struct{} // holds one while the servers' gates are shut
+
+	mu     sync.Mutex
+	queues map[string]*backlog
+}
+
+// backlog is what is known of one queue.
+type backlog struct {
+	since  time.Time       // when put-backs were begun to be counted
+	met    int             // how many there were
+	types  map[string]bool // of tasks that had to go back: others may have no handler here
+	busy   bool            // it is being planned
+	rested time.Time       // when it may be again
+	size   int             // of the next page
+	told   bool            // that it could not be planned
+}
+
+const (
+	// planAfter is how many tasks of a queue, put back within lately, make a backlog.
+	planAfter = 4
+	// planRest is how long a queue is left alone after a pass, and planFault after one
+	// that failed.
+	planRest, planFault = 100 * time.Millisecond, 5 * time.Second
+	// planLock is how long a process that died keeps others from planning.
+	planLock = 2 * time.Second
+	// planClaim is when asynq brings back what a process claimed that died.
+	planClaim = 5 * time.Second
+
+	// settlePause is what a task takes from asynq to its handler, and more.
+	settlePause = 500 * time.Microsecond
+	mostSettle  = 10 * time.Millisecond
+
+	// A page is small at first, and at most so large that no script holds the server up
+	// for more than about a millisecond; nor are its messages to fill this process.
+	firstPage, mostPage = 16, 128
+	pageBytes           = 1 << 20
+	maxTypes            = 1000
+)
+
+func newPlanner(t *Throttle) *planner {
+	return &planner{t: t, alone: make(chan struct{}, 1), queues: map[string]*backlog{}}
+}
+
+// met notes that a task of a queue was picked up and put back, and plans the queue when
+// there were several. It does not block.
+func (p *planner) met(name, kind string) {
+	if !p.t.waker.releaser.parks() {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b, now := p.queues[name], time.Now()
+	if b == nil {
+		b = &backlog{types: map[string]bool{}, size: firstPage}
+		p.queues[name] = b
+	}
+	if len(b.types) < maxTypes {
+		b.types[kind] = true
+	}
+	if now.Sub(b.since) > lately {
+		b.since, b.met = now, 0
+	}
+	b.met++
+	if b.met < planAfter || b.busy || now.Before(b.rested) || p.t.stopped() {
+		return
+	}
+	b.busy = true
+	go p.run(name, b)
+}
+
+// run plans a queue, and lets it rest.
+func (p *planner) run(name string, b *backlog) {
+	err := errPanicked
+	defer func() {
+		if x := recover(); x != nil {
+			p.t.log.Error("planning a backlog failed", "queue", name, "panic", fmt.Sprint(x), "stack", string(debug.Stack()))
+		}
+		rest := planRest
+		if err != nil && !p.t.stopped() {
+			rest = planFault
+			p.t.observer.Failed("plan")
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		b.busy, b.rested = false, time.Now().Add(rest)
+	}()
+	err = p.plan(p.t.serving, name, b)
+	if err != nil && !b.told && !p.t.stopped() {
+		p.t.log.Warn("a backlog could not be planned: its tasks are picked up once to wait", "queue", name, "error", err)
+	}
+	b.told = err != nil
+}
+
+// plan plans a queue, unless another process does.
+func (p *planner) plan(ctx context.Context, name string, b *backlog) error {
+	if free, err := p.lock(ctx, name); err != nil || !free {
+		return err
+	}
+	defer p.t.cfg.Redis.Del(context.WithoutCancel(ctx), planKey(name))
+	for {
+		page, err := p.page(ctx, name, b)
+		if err != nil || !page.more(b.size) {
+			return err
+		}
+		b.size = page.next(b.size)
+		p.t.cfg.Redis.PExpire(ctx, planKey(name), planLock)
+	}
+}
+
+func planKey(name string) string { return "hw:plan:{" + name + "}" }
+
+// lock keeps other processes from planning the queue. One that loses it, since a page took
+// so long, only has another do what it does itself.
+func (p *planner) lock(ctx context.Context, name string) (free bool, err error) {
+	err = p.t.cfg.Redis.SetArgs(ctx, planKey(name), 1, redis.SetArgs{Mode: "NX", TTL: planLock}).Err()
+	if err == redis.Nil { //nolint:errorlint // as the client returns it
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// page is what became of the first tasks in pending.
+type page struct {
+	tasks, bytes int
+	parked       int
+}
+
+// more says whether another page is worth it: this one was full, and half of it waits.
+func (p page) more(size int) bool { return p.tasks >= size && p.parked > 0 && 2*p.parked >= p.tasks }
+
+// next returns how many tasks to plan after a page of size.
+func (p page) next(size int) int {
+	size = min(2*size, mostPage)
+	if p.bytes > 0 {
+		size = max(1, min(size, p.tasks*pageBytes/p.bytes))
+	}
+	return size
+}
+
+// page plans the tasks that are taken next. They are claimed first, so that nobody picks
+// up, or grants, what is about to be given a place; then they are given their places; then
+// those that have none, or whose turn has come already, go back to where they were.
+func (p *planner) page(ctx context.Context, name string, b *backlog) (page, error) {
+	infos, err := p.t.inspector.ListPendingTasks(name, asynq.PageSize(b.size))
+	if err != nil {
+		return page{}, err
+	}
+	out := page{tasks: len(infos)}
+	var jobs []*job
+	for _, info := range infos {
+		out.bytes += len(info.Payload)
+		if j := p.waits(name, info, b); j != nil {
+			jobs = append(jobs, j)
+		}
+	}
+	jobs, placed, err := p.place(ctx, name, jobs)
+	ctx = context.WithoutCancel(ctx) // what is claimed is seen to
+	if err != nil {
+		return out, errors.Join(err, p.putBack(ctx, name, jobs))
+	}
+	var parked, back []*job
+	var until []time.Time
+	now := time.Now()
+	for i, j := range jobs {
+		if at := placed[i]; at.Err != nil || !at.Waits || at.Expected == 0 {
+			back = append(back, j)
+		} else {
+			parked, until = append(parked, j), append(until, now.Add(throttle.SafetyNet(at.Expected)))
+		}
+	}
+	out.parked = len(parked)
+	return out, errors.Join(p.putBack(ctx, name, back), p.keep(ctx, name, parked, until))
+}
+
+// waits reads a pending task, if it is one that may wait where nobody sees it: nil for
+// one that has to be picked up to be judged.
+func (p *planner) waits(name string, info *asynq.TaskInfo, b *backlog) *job {
+	p.mu.Lock()
+	known := b.types[info.Type]
+	p.mu.Unlock()
+	if !known || info.ID == "" || info.Group != "" || info.Type == carryType || !info.Deadline.IsZero() {
+		return nil
+	}
+	j := &job{
+		task: asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers),
+		id:   info.ID, queue: name, retried: info.Retried, allowed: info.MaxRetry,
+	}
+	err := p.t.spends(j)
+	if err != nil || j.scope == "" || !j.deadline.IsZero() || j.own && j.retried > j.budget {
+		return nil
+	}
+	return j
+}
+
+// claim takes tasks out of pending, and returns those that were there. Should this
+// process end, asynq brings them back in a while.
+func (p *planner) claim(ctx context.Context, name string, jobs []*job) (claimed []*job, err error) {
+	moved, err := p.t.waker.releaser.park(ctx, name, idsOf(jobs), time.Now().Add(planClaim))
+	for i := range moved {
+		if moved[i] {
+			claimed = append(claimed, jobs[i])
+		}
+	}
+	return claimed, err
+}
+
+func idsOf(jobs []*job) (ids []string) {
+	for _, j := range jobs {
+		ids = append(ids, j.id)
+	}
+	return ids
+}
+
+// place claims tasks and gives them places. Meanwhile nobody here takes others: some that
+// stand behind the page would be in line before it.
+func (p *planner) place(ctx context.Context, name string, jobs []*job) (claimed []*job, placed []throttle.Placed, err error) {
+	if len(jobs) == 0 {
+		return nil, nil, nil
+	}
+	p.alone <- struct{}{}
+	defer func() { <-p.alone }()
+	defer p.t.gates.shut()()
+	claimed, err = p.claim(ctx, name, jobs)
+	if err != nil || len(claimed) == 0 {
+		return claimed, nil, err
+	}
+	p.settle()
+	placed, err = p.lineUp(context.WithoutCancel(ctx), claimed)
+	return claimed, placed, err
+}
+
+// settle waits, not for long, until those that this process has taken before the page have
+// their places: they are before it. What other processes have on its way they know.
+func (p *planner) settle() {
+	for waited := time.Duration(0); waited == 0 || waited < mostSettle && p.t.asking.Load() > 0; waited += settlePause {
+		if !sleep(p.t.serving, settlePause) {
+			return
+		}
+	}
+}
+
+// lineUp gives tasks their places, and has their providers looked at.
+func (p *planner) lineUp(ctx context.Context, jobs []*job) ([]throttle.Placed, error) {
+	asks := make([]throttle.Ask, len(jobs))
+	for i, j := range jobs {
+		asks[i] = throttle.Ask{Scope: j.scope, Cost: j.cost, Ticket: queue.Ticket(j.queue, j.id), Priority: j.priority}
+	}
+	placed, err := p.t.cfg.Limiter.LineUp(ctx, asks, p.t.lead(), 0)
+	looked := map[string]bool{}
+	for i, j := range jobs {
+		if name := provider(j.scope); err == nil && placed[i].Waits && !looked[name] {
+			looked[name] = true
+			p.t.waker.look(name, hint{})
+		}
+	}
+	return placed, err
+}
+
+// putBack puts claimed tasks before all others in pending.
+func (p *planner) putBack(ctx context.Context, name string, jobs []*job) error {
+	if len(jobs) == 0 {
+		return nil
+	}
+	_, err := p.t.waker.releaser.release(ctx, name, idsOf(jobs))
+	p.t.gates.kick()
+	return err
+}
+
+// keep has asynq keep claimed tasks until their safety net, those whose turn has not come
+// meanwhile.
+func (p *planner) keep(ctx context.Context, name string, jobs []*job, until []time.Time) error {
+	if len(jobs) == 0 {
+		return nil
+	}
+	var foreign []*job // whose locks, if they have any, asynq would let run out
+	var its []time.Time
+	nets := make([]redis.Z, len(jobs))
+	for i, j := range jobs {
+		nets[i] = redis.Z{Score: float64(secondAtOrAfter(until[i])), Member: j.id}
+		p.t.observer.Rescheduled(name, time.Until(until[i]))
+		if !j.own {
+			foreign, its = append(foreign, j), append(its, until[i])
+		}
+	}
+	err := p.t.cfg.Redis.ZAddXX(ctx, "asynq:{"+name+"}:scheduled", nets...).Err()
+	p.t.keepLocks(ctx, foreign, its)
+	return err
+}

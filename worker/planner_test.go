@@ -1,0 +1,278 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+)
+
+// foreign enqueues a task with asynq alone.
+func (s *system) foreign(id string, headers map[string]string, opts ...asynq.Option) {
+	s.t.Helper()
+	task := asynq.NewTaskWithHeaders("work", []byte(id), headers)
+	if _, err := s.client.Enqueue(task, append(opts, asynq.TaskID(id))...); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *system) states(ids ...string) (out []string) {
+	for _, id := range ids {
+		state := "gone"
+		if info := s.info(id); info != nil {
+			state = info.State.String()
+		}
+		out = append(out, state)
+	}
+	return out
+}
+
+// pageOf plans one page of the default queue.
+func (s *system) pageOf(size int) page {
+	s.t.Helper()
+	b := &backlog{types: map[string]bool{"work": true, carryType: true}, size: size}
+	got, err := s.throttle.planner.page(s.t.Context(), "default", b)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return got
+}
+
+// "A backlog that asynq alone enqueued is planned where it stands": its tasks are
+// picked up little more than once, in their order.
+func TestBacklogIsPlannedWhereItStands(t *testing.T) {
+	t.Parallel()
+	const n = 300
+	s := newSystem(t, steady(100), Config{})
+	var ran order
+	for i := range n {
+		s.foreign(fmt.Sprintf("%03d", i), map[string]string{queue.HeaderScope: "p/a"})
+	}
+	s.serve(asynq.Config{Concurrency: 8}, ran.handle)
+	s.finish(n)
+	if got := s.seen.get(func(o *seen) int { return o.pickups }); got > n+n/4 {
+		t.Errorf("%d pick-ups of %d tasks", got, n)
+	}
+	var off []int
+	for i := range n {
+		off = append(off, max(ran.of(fmt.Sprintf("%03d", i))-i, i-ran.of(fmt.Sprintf("%03d", i))))
+	}
+	slices.Sort(off)
+	if p99 := off[n*99/100]; p99 > 10 {
+		t.Errorf("tasks started up to %d places off, p99 %d", off[n-1], p99)
+	}
+}
+
+// "What must not wait unseen stays in pending."
+func TestPlannerLeavesAlone(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perHour(1), Config{})
+	limited := map[string]string{queue.HeaderScope: "p/a"}
+	s.foreign("starts", limited)
+	s.foreign("waits", limited)
+	s.foreign("last", limited, asynq.MaxRetry(0))
+	s.foreign("unlimited", nil)
+	s.foreign("deadline", limited, asynq.Deadline(time.Now().Add(time.Hour)))
+	s.foreign("broken", map[string]string{queue.HeaderScope: "p/a", queue.HeaderCost: "many"})
+	s.foreign("costly", map[string]string{queue.HeaderScope: "p/a", queue.HeaderCost: "2"})
+	if _, err := s.client.Enqueue(asynq.NewTaskWithHeaders("other", nil, limited), asynq.TaskID("of a type not met")); err != nil {
+		t.Fatal(err)
+	}
+	s.foreign("no such scope", map[string]string{queue.HeaderScope: "q"})
+	if _, err := s.client.Enqueue(asynq.NewTaskWithHeaders(carryType, nil, limited), asynq.TaskID("carrier")); err != nil {
+		t.Fatal(err)
+	}
+	s.add(queue.Task{ID: "own deadline", Deadline: time.Now().Add(time.Hour)})
+	s.add(queue.Task{ID: "own"})
+	got := s.pageOf(mostPage)
+	if want := (page{tasks: 12, bytes: got.bytes, parked: 3}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	parked := []string{"waits", "last", "own"}
+	pending := []string{"starts", "unlimited", "deadline", "broken", "costly", "no such scope", "carrier", "own deadline", "of a type not met"}
+	if got := s.states(parked...); slices.ContainsFunc(got, func(state string) bool { return state != "scheduled" }) {
+		t.Errorf("%q are %q", parked, got)
+	}
+	if got := s.states(pending...); slices.ContainsFunc(got, func(state string) bool { return state != "pending" }) {
+		t.Errorf("%q are %q", pending, got)
+	}
+	if at := time.Until(s.info("waits").NextProcessAt); at < time.Hour || at > 70*time.Minute {
+		t.Errorf("parked for %s; its start is an hour away", at)
+	}
+	if n := s.seen.get(func(o *seen) int { return o.rescheduled }); n != 3 {
+		t.Errorf("%d were told to be put back", n)
+	}
+}
+
+// "one whose start is near, which may have been released already", is not parked: it would
+// lose its turn.
+func TestPlannerLeavesTheReleased(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perHour(1), Config{})
+	limiter := s.throttle.cfg.Limiter
+	d, err := limiter.Decide(t.Context(), throttle.Request{Scope: "p/a"})
+	if err != nil || !d.Allowed {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	for _, id := range []string{"a", "b"} {
+		s.foreign(id, map[string]string{queue.HeaderScope: "p/a"})
+	}
+	if _, err := limiter.LineUp(t.Context(), []throttle.Ask{{Scope: "p/a", Ticket: queue.Ticket("default", "a")}}, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := limiter.GiveBack(t.Context(), d.Grant); err != nil {
+		t.Fatal(err)
+	}
+	woken, err := limiter.Wake(t.Context(), throttle.WakeRequest{Provider: "p", Most: 1})
+	if err != nil || len(woken.Released) != 1 {
+		t.Fatalf("%+v, %v", woken, err)
+	}
+	s.pageOf(mostPage)
+	if got := s.states("a", "b"); !slices.Equal(got, []string{"pending", "scheduled"}) {
+		t.Errorf("released, and behind it: %q", got)
+	}
+}
+
+// A parked task keeps its unique lock for as long as it waits besides.
+func TestPlannerKeepsLocks(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perHour(1), Config{})
+	limited := map[string]string{queue.HeaderScope: "p/a"}
+	s.foreign("starts", limited)
+	s.foreign("unique", limited, asynq.Unique(time.Minute))
+	s.foreign("another", limited)
+	s.pageOf(mostPage)
+	j := &job{task: asynq.NewTask("work", []byte("unique")), id: "unique", queue: "default"}
+	if left := s.throttle.lockLeft(t.Context(), j); left < time.Hour {
+		t.Errorf("its lock ends in %s, and it waits for an hour", left)
+	}
+}
+
+// "One process at a time plans a queue."
+func TestPlanner(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perHour(1), Config{})
+	const n = 3 * mostPage
+	for i := range n {
+		s.foreign(fmt.Sprintf("%03d", i), map[string]string{queue.HeaderScope: "p/a"})
+	}
+	pending := func() int64 { return s.rdb.LLen(t.Context(), "asynq:{default}:pending").Val() }
+	p, b := s.throttle.planner, &backlog{types: map[string]bool{"work": true}, size: firstPage}
+	if free, err := p.lock(t.Context(), "default"); err != nil || !free {
+		t.Fatal(free, err)
+	}
+	p.run("default", b)
+	if left := pending(); left != n {
+		t.Errorf("%d of %d are left in pending, and another process plans", left, n)
+	}
+	s.rdb.Del(t.Context(), planKey("default"))
+	p.run("default", b)
+	if left := pending(); left > mostPage {
+		t.Errorf("%d are left in pending", left)
+	}
+	if held := s.rdb.Exists(t.Context(), planKey("default")).Val(); held != 0 {
+		t.Error("the lock was kept")
+	}
+	if b.size != mostPage || b.busy || !b.rested.After(time.Now()) {
+		t.Errorf("%+v after a pass", b)
+	}
+}
+
+// Where a backlog can't be planned its tasks are where they were, one line says so, and it
+// is left alone for longer.
+func TestPlannerFails(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perHour(1), Config{})
+	limited := map[string]string{queue.HeaderScope: "p/a"}
+	ids := []string{"a", "b", "c"}
+	for _, id := range ids {
+		s.foreign(id, limited)
+	}
+	var said bytes.Buffer
+	p := s.throttle.planner
+	s.throttle.log = slog.New(slog.NewTextHandler(&said, nil))
+	policy := s.throttle.cfg.Limiter.Policy()
+	refused, err := throttle.New(s.server.User(t, []string{"hw:*"}, "-@all"), policy, throttle.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.throttle.cfg.Limiter = refused
+	b := &backlog{types: map[string]bool{"work": true}, size: firstPage}
+	for range 2 {
+		p.run("default", b)
+		if got := s.rdb.LRange(t.Context(), "asynq:{default}:pending", 0, -1).Val(); !slices.Equal(got, []string{"c", "b", "a"}) {
+			t.Errorf("pending is %q", got)
+		}
+	}
+	if rest := time.Until(b.rested); rest < planFault/2 {
+		t.Errorf("it rests for %s", rest)
+	}
+	if n := strings.Count(said.String(), "could not be planned"); n != 1 {
+		t.Errorf("told %d times: %s", n, &said)
+	}
+}
+
+// A pass ends with the backlog, and where less than half of a page waits; pages grow as
+// far as their messages allow.
+func TestPlannerPages(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		page
+		size, want int
+	}{
+		{page{tasks: 32, bytes: 32 << 10, parked: 32}, 32, 64},
+		{page{tasks: 64, bytes: 64 << 10, parked: 32}, 64, 128},
+		{page{tasks: 128, bytes: 128 << 10, parked: 128}, 128, 128},
+		{page{tasks: 32, bytes: 4 << 20, parked: 32}, 32, 8},
+		{page{tasks: 1, bytes: 8 << 20, parked: 1}, 1, 1},
+		{page{tasks: 32, parked: 32}, 32, 64},
+		{page{tasks: 31, parked: 31}, 32, 0},
+		{page{tasks: 32, parked: 15}, 32, 0},
+		{page{tasks: 3, parked: 1}, 3, 0},
+		{page{tasks: 1}, 1, 0},
+		{page{}, 32, 0},
+	} {
+		got := 0
+		if test.more(test.size) {
+			got = test.next(test.size)
+		}
+		if got != test.want {
+			t.Errorf("%+v of %d: the next is of %d, want %d", test.page, test.size, got, test.want)
+		}
+	}
+}
+
+// "Where asynq's keys are not known, or a server refuses the script, tasks are picked up
+// once, as before."
+func TestPlannerWithoutTheScript(t *testing.T) {
+	t.Parallel()
+	server := redistest.NewServer(t)
+	y := newYard(t, server.Client(t))
+	y.add("a")
+	y.releaser.rdb = server.User(t, []string{"asynq:*"}, "@all", "-zadd")
+	for range 2 {
+		if _, err := y.park(context.Background(), "default", []string{"a"}, time.Now().Add(time.Hour)); err == nil {
+			t.Error("it was not refused")
+		}
+	}
+	if y.parks() {
+		t.Error("it is to be asked again at once")
+	}
+	y.parkAgain.Store(time.Now().UnixNano())
+	if !y.parks() {
+		t.Error("it is not to be asked again")
+	}
+	if !y.known || y.refused.Load() {
+		t.Error("tasks are not released by the script any more")
+	}
+}
