@@ -55,7 +55,7 @@ var turnPlants = []struct{ what, from, to string }{
 
 	{"line up: who goes straight is forgotten", "if #straight > 0 and (joined or scarce()) then", "if false then"},
 	{"line up: given a place twice", "  if out then\n    local whose", "  if false then\n    local whose"},
-	{"line up: who stands is counted again", "  if stood then\n    return expected", "  if false then\n    return expected"},
+	{"line up: who stands is counted again", "  if place then\n    return expected_of", "  if false then\n    return expected_of"},
 	{"line up: units uncounted", "l.units, l.card = l.units + cost, l.card + 1", "l.units, l.card = l.units, l.card + 1"},
 	{"line up: before those who wait", "  if not waited_for(l) then\n    local start, binding", "  if true then\n    local start, binding"},
 	{"line up: a round that nobody looks at", "  call('ZADD', due, 'LT', whole(max(now, look - lead)), name)\n", ""},

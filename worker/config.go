@@ -134,6 +134,7 @@ func (s *Server) Stop() {
 func (s *Server) Shutdown() {
 	s.Stop()
 	s.throttle.Stop()
+	s.throttle.planner.wait()
 	s.guard.stop()
 	s.Server.Shutdown()
 }

@@ -3,7 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
-	"strconv"
+	"math/rand/v2"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -20,11 +20,13 @@ const parkPause = time.Minute
 
 // park moves tasks of queue from pending to scheduled, until a time that is rounded up to
 // a second, and tells which it moved: those that are not in pending any more it leaves
-// where they are. It costs one round trip, and is not to be called where parks says no.
+// where they are. After an error some may have been moved. It costs one round trip, and is
+// not to be called where parks says no.
 func (r *releaser) park(ctx context.Context, queue string, ids []string, until time.Time) ([]bool, error) {
 	prefix := "asynq:{" + queue + "}:"
 	keys, args := make([]string, 0, len(ids)+2), make([]any, 0, len(ids)+1)
-	args = append(args, strconv.FormatInt(secondAtOrAfter(until), 10))
+	// The fraction tells a call that is sent again from another's; asynq drops it.
+	args = append(args, fmt.Sprintf("%d.%06d", secondAtOrAfter(until), rand.N(1_000_000)))
 	for _, id := range ids {
 		keys, args = append(keys, prefix+"t:"+id), append(args, id)
 	}

@@ -24,6 +24,7 @@ type planner struct {
 
 	mu     sync.Mutex
 	queues map[string]*backlog
+	passes sync.WaitGroup
 }
 
 // backlog is what is known of one queue.
@@ -51,6 +52,10 @@ const (
 	// settlePause is what a task takes from asynq to its handler, and more.
 	settlePause = 500 * time.Microsecond
 	mostSettle  = 10 * time.Millisecond
+	// mostShut is how long no task of any queue is taken for one page.
+	mostShut = 50 * time.Millisecond
+	// mostProviders is of how many a page is: each costs round trips.
+	mostProviders = 8
 
 	// A page is small at first, and at most so large that no script holds the server up
 	// for more than about a millisecond; nor are its messages to fill this process.
@@ -87,16 +92,32 @@ func (p *planner) met(name, kind string) {
 		return
 	}
 	b.busy = true
-	go p.run(name, b)
+	p.passes.Go(func() { p.run(name, b) })
+}
+
+// wait returns when the passes that Stop ends have seen to what they have claimed, or after
+// a while.
+func (p *planner) wait() {
+	p.mu.Lock()
+	p.mu.Unlock() //nolint:staticcheck // whoever had it has begun its pass, and nobody does any more
+	ended := make(chan struct{})
+	go func() { p.passes.Wait(); close(ended) }()
+	timer := time.NewTimer(planClaim)
+	defer timer.Stop()
+	select {
+	case <-ended:
+	case <-timer.C:
+	}
 }
 
 // run plans a queue, and lets it rest.
 func (p *planner) run(name string, b *backlog) {
 	err := errPanicked
 	defer func() {
-		if x := recover(); x != nil {
+		if x := recover(); x != nil && !b.told {
 			p.t.log.Error("planning a backlog failed", "queue", name, "panic", fmt.Sprint(x), "stack", string(debug.Stack()))
 		}
+		b.told = err != nil
 		rest := planRest
 		if err != nil && !p.t.stopped() {
 			rest = planFault
@@ -110,7 +131,6 @@ func (p *planner) run(name string, b *backlog) {
 	if err != nil && !b.told && !p.t.stopped() {
 		p.t.log.Warn("a backlog could not be planned: its tasks are picked up once to wait", "queue", name, "error", err)
 	}
-	b.told = err != nil
 }
 
 // plan plans a queue, unless another process does.
@@ -121,10 +141,9 @@ func (p *planner) plan(ctx context.Context, name string, b *backlog) error {
 	defer p.t.cfg.Redis.Del(context.WithoutCancel(ctx), planKey(name))
 	for {
 		page, err := p.page(ctx, name, b)
-		if err != nil || !page.more(b.size) {
+		if b.size = page.next(b.size); err != nil || !page.more() {
 			return err
 		}
-		b.size = page.next(b.size)
 		p.t.cfg.Redis.PExpire(ctx, planKey(name), planLock)
 	}
 }
@@ -143,16 +162,19 @@ func (p *planner) lock(ctx context.Context, name string) (free bool, err error) 
 
 // page is what became of the first tasks in pending.
 type page struct {
-	tasks, bytes int
+	tasks, bytes int // that were read
+	full         bool
 	parked       int
 }
 
 // more says whether another page is worth it: this one was full, and half of it waits.
-func (p page) more(size int) bool { return p.tasks >= size && p.parked > 0 && 2*p.parked >= p.tasks }
+func (p page) more() bool { return p.full && p.parked > 0 && 2*p.parked >= p.tasks }
 
-// next returns how many tasks to plan after a page of size.
+// next returns how many tasks to plan after a page of size, in this pass or another.
 func (p page) next(size int) int {
-	size = min(2*size, mostPage)
+	if p.more() {
+		size = min(2*size, mostPage)
+	}
 	if p.bytes > 0 {
 		size = max(1, min(size, p.tasks*pageBytes/p.bytes))
 	}
@@ -167,13 +189,22 @@ func (p *planner) page(ctx context.Context, name string, b *backlog) (page, erro
 	if err != nil {
 		return page{}, err
 	}
-	out := page{tasks: len(infos)}
+	out, providers := page{full: len(infos) >= b.size}, map[string]bool{}
 	var jobs []*job
 	for _, info := range infos {
+		out.tasks++
 		out.bytes += len(info.Payload)
-		if j := p.waits(name, info, b); j != nil {
-			jobs = append(jobs, j)
+		for key, value := range info.Headers {
+			out.bytes += len(key) + len(value)
 		}
+		j := p.waits(name, info, b)
+		if j == nil {
+			continue
+		}
+		if providers[provider(j.scope)] = true; len(providers) > mostProviders {
+			break // the rest is for the next page, or to be picked up
+		}
+		jobs = append(jobs, j)
 	}
 	jobs, placed, err := p.place(ctx, name, jobs)
 	ctx = context.WithoutCancel(ctx) // what is claimed is seen to
@@ -196,7 +227,12 @@ func (p *planner) page(ctx context.Context, name string, b *backlog) (page, erro
 
 // waits reads a pending task, if it is one that may wait where nobody sees it: nil for
 // one that has to be picked up to be judged.
-func (p *planner) waits(name string, info *asynq.TaskInfo, b *backlog) *job {
+func (p *planner) waits(name string, info *asynq.TaskInfo, b *backlog) (waits *job) {
+	defer func() {
+		if recover() != nil { // Spends is the user's own, and may want what only a handler has
+			waits = nil
+		}
+	}()
 	p.mu.Lock()
 	known := b.types[info.Type]
 	p.mu.Unlock()
@@ -218,12 +254,15 @@ func (p *planner) waits(name string, info *asynq.TaskInfo, b *backlog) *job {
 // process end, asynq brings them back in a while.
 func (p *planner) claim(ctx context.Context, name string, jobs []*job) (claimed []*job, err error) {
 	moved, err := p.t.waker.releaser.park(ctx, name, idsOf(jobs), time.Now().Add(planClaim))
+	if err != nil {
+		return jobs, err // any of them may have been
+	}
 	for i := range moved {
 		if moved[i] {
 			claimed = append(claimed, jobs[i])
 		}
 	}
-	return claimed, err
+	return claimed, nil
 }
 
 func idsOf(jobs []*job) (ids []string) {
@@ -241,7 +280,9 @@ func (p *planner) place(ctx context.Context, name string, jobs []*job) (claimed 
 	}
 	p.alone <- struct{}{}
 	defer func() { <-p.alone }()
-	defer p.t.gates.shut()()
+	open := sync.OnceFunc(p.t.gates.shut())
+	defer open()
+	defer time.AfterFunc(mostShut, open).Stop() // a Redis that hangs costs the order, not the other tasks
 	claimed, err = p.claim(ctx, name, jobs)
 	if err != nil || len(claimed) == 0 {
 		return claimed, nil, err

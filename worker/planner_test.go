@@ -4,14 +4,18 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
@@ -76,8 +80,14 @@ func TestBacklogIsPlannedWhereItStands(t *testing.T) {
 // "What must not wait unseen stays in pending."
 func TestPlannerLeavesAlone(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1), Config{})
+	s := newSystem(t, perHour(1), Config{Spends: func(task *asynq.Task) (string, int64) {
+		if string(task.Payload()) == "panics" {
+			panic("it has no ResultWriter")
+		}
+		return "", 0
+	}})
 	limited := map[string]string{queue.HeaderScope: "p/a"}
+	s.foreign("panics", nil)
 	s.foreign("starts", limited)
 	s.foreign("waits", limited)
 	s.foreign("last", limited, asynq.MaxRetry(0))
@@ -95,11 +105,11 @@ func TestPlannerLeavesAlone(t *testing.T) {
 	s.add(queue.Task{ID: "own deadline", Deadline: time.Now().Add(time.Hour)})
 	s.add(queue.Task{ID: "own"})
 	got := s.pageOf(mostPage)
-	if want := (page{tasks: 12, bytes: got.bytes, parked: 3}); got != want {
+	if want := (page{tasks: 13, bytes: got.bytes, parked: 3}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	parked := []string{"waits", "last", "own"}
-	pending := []string{"starts", "unlimited", "deadline", "broken", "costly", "no such scope", "carrier", "own deadline", "of a type not met"}
+	pending := []string{"panics", "starts", "unlimited", "deadline", "broken", "costly", "no such scope", "carrier", "own deadline", "of a type not met"}
 	if got := s.states(parked...); slices.ContainsFunc(got, func(state string) bool { return state != "scheduled" }) {
 		t.Errorf("%q are %q", parked, got)
 	}
@@ -228,26 +238,26 @@ func TestPlannerPages(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		page
-		size, want int
+		size int
+		more bool
+		next int
 	}{
-		{page{tasks: 32, bytes: 32 << 10, parked: 32}, 32, 64},
-		{page{tasks: 64, bytes: 64 << 10, parked: 32}, 64, 128},
-		{page{tasks: 128, bytes: 128 << 10, parked: 128}, 128, 128},
-		{page{tasks: 32, bytes: 4 << 20, parked: 32}, 32, 8},
-		{page{tasks: 1, bytes: 8 << 20, parked: 1}, 1, 1},
-		{page{tasks: 32, parked: 32}, 32, 64},
-		{page{tasks: 31, parked: 31}, 32, 0},
-		{page{tasks: 32, parked: 15}, 32, 0},
-		{page{tasks: 3, parked: 1}, 3, 0},
-		{page{tasks: 1}, 1, 0},
-		{page{}, 32, 0},
+		{page{32, 32 << 10, true, 32}, 32, true, 64},
+		{page{64, 64 << 10, true, 32}, 64, true, 128},
+		{page{128, 128 << 10, true, 128}, 128, true, 128},
+		{page{32, 4 << 20, true, 32}, 32, true, 8},
+		{page{1, 8 << 20, true, 1}, 1, true, 1},
+		{page{32, 0, true, 32}, 32, true, 64},
+		{page{20, 1 << 10, true, 10}, 32, true, 64},
+		{page{31, 1 << 10, false, 31}, 32, false, 32},
+		{page{32, 1 << 10, true, 15}, 32, false, 32},
+		{page{128, 256 << 20, true, 15}, 128, false, 1},
+		{page{3, 1 << 10, true, 1}, 3, false, 3},
+		{page{1, 1 << 10, true, 0}, 1, false, 1},
+		{page{}, 32, false, 32},
 	} {
-		got := 0
-		if test.more(test.size) {
-			got = test.next(test.size)
-		}
-		if got != test.want {
-			t.Errorf("%+v of %d: the next is of %d, want %d", test.page, test.size, got, test.want)
+		if more, next := test.page.more(), test.page.next(test.size); more != test.more || next != test.next {
+			t.Errorf("%+v of %d: %t, %d; want %t, %d", test.page, test.size, more, next, test.more, test.next)
 		}
 	}
 }
@@ -275,4 +285,108 @@ func TestPlannerWithoutTheScript(t *testing.T) {
 	if !y.known || y.refused.Load() {
 		t.Error("tasks are not released by the script any more")
 	}
+}
+
+// "a server that shuts down sees first to what it has claimed"
+func TestPlannerStops(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perHour(1), Config{})
+	for _, id := range []string{"starts", "waits"} {
+		s.foreign(id, map[string]string{queue.HeaderScope: "p/a"})
+	}
+	slow := &slowly{entered: make(chan struct{})}
+	rdb := s.server.Client(t)
+	rdb.AddHook(slow)
+	limiter, err := throttle.New(rdb, s.throttle.cfg.Limiter.Policy(), throttle.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.throttle.cfg.Limiter = limiter
+	for range planAfter {
+		s.throttle.planner.met("default", "work")
+	}
+	<-slow.entered
+	if got := s.states("starts", "waits"); !slices.Equal(got, []string{"scheduled", "scheduled"}) {
+		t.Errorf("claimed, and %q", got)
+	}
+	s.throttle.Stop()
+	s.throttle.planner.wait()
+	if got := s.states("starts", "waits"); !slices.Equal(got, []string{"pending", "scheduled"}) {
+		t.Errorf("stopped, and %q", got)
+	}
+	if at := time.Until(s.info("waits").NextProcessAt); at < time.Hour {
+		t.Errorf("stopped, and parked for %s", at)
+	}
+}
+
+// slowly answers the first call of a script late.
+type slowly struct{ entered chan struct{} }
+
+func (*slowly) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (l *slowly) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	first := sync.OnceFunc(func() {
+		close(l.entered)
+		<-time.After(100 * time.Millisecond)
+	})
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "evalsha" {
+			first()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (*slowly) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// A claim whose reply was lost is sent again, and claims the same; one that fails has what
+// it took put back.
+func TestPlannerClaimsAgain(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perHour(1), Config{})
+	limited := map[string]string{queue.HeaderScope: "p/a"}
+	for _, id := range []string{"a", "b", "c"} {
+		s.foreign(id, limited)
+	}
+	r := s.throttle.waker.releaser
+	own := r.rdb
+	for _, lost := range []string{"once", "for good"} {
+		r.rdb = s.server.Client(t)
+		r.rdb.AddHook(&lossy{again: lost == "once"})
+		b := &backlog{types: map[string]bool{"work": true}, size: firstPage}
+		got, err := s.throttle.planner.page(t.Context(), "default", b)
+		states := s.states("a", "b", "c")
+		switch {
+		case lost == "once" && (err != nil || got.parked != 2 || !slices.Equal(states, []string{"pending", "scheduled", "scheduled"})):
+			t.Errorf("lost once: %+v, %v, %q", got, err, states)
+		case lost == "for good" && (err == nil || states[0] != "pending"):
+			t.Errorf("lost for good: %+v, %v, %q", got, err, states)
+		}
+		r.rdb = own
+	}
+}
+
+// lossy loses the reply of each park_tasks, and, if it is to, sends it again.
+type lossy struct{ again bool }
+
+func (*lossy) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (l *lossy) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if args := cmd.Args(); len(args) > 1 && (args[1] == lua.ParkTasks.SHA || args[1] == lua.ParkTasks.Source) && err == nil {
+			if l.again {
+				return next(ctx, cmd)
+			}
+			cmd.SetErr(io.ErrUnexpectedEOF)
+			return io.ErrUnexpectedEOF
+		}
+		return err
+	}
+}
+
+func (*lossy) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }

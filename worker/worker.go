@@ -62,7 +62,8 @@ type Observer interface {
 	Holding(delta int)
 	// Held tells how long a task waited in its handler before it ran or was put back.
 	Held(d time.Duration)
-	// Rescheduled tells of a limited task that was put back for wait.
+	// Rescheduled tells of a limited task that was put back for wait, or planned where it
+	// stood, which another goroutine than the task's does.
 	Rescheduled(queue string, wait time.Duration)
 	// Ran tells of a run that ended: outcome is "ok", "failed" or "lost" (its lease).
 	Ran(queue, outcome string, took time.Duration)

@@ -1324,8 +1324,9 @@ local function heal(seat)
   if call('ZSCORE', due, name) then
     return -1
   end
+  call('ZADD', round, '0', seat)
   call('ZADD', due, whole(now), name)
-  keep_waiting(0, due)
+  keep_waiting(0, round, due)
   return 0
 end
 
