@@ -113,7 +113,7 @@ func (l *Limiter) glance(ctx context.Context, provider string, scopes *scopeSet)
 	if len(due) == 0 || int64(due[0].Score) < next || out.Val() > 0 {
 		return woken, false, nil
 	}
-	return Woken{Waiting: true, Next: time.Until(until)}, true, nil
+	return Woken{Waiting: true, Next: max(0, time.Until(until))}, true, nil
 }
 
 // scopes are those of the news.

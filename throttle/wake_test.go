@@ -55,6 +55,10 @@ func TestGlance(t *testing.T) {
 		if wake(true); looked() {
 			b.t.Error("nothing has changed since, and a glance was not enough")
 		}
+		b.lines.of("p").until = time.Now().Add(20 * time.Microsecond)
+		if woken := wake(true); woken.Next < 0 {
+			b.t.Errorf("the next look was due %s ago", -woken.Next)
+		}
 		b.lines.of("p").until = time.Now()
 		if wake(true); !looked() {
 			b.t.Error("a look is overdue, and a glance was enough")

@@ -89,3 +89,25 @@ func TestProcessesAtRest(t *testing.T) {
 		}
 	})
 }
+
+// While somebody waits it is looked again, however late the last look was, and whatever it
+// says of the next.
+func TestLooksGoOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWard(t)
+		defer w.limits.Stop()
+		w.limits.size(4)
+		var looks atomic.Int64
+		w.limits.waker.ask = func(context.Context, throttle.WakeRequest) (throttle.Woken, error) {
+			next := []time.Duration{-time.Microsecond, time.Hour, -time.Hour}[looks.Add(1)%3]
+			<-time.After(time.Millisecond)
+			return throttle.Woken{Waiting: true, Next: next}, nil
+		}
+		w.limits.waker.look("p", hint{})
+		<-time.After(time.Minute)
+		if n := looks.Load(); n < 300 {
+			t.Errorf("%d looks in a minute", n)
+		}
+	})
+}

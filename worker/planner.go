@@ -173,8 +173,9 @@ func (p page) more() bool { return p.full && p.parked > 0 && 2*p.parked >= p.tas
 // next returns how many tasks to plan after a page of size, in this pass or another.
 func (p page) next(size int) int {
 	if p.more() {
-		size = min(2*size, mostPage)
+		size *= 2
 	}
+	size = min(max(size, firstPage), mostPage)
 	if p.bytes > 0 {
 		size = max(1, min(size, p.tasks*pageBytes/p.bytes))
 	}
@@ -185,26 +186,9 @@ func (p page) next(size int) int {
 // up, or grants, what is about to be given a place; then they are given their places; then
 // those that have none, or whose turn has come already, go back to where they were.
 func (p *planner) page(ctx context.Context, name string, b *backlog) (page, error) {
-	infos, err := p.t.inspector.ListPendingTasks(name, asynq.PageSize(b.size))
-	if err != nil {
-		return page{}, err
-	}
-	out, providers := page{full: len(infos) >= b.size}, map[string]bool{}
-	var jobs []*job
-	for _, info := range infos {
-		out.tasks++
-		out.bytes += len(info.Payload)
-		for key, value := range info.Headers {
-			out.bytes += len(key) + len(value)
-		}
-		j := p.waits(name, info, b)
-		if j == nil {
-			continue
-		}
-		if providers[provider(j.scope)] = true; len(providers) > mostProviders {
-			break // the rest is for the next page, or to be picked up
-		}
-		jobs = append(jobs, j)
+	out, jobs, err := p.read(name, b)
+	if err != nil || len(jobs) == 0 {
+		return out, err
 	}
 	jobs, placed, err := p.place(ctx, name, jobs)
 	ctx = context.WithoutCancel(ctx) // what is claimed is seen to
@@ -223,6 +207,37 @@ func (p *planner) page(ctx context.Context, name string, b *backlog) (page, erro
 	}
 	out.parked = len(parked)
 	return out, errors.Join(p.putBack(ctx, name, back), p.keep(ctx, name, parked, until))
+}
+
+// read returns those of the tasks that are taken next that may wait, of a few providers.
+func (p *planner) read(name string, b *backlog) (out page, jobs []*job, err error) {
+	infos, err := p.t.inspector.ListPendingTasks(name, asynq.PageSize(b.size))
+	if err != nil {
+		return out, nil, err
+	}
+	out.full = len(infos) >= b.size
+	providers := map[string]bool{}
+	for _, info := range infos {
+		out.tasks++
+		out.bytes += bytesOf(info)
+		j := p.waits(name, info, b)
+		if j == nil {
+			continue
+		}
+		if providers[provider(j.scope)] = true; len(providers) > mostProviders {
+			break // the rest is for the next page, or to be picked up
+		}
+		jobs = append(jobs, j)
+	}
+	return out, jobs, nil
+}
+
+func bytesOf(info *asynq.TaskInfo) int {
+	n := len(info.Payload)
+	for key, value := range info.Headers {
+		n += len(key) + len(value)
+	}
+	return n
 }
 
 // waits reads a pending task, if it is one that may wait where nobody sees it: nil for

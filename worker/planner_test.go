@@ -252,8 +252,9 @@ func TestPlannerPages(t *testing.T) {
 		{page{31, 1 << 10, false, 31}, 32, false, 32},
 		{page{32, 1 << 10, true, 15}, 32, false, 32},
 		{page{128, 256 << 20, true, 15}, 128, false, 1},
-		{page{3, 1 << 10, true, 1}, 3, false, 3},
-		{page{1, 1 << 10, true, 0}, 1, false, 1},
+		{page{3, 1 << 10, true, 1}, 3, false, 16},
+		{page{1, 1 << 10, true, 0}, 1, false, 16},
+		{page{1, 8 << 20, true, 0}, 1, false, 1},
 		{page{}, 32, false, 32},
 	} {
 		if more, next := test.page.more(), test.page.next(test.size); more != test.more || next != test.next {

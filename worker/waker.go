@@ -278,11 +278,8 @@ func (w *waker) watch(one *watch) {
 		}
 		w.run(one, woken.Released)
 		w.pulse.looked(one.beat, err)
-		wait := w.pause(one, woken, room, err)
-		if wait < 0 {
-			return
-		}
-		if !w.rest(one, wait) {
+		wait, waits := w.pause(one, woken, room, err)
+		if !waits || !w.rest(one, wait) {
 			return
 		}
 	}
@@ -302,16 +299,16 @@ func (w *waker) asked(one *watch, req throttle.WakeRequest, had room) (woken thr
 	return w.ask(w.t.serving, req)
 }
 
-// pause returns how long the next look can wait, below 0 when nobody waits.
-func (w *waker) pause(one *watch, woken throttle.Woken, had room, err error) time.Duration {
+// pause returns how long the next look can wait, if there is to be one.
+func (w *waker) pause(one *watch, woken throttle.Woken, had room, err error) (wait time.Duration, waits bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	wait := min(woken.Next, lookAgain)
+	wait = max(0, min(woken.Next, lookAgain))
 	one.quiet = err == nil && woken.Next > wait
 	one.kicked = one.kicked || len(one.runs) > 0
 	switch {
 	case w.t.stopped():
-		return -1
+		return 0, false
 	case err != nil:
 		w.t.observer.Failed("wake")
 		wait = lookAgain
@@ -327,12 +324,12 @@ func (w *waker) pause(one *watch, woken throttle.Woken, had room, err error) tim
 	case !woken.Waiting && !one.kicked && one.out == 0:
 		delete(w.watches, one.provider)
 		w.rests(one)
-		return -1
+		return 0, false
 	case !woken.Waiting:
 		wait = lookAgain // those who are out may not come
 	}
 	one.next = time.Now().Add(wait)
-	return wait
+	return wait, true
 }
 
 func (w *waker) rest(one *watch, wait time.Duration) bool {
