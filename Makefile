@@ -20,7 +20,7 @@ SCENARIOS ?= all
 WRITE ?=
 ## how long each fuzz target runs
 FUZZTIME ?= 30s
-## how many days soak simulates
+## how many days soak simulates, drawn at random; SEEDS= for the two of the tests
 SEEDS ?= 20
 ## how many steps histories takes at least
 STEPS ?= 200000
@@ -101,5 +101,5 @@ run/worker: build ## A worker on its embedded Redis, until Ctrl-C
 run/enqueue: build ## Enqueue a file of tasks for run/worker
 	bin/enqueue batch -redis $(REDIS) $(ARGS) $(TASKS)
 
-check: ## Exactly what CI runs: build, demo, lint, fuzz, histories, bench once, test
+check: ## Exactly what CI runs: build, demo, lint, fuzz, histories, soak, bench once, test
 	.ci/run

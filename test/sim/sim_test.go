@@ -52,7 +52,8 @@ var days = flag.Float64("days", 0.02, "how long each simulation lasts, in days o
 // "Nothing lost, nothing over, bounded waiting": traffic of 50 tenants, with workers
 // that are killed and restarted, hours with none, tasks deleted and run by hand, and a
 // Redis that is away. SIM_SEEDS=n runs n seeds instead of a few, drawn at random, and
-// SIM_SEED=n one again; `make soak` gives each a whole day.
+// SIM_SEED=n one again; `make soak` gives each a whole day, of which a processor takes less
+// than a minute.
 func TestDays(t *testing.T) {
 	seeds := []uint64{1, 2}
 	if n, err := strconv.Atoi(os.Getenv("SIM_SEEDS")); err == nil {
@@ -69,6 +70,7 @@ func TestDays(t *testing.T) {
 	}
 	for _, seed := range seeds {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { newWorld(t, seed, limits).day() })
 		})
 	}

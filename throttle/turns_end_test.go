@@ -1,0 +1,147 @@
+package throttle
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"strings"
+)
+
+// What must be true when a history ends: everybody starts, nothing is left.
+
+// settle wakes until nobody is released, and everybody who was has come. Then no
+// first of a round could start.
+func (w *turnsWorld) settle() {
+	for range 100 {
+		woken := w.wake(64, w.h.spread, false)
+		if len(woken.Released) == 0 && woken.Next <= 0 && woken.Waiting {
+			woken = w.wake(64, w.h.spread, false)
+			if len(woken.Released) == 0 && woken.Next <= 0 {
+				fail("nobody can be released, and Wake wants to be called at once")
+			}
+		}
+		if len(woken.Released) == 0 {
+			w.conserved()
+			return
+		}
+		w.deliver()
+	}
+	fail("Wake goes on releasing those who can't start")
+}
+
+// conserved: no unit stays idle while one that could use it is first in a round
+// of its rules, and no other that is to have it first.
+func (w *turnsWorld) conserved() {
+	w.look()
+	if len(w.seen.out) > 0 || len(w.seen.round) == 0 {
+		return
+	}
+	first, orders := map[string]seat{}, map[string]string{}
+	for _, s := range w.seen.round {
+		if w.neverPasses(w.find(readPlace("p"+s.scope, w.seen.line[s.scope][0]))) {
+			continue // nor does any other of its line: they hold up nobody
+		}
+		order := s.rank + s.scope
+		if best, ok := orders[s.rule]; !ok || order < best {
+			first[s.rule], orders[s.rule] = s, order
+		}
+	}
+	for rule, s := range first {
+		w.cannotStart(rule, s, orders)
+	}
+}
+
+func (w *turnsWorld) cannotStart(rule string, s seat, orders map[string]string) {
+	scope := "p" + s.scope
+	p := w.plan(scope)
+	t := w.find(readPlace(scope, w.seen.line[s.scope][0]))
+	for _, key := range p.keys {
+		name := strings.TrimPrefix(key, p.provider)
+		if first, ok := orders[name]; ok && name != rule && first < s.rank+s.scope {
+			return // it is behind another there
+		}
+	}
+	w.sent = "" // no call that is worth sending again
+	d, err := w.limiter().Peek(ctx, Request{Scope: scope, Cost: t.cost})
+	var tooMuch *CostError
+	if errors.As(err, &tooMuch) {
+		return
+	}
+	must(err)
+	w.h.counts.looked++
+	bound, _ := d.BindingRule()
+	if look := w.seen.due[rule]; w.back > 0 && look > w.now {
+		return // it was set by a clock that has stepped back, which delays it by its step
+	}
+	if d.Allowed || d.RetryAfter <= us(w.h.lead) && bound.Algorithm != Concurrency && !leased(p) {
+		fail("%s is first for %s and could start in %v, and nobody is released for it; the look is at %d, it is %d",
+			t.key(), rule, d.RetryAfter, w.seen.due[rule], w.now)
+	}
+}
+
+// drain has everybody start who waits: nobody else comes, and runs end at once.
+// It takes as long as the limits make it, and no longer.
+func (w *turnsWorld) drain() {
+	w.version, w.h.quick = 0, true
+	began, most := w.now, w.longestDrain()
+	all := true
+	for rounds := 0; ; rounds++ {
+		w.deliver()
+		for _, t := range w.tasks {
+			if t.stage == running {
+				w.finish(t)
+			}
+		}
+		woken := w.wake(64, w.h.spread, all)
+		w.sound()
+		all = false
+		if !woken.Waiting && len(woken.Released) == 0 {
+			break
+		}
+		if rounds > 10_000 {
+			fail("nobody comes to the end of the lines: %v", w.seen.line)
+		}
+		if len(woken.Released) == 0 {
+			w.now += max(1, woken.Next.Microseconds())
+		}
+		if w.now-began > most {
+			fail("after %v there still wait %v; it should have taken %v at most", us(w.now-began), w.seen.line, us(most))
+		}
+	}
+	for scope, line := range w.seen.line {
+		fail("nobody is left to wake, and %v of %s wait", line, scope)
+	}
+}
+
+// longestDrain is a bound of how long it takes until all have started.
+func (w *turnsWorld) longestDrain() int64 {
+	most := int64(10_000_000) + w.back
+	for key, l := range w.ledgers {
+		var units int64
+		for _, scope := range w.h.scopes {
+			if p := w.plan(scope); slices.Contains(p.keys, key) {
+				l.rule = p.bounds[slices.Index(p.keys, key)].Rule
+				for _, t := range w.tasks {
+					if t.Scope == scope && t.stage != gone {
+						units += max(1, t.cost)
+					}
+				}
+			}
+		}
+		r := l.rule
+		per := r.Per.Microseconds() + r.Margin.Microseconds()
+		if r.Limit > 0 && r.Algorithm != Concurrency {
+			// A window may end with less than the next one's cost left in it.
+			most += int64(math.Ceil(float64(2*units+4*r.Capacity())/float64(r.Limit)))*per + 4*per
+		}
+		most += 2 * r.Lease.Microseconds()
+	}
+	return most + 120e6
+}
+
+// nothingLeft: when nobody waits and nobody is on the way, nothing of it is left.
+func (w *turnsWorld) nothingLeft() {
+	if len(w.seen.round) > 0 || len(w.seen.due) > 0 {
+		fail("nobody waits, and %v of %v are left", w.seen.due, w.seen.round)
+	}
+}

@@ -1,0 +1,226 @@
+package throttle
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// What Redis holds of those who wait, and whether it agrees with itself and the model.
+
+// lines is what Redis holds of those who wait.
+type standings struct {
+	line  map[string][]string // tickets in their order, by scope
+	due   map[string]int64    // when to look, by rule
+	round []seat
+	out   map[string]string // tickets and when they left, by scope, a zero byte and ticket
+	at    map[string]string
+}
+
+type seat struct {
+	rule, rank, scope, member string
+}
+
+// linesAsked is all that is kept of those who wait, asked for behind whatever is in the
+// pipe: the keys that a provider has one of each, the lines, and now and then TTLs.
+type linesAsked struct {
+	due   *redis.ZSliceCmd
+	round *redis.StringSliceCmd
+	out   *redis.MapStringStringCmd
+	at    *redis.MapStringStringCmd
+	lines []*redis.StringSliceCmd
+	ttls  []*redis.DurationCmd
+}
+
+func askLines(pipe redis.Pipeliner, keys []string, ttls bool) *linesAsked {
+	a := &linesAsked{
+		due: pipe.ZRangeWithScores(ctx, keys[0], 0, -1), round: pipe.ZRange(ctx, keys[1], 0, -1),
+		out: pipe.HGetAll(ctx, keys[2]), at: pipe.HGetAll(ctx, keys[3]),
+	}
+	for _, line := range keys[4:] {
+		a.lines = append(a.lines, pipe.ZRange(ctx, line, 0, -1))
+	}
+	for i := 0; ttls && i < len(keys); i++ {
+		a.ttls = append(a.ttls, pipe.PTTL(ctx, keys[i]))
+	}
+	return a
+}
+
+// called notes a call that may change who waits.
+func (w *turnsWorld) called() {
+	w.h.counts.calls++
+	w.fresh = false
+}
+
+// look reads who waits, unless that is known.
+func (w *turnsWorld) look() {
+	if !w.fresh {
+		w.seen, w.fresh = w.read(), true
+	}
+}
+
+func (w *turnsWorld) read() standings {
+	w.h.counts.reads++
+	a := w.last.asked
+	if a == nil {
+		pipe := w.rdb.Pipeline()
+		a = askLines(pipe, w.keys, true)
+		_, err := pipe.Exec(ctx)
+		must(err)
+	}
+	must(a.due.Err())
+	l := standings{line: map[string][]string{}, due: map[string]int64{}, out: a.out.Val(), at: a.at.Val()}
+	for _, z := range a.due.Val() {
+		l.due[z.Member.(string)] = int64(z.Score) //nolint:forcetypeassert // members are texts
+	}
+	for _, member := range a.round.Val() {
+		rule, rest, _ := strings.Cut(member, "\x00")
+		l.round = append(l.round, seat{rule, rest[:10], rest[10:], member})
+	}
+	for i, line := range a.lines {
+		if len(line.Val()) > 0 {
+			l.line[scopePath(w.h.scopes[i])] = line.Val()
+		}
+	}
+	for i, ttl := range a.ttls {
+		if ttl.Val() == -1 {
+			fail("%s has no TTL", w.keys[i])
+		}
+	}
+	return l
+}
+
+// sound: everyone is in one place, every line has one seat, every round a time,
+// and the sums are those of the lines.
+func (w *turnsWorld) sound() {
+	w.look()
+	l := w.seen
+	seats := map[string]string{}
+	for _, s := range l.round {
+		if seats[s.scope] != "" {
+			fail("%q has two seats: %q and %q", s.scope, seats[s.scope], s.member)
+		}
+		seats[s.scope] = s.member
+		if _, ok := l.due[s.rule]; !ok {
+			fail("the round of %s has a seat and no time to look at it", s.rule)
+		}
+		if l.at["S"+s.scope] != s.member {
+			fail("the seat of %q is %q, and noted as %q", s.scope, s.member, l.at["S"+s.scope])
+		}
+		if len(l.line[s.scope]) == 0 {
+			fail("a seat for the empty line of %q", s.scope)
+		}
+		first := w.find(readPlace("p"+s.scope, l.line[s.scope][0]))
+		if band := int(s.rank[0])<<16 + int(s.rank[1])<<8 + int(s.rank[2]); band > 1<<20-first.priority && !first.passed {
+			fail("%q sits for priority %d, and its first has %d", s.scope, 1<<20-band, first.priority)
+		}
+	}
+	where := map[string]string{}
+	for field := range l.out {
+		scope, ticket, _ := strings.Cut(field, "\x00")
+		where[scope+" "+ticket] = "out"
+	}
+	units, of := map[string]int64{}, map[string]int64{}
+	for _, scope := range w.h.scopes {
+		path := scopePath(scope)
+		line := l.line[path]
+		if len(line) > 0 && seats[path] == "" {
+			fail("nobody sits for the line of %s: %v", scope, line)
+		}
+		var sum int64
+		for _, ticket := range line {
+			sum += max(1, readPlace(scope, ticket).cost)
+			if was := where[path+" "+ticket]; was != "" {
+				fail("%s of %s is in line, and %s", ticket, scope, was)
+			}
+			where[path+" "+ticket] = "line"
+		}
+		w.sumIs("L"+path, sum)
+		for _, rule := range w.plan(scope).keys {
+			name := strings.TrimPrefix(rule, w.plan(scope).provider)
+			units[name] += sum
+			of[name] += min(1, int64(len(line)))
+		}
+	}
+	for name := range units {
+		w.sumIs("U"+name, units[name])
+		w.sumIs("N"+name, of[name])
+	}
+	w.placed(where)
+}
+
+func (w *turnsWorld) sumIs(field string, want int64) {
+	if got, _ := strconv.ParseInt(w.seen.at[field], 10, 64); got != want {
+		fail("%s is %q, and should be %d", field, w.seen.at[field], want)
+	}
+}
+
+// placed holds where everybody is against the model.
+func (w *turnsWorld) placed(where map[string]string) {
+	for _, t := range w.tasks {
+		key := scopePath(t.Scope) + " " + t.key()
+		is := where[key]
+		delete(where, key)
+		switch t.stage {
+		case parked:
+			if is != "line" {
+				fail("%s %s was told to wait, and is %q", t.Scope, t.key(), is)
+			}
+		case released:
+			if is != "out" {
+				fail("%s %s was released and has not come, and is %q", t.Scope, t.key(), is)
+			}
+		case running, gone, fresh:
+			if is != "" {
+				fail("%s %s does not wait, and is in %q", t.Scope, t.key(), is)
+			}
+		}
+	}
+	for key := range where {
+		fail("nobody has heard of %s", key)
+	}
+}
+
+// lastCall is a hook that keeps the last call of a script, and reads who waits in the
+// round trip of each.
+type lastCall struct {
+	args  []any
+	rdb   redis.UniversalClient
+	keys  []string
+	asked *linesAsked
+	calls int
+}
+
+// watched adds the hook to a client.
+func watched(rdb redis.UniversalClient) *lastCall {
+	last := &lastCall{rdb: rdb}
+	rdb.AddHook(last)
+	return last
+}
+
+func (c *lastCall) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c *lastCall) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		args := cmd.Args()
+		c.asked = nil
+		if args[0] != "evalsha" {
+			return next(ctx, cmd)
+		}
+		c.args = slices.Clone(args)
+		pipe := c.rdb.Pipeline()
+		must(pipe.Process(ctx, cmd))
+		c.calls++
+		asked := askLines(pipe, c.keys, c.calls%8 == 0)
+		_, _ = pipe.Exec(ctx) // each has its error
+		c.asked = asked
+		return cmd.Err()
+	}
+}
+
+func (c *lastCall) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
