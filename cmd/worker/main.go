@@ -21,6 +21,7 @@ import (
 )
 
 func main() {
+	cli.RouteRedisLog(nil) // a worker routes it to its own
 	ctx, stop := cli.Notify(context.Background(), func() { os.Exit(cli.ExitInterrupted) })
 	code := run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
 	stop()

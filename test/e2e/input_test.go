@@ -58,6 +58,22 @@ func TestUnusableRedis(t *testing.T) {
 	}
 }
 
+// The parts of worker that ask a running Redis say no more than that it is not there.
+func TestNothingToAsk(t *testing.T) {
+	t.Parallel()
+	limits := file(t, "limits.yaml", plain)
+	for _, args := range [][]string{
+		{"inspect", "-redis", "redis://127.0.0.1:1", "-limits", limits, "scope", "p"},
+		{"leave", "-redis", "redis://127.0.0.1:1", "-queues", "default"},
+	} {
+		stdout, stderr := run(t, 1, nil, "worker", args...)
+		told(t, stdout, stderr, "worker", "nothing listens at 127.0.0.1:1", "redis-server")
+		if strings.Count(stderr, "\n") > 3 {
+			t.Errorf("worker %s goes on: %q", args[0], stderr)
+		}
+	}
+}
+
 // What stands in the command line is told with what to write instead, and
 // nothing is tried.
 func TestBadUsage(t *testing.T) {
