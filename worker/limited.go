@@ -56,12 +56,11 @@ type Retrier interface {
 // delay is how long asynq must wait so that a task is not early: asynq keeps
 // whole seconds and rounds them down.
 func delay(at, now time.Time) time.Duration {
-	whole := at.Truncate(time.Second)
-	if whole.Before(at) {
-		whole = whole.Add(time.Second)
-	}
-	return max(whole.Sub(now), 0) + time.Millisecond
+	return max(time.Unix(secondAtOrAfter(at), 0).Sub(now), 0) + time.Millisecond
 }
+
+// secondAtOrAfter is the whole second, since the epoch, at which a task is not early.
+func secondAtOrAfter(at time.Time) int64 { return at.Add(time.Second - 1).Unix() }
 
 // permanent makes err fail the task for good, whatever retries it has left.
 func permanent(err error) error {

@@ -6,8 +6,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/headway-go/headway/lua" //nolint:depguard // see releaser.go
 )
 
@@ -31,14 +29,7 @@ func (r *releaser) park(ctx context.Context, queue string, ids []string, until t
 		keys, args = append(keys, prefix+"t:"+id), append(args, id)
 	}
 	keys = append(keys, prefix+"pending", prefix+"scheduled")
-	cmd := r.rdb.EvalSha(ctx, lua.ParkTasks.SHA, keys, args...)
-	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
-		cmd = r.rdb.Eval(ctx, lua.ParkTasks.Source, keys, args...)
-	}
-	answers, err := cmd.Int64Slice()
-	if err == nil && len(answers) != len(ids) {
-		err = errOutcomes
-	}
+	answers, err := r.answers(ctx, lua.ParkTasks, keys, args, len(ids))
 	if err != nil {
 		if !mayPass(err) && ctx.Err() == nil {
 			r.parkAgain.Store(time.Now().Add(parkPause).UnixNano())
@@ -51,6 +42,3 @@ func (r *releaser) park(ctx context.Context, queue string, ids []string, until t
 	}
 	return moved, nil
 }
-
-// secondAtOrAfter rounds up, as asynq keeps whole seconds: in s since the epoch.
-func secondAtOrAfter(at time.Time) int64 { return at.Add(time.Second - 1).Unix() }

@@ -308,7 +308,7 @@ func (p *planner) place(ctx context.Context, name string, jobs []*job) (claimed 
 }
 
 // settle waits, not for long, until those that this process has taken before the page have
-// their places: they are before it. What other processes have on its way they know.
+// their places: they are before it. What other processes have taken is not waited for.
 func (p *planner) settle() {
 	for waited := time.Duration(0); waited == 0 || waited < mostSettle && p.t.asking.Load() > 0; waited += settlePause {
 		if !sleep(p.t.serving, settlePause) {

@@ -102,14 +102,18 @@ func TestPlannerLeavesAlone(t *testing.T) {
 	if _, err := s.client.Enqueue(asynq.NewTaskWithHeaders(carryType, nil, limited), asynq.TaskID("carrier")); err != nil {
 		t.Fatal(err)
 	}
+	s.foreign("of a group", limited, asynq.Group("g"))
+	if n, err := s.inspector.RunAllAggregatingTasks("default", "g"); err != nil || n != 1 {
+		t.Fatal(n, err)
+	}
 	s.add(queue.Task{ID: "own deadline", Deadline: time.Now().Add(time.Hour)})
 	s.add(queue.Task{ID: "own"})
 	got := s.pageOf(mostPage)
-	if want := (page{tasks: 13, bytes: got.bytes, parked: 3}); got != want {
+	if want := (page{tasks: 14, bytes: got.bytes, parked: 3}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	parked := []string{"waits", "last", "own"}
-	pending := []string{"panics", "starts", "unlimited", "deadline", "broken", "costly", "no such scope", "carrier", "own deadline", "of a type not met"}
+	pending := []string{"panics", "starts", "unlimited", "deadline", "broken", "costly", "no such scope", "carrier", "own deadline", "of a type not met", "of a group"}
 	if got := s.states(parked...); slices.ContainsFunc(got, func(state string) bool { return state != "scheduled" }) {
 		t.Errorf("%q are %q", parked, got)
 	}
@@ -320,14 +324,82 @@ func TestPlannerStops(t *testing.T) {
 	}
 }
 
-// slowly answers the first call of a script late.
-type slowly struct{ entered chan struct{} }
+// "For 50 ms at most: a Redis that hangs then costs the order, and not other tasks."
+func TestPlannerShutsBriefly(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perHour(1), Config{})
+	s.foreign("a", map[string]string{queue.HeaderScope: "p/a"})
+	hangs := &slowly{entered: make(chan struct{}), until: make(chan struct{})}
+	rdb := s.server.Client(t)
+	rdb.AddHook(hangs)
+	limiter, err := throttle.New(rdb, s.throttle.cfg.Limiter.Policy(), throttle.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.throttle.cfg.Limiter = limiter
+	one := newGate(time.Hour)
+	s.throttle.gates.add(one)
+	for range planAfter {
+		s.throttle.planner.met("default", "work")
+	}
+	<-hangs.entered
+	select {
+	case one.asking <- struct{}{}:
+		<-one.asking
+	case <-time.After(bound):
+		t.Error("no task is taken for as long as the limiter hangs")
+	}
+	close(hangs.until)
+	s.throttle.planner.wait()
+}
+
+// "Should the process die, asynq brings them back."
+func TestPlannerDies(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, steady(100), Config{})
+	for _, id := range []string{"a", "b", "c"} {
+		s.foreign(id, map[string]string{queue.HeaderScope: "p/a"})
+	}
+	p, b := s.throttle.planner, &backlog{types: map[string]bool{"work": true}, size: firstPage}
+	_, read, err := p.read("default", b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if claimed, err := p.claim(t.Context(), "default", read); err != nil || len(claimed) != 3 {
+		t.Fatal(claimed, err)
+	}
+	if got := s.states("a", "b", "c"); !slices.Equal(got, []string{"scheduled", "scheduled", "scheduled"}) {
+		t.Errorf("claimed, and %q", got)
+	}
+	s.serve(asynq.Config{}, nil)
+	s.finish(3)
+}
+
+// A page is of a few providers: each costs round trips while nothing else is taken.
+func TestPlannerBoundsProviders(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perHour(1), Config{})
+	for i := range 3 * mostProviders {
+		s.foreign(fmt.Sprint(i), map[string]string{queue.HeaderScope: fmt.Sprintf("p%d/a", i)})
+	}
+	b := &backlog{types: map[string]bool{"work": true}, size: mostPage}
+	if _, read, err := s.throttle.planner.read("default", b); err != nil || len(read) != mostProviders {
+		t.Errorf("a page of %d providers, %v", len(read), err)
+	}
+}
+
+// slowly answers the first call of a script late: after a while, or when it may.
+type slowly struct{ entered, until chan struct{} }
 
 func (*slowly) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (l *slowly) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	first := sync.OnceFunc(func() {
 		close(l.entered)
+		if l.until != nil {
+			<-l.until
+			return
+		}
 		<-time.After(100 * time.Millisecond)
 	})
 	return func(ctx context.Context, cmd redis.Cmder) error {

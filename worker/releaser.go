@@ -133,21 +133,28 @@ func (r *releaser) byScript(ctx context.Context, queue string, ids []string, out
 		keys, args = append(keys, prefix+"t:"+id), append(args, id)
 	}
 	keys = append(keys, prefix+"pending", prefix+"scheduled", prefix+"retry")
-	cmd := r.rdb.EvalSha(ctx, lua.ReleaseTasks.SHA, keys, args...)
-	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
-		cmd = r.rdb.Eval(ctx, lua.ReleaseTasks.Source, keys, args...)
-	}
-	answers, err := cmd.Int64Slice()
-	if err != nil {
-		return err
-	}
-	if len(answers) != len(ids) {
-		return errOutcomes
-	}
+	answers, err := r.answers(ctx, lua.ReleaseTasks, keys, args, len(ids))
 	for i, answer := range answers {
 		out[i] = outcomes[answer]
 	}
-	return nil
+	return err
+}
+
+// answers calls a script over asynq's keys, which answers with a number for each of n
+// tasks: by its hash, or by its text where the server does not know it.
+func (r *releaser) answers(ctx context.Context, script *lua.Script, keys []string, args []any, n int) ([]int64, error) {
+	cmd := r.rdb.EvalSha(ctx, script.SHA, keys, args...)
+	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
+		cmd = r.rdb.Eval(ctx, script.Source, keys, args...)
+	}
+	answers, err := cmd.Int64Slice()
+	if err == nil && len(answers) != n {
+		err = errOutcomes
+	}
+	if err != nil {
+		return nil, err
+	}
+	return answers, nil
 }
 
 // byInspector releases those whose outcome is unknown through asynq's public API.
