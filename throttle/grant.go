@@ -3,6 +3,7 @@ package throttle
 import (
 	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/headway-go/headway/lua"
@@ -13,6 +14,7 @@ import (
 type Grant struct {
 	scope  string
 	id     string
+	plan   *plan  // under which it was granted; nil for one that took nothing
 	record string // the key of its record, where that is not its id's
 	cost   int64
 	places []int64   // where each rule put its units
@@ -43,29 +45,40 @@ func (l *Limiter) GiveBack(ctx context.Context, g Grant) error {
 	if g.Zero() {
 		return nil
 	}
-	p, err := l.plans.of(g.scope)
-	switch {
-	case g.local && err == nil:
+	p := g.plan
+	if g.local {
 		l.outage.giveBack(p, g)
 		return nil
-	case g.local:
-		return nil
-	case err != nil:
-		return err
 	}
-	if len(g.places) != len(p.bounds) {
-		return nil // granted under another policy, which alone knows where its units are
-	}
+	rules := l.rulesNow(p)
 	mark := p.attempt(g.id)
 	record := cmp.Or(g.record, mark)
 	c := newCall(lua.GiveBack.For(p.kinds), p.keyArgs, 3, 2+3*len(p.rules), 1+len(p.bounds))
 	c.args = append(c.args, mark, record, p.turns[1], l.clock(), g.id)
-	for i, rule := range p.rules {
-		c.args = append(c.args, rule, g.cost, g.places[i])
+	for i := range rules {
+		c.args = append(c.args, rules[i], g.cost, g.places[i])
 	}
 	ctx = context.WithoutCancel(ctx)
 	if _, err := l.runner.run(ctx, c); err != nil {
 		return unavailable(ctx, "give back to", g.scope, err)
 	}
 	return nil
+}
+
+// rulesNow returns the rules of a plan as scripts read them, each as it is by now if it
+// counts as it did: to a longer window, units that a shorter one has let go are still
+// spent, and whoever writes its state under the old rule would forget them.
+func (l *Limiter) rulesNow(p *plan) []any {
+	now, err := l.plans.of(p.scope.String())
+	if err != nil || now == p {
+		return p.rules
+	}
+	rules := slices.Clone(p.rules)
+	for i, key := range p.keys {
+		j := slices.Index(now.keys, key)
+		if j >= 0 && now.params[j].kind == p.params[i].kind {
+			rules[i] = now.rules[j]
+		}
+	}
+	return rules
 }

@@ -163,16 +163,16 @@ func (l *Limiter) inspect(ctx context.Context, p *plan, scopes, tickets []string
 	if err != nil {
 		return inspection{}, err
 	}
-	return l.readInspection(p.scope.Provider(), scopes, reply)
+	return t.readInspection(p.scope.Provider(), reply)
 }
 
-func (l *Limiter) readInspection(provider string, scopes []string, reply []any) (out inspection, err error) {
+func (t *table) readInspection(provider string, reply []any) (out inspection, err error) {
 	if len(reply) != 3 {
 		return out, errReply
 	}
 	numbers, ok := reply[0].([]any)
 	names, named := reply[1].([]any)
-	if !ok || !named || len(numbers) != 1+inspectLine*len(scopes) {
+	if !ok || !named || len(numbers) != 1+inspectLine*len(t.plans) {
 		return out, errReply
 	}
 	number := func(i int) int64 {
@@ -180,13 +180,13 @@ func (l *Limiter) readInspection(provider string, scopes []string, reply []any) 
 		return n
 	}
 	out.at, out.seat = time.UnixMicro(number(0)), text(reply[2])
-	for i, scope := range scopes {
+	for i, p := range t.plans {
 		at := 1 + inspectLine*i
 		line := inspected{
 			waiting: number(at), released: number(at + 1), ahead: number(at + 2), out: number(at+3) == 1,
 			expected: wait(number(at + 4)),
 		}
-		if p, err := l.plans.of(scope); err == nil && number(at+5) > 0 && int(number(at+5)) <= len(p.bounds) {
+		if p != nil && number(at+5) > 0 && int(number(at+5)) <= len(p.bounds) {
 			line.binding = p.bounds[number(at+5)-1]
 		}
 		out.lines = append(out.lines, line)

@@ -304,7 +304,7 @@ func TestInspectReply(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, reply := range [][]any{nil, {[]any{int64(1)}, []any{}, ""}, {"", []any{}, ""}, {make([]any, 7), "", ""}} {
-		if _, err := l.readInspection("p", []string{"p"}, reply); !errors.Is(err, errReply) {
+		if _, err := l.table([]string{"p"}).readInspection("p", reply); !errors.Is(err, errReply) {
 			t.Errorf("%v: %v", reply, err)
 		}
 	}

@@ -87,7 +87,6 @@ func (c Config) withDefaults() Config {
 // waiting, [Limiter.Peek] for those that only look.
 type Limiter struct {
 	cfg     Config
-	policy  *Policy
 	plans   *plans
 	rdb     redis.UniversalClient
 	runner  *runner
@@ -128,8 +127,7 @@ func New(rdb redis.UniversalClient, policy *Policy, cfg Config) (*Limiter, error
 	keys := keyspace(cfg.Prefix)
 	return &Limiter{
 		cfg:    cfg,
-		policy: policy,
-		plans:  &plans{policy: policy, keys: keys, pad: cfg.Pad, known: map[string]*plan{}},
+		plans:  newPlans(policy, keys, cfg.Pad),
 		rdb:    rdb,
 		runner: newRunner(rdb, cfg.Timeout, cfg.Unbatched),
 		slots:  newSlots(),
@@ -139,7 +137,29 @@ func New(rdb redis.UniversalClient, policy *Policy, cfg Config) (*Limiter, error
 }
 
 // Policy returns the policy that the limiter decides under.
-func (l *Limiter) Policy() *Policy { return l.policy }
+func (l *Limiter) Policy() *Policy {
+	policy, _ := l.plans.current()
+	return policy
+}
+
+// SetPolicy makes the limiter decide under another policy from now on. What has been
+// spent stays spent, under rules of the same name at the same level, whatever else of
+// them has changed; a decision that is under way may still be made under the policy
+// before. Package worker lets those who wait know at once. Other processes keep theirs:
+// package policies carries one to all of them. It costs nothing but that scopes are
+// worked out anew. A nil policy changes nothing.
+// Source: docs/algorithms.md#changing-a-limit
+func (l *Limiter) SetPolicy(policy *Policy) {
+	if policy != nil {
+		l.plans.set(policy)
+	}
+}
+
+// PolicyChanged returns a channel that is closed when SetPolicy is called the next time.
+func (l *Limiter) PolicyChanged() <-chan struct{} {
+	_, changed := l.plans.current()
+	return changed
+}
 
 // Request asks for units under every rule on a scope's path.
 type Request struct {
@@ -247,6 +267,10 @@ func (l *Limiter) Peek(ctx context.Context, req Request) (Decision, error) {
 	if err != nil {
 		return Decision{}, err
 	}
+	return l.peek(ctx, p, req)
+}
+
+func (l *Limiter) peek(ctx context.Context, p *plan, req Request) (Decision, error) {
 	if len(p.bounds) == 0 {
 		return Decision{Allowed: true, Binding: -1}, nil
 	}

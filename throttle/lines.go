@@ -180,7 +180,8 @@ func (l *Limiter) lists(ctx context.Context, script *lua.Script, keys, args []an
 
 // table is several scopes and the rules that they meet, each once.
 type table struct {
-	lines   []any // keys
+	plans   []*plan // nil for a scope without rules
+	lines   []any   // keys
 	paths   []any // each the numbers of its rules
 	rules   []any
 	ruleKey []any
@@ -197,6 +198,7 @@ func (l *Limiter) table(scopes []string) *table {
 		if err != nil || len(p.bounds) == 0 {
 			s, err := ParseScope(scope)
 			if err == nil {
+				t.plans = append(t.plans, nil)
 				t.lines, t.paths = append(t.lines, keyspace(l.cfg.Prefix).line(s)), append(t.paths, "-")
 			}
 			continue
@@ -212,6 +214,7 @@ func (l *Limiter) table(scopes []string) *table {
 		for i := range len(p.kinds) {
 			t.present[p.kinds[i]] = true
 		}
+		t.plans = append(t.plans, p)
 		t.lines, t.paths = append(t.lines, p.turns[0]), append(t.paths, path[1:])
 	}
 	return t

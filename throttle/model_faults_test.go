@@ -74,7 +74,9 @@ var plants = []plantedFault{
 	{"all: a TTL that is too short", "plain", "whole(ceil(us / 1000) + 1000)", "whole(max(1, ceil(us / 1000) - 1000))"},
 	{"all: a TTL of seconds", "plain", "whole(ceil(us / 1000) + 1000)", "whole(ceil(us / 1000) + 60000)"},
 	{"all: a longer window that loses its key", "limit changes", "      if r.healed or redis.call('PTTL', r.key) < ceil(algorithm.lasts(r, now) / 1000) then", "      if r.healed then"},
-	{"all: units lost when the algorithm changes", "limit changes", "return ceil(unpack7(v, 16) / unpack7(v, 23))", "return 0"},
+	{"all: a bucket's level lost when the algorithm changes", "limit changes", "ceil(unpack7(v, 16) / unpack7(v, 23))", "0"},
+	{"all: the last fixed window lost when the algorithm changes", "limit changes", "unpack7(v, 30), unpack7(v, 9), unpack7(v, 16) }", "unpack7(v, 30), unpack7(v, 9), 0 }"},
+	{"all: a sliding window's last cell lost when the algorithm changes", "limit changes", "unpack7(v, 37) * grain, unpack7(v, 44)", "unpack7(v, 37) * grain, 0"},
 }
 
 // expressPlants are faults in the express way of decide alone.

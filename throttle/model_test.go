@@ -97,7 +97,7 @@ func (l *ledger) look(rule Rule, u, now int64, pass int) {
 		// where the clock had been, and fixed windows come again.
 		l.charges = nil
 	case rule.Algorithm != before.rule.Algorithm:
-		l.carry(before.held(u, pass), u, now, pass)
+		l.carry(before, u, now, pass)
 	case rule.Algorithm == FixedWindow && rule.Per != before.rule.Per:
 		l.charges = nil
 	}
@@ -118,43 +118,52 @@ func (l *ledger) forget(u int64) {
 	})
 }
 
-// held returns the units that another algorithm finds spent.
-func (l *ledger) held(u int64, pass int) int64 {
-	if l.rule.Algorithm == TokenBucket {
-		return l.owed(u) / parts
-	}
-	var units int64
-	windows := map[int64]int64{}
-	for _, c := range l.charges {
-		if l.rule.Algorithm == FixedWindow && c.pass != pass {
-			continue
+// held returns what another algorithm finds spent: of a bucket its level, as of its last
+// decision, of fixed windows the latest two, since they keep no more.
+func (l *ledger) held(u, now int64, pass int) []charge {
+	per := l.rule.Per.Microseconds()
+	switch l.rule.Algorithm {
+	case TokenBucket:
+		if units := l.owed(u) / parts; units > 0 {
+			return []charge{{id: carried, units: units, start: l.last, byClock: l.last - u + now, pass: pass}}
 		}
-		units += c.units
-		windows[c.byClock/l.rule.Per.Microseconds()] += c.units
-	}
-	if l.rule.Algorithm == FixedWindow && len(windows) > 2 { // the latest two are kept
-		units = 0
-		order := make([]int64, 0, len(windows))
-		for w := range windows {
-			order = append(order, w)
+		return nil
+	case FixedWindow:
+		here := slices.DeleteFunc(slices.Clone(l.charges), func(c charge) bool { return c.pass != pass })
+		windows := make([]int64, len(here))
+		for i, c := range here {
+			windows[i] = c.byClock / per
 		}
-		slices.Sort(order)
-		for _, w := range order[len(order)-2:] {
-			units += windows[w]
-		}
+		slices.Sort(windows)
+		windows = slices.Compact(windows)
+		oldest := windows[max(0, len(windows)-2):]
+		return slices.DeleteFunc(here, func(c charge) bool { return c.byClock/per < oldest[0] })
 	}
-	return units
+	return slices.Clone(l.charges)
 }
 
-// carry begins anew with units that were all spent now.
-func (l *ledger) carry(units, u, now int64, pass int) {
-	l.charges, l.refilled, l.last, l.until, l.inexact = nil, 0, u, math.MaxInt64, true
-	if l.rule.Algorithm == TokenBucket {
-		units = min(units, l.rule.Capacity())
+// carry begins anew with what another algorithm held.
+func (l *ledger) carry(before ledger, u, now int64, pass int) {
+	l.charges = before.held(u, now, pass)
+	l.refilled, l.last, l.until, l.inexact = 0, u, math.MaxInt64, true
+	if l.rule.Algorithm == TokenBucket && len(l.charges) > 0 {
+		l.last = 0 // a bucket knows of no decision since the last start that it took over
+		for _, c := range l.charges {
+			l.last = max(l.last, min(c.start, u))
+		}
 	}
-	if units > 0 {
-		l.charges = []charge{{id: carried, units: units, start: u, byClock: now, pass: pass, until: l.lasts(u, u, now)}}
+	for i := range l.charges {
+		c := &l.charges[i]
+		switch {
+		case l.rule.Algorithm != SlidingWindow && c.start > u:
+			c.start, c.byClock = u, now // spent by now, wherever it starts
+		case l.rule.Algorithm == SlidingWindow && c.id == carried:
+			c.start += 1_000_000 // a bucket does not know its starts: they are not later than this
+			c.byClock += 1_000_000
+		}
+		c.pass, c.refill, c.until = pass, l.refill(c.start), l.lasts(c.start, u, now)
 	}
+	l.forget(u)
 	l.keep(u)
 }
 
@@ -311,12 +320,10 @@ func (l *ledger) runs(u int64) int64 {
 }
 
 // drop takes a grant back.
-func (l *ledger) drop(id string, units int64) {
+func (l *ledger) drop(id string) {
 	had := len(l.charges)
 	l.charges = slices.DeleteFunc(l.charges, func(c charge) bool { return c.id == id })
-	if had == len(l.charges) && l.carried() {
-		l.charges[0].units = max(0, l.charges[0].units-units)
-	} else if had > len(l.charges) && (l.rule.Algorithm == TokenBucket || l.changed) {
+	if had > len(l.charges) && (l.rule.Algorithm == TokenBucket || l.changed) {
 		// A bucket may hold less than the units not taken would leave, and a
 		// window that was shorter for a while finds nothing to give back.
 		l.inexact = true
@@ -337,10 +344,8 @@ func (l *ledger) trim(rule Rule, u int64) {
 	}
 }
 
-// carried is the id of what was spent under another algorithm.
+// carried is the id of what a bucket held.
 const carried = "carried"
-
-func (l *ledger) carried() bool { return len(l.charges) > 0 && l.charges[0].id == carried }
 
 // exact says whether the rule must answer as the definition does.
 func (l *ledger) exact(u int64) bool {

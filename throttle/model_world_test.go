@@ -538,9 +538,7 @@ func (w *world) giveBack(g *granted) {
 	now := w.plan(g.d.Grant.scope)
 	for i, key := range g.p.keys {
 		l, rule := w.ledgers[key], now.bounds[i].Rule
-		if l.rule.Algorithm == rule.Algorithm || l.carried() {
-			l.drop(g.d.Grant.id, g.d.Grant.cost)
-		}
+		l.drop(g.d.Grant.id)
 		l.trim(rule, w.u())
 	}
 	if !g.doomed {
@@ -582,7 +580,7 @@ func (w *world) lease(what int, g *granted) {
 	if what == doRelease {
 		must(scriptOf(lua.Release, "").Run(ctx, w.rdb, slices.Concat(keys, []string{w.due(g.p)}), w.limiters[0].clock(), g.d.Grant.id).Err())
 		for _, key := range keys {
-			w.ledgers[key].drop(g.d.Grant.id, 1)
+			w.ledgers[key].drop(g.d.Grant.id)
 		}
 	} else {
 		args := append([]any{w.limiters[0].clock(), g.d.Grant.id}, leases...)
@@ -613,7 +611,7 @@ func (w *world) renewed(keys []string, g *granted, reply []int64) {
 	}
 	for i, key := range keys {
 		l, lease := w.ledgers[key], g.p.bounds[g.p.leases[i]].Rule.Lease
-		l.drop(g.d.Grant.id, 1)
+		l.drop(g.d.Grant.id)
 		l.charges = append(l.charges, charge{id: g.d.Grant.id, units: 1, start: w.u(), ends: w.u() + lease.Microseconds()})
 	}
 }

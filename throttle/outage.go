@@ -132,7 +132,7 @@ func (o *outage) decide(p *plan, req Request, live int64, slack time.Duration) D
 	}
 	if d.Allowed {
 		d.Binding = fewestLeft(d.Rules)
-		d.Grant = Grant{scope: req.Scope, id: req.ID, cost: req.Cost, local: true}
+		d.Grant = Grant{scope: req.Scope, id: req.ID, plan: p, cost: req.Cost, local: true}
 	}
 	return d
 }
@@ -181,6 +181,9 @@ func (o *outage) giveBack(p *plan, g Grant) {
 
 // each visits the shares of a plan's concurrency rules.
 func (o *outage) each(p *plan, visit func(*share)) {
+	if p == nil {
+		return // a grant of a stand-in's
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, i := range p.leases {

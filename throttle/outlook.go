@@ -42,7 +42,7 @@ func (l *Limiter) Outlook(ctx context.Context, scope string) (Outlook, error) {
 	if err != nil {
 		return Outlook{}, err
 	}
-	d, err := l.Peek(ctx, Request{Scope: scope})
+	d, err := l.peek(ctx, p, Request{Scope: scope, Cost: defaultCost, ID: NewID()})
 	if err != nil || len(d.Rules) == 0 {
 		return Outlook{At: time.Now()}, err
 	}

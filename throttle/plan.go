@@ -213,19 +213,40 @@ func (p *plan) leaseKeys() (keys []string, leases []any, shortest time.Duration)
 // plans keeps what has been worked out, by scope, up to a bound: a flood of new
 // scopes costs work again, never memory.
 type plans struct {
-	policy *Policy
-	keys   keyspace
-	pad    time.Duration
+	keys keyspace
+	pad  time.Duration
 
-	mu    sync.RWMutex
-	known map[string]*plan
+	mu      sync.RWMutex
+	policy  *Policy
+	known   map[string]*plan
+	changed chan struct{} // closed when policy is another one
+}
+
+func newPlans(policy *Policy, keys keyspace, pad time.Duration) *plans {
+	return &plans{policy: policy, keys: keys, pad: pad, known: map[string]*plan{}, changed: make(chan struct{})}
+}
+
+// current returns the policy, and what is closed when it is another one.
+func (c *plans) current() (*Policy, <-chan struct{}) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.policy, c.changed
+}
+
+// set makes all scopes be worked out anew.
+func (c *plans) set(policy *Policy) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.policy, c.known = policy, map[string]*plan{}
+	close(c.changed)
+	c.changed = make(chan struct{})
 }
 
 const maxPlans = 10_000
 
 func (c *plans) of(scope string) (*plan, error) {
 	c.mu.RLock()
-	p := c.known[scope]
+	p, policy := c.known[scope], c.policy
 	c.mu.RUnlock()
 	if p != nil {
 		return p, nil
@@ -234,13 +255,16 @@ func (c *plans) of(scope string) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	bounds, err := c.policy.Match(s)
+	bounds, err := policy.Match(s)
 	if err != nil {
 		return nil, err
 	}
 	p = newPlan(c.keys, s, bounds, c.pad)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.policy != policy {
+		return p, nil // asked for before a change, and answered as of then
+	}
 	if len(c.known) >= maxPlans {
 		clear(c.known)
 	}

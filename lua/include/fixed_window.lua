@@ -8,6 +8,20 @@
 -- nothing: what starts late must not land in the next. A clock that steps back by
 -- more than a minute begins its windows anew.
 do
+  -- The units of another algorithm, in the last two windows that have any.
+  local function take_over(r, v, now)
+    local units = carried(v)
+    for i = 1, #units, 2 do
+      local t, n = min(units[i], now), units[i + 1]
+      if n > 0 and floor(t / r.per) > floor(r.last / r.per) then
+        r.prior, r.before, r.last, r.count = r.last, r.count, t, n
+      elseif n > 0 then
+        r.last, r.count = max(r.last, t), r.count + n
+      end
+    end
+    r.healed = true
+  end
+
   local function load(key, now, cost, cap, per, slack)
     local r = { kind = 'F', key = key, cost = cost, cap = cap, per = per, slack = min(slack, per - 1),
       last = 0, count = 0, prior = 0, before = 0, since = now, till = 0, found = false, healed = false }
@@ -17,7 +31,7 @@ do
     end
     r.found = true
     if byte(v, 1) ~= FIXED then
-      r.last, r.count, r.healed = now, carried(v), true
+      take_over(r, v, now)
       return r
     end
     r.till, r.since = unpack7(v, 2), unpack7(v, 37)

@@ -137,6 +137,18 @@ do
     end
   end
 
+  -- The units of another algorithm. A bucket does not know when what it granted
+  -- last begins: in no more than a second.
+  local function take_over(r, v, now)
+    local units, later = carried(v), byte(v, 1) == TOKEN and 1000000 or 0
+    for i = 1, #units, 2 do
+      if units[i + 1] > 0 then
+        put(r, ceil(min(units[i] + later, now + FAR_AHEAD) / r.grain), units[i + 1])
+      end
+    end
+    r.healed = true
+  end
+
   local function load(key, now, cost, cap, per, grain)
     local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain,
       total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', till = 0, found = false, healed = false }
@@ -146,8 +158,8 @@ do
     end
     r.found = true
     if byte(v, 1) ~= SLIDING then
-      put(r, ceil(now / grain), carried(v))
-      r.healed = true
+      take_over(r, v, now)
+      expire(r, now)
       return r
     end
     r.till, r.grain, r.total, r.head = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)

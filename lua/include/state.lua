@@ -9,14 +9,32 @@ local function write(r, now, kind, state, lasts)
   end
 end
 
--- The units that a state of another algorithm still holds against the rule.
--- All of them are counted as spent now: never fewer than the old rule saw.
+-- What a state of another algorithm still holds against the rule: times and units by
+-- turns, oldest first. Of a bucket, which knows no times, it is the level as of its last
+-- decision: all that its rate has not let go.
 local function carried(v)
   local kind = byte(v, 1)
   if kind == TOKEN then
-    return ceil(unpack7(v, 16) / unpack7(v, 23))
+    return { unpack7(v, 9), ceil(unpack7(v, 16) / unpack7(v, 23)) }
+  elseif kind == FIXED then
+    return { unpack7(v, 23), unpack7(v, 30), unpack7(v, 9), unpack7(v, 16) }
   end
-  return unpack7(v, 16) + (kind == FIXED and unpack7(v, 30) or 0)
+  local out, grain, cell, i = {}, unpack7(v, 9), unpack7(v, 23), 51
+  local function unvarint()
+    local n, digit, b = 0, 1, byte(v, i)
+    while b >= 128 do
+      n, digit, i = n + (b - 128) * digit, digit * 128, i + 1
+      b = byte(v, i)
+    end
+    i = i + 1
+    return n + b * digit
+  end
+  while i <= #v do
+    cell = i > 51 and cell + unvarint() or cell
+    out[#out + 1], out[#out + 2] = cell * grain, unvarint()
+  end
+  out[#out + 1], out[#out + 2] = unpack7(v, 37) * grain, unpack7(v, 44)
+  return out
 end
 
 -- The algorithms, by kind; those that a call has no rule of are left out of its

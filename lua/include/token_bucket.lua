@@ -30,7 +30,14 @@ do
     end
     r.found = true
     if byte(v, 1) ~= TOKEN then
-      r.at, r.x, r.low, r.healed = now, min(carried(v), cap) * q, 0, true
+      -- What the bucket would hold, had it been there: no more than that is spent.
+      local units = carried(v)
+      r.at, r.low, r.healed = min(units[1], now), 0, true
+      for i = 1, #units, 2 do
+        local t = min(units[i], now)
+        r.x = max(0, r.x - (t - r.at) * p)
+        r.x, r.at = min(MOST_PARTS, r.x + min(MOST_PARTS, units[i + 1] * q)), t
+      end
       return r
     end
     r.at, r.x, r.since, r.low = unpack7(v, 9), unpack7(v, 16), unpack7(v, 30), unpack7(v, 37)

@@ -119,14 +119,32 @@ local function write(r, now, kind, state, lasts)
   end
 end
 
--- The units that a state of another algorithm still holds against the rule.
--- All of them are counted as spent now: never fewer than the old rule saw.
+-- What a state of another algorithm still holds against the rule: times and units by
+-- turns, oldest first. Of a bucket, which knows no times, it is the level as of its last
+-- decision: all that its rate has not let go.
 local function carried(v)
   local kind = byte(v, 1)
   if kind == TOKEN then
-    return ceil(unpack7(v, 16) / unpack7(v, 23))
+    return { unpack7(v, 9), ceil(unpack7(v, 16) / unpack7(v, 23)) }
+  elseif kind == FIXED then
+    return { unpack7(v, 23), unpack7(v, 30), unpack7(v, 9), unpack7(v, 16) }
   end
-  return unpack7(v, 16) + (kind == FIXED and unpack7(v, 30) or 0)
+  local out, grain, cell, i = {}, unpack7(v, 9), unpack7(v, 23), 51
+  local function unvarint()
+    local n, digit, b = 0, 1, byte(v, i)
+    while b >= 128 do
+      n, digit, i = n + (b - 128) * digit, digit * 128, i + 1
+      b = byte(v, i)
+    end
+    i = i + 1
+    return n + b * digit
+  end
+  while i <= #v do
+    cell = i > 51 and cell + unvarint() or cell
+    out[#out + 1], out[#out + 2] = cell * grain, unvarint()
+  end
+  out[#out + 1], out[#out + 2] = unpack7(v, 37) * grain, unpack7(v, 44)
+  return out
 end
 
 -- The algorithms, by kind; those that a call has no rule of are left out of its
@@ -183,7 +201,14 @@ do
     end
     r.found = true
     if byte(v, 1) ~= TOKEN then
-      r.at, r.x, r.low, r.healed = now, min(carried(v), cap) * q, 0, true
+      -- What the bucket would hold, had it been there: no more than that is spent.
+      local units = carried(v)
+      r.at, r.low, r.healed = min(units[1], now), 0, true
+      for i = 1, #units, 2 do
+        local t = min(units[i], now)
+        r.x = max(0, r.x - (t - r.at) * p)
+        r.x, r.at = min(MOST_PARTS, r.x + min(MOST_PARTS, units[i + 1] * q)), t
+      end
       return r
     end
     r.at, r.x, r.since, r.low = unpack7(v, 9), unpack7(v, 16), unpack7(v, 30), unpack7(v, 37)
@@ -393,6 +418,18 @@ do
     end
   end
 
+  -- The units of another algorithm. A bucket does not know when what it granted
+  -- last begins: in no more than a second.
+  local function take_over(r, v, now)
+    local units, later = carried(v), byte(v, 1) == TOKEN and 1000000 or 0
+    for i = 1, #units, 2 do
+      if units[i + 1] > 0 then
+        put(r, ceil(min(units[i] + later, now + FAR_AHEAD) / r.grain), units[i + 1])
+      end
+    end
+    r.healed = true
+  end
+
   local function load(key, now, cost, cap, per, grain)
     local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain,
       total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', till = 0, found = false, healed = false }
@@ -402,8 +439,8 @@ do
     end
     r.found = true
     if byte(v, 1) ~= SLIDING then
-      put(r, ceil(now / grain), carried(v))
-      r.healed = true
+      take_over(r, v, now)
+      expire(r, now)
       return r
     end
     r.till, r.grain, r.total, r.head = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
@@ -484,6 +521,20 @@ end
 -- nothing: what starts late must not land in the next. A clock that steps back by
 -- more than a minute begins its windows anew.
 do
+  -- The units of another algorithm, in the last two windows that have any.
+  local function take_over(r, v, now)
+    local units = carried(v)
+    for i = 1, #units, 2 do
+      local t, n = min(units[i], now), units[i + 1]
+      if n > 0 and floor(t / r.per) > floor(r.last / r.per) then
+        r.prior, r.before, r.last, r.count = r.last, r.count, t, n
+      elseif n > 0 then
+        r.last, r.count = max(r.last, t), r.count + n
+      end
+    end
+    r.healed = true
+  end
+
   local function load(key, now, cost, cap, per, slack)
     local r = { kind = 'F', key = key, cost = cost, cap = cap, per = per, slack = min(slack, per - 1),
       last = 0, count = 0, prior = 0, before = 0, since = now, till = 0, found = false, healed = false }
@@ -493,7 +544,7 @@ do
     end
     r.found = true
     if byte(v, 1) ~= FIXED then
-      r.last, r.count, r.healed = now, carried(v), true
+      take_over(r, v, now)
       return r
     end
     r.till, r.since = unpack7(v, 2), unpack7(v, 37)

@@ -1,0 +1,148 @@
+package throttle
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// envelope is what a rule admits in any time t at most: its burst, and so much a second.
+// A fixed window forgets at its end, which may come right after a change: edge is what it
+// admits then.
+type envelope struct{ burst, rate, edge float64 }
+
+func envelopeOf(r Rule) envelope {
+	rate := float64(r.Limit) / r.Per.Seconds()
+	switch r.Algorithm {
+	case TokenBucket:
+		return envelope{float64(max(r.Burst, 1)), rate, 0}
+	case FixedWindow:
+		return envelope{2 * float64(r.Limit), rate, float64(r.Limit)}
+	default:
+		return envelope{float64(r.Limit), rate, 0}
+	}
+}
+
+func changing(r Rule) *Policy {
+	r.Name = "r"
+	p, err := NewPolicy("", map[string]Node{"p": {Rules: []Rule{r}}})
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
+var changes = []Rule{
+	{Algorithm: TokenBucket, Limit: 10, Per: time.Second},
+	{Algorithm: TokenBucket, Limit: 3, Per: time.Second, Burst: 40},
+	{Algorithm: TokenBucket, Limit: 100, Per: time.Minute, Burst: 7},
+	{Algorithm: SlidingWindow, Limit: 10, Per: time.Second},
+	{Algorithm: SlidingWindow, Limit: 200, Per: time.Minute},
+	{Algorithm: SlidingWindow, Limit: 7, Per: 700 * time.Millisecond},
+	{Algorithm: FixedWindow, Limit: 10, Per: time.Second},
+	{Algorithm: FixedWindow, Limit: 90, Per: 20 * time.Second},
+	{Algorithm: FixedWindow, Limit: 0, Per: time.Second},
+}
+
+// docs/algorithms.md: "A change grants no second burst." Whatever a rule is changed to, in
+// no time that spans the change start more than the larger burst of the two, and what the
+// rate of each gives in its own time.
+func TestChangesAddNothing(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, changing(changes[0]), func(b *bench) {
+		for seed := range uint64(changeSeeds) {
+			b.changeHistory(seed)
+		}
+	})
+}
+
+const (
+	changeSeeds = 8
+	changeAhead = 250 * time.Millisecond
+)
+
+// started is one start.
+type started struct{ at, cost int64 }
+
+// span is a time in which a rule decided. Its last starts may be a hold later, and
+// what they took drains under the next rule while they are still to come.
+type span struct {
+	from, until int64
+	envelope
+}
+
+func (b *bench) changeHistory(seed uint64) {
+	b.t.Helper()
+	rng := rand.New(rand.NewPCG(seed, 1))
+	b.now.Store(epoch + int64(seed)*time.Hour.Microseconds())
+	var starts []started
+	var spans []span
+	for range 12 {
+		rule := changes[rng.IntN(len(changes))]
+		b.SetPolicy(changing(rule))
+		from := b.now.Load()
+		busy := int64(1 + rng.IntN(60))
+		for range 100 {
+			b.now.Add(rng.Int64N(2 * time.Second.Microseconds() / busy))
+			cost := int64(1 + rng.IntN(3)*rng.IntN(2))
+			d, err := b.Decide(b.t.Context(), Request{Scope: "p", Cost: cost, Ahead: changeAhead * time.Duration(rng.IntN(2))})
+			if err != nil {
+				continue // it can never pass, just now
+			}
+			if d.Allowed && rng.IntN(8) == 0 {
+				if err := b.GiveBack(b.t.Context(), d.Grant); err != nil {
+					b.t.Fatal(err)
+				}
+			} else if d.Allowed {
+				starts = append(starts, started{b.now.Load() + d.Wait.Microseconds(), cost})
+			}
+		}
+		spans = append(spans, span{from, b.now.Load() + changeAhead.Microseconds(), envelopeOf(rule)})
+	}
+	slices.SortStableFunc(starts, func(x, y started) int { return int(x.at - y.at) })
+	if err := addedUp(starts, spans); err != nil {
+		b.t.Errorf("seed %d: %v", seed, err)
+	}
+}
+
+// addedUp holds every interval that begins and ends with a start, and in which no more
+// than one change was made, against the rules that held in it.
+func addedUp(starts []started, spans []span) error {
+	for i := range starts {
+		units := int64(0)
+		for _, s := range starts[i:] {
+			in := spansIn(starts[i].at, s.at, spans)
+			if len(in) > 2 {
+				break
+			}
+			units += s.cost
+			if most := mostIn(starts[i].at, s.at, in); float64(units) > most+1e-6 {
+				return fmt.Errorf("%d units in %d µs from %d; the most is %.3f, under %v", units, s.at-starts[i].at, starts[i].at, most, in)
+			}
+		}
+	}
+	return nil
+}
+
+func spansIn(from, until int64, spans []span) (in []span) {
+	for _, s := range spans {
+		if s.from <= until && s.until >= from {
+			in = append(in, s)
+		}
+	}
+	return in
+}
+
+func mostIn(from, until int64, in []span) float64 {
+	burst, sum := 0.0, 0.0
+	for i, s := range in {
+		burst = max(burst, s.burst)
+		if i > 0 {
+			sum += s.edge
+		}
+		sum += s.rate * float64(min(until, s.until)-max(from, s.from-changeAhead.Microseconds())) / 1e6
+	}
+	return burst + sum
+}
