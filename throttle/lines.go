@@ -182,7 +182,7 @@ func (l *Limiter) lists(ctx context.Context, script *lua.Script, keys, args []an
 type table struct {
 	plans   []*plan // nil for a scope without rules
 	lines   []any   // keys
-	paths   []any // each the numbers of its rules
+	paths   []any   // each the numbers of its rules
 	rules   []any
 	ruleKey []any
 	number  map[string]int
