@@ -63,7 +63,7 @@ func RuleWith(r Rule, fields map[string]string) (Rule, error) {
 		root.Content[i].Line, root.Content[i].Column = 0, 0
 	}
 	root.Line, root.Column = 0, 0
-	if fields[fieldUnlimited.String()] == "true" {
+	if fields[fieldUnlimited.String()] == "true" || r.Algorithm == "" {
 		root.Content = root.Content[:2] // the name
 	} else if len(fields) > 0 {
 		setField(root, fieldUnlimited.String(), "")

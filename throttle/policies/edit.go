@@ -1,0 +1,344 @@
+package policies
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// Edit is who changes the limits, and what for.
+type Edit struct {
+	// By is who, for the history. Required.
+	By string
+	// IfVersion refuses the change unless this version stands there. Defaults to 0: what is
+	// changed must only be as it was when this change began.
+	IfVersion int64
+	// For is how long a rule that is set or removed stays so. Defaults to for good.
+	For time.Duration
+}
+
+// Made is a change that was made.
+type Made struct {
+	// Version is the one that it made.
+	Version Version
+	// Before is the override that was there of the same rule, and Rule what the rule was
+	// before and is now, both empty where there was, or is, none.
+	Before       *Override
+	RuleBefore   string
+	Rule         string
+	PolicyBefore *throttle.Policy
+	Policy       *throttle.Policy
+}
+
+// ErrUnchanged says that a change would change nothing.
+var ErrUnchanged = errors.New("policies: it is so already; nothing was changed")
+
+// Set writes a rule where scope has it, "*" for every name: payments/*. Fields are those
+// of limits.yaml, as throttle.RuleWith takes them, and those not given keep their value:
+// that of the rule there, or else the one that scope inherits. The error is a
+// *ConflictError, a *throttle.PolicyError for what the limits may not say, or those of
+// Store. Costs some round trips.
+func (s *Store) Set(ctx context.Context, e Edit, scope, rule string, fields map[string]string) (Made, error) {
+	return s.rule(ctx, e, scope, rule, "set", func(was throttle.Rule) (string, error) {
+		now, err := throttle.RuleWith(was, fields)
+		return now.YAML(), err
+	}, fields)
+}
+
+// Remove takes a rule away where scope has it: one that the file has there, or one that
+// was set. What scope inherits then holds. Its errors are those of Set, and a
+// *MissingError.
+func (s *Store) Remove(ctx context.Context, e Edit, scope, rule string) (Made, error) {
+	return s.rule(ctx, e, scope, rule, "remove", func(throttle.Rule) (string, error) { return "", nil }, nil)
+}
+
+// MissingError says that scope has no such rule of its own.
+type MissingError struct {
+	Scope, Rule string
+	Inherits    string // the rule that it inherits instead, as limits.yaml has it; empty for none
+}
+
+func (e *MissingError) Error() string {
+	text := fmt.Sprintf("policies: %s has no rule %q of its own", e.Scope, e.Rule)
+	if e.Inherits != "" {
+		text += ", and inherits " + e.Inherits + "; set it with unlimited=true to lift it"
+	}
+	return text
+}
+
+// rule sets or removes one rule.
+func (s *Store) rule(ctx context.Context, e Edit, scope, name, verb string,
+	write func(was throttle.Rule) (string, error), fields map[string]string,
+) (Made, error) {
+	var made Made
+	var seen *Override // as it was when this change began
+	first := true
+	path := strings.Split(scope, "/")
+	if scope == "" {
+		return made, &throttle.ScopeError{Scope: scope, Reason: "is empty; write names divided by '/', such as payments/acme"}
+	}
+	v, err := s.edit(ctx, e, func(v *draft, policy *throttle.Policy, now time.Time) error {
+		made.Before, made.RuleBefore, made.PolicyBefore = nil, "", policy
+		if i, found := v.find(scope, name, false); found {
+			made.Before = new(v.Rules[i])
+		}
+		if i, found := v.find(scope, name, true); found {
+			made.Before = new(v.Rules[i])
+		}
+		if !first && !sameOverride(seen, made.Before) {
+			return &ConflictError{Now: v.Version}
+		}
+		first, seen = false, made.Before
+		was, own := ruleAt(policy, path, name)
+		if own {
+			made.RuleBefore = was.YAML()
+		} else if verb == "remove" {
+			return &MissingError{Scope: scope, Rule: name, Inherits: inherited(was)}
+		}
+		was.Name = name
+		text, err := write(was)
+		if err != nil {
+			return err
+		}
+		made.Rule = text
+		o := Override{Scope: scope, Name: name, Rule: text, CreatedBy: e.By, CreatedAt: now, UpdatedBy: e.By, UpdatedAt: now}
+		v.Change = verb + " " + scope + " " + name + assignments(fields)
+		if e.For > 0 {
+			o.Until = now.Add(e.For)
+			v.Change += " for " + e.For.String()
+		} else {
+			v.settle(scope, name)
+		}
+		v.put(o)
+		return nil
+	})
+	made.Version = v.Version
+	made.Policy = v.policy
+	return made, err
+}
+
+func inherited(r throttle.Rule) string {
+	if r.Algorithm == "" {
+		return ""
+	}
+	return r.YAML()
+}
+
+func sameOverride(a, b *Override) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return *a == *b
+}
+
+// assignments writes fields as they are given on a command line.
+func assignments(fields map[string]string) string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		b.WriteString(" " + name + "=" + fields[name])
+	}
+	return b.String()
+}
+
+// ruleAt returns the rule that a policy has at a path, or the one that a task of that
+// scope meets there: then own is false.
+func ruleAt(p *throttle.Policy, path []string, name string) (r throttle.Rule, own bool) {
+	_, limits := p.Limits()
+	for _, r := range nodeAt(limits, path).Rules {
+		if r.Name == name {
+			return r, true
+		}
+	}
+	scope, err := throttle.ParseScope(strings.Join(path, "/"))
+	if err != nil {
+		return r, false
+	}
+	bounds, _ := p.Match(scope) // no rule is no rule to keep anything of
+	for _, b := range bounds {
+		if b.Scope == scope && b.Rule.Name == name {
+			return b.Rule, false
+		}
+	}
+	return r, false
+}
+
+// Unset takes back what was set and removed of a rule, so that the file, or what was
+// imported, counts again; of all rules of a scope for an empty rule; and of everything,
+// what was imported included, for an empty scope. The error is ErrUnchanged where there
+// was nothing of it, a *ConflictError, or those of Store.
+func (s *Store) Unset(ctx context.Context, e Edit, scope, rule string) (Made, error) {
+	return s.whole(ctx, e, func(v *draft, _ *throttle.Policy, _ time.Time) error {
+		v.Change = strings.TrimSpace("unset " + scope + " " + rule)
+		if scope != "" {
+			if !v.drop(scope, rule) {
+				return ErrUnchanged
+			}
+			return nil
+		}
+		if v.Imported == nil && len(v.Rules) == 0 {
+			return ErrUnchanged
+		}
+		v.Change = "unset everything"
+		v.Imported, v.Rules = nil, nil
+		return nil
+	})
+}
+
+// Import takes a policy over. With replace it stands in place of the file that workers
+// were started with, and everything that was set or removed is gone. Without, each of its
+// rules is set, and what it does not have stays. Its errors are those of Set, and
+// ErrUnchanged.
+func (s *Store) Import(ctx context.Context, e Edit, p *throttle.Policy, from string, replace bool) (Made, error) {
+	return s.whole(ctx, e, func(v *draft, policy *throttle.Policy, now time.Time) error {
+		v.Change = "import " + from
+		if replace {
+			v.Change = "import -replace " + from
+			v.Imported, v.Rules = v.bring(p, e.By, now), nil
+			return nil
+		}
+		_, limits := p.Limits()
+		changed := false
+		for path, rule := range rulesOf(limits, "") {
+			if was, own := ruleAt(policy, strings.Split(path, "/"), rule.Name); own && was == rule {
+				continue
+			}
+			changed = true
+			v.settle(path, rule.Name)
+			v.put(Override{
+				Scope: path, Name: rule.Name, Rule: rule.YAML(),
+				CreatedBy: e.By, CreatedAt: now, UpdatedBy: e.By, UpdatedAt: now,
+			})
+		}
+		if !changed {
+			return ErrUnchanged
+		}
+		return nil
+	})
+}
+
+// rulesOf visits the rules of a tree, each with the path of its scope.
+func rulesOf(limits map[string]throttle.Node, under string) func(yield func(string, throttle.Rule) bool) {
+	return func(yield func(string, throttle.Rule) bool) {
+		for _, name := range slices.Sorted(maps.Keys(limits)) {
+			path := strings.TrimPrefix(under+"/"+name, "/")
+			for _, r := range limits[name].Rules {
+				if !yield(path, r) {
+					return
+				}
+			}
+			for path, r := range rulesOf(limits[name].Scopes, path) {
+				if !yield(path, r) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Rollback makes the limits what they were in a version, as a version of their own. The
+// error is ErrUnchanged where they are so already, a *ConflictError, or those of Version.
+func (s *Store) Rollback(ctx context.Context, e Edit, number int64) (Made, error) {
+	then, err := s.Version(ctx, number)
+	if err != nil {
+		return Made{}, err
+	}
+	return s.whole(ctx, e, func(v *draft, _ *throttle.Policy, now time.Time) error {
+		v.Change = fmt.Sprintf("rollback %d", number)
+		before := v.clone()
+		v.Imported, v.Rules = then.Imported, slices.Clone(then.Rules)
+		if then.Imported == nil && then.File != nil && (v.File == nil || v.File.Sum != then.File.Sum) {
+			v.Imported = then.File // the workers' file is another one by now
+		}
+		v.expire(now)
+		if sameSource(v.Imported, before.Imported) && slices.Equal(v.Rules, before.Rules) {
+			return ErrUnchanged
+		}
+		return nil
+	})
+}
+
+func sameSource(a, b *Source) bool {
+	return a == nil && b == nil || a != nil && b != nil && a.Sum == b.Sum
+}
+
+// Published is what became of a file.
+type Published int
+
+const (
+	// FileStands says that the file is the one that was published last.
+	FileStands Published = iota
+	// FileNew says that it is by now.
+	FileNew
+	// FileSuperseded says that it was published before and that another one was since: a worker
+	// that starts with an older file changes nothing.
+	FileSuperseded
+)
+
+// PublishFile makes p the file that workers were started with. One that was published
+// before, and superseded since, changes nothing, so that workers of two releases do not
+// undo each other, unless it comes after the file that stands there: before is what the
+// same worker had until somebody changed the file, nil when it has just started. The error
+// is those of Store.
+func (s *Store) PublishFile(ctx context.Context, by string, p, before *throttle.Policy) (Published, Version, error) {
+	out := FileStands
+	v, err := s.edit(ctx, Edit{By: by}, func(v *draft, _ *throttle.Policy, now time.Time) error {
+		out = FileStands
+		sum := sumOf(p.YAML())
+		if v.File != nil && v.File.Sum == sum {
+			return ErrUnchanged
+		}
+		if v.File != nil && (before == nil || v.File.Sum != sumOf(before.YAML())) {
+			known, err := s.known(ctx, sum)
+			if err != nil {
+				return err
+			} else if known {
+				out = FileSuperseded
+				return ErrUnchanged
+			}
+		}
+		out = FileNew
+		v.File = v.bring(p, by, now)
+		v.Change = "publish a limits file"
+		return nil
+	})
+	if errors.Is(err, ErrUnchanged) {
+		err = nil
+	}
+	return out, v.Version, err
+}
+
+// known reports whether a version that is kept had the file.
+func (s *Store) known(ctx context.Context, sum string) (bool, error) {
+	history, err := s.History(ctx)
+	return slices.ContainsFunc(history, func(v Version) bool { return v.File != nil && v.File.Sum == sum }), err
+}
+
+// bring makes a policy a source of the version that is being made.
+func (v *draft) bring(p *throttle.Policy, by string, now time.Time) *Source {
+	text := p.YAML()
+	sum := sumOf(text)
+	v.texts[sum] = text
+	return &Source{Sum: sum, By: by, At: now}
+}
+
+// whole is edit for a change that is made to everything: should somebody else change
+// anything meanwhile, nothing is changed.
+func (s *Store) whole(ctx context.Context, e Edit, change func(*draft, *throttle.Policy, time.Time) error) (Made, error) {
+	var made Made
+	first := true
+	v, err := s.edit(ctx, e, func(v *draft, policy *throttle.Policy, now time.Time) error {
+		if !first {
+			return &ConflictError{Now: v.Version}
+		}
+		first, made.PolicyBefore = false, policy
+		return change(v, policy, now)
+	})
+	made.Version, made.Policy = v.Version, v.policy
+	return made, err
+}

@@ -1,0 +1,189 @@
+package policies
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+)
+
+// followed is a process that follows a store, in a bubble of fake time.
+type followed struct {
+	*throttle.Limiter
+	t    *testing.T
+	log  *lines
+	none int
+	bad  int
+}
+
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// follows begins to follow, and stops when the test ends.
+func follows(t *testing.T, rdb redis.UniversalClient) *followed {
+	t.Helper()
+	l, err := throttle.New(rdb, policyOf(t, file), throttle.Config{})
+	must(t, err)
+	f := &followed{Limiter: l, t: t, log: &lines{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		Follow(ctx, New(rdb, Config{}), l, FollowConfig{
+			Logger: slog.New(slog.NewTextHandler(f.log, nil)), OnNone: func() { f.none++ }, OnRefused: func(error) { f.bad++ },
+		})
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return f
+}
+
+func (f *followed) says(parts ...string) {
+	f.t.Helper()
+	has(f.t, string(f.Policy().YAML()), parts...)
+}
+
+func inBubble(t *testing.T, test func(t *testing.T, m *miniredis.Miniredis, s *Store)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m, rdb := redistest.Miniredis(t)
+		s := New(rdb, Config{})
+		_, _, err := s.PublishFile(t.Context(), "worker one", policyOf(t, file), nil)
+		must(t, err)
+		test(t, m, s)
+	})
+}
+
+func pass(d time.Duration) {
+	timer := time.NewTimer(d)
+	<-timer.C
+	synctest.Wait()
+}
+
+// README: "Every worker applies a change within a second", all at the same moment.
+func TestAllChangeAtOnce(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
+		var all []*followed
+		for range 3 {
+			all = append(all, follows(t, redis.NewClient(redistest.MiniredisOptions(m))))
+			pass(130 * time.Millisecond) // they do not look at the same time
+		}
+		pass(time.Second)
+		must(t, set(s, anna, "payments/acme", "tenant", "limit=100"))
+		pass(Notice - 2*time.Millisecond)
+		for _, f := range all {
+			f.says("!limit: 100")
+		}
+		pass(4 * time.Millisecond)
+		for _, f := range all {
+			f.says("limit: 100")
+			has(t, f.log.String(), "version=2", `change="set payments/acme tenant limit=100"`, "by=anna")
+		}
+	})
+}
+
+func TestWhatEndsEndsEverywhere(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
+		f := follows(t, redis.NewClient(redistest.MiniredisOptions(m)))
+		must(t, set(s, Edit{By: "anna", For: time.Minute}, "payments/acme", "tenant", "limit=100"))
+		pass(time.Minute - 2*time.Millisecond)
+		f.says("limit: 100")
+		pass(4 * time.Millisecond)
+		f.says("!limit: 100")
+		has(t, f.log.String(), "have ended")
+	})
+}
+
+// A version that is not understood changes nothing, and is told once; the next is taken.
+func TestKeepsWhatItUnderstands(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
+		f := follows(t, redis.NewClient(redistest.MiniredisOptions(m)))
+		must(t, set(s, anna, "payments/acme", "tenant", "limit=100"))
+		pass(time.Second)
+		m.HSet("hw:limits", "v:3", `{"format":1,"version":3,"rules":[{"scope":"p","name":"r","rule":"{name: r, algorithm: later, limit: 1}"}]}`)
+		m.HSet("hw:limits", "version", "3")
+		pass(3 * time.Second)
+		f.says("limit: 100")
+		if f.bad != 1 || strings.Count(f.log.String(), "not understood") != 1 {
+			t.Errorf("told %d times:\n%s", f.bad, f.log)
+		}
+		m.HSet("hw:limits", "v:4", strings.Replace(m.HGet("hw:limits", "v:2"), `"version":2`, `"version":4`, 1))
+		m.HSet("hw:limits", "version", "4") // as a program writes it that knows more
+		must(t, set(s, anna, "payments/acme", "tenant", "limit=300"))
+		pass(time.Second)
+		f.says("limit: 300")
+	})
+}
+
+// Redis is down for a while, and empty when it is back: what is in force stays.
+func TestKeepsWhatItHas(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
+		f := follows(t, redis.NewClient(redistest.MiniredisOptions(m)))
+		must(t, set(s, anna, "payments/acme", "tenant", "limit=100"))
+		pass(time.Second)
+		m.SetError("LOADING")
+		pass(5 * time.Second)
+		f.says("limit: 100")
+		if strings.Count(f.log.String(), "cannot be asked") != 1 {
+			t.Errorf("%s", f.log)
+		}
+		m.SetError("")
+		m.FlushAll()
+		pass(time.Second)
+		f.says("limit: 100")
+		has(t, f.log.String(), "can be asked for again")
+		if f.none == 0 {
+			t.Error("not told that there is nothing")
+		}
+		_, _, err := s.PublishFile(t.Context(), "worker one", policyOf(t, file), nil) // version 1 again
+		must(t, err)
+		pass(time.Second)
+		f.says("!limit: 100")
+	})
+}
+
+// A process whose clock is off changes at the same moment nevertheless.
+func TestChangesByTheServersClock(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
+		for _, off := range []time.Duration{time.Hour, -time.Hour} {
+			m.SetTime(time.Now().Add(off))
+			f := follows(t, redis.NewClient(redistest.MiniredisOptions(m)))
+			must(t, set(s, anna, "payments/acme", "tenant", "limit=100"))
+			m.SetTime(time.Now().Add(off))
+			pass(2 * time.Second) // miniredis's clock stands; the process's offset to it is what it was at the look
+			f.says("limit: 100")
+			_, err := s.Unset(t.Context(), anna, "", "")
+			must(t, err)
+			pass(2 * time.Second)
+			f.says("!limit: 100")
+		}
+	})
+}

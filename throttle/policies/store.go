@@ -1,0 +1,258 @@
+package policies
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// Config is where a Store keeps its versions. The zero Config is ready to use.
+type Config struct {
+	// Prefix begins the key: letters, digits, '-', '_' and '.'. Defaults to "hw".
+	Prefix string
+}
+
+// Store keeps the versions of one policy in one key of Redis. It is safe for concurrent
+// use, by any number of processes. Its methods fail with ctx's error, one that wraps
+// throttle.ErrUnavailable, or what each of them says.
+type Store struct {
+	rdb  redis.UniversalClient
+	key  string
+	most int // bytes that the history may have
+}
+
+// New returns a Store in rdb. It does no I/O and takes no ownership of rdb.
+func New(rdb redis.UniversalClient, cfg Config) *Store {
+	if cfg.Prefix == "" {
+		cfg.Prefix = "hw"
+	}
+	return &Store{rdb: rdb, key: cfg.Prefix + ":limits", most: keptBytes}
+}
+
+const (
+	// Notice is how long after it was written a version comes into force: all processes
+	// have seen it by then, and none still grants under the one before.
+	Notice = 700 * time.Millisecond
+	// Kept is how many versions the history has at most, and keptBytes how large it may
+	// get: the oldest go first.
+	Kept      = 100
+	keptBytes = 16 << 20
+
+	// fileStays is how long the limits file of workers stands when none runs any more, and
+	// changesStay how long all else does, which has no other copy.
+	fileStays   = 24 * time.Hour
+	changesStay = 366 * 24 * time.Hour
+)
+
+// The fields of the hash: the version in force and when it comes into force; each version
+// that is kept, by its number; each source, by its sum.
+const (
+	currentField  = "version"
+	versionField  = "v:"
+	sourceField   = "s:"
+	versionFormat = 10
+)
+
+// ErrNone says that nobody has stored or published any limits.
+var ErrNone = errors.New("policies: there are no limits in Redis")
+
+// ConflictError says that the limits were changed by somebody else meanwhile, so that
+// nothing was changed.
+type ConflictError struct {
+	// Want is the version that the change was meant for, 0 where none was named.
+	Want int64
+	// Now is the version that stands there.
+	Now Version
+}
+
+func (e *ConflictError) Error() string {
+	now := fmt.Sprintf("version %d, %q by %s at %s", e.Now.Number, e.Now.Change, e.Now.By, e.Now.At.UTC().Format(time.RFC3339))
+	if e.Want > 0 {
+		return fmt.Sprintf("policies: meant for version %d, and the limits are at %s; nothing was changed", e.Want, now)
+	}
+	return "policies: somebody else has changed the same meanwhile: " + now + "; nothing was changed"
+}
+
+// DamagedError says that what stands in Redis is not understood: a later program wrote
+// it, or none of ours.
+type DamagedError struct {
+	Version int64 // 0 when not even that is known
+	Err     error
+}
+
+func (e *DamagedError) Error() string {
+	if e.Version == 0 {
+		return fmt.Sprintf("policies: the limits in Redis are damaged: %v", e.Err)
+	}
+	return fmt.Sprintf("policies: version %d of the limits in Redis: %v", e.Version, e.Err)
+}
+
+func (e *DamagedError) Unwrap() error { return e.Err }
+
+// unavailable says that Redis could not be asked. A dead context is the context's own
+// error.
+func unavailable(ctx context.Context, doing string, err error) error {
+	if cause := ctx.Err(); cause != nil {
+		return cause
+	}
+	return fmt.Errorf("%w: %s the limits: %w", throttle.ErrUnavailable, doing, err)
+}
+
+// current returns the number of the version that stands there, 0 for none. Costs one
+// round trip.
+func (s *Store) current(ctx context.Context) (int64, error) {
+	text, err := s.rdb.HGet(ctx, s.key, currentField).Result()
+	if errors.Is(err, redis.Nil) {
+		return 0, nil
+	} else if err != nil {
+		return 0, unavailable(ctx, "ask for", err)
+	}
+	return readCurrent(text)
+}
+
+func readCurrent(text string) (int64, error) {
+	n, err := strconv.ParseInt(text, versionFormat, 64)
+	if err != nil || n < 1 {
+		return 0, &DamagedError{Err: fmt.Errorf("its version is %.40q", text)}
+	}
+	return n, nil
+}
+
+// Current returns the version that was written last. The error is ErrNone when there is
+// none, or a *DamagedError. Costs two round trips.
+func (s *Store) Current(ctx context.Context) (Version, error) {
+	n, err := s.current(ctx)
+	if err != nil {
+		return Version{}, err
+	}
+	if n == 0 {
+		return Version{}, ErrNone
+	}
+	return s.Version(ctx, n)
+}
+
+// Version returns one version. The error is a *DamagedError where it is not there, or not
+// understood. Costs one round trip.
+func (s *Store) Version(ctx context.Context, number int64) (Version, error) {
+	text, err := s.rdb.HGet(ctx, s.key, fieldOf(number)).Result()
+	if errors.Is(err, redis.Nil) {
+		return Version{}, &DamagedError{number, errors.New("it is not kept any more, or never was")}
+	} else if err != nil {
+		return Version{}, unavailable(ctx, "read", err)
+	}
+	return readVersion(number, text)
+}
+
+func readVersion(number int64, text string) (Version, error) {
+	v, err := decode(text)
+	if err == nil && v.Number != number {
+		err = fmt.Errorf("it says that it is version %d", v.Number)
+	}
+	if err != nil {
+		return Version{}, &DamagedError{number, err}
+	}
+	return v, nil
+}
+
+func fieldOf(number int64) string { return versionField + strconv.FormatInt(number, versionFormat) }
+
+// History returns the versions that are kept, newest last. Those that are not understood
+// have a number alone. Costs one round trip.
+func (s *Store) History(ctx context.Context) ([]Version, error) {
+	all, err := s.rdb.HGetAll(ctx, s.key).Result()
+	if err != nil {
+		return nil, unavailable(ctx, "read", err)
+	}
+	var list []Version
+	for field, text := range all {
+		digits, is := strings.CutPrefix(field, versionField)
+		number, err := strconv.ParseInt(digits, versionFormat, 64)
+		if !is || err != nil {
+			continue
+		}
+		v, err := readVersion(number, text)
+		if err != nil {
+			v = Version{Number: number}
+		}
+		list = append(list, v)
+	}
+	slices.SortFunc(list, func(a, b Version) int { return int(a.Number - b.Number) })
+	return list, nil
+}
+
+// Policy returns what a version comes to at a time, and when that changes by itself, the
+// zero time for never. The error is a *DamagedError where it is not understood, or wraps a
+// *throttle.PolicyError. Costs a round trip for each source.
+func (s *Store) Policy(ctx context.Context, v Version, at time.Time) (*throttle.Policy, time.Time, error) {
+	base, err := s.base(ctx, v)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	p, next, err := v.policy(base, at)
+	if err != nil {
+		return nil, time.Time{}, &DamagedError{v.Number, err}
+	}
+	return p, next, nil
+}
+
+// base is the policy that a version's rules lie over.
+func (s *Store) base(ctx context.Context, v Version) (*throttle.Policy, error) {
+	source := v.base()
+	if source == nil {
+		return throttle.NewPolicy("", nil)
+	}
+	text, err := s.rdb.HGet(ctx, s.key, sourceField+source.Sum).Bytes()
+	switch {
+	case errors.Is(err, redis.Nil):
+		return nil, &DamagedError{v.Number, errors.New("its text is not there")}
+	case err != nil:
+		return nil, unavailable(ctx, "read", err)
+	case sumOf(text) != source.Sum:
+		return nil, &DamagedError{v.Number, errors.New("its text is another one")}
+	}
+	p, err := throttle.ParsePolicy("Redis key "+s.key, text)
+	if err != nil {
+		return nil, &DamagedError{v.Number, err}
+	}
+	return p, nil
+}
+
+// now is the Redis server's time.
+func (s *Store) now(ctx context.Context) (time.Time, error) {
+	at, err := s.rdb.Time(ctx).Result()
+	if err != nil {
+		return time.Time{}, unavailable(ctx, "ask for the time of", err)
+	}
+	return at, nil
+}
+
+// Keep makes what stands there stand for longer, as long as somebody uses it. Costs two
+// round trips.
+func (s *Store) Keep(ctx context.Context) error {
+	v, err := s.Current(ctx)
+	if errors.Is(err, ErrNone) || errors.As(err, new(*DamagedError)) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if err := s.rdb.PExpire(ctx, s.key, v.stays()).Err(); err != nil {
+		return unavailable(ctx, "keep", err)
+	}
+	return nil
+}
+
+// stays is how long a version means something when nobody uses it any more.
+func (v Version) stays() time.Duration {
+	if v.Edited {
+		return changesStay
+	}
+	return fileStays
+}

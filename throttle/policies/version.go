@@ -1,0 +1,250 @@
+package policies
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// Version is one state of the limits, and the change that made it.
+type Version struct {
+	// Number grows by one with each change.
+	Number int64 `json:"version"`
+	// At is when it was written and InForce from when processes decide under it, by the
+	// Redis server's clock.
+	At      time.Time `json:"at"`
+	InForce time.Time `json:"in_force"`
+	// By is who made it, and Change what it was, in one line.
+	By     string `json:"by"`
+	Change string `json:"change"`
+	// File is the limits file that workers published last.
+	File *Source `json:"file,omitempty"`
+	// Imported stands in place of the file.
+	Imported *Source `json:"imported,omitempty"`
+	// Rules lie over either, in the order of their scopes.
+	Rules []Override `json:"rules,omitempty"`
+	// Edited says that this version, or one before it, was made by more than publishing
+	// files, which are kept elsewhere.
+	Edited bool `json:"edited,omitempty"`
+}
+
+// Source is a whole policy that somebody brought.
+type Source struct {
+	// Sum names its text: the SHA-256 of Policy.YAML, in hex.
+	Sum string    `json:"sum"`
+	By  string    `json:"by"`
+	At  time.Time `json:"at"`
+}
+
+// Override is one rule that was set or removed by itself.
+type Override struct {
+	// Scope is where the policy has the rule, "*" for every name: payments/*.
+	Scope string `json:"scope"`
+	// Name is the rule's.
+	Name string `json:"name"`
+	// Rule is the rule as limits.yaml has it, empty for one that was removed.
+	Rule string `json:"rule,omitempty"`
+	// Until is when it ends, the zero time for never: what was there before it then
+	// stands again.
+	Until time.Time `json:"until,omitzero"`
+
+	CreatedBy string    `json:"created_by"`
+	CreatedAt time.Time `json:"created_at"`
+	UpdatedBy string    `json:"updated_by"`
+	UpdatedAt time.Time `json:"updated_at"`
+}
+
+// format is of what stands in Redis. A version of another one is not understood.
+const format = 1
+
+// stored is how a version stands in Redis.
+type stored struct {
+	Format int `json:"format"`
+	Version
+}
+
+func (v Version) encode() (string, error) {
+	text, err := json.Marshal(stored{format, v})
+	return string(text), err
+}
+
+// decode refuses whatever it does not know: it might be a limit.
+func decode(text string) (Version, error) {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.DisallowUnknownFields()
+	var s stored
+	if err := d.Decode(&s); err != nil {
+		return Version{}, fmt.Errorf("it is not understood: %w", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return Version{}, errors.New("something follows it")
+	}
+	if s.Format != format {
+		return Version{}, fmt.Errorf("it has format %d, and this program knows format %d", s.Format, format)
+	}
+	return s.Version, nil
+}
+
+// base is the source that the rules lie over, nil when there is none.
+func (v Version) base() *Source {
+	if v.Imported != nil {
+		return v.Imported
+	}
+	return v.File
+}
+
+// sources are the sums of the texts that it needs.
+func (v Version) sources() (sums []string) {
+	for _, s := range []*Source{v.File, v.Imported} {
+		if s != nil && !slices.Contains(sums, s.Sum) {
+			sums = append(sums, s.Sum)
+		}
+	}
+	return sums
+}
+
+func sumOf(text []byte) string {
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// find returns the place of the override of a rule, the one that ends or the other, and
+// whether it is there.
+func (v Version) find(scope, name string, ends bool) (int, bool) {
+	return slices.BinarySearchFunc(v.Rules, Override{Scope: scope, Name: name}, func(a, b Override) int {
+		if n := strings.Compare(a.Scope, b.Scope); n != 0 {
+			return n
+		}
+		if n := strings.Compare(a.Name, b.Name); n != 0 {
+			return n
+		}
+		switch {
+		case a.Until.IsZero() == !ends:
+			return 0
+		case ends:
+			return -1 // one that ends lies over one that does not
+		}
+		return 1
+	})
+}
+
+// put adds or replaces an override, and keeps who created it.
+func (v *Version) put(o Override) {
+	i, found := v.find(o.Scope, o.Name, !o.Until.IsZero())
+	if found {
+		o.CreatedBy, o.CreatedAt = v.Rules[i].CreatedBy, v.Rules[i].CreatedAt
+		v.Rules[i] = o
+		return
+	}
+	v.Rules = slices.Insert(v.Rules, i, o)
+}
+
+// drop takes the overrides of a rule away, of all rules of a scope for an empty name, and
+// says whether there were any.
+func (v *Version) drop(scope, name string) bool {
+	had := len(v.Rules)
+	v.Rules = slices.DeleteFunc(v.Rules, func(o Override) bool { return o.Scope == scope && (name == "" || o.Name == name) })
+	return len(v.Rules) < had
+}
+
+// settle takes away the override of a rule that would lie over the one for good.
+func (v *Version) settle(scope, name string) {
+	if i, found := v.find(scope, name, true); found {
+		v.Rules = slices.Delete(v.Rules, i, i+1)
+	}
+}
+
+// expire takes away what has ended.
+func (v *Version) expire(now time.Time) {
+	v.Rules = slices.DeleteFunc(v.Rules, func(o Override) bool { return o.ended(now) })
+}
+
+func (o Override) ended(now time.Time) bool { return !o.Until.IsZero() && !now.Before(o.Until) }
+
+// clone returns a version that can be changed.
+func (v Version) clone() Version {
+	v.Rules = slices.Clone(v.Rules)
+	return v
+}
+
+// policy returns what a version comes to over a base at a time, and when that changes by
+// itself: the zero time for never.
+func (v Version) policy(base *throttle.Policy, now time.Time) (*throttle.Policy, time.Time, error) {
+	var next time.Time
+	unmatched, limits := base.Limits()
+	if len(v.Rules) == 0 {
+		return base, next, nil
+	}
+	for _, o := range v.Rules {
+		if o.ended(now) {
+			continue
+		}
+		if !o.Until.IsZero() && (next.IsZero() || o.Until.Before(next)) {
+			next = o.Until
+		}
+		if err := o.lay(limits); err != nil {
+			return nil, next, err
+		}
+	}
+	p, err := throttle.NewPolicy(unmatched, limits)
+	return p, next, err
+}
+
+// lay lays the override over a tree of limits.
+func (o Override) lay(limits map[string]throttle.Node) error {
+	rule := throttle.Rule{Name: o.Name}
+	if o.Rule != "" {
+		var err error
+		if rule, err = throttle.ParseRule("rule "+o.Name+" of "+o.Scope, []byte(o.Rule)); err != nil {
+			return err
+		}
+	}
+	lay(limits, strings.Split(o.Scope, "/"), func(n *throttle.Node) {
+		i := slices.IndexFunc(n.Rules, func(r throttle.Rule) bool { return r.Name == o.Name })
+		switch {
+		case o.Rule == "" && i >= 0:
+			n.Rules = slices.Delete(n.Rules, i, i+1)
+		case o.Rule == "":
+		case i >= 0:
+			n.Rules[i] = rule
+		default:
+			n.Rules = append(n.Rules, rule)
+		}
+	})
+	return nil
+}
+
+// lay changes the node at a path of a tree, which it makes where there is none.
+func lay(limits map[string]throttle.Node, path []string, change func(*throttle.Node)) {
+	n := limits[path[0]]
+	if len(path) == 1 {
+		change(&n)
+	} else {
+		if n.Scopes == nil {
+			n.Scopes = map[string]throttle.Node{}
+		}
+		lay(n.Scopes, path[1:], change)
+	}
+	limits[path[0]] = n
+}
+
+// nodeAt returns the node at a path of a tree, empty where there is none.
+func nodeAt(limits map[string]throttle.Node, path []string) throttle.Node {
+	n := throttle.Node{Scopes: limits}
+	for _, name := range path {
+		n = n.Scopes[name]
+	}
+	return n
+}
+
+// same reports whether two policies say the same.
+func same(a, b *throttle.Policy) bool { return bytes.Equal(a.YAML(), b.YAML()) }

@@ -1,0 +1,178 @@
+package policies
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// draft is a version that is being made.
+type draft struct {
+	Version
+	texts  map[string][]byte // of its new sources, by their sums
+	policy *throttle.Policy  // what it comes to
+}
+
+// tries is how often a change is made again that others were quicker than.
+const tries = 20
+
+// edit makes the next version out of the one that stands there, and writes it unless
+// somebody else was quicker: then it is made again from what stands there by then. What
+// it made is returned with every error of change too.
+func (s *Store) edit(ctx context.Context, e Edit, change func(v *draft, policy *throttle.Policy, now time.Time) error) (draft, error) {
+	if strings.TrimSpace(e.By) == "" {
+		return draft{}, errors.New("policies: a change needs somebody whom it is by")
+	}
+	var v draft
+	for range tries {
+		err := s.rdb.Watch(ctx, func(tx *redis.Tx) error {
+			next, err := s.next(ctx, e, change)
+			v = next
+			if err != nil {
+				return err
+			}
+			return s.write(ctx, tx, &v)
+		}, s.key)
+		switch {
+		case errors.Is(err, redis.TxFailedErr):
+			continue
+		case err == nil || told(err):
+			return v, err
+		}
+		return v, unavailable(ctx, "change", err)
+	}
+	return v, &ConflictError{Now: v.Version}
+}
+
+// told reports whether an error is one that says itself what is wrong.
+func told(err error) bool {
+	return errors.Is(err, throttle.ErrUnavailable) || errors.Is(err, ErrUnchanged) || errors.Is(err, context.Canceled) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(*throttle.PolicyError)) || errors.As(err, new(*ConflictError)) ||
+		errors.As(err, new(*DamagedError)) || errors.As(err, new(*MissingError)) || errors.As(err, new(*throttle.ScopeError))
+}
+
+// next makes the next version.
+func (s *Store) next(ctx context.Context, e Edit, change func(*draft, *throttle.Policy, time.Time) error) (draft, error) {
+	now, err := s.now(ctx)
+	if err != nil {
+		return draft{}, err
+	}
+	before, err := s.Current(ctx)
+	if err != nil && !errors.Is(err, ErrNone) {
+		return draft{}, err
+	}
+	v := draft{Version: before.clone(), texts: map[string][]byte{}}
+	if e.IfVersion > 0 && e.IfVersion != before.Number {
+		return v, &ConflictError{Want: e.IfVersion, Now: before}
+	}
+	policy, _, err := s.Policy(ctx, before, now)
+	if err != nil {
+		return v, err
+	}
+	if err := change(&v, policy, now); err != nil {
+		v.Version, v.policy = before, policy
+		return v, err
+	}
+	v.Number, v.At, v.InForce, v.By = before.Number+1, now, now.Add(Notice), e.By
+	v.expire(now)
+	v.Edited = v.Edited || v.Imported != nil || len(v.Rules) > 0
+	return v, s.check(ctx, &v, now)
+}
+
+// check works out what a draft comes to, and refuses one that says what limits may not.
+func (s *Store) check(ctx context.Context, v *draft, now time.Time) error {
+	base := v.base()
+	var policy *throttle.Policy
+	var err error
+	if base != nil && v.texts[base.Sum] != nil {
+		policy, err = throttle.ParsePolicy("the limits", v.texts[base.Sum])
+	} else {
+		policy, err = s.base(ctx, v.Version)
+	}
+	if err != nil {
+		return err
+	}
+	v.policy, _, err = v.Version.policy(policy, now)
+	return err
+}
+
+// write writes a draft, and lets the oldest go. What is watched has not changed since.
+func (s *Store) write(ctx context.Context, tx *redis.Tx, v *draft) error {
+	text, err := v.encode()
+	if err != nil {
+		return err
+	}
+	all, err := tx.HGetAll(ctx, s.key).Result()
+	if err != nil {
+		return err
+	}
+	gone := s.outlived(all, v, len(text))
+	_, err = tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		for sum, source := range v.texts {
+			p.HSet(ctx, s.key, sourceField+sum, source)
+		}
+		p.HSet(ctx, s.key, fieldOf(v.Number), text, currentField, strconv.FormatInt(v.Number, versionFormat))
+		if len(gone) > 0 {
+			p.HDel(ctx, s.key, gone...)
+		}
+		p.PExpire(ctx, s.key, v.stays())
+		return nil
+	})
+	return err
+}
+
+// outlived are the fields of versions that are too many, or too large together, and of
+// the sources that none of the others needs.
+func (s *Store) outlived(all map[string]string, v *draft, size int) (gone []string) {
+	needed := map[string]bool{}
+	for _, sum := range v.sources() {
+		needed[sum] = true
+	}
+	for sum, text := range v.texts {
+		all[sourceField+sum] = string(text)
+	}
+	for _, n := range newestFirst(all) {
+		text := all[fieldOf(n)]
+		before, err := readVersion(n, text)
+		size += len(text)
+		for _, sum := range before.sources() {
+			if !needed[sum] {
+				size += len(all[sourceField+sum])
+			}
+		}
+		if err != nil || v.Number-n >= Kept || size > s.most {
+			gone = append(gone, fieldOf(n))
+			size = max(size, s.most) // all that are older go too
+			continue
+		}
+		for _, sum := range before.sources() {
+			needed[sum] = true
+		}
+	}
+	for field := range all {
+		if sum, is := strings.CutPrefix(field, sourceField); is && !needed[sum] {
+			gone = append(gone, field)
+		}
+	}
+	return gone
+}
+
+func newestFirst(all map[string]string) (numbers []int64) {
+	for field := range all {
+		if digits, is := strings.CutPrefix(field, versionField); is {
+			if n, err := strconv.ParseInt(digits, versionFormat, 64); err == nil {
+				numbers = append(numbers, n)
+			}
+		}
+	}
+	slices.Sort(numbers)
+	slices.Reverse(numbers)
+	return numbers
+}
