@@ -52,7 +52,7 @@ type ClientConfig struct {
 	// Limiter gives tasks their turns before they are enqueued: while a limit is
 	// used up, a task goes to its place in line at once, and to nobody's way in its
 	// queue. It must have the policy and the state that the workers' has. Policy may
-	// then be left out.
+	// then be left out: the Limiter's is used, as it is by then.
 	// Defaults to nil: a task gets its turn when a worker has picked it up.
 	Limiter *throttle.Limiter
 }
@@ -69,9 +69,6 @@ type Client struct {
 // NewClient returns a Client that enqueues into rdb. It does no I/O and takes no
 // ownership: closing rdb stays with the caller.
 func NewClient(rdb redis.UniversalClient, cfg ClientConfig) *Client {
-	if cfg.Policy == nil && cfg.Limiter != nil {
-		cfg.Policy = cfg.Limiter.Policy()
-	}
 	return &Client{
 		rdb:    rdb,
 		turns:  planner{limiter: cfg.Limiter},
@@ -156,13 +153,16 @@ func isSource(err error) bool {
 
 // check refuses what could never run.
 func (c *Client) check(t Task, now time.Time) error {
-	found := t.validate(now, nil)
-	if c.policy == nil || found.has("scope") || found.has("cost") {
+	found, policy := t.validate(now, nil), c.policy
+	if policy == nil && c.turns.limiter != nil {
+		policy = c.turns.limiter.Policy()
+	}
+	if policy == nil || found.has("scope") || found.has("cost") {
 		return found.err()
 	}
 	scope, err := throttle.ParseScope(t.Scope)
 	if err == nil {
-		err = c.policy.Check(scope, max(t.Cost, DefaultCost))
+		err = policy.Check(scope, max(t.Cost, DefaultCost))
 	}
 	if ce, ok := errors.AsType[*throttle.CostError](err); ok {
 		found = append(found, costFault(ce))

@@ -2,8 +2,11 @@ package throttle
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/lua"
 )
@@ -126,6 +129,27 @@ func (l *Limiter) InspectTicket(ctx context.Context, ask Ask) (Standing, error) 
 		s.Released, s.Ahead, s.Expected, s.Binding = false, line.ahead, line.expected, line.binding
 	}
 	return s, nil
+}
+
+// Stands tells whether one who asked, or was lined up, with a ticket has a place in line
+// or was released and has not come, whatever the policy says of its scope by now. Costs one
+// round trip. The error is a *ScopeError, wraps ErrUnavailable, or is ctx's.
+func (l *Limiter) Stands(ctx context.Context, p Place, cost int64) (bool, error) {
+	scope, err := ParseScope(p.Scope)
+	if err != nil {
+		return false, err
+	}
+	p.cost = cost
+	keys := keyspace(l.cfg.Prefix)
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+	defer cancel()
+	pipe := l.rdb.Pipeline()
+	line := pipe.ZScore(ctx, keys.line(scope), p.ticket())
+	out := pipe.HExists(ctx, outKey(keys.provider(scope.Provider())), scopePath(p.Scope)+"\x00"+p.ticket())
+	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return false, unavailable(ctx, "look for a ticket of", p.Scope, err)
+	}
+	return line.Err() == nil || out.Val(), nil
 }
 
 // inspection is a reply of lua/inspect.lua.

@@ -53,7 +53,8 @@ const maxLate = 4
 // It returns an error that wraps ErrPatience, at once and charging nothing, when
 // the wait is known to outlast ctx's deadline or a rule's max_wait; ctx's error
 // when it ends first, with the units given back; otherwise the errors of Decide.
-// An outage under a closed rule is waited out, for as long as max_wait allows.
+// An outage under a closed rule is waited out, for as long as max_wait allows. A policy
+// that changes meanwhile counts at once.
 // Costs one round trip for each time it has to ask again.
 func (l *Limiter) Wait(ctx context.Context, req Request) (Decision, error) {
 	if req.ID == "" {
@@ -67,6 +68,7 @@ func (l *Limiter) Wait(ctx context.Context, req Request) (Decision, error) {
 	began := time.Now()
 	ahead := max(req.Ahead, waitAhead)
 	for {
+		changed := l.PolicyChanged()
 		// A start is taken only where it would not outlast anybody's patience.
 		req.Ahead = min(ahead, p.patience(time.Since(began)), untilDeadline(ctx))
 		d, err := l.Start(ctx, req)
@@ -95,7 +97,10 @@ func (l *Limiter) Wait(ctx context.Context, req Request) (Decision, error) {
 			return d, err
 		}
 		pause = min(pause, max(p.patience(time.Since(began)), time.Millisecond))
-		if err := sleep(ctx, pause); err != nil {
+		if err := sleepUntil(ctx, pause, changed); err != nil {
+			return Decision{Binding: -1}, err
+		}
+		if p, err = l.prepare(&req); err != nil {
 			return Decision{Binding: -1}, err
 		}
 	}
@@ -179,7 +184,10 @@ func (r Request) begin() (undo func()) {
 	return undo
 }
 
-func sleep(ctx context.Context, d time.Duration) error {
+func sleep(ctx context.Context, d time.Duration) error { return sleepUntil(ctx, d, nil) }
+
+// sleepUntil is sleep, but over when something is closed.
+func sleepUntil(ctx context.Context, d time.Duration, closed <-chan struct{}) error {
 	if d <= 0 {
 		return ctx.Err()
 	}
@@ -187,6 +195,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		return nil
+	case <-closed:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

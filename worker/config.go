@@ -104,11 +104,18 @@ func (s *Server) Start(handler asynq.Handler) error {
 	if s.guard.gate.closed() {
 		return errors.New("worker: the server was stopped; make another with NewServer")
 	}
-	if limiter := s.throttle.cfg.Limiter; limiter.Policy().SharesLimits() {
-		go limiter.Join(s.throttle.serving)
-	}
+	s.throttle.serves.Store(true)
+	s.throttle.join()
 	s.throttle.waker.start()
 	return s.Server.Start(s.throttle.Handler(handler))
+}
+
+// join counts the process among those that share the limits, once it serves, and once
+// a rule asks for it.
+func (t *Throttle) join() {
+	if limiter := t.cfg.Limiter; t.serves.Load() && limiter.Policy().SharesLimits() {
+		t.joined.Do(func() { go limiter.Join(t.serving) })
+	}
 }
 
 // Run processes tasks with handler, wrapped by Handler, until the process gets

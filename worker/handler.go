@@ -197,8 +197,30 @@ func (t *Throttle) undecided(ctx context.Context, j *job, err error) error {
 	case t.stopped():
 		t.rejoin(ctx, j)
 		return t.wait(ctx, j, "", time.Now())
+	case t.overtaken(ctx, j, err):
+		return t.wait(ctx, j, "", time.Now().Add(overtakenPause))
 	}
 	return permanent(err)
+}
+
+// overtakenPause is when a task is looked at again that the limits cannot admit as they
+// are by now. Where they change it comes sooner.
+const overtakenPause = time.Minute
+
+// overtaken tells whether a task that can never pass could when it got its place in line:
+// limits have changed under it. It waits until they are changed again.
+func (t *Throttle) overtaken(ctx context.Context, j *job, why error) bool {
+	if !errors.As(why, new(*throttle.CostError)) && !errors.As(why, new(*throttle.UnmatchedError)) {
+		return false
+	}
+	stands, err := t.cfg.Limiter.Stands(ctx, throttle.Place{Scope: j.scope, Ticket: queue.Ticket(j.queue, j.id)}, j.cost)
+	if err != nil {
+		t.observer.Failed("overtaken")
+	} else if stands {
+		t.log.WarnContext(ctx, "a waiting task can never pass under the limits as they are now; it waits until they change",
+			"queue", j.queue, "task_id", j.id, "reason", why)
+	}
+	return err != nil || stands
 }
 
 // rejoin gives a task whose turn had come, and that was waiting for its start, the

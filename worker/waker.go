@@ -99,7 +99,42 @@ func (w *waker) start() {
 			defer w.pulse.ends(beat)
 			w.guarded("ask around", func() { w.around(beat) })
 		}()
+		changed := w.t.cfg.Limiter.PolicyChanged()
+		go w.guarded("heed changes", func() { w.heedChanges(changed) })
 	})
+}
+
+// heedChanges has every provider looked at that somebody waits for, each time that the
+// limiter gets another policy: their turns may have come.
+func (w *waker) heedChanges(changed <-chan struct{}) {
+	for {
+		select {
+		case <-w.t.serving.Done():
+			return
+		case <-changed:
+		}
+		changed = w.t.cfg.Limiter.PolicyChanged() // first: it may change again meanwhile
+		w.t.join()
+		w.lookAtAll()
+	}
+}
+
+// lookAtAll has all rounds looked at, of every provider that this process looks at or
+// that others have announced.
+func (w *waker) lookAtAll() {
+	w.mu.Lock()
+	for _, one := range w.watches {
+		one.all = true
+		one.kick()
+	}
+	w.mu.Unlock()
+	turns, err := w.t.cfg.Limiter.Turns(w.t.serving)
+	if err != nil && !w.t.stopped() {
+		w.t.observer.Failed("wake") // who is announced is looked at within a minute
+	}
+	for provider, said := range turns {
+		w.look(provider, hint{all: true, said: said})
+	}
 }
 
 // guarded runs a loop, and runs it again should it panic.

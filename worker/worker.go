@@ -106,6 +106,8 @@ type Throttle struct {
 	ended   atomic.Int64  // how many ever
 	check   time.Duration // how often a server without a gate looks for tasks
 	sized   sync.Once
+	serves  atomic.Bool // a Server of its own was started
+	joined  sync.Once
 	serving context.Context //nolint:containedctx // over when Stop is called
 	stop    context.CancelFunc
 

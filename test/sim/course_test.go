@@ -105,6 +105,16 @@ func (c *course) plan(n int, scope string) (told []queue.Result) {
 	return told
 }
 
+// costly enqueues n tasks of scope p/a that cost so much each.
+func (c *course) costly(n int, cost int64) {
+	c.Helper()
+	for i := range n {
+		if _, err := c.client.Enqueue(c.Context(), queue.Task{Type: "work", Scope: "p/a", ID: fmt.Sprint(i), Cost: cost}); err != nil {
+			c.Fatal(err)
+		}
+	}
+}
+
 // finish waits until n tasks have started, each once, and returns the starts in
 // their order.
 func (c *course) finish(n int) (runs []ran) {

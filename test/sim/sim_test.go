@@ -100,6 +100,8 @@ type world struct {
 	crashed bool
 	workers []*process
 	made    int
+
+	limiters []*throttle.Limiter // of all processes, those that have ended included
 }
 
 func newWorld(t *testing.T, seed uint64, limits string) *world {
@@ -127,6 +129,7 @@ func (w *world) limiter(rdb *redis.Client) *throttle.Limiter {
 	if err != nil {
 		w.Fatal(err)
 	}
+	w.limiters = append(w.limiters, l)
 	return l
 }
 
