@@ -9,10 +9,11 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policies"
 )
 
-// Workers publish the policy that they run, so that what enqueues can check
-// against it without having the file.
+// Workers publish the policy that they run as one text, for programs of a release before
+// package policies.
 const (
 	policyKey = "hw:policy"
 
@@ -21,7 +22,7 @@ const (
 	PolicyTTL = 24 * time.Hour
 )
 
-// PublishPolicy makes p the policy that PublishedPolicy returns, for PolicyTTL.
+// PublishPolicy makes p the policy that programs of an earlier release go by, for PolicyTTL.
 // Costs one round trip.
 func PublishPolicy(ctx context.Context, rdb redis.UniversalClient, p *throttle.Policy) error {
 	if err := rdb.Set(ctx, policyKey, p.YAML(), PolicyTTL).Err(); err != nil {
@@ -30,10 +31,19 @@ func PublishPolicy(ctx context.Context, rdb redis.UniversalClient, p *throttle.P
 	return nil
 }
 
-// PublishedPolicy returns the policy that workers published last, or nil when
-// there is none. A text that is no policy is a *throttle.PolicyError. Costs one
-// round trip.
+// PublishedPolicy returns the policy that workers run under, as far as Redis says: the one
+// that package policies keeps there, or else what workers of an earlier release published
+// last; nil when there is neither. A text that is no policy is a *policies.DamagedError or a
+// *throttle.PolicyError. Costs a few round trips.
 func PublishedPolicy(ctx context.Context, rdb redis.UniversalClient) (*throttle.Policy, error) {
+	store := policies.New(rdb, policies.Config{})
+	p, err := store.Now(ctx)
+	if err == nil {
+		return p, nil
+	}
+	if !errors.Is(err, policies.ErrNone) {
+		return nil, policyError(ctx, "read the limits in force", err)
+	}
 	text, err := rdb.Get(ctx, policyKey).Bytes()
 	if errors.Is(err, redis.Nil) {
 		return nil, nil
@@ -41,7 +51,7 @@ func PublishedPolicy(ctx context.Context, rdb redis.UniversalClient) (*throttle.
 	if err != nil {
 		return nil, policyError(ctx, "read the published policy", err)
 	}
-	p, err := throttle.ParsePolicy("Redis key "+policyKey, text)
+	p, err = throttle.ParsePolicy("Redis key "+policyKey, text)
 	if err != nil {
 		return nil, fmt.Errorf("queue: the published policy is damaged: %w", err)
 	}

@@ -8,10 +8,12 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/worker"
+	"github.com/headway-go/headway/worker/metrics"
 	"github.com/headway-go/headway/worker/outbound"
 )
 
@@ -25,14 +27,15 @@ type taskServer struct {
 	outbound *outbound.Handler
 }
 
-// assemble puts limiter, wrapper and server together. It does no I/O.
+// newLimiter is what decides. It does no I/O.
+func newLimiter(rdb redis.UniversalClient, policy *throttle.Policy, m *metrics.Metrics, w *watch, log *slog.Logger) (*throttle.Limiter, error) {
+	return throttle.New(rdb, policy, throttle.Config{Observer: m, Logger: w.calm(log)})
+}
+
+// assemble puts wrapper and server together. It does no I/O.
 func assemble(p parts) (system, error) {
-	log := slog.New(&calm{Handler: p.log.Handler(), redis: p.watch.check})
-	limiter, err := throttle.New(p.redis, p.policy, throttle.Config{Observer: p.metrics, Logger: log})
-	if err != nil {
-		return nil, err
-	}
-	limits, err := worker.New(worker.Config{Redis: p.redis, Limiter: limiter, Observer: p.metrics, Logger: log})
+	log := p.watch.calm(p.log)
+	limits, err := worker.New(worker.Config{Redis: p.redis, Limiter: p.limiter, Observer: p.metrics, Logger: log})
 	if err != nil {
 		return nil, err
 	}

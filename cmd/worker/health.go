@@ -19,6 +19,16 @@ type health struct {
 	version     string
 	concurrency int
 	queues      map[string]int
+	fault       atomic.Pointer[string] // why the limits in Redis are not in force; nil when they are
+}
+
+// refused notes that limits in Redis are not understood, nil that those in force are.
+func (h *health) refused(err error) {
+	if err == nil {
+		h.fault.Store(nil)
+		return
+	}
+	h.fault.Store(new(err.Error()))
 }
 
 // healthAnswer is the body of /healthz. Fields may be added.
@@ -28,6 +38,7 @@ type healthAnswer struct {
 	Workers       *int           `json:"workers,omitempty"` // live workers on this Redis; absent while unknown
 	Concurrency   int            `json:"concurrency"`
 	Queues        map[string]int `json:"queues"`
+	Limits        string         `json:"limits"` // ok, or why those in Redis are not in force
 	UptimeSeconds int64          `json:"uptime_seconds"`
 	Version       string         `json:"version"`
 }
@@ -36,10 +47,13 @@ type healthAnswer struct {
 // Redis does not answer or the worker is stopping.
 func (h *health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a := healthAnswer{
-		Status: "ok", Redis: "ok", Concurrency: h.concurrency, Queues: h.queues, Version: h.version,
+		Status: "ok", Redis: "ok", Limits: "ok", Concurrency: h.concurrency, Queues: h.queues, Version: h.version,
 		UptimeSeconds: int64(time.Since(h.started).Seconds()),
 	}
 	code := http.StatusOK
+	if fault := h.fault.Load(); fault != nil {
+		a.Limits = *fault
+	}
 	if err := h.watch.check(r.Context(), healthAge); err != nil {
 		a.Status, a.Redis, code = "unavailable", err.Error(), http.StatusServiceUnavailable
 	} else if n := h.watch.liveWorkers(); n >= 0 {

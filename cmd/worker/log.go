@@ -110,6 +110,11 @@ type calm struct {
 	redis func(ctx context.Context, maxAge time.Duration) error
 }
 
+// calm returns a logger for what talks to Redis.
+func (w *watch) calm(log *slog.Logger) *slog.Logger {
+	return slog.New(&calm{Handler: log.Handler(), redis: w.check})
+}
+
 // Handle implements slog.Handler.
 func (c *calm) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level == slog.LevelWarn && c.redis(context.WithoutCancel(ctx), doubtAge) != nil {

@@ -8,14 +8,15 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"os/signal"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
-	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/worker/metrics"
 )
@@ -81,7 +82,8 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	defer closeRedis()
-	if policy, err = settlePolicy(ctx, rdb, policy, log); err != nil {
+	lim := newLimits(rdb, o.limits, policy, log)
+	if policy, err = lim.settle(ctx); err != nil {
 		return explain(ctx, err, url)
 	}
 
@@ -89,7 +91,11 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	w := newWatch(func(ctx context.Context) error { return cli.Probe(ctx, rdb) }, log)
 	w.explain = func(err error) error { return cli.Explain(err, url) }
 	w.count, w.up = countServers(rdb), m.RedisUp
-	sys, err := p.assemble(parts{redis: rdb, policy: policy, options: o, metrics: m, watch: w, log: log})
+	limiter, err := newLimiter(rdb, policy, m, w, log)
+	if err != nil {
+		return err
+	}
+	sys, err := p.assemble(parts{redis: rdb, limiter: limiter, options: o, metrics: m, watch: w, log: log})
 	if err != nil {
 		return explain(ctx, err, url)
 	}
@@ -102,10 +108,7 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return serve(ctx, o, log, service{
-		system: sys, watch: w, health: h, status: status,
-		publish: func(ctx context.Context) error { return queue.PublishPolicy(ctx, rdb, policy) },
-	})
+	return serve(ctx, o, log, service{system: sys, watch: w, health: h, status: status, limits: lim, limiter: limiter})
 }
 
 // explain puts an error of Redis into words; others stay as they are.
@@ -161,7 +164,8 @@ type service struct {
 	watch   *watch
 	health  *health
 	status  *statusServer // nil when off
-	publish func(context.Context) error
+	limits  *limits
+	limiter *throttle.Limiter
 }
 
 // serve runs tasks until ctx ends, and then lets them end.
@@ -171,7 +175,16 @@ func serve(ctx context.Context, o options, log *slog.Logger, s service) error {
 	beside, cancel := context.WithCancel(context.WithoutCancel(ctx)) // stays while tasks end
 	defer cancel()
 	wg.Go(func() { s.watch.run(beside) })
-	wg.Go(func() { keepPublished(beside, s.publish, log) })
+	wg.Go(func() {
+		keepPublished(beside, func(ctx context.Context) error { return s.limits.keep(ctx, s.limiter.Policy) }, log)
+	})
+	wg.Go(func() { s.limits.follow(beside, s.limiter, s.watch.calm(log), s.health.refused) })
+	if s.limits.path != "" {
+		signals := make(chan os.Signal, 1)
+		signal.Notify(signals, syscall.SIGHUP)
+		defer signal.Stop(signals)
+		wg.Go(func() { s.limits.reload(beside, signals) })
+	}
 	if s.status != nil {
 		wg.Go(func() {
 			if err := s.status.serve(); !errors.Is(err, http.ErrServerClosed) {

@@ -1,11 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io/fs"
 	"log/slog"
+	"os"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -13,6 +14,7 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policies"
 )
 
 const (
@@ -38,34 +40,140 @@ func loadPolicy(path string) (*throttle.Policy, error) {
 	return nil, &cli.Error{What: "cannot read the limits file " + path + ": " + err.Error(), Err: err}
 }
 
-// settlePolicy publishes own, the policy of -limits, or returns the one that
-// another worker has published where own is nil.
-func settlePolicy(ctx context.Context, rdb redis.UniversalClient, own *throttle.Policy, log *slog.Logger) (*throttle.Policy, error) {
-	published, err := queue.PublishedPolicy(ctx, rdb)
-	var damaged *throttle.PolicyError
-	if err != nil && !errors.As(err, &damaged) {
-		return nil, err
-	}
-	switch {
-	case own == nil && damaged != nil:
-		return nil, &cli.Error{What: err.Error(), Try: "worker -limits limits.yaml, which publishes a good one", Err: err}
-	case own == nil && published == nil:
-		return nil, cli.Errorf("worker -limits limits.yaml (see examples/quickstart/limits.yaml)",
-			"there are no limits: -limits is not given, and no worker has published any in the last 24 hours")
-	case own == nil:
-		log.InfoContext(ctx, "running under the limits that another worker has published")
-		own = published
-	case published != nil && !bytes.Equal(published.YAML(), own.YAML()):
-		log.WarnContext(ctx, "the limits published by another worker differ from this worker's, which replace them; each worker keeps its own")
-	}
-	if err := queue.PublishPolicy(ctx, rdb, own); err != nil {
-		return nil, err
-	}
-	return own, nil
+// limits is where a worker has its policy from: its file, and what stands in Redis,
+// which all workers share.
+type limits struct {
+	rdb   redis.UniversalClient
+	store *policies.Store
+	path  string // of the file; "" for none
+	by    string // this worker, in the history
+	log   *slog.Logger
+
+	mu    sync.Mutex
+	file  *throttle.Policy // what it said last; nil for none
+	force time.Time        // when what this worker published last comes into force
 }
 
-// keepPublished renews what settlePolicy published until ctx ends, so that it
-// outlives neither the workers by much nor their Redis.
+func newLimits(rdb redis.UniversalClient, path string, file *throttle.Policy, log *slog.Logger) *limits {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return &limits{rdb: rdb, store: policies.New(rdb, policies.Config{}), path: path, file: file, by: "worker on " + host, log: log}
+}
+
+// settle publishes the file, if there is one, and returns the policy to begin with: the
+// one that all workers run under.
+func (l *limits) settle(ctx context.Context) (*throttle.Policy, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file != nil {
+		if err := l.publish(ctx, nil); err != nil {
+			return nil, explainDamage(err)
+		}
+		l.wait(ctx)
+	}
+	policy, err := queue.PublishedPolicy(ctx, l.rdb)
+	switch {
+	case err != nil:
+		return nil, explainDamage(err)
+	case policy == nil:
+		return nil, cli.Errorf("worker -limits limits.yaml (see examples/quickstart/limits.yaml)",
+			"there are no limits: -limits is not given, and no worker has published any in the last 24 hours")
+	case l.file == nil:
+		l.log.InfoContext(ctx, "running under the limits that another worker has published, or somebody has set")
+	}
+	return policy, l.show(ctx, policy)
+}
+
+// wait waits until other workers do not decide any more under what this one has
+// superseded. l.mu is held.
+func (l *limits) wait(ctx context.Context) {
+	timer := time.NewTimer(time.Until(l.force))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// explainDamage says what to do about limits in Redis that are not understood.
+func explainDamage(err error) error {
+	if errors.As(err, new(*policies.DamagedError)) {
+		return &cli.Error{What: err.Error(), Try: "this program's newest version; DEL hw:limits loses what was set live", Err: err}
+	}
+	if errors.As(err, new(*throttle.PolicyError)) {
+		return &cli.Error{What: err.Error(), Try: "worker -limits limits.yaml, which publishes a good one", Err: err}
+	}
+	return err
+}
+
+// publish makes the file the one that workers run under. before is what it said until
+// somebody changed it. l.mu is held.
+func (l *limits) publish(ctx context.Context, before *throttle.Policy) error {
+	became, v, err := l.store.PublishFile(ctx, l.by, l.file, before)
+	if err != nil {
+		return err
+	}
+	switch {
+	case became == policies.FileSuperseded:
+		l.log.WarnContext(ctx, "the limits file is an older one, which was superseded, and changes nothing; worker limits import -replace brings it back",
+			"file", l.path, "version", v.Number, "by", v.File.By, "at", v.File.At)
+	case v.Imported != nil:
+		l.log.WarnContext(ctx, "the limits that were imported stand in place of the file; worker limits unset lets it count again",
+			"file", l.path, "version", v.Number, "by", v.Imported.By, "at", v.Imported.At)
+	case became == policies.FileNew:
+		l.log.InfoContext(ctx, "the limits file is published", "file", l.path, "version", v.Number)
+		if v.Number > 1 {
+			l.force = time.Now().Add(v.InForce.Sub(v.At))
+		}
+	}
+	if n := len(v.Rules); n > 0 {
+		l.log.InfoContext(ctx, "rules that were set live stand over the file; worker limits list shows them", "rules", n, "version", v.Number)
+	}
+	return nil
+}
+
+// show lets programs of earlier releases, which know one text, have the policy.
+func (l *limits) show(ctx context.Context, policy *throttle.Policy) error {
+	return queue.PublishPolicy(ctx, l.rdb, policy)
+}
+
+// follow keeps the limiter's policy what all workers run under, until ctx ends.
+func (l *limits) follow(ctx context.Context, limiter *throttle.Limiter, log *slog.Logger, refused func(error)) {
+	policies.Follow(ctx, l.store, limiter, policies.FollowConfig{
+		Logger: log,
+		OnVersion: func(_ policies.Version, p *throttle.Policy) {
+			refused(nil)
+			if err := l.show(ctx, p); err != nil && ctx.Err() == nil {
+				l.log.WarnContext(ctx, "limits in force could not be published for programs of earlier releases", "error", err)
+			}
+		},
+		OnRefused: refused,
+		OnNone:    func() { l.restore(ctx) },
+	})
+}
+
+// restore publishes the file again where Redis was emptied.
+func (l *limits) restore(ctx context.Context) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file == nil {
+		return
+	}
+	l.log.WarnContext(ctx, "the limits are gone from Redis; the file is published again", "file", l.path)
+	if err := l.publish(ctx, nil); err != nil && ctx.Err() == nil {
+		l.log.WarnContext(ctx, "the limits file could not be published", "error", err)
+	}
+}
+
+// keep renews what stands in Redis, so that it outlives neither the workers by much nor
+// their Redis.
+func (l *limits) keep(ctx context.Context, policy func() *throttle.Policy) error {
+	return errors.Join(l.store.Keep(ctx), l.show(ctx, policy()))
+}
+
+// keepPublished calls publish every hour until ctx ends.
 func keepPublished(ctx context.Context, publish func(context.Context) error, log *slog.Logger) {
 	timer := time.NewTimer(publishEvery)
 	defer timer.Stop()

@@ -21,7 +21,7 @@ type system interface {
 // parts is what a system is made of.
 type parts struct {
 	redis   redis.UniversalClient
-	policy  *throttle.Policy
+	limiter *throttle.Limiter
 	options options
 	metrics *metrics.Metrics
 	watch   *watch

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -162,7 +163,7 @@ func TestArchives(t *testing.T) {
 		}
 		r.says("task_id=" + id)
 	}
-	if keys := rdb.Keys(t.Context(), "hw:*").Val(); len(keys) != 1 || keys[0] != "hw:policy" {
+	if keys := rdb.Keys(t.Context(), "hw:*").Val(); len(keys) != 2 || !slices.Contains(keys, "hw:policy") || !slices.Contains(keys, "hw:limits") {
 		t.Errorf("charged for tasks that cannot run: %q", keys)
 	}
 	enqueue(t, rdb, a.task("payments/a", "good"))
@@ -249,8 +250,9 @@ func TestKeepsRunning(t *testing.T) {
 	r.says("redis answers again")
 	enqueue(t, open(t, "redis://"+server.Addr()), a.task("payments/a", "x"))
 	redistest.WaitFor(t, "a task to run", 30*time.Second, func() bool { return a.calls.Load() == 1 })
-	// One for each part of asynq, two of Redis, and two of waking if it was away for long.
-	if n := strings.Count(r.stderr.String(), "\n") - strings.Count(r.stderr.String(), "level=DEBUG"); n > 12 {
+	// One for each part of asynq, two of Redis, two of waking if it was away for long, and four
+	// of the limits, which are gone with it.
+	if n := strings.Count(r.stderr.String(), "\n") - strings.Count(r.stderr.String(), "level=DEBUG"); n > 16 {
 		t.Errorf("%d lines for one outage", n)
 	}
 	r.stop()

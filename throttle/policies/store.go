@@ -203,6 +203,21 @@ func (s *Store) Policy(ctx context.Context, v Version, at time.Time) (*throttle.
 	return p, next, nil
 }
 
+// Now returns the policy that is in force. Its errors are those of Current and Policy.
+// Costs a few round trips.
+func (s *Store) Now(ctx context.Context) (*throttle.Policy, error) {
+	v, err := s.Current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now, err := s.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p, _, err := s.Policy(ctx, v, now)
+	return p, err
+}
+
 // base is the policy that a version's rules lie over.
 func (s *Store) base(ctx context.Context, v Version) (*throttle.Policy, error) {
 	source := v.base()
