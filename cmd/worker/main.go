@@ -48,6 +48,9 @@ func (p program) run(ctx context.Context, args []string, getenv func(string) str
 	if len(args) > 0 && args[0] == "inspect" {
 		return runInspect(ctx, args[1:], getenv, stdout, stderr)
 	}
+	if len(args) > 0 && args[0] == "limits" {
+		return runLimits(ctx, args[1:], getenv, stdout, stderr)
+	}
 	o, code, done := parseOptions(args, getenv, stdout, stderr)
 	if done {
 		return code

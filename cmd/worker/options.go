@@ -59,7 +59,7 @@ func parseOptions(args []string, getenv func(string) string, stdout, stderr io.W
 		}
 	}
 	if fs.NArg() > 0 {
-		check(cli.Errorf("worker -h", "unexpected argument %q: worker takes flags, or inspect or leave", fs.Arg(0)))
+		check(cli.Errorf("worker -h", "unexpected argument %q: worker takes flags, or inspect, limits or leave", fs.Arg(0)))
 	}
 	o.redis = cli.RedisURL(*redis, getenv, "embedded")
 	var err error

@@ -3,6 +3,8 @@ package main
 // usage is what -h prints; testdata/help.golden holds the same text.
 const usage = `Usage: worker [flags]
        worker inspect [flags] scope SCOPE | task ID    tell who waits, for what
+       worker limits [flags] list | set SCOPE RULE KEY=VALUE… | …
+                               show and change the limits while workers run
        worker leave [flags]    give waiting tasks back their plain asynq form
 
 Runs the tasks that enqueue puts into Redis, as fast as limits.yaml allows and
@@ -27,10 +29,13 @@ Flags:
                       redis-sentinel://HOST:PORT,HOST:PORT/DB?master=NAME
                       redis+cluster://HOST:PORT?addr=HOST:PORT
                     In REDIS_URL a password stays out of the process list.
-  -limits FILE      the limits to keep. They are published in Redis, where
-                    enqueue checks tasks against them. Without it the worker
-                    runs under the limits that another worker has published in
-                    the last 24 hours, and without those it does not start.
+  -limits FILE      the limits to keep. They are published in Redis, for all
+                    workers and for enqueue: the newest file applies to all, and
+                    what "worker limits" sets stands over it. The file is read
+                    again when it changes, and on SIGHUP. Without it the worker
+                    runs under the limits that are in Redis, where those of a
+                    file alone stay for 24 hours after the last worker, and
+                    without those it does not start.
   -queues NAME=WEIGHT,…
                     the queues to work on, and how often each is looked at first
                     (weight 1 to 1000). Default: default=1

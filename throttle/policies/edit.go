@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -204,7 +205,7 @@ func (s *Store) Import(ctx context.Context, e Edit, p *throttle.Policy, from str
 		}
 		_, limits := p.Limits()
 		changed := false
-		for path, rule := range rulesOf(limits, "") {
+		for path, rule := range Rules(limits) {
 			if was, own := ruleAt(policy, strings.Split(path, "/"), rule.Name); own && was == rule {
 				continue
 			}
@@ -222,8 +223,13 @@ func (s *Store) Import(ctx context.Context, e Edit, p *throttle.Policy, from str
 	})
 }
 
-// rulesOf visits the rules of a tree, each with the path of its scope.
-func rulesOf(limits map[string]throttle.Node, under string) func(yield func(string, throttle.Rule) bool) {
+// Rules visits the rules of a tree, each with the path at which it stands, payments/*, in
+// the order of the paths' names.
+func Rules(limits map[string]throttle.Node) iter.Seq2[string, throttle.Rule] {
+	return rulesOf(limits, "")
+}
+
+func rulesOf(limits map[string]throttle.Node, under string) iter.Seq2[string, throttle.Rule] {
 	return func(yield func(string, throttle.Rule) bool) {
 		for _, name := range slices.Sorted(maps.Keys(limits)) {
 			path := strings.TrimPrefix(under+"/"+name, "/")

@@ -1,0 +1,331 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policies"
+)
+
+// limitsUsage is what "worker limits -h" prints; testdata/limits.golden holds the same
+// text.
+const limitsUsage = `Usage: worker limits list | export | history [flags]
+       worker limits show SCOPE [flags]
+       worker limits set SCOPE RULE KEY=VALUE… [flags]
+       worker limits remove SCOPE RULE [flags]
+       worker limits unset [SCOPE [RULE]] [flags]
+       worker limits import [-replace] FILE [flags]
+       worker limits diff FILE [flags]
+       worker limits rollback VERSION [flags]
+       worker limits reset SCOPE [RULE] [flags]
+
+Shows and changes the limits that all workers run under, while they run. Each
+change is a version of its own, with who made it and when, and comes into force
+in all workers at one moment, within a second. What is set here stands over the
+file that a worker was started with. What has been spent stays spent.
+
+  list      every rule, where it stands and who set it
+  show      the rules that a task of SCOPE meets
+  set       write a rule of SCOPE, payments/acme or payments/*. The fields are
+            those of limits.yaml; those not given keep their value, and KEY=
+            takes one away. One that SCOPE inherits becomes its own
+  remove    take a rule of SCOPE away, the file's too
+  unset     take back what was set and removed of a rule, of SCOPE or at all: the
+            file counts again
+  import    set every rule of FILE. With -replace, FILE stands in place of the
+            file that workers were started with, and all that was set is gone
+  export    print the limits as a limits.yaml
+  diff      print what is different in FILE; the exit code is then 1
+  history   the versions that are kept, newest last
+  rollback  make the limits what they were in VERSION
+  reset     forget what has been spent under the rules of SCOPE, or one of them
+
+Flags:
+  -redis URL        where the limits are. Default: REDIS_URL from the environment,
+                    else the embedded server of a worker on 127.0.0.1:6390
+  -as NAME          who changes them, for the history. Default: the user's name
+  -if-version N     change nothing unless the limits are at version N
+  -for DURATION     of set and remove: for how long, such as 2h or 7d; then what
+                    was there before counts again. Default: for good
+  -json             print objects, one a line
+  -h                print this
+
+Two people who change limits at once cannot silently undo each other: a change
+of the same rule, made meanwhile, is told, and nothing is changed.
+
+Exit codes: 0 done, 1 something failed or is different, 2 bad usage, 130
+interrupted.
+
+Examples:
+  worker limits set payments/acme tenant limit=100 burst=20
+  worker limits set payments/acme tenant limit=500 -for 2h
+  worker limits history -json
+`
+
+const limitsHelp = "worker limits -h"
+
+// limitsCommand is one run of "worker limits".
+type limitsCommand struct {
+	verb    string
+	words   []string
+	url     string
+	as      string
+	version int64
+	lasts   time.Duration
+	replace bool
+	json    bool
+
+	rdb   redis.UniversalClient
+	store *policies.Store
+	out   io.Writer
+}
+
+// limitsVerb is what one verb takes and does.
+type limitsVerb struct {
+	least, most int // words
+	words       string
+	flags       string // of those that only some verbs take
+	run         func(*limitsCommand, context.Context) error
+}
+
+const anyNumber = 1 << 10
+
+var limitsVerbs = map[string]limitsVerb{
+	"list":     {0, 0, "", "", (*limitsCommand).list},
+	"export":   {0, 0, "", "", (*limitsCommand).export},
+	"history":  {0, 0, "", "", (*limitsCommand).history},
+	"show":     {1, 1, "SCOPE", "", (*limitsCommand).show},
+	"set":      {3, anyNumber, "SCOPE RULE KEY=VALUE…", "as if-version for", (*limitsCommand).set},
+	"remove":   {2, 2, "SCOPE RULE", "as if-version for", (*limitsCommand).remove},
+	"unset":    {0, 2, "[SCOPE [RULE]]", "as if-version", (*limitsCommand).unset},
+	"import":   {1, 1, "FILE", "as if-version replace", (*limitsCommand).importFile},
+	"diff":     {1, 1, "FILE", "", (*limitsCommand).diff},
+	"rollback": {1, 1, "VERSION", "as if-version", (*limitsCommand).rollback},
+	"reset":    {1, 2, "SCOPE [RULE]", "as", (*limitsCommand).reset},
+}
+
+// runLimits is the program "worker limits".
+func runLimits(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	c := &limitsCommand{out: stdout}
+	fs := flag.NewFlagSet(prog+" limits", flag.ContinueOnError)
+	redisURL := fs.String("redis", "", "")
+	fs.StringVar(&c.as, "as", "", "")
+	fs.Int64Var(&c.version, "if-version", 0, "")
+	fs.BoolVar(&c.replace, "replace", false, "")
+	fs.BoolVar(&c.json, "json", false, "")
+	fs.Func("for", "", func(text string) (err error) {
+		c.lasts, err = queue.ParseDuration(text)
+		return err
+	})
+	words, code, done := parseWords(fs, args, limitsUsage, stdout, stderr)
+	if done {
+		return code
+	}
+	if err := c.read(words, fs); err != nil {
+		cli.Fail(stderr, prog, err)
+		return cli.ExitUsage
+	}
+	if c.as == "" {
+		c.as = userName(getenv)
+	}
+	c.url = cli.RedisURL(*redisURL, getenv, cli.EmbeddedURL)
+	if err := c.run(ctx); err != nil {
+		if ctx.Err() != nil {
+			return cli.ExitInterrupted
+		}
+		if !errors.Is(err, errDifferent) {
+			cli.Fail(stderr, prog, err)
+		}
+		return cli.Code(err)
+	}
+	return cli.ExitOK
+}
+
+// userName is who runs the program.
+func userName(getenv func(string) string) string {
+	for _, name := range []string{"USER", "USERNAME"} {
+		if who := strings.TrimSpace(getenv(name)); who != "" {
+			return who
+		}
+	}
+	if who, err := user.Current(); err == nil {
+		return who.Username
+	}
+	return "unknown"
+}
+
+// read takes the words, and refuses flags that the verb does not take.
+func (c *limitsCommand) read(words []string, fs *flag.FlagSet) error {
+	if len(words) == 0 {
+		return cli.Errorf(limitsHelp, "nothing to do: list, show, set, remove, unset, import, export, diff, history, rollback or reset")
+	}
+	verb, known := limitsVerbs[words[0]]
+	if !known {
+		return cli.Errorf(limitsHelp, "limits cannot be %q", words[0])
+	}
+	c.verb, c.words = words[0], words[1:]
+	if n := len(c.words); n < verb.least || n > verb.most {
+		return cli.Errorf("worker limits "+strings.TrimSpace(c.verb+" "+verb.words), "worker limits %s takes %s", c.verb, cmpOr(verb.words, "flags only"))
+	}
+	var err error
+	fs.Visit(func(f *flag.Flag) {
+		if f.Name != "redis" && f.Name != "json" && !strings.Contains(" "+verb.flags+" ", " "+f.Name+" ") {
+			err = errors.Join(err, cli.Errorf(limitsHelp, "-%s does not go with worker limits %s", f.Name, c.verb))
+		}
+	})
+	return err
+}
+
+func cmpOr(text, other string) string {
+	if text == "" {
+		return other
+	}
+	return text
+}
+
+func (c *limitsCommand) run(ctx context.Context) error {
+	rdb, err := cli.OpenRedis(ctx, c.url)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rdb.Close() }() // nothing is in flight any more
+	c.rdb, c.store = rdb, policies.New(rdb, policies.Config{})
+	return c.explain(ctx, limitsVerbs[c.verb].run(c, ctx))
+}
+
+// explain puts into words why it could not be done.
+func (c *limitsCommand) explain(ctx context.Context, err error) error {
+	var told *cli.Error
+	switch {
+	case err == nil || errors.As(err, &told) || errors.Is(err, errDifferent):
+		return err
+	case errors.Is(err, policies.ErrNone):
+		return &cli.Error{What: "there are no limits at " + cli.RedisName(c.url), Try: "worker limits import -replace limits.yaml, or start a worker with -limits", Err: err}
+	case errors.As(err, new(*policies.ConflictError)):
+		return &cli.Error{What: plainly(err), Try: "worker limits history; then change what is there by now", Err: err}
+	case errors.As(err, new(*policies.DamagedError)):
+		return explainDamage(err)
+	case errors.As(err, new(*policies.MissingError)), errors.Is(err, policies.ErrUnchanged),
+		errors.As(err, new(*throttle.PolicyError)), errors.As(err, new(*throttle.ScopeError)), errors.As(err, new(*throttle.UnmatchedError)):
+		return &cli.Error{What: plainly(err), Err: err}
+	}
+	return explain(ctx, err, c.url)
+}
+
+func (c *limitsCommand) edit() policies.Edit {
+	return policies.Edit{By: c.as, IfVersion: c.version, For: c.lasts}
+}
+
+// current is what stands there, and what it comes to.
+func (c *limitsCommand) current(ctx context.Context) (policies.Version, *throttle.Policy, error) {
+	v, err := c.store.Current(ctx)
+	if err != nil {
+		return v, nil, err
+	}
+	p, err := c.store.Now(ctx)
+	return v, p, err
+}
+
+func (c *limitsCommand) set(ctx context.Context) error {
+	fields := map[string]string{}
+	for _, word := range c.words[2:] {
+		key, value, found := strings.Cut(word, "=")
+		if _, twice := fields[key]; !found || key == "" || twice {
+			return &cli.Error{What: fmt.Sprintf("%q is no KEY=VALUE, or the second of its key", word), Try: "worker limits set payments/acme tenant limit=100 per=1s"}
+		}
+		fields[key] = value
+	}
+	made, err := c.store.Set(ctx, c.edit(), c.words[0], c.words[1], fields)
+	return c.tell(made, err)
+}
+
+func (c *limitsCommand) remove(ctx context.Context) error {
+	made, err := c.store.Remove(ctx, c.edit(), c.words[0], c.words[1])
+	return c.tell(made, err)
+}
+
+func (c *limitsCommand) unset(ctx context.Context) error {
+	words := append(c.words, "", "")
+	made, err := c.store.Unset(ctx, c.edit(), words[0], words[1])
+	return c.tell(made, err)
+}
+
+func (c *limitsCommand) importFile(ctx context.Context) error {
+	p, err := readLimits(c.words[0])
+	if err != nil {
+		return err
+	}
+	made, err := c.store.Import(ctx, c.edit(), p, c.words[0], c.replace)
+	return c.tell(made, err)
+}
+
+// readLimits reads a file, "-" for standard input.
+func readLimits(path string) (*throttle.Policy, error) {
+	if path != "-" {
+		return loadPolicy(path)
+	}
+	text, err := io.ReadAll(os.Stdin)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read standard input: %w", err)
+	}
+	p, err := throttle.ParsePolicy("standard input", text)
+	if err != nil {
+		return nil, &cli.Error{What: err.Error(), Try: "mend these lines; nothing was changed", Err: err}
+	}
+	return p, nil
+}
+
+func (c *limitsCommand) rollback(ctx context.Context) error {
+	number, err := strconv.ParseInt(c.words[0], 10, 64)
+	if err != nil || number < 1 {
+		return cli.Errorf("worker limits history", "%q is no number of a version", c.words[0])
+	}
+	made, err := c.store.Rollback(ctx, c.edit(), number)
+	return c.tell(made, err)
+}
+
+func (c *limitsCommand) reset(ctx context.Context) error {
+	_, p, err := c.current(ctx)
+	if err != nil {
+		return err
+	}
+	limiter, err := throttle.New(c.rdb, p, throttle.Config{})
+	if err != nil {
+		return err
+	}
+	rule := ""
+	if len(c.words) > 1 {
+		rule = c.words[1]
+	}
+	names, err := limiter.Reset(ctx, c.words[0], rule)
+	if err != nil {
+		return err
+	}
+	if len(names) == 0 {
+		return cli.Errorf("worker limits show "+c.words[0], "no rate rule counts at %s itself", strings.TrimSpace(c.words[0]+" "+rule))
+	}
+	for _, name := range names {
+		r := struct {
+			Scope string `json:"scope"`
+			Rule  string `json:"rule"`
+			Reset bool   `json:"reset"`
+		}{c.words[0], name, true}
+		if err := c.print(r, fmt.Sprintf("%s %s is as if unused", shown(r.Scope), shown(name))); err != nil {
+			return err
+		}
+	}
+	return nil
+}

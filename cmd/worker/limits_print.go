@@ -1,0 +1,304 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policies"
+)
+
+// print writes one result: an object, or a line for people.
+func (c *limitsCommand) print(object any, line string) error {
+	var err error
+	if c.json {
+		err = json.NewEncoder(c.out).Encode(object)
+	} else {
+		_, err = io.WriteString(c.out, line+"\n")
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write the result: %w", err)
+	}
+	return nil
+}
+
+// changeReport is what a change prints; docs/json.md has its fields.
+type changeReport struct {
+	Version int64  `json:"version"`
+	At      string `json:"at"`
+	InForce string `json:"in_force"`
+	By      string `json:"by"`
+	Change  string `json:"change"`
+	Rules   int    `json:"rules"`
+}
+
+// tell prints what was changed: each rule that is not what it was.
+func (c *limitsCommand) tell(made policies.Made, err error) error {
+	if err != nil {
+		return err
+	}
+	v, changes := made.Version, differences(made.PolicyBefore, made.Policy)
+	r := changeReport{Version: v.Number, At: stamp(v.At), InForce: stamp(v.InForce), By: v.By, Change: v.Change, Rules: len(changes)}
+	line := fmt.Sprintf("version %d by %s, in force at %s", v.Number, shown(v.By), r.InForce)
+	if made.Before != nil {
+		line += fmt.Sprintf("\n  set before by %s at %s", shown(made.Before.UpdatedBy), stamp(made.Before.UpdatedAt))
+	}
+	for _, d := range changes {
+		line += "\n" + d.lines("  ")
+	}
+	if len(changes) == 0 {
+		line += "\n  no rule is another one by it"
+	}
+	return c.print(r, line)
+}
+
+// difference is a rule that is not the same in two policies; docs/json.md has its fields.
+type difference struct {
+	Scope  string `json:"scope"`
+	Rule   string `json:"rule"`
+	Before string `json:"before,omitempty"` // as limits.yaml has it; absent where there is none
+	After  string `json:"after,omitempty"`
+}
+
+func (d difference) lines(indent string) string {
+	var lines []string
+	if d.Before != "" {
+		lines = append(lines, indent+"- "+shown(d.Scope)+" "+d.Before)
+	}
+	if d.After != "" {
+		lines = append(lines, indent+"+ "+shown(d.Scope)+" "+d.After)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// unmatchedRule stands for what a policy says of scopes that meet no rule.
+const unmatchedRule = "unmatched"
+
+// rulesBy are the rules of a policy, by their places.
+func rulesBy(p *throttle.Policy) (rules map[[2]string]string, order [][2]string) {
+	unmatched, limits := p.Limits()
+	rules = map[[2]string]string{{"", unmatchedRule}: string(unmatched)}
+	order = [][2]string{{"", unmatchedRule}}
+	for path, r := range policies.Rules(limits) {
+		at := [2]string{path, r.Name}
+		rules[at] = r.YAML()
+		order = append(order, at)
+	}
+	return rules, order
+}
+
+func differences(before, after *throttle.Policy) (list []difference) {
+	had, order := rulesBy(before)
+	has, more := rulesBy(after)
+	for _, at := range more {
+		if _, both := had[at]; !both {
+			order = append(order, at)
+		}
+	}
+	slices.SortStableFunc(order, func(a, b [2]string) int { return strings.Compare(a[0], b[0]) })
+	for _, at := range order {
+		if had[at] != has[at] {
+			list = append(list, difference{Scope: at[0], Rule: at[1], Before: had[at], After: has[at]})
+		}
+	}
+	return list
+}
+
+// errDifferent says that diff has printed something.
+var errDifferent = errors.New("the file is different")
+
+func (c *limitsCommand) diff(ctx context.Context) error {
+	file, err := readLimits(c.words[0])
+	if err != nil {
+		return err
+	}
+	_, live, err := c.current(ctx)
+	if err != nil {
+		return err
+	}
+	list := differences(live, file)
+	for _, d := range list {
+		if err := c.print(d, d.lines("")); err != nil {
+			return err
+		}
+	}
+	if len(list) > 0 {
+		return errDifferent
+	}
+	return nil
+}
+
+// ruleReport is one rule of list and show; docs/json.md has its fields.
+type ruleReport struct {
+	Scope     string `json:"scope"`           // where the limits have it
+	At        string `json:"level,omitempty"` // show: the level of the scope at which it counts
+	Name      string `json:"rule"`
+	Text      string `json:"text"`
+	From      string `json:"from"` // file, imported, set or removed
+	CreatedBy string `json:"created_by,omitempty"`
+	CreatedAt string `json:"created_at,omitempty"`
+	UpdatedBy string `json:"updated_by,omitempty"`
+	UpdatedAt string `json:"updated_at,omitempty"`
+	Until     string `json:"until,omitempty"`
+}
+
+// origin tells where a rule of a version comes from.
+func origin(v policies.Version, scope, name, text string, now time.Time) ruleReport {
+	r := ruleReport{Scope: scope, Name: name, Text: text, From: "file"}
+	source := v.File
+	if v.Imported != nil {
+		r.From, source = "imported", v.Imported
+	}
+	if source != nil {
+		r.UpdatedBy, r.UpdatedAt = source.By, stamp(source.At)
+	}
+	for _, o := range v.Rules { // one that ends stands after the one for good
+		if o.Scope != scope || o.Name != name || !o.Until.IsZero() && !now.Before(o.Until) {
+			continue
+		}
+		r.From = "set"
+		if o.Rule == "" {
+			r.From = "removed"
+		}
+		r.CreatedBy, r.CreatedAt, r.UpdatedBy, r.UpdatedAt = o.CreatedBy, stamp(o.CreatedAt), o.UpdatedBy, stamp(o.UpdatedAt)
+		r.Until = stamp(o.Until)
+	}
+	return r
+}
+
+func (r ruleReport) line() string {
+	line := shown(r.Scope) + " " + r.Text
+	if r.From == "removed" {
+		line = shown(r.Scope) + " " + shown(r.Name) + " was removed"
+	}
+	line += "  # " + r.From
+	if r.UpdatedBy != "" {
+		line += " by " + shown(r.UpdatedBy) + " at " + r.UpdatedAt
+	}
+	if r.Until != "" {
+		line += ", until " + r.Until
+	}
+	return line
+}
+
+func (c *limitsCommand) list(ctx context.Context) error {
+	v, p, err := c.current(ctx)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	_, limits := p.Limits()
+	there := map[[2]string]bool{}
+	for path, r := range policies.Rules(limits) {
+		there[[2]string{path, r.Name}] = true
+		report := origin(v, path, r.Name, r.YAML(), now)
+		if err := c.print(report, report.line()); err != nil {
+			return err
+		}
+	}
+	for _, o := range v.Rules {
+		if o.Rule == "" && !there[[2]string{o.Scope, o.Name}] {
+			report := origin(v, o.Scope, o.Name, "", now)
+			if err := c.print(report, report.line()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (c *limitsCommand) show(ctx context.Context) error {
+	v, p, err := c.current(ctx)
+	if err != nil {
+		return err
+	}
+	scope, err := throttle.ParseScope(c.words[0])
+	if err != nil {
+		return c.showPattern(v, p, err)
+	}
+	bounds, err := p.Match(scope)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	for _, b := range bounds {
+		report := origin(v, b.Pattern, b.Rule.Name, b.Rule.YAML(), now)
+		report.At = b.Scope.String()
+		if err := c.print(report, report.line()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// showPattern shows the rules that the limits have at a place, such as payments/*, which
+// is no scope of a task.
+func (c *limitsCommand) showPattern(v policies.Version, p *throttle.Policy, noScope error) error {
+	_, limits := p.Limits()
+	found := false
+	for path, r := range policies.Rules(limits) {
+		if path != c.words[0] {
+			continue
+		}
+		found = true
+		report := origin(v, path, r.Name, r.YAML(), time.Now())
+		if err := c.print(report, report.line()); err != nil {
+			return err
+		}
+	}
+	switch {
+	case found:
+		return nil
+	case !strings.Contains("/"+c.words[0]+"/", "/*/"):
+		return noScope
+	}
+	return cli.Errorf("worker limits list", "the limits have no rules at %s", shown(c.words[0]))
+}
+
+func (c *limitsCommand) export(ctx context.Context) error {
+	v, p, err := c.current(ctx)
+	if err != nil {
+		return err
+	}
+	return c.print(struct {
+		Version int64  `json:"version"`
+		Limits  string `json:"limits"`
+	}{v.Number, string(p.YAML())}, strings.TrimSuffix(string(p.YAML()), "\n"))
+}
+
+// versionReport is one version of history; docs/json.md has its fields.
+type versionReport struct {
+	Version int64  `json:"version"`
+	At      string `json:"at"`
+	InForce string `json:"in_force"`
+	By      string `json:"by"`
+	Change  string `json:"change"`
+}
+
+func (c *limitsCommand) history(ctx context.Context) error {
+	list, err := c.store.History(ctx)
+	if err == nil && len(list) == 0 {
+		err = policies.ErrNone
+	}
+	if err != nil {
+		return err
+	}
+	for _, v := range list {
+		r := versionReport{Version: v.Number, At: stamp(v.At), InForce: stamp(v.InForce), By: v.By, Change: v.Change}
+		line := fmt.Sprintf("%d  %s  %s  %s", r.Version, r.At, shown(r.By), shown(r.Change))
+		if v.At.IsZero() {
+			line = fmt.Sprintf("%d  not understood by this program", r.Version)
+		}
+		if err := c.print(r, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,284 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// limited is a Redis whose limits are changed by the program.
+type limited struct {
+	t   *testing.T
+	url string
+}
+
+const liveLimits = `
+limits:
+  payments:
+    rules: [{name: account, algorithm: sliding-window, limit: 200, per: 1s}]
+    scopes:
+      "*": {rules: [{name: tenant, algorithm: token-bucket, limit: 20, per: 1s, burst: 5}]}
+`
+
+// newLimited has the limits of a file.
+func newLimited(t *testing.T) *limited {
+	t.Helper()
+	l := &limited{t: t, url: ownRedis(t)}
+	l.run(0, "import", "-replace", limitsFile(t, liveLimits), "-as", "anna")
+	return l
+}
+
+// run runs "worker limits", and wants an exit code.
+func (l *limited) run(code int, args ...string) (stdout, stderr string) {
+	l.t.Helper()
+	var out, errs bytes.Buffer
+	args = slices.Concat([]string{"limits", "-redis", l.url}, args)
+	if got := run(l.t.Context(), args, noEnv, &out, &errs); got != code {
+		l.t.Fatalf("%q: exit %d, want %d; stdout %q, stderr %q", args, got, code, out.String(), errs.String())
+	}
+	return out.String(), errs.String()
+}
+
+// objects runs it and reads what it prints.
+func (l *limited) objects(args ...string) (all []map[string]any) {
+	l.t.Helper()
+	out, _ := l.run(0, append([]string{"-json"}, args...)...)
+	for line := range strings.Lines(out) {
+		var v map[string]any
+		if err := json.Unmarshal([]byte(line), &v); err != nil {
+			l.t.Fatalf("%v in %s", err, out)
+		}
+		all = append(all, v)
+	}
+	return all
+}
+
+// says holds what is printed against parts, those that begin with "!" shall be missing.
+func says(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if want, missing := strings.CutPrefix(part, "!"); missing == strings.Contains(text, want) {
+			t.Errorf("%q is missing: %t, in\n%s", want, !missing, text)
+		}
+	}
+}
+
+func TestLimitsUsage(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	if code := run(t.Context(), []string{"limits", "-h"}, noEnv, &out, &out); code != cli.ExitOK {
+		t.Errorf("exit %d", code)
+	}
+	golden(t, filepath.Join("testdata", "limits.golden"), out.String())
+	for _, c := range []struct{ args, want string }{
+		{"", "nothing to do: list, show, set"},
+		{"put", `limits cannot be "put"`},
+		{"set payments", "worker limits set takes SCOPE RULE KEY=VALUE"},
+		{"list payments", "worker limits list takes flags only"},
+		{"list -as anna", "-as does not go with worker limits list"},
+		{"rollback 2 -for 1h", "-for does not go with worker limits rollback"},
+		{"set p r limit=1 -for never", `"never" is no duration`},
+		{"unset a b c", "worker limits unset takes [SCOPE [RULE]]"},
+	} {
+		var out, errs bytes.Buffer
+		if code := run(t.Context(), append([]string{"limits"}, strings.Fields(c.args)...), noEnv, &out, &errs); code != cli.ExitUsage || out.Len() > 0 {
+			t.Errorf("%q: exit %d, %s", c.args, code, out.String())
+		}
+		says(t, errs.String(), c.want, "try: ")
+	}
+}
+
+// From the first file to going back: what a person does, and what the program says.
+func TestLimitsCommands(t *testing.T) {
+	t.Parallel()
+	l := newLimited(t)
+	out, _ := l.run(0, "set", "payments/acme", "tenant", "limit=100", "-as", "bert")
+	says(t, out, "version 2 by bert, in force at ", "+ payments/acme {name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 5}", "!\n  - ")
+	out, _ = l.run(0, "set", "payments/acme", "tenant", "burst=9", "-for", "1h")
+	says(t, out, "version 3", "set before by bert at", "- payments/acme {name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 5}",
+		"+ payments/acme {name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 9}")
+	out, _ = l.run(0, "remove", "payments", "account")
+	says(t, out, "- payments {name: account")
+
+	out, _ = l.run(0, "list")
+	says(t, out, "payments/* {name: tenant, algorithm: token-bucket, limit: 20, per: 1s, burst: 5}  # imported by anna at 20",
+		"burst: 9}  # set by", ", until 20", "payments account was removed  # removed by")
+	out, _ = l.run(0, "show", "payments/acme")
+	says(t, out, "burst: 9}", "!limit: 20,")
+	out, _ = l.run(0, "show", "payments/*")
+	says(t, out, "limit: 20,", "!burst: 9")
+	out, _ = l.run(0, "export")
+	if _, err := readBack(t, out); err != nil {
+		t.Error(err)
+	}
+
+	out, _ = l.run(1, "diff", limitsFile(t, liveLimits))
+	says(t, out, "+ payments {name: account", "- payments/acme {name: tenant")
+	l.run(0, "unset", "payments/acme")
+	l.run(0, "unset", "payments", "account")
+	out, _ = l.run(0, "diff", limitsFile(t, liveLimits))
+	if out != "" {
+		t.Error(out)
+	}
+	l.run(0, "rollback", "3")
+	out, _ = l.run(0, "show", "payments/acme")
+	says(t, out, "burst: 9}", "{name: account")
+
+	history := l.objects("history")
+	if len(history) != 7 {
+		t.Fatalf("%v", history)
+	}
+	for i, v := range history {
+		want(t, v, map[string]any{"version": float64(i + 1)})
+		at(t, v["at"])
+	}
+	want(t, history[1], map[string]any{"by": "bert", "change": "set payments/acme tenant limit=100"})
+	want(t, history[6], map[string]any{"change": "rollback 3"})
+}
+
+func readBack(t *testing.T, text string) (any, error) {
+	t.Helper()
+	path := limitsFile(t, text)
+	return loadPolicy(path)
+}
+
+func TestLimitsRefuse(t *testing.T) {
+	t.Parallel()
+	l := newLimited(t)
+	for _, c := range []struct{ args, want string }{
+		{"set payments/acme tenant limit=-4", "the least is 0"},
+		{"set payments/acme tenant limit", `"limit" is no KEY=VALUE`},
+		{"set payments/acme tenant limit=4 limit=5", `"limit=5" is no KEY=VALUE, or the second`},
+		{"set payments/acme tenant limit=4 -if-version 9", "meant for version 9, and the limits are at version 1"},
+		{"remove payments/acme tenant", "payments/acme has no rule \"tenant\" of its own, and inherits {name: tenant"},
+		{"unset payments/acme", "it is so already"},
+		{"rollback x", `"x" is no number of a version`},
+		{"rollback 12", "version 12 of the limits in Redis: it is not kept any more"},
+		{"show other/x", "meets no rule"},
+		{"show payments/*/x", "the limits have no rules at payments/*/x"},
+		{"show /", "name 1 is empty"},
+		{"reset payments/acme account", "no rate rule counts at payments/acme account itself"},
+		{"import no-such-file", "there is no limits file no-such-file"},
+	} {
+		_, errs := l.run(1, strings.Fields(c.args)...)
+		says(t, errs, c.want, "!goroutine")
+	}
+	empty := &limited{t: t, url: ownRedis(t)}
+	_, errs := empty.run(1, "list")
+	says(t, errs, "there are no limits at ", "try: worker limits import")
+	if history := l.objects("history"); len(history) != 1 {
+		t.Errorf("a refused change made a version: %v", history)
+	}
+}
+
+// "reset: forget what has been spent under the rules of SCOPE", and let those come who
+// wait for them.
+func TestLimitsReset(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t, nil)
+	l := &limited{t: t, url: ownRedis(t)}
+	l.run(0, "import", "-replace", limitsFile(t, "limits: {payments: {rules: [{name: r, algorithm: fixed-window, limit: 1, per: 30d}, {name: n, algorithm: concurrency, limit: 5}]}}"))
+	r := start(t, whole, nil, "-redis", l.url, "-allow-host", a.host())
+	r.says("msg=ready")
+	rdb := open(t, l.url)
+	enqueue(t, rdb, a.task("payments", "first"))
+	enqueue(t, rdb, a.task("payments", "second"))
+	redistest.WaitFor(t, "one to run and one to wait", 20*time.Second, func() bool {
+		inspector := asynq.NewInspectorFromRedisClient(rdb)
+		info, err := inspector.GetQueueInfo("default")
+		return err == nil && a.calls.Load() == 1 && info.Scheduled+info.Retry == 1
+	})
+	got := l.objects("reset", "payments")
+	if len(got) != 1 {
+		t.Fatal(got)
+	}
+	want(t, got[0], map[string]any{"scope": "payments", "rule": "r", "reset": true})
+	redistest.WaitFor(t, "the other to run", 20*time.Second, func() bool { return a.calls.Load() == 2 })
+	r.stop()
+	r.ends(cli.ExitOK)
+}
+
+// docs/limits.md: "A change is in force in every worker within a second", from the command
+// line to workers that run; the file on change and on SIGHUP, one with faults not at all.
+func TestWorkersChange(t *testing.T) {
+	t.Parallel()
+	l := &limited{t: t, url: ownRedis(t)}
+	path := limitsFile(t, someLimits)
+	first := start(t, whole, nil, "-redis", l.url, "-limits", path)
+	first.says("msg=ready")
+	second := start(t, whole, nil, "-redis", l.url)
+	second.says("msg=ready")
+
+	l.run(0, "set", "payments", "account", "limit=100", "-as", "anna")
+	for _, r := range []*running{first, second} {
+		r.says(`msg="limits in force" version=2 change="set payments account limit=100" by=anna`)
+	}
+
+	write(t, path, someLimits+"      - {name: account, algorithm: later}\n")
+	first.says("the limits file cannot be used; the limits in force stay")
+	first.says("algorithm is \\\"later\\\"")
+	write(t, path, strings.Replace(someLimits, "per: 1s", "per: 2s", 1))
+	first.says("the limits file is published")
+	first.says("rules that were set live stand over the file")
+	for _, r := range []*running{first, second} {
+		r.says(`msg="limits in force" version=3 change="publish a limits file"`)
+	}
+	out, _ := l.run(0, "show", "payments")
+	says(t, out, "limit: 100, per: 1s")
+	l.run(0, "unset")
+	for _, r := range []*running{first, second} {
+		r.says(`version=4 change="unset everything"`)
+	}
+	out, _ = l.run(0, "show", "payments")
+	says(t, out, "limit: 200, per: 2s", "# file by worker on ")
+	first.stop()
+	second.stop()
+	first.ends(cli.ExitOK)
+	second.ends(cli.ExitOK)
+}
+
+// write writes a file that others may read at any moment.
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	part := path + ".part"
+	if err := os.WriteFile(part, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(part, path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The file is read again when the process is told, even if it looks the same.
+func TestSignalReads(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	var out buffer
+	path := limitsFile(t, someLimits)
+	policy, err := loadPolicy(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLimits(rdb, path, policy, newLogger(&out, options{}))
+	signals, done := make(chan os.Signal), make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { defer close(done); l.reload(ctx, signals) }()
+	signals <- syscall.SIGHUP
+	redistest.WaitFor(t, "the file to be read", 10*time.Second, func() bool {
+		return strings.Contains(out.String(), "says what it said before")
+	})
+	cancel()
+	<-done
+}

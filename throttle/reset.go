@@ -1,0 +1,39 @@
+package throttle
+
+import (
+	"context"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Reset forgets what has been spent under the rate rules that the policy has at one level,
+// scope itself, or under the one that is named: they are as if unused, and those who wait
+// for them come at once. Runs keep their places under concurrency rules. It returns the
+// names of the rules that it was done for. Costs one round trip. The error is a *ScopeError
+// or *UnmatchedError, wraps ErrUnavailable, or is ctx's.
+func (l *Limiter) Reset(ctx context.Context, scope, rule string) (names []string, err error) {
+	p, err := l.plans.of(scope)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+	defer cancel()
+	_, err = l.rdb.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, b := range p.bounds {
+			if b.Scope != p.scope || b.Rule.Algorithm == Concurrency || rule != "" && b.Rule.Name != rule {
+				continue
+			}
+			names = append(names, b.Rule.Name)
+			pipe.Del(ctx, p.keys[i])
+			// Its round is looked at now, if it has one: any time that has passed will do.
+			pipe.ZAddArgs(ctx, dueKey(p.provider), redis.ZAddArgs{
+				XX: true, LT: true, Members: []redis.Z{{Score: 1, Member: p.keys[i][len(p.provider):]}},
+			})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, unavailable(ctx, "reset", scope, err)
+	}
+	return names, nil
+}
