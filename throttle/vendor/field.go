@@ -10,7 +10,6 @@ import (
 
 const (
 	maxName   = 64   // bytes of a Quota's Name, Unit and Source
-	maxKey    = 128  // bytes of a field's name; a longer one is none of these
 	maxFields = 64   // fields of an answer that are read
 	maxValues = 8    // values of a field
 	maxValue  = 1024 // bytes of a value
@@ -28,7 +27,7 @@ type field struct {
 func collect(header http.Header) []field {
 	var found []field
 	for key, values := range header {
-		if len(values) > 0 && isOurs(key) {
+		if isOurs(key) {
 			name := strings.Replace(strings.ToLower(key), "rate-limit", "ratelimit", 1)
 			found = append(found, field{name, key, values[:min(len(values), maxValues)]})
 		}
@@ -56,16 +55,18 @@ func joinSame(fields []field) []field {
 
 // isOurs is asked of every name of every answer: it does not allocate.
 func isOurs(key string) bool {
-	if len(key) > maxKey {
-		return false
-	}
 	for i := range len(key) {
 		if key[i]|0x20 == 'r' && (hasPrefixFold(key[i:], "ratelimit") ||
 			hasPrefixFold(key[i:], "rate-limit") || hasPrefixFold(key[i:], "retry-after")) {
 			return true
 		}
 	}
-	return strings.EqualFold(key, shopifyField) || hasPrefixFold(key, anthropicPriority)
+	for i := range prefixes {
+		if hasPrefixFold(key, prefixes[i].prefix) {
+			return true
+		}
+	}
+	return strings.EqualFold(key, shopifyField)
 }
 
 func hasPrefixFold(s, prefix string) bool {
@@ -135,6 +136,13 @@ var units = map[string]string{
 	"": "requests", "request": "requests", "req": "requests", "token": "tokens",
 }
 
+// prefixes are those of fields in this form that do not say ratelimit.
+var prefixes = []struct{ prefix, source, window string }{
+	{"anthropic-priority-", "anthropic-priority", ""},
+	{"x-app-limit-24hour-", "x-app-limit", "-day"},
+	{"x-user-limit-24hour-", "x-user-limit", "-day"},
+}
+
 // A subject is the quota that a field speaks of, as the field's name has it.
 type subject struct {
 	source string
@@ -162,8 +170,10 @@ func parseName(name string) (subject, role) {
 
 // cutSource cuts x-ratelimit-limit-tokens into x-ratelimit and limit-tokens.
 func cutSource(name string) (source, rest string) {
-	if rest, ok := strings.CutPrefix(name, anthropicPriority); ok {
-		return strings.TrimSuffix(anthropicPriority, "-"), rest
+	for _, p := range prefixes {
+		if rest, ok := strings.CutPrefix(name, p.prefix); ok {
+			return p.source, rest + p.window
+		}
 	}
 	const word = "ratelimit"
 	at := strings.Index(name, word)

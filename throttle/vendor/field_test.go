@@ -56,7 +56,11 @@ func TestNames(t *testing.T) {
 
 		"X-RateLimit-Limit-" + strings.Repeat("a", 64): {"x-ratelimit", strings.Repeat("a", 64), 0},
 
+		"X-App-Limit-24hour-Limit":  {"x-app-limit", "requests", day},
+		"X-User-Limit-24hour-Limit": {"x-user-limit", "requests", day},
+
 		// not ours
+		"X-App-Limit-24hour": {}, "X-App-Limit-Limit": {},
 		"X-RateLimit-Bucket": {}, "X-RateLimit-Scope": {}, "X-RateLimit-Policy": {}, "X-RateLimit-Day": {}, "X-RateLimit-": {"x-ratelimit", "requests", 0},
 		"X-RateLimitBySize-Limit": {}, "XRateLimit-Limit": {}, "X-Separate-Limit": {}, "X-RateLimit-Limit-Remaining": {}, "X-RateLimit-Limit-Name": {},
 		"X-RateLimit-Retry-After": {}, "X-Limit": {}, "Limit": {}, "X-RateLimit-Limit-a b": {}, "X-RateLimit-Limit-é": {}, "é-RateLimit-Limit": {},

@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	shopifyField      = "x-shopify-shop-api-call-limit"
-	zendeskPrefix     = "zendesk-ratelimit-"
-	anthropicPriority = "anthropic-priority-"
+	shopifyField  = "x-shopify-shop-api-call-limit"
+	amazonField   = "x-amzn-ratelimit-limit"
+	zendeskPrefix = "zendesk-ratelimit-"
 )
 
 // quotas reads every quota of an answer and leaves each once.
@@ -82,6 +82,8 @@ func groups(fields []field) []group {
 					g.policies = append(g.policies, p)
 				}
 			}
+			continue
+		case amazonField:
 			continue
 		}
 		switch s, r := parseName(f.name); r {
@@ -191,8 +193,11 @@ func (c clock) longest(resets []string) time.Duration {
 
 // special reads the fields that have a form of their own.
 func (c clock) special(f *field) (Quota, bool) {
-	if f.name == shopifyField {
+	switch f.name {
+	case shopifyField:
 		return shopify(f)
+	case amazonField:
+		return amazon(f)
 	}
 	if name, ok := strings.CutPrefix(f.name, zendeskPrefix); ok {
 		return c.zendesk(name, f)
@@ -216,6 +221,25 @@ func shopify(f *field) (Quota, bool) {
 	q := policyQuota("x-shopify", policy{"", "requests", limit, 0})
 	q.Remaining = max(limit-full, 0)
 	return q, true
+}
+
+// amazon reads a rate: so many a second, or one in the time that a fraction
+// makes of it. That time is rounded up.
+func amazon(f *field) (Quota, bool) {
+	values := f.trimmed()
+	if len(values) != 1 {
+		return Quota{}, false
+	}
+	whole, billionths, ok := decimal(values[0])
+	if !ok || whole > 1e9 {
+		return Quota{}, false
+	}
+	p := policy{"", "requests", whole, time.Second}
+	if billionths != 0 {
+		rate := whole*1e9 + billionths
+		p.limit, p.window = 1, time.Duration((1e18+rate-1)/rate)
+	}
+	return policyQuota("x-amzn-ratelimit", p), p.window <= maxSpan
 }
 
 // zendesk reads total=100; remaining=99; resets=41 of one endpoint.

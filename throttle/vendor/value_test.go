@@ -2,6 +2,7 @@ package vendor
 
 import (
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -202,6 +203,19 @@ func TestCounts(t *testing.T) {
 		got := Read(200, answer(t, "X-RateLimit-Remaining: 3\nX-RateLimit-Used: 2\nX-RateLimit-Limit: "+value), now).Quotas
 		if len(got) != 1 || got[0] != quota("x-ratelimit", "", "requests", want, 3, Unknown, 0) {
 			t.Errorf("limit %q: %+v, want %d", value, got, want)
+		}
+	}
+	for value, want := range map[string]Quota{
+		"1": {Limit: 1, Window: time.Second}, "2.5": {Limit: 1, Window: 400 * time.Millisecond}, "0.5": {Limit: 1, Window: 2 * time.Second},
+		"1000000000": {Limit: 1e9, Window: time.Second}, "1000000000.5": {Limit: 1, Window: 1}, "0.3": {Limit: 1, Window: 3333333334},
+		"0.000000032": {Limit: 1, Window: 31250000 * time.Second}, "0.000000031": {}, "0": {}, "0.0": {}, "-1": {}, "1000000001": {}, "fast": {}, "1\nx-amzn-ratelimit-limit: 1": {},
+	} {
+		var exp []Quota
+		if want.Limit != 0 {
+			exp = []Quota{quota("x-amzn-ratelimit", "", "requests", want.Limit, Unknown, Unknown, want.Window)}
+		}
+		if got := Read(200, answer(t, "x-amzn-RateLimit-Limit: "+value), now).Quotas; !reflect.DeepEqual(got, exp) {
+			t.Errorf("%q a second: %+v", value, got)
 		}
 	}
 	// "a limit of 0 is how APIs write that they have none"

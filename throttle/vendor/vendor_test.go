@@ -162,6 +162,24 @@ func TestVendors(t *testing.T) {
 			x-rate-limit-remaining: 0
 			x-rate-limit-reset: 1772366400`,
 			limited(10*time.Minute, quota("x-ratelimit", "", "requests", 900, 0, 10*time.Minute, 0))},
+		"X, by day": {200, `
+			Date: Sun, 01 Mar 2026 11:50:00 GMT
+			x-rate-limit-limit: 1200000
+			x-rate-limit-remaining: 1199999
+			x-rate-limit-reset: 1772366400
+			x-app-limit-24hour-limit: 50
+			x-app-limit-24hour-remaining: 49
+			x-app-limit-24hour-reset: 1772452800
+			x-user-limit-24hour-limit: 25
+			x-user-limit-24hour-remaining: 24
+			x-user-limit-24hour-reset: 1772452800`,
+			told(quota("x-ratelimit", "", "requests", 1200000, 1199999, 10*time.Minute, 0),
+				quota("x-app-limit", "", "requests", 50, 49, day+10*time.Minute, day),
+				quota("x-user-limit", "", "requests", 25, 24, day+10*time.Minute, day))},
+		"Amazon": {200, "x-amzn-RateLimit-Limit: 5.0",
+			told(quota("x-amzn-ratelimit", "", "requests", 5, Unknown, Unknown, time.Second))},
+		"Amazon, slow": {429, "x-amzn-RateLimit-Limit: 0.0167",
+			Advice{Limited: true, Quotas: []Quota{quota("x-amzn-ratelimit", "", "requests", 1, Unknown, Unknown, 59880239521)}}},
 		"HubSpot": {200, `
 			X-HubSpot-RateLimit-Daily: 250000
 			X-HubSpot-RateLimit-Daily-Remaining: 249998
@@ -279,6 +297,9 @@ func TestStatus(t *testing.T) {
 		"no status, nothing":       {0, "", Advice{}},
 		"200 with nothing of ours": {200, "Content-Type: text/plain\nServer: x\nDate: Sun, 01 Mar 2026 12:00:00 GMT", Advice{}},
 	})
+	if got := Read(503, http.Header{"Retry-After": nil, "X-Ratelimit-Limit": {}}, now); !reflect.DeepEqual(got, Advice{}) {
+		t.Errorf("no values: %+v", got)
+	}
 	if got := Read(200, nil, time.Time{}); !reflect.DeepEqual(got, Advice{}) {
 		t.Errorf("no header: %+v", got)
 	}
