@@ -86,7 +86,7 @@ func byName(found []finding, name string) *finding {
 func policies(members []member) []policy {
 	var all []policy
 	for _, m := range members {
-		p := policy{unit: quotaUnit(&m), window: window(m.param("w").text)}
+		p := policy{unit: quotaUnit(&m), window: window(m.param("w").text, time.Second)}
 		limit := m.value
 		if m.isNamed() {
 			p.name, limit = m.value.text, m.param("q")
@@ -101,6 +101,15 @@ func policies(members []member) []policy {
 
 func policyQuota(source string, p policy) Quota {
 	return Quota{Name: p.name, Unit: p.unit, Limit: p.limit, Remaining: Unknown, Reset: Unknown, Window: p.window, Source: source}
+}
+
+// policyList keeps the policies without names for the limit that they belong to.
+func (g *group) policyList(members []member) {
+	for _, p := range policies(members) {
+		if p.name == "" {
+			g.policies = append(g.policies, p)
+		}
+	}
 }
 
 // dictionary reads limit=100, remaining=50, reset=30, the draft's RateLimit of

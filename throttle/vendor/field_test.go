@@ -111,6 +111,7 @@ func TestNamesAndWindowsOfVendors(t *testing.T) {
 		"X-RateLimit-Interval-Milliseconds: 0":           {},
 		"X-RateLimit-Interval-Milliseconds: x":           {},
 		"X-RateLimit-Interval-Milliseconds: -1":          {},
+		"X-RateLimit-Interval-Milliseconds: 31622400000": {Window: 366 * day},
 		"X-RateLimit-Interval-Milliseconds: 31622400001": {},
 		"Acme-RateLimit-Interval-Milliseconds: 1500":     {},
 	} {
@@ -141,8 +142,17 @@ func TestPrecedence(t *testing.T) {
 			X-RateLimit-Remaining: 3`, told(ietf("a", 10, 5, Unknown, time.Minute))},
 		"the draft's earlier form over x-ratelimit": {200, `
 			RateLimit-Limit: 10
+			RateLimit-Remaining: 5
 			X-RateLimit-Limit: 20
-			X-RateLimit-Remaining: 3`, told(ietf("", 10, Unknown, Unknown, 0))},
+			X-RateLimit-Remaining: 3`, told(ietf("", 10, 5, Unknown, 0))},
+		"a state is not left out for a policy": {429, `
+			RateLimit-Policy: "a";q=10;w=60
+			X-RateLimit-Limit: 20
+			X-RateLimit-Remaining: 0
+			X-RateLimit-Reset: 3`, limited(3*s, ietf("a", 10, Unknown, Unknown, time.Minute), x(20, 0, 3*s, 0))},
+		"a limit is": {200, `
+			RateLimit-Policy: "a";q=10;w=60
+			X-RateLimit-Limit: 20`, told(ietf("a", 10, Unknown, Unknown, time.Minute))},
 		"the draft over x-ratelimit of the same window": {200, `
 			RateLimit-Policy: "a";q=10;w=60
 			X-RateLimit-Limit-Minute: 20
@@ -154,9 +164,10 @@ func TestPrecedence(t *testing.T) {
 			X-RateLimit-Reset: 60`, told(ietf("a", 10, 3, time.Minute, time.Minute))},
 		"but not a reset beyond the window": {200, `
 			RateLimit-Policy: "a";q=10;w=60
+			RateLimit: "a";r=3
 			X-RateLimit-Limit: 10
 			X-RateLimit-Remaining: 3
-			X-RateLimit-Reset: 61`, told(ietf("a", 10, Unknown, Unknown, time.Minute))},
+			X-RateLimit-Reset: 61`, told(ietf("a", 10, 3, Unknown, time.Minute))},
 		"nor over what is told": {200, `
 			RateLimit-Policy: "a";q=10;w=60
 			RateLimit: "a";r=3;t=5

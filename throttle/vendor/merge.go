@@ -81,8 +81,8 @@ func joinTwins(found []finding) []finding {
 	return kept
 }
 
-// isTwin reports whether f and g may be the same quota, and one has what the
-// other lacks or repeats it.
+// isTwin reports whether f and g may be the same quota: neither says what the
+// other denies.
 func (f finding) isTwin(g finding) bool {
 	return f.Unit == g.Unit && f.Limit != Unknown && f.Limit == g.Limit &&
 		(f.Remaining == g.Remaining || f.Remaining == Unknown || g.Remaining == Unknown) &&
@@ -98,13 +98,15 @@ func (f *finding) fill(g finding) {
 	}
 }
 
-// dropLesser leaves out what a higher rank has told: of a plain quota, anything
-// on its unit; of one with a window, that on its unit and window.
+// dropLesser leaves out what a higher rank tells: a plain quota, where that tells
+// one on its unit, and one with a window, where it tells one on its unit and
+// window. What is left of a limit is not left out for a limit alone.
 func dropLesser(found []finding) []finding {
 	kept := found[:0]
 	for _, f := range found {
 		told := slices.ContainsFunc(kept, func(g finding) bool {
-			return g.rank < f.rank && g.Unit == f.Unit && (f.plain || f.Window != 0 && f.Window == g.Window)
+			return g.rank < f.rank && g.Unit == f.Unit && (f.plain || f.Window != 0 && f.Window == g.Window) &&
+				(g.Remaining != Unknown || f.Remaining == Unknown)
 		})
 		if !told {
 			kept = append(kept, f)

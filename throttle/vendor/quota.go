@@ -1,6 +1,7 @@
 package vendor
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -15,7 +16,7 @@ const (
 // quotas reads every quota of an answer and leaves each once.
 func (c clock) quotas(fields []field) []Quota {
 	found := c.draft(fields)
-	for _, g := range groups(fields) {
+	for _, g := range groupsOf(fields) {
 		found = append(found, g.findings(c)...)
 	}
 	for i := range fields {
@@ -54,62 +55,36 @@ type group struct {
 	name                    string
 	limits, remaining, used tally
 	resets, resetAfters     []string
+	interval                time.Duration // its window, where that has a field of its own
 	policies                []policy
 }
 
-// groups brings together the fields that speak of the same quota.
-func groups(fields []field) []group {
-	var all []group
-	of := func(s subject) *group {
-		at := slices.IndexFunc(all, func(g group) bool { return g.subject == s })
-		if at < 0 {
-			at, all = len(all), append(all, group{subject: s})
-		}
-		return &all[at]
+type groups []group
+
+// of returns the group of a subject, which is good until the next is asked for.
+func (all *groups) of(s subject) *group {
+	at := slices.IndexFunc(*all, func(g group) bool { return g.subject == s })
+	if at < 0 {
+		at, *all = len(*all), append(*all, group{subject: s})
 	}
+	return &(*all)[at]
+}
+
+// groupsOf brings together the fields that speak of the same quota.
+func groupsOf(fields []field) groups {
+	var all groups
 	plain := subject{source: "ratelimit", unit: "requests"}
-	var windows []field
 	for i := range fields {
 		f := &fields[i]
 		switch f.name {
 		case "ratelimit":
-			of(plain).dictionary(f.members())
-			continue
+			all.of(plain).dictionary(f.members())
 		case "ratelimit-policy":
-			g := of(plain)
-			for _, p := range policies(f.members()) {
-				if p.name == "" {
-					g.policies = append(g.policies, p)
-				}
-			}
-			continue
+			all.of(plain).policyList(f.members())
 		case amazonField:
-			continue
-		}
-		switch s, r := parseName(f.name); r {
-		case noRole:
-		case windowRole:
-			windows = append(windows, *f)
 		default:
-			of(s).add(f, r)
-		}
-	}
-	return withWindows(all, windows)
-}
-
-// withWindows gives the windows that stand in fields of their own to the groups
-// that have none, once all fields have found theirs.
-func withWindows(all []group, fields []field) []group {
-	for i := range fields {
-		s, _ := parseName(fields[i].name)
-		at := slices.IndexFunc(all, func(g group) bool { return g.subject == s })
-		if at < 0 {
-			continue
-		}
-		for _, v := range fields[i].trimmed() {
-			whole, billionths, ok := decimal(v)
-			if length := span(whole, billionths, time.Millisecond, maxSpan); ok && length < maxSpan {
-				all[at].window = length
+			if s, r := parseName(f.name); r != noRole {
+				all.of(s).add(f, r)
 			}
 		}
 	}
@@ -128,6 +103,10 @@ func (g *group) add(f *field, r role) {
 		g.resets = append(g.resets, f.trimmed()...)
 	case resetAfterRole:
 		g.resetAfters = append(g.resetAfters, f.trimmed()...)
+	case windowRole:
+		for _, v := range f.trimmed() {
+			g.interval = window(v, time.Millisecond)
+		}
 	case nameRole:
 		for _, v := range f.trimmed() {
 			g.name = printable(v)
@@ -144,7 +123,7 @@ func addAll(t *tally, f *field) {
 // findings returns the group's own quota, with the window of the policy that has
 // its limit, and behind it the other policies.
 func (g *group) findings(c clock) []finding {
-	q := policyQuota(g.source, policy{g.name, g.unit, g.limits.value(), g.window})
+	q := policyQuota(g.source, policy{g.name, g.unit, g.limits.value(), cmp.Or(g.window, g.interval)})
 	q.Remaining, q.Reset = g.remaining.value(), g.reset(c)
 	if used := g.used.value(); q.Remaining == Unknown && q.Limit != Unknown && used != Unknown {
 		q.Remaining = max(q.Limit-used, 0)

@@ -68,13 +68,14 @@ func span(whole, billionths int64, unit, limit time.Duration) time.Duration {
 	return min(time.Duration(whole)*unit+part, limit)
 }
 
-// window reads the length of a window in seconds, 0 for one that makes no sense.
-func window(s string) time.Duration {
+// window reads the length of a window in seconds or milliseconds, 0 for one that
+// makes no sense.
+func window(s string, unit time.Duration) time.Duration {
 	whole, billionths, ok := decimal(s)
-	if !ok || whole > int64(maxSpan/time.Second) {
+	if !ok || whole > int64(maxSpan/unit) {
 		return 0
 	}
-	return span(whole, billionths, time.Second, maxSpan)
+	return span(whole, billionths, unit, maxSpan)
 }
 
 var durationUnits = map[string]time.Duration{
