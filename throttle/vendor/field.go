@@ -232,9 +232,7 @@ func hasRole(part string) bool {
 
 // unitOf returns the one way to write a unit, "" for what is none.
 func unitOf(s string) string {
-	if len(s) <= maxName {
-		s = strings.ToLower(s)
-	}
+	s = strings.ToLower(s)
 	if one, ok := units[s]; ok {
 		return one
 	}

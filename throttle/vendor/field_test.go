@@ -34,6 +34,7 @@ func TestNames(t *testing.T) {
 		"RateLimit-Tokens-Limit":                 {"ratelimit", "tokens", 0},
 		"Acme-RateLimit-Input-Tokens-Limit":      {"acme-ratelimit", "input-tokens", 0},
 		"Acme-RateLimit-Limit-Tokens_v1.5":       {"acme-ratelimit", "tokens_v1.5", 0},
+		"X-RateLimit-Limit-Az09":                 {"x-ratelimit", "az09", 0},
 		"X-RateLimit-Limit-Request":              {"x-ratelimit", "requests", 0},
 		"X-RateLimit-Limit-Token":                {"x-ratelimit", "tokens", 0},
 		"X-RateLimit-Limit-Second":               {"x-ratelimit", "requests", time.Second},
@@ -195,6 +196,10 @@ func TestPrecedence(t *testing.T) {
 			X-RateLimit-Reset: 4
 			X-RateLimit-Limit-Requests: 10
 			X-RateLimit-Remaining-Requests: 5`, told(x(10, 5, 4*s, 0))},
+		"whichever tells what is left": {200, `
+			X-RateLimit-Limit: 10
+			X-RateLimit-Remaining: 5
+			X-RateLimit-Limit-Requests: 10`, told(x(10, 5, Unknown, 0))},
 		"other windows besides": {200, `
 			X-RateLimit-Limit: 10
 			X-RateLimit-Limit-Day: 1000`, told(x(10, Unknown, Unknown, 0), x(1000, Unknown, Unknown, day))},
