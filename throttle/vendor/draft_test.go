@@ -56,6 +56,8 @@ func TestDraft(t *testing.T) {
 			RateLimit-Policy: "p:\"odd\" \\ %C3%BC, and; more";q=1;w=1
 			RateLimit: "p:\"odd\" \\ %C3%BC, and; more";r=0;t=2`,
 			told(ietf(`p:"odd" \ %C3%BC, and; more`, 1, 0, 2*s, s))},
+		"names at the edges": {200, `RateLimit-Policy: "~ !";q=1;w=1;pk=::, AZ!az09;q=2;w=2;pk=:YQ==:`,
+			told(ietf("~ !", 1, Unknown, Unknown, s), ietf("AZ!az09", 2, Unknown, Unknown, 2*s))},
 		"of two of one name the first counts": {200, `
 			RateLimit-Policy: "a";q=10;w=1, "a";q=20;w=2
 			RateLimit: "a";r=1;t=1, "a";r=2;t=2`,

@@ -62,7 +62,6 @@ func members(s string, whole bool) []member {
 		if ok {
 			found = append(found, m)
 			s = r.rest
-			continue
 		}
 		_, s, _ = strings.Cut(s, ",")
 	}

@@ -156,6 +156,26 @@ func TestReset(t *testing.T) {
 	}
 }
 
+// "10^9 to below 10^10", seen from the last seconds before.
+func TestLastMoments(t *testing.T) {
+	t.Parallel()
+	last := time.Unix(epochTo-10, 0)
+	for value, want := range map[string]time.Duration{
+		"9999999999": 9 * time.Second, "9999999999.9": 9900 * time.Millisecond, "10000000000": Unknown,
+		"9999999999999": 9999 * time.Millisecond, "10000000000000": Unknown,
+	} {
+		got := Read(200, answer(t, "X-RateLimit-Limit: 1\nX-RateLimit-Reset: "+value), last).Quotas
+		if len(got) != 1 || got[0].Reset != want {
+			t.Errorf("reset %s: %+v, want %s", value, got, want)
+		}
+	}
+	for value, want := range map[string]time.Duration{"9999999999": 9 * time.Second, "10000000000": MaxWait} {
+		if got := Read(429, answer(t, "Retry-After: "+value), last); got.Retry != want {
+			t.Errorf("retry after %s: %+v, want %s", value, got, want)
+		}
+	}
+}
+
 // Of several resets the one without a clock counts, and then the longest.
 func TestResets(t *testing.T) {
 	t.Parallel()
@@ -203,6 +223,12 @@ func TestCounts(t *testing.T) {
 		got := Read(200, answer(t, "X-RateLimit-Remaining: 3\nX-RateLimit-Used: 2\nX-RateLimit-Limit: "+value), now).Quotas
 		if len(got) != 1 || got[0] != quota("x-ratelimit", "", "requests", want, 3, Unknown, 0) {
 			t.Errorf("limit %q: %+v, want %d", value, got, want)
+		}
+	}
+	zendesk := quota("zendesk-ratelimit", "x", "requests", 9, 4, Unknown, 0)
+	for _, value := range []string{"total=9; remaining=4", "remaining=4;total=9;resets=soon", "total=9; cost=5; remaining=4; remaining=x; more"} {
+		if got := Read(200, answer(t, "Zendesk-RateLimit-X: "+value), now); !reflect.DeepEqual(got, told(zendesk)) {
+			t.Errorf("%s: %+v", value, got)
 		}
 	}
 	for value, want := range map[string]Quota{
