@@ -1,4 +1,4 @@
-// Package vendor reads what an API's HTTP answer says about its limits: when to
+// Package answers reads what an API's HTTP answer says about its limits: when to
 // come back, and how much of which quota is left.
 //
 // It knows Retry-After and its forms in milliseconds, RateLimit and
@@ -10,7 +10,7 @@
 // What it does not understand it leaves out: a value that makes no sense never
 // becomes a wait. It does no I/O and has no clock; what follows from an answer is
 // its caller's business.
-package vendor
+package answers
 
 import (
 	"net/http"

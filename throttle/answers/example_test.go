@@ -1,11 +1,11 @@
-package vendor_test
+package answers_test
 
 import (
 	"fmt"
 	"net/http"
 	"time"
 
-	"github.com/headway-go/headway/throttle/vendor"
+	"github.com/headway-go/headway/throttle/answers"
 )
 
 // An API that counts requests and tokens refuses a call.
@@ -17,7 +17,7 @@ func ExampleRead() {
 	header.Set("X-RateLimit-Remaining-Tokens", "0")
 	header.Set("X-RateLimit-Reset-Tokens", "6m0s")
 
-	advice := vendor.Read(http.StatusTooManyRequests, header, time.Now())
+	advice := answers.Read(http.StatusTooManyRequests, header, time.Now())
 	if advice.Limited && advice.RetryKnown {
 		fmt.Println("stay away for", advice.Retry)
 	}
