@@ -17,8 +17,7 @@ import (
 // never come due, such as one for 30 February, is refused.
 //
 // Where both the day of month and the day of week are given, a day that
-// matches either is a match, as cron has it. The error is one line, and says
-// what to write.
+// matches either is a match, as cron has it. The error is an *Error.
 func Parse(expr, zone string) (*Schedule, error) {
 	loc, err := Zone(zone)
 	if err != nil {
@@ -26,36 +25,55 @@ func Parse(expr, zone string) (*Schedule, error) {
 	}
 	text := strings.TrimSpace(expr)
 	if reason := exprReason(text); reason != "" {
-		return nil, fmt.Errorf("cron %s: %s", quote(expr), reason)
+		return nil, &Error{Expr: expr, Reason: reason}
 	}
 	parsed, err := cron.ParseStandard(text)
 	if err != nil {
-		return nil, fmt.Errorf("cron %s: %w", quote(expr), err)
+		return nil, &Error{Expr: expr, Reason: err.Error()}
 	}
 	spec, ok := parsed.(*cron.SpecSchedule)
 	if !ok {
-		return nil, fmt.Errorf("cron %s: not a calendar; %s", quote(expr), writeFields)
+		return nil, &Error{Expr: expr, Reason: "is no calendar; " + writeFields}
 	}
 	spec.Location = time.UTC
 	s := &Schedule{spec: spec, zone: loc, realTime: realTime(text)}
 	if s.nextNaive(cycleStart).IsZero() {
-		return nil, fmt.Errorf("cron %s: no month that it names has such a day; correct the day of month or the month", quote(expr))
+		return nil, &Error{Expr: expr, Reason: "no month that it names has such a day; correct the day of month or the month"}
 	}
 	return s, nil
 }
 
 // Zone returns the time zone of an IANA name, such as Europe/Berlin; "" is UTC.
-// "Local" is refused: it differs from one machine to the next.
+// "Local" is refused: it differs from one machine to the next. The error is an
+// *Error.
 func Zone(name string) (*time.Location, error) {
 	const write = "write a name of the IANA list, such as UTC or America/Los_Angeles"
 	if name == "Local" {
-		return nil, fmt.Errorf("time zone \"Local\" differs from one machine to the next; %s", write)
+		return nil, &Error{Zone: name, Reason: `"Local" differs from one machine to the next; ` + write}
 	}
 	loc, err := time.LoadLocation(name)
 	if err != nil {
-		return nil, fmt.Errorf("time zone %s is unknown; %s", quote(name), write)
+		return nil, &Error{Zone: name, Reason: quote(name) + " is unknown; " + write}
 	}
 	return loc, nil
+}
+
+// Error says why an expression or a zone was refused.
+type Error struct {
+	// Expr is the expression; empty where the zone is at fault.
+	Expr string
+	// Zone is the zone; empty where the expression is at fault.
+	Zone string
+	// Reason is what is wrong and, after a semicolon, what to write: one line.
+	Reason string
+}
+
+// Error returns one line, such as: cron "60 * * * *": minute "60" is not within 0 to 59.
+func (e *Error) Error() string {
+	if e.Zone != "" {
+		return "time zone " + e.Reason
+	}
+	return fmt.Sprintf("cron %s: %s", quote(e.Expr), e.Reason)
 }
 
 const writeFields = `write five fields, such as "0 6 * * 1-5", or @daily`

@@ -1,0 +1,256 @@
+package schedule
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/wallclock"
+)
+
+// maxNameBytes is that of a scope's name.
+const maxNameBytes = 128
+
+// File is the schedules of one schedules.yaml.
+type File struct {
+	Name      string      // as errors call it
+	Schedules []*Schedule // in the order of the text
+}
+
+// FileError says why a file was refused. It is refused whole, and Faults has
+// everything that is wrong with it, in the order of the text.
+type FileError struct {
+	Name   string
+	Faults []throttle.Fault
+}
+
+// Error lists every fault, one a line, each as "schedules.yaml:12:5: path: reason",
+// the form that editors jump to.
+func (e *FileError) Error() string {
+	lines := make([]string, len(e.Faults))
+	for i, f := range e.Faults {
+		lines[i] = e.Name + ":" + f.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Load reads the schedules.yaml at path. The error is a *FileError that names
+// path, or that of the file system.
+func Load(path string) (*File, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("schedule: read schedules: %w", err)
+	}
+	defer func() { _ = file.Close() }() // nothing was written that could be lost
+	data, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("schedule: read schedules: %w", err)
+	}
+	return Parse(path, data)
+}
+
+// Parse reads a schedules.yaml of at most 4 MiB; name is what errors call it.
+// The error is a *FileError with every fault of the text, each with its line and
+// column; nothing in it is guessed at.
+//
+// The text is plain YAML: one document in UTF-8, without anchors, aliases, merge
+// keys or tags.
+func Parse(name string, data []byte) (*File, error) {
+	r := &reader{}
+	file := &File{Name: name}
+	if root := r.document(data); root != nil {
+		file.Schedules = r.file(root)
+	}
+	if err := r.err(name); err != nil {
+		return nil, err
+	}
+	return file, nil
+}
+
+// Check returns nil, or a *FileError with every schedule whose task a policy
+// could never run: one of a scope without a rule, or of a cost that no rule
+// admits.
+func (f *File) Check(p *throttle.Policy) error {
+	r := &reader{}
+	for _, s := range f.Schedules {
+		scope, err := throttle.ParseScope(s.Task.Scope)
+		if err == nil {
+			err = p.Check(scope, max(s.Task.Cost, queue.DefaultCost))
+		}
+		if err == nil {
+			continue
+		}
+		name := "scope"
+		if _, given := s.places["cost"]; given && errors.As(err, new(*throttle.CostError)) {
+			name = "cost"
+		}
+		r.fault(s.places[name], pathTo("schedules", s.Name)+".task."+name, "%s", strings.TrimPrefix(err.Error(), "throttle: "))
+	}
+	return r.err(f.Name)
+}
+
+var scheduleFields = []string{"cron", "timezone", "jitter", "catch_up", "task"}
+
+func (r *reader) file(root *yaml.Node) []*Schedule {
+	if !r.is(field{key: root, value: root}, yaml.MappingNode, "schedules: and names under it") {
+		return nil
+	}
+	var schedules []*Schedule
+	found := false
+	for _, f := range r.fields(root, "") {
+		if f.name != "schedules" {
+			r.fault(placeOf(f.key), f.path, "%s is not a field of the file; write schedules", pathName(f.name))
+			continue
+		}
+		found = true
+		if !r.is(f, yaml.MappingNode, "names under it, or {} for none") {
+			continue
+		}
+		for _, f := range r.fields(f.value, f.path) {
+			schedules = append(schedules, r.schedule(f))
+		}
+	}
+	if !found {
+		r.fault(fileStart, "schedules", "is missing; write schedules: and names under it, or {} for none")
+	}
+	return schedules
+}
+
+// schedule reads one schedule. Where it has faults, it is of no use.
+func (r *reader) schedule(f field) *Schedule {
+	if reason := nameReason(f.name); reason != "" {
+		r.fault(placeOf(f.key), f.path, "the name %s", reason)
+	}
+	s := &Schedule{Name: f.name, Timezone: "UTC", CatchUp: CatchUpLast}
+	if !r.is(f, yaml.MappingNode, "its fields under it: cron and task") {
+		return s
+	}
+	given := map[string]field{}
+	for _, f := range r.fields(f.value, f.path) {
+		if !slices.Contains(scheduleFields, f.name) {
+			r.unknown(f, "a schedule", scheduleFields)
+			continue
+		}
+		given[f.name] = f
+	}
+	for _, name := range []string{"cron", "task"} {
+		if _, ok := given[name]; !ok {
+			r.fault(placeOf(f.key), pathTo(f.path, name), "%s is missing; write it", name)
+		}
+	}
+	r.times(s, given)
+	if f, ok := given["catch_up"]; ok {
+		s.CatchUp = r.catchUp(f)
+	}
+	if f, ok := given["task"]; ok {
+		s.Task, s.places = r.task(f)
+	}
+	return s
+}
+
+// times reads cron, timezone and jitter.
+func (r *reader) times(s *Schedule, given map[string]field) {
+	zone := ""
+	if f, ok := given["timezone"]; ok {
+		if text, ok := r.text(f, "a name of the IANA list, such as America/Los_Angeles"); ok {
+			zone = r.zone(f, text)
+			s.Timezone = text
+		}
+	}
+	if f, ok := given["cron"]; ok {
+		if text, ok := r.text(f, `five fields, such as "0 6 * * 1-5", or "@daily"`); ok {
+			s.Cron = text
+			var err error
+			if s.runs, err = wallclock.Parse(text, zone); err != nil {
+				r.clock(f, err)
+			}
+		}
+	}
+	if f, ok := given["jitter"]; ok {
+		s.Jitter = r.jitter(f, s.runs)
+	}
+}
+
+// zone checks a time zone and returns it, or "" where it is at fault.
+func (r *reader) zone(f field, text string) string {
+	if text == "" {
+		r.bad(f, "is empty; write UTC, or leave it out")
+		return ""
+	}
+	if _, err := wallclock.Zone(text); err != nil {
+		r.clock(f, err)
+		return ""
+	}
+	return text
+}
+
+// clock reports what package wallclock refuses.
+func (r *reader) clock(f field, err error) {
+	reason := err.Error()
+	if we, ok := errors.AsType[*wallclock.Error](err); ok {
+		reason = we.Reason
+	}
+	r.fault(f.place(), f.path, "%s", reason)
+}
+
+func (r *reader) jitter(f field, runs *wallclock.Schedule) time.Duration {
+	text, ok := r.text(f, "a duration, such as 30s or 5m")
+	if !ok {
+		return 0
+	}
+	d, err := queue.ParseDuration(text)
+	switch {
+	case err != nil:
+		r.fault(f.place(), f.path, "%s", err)
+	case d == 0 || d%time.Second != 0:
+		r.bad(f, "is %v; write whole seconds, which is what asynq keeps, or leave it out", d)
+	case runs == nil: // nothing to compare it with
+	case d >= runs.Gap():
+		r.bad(f, "is %v and the runs are as close as %v; write less than that", d, runs.Gap())
+	default:
+		return d
+	}
+	return 0
+}
+
+func (r *reader) catchUp(f field) CatchUp {
+	const want = "none, last or all"
+	text, ok := r.text(f, want)
+	c := CatchUp(text)
+	if ok && !slices.Contains([]CatchUp{CatchUpNone, CatchUpLast, CatchUpAll}, c) {
+		r.bad(f, "is %q; write %s", clip(text), want)
+	}
+	return c
+}
+
+// nameReason says what is wrong with a schedule's name, if anything: the names
+// of scopes are bound by the same.
+func nameReason(name string) string {
+	switch {
+	case name == "":
+		return fmt.Sprintf("is empty; write 1 to %d bytes", maxNameBytes)
+	case len(name) > maxNameBytes:
+		return fmt.Sprintf("is %d bytes long; the most is %d", len(name), maxNameBytes)
+	case !utf8.ValidString(name): // by way of escapes
+		return "is not UTF-8; encode it"
+	case strings.Contains(name, "/"):
+		return "holds a '/'; write another character"
+	case strings.ContainsFunc(name, invisible):
+		return "holds a control character; remove it"
+	}
+	return ""
+}
+
+func invisible(c rune) bool {
+	return unicode.IsControl(c) || c == '\u2028' || c == '\u2029' || c == '\ufeff'
+}

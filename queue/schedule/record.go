@@ -1,0 +1,121 @@
+package schedule
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	// recordsKey is a sorted set: for each schedule, until when (unix seconds) all
+	// its runs have been enqueued.
+	recordsKey = "hw:schedules"
+	// recordsTTL is how long a record, and the key, outlast their last use.
+	recordsTTL = 366 * 24 * time.Hour
+
+	// overtaken is how much later the record of another expression of the same
+	// name must be to show that this one was not in force. Those in force are
+	// never more than late behind.
+	overtaken = 5 * time.Minute
+)
+
+// records is what Redis knows of the runs that were enqueued. ZADD GT moves a
+// score on and never back, so nothing has to be locked or compared here.
+type records struct{ rdb redis.UniversalClient }
+
+// state is what Redis said at one moment.
+type state struct {
+	read  time.Time // here, when it was asked
+	exact time.Time // by Redis's clock
+	now   time.Time // the same in whole seconds, as records are kept
+	until map[string]time.Time
+}
+
+// read asks for the time and all records. Costs one round trip.
+func (r records) read(ctx context.Context) (state, error) {
+	st := state{read: time.Now(), until: map[string]time.Time{}}
+	pipe := r.rdb.Pipeline()
+	clock := pipe.Time(ctx)
+	all := pipe.ZRangeWithScores(ctx, recordsKey, 0, -1)
+	if _, err := pipe.Exec(ctx); err != nil {
+		return st, fmt.Errorf("schedule: read the records: %w", err)
+	}
+	st.exact = clock.Val()
+	st.now = st.exact.Truncate(time.Second)
+	for _, z := range all.Val() {
+		if member, ok := z.Member.(string); ok {
+			st.until[member] = time.Unix(int64(z.Score), 0)
+		}
+	}
+	return st, nil
+}
+
+// done returns the time up to which the runs of a schedule have been enqueued,
+// and false where nobody has known of the schedule yet. To a process that begins,
+// an expression that was replaced for a while and is back was in force until
+// then last: what the other one did since counts as done.
+func (st state) done(e *entry, beginning bool) (time.Time, bool) {
+	own, known := st.until[e.member]
+	if !known || !beginning {
+		return own, known
+	}
+	latest := own.Add(overtaken)
+	for member, until := range st.until {
+		if nameOf(member) == e.Name && until.After(latest) {
+			own, latest = until, until
+		}
+	}
+	return own, true
+}
+
+// mark is how far a record may go.
+type mark struct {
+	until time.Time
+	first bool // only where there is none
+}
+
+type marks map[string]mark
+
+func (m marks) first(member string, at time.Time)   { m[member] = mark{until: at, first: true} }
+func (m marks) advance(member string, at time.Time) { m[member] = mark{until: at} }
+
+// write moves records on. Where another process has moved one further, or has
+// made it first, that stands. Costs one round trip, or none when there are no
+// marks.
+func (r records) write(ctx context.Context, m marks) error {
+	if len(m) == 0 {
+		return nil
+	}
+	_, err := r.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		var first, later []redis.Z
+		newest := int64(0)
+		for _, member := range slices.Sorted(maps.Keys(m)) {
+			z := redis.Z{Score: float64(m[member].until.Unix()), Member: member}
+			newest = max(newest, m[member].until.Unix())
+			if m[member].first {
+				first = append(first, z)
+			} else {
+				later = append(later, z)
+			}
+		}
+		if len(first) > 0 {
+			pipe.ZAddArgs(ctx, recordsKey, redis.ZAddArgs{NX: true, Members: first})
+		}
+		if len(later) > 0 {
+			pipe.ZAddArgs(ctx, recordsKey, redis.ZAddArgs{GT: true, Members: later})
+		}
+		oldest := newest - int64(recordsTTL/time.Second)
+		pipe.ZRemRangeByScore(ctx, recordsKey, "-inf", "("+strconv.FormatInt(oldest, 10))
+		pipe.Expire(ctx, recordsKey, recordsTTL)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("schedule: write the records: %w", err)
+	}
+	return nil
+}

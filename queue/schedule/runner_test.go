@@ -1,0 +1,749 @@
+package schedule
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+)
+
+// hook is what tests put between a process and Redis.
+type hook struct {
+	shift  time.Duration                  // of Redis's clock against this process's
+	before func(cmds []redis.Cmder) error // may refuse a call
+}
+
+func (h *hook) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
+}
+
+func (h *hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error { return next(ctx, cmd) }
+}
+
+func (h *hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if h.before != nil {
+			if err := h.before(cmds); err != nil {
+				for _, cmd := range cmds {
+					cmd.SetErr(err)
+				}
+				return err
+			}
+		}
+		err := next(ctx, cmds)
+		for _, cmd := range cmds {
+			if clock, ok := cmd.(*redis.TimeCmd); ok && clock.Err() == nil {
+				clock.SetVal(clock.Val().Add(h.shift))
+			}
+		}
+		return err
+	}
+}
+
+func names(cmds []redis.Cmder) []string {
+	var all []string
+	for _, cmd := range cmds {
+		all = append(all, cmd.Name())
+	}
+	return all
+}
+
+// world is a Redis in memory and the processes on it. It stands in a bubble.
+type world struct {
+	t       *testing.T
+	rdb     *redis.Client
+	connect func(*hook) *redis.Client
+	shift   time.Duration // of Redis's clock, for all processes
+	log     *syncBuffer
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	m, rdb := redistest.Miniredis(t)
+	return &world{t: t, rdb: rdb, log: &syncBuffer{}, connect: func(h *hook) *redis.Client {
+		c := redis.NewClient(redistest.MiniredisOptions(m))
+		t.Cleanup(func() { _ = c.Close() })
+		c.AddHook(h)
+		return c
+	}}
+}
+
+// at sets Redis's clock.
+func (w *world) at(text string) { w.shift = time.Until(moment(w.t, text)) }
+
+// now returns what Redis's clock shows.
+func (w *world) now() time.Time { return time.Now().Add(w.shift) }
+
+// runner returns the Runner of a process with a file of its own.
+func (w *world) runner(file string, h *hook, policy *throttle.Policy) *Runner {
+	w.t.Helper()
+	h.shift = w.shift
+	rdb := w.connect(h)
+	r, err := New(Config{
+		Redis: rdb, Client: queue.NewClient(rdb, queue.ClientConfig{Policy: policy}),
+		Schedules: parseFile(w.t, file).Schedules, Logger: slog.New(slog.NewTextHandler(w.log, nil)),
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return r
+}
+
+// start runs a process until the function that it returns is called.
+func (w *world) start(r *Runner) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.Run(ctx)
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// live runs a process for a while.
+func (w *world) live(file string, d time.Duration) {
+	w.t.Helper()
+	stop := w.start(w.runner(file, &hook{}, nil))
+	pass(d)
+	stop()
+}
+
+// pass lets time go by.
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+// tasks returns the ids of the tasks that wait, sorted.
+func (w *world) tasks() []string {
+	w.t.Helper()
+	inspector := asynq.NewInspectorFromRedisClient(w.rdb)
+	var ids []string
+	for _, list := range []func(string, ...asynq.ListOption) ([]*asynq.TaskInfo, error){
+		inspector.ListPendingTasks, inspector.ListScheduledTasks,
+	} {
+		infos, err := list("default", asynq.PageSize(10_000))
+		if err != nil && !errors.Is(err, asynq.ErrQueueNotFound) {
+			w.t.Fatal(err)
+		}
+		for _, info := range infos {
+			ids = append(ids, info.ID)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// want checks which runs of a schedule have been enqueued, as times in UTC.
+func (w *world) want(name string, runs ...string) {
+	w.t.Helper()
+	var ids []string
+	for _, run := range runs {
+		ids = append(ids, fmt.Sprintf("schedule:%s:%d", name, moment(w.t, run).Unix()))
+	}
+	slices.Sort(ids)
+	if got := w.tasks(); !slices.Equal(got, ids) {
+		w.t.Errorf("enqueued are %v, want %v, which are %v", got, ids, runs)
+	}
+}
+
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+func moment(t *testing.T, text string) time.Time {
+	t.Helper()
+	at, err := time.Parse("2006-01-02 15:04:05", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+func parseFile(t *testing.T, text string) *File {
+	t.Helper()
+	f, err := Parse("schedules.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// file returns a file of one schedule named s.
+func file(fields string) string {
+	return "schedules: {s: {" + fields + ", task: {type: report, scope: p/a}}}"
+}
+
+const daily = `cron: "0 6 * * *"`
+
+// "enqueued once however many workers run": the tasks really run, and those of
+// five processes are counted.
+func TestEachRunIsEnqueuedOnceByManyRunners(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.at("2026-11-22 05:58:30")
+		counts := newCounter()
+		server := asynq.NewServerFromRedisClient(w.rdb, asynq.Config{Concurrency: 2, Logger: silent{}, TaskCheckInterval: 20 * time.Second})
+		if err := server.Start(counts); err != nil {
+			t.Fatal(err)
+		}
+		var stops []func()
+		for range 5 {
+			stops = append(stops, w.start(w.runner(`schedules:
+  often: {cron: "*/5 * * * *", task: {type: report, scope: p/a}}
+  late:  {cron: "*/20 * * * *", jitter: 4m, task: {type: report, scope: p/b}}
+`, &hook{}, nil)))
+		}
+		pass(3 * time.Hour)
+		for _, stop := range stops {
+			stop()
+		}
+		server.Shutdown()
+		want := map[string]int{}
+		for run := moment(t, "2026-11-22 06:00:00"); run.Before(moment(t, "2026-11-22 08:58:00")); run = run.Add(5 * time.Minute) {
+			want[fmt.Sprintf("schedule:often:%d", run.Unix())] = 1
+			if run.Minute()%20 == 0 {
+				want[fmt.Sprintf("schedule:late:%d", run.Unix())] = 1
+			}
+		}
+		if !maps.Equal(counts.seen, want) {
+			t.Errorf("ran %v, want %v", counts.seen, want)
+		}
+	})
+}
+
+// counter is a handler that counts the tasks that it runs, by id.
+type counter struct {
+	mu   sync.Mutex
+	seen map[string]int
+}
+
+func newCounter() *counter { return &counter{seen: map[string]int{}} }
+
+func (c *counter) ProcessTask(ctx context.Context, _ *asynq.Task) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	id, _ := asynq.GetTaskID(ctx)
+	c.seen[id]++
+	return nil
+}
+
+func (c *counter) len() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.seen)
+}
+
+type silent struct{}
+
+func (silent) Debug(...any) {}
+func (silent) Info(...any)  {}
+func (silent) Warn(...any)  {}
+func (silent) Error(...any) {}
+func (silent) Fatal(...any) {}
+
+// The same on a real Redis, where the processes really race: a day of a schedule
+// goes by in a second or two.
+func TestEachRunIsEnqueuedOnceByRacingRunners(t *testing.T) {
+	t.Parallel()
+	name := redistest.Prefix(t)
+	counts := newCounter()
+	server := asynq.NewServerFromRedisClient(redistest.Client(t), asynq.Config{
+		Concurrency: 4, Queues: map[string]int{name: 1}, Logger: silent{}, TaskCheckInterval: 10 * time.Millisecond,
+	})
+	if err := server.Start(counts); err != nil {
+		t.Fatal(err)
+	}
+	defer server.Shutdown()
+	text := "schedules: {" + name + `: {cron: "*/10 * * * *", catch_up: all, task: {type: report, scope: p, queue: ` + name + "}}}"
+	const runs = 144
+	var wg sync.WaitGroup
+	for range 4 {
+		h := &hook{}
+		rdb := redistest.Client(t)
+		rdb.AddHook(h)
+		r, err := New(Config{Redis: rdb, Client: queue.NewClient(rdb, queue.ClientConfig{}), Schedules: parseFile(t, text).Schedules})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() {
+			for minute := range runs * 10 {
+				h.shift = time.Duration(minute) * time.Minute
+				if _, err := r.poll(context.Background()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	redistest.WaitFor(t, "every run to have run", 30*time.Second, func() bool { return counts.len() >= runs-1 })
+	for id, n := range counts.seen {
+		if n != 1 {
+			t.Errorf("%s ran %d times", id, n)
+		}
+	}
+	if n := counts.len(); n > runs+1 {
+		t.Errorf("%d runs, and a day has %d", n, runs)
+	}
+}
+
+// "A process that dies between the two steps has moved no record, and any other
+// one sees that the run is due."
+func TestRunnerDiesBetweenEnqueueAndRecord(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.at("2026-11-22 05:59:00")
+		dies := errors.New("killed")
+		first := w.runner(file(daily), &hook{}, nil)
+		if _, err := first.poll(t.Context()); err != nil { // the first sight
+			t.Fatal(err)
+		}
+		pass(2 * time.Minute)
+		h := &hook{before: func(cmds []redis.Cmder) error {
+			if slices.Contains(names(cmds), "zadd") {
+				return dies
+			}
+			return nil
+		}}
+		killed := w.runner(file(daily), h, nil)
+		if _, err := killed.poll(t.Context()); !errors.Is(err, dies) {
+			t.Fatal(err)
+		}
+		w.want("s", "2026-11-22 06:00:00")
+		if got := w.record(); !got.Before(moment(t, "2026-11-22 06:00:00")) {
+			t.Errorf("the record is at %s", got)
+		}
+		for range 2 { // finds the id taken, and nothing to do
+			if _, err := first.poll(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			w.want("s", "2026-11-22 06:00:00")
+			if got := w.record(); !got.Equal(moment(t, "2026-11-22 06:01:00")) {
+				t.Errorf("the record is at %s", got)
+			}
+		}
+	})
+}
+
+// record returns the only one.
+func (w *world) record() time.Time {
+	w.t.Helper()
+	all, err := w.rdb.ZRangeWithScores(context.Background(), recordsKey, 0, -1).Result()
+	if err != nil || len(all) != 1 {
+		w.t.Fatalf("records %v, %v", all, err)
+	}
+	return time.Unix(int64(all[0].Score), 0).UTC()
+}
+
+// "not lost when the worker that would have done it dies", and no other lives for
+// a while.
+func TestCatchUp(t *testing.T) {
+	t.Parallel()
+	hours := func(from, to int) (runs []string) {
+		for h := from; h <= to; h++ {
+			runs = append(runs, fmt.Sprintf("2026-11-22 %02d:00:00", h))
+		}
+		return runs
+	}
+	for name, c := range map[string]struct {
+		fields string
+		back   string // when a process lives again, for a second
+		want   []string
+		logged string
+	}{
+		"by default the last":     {`cron: "0 * * * *"`, "2026-11-22 12:34:56", hours(12, 12), "left_out=5 enqueued=1 catch_up=last"},
+		"the last":                {`cron: "0 * * * *", catch_up: last`, "2026-11-22 12:34:56", hours(12, 12), "left_out=5"},
+		"one that was missed":     {`cron: "0 7 * * *"`, "2026-11-22 12:34:56", hours(7, 7), ""},
+		"all":                     {`cron: "0 * * * *", catch_up: all`, "2026-11-22 12:34:56", hours(7, 12), ""},
+		"none":                    {`cron: "0 * * * *", catch_up: none`, "2026-11-22 12:34:56", nil, "left_out=6 enqueued=0 catch_up=none"},
+		"none, within the minute": {`cron: "0 * * * *", catch_up: none`, "2026-11-22 12:00:59", hours(12, 12), "left_out=5 enqueued=1"},
+		"nothing was missed":      {`cron: "0 5 * * *", catch_up: all`, "2026-11-22 12:34:56", nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.at("2026-11-22 06:30:00")
+				w.live(file(c.fields), 5*time.Minute)
+				w.want("s")
+				pass(moment(t, c.back).Sub(w.now()))
+				w.live(file(c.fields), time.Second)
+				w.want("s", c.want...)
+				if log := w.log.String(); !strings.Contains(log, c.logged) || c.logged == "" && log != "" {
+					t.Errorf("the log is %q, want %q in it", log, c.logged)
+				}
+			})
+		})
+	}
+}
+
+// "all (bounded, at most 100 of the newest; say how many were left out)"
+func TestCatchUpAllIsBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.at("2026-11-22 00:00:30")
+		every := file(`cron: "* * * * *", catch_up: all`)
+		w.live(every, time.Second)
+		pass(moment(t, "2026-11-22 05:00:10").Sub(w.now()))
+		w.live(every, time.Second)
+		var want []string
+		for run := moment(t, "2026-11-22 03:21:00"); len(want) < 100; run = run.Add(time.Minute) {
+			want = append(want, run.Format("2006-01-02 15:04:05"))
+		}
+		w.want("s", want...)
+		if log := w.log.String(); !strings.Contains(log, "left_out=200 enqueued=100 catch_up=all") {
+			t.Errorf("the log is %q", log)
+		}
+	})
+}
+
+func TestFirstSightEnqueuesNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.at("2026-11-22 06:00:05")
+		w.live(file(`cron: "* * * * *", catch_up: all`), 50*time.Second)
+		w.want("s")
+		w.live(file(`cron: "* * * * *", catch_up: all`), 10*time.Second)
+		w.want("s", "2026-11-22 06:01:00")
+	})
+}
+
+// "A changed expression does not catch up on runs that never were."
+func TestChangedExpression(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.at("2026-11-22 05:30:00")
+		hourly, halves := file(`cron: "0 * * * *", catch_up: all`), file(`cron: "30 * * * *", catch_up: all`)
+		w.live(hourly, time.Hour) // 6:00
+		w.want("s", "2026-11-22 06:00:00")
+		pass(3 * time.Hour)
+		w.live(halves, 10*time.Minute) // nothing before 9:30, where it began
+		w.want("s", "2026-11-22 06:00:00")
+		w.live(halves, time.Hour) // 10:30
+		pass(2 * time.Hour)
+		// The first one is back: it was not in force from 9:30 to 10:40. It catches
+		// up from there, for that is when processes were gone.
+		w.live(hourly, time.Second)
+		w.want("s", "2026-11-22 06:00:00", "2026-11-22 10:30:00", "2026-11-22 11:00:00", "2026-11-22 12:00:00")
+	})
+}
+
+// While old and new workers run side by side, runs of both expressions are
+// enqueued, and none is lost.
+func TestTwoExpressionsSideBySide(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.at("2026-11-22 05:30:00")
+		old := w.start(w.runner(file(daily), &hook{}, nil))
+		pass(10 * time.Minute)
+		anew := w.start(w.runner(file(`cron: "5 6 * * *"`), &hook{}, nil))
+		pass(time.Hour)
+		old()
+		anew()
+		w.want("s", "2026-11-22 06:00:00", "2026-11-22 06:05:00")
+	})
+}
+
+// A schedule that only spells its expression differently, or has another task,
+// is the same.
+func TestSpellingIsNoChange(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.at("2026-11-22 05:30:00")
+		w.live(file(daily), time.Second)
+		pass(time.Hour)
+		w.live(`schedules: {s: {cron: " 0  6 * * *", timezone: UTC, jitter: 1s, task: {type: other, scope: q}}}`, time.Second)
+		w.want("s", "2026-11-22 06:00:00")
+	})
+}
+
+func TestRunsOnDaysOfShift(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		fields, from string
+		want         []string // in UTC
+	}{
+		"a time that is skipped":     {`cron: "30 2 * * *", timezone: Europe/Berlin`, "2026-03-28 12:00:00", []string{"2026-03-29 01:00:00", "2026-03-30 00:30:00"}},
+		"a time that comes twice":    {`cron: "30 2 * * *", timezone: Europe/Berlin`, "2026-10-24 12:00:00", []string{"2026-10-25 00:30:00", "2026-10-26 01:30:00"}},
+		"midnight that is skipped":   {`cron: "@daily", timezone: Africa/Cairo`, "2026-04-23 12:00:00", []string{"2026-04-23 22:00:00", "2026-04-24 21:00:00"}},
+		"every third hour, starred":  {`cron: "0 */3 * * *", timezone: America/New_York`, "2026-11-01 02:00:00", []string{"2026-11-01 04:00:00", "2026-11-01 08:00:00", "2026-11-01 11:00:00"}},
+		"the same, in another month": {`cron: "0 */3 * * *", timezone: America/New_York`, "2026-12-01 02:00:00", []string{"2026-12-01 02:00:00", "2026-12-01 05:00:00", "2026-12-01 08:00:00", "2026-12-01 11:00:00"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.at(c.from)
+				w.shift -= time.Second
+				w.live(file(c.fields), moment(t, c.want[len(c.want)-1]).Sub(w.now())+time.Minute)
+				w.want("s", c.want...)
+			})
+		})
+	}
+}
+
+// "a process whose clock is wrong neither runs early nor twice"
+func TestClockSkew(t *testing.T) {
+	t.Parallel()
+	for _, skew := range []time.Duration{-25 * time.Hour, -time.Hour, time.Hour, 25 * time.Hour} {
+		t.Run(skew.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.shift = skew // this process's clock is the bubble's
+				from := w.now().Truncate(24 * time.Hour).Add(24 * time.Hour)
+				pass(from.Sub(w.now()))
+				stop := w.start(w.runner(file(daily), &hook{}, nil))
+				defer stop()
+				pass(6*time.Hour - time.Second)
+				w.want("s")
+				pass(time.Second + 100*time.Millisecond)
+				w.want("s", from.Add(6*time.Hour).Format("2006-01-02 15:04:05"))
+				pass(23 * time.Hour)
+				w.want("s", from.Add(6*time.Hour).Format("2006-01-02 15:04:05"))
+			})
+		})
+	}
+}
+
+// Redis's clock is set back: nothing runs twice, and it is told when a record is
+// far ahead.
+func TestServerClockGoesBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.at("2026-11-22 05:59:00")
+		w.live(file(daily), 5*time.Minute)
+		w.want("s", "2026-11-22 06:00:00")
+		w.shift -= time.Hour
+		w.live(file(daily), 2*time.Hour)
+		w.want("s", "2026-11-22 06:00:00")
+		if log := w.log.String(); strings.Count(log, "ahead of Redis's clock") != 1 {
+			t.Errorf("the log is %q", log)
+		}
+	})
+}
+
+// While Redis is down nothing is lost, and it is said once.
+func TestRedisDown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.at("2026-11-22 05:59:00")
+		var down atomic.Bool
+		h := &hook{before: func([]redis.Cmder) error {
+			if down.Load() {
+				return errors.New("no route to Redis")
+			}
+			return nil
+		}}
+		stop := w.start(w.runner(file(daily), h, nil))
+		defer stop()
+		pass(500 * time.Millisecond)
+		down.Store(true)
+		pass(20 * time.Minute)
+		w.want("s")
+		down.Store(false)
+		pass(retryAfter)
+		w.want("s", "2026-11-22 06:00:00")
+		log := w.log.String()
+		if strings.Count(log, "no route to Redis") != 1 || strings.Count(log, "enqueued again") != 1 || strings.Count(log, "\n") != 2 {
+			t.Errorf("the log is %q", log)
+		}
+	})
+}
+
+// A refused task holds nothing up, and is told.
+func TestRefusedTask(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.at("2026-11-22 05:59:00")
+		policy, err := throttle.ParsePolicy("limits.yaml", []byte("limits: {}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := w.start(w.runner(file(`cron: "0,1 6 * * *"`), &hook{}, policy))
+		pass(5 * time.Minute)
+		stop()
+		w.want("s")
+		if log := w.log.String(); strings.Count(log, "a scheduled task was refused") != 2 {
+			t.Errorf("the log is %q", log)
+		}
+	})
+}
+
+// Jitter puts the task off, to the second that Start names, and not the
+// enqueuing.
+func TestJitterPutsTheTaskOff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		fields := `cron: "*/10 * * * *", jitter: 9m`
+		w.live(file(fields), time.Hour+time.Second)
+		infos, err := asynq.NewInspectorFromRedisClient(w.rdb).ListScheduledTasks("default")
+		if err != nil {
+			t.Fatal(err)
+		}
+		schedule := parseFile(t, file(fields)).Schedules[0]
+		starts := map[time.Duration]bool{}
+		run := moment(t, "2000-01-01 00:00:00") // where a bubble begins
+		for range 6 {
+			run = schedule.Next(run)
+			start := schedule.Start(run)
+			starts[start.Sub(run)] = true
+			if !slices.ContainsFunc(infos, func(info *asynq.TaskInfo) bool {
+				return info.ID == schedule.TaskFor(run).ID && info.NextProcessAt.Equal(start)
+			}) {
+				t.Errorf("no task for %s at %s", run, start)
+			}
+		}
+		if len(starts) < 3 {
+			t.Errorf("put off by %v", starts)
+		}
+	})
+}
+
+func TestStartKeepsTheBounds(t *testing.T) {
+	t.Parallel()
+	s := parseFile(t, file(`cron: "* * * * *", jitter: 2s`)).Schedules[0]
+	seen := map[time.Duration]int{}
+	run := time.Unix(1_800_000_000, 0)
+	for range 3000 {
+		run = s.Next(run)
+		seen[s.Start(run).Sub(run)]++
+	}
+	for d, n := range seen {
+		if d < 0 || d > 2*time.Second || n < 850 || n > 1150 {
+			t.Errorf("put off by %v: %d of 3000", d, n)
+		}
+	}
+	if len(seen) != 3 {
+		t.Errorf("put off by %v", seen)
+	}
+}
+
+// Told to stop in the midst of a run, the Runner ends the step: the task is
+// enqueued and the record says so.
+func TestStopBetweenEnqueueAndRecord(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.at("2026-11-22 05:59:00")
+		w.live(file(daily), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour) // of fake time
+		defer cancel()
+		h := &hook{before: func(cmds []redis.Cmder) error {
+			if slices.ContainsFunc(names(cmds), func(name string) bool { return strings.HasPrefix(name, "eval") }) {
+				cancel() // SIGTERM while the task is on its way
+			}
+			return nil
+		}}
+		w.runner(file(daily), h, nil).Run(ctx)
+		w.want("s", "2026-11-22 06:00:00")
+		if got := w.record(); !got.Equal(moment(t, "2026-11-22 06:00:00")) {
+			t.Errorf("the record is at %s", got)
+		}
+	})
+}
+
+// A process that was stopped between reading and enqueuing reads again.
+func TestStaleReadingEnqueuesNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.at("2026-11-22 05:59:00")
+		w.live(file(daily), time.Second)
+		pass(2 * time.Minute)
+		r := w.runner(file(daily), &hook{}, nil)
+		st, err := r.records.read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		pass(fresh + time.Second)
+		m := marks{}
+		if err := r.handle(t.Context(), r.entries[0], st, m); err != nil {
+			t.Fatal(err)
+		}
+		if w.want("s"); len(m) != 0 {
+			t.Errorf("marks %v", m)
+		}
+		if wait := r.untilNext(st); wait != time.Millisecond {
+			t.Errorf("waits %v", wait)
+		}
+	})
+}
+
+// A record lives a year after its last use, and the key with it.
+func TestRecordsExpire(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.at("2026-11-22 05:59:00")
+		w.live(file(daily), time.Second)
+		if ttl := w.rdb.TTL(t.Context(), recordsKey).Val(); ttl < recordsTTL-time.Minute {
+			t.Errorf("the key lives %v", ttl)
+		}
+		old := redis.Z{Member: "0123456789abcdef:s", Score: float64(w.now().Add(-recordsTTL - time.Hour).Unix())}
+		w.rdb.ZAdd(t.Context(), recordsKey, old)
+		w.live(file(daily), 2*time.Minute)
+		w.record() // the only one
+	})
+}
+
+func TestNewRefuses(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{})
+	defer func() { _ = rdb.Close() }()
+	client := queue.NewClient(rdb, queue.ClientConfig{})
+	for name, cfg := range map[string]Config{
+		"no Redis":           {Client: client},
+		"no client":          {Redis: rdb},
+		"a schedule by hand": {Redis: rdb, Client: client, Schedules: []*Schedule{{Name: "s"}}},
+	} {
+		if _, err := New(cfg); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}

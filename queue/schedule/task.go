@@ -1,0 +1,210 @@
+package schedule
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/headway-go/headway/queue"
+)
+
+// A task is written as a line of NDJSON and read by package queue, so that both
+// files take the same and refuse the same.
+
+var (
+	taskFields = []string{"type", "scope", "cost", "queue", "max_retry", "timeout", "priority", "http", "payload"}
+	httpFields = []string{"method", "url", "headers", "body"}
+
+	// notRecurring are fields of a line that make no sense for many runs.
+	notRecurring = map[string]string{
+		"id":       "each run has one of its own, made of the schedule's name and the run's time",
+		"delay":    "cron says when a run is, and jitter puts it off",
+		"deadline": "a moment would end all runs",
+	}
+)
+
+// line is a task on its way to NDJSON.
+type line struct {
+	*reader
+	text   bytes.Buffer
+	places map[string]place // by field as queue's faults name it
+	bad    map[string]bool  // have been told
+}
+
+func (r *reader) task(f field) (queue.Task, map[string]place) {
+	if !r.is(f, yaml.MappingNode, "its fields under it: type, scope and what to do") {
+		return queue.Task{}, nil
+	}
+	l := &line{reader: r, places: map[string]place{"": placeOf(f.key)}, bad: map[string]bool{}}
+	l.object(f, "", l.taskField)
+	t, err := queue.ParseLine(l.text.Bytes())
+	if ie, ok := errors.AsType[*queue.InvalidError](err); ok {
+		for _, fault := range ie.Faults {
+			l.tell(f.path, fault)
+		}
+	}
+	return t, l.places
+}
+
+// object writes a mapping; member writes the value of each field, or tells its
+// fault and returns false. within is the field as queue names it.
+func (l *line) object(f field, within string, member func(field) bool) {
+	l.text.WriteByte('{')
+	first := true
+	for _, f := range l.fields(f.value, f.path) {
+		before := l.text.Len()
+		if !first {
+			l.text.WriteByte(',')
+		}
+		l.json(f.name)
+		l.text.WriteByte(':')
+		name := strings.TrimPrefix(within+"."+f.name, ".")
+		l.places[name] = f.place()
+		if !member(f) {
+			l.bad[name] = true
+			l.text.Truncate(before)
+			continue
+		}
+		first = false
+	}
+	l.text.WriteByte('}')
+}
+
+func (l *line) taskField(f field) bool {
+	switch {
+	case notRecurring[f.name] != "":
+		l.fault(placeOf(f.key), f.path, "%s is not for a schedule: %s; remove it", f.name, notRecurring[f.name])
+		return false
+	case !slices.Contains(taskFields, f.name):
+		l.unknown(f, "a schedule's task", taskFields)
+		return false
+	case f.name == "http":
+		if !l.is(f, yaml.MappingNode, "its fields under it, such as {url: ...}") {
+			return false
+		}
+		l.object(f, "http", l.httpField)
+		return true
+	case slices.Contains([]string{"type", "scope", "queue"}, f.name):
+		return l.string(f)
+	case f.name == "payload":
+		return l.value(f)
+	}
+	return l.scalar(f)
+}
+
+func (l *line) httpField(f field) bool {
+	switch {
+	case !slices.Contains(httpFields, f.name):
+		l.unknown(f, "http", httpFields)
+		return false
+	case f.name == "headers":
+		if !l.is(f, yaml.MappingNode, "names and texts under it") {
+			return false
+		}
+		l.object(f, "http.headers", l.string)
+		return true
+	}
+	return l.string(f)
+}
+
+// string writes a text.
+func (l *line) string(f field) bool {
+	text, ok := l.reader.text(f, "a text")
+	if ok {
+		l.json(text)
+	}
+	return ok
+}
+
+// scalar writes a text or a number in plain digits; queue says which it wants.
+func (l *line) scalar(f field) bool {
+	if !l.is(f, yaml.ScalarNode, "a text or a number") {
+		return false
+	}
+	return l.plain(f)
+}
+
+// plain writes a scalar as JSON has it. YAML knows many more ways to write a
+// number (0x10, 010, 1_000, .inf), and its readers differ on half of them.
+func (l *line) plain(f field) bool {
+	n := f.value
+	switch n.Tag {
+	case "!!str":
+		l.json(n.Value)
+		return true
+	case "!!null":
+		l.text.WriteString("null")
+		return true
+	case "!!bool", "!!int", "!!float":
+		if text := strings.ToLower(n.Value); json.Valid([]byte(text)) {
+			l.text.WriteString(text)
+			return true
+		}
+	}
+	l.reader.bad(f, "is %s; write it as JSON does, or in quotes if that text is meant", describe(n))
+	return false
+}
+
+// value writes anything as JSON.
+func (l *line) value(f field) bool {
+	switch f.value.Kind {
+	case yaml.MappingNode:
+		if !l.is(f, yaml.MappingNode, "") {
+			return false
+		}
+		l.object(f, f.path, l.value)
+		return true
+	case yaml.SequenceNode:
+		return l.is(f, yaml.SequenceNode, "") && l.list(f)
+	}
+	return l.is(f, yaml.ScalarNode, anyScalar) && l.plain(f)
+}
+
+func (l *line) list(f field) bool {
+	l.text.WriteByte('[')
+	for i, n := range f.value.Content {
+		if i > 0 {
+			l.text.WriteByte(',')
+		}
+		name := fmt.Sprintf("%s[%d]", f.name, i)
+		if !l.value(field{name: name, path: fmt.Sprintf("%s[%d]", f.path, i), key: n, value: n}) {
+			return false
+		}
+	}
+	l.text.WriteByte(']')
+	return true
+}
+
+// json writes a text as a JSON string.
+func (l *line) json(text string) {
+	enc := json.NewEncoder(&l.text)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(text)              // a string has always an encoding
+	l.text.Truncate(l.text.Len() - 1) // its newline
+}
+
+// tell reports a fault that queue found, unless it comes of one that has been
+// told: a field that was left out for its fault is not called missing as well.
+func (l *line) tell(path string, f queue.Fault) {
+	aboutType := f.Field == "http" || f.Field == "payload"
+	if l.bad[f.Field] || aboutType && l.bad["type"] {
+		return
+	}
+	within := f.Field
+	if _, there := l.places[within]; !there { // it is missing: show what it is missing from
+		within, _, _ = strings.Cut(within, ".")
+	}
+	at, there := l.places[within]
+	if !there {
+		at = l.places[""]
+	}
+	if f.Field != "" {
+		path += "." + f.Field
+	}
+	l.fault(at, path, "%s", f.Reason)
+}
