@@ -261,9 +261,9 @@ func TestTaskFor(t *testing.T) {
 	}
 }
 
-// FuzzParse finds files that are taken and cannot be used, and faults without a
+// FuzzParseSchedules finds files that are taken and cannot be used, and faults without a
 // place.
-func FuzzParse(f *testing.F) {
+func FuzzParseSchedules(f *testing.F) {
 	for _, seed := range []string{
 		"schedules: {s: {cron: '0 6 * * *', timezone: Europe/Berlin, jitter: 5m, catch_up: all, task: {type: r, scope: p, payload: {a: [1, null]}}}}",
 		"schedules:\n  s:\n    cron: \"@daily\"\n    task:\n      type: http\n      scope: p/a\n      http: {url: \"http://a/\", headers: {A: b}, body: c}\n",

@@ -111,7 +111,7 @@ func (r records) write(ctx context.Context, m marks) error {
 		}
 		oldest := newest - int64(recordsTTL/time.Second)
 		pipe.ZRemRangeByScore(ctx, recordsKey, "-inf", "("+strconv.FormatInt(oldest, 10))
-		pipe.Expire(ctx, recordsKey, recordsTTL)
+		pipe.PExpire(ctx, recordsKey, recordsTTL)
 		return nil
 	})
 	if err != nil {

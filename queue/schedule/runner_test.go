@@ -229,13 +229,13 @@ func TestEachRunIsEnqueuedOnceByManyRunners(t *testing.T) {
   late:  {cron: "*/20 * * * *", jitter: 4m, task: {type: report, scope: p/b}}
 `, &hook{}, nil)))
 		}
-		pass(3 * time.Hour)
+		pass(70 * time.Minute)
 		for _, stop := range stops {
 			stop()
 		}
 		server.Shutdown()
 		want := map[string]int{}
-		for run := moment(t, "2026-11-22 06:00:00"); run.Before(moment(t, "2026-11-22 08:58:00")); run = run.Add(5 * time.Minute) {
+		for run := moment(t, "2026-11-22 06:00:00"); run.Before(moment(t, "2026-11-22 07:08:00")); run = run.Add(5 * time.Minute) {
 			want[fmt.Sprintf("schedule:often:%d", run.Unix())] = 1
 			if run.Minute()%20 == 0 {
 				want[fmt.Sprintf("schedule:late:%d", run.Unix())] = 1
@@ -540,7 +540,7 @@ func TestClockSkew(t *testing.T) {
 				w.want("s")
 				pass(time.Second + 100*time.Millisecond)
 				w.want("s", from.Add(6*time.Hour).Format("2006-01-02 15:04:05"))
-				pass(23 * time.Hour)
+				pass(2 * time.Hour)
 				w.want("s", from.Add(6*time.Hour).Format("2006-01-02 15:04:05"))
 			})
 		})

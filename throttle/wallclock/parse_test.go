@@ -69,8 +69,8 @@ func TestParseTakes(t *testing.T) {
 	}
 }
 
-// FuzzParse finds expressions that are taken and cannot be used.
-func FuzzParse(f *testing.F) {
+// FuzzParseCron finds expressions that are taken and cannot be used.
+func FuzzParseCron(f *testing.F) {
 	for _, seed := range []string{"0 6 * * 1-5", "@daily", "*/15 * * * *", "TZ=", "0 0 29 2 *", "1-2/3,4 ? jan * sun"} {
 		f.Add(seed, "Europe/Berlin")
 	}

@@ -1,0 +1,53 @@
+package schedule
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// Records only move on, whoever writes them, and the first one stands.
+func TestRecordsOnlyMoveOn(t *testing.T) {
+	t.Parallel()
+	for name, rdb := range map[string]redis.UniversalClient{
+		"a server":  redistest.NewServer(t).Client(t),
+		"a cluster": redistest.Cluster(t),
+		// what docs/operations.md grants, and no more
+		"a user of few rights": redistest.NewServer(t).User(t, []string{recordsKey},
+			"time", "zadd", "zrange", "zremrangebyscore", "pexpire"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := records{rdb: rdb}
+			ctx := t.Context()
+			begin, err := r.read(ctx)
+			if err != nil || len(begin.until) != 0 || time.Since(begin.exact).Abs() > time.Minute {
+				t.Fatalf("%+v, %v", begin, err)
+			}
+			at := begin.now
+			for i, step := range []struct {
+				write func(marks)
+				want  time.Time
+			}{
+				{func(m marks) { m.first("a:s", at) }, at},
+				{func(m marks) { m.first("a:s", at.Add(time.Hour)) }, at},
+				{func(m marks) { m.advance("a:s", at.Add(time.Minute)) }, at.Add(time.Minute)},
+				{func(m marks) { m.advance("a:s", at.Add(time.Second)) }, at.Add(time.Minute)},
+				{func(marks) {}, at.Add(time.Minute)},
+			} {
+				m := marks{}
+				step.write(m)
+				if err := r.write(ctx, m); err != nil {
+					t.Fatal(err)
+				}
+				st, err := r.read(ctx)
+				if err != nil || !st.until["a:s"].Equal(step.want) || len(st.until) != 1 {
+					t.Errorf("step %d: %v, %v, want %v", i, st.until, err, step.want)
+				}
+			}
+		})
+	}
+}
