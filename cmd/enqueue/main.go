@@ -1,5 +1,5 @@
 // Command enqueue makes tasks for the workers: one outbound HTTP request, or a
-// file of tasks. Run it with -h.
+// file of tasks. It also shows when recurring tasks come due. Run it with -h.
 package main
 
 import (
@@ -31,7 +31,7 @@ type command struct {
 func run(ctx context.Context, args []string, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
 	c := &command{name: "enqueue", getenv: getenv, stdin: stdin, stdout: stdout, stderr: stderr}
 	if len(args) == 0 {
-		return c.usageError(cli.Errorf("enqueue -h", "no command given: http or batch"))
+		return c.usageError(cli.Errorf("enqueue -h", "no command given: http, batch or schedules"))
 	}
 	switch args[0] {
 	case "http":
@@ -40,12 +40,15 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdin i
 	case "batch":
 		c.name = "enqueue batch"
 		return c.batch(ctx, args[1:])
+	case "schedules":
+		c.name = "enqueue schedules"
+		return c.schedules(args[1:])
 	case "help", "-h", "-help", "--help":
 		return c.print(usage)
 	case "version", "-version", "--version":
 		return c.print("enqueue " + cli.Version() + "\n")
 	}
-	return c.usageError(cli.Errorf("enqueue -h", "unknown command %q: the commands are http and batch", args[0]))
+	return c.usageError(cli.Errorf("enqueue -h", "unknown command %q: the commands are http, batch and schedules", args[0]))
 }
 
 func (c *command) print(text string) int {

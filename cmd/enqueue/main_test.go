@@ -94,9 +94,9 @@ func TestBadUsage(t *testing.T) {
 		args []string
 		want string
 	}{
-		"nothing":         {nil, "enqueue: no command given: http or batch\ntry: enqueue -h\n"},
-		"unknown command": {[]string{"htp"}, "enqueue: unknown command \"htp\": the commands are http and batch\ntry: enqueue -h\n"},
-		"flag first":      {[]string{"-json", "batch"}, "enqueue: unknown command \"-json\": the commands are http and batch\ntry: enqueue -h\n"},
+		"nothing":         {nil, "enqueue: no command given: http, batch or schedules\ntry: enqueue -h\n"},
+		"unknown command": {[]string{"htp"}, "enqueue: unknown command \"htp\": the commands are http, batch and schedules\ntry: enqueue -h\n"},
+		"flag first":      {[]string{"-json", "batch"}, "enqueue: unknown command \"-json\": the commands are http, batch and schedules\ntry: enqueue -h\n"},
 
 		"http without URL":   {[]string{"http", "-scope", "a"}, "enqueue http: no URL given\ntry: enqueue http -scope payments/acme https://api.example.com/charge\n"},
 		"http without scope": {[]string{"http", url}, "enqueue http: -scope is required: the path that the request spends from\ntry: enqueue http -scope payments/acme https://api.example.com/charge\n"},

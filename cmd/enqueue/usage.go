@@ -8,14 +8,17 @@ const usage = `enqueue puts tasks into the queues that workers run under their l
 Usage:
   enqueue http  [flags] -scope SCOPE URL    one outbound HTTP request
   enqueue batch [flags] FILE                a file of tasks, one JSON object a line
+  enqueue schedules [flags] FILE            show when recurring tasks come due
   enqueue -version
 
-Each command has its own help: enqueue http -h, enqueue batch -h.
+Each command has its own help: enqueue http -h, enqueue batch -h,
+enqueue schedules -h.
 
 Examples:
   enqueue http -scope payments/acme https://api.example.com/ping
   enqueue batch tasks.ndjson
   generate-tasks | enqueue batch -
+  enqueue schedules schedules.yaml
 
 Results go to standard output, all else to standard error. Exit codes:
 0 done, 1 something failed, 2 bad usage, 130 interrupted.
@@ -107,4 +110,38 @@ Examples:
 
 The first interrupt stops reading and finishes what is on its way; a second one
 ends at once.
+`
+
+const usageSchedules = `enqueue schedules checks a file of recurring tasks and shows the next runs of each.
+It enqueues nothing and needs no Redis: workers do, with worker -schedules FILE.
+
+Usage:
+  enqueue schedules [flags] FILE        FILE may be - for standard input
+
+Flags:
+  -n N              how many runs of each schedule (default 5)
+  -from TIME        runs after TIME, such as 2030-01-31T12:00:00Z (default now)
+  -json             print a JSON object for each run: schedule, at (in the schedule's
+                    zone), utc, jittered (when its task may start), task (as a line
+                    that enqueue batch reads)
+
+A schedule:
+  schedules:
+    nightly-report:                 # its name, 1 to 128 bytes
+      cron: "0 6 * * 1-5"           # minute, hour, day of month, month, day of week;
+                                    # or @yearly, @monthly, @weekly, @daily, @hourly
+      timezone: America/Los_Angeles # (default UTC)
+      jitter: 5m                    # put off by up to 5m, in whole seconds (default 0)
+      catch_up: last                # missed runs: none, last, all (default last)
+      task:                         # as a line of enqueue batch, without id, delay
+        type: http                  # and deadline
+        scope: payments/acme
+        http: {method: POST, url: "https://api.example.com/report"}
+
+Hours that clocks skip or show twice: a schedule that names its hours runs once a day
+nevertheless; one whose hour begins with * runs each real hour.
+
+Examples:
+  enqueue schedules schedules.yaml
+  enqueue schedules -n 3 -from 2026-03-07T00:00:00Z -json schedules.yaml
 `

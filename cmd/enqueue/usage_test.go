@@ -9,12 +9,14 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/queue/schedule"
 )
 
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{
 		"help.golden": {"-h"}, "help_http.golden": {"http", "-h"}, "help_batch.golden": {"batch", "-h"},
+		"help_schedules.golden": {"schedules", "-h"},
 	} {
 		got := program(t, "", "", args...)
 		if got.code != cli.ExitOK || got.stderr != "" {
@@ -27,7 +29,7 @@ func TestHelp(t *testing.T) {
 			t.Errorf("%q: %+v", args, got)
 		}
 	}
-	for _, text := range []string{usage, usageHTTP, usageBatch} {
+	for _, text := range []string{usage, usageHTTP, usageBatch, usageSchedules} {
 		for line := range strings.Lines(text) {
 			if len([]rune(line)) > 120 && !strings.HasPrefix(line, "  {") {
 				t.Errorf("too wide: %s", line)
@@ -50,7 +52,9 @@ func TestVersion(t *testing.T) {
 func TestUsageNamesFlags(t *testing.T) {
 	t.Parallel()
 	named := regexp.MustCompile(`(?m)^  -([a-z-]+)`)
-	for text, fs := range map[string]*flag.FlagSet{usageHTTP: newHTTPFlags("x").set, usageBatch: newBatchFlags("x").set} {
+	for text, fs := range map[string]*flag.FlagSet{
+		usageHTTP: newHTTPFlags("x").set, usageBatch: newBatchFlags("x").set, usageSchedules: newSchedulesFlags("x").set,
+	} {
 		inText := map[string]bool{}
 		for _, match := range named.FindAllStringSubmatch(text, -1) {
 			inText[match[1]] = true
@@ -90,7 +94,7 @@ func TestUsageExamples(t *testing.T) {
 	t.Parallel()
 	word := regexp.MustCompile(`'[^']*'|"[^"]*"|\S+`)
 	ran := 0
-	for _, text := range []string{usage, usageHTTP, usageBatch} {
+	for _, text := range []string{usage, usageHTTP, usageBatch, usageSchedules} {
 		_, examples, _ := strings.Cut(text, "Examples:\n")
 		for line := range strings.Lines(examples) {
 			_, command, ok := strings.Cut(line, "enqueue ")
@@ -112,19 +116,27 @@ func TestUsageExamples(t *testing.T) {
 				}
 				continue
 			}
-			f := newBatchFlags("x")
-			if err := f.set.Parse(words[1:]); err != nil || f.set.NArg() != 1 {
+			set := newBatchFlags("x").set
+			if words[0] == "schedules" {
+				set = newSchedulesFlags("x").set
+			}
+			if err := set.Parse(words[1:]); err != nil || set.NArg() != 1 {
 				t.Errorf("%s: %v", line, err)
 			}
 		}
 	}
-	if ran != 10 {
+	if ran != 13 {
 		t.Errorf("%d examples ran", ran)
 	}
 	_, line, _ := strings.Cut(usageBatch, "A line:\n  ")
 	line, _, _ = strings.Cut(line, "\n")
 	if _, err := queue.ParseLine([]byte(line)); err != nil {
 		t.Errorf("the line of the usage: %v", err)
+	}
+	_, sample, _ := strings.Cut(usageSchedules, "A schedule:\n")
+	sample, _, _ = strings.Cut(sample, "\n\n")
+	if _, err := schedule.Parse("the schedule of the usage", []byte(sample)); err != nil {
+		t.Error(err)
 	}
 	known := regexp.MustCompile(`(?m)(?:^  |   )([a-z_]+) +(?:"http|the path|of type|of other|default a|\(default|whole|duration|RFC)`)
 	var fields []string

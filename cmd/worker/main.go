@@ -80,6 +80,10 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 			return err
 		}
 	}
+	schedules, err := loadSchedules(o.schedules)
+	if err != nil {
+		return err
+	}
 	rdb, url, closeRedis, err := p.openRedis(ctx, o, log)
 	if err != nil {
 		return err
@@ -98,6 +102,10 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	runSchedules, err := newSchedules(rdb, schedules, limiter, log)
+	if err != nil {
+		return err
+	}
 	sys, err := p.assemble(parts{redis: rdb, limiter: limiter, options: o, metrics: m, watch: w, log: log})
 	if err != nil {
 		return explain(ctx, err, url)
@@ -111,7 +119,9 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return serve(ctx, o, log, service{system: sys, watch: w, health: h, status: status, limits: lim, limiter: limiter})
+	return serve(ctx, o, log, service{
+		system: sys, watch: w, health: h, status: status, limits: lim, limiter: limiter, schedules: runSchedules,
+	})
 }
 
 // explain puts an error of Redis into words; others stay as they are.
@@ -169,6 +179,8 @@ type service struct {
 	status  *statusServer // nil when off
 	limits  *limits
 	limiter *throttle.Limiter
+	// schedules enqueues recurring tasks until its context ends.
+	schedules func(context.Context)
 }
 
 // serve runs tasks until ctx ends, and then lets them end.
@@ -203,6 +215,7 @@ func serve(ctx context.Context, o options, log *slog.Logger, s service) error {
 	if err := s.system.Start(); err != nil {
 		return err
 	}
+	wg.Go(func() { s.schedules(ctx) })
 	log.InfoContext(ctx, "ready", "queues", queueList(o.queues), "concurrency", o.concurrency, "version", s.health.version)
 	<-ctx.Done()
 	began := time.Now()

@@ -22,6 +22,7 @@ const (
 type options struct {
 	redis       string // URL, or "embedded"
 	limits      string // file; "" for the published policy
+	schedules   string // file; "" for none
 	queues      map[string]int
 	concurrency int
 	allowHosts  []string
@@ -40,6 +41,7 @@ func parseOptions(args []string, getenv func(string) string, stdout, stderr io.W
 	listen := fs.String("listen", "", "")
 	level := fs.String("log-level", "info", "")
 	fs.StringVar(&o.limits, "limits", "", "")
+	fs.StringVar(&o.schedules, "schedules", "", "")
 	fs.IntVar(&o.concurrency, "concurrency", 32, "")
 	fs.Func("allow-host", "", func(v string) error {
 		o.allowHosts = append(o.allowHosts, v)

@@ -36,6 +36,10 @@ Flags:
                     runs under the limits that are in Redis, where those of a
                     file alone stay for 24 hours after the last worker, and
                     without those it does not start.
+  -schedules FILE   recurring tasks to enqueue when they come due. Give all
+                    workers the same file: each run is enqueued once, however
+                    many they are. enqueue schedules FILE shows the next runs.
+                    Default: none
   -queues NAME=WEIGHT,…
                     the queues to work on, and how often each is looked at first
                     (weight 1 to 1000). Default: default=1

@@ -7,13 +7,20 @@ import (
 	"testing"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/queue/schedule"
 	"github.com/headway-go/headway/throttle"
 )
 
-// Every YAML block is a policy that the limiter takes.
+// Every YAML block is a policy that the limiter takes, or a file of schedules.
 func TestYAMLBlocks(t *testing.T) {
 	t.Parallel()
 	for _, b := range blocks(t, "yaml") {
+		if strings.HasPrefix(b.text, "schedules:") {
+			if _, err := schedule.Parse(fmt.Sprintf("%s:%d", b.path, b.line), []byte(b.text)); err != nil {
+				t.Error(err)
+			}
+			continue
+		}
 		if _, err := throttle.ParsePolicy(fmt.Sprintf("%s:%d", b.path, b.line), []byte(b.text)); err != nil {
 			t.Error(err)
 		}

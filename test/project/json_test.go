@@ -115,6 +115,9 @@ func TestJSONFields(t *testing.T) {
 	check("enqueue batch -dry-run", inForecast[0], seen(t, strings.Join(forecast[:4], "")))
 	check("its summary", inForecast[1], seen(t, forecast[4]))
 
+	schedules := writeFile(t, "schedules.yaml", "schedules: {s: {cron: '@daily', task: {type: r, scope: p}}}\n")
+	check("enqueue schedules", tables(t, "enqueue schedules -json")[0], seen(t, output(t, 0, "", "enqueue", "schedules", "-json", schedules)))
+
 	health := healthz(t, "-redis", url, "-limits", limits)
 	check("healthz", tables(t, "GET /healthz of worker -listen")[0], seen(t, health))
 
@@ -124,7 +127,7 @@ func TestJSONFields(t *testing.T) {
 	check("worker leave", tables(t, "worker leave -json")[0], seen(t, left))
 
 	for what, blocks := range map[string]string{
-		"enqueue http": "enqueue http -json", "healthz": "GET /healthz of worker -listen",
+		"enqueue http": "enqueue http -json", "enqueue schedules": "enqueue schedules -json", "healthz": "GET /healthz of worker -listen",
 		"worker inspect scope": "worker inspect -json scope", "worker inspect task": "worker inspect -json task",
 	} {
 		for _, b := range parsePage("docs/json.md", section(t, "docs/json.md", blocks)).blocks {

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/queue/schedule"
+	"github.com/headway-go/headway/throttle"
+)
+
+// loadSchedules reads the file of -schedules; "" is none.
+func loadSchedules(path string) (*schedule.File, error) {
+	if path == "" {
+		return &schedule.File{}, nil
+	}
+	f, err := schedule.Load(path)
+	switch {
+	case err == nil:
+		return f, nil
+	case errors.As(err, new(*schedule.FileError)):
+		return nil, faultySchedules(path, err)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, &cli.Error{What: "there is no schedules file " + path, Try: "-schedules examples/schedules/schedules.yaml", Err: err}
+	}
+	return nil, &cli.Error{What: "cannot read the schedules file: " + err.Error(), Err: err}
+}
+
+func faultySchedules(path string, err error) error {
+	return &cli.Error{What: err.Error(), Try: "mend these lines of " + path + "; nothing was started", Err: err}
+}
+
+// newSchedules returns what enqueues the recurring tasks, or an error where the
+// limits could never run one of them.
+func newSchedules(rdb redis.UniversalClient, f *schedule.File, limiter *throttle.Limiter, log *slog.Logger) (func(context.Context), error) {
+	if err := f.Check(limiter.Policy()); err != nil {
+		return nil, faultySchedules(f.Name, err)
+	}
+	r, err := schedule.New(schedule.Config{
+		Redis: rdb, Client: queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter}), Schedules: f.Schedules, Logger: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return r.Run, nil
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// schedulesKey is where package schedule keeps its records.
+const schedulesKey = "hw:schedules"
+
+// A run that was missed while no worker lived is enqueued by the next one, and
+// once by two.
+func TestSchedulesAreRun(t *testing.T) {
+	t.Parallel()
+	server := redistest.NewServer(t)
+	url, rdb := "redis://"+server.Addr(), server.Client(t)
+	limits := limitsFile(t, someLimits)
+	schedules := limitsFile(t, `schedules: {tidy: {cron: "* * * * *", task: {type: http, scope: payments, http: {url: "https://a.example/"}}}}`)
+	begin := func() *running {
+		r := start(t, with(newFakeSystem()), nil, "-redis", url, "-limits", limits, "-schedules", schedules)
+		r.says("ready")
+		return r
+	}
+	first := begin()
+	redistest.WaitFor(t, "the record", 20*time.Second, func() bool { return rdb.ZCard(t.Context(), schedulesKey).Val() == 1 })
+	first.stop()
+	first.ends(cli.ExitOK)
+	if n := len(pendingIDs(t, rdb)); n > 1 {
+		t.Fatalf("%d runs at first sight", n) // one where a minute has just begun
+	}
+
+	member := rdb.ZRange(t.Context(), schedulesKey, 0, 0).Val()[0]
+	since := time.Now().Add(-10 * time.Minute).Unix()
+	rdb.ZAdd(t.Context(), schedulesKey, redis.Z{Member: member, Score: float64(since)})
+	pair := []*running{begin(), begin()}
+	redistest.WaitFor(t, "the missed run", 20*time.Second, func() bool {
+		return rdb.ZScore(t.Context(), schedulesKey, member).Val() > float64(since)
+	})
+	for _, r := range pair {
+		r.stop()
+		r.ends(cli.ExitOK)
+	}
+	ids := pendingIDs(t, rdb)
+	if len(ids) < 1 || len(ids) > 3 { // of ten that were missed; a minute may begin meanwhile
+		t.Errorf("enqueued are %q", ids)
+	}
+	for _, id := range ids {
+		var unix int64
+		if _, err := fmt.Sscanf(id, "schedule:tidy:%d", &unix); err != nil || unix%60 != 0 || unix <= since {
+			t.Errorf("the task %q: %v", id, err)
+		}
+	}
+}
+
+func pendingIDs(t *testing.T, rdb redis.UniversalClient) (ids []string) {
+	t.Helper()
+	if !rdb.SIsMember(context.Background(), "asynq:queues", "default").Val() {
+		return nil
+	}
+	infos, err := asynq.NewInspectorFromRedisClient(rdb).ListPendingTasks("default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, info := range infos {
+		ids = append(ids, info.ID)
+	}
+	return ids
+}
+
+// What a worker cannot run at all keeps it from starting.
+func TestSchedulesThatCannotRun(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ text, want string }{
+		"a faulty file":    {"schedules:\n  s: {}\n", ":2:3: schedules.s.cron: cron is missing"},
+		"an unknown scope": {"schedules:\n  s:\n    cron: '@daily'\n    task: {type: http, scope: other, http: {url: 'http://a/'}}\n", ":4:31: schedules.s.task.scope: scope \"other\" meets no rule"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := limitsFile(t, tt.text)
+			r := start(t, with(newFakeSystem()), nil, "-redis", ownRedis(t), "-limits", limitsFile(t, someLimits), "-schedules", path)
+			r.ends(cli.ExitFailed)
+			for _, want := range []string{"worker: " + path + tt.want, "try: mend these lines of " + path + "; nothing was started"} {
+				if !strings.Contains(r.stderr.String(), want) {
+					t.Errorf("stderr lacks %q:\n%s", want, r.stderr.String())
+				}
+			}
+		})
+	}
+	path := filepath.Join(t.TempDir(), "none.yaml")
+	r := start(t, with(newFakeSystem()), nil, "-redis", "redis://127.0.0.1:1", "-limits", limitsFile(t, someLimits), "-schedules", path)
+	r.ends(cli.ExitFailed)
+	if want := "worker: there is no schedules file " + path; !strings.Contains(r.stderr.String(), want) {
+		t.Errorf("stderr lacks %q:\n%s", want, r.stderr.String())
+	}
+}
