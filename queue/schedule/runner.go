@@ -152,7 +152,7 @@ func (r *Runner) handle(ctx context.Context, e *entry, st state, m marks) error 
 	}
 	e.begun = true
 	r.tellAhead(ctx, e, st, done)
-	runs, left := e.due(done, st.now)
+	runs := e.due(done, st.now)
 	anew := 0
 	for _, run := range runs {
 		if ctx.Err() != nil || time.Since(st.read) > fresh {
@@ -167,10 +167,12 @@ func (r *Runner) handle(ctx context.Context, e *entry, st state, m marks) error 
 		}
 		m.advance(e.member, run)
 	}
-	if len(runs) > 0 || left > 0 || st.now.Sub(done) >= late {
+	if len(runs) > 0 || st.now.Sub(done) >= late {
 		m.advance(e.member, st.now)
 	}
-	r.tellMissed(ctx, e, st, done, anew, left)
+	if anew > 0 || e.CatchUp == CatchUpNone { // else another process has seen to them
+		r.tellMissed(ctx, e, st.now, done, len(runs))
+	}
 	return nil
 }
 
@@ -193,14 +195,17 @@ func (r *Runner) enqueue(ctx context.Context, e *entry, run time.Time) (bool, er
 	return result.State == queue.Enqueued, nil
 }
 
-// tellMissed tells of missed runs, where this process was the one to see to them.
-func (r *Runner) tellMissed(ctx context.Context, e *entry, st state, done time.Time, anew, left int) {
-	if left == 0 || anew == 0 && e.CatchUp != CatchUpNone {
+// tellMissed tells of runs that were left out, if any were. It counts them, which
+// may take a while after a long outage: it comes when their successors are safe.
+func (r *Runner) tellMissed(ctx context.Context, e *entry, now, done time.Time, enqueued int) {
+	left := e.count(done, now) - enqueued
+	if left == 0 {
 		return
 	}
+	zone := e.runs.Location()
 	r.log.WarnContext(ctx, "runs of a schedule were missed and are left out",
-		"schedule", e.Name, "left_out", left, "enqueued", anew, "catch_up", e.CatchUp,
-		"since", done.In(e.runs.Location()), "until", st.now.In(e.runs.Location()))
+		"schedule", e.Name, "left_out", left, "enqueued", enqueued, "catch_up", e.CatchUp,
+		"since", done.In(zone), "until", now.In(zone))
 }
 
 // tellAhead tells, once, of a record that is ahead of Redis's clock: that has

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -98,20 +99,28 @@ func nameOf(member string) string {
 }
 
 // due returns the runs after done and up to now that are to be enqueued, oldest
-// first, and how many others were missed.
-func (s *Schedule) due(done, now time.Time) (runs []time.Time, left int) {
-	for run := s.runs.Next(done); !run.IsZero() && !run.After(now); run = s.runs.Next(run) {
+// first. It begins with the latest, so that it is quick after the longest outage.
+func (s *Schedule) due(done, now time.Time) (runs []time.Time) {
+	if next := s.runs.Next(done); next.IsZero() || next.After(now) {
+		return nil
+	}
+	for run := s.runs.Prev(now); run.After(done) && len(runs) < s.most(); run = s.runs.Prev(run.Add(-1)) {
 		if s.CatchUp == CatchUpNone && now.Sub(run) > late {
-			left++
-			continue
-		}
-		if len(runs) == s.most() {
-			runs = append(runs[:0], runs[1:]...)
-			left++
+			break
 		}
 		runs = append(runs, run)
 	}
-	return runs, left
+	slices.Reverse(runs)
+	return runs
+}
+
+// count returns how many runs there are after done and up to now. It takes up to a
+// second for a year of minutes.
+func (s *Schedule) count(done, now time.Time) (n int) {
+	for run := s.runs.Next(done); !run.IsZero() && !run.After(now); run = s.runs.Next(run) {
+		n++
+	}
+	return n
 }
 
 // most is how many runs are enqueued that are due at once.
