@@ -446,6 +446,51 @@ func TestFirstSightEnqueuesNothing(t *testing.T) {
 	})
 }
 
+// Of two processes that see a schedule for the first time, the one that is later
+// does not take a run for done that came due in between.
+func TestFirstSightOfTwo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.at("2026-11-22 05:59:58")
+		slow, quick := w.runner(file(daily), &hook{}, nil), w.runner(file(daily), &hook{}, nil)
+		if _, err := quick.poll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		first := w.record()
+		st := state{read: time.Now(), exact: w.now(), now: w.now().Add(4 * time.Second).Truncate(time.Second)} // no records, as it was before
+		m := marks{}
+		if err := slow.handle(t.Context(), slow.entries[0], st, m); err != nil {
+			t.Fatal(err)
+		}
+		if err := slow.write(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.record(); !got.Equal(first) || len(m) != 1 {
+			t.Errorf("the record has moved from %s to %s, by %v", first, got, m)
+		}
+	})
+}
+
+// A record is moved on each minute when nothing is due: it tells that the
+// schedule is in force.
+func TestRecordIsRenewed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.at("2026-11-22 07:00:00")
+		stop := w.start(w.runner(file(daily), &hook{}, nil))
+		defer stop()
+		for range 10 {
+			pass(10 * time.Minute)
+			if behind := w.now().Sub(w.record()); behind > late+pollEvery {
+				t.Errorf("the record is %v behind", behind)
+			}
+		}
+		w.want("s")
+	})
+}
+
 // "A changed expression does not catch up on runs that never were."
 func TestChangedExpression(t *testing.T) {
 	t.Parallel()
