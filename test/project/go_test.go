@@ -40,6 +40,7 @@ var importable = map[string]string{
 	"metrics":  "github.com/headway-go/headway/worker/metrics",
 	"os":       "os",
 	"outbound": "github.com/headway-go/headway/worker/outbound",
+	"policies": "github.com/headway-go/headway/throttle/policies",
 	"queue":    "github.com/headway-go/headway/queue",
 	"redis":    "github.com/redis/go-redis/v9",
 	"slog":     "log/slog",

@@ -122,6 +122,7 @@ func TestJSONFields(t *testing.T) {
 	check("healthz", tables(t, "GET /healthz of worker -listen")[0], seen(t, health))
 
 	inspected(t, url)
+	changedLimits(t, url)
 
 	left := output(t, 0, "", "worker", "leave", "-redis", url, "-json")
 	check("worker leave", tables(t, "worker leave -json")[0], seen(t, left))
@@ -162,6 +163,33 @@ func inspected(t *testing.T, url string) {
 	got["last_error"] = "string" // of a task that has failed: TestInspectFailed sees it
 	if !maps.Equal(got, want) {
 		t.Errorf("worker inspect task: docs/json.md has %v, the program prints %v", want, got)
+	}
+}
+
+// changedLimits holds what worker limits prints against the tables.
+func changedLimits(t *testing.T, url string) {
+	t.Helper()
+	ask := func(code int, args ...string) string {
+		return output(t, code, "", "worker", append([]string{"limits", "-redis", url, "-json"}, args...)...)
+	}
+	file := writeFile(t, "limits.yaml", "limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 7, per: 1s}]}}\n")
+	made := ask(0, "set", "p/x", "n", "algorithm=concurrency", "limit=3", "-for", "2h") + ask(0, "import", "-replace", file) +
+		ask(0, "set", "p/x", "n", "algorithm=concurrency", "limit=3", "-for", "2h") + ask(0, "remove", "p", "r") + ask(0, "rollback", "2")
+	shown := ask(0, "list") + ask(0, "show", "p/x")
+	table := tables(t, "worker limits -json")
+	history := maps.Clone(table[1])
+	delete(history, "rules")
+	for what, c := range map[string]struct{ want, got map[string]string }{
+		"list and show": {table[0], seen(t, shown)},
+		"a change":      {table[1], seen(t, made)},
+		"history":       {history, seen(t, ask(0, "history"))},
+		"diff":          {table[2], seen(t, ask(1, "diff", file)+ask(1, "diff", writeFile(t, "empty.yaml", "limits: {}")))},
+		"export":        {table[3], seen(t, ask(0, "export"))},
+		"reset":         {table[4], seen(t, ask(0, "reset", "p"))},
+	} {
+		if !maps.Equal(c.want, c.got) {
+			t.Errorf("worker limits, %s: docs/json.md has %v, the program prints %v", what, c.want, c.got)
+		}
 	}
 }
 
