@@ -21,8 +21,16 @@ type draft struct {
 type draftScope struct {
 	name   string
 	at     place
+	owner  string
+	apps   []draftApp
 	rules  []draftRule
 	scopes []draftScope
+}
+
+// draftApp is one application as it was written.
+type draftApp struct {
+	name string
+	at   place
 }
 
 // draftRule is a rule and, for each field, how it was written.
@@ -82,7 +90,10 @@ func draftOf(unmatched Unmatched, limits map[string]Node) draft {
 func draftScopes(nodes map[string]Node, level int) []draftScope {
 	scopes := make([]draftScope, 0, len(nodes))
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
-		s := draftScope{name: name}
+		s := draftScope{name: name, owner: nodes[name].Owner}
+		for _, app := range nodes[name].Apps {
+			s.apps = append(s.apps, draftApp{name: app})
+		}
 		if level <= maxLevels {
 			s.rules = draftRules(nodes[name].Rules)
 			s.scopes = draftScopes(nodes[name].Scopes, level+1)

@@ -88,6 +88,24 @@ func (e *UnmatchedError) Error() string {
 		"correct the scope, give it a rule, or write unmatched: allow", quote(e.Scope.text))
 }
 
+// AppError says that an application may not spend from a scope. It is permanent until the
+// policy changes.
+type AppError struct {
+	Scope Scope
+	App   string // that asked; empty for one without a name
+	Level Scope  // the prefix of the scope that names its applications
+	Apps  []string
+}
+
+func (e *AppError) Error() string {
+	who := "an application without a name (Config.App)"
+	if e.App != "" {
+		who = "application " + quote(e.App)
+	}
+	return fmt.Sprintf("throttle: scope %s: %s may not spend from it; %s is for %s",
+		quote(e.Scope.text), who, e.Level.text, strings.Join(e.Apps, ", "))
+}
+
 // ScopeError says why a text is not a scope. It is permanent.
 type ScopeError struct {
 	Scope  string

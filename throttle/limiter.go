@@ -30,6 +30,9 @@ type Config struct {
 	// client's ContextTimeoutEnabled lets it be; a wait for a free connection of the
 	// client's is bounded by its PoolTimeout. Defaults to 3s.
 	Timeout time.Duration
+	// App is the name of this application, for scopes whose policy names those that may
+	// spend from them. Defaults to none, which may spend where nobody is named.
+	App string
 	// Unbatched sends each decision as a command of its own, at once. Otherwise
 	// decisions asked for while one is on the way go out together with the next,
 	// those of one provider as one script call: nobody waits for company, and many
@@ -127,7 +130,7 @@ func New(rdb redis.UniversalClient, policy *Policy, cfg Config) (*Limiter, error
 	keys := keyspace(cfg.Prefix)
 	return &Limiter{
 		cfg:    cfg,
-		plans:  newPlans(policy, keys, cfg.Pad),
+		plans:  newPlans(policy, keys, cfg.Pad, cfg.App),
 		rdb:    rdb,
 		runner: newRunner(rdb, cfg.Timeout, cfg.Unbatched),
 		slots:  newSlots(),
@@ -215,7 +218,7 @@ func (l *Limiter) Allow(ctx context.Context, scope string) (Decision, error) {
 // and takes it from all of them if so and from none otherwise.
 //
 // A denial is a Decision, never an error, and changes nothing. An error means
-// that nothing was decided: *ScopeError, *UnmatchedError or *CostError (which no
+// that nothing was decided: *ScopeError, *UnmatchedError, *AppError or *CostError (which no
 // wait will mend), ctx's own error, or one that wraps ErrUnavailable. Units that
 // a cancelled call may have taken are given back. Costs one round trip to Redis,
 // shared with other callers where it can be.
@@ -291,6 +294,9 @@ func (l *Limiter) prepare(req *Request) (*plan, error) {
 	}
 	if req.Cost == 0 {
 		req.Cost = 1
+	}
+	if p.refusal != nil {
+		return nil, p.refusal
 	}
 	if err := p.check(req.Cost); err != nil {
 		return nil, err

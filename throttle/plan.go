@@ -13,6 +13,7 @@ import (
 // scripts, worked out once. It is never changed.
 type plan struct {
 	most     int64 // no cost up to it is more than a rule can admit
+	refusal  error // the application may not spend from the scope
 	scope    Scope
 	bounds   []Bound
 	provider string      // the prefix of all its keys, hash tag included
@@ -215,6 +216,7 @@ func (p *plan) leaseKeys() (keys []string, leases []any, shortest time.Duration)
 type plans struct {
 	keys keyspace
 	pad  time.Duration
+	app  string
 
 	mu      sync.RWMutex
 	policy  *Policy
@@ -222,8 +224,8 @@ type plans struct {
 	changed chan struct{} // closed when policy is another one
 }
 
-func newPlans(policy *Policy, keys keyspace, pad time.Duration) *plans {
-	return &plans{policy: policy, keys: keys, pad: pad, known: map[string]*plan{}, changed: make(chan struct{})}
+func newPlans(policy *Policy, keys keyspace, pad time.Duration, app string) *plans {
+	return &plans{policy: policy, keys: keys, pad: pad, app: app, known: map[string]*plan{}, changed: make(chan struct{})}
 }
 
 // current returns the policy, and what is closed when it is another one.
@@ -260,6 +262,7 @@ func (c *plans) of(scope string) (*plan, error) {
 		return nil, err
 	}
 	p = newPlan(c.keys, s, bounds, c.pad)
+	p.refusal = policy.MayUse(s, c.app)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.policy != policy {

@@ -26,6 +26,12 @@ type Node struct {
 	Rules []Rule
 	// Scopes are the names one level down.
 	Scopes map[string]Node
+	// Owner is who answers for what stands here: a team, an address. For people, nothing is
+	// decided by it. At most 128 bytes, the characters of a name. Defaults to none.
+	Owner string
+	// Apps are the applications (Config.App) that may spend from this level and those below
+	// it, at most 100. A name's own replace those of "*". Defaults to all.
+	Apps []string
 }
 
 // Policy is all rules by scope. It is immutable and safe for concurrent use.
@@ -39,6 +45,8 @@ type Policy struct {
 // tree is a Node that has been checked.
 type tree struct {
 	path   string // payments/*/refunds
+	owner  string
+	apps   []string
 	rules  []Rule
 	every  *tree // the "*" of scopes, which every path passes through
 	scopes map[string]*tree
@@ -260,6 +268,7 @@ func treeOf(rules []draftRule, scopes []draftScope, path, pattern string, level 
 			faults.add(s.at, at, "name "+reason)
 		}
 		child := treeOf(s.rules, s.scopes, at, strings.TrimPrefix(pattern+"/"+s.name, "/"), level+1, faults)
+		child.owner, child.apps = s.owner, s.checkApps(at, faults)
 		t.add(s.name, &child)
 	}
 	return t

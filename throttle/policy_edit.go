@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
@@ -17,7 +18,7 @@ func (p *Policy) Limits() (Unmatched, map[string]Node) {
 }
 
 func (t *tree) node() Node {
-	n := Node{Rules: append([]Rule(nil), t.rules...), Scopes: map[string]Node{}}
+	n := Node{Rules: slices.Clone(t.rules), Scopes: map[string]Node{}, Owner: t.owner, Apps: slices.Clone(t.apps)}
 	if t.every != nil {
 		n.Scopes[anyName] = t.every.node()
 	}

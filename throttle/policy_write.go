@@ -54,11 +54,21 @@ func (w *policyWriter) scopes(indent int, field string, t *tree) {
 }
 
 func (w *policyWriter) node(indent int, name string, t *tree) {
-	if len(t.rules) == 0 && t.every == nil && len(t.scopes) == 0 {
+	if len(t.rules) == 0 && t.every == nil && len(t.scopes) == 0 && t.owner == "" && len(t.apps) == 0 {
 		w.line(indent, name+": {}")
 		return
 	}
 	w.line(indent, name+":")
+	if t.owner != "" {
+		w.line(indent+1, "owner: "+yamlText(t.owner))
+	}
+	if len(t.apps) > 0 {
+		names := make([]string, len(t.apps))
+		for i, app := range t.apps {
+			names[i] = yamlText(app)
+		}
+		w.line(indent+1, "apps: ["+strings.Join(names, ", ")+"]")
+	}
 	if len(t.rules) > 0 {
 		w.line(indent+1, "rules:")
 		for _, r := range t.rules {

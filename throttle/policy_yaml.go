@@ -55,7 +55,7 @@ func parsePolicy(data []byte, faults *faultList) *Policy {
 
 var (
 	fileFields = []string{"unmatched", "limits"}
-	nodeFields = []string{"rules", "scopes"}
+	nodeFields = []string{"rules", "scopes", "owner", "apps"}
 	// laterFields are in files that were written for a later version.
 	laterFields = []string{"unit", "shadow", "resets", "timezone", "active"}
 )
@@ -107,10 +107,33 @@ func (d *decoder) node(s *draftScope, e entry, path string, level int) {
 			s.rules = d.rules(f, path)
 		case "scopes":
 			s.scopes = d.scopes(f, path+".scopes", level+1)
+		case "owner":
+			var w written
+			if s.owner, w = d.text(f, path+".owner"); !w.good() {
+				s.owner = ""
+			}
+		case "apps":
+			s.apps = d.apps(f, path+".apps")
 		default:
 			d.unknown(f, pathTo(path, f.name), "a scope", nodeFields)
 		}
 	}
+}
+
+// apps reads a list of names.
+func (d *decoder) apps(e entry, path string) (apps []draftApp) {
+	if !d.kind(e, yaml.SequenceNode, path, "a list of applications, such as [billing]") {
+		return nil
+	}
+	for _, n := range e.value.Content {
+		if name, w := d.text(entry{label: "the application", key: n, value: n}, path); w.good() {
+			apps = append(apps, draftApp{name: name, at: placeOf(n)})
+		}
+	}
+	if len(e.value.Content) == 0 {
+		d.bad(e, path, "is empty, and nobody could spend from here; name one, or remove the line")
+	}
+	return apps
 }
 
 func (d *decoder) rules(e entry, node string) []draftRule {

@@ -114,7 +114,7 @@ func (d *decoder) unknown(e entry, path, owner string, fields []string) {
 	case near != "":
 		reason += fmt.Sprintf("did you mean %s?", near)
 	case owner == "a scope":
-		reason += "write " + oneOf(fields) + ", and names of the next level under scopes"
+		reason += "write " + oneOf(fields[:2]) + ", and names of the next level under scopes"
 	default:
 		reason += "write " + oneOf(fields)
 	}

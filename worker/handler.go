@@ -210,7 +210,7 @@ const overtakenPause = time.Minute
 // overtaken tells whether a task that can never pass could when it got its place in line:
 // limits have changed under it. It waits until they are changed again.
 func (t *Throttle) overtaken(ctx context.Context, j *job, why error) bool {
-	if !errors.As(why, new(*throttle.CostError)) && !errors.As(why, new(*throttle.UnmatchedError)) {
+	if !errors.As(why, new(*throttle.CostError)) && !errors.As(why, new(*throttle.UnmatchedError)) && !errors.As(why, new(*throttle.AppError)) {
 		return false
 	}
 	stands, err := t.cfg.Limiter.Stands(ctx, throttle.Place{Scope: j.scope, Ticket: queue.Ticket(j.queue, j.id)}, j.cost)

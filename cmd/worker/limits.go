@@ -25,6 +25,7 @@ import (
 const limitsUsage = `Usage: worker limits list | export | history [flags]
        worker limits show SCOPE [flags]
        worker limits set SCOPE RULE KEY=VALUE… [flags]
+       worker limits assign SCOPE [owner=NAME] [apps=NAME,…] [flags]
        worker limits remove SCOPE RULE [flags]
        worker limits unset [SCOPE [RULE]] [flags]
        worker limits import [-replace] FILE [flags]
@@ -42,6 +43,8 @@ file that a worker was started with. What has been spent stays spent.
   set       write a rule of SCOPE, payments/acme or payments/*. The fields are
             those of limits.yaml; those not given keep their value, and KEY=
             takes one away. One that SCOPE inherits becomes its own
+  assign    say who answers for SCOPE, and which applications may spend from it;
+            owner= and apps= take it away
   remove    take a rule of SCOPE away, the file's too
   unset     take back what was set and removed of a rule, of SCOPE or at all: the
             file counts again
@@ -109,6 +112,7 @@ var limitsVerbs = map[string]limitsVerb{
 	"history":  {0, 0, "", "", (*limitsCommand).history},
 	"show":     {1, 1, "SCOPE", "", (*limitsCommand).show},
 	"set":      {3, anyNumber, "SCOPE RULE KEY=VALUE…", "as if-version for", (*limitsCommand).set},
+	"assign":   {2, 3, "SCOPE [owner=NAME] [apps=NAME,…]", "as if-version", (*limitsCommand).assign},
 	"remove":   {2, 2, "SCOPE RULE", "as if-version for", (*limitsCommand).remove},
 	"unset":    {0, 2, "[SCOPE [RULE]]", "as if-version", (*limitsCommand).unset},
 	"import":   {1, 1, "FILE", "as if-version replace", (*limitsCommand).importFile},
@@ -170,7 +174,7 @@ func userName(getenv func(string) string) string {
 // read takes the words, and refuses flags that the verb does not take.
 func (c *limitsCommand) read(words []string, fs *flag.FlagSet) error {
 	if len(words) == 0 {
-		return cli.Errorf(limitsHelp, "nothing to do: list, show, set, remove, unset, import, export, diff, history, rollback or reset")
+		return cli.Errorf(limitsHelp, "nothing to do: list, show, set, assign, remove, unset, import, export, diff, history, rollback or reset")
 	}
 	verb, known := limitsVerbs[words[0]]
 	if !known {
@@ -249,6 +253,26 @@ func (c *limitsCommand) set(ctx context.Context) error {
 		fields[key] = value
 	}
 	made, err := c.store.Set(ctx, c.edit(), c.words[0], c.words[1], fields)
+	return c.tell(made, err)
+}
+
+func (c *limitsCommand) assign(ctx context.Context) error {
+	var owner *string
+	var apps []string
+	for _, word := range c.words[1:] {
+		switch key, value, _ := strings.Cut(word, "="); {
+		case key == "owner" && owner == nil:
+			owner = &value
+		case key == "apps" && apps == nil:
+			apps = []string{}
+			if value != "" {
+				apps = strings.Split(value, ",")
+			}
+		default:
+			return &cli.Error{What: fmt.Sprintf("%q is not owner=NAME or apps=NAME,…, or the second of its kind", word), Try: "worker limits assign payments owner=payments-team apps=billing,refunds"}
+		}
+	}
+	made, err := c.store.Assign(ctx, c.edit(), c.words[0], owner, apps)
 	return c.tell(made, err)
 }
 

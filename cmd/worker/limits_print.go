@@ -91,8 +91,20 @@ func rulesBy(p *throttle.Policy) (rules map[[2]string]string, order [][2]string)
 		rules[at] = r.YAML()
 		order = append(order, at)
 	}
+	for path, n := range policies.Nodes(limits) {
+		for field, text := range map[string]string{ownerField: n.Owner, appsField: strings.Join(n.Apps, ", ")} {
+			if text != "" {
+				at := [2]string{path, field}
+				rules[at] = field + " " + text
+				order = append(order, at)
+			}
+		}
+	}
 	return rules, order
 }
+
+// What is told of a scope beside its rules, in their place.
+const ownerField, appsField = "owner:", "apps:"
 
 func differences(before, after *throttle.Policy) (list []difference) {
 	had, order := rulesBy(before)
@@ -102,7 +114,12 @@ func differences(before, after *throttle.Policy) (list []difference) {
 			order = append(order, at)
 		}
 	}
-	slices.SortStableFunc(order, func(a, b [2]string) int { return strings.Compare(a[0], b[0]) })
+	slices.SortStableFunc(order, func(a, b [2]string) int {
+		if n := strings.Compare(a[0], b[0]); n != 0 || !strings.HasSuffix(a[1]+b[1], ":") {
+			return n
+		}
+		return strings.Compare(b[1], a[1])
+	})
 	for _, at := range order {
 		if had[at] != has[at] {
 			list = append(list, difference{Scope: at[0], Rule: at[1], Before: had[at], After: has[at]})

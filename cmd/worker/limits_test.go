@@ -83,7 +83,7 @@ func TestLimitsUsage(t *testing.T) {
 	}
 	golden(t, filepath.Join("testdata", "limits.golden"), out.String())
 	for _, c := range []struct{ args, want string }{
-		{"", "nothing to do: list, show, set"},
+		{"", "nothing to do: list, show, set, assign"},
 		{"put", `limits cannot be "put"`},
 		{"set payments", "worker limits set takes SCOPE RULE KEY=VALUE"},
 		{"list payments", "worker limits list takes flags only"},
@@ -136,8 +136,13 @@ func TestLimitsCommands(t *testing.T) {
 	out, _ = l.run(0, "show", "payments/acme")
 	says(t, out, "burst: 9}", "{name: account")
 
+	out, _ = l.run(0, "assign", "payments", "owner=payments-team", "apps=billing,refunds")
+	says(t, out, "+ payments owner: payments-team", "+ payments apps: billing, refunds")
+	_, errs := l.run(1, "assign", "payments", "team=x")
+	says(t, errs, `"team=x" is not owner=NAME`)
+	l.run(0, "unset", "payments")
 	history := l.objects("history")
-	if len(history) != 7 {
+	if len(history) != 9 {
 		t.Fatalf("%v", history)
 	}
 	for i, v := range history {

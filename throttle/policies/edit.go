@@ -182,11 +182,11 @@ func (s *Store) Unset(ctx context.Context, e Edit, scope, rule string) (Made, er
 			}
 			return nil
 		}
-		if v.Imported == nil && len(v.Rules) == 0 {
+		if v.Imported == nil && len(v.Rules)+len(v.Scopes) == 0 {
 			return ErrUnchanged
 		}
 		v.Change = "unset everything"
-		v.Imported, v.Rules = nil, nil
+		v.Imported, v.Rules, v.Scopes = nil, nil, nil
 		return nil
 	})
 }
@@ -200,11 +200,20 @@ func (s *Store) Import(ctx context.Context, e Edit, p *throttle.Policy, from str
 		v.Change = "import " + from
 		if replace {
 			v.Change = "import -replace " + from
-			v.Imported, v.Rules = v.bring(p, e.By, now), nil
+			v.Imported, v.Rules, v.Scopes = v.bring(p, e.By, now), nil, nil
 			return nil
 		}
 		_, limits := p.Limits()
+		_, has := policy.Limits()
 		changed := false
+		for path, n := range nodesOf(limits, "") {
+			was := nodeAt(has, strings.Split(path, "/"))
+			if n.Owner == "" && n.Apps == nil || n.Owner == was.Owner && slices.Equal(n.Apps, was.Apps) {
+				continue
+			}
+			changed = true
+			v.assign(Assignment{Scope: path, Owner: n.Owner, Apps: n.Apps, UpdatedBy: e.By, UpdatedAt: now})
+		}
 		for path, rule := range Rules(limits) {
 			if was, own := ruleAt(policy, strings.Split(path, "/"), rule.Name); own && was == rule {
 				continue
@@ -229,22 +238,66 @@ func Rules(limits map[string]throttle.Node) iter.Seq2[string, throttle.Rule] {
 	return rulesOf(limits, "")
 }
 
+// Nodes visits the nodes of a tree, as Rules does their rules.
+func Nodes(limits map[string]throttle.Node) iter.Seq2[string, throttle.Node] {
+	return nodesOf(limits, "")
+}
+
 func rulesOf(limits map[string]throttle.Node, under string) iter.Seq2[string, throttle.Rule] {
 	return func(yield func(string, throttle.Rule) bool) {
-		for _, name := range slices.Sorted(maps.Keys(limits)) {
-			path := strings.TrimPrefix(under+"/"+name, "/")
-			for _, r := range limits[name].Rules {
-				if !yield(path, r) {
-					return
-				}
-			}
-			for path, r := range rulesOf(limits[name].Scopes, path) {
+		for path, n := range nodesOf(limits, under) {
+			for _, r := range n.Rules {
 				if !yield(path, r) {
 					return
 				}
 			}
 		}
 	}
+}
+
+// nodesOf visits the nodes of a tree, each with its path.
+func nodesOf(limits map[string]throttle.Node, under string) iter.Seq2[string, throttle.Node] {
+	return func(yield func(string, throttle.Node) bool) {
+		for _, name := range slices.Sorted(maps.Keys(limits)) {
+			path := strings.TrimPrefix(under+"/"+name, "/")
+			if !yield(path, limits[name]) {
+				return
+			}
+			for path, n := range nodesOf(limits[name].Scopes, path) {
+				if !yield(path, n) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Assign says who answers for a scope, and which applications may spend from it: nil keeps
+// what the limits say, an empty list or text takes it away. What is above or below the
+// scope stays as it is. Its errors are those of Set, and ErrUnchanged.
+func (s *Store) Assign(ctx context.Context, e Edit, scope string, owner *string, apps []string) (Made, error) {
+	return s.whole(ctx, e, func(v *draft, policy *throttle.Policy, now time.Time) error {
+		_, limits := policy.Limits()
+		n := nodeAt(limits, strings.Split(scope, "/"))
+		a := Assignment{Scope: scope, Owner: n.Owner, Apps: n.Apps, UpdatedBy: e.By, UpdatedAt: now}
+		v.Change = "assign " + scope
+		if owner != nil {
+			a.Owner = *owner
+			v.Change += " owner=" + *owner
+		}
+		if apps != nil {
+			a.Apps = slices.Clone(apps)
+			v.Change += " apps=" + strings.Join(apps, ",")
+		}
+		if a.Owner == n.Owner && slices.Equal(a.Apps, n.Apps) {
+			return ErrUnchanged
+		}
+		if len(a.Apps) == 0 {
+			a.Apps = nil
+		}
+		v.assign(a)
+		return nil
+	})
 }
 
 // Rollback makes the limits what they were in a version, as a version of their own. The
@@ -257,12 +310,12 @@ func (s *Store) Rollback(ctx context.Context, e Edit, number int64) (Made, error
 	return s.whole(ctx, e, func(v *draft, _ *throttle.Policy, now time.Time) error {
 		v.Change = fmt.Sprintf("rollback %d", number)
 		before := v.clone()
-		v.Imported, v.Rules = then.Imported, slices.Clone(then.Rules)
+		v.Imported, v.Rules, v.Scopes = then.Imported, slices.Clone(then.Rules), slices.Clone(then.Scopes)
 		if then.Imported == nil && then.File != nil && (v.File == nil || v.File.Sum != then.File.Sum) {
 			v.Imported = then.File // the workers' file is another one by now
 		}
 		v.expire(now)
-		if sameSource(v.Imported, before.Imported) && slices.Equal(v.Rules, before.Rules) {
+		if v.sameAs(before) {
 			return ErrUnchanged
 		}
 		return nil

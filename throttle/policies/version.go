@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -32,6 +33,8 @@ type Version struct {
 	Imported *Source `json:"imported,omitempty"`
 	// Rules lie over either, in the order of their scopes.
 	Rules []Override `json:"rules,omitempty"`
+	// Scopes are whose they are, as far as that was assigned live, in their order.
+	Scopes []Assignment `json:"scopes,omitempty"`
 	// Edited says that this version, or one before it, was made by more than publishing
 	// files, which are kept elsewhere.
 	Edited bool `json:"edited,omitempty"`
@@ -59,6 +62,17 @@ type Override struct {
 
 	CreatedBy string    `json:"created_by"`
 	CreatedAt time.Time `json:"created_at"`
+	UpdatedBy string    `json:"updated_by"`
+	UpdatedAt time.Time `json:"updated_at"`
+}
+
+// Assignment is who answers for a scope, and who may spend from it, as it was assigned
+// live: it stands in place of both that the file says of the scope.
+type Assignment struct {
+	Scope string   `json:"scope"` // where the policy has it, "*" for every name
+	Owner string   `json:"owner,omitempty"`
+	Apps  []string `json:"apps,omitempty"` // none for all
+
 	UpdatedBy string    `json:"updated_by"`
 	UpdatedAt time.Time `json:"updated_at"`
 }
@@ -148,12 +162,25 @@ func (v *Version) put(o Override) {
 	v.Rules = slices.Insert(v.Rules, i, o)
 }
 
-// drop takes the overrides of a rule away, of all rules of a scope for an empty name, and
-// says whether there were any.
+// drop takes the overrides of a rule away, of all rules of a scope and what was assigned
+// for an empty name, and says whether there were any.
 func (v *Version) drop(scope, name string) bool {
-	had := len(v.Rules)
+	had := len(v.Rules) + len(v.Scopes)
 	v.Rules = slices.DeleteFunc(v.Rules, func(o Override) bool { return o.Scope == scope && (name == "" || o.Name == name) })
-	return len(v.Rules) < had
+	if name == "" {
+		v.Scopes = slices.DeleteFunc(v.Scopes, func(a Assignment) bool { return a.Scope == scope })
+	}
+	return len(v.Rules)+len(v.Scopes) < had
+}
+
+// assign adds or replaces an assignment.
+func (v *Version) assign(a Assignment) {
+	i, found := slices.BinarySearchFunc(v.Scopes, a, func(x, y Assignment) int { return strings.Compare(x.Scope, y.Scope) })
+	if found {
+		v.Scopes[i] = a
+		return
+	}
+	v.Scopes = slices.Insert(v.Scopes, i, a)
 }
 
 // settle takes away the override of a rule that would lie over the one for good.
@@ -172,8 +199,14 @@ func (o Override) ended(now time.Time) bool { return !o.Until.IsZero() && !now.B
 
 // clone returns a version that can be changed.
 func (v Version) clone() Version {
-	v.Rules = slices.Clone(v.Rules)
+	v.Rules, v.Scopes = slices.Clone(v.Rules), slices.Clone(v.Scopes)
 	return v
+}
+
+// sameAs reports whether two versions come to the same over the same file.
+func (v Version) sameAs(other Version) bool {
+	return sameSource(v.Imported, other.Imported) && slices.Equal(v.Rules, other.Rules) &&
+		slices.EqualFunc(v.Scopes, other.Scopes, func(a, b Assignment) bool { return reflect.DeepEqual(a, b) })
 }
 
 // policy returns what a version comes to over a base at a time, and when that changes by
@@ -181,8 +214,11 @@ func (v Version) clone() Version {
 func (v Version) policy(base *throttle.Policy, now time.Time) (*throttle.Policy, time.Time, error) {
 	var next time.Time
 	unmatched, limits := base.Limits()
-	if len(v.Rules) == 0 {
+	if len(v.Rules)+len(v.Scopes) == 0 {
 		return base, next, nil
+	}
+	for _, a := range v.Scopes {
+		lay(limits, strings.Split(a.Scope, "/"), func(n *throttle.Node) { n.Owner, n.Apps = a.Owner, a.Apps })
 	}
 	for _, o := range v.Rules {
 		if o.ended(now) {

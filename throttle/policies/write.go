@@ -82,7 +82,7 @@ func (s *Store) next(ctx context.Context, e Edit, change func(*draft, *throttle.
 	}
 	v.Number, v.At, v.InForce, v.By = before.Number+1, now, now.Add(Notice), e.By
 	v.expire(now)
-	v.Edited = v.Edited || v.Imported != nil || len(v.Rules) > 0
+	v.Edited = v.Edited || v.Imported != nil || len(v.Rules)+len(v.Scopes) > 0
 	return v, s.check(ctx, &v, now)
 }
 

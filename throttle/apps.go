@@ -1,0 +1,76 @@
+package throttle
+
+import (
+	"fmt"
+	"slices"
+)
+
+const maxApps = 100
+
+// checkApps checks who answers for a scope, and who may spend from it.
+func (s *draftScope) checkApps(path string, faults *faultList) (apps []string) {
+	if s.owner != "" {
+		if reason := nameReason(s.owner); reason != "" {
+			faults.add(s.at, path+".owner", "owner "+reason)
+		}
+	}
+	for i, app := range s.apps {
+		reason := nameReason(app.name)
+		switch {
+		case i >= maxApps:
+			reason = fmt.Sprintf("is one of %d; the most is %d", len(s.apps), maxApps)
+		case reason == "" && slices.Contains(apps, app.name):
+			reason = "is there already; keep one of the two"
+		}
+		if reason != "" {
+			faults.add(app.at, path+".apps", fmt.Sprintf("application %s %s", quote(app.name), reason))
+			if i >= maxApps {
+				return apps
+			}
+		}
+		apps = append(apps, app.name)
+	}
+	return apps
+}
+
+// MayUse tells an *AppError for an application that may not spend from a scope: at each
+// level of its path that names applications, it must be one of them. Costs as much as
+// Match.
+func (p *Policy) MayUse(s Scope, app string) error {
+	var refused error
+	p.visit(s, func(level Scope, layers []*tree) {
+		var apps []string
+		for _, layer := range layers { // those of the name lie over those of "*"
+			if layer.apps != nil {
+				apps = layer.apps
+			}
+		}
+		if refused == nil && apps != nil && !slices.Contains(apps, app) {
+			refused = &AppError{Scope: s, App: app, Level: level, Apps: slices.Clone(apps)}
+		}
+	})
+	return refused
+}
+
+// Owner returns who answers for a scope: the owner of its lowest level that has one.
+func (p *Policy) Owner(s Scope) (owner string) {
+	p.visit(s, func(_ Scope, layers []*tree) {
+		for _, layer := range layers {
+			if layer.owner != "" {
+				owner = layer.owner
+			}
+		}
+	})
+	return owner
+}
+
+// visit visits the trees that cover each level of a path, outermost first.
+func (p *Policy) visit(s Scope, level func(Scope, []*tree)) {
+	layers := []*tree{&p.root}
+	for start := 0; start < len(s.text) && len(layers) > 0; {
+		name, end := nameAt(s.text, start)
+		layers = under(nil, layers, name)
+		level(Scope{text: s.text[:end]}, layers)
+		start = end + 1
+	}
+}
