@@ -1,0 +1,195 @@
+package wallclock
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	_ "time/tzdata" // so that zones are known where the system has none
+
+	"github.com/robfig/cron/v3"
+)
+
+// Parse reads a cron expression: five fields (minute, hour, day of month, month,
+// day of week) or one of @yearly, @annually, @monthly, @weekly, @daily,
+// @midnight and @hourly. zone is as [Zone] takes it. An expression that can
+// never come due, such as one for 30 February, is refused.
+//
+// Where both the day of month and the day of week are given, a day that
+// matches either is a match, as cron has it. The error is one line, and says
+// what to write.
+func Parse(expr, zone string) (*Schedule, error) {
+	loc, err := Zone(zone)
+	if err != nil {
+		return nil, err
+	}
+	text := strings.TrimSpace(expr)
+	if reason := exprReason(text); reason != "" {
+		return nil, fmt.Errorf("cron %s: %s", quote(expr), reason)
+	}
+	parsed, err := cron.ParseStandard(text)
+	if err != nil {
+		return nil, fmt.Errorf("cron %s: %w", quote(expr), err)
+	}
+	spec, ok := parsed.(*cron.SpecSchedule)
+	if !ok {
+		return nil, fmt.Errorf("cron %s: not a calendar; %s", quote(expr), writeFields)
+	}
+	spec.Location = time.UTC
+	s := &Schedule{spec: spec, zone: loc, realTime: realTime(text)}
+	if s.nextNaive(cycleStart).IsZero() {
+		return nil, fmt.Errorf("cron %s: no month that it names has such a day; correct the day of month or the month", quote(expr))
+	}
+	return s, nil
+}
+
+// Zone returns the time zone of an IANA name, such as Europe/Berlin; "" is UTC.
+// "Local" is refused: it differs from one machine to the next.
+func Zone(name string) (*time.Location, error) {
+	const write = "write a name of the IANA list, such as UTC or America/Los_Angeles"
+	if name == "Local" {
+		return nil, fmt.Errorf("time zone \"Local\" differs from one machine to the next; %s", write)
+	}
+	loc, err := time.LoadLocation(name)
+	if err != nil {
+		return nil, fmt.Errorf("time zone %s is unknown; %s", quote(name), write)
+	}
+	return loc, nil
+}
+
+const writeFields = `write five fields, such as "0 6 * * 1-5", or @daily`
+
+var descriptors = []string{"@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"}
+
+// realTime reports whether the hour field begins with a star.
+func realTime(text string) bool {
+	fields := strings.Fields(text)
+	if len(fields) == 1 {
+		return text == "@hourly"
+	}
+	return strings.IndexByte("*?", fields[1][0]) >= 0
+}
+
+// field is one of the five: what robfig/cron takes there.
+type field struct {
+	name     string
+	min, max int
+	words    []string // for min and the numbers after it
+}
+
+var fields = []field{
+	{name: "minute", min: 0, max: 59},
+	{name: "hour", min: 0, max: 23},
+	{name: "day of month", min: 1, max: 31},
+	{name: "month", min: 1, max: 12, words: strings.Fields("jan feb mar apr may jun jul aug sep oct nov dec")},
+	{name: "day of week", min: 0, max: 6, words: strings.Fields("sun mon tue wed thu fri sat")},
+}
+
+// exprReason says what is wrong with an expression, if anything. It is stricter
+// than robfig/cron, which overlooks empty parts of lists, signs, the end of
+// "*-5", and steps that lead out of the field.
+func exprReason(text string) string {
+	parts := strings.Fields(text)
+	switch {
+	case len(parts) == 0:
+		return "is empty; " + writeFields
+	case strings.HasPrefix(text, "TZ=") || strings.HasPrefix(text, "CRON_TZ="):
+		return "the zone has a field of its own; remove " + clip(parts[0])
+	case parts[0] == "@every":
+		return `@every counts from when a process started, and each started at its own time; write fields, such as "*/15 * * * *"`
+	case text[0] == '@' && !slices.Contains(descriptors, text):
+		return "no such word; write " + strings.Join(descriptors, ", ") + " or five fields"
+	case text[0] == '@':
+		return ""
+	case len(parts) == len(fields)+1:
+		return "has 6 fields, and seconds are not read; " + writeFields
+	case len(parts) != len(fields):
+		return fmt.Sprintf("has %d of 5 fields: minute, hour, day of month, month, day of week; %s", len(parts), writeFields)
+	}
+	for i, f := range fields {
+		for item := range strings.SplitSeq(parts[i], ",") {
+			if reason := f.itemReason(item); reason != "" {
+				return fmt.Sprintf("%s %s %s", f.name, quote(item), reason)
+			}
+		}
+	}
+	return ""
+}
+
+// itemReason says what is wrong with one part of a list, if anything.
+func (f field) itemReason(item string) string {
+	span, step, stepped := strings.Cut(item, "/")
+	low, high, ranged := strings.Cut(span, "-")
+	if low == "*" || low == "?" {
+		if ranged {
+			return "goes on after the star; write the star alone, or a range such as " + f.example()
+		}
+		low = strconv.Itoa(f.min)
+	}
+	first, reason := f.value(low)
+	if reason != "" {
+		return reason
+	}
+	last := f.max
+	if ranged {
+		if last, reason = f.value(high); reason != "" {
+			return reason
+		}
+		if last < first {
+			return "ends before it begins; write two parts, divided by a comma"
+		}
+	}
+	if !stepped {
+		return ""
+	}
+	n, ok := digits(step)
+	if !ok || n < 1 {
+		return "has no step of at least 1 after the slash; write one, such as */2"
+	}
+	if n > last-first && n > 1 {
+		return "steps out of the field: a step counts within it, from its first value on; write the values themselves"
+	}
+	return ""
+}
+
+func (f field) example() string { return fmt.Sprintf("%d-%d", f.min, f.max) }
+
+// value reads a number or a word of the field.
+func (f field) value(text string) (int, string) {
+	if i := slices.Index(f.words, strings.ToLower(text)); i >= 0 {
+		return f.min + i, ""
+	}
+	n, ok := digits(text)
+	switch {
+	case !ok && f.words != nil:
+		return 0, fmt.Sprintf("is not of numbers and words; write %d to %d, or %s to %s", f.min, f.max, f.words[0], f.words[len(f.words)-1])
+	case !ok:
+		return 0, fmt.Sprintf("is not of numbers; write %d to %d", f.min, f.max)
+	case n == 7 && f.max == 6:
+		return 0, "is above 6; write 0 or sun for Sunday"
+	case n < f.min || n > f.max:
+		return 0, fmt.Sprintf("is not within %d to %d", f.min, f.max)
+	}
+	return n, ""
+}
+
+// digits reads a short number without a sign.
+func digits(text string) (int, bool) {
+	if text == "" || len(text) > 4 || strings.Trim(text, "0123456789") != "" {
+		return 0, false
+	}
+	n, err := strconv.Atoi(text)
+	return n, err == nil
+}
+
+func quote(s string) string { return strconv.Quote(clip(s)) }
+
+// clip keeps what an error quotes readable.
+func clip(s string) string {
+	const most = 64
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}

@@ -1,0 +1,185 @@
+package wallclock
+
+import (
+	"time"
+
+	"github.com/robfig/cron/v3"
+)
+
+const (
+	day = 24 * time.Hour
+
+	// reach is how far from UTC the clocks of a zone may be, with room: the
+	// farthest ever was 15:14 hours.
+	reach = 26 * time.Hour
+
+	// horizon is how far a run may be away: eight years, from one leap day to the
+	// next but for the century, with room.
+	horizon = (8*366 + 2) * day
+)
+
+// Schedule is a cron expression in a time zone. It is safe for concurrent use.
+type Schedule struct {
+	spec     *cron.SpecSchedule // of naive times: see naive
+	zone     *time.Location
+	realTime bool // the hour field begins with a star
+}
+
+// Location returns the time zone, in which Next and Prev answer.
+func (s *Schedule) Location() *time.Location { return s.zone }
+
+// Next returns the first run after t, not at it. It is the zero time when there
+// is none within eight years. It takes microseconds.
+func (s *Schedule) Next(t time.Time) time.Time {
+	if s.realTime {
+		return s.nextShown(t)
+	}
+	return s.nextReached(t)
+}
+
+// Prev returns the last run before t or at it. It is the zero time when there is
+// none within eight years. It takes well below a millisecond.
+func (s *Schedule) Prev(t time.Time) time.Time {
+	var last time.Time
+	back := time.Minute
+	for {
+		if last = s.Next(t.Add(-back)); !last.IsZero() && !last.After(t) {
+			break
+		}
+		if back >= horizon {
+			return time.Time{}
+		}
+		back = min(2*back, horizon)
+	}
+	// last is a run, and the wanted one is in [last, beyond).
+	beyond := t.Add(1)
+	for {
+		next := s.Next(last)
+		if next.IsZero() || next.After(t) {
+			return last
+		}
+		last = next
+		if middle := s.Next(last.Add(beyond.Sub(last) / 2)); !middle.IsZero() && !middle.After(t) {
+			last = middle
+		} else {
+			beyond = last.Add(beyond.Sub(last)/2 + 1)
+		}
+	}
+}
+
+// Gap returns the shortest time between two runs, on a clock that never shifts:
+// whole minutes. Around a shift of the zone's clocks runs can be closer. It takes
+// some milliseconds.
+func (s *Schedule) Gap() time.Duration {
+	first := s.nextNaive(cycleStart)
+	last, shortest := first, time.Duration(0)
+	for n := s.nextNaive(first); n.Sub(first) < day && n.Day() == first.Day(); n = s.nextNaive(n) {
+		if gap := n.Sub(last); shortest == 0 || gap < shortest {
+			shortest = gap
+		}
+		if last = n; shortest == time.Minute {
+			return shortest
+		}
+	}
+	overnight := s.daysApart() - last.Sub(first)
+	if shortest == 0 {
+		return overnight
+	}
+	return min(shortest, overnight)
+}
+
+// In 28 years from cycleStart every month begins on every weekday, in leap years
+// and others.
+var (
+	cycleStart = time.Date(1999, 12, 31, 23, 59, 59, 0, time.UTC)
+	cycleEnd   = cycleStart.AddDate(28, 0, 0)
+)
+
+// daysApart returns the shortest time between two days with a run.
+func (s *Schedule) daysApart() time.Duration {
+	daily := *s.spec
+	daily.Hour, daily.Minute = 1, 1 // midnight
+	days := &Schedule{spec: &daily}
+	shortest := horizon
+	for last := days.nextNaive(cycleStart); last.Before(cycleEnd) && shortest > day; {
+		n := days.nextNaive(last)
+		shortest = min(shortest, n.Sub(last))
+		last = n
+	}
+	return shortest
+}
+
+// naive returns what the clocks of a zone show at t, as if it were UTC: a time
+// that can be counted with.
+func naive(t time.Time) time.Time {
+	_, offset := t.Zone()
+	return t.UTC().Add(seconds(offset))
+}
+
+func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
+
+// nextNaive returns the first naive time after n that matches, or the zero time.
+// robfig/cron looks five years ahead, which leap days are too rare for.
+func (s *Schedule) nextNaive(n time.Time) time.Time {
+	if next := s.spec.Next(n); !next.IsZero() {
+		return next
+	}
+	return s.spec.Next(time.Date(n.Year()+5, 12, 31, 23, 59, 59, 0, time.UTC))
+}
+
+// nextReached is Next for times of day.
+func (s *Schedule) nextReached(t time.Time) time.Time {
+	n := naive(t.In(s.zone)) // it and those before it have been reached
+	for {
+		if n = s.nextNaive(n); n.IsZero() {
+			return n
+		}
+		if at := s.reached(n); at.After(t) {
+			return at
+		}
+	}
+}
+
+// reached returns the first moment at which the zone's clocks show n or more.
+func (s *Schedule) reached(n time.Time) time.Time {
+	t := n.Add(-reach).In(s.zone) // they showed less then, and at any time before
+	for {
+		_, offset := t.Zone()
+		start, end := t.ZoneBounds()
+		at := n.Add(-seconds(offset)).In(s.zone)
+		switch {
+		case at.Before(start):
+			return start // skipped
+		case end.IsZero() || at.Before(end):
+			return at
+		}
+		t = end
+	}
+}
+
+// nextShown is Next for real time.
+func (s *Schedule) nextShown(t time.Time) time.Time {
+	after := t.In(s.zone)
+	for limit := t.Add(horizon); after.Before(limit); {
+		_, offset := after.Zone()
+		_, end := after.ZoneBounds()
+		n := s.nextNaive(naive(after))
+		if n.IsZero() {
+			return n
+		}
+		at := n.Add(-seconds(offset)).In(s.zone)
+		if end.IsZero() || at.Before(end) {
+			return at
+		}
+		if s.matches(naive(end)) {
+			return end
+		}
+		after = end
+	}
+	return time.Time{}
+}
+
+// matches reports whether a naive time is one of the expression's.
+func (s *Schedule) matches(n time.Time) bool {
+	return s.nextNaive(n.Add(-time.Nanosecond)).Equal(n)
+}

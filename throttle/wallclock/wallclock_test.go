@@ -1,0 +1,249 @@
+package wallclock_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/throttle/wallclock"
+)
+
+func TestRunsAroundShifts(t *testing.T) {
+	t.Parallel()
+	const layout = "2006-01-02 15:04 -0700"
+	for name, c := range map[string]struct {
+		zone, expr, from string // from: on the zone's clock, before anything shifts
+		want             string // the next runs, divided by ", "
+	}{
+		"plain": {"UTC", "0 6 * * 1-5", "2026-11-20 05:00",
+			"2026-11-20 06:00 +0000, 2026-11-23 06:00 +0000, 2026-11-24 06:00 +0000"},
+		"a skipped time is due once when the gap ends": {"America/Los_Angeles", "30 2 * * *", "2026-03-07 00:00",
+			"2026-03-07 02:30 -0800, 2026-03-08 03:00 -0700, 2026-03-09 02:30 -0700"},
+		"times of one gap are due together": {"America/Los_Angeles", "*/15 2 * * *", "2026-03-08 00:00",
+			"2026-03-08 03:00 -0700, 2026-03-09 02:00 -0700, 2026-03-09 02:15 -0700"},
+		"a skipped time and the end of its gap are one run": {"America/Los_Angeles", "0 2,3 * * *", "2026-03-08 00:00",
+			"2026-03-08 03:00 -0700, 2026-03-09 02:00 -0700, 2026-03-09 03:00 -0700"},
+		"a time that comes twice is due the first time": {"America/Los_Angeles", "30 1 * * *", "2026-11-01 00:00",
+			"2026-11-01 01:30 -0700, 2026-11-02 01:30 -0800"},
+		"hours given as a range are times of day": {"America/Los_Angeles", "0 0-23 * * *", "2026-11-01 00:30",
+			"2026-11-01 01:00 -0700, 2026-11-01 02:00 -0800, 2026-11-01 03:00 -0800"},
+		"a starred hour counts real hours, twice where they come twice": {"America/Los_Angeles", "0 * * * *", "2026-11-01 00:30",
+			"2026-11-01 01:00 -0700, 2026-11-01 01:00 -0800, 2026-11-01 02:00 -0800"},
+		"a starred hour counts real hours, not skipped ones": {"America/Los_Angeles", "30 * * * *", "2026-03-08 01:00",
+			"2026-03-08 01:30 -0800, 2026-03-08 03:30 -0700, 2026-03-08 04:30 -0700"},
+		"minutes of real time": {"Europe/Berlin", "*/30 * * * *", "2026-10-25 01:45",
+			"2026-10-25 02:00 +0200, 2026-10-25 02:30 +0200, 2026-10-25 02:00 +0100, 2026-10-25 02:30 +0100, 2026-10-25 03:00 +0100"},
+		"@hourly": {"Europe/Berlin", "@hourly", "2026-03-29 01:30",
+			"2026-03-29 03:00 +0200, 2026-03-29 04:00 +0200"},
+		"a starred hour with a step": {"Europe/Berlin", "0 */2 * * *", "2026-10-25 01:00",
+			"2026-10-25 02:00 +0200, 2026-10-25 02:00 +0100, 2026-10-25 04:00 +0100"},
+		"a starred hour with a step loses what is skipped": {"Africa/Cairo", "0 */6 * * *", "2026-04-23 17:00",
+			"2026-04-23 18:00 +0200, 2026-04-24 06:00 +0300"},
+		"Berlin's gap": {"Europe/Berlin", "15 2 * * *", "2026-03-28 12:00",
+			"2026-03-29 03:00 +0200, 2026-03-30 02:15 +0200"},
+		"an odd offset": {"Asia/Kathmandu", "0 6 * * *", "2026-01-01 00:00",
+			"2026-01-01 06:00 +0545, 2026-01-02 06:00 +0545"},
+		"half an hour is skipped": {"Australia/Lord_Howe", "15 2 * * *", "2026-10-03 12:00",
+			"2026-10-04 02:30 +1100, 2026-10-05 02:15 +1100"},
+		"half an hour comes twice": {"Australia/Lord_Howe", "45 1 * * *", "2026-04-05 00:00",
+			"2026-04-05 01:45 +1100, 2026-04-06 01:45 +1030"},
+		"half an hour comes twice in real time": {"Australia/Lord_Howe", "*/30 * * * *", "2026-04-05 01:15",
+			"2026-04-05 01:30 +1100, 2026-04-05 01:30 +1030, 2026-04-05 02:00 +1030"},
+		"midnight is skipped in Cairo": {"Africa/Cairo", "@daily", "2026-04-23 12:00",
+			"2026-04-24 01:00 +0300, 2026-04-25 00:00 +0300"},
+		"midnight comes twice in Cairo": {"Africa/Cairo", "30 23 * * *", "2026-10-29 12:00",
+			"2026-10-29 23:30 +0300, 2026-10-30 23:30 +0200"},
+		"midnight is skipped in Beirut": {"Asia/Beirut", "0 0 * * 0", "2026-03-28 12:00",
+			"2026-03-29 01:00 +0300, 2026-04-05 00:00 +0300"},
+		"the first of a month whose midnight is skipped": {"Africa/Cairo", "0 0 24 * *", "2026-04-01 00:00",
+			"2026-04-24 01:00 +0300, 2026-05-24 00:00 +0300"},
+		"St John's shifted a minute after midnight": {"America/St_Johns", "0 0 * * *", "2010-11-06 12:00",
+			"2010-11-07 00:00 -0230, 2010-11-08 00:00 -0330"},
+		"St John's of today": {"America/St_Johns", "30 2 * * *", "2026-03-07 12:00",
+			"2026-03-08 03:00 -0230, 2026-03-09 02:30 -0230"},
+		"Apia went without a day": {"Pacific/Apia", "0 12 * * *", "2011-12-28 13:00",
+			"2011-12-29 12:00 -1000, 2011-12-31 00:00 +1400, 2011-12-31 12:00 +1400"},
+		"Apia's lost day of a month": {"Pacific/Apia", "0 12 30 * *", "2011-11-30 13:00",
+			"2011-12-31 00:00 +1400, 2012-01-30 12:00 +1400"},
+		"Kiritimati went without a day": {"Pacific/Kiritimati", "0 6 * * *", "1994-12-30 12:00",
+			"1995-01-01 00:00 +1400, 1995-01-01 06:00 +1400"},
+		"Kwajalein went without a day": {"Pacific/Kwajalein", "0 6 21 8 *", "1993-08-01 00:00",
+			"1993-08-22 00:00 +1200, 1994-08-21 06:00 +1200"},
+		"Troll's gap of two hours": {"Antarctica/Troll", "30 1,2 * * *", "2026-03-28 12:00",
+			"2026-03-29 03:00 +0200, 2026-03-30 01:30 +0200, 2026-03-30 02:30 +0200"},
+		"Troll's two hours come twice": {"Antarctica/Troll", "30 1,2 * * *", "2026-10-24 12:00",
+			"2026-10-25 01:30 +0200, 2026-10-25 02:30 +0200, 2026-10-26 01:30 +0000"},
+		"leap days": {"UTC", "0 0 29 2 *", "2026-01-01 00:00",
+			"2028-02-29 00:00 +0000, 2032-02-29 00:00 +0000"},
+		"leap days over a century without one": {"Europe/Berlin", "0 0 29 2 *", "2096-03-01 00:00",
+			"2104-02-29 00:00 +0100, 2108-02-29 00:00 +0100"},
+		"months without a 31st": {"UTC", "0 0 31 * *", "2026-01-31 00:00",
+			"2026-03-31 00:00 +0000, 2026-05-31 00:00 +0000, 2026-07-31 00:00 +0000, 2026-08-31 00:00 +0000"},
+		"either day matches": {"UTC", "0 0 13 * 5", "2026-11-12 00:00",
+			"2026-11-13 00:00 +0000, 2026-11-20 00:00 +0000, 2026-11-27 00:00 +0000"},
+		"words": {"UTC", "0 0 * JAN Mon-wed", "2026-11-12 00:00",
+			"2027-01-04 00:00 +0000, 2027-01-05 00:00 +0000, 2027-01-06 00:00 +0000, 2027-01-11 00:00 +0000"},
+		"far years have the rules of the last known": {"Europe/Berlin", "30 2 * 3 0", "2150-03-28 12:00",
+			"2150-03-29 03:00 +0200, 2151-03-07 02:30 +0100"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := parse(t, c.expr, c.zone)
+			from, err := time.ParseInLocation("2006-01-02 15:04", c.from, s.Location())
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := strings.Split(c.want, ", ")
+			last := s.Prev(from)
+			for i, text := range want {
+				next := s.Next(from)
+				if got := next.Format(layout); got != text {
+					t.Fatalf("run %d: got %s, want %s", i, got, text)
+				}
+				if prev := s.Prev(next); !prev.Equal(next) {
+					t.Errorf("Prev at run %s is %s", text, prev.Format(layout))
+				}
+				if prev := s.Prev(next.Add(-1)); !prev.Equal(last) {
+					t.Errorf("Prev just before run %s is %s, want %s", text, prev.Format(layout), last.Format(layout))
+				}
+				from, last = next, next
+			}
+		})
+	}
+}
+
+// oracleZones are zones and years in which their clocks do something odd.
+var oracleZones = map[string][]int{
+	"UTC": {2024}, "America/Los_Angeles": {2026, 2045}, "Europe/Berlin": {2026}, "Asia/Kathmandu": {1985, 2026},
+	"Australia/Lord_Howe": {1981, 1985, 2026}, "Africa/Cairo": {2014, 2026}, "Asia/Beirut": {2023, 2026},
+	"America/St_Johns": {1988, 2010, 2026}, "Pacific/Apia": {2011, 2012}, "Pacific/Kiritimati": {1994, 1995},
+	"Pacific/Kwajalein": {1993}, "Antarctica/Troll": {2026}, "America/Sao_Paulo": {2018}, "Africa/Casablanca": {2026},
+	"Europe/Dublin": {2026}, "America/Nuuk": {2023, 2024}, "Asia/Pyongyang": {2015, 2018}, "Antarctica/Casey": {2010, 2018},
+	"America/Caracas": {2007, 2016}, "Pacific/Chatham": {2026}, "Asia/Gaza": {2026},
+}
+
+var oracleExprs = []string{
+	"*/15 * * * *", "7 * * * *", "0 */2 * * *", "0 */6 * * *", "59 */23 * * *", "0 *,5 * * *",
+	"*/10 0-23 * * *", "30 2 * * *", "30 1 * * *", "0 0 * * *", "*/20 0,1,2,3 * * *", "45 1-23/2 * * *", "0 12 30 * *",
+	"0 0 31 * *", "15 3 * * 0", "0 0 1 * *", "1 0 29 2 *", "30 0 1,15 * 1", "59 23 * 3,10,11 sat",
+}
+
+// TestAgreesWithEveryMinute holds Next and Prev against an oracle that looks at
+// every minute of the hours around each shift.
+func TestAgreesWithEveryMinute(t *testing.T) {
+	t.Parallel()
+	for zone, years := range oracleZones {
+		t.Run(zone, func(t *testing.T) {
+			t.Parallel()
+			loc, err := time.LoadLocation(zone)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, year := range years {
+				for _, shift := range shiftsOf(loc, year) {
+					from, to := shift.Add(-30*time.Hour), shift.Add(30*time.Hour)
+					for _, expr := range oracleExprs {
+						agree(t, parse(t, expr, zone), expr, from, to)
+					}
+				}
+			}
+		})
+	}
+}
+
+func agree(t *testing.T, s *wallclock.Schedule, expr string, from, to time.Time) {
+	t.Helper()
+	want := everyMinute(expr, s.Location(), from, to)
+	var got []time.Time
+	for at := s.Next(from); !at.IsZero() && !at.After(to); at = s.Next(at) {
+		got = append(got, at)
+	}
+	if !slices.EqualFunc(got, want, time.Time.Equal) {
+		t.Errorf("%q in %s from %s to %s:\n got %v\nwant %v", expr, s.Location(), from, to, got, want)
+		return
+	}
+	for i, at := range want {
+		beyond := to
+		if i+1 < len(want) {
+			beyond = want[i+1].Add(-1)
+		}
+		middle := at.Add(beyond.Sub(at) / 2)
+		for _, moment := range []time.Time{at, middle, beyond} {
+			if prev := s.Prev(moment); !prev.Equal(at) {
+				t.Errorf("%q in %s: Prev(%s) = %s, want %s", expr, s.Location(), moment, prev, at)
+			}
+		}
+	}
+}
+
+// shiftsOf returns the moments of a year at which the clocks of a zone shift, and
+// the ends of February for company.
+func shiftsOf(loc *time.Location, year int) []time.Time {
+	moments := []time.Time{time.Date(year, 2, 28, 12, 0, 0, 0, loc)}
+	_, last := time.Date(year, 1, 1, 0, 0, 0, 0, loc).Zone()
+	for at := time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC); at.Year() == year; at = at.Add(time.Hour) {
+		if _, offset := at.In(loc).Zone(); offset != last {
+			moments, last = append(moments, at), offset // or up to an hour before
+		}
+	}
+	return moments
+}
+
+func TestPrevIsQuick(t *testing.T) {
+	t.Parallel()
+	for _, expr := range []string{"@yearly", "0 0 29 2 *", "* * * * *", "0 3 * * 1"} {
+		s := parse(t, expr, "America/Los_Angeles")
+		at := time.Date(2026, 12, 30, 23, 59, 0, 0, s.Location())
+		shortest := time.Hour // of a few: others use the machine too
+		for range 20 {
+			began := time.Now()
+			if s.Prev(at).IsZero() {
+				t.Fatal("no run before", at)
+			}
+			shortest = min(shortest, time.Since(began))
+		}
+		if shortest > 5*time.Millisecond { // some 0.1 ms; the race detector takes its share
+			t.Errorf("%q: Prev takes %v", expr, shortest)
+		}
+	}
+}
+
+func TestGap(t *testing.T) {
+	t.Parallel()
+	for expr, want := range map[string]time.Duration{
+		"* * * * *":          time.Minute,
+		"* 3 * * 1":          time.Minute,
+		"*/7 * * * *":        4 * time.Minute, // 56 to 0
+		"0 * * * *":          time.Hour,
+		"0,50 3 * * *":       50 * time.Minute,
+		"30 3 * * *":         24 * time.Hour,
+		"59 23 * * *":        24 * time.Hour,
+		"0 0,23 * * *":       time.Hour, // over midnight
+		"0 0,23 * * 1":       23 * time.Hour,
+		"0 6 * * 1-5":        24 * time.Hour,
+		"@weekly":            7 * 24 * time.Hour,
+		"0 0 1,31 * *":       24 * time.Hour,
+		"@monthly":           28 * 24 * time.Hour,
+		"@yearly":            365 * 24 * time.Hour,
+		"0 0 29 2 *":         (4*365 + 1) * 24 * time.Hour,
+		"0 0 28 2 *":         365 * 24 * time.Hour,
+		"0 12 13 * 5":        24 * time.Hour, // a Friday, the 14th
+		"0 0 1 1,2 *":        31 * 24 * time.Hour,
+		"0 22 31 12 *":       365 * 24 * time.Hour,
+		"15 1,13 29,30 11 *": 12 * time.Hour,
+	} {
+		if got := parse(t, expr, "Europe/Berlin").Gap(); got != want {
+			t.Errorf("Gap of %q is %v, want %v", expr, got, want)
+		}
+	}
+}
+
+func parse(t testing.TB, expr, zone string) *wallclock.Schedule {
+	t.Helper()
+	s, err := wallclock.Parse(expr, zone)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
