@@ -16,6 +16,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 )
 
@@ -23,8 +24,8 @@ import (
 var files embed.FS
 
 // Kinds names the algorithms that a script can be made for, a letter each:
-// token bucket, sliding window, fixed window, concurrency.
-const Kinds = "TSFC"
+// token bucket, sliding window, fixed window, concurrency, calendar.
+const Kinds = "TSFCK"
 
 // The scripts. Each is ready to send; loading happens once, when the program
 // starts, and a script that cannot be expanded stops it there.
@@ -104,10 +105,11 @@ func script(name, kinds string) *Script {
 
 // Rule describes a rule to a script: its kind, a letter of [Kinds], and its
 // numbers, none below 0 or above 2^53, in the order that include/rules.lua has.
-func Rule(kind byte, numbers [4]int64) string {
-	text := make([]byte, 0, 1+7*len(numbers))
+// A calendar has five more than the others.
+func Rule(kind byte, numbers [4]int64, more ...int64) string {
+	text := make([]byte, 0, 1+7*(len(numbers)+len(more)))
 	text = append(text, kind)
-	for _, n := range numbers {
+	for _, n := range slices.Concat(numbers[:], more) {
 		for shift := 48; shift >= 0; shift -= 8 {
 			text = append(text, byte(n>>shift))
 		}

@@ -102,8 +102,6 @@ type drawing struct{ *rand.Rand }
 
 func (r drawing) one(of ...int64) int64 { return of[r.IntN(len(of))] }
 
-func us(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
-
 func newHistory(seed uint64, steps int) *randomHistory {
 	return flavours[seed%uint64(len(flavours))].history(seed, steps)
 }

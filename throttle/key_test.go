@@ -106,7 +106,7 @@ func TestProviderHasOneSlot(t *testing.T) {
 		p := newPlan("hw", scope, []Bound{
 			{Scope: scope, Rule: runs10()},
 			{Scope: Scope{text: name + "/" + hostileNames[2]}, Rule: window10()},
-		}, 0)
+		}, 0, time.Now())
 		slots := map[int64]bool{}
 		for _, key := range append(p.keys, p.attempt("id"), p.attempt(name)) {
 			slot, err := rdb.ClusterKeySlot(t.Context(), key).Result()

@@ -65,6 +65,7 @@ end
 --   T till at x q since low                       token bucket
 --   S till grain total head last tail count log   sliding window
 --   F till last count prior before since          fixed window
+--   K till last held from count prior before carry since next was   calendar
 -- All are numbers of seven bytes, but for the log. The key expires at `till`.
 local TOKEN, SLIDING, FIXED, HELD = 84, 83, 70, 67
 
