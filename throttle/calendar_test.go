@@ -339,6 +339,22 @@ func TestCalendarCases(t *testing.T) {
 				b.t.Errorf("after giving back: %+v", d)
 			}
 		}},
+		"spread: giving back a start in the next period goes back to the pace of this one": {[]Rule{spread, slow}, func(b *bench) {
+			shared := b.under(spread)
+			b.atTime("2026-01-10T00:00:48Z")
+			b.decide(Request{Scope: "p/x"})
+			ahead := b.decide(Request{Scope: "p/x", Ahead: time.Minute})
+			if ahead.Wait != 20*sec {
+				b.t.Fatalf("got %+v", ahead)
+			}
+			if d := shared.decide(Request{Scope: "p/x"}); d.Allowed || d.RetryAfter != 28666667*time.Microsecond {
+				b.t.Errorf("the start ahead ends the period at hand: %+v", d)
+			}
+			b.giveBack(ahead.Grant)
+			if d := shared.decide(Request{Scope: "p/x"}); d.Allowed || d.RetryAfter != 2*sec {
+				b.t.Errorf("after giving back: %+v", d)
+			}
+		}},
 		"spread: a start ahead is followed by what is due after it": {[]Rule{spread, slow}, func(b *bench) {
 			shared := b.under(spread)
 			b.atTime("2026-01-10T00:00:30Z")

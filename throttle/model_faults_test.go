@@ -116,7 +116,7 @@ type plantedFault struct{ what, in, from, to string }
 // history draws a history that has much of what the fault is in.
 func (f plantedFault) history(in flavour, seed uint64) *randomHistory {
 	kind, _, _ := strings.Cut(f.what, ":")
-	in.only = map[string]Algorithm{"sliding": SlidingWindow, "fixed": FixedWindow, "concurrency": Concurrency}[kind]
+	in.only = map[string]Algorithm{"sliding": SlidingWindow, "fixed": FixedWindow, "concurrency": Concurrency, "calendar": Calendar}[kind]
 	return in.history(seed, 100)
 }
 

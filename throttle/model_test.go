@@ -38,9 +38,16 @@ type ledger struct {
 	refilled, last int64
 	until          int64
 
+	now int64 // when held is asked for a calendar, by the scripts' clock
+
 	// inexact says that the scripts may hold more against the rule than the
 	// definition asks: never less.
 	inexact bool
+
+	// Calendars: the periods that the rule's state knows of, and when what is left of
+	// one may start next.
+	touched        map[int64]bool
+	paced, pacedIn int64
 
 	// changed says that the rule has changed: which rate a bucket refilled at
 	// between two decisions at one moment, a µs apart, the definition can't say.
@@ -97,10 +104,29 @@ func (l *ledger) look(rule Rule, u, now int64, pass int) {
 		// where the clock had been, and fixed windows come again.
 		l.charges = nil
 	case rule.Algorithm != before.rule.Algorithm:
+		before.now = now
 		l.carry(before.held(u, pass), u, now, pass)
 	case rule.Algorithm == FixedWindow && rule.Per != before.rule.Per:
 		l.charges = nil
+	case rule.Algorithm == Calendar && (rule.Resets != before.rule.Resets || rule.Timezone != before.rule.Timezone):
+		before.onlyLatest()
+		l.charges, l.touched = before.charges, nil
+		if u != now {
+			l.charges = nil
+		}
 	}
+}
+
+// onlyLatest forgets what a calendar's state has not: all but the latest two periods.
+func (l *ledger) onlyLatest() {
+	latest := int64(0)
+	for i := range l.touched {
+		latest = max(latest, i)
+	}
+	l.charges = slices.DeleteFunc(slices.Clone(l.charges), func(c charge) bool {
+		_, i := l.rule.span(c.byClock)
+		return i < latest-1
+	})
 }
 
 func (l *ledger) forget(u int64) {
@@ -122,6 +148,10 @@ func (l *ledger) forget(u int64) {
 func (l *ledger) held(u int64, pass int) int64 {
 	if l.rule.Algorithm == TokenBucket {
 		return l.owed(u) / parts
+	}
+	if l.rule.Algorithm == Calendar {
+		_, here := l.rule.span(l.now)
+		return l.inPeriod(here, pass) + l.inPeriod(here+1, pass)
 	}
 	var units int64
 	windows := map[int64]int64{}
@@ -148,7 +178,7 @@ func (l *ledger) held(u int64, pass int) int64 {
 
 // carry begins anew with units that were all spent now.
 func (l *ledger) carry(units, u, now int64, pass int) {
-	l.charges, l.refilled, l.last, l.until, l.inexact = nil, 0, u, math.MaxInt64, true
+	l.charges, l.refilled, l.last, l.until, l.inexact, l.touched = nil, 0, u, math.MaxInt64, true, nil
 	if l.rule.Algorithm == TokenBucket {
 		units = min(units, l.rule.Capacity())
 	}
@@ -164,6 +194,13 @@ func (l *ledger) lasts(start, u, now int64) int64 {
 		per := l.rule.Per.Microseconds()
 		byClock := start - u + now
 		return start + per - byClock%per
+	}
+	if l.rule.Algorithm == Calendar {
+		length, index := l.rule.span(start - u + now)
+		if l.rule.Rollover > 0 {
+			return never // what rolls over from one to the next follows from the first
+		}
+		return start + l.rule.begins(index+1) - (start - u + now) + 2*length
 	}
 	return start + l.per()
 }
@@ -221,6 +258,10 @@ func (l *ledger) take(c charge, u, now int64) string {
 		fault = l.slidingFault(c)
 	case FixedWindow:
 		fault = l.fixedFault(c)
+	case Calendar:
+		fault = l.calendarFault(c, u, now)
+		l.touch(c, now)
+		l.pace(c, now)
 	case Concurrency:
 		if n := l.runs(u); n > l.rule.Limit {
 			fault = fmt.Sprintf("%d runs at once", n)
@@ -310,13 +351,16 @@ func (l *ledger) runs(u int64) int64 {
 	return n
 }
 
-// drop takes a grant back.
-func (l *ledger) drop(id string, units int64) {
+// drop takes a grant back, at a moment by the scripts' clock.
+func (l *ledger) drop(id string, units, now int64) {
 	had := len(l.charges)
+	if l.rule.Algorithm == Calendar {
+		l.dropLate(id, now)
+	}
 	l.charges = slices.DeleteFunc(l.charges, func(c charge) bool { return c.id == id })
 	if had == len(l.charges) && l.carried() {
 		l.charges[0].units = max(0, l.charges[0].units-units)
-	} else if had > len(l.charges) && (l.rule.Algorithm == TokenBucket || l.changed) {
+	} else if had > len(l.charges) && (l.rule.Algorithm == TokenBucket || l.rule.Spread || l.changed) {
 		// A bucket may hold less than the units not taken would leave, and a
 		// window that was shorter for a while finds nothing to give back.
 		l.inexact = true
@@ -385,6 +429,14 @@ func (l *ledger) left(u, now int64, pass int) int64 {
 		}
 	case FixedWindow:
 		spent = l.inWindow(now, pass)
+	case Calendar:
+		_, index := l.rule.span(now)
+		spent = l.inPeriod(index, pass)
+		if l.exactly(u, now) {
+			spent -= l.rolled(index, pass)
+		} else {
+			spent -= l.rule.Rollover
+		}
 	case Concurrency:
 		spent = l.runs(u)
 	}
@@ -404,6 +456,8 @@ func (l *ledger) earliest(cost, u, now int64, pass int) int64 {
 			return u + (over+l.rate()-1)/l.rate()
 		}
 		return u
+	case l.rule.Algorithm == Calendar:
+		return l.opens(cost, u, now, pass)
 	case l.rule.Algorithm == FixedWindow:
 		if l.inWindow(now, pass)+cost > l.rule.Limit {
 			per := l.rule.Per.Microseconds()

@@ -940,7 +940,7 @@ do
         r.prior, r.before, r.carry, r.since = r.b0, 0, left_over(r), max(r.since, r.b0)
       end
     end
-    r.gone = r.since >= r.b1
+    r.gone = r.ahead and r.since >= r.b1 and r.prior >= r.b1
     r.next = r.spread and min(r.next, r.ahead and r.b2 or r.b1) or 0
   end
 
@@ -961,7 +961,7 @@ do
     end
     r.till, r.last, r.from, r.count = unpack7(v, 2), unpack7(v, 9), unpack7(v, 23), unpack7(v, 30)
     r.prior, r.before, r.carry, r.since = unpack7(v, 37), unpack7(v, 44), unpack7(v, 51), unpack7(v, 58)
-    r.next, r.was, r.ends = unpack7(v, 65), unpack7(v, 72), r.till - LONGER
+    r.next, r.was, r.ends, r.raw = unpack7(v, 65), unpack7(v, 72), r.till - LONGER, sub(v, 9)
     if not r.stale then
       settle(r, now)
     end
@@ -1015,7 +1015,7 @@ do
     if r.stale then
       return start
     end
-    local here = start < r.b1
+    local here, was = start < r.b1, r.next
     local left, ends = here and room(r) or room_next(r), (here and r.b1 or r.b2) - r.slack
     if not here and r.last < r.b1 then
       begin(r, r.b1, r.b0)
@@ -1028,7 +1028,7 @@ do
     end
     r.idle = false
     if r.spread then
-      r.was, r.next = r.next, start + part(max(0, ends - start), r.cost, max(left, r.cost))
+      r.was, r.next = was, start + part(max(0, ends - start), r.cost, max(left, r.cost))
     end
     return start
   end
@@ -1046,7 +1046,7 @@ do
       back = min(r.before, r.cost)
       r.before = r.before - back
     end
-    r.changed = back > 0
+    r.changed, r.idle = back > 0, r.idle and back == 0
     return back
   end
 
@@ -1068,12 +1068,15 @@ do
     elseif r.rollover == 0 then
       return reset(r, now)
     elseif r.idle then
-      return (r.gap and r.b1 or r.b2) - now
+      return r.gap and 0 or r.b2 - now -- of what was before a gap nobody knows how long it has been
     end
     return r.b3 + (r.ahead and r.b3 - r.b2 or 0) - now
   end
 
   local function save(r, now)
+    if r.idle then
+      return write(r, now, CALENDAR, r.raw, lasts(r, now))
+    end
     local held = r.stale and r.count + r.before or used(r) + (r.ahead and r.count or 0)
     write(r, now, CALENDAR, pack(r.last) .. pack(held) .. pack(r.from) .. pack(r.count) .. pack(r.prior)
       .. pack(r.before) .. pack(r.carry) .. pack(r.since) .. pack(r.next) .. pack(r.was), lasts(r, now))
