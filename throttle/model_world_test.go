@@ -318,11 +318,13 @@ func (w *world) delay(p *plan) int64 {
 		most = min(most, 2*MaxAhead.Microseconds()+w.longest().Microseconds())
 	}
 	for _, b := range p.bounds {
-		if b.Rule.Algorithm == FixedWindow {
+		switch b.Rule.Algorithm {
+		case FixedWindow:
 			most += b.Rule.Per.Microseconds()
-		} else if b.Rule.Algorithm == Calendar {
+		case Calendar:
 			length, _ := b.Rule.span(w.now)
 			most += 2 * length
+		case TokenBucket, SlidingWindow, Concurrency:
 		}
 	}
 	return most
