@@ -704,3 +704,81 @@ func TestCalendarSpreadIsExact(t *testing.T) {
 		}
 	}
 }
+
+// A wait is over at once where the look was by the calendar of another time: the next
+// look is soon, and by the right one.
+func TestCalendarStaleWake(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, minutely(1)), func(b *bench) {
+		b.atTime("2026-01-10T00:00:30Z")
+		for _, ticket := range []string{"first", "second"} {
+			b.decide(Request{Scope: "p/x", Ticket: ticket})
+		}
+		wake := func() Woken {
+			b.t.Helper()
+			woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 5})
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			return woken
+		}
+		if woken := wake(); !woken.Waiting || len(woken.Released) > 0 || woken.Next != 30*sec {
+			b.t.Fatalf("got %+v", woken)
+		}
+		for _, taken := range []string{"2026-01-09T00:00:30Z", "2026-01-11T00:00:30Z"} {
+			b.taken(taken)
+			b.lines.of("p").met([]string{"p/x"}, nil)
+			b.atTime("2026-01-10T00:01:00Z")
+			woken := wake()
+			if !woken.Waiting || len(woken.Released) > 0 || woken.Next > 10*ms {
+				b.t.Errorf("taken for %s: %+v", taken, woken)
+			}
+			if b.plans.known["p/x"].stale(time.UnixMicro(b.now.Load())) {
+				b.t.Errorf("taken for %s: the plan is as it was", taken)
+			}
+		}
+		b.plans.now = b.serverTime
+		b.now.Add(10_000)
+		if woken := wake(); len(woken.Released) != 1 || woken.Released[0].Ticket != "second" {
+			b.t.Errorf("by the right calendar: %+v", woken)
+		}
+		if d := b.decide(Request{Scope: "p/x", Ticket: "second"}); !d.Allowed {
+			b.t.Errorf("got %+v", d)
+		}
+	})
+}
+
+// What an outlook and an inspection say of a calendar is what it will do.
+func TestCalendarOutlook(t *testing.T) {
+	t.Parallel()
+	rule := daily(10, "America/Los_Angeles")
+	rule.Spread = true
+	b := newBench(t, redistest.Client(t), Config{}, policyOf(t, rule))
+	b.atTime("2026-03-08T19:00:00Z") // on a day of 23 hours; the next has 24
+	o, err := b.Outlook(ctx, "p/x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := o.Rules[0]; r.Units != 10 || r.Per != 24*hour || r.Rest != 12*hour || !r.Spread || r.Remaining != 10 {
+		t.Errorf("got %+v", r)
+	}
+	b.decide(Request{Scope: "p/x", Cost: 5})
+	want := []time.Duration{6 * hour, 6*hour + 72*time.Minute, 6*hour + 144*time.Minute}
+	for i, ticket := range []string{"a", "b", "c"} {
+		d := b.decide(Request{Scope: "p/x", Ticket: ticket})
+		if d.Turn.Expected != want[i] {
+			t.Errorf("%s is expected in %v, want %v", ticket, d.Turn.Expected, want[i])
+		}
+	}
+	for range 30 {
+		b.decide(Request{Scope: "p/x", Ticket: NewID()})
+	}
+	last := b.decide(Request{Scope: "p/x", Ticket: "last"})
+	if from, to := 12*hour+2*24*hour, 12*hour+3*24*hour; last.Turn.Expected < from || last.Turn.Expected > to {
+		t.Errorf("behind 33, of which five start today and ten a day, it is expected in %v", last.Turn.Expected)
+	}
+	in, err := b.Inspect(ctx, "p/x")
+	if err != nil || in.NextStart != 6*hour || in.Waiting != 34 || in.Binding.Rule.Name != "r" {
+		t.Errorf("got %+v, %v", in, err)
+	}
+}
