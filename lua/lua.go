@@ -18,6 +18,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"sync"
 )
 
 //go:embed *.lua include/*.lua include/express/*.lua include/turns/*.lua
@@ -63,34 +64,44 @@ type Script struct {
 	// SHA is the name under which EVALSHA finds it: hex SHA-1 of Source.
 	SHA string
 
-	variants map[string]*Script
+	variants *sync.Map // by kinds, made when they are first asked for
 }
 
 // For returns the script with only the algorithms whose kinds are given, in the
 // order of [Kinds] and each once. It answers as the whole script does, for calls
 // that have rules of no other kind, in less time and a shorter text. A script
-// that has no such parts returns itself.
+// that has no such parts returns itself. It is made once, which takes about a
+// millisecond.
 func (s *Script) For(kinds string) *Script {
-	if v, ok := s.variants[kinds]; ok {
-		return v
+	if s.variants == nil {
+		return s
 	}
-	return s
+	if v, ok := s.variants.Load(kinds); ok {
+		return v.(*Script) //nolint:forcetypeassert // see below
+	}
+	if !inOrder(kinds) {
+		return s
+	}
+	v := script(s.Name, kinds)
+	if v.SHA == s.SHA {
+		v = s
+	}
+	first, _ := s.variants.LoadOrStore(kinds, v)
+	return first.(*Script) //nolint:forcetypeassert // as above
+}
+
+// inOrder says whether kinds are some of Kinds in their order, each once.
+func inOrder(kinds string) bool {
+	rest := kinds
+	for i := range len(Kinds) {
+		rest = strings.TrimPrefix(rest, Kinds[i:i+1])
+	}
+	return rest == "" && kinds != ""
 }
 
 func load(name string) *Script {
 	s := script(name, Kinds)
-	s.variants = map[string]*Script{}
-	for set := 1; set < 1<<len(Kinds)-1; set++ {
-		kinds := ""
-		for i, k := range Kinds {
-			if set&(1<<i) != 0 {
-				kinds += string(k)
-			}
-		}
-		if v := script(name, kinds); v.SHA != s.SHA {
-			s.variants[kinds] = v
-		}
-	}
+	s.variants = &sync.Map{}
 	return s
 }
 

@@ -653,6 +653,25 @@ func TestCalendarPlans(t *testing.T) {
 	}
 }
 
+// The script that decides many knows no calendars: whoever has one is decided singly.
+func TestCalendarIsDecidedSingly(t *testing.T) {
+	t.Parallel()
+	for kind, rules := range map[string][]Rule{"calendar": {daily(2, "UTC"), window10()}, "window": {window10()}} {
+		if kind == "calendar" {
+			rules[1].Name = "window"
+		}
+		b := newBench(t, redistest.Client(t), Config{}, policyOf(t, rules...))
+		p, err := b.plans.of("p/x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		one := &pending{call: b.attempt(p, Request{Scope: "p/x", Cost: 1, once: true}).call()}
+		if one.together() != (kind == "window") {
+			t.Errorf("%s: decided together is %t", kind, one.together())
+		}
+	}
+}
+
 // The server's clock is what its replies have told.
 func TestServerTime(t *testing.T) {
 	t.Parallel()

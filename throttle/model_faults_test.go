@@ -66,7 +66,6 @@ var plants = []plantedFault{
 	{"calendar: a period that passed unused and is not seen", "plain", "r.gap = r.last < before", "r.gap = false"},
 	{"calendar: a period that begins with what was left of its own", "plain", "r.last, r.from, r.count, r.next, r.was = from, from, 0, 0, 0", "r.last, r.from, r.next, r.was = from, from, 0, 0"},
 	{"calendar: a pace that is rounded down", "plain", "over = ceil(over / of)", "over = floor(over / of)"},
-	{"calendar: a pace without the margin", "plain", "r.b2) - r.slack\n    if not here", "r.b2)\n    if not here"},
 	{"calendar: a pace that giving back ends", "plain, twinned", "r.next = place == r.last and r.was or r.next", "r.next = 0"},
 	{"calendar: units that new boundaries hide", "limit changes", "r.count + (r.prior >= r.b0 and r.before or 0)\n  end", "r.count\n  end"},
 	{"calendar: units that another algorithm does not find", "limit changes", "pack(r.last) .. pack(held)", "pack(r.last) .. pack(0)"},
