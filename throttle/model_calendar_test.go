@@ -76,6 +76,15 @@ func (l *ledger) touch(c charge, now int64) {
 	l.touched[at], l.touched[here] = true, true
 }
 
+// expired: the state is gone. One that was written under other boundaries may go
+// before the period that it counts in by now.
+func (l *ledger) expired(changed bool) {
+	l.touched, l.pacedIn = nil, -1
+	if changed && l.rule.Algorithm == Calendar {
+		l.charges = nil
+	}
+}
+
 // dropLate sees what the state knows of a grant that is given back: the period at hand
 // and the next, or the one before where the next has no units yet. It knows of the
 // period at hand from then on.
