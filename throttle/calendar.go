@@ -155,6 +155,12 @@ func (c *plans) renew(at time.Time, scopes ...string) (renewed bool) {
 	return renewed
 }
 
+// told heeds the time of a reply. It says whether any plan of the scopes was stale.
+func (l *Limiter) told(provider string, asked, server time.Time, scopes []string) (stale bool) {
+	l.skews.of(provider).saw(asked, time.Now(), server)
+	return l.plans.renew(server, scopes...)
+}
+
 // renewed returns another plan where a stale one has led to a denial. The zero Decision
 // of an error is none.
 func (l *Limiter) renewed(p *plan, d Decision) *plan {

@@ -801,3 +801,57 @@ func TestCalendarOutlook(t *testing.T) {
 		t.Errorf("got %+v, %v", in, err)
 	}
 }
+
+// A process whose clock is months off learns the server's time from whatever it asks.
+func TestCalendarWrongClock(t *testing.T) {
+	t.Parallel()
+	asked := Ask{Scope: "p/x", Ticket: "second"}
+	tests := map[string]func(b *bench) (time.Duration, error){
+		"inspect": func(b *bench) (time.Duration, error) {
+			in, err := b.Inspect(ctx, "p/x")
+			return in.NextStart, err
+		},
+		"inspect a ticket": func(b *bench) (time.Duration, error) {
+			standing, err := b.InspectTicket(ctx, asked)
+			return standing.Expected, err
+		},
+		"outlook": func(b *bench) (time.Duration, error) {
+			o, err := b.Outlook(ctx, "p/x")
+			return o.Rules[0].Rest, err
+		},
+		"line up": func(b *bench) (time.Duration, error) {
+			placed, err := b.LineUp(ctx, []Ask{asked}, 0, 0)
+			return placed[0].Expected, err
+		},
+		"decide": func(b *bench) (time.Duration, error) {
+			d, err := b.Decide(ctx, Request{Scope: "p/x"})
+			return d.RetryAfter, err
+		},
+		"wake twice": func(b *bench) (time.Duration, error) {
+			b.lines.of("p").met([]string{"p/x"}, nil)
+			if woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 5, All: true}); err != nil || woken.Next > 10*ms {
+				b.t.Errorf("the first time: %+v, %v", woken, err)
+			}
+			b.now.Add(10_000)
+			woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 5})
+			return woken.Next + 10*ms, err
+		},
+	}
+	for name, ask := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, policyOf(t, minutely(1)), func(b *bench) {
+				b.atTime("2026-01-10T00:00:30Z")
+				for _, ticket := range []string{"first", "second"} {
+					b.decide(Request{Scope: "p/x", Ticket: ticket})
+				}
+				clear(b.plans.known)
+				b.skews.byProvider = nil
+				b.plans.now = func(provider string) time.Time { return b.skews.of(provider).there(time.Now()) }
+				if got, err := ask(b); err != nil || got != 30*sec {
+					b.t.Errorf("%v, %v; want 30s", got, err)
+				}
+			})
+		})
+	}
+}

@@ -1,6 +1,9 @@
 package throttle
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // The model of calendars: minutes, by arithmetic alone. It knows no cron and no zones:
 // these are the calendars of the histories, each with how many minutes a period has
@@ -76,13 +79,18 @@ func (l *ledger) touch(c charge, now int64) {
 	l.touched[at], l.touched[here] = true, true
 }
 
-// expired: the state is gone. One that was written under other boundaries may go
-// before the period that it counts in by now.
-func (l *ledger) expired(changed bool) {
+// expired: the state is gone, and what it knew of periods that have ended, whatever
+// the clock does then. One that was written under other boundaries may go before the
+// period that it counts in by now.
+func (l *ledger) expired(now int64, changed bool) {
 	l.touched, l.pacedIn = nil, -1
-	if changed && l.rule.Algorithm == Calendar {
-		l.charges = nil
+	if l.rule.Algorithm != Calendar {
+		return
 	}
+	l.charges = slices.DeleteFunc(l.charges, func(c charge) bool {
+		_, index := l.rule.span(c.byClock)
+		return changed || l.rule.begins(index+1) <= now
+	})
 }
 
 // dropLate sees what the state knows of a grant that is given back: the period at hand

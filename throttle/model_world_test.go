@@ -141,7 +141,7 @@ func (w *world) sync() {
 			delete(w.expires, key)
 			delete(w.stored, key)
 			if l := w.ledgers[key]; l != nil {
-				l.expired(len(w.limiters) > 1)
+				l.expired(w.now, len(w.limiters) > 1)
 			}
 		case slices.Contains(w.keys, key):
 			w.synced[key] = max(time.Duration(at-w.now+999)*time.Microsecond, stall)

@@ -87,8 +87,9 @@ type Rule struct {
 	// Defaults to no bound.
 	MaxWait time.Duration
 	// Resets is when a period of a Calendar begins: a cron expression of five fields,
-	// or @daily, @monthly and the like, as package wallclock reads it. Required with
-	// Calendar. Other algorithms have none.
+	// or @daily, @monthly and the like, as package wallclock reads it. What is asked
+	// just when a period ends, or by a process whose clock is off, takes a second round
+	// trip. Required with Calendar. Other algorithms have none.
 	Resets string
 	// Timezone is where Resets is read, by its name in the IANA list, such as
 	// America/Los_Angeles. Other algorithms have none. Defaults to UTC.
