@@ -68,9 +68,8 @@ var plants = []plantedFault{
 	{"calendar: a pace that is rounded down", "plain", "over = ceil(over / of)", "over = floor(over / of)"},
 	{"calendar: a pace that giving back ends", "plain, twinned", "r.next = place == r.last and r.was or r.next", "r.next = 0"},
 	{"calendar: units that new boundaries hide", "limit changes", "r.count + (r.prior >= r.b0 and r.before or 0)\n  end", "r.count\n  end"},
-	{"calendar: units that another algorithm does not find", "limit changes", "pack(r.last) .. pack(held)", "pack(r.last) .. pack(0)"},
+	{"all: units of a calendar that another algorithm does not find", "limit changes", "pack(r.last) .. pack(held)", "pack(r.last) .. pack(0)"},
 	{"calendar: a state from the future that stays", "clock steps, none ahead", "if r.last - now > 2 * FAR_AHEAD then\n      r.count", "if false then\n      r.count"},
-	{"calendar: units of both periods that a step of the clock hides", "all", "r.count = r.count + (r.prior >= r.b0 and r.before or 0)\n", "r.count = 0\n"},
 	{"calendar: a state that ends with its period", "plain", "    return r.b3 + (r.ahead", "    return r.b1 + (r.ahead"},
 
 	{"concurrency: one run more", "plain", "if r.held < r.cap or r.mine then", "if r.held <= r.cap or r.mine then"},
