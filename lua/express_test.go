@@ -11,7 +11,8 @@ import (
 )
 
 // Rules that were used lately and admit their cost are decided on the express way
-// alone; what it does not know is left to the general one, with nothing written.
+// alone; what it does not know, a calendar for one, is left to the general one, with
+// nothing written.
 func TestExpressWay(t *testing.T) {
 	t.Parallel()
 	const start = 1_800_057_600_000_000
@@ -20,6 +21,7 @@ func TestExpressWay(t *testing.T) {
 		"S": Rule('S', [4]int64{100, 60_000_000, 1000}),
 		"F": Rule('F', [4]int64{100, 60_000_000, 5000}),
 		"C": Rule('C', [4]int64{100, 60_000_000}),
+		"K": Rule('K', [4]int64{100, start - 1, start + 60_000_000, start + 120_000_000}, 5000, 0, 0, start-60_000_000, start+180_000_000),
 	}
 	clients := map[string]redis.UniversalClient{"redis": redistest.Client(t)}
 	_, clients["miniredis"] = redistest.Miniredis(t)
@@ -56,6 +58,12 @@ func TestExpressWay(t *testing.T) {
 					t.Error("rules that were never used are decided on the express way")
 				}
 				decide(whole, "first", start, 0)
+				if strings.Contains(kinds, "K") {
+					if took("second", start) {
+						t.Error("a calendar is decided on the express way")
+					}
+					return
+				}
 				for i, id := range []string{"second", "third", "fourth"} {
 					if !took(id, start+1000*i) {
 						t.Errorf("the %s attempt is left", id)

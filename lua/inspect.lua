@@ -51,6 +51,7 @@ local provider = sub(at, 1, -4)
 -- #include sliding_window when S
 -- #include fixed_window when F
 -- #include concurrency when C
+-- #include calendar when K
 -- #include rules
 -- #include turns/lines
 -- #include turns/expect

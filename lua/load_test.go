@@ -128,6 +128,7 @@ func newHistory(random *rand.Rand, prefix string) *history {
 			{limit, per, []int64{1, per / 128, 997}[random.IntN(3)], 0},
 			{limit, per, random.Int64N(per / 2), 0},
 			{1 + random.Int64N(4), minute * (1 + random.Int64N(5)), 0, 0},
+			{limit, per, random.Int64N(minute / 2), random.Int64N(3) * random.Int64N(limit)},
 		}
 		if random.IntN(20) == 0 {
 			rule[1][0] = 0
@@ -215,7 +216,7 @@ func (h *history) call(c randomCall, places []any) (s *Script, keys []string, ar
 			if h.kinds[i] == 'C' {
 				cost = 1
 			}
-			first = append(first, Rule(h.kinds[i], r), cost)
+			first = append(first, h.text(i, r, c), cost)
 			if places != nil && s == GiveBack {
 				first = append(first, places[i])
 			}
@@ -240,6 +241,20 @@ func (h *history) call(c randomCall, places []any) (s *Script, keys []string, ar
 		return Release, append(held, h.due), []any{c.now, h.ids[c.id]}
 	}
 	return Decide, attempt, rules(c.now, h.ids[c.id], c.ahead)
+}
+
+// text describes a rule to a call. A calendar's periods are some of an even length,
+// and now and then those of another time.
+func (h *history) text(i int, r [4]int64, c randomCall) string {
+	if h.kinds[i] != 'K' {
+		return Rule(h.kinds[i], r)
+	}
+	limit, per, slack, rollover := r[0], r[1], r[2], r[3]
+	from := int64(c.now) - int64(c.now)%per
+	if c.cost == 5 {
+		from -= per * int64(c.id%3-1)
+	}
+	return Rule('K', [4]int64{limit, from, from + per, from + 2*per}, slack, rollover, limit%2, from-per, from+3*per)
 }
 
 // state returns what the rules' keys hold.

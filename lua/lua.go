@@ -16,15 +16,17 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
+	"sync"
 )
 
 //go:embed *.lua include/*.lua include/express/*.lua include/turns/*.lua
 var files embed.FS
 
 // Kinds names the algorithms that a script can be made for, a letter each:
-// token bucket, sliding window, fixed window, concurrency.
-const Kinds = "TSFC"
+// token bucket, sliding window, fixed window, concurrency, calendar.
+const Kinds = "TSFCK"
 
 // The scripts. Each is ready to send; loading happens once, when the program
 // starts, and a script that cannot be expanded stops it there.
@@ -62,34 +64,44 @@ type Script struct {
 	// SHA is the name under which EVALSHA finds it: hex SHA-1 of Source.
 	SHA string
 
-	variants map[string]*Script
+	variants *sync.Map // by kinds, made when they are first asked for
 }
 
 // For returns the script with only the algorithms whose kinds are given, in the
 // order of [Kinds] and each once. It answers as the whole script does, for calls
 // that have rules of no other kind, in less time and a shorter text. A script
-// that has no such parts returns itself.
+// that has no such parts returns itself. It is made once, which takes about a
+// millisecond.
 func (s *Script) For(kinds string) *Script {
-	if v, ok := s.variants[kinds]; ok {
-		return v
+	if s.variants == nil {
+		return s
 	}
-	return s
+	if v, ok := s.variants.Load(kinds); ok {
+		return v.(*Script) //nolint:forcetypeassert // see below
+	}
+	if !inOrder(kinds) {
+		return s
+	}
+	v := script(s.Name, kinds)
+	if v.SHA == s.SHA {
+		v = s
+	}
+	first, _ := s.variants.LoadOrStore(kinds, v)
+	return first.(*Script) //nolint:forcetypeassert // as above
+}
+
+// inOrder says whether kinds are some of Kinds in their order, each once.
+func inOrder(kinds string) bool {
+	rest := kinds
+	for i := range len(Kinds) {
+		rest = strings.TrimPrefix(rest, Kinds[i:i+1])
+	}
+	return rest == "" && kinds != ""
 }
 
 func load(name string) *Script {
 	s := script(name, Kinds)
-	s.variants = map[string]*Script{}
-	for set := 1; set < 1<<len(Kinds)-1; set++ {
-		kinds := ""
-		for i, k := range Kinds {
-			if set&(1<<i) != 0 {
-				kinds += string(k)
-			}
-		}
-		if v := script(name, kinds); v.SHA != s.SHA {
-			s.variants[kinds] = v
-		}
-	}
+	s.variants = &sync.Map{}
 	return s
 }
 
@@ -104,10 +116,11 @@ func script(name, kinds string) *Script {
 
 // Rule describes a rule to a script: its kind, a letter of [Kinds], and its
 // numbers, none below 0 or above 2^53, in the order that include/rules.lua has.
-func Rule(kind byte, numbers [4]int64) string {
-	text := make([]byte, 0, 1+7*len(numbers))
+// A calendar has five more than the others.
+func Rule(kind byte, numbers [4]int64, more ...int64) string {
+	text := make([]byte, 0, 1+7*(len(numbers)+len(more)))
 	text = append(text, kind)
-	for _, n := range numbers {
+	for _, n := range slices.Concat(numbers[:], more) {
 		for shift := 48; shift >= 0; shift -= 8 {
 			text = append(text, byte(n>>shift))
 		}

@@ -269,3 +269,16 @@ func TestForbiddenFinds(t *testing.T) {
 		}
 	}
 }
+
+// Calls that have no calendar among their rules have nothing of it in their scripts.
+func TestCalendarStandsAlone(t *testing.T) {
+	t.Parallel()
+	for _, s := range every() {
+		for _, kinds := range subsets() {
+			has := strings.Contains(code(s.For(kinds).Source), "'K'")
+			if has && !strings.Contains(kinds, "K") || !has && strings.Contains(kinds, "K") && s.For("K") != s {
+				t.Errorf("%s for %s: holds calendars: %t", s.Name, kinds, has)
+			}
+		}
+	}
+}

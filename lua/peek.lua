@@ -23,6 +23,7 @@
 -- #include sliding_window when S
 -- #include fixed_window when F
 -- #include concurrency when C
+-- #include calendar when K
 -- #include rules
 -- #include answer
 

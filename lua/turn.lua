@@ -55,6 +55,7 @@ local attempt, line = KEYS[n + 1], KEYS[n + 2]
 local due, round, out_key, at = KEYS[n + 3], KEYS[n + 4], KEYS[n + 5], KEYS[n + 6]
 local ticket, provider = ARGV[4], sub(due, 1, -5)
 local scope = sub(line, #provider + 1, -6)
+-- #include turns/stale when K
 
 -- Whether nobody waits; whether it is this task's turn.
 local quiet, released = call('EXISTS', due, out_key) == 0, false
@@ -91,6 +92,7 @@ local priority = tonumber(ARGV[5])
 -- #include sliding_window when S
 -- #include fixed_window when F
 -- #include concurrency when C
+-- #include calendar when K
 -- #include rules
 -- #include answer
 -- #include grant

@@ -57,6 +57,7 @@ local provider = sub(due, 1, -5)
 -- #include sliding_window when S
 -- #include fixed_window when F
 -- #include concurrency when C
+-- #include calendar when K
 -- #include rules
 -- #include answer
 -- #include turns/lines

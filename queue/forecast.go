@@ -142,7 +142,7 @@ type ruleSum struct {
 	throttle.RuleOutlook
 	name   Binding
 	seen   time.Time     // when it was looked at, by our clock
-	window time.Duration // how much of a fixed window was left then
+	window time.Duration // how much of a fixed window, or of a period, was left then
 	units  int64         // that wait or were added
 	lines  int64         // that they stand in
 }
@@ -187,6 +187,9 @@ func (o *outlook) line(ctx context.Context, scope string) (*lineSum, error) {
 
 func newRuleSum(r throttle.RuleOutlook, name Binding, seen, at time.Time) *ruleSum {
 	sum := &ruleSum{RuleOutlook: r, name: name, seen: seen, units: r.Waiting, lines: r.Lines}
+	if r.Algorithm == throttle.Calendar {
+		sum.window = r.Rest
+	}
 	if r.Algorithm == throttle.FixedWindow && r.Per > 0 {
 		sum.window = r.Per - time.Duration(at.UnixNano()%int64(r.Per))
 	}
@@ -287,7 +290,7 @@ func (r *ruleSum) waste(cost int64) int64 {
 		return 0
 	}
 	laid, free := r.Released+r.units, int64(0)
-	if r.Algorithm == throttle.FixedWindow {
+	if r.Algorithm == throttle.FixedWindow || r.Algorithm == throttle.Calendar {
 		free = r.free()
 	}
 	room := r.Limit - (laid-free)%r.Limit
@@ -303,7 +306,10 @@ func (r *ruleSum) waste(cost int64) int64 {
 
 // free is how many units the rule gives at once.
 func (r *ruleSum) free() int64 {
-	if r.Limited {
+	switch {
+	case r.Algorithm == throttle.Calendar && (!r.Limited || r.Spread && r.RetryAfter < r.Rest):
+		return max(0, r.Remaining) // with what was rolled over; at once, or by the end of the period
+	case r.Limited:
 		return 0
 	}
 	return max(0, min(r.Remaining, r.Limit))
@@ -319,13 +325,16 @@ func (r *ruleSum) after(units int64) (time.Duration, bool) {
 	if r.Units == 0 {
 		return 0, false
 	}
+	if r.Spread {
+		return r.spread(units, free)
+	}
 	if units <= free {
 		return 0, true
 	}
 	switch r.Algorithm {
 	case throttle.TokenBucket:
 		return r.spans(float64(units-r.Limit)/float64(r.Units), r.ResetAfter)
-	case throttle.FixedWindow:
+	case throttle.FixedWindow, throttle.Calendar:
 		next := r.window
 		if r.Limited {
 			next = r.RetryAfter
@@ -335,6 +344,17 @@ func (r *ruleSum) after(units int64) (time.Duration, bool) {
 		windows, place := (units-1)/r.Limit, (units-1)%r.Limit
 		return r.spans(float64(windows), r.leave(place-free))
 	}
+}
+
+// spread is after for a calendar that spreads what it has left over what is left of
+// the period.
+func (r *ruleSum) spread(units, free int64) (time.Duration, bool) {
+	if units <= free {
+		first := max(0, r.RetryAfter)
+		return first + time.Duration(float64(r.window-first)*float64(units-1)/float64(free)), true
+	}
+	periods, place := (units-free-1)/r.Limit, (units-free-1)%r.Limit
+	return r.spans(float64(periods)+float64(place)/float64(r.Limit), r.window)
 }
 
 // leave returns when the unit at a place among those that a sliding window holds

@@ -55,7 +55,7 @@ func (r *plainRule) earliest(t, cost int64) int64 {
 			return t
 		}
 		return t + (over+r.limit-1)/r.limit
-	case throttle.FixedWindow:
+	case throttle.FixedWindow, throttle.Calendar: // one of even periods
 		for r.since(t-t%r.per, t-t%r.per+r.per)+cost > r.limit {
 			t += r.per - t%r.per
 		}
@@ -146,6 +146,9 @@ func (w *world) Outlook(_ context.Context, scope string) (throttle.Outlook, erro
 		for o.Remaining < o.Limit && r.earliest(w.now, o.Remaining+1) == w.now {
 			o.Remaining++
 		}
+		if r.algorithm == throttle.Calendar {
+			o.Rest = micros(r.per - w.now%r.per)
+		}
 		o.RetryAfter = micros(r.earliest(w.now, 1) - w.now)
 		o.Limited = o.RetryAfter > 0
 		out.Rules = append(out.Rules, o)
@@ -169,7 +172,7 @@ func numberOf(scope string) (n int) {
 
 // anyKind and buckets are what rules may be.
 var (
-	anyKind = []throttle.Algorithm{throttle.TokenBucket, throttle.SlidingWindow, throttle.FixedWindow}
+	anyKind = []throttle.Algorithm{throttle.TokenBucket, throttle.SlidingWindow, throttle.FixedWindow, throttle.Calendar}
 	buckets = anyKind[:1]
 )
 
@@ -331,5 +334,32 @@ func TestForecastAgainstBruteForce(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A calendar that spreads what is left goes on at its pace, in later periods too.
+func TestForecastSpread(t *testing.T) {
+	t.Parallel()
+	rule := throttle.RuleOutlook{Units: 10, Per: 100 * time.Second, Rest: 40 * time.Second, Spread: true}
+	rule.Algorithm, rule.Limit, rule.Remaining = throttle.Calendar, 10, 4
+	waiting, closed, rolled := rule, rule, rule
+	waiting.Limited, waiting.RetryAfter = true, 8*time.Second
+	closed.Limited, closed.RetryAfter = true, 40*time.Second
+	rolled.Spread, rolled.Remaining = false, 14
+	for name, test := range map[string]struct {
+		rule throttle.RuleOutlook
+		want map[int64]time.Duration // by units: from now on
+	}{
+		"now":         {rule, map[int64]time.Duration{1: 0, 2: 10 * time.Second, 4: 30 * time.Second, 5: 40 * time.Second, 6: 50 * time.Second, 15: 140 * time.Second}},
+		"at its pace": {waiting, map[int64]time.Duration{1: 8 * time.Second, 2: 16 * time.Second, 4: 32 * time.Second, 5: 40 * time.Second}},
+		"over":        {closed, map[int64]time.Duration{1: 40 * time.Second, 2: 50 * time.Second, 11: 140 * time.Second}},
+		"rolled over": {rolled, map[int64]time.Duration{14: 0, 15: 40 * time.Second, 24: 40 * time.Second, 25: 140 * time.Second}},
+	} {
+		sum := newRuleSum(test.rule, Binding{}, time.Time{}, time.Time{})
+		for units, want := range test.want {
+			if got, known := sum.after(units); !known || got != want {
+				t.Errorf("%s: %d units after %v, %t; want %v", name, units, got, known, want)
+			}
+		}
 	}
 }

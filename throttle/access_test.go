@@ -55,6 +55,7 @@ const (
 var everyRule = []Rule{
 	{Name: "s {*", Algorithm: SlidingWindow, Limit: 2, Per: maxTime}, {Name: "b", Algorithm: TokenBucket, Limit: 2, Per: maxTime, Burst: 2},
 	{Name: "f", Algorithm: FixedWindow, Limit: 2, Per: maxTime}, {Name: "c", Algorithm: Concurrency, Limit: 2},
+	{Name: "k", Algorithm: Calendar, Limit: 2, Resets: "0 0 29 2 *"},
 }
 
 const hostileProvider = "p {*}"
@@ -403,7 +404,7 @@ func TestEveryKeyIsDeclared(t *testing.T) {
 					if script == lua.ReleaseTasks {
 						continue // package worker's
 					}
-					if hasLeases := rules[len(rules)-1].Algorithm == Concurrency; d.seen[script.Name] != (!leases || hasLeases) {
+					if hasLeases := slices.ContainsFunc(rules, func(r Rule) bool { return r.Algorithm == Concurrency }); d.seen[script.Name] != (!leases || hasLeases) {
 						t.Errorf("%s was run: %t", script.Name, d.seen[script.Name])
 					}
 				}

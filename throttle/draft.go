@@ -67,12 +67,17 @@ const (
 	fieldOnRedisError
 	fieldMargin
 	fieldMaxWait
+	fieldResets
+	fieldTimezone
+	fieldRollover
+	fieldSpread
 	fieldUnlimited
 	fieldCount
 )
 
 var fieldNames = []string{
-	"name", "algorithm", "limit", "per", "burst", "lease", "on_redis_error", "margin", "max_wait", "unlimited",
+	"name", "algorithm", "limit", "per", "burst", "lease", "on_redis_error", "margin", "max_wait",
+	"resets", "timezone", "rollover", "spread", "unlimited",
 }
 
 func (f field) String() string { return fieldNames[f] }
@@ -116,6 +121,10 @@ func draftRules(rules []Rule) []draftRule {
 			fieldOnRedisError: {text: quote(string(r.OnRedisError)), set: r.OnRedisError != ""},
 			fieldMargin:       {text: formatDuration(r.Margin), set: r.Margin != 0},
 			fieldMaxWait:      {text: formatDuration(r.MaxWait), set: r.MaxWait != 0},
+			fieldResets:       {text: quote(r.Resets), set: r.Resets != ""},
+			fieldTimezone:     {text: quote(r.Timezone), set: r.Timezone != ""},
+			fieldRollover:     {text: strconv.FormatInt(r.Rollover, 10), set: r.Rollover != 0},
+			fieldSpread:       {text: "true", set: r.Spread},
 			fieldUnlimited:    {text: "true", set: r.Unlimited},
 		}}
 	}

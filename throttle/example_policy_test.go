@@ -91,6 +91,29 @@ func ExampleNewPolicy() {
 	//           - {name: burst, algorithm: token-bucket, limit: 5, per: 1m, burst: 10}
 }
 
+// A quota for each day on the clocks of California, and one for each month that what
+// is left of the month before is added to.
+func ExampleRule_calendar() {
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{
+		"mail": {Rules: []throttle.Rule{
+			{Name: "daily", Algorithm: throttle.Calendar, Limit: 10_000, Resets: "0 0 * * *", Timezone: "America/Los_Angeles"},
+			{Name: "monthly", Algorithm: throttle.Calendar, Limit: 200_000, Resets: "@monthly", Rollover: 50_000, Spread: true},
+		}},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%s", policy.YAML())
+	// Output:
+	// unmatched: deny
+	// limits:
+	//   mail:
+	//     rules:
+	//       - {name: daily, algorithm: calendar, limit: 10000, resets: "0 0 * * *", timezone: "America/Los_Angeles"}
+	//       - {name: monthly, algorithm: calendar, limit: 200000, resets: "@monthly", rollover: 50000, spread: true}
+}
+
 // Check tells before a task is made what no waiting would cure.
 func ExamplePolicy_Check() {
 	policy, err := throttle.LoadPolicy("testdata/limits.yaml")

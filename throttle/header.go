@@ -44,7 +44,7 @@ func (d Decision) Header() http.Header {
 }
 
 // window is how long a rule's limit takes to come back in full, Unknown when no
-// clock tells.
+// clock tells. A calendar's period is the plan's to say.
 func window(r Rule) time.Duration {
 	switch {
 	case r.Algorithm == Concurrency || r.Limit == 0:

@@ -24,6 +24,7 @@ func TestHeader(t *testing.T) {
 	fixed := Rule{Name: "day", Algorithm: FixedWindow, Limit: 1000, Per: 24 * time.Hour}
 	runs := Rule{Name: "parallel", Algorithm: Concurrency, Limit: 4, Lease: 30 * sec}
 	odd := Rule{Name: `"odd" \ ü`, Algorithm: FixedWindow, Limit: 1, Per: ms}
+	month := Rule{Name: "month", Algorithm: Calendar, Limit: 500, Resets: "@monthly", Rollover: 50}
 	suspended := Rule{Name: "s", Algorithm: TokenBucket, Limit: 0, Per: sec, Burst: 1}
 	endless := Rule{Name: "e", Algorithm: TokenBucket, Limit: 1, Per: maxTime, Burst: maxLimit}
 	tests := map[string]struct {
@@ -40,6 +41,14 @@ func TestHeader(t *testing.T) {
 				"Ratelimit":        {`"p:account";r=199;t=1, "p/*:tenant";r=0;t=3, "p/*:day";r=999;t=3600, "p/*:parallel";r=3;t=30`},
 				"Ratelimit-Policy": {`"p:account";q=200;w=1, "p/*:tenant";q=50;w=3, "p/*:day";q=1000;w=86400, "p/*:parallel";q=4;qu="concurrent-requests"`},
 			},
+		},
+		"a calendar": {
+			Decision{Allowed: true, Rules: []RuleState{func() RuleState {
+				s := state(month, "p", 520, 0, 20*day)
+				s.window = 31 * day
+				return s
+			}()}},
+			http.Header{"Ratelimit": {`"p:month";r=520;t=1728000`}, "Ratelimit-Policy": {`"p:month";q=500;w=2678400`}},
 		},
 		"denied": {
 			Decision{RetryAfter: 1001 * ms, Rules: []RuleState{state(sliding, "p", 0, 1001*ms, 2*sec)}},

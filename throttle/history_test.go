@@ -102,8 +102,6 @@ type drawing struct{ *rand.Rand }
 
 func (r drawing) one(of ...int64) int64 { return of[r.IntN(len(of))] }
 
-func us(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
-
 func newHistory(seed uint64, steps int) *randomHistory {
 	return flavours[seed%uint64(len(flavours))].history(seed, steps)
 }
@@ -152,7 +150,7 @@ func (f flavour) history(seed uint64, steps int) *randomHistory {
 // beside the costs, so that most of them bind.
 func (h *randomHistory) rule(r drawing, name string) Rule {
 	rule := Rule{Name: name, Per: us(r.one(250_000, 1_000_000, 2_000_000, 10_000_000, 60_000_000)), Limit: r.one(1, 2, 3, 7, 20)}
-	rule.Algorithm = []Algorithm{TokenBucket, TokenBucket, SlidingWindow, FixedWindow, Concurrency}[r.IntN(5)]
+	rule.Algorithm = []Algorithm{TokenBucket, TokenBucket, SlidingWindow, FixedWindow, Concurrency, Calendar}[r.IntN(6)]
 	if h.only != "" {
 		rule.Algorithm = h.only
 	}
@@ -165,9 +163,22 @@ func (h *randomHistory) rule(r drawing, name string) Rule {
 		}
 	case Concurrency:
 		return Rule{Name: name, Algorithm: Concurrency, Limit: r.one(1, 2, 5), Lease: us(r.one(1_000_000, 5_000_000, 30_000_000))}
+	case Calendar:
+		return h.calendar(r, rule)
 	}
 	if r.IntN(6) == 0 {
 		rule.Margin = rule.Per / 8
+	}
+	return rule
+}
+
+// calendar draws when a rule resets, and what becomes of what is left.
+func (h *randomHistory) calendar(r drawing, rule Rule) Rule {
+	of := modelCalendars[r.IntN(len(modelCalendars))]
+	rule.Resets, rule.Timezone, rule.Per = of.resets, of.timezone, 0
+	rule.Rollover, rule.Spread = r.one(0, 0, 1, 5, 30), r.IntN(3) == 0
+	if rule.Margin = 0; r.IntN(6) == 0 {
+		rule.Margin = 7500 * time.Millisecond
 	}
 	return rule
 }
@@ -183,6 +194,9 @@ func (h *randomHistory) changed(r drawing, rule Rule) Rule {
 	case 0:
 		rule.Limit = r.one(1, 2, 3, 7, 20)
 	case 1:
+		if rule.Algorithm == Calendar {
+			return h.calendar(r, rule)
+		}
 		rule.Per = us(r.one(250_000, 1_000_000, 2_000_000, 10_000_000, 60_000_000))
 		rule.Margin = 0
 	case 2:
@@ -205,6 +219,9 @@ func (h *randomHistory) changed(r drawing, rule Rule) Rule {
 func (h *randomHistory) draw(r drawing, rules []Rule, steps int) {
 	rule := rules[r.IntN(len(rules))]
 	scale := max(rule.Per, rule.Lease).Microseconds()
+	if rule.Algorithm == Calendar {
+		scale, _ = rule.span(0)
+	}
 	costs := []int64{1, 1, 1, 2, 3, rule.Limit, max(rule.Limit/3, 1), rule.Burst + 1}
 	var doomed []int
 	for n := range steps {
@@ -226,7 +243,7 @@ func (h *randomHistory) draw(r drawing, rules []Rule, steps int) {
 			o.Pass = r.one(-1, -1000, -r.Int64N(scale+1), -59_000_000, -61_000_000, -r.Int64N(100_000_000), -3_600_000_000, r.Int64N(100_000_000))
 		}
 		if h.ahead && r.IntN(2) == 0 {
-			o.Ahead = r.one(r.Int64N(scale+1), r.Int64N(5_000_000), r.Int64N(MaxAhead.Microseconds()+1))
+			o.Ahead = r.one(r.Int64N(min(scale, MaxAhead.Microseconds())+1), r.Int64N(5_000_000), r.Int64N(MaxAhead.Microseconds()+1))
 		}
 		switch {
 		case r.IntN(10) < 6:

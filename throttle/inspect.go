@@ -172,9 +172,9 @@ const (
 	inspectSeats = 1000
 )
 
-// inspect asks for lines and a ticket in each, "" for the first, and for the scopes
+// inspectOnce asks for lines and a ticket in each, "" for the first, and for the scopes
 // under a path, if there is one, that have a seat after another.
-func (l *Limiter) inspect(ctx context.Context, p *plan, scopes, tickets []string, under, after string) (inspection, error) {
+func (l *Limiter) inspectOnce(ctx context.Context, p *plan, scopes, tickets []string, under, after string) (inspection, error) {
 	t := l.table(scopes)
 	args := make([]any, 0, 5+len(t.rules)+2*len(scopes))
 	args = append(args, l.clock(), len(t.rules), under, after, inspectSeats)
@@ -188,6 +188,16 @@ func (l *Limiter) inspect(ctx context.Context, p *plan, scopes, tickets []string
 		return inspection{}, err
 	}
 	return t.readInspection(p.scope.Provider(), reply)
+}
+
+// inspect is inspectOnce, and once more where plans were stale.
+func (l *Limiter) inspect(ctx context.Context, p *plan, scopes, tickets []string, under, after string) (inspection, error) {
+	asked := time.Now()
+	out, err := l.inspectOnce(ctx, p, scopes, tickets, under, after)
+	if err == nil && l.told(p.provider, asked, out.at, scopes) {
+		return l.inspectOnce(ctx, p, scopes, tickets, under, after)
+	}
+	return out, err
 }
 
 func (t *table) readInspection(provider string, reply []any) (out inspection, err error) {

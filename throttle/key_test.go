@@ -106,7 +106,7 @@ func TestProviderHasOneSlot(t *testing.T) {
 		p := newPlan("hw", scope, []Bound{
 			{Scope: scope, Rule: runs10()},
 			{Scope: Scope{text: name + "/" + hostileNames[2]}, Rule: window10()},
-		}, 0)
+		}, 0, time.Now())
 		slots := map[int64]bool{}
 		for _, key := range append(p.keys, p.attempt("id"), p.attempt(name)) {
 			slot, err := rdb.ClusterKeySlot(t.Context(), key).Result()
@@ -132,7 +132,7 @@ func TestKeysNameNoLimit(t *testing.T) {
 	want := k.rule(Bound{Scope: scope, Rule: window10()})
 	for _, r := range []Rule{
 		{Name: "r", Algorithm: SlidingWindow, Limit: 99, Per: time.Hour}, {Name: "r", Algorithm: TokenBucket, Limit: 1, Per: ms, Burst: 7},
-		{Name: "r", Algorithm: FixedWindow, Limit: 5, Per: sec, Margin: ms},
+		{Name: "r", Algorithm: FixedWindow, Limit: 5, Per: sec, Margin: ms}, daily(5, "UTC"), daily(5, "Asia/Kathmandu"), monthly(5),
 	} {
 		if got := k.rule(Bound{Scope: scope, Rule: r, Pattern: "p/*"}); got != want {
 			t.Errorf("%+v has the key %q, %+v has %q", r, got, window10(), want)

@@ -128,7 +128,7 @@ func New(rdb redis.UniversalClient, policy *Policy, cfg Config) (*Limiter, error
 	}
 	cfg.Pad = cfg.Pad.Truncate(time.Microsecond) // as scripts count
 	keys := keyspace(cfg.Prefix)
-	return &Limiter{
+	l := &Limiter{
 		cfg:    cfg,
 		plans:  newPlans(policy, keys, cfg.Pad, cfg.App),
 		rdb:    rdb,
@@ -136,7 +136,9 @@ func New(rdb redis.UniversalClient, policy *Policy, cfg Config) (*Limiter, error
 		slots:  newSlots(),
 		outage: newOutage(cfg.Logger),
 		clock:  func() string { return "" },
-	}, nil
+	}
+	l.plans.now = l.serverTime
+	return l, nil
 }
 
 // Policy returns the policy that the limiter decides under.
@@ -206,6 +208,7 @@ type Request struct {
 	slot     *slot    // of an ID that the Limiter drew and asks for again
 	once     bool     // nobody asks again for the ID, which the Limiter drew
 	standing standing // of the ticket
+	renewed  bool     // it is asked again, since the plan was stale
 }
 
 // Allow decides whether one unit may be spent from scope now, and takes it if so.
@@ -236,6 +239,10 @@ func (l *Limiter) Decide(ctx context.Context, req Request) (Decision, error) {
 	if len(p.bounds) == 0 {
 		return Decision{Allowed: true, Binding: -1}, nil
 	}
+	return l.decide(ctx, p, req)
+}
+
+func (l *Limiter) decide(ctx context.Context, p *plan, req Request) (Decision, error) {
 	a := l.attempt(p, req)
 	c := a.call()
 	if req.Ticket != "" {
@@ -254,6 +261,10 @@ func (l *Limiter) Decide(ctx context.Context, req Request) (Decision, error) {
 		clock := l.skews.of(p.provider)
 		clock.saw(a.sent, replied, server)
 		d.begins = clock.here(server.Add(d.Wait - d.overdue))
+		if fresh := l.renewed(p, d); fresh != nil && !req.renewed {
+			req.renewed = true
+			return l.decide(ctx, fresh, req)
+		}
 	} else {
 		d, err = l.withoutRedis(ctx, p, req, err)
 	}
@@ -273,10 +284,19 @@ func (l *Limiter) Peek(ctx context.Context, req Request) (Decision, error) {
 	return l.peek(ctx, p, req)
 }
 
+// peek is peekOnce, and once more where the plan was stale.
 func (l *Limiter) peek(ctx context.Context, p *plan, req Request) (Decision, error) {
 	if len(p.bounds) == 0 {
 		return Decision{Allowed: true, Binding: -1}, nil
 	}
+	d, err := l.peekOnce(ctx, p, req)
+	if fresh := l.renewed(p, d); fresh != nil {
+		return l.peekOnce(ctx, fresh, req)
+	}
+	return d, err
+}
+
+func (l *Limiter) peekOnce(ctx context.Context, p *plan, req Request) (Decision, error) {
 	c := newCall(lua.Peek.For(p.kinds), p.keyArgs, 0, 2+2*len(p.bounds), replyHead+replyRule*len(p.bounds))
 	c.args = p.appendArgs(append(c.args, l.clock(), req.ID), req.Cost)
 	reply, err := l.runner.run(ctx, c)

@@ -60,14 +60,14 @@ func (l *Limiter) LineUp(ctx context.Context, asks []Ask, lead, near time.Durati
 		groups[p.scope.Provider()] = append(groups[p.scope.Provider()], i)
 	}
 	for _, provider := range order {
-		if err := l.lineUp(ctx, provider, asks, groups[provider], out, lead, near); err != nil {
+		if err := l.lineUp(ctx, provider, asks, groups[provider], out, lead, near, false); err != nil {
 			return out, unavailable(ctx, "line up for", provider, err)
 		}
 	}
 	return out, nil
 }
 
-func (l *Limiter) lineUp(ctx context.Context, provider string, asks []Ask, group []int, out []Placed, lead, near time.Duration) error {
+func (l *Limiter) lineUp(ctx context.Context, provider string, asks []Ask, group []int, out []Placed, lead, near time.Duration, again bool) error {
 	var scopes []string
 	number := map[string]int{}
 	for _, i := range group {
@@ -82,12 +82,17 @@ func (l *Limiter) lineUp(ctx context.Context, provider string, asks []Ask, group
 		a := asks[i]
 		args = append(args, number[a.Scope], Place{Ticket: a.Ticket, cost: a.Cost}.ticket(), a.Priority)
 	}
-	reply, err := l.lists(ctx, lua.LineUp.For(t.kinds()), t.keys(keyspace(l.cfg.Prefix).provider(provider)), args)
+	prefix, asked := keyspace(l.cfg.Prefix).provider(provider), time.Now()
+	reply, err := l.lists(ctx, lua.LineUp.For(t.kinds()), t.keys(prefix), args)
 	if err != nil {
 		return err
 	}
 	if len(reply) != 1+2*len(group) {
 		return errReply
+	}
+	now, _ := reply[0].(int64)
+	if l.told(prefix, asked, time.UnixMicro(now), scopes) && !again {
+		return l.lineUp(ctx, provider, asks, group, out, lead, near, true)
 	}
 	waits := false
 	for k, i := range group {

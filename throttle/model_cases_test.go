@@ -237,9 +237,10 @@ func TestCases(t *testing.T) {
 func TestAlgorithmChanged(t *testing.T) {
 	t.Parallel()
 	rules := map[string]Rule{
-		"bucket":  {Name: "r", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 5},
-		"sliding": {Name: "r", Algorithm: SlidingWindow, Limit: 5, Per: hour},
-		"fixed":   {Name: "r", Algorithm: FixedWindow, Limit: 5, Per: hour},
+		"bucket":   {Name: "r", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 5},
+		"sliding":  {Name: "r", Algorithm: SlidingWindow, Limit: 5, Per: hour},
+		"fixed":    {Name: "r", Algorithm: FixedWindow, Limit: 5, Per: hour},
+		"calendar": {Name: "r", Algorithm: Calendar, Limit: 5, Resets: "0 * * * *", Timezone: "Asia/Kathmandu", Rollover: 5},
 	}
 	for from, before := range rules {
 		for to, after := range rules {

@@ -53,6 +53,25 @@ var plants = []plantedFault{
 	{"fixed: giving back in the wrong window", "ahead, twinned", "    elseif w == window(r, r.last) then\n      back", "    elseif true then\n      back"},
 	{"fixed: a state from the future that stays", "clock steps, none ahead", "if r.last - now > 2 * FAR_AHEAD then", "if false then"},
 
+	{"calendar: one unit more than the limit", "plain", "r.b1 - r.slack and room(r) >= r.cost then", "r.b1 - r.slack and room(r) + 1 >= r.cost then"},
+	{"calendar: one unit more in the next period", "ahead", "      if left >= r.cost then", "      if left + 1 >= r.cost then"},
+	{"calendar: a margin that is forgotten", "plain", "if at < r.b1 - r.slack and", "if at < r.b1 and"},
+	{"calendar: a margin that is forgotten in the next period", "ahead", "if at < r.b2 - r.slack then", "if at < r.b2 then"},
+	{"calendar: units put into the next period", "ahead", "if here and r.ahead then", "if false then"},
+	{"calendar: a start ahead that hides the period at hand", "ahead", "return r.ahead and r.before or r.count", "return r.count"},
+	{"calendar: giving back in the wrong period", "ahead, twinned", "elseif place >= r.from and place <= r.last then", "elseif true then"},
+	{"calendar: more rolled over than the cap", "plain", "return min(r.rollover, max(0, r.cap +", "return min(2 * r.rollover, max(0, r.cap +"},
+	{"calendar: what was rolled over and does not roll on", "plain", "max(0, r.cap + min(r.carry, r.rollover) - r.before)", "max(0, r.cap - r.before)"},
+	{"calendar: rolled over before the period has begun", "ahead", "    return r.cap - used_next(r)\n", "    return r.cap + min(r.rollover, max(0, room(r))) - used_next(r)\n"},
+	{"calendar: a period that passed unused and is not seen", "plain", "r.gap = r.last < before", "r.gap = false"},
+	{"calendar: a period that begins with what was left of its own", "plain", "r.last, r.from, r.count, r.next, r.was = from, from, 0, 0, 0", "r.last, r.from, r.next, r.was = from, from, 0, 0"},
+	{"calendar: a pace that is rounded down", "plain", "over = ceil(over / of)", "over = floor(over / of)"},
+	{"calendar: a pace that giving back ends", "plain, twinned", "r.next = place == r.last and r.was or r.next", "r.next = 0"},
+	{"calendar: units that new boundaries hide", "limit changes", "r.count + (r.prior >= r.b0 and r.before or 0)\n  end", "r.count\n  end"},
+	{"all: a calendar's units lost when the algorithm changes", "limit changes", "unpack7(v, 37), unpack7(v, 9), unpack7(v, 23) }", "unpack7(v, 37), unpack7(v, 9), 0 }"},
+	{"calendar: a state from the future that stays", "clock steps, none ahead", "if r.last - now > 2 * FAR_AHEAD then\n      r.count", "if false then\n      r.count"},
+	{"calendar: a state that ends with its period", "plain", "    return r.b3 + (r.ahead", "    return r.b1 + (r.ahead"},
+
 	{"concurrency: one run more", "plain", "if r.held < r.cap or r.mine then", "if r.held <= r.cap or r.mine then"},
 	{"concurrency: a lease that ends a µs late", "plain", "return '(' .. whole(now)", "return whole(now)"},
 	{"concurrency: leases that never end", "plain", "redis.call('ZCOUNT', key, from, to)", "redis.call('ZCOUNT', key, '-inf', to)"},
@@ -118,7 +137,7 @@ type plantedFault struct{ what, in, from, to string }
 // history draws a history that has much of what the fault is in.
 func (f plantedFault) history(in flavour, seed uint64) *randomHistory {
 	kind, _, _ := strings.Cut(f.what, ":")
-	in.only = map[string]Algorithm{"sliding": SlidingWindow, "fixed": FixedWindow, "concurrency": Concurrency}[kind]
+	in.only = map[string]Algorithm{"sliding": SlidingWindow, "fixed": FixedWindow, "concurrency": Concurrency, "calendar": Calendar}[kind]
 	return in.history(seed, 100)
 }
 

@@ -38,9 +38,16 @@ type ledger struct {
 	refilled, last int64
 	until          int64
 
+	now int64 // when held is asked for a calendar, by the scripts' clock
+
 	// inexact says that the scripts may hold more against the rule than the
 	// definition asks: never less.
 	inexact bool
+
+	// Calendars: the periods that the rule's state knows of, and when what is left of
+	// one may start next.
+	touched        map[int64]bool
+	paced, pacedIn int64
 
 	// changed says that the rule has changed: which rate a bucket refilled at
 	// between two decisions at one moment, a µs apart, the definition can't say.
@@ -100,7 +107,25 @@ func (l *ledger) look(rule Rule, u, now int64, pass int) {
 		l.carry(before, u, now, pass)
 	case rule.Algorithm == FixedWindow && rule.Per != before.rule.Per:
 		l.charges = nil
+	case rule.Algorithm == Calendar && (rule.Resets != before.rule.Resets || rule.Timezone != before.rule.Timezone):
+		before.onlyLatest()
+		l.charges, l.touched = before.charges, nil
+		if u != now {
+			l.charges = nil
+		}
 	}
+}
+
+// onlyLatest forgets what a calendar's state has not: all but the latest two periods.
+func (l *ledger) onlyLatest() {
+	latest := int64(0)
+	for i := range l.touched {
+		latest = max(latest, i)
+	}
+	l.charges = slices.DeleteFunc(slices.Clone(l.charges), func(c charge) bool {
+		_, i := l.rule.span(c.byClock)
+		return i < latest-1
+	})
 }
 
 func (l *ledger) forget(u int64) {
@@ -138,6 +163,12 @@ func (l *ledger) held(u, now int64, pass int) []charge {
 		windows = slices.Compact(windows)
 		oldest := windows[max(0, len(windows)-2):]
 		return slices.DeleteFunc(here, func(c charge) bool { return c.byClock/per < oldest[0] })
+	case Calendar:
+		_, here := l.rule.span(now)
+		return slices.DeleteFunc(slices.Clone(l.charges), func(c charge) bool {
+			_, i := l.rule.span(c.byClock)
+			return c.pass != pass || i < here || i > here+1
+		})
 	}
 	return slices.Clone(l.charges)
 }
@@ -145,7 +176,7 @@ func (l *ledger) held(u, now int64, pass int) []charge {
 // carry begins anew with what another algorithm held.
 func (l *ledger) carry(before ledger, u, now int64, pass int) {
 	l.charges = before.held(u, now, pass)
-	l.refilled, l.last, l.until, l.inexact = 0, u, math.MaxInt64, true
+	l.refilled, l.last, l.until, l.inexact, l.touched = 0, u, math.MaxInt64, true, nil
 	if l.rule.Algorithm == TokenBucket && len(l.charges) > 0 {
 		l.last = 0 // a bucket knows of no decision since the last start that it took over
 		for _, c := range l.charges {
@@ -161,7 +192,10 @@ func (l *ledger) carry(before ledger, u, now int64, pass int) {
 			c.start += 1_000_000 // a bucket does not know its starts: they are not later than this
 			c.byClock += 1_000_000
 		}
-		c.pass, c.refill, c.until = pass, l.refill(c.start), l.lasts(c.start, u, now)
+		c.pass, c.until = pass, l.lasts(c.start, u, now)
+		if l.rule.Algorithm == TokenBucket {
+			c.refill = l.refill(c.start)
+		}
 	}
 	l.forget(u)
 	l.keep(u)
@@ -173,6 +207,13 @@ func (l *ledger) lasts(start, u, now int64) int64 {
 		per := l.rule.Per.Microseconds()
 		byClock := start - u + now
 		return start + per - byClock%per
+	}
+	if l.rule.Algorithm == Calendar {
+		length, index := l.rule.span(start - u + now)
+		if l.rule.Rollover > 0 {
+			return never // what rolls over from one to the next follows from the first
+		}
+		return start + l.rule.begins(index+1) - (start - u + now) + 2*length
 	}
 	return start + l.per()
 }
@@ -230,6 +271,10 @@ func (l *ledger) take(c charge, u, now int64) string {
 		fault = l.slidingFault(c)
 	case FixedWindow:
 		fault = l.fixedFault(c)
+	case Calendar:
+		fault = l.calendarFault(c, u, now)
+		l.touch(c, now)
+		l.pace(c, now)
 	case Concurrency:
 		if n := l.runs(u); n > l.rule.Limit {
 			fault = fmt.Sprintf("%d runs at once", n)
@@ -319,11 +364,14 @@ func (l *ledger) runs(u int64) int64 {
 	return n
 }
 
-// drop takes a grant back.
-func (l *ledger) drop(id string) {
+// drop takes a grant back, at a moment by the scripts' clock.
+func (l *ledger) drop(id string, now int64) {
 	had := len(l.charges)
+	if l.rule.Algorithm == Calendar {
+		l.dropLate(id, now)
+	}
 	l.charges = slices.DeleteFunc(l.charges, func(c charge) bool { return c.id == id })
-	if had > len(l.charges) && (l.rule.Algorithm == TokenBucket || l.changed) {
+	if had > len(l.charges) && (l.rule.Algorithm == TokenBucket || l.rule.Spread || l.changed) {
 		// A bucket may hold less than the units not taken would leave, and a
 		// window that was shorter for a while finds nothing to give back.
 		l.inexact = true
@@ -390,6 +438,14 @@ func (l *ledger) left(u, now int64, pass int) int64 {
 		}
 	case FixedWindow:
 		spent = l.inWindow(now, pass)
+	case Calendar:
+		_, index := l.rule.span(now)
+		spent = l.inPeriod(index, pass)
+		if l.exactly(u, now) {
+			spent -= l.rolled(index, pass)
+		} else {
+			spent -= l.rule.Rollover
+		}
 	case Concurrency:
 		spent = l.runs(u)
 	}
@@ -409,6 +465,8 @@ func (l *ledger) earliest(cost, u, now int64, pass int) int64 {
 			return u + (over+l.rate()-1)/l.rate()
 		}
 		return u
+	case l.rule.Algorithm == Calendar:
+		return l.opens(cost, u, now, pass)
 	case l.rule.Algorithm == FixedWindow:
 		if l.inWindow(now, pass)+cost > l.rule.Limit {
 			per := l.rule.Per.Microseconds()

@@ -140,6 +140,9 @@ func (w *world) sync() {
 			pipe.Del(ctx, key)
 			delete(w.expires, key)
 			delete(w.stored, key)
+			if l := w.ledgers[key]; l != nil {
+				l.expired(w.now, len(w.limiters) > 1)
+			}
 		case slices.Contains(w.keys, key):
 			w.synced[key] = max(time.Duration(at-w.now+999)*time.Microsecond, stall)
 			pipe.PExpire(ctx, key, w.synced[key])
@@ -201,12 +204,20 @@ func (w *world) expiry(key, content string, ttl, stalled time.Duration) {
 
 type ask struct{ cost, at int64 }
 
+// asOf is a plan as it is at another time.
+func (w *world) asOf(p *plan, at int64) *plan {
+	if !p.stale(time.UnixMicro(at)) {
+		return p
+	}
+	return newPlan(w.limiters[w.version].plans.keys, p.scope, p.bounds, 0, time.UnixMicro(at))
+}
+
 // peek asks what decide would say of a cost at a moment.
 func (w *world) peek(p *plan, asks ...ask) []Decision {
 	pipe := w.rdb.Pipeline()
 	script := scriptOf(lua.Peek, p.kinds)
 	for _, a := range asks {
-		script.EvalSha(ctx, pipe, p.keys, p.args(a.cost, strconv.FormatInt(a.at, 10), "nobody")...)
+		script.EvalSha(ctx, pipe, p.keys, w.asOf(p, a.at).args(a.cost, strconv.FormatInt(a.at, 10), "nobody")...)
 	}
 	replies, err := pipe.Exec(ctx)
 	must(err)
@@ -307,8 +318,13 @@ func (w *world) delay(p *plan) int64 {
 		most = min(most, 2*MaxAhead.Microseconds()+w.longest().Microseconds())
 	}
 	for _, b := range p.bounds {
-		if b.Rule.Algorithm == FixedWindow {
+		switch b.Rule.Algorithm {
+		case FixedWindow:
 			most += b.Rule.Per.Microseconds()
+		case Calendar:
+			length, _ := b.Rule.span(w.now)
+			most += 2 * length
+		case TokenBucket, SlidingWindow, Concurrency:
 		}
 	}
 	return most
@@ -345,7 +361,7 @@ func (w *world) allowed(o op, p *plan, req Request, d Decision, attempt string, 
 			fail("%s: %s", key, broken)
 		}
 		per := max(l.rule.Per.Microseconds(), 1)
-		w.wide = w.wide || c.byClock/per > w.now/per+1
+		w.wide = w.wide || l.rule.Algorithm == FixedWindow && c.byClock/per > w.now/per+1
 		w.left(key, l, d.Rules[i].Remaining)
 		// Decisions at one moment are a µs apart, and so may be healed by it.
 		w.disturbed[key] = w.back > 0
@@ -378,7 +394,7 @@ func (w *world) denied(p *plan, req Request, d Decision, attempt string, after m
 	if after[attempt] != "" {
 		fail("a denial left a record")
 	}
-	if d.RetryAfter <= 0 || d.RetryAfter <= req.Ahead && d.RetryAfter != Unknown && !leased(p) {
+	if d.RetryAfter <= 0 || d.RetryAfter <= req.Ahead && d.RetryAfter != Unknown && !hoping(p) {
 		fail("denied for %v with a start allowed %v ahead", d.RetryAfter, req.Ahead)
 	}
 	mended := false
@@ -413,6 +429,12 @@ func (w *world) denied(p *plan, req Request, d Decision, attempt string, after m
 
 func leased(p *plan) bool { return len(p.leases) > 0 }
 
+// hoping says that a wait may be longer than it is told: until a lease is not renewed,
+// or until it is known what a period leaves over.
+func hoping(p *plan) bool {
+	return leased(p) || slices.ContainsFunc(p.bounds, func(b Bound) bool { return b.Rule.Rollover > 0 })
+}
+
 func equalKeys(a, b map[string]string, keys []string) bool {
 	for _, key := range keys {
 		if a[key] != b[key] {
@@ -434,6 +456,10 @@ func (w *world) ttls(p *plan, d Decision, stalled time.Duration) {
 		if lasts+stall < r.ResetAfter {
 			fail("%s lasts %v and means something for %v", key, lasts, r.ResetAfter)
 		}
+		if rule := p.bounds[i].Rule; rule.Rollover > 0 {
+			w.remembers(key, rule, lasts, stalled)
+			continue
+		}
 		if len(w.limiters) == 1 && w.back == 0 && r.Algorithm != Concurrency && lasts > r.ResetAfter+62*time.Second+stalled {
 			fail("%s lasts %v and means something for %v only", key, lasts, r.ResetAfter)
 		}
@@ -443,10 +469,29 @@ func (w *world) ttls(p *plan, d Decision, stalled time.Duration) {
 	}
 }
 
+// remembers: where units roll over, a state outlasts the two periods after its own.
+func (w *world) remembers(key string, rule Rule, lasts, stalled time.Duration) {
+	latest := int64(-1)
+	for i := range w.ledgers[key].touched {
+		latest = max(latest, i)
+	}
+	if latest < 0 || len(w.limiters) > 1 || w.back > 0 {
+		return
+	}
+	means := us(rule.begins(latest+3) - w.now)
+	if lasts+stall < means || lasts > means+62*time.Second+stalled {
+		fail("%s lasts %v and means something for %v", key, lasts, means)
+	}
+}
+
 // longest is the longest that any rule of the history remembers anything.
 func (w *world) longest() time.Duration {
 	var longest time.Duration
 	for _, l := range w.ledgers {
+		if l.rule.Algorithm == Calendar {
+			length, _ := l.rule.span(w.now)
+			longest = max(longest, us(4*length))
+		}
 		longest = max(longest, l.rule.Per+l.rule.Margin, l.rule.Lease+time.Minute, l.rule.Per*time.Duration(l.rule.Burst))
 	}
 	return longest
@@ -471,16 +516,23 @@ func (w *world) answers(o op, p *plan, cost int64, d Decision) {
 	after(5, r.ResetAfter, 1)
 	asks[6].cost, asks[7].cost = max(r.Remaining, 1), r.Remaining+1
 	got := w.peek(p, asks...)
+	if w.back > 0 && strings.Contains(p.kinds, "K") {
+		return // into which period the clock steps back, one that is open may be further off than its next
+	}
 	if !d.Allowed && d.RetryAfter != Unknown && (!got[0].Allowed || got[1].Allowed) {
 		fail("denied for %v: allowed then is %t, a microsecond before %t", d.RetryAfter, got[0].Allowed, got[1].Allowed)
 	}
 	if !d.Allowed && r.Limited != (r.RetryAfter != 0) || !d.Allowed && r.Limited && r.RetryAfter != Unknown && (got[2].Rules[i].Limited || !got[3].Rules[i].Limited) {
 		fail("%s limited %t for %v: limited then is %t, a microsecond before %t", p.keys[i], r.Limited, r.RetryAfter, got[2].Rules[i].Limited, got[3].Rules[i].Limited)
 	}
+	if rule.Rollover > 0 || rule.Spread {
+		return // more may be left than the limit, and not at once
+	}
 	if r.ResetAfter != Unknown && rule.Limit > 0 && (got[4].Rules[i].Remaining != rule.Capacity() || r.ResetAfter > 0 && got[5].Rules[i].Remaining == rule.Capacity() && rule.Margin == 0) {
 		fail("%s resets in %v: %d left then, %d a microsecond before", p.keys[i], r.ResetAfter, got[4].Rules[i].Remaining, got[5].Rules[i].Remaining)
 	}
-	if rule.Algorithm == Concurrency || rule.Algorithm == FixedWindow && rule.Margin > 0 || w.back > 0 {
+	aligned := rule.Algorithm == FixedWindow || rule.Algorithm == Calendar
+	if rule.Algorithm == Concurrency || aligned && rule.Margin > 0 || w.back > 0 {
 		return // costs do not count, the end of a window admits nothing, or a look heals
 	}
 	if r.Remaining > 0 && got[6].Rules[i].Limited || r.Remaining < rule.Capacity() && !got[7].Rules[i].Limited {
@@ -538,7 +590,7 @@ func (w *world) giveBack(g *granted) {
 	now := w.plan(g.d.Grant.scope)
 	for i, key := range g.p.keys {
 		l, rule := w.ledgers[key], now.bounds[i].Rule
-		l.drop(g.d.Grant.id)
+		l.drop(g.d.Grant.id, w.now)
 		l.trim(rule, w.u())
 	}
 	if !g.doomed {
@@ -580,7 +632,7 @@ func (w *world) lease(what int, g *granted) {
 	if what == doRelease {
 		must(scriptOf(lua.Release, "").Run(ctx, w.rdb, slices.Concat(keys, []string{w.due(g.p)}), w.limiters[0].clock(), g.d.Grant.id).Err())
 		for _, key := range keys {
-			w.ledgers[key].drop(g.d.Grant.id)
+			w.ledgers[key].drop(g.d.Grant.id, w.now)
 		}
 	} else {
 		args := append([]any{w.limiters[0].clock(), g.d.Grant.id}, leases...)
@@ -611,7 +663,7 @@ func (w *world) renewed(keys []string, g *granted, reply []int64) {
 	}
 	for i, key := range keys {
 		l, lease := w.ledgers[key], g.p.bounds[g.p.leases[i]].Rule.Lease
-		l.drop(g.d.Grant.id)
+		l.drop(g.d.Grant.id, w.now)
 		l.charges = append(l.charges, charge{id: g.d.Grant.id, units: 1, start: w.u(), ends: w.u() + lease.Microseconds()})
 	}
 }

@@ -132,7 +132,11 @@ func TestForeignKey(t *testing.T) {
 	for _, algorithm := range algorithms {
 		for _, foreign := range []string{"list", "set"} {
 			r := Rule{Name: "r", Algorithm: Algorithm(algorithm), Limit: 10}
-			if r.Algorithm != Concurrency {
+			switch r.Algorithm {
+			case Concurrency:
+			case Calendar:
+				r.Resets = "@daily"
+			default:
 				r.Per = sec
 			}
 			b := newBench(t, redistest.Client(t), Config{}, policyOf(t, r))

@@ -27,6 +27,10 @@ type RuleOutlook struct {
 	// rule.
 	Units int64
 	Per   time.Duration
+	// Rest is how long the period of a Calendar still lasts, and Spread that what it has
+	// left is spread over that. Without meaning with any other rule.
+	Rest   time.Duration
+	Spread bool
 	// Waiting is how many units stand in lines under the rule, and Lines how many
 	// lines those are, the scope's own included.
 	Waiting, Lines int64
@@ -50,6 +54,7 @@ func (l *Limiter) Outlook(ctx context.Context, scope string) (Outlook, error) {
 	for i := range d.Rules {
 		r := RuleOutlook{RuleState: d.Rules[i]}
 		r.Units, r.Per = pace(p.bounds[i].Rule, l.cfg.Pad)
+		r.calendar(p.bounds[i].Rule, d.At)
 		out.Rules[i] = r
 	}
 	if err := l.countWaiting(ctx, p, &out); err != nil {
@@ -117,6 +122,16 @@ func unpack(packed string) (n int64, ok bool) {
 func sum(v any) int64 {
 	n, _ := strconv.ParseInt(text(v), 10, 64)
 	return max(0, n)
+}
+
+// calendar tells of a calendar's periods.
+func (r *RuleOutlook) calendar(rule Rule, at time.Time) {
+	if rule.Algorithm != Calendar || rule.Limit == 0 {
+		return
+	}
+	of := rule.calendar().around(at)
+	r.Units, r.Per, r.Spread = rule.Limit, us(of.next-of.to), rule.Spread
+	r.Rest = us(of.to - at.UnixMicro())
 }
 
 // pace returns how many units a rule admits in how long while tasks wait for it.

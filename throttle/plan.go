@@ -14,6 +14,7 @@ import (
 type plan struct {
 	most     int64 // no cost up to it is more than a rule can admit
 	refusal  error // the application may not spend from the scope
+	policy   *Policy
 	scope    Scope
 	bounds   []Bound
 	provider string      // the prefix of all its keys, hash tag included
@@ -26,6 +27,10 @@ type plan struct {
 	kinds    string      // in the order of lua.Kinds
 	decide   *lua.Script
 	turns    []any // the keys of who waits: line, due, round, out, at
+
+	// From when until when the plan holds, by the server's clock in µs: as long as the
+	// periods of its calendars last. For ever where until is 0.
+	from, until int64
 }
 
 // The sliding window counts in cells of a grain, and a unit leaves less than a
@@ -50,19 +55,28 @@ const (
 	maxDrain = 1 << 25
 )
 
-func newPlan(keys keyspace, scope Scope, bounds []Bound, pad time.Duration) *plan {
+func newPlan(keys keyspace, scope Scope, bounds []Bound, pad time.Duration, at time.Time) *plan {
 	p := &plan{most: math.MaxInt64, scope: scope, bounds: bounds, provider: keys.provider(scope.Provider())}
 	present := map[byte]bool{}
 	for i, b := range bounds {
 		kind, numbers := ruleParams(b.Rule, pad)
+		width, more := window(b.Rule), []int64(nil)
+		if b.Rule.Algorithm == Calendar {
+			of := b.Rule.calendar().around(at)
+			numbers, more = calendarParams(b.Rule, pad, of)
+			p.within(of)
+			if b.Rule.Limit > 0 {
+				width = us(of.to - of.from)
+			}
+		}
 		present[kind] = true
 		key := keys.rule(b)
 		p.keys, p.keyArgs = append(p.keys, key), append(p.keyArgs, key)
-		p.rules = append(p.rules, lua.Rule(kind, numbers))
+		p.rules = append(p.rules, lua.Rule(kind, numbers, more...))
 		p.params = append(p.params, params{kind, numbers})
 		p.states = append(p.states, RuleState{
 			Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm,
-			Limit: b.Rule.Capacity(), window: window(b.Rule), maxWait: b.Rule.MaxWait,
+			Limit: b.Rule.Capacity(), window: width, maxWait: b.Rule.MaxWait,
 		})
 		if b.Rule.Algorithm == Concurrency {
 			p.leases = append(p.leases, i)
@@ -131,6 +145,8 @@ func ruleParams(r Rule, pad time.Duration) (kind byte, numbers [4]int64) {
 		return 'S', [4]int64{r.Limit, window, grain(r.Limit, window)}
 	case FixedWindow:
 		return 'F', [4]int64{r.Limit, per, min(slack, per/2)}
+	case Calendar:
+		return 'K', numbers // which depend on the time: see calendarParams
 	default:
 		return 'C', [4]int64{r.Limit, r.Lease.Microseconds()}
 	}
@@ -217,6 +233,7 @@ type plans struct {
 	keys keyspace
 	pad  time.Duration
 	app  string
+	now  func(provider string) time.Time // by the clock of the provider's server
 
 	mu      sync.RWMutex
 	policy  *Policy
@@ -250,7 +267,7 @@ func (c *plans) of(scope string) (*plan, error) {
 	c.mu.RLock()
 	p, policy := c.known[scope], c.policy
 	c.mu.RUnlock()
-	if p != nil {
+	if p != nil && p.holds(c.now) {
 		return p, nil
 	}
 	s, err := ParseScope(scope)
@@ -261,18 +278,23 @@ func (c *plans) of(scope string) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p = newPlan(c.keys, s, bounds, c.pad)
-	p.refusal = policy.MayUse(s, c.app)
+	p = newPlan(c.keys, s, bounds, c.pad, c.now(c.keys.provider(s.Provider())))
+	p.policy, p.refusal = policy, policy.MayUse(s, c.app)
+	c.keep(p)
+	return p, nil
+}
+
+// keep keeps a plan, unless the policy is another one by now.
+func (c *plans) keep(p *plan) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.policy != policy {
-		return p, nil // asked for before a change, and answered as of then
+	if c.policy != p.policy {
+		return
 	}
 	if len(c.known) >= maxPlans {
 		clear(c.known)
 	}
-	c.known[scope] = p
-	return p, nil
+	c.known[p.scope.String()] = p
 }
 
 // check refuses a cost that no wait could admit.

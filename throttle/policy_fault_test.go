@@ -112,16 +112,46 @@ func TestParsePolicyRuleFaults(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct{ rule, want string }{
 		"nothing": {`{}`, "1:22: limits.a.rules[0]: name is missing; every rule needs one, such as account\n" +
-			"1:22: limits.a.rules[0]: algorithm is missing; write token-bucket, sliding-window, fixed-window or concurrency\n" +
+			"1:22: limits.a.rules[0]: algorithm is missing; write token-bucket, sliding-window, fixed-window, concurrency or calendar\n" +
 			"1:22: limits.a.rules[0]: limit is missing; write a whole number, or unlimited: true to remove an inherited rule"},
-		"no per":         {`{name: r, algorithm: fixed-window, limit: 1}`, `1:22: limits.a.rules[0]: per is missing; write the length of the window, such as 1s`},
-		"unknown":        {`{name: r, algorithm: concurrency, limit: 1, colour: red}`, `1:66: limits.a.rules[0].colour: colour is not a field of a rule; write name, algorithm, limit, per, burst, lease, on_redis_error, margin, max_wait or unlimited`},
-		"misspelt":       {`{name: r, algorithms: concurrency, limits: 1, max-wait: 1s}`, "1:32: limits.a.rules[0].algorithms: algorithms is not a field of a rule; did you mean algorithm?\n1:57: limits.a.rules[0].limits: limits is not a field of a rule; did you mean limit?\n1:68: limits.a.rules[0].max-wait: max-wait is not a field of a rule; did you mean max_wait?"},
-		"duplicate":      {`{name: r, algorithm: concurrency, limit: 1, limit: 2}`, `1:66: limits.a.rules[0].limit: limit is there already, on line 1; keep one of the two`},
-		"later fields":   {`{name: r, algorithm: concurrency, limit: 1, unit: tokens, shadow: true, active: x}`, "1:66: limits.a.rules[0].unit: unit is not known in this version; remove it\n1:80: limits.a.rules[0].shadow: shadow is not known in this version; remove it\n1:94: limits.a.rules[0].active: active is not known in this version; remove it"},
-		"calendar":       {`{name: r, algorithm: calendar, limit: 1, resets: x, timezone: y}`, "1:43: limits.a.rules[0].algorithm: algorithm calendar is not known in this version; write token-bucket, sliding-window, fixed-window or concurrency\n1:63: limits.a.rules[0].resets: resets is not known in this version; remove it\n1:74: limits.a.rules[0].timezone: timezone is not known in this version; remove it"},
-		"two at once":    {`{name: "", algorithm: x, limit: -1}`, "1:29: limits.a.rules[0].name: name is empty; write 1 to 128 bytes\n1:44: limits.a.rules[0].algorithm: algorithm is \"x\"; write token-bucket, sliding-window, fixed-window or concurrency\n1:54: limits.a.rules[0].limit: limit is -1; the least is 0"},
-		"anchored value": {`{name: &n r, algorithm: concurrency, limit: 1}`, `1:29: limits.a.rules[0].name: name has an anchor, and anchors are not read; remove &n`},
+		"no per":       {`{name: r, algorithm: fixed-window, limit: 1}`, `1:22: limits.a.rules[0]: per is missing; write the length of the window, such as 1s`},
+		"unknown":      {`{name: r, algorithm: concurrency, limit: 1, colour: red}`, `1:66: limits.a.rules[0].colour: colour is not a field of a rule; write name, algorithm, limit, per, burst, lease, on_redis_error, margin, max_wait, resets, timezone, rollover, spread or unlimited`},
+		"misspelt":     {`{name: r, algorithms: concurrency, limits: 1, max-wait: 1s}`, "1:32: limits.a.rules[0].algorithms: algorithms is not a field of a rule; did you mean algorithm?\n1:57: limits.a.rules[0].limits: limits is not a field of a rule; did you mean limit?\n1:68: limits.a.rules[0].max-wait: max-wait is not a field of a rule; did you mean max_wait?"},
+		"duplicate":    {`{name: r, algorithm: concurrency, limit: 1, limit: 2}`, `1:66: limits.a.rules[0].limit: limit is there already, on line 1; keep one of the two`},
+		"later fields": {`{name: r, algorithm: concurrency, limit: 1, unit: tokens, shadow: true, active: x}`, "1:66: limits.a.rules[0].unit: unit is not known in this version; remove it\n1:80: limits.a.rules[0].shadow: shadow is not known in this version; remove it\n1:94: limits.a.rules[0].active: active is not known in this version; remove it"},
+		"calendar": {`{name: r, algorithm: calendar, limit: 1, resets: x, timezone: y}`,
+			"1:71: limits.a.rules[0].resets: resets cannot be read: cron \"x\": has 1 of 5 fields: minute, hour, day of month, month, day of week; write five fields, such as \"0 6 * * 1-5\", or @daily\n" +
+				"1:84: limits.a.rules[0].timezone: timezone cannot be read: time zone \"y\" is unknown; write a name of the IANA list, such as UTC or America/Los_Angeles"},
+		"calendar, no resets": {`{name: r, algorithm: calendar, limit: 1}`,
+			"1:22: limits.a.rules[0]: resets is missing; write when a period begins, such as \"0 0 * * *\" or @monthly"},
+		"calendar, company": {`{name: r, algorithm: calendar, limit: 1, resets: "@daily", per: 1s, burst: 2, lease: 5s}`,
+			"1:86: limits.a.rules[0].per: per does not go with calendar; remove it\n" +
+				"1:97: limits.a.rules[0].burst: burst does not go with calendar; remove it\n" +
+				"1:107: limits.a.rules[0].lease: lease does not go with calendar; remove it"},
+		"company of a calendar": {`{name: r, algorithm: concurrency, limit: 1, resets: "@daily", timezone: UTC, rollover: 1, spread: true}`,
+			"1:74: limits.a.rules[0].resets: resets does not go with concurrency; remove it\n" +
+				"1:94: limits.a.rules[0].timezone: timezone does not go with concurrency; remove it\n" +
+				"1:109: limits.a.rules[0].rollover: rollover does not go with concurrency; remove it\n" +
+				"1:120: limits.a.rules[0].spread: spread does not go with concurrency; remove it"},
+		"resets @every": {`{name: r, algorithm: calendar, limit: 1, resets: "@every 1h"}`,
+			"1:71: limits.a.rules[0].resets: resets cannot be read: cron \"@every 1h\": @every counts from when a process started, and each started at its own time; write fields, such as \"*/15 * * * *\""},
+		"resets with a zone": {`{name: r, algorithm: calendar, limit: 1, resets: "CRON_TZ=UTC 0 0 * * *"}`,
+			"1:71: limits.a.rules[0].resets: resets cannot be read: cron \"CRON_TZ=UTC 0 0 * * *\": the zone has a field of its own; remove CRON_TZ=UTC"},
+		"resets with another zone": {`{name: r, algorithm: calendar, limit: 1, resets: "TZ=UTC 0 0 * * *"}`,
+			"1:71: limits.a.rules[0].resets: resets cannot be read: cron \"TZ=UTC 0 0 * * *\": the zone has a field of its own; remove TZ=UTC"},
+		"resets never": {`{name: r, algorithm: calendar, limit: 1, resets: "0 0 30 2 *"}`,
+			"1:71: limits.a.rules[0].resets: resets cannot be read: cron \"0 0 30 2 *\": no month that it names has such a day; correct the day of month or the month"},
+		"resets empty":     {`{name: r, algorithm: calendar, limit: 1, resets: ""}`, "1:71: limits.a.rules[0].resets: resets cannot be read: cron \"\": is empty; write five fields, such as \"0 6 * * 1-5\", or @daily"},
+		"resets a number":  {`{name: r, algorithm: calendar, limit: 1, resets: 5}`, "1:71: limits.a.rules[0].resets: resets is the number 5; write a cron expression, such as \"0 0 * * *\""},
+		"resets a list":    {`{name: r, algorithm: calendar, limit: 1, resets: [0]}`, "1:71: limits.a.rules[0].resets: resets is a list; write a cron expression, such as \"0 0 * * *\""},
+		"timezone local":   {`{name: r, algorithm: calendar, limit: 1, resets: "@daily", timezone: Local}`, "1:91: limits.a.rules[0].timezone: timezone cannot be read: time zone \"Local\" differs from one machine to the next; write a name of the IANA list, such as UTC or America/Los_Angeles"},
+		"timezone empty":   {`{name: r, algorithm: calendar, limit: 1, resets: "@daily", timezone: ""}`, "1:91: limits.a.rules[0].timezone: timezone is empty; write UTC or America/Los_Angeles, or remove it for UTC"},
+		"rollover below":   {`{name: r, algorithm: calendar, limit: 1, resets: "@daily", rollover: -1}`, "1:91: limits.a.rules[0].rollover: rollover is -1; the least is 0"},
+		"rollover above":   {`{name: r, algorithm: calendar, limit: 1, resets: "@daily", rollover: 1000000000001}`, "1:91: limits.a.rules[0].rollover: rollover is 1000000000001; the most is 1000000000000"},
+		"spread a word":    {`{name: r, algorithm: calendar, limit: 1, resets: "@daily", spread: even}`, "1:89: limits.a.rules[0].spread: spread is the text \"even\"; write true, or remove the line"},
+		"calendar, margin": {`{name: r, algorithm: calendar, limit: 1, resets: "@daily", margin: 30s}`, "1:89: limits.a.rules[0].margin: margin is 30s; with calendar it must be less than 30s, half of the shortest period that cron has"},
+		"two at once":      {`{name: "", algorithm: x, limit: -1}`, "1:29: limits.a.rules[0].name: name is empty; write 1 to 128 bytes\n1:44: limits.a.rules[0].algorithm: algorithm is \"x\"; write token-bucket, sliding-window, fixed-window, concurrency or calendar\n1:54: limits.a.rules[0].limit: limit is -1; the least is 0"},
+		"anchored value":   {`{name: &n r, algorithm: concurrency, limit: 1}`, `1:29: limits.a.rules[0].name: name has an anchor, and anchors are not read; remove &n`},
 
 		"name is a number":  {`{name: 12, algorithm: concurrency, limit: 1}`, `1:29: limits.a.rules[0].name: name is the number 12; write "12" in quotes if that text is meant`},
 		"name is a bool":    {`{name: true, algorithm: concurrency, limit: 1}`, `1:29: limits.a.rules[0].name: name is true; write "true" in quotes if that text is meant`},
@@ -132,7 +162,7 @@ func TestParsePolicyRuleFaults(t *testing.T) {
 		"name is too long":  {`{name: ` + strings.Repeat("x", 129) + `, algorithm: concurrency, limit: 1}`, `1:29: limits.a.rules[0].name: name is 129 bytes long; the most is 128`},
 
 		"algorithm near":  {`{name: r, algorithm: token_bucket, limit: 1, per: 1s}`, `1:43: limits.a.rules[0].algorithm: algorithm is "token_bucket"; did you mean token-bucket?`},
-		"algorithm empty": {`{name: r, algorithm: , limit: 1, per: 1s}`, `1:32: limits.a.rules[0].algorithm: algorithm is empty; write token-bucket, sliding-window, fixed-window or concurrency`},
+		"algorithm empty": {`{name: r, algorithm: , limit: 1, per: 1s}`, `1:32: limits.a.rules[0].algorithm: algorithm is empty; write token-bucket, sliding-window, fixed-window, concurrency or calendar`},
 
 		"limit in quotes":   {`{name: r, algorithm: concurrency, limit: "10"}`, `1:63: limits.a.rules[0].limit: limit is the text "10"; write 10 without quotes`},
 		"limit is text":     {`{name: r, algorithm: concurrency, limit: ten}`, `1:63: limits.a.rules[0].limit: limit is the text "ten"; write a whole number in plain digits, such as 100`},
@@ -189,7 +219,7 @@ func TestParsePolicyRuleFaults(t *testing.T) {
 
 		"unlimited: yes":       {`{name: r, unlimited: yes}`, `1:43: limits.a.rules[0].unlimited: unlimited is the text "yes"; write true, or remove the line`},
 		"unlimited in company": {`{name: r, unlimited: true, algorithm: concurrency, limit: 0}`, "1:60: limits.a.rules[0].algorithm: algorithm stands beside unlimited, which removes the rule; remove one of the two\n1:80: limits.a.rules[0].limit: limit stands beside unlimited, which removes the rule; remove one of the two"},
-		"unlimited: false":     {`{name: r, unlimited: false}`, "1:22: limits.a.rules[0]: algorithm is missing; write token-bucket, sliding-window, fixed-window or concurrency\n1:22: limits.a.rules[0]: limit is missing; write a whole number, or unlimited: true to remove an inherited rule"},
+		"unlimited: false":     {`{name: r, unlimited: false}`, "1:22: limits.a.rules[0]: algorithm is missing; write token-bucket, sliding-window, fixed-window, concurrency or calendar\n1:22: limits.a.rules[0]: limit is missing; write a whole number, or unlimited: true to remove an inherited rule"},
 		"unlimited, no name":   {`{unlimited: true}`, `1:22: limits.a.rules[0]: name is missing; every rule needs one, such as account`},
 		"name twice": {`{name: r, unlimited: true}, {name: r, algorithm: concurrency, limit: 1}`,
 			`1:57: limits.a.rules[1].name: name "r" is taken by rules[0] on line 1; give each rule of a list its own`},
@@ -251,10 +281,10 @@ func TestNewPolicyFaults(t *testing.T) {
 	}{
 		"unmatched": {"Deny", nil, `policy: unmatched: unmatched is "Deny"; did you mean deny?`},
 		"zero rule": {"", one(Rule{}), "policy: limits.a.rules[1]: name is missing; every rule needs one, such as account\n" +
-			"policy: limits.a.rules[1]: algorithm is missing; write token-bucket, sliding-window, fixed-window or concurrency"},
+			"policy: limits.a.rules[1]: algorithm is missing; write token-bucket, sliding-window, fixed-window, concurrency or calendar"},
 		"name twice":    {"", one(ok), `policy: limits.a.rules[1].name: name "ok" is taken by rules[0]; give each rule of a list its own`},
 		"name not text": {"", one(Rule{Name: "a\xff", Unlimited: true}), `policy: limits.a.rules[1].name: name is not UTF-8 (byte 0xff at offset 1); encode it, in hex for instance`},
-		"algorithm":     {"", one(Rule{Name: "r", Algorithm: "gcra", Limit: 1, Per: time.Second}), `policy: limits.a.rules[1].algorithm: algorithm is "gcra"; write token-bucket, sliding-window, fixed-window or concurrency`},
+		"algorithm":     {"", one(Rule{Name: "r", Algorithm: "gcra", Limit: 1, Per: time.Second}), `policy: limits.a.rules[1].algorithm: algorithm is "gcra"; write token-bucket, sliding-window, fixed-window, concurrency or calendar`},
 		"limit":         {"", one(Rule{Name: "r", Algorithm: Concurrency, Limit: -1}), `policy: limits.a.rules[1].limit: limit is -1; the least is 0`},
 		"no per":        {"", one(Rule{Name: "r", Algorithm: FixedWindow, Limit: 1}), `policy: limits.a.rules[1]: per is missing; write the length of the window, such as 1s`},
 		"per":           {"", one(Rule{Name: "r", Algorithm: FixedWindow, Limit: 1, Per: 1500}), `policy: limits.a.rules[1].per: per is 1.5us, and limits count whole microseconds; write 1us or 2us`},
@@ -298,6 +328,9 @@ func TestPolicyBounds(t *testing.T) {
 		9:  `{name: "*", unlimited: true}`,
 		10: `{"name": 'r', "unlimited": True}`,
 		11: `{name: r, unlimited: false, algorithm: "concurrency", limit: 1}`,
+		12: `{name: daily, algorithm: calendar, limit: 10000, resets: "0 0 * * *", timezone: America/Los_Angeles}`,
+		13: `{name: r, algorithm: calendar, limit: 0, resets: "@monthly", rollover: 1000000000000, spread: true, margin: 29999999us}`,
+		14: `{name: r, algorithm: calendar, limit: 1, resets: 0 0 29 2 *, rollover: 0, spread: false}`,
 	} {
 		if _, err := ParsePolicy("limits.yaml", []byte("limits: {a: {rules: ["+rule+"]}}\n")); err != nil {
 			t.Errorf("%d: %v", i, err)

@@ -181,6 +181,14 @@ func randomRule(random *rand.Rand, name string) Rule {
 		}
 		return r
 	}
+	if r.Algorithm == Calendar {
+		r.Resets = []string{"0 0 * * *", "@monthly", "*/5 9-17 1,15 * mon-fri", "30 2 29 2 *"}[random.IntN(4)]
+		r.Timezone = []string{"", "UTC", "America/Los_Angeles", "Asia/Kathmandu"}[random.IntN(4)]
+		if r.Spread = maybe(); maybe() {
+			r.Rollover = random.Int64N(maxLimit + 1)
+		}
+		return r
+	}
 	r.Per = micros(maxTime)
 	if maybe() && r.Per >= 4*time.Microsecond {
 		r.Margin = micros(r.Per / 4)

@@ -94,6 +94,18 @@ func yamlRule(r Rule) string {
 	if r.Per != 0 {
 		put(fieldPer, formatDuration(r.Per))
 	}
+	if r.Resets != "" {
+		put(fieldResets, yamlText(r.Resets))
+	}
+	if r.Timezone != "" && r.Timezone != defaultTimezone {
+		put(fieldTimezone, yamlText(r.Timezone))
+	}
+	if r.Rollover != 0 {
+		put(fieldRollover, strconv.FormatInt(r.Rollover, 10))
+	}
+	if r.Spread {
+		put(fieldSpread, "true")
+	}
 	if r.Burst > defaultBurst {
 		put(fieldBurst, strconv.FormatInt(r.Burst, 10))
 	}

@@ -89,6 +89,8 @@ func TestYAMLForm(t *testing.T) {
 	p := mustParse(t, `{"limits": {
   search: {rules: [{name: z, limit: 10, algorithm: concurrency, lease: 30s, on_redis_error: closed},
     {name: a, algorithm: "token-bucket", burst: 1, per: 60s, limit: 5, max_wait: 86400s, margin: 1500us, on_redis_error: share},
+    {name: day, algorithm: calendar, timezone: UTC, resets: '0 0 * * *', limit: 1, rollover: 0, spread: false},
+    {name: month, algorithm: calendar, spread: true, rollover: 5, timezone: America/Los_Angeles, resets: "@monthly", limit: 9},
     {unlimited: true, name: "yes"}, {name: w, algorithm: fixed-window, limit: 0, per: 30d}]},
   "mail": {}, 404: {scopes: {"*": {scopes: {}, rules: []}, b: {rules: [{name: r, algorithm: token-bucket, limit: 1, per: 1h, burst: 2}]}}}}}`)
 	const want = `unmatched: deny
@@ -104,6 +106,8 @@ limits:
     rules:
       - {name: z, algorithm: concurrency, limit: 10}
       - {name: a, algorithm: token-bucket, limit: 5, per: 1m, on_redis_error: share, margin: 1.5ms, max_wait: 24h}
+      - {name: day, algorithm: calendar, limit: 1, resets: "0 0 * * *"}
+      - {name: month, algorithm: calendar, limit: 9, resets: "@monthly", timezone: "America/Los_Angeles", rollover: 5, spread: true}
       - {name: "yes", unlimited: true}
       - {name: w, algorithm: fixed-window, limit: 0, per: 30d}
 `

@@ -57,7 +57,7 @@ var (
 	fileFields = []string{"unmatched", "limits"}
 	nodeFields = []string{"rules", "scopes", "owner", "apps"}
 	// laterFields are in files that were written for a later version.
-	laterFields = []string{"unit", "shadow", "resets", "timezone", "active"}
+	laterFields = []string{"unit", "shadow", "active"}
 )
 
 func (d *decoder) draft(root *yaml.Node) draft {
@@ -209,6 +209,14 @@ func (d *decoder) field(r *Rule, f field, e entry, path string) (w written) {
 		r.Margin, w = d.duration(e, path)
 	case fieldMaxWait:
 		r.MaxWait, w = d.duration(e, path)
+	case fieldResets:
+		r.Resets, w = d.words(e, path, `a cron expression, such as "0 0 * * *"`)
+	case fieldTimezone:
+		r.Timezone, w = d.words(e, path, "a time zone, such as UTC or America/Los_Angeles")
+	case fieldRollover:
+		r.Rollover, w = d.number(e, path)
+	case fieldSpread:
+		r.Spread, w = d.flag(e, path)
 	case fieldUnlimited:
 		r.Unlimited, w = d.flag(e, path)
 	}
@@ -221,6 +229,15 @@ func (d *decoder) text(e entry, path string) (string, written) {
 	w := d.scalar(e, path, "a name, such as account")
 	if w.good() && e.value.Tag != "!!str" {
 		w = d.bad(e, path, "is %s; write %q in quotes if that text is meant", describe(e.value), clip(e.value.Value))
+	}
+	return e.value.Value, w
+}
+
+// words reads a piece of text that is no name.
+func (d *decoder) words(e entry, path, want string) (string, written) {
+	w := d.scalar(e, path, want)
+	if w.good() && e.value.Tag != "!!str" {
+		w = d.bad(e, path, "is %s; write %s", describe(e.value), want)
 	}
 	return e.value.Value, w
 }

@@ -17,9 +17,12 @@ const (
 	FixedWindow Algorithm = "fixed-window"
 	// Concurrency admits limit runs at once, one place each whatever their cost.
 	Concurrency Algorithm = "concurrency"
+	// Calendar admits limit units in each period of a calendar: a day, a month, or
+	// whatever lies between two runs of a cron expression in a time zone.
+	Calendar Algorithm = "calendar"
 )
 
-var algorithms = []string{string(TokenBucket), string(SlidingWindow), string(FixedWindow), string(Concurrency)}
+var algorithms = []string{string(TokenBucket), string(SlidingWindow), string(FixedWindow), string(Concurrency), string(Calendar)}
 
 // FailurePolicy says what a rule does while Redis cannot answer.
 type FailurePolicy string
@@ -44,6 +47,9 @@ const (
 	minLease = time.Second
 	maxLease = day
 
+	// shortestPeriod is that of a calendar: cron knows none below a minute.
+	shortestPeriod = time.Minute
+
 	defaultBurst = 1
 	defaultLease = 30 * time.Second
 
@@ -62,7 +68,7 @@ type Rule struct {
 	// once: 0 to 1e12. 0 suspends: tasks wait until it is raised.
 	Limit int64
 	// Per is the length of the window, 1µs to 366 days. Required, except with
-	// Concurrency, which has none.
+	// Concurrency and Calendar, which have none.
 	Per time.Duration
 	// Burst is how many units an idle TokenBucket admits at once, 1 to 1e12.
 	// Other algorithms have none. Defaults to 1.
@@ -74,19 +80,34 @@ type Rule struct {
 	// FailClosed.
 	OnRedisError FailurePolicy
 	// Margin is added to the window, so that the bound also holds where the
-	// calls arrive: less than Per, less than half of it with FixedWindow. Not
-	// with Concurrency. Defaults to none.
+	// calls arrive: less than Per, less than half of it with FixedWindow, less than
+	// 30s with Calendar. Not with Concurrency. Defaults to none.
 	Margin time.Duration
 	// MaxWait is the longest that a task waits for this rule, 1µs to 366 days.
 	// Defaults to no bound.
 	MaxWait time.Duration
+	// Resets is when a period of a Calendar begins: a cron expression of five fields,
+	// or @daily, @monthly and the like, as package wallclock reads it. What is asked
+	// just when a period ends, or by a process whose clock is off, takes a second round
+	// trip. Required with Calendar. Other algorithms have none.
+	Resets string
+	// Timezone is where Resets is read, by its name in the IANA list, such as
+	// America/Los_Angeles. Other algorithms have none. Defaults to UTC.
+	Timezone string
+	// Rollover is how many units at most a Calendar adds to a period of those that the
+	// one before left over, 0 to 1e12. Other algorithms have none. Defaults to none.
+	Rollover int64
+	// Spread makes a Calendar spread what is left of a period over the time that is
+	// left of it. Other algorithms have none. Defaults to false.
+	Spread bool
 	// Unlimited makes the rule remove an inherited one of its name. No other
 	// field but Name may then be set. Defaults to false.
 	Unlimited bool
 }
 
 // Capacity returns the largest cost, in units, that the rule can ever admit:
-// the burst of a token bucket, the limit of any other.
+// the burst of a token bucket, the limit of any other. What a calendar has rolled
+// over adds to the units of a period, not to what one request may cost.
 func (r Rule) Capacity() int64 {
 	if r.Algorithm == TokenBucket {
 		return max(r.Burst, defaultBurst)
@@ -104,6 +125,9 @@ func (r Rule) withDefaults() Rule {
 	}
 	if r.Algorithm == Concurrency && r.Lease == 0 {
 		r.Lease = defaultLease
+	}
+	if r.Algorithm == Calendar && r.Timezone == "" {
+		r.Timezone = defaultTimezone
 	}
 	if r.OnRedisError == "" {
 		r.OnRedisError = FailClosed

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/headway-go/headway/throttle/wallclock"
 )
 
 // ruleCheck finds every fault of one rule.
@@ -44,6 +46,7 @@ func (c ruleCheck) run() {
 	c.checkCompany()
 	c.checkNumber(fieldLimit, c.rule.Limit, 0, maxLimit)
 	c.checkNumber(fieldBurst, c.rule.Burst, 1, maxLimit)
+	c.checkNumber(fieldRollover, c.rule.Rollover, 0, maxLimit)
 	c.checkTime(fieldPer, c.rule.Per, minTime, maxTime)
 	c.checkTime(fieldLease, c.rule.Lease, minLease, maxLease)
 	c.checkTime(fieldMargin, c.rule.Margin, minTime, maxTime)
@@ -51,6 +54,7 @@ func (c ruleCheck) run() {
 	c.checkOnRedisError()
 	c.checkMargin()
 	c.checkBucket()
+	c.checkCalendar()
 }
 
 func (c ruleCheck) checkName() {
@@ -81,8 +85,14 @@ func (c ruleCheck) checkRequired() {
 	if !c.fields[fieldLimit].set {
 		c.fault(fieldLimit, "is missing; write a whole number, or unlimited: true to remove an inherited rule")
 	}
-	if c.fields[fieldAlgorithm].good() && c.rule.Algorithm != Concurrency && !c.fields[fieldPer].set {
+	if !c.fields[fieldAlgorithm].good() {
+		return
+	}
+	if windowed := c.rule.Algorithm != Concurrency && c.rule.Algorithm != Calendar; windowed && !c.fields[fieldPer].set {
 		c.fault(fieldPer, "is missing; write the length of the window, such as 1s")
+	}
+	if c.rule.Algorithm == Calendar && !c.fields[fieldResets].set {
+		c.fault(fieldResets, `is missing; write when a period begins, such as "0 0 * * *" or @monthly`)
 	}
 }
 
@@ -90,8 +100,6 @@ func (c ruleCheck) checkAlgorithm() {
 	w := c.fields[fieldAlgorithm]
 	switch {
 	case !w.good() || slices.Contains(algorithms, string(c.rule.Algorithm)):
-	case c.rule.Algorithm == "calendar":
-		c.fault(fieldAlgorithm, "calendar is not known in this version; write %s", oneOf(algorithms))
 	default:
 		c.fault(fieldAlgorithm, "is %s; %s", quote(string(c.rule.Algorithm)), meant(string(c.rule.Algorithm), algorithms))
 	}
@@ -106,7 +114,11 @@ var company = []struct {
 	{fieldPer, []Algorithm{TokenBucket, SlidingWindow, FixedWindow}},
 	{fieldBurst, []Algorithm{TokenBucket}},
 	{fieldLease, []Algorithm{Concurrency}},
-	{fieldMargin, []Algorithm{TokenBucket, SlidingWindow, FixedWindow}},
+	{fieldMargin, []Algorithm{TokenBucket, SlidingWindow, FixedWindow, Calendar}},
+	{fieldResets, []Algorithm{Calendar}},
+	{fieldTimezone, []Algorithm{Calendar}},
+	{fieldRollover, []Algorithm{Calendar}},
+	{fieldSpread, []Algorithm{Calendar}},
 }
 
 func (c ruleCheck) checkCompany() {
@@ -154,8 +166,13 @@ func (c ruleCheck) checkOnRedisError() {
 }
 
 // checkMargin keeps the window with its margin below two windows, and below two
-// halves of one where windows are fixed: beyond, nothing would be left to admit.
+// halves of one where windows are fixed: beyond, nothing would be left to admit. The
+// periods of a calendar vary, so the shortest that any can have is what counts.
 func (c ruleCheck) checkMargin() {
+	if c.rule.Algorithm == Calendar && c.fields[fieldMargin].good() && c.rule.Margin >= shortestPeriod/2 {
+		c.fault(fieldMargin, "is %s; with calendar it must be less than %s, half of the shortest period that cron has",
+			c.fields[fieldMargin].text, formatDuration(shortestPeriod/2))
+	}
 	if !c.fields[fieldMargin].good() || !c.fields[fieldPer].good() || !c.fields[fieldAlgorithm].good() {
 		return
 	}
@@ -191,6 +208,27 @@ func (c ruleCheck) checkBucket() {
 	}
 	c.fault(f, "is %s, and burst x per / limit is longer than 142 years; lower burst or per, or raise limit",
 		c.fields[f].text)
+}
+
+// checkCalendar refuses a calendar that cannot be read. The zone is read first, since
+// without it the expression means nothing.
+func (c ruleCheck) checkCalendar() {
+	resets, timezone := c.fields[fieldResets], c.fields[fieldTimezone]
+	if timezone.good() && c.rule.Timezone == "" {
+		c.fault(fieldTimezone, "is empty; write UTC or America/Los_Angeles, or remove it for UTC")
+	} else if _, err := wallclock.Zone(c.rule.Timezone); timezone.good() && err != nil {
+		c.fault(fieldTimezone, "cannot be read: %v", err)
+	}
+	if !resets.good() {
+		return
+	}
+	zone := c.rule.Timezone
+	if !c.fields[fieldTimezone].good() || zone == "" {
+		zone = defaultTimezone
+	}
+	if _, err := calendarOf(c.rule.Resets, zone); err != nil {
+		c.fault(fieldResets, "cannot be read: %v", err)
+	}
 }
 
 // meant says what to write instead of a word: the one that it is near to, or

@@ -20,8 +20,9 @@ type share struct {
 	capacity int64
 	slack    time.Duration
 
-	spent []spending           // sliding and fixed windows, oldest first
+	spent []spending           // windows and periods, oldest first
 	full  time.Time            // token bucket: when it will be full
+	ends  *calendar            // calendar: when its periods end
 	held  map[string]time.Time // concurrency: the end of each run's place
 	opens time.Time            // concurrency: when every lease in Redis has run out
 }
@@ -50,6 +51,9 @@ func newShare(r Rule, live int64, now time.Time, slack time.Duration) *share {
 	case TokenBucket:
 		s.capacity = max(1, min(r.Burst/live, int64(longest/s.unit(1))))
 		s.full = last.Add(s.unit(s.capacity))
+	case Calendar:
+		s.ends = r.calendar()
+		s.spent = []spending{{last, last, s.limit}}
 	case SlidingWindow, FixedWindow:
 		s.spent = []spending{{last, last, s.limit}}
 	case Concurrency:
@@ -81,7 +85,7 @@ func (s *share) fit(now time.Time, cost int64) time.Duration {
 		return max(0, s.full.Sub(now)-s.unit(s.capacity-cost))
 	case Concurrency:
 		return s.fitRun(now)
-	case SlidingWindow, FixedWindow:
+	case SlidingWindow, FixedWindow, Calendar:
 	}
 	over := cost - s.left(now)
 	for _, one := range s.spent {
@@ -120,8 +124,11 @@ func untilEnd(ends, now time.Time) time.Duration {
 }
 
 // leaves is when what was spent at a moment can be spent again. Fixed windows
-// begin where Redis has them begin, at the Unix epoch.
+// begin where Redis has them begin, at the Unix epoch, and periods where it has them.
 func (s *share) leaves(at time.Time) time.Time {
+	if s.rule.Algorithm == Calendar {
+		return time.UnixMicro(s.ends.around(at).to)
+	}
 	if s.rule.Algorithm != FixedWindow {
 		return at.Add(s.window())
 	}
@@ -132,7 +139,7 @@ func (s *share) leaves(at time.Time) time.Time {
 
 // together tells whether what is spent now may stand with what was spent last.
 func (s *share) together(last spending, now time.Time) bool {
-	if s.rule.Algorithm == FixedWindow {
+	if s.rule.Algorithm == FixedWindow || s.rule.Algorithm == Calendar {
 		return s.leaves(last.at).Equal(s.leaves(now))
 	}
 	return !now.Before(last.at) && now.Sub(last.from) < s.window()/shareGrain
@@ -158,7 +165,7 @@ func (s *share) take(now time.Time, id string, cost int64) {
 		s.full = s.full.Add(s.unit(cost))
 	case Concurrency:
 		s.held[id] = now.Add(s.rule.Lease)
-	case SlidingWindow, FixedWindow:
+	case SlidingWindow, FixedWindow, Calendar:
 		if n := len(s.spent) - 1; n >= 0 && s.together(s.spent[n], now) {
 			s.spent[n].at, s.spent[n].units = now, s.spent[n].units+cost
 			return
@@ -180,7 +187,7 @@ func (s *share) left(now time.Time) int64 {
 			return 0
 		}
 		return max(0, s.limit-int64(len(s.held)))
-	case SlidingWindow, FixedWindow:
+	case SlidingWindow, FixedWindow, Calendar:
 	}
 	left := s.limit
 	for _, one := range s.spent {
@@ -201,7 +208,7 @@ func (s *share) reset(now time.Time) time.Duration {
 				last = ends
 			}
 		}
-	case SlidingWindow, FixedWindow:
+	case SlidingWindow, FixedWindow, Calendar:
 		if len(s.spent) == 0 {
 			return 0
 		}

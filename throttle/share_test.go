@@ -43,6 +43,14 @@ func TestShareSteps(t *testing.T) {
 			3: {8 * sec, 1, 6 * sec, 0},
 			4: {14 * sec, 2, 0, 0},
 		}},
+		"calendar": {Rule{Algorithm: Calendar, Limit: 9, Resets: "* * * * *", Timezone: "UTC", Rollover: 9}, 2, 500 * ms, []ask{
+			0: {0, 1, 5 * sec, 0}, // the minute ends then
+			1: {5 * sec, 3, 0, 1},
+			2: {64 * sec, 1, 0, 0},
+			3: {64 * sec, 1, sec, 0},
+			4: {64 * sec, 5, Unknown, 0},
+			5: {65 * sec, 4, 0, 0},
+		}},
 		"token bucket": {Rule{Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 5}, 2, 0, []ask{
 			0: {0, 1, 200 * ms, 0},
 			1: {200 * ms, 1, 0, 0},

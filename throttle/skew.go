@@ -61,6 +61,17 @@ func (s *skew) here(server time.Time) time.Time {
 	return s.base.Add(since + min(s.now, s.before))
 }
 
+// there returns what the server's clock shows at least, when ours is at a time; ours,
+// where no reply has told yet.
+func (s *skew) there(ours time.Time) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.base.IsZero() {
+		return ours
+	}
+	return time.UnixMicro(s.base.UnixMicro() + (ours.Sub(s.base) - min(s.now, s.before)).Microseconds())
+}
+
 // skews are those of the servers that a Limiter asks: one for each provider, whose
 // keys share a server.
 type skews struct {

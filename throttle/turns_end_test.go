@@ -130,6 +130,9 @@ func (w *turnsWorld) longestDrain() int64 {
 		}
 		r := l.rule
 		per := r.Per.Microseconds() + r.Margin.Microseconds()
+		if r.Algorithm == Calendar {
+			per, _ = r.span(w.now)
+		}
 		if r.Limit > 0 && r.Algorithm != Concurrency {
 			// A window may end with less than the next one's cost left in it.
 			most += int64(math.Ceil(float64(2*units+4*r.Capacity())/float64(r.Limit)))*per + 4*per

@@ -84,6 +84,16 @@ var happenings = []struct {
 			w.ask(t, rejoins, 0, 0)
 		})
 	}},
+	{"ask in another period", 1, 1, func(w *turnsWorld, r drawing) bool {
+		defer w.mistaken(r)()
+		t := w.newTask(r)
+		w.ask(t, comes, w.ahead(r), r.one(0, 0, w.h.lead, 200_000))
+		return true
+	}},
+	{"arrive in another period", 2, 1, func(w *turnsWorld, r drawing) bool {
+		defer w.mistaken(r)()
+		return w.some(r, []stage{released, straight}, func(t *waiter) { w.ask(t, comes, w.ahead(r), 0) })
+	}},
 	{"give back", 4, 5, func(w *turnsWorld, r drawing) bool { return w.someGrant(r, w.giveBack) }},
 	{"end", 8, 10, func(w *turnsWorld, r drawing) bool { return w.some(r, []stage{running}, w.finish) }},
 	{"send again", 6, 20, func(w *turnsWorld, _ drawing) bool {
@@ -112,6 +122,16 @@ var happenings = []struct {
 		w.wake(8, 0, true)
 		return true
 	}},
+}
+
+// mistaken makes the limiter take it for another time, by which it would have its
+// calendars in another period, until it is told better or what it returns is called.
+func (w *turnsWorld) mistaken(r drawing) (over func()) {
+	plans, off := w.limiter().plans, r.one(-1, 1, -60_000_000, 60_000_000, -3_600_000_000, 3_600_000_000)
+	clear(plans.known)
+	was := plans.now
+	plans.now = func(string) time.Time { return time.UnixMicro(w.now + off) }
+	return func() { plans.now = was }
 }
 
 func (w *turnsWorld) newTask(r drawing) *waiter {

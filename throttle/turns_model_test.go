@@ -236,7 +236,7 @@ func (w *turnsWorld) giveBack(t *waiter) {
 	must(w.limiter().GiveBack(ctx, t.d.Grant))
 	now := w.plan(t.Scope)
 	for i, key := range now.keys {
-		w.ledgers[key].drop(t.d.Grant.id)
+		w.ledgers[key].drop(t.d.Grant.id, w.now)
 		w.ledgers[key].trim(now.bounds[i].Rule, w.u())
 	}
 	t.stage, w.sent = gone, "give back"
@@ -253,7 +253,7 @@ func (w *turnsWorld) finish(t *waiter) {
 	keys, _, _ := p.leaseKeys()
 	must(scriptOf(lua.Release, "").Run(ctx, w.rdb, append(slices.Clone(keys), text(p.turns[1])), w.limiter().clock(), t.d.Grant.id).Err())
 	for _, key := range keys {
-		w.ledgers[key].drop(t.d.Grant.id)
+		w.ledgers[key].drop(t.d.Grant.id, w.now)
 	}
 	w.sent = "release"
 }

@@ -171,7 +171,7 @@ func (l *Limiter) wake(ctx context.Context, req WakeRequest, scopes *scopeSet) (
 	}
 	reply, err := readWake(req.Provider, list)
 	if err == nil {
-		l.skews.of(prefix).saw(asked, time.Now(), time.UnixMicro(reply.now))
+		l.told(prefix, asked, time.UnixMicro(reply.now), known) // the next look is soon where a plan was stale
 	}
 	return reply, err
 }

@@ -1,13 +1,16 @@
 -- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
--- letter and four numbers of seven bytes each, as include/pack.lua writes them:
+-- letter and numbers of seven bytes each, as include/pack.lua writes them:
 --   T token-bucket    p      q      cap    slack
 --   S sliding-window  cap    per    grain  -
 --   F fixed-window    cap    per    slack  -
 --   C concurrency     cap    lease  -      -
+--   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
+--                     include/calendar.lua
 -- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
 
 -- Rule i, which a text describes.
 local function load_rule(i, rule, cost, member, now)
+  -- #include calendar_rule when K
   return algorithms[sub(rule, 1, 1)].load(KEYS[i], now, cost, unpack7(rule, 2), unpack7(rule, 9),
     unpack7(rule, 16), unpack7(rule, 23), member)
 end

@@ -18,6 +18,8 @@ local function carried(v)
     return { unpack7(v, 9), ceil(unpack7(v, 16) / unpack7(v, 23)) }
   elseif kind == FIXED then
     return { unpack7(v, 23), unpack7(v, 30), unpack7(v, 9), unpack7(v, 16) }
+  elseif kind == CALENDAR then
+    return { unpack7(v, 30), unpack7(v, 37), unpack7(v, 9), unpack7(v, 23) }
   end
   local out, grain, cell, i = {}, unpack7(v, 9), unpack7(v, 23), 51
   local function unvarint()

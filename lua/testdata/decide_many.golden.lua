@@ -65,8 +65,9 @@ end
 --   T till at x q since low                       token bucket
 --   S till grain total head last tail count log   sliding window
 --   F till last count prior before since          fixed window
+--   K till last from count prior before carry since next was   calendar
 -- All are numbers of seven bytes, but for the log. The key expires at `till`.
-local TOKEN, SLIDING, FIXED, HELD = 84, 83, 70, 67
+local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
 
 -- The first byte of the record of an attempt that was given back: no start has it.
 local GIVEN_BACK = 88

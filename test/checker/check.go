@@ -14,6 +14,10 @@
 //     burst + limit/per * (arrived[j] - arrived[i]).
 //   - fixed-window: the units in any window [n*per, (n+1)*per) of unix time are at
 //     most limit.
+//   - calendar: the units in any period, from one run of resets in timezone to the next,
+//     are at most limit, and what the one before left over: of limit and what was left
+//     over to it in turn, rollover at most. What came before the log is not known, and
+//     all of rollover is taken to be left over to its first period.
 //   - concurrency: at any moment at most limit calls are in [arrived, departed),
 //     whatever they cost. A call without a departure never ends.
 //
@@ -23,8 +27,8 @@
 // Jitter is how much later than it started an arrival may have been seen. Two
 // arrivals may then be closer together than their starts were, by that much: the
 // sliding window is judged over per-jitter, the token bucket is given the refill
-// of another jitter, a call less than jitter into a fixed window may belong to
-// the one before, and a call may have ended that much earlier. A jitter of per or
+// of another jitter, a call less than jitter into a fixed window or a period may
+// belong to the one before, and a call may have ended that much earlier. A jitter of per or
 // more leaves nothing to judge and is an error.
 //
 // # Share of the quota used
@@ -40,6 +44,7 @@
 //     burst + limit/per * (te - first), rounded down to units.
 //   - fixed-window: the units in the aligned windows from that of the first arrival
 //     to the last that ended by te, by limit times their number.
+//   - calendar: the same with its periods.
 //   - concurrency: the time for which places were taken from the first arrival to te, by
 //     limit times that time.
 //
@@ -68,7 +73,7 @@ type Input struct {
 	// Calls is what arrived, in any order. Defaults to nothing.
 	Calls []countapi.Call
 	// Epoch is the moment from which the calls' times count, to which fixed
-	// windows are aligned. Required where a rule is a fixed-window.
+	// windows are aligned. Required where a rule is a fixed-window or a calendar.
 	Epoch time.Time
 	// Tasks is what should have arrived. Nil means that it is not known: then
 	// nothing can be lost or unknown. Defaults to nil.
@@ -89,10 +94,11 @@ type Row struct {
 	Limit     int64         `json:"limit"`
 	Burst     int64         `json:"burst,omitempty"`
 	Per       time.Duration `json:"per_ns,omitempty"`
+	Resets    string        `json:"resets,omitempty"` // of a calendar
 
 	Calls    int           `json:"calls"`
 	Units    int64         `json:"units"`
-	Worst    int64         `json:"worst"`       // most units seen in one window of per, or calls at once
+	Worst    int64         `json:"worst"`       // most units seen in one window of per, or beyond those left over in a period, or calls at once
 	WorstAt  time.Duration `json:"worst_at_ns"` // when that window began
 	Bound    int64         `json:"bound"`       // what Worst may be: limit, for a token-bucket burst + limit
 	Judged   int64         `json:"judged"`      // Worst with the jitter allowed for
@@ -249,9 +255,13 @@ func (r *Report) groups(in Input, calls []countapi.Call, tasks []Task) ([]*group
 		denied[scope] = !ok
 		gs := make([]*group, len(bounds))
 		for i, b := range bounds {
-			if b.rule.algorithm != concurrency && in.Jitter >= b.rule.per || in.Jitter < 0 {
+			per := b.rule.per
+			if b.rule.algorithm == calendar {
+				per = time.Minute // no period is shorter
+			}
+			if b.rule.algorithm != concurrency && in.Jitter >= per || in.Jitter < 0 {
 				return nil, fmt.Errorf("checker: a jitter of %v leaves nothing to judge of rule %s at %s, per %v",
-					in.Jitter, b.rule.name, b.scope, b.rule.per)
+					in.Jitter, b.rule.name, b.scope, per)
 			}
 			at := where{b.scope, b.rule.name}
 			if all[at] == nil {
@@ -321,7 +331,7 @@ func (g *group) add(c countapi.Call) {
 func (g *group) row(in Input) Row {
 	row := Row{
 		Scope: g.scope, Rule: g.rule.name, Algorithm: g.rule.algorithm,
-		Limit: g.rule.limit, Per: g.rule.per, Bound: g.rule.limit,
+		Limit: g.rule.limit, Per: g.rule.per, Resets: g.rule.resets, Bound: g.rule.limit,
 		Calls: len(g.calls), Units: g.units, Tasks: g.tasks, Lost: g.lost, Used: g.used(in.Epoch),
 	}
 	if g.rule.algorithm == tokenBucket {
@@ -352,7 +362,14 @@ func (g *group) judge(jitter time.Duration, epoch time.Time) worst {
 	case slidingWindow:
 		return sliding(g.calls, g.rule, jitter)
 	case fixedWindow:
-		return fixed(g.calls, g.rule, jitter, epoch)
+		return fixed(g.calls, g.rule, jitter, func(at time.Duration) (start, length time.Duration) {
+			_, into := windowOf(at, g.rule.per, epoch)
+			return at - into, g.rule.per
+		})
+	case calendar:
+		return fixed(g.calls, g.rule, jitter, func(at time.Duration) (start, length time.Duration) {
+			return g.rule.clock.window(at, epoch)
+		})
 	}
 	return parallel(g.calls, g.rule, jitter)
 }

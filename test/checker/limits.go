@@ -18,6 +18,7 @@ const (
 	slidingWindow = "sliding-window"
 	fixedWindow   = "fixed-window"
 	concurrency   = "concurrency"
+	calendar      = "calendar"
 )
 
 // Limits is a limits.yaml as the checker reads it.
@@ -36,6 +37,9 @@ type rule struct {
 	name, algorithm string
 	limit, burst    int64
 	per             time.Duration
+	resets          string // of a calendar, whose periods clock finds
+	clock           *clock
+	rollover        int64
 	unlimited       bool
 }
 
@@ -156,6 +160,7 @@ func readRules(n *yaml.Node) ([]rule, error) {
 
 func readRule(n *yaml.Node) (rule, error) {
 	r := rule{burst: 1, limit: -1}
+	timezone := "UTC"
 	err := fields(n, func(key string, v *yaml.Node) error {
 		var err error
 		switch key {
@@ -169,9 +174,15 @@ func readRule(n *yaml.Node) (rule, error) {
 			err = v.Decode(&r.burst)
 		case "per":
 			r.per, err = readDuration(v.Value)
+		case "resets":
+			r.resets = v.Value
+		case "timezone":
+			timezone = v.Value
+		case "rollover":
+			err = v.Decode(&r.rollover)
 		case "unlimited":
 			err = v.Decode(&r.unlimited)
-		case "lease", "on_redis_error", "margin", "max_wait": // change when a call starts, not what is allowed
+		case "lease", "on_redis_error", "margin", "max_wait", "spread": // change when a call starts, not what is allowed
 		default:
 			err = fmt.Errorf("unknown field %q", key)
 		}
@@ -184,10 +195,15 @@ func readRule(n *yaml.Node) (rule, error) {
 	switch {
 	case r.name == "":
 		return r, fmt.Errorf("line %d: a rule without a name", n.Line)
-	case !windowed && r.algorithm != concurrency:
+	case !windowed && r.algorithm != concurrency && r.algorithm != calendar:
 		return r, fmt.Errorf("line %d: unknown algorithm %q", n.Line, r.algorithm)
-	case r.limit < 0 || r.burst < 1 || windowed != (r.per > 0):
+	case r.limit < 0 || r.burst < 1 || windowed != (r.per > 0) || (r.algorithm == calendar) != (r.resets != ""):
 		return r, fmt.Errorf("line %d: rule %q: limit %d, burst %d, per %v", n.Line, r.name, r.limit, r.burst, r.per)
+	}
+	if r.algorithm == calendar {
+		if r.clock, err = readClock(r.resets, timezone); err != nil {
+			return r, fmt.Errorf("line %d: rule %q: %w", n.Line, r.name, err)
+		}
 	}
 	if r.limit == 0 {
 		r.burst = 0 // 0 suspends: nothing may start, no burst either

@@ -45,6 +45,10 @@ func (row Row) violation() string {
 		return fmt.Sprintf("%s %s: %g units above what burst %d and %d per %v admit; most in one %v from +%v: %d",
 			row.Scope, row.Rule, *row.Excess, row.Burst, row.Limit, row.Per, row.Per, at, row.Worst)
 	}
+	if row.Algorithm == calendar {
+		return fmt.Sprintf("%s %s: %d units beyond what was left over in the period from +%v, the limit is %d",
+			row.Scope, row.Rule, row.Judged, at, row.Limit)
+	}
 	return fmt.Sprintf("%s %s: %d units in the %v from +%v, the limit is %d",
 		row.Scope, row.Rule, row.Judged, row.Per, at, row.Limit)
 }
@@ -84,6 +88,8 @@ func (row Row) cells() []string {
 		limit += fmt.Sprintf(" burst %d", row.Burst)
 	case concurrency:
 		limit = fmt.Sprintf("%d at once", row.Limit)
+	case calendar:
+		limit = fmt.Sprintf("%d from %s", row.Limit, row.Resets)
 	}
 	note := ""
 	switch {

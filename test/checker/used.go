@@ -20,6 +20,8 @@ func (g *group) used(epoch time.Time) *float64 {
 		from, _ := windowOf(first, per, epoch)
 		to, into := windowOf(g.until, per, epoch)
 		return share(g.unitsBefore(g.until-into), to-from, limit)
+	case calendar:
+		return g.usedPeriods(epoch)
 	case tokenBucket:
 		if g.until == first {
 			return nil
@@ -35,6 +37,17 @@ func (g *group) used(epoch time.Time) *float64 {
 		taken += max(0, min(c.to, g.until)-c.from)
 	}
 	return share(int64(taken), int64(g.until-first), limit)
+}
+
+// usedPeriods is used for a calendar.
+func (g *group) usedPeriods(epoch time.Time) *float64 {
+	end, length := g.rule.clock.window(g.calls[0].from, epoch)
+	n := int64(0)
+	for ; end+length <= g.until; n++ {
+		end += length
+		_, length = g.rule.clock.window(end, epoch)
+	}
+	return share(g.unitsBefore(end), n, g.rule.limit)
 }
 
 // unitsBefore returns the units of the calls that arrived before a moment.

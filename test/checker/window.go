@@ -78,34 +78,37 @@ func bucket(calls []span, r rule, jitter time.Duration) worst {
 	return w
 }
 
-// fixed decides a fixed-window rule, whose windows are aligned to the unix
-// epoch. A call that was seen less than jitter after a window's start may belong
-// to the window before, and is counted there as far as there is room; units of
-// one call may be split between the two, which can only excuse too much.
-func fixed(calls []span, r rule, jitter time.Duration, epoch time.Time) worst {
+// fixed decides a rule whose windows are aligned: to the unix epoch, or to a calendar;
+// window tells that of a moment. A call that was seen less than jitter after a
+// window's start may belong to the window before, and is counted there as far as
+// there is room; units of one call may be split between the two, which can only
+// excuse too much. What a window leaves over adds to the next, as far as the rule
+// rolls it over.
+func fixed(calls []span, r rule, jitter time.Duration, window func(time.Duration) (start, length time.Duration)) worst {
 	var w worst
-	var before int64 // units in the window before the one at hand
-	next := int64(-1)
+	var room int64 // left in the window before the one at hand
+	next := time.Duration(-1 << 63)
 	for len(calls) > 0 {
-		index, into := windowOf(calls[0].from, r.per, epoch)
-		start := calls[0].from - into
+		start, length := window(calls[0].from)
 		var hard, soft int64
 		n := 0
-		for ; n < len(calls) && calls[n].from < start+r.per; n++ {
+		for ; n < len(calls) && calls[n].from < start+length; n++ {
 			if calls[n].from < start+jitter {
 				soft += calls[n].units
 			} else {
 				hard += calls[n].units
 			}
 		}
-		if index != next {
-			before = 0
+		if start != next { // nothing is known of it, or it had no calls
+			room = r.limit + r.rollover
 		}
-		units := hard + soft - min(soft, max(0, r.limit-before))
-		if units > w.units {
-			w.units, w.at = units, start
+		early := min(soft, room)
+		over := min(r.rollover, room-early)
+		units := hard + soft - early
+		if beyond := max(0, units-over); beyond > w.units {
+			w.units, w.at = beyond, start
 		}
-		before, next, calls = units, index+1, calls[n:]
+		room, next, calls = max(0, r.limit+over-units), start+length, calls[n:]
 	}
 	w.exceeded = w.units > r.limit
 	return w

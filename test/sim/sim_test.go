@@ -31,6 +31,7 @@ limits:
   p:
     rules:
       - {name: account, algorithm: sliding-window, limit: 40, per: 1m}
+      - {name: quota, algorithm: calendar, limit: 40, resets: "*/15 * * * *", timezone: Asia/Kathmandu, rollover: 15}
     scopes:
       "*":
         rules:

@@ -9,6 +9,7 @@ local record = moment
 for i = 1, n do
   local key, rule, cost = KEYS[i], ARGV[base + 2 * i], tonumber(ARGV[base + 2 * i + 1])
   -- #include express/rule
+  -- #include express/calendar when K
   local place, stamp, holds, state, remaining, reset, spare = now, moment, nil, nil, nil, nil, nil
   if algorithm == TOKEN then
     local v, unit = call('GET', key), sub(rule, 9, 15)

@@ -1,0 +1,3 @@
+  if r.kind == 'K' then
+    return algorithms.K.after(r, now, units)
+  end

@@ -1,0 +1,161 @@
+package checker
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/test/countapi"
+	"github.com/headway-go/headway/throttle/wallclock"
+)
+
+// calledAt is a log of calls of one unit, with the moment from which it counts.
+func calledAt(t *testing.T, times ...string) (calls []countapi.Call, epoch time.Time) {
+	t.Helper()
+	var since []time.Duration
+	for i, text := range times {
+		at, err := time.Parse(time.RFC3339Nano, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			epoch = at
+		}
+		since = append(since, at.Sub(epoch))
+	}
+	return at(since...), epoch
+}
+
+// Each violation is planted beside a log that is exactly at the limit.
+func TestCalendars(t *testing.T) {
+	t.Parallel()
+	const (
+		pacific = `algorithm: calendar, limit: 2, resets: "0 0 * * *", timezone: America/Los_Angeles`
+		month   = `algorithm: calendar, limit: 1, resets: "@monthly", spread: true`
+		berlin  = `algorithm: calendar, limit: 1, resets: "30 2 * * *", timezone: Europe/Berlin`
+		rolling = `algorithm: calendar, limit: 2, resets: "0 0 * * *", rollover: 1`
+	)
+	tests := map[string]struct {
+		rule     string
+		times    []string
+		jitter   time.Duration
+		worst    int64
+		exceeded bool
+	}{
+		"two in a day":                  {pacific, []string{"2026-01-10T08:00:00Z", "2026-01-11T07:59:59Z", "2026-01-11T08:00:00Z", "2026-01-11T08:00:00Z"}, 0, 2, false},
+		"three in a day":                {pacific, []string{"2026-01-10T08:00:00Z", "2026-01-11T07:59:59Z", "2026-01-11T07:59:59.999999999Z"}, 0, 3, true},
+		"a day of 23 hours":             {pacific, []string{"2026-03-08T08:00:00Z", "2026-03-09T06:59:59Z", "2026-03-09T07:00:00Z"}, 0, 2, false},
+		"a day of 25 hours":             {pacific, []string{"2026-11-01T07:00:00Z", "2026-11-01T07:00:00Z", "2026-11-02T07:59:59Z"}, 0, 3, true},
+		"a month":                       {month, []string{"2028-02-01T00:00:00Z", "2028-03-01T00:00:00Z"}, 0, 1, false},
+		"a leap day":                    {month, []string{"2028-02-01T00:00:00Z", "2028-02-29T23:59:59Z"}, 0, 2, true},
+		"what clocks skip":              {berlin, []string{"2026-03-29T00:59:59Z", "2026-03-29T01:00:00Z"}, 0, 1, false},
+		"what clocks show twice":        {berlin, []string{"2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z"}, 0, 2, true},
+		"a bit late":                    {pacific, []string{"2026-01-11T07:59:59Z", "2026-01-11T08:00:00.001Z", "2026-01-11T09:00:00Z", "2026-01-11T09:00:00Z"}, 2 * time.Millisecond, 3, false},
+		"too late":                      {pacific, []string{"2026-01-11T07:59:59Z", "2026-01-11T08:00:00.002Z", "2026-01-11T09:00:00Z", "2026-01-11T09:00:00Z"}, 2 * time.Millisecond, 3, true},
+		"left over":                     {rolling, []string{"2026-01-10T00:00:00Z", "2026-01-11T00:00:00Z", "2026-01-11T00:00:00Z", "2026-01-11T00:00:00Z"}, 0, 2, false},
+		"nothing left over":             {rolling, []string{"2026-01-10T00:00:00Z", "2026-01-10T00:00:00Z", "2026-01-10T00:00:00Z", "2026-01-11T00:00:00Z", "2026-01-11T00:00:00Z", "2026-01-11T00:00:00Z"}, 0, 3, true},
+		"no more left over than may be": {rolling, []string{"2026-01-10T00:00:00Z", "2026-01-12T00:00:00Z", "2026-01-12T00:00:00Z", "2026-01-12T00:00:00Z", "2026-01-12T00:00:00Z"}, 0, 3, true},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			calls, epoch := calledAt(t, tt.times...)
+			r, err := Check(Input{Limits: one(t, tt.rule), Calls: calls, Jitter: tt.jitter, Epoch: epoch})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if row := r.Rows[0]; row.Worst != tt.worst || row.Exceeded != tt.exceeded {
+				t.Errorf("worst %d, exceeded %v; want %d, %v: %+v", row.Worst, row.Exceeded, tt.worst, tt.exceeded, row)
+			}
+			if (len(r.Violations()) > 0) != tt.exceeded {
+				t.Errorf("violations %q", r.Violations())
+			}
+		})
+	}
+}
+
+// A calendar of minutes is a fixed window of a minute.
+func TestCalendarsAgainstWindows(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	exceeded := 0
+	for range 300 {
+		var times []time.Duration
+		for range 1 + rnd.IntN(12) {
+			times = append(times, time.Duration(rnd.Int64N(int64(5*time.Minute))).Truncate(15*time.Second))
+		}
+		limit, jitter := rnd.IntN(4), time.Duration(rnd.IntN(2))*20*time.Second
+		var rows []Row
+		for _, rule := range []string{`fixed-window, limit: %d, per: 1m`, `calendar, limit: %d, resets: "* * * * *"`} {
+			l := one(t, "algorithm: "+fmt.Sprintf(rule, limit))
+			rows = append(rows, check(t, Input{Limits: l, Calls: at(times...), Jitter: jitter}).Rows[0])
+		}
+		used := func(r Row) float64 {
+			if r.Used == nil {
+				return -1
+			}
+			return *r.Used
+		}
+		a, b := rows[0], rows[1]
+		if a.Worst != b.Worst || a.WorstAt != b.WorstAt || a.Judged != b.Judged || a.Exceeded != b.Exceeded || used(a) != used(b) {
+			t.Fatalf("seed %d: %v, limit %d, jitter %v:\n%+v\n%+v", seed, times, limit, jitter, a, b)
+		}
+		if a.Exceeded {
+			exceeded++
+		}
+	}
+	if exceeded < 30 || exceeded > 270 {
+		t.Errorf("%d of 300 logs exceed; the test should see both outcomes", exceeded)
+	}
+}
+
+// The two who read calendars, the judge and what it judges, find the same periods.
+func TestPeriodsAgree(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	zones := []string{
+		"UTC", "America/Los_Angeles", "Europe/Berlin", "Europe/Dublin", "Africa/Casablanca", "Asia/Kathmandu", "Australia/Lord_Howe",
+		"Pacific/Apia", "America/Sao_Paulo", "America/Santiago", "Asia/Beirut", "Antarctica/Troll", "America/Havana",
+	}
+	for _, resets := range []string{
+		"0 0 * * *", "30 2 * * *", "0 0 1 * *", "15 1,2,3 * * *", "0 * * * *", "30 */2 * * *", "*/20 * * * *", "@weekly", "0 9-17/4 * * mon-fri", "0 0 29 2 *",
+	} {
+		for _, zone := range zones {
+			ours, err := readClock(resets, zone)
+			if err != nil {
+				t.Fatal(err)
+			}
+			theirs, err := wallclock.Parse(resets, zone)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 6 {
+				when := time.Date(2010, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(rnd.Int64N(int64(30 * 365 * 24 * time.Hour))))
+				if loc, err := time.LoadLocation(zone); err == nil && rnd.IntN(2) == 0 { // near a shift, where there is one
+					if _, shift := when.In(loc).ZoneBounds(); !shift.IsZero() {
+						when = shift.Add(time.Duration(rnd.Int64N(int64(6*time.Hour))) - 3*time.Hour)
+					}
+				}
+				from, to := ours.period(when)
+				if prev, next := theirs.Prev(when), theirs.Next(when); !from.Equal(prev) || !to.Equal(next) {
+					t.Errorf("seed %d: %s in %s at %v: %v to %v; wallclock has %v to %v", seed, resets, zone, when, from.UTC(), to.UTC(), prev.UTC(), next.UTC())
+				}
+			}
+		}
+	}
+}
+
+func TestCalendarsThatAreNone(t *testing.T) {
+	t.Parallel()
+	for _, rule := range []string{
+		`calendar, limit: 1`, `calendar, limit: 1, resets: "0 0 * *"`, `calendar, limit: 1, resets: "@every 1h"`, `calendar, limit: 1, resets: "TZ=UTC 0 0 * * *"`,
+		`calendar, limit: 1, resets: "@daily", timezone: Nowhere/Here`, `concurrency, limit: 1, resets: "@daily"`, `calendar, limit: 1, resets: "@daily", per: 1s`,
+	} {
+		if _, err := ParseLimits([]byte("limits: {p: {rules: [{name: r, algorithm: " + rule + "}]}}\n")); err == nil {
+			t.Errorf("%s is read", rule)
+		}
+	}
+}

@@ -1,0 +1,189 @@
+package throttle
+
+import (
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/headway-go/headway/throttle/wallclock"
+)
+
+// defaultTimezone is where a calendar resets unless its rule says otherwise.
+const defaultTimezone = "UTC"
+
+// calendar is when rules reset that have the same expression and time zone. It is
+// safe for concurrent use.
+type calendar struct {
+	schedule *wallclock.Schedule
+
+	mu   sync.Mutex
+	last periods // those asked for last
+}
+
+// calendars are those that have been met, up to a bound: to read a time zone costs
+// more than to decide.
+var calendars struct {
+	mu    sync.Mutex
+	known map[[2]string]*calendar
+}
+
+const maxCalendars = 1000
+
+// calendarOf returns the calendar of a cron expression in a time zone. The error is
+// wallclock's.
+func calendarOf(resets, timezone string) (*calendar, error) {
+	calendars.mu.Lock()
+	defer calendars.mu.Unlock()
+	key := [2]string{resets, timezone}
+	if c := calendars.known[key]; c != nil {
+		return c, nil
+	}
+	schedule, err := wallclock.Parse(resets, timezone)
+	if err != nil {
+		return nil, err
+	}
+	if calendars.known == nil || len(calendars.known) >= maxCalendars {
+		calendars.known = map[[2]string]*calendar{}
+	}
+	c := &calendar{schedule: schedule}
+	calendars.known[key] = c
+	return c, nil
+}
+
+// calendar returns the rule's own. A Policy has read it before.
+func (r Rule) calendar() *calendar {
+	c, err := calendarOf(r.Resets, r.Timezone)
+	if err != nil {
+		panic("throttle: a calendar that no policy has checked: " + err.Error())
+	}
+	return c
+}
+
+// periods are the period at hand, which begins at from and is over at to, and its
+// neighbours, in µs since the epoch.
+type periods struct{ before, from, to, next, beyond int64 }
+
+func (p periods) hold(at int64) bool { return p.from <= at && at < p.to }
+
+// rare stands for a boundary that is further away than a schedule looks.
+const rare = 8 * 366 * day
+
+// around returns the periods around a moment.
+func (c *calendar) around(at time.Time) periods {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.last.hold(at.UnixMicro()) {
+		return c.last
+	}
+	from := c.prev(at)
+	to := c.next(at)
+	next := c.next(to)
+	c.last = periods{
+		before: c.prev(from.Add(-time.Microsecond)).UnixMicro(), from: from.UnixMicro(),
+		to: to.UnixMicro(), next: next.UnixMicro(), beyond: c.next(next).UnixMicro(),
+	}
+	return c.last
+}
+
+func (c *calendar) prev(at time.Time) time.Time {
+	if run := c.schedule.Prev(at); !run.IsZero() {
+		return run
+	}
+	return at.Add(-rare)
+}
+
+func (c *calendar) next(at time.Time) time.Time {
+	if run := c.schedule.Next(at); !run.IsZero() {
+		return run
+	}
+	return at.Add(rare)
+}
+
+// calendarParams is ruleParams for a calendar: what scripts are told of it at a time.
+func calendarParams(r Rule, pad time.Duration, p periods) (numbers [4]int64, more []int64) {
+	slack := min(pad+r.Margin, shortestPeriod/2).Microseconds()
+	spread := int64(0)
+	if r.Spread {
+		spread = 1
+	}
+	return [4]int64{r.Limit, p.from, p.to, p.next}, []int64{slack, r.Rollover, spread, p.before, p.beyond}
+}
+
+func us(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+
+// within narrows the time for which the plan holds to that of a rule's period.
+func (p *plan) within(of periods) {
+	if p.until == 0 {
+		p.from, p.until = of.from, of.to
+		return
+	}
+	p.from, p.until = max(p.from, of.from), min(p.until, of.to)
+}
+
+// stale says that the plan has the calendar of another time, by the server's clock. By
+// such a plan scripts admit nothing; see lua/include/calendar.lua.
+func (p *plan) stale(at time.Time) bool {
+	now := at.UnixMicro()
+	return p.until != 0 && (now < p.from || now >= p.until)
+}
+
+// holds says that the plan will do at a time that may be told a little too early.
+func (p *plan) holds(now func(provider string) time.Time) bool {
+	if p.until == 0 {
+		return true
+	}
+	at := now(p.provider).UnixMicro()
+	return p.from-early <= at && at < p.until
+}
+
+// early is how far the server's clock may be ahead of what is known of it, µs: a plan
+// that was made by its own word is kept so long.
+const early = 1_000_000
+
+// renew makes the plans anew, of those scopes, that are stale at a time of the
+// server's. It says whether any was.
+func (c *plans) renew(at time.Time, scopes ...string) (renewed bool) {
+	for _, scope := range scopes {
+		c.mu.RLock()
+		p := c.known[scope]
+		c.mu.RUnlock()
+		if p != nil && p.stale(at) {
+			c.again(p, at)
+			renewed = true
+		}
+	}
+	return renewed
+}
+
+// again makes a plan anew for a time of the server's.
+func (c *plans) again(p *plan, at time.Time) *plan {
+	fresh := newPlan(c.keys, p.scope, p.bounds, c.pad, at)
+	fresh.policy, fresh.refusal = p.policy, p.refusal
+	c.keep(fresh)
+	return fresh
+}
+
+// told heeds the time of a reply. It says whether any plan of the scopes was stale.
+func (l *Limiter) told(provider string, asked, server time.Time, scopes []string) (stale bool) {
+	l.skews.of(provider).saw(asked, time.Now(), server)
+	return l.plans.renew(server, scopes...)
+}
+
+// renewed returns another plan where a stale one has led to a denial. The zero Decision
+// of an error is none.
+func (l *Limiter) renewed(p *plan, d Decision) *plan {
+	if d.Allowed || d.At.IsZero() || !p.stale(d.At) {
+		return nil
+	}
+	return l.plans.again(p, d.At)
+}
+
+// serverTime is what the clock of a provider's server shows, as far as its replies
+// have told. It is late by the shortest delay of a reply.
+func (l *Limiter) serverTime(provider string) time.Time {
+	if text := l.clock(); text != "" { // a test's own
+		now, _ := strconv.ParseInt(text, 10, 64)
+		return time.UnixMicro(now)
+	}
+	return l.skews.of(provider).there(time.Now())
+}

@@ -1,0 +1,857 @@
+package throttle
+
+import (
+	"context"
+	"math/big"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+func when(t testing.TB, text string) time.Time {
+	t.Helper()
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+func (b *bench) atTime(text string) {
+	b.t.Helper()
+	b.now.Store(when(b.t, text).UnixMicro())
+}
+
+func monthly(limit int64) Rule {
+	return Rule{Name: "r", Algorithm: Calendar, Limit: limit, Resets: "0 0 1 * *", Timezone: "America/Los_Angeles"}
+}
+
+func daily(limit int64, zone string) Rule {
+	return Rule{Name: "r", Algorithm: Calendar, Limit: limit, Resets: "0 0 * * *", Timezone: zone}
+}
+
+func minutely(limit int64) Rule {
+	return Rule{Name: "r", Algorithm: Calendar, Limit: limit, Resets: "* * * * *"}
+}
+
+// "Calendar admits limit units in each period": days of 23 and 25 hours, months, leap
+// days. A denial waits for the end of the period to the microsecond.
+func TestCalendarSteps(t *testing.T) {
+	t.Parallel()
+	type step struct {
+		at   string
+		cost int64
+		want answer
+	}
+	allow := func(remaining int64, reset time.Duration) answer { return answer{true, remaining, 0, reset} }
+	deny := func(remaining int64, retry, reset time.Duration) answer {
+		return answer{false, remaining, retry, reset}
+	}
+	rolling := daily(10, "UTC")
+	rolling.Rollover = 5
+	far := daily(10, "UTC")
+	far.Rollover = 25
+	even := daily(4, "UTC")
+	even.Spread = true
+	evenly := minutely(3)
+	evenly.Spread, evenly.Margin = true, sec
+	tests := map[string]struct {
+		rule  Rule
+		steps []step
+	}{
+		"a day": {daily(2, "America/Los_Angeles"), []step{
+			0: {"2026-01-10T07:59:59.999999Z", 2, allow(0, time.Microsecond)},
+			1: {"2026-01-10T07:59:59.999999Z", 1, deny(0, time.Microsecond, time.Microsecond)},
+			2: {"2026-01-10T08:00:00Z", 1, allow(1, 24*hour)},
+			3: {"2026-01-10T20:00:00Z", 2, deny(1, 12*hour, 12*hour)},
+			4: {"2026-01-11T07:59:59Z", 1, allow(0, sec)},
+			5: {"2026-01-11T08:00:00Z", 2, allow(0, 24*hour)},
+		}},
+		"a day of 23 hours": {daily(1, "America/Los_Angeles"), []step{
+			0: {"2026-03-08T08:00:00Z", 1, allow(0, 23*hour)},
+			1: {"2026-03-08T10:00:00Z", 1, deny(0, 21*hour, 21*hour)}, // clocks go from 2:00 to 3:00
+			2: {"2026-03-09T06:59:59Z", 1, deny(0, sec, sec)},
+			3: {"2026-03-09T07:00:00Z", 1, allow(0, 24*hour)},
+		}},
+		"a day of 25 hours": {daily(1, "America/Los_Angeles"), []step{
+			0: {"2026-11-01T07:00:00Z", 1, allow(0, 25*hour)},
+			1: {"2026-11-02T07:00:00Z", 1, deny(0, hour, hour)},
+			2: {"2026-11-02T08:00:00Z", 1, allow(0, 24*hour)},
+		}},
+		"a time of day that is skipped": {Rule{Name: "r", Algorithm: Calendar, Limit: 1, Resets: "30 2 * * *", Timezone: "Europe/Berlin"}, []step{
+			0: {"2026-03-28T01:30:00Z", 1, allow(0, 23*hour+30*time.Minute)}, // to 3:00, to which the clocks jump
+			1: {"2026-03-29T01:00:00Z", 1, allow(0, 23*hour+30*time.Minute)},
+			2: {"2026-03-30T00:30:00Z", 1, allow(0, 24*hour)},
+		}},
+		"a time of day that comes twice": {Rule{Name: "r", Algorithm: Calendar, Limit: 1, Resets: "30 2 * * *", Timezone: "Europe/Berlin"}, []step{
+			0: {"2026-10-25T00:30:00Z", 1, allow(0, 25*hour)},
+			1: {"2026-10-25T01:30:00Z", 1, deny(0, 24*hour, 24*hour)}, // 2:30 again
+		}},
+		"the hours of a day of 25": {Rule{Name: "r", Algorithm: Calendar, Limit: 1, Resets: "0 * * * *", Timezone: "Europe/Berlin"}, []step{
+			0: {"2026-10-25T00:00:00Z", 1, allow(0, hour)},
+			1: {"2026-10-25T01:00:00Z", 1, allow(0, hour)},
+			2: {"2026-10-25T01:59:59Z", 1, deny(0, sec, sec)},
+		}},
+		"a zone of half an hour": {daily(1, "Australia/Lord_Howe"), []step{
+			0: {"2026-04-04T13:00:00Z", 1, allow(0, 24*hour+30*time.Minute)},
+			1: {"2026-04-05T13:29:59Z", 1, deny(0, sec, sec)},
+			2: {"2026-04-05T13:30:00Z", 1, allow(0, 24*hour)},
+		}},
+		"a day that never was": {daily(1, "Pacific/Apia"), []step{
+			0: {"2011-12-29T10:00:00Z", 1, allow(0, 24*hour)},
+			1: {"2011-12-30T09:59:59Z", 1, deny(0, sec, sec)},
+			2: {"2011-12-30T10:00:00Z", 1, allow(0, 24*hour)}, // the 31st: the 30th was skipped
+		}},
+		"months": {monthly(3), []step{
+			0: {"2026-02-01T07:59:59Z", 3, allow(0, sec)},
+			1: {"2026-02-01T08:00:00Z", 3, allow(0, 28*day)},
+			2: {"2026-03-01T08:00:00Z", 3, allow(0, 31*day-hour)},
+			3: {"2026-04-01T06:59:59Z", 1, deny(0, sec, sec)},
+			4: {"2026-04-01T07:00:00Z", 3, allow(0, 30*day)},
+		}},
+		"leap years": {monthly(1), []step{
+			0: {"2028-02-01T08:00:00Z", 1, allow(0, 29*day)},
+			1: {"2028-02-29T08:00:00Z", 1, deny(0, day, day)},
+			2: {"2028-03-01T08:00:00Z", 1, allow(0, 31*day-hour)},
+		}},
+		"leap days": {Rule{Name: "r", Algorithm: Calendar, Limit: 1, Resets: "0 0 29 2 *"}, []step{
+			0: {"2028-02-29T00:00:00Z", 1, allow(0, (4*365+1)*day)},
+			1: {"2031-02-28T00:00:00Z", 1, deny(0, 366*day, 366*day)},
+			2: {"2096-02-29T00:00:00Z", 1, allow(0, 8*365*day+day)}, // 2100 is none
+		}},
+		"the 31st of a month": {Rule{Name: "r", Algorithm: Calendar, Limit: 1, Resets: "0 12 31 * *"}, []step{
+			0: {"2026-01-31T12:00:00Z", 1, allow(0, 59*day)},
+			1: {"2026-03-31T12:00:00Z", 1, allow(0, 61*day)},
+		}},
+		"office hours": {Rule{Name: "r", Algorithm: Calendar, Limit: 1, Resets: "0 9,17 * * mon-fri", Timezone: "Europe/Berlin"}, []step{
+			0: {"2026-01-09T16:00:00Z", 1, allow(0, 64*hour)},
+			1: {"2026-01-12T08:00:00Z", 1, allow(0, 8*hour)},
+		}},
+		"limit 0 suspends": {daily(0, "UTC"), []step{
+			0: {"2026-01-10T00:00:00Z", 1, deny(0, Unknown, 0)},
+		}},
+		"a margin ends the period sooner": {Rule{Name: "r", Algorithm: Calendar, Limit: 5, Resets: "* * * * *", Margin: 10 * sec}, []step{
+			0: {"2026-01-10T00:00:49.999999Z", 1, allow(4, 10*sec+time.Microsecond)},
+			1: {"2026-01-10T00:00:50Z", 1, deny(4, 10*sec, 10*sec)},
+			2: {"2026-01-10T00:01:00Z", 5, allow(0, 60*sec)},
+		}},
+		"what is left rolls over, up to the cap": {rolling, []step{
+			0: {"2026-01-10T12:00:00Z", 8, allow(2, 12*hour)}, // new: nothing to roll over
+			1: {"2026-01-11T00:00:00Z", 1, allow(11, 24*hour)},
+			2: {"2026-01-11T01:00:00Z", 10, allow(1, 23*hour)},
+			3: {"2026-01-11T01:00:00Z", 2, deny(1, 23*hour, 23*hour)},
+			4: {"2026-01-12T00:00:00Z", 10, allow(1, 24*hour)}, // one of 12 was left
+			5: {"2026-01-12T00:00:00Z", 1, allow(0, 24*hour)},
+			6: {"2026-01-13T00:00:00Z", 1, allow(9, 24*hour)},
+			7: {"2026-01-14T00:00:00Z", 1, allow(14, 24*hour)}, // nine left, five at most
+			8: {"2026-01-15T00:00:00Z", 1, allow(14, 24*hour)}, // and they roll on
+			9: {"2026-01-17T00:00:00Z", 1, allow(14, 24*hour)}, // the 16th passed unused
+		}},
+		"what was rolled over may roll again": {far, []step{
+			0: {"2026-01-10T12:00:00Z", 1, allow(9, 12*hour)},
+			1: {"2026-01-11T00:00:00Z", 1, allow(18, 24*hour)},
+			2: {"2026-01-12T00:00:00Z", 1, allow(27, 24*hour)},
+			3: {"2026-01-13T00:00:00Z", 1, allow(34, 24*hour)},
+			4: {"2026-01-13T00:00:00Z", 10, allow(24, 24*hour)},
+			5: {"2026-01-15T00:00:00Z", 10, allow(10, 24*hour)}, // of the 14th no more than its own are known
+		}},
+		"spread": {even, []step{
+			0: {"2026-01-10T00:00:00Z", 1, allow(3, 24*hour)},
+			1: {"2026-01-10T00:00:00Z", 1, deny(3, 6*hour, 24*hour)},
+			2: {"2026-01-10T06:00:00Z", 1, allow(2, 18*hour)},
+			3: {"2026-01-10T23:00:00Z", 1, allow(1, hour)}, // late: two for one hour
+			4: {"2026-01-10T23:29:59Z", 1, deny(1, sec, 30*time.Minute+sec)},
+			5: {"2026-01-10T23:30:00Z", 1, allow(0, 30*time.Minute)},
+			6: {"2026-01-11T00:00:00Z", 4, allow(0, 24*hour)},
+		}},
+		"spread, with a margin": {evenly, []step{
+			0: {"2026-01-10T00:00:00Z", 1, allow(2, 60*sec)},
+			1: {"2026-01-10T00:00:00Z", 1, deny(2, 19666667*time.Microsecond, 60*sec)},
+			2: {"2026-01-10T00:00:19.666667Z", 1, allow(1, 40333333*time.Microsecond)},
+			3: {"2026-01-10T00:00:58.999999Z", 1, allow(0, 1000001*time.Microsecond)},
+			4: {"2026-01-10T00:00:59Z", 1, deny(0, sec, sec)},
+			5: {"2026-01-10T00:01:00Z", 1, allow(2, 60*sec)},
+		}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, policyOf(t, test.rule), func(b *bench) {
+				for i, s := range test.steps {
+					b.atTime(s.at)
+					if got := answerOf(b.decide(Request{Scope: "p/x", Cost: s.cost})); got != s.want {
+						b.t.Errorf("step %d: got %v, want %v", i, got, s.want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// These are what else can happen around the end of a period.
+func TestCalendarCases(t *testing.T) {
+	t.Parallel()
+	slow := Rule{Name: "slow", Algorithm: TokenBucket, Limit: 1, Per: 20 * sec}
+	rolling := minutely(3)
+	rolling.Rollover = 2
+	spread := minutely(6)
+	spread.Spread = true
+	const begin = "2026-01-10T00:00:00Z"
+	left := func(b *bench, want int64) {
+		b.t.Helper()
+		d, err := b.Peek(context.Background(), Request{Scope: "p/x"})
+		if got := d.Rules[0].Remaining; err != nil || got != want {
+			b.t.Errorf("%d left, %v; want %d", got, err, want)
+		}
+	}
+	tests := map[string]struct {
+		rules []Rule
+		run   func(b *bench)
+	}{
+		"a start ahead does not close the period before it": {[]Rule{minutely(3), slow}, func(b *bench) {
+			shared := b.under(minutely(3))
+			b.atTime("2026-01-10T00:00:50Z")
+			b.decide(Request{Scope: "p/x"})
+			ahead := b.decide(Request{Scope: "p/x", Ahead: time.Minute})
+			if ahead.Wait != 20*sec {
+				b.t.Fatalf("got %+v", ahead)
+			}
+			if d := shared.decide(Request{Scope: "p/x", Cost: 2}); !d.Allowed || d.Rules[0].Remaining != 0 {
+				b.t.Errorf("the period at hand: %+v, want its last two units", d)
+			}
+			if d := shared.decide(Request{Scope: "p/x"}); d.Allowed || d.RetryAfter != 10*sec || d.Rules[0].ResetAfter != 70*sec {
+				b.t.Errorf("the period at hand is full: %+v", d)
+			}
+			b.atTime("2026-01-10T00:01:00Z")
+			if d := shared.decide(Request{Scope: "p/x", Cost: 2}); !d.Allowed || d.Rules[0].Remaining != 0 {
+				b.t.Errorf("the next period: %+v, want two of three", d)
+			}
+			b.giveBack(ahead.Grant)
+			if d := shared.decide(Request{Scope: "p/x"}); !d.Allowed {
+				b.t.Errorf("after giving back: %+v", d)
+			}
+		}},
+		"giving back after the period has ended": {[]Rule{rolling}, func(b *bench) {
+			b.atTime("2026-01-10T00:00:30Z")
+			d := b.decide(Request{Scope: "p/x", Cost: 3})
+			b.atTime("2026-01-10T00:01:00Z")
+			left(b, 3)
+			b.giveBack(d.Grant) // it was unused, so it rolls over
+			left(b, 5)
+			b.decide(Request{Scope: "p/x"})
+			left(b, 4)
+		}},
+		"giving back into the period before, when this one has been charged": {[]Rule{rolling}, func(b *bench) {
+			b.atTime("2026-01-10T00:00:30Z")
+			first := b.decide(Request{Scope: "p/x", Cost: 2})
+			b.atTime("2026-01-10T00:01:00Z")
+			second := b.decide(Request{Scope: "p/x"})
+			left(b, 3)
+			b.giveBack(first.Grant)
+			left(b, 4)
+			b.giveBack(second.Grant)
+			left(b, 5)
+			b.giveBack(second.Grant)
+			left(b, 5)
+			b.atTime("2026-01-10T00:02:00Z")
+			left(b, 5)
+		}},
+		"giving back across two periods gives nothing": {[]Rule{minutely(3)}, func(b *bench) {
+			b.atTime(begin)
+			d := b.decide(Request{Scope: "p/x", Cost: 3})
+			for _, at := range []string{"2026-01-10T00:01:00Z", "2026-01-10T00:02:00Z"} {
+				b.atTime(at)
+				b.decide(Request{Scope: "p/x", Cost: 2})
+			}
+			b.giveBack(d.Grant)
+			left(b, 1)
+		}},
+		"giving back what a lost state had": {[]Rule{minutely(3)}, func(b *bench) {
+			b.atTime(begin)
+			d := b.decide(Request{Scope: "p/x", Cost: 3})
+			b.rdb.Del(ctx, keyOf(b.t, b.Limiter, "p/x", 0))
+			b.now.Add(1)
+			b.decide(Request{Scope: "p/x", Cost: 2})
+			b.giveBack(d.Grant)
+			left(b, 1)
+		}},
+		"nothing is rolled over before its period has begun": {[]Rule{rolling, slow}, func(b *bench) {
+			shared := b.under(rolling)
+			b.atTime(begin)
+			shared.decide(Request{Scope: "p/x"})
+			b.atTime("2026-01-10T00:00:45Z")
+			b.decide(Request{Scope: "p/x"})
+			ahead := b.decide(Request{Scope: "p/x", Cost: 1, Ahead: time.Minute})
+			if ahead.Wait != 20*sec {
+				b.t.Fatalf("got %+v", ahead)
+			}
+			shared.decide(Request{Scope: "p/x"}) // the last of the period at hand
+			if d := shared.decide(Request{Scope: "p/x", Cost: 3, Ahead: time.Minute}); d.Allowed {
+				b.t.Errorf("three, with one there already: %+v", d)
+			}
+			b.atTime("2026-01-10T00:01:00Z")
+			left(b, 2)
+		}},
+		"what may come to be rolled over is worth a look when it does": {[]Rule{rolling}, func(b *bench) {
+			b.atTime("2026-01-10T00:00:59Z")
+			b.decide(Request{Scope: "p/x"})
+			p, err := b.plans.of("p/x")
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			probeAt := when(b.t, "2026-01-10T00:01:10Z").UnixMicro()
+			if err := probe.Run(ctx, b.rdb, p.keys, p.args(3, b.clock(), "ahead", probeAt)...).Err(); err != nil {
+				b.t.Fatal(err)
+			}
+			d := b.decide(Request{Scope: "p/x", Cost: 3, Ahead: time.Minute})
+			if d.Allowed || d.RetryAfter != 61*sec {
+				b.t.Errorf("three, where at most two roll over: %+v", d)
+			}
+			if err := probe.Run(ctx, b.rdb, p.keys, p.args(1, b.clock(), "now", b.now.Load())...).Err(); err != nil {
+				b.t.Fatal(err)
+			}
+			d = b.decide(Request{Scope: "p/x", Cost: 2, Ahead: time.Minute})
+			if d.Allowed || d.RetryAfter != 61*sec {
+				b.t.Errorf("two, where one rolls over: %+v", d)
+			}
+			low := b.under(func() Rule { r := rolling; r.Limit = 5; return r }())
+			d = low.decide(Request{Scope: "p/x", Cost: 4, Ahead: time.Minute})
+			if d.Allowed || d.RetryAfter != sec {
+				b.t.Errorf("four, where five are and three taken, and two may roll over: %+v", d)
+			}
+			b.atTime("2026-01-10T00:01:00Z")
+			if d = low.decide(Request{Scope: "p/x", Cost: 4}); !d.Allowed {
+				b.t.Errorf("they have rolled over: %+v", d)
+			}
+		}},
+		"spread: giving back the last goes back to the pace before": {[]Rule{spread}, func(b *bench) {
+			b.atTime(begin)
+			b.decide(Request{Scope: "p/x"})
+			b.atTime("2026-01-10T00:00:10Z")
+			d := b.decide(Request{Scope: "p/x"})
+			if denied := b.decide(Request{Scope: "p/x"}); denied.RetryAfter != 10*sec {
+				b.t.Fatalf("got %+v", denied)
+			}
+			b.giveBack(d.Grant)
+			if d := b.decide(Request{Scope: "p/x"}); !d.Allowed || d.Rules[0].Remaining != 4 {
+				b.t.Errorf("after giving back: %+v", d)
+			}
+		}},
+		"spread: giving back a start in the next period goes back to the pace of this one": {[]Rule{spread, slow}, func(b *bench) {
+			shared := b.under(spread)
+			b.atTime("2026-01-10T00:00:48Z")
+			b.decide(Request{Scope: "p/x"})
+			ahead := b.decide(Request{Scope: "p/x", Ahead: time.Minute})
+			if ahead.Wait != 20*sec {
+				b.t.Fatalf("got %+v", ahead)
+			}
+			if d := shared.decide(Request{Scope: "p/x"}); d.Allowed || d.RetryAfter != 28666667*time.Microsecond {
+				b.t.Errorf("the start ahead ends the period at hand: %+v", d)
+			}
+			b.giveBack(ahead.Grant)
+			if d := shared.decide(Request{Scope: "p/x"}); d.Allowed || d.RetryAfter != 2*sec {
+				b.t.Errorf("after giving back: %+v", d)
+			}
+		}},
+		"spread: a start ahead is followed by what is due after it": {[]Rule{spread, slow}, func(b *bench) {
+			shared := b.under(spread)
+			b.atTime("2026-01-10T00:00:30Z")
+			b.decide(Request{Scope: "p/x"})
+			if d := b.decide(Request{Scope: "p/x", Ahead: time.Minute}); d.Wait != 20*sec {
+				b.t.Fatalf("got %+v", d)
+			}
+			if d := shared.decide(Request{Scope: "p/x"}); d.Allowed || d.RetryAfter != 22*sec {
+				b.t.Errorf("five left for ten seconds from then on: %+v", d)
+			}
+		}},
+		"a clock that steps back over the end of a period": {[]Rule{minutely(3)}, func(b *bench) {
+			b.atTime("2026-01-10T00:00:59Z")
+			b.decide(Request{Scope: "p/x", Cost: 3})
+			b.atTime("2026-01-10T00:01:01Z")
+			b.decide(Request{Scope: "p/x", Cost: 2})
+			b.atTime("2026-01-10T00:00:58Z")
+			if d := b.decide(Request{Scope: "p/x"}); d.Allowed || d.RetryAfter != 2*sec {
+				b.t.Errorf("all of it was spent: %+v", d)
+			}
+			b.atTime("2026-01-10T00:01:00Z")
+			left(b, 1)
+		}},
+		"a clock that steps back into a period that nobody remembers": {[]Rule{minutely(3), slow}, func(b *bench) {
+			shared := b.under(minutely(3))
+			b.atTime("2026-01-10T00:00:59Z")
+			shared.decide(Request{Scope: "p/x", Cost: 3})
+			b.atTime("2026-01-10T00:01:50Z")
+			b.decide(Request{Scope: "p/x"})
+			b.decide(Request{Scope: "p/x", Ahead: time.Minute}) // in the third minute
+			b.atTime("2026-01-10T00:00:59Z")
+			if d := shared.decide(Request{Scope: "p/x"}); d.Allowed || d.RetryAfter != sec {
+				b.t.Errorf("the first minute was let go: %+v", d)
+			}
+			left(&bench{Limiter: shared.Limiter, t: b.t}, 0)
+		}},
+		"a clock that steps back by more than a minute": {[]Rule{daily(3, "UTC")}, func(b *bench) {
+			b.atTime("2026-01-10T23:59:00Z")
+			b.decide(Request{Scope: "p/x", Cost: 1})
+			b.atTime("2026-01-11T00:05:00Z")
+			b.decide(Request{Scope: "p/x", Cost: 1})
+			b.atTime("2026-01-10T12:00:00Z")
+			if d := b.decide(Request{Scope: "p/x"}); !d.Allowed || d.Rules[0].Remaining != 0 {
+				b.t.Errorf("both count again: %+v", d)
+			}
+			b.atTime("2026-01-11T00:00:00Z")
+			left(b, 3)
+		}},
+		"a state outlasts what it means": {[]Rule{rolling, {Name: "plain", Algorithm: Calendar, Limit: 3, Resets: "* * * * *"}}, func(b *bench) {
+			b.atTime("2026-01-10T00:00:30Z")
+			b.decide(Request{Scope: "p/x"})
+			if got := b.pttl("plain"); got < 70*sec || got > 90*sec {
+				b.t.Errorf("without roll-over it lasts %v, want 30s and some 40 more", got)
+			}
+			if got := b.pttl("r"); got < 190*sec || got > 210*sec {
+				b.t.Errorf("with roll-over it lasts %v, want two periods more", got)
+			}
+		}},
+		"a denial changes nothing": {[]Rule{rolling}, func(b *bench) {
+			b.atTime("2026-01-10T00:00:30Z")
+			b.decide(Request{Scope: "p/x", Cost: 3})
+			key := keyOf(b.t, b.Limiter, "p/x", 0)
+			before, ttl := b.rdb.Get(ctx, key).Val(), b.rdb.PTTL(ctx, key).Val()
+			for _, at := range []string{"2026-01-10T00:00:30Z", "2026-01-10T00:00:59Z"} {
+				b.atTime(at)
+				if d := b.decide(Request{Scope: "p/x"}); d.Allowed {
+					b.t.Fatalf("got %+v", d)
+				}
+			}
+			b.atTime("2026-01-10T00:01:01Z")
+			if d := b.raw(4, 0); d.Allowed {
+				b.t.Fatalf("got %+v", d)
+			}
+			if got := b.rdb.Get(ctx, key).Val(); got != before || b.rdb.PTTL(ctx, key).Val() > ttl {
+				b.t.Errorf("denials changed %x to %x", before, got)
+			}
+		}},
+		"a raised limit counts at once, a lowered one too": {[]Rule{daily(3, "UTC")}, func(b *bench) {
+			b.atTime(begin)
+			b.decide(Request{Scope: "p/x", Cost: 3})
+			if d := b.under(daily(5, "UTC")).decide(Request{Scope: "p/x"}); !d.Allowed || d.Rules[0].Remaining != 1 {
+				b.t.Errorf("raised: %+v", d)
+			}
+			if d := b.under(daily(2, "UTC")).decide(Request{Scope: "p/x"}); d.Allowed || d.Rules[0].Remaining != 0 {
+				b.t.Errorf("lowered: %+v", d)
+			}
+		}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, policyOf(t, test.rules...), test.run)
+		})
+	}
+}
+
+// "Boundaries that change": units charged since the new period began stay spent.
+func TestCalendarChanged(t *testing.T) {
+	t.Parallel()
+	pacific := daily(10, "America/Los_Angeles")
+	pacificRolling := pacific
+	pacificRolling.Rollover = 5
+	spreadMonth := Rule{Name: "r", Algorithm: Calendar, Limit: 10, Resets: "@monthly", Spread: true}
+	tests := map[string]struct {
+		before, after Rule
+		run           func(was, is *bench)
+	}{
+		"what was spent since the new period began": {daily(10, "UTC"), pacific, func(was, is *bench) {
+			was.atTime("2026-01-10T07:00:00Z") // the 9th in California
+			was.decide(Request{Scope: "p/x", Cost: 4})
+			was.atTime("2026-01-10T07:30:00Z")
+			if d := is.decide(Request{Scope: "p/x"}); d.Rules[0].Remaining != 5 {
+				is.t.Errorf("%+v", d)
+			}
+			was.atTime("2026-01-10T08:00:00Z")
+			if d := is.decide(Request{Scope: "p/x"}); d.Rules[0].Remaining != 9 {
+				is.t.Errorf("all of it was before the new period: %+v", d)
+			}
+		}},
+		"what may have been spent since": {daily(10, "UTC"), pacific, func(was, is *bench) {
+			was.atTime("2026-01-10T07:00:00Z")
+			was.decide(Request{Scope: "p/x", Cost: 4})
+			was.atTime("2026-01-10T09:00:00Z")
+			was.decide(Request{Scope: "p/x", Cost: 2})
+			if d := is.decide(Request{Scope: "p/x"}); d.Rules[0].Remaining != 3 {
+				is.t.Errorf("the state can't tell four from two, and all count: %+v", d)
+			}
+			was.atTime("2026-01-11T07:59:59Z")
+			if d := is.decide(Request{Scope: "p/x", Cost: 4}); d.Allowed || d.RetryAfter != sec {
+				is.t.Errorf("%+v", d)
+			}
+		}},
+		"both periods that the state has": {pacific, Rule{Name: "r", Algorithm: Calendar, Limit: 10, Resets: "@monthly"}, func(was, is *bench) {
+			for _, at := range []string{"2026-01-10T12:00:00Z", "2026-01-11T12:00:00Z"} {
+				was.atTime(at)
+				was.decide(Request{Scope: "p/x", Cost: 3})
+			}
+			if d := is.decide(Request{Scope: "p/x"}); d.Rules[0].Remaining != 3 {
+				is.t.Errorf("%+v", d)
+			}
+		}},
+		"a shorter period": {Rule{Name: "r", Algorithm: Calendar, Limit: 10, Resets: "@monthly"}, daily(10, "UTC"), func(was, is *bench) {
+			was.atTime("2026-01-10T12:00:00Z")
+			was.decide(Request{Scope: "p/x", Cost: 9})
+			if d := is.decide(Request{Scope: "p/x", Cost: 2}); d.Allowed || d.RetryAfter != 12*hour {
+				is.t.Errorf("%+v", d)
+			}
+		}},
+		"a pace of months is over with the day": {spreadMonth, func() Rule { r := daily(10, "UTC"); r.Spread = true; return r }(), func(was, is *bench) {
+			was.atTime("2026-01-10T12:00:00Z")
+			was.decide(Request{Scope: "p/x"})
+			if d := is.decide(Request{Scope: "p/x"}); d.Allowed || d.RetryAfter != 12*hour {
+				is.t.Errorf("%+v", d)
+			}
+		}},
+		"no pace any more": {spreadMonth, Rule{Name: "r", Algorithm: Calendar, Limit: 10, Resets: "@monthly"}, func(was, is *bench) {
+			was.atTime("2026-01-10T12:00:00Z")
+			was.decide(Request{Scope: "p/x"})
+			if d := is.decide(Request{Scope: "p/x"}); !d.Allowed || d.Rules[0].Remaining != 8 {
+				is.t.Errorf("%+v", d)
+			}
+		}},
+		"roll-over from where the zones differ": {pacificRolling, func() Rule { r := daily(10, "UTC"); r.Rollover = 5; return r }(), func(was, is *bench) {
+			was.atTime("2026-01-10T12:00:00Z")
+			was.decide(Request{Scope: "p/x", Cost: 7})
+			was.atTime("2026-01-11T00:00:00Z")
+			if d := is.decide(Request{Scope: "p/x"}); d.Rules[0].Remaining != 12 {
+				is.t.Errorf("three of the day before were left: %+v", d)
+			}
+		}},
+		"roll-over is switched off": {pacificRolling, pacific, func(was, is *bench) {
+			was.atTime("2026-01-10T12:00:00Z")
+			was.decide(Request{Scope: "p/x", Cost: 7})
+			was.atTime("2026-01-11T12:00:00Z")
+			was.decide(Request{Scope: "p/x"})
+			if d := is.decide(Request{Scope: "p/x"}); d.Rules[0].Remaining != 8 {
+				is.t.Errorf("%+v", d)
+			}
+		}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, policyOf(t, test.before), func(b *bench) { test.run(b, b.under(test.after)) })
+		})
+	}
+}
+
+// taken makes a limiter take it for another time, until a reply tells it better.
+func (b *bench) taken(text string) {
+	at := when(b.t, text)
+	b.plans.now = func(string) time.Time { return at }
+	clear(b.plans.known)
+}
+
+// A caller that takes it for another time is told so by the server's clock, asks again
+// at once, and is answered as everybody else is.
+func TestCalendarStale(t *testing.T) {
+	t.Parallel()
+	const now = "2026-01-10T12:00:00Z"
+	for name, taken := range map[string]string{
+		"a day behind": "2026-01-09T12:00:00Z", "a year behind": "2025-01-10T12:00:00Z",
+		"a day ahead": "2026-01-11T12:00:00Z", "a year ahead": "2027-01-10T12:00:00Z",
+		"a moment behind": "2026-01-09T23:59:59.999999Z",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, policyOf(t, daily(2, "UTC")), func(b *bench) {
+				b.atTime(now)
+				for i, want := range []answer{{true, 1, 0, 12 * hour}, {true, 0, 0, 12 * hour}, {false, 0, 12 * hour, 12 * hour}} {
+					b.taken(taken)
+					if got := answerOf(b.decide(Request{Scope: "p/x"})); got != want {
+						b.t.Errorf("step %d: got %v, want %v", i, got, want)
+					}
+				}
+				b.taken(taken)
+				d, err := b.Peek(ctx, Request{Scope: "p/x"})
+				if got, want := answerOf(d), (answer{false, 0, 12 * hour, 12 * hour}); err != nil || got != want {
+					b.t.Errorf("peek: got %v, %v; want %v", got, err, want)
+				}
+			})
+		})
+	}
+}
+
+// With the boundaries of another time nothing is admitted, changed or given back that
+// should not be, whoever asks, and the wait is short.
+func TestCalendarStaleScripts(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, daily(2, "UTC")), func(b *bench) {
+		b.atTime("2026-01-10T12:00:00Z")
+		d := b.decide(Request{Scope: "p/x"})
+		p, err := b.plans.of("p/x")
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		key := p.keys[0]
+		before := b.rdb.Get(ctx, key).Val()
+		for _, taken := range []string{"2026-01-09T12:00:00Z", "2026-01-11T12:00:00Z", "2026-02-11T12:00:00Z"} {
+			stale := newPlan(b.plans.keys, p.scope, p.bounds, 0, when(b.t, taken))
+			reply, err := b.runner.run(ctx, b.attempt(stale, Request{Scope: "p/x", ID: NewID(), Cost: 1, Ahead: time.Minute}).call())
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			got := fromReply(stale, reply)
+			if got.Allowed || got.RetryAfter != 10*ms || !stale.stale(got.At) {
+				b.t.Errorf("taken for %s: %+v", taken, got)
+			}
+			if after := b.rdb.Get(ctx, key).Val(); after != before {
+				b.t.Errorf("taken for %s: the denial changed %x to %x", taken, before, after)
+			}
+			ask := Request{Scope: "p/x", ID: NewID(), Cost: 1, Ticket: "t"}
+			if reply, err = b.runner.run(ctx, b.attempt(stale, ask).turnCall(ask)); err != nil {
+				b.t.Fatal(err)
+			}
+			if turn := fromReply(stale, reply); turn.Allowed || turn.RetryAfter != 10*ms || turn.Turn.Waits || turn.Binding != 0 {
+				b.t.Errorf("taken for %s, a turn: %+v", taken, turn)
+			}
+			if b.rdb.Exists(ctx, p.turns[1].(string)).Val() != 0 {
+				b.t.Errorf("taken for %s: somebody stands in line", taken)
+			}
+		}
+		// Units come back whatever the time is taken for.
+		b.plans.again(p, when(b.t, "2026-02-11T12:00:00Z"))
+		b.plans.now = func(string) time.Time { return when(b.t, "2026-02-11T12:00:00Z") }
+		b.giveBack(d.Grant)
+		b.plans.now = b.serverTime
+		if d := b.decide(Request{Scope: "p/x"}); d.Rules[0].Remaining != 1 {
+			b.t.Errorf("after giving back: %+v", d)
+		}
+	})
+}
+
+// Plans are kept for as long as their periods last.
+func TestCalendarPlans(t *testing.T) {
+	t.Parallel()
+	policy := policyOf(t, daily(2, "UTC"), Rule{Name: "hourly", Algorithm: Calendar, Limit: 3, Resets: "0 * * * *", Timezone: "Asia/Kathmandu"})
+	b := newBench(t, redistest.Client(t), Config{}, policy)
+	plan := func(at string) *plan {
+		b.atTime(at)
+		p, err := b.plans.of("p/x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	first := plan("2026-01-10T12:00:00Z") // 17:45 there
+	for at, same := range map[string]bool{
+		"2026-01-10T12:14:59Z": true, "2026-01-10T12:15:00Z": false,
+		"2026-01-10T11:15:00Z": true, "2026-01-10T11:14:59.5Z": true, "2026-01-10T11:14:58Z": false,
+	} {
+		b.plans.keep(first)
+		if got := plan(at); (got == first) != same {
+			t.Errorf("%s: the same plan is %t", at, got == first)
+		}
+	}
+}
+
+// The script that decides many knows no calendars: whoever has one is decided singly.
+func TestCalendarIsDecidedSingly(t *testing.T) {
+	t.Parallel()
+	for kind, rules := range map[string][]Rule{"calendar": {daily(2, "UTC"), window10()}, "window": {window10()}} {
+		if kind == "calendar" {
+			rules[1].Name = "window"
+		}
+		b := newBench(t, redistest.Client(t), Config{}, policyOf(t, rules...))
+		p, err := b.plans.of("p/x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		one := &pending{call: b.attempt(p, Request{Scope: "p/x", Cost: 1, once: true}).call()}
+		if one.together() != (kind == "window") {
+			t.Errorf("%s: decided together is %t", kind, one.together())
+		}
+	}
+}
+
+// The server's clock is what its replies have told.
+func TestServerTime(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	l, err := New(rdb, policyOf(t, minutely(1000)), Config{Prefix: redistest.Prefix(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	provider := keyspace(l.cfg.Prefix).provider("p")
+	ours := time.Now()
+	if got := l.skews.of(provider).there(ours); !got.Equal(ours) {
+		t.Errorf("nothing was told, and it is %v there when it is %v here", got, ours)
+	}
+	clock := l.skews.of(provider)
+	clock.saw(ours, ours.Add(20*ms), ours.Add(hour+10*ms)) // an hour ahead
+	if got, want := clock.there(ours.Add(sec)), ours.Add(hour+sec-10*ms); got.Sub(want).Abs() > 2*time.Microsecond {
+		t.Errorf("it is %v there, want %v", got, want)
+	}
+}
+
+// What is left is spread to the microsecond, rounded up, as far as the scripts' numbers
+// reach, and a microsecond later beyond.
+func TestCalendarSpreadIsExact(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	random := rand.New(rand.NewPCG(seed, 0))
+	rdb := redistest.Client(t)
+	for range 300 {
+		rule := Rule{Name: "r", Algorithm: Calendar, Spread: true, Resets: []string{"* * * * *", "@monthly", "0 0 29 2 *"}[random.IntN(3)]}
+		rule.Limit = 2 + random.Int64N([]int64{10, 1000, 1_000_000_000, maxLimit - 2}[random.IntN(4)])
+		b := newBench(t, rdb, Config{}, policyOf(t, rule))
+		b.atTime("2028-02-29T00:00:00Z")
+		b.now.Add(random.Int64N(60e6))
+		cost := 1 + random.Int64N(rule.Limit-1)
+		d := b.decide(Request{Scope: "p/x", Cost: cost})
+		if !d.Allowed {
+			t.Fatalf("seed %d: %+v", seed, d)
+		}
+		rest := big.NewInt(d.Rules[0].ResetAfter.Microseconds())
+		product := new(big.Int).Mul(rest, big.NewInt(cost))
+		want := product.Add(product, big.NewInt(rule.Limit-1)).Div(product, big.NewInt(rule.Limit)).Int64()
+		most := want
+		if new(big.Int).Mul(new(big.Int).Mod(rest, big.NewInt(rule.Limit)), big.NewInt(cost)).Cmp(big.NewInt(1<<53)) >= 0 {
+			most++
+		}
+		got := b.decide(Request{Scope: "p/x"}).RetryAfter.Microseconds()
+		if got < want || got > most {
+			t.Errorf("seed %d: %s, %d of %d: next after %dµs of %v, want %d", seed, rule.Resets, cost, rule.Limit, got, rest, want)
+		}
+	}
+}
+
+// A wait is over at once where the look was by the calendar of another time: the next
+// look is soon, and by the right one.
+func TestCalendarStaleWake(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, minutely(1)), func(b *bench) {
+		b.atTime("2026-01-10T00:00:30Z")
+		for _, ticket := range []string{"first", "second"} {
+			b.decide(Request{Scope: "p/x", Ticket: ticket})
+		}
+		wake := func() Woken {
+			b.t.Helper()
+			woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 5})
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			return woken
+		}
+		if woken := wake(); !woken.Waiting || len(woken.Released) > 0 || woken.Next != 30*sec {
+			b.t.Fatalf("got %+v", woken)
+		}
+		for _, taken := range []string{"2026-01-09T00:00:30Z", "2026-01-11T00:00:30Z"} {
+			b.taken(taken)
+			b.lines.of("p").met([]string{"p/x"}, nil)
+			b.atTime("2026-01-10T00:01:00Z")
+			woken := wake()
+			if !woken.Waiting || len(woken.Released) > 0 || woken.Next > 10*ms {
+				b.t.Errorf("taken for %s: %+v", taken, woken)
+			}
+			if b.plans.known["p/x"].stale(time.UnixMicro(b.now.Load())) {
+				b.t.Errorf("taken for %s: the plan is as it was", taken)
+			}
+		}
+		b.plans.now = b.serverTime
+		b.now.Add(10_000)
+		if woken := wake(); len(woken.Released) != 1 || woken.Released[0].Ticket != "second" {
+			b.t.Errorf("by the right calendar: %+v", woken)
+		}
+		if d := b.decide(Request{Scope: "p/x", Ticket: "second"}); !d.Allowed {
+			b.t.Errorf("got %+v", d)
+		}
+	})
+}
+
+// What an outlook and an inspection say of a calendar is what it will do.
+func TestCalendarOutlook(t *testing.T) {
+	t.Parallel()
+	rule := daily(10, "America/Los_Angeles")
+	rule.Spread = true
+	b := newBench(t, redistest.Client(t), Config{}, policyOf(t, rule))
+	b.atTime("2026-03-08T19:00:00Z") // on a day of 23 hours; the next has 24
+	o, err := b.Outlook(ctx, "p/x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := o.Rules[0]; r.Units != 10 || r.Per != 24*hour || r.Rest != 12*hour || !r.Spread || r.Remaining != 10 {
+		t.Errorf("got %+v", r)
+	}
+	b.decide(Request{Scope: "p/x", Cost: 5})
+	want := []time.Duration{6 * hour, 6*hour + 72*time.Minute, 6*hour + 144*time.Minute}
+	for i, ticket := range []string{"a", "b", "c"} {
+		d := b.decide(Request{Scope: "p/x", Ticket: ticket})
+		if d.Turn.Expected != want[i] {
+			t.Errorf("%s is expected in %v, want %v", ticket, d.Turn.Expected, want[i])
+		}
+	}
+	for range 30 {
+		b.decide(Request{Scope: "p/x", Ticket: NewID()})
+	}
+	last := b.decide(Request{Scope: "p/x", Ticket: "last"})
+	if from, to := 12*hour+2*24*hour, 12*hour+3*24*hour; last.Turn.Expected < from || last.Turn.Expected > to {
+		t.Errorf("behind 33, of which five start today and ten a day, it is expected in %v", last.Turn.Expected)
+	}
+	in, err := b.Inspect(ctx, "p/x")
+	if err != nil || in.NextStart != 6*hour || in.Waiting != 34 || in.Binding.Rule.Name != "r" {
+		t.Errorf("got %+v, %v", in, err)
+	}
+}
+
+// A process whose clock is months off learns the server's time from whatever it asks.
+func TestCalendarWrongClock(t *testing.T) {
+	t.Parallel()
+	asked := Ask{Scope: "p/x", Ticket: "second"}
+	tests := map[string]func(b *bench) (time.Duration, error){
+		"inspect": func(b *bench) (time.Duration, error) {
+			in, err := b.Inspect(ctx, "p/x")
+			return in.NextStart, err
+		},
+		"inspect a ticket": func(b *bench) (time.Duration, error) {
+			standing, err := b.InspectTicket(ctx, asked)
+			return standing.Expected, err
+		},
+		"outlook": func(b *bench) (time.Duration, error) {
+			o, err := b.Outlook(ctx, "p/x")
+			return o.Rules[0].Rest, err
+		},
+		"line up": func(b *bench) (time.Duration, error) {
+			placed, err := b.LineUp(ctx, []Ask{asked}, 0, 0)
+			return placed[0].Expected, err
+		},
+		"decide": func(b *bench) (time.Duration, error) {
+			d, err := b.Decide(ctx, Request{Scope: "p/x"})
+			return d.RetryAfter, err
+		},
+		"wake twice": func(b *bench) (time.Duration, error) {
+			b.lines.of("p").met([]string{"p/x"}, nil)
+			if woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 5, All: true}); err != nil || woken.Next > 10*ms {
+				b.t.Errorf("the first time: %+v, %v", woken, err)
+			}
+			b.now.Add(10_000)
+			woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 5})
+			return woken.Next + 10*ms, err
+		},
+	}
+	for name, ask := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, policyOf(t, minutely(1)), func(b *bench) {
+				b.atTime("2026-01-10T00:00:30Z")
+				for _, ticket := range []string{"first", "second"} {
+					b.decide(Request{Scope: "p/x", Ticket: ticket})
+				}
+				clear(b.plans.known)
+				b.skews.byProvider = nil
+				b.plans.now = func(provider string) time.Time { return b.skews.of(provider).there(time.Now()) }
+				if got, err := ask(b); err != nil || got != 30*sec {
+					b.t.Errorf("%v, %v; want 30s", got, err)
+				}
+			})
+		})
+	}
+}

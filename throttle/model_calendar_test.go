@@ -1,0 +1,161 @@
+package throttle
+
+import (
+	"fmt"
+	"slices"
+)
+
+// The model of calendars: minutes, by arithmetic alone. It knows no cron and no zones:
+// these are the calendars of the histories, each with how many minutes a period has
+// and in which of them it begins, from the epoch on.
+var modelCalendars = []struct {
+	resets, timezone string
+	minutes, phase   int64
+}{
+	{"* * * * *", "UTC", 1, 0},
+	{"*/2 * * * *", "UTC", 2, 0},
+	{"1-59/2 * * * *", "UTC", 2, 1},
+	{"1-59/2 * * * *", "Asia/Kathmandu", 2, 0}, // 5:45 ahead
+	{"*/3 * * * *", "UTC", 3, 0},
+}
+
+const minuteMicros = 60_000_000
+
+// span returns how long a period of a calendar is, and which one a moment is in.
+func (r Rule) span(byClock int64) (length, index int64) {
+	for _, c := range modelCalendars {
+		if r.Resets == c.resets && (r.Timezone == c.timezone || r.Timezone == "") {
+			length = c.minutes * minuteMicros
+			return length, (byClock - c.phase*minuteMicros) / length
+		}
+	}
+	panic("the model has no such calendar: " + r.Resets)
+}
+
+// begins returns when a period begins.
+func (r Rule) begins(index int64) int64 {
+	length, _ := r.span(0)
+	at := index * length
+	for _, i := r.span(at); i < index; _, i = r.span(at) {
+		at += minuteMicros
+	}
+	return at
+}
+
+func (l *ledger) inPeriod(index int64, pass int) (units int64) {
+	for _, c := range l.charges {
+		if _, i := l.rule.span(c.byClock); i == index && c.pass == pass {
+			units += c.units
+		}
+	}
+	return units
+}
+
+// rolled returns what has been rolled over into a period, as long as the rule's state
+// knows of those before.
+func (l *ledger) rolled(index int64, pass int) int64 {
+	latest := int64(-1)
+	for i := range l.touched {
+		if i < index {
+			latest = max(latest, i)
+		}
+	}
+	switch {
+	case latest < 0:
+		return 0
+	case latest < index-1: // one passed without a unit
+		return min(l.rule.Rollover, l.rule.Limit)
+	}
+	return min(l.rule.Rollover, max(0, l.rule.Limit+l.rolled(latest, pass)-l.inPeriod(latest, pass)))
+}
+
+// touch notes that periods have a state: that of a start, and the one at hand.
+func (l *ledger) touch(c charge, now int64) {
+	if l.touched == nil {
+		l.touched = map[int64]bool{}
+	}
+	_, at := l.rule.span(c.byClock)
+	_, here := l.rule.span(now)
+	l.touched[at], l.touched[here] = true, true
+}
+
+// expired: the state is gone, and what it knew of periods that have ended, whatever
+// the clock does then. One that was written under other boundaries may go before the
+// period that it counts in by now.
+func (l *ledger) expired(now int64, changed bool) {
+	l.touched, l.pacedIn = nil, -1
+	if l.rule.Algorithm != Calendar {
+		return
+	}
+	l.charges = slices.DeleteFunc(l.charges, func(c charge) bool {
+		_, index := l.rule.span(c.byClock)
+		return changed || l.rule.begins(index+1) <= now
+	})
+}
+
+// dropLate sees what the state knows of a grant that is given back: the period at hand
+// and the next, or the one before where the next has no units yet. It knows of the
+// period at hand from then on.
+func (l *ledger) dropLate(id string, now int64) {
+	_, here := l.rule.span(now)
+	for _, c := range l.charges {
+		if c.id != id || l.touched == nil {
+			continue
+		}
+		_, index := l.rule.span(c.byClock)
+		if index >= here || index == here-1 && !l.touched[here+1] {
+			l.touched[here] = true
+		} else if l.rule.Rollover > 0 {
+			l.inexact = true
+		}
+	}
+}
+
+// calendarFault: in the period of c, at most limit and what has been rolled over; at
+// its pace.
+func (l *ledger) calendarFault(c charge, u, now int64) string {
+	_, index := l.rule.span(c.byClock)
+	most := l.rule.Limit + l.rule.Rollover
+	if l.exactly(u, now) {
+		most = l.rule.Limit + l.rolled(index, c.pass)
+	}
+	if units := l.inPeriod(index, c.pass); units > most {
+		return fmt.Sprintf("%d units in the period of %d, of %d", units, c.byClock, most)
+	}
+	if _, late := l.rule.span(c.byClock + l.rule.Margin.Microseconds()); late != index {
+		return fmt.Sprintf("started at %d, it may arrive in the next period", c.byClock)
+	}
+	if l.rule.Spread && l.exactly(u, now) && c.byClock < l.paced && index == l.pacedIn {
+		return fmt.Sprintf("started at %d, before its pace allows it at %d", c.byClock, l.paced)
+	}
+	return ""
+}
+
+// exactly says that nothing makes a calendar remember less than all, or more.
+func (l *ledger) exactly(u, now int64) bool { return !l.inexact && u == now }
+
+// pace notes when the next unit of a spread period may start. Nothing is rolled over
+// into one that has not begun.
+func (l *ledger) pace(c charge, now int64) {
+	_, index := l.rule.span(c.byClock)
+	left := l.rule.Limit - l.inPeriod(index, c.pass) + c.units
+	if _, here := l.rule.span(now); here == index {
+		left += l.rolled(index, c.pass)
+	}
+	left = max(left, c.units)
+	rest := l.rule.begins(index+1) - l.rule.Margin.Microseconds() - c.byClock
+	l.paced, l.pacedIn = c.byClock+(rest*c.units+left-1)/left, index
+}
+
+// opens returns when cost may start at the earliest, where that is exact.
+func (l *ledger) opens(cost, u, now int64, pass int) int64 {
+	_, index := l.rule.span(now)
+	end, at := l.rule.begins(index+1), now
+	if l.rule.Spread && l.pacedIn == index {
+		at = max(at, l.paced)
+	}
+	if at >= end || l.inPeriod(index, pass)+cost > l.rule.Limit+l.rolled(index, pass) {
+		at = end
+	}
+	return u + at - now
+}
