@@ -16,6 +16,12 @@ type envelope struct{ burst, rate, edge float64 }
 func envelopeOf(r Rule) envelope {
 	rate := float64(r.Limit) / r.Per.Seconds()
 	switch r.Algorithm {
+	case Calendar: // of whole minutes: the first number of resets is how many
+		most, minutes := float64(r.Limit+r.Rollover), 1.0
+		if r.Rollover > 0 {
+			minutes = 2
+		}
+		return envelope{2 * most, most / (60 * minutes), most}
 	case TokenBucket:
 		return envelope{float64(max(r.Burst, 1)), rate, 0}
 	case FixedWindow:
@@ -44,6 +50,8 @@ var changes = []Rule{
 	{Algorithm: FixedWindow, Limit: 10, Per: time.Second},
 	{Algorithm: FixedWindow, Limit: 90, Per: 20 * time.Second},
 	{Algorithm: FixedWindow, Limit: 0, Per: time.Second},
+	{Algorithm: Calendar, Limit: 60, Resets: "* * * * *", Timezone: "UTC"},
+	{Algorithm: Calendar, Limit: 100, Resets: "*/2 * * * *", Timezone: "Asia/Kathmandu", Rollover: 20},
 }
 
 // docs/algorithms.md: "A change grants no second burst." Whatever a rule is changed to, in

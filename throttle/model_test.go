@@ -38,8 +38,6 @@ type ledger struct {
 	refilled, last int64
 	until          int64
 
-	now int64 // when held is asked for a calendar, by the scripts' clock
-
 	// inexact says that the scripts may hold more against the rule than the
 	// definition asks: never less.
 	inexact bool
