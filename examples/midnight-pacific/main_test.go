@@ -1,0 +1,32 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
+
+// Three calls, and then none until it is midnight in Los Angeles.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	if err := run(t.Context(), &out, redistest.NewServer(t).Addr()); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	_, when, found := strings.Cut(lines[len(lines)-1], "resets at ")
+	at, err := time.Parse("2006-01-02 15:04 MST", when)
+	zone, zoneErr := time.LoadLocation("America/Los_Angeles")
+	if err != nil || zoneErr != nil || !found || len(lines) < 4 {
+		t.Fatalf("%v, %v in\n%s", err, zoneErr, out.String())
+	}
+	if there := at.In(zone); there.Hour() != 0 || there.Minute() != 0 {
+		t.Errorf("it resets at %s in Los Angeles:\n%s", there, out.String())
+	}
+}
