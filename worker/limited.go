@@ -3,6 +3,7 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -51,6 +52,31 @@ func AsLimited(err error) (*Limited, bool) {
 type Retrier interface {
 	error
 	RetryIn() (wait time.Duration, known bool)
+}
+
+// Deferrer is an error of a run that is no failure: the API that was called says that it
+// is limited itself. The task comes back after the wait, or in some ten seconds where that
+// is not known. It burns no attempt by it, at any max retry; what it has spent stays spent.
+type Deferrer interface {
+	error
+	DeferBy() (wait time.Duration, known, deferred bool)
+}
+
+// deferPause is when a task comes back whose API does not say when; as much as a tenth
+// more keeps those apart that were told at once.
+const deferPause = 10 * time.Second
+
+// deferredBy returns in how long a task is to come back that its API has put off.
+func deferredBy(err error) (wait time.Duration, deferred bool) {
+	var asks Deferrer
+	if err == nil || !errors.As(err, &asks) {
+		return 0, false
+	}
+	wait, known, deferred := asks.DeferBy()
+	if !known {
+		wait = deferPause + rand.N(deferPause/10)
+	}
+	return wait, deferred
 }
 
 // delay is how long asynq must wait so that a task is not early: asynq keeps

@@ -18,6 +18,7 @@ import (
 func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d throttle.Decision) (err error) {
 	defer t.caught(ctx, j, &err)
 	defer t.started(ctx, j)()
+	asynqs := ctx
 	ctx, cancel := j.bounded(ctx)
 	defer cancel()
 	ctx, lease := t.cfg.Limiter.Hold(ctx, d.Grant)
@@ -35,6 +36,10 @@ func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d thrott
 	began, outcome := time.Now(), "failed" // also what a panic leaves behind
 	defer func() { t.observer.Ran(j.queue, outcome, time.Since(began)) }()
 	err = next.ProcessTask(ctx, j.task)
+	if wait, deferred := deferredBy(err); deferred {
+		outcome = "deferred"
+		return t.wait(asynqs, j, "", time.Now().Add(wait))
+	}
 	if lost := context.Cause(ctx); errors.Is(lost, throttle.ErrLeaseLost) {
 		outcome = "lost"
 		if err != nil {

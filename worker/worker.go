@@ -65,7 +65,8 @@ type Observer interface {
 	// Rescheduled tells of a limited task that was put back for wait, or planned where it
 	// stood, which another goroutine than the task's does.
 	Rescheduled(queue string, wait time.Duration)
-	// Ran tells of a run that ended: outcome is "ok", "failed" or "lost" (its lease).
+	// Ran tells of a run that ended: outcome is "ok", "failed", "lost" (its lease) or
+	// "deferred" (by the API, see Deferrer).
 	Ran(queue, outcome string, took time.Duration)
 	// LeaseHeld tells of a place under a concurrency rule, payments/*:parallel,
 	// taken (1) or freed (-1).

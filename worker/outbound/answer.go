@@ -11,7 +11,8 @@ import (
 
 // StatusError says that the API answered, and not with 2xx.
 //
-// 408, 425, 429 and 5xx are failures that asynq retries. Any other status comes
+// 408, 425 and 5xx are failures that asynq retries; a 429, and a 503 with a Retry-After, are
+// none, and burn no attempt. Any other status comes
 // with asynq.SkipRetry: the same request would get the same answer. Redirects
 // are among those, they are not followed.
 type StatusError struct {
@@ -25,6 +26,14 @@ type StatusError struct {
 // RetryIn tells worker.Config when the API asked to be called again.
 func (e *StatusError) RetryIn() (wait time.Duration, asked bool) {
 	return e.RetryAfter, e.RetryAfter > 0
+}
+
+// DeferBy tells package worker that the API is limited itself: a 429, or a 503 that says
+// when to come back. That burns no attempt.
+func (e *StatusError) DeferBy() (wait time.Duration, known, deferred bool) {
+	known = e.RetryAfter >= 0
+	return max(0, e.RetryAfter), known,
+		e.Status == http.StatusTooManyRequests || e.Status == http.StatusServiceUnavailable && known
 }
 
 func (e *StatusError) Error() string {
