@@ -1,0 +1,139 @@
+// Package roundtrip puts an http.Client under limits: each request asks the limiter first,
+// and waits for its start or is refused.
+//
+//	client := roundtrip.Wrap(http.DefaultClient, limiter, "payments/acme")
+//
+// It is for code that is no task of asynq, and for handlers that make many calls in one
+// task: package worker limits whole tasks.
+package roundtrip
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// Transport is an http.RoundTripper that spends from a scope for each request. It is safe
+// for concurrent use. Redirects that a client follows are requests of their own, and so
+// is what Base sends again by itself when a connection breaks: a Base with
+// DisableKeepAlives does not.
+type Transport struct {
+	// Limiter decides. Required.
+	Limiter *throttle.Limiter
+	// Scope tells what a request spends from; an empty one is not limited. Required.
+	Scope func(*http.Request) string
+	// Cost tells how many units a request takes. Defaults to 1 for each.
+	Cost func(*http.Request) int64
+	// Refuse makes a limited request fail at once, with a *LimitedError. Defaults to false:
+	// it waits for its start, for as long as its context and the rules' max_wait allow.
+	Refuse bool
+	// Base sends the requests. Defaults to http.DefaultTransport.
+	Base http.RoundTripper
+}
+
+// Wrap returns a client like c whose requests all spend one unit from a scope, and wait.
+func Wrap(c *http.Client, limiter *throttle.Limiter, scope string) *http.Client {
+	wrapped := *c
+	wrapped.Transport = &Transport{Limiter: limiter, Scope: func(*http.Request) string { return scope }, Base: c.Transport}
+	return &wrapped
+}
+
+// LimitedError says that a request was not sent, since a limit refuses it now.
+type LimitedError struct {
+	Scope string
+	// Rule is the one that asks for the longest wait, and RetryAfter how long that is;
+	// throttle.Unknown where no clock tells.
+	Rule       string
+	RetryAfter time.Duration
+}
+
+func (e *LimitedError) Error() string {
+	if e.RetryAfter == throttle.Unknown {
+		return fmt.Sprintf("roundtrip: rule %s limits %s, and no clock tells for how long", e.Rule, e.Scope)
+	}
+	return fmt.Sprintf("roundtrip: rule %s limits %s for another %s", e.Rule, e.Scope, e.RetryAfter)
+}
+
+var errIncomplete = errors.New("roundtrip: Transport needs a Limiter and a Scope")
+
+// RoundTrip sends the request once every rule of its scope admits it. Places under
+// concurrency rules are held until the answer's body is closed. The error is a
+// *LimitedError, one of throttle.Limiter.Wait or Decide, or Base's; the request was not sent
+// but for the last. Costs a round trip to Redis, two with concurrency rules.
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if t.Limiter == nil || t.Scope == nil {
+		return nil, errors.Join(errIncomplete, closeBody(r))
+	}
+	scope := t.Scope(r)
+	if scope == "" {
+		return t.base().RoundTrip(r)
+	}
+	d, err := t.admit(r, scope)
+	if err != nil {
+		return nil, errors.Join(err, closeBody(r))
+	}
+	ctx, lease := t.Limiter.Hold(r.Context(), d.Grant)
+	held := r
+	if ctx != r.Context() {
+		held = r.WithContext(ctx)
+	}
+	resp, err := t.base().RoundTrip(held)
+	if err != nil {
+		return nil, errors.Join(err, lease.Release(r.Context()))
+	}
+	resp.Request = r
+	resp.Body = &body{ReadCloser: resp.Body, done: func() error { return lease.Release(context.WithoutCancel(ctx)) }}
+	return resp, nil
+}
+
+func (t *Transport) base() http.RoundTripper {
+	if t.Base == nil {
+		return http.DefaultTransport
+	}
+	return t.Base
+}
+
+// admit returns when the request may be sent.
+func (t *Transport) admit(r *http.Request, scope string) (throttle.Decision, error) {
+	req := throttle.Request{Scope: scope}
+	if t.Cost != nil {
+		req.Cost = t.Cost(r)
+	}
+	if !t.Refuse {
+		return t.Limiter.Wait(r.Context(), req)
+	}
+	d, err := t.Limiter.Decide(r.Context(), req)
+	if err == nil && !d.Allowed {
+		rule, _ := d.BindingRule()
+		err = &LimitedError{Scope: scope, Rule: rule.Rule, RetryAfter: d.RetryAfter}
+	}
+	return d, err
+}
+
+// closeBody closes the body of a request that is not sent, as a RoundTripper must.
+func closeBody(r *http.Request) error {
+	if r.Body == nil {
+		return nil
+	}
+	return r.Body.Close()
+}
+
+// body is an answer's, whose request holds places until it is closed.
+type body struct {
+	io.ReadCloser
+	once sync.Once
+	done func() error
+}
+
+// Close closes the body and gives the places back.
+func (b *body) Close() error {
+	err := b.ReadCloser.Close()
+	b.once.Do(func() { err = errors.Join(err, b.done()) })
+	return err
+}

@@ -1,0 +1,194 @@
+package roundtrip
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+)
+
+func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
+
+func limiterOf(t *testing.T, rules string) *throttle.Limiter {
+	t.Helper()
+	p, err := throttle.ParsePolicy("limits.yaml", []byte("limits: {p: {rules: ["+rules+"]}}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := throttle.New(redistest.Client(t), p, throttle.Config{Prefix: redistest.Prefix(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// api counts the requests that come to it.
+type api struct {
+	*httptest.Server
+	calls atomic.Int64
+}
+
+func newAPI(t *testing.T) *api {
+	t.Helper()
+	a := &api{}
+	a.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		a.calls.Add(1)
+		_, _ = io.WriteString(w, "hello")
+	}))
+	t.Cleanup(a.Close)
+	return a
+}
+
+func always(scope string) func(*http.Request) string {
+	return func(*http.Request) string { return scope }
+}
+
+// closing is a request's body that knows whether it was closed.
+type closing struct {
+	io.Reader
+	closed atomic.Bool
+}
+
+func (c *closing) Close() error { c.closed.Store(true); return nil }
+
+func get(t *testing.T, c *http.Client, url string) error {
+	t.Helper()
+	resp, err := c.Get(url)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	return errors.Join(err, resp.Body.Close())
+}
+
+// "One line to wrap a client": its requests wait for their starts.
+func TestWrapWaits(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t)
+	base := &http.Client{Timeout: 20 * time.Second}
+	c := Wrap(base, limiterOf(t, "{name: r, algorithm: token-bucket, limit: 20, per: 1s}"), "p/a")
+	began := time.Now()
+	for range 5 {
+		if err := get(t, c, a.URL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if took := time.Since(began); took < 4*50*time.Millisecond || a.calls.Load() != 5 {
+		t.Errorf("%d calls in %s", a.calls.Load(), took)
+	}
+	if base.Transport != nil || c.Timeout != base.Timeout {
+		t.Error("the client that was wrapped is another one by now, or the new one lost something")
+	}
+}
+
+// A wait ends with its request's context, sends nothing, and closes the body.
+func TestWaitEnds(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t)
+	c := Wrap(http.DefaultClient, limiterOf(t, "{name: r, algorithm: fixed-window, limit: 1, per: 24h}"), "p")
+	if err := get(t, c, a.URL); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	body := &closing{Reader: strings.NewReader("x")}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.URL, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := c.Do(r)
+	if err == nil {
+		_ = resp.Body.Close()
+	}
+	if !errors.Is(err, throttle.ErrPatience) || a.calls.Load() != 1 || !body.closed.Load() {
+		t.Errorf("%v after %d calls; the body is closed: %t", err, a.calls.Load(), body.closed.Load())
+	}
+}
+
+func TestRefuse(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t)
+	c := &http.Client{Transport: &Transport{
+		Limiter: limiterOf(t, "{name: r, algorithm: token-bucket, limit: 1, per: 1h, burst: 5}"), Refuse: true,
+		Scope: func(r *http.Request) string { return strings.TrimPrefix(r.URL.Path, "/") },
+		Cost:  func(*http.Request) int64 { return 3 },
+	}}
+	if err := get(t, c, a.URL+"/p/x"); err != nil {
+		t.Fatal(err)
+	}
+	err := get(t, c, a.URL+"/p/x")
+	limited, is := errors.AsType[*LimitedError](err)
+	if !is || limited.Scope != "p/x" || limited.Rule != "r" || limited.RetryAfter <= 0 || limited.RetryAfter > time.Hour+time.Minute {
+		t.Errorf("%+v, %v", limited, err)
+	}
+	if err := get(t, c, a.URL+"/"); err != nil { // no scope, no limit
+		t.Error(err)
+	}
+	if err := get(t, c, a.URL+"/q"); !errors.As(err, new(*throttle.UnmatchedError)) {
+		t.Errorf("%v", err)
+	}
+	if a.calls.Load() != 2 {
+		t.Errorf("%d calls", a.calls.Load())
+	}
+}
+
+// "Places under concurrency rules are held until the answer's body is closed."
+func TestPlacesAreHeld(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t)
+	c := &http.Client{Transport: &Transport{Limiter: limiterOf(t, "{name: n, algorithm: concurrency, limit: 1}"), Scope: always("p"), Refuse: true}}
+	resp, err := c.Get(a.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	limited, is := errors.AsType[*LimitedError](get(t, c, a.URL))
+	if !is || limited.Rule != "n" {
+		t.Errorf("a second one got in: %+v", limited)
+	}
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || string(text) != "hello" {
+		t.Errorf("%q, %v", text, err)
+	}
+	if err := errors.Join(resp.Body.Close(), resp.Body.Close()); err != nil {
+		t.Error(err)
+	}
+	if err := get(t, c, a.URL); err != nil {
+		t.Errorf("the place was not given back: %v", err)
+	}
+}
+
+// A request that fails gives its place back.
+func TestFailureFreesThePlace(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t)
+	limiter := limiterOf(t, "{name: n, algorithm: concurrency, limit: 1}")
+	c := &http.Client{Transport: &Transport{Limiter: limiter, Scope: always("p"), Refuse: true}}
+	for range 2 {
+		if err := get(t, c, "http://127.0.0.1:1"); err == nil || errors.As(err, new(*LimitedError)) {
+			t.Errorf("%v", err)
+		}
+	}
+	if err := get(t, c, a.URL); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestIncomplete(t *testing.T) {
+	t.Parallel()
+	if err := get(t, &http.Client{Transport: &Transport{}}, "http://127.0.0.1:1"); !errors.Is(err, errIncomplete) {
+		t.Errorf("%v", err)
+	}
+	never := LimitedError{Scope: "p", Rule: "r", RetryAfter: throttle.Unknown}
+	if text := never.Error(); !strings.Contains(text, "no clock tells") {
+		t.Error(text)
+	}
+}
