@@ -137,7 +137,11 @@ func (i *inspection) read(words []string) error {
 
 // plainly is an error without the name of the package that it comes from.
 func plainly(err error) string {
-	return strings.TrimPrefix(strings.TrimPrefix(err.Error(), "throttle: "), "queue: ")
+	text := err.Error()
+	for _, name := range []string{"throttle: ", "queue: ", "policies: "} {
+		text = strings.TrimPrefix(text, name)
+	}
+	return text
 }
 
 func (i *inspection) run(ctx context.Context) error {

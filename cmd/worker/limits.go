@@ -118,7 +118,7 @@ var limitsVerbs = map[string]limitsVerb{
 	"import":   {1, 1, "FILE", "as if-version replace", (*limitsCommand).importFile},
 	"diff":     {1, 1, "FILE", "", (*limitsCommand).diff},
 	"rollback": {1, 1, "VERSION", "as if-version", (*limitsCommand).rollback},
-	"reset":    {1, 2, "SCOPE [RULE]", "as", (*limitsCommand).reset},
+	"reset":    {1, 2, "SCOPE [RULE]", "", (*limitsCommand).reset},
 }
 
 // runLimits is the program "worker limits".
@@ -131,7 +131,9 @@ func runLimits(ctx context.Context, args []string, getenv func(string) string, s
 	fs.BoolVar(&c.replace, "replace", false, "")
 	fs.BoolVar(&c.json, "json", false, "")
 	fs.Func("for", "", func(text string) (err error) {
-		c.lasts, err = queue.ParseDuration(text)
+		if c.lasts, err = queue.ParseDuration(text); err == nil && c.lasts == 0 {
+			err = errors.New("0 is no time; without -for it is for good")
+		}
 		return err
 	})
 	words, code, done := parseWords(fs, args, limitsUsage, stdout, stderr)
@@ -140,6 +142,10 @@ func runLimits(ctx context.Context, args []string, getenv func(string) string, s
 	}
 	if err := c.read(words, fs); err != nil {
 		cli.Fail(stderr, prog, err)
+		return cli.ExitUsage
+	}
+	if c.version < 0 {
+		cli.Fail(stderr, prog, cli.Errorf("worker limits history", "-if-version %d is no version", c.version))
 		return cli.ExitUsage
 	}
 	if c.as == "" {
@@ -220,6 +226,8 @@ func (c *limitsCommand) explain(ctx context.Context, err error) error {
 		return &cli.Error{What: "there are no limits at " + cli.RedisName(c.url), Try: "worker limits import -replace limits.yaml, or start a worker with -limits", Err: err}
 	case errors.As(err, new(*policies.ConflictError)):
 		return &cli.Error{What: plainly(err), Try: "worker limits history; then change what is there by now", Err: err}
+	case errors.As(err, new(*policies.VersionError)):
+		return &cli.Error{What: plainly(err), Try: "worker limits history", Err: err}
 	case errors.As(err, new(*policies.DamagedError)):
 		return explainDamage(err)
 	case errors.As(err, new(*policies.MissingError)), errors.Is(err, policies.ErrUnchanged),

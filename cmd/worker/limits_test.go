@@ -169,8 +169,9 @@ func TestLimitsRefuse(t *testing.T) {
 		{"set payments/acme tenant limit=4 -if-version 9", "meant for version 9, and the limits are at version 1"},
 		{"remove payments/acme tenant", "payments/acme has no rule \"tenant\" of its own, and inherits {name: tenant"},
 		{"unset payments/acme", "it is so already"},
+		{"set payments/acme tenant limit=4 -for 100ms", "for 100ms is too short"},
 		{"rollback x", `"x" is no number of a version`},
-		{"rollback 12", "version 12 of the limits in Redis: it is not kept any more"},
+		{"rollback 12", "version 12 of the limits is not kept any more"},
 		{"show other/x", "meets no rule"},
 		{"show payments/*/x", "the limits have no rules at payments/*/x"},
 		{"show /", "name 1 is empty"},
@@ -276,7 +277,7 @@ func TestSignalReads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newLimits(rdb, path, policy, newLogger(&out, options{}))
+	l := newLimits(rdb, path, stampOf(path), policy, newLogger(&out, options{}))
 	signals, done := make(chan os.Signal), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { defer close(done); l.reload(ctx, signals) }()

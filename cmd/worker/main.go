@@ -74,6 +74,7 @@ func (p program) run(ctx context.Context, args []string, getenv func(string) str
 // work runs tasks until ctx ends.
 func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	var policy *throttle.Policy
+	stood := stampOf(o.limits)
 	if o.limits != "" {
 		var err error
 		if policy, err = loadPolicy(o.limits); err != nil {
@@ -89,7 +90,7 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	defer closeRedis()
-	lim := newLimits(rdb, o.limits, policy, log)
+	lim := newLimits(rdb, o.limits, stood, policy, log)
 	if policy, err = lim.settle(ctx); err != nil {
 		return explain(ctx, err, url)
 	}

@@ -45,21 +45,24 @@ func loadPolicy(path string) (*throttle.Policy, error) {
 type limits struct {
 	rdb   redis.UniversalClient
 	store *policies.Store
-	path  string // of the file; "" for none
-	by    string // this worker, in the history
+	path  string    // of the file; "" for none
+	stood fileStamp // when it was read last
+	by    string    // this worker, in the history
 	log   *slog.Logger
 
 	mu    sync.Mutex
 	file  *throttle.Policy // what it said last; nil for none
-	force time.Time        // when what this worker published last comes into force
+	older bool             // it was superseded
+	told  bool             // that it could not be published
 }
 
-func newLimits(rdb redis.UniversalClient, path string, file *throttle.Policy, log *slog.Logger) *limits {
+// newLimits has a file that stood so when it was read.
+func newLimits(rdb redis.UniversalClient, path string, stood fileStamp, file *throttle.Policy, log *slog.Logger) *limits {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
-	return &limits{rdb: rdb, store: policies.New(rdb, policies.Config{}), path: path, file: file, by: "worker on " + host, log: log}
+	return &limits{rdb: rdb, store: policies.New(rdb, policies.Config{}), path: path, stood: stood, file: file, by: "worker on " + host, log: log}
 }
 
 // settle publishes the file, if there is one, and returns the policy to begin with: the
@@ -71,7 +74,9 @@ func (l *limits) settle(ctx context.Context) (*throttle.Policy, error) {
 		if err := l.publish(ctx, nil); err != nil {
 			return nil, explainDamage(err)
 		}
-		l.wait(ctx)
+	}
+	if err := l.wait(ctx); err != nil {
+		return nil, explainDamage(err)
 	}
 	policy, err := queue.PublishedPolicy(ctx, l.rdb)
 	switch {
@@ -86,21 +91,29 @@ func (l *limits) settle(ctx context.Context) (*throttle.Policy, error) {
 	return policy, l.show(ctx, policy)
 }
 
-// wait waits until other workers do not decide any more under what this one has
-// superseded. l.mu is held.
-func (l *limits) wait(ctx context.Context) {
-	timer := time.NewTimer(time.Until(l.force))
+// wait waits until what was written last is in force: until then other workers decide
+// under what it superseded.
+func (l *limits) wait(ctx context.Context) error {
+	v, err := l.store.Current(ctx)
+	if errors.Is(err, policies.ErrNone) || err == nil && v.Number == 1 {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	in, err := l.store.InForceIn(ctx, v)
+	timer := time.NewTimer(min(in, policies.Notice))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
+	return err
 }
 
 // explainDamage says what to do about limits in Redis that are not understood.
 func explainDamage(err error) error {
 	if errors.As(err, new(*policies.DamagedError)) {
-		return &cli.Error{What: err.Error(), Try: "this program's newest version; DEL hw:limits loses what was set live", Err: err}
+		return &cli.Error{What: plainly(err), Try: "this program's newest version; DEL hw:limits loses what was set live", Err: err}
 	}
 	if errors.As(err, new(*throttle.PolicyError)) {
 		return &cli.Error{What: err.Error(), Try: "worker -limits limits.yaml, which publishes a good one", Err: err}
@@ -115,8 +128,9 @@ func (l *limits) publish(ctx context.Context, before *throttle.Policy) error {
 	if err != nil {
 		return err
 	}
+	l.older = became == policies.FileSuperseded
 	switch {
-	case became == policies.FileSuperseded:
+	case l.older:
 		l.log.WarnContext(ctx, "the limits file is an older one, which was superseded, and changes nothing; worker limits import -replace brings it back",
 			"file", l.path, "version", v.Number, "by", v.File.By, "at", v.File.At)
 	case v.Imported != nil:
@@ -124,9 +138,6 @@ func (l *limits) publish(ctx context.Context, before *throttle.Policy) error {
 			"file", l.path, "version", v.Number, "by", v.Imported.By, "at", v.Imported.At)
 	case became == policies.FileNew:
 		l.log.InfoContext(ctx, "the limits file is published", "file", l.path, "version", v.Number)
-		if v.Number > 1 {
-			l.force = time.Now().Add(v.InForce.Sub(v.At))
-		}
 	}
 	if n := len(v.Rules); n > 0 {
 		l.log.InfoContext(ctx, "rules that were set live stand over the file; worker limits list shows them", "rules", n, "version", v.Number)
@@ -158,13 +169,17 @@ func (l *limits) follow(ctx context.Context, limiter *throttle.Limiter, log *slo
 func (l *limits) restore(ctx context.Context) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.file == nil {
+	if l.file == nil || l.older { // another worker has the newer one
 		return
 	}
-	l.log.WarnContext(ctx, "the limits are gone from Redis; the file is published again", "file", l.path)
-	if err := l.publish(ctx, nil); err != nil && ctx.Err() == nil {
-		l.log.WarnContext(ctx, "the limits file could not be published", "error", err)
+	err := l.publish(ctx, nil)
+	switch {
+	case err == nil:
+		l.log.WarnContext(ctx, "the limits were gone from Redis; the file was published again", "file", l.path)
+	case !l.told && ctx.Err() == nil:
+		l.log.WarnContext(ctx, "the limits are gone from Redis, and the file could not be published; trying again", "error", err)
 	}
+	l.told = err != nil
 }
 
 // keep renews what stands in Redis, so that it outlives neither the workers by much nor

@@ -15,7 +15,7 @@ const reloadEvery = 500 * time.Millisecond
 func (l *limits) reload(ctx context.Context, signals <-chan os.Signal) {
 	tick := time.NewTicker(reloadEvery)
 	defer tick.Stop()
-	stood := stampOf(l.path)
+	stood := l.stood
 	for {
 		asked := false
 		select {
@@ -68,8 +68,12 @@ func (l *limits) read(ctx context.Context, asked bool) (done bool) {
 	l.file = policy
 	if err := l.publish(ctx, before); err != nil {
 		l.file = before
-		l.log.WarnContext(ctx, "the limits file has changed and could not be published; trying again", "file", l.path, "error", err)
+		if !l.told {
+			l.log.WarnContext(ctx, "the limits file has changed and could not be published; trying again", "file", l.path, "error", err)
+		}
+		l.told = true
 		return false
 	}
+	l.told = false
 	return true
 }

@@ -81,6 +81,9 @@ func (s *Store) rule(ctx context.Context, e Edit, scope, name, verb string,
 	var seen *Override // as it was when this change began
 	first := true
 	path := strings.Split(scope, "/")
+	if e.For < 0 || e.For > 0 && e.For <= Notice {
+		return made, fmt.Errorf("policies: for %s is too short: a change comes into force after %s", e.For, Notice)
+	}
 	if scope == "" {
 		return made, &throttle.ScopeError{Scope: scope, Reason: "is empty; write names divided by '/', such as payments/acme"}
 	}
@@ -96,6 +99,13 @@ func (s *Store) rule(ctx context.Context, e Edit, scope, name, verb string,
 			return &ConflictError{Now: v.Version}
 		}
 		first, seen = false, made.Before
+		if e.For == 0 { // what is for good does not rest on what is not
+			lasting, _, err := v.withoutTemporary().policy(v.base, now)
+			if err != nil {
+				return err
+			}
+			policy = lasting
+		}
 		was, own := ruleAt(policy, path, name)
 		if own {
 			made.RuleBefore = was.YAML()
@@ -113,8 +123,14 @@ func (s *Store) rule(ctx context.Context, e Edit, scope, name, verb string,
 		if e.For > 0 {
 			o.Until = now.Add(e.For)
 			v.Change += " for " + e.For.String()
-		} else {
-			v.settle(scope, name)
+		} else if text == "" {
+			v.drop(scope, name)
+			if _, has := ruleAt(v.base, path, name); !has {
+				return nil // it was only set, and is gone with that
+			}
+		}
+		if own && text == was.YAML() && e.For == 0 {
+			return ErrUnchanged
 		}
 		v.put(o)
 		return nil
@@ -135,7 +151,7 @@ func sameOverride(a, b *Override) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return *a == *b
+	return a.Rule == b.Rule && a.Until.Equal(b.Until) && a.UpdatedAt.Equal(b.UpdatedAt) && a.UpdatedBy == b.UpdatedBy
 }
 
 // assignments writes fields as they are given on a command line.
@@ -311,6 +327,13 @@ func (s *Store) Rollback(ctx context.Context, e Edit, number int64) (Made, error
 		v.Change = fmt.Sprintf("rollback %d", number)
 		before := v.clone()
 		v.Imported, v.Rules, v.Scopes = then.Imported, slices.Clone(then.Rules), slices.Clone(then.Scopes)
+		if then.Imported == nil && then.File == nil && v.File != nil { // there was no file yet
+			none, err := throttle.NewPolicy("", nil)
+			if err != nil {
+				return err
+			}
+			v.Imported = v.bring(none, e.By, now)
+		}
 		if then.Imported == nil && then.File != nil && (v.File == nil || v.File.Sum != then.File.Sum) {
 			v.Imported = then.File // the workers' file is another one by now
 		}
@@ -353,16 +376,15 @@ func (s *Store) PublishFile(ctx context.Context, by string, p, before *throttle.
 			return ErrUnchanged
 		}
 		if v.File != nil && (before == nil || v.File.Sum != sumOf(before.YAML())) {
-			known, err := s.known(ctx, sum)
-			if err != nil {
-				return err
-			} else if known {
+			if slices.Contains(v.Files, sum) {
 				out = FileSuperseded
 				return ErrUnchanged
 			}
 		}
 		out = FileNew
 		v.File = v.bring(p, by, now)
+		v.Files = append(slices.DeleteFunc(v.Files, func(known string) bool { return known == sum }), sum)
+		v.Files = v.Files[max(0, len(v.Files)-keptFiles):]
 		v.Change = "publish a limits file"
 		return nil
 	})
@@ -372,11 +394,8 @@ func (s *Store) PublishFile(ctx context.Context, by string, p, before *throttle.
 	return out, v.Version, err
 }
 
-// known reports whether a version that is kept had the file.
-func (s *Store) known(ctx context.Context, sum string) (bool, error) {
-	history, err := s.History(ctx)
-	return slices.ContainsFunc(history, func(v Version) bool { return v.File != nil && v.File.Sum == sum }), err
-}
+// keptFiles is how many files are known again.
+const keptFiles = 200
 
 // bring makes a policy a source of the version that is being made.
 func (v *draft) bring(p *throttle.Policy, by string, now time.Time) *Source {
@@ -390,12 +409,12 @@ func (v *draft) bring(p *throttle.Policy, by string, now time.Time) *Source {
 // anything meanwhile, nothing is changed.
 func (s *Store) whole(ctx context.Context, e Edit, change func(*draft, *throttle.Policy, time.Time) error) (Made, error) {
 	var made Made
-	first := true
+	began := int64(-1) // the version that it was begun over
 	v, err := s.edit(ctx, e, func(v *draft, policy *throttle.Policy, now time.Time) error {
-		if !first {
+		if began >= 0 && began != v.number {
 			return &ConflictError{Now: v.Version}
 		}
-		first, made.PolicyBefore = false, policy
+		began, made.PolicyBefore = v.number, policy
 		return change(v, policy, now)
 	})
 	made.Version, made.Policy = v.Version, v.policy

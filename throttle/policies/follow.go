@@ -30,32 +30,29 @@ type FollowConfig struct {
 const look = 400 * time.Millisecond
 
 // Follow keeps the limiter's policy what the store says, until ctx ends: it puts each
-// version in force at its moment, and takes away what ends. Where Redis does not answer, or
-// what stands there is not understood, or is nothing, the limiter keeps the policy that it
-// has. Costs one round trip of one command each 400 ms, and a few for each version.
+// version in force at its moment, and takes away what ends. Of versions that are written
+// while one is still to come into force, the last is taken when it has. Where Redis does not
+// answer, or what stands there is not understood, or is nothing, the limiter keeps the policy
+// that it has. Costs one round trip of one command each 400 ms, and a few for each version.
 func Follow(ctx context.Context, s *Store, l *throttle.Limiter, cfg FollowConfig) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	f := follower{store: s, limiter: l, cfg: cfg}
-	tick := time.NewTicker(look)
-	defer tick.Stop()
-	for {
+	for ctx.Err() == nil {
+		f.turn(ctx) // what has come into force makes room for what was written since
 		f.look(ctx)
-		wait := time.Until(f.next)
-		if f.next.IsZero() || wait > look {
-			wait = look
+		f.turn(ctx)
+		wait := look
+		if !f.next.IsZero() {
+			wait = max(time.Millisecond, min(wait, time.Until(f.next)))
 		}
-		change := time.NewTimer(max(0, wait))
+		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-			change.Stop()
-			return
-		case <-change.C:
-		case <-tick.C:
+		case <-timer.C:
 		}
-		change.Stop()
-		f.turn(ctx)
+		timer.Stop()
 	}
 }
 
@@ -66,34 +63,41 @@ type follower struct {
 	limiter *throttle.Limiter
 	cfg     FollowConfig
 
-	known  int64         // the version that was read last, understood or not
-	read   *Version      // the same, if it was understood
-	off    time.Duration // the server's clock less this one
-	next   time.Time     // when read comes into force, or something of it ends
-	begun  bool          // read is in force
-	failed bool          // Redis did not answer
+	looked time.Time
+	known  string           // what stands for the version that was read last, understood or not
+	read   *Version         // the same, if it was understood
+	base   *throttle.Policy // what it lies over
+	off    time.Duration    // the server's clock less this one
+	next   time.Time        // when read comes into force, or something of it ends; zero for never
+	begun  bool             // read is in force
+	failed bool             // Redis did not answer
 }
 
-// look looks whether there is another version, and reads it.
+// look looks whether there is another version, and reads it. One that is still to come
+// into force is not given up for the next: changes that come quicker would never be.
 func (f *follower) look(ctx context.Context) {
-	n, err := f.store.current(ctx)
-	if err != nil && !errors.As(err, new(*DamagedError)) {
+	if time.Since(f.looked) < look || f.read != nil && !f.begun {
+		return
+	}
+	f.looked = time.Now()
+	mark, err := f.store.mark(ctx, f.store.rdb)
+	switch {
+	case err != nil:
 		f.silent(ctx, err)
 		return
+	case mark == "":
+		f.known, f.read, f.next = "", nil, time.Time{}
+		if f.cfg.OnNone != nil {
+			f.cfg.OnNone()
+		}
+	case mark != f.known:
+		if !f.take(ctx, mark) {
+			return
+		}
 	}
 	if f.failed {
 		f.failed = false
 		f.cfg.Logger.InfoContext(ctx, "the limits in Redis can be asked for again")
-	}
-	switch {
-	case err != nil && f.known != -1:
-		f.known = -1
-		f.refuse(ctx, err)
-	case err != nil:
-	case n == 0 && f.cfg.OnNone != nil:
-		f.cfg.OnNone()
-	case n != f.known && n > 0:
-		f.take(ctx, n)
 	}
 }
 
@@ -105,35 +109,46 @@ func (f *follower) silent(ctx context.Context, err error) {
 }
 
 func (f *follower) refuse(ctx context.Context, err error) {
+	f.read, f.next = nil, time.Time{}
 	f.cfg.Logger.ErrorContext(ctx, "the limits in Redis are not understood; those in force stay", "error", err)
 	if f.cfg.OnRefused != nil {
 		f.cfg.OnRefused(err)
 	}
 }
 
-// take reads a version, and notes when it comes into force.
-func (f *follower) take(ctx context.Context, n int64) {
-	v, err := f.store.Version(ctx, n)
-	asked := time.Now()
-	now, timeErr := f.store.now(ctx)
+// take reads a version, and notes when it comes into force. It returns false where Redis
+// has to be asked again.
+func (f *follower) take(ctx context.Context, mark string) bool {
+	v, err := f.store.marked(ctx, f.store.rdb, mark)
+	var base *throttle.Policy
 	if err == nil {
-		err = timeErr
+		base, err = f.store.base(ctx, f.store.rdb, v)
 	}
+	clock := f.store.clock(ctx)
+	asked := time.Now()
+	now, clockErr := f.store.now(ctx, clock)
+	took := time.Since(asked)
 	if err == nil {
-		f.off = now.Sub(asked.Add(time.Since(asked) / 2))
-		_, _, err = f.store.Policy(ctx, v, v.InForce) // what is not understood is told now
+		if _, _, bad := v.policy(base, v.InForce); bad != nil {
+			err = &DamagedError{v.Number, bad} // what is not understood is told now
+		}
 	}
 	switch {
 	case errors.As(err, new(*DamagedError)):
-		f.known, f.read = n, nil
+		f.known = mark
 		f.refuse(ctx, err)
-	case err != nil:
-		f.silent(ctx, err)
-	default:
-		f.known, f.read, f.begun = n, &v, false
-		f.next = v.InForce.Add(-f.off)
-		f.turn(ctx)
+		return true
+	case err != nil || clockErr != nil:
+		f.silent(ctx, errors.Join(err, clockErr))
+		return false
 	}
+	f.off = now.Sub(asked.Add(took / 2))
+	f.known, f.read, f.base, f.begun = mark, &v, base, false
+	f.next = v.InForce.Add(-f.off)
+	if latest := time.Now().Add(Notice); f.next.After(latest) {
+		f.next = latest // the server's clock has stepped back since it was written
+	}
+	return true
 }
 
 // turn puts what has been read in force, or what it is by now, if its moment has come.
@@ -142,13 +157,9 @@ func (f *follower) turn(ctx context.Context) {
 		return
 	}
 	v := *f.read
-	p, next, err := f.store.Policy(ctx, v, time.Now().Add(f.off))
-	if errors.As(err, new(*DamagedError)) {
-		f.read = nil
-		f.refuse(ctx, err)
-		return
-	} else if err != nil {
-		f.silent(ctx, err)
+	p, next, err := v.policy(f.base, time.Now().Add(f.off))
+	if err != nil {
+		f.refuse(ctx, &DamagedError{v.Number, err})
 		return
 	}
 	f.next = time.Time{}
@@ -158,13 +169,12 @@ func (f *follower) turn(ctx context.Context) {
 	if !same(f.limiter.Policy(), p) {
 		f.limiter.SetPolicy(p)
 	}
-	ended := f.begun
-	f.begun = true
-	if ended {
+	if f.begun {
 		f.cfg.Logger.InfoContext(ctx, "limits that were set for a time have ended", "version", v.Number)
 	} else {
 		f.cfg.Logger.InfoContext(ctx, "limits in force", "version", v.Number, "change", v.Change, "by", v.By)
 	}
+	f.begun = true
 	if f.cfg.OnVersion != nil {
 		f.cfg.OnVersion(v, p)
 	}

@@ -3,6 +3,7 @@ package policies
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -184,6 +185,60 @@ func TestChangesByTheServersClock(t *testing.T) {
 			must(t, err)
 			pass(2 * time.Second)
 			f.says("!limit: 100")
+		}
+	})
+}
+
+// A version of one number is another one where Redis was emptied between.
+func TestNumbersBeginAnew(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
+		f := follows(t, redis.NewClient(redistest.MiniredisOptions(m)))
+		pass(time.Second)
+		m.FlushAll()
+		_, err := s.Import(t.Context(), anna, policyOf(t, strings.Replace(file, "200", "77", 1)), "f", true)
+		must(t, err)
+		pass(2 * time.Second)
+		f.says("limit: 77")
+	})
+}
+
+// "While somebody changes something each fraction of a second, within a second and a half."
+func TestManyChangesComeIntoForce(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
+		f := follows(t, redis.NewClient(redistest.MiniredisOptions(m)))
+		pass(time.Second)
+		for i := range 50 {
+			must(t, set(s, anna, "payments/acme", "tenant", fmt.Sprintf("limit=%d", 1000+i)))
+			pass(200 * time.Millisecond)
+			if i > 8 {
+				f.says(fmt.Sprintf("limit: %d", 1000+i)[:len("limit: 10")], "!limit: 1000,")
+			}
+		}
+		pass(1500 * time.Millisecond)
+		f.says("limit: 1049")
+	})
+}
+
+// What is not understood, or is gone, costs no more than looks.
+func TestFollowDoesNotSpin(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
+		f := follows(t, redis.NewClient(redistest.MiniredisOptions(m)))
+		must(t, set(s, Edit{By: "anna", For: 3 * time.Second}, "payments/acme", "tenant", "limit=100"))
+		pass(2 * time.Second)
+		m.HSet("hw:limits", "v:3", "{")
+		m.HSet("hw:limits", "version", "3:x")
+		pass(10 * time.Second)
+		m.FlushAll()
+		began := m.CommandCount()
+		pass(10 * time.Second)
+		if n := m.CommandCount() - began; n > 30 {
+			t.Errorf("%d commands in 10 s", n)
+		}
+		if f.none == 0 || f.none > 26 || f.bad != 1 {
+			t.Errorf("told of nothing %d times, of what is not understood %d times", f.none, f.bad)
 		}
 	})
 }

@@ -52,7 +52,7 @@ const (
 	changesStay = 366 * 24 * time.Hour
 )
 
-// The fields of the hash: the version in force and when it comes into force; each version
+// The fields of the hash: what stands for the version that was written last; each version
 // that is kept, by its number; each source, by its sum.
 const (
 	currentField  = "version"
@@ -63,6 +63,13 @@ const (
 
 // ErrNone says that nobody has stored or published any limits.
 var ErrNone = errors.New("policies: there are no limits in Redis")
+
+// VersionError says that a version is not kept any more, or never was.
+type VersionError struct{ Number int64 }
+
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("policies: version %d of the limits is not kept any more, or never was", e.Number)
+}
 
 // ConflictError says that the limits were changed by somebody else meanwhile, so that
 // nothing was changed.
@@ -106,20 +113,24 @@ func unavailable(ctx context.Context, doing string, err error) error {
 	return fmt.Errorf("%w: %s the limits: %w", throttle.ErrUnavailable, doing, err)
 }
 
-// current returns the number of the version that stands there, 0 for none. Costs one
-// round trip.
-func (s *Store) current(ctx context.Context) (int64, error) {
-	text, err := s.rdb.HGet(ctx, s.key, currentField).Result()
-	if errors.Is(err, redis.Nil) {
-		return 0, nil
-	} else if err != nil {
-		return 0, unavailable(ctx, "ask for", err)
-	}
-	return readCurrent(text)
+// mark is what stands for the version that was written last: its number, and the sum of
+// its text, since numbers begin anew where Redis was emptied.
+func markOf(number int64, text string) string {
+	return strconv.FormatInt(number, versionFormat) + ":" + sumOf([]byte(text))[:16]
 }
 
-func readCurrent(text string) (int64, error) {
-	n, err := strconv.ParseInt(text, versionFormat, 64)
+// mark returns it, "" for none. Costs one round trip.
+func (s *Store) mark(ctx context.Context, c redis.Cmdable) (string, error) {
+	text, err := c.HGet(ctx, s.key, currentField).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return "", unavailable(ctx, "ask for", err)
+	}
+	return text, nil
+}
+
+func readMark(text string) (int64, error) {
+	digits, _, _ := strings.Cut(text, ":")
+	n, err := strconv.ParseInt(digits, versionFormat, 64)
 	if err != nil || n < 1 {
 		return 0, &DamagedError{Err: fmt.Errorf("its version is %.40q", text)}
 	}
@@ -128,23 +139,42 @@ func readCurrent(text string) (int64, error) {
 
 // Current returns the version that was written last. The error is ErrNone when there is
 // none, or a *DamagedError. Costs two round trips.
-func (s *Store) Current(ctx context.Context) (Version, error) {
-	n, err := s.current(ctx)
+func (s *Store) Current(ctx context.Context) (Version, error) { return s.current(ctx, s.rdb) }
+
+func (s *Store) current(ctx context.Context, c redis.Cmdable) (Version, error) {
+	mark, err := s.mark(ctx, c)
 	if err != nil {
 		return Version{}, err
 	}
-	if n == 0 {
+	if mark == "" {
 		return Version{}, ErrNone
 	}
-	return s.Version(ctx, n)
+	return s.marked(ctx, c, mark)
 }
 
-// Version returns one version. The error is a *DamagedError where it is not there, or not
-// understood. Costs one round trip.
+// marked reads the version that a mark stands for.
+func (s *Store) marked(ctx context.Context, c redis.Cmdable, mark string) (Version, error) {
+	n, err := readMark(mark)
+	if err != nil {
+		return Version{}, err
+	}
+	v, err := s.version(ctx, c, n)
+	if errors.As(err, new(*VersionError)) {
+		err = &DamagedError{n, errors.New("it is not there")}
+	}
+	return v, err
+}
+
+// Version returns one version. The error is a *VersionError where it is not there, or a
+// *DamagedError. Costs one round trip.
 func (s *Store) Version(ctx context.Context, number int64) (Version, error) {
-	text, err := s.rdb.HGet(ctx, s.key, fieldOf(number)).Result()
+	return s.version(ctx, s.rdb, number)
+}
+
+func (s *Store) version(ctx context.Context, c redis.Cmdable, number int64) (Version, error) {
+	text, err := c.HGet(ctx, s.key, fieldOf(number)).Result()
 	if errors.Is(err, redis.Nil) {
-		return Version{}, &DamagedError{number, errors.New("it is not kept any more, or never was")}
+		return Version{}, &VersionError{number}
 	} else if err != nil {
 		return Version{}, unavailable(ctx, "read", err)
 	}
@@ -192,7 +222,7 @@ func (s *Store) History(ctx context.Context) ([]Version, error) {
 // zero time for never. The error is a *DamagedError where it is not understood, or wraps a
 // *throttle.PolicyError. Costs a round trip for each source.
 func (s *Store) Policy(ctx context.Context, v Version, at time.Time) (*throttle.Policy, time.Time, error) {
-	base, err := s.base(ctx, v)
+	base, err := s.base(ctx, s.rdb, v)
 	if err != nil {
 		return nil, time.Time{}, err
 	}
@@ -210,7 +240,7 @@ func (s *Store) Now(ctx context.Context) (*throttle.Policy, error) {
 	if err != nil {
 		return nil, err
 	}
-	now, err := s.now(ctx)
+	now, err := s.now(ctx, s.clock(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -219,12 +249,12 @@ func (s *Store) Now(ctx context.Context) (*throttle.Policy, error) {
 }
 
 // base is the policy that a version's rules lie over.
-func (s *Store) base(ctx context.Context, v Version) (*throttle.Policy, error) {
-	source := v.base()
+func (s *Store) base(ctx context.Context, c redis.Cmdable, v Version) (*throttle.Policy, error) {
+	source := v.source()
 	if source == nil {
 		return throttle.NewPolicy("", nil)
 	}
-	text, err := s.rdb.HGet(ctx, s.key, sourceField+source.Sum).Bytes()
+	text, err := c.HGet(ctx, s.key, sourceField+source.Sum).Bytes()
 	switch {
 	case errors.Is(err, redis.Nil):
 		return nil, &DamagedError{v.Number, errors.New("its text is not there")}
@@ -240,13 +270,30 @@ func (s *Store) base(ctx context.Context, v Version) (*throttle.Policy, error) {
 	return p, nil
 }
 
+// clock is what has the one clock that counts: on a cluster, the server of the key.
+func (s *Store) clock(ctx context.Context) redis.Cmdable {
+	if cluster, is := s.rdb.(*redis.ClusterClient); is {
+		if master, err := cluster.MasterForKey(ctx, s.key); err == nil {
+			return master
+		}
+	}
+	return s.rdb
+}
+
 // now is the Redis server's time.
-func (s *Store) now(ctx context.Context) (time.Time, error) {
-	at, err := s.rdb.Time(ctx).Result()
+func (*Store) now(ctx context.Context, c redis.Cmdable) (time.Time, error) {
+	at, err := c.Time(ctx).Result()
 	if err != nil {
 		return time.Time{}, unavailable(ctx, "ask for the time of", err)
 	}
-	return at, nil
+	return at.UTC(), nil
+}
+
+// InForceIn returns in how long a version comes into force, 0 when it has. Costs one
+// round trip.
+func (s *Store) InForceIn(ctx context.Context, v Version) (time.Duration, error) {
+	now, err := s.now(ctx, s.clock(ctx))
+	return max(0, v.InForce.Sub(now)), err
 }
 
 // Keep makes what stands there stand for longer, as long as somebody uses it. Costs two

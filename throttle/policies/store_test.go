@@ -61,7 +61,7 @@ func (s *Store) nowSays(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at, err := s.now(t.Context())
+	at, err := s.now(t.Context(), s.rdb)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,10 +191,71 @@ func TestForATime(t *testing.T) {
 	if !next.IsZero() {
 		t.Errorf("then at %v", next)
 	}
-	must(t, set(s, anna, "payments/acme", "tenant", "burst=2")) // for good, and now
-	has(t, s.nowSays(t), "limit: 500, per: 1s, burst: 2")
-	if v, err = s.Current(t.Context()); err != nil || len(v.Rules) != 1 || !v.Rules[0].Until.IsZero() || v.Rules[0].CreatedBy != "anna" {
-		t.Errorf("%+v, %v", v, err)
+	// What is set for good does not rest on what ends, and comes when that has.
+	must(t, set(s, anna, "payments/acme", "tenant", "burst=2"))
+	has(t, s.nowSays(t), "limit: 500, per: 1s, burst: 5")
+	v, err = s.Current(t.Context())
+	must(t, err)
+	p, _, err = s.Policy(t.Context(), v, v.At.Add(2*time.Hour))
+	must(t, err)
+	has(t, string(p.YAML()), "limit: 100, per: 1s, burst: 2")
+	for _, lasts := range []time.Duration{-time.Second, Notice} {
+		if err := set(s, Edit{By: "bert", For: lasts}, "payments/acme", "tenant", "limit=9"); err == nil {
+			t.Errorf("for %s was taken", lasts)
+		}
+	}
+}
+
+// A change that says what is so already makes no version, and removing what was only set
+// leaves nothing behind.
+func TestNothingIsLeftBehind(t *testing.T) {
+	t.Parallel()
+	s, rdb := withFile(t)
+	if err := set(s, anna, "payments", "account", "limit=200"); !errors.Is(err, ErrUnchanged) {
+		t.Errorf("%v", err)
+	}
+	must(t, set(s, anna, "payments/acme", "tenant", "limit=100"))
+	_, err := s.Remove(t.Context(), anna, "payments/acme", "tenant")
+	must(t, err)
+	v, err := s.Current(t.Context())
+	if err != nil || len(v.Rules) != 0 {
+		t.Errorf("%+v, %v", v.Rules, err)
+	}
+	// One connection is enough, whatever there is to do.
+	options := *rdb.Options()
+	options.PoolSize, options.PoolTimeout = 1, time.Second
+	narrow := redis.NewClient(&options)
+	t.Cleanup(func() { _ = narrow.Close() })
+	must(t, set(&Store{rdb: narrow, key: s.key, most: s.most}, anna, "payments", "account", "limit=7"))
+}
+
+// "A worker that starts with an older file changes nothing", however much was changed since.
+func TestOlderFileIsKnownForLong(t *testing.T) {
+	t.Parallel()
+	s, _ := withFile(t)
+	newer := policyOf(t, strings.Replace(file, "limit: 20,", "limit: 30,", 1))
+	_, _, err := s.PublishFile(t.Context(), "worker two", newer, nil)
+	must(t, err)
+	for i := range Kept + 5 {
+		must(t, set(s, anna, "payments", "account", fmt.Sprintf("limit=%d", i)))
+	}
+	if what, _, err := s.PublishFile(t.Context(), "worker one", policyOf(t, file), nil); what != FileSuperseded || err != nil {
+		t.Errorf("%v, %v", what, err)
+	}
+}
+
+// Back to before there was a file.
+func TestRollbackToNoFile(t *testing.T) {
+	t.Parallel()
+	s, _ := newStore(t)
+	must(t, set(s, anna, "p", "r", "algorithm=concurrency", "limit=1"))
+	_, _, err := s.PublishFile(t.Context(), "worker one", policyOf(t, file), nil)
+	must(t, err)
+	_, err = s.Rollback(t.Context(), anna, 1)
+	must(t, err)
+	has(t, s.nowSays(t), "limit: 1}", "!account")
+	if _, err := s.Rollback(t.Context(), anna, 99); !errors.As(err, new(*VersionError)) {
+		t.Errorf("%v", err)
 	}
 }
 
@@ -351,7 +412,7 @@ func TestDamaged(t *testing.T) {
 		field, text, want string
 	}{
 		"a version that is no number": {currentField, "x", `its version is "x"`},
-		"a version that is not there": {currentField, "5", "version 5 of the limits in Redis: it is not kept any more"},
+		"a version that is not there": {currentField, "5", "version 5 of the limits in Redis: it is not there"},
 		"no JSON":                     {"v:1", "{", "version 1 of the limits in Redis: it is not understood"},
 		"a field that is unknown":     {"v:1", `{"format":1,"version":1,"later":true}`, `unknown field "later"`},
 		"another format":              {"v:1", `{"format":2,"version":1}`, "it has format 2, and this program knows format 1"},

@@ -35,6 +35,8 @@ type Version struct {
 	Rules []Override `json:"rules,omitempty"`
 	// Scopes are whose they are, as far as that was assigned live, in their order.
 	Scopes []Assignment `json:"scopes,omitempty"`
+	// Files are the sums of the files that were published, the latest last, at most 200.
+	Files []string `json:"files,omitempty"`
 	// Edited says that this version, or one before it, was made by more than publishing
 	// files, which are kept elsewhere.
 	Edited bool `json:"edited,omitempty"`
@@ -108,8 +110,8 @@ func decode(text string) (Version, error) {
 	return s.Version, nil
 }
 
-// base is the source that the rules lie over, nil when there is none.
-func (v Version) base() *Source {
+// source is the one that the rules lie over, nil when there is none.
+func (v Version) source() *Source {
 	if v.Imported != nil {
 		return v.Imported
 	}
@@ -173,6 +175,13 @@ func (v *Version) drop(scope, name string) bool {
 	return len(v.Rules)+len(v.Scopes) < had
 }
 
+// withoutTemporary is the version as it will be when all that ends has ended.
+func (v Version) withoutTemporary() Version {
+	v = v.clone()
+	v.Rules = slices.DeleteFunc(v.Rules, func(o Override) bool { return !o.Until.IsZero() })
+	return v
+}
+
 // assign adds or replaces an assignment.
 func (v *Version) assign(a Assignment) {
 	i, found := slices.BinarySearchFunc(v.Scopes, a, func(x, y Assignment) int { return strings.Compare(x.Scope, y.Scope) })
@@ -199,7 +208,7 @@ func (o Override) ended(now time.Time) bool { return !o.Until.IsZero() && !now.B
 
 // clone returns a version that can be changed.
 func (v Version) clone() Version {
-	v.Rules, v.Scopes = slices.Clone(v.Rules), slices.Clone(v.Scopes)
+	v.Rules, v.Scopes, v.Files = slices.Clone(v.Rules), slices.Clone(v.Scopes), slices.Clone(v.Files)
 	return v
 }
 

@@ -17,6 +17,8 @@ import (
 type draft struct {
 	Version
 	texts  map[string][]byte // of its new sources, by their sums
+	base   *throttle.Policy  // what the version before lies over
+	number int64             // of the version before
 	policy *throttle.Policy  // what it comes to
 }
 
@@ -33,7 +35,7 @@ func (s *Store) edit(ctx context.Context, e Edit, change func(v *draft, policy *
 	var v draft
 	for range tries {
 		err := s.rdb.Watch(ctx, func(tx *redis.Tx) error {
-			next, err := s.next(ctx, e, change)
+			next, err := s.next(ctx, tx, e, change)
 			v = next
 			if err != nil {
 				return err
@@ -48,33 +50,41 @@ func (s *Store) edit(ctx context.Context, e Edit, change func(v *draft, policy *
 		}
 		return v, unavailable(ctx, "change", err)
 	}
-	return v, &ConflictError{Now: v.Version}
+	now, err := s.Current(ctx)
+	if err != nil {
+		return v, err
+	}
+	return v, &ConflictError{Now: now}
 }
 
 // told reports whether an error is one that says itself what is wrong.
 func told(err error) bool {
 	return errors.Is(err, throttle.ErrUnavailable) || errors.Is(err, ErrUnchanged) || errors.Is(err, context.Canceled) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(*throttle.PolicyError)) || errors.As(err, new(*ConflictError)) ||
-		errors.As(err, new(*DamagedError)) || errors.As(err, new(*MissingError)) || errors.As(err, new(*throttle.ScopeError))
+		errors.As(err, new(*DamagedError)) || errors.As(err, new(*VersionError)) || errors.As(err, new(*MissingError)) || errors.As(err, new(*throttle.ScopeError))
 }
 
-// next makes the next version.
-func (s *Store) next(ctx context.Context, e Edit, change func(*draft, *throttle.Policy, time.Time) error) (draft, error) {
-	now, err := s.now(ctx)
+// next makes the next version. All that it rests on is read on the connection that
+// watches.
+func (s *Store) next(ctx context.Context, tx *redis.Tx, e Edit, change func(*draft, *throttle.Policy, time.Time) error) (draft, error) {
+	now, err := s.now(ctx, tx)
 	if err != nil {
 		return draft{}, err
 	}
-	before, err := s.Current(ctx)
+	before, err := s.current(ctx, tx)
 	if err != nil && !errors.Is(err, ErrNone) {
 		return draft{}, err
 	}
-	v := draft{Version: before.clone(), texts: map[string][]byte{}}
+	v := draft{Version: before.clone(), texts: map[string][]byte{}, number: before.Number}
 	if e.IfVersion > 0 && e.IfVersion != before.Number {
 		return v, &ConflictError{Want: e.IfVersion, Now: before}
 	}
-	policy, _, err := s.Policy(ctx, before, now)
-	if err != nil {
+	if v.base, err = s.base(ctx, tx, before); err != nil {
 		return v, err
+	}
+	policy, _, err := before.policy(v.base, now)
+	if err != nil {
+		return v, &DamagedError{before.Number, err}
 	}
 	if err := change(&v, policy, now); err != nil {
 		v.Version, v.policy = before, policy
@@ -83,18 +93,18 @@ func (s *Store) next(ctx context.Context, e Edit, change func(*draft, *throttle.
 	v.Number, v.At, v.InForce, v.By = before.Number+1, now, now.Add(Notice), e.By
 	v.expire(now)
 	v.Edited = v.Edited || v.Imported != nil || len(v.Rules)+len(v.Scopes) > 0
-	return v, s.check(ctx, &v, now)
+	return v, s.check(ctx, tx, &v, now)
 }
 
 // check works out what a draft comes to, and refuses one that says what limits may not.
-func (s *Store) check(ctx context.Context, v *draft, now time.Time) error {
-	base := v.base()
+func (s *Store) check(ctx context.Context, tx *redis.Tx, v *draft, now time.Time) error {
+	source := v.source()
 	var policy *throttle.Policy
 	var err error
-	if base != nil && v.texts[base.Sum] != nil {
-		policy, err = throttle.ParsePolicy("the limits", v.texts[base.Sum])
+	if source != nil && v.texts[source.Sum] != nil {
+		policy, err = throttle.ParsePolicy("the limits", v.texts[source.Sum])
 	} else {
-		policy, err = s.base(ctx, v.Version)
+		policy, err = s.base(ctx, tx, v.Version)
 	}
 	if err != nil {
 		return err
@@ -118,7 +128,7 @@ func (s *Store) write(ctx context.Context, tx *redis.Tx, v *draft) error {
 		for sum, source := range v.texts {
 			p.HSet(ctx, s.key, sourceField+sum, source)
 		}
-		p.HSet(ctx, s.key, fieldOf(v.Number), text, currentField, strconv.FormatInt(v.Number, versionFormat))
+		p.HSet(ctx, s.key, fieldOf(v.Number), text, currentField, markOf(v.Number, text))
 		if len(gone) > 0 {
 			p.HDel(ctx, s.key, gone...)
 		}
