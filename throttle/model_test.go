@@ -103,6 +103,8 @@ func (l *ledger) look(rule Rule, u, now int64, pass int) {
 		l.charges = nil
 	case rule.Algorithm != before.rule.Algorithm:
 		l.carry(before, u, now, pass)
+	case rule.Algorithm == TokenBucket:
+		l.clip()
 	case rule.Algorithm == FixedWindow && rule.Per != before.rule.Per:
 		l.charges = nil
 	case rule.Algorithm == Calendar && (rule.Resets != before.rule.Resets || rule.Timezone != before.rule.Timezone):
@@ -195,8 +197,21 @@ func (l *ledger) carry(before ledger, u, now int64, pass int) {
 			c.refill = l.refill(c.start)
 		}
 	}
+	l.clip()
 	l.forget(u)
 	l.keep(u)
+}
+
+// clip lets go what a bucket that was changed holds beyond full, but for what may have been
+// granted ahead.
+func (l *ledger) clip() {
+	if l.rule.Algorithm != TokenBucket || l.rule.Limit == 0 {
+		return
+	}
+	most := l.rule.Capacity() + 60_000_000*l.rate()/parts
+	if l.owed(l.last) > most*parts {
+		l.charges = []charge{{id: carried, units: most, start: l.last, refill: l.refill(l.last)}}
+	}
 }
 
 // lasts returns up to when a start must be remembered.

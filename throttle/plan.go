@@ -3,6 +3,7 @@ package throttle
 import (
 	"math"
 	"math/bits"
+	"slices"
 	"sync"
 	"time"
 
@@ -239,7 +240,11 @@ type plans struct {
 	policy  *Policy
 	known   map[string]*plan
 	changed chan struct{} // closed when policy is another one
+	before  []*Policy     // those before it, the latest last
 }
+
+// keptPolicies is how many policies are kept for what was granted under them.
+const keptPolicies = 16
 
 func newPlans(policy *Policy, keys keyspace, pad time.Duration, app string) *plans {
 	return &plans{policy: policy, keys: keys, pad: pad, app: app, known: map[string]*plan{}, changed: make(chan struct{})}
@@ -252,10 +257,26 @@ func (c *plans) current() (*Policy, <-chan struct{}) {
 	return c.policy, c.changed
 }
 
+// since returns the policies since one that a plan was made under, that one left out; of
+// another limiter's plan, or one from long ago, the current one alone.
+func (c *plans) since(policy *Policy) (later []*Policy) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if policy == c.policy {
+		return nil
+	}
+	if i := slices.Index(c.before, policy); i >= 0 {
+		later = slices.Clone(c.before[i+1:])
+	}
+	return append(later, c.policy)
+}
+
 // set makes all scopes be worked out anew.
 func (c *plans) set(policy *Policy) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.before = append(c.before, c.policy)
+	c.before = c.before[max(0, len(c.before)-keptPolicies):]
 	c.policy, c.known = policy, map[string]*plan{}
 	close(c.changed)
 	c.changed = make(chan struct{})

@@ -201,6 +201,16 @@ do
     return min(MOST_PARTS, (x - rest) / q * r.q + round(rest / q * r.q))
   end
 
+  -- Lets go what a limit that was changed makes of the level beyond full: a bucket that
+  -- was lowered would be waited for for as long as it takes to drain that at its new
+  -- rate. What is granted ahead is left on top.
+  local function clip(r)
+    local most = r.cap * r.q + FAR_AHEAD * r.p
+    if r.p > 0 and r.x > most then
+      r.x, r.since, r.low = most, r.at + 1, 0
+    end
+  end
+
   local function load(key, now, cost, p, q, cap, slack)
     local r = { kind = 'T', key = key, cost = cost, p = p, q = q, cap = cap, slack = slack,
       at = now - slack - 1, x = 0, since = now, low = UNTOUCHED, till = 0, found = false, healed = false }
@@ -218,6 +228,7 @@ do
         r.x = max(0, r.x - (t - r.at) * p)
         r.x, r.at = min(MOST_PARTS, r.x + min(MOST_PARTS, units[i + 1] * q)), t
       end
+      clip(r)
       return r
     end
     r.at, r.x, r.since, r.low = unpack7(v, 9), unpack7(v, 16), unpack7(v, 30), unpack7(v, 37)
@@ -226,6 +237,7 @@ do
     if before ~= q and p > 0 then
       r.x = convert(r, r.x, before, ceil)
       r.low = r.low < UNTOUCHED and max(0, convert(r, r.low, before, floor) - 1) or r.low
+      clip(r)
     end
     if r.at - now > FAR_AHEAD then
       r.at, r.low, r.healed = now + FAR_AHEAD, 0, true
