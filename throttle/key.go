@@ -11,6 +11,7 @@ import "strings"
 //	hw:{payments}/acme/refunds!line   the tasks of payments/acme/refunds that wait
 //	hw:{payments}!due, !round, !out   whose turn is next, and who has been released
 //	hw:{payments}!at                  where scopes stand, and how much waits
+//	hw:{payments}/acme!used:5m.179…   who spent from it, by package usage
 //	hw:turns                          the providers whose tasks wait
 //	hw:members                        the live processes, for shares of a limit
 //
@@ -30,6 +31,18 @@ func (k keyspace) rule(b Bound) string {
 	}
 	return key
 }
+
+// ScopeKey returns what the keys of a scope begin with, hw:{payments}/acme, under
+// the Prefix of a Config, for what others keep of it beside the limiter: "!" and a
+// word of their own follow.
+func ScopeKey(prefix string, s Scope) string { return keyspace(prefix).scope(s) }
+
+// EscapeName writes a name as it stands in keys, and UnescapeName reads it. Two
+// names never become one, and none holds a character that divides parts of keys.
+func EscapeName(name string) string { return escape(name) }
+
+// UnescapeName reads what EscapeName wrote.
+func UnescapeName(text string) string { return unescape(text) }
 
 // scope returns what the keys of a scope begin with.
 func (k keyspace) scope(s Scope) string {

@@ -1,0 +1,25 @@
+// Package usage tells who uses a scope: which applications, queues and task types
+// spent from it lately, how many units in how many tasks, and when last.
+//
+//	recorder, err := usage.New(rdb, usage.Config{App: "billing"})
+//	go recorder.Run(ctx)
+//	…
+//	recorder.Spent("payments/acme", usage.By{Queue: "invoices", Type: "refund"}, 1)
+//
+//	report, err := usage.Read(ctx, rdb, usage.Config{}, "payments", time.Hour)
+//
+// Spending is added up in memory and sent to Redis every ten seconds, so that no task
+// and no decision costs a command. What is spent from a scope counts at every level of
+// its path. Package worker records the tasks that it starts (worker.Config.Usage);
+// who asks a throttle.Limiter by himself calls Spent when he is granted something.
+//
+// The count is for people, not for limits: it never decides anything. It is off by the
+// time that clocks of processes differ, and a crash or a fault of Redis loses what was
+// not sent.
+//
+// Everything is bounded. Between two flushes a process has at most 1000 scopes and 4000
+// combinations of scope, application, queue and type in memory. In Redis a provider has
+// at most 1000 scopes in each slot of time, and a scope 40 combinations, those that spent
+// most; the units of others count as "other", and at the levels above. Every key has
+// a TTL, of 26 hours at most. docs/operations.md says what that takes.
+package usage

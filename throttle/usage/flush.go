@@ -1,0 +1,249 @@
+package usage
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// perPipeline is how many scopes are sent at once: a provider rarely has more.
+const perPipeline = 100
+
+// Flush sends what was spent since the last flush, for programs that do not call Run.
+// It costs a round trip for each provider, and two more where one has more scopes, or
+// a scope more who spend, than are kept. What could not be sent is lost, not
+// sent again: it may have been counted. The error wraps Redis's.
+func (r *Recorder) Flush(ctx context.Context) error {
+	r.flushing.Lock()
+	defer r.flushing.Unlock()
+	r.mu.Lock()
+	spent := r.current
+	if len(spent.accounts) == 0 {
+		r.mu.Unlock()
+		return nil
+	}
+	r.current = newPeriod()
+	r.mu.Unlock()
+
+	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
+	defer cancel()
+	now := time.Now()
+	var errs []error
+	for provider, tallies := range spent.byProvider() {
+		err := r.admit(provider, now)
+		if err == nil {
+			err = r.send(ctx, tallies, now)
+		}
+		if err != nil {
+			r.lost.Add(tallies[0].all.Units)
+			errs = append(errs, err)
+		}
+	}
+	err := errors.Join(errs...)
+	r.tell(ctx, err)
+	return err
+}
+
+// admit refuses a provider when the process has recorded so many that someone makes
+// them up: limits may have a "*" for the provider.
+func (r *Recorder) admit(provider string, now time.Time) error {
+	if start := grains[len(grains)-1].start(now); start != r.since || r.providers == nil {
+		r.since, r.providers = start, map[string]struct{}{}
+	}
+	if _, known := r.providers[provider]; !known && len(r.providers) >= mostProviders {
+		return fmt.Errorf("usage: more than %d providers in two hours; the rest are not recorded", mostProviders)
+	}
+	r.providers[provider] = struct{}{}
+	return nil
+}
+
+// tell logs when things go wrong and when they go right again, once each.
+func (r *Recorder) tell(ctx context.Context, err error) {
+	if err != nil {
+		r.failed("usage")
+	}
+	switch {
+	case err != nil && !r.failing:
+		r.log.WarnContext(ctx, "who uses the limits is not recorded; limits are kept as ever", "error", err)
+	case err == nil && r.failing:
+		r.log.InfoContext(ctx, "who uses the limits is recorded again", "lost_units", r.Lost())
+	}
+	r.failing = err != nil
+}
+
+// tally is what was spent from a level and from those below it.
+type tally struct {
+	scope throttle.Scope
+	by    map[By]Sum
+	all   Sum
+}
+
+// byProvider adds up what was spent at each level, and returns the levels where most
+// was spent, by provider; the provider's own is the first of them.
+func (p *period) byProvider() map[string][]*tally {
+	levels := map[throttle.Scope]*tally{}
+	for _, a := range p.accounts {
+		for n := 1; n <= a.scope.Len(); n++ {
+			level := a.scope.Prefix(n)
+			t := levels[level]
+			if t == nil {
+				t = &tally{scope: level, by: map[By]Sum{}}
+				levels[level] = t
+			}
+			t.all.add(a.all)
+			for by, sum := range a.by {
+				both := t.by[by]
+				both.add(*sum)
+				t.by[by] = both
+			}
+		}
+	}
+	providers := map[string][]*tally{}
+	for _, t := range levels {
+		providers[t.scope.Provider()] = append(providers[t.scope.Provider()], t)
+	}
+	for name, tallies := range providers {
+		slices.SortFunc(tallies, func(a, b *tally) int {
+			return cmp.Or(cmp.Compare(b.all.Units, a.all.Units), cmp.Compare(a.scope.String(), b.scope.String()))
+		})
+		providers[name] = tallies[:min(len(tallies), mostScopes)]
+	}
+	return providers
+}
+
+// most returns those who spent most.
+func (t *tally) most() []By {
+	return slices.SortedFunc(maps.Keys(t.by), func(a, b By) int {
+		return cmp.Or(cmp.Compare(t.by[b].Units, t.by[a].Units), cmp.Compare(a.name(), b.name()))
+	})[:min(len(t.by), mostBy)]
+}
+
+// send sends what was spent from scopes of one provider.
+func (r *Recorder) send(ctx context.Context, tallies []*tally, now time.Time) error {
+	provider := throttle.ScopeKey(r.prefix, tallies[0].scope.Prefix(1))
+	for part := range slices.Chunk(tallies, perPipeline) {
+		b := batch{rdb: r.rdb, prefix: r.prefix, provider: provider, now: now}
+		if err := b.send(ctx, part); err != nil {
+			return fmt.Errorf("usage: record what was spent from %q: %w", tallies[0].scope.Provider(), err)
+		}
+	}
+	return nil
+}
+
+// batch is one pipeline, and what has to be made smaller after it.
+type batch struct {
+	rdb      redis.UniversalClient
+	prefix   string
+	provider string // what its keys begin with
+	now      time.Time
+
+	used   map[string]*redis.IntCmd // how many fields each hash has
+	scopes map[grain]*redis.IntCmd  // how many scopes a slot has
+}
+
+func (b *batch) send(ctx context.Context, tallies []*tally) error {
+	b.used, b.scopes = map[string]*redis.IntCmd{}, map[grain]*redis.IntCmd{}
+	pipe := b.rdb.Pipeline()
+	for _, g := range grains {
+		start := g.start(b.now)
+		ttl := g.ttl(start, b.now)
+		scopes := g.scopesKey(b.provider, start)
+		for _, t := range tallies {
+			pipe.ZIncrBy(ctx, scopes, float64(t.all.Units), t.scope.String())
+			b.add(ctx, pipe, g.usedKey(throttle.ScopeKey(b.prefix, t.scope), start), t, ttl)
+		}
+		pipe.PExpire(ctx, scopes, ttl)
+		b.scopes[g] = pipe.ZCard(ctx, scopes)
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return err
+	}
+	return b.shrink(ctx)
+}
+
+func (b *batch) add(ctx context.Context, pipe redis.Pipeliner, key string, t *tally, ttl time.Duration) {
+	pipe.HIncrBy(ctx, key, fieldUnits, t.all.Units)
+	pipe.HIncrBy(ctx, key, fieldTasks, t.all.Tasks)
+	last := make([]any, 0, 2*mostBy)
+	for _, by := range t.most() {
+		name := ":" + by.name()
+		pipe.HIncrBy(ctx, key, fieldUnits+name, t.by[by].Units)
+		pipe.HIncrBy(ctx, key, fieldTasks+name, t.by[by].Tasks)
+		last = append(last, fieldLast+name, b.now.Unix())
+	}
+	if len(last) > 0 {
+		pipe.HSet(ctx, key, last...)
+	}
+	pipe.PExpire(ctx, key, ttl)
+	b.used[key] = pipe.HLen(ctx, key)
+}
+
+// shrink takes away the smallest where there are more than are kept. Totals stay, so
+// that what was taken away counts as that of others, whoever else writes meanwhile.
+func (b *batch) shrink(ctx context.Context) error {
+	look, fields, popped := b.rdb.Pipeline(), map[string]*redis.MapStringStringCmd{}, map[grain]*redis.ZSliceCmd{}
+	for key, n := range b.used {
+		if n.Val() > mostFields {
+			fields[key] = look.HGetAll(ctx, key)
+		}
+	}
+	for g, n := range b.scopes {
+		if more := n.Val() - mostScopes; more > 0 {
+			popped[g] = look.ZPopMin(ctx, g.scopesKey(b.provider, g.start(b.now)), more)
+		}
+	}
+	if look.Len() == 0 {
+		return nil
+	}
+	if _, err := look.Exec(ctx); err != nil {
+		return err
+	}
+	take := b.rdb.Pipeline()
+	for key, all := range fields {
+		if small := smallest(all.Val()); len(small) > 0 {
+			take.HDel(ctx, key, small...)
+		}
+	}
+	for g, list := range popped {
+		for _, z := range list.Val() {
+			if scope, err := throttle.ParseScope(fmt.Sprint(z.Member)); err == nil {
+				take.Del(ctx, g.usedKey(throttle.ScopeKey(b.prefix, scope), g.start(b.now)))
+			}
+		}
+	}
+	_, err := take.Exec(ctx)
+	return err
+}
+
+// smallest returns the fields of those beyond the mostBy who spent most.
+func smallest(fields map[string]string) (small []string) {
+	units := map[string]int64{}
+	for field, text := range fields {
+		kind, name, of := strings.Cut(field, ":")
+		if !of {
+			continue
+		}
+		n := int64(0)
+		if kind == fieldUnits {
+			n, _ = strconv.ParseInt(text, 10, 64)
+		}
+		units[name] += n
+	}
+	names := slices.SortedFunc(maps.Keys(units), func(a, b string) int {
+		return cmp.Or(cmp.Compare(units[b], units[a]), cmp.Compare(a, b))
+	})
+	for _, name := range names[min(len(names), mostBy):] {
+		small = append(small, fieldUnits+":"+name, fieldTasks+":"+name, fieldLast+":"+name)
+	}
+	return small
+}

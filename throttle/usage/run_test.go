@@ -1,0 +1,225 @@
+package usage
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// counted counts commands, and fails them while a fault is set.
+type counted struct {
+	mu                  sync.Mutex
+	commands, pipelines int
+	fault               error
+}
+
+func (c *counted) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (c *counted) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (c *counted) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		c.mu.Lock()
+		c.commands += len(cmds)
+		c.pipelines++
+		fault := c.fault
+		c.mu.Unlock()
+		if fault != nil {
+			return fault
+		}
+		return next(ctx, cmds)
+	}
+}
+
+func (c *counted) sent() (commands, pipelines int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.commands, c.pipelines
+}
+
+func (c *counted) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fault = err
+}
+
+// running is a Recorder that runs in a bubble.
+func running(t *testing.T, rdb *redis.Client, cfg Config) (r *Recorder, stop func()) {
+	t.Helper()
+	cfg.App = "app"
+	r, err := New(rdb, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { r.Run(ctx); close(ended) }()
+	return r, func() { cancel(); <-ended }
+}
+
+// pass lets time pass in a bubble.
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+// "While nothing is spent it sends nothing", one pipeline for each provider otherwise,
+// however much is spent; and what was spent last is sent when ctx ends.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := inMemory(t)
+		c := &counted{}
+		rdb.AddHook(c)
+		r, stop := running(t, rdb, Config{})
+		pass(10*time.Minute + time.Second)
+		if n, _ := c.sent(); n != 0 {
+			t.Errorf("%d commands while nothing is spent", n)
+		}
+		for range 10_000 {
+			r.Spent("p/x", By{Type: "a"}, 1)
+			r.Spent("q", By{Type: "a"}, 1)
+		}
+		if n, _ := c.sent(); n != 0 {
+			t.Errorf("%d commands before a flush", n)
+		}
+		pass(flushEvery)
+		// "12 commands for each scope, and 4 for each who spends from it", and four more
+		// for a provider.
+		commands, pipelines := c.sent()
+		if want := 3*(12+4) + 2*4; pipelines != 2 || commands != want {
+			t.Errorf("%d commands in %d pipelines, want %d", commands, pipelines, want)
+		}
+		pass(time.Minute)
+		if n, _ := c.sent(); n != commands {
+			t.Errorf("%d commands for nothing", n-commands)
+		}
+		r.Spent("p/x", By{Type: "last"}, 1)
+		stop()
+		if got := lines(read(t, rdb, "", "p", time.Hour)); !slices.Equal(got, []string{"app  a 10000/10000", "app  last 1/1"}) {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// "Every key has a TTL, of 26 hours at most", what is asked for is there, and what was
+// spent before is not.
+func TestExpires(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m, rdb := inMemory(t)
+		r, stop := running(t, rdb, Config{})
+		defer stop()
+		began := time.Now()
+		units := func(since time.Duration) int64 {
+			t.Helper()
+			got := read(t, rdb, "", "p", since)
+			for _, key := range keysOf(t, rdb, "hw") {
+				if strings.Contains(key, ".") && m.TTL(key) <= 0 {
+					t.Errorf("%s has no TTL", key)
+				}
+			}
+			return got.All.Units
+		}
+		for range 48 * 12 { // one unit each five minutes, for two days
+			r.Spent("p/x", By{Type: "a"}, 1)
+			pass(5 * time.Minute)
+			run := int64(time.Since(began) / (5 * time.Minute))
+			for since, slot := range map[time.Duration]time.Duration{15 * time.Minute: 5 * time.Minute, time.Hour: 5 * time.Minute, Longest: 2 * time.Hour} {
+				least, most := min(run, int64(since/(5*time.Minute)))-1, int64((since+slot)/(5*time.Minute))+1
+				if got := units(since); got < least || got > most {
+					t.Fatalf("after %s, the last %s: %d units, want %d to %d", time.Since(began), since, got, least, most)
+				}
+			}
+			// 13 or 14 slots of either length, p and p/x and the scopes in each
+			if n := len(m.Keys()); n > 2*14*3 {
+				t.Fatalf("%d keys", n)
+			}
+		}
+		pass(Longest + 3*time.Hour)
+		if n := len(m.Keys()); n != 0 {
+			t.Errorf("%d keys are left: %q", n, m.Keys())
+		}
+	})
+}
+
+type failures []string
+
+func (f *failures) Failed(kind string) { *f = append(*f, kind) }
+
+// "A fault of Redis loses what was not sent", is told once, counted each time, and
+// keeps nobody up.
+func TestFault(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := inMemory(t)
+		c := &counted{}
+		rdb.AddHook(c)
+		var log bytes.Buffer
+		var failed failures
+		r, stop := running(t, rdb, Config{Observer: &failed, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		spend := func() { r.Spent("p/x", By{Type: "a"}, 7); pass(flushEvery) }
+		pass(time.Second)
+		spend()
+		c.fail(errors.New("away"))
+		spend()
+		pass(time.Minute)
+		spend()
+		if r.Lost() != 14 || len(failed) != 2 || failed[0] != "usage" || strings.Count(log.String(), "not recorded") != 1 {
+			t.Errorf("%d units are lost, %q\n%s", r.Lost(), failed, log.String())
+		}
+		c.fail(nil)
+		spend()
+		if strings.Count(log.String(), "recorded again") != 1 || strings.Count(log.String(), "\n") != 2 || !strings.Contains(log.String(), "lost_units=14") {
+			t.Errorf("got %s", log.String())
+		}
+		stop()
+		if got := read(t, rdb, "", "p/x", time.Hour).All; got != (Sum{14, 2}) {
+			t.Errorf("got %+v", got)
+		}
+	})
+}
+
+// "Where one has more scopes … than are kept": those that are sent in several pipelines
+// are bounded together.
+func TestManyScopesOfOne(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m, rdb := inMemory(t)
+		r, stop := running(t, rdb, Config{})
+		for n := range 4 {
+			for i := range mostAccounts {
+				r.Spent(fmt.Sprintf("p/%d-%d", n, i), By{Type: "a"}, 1)
+			}
+			pass(flushEvery)
+		}
+		stop()
+		if n := len(m.Keys()); n > 2*(mostScopes+1)*len(grains) {
+			t.Errorf("%d keys", n)
+		}
+		for _, key := range m.Keys() {
+			if !strings.Contains(key, "!scopes:") {
+				continue
+			}
+			members, err := m.ZMembers(key)
+			if err != nil || len(members) > mostScopes || !slices.Contains(members, "p") {
+				t.Errorf("%s has %d, %v", key, len(members), err)
+			}
+		}
+		if r.Lost() != 0 {
+			t.Errorf("%d units are lost", r.Lost())
+		}
+		if got := read(t, rdb, "", "p", time.Hour).All; got != (Sum{4 * mostAccounts, 4 * mostAccounts}) {
+			t.Errorf("got %+v", got)
+		}
+	})
+}

@@ -1,0 +1,86 @@
+package usage
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// The bounds of what is kept in Redis of one slot of time.
+const (
+	mostScopes = 1000 // of a provider, itself among them
+	// mostBy is of a scope. With three fields each, their hash stays as small as Redis
+	// makes hashes of at most 128 fields.
+	mostBy     = 40
+	mostFields = 2 + 3*mostBy
+)
+
+// grain is how long slots of time are, and how far back they can be asked for.
+type grain struct {
+	name  string
+	every time.Duration
+	reach time.Duration
+}
+
+// Slots of one length answer "the last quarter of an hour" too roughly or "the last
+// day" with too many keys.
+var grains = []grain{
+	{name: "5m", every: 5 * time.Minute, reach: time.Hour},
+	{name: "2h", every: 2 * time.Hour, reach: 24 * time.Hour},
+}
+
+// spare is how much longer slots are kept, for clocks that differ.
+const spare = time.Minute
+
+// start returns when the slot of a time began, in unix seconds.
+func (g grain) start(at time.Time) int64 {
+	every := int64(g.every / time.Second)
+	return at.Unix() / every * every
+}
+
+// ttl is how long a slot is still needed.
+func (g grain) ttl(start int64, now time.Time) time.Duration {
+	return time.Unix(start, 0).Add(g.every + g.reach + spare).Sub(now)
+}
+
+// usedKey is the hash of what was spent from a scope in a slot. scope is what the keys
+// of the scope begin with.
+//
+//	u, n                units and tasks of all
+//	u:app/queue/type    units of one who spent
+//	n:app/queue/type    tasks
+//	t:app/queue/type    when it was sent last, in unix seconds
+func (g grain) usedKey(scope string, start int64) string { return g.key(scope, "!used:", start) }
+
+// scopesKey is a sorted set: the scopes of a provider that have such a hash, by units.
+func (g grain) scopesKey(provider string, start int64) string {
+	return g.key(provider, "!scopes:", start)
+}
+
+func (g grain) key(scope, word string, start int64) string {
+	return scope + word + g.name + "." + strconv.FormatInt(start, 10)
+}
+
+const (
+	fieldUnits = "u"
+	fieldTasks = "n"
+	fieldLast  = "t"
+)
+
+// name writes who spends as fields have it. Two never become one.
+func (b By) name() string {
+	return throttle.EscapeName(b.App) + "/" + throttle.EscapeName(b.Queue) + "/" + throttle.EscapeName(b.Type)
+}
+
+// parseBy reads what name wrote.
+func parseBy(name string) (By, bool) {
+	parts := strings.Split(name, "/")
+	if len(parts) != 3 {
+		return By{}, false
+	}
+	return By{
+		App: throttle.UnescapeName(parts[0]), Queue: throttle.UnescapeName(parts[1]), Type: throttle.UnescapeName(parts[2]),
+	}, true
+}

@@ -1,0 +1,550 @@
+package usage
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+)
+
+func newRecorder(t testing.TB, rdb redis.UniversalClient, prefix, app string) *Recorder {
+	t.Helper()
+	r, err := New(rdb, Config{Prefix: prefix, App: app})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func flush(t testing.TB, r *Recorder) {
+	t.Helper()
+	if err := r.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func read(t testing.TB, rdb redis.UniversalClient, prefix, scope string, since time.Duration) Report {
+	t.Helper()
+	report, err := Read(t.Context(), rdb, Config{Prefix: prefix}, scope, since)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report
+}
+
+// lines are the spenders of a report, without times.
+func lines(r Report) (all []string) {
+	for _, s := range r.Spenders {
+		all = append(all, fmt.Sprintf("%s %s %s %d/%d", s.App, s.Queue, s.Type, s.Units, s.Tasks))
+	}
+	return all
+}
+
+// "Which applications, queues and task types spent from it lately, how many units in
+// how many tasks … What is spent from a scope counts at every level of its path", and
+// two processes add up.
+func TestWhoSpent(t *testing.T) {
+	t.Parallel()
+	_, mini := inMemory(t)
+	for name, rdb := range map[string]redis.UniversalClient{
+		"Redis": redistest.Client(t), "miniredis": mini, "a cluster": redistest.Cluster(t),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			prefix := redistest.Prefix(t)
+			shop, billing := newRecorder(t, rdb, prefix, "shop"), newRecorder(t, rdb, prefix, "billing")
+			began := time.Now().Truncate(time.Second)
+			shop.Spent("p/acme/refunds", By{Queue: "q", Type: "a"}, 5)
+			shop.Spent("p/acme/refunds", By{Queue: "q", Type: "a"}, 0)
+			shop.Spent("p/acme", By{Queue: "q", Type: "b"}, 1)
+			shop.Spent("p/ace", By{App: "other", Queue: "low", Type: "a"}, 2)
+			billing.Spent("p/acme/refunds", By{Queue: "q", Type: "a"}, 7)
+			billing.Spent("other", By{Queue: "q", Type: "a"}, 100)
+			flush(t, shop)
+			shop.Spent("p/acme/refunds", By{Queue: "q", Type: "a"}, 2)
+			flush(t, shop)
+			flush(t, billing)
+			for scope, want := range map[string][]string{
+				"p":              {"shop q a 8/3", "billing q a 7/1", "other low a 2/1", "shop q b 1/1"},
+				"p/acme":         {"shop q a 8/3", "billing q a 7/1", "shop q b 1/1"},
+				"p/acme/refunds": {"shop q a 8/3", "billing q a 7/1"},
+				"p/ace":          {"other low a 2/1"},
+				"other":          {"billing q a 100/1"},
+				"p/ac":           nil,
+			} {
+				for _, since := range []time.Duration{time.Minute, time.Hour, 2 * time.Hour, Longest} {
+					got := read(t, rdb, prefix, scope, since)
+					if !slices.Equal(lines(got), want) || got.Other != (Sum{}) || got.Scope.String() != scope {
+						t.Errorf("%s, %s: %q and others %+v, want %q", scope, since, lines(got), got.Other, want)
+					}
+					sum := Sum{}
+					for _, s := range got.Spenders {
+						sum.add(s.Sum)
+						if s.Last.Before(began) || s.Last.After(time.Now()) {
+							t.Errorf("%s: %+v, began at %s", scope, s, began)
+						}
+					}
+					if sum != got.All {
+						t.Errorf("%s: all are %+v, the spenders' %+v", scope, got.All, sum)
+					}
+					slot := 5 * time.Minute
+					if since > time.Hour {
+						slot = 2 * time.Hour
+					}
+					if before := got.To.Sub(got.From) - since; before < 0 || before > slot {
+						t.Errorf("since %s: from %s to %s", since, got.From, got.To)
+					}
+				}
+			}
+			if n := shop.Lost() + billing.Lost(); n != 0 {
+				t.Errorf("%d units are lost", n)
+			}
+		})
+	}
+}
+
+// "Two never become one", whatever characters names have, and none of a key ends its
+// part of it.
+func TestNamesStayApart(t *testing.T) {
+	t.Parallel()
+	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
+	names := []string{"", "a", "a/b", "a:b", "a%2Fb", "%", "{a}", "}", "!used", "*", "a b", "a\nb", "ü", "u\u0308", "\xff", "u", "n", "u:a//"}
+	r := newRecorder(t, rdb, prefix, "app")
+	want := map[By]int64{}
+	for i, a := range names {
+		b := names[(i+7)%len(names)]
+		for _, by := range []By{{App: "x", Queue: a, Type: b}, {App: "x" + a, Queue: b}} {
+			if want[by] == 0 {
+				want[by] = int64(i + 1)
+				r.Spent("p", by, want[by])
+			}
+		}
+	}
+	scopes := []string{"s/a/b", "s/a%2Fb", "s/a:b", "s/a!used:5m.0", "s/a", "s/{a}", "s/a b", "s/a*", "{s}", "s", "s/b"}
+	for i, scope := range scopes {
+		r.Spent(scope, By{Type: scope}, int64(i+1))
+	}
+	flush(t, r)
+	got := map[By]int64{}
+	for _, s := range read(t, rdb, prefix, "p", time.Minute).Spenders {
+		got[s.By] = s.Units
+	}
+	if len(want) > mostBy || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	for i, scope := range scopes {
+		own := read(t, rdb, prefix, scope, time.Minute)
+		if !slices.ContainsFunc(own.Spenders, func(s Spender) bool { return s.Type == scope && s.Units == int64(i+1) }) {
+			t.Errorf("%s: %q", scope, lines(own))
+		}
+		for _, s := range own.Spenders {
+			if s.Type != scope && !strings.HasPrefix(s.Type, scope+"/") {
+				t.Errorf("%s has what %s spent", scope, s.Type)
+			}
+		}
+	}
+	for _, key := range rdb.Keys(t.Context(), prefix+":*").Val() {
+		_, tag, _ := strings.Cut(key, "{")
+		tag, rest, _ := strings.Cut(tag, "}")
+		if tag == "" || !strings.HasPrefix(key, prefix+":{") || strings.ContainsAny(rest, "{} *") || strings.Count(rest, "!") != 1 {
+			t.Errorf("the key %q", key)
+		}
+	}
+}
+
+// "Of one that is longer than 128 bytes the beginning counts."
+func TestLongNames(t *testing.T) {
+	t.Parallel()
+	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
+	r := newRecorder(t, rdb, prefix, "app")
+	long := strings.Repeat("x", 127)
+	for _, end := range []string{"é", "ü", "y", "yz"} {
+		r.Spent("p", By{Type: long + end}, 1)
+	}
+	flush(t, r)
+	if got, want := lines(read(t, rdb, prefix, "p", time.Minute)), []string{"app  " + long + " 2/2", "app  " + long + "y 2/2"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// keysOf returns the keys under a prefix, each of which must have a TTL.
+func keysOf(t *testing.T, rdb *redis.Client, prefix string) []string {
+	t.Helper()
+	keys := rdb.Keys(t.Context(), prefix+":*").Val()
+	for _, key := range keys {
+		if ttl := rdb.PTTL(t.Context(), key).Val(); ttl <= 0 || ttl > 26*time.Hour+spare {
+			t.Errorf("%s lives %s", key, ttl)
+		}
+	}
+	return keys
+}
+
+// "A scope 40 combinations, those that spent most; the units of others count as
+// \"other\"", and a process has no more of them in memory.
+func TestFloodOfTypes(t *testing.T) {
+	t.Parallel()
+	for name, rdb := range map[string]*redis.Client{"Redis": redistest.Client(t), "miniredis": second(inMemory(t))} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			prefix := redistest.Prefix(t)
+			const flushes, types = 5, 200
+			for n := range flushes {
+				r := newRecorder(t, rdb, prefix, "app")
+				r.Spent("p/x", By{Type: "most"}, 1000)
+				for i := range types {
+					r.Spent("p/x", By{Type: fmt.Sprint(n, " ", i)}, 2)
+				}
+				if got := len(r.current.accounts["p/x"].by); got != mostBy {
+					t.Errorf("%d in memory, want %d", got, mostBy)
+				}
+				flush(t, r)
+				for _, key := range keysOf(t, rdb, prefix) {
+					if strings.Contains(key, "!used:") {
+						if fields := rdb.HLen(t.Context(), key).Val(); fields > mostFields {
+							t.Errorf("%s has %d fields", key, fields)
+						}
+					}
+				}
+			}
+			for _, scope := range []string{"p", "p/x"} {
+				got := read(t, rdb, prefix, scope, time.Hour)
+				if len(got.Spenders) != mostBy || got.Spenders[0].Type != "most" || got.Spenders[0].Sum != (Sum{1000 * flushes, flushes}) {
+					t.Errorf("%s: %d spenders, first %+v", scope, len(got.Spenders), got.Spenders[0])
+				}
+				all := Sum{flushes * (1000 + 2*types), flushes * (1 + types)}
+				other := Sum{all.Units - 1000*flushes - 2*(mostBy-1), all.Tasks - flushes - (mostBy - 1)}
+				if got.All != all || got.Other != other {
+					t.Errorf("%s: all %+v, want %+v; others %+v, want %+v", scope, got.All, all, got.Other, other)
+				}
+			}
+		})
+	}
+}
+
+func second[A, B any](_ A, b B) B { return b }
+
+// "A provider has at most 1000 scopes in each slot of time", and a process 1000 in
+// memory; what others spend counts at the provider.
+func TestFloodOfScopes(t *testing.T) {
+	t.Parallel()
+	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
+	const flushes, scopes = 3, 1500
+	for n := range flushes {
+		r := newRecorder(t, rdb, prefix, "app")
+		r.Spent("p/z/most", By{Type: "m"}, 50)
+		for i := range scopes {
+			r.Spent(fmt.Sprintf("p/%d %d", n, i), By{Type: "f"}, 1)
+		}
+		if got := len(r.current.accounts); got > mostAccounts+mostProviders || r.current.combos > mostInMemory {
+			t.Errorf("%d scopes and %d combinations in memory", got, r.current.combos)
+		}
+		flush(t, r)
+		if r.Lost() != 0 {
+			t.Errorf("%d units are lost", r.Lost())
+		}
+		// A slot may begin during the test.
+		keys := keysOf(t, rdb, prefix)
+		slots := map[string]int{}
+		for _, key := range keys {
+			slots[key[strings.LastIndex(key, ":"):]]++
+			if strings.Contains(key, "!scopes:") {
+				if got := rdb.ZCard(t.Context(), key).Val(); got > mostScopes {
+					t.Errorf("%s has %d scopes", key, got)
+				}
+			}
+		}
+		for slot, got := range slots {
+			if got > mostScopes+1 {
+				t.Errorf("%d keys of slot %s", got, slot)
+			}
+		}
+	}
+	for scope, want := range map[string][]string{
+		"p":        {fmt.Sprintf("app  f %d/%d", flushes*scopes, flushes*scopes), "app  m 150/3"},
+		"p/z/most": {"app  m 150/3"},
+		"p/z":      {"app  m 150/3"},
+	} {
+		if got := lines(read(t, rdb, prefix, scope, time.Hour)); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", scope, got, want)
+		}
+	}
+}
+
+// "100 in two hours", however many providers someone makes up.
+func TestFloodOfProviders(t *testing.T) {
+	t.Parallel()
+	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
+	r := newRecorder(t, rdb, prefix, "app")
+	began := grains[1].start(time.Now())
+	for n := range 3 {
+		for i := range 2000 {
+			r.Spent(fmt.Sprintf("%d-%d/x", n, i), By{}, 1)
+		}
+		if got := len(r.current.accounts); got > mostAccounts+mostProviders {
+			t.Errorf("%d scopes in memory", got)
+		}
+		if err := r.Flush(t.Context()); err == nil || !strings.Contains(err.Error(), "more than 100 providers in two hours") {
+			t.Errorf("got %v", err)
+		}
+	}
+	slots := (grains[1].start(time.Now())-began)/7200 + 1 // one may begin during the test
+	indexes := rdb.Keys(t.Context(), prefix+":*!scopes:2h.*").Val()
+	if int64(len(indexes)) > mostProviders*slots || r.Lost() != int64(3*2000-len(indexes)) {
+		t.Errorf("%d providers are recorded, and %d units lost", len(indexes), r.Lost())
+	}
+}
+
+// A process has at most 4000 combinations in memory; the rest counts.
+func TestFloodOfBoth(t *testing.T) {
+	t.Parallel()
+	r := newRecorder(t, redistest.Client(t), redistest.Prefix(t), "app")
+	for i := range 500 {
+		for n := range 30 {
+			r.Spent(fmt.Sprint("p/", i), By{Type: fmt.Sprint(n)}, 1)
+		}
+	}
+	combos, all := 0, int64(0)
+	for _, a := range r.current.accounts {
+		combos += len(a.by)
+		all += a.all.Units
+	}
+	if combos != mostInMemory || all != 500*30 {
+		t.Errorf("%d combinations with %d units", combos, all)
+	}
+}
+
+// "It takes about 100 ns and allocates nothing for who has spent from the scope since
+// the last flush."
+func TestSpentAllocatesNothing(t *testing.T) {
+	r := newRecorder(t, redistest.Client(t), "hw", "app")
+	by := By{Queue: "q", Type: "t"}
+	r.Spent("p/x", by, 1)
+	if got := testing.AllocsPerRun(100, func() { r.Spent("p/x", by, 1) }); got != 0 {
+		t.Errorf("%v allocations", got)
+	}
+}
+
+// "It is safe for concurrent use": nothing is lost between those who spend and flushes.
+func TestTogether(t *testing.T) {
+	t.Parallel()
+	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
+	recorders := []*Recorder{newRecorder(t, rdb, prefix, "app"), newRecorder(t, rdb, prefix, "app")}
+	var wg sync.WaitGroup
+	for _, r := range recorders {
+		for n := range 4 {
+			wg.Go(func() {
+				for i := range 1000 {
+					r.Spent(fmt.Sprint("p/", i%3), By{Type: fmt.Sprint(n)}, 2)
+				}
+			})
+		}
+		wg.Go(func() {
+			for range 20 {
+				_ = r.Flush(context.WithoutCancel(t.Context())) // the last one tells
+			}
+		})
+	}
+	wg.Wait()
+	for _, r := range recorders {
+		flush(t, r)
+		if r.Lost() != 0 {
+			t.Errorf("%d units are lost", r.Lost())
+		}
+	}
+	if got := read(t, rdb, prefix, "p", time.Hour); got.All != (Sum{16000, 8000}) || got.Other != (Sum{}) || len(got.Spenders) != 4 {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	for name, c := range map[string]struct {
+		rdb  redis.UniversalClient
+		cfg  Config
+		want string
+	}{
+		"no client":      {nil, Config{App: "a"}, "usage: New needs a Redis client, got nil"},
+		"no name":        {rdb, Config{}, "usage: Config.App has 0 bytes"},
+		"a long name":    {rdb, Config{App: strings.Repeat("a", 129)}, "usage: Config.App has 129 bytes"},
+		"a brace":        {rdb, Config{App: "a", Prefix: "h{w"}, `usage: Config.Prefix "h{w"`},
+		"a tilde":        {rdb, Config{App: "a", Prefix: "h~w"}, `usage: Config.Prefix "h~w"`},
+		"another letter": {rdb, Config{App: "a", Prefix: "hü"}, `usage: Config.Prefix "hü"`},
+	} {
+		if _, err := New(c.rdb, c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestReadRefuses(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	for name, c := range map[string]struct {
+		rdb    redis.UniversalClient
+		prefix string
+		scope  string
+		since  time.Duration
+		want   string
+	}{
+		"no scope":     {rdb, "hw", "", time.Hour, "is empty"},
+		"a star":       {rdb, "hw", "p/*", time.Hour, "stands for every name"},
+		"no client":    {nil, "hw", "p", time.Hour, "needs a Redis client"},
+		"a prefix":     {rdb, "{", "p", time.Hour, "usage: Config.Prefix"},
+		"no time":      {rdb, "hw", "p", 0, "cannot look back 0s"},
+		"too much":     {rdb, "hw", "p", Longest + 1, "cannot look back 24h0m0.000000001s; use more than 0 and at most 24h0m0s"},
+		"before today": {rdb, "hw", "p", -1, "cannot look back -1ns"},
+	} {
+		if _, err := Read(t.Context(), c.rdb, Config{Prefix: c.prefix}, c.scope, c.since); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// "What cannot have been spent … is lost."
+func TestImpossible(t *testing.T) {
+	t.Parallel()
+	r := newRecorder(t, redistest.Client(t), redistest.Prefix(t), "app")
+	for i, c := range []struct {
+		scope string
+		units int64
+		lost  int64
+	}{{"", 3, 3}, {"p/*", 0, 1}, {"p", -5, 0}, {"p", mostUnits + 1, mostUnits + 1}, {"p", math.MinInt64, 0}} {
+		before := r.Lost()
+		r.Spent(c.scope, By{}, c.units)
+		if got := r.Lost() - before; got != c.lost || len(r.current.accounts) != 0 {
+			t.Errorf("%d: %d units are lost of %+v, %d scopes are known", i, got, c, len(r.current.accounts))
+		}
+	}
+}
+
+// What somebody else wrote into a hash is passed over.
+func TestReadForeign(t *testing.T) {
+	t.Parallel()
+	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
+	r := newRecorder(t, rdb, prefix, "app")
+	r.Spent("p", By{Type: "t"}, 3)
+	flush(t, r)
+	for _, key := range rdb.Keys(t.Context(), prefix+":*!used:*").Val() {
+		rdb.HSet(t.Context(), key, "u:a/b", 5, "n:app//t", "x", "t:app//t", "1", "z", 4, "u:gone/q/t", 0)
+	}
+	got := read(t, rdb, prefix, "p", time.Minute)
+	if want := []string{"app  t 3/0"}; !slices.Equal(lines(got), want) || got.All != (Sum{3, 1}) || got.Other != (Sum{0, 1}) {
+		t.Errorf("got %q, %+v", lines(got), got)
+	}
+}
+
+// access returns the commands that a page of docs/ grants for this package.
+func access(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## Who uses it\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	_, rule, found := strings.Cut(section, "It needs `")
+	rule, _, closed := strings.Cut(rule, "`")
+	if !found || !closed {
+		t.Fatal("docs/operations.md does not say what is needed")
+	}
+	return strings.Fields(rule)
+}
+
+// "It needs … and nothing else", under its own prefix.
+func TestUsageAccess(t *testing.T) {
+	t.Parallel()
+	commands := access(t)
+	use := func(rdb *redis.Client, prefix string) error {
+		for n := range 2 {
+			r := newRecorder(t, rdb, prefix, "app")
+			for i := range mostBy {
+				r.Spent("p {*}/x", By{Type: fmt.Sprint(n, i)}, 1)
+			}
+			for i := range mostScopes {
+				r.Spent(fmt.Sprint("p {*}/", n, "-", i), By{}, 1)
+			}
+			if err := r.Flush(t.Context()); err != nil {
+				return err
+			}
+		}
+		_, err := Read(t.Context(), rdb, Config{Prefix: prefix}, "p {*}", time.Hour)
+		return err
+	}
+	prefix := redistest.Prefix(t)
+	if err := use(redistest.User(t, []string{prefix + ":*"}, commands...), prefix); err != nil {
+		t.Errorf("with all of %q: %v", commands, err)
+	}
+	for i := range commands {
+		prefix := redistest.Prefix(t)
+		less := slices.Delete(slices.Clone(commands), i, i+1)
+		if err := use(redistest.User(t, []string{prefix + ":*"}, less...), prefix); !redis.HasErrorPrefix(err, "NOPERM") {
+			t.Errorf("without %s: %v", commands[i], err)
+		}
+	}
+	if err := use(redistest.User(t, []string{prefix + ":{p%20%7B%2A%7D}*"}, commands...), prefix); err != nil {
+		t.Errorf("with the provider's keys alone: %v", err)
+	}
+	if err := use(redistest.User(t, []string{"other:*"}, commands...), prefix); !redis.HasErrorPrefix(err, "NOPERM") {
+		t.Errorf("keys of others: %v", err)
+	}
+}
+
+// A combination costs about what adding to a map does.
+func BenchmarkSpent(b *testing.B) {
+	by := By{App: "billing", Queue: "invoices", Type: "refund"}
+	b.Run("recorder", func(b *testing.B) {
+		r := newRecorder(b, redis.NewClient(&redis.Options{}), "hw", "app")
+		b.ReportAllocs()
+		for b.Loop() {
+			r.Spent("payments/acme/refunds", by, 1)
+		}
+	})
+	b.Run("map", func(b *testing.B) {
+		type key struct {
+			scope string
+			by    By
+		}
+		var mu sync.Mutex
+		sums := map[key]int64{}
+		b.ReportAllocs()
+		for b.Loop() {
+			mu.Lock()
+			sums[key{"payments/acme/refunds", by}]++
+			mu.Unlock()
+		}
+	})
+}
+
+// A program that asks the limiter by itself says what it was granted.
+func ExampleRecorder_Spent() {
+	ctx := context.Background()
+	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6390"})
+	policy, err := throttle.LoadPolicy("limits.yaml")
+	if err != nil {
+		return
+	}
+	limiter, err := throttle.New(rdb, policy, throttle.Config{})
+	if err != nil {
+		return
+	}
+	recorder, err := New(rdb, Config{App: "crawler"})
+	if err != nil {
+		return
+	}
+	go recorder.Run(ctx)
+	if d, err := limiter.Allow(ctx, "payments/acme"); err == nil && d.Allowed {
+		recorder.Spent("payments/acme", By{Type: "page"}, 1)
+	}
+}
