@@ -11,6 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/usage"
 )
 
 // run lets next process a task that may start now. Whatever happens in it, a
@@ -19,6 +20,7 @@ func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d thrott
 	defer t.caught(ctx, j, &err)
 	defer t.started(ctx, j)()
 	asynqs := ctx
+	t.spent(j)
 	ctx, cancel := j.bounded(ctx)
 	defer cancel()
 	ctx, lease := t.cfg.Limiter.Hold(ctx, d.Grant)
@@ -49,6 +51,14 @@ func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d thrott
 		outcome = "ok"
 	}
 	return t.counted(j, err)
+}
+
+// spent tells what a task that starts spends. A start that came too late has been given
+// back before, and is no run.
+func (t *Throttle) spent(j *job) {
+	if t.cfg.Usage != nil && j.scope != "" {
+		t.cfg.Usage.Spent(j.scope, usage.By{Queue: j.queue, Type: j.task.Type()}, max(j.cost, 1))
+	}
 }
 
 // bounded gives a run its time-out, counted from its start, and its deadline.

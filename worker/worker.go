@@ -26,6 +26,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/usage"
 )
 
 // Config is what New needs. Redis and Limiter are required.
@@ -49,8 +50,18 @@ type Config struct {
 	Holders int
 	// Observer is told what happens to tasks. Defaults to none.
 	Observer Observer
+	// Usage is told what tasks spend: a *usage.Recorder, which the caller runs.
+	// Defaults to none.
+	Usage Usage
 	// Logger gets what a person should know. Defaults to none.
 	Logger *slog.Logger
+}
+
+// Usage is told what tasks spend.
+type Usage interface {
+	// Spent tells of a task that starts: its scope, its queue and type, and its cost.
+	// It is called in the task's goroutine and must not block.
+	Spent(scope string, by usage.By, units int64)
 }
 
 // Observer is told what happens to tasks. Its methods are called in the tasks'

@@ -1,0 +1,94 @@
+package worker
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/usage"
+)
+
+// spendings is a Usage that remembers.
+type spendings struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (s *spendings) Spent(scope string, by usage.By, units int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, fmt.Sprintf("%s %q %s %s %d", scope, by.App, by.Queue, by.Type, units))
+}
+
+// want holds what was told against what shall have been, in any order.
+func (s *spendings) want(t *testing.T, want ...string) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slices.Sort(s.all)
+	slices.Sort(want)
+	if !slices.Equal(s.all, want) {
+		t.Errorf("got %q, want %q", s.all, want)
+	}
+}
+
+// "A task counts once, when it starts, with the units that it costs; one that waits
+// spends nothing."
+func TestSpent(t *testing.T) {
+	t.Parallel()
+	told := &spendings{}
+	s := newSystem(t, perHour(9), Config{Usage: told, Spends: func(task *asynq.Task) (string, int64) {
+		if task.Type() == "free" {
+			return "", 0
+		}
+		return "p/foreign", 2
+	}})
+	for _, task := range []queue.Task{
+		{ID: "dear", Cost: 4}, {ID: "plain", Type: "other"}, {ID: "below", Scope: "p/a/b"},
+	} {
+		s.add(task)
+	}
+	s.addForeign("headers")
+	for _, kind := range []string{"free", "told"} {
+		if _, err := s.client.EnqueueContext(t.Context(), asynq.NewTask(kind, nil), asynq.TaskID(kind)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.serve(asynq.Config{}, nil)
+	for range 6 {
+		<-s.ended
+	}
+	s.add(queue.Task{ID: "waits"})
+	s.until("one waits", func() bool {
+		info := s.info("waits")
+		return info != nil && info.State == asynq.TaskStateRetry
+	})
+	told.want(t, `p/a "" default work 4`, `p/a "" default other 1`, `p/a/b "" default work 1`, `p/a "" default work 1`, `p/foreign "" default told 2`)
+}
+
+// "A start that came too late has been given back before": it and one that was put back
+// spend once.
+func TestSpentOnce(t *testing.T) {
+	t.Parallel()
+	const per = 400 * time.Millisecond
+	for _, hold := range []time.Duration{-1, 0} {
+		told := &spendings{}
+		s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: per}}, Config{Usage: told, Hold: hold})
+		s.rdb.AddHook(&lateMark{})
+		for _, id := range []string{"first", "second", "third"} {
+			s.add(queue.Task{ID: id, MaxRetry: queue.Retries(0)})
+		}
+		s.serve(asynq.Config{}, nil)
+		for range 3 {
+			<-s.ended
+		}
+		one := `p/a "" default work 1`
+		told.want(t, one, one, one)
+	}
+}
