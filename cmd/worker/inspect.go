@@ -25,6 +25,7 @@ import (
 // same text.
 const inspectUsage = `Usage: worker inspect [flags] scope SCOPE
        worker inspect [flags] task ID
+       worker inspect usage SCOPE [flags]    see worker inspect usage -h
 
 Tells who waits, and changes nothing.
 
@@ -71,6 +72,9 @@ type inspection struct {
 
 // runInspect is the program "worker inspect".
 func runInspect(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	if len(args) > 0 && args[0] == "usage" {
+		return runInspectUsage(ctx, args[1:], getenv, stdout, stderr)
+	}
 	i := &inspection{out: stdout, now: time.Now}
 	fs := flag.NewFlagSet(prog+" inspect", flag.ContinueOnError)
 	redisURL := fs.String("redis", "", "")
@@ -118,6 +122,8 @@ func (i *inspection) read(words []string) error {
 	switch {
 	case len(words) == 0:
 		return cli.Errorf(inspectHelp, "nothing to inspect: name a scope or a task")
+	case words[0] == "usage":
+		return cli.Errorf(`worker inspect usage SCOPE [flags]`, `"usage" has flags of its own, which follow it`)
 	case words[0] != "scope" && words[0] != "task":
 		return cli.Errorf(inspectHelp, "%q can't be inspected: name a scope or a task", words[0])
 	case len(words) == 1 || words[1] == "":

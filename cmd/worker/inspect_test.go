@@ -81,7 +81,11 @@ func (i *inspected) use(scope string) {
 func (i *inspected) run(code int, args ...string) (stdout, stderr string) {
 	i.t.Helper()
 	var out, errs bytes.Buffer
-	args = slices.Concat([]string{"inspect", "-redis", "redis://" + i.server.Addr()}, args)
+	flags := []string{"inspect", "-redis", "redis://" + i.server.Addr()}
+	if at := slices.Index(args, "usage"); at >= 0 { // it has flags of its own, which follow
+		flags, args = slices.Insert(flags, 1, "usage"), slices.Delete(slices.Clone(args), at, at+1)
+	}
+	args = append(flags, args...)
 	if got := run(i.t.Context(), args, noEnv, &out, &errs); got != code {
 		i.t.Fatalf("%q: exit %d, want %d; stdout %q, stderr %q", args, got, code, out.String(), errs.String())
 	}

@@ -107,7 +107,11 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	sys, err := p.assemble(parts{redis: rdb, limiter: limiter, options: o, metrics: m, watch: w, log: log})
+	spent, recordUsage, err := newUsage(rdb, o, m, w.calm(log))
+	if err != nil {
+		return err
+	}
+	sys, err := p.assemble(parts{redis: rdb, limiter: limiter, options: o, metrics: m, watch: w, usage: spent, log: log})
 	if err != nil {
 		return explain(ctx, err, url)
 	}
@@ -122,6 +126,7 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	}
 	return serve(ctx, o, log, service{
 		system: sys, watch: w, health: h, status: status, limits: lim, limiter: limiter, schedules: runSchedules,
+		usage: recordUsage,
 	})
 }
 
@@ -182,6 +187,8 @@ type service struct {
 	limiter *throttle.Limiter
 	// schedules enqueues recurring tasks until its context ends.
 	schedules func(context.Context)
+	// usage records who spends until its context ends.
+	usage func(context.Context)
 }
 
 // serve runs tasks until ctx ends, and then lets them end.
@@ -191,6 +198,7 @@ func serve(ctx context.Context, o options, log *slog.Logger, s service) error {
 	beside, cancel := context.WithCancel(context.WithoutCancel(ctx)) // stays while tasks end
 	defer cancel()
 	wg.Go(func() { s.watch.run(beside) })
+	wg.Go(func() { s.usage(beside) })
 	wg.Go(func() {
 		keepPublished(beside, func(ctx context.Context) error { return s.limits.keep(ctx, s.limiter.Policy) }, log)
 	})

@@ -31,6 +31,8 @@ type options struct {
 	logLevel    slog.Level
 	logFormat   string
 	version     bool
+	usage       bool
+	app         string // that usage is recorded for
 }
 
 // parseOptions reads args. When done is true the program ends with code.
@@ -49,6 +51,8 @@ func parseOptions(args []string, getenv func(string) string, stdout, stderr io.W
 	})
 	fs.DurationVar(&o.drain, "drain", 0, "")
 	fs.StringVar(&o.logFormat, "log-format", "text", "")
+	fs.BoolVar(&o.usage, "usage", true, "")
+	fs.StringVar(&o.app, "app", "worker", "")
 	fs.BoolVar(&o.version, "version", false, "")
 	if code, done := cli.ParseFlags(fs, args, usage, stdout, stderr); done {
 		return o, code, true
@@ -89,6 +93,9 @@ func (o options) checkRest() error {
 	}
 	if o.logFormat != "text" && o.logFormat != "json" {
 		faults = append(faults, cli.Errorf("-log-format text or -log-format json", "-log-format %q is unknown", o.logFormat))
+	}
+	if err := checkApp(o.app); err != nil {
+		faults = append(faults, err)
 	}
 	if _, err := outbound.New(outbound.Config{AllowHosts: o.allowHosts}); err != nil {
 		faults = append(faults, &cli.Error{

@@ -104,6 +104,7 @@ func TestUsageErrors(t *testing.T) {
 		"level":            {[]string{"-log-level", "loud"}, nil, []string{`-log-level "loud" is unknown`}},
 		"format":           {[]string{"-log-format", "xml"}, nil, []string{`-log-format "xml" is unknown`}},
 		"drain":            {[]string{"-drain", "-1s"}, nil, []string{"-drain -1s is below 0"}},
+		"no app":           {[]string{"-app", ""}, nil, []string{"worker: -app: the application's name has 0 bytes; give it 1 to 128", "try: -app billing"}},
 		"allow-host":       {[]string{"-allow-host", "http://x/"}, nil, []string{"worker: -allow-host: ", "try: -allow-host localhost:8080"}},
 		"listen":           {[]string{"-listen", "9090"}, nil, []string{`-listen "9090" is not HOST:PORT`, "try: -listen :9090"}},
 		"listen to all":    {[]string{"-listen", "0.0.0.0:9090"}, nil, []string{"HEADWAY_LISTEN_TOKEN is not set"}},

@@ -6,6 +6,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/worker"
 	"github.com/headway-go/headway/worker/metrics"
 )
 
@@ -25,5 +26,6 @@ type parts struct {
 	options options
 	metrics *metrics.Metrics
 	watch   *watch
+	usage   worker.Usage // nil when off
 	log     *slog.Logger
 }

@@ -3,6 +3,7 @@ package main
 // usage is what -h prints; testdata/help.golden holds the same text.
 const usage = `Usage: worker [flags]
        worker inspect [flags] scope SCOPE | task ID    tell who waits, for what
+       worker inspect usage SCOPE [flags]              tell who spent from it
        worker limits [flags] list | set SCOPE RULE KEY=VALUE… | …
                                show and change the limits while workers run
        worker leave [flags]    give waiting tasks back their plain asynq form
@@ -53,6 +54,9 @@ Flags:
                     other address than loopback needs the environment variable
                     HEADWAY_LISTEN_TOKEN, of 16 characters or more; callers send
                     it as "Authorization: Bearer TOKEN".
+  -usage            record in Redis who spends from which scope: see "worker
+                    inspect usage". -usage=false records nothing. Default: true
+  -app NAME         what this application is called there. Default: worker
   -drain DURATION   when told to stop, how long running tasks are given until
                     they are put back to run again. Default: 0, until they end
   -log-level LEVEL  debug, info, warn or error. Default: info

@@ -99,8 +99,8 @@ func New(rdb redis.UniversalClient, cfg Config) (*Recorder, error) {
 	if err != nil {
 		faults = append(faults, err)
 	}
-	if n := len(cfg.App); n == 0 || n > mostNameBytes {
-		faults = append(faults, fmt.Errorf("usage: Config.App has %d bytes; name the application in 1 to %d", n, mostNameBytes))
+	if err := CheckApp(cfg.App); err != nil {
+		faults = append(faults, err)
 	}
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
@@ -113,6 +113,14 @@ func New(rdb redis.UniversalClient, cfg Config) (*Recorder, error) {
 		r.log = slog.New(slog.DiscardHandler)
 	}
 	return r, nil
+}
+
+// CheckApp tells what is wrong with the name of an application, if anything.
+func CheckApp(name string) error {
+	if n := len(name); n == 0 || n > mostNameBytes {
+		return fmt.Errorf("usage: the application's name has %d bytes; give it 1 to %d", n, mostNameBytes)
+	}
+	return nil
 }
 
 func (c Config) prefix() (string, error) {

@@ -376,8 +376,8 @@ func TestNewRefuses(t *testing.T) {
 		want string
 	}{
 		"no client":      {nil, Config{App: "a"}, "usage: New needs a Redis client, got nil"},
-		"no name":        {rdb, Config{}, "usage: Config.App has 0 bytes"},
-		"a long name":    {rdb, Config{App: strings.Repeat("a", 129)}, "usage: Config.App has 129 bytes"},
+		"no name":        {rdb, Config{}, "usage: the application's name has 0 bytes"},
+		"a long name":    {rdb, Config{App: strings.Repeat("a", 129)}, "usage: the application's name has 129 bytes"},
 		"a brace":        {rdb, Config{App: "a", Prefix: "h{w"}, `usage: Config.Prefix "h{w"`},
 		"a tilde":        {rdb, Config{App: "a", Prefix: "h~w"}, `usage: Config.Prefix "h~w"`},
 		"another letter": {rdb, Config{App: "a", Prefix: "hü"}, `usage: Config.Prefix "hü"`},

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+	usages "github.com/headway-go/headway/throttle/usage"
+)
+
+// inspectUsageUsage is what "worker inspect usage -h" prints;
+// testdata/inspect_usage.golden holds the same text.
+const inspectUsageUsage = `Usage: worker inspect usage SCOPE [flags]
+
+Tells who spent from SCOPE, and from all scopes below it: which applications,
+queues and task types, how many units in how many tasks, and when last, most
+units first. Those that are not among the 40 of a scope that spent most in a
+slot of time are told as one sum, as others.
+
+It is recorded by workers when tasks start, and is here ten seconds later. What
+a worker with -usage=false spends is not recorded.
+
+Flags:
+  -since DURATION   how far to look back, at most 24h. Default: 1h. The count
+                    begins with a slot of time: at most 5 minutes before, or 2
+                    hours before where it is more than an hour ago
+  -redis URL        where it is recorded. Default: REDIS_URL from the
+                    environment, else the embedded server of a worker on
+                    127.0.0.1:6390
+  -json             print one object for each who spent, and one for all
+  -h                print this
+
+Exit codes: 0 done, nobody found included, 1 something failed, 2 bad usage,
+130 interrupted.
+
+Examples:
+  worker inspect usage payments
+  worker inspect usage payments/acme -since 24h -json
+`
+
+const inspectUsageHelp = "worker inspect usage -h"
+
+// spenderReport is what "worker inspect usage -json" prints of each who spent, and
+// usageReport of all; docs/json.md has their fields.
+type spenderReport struct {
+	App   string `json:"app"`
+	Queue string `json:"queue"`
+	Type  string `json:"type"`
+	Units int64  `json:"units"`
+	Tasks int64  `json:"tasks"`
+	Last  string `json:"last"`
+}
+
+type usageReport struct {
+	Summary    bool   `json:"summary"`
+	Scope      string `json:"scope"`
+	From       string `json:"from"`
+	To         string `json:"to"`
+	Units      int64  `json:"units"`
+	Tasks      int64  `json:"tasks"`
+	OtherUnits int64  `json:"other_units"`
+	OtherTasks int64  `json:"other_tasks"`
+}
+
+// runInspectUsage is the program "worker inspect usage".
+func runInspectUsage(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	fs := flag.NewFlagSet(prog+" inspect usage", flag.ContinueOnError)
+	redisURL := fs.String("redis", "", "")
+	asJSON := fs.Bool("json", false, "")
+	since := time.Hour
+	fs.Func("since", "", func(text string) (err error) {
+		since, err = queue.ParseDuration(text)
+		return err
+	})
+	words, code, done := parseWords(fs, args, inspectUsageUsage, stdout, stderr)
+	if done {
+		return code
+	}
+	if err := checkUsage(words, since); err != nil {
+		cli.Fail(stderr, prog, err)
+		return cli.ExitUsage
+	}
+	report, err := readUsage(ctx, cli.RedisURL(*redisURL, getenv, cli.EmbeddedURL), words[0], since)
+	if err == nil {
+		err = printUsage(stdout, report, *asJSON)
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			return cli.ExitInterrupted
+		}
+		cli.Fail(stderr, prog, err)
+		return cli.Code(err)
+	}
+	return cli.ExitOK
+}
+
+// checkUsage refuses what cannot be told.
+func checkUsage(words []string, since time.Duration) error {
+	switch {
+	case len(words) == 0 || words[0] == "":
+		return cli.Errorf(inspectUsageHelp, "no scope given")
+	case len(words) > 1:
+		return cli.Errorf(inspectUsageHelp, "one scope at a time, and %q is a second one; quote a name that has spaces", words[1])
+	case since <= 0 || since > usages.Longest:
+		return cli.Errorf("-since 1h", "-since %s is not within the %s that are kept", since, usages.Longest)
+	}
+	if _, err := throttle.ParseScope(words[0]); err != nil {
+		return &cli.Error{What: plainly(err), Try: inspectUsageHelp, Err: err}
+	}
+	return nil
+}
+
+func readUsage(ctx context.Context, url, scope string, since time.Duration) (usages.Report, error) {
+	rdb, err := cli.OpenRedis(ctx, url)
+	if err != nil {
+		return usages.Report{}, err
+	}
+	defer func() { _ = rdb.Close() }() // nothing is in flight any more
+	report, err := usages.Read(ctx, rdb, usages.Config{}, scope, since)
+	if err != nil {
+		return report, explain(ctx, err, url)
+	}
+	return report, nil
+}
+
+func printUsage(out io.Writer, r usages.Report, asJSON bool) error {
+	var b strings.Builder
+	var err error
+	if asJSON {
+		err = usageObjects(&b, r)
+	} else {
+		err = usageTable(&b, r)
+	}
+	if err == nil {
+		_, err = io.WriteString(out, b.String())
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write the result: %w", err)
+	}
+	return nil
+}
+
+func usageObjects(out io.Writer, r usages.Report) error {
+	enc := json.NewEncoder(out)
+	enc.SetEscapeHTML(false)
+	for _, s := range r.Spenders {
+		if err := enc.Encode(spenderReport{s.App, s.Queue, s.Type, s.Units, s.Tasks, stamp(s.Last)}); err != nil {
+			return err
+		}
+	}
+	return enc.Encode(usageReport{
+		Summary: true, Scope: r.Scope.String(), From: stamp(r.From), To: stamp(r.To),
+		Units: r.All.Units, Tasks: r.All.Tasks, OtherUnits: r.Other.Units, OtherTasks: r.Other.Tasks,
+	})
+}
+
+func usageTable(out io.Writer, r usages.Report) error {
+	scope, since := shown(r.Scope.String()), stamp(r.From)
+	if r.All.Tasks == 0 {
+		_, err := fmt.Fprintf(out, "nobody is known to have spent from %s since %s\n", scope, since)
+		return err
+	}
+	_, _ = fmt.Fprintf(out, "%d units in %d tasks spent from %s since %s\n\n", r.All.Units, r.All.Tasks, scope, since)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	row := func(columns ...string) { _, _ = fmt.Fprintln(w, strings.Join(columns, "\t")) }
+	row("UNITS", "TASKS", "APP", "QUEUE", "TYPE", "LAST")
+	sum := func(s usages.Sum) (units, tasks string) {
+		return strconv.FormatInt(s.Units, 10), strconv.FormatInt(s.Tasks, 10)
+	}
+	for _, s := range r.Spenders {
+		units, tasks := sum(s.Sum)
+		row(units, tasks, shown(s.App), shown(s.Queue), shown(s.Type), stamp(s.Last))
+	}
+	if r.Other != (usages.Sum{}) {
+		units, tasks := sum(r.Other)
+		row(units, tasks, "others")
+	}
+	return w.Flush()
+}

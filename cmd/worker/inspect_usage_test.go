@@ -1,0 +1,167 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/test/redistest"
+	usages "github.com/headway-go/headway/throttle/usage"
+)
+
+const usageLimits = `limits:
+  p:
+    rules: [{name: account, algorithm: token-bucket, limit: 1000, per: 1s, burst: 1000}]
+    scopes: {"*": {rules: []}}
+`
+
+// worked runs a worker until it has done n tasks of p/acme, and ends it.
+func worked(t *testing.T, server *redistest.Server, ids string, args ...string) {
+	t.Helper()
+	a := newAPI(t, nil)
+	args = append(args, "-redis", "redis://"+server.Addr(), "-limits", limitsFile(t, usageLimits), "-allow-host", a.host())
+	r := start(t, whole, nil, args...)
+	r.says("msg=ready")
+	for _, id := range ids {
+		task := a.task("p/acme", string(id))
+		task.Cost = 3
+		enqueue(t, server.Client(t), task)
+	}
+	redistest.WaitFor(t, "the tasks to run", 30*time.Second, func() bool { return int(a.calls.Load()) == len(ids) })
+	r.stop()
+	r.ends(cli.ExitOK)
+}
+
+// "Which applications, queues and task types, how many units in how many tasks, and
+// when last, most units first": a worker records them, and what it has not sent when it
+// is stopped it sends then.
+func TestInspectUsed(t *testing.T) {
+	t.Parallel()
+	i := &inspected{t: t, server: redistest.NewServer(t)}
+	began := time.Now().Add(-time.Second)
+	worked(t, i.server, "ab")
+	worked(t, i.server, "cde", "-app", "billing <é>")
+	for _, scope := range []string{"p", "p/acme"} {
+		got := i.objects("usage", scope)
+		if len(got) != 3 {
+			t.Fatalf("%s: %v", scope, got)
+		}
+		want(t, got[0], map[string]any{"app": "billing <é>", "queue": "default", "type": "http", "units": 9.0, "tasks": 3.0, "summary": nil})
+		want(t, got[1], map[string]any{"app": "worker", "queue": "default", "type": "http", "units": 6.0, "tasks": 2.0})
+		want(t, got[2], map[string]any{"summary": true, "scope": scope, "units": 15.0, "tasks": 5.0, "other_units": 0.0, "other_tasks": 0.0})
+		if last := at(t, got[0]["last"]); last.Before(began) || last.After(time.Now()) {
+			t.Errorf("last at %s", last)
+		}
+		from, to := at(t, got[2]["from"]), at(t, got[2]["to"])
+		if before := to.Sub(from) - time.Hour; before < 0 || before > 5*time.Minute {
+			t.Errorf("from %s to %s", from, to)
+		}
+	}
+	out, _ := i.run(0, "usage", "p", "-since", "24h")
+	lines := strings.Split(out, "\n")
+	if len(lines) != 6 || !strings.HasPrefix(lines[0], "15 units in 5 tasks spent from p since ") ||
+		!strings.HasPrefix(lines[2], "UNITS  TASKS  APP          QUEUE    TYPE  LAST") ||
+		!strings.HasPrefix(lines[3], "9      3      billing <é>  default  http  20") || strings.Contains(out, "others") {
+		t.Errorf("got %s", out)
+	}
+	if out, _ := i.run(0, "usage", "p/other"); !strings.HasPrefix(out, "nobody is known to have spent from p/other since ") {
+		t.Errorf("got %s", out)
+	}
+}
+
+// "Those that are not among the 40 of a scope … are told as one sum, as others."
+func TestInspectUsedByOthers(t *testing.T) {
+	t.Parallel()
+	i := &inspected{t: t, server: redistest.NewServer(t)}
+	r, err := usages.New(i.server.Client(t), usages.Config{App: "many"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 45 {
+		r.Spent("p", usages.By{Queue: "a\nb", Type: fmt.Sprint(n)}, 2)
+	}
+	if err := r.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got := i.objects("usage", "p")
+	want(t, got[len(got)-1], map[string]any{"units": 90.0, "tasks": 45.0, "other_units": 10.0, "other_tasks": 5.0})
+	if len(got) != 41 {
+		t.Errorf("%d objects", len(got))
+	}
+	out, _ := i.run(0, "usage", "p")
+	if !strings.Contains(out, "\n10     5      others\n") || !strings.Contains(out, `"a\nb"`) {
+		t.Errorf("got %s", out)
+	}
+}
+
+// "`worker -usage=false` records nothing: no key, no command"
+func TestUsageOff(t *testing.T) {
+	t.Parallel()
+	for flag, recorded := range map[string]bool{"-usage=false": false, "-usage": true} {
+		t.Run(flag, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.NewServer(t)
+			rdb := server.Client(t)
+			commands := redistest.Commands(t, rdb, func() { worked(t, server, "ab", flag) })
+			keys := append(rdb.Keys(t.Context(), "hw:*!used:*").Val(), rdb.Keys(t.Context(), "hw:*!scopes:*").Val()...)
+			if (len(keys) > 0) != recorded || (commands["hincrby"] > 0) != recorded || (commands["zincrby"] > 0) != recorded {
+				t.Errorf("the keys %q and commands %v", keys, commands)
+			}
+		})
+	}
+}
+
+func TestInspectUsageUsage(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"-h"}, {"p", "-h"}} {
+		var out, errs bytes.Buffer
+		if code := run(t.Context(), append([]string{"inspect", "usage"}, args...), noEnv, &out, &errs); code != 0 {
+			t.Errorf("-h exits %d", code)
+		}
+		golden(t, filepath.Join("testdata", "inspect_usage.golden"), out.String())
+	}
+	for _, line := range strings.Split(inspectUsageUsage, "\n") {
+		if len([]rune(line)) > 80 {
+			t.Errorf("a line of -h is wider than 80 columns: %s", line)
+		}
+	}
+}
+
+func TestInspectUsageFaults(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		code int
+		args []string
+		want string
+	}{
+		"nothing":      {2, []string{"usage"}, "no scope given"},
+		"an empty one": {2, []string{"usage", ""}, "no scope given"},
+		"two":          {2, []string{"usage", "a", "b"}, `one scope at a time, and "b" is a second one`},
+		"a star":       {2, []string{"usage", "p/*"}, "stands for every name"},
+		"too long":     {2, []string{"usage", "p", "-since", "25h"}, "-since 25h0m0s is not within the 24h0m0s that are kept"},
+		"no time":      {2, []string{"usage", "p", "-since", "0s"}, "-since 0s is not within"},
+		"a word":       {2, []string{"usage", "p", "-since", "x"}, "-since"},
+		"flags first":  {2, []string{"-json", "usage", "p"}, "try: worker inspect usage SCOPE [flags]"},
+		"no Redis":     {1, []string{"usage", "-redis", "redis://127.0.0.1:1", "p"}, "127.0.0.1:1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out, errs bytes.Buffer
+			code := run(t.Context(), append([]string{"inspect"}, c.args...), noEnv, &out, &errs)
+			if code != c.code || !strings.Contains(errs.String(), c.want) || !strings.Contains(errs.String(), "try: ") || out.Len() > 0 {
+				t.Errorf("exit %d, %s%s", code, out.String(), errs.String())
+			}
+		})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out, errs bytes.Buffer
+	if code := run(ctx, []string{"inspect", "usage", "-redis", "redis://" + redistest.NewServer(t).Addr(), "p"}, noEnv, &out, &errs); code != 130 {
+		t.Errorf("interrupted: exit %d, %s", code, errs.String())
+	}
+}
