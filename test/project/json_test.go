@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/usage"
 )
 
 // section returns the part of a page under a heading.
@@ -122,6 +123,7 @@ func TestJSONFields(t *testing.T) {
 	check("healthz", tables(t, "GET /healthz of worker -listen")[0], seen(t, health))
 
 	inspected(t, url)
+	used(t)
 	changedLimits(t, url)
 
 	left := output(t, 0, "", "worker", "leave", "-redis", url, "-json")
@@ -163,6 +165,36 @@ func inspected(t *testing.T, url string) {
 	got["last_error"] = "string" // of a task that has failed: TestInspectFailed sees it
 	if !maps.Equal(got, want) {
 		t.Errorf("worker inspect task: docs/json.md has %v, the program prints %v", want, got)
+	}
+}
+
+// used holds what worker inspect usage prints, and its sample, against the tables.
+func used(t *testing.T) {
+	t.Helper()
+	server := redistest.NewServer(t)
+	r, err := usage.New(server.Client(t), usage.Config{App: "billing"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Spent("payments/acme", usage.By{Queue: "invoices", Type: "http"}, 3)
+	if err := r.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const heading = "worker inspect usage -json"
+	sample := parsePage("docs/json.md", section(t, "docs/json.md", heading)).blocks[0].text
+	for what, text := range map[string]string{
+		"the program prints": output(t, 0, "", "worker", "inspect", "usage", "-redis", "redis://"+server.Addr(), "-json", "payments"),
+		"its sample has":     sample,
+	} {
+		objects := slices.Collect(strings.Lines(text))
+		if len(objects) != 2 {
+			t.Fatalf("worker inspect usage: %s\n%s", what, text)
+		}
+		for i, object := range objects {
+			if want, got := tables(t, heading)[i], seen(t, object); !maps.Equal(got, want) {
+				t.Errorf("worker inspect usage: docs/json.md has %v, %s %v", want, what, got)
+			}
+		}
 	}
 }
 

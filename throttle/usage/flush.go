@@ -3,7 +3,6 @@ package usage
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -22,7 +21,8 @@ const perPipeline = 100
 // Flush sends what was spent since the last flush, for programs that do not call Run.
 // It costs a round trip for each provider, and two more where one has more scopes, or
 // a scope more who spend, than are kept. What could not be sent is lost, not
-// sent again: it may have been counted. The error wraps Redis's.
+// sent again: it may have been counted. The error wraps Redis's, of one provider where
+// several failed.
 func (r *Recorder) Flush(ctx context.Context) error {
 	r.flushing.Lock()
 	defer r.flushing.Unlock()
@@ -37,8 +37,9 @@ func (r *Recorder) Flush(ctx context.Context) error {
 
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
-	now := time.Now()
-	var errs []error
+	now := r.now()
+	var first error
+	faults := 0
 	for provider, tallies := range spent.byProvider() {
 		err := r.admit(provider, now)
 		if err == nil {
@@ -46,12 +47,15 @@ func (r *Recorder) Flush(ctx context.Context) error {
 		}
 		if err != nil {
 			r.lost.Add(tallies[0].all.Units)
-			errs = append(errs, err)
+			first = cmp.Or(first, err)
+			faults++
 		}
 	}
-	err := errors.Join(errs...)
-	r.tell(ctx, err)
-	return err
+	if faults > 1 {
+		first = fmt.Errorf("%w; and so for %d providers", first, faults)
+	}
+	r.tell(ctx, first)
+	return first
 }
 
 // admit refuses a provider when the process has recorded so many that someone makes

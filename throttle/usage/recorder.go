@@ -77,6 +77,7 @@ type Recorder struct {
 	app    string
 	failed func(kind string)
 	log    *slog.Logger
+	now    func() time.Time // time.Now, or a test's own
 
 	mu      sync.Mutex
 	current *period
@@ -105,7 +106,7 @@ func New(rdb redis.UniversalClient, cfg Config) (*Recorder, error) {
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
-	r := &Recorder{rdb: rdb, prefix: prefix, app: cfg.App, failed: func(string) {}, log: cfg.Logger, current: newPeriod()}
+	r := &Recorder{rdb: rdb, prefix: prefix, app: cfg.App, failed: func(string) {}, log: cfg.Logger, now: time.Now, current: newPeriod()}
 	if cfg.Observer != nil {
 		r.failed = cfg.Observer.Failed
 	}
@@ -162,17 +163,18 @@ func (r *Recorder) Spent(scope string, by By, units int64) {
 func (r *Recorder) Lost() int64 { return r.lost.Load() }
 
 // Run sends what was spent to Redis, every ten seconds and when ctx ends; it then
-// returns, after five seconds at most. While nothing is spent it sends nothing.
+// returns, after ten seconds at most. While nothing is spent it sends nothing.
 func (r *Recorder) Run(ctx context.Context) {
+	flush := func() { _ = r.Flush(context.WithoutCancel(ctx)) } // which tells it, and has an end of its own
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			_ = r.Flush(context.WithoutCancel(ctx)) // which tells it
+			flush()
 			return
 		case <-tick.C:
-			_ = r.Flush(ctx)
+			flush()
 		}
 	}
 }

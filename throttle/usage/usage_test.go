@@ -15,7 +15,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle"
 )
 
 func newRecorder(t testing.TB, rdb redis.UniversalClient, prefix, app string) *Recorder {
@@ -25,6 +24,12 @@ func newRecorder(t testing.TB, rdb redis.UniversalClient, prefix, app string) *R
 		t.Fatal(err)
 	}
 	return r
+}
+
+// inOneSlot makes all that it is called for flush in one slot of time.
+func inOneSlot() func(*Recorder) {
+	now := time.Now()
+	return func(r *Recorder) { r.now = func() time.Time { return now } }
 }
 
 func flush(t testing.TB, r *Recorder) {
@@ -199,8 +204,10 @@ func TestFloodOfTypes(t *testing.T) {
 			t.Parallel()
 			prefix := redistest.Prefix(t)
 			const flushes, types = 5, 200
+			fixed := inOneSlot()
 			for n := range flushes {
 				r := newRecorder(t, rdb, prefix, "app")
+				fixed(r)
 				r.Spent("p/x", By{Type: "most"}, 1000)
 				for i := range types {
 					r.Spent("p/x", By{Type: fmt.Sprint(n, " ", i)}, 2)
@@ -294,7 +301,7 @@ func TestFloodOfProviders(t *testing.T) {
 		if got := len(r.current.accounts); got > mostAccounts+mostProviders {
 			t.Errorf("%d scopes in memory", got)
 		}
-		if err := r.Flush(t.Context()); err == nil || !strings.Contains(err.Error(), "more than 100 providers in two hours") {
+		if err := r.Flush(t.Context()); err == nil || !strings.Contains(err.Error(), "more than 100 providers in two hours") || len(err.Error()) > 200 {
 			t.Errorf("got %v", err)
 		}
 	}
@@ -445,6 +452,40 @@ func TestReadForeign(t *testing.T) {
 	}
 }
 
+// "300 at most with one who spends, and 150 for each more up to 40, with names of usual
+// length", and "130 for each" scope.
+func TestUsageMemory(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	memory := func(prefix, of string) (most int64) {
+		t.Helper()
+		for _, key := range rdb.Keys(t.Context(), prefix+":*"+of+"*").Val() {
+			most = max(most, rdb.MemoryUsage(t.Context(), key, 0).Val())
+		}
+		return most
+	}
+	for _, n := range []int64{1, 3, 20, mostBy} {
+		prefix := redistest.Prefix(t)
+		r := newRecorder(t, rdb, prefix, "billing")
+		for i := range n {
+			r.Spent("payments/acme", By{Queue: "invoices", Type: fmt.Sprint("invoice:send", i)}, 1000)
+		}
+		flush(t, r)
+		if got, most := memory(prefix, "acme!used:"), 300+150*(n-1); got == 0 || got > most {
+			t.Errorf("%d who spend take %d bytes, want at most %d", n, got, most)
+		}
+	}
+	prefix := redistest.Prefix(t)
+	r := newRecorder(t, rdb, prefix, "billing")
+	for i := range mostScopes - 1 {
+		r.Spent(fmt.Sprint("payments/tenant", i), By{Type: "t"}, 1000)
+	}
+	flush(t, r)
+	if got := memory(prefix, "!scopes:"); got == 0 || got > 130*mostScopes {
+		t.Errorf("%d scopes take %d bytes", mostScopes, got)
+	}
+}
+
 // access returns the commands that a page of docs/ grants for this package.
 func access(t *testing.T) []string {
 	t.Helper()
@@ -465,10 +506,11 @@ func access(t *testing.T) []string {
 // "It needs … and nothing else", under its own prefix.
 func TestUsageAccess(t *testing.T) {
 	t.Parallel()
-	commands := access(t)
+	commands, fixed := access(t), inOneSlot()
 	use := func(rdb *redis.Client, prefix string) error {
 		for n := range 2 {
 			r := newRecorder(t, rdb, prefix, "app")
+			fixed(r)
 			for i := range mostBy {
 				r.Spent("p {*}/x", By{Type: fmt.Sprint(n, i)}, 1)
 			}
@@ -525,26 +567,4 @@ func BenchmarkSpent(b *testing.B) {
 			mu.Unlock()
 		}
 	})
-}
-
-// A program that asks the limiter by itself says what it was granted.
-func ExampleRecorder_Spent() {
-	ctx := context.Background()
-	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6390"})
-	policy, err := throttle.LoadPolicy("limits.yaml")
-	if err != nil {
-		return
-	}
-	limiter, err := throttle.New(rdb, policy, throttle.Config{})
-	if err != nil {
-		return
-	}
-	recorder, err := New(rdb, Config{App: "crawler"})
-	if err != nil {
-		return
-	}
-	go recorder.Run(ctx)
-	if d, err := limiter.Allow(ctx, "payments/acme"); err == nil && d.Allowed {
-		recorder.Spent("payments/acme", By{Type: "page"}, 1)
-	}
 }
