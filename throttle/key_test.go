@@ -82,6 +82,26 @@ func TestKeysNeverCollide(t *testing.T) {
 	}
 }
 
+// "Two names never become one, and none holds a character that divides parts of keys",
+// also for those who keep something of a scope beside the limiter.
+func TestKeysForOthers(t *testing.T) {
+	t.Parallel()
+	for _, name := range hostileNames {
+		text := EscapeName(name)
+		if got := UnescapeName(text); got != name || strings.ContainsAny(text, "{}/:@!*?[] ") {
+			t.Errorf("%q is written as %q and read as %q", name, text, got)
+		}
+		s, err := ParseScope("p/" + name)
+		if err != nil {
+			continue
+		}
+		key := ScopeKey("other", s)
+		if rule := keyspace("other").rule(Bound{Scope: s, Rule: Rule{Name: "r"}}); rule != key+":r" {
+			t.Errorf("the keys of %q begin with %q, and a rule's is %q", s, key, rule)
+		}
+	}
+}
+
 // tagOf returns the part of a key that Redis Cluster hashes, which must be a true
 // hash tag.
 func tagOf(t *testing.T, key string) string {
