@@ -63,9 +63,10 @@ type RuleState struct {
 	RetryAfter time.Duration
 	// ResetAfter is how long until the rule is as if nothing had been taken.
 	ResetAfter time.Duration
+	// MaxWait is the longest that anybody waits for the rule, 0 where it has no bound.
+	MaxWait time.Duration
 
-	window  time.Duration // how long the limit takes to come back in full
-	maxWait time.Duration
+	window time.Duration // how long the limit takes to come back in full
 }
 
 // Five is the answer in five whole numbers that many limiters give: whether the

@@ -13,7 +13,7 @@ import (
 func state(r Rule, pattern string, remaining int64, retry, reset time.Duration) RuleState {
 	return RuleState{
 		Scope: "p/acme", Rule: r.Name, Pattern: pattern, Algorithm: r.Algorithm, Limit: r.Capacity(), Remaining: remaining,
-		Limited: retry > 0, RetryAfter: retry, ResetAfter: reset, window: window(r), maxWait: r.MaxWait,
+		Limited: retry > 0, RetryAfter: retry, ResetAfter: reset, window: window(r), MaxWait: r.MaxWait,
 	}
 }
 

@@ -29,6 +29,8 @@ type Placed struct {
 	// Expected is when its start may be expected from now, Unknown where no clock
 	// tells.
 	Expected time.Duration
+	// MaxWait is the shortest max_wait of the rules on its path, 0 where none has one.
+	MaxWait time.Duration
 	// Err is set when it can never be granted: *ScopeError, *UnmatchedError or
 	// *CostError. It has no place then.
 	Err error
@@ -54,6 +56,7 @@ func (l *Limiter) LineUp(ctx context.Context, asks []Ask, lead, near time.Durati
 			out[i].Err = err
 			continue
 		}
+		out[i].MaxWait = p.maxWait()
 		if _, known := groups[p.scope.Provider()]; !known {
 			order = append(order, p.scope.Provider())
 		}

@@ -77,7 +77,7 @@ func newPlan(keys keyspace, scope Scope, bounds []Bound, pad time.Duration, at t
 		p.params = append(p.params, params{kind, numbers})
 		p.states = append(p.states, RuleState{
 			Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm,
-			Limit: b.Rule.Capacity(), window: width, maxWait: b.Rule.MaxWait,
+			Limit: b.Rule.Capacity(), window: width, MaxWait: b.Rule.MaxWait,
 		})
 		if b.Rule.Algorithm == Concurrency {
 			p.leases = append(p.leases, i)

@@ -138,6 +138,14 @@ func (p *plan) patience(waited time.Duration) time.Duration {
 	return left
 }
 
+// maxWait is the shortest max_wait of the rules, 0 where none has one.
+func (p *plan) maxWait() time.Duration {
+	if left := p.patience(0); left != Unknown {
+		return left
+	}
+	return 0
+}
+
 // untilDeadline returns how long ctx lasts.
 func untilDeadline(ctx context.Context) time.Duration {
 	if deadline, ok := ctx.Deadline(); ok {
@@ -154,13 +162,13 @@ func tooLong(ctx context.Context, d Decision, waited time.Duration) error {
 	}
 	for i := range d.Rules {
 		r := &d.Rules[i]
-		if r.Limited && r.maxWait > 0 && (waited >= r.maxWait || r.RetryAfter != Unknown && waited+r.RetryAfter > r.maxWait) {
+		if r.Limited && r.MaxWait > 0 && (waited >= r.MaxWait || r.RetryAfter != Unknown && waited+r.RetryAfter > r.MaxWait) {
 			more := "asks for " + r.RetryAfter.String() + " more"
 			if r.RetryAfter == Unknown {
 				more = "cannot tell how much longer"
 			}
 			return fmt.Errorf("%w: rule %s of %s %s after %s; its max_wait is %s",
-				ErrPatience, r.Rule, r.Scope, more, waited.Round(time.Millisecond), r.maxWait)
+				ErrPatience, r.Rule, r.Scope, more, waited.Round(time.Millisecond), r.MaxWait)
 		}
 	}
 	return nil
