@@ -102,12 +102,13 @@ func (c *Client) Enqueue(ctx context.Context, t Task) (Result, error) {
 // item is one entry of a batch on its way. Its call is nil once its result is
 // known.
 type item struct {
-	result Result
-	task   *asynq.Task
-	ask    throttle.Ask // empty for a task that is not planned
-	call   *call
-	delay  time.Duration
-	source bool // the error is the source's
+	result  Result
+	task    *asynq.Task
+	ask     throttle.Ask // empty for a task that is not planned
+	call    *call
+	delay   time.Duration
+	maxWait time.Duration
+	source  bool // the error is the source's
 }
 
 // prepare does all that needs no answer from Redis.
@@ -119,7 +120,7 @@ func (c *Client) prepare(ctx context.Context, e Entry) *item {
 		return it.refuse(Invalid, err)
 	}
 	t := e.Task.withDefaults()
-	it.delay = t.Delay
+	it.delay, it.maxWait = t.Delay, t.MaxWait
 	if t.ID == "" {
 		t.ID, it.result.Random = randomID(), true
 	}

@@ -49,9 +49,9 @@ func TestEnqueue(t *testing.T) {
 		"all": {
 			queue.Task{
 				Type: "mail", Scope: "a/b", Cost: 7, MaxRetry: queue.Retries(0), Timeout: 90 * time.Second,
-				Deadline: deadline, Priority: 3, Remember: time.Hour, Payload: []byte("null"),
+				Deadline: deadline, Priority: 3, Remember: time.Hour, MaxWait: time.Minute, Payload: []byte("null"),
 			}, "null",
-			queue.Spec{Scope: "a/b", Cost: 7, Timeout: 90 * time.Second, Deadline: deadline, Priority: 3},
+			queue.Spec{Scope: "a/b", Cost: 7, Timeout: 90 * time.Second, Deadline: deadline, Priority: 3, MaxWait: time.Minute},
 		},
 		"http": {
 			queue.Task{Type: queue.TypeHTTP, Scope: "a", HTTP: &queue.HTTP{URL: "http://h/?a=1&b=<2>"}},
@@ -78,6 +78,10 @@ func TestEnqueue(t *testing.T) {
 				t.Errorf("%v, type %q, payload %s", task.State, task.Type, task.Payload)
 			}
 			spec, ok, err := queue.ReadSpec(asynq.NewTaskWithHeaders(task.Type, task.Payload, task.Headers))
+			if age := time.Since(spec.Due); age < 0 || age > time.Minute {
+				t.Errorf("it is due at %v", spec.Due)
+			}
+			spec.Due = time.Time{}
 			if spec != tt.spec || !ok || err != nil {
 				t.Errorf("got  %+v %v %v\nwant %+v", spec, ok, err, tt.spec)
 			}

@@ -20,12 +20,14 @@ const (
 	HeaderMaxRetry = "headway-max-retry" // whole number >= 0; absent: asynq's own MaxRetry counts
 	HeaderDeadline = "headway-deadline"  // RFC 3339 with fractions; absent: none
 	HeaderTimeout  = "headway-timeout"   // Go duration; absent: none
+	HeaderMaxWait  = "headway-max-wait"  // Go duration; absent: the rules' own alone
+	HeaderDue      = "headway-due"       // RFC 3339 with fractions: since when the task has waited; absent: unknown
 	HeaderPriority = "headway-priority"  // whole number; absent: 0
 	HeaderID       = "headway-id"        // the task's id; absent: unknown
 )
 
 var headerNames = []string{
-	HeaderScope, HeaderCost, HeaderMaxRetry, HeaderDeadline, HeaderTimeout, HeaderPriority, HeaderID,
+	HeaderScope, HeaderCost, HeaderMaxRetry, HeaderDeadline, HeaderTimeout, HeaderMaxWait, HeaderDue, HeaderPriority, HeaderID,
 }
 
 // NoBudget is the Budget of a task without HeaderMaxRetry: it was enqueued by
@@ -39,6 +41,8 @@ type Spec struct {
 	Budget   int           // retries after real failures, or NoBudget
 	Deadline time.Time     // zero: none
 	Timeout  time.Duration // of one run from its start; 0: none
+	MaxWait  time.Duration // for its limits; 0: no bound of its own
+	Due      time.Time     // when it could start first; zero: unknown
 	Priority int
 	ID       string // asynq's task id; empty when the header is absent
 }
@@ -71,6 +75,8 @@ func ReadSpec(t *asynq.Task) (Spec, bool, error) {
 		Budget:   int(r.number(HeaderMaxRetry, NoBudget, 0, MaxRetries)),
 		Deadline: r.time(HeaderDeadline),
 		Timeout:  r.duration(HeaderTimeout),
+		MaxWait:  r.duration(HeaderMaxWait),
+		Due:      r.time(HeaderDue),
 		Priority: int(r.number(HeaderPriority, 0, -MaxPriority, MaxPriority)),
 		ID:       headers[HeaderID],
 	}
@@ -94,11 +100,12 @@ func noScope(headers map[string]string) error {
 
 // headers returns the headers of a task that has its defaults and an id. What
 // is zero is left out.
-func (t Task) headers() map[string]string {
+func (t Task) headers(now time.Time) map[string]string {
 	h := map[string]string{
 		HeaderScope:    t.Scope,
 		HeaderMaxRetry: strconv.Itoa(*t.MaxRetry),
 		HeaderID:       t.ID,
+		HeaderDue:      t.due(now).UTC().Format(time.RFC3339Nano),
 	}
 	if t.Cost != DefaultCost {
 		h[HeaderCost] = strconv.FormatInt(t.Cost, 10)
@@ -108,6 +115,9 @@ func (t Task) headers() map[string]string {
 	}
 	if t.Timeout > 0 {
 		h[HeaderTimeout] = t.Timeout.String()
+	}
+	if t.MaxWait > 0 {
+		h[HeaderMaxWait] = t.MaxWait.String()
 	}
 	if t.Priority != 0 {
 		h[HeaderPriority] = strconv.Itoa(t.Priority)

@@ -28,10 +28,12 @@ func TestReadSpec(t *testing.T) {
 			map[string]string{
 				"headway-scope": "a", "headway-cost": "7", "headway-max-retry": "0", "headway-id": "i", "trace": "1",
 				"headway-deadline": "2030-01-31T12:00:00.000000001Z", "headway-timeout": "1m30s", "headway-priority": "-4",
+				"headway-max-wait": "1m0.5s", "headway-due": "2030-01-30T12:00:00.5Z",
 			},
 			queue.Spec{
 				Scope: "a", Cost: 7, Budget: 0, ID: "i", Timeout: 90 * time.Second, Priority: -4,
 				Deadline: time.Date(2030, 1, 31, 12, 0, 0, 1, time.UTC),
+				MaxWait:  60500 * time.Millisecond, Due: time.Date(2030, 1, 30, 12, 0, 0, 5e8, time.UTC),
 			}, true,
 		},
 	} {
@@ -55,6 +57,8 @@ func TestReadSpecDamaged(t *testing.T) {
 		"headway-max-retry": {"", "-1", "x", "1000001"},
 		"headway-deadline":  {"", "tomorrow", "2030-01-31"},
 		"headway-timeout":   {"", "0s", "-1s", "5", "1ns", "99999h"},
+		"headway-max-wait":  {"", "0s", "-1s", "5", "1ns", "99999h"},
+		"headway-due":       {"", "now", "1767225600"},
 		"headway-priority":  {"", "1.5", "99999999"},
 	} {
 		for _, value := range values {

@@ -12,7 +12,7 @@ import (
 // MaxLine is the most bytes that a line may have.
 const MaxLine = 1 << 20
 
-const lineFields = "type, scope, id, cost, queue, max_retry, delay, timeout, deadline, priority, http, payload"
+const lineFields = "type, scope, id, cost, queue, max_retry, delay, timeout, deadline, max_wait, priority, http, payload"
 
 // ParseLine reads a task from one line of NDJSON:
 //
@@ -112,6 +112,7 @@ func (t Task) lineFields() []lineField {
 	put(t.Delay != 0, "delay", t.Delay.String())
 	put(t.Timeout != 0, "timeout", t.Timeout.String())
 	put(!t.Deadline.IsZero(), "deadline", t.Deadline.UTC().Format(time.RFC3339Nano))
+	put(t.MaxWait != 0, "max_wait", t.MaxWait.String())
 	put(t.Priority != 0, "priority", t.Priority)
 	put(t.HTTP != nil, "http", t.HTTP)
 	return fields
@@ -158,6 +159,8 @@ func (d *decoder) task(obj []byte) Task {
 			}
 		case "deadline":
 			t.Deadline = d.time(name, value)
+		case "max_wait":
+			t.MaxWait = d.duration(name, value)
 		case "priority":
 			t.Priority = int(d.number(name, value, -MaxPriority, MaxPriority))
 		case "http":

@@ -65,6 +65,11 @@ func TestParseLine(t *testing.T) {
 			`{"type":"mail","scope":"a","deadline":"2030-01-31T12:00:00.5+02:00","priority":-3}`,
 			queue.Task{Type: "mail", Scope: "a", Deadline: time.Date(2030, 1, 31, 10, 0, 0, 5e8, time.UTC), Priority: -3},
 		},
+		"max wait": {
+			`{"type":"mail","scope":"a","max_wait":"2d"}`,
+			queue.Task{Type: "mail", Scope: "a", MaxWait: 48 * time.Hour},
+		},
+		"no max wait": {`{"type":"mail","scope":"a","max_wait":"0s"}`, queue.Task{Type: "mail", Scope: "a"}},
 		"bounds": {
 			`{"type":"mail","scope":"a","cost":1000000000000,"max_retry":1000000,"delay":"3650d","timeout":"1us"}`,
 			queue.Task{
@@ -101,7 +106,7 @@ func TestParseLine(t *testing.T) {
 // and what to write instead.
 func TestParseLineRefuses(t *testing.T) {
 	t.Parallel()
-	const known = "; a line has type, scope, id, cost, queue, max_retry, delay, timeout, deadline, priority, http, payload"
+	const known = "; a line has type, scope, id, cost, queue, max_retry, delay, timeout, deadline, max_wait, priority, http, payload"
 	mail := func(more string) string { return `{"type":"mail","scope":"a",` + more + `}` }
 	http := func(more string) string { return `{"type":"http","scope":"a","http":{"url":"http://h",` + more + `}}` }
 	url := func(u string) string { return `{"type":"http","scope":"a","http":{"url":` + u + `}}` }
@@ -137,6 +142,8 @@ func TestParseLineRefuses(t *testing.T) {
 		"cost true":            {mail(`"cost":true`), "cost: want a whole number, got true or false"},
 		"retries negative":     {mail(`"max_retry":-1`), "max_retry: -1 is below 0"},
 		"retries many":         {mail(`"max_retry":1000001`), "max_retry: 1000001 is above 1000000"},
+		"max wait negative":    {mail(`"max_wait":"-1s"`), `max_wait: "-1s" is negative`},
+		"max wait a number":    {mail(`"max_wait":60`), `max_wait: want a string such as "90s", got a number`},
 		"priority":             {mail(`"priority":9999999`), "priority: 9999999 is above 1000000"},
 		"delay unit":           {mail(`"delay":"5"`), `delay: "5" is no duration, such as 500ms, 90s, 24h or 30d`},
 		"delay number":         {mail(`"delay":5`), `delay: want a string such as "90s", got a number`},

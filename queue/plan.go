@@ -53,9 +53,21 @@ func (c *Client) plan(ctx context.Context, items []*item) {
 			it.result.Start = now.Add(placed[i].Expected)
 		}
 		if placed[i].Waits {
-			c.park(ctx, it, now.Add(throttle.SafetyNet(placed[i].Expected)))
+			c.park(ctx, it, it.heeding(now, placed[i]))
 		}
 	}
+}
+
+// heeding is when asynq is to bring a task back by itself: some time after its start is
+// expected, but when its patience ends, so that somebody sees to that.
+func (it *item) heeding(now time.Time, placed throttle.Placed) time.Time {
+	at := now.Add(throttle.SafetyNet(placed.Expected))
+	for _, most := range []time.Duration{it.maxWait, placed.MaxWait} {
+		if ends := now.Add(most); most > 0 && ends.Before(at) {
+			at = ends
+		}
+	}
+	return at
 }
 
 // park has asynq keep a task until at, unless its turn comes before.

@@ -79,6 +79,13 @@ type Task struct {
 	// Defaults to the zero time, none.
 	Deadline time.Time
 
+	// MaxWait is how long the task waits for its limits, from the moment when it is
+	// due: it was enqueued, or its Delay was over. Where a rule has a max_wait of its
+	// own, the shorter one counts. What then becomes of the task is the worker's
+	// Config.Patience: unless told it waits on.
+	// Defaults to 0, as long as it takes.
+	MaxWait time.Duration
+
 	// Priority puts the task before those of its scope that wait and have a lower
 	// one, and its scope before others where they share a rule.
 	// Defaults to 0.
@@ -143,12 +150,20 @@ func (t Task) asynqTask(now time.Time) (*asynq.Task, error) {
 		asynq.Timeout(neverCut),
 	}
 	if t.Delay > 0 {
-		options = append(options, asynq.ProcessAt(secondAtOrAfter(now.Add(t.Delay))))
+		options = append(options, asynq.ProcessAt(t.due(now)))
 	}
 	if t.Remember > 0 {
 		options = append(options, asynq.Retention(wholeSeconds(t.Remember)))
 	}
-	return asynq.NewTaskWithHeaders(t.Type, payload, t.headers(), options...), nil
+	return asynq.NewTaskWithHeaders(t.Type, payload, t.headers(now), options...), nil
+}
+
+// due is the moment from which on the task may start.
+func (t Task) due(now time.Time) time.Time {
+	if t.Delay > 0 {
+		return secondAtOrAfter(now.Add(t.Delay))
+	}
+	return now
 }
 
 // secondAtOrAfter rounds up: asynq drops what is below a second, and a task that

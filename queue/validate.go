@@ -53,6 +53,7 @@ func (t Task) validate(now time.Time, found faults) faults {
 	check("delay", func(add adder) { checkDuration(t.Delay, add) })
 	check("timeout", func(add adder) { checkDuration(t.Timeout, add) })
 	check("remember", func(add adder) { checkDuration(t.Remember, add) })
+	check("max_wait", func(add adder) { checkDuration(t.MaxWait, add) })
 	check("deadline", func(add adder) { checkDeadline(t.Deadline, t.Delay, now, add) })
 	if t.Type == TypeHTTP {
 		check("payload", func(add adder) { checkNoPayload(t.Payload, add) })

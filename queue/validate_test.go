@@ -19,20 +19,20 @@ func TestValidate(t *testing.T) {
 	}{
 		"mail":    {queue.Task{Type: "mail", Scope: "a"}, ""},
 		"http":    {queue.Task{Type: queue.TypeHTTP, Scope: "a", HTTP: &queue.HTTP{URL: "HTTPS://h:8080/p?q=1#f"}}, ""},
-		"all set": {queue.Task{Type: "mail", Scope: "a/b/c", ID: "i", Cost: 2, Queue: "Q-1_.x", MaxRetry: queue.Retries(0), Delay: time.Second, Timeout: time.Second, Deadline: deadline, Priority: 1, Remember: time.Second, Payload: []byte(" {} ")}, ""},
+		"all set": {queue.Task{Type: "mail", Scope: "a/b/c", ID: "i", Cost: 2, Queue: "Q-1_.x", MaxRetry: queue.Retries(0), Delay: time.Second, Timeout: time.Second, Deadline: deadline, Priority: 1, MaxWait: time.Second, Remember: time.Second, Payload: []byte(" {} ")}, ""},
 
 		"zero": {queue.Task{}, `type: required; "http" for an outbound request, or a type that a Go program has registered; ` +
 			"scope: required; the path it spends from, such as payments/acme"},
 		"every fault": {
 			queue.Task{
 				Type: "a\x01", Scope: "a//b", ID: "\xff", Cost: -1, Queue: "ä", MaxRetry: queue.Retries(-1),
-				Delay: -time.Second, Timeout: time.Nanosecond, Priority: 1e9, Remember: 11 * 365 * 24 * time.Hour,
+				Delay: -time.Second, Timeout: time.Nanosecond, Priority: 1e9, MaxWait: -time.Hour, Remember: 11 * 365 * 24 * time.Hour,
 				Deadline: time.Unix(0, 0).UTC(), Payload: []byte("{"), HTTP: &queue.HTTP{},
 			},
 			`type: "a\x01" holds a control character; scope: "a//b": name 2 is empty; write 1 to 128 bytes; id: not valid UTF-8; ` +
 				`cost: -1 is below 1; queue: "ä"; a queue name is letters, digits, _, - and .; max_retry: -1 is below 0; ` +
 				"priority: 1000000000 is above 1000000; delay: -1s is negative; timeout: 1ns is below a microsecond; " +
-				"remember: 96360h0m0s is above ten years (87600h0m0s); deadline: 1970-01-01T00:00:00Z has passed; " +
+				"remember: 96360h0m0s is above ten years (87600h0m0s); max_wait: -1h0m0s is negative; deadline: 1970-01-01T00:00:00Z has passed; " +
 				`payload: not one JSON value; http: only a task of type "http" has it; others carry a payload`,
 		},
 		"payload of two values": {queue.Task{Type: "mail", Scope: "a", Payload: []byte("1 2")}, "payload: not one JSON value"},

@@ -94,6 +94,7 @@ func newHTTPFlags(name string) *httpFlags {
 	number(f.set, "cost", 1, queue.MaxCost, func(n int64) { f.task.Cost = n })
 	number(f.set, "max-retry", 0, queue.MaxRetries, func(n int64) { f.task.MaxRetry = queue.Retries(int(n)) })
 	duration(f.set, "delay", &f.task.Delay)
+	duration(f.set, "max-wait", &f.task.MaxWait)
 	duration(f.set, "remember", &f.task.Remember)
 	f.set.Func("timeout", "", func(text string) error {
 		d, err := queue.ParseDuration(text)

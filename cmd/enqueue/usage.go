@@ -42,6 +42,8 @@ What it spends, and when:
   -cost N           units it takes under each limit (default 1)
   -delay D          do not start before D from now (default 0s)
   -deadline TIME    do not start after TIME, such as 2030-01-31T12:00:00Z (default none)
+  -max-wait D       wait for limits no longer than D; what then happens is the worker's
+                    -patience (default 0s: as long as it takes)
   -max-retry N      retries after failures; waiting for a limit is no failure (default 25)
 
 Where to put it:
@@ -101,6 +103,7 @@ A line:
   queue     (default default)           max_retry whole number (default 25)
   delay     duration (default 0s)       timeout   duration (http: default 30s)
   deadline  RFC 3339 (default none)     priority  whole number, higher first (default 0)
+  max_wait  duration (default 0s: waits for limits as long as it takes; worker -patience)
 
 Examples:
   enqueue batch tasks.ndjson

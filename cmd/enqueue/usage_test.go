@@ -151,7 +151,7 @@ func TestUsageExamples(t *testing.T) {
 			t.Errorf("%s is no field", field)
 		}
 	}
-	if len(fields) != 12 {
+	if len(fields) != 13 {
 		t.Errorf("fields %q", fields)
 	}
 }

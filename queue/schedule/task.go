@@ -17,7 +17,7 @@ import (
 // files take the same and refuse the same.
 
 var (
-	taskFields = []string{"type", "scope", "cost", "queue", "max_retry", "timeout", "priority", "http", "payload"}
+	taskFields = []string{"type", "scope", "cost", "queue", "max_retry", "timeout", "max_wait", "priority", "http", "payload"}
 	httpFields = []string{"method", "url", "headers", "body"}
 
 	// notRecurring are fields of a line that make no sense for many runs.
