@@ -96,6 +96,10 @@ func ownHeaders(j *job, info *asynq.TaskInfo) map[string]string {
 	h[queue.HeaderScope] = j.scope
 	h[queue.HeaderCost] = strconv.FormatInt(max(j.cost, 1), 10)
 	h[queue.HeaderMaxRetry] = strconv.Itoa(max(info.MaxRetry-info.Retried, 0))
+	h[queue.HeaderDue] = time.Now().UTC().Format(time.RFC3339Nano)
+	if !j.since.IsZero() {
+		h[queue.HeaderDue] = j.since.UTC().Format(time.RFC3339Nano)
+	}
 	if !info.Deadline.IsZero() {
 		h[queue.HeaderDeadline] = info.Deadline.UTC().Format(time.RFC3339Nano)
 	}

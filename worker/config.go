@@ -144,4 +144,5 @@ func (s *Server) Shutdown() {
 	s.throttle.planner.wait()
 	s.guard.stop()
 	s.Server.Shutdown()
+	s.throttle.moves.Wait() // not for long: each is bounded
 }

@@ -47,7 +47,7 @@ func (t *Throttle) Handler(next asynq.Handler) asynq.Handler {
 		case err == nil && d.Allowed:
 			return t.run(ctx, j, next, d)
 		case err == nil:
-			return t.putBack(ctx, j, d)
+			return t.denied(ctx, j, d)
 		}
 		return t.undecided(ctx, j, err)
 	})
@@ -188,6 +188,9 @@ func (t *Throttle) whileServing(ctx context.Context) (context.Context, context.C
 
 // undecided is what becomes of a task that could not be decided on.
 func (t *Throttle) undecided(ctx context.Context, j *job, err error) error {
+	if t.cfg.Patience != nil && !j.carriesDue() {
+		j.since = t.sinceKept(ctx, j) // being put back does not begin the wait anew
+	}
 	switch {
 	case errors.Is(err, throttle.ErrUnavailable):
 		t.observer.Failed("decide")
@@ -198,7 +201,10 @@ func (t *Throttle) undecided(ctx context.Context, j *job, err error) error {
 		t.rejoin(ctx, j)
 		return t.wait(ctx, j, "", time.Now())
 	case t.overtaken(ctx, j, err):
-		return t.wait(ctx, j, "", time.Now().Add(overtakenPause))
+		if ended, with := t.impatient(ctx, j, throttle.Decision{Binding: -1}, j.deadline); ended {
+			return with
+		}
+		return t.wait(ctx, j, "", j.heeding(time.Now().Add(overtakenPause)))
 	}
 	return permanent(err)
 }
@@ -237,11 +243,21 @@ func (t *Throttle) rejoin(ctx context.Context, j *job) {
 
 func (t *Throttle) stopped() bool { return t.serving.Err() != nil }
 
+// denied is what becomes of a task that may not start yet: it is put back, unless its
+// patience or its deadline ends first.
+func (t *Throttle) denied(ctx context.Context, j *job, d throttle.Decision) error {
+	deadline := t.deadline(ctx, j, d.RetryAfter)
+	if ended, with := t.impatient(ctx, j, d, deadline); ended {
+		return with
+	}
+	return t.putBack(ctx, j, d, deadline)
+}
+
 // putBack reschedules a denied task for the time that the decision names. A task
 // whose deadline comes first fails now, since it could never start in time.
-func (t *Throttle) putBack(ctx context.Context, j *job, d throttle.Decision) error {
+func (t *Throttle) putBack(ctx context.Context, j *job, d throttle.Decision, deadline time.Time) error {
 	rule, _ := d.BindingRule()
-	if deadline := t.deadline(ctx, j, d.RetryAfter); !deadline.IsZero() {
+	if !deadline.IsZero() {
 		return permanent(fmt.Errorf("headway: rule %s of %s admits it in %s at the earliest, after its deadline of %s",
 			rule.Rule, rule.Scope, d.RetryAfter.Round(time.Millisecond), deadline.UTC().Format(time.RFC3339)))
 	}
@@ -253,7 +269,7 @@ func (t *Throttle) putBack(ctx context.Context, j *job, d throttle.Decision) err
 	if !j.deadline.IsZero() && at.After(j.deadline) {
 		at = j.deadline
 	}
-	return t.wait(ctx, j, rule.Rule, at)
+	return t.wait(ctx, j, rule.Rule, j.heeding(at))
 }
 
 // deadline returns the task's deadline if it ends before wait has passed. The
@@ -305,7 +321,7 @@ func (t *Throttle) keepText(j *job, limited *Limited) {
 		t.observer.Failed("last_error")
 		return
 	}
-	if info.LastErr != "" && !isWaiting(info.LastErr) {
-		limited.text = info.LastErr
+	if text, _ := cutSince(info.LastErr); text != "" && !isWaiting(text) {
+		limited.text = text + sinceText(j)
 	}
 }

@@ -26,6 +26,11 @@ type job struct {
 	budget   int
 	deadline time.Time
 	timeout  time.Duration
+
+	maxWait time.Duration   // the task's own; 0: none
+	due     time.Time       // when it could start first; zero: unknown
+	since   time.Time       // its wait began; zero: not asked
+	bounds  []time.Duration // of its wait, its own and its rules'
 }
 
 // read learns what a task spends and how it may fail. The error is one that no
@@ -47,7 +52,7 @@ func (t *Throttle) spends(j *job) error {
 	}
 	if found {
 		j.scope, j.cost, j.deadline, j.timeout = spec.Scope, spec.Cost, spec.Deadline, spec.Timeout
-		j.priority = spec.Priority
+		j.priority, j.maxWait, j.due = spec.Priority, spec.MaxWait, spec.Due
 		if spec.Budget != queue.NoBudget {
 			j.own, j.budget = true, spec.Budget
 		}

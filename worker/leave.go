@@ -124,7 +124,7 @@ func plainForm(id, kind string, payload []byte, headers map[string]string, reten
 	p.MaxRetry = max(budget-retried, 0)
 	p.Timeout, _ = time.ParseDuration(headers[queue.HeaderTimeout])
 	p.Deadline, _ = time.Parse(time.RFC3339Nano, headers[queue.HeaderDeadline])
-	for _, name := range []string{queue.HeaderMaxRetry, queue.HeaderTimeout, queue.HeaderDeadline} {
+	for _, name := range []string{queue.HeaderMaxRetry, queue.HeaderTimeout, queue.HeaderDeadline, queue.HeaderDue} {
 		delete(p.Headers, name)
 	}
 	return p

@@ -197,16 +197,39 @@ func (p *planner) page(ctx context.Context, name string, b *backlog) (page, erro
 	}
 	var parked, back []*job
 	var until []time.Time
-	now := time.Now()
 	for i, j := range jobs {
-		if at := placed[i]; at.Err != nil || !at.Waits || at.Expected == 0 {
-			back = append(back, j)
+		at, waits := p.net(j, placed[i])
+		if waits {
+			parked, until = append(parked, j), append(until, at)
 		} else {
-			parked, until = append(parked, j), append(until, now.Add(throttle.SafetyNet(at.Expected)))
+			back = append(back, j)
 		}
 	}
 	out.parked = len(parked)
 	return out, errors.Join(p.putBack(ctx, name, back), p.keep(ctx, name, parked, until))
+}
+
+// net is until when asynq keeps a task that was given a place, and whether it may: one
+// whose turn has come may not, nor one whose wait is bounded, but not known to have begun
+// or over, since that is judged when it is picked up.
+func (p *planner) net(j *job, at throttle.Placed) (until time.Time, waits bool) {
+	if at.Err != nil || !at.Waits || at.Expected == 0 {
+		return until, false
+	}
+	until = time.Now().Add(throttle.SafetyNet(at.Expected))
+	for _, most := range []time.Duration{j.maxWait, at.MaxWait} {
+		if p.t.cfg.Patience == nil || most == 0 {
+			continue
+		}
+		ends := j.due.Add(most)
+		if !j.carriesDue() || !ends.After(time.Now()) {
+			return until, false
+		}
+		if ends.Before(until) {
+			until = ends
+		}
+	}
+	return until, true
 }
 
 // read returns those of the tasks that are taken next that may wait, of a few providers.

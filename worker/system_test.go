@@ -147,12 +147,16 @@ type seen struct {
 	leases      int
 	faults      []string
 	outcomes    []string
-	onHold      func() // called when a task begins to hold
+	became      []string // of those that waited too long
+	onHold      func()   // called when a task begins to hold
 }
 
 func (o *seen) with(f func()) { o.mu.Lock(); defer o.mu.Unlock(); f() }
 
-func (o *seen) PickedUp(string)                   { o.with(func() { o.pickups++ }) }
+func (o *seen) PickedUp(string) { o.with(func() { o.pickups++ }) }
+func (o *seen) OutOfPatience(_, became string, _ time.Duration) {
+	o.with(func() { o.became = append(o.became, became) })
+}
 func (o *seen) Held(time.Duration)                {}
 func (o *seen) Looked(string, string, bool)       {}
 func (o *seen) Rescheduled(string, time.Duration) { o.with(func() { o.rescheduled++ }) }

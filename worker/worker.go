@@ -48,6 +48,10 @@ type Config struct {
 	// tasks never take all slots. Defaults to three quarters of Concurrency,
 	// rounded down.
 	Holders int
+	// Patience decides what becomes of tasks that have waited for longer than their
+	// max_wait or a rule's: see WaitOn, Fail, Drop, MoveTo and Fallback. Defaults to
+	// WaitOn.
+	Patience Patience
 	// Observer is told what happens to tasks. Defaults to none.
 	Observer Observer
 	// Usage is told what tasks spend: a *usage.Recorder, which the caller runs.
@@ -79,6 +83,9 @@ type Observer interface {
 	// Ran tells of a run that ended: outcome is "ok", "failed", "lost" (its lease) or
 	// "deferred" (by the API, see Deferrer).
 	Ran(queue, outcome string, took time.Duration)
+	// OutOfPatience tells of a task that waited too long and was "failed", "dropped" or
+	// "moved" for it, or run by a "fallback".
+	OutOfPatience(queue, became string, waited time.Duration)
 	// LeaseHeld tells of a place under a concurrency rule, payments/*:parallel,
 	// taken (1) or freed (-1).
 	LeaseHeld(rule string, delta int)
@@ -120,6 +127,7 @@ type Throttle struct {
 	sized   sync.Once
 	serves  atomic.Bool // a Server of its own was started
 	joined  sync.Once
+	moves   sync.WaitGroup  // of tasks to other queues
 	serving context.Context //nolint:containedctx // over when Stop is called
 	stop    context.CancelFunc
 
@@ -191,5 +199,8 @@ func (nobody) Held(time.Duration)                {}
 func (nobody) Rescheduled(string, time.Duration) {}
 func (nobody) Ran(string, string, time.Duration) {}
 func (nobody) LeaseHeld(string, int)             {}
-func (nobody) Looked(string, string, bool)       {}
-func (nobody) Failed(string)                     {}
+
+func (nobody) OutOfPatience(string, string, time.Duration) {}
+
+func (nobody) Looked(string, string, bool) {}
+func (nobody) Failed(string)               {}

@@ -35,7 +35,9 @@ func newLimiter(rdb redis.UniversalClient, policy *throttle.Policy, m *metrics.M
 // assemble puts wrapper and server together. It does no I/O.
 func assemble(p parts) (system, error) {
 	log := p.watch.calm(p.log)
-	limits, err := worker.New(worker.Config{Redis: p.redis, Limiter: p.limiter, Observer: p.metrics, Usage: p.usage, Logger: log})
+	limits, err := worker.New(worker.Config{
+		Redis: p.redis, Limiter: p.limiter, Patience: p.options.patience, Observer: p.metrics, Usage: p.usage, Logger: log,
+	})
 	if err != nil {
 		return nil, err
 	}

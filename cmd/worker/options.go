@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/worker"
 	"github.com/headway-go/headway/worker/outbound"
 )
 
@@ -28,6 +29,7 @@ type options struct {
 	allowHosts  []string
 	listen      listenAddr
 	drain       time.Duration
+	patience    worker.Patience // nil: wait on
 	logLevel    slog.Level
 	logFormat   string
 	version     bool
@@ -41,6 +43,7 @@ func parseOptions(args []string, getenv func(string) string, stdout, stderr io.W
 	redis := fs.String("redis", "", "")
 	queues := fs.String("queues", "default=1", "")
 	listen := fs.String("listen", "", "")
+	patience := fs.String("patience", "wait", "")
 	level := fs.String("log-level", "info", "")
 	fs.StringVar(&o.limits, "limits", "", "")
 	fs.StringVar(&o.schedules, "schedules", "", "")
@@ -73,6 +76,8 @@ func parseOptions(args []string, getenv func(string) string, stdout, stderr io.W
 	check(err)
 	o.listen, err = parseListen(*listen, strings.TrimSpace(getenv(tokenVariable)))
 	check(err)
+	o.patience, err = parsePatience(*patience)
+	check(err)
 	o.logLevel, err = parseLevel(*level)
 	check(err)
 	check(o.checkRest())
@@ -103,6 +108,25 @@ func (o options) checkRest() error {
 		})
 	}
 	return errors.Join(faults...)
+}
+
+// parsePatience reads what becomes of tasks that have waited for longer than max_wait.
+func parsePatience(s string) (worker.Patience, error) {
+	to, moves := strings.CutPrefix(s, "move=")
+	switch {
+	case s == "wait":
+		return nil, nil
+	case s == "fail":
+		return worker.Fail(), nil
+	case s == "drop":
+		return worker.Drop(nil), nil
+	case moves && validQueue(to):
+		return worker.MoveTo(to), nil
+	case moves:
+		return nil, cli.Errorf("-patience move=slow",
+			"-patience: %q is no queue name: 1 to %d letters, digits, _, - and . are", to, maxQueueName)
+	}
+	return nil, cli.Errorf("-patience wait, fail, drop or move=QUEUE", "-patience %q is unknown", s)
 }
 
 func parseLevel(s string) (slog.Level, error) {

@@ -59,6 +59,11 @@ Flags:
   -app NAME         what this application is called there. Default: worker
   -drain DURATION   when told to stop, how long running tasks are given until
                     they are put back to run again. Default: 0, until they end
+  -patience WHAT    what becomes of a task that has waited for its limits for
+                    longer than its max_wait, or a rule's: wait (it waits on),
+                    fail (it is archived with the reason), drop (it ends, with a
+                    line in the log), move=QUEUE (it goes to workers of that
+                    queue). Default: wait
   -log-level LEVEL  debug, info, warn or error. Default: info
   -log-format FORM  text or json, on stderr. Default: text
   -version          print the version

@@ -72,6 +72,11 @@ func (m *Metrics) Rescheduled(queue string, wait time.Duration) {
 	m.delays.WithLabelValues(queue).Observe(wait.Seconds())
 }
 
+// OutOfPatience counts a task of queue that waited too long, by what became of it.
+func (m *Metrics) OutOfPatience(queue, became string, _ time.Duration) {
+	m.impatient.WithLabelValues(m.queues.of(queue), m.outcomes.of(became)).Inc()
+}
+
 // Holding counts the tasks that wait in a handler: 1 when one begins, -1 when
 // it ends.
 func (m *Metrics) Holding(delta int) { m.holding.Add(float64(delta)) }

@@ -1,0 +1,89 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/worker"
+)
+
+// ends notes when the patience of tasks ends.
+type ends struct {
+	mu sync.Mutex
+	at map[string]time.Time
+}
+
+func (e *ends) note(w worker.Waited) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.at[w.ID] = time.Now()
+}
+
+// impatient starts a worker process that drops what has waited too long.
+func (c *course) impatient(e *ends) {
+	p := &process{w: c.world}
+	p.rdb = c.connect(p)
+	p.serve(worker.Config{Observer: c.seen, Patience: worker.Drop(e.note)}, asynq.Config{}, func(context.Context, *asynq.Task) error {
+		c.Error("a suspended task ran")
+		return nil
+	})
+	c.workers = append(c.workers, p)
+}
+
+// "asynq brings a waiting task back when its patience ends, even if its turn is far, so
+// that it is judged within two seconds": under a rule that no clock frees, where a task
+// comes about once a minute otherwise. "Restarts change nothing": half-way the worker
+// stops, and another is started in its place.
+func TestPatienceIsNoticed(t *testing.T) {
+	for name, restart := range map[string]bool{"one worker": false, "restarted": true} {
+		t.Run(name, func(t *testing.T) {
+			run(t, "{rules: [{name: r, algorithm: fixed-window, limit: 0, per: 1h, max_wait: 45s}]}", func(c *course) {
+				e := &ends{at: map[string]time.Time{}}
+				c.impatient(e)
+				wants := map[string]time.Duration{}
+				add := func(id string, task queue.Task, after time.Duration) {
+					task.ID, task.Type, task.Scope = id, "work", "p/a"
+					if _, err := c.client.Enqueue(c.Context(), task); err != nil {
+						c.Fatal(err)
+					}
+					wants[id] = after
+				}
+				began := time.Now()
+				for i := range 10 {
+					add(fmt.Sprint("own ", i), queue.Task{MaxWait: 20500 * time.Millisecond}, 20500*time.Millisecond)
+					add(fmt.Sprint("rule ", i), queue.Task{MaxWait: time.Hour}, 45*time.Second)
+					add(fmt.Sprint("delayed ", i), queue.Task{MaxWait: 20 * time.Second, Delay: 10 * time.Second}, 30*time.Second)
+					for retries := range 2 {
+						id := fmt.Sprintf("foreign %d %d", retries, i)
+						task := asynq.NewTaskWithHeaders("work", nil, map[string]string{queue.HeaderScope: "p/a"})
+						if _, err := c.plain.Enqueue(task, asynq.TaskID(id), asynq.MaxRetry(retries)); err != nil {
+							c.Fatal(err)
+						}
+						wants[id] = 45 * time.Second
+					}
+				}
+				<-time.After(15 * time.Second)
+				if restart {
+					c.workers[0].server.Shutdown()
+					c.impatient(e)
+				}
+				<-time.After(45 * time.Second)
+				for id, want := range wants {
+					at, ended := e.at[id]
+					if took := at.Sub(began); !ended || took < want || took > want+2*time.Second {
+						c.Errorf("%s: ended %v after %v, want %v", id, ended, took, want)
+					}
+				}
+				if each := c.pickups(len(wants)); each > 2.2 {
+					c.Errorf("%.2f pick-ups a task", each)
+				}
+			})
+		})
+	}
+}

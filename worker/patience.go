@@ -1,0 +1,261 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// Waited is a task whose patience has ended: it has waited for its limits for longer
+// than its own max_wait, or that of a rule which limits it, or can't start before.
+type Waited struct {
+	// Task is the task; its result writer is the task's own.
+	Task *asynq.Task
+	// ID and Queue are asynq's, Scope what it spends from.
+	ID, Queue, Scope string
+	// Rule is the rule that it waits for, and RuleScope the level at which that counts.
+	// Both are empty where limits changed so that they can never admit it.
+	Rule, RuleScope string
+	// Waited is how long it has waited since it was due, MaxWait the patience that ended.
+	// Waited is below MaxWait where the rules can't admit the task before that is over.
+	Waited, MaxWait time.Duration
+}
+
+// String tells what the task waited for and how long: "waited 1m2s for rule tenant of
+// payments/acme; its max_wait is 1m0s". Scopes may hold customers' names.
+func (w Waited) String() string {
+	began := "waited " + w.Waited.Round(time.Millisecond).String()
+	if w.Waited < w.MaxWait {
+		began += " and can't start in time"
+	}
+	what := "for limits that can never admit it, of " + w.Scope
+	if w.Rule != "" {
+		what = "for rule " + w.Rule + " of " + w.RuleScope
+	}
+	return fmt.Sprintf("%s %s; its max_wait is %s", began, what, w.MaxWait)
+}
+
+// Patience decides what becomes of a task that has waited too long. It is called when
+// such a task is picked up and has to wait on, in the task's goroutine, with asynq's
+// context of that pick-up, and again at the next one if it lets the task wait. One that
+// panics lets it wait.
+//
+// Ready ones are WaitOn, Fail, Drop, MoveTo and Fallback. A function of yours chooses
+// by calling one of them:
+//
+//	func(ctx context.Context, w worker.Waited) worker.Verdict {
+//		if w.Task.Type() == "notify" {
+//			return worker.Drop(nil)(ctx, w)
+//		}
+//		return worker.Fail()(ctx, w)
+//	}
+type Patience func(ctx context.Context, w Waited) Verdict
+
+// Verdict is what a Patience decided. The zero Verdict lets the task wait on.
+type Verdict struct {
+	became string
+	// end ends the task with what the handler is to return; false where it has to wait on.
+	end func(ctx context.Context, t *Throttle, j *job, w Waited) (ended bool, with error)
+}
+
+// WaitOn lets tasks wait for as long as it takes, as if they had no max_wait.
+func WaitOn() Patience {
+	return func(context.Context, Waited) Verdict { return Verdict{} }
+}
+
+// Fail fails the task for good, whatever retries it has left: asynq archives it with a
+// reason that names the rule and how long it waited, and its ErrorHandler is told.
+func Fail() Patience {
+	return always(Verdict{"failed", func(_ context.Context, _ *Throttle, _ *job, w Waited) (bool, error) {
+		return true, permanent(fmt.Errorf("headway: %s", w))
+	}})
+}
+
+// Drop ends the task without running it, without a failure and without a retry. It is
+// recorded: a line in Config.Logger, a call of Observer.OutOfPatience, the record
+// function if there is one, and, where the task has a retention, a result that is a
+// JSON object of "dropped": true, scope, rule, waited_ms and max_wait_ms. asynq counts
+// the task as processed.
+func Drop(record func(Waited)) Patience {
+	return always(Verdict{"dropped", func(ctx context.Context, t *Throttle, j *job, w Waited) (bool, error) {
+		t.log.InfoContext(ctx, "a task was dropped: its patience has ended", "queue", w.Queue, "task_id", w.ID, "type", w.Task.Type(), "why", w.String())
+		t.leaveResult(j, w)
+		if record != nil {
+			record(w)
+		}
+		return true, nil
+	}})
+}
+
+// Fallback runs handler instead of the task's own, at once. It spends nothing and keeps
+// to no limit. Its error counts as the task's own run: a failure is retried as far as the
+// task may be, and the retry is decided on anew.
+func Fallback(handler asynq.Handler) Patience {
+	return always(Verdict{"fallback", func(ctx context.Context, t *Throttle, j *job, _ Waited) (bool, error) {
+		t.marked(ctx, j)
+		return true, t.run(ctx, j, handler, throttle.Decision{})
+	}})
+}
+
+func always(v Verdict) Patience {
+	return func(context.Context, Waited) Verdict { return v }
+}
+
+// dropped is the result of a task that was dropped.
+type dropped struct {
+	Dropped   bool   `json:"dropped"`
+	Scope     string `json:"scope"`
+	Rule      string `json:"rule"`
+	WaitedMS  int64  `json:"waited_ms"`
+	MaxWaitMS int64  `json:"max_wait_ms"`
+}
+
+// leaveResult writes the result that asynq keeps for as long as the task's retention.
+func (t *Throttle) leaveResult(j *job, w Waited) {
+	out := j.task.ResultWriter()
+	if out == nil {
+		return
+	}
+	result, err := json.Marshal(dropped{true, w.Scope, w.Rule, w.Waited.Milliseconds(), w.MaxWait.Milliseconds()})
+	if err == nil {
+		_, err = out.Write(result)
+	}
+	if err != nil {
+		t.observer.Failed("patience")
+	}
+}
+
+// impatient ends a task that was denied and has waited too long, if its Patience says so.
+// A deadline that comes before the end of its patience counts first.
+func (t *Throttle) impatient(ctx context.Context, j *job, d throttle.Decision, deadline time.Time) (ended bool, with error) {
+	w, over := t.waited(ctx, j, d)
+	if !over || !deadline.IsZero() && deadline.Before(j.since.Add(w.MaxWait)) {
+		return false, nil
+	}
+	verdict := t.judge(ctx, w)
+	if verdict.end == nil {
+		return false, nil
+	}
+	if ended, with = verdict.end(ctx, t, j, w); ended {
+		t.observer.OutOfPatience(j.queue, verdict.became, w.Waited)
+	}
+	return ended, with
+}
+
+// judge asks the user's function, which must not take the worker down.
+func (t *Throttle) judge(ctx context.Context, w Waited) (verdict Verdict) {
+	defer func() {
+		if x := recover(); x != nil {
+			t.observer.Failed("patience")
+			t.log.ErrorContext(ctx, "Config.Patience panicked; the task waits on", "queue", w.Queue, "task_id", w.ID,
+				"panic", fmt.Sprint(x), "stack", string(debug.Stack()))
+			verdict = Verdict{}
+		}
+	}()
+	return t.cfg.Patience(ctx, w)
+}
+
+// waited tells how long a denied task has waited, and whether its patience is over. It
+// notes in the job since when it waits and what bounds that.
+func (t *Throttle) waited(ctx context.Context, j *job, d throttle.Decision) (w Waited, over bool) {
+	if t.cfg.Patience == nil || !j.bound(d) {
+		return w, false
+	}
+	j.since = t.since(ctx, j)
+	binding, _ := d.BindingRule()
+	w = Waited{
+		Task: j.task, ID: j.id, Queue: j.queue, Scope: j.scope,
+		Rule: binding.Rule, RuleScope: binding.Scope, Waited: max(0, time.Since(j.since)),
+	}
+	least := earliest(d)
+	ended := func(most, more time.Duration) bool {
+		return most > 0 && (w.Waited >= most || more > most-w.Waited) && (w.MaxWait == 0 || most < w.MaxWait)
+	}
+	for i := range d.Rules {
+		r := &d.Rules[i]
+		if limits := r.Limited || i == d.Binding; limits && ended(r.MaxWait, least) {
+			w.MaxWait, w.Rule, w.RuleScope = r.MaxWait, r.Rule, r.Scope
+		}
+	}
+	if ended(j.maxWait, least) {
+		w.MaxWait, w.Rule, w.RuleScope = j.maxWait, binding.Rule, binding.Scope
+	}
+	return w, w.MaxWait > 0
+}
+
+// bound tells whether a max_wait bounds the task's wait, and notes which ones do or may:
+// any rule on the path may come to be the one that limits it.
+func (j *job) bound(d throttle.Decision) bool {
+	j.bounds = j.bounds[:0]
+	if j.maxWait > 0 {
+		j.bounds = append(j.bounds, j.maxWait)
+	}
+	for i := range d.Rules {
+		if most := d.Rules[i].MaxWait; most > 0 {
+			j.bounds = append(j.bounds, most)
+		}
+	}
+	return len(j.bounds) > 0
+}
+
+// earliest is how long a denied task is known to wait on under the limits as they are: a
+// place under a concurrency rule may come free at any moment, and what waits before it in
+// line may go.
+func earliest(d throttle.Decision) time.Duration {
+	least := time.Duration(0)
+	for i := range d.Rules {
+		if r := &d.Rules[i]; r.Limited && r.Algorithm != throttle.Concurrency && r.RetryAfter != throttle.Unknown {
+			least = max(least, r.RetryAfter)
+		}
+	}
+	return least
+}
+
+// heeding is at, or when the task's patience ends, if that is sooner and still to come: so
+// asynq brings it back even if nobody else does.
+func (j *job) heeding(at time.Time) time.Time {
+	if j.since.IsZero() {
+		return at
+	}
+	for _, most := range j.bounds {
+		if ends := j.since.Add(most); ends.Before(at) && ends.After(time.Now()) {
+			at = ends
+		}
+	}
+	return at
+}
+
+// since is when the task's wait began. One of our own that has not failed carries it.
+// Any other's is when it was first limited since its last real failure: asynq keeps the
+// text of each put-back, and the moment stands in that.
+func (t *Throttle) since(ctx context.Context, j *job) time.Time {
+	if j.carriesDue() {
+		return j.due
+	}
+	if at := t.sinceKept(ctx, j); !at.IsZero() {
+		return at
+	}
+	return time.Now()
+}
+
+func (j *job) carriesDue() bool { return j.own && j.retried == 0 && !j.due.IsZero() }
+
+// sinceKept is the moment that stands in the text of the task's last put-back, the zero
+// time where none does.
+func (t *Throttle) sinceKept(ctx context.Context, j *job) time.Time {
+	info, err := t.inspector.GetTaskInfo(j.queue, j.id)
+	if err != nil {
+		if ctx.Err() == nil {
+			t.observer.Failed("patience")
+		}
+		return time.Time{}
+	}
+	_, at := cutSince(info.LastErr)
+	return at
+}

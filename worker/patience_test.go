@@ -1,0 +1,383 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+)
+
+// short is a patience that a test can wait for, and spent a rule that one task uses up
+// for an hour.
+const short = time.Second
+
+func spent(maxWait time.Duration) []throttle.Rule {
+	return []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: time.Hour, MaxWait: maxWait}}
+}
+
+// full is a rule that one run uses up for as long as it takes: no clock tells when.
+func full(maxWait time.Duration) []throttle.Rule {
+	return []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1, MaxWait: maxWait}}
+}
+
+// blocked starts a server whose only place a task has until the test ends.
+func blocked(t *testing.T, rules []throttle.Rule, cfg Config) *system {
+	t.Helper()
+	s, _ := blockedUntil(t, rules, cfg)
+	return s
+}
+
+// blockedUntil is blocked, until what it returns is called.
+func blockedUntil(t *testing.T, rules []throttle.Rule, cfg Config) (*system, func()) {
+	t.Helper()
+	s := newSystem(t, rules, cfg)
+	began, end := make(chan struct{}), make(chan struct{})
+	s.add(queue.Task{ID: "blocks"})
+	s.serve(asynq.Config{Concurrency: 4}, func(ctx context.Context, _ *asynq.Task) error {
+		if id, _ := asynq.GetTaskID(ctx); id != "blocks" {
+			return nil
+		}
+		close(began)
+		<-end
+		return nil
+	})
+	unblock := sync.OnceFunc(func() { close(end) })
+	t.Cleanup(unblock) // before the server's
+	<-began
+	return s, unblock
+}
+
+// archived waits until a task is, and returns why.
+func (s *system) archived(id string) string {
+	s.t.Helper()
+	s.until(id+" is archived", func() bool {
+		info := s.info(id)
+		return info != nil && info.State == asynq.TaskStateArchived
+	})
+	return s.info(id).LastErr
+}
+
+func (s *system) gone(id string) {
+	s.t.Helper()
+	s.until(id+" is gone", func() bool { return s.info(id) == nil })
+}
+
+// "The shorter of the task's max_wait and of those of the rules that limit it counts",
+// for tasks of ours and of others, on their last attempt too.
+func TestPatienceEnds(t *testing.T) {
+	t.Parallel()
+	long := time.Hour
+	for name, tt := range map[string]struct {
+		rules []throttle.Rule
+		add   func(s *system)
+		says  string
+	}{
+		"of a task":             {full(0), func(s *system) { s.add(queue.Task{ID: "t", MaxWait: short}) }, "its max_wait is 1s"},
+		"of a rule":             {full(short), func(s *system) { s.add(queue.Task{ID: "t"}) }, "its max_wait is 1s"},
+		"the task's is shorter": {full(long), func(s *system) { s.add(queue.Task{ID: "t", MaxWait: short}) }, "its max_wait is 1s"},
+		"the rule's is shorter": {full(short), func(s *system) { s.add(queue.Task{ID: "t", MaxWait: long}) }, "its max_wait is 1s"},
+		"no retries":            {full(0), func(s *system) { s.add(queue.Task{ID: "t", MaxWait: short, MaxRetry: queue.Retries(0)}) }, "its max_wait is 1s"},
+		"after a delay":         {full(0), func(s *system) { s.add(queue.Task{ID: "t", MaxWait: short, Delay: time.Second}) }, "its max_wait is 1s"},
+		"planned":               {full(0), func(s *system) { s.planned(queue.Task{Type: "work", Scope: "p/a", ID: "t", MaxWait: short}) }, "its max_wait is 1s"},
+		"planned, of a rule":    {full(short), func(s *system) { s.planned(queue.Task{Type: "work", Scope: "p/a", ID: "t"}) }, "its max_wait is 1s"},
+		"foreign":               {full(short), func(s *system) { s.addForeign("t", asynq.MaxRetry(3)) }, "its max_wait is 1s"},
+		"foreign, last attempt": {full(short), func(s *system) { s.addForeign("t", asynq.MaxRetry(0)) }, "its max_wait is 1s"},
+		"known to outlast it":   {spent(time.Minute), func(s *system) { s.add(queue.Task{ID: "t"}) }, "and can't start in time for rule r of p; its max_wait is 1m0s"},
+		"a deadline after it":   {spent(time.Minute), func(s *system) { s.add(queue.Task{ID: "t", Deadline: time.Now().Add(2 * time.Minute)}) }, "its max_wait is 1m0s"},
+		"a deadline before it":  {spent(2 * time.Minute), func(s *system) { s.add(queue.Task{ID: "t", Deadline: time.Now().Add(time.Minute)}) }, "after its deadline of"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := blocked(t, tt.rules, Config{Patience: Fail()})
+			added := time.Now()
+			tt.add(s)
+			why := s.archived("t")
+			if !strings.Contains(why, tt.says) || !strings.HasPrefix(why, "headway: ") || !strings.Contains(why, "rule r of p") {
+				t.Errorf("it failed with %q", why)
+			}
+			if early := strings.Contains(tt.says, "1s") && time.Since(added) < short; early {
+				t.Errorf("it failed after %v", time.Since(added))
+			}
+			if s.ran("t") != 0 {
+				t.Error("it ran")
+			}
+		})
+	}
+}
+
+// "Waits on" is the default, and what a function may say: "one that panics lets it wait".
+func TestPatienceWaitsOn(t *testing.T) {
+	t.Parallel()
+	for name, patience := range map[string]Patience{
+		"default": nil,
+		"WaitOn":  WaitOn(),
+		"zero":    func(context.Context, Waited) Verdict { return Verdict{} },
+		"panics":  func(context.Context, Waited) Verdict { panic("no") },
+		"here":    MoveTo("default"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			asked := make(chan Waited, 100)
+			cfg := Config{Patience: patience}
+			if patience != nil {
+				cfg.Patience = func(ctx context.Context, w Waited) Verdict { asked <- w; return patience(ctx, w) }
+			}
+			s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: 3 * time.Second}}, cfg)
+			s.add(queue.Task{ID: "first"})
+			s.serve(asynq.Config{}, nil)
+			<-s.ended
+			s.add(queue.Task{ID: "t", MaxWait: short, MaxRetry: queue.Retries(0)})
+			if patience != nil {
+				if w := <-asked; w.ID != "t" || w.Queue != "default" || w.Scope != "p/a" || w.Rule != "r" || w.RuleScope != "p" ||
+					w.MaxWait != short || w.Task.Type() != "work" {
+					t.Errorf("asked of %+v", w)
+				}
+			}
+			if id := <-s.ended; id != "t" || s.ran("t") != 1 {
+				t.Errorf("%s ran", id)
+			}
+			if n := s.seen.get(func(o *seen) int { return len(o.became) }); n != 0 {
+				t.Errorf("%d were told to have ended", n)
+			}
+			s.gone("t")
+		})
+	}
+}
+
+// "Ends the task without running it, without a failure and without a retry. It is
+// recorded".
+func TestDrop(t *testing.T) {
+	t.Parallel()
+	var recorded []Waited
+	s := blocked(t, full(short), Config{Patience: Drop(func(w Waited) { recorded = append(recorded, w) })})
+	s.add(queue.Task{ID: "kept", Remember: time.Hour})
+	s.until("it is completed", func() bool {
+		info := s.info("kept")
+		return info != nil && info.State == asynq.TaskStateCompleted
+	})
+	var result dropped
+	if err := json.Unmarshal(s.info("kept").Result, &result); err != nil {
+		t.Fatal(err)
+	}
+	if !result.Dropped || result.Scope != "p/a" || result.Rule != "r" || result.WaitedMS < 1000 || result.MaxWaitMS != 1000 {
+		t.Errorf("its result is %+v", result)
+	}
+	s.addForeign("foreign", asynq.MaxRetry(0))
+	s.until("it was dropped", func() bool { return s.seen.get(func(o *seen) int { return len(o.became) }) == 2 })
+	s.gone("foreign")
+	if _, failed := s.counters(); failed != 0 {
+		t.Errorf("asynq counts %d failures", failed)
+	}
+	if len(recorded) != 2 || recorded[0].ID != "kept" || recorded[1].ID != "foreign" || s.ran("kept")+s.ran("foreign") != 0 {
+		t.Errorf("recorded %+v, ran %v", recorded, s.runs)
+	}
+	if got := s.seen.became; !slices.Equal(got, []string{"dropped", "dropped"}) {
+		t.Errorf("the observer was told %v", got)
+	}
+}
+
+// "Runs handler instead of the task's own. It spends nothing. Its error counts as the
+// task's own run."
+func TestFallback(t *testing.T) {
+	t.Parallel()
+	answered := make(chan string, 10)
+	s := blocked(t, full(short), Config{Patience: Fallback(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+		id, _ := asynq.GetTaskID(ctx)
+		answered <- id
+		if id == "fails" {
+			return errors.New("no answer in the cache")
+		}
+		return nil
+	}))})
+	s.add(queue.Task{ID: "answered", MaxRetry: queue.Retries(0)})
+	s.addForeign("foreign", asynq.MaxRetry(3))
+	s.add(queue.Task{ID: "fails", MaxRetry: queue.Retries(0)})
+	if why := s.archived("fails"); why != "no answer in the cache" {
+		t.Errorf("it failed with %q", why)
+	}
+	s.gone("answered")
+	s.gone("foreign")
+	if s.ran("answered")+s.ran("foreign")+s.ran("fails") != 0 || len(answered) != 3 {
+		t.Errorf("%v ran, and %d fallbacks", s.runs, len(answered))
+	}
+}
+
+// "Under the same id, type, payload, headers, retention, with the retries that it has
+// left": it runs there once, and is gone from here.
+func TestMoveTo(t *testing.T) {
+	t.Parallel()
+	s := blocked(t, full(short), Config{Patience: MoveTo("slow")})
+	s.add(queue.Task{ID: "own", Payload: []byte(`{"a":1}`), Remember: time.Hour, MaxRetry: queue.Retries(2), Priority: 3})
+	s.addForeign("foreign", asynq.MaxRetry(0))
+	for id, retries := range map[string]string{"own": "2", "foreign": "0"} {
+		s.gone(id)
+		var info *asynq.TaskInfo
+		s.until(id+" is let go there", func() bool {
+			var err error
+			info, err = s.inspector.GetTaskInfo("slow", id)
+			return err == nil && info.State == asynq.TaskStatePending
+		})
+		spec, found, err := queue.ReadSpec(asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers))
+		if !found || err != nil || spec.Scope != "p/a" || info.Headers[queue.HeaderMaxRetry] != retries || info.Type != "work" || spec.ID != id {
+			t.Errorf("%s: %+v %v", id, spec, err)
+		}
+		if age := time.Since(spec.Due); age < 0 || age > 10*time.Second {
+			t.Errorf("%s: its patience began %v ago", id, age)
+		}
+		switch {
+		case id == "own" && (string(info.Payload) != `{"a":1}` || spec.Priority != 3 || info.Retention != time.Hour):
+			t.Errorf("%+v", info)
+		case id == "foreign" && (info.Headers["x-own"] != "foreign" || string(info.Payload) != `{"id":"foreign"}`):
+			t.Errorf("%+v", info)
+		}
+	}
+	if _, failed := s.counters(); failed != 0 {
+		t.Errorf("asynq counts %d failures", failed)
+	}
+	if n := s.ran("own") + s.ran("foreign"); n != 0 {
+		t.Errorf("%d ran here", n)
+	}
+}
+
+// movedBy returns what a handler is asked of for a task that is to be moved.
+func movedBy(s *system, id string) (context.Context, *job) {
+	info := s.info(id)
+	task := asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers)
+	j := &job{task: task, id: id, queue: "default"}
+	if err := s.throttle.spends(j); err != nil {
+		s.t.Fatal(err)
+	}
+	return s.t.Context(), j
+}
+
+// "Wherever a crash comes between, it is there or here": a move that is done again finds
+// the task there. "A task whose id another task has there stays where it is."
+func TestMoveAgain(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perHour(1), Config{})
+	s.add(queue.Task{ID: "twice"})
+	ctx, j := movedBy(s, "twice")
+	must(t, s.throttle.move(ctx, j, "slow"))
+	first, err := s.inspector.GetTaskInfo("slow", "twice")
+	if err != nil || first.State != asynq.TaskStateScheduled || time.Until(first.NextProcessAt) < 4*time.Minute {
+		t.Fatalf("%+v, %v: asynq must keep it until the one here is gone", first, err)
+	}
+	must(t, s.throttle.move(ctx, j, "slow"))
+
+	s.add(queue.Task{ID: "other", Payload: []byte("1")})
+	s.add(queue.Task{ID: "other", Queue: "slow", Payload: []byte("2")})
+	ctx, j = movedBy(s, "other")
+	if err := s.throttle.move(ctx, j, "slow"); !errors.Is(err, errIDTaken) {
+		t.Errorf("it was moved over another task: %v", err)
+	}
+	if info, err := s.inspector.GetTaskInfo("slow", "other"); err != nil || string(info.Payload) != "2" {
+		t.Errorf("%+v, %v", info, err)
+	}
+}
+
+// "Being put back does not begin the wait anew", nor does another worker: the moment
+// stands in the text that asynq keeps, beside that of the last real failure.
+func TestWaitSurvives(t *testing.T) {
+	t.Parallel()
+	s := blocked(t, full(time.Hour), Config{Patience: Fail()})
+	s.addForeign("t", asynq.MaxRetry(3))
+	kept := func() (rest string, at time.Time) {
+		if info := s.info("t"); info != nil && info.State == asynq.TaskStateRetry {
+			rest, at = cutSince(info.LastErr)
+		}
+		return rest, at
+	}
+	var text string
+	var since time.Time
+	s.until("it waits", func() bool { text, since = kept(); return !since.IsZero() })
+	if text != "headway: waiting: p/a, rule r" || time.Since(since) > bound {
+		t.Errorf("%q since %v", text, since)
+	}
+	for range 3 {
+		n := s.seen.get(func(o *seen) int { return o.rescheduled })
+		must(t, s.inspector.RunTask("default", "t"))
+		s.until("it is put back", func() bool { return s.seen.get(func(o *seen) int { return o.rescheduled }) > n })
+		s.until("it waits since the same moment", func() bool { _, at := kept(); return at.Equal(since) })
+	}
+}
+
+// TestSinceText holds that a text is read as it was written, and no other.
+func TestSinceText(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 1, 2, 3, 4, 5, 600, time.UTC)
+	for _, text := range []string{"", "connection refused", "headway: waiting: p/a, rule r", "odd" + sinceBegins + "x)"} {
+		if rest, got := cutSince(text); rest != text || !got.IsZero() {
+			t.Errorf("%q: read %q, %v", text, rest, got)
+		}
+		whole := text + sinceText(&job{since: at})
+		if rest, got := cutSince(whole); rest != text || !got.Equal(at) {
+			t.Errorf("%q: read %q, %v", whole, rest, got)
+		}
+	}
+	if own := sinceText(&job{own: true, due: at, since: at}); own != "" {
+		t.Errorf("a task that carries its moment has it twice: %q", own)
+	}
+}
+
+// "Its wait begins anew after a real failure": the retry waits for its own max_wait, and
+// keeps the text of that failure.
+func TestWaitBeginsAnew(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1, MaxWait: 2 * time.Second}}, Config{Patience: Fail()})
+	began, end := make(chan struct{}), make(chan struct{})
+	defer close(end)
+	cfg := asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 3 * time.Second }}
+	s.serve(cfg, func(ctx context.Context, _ *asynq.Task) error {
+		id, _ := asynq.GetTaskID(ctx)
+		if id == "blocks" {
+			close(began)
+			<-end
+			return nil
+		}
+		return errors.New("it was refused")
+	})
+	s.add(queue.Task{ID: "t"})
+	<-s.ended
+	s.add(queue.Task{ID: "blocks"})
+	<-began
+	s.until("it waits after its failure", func() bool {
+		info := s.info("t")
+		if info == nil {
+			return false
+		}
+		text, since := cutSince(info.LastErr)
+		return text == "it was refused" && !since.IsZero()
+	})
+	if why := s.archived("t"); !strings.Contains(why, "its max_wait is 2s") {
+		t.Errorf("it failed with %q", why)
+	}
+}
+
+// "Waited, MaxWait" in words.
+func TestWaitedString(t *testing.T) {
+	t.Parallel()
+	for want, w := range map[string]Waited{
+		"waited 1m2s for rule tenant of payments/acme; its max_wait is 1m0s": {
+			Rule: "tenant", RuleScope: "payments/acme", Waited: 62 * time.Second, MaxWait: time.Minute,
+		},
+		"waited 1s and can't start in time for rule r of p; its max_wait is 1m0s": {
+			Rule: "r", RuleScope: "p", Waited: time.Second, MaxWait: time.Minute,
+		},
+		"waited 1m0s for limits that can never admit it, of p/a; its max_wait is 1m0s": {
+			Scope: "p/a", Waited: time.Minute, MaxWait: time.Minute,
+		},
+	} {
+		if got := w.String(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
