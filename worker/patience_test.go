@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -11,8 +12,10 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 )
 
@@ -379,5 +382,165 @@ func TestWaitedString(t *testing.T) {
 		if got := w.String(); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
+	}
+}
+
+// "Wherever a crash comes between, it is there or here": a process that died when the
+// task was there, and not yet gone from here, is followed by one that ends the move.
+func TestMovedAfterCrash(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, full(short), Config{Patience: MoveTo("slow")})
+	began, end := make(chan struct{}), make(chan struct{})
+	s.add(queue.Task{ID: "blocks"})
+	s.add(queue.Task{ID: "own", Delay: time.Second})
+	ctx, j := movedBy(s, "own")
+	must(t, s.throttle.move(ctx, j, "slow"))
+	s.serve(asynq.Config{Queues: map[string]int{"default": 1, "slow": 1}}, func(ctx context.Context, _ *asynq.Task) error {
+		if id, _ := asynq.GetTaskID(ctx); id == "blocks" {
+			close(began)
+			<-end
+		}
+		return nil
+	})
+	unblock := sync.OnceFunc(func() { close(end) })
+	t.Cleanup(unblock)
+	<-began
+	s.gone("own")
+	there := func() *asynq.TaskInfo { info, _ := s.inspector.GetTaskInfo("slow", "own"); return info }
+	s.until("it waits there", func() bool { info := there(); return info != nil && info.State == asynq.TaskStateRetry })
+	if got := s.seen.get(func(o *seen) int { return len(o.became) }); got != 1 {
+		t.Errorf("%d were moved", got)
+	}
+	s.until("it waits on when its patience ends there", func() bool {
+		info := there()
+		if info == nil {
+			return false
+		}
+		spec, _, err := queue.ReadSpec(asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers))
+		return err == nil && time.Since(spec.Due) > 3*short && info.State == asynq.TaskStateRetry
+	})
+	unblock()
+	s.until("it has run there", func() bool { return s.ran("own") == 1 && there() == nil })
+	s.untilNoTrace()
+	if n := s.ran("own"); n != 1 {
+		t.Errorf("it ran %d times", n)
+	}
+}
+
+// Tasks of a backlog are planned where they stand; their patience ends all the same, and
+// not before its time.
+func TestPatienceOfBacklog(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	early, ended := 0, 0
+	most := 2 * time.Second
+	s := newSystem(t, full(most), Config{Patience: Drop(func(w Waited) {
+		mu.Lock()
+		defer mu.Unlock()
+		ended++
+		if w.Waited < most {
+			early++
+		}
+	})})
+	began, end := make(chan struct{}), make(chan struct{})
+	s.add(queue.Task{ID: "blocks"})
+	for i := range 60 {
+		s.add(queue.Task{ID: fmt.Sprint("own ", i)})
+		s.addForeign(fmt.Sprint("foreign ", i), asynq.MaxRetry(3))
+	}
+	s.serve(asynq.Config{Concurrency: 4}, func(context.Context, *asynq.Task) error {
+		close(began)
+		<-end
+		return nil
+	})
+	t.Cleanup(func() { close(end) })
+	<-began
+	s.until("all have ended", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return ended == 120
+	})
+	if early > 0 {
+		t.Errorf("%d ended early", early)
+	}
+	if n := s.seen.get(func(o *seen) int { return o.pickups }); n > 3*120 {
+		t.Errorf("%d pick-ups of 120 tasks", n)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.runs) != 1 {
+		t.Errorf("%v ran", s.runs)
+	}
+}
+
+// "Both are empty where limits changed so that they can never admit it": such a task
+// waits for other limits, and no longer than its max_wait.
+func TestPatienceUnderLoweredLimit(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perHour(2), Config{Patience: Fail()})
+	s.add(queue.Task{ID: "spends it", Cost: 2})
+	s.serve(asynq.Config{}, nil)
+	<-s.ended
+	// It has its place from before: it would fail at once, known to outlast its patience.
+	d, err := s.throttle.cfg.Limiter.Decide(t.Context(), throttle.Request{Scope: "p/a", Cost: 2, Ticket: queue.Ticket("default", "u")})
+	if err != nil || !d.Turn.Waits {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	lowered, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: perHour(1)}})
+	must(t, err)
+	s.throttle.cfg.Limiter.SetPolicy(lowered)
+	s.add(queue.Task{ID: "u", Cost: 2, MaxWait: short, MaxRetry: queue.Retries(0)})
+	if why := s.archived("u"); !strings.Contains(why, "limits that can never admit it, of p/a; its max_wait is 1s") {
+		t.Errorf("it failed with %q", why)
+	}
+}
+
+// "While the limiter's Redis is away nothing is decided and nobody's patience ends; the
+// time counts": for a task of others too, which is put back meanwhile.
+func TestPatienceInAnOutage(t *testing.T) {
+	t.Parallel()
+	away := redistest.NewServer(t)
+	s := newSystem(t, full(4*time.Second), Config{Patience: Fail()})
+	rdb := redis.NewClient(&redis.Options{Addr: away.Addr(), MaxRetries: -1, DialTimeout: time.Second, ContextTimeoutEnabled: true})
+	t.Cleanup(func() { _ = rdb.Close() })
+	limiter, err := throttle.New(rdb, s.throttle.cfg.Limiter.Policy(), throttle.Config{Timeout: time.Second})
+	must(t, err)
+	s.throttle.cfg.Limiter = limiter
+	place := func() {
+		d, err := limiter.Decide(t.Context(), throttle.Request{Scope: "p/b"})
+		if err != nil || !d.Allowed {
+			t.Fatalf("%+v, %v", d, err)
+		}
+	}
+	place()
+	s.addForeign("t", asynq.MaxRetry(3))
+	s.serve(asynq.Config{}, nil)
+	var since time.Time
+	kept := func() (at time.Time) {
+		if info := s.info("t"); info != nil {
+			_, at = cutSince(info.LastErr)
+		}
+		return at
+	}
+	s.until("it waits", func() bool { since = kept(); return !since.IsZero() })
+	away.Kill9()
+	must(t, s.inspector.RunTask("default", "t"))
+	s.until("nothing could be decided", func() bool {
+		return s.seen.get(func(o *seen) int {
+			if slices.Contains(o.faults, "decide") {
+				return 1
+			}
+			return 0
+		}) == 1
+	})
+	s.until("it is put back, and waits since the same moment", func() bool { return kept().Equal(since) })
+	s.until("its patience is over", func() bool { return time.Since(since) > 5*time.Second })
+	if info := s.info("t"); info == nil || info.State == asynq.TaskStateArchived {
+		t.Fatalf("it ended while nothing could be decided: %+v", info)
+	}
+	away.Restart(t)
+	place()
+	if why := s.archived("t"); !strings.Contains(why, "its max_wait is 4s") {
+		t.Errorf("it failed with %q", why)
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -173,6 +174,43 @@ func TestArchives(t *testing.T) {
 	}
 	r.stop()
 	r.ends(cli.ExitOK)
+}
+
+// TestPatience holds what -patience says: "wait, fail, drop, move=QUEUE".
+func TestPatience(t *testing.T) {
+	t.Parallel()
+	for what, ended := range map[string]func(info, slow *asynq.TaskInfo) bool{
+		"wait":      func(info, _ *asynq.TaskInfo) bool { return info.State == asynq.TaskStateRetry },
+		"fail":      func(info, _ *asynq.TaskInfo) bool { return info.State == asynq.TaskStateArchived },
+		"drop":      func(info, _ *asynq.TaskInfo) bool { return info.State == asynq.TaskStateCompleted },
+		"move=slow": func(info, slow *asynq.TaskInfo) bool { return info == nil && slow != nil },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			a := newAPI(t, nil)
+			url := ownRedis(t)
+			rdb := open(t, url)
+			limits := limitsFile(t, "limits: {p: {rules: [{name: r, algorithm: fixed-window, limit: 0, per: 1h}]}}")
+			r := start(t, whole, nil, "-redis", url, "-limits", limits, "-allow-host", a.host(), "-patience", what)
+			r.says("msg=ready")
+			task := a.task("p/a", "t")
+			task.MaxWait, task.Remember = time.Second, time.Hour
+			added := time.Now()
+			enqueue(t, rdb, task)
+			inspector := asynq.NewInspectorFromRedisClient(rdb)
+			redistest.WaitFor(t, "its patience to end", 30*time.Second, func() bool {
+				info, err := inspector.GetTaskInfo("default", "t")
+				slow, _ := inspector.GetTaskInfo("slow", "t")
+				return time.Since(added) > 3*time.Second && (err == nil || errors.Is(err, asynq.ErrTaskNotFound)) &&
+					(info != nil || what == "move=slow") && ended(info, slow)
+			})
+			r.stop()
+			r.ends(cli.ExitOK)
+			if a.calls.Load() != 0 {
+				t.Error("it ran")
+			}
+		})
+	}
 }
 
 // TestDrains holds that a worker that is told to stop "takes no new task, lets
