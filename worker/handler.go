@@ -243,24 +243,24 @@ func (t *Throttle) rejoin(ctx context.Context, j *job) {
 
 func (t *Throttle) stopped() bool { return t.serving.Err() != nil }
 
-// denied is what becomes of a task that may not start yet: it is put back, unless its
-// patience or its deadline ends first.
+// denied is what becomes of a task that may not start yet. One whose patience or deadline
+// ends before it can start ends now; any other is put back.
 func (t *Throttle) denied(ctx context.Context, j *job, d throttle.Decision) error {
-	deadline := t.deadline(ctx, j, d.RetryAfter)
+	wait, by := earliest(d)
+	deadline := t.deadline(ctx, j, wait)
 	if ended, with := t.impatient(ctx, j, d, deadline); ended {
 		return with
 	}
-	return t.putBack(ctx, j, d, deadline)
-}
-
-// putBack reschedules a denied task for the time that the decision names. A task
-// whose deadline comes first fails now, since it could never start in time.
-func (t *Throttle) putBack(ctx context.Context, j *job, d throttle.Decision, deadline time.Time) error {
-	rule, _ := d.BindingRule()
 	if !deadline.IsZero() {
 		return permanent(fmt.Errorf("headway: rule %s of %s admits it in %s at the earliest, after its deadline of %s",
-			rule.Rule, rule.Scope, d.RetryAfter.Round(time.Millisecond), deadline.UTC().Format(time.RFC3339)))
+			by.Rule, by.Scope, wait.Round(time.Millisecond), deadline.UTC().Format(time.RFC3339)))
 	}
+	return t.putBack(ctx, j, d)
+}
+
+// putBack reschedules a denied task for the time that the decision names.
+func (t *Throttle) putBack(ctx context.Context, j *job, d throttle.Decision) error {
+	rule, _ := d.BindingRule()
 	at := time.Now().Add(d.Recheck(0))
 	if d.Turn.Waits {
 		at = time.Now().Add(throttle.SafetyNet(d.Turn.Expected))
@@ -276,9 +276,6 @@ func (t *Throttle) putBack(ctx context.Context, j *job, d throttle.Decision, dea
 // deadline of a context may be that of asynq's Timeout, which begins anew with
 // each pick-up; only Redis tells them apart.
 func (t *Throttle) deadline(ctx context.Context, j *job, wait time.Duration) time.Time {
-	if wait == throttle.Unknown {
-		return time.Time{}
-	}
 	turn := time.Now().Add(wait)
 	if j.own {
 		if !j.deadline.IsZero() && turn.After(j.deadline) {

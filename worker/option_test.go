@@ -40,6 +40,21 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
+// "A task that cannot start before its deadline fails as soon as that is known": a place
+// under a concurrency rule may come free before its lease ends, and one that has no place
+// by its deadline fails then.
+func TestDeadlineBeforeLeaseEnds(t *testing.T) {
+	t.Parallel()
+	s, unblock := blockedUntil(t, full(0), Config{})
+	s.add(queue.Task{ID: "late", Deadline: time.Now().Add(2 * time.Second)})
+	s.add(queue.Task{ID: "soon", Deadline: time.Now().Add(20 * time.Second)})
+	if why := s.archived("late"); !strings.Contains(why, "deadline") || !strings.Contains(why, "has passed") {
+		t.Errorf("it failed with %q", why)
+	}
+	unblock()
+	s.until("the other has run", func() bool { return s.ran("soon") == 1 })
+}
+
 // "timeout bounds the run from its start"
 func TestTimeoutOfOwn(t *testing.T) {
 	t.Parallel()

@@ -173,7 +173,7 @@ func (t *Throttle) waited(ctx context.Context, j *job, d throttle.Decision) (w W
 		Task: j.task, ID: j.id, Queue: j.queue, Scope: j.scope,
 		Rule: binding.Rule, RuleScope: binding.Scope, Waited: max(0, time.Since(j.since)),
 	}
-	least := earliest(d)
+	least, _ := earliest(d)
 	ended := func(most, more time.Duration) bool {
 		return most > 0 && (w.Waited >= most || more > most-w.Waited) && (w.MaxWait == 0 || most < w.MaxWait)
 	}
@@ -204,17 +204,26 @@ func (j *job) bound(d throttle.Decision) bool {
 	return len(j.bounds) > 0
 }
 
-// earliest is how long a denied task is known to wait on under the limits as they are: a
-// place under a concurrency rule may come free at any moment, and what waits before it in
-// line may go.
-func earliest(d throttle.Decision) time.Duration {
-	least := time.Duration(0)
-	for i := range d.Rules {
-		if r := &d.Rules[i]; r.Limited && r.Algorithm != throttle.Concurrency && r.RetryAfter != throttle.Unknown {
-			least = max(least, r.RetryAfter)
+// earliest is how long a denied task is known to wait on under the limits as they are, and
+// the rule that asks for it: a place under a concurrency rule may come free at any moment,
+// long before its lease ends, and what waits before the task in line may go.
+func earliest(d throttle.Decision) (wait time.Duration, by throttle.RuleState) {
+	by, _ = d.BindingRule()
+	places := false
+	for _, r := range d.Rules {
+		switch {
+		case !r.Limited:
+		case r.Algorithm == throttle.Concurrency:
+			places = true
+		case r.RetryAfter != throttle.Unknown && r.RetryAfter > wait:
+			wait, by = r.RetryAfter, r
 		}
 	}
-	return least
+	if !places && d.RetryAfter != throttle.Unknown && d.RetryAfter > wait {
+		wait = d.RetryAfter // of all rules together
+		by, _ = d.BindingRule()
+	}
+	return wait, by
 }
 
 // heeding is at, or when the task's patience ends, if that is sooner and still to come: so
