@@ -99,7 +99,7 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	w := newWatch(func(ctx context.Context) error { return cli.Probe(ctx, rdb) }, log)
 	w.explain = func(err error) error { return cli.Explain(err, url) }
 	w.count, w.up = countServers(rdb), m.RedisUp
-	limiter, err := newLimiter(rdb, policy, m, w, log)
+	limiter, err := newLimiter(rdb, policy, o.app, m, w, log)
 	if err != nil {
 		return err
 	}
