@@ -131,5 +131,6 @@ func (s *statusServer) serve() error { return s.srv.Serve(s.ln) }
 func (s *statusServer) close() {
 	if s != nil {
 		_ = s.srv.Close()
+		_ = s.ln.Close() // where nobody has served yet
 	}
 }

@@ -90,15 +90,20 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	defer closeRedis()
-	lim := newLimits(rdb, o.limits, stood, policy, log)
-	if policy, err = lim.settle(ctx); err != nil {
-		return explain(ctx, err, url)
-	}
-
 	m := metrics.New(metrics.Config{Version: cli.Version()})
 	w := newWatch(func(ctx context.Context) error { return cli.Probe(ctx, rdb) }, log)
 	w.explain = func(err error) error { return cli.Explain(err, url) }
 	w.count, w.up = countServers(rdb), m.RedisUp
+	h := &health{watch: w, started: time.Now(), version: cli.Version(), concurrency: o.concurrency, queues: o.queues}
+	status, err := openStatus(o, h, m, log)
+	if err != nil {
+		return err
+	}
+	defer status.close()
+	lim := newLimits(rdb, o.limits, stood, policy, log)
+	if policy, err = lim.settle(ctx); err != nil { // last: it tells other workers
+		return explain(ctx, err, url)
+	}
 	limiter, err := newLimiter(rdb, policy, o.app, m, w, log)
 	if err != nil {
 		return err
@@ -115,12 +120,6 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return explain(ctx, err, url)
 	}
-	h := &health{watch: w, started: time.Now(), version: cli.Version(), concurrency: o.concurrency, queues: o.queues}
-	status, err := openStatus(o, h, m, log)
-	if err != nil {
-		return err
-	}
-	defer status.close()
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
