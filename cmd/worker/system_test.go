@@ -288,9 +288,9 @@ func TestKeepsRunning(t *testing.T) {
 	r.says("redis answers again")
 	enqueue(t, open(t, "redis://"+server.Addr()), a.task("payments/a", "x"))
 	redistest.WaitFor(t, "a task to run", 30*time.Second, func() bool { return a.calls.Load() == 1 })
-	// One for each part of asynq, two of Redis, two of waking if it was away for long, and four
+	// One for each part of asynq, two of Redis, two of waking if it was away for long, and eight
 	// of the limits, which are gone with it.
-	if n := strings.Count(r.stderr.String(), "\n") - strings.Count(r.stderr.String(), "level=DEBUG"); n > 16 {
+	if n := strings.Count(r.stderr.String(), "\n") - strings.Count(r.stderr.String(), "level=DEBUG"); n > 20 {
 		t.Errorf("%d lines for one outage", n)
 	}
 	r.stop()
