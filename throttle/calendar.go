@@ -158,7 +158,7 @@ func (c *plans) renew(at time.Time, scopes ...string) (renewed bool) {
 // again makes a plan anew for a time of the server's.
 func (c *plans) again(p *plan, at time.Time) *plan {
 	fresh := newPlan(c.keys, p.scope, p.bounds, c.pad, at)
-	fresh.policy, fresh.refusal = p.policy, p.refusal
+	fresh.made, fresh.refusal = p.made, p.refusal
 	c.keep(fresh)
 	return fresh
 }

@@ -163,3 +163,72 @@ func mostIn(from, until int64, in []span) float64 {
 	}
 	return burst + rate*t + edge
 }
+
+// docs/algorithms.md: "What a bucket holds beyond full is let go": one that is lowered is
+// not waited for until it has drained that at its new rate, which would be four days here.
+func TestLoweredBucketIsNotWaitedForLong(t *testing.T) {
+	t.Parallel()
+	lowered := changing(Rule{Algorithm: TokenBucket, Limit: 10, Per: time.Hour, Burst: 10})
+	for name, from := range map[string]Rule{
+		"a window": {Algorithm: SlidingWindow, Limit: 1000, Per: time.Second},
+		"a bucket": {Algorithm: TokenBucket, Limit: 1000, Per: time.Second, Burst: 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, changing(from), func(b *bench) {
+				if d, err := b.Decide(b.t.Context(), Request{Scope: "p", Cost: 1000}); err != nil || !d.Allowed {
+					b.t.Fatalf("%+v, %v", d, err)
+				}
+				b.SetPolicy(lowered)
+				d, err := b.Allow(b.t.Context(), "p")
+				if err != nil || d.Allowed || d.RetryAfter > 8*time.Minute || d.RetryAfter < 6*time.Minute {
+					b.t.Errorf("%+v, %v", d, err)
+				}
+			})
+		})
+	}
+}
+
+// docs/algorithms.md: "Not at all where the algorithm was another one meanwhile": units that
+// were taken over may be anybody's.
+func TestGiveBackAfterOtherAlgorithms(t *testing.T) {
+	t.Parallel()
+	window := changing(Rule{Algorithm: SlidingWindow, Limit: 200, Per: time.Hour})
+	bucket := changing(Rule{Algorithm: TokenBucket, Limit: 200, Per: time.Hour, Burst: 200})
+	onBoth(t, Config{}, window, func(b *bench) {
+		first, err := b.Decide(b.t.Context(), Request{Scope: "p", Cost: 150})
+		if err != nil || !first.Allowed {
+			b.t.Fatalf("%+v, %v", first, err)
+		}
+		left := func() int64 {
+			d, err := b.Peek(b.t.Context(), Request{Scope: "p"})
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			return d.Rules[0].Remaining
+		}
+		for _, policy := range []*Policy{bucket, window} {
+			b.SetPolicy(policy)
+			if d, err := b.Allow(b.t.Context(), "p"); err != nil || !d.Allowed {
+				b.t.Fatalf("%+v, %v", d, err)
+			}
+		}
+		before := left()
+		if err := b.GiveBack(b.t.Context(), first.Grant); err != nil {
+			b.t.Fatal(err)
+		}
+		if after := left(); after != before || before > 48 {
+			b.t.Errorf("%d left, and %d after giving back; 152 are spent", before, after)
+		}
+		// Where it was changed, but not to another algorithm, they come back.
+		second, err := b.Decide(b.t.Context(), Request{Scope: "p", Cost: 10})
+		if err != nil || !second.Allowed {
+			b.t.Fatalf("%+v, %v", second, err)
+		}
+		b.SetPolicy(changing(Rule{Algorithm: SlidingWindow, Limit: 300, Per: time.Hour}))
+		before = left()
+		if err := b.GiveBack(b.t.Context(), second.Grant); err != nil || left() != before+10 {
+			b.t.Errorf("%d left after giving ten back to %d: %v", left(), before, err)
+		}
+	})
+}

@@ -72,7 +72,7 @@ func (l *Limiter) GiveBack(ctx context.Context, g Grant) error {
 // has let go are still spent, and whoever writes its state under the old rule would forget
 // them.
 func (l *Limiter) rulesNow(p *plan, places []int64) ([]any, []int64) {
-	later := l.plans.since(p.policy)
+	later := l.plans.since(p.made)
 	now, err := l.plans.of(p.scope.String())
 	if len(later) == 0 && (err != nil || now == p) {
 		return p.rules, places

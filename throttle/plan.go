@@ -15,7 +15,7 @@ import (
 type plan struct {
 	most     int64 // no cost up to it is more than a rule can admit
 	refusal  error // the application may not spend from the scope
-	policy   *Policy
+	made     making
 	scope    Scope
 	bounds   []Bound
 	provider string      // the prefix of all its keys, hash tag included
@@ -241,6 +241,14 @@ type plans struct {
 	known   map[string]*plan
 	changed chan struct{} // closed when policy is another one
 	before  []*Policy     // those before it, the latest last
+	turn    int           // how many there have been
+}
+
+// making is under which of a limiter's policies a plan was made. One policy may be set
+// again.
+type making struct {
+	by   *plans
+	turn int
 }
 
 // keptPolicies is how many policies are kept for what was granted under them.
@@ -259,16 +267,17 @@ func (c *plans) current() (*Policy, <-chan struct{}) {
 
 // since returns the policies since one that a plan was made under, that one left out; of
 // another limiter's plan, or one from long ago, the current one alone.
-func (c *plans) since(policy *Policy) (later []*Policy) {
+func (c *plans) since(made making) (later []*Policy) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	if policy == c.policy {
+	if made.by != c {
+		return []*Policy{c.policy}
+	}
+	turns := c.turn - made.turn
+	if turns == 0 {
 		return nil
 	}
-	if i := slices.Index(c.before, policy); i >= 0 {
-		later = slices.Clone(c.before[i+1:])
-	}
-	return append(later, c.policy)
+	return append(slices.Clone(c.before[max(0, len(c.before)-turns+1):]), c.policy)
 }
 
 // set makes all scopes be worked out anew.
@@ -277,7 +286,7 @@ func (c *plans) set(policy *Policy) {
 	defer c.mu.Unlock()
 	c.before = append(c.before, c.policy)
 	c.before = c.before[max(0, len(c.before)-keptPolicies):]
-	c.policy, c.known = policy, map[string]*plan{}
+	c.policy, c.known, c.turn = policy, map[string]*plan{}, c.turn+1
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
@@ -286,7 +295,7 @@ const maxPlans = 10_000
 
 func (c *plans) of(scope string) (*plan, error) {
 	c.mu.RLock()
-	p, policy := c.known[scope], c.policy
+	p, policy, turn := c.known[scope], c.policy, c.turn
 	c.mu.RUnlock()
 	if p != nil && p.holds(c.now) {
 		return p, nil
@@ -300,7 +309,7 @@ func (c *plans) of(scope string) (*plan, error) {
 		return nil, err
 	}
 	p = newPlan(c.keys, s, bounds, c.pad, c.now(c.keys.provider(s.Provider())))
-	p.policy, p.refusal = policy, policy.MayUse(s, c.app)
+	p.made, p.refusal = making{c, turn}, policy.MayUse(s, c.app)
 	c.keep(p)
 	return p, nil
 }
@@ -309,7 +318,7 @@ func (c *plans) of(scope string) (*plan, error) {
 func (c *plans) keep(p *plan) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.policy != p.policy {
+	if c.turn != p.made.turn {
 		return
 	}
 	if len(c.known) >= maxPlans {

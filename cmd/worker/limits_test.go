@@ -288,3 +288,61 @@ func TestSignalReads(t *testing.T) {
 	cancel()
 	<-done
 }
+
+// A file that changes while the worker starts is read as soon as it has.
+func TestFileChangesWhileStarting(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.NewServer(t).Client(t)
+	var out buffer
+	path := limitsFile(t, someLimits)
+	stood := stampOf(path)
+	policy, err := loadPolicy(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, someLimits+"  search: {rules: [{name: r, algorithm: concurrency, limit: 1}]}\n")
+	l := newLimits(rdb, path, stood, policy, newLogger(&out, options{}))
+	if _, err := l.settle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); l.reload(ctx, nil) }()
+	redistest.WaitFor(t, "the file to be read again", 10*time.Second, func() bool {
+		p, err := l.store.Now(ctx)
+		return err == nil && strings.Contains(string(p.YAML()), "search")
+	})
+	cancel()
+	<-done
+}
+
+// A worker whose file was superseded does not bring it back where Redis was emptied.
+func TestSupersededFileIsNotRestored(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.NewServer(t).Client(t)
+	var out buffer
+	with := func(text string) *limits {
+		path := limitsFile(t, text)
+		policy, err := loadPolicy(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := newLimits(rdb, path, stampOf(path), policy, newLogger(&out, options{}))
+		if _, err := l.settle(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	with(someLimits)
+	newer := with(strings.Replace(someLimits, "200", "300", 1))
+	older := with(someLimits)
+	rdb.FlushAll(t.Context())
+	older.restore(t.Context())
+	if n := rdb.Exists(t.Context(), "hw:limits").Val(); n != 0 {
+		t.Error("the older file was published again")
+	}
+	newer.restore(t.Context())
+	if p, err := newer.store.Now(t.Context()); err != nil || !strings.Contains(string(p.YAML()), "300") {
+		t.Errorf("%v, %v", p, err)
+	}
+}
