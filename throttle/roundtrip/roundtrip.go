@@ -79,16 +79,24 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, errors.Join(err, closeBody(r))
 	}
 	ctx, lease := t.Limiter.Hold(r.Context(), d.Grant)
-	held := r
+	sent := r
 	if ctx != r.Context() {
-		held = r.WithContext(ctx)
+		sent = r.WithContext(ctx)
 	}
-	resp, err := t.base().RoundTrip(held)
+	resp, err := t.base().RoundTrip(sent)
 	if err != nil {
 		return nil, errors.Join(err, lease.Release(r.Context()))
 	}
 	resp.Request = r
-	resp.Body = &body{ReadCloser: resp.Body, done: func() error { return lease.Release(context.WithoutCancel(ctx)) }}
+	held := &body{ReadCloser: resp.Body, done: func() error { return lease.Release(context.WithoutCancel(ctx)) }}
+	if conn, upgraded := resp.Body.(io.Writer); upgraded { // 101: the body is the connection
+		resp.Body = struct {
+			*body
+			io.Writer
+		}{held, conn}
+	} else {
+		resp.Body = held
+	}
 	return resp, nil
 }
 

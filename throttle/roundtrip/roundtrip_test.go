@@ -182,6 +182,48 @@ func TestFailureFreesThePlace(t *testing.T) {
 	}
 }
 
+// upgrading answers with a body that can be written to, as net/http does after a 101.
+type upgrading struct{ conn io.ReadWriteCloser }
+
+func (u upgrading) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusSwitchingProtocols, Body: u.conn}, nil
+}
+
+type conn struct {
+	closing
+	io.Writer
+}
+
+// A connection that was upgraded can be written to, and holds its place until it is closed.
+func TestUpgraded(t *testing.T) {
+	t.Parallel()
+	var sent strings.Builder
+	c := &http.Client{Transport: &Transport{
+		Limiter: limiterOf(t, "{name: n, algorithm: concurrency, limit: 1}"), Scope: always("p"), Refuse: true,
+		Base: upgrading{&conn{closing: closing{Reader: strings.NewReader("")}, Writer: &sent}},
+	}}
+	resp, err := c.Get("http://api.example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, is := resp.Body.(io.Writer)
+	if !is {
+		t.Fatal("the body cannot be written to")
+	}
+	if _, err := io.WriteString(w, "hello"); err != nil || sent.String() != "hello" {
+		t.Errorf("%q, %v", sent.String(), err)
+	}
+	if err := get(t, c, "http://api.example.com"); !errors.As(err, new(*LimitedError)) {
+		t.Errorf("%v", err)
+	}
+	if err := resp.Body.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := get(t, c, "http://api.example.com"); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestIncomplete(t *testing.T) {
 	t.Parallel()
 	if err := get(t, &http.Client{Transport: &Transport{}}, "http://127.0.0.1:1"); !errors.Is(err, errIncomplete) {
