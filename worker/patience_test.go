@@ -192,8 +192,8 @@ func TestDrop(t *testing.T) {
 // task's own run."
 func TestFallback(t *testing.T) {
 	t.Parallel()
-	answered := make(chan string, 10)
-	s := blocked(t, full(short), Config{Patience: Fallback(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+	answered, spends := make(chan string, 10), &spendings{}
+	s := blocked(t, full(short), Config{Usage: spends, Patience: Fallback(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
 		id, _ := asynq.GetTaskID(ctx)
 		answered <- id
 		if id == "fails" {
@@ -211,6 +211,11 @@ func TestFallback(t *testing.T) {
 	s.gone("foreign")
 	if s.ran("answered")+s.ran("foreign")+s.ran("fails") != 0 || len(answered) != 3 {
 		t.Errorf("%v ran, and %d fallbacks", s.runs, len(answered))
+	}
+	spends.mu.Lock()
+	defer spends.mu.Unlock()
+	if len(spends.all) > 1 { // what is in their way has spent
+		t.Errorf("fallbacks have spent: %q", spends.all)
 	}
 }
 

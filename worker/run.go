@@ -20,7 +20,9 @@ func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d thrott
 	defer t.caught(ctx, j, &err)
 	defer t.started(ctx, j)()
 	asynqs := ctx
-	t.spent(j)
+	if d.Allowed { // else it spends nothing: it has no scope, or a fallback runs for it
+		t.spent(j)
+	}
 	ctx, cancel := j.bounded(ctx)
 	defer cancel()
 	ctx, lease := t.cfg.Limiter.Hold(ctx, d.Grant)
@@ -56,7 +58,7 @@ func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d thrott
 // spent tells what a task that starts spends. A start that came too late has been given
 // back before, and is no run.
 func (t *Throttle) spent(j *job) {
-	if t.cfg.Usage != nil && j.scope != "" {
+	if t.cfg.Usage != nil {
 		t.cfg.Usage.Spent(j.scope, usage.By{Queue: j.queue, Type: j.task.Type()}, max(j.cost, 1))
 	}
 }
