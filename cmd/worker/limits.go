@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -188,7 +189,7 @@ func (c *limitsCommand) read(words []string, fs *flag.FlagSet) error {
 	}
 	c.verb, c.words = words[0], words[1:]
 	if n := len(c.words); n < verb.least || n > verb.most {
-		return cli.Errorf("worker limits "+strings.TrimSpace(c.verb+" "+verb.words), "worker limits %s takes %s", c.verb, cmpOr(verb.words, "flags only"))
+		return cli.Errorf("worker limits "+strings.TrimSpace(c.verb+" "+verb.words), "worker limits %s takes %s", c.verb, cmp.Or(verb.words, "flags only"))
 	}
 	var err error
 	fs.Visit(func(f *flag.Flag) {
@@ -197,13 +198,6 @@ func (c *limitsCommand) read(words []string, fs *flag.FlagSet) error {
 		}
 	})
 	return err
-}
-
-func cmpOr(text, other string) string {
-	if text == "" {
-		return other
-	}
-	return text
 }
 
 func (c *limitsCommand) run(ctx context.Context) error {

@@ -119,6 +119,7 @@ func TestSetRefuses(t *testing.T) {
 		"is not a field of a rule":       func() error { return set(s, anna, "payments", "account", "bursts=1") },
 		"name is empty":                  func() error { return set(s, anna, "payments//x", "account", "algorithm=concurrency", "limit=1") },
 		"scope \"\": is empty":           func() error { return set(s, anna, "", "account", "limit=1") },
+		`"\x1b[2J" is nobody`:            func() error { return set(s, Edit{By: "\x1b[2J"}, "payments", "account", "limit=1") },
 		"needs somebody":                 func() error { return set(s, Edit{By: " "}, "payments", "account", "limit=1") },
 		"meant for version 7":            func() error { return set(s, Edit{By: "anna", IfVersion: 7}, "payments", "account", "limit=1") },
 		"payments has no rule \"x\"":     func() error { _, err := s.Remove(t.Context(), anna, "payments", "x"); return err },

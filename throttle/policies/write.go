@@ -3,10 +3,12 @@ package policies
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/redis/go-redis/v9"
 
@@ -29,39 +31,30 @@ const tries = 20
 // somebody else was quicker: then it is made again from what stands there by then. What
 // it made is returned with every error of change too.
 func (s *Store) edit(ctx context.Context, e Edit, change func(v *draft, policy *throttle.Policy, now time.Time) error) (draft, error) {
-	if strings.TrimSpace(e.By) == "" {
-		return draft{}, errors.New("policies: a change needs somebody whom it is by")
+	if strings.TrimSpace(e.By) == "" || strings.ContainsFunc(e.By, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return draft{}, fmt.Errorf("policies: a change needs somebody whom it is by, in printable characters, and %.40q is nobody", e.By)
 	}
 	var v draft
 	for range tries {
+		var refused error // says itself what is wrong
 		err := s.rdb.Watch(ctx, func(tx *redis.Tx) error {
-			next, err := s.next(ctx, tx, e, change)
-			v = next
-			if err != nil {
-				return err
+			if v, refused = s.next(ctx, tx, e, change); refused != nil {
+				return refused
 			}
 			return s.write(ctx, tx, &v)
 		}, s.key)
 		switch {
-		case errors.Is(err, redis.TxFailedErr):
-			continue
-		case err == nil || told(err):
-			return v, err
+		case err == nil || refused != nil:
+			return v, refused
+		case !errors.Is(err, redis.TxFailedErr):
+			return v, unavailable(ctx, "change", err)
 		}
-		return v, unavailable(ctx, "change", err)
 	}
 	now, err := s.Current(ctx)
 	if err != nil {
 		return v, err
 	}
 	return v, &ConflictError{Now: now}
-}
-
-// told reports whether an error is one that says itself what is wrong.
-func told(err error) bool {
-	return errors.Is(err, throttle.ErrUnavailable) || errors.Is(err, ErrUnchanged) || errors.Is(err, context.Canceled) ||
-		errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(*throttle.PolicyError)) || errors.As(err, new(*ConflictError)) ||
-		errors.As(err, new(*DamagedError)) || errors.As(err, new(*VersionError)) || errors.As(err, new(*MissingError)) || errors.As(err, new(*throttle.ScopeError))
 }
 
 // next makes the next version. All that it rests on is read on the connection that
