@@ -3,15 +3,17 @@ package throttle
 import (
 	"fmt"
 	"slices"
+
+	"github.com/headway-go/headway/throttle/strictyaml"
 )
 
 const maxApps = 100
 
 // checkApps checks who answers for a scope, and who may spend from it.
-func (s *draftScope) checkApps(path string, faults *faultList) (apps []string) {
+func (s *draftScope) checkApps(path string, faults *strictyaml.Faults) (apps []string) {
 	if s.owner != "" {
 		if reason := nameReason(s.owner); reason != "" {
-			faults.add(s.at, path+".owner", "owner "+reason)
+			faults.Add(s.at, path+".owner", "owner "+reason)
 		}
 	}
 	for i, app := range s.apps {
@@ -23,7 +25,7 @@ func (s *draftScope) checkApps(path string, faults *faultList) (apps []string) {
 			reason = "is there already; keep one of the two"
 		}
 		if reason != "" {
-			faults.add(app.at, path+".apps", fmt.Sprintf("application %s %s", quote(app.name), reason))
+			faults.Add(app.at, path+".apps", fmt.Sprintf("application %s %s", quote(app.name), reason))
 			if i >= maxApps {
 				return apps
 			}

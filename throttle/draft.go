@@ -1,18 +1,18 @@
 package throttle
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
+
+	"github.com/headway-go/headway/throttle/strictyaml"
 )
 
 // A draft is a policy as it was written, before anything about it is believed.
 // limits.yaml and the Node trees of Go programs both become drafts, so that one
 // set of checks serves both.
 type draft struct {
-	at        place
+	at        strictyaml.Place
 	unmatched written
 	scopes    []draftScope
 }
@@ -20,7 +20,7 @@ type draft struct {
 // draftScope is a name of the tree with what is written under it.
 type draftScope struct {
 	name   string
-	at     place
+	at     strictyaml.Place
 	owner  string
 	apps   []draftApp
 	rules  []draftRule
@@ -30,29 +30,26 @@ type draftScope struct {
 // draftApp is one application as it was written.
 type draftApp struct {
 	name string
-	at   place
+	at   strictyaml.Place
 }
 
 // draftRule is a rule and, for each field, how it was written.
 type draftRule struct {
 	rule   Rule
 	index  int // in its list, as written
-	at     place
+	at     strictyaml.Place
 	fields [fieldCount]written
 }
 
 // written is how a field stands in the text.
 type written struct {
-	at   place
+	at   strictyaml.Place
 	text string // as a reader would recognise it
 	set  bool   // it is there
 	bad  bool   // it has a fault already, so its value means nothing
 }
 
 func (w written) good() bool { return w.set && !w.bad }
-
-// place is a position in a text; the zero place is none.
-type place struct{ line, column int32 }
 
 // field is one of the fields of a rule.
 type field int
@@ -131,62 +128,12 @@ func draftRules(rules []Rule) []draftRule {
 	return drafts
 }
 
-// maxFaults is more than anybody reads of one file; a file of nothing else could
-// fill the memory with them.
-const maxFaults = 10_000
-
-// faultList collects the faults of a policy, and counts those after maxFaults.
-type faultList struct {
-	list   []Fault
-	missed int
-}
-
-func (l *faultList) none() bool { return len(l.list) == 0 }
-
-func (l *faultList) add(at place, path, reason string) {
-	if len(l.list) == maxFaults {
-		l.missed++
-		return
-	}
-	l.list = append(l.list, Fault{Line: int(at.line), Column: int(at.column), Path: path, Reason: reason})
-}
-
-// err returns the faults in the order of the text, or nil when there are none.
-func (l *faultList) err(name string) error {
-	if l.none() {
+// refused returns the faults of a policy as an error, or nil when there are none.
+func refused(name string, faults *strictyaml.Faults) *PolicyError {
+	if faults.None() {
 		return nil
 	}
-	slices.SortStableFunc(l.list, func(a, b Fault) int {
-		if a.Line != b.Line {
-			return a.Line - b.Line
-		}
-		return a.Column - b.Column
-	})
-	if l.missed > 0 {
-		last := l.list[len(l.list)-1]
-		last.Path, last.Reason = "", fmt.Sprintf("%d more faults are not listed; correct these first", l.missed)
-		l.list = append(l.list, last)
-	}
-	return &PolicyError{Name: name, Faults: l.list}
-}
-
-// pathTo returns the path of a name under another path.
-func pathTo(path, name string) string {
-	if path == "" {
-		return pathName(name)
-	}
-	return path + "." + pathName(name)
-}
-
-// pathName quotes the names that a path could not be read with.
-func pathName(name string) string {
-	plain := name != "" && strings.IndexFunc(name, func(r rune) bool {
-		return r != '_' && r != '-' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
-	}) < 0
-	if plain {
-		return name
-	}
-	return quote(name)
+	return &PolicyError{Name: name, Faults: faults.All()}
 }
 
 func pathToRule(node string, index int) string {

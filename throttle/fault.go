@@ -3,33 +3,13 @@ package throttle
 import (
 	"fmt"
 	"strings"
+
+	"github.com/headway-go/headway/throttle/strictyaml"
 )
 
 // Fault is one thing wrong with a policy: where it stands, what it is, and what
-// to write instead.
-type Fault struct {
-	// Line and Column of the text that is at fault, both from 1. A column
-	// counts characters. Both are 0 in a policy that was not read from text.
-	Line, Column int
-	// Path is the place in the tree, such as
-	// limits.payments.scopes."*".rules[0].limit; empty for the text as a whole.
-	Path string
-	// Reason is what is wrong and, after a semicolon, what to do about it.
-	Reason string
-}
-
-// String returns the fault on one line: "12:5: limits.payments: reason".
-func (f Fault) String() string {
-	var b strings.Builder
-	if f.Line > 0 {
-		fmt.Fprintf(&b, "%d:%d: ", f.Line, f.Column)
-	}
-	if f.Path != "" {
-		b.WriteString(f.Path + ": ")
-	}
-	b.WriteString(f.Reason)
-	return b.String()
-}
+// to write instead. In a policy that was not read from text it stands nowhere.
+type Fault = strictyaml.Fault
 
 // PolicyError says why a policy was refused. A policy is refused whole: nothing
 // of it is used, and Faults has every fault that can be told, in the order of the
@@ -116,14 +96,5 @@ func (e *ScopeError) Error() string {
 	return fmt.Sprintf("throttle: scope %s: %s", quote(e.Scope), e.Reason)
 }
 
-// quoteBytes is longer than any scope, so that only texts that are no scope are
-// cut: an error is not the place for a megabyte of somebody's payload.
-const quoteBytes = maxScopeBytes
-
 // quote returns s as a Go string on one line, cut where it is too long to print.
-func quote(s string) string {
-	if len(s) <= quoteBytes {
-		return fmt.Sprintf("%q", s)
-	}
-	return fmt.Sprintf("%q… (%d bytes)", s[:quoteBytes], len(s))
-}
+func quote(s string) string { return strictyaml.Quote(s) }

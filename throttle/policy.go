@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/headway-go/headway/throttle/strictyaml"
 )
 
 // Unmatched says what becomes of a scope that meets no rule at all.
@@ -67,9 +69,9 @@ type Bound struct {
 // out. It keeps no part of limits. An empty unmatched means deny. The error is
 // a *PolicyError with every fault.
 func NewPolicy(unmatched Unmatched, limits map[string]Node) (*Policy, error) {
-	var faults faultList
+	var faults strictyaml.Faults
 	p := draftOf(unmatched, limits).policy(&faults)
-	if err := faults.err("policy"); err != nil {
+	if err := refused("policy", &faults); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -230,21 +232,21 @@ func indexOf(level []Bound, rule string) int {
 
 // policy checks the draft and returns what it says. The policy means nothing
 // unless faults is still empty.
-func (d draft) policy(faults *faultList) *Policy {
+func (d draft) policy(faults *strictyaml.Faults) *Policy {
 	p := &Policy{unmatched: UnmatchedDeny}
 	if w := d.unmatched; w.good() {
 		p.unmatched = Unmatched(w.text)
 		if p.unmatched != UnmatchedDeny && p.unmatched != UnmatchedAllow {
-			faults.add(w.at, "unmatched", fmt.Sprintf("unmatched is %s; %s", quote(w.text), meant(w.text, unmatcheds)))
+			faults.Add(w.at, "unmatched", fmt.Sprintf("unmatched is %s; %s", quote(w.text), strictyaml.Meant(w.text, unmatcheds)))
 		}
 	}
 	p.root = treeOf(nil, d.scopes, "limits", "", 0, faults)
-	if !faults.none() {
+	if !faults.None() {
 		return nil
 	}
 	p.text = p.format()
 	if len(p.text) > maxFileBytes {
-		faults.add(d.at, "", fmt.Sprintf("the policy is %d bytes long when written out; the most is %d: "+
+		faults.Add(d.at, "", fmt.Sprintf("the policy is %d bytes long when written out; the most is %d: "+
 			`let "*" carry what scopes have in common`, len(p.text), maxFileBytes))
 	}
 	return p
@@ -252,20 +254,20 @@ func (d draft) policy(faults *faultList) *Policy {
 
 // treeOf checks one node, and all under it, that stands at path in the text, at
 // pattern in the tree, and at level.
-func treeOf(rules []draftRule, scopes []draftScope, path, pattern string, level int, faults *faultList) tree {
+func treeOf(rules []draftRule, scopes []draftScope, path, pattern string, level int, faults *strictyaml.Faults) tree {
 	t := tree{path: pattern, rules: rulesOf(rules, path, faults)}
 	for _, s := range scopes {
 		scopesPath := path
 		if level > 0 {
 			scopesPath += ".scopes"
 		}
-		at := pathTo(scopesPath, s.name)
+		at := strictyaml.PathTo(scopesPath, s.name)
 		if level == maxLevels {
-			faults.add(s.at, at, fmt.Sprintf("%s is at level %d; the most is %d", pathName(s.name), level+1, maxLevels))
+			faults.Add(s.at, at, fmt.Sprintf("%s is at level %d; the most is %d", strictyaml.PathName(s.name), level+1, maxLevels))
 			continue
 		}
 		if reason := nameReason(s.name); reason != "" {
-			faults.add(s.at, at, "name "+reason)
+			faults.Add(s.at, at, "name "+reason)
 		}
 		child := treeOf(s.rules, s.scopes, at, strings.TrimPrefix(pattern+"/"+s.name, "/"), level+1, faults)
 		child.owner, child.apps = s.owner, s.checkApps(at, faults)
@@ -286,7 +288,7 @@ func (t *tree) add(name string, child *tree) {
 }
 
 // rulesOf checks the rules of one node.
-func rulesOf(drafts []draftRule, node string, faults *faultList) []Rule {
+func rulesOf(drafts []draftRule, node string, faults *strictyaml.Faults) []Rule {
 	if len(drafts) == 0 {
 		return nil
 	}
@@ -312,10 +314,10 @@ func rulesOf(drafts []draftRule, node string, faults *faultList) []Rule {
 
 // where names a rule for a fault of another one.
 func (d *draftRule) where() string {
-	if d.at.line == 0 {
+	if d.at.Line == 0 {
 		return fmt.Sprintf("rules[%d]", d.index)
 	}
-	return fmt.Sprintf("rules[%d] on line %d", d.index, d.at.line)
+	return fmt.Sprintf("rules[%d] on line %d", d.index, d.at.Line)
 }
 
 // YAML returns the policy as a limits.yaml of its own: names in order, rules in

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/headway-go/headway/throttle/strictyaml"
 )
 
 // Limits returns the policy as the tree that NewPolicy makes an equal one of, for a
@@ -36,10 +38,10 @@ func (r Rule) YAML() string { return yamlRule(r) }
 // ParseRule reads one rule, as it stands in limits.yaml, with every default written
 // out; name is what errors call the text. The error is a *PolicyError.
 func ParseRule(name string, data []byte) (Rule, error) {
-	var faults faultList
-	root := readYAML(data, &faults)
+	var faults strictyaml.Faults
+	root := file.Read(data, &faults)
 	if root == nil {
-		return Rule{}, faults.err(name)
+		return Rule{}, refused(name, &faults)
 	}
 	return ruleOf(root, name, &faults)
 }
@@ -50,7 +52,7 @@ func ParseRule(name string, data []byte) (Rule, error) {
 // away, and any other field takes "unlimited" away. The error is a *PolicyError, whose
 // faults have no place in a text.
 func RuleWith(r Rule, fields map[string]string) (Rule, error) {
-	var faults faultList
+	var faults strictyaml.Faults
 	n, err := yaml.NewLoader(strings.NewReader(yamlRule(r)))
 	if err != nil {
 		return Rule{}, err
@@ -119,18 +121,18 @@ func plainScalar(value string) *yaml.Node {
 }
 
 // ruleOf reads and checks one rule that stands by itself.
-func ruleOf(root *yaml.Node, name string, faults *faultList) (Rule, error) {
-	d := decoder{faults: faults}
-	item := entry{label: "the rule", key: root, value: root}
-	if !d.kind(item, yaml.MappingNode, "", "its fields, such as {name: account, ...}") {
-		return Rule{}, faults.err(name)
+func ruleOf(root *yaml.Node, name string, faults *strictyaml.Faults) (Rule, error) {
+	d := decoder{faults}
+	item := strictyaml.Field{Label: "the rule", Key: root, Value: root}
+	if !d.Is(item, yaml.MappingNode, "", "its fields, such as {name: account, ...}") {
+		return Rule{}, refused(name, faults)
 	}
 	r := d.rule(root, "", 0)
 	ruleCheck{draftRule: &r, faults: faults, path: func() string { return "" }}.run()
-	for i := range faults.list {
-		faults.list[i].Path = "" // it stands alone, and each reason names its field
-	}
-	if err := faults.err(name); err != nil {
+	if err := refused(name, faults); err != nil {
+		for i := range err.Faults {
+			err.Faults[i].Path = "" // it stands alone, and each reason names its field
+		}
 		return Rule{}, err
 	}
 	return r.rule.withDefaults(), nil

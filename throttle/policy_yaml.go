@@ -4,16 +4,54 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/headway-go/headway/throttle/strictyaml"
 )
 
 // maxFileBytes is the longest limits.yaml that is read, and the longest that a
 // policy may be when written out: it must fit where it is published.
-const maxFileBytes = 4 << 20
+const maxFileBytes = strictyaml.MaxBytes
+
+var file = strictyaml.Format{
+	TooLong: `let "*" carry what scopes have in common`,
+	Empty:   "write limits: {} if no rules are meant",
+}
+
+// decoder turns the nodes of a limits.yaml into a draft. It tells which nodes
+// are not what they have to be; whether their values are allowed is not for it.
+type decoder struct{ *strictyaml.Faults }
+
+// bad reports a fault of a value.
+func (d decoder) bad(e strictyaml.Field, path, format string, args ...any) written {
+	d.Bad(e, path, format, args...)
+	return written{at: e.Place(), set: true, bad: true}
+}
+
+// scalar reads what text, words, numbers and durations have in common.
+func (d decoder) scalar(e strictyaml.Field, path, want string) written {
+	return written{at: e.Place(), text: strictyaml.Clip(e.Value.Value), set: true, bad: !d.Is(e, yaml.ScalarNode, path, want)}
+}
+
+// unknown reports a field that its owner does not have.
+func (d decoder) unknown(e strictyaml.Field, path, owner string, fields []string) {
+	reason := fmt.Sprintf("%s is not a field of %s; ", e.Label, owner)
+	near := strictyaml.Nearest(e.Name, fields)
+	switch {
+	case slices.Contains(laterFields, e.Name):
+		reason = fmt.Sprintf("%s is not known in this version; remove it", e.Label)
+	case near == "" && owner == "a scope":
+		reason += "write " + strictyaml.OneOf(fields[:2]) + ", and names of the next level under scopes"
+	default:
+		reason += strictyaml.Meant(e.Name, fields)
+	}
+	d.Add(strictyaml.PlaceOf(e.Key), path, reason)
+}
 
 // LoadPolicy reads the limits.yaml at path. The error is a *PolicyError that
 // names path, or that of the file system.
@@ -37,20 +75,20 @@ func LoadPolicy(path string) (*Policy, error) {
 // The text is plain YAML: one document in UTF-8, without anchors, aliases, merge
 // keys or tags.
 func ParsePolicy(name string, data []byte) (*Policy, error) {
-	var faults faultList
+	var faults strictyaml.Faults
 	p := parsePolicy(data, &faults)
-	if err := faults.err(name); err != nil {
+	if err := refused(name, &faults); err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-func parsePolicy(data []byte, faults *faultList) *Policy {
-	root := readYAML(data, faults)
+func parsePolicy(data []byte, faults *strictyaml.Faults) *Policy {
+	root := file.Read(data, faults)
 	if root == nil {
 		return nil
 	}
-	return (&decoder{faults: faults}).draft(root).policy(faults)
+	return decoder{faults}.draft(root).policy(faults)
 }
 
 var (
@@ -60,20 +98,20 @@ var (
 	laterFields = []string{"unit", "shadow", "active"}
 )
 
-func (d *decoder) draft(root *yaml.Node) draft {
-	out := draft{at: fileStart}
-	file := entry{label: "the file", key: root, value: root}
-	if !d.kind(file, yaml.MappingNode, "", "its fields, "+oneOf(fileFields)) {
+func (d decoder) draft(root *yaml.Node) draft {
+	out := draft{at: strictyaml.Start}
+	whole := strictyaml.Field{Label: "the file", Key: root, Value: root}
+	if !d.Is(whole, yaml.MappingNode, "", "its fields, "+strictyaml.OneOf(fileFields)) {
 		return out
 	}
-	for _, e := range d.entries(root, "") {
-		switch e.name {
+	for _, e := range d.Fields(root, "") {
+		switch e.Name {
 		case "unmatched":
-			_, out.unmatched = d.word(e, e.name, unmatcheds)
+			_, out.unmatched = d.word(e, e.Name, unmatcheds)
 		case "limits":
-			out.scopes = d.scopes(e, e.name, 1)
+			out.scopes = d.scopes(e, e.Name, 1)
 		default:
-			d.unknown(e, e.label, "the file", fileFields)
+			d.unknown(e, e.Label, "the file", fileFields)
 		}
 	}
 	return out
@@ -81,28 +119,28 @@ func (d *decoder) draft(root *yaml.Node) draft {
 
 // scopes reads the names of one level. It stops one level below the deepest that
 // is allowed, which is fault enough.
-func (d *decoder) scopes(e entry, path string, level int) []draftScope {
-	if !d.kind(e, yaml.MappingNode, path, "names under it, or {} for none") {
+func (d decoder) scopes(e strictyaml.Field, path string, level int) []draftScope {
+	if !d.Is(e, yaml.MappingNode, path, "names under it, or {} for none") {
 		return nil
 	}
-	entries := d.entries(e.value, path)
+	entries := d.Fields(e.Value, path)
 	scopes := make([]draftScope, 0, len(entries))
 	for _, e := range entries {
-		s := draftScope{name: e.name, at: placeOf(e.key)}
+		s := draftScope{name: e.Name, at: strictyaml.PlaceOf(e.Key)}
 		if level <= maxLevels {
-			d.node(&s, e, pathTo(path, e.name), level)
+			d.node(&s, e, strictyaml.PathTo(path, e.Name), level)
 		}
 		scopes = append(scopes, s)
 	}
 	return scopes
 }
 
-func (d *decoder) node(s *draftScope, e entry, path string, level int) {
-	if !d.kind(e, yaml.MappingNode, path, "rules and scopes under it, or {} for none") {
+func (d decoder) node(s *draftScope, e strictyaml.Field, path string, level int) {
+	if !d.Is(e, yaml.MappingNode, path, "rules and scopes under it, or {} for none") {
 		return
 	}
-	for _, f := range d.entries(e.value, path) {
-		switch f.name {
+	for _, f := range d.Fields(e.Value, path) {
+		switch f.Name {
 		case "rules":
 			s.rules = d.rules(f, path)
 		case "scopes":
@@ -115,35 +153,35 @@ func (d *decoder) node(s *draftScope, e entry, path string, level int) {
 		case "apps":
 			s.apps = d.apps(f, path+".apps")
 		default:
-			d.unknown(f, pathTo(path, f.name), "a scope", nodeFields)
+			d.unknown(f, strictyaml.PathTo(path, f.Name), "a scope", nodeFields)
 		}
 	}
 }
 
 // apps reads a list of names.
-func (d *decoder) apps(e entry, path string) (apps []draftApp) {
-	if !d.kind(e, yaml.SequenceNode, path, "a list of applications, such as [billing]") {
+func (d decoder) apps(e strictyaml.Field, path string) (apps []draftApp) {
+	if !d.Is(e, yaml.SequenceNode, path, "a list of applications, such as [billing]") {
 		return nil
 	}
-	for _, n := range e.value.Content {
-		if name, w := d.text(entry{label: "the application", key: n, value: n}, path); w.good() {
-			apps = append(apps, draftApp{name: name, at: placeOf(n)})
+	for _, n := range e.Value.Content {
+		if name, w := d.text(strictyaml.Field{Label: "the application", Key: n, Value: n}, path); w.good() {
+			apps = append(apps, draftApp{name: name, at: strictyaml.PlaceOf(n)})
 		}
 	}
-	if len(e.value.Content) == 0 {
+	if len(e.Value.Content) == 0 {
 		d.bad(e, path, "is empty, and nobody could spend from here; name one, or remove the line")
 	}
 	return apps
 }
 
-func (d *decoder) rules(e entry, node string) []draftRule {
-	if !d.kind(e, yaml.SequenceNode, node+".rules", "a list under it, one - {name: account, ...} a rule, or [] for none") {
+func (d decoder) rules(e strictyaml.Field, node string) []draftRule {
+	if !d.Is(e, yaml.SequenceNode, node+".rules", "a list under it, one - {name: account, ...} a rule, or [] for none") {
 		return nil
 	}
-	rules := make([]draftRule, 0, len(e.value.Content))
-	for i, n := range e.value.Content {
-		item := entry{label: "the rule", key: n, value: n}
-		if !d.kind(item, yaml.MappingNode, pathToRule(node, i), "its fields, such as {name: account, ...}") {
+	rules := make([]draftRule, 0, len(e.Value.Content))
+	for i, n := range e.Value.Content {
+		item := strictyaml.Field{Label: "the rule", Key: n, Value: n}
+		if !d.Is(item, yaml.MappingNode, pathToRule(node, i), "its fields, such as {name: account, ...}") {
 			continue
 		}
 		rules = append(rules, d.rule(n, node, i))
@@ -151,27 +189,27 @@ func (d *decoder) rules(e entry, node string) []draftRule {
 	return rules
 }
 
-func (d *decoder) rule(n *yaml.Node, node string, index int) draftRule {
-	r := draftRule{index: index, at: placeOf(n)}
+func (d decoder) rule(n *yaml.Node, node string, index int) draftRule {
+	r := draftRule{index: index, at: strictyaml.PlaceOf(n)}
 	path := pathToRule(node, index)
-	for _, e := range d.entries(n, path) {
-		f := fieldNamed(e.name)
+	for _, e := range d.Fields(n, path) {
+		f := fieldNamed(e.Name)
 		if f == fieldCount {
-			d.unknown(e, pathTo(path, e.name), "a rule", fieldNames)
+			d.unknown(e, strictyaml.PathTo(path, e.Name), "a rule", fieldNames)
 			r.misspelt(e)
 			continue
 		}
-		r.fields[f] = d.field(&r.rule, f, e, path+"."+e.name)
+		r.fields[f] = d.field(&r.rule, f, e, path+"."+e.Name)
 	}
 	return r
 }
 
 // misspelt takes the field that an unknown one is near to as given, so that it
 // is not called missing as well.
-func (r *draftRule) misspelt(e entry) {
-	f := fieldNamed(nearest(e.name, fieldNames))
+func (r *draftRule) misspelt(e strictyaml.Field) {
+	f := fieldNamed(strictyaml.Nearest(e.Name, fieldNames))
 	if f != fieldCount && !r.fields[f].set {
-		r.fields[f] = written{at: placeOf(e.key), set: true, bad: true}
+		r.fields[f] = written{at: strictyaml.PlaceOf(e.Key), set: true, bad: true}
 	}
 }
 
@@ -186,7 +224,7 @@ func fieldNamed(name string) field {
 
 // field reads one field into the rule. Whether the value is allowed is checked
 // later, with the rest of the rule.
-func (d *decoder) field(r *Rule, f field, e entry, path string) (w written) {
+func (d decoder) field(r *Rule, f field, e strictyaml.Field, path string) (w written) {
 	var word string
 	switch f {
 	case fieldName:
@@ -225,54 +263,54 @@ func (d *decoder) field(r *Rule, f field, e entry, path string) (w written) {
 
 // text reads a piece of text. Where YAML sees a number or the like, a person
 // has to say that text is meant.
-func (d *decoder) text(e entry, path string) (string, written) {
+func (d decoder) text(e strictyaml.Field, path string) (string, written) {
 	w := d.scalar(e, path, "a name, such as account")
-	if w.good() && e.value.Tag != "!!str" {
-		w = d.bad(e, path, "is %s; write %q in quotes if that text is meant", describe(e.value), clip(e.value.Value))
+	if w.good() && e.Value.Tag != "!!str" {
+		w = d.bad(e, path, "is %s; write %q in quotes if that text is meant", strictyaml.Describe(e.Value), strictyaml.Clip(e.Value.Value))
 	}
-	return e.value.Value, w
+	return e.Value.Value, w
 }
 
 // words reads a piece of text that is no name.
-func (d *decoder) words(e entry, path, want string) (string, written) {
+func (d decoder) words(e strictyaml.Field, path, want string) (string, written) {
 	w := d.scalar(e, path, want)
-	if w.good() && e.value.Tag != "!!str" {
-		w = d.bad(e, path, "is %s; write %s", describe(e.value), want)
+	if w.good() && e.Value.Tag != "!!str" {
+		w = d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), want)
 	}
-	return e.value.Value, w
+	return e.Value.Value, w
 }
 
 // word reads one of a few words. Which of them, if any, is checked later.
-func (d *decoder) word(e entry, path string, words []string) (string, written) {
-	w := d.scalar(e, path, oneOf(words))
-	if w.good() && e.value.Tag != "!!str" {
-		w = d.bad(e, path, "is %s; write %s", describe(e.value), oneOf(words))
+func (d decoder) word(e strictyaml.Field, path string, words []string) (string, written) {
+	w := d.scalar(e, path, strictyaml.OneOf(words))
+	if w.good() && e.Value.Tag != "!!str" {
+		w = d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), strictyaml.OneOf(words))
 	}
-	return e.value.Value, w
+	return e.Value.Value, w
 }
 
 // flag reads true or false.
-func (d *decoder) flag(e entry, path string) (bool, written) {
+func (d decoder) flag(e strictyaml.Field, path string) (bool, written) {
 	const want = "true, or remove the line"
 	w := d.scalar(e, path, want)
-	if w.good() && e.value.Tag != "!!bool" {
-		w = d.bad(e, path, "is %s; write %s", describe(e.value), want)
+	if w.good() && e.Value.Tag != "!!bool" {
+		w = d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), want)
 	}
-	return w.good() && strings.EqualFold(e.value.Value, "true"), w
+	return w.good() && strings.EqualFold(e.Value.Value, "true"), w
 }
 
 // number reads a whole number in plain digits. YAML knows many more ways to
 // write one (0x10, 010, 1_000, 1e3), and its readers differ on half of them.
-func (d *decoder) number(e entry, path string) (int64, written) {
+func (d decoder) number(e strictyaml.Field, path string) (int64, written) {
 	const want = "a whole number in plain digits, such as 100"
 	w := d.scalar(e, path, want)
-	text := e.value.Value
+	text := e.Value.Value
 	switch {
 	case !w.good():
 	case !plainNumber(text):
-		w = d.bad(e, path, "is %s; write %s", describe(e.value), want)
-	case e.value.Style != 0:
-		w = d.bad(e, path, "is %s; write %s without quotes", describe(e.value), clip(text))
+		w = d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), want)
+	case e.Value.Style != 0:
+		w = d.bad(e, path, "is %s; write %s without quotes", strictyaml.Describe(e.Value), strictyaml.Clip(text))
 	}
 	// Out of range gives the nearest number, which is out of bounds too.
 	n, _ := strconv.ParseInt(text, 10, 64)
@@ -288,26 +326,26 @@ func plainNumber(text string) bool {
 }
 
 // duration reads a Go duration or whole days.
-func (d *decoder) duration(e entry, path string) (t time.Duration, w written) {
+func (d decoder) duration(e strictyaml.Field, path string) (t time.Duration, w written) {
 	const want = "a duration, such as 500ms, 1m, 24h or 30d"
 	w = d.scalar(e, path, want)
 	if !w.good() {
 		return 0, w
 	}
-	text := clip(e.value.Value)
-	if e.value.Tag != "!!str" {
+	text := strictyaml.Clip(e.Value.Value)
+	if e.Value.Tag != "!!str" {
 		if plainNumber(text) && text[0] != '-' {
-			return 0, d.bad(e, path, "is %s, which has no unit; write %ss if seconds are meant", describe(e.value), text)
+			return 0, d.bad(e, path, "is %s, which has no unit; write %ss if seconds are meant", strictyaml.Describe(e.Value), text)
 		}
-		return 0, d.bad(e, path, "is %s; write %s", describe(e.value), want)
+		return 0, d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), want)
 	}
-	t, ok := parseDuration(e.value.Value)
+	t, ok := parseDuration(e.Value.Value)
 	switch {
 	case ok:
 	case strings.Contains(text, "d"):
-		w = d.bad(e, path, "is %s; write %s: days stand alone and are whole", describe(e.value), want)
+		w = d.bad(e, path, "is %s; write %s: days stand alone and are whole", strictyaml.Describe(e.Value), want)
 	default:
-		w = d.bad(e, path, "is %s; write %s", describe(e.value), want)
+		w = d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), want)
 	}
 	return t, w
 }

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/headway-go/headway/throttle/strictyaml"
 	"github.com/headway-go/headway/throttle/wallclock"
 )
 
@@ -14,7 +14,7 @@ import (
 type ruleCheck struct {
 	*draftRule
 	path   func() string // of the rule; built only when there is a fault
-	faults *faultList
+	faults *strictyaml.Faults
 }
 
 // fault reports a fault of a field where the field stands, and of a missing
@@ -23,11 +23,11 @@ func (c ruleCheck) fault(f field, format string, args ...any) {
 	reason := fmt.Sprintf("%v %s", f, fmt.Sprintf(format, args...))
 	w := &c.fields[f]
 	if !w.set {
-		c.faults.add(c.at, c.path(), reason)
+		c.faults.Add(c.at, c.path(), reason)
 		return
 	}
 	w.bad = true
-	c.faults.add(w.at, c.path()+"."+f.String(), reason)
+	c.faults.Add(w.at, c.path()+"."+f.String(), reason)
 }
 
 // run checks the rule. A field that has a fault already is taken to be there
@@ -80,7 +80,7 @@ func (c ruleCheck) checkUnlimited() {
 
 func (c ruleCheck) checkRequired() {
 	if !c.fields[fieldAlgorithm].set {
-		c.fault(fieldAlgorithm, "is missing; write %s", oneOf(algorithms))
+		c.fault(fieldAlgorithm, "is missing; write %s", strictyaml.OneOf(algorithms))
 	}
 	if !c.fields[fieldLimit].set {
 		c.fault(fieldLimit, "is missing; write a whole number, or unlimited: true to remove an inherited rule")
@@ -101,7 +101,7 @@ func (c ruleCheck) checkAlgorithm() {
 	switch {
 	case !w.good() || slices.Contains(algorithms, string(c.rule.Algorithm)):
 	default:
-		c.fault(fieldAlgorithm, "is %s; %s", quote(string(c.rule.Algorithm)), meant(string(c.rule.Algorithm), algorithms))
+		c.fault(fieldAlgorithm, "is %s; %s", quote(string(c.rule.Algorithm)), strictyaml.Meant(string(c.rule.Algorithm), algorithms))
 	}
 }
 
@@ -161,7 +161,7 @@ func (c ruleCheck) checkTime(f field, d, least, most time.Duration) {
 func (c ruleCheck) checkOnRedisError() {
 	w := c.fields[fieldOnRedisError]
 	if w.good() && !slices.Contains(failurePolicies, string(c.rule.OnRedisError)) {
-		c.fault(fieldOnRedisError, "is %s; %s", quote(string(c.rule.OnRedisError)), meant(string(c.rule.OnRedisError), failurePolicies))
+		c.fault(fieldOnRedisError, "is %s; %s", quote(string(c.rule.OnRedisError)), strictyaml.Meant(string(c.rule.OnRedisError), failurePolicies))
 	}
 }
 
@@ -229,19 +229,4 @@ func (c ruleCheck) checkCalendar() {
 	if _, err := calendarOf(c.rule.Resets, zone); err != nil {
 		c.fault(fieldResets, "cannot be read: %v", err)
 	}
-}
-
-// meant says what to write instead of a word: the one that it is near to, or
-// all there are.
-func meant(word string, words []string) string {
-	if near := nearest(word, words); near != "" {
-		return fmt.Sprintf("did you mean %s?", near)
-	}
-	return "write " + oneOf(words)
-}
-
-// oneOf lists words as "a, b or c".
-func oneOf(words []string) string {
-	last := len(words) - 1
-	return strings.Join(words[:last], ", ") + " or " + words[last]
 }

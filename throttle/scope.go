@@ -3,8 +3,9 @@ package throttle
 import (
 	"fmt"
 	"strings"
-	"unicode"
 	"unicode/utf8"
+
+	"github.com/headway-go/headway/throttle/strictyaml"
 )
 
 // The bounds of a scope. maxScopeBytes follows from the other two.
@@ -89,18 +90,12 @@ func runeReason(name string, i int) string {
 			return fmt.Sprintf("is not UTF-8 (byte 0x%02x at offset %d); encode it, in hex for instance", name[i], i)
 		case r == '/':
 			return "holds a '/', which divides names; write another character"
-		case invisible(r):
+		case strictyaml.Invisible(r):
 			return fmt.Sprintf("holds the control character %U; remove it", r)
 		}
 		i += size
 	}
 	return ""
-}
-
-// invisible tells the characters that a name must not hold: they end lines,
-// move cursors or vanish in the places where people read names.
-func invisible(r rune) bool {
-	return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || r == '\ufeff'
 }
 
 // String returns the path exactly as it was parsed.

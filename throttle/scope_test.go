@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/headway-go/headway/throttle/strictyaml"
 )
 
 func TestParseScope(t *testing.T) {
@@ -145,7 +147,7 @@ func FuzzParseScope(f *testing.F) {
 			t.Fatalf("%q has names %q", text, names)
 		}
 		for i, name := range names {
-			if name == "" || name == "*" || len(name) > maxNameBytes || !utf8.ValidString(name) || strings.ContainsFunc(name, invisible) {
+			if name == "" || name == "*" || len(name) > maxNameBytes || !utf8.ValidString(name) || strings.ContainsFunc(name, strictyaml.Invisible) {
 				t.Fatalf("name %q was let through", name)
 			}
 			again, err := ParseScope(s.Prefix(i + 1).String())

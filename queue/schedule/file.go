@@ -8,13 +8,13 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/strictyaml"
 	"github.com/headway-go/headway/throttle/wallclock"
 )
 
@@ -52,7 +52,7 @@ func Load(path string) (*File, error) {
 		return nil, fmt.Errorf("schedule: read schedules: %w", err)
 	}
 	defer func() { _ = file.Close() }() // nothing was written that could be lost
-	data, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1))
+	data, err := io.ReadAll(io.LimitReader(file, strictyaml.MaxBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("schedule: read schedules: %w", err)
 	}
@@ -68,7 +68,7 @@ func Load(path string) (*File, error) {
 func Parse(name string, data []byte) (*File, error) {
 	r := &reader{}
 	file := &File{Name: name}
-	if root := r.document(data); root != nil {
+	if root := format.Read(data, &r.Faults); root != nil {
 		file.Schedules = r.file(root)
 	}
 	if err := r.err(name); err != nil {
@@ -94,7 +94,7 @@ func (f *File) Check(p *throttle.Policy) error {
 		if _, given := s.places["cost"]; given && errors.As(err, new(*throttle.CostError)) {
 			name = "cost"
 		}
-		r.fault(s.places[name], pathTo("schedules", s.Name)+".task."+name, "%s", strings.TrimPrefix(err.Error(), "throttle: "))
+		r.fault(s.places[name], strictyaml.PathTo("schedules", s.Name)+".task."+name, "%s", strings.TrimPrefix(err.Error(), "throttle: "))
 	}
 	return r.err(f.Name)
 }
@@ -102,50 +102,50 @@ func (f *File) Check(p *throttle.Policy) error {
 var scheduleFields = []string{"cron", "timezone", "jitter", "catch_up", "task"}
 
 func (r *reader) file(root *yaml.Node) []*Schedule {
-	if !r.is(field{key: root, value: root}, yaml.MappingNode, "schedules: and names under it") {
+	if !r.is(field{Field: strictyaml.Field{Label: "the file", Key: root, Value: root}}, yaml.MappingNode, "schedules: and names under it") {
 		return nil
 	}
 	var schedules []*Schedule
 	found := false
 	for _, f := range r.fields(root, "") {
-		if f.name != "schedules" {
-			r.fault(placeOf(f.key), f.path, "%s is not a field of the file; write schedules", pathName(f.name))
+		if f.Name != "schedules" {
+			r.fault(strictyaml.PlaceOf(f.Key), f.path, "%s is not a field of the file; write schedules", f.Label)
 			continue
 		}
 		found = true
 		if !r.is(f, yaml.MappingNode, "names under it, or {} for none") {
 			continue
 		}
-		for _, f := range r.fields(f.value, f.path) {
+		for _, f := range r.fields(f.Value, f.path) {
 			schedules = append(schedules, r.schedule(f))
 		}
 	}
 	if !found {
-		r.fault(fileStart, "schedules", "is missing; write schedules: and names under it, or {} for none")
+		r.fault(strictyaml.Start, "schedules", "is missing; write schedules: and names under it, or {} for none")
 	}
 	return schedules
 }
 
 // schedule reads one schedule. Where it has faults, it is of no use.
 func (r *reader) schedule(f field) *Schedule {
-	if reason := nameReason(f.name); reason != "" {
-		r.fault(placeOf(f.key), f.path, "the name %s", reason)
+	if reason := nameReason(f.Name); reason != "" {
+		r.fault(strictyaml.PlaceOf(f.Key), f.path, "the name %s", reason)
 	}
-	s := &Schedule{Name: f.name, Timezone: "UTC", CatchUp: CatchUpLast}
+	s := &Schedule{Name: f.Name, Timezone: "UTC", CatchUp: CatchUpLast}
 	if !r.is(f, yaml.MappingNode, "its fields under it: cron and task") {
 		return s
 	}
 	given := map[string]field{}
-	for _, f := range r.fields(f.value, f.path) {
-		if !slices.Contains(scheduleFields, f.name) {
+	for _, f := range r.fields(f.Value, f.path) {
+		if !slices.Contains(scheduleFields, f.Name) {
 			r.unknown(f, "a schedule", scheduleFields)
 			continue
 		}
-		given[f.name] = f
+		given[f.Name] = f
 	}
 	for _, name := range []string{"cron", "task"} {
 		if _, ok := given[name]; !ok {
-			r.fault(placeOf(f.key), pathTo(f.path, name), "%s is missing; write it", name)
+			r.fault(strictyaml.PlaceOf(f.Key), strictyaml.PathTo(f.path, name), "%s is missing; write it", name)
 		}
 	}
 	r.times(s, given)
@@ -200,7 +200,7 @@ func (r *reader) clock(f field, err error) {
 	if we, ok := errors.AsType[*wallclock.Error](err); ok {
 		reason = we.Reason
 	}
-	r.fault(f.place(), f.path, "%s", reason)
+	r.fault(f.Place(), f.path, "%s", reason)
 }
 
 func (r *reader) jitter(f field, runs *wallclock.Schedule) time.Duration {
@@ -211,7 +211,7 @@ func (r *reader) jitter(f field, runs *wallclock.Schedule) time.Duration {
 	d, err := queue.ParseDuration(text)
 	switch {
 	case err != nil:
-		r.fault(f.place(), f.path, "%s", err)
+		r.fault(f.Place(), f.path, "%s", err)
 	case d == 0 || d%time.Second != 0:
 		r.bad(f, "is %v; write whole seconds, which is what asynq keeps, or leave it out", d)
 	case runs == nil: // nothing to compare it with
@@ -228,7 +228,7 @@ func (r *reader) catchUp(f field) CatchUp {
 	text, ok := r.text(f, want)
 	c := CatchUp(text)
 	if ok && !slices.Contains([]CatchUp{CatchUpNone, CatchUpLast, CatchUpAll}, c) {
-		r.bad(f, "is %q; write %s", clip(text), want)
+		r.bad(f, "is %q; write %s", strictyaml.Clip(text), want)
 	}
 	return c
 }
@@ -245,12 +245,8 @@ func nameReason(name string) string {
 		return "is not UTF-8; encode it"
 	case strings.Contains(name, "/"):
 		return "holds a '/'; write another character"
-	case strings.ContainsFunc(name, invisible):
+	case strings.ContainsFunc(name, strictyaml.Invisible):
 		return "holds a control character; remove it"
 	}
 	return ""
-}
-
-func invisible(c rune) bool {
-	return unicode.IsControl(c) || c == '\u2028' || c == '\u2029' || c == '\ufeff'
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle/strictyaml"
 	"github.com/headway-go/headway/throttle/wallclock"
 )
 
@@ -48,7 +49,7 @@ type Schedule struct {
 	Task queue.Task
 
 	runs   *wallclock.Schedule
-	places map[string]place // of the task's fields, for Check
+	places map[string]strictyaml.Place // of the task's fields, for Check
 }
 
 // Next returns the first run after t, in the schedule's time zone, before it is

@@ -11,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle/strictyaml"
 )
 
 // A task is written as a line of NDJSON and read by package queue, so that both
@@ -32,15 +33,15 @@ var (
 type line struct {
 	*reader
 	text   bytes.Buffer
-	places map[string]place // by field as queue's faults name it
-	bad    map[string]bool  // have been told
+	places map[string]strictyaml.Place // by field as queue's faults name it
+	bad    map[string]bool             // have been told
 }
 
-func (r *reader) task(f field) (queue.Task, map[string]place) {
+func (r *reader) task(f field) (queue.Task, map[string]strictyaml.Place) {
 	if !r.is(f, yaml.MappingNode, "its fields under it: type, scope and what to do") {
 		return queue.Task{}, nil
 	}
-	l := &line{reader: r, places: map[string]place{"": placeOf(f.key)}, bad: map[string]bool{}}
+	l := &line{reader: r, places: map[string]strictyaml.Place{"": strictyaml.PlaceOf(f.Key)}, bad: map[string]bool{}}
 	l.object(f, "", l.taskField)
 	t, err := queue.ParseLine(l.text.Bytes())
 	if ie, ok := errors.AsType[*queue.InvalidError](err); ok {
@@ -56,15 +57,15 @@ func (r *reader) task(f field) (queue.Task, map[string]place) {
 func (l *line) object(f field, within string, member func(field) bool) {
 	l.text.WriteByte('{')
 	first := true
-	for _, f := range l.fields(f.value, f.path) {
+	for _, f := range l.fields(f.Value, f.path) {
 		before := l.text.Len()
 		if !first {
 			l.text.WriteByte(',')
 		}
-		l.json(f.name)
+		l.json(f.Name)
 		l.text.WriteByte(':')
-		name := strings.TrimPrefix(within+"."+f.name, ".")
-		l.places[name] = f.place()
+		name := strings.TrimPrefix(within+"."+f.Name, ".")
+		l.places[name] = f.Place()
 		if !member(f) {
 			l.bad[name] = true
 			l.text.Truncate(before)
@@ -77,21 +78,21 @@ func (l *line) object(f field, within string, member func(field) bool) {
 
 func (l *line) taskField(f field) bool {
 	switch {
-	case notRecurring[f.name] != "":
-		l.fault(placeOf(f.key), f.path, "%s is not for a schedule: %s; remove it", f.name, notRecurring[f.name])
+	case notRecurring[f.Name] != "":
+		l.fault(strictyaml.PlaceOf(f.Key), f.path, "%s is not for a schedule: %s; remove it", f.Name, notRecurring[f.Name])
 		return false
-	case !slices.Contains(taskFields, f.name):
+	case !slices.Contains(taskFields, f.Name):
 		l.unknown(f, "a schedule's task", taskFields)
 		return false
-	case f.name == "http":
+	case f.Name == "http":
 		if !l.is(f, yaml.MappingNode, "its fields under it, such as {url: ...}") {
 			return false
 		}
 		l.object(f, "http", l.httpField)
 		return true
-	case slices.Contains([]string{"type", "scope", "queue"}, f.name):
+	case slices.Contains([]string{"type", "scope", "queue"}, f.Name):
 		return l.string(f)
-	case f.name == "payload":
+	case f.Name == "payload":
 		return l.value(f)
 	}
 	return l.scalar(f)
@@ -99,10 +100,10 @@ func (l *line) taskField(f field) bool {
 
 func (l *line) httpField(f field) bool {
 	switch {
-	case !slices.Contains(httpFields, f.name):
+	case !slices.Contains(httpFields, f.Name):
 		l.unknown(f, "http", httpFields)
 		return false
-	case f.name == "headers":
+	case f.Name == "headers":
 		if !l.is(f, yaml.MappingNode, "names and texts under it") {
 			return false
 		}
@@ -132,7 +133,7 @@ func (l *line) scalar(f field) bool {
 // plain writes a scalar as JSON has it. YAML knows many more ways to write a
 // number (0x10, 010, 1_000, .inf), and its readers differ on half of them.
 func (l *line) plain(f field) bool {
-	n := f.value
+	n := f.Value
 	switch n.Tag {
 	case "!!str":
 		l.json(n.Value)
@@ -146,13 +147,13 @@ func (l *line) plain(f field) bool {
 			return true
 		}
 	}
-	l.reader.bad(f, "is %s; write it as JSON does, or in quotes if that text is meant", describe(n))
+	l.reader.bad(f, "is %s; write it as JSON does, or in quotes if that text is meant", strictyaml.Describe(n))
 	return false
 }
 
 // value writes anything as JSON.
 func (l *line) value(f field) bool {
-	switch f.value.Kind {
+	switch f.Value.Kind {
 	case yaml.MappingNode:
 		if !l.is(f, yaml.MappingNode, "") {
 			return false
@@ -162,17 +163,22 @@ func (l *line) value(f field) bool {
 	case yaml.SequenceNode:
 		return l.is(f, yaml.SequenceNode, "") && l.list(f)
 	}
-	return l.is(f, yaml.ScalarNode, anyScalar) && l.plain(f)
+	if !l.Plain(f.Field, f.path) {
+		return false // nothing may be written where it stands, too: that is null
+	}
+	return l.plain(f)
 }
 
 func (l *line) list(f field) bool {
 	l.text.WriteByte('[')
-	for i, n := range f.value.Content {
+	for i, n := range f.Value.Content {
 		if i > 0 {
 			l.text.WriteByte(',')
 		}
-		name := fmt.Sprintf("%s[%d]", f.name, i)
-		if !l.value(field{name: name, path: fmt.Sprintf("%s[%d]", f.path, i), key: n, value: n}) {
+		name := fmt.Sprintf("%s[%d]", f.Name, i)
+		if !l.value(field{
+			Field: strictyaml.Field{Name: name, Label: strictyaml.PathName(name), Key: n, Value: n}, path: fmt.Sprintf("%s[%d]", f.path, i),
+		}) {
 			return false
 		}
 	}

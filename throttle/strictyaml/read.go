@@ -1,4 +1,4 @@
-package throttle
+package strictyaml
 
 import (
 	"bytes"
@@ -6,24 +6,30 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
 	"go.yaml.in/yaml/v4/plugin/loaderlimits"
 )
 
-// maxNesting is of YAML, not of scopes: eight levels of them need twenty.
+// MaxBytes is the longest text that is read.
+const MaxBytes = 4 << 20
+
+// maxNesting is of YAML: the eight levels of a limits.yaml need twenty.
 const maxNesting = 64
 
-// fileStart is where the faults of a whole file are shown.
-var fileStart = place{line: 1, column: 1}
+// Format says what to do about files of a format that are not right as a whole.
+type Format struct {
+	TooLong string // such as "divide it"
+	Empty   string // such as "write limits: {} if no rules are meant"
+}
 
-// readYAML returns the one document of a text. It returns nil when there is
+// Read returns the root of the one document of a text. It returns nil when there is
 // none, with the faults that say why.
-func readYAML(data []byte, faults *faultList) *yaml.Node {
-	if len(data) > maxFileBytes {
-		faults.add(fileStart, "", fmt.Sprintf("the file is longer than %d bytes; "+
-			`let "*" carry what scopes have in common`, maxFileBytes))
+func (f Format) Read(data []byte, faults *Faults) *yaml.Node {
+	if len(data) > MaxBytes {
+		faults.Add(Start, "", fmt.Sprintf("the file is longer than %d bytes; %s", MaxBytes, f.TooLong))
 		return nil
 	}
 	if !readable(data, faults) {
@@ -31,13 +37,13 @@ func readYAML(data []byte, faults *faultList) *yaml.Node {
 	}
 	loader, err := yaml.NewLoader(bytes.NewReader(data), yaml.WithPlugin(loaderlimits.New(loaderlimits.DepthValue(maxNesting))))
 	if err != nil {
-		faults.add(fileStart, "", "the file cannot be read: "+err.Error())
+		faults.Add(Start, "", "the file cannot be read: "+err.Error())
 		return nil
 	}
 	var first, second yaml.Node
 	switch err := loader.Load(&first); {
 	case errors.Is(err, io.EOF) || err == nil && nothing(&first):
-		faults.add(fileStart, "", "the file is empty; write limits: {} if no rules are meant")
+		faults.Add(Start, "", "the file is empty; "+f.Empty)
 		return nil
 	case err != nil:
 		faults.syntax(data, err)
@@ -45,7 +51,7 @@ func readYAML(data []byte, faults *faultList) *yaml.Node {
 	}
 	switch err := loader.Load(&second); {
 	case err == nil:
-		faults.add(placeOf(&second), "", "a second document begins here; write one, and no --- or ... after it")
+		faults.Add(PlaceOf(&second), "", "a second document begins here; write one, and no --- or ... after it")
 	case !errors.Is(err, io.EOF):
 		faults.syntax(data, err)
 	}
@@ -58,23 +64,23 @@ func nothing(document *yaml.Node) bool {
 	return root.Kind == yaml.ScalarNode && root.Tag == "!!null" && root.Value == "" && root.Anchor == ""
 }
 
-// readable reports whether every character may stand in a limits.yaml, with a
+// readable reports whether every character may stand in a file, with a
 // fault for the first on each line that may not. Among those that may not are
 // the line ends that YAML knows and editors do not, so that the lines of other
 // faults are those that people see.
-func readable(data []byte, faults *faultList) bool {
-	ok, at, quiet := true, fileStart, false
+func readable(data []byte, faults *Faults) bool {
+	ok, at, quiet := true, Start, false
 	for i := 0; i < len(data); {
 		r, size := utf8.DecodeRune(data[i:])
 		if reason := charReason(r, size, data[i:], i); reason != "" && !quiet {
-			faults.add(at, "", reason)
+			faults.Add(at, "", reason)
 			ok, quiet = false, true
 		}
 		switch {
 		case r == '\n':
-			at, quiet = place{line: at.line + 1, column: 1}, false
+			at, quiet = Place{Line: at.Line + 1, Column: 1}, false
 		case r != '\ufeff' || i > 0:
-			at.column++
+			at.Column++
 		}
 		i += size
 	}
@@ -96,21 +102,21 @@ func charReason(r rune, size int, rest []byte, offset int) string {
 		return "a carriage return stands alone; end lines with a line feed"
 	case r == '\ufeff' && offset == 0:
 		return ""
-	case invisible(r) || r == '\ufffe' || r == '\uffff':
+	case Invisible(r) || r == '\ufffe' || r == '\uffff':
 		return fmt.Sprintf("the character %U may not stand in the file; remove it, or write it as an escape in double quotes", r)
 	}
 	return ""
 }
 
 // syntax reports text that is not YAML.
-func (l *faultList) syntax(data []byte, err error) {
+func (l *Faults) syntax(data []byte, err error) {
 	var fault *yaml.LoadError
 	if !errors.As(err, &fault) || fault.Mark.Line < 1 {
-		l.add(fileStart, "", "the file is not YAML: "+err.Error())
+		l.Add(Start, "", "the file is not YAML: "+err.Error())
 		return
 	}
-	at := place{line: int32(fault.Mark.Line), column: int32(max(fault.Mark.Column, 1))}
-	if end := endOf(data); at.line > end.line {
+	at := Place{Line: int32(fault.Mark.Line), Column: int32(max(fault.Mark.Column, 1))}
+	if end := endOf(data); at.Line > end.Line {
 		at = end // YAML counts a line after text that does not end in one
 	}
 	reason := "this is not YAML: " + fault.Message
@@ -120,22 +126,22 @@ func (l *faultList) syntax(data []byte, err error) {
 			reason += fmt.Sprintf(" begun on line %d", begun.Line)
 		}
 	}
-	l.add(at, "", reason+"; "+syntaxHint(reason, data, at))
+	l.Add(at, "", reason+"; "+syntaxHint(reason, data, at))
 }
 
 // syntaxHint says what to do about text that is not YAML.
-func syntaxHint(reason string, data []byte, at place) string {
+func syntaxHint(reason string, data []byte, at Place) string {
 	switch {
 	case strings.Contains(reason, "max depth"):
-		return "scopes need far less nesting, close a bracket"
+		return "nothing needs so much nesting, close a bracket"
 	case strings.Contains(reason, "incompatible YAML"):
 		return "remove the line"
 	case strings.Contains(reason, "scanning an alias"):
-		return `write "*" in quotes`
+		return `put text that begins with * in quotes, such as "*"`
 	case strings.Contains(reason, "unknown anchor"):
 		return `anchors and aliases are not read, write the value out`
 	case strings.Contains(reason, "cannot start any token"):
-		if lineAt(data, int(at.line), int(at.column)) == '\t' {
+		if lineAt(data, int(at.Line), int(at.Column)) == '\t' {
 			return "indent with spaces, not tabs"
 		}
 		return "put text that begins with this character in quotes"
@@ -145,10 +151,16 @@ func syntaxHint(reason string, data []byte, at place) string {
 	return "check the indentation, quotes and brackets up to here"
 }
 
-// endOf returns the place just after a text.
-func endOf(data []byte) place {
+// endOf returns the Place just after a text.
+func endOf(data []byte) Place {
 	last := data[bytes.LastIndexByte(data, '\n')+1:]
-	return place{line: int32(bytes.Count(data, []byte("\n")) + 1), column: int32(utf8.RuneCount(last) + 1)}
+	return Place{Line: int32(bytes.Count(data, []byte("\n")) + 1), Column: int32(utf8.RuneCount(last) + 1)}
+}
+
+// Invisible tells the characters that a name must not hold: they end lines,
+// move cursors or vanish in the places where people read names.
+func Invisible(r rune) bool {
+	return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || r == '\ufeff'
 }
 
 // lineAt returns the byte at a line and column, where only ASCII goes before it.

@@ -1,11 +1,14 @@
-package throttle
+package strictyaml
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
-// nearest returns the one of words that a person most likely meant by word:
+// Nearest returns the one of words that a person most likely meant by word:
 // the closest within two typing mistakes, within one for words of four letters
 // or fewer. It returns "" when there is none.
-func nearest(word string, words []string) string {
+func Nearest(word string, words []string) string {
 	const longest = 32 // of the words that are ever asked for, with room
 	if len(word) > longest {
 		return ""
@@ -23,6 +26,24 @@ func nearest(word string, words []string) string {
 		}
 	}
 	return best
+}
+
+// Meant says what to write instead of a word: the one that it is near to, or
+// all there are.
+func Meant(word string, words []string) string {
+	if near := Nearest(word, words); near != "" {
+		return fmt.Sprintf("did you mean %s?", near)
+	}
+	return "write " + OneOf(words)
+}
+
+// OneOf lists words as "a, b or c".
+func OneOf(words []string) string {
+	last := len(words) - 1
+	if last == 0 {
+		return words[0]
+	}
+	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
 // mistakes counts the bytes to insert, remove or replace that turn a into b.

@@ -1,4 +1,4 @@
-package throttle
+package strictyaml
 
 import (
 	"strings"
@@ -9,13 +9,17 @@ import (
 // or fewer"
 func TestNearest(t *testing.T) {
 	t.Parallel()
+	fields := []string{
+		"name", "algorithm", "limit", "per", "burst", "lease", "on_redis_error", "margin", "max_wait",
+		"resets", "timezone", "rollover", "spread", "unlimited",
+	}
 	for i, row := range []struct{ word, want string }{
 		0: {"limit", "limit"}, 1: {"limits", "limit"}, 2: {"lmit", "limit"}, 3: {"Limit", "limit"}, 4: {"lit", "limit"}, 5: {"li", ""},
 		6: {"pre", ""}, 7: {"prer", "per"}, 8: {"pe", "per"}, 9: {"p", ""}, 10: {"nme", "name"}, 11: {"nm", ""},
 		12: {"max-wait", "max_wait"}, 13: {"MaxWait", "max_wait"}, 14: {"on-redis-fail", ""}, 15: {"onRedisError", "on_redis_error"},
 		16: {"", ""}, 17: {strings.Repeat("x", 1<<20), ""}, 18: {"leese", "lease"}, 19: {"unlimite", "unlimited"},
 	} {
-		if got := nearest(row.word, fieldNames); got != row.want {
+		if got := Nearest(row.word, fields); got != row.want {
 			t.Errorf("%d: %q is near %q, want %q", i, row.word, got, row.want)
 		}
 	}

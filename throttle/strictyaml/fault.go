@@ -1,0 +1,82 @@
+package strictyaml
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// Fault is one thing wrong with a file: where it stands, what it is, and what
+// to write instead.
+type Fault struct {
+	// Line and Column of the text that is at fault, both from 1. A column
+	// counts characters. Both are 0 in what was not read from text.
+	Line, Column int
+	// Path is the place in the tree, such as
+	// limits.payments.scopes."*".rules[0].limit; empty for the text as a whole.
+	Path string
+	// Reason is what is wrong and, after a semicolon, what to do about it.
+	Reason string
+}
+
+// String returns the fault on one line: "12:5: limits.payments: reason".
+func (f Fault) String() string {
+	var b strings.Builder
+	if f.Line > 0 {
+		fmt.Fprintf(&b, "%d:%d: ", f.Line, f.Column)
+	}
+	if f.Path != "" {
+		b.WriteString(f.Path + ": ")
+	}
+	b.WriteString(f.Reason)
+	return b.String()
+}
+
+// Place is a position in a text; the zero Place is none.
+type Place struct{ Line, Column int32 }
+
+// Start is where the faults of a whole file are shown.
+var Start = Place{Line: 1, Column: 1}
+
+// PlaceOf returns where a node stands.
+func PlaceOf(n *yaml.Node) Place { return Place{Line: int32(n.Line), Column: int32(n.Column)} }
+
+// MaxFaults is how many faults are kept, more than anybody reads of one file; a file of
+// nothing else could fill the memory with them.
+const MaxFaults = 10_000
+
+// Faults collects the faults of a file, and counts those after MaxFaults. The zero Faults
+// is ready to use. It is not safe for concurrent use.
+type Faults struct {
+	list   []Fault
+	missed int
+}
+
+// None reports whether there is no fault.
+func (l *Faults) None() bool { return len(l.list) == 0 }
+
+// Add adds a fault.
+func (l *Faults) Add(at Place, path, reason string) {
+	if len(l.list) == MaxFaults {
+		l.missed++
+		return
+	}
+	l.list = append(l.list, Fault{Line: int(at.Line), Column: int(at.Column), Path: path, Reason: reason})
+}
+
+// All returns the faults in the order of the text, and after MaxFaults one that says how
+// many more there are.
+func (l *Faults) All() []Fault {
+	slices.SortStableFunc(l.list, func(a, b Fault) int {
+		return cmp.Or(a.Line-b.Line, a.Column-b.Column)
+	})
+	if l.missed == 0 {
+		return l.list
+	}
+	last := l.list[len(l.list)-1]
+	last.Path, last.Reason = "", fmt.Sprintf("%d more faults are not listed; correct these first", l.missed)
+	return append(l.list, last)
+}

@@ -1,0 +1,171 @@
+package strictyaml
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// Field is one field of a mapping.
+type Field struct {
+	Name  string
+	Label string // the name as a reason begins with it
+	Key   *yaml.Node
+	Value *yaml.Node
+}
+
+// Place is where a fault of the value is shown. An empty value stands nowhere:
+// its node is often on the next line.
+func (f Field) Place() Place {
+	if f.Value.Kind == yaml.ScalarNode && f.Value.Value == "" && f.Value.Style == 0 {
+		return PlaceOf(f.Key)
+	}
+	return PlaceOf(f.Value)
+}
+
+// Bad reports a fault of a value.
+func (l *Faults) Bad(f Field, path, format string, args ...any) {
+	l.Add(f.Place(), path, f.Label+" "+fmt.Sprintf(format, args...))
+}
+
+// Plain reports whether a value is written out, and the fault if it is not.
+func (l *Faults) Plain(f Field, path string) bool {
+	n := f.Value
+	switch {
+	case n.Kind == yaml.AliasNode:
+		l.Bad(f, path, "is an alias, and aliases are not read; write its value out")
+	case n.Anchor != "":
+		l.Bad(f, path, "has an anchor, and anchors are not read; remove &%s", mark(n.Anchor))
+	case tagged(n):
+		l.Bad(f, path, "has a tag, and tags are not read; remove %s", mark(n.Tag))
+	default:
+		return true
+	}
+	return false
+}
+
+// Is reports whether the value is of a kind, and the fault if it is not.
+func (l *Faults) Is(f Field, kind yaml.Kind, path, want string) bool {
+	if !l.Plain(f, path) {
+		return false
+	}
+	if f.Value.Kind != kind || f.Value.Tag == "!!null" {
+		l.Bad(f, path, "is %s; write %s", Describe(f.Value), want)
+		return false
+	}
+	return true
+}
+
+// tagged reports whether somebody wrote a tag, such as !!int or !.
+func tagged(n *yaml.Node) bool { return n.Style&yaml.TaggedStyle != 0 || n.Tag == "!" }
+
+// Fields returns the fields of a mapping that have a name of their own.
+func (l *Faults) Fields(n *yaml.Node, path string) []Field {
+	fields := make([]Field, 0, len(n.Content)/2)
+	lines := make(map[string]int, len(n.Content)/2)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		if reason := keyReason(key); reason != "" {
+			l.Add(PlaceOf(key), path, reason)
+			continue
+		}
+		f := Field{Name: key.Value, Label: PathName(key.Value), Key: key, Value: value}
+		if line, twice := lines[f.Name]; twice {
+			l.Add(PlaceOf(key), PathTo(path, f.Name),
+				fmt.Sprintf("%s is there already, on line %d; keep one of the two", f.Label, line))
+			continue
+		}
+		lines[f.Name] = key.Line
+		fields = append(fields, f)
+	}
+	return fields
+}
+
+// keyReason says what is wrong with the key of a mapping, if anything. A plain
+// scalar of any type is its own text: 404 is the name "404".
+func keyReason(key *yaml.Node) string {
+	switch {
+	case key.Kind == yaml.AliasNode:
+		return fmt.Sprintf("*%s is an alias, and aliases are not read; write the name out", mark(key.Value))
+	case key.Anchor != "":
+		return fmt.Sprintf("%s has an anchor, and anchors are not read; remove &%s", PathName(key.Value), mark(key.Anchor))
+	case tagged(key):
+		return fmt.Sprintf("%s has a tag, and tags are not read; remove %s", PathName(key.Value), mark(key.Tag))
+	case key.Kind != yaml.ScalarNode:
+		return fmt.Sprintf("%s stands where a name has to; write a name", Describe(key))
+	case key.Tag == "!!merge":
+		return "<< is a merge key, and merge keys are not read; write the fields out"
+	}
+	return ""
+}
+
+// Describe names a node as a person would who reads the file.
+func Describe(n *yaml.Node) string {
+	switch {
+	case n.Kind == yaml.MappingNode:
+		return "a mapping"
+	case n.Kind == yaml.SequenceNode:
+		return "a list"
+	case n.Kind == yaml.AliasNode:
+		return "an alias"
+	case n.Tag == "!!null" && n.Value == "":
+		return "empty"
+	case n.Tag == "!!int" || n.Tag == "!!float":
+		return "the number " + Clip(n.Value)
+	case n.Tag == "!!timestamp":
+		return "the date " + Clip(n.Value)
+	case n.Tag == "!!str":
+		return fmt.Sprintf("the text %q", Clip(n.Value))
+	}
+	return Clip(n.Value)
+}
+
+// mark shows an anchor or a tag, which can hold anything by way of escapes.
+func mark(s string) string {
+	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return Quote(Clip(s))
+	}
+	return Clip(s)
+}
+
+// Clip keeps what is quoted of a file readable.
+func Clip(s string) string {
+	const most = 64
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+// quoteBytes is longer than any name, so that only texts that are none are
+// cut: an error is not the place for a megabyte of somebody's payload.
+const quoteBytes = 1031
+
+// Quote returns s as a Go string on one line, cut where it is too long to print.
+func Quote(s string) string {
+	if len(s) <= quoteBytes {
+		return fmt.Sprintf("%q", s)
+	}
+	return fmt.Sprintf("%q… (%d bytes)", s[:quoteBytes], len(s))
+}
+
+// PathTo returns the path of a name under another path.
+func PathTo(path, name string) string {
+	if path == "" {
+		return PathName(name)
+	}
+	return path + "." + PathName(name)
+}
+
+// PathName quotes the names that a path could not be read with.
+func PathName(name string) string {
+	plain := name != "" && strings.IndexFunc(name, func(r rune) bool {
+		return r != '_' && r != '-' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+	}) < 0
+	if plain {
+		return name
+	}
+	return Quote(name)
+}
