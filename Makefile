@@ -8,6 +8,8 @@ TESTFLAGS ?=
 TIMEOUT ?= 10m
 ## RACE= runs the tests without the race detector
 RACE ?= -race
+## how many tests of a package run at once: most wait for something, few compute
+PARALLEL ?= 4
 ## benchmarks to run, by regular expression
 BENCH ?= .
 ## how long each benchmark runs, or 1x for once
@@ -59,7 +61,7 @@ test: ## Every test with the race detector; installs redis-server if it is missi
 	@test/setup.sh $(RACE)
 	go build $(RACE) ./...
 	@go list $(RACE) -test -export ./... >/dev/null # compiles the tests side by side; they run one after the other
-	go test $(RACE) -vet=off -shuffle=on -count=1 -p 1 -timeout $(TIMEOUT) $(TESTFLAGS) $(PKG)
+	go test $(RACE) -vet=off -shuffle=on -count=1 -p 1 -parallel $(PARALLEL) -timeout $(TIMEOUT) $(TESTFLAGS) $(PKG)
 
 test/short: ## The quick tests, without the race detector
 	@test/setup.sh
