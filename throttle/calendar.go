@@ -157,7 +157,7 @@ func (c *plans) renew(at time.Time, scopes ...string) (renewed bool) {
 
 // again makes a plan anew for a time of the server's.
 func (c *plans) again(p *plan, at time.Time) *plan {
-	fresh := newPlan(c.keys, p.scope, p.bounds, c.pad, at)
+	fresh := newPlan(c.keys, p.scope, p.all, c.pad, at)
 	fresh.made, fresh.refusal = p.made, p.refusal
 	c.keep(fresh)
 	return fresh

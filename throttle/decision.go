@@ -42,6 +42,7 @@ type Decision struct {
 
 	overdue time.Duration // how long ago the start of a repeated attempt was
 	begins  time.Time     // the start, by this process's clock
+	under   *plan         // by which it was decided
 }
 
 // RuleState is what one rule says in a decision.

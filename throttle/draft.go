@@ -68,13 +68,14 @@ const (
 	fieldTimezone
 	fieldRollover
 	fieldSpread
+	fieldShadow
 	fieldUnlimited
 	fieldCount
 )
 
 var fieldNames = []string{
 	"name", "algorithm", "limit", "per", "burst", "lease", "on_redis_error", "margin", "max_wait",
-	"resets", "timezone", "rollover", "spread", "unlimited",
+	"resets", "timezone", "rollover", "spread", "shadow", "unlimited",
 }
 
 func (f field) String() string { return fieldNames[f] }
@@ -122,6 +123,7 @@ func draftRules(rules []Rule) []draftRule {
 			fieldTimezone:     {text: quote(r.Timezone), set: r.Timezone != ""},
 			fieldRollover:     {text: strconv.FormatInt(r.Rollover, 10), set: r.Rollover != 0},
 			fieldSpread:       {text: "true", set: r.Spread},
+			fieldShadow:       {text: "true", set: r.Shadow},
 			fieldUnlimited:    {text: "true", set: r.Unlimited},
 		}}
 	}

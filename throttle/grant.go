@@ -19,6 +19,7 @@ type Grant struct {
 	cost   int64
 	places []int64   // where each rule put its units
 	from   time.Time // when the leases began to run, at the latest
+	shadow *shadow   // what shadow rules took beside it, if there are any
 	local  bool      // taken from this process's share during an outage
 }
 
@@ -43,6 +44,7 @@ func (g Grant) Zero() bool { return g.id == "" }
 // is safe. A context that has ended does not stop it: it has its own time-out.
 // Costs one round trip.
 func (l *Limiter) GiveBack(ctx context.Context, g Grant) error {
+	g.shadow.giveBack()
 	if g.Zero() {
 		return nil
 	}

@@ -221,7 +221,9 @@ func (t *table) readInspection(provider string, reply []any) (out inspection, er
 			expected: wait(number(at + 4)),
 		}
 		if p != nil && number(at+5) > 0 && int(number(at+5)) <= len(p.bounds) {
-			line.binding = p.bounds[number(at+5)-1]
+			if b := p.bounds[number(at+5)-1]; b.Rule != openRule {
+				line.binding = b
+			}
 		}
 		out.lines = append(out.lines, line)
 	}

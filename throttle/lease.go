@@ -17,6 +17,7 @@ type Lease struct {
 	keys    []any
 	leases  []any
 	lost    context.CancelCauseFunc
+	shadow  *shadow // of the grant
 
 	mu    sync.Mutex
 	over  bool        // released or lost: nothing is renewed any more
@@ -35,6 +36,13 @@ type Lease struct {
 // Release does nothing. Hold costs no round trip and a renewal one; between
 // renewals it keeps no goroutine.
 func (l *Limiter) Hold(ctx context.Context, g Grant) (context.Context, *Lease) {
+	held, lease := l.hold(ctx, g)
+	lease.shadow = g.shadow
+	g.shadow.hold()
+	return held, lease
+}
+
+func (l *Limiter) hold(ctx context.Context, g Grant) (context.Context, *Lease) {
 	if g.Zero() {
 		return ctx, &Lease{}
 	}
@@ -105,6 +113,7 @@ func (s *Lease) end(cause error) {
 // has its own time-out. The error wraps ErrUnavailable when Redis could not be
 // told; the places are then free when the lease runs out. Costs one round trip.
 func (s *Lease) Release(ctx context.Context) error {
+	s.shadow.release()
 	switch {
 	case s.limiter == nil:
 		return nil

@@ -41,7 +41,12 @@ type Config struct {
 	Unbatched bool
 	// Observer is told of every decision. Defaults to none.
 	Observer Observer
-	// Logger gets a line when Redis stops and starts answering. Defaults to none.
+	// OnShadow is told what each shadow rule says of each start that was granted. It is
+	// called in goroutines of its own, of several at once, and must not block. Defaults to
+	// none.
+	OnShadow func(Shadowed)
+	// Logger gets a line when Redis stops and starts answering, and once a minute, for each
+	// shadow rule, one of how many starts it would have made wait, if any. Defaults to none.
 	Logger *slog.Logger
 }
 
@@ -97,6 +102,7 @@ type Limiter struct {
 	slots   *slots
 	outage  *outage
 	members memberCount
+	shadows *shadows
 	skews   skews
 	ahead   atomic.Int64  // the furthest start ever asked for
 	clock   func() string // what scripts get for the time: "", or a test's own
@@ -138,6 +144,7 @@ func New(rdb redis.UniversalClient, policy *Policy, cfg Config) (*Limiter, error
 		clock:  func() string { return "" },
 	}
 	l.plans.now = l.serverTime
+	l.shadows = newShadows(l, cfg)
 	return l, nil
 }
 
@@ -226,6 +233,13 @@ func (l *Limiter) Allow(ctx context.Context, scope string) (Decision, error) {
 // a cancelled call may have taken are given back. Costs one round trip to Redis,
 // shared with other callers where it can be.
 func (l *Limiter) Decide(ctx context.Context, req Request) (Decision, error) {
+	d, err := l.really(ctx, req)
+	l.beside(&d, req, d.Wait)
+	return d, err
+}
+
+// really is Decide without shadow rules.
+func (l *Limiter) really(ctx context.Context, req Request) (Decision, error) {
 	if req.once = req.ID == ""; req.once {
 		req.slot = nil
 	}
@@ -237,7 +251,7 @@ func (l *Limiter) Decide(ctx context.Context, req Request) (Decision, error) {
 		return Decision{}, err
 	}
 	if len(p.bounds) == 0 {
-		return Decision{Allowed: true, Binding: -1}, nil
+		return Decision{Allowed: true, Binding: -1, under: p}, nil
 	}
 	return l.decide(ctx, p, req)
 }
@@ -257,6 +271,7 @@ func (l *Limiter) decide(ctx context.Context, p *plan, req Request) (Decision, e
 		a.answered()
 		l.outage.over(p)
 		d, err = a.answer(ctx, reply)
+		d.under = p
 		server := time.UnixMicro(reply[2])
 		clock := l.skews.of(p.provider)
 		clock.saw(a.sent, replied, server)

@@ -203,7 +203,10 @@ func (l *Limiter) table(scopes []string) *table {
 	t := &table{number: map[string]int{}, present: map[byte]bool{}}
 	for _, scope := range scopes {
 		p, err := l.plans.of(scope)
-		if err != nil || len(p.bounds) == 0 {
+		if err == nil && len(p.bounds) == 0 {
+			p = p.opened(keyspace(l.cfg.Prefix))
+		}
+		if err != nil {
 			s, err := ParseScope(scope)
 			if err == nil {
 				t.plans = append(t.plans, nil)

@@ -56,5 +56,5 @@ func (l *Limiter) join(ctx context.Context, id string, stay time.Duration) (int6
 // SharesLimits reports whether any rule of the policy has the failure policy
 // share, and so needs Join.
 func (p *Policy) SharesLimits() bool {
-	return p.has(func(r Rule) bool { return r.OnRedisError == FailShare })
+	return p.has(func(r Rule) bool { return r.OnRedisError == FailShare && !r.Shadow })
 }

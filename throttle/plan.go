@@ -17,15 +17,17 @@ type plan struct {
 	refusal  error // the application may not spend from the scope
 	made     making
 	scope    Scope
-	bounds   []Bound
-	provider string      // the prefix of all its keys, hash tag included
-	keys     []string    // of the rules
-	keyArgs  []any       // the same, as the client takes them
-	rules    []any       // each as scripts read it; see lua.Rule
-	params   []params    // the same, taken apart
-	states   []RuleState // what is known of each rule before it is asked
-	leases   []int       // which rules are concurrency rules
-	kinds    string      // in the order of lua.Kinds
+	all      []Bound       // the rules that the scope meets
+	bounds   []Bound       // those that decide
+	shadows  []*shadowRule // those that are asked beside
+	provider string        // the prefix of all its keys, hash tag included
+	keys     []string      // of the rules
+	keyArgs  []any         // the same, as the client takes them
+	rules    []any         // each as scripts read it; see lua.Rule
+	params   []params      // the same, taken apart
+	states   []RuleState   // what is known of each rule before it is asked
+	leases   []int         // which rules are concurrency rules
+	kinds    string        // in the order of lua.Kinds
 	decide   *lua.Script
 	turns    []any // the keys of who waits: line, due, round, out, at
 
@@ -56,10 +58,11 @@ const (
 	maxDrain = 1 << 25
 )
 
-func newPlan(keys keyspace, scope Scope, bounds []Bound, pad time.Duration, at time.Time) *plan {
-	p := &plan{most: math.MaxInt64, scope: scope, bounds: bounds, provider: keys.provider(scope.Provider())}
+func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time.Time) *plan {
+	p := &plan{most: math.MaxInt64, scope: scope, all: all, provider: keys.provider(scope.Provider())}
+	p.bounds = p.split(keys, pad, all)
 	present := map[byte]bool{}
-	for i, b := range bounds {
+	for i, b := range p.bounds {
 		kind, numbers := ruleParams(b.Rule, pad)
 		width, more := window(b.Rule), []int64(nil)
 		if b.Rule.Algorithm == Calendar {
@@ -89,6 +92,17 @@ func newPlan(keys keyspace, scope Scope, bounds []Bound, pad time.Duration, at t
 	p.decide = lua.Decide.For(p.kinds)
 	p.turns = append([]any{keys.line(scope)}, shared(p.provider)...)
 	return p
+}
+
+// openRule stands for no rule at all where scripts need one: those who wait for a rule that
+// is gone are woken by it. No policy has a rule of its name.
+var openRule = Rule{Name: "/", Algorithm: TokenBucket, Limit: maxLimit, Per: time.Second, Burst: maxLimit, OnRedisError: FailOpen}
+
+// opened returns the plan by which a scope without rules is woken.
+func (p *plan) opened(keys keyspace) *plan {
+	open := newPlan(keys, p.scope, []Bound{{Rule: openRule, Scope: p.scope}}, 0, time.Time{})
+	open.most = math.MaxInt64
+	return open
 }
 
 // kindsOf puts kinds in the order of lua.Kinds.

@@ -175,6 +175,7 @@ func randomRule(random *rand.Rand, name string) Rule {
 	if maybe() {
 		r.MaxWait = micros(maxTime)
 	}
+	r.Shadow = maybe()
 	if r.Algorithm == Concurrency {
 		if maybe() {
 			r.Lease = max(minLease, micros(maxLease))

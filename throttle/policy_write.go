@@ -121,6 +121,9 @@ func yamlRule(r Rule) string {
 	if r.MaxWait != 0 {
 		put(fieldMaxWait, formatDuration(r.MaxWait))
 	}
+	if r.Shadow {
+		put(fieldShadow, "true")
+	}
 	return "{name: " + yamlText(r.Name) + b.String() + "}"
 }
 

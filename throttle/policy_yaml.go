@@ -95,7 +95,7 @@ var (
 	fileFields = []string{"unmatched", "limits"}
 	nodeFields = []string{"rules", "scopes", "owner", "apps"}
 	// laterFields are in files that were written for a later version.
-	laterFields = []string{"unit", "shadow", "active"}
+	laterFields = []string{"unit", "active"}
 )
 
 func (d decoder) draft(root *yaml.Node) draft {
@@ -255,6 +255,8 @@ func (d decoder) field(r *Rule, f field, e strictyaml.Field, path string) (w wri
 		r.Rollover, w = d.number(e, path)
 	case fieldSpread:
 		r.Spread, w = d.flag(e, path)
+	case fieldShadow:
+		r.Shadow, w = d.flag(e, path)
 	case fieldUnlimited:
 		r.Unlimited, w = d.flag(e, path)
 	}

@@ -100,6 +100,10 @@ type Rule struct {
 	// Spread makes a Calendar spread what is left of a period over the time that is
 	// left of it. Other algorithms have none. Defaults to false.
 	Spread bool
+	// Shadow makes the rule decide and count what it would have done, and stop nobody:
+	// see Limiter.PeekShadows and Config.OnShadow. OnRedisError and MaxWait mean nothing
+	// meanwhile. Defaults to false.
+	Shadow bool
 	// Unlimited makes the rule remove an inherited one of its name. No other
 	// field but Name may then be set. Defaults to false.
 	Unlimited bool

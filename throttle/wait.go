@@ -18,7 +18,7 @@ import (
 // are given back and the error is ctx's.
 func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 	for tries := 1; ; tries++ {
-		d, err := l.Decide(ctx, req)
+		d, err := l.really(ctx, req)
 		if err != nil || !d.Allowed {
 			return d, err
 		}
@@ -27,6 +27,7 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 		}
 		undo := req.begin()
 		if len(d.Rules) == 0 || d.Degraded || time.Since(d.begins) <= l.cfg.Pad || l.cfg.Pad == 0 {
+			l.beside(&d, req, 0)
 			return d, nil
 		}
 		undo()

@@ -1,0 +1,404 @@
+package throttle
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Shadowed is what a shadow rule said of one start that was granted without it.
+type Shadowed struct {
+	// RuleState is the rule's. Limited says that it would have made the start wait, and
+	// RetryAfter how long. Without an answer it names the rule and nothing more.
+	RuleState
+	// Outcome is what became of the question.
+	Outcome ShadowOutcome
+	// Cost is what the start asked for.
+	Cost int64
+}
+
+// ShadowOutcome is a word for counting.
+type ShadowOutcome string
+
+// What becomes of the question what a shadow rule says of a start.
+const (
+	// ShadowAllowed: it would have let it start, and was charged.
+	ShadowAllowed ShadowOutcome = "allowed"
+	// ShadowDenied: it would have made it wait.
+	ShadowDenied ShadowOutcome = "denied"
+	// ShadowDropped: it was not asked, since too many were on their way.
+	ShadowDropped ShadowOutcome = "dropped"
+	// ShadowFailed: Redis did not answer.
+	ShadowFailed ShadowOutcome = "error"
+)
+
+// A slow Redis costs the count, not memory: so many questions are on their way at once, and
+// so many calls when what was granted is given back or has ended.
+const (
+	mostShadows    = 256
+	mostShadowEnds = 4 * mostShadows
+)
+
+// shadows asks shadow rules about the starts of a Limiter. Its own calls go out by a
+// runner of their own: those of others never wait for them.
+type shadows struct {
+	l      *Limiter
+	tell   func(Shadowed)
+	log    *slog.Logger
+	out    atomic.Int64
+	failed atomic.Bool
+	sums   shadowSums
+}
+
+func newShadows(l *Limiter, cfg Config) *shadows {
+	beside := &Limiter{
+		cfg: Config{Prefix: cfg.Prefix, Pad: cfg.Pad, Timeout: cfg.Timeout}, plans: l.plans, rdb: l.rdb,
+		runner: newRunner(l.rdb, cfg.Timeout, cfg.Unbatched), slots: l.slots, outage: newOutage(slog.New(slog.DiscardHandler)),
+		clock: func() string { return l.clock() },
+	}
+	s := &shadows{l: beside, tell: cfg.OnShadow, log: cfg.Logger}
+	s.sums.log = cfg.Logger
+	return s
+}
+
+// shadowRule is a shadow rule that a scope meets.
+type shadowRule struct {
+	keys  keyspace
+	pad   time.Duration
+	of    *plan
+	bound Bound
+	plan  atomic.Pointer[plan] // of the rule alone
+}
+
+// split takes the shadow rules out of those that a scope meets.
+func (p *plan) split(keys keyspace, pad time.Duration, all []Bound) (deciding []Bound) {
+	if !slices.ContainsFunc(all, func(b Bound) bool { return b.Rule.Shadow }) {
+		return all
+	}
+	for _, b := range all {
+		if b.Rule.Shadow {
+			b.Rule.Shadow = false
+			p.shadows = append(p.shadows, &shadowRule{keys: keys, pad: pad, of: p, bound: b})
+		} else {
+			deciding = append(deciding, b)
+		}
+	}
+	return deciding
+}
+
+// under returns the plan of the rule alone.
+func (r *shadowRule) under(now func(provider string) time.Time) *plan {
+	if p := r.plan.Load(); p != nil && p.holds(now) {
+		return p
+	}
+	return r.anew(now(r.of.provider))
+}
+
+func (r *shadowRule) anew(at time.Time) *plan {
+	p := newPlan(r.keys, r.of.scope, []Bound{r.bound}, r.pad, at)
+	p.made = r.of.made
+	r.plan.Store(p)
+	return p
+}
+
+// shadow is what the shadow rules have taken for one start. A nil shadow is none.
+type shadow struct {
+	of *shadows
+
+	mu     sync.Mutex
+	gone   bool        // given back
+	held   bool        // a run holds its places
+	over   bool        // and has ended
+	due    *time.Timer // asks when a start ahead has come
+	grants []Grant
+	leases []*Lease
+}
+
+// beside has the shadow rules asked about a start that was granted, in the background, when
+// it has come.
+func (l *Limiter) beside(d *Decision, req Request, in time.Duration) {
+	p := d.under
+	d.under = nil
+	if p == nil || len(p.shadows) == 0 || !d.Allowed || d.Degraded {
+		return
+	}
+	s := &shadow{of: l.shadows}
+	d.Grant.shadow = s
+	if req.Cost == 0 {
+		req.Cost = defaultCost
+	}
+	once := req.ID == "" || req.slot != nil
+	ask := func() {
+		for _, r := range p.shadows {
+			own := Request{Scope: req.Scope, Cost: req.Cost, once: once}
+			if own.ID = NewID(); !once {
+				own.ID = shadowID(req.ID, r)
+			}
+			if !l.shadows.background(mostShadows, func() { s.ask(r, own) }) {
+				l.shadows.heard(r, own, Decision{}, ShadowDropped)
+			}
+		}
+	}
+	if in <= 0 {
+		ask()
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.due = time.AfterFunc(in, ask)
+}
+
+// shadowID is the attempt id of a rule: the same for an attempt that is sent again.
+func shadowID(id string, r *shadowRule) string {
+	sum := sha256.Sum256([]byte(id + "\x00" + r.bound.Scope.String() + "\x00" + r.bound.Rule.Name))
+	return base64.RawURLEncoding.EncodeToString(sum[:12])
+}
+
+// background does something beside, unless so much is being done.
+func (s *shadows) background(most int64, do func()) bool {
+	if s.out.Add(1) > most {
+		s.out.Add(-1)
+		return false
+	}
+	go func() {
+		defer s.out.Add(-1)
+		do()
+	}()
+	return true
+}
+
+func (s *shadow) ask(r *shadowRule, req Request) {
+	d, err := s.of.decide(r, req)
+	switch {
+	case err != nil:
+		if !s.of.failed.Swap(true) {
+			s.of.log.Warn("shadow rules are not counted; nothing else depends on them", "error", err)
+		}
+		s.of.heard(r, req, d, ShadowFailed)
+		return
+	case d.Allowed:
+		s.of.heard(r, req, d, ShadowAllowed)
+		s.took(d.Grant)
+	case len(d.Rules) > 0:
+		s.of.heard(r, req, d, ShadowDenied)
+	}
+	s.of.failed.Store(false)
+}
+
+// decide asks a rule, once more where its plan was that of another time.
+func (s *shadows) decide(r *shadowRule, req Request) (Decision, error) {
+	p := r.under(s.l.serverTime)
+	for again := false; ; again = true {
+		a := s.l.attempt(p, req)
+		reply, err := s.l.runner.run(context.Background(), a.call())
+		if err != nil {
+			return Decision{}, err
+		}
+		a.answered()
+		d := fromReply(p, reply)
+		s.l.skews.of(p.provider).saw(a.sent, time.Now(), d.At)
+		if d.Allowed {
+			d.Grant = a.grant(reply)
+		}
+		if again || d.Allowed || !p.stale(d.At) {
+			return d, nil
+		}
+		p = r.anew(d.At)
+	}
+}
+
+// heard counts what a rule said.
+func (s *shadows) heard(r *shadowRule, req Request, d Decision, outcome ShadowOutcome) {
+	b := r.bound
+	told := Shadowed{Outcome: outcome, Cost: req.Cost, RuleState: RuleState{
+		Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm,
+	}}
+	if len(d.Rules) > 0 {
+		told.RuleState = d.Rules[0]
+		told.Limited, told.RetryAfter = !d.Allowed, d.RetryAfter
+		s.sums.add(told)
+	}
+	if s.tell != nil {
+		s.tell(told)
+	}
+}
+
+// took notes a grant of a shadow rule's. It may come when the real one is over.
+func (s *shadow) took(g Grant) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.gone:
+		s.of.undo(g)
+	case s.over:
+		_, lease := s.of.l.Hold(context.Background(), g)
+		s.of.free(lease)
+	default:
+		s.grants = append(s.grants, g)
+		if s.held {
+			s.lease(g)
+		}
+	}
+}
+
+// lease keeps the place of a concurrency rule. It does not matter to the run whether it is
+// lost. s.mu is held.
+func (s *shadow) lease(g Grant) {
+	_, lease := s.of.l.Hold(context.Background(), g)
+	s.leases = append(s.leases, lease)
+}
+
+func (s *shadows) undo(g Grant) {
+	s.background(mostShadowEnds, func() { _ = s.l.GiveBack(context.Background(), g) }) // or it stays spent, which harms nobody
+}
+
+// free frees a place; one that could not be freed is free when its lease ends.
+func (s *shadows) free(lease *Lease) {
+	if lease.limiter == nil {
+		return
+	}
+	lease.end(context.Canceled)
+	s.background(mostShadowEnds, func() { _ = lease.Release(context.Background()) })
+}
+
+// hold keeps the places while a run lasts.
+func (s *shadow) hold() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held || s.gone || s.over {
+		return
+	}
+	s.held = true
+	for _, g := range s.grants {
+		s.lease(g)
+	}
+}
+
+// release frees the places of a run that has ended.
+func (s *shadow) release() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
+	s.freeAll()
+}
+
+// giveBack gives back what was taken, and what will have been.
+func (s *shadow) giveBack() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone {
+		return
+	}
+	s.gone = true
+	if s.due != nil {
+		s.due.Stop()
+	}
+	s.freeAll()
+	for _, g := range s.grants {
+		s.of.undo(g)
+	}
+}
+
+func (s *shadow) freeAll() {
+	for _, lease := range s.leases {
+		s.of.free(lease)
+	}
+	s.leases = nil
+}
+
+// PeekShadows returns how the shadow rules of a scope stand: for each what it would say to
+// one unit now. It changes nothing. Its errors are those of Peek; costs one round trip for
+// each of the rules.
+func (l *Limiter) PeekShadows(ctx context.Context, scope string) ([]RuleState, error) {
+	p, err := l.plans.of(scope)
+	if err != nil {
+		return nil, err
+	}
+	var states []RuleState
+	for _, r := range p.shadows {
+		req := Request{Scope: scope, Cost: defaultCost, ID: NewID()}
+		own := r.under(l.serverTime)
+		d, err := l.peekOnce(ctx, own, req)
+		if err == nil && own.stale(d.At) {
+			d, err = l.peekOnce(ctx, r.anew(d.At), req)
+		}
+		if err != nil {
+			return nil, err
+		}
+		states = append(states, d.Rules...)
+	}
+	return states, nil
+}
+
+// shadowSums tells, at most once a minute for each rule, how many starts it would have
+// made wait.
+type shadowSums struct {
+	log *slog.Logger
+
+	mu    sync.Mutex
+	rules map[ruleAt]*shadowSum
+}
+
+// ruleAt is a rule by where the policy has it, which holds no name that a task brought.
+type ruleAt struct{ pattern, name string }
+
+type shadowSum struct {
+	starts, waits int64
+	longest       time.Duration
+}
+
+const (
+	shadowLogEvery = time.Minute
+	mostShadowSums = 1000
+)
+
+// add begins to count with the first start that would have waited.
+func (s *shadowSums) add(one Shadowed) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := ruleAt{one.Pattern, one.Rule}
+	sum := s.rules[at]
+	if sum == nil {
+		if !one.Limited || len(s.rules) >= mostShadowSums || !s.log.Enabled(context.Background(), slog.LevelInfo) {
+			return
+		}
+		if s.rules == nil {
+			s.rules = map[ruleAt]*shadowSum{}
+		}
+		sum = &shadowSum{}
+		s.rules[at] = sum
+		time.AfterFunc(shadowLogEvery, func() { s.flush(at) })
+	}
+	sum.starts++
+	if one.Limited {
+		sum.waits++
+		sum.longest = max(sum.longest, one.RetryAfter)
+	}
+}
+
+func (s *shadowSums) flush(at ruleAt) {
+	s.mu.Lock()
+	sum := s.rules[at]
+	delete(s.rules, at)
+	s.mu.Unlock()
+	longest := sum.longest.String()
+	if sum.longest == Unknown {
+		longest = "no clock tells"
+	}
+	s.log.Info("a shadow rule would have made tasks wait", "rule", at.pattern+":"+at.name,
+		"starts", sum.starts, "would_have_waited", sum.waits, "longest", longest, "within", shadowLogEvery)
+}

@@ -1,0 +1,508 @@
+package throttle
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// shadowsTold gathers what shadow rules said.
+type shadowsTold struct {
+	mu   sync.Mutex
+	list []Shadowed
+}
+
+func (s *shadowsTold) add(one Shadowed) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list = append(s.list, one)
+}
+
+// of waits until so many were told, and returns how many had each outcome.
+func (s *shadowsTold) of(t *testing.T, n int) map[ShadowOutcome]int {
+	t.Helper()
+	redistest.WaitFor(t, fmt.Sprint(n, " answers of shadow rules"), bound, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.list) >= n
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	by := map[ShadowOutcome]int{}
+	for _, one := range s.list {
+		by[one.Outcome]++
+	}
+	if len(s.list) > n {
+		t.Errorf("%d answers, want %d: %v", len(s.list), n, by)
+	}
+	return by
+}
+
+func shadowLeft(b *bench, scope string) int64 {
+	b.t.Helper()
+	states, err := b.PeekShadows(context.Background(), scope)
+	if err != nil || len(states) != 1 {
+		b.t.Fatalf("got %+v, %v", states, err)
+	}
+	return states[0].Remaining
+}
+
+var trial = Rule{Name: "trial", Algorithm: SlidingWindow, Limit: 2, Per: sec, Shadow: true}
+
+// "It decides and counts what it would have done, and stops nobody", beside a rule and
+// alone. What it says is nobody's part of a decision.
+func TestShadowStopsNobody(t *testing.T) {
+	t.Parallel()
+	account := Rule{Name: "account", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 100}
+	for name, rules := range map[string][]Rule{"beside a rule": {account, trial}, "alone": {trial}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, verb := range []string{"Decide", "Start", "Wait"} {
+				t.Run(verb, func(t *testing.T) {
+					t.Parallel()
+					onBoth(t, Config{}, policyOf(t, rules...), func(b *bench) {
+						told := &shadowsTold{}
+						b.shadows.tell = told.add
+						for range 10 {
+							do := map[string]func(context.Context, Request) (Decision, error){"Decide": b.Decide, "Start": b.Start, "Wait": b.Wait}[verb]
+							d, err := do(t.Context(), Request{Scope: "p/x"})
+							if err != nil || !d.Allowed || len(d.Rules) != len(rules)-1 {
+								b.t.Fatalf("got %+v, %v", d, err)
+							}
+						}
+						if by := told.of(b.t, 10); by[ShadowAllowed] != 2 || by[ShadowDenied] != 8 {
+							b.t.Errorf("got %v", by)
+						}
+						for _, one := range told.list {
+							if one.Rule != "trial" || one.Pattern != "p" || one.Scope != "p" || one.Cost != 1 ||
+								one.Limited != (one.Outcome == ShadowDenied) || one.Limited != (one.RetryAfter > 0) {
+								b.t.Errorf("told %+v", one)
+							}
+						}
+						if left := shadowLeft(b, "p/x"); left != 0 {
+							b.t.Errorf("%d left", left)
+						}
+					})
+				})
+			}
+		})
+	}
+}
+
+// A cost that no wait would let pass, a suspended limit and a max_wait stop nobody either.
+func TestShadowNeverRefuses(t *testing.T) {
+	t.Parallel()
+	suspended := Rule{Name: "none", Algorithm: FixedWindow, Limit: 0, Per: sec, MaxWait: ms, Shadow: true}
+	policy := policyOf(t, trial, suspended)
+	if err := policy.Check(mustScope(t, "p/x"), 100); err != nil {
+		t.Error(err)
+	}
+	onBoth(t, Config{}, policy, func(b *bench) {
+		told := &shadowsTold{}
+		b.shadows.tell = told.add
+		if d, err := b.Wait(t.Context(), Request{Scope: "p/x", Cost: 100}); err != nil || !d.Allowed {
+			b.t.Errorf("got %+v, %v", d, err)
+		}
+		if by := told.of(b.t, 2); by[ShadowDenied] != 2 {
+			b.t.Errorf("got %v", by)
+		}
+	})
+}
+
+// "Given back when the real grant is given back", one that took nothing itself too, and one
+// whose start has not come.
+func TestShadowIsGivenBack(t *testing.T) {
+	t.Parallel()
+	account := Rule{Name: "account", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 1}
+	for name, rules := range map[string][]Rule{"beside a rule": {account, trial}, "alone": {trial}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, policyOf(t, rules...), func(b *bench) {
+				told := &shadowsTold{}
+				b.shadows.tell = told.add
+				d := b.decide(Request{Scope: "p/x"})
+				told.of(b.t, 1)
+				if left := shadowLeft(b, "p/x"); left != 1 {
+					b.t.Fatalf("%d left", left)
+				}
+				b.giveBack(d.Grant)
+				b.giveBack(d.Grant)
+				redistest.WaitFor(b.t, "the unit to come back", bound, func() bool { return shadowLeft(b, "p/x") == 2 })
+				if len(rules) == 1 {
+					return
+				}
+				b.decide(Request{Scope: "p/x"})
+				ahead := b.decide(Request{Scope: "p/x", Ahead: MaxAhead})
+				if !ahead.Allowed || ahead.Wait == 0 {
+					b.t.Fatalf("got %+v", ahead)
+				}
+				b.giveBack(ahead.Grant)
+				if s := ahead.Grant.shadow; !s.gone || s.due.Stop() {
+					b.t.Error("it is asked about although it was given back")
+				}
+			})
+		})
+	}
+}
+
+// "A concurrency shadow's place is held and released with the real lease."
+func TestShadowPlaces(t *testing.T) {
+	t.Parallel()
+	places := Rule{Name: "places", Algorithm: Concurrency, Limit: 2, Lease: sec, Shadow: true}
+	for name, rules := range map[string][]Rule{
+		"beside a rule": {{Name: "held", Algorithm: Concurrency, Limit: 10}, places}, "alone": {places},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				_, rdb := redistest.Miniredis(t)
+				l, err := New(rdb, policyOf(t, rules...), Config{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				left := func() int64 {
+					synctest.Wait()
+					states, err := l.PeekShadows(t.Context(), "p")
+					if err != nil {
+						t.Fatal(err)
+					}
+					return states[0].Remaining
+				}
+				var leases []*Lease
+				for i, want := range []int64{1, 0, 0} {
+					d, err := l.Allow(t.Context(), "p")
+					if err != nil || !d.Allowed {
+						t.Fatalf("run %d: %+v, %v", i, d, err)
+					}
+					ctx, lease := l.Hold(t.Context(), d.Grant)
+					leases = append(leases, lease)
+					if got := left(); got != want || ctx.Err() != nil {
+						t.Errorf("%d left with run %d, want %d", got, i, want)
+					}
+				}
+				<-time.After(5 * time.Second) // the lease is renewed
+				if got := left(); got != 0 {
+					t.Errorf("%d left after five leases", got)
+				}
+				for i, lease := range leases {
+					if err := lease.Release(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					if got := left(); got != int64(min(i+1, 2)) {
+						t.Errorf("%d left after %d runs", got, i+1)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A place that is granted when its run has ended already is free again, and units that are
+// granted to a start that was given back come back.
+func TestShadowComesLate(t *testing.T) {
+	t.Parallel()
+	rules := []Rule{{Name: "places", Algorithm: Concurrency, Limit: 2, Lease: sec, Shadow: true}, trial}
+	onBoth(t, Config{}, policyOf(t, rules...), func(b *bench) {
+		p, err := b.plans.of("p")
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		for _, end := range []func(*shadow){(*shadow).release, (*shadow).giveBack} {
+			s := &shadow{of: b.shadows}
+			end(s)
+			for _, r := range p.shadows {
+				s.ask(r, Request{Scope: "p", Cost: 1, ID: NewID(), once: true})
+			}
+		}
+		redistest.WaitFor(b.t, "the places and the units to come back", bound, func() bool {
+			states, err := b.PeekShadows(context.Background(), "p")
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			return states[0].Remaining == 2 && states[1].Remaining == 1 // what was released is spent
+		})
+	})
+}
+
+// An attempt that is sent again under its id is charged once.
+func TestShadowOnce(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, trial), func(b *bench) {
+		told := &shadowsTold{}
+		b.shadows.tell = told.add
+		for range 3 {
+			b.decide(Request{Scope: "p/x", ID: "the same"})
+		}
+		told.of(b.t, 3)
+		if left := shadowLeft(b, "p/x"); left != 1 {
+			b.t.Errorf("%d left", left)
+		}
+	})
+}
+
+// blocking is a client whose calls that name a key wait until they may go on.
+func blocking(t *testing.T, key string) (rdb *redis.Client, open func()) {
+	t.Helper()
+	rdb = clientOf(t, optionsOf(t))
+	gate := make(chan struct{})
+	rdb.AddHook(gateHook{key, gate})
+	open = sync.OnceFunc(func() { close(gate) })
+	t.Cleanup(open)
+	return rdb, open
+}
+
+type gateHook struct {
+	key  string
+	gate chan struct{}
+}
+
+func (h gateHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h gateHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if strings.Contains(fmt.Sprint(cmd.Args()...), h.key) {
+			<-h.gate
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (h gateHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			if strings.Contains(fmt.Sprint(cmd.Args()...), h.key) {
+				<-h.gate
+			}
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// "Nothing of it is in the path of a decision": where its calls hang, starts do not wait,
+// and no more than a bounded number of questions is on its way; the others are told.
+func TestShadowDelaysNobody(t *testing.T) {
+	t.Parallel()
+	rdb, open := blocking(t, ":trial")
+	told := &shadowsTold{}
+	account := Rule{Name: "account", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000}
+	l, err := New(rdb, policyOf(t, account, trial), Config{Prefix: redistest.Prefix(t), OnShadow: told.add, Timeout: bound})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const more = 44
+	for range mostShadows + more {
+		d, err := l.Allow(t.Context(), "p/x")
+		if err != nil || !d.Allowed {
+			t.Fatalf("got %+v, %v", d, err)
+		}
+	}
+	if by := told.of(t, more); by[ShadowDropped] != more {
+		t.Errorf("got %v while its calls hang", by)
+	}
+	open()
+	if by := told.of(t, mostShadows+more); by[ShadowAllowed] == 0 || by[ShadowAllowed]+by[ShadowDenied] != mostShadows {
+		t.Errorf("got %v", by)
+	}
+}
+
+// An outage is nothing to a scope that has shadow rules alone, and degraded starts are not
+// asked about; the log has one line of it.
+func TestShadowInAnOutage(t *testing.T) {
+	t.Parallel()
+	for name, rules := range map[string][]Rule{
+		"alone": {trial}, "beside an open rule": {{Name: "open", Algorithm: Concurrency, Limit: 1, OnRedisError: FailOpen}, trial},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+			t.Cleanup(func() { _ = rdb.Close() })
+			told, log := &shadowsTold{}, &lockedBuffer{}
+			l, err := New(rdb, policyOf(t, rules...), Config{OnShadow: told.add, Logger: slog.New(slog.NewTextHandler(log, nil))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 5 {
+				d, err := l.Wait(t.Context(), Request{Scope: "p/x"})
+				if err != nil || !d.Allowed || d.Degraded != (len(rules) > 1) {
+					t.Fatalf("got %+v, %v", d, err)
+				}
+				_, lease := l.Hold(t.Context(), d.Grant)
+				if err := lease.Release(t.Context()); err != nil {
+					t.Error(err)
+				}
+				if err := l.GiveBack(t.Context(), d.Grant); err != nil {
+					t.Error(err)
+				}
+			}
+			want, lines := 5, 1
+			if len(rules) > 1 {
+				want, lines = 0, 0
+			}
+			if by := told.of(t, want); by[ShadowFailed] != want {
+				t.Errorf("got %v", by)
+			}
+			redistest.WaitFor(t, "what is on its way", bound, func() bool { return l.shadows.out.Load() == 0 })
+			if got := strings.Count(log.String(), "shadow rules are not counted"); got != lines {
+				t.Errorf("%d lines:\n%s", got, log)
+			}
+		})
+	}
+}
+
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// A rule may become a shadow, and a shadow a rule, while tasks run: what was spent under
+// the one is spent under the other.
+func TestShadowComesAlive(t *testing.T) {
+	t.Parallel()
+	alive := trial
+	alive.Shadow = false
+	onBoth(t, Config{}, policyOf(t, trial), func(b *bench) {
+		told := &shadowsTold{}
+		b.shadows.tell = told.add
+		b.decide(Request{Scope: "p/x"})
+		told.of(b.t, 1)
+		b.SetPolicy(policyOf(b.t, alive))
+		if d := b.decide(Request{Scope: "p/x"}); !d.Allowed || d.Rules[0].Remaining != 0 {
+			b.t.Errorf("got %+v", d)
+		}
+		if d := b.decide(Request{Scope: "p/x"}); d.Allowed {
+			b.t.Errorf("got %+v", d)
+		}
+		b.SetPolicy(policyOf(b.t, trial))
+		if d := b.decide(Request{Scope: "p/x"}); !d.Allowed {
+			b.t.Errorf("got %+v", d)
+		}
+		if by := told.of(b.t, 2); by[ShadowDenied] != 1 {
+			b.t.Errorf("got %v", by)
+		}
+	})
+	p := mustParse(t, `limits: {p: {scopes: {"*": {rules: [{name: a, algorithm: concurrency, limit: 1}, {name: b, algorithm: concurrency, limit: 1, shadow: true}]},
+  x: {rules: [{name: a, algorithm: concurrency, limit: 1, shadow: true}, {name: b, algorithm: concurrency, limit: 1}]}}}}`)
+	bounds, err := p.Match(mustScope(t, "p/x"))
+	if err != nil || len(bounds) != 2 || !bounds[0].Rule.Shadow || bounds[1].Rule.Shadow {
+		t.Errorf("overridden: %+v, %v", bounds, err)
+	}
+}
+
+// The periods of a calendar count as those of a rule do, one after another.
+func TestShadowCalendar(t *testing.T) {
+	t.Parallel()
+	daily := Rule{Name: "daily", Algorithm: Calendar, Limit: 1, Resets: "0 0 * * *", Shadow: true}
+	onBoth(t, Config{}, policyOf(t, daily), func(b *bench) {
+		for day := range 3 {
+			told := &shadowsTold{}
+			b.shadows.tell = told.add
+			b.at(int64(day)*86400_000_000 + 5)
+			for n := range 2 {
+				b.decide(Request{Scope: "p/x"})
+				told.of(b.t, n+1)
+			}
+			if by := told.of(b.t, 2); by[ShadowAllowed] != 1 || by[ShadowDenied] != 1 {
+				b.t.Errorf("day %d: %v", day, by)
+			}
+		}
+	})
+}
+
+// "At most once a minute for each rule": how many starts it would have made wait, if any.
+func TestShadowIsTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := redistest.Miniredis(t)
+		log := &lockedBuffer{}
+		text := slog.NewTextHandler(log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey || a.Key == "longest" {
+				return slog.Attr{}
+			}
+			return a
+		}})
+		slow := Rule{Name: "slow", Algorithm: SlidingWindow, Limit: 2, Per: 5 * time.Minute, Shadow: true}
+		l, err := New(rdb, policyOf(t, slow), Config{Logger: slog.New(text)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := func() {
+			if _, err := l.Allow(t.Context(), "p/x"); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		for range 2 {
+			start()
+		}
+		<-time.After(2 * time.Minute)
+		if log.String() != "" {
+			t.Errorf("nothing would have waited:\n%s", log)
+		}
+		for range 70 {
+			start()
+			<-time.After(time.Second)
+		}
+		<-time.After(time.Hour)
+		const want = `level=INFO msg="a shadow rule would have made tasks wait" rule=p:slow starts=60 would_have_waited=60 within=1m0s
+level=INFO msg="a shadow rule would have made tasks wait" rule=p:slow starts=10 would_have_waited=10 within=1m0s
+`
+		if got := log.String(); got != want {
+			t.Errorf("got:\n%swant:\n%s", got, want)
+		}
+	})
+}
+
+// "Safe for concurrent use": the race detector is the judge, and every start is counted.
+func TestShadowConcurrently(t *testing.T) {
+	t.Parallel()
+	told := &shadowsTold{}
+	places := Rule{Name: "places", Algorithm: Concurrency, Limit: 3, Shadow: true}
+	l, err := New(redistest.Client(t), policyOf(t, trial, places), Config{Prefix: redistest.Prefix(t), OnShadow: told.add})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	for i := range 8 {
+		group.Go(func() {
+			for n := range 50 {
+				d, err := l.Start(context.Background(), Request{Scope: "p/x"})
+				if err != nil || !d.Allowed {
+					t.Errorf("got %+v, %v", d, err)
+				}
+				_, lease := l.Hold(context.Background(), d.Grant)
+				if (n+i)%3 == 0 {
+					_ = l.GiveBack(context.Background(), d.Grant)
+				}
+				_ = lease.Release(context.Background())
+			}
+		})
+	}
+	group.Wait()
+	told.of(t, 8*50*2)
+	redistest.WaitFor(t, "all places to come free", bound, func() bool {
+		states, err := l.PeekShadows(context.Background(), "p/x")
+		return err == nil && states[1].Remaining == 3
+	})
+}
