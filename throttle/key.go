@@ -12,6 +12,7 @@ import "strings"
 //	hw:{payments}!due, !round, !out   whose turn is next, and who has been released
 //	hw:{payments}!at                  where scopes stand, and how much waits
 //	hw:{payments}/acme!used:5m.179…   who spent from it, by package usage
+//	hw:{payments}/acme!shadows:5m.1…  what shadow rules would have done, by package usage
 //	hw:turns                          the providers whose tasks wait
 //	hw:members                        the live processes, for shares of a limit
 //

@@ -28,8 +28,8 @@ type taskServer struct {
 }
 
 // newLimiter is what decides. It does no I/O.
-func newLimiter(rdb redis.UniversalClient, policy *throttle.Policy, app string, m *metrics.Metrics, w *watch, log *slog.Logger) (*throttle.Limiter, error) {
-	return throttle.New(rdb, policy, throttle.Config{App: app, Observer: m, Logger: w.calm(log)})
+func newLimiter(rdb redis.UniversalClient, policy *throttle.Policy, app string, m *metrics.Metrics, onShadow func(throttle.Shadowed), w *watch, log *slog.Logger) (*throttle.Limiter, error) {
+	return throttle.New(rdb, policy, throttle.Config{App: app, Observer: m, OnShadow: onShadow, Logger: w.calm(log)})
 }
 
 // assemble puts wrapper and server together. It does no I/O.

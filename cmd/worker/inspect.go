@@ -32,7 +32,9 @@ Tells who waits, and changes nothing.
   scope   how many tasks of SCOPE, and of all scopes below it, wait for their
           turn, have been released and are on their way to a worker, and are with
           a worker, held there until their start comes or running; when the next
-          is expected to start, and which rule that one waits for
+          is expected to start, and which rule that one waits for; how the shadow
+          rules stand that SCOPE meets, and whether rules hold that do so only in
+          certain hours
   task    where the task is: its state, its place in the line of its scope, which
           rule it waits for and when it is expected to start. An id that several
           queues have is told once for each

@@ -24,6 +24,26 @@ type scopeReport struct {
 	NextStart string `json:"next_start,omitempty"`
 	Rule      string `json:"rule,omitempty"`
 	RuleScope string `json:"rule_scope,omitempty"`
+
+	Shadows []shadowReport `json:"shadows,omitempty"`
+}
+
+// shadowReport is a shadow rule that tasks of the scope meet; docs/json.md has its fields.
+type shadowReport struct {
+	Rule      string `json:"rule"`
+	RuleScope string `json:"rule_scope"`
+	Limit     int64  `json:"limit"`
+	Remaining int64  `json:"remaining"`
+}
+
+func (i *inspection) shadows(ctx context.Context) (list []shadowReport, lines [][2]string, err error) {
+	states, err := i.limiter.PeekShadows(ctx, i.name)
+	for _, s := range states {
+		list = append(list, shadowReport{s.Rule, s.Scope, s.Limit, s.Remaining})
+		lines = append(lines, [2]string{"shadow", fmt.Sprintf("rule %s of %s, which stops nobody: %d of %d left",
+			shown(s.Rule), shown(s.Scope), s.Remaining, s.Limit)})
+	}
+	return list, lines, err
 }
 
 func (i *inspection) scope(ctx context.Context) error {
@@ -35,9 +55,13 @@ func (i *inspection) scope(ctx context.Context) error {
 	if err != nil {
 		return explain(ctx, err, i.url)
 	}
+	shadows, lines, err := i.shadows(ctx)
+	if err != nil {
+		return explain(ctx, err, i.url)
+	}
 	r := scopeReport{
 		Scope: i.name, At: stamp(got.At), Waiting: got.Waiting, Lines: got.Lines, Released: got.Released, Active: active,
-		Rule: got.Binding.Rule.Name, RuleScope: got.Binding.Scope.String(),
+		Rule: got.Binding.Rule.Name, RuleScope: got.Binding.Scope.String(), Shadows: shadows,
 	}
 	next := "nobody waits"
 	if got.Waiting > 0 {
@@ -48,10 +72,10 @@ func (i *inspection) scope(ctx context.Context) error {
 	if r.Lines > 1 {
 		waiting += fmt.Sprintf(" in the lines of %d scopes", r.Lines)
 	}
-	return i.print(r, [][2]string{
+	return i.print(r, append([][2]string{
 		{"scope", shown(r.Scope)}, {"waiting", waiting}, {"released", fmt.Sprint(r.Released)},
 		{"active", fmt.Sprintf("%d, held or running", r.Active)}, {"next", next},
-	})
+	}, lines...))
 }
 
 // explainScope puts into words why a scope can't be inspected.

@@ -26,6 +26,9 @@ queues and task types, how many units in how many tasks, and when last, most
 units first. Those that are not among the 40 of a scope that spent most in a
 slot of time are told as one sum, as others.
 
+For each shadow rule that counts at SCOPE itself it tells of how many starts,
+and how many of them would have waited.
+
 It is recorded by workers when tasks start, and is here ten seconds later. What
 a worker with -usage=false spends is not recorded.
 
@@ -69,6 +72,15 @@ type usageReport struct {
 	Tasks      int64  `json:"tasks"`
 	OtherUnits int64  `json:"other_units"`
 	OtherTasks int64  `json:"other_tasks"`
+
+	Shadows []shadowUse `json:"shadows,omitempty"`
+}
+
+// shadowUse is what a shadow rule would have done; docs/json.md has its fields.
+type shadowUse struct {
+	Rule   string `json:"rule"`
+	Starts int64  `json:"starts"`
+	Waits  int64  `json:"would_have_waited"`
 }
 
 // runInspectUsage is the program "worker inspect usage".
@@ -157,14 +169,21 @@ func usageObjects(out io.Writer, r usages.Report) error {
 			return err
 		}
 	}
+	var shadows []shadowUse
+	for _, s := range r.Shadows {
+		shadows = append(shadows, shadowUse(s))
+	}
 	return enc.Encode(usageReport{
 		Summary: true, Scope: r.Scope.String(), From: stamp(r.From), To: stamp(r.To),
-		Units: r.All.Units, Tasks: r.All.Tasks, OtherUnits: r.Other.Units, OtherTasks: r.Other.Tasks,
+		Units: r.All.Units, Tasks: r.All.Tasks, OtherUnits: r.Other.Units, OtherTasks: r.Other.Tasks, Shadows: shadows,
 	})
 }
 
 func usageTable(out io.Writer, r usages.Report) error {
 	scope, since := shown(r.Scope.String()), stamp(r.From)
+	for _, s := range r.Shadows {
+		_, _ = fmt.Fprintf(out, "shadow rule %s of %s: of %d starts since %s %d would have waited\n", shown(s.Rule), scope, s.Starts, since, s.Waits)
+	}
 	if r.All.Tasks == 0 {
 		_, err := fmt.Fprintf(out, "nobody is known to have spent from %s since %s\n", scope, since)
 		return err

@@ -165,3 +165,36 @@ func TestInspectUsageFaults(t *testing.T) {
 		t.Errorf("interrupted: exit %d, %s", code, errs.String())
 	}
 }
+
+// "For each shadow rule that counts at SCOPE itself it tells of how many starts, and how
+// many of them would have waited", in a scope that has no other rules too; and worker
+// inspect scope how it stands.
+func TestInspectShadows(t *testing.T) {
+	t.Parallel()
+	i := &inspected{t: t, server: redistest.NewServer(t)}
+	limits := limitsFile(t, "limits: {p: {rules: [{name: trial, algorithm: sliding-window, limit: 2, per: 30d, shadow: true}]}}\n")
+	a := newAPI(t, nil)
+	r := start(t, whole, nil, "-redis", "redis://"+i.server.Addr(), "-limits", limits, "-allow-host", a.host())
+	r.says("msg=ready")
+	for _, id := range "abcde" {
+		enqueue(t, i.server.Client(t), a.task("p/acme", string(id)))
+	}
+	redistest.WaitFor(t, "the tasks to run", 30*time.Second, func() bool { return a.calls.Load() == 5 })
+	out := ""
+	redistest.WaitFor(t, "the shadow to be charged", 30*time.Second, func() bool {
+		out, _ = i.run(0, "scope", "p/acme")
+		return strings.Contains(out, "shadow    rule trial of p, which stops nobody: 0 of 2 left\n")
+	})
+	r.stop()
+	r.ends(cli.ExitOK)
+	if out, _ := i.run(0, "usage", "p"); !strings.Contains(out, "shadow rule trial of p: of 5 starts since ") || !strings.Contains(out, " 3 would have waited\n") {
+		t.Errorf("got %s", out)
+	}
+	got := i.objects("usage", "p")
+	if shadows := fmt.Sprint(got[len(got)-1]["shadows"]); shadows != "[map[rule:trial starts:5 would_have_waited:3]]" {
+		t.Errorf("got %s", shadows)
+	}
+	if shadows := fmt.Sprint(i.objects("scope", "p/acme")[0]["shadows"]); shadows != "[map[limit:2 remaining:0 rule:trial rule_scope:p]]" {
+		t.Errorf("got %s", shadows)
+	}
+}

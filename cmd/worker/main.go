@@ -104,7 +104,11 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	if policy, err = lim.settle(ctx); err != nil { // last: it tells other workers
 		return explain(ctx, err, url)
 	}
-	limiter, err := newLimiter(rdb, policy, o.app, m, w, log)
+	spent, recordUsage, err := newUsage(rdb, o, m, w.calm(log))
+	if err != nil {
+		return err
+	}
+	limiter, err := newLimiter(rdb, policy, o.app, m, tellShadows(m, spent), w, log)
 	if err != nil {
 		return err
 	}
@@ -112,11 +116,7 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	spent, recordUsage, err := newUsage(rdb, o, m, w.calm(log))
-	if err != nil {
-		return err
-	}
-	sys, err := p.assemble(parts{redis: rdb, limiter: limiter, options: o, metrics: m, watch: w, usage: spent, log: log})
+	sys, err := p.assemble(parts{redis: rdb, limiter: limiter, options: o, metrics: m, watch: w, usage: toldBy(spent), log: log})
 	if err != nil {
 		return explain(ctx, err, url)
 	}

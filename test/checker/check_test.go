@@ -318,7 +318,7 @@ func TestFilesThatTheCheckerDoesNotUnderstandAreRefused(t *testing.T) {
 		"not yaml":           "limits: [",
 		"unknown at the top": "limit: {}",
 		"unknown in a node":  "limits: {a: {rule: []}}",
-		"unknown in a rule":  "limits: {a: {rules: [{name: r, algorithm: concurrency, limit: 1, shadow: true}]}}",
+		"unknown in a rule":  "limits: {a: {rules: [{name: r, algorithm: concurrency, limit: 1, colour: red}]}}",
 		"unknown algorithm":  "limits: {a: {rules: [{name: r, algorithm: gcra, limit: 1, per: 1s}]}}",
 		"no limit":           "limits: {a: {rules: [{name: r, algorithm: concurrency}]}}",
 		"no per":             "limits: {a: {rules: [{name: r, algorithm: fixed-window, limit: 1}]}}",

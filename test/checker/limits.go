@@ -41,6 +41,7 @@ type rule struct {
 	clock           *clock
 	rollover        int64
 	unlimited       bool
+	shadow          bool // it holds nobody
 }
 
 // bound is a rule with the scope at which it counts.
@@ -180,6 +181,8 @@ func readRule(n *yaml.Node) (rule, error) {
 			timezone = v.Value
 		case "rollover":
 			err = v.Decode(&r.rollover)
+		case "shadow":
+			err = v.Decode(&r.shadow)
 		case "unlimited":
 			err = v.Decode(&r.unlimited)
 		case "lease", "on_redis_error", "margin", "max_wait", "spread": // change when a call starts, not what is allowed
@@ -261,7 +264,7 @@ func (l *Limits) match(scope string) ([]bound, bool) {
 		}
 		for _, r := range at.rules {
 			matched = true
-			if !r.unlimited {
+			if !r.unlimited && !r.shadow {
 				bounds = append(bounds, bound{strings.Join(names[:i+1], "/"), r})
 			}
 		}

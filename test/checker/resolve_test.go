@@ -122,3 +122,24 @@ func randomRules(rnd *rand.Rand) string {
 	}
 	return strings.Join(rules, ", ")
 }
+
+// A shadow rule holds nobody, and takes the place of one that does.
+func TestShadowRulesHoldNobody(t *testing.T) {
+	t.Parallel()
+	l, err := checker.ParseLimits([]byte(`
+limits:
+  p:
+    rules: [{name: a, algorithm: fixed-window, limit: 1, per: 1h, shadow: true}]
+    scopes:
+      "*": {rules: [{name: b, algorithm: fixed-window, limit: 1, per: 1h}]}
+      x: {rules: [{name: b, algorithm: fixed-window, limit: 1, per: 1h, shadow: true}]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]int{"p/x": 0, "p/y": 1} {
+		if got, _ := byChecker(t, l, path); len(got) != want {
+			t.Errorf("%s: got %q", path, got)
+		}
+	}
+}

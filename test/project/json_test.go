@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/usage"
 )
 
@@ -147,7 +148,7 @@ func TestJSONFields(t *testing.T) {
 // against the tables: together they have every field.
 func inspected(t *testing.T, url string) {
 	t.Helper()
-	limits := writeFile(t, "limits.yaml", "limits: {w: {rules: [{name: r, algorithm: fixed-window, limit: 1, per: 30d}]}}\n")
+	limits := writeFile(t, "limits.yaml", "limits: {w: {rules: [{name: r, algorithm: fixed-window, limit: 1, per: 30d}, {name: s, algorithm: concurrency, limit: 1, shadow: true}]}}\n")
 	lines := ""
 	for _, line := range []string{`"a-1","scope":"w"`, `"a-2","scope":"w","priority":3`, `"a-3","scope":"w"`} {
 		lines += `{"type":"http","id":` + line + `,"http":{"url":"https://api.example.com/"}}` + "\n"
@@ -177,6 +178,7 @@ func used(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Spent("payments/acme", usage.By{Queue: "invoices", Type: "http"}, 3)
+	r.Shadowed(throttle.Shadowed{RuleState: throttle.RuleState{Scope: "payments", Rule: "trial"}, Outcome: throttle.ShadowAllowed})
 	if err := r.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,9 @@
 // its path. Package worker records the tasks that it starts (worker.Config.Usage);
 // who asks a throttle.Limiter by himself calls Spent when he is granted something.
 //
+// What shadow rules would have done is recorded beside it, at the level at which each
+// counts, where the limiter tells it: throttle.Config{OnShadow: recorder.Shadowed}.
+//
 // The count is for people, not for limits: it never decides anything. It is off by the
 // time that clocks of processes differ, and a crash or a fault of Redis loses what was
 // not sent.

@@ -90,6 +90,8 @@ type tally struct {
 	scope throttle.Scope
 	by    map[By]Sum
 	all   Sum
+
+	shadows map[string]*Shadow // of the level itself
 }
 
 // byProvider adds up what was spent at each level, and returns the levels where most
@@ -105,6 +107,9 @@ func (p *period) byProvider() map[string][]*tally {
 				levels[level] = t
 			}
 			t.all.add(a.all)
+			if level == a.scope {
+				t.shadows = a.shadows
+			}
 			for by, sum := range a.by {
 				both := t.by[by]
 				both.add(*sum)
@@ -165,6 +170,7 @@ func (b *batch) send(ctx context.Context, tallies []*tally) error {
 		for _, t := range tallies {
 			pipe.ZIncrBy(ctx, scopes, float64(t.all.Units), t.scope.String())
 			b.add(ctx, pipe, g.usedKey(throttle.ScopeKey(b.prefix, t.scope), start), t, ttl)
+			b.addShadows(ctx, pipe, g.shadowsKey(throttle.ScopeKey(b.prefix, t.scope), start), t, ttl)
 		}
 		pipe.PExpire(ctx, scopes, ttl)
 		b.scopes[g] = pipe.ZCard(ctx, scopes)
@@ -190,6 +196,16 @@ func (b *batch) add(ctx context.Context, pipe redis.Pipeliner, key string, t *ta
 	}
 	pipe.PExpire(ctx, key, ttl)
 	b.used[key] = pipe.HLen(ctx, key)
+}
+
+func (b *batch) addShadows(ctx context.Context, pipe redis.Pipeliner, key string, t *tally, ttl time.Duration) {
+	for rule, sum := range t.shadows {
+		pipe.HIncrBy(ctx, key, fieldTasks+":"+throttle.EscapeName(rule), sum.Starts)
+		pipe.HIncrBy(ctx, key, fieldWaits+":"+throttle.EscapeName(rule), sum.Waits)
+	}
+	if len(t.shadows) > 0 {
+		pipe.PExpire(ctx, key, ttl)
+	}
 }
 
 // shrink takes away the smallest where there are more than are kept. Totals stay, so
@@ -221,7 +237,8 @@ func (b *batch) shrink(ctx context.Context) error {
 	for g, list := range popped {
 		for _, z := range list.Val() {
 			if scope, err := throttle.ParseScope(fmt.Sprint(z.Member)); err == nil {
-				take.Del(ctx, g.usedKey(throttle.ScopeKey(b.prefix, scope), g.start(b.now)))
+				key, start := throttle.ScopeKey(b.prefix, scope), g.start(b.now)
+				take.Del(ctx, g.usedKey(key, start), g.shadowsKey(key, start))
 			}
 		}
 	}

@@ -29,6 +29,8 @@ type Report struct {
 	// Spenders, who are those that spent most.
 	All, Other Sum
 	Spenders   []Spender // most units first
+	// Shadows are the shadow rules that count at the scope itself and were asked, by name.
+	Shadows []Shadow
 }
 
 // Spender is who spent, and what.
@@ -40,7 +42,7 @@ type Spender struct {
 }
 
 // Read tells who spent from a scope within the time that has passed since, up to
-// Longest. Of cfg it needs the Prefix. It costs one round trip with at most 14
+// Longest. Of cfg it needs the Prefix. It costs one round trip with at most 28
 // commands. A scope that nothing is known of has an empty report: nothing was spent
 // from it, or too little to be among the thousand of its provider that are kept.
 //
@@ -65,9 +67,10 @@ func Read(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope stri
 	first, last := g.start(now.Add(-since)), g.start(now)
 	key := throttle.ScopeKey(prefix, s)
 	pipe := rdb.Pipeline()
-	var slots []*redis.MapStringStringCmd
+	var slots, shadows []*redis.MapStringStringCmd
 	for start := first; start <= last; start += int64(g.every / time.Second) {
 		slots = append(slots, pipe.HGetAll(ctx, g.usedKey(key, start)))
+		shadows = append(shadows, pipe.HGetAll(ctx, g.shadowsKey(key, start)))
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
 		return Report{}, fmt.Errorf("usage: read who uses %q: %w", scope, err)
@@ -78,6 +81,7 @@ func Read(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope stri
 		r.read(slot.Val(), by)
 	}
 	r.finish(by)
+	r.Shadows = readShadows(shadows)
 	return r, nil
 }
 
@@ -117,6 +121,32 @@ func (r *Report) read(fields map[string]string, by map[By]*Spender) {
 			s.Last = at
 		}
 	}
+}
+
+func readShadows(slots []*redis.MapStringStringCmd) (all []Shadow) {
+	by := map[string]*Shadow{}
+	for _, slot := range slots {
+		for field, text := range slot.Val() {
+			n, err := strconv.ParseInt(text, 10, 64)
+			kind, name, of := strings.Cut(field, ":")
+			if err != nil || !of {
+				continue // nobody of ours wrote it
+			}
+			if by[name] == nil {
+				by[name] = &Shadow{Rule: throttle.UnescapeName(name)}
+			}
+			switch kind {
+			case fieldTasks:
+				by[name].Starts += n
+			case fieldWaits:
+				by[name].Waits += n
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(by)) {
+		all = append(all, *by[name])
+	}
+	return all
 }
 
 func (s *Sum) note(kind string, n int64) {

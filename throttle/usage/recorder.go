@@ -64,6 +64,20 @@ type Sum struct {
 	Tasks int64 // how often something was spent
 }
 
+// Shadow is what a shadow rule would have done.
+type Shadow struct {
+	Rule   string
+	Starts int64 // that it was asked about
+	Waits  int64 // how many of them would have waited
+}
+
+func (s *Shadow) add(one throttle.Shadowed) {
+	s.Starts++
+	if one.Limited {
+		s.Waits++
+	}
+}
+
 func (s *Sum) add(more Sum) {
 	s.Units += more.Units
 	s.Tasks += more.Tasks
@@ -156,6 +170,17 @@ func (r *Recorder) Spent(scope string, by By, units int64) {
 	}
 }
 
+// Shadowed counts what a shadow rule said of a start: give it to the limiter as
+// throttle.Config.OnShadow. It costs what Spent does. What was not answered is not counted.
+func (r *Recorder) Shadowed(one throttle.Shadowed) {
+	if one.Outcome != throttle.ShadowAllowed && one.Outcome != throttle.ShadowDenied {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.current.shadowed(one)
+}
+
 // Lost returns how many units were spent that are not in Redis, or not under
 // every level of their scope: since Redis refused them or did not answer, or they
 // cannot have been spent, or there were more providers than a process records: 100 in
@@ -190,6 +215,8 @@ type account struct {
 	scope throttle.Scope
 	by    map[By]*Sum
 	all   Sum // that of others included
+
+	shadows map[string]*Shadow // by rule
 }
 
 func newPeriod() *period { return &period{accounts: map[string]*account{}} }
@@ -211,6 +238,28 @@ func (p *period) add(scope string, by By, sum Sum) bool {
 	}
 	known.add(sum)
 	return true
+}
+
+// shadowed counts at the level at which the rule does, if there is room.
+func (p *period) shadowed(one throttle.Shadowed) {
+	a := p.accounts[one.Scope]
+	if a == nil {
+		if a = p.open(one.Scope); a == nil || a.scope.String() != one.Scope {
+			return
+		}
+	}
+	sum := a.shadows[one.Rule]
+	if sum == nil {
+		if len(a.shadows) >= mostBy {
+			return
+		}
+		if a.shadows == nil {
+			a.shadows = map[string]*Shadow{}
+		}
+		sum = &Shadow{Rule: one.Rule}
+		a.shadows[one.Rule] = sum
+	}
+	sum.add(one)
 }
 
 // open makes an account for a scope, or finds that of its provider where there are too

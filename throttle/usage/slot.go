@@ -54,6 +54,12 @@ func (g grain) ttl(start int64, now time.Time) time.Duration {
 //	t:app/queue/type    when it was sent last, in unix seconds
 func (g grain) usedKey(scope string, start int64) string { return g.key(scope, "!used:", start) }
 
+// shadowsKey is the hash of what the shadow rules that count at a scope said in a slot.
+//
+//	n:rule  starts that they were asked about
+//	w:rule  how many of them would have waited
+func (g grain) shadowsKey(scope string, start int64) string { return g.key(scope, "!shadows:", start) }
+
 // scopesKey is a sorted set: the scopes of a provider that have such a hash, by units.
 func (g grain) scopesKey(provider string, start int64) string {
 	return g.key(provider, "!scopes:", start)
@@ -67,6 +73,7 @@ const (
 	fieldUnits = "u"
 	fieldTasks = "n"
 	fieldLast  = "t"
+	fieldWaits = "w"
 )
 
 // name writes who spends as fields have it. Two never become one.

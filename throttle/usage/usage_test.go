@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
 )
 
 func newRecorder(t testing.TB, rdb redis.UniversalClient, prefix, app string) *Recorder {
@@ -54,6 +55,53 @@ func lines(r Report) (all []string) {
 		all = append(all, fmt.Sprintf("%s %s %s %d/%d", s.App, s.Queue, s.Type, s.Units, s.Tasks))
 	}
 	return all
+}
+
+// What shadow rules would have done is recorded at the level at which they count, of two
+// processes together; what was not answered is not.
+func TestShadowed(t *testing.T) {
+	t.Parallel()
+	_, mini := inMemory(t)
+	for name, rdb := range map[string]redis.UniversalClient{
+		"Redis": redistest.Client(t), "miniredis": mini, "a cluster": redistest.Cluster(t),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			prefix := redistest.Prefix(t)
+			for _, r := range []*Recorder{newRecorder(t, rdb, prefix, "shop"), newRecorder(t, rdb, prefix, "billing")} {
+				told := func(scope, rule string, outcome throttle.ShadowOutcome) {
+					r.Shadowed(throttle.Shadowed{Outcome: outcome, RuleState: throttle.RuleState{
+						Scope: scope, Rule: rule, Limited: outcome == throttle.ShadowDenied,
+					}})
+				}
+				r.Spent("p/acme", By{Queue: "q", Type: "a"}, 5)
+				told("p/acme", "a:b !", throttle.ShadowAllowed)
+				told("p/acme", "a:b !", throttle.ShadowDenied)
+				told("p/acme", "a:b !", throttle.ShadowDropped)
+				told("p/acme", "a:b !", throttle.ShadowFailed)
+				told("p", "trial", throttle.ShadowDenied)
+				told("q", "alone", throttle.ShadowAllowed)
+				for n := range mostBy + 10 {
+					told("many", fmt.Sprint(n), throttle.ShadowAllowed)
+				}
+				flush(t, r)
+			}
+			for scope, want := range map[string][]Shadow{
+				"p/acme": {{"a:b !", 4, 2}}, "p": {{"trial", 2, 2}}, "q": {{"alone", 2, 0}}, "p/other": nil,
+			} {
+				report := read(t, rdb, prefix, scope, time.Hour)
+				if !slices.Equal(report.Shadows, want) {
+					t.Errorf("%s: got %v, want %v", scope, report.Shadows, want)
+				}
+				if scope == "p/acme" && report.All != (Sum{10, 2}) {
+					t.Errorf("%+v was spent", report.All)
+				}
+			}
+			if n := len(read(t, rdb, prefix, "many", time.Hour).Shadows); n != mostBy {
+				t.Errorf("%d rules of one scope", n)
+			}
+		})
+	}
 }
 
 // "Which applications, queues and task types spent from it lately, how many units in

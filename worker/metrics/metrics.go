@@ -53,6 +53,8 @@ type Metrics struct {
 	waits      *prometheus.HistogramVec
 	leases     *prometheus.GaugeVec
 	deciding   prometheus.Histogram
+	shadows    *prometheus.CounterVec
+	shadowed   *prometheus.HistogramVec
 	pickups    *prometheus.CounterVec
 	runs       *prometheus.CounterVec
 	running    *prometheus.HistogramVec
@@ -68,6 +70,7 @@ type Metrics struct {
 	collectors []prometheus.Collector
 
 	rules    *seriesSet
+	unreal   *labelSet // shadow rules
 	queues   *labelSet
 	kinds    *labelSet
 	outcomes *labelSet
@@ -88,6 +91,7 @@ func New(cfg Config) *Metrics {
 		cfg.MaxRules = 1000
 	}
 	m := &Metrics{
+		unreal:   newLabelSet(cfg.MaxRules),
 		queues:   newLabelSet(maxQueues),
 		kinds:    newLabelSet(maxKinds),
 		outcomes: newLabelSet(maxOutcomes),
@@ -106,6 +110,10 @@ func (m *Metrics) makeRuleMetrics() {
 	m.denials = counters(m, "denials_total", "Decisions in which this rule had no room.", "rule")
 	m.waits = histograms(m, "wait_seconds", "How long a denial by this rule asked the task to wait.", waitBuckets, "rule")
 	m.leases = gauges(m, "leases", "Places under a concurrency rule that this process holds.", "rule")
+	m.shadows = counters(m, "shadow_decisions_total",
+		"What shadow rules said of starts: allowed, denied (it would have waited), dropped (too many were asked at once) or error.",
+		"rule", "outcome")
+	m.shadowed = histograms(m, "shadow_wait_seconds", "How long a start would have had to wait for the shadow rule.", waitBuckets, "rule")
 	m.deciding = histogram(m, "decision_seconds", "How long a decision took, round trip included.", decisionBuckets)
 }
 

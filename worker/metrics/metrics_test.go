@@ -43,6 +43,36 @@ func one(pattern, rule string) throttle.Decision {
 	return throttle.Decision{Rules: []throttle.RuleState{{Pattern: pattern, Rule: rule}}}
 }
 
+// Shadow rules are told apart by where the policy has them, and by what they said.
+func TestShadowed(t *testing.T) {
+	t.Parallel()
+	m := New(Config{MaxRules: 1})
+	told := func(pattern string, outcome throttle.ShadowOutcome, wait time.Duration) {
+		m.Shadowed(throttle.Shadowed{Outcome: outcome, RuleState: throttle.RuleState{
+			Scope: "payments/acme", Pattern: pattern, Rule: "trial", Limited: wait > 0, RetryAfter: wait,
+		}})
+	}
+	told("payments/*", throttle.ShadowAllowed, 0)
+	told("payments/*", throttle.ShadowDenied, 2*time.Second)
+	told("payments/*", throttle.ShadowDenied, throttle.Unknown)
+	told("payments/*", throttle.ShadowDropped, 0)
+	told("payments/*", throttle.ShadowFailed, 0)
+	told("search", throttle.ShadowAllowed, 0)
+	page := scrape(t, m)
+	wantLines(t, page,
+		`headway_shadow_decisions_total{outcome="allowed",rule="payments/*:trial"} 1`,
+		`headway_shadow_decisions_total{outcome="denied",rule="payments/*:trial"} 2`,
+		`headway_shadow_decisions_total{outcome="dropped",rule="payments/*:trial"} 1`,
+		`headway_shadow_decisions_total{outcome="error",rule="payments/*:trial"} 1`,
+		`headway_shadow_decisions_total{outcome="allowed",rule="other"} 1`,
+		`headway_shadow_wait_seconds_count{rule="payments/*:trial"} 1`,
+		`headway_shadow_wait_seconds_sum{rule="payments/*:trial"} 2`,
+	)
+	if strings.Contains(page, "acme") {
+		t.Error("a label holds a tenant")
+	}
+}
+
 var _ throttle.Observer = (*Metrics)(nil)
 
 func TestDecided(t *testing.T) {

@@ -45,6 +45,15 @@ func (s *series) decided(r *throttle.RuleState, degraded bool) {
 	}
 }
 
+// Shadowed counts what a shadow rule said of a start: it is for throttle.Config.OnShadow.
+func (m *Metrics) Shadowed(one throttle.Shadowed) {
+	rule := m.unreal.of(ruleKey{one.Pattern, one.Rule}.label())
+	m.shadows.WithLabelValues(rule, m.outcomes.of(string(one.Outcome))).Inc()
+	if one.Outcome == throttle.ShadowDenied && one.RetryAfter < throttle.Unknown {
+		m.shadowed.WithLabelValues(rule).Observe(one.RetryAfter.Seconds())
+	}
+}
+
 // LeaseHeld counts places under a concurrency rule: 1 for one that was taken,
 // -1 for one that was freed or lost. rule is as in the label: payments/*:parallel.
 func (m *Metrics) LeaseHeld(rule string, delta int) {

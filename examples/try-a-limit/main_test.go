@@ -1,0 +1,23 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"testing"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
+
+// All calls are made, and five of them fit the limit that is on trial.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	if err := run(t.Context(), &out, redistest.NewServer(t).Addr()); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); got != "20 calls were made; by the rule on trial 15 would have waited\n" {
+		t.Errorf("got: %s", got)
+	}
+}

@@ -1,0 +1,63 @@
+package sim
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+)
+
+// docs/limits.md: a shadow rule "stops nobody: no task waits, fails or is refused for it",
+// whatever its algorithm, beside a rule that holds and alone.
+func TestShadowStopsNobody(t *testing.T) {
+	const shadows = `{name: s1, algorithm: sliding-window, limit: 1, per: 1h, max_wait: 1s, shadow: true},
+{name: s2, algorithm: token-bucket, limit: 0, per: 1s, shadow: true}, {name: s3, algorithm: fixed-window, limit: 1, per: 24h, shadow: true},
+{name: s4, algorithm: concurrency, limit: 1, shadow: true}, {name: s5, algorithm: calendar, limit: 1, resets: "@monthly", shadow: true}`
+	for name, rules := range map[string]string{
+		"beside a rule": "{rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s, burst: 2}, " + shadows + "]}",
+		"alone":         "{rules: [" + shadows + "]}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, rules, func(c *course) {
+				const n = 300
+				c.serve(asynq.Config{})
+				c.serve(asynq.Config{})
+				began := time.Now()
+				c.plan(n, "p/a")
+				c.costly(1, 2) // no wait would let it pass s1
+				runs := c.finish(n + 1)
+				if d := after(began, runs, n+1); d > 4*time.Second {
+					c.Errorf("the last start was after %s", d)
+				}
+				if each := c.pickups(n + 1); each > 1.05 {
+					c.Errorf("%.2f pick-ups a task", each)
+				}
+			})
+		})
+	}
+}
+
+// Tasks that wait for a rule start at once when it becomes a shadow, live, in two
+// processes.
+func TestShadowLetsGoThoseWhoWait(t *testing.T) {
+	run(t, "{rules: [{name: r, algorithm: fixed-window, limit: 1, per: 24h}]}", func(c *course) {
+		const n = 100
+		c.serve(asynq.Config{})
+		c.serve(asynq.Config{})
+		c.plan(n, "p/a")
+		<-time.After(2 * time.Minute)
+		if early := len(c.ended); early != 1 {
+			c.Fatalf("%d started under the rule", early)
+		}
+		began := time.Now()
+		c.change("{rules: [{name: r, algorithm: fixed-window, limit: 1, per: 24h, shadow: true}]}")
+		runs := c.finish(n)
+		if d := after(began, runs, n); d > 2*time.Second {
+			c.Errorf("the last start was %s after the change", d)
+		}
+		<-time.After(10 * time.Minute) // nothing is left of them that would be woken again
+		if got := len(c.ended); got != 0 {
+			c.Errorf("%d ran again", got)
+		}
+	})
+}
