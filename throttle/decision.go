@@ -167,7 +167,8 @@ func fromReply(p *plan, reply []int64) Decision {
 	if d.Allowed {
 		d.Binding = fewestLeft(d.Rules)
 	}
-	return d
+	p.clip(&d)
+	return p.shown(d)
 }
 
 // wait reads a time of a reply: whole microseconds, -1 for what no clock tells.

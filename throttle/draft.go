@@ -65,6 +65,7 @@ const (
 	fieldMargin
 	fieldMaxWait
 	fieldResets
+	fieldActive
 	fieldTimezone
 	fieldRollover
 	fieldSpread
@@ -75,7 +76,7 @@ const (
 
 var fieldNames = []string{
 	"name", "algorithm", "limit", "per", "burst", "lease", "on_redis_error", "margin", "max_wait",
-	"resets", "timezone", "rollover", "spread", "shadow", "unlimited",
+	"resets", "active", "timezone", "rollover", "spread", "shadow", "unlimited",
 }
 
 func (f field) String() string { return fieldNames[f] }
@@ -120,6 +121,7 @@ func draftRules(rules []Rule) []draftRule {
 			fieldMargin:       {text: formatDuration(r.Margin), set: r.Margin != 0},
 			fieldMaxWait:      {text: formatDuration(r.MaxWait), set: r.MaxWait != 0},
 			fieldResets:       {text: quote(r.Resets), set: r.Resets != ""},
+			fieldActive:       {text: quote(r.Active), set: r.Active != ""},
 			fieldTimezone:     {text: quote(r.Timezone), set: r.Timezone != ""},
 			fieldRollover:     {text: strconv.FormatInt(r.Rollover, 10), set: r.Rollover != 0},
 			fieldSpread:       {text: "true", set: r.Spread},

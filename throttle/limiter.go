@@ -216,6 +216,7 @@ type Request struct {
 	once     bool     // nobody asks again for the ID, which the Limiter drew
 	standing standing // of the ticket
 	renewed  bool     // it is asked again, since the plan was stale
+	missed   int      // how often it was granted a start at which other rules hold
 }
 
 // Allow decides whether one unit may be spent from scope now, and takes it if so.
@@ -280,6 +281,9 @@ func (l *Limiter) decide(ctx context.Context, p *plan, req Request) (Decision, e
 			req.renewed = true
 			return l.decide(ctx, fresh, req)
 		}
+		if p.misses(d) {
+			return l.elsewhen(ctx, p, req, d)
+		}
 	} else {
 		d, err = l.withoutRedis(ctx, p, req, err)
 	}
@@ -305,8 +309,8 @@ func (l *Limiter) peek(ctx context.Context, p *plan, req Request) (Decision, err
 		return Decision{Allowed: true, Binding: -1}, nil
 	}
 	d, err := l.peekOnce(ctx, p, req)
-	if fresh := l.renewed(p, d); fresh != nil {
-		return l.peekOnce(ctx, fresh, req)
+	if err == nil && p.stale(d.At) {
+		return l.peekOnce(ctx, l.plans.again(p, d.At), req)
 	}
 	return d, err
 }
@@ -345,7 +349,7 @@ func (l *Limiter) prepare(req *Request) (*plan, error) {
 	if err := req.checkTicket(); err != nil {
 		return nil, err
 	}
-	req.Ahead = min(max(req.Ahead, 0), MaxAhead)
+	req.Ahead = p.reach(min(max(req.Ahead, 0), MaxAhead), l.serverTime)
 	if int64(req.Ahead) > l.ahead.Load() {
 		l.ahead.Store(int64(req.Ahead)) // of two at once either will do
 	}

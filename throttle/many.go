@@ -394,7 +394,7 @@ func (a *apart) mark(batch []*pending) {
 // together says whether a call can be decided together with others.
 func (p *pending) together() bool {
 	a := p.call.attempt
-	return a != nil && p.call.args == nil && a.plan.leases == nil && a.plan.until == 0
+	return a != nil && p.call.args == nil && a.plan.leases == nil && !a.plan.calendars
 }
 
 func (a *apart) add(batch []*pending) {

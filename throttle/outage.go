@@ -134,7 +134,8 @@ func (o *outage) decide(p *plan, req Request, live int64, slack time.Duration) D
 		d.Binding = fewestLeft(d.Rules)
 		d.Grant = Grant{scope: req.Scope, id: req.ID, plan: p, cost: req.Cost, local: true}
 	}
-	return d
+	p.clip(&d)
+	return p.shown(d)
 }
 
 // maxShares bounds what an outage remembers. Past it some share is dropped and,

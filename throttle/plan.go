@@ -34,6 +34,9 @@ type plan struct {
 	// From when until when the plan holds, by the server's clock in µs: as long as the
 	// periods of its calendars last. For ever where until is 0.
 	from, until int64
+	hours       stretch // the same of the hours in which its rules hold alone
+	ends        []int64 // and when each of its rules ends to hold; 0 for those that always do
+	calendars   bool    // some rule is a calendar
 }
 
 // The sliding window counts in cells of a grain, and a unit leaves less than a
@@ -60,7 +63,7 @@ const (
 
 func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time.Time) *plan {
 	p := &plan{most: math.MaxInt64, scope: scope, all: all, provider: keys.provider(scope.Provider())}
-	p.bounds = p.split(keys, pad, all)
+	p.bounds = p.inForce(p.split(keys, pad, all), at)
 	present := map[byte]bool{}
 	for i, b := range p.bounds {
 		kind, numbers := ruleParams(b.Rule, pad)
@@ -69,6 +72,7 @@ func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time
 			of := b.Rule.calendar().around(at)
 			numbers, more = calendarParams(b.Rule, pad, of)
 			p.within(of)
+			p.calendars = true
 			if b.Rule.Limit > 0 {
 				width = us(of.to - of.from)
 			}
@@ -84,7 +88,7 @@ func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time
 		})
 		if b.Rule.Algorithm == Concurrency {
 			p.leases = append(p.leases, i)
-		} else {
+		} else if b.Rule.Active == "" && b.Rule != openRule { // when its hours are over it admits any cost
 			p.most = min(p.most, b.Rule.Capacity())
 		}
 	}
@@ -100,9 +104,7 @@ var openRule = Rule{Name: "/", Algorithm: TokenBucket, Limit: maxLimit, Per: tim
 
 // opened returns the plan by which a scope without rules is woken.
 func (p *plan) opened(keys keyspace) *plan {
-	open := newPlan(keys, p.scope, []Bound{{Rule: openRule, Scope: p.scope}}, 0, time.Time{})
-	open.most = math.MaxInt64
-	return open
+	return newPlan(keys, p.scope, []Bound{{Rule: openRule, Scope: p.scope}}, 0, time.Time{})
 }
 
 // kindsOf puts kinds in the order of lua.Kinds.
@@ -256,6 +258,7 @@ type plans struct {
 	changed chan struct{} // closed when policy is another one
 	before  []*Policy     // those before it, the latest last
 	turn    int           // how many there have been
+	windows []*hours      // of the policy's rules
 }
 
 // making is under which of a limiter's policies a plan was made. One policy may be set
@@ -269,7 +272,7 @@ type making struct {
 const keptPolicies = 16
 
 func newPlans(policy *Policy, keys keyspace, pad time.Duration, app string) *plans {
-	return &plans{policy: policy, keys: keys, pad: pad, app: app, known: map[string]*plan{}, changed: make(chan struct{})}
+	return &plans{policy: policy, keys: keys, pad: pad, app: app, known: map[string]*plan{}, changed: make(chan struct{}), windows: policy.windows()}
 }
 
 // current returns the policy, and what is closed when it is another one.
@@ -296,11 +299,12 @@ func (c *plans) since(made making) (later []*Policy) {
 
 // set makes all scopes be worked out anew.
 func (c *plans) set(policy *Policy) {
+	windows := policy.windows()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.before = append(c.before, c.policy)
 	c.before = c.before[max(0, len(c.before)-keptPolicies):]
-	c.policy, c.known, c.turn = policy, map[string]*plan{}, c.turn+1
+	c.policy, c.known, c.turn, c.windows = policy, map[string]*plan{}, c.turn+1, windows
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
@@ -351,7 +355,7 @@ func (p *plan) check(cost int64) error {
 	}
 	for _, b := range p.bounds {
 		capacity := b.Rule.Capacity()
-		if b.Rule.Algorithm != Concurrency && b.Rule.Limit > 0 && cost > capacity {
+		if b.Rule.Algorithm != Concurrency && b.Rule.Limit > 0 && b.Rule.Active == "" && cost > capacity {
 			return &CostError{Scope: p.scope, Rule: b.Rule.Name, Cost: cost, Capacity: capacity}
 		}
 	}

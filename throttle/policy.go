@@ -99,8 +99,8 @@ func (p *Policy) Match(s Scope) ([]Bound, error) {
 
 // Check tells what no wait would cure: an *UnmatchedError for a scope that meets
 // no rule, a *CostError for a cost below 1 or above what a rule can ever admit.
-// Rules with limit 0, concurrency rules and shadow rules bound no cost. It costs one
-// Match.
+// Rules with limit 0, concurrency rules, shadow rules and those that hold in certain
+// hours bound no cost. It costs one Match.
 func (p *Policy) Check(s Scope, cost int64) error {
 	if cost < 1 {
 		return &CostError{Scope: s, Cost: cost}
@@ -111,7 +111,7 @@ func (p *Policy) Check(s Scope, cost int64) error {
 	}
 	var worst *CostError
 	for _, b := range bounds {
-		if b.Rule.Algorithm == Concurrency || b.Rule.Limit == 0 || b.Rule.Shadow {
+		if b.Rule.Algorithm == Concurrency || b.Rule.Limit == 0 || b.Rule.Shadow || b.Rule.Active != "" {
 			continue
 		}
 		most := b.Rule.Capacity()

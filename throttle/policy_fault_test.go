@@ -114,11 +114,11 @@ func TestParsePolicyRuleFaults(t *testing.T) {
 		"nothing": {`{}`, "1:22: limits.a.rules[0]: name is missing; every rule needs one, such as account\n" +
 			"1:22: limits.a.rules[0]: algorithm is missing; write token-bucket, sliding-window, fixed-window, concurrency or calendar\n" +
 			"1:22: limits.a.rules[0]: limit is missing; write a whole number, or unlimited: true to remove an inherited rule"},
-		"no per":       {`{name: r, algorithm: fixed-window, limit: 1}`, `1:22: limits.a.rules[0]: per is missing; write the length of the window, such as 1s`},
-		"unknown":      {`{name: r, algorithm: concurrency, limit: 1, colour: red}`, `1:66: limits.a.rules[0].colour: colour is not a field of a rule; write name, algorithm, limit, per, burst, lease, on_redis_error, margin, max_wait, resets, timezone, rollover, spread, shadow or unlimited`},
-		"misspelt":     {`{name: r, algorithms: concurrency, limits: 1, max-wait: 1s}`, "1:32: limits.a.rules[0].algorithms: algorithms is not a field of a rule; did you mean algorithm?\n1:57: limits.a.rules[0].limits: limits is not a field of a rule; did you mean limit?\n1:68: limits.a.rules[0].max-wait: max-wait is not a field of a rule; did you mean max_wait?"},
-		"duplicate":    {`{name: r, algorithm: concurrency, limit: 1, limit: 2}`, `1:66: limits.a.rules[0].limit: limit is there already, on line 1; keep one of the two`},
-		"later fields": {`{name: r, algorithm: concurrency, limit: 1, unit: tokens, active: x}`, "1:66: limits.a.rules[0].unit: unit is not known in this version; remove it\n1:80: limits.a.rules[0].active: active is not known in this version; remove it"},
+		"no per":      {`{name: r, algorithm: fixed-window, limit: 1}`, `1:22: limits.a.rules[0]: per is missing; write the length of the window, such as 1s`},
+		"unknown":     {`{name: r, algorithm: concurrency, limit: 1, colour: red}`, `1:66: limits.a.rules[0].colour: colour is not a field of a rule; write name, algorithm, limit, per, burst, lease, on_redis_error, margin, max_wait, resets, active, timezone, rollover, spread, shadow or unlimited`},
+		"misspelt":    {`{name: r, algorithms: concurrency, limits: 1, max-wait: 1s}`, "1:32: limits.a.rules[0].algorithms: algorithms is not a field of a rule; did you mean algorithm?\n1:57: limits.a.rules[0].limits: limits is not a field of a rule; did you mean limit?\n1:68: limits.a.rules[0].max-wait: max-wait is not a field of a rule; did you mean max_wait?"},
+		"duplicate":   {`{name: r, algorithm: concurrency, limit: 1, limit: 2}`, `1:66: limits.a.rules[0].limit: limit is there already, on line 1; keep one of the two`},
+		"later field": {`{name: r, algorithm: concurrency, limit: 1, unit: tokens}`, "1:66: limits.a.rules[0].unit: unit is not known in this version; remove it"},
 		"calendar": {`{name: r, algorithm: calendar, limit: 1, resets: x, timezone: y}`,
 			"1:71: limits.a.rules[0].resets: resets cannot be read: cron \"x\": has 1 of 5 fields: minute, hour, day of month, month, day of week; write five fields, such as \"0 6 * * 1-5\", or @daily\n" +
 				"1:84: limits.a.rules[0].timezone: timezone cannot be read: time zone \"y\" is unknown; write a name of the IANA list, such as UTC or America/Los_Angeles"},
@@ -130,9 +130,19 @@ func TestParsePolicyRuleFaults(t *testing.T) {
 				"1:107: limits.a.rules[0].lease: lease does not go with calendar; remove it"},
 		"company of a calendar": {`{name: r, algorithm: concurrency, limit: 1, resets: "@daily", timezone: UTC, rollover: 1, spread: true}`,
 			"1:74: limits.a.rules[0].resets: resets does not go with concurrency; remove it\n" +
-				"1:94: limits.a.rules[0].timezone: timezone does not go with concurrency; remove it\n" +
+				"1:94: limits.a.rules[0].timezone: timezone does not go with concurrency that always holds; remove it\n" +
 				"1:109: limits.a.rules[0].rollover: rollover does not go with concurrency; remove it\n" +
 				"1:120: limits.a.rules[0].spread: spread does not go with concurrency; remove it"},
+		"active": {`{name: r, algorithm: concurrency, limit: 1, active: "* 8-19 * * 1-5", timezone: x}`,
+			"1:102: limits.a.rules[0].timezone: timezone cannot be read: time zone \"x\" is unknown; write a name of the IANA list, such as UTC or America/Los_Angeles"},
+		"active always": {`{name: r, algorithm: concurrency, limit: 1, active: "* * * * *"}`,
+			"1:74: limits.a.rules[0].active: active cannot be heeded: cron \"* * * * *\": matches every minute; remove it"},
+		"active never": {`{name: r, algorithm: concurrency, limit: 1, active: "* * 31 4 *"}`,
+			"1:74: limits.a.rules[0].active: active cannot be heeded: cron \"* * 31 4 *\": no month that it names has such a day; correct the day of month or the month"},
+		"active daily": {`{name: r, algorithm: concurrency, limit: 1, active: "@daily"}`,
+			"1:74: limits.a.rules[0].active: active cannot be heeded: cron \"@daily\": stands for single moments; write five fields, such as \"* 8-19 * * 1-5\""},
+		"active, a number": {`{name: r, algorithm: concurrency, limit: 1, active: 8}`,
+			"1:74: limits.a.rules[0].active: active is the number 8; write a cron expression, such as \"* 8-19 * * 1-5\""},
 		"resets @every": {`{name: r, algorithm: calendar, limit: 1, resets: "@every 1h"}`,
 			"1:71: limits.a.rules[0].resets: resets cannot be read: cron \"@every 1h\": @every counts from when a process started, and each started at its own time; write fields, such as \"*/15 * * * *\""},
 		"resets with a zone": {`{name: r, algorithm: calendar, limit: 1, resets: "CRON_TZ=UTC 0 0 * * *"}`,

@@ -175,7 +175,10 @@ func randomRule(random *rand.Rand, name string) Rule {
 	if maybe() {
 		r.MaxWait = micros(maxTime)
 	}
-	r.Shadow = maybe()
+	if r.Shadow = maybe(); maybe() {
+		r.Active = []string{"* 8-19 * * 1-5", "30-59 2 * * sun"}[random.IntN(2)]
+		r.Timezone = []string{"", "UTC", "America/New_York"}[random.IntN(3)]
+	}
 	if r.Algorithm == Concurrency {
 		if maybe() {
 			r.Lease = max(minLease, micros(maxLease))

@@ -97,6 +97,9 @@ func yamlRule(r Rule) string {
 	if r.Resets != "" {
 		put(fieldResets, yamlText(r.Resets))
 	}
+	if r.Active != "" {
+		put(fieldActive, yamlText(r.Active))
+	}
 	if r.Timezone != "" && r.Timezone != defaultTimezone {
 		put(fieldTimezone, yamlText(r.Timezone))
 	}

@@ -95,7 +95,7 @@ var (
 	fileFields = []string{"unmatched", "limits"}
 	nodeFields = []string{"rules", "scopes", "owner", "apps"}
 	// laterFields are in files that were written for a later version.
-	laterFields = []string{"unit", "active"}
+	laterFields = []string{"unit"}
 )
 
 func (d decoder) draft(root *yaml.Node) draft {
@@ -249,6 +249,8 @@ func (d decoder) field(r *Rule, f field, e strictyaml.Field, path string) (w wri
 		r.MaxWait, w = d.duration(e, path)
 	case fieldResets:
 		r.Resets, w = d.words(e, path, `a cron expression, such as "0 0 * * *"`)
+	case fieldActive:
+		r.Active, w = d.words(e, path, `a cron expression, such as "* 8-19 * * 1-5"`)
 	case fieldTimezone:
 		r.Timezone, w = d.words(e, path, "a time zone, such as UTC or America/Los_Angeles")
 	case fieldRollover:

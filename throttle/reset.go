@@ -19,15 +19,16 @@ func (l *Limiter) Reset(ctx context.Context, scope, rule string) (names []string
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
 	_, err = l.rdb.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
-		for i, b := range p.bounds {
+		for _, b := range p.all {
 			if b.Scope != p.scope || b.Rule.Algorithm == Concurrency || rule != "" && b.Rule.Name != rule {
 				continue
 			}
 			names = append(names, b.Rule.Name)
-			pipe.Del(ctx, p.keys[i])
+			key := keyspace(l.cfg.Prefix).rule(b)
+			pipe.Del(ctx, key)
 			// Its round is looked at now, if it has one: any time that has passed will do.
 			pipe.ZAddArgs(ctx, dueKey(p.provider), redis.ZAddArgs{
-				XX: true, LT: true, Members: []redis.Z{{Score: 1, Member: p.keys[i][len(p.provider):]}},
+				XX: true, LT: true, Members: []redis.Z{{Score: 1, Member: key[len(p.provider):]}},
 			})
 		}
 		return nil

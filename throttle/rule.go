@@ -91,8 +91,12 @@ type Rule struct {
 	// just when a period ends, or by a process whose clock is off, takes a second round
 	// trip. Required with Calendar. Other algorithms have none.
 	Resets string
-	// Timezone is where Resets is read, by its name in the IANA list, such as
-	// America/Los_Angeles. Other algorithms have none. Defaults to UTC.
+	// Active is when the rule holds: in each minute that matches a cron expression of five
+	// fields, as package wallclock reads it. At other times it is as if it were not there, and
+	// no other comes back in its place. Defaults to always.
+	Active string
+	// Timezone is where Resets and Active are read, by its name in the IANA list, such as
+	// America/Los_Angeles. Rules with neither have none. Defaults to UTC.
 	Timezone string
 	// Rollover is how many units at most a Calendar adds to a period of those that the
 	// one before left over, 0 to 1e12. Other algorithms have none. Defaults to none.
@@ -130,7 +134,7 @@ func (r Rule) withDefaults() Rule {
 	if r.Algorithm == Concurrency && r.Lease == 0 {
 		r.Lease = defaultLease
 	}
-	if r.Algorithm == Calendar && r.Timezone == "" {
+	if (r.Algorithm == Calendar || r.Active != "") && r.Timezone == "" {
 		r.Timezone = defaultTimezone
 	}
 	if r.OnRedisError == "" {

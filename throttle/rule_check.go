@@ -116,7 +116,6 @@ var company = []struct {
 	{fieldLease, []Algorithm{Concurrency}},
 	{fieldMargin, []Algorithm{TokenBucket, SlidingWindow, FixedWindow, Calendar}},
 	{fieldResets, []Algorithm{Calendar}},
-	{fieldTimezone, []Algorithm{Calendar}},
 	{fieldRollover, []Algorithm{Calendar}},
 	{fieldSpread, []Algorithm{Calendar}},
 }
@@ -129,6 +128,9 @@ func (c ruleCheck) checkCompany() {
 		if c.fields[row.field].set && !slices.Contains(row.algorithms, c.rule.Algorithm) {
 			c.fault(row.field, "does not go with %s; remove it", c.rule.Algorithm)
 		}
+	}
+	if c.fields[fieldTimezone].set && !c.fields[fieldActive].set && c.rule.Algorithm != Calendar {
+		c.fault(fieldTimezone, "does not go with %s that always holds; remove it", c.rule.Algorithm)
 	}
 }
 
@@ -210,23 +212,23 @@ func (c ruleCheck) checkBucket() {
 		c.fields[f].text)
 }
 
-// checkCalendar refuses a calendar that cannot be read. The zone is read first, since
+// checkCalendar refuses a calendar or hours that cannot be read. The zone is read first, since
 // without it the expression means nothing.
 func (c ruleCheck) checkCalendar() {
-	resets, timezone := c.fields[fieldResets], c.fields[fieldTimezone]
+	resets, active, timezone := c.fields[fieldResets], c.fields[fieldActive], c.fields[fieldTimezone]
 	if timezone.good() && c.rule.Timezone == "" {
 		c.fault(fieldTimezone, "is empty; write UTC or America/Los_Angeles, or remove it for UTC")
 	} else if _, err := wallclock.Zone(c.rule.Timezone); timezone.good() && err != nil {
 		c.fault(fieldTimezone, "cannot be read: %v", err)
 	}
-	if !resets.good() {
-		return
-	}
 	zone := c.rule.Timezone
 	if !c.fields[fieldTimezone].good() || zone == "" {
 		zone = defaultTimezone
 	}
-	if _, err := calendarOf(c.rule.Resets, zone); err != nil {
+	if _, err := calendarOf(c.rule.Resets, zone); resets.good() && err != nil {
 		c.fault(fieldResets, "cannot be read: %v", err)
+	}
+	if _, err := hoursOf(c.rule.Active, zone); active.good() && err != nil {
+		c.fault(fieldActive, "cannot be heeded: %v", err)
 	}
 }

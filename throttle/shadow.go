@@ -194,6 +194,9 @@ func (s *shadow) ask(r *shadowRule, req Request) {
 func (s *shadows) decide(r *shadowRule, req Request) (Decision, error) {
 	p := r.under(s.l.serverTime)
 	for again := false; ; again = true {
+		if p.isOpen() {
+			return Decision{}, nil // it does not hold now
+		}
 		a := s.l.attempt(p, req)
 		reply, err := s.l.runner.run(context.Background(), a.call())
 		if err != nil {
@@ -205,8 +208,12 @@ func (s *shadows) decide(r *shadowRule, req Request) (Decision, error) {
 		if d.Allowed {
 			d.Grant = a.grant(reply)
 		}
-		if again || d.Allowed || !p.stale(d.At) {
+		if again || !p.misses(d) && (d.Allowed || !p.stale(d.At)) {
 			return d, nil
+		}
+		if d.Allowed {
+			s.undo(d.Grant)
+			req.ID, req.once = NewID(), true
 		}
 		p = r.anew(d.At)
 	}
@@ -332,6 +339,9 @@ func (l *Limiter) PeekShadows(ctx context.Context, scope string) ([]RuleState, e
 	for _, r := range p.shadows {
 		req := Request{Scope: scope, Cost: defaultCost, ID: NewID()}
 		own := r.under(l.serverTime)
+		if own.isOpen() {
+			continue // it does not hold now
+		}
 		d, err := l.peekOnce(ctx, own, req)
 		if err == nil && own.stale(d.At) {
 			d, err = l.peekOnce(ctx, r.anew(d.At), req)

@@ -72,13 +72,13 @@ func (l *Limiter) Wake(ctx context.Context, req WakeRequest) (Woken, error) {
 		out.Out = int(reply.out)
 		out.Waiting, out.Next = reply.next > 0, max(0, time.Duration(reply.next-reply.now)*time.Microsecond)
 		scopes.met(reply.near, reply.missing)
-		if len(reply.missing) == 0 {
+		if len(reply.missing) == 0 && !reply.stale {
 			break
 		}
 		left := max(0, req.Most+req.More-len(reply.released))
 		req.More = min(req.More, left)
 		req.Most = left - req.More
-		req.Gone, req.NotYet, req.Running, req.All = nil, nil, nil, false
+		req.Gone, req.NotYet, req.Running, req.All = nil, nil, nil, reply.stale
 	}
 	scopes.looked(reply.next, out)
 	return out, nil
@@ -139,6 +139,7 @@ type wakeReply struct {
 	released  []Place
 	missing   []string
 	near      []string
+	stale     bool // it went by rules whose hours have begun or ended
 }
 
 func appendNews(args []any, what string, list []Place) []any {
@@ -171,7 +172,8 @@ func (l *Limiter) wake(ctx context.Context, req WakeRequest, scopes *scopeSet) (
 	}
 	reply, err := readWake(req.Provider, list)
 	if err == nil {
-		l.told(prefix, asked, time.UnixMicro(reply.now), known) // the next look is soon where a plan was stale
+		// The next look is soon where the calendar of a plan was stale.
+		reply.stale = l.told(prefix, asked, time.UnixMicro(reply.now), known) && len(l.plans.hours()) > 0
 	}
 	return reply, err
 }

@@ -84,6 +84,8 @@ type watch struct {
 	said     time.Time     // when processes were last told that somebody waits
 	kicked   bool
 	next     time.Time // when the next look is due, as far as this process knows
+	hours    time.Time // when rules begin or end to hold next, by the server's clock
+	edge     time.Time // the same by ours
 	news     throttle.WakeRequest
 	runs     []throttle.Place // released, and found to run already
 	missed   map[string]bool  // tickets whose task was not there once
@@ -299,9 +301,10 @@ func (w *waker) watch(one *watch) {
 			Provider: one.provider, Lead: w.t.lead(), Spread: w.t.spread(), Most: room.ahead, More: room.now,
 			Gone: one.news.Gone, NotYet: one.news.NotYet,
 		}
+		hours := w.heedHours(one)
 		w.mu.Lock()
 		req.Glance = one.quiet && !one.kicked
-		req.All, one.all, one.kicked = one.all, false, false
+		req.All, one.all, one.kicked = one.all || hours, false, false
 		req.Running, one.runs = one.runs, nil
 		w.mu.Unlock()
 		woken, err := w.asked(one, req, room)
@@ -318,6 +321,18 @@ func (w *waker) watch(one *watch) {
 			return
 		}
 	}
+}
+
+// heedHours says whether rules have begun or ended to hold since the last look. Turns may
+// have come by it, as by other limits.
+func (w *waker) heedHours(one *watch) bool {
+	at, in := w.t.cfg.Limiter.HoursChange(one.provider)
+	passed := !one.hours.IsZero() && at.After(one.hours)
+	one.hours, one.edge = at, time.Time{}
+	if !at.IsZero() {
+		one.edge = time.Now().Add(in)
+	}
+	return passed
 }
 
 var errPanicked = errors.New("it panicked")
@@ -339,6 +354,9 @@ func (w *waker) pause(one *watch, woken throttle.Woken, had room, err error) (wa
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	wait = max(0, min(woken.Next, lookAgain))
+	if !one.edge.IsZero() {
+		wait = min(wait, max(0, time.Until(one.edge)))
+	}
 	one.quiet = err == nil && woken.Next > wait
 	one.kicked = one.kicked || len(one.runs) > 0
 	switch {

@@ -12,31 +12,14 @@ import (
 // package nor with robfig/cron, and is as slow as it is simple. It takes five
 // fields, and shifts of whole minutes.
 func everyMinute(expr string, loc *time.Location, from, to time.Time) []time.Time {
-	fields := strings.Fields(expr)
-	var shown [5]map[int]bool
-	for i, size := range []int{60, 24, 32, 13, 7} {
-		shown[i] = values(fields[i], i, size)
-	}
-	anyDay := slices.ContainsFunc(append(strings.Split(fields[2], ","), strings.Split(fields[4], ",")...), func(item string) bool {
-		return item == "*" || item == "*/1" // as robfig/cron has it: another step is a restriction
-	})
-	matches := func(m int64) bool {
-		w := time.Unix(60*m, 0).UTC()
-		dom, dow := shown[2][w.Day()], shown[4][int(w.Weekday())]
-		day := dom || dow
-		if anyDay {
-			day = dom && dow
-		}
-		return day && shown[0][w.Minute()] && shown[1][w.Hour()] && shown[3][int(w.Month())]
-	}
-
+	matches := minutes(expr)
 	var runs []time.Time
 	reached := int64(-1 << 62) // the latest minute that the clocks have ever shown
 	for at := from.Add(-48 * time.Hour).Truncate(time.Minute); !at.After(to); at = at.Add(time.Minute) {
 		_, offset := at.In(loc).Zone()
 		now := (at.Unix() + int64(offset)) / 60
 		due := false
-		if fields[1][0] == '*' {
+		if strings.Fields(expr)[1][0] == '*' {
 			due = matches(now)
 		} else {
 			for m := max(reached+1, now-3000); m <= now && !due; m++ {
@@ -49,6 +32,45 @@ func everyMinute(expr string, loc *time.Location, from, to time.Time) []time.Tim
 		}
 	}
 	return runs
+}
+
+// minutes returns whether an expression matches a minute, counted since 1970, of a clock
+// that never shifts.
+func minutes(expr string) func(m int64) bool {
+	fields := strings.Fields(expr)
+	var shown [5]map[int]bool
+	for i, size := range []int{60, 24, 32, 13, 7} {
+		shown[i] = values(fields[i], i, size)
+	}
+	anyDay := slices.ContainsFunc(append(strings.Split(fields[2], ","), strings.Split(fields[4], ",")...), func(item string) bool {
+		return item == "*" || item == "*/1" // as robfig/cron has it: another step is a restriction
+	})
+	return func(m int64) bool {
+		w := time.Unix(60*m, 0).UTC()
+		dom, dow := shown[2][w.Day()], shown[4][int(w.Weekday())]
+		day := dom || dow
+		if anyDay {
+			day = dom && dow
+		}
+		return day && shown[0][w.Minute()] && shown[1][w.Hour()] && shown[3][int(w.Month())]
+	}
+}
+
+// everyChange returns when the minutes that match begin and end, after from and up to to,
+// as everyMinute does.
+func everyChange(expr string, loc *time.Location, from, to time.Time) (held bool, changes []time.Time) {
+	matches := minutes(expr)
+	at := from.Truncate(time.Minute)
+	for first := true; !at.After(to); at, first = at.Add(time.Minute), false {
+		_, offset := at.In(loc).Zone()
+		holds := matches((at.Unix() + int64(offset)) / 60)
+		if first {
+			held = holds
+		} else if holds != (held != (len(changes)%2 == 1)) {
+			changes = append(changes, at)
+		}
+	}
+	return held, changes
 }
 
 // values returns what a field of an expression names.

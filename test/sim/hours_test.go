@@ -1,0 +1,82 @@
+package sim
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+)
+
+// "Starts obey the rule in force": a backlog over both edges of ten minutes with a rule of
+// their own, in two processes. Tasks that wait by the one rule come by the other at once.
+func TestHoursOverTheEdges(t *testing.T) {
+	run(t, `{rules: [{name: day, algorithm: token-bucket, limit: 1, per: 10s, active: "1-5 0 * * *"},
+  {name: night, algorithm: token-bucket, limit: 1, per: 1s, active: "0,6-59 0 * * *"}]}`, func(c *course) {
+		const n = 60 + 30 + 60
+		c.serve(asynq.Config{})
+		c.serve(asynq.Config{})
+		one := c.began.Add(time.Minute) // a bubble begins at midnight
+		two := one.Add(5 * time.Minute)
+		c.plan(n, "p/a")
+		runs := c.finish(n)
+		var before, within int
+		last := map[time.Duration]time.Time{}
+		for i, r := range runs {
+			apart := time.Second
+			switch {
+			case r.at.Before(one):
+				before++
+			case r.at.Before(two):
+				within++
+				apart = 10 * time.Second
+			}
+			// A call takes a while, and a start may be late by no more than the pad.
+			if gap := r.at.Sub(last[apart]); gap < apart-20*time.Millisecond {
+				c.Errorf("start %d at %s was %s after the last by its rule", i, r.at.UTC(), gap)
+			}
+			last[apart] = r.at
+		}
+		if before < 58 || before > 61 || within < 28 || within > 31 {
+			c.Errorf("%d starts before, %d in the five minutes", before, within)
+		}
+		if d := after(two, runs, before+within+1); d > time.Second {
+			c.Errorf("the first start after them came after %s", d)
+		}
+		if d := after(two, runs, n); d > time.Duration(n-before-within+1)*1100*time.Millisecond {
+			c.Errorf("the last start came %s after them", d)
+		}
+	})
+}
+
+// Where no rule is left when hours end, those who wait come at once, in all processes.
+func TestHoursEndForAllWhoWait(t *testing.T) {
+	for name, rules := range map[string]string{
+		"a rate":           `{rules: [{name: r, algorithm: fixed-window, limit: 1, per: 24h, active: "0-2 0 * * *"}]}`,
+		"a place":          `{rules: [{name: r, algorithm: concurrency, limit: 0, active: "0-2 0 * * *"}]}`,
+		"too low for it":   `{rules: [{name: r, algorithm: token-bucket, limit: 1, per: 1s, active: "0-2 0 * * *", max_wait: 10s}]}`,
+		"below, and above": `{rules: [{name: a, algorithm: concurrency, limit: 0, active: "0-2 0 * * *"}], scopes: {a: {rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s}]}}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, rules, func(c *course) {
+				const n = 50
+				c.serve(asynq.Config{})
+				c.serve(asynq.Config{})
+				if name == "too low for it" {
+					c.costly(n, 2)
+				} else {
+					c.plan(n, "p/a")
+				}
+				one := c.began.Add(3 * time.Minute)
+				<-time.After(time.Until(one.Add(-time.Millisecond)))
+				early := len(c.ended)
+				if early > 1 {
+					c.Errorf("%d started too early", early)
+				}
+				runs := c.finish(n)
+				if d := after(one, runs, n); d > 2*time.Second {
+					c.Errorf("the last start was %s after they ended", d)
+				}
+			})
+		})
+	}
+}

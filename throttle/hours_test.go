@@ -1,0 +1,312 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+const (
+	dayHours   = "* 8-19 * * *"
+	nightHours = "* 20-23,0-7 * * *"
+)
+
+// o'clock is µs after midnight of the day on which tests begin.
+func oClock(h, m, s int64) int64 { return ((h*60+m)*60 + s) * 1_000_000 }
+
+// "The rule holds in each minute that matches": who asks at the edges, and how long who is
+// denied is told to wait.
+func TestHoursSteps(t *testing.T) {
+	t.Parallel()
+	policy := policyOf(t,
+		Rule{Name: "day", Algorithm: FixedWindow, Limit: 1, Per: 24 * time.Hour, Active: dayHours},
+		Rule{Name: "night", Algorithm: FixedWindow, Limit: 2, Per: 24 * time.Hour, Active: nightHours},
+	)
+	onBoth(t, Config{}, policy, func(b *bench) {
+		for i, row := range []struct {
+			at    int64
+			ahead time.Duration
+			rule  string
+			want  bool
+			retry time.Duration
+		}{
+			0: {oClock(7, 59, 59) + 999_999, 0, "night", true, 0},
+			1: {oClock(8, 0, 0), 0, "day", true, 0},
+			2: {oClock(8, 0, 0), 0, "day", false, 12 * time.Hour},
+			3: {oClock(19, 59, 59), 0, "day", false, sec},
+			4: {oClock(19, 59, 59) + 900_000, sec, "day", false, 100 * ms}, // no start of the night's is granted by day
+			5: {oClock(20, 0, 0), 0, "night", true, 0},
+			6: {oClock(20, 0, 1), 0, "night", false, 4*time.Hour - sec},
+			7: {oClock(24, 0, 0), 0, "night", true, 0},
+			8: {oClock(32, 0, 0), 0, "day", true, 0},
+		} {
+			b.at(row.at)
+			peeked, err := b.Peek(t.Context(), Request{Scope: "p/x", Ahead: row.ahead})
+			if err != nil || peeked.Allowed != row.want || len(peeked.Rules) != 1 || peeked.Rules[0].Rule != row.rule {
+				b.t.Errorf("%d: peek says %+v, %v", i, peeked, err)
+			}
+			d := b.decide(Request{Scope: "p/x", Ahead: row.ahead})
+			if d.Allowed != row.want || len(d.Rules) != 1 || d.Rules[0].Rule != row.rule || d.RetryAfter != row.retry || d.Rules[0].RetryAfter != row.retry {
+				b.t.Errorf("%d: got %+v", i, d)
+			}
+		}
+	})
+}
+
+// "At other times it is as if it were not there": no rule is met, any cost passes, with a
+// ticket too. By day a cost that it can never admit waits for the evening.
+func TestHoursOfTheOnlyRule(t *testing.T) {
+	t.Parallel()
+	policy := policyOf(t, Rule{Name: "day", Algorithm: TokenBucket, Limit: 1, Per: time.Hour, Active: dayHours})
+	if err := policy.Check(mustScope(t, "p/x"), 1000); err != nil {
+		t.Error(err)
+	}
+	onBoth(t, Config{}, policy, func(b *bench) {
+		b.at(oClock(3, 0, 0))
+		for n := range 10 {
+			d := b.decide(Request{Scope: "p/x", Cost: 1000, Ticket: []string{"", fmt.Sprint(n)}[n%2]})
+			if !d.Allowed || d.Wait != 0 || len(d.Rules) != 0 || d.Binding != -1 || d.Turn.Waits {
+				b.t.Fatalf("by night: %+v", d)
+			}
+			b.giveBack(d.Grant)
+		}
+		b.at(oClock(19, 0, 0))
+		if d := b.decide(Request{Scope: "p/x", Cost: 1000}); d.Allowed || d.RetryAfter != time.Hour {
+			b.t.Errorf("by day: %+v", d)
+		}
+		if d := b.decide(Request{Scope: "p/x"}); !d.Allowed || len(d.Rules) != 1 || d.Rules[0].Remaining != 0 {
+			b.t.Errorf("by day: %+v", d)
+		}
+	})
+}
+
+// An inherited rule does not come back in the hours in which the one in its place is off.
+func TestHoursBringNothingBack(t *testing.T) {
+	t.Parallel()
+	p := mustParse(t, `limits: {p: {scopes: {"*": {rules: [{name: r, algorithm: concurrency, limit: 1}]},
+  x: {rules: [{name: r, algorithm: concurrency, limit: 2, active: "* 8-19 * * *"}]}}}}`)
+	onBoth(t, Config{}, p, func(b *bench) {
+		b.at(oClock(3, 0, 0))
+		if d := b.decide(Request{Scope: "p/x"}); !d.Allowed || len(d.Rules) != 0 {
+			b.t.Errorf("got %+v", d)
+		}
+		if d := b.decide(Request{Scope: "p/y"}); len(d.Rules) != 1 {
+			b.t.Errorf("got %+v", d)
+		}
+	})
+}
+
+// "A start that is granted for a moment at which the rule holds is charged under it,
+// whatever the process's clock says": off by hours either way, at both edges, alone, with
+// others, with a ticket, ahead. What was charged under the wrong rule is given back.
+func TestHoursAndAWrongClock(t *testing.T) {
+	t.Parallel()
+	policy := policyOf(t,
+		Rule{Name: "day", Algorithm: FixedWindow, Limit: 50, Per: 48 * time.Hour, Active: dayHours},
+		Rule{Name: "night", Algorithm: FixedWindow, Limit: 50, Per: 48 * time.Hour, Active: nightHours},
+	)
+	ask := map[string]func(l *Limiter, ctx context.Context) (Decision, error){
+		"alone": func(l *Limiter, ctx context.Context) (Decision, error) { return l.Allow(ctx, "p/x") },
+		"its own id": func(l *Limiter, ctx context.Context) (Decision, error) {
+			return l.Decide(ctx, Request{Scope: "p/x", ID: "own"})
+		},
+		"a ticket": func(l *Limiter, ctx context.Context) (Decision, error) {
+			return l.Start(ctx, Request{Scope: "p/x", Ticket: "t"})
+		},
+		"ahead": func(l *Limiter, ctx context.Context) (Decision, error) {
+			return l.Decide(ctx, Request{Scope: "p/x", Ahead: MaxAhead})
+		},
+	}
+	for name, ask := range ask {
+		for _, off := range []time.Duration{-5 * time.Hour, -time.Second, 0, time.Second, 5 * time.Hour} {
+			t.Run(fmt.Sprint(name, " ", off), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					m, rdb := redistest.Miniredis(t)
+					for _, edge := range []struct {
+						server string
+						rule   string
+					}{
+						{"2030-03-01T07:59:59.5Z", "night"}, {"2030-03-01T08:00:00Z", "day"},
+						{"2030-03-01T19:59:59.5Z", "day"}, {"2030-03-01T20:00:00Z", "night"},
+					} {
+						m.FlushAll()
+						at, err := time.Parse(time.RFC3339Nano, edge.server)
+						if err != nil {
+							t.Fatal(err)
+						}
+						m.SetTime(at)
+						l, err := New(rdb, policy, Config{})
+						if err != nil {
+							t.Fatal(err)
+						}
+						// What the process believes before a reply has told better.
+						l.skews.of(l.plans.keys.provider("p")).saw(time.Now(), time.Now(), at.Add(off))
+						d, err := ask(l, t.Context())
+						if err != nil || !d.Allowed || len(d.Rules) != 1 || d.Rules[0].Rule != edge.rule || d.Rules[0].Remaining != 49 {
+							t.Errorf("at %s: %+v, %v", edge.server, d, err)
+						}
+						other := map[string]string{"day": "night", "night": "day"}[edge.rule]
+						l2, _ := New(rdb, policyOf(t, Rule{Name: other, Algorithm: FixedWindow, Limit: 50, Per: 48 * time.Hour}), Config{})
+						if p, err := l2.Peek(t.Context(), Request{Scope: "p/x"}); err != nil || p.Rules[0].Remaining != 50 {
+							t.Errorf("at %s: the rule that did not hold was charged: %+v, %v", edge.server, p, err)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// The same of many who are decided together.
+func TestHoursTogether(t *testing.T) {
+	t.Parallel()
+	policy := policyOf(t,
+		Rule{Name: "day", Algorithm: FixedWindow, Limit: 500, Per: 48 * time.Hour, Active: dayHours},
+		Rule{Name: "night", Algorithm: FixedWindow, Limit: 500, Per: 48 * time.Hour, Active: nightHours},
+	)
+	b := newBench(t, redistest.Client(t), Config{}, policy)
+	for at, rule := range map[int64]string{oClock(8, 0, 0): "day", oClock(20, 0, 0): "night"} {
+		b.at(at)
+		b.plans.now = func(string) time.Time { return time.UnixMicro(epoch + at - 1) } // a moment late
+		var group sync.WaitGroup
+		for range 100 {
+			group.Go(func() {
+				d, err := b.Allow(t.Context(), "p/x")
+				if err != nil || !d.Allowed || d.Rules[0].Rule != rule {
+					t.Errorf("got %+v, %v", d, err)
+				}
+			})
+		}
+		group.Wait()
+	}
+	for at, rule := range map[int64]string{oClock(9, 0, 0): "day", oClock(21, 0, 0): "night"} {
+		b.at(at)
+		b.plans.now = b.serverTime
+		if d := b.decide(Request{Scope: "p/x"}); d.Rules[0].Rule != rule || d.Rules[0].Remaining != 399 {
+			t.Errorf("got %+v", d)
+		}
+	}
+}
+
+// Who waits in Wait comes when the hours are over, however long the rule would ask for, and
+// is not refused for a max_wait or a deadline that ends after them.
+func TestHoursEndWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := redistest.Miniredis(t)
+		rule := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: 24 * time.Hour, MaxWait: 2 * time.Hour, Active: "* 0-1 * * *"}
+		l, err := New(rdb, policyOf(t, rule), Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(30 * time.Minute) // a bubble begins at midnight
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Minute)
+		defer cancel()
+		for n, want := range []time.Duration{0, 90 * time.Minute, 0} {
+			began := time.Now()
+			d, err := l.Wait(ctx, Request{Scope: "p/x"})
+			if took := time.Since(began); err != nil || !d.Allowed || took < want || took > want+sec {
+				t.Errorf("start %d came in %s: %+v, %v", n, took, d, err)
+			}
+		}
+	})
+}
+
+// While Redis is away the process's own clock says which rules hold, and none is none.
+func TestHoursInAnOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m, rdb := redistest.Miniredis(t)
+		l, err := New(rdb, policyOf(t, Rule{Name: "r", Algorithm: Concurrency, Limit: 1, Active: "* 1 * * *"}), Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.SetError("LOADING")
+		for _, open := range []bool{true, false, true} {
+			d, err := l.Allow(t.Context(), "p/x")
+			if open && (err != nil || !d.Allowed || len(d.Rules) != 0) || !open && !errors.Is(err, ErrUnavailable) {
+				t.Errorf("at %s: %+v, %v", time.Now().UTC(), d, err)
+			}
+			<-time.After(time.Hour)
+		}
+	})
+}
+
+// What tells whether rules hold, and when that changes.
+func TestHoursAreTold(t *testing.T) {
+	t.Parallel()
+	policy := mustParse(t, `limits: {p: {rules: [
+  {name: always, algorithm: concurrency, limit: 1},
+  {name: day, algorithm: concurrency, limit: 1, active: "* 8-19 * * *"},
+  {name: late, algorithm: concurrency, limit: 1, active: "* 21 * * *", timezone: Asia/Kathmandu, shadow: true}]}}`)
+	onBoth(t, Config{}, policy, func(b *bench) {
+		b.at(oClock(7, 0, 0))
+		var got []string
+		list, err := b.Hours("p/x")
+		for _, h := range list {
+			got = append(got, fmt.Sprint(h.Rule.Name, " ", h.Holds, " ", h.Changes.UTC().Format("15:04")))
+		}
+		if want := []string{"day false 08:00", "late false 15:15"}; err != nil || !slices.Equal(got, want) {
+			b.t.Errorf("got %q, %v", got, err)
+		}
+		if at, in := b.HoursChange("p"); in != time.Hour || at.UnixMicro() != epoch+oClock(8, 0, 0) {
+			b.t.Errorf("the next change is at %s, in %s", at, in)
+		}
+		b.SetPolicy(policyOf(b.t, Rule{Name: "always", Algorithm: Concurrency, Limit: 1}))
+		if at, in := b.HoursChange("p"); !at.IsZero() || in != Unknown {
+			b.t.Errorf("without hours: %s, %s", at, in)
+		}
+	})
+}
+
+// A shadow rule has its hours too: outside them it is not asked.
+func TestHoursOfAShadow(t *testing.T) {
+	t.Parallel()
+	rule := Rule{Name: "trial", Algorithm: FixedWindow, Limit: 1, Per: 24 * time.Hour, Active: dayHours, Shadow: true}
+	onBoth(t, Config{}, policyOf(t, rule), func(b *bench) {
+		told := &shadowsTold{}
+		b.shadows.tell = told.add
+		for i, at := range []int64{oClock(3, 0, 0), oClock(8, 0, 0), oClock(9, 0, 0), oClock(20, 0, 0)} {
+			b.at(at)
+			b.decide(Request{Scope: "p/x"})
+			redistest.WaitFor(b.t, "its answer", bound, func() bool { return b.shadows.out.Load() == 0 })
+			states, err := b.PeekShadows(t.Context(), "p/x")
+			if holds := i == 1 || i == 2; err != nil || (len(states) == 1) != holds {
+				b.t.Errorf("%d: %+v, %v", i, states, err)
+			}
+		}
+		if by := told.of(b.t, 2); by[ShadowAllowed] != 1 || by[ShadowDenied] != 1 {
+			b.t.Errorf("got %v", by)
+		}
+	})
+}
+
+// Policies without hours cost no command more, nor do rules that hold: one call each.
+func TestHoursCostNothing(t *testing.T) {
+	t.Parallel()
+	always := Rule{Name: "r", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000}
+	inHours := always
+	inHours.Active = "0-58 * * * *" // mostly
+	for name, rule := range map[string]Rule{"always": always, "in hours": inHours} {
+		server := redistest.NewServer(t)
+		rdb := server.Client(t)
+		l, err := New(rdb, policyOf(t, rule), Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // the script, and when it is there
+			commands := redistest.Commands(t, rdb, func() { must(allowed(l, "p/x")) })
+			if calls := commands["evalsha"]; calls > 2 || commands["time"] > 2 || commands["get"] > 4 {
+				t.Errorf("%s: %v", name, commands)
+			}
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package wallclock
+
+import (
+	"errors"
+	"math/bits"
+	"strings"
+	"time"
+)
+
+// Window is the minutes that match a cron expression in a time zone, as the zone's clocks
+// show them: what clocks skip is not in it, and what they show twice is in it twice. It is
+// safe for concurrent use.
+type Window struct{ schedule *Schedule }
+
+// ParseWindow reads a cron expression of five fields: "* 8-19 * * 1-5" is from 8:00 to
+// 19:59 on weekdays. zone is as [Zone] takes it. An expression that no minute matches, or
+// every minute, is refused. The error is an *Error.
+func ParseWindow(expr, zone string) (*Window, error) {
+	if text := strings.TrimSpace(expr); strings.HasPrefix(text, "@") {
+		return nil, &Error{Expr: expr, Reason: `stands for single moments; write five fields, such as "* 8-19 * * 1-5"`}
+	}
+	s, err := Parse(expr, zone)
+	if err != nil {
+		var its *Error
+		if errors.As(err, &its) {
+			its.Reason = strings.ReplaceAll(its.Reason, writeFields, `write five fields, such as "* 8-19 * * 1-5"`)
+		}
+		return nil, err
+	}
+	if s.nextOff(cycleStart).IsZero() {
+		return nil, &Error{Expr: expr, Reason: "matches every minute; remove it"}
+	}
+	return &Window{s}, nil
+}
+
+// Holds reports whether the minute at t is one of the window's.
+func (w *Window) Holds(t time.Time) bool {
+	return w.schedule.covers(naive(t.In(w.schedule.zone)))
+}
+
+// Changes returns the first moment after t at which the window begins or ends. It is the
+// zero time when there is none within eight years. It takes well below a millisecond.
+func (w *Window) Changes(t time.Time) time.Time {
+	s, at := w.schedule, t.In(w.schedule.zone)
+	held := s.covers(naive(at))
+	for limit := t.Add(horizon); at.Before(limit); {
+		_, offset := at.Zone()
+		_, end := at.ZoneBounds()
+		n := s.nextNaive(naive(at))
+		if held {
+			n = s.nextOff(naive(at))
+		}
+		change := n.Add(-seconds(offset)).In(s.zone)
+		switch {
+		case !n.IsZero() && (end.IsZero() || change.Before(end)):
+			return change
+		case end.IsZero():
+			return time.Time{}
+		case s.covers(naive(end)) != held:
+			return end
+		}
+		at = end
+	}
+	return time.Time{}
+}
+
+// covers reports whether the minute of a naive time is one of the expression's.
+func (s *Schedule) covers(n time.Time) bool {
+	return s.coversDay(n) && has(s.spec.Hour, n.Hour()) && has(s.spec.Minute, n.Minute())
+}
+
+// star marks a field of robfig/cron that was written as a star.
+const star = 1 << 63
+
+func (s *Schedule) coversDay(n time.Time) bool {
+	of := s.spec
+	day, weekday := has(of.Dom, n.Day()), has(of.Dow, int(n.Weekday()))
+	if !has(of.Month, int(n.Month())) {
+		return false
+	}
+	if (of.Dom|of.Dow)&star != 0 {
+		return day && weekday
+	}
+	return day || weekday
+}
+
+func has(field uint64, n int) bool { return field>>n&1 == 1 }
+
+// nextOff returns the first naive minute after that of n which does not match, or the zero
+// time: whole days and hours that match are passed over.
+func (s *Schedule) nextOff(n time.Time) time.Time {
+	minutes := bits.OnesCount64(s.spec.Minute&^star) == 60
+	hours := minutes && bits.OnesCount64(s.spec.Hour&^star) == 24
+	n = n.Truncate(time.Minute).Add(time.Minute)
+	for limit := n.Add(horizon); n.Before(limit); {
+		switch {
+		case !s.covers(n):
+			return n
+		case hours:
+			n = n.Truncate(day).Add(day)
+		case minutes:
+			n = n.Truncate(time.Hour).Add(time.Hour)
+		default:
+			n = n.Add(time.Minute)
+		}
+	}
+	return time.Time{}
+}
