@@ -20,7 +20,7 @@ import (
 // what the limits hold and who waits now, and add up what the entries ask for: each
 // rule at its own pace, scopes that share one in turns, and the latest rule counts.
 // A task with a delay has none, nor one that only a raised limit or a run that ends
-// lets go.
+// lets go, nor one that starts when other rules hold than now.
 //
 // Of one scope alone each start is told to within two windows of its rules, and with
 // costs above 1 to a thirtieth. Where scopes share a rule, a start knows nothing of
@@ -150,6 +150,7 @@ type ruleSum struct {
 // lineSum is a scope and what waits of it.
 type lineSum struct {
 	seen  time.Time
+	until time.Time // when other rules hold, by our clock; zero for never
 	rules []*ruleSum
 	own   []int64 // units of the line under each rule
 	stood bool    // it is counted among its rules' lines
@@ -174,6 +175,9 @@ func (o *outlook) line(ctx context.Context, scope string) (*lineSum, error) {
 		return nil, err
 	}
 	l := &lineSum{seen: seen, stood: now.Waiting > 0, own: make([]int64, len(now.Rules))}
+	if !now.Until.IsZero() {
+		l.until = seen.Add(now.Until.Sub(now.At))
+	}
 	for i, r := range now.Rules {
 		name := Binding{Scope: r.Scope, Rule: r.Rule}
 		if o.rules[name] == nil {
@@ -206,6 +210,9 @@ func (o *outlook) add(ctx context.Context, scope string, cost int64) (moment, er
 		l.own[i] += r.waste(cost)
 	}
 	start := l.start(cost)
+	if !l.until.IsZero() && start.at.After(l.until) {
+		return moment{}, nil // other rules tell it, from then on
+	}
 	if !start.known {
 		return start, nil // it takes nothing from others
 	}

@@ -363,3 +363,32 @@ func TestForecastSpread(t *testing.T) {
 		}
 	}
 }
+
+// hoursOutlook is a bucket of one a second, whose hours are over in ten.
+type hoursOutlook struct{ at time.Time }
+
+func (h hoursOutlook) Outlook(context.Context, string) (throttle.Outlook, error) {
+	r := throttle.RuleState{Scope: "p", Rule: "r", Algorithm: throttle.TokenBucket, Limit: 1, Remaining: 1}
+	return throttle.Outlook{
+		At: h.at, Until: h.at.Add(10 * time.Second), Rules: []throttle.RuleOutlook{{RuleState: r, Units: 1, Per: time.Second}},
+	}, nil
+}
+
+// "Nor one that starts when other rules hold than now."
+func TestForecastEndsWithHours(t *testing.T) {
+	t.Parallel()
+	o := newOutlook(hoursOutlook{time.Now().Add(-time.Hour)}) // the server's clock is another one
+	told := 0
+	for i := range 100 {
+		start, err := o.add(t.Context(), "p/x", 1)
+		if err != nil || start.known != (i <= 10) {
+			t.Fatalf("task %d: %+v, %v", i, start, err)
+		}
+		if start.known {
+			told++
+		}
+	}
+	if end := o.end(); told != 11 || !end.known {
+		t.Errorf("%d starts were told, the last at %+v", told, end)
+	}
+}

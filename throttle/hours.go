@@ -160,6 +160,14 @@ func (l *Limiter) elsewhen(ctx context.Context, p *plan, req Request, d Decision
 	return l.decide(ctx, p, req)
 }
 
+// changes is when other rules hold than those of the plan; the zero time where they always do.
+func (p *plan) changes() time.Time {
+	if p.hours.until == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(p.hours.until)
+}
+
 // clip bounds the waits of a denial: a rule holds nobody up when its hours are over.
 func (p *plan) clip(d *Decision) {
 	if d.Allowed || !p.hours.has(d.At.UnixMicro()) {

@@ -257,6 +257,9 @@ func TestHoursAreTold(t *testing.T) {
 		if want := []string{"day false 08:00", "late false 15:15"}; err != nil || !slices.Equal(got, want) {
 			b.t.Errorf("got %q, %v", got, err)
 		}
+		if o, err := b.Outlook(t.Context(), "p/x"); err != nil || len(o.Rules) != 1 || o.Until.UnixMicro() != epoch+oClock(8, 0, 0) {
+			b.t.Errorf("the outlook is %+v, %v", o, err)
+		}
 		if at, in := b.HoursChange("p"); in != time.Hour || at.UnixMicro() != epoch+oClock(8, 0, 0) {
 			b.t.Errorf("the next change is at %s, in %s", at, in)
 		}

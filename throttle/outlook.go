@@ -14,8 +14,11 @@ type Outlook struct {
 	At time.Time
 	// Waiting is how many units stand in the scope's own line.
 	Waiting int64
-	// Rules has one entry for each rule on the scope's path, outermost first.
+	// Rules has one entry for each rule on the scope's path that holds now, outermost first.
 	Rules []RuleOutlook
+	// Until is when other rules hold, by the server's clock; zero where none holds in
+	// certain hours only.
+	Until time.Time
 }
 
 // RuleOutlook is one rule of an Outlook.
@@ -47,10 +50,17 @@ func (l *Limiter) Outlook(ctx context.Context, scope string) (Outlook, error) {
 		return Outlook{}, err
 	}
 	d, err := l.peek(ctx, p, Request{Scope: scope, Cost: defaultCost, ID: NewID()})
-	if err != nil || len(d.Rules) == 0 {
-		return Outlook{At: time.Now()}, err
+	if err == nil && p.stale(d.At) {
+		p = l.plans.again(p, d.At)
 	}
-	out := Outlook{At: d.At, Rules: make([]RuleOutlook, len(d.Rules))}
+	if err != nil || len(d.Rules) != len(p.bounds) {
+		at := time.Now()
+		if !d.At.IsZero() {
+			at = d.At
+		}
+		return Outlook{At: at, Until: p.changes()}, err
+	}
+	out := Outlook{At: d.At, Until: p.changes(), Rules: make([]RuleOutlook, len(d.Rules))}
 	for i := range d.Rules {
 		r := RuleOutlook{RuleState: d.Rules[i]}
 		r.Units, r.Per = pace(p.bounds[i].Rule, l.cfg.Pad)

@@ -26,6 +26,29 @@ type scopeReport struct {
 	RuleScope string `json:"rule_scope,omitempty"`
 
 	Shadows []shadowReport `json:"shadows,omitempty"`
+	Hours   []hoursReport  `json:"hours,omitempty"`
+}
+
+// hoursReport is a rule that holds in certain hours; docs/json.md has its fields.
+type hoursReport struct {
+	Rule      string `json:"rule"`
+	RuleScope string `json:"rule_scope"`
+	Holds     bool   `json:"holds"`
+	Changes   string `json:"changes"`
+}
+
+func (i *inspection) hours() (list []hoursReport, lines [][2]string, err error) {
+	all, err := i.limiter.Hours(i.name)
+	for _, h := range all {
+		r := hoursReport{h.Rule.Name, h.Scope.String(), h.Holds, stamp(h.Changes)}
+		list = append(list, r)
+		holds := "does not hold, until "
+		if h.Holds {
+			holds = "holds until "
+		}
+		lines = append(lines, [2]string{"hours", fmt.Sprintf("rule %s of %s %s%s", shown(r.Rule), shown(r.RuleScope), holds, r.Changes)})
+	}
+	return list, lines, err
 }
 
 // shadowReport is a shadow rule that tasks of the scope meet; docs/json.md has its fields.
@@ -59,9 +82,13 @@ func (i *inspection) scope(ctx context.Context) error {
 	if err != nil {
 		return explain(ctx, err, i.url)
 	}
+	hours, more, err := i.hours()
+	if err != nil {
+		return err
+	}
 	r := scopeReport{
 		Scope: i.name, At: stamp(got.At), Waiting: got.Waiting, Lines: got.Lines, Released: got.Released, Active: active,
-		Rule: got.Binding.Rule.Name, RuleScope: got.Binding.Scope.String(), Shadows: shadows,
+		Rule: got.Binding.Rule.Name, RuleScope: got.Binding.Scope.String(), Shadows: shadows, Hours: hours,
 	}
 	next := "nobody waits"
 	if got.Waiting > 0 {
@@ -75,7 +102,7 @@ func (i *inspection) scope(ctx context.Context) error {
 	return i.print(r, append([][2]string{
 		{"scope", shown(r.Scope)}, {"waiting", waiting}, {"released", fmt.Sprint(r.Released)},
 		{"active", fmt.Sprintf("%d, held or running", r.Active)}, {"next", next},
-	}, lines...))
+	}, append(lines, more...)...))
 }
 
 // explainScope puts into words why a scope can't be inspected.
