@@ -111,12 +111,9 @@ func (p *plan) during(s stretch) {
 	p.within(periods{from: s.from, to: s.until})
 }
 
-// isOpen says that no rule of the plan holds.
-func (p *plan) isOpen() bool { return len(p.bounds) == 1 && p.bounds[0].Rule == openRule }
-
 // shown takes the rule off a decision that stands for none.
 func (p *plan) shown(d Decision) Decision {
-	if p.isOpen() {
+	if p.open {
 		d.Rules, d.Binding = nil, -1
 	}
 	return d

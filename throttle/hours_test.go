@@ -220,6 +220,28 @@ func TestHoursEndWaits(t *testing.T) {
 	})
 }
 
+// A start that no rule minds is late all the same when hours have begun meanwhile: here while
+// its reply was on its way.
+func TestHoursBeginBeforeAStart(t *testing.T) {
+	t.Parallel()
+	policy := policyOf(t, Rule{Name: "day", Algorithm: FixedWindow, Limit: 1, Per: 24 * time.Hour, Active: dayHours})
+	onBoth(t, Config{Pad: 5 * ms}, policy, func(b *bench) {
+		b.at(oClock(7, 59, 59))
+		slow := true
+		d, err := b.Start(t.Context(), Request{Scope: "p/x", OnStart: func() func() {
+			if slow { // the first that is granted is a second late
+				slow = false
+				b.at(oClock(8, 0, 0))
+				<-time.After(50 * ms)
+			}
+			return nil
+		}})
+		if err != nil || !d.Allowed || len(d.Rules) != 1 || d.Rules[0].Remaining != 0 {
+			b.t.Errorf("got %+v, %v", d, err)
+		}
+	})
+}
+
 // While Redis is away the process's own clock says which rules hold, and none is none.
 func TestHoursInAnOutage(t *testing.T) {
 	t.Parallel()

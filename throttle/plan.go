@@ -37,6 +37,7 @@ type plan struct {
 	hours       stretch // the same of the hours in which its rules hold alone
 	ends        []int64 // and when each of its rules ends to hold; 0 for those that always do
 	calendars   bool    // some rule is a calendar
+	open        bool    // none holds, and openRule stands for them
 }
 
 // The sliding window counts in cells of a grain, and a unit leaves less than a
@@ -64,6 +65,7 @@ const (
 func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time.Time) *plan {
 	p := &plan{most: math.MaxInt64, scope: scope, all: all, provider: keys.provider(scope.Provider())}
 	p.bounds = p.inForce(p.split(keys, pad, all), at)
+	p.open = len(p.bounds) == 1 && p.bounds[0].Rule == openRule
 	present := map[byte]bool{}
 	for i, b := range p.bounds {
 		kind, numbers := ruleParams(b.Rule, pad)

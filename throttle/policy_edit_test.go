@@ -81,3 +81,26 @@ func TestRuleWith(t *testing.T) {
 		}
 	}
 }
+
+// Fields of rules on trial and of certain hours are set and taken away as others are.
+func TestRuleWithHoursAndShadow(t *testing.T) {
+	t.Parallel()
+	r := Rule{Name: "r", Algorithm: Concurrency, Limit: 2}
+	for i, row := range []struct {
+		fields map[string]string
+		want   string
+	}{
+		{map[string]string{"shadow": "true"}, "{name: r, algorithm: concurrency, limit: 2, shadow: true}"},
+		{map[string]string{"active": "* 8 * * *"}, `{name: r, algorithm: concurrency, limit: 2, active: "* 8 * * *", shadow: true}`},
+		{map[string]string{"timezone": "Asia/Kathmandu", "shadow": "false"}, `{name: r, algorithm: concurrency, limit: 2, active: "* 8 * * *", timezone: "Asia/Kathmandu"}`},
+		{map[string]string{"active": "", "timezone": ""}, "{name: r, algorithm: concurrency, limit: 2}"},
+	} {
+		var err error
+		if r, err = RuleWith(r, row.fields); err != nil || r.YAML() != row.want {
+			t.Errorf("%d: got %s, %v", i, r.YAML(), err)
+		}
+		if again, err := ParseRule("it", []byte(row.want)); err != nil || again != r {
+			t.Errorf("%d: read back as %+v, %v", i, again, err)
+		}
+	}
+}

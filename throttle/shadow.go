@@ -194,7 +194,7 @@ func (s *shadow) ask(r *shadowRule, req Request) {
 func (s *shadows) decide(r *shadowRule, req Request) (Decision, error) {
 	p := r.under(s.l.serverTime)
 	for again := false; ; again = true {
-		if p.isOpen() {
+		if p.open {
 			return Decision{}, nil // it does not hold now
 		}
 		a := s.l.attempt(p, req)
@@ -339,7 +339,7 @@ func (l *Limiter) PeekShadows(ctx context.Context, scope string) ([]RuleState, e
 	for _, r := range p.shadows {
 		req := Request{Scope: scope, Cost: defaultCost, ID: NewID()}
 		own := r.under(l.serverTime)
-		if own.isOpen() {
+		if own.open {
 			continue // it does not hold now
 		}
 		d, err := l.peekOnce(ctx, own, req)

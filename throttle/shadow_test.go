@@ -401,6 +401,9 @@ func TestShadowComesAlive(t *testing.T) {
 		if by := told.of(b.t, 2); by[ShadowDenied] != 1 {
 			b.t.Errorf("got %v", by)
 		}
+		if names, err := b.Reset(t.Context(), "p", ""); err != nil || len(names) != 1 || shadowLeft(b, "p/x") != 2 {
+			b.t.Errorf("it was not reset: %v, %v", names, err)
+		}
 	})
 	p := mustParse(t, `limits: {p: {scopes: {"*": {rules: [{name: a, algorithm: concurrency, limit: 1}, {name: b, algorithm: concurrency, limit: 1, shadow: true}]},
   x: {rules: [{name: a, algorithm: concurrency, limit: 1, shadow: true}, {name: b, algorithm: concurrency, limit: 1}]}}}}`)

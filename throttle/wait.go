@@ -26,7 +26,7 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 			return Decision{Binding: -1}, errors.Join(err, l.GiveBack(ctx, d.Grant))
 		}
 		undo := req.begin()
-		if len(d.Rules) == 0 || d.Degraded || time.Since(d.begins) <= l.cfg.Pad || l.cfg.Pad == 0 {
+		if d.timeless() || d.Degraded || time.Since(d.begins) <= l.cfg.Pad || l.cfg.Pad == 0 {
 			l.beside(&d, req, 0)
 			return d, nil
 		}
@@ -42,6 +42,10 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 		req.ID, req.standing = "", again
 	}
 }
+
+// timeless says that no rule minds when the run starts, now or later: hours in which one does
+// may begin.
+func (d Decision) timeless() bool { return len(d.Rules) == 0 && (d.under == nil || !d.under.open) }
 
 // maxLate is how often in a row a late start is decided anew before it is put
 // off: on a machine that is this busy, trying at once again only adds to it.
