@@ -42,8 +42,8 @@ type Config struct {
 	// Observer is told of every decision. Defaults to none.
 	Observer Observer
 	// OnShadow is told what each shadow rule says of each start that was granted. It is
-	// called in goroutines of its own, of several at once, and must not block. Defaults to
-	// none.
+	// called in several goroutines at once, for what was dropped in the caller's, and must
+	// not block. Defaults to none.
 	OnShadow func(Shadowed)
 	// Logger gets a line when Redis stops and starts answering, and once a minute, for each
 	// shadow rule, one of how many starts it would have made wait, if any. Defaults to none.

@@ -14,6 +14,8 @@
 //     the clocks show a time that matches: an hour that comes twice counts twice,
 //     and one that is skipped not at all.
 //
+// A [Window] is other than both: it is all minutes that match, as clocks show them.
+//
 // The zone data is that of the system where it has any, and otherwise travels
 // inside the program.
 package wallclock
