@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"iter"
 	"time"
+
+	"github.com/headway-go/headway/throttle"
 )
 
 // Summary counts the results of a batch.
@@ -28,13 +30,42 @@ type Summary struct {
 	// Binding is the rule that DoneAt waits for. Zero when it waits for none, or that
 	// cannot be told.
 	Binding Binding
+	// Paused is, of a Forecast, the pause of the scopes that were met which lasts longest.
+	// Zero for none.
+	Paused Paused
+}
+
+// Paused is the level that a pause stands at, and its expected end: the zero time where no
+// clock ends it.
+type Paused struct {
+	Scope string
+	Until time.Time
+}
+
+// heed takes a pause over that lasts longer.
+func (p *Paused) heed(r *ruleSum) {
+	if !r.Paused || p.Scope != "" && p.Until.IsZero() {
+		return
+	}
+	until := time.Time{}
+	if r.RetryAfter != throttle.Unknown {
+		until = r.seen.Add(r.RetryAfter)
+	}
+	if p.Scope == "" || until.IsZero() || until.After(p.Until) {
+		*p = Paused{r.Scope, until}
+	}
 }
 
 // Binding names a rule by the level at which it counts: rule tenant of payments/acme.
 type Binding struct{ Scope, Rule string }
 
-// String returns both: "payments/acme tenant".
-func (b Binding) String() string { return b.Scope + " " + b.Rule }
+// String returns both, "payments/acme tenant", or "the pause of payments/acme".
+func (b Binding) String() string {
+	if b.Rule == throttle.PausedRule {
+		return "the pause of " + b.Scope
+	}
+	return b.Scope + " " + b.Rule
+}
 
 // Total returns how many results there were.
 func (s Summary) Total() int { return s.Enqueued + s.Valid + s.Duplicate + s.Invalid + s.Failed }

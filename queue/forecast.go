@@ -19,8 +19,9 @@ import (
 // Starts are told by the Client's Limiter, and none without one. They begin with
 // what the limits hold and who waits now, and add up what the entries ask for: each
 // rule at its own pace, scopes that share one in turns, and the latest rule counts.
-// A task with a delay has none, nor one that only a raised limit or a run that ends
-// lets go, nor one that starts when other rules hold than now.
+// A task with a delay has none, nor one that only a raised limit, a run that ends or the
+// end of a pause without one lets go, nor one that starts when other rules hold than now.
+// A pause that has an end puts everything off by it.
 //
 // Of one scope alone each start is told to within two windows of its rules, and with
 // costs above 1 to a thirtieth. Where scopes share a rule, a start knows nothing of
@@ -98,6 +99,7 @@ func (f *forecast) finish() Summary {
 	if f.outlook == nil {
 		return f.sum
 	}
+	f.sum.Paused = f.outlook.paused
 	if end := f.outlook.end(); end.known && !end.at.Before(f.sum.DoneAt) {
 		f.sum.DoneAt, f.sum.Binding = end.at, end.by
 	}
@@ -131,6 +133,7 @@ type outlook struct {
 	limiter looker
 	rules   map[Binding]*ruleSum
 	lines   map[string]*lineSum
+	paused  Paused
 }
 
 func newOutlook(l looker) *outlook {
@@ -155,6 +158,14 @@ type lineSum struct {
 	own   []int64 // units of the line under each rule
 	stood bool    // it is counted among its rules' lines
 	last  moment
+	pause *ruleSum // the one that lasts longest; nil for none
+}
+
+// heed notes a pause.
+func (l *lineSum) heed(r *ruleSum) {
+	if r.Paused && (l.pause == nil || r.RetryAfter > l.pause.RetryAfter) {
+		l.pause = r
+	}
 }
 
 // moment is a start: when it is, and the rule that it waits for, if any.
@@ -184,6 +195,8 @@ func (o *outlook) line(ctx context.Context, scope string) (*lineSum, error) {
 			o.rules[name] = newRuleSum(r, name, seen, now.At)
 		}
 		l.rules, l.own[i] = append(l.rules, o.rules[name]), now.Waiting
+		l.heed(o.rules[name])
+		o.paused.heed(o.rules[name])
 	}
 	o.lines[scope] = l
 	return l, nil
@@ -243,12 +256,25 @@ func (o *outlook) end() (end moment) {
 // start returns when a task of a cost starts that stands behind all of its line, and
 // for cost 0 when the line's last does.
 func (l *lineSum) start(cost int64) moment {
-	start := l.last
+	start, held := l.last, time.Duration(0)
+	if l.pause != nil {
+		held = l.pause.RetryAfter
+	}
+	if held == throttle.Unknown {
+		return moment{}
+	}
 	if !start.known {
-		start = moment{at: l.seen, known: true}
+		start = moment{at: l.seen.Add(held), known: true}
+		if held > 0 {
+			start.by = l.pause.name
+		}
 	}
 	timed, full := false, false
 	for i, r := range l.rules {
+		if r.Paused {
+			timed = true
+			continue
+		}
 		wait, known := r.after(r.turn(l, i, cost))
 		switch {
 		case r.Algorithm == throttle.Concurrency:
@@ -258,7 +284,7 @@ func (l *lineSum) start(cost int64) moment {
 			return moment{}
 		}
 		timed = true
-		if at := r.seen.Add(wait); wait > 0 && at.After(start.at) {
+		if at := r.seen.Add(held + wait); wait > 0 && at.After(start.at) {
 			start.at, start.by = at, r.name
 		}
 	}

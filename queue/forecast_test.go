@@ -392,3 +392,50 @@ func TestForecastEndsWithHours(t *testing.T) {
 		t.Errorf("%d starts were told, the last at %+v", told, end)
 	}
 }
+
+// looks is a looker that always sees the same.
+type looks map[string]throttle.Outlook
+
+func (l looks) Outlook(_ context.Context, scope string) (throttle.Outlook, error) {
+	return l[scope], nil
+}
+
+// "A pause that has an end puts everything off by it", and one without can't be told.
+func TestForecastPaused(t *testing.T) {
+	t.Parallel()
+	rate := throttle.RuleOutlook{Units: 1, Per: time.Second}
+	rate.Scope, rate.Rule, rate.Algorithm, rate.Limit, rate.Remaining = "p", "rate", throttle.FixedWindow, 1, 1
+	pause := func(level string, left time.Duration) throttle.RuleOutlook {
+		r := throttle.RuleOutlook{}
+		r.Scope, r.Rule, r.Algorithm, r.Paused, r.Limited, r.RetryAfter = level, throttle.PausedRule, throttle.SlidingWindow, true, true, left
+		return r
+	}
+	o := newOutlook(looks{
+		"p/free": {Rules: []throttle.RuleOutlook{rate}},
+		"p/a":    {Rules: []throttle.RuleOutlook{rate, pause("p/a", time.Hour)}},
+		"p/a/b":  {Rules: []throttle.RuleOutlook{rate, pause("p/a", time.Hour), pause("p/a/b", 2*time.Hour)}},
+		"q":      {Rules: []throttle.RuleOutlook{pause("q", throttle.Unknown)}},
+	})
+	began := time.Now()
+	for _, step := range []struct {
+		scope string
+		least time.Duration
+		by    Binding
+		known bool
+		then  string // what is paused longest by then
+	}{
+		{"p/free", 0, Binding{}, true, ""},
+		{"p/a", time.Hour, Binding{"p", "rate"}, true, "p/a"},
+		{"p/a/b", 2 * time.Hour, Binding{"p", "rate"}, true, "p/a/b"},
+		{"q", 0, Binding{}, false, "q"},
+		{"p/a", time.Hour, Binding{"p", "rate"}, true, "q"},
+	} {
+		got, err := o.add(t.Context(), step.scope, 1)
+		if err != nil || got.known != step.known || got.known && (got.by != step.by || got.at.Sub(began) < step.least || got.at.Sub(began) > step.least+time.Minute) {
+			t.Errorf("%s: %+v, %v; want %+v", step.scope, got, err, step)
+		}
+		if o.paused.Scope != step.then || o.paused.Until.IsZero() != (step.then == "q" || step.then == "") {
+			t.Errorf("%s: %+v; want %s", step.scope, o.paused, step.then)
+		}
+	}
+}

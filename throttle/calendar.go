@@ -148,16 +148,22 @@ func (c *plans) renew(at time.Time, scopes ...string) (renewed bool) {
 		p := c.known[scope]
 		c.mu.RUnlock()
 		if p != nil && p.stale(at) {
-			c.again(p, at)
+			_ = c.again(p, at)
 			renewed = true
 		}
 	}
 	return renewed
 }
 
-// again makes a plan anew for a time of the server's.
+// again makes a plan anew for a time of the server's; nil where nothing is left of it, and
+// its scope is to be looked up.
 func (c *plans) again(p *plan, at time.Time) *plan {
-	fresh := newPlan(c.keys, p.scope, p.all, c.pad, at)
+	bounds := live(p.all, at)
+	if len(bounds) == 0 {
+		c.forget(p)
+		return nil
+	}
+	fresh := newPlan(c.keys, p.scope, bounds, c.pad, at)
 	fresh.made, fresh.refusal = p.made, p.refusal
 	c.keep(fresh)
 	return fresh

@@ -66,6 +66,9 @@ type RuleState struct {
 	ResetAfter time.Duration
 	// MaxWait is the longest that anybody waits for the rule, 0 where it has no bound.
 	MaxWait time.Duration
+	// Paused says that it is no rule of the policy's: the level is paused. RetryAfter is
+	// then until the pause ends, and MaxWait the shortest of the rules that it keeps.
+	Paused bool
 
 	window time.Duration // how long the limit takes to come back in full
 }
@@ -168,6 +171,7 @@ func fromReply(p *plan, reply []int64) Decision {
 		d.Binding = fewestLeft(d.Rules)
 	}
 	p.clip(&d)
+	p.heedPauses(&d)
 	return p.shown(d)
 }
 

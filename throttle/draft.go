@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/headway-go/headway/throttle/strictyaml"
 )
@@ -23,8 +24,12 @@ type draftScope struct {
 	at     strictyaml.Place
 	owner  string
 	apps   []draftApp
+	pause  Pause
+	until  time.Time
 	rules  []draftRule
 	scopes []draftScope
+
+	untilAt strictyaml.Place
 }
 
 // draftApp is one application as it was written.
@@ -94,7 +99,7 @@ func draftOf(unmatched Unmatched, limits map[string]Node) draft {
 func draftScopes(nodes map[string]Node, level int) []draftScope {
 	scopes := make([]draftScope, 0, len(nodes))
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
-		s := draftScope{name: name, owner: nodes[name].Owner}
+		s := draftScope{name: name, owner: nodes[name].Owner, pause: nodes[name].Pause, until: nodes[name].PausedUntil}
 		for _, app := range nodes[name].Apps {
 			s.apps = append(s.apps, draftApp{name: app})
 		}

@@ -25,7 +25,8 @@ type Inspection struct {
 	// NextStart is when the first of those who wait is expected to start, from At:
 	// Unknown where no clock tells, and without meaning when nobody waits.
 	NextStart time.Duration
-	// Binding is the rule that the first waits for. The zero Bound when nobody waits.
+	// Binding is the rule that the first waits for, or the pause. The zero Bound when nobody
+	// waits.
 	Binding Bound
 }
 
@@ -221,9 +222,7 @@ func (t *table) readInspection(provider string, reply []any) (out inspection, er
 			expected: wait(number(at + 4)),
 		}
 		if p != nil && number(at+5) > 0 && int(number(at+5)) <= len(p.bounds) {
-			if b := p.bounds[number(at+5)-1]; b.Rule != openRule {
-				line.binding = b
-			}
+			line.heed(p, number(at+5), out.at)
 		}
 		out.lines = append(out.lines, line)
 	}
@@ -231,6 +230,18 @@ func (t *table) readInspection(provider string, reply []any) (out inspection, er
 		out.below = append(out.below, scopeOf(provider, path))
 	}
 	return out, nil
+}
+
+// heed takes over which rule of the plan binds. Of pauses it is the one that lasts longest,
+// and nobody starts before its end.
+func (i *inspected) heed(p *plan, number int64, at time.Time) {
+	i.binding = p.bounds[number-1]
+	switch {
+	case len(p.pauses) > 0:
+		i.binding, i.expected = p.paused(at)
+	case i.binding.Rule == openRule:
+		i.binding = Bound{}
+	}
 }
 
 // fresh are the scopes of a page that have not been seen: a seat may have moved

@@ -99,10 +99,14 @@ func (l *Limiter) lineUp(ctx context.Context, provider string, asks []Ask, group
 	}
 	waits := false
 	for k, i := range group {
+		a := asks[i]
 		placed, _ := reply[1+2*k].(int64)
 		expected, _ := reply[2+2*k].(int64)
 		out[i].Waits, out[i].Expected = placed == 1, wait(expected)
 		waits = waits || placed == 1
+		if p := t.plans[number[a.Scope]-1]; placed == 1 && p != nil && len(p.pauses) > 0 {
+			_, out[i].Expected = p.paused(time.UnixMicro(now))
+		}
 	}
 	if waits {
 		return l.announce(ctx, provider)
@@ -197,8 +201,8 @@ type table struct {
 	present map[byte]bool
 }
 
-// table looks scopes up. One that the policy has no rules for cannot be woken
-// here; scripts are told so by the path "-".
+// table looks scopes up. One that the policy has no rules for, and does not allow either,
+// cannot be woken here; scripts are told so by the path "-".
 func (l *Limiter) table(scopes []string) *table {
 	t := &table{number: map[string]int{}, present: map[byte]bool{}}
 	for _, scope := range scopes {

@@ -27,12 +27,13 @@ type plan struct {
 	params   []params      // the same, taken apart
 	states   []RuleState   // what is known of each rule before it is asked
 	leases   []int         // which rules are concurrency rules
+	pauses   []int         // which are no rules but pauses
 	kinds    string        // in the order of lua.Kinds
 	decide   *lua.Script
 	turns    []any // the keys of who waits: line, due, round, out, at
 
 	// From when until when the plan holds, by the server's clock in µs: as long as the
-	// periods of its calendars last. For ever where until is 0.
+	// periods of its calendars last, and its pauses. For ever where until is 0.
 	from, until int64
 	hours       stretch // the same of the hours in which its rules hold alone
 	ends        []int64 // and when each of its rules ends to hold; 0 for those that always do
@@ -88,11 +89,17 @@ func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time
 			Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm,
 			Limit: b.Rule.Capacity(), window: width, MaxWait: b.Rule.MaxWait,
 		})
+		if b.Paused() {
+			p.pause(i)
+		}
 		if b.Rule.Algorithm == Concurrency {
 			p.leases = append(p.leases, i)
 		} else if b.Rule.Active == "" && b.Rule != openRule { // when its hours are over it admits any cost
 			p.most = min(p.most, b.Rule.Capacity())
 		}
+	}
+	for _, i := range p.pauses { // whatever else they would wait for, they wait as long
+		p.states[i].MaxWait = p.maxWait()
 	}
 	p.kinds = kindsOf(present)
 	p.decide = lua.Decide.For(p.kinds)
@@ -107,6 +114,15 @@ var openRule = Rule{Name: "/", Algorithm: TokenBucket, Limit: maxLimit, Per: tim
 // opened returns the plan by which a scope without rules is woken.
 func (p *plan) opened(keys keyspace) *plan {
 	return newPlan(keys, p.scope, []Bound{{Rule: openRule, Scope: p.scope}}, 0, time.Time{})
+}
+
+// pause notes that a bound is a pause: the plan holds until that ends.
+func (p *plan) pause(i int) {
+	p.pauses = append(p.pauses, i)
+	p.states[i].Paused = true
+	if until := p.bounds[i].Until; !until.IsZero() {
+		p.within(periods{to: until.UnixMicro()})
+	}
 }
 
 // kindsOf puts kinds in the order of lua.Kinds.
@@ -324,11 +340,12 @@ func (c *plans) of(scope string) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	bounds, err := policy.Match(s)
+	now := c.now(c.keys.provider(s.Provider()))
+	bounds, err := policy.matchAt(s, now)
 	if err != nil {
 		return nil, err
 	}
-	p = newPlan(c.keys, s, bounds, c.pad, c.now(c.keys.provider(s.Provider())))
+	p = newPlan(c.keys, s, bounds, c.pad, now)
 	p.made, p.refusal = making{c, turn}, policy.MayUse(s, c.app)
 	c.keep(p)
 	return p, nil
@@ -345,6 +362,15 @@ func (c *plans) keep(p *plan) {
 		clear(c.known)
 	}
 	c.known[p.scope.String()] = p
+}
+
+// forget lets a plan go.
+func (c *plans) forget(p *plan) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known[p.scope.String()] == p {
+		delete(c.known, p.scope.String())
+	}
 }
 
 // check refuses a cost that no wait could admit.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/headway-go/headway/throttle/strictyaml"
 )
@@ -34,6 +35,11 @@ type Node struct {
 	// Apps are the applications (Config.App) that may spend from this level and those below
 	// it, at most 100. A name's own replace those of "*". Defaults to all.
 	Apps []string
+	// Pause says whether anybody may start who spends from this level or those below it. A
+	// name's own word replaces that of "*". Defaults to PauseInherited.
+	Pause Pause
+	// PausedUntil is when a PauseOn ends, by the Redis server's clock. Defaults to never.
+	PausedUntil time.Time
 }
 
 // Policy is all rules by scope. It is immutable and safe for concurrent use.
@@ -49,6 +55,8 @@ type tree struct {
 	path   string // payments/*/refunds
 	owner  string
 	apps   []string
+	pause  Pause
+	until  time.Time // of the pause
 	rules  []Rule
 	every  *tree // the "*" of scopes, which every path passes through
 	scopes map[string]*tree
@@ -63,6 +71,8 @@ type Bound struct {
 	// Pattern is where the policy has the rule, "*" where it has it for every
 	// name: payments/*/refunds. It holds no name that only a task brought.
 	Pattern string
+	// Until is when a pause ends, the zero time for never and for a rule.
+	Until time.Time
 }
 
 // NewPolicy returns the policy of a tree of limits, with every default written
@@ -85,12 +95,20 @@ func NewPolicy(unmatched Unmatched, limits map[string]Node) (*Policy, error) {
 // the rule of its name in a lower node, and keeps its place; Unlimited removes
 // it; all others stay.
 //
+// A level that is paused meets PausedRule before its others, whether or not the pause has
+// ended by now: see Bound.Until.
+//
 // A scope that meets no rule is an *UnmatchedError, and under UnmatchedAllow no
 // rule and no error. One whose rules were all removed has met them: it has no
 // rule and no error either way. Match costs a map look-up for each node that
 // covers a level, whatever the size of the policy, and allocates the answer.
 func (p *Policy) Match(s Scope) ([]Bound, error) {
-	bounds, matched := p.resolve(s)
+	return p.matchAt(s, time.Time{})
+}
+
+// matchAt is Match without the pauses that have ended at a time.
+func (p *Policy) matchAt(s Scope, at time.Time) ([]Bound, error) {
+	bounds, matched := p.resolve(s, at)
 	if !matched && p.unmatched != UnmatchedAllow {
 		return nil, &UnmatchedError{Scope: s}
 	}
@@ -130,8 +148,8 @@ func (p *Policy) Check(s Scope, cost int64) error {
 const usualLayers = 8
 
 // resolve folds, level by level, the trees that cover the path. matched is true
-// when any rule stood on the way, removed or not.
-func (p *Policy) resolve(s Scope) (bounds []Bound, matched bool) {
+// when any rule stood on the way, removed or not, or a pause.
+func (p *Policy) resolve(s Scope, at time.Time) (bounds []Bound, matched bool) {
 	var here, below [usualLayers]*tree
 	layers, next := append(here[:0], &p.root), below[:0]
 	for start := 0; start < len(s.text) && len(layers) > 0; {
@@ -140,7 +158,11 @@ func (p *Policy) resolve(s Scope) (bounds []Bound, matched bool) {
 		for _, layer := range layers {
 			matched = matched || len(layer.rules) > 0
 		}
-		bounds = fold(bounds, layers, Scope{text: s.text[:end]})
+		level, first := Scope{text: s.text[:end]}, len(bounds)
+		bounds = fold(bounds, layers, level)
+		if pause, paused := pauseOf(layers, level, at); paused {
+			bounds, matched = slices.Insert(bounds, first, pause), true
+		}
 		start = end + 1
 	}
 	return bounds, matched
@@ -272,6 +294,7 @@ func treeOf(rules []draftRule, scopes []draftScope, path, pattern string, level 
 		}
 		child := treeOf(s.rules, s.scopes, at, strings.TrimPrefix(pattern+"/"+s.name, "/"), level+1, faults)
 		child.owner, child.apps = s.owner, s.checkApps(at, faults)
+		child.pause, child.until = s.checkPause(at, faults)
 		t.add(s.name, &child)
 	}
 	return t

@@ -20,7 +20,7 @@ func (p *Policy) Limits() (Unmatched, map[string]Node) {
 }
 
 func (t *tree) node() Node {
-	n := Node{Rules: slices.Clone(t.rules), Scopes: map[string]Node{}, Owner: t.owner, Apps: slices.Clone(t.apps)}
+	n := Node{Rules: slices.Clone(t.rules), Scopes: map[string]Node{}, Owner: t.owner, Apps: slices.Clone(t.apps), Pause: t.pause, PausedUntil: t.until}
 	if t.every != nil {
 		n.Scopes[anyName] = t.every.node()
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 )
 
@@ -54,7 +55,7 @@ func (w *policyWriter) scopes(indent int, field string, t *tree) {
 }
 
 func (w *policyWriter) node(indent int, name string, t *tree) {
-	if len(t.rules) == 0 && t.every == nil && len(t.scopes) == 0 && t.owner == "" && len(t.apps) == 0 {
+	if len(t.rules) == 0 && t.every == nil && len(t.scopes) == 0 && t.owner == "" && len(t.apps) == 0 && t.pause == PauseInherited {
 		w.line(indent, name+": {}")
 		return
 	}
@@ -68,6 +69,12 @@ func (w *policyWriter) node(indent int, name string, t *tree) {
 			names[i] = yamlText(app)
 		}
 		w.line(indent+1, "apps: ["+strings.Join(names, ", ")+"]")
+	}
+	if t.pause != PauseInherited {
+		w.line(indent+1, "paused: "+string(t.pause))
+	}
+	if !t.until.IsZero() {
+		w.line(indent+1, "paused_until: "+t.until.Format(time.RFC3339Nano))
 	}
 	if len(t.rules) > 0 {
 		w.line(indent+1, "rules:")

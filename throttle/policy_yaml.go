@@ -93,7 +93,7 @@ func parsePolicy(data []byte, faults *strictyaml.Faults) *Policy {
 
 var (
 	fileFields = []string{"unmatched", "limits"}
-	nodeFields = []string{"rules", "scopes", "owner", "apps"}
+	nodeFields = []string{"rules", "scopes", "owner", "apps", "paused", "paused_until"}
 	// laterFields are in files that were written for a later version.
 	laterFields = []string{"unit"}
 )
@@ -152,6 +152,10 @@ func (d decoder) node(s *draftScope, e strictyaml.Field, path string, level int)
 			}
 		case "apps":
 			s.apps = d.apps(f, path+".apps")
+		case "paused":
+			s.pause = d.pause(f, path+".paused")
+		case "paused_until":
+			s.until, s.untilAt = d.moment(f, path+".paused_until"), f.Place()
 		default:
 			d.unknown(f, strictyaml.PathTo(path, f.Name), "a scope", nodeFields)
 		}
@@ -301,6 +305,32 @@ func (d decoder) flag(e strictyaml.Field, path string) (bool, written) {
 		w = d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), want)
 	}
 	return w.good() && strings.EqualFold(e.Value.Value, "true"), w
+}
+
+// pause reads whether a scope is paused.
+func (d decoder) pause(e strictyaml.Field, path string) Pause {
+	paused, w := d.flag(e, path)
+	switch {
+	case !w.good():
+		return PauseInherited
+	case paused:
+		return PauseOn
+	}
+	return PauseOff
+}
+
+// moment reads a time as RFC 3339 has it. The zero time is none, and a fault.
+func (d decoder) moment(e strictyaml.Field, path string) time.Time {
+	const want = "a time with its zone, such as 2030-01-31T12:00:00Z"
+	if w := d.scalar(e, path, want); !w.good() {
+		return time.Time{}
+	}
+	at, err := time.Parse(time.RFC3339Nano, e.Value.Value)
+	if err != nil || at.IsZero() {
+		d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), want)
+		return time.Time{}
+	}
+	return at
 }
 
 // number reads a whole number in plain digits. YAML knows many more ways to

@@ -20,7 +20,7 @@ func (l *Limiter) Reset(ctx context.Context, scope, rule string) (names []string
 	defer cancel()
 	_, err = l.rdb.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
 		for _, b := range p.all {
-			if b.Scope != p.scope || b.Rule.Algorithm == Concurrency || rule != "" && b.Rule.Name != rule {
+			if b.Scope != p.scope || b.Rule.Algorithm == Concurrency || b.Paused() || rule != "" && b.Rule.Name != rule {
 				continue
 			}
 			names = append(names, b.Rule.Name)

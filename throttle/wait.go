@@ -14,7 +14,8 @@ import (
 // decided anew under a new attempt id, so Decision.Grant and not req.ID names it.
 //
 // A denial, or a start further away than req.Ahead, is a Decision and changes
-// nothing but the line of one with a ticket. Errors are those of Decide; when ctx ends during the wait the units
+// nothing but the line of one with a ticket. A scope that is paused during the wait takes
+// back a start that was granted for more than 250 ms ahead. Errors are those of Decide; when ctx ends during the wait the units
 // are given back and the error is ctx's.
 func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 	for tries := 1; ; tries++ {
@@ -24,6 +25,15 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 		}
 		if err := req.await(ctx, time.Until(d.begins)); err != nil {
 			return Decision{Binding: -1}, errors.Join(err, l.GiveBack(ctx, d.Grant))
+		}
+		if l.overtaken(req.Scope, d) {
+			if err := l.GiveBack(ctx, d.Grant); err != nil {
+				return Decision{Binding: -1}, err
+			} else if req.Ticket != "" {
+				return l.Rejoin(ctx, req)
+			}
+			req.ID = ""
+			continue
 		}
 		undo := req.begin()
 		if d.timeless() || d.Degraded || time.Since(d.begins) <= l.cfg.Pad || l.cfg.Pad == 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"time"
@@ -263,13 +264,26 @@ func (t *Throttle) putBack(ctx context.Context, j *job, d throttle.Decision) err
 	rule, _ := d.BindingRule()
 	at := time.Now().Add(d.Recheck(0))
 	if d.Turn.Waits {
-		at = time.Now().Add(throttle.SafetyNet(d.Turn.Expected))
+		at = time.Now().Add(safetyNet(d))
 		t.planner.met(j.queue, j.task.Type())
 	}
 	if !j.deadline.IsZero() && at.After(j.deadline) {
 		at = j.deadline
 	}
 	return t.wait(ctx, j, rule.Rule, j.heeding(at))
+}
+
+// pausedNet is how often one comes by itself under a pause without an end, at the most: it
+// is woken when that is lifted, and a backlog that came each minute would keep everybody
+// busy for as long as that takes.
+const pausedNet = 10 * time.Minute
+
+// safetyNet is in how long one comes by itself that nobody wakes.
+func safetyNet(d throttle.Decision) time.Duration {
+	if rule, _ := d.BindingRule(); rule.Paused && d.Turn.Expected == throttle.Unknown {
+		return pausedNet + rand.N(pausedNet/2) // not all at once
+	}
+	return throttle.SafetyNet(d.Turn.Expected)
 }
 
 // deadline returns the task's deadline if it ends before wait has passed. The

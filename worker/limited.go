@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/throttle"
 )
 
 // Limited is the error with which a handler hands a limited task back to asynq.
@@ -32,7 +34,11 @@ func (e *Limited) Error() string { return e.text }
 func newLimited(j *job, rule string, at time.Time) *Limited {
 	e := &Limited{Scope: j.scope, Rule: rule, At: at}
 	e.text = fmt.Sprintf("%s: %s", waitingText, j.scope)
-	if rule != "" {
+	switch rule {
+	case "":
+	case throttle.PausedRule:
+		e.text += " is paused"
+	default:
 		e.text += ", rule " + rule
 	}
 	e.text += sinceText(j)

@@ -20,7 +20,8 @@ type Waited struct {
 	// ID and Queue are asynq's, Scope what it spends from.
 	ID, Queue, Scope string
 	// Rule is the rule that it waits for, and RuleScope the level at which that counts.
-	// Both are empty where limits changed so that they can never admit it.
+	// Both are empty where limits changed so that they can never admit it, and Rule is
+	// throttle.PausedRule where that level is paused.
 	Rule, RuleScope string
 	// Waited is how long it has waited since it was due, MaxWait the patience that ended.
 	// Waited is below MaxWait where the rules can't admit the task before that is over.
@@ -35,7 +36,11 @@ func (w Waited) String() string {
 		began += " and can't start in time"
 	}
 	what := "for limits that can never admit it, of " + w.Scope
-	if w.Rule != "" {
+	switch w.Rule {
+	case "":
+	case throttle.PausedRule:
+		what = "while " + w.RuleScope + " is paused"
+	default:
 		what = "for rule " + w.Rule + " of " + w.RuleScope
 	}
 	return fmt.Sprintf("%s %s; its max_wait is %s", began, what, w.MaxWait)
@@ -206,13 +211,14 @@ func (j *job) bound(d throttle.Decision) bool {
 
 // earliest is how long a denied task is known to wait on under the limits as they are, and
 // the rule that asks for it: a place under a concurrency rule may come free at any moment,
-// long before its lease ends, and what waits before the task in line may go.
+// long before its lease ends, what waits before the task in line may go, and a pause may be
+// lifted by hand.
 func earliest(d throttle.Decision) (wait time.Duration, by throttle.RuleState) {
 	by, _ = d.BindingRule()
-	places := false
+	places := by.Paused
 	for _, r := range d.Rules {
 		switch {
-		case !r.Limited:
+		case !r.Limited || r.Paused:
 		case r.Algorithm == throttle.Concurrency:
 			places = true
 		case r.RetryAfter != throttle.Unknown && r.RetryAfter > wait:

@@ -33,6 +33,11 @@ func elapsed(text string) string {
 	text = regexp.MustCompile(`"(start|done_at)":"[0-9T:.-]+Z"`).ReplaceAllString(text, `"$1":"T"`)
 	text = regexp.MustCompile(`done at [0-9: .-]+[0-9]`).ReplaceAllString(text, "done at T")
 	text = regexp.MustCompile(`"elapsed_ms":\d+`).ReplaceAllString(text, `"elapsed_ms":N`)
+	return inN(text)
+}
+
+// inN is elapsed of how long it took alone.
+func inN(text string) string {
 	return regexp.MustCompile(` in [0-9.µms]+\n`).ReplaceAllString(text, " in N\n")
 }
 

@@ -127,6 +127,18 @@ func TestForecastForPeople(t *testing.T) {
 	if got.stdout = elapsed(got.stdout); got != (outcome{stdout: want}) {
 		t.Errorf("got  %+v\nwant %s", got, want)
 	}
+	paused := file(t, "paused.yaml", tenantsYAML+"  stopped: {paused: true}\n  later: {paused: true, paused_until: 2200-01-31T12:00:00.5Z}\n")
+	when := time.Date(2200, 1, 31, 12, 0, 1, 0, time.UTC).Local().Format(time.DateTime)
+	for scope, want := range map[string]string{
+		"stopped/a": "when it is done cannot be told: no clock says when 3 of them start\nstopped is paused\n",
+		"later":     "done at " + when + ", bound by the pause of later\nlater is paused until " + when + "\n",
+	} {
+		want = "3 lines: 3 valid, 0 duplicate, 0 invalid in N\nnothing was enqueued; if it were now: " + want
+		got := program(t, url, tasksOf(scope, 3), "batch", "-dry-run", "-limits", paused, "-")
+		if got.stdout = inN(got.stdout); got != (outcome{stdout: want}) {
+			t.Errorf("got  %+v\nwant %s", got, want)
+		}
+	}
 	got = program(t, url, numbered(0, 2), "batch", "-dry-run", "-")
 	want = "2 lines: 2 valid, 0 duplicate, 0 invalid in N\n" +
 		"nothing was enqueued; if it were now: no limits are known here that would tell when\n"

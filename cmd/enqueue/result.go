@@ -51,6 +51,8 @@ type endJSON struct {
 	DoneAt        string `json:"done_at,omitempty"`
 	BoundScope    string `json:"bound_scope,omitempty"`
 	BoundRule     string `json:"bound_rule,omitempty"`
+	PausedScope   string `json:"paused_scope,omitempty"`
+	PausedUntil   string `json:"paused_until,omitempty"`
 	Interrupted   bool   `json:"interrupted"`
 	ElapsedMS     int64  `json:"elapsed_ms"`
 }
@@ -60,6 +62,7 @@ func appendSummary(dst []byte, sum queue.Summary, dry, interrupted bool, elapsed
 	end := endJSON{
 		RandomIDs: sum.Random, UnknownStarts: sum.Untold, DoneAt: stamp(sum.DoneAt),
 		BoundScope: sum.Binding.Scope, BoundRule: sum.Binding.Rule,
+		PausedScope: sum.Paused.Scope, PausedUntil: stamp(sum.Paused.Until),
 		Interrupted: interrupted, ElapsedMS: elapsed.Milliseconds(),
 	}
 	if dry {
@@ -75,21 +78,36 @@ func doneText(sum queue.Summary, now time.Time) string {
 		if sum.Untold == 0 {
 			return ""
 		}
-		return fmt.Sprintf("when it is done cannot be told: no clock says when %d of them start\n", sum.Untold)
+		return fmt.Sprintf("when it is done cannot be told: no clock says when %d of them start\n", sum.Untold) + pausedText(sum.Paused, now)
 	}
-	at := sum.DoneAt.Add(time.Second - 1).Truncate(time.Second).Local()
-	form := time.TimeOnly
-	if at.Format(time.DateOnly) != now.Local().Format(time.DateOnly) {
-		form = time.DateTime
-	}
-	text := "done at " + at.Format(form)
+	text := "done at " + clock(sum.DoneAt, now)
 	if sum.Untold > 0 {
 		text += fmt.Sprintf(" at the earliest, the starts of %d cannot be told", sum.Untold)
 	}
 	if sum.Binding != (queue.Binding{}) {
 		text += ", bound by " + sum.Binding.String()
 	}
-	return text + "\n"
+	return text + "\n" + pausedText(sum.Paused, now)
+}
+
+// pausedText tells people of a pause.
+func pausedText(p queue.Paused, now time.Time) string {
+	switch {
+	case p.Scope == "":
+		return ""
+	case p.Until.IsZero():
+		return p.Scope + " is paused\n"
+	}
+	return p.Scope + " is paused until " + clock(p.Until, now) + "\n"
+}
+
+// clock is a time as people have it, rounded up to a second, with its day unless that is today.
+func clock(at, now time.Time) string {
+	at = at.Add(time.Second - 1).Truncate(time.Second).Local()
+	if at.Format(time.DateOnly) != now.Local().Format(time.DateOnly) {
+		return at.Format(time.DateTime)
+	}
+	return at.Format(time.TimeOnly)
 }
 
 // appendResult appends a result as one line of JSON.

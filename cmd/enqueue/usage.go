@@ -90,7 +90,8 @@ Flags:
                     for), interrupted, elapsed_ms
   -dry-run          enqueue nothing: check each line, but for ids that are taken in Redis,
                     and forecast the starts by what the limits hold and who waits now. The
-                    state of a good line is valid
+                    state of a good line is valid. The last object has paused_scope and
+                    paused_until too, where something is paused
 
 A line:
   {"type":"http","id":"inv-1","scope":"payments/acme","http":{"method":"POST","url":"https://api.example.com/charge","headers":{"X-Tenant":"acme"},"body":"{\"amount\":100}"}}

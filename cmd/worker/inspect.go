@@ -19,6 +19,7 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policies"
 )
 
 // inspectUsage is what "worker inspect -h" prints; testdata/inspect.golden holds the
@@ -70,6 +71,7 @@ type inspection struct {
 	now       func() time.Time // of this host: what "in 3s" is told from
 	inspector *asynq.Inspector
 	limiter   *throttle.Limiter
+	version   *policies.Version // what stands in Redis; nil where that is not known, or not gone by
 }
 
 // runInspect is the program "worker inspect".
@@ -169,6 +171,7 @@ func (i *inspection) run(ctx context.Context) error {
 		if policy, err = i.published(ctx, rdb); err != nil {
 			return err
 		}
+		i.lookUp(ctx, rdb)
 	}
 	if i.limiter, err = throttle.New(rdb, policy, throttle.Config{}); err != nil {
 		return err
@@ -219,6 +222,9 @@ func (i *inspection) print(object any, lines [][2]string) error {
 
 // start tells when a task is expected to start, and what it waits for.
 func (i *inspection) start(at time.Time, b throttle.Bound) string {
+	if b.Paused() {
+		return i.resumes(at, b)
+	}
 	by := ""
 	if b.Rule.Name != "" {
 		by = fmt.Sprintf(", by rule %s of %s", shown(b.Rule.Name), shown(b.Scope.String()))
@@ -229,13 +235,25 @@ func (i *inspection) start(at time.Time, b throttle.Bound) string {
 	return i.moment(at) + by
 }
 
+// resumes tells when a pause is expected to end.
+func (i *inspection) resumes(at time.Time, b throttle.Bound) string {
+	if at.IsZero() {
+		return "when " + shown(b.Scope.String()) + " is resumed"
+	}
+	return i.moment(at) + ", when the pause of " + shown(b.Scope.String()) + " ends"
+}
+
 // moment tells a time, and how far away it is.
 func (i *inspection) moment(at time.Time) string {
 	return fmt.Sprintf("in %s, at %s", max(0, at.Sub(i.now())).Round(time.Millisecond), stamp(at))
 }
 
-// expected is the moment so long after at; zero where no clock tells.
-func expected(at time.Time, in time.Duration) time.Time {
+// expected is the moment so long after at; zero where no clock tells. The end of a pause is
+// told as it is.
+func expected(at time.Time, in time.Duration, b throttle.Bound) time.Time {
+	if b.Paused() {
+		return b.Until
+	}
 	if in == throttle.Unknown {
 		return time.Time{}
 	}

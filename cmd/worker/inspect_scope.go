@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/hibiken/asynq"
-
 	"github.com/headway-go/headway/cmd/internal/cli"
-	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 )
 
@@ -27,6 +24,7 @@ type scopeReport struct {
 
 	Shadows []shadowReport `json:"shadows,omitempty"`
 	Hours   []hoursReport  `json:"hours,omitempty"`
+	pausedBy
 }
 
 // hoursReport is a rule that holds in certain hours; docs/json.md has its fields.
@@ -89,20 +87,23 @@ func (i *inspection) scope(ctx context.Context) error {
 	r := scopeReport{
 		Scope: i.name, At: stamp(got.At), Waiting: got.Waiting, Lines: got.Lines, Released: got.Released, Active: active,
 		Rule: got.Binding.Rule.Name, RuleScope: got.Binding.Scope.String(), Shadows: shadows, Hours: hours,
+		pausedBy: i.pausedBy(i.name),
 	}
 	next := "nobody waits"
 	if got.Waiting > 0 {
-		at := expected(got.At, got.NextStart)
+		at := expected(got.At, got.NextStart, got.Binding)
 		r.NextStart, next = stamp(at), i.start(at, got.Binding)
 	}
 	waiting := fmt.Sprint(r.Waiting)
 	if r.Lines > 1 {
 		waiting += fmt.Sprintf(" in the lines of %d scopes", r.Lines)
 	}
-	return i.print(r, append([][2]string{
-		{"scope", shown(r.Scope)}, {"waiting", waiting}, {"released", fmt.Sprint(r.Released)},
+	head := append([][2]string{{"scope", shown(r.Scope)}}, r.lines()...)
+	head = append(head, [][2]string{
+		{"waiting", waiting}, {"released", fmt.Sprint(r.Released)},
 		{"active", fmt.Sprintf("%d, held or running", r.Active)}, {"next", next},
-	}, append(lines, more...)...))
+	}...)
+	return i.print(r, append(head, append(lines, more...)...))
 }
 
 // explainScope puts into words why a scope can't be inspected.
@@ -116,39 +117,13 @@ func (i *inspection) explainScope(ctx context.Context, err error) error {
 // pageSize is how many tasks asynq is asked for at once.
 const pageSize = 200
 
-// active counts the tasks of the scope, and of those below it, that are with a
-// worker, as far as their headers name it. It costs two calls for each queue and each
-// page of active tasks, of which there are as many as workers have slots.
+// active counts the tasks of the scope, and of those below it, that are with a worker.
 func (i *inspection) active() (int, error) {
-	queues, err := i.inspector.Queues()
-	if err != nil {
-		return 0, err
-	}
-	seen := map[string]bool{}
-	for _, name := range queues {
-		for page := 1; ; page++ {
-			tasks, err := i.inspector.ListActiveTasks(name, asynq.Page(page), asynq.PageSize(pageSize))
-			if errors.Is(err, asynq.ErrQueueNotFound) {
-				break // removed just now
-			}
-			if err != nil {
-				return 0, err
-			}
-			for _, task := range tasks {
-				if !task.IsOrphaned && i.within(task) {
-					seen[queue.Ticket(name, task.ID)] = true // a task may be on two pages
-				}
-			}
-			if len(tasks) < pageSize {
-				break
-			}
-		}
-	}
-	return len(seen), nil
+	active, err := activeTasks(i.inspector, i.within)
+	return len(active), err
 }
 
-// within tells whether a task spends from the scope or from one below it.
-func (i *inspection) within(task *asynq.TaskInfo) bool {
-	scope := task.Headers[queue.HeaderScope]
+// within tells whether it is the scope or one below it.
+func (i *inspection) within(scope string) bool {
 	return scope == i.name || strings.HasPrefix(scope, i.name+"/")
 }

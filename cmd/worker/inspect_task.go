@@ -31,6 +31,7 @@ type taskReport struct {
 	NextProcessAt string `json:"next_process_at,omitempty"`
 	LastError     string `json:"last_error,omitempty"`
 	Error         string `json:"error,omitempty"`
+	pausedBy
 }
 
 // What a task's turn can be.
@@ -144,7 +145,8 @@ func (i *inspection) turn(ctx context.Context, info *asynq.TaskInfo, r *taskRepo
 	if spec.Priority != 0 {
 		scope += fmt.Sprintf(", priority %d", spec.Priority)
 	}
-	lines := [][2]string{{"scope", scope}}
+	r.pausedBy = i.pausedBy(spec.Scope)
+	lines := append([][2]string{{"scope", scope}}, r.lines()...)
 	got, err := i.limiter.InspectTicket(ctx, throttle.Ask{
 		Scope: spec.Scope, Ticket: queue.Ticket(info.Queue, info.ID), Cost: spec.Cost,
 	})
@@ -160,7 +162,7 @@ func (i *inspection) turn(ctx context.Context, info *asynq.TaskInfo, r *taskRepo
 		r.Turn = turnReleased
 		return append(lines, [2]string{"turn", "released, on its way to a worker"}), nil
 	case got.Waits:
-		at := expected(got.At, got.Expected)
+		at := expected(got.At, got.Expected, got.Binding)
 		r.Turn, r.Place, r.Start = turnWaiting, got.Ahead+1, stamp(at)
 		r.Rule, r.RuleScope = got.Binding.Rule.Name, got.Binding.Scope.String()
 		return append(lines, [2]string{"place", fmt.Sprintf("%d in the line of its scope", r.Place)},

@@ -398,7 +398,7 @@ func TestShown(t *testing.T) {
 			t.Errorf("%q: %s, want %s", text, got, want)
 		}
 	}
-	if got := fmt.Sprint(expected(time.Unix(5, 0), throttle.Unknown).IsZero()); got != "true" {
+	if got := fmt.Sprint(expected(time.Unix(5, 0), throttle.Unknown, throttle.Bound{}).IsZero()); got != "true" {
 		t.Error("no clock tells, and yet there is a time")
 	}
 }

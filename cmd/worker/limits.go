@@ -33,6 +33,7 @@ const limitsUsage = `Usage: worker limits list | export | history [flags]
        worker limits diff FILE [flags]
        worker limits rollback VERSION [flags]
        worker limits reset SCOPE [RULE] [flags]
+       worker limits pause | resume | drain SCOPE [flags]
 
 Shows and changes the limits that all workers run under, while they run. Each
 change is a version of its own, with who made it and when, and comes into force
@@ -56,14 +57,20 @@ file that a worker was started with. What has been spent stays spent.
   history   the versions that are kept, newest last
   rollback  make the limits what they were in VERSION
   reset     forget what has been spent under the rules of SCOPE, or one of them
+  pause     let no task of SCOPE start, nor of what lies below it: they wait in
+            their order. payments/* pauses each name under payments
+  resume    take the pause of SCOPE back; payments/acme goes on under a pause of
+            payments/*, and not under one of payments
+  drain     pause, then wait until no task of SCOPE runs any more
 
 Flags:
   -redis URL        where the limits are. Default: REDIS_URL from the environment,
                     else the embedded server of a worker on 127.0.0.1:6390
   -as NAME          who changes them, for the history. Default: the user's name
   -if-version N     change nothing unless the limits are at version N
-  -for DURATION     of set and remove: for how long, such as 2h or 7d; then what
-                    was there before counts again. Default: for good
+  -for DURATION     of set, remove, pause and drain: for how long, such as 2h or
+                    7d; then what was there before counts again. Default: for good
+  -timeout DURATION of drain: how long to wait. The pause stays. Default: no bound
   -json             print objects, one a line
   -h                print this
 
@@ -76,6 +83,7 @@ interrupted.
 Examples:
   worker limits set payments/acme tenant limit=100 burst=20
   worker limits set payments/acme tenant limit=500 -for 2h
+  worker limits pause payments -for 1h
   worker limits history -json
 `
 
@@ -89,12 +97,14 @@ type limitsCommand struct {
 	as      string
 	version int64
 	lasts   time.Duration
+	timeout time.Duration
 	replace bool
 	json    bool
 
 	rdb   redis.UniversalClient
 	store *policies.Store
 	out   io.Writer
+	errs  io.Writer
 }
 
 // limitsVerb is what one verb takes and does.
@@ -120,11 +130,14 @@ var limitsVerbs = map[string]limitsVerb{
 	"diff":     {1, 1, "FILE", "", (*limitsCommand).diff},
 	"rollback": {1, 1, "VERSION", "as if-version", (*limitsCommand).rollback},
 	"reset":    {1, 2, "SCOPE [RULE]", "", (*limitsCommand).reset},
+	"pause":    {1, 1, "SCOPE", "as if-version for", (*limitsCommand).pause},
+	"resume":   {1, 1, "SCOPE", "as if-version", (*limitsCommand).resume},
+	"drain":    {1, 1, "SCOPE", "as if-version for timeout", (*limitsCommand).drain},
 }
 
 // runLimits is the program "worker limits".
 func runLimits(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	c := &limitsCommand{out: stdout}
+	c := &limitsCommand{out: stdout, errs: stderr}
 	fs := flag.NewFlagSet(prog+" limits", flag.ContinueOnError)
 	redisURL := fs.String("redis", "", "")
 	fs.StringVar(&c.as, "as", "", "")
@@ -134,6 +147,12 @@ func runLimits(ctx context.Context, args []string, getenv func(string) string, s
 	fs.Func("for", "", func(text string) (err error) {
 		if c.lasts, err = queue.ParseDuration(text); err == nil && c.lasts == 0 {
 			err = errors.New("0 is no time; without -for it is for good")
+		}
+		return err
+	})
+	fs.Func("timeout", "", func(text string) (err error) {
+		if c.timeout, err = queue.ParseDuration(text); err == nil && c.timeout <= 0 {
+			err = errors.New("it is how long to wait; without -timeout there is no bound")
 		}
 		return err
 	})
@@ -181,7 +200,7 @@ func userName(getenv func(string) string) string {
 // read takes the words, and refuses flags that the verb does not take.
 func (c *limitsCommand) read(words []string, fs *flag.FlagSet) error {
 	if len(words) == 0 {
-		return cli.Errorf(limitsHelp, "nothing to do: list, show, set, assign, remove, unset, import, export, diff, history, rollback or reset")
+		return cli.Errorf(limitsHelp, "nothing to do: list, show, set, assign, remove, unset, import, export, diff, history, rollback, reset, pause, resume or drain")
 	}
 	verb, known := limitsVerbs[words[0]]
 	if !known {
@@ -224,7 +243,7 @@ func (c *limitsCommand) explain(ctx context.Context, err error) error {
 		return &cli.Error{What: plainly(err), Try: "worker limits history", Err: err}
 	case errors.As(err, new(*policies.DamagedError)):
 		return explainDamage(err)
-	case errors.As(err, new(*policies.MissingError)), errors.Is(err, policies.ErrUnchanged),
+	case errors.As(err, new(*policies.MissingError)), errors.As(err, new(*policies.NotPausedError)), errors.Is(err, policies.ErrUnchanged),
 		errors.As(err, new(*throttle.PolicyError)), errors.As(err, new(*throttle.ScopeError)), errors.As(err, new(*throttle.UnmatchedError)):
 		return &cli.Error{What: plainly(err), Err: err}
 	}

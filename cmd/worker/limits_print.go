@@ -50,6 +50,9 @@ func (c *limitsCommand) tell(made policies.Made, err error) error {
 	if made.Before != nil {
 		line += fmt.Sprintf("\n  set before by %s at %s", shown(made.Before.UpdatedBy), stamp(made.Before.UpdatedAt))
 	}
+	if p := made.PauseBefore; p != nil {
+		line += fmt.Sprintf("\n  %s before by %s at %s", pausedOrResumed(*p), shown(p.UpdatedBy), stamp(p.UpdatedAt))
+	}
 	for _, d := range changes {
 		line += "\n" + d.lines("  ")
 	}
@@ -92,10 +95,10 @@ func rulesBy(p *throttle.Policy) (rules map[[2]string]string, order [][2]string)
 		order = append(order, at)
 	}
 	for path, n := range policies.Nodes(limits) {
-		for field, text := range map[string]string{ownerField: n.Owner, appsField: strings.Join(n.Apps, ", ")} {
+		for field, text := range map[string]string{ownerField: n.Owner, appsField: strings.Join(n.Apps, ", "), pausedField: pauseText(n)} {
 			if text != "" {
 				at := [2]string{path, field}
-				rules[at] = field + " " + text
+				rules[at] = strings.TrimPrefix(field+" "+text, pausedField+" ")
 				order = append(order, at)
 			}
 		}
@@ -104,7 +107,7 @@ func rulesBy(p *throttle.Policy) (rules map[[2]string]string, order [][2]string)
 }
 
 // What is told of a scope beside its rules, in their place.
-const ownerField, appsField = "owner:", "apps:"
+const ownerField, appsField, pausedField = "owner:", "apps:", "paused:"
 
 func differences(before, after *throttle.Policy) (list []difference) {
 	had, order := rulesBy(before)
@@ -191,6 +194,9 @@ func origin(v policies.Version, scope, name, text string, now time.Time) ruleRep
 }
 
 func (r ruleReport) line() string {
+	if r.Name == throttle.PausedRule {
+		return r.pauseLine()
+	}
 	line := shown(r.Scope) + " " + r.Text
 	if r.From == "removed" {
 		line = shown(r.Scope) + " " + shown(r.Name) + " was removed"
@@ -213,11 +219,16 @@ func (c *limitsCommand) list(ctx context.Context) error {
 	now := time.Now()
 	_, limits := p.Limits()
 	there := map[[2]string]bool{}
-	for path, r := range policies.Rules(limits) {
-		there[[2]string{path, r.Name}] = true
-		report := origin(v, path, r.Name, r.YAML(), now)
-		if err := c.print(report, report.line()); err != nil {
-			return err
+	for path, n := range policies.Nodes(limits) {
+		reports := pauseReports(v, path, n, now)
+		for _, r := range n.Rules {
+			there[[2]string{path, r.Name}] = true
+			reports = append(reports, origin(v, path, r.Name, r.YAML(), now))
+		}
+		for _, report := range reports {
+			if err := c.print(report, report.line()); err != nil {
+				return err
+			}
 		}
 	}
 	for _, o := range v.Rules {
@@ -247,6 +258,9 @@ func (c *limitsCommand) show(ctx context.Context) error {
 	now := time.Now()
 	for _, b := range bounds {
 		report := origin(v, b.Pattern, b.Rule.Name, b.Rule.YAML(), now)
+		if b.Paused() {
+			report = pauseReport(v, b.Pattern, throttle.Node{Pause: throttle.PauseOn, PausedUntil: b.Until}, now)
+		}
 		report.At = b.Scope.String()
 		if err := c.print(report, report.line()); err != nil {
 			return err
@@ -260,14 +274,19 @@ func (c *limitsCommand) show(ctx context.Context) error {
 func (c *limitsCommand) showPattern(v policies.Version, p *throttle.Policy, noScope error) error {
 	_, limits := p.Limits()
 	found := false
-	for path, r := range policies.Rules(limits) {
+	for path, n := range policies.Nodes(limits) {
 		if path != c.words[0] {
 			continue
 		}
-		found = true
-		report := origin(v, path, r.Name, r.YAML(), time.Now())
-		if err := c.print(report, report.line()); err != nil {
-			return err
+		reports := pauseReports(v, path, n, time.Now())
+		for _, r := range n.Rules {
+			reports = append(reports, origin(v, path, r.Name, r.YAML(), time.Now()))
+		}
+		for _, report := range reports {
+			found = true
+			if err := c.print(report, report.line()); err != nil {
+				return err
+			}
 		}
 	}
 	switch {

@@ -88,7 +88,22 @@ func (l *limits) settle(ctx context.Context) (*throttle.Policy, error) {
 	case l.file == nil:
 		l.log.InfoContext(ctx, "running under the limits that another worker has published, or somebody has set")
 	}
+	l.tellPauses(ctx, policy)
 	return policy, l.show(ctx, policy)
+}
+
+// tellPauses says that something is paused, since tasks then wait for no reason that shows.
+func (l *limits) tellPauses(ctx context.Context, policy *throttle.Policy) {
+	var paused []string
+	_, tree := policy.Limits()
+	for path, n := range policies.Nodes(tree) {
+		if n.Pause == throttle.PauseOn {
+			paused = append(paused, path)
+		}
+	}
+	if len(paused) > 0 {
+		l.log.WarnContext(ctx, "somebody has paused what tasks spend from; worker limits list shows it", "paused", len(paused), "first", paused[0])
+	}
 }
 
 // wait waits until what was written last is in force: until then other workers decide

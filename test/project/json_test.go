@@ -113,9 +113,11 @@ func TestJSONFields(t *testing.T) {
 	inBatch := tables(t, "enqueue batch -json")
 	check("enqueue batch", inBatch[0], seen(t, strings.Join(results[:4], "")))
 	check("its summary", inBatch[1], seen(t, results[4]))
+	paused := writeFile(t, "paused.yaml", "limits: {p: {paused: true, paused_until: 2200-01-31T12:00:00Z, rules: [{name: r, algorithm: token-bucket, limit: 5, per: 1s}]}}\n")
+	held := output(t, 1, lines, "enqueue", "batch", "-dry-run", "-redis", url, "-limits", paused, "-json", "-")
 	inForecast := tables(t, "enqueue batch -dry-run -json")
 	check("enqueue batch -dry-run", inForecast[0], seen(t, strings.Join(forecast[:4], "")))
-	check("its summary", inForecast[1], seen(t, forecast[4]))
+	check("its summary", inForecast[1], seen(t, forecast[4]+held[strings.LastIndex(held, `{"summary"`):]))
 
 	schedules := writeFile(t, "schedules.yaml", "schedules: {s: {cron: '@daily', task: {type: r, scope: p}}}\n")
 	check("enqueue schedules", tables(t, "enqueue schedules -json")[0], seen(t, output(t, 0, "", "enqueue", "schedules", "-json", schedules)))
@@ -158,15 +160,28 @@ func inspected(t *testing.T, url string) {
 		return output(t, 0, "", "worker", append([]string{"inspect", "-redis", url, "-limits", limits, "-json"}, args...)...)
 	}
 	tasks := ask("task", "a-2") + ask("task", "a")
-	if got, want := seen(t, ask("scope", "w")), tables(t, "worker inspect -json scope")[0]; !maps.Equal(got, want) {
+	pausedScope, pausedTask := inspectedPaused(t, lines)
+	if got, want := seen(t, ask("scope", "w")+pausedScope), tables(t, "worker inspect -json scope")[0]; !maps.Equal(got, want) {
 		t.Errorf("worker inspect scope: docs/json.md has %v, the program prints %v", want, got)
 	}
 	want := tables(t, "worker inspect -json task")[0]
-	got := seen(t, tasks)
+	got := seen(t, tasks+pausedTask)
 	got["last_error"] = "string" // of a task that has failed: TestInspectFailed sees it
 	if !maps.Equal(got, want) {
 		t.Errorf("worker inspect task: docs/json.md has %v, the program prints %v", want, got)
 	}
+}
+
+// inspectedPaused is what worker inspect prints of a scope that is paused, and of a task of it.
+func inspectedPaused(t *testing.T, lines string) (scope, task string) {
+	t.Helper()
+	url := "redis://" + redistest.NewServer(t).Addr()
+	output(t, 0, "", "worker", "limits", "pause", "w", "-for", "1h", "-redis", url)
+	output(t, 0, lines, "enqueue", "batch", "-redis", url, "-")
+	ask := func(args ...string) string {
+		return output(t, 0, "", "worker", append([]string{"inspect", "-redis", url, "-json"}, args...)...)
+	}
+	return ask("scope", "w"), ask("task", "a-2")
 }
 
 // used holds what worker inspect usage prints, and its sample, against the tables.
@@ -220,11 +235,19 @@ func changedLimits(t *testing.T, url string) {
 		"diff":          {table[2], seen(t, ask(1, "diff", file)+ask(1, "diff", writeFile(t, "empty.yaml", "limits: {}")))},
 		"export":        {table[3], seen(t, ask(0, "export"))},
 		"reset":         {table[4], seen(t, ask(0, "reset", "p"))},
+		"drain":         {table[5], lastOf(t, ask(0, "drain", "p"))},
 	} {
 		if !maps.Equal(c.want, c.got) {
 			t.Errorf("worker limits, %s: docs/json.md has %v, the program prints %v", what, c.want, c.got)
 		}
 	}
+}
+
+// lastOf are the fields of the last object.
+func lastOf(t *testing.T, objects string) map[string]string {
+	t.Helper()
+	lines := strings.SplitAfter(strings.TrimSuffix(objects, "\n"), "\n")
+	return seen(t, lines[len(lines)-1])
 }
 
 func writeFile(t *testing.T, name, text string) string {

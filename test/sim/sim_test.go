@@ -101,6 +101,7 @@ type world struct {
 	crashed bool
 	workers []*process
 	made    int
+	pauses  []pausing
 
 	limiters []*throttle.Limiter // of all processes, those that have ended included
 }
@@ -311,7 +312,7 @@ func (w *world) traffic() {
 
 // fault does something that a day may bring.
 func (w *world) fault() {
-	kind := w.random.IntN(6)
+	kind := w.random.IntN(7)
 	w.Logf("%s: fault %d", time.Since(w.began), kind)
 	switch kind {
 	case 0: // a worker is killed
@@ -352,7 +353,66 @@ func (w *world) fault() {
 		w.mu.Lock()
 		w.down = false
 		w.mu.Unlock()
+	case 6: // somebody pauses a tenant, or everything
+		w.pause()
 	}
+}
+
+// pausing is a scope that was paused, and when, by the world's time.
+type pausing struct {
+	scope    string
+	from, to time.Duration
+}
+
+// pause pauses something for a while in which traffic goes on, in all processes.
+func (w *world) pause() {
+	was := w.policy
+	scope := []string{"p", fmt.Sprintf("p/t%d", w.random.IntN(50)), "q"}[w.random.IntN(3)]
+	var err error
+	if w.policy, err = throttle.NewPolicy(paused(was, scope)); err != nil {
+		w.Fatal(err)
+	}
+	w.follow()
+	one := pausing{scope: scope, from: time.Since(w.began)}
+	for range 1 + w.random.IntN(5) {
+		w.traffic()
+		<-time.After(time.Duration(1+w.random.IntN(240)) * time.Second)
+	}
+	one.to = time.Since(w.began)
+	w.pauses, w.policy = append(w.pauses, one), was
+	w.follow()
+}
+
+func paused(p *throttle.Policy, scope string) (throttle.Unmatched, map[string]throttle.Node) {
+	unmatched, limits := p.Limits()
+	provider, tenant, nested := strings.Cut(scope, "/")
+	n := limits[provider]
+	if nested {
+		n.Scopes[tenant] = throttle.Node{Pause: throttle.PauseOn}
+	} else {
+		n.Pause = throttle.PauseOn
+	}
+	limits[provider] = n
+	return unmatched, limits
+}
+
+// follow has all processes take the policy over.
+func (w *world) follow() {
+	for _, l := range w.limiters {
+		l.SetPolicy(w.policy)
+	}
+}
+
+// judgePauses wants no start in a pause, but of those that were about to start.
+func (w *world) judgePauses() {
+	for _, one := range w.pauses {
+		for _, c := range w.starts {
+			if strings.HasPrefix(c.Scope+"/", one.scope+"/") && c.Arrived > one.from+300*time.Millisecond && c.Arrived < one.to {
+				w.Errorf("%s ran at %s, in a pause of %s from %s to %s", c.ID, c.Arrived, one.scope, one.from, one.to)
+			}
+		}
+	}
+	w.Logf("%d pauses", len(w.pauses))
 }
 
 func (w *world) kill() {
@@ -433,6 +493,7 @@ func (w *world) judge() {
 			w.Errorf("task %s ended %d times: %v", id, n, w.runsOf(id))
 		}
 	}
+	w.judgePauses()
 	parsed, err := checker.ParseLimits([]byte(limits))
 	if err != nil {
 		w.Fatal(err)

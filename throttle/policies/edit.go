@@ -20,7 +20,8 @@ type Edit struct {
 	// IfVersion refuses the change unless this version stands there. Defaults to 0: what is
 	// changed must only be as it was when this change began.
 	IfVersion int64
-	// For is how long a rule that is set or removed stays so. Defaults to for good.
+	// For is how long a rule that is set or removed stays so, or a scope paused. Defaults to
+	// for good.
 	For time.Duration
 }
 
@@ -30,9 +31,11 @@ type Made struct {
 	Version Version
 	// Before is the override that was there of the same rule, and Rule what the rule was
 	// before and is now, both empty where there was, or is, none.
-	Before       *Override
-	RuleBefore   string
-	Rule         string
+	Before     *Override
+	RuleBefore string
+	Rule       string
+	// PauseBefore is what was said live of the pause of the same scope, nil for nothing.
+	PauseBefore  *Pause
 	PolicyBefore *throttle.Policy
 	Policy       *throttle.Policy
 }
@@ -81,11 +84,11 @@ func (s *Store) rule(ctx context.Context, e Edit, scope, name, verb string,
 	var seen *Override // as it was when this change began
 	first := true
 	path := strings.Split(scope, "/")
-	if e.For < 0 || e.For > 0 && e.For <= Notice {
-		return made, fmt.Errorf("policies: for %s is too short: a change comes into force after %s", e.For, Notice)
+	if err := e.checkFor(); err != nil {
+		return made, err
 	}
 	if scope == "" {
-		return made, &throttle.ScopeError{Scope: scope, Reason: "is empty; write names divided by '/', such as payments/acme"}
+		return made, &throttle.ScopeError{Scope: scope, Reason: emptyScope}
 	}
 	v, err := s.edit(ctx, e, func(v *draft, policy *throttle.Policy, now time.Time) error {
 		made.Before, made.RuleBefore, made.PolicyBefore = nil, "", policy
@@ -140,6 +143,15 @@ func (s *Store) rule(ctx context.Context, e Edit, scope, name, verb string,
 	return made, err
 }
 
+const emptyScope = "is empty; write names divided by '/', such as payments/acme"
+
+func (e Edit) checkFor() error {
+	if e.For < 0 || e.For > 0 && e.For <= Notice {
+		return fmt.Errorf("policies: for %s is too short: a change comes into force after %s", e.For, Notice)
+	}
+	return nil
+}
+
 func inherited(r throttle.Rule) string {
 	if r.Algorithm == "" {
 		return ""
@@ -186,7 +198,7 @@ func ruleAt(p *throttle.Policy, path []string, name string) (r throttle.Rule, ow
 }
 
 // Unset takes back what was set and removed of a rule, so that the file, or what was
-// imported, counts again; of all rules of a scope for an empty rule; and of everything,
+// imported, counts again; of all rules of a scope, and its pause, for an empty rule; and of everything,
 // what was imported included, for an empty scope. The error is ErrUnchanged where there
 // was nothing of it, a *ConflictError, or those of Store.
 func (s *Store) Unset(ctx context.Context, e Edit, scope, rule string) (Made, error) {
@@ -198,18 +210,20 @@ func (s *Store) Unset(ctx context.Context, e Edit, scope, rule string) (Made, er
 			}
 			return nil
 		}
-		if v.Imported == nil && len(v.Rules)+len(v.Scopes) == 0 {
+		if v.Imported == nil && v.live() == 0 {
 			return ErrUnchanged
 		}
 		v.Change = "unset everything"
-		v.Imported, v.Rules, v.Scopes = nil, nil, nil
+		v.Imported, v.Rules, v.Scopes, v.Pauses = nil, nil, nil, nil
 		return nil
 	})
 }
 
 // Import takes a policy over. With replace it stands in place of the file that workers
 // were started with, and everything that was set or removed is gone. Without, each of its
-// rules is set, and what it does not have stays. Its errors are those of Set, and
+// rules is set, and what it does not have stays. Either way a scope that was paused or
+// resumed live stays so unless p says of itself whether it is paused: limits that a machine
+// brings shall not undo what somebody stopped by hand. Its errors are those of Set, and
 // ErrUnchanged.
 func (s *Store) Import(ctx context.Context, e Edit, p *throttle.Policy, from string, replace bool) (Made, error) {
 	return s.whole(ctx, e, func(v *draft, policy *throttle.Policy, now time.Time) error {
@@ -217,11 +231,23 @@ func (s *Store) Import(ctx context.Context, e Edit, p *throttle.Policy, from str
 		if replace {
 			v.Change = "import -replace " + from
 			v.Imported, v.Rules, v.Scopes = v.bring(p, e.By, now), nil, nil
+			_, limits := p.Limits()
+			for path, n := range nodesOf(limits, "") {
+				if n.Pause != throttle.PauseInherited {
+					v.unpause(path)
+				}
+			}
 			return nil
 		}
 		_, limits := p.Limits()
 		_, has := policy.Limits()
 		changed := false
+		for path, n := range nodesOf(limits, "") {
+			if was := nodeAt(has, strings.Split(path, "/")); n.Pause != throttle.PauseInherited && (n.Pause != was.Pause || !n.PausedUntil.Equal(was.PausedUntil)) {
+				changed = true
+				v.pause(Pause{Scope: path, Resumed: n.Pause == throttle.PauseOff, Until: n.PausedUntil, Since: now, UpdatedBy: e.By, UpdatedAt: now})
+			}
+		}
 		for path, n := range nodesOf(limits, "") {
 			was := nodeAt(has, strings.Split(path, "/"))
 			if n.Owner == "" && n.Apps == nil || n.Owner == was.Owner && slices.Equal(n.Apps, was.Apps) {
@@ -316,7 +342,8 @@ func (s *Store) Assign(ctx context.Context, e Edit, scope string, owner *string,
 	})
 }
 
-// Rollback makes the limits what they were in a version, as a version of their own. The
+// Rollback makes the limits what they were in a version, as a version of their own, and so
+// pauses what was paused then, as far as that has not ended, and nothing else. The
 // error is ErrUnchanged where they are so already, a *ConflictError, or those of Version.
 func (s *Store) Rollback(ctx context.Context, e Edit, number int64) (Made, error) {
 	then, err := s.Version(ctx, number)
@@ -327,6 +354,7 @@ func (s *Store) Rollback(ctx context.Context, e Edit, number int64) (Made, error
 		v.Change = fmt.Sprintf("rollback %d", number)
 		before := v.clone()
 		v.Imported, v.Rules, v.Scopes = then.Imported, slices.Clone(then.Rules), slices.Clone(then.Scopes)
+		v.Pauses = slices.Clone(then.Pauses)
 		if then.Imported == nil && then.File == nil && v.File != nil { // there was no file yet
 			none, err := throttle.NewPolicy("", nil)
 			if err != nil {

@@ -370,6 +370,16 @@ func TestSomebodyElseIsQuicker(t *testing.T) {
 			func(s *Store) error { return set(s, bert, "payments", "other", "algorithm=concurrency", "limit=7") },
 			func(s *Store) error { _, err := s.Unset(context.Background(), anna, "", ""); return err }, `"set payments other algorithm=concurrency limit=7" by bert`,
 		},
+		"the same pause": {
+			func(s *Store) error {
+				return errors.Join(set(s, bert, "payments", "account", "limit=7"), paused(s, bert, "payments"))
+			},
+			func(s *Store) error { return paused(s, Edit{By: "anna", For: time.Hour}, "payments") }, `"pause payments" by bert`,
+		},
+		"a rule of what is paused": {
+			func(s *Store) error { return set(s, bert, "payments", "account", "limit=7") },
+			func(s *Store) error { return paused(s, anna, "payments") }, "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

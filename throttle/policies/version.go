@@ -35,6 +35,8 @@ type Version struct {
 	Rules []Override `json:"rules,omitempty"`
 	// Scopes are whose they are, as far as that was assigned live, in their order.
 	Scopes []Assignment `json:"scopes,omitempty"`
+	// Pauses are the scopes that were paused or resumed live, in their order.
+	Pauses []Pause `json:"pauses,omitempty"`
 	// Files are the sums of the files that were published, the latest last, at most 200.
 	Files []string `json:"files,omitempty"`
 	// Edited says that this version, or one before it, was made by more than publishing
@@ -75,6 +77,23 @@ type Assignment struct {
 	Owner string   `json:"owner,omitempty"`
 	Apps  []string `json:"apps,omitempty"` // none for all
 
+	UpdatedBy string    `json:"updated_by"`
+	UpdatedAt time.Time `json:"updated_at"`
+}
+
+// Pause is a scope that was paused live, or resumed: it stands in place of what the file
+// says of that scope's pause.
+type Pause struct {
+	Scope string `json:"scope"` // where the policy has it, "*" for every name
+	// Resumed says that it is not paused, whatever the file or "*" says.
+	Resumed bool `json:"resumed,omitempty"`
+	// Until is when the pause ends, the zero time for never: what the file says then counts,
+	// or, with ThenResumed, that it is resumed, as it was before.
+	Until       time.Time `json:"until,omitzero"`
+	ThenResumed bool      `json:"then_resumed,omitempty"`
+
+	// Since is when it was paused, or resumed. UpdatedBy changed it last: its end, say.
+	Since     time.Time `json:"since"`
 	UpdatedBy string    `json:"updated_by"`
 	UpdatedAt time.Time `json:"updated_at"`
 }
@@ -167,12 +186,52 @@ func (v *Version) put(o Override) {
 // drop takes the overrides of a rule away, of all rules of a scope and what was assigned
 // for an empty name, and says whether there were any.
 func (v *Version) drop(scope, name string) bool {
-	had := len(v.Rules) + len(v.Scopes)
+	had := v.live()
 	v.Rules = slices.DeleteFunc(v.Rules, func(o Override) bool { return o.Scope == scope && (name == "" || o.Name == name) })
 	if name == "" {
 		v.Scopes = slices.DeleteFunc(v.Scopes, func(a Assignment) bool { return a.Scope == scope })
+		v.unpause(scope)
 	}
-	return len(v.Rules)+len(v.Scopes) < had
+	return v.live() < had
+}
+
+// live is how many things of a version were changed live.
+func (v Version) live() int { return len(v.Rules) + len(v.Scopes) + len(v.Pauses) }
+
+// pause adds or replaces the pause of a scope.
+func (v *Version) pause(p Pause) {
+	i, found := slices.BinarySearchFunc(v.Pauses, p, func(x, y Pause) int { return strings.Compare(x.Scope, y.Scope) })
+	if found {
+		v.Pauses[i] = p
+		return
+	}
+	v.Pauses = slices.Insert(v.Pauses, i, p)
+}
+
+// unpause takes away what was said live of a scope's pause.
+func (v *Version) unpause(scope string) {
+	v.Pauses = slices.DeleteFunc(v.Pauses, func(p Pause) bool { return p.Scope == scope })
+}
+
+// Paused returns what was said live of a scope's pause, as far as it has not ended at a
+// time, and whether anything was.
+func (v Version) Paused(scope string, at time.Time) (Pause, bool) {
+	for _, p := range v.Pauses {
+		if p = p.at(at); p.Scope == scope && !p.ended(at) {
+			return p, true
+		}
+	}
+	return Pause{}, false
+}
+
+func (p Pause) ended(now time.Time) bool { return !p.Until.IsZero() && !now.Before(p.Until) }
+
+// at is what the pause is at a time: one that has ended may be a resumption.
+func (p Pause) at(now time.Time) Pause {
+	if p.ended(now) && p.ThenResumed {
+		return Pause{Scope: p.Scope, Resumed: true, Since: p.Until, UpdatedBy: p.UpdatedBy, UpdatedAt: p.UpdatedAt}
+	}
+	return p
 }
 
 // withoutTemporary is the version as it will be when all that ends has ended.
@@ -202,6 +261,10 @@ func (v *Version) settle(scope, name string) {
 // expire takes away what has ended.
 func (v *Version) expire(now time.Time) {
 	v.Rules = slices.DeleteFunc(v.Rules, func(o Override) bool { return o.ended(now) })
+	v.Pauses = slices.DeleteFunc(v.Pauses, func(p Pause) bool { return p.ended(now) && !p.ThenResumed })
+	for i, p := range v.Pauses {
+		v.Pauses[i] = p.at(now)
+	}
 }
 
 func (o Override) ended(now time.Time) bool { return !o.Until.IsZero() && !now.Before(o.Until) }
@@ -209,12 +272,13 @@ func (o Override) ended(now time.Time) bool { return !o.Until.IsZero() && !now.B
 // clone returns a version that can be changed.
 func (v Version) clone() Version {
 	v.Rules, v.Scopes, v.Files = slices.Clone(v.Rules), slices.Clone(v.Scopes), slices.Clone(v.Files)
+	v.Pauses = slices.Clone(v.Pauses)
 	return v
 }
 
 // sameAs reports whether two versions come to the same over the same file.
 func (v Version) sameAs(other Version) bool {
-	return sameSource(v.Imported, other.Imported) && slices.Equal(v.Rules, other.Rules) &&
+	return sameSource(v.Imported, other.Imported) && slices.Equal(v.Rules, other.Rules) && slices.Equal(v.Pauses, other.Pauses) &&
 		slices.EqualFunc(v.Scopes, other.Scopes, func(a, b Assignment) bool { return reflect.DeepEqual(a, b) })
 }
 
@@ -223,19 +287,23 @@ func (v Version) sameAs(other Version) bool {
 func (v Version) policy(base *throttle.Policy, now time.Time) (*throttle.Policy, time.Time, error) {
 	var next time.Time
 	unmatched, limits := base.Limits()
-	if len(v.Rules)+len(v.Scopes) == 0 {
+	if v.live() == 0 && !pauses(limits) {
 		return base, next, nil
 	}
 	for _, a := range v.Scopes {
 		lay(limits, strings.Split(a.Scope, "/"), func(n *throttle.Node) { n.Owner, n.Apps = a.Owner, a.Apps })
 	}
+	for _, p := range v.Pauses {
+		if p = p.at(now); !p.ended(now) {
+			lay(limits, strings.Split(p.Scope, "/"), p.lay)
+		}
+	}
+	next = endPauses(limits, now)
 	for _, o := range v.Rules {
 		if o.ended(now) {
 			continue
 		}
-		if !o.Until.IsZero() && (next.IsZero() || o.Until.Before(next)) {
-			next = o.Until
-		}
+		next = sooner(next, o.Until)
 		if err := o.lay(limits); err != nil {
 			return nil, next, err
 		}
@@ -266,6 +334,46 @@ func (o Override) lay(limits map[string]throttle.Node) error {
 		}
 	})
 	return nil
+}
+
+// lay lays the pause over the node of its scope.
+func (p Pause) lay(n *throttle.Node) {
+	n.Pause, n.PausedUntil = throttle.PauseOn, p.Until
+	if p.Resumed {
+		n.Pause = throttle.PauseOff
+	}
+}
+
+// pauses tells whether anything of a tree is paused until a time.
+func pauses(limits map[string]throttle.Node) bool {
+	for _, n := range limits {
+		if !n.PausedUntil.IsZero() || pauses(n.Scopes) {
+			return true
+		}
+	}
+	return false
+}
+
+// endPauses takes the pauses away that have ended, and returns when the next does, the zero
+// time for never.
+func endPauses(limits map[string]throttle.Node, now time.Time) (next time.Time) {
+	for name, n := range limits {
+		if !n.PausedUntil.IsZero() && !now.Before(n.PausedUntil) {
+			n.Pause, n.PausedUntil = throttle.PauseInherited, time.Time{}
+			limits[name] = n
+		}
+		next = sooner(next, n.PausedUntil)
+		next = sooner(next, endPauses(n.Scopes, now))
+	}
+	return next
+}
+
+// sooner is the first of two times, of which the zero time is never.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // lay changes the node at a path of a tree, which it makes where there is none.

@@ -85,7 +85,7 @@ func (s *Store) next(ctx context.Context, tx *redis.Tx, e Edit, change func(*dra
 	}
 	v.Number, v.At, v.InForce, v.By = before.Number+1, now, now.Add(Notice), e.By
 	v.expire(now)
-	v.Edited = v.Edited || v.Imported != nil || len(v.Rules)+len(v.Scopes) > 0
+	v.Edited = v.Edited || v.Imported != nil || v.live() > 0
 	return v, s.check(ctx, tx, &v, now)
 }
 

@@ -54,6 +54,9 @@ type LimitedError struct {
 }
 
 func (e *LimitedError) Error() string {
+	if e.Rule == throttle.PausedRule {
+		return fmt.Sprintf("roundtrip: %s is paused", e.Scope)
+	}
 	if e.RetryAfter == throttle.Unknown {
 		return fmt.Sprintf("roundtrip: rule %s limits %s, and no clock tells for how long", e.Rule, e.Scope)
 	}

@@ -1,0 +1,335 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policies"
+)
+
+func (c *limitsCommand) pause(ctx context.Context) error {
+	made, err := c.store.Pause(ctx, c.edit(), c.words[0])
+	return c.tell(made, err)
+}
+
+func (c *limitsCommand) resume(ctx context.Context) error {
+	made, err := c.store.Resume(ctx, c.edit(), c.words[0])
+	return c.tell(made, err)
+}
+
+// drainReport is what drain prints at its end; docs/json.md has its fields.
+type drainReport struct {
+	Scope    string `json:"scope"`
+	Drained  bool   `json:"drained"`
+	Running  int    `json:"running"`
+	WaitedMS int64  `json:"waited_ms"`
+}
+
+const (
+	drainLook = 500 * time.Millisecond
+	drainTell = 5 * time.Second // how often it is told that nothing has changed
+	// drainGrace is how long after a pause a start may come that was granted before, and more.
+	drainGrace = 500 * time.Millisecond
+)
+
+// drain pauses a scope and waits until its tasks have ended. Whatever ends the wait, the
+// pause stays.
+func (c *limitsCommand) drain(ctx context.Context) error {
+	began := time.Now()
+	made, err := c.store.Pause(ctx, c.edit(), c.words[0])
+	switch {
+	case errors.Is(err, policies.ErrUnchanged): // it is paused for good already
+	case err != nil:
+		return err
+	default:
+		if err := c.tell(made, nil); err != nil {
+			return err
+		}
+	}
+	waits := ctx
+	if c.timeout > 0 {
+		var cancel context.CancelFunc
+		waits, cancel = context.WithTimeout(ctx, c.timeout)
+		defer cancel()
+	}
+	d := drained{scope: c.words[0], policy: made.Policy, inspector: asynq.NewInspectorFromRedisClient(c.rdb)}
+	left, err := c.wait(waits, &d, made.Version)
+	r := drainReport{c.words[0], err == nil, left, time.Since(began).Milliseconds()}
+	name := shown(r.Scope)
+	switch {
+	case err == nil:
+		return c.print(r, "no task of "+name+" runs any more")
+	case ctx.Err() != nil:
+		_, _ = fmt.Fprintf(c.errs, "%s: interrupted; %s stays paused: worker limits resume %s lifts that\n", prog, name, name)
+		return err
+	case waits.Err() != nil:
+		if err := c.printJSON(r); err != nil {
+			return err
+		}
+		return cli.Errorf("worker limits drain "+name+" again, or worker limits resume "+name,
+			"%s after %s; %s stays paused", stillRun(left, name), c.timeout, name)
+	}
+	return err
+}
+
+// printJSON writes an object for programs, and nothing for people.
+func (c *limitsCommand) printJSON(object any) error {
+	if !c.json {
+		return nil
+	}
+	return c.print(object, "")
+}
+
+func stillRun(n int, scope string) string {
+	if n == 1 {
+		return "1 task of " + scope + " still runs"
+	}
+	return fmt.Sprintf("%d tasks of %s still run", n, scope)
+}
+
+// wait waits until those have ended that ran when the pause had come into force. It returns
+// how many still run when ctx ends.
+func (c *limitsCommand) wait(ctx context.Context, d *drained, v policies.Version) (left int, err error) {
+	in, err := c.store.InForceIn(ctx, v)
+	if err != nil {
+		return 0, err
+	}
+	if !rest(ctx, in+drainGrace) {
+		_ = d.look() // for what is told
+		return d.count(), ctx.Err()
+	}
+	told, last := -1, time.Time{}
+	for {
+		if err := d.look(); err != nil {
+			return d.count(), explain(ctx, err, c.url)
+		}
+		left := d.count()
+		if left == 0 {
+			return 0, nil
+		}
+		if left != told || time.Since(last) >= drainTell {
+			told, last = left, time.Now()
+			_, _ = fmt.Fprintf(c.errs, "%s: %s\n", prog, stillRun(left, shown(d.scope)))
+		}
+		if !rest(ctx, drainLook) {
+			return left, ctx.Err()
+		}
+	}
+}
+
+// rest waits, and reports false when ctx ended first.
+func rest(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// drained are the tasks of a paused scope that ran when it was first looked at, and still
+// do. Others that are with a worker have come since, and only to be told to wait.
+type drained struct {
+	scope     string
+	policy    *throttle.Policy
+	inspector *asynq.Inspector
+	running   map[string]bool // by ticket; nil before the first look
+}
+
+func (d *drained) count() int { return len(d.running) }
+
+func (d *drained) look() error {
+	active, err := activeTasks(d.inspector, d.pauses)
+	if err != nil {
+		return err
+	}
+	still := map[string]bool{}
+	for ticket := range active {
+		if d.running == nil || d.running[ticket] {
+			still[ticket] = true
+		}
+	}
+	d.running = still
+	return nil
+}
+
+// pauses tells whether a scope is at or under the one that is drained, and paused: one name
+// of those that "*" stands for may be excepted.
+func (d *drained) pauses(scope string) bool {
+	names, at := strings.Split(scope, "/"), strings.Split(d.scope, "/")
+	if len(names) < len(at) {
+		return false
+	}
+	for i, name := range at {
+		if name != "*" && name != names[i] {
+			return false
+		}
+	}
+	s, err := throttle.ParseScope(scope)
+	if err != nil {
+		return false
+	}
+	bounds, _ := d.policy.Match(s) // no rule is no pause
+	for _, b := range bounds {
+		if b.Paused() {
+			return true
+		}
+	}
+	return false
+}
+
+// pauseText is what a node says of its pause, empty for nothing.
+func pauseText(n throttle.Node) string {
+	switch {
+	case n.Pause == throttle.PauseOff:
+		return "not paused"
+	case n.Pause == throttle.PauseInherited:
+		return ""
+	case n.PausedUntil.IsZero():
+		return "paused"
+	}
+	return "paused until " + stamp(n.PausedUntil)
+}
+
+func pausedOrResumed(p policies.Pause) string {
+	if p.Resumed {
+		return "resumed"
+	}
+	return "paused"
+}
+
+// pauseReports is what list says of a node's pause, if there is anything to say.
+func pauseReports(v policies.Version, path string, n throttle.Node, now time.Time) []ruleReport {
+	if n.Pause == throttle.PauseInherited {
+		return nil
+	}
+	return []ruleReport{pauseReport(v, path, n, now)}
+}
+
+// pauseReport tells who paused a node, or resumed it.
+func pauseReport(v policies.Version, path string, n throttle.Node, now time.Time) ruleReport {
+	r := origin(v, path, throttle.PausedRule, "paused: "+string(n.Pause), now)
+	if p, live := v.Paused(path, now); live {
+		r.From = "set"
+		r.CreatedAt, r.UpdatedBy, r.UpdatedAt = stamp(p.Since), p.UpdatedBy, stamp(p.UpdatedAt)
+	}
+	r.Until = stamp(n.PausedUntil)
+	return r
+}
+
+func (r ruleReport) pauseLine() string {
+	line := shown(r.Scope) + " paused"
+	if r.Text != "paused: "+string(throttle.PauseOn) {
+		line = shown(r.Scope) + " not paused"
+	}
+	if r.Until != "" {
+		line += " until " + r.Until
+	}
+	line += "  # " + r.From
+	if r.UpdatedBy != "" {
+		line += " by " + shown(r.UpdatedBy) + " at " + r.UpdatedAt
+	}
+	if r.CreatedAt != "" && r.CreatedAt != r.UpdatedAt {
+		line += ", since " + r.CreatedAt
+	}
+	return line
+}
+
+// pausedBy is the pause of a scope as inspect tells it.
+type pausedBy struct {
+	Scope string `json:"paused_scope,omitempty"`
+	Since string `json:"paused_since,omitempty"`
+	Until string `json:"paused_until,omitempty"`
+	By    string `json:"paused_by,omitempty"`
+}
+
+// lookUp learns who made the pauses of the limits in Redis.
+func (i *inspection) lookUp(ctx context.Context, rdb redis.UniversalClient) {
+	if v, err := policies.New(rdb, policies.Config{}).Current(ctx); err == nil {
+		i.version = &v
+	}
+}
+
+// pausedBy tells of the pause that a scope is under, of several the outermost.
+func (i *inspection) pausedBy(scope string) (by pausedBy) {
+	s, err := throttle.ParseScope(scope)
+	if err != nil {
+		return by
+	}
+	bounds, _ := i.limiter.Policy().Match(s) // no rule is no pause
+	for _, b := range bounds {
+		if !b.Paused() || !b.Until.IsZero() && !i.now().Before(b.Until) {
+			continue
+		}
+		by = pausedBy{Scope: b.Scope.String(), Until: stamp(b.Until)}
+		if i.version != nil {
+			r := pauseReport(*i.version, b.Pattern, throttle.Node{Pause: throttle.PauseOn}, i.now())
+			by.By, by.Since = r.UpdatedBy, r.CreatedAt
+			if by.Since == "" {
+				by.Since = r.UpdatedAt
+			}
+		}
+		return by
+	}
+	return by
+}
+
+// lines tells it to people: "payments/acme, since …, by anna, until …".
+func (p pausedBy) lines() [][2]string {
+	if p.Scope == "" {
+		return nil
+	}
+	text := shown(p.Scope)
+	if p.Since != "" {
+		text += ", since " + p.Since
+	}
+	if p.By != "" {
+		text += ", by " + shown(p.By)
+	}
+	if p.Until != "" {
+		text += ", until " + p.Until
+	}
+	return [][2]string{{"paused", text}}
+}
+
+// activeTasks are the tickets of those tasks that are with a worker, and whose headers name
+// a scope that is wanted. It costs two calls for each queue and each page of active tasks, of
+// which there are as many as workers have slots.
+func activeTasks(inspector *asynq.Inspector, wanted func(scope string) bool) (map[string]bool, error) {
+	queues, err := inspector.Queues()
+	if err != nil {
+		return nil, err
+	}
+	seen := map[string]bool{}
+	for _, name := range queues {
+		for page := 1; ; page++ {
+			tasks, err := inspector.ListActiveTasks(name, asynq.Page(page), asynq.PageSize(pageSize))
+			if errors.Is(err, asynq.ErrQueueNotFound) {
+				break // removed just now
+			}
+			if err != nil {
+				return nil, err
+			}
+			for _, task := range tasks {
+				if !task.IsOrphaned && wanted(task.Headers[queue.HeaderScope]) {
+					seen[queue.Ticket(name, task.ID)] = true // a task may be on two pages
+				}
+			}
+			if len(tasks) < pageSize {
+				break
+			}
+		}
+	}
+	return seen, nil
+}

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+)
+
+// What a person does who stops a vendor for a while, and what the program says.
+func TestLimitsPause(t *testing.T) {
+	t.Parallel()
+	l := newLimited(t)
+	out, _ := l.run(0, "pause", "payments", "-for", "1h", "-as", "bert")
+	says(t, out, "version 2 by bert, in force at ", "+ payments paused until 20", "!before by")
+	out, _ = l.run(0, "list")
+	says(t, out, "payments paused until 20", "  # set by bert at 20", "!since", "payments {name: account")
+	out, _ = l.run(0, "pause", "payments", "-as", "anna")
+	says(t, out, "paused before by bert at 20", "- payments paused until 20", "+ payments paused\n")
+	out, _ = l.run(0, "show", "payments/acme/x")
+	says(t, out, "payments paused  # set by anna at 20", ", since 20", "{name: account", "{name: tenant")
+	out, _ = l.run(0, "export")
+	says(t, out, "paused: true")
+	paused := limitsFile(t, out)
+	out, _ = l.run(1, "diff", limitsFile(t, liveLimits))
+	says(t, out, "- payments paused\n", "!+")
+	l.run(0, "diff", paused)
+
+	out, _ = l.run(0, "pause", "payments/*")
+	says(t, out, "+ payments/* paused")
+	out, _ = l.run(0, "show", "payments/*")
+	says(t, out, "payments/* paused  # set by", "payments/* {name: tenant")
+	out, _ = l.run(0, "resume", "payments")
+	says(t, out, "- payments paused", "!+")
+	out, _ = l.run(0, "resume", "payments/acme", "-as", "bert")
+	says(t, out, "+ payments/acme not paused")
+	out, _ = l.run(0, "show", "payments/acme")
+	says(t, out, "!paused")
+	got := l.objects("list")
+	want(t, got[1], map[string]any{"scope": "payments/*", "rule": "/paused", "text": "paused: true", "from": "set", "until": nil})
+	want(t, got[3], map[string]any{"scope": "payments/acme", "rule": "/paused", "text": "paused: false", "from": "set", "updated_by": "bert"})
+	at(t, got[1]["created_at"])
+	history := l.objects("history")
+	want(t, history[len(history)-1], map[string]any{"by": "bert", "change": "resume payments/acme"})
+
+	l.run(0, "import", "-replace", paused)
+	out, _ = l.run(0, "list")
+	says(t, out, "payments paused  # imported by", "payments/* paused  # set by", "payments/acme not paused  # set by bert")
+	for args, want := range map[string]string{
+		"pause payments/*":                         "it is so already",
+		"resume payments/globex/x":                 "payments/globex/x is not paused itself; payments/globex is",
+		"resume mail":                              "mail is not paused",
+		"pause mail -if-version 2":                 "meant for version 2",
+		"pause payments//x":                        "name is empty",
+		"set payments/acme /paused unlimited=true": "name holds a '/'",
+		"reset payments/globex /paused":            "no rate rule counts",
+	} {
+		_, errs := l.run(1, strings.Fields(args)...)
+		says(t, errs, want, "!goroutine")
+	}
+	for args, want := range map[string]string{
+		"pause":                           "worker limits pause takes SCOPE",
+		"resume payments -for 1h":         "-for does not go with worker limits resume",
+		"pause payments -timeout 1h":      "-timeout does not go with worker limits pause",
+		"drain payments -timeout 0s":      "without -timeout there is no bound",
+		"drain payments -timeout forever": `"forever" is no duration`,
+	} {
+		_, errs := l.run(2, strings.Fields(args)...)
+		says(t, errs, want, "try: ")
+	}
+}
+
+// buffers are what a program says while it runs.
+type buffers struct{ out, errs buffer }
+
+// drains runs "worker limits drain" until the test ends it, or it ends.
+func (l *limited) drains(ctx context.Context, args ...string) (*buffers, <-chan int) {
+	b, ended := &buffers{}, make(chan int, 1)
+	go func() {
+		ended <- run(ctx, append([]string{"limits", "-redis", l.url, "drain"}, args...), noEnv, &b.out, &b.errs)
+	}()
+	return b, ended
+}
+
+// "drain: pause, then wait until no task of SCOPE runs any more." Whatever ends that, the
+// pause stays.
+func TestLimitsDrain(t *testing.T) {
+	t.Parallel()
+	l := newLimited(t)
+	rdb := open(t, l.url)
+	ends := map[string]chan struct{}{"payments/a": make(chan struct{}), "payments/b/x": make(chan struct{})}
+	all := sync.OnceFunc(func() {
+		for _, end := range ends {
+			close(end)
+		}
+	})
+	srv := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: 4, LogLevel: asynq.FatalLevel, TaskCheckInterval: 10 * time.Millisecond})
+	if err := srv.Start(asynq.HandlerFunc(func(_ context.Context, task *asynq.Task) error {
+		<-ends[task.Headers()[queue.HeaderScope]]
+		return nil
+	})); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(srv.Shutdown)
+	t.Cleanup(all)
+	client := queue.NewClient(rdb, queue.ClientConfig{})
+	for scope := range ends {
+		if _, err := client.Enqueue(t.Context(), queue.Task{Type: "work", Scope: scope}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	redistest.WaitFor(t, "both to run", 10*time.Second, func() bool {
+		info, err := asynq.NewInspectorFromRedisClient(rdb).GetQueueInfo("default")
+		return err == nil && info.Active == 2
+	})
+
+	_, errs := l.run(1, "drain", "payments", "-timeout", "1500ms", "-as", "anna")
+	says(t, errs, "worker: 2 tasks of payments still run\n", "2 tasks of payments still run after 1.5s; payments stays paused", "try: worker limits drain payments again")
+	l.run(0, "drain", "search") // nobody runs there
+	l.run(0, "drain", "payments/a/*")
+	l.run(0, "resume", "payments")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	b, ended := l.drains(ctx, "payments/*", "-json")
+	redistest.WaitFor(t, "it to wait", 10*time.Second, func() bool { return strings.Contains(b.errs.String(), "2 tasks of payments/* still run") })
+	cancel()
+	if code := <-ended; code != cli.ExitInterrupted {
+		t.Errorf("exit %d", code)
+	}
+	says(t, b.errs.String(), "interrupted; payments/* stays paused: worker limits resume payments/* lifts that")
+	out, _ := l.run(0, "list")
+	says(t, out, "payments/* paused")
+
+	b, ended = l.drains(t.Context(), "payments/a") // the others may go on
+	redistest.WaitFor(t, "it to wait", 10*time.Second, func() bool { return strings.Contains(b.errs.String(), "1 task of payments/a still runs") })
+	ends["payments/a"] <- struct{}{}
+	if code := <-ended; code != cli.ExitOK {
+		t.Errorf("exit %d: %s", code, b.errs.String())
+	}
+	says(t, b.out.String(), "+ payments/a paused", "no task of payments/a runs any more\n")
+
+	b, ended = l.drains(t.Context(), "payments/*", "-json") // it is paused already
+	redistest.WaitFor(t, "it to wait", 10*time.Second, func() bool { return strings.Contains(b.errs.String(), "1 task of payments/* still runs") })
+	all2 := all
+	all2()
+	if code := <-ended; code != cli.ExitOK {
+		t.Errorf("exit %d: %s", code, b.errs.String())
+	}
+	says(t, b.out.String(), `{"scope":"payments/*","drained":true,"running":0,"waited_ms":`)
+}
+
+// "Which rule it waits for" is the pause, and who made it.
+func TestInspectPaused(t *testing.T) {
+	t.Parallel()
+	i := newInspected(t)
+	l := &limited{t: t, url: "redis://" + i.server.Addr()}
+	l.run(0, "import", "-replace", limitsFile(t, inspectLimits))
+	l.run(0, "pause", "free", "-for", "1h", "-as", "anna")
+	l.run(0, "pause", "runs", "-as", "bert")
+	policy, err := throttle.ParsePolicy("limits", []byte(l.objects("export")[0]["limits"].(string)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.limits.SetPolicy(policy)
+	want(t, i.objects("scope", "free")[0], map[string]any{"paused_scope": "free", "paused_by": "anna", "waiting": 0.0, "rule": nil})
+	i.enqueue(queue.Task{Scope: "free/x", ID: "f"}, queue.Task{Scope: "runs", ID: "r"})
+	got := i.objects("scope", "free")[0]
+	want(t, got, map[string]any{"paused_scope": "free", "paused_by": "anna", "waiting": 1.0, "rule": "/paused", "rule_scope": "free", "next_start": got["paused_until"]})
+	if until := at(t, got["paused_until"]); until.Sub(at(t, got["paused_since"])) != time.Hour {
+		t.Errorf("%v", got)
+	}
+	want(t, i.objects("scope", "runs")[0], map[string]any{"paused_by": "bert", "paused_until": nil, "next_start": nil, "rule": "/paused"})
+	got = i.objects("task", "f")[0]
+	want(t, got, map[string]any{"turn": "waiting", "place": 1.0, "paused_scope": "free", "paused_by": "anna", "rule": "/paused", "rule_scope": "free", "start": got["paused_until"]})
+	out, _ := i.run(0, "task", "f")
+	says(t, out, "paused    free, since 20", ", by anna, until 20", "start     in 59m", ", when the pause of free ends\n")
+	out, _ = i.run(0, "task", "r")
+	says(t, out, "paused    runs, since 20", ", by bert\n", "start     when runs is resumed\n")
+	out, _ = i.run(0, "scope", "p {*}")
+	says(t, out, "!paused")
+	file := limitsFile(t, inspectLimits+"  given: {paused: true}\n")
+	out, _ = i.run(0, "-limits", file, "scope", "given")
+	says(t, out, "paused    given\n", "!since")
+}
+
+// A worker says what is paused, from its start on, and its tasks wait and go on.
+func TestWorkersPause(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t, nil)
+	l := &limited{t: t, url: ownRedis(t)}
+	l.run(0, "import", "-replace", limitsFile(t, "limits: {payments: {rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s, burst: 100}]}}"))
+	l.run(0, "pause", "payments/acme", "-as", "anna")
+	r := start(t, whole, nil, "-redis", l.url, "-allow-host", a.host())
+	r.says(`msg="somebody has paused what tasks spend from; worker limits list shows it" paused=1 first=payments/acme`)
+	r.says("msg=ready")
+	rdb := open(t, l.url)
+	enqueue(t, rdb, a.task("payments/acme", "paused"))
+	enqueue(t, rdb, a.task("payments/globex", "free"))
+	redistest.WaitFor(t, "one to run and one to wait", 20*time.Second, func() bool {
+		info, err := asynq.NewInspectorFromRedisClient(rdb).GetQueueInfo("default")
+		return err == nil && a.calls.Load() == 1 && info.Scheduled+info.Retry == 1
+	})
+	l.run(0, "resume", "payments/acme")
+	r.says(`change="resume payments/acme"`)
+	redistest.WaitFor(t, "the other to run", 20*time.Second, func() bool { return a.calls.Load() == 2 })
+	r.stop()
+	r.ends(cli.ExitOK)
+}

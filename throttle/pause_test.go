@@ -1,0 +1,290 @@
+package throttle
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+const pausable = `
+unmatched: UNMATCHED
+limits:
+  p:
+    rules: [{name: account, algorithm: token-bucket, limit: 100, per: 1s, burst: 10}]
+    scopes:
+      "*": {paused: true, rules: [{name: tenant, algorithm: fixed-window, limit: 5, per: 1s, max_wait: 1m}], scopes: {deep: {paused: false}}}
+      free: {paused: false}
+      timed: {paused: true, paused_until: 2027-01-16T00:01:00Z}
+  whole: {paused: true, scopes: {a: {paused: false}}}
+  open: {rules: [{name: paused, algorithm: fixed-window, limit: 5, per: 1s}]}
+`
+
+// docs/limits.md: "a pause counts at the level where it stands, and for all below it".
+func TestPausedLevels(t *testing.T) {
+	t.Parallel()
+	p := mustParse(t, pausableUnder("allow"))
+	const tenant = "account 100@p, /paused 0@p/a, tenant 5@p/a"
+	for scope, want := range map[string]string{
+		"p":        "account 100@p",
+		"p/a":      tenant,
+		"p/a/deep": tenant, // paused above
+		"p/free":   "account 100@p, tenant 5@p/free",
+		"whole":    "/paused 0@whole",
+		"whole/a":  "/paused 0@whole",
+		"whole/b":  "/paused 0@whole",
+		"open":     "paused 5@open",
+		"other":    "",
+	} {
+		bounds, err := p.Match(mustScope(t, scope))
+		if got := lines(bounds); err != nil || got != want {
+			t.Errorf("%s meets %q, %v, want %q", scope, got, err, want)
+		}
+	}
+	bounds, err := p.Match(mustScope(t, "p/timed"))
+	if err != nil || len(bounds) != 3 || !bounds[1].Paused() || bounds[1].Pattern != "p/timed" ||
+		bounds[1].Until != time.Date(2027, 1, 16, 0, 1, 0, 0, time.UTC) || bounds[0].Paused() {
+		t.Errorf("%+v, %v", bounds, err)
+	}
+}
+
+func TestPauseIsWritten(t *testing.T) {
+	t.Parallel()
+	p := mustParse(t, pausableUnder("deny"))
+	unmatched, limits := p.Limits()
+	again, err := NewPolicy(unmatched, limits)
+	if err != nil || !bytes.Equal(again.YAML(), p.YAML()) {
+		t.Fatalf("%s\nbecomes\n%s\n%v", p.YAML(), again.YAML(), err)
+	}
+	for _, want := range []string{"paused: true\n", "paused: false\n", "paused_until: 2027-01-16T00:01:00Z\n"} {
+		if !strings.Contains(string(p.YAML()), want) {
+			t.Errorf("no %q in\n%s", want, p.YAML())
+		}
+	}
+	for text, want := range map[string]string{
+		"limits: {p: {paused: yes}}":                                               `paused is the text "yes"; write true, or remove the line`,
+		"limits: {p: {paused_until: 2030-01-31T12:00:00Z}}":                        "paused_until stands without paused: true",
+		"limits: {p: {paused: false, paused_until: 2030-01-31T12:00Z}}":            "paused_until is the text \"2030-01-31T12:00Z\"; write a time with its zone",
+		"limits: {p: {paused: true, paused_until: 2030-01-31}}":                    "paused_until is the date 2030-01-31; write a time",
+		"limits: {p: {paused: true, paused_until: 2300-01-31T12:00:00Z}}":          "paused_until is not between 1970 and 2255",
+		"limits: {p: {paused: true, paused_until: \"0000-01-01T00:00:00+09:00\"}}": "paused_until is not between 1970 and 2255",
+		"limits: {p: {pause: true}}":                                               "pause is not a field of a scope; did you mean paused?",
+		"limits: {p: {rules: [{name: /paused, unlimited: true}]}}":                 "name holds a '/'",
+	} {
+		if _, err := ParsePolicy("it", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s:\n%v\nwant %s", text, err, want)
+		}
+	}
+	if _, err := NewPolicy("", map[string]Node{"p": {Pause: "maybe"}}); err == nil || !strings.Contains(err.Error(), `paused is "maybe"; write true or false`) {
+		t.Error(err)
+	}
+}
+
+func pausableUnder(unmatched string) string {
+	return strings.Replace(pausable, "UNMATCHED", unmatched, 1)
+}
+
+// docs/limits.md: decisions under a pause are denied, and name it; its end is their wait.
+func TestPausedDecisions(t *testing.T) {
+	t.Parallel()
+	// paused_until above is a minute after the bench's epoch.
+	onBoth(t, Config{}, mustParse(t, pausableUnder("allow")), func(b *bench) {
+		at := time.UnixMicro(epoch)
+		if want := time.Date(2027, 1, 16, 0, 0, 0, 0, time.UTC); !at.Equal(want) {
+			b.t.Fatalf("the epoch is %s", at.UTC())
+		}
+		for scope, want := range map[string]struct {
+			level string
+			retry time.Duration
+		}{
+			"p/a": {"p/a", Unknown}, "p/a/deep": {"p/a", Unknown}, "whole/x": {"whole", Unknown}, "p/timed": {"p/timed", time.Minute},
+		} {
+			d := b.decide(Request{Scope: scope})
+			rule, _ := d.BindingRule()
+			if d.Allowed || rule.Rule != PausedRule || rule.Scope != want.level || !rule.Paused || !rule.Limited ||
+				d.RetryAfter != want.retry || rule.RetryAfter != want.retry {
+				b.t.Errorf("%s: %+v", scope, d)
+			}
+			for _, r := range d.Rules {
+				if r.Limited != r.Paused || r.Paused && scope != "whole/x" && r.MaxWait != time.Minute {
+					b.t.Errorf("%s: %+v", scope, r)
+				}
+			}
+		}
+		if d := b.decide(Request{Scope: "p/free"}); !d.Allowed {
+			b.t.Errorf("%+v", d)
+		}
+		b.at(time.Minute.Microseconds() - 1)
+		if d := b.decide(Request{Scope: "p/timed"}); d.Allowed || d.RetryAfter != time.Microsecond {
+			b.t.Errorf("%+v", d)
+		}
+		b.at(time.Minute.Microseconds())
+		if d := b.decide(Request{Scope: "p/timed"}); !d.Allowed || len(d.Rules) != 2 {
+			b.t.Errorf("%+v", d)
+		}
+	})
+}
+
+// A pause that has ended leaves a scope without rules what it was.
+func TestPauseEndsUnmatched(t *testing.T) {
+	t.Parallel()
+	for unmatched, want := range map[Unmatched]bool{UnmatchedAllow: true, UnmatchedDeny: false} {
+		p, err := NewPolicy(unmatched, map[string]Node{"p": {Pause: PauseOn, PausedUntil: time.UnixMicro(epoch).Add(time.Second)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		onBoth(t, Config{}, p, func(b *bench) {
+			if d := b.decide(Request{Scope: "p"}); d.Allowed || d.RetryAfter != time.Second {
+				b.t.Errorf("%+v", d)
+			}
+			b.at(time.Second.Microseconds())
+			d, err := b.Decide(b.t.Context(), Request{Scope: "p"})
+			if d.Allowed != want || errors.As(err, new(*UnmatchedError)) == want {
+				b.t.Errorf("%s: %+v, %v", unmatched, d, err)
+			}
+		})
+	}
+}
+
+// docs/limits.md: a pause stands while Redis does not answer, whatever the rules say of that.
+func TestPausedWithoutRedis(t *testing.T) {
+	t.Parallel()
+	server := redistest.NewServer(t)
+	p := mustParse(t, `limits: {p: {rules: [{name: r, algorithm: fixed-window, limit: 5, per: 1s, on_redis_error: open}], scopes: {a: {paused: true}}}}`)
+	l, err := New(server.Client(t), p, Config{Timeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Kill9()
+	if d, err := l.Allow(t.Context(), "p/b"); err != nil || !d.Allowed || !d.Degraded {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if d, err := l.Allow(t.Context(), "p/a"); d.Allowed || !errors.Is(err, ErrUnavailable) {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+// docs/limits.md: those who wait are told where they stand, and that it is the pause.
+func TestPausedLines(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, mustParse(t, pausableUnder("deny")), func(b *bench) {
+		for scope, want := range map[string]time.Duration{"p/a": Unknown, "p/timed": time.Minute, "whole/x": Unknown} {
+			d := b.decide(Request{Scope: scope, Ticket: "one"})
+			if !d.Turn.Waits || d.Turn.Expected != want {
+				b.t.Errorf("%s: %+v", scope, d.Turn)
+			}
+			placed, err := b.LineUp(b.t.Context(), []Ask{{Scope: scope, Ticket: "two"}}, 0, 0)
+			if err != nil || !placed[0].Waits || placed[0].Expected != want {
+				b.t.Errorf("%s: %+v, %v", scope, placed, err)
+			}
+			s, err := b.InspectTicket(b.t.Context(), Ask{Scope: scope, Ticket: "two"})
+			if err != nil || !s.Waits || s.Ahead != 1 || s.Expected != want || !s.Binding.Paused() {
+				b.t.Errorf("%s: %+v, %v", scope, s, err)
+			}
+			i, err := b.Inspect(b.t.Context(), scope)
+			if err != nil || i.Waiting != 2 || i.NextStart != want || !i.Binding.Paused() {
+				b.t.Errorf("%s: %+v, %v", scope, i, err)
+			}
+			o, err := b.Outlook(b.t.Context(), scope)
+			if r := o.Rules[len(o.Rules)-1]; err != nil || scope == "whole/x" && (!r.Paused || r.Units != 0) {
+				b.t.Errorf("%s: %+v, %v", scope, o, err)
+			}
+		}
+		woken, err := b.Wake(b.t.Context(), WakeRequest{Provider: "p", Most: 10, All: true})
+		if err != nil || len(woken.Released) > 0 || !woken.Waiting {
+			b.t.Errorf("%+v, %v", woken, err)
+		}
+		b.SetPolicy(mustParse(t, "unmatched: allow\nlimits: {p: {rules: [{name: account, algorithm: token-bucket, limit: 100, per: 1s, burst: 10}]}}"))
+		for provider, n := range map[string]int{"p": 4, "whole": 2} { // whole has no rule any more, and is allowed
+			woken, err := b.Wake(b.t.Context(), WakeRequest{Provider: provider, Most: 10, All: true})
+			if err != nil || len(woken.Released) != n || woken.Released[0].Ticket != "one" {
+				b.t.Errorf("%s: %+v, %v", provider, woken, err)
+			}
+		}
+		if names, err := b.Reset(b.t.Context(), "p/a", ""); err != nil || len(names) != 0 {
+			b.t.Errorf("%v, %v", names, err)
+		}
+	})
+}
+
+// A start that was granted for long ahead is given back when its scope is paused meanwhile,
+// and one that is near is not: it comes within the second that a change takes.
+func TestPauseTakesStartsBack(t *testing.T) {
+	t.Parallel()
+	const rules = "limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 1, per: 1s}]}}"
+	synctest.Test(t, func(t *testing.T) {
+		for _, row := range []struct {
+			ticket string
+			into   time.Duration // the wait of a second
+			starts bool
+		}{{"", 800 * time.Millisecond, false}, {"one", 100 * time.Millisecond, false}, {"", 0, true}} {
+			_, rdb := redistest.Miniredis(t)
+			l, err := New(rdb, mustParse(t, rules), Config{Prefix: "pause"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d, err := l.Allow(t.Context(), "p"); err != nil || !d.Allowed {
+				t.Fatalf("%+v, %v", d, err)
+			}
+			if row.starts {
+				<-time.After(900 * time.Millisecond)
+			}
+			time.AfterFunc(row.into, func() { l.SetPolicy(mustParse(t, strings.Replace(rules, "{p: {", "{p: {paused: true, ", 1))) })
+			d, err := l.Start(t.Context(), Request{Scope: "p", Ticket: row.ticket, Ahead: 2 * time.Second, Near: 2 * time.Second})
+			if err != nil || d.Allowed != row.starts || d.Turn.Waits != (row.ticket != "") {
+				t.Errorf("%+v: %+v, %v", row, d, err)
+			}
+			l.SetPolicy(mustParse(t, rules))
+			if d, err := l.Peek(t.Context(), Request{Scope: "p"}); err != nil || d.Allowed == row.starts {
+				t.Errorf("%+v: %+v, %v: its unit is not back", row, d, err)
+			}
+		}
+	})
+}
+
+// Wait goes on at once when a pause is lifted.
+func TestWaitGoesOnAfterPause(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := redistest.Miniredis(t)
+		l, err := New(rdb, mustParse(t, "limits: {p: {paused: true}}"), Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		time.AfterFunc(time.Hour, func() { l.SetPolicy(mustParse(t, "unmatched: allow\nlimits: {}")) })
+		if _, err := l.Wait(t.Context(), Request{Scope: "p"}); err != nil || time.Since(began) > time.Hour+time.Millisecond {
+			t.Errorf("%v after %s", err, time.Since(began))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		until := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
+		l.SetPolicy(mustParse(t, "limits: {p: {paused: true, paused_until: "+until+"}}"))
+		if _, err := l.Wait(ctx, Request{Scope: "p"}); !errors.Is(err, ErrPatience) || ctx.Err() != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A paused path costs no other state than its rules have, whatever is asked of it.
+func TestPauseLeavesNoState(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, mustParse(t, pausableUnder("deny")), func(b *bench) {
+		for range 50 {
+			scope := []string{"p/a", "p/timed", "whole/x"}[rand.N(3)]
+			if d := b.decide(Request{Scope: scope, Cost: 1 + rand.Int64N(5), Ahead: rand.N(time.Second)}); d.Allowed {
+				b.t.Fatalf("%+v", d)
+			}
+		}
+		keys, err := b.rdb.Keys(b.t.Context(), b.cfg.Prefix+":*").Result()
+		if err != nil || len(keys) != 0 {
+			b.t.Errorf("%v, %v", keys, err)
+		}
+	})
+}

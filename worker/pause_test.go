@@ -1,0 +1,39 @@
+package worker
+
+import (
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// The last error that asynq keeps of a task says that its scope is paused.
+func TestLimitedByAPause(t *testing.T) {
+	t.Parallel()
+	for rule, want := range map[string]string{
+		throttle.PausedRule: "headway: waiting: p/a is paused", "tenant": "headway: waiting: p/a, rule tenant", "": "headway: waiting: p/a",
+	} {
+		if got := newLimited(&job{scope: "p/a"}, rule, time.Now()).Error(); got != want || !isWaiting(got) {
+			t.Errorf("%q: got %q, want %q", rule, got, want)
+		}
+	}
+}
+
+// "Under a pause without an end" a backlog doesn't come each minute.
+func TestSafetyNetOfAPause(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		paused      bool
+		expected    time.Duration
+		least, most time.Duration
+	}{
+		"a pause":          {true, throttle.Unknown, pausedNet, pausedNet * 3 / 2},
+		"one that ends":    {true, time.Hour, time.Hour, time.Hour + 5*time.Minute},
+		"a suspended rule": {false, throttle.Unknown, time.Minute, time.Minute},
+	} {
+		d := throttle.Decision{Rules: []throttle.RuleState{{Paused: tt.paused}}, Turn: throttle.Turn{Waits: true, Expected: tt.expected}}
+		if got := safetyNet(d); got < tt.least || got > tt.most {
+			t.Errorf("%s: %s, want %s to %s", name, got, tt.least, tt.most)
+		}
+	}
+}
