@@ -18,7 +18,7 @@
 -- ARGV[5]     seats   integer > 0, how many to look at.
 -- ARGV[6..]   rule    one for each rule. See include/rules.lua.
 -- ARGV[n+6..] path    one for each of s scopes: the numbers of its rules, as "1,3,4", or "-" for a scope
---                     of which the caller knows no rules.
+--                     of which the caller knows no rules. See include/turns/lines.lua for "1,3*2,4".
 -- ARGV[n+s+6..] ticket one for each of s scopes: the task that is asked for, "" for the first.
 --
 -- Returns  {numbers, scopes, seat}:
@@ -118,10 +118,10 @@ end
 -- The rules of a scope, the number of the one whose round it has its seat in, and
 -- how many others have their turn there before it.
 local function path_of(text, seat)
-  local path, seated, others = {}, 0, 0
+  local path, weights, seated, others = {}, {}, 0, 0
   local name = seat and parts_of(seat)
-  for i in string.gmatch(text, '%d+') do
-    path[#path + 1] = rules[tonumber(i)]
+  for i, weight in path_numbers(text) do
+    path[#path + 1], weights[#path + 1] = rules[tonumber(i)], tonumber(weight) or 0
     if path[#path].name == name then
       seated = #path
     end
@@ -130,7 +130,7 @@ local function path_of(text, seat)
     local mine, first = call('ZRANK', round, seat), seat_after(name)
     others = mine and first and mine - call('ZRANK', round, first) or 0
   end
-  return path, seated, others
+  return path, seated, others, weights
 end
 
 -- Whether a rule can never admit the cost as it is, suspended for one, and whether
@@ -146,7 +146,7 @@ end
 -- When a task is expected to start that has so many tasks and units of its own
 -- line before it, and the rule that it waits for. Others under a rule have a turn
 -- for each that the line has.
-local function expected(path, seated, others, place, units, mine, cost)
+local function expected(path, weights, seated, others, place, units, mine, cost)
   local latest, binding = now, 0
   for i = 1, #path do
     local r = path[i]
@@ -160,7 +160,7 @@ local function expected(path, seated, others, place, units, mine, cost)
   end
   for i = 1, #path do
     local r = path[i]
-    local turns = units * max(0, r.lines - 1) + (i == seated and others * cost or 0)
+    local turns = turns_of(units, r.lines - 1, weights[i]) + (i == seated and others * cost or 0)
     local t = after_units(r, now, units + min(max(0, r.units - mine), turns))
     if t > latest then
       latest, binding = t, i
@@ -187,9 +187,9 @@ local function line(j, s)
   local waits, binding = -1, 0
   if place and text ~= '-' then
     local had = call('HMGET', at, 'S' .. scope, 'L' .. scope)
-    local path, seated, others = path_of(text, had[1])
+    local path, seated, others, weights = path_of(text, had[1])
     local mine = tonumber(had[2] or 0)
-    waits, binding = expected(path, seated, others, place, floor(mine * place / card), mine, cost_of(ticket))
+    waits, binding = expected(path, weights, seated, others, place, floor(mine * place / card), mine, cost_of(ticket))
   end
   local out = is_out[scope .. '\0' .. ticket] and 1 or 0
   return card, released_under(scope), place or -1, out, waits, binding
@@ -205,8 +205,9 @@ local function below()
   local first = from == '' and '-' or '(' .. from
   local seats = call('ZRANGEBYLEX', round, first, '+', 'LIMIT', '0', whole(most))
   for _, seat in ipairs(seats) do
-    local _, _, scope = parts_of(seat)
-    if sub(scope, 1, #under) == under then
+    local name, _, scope = parts_of(seat)
+    local waits = name == NO_RULE or string.find(name, ':', 1, true) -- or it is a place in the round of a level
+    if waits and sub(scope, 1, #under) == under then
       scopes[#scopes + 1] = scope
     end
   end

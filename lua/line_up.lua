@@ -18,7 +18,8 @@
 -- ARGV[3]     near    integer µs >= 0, how near a start must be for its task to go straight to its queue.
 -- ARGV[4]     rules   integer n.
 -- ARGV[5..]   rule    one for each rule. See include/rules.lua.
--- ARGV[n+5..] path    one for each of s scopes: the numbers of its rules, as "1,3,4".
+-- ARGV[n+5..] path    one for each of s scopes: the numbers of its rules, as "1,3,4". See
+--                     include/turns/lines.lua for "1,3*2,4".
 -- ARGV[n+s+5..] tasks three for each task: the number of its scope, its ticket, its priority.
 --
 -- Returns  {now, then two for each task: placed, expected}
@@ -49,6 +50,7 @@ local provider = sub(due, 1, -5)
 -- #include rules
 -- #include answer
 -- #include turns/lines
+-- #include turns/shares
 -- #include turns/binding
 -- #include turns/expect
 
@@ -64,7 +66,7 @@ local PLENTY = 2000
 -- Joins are written so many at a time.
 local MANY = 500
 
-local rules, lines, stamp = {}, {}, nil
+local rules, lines, seated = {}, {}, false
 
 -- Rule i, with the units and lines that wait under it, the calls of this one included.
 local function rule(i)
@@ -83,10 +85,10 @@ end
 local function line(j)
   local l = lines[j]
   if not l then
-    l = { key = KEYS[n + 4 + j], path = {}, joins = {}, last = {} }
+    l = { key = KEYS[n + 4 + j], path = {}, weights = {}, joins = {}, last = {} }
     l.scope = sub(l.key, #provider + 1, -6)
-    for i in string.gmatch(ARGV[n + 4 + j], '%d+') do
-      l.path[#l.path + 1] = rule(tonumber(i))
+    for i, weight in path_numbers(ARGV[n + 4 + j]) do
+      l.path[#l.path + 1], l.weights[#l.path + 1] = rule(tonumber(i)), tonumber(weight) or 0
     end
     local had = call('HMGET', at, 'S' .. l.scope, 'L' .. l.scope)
     l.seat, l.units = had[1], tonumber(had[2] or 0)
@@ -112,7 +114,7 @@ local function expected_of(l, cost, before)
   local latest, told = now, false
   for i = 1, #l.path do
     local r = l.path[i]
-    local others = min(max(0, r.units - l.units), (before + cost) * max(0, r.lines - (l.card > 0 and 1 or 0)))
+    local others = min(max(0, r.units - l.units), turns_of(before + cost, r.lines - (l.card > 0 and 1 or 0), l.weights[i]))
     local t = after_units(r, now, before + others)
     if not t then
       return -1
@@ -228,11 +230,18 @@ local function sit(l)
     end
     return
   end
-  stamp = (stamp or tonumber(call('HGET', at, '#') or 0)) + 1
+  local names = {}
+  for i = 1, #l.path do
+    names[i] = l.path[i].name
+  end
+  local shares = shares_of(l.scope, names, l.weights)
+  take_slots(shares)
   local name = (l.rule or l.path[1]).name
-  local seat = seat_of(name, rank_of(score, stamp), l.scope)
+  local seat = seat_of(name, rank_of(score, tag_at(shares, name)), l.scope)
   call('ZADD', round, '0', seat)
-  call('HSET', at, 'S' .. l.scope, seat, '#', whole(stamp))
+  call('HSET', at, 'S' .. l.scope, seat, 'T' .. l.scope, tags_text(shares))
+  save_places(shares, l.scope)
+  seated = true
   local look = (#straight > 0 or next(outs)) and min(l.start or now, now + STALE) or l.start or now
   call('ZADD', due, 'LT', whole(max(now, look - lead)), name)
 end
@@ -284,6 +293,9 @@ local function save()
   for name, r in pairs(changed) do
     call('HSET', at, 'U' .. name, whole(r.units), 'N' .. name, whole(r.lines))
     set = true
+  end
+  if seated then
+    call('HSET', at, unpack(rewritten_fields(tonumber(call('HGET', at, '#') or 0))))
   end
   if set == true then
     keep_waiting(longest, due, round, at)

@@ -26,7 +26,9 @@
 --                       for one that had its turn and shall only be put back to the front of its line.
 -- ARGV[7]     lead      integer µs >= 0, how long before its start a task is released.
 -- ARGV[8]     near      integer µs >= 0: ahead, for a task that was not released.
--- ARGV[9..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
+-- ARGV[9]     weights   the weight that the scope has under each rule, as "0,3,2.5", 0 at a level where none
+--                       is said; "" where that is all of them.
+-- ARGV[10..]  rules     two for each rule: the rule, and integer units > 0 that it costs. See
 --                       include/rules.lua.
 --
 -- Returns  {now, then three for each rule: remaining, reset, place}, as decide;
@@ -50,7 +52,7 @@
 
 local call, format = redis.call, string.format
 local member, COLON = ARGV[2], 58
-local n, base = #KEYS - 6, 7
+local n, base = #KEYS - 6, 8
 local attempt, line = KEYS[n + 1], KEYS[n + 2]
 local due, round, out_key, at = KEYS[n + 3], KEYS[n + 4], KEYS[n + 5], KEYS[n + 6]
 local ticket, provider = ARGV[4], sub(due, 1, -5)
@@ -97,6 +99,7 @@ local priority = tonumber(ARGV[5])
 -- #include answer
 -- #include grant
 -- #include turns/lines
+-- #include turns/shares
 -- #include turns/binding
 -- #include turns/expect
 -- #include turns/freed
@@ -149,12 +152,20 @@ local function reserve(rules)
   return overdue
 end
 
--- The sums of the scope: its seat, the units in its line, the last stamp, and for
+local names, weights = {}, {}
+for weight in string.gmatch(ARGV[9], '[%d.]+') do
+  weights[#weights + 1] = tonumber(weight)
+end
+for i = 1, n do
+  names[i], weights[i] = rule_name(KEYS[i]), weights[i] or 0
+end
+
+-- The sums of the scope: its seat, the units in its line, the highest stamp, and for
 -- each rule the units and the lines that wait.
 local function sums()
   local fields = { 'S' .. scope, 'L' .. scope, '#' }
   for i = 1, n do
-    local name = rule_name(KEYS[i])
+    local name = names[i]
     fields[2 * i + 2], fields[2 * i + 3] = 'U' .. name, 'N' .. name
   end
   return fields, call('HMGET', at, unpack(fields))
@@ -183,7 +194,12 @@ local function leave()
     if values[1] then
       call('ZREM', round, values[1])
     end
-    call('HDEL', at, fields[1], fields[2])
+    local shares = shares_of(scope, names, weights)
+    had_turn(shares, cost_of(ticket))
+    save_places(shares, scope, true)
+    remember(shares)
+    call('HSET', at, unpack(rewritten_fields(tonumber(values[3] or 0))))
+    call('HDEL', at, fields[1], fields[2], 'T' .. scope)
   end
 end
 
@@ -193,7 +209,7 @@ local function expected_in(rules, values, before)
   local latest, told = now, false
   for i = 1, n do
     local u, lines = values[2 * i + 2] or 0, values[2 * i + 3] or 0
-    local others = min(max(0, u - before), (before + rules[i].cost) * max(0, lines - (before > 0 and 1 or 0)))
+    local others = min(max(0, u - before), turns_of(before + rules[i].cost, lines - (before > 0 and 1 or 0), weights[i]))
     local t = after_units(rules[i], now, before + others)
     if not t then
       return -1
@@ -216,6 +232,20 @@ local function score_for(mine)
   return place_after(tonumber(last), band, now)
 end
 
+-- The scope's tag at the level of a rule; takes slots where it has none.
+local function tag_for(name, values)
+  local shares = shares_of(scope, names, weights)
+  if not values[1] then
+    take_slots(shares)
+  end
+  local tag = tag_at(shares, name)
+  if next(rewritten) then
+    call('HSET', at, 'T' .. scope, tags_text(shares), unpack(rewritten_fields(tonumber(values[3] or 0))))
+    save_places(shares, scope)
+  end
+  return tag
+end
+
 -- Gives the scope a seat, or a better one; returns in how many µs to look at it.
 local FOREVER, overdue = 9007199254740991, nil
 local function sit(rules, fields, values, score, held_up, start, binding)
@@ -224,12 +254,10 @@ local function sit(rules, fields, values, score, held_up, start, binding)
     local rank
     name, rank = parts_of(values[1])
     stamp = unpack7(rank, 4)
-  else
-    stamp = (values[3] or 0) + 1
-    call('HSET', at, '#', whole(stamp))
   end
   if name == NO_RULE then
-    name = rule_name(KEYS[held_up or overdue and binding or waits_for(rules, start, binding)])
+    name = names[held_up or overdue and binding or waits_for(rules, start, binding)]
+    stamp = tag_for(name, values)
   end
   local seat = seat_of(name, rank_of(score, stamp), scope)
   call('ZADD', round, '0', seat)
@@ -247,9 +275,19 @@ local function sit(rules, fields, values, score, held_up, start, binding)
 end
 
 -- Has a round looked at whose time to look was lost, as a key is that somebody deletes or a
--- server evicts: without it nobody is woken, and tasks come back as this one has.
-local function heal(seat)
-  local name = parts_of(seat)
+-- server evicts: without it nobody is woken, and tasks come back as this one has. And puts a
+-- seat where it belongs that a worker of an earlier version took to a round by another's stamp.
+local function heal(seat, values)
+  local name, rank = parts_of(seat)
+  local band, stamp = numbers_of(rank)
+  local tag = name ~= NO_RULE and tag_for(name, values) or stamp
+  if tag < stamp then
+    local mended = seat_of(name, rank_of((band - LOWEST) * BAND, tag), scope)
+    call('ZADD', round, '0', mended)
+    call('ZREM', round, seat)
+    call('HSET', at, 'S' .. scope, mended)
+    seat = mended
+  end
   if call('ZSCORE', due, name) then
     return -1
   end
@@ -278,7 +316,7 @@ local function join(rules, mine, held_up, start, binding)
   if place == 0 and not stood or not values[1] then
     look = sit(rules, fields, values, score, held_up, start, binding)
   elseif stood then
-    look = heal(values[1])
+    look = heal(values[1], values)
   end
   if mine then
     look = 0

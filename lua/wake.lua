@@ -25,7 +25,7 @@
 -- ARGV[9]     rules   integer n.
 -- ARGV[10..]  rule    one for each rule. See include/rules.lua.
 -- ARGV[n+10..] path   one for each of s scopes: the numbers of its rules, as "1,3,4", or "-" for a scope
---                     that the caller cannot wake.
+--                     that the caller cannot wake. See include/turns/lines.lua for "1,3*2,4".
 -- ARGV[n+s+10..] news three for each task that was released before and could not be run: "f" it does
 --                     not exist, "a" not yet, to be tried again, "r" it is running; its scope; its ticket.
 --
@@ -61,6 +61,7 @@ local provider = sub(due, 1, -5)
 -- #include rules
 -- #include answer
 -- #include turns/lines
+-- #include turns/shares
 -- #include turns/binding
 
 -- How many turns a call gives at most, moves of seats included, and how many
@@ -73,10 +74,13 @@ local STEPS, HEADS, ROUNDS = 1000, 16, 64
 -- of its limit brings up sooner.
 local AGAIN, PASSES, SUSPENDED = 1000000, 100, 3600000000
 
+-- How many scopes of a level to look at for one whose turn it rather is.
+local RIVALS = 8
+
 local lines, released, missing = {}, {}, {}
 local out = 0
 local known, moved, looks = {}, {}, {} -- by scope, by scope, by rule
-local rules, rounds = {}, {}
+local rules, rounds, places = {}, {}, {}
 
 -- Reads rule i once.
 local function rule(i)
@@ -90,9 +94,9 @@ end
 -- The rules of a line's scope, each with the cost of a task.
 local function path_of(l, cost)
   if not l.path then
-    l.path = {}
-    for i in string.gmatch(l.path_text, '%d+') do
-      l.path[#l.path + 1] = rule(tonumber(i))
+    l.path, l.weights = {}, {}
+    for i, weight in path_numbers(l.path_text) do
+      l.path[#l.path + 1], l.weights[#l.path + 1] = rule(tonumber(i)), weight
     end
   end
   for i = 1, #l.path do
@@ -115,18 +119,30 @@ local function first_rules()
   end
 end
 
--- The last stamp and the last look.
+-- The highest stamp and the last look.
 local function begin()
   local last = call('HMGET', at, '#', '@')
   return tonumber(last[1] or 0), tonumber(last[2] or 0)
 end
 
-local stamp, beat = begin()
+local top, beat = begin()
+
+-- What a line's scope has at each level.
+local function shares(l)
+  if not l.shares then
+    local names = {}
+    for i, r in ipairs(path_of(l, 1)) do
+      names[i] = r.name
+    end
+    l.shares = shares_of(l.scope, names, l.weights)
+  end
+  return l.shares
+end
 
 -- Lets the rules of a scope be looked at now.
 local function look_at(scope)
   local l = lines[scope]
-  for i in string.gmatch(l and l.path_text or '', '%d+') do
+  for i in path_numbers(l and l.path_text or '') do
     call('ZADD', due, 'XX', 'LT', whole(now), rule_name(KEYS[tonumber(i)]))
   end
 end
@@ -162,8 +178,11 @@ local function back(l, field, value, score)
       call('HSET', at, 'S' .. l.scope, seat)
     end
   elseif l.path_text ~= '-' then
+    local its, tag = shares(l), unpack7(value, 15)
+    take_slots(its)
+    its[1].tag = min(its[1].tag, max(1, tag))
     local name = rule_name(KEYS[tonumber(string.match(l.path_text, '^%d+'))])
-    local seat = seat_of(name, rank_of(score, unpack7(value, 15)), l.scope)
+    local seat = seat_of(name, rank_of(score, its[1].tag), l.scope)
     l.opened = true
     call('ZADD', round, '0', seat)
     call('HSET', at, 'S' .. l.scope, seat)
@@ -340,13 +359,19 @@ local function head(l)
   return l.got[l.next], tonumber(l.got[l.next + 1])
 end
 
--- The rule of the path, other than this one, whose round has an earlier seat.
-local function earlier(seat, path)
+-- The rank of a scope in the round of a rule.
+local function rank_in(l, name, band_of)
+  return sub(band_of, 1, 3) .. pack(tag_at(l.shares, name))
+end
+
+-- The rule of the path, other than this one, whose round has a seat that is earlier there.
+local function earlier(seat, l, path)
   for i = 1, #path do
     local name = path[i].name
     local first = name ~= seat.name and front(name)
     local theirs = first and lines[first.scope]
-    if first and not (theirs and theirs.path_text == '-') and sooner(first, seat) then
+    local mine = { band = seat.band, stamp = first and tag_at(l.shares, name), scope = seat.scope }
+    if first and not (theirs and theirs.path_text == '-') and sooner(first, mine) then
       return name
     end
   end
@@ -356,23 +381,27 @@ local function look_by(name, t)
   looks[name] = min(looks[name] or t, t)
 end
 
--- Releases a line's head. Its scope goes to the end of the round.
+-- Releases a line's head. Its scope has had a turn, and takes the next slot.
 local function release(seat, l, ticket, score, path, start)
   for i = 1, #path do
     algorithms[path[i].kind].charge(path[i], now, start)
   end
   l.out = l.out or {}
-  l.out[#l.out + 1] = { ticket = ticket, score = score, rank = seat.rank }
+  l.out[#l.out + 1] = { ticket = ticket, score = score, tag = l.shares[1].tag or seat.stamp }
   l.taken, l.next = l.taken + 1, l.next + 2
   released[#released + 1], released[#released + 2] = l.scope, ticket
-  stamp, out = stamp + 1, out + 1
+  out = out + 1
   if start == now and more > 0 then
     more = more - 1
   else
     most = most - 1
   end
+  had_turn(l.shares, units_of_turn(ticket))
   local following, next_score = head(l)
-  move(seat, following and seat.name, following and rank_of(next_score, stamp))
+  if following then
+    take_slots(l.shares)
+  end
+  move(seat, following and seat.name, following and rank_of(next_score, tag_at(l.shares, seat.name)))
 end
 
 -- Passes over a head that can't be woken: its line and its scope go on without it.
@@ -386,7 +415,6 @@ local function pass_over(seat, l, score, what)
     look_by(name, now + AGAIN)
     return
   end
-  stamp = stamp + 1
   if what ~= 'unknown' then
     local last = call('ZRANGE', l.key, '-1', '-1', 'WITHSCORES')
     if last[1] ~= what then
@@ -394,7 +422,118 @@ local function pass_over(seat, l, score, what)
       l.got = nil
     end
   end
-  move(seat, seat.name, rank_of(score, stamp))
+  move(seat, seat.name, rank_of(score, seat.stamp))
+end
+
+-- Heeds a seat that a worker of an earlier version has given or moved back: its slot is
+-- where that is.
+local function sit_by(seat, its)
+  for _, s in ipairs(its) do
+    if s.level == level_of(seat.name) and (s.tag or 0) < seat.stamp then
+      s.tag, slots[s.node] = seat.stamp, max(slots[s.node], seat.stamp)
+      put_off(s, 1)
+    end
+  end
+end
+
+-- Whether a line's first task can start now, or nearly so.
+local function startable(l)
+  local ticket = head(l)
+  local start, _, sure = joint_start(path_of(l, cost_of(ticket)), now)
+  return sure and start <= now + lead + spread
+end
+
+-- The first places in the round of a level.
+local function places_of(level)
+  if not places[level] then
+    places[level] = call('ZRANGEBYLEX', round, '(' .. level .. '\0', '(' .. level .. '\1', 'LIMIT', '0', whole(RIVALS))
+  end
+  return places[level]
+end
+
+-- The seat of a scope as this call has it, nil where it has none that is to be looked at.
+local function seat_in(scope)
+  if moved[scope] then
+    return moved[scope].name ~= NO_RULE and moved[scope].name and moved[scope] or nil
+  end
+  local had = call('HGET', at, 'S' .. scope)
+  if not had then
+    return nil
+  end
+  local name, rank = parts_of(had)
+  rounds[name] = rounds[name] or { here = {} }
+  local first = rounds[name].first
+  return first and first.scope == scope and first or name ~= NO_RULE and seated(name, rank, scope, had) or nil
+end
+
+local function share_at(its, level)
+  for _, s in ipairs(its) do
+    if s.level == level then
+      return s
+    end
+  end
+end
+
+-- The line that is earliest at a level of those that can start and are earlier there than
+-- this one, if any. False where the caller does not know one that may be.
+local function earliest(seat, l, s)
+  local best, tag
+  for _, place in ipairs(places_of(s.level)) do
+    local scope, stamp = sub(place, #s.level + 12), unpack7(place, #s.level + 5)
+    local other = lines[scope]
+    if not other and stamp < s.tag then
+      miss(scope)
+      return false
+    elseif other and other ~= l and other.path_text ~= '-' and other.favoured ~= other.taken then
+      local theirs, its = share_at(shares(other), s.level), seat_in(scope)
+      stamp = theirs and theirs.tag or stamp
+      if its and its.band == seat.band and stamp < (tag or s.tag) and head(other) and startable(other) then
+        best, tag = other, stamp
+      end
+    end
+  end
+  return best
+end
+
+local serve_round
+
+-- Gives the turn to another line of a level, by this one's tags at the levels above: its seat
+-- comes to this round, or, where that is none of its own, to that of its first rule.
+local function give_way(seat, l, other, level)
+  other.favoured = other.taken
+  for _, s in ipairs(l.shares) do
+    if s == level then
+      break
+    end
+    local theirs = share_at(other.shares, s.level)
+    if theirs then
+      s.tag, theirs.tag = max(s.tag, theirs.tag or 0), min(s.tag, theirs.tag or s.tag)
+    end
+  end
+  local its, name = seat_in(other.scope), other.path[1].name
+  for _, r in ipairs(other.path) do
+    name = r.name == seat.name and r.name or name
+  end
+  move(its, name, rank_in(other, name, its.rank))
+  move(seat, seat.name, rank_in(l, seat.name, seat.rank))
+  if name ~= seat.name then
+    serve_round(name)
+  end
+end
+
+-- Whether the turn is rather another line's, of those below one of the scope's levels, which
+-- then has it; nil where one is not known.
+local function gives_way(seat, l)
+  for _, s in ipairs(l.shares) do
+    local other = s.placed and earliest(seat, l, s)
+    if other then
+      give_way(seat, l, other, s)
+      return true
+    elseif s.placed and other == false then
+      return nil
+    end
+  end
+  return false
 end
 
 -- Gives one turn in the round of a rule. True while there may be another.
@@ -421,10 +560,11 @@ local function turn(name)
     move(seat, name, rank_of(score, seat.stamp)) -- another task is first in the line by now
     return true
   end
+  sit_by(seat, shares(l))
   local path = path_of(l, cost_of(ticket))
-  local other = earlier(seat, path)
+  local other = earlier(seat, l, path)
   if other then
-    move(seat, other, seat.rank)
+    move(seat, other, rank_in(l, other, seat.rank))
     return true
   end
   local start, binding, sure = joint_start(path, now)
@@ -433,7 +573,14 @@ local function turn(name)
       look_by(name, now)
       return false
     end
-    release(seat, l, ticket, score, path, start)
+    local gives = gives_way(seat, l)
+    if gives == nil then
+      look_by(name, now)
+      return false
+    elseif gives then
+      return true
+    end
+    release(seat, l, ticket, score, path_of(l, cost_of(ticket)), start)
     return true
   end
   local number, free = waits_for(path, start, binding)
@@ -446,7 +593,7 @@ local function turn(name)
   local look = not free and now + SUSPENDED or max(now + 1, free - early)
   look_by(by.name, look)
   if by.name ~= name then
-    move(seat, by.name, seat.rank)
+    move(seat, by.name, rank_in(l, by.name, seat.rank))
     return true
   end
   return false
@@ -462,27 +609,33 @@ local function look_at_all()
   end
 end
 
+local steps = 0
+
+-- Gives the turns of a round, until it waits.
+function serve_round(name)
+  while true do
+    steps = steps + 1
+    if most + more <= 0 or steps > STEPS then
+      look_by(name, now)
+      return
+    end
+    if not turn(name) then
+      return
+    end
+  end
+end
+
 local function serve()
   if ARGV[6] == '1' or freed_unknown or beat > now then -- or the clock has stepped back
     look_at_all()
   end
   local names = call('ZRANGEBYSCORE', due, '-inf', whole(now), 'LIMIT', '0', whole(ROUNDS))
-  local steps = 0
   for _, name in ipairs(names) do
     served[name] = true
     if name ~= NO_RULE then -- there may be those in it that this call looks at no more
       looks[name] = nil
     end
-    while true do
-      steps = steps + 1
-      if most + more <= 0 or steps > STEPS then
-        look_by(name, now)
-        break
-      end
-      if not turn(name) then
-        break
-      end
-    end
+    serve_round(name)
   end
   return names
 end
@@ -494,7 +647,7 @@ local function save_released()
     for i, o in ipairs(l.out or {}) do
       tickets[i] = o.ticket
       outs[2 * i - 1] = l.scope .. '\0' .. o.ticket
-      outs[2 * i] = pack(now) .. pack(o.score + SCORES) .. sub(o.rank, 4) .. id
+      outs[2 * i] = pack(now) .. pack(o.score + SCORES) .. pack(o.tag) .. id
       l.units = l.units - cost_of(o.ticket)
     end
     if #tickets > 0 then
@@ -518,7 +671,7 @@ local function save_sums()
     local opened = (l.opened and 1 or 0) - (closed and 1 or 0)
     if l.units ~= 0 or opened ~= 0 then
       plus('L' .. l.scope, l.units)
-      for i in string.gmatch(l.path_text, '%d+') do
+      for i in path_numbers(l.path_text) do
         local name = rule_name(KEYS[tonumber(i)])
         plus('U' .. name, l.units)
         plus('N' .. name, opened)
@@ -542,11 +695,29 @@ local function save_seats()
         call('ZADD', round, '0', seat.seat)
         call('HSET', at, 'S' .. scope, seat.seat)
       else
-        call('HDEL', at, 'S' .. scope, 'L' .. scope)
+        call('HDEL', at, 'S' .. scope, 'L' .. scope, 'T' .. scope)
       end
       call('ZREM', round, seat.was)
     end
   end
+end
+
+-- What is to be noted of the virtual times, and the tags of all that were looked at.
+local function share_fields()
+  local set = rewritten_fields(top)
+  for scope, l in pairs(lines) do
+    local empty = moved[scope] and not moved[scope].name
+    if l.shares then
+      save_places(l.shares, scope, empty)
+    end
+    if l.shares and empty then
+      remember(l.shares)
+    end
+    if l.shares and not empty then
+      set[#set + 1], set[#set + 2] = 'T' .. scope, tags_text(l.shares)
+    end
+  end
+  return set
 end
 
 local function save_looks(names)
@@ -568,6 +739,24 @@ local function save_looks(names)
   end
   if #gone > 0 then
     call('ZREM', due, unpack(gone))
+  end
+end
+
+-- Forgets the slots that the time has passed, of some nodes whose lines were emptied.
+local function sweep()
+  for level, time in pairs(times) do
+    local name = level .. PAST
+    local past = call('ZRANGEBYLEX', round, '(' .. name .. '\0', '(' .. name .. '\0\0\0\0' .. pack(time + 1), 'LIMIT', '0', '100')
+    for _, place in ipairs(past) do
+      local node = sub(place, #name + 12)
+      local slot = tonumber(slots[node] or call('HGET', at, 'F' .. node) or 0)
+      call('ZREM', round, place)
+      if slot > time then
+        call('ZADD', round, '0', past_at(level, slot, node))
+      else
+        call('HDEL', at, 'F' .. node)
+      end
+    end
   end
 end
 
@@ -602,7 +791,10 @@ local next_rule = call('ZRANGE', due, '0', '0', 'WITHSCORES')
 if #next_rule == 0 then
   call('DEL', at, round)
 else
-  call('HSET', at, '#', whole(stamp), '@', whole(now))
+  call('HSET', at, '@', whole(now), unpack(share_fields()))
+  if #released > 0 then
+    sweep()
+  end
 end
 if #released > 0 then
   overdue = overdue or now + STALE

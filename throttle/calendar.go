@@ -165,6 +165,7 @@ func (c *plans) again(p *plan, at time.Time) *plan {
 	}
 	fresh := newPlan(c.keys, p.scope, bounds, c.pad, at)
 	fresh.made, fresh.refusal = p.made, p.refusal
+	fresh.weigh(p.named) // other rules may be in force by now
 	c.keep(fresh)
 	return fresh
 }

@@ -20,15 +20,17 @@ type draft struct {
 
 // draftScope is a name of the tree with what is written under it.
 type draftScope struct {
-	name   string
-	at     strictyaml.Place
-	owner  string
-	apps   []draftApp
-	pause  Pause
-	until  time.Time
-	rules  []draftRule
-	scopes []draftScope
-
+	name    string
+	at      strictyaml.Place
+	owner   string
+	apps    []draftApp
+	weight  int64
+	weighed written
+	shares  []draftShare
+	rules   []draftRule
+	scopes  []draftScope
+	pause   Pause
+	until   time.Time
 	untilAt strictyaml.Place
 }
 
@@ -99,7 +101,10 @@ func draftOf(unmatched Unmatched, limits map[string]Node) draft {
 func draftScopes(nodes map[string]Node, level int) []draftScope {
 	scopes := make([]draftScope, 0, len(nodes))
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
-		s := draftScope{name: name, owner: nodes[name].Owner, pause: nodes[name].Pause, until: nodes[name].PausedUntil}
+		weight := nodes[name].Weight
+		s := draftScope{name: name, owner: nodes[name].Owner, pause: nodes[name].Pause, until: nodes[name].PausedUntil,
+			weight: weight, shares: draftShares(nodes[name].Shares)}
+		s.weighed = written{text: strconv.FormatInt(weight, 10), set: weight != 0}
 		for _, app := range nodes[name].Apps {
 			s.apps = append(s.apps, draftApp{name: app})
 		}

@@ -225,6 +225,9 @@ func (l *Limiter) table(scopes []string) *table {
 				t.number[key] = len(t.rules)
 			}
 			path += "," + strconv.Itoa(t.number[key])
+			if p.weights[i] != noWeight {
+				path += "*" + p.weights[i]
+			}
 		}
 		for i := range len(p.kinds) {
 			t.present[p.kinds[i]] = true

@@ -32,6 +32,10 @@ type plan struct {
 	decide   *lua.Script
 	turns    []any // the keys of who waits: line, due, round, out, at
 
+	named      []float64 // the weights of the names of the path, as Policy.weights has them
+	weights    []string  // of the scope in the round of each rule, as scripts read them
+	weightsArg any       // the same in one text, "" where there are none
+
 	// From when until when the plan holds, by the server's clock in µs: as long as the
 	// periods of its calendars last, and its pauses. For ever where until is 0.
 	from, until int64
@@ -67,6 +71,7 @@ func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time
 	p := &plan{most: math.MaxInt64, scope: scope, all: all, provider: keys.provider(scope.Provider())}
 	p.bounds = p.inForce(p.split(keys, pad, all), at)
 	p.open = len(p.bounds) == 1 && p.bounds[0].Rule == openRule
+	p.weigh(nil)
 	present := map[byte]bool{}
 	for i, b := range p.bounds {
 		kind, numbers := ruleParams(b.Rule, pad)
@@ -346,6 +351,7 @@ func (c *plans) of(scope string) (*plan, error) {
 		return nil, err
 	}
 	p = newPlan(c.keys, s, bounds, c.pad, now)
+	p.weigh(policy.weights(s))
 	p.made, p.refusal = making{c, turn}, policy.MayUse(s, c.app)
 	c.keep(p)
 	return p, nil

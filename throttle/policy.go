@@ -40,6 +40,13 @@ type Node struct {
 	Pause Pause
 	// PausedUntil is when a PauseOn ends, by the Redis server's clock. Defaults to never.
 	PausedUntil time.Time
+	// Weight is how much this name gets among the names beside it, of what the rules of the
+	// level above let through while several wait there: units in proportion to weights, 1 to
+	// 1000. A name's own replaces that of "*". Defaults to 1.
+	Weight int64
+	// Shares declares names one level down as classes, at most 100, in place of their
+	// weights. Those of a name replace those of "*".
+	Shares map[string]Share
 }
 
 // Policy is all rules by scope. It is immutable and safe for concurrent use.
@@ -57,6 +64,9 @@ type tree struct {
 	apps   []string
 	pause  Pause
 	until  time.Time // of the pause
+	weight int64
+	shares map[string]Share
+	weighs bool // names right below have weights
 	rules  []Rule
 	every  *tree // the "*" of scopes, which every path passes through
 	scopes map[string]*tree
@@ -295,6 +305,10 @@ func treeOf(rules []draftRule, scopes []draftScope, path, pattern string, level 
 		child := treeOf(s.rules, s.scopes, at, strings.TrimPrefix(pattern+"/"+s.name, "/"), level+1, faults)
 		child.owner, child.apps = s.owner, s.checkApps(at, faults)
 		child.pause, child.until = s.checkPause(at, faults)
+		child.weight, child.shares = s.weight, s.checkShares(at, level+1, faults)
+		child.weighs = child.weighs || len(child.shares) > 0
+		s.checkWeighed(at, faults)
+		t.weighs = t.weighs || child.weight > 0
 		t.add(s.name, &child)
 	}
 	return t

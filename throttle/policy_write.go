@@ -55,7 +55,8 @@ func (w *policyWriter) scopes(indent int, field string, t *tree) {
 }
 
 func (w *policyWriter) node(indent int, name string, t *tree) {
-	if len(t.rules) == 0 && t.every == nil && len(t.scopes) == 0 && t.owner == "" && len(t.apps) == 0 && t.pause == PauseInherited {
+	if len(t.rules) == 0 && t.every == nil && len(t.scopes) == 0 && t.owner == "" && len(t.apps) == 0 && t.pause == PauseInherited &&
+		t.weight == 0 && len(t.shares) == 0 {
 		w.line(indent, name+": {}")
 		return
 	}
@@ -75,6 +76,12 @@ func (w *policyWriter) node(indent int, name string, t *tree) {
 	}
 	if !t.until.IsZero() {
 		w.line(indent+1, "paused_until: "+t.until.Format(time.RFC3339Nano))
+	}
+	if t.weight != 0 {
+		w.line(indent+1, "weight: "+strconv.FormatInt(t.weight, 10))
+	}
+	if len(t.shares) > 0 {
+		w.line(indent+1, "shares: "+SharesYAML(t.shares))
 	}
 	if len(t.rules) > 0 {
 		w.line(indent+1, "rules:")

@@ -93,7 +93,7 @@ func parsePolicy(data []byte, faults *strictyaml.Faults) *Policy {
 
 var (
 	fileFields = []string{"unmatched", "limits"}
-	nodeFields = []string{"rules", "scopes", "owner", "apps", "paused", "paused_until"}
+	nodeFields = []string{"rules", "scopes", "owner", "apps", "paused", "paused_until", "weight", "shares"}
 	// laterFields are in files that were written for a later version.
 	laterFields = []string{"unit"}
 )
@@ -156,6 +156,10 @@ func (d decoder) node(s *draftScope, e strictyaml.Field, path string, level int)
 			s.pause = d.pause(f, path+".paused")
 		case "paused_until":
 			s.until, s.untilAt = d.moment(f, path+".paused_until"), f.Place()
+		case "weight":
+			s.weight, s.weighed = d.number(f, path+".weight")
+		case "shares":
+			s.shares = d.shares(f, path+".shares")
 		default:
 			d.unknown(f, strictyaml.PathTo(path, f.Name), "a scope", nodeFields)
 		}

@@ -93,11 +93,11 @@ func (r Request) checkTicket() error {
 // turnCall is the script call that decides an attempt with a ticket; see lua/turn.lua.
 func (a *attempt) turnCall(req Request) call {
 	p := a.plan
-	c := newCall(lua.Turn.For(p.kinds), p.keyArgs, 1+len(p.turns), 8+2*len(p.bounds), replyHead+replyRule*len(p.bounds)+turnReply)
+	c := newCall(lua.Turn.For(p.kinds), p.keyArgs, 1+len(p.turns), 9+2*len(p.bounds), replyHead+replyRule*len(p.bounds)+turnReply)
 	c.args = append(c.args, a.key())
 	c.args = append(c.args, p.turns...)
 	c.args = append(c.args, a.limiter.clock(), a, a.ahead.Microseconds(),
-		Place{Ticket: req.Ticket, cost: req.Cost}.ticket(), req.Priority, int(req.standing), req.Lead.Microseconds(), min(req.Ahead, req.Near).Microseconds())
+		Place{Ticket: req.Ticket, cost: req.Cost}.ticket(), req.Priority, int(req.standing), req.Lead.Microseconds(), min(req.Ahead, req.Near).Microseconds(), p.weightsArg)
 	c.args = p.appendArgs(c.args, a.cost)
 	c.attempt, c.rules = a, len(p.bounds)
 	return c

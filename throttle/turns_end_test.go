@@ -57,7 +57,7 @@ func (w *turnsWorld) cannotStart(rule string, s seat, orders map[string]string) 
 	t := w.find(readPlace(scope, w.seen.line[s.scope][0]))
 	for _, key := range p.keys {
 		name := strings.TrimPrefix(key, p.provider)
-		if first, ok := orders[name]; ok && name != rule && first < s.rank+s.scope {
+		if first, ok := orders[name]; ok && name != rule && first < s.rank[:3]+w.tag(s.scope, name)+s.scope {
 			return // it is behind another there
 		}
 	}
@@ -77,6 +77,17 @@ func (w *turnsWorld) cannotStart(rule string, s seat, orders map[string]string) 
 		fail("%s is first for %s and could start in %v, and nobody is released for it; the look is at %d, it is %d",
 			t.key(), rule, d.RetryAfter, w.seen.due[rule], w.now)
 	}
+}
+
+// tag is the stamp that a scope has in the round of a rule.
+func (w *turnsWorld) tag(scope, rule string) string {
+	level, _, _ := strings.Cut(rule, ":")
+	from := 7 * strings.Count(level, "/")
+	if tags := w.seen.at["T"+scope]; len(tags) >= from+7 {
+		return tags[from : from+7]
+	}
+	fail("%q has no tag in the round of %s: %q", scope, rule, w.seen.at["T"+scope])
+	return ""
 }
 
 // drain has everybody start who waits: nobody else comes, and runs end at once.

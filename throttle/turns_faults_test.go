@@ -49,9 +49,9 @@ var turnPlants = []struct{ what, from, to string }{
 	{"wake: released and in line", "      call('ZREM', l.key, unpack(tickets))\n", ""},
 	{"wake: a seat not noted", "        call('HSET', at, 'S' .. scope, seat.seat)\n", ""},
 	{"wake: back in line and no seat", "    call('ZADD', round, '0', seat)\n    call('HSET', at, 'S' .. l.scope, seat)\n    call('ZADD', due, whole(now), name)", "    call('ZADD', due, whole(now), name)"},
-	{"wake: more than were asked for", "      if most", "      if 1 + most"},
+	{"wake: more than were asked for", "    if most + more <= 0 or steps", "    if 1 + most + more <= 0 or steps"},
 	{"wake: a changed limit is not seen", "if ARGV[6] == '1' or freed_unknown or beat > now then", "if freed_unknown then"},
-	{"wake: the same seat goes first again", "rank_of(next_score, stamp))\nend", "rank_of(next_score, 0))\nend"},
+	{"wake: the same seat goes first again", "  if following then\n    take_slots(l.shares)\n  end\n", ""},
 
 	{"line up: who goes straight is forgotten", "if #straight > 0 and (joined or scarce()) then", "if false then"},
 	{"line up: given a place twice", "  if out then\n    local whose", "  if false then\n    local whose"},
@@ -66,6 +66,27 @@ var turnPlants = []struct{ what, from, to string }{
 	{"all: before those who are out", "max(last + 1, first)", "last + 1"},
 	{"all: all cost one", "return cost and tonumber(cost) or 1", "return 1"},
 	{"all: a seat for the wrong priority", "if floor(score / BAND) + LOWEST < band then", "if false then"},
+}
+
+// sharePlants are faults of shares, which the cases and scenes of those must find.
+var sharePlants = []struct{ what, from, to string }{
+	{"wake: a turn of 50 units counts as one", "had_turn(l.shares, units_of_turn(ticket))", "had_turn(l.shares, 1)"},
+	{"wake: the time stands still", "  had_turn(l.shares, units_of_turn(ticket))\n  local following", "  local following"},
+	{"wake: in another round by the stamp of this one", "sub(band_of, 1, 3) .. pack(tag_at(l.shares, name))", "band_of"},
+	{"wake: an old seat's turn is free", "max(slots[s.node], seat.stamp)\n      put_off(s, 1)\n", "max(slots[s.node], seat.stamp)\n"},
+	{"wake: slots that are kept for ever", "      if slot > time then\n", "      if true then\n"},
+	{"wake: the tags of an empty line stay", "'L' .. scope, 'T' .. scope)\n      end", "'L' .. scope)\n      end"},
+	{"wake: classes take turns of one each", "local gives = gives_way(seat, l)", "local gives = false"},
+	{"wake: who gives way keeps its slot", "s.tag, theirs.tag = max(s.tag, theirs.tag or 0), min(s.tag, theirs.tag or s.tag)", "theirs.tag = min(s.tag, theirs.tag or s.tag)"},
+	{"all: a place whose line is empty", "(s.had ~= s.tag or empty)", "s.had ~= s.tag"},
+	{"line up: no place among its class", "  save_places(shares, l.scope)\n", ""},
+	{"turn: a seat that was taken elsewhere stays there", "  if tag < stamp then\n", "  if false then\n"},
+	{"turn: who goes without a look has had no turn", "    had_turn(shares, cost_of(ticket))\n", ""},
+	{"all: weights that count for nothing", "s.weight > 0 and #shares > 0, s.weight > 0 and s.weight or 1", "s.weight > 0 and #shares > 0, 1"},
+	{"all: each scope has turns of its own", "(string.find(path, '/', #level + 2, true) or #path + 1) - 1", "#path - 1"},
+	{"all: who was away has saved up", "  s.tag = max(times[s.level], slots[s.node])\n", "  s.tag = slots[s.node]\n"},
+	{"all: who empties its line begins anew", "  s.tag = max(times[s.level], slots[s.node])\n", "  s.tag = times[s.level]\n"},
+	{"all: one time for all levels", "call('HMGET', at, unpack(fields))\n  local tags", "call('HMGET', at, unpack(fields))\n  for i = 1, #shares do\n    shares[i].level = ''\n  end\n  local tags"},
 }
 
 // rareFaults are those that the first histories don't meet, and one that does.
@@ -84,6 +105,34 @@ func TestTurnsHistoriesFindNothingElse(t *testing.T) {
 		t.Errorf("history %d: %s", n, found)
 	}
 	turnsHistories(t, rdb, last, turnsSeed(t), 500)
+}
+
+// Every planted fault of shares is found.
+func TestSharesFindPlantedFaults(t *testing.T) {
+	if raced {
+		t.Skip("it takes minutes with the race detector, which finds nothing in scripts: make histories")
+	}
+	t.Parallel()
+	for _, f := range sharePlants {
+		t.Run(f.what, func(t *testing.T) {
+			t.Parallel()
+			p := plant(f.from, f.to, true)
+			if len(p.texts) == 0 {
+				t.Fatalf("no script holds %q any more", f.from)
+			}
+			rdb := redistest.Client(t)
+			rdb.AddHook(p)
+			last, prefix := watched(rdb), redistest.Prefix(t)
+			found := findUnfair(rdb, last, prefix)
+			if found == "" {
+				found, _ = findFault(rdb, last, prefix, 40)
+			}
+			if found == "" {
+				t.Fatal("not found")
+			}
+			t.Log(found)
+		})
+	}
 }
 
 // Every planted fault is found soon: always by the same histories.
@@ -306,6 +355,22 @@ func findFault(rdb redis.UniversalClient, last *lastCall, prefix string, histori
 	return "", 0
 }
 
+// findUnfair returns what one of the cases and scenes of shares finds wrong.
+func findUnfair(rdb redis.UniversalClient, last *lastCall, prefix string) string {
+	for i, s := range shareScenes {
+		found := faultOf(func() { s.play(newFairWorld(rdb, last, fmt.Sprintf("%sshare%d", prefix, i), s.limits, s.scopes)) })
+		if found != "" {
+			return found
+		}
+	}
+	for i, c := range fairCases {
+		if found := c.run(rdb, last, fmt.Sprintf("%sfair%d", prefix, i)); found != "" {
+			return found
+		}
+	}
+	return ""
+}
+
 // Scopes under a shared rule take turns, and the saving for the head of a line is
 // bounded by its cost.
 func TestScopesTakeTurns(t *testing.T) {
@@ -352,7 +417,7 @@ func takeTurns(rdb redis.UniversalClient, last *lastCall, prefix string) (found 
 	}
 	started := map[string]int{}
 	var order []string
-	for looks := 0; len(order) < 120; looks++ {
+	for looks := 0; len(order) < 180; looks++ {
 		if looks > 3000 {
 			fail("only %d started", len(order))
 		}
@@ -364,11 +429,12 @@ func takeTurns(rdb redis.UniversalClient, last *lastCall, prefix string) (found 
 				fail("%s was released and could not start", t.Ticket)
 			}
 			order = append(order, p.Scope)
-			started[p.Scope]++
+			started[p.Scope] += int(max(1, p.cost))
 			add(p.Scope, 1)
 			w.sound()
 		}
-		if most, least := maxOf(started), minOf(started, h.scopes); most > least+1 {
+		// Where all cost one unit they start one each; who cost 50 lets 50 of each pass.
+		if most, least := maxOf(started), minOf(started, h.scopes); most > least+1 && (dear.stage != running || most > least+50) {
 			fail("they do not take turns: %v, %s", started, strings.Join(order, " "))
 		}
 		if len(woken.Released) == 0 {
@@ -377,6 +443,9 @@ func takeTurns(rdb redis.UniversalClient, last *lastCall, prefix string) (found 
 	}
 	if dear.stage != running {
 		fail("the task of cost 50 has not started")
+	}
+	if most, least := maxOf(started), minOf(started, h.scopes); most > least+1 {
+		fail("units are not shared equally in the end: %v, %s", started, strings.Join(order, " "))
 	}
 	// All that started, and the units of the first, come in as much time as that
 	// takes at the rate: nothing was saved in vain.

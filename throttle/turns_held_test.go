@@ -13,11 +13,12 @@ import (
 
 // lines is what Redis holds of those who wait.
 type standings struct {
-	line  map[string][]string // tickets in their order, by scope
-	due   map[string]int64    // when to look, by rule
-	round []seat
-	out   map[string]string // tickets and when they left, by scope, a zero byte and ticket
-	at    map[string]string
+	line   map[string][]string // tickets in their order, by scope
+	due    map[string]int64    // when to look, by rule
+	round  []seat
+	places []seat            // in the rounds of levels
+	out    map[string]string // tickets and when they left, by scope, a zero byte and ticket
+	at     map[string]string
 }
 
 type seat struct {
@@ -78,7 +79,12 @@ func (w *turnsWorld) read() standings {
 	}
 	for _, member := range a.round.Val() {
 		rule, rest, _ := strings.Cut(member, "\x00")
-		l.round = append(l.round, seat{rule, rest[:10], rest[10:], member})
+		place := seat{rule, rest[:10], rest[10:], member}
+		if strings.Contains(rule, ":") || rule == "!" {
+			l.round = append(l.round, place)
+		} else if !strings.HasSuffix(rule, `"`) { // of slots
+			l.places = append(l.places, place)
+		}
 	}
 	for i, line := range a.lines {
 		if len(line.Val()) > 0 {
@@ -109,6 +115,9 @@ func (w *turnsWorld) sound() {
 		}
 		if l.at["S"+s.scope] != s.member {
 			fail("the seat of %q is %q, and noted as %q", s.scope, s.member, l.at["S"+s.scope])
+		}
+		if tag := w.tag(s.scope, s.rule); s.rule != "!" && s.rank[3:] != tag {
+			fail("%q sits with %s by the stamp %x, and its tag is %x: %q, out %q, line %v", s.scope, s.rule, s.rank[3:], tag, w.seen.at["T"+s.scope], w.seen.out, w.seen.line)
 		}
 		if len(l.line[s.scope]) == 0 {
 			fail("a seat for the empty line of %q", s.scope)
@@ -150,6 +159,54 @@ func (w *turnsWorld) sound() {
 		w.sumIs("N"+name, of[name])
 	}
 	w.placed(where)
+	w.timesGrow()
+	w.inPlace()
+}
+
+// inPlace: scopes in line, and no others, have places in the rounds of their levels, by their tags.
+func (w *turnsWorld) inPlace() {
+	want := map[string]bool{}
+	for _, s := range w.seen.round {
+		p := w.plan("p" + s.scope)
+		for i, key := range p.keys {
+			rule := strings.TrimPrefix(key, p.provider)
+			level, _, _ := strings.Cut(rule, ":")
+			first, _, _ := strings.Cut(strings.TrimPrefix(p.keys[0], p.provider), ":")
+			if p.weights[i] != noWeight && level != first { // seats themselves are by the first
+				want[level+"\x00\x00\x00\x00"+w.tag(s.scope, rule)+s.scope] = true
+			}
+		}
+	}
+	for _, place := range w.seen.places {
+		if !want[place.member] && !w.disturbed {
+			fail("%q is in the round of a level, and should not be", place.member)
+		}
+		delete(want, place.member)
+	}
+	for place := range want {
+		if !w.disturbed {
+			fail("%q is not in the round of its level", place)
+		}
+	}
+}
+
+// timesGrow: virtual times only grow, as long as anybody waits, and tags are of those who do.
+func (w *turnsWorld) timesGrow() {
+	times := map[string]int64{}
+	for field, value := range w.seen.at {
+		switch n, _ := strconv.ParseInt(value, 10, 64); field[0] {
+		case 'V':
+			times[field] = n
+			if n < w.times[field] && len(w.seen.round) > 0 {
+				fail("%s was %d and is %d", field, w.times[field], n)
+			}
+		case 'T':
+			if len(w.seen.line[field[1:]]) == 0 && len(w.seen.round) > 0 {
+				fail("%s is kept, and the line is empty", field)
+			}
+		}
+	}
+	w.times = times
 }
 
 func (w *turnsWorld) sumIs(field string, want int64) {

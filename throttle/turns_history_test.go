@@ -189,7 +189,9 @@ type turnsHistory struct {
 	scopes       []string
 	lead, spread int64
 	steps, quick bool
-	drains       bool // it goes on until nobody waits, which takes as long as all before
+	weight       int64            // of one of the tenants
+	shares       map[string]Share // of the names below each
+	drains       bool             // it goes on until nobody waits, which takes as long as all before
 	each         int
 	left         map[int]bool // steps left out
 	log          []string
@@ -224,6 +226,10 @@ func newTurnsHistory(seed uint64, each int) *turnsHistory {
 	}
 	var rules [3][]Rule
 	draw := &randomHistory{}
+	h.weight = 1 + int64(seed%7) // not drawn: the histories of each seed stay what they were
+	if seed%3 == 0 {
+		h.shares = map[string]Share{"x": {Part: 60}, "y": {Weight: 3}}
+	}
 	for level, n := range levels {
 		for range n {
 			rule := draw.rule(r, fmt.Sprintf("r%d%d", level, len(rules[level])))
@@ -249,10 +255,14 @@ func newTurnsHistory(seed uint64, each int) *turnsHistory {
 		}
 		h.versions = append(h.versions, map[string]Node{"p": {
 			Rules: append([]Rule(nil), rules[0]...),
-			Scopes: map[string]Node{"*": {
-				Rules:  append([]Rule(nil), rules[1]...),
-				Scopes: map[string]Node{"*": {Rules: append([]Rule(nil), rules[2]...)}},
-			}},
+			Scopes: map[string]Node{
+				"*": {
+					Rules:  append([]Rule(nil), rules[1]...),
+					Scopes: map[string]Node{"*": {Rules: append([]Rule(nil), rules[2]...)}},
+					Shares: h.shares,
+				},
+				"a": {Weight: h.weight},
+			},
 		}})
 	}
 	return h

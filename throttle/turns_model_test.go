@@ -66,8 +66,9 @@ type turnsWorld struct {
 	keys    []string // of those who wait
 	sent    string   // the last script call
 
-	most       int  // of the last Wake
-	unfinished bool // it wanted to be called again at once
+	times      map[string]int64 // virtual, by field
+	most       int              // of the last Wake
+	unfinished bool             // it wanted to be called again at once
 }
 
 func newTurnsWorld(rdb redis.UniversalClient, last *lastCall, prefix string, h *turnsHistory) *turnsWorld {

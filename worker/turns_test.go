@@ -254,3 +254,31 @@ func must(t *testing.T, err error) {
 		t.Fatal(err)
 	}
 }
+
+// "Tenants share by weight: with weights 1 and 3 a quarter of the starts and three, while
+// both wait".
+func TestTenantsShareByWeight(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, steady(50), Config{})
+	policy, err := throttle.NewPolicy("", map[string]throttle.Node{"p": {Rules: steady(50), Scopes: map[string]throttle.Node{
+		"b": {Weight: 3},
+	}}})
+	must(t, err)
+	s.throttle.cfg.Limiter.SetPolicy(policy)
+	var ran order
+	s.planned(jobs(90, "p/a")...)
+	s.planned(jobs(90, "p/b")...)
+	s.serve(asynq.Config{Concurrency: 8}, ran.handle)
+	s.finish(180)
+	ran.mu.Lock()
+	defer ran.mu.Unlock()
+	for from := 20; from+40 <= 100; from += 20 { // after those that went straight to their queue
+		b := 0
+		for _, id := range ran.ids[from : from+40] {
+			b += strings.Count(id, "p/b")
+		}
+		if b < 26 || b > 34 {
+			t.Errorf("of 40 starts from %d on b had %d, and should have 30: %v", from, b, ran.ids)
+		}
+	}
+}

@@ -26,7 +26,8 @@ import (
 const limitsUsage = `Usage: worker limits list | export | history [flags]
        worker limits show SCOPE [flags]
        worker limits set SCOPE RULE KEY=VALUE… [flags]
-       worker limits assign SCOPE [owner=NAME] [apps=NAME,…] [flags]
+       worker limits assign SCOPE [owner=NAME] [apps=NAME,…] [weight=N]
+                     [shares=NAME:60%:2,…] [flags]
        worker limits remove SCOPE RULE [flags]
        worker limits unset [SCOPE [RULE]] [flags]
        worker limits import [-replace] FILE [flags]
@@ -45,8 +46,10 @@ file that a worker was started with. What has been spent stays spent.
   set       write a rule of SCOPE, payments/acme or payments/*. The fields are
             those of limits.yaml; those not given keep their value, and KEY=
             takes one away. One that SCOPE inherits becomes its own
-  assign    say who answers for SCOPE, and which applications may spend from it;
-            owner= and apps= take it away
+  assign    say who answers for SCOPE, and which applications may spend from it,
+            how much it gets among those beside it while all wait, and the
+            classes below it, each with its part, weight or both; owner=, apps=,
+            weight= and shares= take it away
   remove    take a rule of SCOPE away, the file's too
   unset     take back what was set and removed of a rule, of SCOPE or at all: the
             file counts again
@@ -123,7 +126,7 @@ var limitsVerbs = map[string]limitsVerb{
 	"history":  {0, 0, "", "", (*limitsCommand).history},
 	"show":     {1, 1, "SCOPE", "", (*limitsCommand).show},
 	"set":      {3, anyNumber, "SCOPE RULE KEY=VALUE…", "as if-version for", (*limitsCommand).set},
-	"assign":   {2, 3, "SCOPE [owner=NAME] [apps=NAME,…]", "as if-version", (*limitsCommand).assign},
+	"assign":   {2, 5, "SCOPE [owner=NAME] [apps=NAME,…] [weight=N] [shares=NAME:60%:2,…]", "as if-version", (*limitsCommand).assign},
 	"remove":   {2, 2, "SCOPE RULE", "as if-version for", (*limitsCommand).remove},
 	"unset":    {0, 2, "[SCOPE [RULE]]", "as if-version", (*limitsCommand).unset},
 	"import":   {1, 1, "FILE", "as if-version replace", (*limitsCommand).importFile},
@@ -278,23 +281,65 @@ func (c *limitsCommand) set(ctx context.Context) error {
 }
 
 func (c *limitsCommand) assign(ctx context.Context) error {
-	var owner *string
-	var apps []string
+	var as policies.Assigned
 	for _, word := range c.words[1:] {
-		switch key, value, _ := strings.Cut(word, "="); {
-		case key == "owner" && owner == nil:
-			owner = &value
-		case key == "apps" && apps == nil:
-			apps = []string{}
-			if value != "" {
-				apps = strings.Split(value, ",")
-			}
-		default:
-			return &cli.Error{What: fmt.Sprintf("%q is not owner=NAME or apps=NAME,…, or the second of its kind", word), Try: "worker limits assign payments owner=payments-team apps=billing,refunds"}
+		if !assigned(&as, word) {
+			return &cli.Error{What: fmt.Sprintf("%q is not owner=NAME, apps=NAME,…, weight=N or shares=NAME:60%%:2,…, or the second of its kind", word), Try: "worker limits assign payments owner=payments-team apps=billing,refunds"}
 		}
 	}
-	made, err := c.store.Assign(ctx, c.edit(), c.words[0], owner, apps)
+	made, err := c.store.Reassign(ctx, c.edit(), c.words[0], as)
 	return c.tell(made, err)
+}
+
+// assigned reads one KEY=VALUE of assign. It says whether it is one, and the first.
+func assigned(as *policies.Assigned, word string) bool {
+	switch key, value, _ := strings.Cut(word, "="); {
+	case key == "owner" && as.Owner == nil:
+		as.Owner = &value
+	case key == "apps" && as.Apps == nil:
+		as.Apps = []string{}
+		if value != "" {
+			as.Apps = strings.Split(value, ",")
+		}
+	case key == "weight" && as.Weight == nil:
+		weight, err := int64(1), error(nil)
+		if value != "" {
+			weight, err = strconv.ParseInt(value, 10, 64)
+		}
+		as.Weight = &weight
+		return err == nil && weight > 0
+	case key == "shares" && as.Shares == nil:
+		as.Shares = map[string]throttle.Share{}
+		return value == "" || readShares(as.Shares, value)
+	default:
+		return false
+	}
+	return true
+}
+
+// readShares reads NAME:60%:2,NAME:3: parts are in percent, and weights are not.
+func readShares(shares map[string]throttle.Share, text string) bool {
+	for one := range strings.SplitSeq(text, ",") {
+		name, numbers, _ := strings.Cut(one, ":")
+		var s throttle.Share
+		for number := range strings.SplitSeq(numbers, ":") {
+			digits, part := strings.CutSuffix(number, "%")
+			n, err := strconv.ParseInt(digits, 10, 64)
+			to := &s.Weight
+			if part {
+				to = &s.Part
+			}
+			if err != nil || n < 1 || *to != 0 {
+				return false
+			}
+			*to = n
+		}
+		if _, twice := shares[name]; twice {
+			return false
+		}
+		shares[name] = s
+	}
+	return true
 }
 
 func (c *limitsCommand) remove(ctx context.Context) error {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -95,10 +96,10 @@ func rulesBy(p *throttle.Policy) (rules map[[2]string]string, order [][2]string)
 		order = append(order, at)
 	}
 	for path, n := range policies.Nodes(limits) {
-		for field, text := range map[string]string{ownerField: n.Owner, appsField: strings.Join(n.Apps, ", "), pausedField: pauseText(n)} {
-			if text != "" {
-				at := [2]string{path, field}
-				rules[at] = strings.TrimPrefix(field+" "+text, pausedField+" ")
+		for _, field := range assignedFields {
+			if text := field.of(n); text != "" {
+				at := [2]string{path, field.name}
+				rules[at] = strings.TrimPrefix(field.name+" "+text, pausedField+" ")
 				order = append(order, at)
 			}
 		}
@@ -106,8 +107,30 @@ func rulesBy(p *throttle.Policy) (rules map[[2]string]string, order [][2]string)
 	return rules, order
 }
 
-// What is told of a scope beside its rules, in their place.
-const ownerField, appsField, pausedField = "owner:", "apps:", "paused:"
+// pausedField is what a pause stands under: its text says what it is.
+const pausedField = "paused:"
+
+// assignedFields are what is told of a scope beside its rules, in their place.
+var assignedFields = []struct {
+	name string
+	of   func(throttle.Node) string
+}{
+	{"owner:", func(n throttle.Node) string { return n.Owner }},
+	{"apps:", func(n throttle.Node) string { return strings.Join(n.Apps, ", ") }},
+	{pausedField, pauseText},
+	{"weight:", func(n throttle.Node) string {
+		if n.Weight == 0 {
+			return ""
+		}
+		return strconv.FormatInt(n.Weight, 10)
+	}},
+	{"shares:", func(n throttle.Node) string {
+		if len(n.Shares) == 0 {
+			return ""
+		}
+		return throttle.SharesYAML(n.Shares)
+	}},
+}
 
 func differences(before, after *throttle.Policy) (list []difference) {
 	had, order := rulesBy(before)
@@ -157,8 +180,9 @@ func (c *limitsCommand) diff(ctx context.Context) error {
 
 // ruleReport is one rule of list and show; docs/json.md has its fields.
 type ruleReport struct {
-	Scope     string `json:"scope"`           // where the limits have it
-	At        string `json:"level,omitempty"` // show: the level of the scope at which it counts
+	Scope     string `json:"scope"`            // where the limits have it
+	At        string `json:"level,omitempty"`  // show: the level of the scope at which it counts
+	Weight    string `json:"weight,omitempty"` // show: of the scope among those that wait for the rule; absent for 1
 	Name      string `json:"rule"`
 	Text      string `json:"text"`
 	From      string `json:"from"` // file, imported, set or removed
@@ -207,6 +231,9 @@ func (r ruleReport) line() string {
 	}
 	if r.Until != "" {
 		line += ", until " + r.Until
+	}
+	if r.Weight != "" {
+		line += ", at weight " + r.Weight
 	}
 	return line
 }
@@ -262,6 +289,9 @@ func (c *limitsCommand) show(ctx context.Context) error {
 			report = pauseReport(v, b.Pattern, throttle.Node{Pause: throttle.PauseOn, PausedUntil: b.Until}, now)
 		}
 		report.At = b.Scope.String()
+		if weight := p.Weight(scope, b.Scope.Len()); weight != 1 {
+			report.Weight = strconv.FormatFloat(weight, 'g', 4, 64)
+		}
 		if err := c.print(report, report.line()); err != nil {
 			return err
 		}

@@ -140,9 +140,17 @@ func TestLimitsCommands(t *testing.T) {
 	says(t, out, "+ payments owner: payments-team", "+ payments apps: billing, refunds")
 	_, errs := l.run(1, "assign", "payments", "team=x")
 	says(t, errs, `"team=x" is not owner=NAME`)
+	for _, wrong := range []string{"weight=0", "weight=x", "shares=a", "shares=a:0", "shares=a:1:2", "shares=a:1,a:2"} {
+		_, errs = l.run(1, "assign", "payments", wrong)
+		says(t, errs, "is not owner=NAME")
+	}
+	out, _ = l.run(0, "assign", "payments", "weight=3", "shares=interactive:60%,batch:3")
+	says(t, out, "+ payments weight: 3", "+ payments shares: {batch: {weight: 3}, interactive: {part: 60%}}")
+	out, _ = l.run(0, "show", "payments/interactive")
+	says(t, out, "{name: account", "at weight 1.4")
 	l.run(0, "unset", "payments")
 	history := l.objects("history")
-	if len(history) != 9 {
+	if len(history) != 10 {
 		t.Fatalf("%v", history)
 	}
 	for i, v := range history {

@@ -18,7 +18,7 @@
 -- ARGV[5]     seats   integer > 0, how many to look at.
 -- ARGV[6..]   rule    one for each rule. See include/rules.lua.
 -- ARGV[n+6..] path    one for each of s scopes: the numbers of its rules, as "1,3,4", or "-" for a scope
---                     of which the caller knows no rules.
+--                     of which the caller knows no rules. See include/turns/lines.lua for "1,3*2,4".
 -- ARGV[n+s+6..] ticket one for each of s scopes: the task that is asked for, "" for the first.
 --
 -- Returns  {numbers, scopes, seat}:
@@ -1006,14 +1006,14 @@ end
 --        one seat, with the rule that its first task waits for:
 --        rule, 0, rank, scope. The seats of a rule are its round; they are
 --        served in the order of their ranks: the priority of the scope's first
---        task, then the stamp, a number that grows with each turn taken.
+--        task, then the stamp, which grows by what the scope has had. See shares.lua.
 --        Those of which no task can ever be admitted have a round of no rule's.
 -- due    sorted set of rules that have a round, by the µs to look at it.
 -- out    hash of tasks that were released and have not come: scope, 0, ticket. Its
 --        values: when it was, its score, its stamp, and the id of the call.
 -- at     hash: S<scope> its seat, L<scope> units in its line, U<rule> units that
---        wait in lines under the rule, N<rule> those lines, # the last stamp, @ the
---        µs of the last look.
+--        wait in lines under the rule, N<rule> those lines, # the highest stamp, @ the
+--        µs of the last look; V, F and T as in shares.lua.
 local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
 local NO_RULE = '!'
 
@@ -1052,6 +1052,12 @@ end
 -- The place of a scope among others: priority and stamp, ten bytes.
 local function rank_of(score, stamp)
   return sub(pack(floor(score / BAND) + LOWEST), 5) .. pack(stamp)
+end
+
+-- The numbers of a path's rules, and the weight that the scope has under each where it
+-- is said: "1,3*2.5,4".
+local function path_numbers(text)
+  return string.gmatch(text, '(%d+)%*?([%d.]*)')
 end
 
 local function seat_of(name, rank, scope)
@@ -1106,6 +1112,12 @@ local function after_units(r, now, units)
   t = algorithms[r.kind].fit(r, now)
   r[field] = was
   return t and t + whole_windows * (r.per or 0)
+end
+
+-- The units that other lines are given while one is given so many: an equal share each,
+-- for one of weight 1.
+local function turns_of(units, lines, weight)
+  return ceil(units * max(0, lines) / (weight > 0 and weight or 1))
 end
 
 local rules = {}
@@ -1170,10 +1182,10 @@ end
 -- The rules of a scope, the number of the one whose round it has its seat in, and
 -- how many others have their turn there before it.
 local function path_of(text, seat)
-  local path, seated, others = {}, 0, 0
+  local path, weights, seated, others = {}, {}, 0, 0
   local name = seat and parts_of(seat)
-  for i in string.gmatch(text, '%d+') do
-    path[#path + 1] = rules[tonumber(i)]
+  for i, weight in path_numbers(text) do
+    path[#path + 1], weights[#path + 1] = rules[tonumber(i)], tonumber(weight) or 0
     if path[#path].name == name then
       seated = #path
     end
@@ -1182,7 +1194,7 @@ local function path_of(text, seat)
     local mine, first = call('ZRANK', round, seat), seat_after(name)
     others = mine and first and mine - call('ZRANK', round, first) or 0
   end
-  return path, seated, others
+  return path, seated, others, weights
 end
 
 -- Whether a rule can never admit the cost as it is, suspended for one, and whether
@@ -1198,7 +1210,7 @@ end
 -- When a task is expected to start that has so many tasks and units of its own
 -- line before it, and the rule that it waits for. Others under a rule have a turn
 -- for each that the line has.
-local function expected(path, seated, others, place, units, mine, cost)
+local function expected(path, weights, seated, others, place, units, mine, cost)
   local latest, binding = now, 0
   for i = 1, #path do
     local r = path[i]
@@ -1212,7 +1224,7 @@ local function expected(path, seated, others, place, units, mine, cost)
   end
   for i = 1, #path do
     local r = path[i]
-    local turns = units * max(0, r.lines - 1) + (i == seated and others * cost or 0)
+    local turns = turns_of(units, r.lines - 1, weights[i]) + (i == seated and others * cost or 0)
     local t = after_units(r, now, units + min(max(0, r.units - mine), turns))
     if t > latest then
       latest, binding = t, i
@@ -1239,9 +1251,9 @@ local function line(j, s)
   local waits, binding = -1, 0
   if place and text ~= '-' then
     local had = call('HMGET', at, 'S' .. scope, 'L' .. scope)
-    local path, seated, others = path_of(text, had[1])
+    local path, seated, others, weights = path_of(text, had[1])
     local mine = tonumber(had[2] or 0)
-    waits, binding = expected(path, seated, others, place, floor(mine * place / card), mine, cost_of(ticket))
+    waits, binding = expected(path, weights, seated, others, place, floor(mine * place / card), mine, cost_of(ticket))
   end
   local out = is_out[scope .. '\0' .. ticket] and 1 or 0
   return card, released_under(scope), place or -1, out, waits, binding
@@ -1257,8 +1269,9 @@ local function below()
   local first = from == '' and '-' or '(' .. from
   local seats = call('ZRANGEBYLEX', round, first, '+', 'LIMIT', '0', whole(most))
   for _, seat in ipairs(seats) do
-    local _, _, scope = parts_of(seat)
-    if sub(scope, 1, #under) == under then
+    local name, _, scope = parts_of(seat)
+    local waits = name == NO_RULE or string.find(name, ':', 1, true) -- or it is a place in the round of a level
+    if waits and sub(scope, 1, #under) == under then
       scopes[#scopes + 1] = scope
     end
   end

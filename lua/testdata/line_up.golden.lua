@@ -18,7 +18,8 @@
 -- ARGV[3]     near    integer µs >= 0, how near a start must be for its task to go straight to its queue.
 -- ARGV[4]     rules   integer n.
 -- ARGV[5..]   rule    one for each rule. See include/rules.lua.
--- ARGV[n+5..] path    one for each of s scopes: the numbers of its rules, as "1,3,4".
+-- ARGV[n+5..] path    one for each of s scopes: the numbers of its rules, as "1,3,4". See
+--                     include/turns/lines.lua for "1,3*2,4".
 -- ARGV[n+s+5..] tasks three for each task: the number of its scope, its ticket, its priority.
 --
 -- Returns  {now, then two for each task: placed, expected}
@@ -1055,14 +1056,14 @@ end
 --        one seat, with the rule that its first task waits for:
 --        rule, 0, rank, scope. The seats of a rule are its round; they are
 --        served in the order of their ranks: the priority of the scope's first
---        task, then the stamp, a number that grows with each turn taken.
+--        task, then the stamp, which grows by what the scope has had. See shares.lua.
 --        Those of which no task can ever be admitted have a round of no rule's.
 -- due    sorted set of rules that have a round, by the µs to look at it.
 -- out    hash of tasks that were released and have not come: scope, 0, ticket. Its
 --        values: when it was, its score, its stamp, and the id of the call.
 -- at     hash: S<scope> its seat, L<scope> units in its line, U<rule> units that
---        wait in lines under the rule, N<rule> those lines, # the last stamp, @ the
---        µs of the last look.
+--        wait in lines under the rule, N<rule> those lines, # the highest stamp, @ the
+--        µs of the last look; V, F and T as in shares.lua.
 local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
 local NO_RULE = '!'
 
@@ -1103,6 +1104,12 @@ local function rank_of(score, stamp)
   return sub(pack(floor(score / BAND) + LOWEST), 5) .. pack(stamp)
 end
 
+-- The numbers of a path's rules, and the weight that the scope has under each where it
+-- is said: "1,3*2.5,4".
+local function path_numbers(text)
+  return string.gmatch(text, '(%d+)%*?([%d.]*)')
+end
+
 local function seat_of(name, rank, scope)
   return name .. '\0' .. rank .. scope
 end
@@ -1132,6 +1139,166 @@ local function keep_waiting(us, ...)
       call('PEXPIRE', key, whole(ceil((us + STAY) / 1000)))
     end
   end
+end
+-- Which place a scope has among others, by what they and it have had. It needs call, at,
+-- pack and the numbers. Source: docs/turns.md#shares
+--
+-- Each level of a path that has rules has a virtual time. The names right below it, its
+-- nodes, have slots in that time, each node one after another: a slot is SLOT / weight
+-- long for each unit. A scope in line holds a slot of its node at each level, and the
+-- beginning of that is its tag there: the stamp of its seat while that is with a rule of
+-- the level. All are kept in `at`:
+--   V<level>  the virtual time: the highest tag that had its turn
+--   F<node>   where the node's next slot begins
+--   T<scope>  the tags of a scope in line, seven bytes for each level from the provider
+--             down, zero where there are no rules
+-- The next slots of nodes whose lines were emptied have places in `round`, until the time
+-- has passed them: level, ", 0, three zeros, slot, node. Of all scopes that ever waited
+-- they would be as many as those.
+-- Where a level below the first has weights, each of its scopes in line has a place in the
+-- round of the level too, whatever rule it waits for: level, 0, three zeros, tag, scope.
+local SLOT, LATEST = 100000, 9007199254740991
+
+local times, slots = {}, {} -- by level, by node; as they will be
+local rewritten = {} -- numbers of `at`, by their fields
+
+local function level_of(name)
+  return string.match(name, '^[^:]*')
+end
+
+-- The name below a level on the way to a scope: "/a" of "/a/x", and "/a/x/" where the
+-- scope is the level itself.
+local function node_of(scope, level)
+  local path = scope .. '/'
+  return sub(path, 1, (string.find(path, '/', #level + 2, true) or #path + 1) - 1)
+end
+
+-- What a path has of each level that has rules, the provider's first. Where a level has no
+-- time yet it begins with the highest stamp that anybody has.
+local function shares_of(scope, names, weights)
+  local shares, fields = {}, { 'T' .. scope, '#' }
+  for i = 1, #names do
+    local level = level_of(names[i])
+    if #shares == 0 or shares[#shares].level ~= level then
+      local _, depth = string.gsub(level, '/', '')
+      local s = { level = level, node = node_of(scope, level), depth = depth, weight = tonumber(weights[i]) or 0 }
+      s.placed, s.weight = s.weight > 0 and #shares > 0, s.weight > 0 and s.weight or 1
+      shares[#shares + 1] = s
+      fields[#fields + 1], fields[#fields + 2] = 'V' .. level, 'F' .. s.node
+    end
+  end
+  local had = call('HMGET', at, unpack(fields))
+  local tags = had[1] or ''
+  for i, s in ipairs(shares) do
+    times[s.level] = times[s.level] or tonumber(had[2 * i + 1] or max(1, had[2] or 1))
+    slots[s.node] = slots[s.node] or tonumber(had[2 * i + 2] or 0)
+    local tag = #tags >= 7 * s.depth + 7 and unpack7(tags, 7 * s.depth + 1) or 0
+    s.tag = tag > 0 and tag or nil
+    s.had = s.placed and s.tag
+  end
+  return shares
+end
+
+local function place_at(s, scope)
+  return s.level .. '\0\0\0\0' .. pack(s.tag) .. scope
+end
+
+-- Writes a scope's places in the rounds of its levels, none where its line is empty.
+local function save_places(shares, scope, empty)
+  for _, s in ipairs(shares) do
+    if s.placed and s.tag and not empty then
+      call('ZADD', round, '0', place_at(s, scope))
+    end
+    if s.had and (s.had ~= s.tag or empty) then
+      call('ZREM', round, place_at({ level = s.level, tag = s.had }, scope))
+    end
+    s.had = s.placed and not empty and s.tag
+  end
+end
+
+-- Puts a node's next slot off by so many units.
+local function put_off(s, units)
+  slots[s.node] = min(LATEST, slots[s.node] + max(1, floor(SLOT * units / s.weight + 0.5)))
+  rewritten['F' .. s.node] = slots[s.node]
+end
+
+-- Takes the next slot of the node. The virtual time is the earliest: nobody saves up.
+local function take_slot(s)
+  s.tag = max(times[s.level], slots[s.node])
+  slots[s.node] = s.tag
+  rewritten['V' .. s.level] = times[s.level]
+  put_off(s, 1)
+end
+
+local function take_slots(shares)
+  for _, s in ipairs(shares) do
+    take_slot(s)
+  end
+end
+
+-- The scope's tag in the rounds of a level, of the first one for a rule that it has not.
+local function tag_at(shares, name)
+  local level, its = level_of(name), shares[1]
+  for _, s in ipairs(shares) do
+    its = s.level == level and s or its
+  end
+  if not its.tag then
+    take_slot(its)
+  end
+  return its.tag
+end
+
+-- Notes a turn: the time comes to it. A slot is for one unit, and the rest is paid now.
+local function had_turn(shares, units)
+  for _, s in ipairs(shares) do
+    times[s.level] = max(times[s.level], s.tag or 0)
+    rewritten['V' .. s.level] = times[s.level]
+    if units > 1 then
+      put_off(s, units - 1)
+    end
+  end
+end
+
+local PAST = '"'
+
+local function past_at(level, slot, node)
+  return level .. PAST .. '\0\0\0\0' .. pack(slot) .. node
+end
+
+-- Notes slots that are to be forgotten.
+local function remember(shares)
+  for _, s in ipairs(shares) do
+    if slots[s.node] > times[s.level] then
+      call('ZADD', round, '0', past_at(s.level, slots[s.node], s.node))
+      keep_waiting(0, round)
+    end
+  end
+end
+
+-- What T<scope> says of them.
+local function tags_text(shares)
+  local text, depth = '', 0
+  for _, s in ipairs(shares) do
+    text = text .. string.rep(pack(0), s.depth - depth) .. pack(s.tag or 0)
+    depth = s.depth + 1
+  end
+  return text
+end
+
+-- The units that a turn of a task counts for.
+local function units_of_turn(ticket)
+  return max(1, cost_of(ticket))
+end
+
+-- The fields that were rewritten and their values, for HSET, and the highest stamp.
+local function rewritten_fields(top)
+  local set = {}
+  for field, value in pairs(rewritten) do
+    set[#set + 1], set[#set + 2] = field, whole(value)
+    top = max(top, value)
+  end
+  set[#set + 1], set[#set + 2] = '#', whole(top)
+  return set
 end
 -- The rule of a path that a task waits for, as its number in it, and when to look at
 -- it, nil where it can't tell: one that can't, or the one that alone would admit the
@@ -1174,6 +1341,12 @@ local function after_units(r, now, units)
   return t and t + whole_windows * (r.per or 0)
 end
 
+-- The units that other lines are given while one is given so many: an equal share each,
+-- for one of weight 1.
+local function turns_of(units, lines, weight)
+  return ceil(units * max(0, lines) / (weight > 0 and weight or 1))
+end
+
 -- So many tasks that went straight to their queues count as released: those that come
 -- first, since each look adds them up. They are forgotten when they have not come in time, which
 -- begins with the first look: until then nobody may be there to take them.
@@ -1186,7 +1359,7 @@ local PLENTY = 2000
 -- Joins are written so many at a time.
 local MANY = 500
 
-local rules, lines, stamp = {}, {}, nil
+local rules, lines, seated = {}, {}, false
 
 -- Rule i, with the units and lines that wait under it, the calls of this one included.
 local function rule(i)
@@ -1205,10 +1378,10 @@ end
 local function line(j)
   local l = lines[j]
   if not l then
-    l = { key = KEYS[n + 4 + j], path = {}, joins = {}, last = {} }
+    l = { key = KEYS[n + 4 + j], path = {}, weights = {}, joins = {}, last = {} }
     l.scope = sub(l.key, #provider + 1, -6)
-    for i in string.gmatch(ARGV[n + 4 + j], '%d+') do
-      l.path[#l.path + 1] = rule(tonumber(i))
+    for i, weight in path_numbers(ARGV[n + 4 + j]) do
+      l.path[#l.path + 1], l.weights[#l.path + 1] = rule(tonumber(i)), tonumber(weight) or 0
     end
     local had = call('HMGET', at, 'S' .. l.scope, 'L' .. l.scope)
     l.seat, l.units = had[1], tonumber(had[2] or 0)
@@ -1234,7 +1407,7 @@ local function expected_of(l, cost, before)
   local latest, told = now, false
   for i = 1, #l.path do
     local r = l.path[i]
-    local others = min(max(0, r.units - l.units), (before + cost) * max(0, r.lines - (l.card > 0 and 1 or 0)))
+    local others = min(max(0, r.units - l.units), turns_of(before + cost, r.lines - (l.card > 0 and 1 or 0), l.weights[i]))
     local t = after_units(r, now, before + others)
     if not t then
       return -1
@@ -1350,11 +1523,18 @@ local function sit(l)
     end
     return
   end
-  stamp = (stamp or tonumber(call('HGET', at, '#') or 0)) + 1
+  local names = {}
+  for i = 1, #l.path do
+    names[i] = l.path[i].name
+  end
+  local shares = shares_of(l.scope, names, l.weights)
+  take_slots(shares)
   local name = (l.rule or l.path[1]).name
-  local seat = seat_of(name, rank_of(score, stamp), l.scope)
+  local seat = seat_of(name, rank_of(score, tag_at(shares, name)), l.scope)
   call('ZADD', round, '0', seat)
-  call('HSET', at, 'S' .. l.scope, seat, '#', whole(stamp))
+  call('HSET', at, 'S' .. l.scope, seat, 'T' .. l.scope, tags_text(shares))
+  save_places(shares, l.scope)
+  seated = true
   local look = (#straight > 0 or next(outs)) and min(l.start or now, now + STALE) or l.start or now
   call('ZADD', due, 'LT', whole(max(now, look - lead)), name)
 end
@@ -1406,6 +1586,9 @@ local function save()
   for name, r in pairs(changed) do
     call('HSET', at, 'U' .. name, whole(r.units), 'N' .. name, whole(r.lines))
     set = true
+  end
+  if seated then
+    call('HSET', at, unpack(rewritten_fields(tonumber(call('HGET', at, '#') or 0))))
   end
   if set == true then
     keep_waiting(longest, due, round, at)

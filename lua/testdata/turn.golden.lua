@@ -26,7 +26,9 @@
 --                       for one that had its turn and shall only be put back to the front of its line.
 -- ARGV[7]     lead      integer µs >= 0, how long before its start a task is released.
 -- ARGV[8]     near      integer µs >= 0: ahead, for a task that was not released.
--- ARGV[9..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
+-- ARGV[9]     weights   the weight that the scope has under each rule, as "0,3,2.5", 0 at a level where none
+--                       is said; "" where that is all of them.
+-- ARGV[10..]  rules     two for each rule: the rule, and integer units > 0 that it costs. See
 --                       include/rules.lua.
 --
 -- Returns  {now, then three for each rule: remaining, reset, place}, as decide;
@@ -98,7 +100,7 @@ local LONGEST_LEASE = 86400000000
 
 local call, format = redis.call, string.format
 local member, COLON = ARGV[2], 58
-local n, base = #KEYS - 6, 7
+local n, base = #KEYS - 6, 8
 local attempt, line = KEYS[n + 1], KEYS[n + 2]
 local due, round, out_key, at = KEYS[n + 3], KEYS[n + 4], KEYS[n + 5], KEYS[n + 6]
 local ticket, provider = ARGV[4], sub(due, 1, -5)
@@ -1395,14 +1397,14 @@ end
 --        one seat, with the rule that its first task waits for:
 --        rule, 0, rank, scope. The seats of a rule are its round; they are
 --        served in the order of their ranks: the priority of the scope's first
---        task, then the stamp, a number that grows with each turn taken.
+--        task, then the stamp, which grows by what the scope has had. See shares.lua.
 --        Those of which no task can ever be admitted have a round of no rule's.
 -- due    sorted set of rules that have a round, by the µs to look at it.
 -- out    hash of tasks that were released and have not come: scope, 0, ticket. Its
 --        values: when it was, its score, its stamp, and the id of the call.
 -- at     hash: S<scope> its seat, L<scope> units in its line, U<rule> units that
---        wait in lines under the rule, N<rule> those lines, # the last stamp, @ the
---        µs of the last look.
+--        wait in lines under the rule, N<rule> those lines, # the highest stamp, @ the
+--        µs of the last look; V, F and T as in shares.lua.
 local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
 local NO_RULE = '!'
 
@@ -1443,6 +1445,12 @@ local function rank_of(score, stamp)
   return sub(pack(floor(score / BAND) + LOWEST), 5) .. pack(stamp)
 end
 
+-- The numbers of a path's rules, and the weight that the scope has under each where it
+-- is said: "1,3*2.5,4".
+local function path_numbers(text)
+  return string.gmatch(text, '(%d+)%*?([%d.]*)')
+end
+
 local function seat_of(name, rank, scope)
   return name .. '\0' .. rank .. scope
 end
@@ -1472,6 +1480,166 @@ local function keep_waiting(us, ...)
       call('PEXPIRE', key, whole(ceil((us + STAY) / 1000)))
     end
   end
+end
+-- Which place a scope has among others, by what they and it have had. It needs call, at,
+-- pack and the numbers. Source: docs/turns.md#shares
+--
+-- Each level of a path that has rules has a virtual time. The names right below it, its
+-- nodes, have slots in that time, each node one after another: a slot is SLOT / weight
+-- long for each unit. A scope in line holds a slot of its node at each level, and the
+-- beginning of that is its tag there: the stamp of its seat while that is with a rule of
+-- the level. All are kept in `at`:
+--   V<level>  the virtual time: the highest tag that had its turn
+--   F<node>   where the node's next slot begins
+--   T<scope>  the tags of a scope in line, seven bytes for each level from the provider
+--             down, zero where there are no rules
+-- The next slots of nodes whose lines were emptied have places in `round`, until the time
+-- has passed them: level, ", 0, three zeros, slot, node. Of all scopes that ever waited
+-- they would be as many as those.
+-- Where a level below the first has weights, each of its scopes in line has a place in the
+-- round of the level too, whatever rule it waits for: level, 0, three zeros, tag, scope.
+local SLOT, LATEST = 100000, 9007199254740991
+
+local times, slots = {}, {} -- by level, by node; as they will be
+local rewritten = {} -- numbers of `at`, by their fields
+
+local function level_of(name)
+  return string.match(name, '^[^:]*')
+end
+
+-- The name below a level on the way to a scope: "/a" of "/a/x", and "/a/x/" where the
+-- scope is the level itself.
+local function node_of(scope, level)
+  local path = scope .. '/'
+  return sub(path, 1, (string.find(path, '/', #level + 2, true) or #path + 1) - 1)
+end
+
+-- What a path has of each level that has rules, the provider's first. Where a level has no
+-- time yet it begins with the highest stamp that anybody has.
+local function shares_of(scope, names, weights)
+  local shares, fields = {}, { 'T' .. scope, '#' }
+  for i = 1, #names do
+    local level = level_of(names[i])
+    if #shares == 0 or shares[#shares].level ~= level then
+      local _, depth = string.gsub(level, '/', '')
+      local s = { level = level, node = node_of(scope, level), depth = depth, weight = tonumber(weights[i]) or 0 }
+      s.placed, s.weight = s.weight > 0 and #shares > 0, s.weight > 0 and s.weight or 1
+      shares[#shares + 1] = s
+      fields[#fields + 1], fields[#fields + 2] = 'V' .. level, 'F' .. s.node
+    end
+  end
+  local had = call('HMGET', at, unpack(fields))
+  local tags = had[1] or ''
+  for i, s in ipairs(shares) do
+    times[s.level] = times[s.level] or tonumber(had[2 * i + 1] or max(1, had[2] or 1))
+    slots[s.node] = slots[s.node] or tonumber(had[2 * i + 2] or 0)
+    local tag = #tags >= 7 * s.depth + 7 and unpack7(tags, 7 * s.depth + 1) or 0
+    s.tag = tag > 0 and tag or nil
+    s.had = s.placed and s.tag
+  end
+  return shares
+end
+
+local function place_at(s, scope)
+  return s.level .. '\0\0\0\0' .. pack(s.tag) .. scope
+end
+
+-- Writes a scope's places in the rounds of its levels, none where its line is empty.
+local function save_places(shares, scope, empty)
+  for _, s in ipairs(shares) do
+    if s.placed and s.tag and not empty then
+      call('ZADD', round, '0', place_at(s, scope))
+    end
+    if s.had and (s.had ~= s.tag or empty) then
+      call('ZREM', round, place_at({ level = s.level, tag = s.had }, scope))
+    end
+    s.had = s.placed and not empty and s.tag
+  end
+end
+
+-- Puts a node's next slot off by so many units.
+local function put_off(s, units)
+  slots[s.node] = min(LATEST, slots[s.node] + max(1, floor(SLOT * units / s.weight + 0.5)))
+  rewritten['F' .. s.node] = slots[s.node]
+end
+
+-- Takes the next slot of the node. The virtual time is the earliest: nobody saves up.
+local function take_slot(s)
+  s.tag = max(times[s.level], slots[s.node])
+  slots[s.node] = s.tag
+  rewritten['V' .. s.level] = times[s.level]
+  put_off(s, 1)
+end
+
+local function take_slots(shares)
+  for _, s in ipairs(shares) do
+    take_slot(s)
+  end
+end
+
+-- The scope's tag in the rounds of a level, of the first one for a rule that it has not.
+local function tag_at(shares, name)
+  local level, its = level_of(name), shares[1]
+  for _, s in ipairs(shares) do
+    its = s.level == level and s or its
+  end
+  if not its.tag then
+    take_slot(its)
+  end
+  return its.tag
+end
+
+-- Notes a turn: the time comes to it. A slot is for one unit, and the rest is paid now.
+local function had_turn(shares, units)
+  for _, s in ipairs(shares) do
+    times[s.level] = max(times[s.level], s.tag or 0)
+    rewritten['V' .. s.level] = times[s.level]
+    if units > 1 then
+      put_off(s, units - 1)
+    end
+  end
+end
+
+local PAST = '"'
+
+local function past_at(level, slot, node)
+  return level .. PAST .. '\0\0\0\0' .. pack(slot) .. node
+end
+
+-- Notes slots that are to be forgotten.
+local function remember(shares)
+  for _, s in ipairs(shares) do
+    if slots[s.node] > times[s.level] then
+      call('ZADD', round, '0', past_at(s.level, slots[s.node], s.node))
+      keep_waiting(0, round)
+    end
+  end
+end
+
+-- What T<scope> says of them.
+local function tags_text(shares)
+  local text, depth = '', 0
+  for _, s in ipairs(shares) do
+    text = text .. string.rep(pack(0), s.depth - depth) .. pack(s.tag or 0)
+    depth = s.depth + 1
+  end
+  return text
+end
+
+-- The units that a turn of a task counts for.
+local function units_of_turn(ticket)
+  return max(1, cost_of(ticket))
+end
+
+-- The fields that were rewritten and their values, for HSET, and the highest stamp.
+local function rewritten_fields(top)
+  local set = {}
+  for field, value in pairs(rewritten) do
+    set[#set + 1], set[#set + 2] = field, whole(value)
+    top = max(top, value)
+  end
+  set[#set + 1], set[#set + 2] = '#', whole(top)
+  return set
 end
 -- The rule of a path that a task waits for, as its number in it, and when to look at
 -- it, nil where it can't tell: one that can't, or the one that alone would admit the
@@ -1512,6 +1680,12 @@ local function after_units(r, now, units)
   t = algorithms[r.kind].fit(r, now)
   r[field] = was
   return t and t + whole_windows * (r.per or 0)
+end
+
+-- The units that other lines are given while one is given so many: an equal share each,
+-- for one of weight 1.
+local function turns_of(units, lines, weight)
+  return ceil(units * max(0, lines) / (weight > 0 and weight or 1))
 end
 -- Lets the rounds of rules 1 to n be looked at now, where tasks wait for them:
 -- something of them has become free.
@@ -1571,12 +1745,20 @@ local function reserve(rules)
   return overdue
 end
 
--- The sums of the scope: its seat, the units in its line, the last stamp, and for
+local names, weights = {}, {}
+for weight in string.gmatch(ARGV[9], '[%d.]+') do
+  weights[#weights + 1] = tonumber(weight)
+end
+for i = 1, n do
+  names[i], weights[i] = rule_name(KEYS[i]), weights[i] or 0
+end
+
+-- The sums of the scope: its seat, the units in its line, the highest stamp, and for
 -- each rule the units and the lines that wait.
 local function sums()
   local fields = { 'S' .. scope, 'L' .. scope, '#' }
   for i = 1, n do
-    local name = rule_name(KEYS[i])
+    local name = names[i]
     fields[2 * i + 2], fields[2 * i + 3] = 'U' .. name, 'N' .. name
   end
   return fields, call('HMGET', at, unpack(fields))
@@ -1605,7 +1787,12 @@ local function leave()
     if values[1] then
       call('ZREM', round, values[1])
     end
-    call('HDEL', at, fields[1], fields[2])
+    local shares = shares_of(scope, names, weights)
+    had_turn(shares, cost_of(ticket))
+    save_places(shares, scope, true)
+    remember(shares)
+    call('HSET', at, unpack(rewritten_fields(tonumber(values[3] or 0))))
+    call('HDEL', at, fields[1], fields[2], 'T' .. scope)
   end
 end
 
@@ -1615,7 +1802,7 @@ local function expected_in(rules, values, before)
   local latest, told = now, false
   for i = 1, n do
     local u, lines = values[2 * i + 2] or 0, values[2 * i + 3] or 0
-    local others = min(max(0, u - before), (before + rules[i].cost) * max(0, lines - (before > 0 and 1 or 0)))
+    local others = min(max(0, u - before), turns_of(before + rules[i].cost, lines - (before > 0 and 1 or 0), weights[i]))
     local t = after_units(rules[i], now, before + others)
     if not t then
       return -1
@@ -1638,6 +1825,20 @@ local function score_for(mine)
   return place_after(tonumber(last), band, now)
 end
 
+-- The scope's tag at the level of a rule; takes slots where it has none.
+local function tag_for(name, values)
+  local shares = shares_of(scope, names, weights)
+  if not values[1] then
+    take_slots(shares)
+  end
+  local tag = tag_at(shares, name)
+  if next(rewritten) then
+    call('HSET', at, 'T' .. scope, tags_text(shares), unpack(rewritten_fields(tonumber(values[3] or 0))))
+    save_places(shares, scope)
+  end
+  return tag
+end
+
 -- Gives the scope a seat, or a better one; returns in how many µs to look at it.
 local FOREVER, overdue = 9007199254740991, nil
 local function sit(rules, fields, values, score, held_up, start, binding)
@@ -1646,12 +1847,10 @@ local function sit(rules, fields, values, score, held_up, start, binding)
     local rank
     name, rank = parts_of(values[1])
     stamp = unpack7(rank, 4)
-  else
-    stamp = (values[3] or 0) + 1
-    call('HSET', at, '#', whole(stamp))
   end
   if name == NO_RULE then
-    name = rule_name(KEYS[held_up or overdue and binding or waits_for(rules, start, binding)])
+    name = names[held_up or overdue and binding or waits_for(rules, start, binding)]
+    stamp = tag_for(name, values)
   end
   local seat = seat_of(name, rank_of(score, stamp), scope)
   call('ZADD', round, '0', seat)
@@ -1669,9 +1868,19 @@ local function sit(rules, fields, values, score, held_up, start, binding)
 end
 
 -- Has a round looked at whose time to look was lost, as a key is that somebody deletes or a
--- server evicts: without it nobody is woken, and tasks come back as this one has.
-local function heal(seat)
-  local name = parts_of(seat)
+-- server evicts: without it nobody is woken, and tasks come back as this one has. And puts a
+-- seat where it belongs that a worker of an earlier version took to a round by another's stamp.
+local function heal(seat, values)
+  local name, rank = parts_of(seat)
+  local band, stamp = numbers_of(rank)
+  local tag = name ~= NO_RULE and tag_for(name, values) or stamp
+  if tag < stamp then
+    local mended = seat_of(name, rank_of((band - LOWEST) * BAND, tag), scope)
+    call('ZADD', round, '0', mended)
+    call('ZREM', round, seat)
+    call('HSET', at, 'S' .. scope, mended)
+    seat = mended
+  end
   if call('ZSCORE', due, name) then
     return -1
   end
@@ -1700,7 +1909,7 @@ local function join(rules, mine, held_up, start, binding)
   if place == 0 and not stood or not values[1] then
     look = sit(rules, fields, values, score, held_up, start, binding)
   elseif stood then
-    look = heal(values[1])
+    look = heal(values[1], values)
   end
   if mine then
     look = 0

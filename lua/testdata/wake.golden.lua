@@ -25,7 +25,7 @@
 -- ARGV[9]     rules   integer n.
 -- ARGV[10..]  rule    one for each rule. See include/rules.lua.
 -- ARGV[n+10..] path   one for each of s scopes: the numbers of its rules, as "1,3,4", or "-" for a scope
---                     that the caller cannot wake.
+--                     that the caller cannot wake. See include/turns/lines.lua for "1,3*2,4".
 -- ARGV[n+s+10..] news three for each task that was released before and could not be run: "f" it does
 --                     not exist, "a" not yet, to be tried again, "r" it is running; its scope; its ticket.
 --
@@ -1067,14 +1067,14 @@ end
 --        one seat, with the rule that its first task waits for:
 --        rule, 0, rank, scope. The seats of a rule are its round; they are
 --        served in the order of their ranks: the priority of the scope's first
---        task, then the stamp, a number that grows with each turn taken.
+--        task, then the stamp, which grows by what the scope has had. See shares.lua.
 --        Those of which no task can ever be admitted have a round of no rule's.
 -- due    sorted set of rules that have a round, by the µs to look at it.
 -- out    hash of tasks that were released and have not come: scope, 0, ticket. Its
 --        values: when it was, its score, its stamp, and the id of the call.
 -- at     hash: S<scope> its seat, L<scope> units in its line, U<rule> units that
---        wait in lines under the rule, N<rule> those lines, # the last stamp, @ the
---        µs of the last look.
+--        wait in lines under the rule, N<rule> those lines, # the highest stamp, @ the
+--        µs of the last look; V, F and T as in shares.lua.
 local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
 local NO_RULE = '!'
 
@@ -1115,6 +1115,12 @@ local function rank_of(score, stamp)
   return sub(pack(floor(score / BAND) + LOWEST), 5) .. pack(stamp)
 end
 
+-- The numbers of a path's rules, and the weight that the scope has under each where it
+-- is said: "1,3*2.5,4".
+local function path_numbers(text)
+  return string.gmatch(text, '(%d+)%*?([%d.]*)')
+end
+
 local function seat_of(name, rank, scope)
   return name .. '\0' .. rank .. scope
 end
@@ -1145,6 +1151,166 @@ local function keep_waiting(us, ...)
     end
   end
 end
+-- Which place a scope has among others, by what they and it have had. It needs call, at,
+-- pack and the numbers. Source: docs/turns.md#shares
+--
+-- Each level of a path that has rules has a virtual time. The names right below it, its
+-- nodes, have slots in that time, each node one after another: a slot is SLOT / weight
+-- long for each unit. A scope in line holds a slot of its node at each level, and the
+-- beginning of that is its tag there: the stamp of its seat while that is with a rule of
+-- the level. All are kept in `at`:
+--   V<level>  the virtual time: the highest tag that had its turn
+--   F<node>   where the node's next slot begins
+--   T<scope>  the tags of a scope in line, seven bytes for each level from the provider
+--             down, zero where there are no rules
+-- The next slots of nodes whose lines were emptied have places in `round`, until the time
+-- has passed them: level, ", 0, three zeros, slot, node. Of all scopes that ever waited
+-- they would be as many as those.
+-- Where a level below the first has weights, each of its scopes in line has a place in the
+-- round of the level too, whatever rule it waits for: level, 0, three zeros, tag, scope.
+local SLOT, LATEST = 100000, 9007199254740991
+
+local times, slots = {}, {} -- by level, by node; as they will be
+local rewritten = {} -- numbers of `at`, by their fields
+
+local function level_of(name)
+  return string.match(name, '^[^:]*')
+end
+
+-- The name below a level on the way to a scope: "/a" of "/a/x", and "/a/x/" where the
+-- scope is the level itself.
+local function node_of(scope, level)
+  local path = scope .. '/'
+  return sub(path, 1, (string.find(path, '/', #level + 2, true) or #path + 1) - 1)
+end
+
+-- What a path has of each level that has rules, the provider's first. Where a level has no
+-- time yet it begins with the highest stamp that anybody has.
+local function shares_of(scope, names, weights)
+  local shares, fields = {}, { 'T' .. scope, '#' }
+  for i = 1, #names do
+    local level = level_of(names[i])
+    if #shares == 0 or shares[#shares].level ~= level then
+      local _, depth = string.gsub(level, '/', '')
+      local s = { level = level, node = node_of(scope, level), depth = depth, weight = tonumber(weights[i]) or 0 }
+      s.placed, s.weight = s.weight > 0 and #shares > 0, s.weight > 0 and s.weight or 1
+      shares[#shares + 1] = s
+      fields[#fields + 1], fields[#fields + 2] = 'V' .. level, 'F' .. s.node
+    end
+  end
+  local had = call('HMGET', at, unpack(fields))
+  local tags = had[1] or ''
+  for i, s in ipairs(shares) do
+    times[s.level] = times[s.level] or tonumber(had[2 * i + 1] or max(1, had[2] or 1))
+    slots[s.node] = slots[s.node] or tonumber(had[2 * i + 2] or 0)
+    local tag = #tags >= 7 * s.depth + 7 and unpack7(tags, 7 * s.depth + 1) or 0
+    s.tag = tag > 0 and tag or nil
+    s.had = s.placed and s.tag
+  end
+  return shares
+end
+
+local function place_at(s, scope)
+  return s.level .. '\0\0\0\0' .. pack(s.tag) .. scope
+end
+
+-- Writes a scope's places in the rounds of its levels, none where its line is empty.
+local function save_places(shares, scope, empty)
+  for _, s in ipairs(shares) do
+    if s.placed and s.tag and not empty then
+      call('ZADD', round, '0', place_at(s, scope))
+    end
+    if s.had and (s.had ~= s.tag or empty) then
+      call('ZREM', round, place_at({ level = s.level, tag = s.had }, scope))
+    end
+    s.had = s.placed and not empty and s.tag
+  end
+end
+
+-- Puts a node's next slot off by so many units.
+local function put_off(s, units)
+  slots[s.node] = min(LATEST, slots[s.node] + max(1, floor(SLOT * units / s.weight + 0.5)))
+  rewritten['F' .. s.node] = slots[s.node]
+end
+
+-- Takes the next slot of the node. The virtual time is the earliest: nobody saves up.
+local function take_slot(s)
+  s.tag = max(times[s.level], slots[s.node])
+  slots[s.node] = s.tag
+  rewritten['V' .. s.level] = times[s.level]
+  put_off(s, 1)
+end
+
+local function take_slots(shares)
+  for _, s in ipairs(shares) do
+    take_slot(s)
+  end
+end
+
+-- The scope's tag in the rounds of a level, of the first one for a rule that it has not.
+local function tag_at(shares, name)
+  local level, its = level_of(name), shares[1]
+  for _, s in ipairs(shares) do
+    its = s.level == level and s or its
+  end
+  if not its.tag then
+    take_slot(its)
+  end
+  return its.tag
+end
+
+-- Notes a turn: the time comes to it. A slot is for one unit, and the rest is paid now.
+local function had_turn(shares, units)
+  for _, s in ipairs(shares) do
+    times[s.level] = max(times[s.level], s.tag or 0)
+    rewritten['V' .. s.level] = times[s.level]
+    if units > 1 then
+      put_off(s, units - 1)
+    end
+  end
+end
+
+local PAST = '"'
+
+local function past_at(level, slot, node)
+  return level .. PAST .. '\0\0\0\0' .. pack(slot) .. node
+end
+
+-- Notes slots that are to be forgotten.
+local function remember(shares)
+  for _, s in ipairs(shares) do
+    if slots[s.node] > times[s.level] then
+      call('ZADD', round, '0', past_at(s.level, slots[s.node], s.node))
+      keep_waiting(0, round)
+    end
+  end
+end
+
+-- What T<scope> says of them.
+local function tags_text(shares)
+  local text, depth = '', 0
+  for _, s in ipairs(shares) do
+    text = text .. string.rep(pack(0), s.depth - depth) .. pack(s.tag or 0)
+    depth = s.depth + 1
+  end
+  return text
+end
+
+-- The units that a turn of a task counts for.
+local function units_of_turn(ticket)
+  return max(1, cost_of(ticket))
+end
+
+-- The fields that were rewritten and their values, for HSET, and the highest stamp.
+local function rewritten_fields(top)
+  local set = {}
+  for field, value in pairs(rewritten) do
+    set[#set + 1], set[#set + 2] = field, whole(value)
+    top = max(top, value)
+  end
+  set[#set + 1], set[#set + 2] = '#', whole(top)
+  return set
+end
 -- The rule of a path that a task waits for, as its number in it, and when to look at
 -- it, nil where it can't tell: one that can't, or the one that alone would admit the
 -- task last. Whatever comes free of any other, it can't start before. That need not be
@@ -1173,10 +1339,13 @@ local STEPS, HEADS, ROUNDS = 1000, 16, 64
 -- of its limit brings up sooner.
 local AGAIN, PASSES, SUSPENDED = 1000000, 100, 3600000000
 
+-- How many scopes of a level to look at for one whose turn it rather is.
+local RIVALS = 8
+
 local lines, released, missing = {}, {}, {}
 local out = 0
 local known, moved, looks = {}, {}, {} -- by scope, by scope, by rule
-local rules, rounds = {}, {}
+local rules, rounds, places = {}, {}, {}
 
 -- Reads rule i once.
 local function rule(i)
@@ -1190,9 +1359,9 @@ end
 -- The rules of a line's scope, each with the cost of a task.
 local function path_of(l, cost)
   if not l.path then
-    l.path = {}
-    for i in string.gmatch(l.path_text, '%d+') do
-      l.path[#l.path + 1] = rule(tonumber(i))
+    l.path, l.weights = {}, {}
+    for i, weight in path_numbers(l.path_text) do
+      l.path[#l.path + 1], l.weights[#l.path + 1] = rule(tonumber(i)), weight
     end
   end
   for i = 1, #l.path do
@@ -1215,18 +1384,30 @@ local function first_rules()
   end
 end
 
--- The last stamp and the last look.
+-- The highest stamp and the last look.
 local function begin()
   local last = call('HMGET', at, '#', '@')
   return tonumber(last[1] or 0), tonumber(last[2] or 0)
 end
 
-local stamp, beat = begin()
+local top, beat = begin()
+
+-- What a line's scope has at each level.
+local function shares(l)
+  if not l.shares then
+    local names = {}
+    for i, r in ipairs(path_of(l, 1)) do
+      names[i] = r.name
+    end
+    l.shares = shares_of(l.scope, names, l.weights)
+  end
+  return l.shares
+end
 
 -- Lets the rules of a scope be looked at now.
 local function look_at(scope)
   local l = lines[scope]
-  for i in string.gmatch(l and l.path_text or '', '%d+') do
+  for i in path_numbers(l and l.path_text or '') do
     call('ZADD', due, 'XX', 'LT', whole(now), rule_name(KEYS[tonumber(i)]))
   end
 end
@@ -1262,8 +1443,11 @@ local function back(l, field, value, score)
       call('HSET', at, 'S' .. l.scope, seat)
     end
   elseif l.path_text ~= '-' then
+    local its, tag = shares(l), unpack7(value, 15)
+    take_slots(its)
+    its[1].tag = min(its[1].tag, max(1, tag))
     local name = rule_name(KEYS[tonumber(string.match(l.path_text, '^%d+'))])
-    local seat = seat_of(name, rank_of(score, unpack7(value, 15)), l.scope)
+    local seat = seat_of(name, rank_of(score, its[1].tag), l.scope)
     l.opened = true
     call('ZADD', round, '0', seat)
     call('HSET', at, 'S' .. l.scope, seat)
@@ -1440,13 +1624,19 @@ local function head(l)
   return l.got[l.next], tonumber(l.got[l.next + 1])
 end
 
--- The rule of the path, other than this one, whose round has an earlier seat.
-local function earlier(seat, path)
+-- The rank of a scope in the round of a rule.
+local function rank_in(l, name, band_of)
+  return sub(band_of, 1, 3) .. pack(tag_at(l.shares, name))
+end
+
+-- The rule of the path, other than this one, whose round has a seat that is earlier there.
+local function earlier(seat, l, path)
   for i = 1, #path do
     local name = path[i].name
     local first = name ~= seat.name and front(name)
     local theirs = first and lines[first.scope]
-    if first and not (theirs and theirs.path_text == '-') and sooner(first, seat) then
+    local mine = { band = seat.band, stamp = first and tag_at(l.shares, name), scope = seat.scope }
+    if first and not (theirs and theirs.path_text == '-') and sooner(first, mine) then
       return name
     end
   end
@@ -1456,23 +1646,27 @@ local function look_by(name, t)
   looks[name] = min(looks[name] or t, t)
 end
 
--- Releases a line's head. Its scope goes to the end of the round.
+-- Releases a line's head. Its scope has had a turn, and takes the next slot.
 local function release(seat, l, ticket, score, path, start)
   for i = 1, #path do
     algorithms[path[i].kind].charge(path[i], now, start)
   end
   l.out = l.out or {}
-  l.out[#l.out + 1] = { ticket = ticket, score = score, rank = seat.rank }
+  l.out[#l.out + 1] = { ticket = ticket, score = score, tag = l.shares[1].tag or seat.stamp }
   l.taken, l.next = l.taken + 1, l.next + 2
   released[#released + 1], released[#released + 2] = l.scope, ticket
-  stamp, out = stamp + 1, out + 1
+  out = out + 1
   if start == now and more > 0 then
     more = more - 1
   else
     most = most - 1
   end
+  had_turn(l.shares, units_of_turn(ticket))
   local following, next_score = head(l)
-  move(seat, following and seat.name, following and rank_of(next_score, stamp))
+  if following then
+    take_slots(l.shares)
+  end
+  move(seat, following and seat.name, following and rank_of(next_score, tag_at(l.shares, seat.name)))
 end
 
 -- Passes over a head that can't be woken: its line and its scope go on without it.
@@ -1486,7 +1680,6 @@ local function pass_over(seat, l, score, what)
     look_by(name, now + AGAIN)
     return
   end
-  stamp = stamp + 1
   if what ~= 'unknown' then
     local last = call('ZRANGE', l.key, '-1', '-1', 'WITHSCORES')
     if last[1] ~= what then
@@ -1494,7 +1687,118 @@ local function pass_over(seat, l, score, what)
       l.got = nil
     end
   end
-  move(seat, seat.name, rank_of(score, stamp))
+  move(seat, seat.name, rank_of(score, seat.stamp))
+end
+
+-- Heeds a seat that a worker of an earlier version has given or moved back: its slot is
+-- where that is.
+local function sit_by(seat, its)
+  for _, s in ipairs(its) do
+    if s.level == level_of(seat.name) and (s.tag or 0) < seat.stamp then
+      s.tag, slots[s.node] = seat.stamp, max(slots[s.node], seat.stamp)
+      put_off(s, 1)
+    end
+  end
+end
+
+-- Whether a line's first task can start now, or nearly so.
+local function startable(l)
+  local ticket = head(l)
+  local start, _, sure = joint_start(path_of(l, cost_of(ticket)), now)
+  return sure and start <= now + lead + spread
+end
+
+-- The first places in the round of a level.
+local function places_of(level)
+  if not places[level] then
+    places[level] = call('ZRANGEBYLEX', round, '(' .. level .. '\0', '(' .. level .. '\1', 'LIMIT', '0', whole(RIVALS))
+  end
+  return places[level]
+end
+
+-- The seat of a scope as this call has it, nil where it has none that is to be looked at.
+local function seat_in(scope)
+  if moved[scope] then
+    return moved[scope].name ~= NO_RULE and moved[scope].name and moved[scope] or nil
+  end
+  local had = call('HGET', at, 'S' .. scope)
+  if not had then
+    return nil
+  end
+  local name, rank = parts_of(had)
+  rounds[name] = rounds[name] or { here = {} }
+  local first = rounds[name].first
+  return first and first.scope == scope and first or name ~= NO_RULE and seated(name, rank, scope, had) or nil
+end
+
+local function share_at(its, level)
+  for _, s in ipairs(its) do
+    if s.level == level then
+      return s
+    end
+  end
+end
+
+-- The line that is earliest at a level of those that can start and are earlier there than
+-- this one, if any. False where the caller does not know one that may be.
+local function earliest(seat, l, s)
+  local best, tag
+  for _, place in ipairs(places_of(s.level)) do
+    local scope, stamp = sub(place, #s.level + 12), unpack7(place, #s.level + 5)
+    local other = lines[scope]
+    if not other and stamp < s.tag then
+      miss(scope)
+      return false
+    elseif other and other ~= l and other.path_text ~= '-' and other.favoured ~= other.taken then
+      local theirs, its = share_at(shares(other), s.level), seat_in(scope)
+      stamp = theirs and theirs.tag or stamp
+      if its and its.band == seat.band and stamp < (tag or s.tag) and head(other) and startable(other) then
+        best, tag = other, stamp
+      end
+    end
+  end
+  return best
+end
+
+local serve_round
+
+-- Gives the turn to another line of a level, by this one's tags at the levels above: its seat
+-- comes to this round, or, where that is none of its own, to that of its first rule.
+local function give_way(seat, l, other, level)
+  other.favoured = other.taken
+  for _, s in ipairs(l.shares) do
+    if s == level then
+      break
+    end
+    local theirs = share_at(other.shares, s.level)
+    if theirs then
+      s.tag, theirs.tag = max(s.tag, theirs.tag or 0), min(s.tag, theirs.tag or s.tag)
+    end
+  end
+  local its, name = seat_in(other.scope), other.path[1].name
+  for _, r in ipairs(other.path) do
+    name = r.name == seat.name and r.name or name
+  end
+  move(its, name, rank_in(other, name, its.rank))
+  move(seat, seat.name, rank_in(l, seat.name, seat.rank))
+  if name ~= seat.name then
+    serve_round(name)
+  end
+end
+
+-- Whether the turn is rather another line's, of those below one of the scope's levels, which
+-- then has it; nil where one is not known.
+local function gives_way(seat, l)
+  for _, s in ipairs(l.shares) do
+    local other = s.placed and earliest(seat, l, s)
+    if other then
+      give_way(seat, l, other, s)
+      return true
+    elseif s.placed and other == false then
+      return nil
+    end
+  end
+  return false
 end
 
 -- Gives one turn in the round of a rule. True while there may be another.
@@ -1521,10 +1825,11 @@ local function turn(name)
     move(seat, name, rank_of(score, seat.stamp)) -- another task is first in the line by now
     return true
   end
+  sit_by(seat, shares(l))
   local path = path_of(l, cost_of(ticket))
-  local other = earlier(seat, path)
+  local other = earlier(seat, l, path)
   if other then
-    move(seat, other, seat.rank)
+    move(seat, other, rank_in(l, other, seat.rank))
     return true
   end
   local start, binding, sure = joint_start(path, now)
@@ -1533,7 +1838,14 @@ local function turn(name)
       look_by(name, now)
       return false
     end
-    release(seat, l, ticket, score, path, start)
+    local gives = gives_way(seat, l)
+    if gives == nil then
+      look_by(name, now)
+      return false
+    elseif gives then
+      return true
+    end
+    release(seat, l, ticket, score, path_of(l, cost_of(ticket)), start)
     return true
   end
   local number, free = waits_for(path, start, binding)
@@ -1546,7 +1858,7 @@ local function turn(name)
   local look = not free and now + SUSPENDED or max(now + 1, free - early)
   look_by(by.name, look)
   if by.name ~= name then
-    move(seat, by.name, seat.rank)
+    move(seat, by.name, rank_in(l, by.name, seat.rank))
     return true
   end
   return false
@@ -1562,27 +1874,33 @@ local function look_at_all()
   end
 end
 
+local steps = 0
+
+-- Gives the turns of a round, until it waits.
+function serve_round(name)
+  while true do
+    steps = steps + 1
+    if most + more <= 0 or steps > STEPS then
+      look_by(name, now)
+      return
+    end
+    if not turn(name) then
+      return
+    end
+  end
+end
+
 local function serve()
   if ARGV[6] == '1' or freed_unknown or beat > now then -- or the clock has stepped back
     look_at_all()
   end
   local names = call('ZRANGEBYSCORE', due, '-inf', whole(now), 'LIMIT', '0', whole(ROUNDS))
-  local steps = 0
   for _, name in ipairs(names) do
     served[name] = true
     if name ~= NO_RULE then -- there may be those in it that this call looks at no more
       looks[name] = nil
     end
-    while true do
-      steps = steps + 1
-      if most + more <= 0 or steps > STEPS then
-        look_by(name, now)
-        break
-      end
-      if not turn(name) then
-        break
-      end
-    end
+    serve_round(name)
   end
   return names
 end
@@ -1594,7 +1912,7 @@ local function save_released()
     for i, o in ipairs(l.out or {}) do
       tickets[i] = o.ticket
       outs[2 * i - 1] = l.scope .. '\0' .. o.ticket
-      outs[2 * i] = pack(now) .. pack(o.score + SCORES) .. sub(o.rank, 4) .. id
+      outs[2 * i] = pack(now) .. pack(o.score + SCORES) .. pack(o.tag) .. id
       l.units = l.units - cost_of(o.ticket)
     end
     if #tickets > 0 then
@@ -1618,7 +1936,7 @@ local function save_sums()
     local opened = (l.opened and 1 or 0) - (closed and 1 or 0)
     if l.units ~= 0 or opened ~= 0 then
       plus('L' .. l.scope, l.units)
-      for i in string.gmatch(l.path_text, '%d+') do
+      for i in path_numbers(l.path_text) do
         local name = rule_name(KEYS[tonumber(i)])
         plus('U' .. name, l.units)
         plus('N' .. name, opened)
@@ -1642,11 +1960,29 @@ local function save_seats()
         call('ZADD', round, '0', seat.seat)
         call('HSET', at, 'S' .. scope, seat.seat)
       else
-        call('HDEL', at, 'S' .. scope, 'L' .. scope)
+        call('HDEL', at, 'S' .. scope, 'L' .. scope, 'T' .. scope)
       end
       call('ZREM', round, seat.was)
     end
   end
+end
+
+-- What is to be noted of the virtual times, and the tags of all that were looked at.
+local function share_fields()
+  local set = rewritten_fields(top)
+  for scope, l in pairs(lines) do
+    local empty = moved[scope] and not moved[scope].name
+    if l.shares then
+      save_places(l.shares, scope, empty)
+    end
+    if l.shares and empty then
+      remember(l.shares)
+    end
+    if l.shares and not empty then
+      set[#set + 1], set[#set + 2] = 'T' .. scope, tags_text(l.shares)
+    end
+  end
+  return set
 end
 
 local function save_looks(names)
@@ -1668,6 +2004,24 @@ local function save_looks(names)
   end
   if #gone > 0 then
     call('ZREM', due, unpack(gone))
+  end
+end
+
+-- Forgets the slots that the time has passed, of some nodes whose lines were emptied.
+local function sweep()
+  for level, time in pairs(times) do
+    local name = level .. PAST
+    local past = call('ZRANGEBYLEX', round, '(' .. name .. '\0', '(' .. name .. '\0\0\0\0' .. pack(time + 1), 'LIMIT', '0', '100')
+    for _, place in ipairs(past) do
+      local node = sub(place, #name + 12)
+      local slot = tonumber(slots[node] or call('HGET', at, 'F' .. node) or 0)
+      call('ZREM', round, place)
+      if slot > time then
+        call('ZADD', round, '0', past_at(level, slot, node))
+      else
+        call('HDEL', at, 'F' .. node)
+      end
+    end
   end
 end
 
@@ -1702,7 +2056,10 @@ local next_rule = call('ZRANGE', due, '0', '0', 'WITHSCORES')
 if #next_rule == 0 then
   call('DEL', at, round)
 else
-  call('HSET', at, '#', whole(stamp), '@', whole(now))
+  call('HSET', at, '@', whole(now), unpack(share_fields()))
+  if #released > 0 then
+    sweep()
+  end
 end
 if #released > 0 then
   overdue = overdue or now + STALE

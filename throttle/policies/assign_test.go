@@ -3,6 +3,9 @@ package policies
 import (
 	"errors"
 	"testing"
+	"time"
+
+	"github.com/headway-go/headway/throttle"
 )
 
 func TestAssign(t *testing.T) {
@@ -34,4 +37,46 @@ func TestAssign(t *testing.T) {
 	_, err = s.Import(ctx, anna, policyOf(t, "limits: {payments: {owner: other, apps: [x]}}"), "f", false)
 	must(t, err)
 	has(t, s.nowSays(t), "owner: other", "apps: [x]", "limit: 200")
+}
+
+func TestAssignShares(t *testing.T) {
+	t.Parallel()
+	s, _ := withFile(t)
+	ctx, weight, team := t.Context(), int64(5), "payments-team"
+	shares := map[string]throttle.Share{"i": {Part: 60, Weight: 2}, "b": {Weight: 3}}
+	made, err := s.Reassign(ctx, anna, "payments", Assigned{Weight: &weight, Shares: shares})
+	must(t, err)
+	if made.Version.Change != "assign payments weight=5 shares=b:3,i:60%:2" {
+		t.Errorf("%+v", made.Version)
+	}
+	has(t, s.nowSays(t), "weight: 5", "shares: {b: {weight: 3}, i: {part: 60%, weight: 2}}", "limit: 200")
+	_, err = s.Assign(ctx, bert, "payments", &team, nil) // the weight and the shares stay
+	must(t, err)
+	has(t, s.nowSays(t), "owner: payments-team", "weight: 5", "shares: {b:")
+	if _, err = s.Reassign(ctx, bert, "payments", Assigned{Weight: &weight, Shares: shares}); !errors.Is(err, ErrUnchanged) {
+		t.Errorf("the same again: %v", err)
+	}
+	_, err = s.Reassign(ctx, bert, "payments", Assigned{Shares: map[string]throttle.Share{}})
+	must(t, err)
+	has(t, s.nowSays(t), "owner: payments-team", "weight: 5", "!shares")
+	if _, err = s.Reassign(ctx, bert, "payments", Assigned{Shares: map[string]throttle.Share{"i": {Part: 101}}}); err == nil {
+		t.Error("a part of 101 % was taken")
+	}
+	_, err = s.Import(ctx, anna, policyOf(t, "limits: {payments: {weight: 7, shares: {x: {part: 10%}}}}"), "f", false)
+	must(t, err)
+	has(t, s.nowSays(t), "owner: payments-team", "weight: 7", "shares: {x: {part: 10%}}", "limit: 200")
+	_, err = s.Unset(ctx, anna, "payments", "")
+	must(t, err)
+	has(t, s.nowSays(t), "!weight", "!shares", "!owner")
+}
+
+// What an assignment of an earlier version does not have, the file's weight for one, stays.
+func TestAssignKeepsTheFilesWeight(t *testing.T) {
+	t.Parallel()
+	base := policyOf(t, "limits: {p: {weight: 9, shares: {a: {part: 10%}}}}")
+	v, err := decode(`{"format":1,"version":1,"scopes":[{"scope":"p","owner":"x","updated_by":"anna","updated_at":"2030-01-31T12:00:00Z"}]}`)
+	must(t, err)
+	p, _, err := v.policy(base, time.Now())
+	must(t, err)
+	has(t, string(p.YAML()), "owner: x", "weight: 9", "shares: {a: {part: 10%}}")
 }

@@ -250,11 +250,22 @@ func (s *Store) Import(ctx context.Context, e Edit, p *throttle.Policy, from str
 		}
 		for path, n := range nodesOf(limits, "") {
 			was := nodeAt(has, strings.Split(path, "/"))
-			if n.Owner == "" && n.Apps == nil || n.Owner == was.Owner && slices.Equal(n.Apps, was.Apps) {
+			if saysNothing(n) || assignedAlike(n, was) {
 				continue
 			}
 			changed = true
-			v.assign(Assignment{Scope: path, Owner: n.Owner, Apps: n.Apps, UpdatedBy: e.By, UpdatedAt: now})
+			a := v.assignmentOf(path, was)
+			a.UpdatedBy, a.UpdatedAt = e.By, now
+			if n.Owner != "" || n.Apps != nil {
+				a.Owner, a.Apps = n.Owner, n.Apps
+			}
+			if n.Weight != 0 {
+				a.Weight = n.Weight
+			}
+			if len(n.Shares) > 0 {
+				a.Shares = &n.Shares
+			}
+			v.assign(a)
 		}
 		for path, rule := range Rules(limits) {
 			if was, own := ruleAt(policy, strings.Split(path, "/"), rule.Name); own && was == rule {
@@ -318,20 +329,48 @@ func nodesOf(limits map[string]throttle.Node, under string) iter.Seq2[string, th
 // what the limits say, an empty list or text takes it away. What is above or below the
 // scope stays as it is. Its errors are those of Set, and ErrUnchanged.
 func (s *Store) Assign(ctx context.Context, e Edit, scope string, owner *string, apps []string) (Made, error) {
+	return s.Reassign(ctx, e, scope, Assigned{Owner: owner, Apps: apps})
+}
+
+// Assigned is what Reassign says of a scope; nil keeps what the limits say.
+type Assigned struct {
+	Owner *string
+	Apps  []string // an empty list takes it away
+	// Weight is that of the scope among those beside it, 1 for an equal share.
+	Weight *int64
+	// Shares are those of the names below the scope. An empty map takes them away.
+	Shares map[string]throttle.Share
+}
+
+// Reassign does what Assign does, and says how much a scope gets, or the classes below it.
+// Its errors are those of Assign.
+func (s *Store) Reassign(ctx context.Context, e Edit, scope string, as Assigned) (Made, error) {
 	return s.whole(ctx, e, func(v *draft, policy *throttle.Policy, now time.Time) error {
 		_, limits := policy.Limits()
 		n := nodeAt(limits, strings.Split(scope, "/"))
-		a := Assignment{Scope: scope, Owner: n.Owner, Apps: n.Apps, UpdatedBy: e.By, UpdatedAt: now}
+		a := v.assignmentOf(scope, n)
+		a.UpdatedBy, a.UpdatedAt = e.By, now
 		v.Change = "assign " + scope
-		if owner != nil {
-			a.Owner = *owner
-			v.Change += " owner=" + *owner
+		if as.Owner != nil {
+			a.Owner = *as.Owner
+			v.Change += " owner=" + *as.Owner
 		}
-		if apps != nil {
-			a.Apps = slices.Clone(apps)
-			v.Change += " apps=" + strings.Join(apps, ",")
+		if as.Apps != nil {
+			a.Apps = slices.Clone(as.Apps)
+			v.Change += " apps=" + strings.Join(as.Apps, ",")
 		}
-		if a.Owner == n.Owner && slices.Equal(a.Apps, n.Apps) {
+		if as.Weight != nil {
+			a.Weight = *as.Weight
+			v.Change += fmt.Sprintf(" weight=%d", *as.Weight)
+		}
+		if as.Shares != nil {
+			shares := maps.Clone(as.Shares)
+			a.Shares = &shares
+			v.Change += " shares=" + sharesText(shares)
+		}
+		then := n
+		a.layOver(&then)
+		if assignedAlike(n, then) {
 			return ErrUnchanged
 		}
 		if len(a.Apps) == 0 {
@@ -340,6 +379,43 @@ func (s *Store) Assign(ctx context.Context, e Edit, scope string, owner *string,
 		v.assign(a)
 		return nil
 	})
+}
+
+// assignmentOf is what was assigned to a scope, and of who answers for it and who may
+// spend from it what the limits say.
+func (v *draft) assignmentOf(scope string, n throttle.Node) Assignment {
+	a := Assignment{Scope: scope}
+	for _, was := range v.Scopes {
+		if was.Scope == scope {
+			a = was
+		}
+	}
+	a.Owner, a.Apps = n.Owner, n.Apps
+	return a
+}
+
+func saysNothing(n throttle.Node) bool {
+	return n.Owner == "" && n.Apps == nil && n.Weight == 0 && len(n.Shares) == 0
+}
+
+// assignedAlike says that two nodes have the same of what is assigned.
+func assignedAlike(a, b throttle.Node) bool {
+	return a.Owner == b.Owner && slices.Equal(a.Apps, b.Apps) && a.Weight == b.Weight && maps.Equal(a.Shares, b.Shares)
+}
+
+// sharesText writes shares as they are given on a command line: batch:3,interactive:60%.
+func sharesText(shares map[string]throttle.Share) string {
+	names := slices.Sorted(maps.Keys(shares))
+	for i, name := range names {
+		s := shares[name]
+		if s.Part != 0 {
+			names[i] += fmt.Sprintf(":%d%%", s.Part)
+		}
+		if s.Weight > 1 || s.Part == 0 {
+			names[i] += fmt.Sprintf(":%d", max(1, s.Weight))
+		}
+	}
+	return strings.Join(names, ",")
 }
 
 // Rollback makes the limits what they were in a version, as a version of their own, and so

@@ -71,11 +71,15 @@ type Override struct {
 }
 
 // Assignment is who answers for a scope, and who may spend from it, as it was assigned
-// live: it stands in place of both that the file says of the scope.
+// live: it stands in place of both that the file says of the scope, and a weight or shares
+// that it has in place of the file's.
 type Assignment struct {
 	Scope string   `json:"scope"` // where the policy has it, "*" for every name
 	Owner string   `json:"owner,omitempty"`
 	Apps  []string `json:"apps,omitempty"` // none for all
+	// Weight is 0, and Shares is nil, where what the file says counts.
+	Weight int64                      `json:"weight,omitempty"`
+	Shares *map[string]throttle.Share `json:"shares,omitempty"`
 
 	UpdatedBy string    `json:"updated_by"`
 	UpdatedAt time.Time `json:"updated_at"`
@@ -291,7 +295,7 @@ func (v Version) policy(base *throttle.Policy, now time.Time) (*throttle.Policy,
 		return base, next, nil
 	}
 	for _, a := range v.Scopes {
-		lay(limits, strings.Split(a.Scope, "/"), func(n *throttle.Node) { n.Owner, n.Apps = a.Owner, a.Apps })
+		lay(limits, strings.Split(a.Scope, "/"), a.layOver)
 	}
 	for _, p := range v.Pauses {
 		if p = p.at(now); !p.ended(now) {
@@ -310,6 +314,17 @@ func (v Version) policy(base *throttle.Policy, now time.Time) (*throttle.Policy,
 	}
 	p, err := throttle.NewPolicy(unmatched, limits)
 	return p, next, err
+}
+
+// layOver lays the assignment over the node of its scope.
+func (a Assignment) layOver(n *throttle.Node) {
+	n.Owner, n.Apps = a.Owner, a.Apps
+	if a.Weight != 0 {
+		n.Weight = a.Weight
+	}
+	if a.Shares != nil {
+		n.Shares = *a.Shares
+	}
 }
 
 // lay lays the override over a tree of limits.

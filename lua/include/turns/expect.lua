@@ -19,3 +19,9 @@ local function after_units(r, now, units)
   r[field] = was
   return t and t + whole_windows * (r.per or 0)
 end
+
+-- The units that other lines are given while one is given so many: an equal share each,
+-- for one of weight 1.
+local function turns_of(units, lines, weight)
+  return ceil(units * max(0, lines) / (weight > 0 and weight or 1))
+end

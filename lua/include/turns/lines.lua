@@ -7,14 +7,14 @@
 --        one seat, with the rule that its first task waits for:
 --        rule, 0, rank, scope. The seats of a rule are its round; they are
 --        served in the order of their ranks: the priority of the scope's first
---        task, then the stamp, a number that grows with each turn taken.
+--        task, then the stamp, which grows by what the scope has had. See shares.lua.
 --        Those of which no task can ever be admitted have a round of no rule's.
 -- due    sorted set of rules that have a round, by the µs to look at it.
 -- out    hash of tasks that were released and have not come: scope, 0, ticket. Its
 --        values: when it was, its score, its stamp, and the id of the call.
 -- at     hash: S<scope> its seat, L<scope> units in its line, U<rule> units that
---        wait in lines under the rule, N<rule> those lines, # the last stamp, @ the
---        µs of the last look.
+--        wait in lines under the rule, N<rule> those lines, # the highest stamp, @ the
+--        µs of the last look; V, F and T as in shares.lua.
 local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
 local NO_RULE = '!'
 
@@ -53,6 +53,12 @@ end
 -- The place of a scope among others: priority and stamp, ten bytes.
 local function rank_of(score, stamp)
   return sub(pack(floor(score / BAND) + LOWEST), 5) .. pack(stamp)
+end
+
+-- The numbers of a path's rules, and the weight that the scope has under each where it
+-- is said: "1,3*2.5,4".
+local function path_numbers(text)
+  return string.gmatch(text, '(%d+)%*?([%d.]*)')
 end
 
 local function seat_of(name, rank, scope)

@@ -1,0 +1,487 @@
+package throttle
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// fairCase is scopes that wait all the time, and what their names may differ by.
+type fairCase struct {
+	name   string
+	limits map[string]Node
+	scopes []string
+	// weights are those of the names that share, each of all scopes below it.
+	weights map[string]float64
+	most    int64 // the most that a task costs
+	starts  int
+	slack   int // tasks of a name that may start before what they cost counts
+}
+
+var bigBucket = []Rule{{Name: "r", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 50}}
+
+func weighed(weights map[string]int64) map[string]Node {
+	nodes := map[string]Node{}
+	for name, weight := range weights {
+		nodes[name] = Node{Weight: weight}
+	}
+	return nodes
+}
+
+var fairCases = []fairCase{
+	{
+		name: "1:1", limits: map[string]Node{"p": {Rules: bigBucket}},
+		scopes: []string{"p/a", "p/b", "p/c"}, weights: map[string]float64{"p/a": 1, "p/b": 1, "p/c": 1}, most: 1, starts: 60,
+	},
+	{
+		name: "1:3", limits: map[string]Node{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"b": 3})}},
+		scopes: []string{"p/a", "p/b"}, weights: map[string]float64{"p/a": 1, "p/b": 3}, most: 1, starts: 80,
+	},
+	{
+		name: "1000:1", limits: map[string]Node{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"*": 1000, "b": 1})}},
+		scopes: []string{"p/a", "p/b"}, weights: map[string]float64{"p/a": 1000, "p/b": 1}, most: 1, starts: 60,
+	},
+	{
+		name: "weights and costs", limits: map[string]Node{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"b": 3, "c": 7})}},
+		scopes: []string{"p/a", "p/b", "p/c"}, weights: map[string]float64{"p/a": 1, "p/b": 3, "p/c": 7}, most: 20, starts: 200,
+	},
+	{
+		name: "a tenant of three endpoints beside a tenant of one", limits: map[string]Node{"p": {Rules: bigBucket}},
+		scopes:  []string{"p/a/x", "p/a/y", "p/a/z", "p/b/x"},
+		weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 1, starts: 80,
+	},
+	{
+		name: "three endpoints, and costs", limits: map[string]Node{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"a": 2})}},
+		scopes:  []string{"p/a/x", "p/a/y", "p/a/z", "p/b/x"},
+		weights: map[string]float64{"p/a": 2, "p/b": 1}, most: 10, starts: 150, slack: 2,
+	},
+	{
+		name: "classes, each with its part of 60, 20 and what is left", limits: map[string]Node{"p": {Rules: bigBucket, Shares: map[string]Share{
+			"i": {Part: 60}, "b": {Part: 20, Weight: 1}, "x": {Weight: 2},
+		}}},
+		scopes: []string{"p/i", "p/b", "p/x"}, weights: map[string]float64{"p/i": .65, "p/b": .25, "p/x": .10}, most: 1, starts: 100,
+	},
+	{
+		name: "what one class does not use the others share", limits: map[string]Node{"p": {Rules: bigBucket, Shares: map[string]Share{
+			"i": {Part: 60}, "b": {Part: 20, Weight: 1}, "x": {Weight: 2},
+		}}},
+		scopes: []string{"p/b", "p/x"}, weights: map[string]float64{"p/b": .25, "p/x": .10}, most: 1, starts: 70,
+	},
+	{
+		name: "classes below an own rule, while others below the account's go faster", limits: map[string]Node{"p": {
+			Rules: []Rule{{Name: "all", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 1}},
+			Scopes: map[string]Node{"a": {
+				Rules:  []Rule{{Name: "own", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 1}},
+				Shares: map[string]Share{"i": {Part: 50}, "b": {Weight: 1}},
+			}},
+		}},
+		scopes: []string{"p/a/i", "p/a/b", "p/c", "p/d"}, weights: map[string]float64{"p/a/i": .75, "p/a/b": .25}, most: 1, starts: 400,
+	},
+	{
+		name: "classes below a tenant whose own rule would let all through", limits: map[string]Node{"p": {
+			Rules: bigBucket,
+			Scopes: map[string]Node{"a": {
+				Rules:  []Rule{{Name: "own", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000}},
+				Shares: map[string]Share{"i": {Part: 50}, "b": {Weight: 1}},
+			}},
+		}},
+		scopes: []string{"p/a/i", "p/a/b", "p/c", "p/d"}, weights: map[string]float64{"p/a/i": .75, "p/a/b": .25}, most: 1, starts: 200,
+	},
+	{
+		name: "and beside that tenant others have theirs", limits: map[string]Node{"p": {
+			Rules: bigBucket,
+			Scopes: map[string]Node{"a": {
+				Rules:  []Rule{{Name: "own", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000}},
+				Shares: map[string]Share{"i": {Part: 50}, "b": {Weight: 1}},
+			}},
+		}},
+		scopes: []string{"p/a/i", "p/a/b", "p/c", "p/d"}, weights: map[string]float64{"p/a": 1, "p/c": 1, "p/d": 1}, most: 1, starts: 200,
+	},
+	{
+		name: "a plan that lets through about as much as its tenant's share", limits: map[string]Node{"p": {
+			Rules: []Rule{{Name: "all", Algorithm: TokenBucket, Limit: 40, Per: sec}},
+			Scopes: map[string]Node{"a": {
+				Rules:  []Rule{{Name: "own", Algorithm: TokenBucket, Limit: 10, Per: sec}},
+				Shares: map[string]Share{"i": {Part: 70}, "b": {Weight: 1}},
+			}, "c": {Weight: 2}},
+		}},
+		scopes: []string{"p/a/i", "p/a/b", "p/c", "p/d"}, weights: map[string]float64{"p/a/i": .85, "p/a/b": .15}, most: 1, starts: 200,
+	},
+	{
+		name: "an own rule that lets through a little less than the account's", limits: map[string]Node{"p": {
+			Rules:  []Rule{{Name: "all", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 1}},
+			Scopes: map[string]Node{"a": {Rules: []Rule{{Name: "own", Algorithm: TokenBucket, Limit: 90, Per: sec, Burst: 1}}}},
+		}},
+		scopes: []string{"p/a", "p/b"}, weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 1, starts: 80, slack: 1,
+	},
+}
+
+// "Of two names that wait all the time neither is ahead of its share by more than a task
+// of its own and one of the other."
+func TestSharesOfThoseWhoWait(t *testing.T) {
+	t.Parallel()
+	for _, c := range fairCases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, policyOf(t, bigBucket[0]), func(b *bench) {
+				if found := c.run(b.rdb, watched(b.rdb), b.cfg.Prefix+"fair"); found != "" {
+					b.t.Error(found)
+				}
+			})
+		})
+	}
+}
+
+func (c fairCase) run(rdb redis.UniversalClient, last *lastCall, prefix string) string {
+	return faultOf(func() {
+		f := newFairWorld(rdb, last, prefix, c.limits, c.scopes)
+		r := rand.New(rand.NewPCG(1, 1))
+		cost := func() int64 { return 1 + r.Int64N(c.most) }
+		for _, scope := range c.scopes {
+			f.add(scope, cost(), 0)
+			f.add(scope, cost(), 0)
+		}
+		f.run(c.starts, func(started Place) { f.add(started.Scope, cost(), 0) })
+		f.fair(c)
+	})
+}
+
+// faultOf returns what a world finds wrong.
+func faultOf(play func()) (found string) {
+	defer func() {
+		switch f := recover().(type) {
+		case nil:
+		case fault:
+			found = string(f)
+		default:
+			panic(f)
+		}
+	}()
+	play()
+	return ""
+}
+
+// fairWorld is a world of which the order of starts counts.
+type fairWorld struct {
+	*turnsWorld
+	started []Place
+}
+
+func newFairWorld(rdb redis.UniversalClient, last *lastCall, prefix string, limits map[string]Node, scopes []string) *fairWorld {
+	h := &turnsHistory{seed: 1, counts: newTurnsCounts(), lead: 5000, scopes: scopes, quick: true, versions: []map[string]Node{limits}}
+	w := newTurnsWorld(rdb, last, prefix, h)
+	first := &waiter{Place: Place{Scope: scopes[0], Ticket: "first", cost: w.plan(scopes[0]).most}}
+	if first.cost > 1<<30 {
+		first.cost = 1
+	}
+	w.tasks = append(w.tasks, first)
+	w.ask(first, comes, 0, 0) // all of the burst: from now on they wait
+	return &fairWorld{turnsWorld: w}
+}
+
+func (f *fairWorld) add(scope string, cost int64, priority int) *waiter {
+	t := &waiter{Place: Place{Scope: scope, Ticket: fmt.Sprintf("t%d", len(f.tasks)), cost: cost}, priority: priority}
+	f.tasks = append(f.tasks, t)
+	f.ask(t, comes, 0, 0)
+	return t
+}
+
+// run goes on until so many have started.
+func (f *fairWorld) run(starts int, then func(Place)) {
+	for looks := 0; len(f.started) < starts; looks++ {
+		if looks > 50*starts {
+			fail("only %d started", len(f.started))
+		}
+		woken := f.wake(4, 0, false)
+		for _, p := range woken.Released {
+			t := f.find(p)
+			f.ask(t, comes, 20_000, 0)
+			if t.stage != running {
+				fail("%s was released and could not start", t.Ticket)
+			}
+			f.started = append(f.started, t.Place)
+			then(t.Place)
+			f.sound()
+		}
+		if len(woken.Released) == 0 {
+			f.now += max(1, woken.Next.Microseconds())
+		}
+	}
+}
+
+// order is the scopes of those who started.
+func (f *fairWorld) order() string {
+	var b strings.Builder
+	for _, p := range f.started {
+		b.WriteString(" " + strings.TrimPrefix(p.Scope, "p/"))
+	}
+	return b.String()
+}
+
+// fair: in no interval are two names further from each other than their tasks allow.
+func (f *fairWorld) fair(c fairCase) {
+	names := []string{}
+	for name := range c.weights {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for i, a := range names {
+		for _, b := range names[i+1:] {
+			bound := float64(c.most)*float64(1+c.slack)*(1/c.weights[a]+1/c.weights[b]) + 0.01
+			ahead, least, most := 0.0, 0.0, 0.0
+			for at, p := range f.started {
+				units := float64(max(1, p.cost))
+				switch {
+				case p.Scope == a || strings.HasPrefix(p.Scope, a+"/"):
+					ahead += units / c.weights[a]
+				case p.Scope == b || strings.HasPrefix(p.Scope, b+"/"):
+					ahead -= units / c.weights[b]
+				}
+				least, most = math.Min(least, ahead), math.Max(most, ahead)
+				if most-least > bound {
+					fail("by start %d %s and %s are %.2f apart, of %.2f at most: %s", at, a, b, most-least, bound, f.order())
+				}
+			}
+		}
+	}
+}
+
+// A name's share has a part at least, and the rest by weight.
+func TestWeightAmong(t *testing.T) {
+	t.Parallel()
+	shares := map[string]Share{"i": {Part: 60}, "b": {Weight: 3}}
+	tests := []struct {
+		name string
+		want float64
+	}{{"i", 2 * .7}, {"b", 2 * .3}, {"other", 2 * .3}}
+	for _, test := range tests {
+		if got := weightAmong(shares, test.name); math.Abs(got-test.want) > 1e-9 {
+			t.Errorf("%s has %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+// "Whatever waits of one tenant, another's first task waits for a turn of each name that
+// waits, and no more."
+func TestBacklogDelaysNobodysFirst(t *testing.T) {
+	t.Parallel()
+	const waiting, batch = 100_000, 5000
+	policy := policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 1})
+	b := newBench(t, redistest.Client(t), Config{}, policy)
+	b.decide(Request{Scope: "p/big"})
+	for i := 0; i < waiting; i += batch {
+		asks := make([]Ask, batch)
+		for k := range asks {
+			asks[k] = Ask{Scope: "p/big", Ticket: fmt.Sprint(i + k), Cost: 1}
+		}
+		if _, err := b.LineUp(ctx, asks, 0, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.decide(Request{Scope: "p/small", Ticket: "only"})
+	for turns := range 3 {
+		b.now.Add(10_000)
+		woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1})
+		if err != nil || len(woken.Released) != 1 {
+			t.Fatalf("turn %d: %+v, %v", turns, woken, err)
+		}
+		if woken.Released[0].Scope == "p/small" {
+			return
+		}
+		if d := b.decide(Request{Scope: "p/big", Ticket: woken.Released[0].Ticket, Ahead: sec}); !d.Allowed {
+			t.Fatalf("turn %d: %+v", turns, d)
+		}
+	}
+	t.Error("three turns went by, and the other tenant's first task has had none")
+}
+
+// shareScenes are what weights must not be got around by, and must not get in the way of.
+var shareScenes = []struct {
+	name   string
+	limits map[string]Node
+	scopes []string
+	play   func(f *fairWorld)
+}{
+	// Who empties its line with each turn, and is back before the next, gains nothing.
+	{"an emptied line", map[string]Node{"p": {Rules: bigBucket}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
+		f.add("p/a", 10, 0)
+		f.add("p/b", 10, 0)
+		f.add("p/b", 10, 0)
+		f.run(40, func(p Place) { f.add(p.Scope, 10, 0) })
+		f.fair(fairCase{weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 10})
+	}},
+	// Costly tasks, one at a time, are paid for as if more were waiting.
+	{"a costly line that empties", map[string]Node{"p": {Rules: bigBucket}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
+		f.add("p/a", 50, 0)
+		for range 3 {
+			f.add("p/b", 1, 0)
+		}
+		f.run(160, func(p Place) { f.add(p.Scope, max(1, p.cost), 0) })
+		f.fair(fairCase{weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 50})
+	}},
+	// Who comes back after others had many turns has no credit for the time.
+	{"idle for long", map[string]Node{"p": {Rules: bigBucket}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
+		f.add("p/a", 1, 0)
+		f.add("p/b", 1, 0)
+		f.add("p/b", 1, 0)
+		f.run(50, func(p Place) {
+			if p.Scope == "p/b" {
+				f.add("p/b", 1, 0)
+			}
+		})
+		for range 20 {
+			f.add("p/a", 1, 0)
+		}
+		f.started = nil
+		f.run(30, func(p Place) { f.add(p.Scope, 1, 0) })
+		f.fair(fairCase{weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 1})
+	}},
+	// Endpoints that come together are one tenant's.
+	{"many endpoints at once", map[string]Node{"p": {Rules: bigBucket}}, endpoints(5), func(f *fairWorld) {
+		for _, scope := range f.h.scopes {
+			f.add(scope, 1, 0)
+		}
+		f.add("p/b", 1, 0)
+		f.run(14, func(p Place) { f.add(p.Scope, 1, 0) })
+		f.fair(fairCase{weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 1})
+	}},
+	// Priority comes before every share.
+	{"priorities", map[string]Node{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"b": 100})}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
+		for range 5 {
+			f.add("p/b", 1, 0)
+		}
+		for range 5 {
+			f.add("p/a", 1, 1)
+		}
+		f.run(10, func(Place) {})
+		if got := f.order(); got != " a a a a a b b b b b" {
+			fail("with priority 1 those of a go first: %s", got)
+		}
+	}},
+	// Seats that a worker of the version before has left go on in their order.
+	{"the version before", map[string]Node{"p": {Rules: bigBucket}}, []string{"p/a", "p/b", "p/c"}, func(f *fairWorld) {
+		f.add("p/a", 1, 0)
+		f.add("p/b", 1, 0)
+		f.older(map[string]int64{"/a": 7_000_001, "/b": 7_000_000})
+		f.add("p/c", 1, 0)
+		f.run(31, func(p Place) { f.add(p.Scope, 1, 0) })
+		if got := f.order(); !strings.HasPrefix(got, " b a c") {
+			fail("b and a have waited for longest: %s", got)
+		}
+		f.fair(fairCase{weights: map[string]float64{"p/a": 1, "p/b": 1, "p/c": 1}, most: 1})
+	}},
+	// A seat that such a worker took to another rule's round, with the stamp of this one's,
+	// is put right when its task comes by itself.
+	{"taken elsewhere by the version before", map[string]Node{"p": {Rules: bigBucket}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
+		t := f.add("p/a", 1, 0)
+		f.add("p/b", 1, 0)
+		f.stamp("/a", 900_000_000_000)
+		f.ask(t, comes, 0, 0)
+		f.run(20, func(p Place) { f.add(p.Scope, 1, 0) })
+		f.fair(fairCase{weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 1})
+	}},
+	// Who started while nobody was there to wake has not taken slots for ever.
+	{"nobody wakes", map[string]Node{"p": {Rules: []Rule{{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: sec}}}},
+		[]string{"p/a", "p/b"}, func(f *fairWorld) {
+			f.add("p/b", 1, 0)
+			for range 20 {
+				t := f.add("p/a", 1, 0)
+				f.now += 3_000_000
+				f.ask(t, comes, 0, 0)
+				if t.stage != running {
+					fail("nobody wakes, and it has not started")
+				}
+			}
+			f.add("p/a", 1, 0)
+			f.run(30, func(p Place) { f.add(p.Scope, 1, 0) })
+			f.fair(fairCase{weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 1})
+		}},
+	// What means nothing any more is forgotten, while others go on waiting.
+	{"slots of the past", map[string]Node{"p": {Rules: bigBucket}}, endpoints(5), func(f *fairWorld) {
+		for _, scope := range f.h.scopes[:5] {
+			f.add(scope, 1, 0)
+		}
+		for range 3 {
+			f.add("p/b", 1, 0)
+		}
+		f.run(8, func(p Place) {
+			if p.Scope == "p/b" {
+				f.add("p/b", 1, 0)
+			}
+		})
+		f.run(400, func(Place) { f.add("p/b", 1, 0) })
+		for field := range f.seen.at {
+			if strings.HasPrefix(field, "F") && field != "F/b" || strings.HasPrefix(field, "T/a") {
+				fail("%s is kept: %v", field, f.seen.at)
+			}
+		}
+	}},
+}
+
+// endpoints are so many of the tenant a, and the tenant b.
+func endpoints(n int) (scopes []string) {
+	for i := range n {
+		scopes = append(scopes, fmt.Sprintf("p/a/%c", 'a'+i))
+	}
+	return append(scopes, "p/b")
+}
+
+// older takes away what this version knows of seats, and gives them stamps.
+func (f *fairWorld) older(stamps map[string]int64) {
+	f.look()
+	at, top := f.keys[3], int64(0)
+	for field := range f.seen.at {
+		if strings.Contains("VFT", field[:1]) {
+			must(f.rdb.HDel(ctx, at, field).Err())
+		}
+	}
+	for scope, stamp := range stamps {
+		f.stamp(scope, stamp)
+		top = max(top, stamp)
+	}
+	must(f.rdb.HSet(ctx, at, "#", top).Err())
+}
+
+// stamp gives a scope's seat another stamp.
+func (f *fairWorld) stamp(scope string, stamp int64) {
+	f.look()
+	for _, s := range f.seen.round {
+		if s.scope == scope {
+			seat := s.rule + "\x00" + s.rank[:3] + sevenBytes(stamp) + s.scope
+			must(f.rdb.ZRem(ctx, f.keys[1], s.member).Err())
+			must(f.rdb.ZAdd(ctx, f.keys[1], redis.Z{Member: seat}).Err())
+			must(f.rdb.HSet(ctx, f.keys[3], "S"+scope, seat).Err())
+		}
+	}
+	f.fresh = false
+}
+
+func sevenBytes(n int64) string {
+	var b [7]byte
+	for i := range b {
+		b[6-i] = byte(n >> (8 * i))
+	}
+	return string(b[:])
+}
+
+func TestShareScenes(t *testing.T) {
+	t.Parallel()
+	for _, s := range shareScenes {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, policyOf(t, bigBucket[0]), func(b *bench) {
+				found := faultOf(func() { s.play(newFairWorld(b.rdb, watched(b.rdb), b.cfg.Prefix+"scene", s.limits, s.scopes)) })
+				if found != "" {
+					b.t.Error(found)
+				}
+			})
+		})
+	}
+}
