@@ -6,14 +6,16 @@
 -- key that has lost its TTL, or was written by a clock that has since stepped
 -- back or under limits that have since changed.
 --
--- KEYS[1..n]  rule      state of rule i; n = #KEYS - 1. See include/layout.lua and concurrency.lua.
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 2. See include/layout.lua and concurrency.lua.
 -- KEYS[n+1]   attempt   string, the grant under this attempt id: start, places, the id. What another
 --                       attempt left there is written over.
+-- KEYS[n+2]   told      hash, what the API has told of its limits. See include/told.lua.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id: holder of places under concurrency rules.
 -- ARGV[3]     ahead     integer µs >= 0, at most 60000000. How far ahead a start may be charged.
--- ARGV[4..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
+-- ARGV[4]     scope     the path of the scope after the provider's name, "/acme/refunds".
+-- ARGV[5..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
 --                       include/rules.lua.
 --
 -- Returns  {allowed, replayed, now, wait, binding, then five for each rule:
@@ -25,7 +27,7 @@
 --          wait       integer µs, rounded up. Allowed: until the start, below 0 when that of a
 --                     replayed one is over. Denied: until it would be allowed if nobody else
 --                     came; -1 when that can't be told
---          binding    which rule (from 1) asks for the longest wait; 0 for none
+--          binding    which rule (from 1) asks for the longest wait; 0 for none, n+1 for a pause
 --          limited    1 when this rule alone would not have admitted the cost now
 --          remaining  integer units left after this call, rounded down
 --          retry      integer µs until this rule alone would admit the cost; -1 can't be told
@@ -41,10 +43,13 @@
 
 local call, format = redis.call, string.format
 local member = ARGV[2]
-local n, base = #KEYS - 1, 2
-local attempt, look = KEYS[n + 1], nil
+local n, base = #KEYS - 2, 3
+local attempt, told, scope, look = KEYS[n + 1], KEYS[n + 2], ARGV[4], nil
+local heeds = call('EXISTS', told) == 1
 
--- #include express/way
+if not heeds then
+  -- #include express/way
+end
 
 -- The general way.
 
@@ -60,6 +65,7 @@ local ahead = tonumber(ARGV[3])
 -- #include calendar when K
 -- #include rules
 -- #include answer
+-- #include told
 -- #include grant
 
 -- What this attempt has been: nil none, or a record that is none any more when it

@@ -40,11 +40,11 @@ func TestExpressWay(t *testing.T) {
 					t.Fatal("decide.lua does not say where the general way begins")
 				}
 				decide := func(source, id string, at, ahead int) any {
-					args := []any{at, id, ahead}
+					args := []any{at, id, ahead, ""}
 					for _, kind := range kinds {
 						args = append(args, rules[string(kind)], 2)
 					}
-					reply, err := redis.NewScript(source).Run(context.Background(), rdb, append(keys, prefix+"@"+id), args...).Result()
+					reply, err := redis.NewScript(source).Run(context.Background(), rdb, append(keys, prefix+"@"+id, prefix+"!told"), args...).Result()
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -39,7 +39,7 @@ var (
 	placeLine = regexp.MustCompile(`^-- (KEYS|ARGV)\[(\w[^\].]*)(\.\.([^\]]*))?\] +(\w+) +(\S.*)`)
 	wordLine  = regexp.MustCompile(`^-- (Returns|Writes|Source) +(\S.*)`)
 	keyToken  = regexp.MustCompile(`KEYS\[(\w[^\].]*)(?:\.\.([^\]]*))?\]`)
-	eachRule  = regexp.MustCompile(`(?:(\w+) )?for each (?:rule|task|of s scopes)`)
+	eachRule  = regexp.MustCompile(`(?:(\w+) )?for each (?:rule|task|word|of s scopes)`)
 	numbers   = map[string]int{"two": 2, "three": 3, "five": 5}
 )
 
@@ -243,17 +243,27 @@ func histories(prefix string) (runs []run, n int) {
 		return first
 	}
 	decide := func(id string, cost, at, ahead int) run {
-		return run{Decide, attempt(id), rules(false, cost, at, id, ahead)}
+		return run{Decide, append(attempt(id), prefix+"!told"), rules(false, cost, at, id, ahead, "/a")}
 	}
 	giveBack := run{GiveBack, append(attempt("mark"), prefix+"@a", prefix+"!due"), rules(true, 1, now, "a")}
 	release := run{Release, []string{state[3], prefix + "!due"}, []any{now, "b"}}
+	peek := func(at int) run {
+		return run{Peek, append(slices.Clone(state), prefix+"!told"), rules(false, 1, at, "e", "/a")}
+	}
+	tell := func(words ...any) run {
+		return run{Tell, []string{prefix + "!told", prefix + "!due"}, append([]any{now}, words...)}
+	}
 	return []run{
 		decide("a", 1, now, 0), decide("a", 1, now, 0), decide("b", 2, now, 0), decide("c", 1, now, 0),
-		decide("d", 1, now, 20_000_000), {Peek, state, rules(false, 1, now, "e")}, {Peek, state, rules(false, 1, now+60_000_000, "e")},
+		decide("d", 1, now, 20_000_000), peek(now), peek(now + 60_000_000),
 		giveBack, giveBack,
 		{Renew, state[3:], []any{now, "b", 60_000_000}}, {Renew, state[3:], []any{now, "gone", 60_000_000}},
 		release, release,
 		{Join, []string{prefix + ":members"}, []any{now, "m", 60_000_000}}, {Join, []string{prefix + ":members"}, []any{"", "m", 0}},
+		tell("pause", "/a", 1_000_000, 0, 0), tell("rest", "/b", 1_000_000, 60_000_000, 500_000), decide("p", 1, now, 0), peek(now),
+		tell("lift", "/a", 0, 0, 0), tell("lift", "/b", 0, 0, 0),
+		tell("cut", ":t", 500_000, 1_000_000, 20_000), tell("adopt", ":s", 2, 60_000_000, 60_000_000), decide("q", 1, now, 0),
+		tell("adopt", ":s", 0, 0, 0), tell("free", ":t", 0, 0, 0),
 	}, len(state)
 }
 
@@ -294,11 +304,15 @@ func TestHeaders(t *testing.T) {
 				rules := len(r.keys)
 				switch r.script {
 				case Decide:
+					rules -= 2
+				case Peek:
 					rules--
+				case Tell:
+					rules = (len(r.args) - 1) / 5
 				case Release:
 					rules--
 				case Turn:
-					rules -= 6
+					rules -= 7
 				case LineUp, Inspect:
 					rules = 4
 				case GiveBack:
@@ -318,7 +332,7 @@ func TestHeaders(t *testing.T) {
 			}
 			for _, s := range every() {
 				h, rules := headerOf(t, s), n
-				if s == Renew || s == Release || s == Join {
+				if s == Renew || s == Release || s == Join || s == Tell {
 					rules = 1
 				}
 				declared := append(places(t, "KEYS", h.keys, rules), places(t, "ARGV", h.argv, rules)...)

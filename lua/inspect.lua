@@ -9,7 +9,8 @@
 -- KEYS[n+1]   round   sorted set of seats. See include/turns/lines.lua, here and below.
 -- KEYS[n+2]   out     hash of released tasks.
 -- KEYS[n+3]   at      hash of seats by scope, and of sums.
--- KEYS[n+4..] line    the waiting tasks of a scope, one for each of s scopes.
+-- KEYS[n+4]   told    hash, what the API has told of its limits. See include/told.lua.
+-- KEYS[n+5..] line    the waiting tasks of a scope, one for each of s scopes.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     rules   integer n.
@@ -28,7 +29,8 @@
 --                    ahead     how many are before the task in its line; -1 when it does not stand there
 --                    out       1 when the task has been released and has not come
 --                    expected  integer µs until its start is expected; -1 can't be told
---                    binding   the rule that it waits for, as its number in the path; 0 none
+--                    binding   the rule that it waits for, as its number in the path; 0 none, one more
+--                              than the path has for a pause
 --          scopes    the paths of those that begin with `under` and have somebody waiting
 --          seat      to go on after; "" when these were the last
 --
@@ -41,7 +43,8 @@
 
 local call = redis.call
 local n, under, from = tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local round, out_key, at = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3]
+local round, out_key, at, told = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
+local heeds = call('EXISTS', told) == 1
 local provider = sub(at, 1, -4)
 
 -- #include numbers
@@ -53,6 +56,7 @@ local provider = sub(at, 1, -4)
 -- #include concurrency when C
 -- #include calendar when K
 -- #include rules
+-- #include told
 -- #include turns/lines
 -- #include turns/expect
 
@@ -117,14 +121,15 @@ end
 
 -- The rules of a scope, the number of the one whose round it has its seat in, and
 -- how many others have their turn there before it.
-local function path_of(text, seat)
+local function path_of(text, scope, seat)
   local path, weights, seated, others = {}, {}, 0, 0
   local name = seat and parts_of(seat)
   for i, weight in path_numbers(text) do
     path[#path + 1], weights[#path + 1] = rules[tonumber(i)], tonumber(weight) or 0
-    if path[#path].name == name then
-      seated = #path
-    end
+  end
+  add_pauses(path, scope)
+  for i = 1, #path do
+    seated = path[i].name == name and i or seated
   end
   if seated > 0 then
     local mine, first = call('ZRANK', round, seat), seat_after(name)
@@ -160,7 +165,7 @@ local function expected(path, weights, seated, others, place, units, mine, cost)
   end
   for i = 1, #path do
     local r = path[i]
-    local turns = turns_of(units, r.lines - 1, weights[i]) + (i == seated and others * cost or 0)
+    local turns = turns_of(units, r.lines - 1, weights[i] or 0) + (i == seated and others * cost or 0)
     local t = after_units(r, now, units + min(max(0, r.units - mine), turns))
     if t > latest then
       latest, binding = t, i
@@ -175,7 +180,7 @@ local function expected(path, weights, seated, others, place, units, mine, cost)
 end
 
 local function line(j, s)
-  local key, text, ticket = KEYS[n + 3 + j], ARGV[n + 5 + j], ARGV[n + s + 5 + j]
+  local key, text, ticket = KEYS[n + 4 + j], ARGV[n + 5 + j], ARGV[n + s + 5 + j]
   local scope = sub(key, #provider + 1, -6)
   local card, place = call('ZCARD', key), nil
   if ticket == '' then
@@ -187,7 +192,7 @@ local function line(j, s)
   local waits, binding = -1, 0
   if place and text ~= '-' then
     local had = call('HMGET', at, 'S' .. scope, 'L' .. scope)
-    local path, seated, others, weights = path_of(text, had[1])
+    local path, seated, others, weights = path_of(text, scope, had[1])
     local mine = tonumber(had[2] or 0)
     waits, binding = expected(path, weights, seated, others, place, floor(mine * place / card), mine, cost_of(ticket))
   end
@@ -216,7 +221,7 @@ end
 
 read_released()
 settle()
-local numbers, s = { now }, #KEYS - n - 3
+local numbers, s = { now }, #KEYS - n - 4
 for j = 1, s do
   local k = 6 * j - 4
   numbers[k], numbers[k + 1], numbers[k + 2], numbers[k + 3], numbers[k + 4], numbers[k + 5] = line(j, s)

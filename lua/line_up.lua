@@ -11,7 +11,8 @@
 -- KEYS[n+2]   round   sorted set of seats.
 -- KEYS[n+3]   out     hash of released tasks.
 -- KEYS[n+4]   at      hash of seats by scope, and of sums.
--- KEYS[n+5..] line    the waiting tasks of a scope, one for each of s scopes.
+-- KEYS[n+5]   told    hash, what the API has told of its limits. See include/told.lua.
+-- KEYS[n+6..] line    the waiting tasks of a scope, one for each of s scopes.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     lead    integer µs >= 0, how long before its start a task is released.
@@ -27,7 +28,7 @@
 --          placed    1 when the task stands in line now, 0 when it goes straight to its queue
 --          expected  integer µs until its start is expected; -1 can't be told
 --
--- Writes   KEYS[n+1..n+s+4], when a task joins a line.
+-- Writes   KEYS[n+1..n+4] and KEYS[n+6..n+s+5], when a task joins a line.
 -- Source   docs/turns.md#planned-at-enqueue
 
 -- #include clock
@@ -36,7 +37,8 @@
 
 local call = redis.call
 local n, lead, near = tonumber(ARGV[4]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local due, round, out_key, at = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
+local due, round, out_key, at, told = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
+local heeds = call('EXISTS', told) == 1
 local provider = sub(due, 1, -5)
 
 -- #include numbers
@@ -49,6 +51,7 @@ local provider = sub(due, 1, -5)
 -- #include calendar when K
 -- #include rules
 -- #include answer
+-- #include told
 -- #include turns/lines
 -- #include turns/shares
 -- #include turns/binding
@@ -85,10 +88,17 @@ end
 local function line(j)
   local l = lines[j]
   if not l then
-    l = { key = KEYS[n + 4 + j], path = {}, weights = {}, joins = {}, last = {} }
+    l = { key = KEYS[n + 5 + j], path = {}, weights = {}, joins = {}, last = {} }
     l.scope = sub(l.key, #provider + 1, -6)
     for i, weight in path_numbers(ARGV[n + 4 + j]) do
       l.path[#l.path + 1], l.weights[#l.path + 1] = rule(tonumber(i)), tonumber(weight) or 0
+    end
+    add_pauses(l.path, l.scope)
+    for i = 1, #l.path do
+      local r = l.path[i]
+      if r.kind == 'P' and r.round == nil then
+        r.round = call('ZSCORE', due, r.name) and true or false
+      end
     end
     local had = call('HMGET', at, 'S' .. l.scope, 'L' .. l.scope)
     l.seat, l.units = had[1], tonumber(had[2] or 0)
@@ -111,18 +121,18 @@ end
 
 -- How long until a task's turn, behind so many units of its line. See turn.lua.
 local function expected_of(l, cost, before)
-  local latest, told = now, false
+  local latest, known = now, false
   for i = 1, #l.path do
     local r = l.path[i]
-    local others = min(max(0, r.units - l.units), turns_of(before + cost, r.lines - (l.card > 0 and 1 or 0), l.weights[i]))
+    local others = min(max(0, r.units - l.units), turns_of(before + cost, r.lines - (l.card > 0 and 1 or 0), l.weights[i] or 0))
     local t = after_units(r, now, before + others)
     if not t then
       return -1
     end
-    told = told or r.kind ~= 'C'
+    known = known or can_tell(r)
     latest = max(latest, t)
   end
-  return told and latest - now or -1
+  return known and latest - now or -1
 end
 
 local function score_in(l, priority)
@@ -148,8 +158,10 @@ local function join(l, ticket, priority, cost)
   l.longest = max(l.longest or 0, expected)
   for i = 1, #l.path do
     local r = l.path[i]
-    r.units, r.round = r.units + cost, true
-    r.lines = r.lines + (l.card == 0 and 1 or 0)
+    if r.kind ~= 'P' then
+      r.units, r.round = r.units + cost, true
+      r.lines = r.lines + (l.card == 0 and 1 or 0)
+    end
   end
   l.units, l.card = l.units + cost, l.card + 1
   return expected
@@ -189,7 +201,7 @@ end
 local function reserve()
   local fields = call('HGETALL', out_key)
   local by_scope = {}
-  for j = 1, #KEYS - n - 4 do
+  for j = 1, #KEYS - n - 5 do
     by_scope[line(j).scope] = line(j)
   end
   for f = 1, #fields, 2 do
@@ -230,11 +242,7 @@ local function sit(l)
     end
     return
   end
-  local names = {}
-  for i = 1, #l.path do
-    names[i] = l.path[i].name
-  end
-  local shares = shares_of(l.scope, names, l.weights)
+  local shares = shares_of(l.scope, names_of(l.path), l.weights)
   take_slots(shares)
   local name = (l.rule or l.path[1]).name
   local seat = seat_of(name, rank_of(score, tag_at(shares, name)), l.scope)
@@ -243,6 +251,7 @@ local function sit(l)
   save_places(shares, l.scope)
   seated = true
   local look = (#straight > 0 or next(outs)) and min(l.start or now, now + STALE) or l.start or now
+  look = heeds and min(look, now + TOLD_LOOK) or look
   call('ZADD', due, 'LT', whole(max(now, look - lead)), name)
 end
 
@@ -286,7 +295,9 @@ local function save()
       longest = max(longest, l.longest)
       call('HSET', at, 'L' .. l.scope, whole(l.units))
       for i = 1, #l.path do
-        changed[l.path[i].name] = l.path[i]
+        if l.path[i].kind ~= 'P' then
+          changed[l.path[i].name] = l.path[i]
+        end
       end
     end
   end
@@ -304,7 +315,7 @@ local function save()
 end
 
 reserve()
-for i = #KEYS + 1, #ARGV, 3 do
+for i = #KEYS, #ARGV, 3 do
   out[#out + 1], out[#out + 2] = place(line(tonumber(ARGV[i])), ARGV[i + 1], tonumber(ARGV[i + 2]))
 end
 local joined = save()

@@ -108,6 +108,7 @@ type history struct {
 	calls []randomCall
 	ids   []string
 	due   string
+	told  string
 }
 
 type randomCall struct {
@@ -118,7 +119,7 @@ type randomCall struct {
 }
 
 func newHistory(random *rand.Rand, prefix string) *history {
-	h := &history{due: prefix + "!due"}
+	h := &history{due: prefix + "!due", told: prefix + "!told"}
 	const minute = 60_000_000
 	kinds := ""
 	for i := range 1 + random.IntN(5) {
@@ -156,7 +157,7 @@ func newHistory(random *rand.Rand, prefix string) *history {
 	return h
 }
 
-func (h *history) all() []string { return slices.Concat(h.keys, h.ids, []string{h.due}) }
+func (h *history) all() []string { return slices.Concat(h.keys, h.ids, []string{h.due, h.told}) }
 
 // play runs the history and returns each reply with the state that it left.
 func (h *history) play(t *testing.T, v variant) []string {
@@ -229,9 +230,10 @@ func (h *history) call(c randomCall, places []any) (s *Script, keys []string, ar
 		}
 	}
 	attempt := append(append([]string(nil), h.keys...), h.ids[c.id])
+	scope := []string{"", "/a", "/a/x"}[c.id%3]
 	switch {
 	case c.verb == 0:
-		return Peek, h.keys, rules(c.now, "m")
+		return Peek, append(slices.Clone(h.keys), h.told), rules(c.now, "m", scope)
 	case c.verb == 1 && places != nil:
 		s = GiveBack
 		return s, append(attempt, h.ids[c.id], h.due), rules(c.now, h.ids[c.id])
@@ -239,8 +241,19 @@ func (h *history) call(c randomCall, places []any) (s *Script, keys []string, ar
 		return Renew, held, append([]any{c.now, h.ids[c.id]}, leases...)
 	case c.verb == 3 && held != nil:
 		return Release, append(held, h.due), []any{c.now, h.ids[c.id]}
+	case c.verb == 4 && c.cost < 20:
+		return Tell, []string{h.told, h.due}, append([]any{c.now}, tellings[c.cost%len(tellings)]...)
 	}
-	return Decide, attempt, rules(c.now, h.ids[c.id], c.ahead)
+	return Decide, append(attempt, h.told), rules(c.now, h.ids[c.id], c.ahead, scope)
+}
+
+// tellings are words of tell, of the scopes of histories.
+var tellings = [][]any{
+	{"pause", "/a", 40_000_000, 0, 0}, {"pause", "/a/x", 90_000_000, 0, 0, "pause", "/b", 1_000_000_000, 0, 0},
+	{"rest", "/a", 1_000_000, 60_000_000, 100_000}, {"rest", "", 1_000_000, 2_000_000, 0},
+	{"lift", "", 0, 0, 0, "lift", "/a", 0, 0, 0}, {"lift", "/b", 0, 0, 0, "lift", "/a/x", 0, 0, 0},
+	{"cut", ":r0", 700_000, 10_000_000, 3000, "cut", ":r1", 500_000, 1_000_000, 10_000}, {"adopt", ":r1", 3, 60_000_000, 300_000_000},
+	{"adopt", ":r0", 40, 600_000_000, 300_000_000, "adopt", ":r2", 1, 60_000_000, 90_000_000}, {"adopt", ":r1", 0, 0, 0, "free", ":r0", 0, 0, 0},
 }
 
 // text describes a rule to a call. A calendar's periods are some of an even length,

@@ -42,6 +42,7 @@ var (
 	Renew      = load("renew")
 	Release    = load("release")
 	Join       = load("join")
+	Tell       = load("tell")
 
 	// ReleaseTasks and ParkTasks work on asynq's keys and are sent by package worker.
 	ReleaseTasks = load("release_tasks")
@@ -51,7 +52,7 @@ var (
 // All lists every script of the limiter, by name: all but those over asynq's
 // keys.
 func All() []*Script {
-	return []*Script{Decide, DecideMany, GiveBack, Inspect, Join, LineUp, Peek, Release, Renew, Turn, Wake}
+	return []*Script{Decide, DecideMany, GiveBack, Inspect, Join, LineUp, Peek, Release, Renew, Tell, Turn, Wake}
 }
 
 // Script is one script as Redis gets it. It is never changed after loading, and

@@ -35,11 +35,17 @@ func (a asking) alone(now, ahead int) (keys []string, args []any) {
 		a.record, _, _ = strings.Cut(a.keys[0], ":")
 		a.record += "@alone"
 	}
-	args = []any{now, a.id, ahead}
+	args = []any{now, a.id, ahead, ""}
 	for _, r := range a.rules {
 		args = append(args, r, a.cost)
 	}
-	return append(slices.Clone(a.keys), a.record), args
+	return append(slices.Clone(a.keys), a.record, toldOf(a.record)), args
+}
+
+// toldOf is the key of what is told where a key stands.
+func toldOf(key string) string {
+	provider, _, _ := strings.Cut(key, "@")
+	return provider + "!told"
 }
 
 // together makes the call of decide_many for attempts, as a batch with an id and a
@@ -53,7 +59,7 @@ func together(now int, id, record string, all []asking) (keys []string, args []a
 		}
 		two(slices.Index(keys, k) + 1)
 	}
-	keys, args = []string{record}, []any{now, id, nil}
+	keys, args = []string{record, toldOf(record)}, []any{now, id, nil}
 	text := func(s string) {
 		if !slices.Contains(args, any(s)) {
 			args = append(args, s)
@@ -191,7 +197,7 @@ func TestManyIsOneAfterTheOther(t *testing.T) {
 		}
 		slices.Sort(all)
 		all = slices.Compact(all)
-		own := append(slices.Clone(all), prefix+"@batch", prefix+"@alone")
+		own := append(slices.Clone(all), prefix+"@batch", prefix+"@alone", prefix+"!told")
 		ways := []*manyWay{
 			{name: "redis, alone", rdb: alone, keys: alone},
 			{name: "redis, as a user of its keys", rdb: redistest.User(t, redistest.Literal(own...), grants...), keys: server, many: DecideMany.Source},
@@ -362,7 +368,7 @@ func TestManyIsDecidedOnce(t *testing.T) {
 				}
 				return reply
 			}
-			run(Decide, append(slices.Clone(p.keys), prefix+"@first"), []any{now, "first", 0, p.rules[0], 1})
+			run(Decide, append(slices.Clone(p.keys), prefix+"@first", prefix+"!told"), []any{now, "first", 0, "", p.rules[0], 1})
 			rdb.PExpire(ctx, p.keys[0], 44*time.Second)
 			state, first, again := "", "", byte(0)
 			ask := func(what string, at int, id string, costs []int, changes bool) string {

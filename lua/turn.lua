@@ -7,14 +7,15 @@
 -- Nothing is charged but at a start. Where looks at the rounds are late, nobody is
 -- there to wake, and tasks start when their units are free, whoever comes.
 --
--- KEYS[1..n]  rule      state of rule i; n = #KEYS - 6. See include/layout.lua and concurrency.lua.
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 7. See include/layout.lua and concurrency.lua.
 -- KEYS[n+1]   attempt   string, the grant under this attempt id, as decide's.
 -- KEYS[n+2]   line      sorted set of the scope's waiting tasks. See include/turns/lines.lua, here and
---                       for the next four, which the provider has one of each.
+--                       for the next five, which the provider has one of each.
 -- KEYS[n+3]   due       sorted set of rules by the time to look at their rounds.
 -- KEYS[n+4]   round     sorted set of seats.
 -- KEYS[n+5]   out       hash of released tasks.
 -- KEYS[n+6]   at        hash of seats by scope, and of sums.
+-- KEYS[n+7]   told      hash, what the API has told of its limits. See include/told.lua.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id: holder of places under concurrency rules.
@@ -52,15 +53,17 @@
 
 local call, format = redis.call, string.format
 local member, COLON = ARGV[2], 58
-local n, base = #KEYS - 6, 8
+local n, base = #KEYS - 7, 8
 local attempt, line = KEYS[n + 1], KEYS[n + 2]
-local due, round, out_key, at = KEYS[n + 3], KEYS[n + 4], KEYS[n + 5], KEYS[n + 6]
+local due, round, out_key, at, told = KEYS[n + 3], KEYS[n + 4], KEYS[n + 5], KEYS[n + 6], KEYS[n + 7]
 local ticket, provider = ARGV[4], sub(due, 1, -5)
 local scope = sub(line, #provider + 1, -6)
 -- #include turns/stale when K
 
--- Whether nobody waits; whether it is this task's turn.
-local quiet, released = call('EXISTS', due, out_key) == 0, false
+-- Whether the API has told anything; whether nobody waits; whether it is this task's turn.
+local there = call('EXISTS', due, out_key, told)
+local heeds = there > 0 and call('EXISTS', told) == 1
+local quiet, released = there == (heeds and 1 or 0), false
 if not quiet and call('HDEL', out_key, scope .. '\0' .. ticket) == 1 then
   released = true
   -- Those who were released together may come in another order, and take each other's
@@ -78,7 +81,7 @@ local mine = released or ARGV[6] ~= '0'
 
 -- One that a bucket paces mostly comes before its start, which the express way has not.
 local at_once = released and byte(ARGV[base + 2]) ~= TOKEN
-if (quiet or at_once) and ARGV[6] ~= '2' then
+if (quiet or at_once) and not heeds and ARGV[6] ~= '2' then
   local look = not quiet and 0 or nil
   -- #include express/way
 end
@@ -97,6 +100,7 @@ local priority = tonumber(ARGV[5])
 -- #include calendar when K
 -- #include rules
 -- #include answer
+-- #include told
 -- #include grant
 -- #include turns/lines
 -- #include turns/shares
@@ -108,11 +112,18 @@ local priority = tonumber(ARGV[5])
 -- waits for a look, which adds them up once for many.
 local CROWD = 200
 
+local rules = read_rules()
+
+-- The name of the round of those who wait for a rule of the path, or for a pause.
+local function round_of(i)
+  return i <= n and rule_name(KEYS[i]) or rules[i].name
+end
+
 -- The rule, of those on the path, that others wait for: they go first.
 local function waited_for()
   local late
-  for i = 1, n do
-    local look = call('ZSCORE', due, rule_name(KEYS[i]))
+  for i = 1, #rules do
+    local look = call('ZSCORE', due, round_of(i))
     if look and look + LATE > now then
       return i
     end
@@ -206,18 +217,18 @@ end
 -- How long until the task's turn, with so many units of its own line before it.
 -- Under a rule that several lines share each of them has a turn in between.
 local function expected_in(rules, values, before)
-  local latest, told = now, false
-  for i = 1, n do
+  local latest, known = now, false
+  for i = 1, #rules do
     local u, lines = values[2 * i + 2] or 0, values[2 * i + 3] or 0
-    local others = min(max(0, u - before), turns_of(before + rules[i].cost, lines - (before > 0 and 1 or 0), weights[i]))
+    local others = min(max(0, u - before), turns_of(before + rules[1].cost, lines - (before > 0 and 1 or 0), weights[i] or 0))
     local t = after_units(rules[i], now, before + others)
     if not t then
       return -1
     end
-    told = told or rules[i].kind ~= 'C'
+    known = known or can_tell(rules[i])
     latest = max(latest, t)
   end
-  return told and latest - now or -1
+  return known and latest - now or -1
 end
 
 -- Puts the task in line: at its end, or, with its turn come, at the front.
@@ -256,7 +267,7 @@ local function sit(rules, fields, values, score, held_up, start, binding)
     stamp = unpack7(rank, 4)
   end
   if name == NO_RULE then
-    name = names[held_up or overdue and binding or waits_for(rules, start, binding)]
+    name = round_of(held_up or overdue and binding or waits_for(rules, start, binding))
     stamp = tag_for(name, values)
   end
   local seat = seat_of(name, rank_of(score, stamp), scope)
@@ -268,7 +279,7 @@ local function sit(rules, fields, values, score, held_up, start, binding)
   if seat_after(name) ~= seat then
     return -1
   end
-  local look = held_up and now or min(max(now, start - tonumber(ARGV[7])), overdue or FOREVER)
+  local look = held_up and now or min(max(now, start - tonumber(ARGV[7])), overdue or FOREVER, heeds and now + TOLD_LOOK or FOREVER)
   call('ZADD', due, 'LT', whole(look), name)
   keep_waiting(start - now, due, round, at)
   return look - now
@@ -332,7 +343,6 @@ local function with_turn(reply, place, expected, look)
   return reply
 end
 
-local rules = read_rules()
 local start, binding, sure = joint_start(rules, now)
 local held_up
 if not quiet then

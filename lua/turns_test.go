@@ -41,7 +41,7 @@ func turnRuns(prefix string) []run {
 	}
 	names := func(prefix string) (state, shared []string) {
 		return []string{prefix + ":t", prefix + ":s", prefix + ":f", prefix + ":c"},
-			[]string{prefix + "!due", prefix + "!round", prefix + "!out", prefix + "!at"}
+			[]string{prefix + "!due", prefix + "!round", prefix + "!out", prefix + "!at", prefix + "!told"}
 	}
 	ask := func(prefix, id string, scope, at, again int) run {
 		state, shared := names(prefix)

@@ -12,7 +12,8 @@
 -- KEYS[n+2]   round   sorted set of seats.
 -- KEYS[n+3]   out     hash of released tasks.
 -- KEYS[n+4]   at      hash of seats by scope, and of sums.
--- KEYS[n+5..] line    the waiting tasks of a scope, one for each of s scopes.
+-- KEYS[n+5]   told    hash, what the API has told of its limits. See include/told.lua.
+-- KEYS[n+6..] line    the waiting tasks of a scope, one for each of s scopes.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     call    the id of this call. The first ten bytes are the caller's own.
@@ -36,7 +37,7 @@
 --          missing   the scopes that were met and are not among KEYS, each once
 --          near      scopes whose turns are next, the first few of each rule that is
 --
--- Writes   KEYS[n+1..n+s+4]. Nothing when nobody waits.
+-- Writes   KEYS[n+1..n+4] and KEYS[n+6..n+s+5]. Nothing when nobody waits.
 -- Source   docs/turns.md#waking
 
 -- #include clock
@@ -45,7 +46,8 @@
 
 local call = redis.call
 local n = tonumber(ARGV[9])
-local due, round, out_key, at = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
+local due, round, out_key, at, told = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
+local heeds = call('EXISTS', told) == 1
 local id, lead, spread = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local most, more = tonumber(ARGV[5]), tonumber(ARGV[7])
 local provider = sub(due, 1, -5)
@@ -60,6 +62,7 @@ local provider = sub(due, 1, -5)
 -- #include calendar when K
 -- #include rules
 -- #include answer
+-- #include told
 -- #include turns/lines
 -- #include turns/shares
 -- #include turns/binding
@@ -98,6 +101,7 @@ local function path_of(l, cost)
     for i, weight in path_numbers(l.path_text) do
       l.path[#l.path + 1], l.weights[#l.path + 1] = rule(tonumber(i)), weight
     end
+    add_pauses(l.path, l.scope)
   end
   for i = 1, #l.path do
     l.path[i].cost = cost
@@ -113,9 +117,9 @@ local function miss(scope)
 end
 
 local function first_rules()
-  for i = n + 5, #KEYS do
+  for i = n + 6, #KEYS do
     local scope = sub(KEYS[i], #provider + 1, -6)
-    lines[scope] = { key = KEYS[i], path_text = ARGV[i + 5], scope = scope, taken = 0, next = 1, units = 0 }
+    lines[scope] = { key = KEYS[i], path_text = ARGV[i + 4], scope = scope, taken = 0, next = 1, units = 0 }
   end
 end
 
@@ -130,11 +134,7 @@ local top, beat = begin()
 -- What a line's scope has at each level.
 local function shares(l)
   if not l.shares then
-    local names = {}
-    for i, r in ipairs(path_of(l, 1)) do
-      names[i] = r.name
-    end
-    l.shares = shares_of(l.scope, names, l.weights)
+    l.shares = shares_of(l.scope, names_of(path_of(l, 1)), l.weights)
   end
   return l.shares
 end
@@ -194,7 +194,7 @@ end
 
 -- What became of tasks that were released.
 local function heed_news()
-  for i = 6 + #KEYS, #ARGV, 3 do
+  for i = 5 + #KEYS, #ARGV, 3 do
     local what, scope, ticket = ARGV[i], ARGV[i + 1], ARGV[i + 2]
     local l, field = lines[scope], scope .. '\0' .. ticket
     local value = call('HGET', out_key, field)
@@ -591,7 +591,7 @@ local function turn(name)
   end
   local early = sure and free and free - lead > now and lead or 0
   local look = not free and now + SUSPENDED or max(now + 1, free - early)
-  look_by(by.name, look)
+  look_by(by.name, by.corrected and min(look, now + TOLD_LOOK) or look)
   if by.name ~= name then
     move(seat, by.name, rank_in(l, by.name, seat.rank))
     return true

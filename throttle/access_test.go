@@ -20,6 +20,7 @@ import (
 
 	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/answers"
 )
 
 // documentedAccess is the command of docs/operations.md that makes a user, word
@@ -125,6 +126,9 @@ func everyTurn(t *testing.T, l *Limiter, full ...Grant) {
 	_, _ = l.LineUp(t.Context(), []Ask{{Scope: scope, Ticket: "two"}}, 0, 0)
 	_, _ = l.Wake(t.Context(), WakeRequest{Provider: hostileProvider, Most: 10, Gone: one, All: true})
 	_, _ = l.Turns(t.Context())
+	_, _ = l.Heed(t.Context(), scope, answers.Advice{Limited: true})
+	_, _ = l.Peek(t.Context(), Request{Scope: scope})
+	_ = l.Forget(t.Context(), scope)
 }
 
 // failures is a hook that keeps the errors of scripts.

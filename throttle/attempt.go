@@ -66,8 +66,8 @@ func (a *attempt) call() call {
 
 func (a *attempt) arguments() []any {
 	p := a.plan
-	c := newCall(p.decide, p.keyArgs, 1, 3+2*len(p.bounds), 0)
-	return p.appendArgs(append(c.args, a.key(), a.limiter.clock(), a, a.ahead.Microseconds()), a.cost)
+	c := newCall(p.decide, p.keyArgs, 2, 4+2*len(p.bounds), 0)
+	return p.appendArgs(append(c.args, a.key(), p.told, a.limiter.clock(), a, a.ahead.Microseconds(), p.path), a.cost)
 }
 
 // answer reads the reply. A grant to a caller who has gone goes back.

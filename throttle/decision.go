@@ -28,8 +28,11 @@ type Decision struct {
 	Rules []RuleState
 	// Binding is the index in Rules of the rule that decides: on denial the one
 	// that asks for the longest wait, otherwise the one with the fewest units
-	// left. -1 when the scope has no rules.
+	// left. -1 when the scope has no rules, or is Paused.
 	Binding int
+	// Paused says, for a denial, that the API has told to stay away from the scope, or
+	// from one above it, and that it is not over: no rule binds before that. Binding is -1.
+	Paused bool
 	// At is the Redis server's time of the decision.
 	At time.Time
 	// Degraded says that Redis did not answer and the rules' failure policies
@@ -169,6 +172,8 @@ func fromReply(p *plan, reply []int64) Decision {
 	}
 	if d.Allowed {
 		d.Binding = fewestLeft(d.Rules)
+	} else if d.Binding >= len(d.Rules) {
+		d.Binding, d.Paused = -1, true
 	}
 	p.clip(&d)
 	p.heedPauses(&d)

@@ -32,6 +32,7 @@ type draftScope struct {
 	pause   Pause
 	until   time.Time
 	untilAt strictyaml.Place
+	answers written
 }
 
 // draftApp is one application as it was written.
@@ -107,6 +108,9 @@ func draftScopes(nodes map[string]Node, level int) []draftScope {
 		s.weighed = written{text: strconv.FormatInt(weight, 10), set: weight != 0}
 		for _, app := range nodes[name].Apps {
 			s.apps = append(s.apps, draftApp{name: app})
+		}
+		if a := nodes[name].Answers; a != "" {
+			s.answers = written{text: string(a), set: true}
 		}
 		if level <= maxLevels {
 			s.rules = draftRules(nodes[name].Rules)

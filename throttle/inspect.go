@@ -25,9 +25,11 @@ type Inspection struct {
 	// NextStart is when the first of those who wait is expected to start, from At:
 	// Unknown where no clock tells, and without meaning when nobody waits.
 	NextStart time.Duration
-	// Binding is the rule that the first waits for, or the pause. The zero Bound when nobody
-	// waits.
+	// Binding is the rule that the first waits for, or the pause of a policy. The zero Bound
+	// when nobody waits, or when it is Paused.
 	Binding Bound
+	// Paused says that the first waits until an API wants to be called again; see Told.
+	Paused bool
 }
 
 // Standing is how one stands who may be waiting.
@@ -44,8 +46,10 @@ type Standing struct {
 	// Without meaning unless it waits. An estimate that nothing depends on.
 	Expected time.Duration
 	// Binding is the rule that it waits for: the one that asks for the longest wait, by
-	// what is before it now. The zero Bound unless it waits.
+	// what is before it now. The zero Bound unless it waits, or when it is Paused.
 	Binding Bound
+	// Paused says that it waits until an API wants to be called again; see Told.
+	Paused bool
 }
 
 // Inspect tells who waits in a scope and below it, and changes nothing. The rules
@@ -103,7 +107,7 @@ func (i *Inspection) add(lines []inspected) {
 		}
 		i.Waiting, i.Lines = i.Waiting+line.waiting, i.Lines+1
 		if line.expected < i.NextStart || i.NextStart == Unknown && i.Binding.Scope.Len() == 0 {
-			i.NextStart, i.Binding = line.expected, line.binding
+			i.NextStart, i.Binding, i.Paused = line.expected, line.binding, line.paused
 		}
 	}
 }
@@ -127,7 +131,7 @@ func (l *Limiter) InspectTicket(ctx context.Context, ask Ask) (Standing, error) 
 	line := page.lines[0]
 	s := Standing{At: page.at, Waits: line.ahead >= 0, Released: line.out}
 	if s.Waits {
-		s.Released, s.Ahead, s.Expected, s.Binding = false, line.ahead, line.expected, line.binding
+		s.Released, s.Ahead, s.Expected, s.Binding, s.Paused = false, line.ahead, line.expected, line.binding, line.paused
 	}
 	return s, nil
 }
@@ -166,6 +170,7 @@ type inspected struct {
 	out                      bool
 	expected                 time.Duration
 	binding                  Bound
+	paused                   bool
 }
 
 const (
@@ -221,8 +226,10 @@ func (t *table) readInspection(provider string, reply []any) (out inspection, er
 			waiting: number(at), released: number(at + 1), ahead: number(at + 2), out: number(at+3) == 1,
 			expected: wait(number(at + 4)),
 		}
-		if p != nil && number(at+5) > 0 && int(number(at+5)) <= len(p.bounds) {
-			line.heed(p, number(at+5), out.at)
+		if by := int(number(at + 5)); p != nil && by > 0 {
+			if line.paused = by > len(p.bounds); !line.paused {
+				line.heed(p, by, out.at)
+			}
 		}
 		out.lines = append(out.lines, line)
 	}
@@ -234,7 +241,7 @@ func (t *table) readInspection(provider string, reply []any) (out inspection, er
 
 // heed takes over which rule of the plan binds. Of pauses it is the one that lasts longest,
 // and nobody starts before its end.
-func (i *inspected) heed(p *plan, number int64, at time.Time) {
+func (i *inspected) heed(p *plan, number int, at time.Time) {
 	i.binding = p.bounds[number-1]
 	switch {
 	case len(p.pauses) > 0:

@@ -11,6 +11,7 @@ import "strings"
 //	hw:{payments}/acme/refunds!line   the tasks of payments/acme/refunds that wait
 //	hw:{payments}!due, !round, !out   whose turn is next, and who has been released
 //	hw:{payments}!at                  where scopes stand, and how much waits
+//	hw:{payments}!told                what the API has told of its limits
 //	hw:{payments}/acme!used:5m.179…   who spent from it, by package usage
 //	hw:{payments}/acme!shadows:5m.1…  what shadow rules would have done, by package usage
 //	hw:turns                          the providers whose tasks wait
@@ -61,14 +62,16 @@ func (k keyspace) scope(s Scope) string {
 func (k keyspace) line(s Scope) string { return k.scope(s) + "!line" }
 
 // shared returns the keys that the lines of a provider share, in the order in which
-// scripts take them: due, round, out, at.
+// scripts take them: due, round, out, at, told.
 func shared(provider string) []any {
-	return []any{dueKey(provider), provider + "!round", outKey(provider), provider + "!at"}
+	return []any{dueKey(provider), provider + "!round", outKey(provider), provider + "!at", toldKey(provider)}
 }
 
 func dueKey(provider string) string { return provider + "!due" }
 
 func outKey(provider string) string { return provider + "!out" }
+
+func toldKey(provider string) string { return provider + "!told" }
 
 func (k keyspace) members() string { return string(k) + ":members" }
 

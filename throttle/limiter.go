@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/throttle/answers"
 )
 
 // Config is how a Limiter works. The zero Config is ready to use.
@@ -33,6 +34,9 @@ type Config struct {
 	// App is the name of this application, for scopes whose policy names those that may
 	// spend from them. Defaults to none, which may spend where nobody is named.
 	App string
+	// LongestPause bounds what an API can ask for, see Limiter.Heed: no pause is longer, but
+	// it may be told again. 1s to 31 days. Defaults to 24h.
+	LongestPause time.Duration
 	// Unbatched sends each decision as a command of its own, at once. Otherwise
 	// decisions asked for while one is on the way go out together with the next,
 	// those of one provider as one script call: nobody waits for company, and many
@@ -58,10 +62,18 @@ type Observer interface {
 	Decided(d Decision, took time.Duration, err error)
 }
 
+// AnswerObserver is an Observer that is also told what follows from APIs' answers.
+type AnswerObserver interface {
+	// Heeded tells of something new that an answer has brought about: a "pause", a "cut" of a
+	// rule, or a "limit" of the API's own.
+	Heeded(what string)
+}
+
 const (
 	defaultPrefix  = "hw"
 	defaultPad     = 5 * time.Millisecond
 	defaultTimeout = 3 * time.Second
+	longestPause   = 24 * time.Hour
 
 	// MaxAhead is the furthest ahead that a start may be granted.
 	MaxAhead = time.Minute
@@ -79,6 +91,9 @@ func (c Config) withDefaults() Config {
 	c.Pad = max(c.Pad, 0)
 	if c.Timeout <= 0 {
 		c.Timeout = defaultTimeout
+	}
+	if c.LongestPause <= 0 {
+		c.LongestPause = longestPause
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -101,6 +116,7 @@ type Limiter struct {
 	lines   scopeSets
 	slots   *slots
 	outage  *outage
+	heard   heard
 	members memberCount
 	shadows *shadows
 	skews   skews
@@ -128,6 +144,9 @@ func New(rdb redis.UniversalClient, policy *Policy, cfg Config) (*Limiter, error
 	}
 	if cfg.Pad != 0 && (cfg.Pad < time.Millisecond || cfg.Pad > time.Second) {
 		faults = append(faults, fmt.Errorf("throttle: Config.Pad is %s; it is how late timers are: 1ms to 1s, or negative for none", cfg.Pad))
+	}
+	if cfg.LongestPause < time.Second || cfg.LongestPause > answers.MaxWait {
+		faults = append(faults, fmt.Errorf("throttle: Config.LongestPause is %s; at least 1s and at most %s", cfg.LongestPause, answers.MaxWait))
 	}
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
@@ -316,8 +335,8 @@ func (l *Limiter) peek(ctx context.Context, p *plan, req Request) (Decision, err
 }
 
 func (l *Limiter) peekOnce(ctx context.Context, p *plan, req Request) (Decision, error) {
-	c := newCall(lua.Peek.For(p.kinds), p.keyArgs, 0, 2+2*len(p.bounds), replyHead+replyRule*len(p.bounds))
-	c.args = p.appendArgs(append(c.args, l.clock(), req.ID), req.Cost)
+	c := newCall(lua.Peek.For(p.kinds), p.keyArgs, 1, 3+2*len(p.bounds), replyHead+replyRule*len(p.bounds))
+	c.args = p.appendArgs(append(c.args, p.told, l.clock(), req.ID, p.path), req.Cost)
 	reply, err := l.runner.run(ctx, c)
 	if err != nil {
 		return Decision{}, unavailable(ctx, "peek at", req.Scope, err)

@@ -51,7 +51,7 @@ func newMany(first *pending, most int) *many {
 		runner: first.runner, limiter: l, provider: first.call.attempt.plan.provider, id: NewID(), slot: l.slots.take(),
 		asked: make([]*pending, 0, most), attempts: make([]*attempt, 0, most), places: make(map[string]int, most), calls: make([]byte, 1, 1+16*most),
 	}
-	m.args = append(make([]any, 0, 10+2*most), "evalsha", lua.DecideMany.SHA, 0, m.provider+m.slot.name)
+	m.args = append(make([]any, 0, 11+2*most), "evalsha", lua.DecideMany.SHA, 0, m.provider+m.slot.name, first.call.attempt.plan.told)
 	return m
 }
 

@@ -31,7 +31,7 @@ func generalParts() string {
 	express, general, _ := strings.Cut(lua.Decide.Source, "local call, format = ")
 	_, general, _ = strings.Cut(general, "-- The general way.\n")
 	general, _, _ = strings.Cut(general, "local function read_rules()")
-	return express + general
+	return express + "local call, told, heeds = redis.call, nil, false\n" + general
 }
 
 // charge charges the twins of a grant.

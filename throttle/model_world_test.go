@@ -217,7 +217,7 @@ func (w *world) peek(p *plan, asks ...ask) []Decision {
 	pipe := w.rdb.Pipeline()
 	script := scriptOf(lua.Peek, p.kinds)
 	for _, a := range asks {
-		script.EvalSha(ctx, pipe, p.keys, w.asOf(p, a.at).args(a.cost, strconv.FormatInt(a.at, 10), "nobody")...)
+		script.EvalSha(ctx, pipe, append(slices.Clone(p.keys), text(p.told)), w.asOf(p, a.at).args(a.cost, strconv.FormatInt(a.at, 10), "nobody", p.path)...)
 	}
 	replies, err := pipe.Exec(ctx)
 	must(err)

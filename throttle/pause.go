@@ -92,7 +92,7 @@ func (p *plan) heedPauses(d *Decision) {
 	for _, i := range p.pauses {
 		d.Rules[i].RetryAfter = p.bounds[i].left(d.At)
 		if d.Rules[i].RetryAfter > longest {
-			longest, d.Binding = d.Rules[i].RetryAfter, i
+			longest, d.Binding, d.Paused = d.Rules[i].RetryAfter, i, false
 		}
 	}
 	for i := range d.Rules {

@@ -15,6 +15,7 @@ import (
 type plan struct {
 	most     int64 // no cost up to it is more than a rule can admit
 	refusal  error // the application may not spend from the scope
+	answers  Answers
 	made     making
 	scope    Scope
 	all      []Bound       // the rules that the scope meets
@@ -30,7 +31,9 @@ type plan struct {
 	pauses   []int         // which are no rules but pauses
 	kinds    string        // in the order of lua.Kinds
 	decide   *lua.Script
-	turns    []any // the keys of who waits: line, due, round, out, at
+	turns    []any  // the keys of who waits: line, due, round, out, at, told
+	told     any    // the last of them
+	path     string // of the scope, as scripts take it
 
 	named      []float64 // the weights of the names of the path, as Policy.weights has them
 	weights    []string  // of the scope in the round of each rule, as scripts read them
@@ -109,6 +112,7 @@ func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time
 	p.kinds = kindsOf(present)
 	p.decide = lua.Decide.For(p.kinds)
 	p.turns = append([]any{keys.line(scope)}, shared(p.provider)...)
+	p.told, p.path = p.turns[len(p.turns)-1], scopePath(scope.String())
 	return p
 }
 
@@ -352,7 +356,7 @@ func (c *plans) of(scope string) (*plan, error) {
 	}
 	p = newPlan(c.keys, s, bounds, c.pad, now)
 	p.weigh(policy.weights(s))
-	p.made, p.refusal = making{c, turn}, policy.MayUse(s, c.app)
+	p.made, p.refusal, p.answers = making{c, turn}, policy.MayUse(s, c.app), policy.Answers(s)
 	c.keep(p)
 	return p, nil
 }

@@ -47,6 +47,9 @@ type Node struct {
 	// Shares declares names one level down as classes, at most 100, in place of their
 	// weights. Those of a name replace those of "*".
 	Shares map[string]Share
+	// Answers is what follows from what an API says of its limits, for this level and those
+	// below it. Defaults to that of the level above, and to AnswersHeed.
+	Answers Answers
 }
 
 // Policy is all rules by scope. It is immutable and safe for concurrent use.
@@ -59,17 +62,18 @@ type Policy struct {
 
 // tree is a Node that has been checked.
 type tree struct {
-	path   string // payments/*/refunds
-	owner  string
-	apps   []string
-	pause  Pause
-	until  time.Time // of the pause
-	weight int64
-	shares map[string]Share
-	weighs bool // names right below have weights
-	rules  []Rule
-	every  *tree // the "*" of scopes, which every path passes through
-	scopes map[string]*tree
+	path    string // payments/*/refunds
+	owner   string
+	apps    []string
+	pause   Pause
+	until   time.Time // of the pause
+	weight  int64
+	shares  map[string]Share
+	weighs  bool // names right below have weights
+	answers Answers
+	rules   []Rule
+	every   *tree // the "*" of scopes, which every path passes through
+	scopes  map[string]*tree
 }
 
 // Bound is one rule as a task meets it.
@@ -309,6 +313,7 @@ func treeOf(rules []draftRule, scopes []draftScope, path, pattern string, level 
 		child.weighs = child.weighs || len(child.shares) > 0
 		s.checkWeighed(at, faults)
 		t.weighs = t.weighs || child.weight > 0
+		child.answers = s.checkAnswers(at, faults)
 		t.add(s.name, &child)
 	}
 	return t

@@ -93,7 +93,7 @@ func parsePolicy(data []byte, faults *strictyaml.Faults) *Policy {
 
 var (
 	fileFields = []string{"unmatched", "limits"}
-	nodeFields = []string{"rules", "scopes", "owner", "apps", "paused", "paused_until", "weight", "shares"}
+	nodeFields = []string{"rules", "scopes", "owner", "apps", "paused", "paused_until", "weight", "shares", "answers"}
 	// laterFields are in files that were written for a later version.
 	laterFields = []string{"unit"}
 )
@@ -160,6 +160,8 @@ func (d decoder) node(s *draftScope, e strictyaml.Field, path string, level int)
 			s.weight, s.weighed = d.number(f, path+".weight")
 		case "shares":
 			s.shares = d.shares(f, path+".shares")
+		case "answers":
+			_, s.answers = d.word(f, path+".answers", answersWords)
 		default:
 			d.unknown(f, strictyaml.PathTo(path, f.Name), "a scope", nodeFields)
 		}

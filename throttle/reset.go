@@ -8,8 +8,9 @@ import (
 
 // Reset forgets what has been spent under the rate rules that the policy has at one level,
 // scope itself, or under the one that is named: they are as if unused, and those who wait
-// for them come at once. Runs keep their places under concurrency rules. It returns the
-// names of the rules that it was done for. Costs one round trip. The error is a *ScopeError
+// for them come at once. What an API has told of them is forgotten too, and the scope's pause
+// unless a rule is named. Runs keep their places under concurrency rules. It returns the
+// names of the rules that it was done for. Costs two round trips. The error is a *ScopeError
 // or *UnmatchedError, wraps ErrUnavailable, or is ctx's.
 func (l *Limiter) Reset(ctx context.Context, scope, rule string) (names []string, err error) {
 	p, err := l.plans.of(scope)
@@ -33,6 +34,9 @@ func (l *Limiter) Reset(ctx context.Context, scope, rule string) (names []string
 		}
 		return nil
 	})
+	if err == nil {
+		err = l.forget(ctx, p, rule)
+	}
 	if err != nil {
 		return nil, unavailable(ctx, "reset", scope, err)
 	}

@@ -55,8 +55,7 @@ func (w *turnsWorld) cannotStart(rule string, s seat, orders map[string]string) 
 	scope := "p" + s.scope
 	p := w.plan(scope)
 	t := w.find(readPlace(scope, w.seen.line[s.scope][0]))
-	for _, key := range p.keys {
-		name := strings.TrimPrefix(key, p.provider)
+	for _, name := range p.rounds() {
 		if first, ok := orders[name]; ok && name != rule && first < s.rank[:3]+w.tag(s.scope, name)+s.scope {
 			return // it is behind another there
 		}
@@ -72,6 +71,8 @@ func (w *turnsWorld) cannotStart(rule string, s seat, orders map[string]string) 
 	bound, _ := d.BindingRule()
 	if look := w.seen.due[rule]; w.back > 0 && look > w.now {
 		return // it was set by a clock that has stepped back, which delays it by its step
+	} else if w.narrow && look <= w.now+1_000_000 {
+		return // a correction may have ended
 	}
 	if d.Allowed || d.RetryAfter <= us(w.h.lead) && bound.Algorithm != Concurrency && !leased(p) {
 		fail("%s is first for %s and could start in %v, and nobody is released for it; the look is at %d, it is %d",
@@ -79,11 +80,17 @@ func (w *turnsWorld) cannotStart(rule string, s seat, orders map[string]string) 
 	}
 }
 
-// tag is the stamp that a scope has in the round of a rule.
+// tag is the stamp that a scope has in the round of a rule, or of a pause: of a level that
+// has no rules it is that of the first one that has.
 func (w *turnsWorld) tag(scope, rule string) string {
 	level, _, _ := strings.Cut(rule, ":")
 	from := 7 * strings.Count(level, "/")
-	if tags := w.seen.at["T"+scope]; len(tags) >= from+7 {
+	tags, none := w.seen.at["T"+scope], strings.Repeat("\x00", 7)
+	if strings.HasSuffix(rule, ":!stop") && (len(tags) < from+7 || tags[from:from+7] == none) {
+		for from = 0; from+7 < len(tags) && tags[from:from+7] == none; from += 7 {
+		}
+	}
+	if len(tags) >= from+7 {
 		return tags[from : from+7]
 	}
 	fail("%q has no tag in the round of %s: %q", scope, rule, w.seen.at["T"+scope])
@@ -127,6 +134,9 @@ func (w *turnsWorld) drain() {
 // longestDrain is a bound of how long it takes until all have started.
 func (w *turnsWorld) longestDrain() int64 {
 	most := int64(10_000_000) + w.back
+	for _, until := range w.pauses {
+		most = max(most, 10_000_000+w.back+until-w.now)
+	}
 	for key, l := range w.ledgers {
 		var units int64
 		for _, scope := range w.h.scopes {
@@ -158,4 +168,15 @@ func (w *turnsWorld) nothingLeft() {
 	if len(w.seen.round) > 0 || len(w.seen.due) > 0 {
 		fail("nobody waits, and %v of %v are left", w.seen.due, w.seen.round)
 	}
+}
+
+// rounds are the names of the rounds that a task of the plan may be in.
+func (p *plan) rounds() (names []string) {
+	for _, key := range p.keys {
+		names = append(names, strings.TrimPrefix(key, p.provider))
+	}
+	for _, level := range p.scope.levels() {
+		names = append(names, scopePath(level)+":!stop")
+	}
+	return names
 }

@@ -15,7 +15,7 @@ import (
 // turnPlants are faults that somebody might make in the scripts of turns. The
 // histories of those who wait must find every one of them.
 var turnPlants = []struct{ what, from, to string }{
-	{"turn: who only rejoins is granted", "if (quiet or at_once) and ARGV[6] ~= '2' then", "if quiet or at_once then"},
+	{"turn: who only rejoins is granted", "if (quiet or at_once) and not heeds and ARGV[6] ~= '2' then", "if (quiet or at_once) and not heeds then"},
 	{"turn: a new task overtakes", "held_up = not mine and waited_for() or nil", "held_up = nil"},
 	{"turn: a ticket left in line", "    if not quiet and not released then\n      leave()", "    if false then\n      leave()"},
 	{"turn: units that leave uncounted", "count(fields, values, -cost_of(ticket)", "count(fields, values, 0"},
@@ -61,6 +61,17 @@ var turnPlants = []struct{ what, from, to string }{
 	{"line up: a round that nobody looks at", "  call('ZADD', due, 'LT', whole(max(now, look - lead)), name)\n", ""},
 	{"line up: a look for the wrong task", "l.start, l.rule = nil, nil --", "-- l.start, l.rule = nil, nil --"},
 	{"line up: in another order", "l.last[priority] = place_after(tonumber(last), band, now)", "l.last[priority] = (last or place_after(nil, band, now)) - 1"},
+
+	{"pause: one that ends early", "return max(t, r.ends)", "return max(t, r.ends - 10000)"},
+	{"pause: of the scope alone", "local p = pause_of(sub(scope, 1, ends - 1))", "local p = pause_of(scope)"},
+	{"pause: of all scopes", "    local v = call('HGET', told, 'P' .. level)\n    p = v", "    local v = call('HGETALL', told)[2]\n    p = v"},
+	{"pause: unseen where nobody waits", "if (quiet or at_once) and not heeds and", "if (quiet or at_once) and"},
+	{"pause: unseen by a look", "    add_pauses(l.path, l.scope)\n  end", "  end"},
+	{"pause: unseen by who lines up", "    add_pauses(l.path, l.scope)\n    for", "    for"},
+	{"pause: who comes goes before those who waited", "  for i = 1, #rules do\n    local look", "  for i = 1, n do\n    local look"},
+	{"pause: lifted, and nobody looks", "    look(level .. ':!stop')\n", ""},
+	{"pause: a shorter one cuts it", "  if ends >= now + us then", "  if false then"},
+	{"pause: a seat that stays where it was", "return i <= n and rule_name(KEYS[i]) or rules[i].name", "return rule_name(KEYS[1])"},
 
 	{"all: a rule whose units put the start off comes free unseen", "elseif t > (at or now) then", "elseif false then"},
 	{"all: before those who are out", "max(last + 1, first)", "last + 1"},
@@ -219,6 +230,36 @@ var scenes = []scene{
 		w.wake(64, 0, true)
 		w.settle()
 	}},
+	// The units of one that went straight to its queue and has not come are others' in time.
+	{[]map[string]Node{{"p": {Rules: []Rule{{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: sec, Burst: 5}}}}},
+		func(w *turnsWorld, add func(scope, cost int64) *waiter) {
+			planned := &waiter{Place: Place{Scope: w.h.scopes[0], Ticket: "planned", cost: 5}}
+			w.tasks = append(w.tasks, planned)
+			w.lineUp([]*waiter{planned}, 0)
+			add(1, 1)
+			w.wake(64, w.h.spread, false)
+			if planned.stage != straight {
+				fail("%d: it should have gone straight to its queue", planned.stage)
+			}
+			planned.stage = astray
+			w.now += outStays - 30_000
+			w.wake(64, w.h.spread, false)
+			w.now += 40_000
+			w.settle()
+		}},
+	// A task that a lowered limit can't admit stands in no other scope's way.
+	{[]map[string]Node{oneWindow(50), oneWindow(5)}, func(w *turnsWorld, add func(scope, cost int64) *waiter) {
+		add(0, 50)
+		add(0, 6)
+		for range 4 {
+			add(1, 1)
+		}
+		w.version = 1
+		w.now += 1_100_000
+		w.wake(64, 0, true)
+		w.deliver()
+		w.settle()
+	}},
 	// What comes free of a rule is seen by a scope whose start it puts off to the end
 	// of another's window, where that other has its margin.
 	{bucketAboveWindow, func(w *turnsWorld, add func(scope, cost int64) *waiter) {
@@ -272,6 +313,21 @@ var scenes = []scene{
 			w.now += 1_000_000
 			w.settle()
 		}},
+	// A pause that is lifted is over at once for whoever waits for it; the other scopes' tasks
+	// have not waited.
+	{hundred, func(w *turnsWorld, add func(scope, cost int64) *waiter) {
+		w.tell(w.h.scopes[0], 2, "pause", 5_000_000, 0)
+		first, second, other := add(0, 1), add(1, 1), add(2, 1)
+		if first.stage != parked || second.stage != parked || other.stage != running {
+			fail("%d, %d, %d: two are paused", first.stage, second.stage, other.stage)
+		}
+		w.settle()
+		w.tell(w.h.scopes[0], 2, "lift", 0, 0)
+		w.settle()
+		if first.stage != running || second.stage != running {
+			fail("%d, %d: the pause was lifted", first.stage, second.stage)
+		}
+	}},
 }
 
 var windowsBelowWindow = []map[string]Node{{"p": {
@@ -290,6 +346,10 @@ var bucketAboveWindow = []map[string]Node{{"p": {
 }}}
 
 var hundred = []map[string]Node{{"p": {Rules: []Rule{{Name: "r", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 50}}}}}
+
+func oneWindow(limit int64) map[string]Node {
+	return map[string]Node{"p": {Rules: []Rule{{Name: "r", Algorithm: SlidingWindow, Limit: limit, Per: sec}}}}
+}
 
 func twoLevels(above, below int64) map[string]Node {
 	return map[string]Node{"p": {

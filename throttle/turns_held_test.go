@@ -41,7 +41,7 @@ func askLines(pipe redis.Pipeliner, keys []string, ttls bool) *linesAsked {
 		due: pipe.ZRangeWithScores(ctx, keys[0], 0, -1), round: pipe.ZRange(ctx, keys[1], 0, -1),
 		out: pipe.HGetAll(ctx, keys[2]), at: pipe.HGetAll(ctx, keys[3]),
 	}
-	for _, line := range keys[4:] {
+	for _, line := range keys[5:] {
 		a.lines = append(a.lines, pipe.ZRange(ctx, line, 0, -1))
 	}
 	for i := 0; ttls && i < len(keys); i++ {

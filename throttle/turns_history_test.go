@@ -107,6 +107,29 @@ var happenings = []struct {
 		w.settle()
 		return true
 	}},
+	{"pause", 2, 1, func(w *turnsWorld, r drawing) bool {
+		verb := []string{"pause", "pause", "rest"}[r.IntN(3)]
+		w.tell(w.h.scopes[r.IntN(len(w.h.scopes))], 1+r.IntN(3), verb, r.one(1, 20_000, 100_000, 1_000_000), 2_000_000)
+		return true
+	}},
+	{"lift", 2, 1, func(w *turnsWorld, r drawing) bool {
+		w.tell(w.h.scopes[r.IntN(len(w.h.scopes))], 1+r.IntN(3), "lift", 0, 0)
+		return true
+	}},
+	{"correct", 3, 1, func(w *turnsWorld, r drawing) bool {
+		if w.h.seed%3 != 0 {
+			return false // what a correction makes too dear is passed over, which hides other faults
+		}
+		verb, numbers := "cut", [3]int64{r.one(300_000, 900_000), 100_000, r.one(100_000, 500_000)}
+		switch r.IntN(3) {
+		case 0:
+			verb, numbers = "adopt", [3]int64{r.one(0, 1, 2, 5), r.one(100_000, 1_000_000, 10_000_000), r.one(300_000, 3_000_000)}
+		case 1:
+			verb, numbers = "free", [3]int64{}
+		}
+		w.correct(w.h.scopes[r.IntN(len(w.h.scopes))], r.IntN(4), verb, numbers)
+		return true
+	}},
 	{"clock step", 1, 0, func(w *turnsWorld, r drawing) bool {
 		if !w.h.steps {
 			return false

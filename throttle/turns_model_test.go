@@ -60,6 +60,8 @@ type turnsWorld struct {
 	ledgers map[string]*ledger
 	tasks   []*waiter
 	news    WakeRequest
+	pauses  map[string]int64 // until when, by level
+	narrow  bool             // a rule was corrected: what costs more than 1 may cost too much
 	order   int64
 	seen    standings
 	fresh   bool     // seen is what Redis holds
@@ -72,7 +74,7 @@ type turnsWorld struct {
 }
 
 func newTurnsWorld(rdb redis.UniversalClient, last *lastCall, prefix string, h *turnsHistory) *turnsWorld {
-	w := &turnsWorld{rdb: rdb, last: last, h: h, now: epoch, awake: epoch, ledgers: map[string]*ledger{}, news: WakeRequest{Provider: "p"}}
+	w := &turnsWorld{rdb: rdb, last: last, h: h, now: epoch, awake: epoch, ledgers: map[string]*ledger{}, pauses: map[string]int64{}, news: WakeRequest{Provider: "p"}}
 	for _, limits := range h.versions {
 		policy, err := NewPolicy(UnmatchedDeny, limits)
 		must(err)
@@ -111,6 +113,11 @@ func (w *turnsWorld) plan(scope string) *plan {
 func (w *turnsWorld) u() int64 { return w.now + w.back }
 
 func (w *turnsWorld) advance(us int64) {
+	for level, until := range w.pauses {
+		if us < 0 && until <= w.now {
+			delete(w.pauses, level) // it was over, and may be forgotten
+		}
+	}
 	w.now += us
 	if us >= 0 {
 		return
@@ -157,8 +164,13 @@ func (w *turnsWorld) granted(t *waiter, how standing, p *plan, req Request, d De
 		fail("%s only wanted its place back, and was granted", t.key())
 	case mine && d.Wait > req.Ahead, !mine && d.Wait > req.Near:
 		fail("%s was granted %v ahead, of %v and %v", t.key(), d.Wait, req.Ahead, req.Near)
-	case !mine && len(w.seen.line[scopePath(t.Scope)]) > 0 && w.now-w.awake < 1e6 && !w.disturbed:
+	case !mine && len(w.seen.line[scopePath(t.Scope)]) > 0 && w.now-w.awake < 1e6 && !w.disturbed && !w.narrow:
 		fail("%s was granted before %v, who wait", t.key(), w.seen.line[scopePath(t.Scope)])
+	}
+	for _, level := range p.scope.levels() {
+		if until := w.pauses[level]; w.now+d.Wait.Microseconds() < until {
+			fail("%s was granted %v ahead, and %s is paused for %v", t.key(), d.Wait, level, us(until-w.now))
+		}
 	}
 	for i, key := range p.keys {
 		start := d.Wait.Microseconds()
@@ -257,4 +269,35 @@ func (w *turnsWorld) finish(t *waiter) {
 		w.ledgers[key].drop(t.d.Grant.id, w.now)
 	}
 	w.sent = "release"
+}
+
+// tell tells of the pause of a scope or of one above it.
+func (w *turnsWorld) tell(scope string, levels int, verb string, us, most int64) {
+	p := w.plan(scope)
+	level := p.scope.Prefix(levels).String()
+	w.called()
+	told, err := w.limiter().tell(ctx, p, []word{{verb, scopePath(level), [3]int64{us, most}}})
+	must(err)
+	had := w.pauses[level]
+	w.sent = ""
+	switch until := max(0, told[0].until.UnixMicro()); {
+	case verb == "lift":
+		w.pauses[level] = 0
+	case verb == "pause" && until != max(had, w.now+us) && w.back == 0:
+		fail("%s is paused until %d, and was until %d; it is %d", level, until, had, w.now)
+	case verb == "rest" && had > w.now && until != had && w.back == 0, verb == "rest" && (until <= w.now || until > max(had, w.now+most)) && w.back == 0:
+		fail("%s rests until %d, and was paused until %d; it is %d", level, until, had, w.now)
+	default:
+		w.pauses[level] = until
+	}
+}
+
+// correct tells of a correction of a rule: whatever it is, the ledgers hold the rule to what
+// the policy says.
+func (w *turnsWorld) correct(scope string, rule int, verb string, numbers [3]int64) {
+	p := w.plan(scope)
+	w.called()
+	_, err := w.limiter().tell(ctx, p, []word{{verb, p.ruleName(rule % len(p.keys)), numbers}})
+	must(err)
+	w.sent, w.narrow = "", true
 }

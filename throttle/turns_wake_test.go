@@ -53,7 +53,7 @@ func (w *turnsWorld) wake(most int, spread int64, all bool) Woken {
 // tooDear: a task that a changed limit can't admit is passed over.
 func (w *turnsWorld) tooDear() {
 	for _, t := range w.tasks {
-		t.passed = t.passed || w.neverPasses(t)
+		t.passed = t.passed || w.neverPasses(t) || w.narrow && t.cost > 1
 	}
 }
 
@@ -138,6 +138,11 @@ func (w *turnsWorld) lineUp(tasks []*waiter, near int64) {
 			joined = true
 		default:
 			t.stage, t.left = straight, w.now
+			for _, level := range w.plan(t.Scope).scope.levels() {
+				if until := w.pauses[level]; until > w.now+near {
+					fail("%s goes straight to its queue, and %s is paused for %v", t.key(), level, us(until-w.now))
+				}
+			}
 			if joined && len(w.seen.line[scopePath(t.Scope)]) > 0 {
 				fail("%s goes straight to its queue, and others wait", t.key())
 			}

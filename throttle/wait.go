@@ -176,7 +176,10 @@ func tooLong(ctx context.Context, d Decision, waited time.Duration) error {
 			ErrPatience, d.RetryAfter, left.Round(time.Millisecond), context.DeadlineExceeded)
 	}
 	for i := range d.Rules {
-		r := &d.Rules[i]
+		r := d.Rules[i]
+		if d.Paused {
+			r.Limited, r.RetryAfter = true, max(r.RetryAfter, d.RetryAfter)
+		}
 		if r.Limited && r.MaxWait > 0 && (waited >= r.MaxWait || r.RetryAfter != Unknown && waited+r.RetryAfter > r.MaxWait) {
 			more := "asks for " + r.RetryAfter.String() + " more"
 			if r.RetryAfter == Unknown {

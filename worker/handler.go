@@ -199,7 +199,7 @@ func (t *Throttle) undecided(ctx context.Context, j *job, err error) error {
 	case ctx.Err() != nil:
 		return ctx.Err() // the task's own deadline or time-out, as asynq counts it
 	case t.stopped():
-		t.rejoin(ctx, j)
+		_, _ = t.rejoin(ctx, j)
 		return t.wait(ctx, j, "", time.Now())
 	case t.overtaken(ctx, j, err):
 		if ended, with := t.impatient(ctx, j, throttle.Decision{Binding: -1}, j.deadline); ended {
@@ -232,7 +232,7 @@ func (t *Throttle) overtaken(ctx context.Context, j *job, why error) bool {
 
 // rejoin gives a task whose turn had come, and that was waiting for its start, the
 // first place in its line.
-func (t *Throttle) rejoin(ctx context.Context, j *job) {
+func (t *Throttle) rejoin(ctx context.Context, j *job) (throttle.Decision, error) {
 	d, err := t.cfg.Limiter.Rejoin(ctx, t.request(j))
 	if err == nil && d.Turn.Waits {
 		err = t.cfg.Limiter.Announce(ctx, provider(j.scope))
@@ -240,6 +240,7 @@ func (t *Throttle) rejoin(ctx context.Context, j *job) {
 	if err != nil {
 		t.observer.Failed("rejoin")
 	}
+	return d, err
 }
 
 func (t *Throttle) stopped() bool { return t.serving.Err() != nil }

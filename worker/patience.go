@@ -184,7 +184,7 @@ func (t *Throttle) waited(ctx context.Context, j *job, d throttle.Decision) (w W
 	}
 	for i := range d.Rules {
 		r := &d.Rules[i]
-		if limits := r.Limited || i == d.Binding; limits && ended(r.MaxWait, least) {
+		if limits := r.Limited || i == d.Binding || d.Paused; limits && ended(r.MaxWait, least) {
 			w.MaxWait, w.Rule, w.RuleScope = r.MaxWait, r.Rule, r.Scope
 		}
 	}

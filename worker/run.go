@@ -39,10 +39,11 @@ func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d thrott
 
 	began, outcome := time.Now(), "failed" // also what a panic leaves behind
 	defer func() { t.observer.Ran(j.queue, outcome, time.Since(began)) }()
-	err = next.ProcessTask(ctx, j.task)
+	seen, run := t.asRun(ctx, j)
+	err = next.ProcessTask(seen, j.task)
 	if wait, deferred := deferredBy(err); deferred {
 		outcome = "deferred"
-		return t.wait(asynqs, j, "", time.Now().Add(wait))
+		return t.deferred(asynqs, run, wait)
 	}
 	if lost := context.Cause(ctx); errors.Is(lost, throttle.ErrLeaseLost) {
 		outcome = "lost"

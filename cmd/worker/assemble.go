@@ -41,7 +41,7 @@ func assemble(p parts) (system, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, err := outbound.New(outbound.Config{AllowHosts: p.options.allowHosts, Logger: log})
+	out, err := outbound.New(outbound.Config{AllowHosts: p.options.allowHosts, Logger: log, Told: worker.Told})
 	if err != nil {
 		return nil, err
 	}

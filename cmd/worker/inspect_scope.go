@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
@@ -21,6 +22,10 @@ type scopeReport struct {
 	NextStart string `json:"next_start,omitempty"`
 	Rule      string `json:"rule,omitempty"`
 	RuleScope string `json:"rule_scope,omitempty"`
+
+	// The pause that ends last, by what the API said.
+	ToldUntil string `json:"told_until,omitempty"`
+	ToldScope string `json:"told_scope,omitempty"`
 
 	Shadows []shadowReport `json:"shadows,omitempty"`
 	Hours   []hoursReport  `json:"hours,omitempty"`
@@ -72,6 +77,10 @@ func (i *inspection) scope(ctx context.Context) error {
 	if err != nil {
 		return i.explainScope(ctx, err)
 	}
+	told, err := i.limiter.Told(ctx, i.name)
+	if err != nil {
+		return explain(ctx, err, i.url)
+	}
 	active, err := i.active()
 	if err != nil {
 		return explain(ctx, err, i.url)
@@ -89,10 +98,11 @@ func (i *inspection) scope(ctx context.Context) error {
 		Rule: got.Binding.Rule.Name, RuleScope: got.Binding.Scope.String(), Shadows: shadows, Hours: hours,
 		pausedBy: i.pausedBy(i.name),
 	}
+	r.told(told)
 	next := "nobody waits"
 	if got.Waiting > 0 {
 		at := expected(got.At, got.NextStart, got.Binding)
-		r.NextStart, next = stamp(at), i.start(at, got.Binding)
+		r.NextStart, next = stamp(at), i.start(at, got.Binding)+paused(got.Paused)
 	}
 	waiting := fmt.Sprint(r.Waiting)
 	if r.Lines > 1 {
@@ -103,7 +113,42 @@ func (i *inspection) scope(ctx context.Context) error {
 		{"waiting", waiting}, {"released", fmt.Sprint(r.Released)},
 		{"active", fmt.Sprintf("%d, held or running", r.Active)}, {"next", next},
 	}...)
-	return i.print(r, append(head, append(lines, more...)...))
+	return i.print(r, slices.Concat(head, lines, more, toldLines(told)))
+}
+
+// told tells of the pause that ends last.
+func (r *scopeReport) told(told throttle.Told) {
+	var last throttle.ToldPause
+	for _, p := range told.Pauses {
+		if p.Until.After(last.Until) {
+			last = p
+		}
+	}
+	r.ToldUntil, r.ToldScope = stamp(last.Until), last.Scope
+}
+
+// paused tells of one that waits for a pause.
+func paused(is bool) string {
+	if is {
+		return ", when its pause is over"
+	}
+	return ""
+}
+
+// toldLines are what an API has told, one thing a line.
+func toldLines(told throttle.Told) (lines [][2]string) {
+	for _, p := range told.Pauses {
+		lines = append(lines, [2]string{"paused", fmt.Sprintf("%s, until %s, by what the API said", shown(p.Scope), stamp(p.Until))})
+	}
+	for _, c := range told.Corrections {
+		lines = append(lines, [2]string{"corrected", fmt.Sprintf("rule %s of %s, %s", shown(c.Bound.Rule.Name), shown(c.Bound.Scope.String()), corrected(c))})
+	}
+	return lines
+}
+
+// corrected tells what counts in the place of a rule's limit.
+func corrected(c throttle.Correction) string {
+	return fmt.Sprintf("%d of %d, until %s, by what the API said", c.Limit, c.Bound.Rule.Limit, stamp(c.Until))
 }
 
 // explainScope puts into words why a scope can't be inspected.

@@ -166,7 +166,7 @@ func (i *inspection) turn(ctx context.Context, info *asynq.TaskInfo, r *taskRepo
 		r.Turn, r.Place, r.Start = turnWaiting, got.Ahead+1, stamp(at)
 		r.Rule, r.RuleScope = got.Binding.Rule.Name, got.Binding.Scope.String()
 		return append(lines, [2]string{"place", fmt.Sprintf("%d in the line of its scope", r.Place)},
-			[2]string{"start", i.start(at, got.Binding)}), nil
+			[2]string{"start", i.start(at, got.Binding) + paused(got.Paused)}), nil
 	}
 	return append(lines, [2]string{"turn", noTurn(info.State)}), nil
 }

@@ -400,9 +400,16 @@ func (c *limitsCommand) reset(ctx context.Context) error {
 	if len(c.words) > 1 {
 		rule = c.words[1]
 	}
+	told, err := limiter.Told(ctx, c.words[0])
+	if err != nil {
+		return err
+	}
 	names, err := limiter.Reset(ctx, c.words[0], rule)
 	if err != nil {
 		return err
+	}
+	if own := len(told.Pauses) - 1; rule == "" && own >= 0 && told.Pauses[own].Scope == c.words[0] {
+		names = append(names, "")
 	}
 	if len(names) == 0 {
 		return cli.Errorf("worker limits show "+c.words[0], "no rate rule counts at %s itself", strings.TrimSpace(c.words[0]+" "+rule))
@@ -413,7 +420,11 @@ func (c *limitsCommand) reset(ctx context.Context) error {
 			Rule  string `json:"rule"`
 			Reset bool   `json:"reset"`
 		}{c.words[0], name, true}
-		if err := c.print(r, fmt.Sprintf("%s %s is as if unused", shown(r.Scope), shown(name))); err != nil {
+		line := fmt.Sprintf("%s %s is as if unused", shown(r.Scope), shown(name))
+		if name == "" {
+			line = shown(r.Scope) + " is no longer paused"
+		}
+		if err := c.print(r, line); err != nil {
 			return err
 		}
 	}

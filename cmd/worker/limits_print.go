@@ -191,6 +191,8 @@ type ruleReport struct {
 	UpdatedBy string `json:"updated_by,omitempty"`
 	UpdatedAt string `json:"updated_at,omitempty"`
 	Until     string `json:"until,omitempty"`
+	Admits    int64  `json:"admits,omitempty"` // show: what counts in the place of the limit
+	AdmitsTo  string `json:"admits_until,omitempty"`
 }
 
 // origin tells where a rule of a version comes from.
@@ -282,6 +284,10 @@ func (c *limitsCommand) show(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	told, err := c.told(ctx, p)
+	if err != nil {
+		return err
+	}
 	now := time.Now()
 	for _, b := range bounds {
 		report := origin(v, b.Pattern, b.Rule.Name, b.Rule.YAML(), now)
@@ -292,11 +298,27 @@ func (c *limitsCommand) show(ctx context.Context) error {
 		if weight := p.Weight(scope, b.Scope.Len()); weight != 1 {
 			report.Weight = strconv.FormatFloat(weight, 'g', 4, 64)
 		}
-		if err := c.print(report, report.line()); err != nil {
+		line := report.line()
+		for _, one := range told.Corrections {
+			if one.Bound.Scope == b.Scope && one.Bound.Rule.Name == b.Rule.Name {
+				report.Admits, report.AdmitsTo = one.Limit, stamp(one.Until)
+				line += "; now " + corrected(one)
+			}
+		}
+		if err := c.print(report, line); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// told is what an API has told of the scope.
+func (c *limitsCommand) told(ctx context.Context, p *throttle.Policy) (throttle.Told, error) {
+	limiter, err := throttle.New(c.rdb, p, throttle.Config{})
+	if err != nil {
+		return throttle.Told{}, err
+	}
+	return limiter.Told(ctx, c.words[0])
 }
 
 // showPattern shows the rules that the limits have at a place, such as payments/*, which

@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -220,6 +224,74 @@ func TestLimitsReset(t *testing.T) {
 	}
 	want(t, got[0], map[string]any{"scope": "payments", "rule": "r", "reset": true})
 	redistest.WaitFor(t, "the other to run", 20*time.Second, func() bool { return a.calls.Load() == 2 })
+	r.stop()
+	r.ends(cli.ExitOK)
+}
+
+// An API that refuses http tasks pauses their scope for all workers: it is asked once, "worker
+// inspect scope" and "worker limits show" tell it, and "worker limits reset" ends it.
+func TestAPIPauses(t *testing.T) {
+	t.Parallel()
+	var refuse atomic.Bool
+	refuse.Store(true)
+	a := &api{}
+	a.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		a.calls.Add(1)
+		if refuse.Load() {
+			w.Header().Set("Retry-After", "3600")
+			w.WriteHeader(http.StatusTooManyRequests)
+		}
+	}))
+	t.Cleanup(a.Close)
+	l := &limited{t: t, url: ownRedis(t)}
+	l.run(0, "import", "-replace", limitsFile(t, "limits: {payments: {rules: [{name: r, algorithm: sliding-window, limit: 100, per: 1h}]}}"))
+	r := start(t, whole, nil, "-redis", l.url, "-allow-host", a.host())
+	r.says("msg=ready")
+	rdb := open(t, l.url)
+	enqueue(t, rdb, a.task("payments", "first"))
+	redistest.WaitFor(t, "the refusal", 20*time.Second, func() bool { return rdb.Exists(t.Context(), "hw:{payments}!told").Val() == 1 })
+	for i := range 5 {
+		enqueue(t, rdb, a.task("payments", fmt.Sprint("more", i)))
+	}
+	inspector := asynq.NewInspectorFromRedisClient(rdb)
+	redistest.WaitFor(t, "all to wait", 20*time.Second, func() bool {
+		info, err := inspector.GetQueueInfo("default")
+		return err == nil && info.Scheduled+info.Retry == 6 && info.Active+info.Pending == 0
+	})
+	if n := a.calls.Load(); n != 1 {
+		t.Errorf("the API was asked %d times", n)
+	}
+	show := l.objects("show", "payments")[0]
+	if show["admits"] != 85.0 || show["admits_until"] == nil {
+		t.Errorf("%v", show)
+	}
+	if out, _ := l.run(0, "show", "payments"); !strings.Contains(out, "; now 85 of 100, until ") {
+		t.Errorf("%s", out)
+	}
+	inspect := func(args ...string) string {
+		var out, errs bytes.Buffer
+		if code := run(t.Context(), append([]string{"inspect", "-redis", l.url}, args...), noEnv, &out, &errs); code != 0 {
+			t.Fatalf("%d: %s", code, errs.String())
+		}
+		return out.String()
+	}
+	if out := inspect("scope", "payments"); !strings.Contains(out, "paused    payments, until ") || !strings.Contains(out, ", when its pause is over\n") ||
+		!strings.Contains(out, "corrected rule r of payments, 85 of 100, until ") {
+		t.Errorf("%s", out)
+	}
+	var scope map[string]any
+	if err := json.Unmarshal([]byte(inspect("-json", "scope", "payments")), &scope); err != nil {
+		t.Fatal(err)
+	}
+	want(t, scope, map[string]any{"waiting": 6.0, "paused_scope": "payments", "rule": nil})
+	if until := at(t, scope["paused_until"]); time.Until(until) < 50*time.Minute {
+		t.Errorf("%v", scope)
+	}
+	refuse.Store(false)
+	if got := l.objects("reset", "payments"); len(got) != 2 || got[1]["rule"] != "" {
+		t.Errorf("%v", got)
+	}
+	redistest.WaitFor(t, "all to run", 20*time.Second, func() bool { return a.calls.Load() == 7 })
 	r.stop()
 	r.ends(cli.ExitOK)
 }

@@ -39,17 +39,23 @@ local function report(out, i, r, now, retry, place)
 end
 
 -- A denial: how long until all would be admitted, and every rule's report. What
--- can't be told (-1) outlasts every wait.
+-- can't be told (-1) outlasts every wait. A pause binds where no rule is for ever.
 local function denied(rules, now, start, binding)
   local wait = start - now
-  local out = { 0, 0, now, 0, 0 }
+  local out, last = { 0, 0, now, 0, 0 }, 0
   for i = 1, #rules do
-    local retry = retry_of(rules[i], now)
-    if wait >= 0 and retry < 0 then
-      wait, binding = -1, i
+    local r = rules[i]
+    if r.kind ~= 'P' then
+      local retry = retry_of(r, now)
+      if wait >= 0 and retry < 0 then
+        wait, binding = -1, i
+      end
+      report(out, i, r, now, retry, 0)
+      last = i
+    elseif r.ends > now and wait >= 0 then
+      binding = last + 1
     end
-    report(out, i, rules[i], now, retry, 0)
   end
-  out[4], out[5] = wait == 0 and 1 or wait, binding
+  out[4], out[5] = wait == 0 and 1 or wait, min(binding, last + 1)
   return out
 end

@@ -1,11 +1,12 @@
--- What a decision does under the rules of its path. It needs n, member and attempt;
--- rule i is ARGV[base + 2 * i].
+-- What a decision does under the rules of its path. It needs n, member, attempt and
+-- scope; rule i is ARGV[base + 2 * i], and pauses come behind the n rules.
 
 local function read_rules()
   local rules = {}
   for i = 1, n do
     rules[i] = read_rule(i, base + 2 * i, member, now)
   end
+  add_pauses(rules, scope)
   return rules
 end
 

@@ -8,11 +8,20 @@
 --                     include/calendar.lua
 -- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
 
+-- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
+local corrected
+
 -- Rule i, which a text describes.
 local function load_rule(i, rule, cost, member, now)
   -- #include calendar_rule when K
-  return algorithms[sub(rule, 1, 1)].load(KEYS[i], now, cost, unpack7(rule, 2), unpack7(rule, 9),
-    unpack7(rule, 16), unpack7(rule, 23), member)
+  local kind, a, b, c, d = sub(rule, 1, 1), unpack7(rule, 2), unpack7(rule, 9), unpack7(rule, 16), unpack7(rule, 23)
+  local changed
+  if corrected then
+    a, b, c, changed = corrected(KEYS[i], kind, a, b, c, d)
+  end
+  local r = algorithms[kind].load(KEYS[i], now, cost, a, b, c, d, member)
+  r.corrected = changed
+  return r
 end
 
 -- Rule i, whose text is ARGV[first], and its cost the next.

@@ -6,14 +6,16 @@
 -- key that has lost its TTL, or was written by a clock that has since stepped
 -- back or under limits that have since changed.
 --
--- KEYS[1..n]  rule      state of rule i; n = #KEYS - 1. See include/layout.lua and concurrency.lua.
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 2. See include/layout.lua and concurrency.lua.
 -- KEYS[n+1]   attempt   string, the grant under this attempt id: start, places, the id. What another
 --                       attempt left there is written over.
+-- KEYS[n+2]   told      hash, what the API has told of its limits. See include/told.lua.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id: holder of places under concurrency rules.
 -- ARGV[3]     ahead     integer µs >= 0, at most 60000000. How far ahead a start may be charged.
--- ARGV[4..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
+-- ARGV[4]     scope     the path of the scope after the provider's name, "/acme/refunds".
+-- ARGV[5..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
 --                       include/rules.lua.
 --
 -- Returns  {allowed, replayed, now, wait, binding, then five for each rule:
@@ -25,7 +27,7 @@
 --          wait       integer µs, rounded up. Allowed: until the start, below 0 when that of a
 --                     replayed one is over. Denied: until it would be allowed if nobody else
 --                     came; -1 when that can't be told
---          binding    which rule (from 1) asks for the longest wait; 0 for none
+--          binding    which rule (from 1) asks for the longest wait; 0 for none, n+1 for a pause
 --          limited    1 when this rule alone would not have admitted the cost now
 --          remaining  integer units left after this call, rounded down
 --          retry      integer µs until this rule alone would admit the cost; -1 can't be told
@@ -89,9 +91,11 @@ local LONGEST_LEASE = 86400000000
 
 local call, format = redis.call, string.format
 local member = ARGV[2]
-local n, base = #KEYS - 1, 2
-local attempt, look = KEYS[n + 1], nil
+local n, base = #KEYS - 2, 3
+local attempt, told, scope, look = KEYS[n + 1], KEYS[n + 2], ARGV[4], nil
+local heeds = call('EXISTS', told) == 1
 
+if not heeds then
 -- The express way, which most calls go: every rule has been used lately under the
 -- limits of this call, admits its cost now, and its key lives long enough. One
 -- straight line without a function, since to make one costs as much as to add up a
@@ -298,6 +302,7 @@ if passed == n then
   end
   call('SET', attempt, before, 'PX', byte(before, 1) == GIVEN_BACK and '60000' or '30000')
 end
+end
 
 -- The general way.
 
@@ -461,7 +466,9 @@ do
 
   local function charge(r, now, start)
     local p, at_start = r.p, max(0, level(r, start))
-    local mark = max(now, r.at + 1)
+    -- A rate that was corrected may be whole before the start comes, and must not drain then
+    -- what is taken there: the level is kept as of the start.
+    local mark = max(now, r.at + 1, r.corrected and start or 0)
     local x = max(level(r, now), (start - now) * p) + r.cost * r.q
     if at_start < r.q then
       r.since, r.low = mark, UNTOUCHED
@@ -1195,13 +1202,22 @@ end
 --                     include/calendar.lua
 -- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
 
+-- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
+local corrected
+
 -- Rule i, which a text describes.
 local function load_rule(i, rule, cost, member, now)
   if sub(rule, 1, 1) == 'K' then
     return algorithms.K.load(KEYS[i], now, cost, rule)
   end
-  return algorithms[sub(rule, 1, 1)].load(KEYS[i], now, cost, unpack7(rule, 2), unpack7(rule, 9),
-    unpack7(rule, 16), unpack7(rule, 23), member)
+  local kind, a, b, c, d = sub(rule, 1, 1), unpack7(rule, 2), unpack7(rule, 9), unpack7(rule, 16), unpack7(rule, 23)
+  local changed
+  if corrected then
+    a, b, c, changed = corrected(KEYS[i], kind, a, b, c, d)
+  end
+  local r = algorithms[kind].load(KEYS[i], now, cost, a, b, c, d, member)
+  r.corrected = changed
+  return r
 end
 
 -- Rule i, whose text is ARGV[first], and its cost the next.
@@ -1249,28 +1265,128 @@ local function report(out, i, r, now, retry, place)
 end
 
 -- A denial: how long until all would be admitted, and every rule's report. What
--- can't be told (-1) outlasts every wait.
+-- can't be told (-1) outlasts every wait. A pause binds where no rule is for ever.
 local function denied(rules, now, start, binding)
   local wait = start - now
-  local out = { 0, 0, now, 0, 0 }
+  local out, last = { 0, 0, now, 0, 0 }, 0
   for i = 1, #rules do
-    local retry = retry_of(rules[i], now)
-    if wait >= 0 and retry < 0 then
-      wait, binding = -1, i
+    local r = rules[i]
+    if r.kind ~= 'P' then
+      local retry = retry_of(r, now)
+      if wait >= 0 and retry < 0 then
+        wait, binding = -1, i
+      end
+      report(out, i, r, now, retry, 0)
+      last = i
+    elseif r.ends > now and wait >= 0 then
+      binding = last + 1
     end
-    report(out, i, rules[i], now, retry, 0)
   end
-  out[4], out[5] = wait == 0 and 1 or wait, binding
+  out[4], out[5] = wait == 0 and 1 or wait, min(binding, last + 1)
   return out
 end
--- What a decision does under the rules of its path. It needs n, member and attempt;
--- rule i is ARGV[base + 2 * i].
+-- What an API has told of the scopes of a provider. It needs call, now and told, and
+-- where heeds says that there is anything. Source: docs/vendor.md#pauses
+--
+-- told   hash: P<level> the pause of a level and of all below it: when it ends, when it
+--        began, and how long it was where the API did not say. A level is the path of a
+--        scope after the provider's name. R<rule> the correction of a rule: see
+--        include/correction.lua.
+--
+-- A pause is one more rule of a path, behind the others: it admits nothing before it ends,
+-- is charged nothing, and has a round of its own, which no name of a rule can be. One that
+-- has ended stays until it is swept, since there may be those who waited for it.
+algorithms.P = {
+  fit = function(r, t)
+    return max(t, r.ends)
+  end,
+  charge = function()
+    return 0
+  end,
+}
+
+-- While anything is told, who waits is looked at so soon: a correction may end, and will grow
+-- back, before its rule admits more by itself.
+local TOLD_LOOK = 1000000
+
+local pauses = {} -- by level, false for none
+
+local function pause_of(level)
+  local p = pauses[level]
+  if p == nil then
+    local v = call('HGET', told, 'P' .. level)
+    p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), units = 0, lines = 0 } or false
+    pauses[level] = p
+  end
+  return p
+end
+
+-- Adds the pauses of a scope and of all above it to the rules of its path.
+local function add_pauses(path, scope)
+  if not heeds then
+    return
+  end
+  for ends in string.gmatch(scope .. '/', '()/') do
+    local p = pause_of(sub(scope, 1, ends - 1))
+    if p then
+      path[#path + 1] = p
+    end
+  end
+end
+
+-- What an API has made of a rule: a part of its limit, which was cut when calls were refused
+-- and grows back by the clock, and a limit of the API's own. It needs now.
+-- Source: docs/vendor.md#corrections
+--
+-- Seven numbers: when all of it is over; the part, in millionths, of when it was cut, and by
+-- how many it grows in a second; a limit, 0 for none, its window in µs, and until when it holds.
+local WHOLE = 1000000
+
+local function read_correction(v)
+  local r = { ends = unpack7(v, 1), since = unpack7(v, 8), part = unpack7(v, 15), grows = unpack7(v, 22),
+    limit = unpack7(v, 29), per = unpack7(v, 36), till = unpack7(v, 43) }
+  if r.till <= now then
+    r.limit = 0
+  end
+  return r
+end
+
+local function part_at(r)
+  return min(WHOLE, r.part + floor(max(0, now - r.since) * r.grows / 1000000))
+end
+
+-- A bucket whose rate is corrected counts in so much finer parts, as far as its numbers
+-- allow, so that only p changes from look to look: what it holds is rewritten when the first
+-- correction comes and when the last one goes, and no unit is lost or won between.
+local FINER, MOST_RATE, MOST_LEVEL = 1000, 33554432, 4503599627370495
+
+if heeds then
+  corrected = function(key, kind, a, b, c, d)
+    local v = kind ~= 'C' and a > 0 and call('HGET', told, 'R' .. sub(key, #told - 4))
+    local r = v and read_correction(v)
+    if not r or r.ends <= now then
+      return a, b, c
+    elseif kind ~= 'T' then
+      local cap = max(1, floor(a * part_at(r) / WHOLE))
+      return r.limit > 0 and min(cap, r.limit) or cap, b, c, true
+    end
+    local finer = max(1, floor(min(FINER, MOST_RATE / a, MOST_LEVEL / (b * c), MOST_LEVEL / (a * max(d, 1)))))
+    local p, q = floor(a * finer * part_at(r) / WHOLE), b * finer
+    if r.limit > 0 then
+      p, c = min(p, floor(q * r.limit / r.per)), min(c, r.limit)
+    end
+    return max(1, p), q, c, true
+  end
+end
+-- What a decision does under the rules of its path. It needs n, member, attempt and
+-- scope; rule i is ARGV[base + 2 * i], and pauses come behind the n rules.
 
 local function read_rules()
   local rules = {}
   for i = 1, n do
     rules[i] = read_rule(i, base + 2 * i, member, now)
   end
+  add_pauses(rules, scope)
   return rules
 end
 

@@ -7,7 +7,9 @@
 --
 -- KEYS[1]     batch     string, what the batch was answered and its id. What another one left there
 --                       is written over.
--- KEYS[2..n+1] keys     strings, each once: the states of the rules, and the records of the attempts
+-- KEYS[2]     told      hash, what the API has told of its limits: while there is any, all attempts are
+--                       left to decide. See include/told.lua.
+-- KEYS[3..n+2] keys     strings, each once: the states of the rules, and the records of the attempts
 --                       that may be asked for singly, as decide has them.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
@@ -27,7 +29,7 @@
 --             holds then: x of a token bucket, total, or count; see include/layout.lua
 --          0  left to decide
 --
--- Writes   KEYS[1..n+1] of the attempts that are admitted, records last; the first alone when it is over,
+-- Writes   KEYS[1] and KEYS[3..n+2] of the attempts that are admitted, records last; the first alone when it is over,
 --          or was sent before and admits nobody.
 -- Source   docs/algorithms.md#one-decision
 
@@ -95,7 +97,7 @@ elseif calls == '' then
 end
 
 -- Most attempts meet rules that others do, so each is read once.
-local known = {}
+local known, heeds = {}, redis.call('EXISTS', KEYS[2]) == 1
 local function read(i)
   local rule = ARGV[i]
   if #rule < 29 then
@@ -121,7 +123,7 @@ while at <= size do
   local text, passed, cost = last + 1, 0, known[c * 256 + d] or read(c * 256 + d)
   local path = at + 4
   at, out[text] = path, '\1'
-  for i = 1, n do
+  for i = 1, heeds and 0 or n do
     local k, x, a, t = byte(calls, at, at + 3)
     local key, rule = k * 256 + x, known[a * 256 + t] or read(a * 256 + t)
     local algorithm, one, two, three, four, unit = rule[1], rule[2], rule[3], rule[4], rule[5], rule[6]

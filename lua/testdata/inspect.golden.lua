@@ -9,7 +9,8 @@
 -- KEYS[n+1]   round   sorted set of seats. See include/turns/lines.lua, here and below.
 -- KEYS[n+2]   out     hash of released tasks.
 -- KEYS[n+3]   at      hash of seats by scope, and of sums.
--- KEYS[n+4..] line    the waiting tasks of a scope, one for each of s scopes.
+-- KEYS[n+4]   told    hash, what the API has told of its limits. See include/told.lua.
+-- KEYS[n+5..] line    the waiting tasks of a scope, one for each of s scopes.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     rules   integer n.
@@ -28,7 +29,8 @@
 --                    ahead     how many are before the task in its line; -1 when it does not stand there
 --                    out       1 when the task has been released and has not come
 --                    expected  integer µs until its start is expected; -1 can't be told
---                    binding   the rule that it waits for, as its number in the path; 0 none
+--                    binding   the rule that it waits for, as its number in the path; 0 none, one more
+--                              than the path has for a pause
 --          scopes    the paths of those that begin with `under` and have somebody waiting
 --          seat      to go on after; "" when these were the last
 --
@@ -89,7 +91,8 @@ local LONGEST_LEASE = 86400000000
 
 local call = redis.call
 local n, under, from = tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local round, out_key, at = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3]
+local round, out_key, at, told = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
+local heeds = call('EXISTS', told) == 1
 local provider = sub(at, 1, -4)
 
 -- Numbers on their way out of and into Redis.
@@ -250,7 +253,9 @@ do
 
   local function charge(r, now, start)
     local p, at_start = r.p, max(0, level(r, start))
-    local mark = max(now, r.at + 1)
+    -- A rate that was corrected may be whole before the start comes, and must not drain then
+    -- what is taken there: the level is kept as of the start.
+    local mark = max(now, r.at + 1, r.corrected and start or 0)
     local x = max(level(r, now), (start - now) * p) + r.cost * r.q
     if at_start < r.q then
       r.since, r.low = mark, UNTOUCHED
@@ -984,18 +989,120 @@ end
 --                     include/calendar.lua
 -- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
 
+-- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
+local corrected
+
 -- Rule i, which a text describes.
 local function load_rule(i, rule, cost, member, now)
   if sub(rule, 1, 1) == 'K' then
     return algorithms.K.load(KEYS[i], now, cost, rule)
   end
-  return algorithms[sub(rule, 1, 1)].load(KEYS[i], now, cost, unpack7(rule, 2), unpack7(rule, 9),
-    unpack7(rule, 16), unpack7(rule, 23), member)
+  local kind, a, b, c, d = sub(rule, 1, 1), unpack7(rule, 2), unpack7(rule, 9), unpack7(rule, 16), unpack7(rule, 23)
+  local changed
+  if corrected then
+    a, b, c, changed = corrected(KEYS[i], kind, a, b, c, d)
+  end
+  local r = algorithms[kind].load(KEYS[i], now, cost, a, b, c, d, member)
+  r.corrected = changed
+  return r
 end
 
 -- Rule i, whose text is ARGV[first], and its cost the next.
 local function read_rule(i, first, member, now)
   return load_rule(i, ARGV[first], tonumber(ARGV[first + 1]), member, now)
+end
+-- What an API has told of the scopes of a provider. It needs call, now and told, and
+-- where heeds says that there is anything. Source: docs/vendor.md#pauses
+--
+-- told   hash: P<level> the pause of a level and of all below it: when it ends, when it
+--        began, and how long it was where the API did not say. A level is the path of a
+--        scope after the provider's name. R<rule> the correction of a rule: see
+--        include/correction.lua.
+--
+-- A pause is one more rule of a path, behind the others: it admits nothing before it ends,
+-- is charged nothing, and has a round of its own, which no name of a rule can be. One that
+-- has ended stays until it is swept, since there may be those who waited for it.
+algorithms.P = {
+  fit = function(r, t)
+    return max(t, r.ends)
+  end,
+  charge = function()
+    return 0
+  end,
+}
+
+-- While anything is told, who waits is looked at so soon: a correction may end, and will grow
+-- back, before its rule admits more by itself.
+local TOLD_LOOK = 1000000
+
+local pauses = {} -- by level, false for none
+
+local function pause_of(level)
+  local p = pauses[level]
+  if p == nil then
+    local v = call('HGET', told, 'P' .. level)
+    p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), units = 0, lines = 0 } or false
+    pauses[level] = p
+  end
+  return p
+end
+
+-- Adds the pauses of a scope and of all above it to the rules of its path.
+local function add_pauses(path, scope)
+  if not heeds then
+    return
+  end
+  for ends in string.gmatch(scope .. '/', '()/') do
+    local p = pause_of(sub(scope, 1, ends - 1))
+    if p then
+      path[#path + 1] = p
+    end
+  end
+end
+
+-- What an API has made of a rule: a part of its limit, which was cut when calls were refused
+-- and grows back by the clock, and a limit of the API's own. It needs now.
+-- Source: docs/vendor.md#corrections
+--
+-- Seven numbers: when all of it is over; the part, in millionths, of when it was cut, and by
+-- how many it grows in a second; a limit, 0 for none, its window in µs, and until when it holds.
+local WHOLE = 1000000
+
+local function read_correction(v)
+  local r = { ends = unpack7(v, 1), since = unpack7(v, 8), part = unpack7(v, 15), grows = unpack7(v, 22),
+    limit = unpack7(v, 29), per = unpack7(v, 36), till = unpack7(v, 43) }
+  if r.till <= now then
+    r.limit = 0
+  end
+  return r
+end
+
+local function part_at(r)
+  return min(WHOLE, r.part + floor(max(0, now - r.since) * r.grows / 1000000))
+end
+
+-- A bucket whose rate is corrected counts in so much finer parts, as far as its numbers
+-- allow, so that only p changes from look to look: what it holds is rewritten when the first
+-- correction comes and when the last one goes, and no unit is lost or won between.
+local FINER, MOST_RATE, MOST_LEVEL = 1000, 33554432, 4503599627370495
+
+if heeds then
+  corrected = function(key, kind, a, b, c, d)
+    local v = kind ~= 'C' and a > 0 and call('HGET', told, 'R' .. sub(key, #told - 4))
+    local r = v and read_correction(v)
+    if not r or r.ends <= now then
+      return a, b, c
+    elseif kind ~= 'T' then
+      local cap = max(1, floor(a * part_at(r) / WHOLE))
+      return r.limit > 0 and min(cap, r.limit) or cap, b, c, true
+    end
+    local finer = max(1, floor(min(FINER, MOST_RATE / a, MOST_LEVEL / (b * c), MOST_LEVEL / (a * max(d, 1)))))
+    local p, q = floor(a * finer * part_at(r) / WHOLE), b * finer
+    if r.limit > 0 then
+      p, c = min(p, floor(q * r.limit / r.per)), min(c, r.limit)
+    end
+    return max(1, p), q, c, true
+  end
 end
 -- Who waits, and in which order. It needs call, provider, and the keys due, round
 -- and at. Source: docs/turns.md#lines-rounds-and-seats
@@ -1090,9 +1197,20 @@ local function keep_waiting(us, ...)
     end
   end
 end
+-- Whether a clock says when a rule will admit more, or a pause is over.
+local function can_tell(r)
+  if r.kind == 'P' then
+    return r.ends > now
+  end
+  return r.kind ~= 'C'
+end
+
 -- When the `units` before it and then the rule's cost will have been admitted, as
 -- far as a clock can tell; nil where it can't. An estimate: nothing is decided by it.
 local function after_units(r, now, units)
+  if r.kind == 'P' then
+    return max(now, r.ends)
+  end
   if r.kind == 'K' then
     return algorithms.K.after(r, now, units)
   end
@@ -1181,14 +1299,15 @@ end
 
 -- The rules of a scope, the number of the one whose round it has its seat in, and
 -- how many others have their turn there before it.
-local function path_of(text, seat)
+local function path_of(text, scope, seat)
   local path, weights, seated, others = {}, {}, 0, 0
   local name = seat and parts_of(seat)
   for i, weight in path_numbers(text) do
     path[#path + 1], weights[#path + 1] = rules[tonumber(i)], tonumber(weight) or 0
-    if path[#path].name == name then
-      seated = #path
-    end
+  end
+  add_pauses(path, scope)
+  for i = 1, #path do
+    seated = path[i].name == name and i or seated
   end
   if seated > 0 then
     local mine, first = call('ZRANK', round, seat), seat_after(name)
@@ -1224,7 +1343,7 @@ local function expected(path, weights, seated, others, place, units, mine, cost)
   end
   for i = 1, #path do
     local r = path[i]
-    local turns = turns_of(units, r.lines - 1, weights[i]) + (i == seated and others * cost or 0)
+    local turns = turns_of(units, r.lines - 1, weights[i] or 0) + (i == seated and others * cost or 0)
     local t = after_units(r, now, units + min(max(0, r.units - mine), turns))
     if t > latest then
       latest, binding = t, i
@@ -1239,7 +1358,7 @@ local function expected(path, weights, seated, others, place, units, mine, cost)
 end
 
 local function line(j, s)
-  local key, text, ticket = KEYS[n + 3 + j], ARGV[n + 5 + j], ARGV[n + s + 5 + j]
+  local key, text, ticket = KEYS[n + 4 + j], ARGV[n + 5 + j], ARGV[n + s + 5 + j]
   local scope = sub(key, #provider + 1, -6)
   local card, place = call('ZCARD', key), nil
   if ticket == '' then
@@ -1251,7 +1370,7 @@ local function line(j, s)
   local waits, binding = -1, 0
   if place and text ~= '-' then
     local had = call('HMGET', at, 'S' .. scope, 'L' .. scope)
-    local path, seated, others, weights = path_of(text, had[1])
+    local path, seated, others, weights = path_of(text, scope, had[1])
     local mine = tonumber(had[2] or 0)
     waits, binding = expected(path, weights, seated, others, place, floor(mine * place / card), mine, cost_of(ticket))
   end
@@ -1280,7 +1399,7 @@ end
 
 read_released()
 settle()
-local numbers, s = { now }, #KEYS - n - 3
+local numbers, s = { now }, #KEYS - n - 4
 for j = 1, s do
   local k = 6 * j - 4
   numbers[k], numbers[k + 1], numbers[k + 2], numbers[k + 3], numbers[k + 4], numbers[k + 5] = line(j, s)

@@ -11,7 +11,8 @@
 -- KEYS[n+2]   round   sorted set of seats.
 -- KEYS[n+3]   out     hash of released tasks.
 -- KEYS[n+4]   at      hash of seats by scope, and of sums.
--- KEYS[n+5..] line    the waiting tasks of a scope, one for each of s scopes.
+-- KEYS[n+5]   told    hash, what the API has told of its limits. See include/told.lua.
+-- KEYS[n+6..] line    the waiting tasks of a scope, one for each of s scopes.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     lead    integer µs >= 0, how long before its start a task is released.
@@ -27,7 +28,7 @@
 --          placed    1 when the task stands in line now, 0 when it goes straight to its queue
 --          expected  integer µs until its start is expected; -1 can't be told
 --
--- Writes   KEYS[n+1..n+s+4], when a task joins a line.
+-- Writes   KEYS[n+1..n+4] and KEYS[n+6..n+s+5], when a task joins a line.
 -- Source   docs/turns.md#planned-at-enqueue
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
@@ -84,7 +85,8 @@ local LONGEST_LEASE = 86400000000
 
 local call = redis.call
 local n, lead, near = tonumber(ARGV[4]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local due, round, out_key, at = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
+local due, round, out_key, at, told = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
+local heeds = call('EXISTS', told) == 1
 local provider = sub(due, 1, -5)
 
 -- Numbers on their way out of and into Redis.
@@ -245,7 +247,9 @@ do
 
   local function charge(r, now, start)
     local p, at_start = r.p, max(0, level(r, start))
-    local mark = max(now, r.at + 1)
+    -- A rate that was corrected may be whole before the start comes, and must not drain then
+    -- what is taken there: the level is kept as of the start.
+    local mark = max(now, r.at + 1, r.corrected and start or 0)
     local x = max(level(r, now), (start - now) * p) + r.cost * r.q
     if at_start < r.q then
       r.since, r.low = mark, UNTOUCHED
@@ -979,13 +983,22 @@ end
 --                     include/calendar.lua
 -- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
 
+-- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
+local corrected
+
 -- Rule i, which a text describes.
 local function load_rule(i, rule, cost, member, now)
   if sub(rule, 1, 1) == 'K' then
     return algorithms.K.load(KEYS[i], now, cost, rule)
   end
-  return algorithms[sub(rule, 1, 1)].load(KEYS[i], now, cost, unpack7(rule, 2), unpack7(rule, 9),
-    unpack7(rule, 16), unpack7(rule, 23), member)
+  local kind, a, b, c, d = sub(rule, 1, 1), unpack7(rule, 2), unpack7(rule, 9), unpack7(rule, 16), unpack7(rule, 23)
+  local changed
+  if corrected then
+    a, b, c, changed = corrected(KEYS[i], kind, a, b, c, d)
+  end
+  local r = algorithms[kind].load(KEYS[i], now, cost, a, b, c, d, member)
+  r.corrected = changed
+  return r
 end
 
 -- Rule i, whose text is ARGV[first], and its cost the next.
@@ -1033,19 +1046,118 @@ local function report(out, i, r, now, retry, place)
 end
 
 -- A denial: how long until all would be admitted, and every rule's report. What
--- can't be told (-1) outlasts every wait.
+-- can't be told (-1) outlasts every wait. A pause binds where no rule is for ever.
 local function denied(rules, now, start, binding)
   local wait = start - now
-  local out = { 0, 0, now, 0, 0 }
+  local out, last = { 0, 0, now, 0, 0 }, 0
   for i = 1, #rules do
-    local retry = retry_of(rules[i], now)
-    if wait >= 0 and retry < 0 then
-      wait, binding = -1, i
+    local r = rules[i]
+    if r.kind ~= 'P' then
+      local retry = retry_of(r, now)
+      if wait >= 0 and retry < 0 then
+        wait, binding = -1, i
+      end
+      report(out, i, r, now, retry, 0)
+      last = i
+    elseif r.ends > now and wait >= 0 then
+      binding = last + 1
     end
-    report(out, i, rules[i], now, retry, 0)
   end
-  out[4], out[5] = wait == 0 and 1 or wait, binding
+  out[4], out[5] = wait == 0 and 1 or wait, min(binding, last + 1)
   return out
+end
+-- What an API has told of the scopes of a provider. It needs call, now and told, and
+-- where heeds says that there is anything. Source: docs/vendor.md#pauses
+--
+-- told   hash: P<level> the pause of a level and of all below it: when it ends, when it
+--        began, and how long it was where the API did not say. A level is the path of a
+--        scope after the provider's name. R<rule> the correction of a rule: see
+--        include/correction.lua.
+--
+-- A pause is one more rule of a path, behind the others: it admits nothing before it ends,
+-- is charged nothing, and has a round of its own, which no name of a rule can be. One that
+-- has ended stays until it is swept, since there may be those who waited for it.
+algorithms.P = {
+  fit = function(r, t)
+    return max(t, r.ends)
+  end,
+  charge = function()
+    return 0
+  end,
+}
+
+-- While anything is told, who waits is looked at so soon: a correction may end, and will grow
+-- back, before its rule admits more by itself.
+local TOLD_LOOK = 1000000
+
+local pauses = {} -- by level, false for none
+
+local function pause_of(level)
+  local p = pauses[level]
+  if p == nil then
+    local v = call('HGET', told, 'P' .. level)
+    p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), units = 0, lines = 0 } or false
+    pauses[level] = p
+  end
+  return p
+end
+
+-- Adds the pauses of a scope and of all above it to the rules of its path.
+local function add_pauses(path, scope)
+  if not heeds then
+    return
+  end
+  for ends in string.gmatch(scope .. '/', '()/') do
+    local p = pause_of(sub(scope, 1, ends - 1))
+    if p then
+      path[#path + 1] = p
+    end
+  end
+end
+
+-- What an API has made of a rule: a part of its limit, which was cut when calls were refused
+-- and grows back by the clock, and a limit of the API's own. It needs now.
+-- Source: docs/vendor.md#corrections
+--
+-- Seven numbers: when all of it is over; the part, in millionths, of when it was cut, and by
+-- how many it grows in a second; a limit, 0 for none, its window in µs, and until when it holds.
+local WHOLE = 1000000
+
+local function read_correction(v)
+  local r = { ends = unpack7(v, 1), since = unpack7(v, 8), part = unpack7(v, 15), grows = unpack7(v, 22),
+    limit = unpack7(v, 29), per = unpack7(v, 36), till = unpack7(v, 43) }
+  if r.till <= now then
+    r.limit = 0
+  end
+  return r
+end
+
+local function part_at(r)
+  return min(WHOLE, r.part + floor(max(0, now - r.since) * r.grows / 1000000))
+end
+
+-- A bucket whose rate is corrected counts in so much finer parts, as far as its numbers
+-- allow, so that only p changes from look to look: what it holds is rewritten when the first
+-- correction comes and when the last one goes, and no unit is lost or won between.
+local FINER, MOST_RATE, MOST_LEVEL = 1000, 33554432, 4503599627370495
+
+if heeds then
+  corrected = function(key, kind, a, b, c, d)
+    local v = kind ~= 'C' and a > 0 and call('HGET', told, 'R' .. sub(key, #told - 4))
+    local r = v and read_correction(v)
+    if not r or r.ends <= now then
+      return a, b, c
+    elseif kind ~= 'T' then
+      local cap = max(1, floor(a * part_at(r) / WHOLE))
+      return r.limit > 0 and min(cap, r.limit) or cap, b, c, true
+    end
+    local finer = max(1, floor(min(FINER, MOST_RATE / a, MOST_LEVEL / (b * c), MOST_LEVEL / (a * max(d, 1)))))
+    local p, q = floor(a * finer * part_at(r) / WHOLE), b * finer
+    if r.limit > 0 then
+      p, c = min(p, floor(q * r.limit / r.per)), min(c, r.limit)
+    end
+    return max(1, p), q, c, true
+  end
 end
 -- Who waits, and in which order. It needs call, provider, and the keys due, round
 -- and at. Source: docs/turns.md#lines-rounds-and-seats
@@ -1164,6 +1276,15 @@ local rewritten = {} -- numbers of `at`, by their fields
 
 local function level_of(name)
   return string.match(name, '^[^:]*')
+end
+
+-- The rules of a path that have units to share: pauses have none.
+local function names_of(path)
+  local names = {}
+  for _, r in ipairs(path) do
+    names[#names + 1] = r.kind ~= 'P' and r.name or nil
+  end
+  return names
 end
 
 -- The name below a level on the way to a scope: "/a" of "/a/x", and "/a/x/" where the
@@ -1317,9 +1438,20 @@ local function waits_for(path, start, binding)
   end
   return last or max(1, binding), at or start
 end
+-- Whether a clock says when a rule will admit more, or a pause is over.
+local function can_tell(r)
+  if r.kind == 'P' then
+    return r.ends > now
+  end
+  return r.kind ~= 'C'
+end
+
 -- When the `units` before it and then the rule's cost will have been admitted, as
 -- far as a clock can tell; nil where it can't. An estimate: nothing is decided by it.
 local function after_units(r, now, units)
+  if r.kind == 'P' then
+    return max(now, r.ends)
+  end
   if r.kind == 'K' then
     return algorithms.K.after(r, now, units)
   end
@@ -1378,10 +1510,17 @@ end
 local function line(j)
   local l = lines[j]
   if not l then
-    l = { key = KEYS[n + 4 + j], path = {}, weights = {}, joins = {}, last = {} }
+    l = { key = KEYS[n + 5 + j], path = {}, weights = {}, joins = {}, last = {} }
     l.scope = sub(l.key, #provider + 1, -6)
     for i, weight in path_numbers(ARGV[n + 4 + j]) do
       l.path[#l.path + 1], l.weights[#l.path + 1] = rule(tonumber(i)), tonumber(weight) or 0
+    end
+    add_pauses(l.path, l.scope)
+    for i = 1, #l.path do
+      local r = l.path[i]
+      if r.kind == 'P' and r.round == nil then
+        r.round = call('ZSCORE', due, r.name) and true or false
+      end
     end
     local had = call('HMGET', at, 'S' .. l.scope, 'L' .. l.scope)
     l.seat, l.units = had[1], tonumber(had[2] or 0)
@@ -1404,18 +1543,18 @@ end
 
 -- How long until a task's turn, behind so many units of its line. See turn.lua.
 local function expected_of(l, cost, before)
-  local latest, told = now, false
+  local latest, known = now, false
   for i = 1, #l.path do
     local r = l.path[i]
-    local others = min(max(0, r.units - l.units), turns_of(before + cost, r.lines - (l.card > 0 and 1 or 0), l.weights[i]))
+    local others = min(max(0, r.units - l.units), turns_of(before + cost, r.lines - (l.card > 0 and 1 or 0), l.weights[i] or 0))
     local t = after_units(r, now, before + others)
     if not t then
       return -1
     end
-    told = told or r.kind ~= 'C'
+    known = known or can_tell(r)
     latest = max(latest, t)
   end
-  return told and latest - now or -1
+  return known and latest - now or -1
 end
 
 local function score_in(l, priority)
@@ -1441,8 +1580,10 @@ local function join(l, ticket, priority, cost)
   l.longest = max(l.longest or 0, expected)
   for i = 1, #l.path do
     local r = l.path[i]
-    r.units, r.round = r.units + cost, true
-    r.lines = r.lines + (l.card == 0 and 1 or 0)
+    if r.kind ~= 'P' then
+      r.units, r.round = r.units + cost, true
+      r.lines = r.lines + (l.card == 0 and 1 or 0)
+    end
   end
   l.units, l.card = l.units + cost, l.card + 1
   return expected
@@ -1482,7 +1623,7 @@ end
 local function reserve()
   local fields = call('HGETALL', out_key)
   local by_scope = {}
-  for j = 1, #KEYS - n - 4 do
+  for j = 1, #KEYS - n - 5 do
     by_scope[line(j).scope] = line(j)
   end
   for f = 1, #fields, 2 do
@@ -1523,11 +1664,7 @@ local function sit(l)
     end
     return
   end
-  local names = {}
-  for i = 1, #l.path do
-    names[i] = l.path[i].name
-  end
-  local shares = shares_of(l.scope, names, l.weights)
+  local shares = shares_of(l.scope, names_of(l.path), l.weights)
   take_slots(shares)
   local name = (l.rule or l.path[1]).name
   local seat = seat_of(name, rank_of(score, tag_at(shares, name)), l.scope)
@@ -1536,6 +1673,7 @@ local function sit(l)
   save_places(shares, l.scope)
   seated = true
   local look = (#straight > 0 or next(outs)) and min(l.start or now, now + STALE) or l.start or now
+  look = heeds and min(look, now + TOLD_LOOK) or look
   call('ZADD', due, 'LT', whole(max(now, look - lead)), name)
 end
 
@@ -1579,7 +1717,9 @@ local function save()
       longest = max(longest, l.longest)
       call('HSET', at, 'L' .. l.scope, whole(l.units))
       for i = 1, #l.path do
-        changed[l.path[i].name] = l.path[i]
+        if l.path[i].kind ~= 'P' then
+          changed[l.path[i].name] = l.path[i]
+        end
       end
     end
   end
@@ -1597,7 +1737,7 @@ local function save()
 end
 
 reserve()
-for i = #KEYS + 1, #ARGV, 3 do
+for i = #KEYS, #ARGV, 3 do
   out[#out + 1], out[#out + 2] = place(line(tonumber(ARGV[i])), ARGV[i + 1], tonumber(ARGV[i + 2]))
 end
 local joined = save()

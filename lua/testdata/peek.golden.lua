@@ -1,10 +1,12 @@
 -- peek: what decide would say now, changing nothing at all.
 --
--- KEYS[1..n]  rule      state of rule i; n = #KEYS.
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 1.
+-- KEYS[n+1]   told      hash, what the API has told of its limits. See include/told.lua.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    an attempt id: its own place under a concurrency rule counts as free.
--- ARGV[3..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
+-- ARGV[3]     scope     the path of the scope after the provider's name.
+-- ARGV[4..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
 --                       include/rules.lua.
 --
 -- Returns  {allowed, 0, now, wait, binding, then five for each rule:
@@ -222,7 +224,9 @@ do
 
   local function charge(r, now, start)
     local p, at_start = r.p, max(0, level(r, start))
-    local mark = max(now, r.at + 1)
+    -- A rate that was corrected may be whole before the start comes, and must not drain then
+    -- what is taken there: the level is kept as of the start.
+    local mark = max(now, r.at + 1, r.corrected and start or 0)
     local x = max(level(r, now), (start - now) * p) + r.cost * r.q
     if at_start < r.q then
       r.since, r.low = mark, UNTOUCHED
@@ -956,13 +960,22 @@ end
 --                     include/calendar.lua
 -- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
 
+-- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
+local corrected
+
 -- Rule i, which a text describes.
 local function load_rule(i, rule, cost, member, now)
   if sub(rule, 1, 1) == 'K' then
     return algorithms.K.load(KEYS[i], now, cost, rule)
   end
-  return algorithms[sub(rule, 1, 1)].load(KEYS[i], now, cost, unpack7(rule, 2), unpack7(rule, 9),
-    unpack7(rule, 16), unpack7(rule, 23), member)
+  local kind, a, b, c, d = sub(rule, 1, 1), unpack7(rule, 2), unpack7(rule, 9), unpack7(rule, 16), unpack7(rule, 23)
+  local changed
+  if corrected then
+    a, b, c, changed = corrected(KEYS[i], kind, a, b, c, d)
+  end
+  local r = algorithms[kind].load(KEYS[i], now, cost, a, b, c, d, member)
+  r.corrected = changed
+  return r
 end
 
 -- Rule i, whose text is ARGV[first], and its cost the next.
@@ -1010,31 +1023,135 @@ local function report(out, i, r, now, retry, place)
 end
 
 -- A denial: how long until all would be admitted, and every rule's report. What
--- can't be told (-1) outlasts every wait.
+-- can't be told (-1) outlasts every wait. A pause binds where no rule is for ever.
 local function denied(rules, now, start, binding)
   local wait = start - now
-  local out = { 0, 0, now, 0, 0 }
+  local out, last = { 0, 0, now, 0, 0 }, 0
   for i = 1, #rules do
-    local retry = retry_of(rules[i], now)
-    if wait >= 0 and retry < 0 then
-      wait, binding = -1, i
+    local r = rules[i]
+    if r.kind ~= 'P' then
+      local retry = retry_of(r, now)
+      if wait >= 0 and retry < 0 then
+        wait, binding = -1, i
+      end
+      report(out, i, r, now, retry, 0)
+      last = i
+    elseif r.ends > now and wait >= 0 then
+      binding = last + 1
     end
-    report(out, i, rules[i], now, retry, 0)
   end
-  out[4], out[5] = wait == 0 and 1 or wait, binding
+  out[4], out[5] = wait == 0 and 1 or wait, min(binding, last + 1)
   return out
 end
 
-local rules = {}
-for i = 1, #KEYS do
-  rules[i] = read_rule(i, 2 * i + 1, ARGV[2], now)
+local call, n, told = redis.call, #KEYS - 1, KEYS[#KEYS]
+local heeds = call('EXISTS', told) == 1
+
+-- What an API has told of the scopes of a provider. It needs call, now and told, and
+-- where heeds says that there is anything. Source: docs/vendor.md#pauses
+--
+-- told   hash: P<level> the pause of a level and of all below it: when it ends, when it
+--        began, and how long it was where the API did not say. A level is the path of a
+--        scope after the provider's name. R<rule> the correction of a rule: see
+--        include/correction.lua.
+--
+-- A pause is one more rule of a path, behind the others: it admits nothing before it ends,
+-- is charged nothing, and has a round of its own, which no name of a rule can be. One that
+-- has ended stays until it is swept, since there may be those who waited for it.
+algorithms.P = {
+  fit = function(r, t)
+    return max(t, r.ends)
+  end,
+  charge = function()
+    return 0
+  end,
+}
+
+-- While anything is told, who waits is looked at so soon: a correction may end, and will grow
+-- back, before its rule admits more by itself.
+local TOLD_LOOK = 1000000
+
+local pauses = {} -- by level, false for none
+
+local function pause_of(level)
+  local p = pauses[level]
+  if p == nil then
+    local v = call('HGET', told, 'P' .. level)
+    p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), units = 0, lines = 0 } or false
+    pauses[level] = p
+  end
+  return p
 end
+
+-- Adds the pauses of a scope and of all above it to the rules of its path.
+local function add_pauses(path, scope)
+  if not heeds then
+    return
+  end
+  for ends in string.gmatch(scope .. '/', '()/') do
+    local p = pause_of(sub(scope, 1, ends - 1))
+    if p then
+      path[#path + 1] = p
+    end
+  end
+end
+
+-- What an API has made of a rule: a part of its limit, which was cut when calls were refused
+-- and grows back by the clock, and a limit of the API's own. It needs now.
+-- Source: docs/vendor.md#corrections
+--
+-- Seven numbers: when all of it is over; the part, in millionths, of when it was cut, and by
+-- how many it grows in a second; a limit, 0 for none, its window in µs, and until when it holds.
+local WHOLE = 1000000
+
+local function read_correction(v)
+  local r = { ends = unpack7(v, 1), since = unpack7(v, 8), part = unpack7(v, 15), grows = unpack7(v, 22),
+    limit = unpack7(v, 29), per = unpack7(v, 36), till = unpack7(v, 43) }
+  if r.till <= now then
+    r.limit = 0
+  end
+  return r
+end
+
+local function part_at(r)
+  return min(WHOLE, r.part + floor(max(0, now - r.since) * r.grows / 1000000))
+end
+
+-- A bucket whose rate is corrected counts in so much finer parts, as far as its numbers
+-- allow, so that only p changes from look to look: what it holds is rewritten when the first
+-- correction comes and when the last one goes, and no unit is lost or won between.
+local FINER, MOST_RATE, MOST_LEVEL = 1000, 33554432, 4503599627370495
+
+if heeds then
+  corrected = function(key, kind, a, b, c, d)
+    local v = kind ~= 'C' and a > 0 and call('HGET', told, 'R' .. sub(key, #told - 4))
+    local r = v and read_correction(v)
+    if not r or r.ends <= now then
+      return a, b, c
+    elseif kind ~= 'T' then
+      local cap = max(1, floor(a * part_at(r) / WHOLE))
+      return r.limit > 0 and min(cap, r.limit) or cap, b, c, true
+    end
+    local finer = max(1, floor(min(FINER, MOST_RATE / a, MOST_LEVEL / (b * c), MOST_LEVEL / (a * max(d, 1)))))
+    local p, q = floor(a * finer * part_at(r) / WHOLE), b * finer
+    if r.limit > 0 then
+      p, c = min(p, floor(q * r.limit / r.per)), min(c, r.limit)
+    end
+    return max(1, p), q, c, true
+  end
+end
+
+local rules = {}
+for i = 1, n do
+  rules[i] = read_rule(i, 2 * i + 2, ARGV[2], now)
+end
+add_pauses(rules, ARGV[3])
 local start, binding, sure = joint_start(rules, now)
 if start > now or not sure then
   return denied(rules, now, start, binding)
 end
 local out = { 1, 0, now, 0, 0 }
-for i = 1, #rules do
+for i = 1, n do
   report(out, i, rules[i], now, 0, 0)
 end
 return out

@@ -7,14 +7,15 @@
 -- Nothing is charged but at a start. Where looks at the rounds are late, nobody is
 -- there to wake, and tasks start when their units are free, whoever comes.
 --
--- KEYS[1..n]  rule      state of rule i; n = #KEYS - 6. See include/layout.lua and concurrency.lua.
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 7. See include/layout.lua and concurrency.lua.
 -- KEYS[n+1]   attempt   string, the grant under this attempt id, as decide's.
 -- KEYS[n+2]   line      sorted set of the scope's waiting tasks. See include/turns/lines.lua, here and
---                       for the next four, which the provider has one of each.
+--                       for the next five, which the provider has one of each.
 -- KEYS[n+3]   due       sorted set of rules by the time to look at their rounds.
 -- KEYS[n+4]   round     sorted set of seats.
 -- KEYS[n+5]   out       hash of released tasks.
 -- KEYS[n+6]   at        hash of seats by scope, and of sums.
+-- KEYS[n+7]   told      hash, what the API has told of its limits. See include/told.lua.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id: holder of places under concurrency rules.
@@ -100,9 +101,9 @@ local LONGEST_LEASE = 86400000000
 
 local call, format = redis.call, string.format
 local member, COLON = ARGV[2], 58
-local n, base = #KEYS - 6, 8
+local n, base = #KEYS - 7, 8
 local attempt, line = KEYS[n + 1], KEYS[n + 2]
-local due, round, out_key, at = KEYS[n + 3], KEYS[n + 4], KEYS[n + 5], KEYS[n + 6]
+local due, round, out_key, at, told = KEYS[n + 3], KEYS[n + 4], KEYS[n + 5], KEYS[n + 6], KEYS[n + 7]
 local ticket, provider = ARGV[4], sub(due, 1, -5)
 local scope = sub(line, #provider + 1, -6)
 -- A calendar rule whose boundaries the clock is not between is stale. By it nothing is
@@ -126,8 +127,10 @@ do
   end
 end
 
--- Whether nobody waits; whether it is this task's turn.
-local quiet, released = call('EXISTS', due, out_key) == 0, false
+-- Whether the API has told anything; whether nobody waits; whether it is this task's turn.
+local there = call('EXISTS', due, out_key, told)
+local heeds = there > 0 and call('EXISTS', told) == 1
+local quiet, released = there == (heeds and 1 or 0), false
 if not quiet and call('HDEL', out_key, scope .. '\0' .. ticket) == 1 then
   released = true
   -- Those who were released together may come in another order, and take each other's
@@ -145,7 +148,7 @@ local mine = released or ARGV[6] ~= '0'
 
 -- One that a bucket paces mostly comes before its start, which the express way has not.
 local at_once = released and byte(ARGV[base + 2]) ~= TOKEN
-if (quiet or at_once) and ARGV[6] ~= '2' then
+if (quiet or at_once) and not heeds and ARGV[6] ~= '2' then
   local look = not quiet and 0 or nil
 -- The express way, which most calls go: every rule has been used lately under the
 -- limits of this call, admits its cost now, and its key lives long enough. One
@@ -517,7 +520,9 @@ do
 
   local function charge(r, now, start)
     local p, at_start = r.p, max(0, level(r, start))
-    local mark = max(now, r.at + 1)
+    -- A rate that was corrected may be whole before the start comes, and must not drain then
+    -- what is taken there: the level is kept as of the start.
+    local mark = max(now, r.at + 1, r.corrected and start or 0)
     local x = max(level(r, now), (start - now) * p) + r.cost * r.q
     if at_start < r.q then
       r.since, r.low = mark, UNTOUCHED
@@ -1251,13 +1256,22 @@ end
 --                     include/calendar.lua
 -- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
 
+-- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
+local corrected
+
 -- Rule i, which a text describes.
 local function load_rule(i, rule, cost, member, now)
   if sub(rule, 1, 1) == 'K' then
     return algorithms.K.load(KEYS[i], now, cost, rule)
   end
-  return algorithms[sub(rule, 1, 1)].load(KEYS[i], now, cost, unpack7(rule, 2), unpack7(rule, 9),
-    unpack7(rule, 16), unpack7(rule, 23), member)
+  local kind, a, b, c, d = sub(rule, 1, 1), unpack7(rule, 2), unpack7(rule, 9), unpack7(rule, 16), unpack7(rule, 23)
+  local changed
+  if corrected then
+    a, b, c, changed = corrected(KEYS[i], kind, a, b, c, d)
+  end
+  local r = algorithms[kind].load(KEYS[i], now, cost, a, b, c, d, member)
+  r.corrected = changed
+  return r
 end
 
 -- Rule i, whose text is ARGV[first], and its cost the next.
@@ -1305,28 +1319,128 @@ local function report(out, i, r, now, retry, place)
 end
 
 -- A denial: how long until all would be admitted, and every rule's report. What
--- can't be told (-1) outlasts every wait.
+-- can't be told (-1) outlasts every wait. A pause binds where no rule is for ever.
 local function denied(rules, now, start, binding)
   local wait = start - now
-  local out = { 0, 0, now, 0, 0 }
+  local out, last = { 0, 0, now, 0, 0 }, 0
   for i = 1, #rules do
-    local retry = retry_of(rules[i], now)
-    if wait >= 0 and retry < 0 then
-      wait, binding = -1, i
+    local r = rules[i]
+    if r.kind ~= 'P' then
+      local retry = retry_of(r, now)
+      if wait >= 0 and retry < 0 then
+        wait, binding = -1, i
+      end
+      report(out, i, r, now, retry, 0)
+      last = i
+    elseif r.ends > now and wait >= 0 then
+      binding = last + 1
     end
-    report(out, i, rules[i], now, retry, 0)
   end
-  out[4], out[5] = wait == 0 and 1 or wait, binding
+  out[4], out[5] = wait == 0 and 1 or wait, min(binding, last + 1)
   return out
 end
--- What a decision does under the rules of its path. It needs n, member and attempt;
--- rule i is ARGV[base + 2 * i].
+-- What an API has told of the scopes of a provider. It needs call, now and told, and
+-- where heeds says that there is anything. Source: docs/vendor.md#pauses
+--
+-- told   hash: P<level> the pause of a level and of all below it: when it ends, when it
+--        began, and how long it was where the API did not say. A level is the path of a
+--        scope after the provider's name. R<rule> the correction of a rule: see
+--        include/correction.lua.
+--
+-- A pause is one more rule of a path, behind the others: it admits nothing before it ends,
+-- is charged nothing, and has a round of its own, which no name of a rule can be. One that
+-- has ended stays until it is swept, since there may be those who waited for it.
+algorithms.P = {
+  fit = function(r, t)
+    return max(t, r.ends)
+  end,
+  charge = function()
+    return 0
+  end,
+}
+
+-- While anything is told, who waits is looked at so soon: a correction may end, and will grow
+-- back, before its rule admits more by itself.
+local TOLD_LOOK = 1000000
+
+local pauses = {} -- by level, false for none
+
+local function pause_of(level)
+  local p = pauses[level]
+  if p == nil then
+    local v = call('HGET', told, 'P' .. level)
+    p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), units = 0, lines = 0 } or false
+    pauses[level] = p
+  end
+  return p
+end
+
+-- Adds the pauses of a scope and of all above it to the rules of its path.
+local function add_pauses(path, scope)
+  if not heeds then
+    return
+  end
+  for ends in string.gmatch(scope .. '/', '()/') do
+    local p = pause_of(sub(scope, 1, ends - 1))
+    if p then
+      path[#path + 1] = p
+    end
+  end
+end
+
+-- What an API has made of a rule: a part of its limit, which was cut when calls were refused
+-- and grows back by the clock, and a limit of the API's own. It needs now.
+-- Source: docs/vendor.md#corrections
+--
+-- Seven numbers: when all of it is over; the part, in millionths, of when it was cut, and by
+-- how many it grows in a second; a limit, 0 for none, its window in µs, and until when it holds.
+local WHOLE = 1000000
+
+local function read_correction(v)
+  local r = { ends = unpack7(v, 1), since = unpack7(v, 8), part = unpack7(v, 15), grows = unpack7(v, 22),
+    limit = unpack7(v, 29), per = unpack7(v, 36), till = unpack7(v, 43) }
+  if r.till <= now then
+    r.limit = 0
+  end
+  return r
+end
+
+local function part_at(r)
+  return min(WHOLE, r.part + floor(max(0, now - r.since) * r.grows / 1000000))
+end
+
+-- A bucket whose rate is corrected counts in so much finer parts, as far as its numbers
+-- allow, so that only p changes from look to look: what it holds is rewritten when the first
+-- correction comes and when the last one goes, and no unit is lost or won between.
+local FINER, MOST_RATE, MOST_LEVEL = 1000, 33554432, 4503599627370495
+
+if heeds then
+  corrected = function(key, kind, a, b, c, d)
+    local v = kind ~= 'C' and a > 0 and call('HGET', told, 'R' .. sub(key, #told - 4))
+    local r = v and read_correction(v)
+    if not r or r.ends <= now then
+      return a, b, c
+    elseif kind ~= 'T' then
+      local cap = max(1, floor(a * part_at(r) / WHOLE))
+      return r.limit > 0 and min(cap, r.limit) or cap, b, c, true
+    end
+    local finer = max(1, floor(min(FINER, MOST_RATE / a, MOST_LEVEL / (b * c), MOST_LEVEL / (a * max(d, 1)))))
+    local p, q = floor(a * finer * part_at(r) / WHOLE), b * finer
+    if r.limit > 0 then
+      p, c = min(p, floor(q * r.limit / r.per)), min(c, r.limit)
+    end
+    return max(1, p), q, c, true
+  end
+end
+-- What a decision does under the rules of its path. It needs n, member, attempt and
+-- scope; rule i is ARGV[base + 2 * i], and pauses come behind the n rules.
 
 local function read_rules()
   local rules = {}
   for i = 1, n do
     rules[i] = read_rule(i, base + 2 * i, member, now)
   end
+  add_pauses(rules, scope)
   return rules
 end
 
@@ -1507,6 +1621,15 @@ local function level_of(name)
   return string.match(name, '^[^:]*')
 end
 
+-- The rules of a path that have units to share: pauses have none.
+local function names_of(path)
+  local names = {}
+  for _, r in ipairs(path) do
+    names[#names + 1] = r.kind ~= 'P' and r.name or nil
+  end
+  return names
+end
+
 -- The name below a level on the way to a scope: "/a" of "/a/x", and "/a/x/" where the
 -- scope is the level itself.
 local function node_of(scope, level)
@@ -1658,9 +1781,20 @@ local function waits_for(path, start, binding)
   end
   return last or max(1, binding), at or start
 end
+-- Whether a clock says when a rule will admit more, or a pause is over.
+local function can_tell(r)
+  if r.kind == 'P' then
+    return r.ends > now
+  end
+  return r.kind ~= 'C'
+end
+
 -- When the `units` before it and then the rule's cost will have been admitted, as
 -- far as a clock can tell; nil where it can't. An estimate: nothing is decided by it.
 local function after_units(r, now, units)
+  if r.kind == 'P' then
+    return max(now, r.ends)
+  end
   if r.kind == 'K' then
     return algorithms.K.after(r, now, units)
   end
@@ -1701,11 +1835,18 @@ end
 -- waits for a look, which adds them up once for many.
 local CROWD = 200
 
+local rules = read_rules()
+
+-- The name of the round of those who wait for a rule of the path, or for a pause.
+local function round_of(i)
+  return i <= n and rule_name(KEYS[i]) or rules[i].name
+end
+
 -- The rule, of those on the path, that others wait for: they go first.
 local function waited_for()
   local late
-  for i = 1, n do
-    local look = call('ZSCORE', due, rule_name(KEYS[i]))
+  for i = 1, #rules do
+    local look = call('ZSCORE', due, round_of(i))
     if look and look + LATE > now then
       return i
     end
@@ -1799,18 +1940,18 @@ end
 -- How long until the task's turn, with so many units of its own line before it.
 -- Under a rule that several lines share each of them has a turn in between.
 local function expected_in(rules, values, before)
-  local latest, told = now, false
-  for i = 1, n do
+  local latest, known = now, false
+  for i = 1, #rules do
     local u, lines = values[2 * i + 2] or 0, values[2 * i + 3] or 0
-    local others = min(max(0, u - before), turns_of(before + rules[i].cost, lines - (before > 0 and 1 or 0), weights[i]))
+    local others = min(max(0, u - before), turns_of(before + rules[1].cost, lines - (before > 0 and 1 or 0), weights[i] or 0))
     local t = after_units(rules[i], now, before + others)
     if not t then
       return -1
     end
-    told = told or rules[i].kind ~= 'C'
+    known = known or can_tell(rules[i])
     latest = max(latest, t)
   end
-  return told and latest - now or -1
+  return known and latest - now or -1
 end
 
 -- Puts the task in line: at its end, or, with its turn come, at the front.
@@ -1849,7 +1990,7 @@ local function sit(rules, fields, values, score, held_up, start, binding)
     stamp = unpack7(rank, 4)
   end
   if name == NO_RULE then
-    name = names[held_up or overdue and binding or waits_for(rules, start, binding)]
+    name = round_of(held_up or overdue and binding or waits_for(rules, start, binding))
     stamp = tag_for(name, values)
   end
   local seat = seat_of(name, rank_of(score, stamp), scope)
@@ -1861,7 +2002,7 @@ local function sit(rules, fields, values, score, held_up, start, binding)
   if seat_after(name) ~= seat then
     return -1
   end
-  local look = held_up and now or min(max(now, start - tonumber(ARGV[7])), overdue or FOREVER)
+  local look = held_up and now or min(max(now, start - tonumber(ARGV[7])), overdue or FOREVER, heeds and now + TOLD_LOOK or FOREVER)
   call('ZADD', due, 'LT', whole(look), name)
   keep_waiting(start - now, due, round, at)
   return look - now
@@ -1925,7 +2066,6 @@ local function with_turn(reply, place, expected, look)
   return reply
 end
 
-local rules = read_rules()
 local start, binding, sure = joint_start(rules, now)
 local held_up
 if not quiet then

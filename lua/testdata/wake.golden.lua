@@ -12,7 +12,8 @@
 -- KEYS[n+2]   round   sorted set of seats.
 -- KEYS[n+3]   out     hash of released tasks.
 -- KEYS[n+4]   at      hash of seats by scope, and of sums.
--- KEYS[n+5..] line    the waiting tasks of a scope, one for each of s scopes.
+-- KEYS[n+5]   told    hash, what the API has told of its limits. See include/told.lua.
+-- KEYS[n+6..] line    the waiting tasks of a scope, one for each of s scopes.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     call    the id of this call. The first ten bytes are the caller's own.
@@ -36,7 +37,7 @@
 --          missing   the scopes that were met and are not among KEYS, each once
 --          near      scopes whose turns are next, the first few of each rule that is
 --
--- Writes   KEYS[n+1..n+s+4]. Nothing when nobody waits.
+-- Writes   KEYS[n+1..n+4] and KEYS[n+6..n+s+5]. Nothing when nobody waits.
 -- Source   docs/turns.md#waking
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
@@ -93,7 +94,8 @@ local LONGEST_LEASE = 86400000000
 
 local call = redis.call
 local n = tonumber(ARGV[9])
-local due, round, out_key, at = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
+local due, round, out_key, at, told = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
+local heeds = call('EXISTS', told) == 1
 local id, lead, spread = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local most, more = tonumber(ARGV[5]), tonumber(ARGV[7])
 local provider = sub(due, 1, -5)
@@ -256,7 +258,9 @@ do
 
   local function charge(r, now, start)
     local p, at_start = r.p, max(0, level(r, start))
-    local mark = max(now, r.at + 1)
+    -- A rate that was corrected may be whole before the start comes, and must not drain then
+    -- what is taken there: the level is kept as of the start.
+    local mark = max(now, r.at + 1, r.corrected and start or 0)
     local x = max(level(r, now), (start - now) * p) + r.cost * r.q
     if at_start < r.q then
       r.since, r.low = mark, UNTOUCHED
@@ -990,13 +994,22 @@ end
 --                     include/calendar.lua
 -- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
 
+-- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
+local corrected
+
 -- Rule i, which a text describes.
 local function load_rule(i, rule, cost, member, now)
   if sub(rule, 1, 1) == 'K' then
     return algorithms.K.load(KEYS[i], now, cost, rule)
   end
-  return algorithms[sub(rule, 1, 1)].load(KEYS[i], now, cost, unpack7(rule, 2), unpack7(rule, 9),
-    unpack7(rule, 16), unpack7(rule, 23), member)
+  local kind, a, b, c, d = sub(rule, 1, 1), unpack7(rule, 2), unpack7(rule, 9), unpack7(rule, 16), unpack7(rule, 23)
+  local changed
+  if corrected then
+    a, b, c, changed = corrected(KEYS[i], kind, a, b, c, d)
+  end
+  local r = algorithms[kind].load(KEYS[i], now, cost, a, b, c, d, member)
+  r.corrected = changed
+  return r
 end
 
 -- Rule i, whose text is ARGV[first], and its cost the next.
@@ -1044,19 +1057,118 @@ local function report(out, i, r, now, retry, place)
 end
 
 -- A denial: how long until all would be admitted, and every rule's report. What
--- can't be told (-1) outlasts every wait.
+-- can't be told (-1) outlasts every wait. A pause binds where no rule is for ever.
 local function denied(rules, now, start, binding)
   local wait = start - now
-  local out = { 0, 0, now, 0, 0 }
+  local out, last = { 0, 0, now, 0, 0 }, 0
   for i = 1, #rules do
-    local retry = retry_of(rules[i], now)
-    if wait >= 0 and retry < 0 then
-      wait, binding = -1, i
+    local r = rules[i]
+    if r.kind ~= 'P' then
+      local retry = retry_of(r, now)
+      if wait >= 0 and retry < 0 then
+        wait, binding = -1, i
+      end
+      report(out, i, r, now, retry, 0)
+      last = i
+    elseif r.ends > now and wait >= 0 then
+      binding = last + 1
     end
-    report(out, i, rules[i], now, retry, 0)
   end
-  out[4], out[5] = wait == 0 and 1 or wait, binding
+  out[4], out[5] = wait == 0 and 1 or wait, min(binding, last + 1)
   return out
+end
+-- What an API has told of the scopes of a provider. It needs call, now and told, and
+-- where heeds says that there is anything. Source: docs/vendor.md#pauses
+--
+-- told   hash: P<level> the pause of a level and of all below it: when it ends, when it
+--        began, and how long it was where the API did not say. A level is the path of a
+--        scope after the provider's name. R<rule> the correction of a rule: see
+--        include/correction.lua.
+--
+-- A pause is one more rule of a path, behind the others: it admits nothing before it ends,
+-- is charged nothing, and has a round of its own, which no name of a rule can be. One that
+-- has ended stays until it is swept, since there may be those who waited for it.
+algorithms.P = {
+  fit = function(r, t)
+    return max(t, r.ends)
+  end,
+  charge = function()
+    return 0
+  end,
+}
+
+-- While anything is told, who waits is looked at so soon: a correction may end, and will grow
+-- back, before its rule admits more by itself.
+local TOLD_LOOK = 1000000
+
+local pauses = {} -- by level, false for none
+
+local function pause_of(level)
+  local p = pauses[level]
+  if p == nil then
+    local v = call('HGET', told, 'P' .. level)
+    p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), units = 0, lines = 0 } or false
+    pauses[level] = p
+  end
+  return p
+end
+
+-- Adds the pauses of a scope and of all above it to the rules of its path.
+local function add_pauses(path, scope)
+  if not heeds then
+    return
+  end
+  for ends in string.gmatch(scope .. '/', '()/') do
+    local p = pause_of(sub(scope, 1, ends - 1))
+    if p then
+      path[#path + 1] = p
+    end
+  end
+end
+
+-- What an API has made of a rule: a part of its limit, which was cut when calls were refused
+-- and grows back by the clock, and a limit of the API's own. It needs now.
+-- Source: docs/vendor.md#corrections
+--
+-- Seven numbers: when all of it is over; the part, in millionths, of when it was cut, and by
+-- how many it grows in a second; a limit, 0 for none, its window in µs, and until when it holds.
+local WHOLE = 1000000
+
+local function read_correction(v)
+  local r = { ends = unpack7(v, 1), since = unpack7(v, 8), part = unpack7(v, 15), grows = unpack7(v, 22),
+    limit = unpack7(v, 29), per = unpack7(v, 36), till = unpack7(v, 43) }
+  if r.till <= now then
+    r.limit = 0
+  end
+  return r
+end
+
+local function part_at(r)
+  return min(WHOLE, r.part + floor(max(0, now - r.since) * r.grows / 1000000))
+end
+
+-- A bucket whose rate is corrected counts in so much finer parts, as far as its numbers
+-- allow, so that only p changes from look to look: what it holds is rewritten when the first
+-- correction comes and when the last one goes, and no unit is lost or won between.
+local FINER, MOST_RATE, MOST_LEVEL = 1000, 33554432, 4503599627370495
+
+if heeds then
+  corrected = function(key, kind, a, b, c, d)
+    local v = kind ~= 'C' and a > 0 and call('HGET', told, 'R' .. sub(key, #told - 4))
+    local r = v and read_correction(v)
+    if not r or r.ends <= now then
+      return a, b, c
+    elseif kind ~= 'T' then
+      local cap = max(1, floor(a * part_at(r) / WHOLE))
+      return r.limit > 0 and min(cap, r.limit) or cap, b, c, true
+    end
+    local finer = max(1, floor(min(FINER, MOST_RATE / a, MOST_LEVEL / (b * c), MOST_LEVEL / (a * max(d, 1)))))
+    local p, q = floor(a * finer * part_at(r) / WHOLE), b * finer
+    if r.limit > 0 then
+      p, c = min(p, floor(q * r.limit / r.per)), min(c, r.limit)
+    end
+    return max(1, p), q, c, true
+  end
 end
 -- Who waits, and in which order. It needs call, provider, and the keys due, round
 -- and at. Source: docs/turns.md#lines-rounds-and-seats
@@ -1175,6 +1287,15 @@ local rewritten = {} -- numbers of `at`, by their fields
 
 local function level_of(name)
   return string.match(name, '^[^:]*')
+end
+
+-- The rules of a path that have units to share: pauses have none.
+local function names_of(path)
+  local names = {}
+  for _, r in ipairs(path) do
+    names[#names + 1] = r.kind ~= 'P' and r.name or nil
+  end
+  return names
 end
 
 -- The name below a level on the way to a scope: "/a" of "/a/x", and "/a/x/" where the
@@ -1363,6 +1484,7 @@ local function path_of(l, cost)
     for i, weight in path_numbers(l.path_text) do
       l.path[#l.path + 1], l.weights[#l.path + 1] = rule(tonumber(i)), weight
     end
+    add_pauses(l.path, l.scope)
   end
   for i = 1, #l.path do
     l.path[i].cost = cost
@@ -1378,9 +1500,9 @@ local function miss(scope)
 end
 
 local function first_rules()
-  for i = n + 5, #KEYS do
+  for i = n + 6, #KEYS do
     local scope = sub(KEYS[i], #provider + 1, -6)
-    lines[scope] = { key = KEYS[i], path_text = ARGV[i + 5], scope = scope, taken = 0, next = 1, units = 0 }
+    lines[scope] = { key = KEYS[i], path_text = ARGV[i + 4], scope = scope, taken = 0, next = 1, units = 0 }
   end
 end
 
@@ -1395,11 +1517,7 @@ local top, beat = begin()
 -- What a line's scope has at each level.
 local function shares(l)
   if not l.shares then
-    local names = {}
-    for i, r in ipairs(path_of(l, 1)) do
-      names[i] = r.name
-    end
-    l.shares = shares_of(l.scope, names, l.weights)
+    l.shares = shares_of(l.scope, names_of(path_of(l, 1)), l.weights)
   end
   return l.shares
 end
@@ -1459,7 +1577,7 @@ end
 
 -- What became of tasks that were released.
 local function heed_news()
-  for i = 6 + #KEYS, #ARGV, 3 do
+  for i = 5 + #KEYS, #ARGV, 3 do
     local what, scope, ticket = ARGV[i], ARGV[i + 1], ARGV[i + 2]
     local l, field = lines[scope], scope .. '\0' .. ticket
     local value = call('HGET', out_key, field)
@@ -1856,7 +1974,7 @@ local function turn(name)
   end
   local early = sure and free and free - lead > now and lead or 0
   local look = not free and now + SUSPENDED or max(now + 1, free - early)
-  look_by(by.name, look)
+  look_by(by.name, by.corrected and min(look, now + TOLD_LOOK) or look)
   if by.name ~= name then
     move(seat, by.name, rank_in(l, by.name, seat.rank))
     return true

@@ -95,8 +95,11 @@ func arguments(name string, keys []string, extra int, rules []string, i int) (al
 	if extra > 0 {
 		all = append(all, "hw:{payments}@#process.1")
 	}
-	if name == "decide" {
-		args = append(args, 0)
+	switch name {
+	case "decide":
+		all, args = append(all, "hw:{payments}!told"), append(args, 0, "")
+	case "peek":
+		all, args = append(all, "hw:{payments}!told"), append(args, "")
 	}
 	for _, rule := range rules {
 		args = append(args, rule, 1)

@@ -17,8 +17,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/answers"
 	"github.com/headway-go/headway/throttle/usage"
 )
 
@@ -161,7 +164,9 @@ func inspected(t *testing.T, url string) {
 	}
 	tasks := ask("task", "a-2") + ask("task", "a")
 	pausedScope, pausedTask := inspectedPaused(t, lines)
-	if got, want := seen(t, ask("scope", "w")+pausedScope), tables(t, "worker inspect -json scope")[0]; !maps.Equal(got, want) {
+	before := ask("scope", "w")
+	refused(t, url, limits, "w")
+	if got, want := seen(t, before+ask("scope", "w")+pausedScope), tables(t, "worker inspect -json scope")[0]; !maps.Equal(got, want) {
 		t.Errorf("worker inspect scope: docs/json.md has %v, the program prints %v", want, got)
 	}
 	want := tables(t, "worker inspect -json task")[0]
@@ -225,6 +230,7 @@ func changedLimits(t *testing.T, url string) {
 	made := ask(0, "set", "p/x", "n", "algorithm=concurrency", "limit=3", "-for", "2h") + ask(0, "import", "-replace", file) +
 		ask(0, "set", "p/x", "n", "algorithm=concurrency", "limit=3", "-for", "2h") + ask(0, "remove", "p", "r") + ask(0, "rollback", "2")
 	made += ask(0, "assign", "p/x", "weight=2")
+	refused(t, url, file, "p/x")
 	shown := ask(0, "list") + ask(0, "show", "p/x")
 	table := tables(t, "worker limits -json")
 	history := maps.Clone(table[1])
@@ -249,6 +255,28 @@ func lastOf(t *testing.T, objects string) map[string]string {
 	t.Helper()
 	lines := strings.SplitAfter(strings.TrimSuffix(objects, "\n"), "\n")
 	return seen(t, lines[len(lines)-1])
+}
+
+// refused has an API refuse a call of a scope.
+func refused(t *testing.T, url, limits, scope string) {
+	t.Helper()
+	opts, err := redis.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rdb := redis.NewClient(opts)
+	defer func() { _ = rdb.Close() }()
+	policy, err := throttle.LoadPolicy(limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	limiter, err := throttle.New(rdb, policy, throttle.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := limiter.Heed(t.Context(), scope, answers.Advice{Limited: true}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func writeFile(t *testing.T, name, text string) string {

@@ -250,10 +250,10 @@ func isTurn(cmd redis.Cmder) bool {
 		return false
 	}
 	keys, _ := args[2].(int)
-	if keys < 7 || 3+keys > len(args) {
+	if keys < 8 || 3+keys > len(args) {
 		return false
 	}
-	attempt, line := fmt.Sprint(args[3+keys-6]), fmt.Sprint(args[3+keys-5])
+	attempt, line := fmt.Sprint(args[3+keys-7]), fmt.Sprint(args[3+keys-6])
 	return strings.Contains(attempt, "@") && strings.HasSuffix(line, "!line")
 }
 

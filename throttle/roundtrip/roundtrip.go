@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/answers"
 )
 
 // Transport is an http.RoundTripper that spends from a scope for each request. It is safe
@@ -33,6 +34,10 @@ type Transport struct {
 	// Refuse makes a limited request fail at once, with a *LimitedError. Defaults to false:
 	// it waits for its start, for as long as its context and the rules' max_wait allow.
 	Refuse bool
+	// IgnoreAnswers leaves it at that. Otherwise what an answer says of the API's own limits
+	// is heeded by all who spend from the scope, in every process: see throttle.Limiter.Heed.
+	// The answer is the caller's as it is. Defaults to false.
+	IgnoreAnswers bool
 	// Base sends the requests. Defaults to http.DefaultTransport.
 	Base http.RoundTripper
 }
@@ -47,7 +52,7 @@ func Wrap(c *http.Client, limiter *throttle.Limiter, scope string) *http.Client 
 // LimitedError says that a request was not sent, since a limit refuses it now.
 type LimitedError struct {
 	Scope string
-	// Rule is the one that asks for the longest wait, and RetryAfter how long that is;
+	// Rule is the one that asks for the longest wait, "" where the API said to stay away, and RetryAfter how long that is;
 	// throttle.Unknown where no clock tells.
 	Rule       string
 	RetryAfter time.Duration
@@ -56,6 +61,9 @@ type LimitedError struct {
 func (e *LimitedError) Error() string {
 	if e.Rule == throttle.PausedRule {
 		return fmt.Sprintf("roundtrip: %s is paused", e.Scope)
+	}
+	if e.Rule == "" {
+		return fmt.Sprintf("roundtrip: the API has told to stay away from %s for another %s", e.Scope, e.RetryAfter)
 	}
 	if e.RetryAfter == throttle.Unknown {
 		return fmt.Sprintf("roundtrip: rule %s limits %s, and no clock tells for how long", e.Rule, e.Scope)
@@ -68,7 +76,8 @@ var errIncomplete = errors.New("roundtrip: Transport needs a Limiter and a Scope
 // RoundTrip sends the request once every rule of its scope admits it. Places under
 // concurrency rules are held until the answer's body is closed. The error is a
 // *LimitedError, one of throttle.Limiter.Wait or Decide, or Base's; the request was not sent
-// but for the last. Costs a round trip to Redis, two with concurrency rules.
+// but for the last. Costs a round trip to Redis, two with concurrency rules, and one more for
+// an answer that says what is not known yet.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t.Limiter == nil || t.Scope == nil {
 		return nil, errors.Join(errIncomplete, closeBody(r))
@@ -91,6 +100,10 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, errors.Join(err, lease.Release(r.Context()))
 	}
 	resp.Request = r
+	if !t.IgnoreAnswers {
+		// The answer is there, whether Redis can be told of it or not.
+		_, _ = t.Limiter.Heed(r.Context(), scope, answers.Read(resp.StatusCode, resp.Header, time.Now()))
+	}
 	held := &body{ReadCloser: resp.Body, done: func() error { return lease.Release(context.WithoutCancel(ctx)) }}
 	if conn, upgraded := resp.Body.(io.Writer); upgraded { // 101: the body is the connection
 		resp.Body = struct {

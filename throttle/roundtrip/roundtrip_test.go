@@ -234,3 +234,37 @@ func TestIncomplete(t *testing.T) {
 		t.Error(text)
 	}
 }
+
+// An answer that refuses a request is the caller's as it is, and pauses the scope for all,
+// unless it is to be ignored.
+func TestTransportHeeds(t *testing.T) {
+	t.Parallel()
+	for ignore, want := range map[bool]int{false: 1, true: 0} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "60")
+			w.WriteHeader(http.StatusTooManyRequests)
+			_, _ = io.WriteString(w, "slow down")
+		}))
+		defer s.Close()
+		limiter := limiterOf(t, "{name: r, algorithm: token-bucket, limit: 20, per: 1s, burst: 20}")
+		c := &http.Client{Transport: &Transport{Limiter: limiter, Scope: always("p/a"), Refuse: true, IgnoreAnswers: ignore}}
+		resp, err := c.Get(s.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		if err != nil || resp.Body.Close() != nil || resp.StatusCode != http.StatusTooManyRequests || string(body) != "slow down" {
+			t.Errorf("%d, %q, %v", resp.StatusCode, body, err)
+		}
+		told, err := limiter.Told(t.Context(), "p/a")
+		if err != nil || len(told.Pauses) != want {
+			t.Errorf("ignored %t: %+v, %v", ignore, told, err)
+		}
+		var limited *LimitedError
+		if err := get(t, c, s.URL); errors.As(err, &limited) == ignore {
+			t.Errorf("ignored %t: %v", ignore, err)
+		} else if !ignore && (limited.Rule != "" || limited.RetryAfter < 50*time.Second || !strings.Contains(err.Error(), "the API has told to stay away from p/a for another ")) {
+			t.Errorf("%v", err)
+		}
+	}
+}

@@ -67,6 +67,7 @@ type Metrics struct {
 	up         prometheus.Gauge
 	outages    prometheus.Counter
 	looks      *looks
+	heeded     *prometheus.CounterVec
 	collectors []prometheus.Collector
 
 	rules    *seriesSet
@@ -133,6 +134,7 @@ func (m *Metrics) makeHealthMetrics(version string) {
 	m.up = gauge(m, "redis_up", "1 while Redis answers, 0 while it does not.")
 	m.outages = counter(m, "redis_outages_total", "Times that Redis stopped answering.")
 	m.looks = add(m, newLooks())
+	m.heeded = counters(m, "heeded_total", "What followed from APIs' answers and was new: pauses of scopes, cuts of rules, limits of the APIs' own.", "what")
 	if version != "" {
 		info := gauges(m, "build_info", "Always 1; the version is the label.", "version")
 		info.WithLabelValues(label(version)).Set(1)

@@ -27,6 +27,9 @@ func (m *Metrics) Decided(d throttle.Decision, took time.Duration, err error) {
 	}
 }
 
+// Heeded implements throttle.AnswerObserver.
+func (m *Metrics) Heeded(what string) { m.heeded.WithLabelValues(what).Inc() }
+
 func (s *series) decided(r *throttle.RuleState, degraded bool) {
 	switch {
 	case degraded:

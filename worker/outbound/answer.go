@@ -4,9 +4,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/headway-go/headway/throttle/answers"
 )
 
 // StatusError says that the API answered, and not with 2xx.
@@ -79,7 +80,7 @@ func (h *Handler) answer(c *call, resp *http.Response) error {
 	}
 	err := &StatusError{
 		Status:     resp.StatusCode,
-		RetryAfter: retryAfter(resp.Header, time.Now()),
+		RetryAfter: retryAfter(resp, time.Now()),
 		target:     c.target(),
 	}
 	if resp.StatusCode != http.StatusSwitchingProtocols { // its body is the bare connection, which no ctx ends
@@ -108,29 +109,11 @@ func (h *Handler) readSnippet(c *call, resp *http.Response) string {
 
 const maxRetryAfter = 24 * time.Hour
 
-// retryAfter reads the Retry-After header: seconds, or a date, which is compared
-// with the answer's own Date where it has one, so that only the API's clock
-// counts. It returns at most 24h, and -1 for none or one that makes no sense: a
-// fraction, a negative number, a date gone by.
-func retryAfter(h http.Header, now time.Time) time.Duration {
-	value := strings.TrimSpace(h.Get("Retry-After"))
-	if isDigits(value) {
-		seconds, err := strconv.ParseInt(value, 10, 64)
-		if err != nil || seconds > int64(maxRetryAfter/time.Second) {
-			return maxRetryAfter
-		}
-		return time.Duration(seconds) * time.Second
-	}
-	at, err := http.ParseTime(value)
-	if err != nil {
+// retryAfter is what an answer asks for, at most 24h, and -1 where it asks for nothing.
+func retryAfter(resp *http.Response, now time.Time) time.Duration {
+	advice := answers.Read(resp.StatusCode, resp.Header, now)
+	if !advice.RetryKnown {
 		return -1
 	}
-	if date, err := http.ParseTime(h.Get("Date")); err == nil {
-		now = date
-	}
-	wait := at.Sub(now)
-	if wait < 0 {
-		return -1
-	}
-	return min(wait, maxRetryAfter)
+	return min(advice.Retry, maxRetryAfter)
 }

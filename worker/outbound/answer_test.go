@@ -1,10 +1,12 @@
 package outbound
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -81,44 +83,56 @@ func TestStatusErrorText(t *testing.T) {
 	}
 }
 
+// What an answer asks for is what package answers reads of it, a day at most.
 func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	date := func(d time.Duration) string { return now.Add(d).Format(http.TimeFormat) }
 	for _, tc := range []struct {
-		value, date string
-		want        time.Duration
+		status int
+		header http.Header
+		want   time.Duration
 	}{
-		{"", "", -1},
-		{"0", "", 0},
-		{" 120 ", "", 2 * time.Minute},
-		{"86400", "", 24 * time.Hour},
-		{"86401", "", 24 * time.Hour},
-		{"9223372036854775807", "", 24 * time.Hour},
-		{"99999999999999999999999", "", 24 * time.Hour},
-		{"-1", "", -1},
-		{"+5", "", -1},
-		{"1.5", "", -1},
-		{"5s", "", -1},
-		{"0x10", "", -1},
-		{"soon", "", -1},
-		{date(time.Minute), "", time.Minute},
-		{date(0), "", 0},
-		{date(-time.Second), "", -1},
-		{date(time.Hour * 24 * 365), "", 24 * time.Hour},
-		{now.Add(time.Minute).Format("Monday, 02-Jan-06 15:04:05 GMT"), "", time.Minute}, // RFC 850
-		{now.Add(time.Minute).Format(time.ANSIC), "", time.Minute},
-		{date(time.Minute), date(30 * time.Second), 30 * time.Second}, // the API's clock counts
-		{date(time.Minute), date(time.Hour), -1},
-		{date(time.Minute), "nonsense", time.Minute},
+		{429, http.Header{}, -1},
+		{429, http.Header{"Retry-After": {"120"}}, 2 * time.Minute},
+		{429, http.Header{"Retry-After": {"86401"}}, 24 * time.Hour},
+		{429, http.Header{"Retry-After-Ms": {"1500"}}, 1500 * time.Millisecond},
+		{429, http.Header{"Retry-After": {"soon"}}, -1},
+		{429, http.Header{"X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {"30"}}, 30 * time.Second},
+		{500, http.Header{"Retry-After": {now.Add(time.Minute).Format(http.TimeFormat)}}, time.Minute},
+		{500, http.Header{"X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {"30"}}, -1},
+		{503, http.Header{"Retry-After": {now.Add(time.Minute).Format(http.TimeFormat)}, "Date": {now.Add(30 * time.Second).Format(http.TimeFormat)}}, 30 * time.Second},
 	} {
-		h := http.Header{"Retry-After": {tc.value}, "Date": {tc.date}}
-		if got := retryAfter(h, now); got != tc.want {
-			t.Errorf("Retry-After %q, Date %q: %s, want %s", tc.value, tc.date, got, tc.want)
+		if got := retryAfter(&http.Response{StatusCode: tc.status, Header: tc.header}, now); got != tc.want {
+			t.Errorf("%d with %v: %s, want %s", tc.status, tc.header, got, tc.want)
 		}
 	}
-	if got := retryAfter(http.Header{}, now); got != -1 {
-		t.Errorf("none: %s", got)
+}
+
+// Each answer is told, whatever its status, and what telling comes to changes nothing.
+func TestAnswersAreTold(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Path", r.URL.Path)
+		if r.URL.Path == "/429" {
+			w.WriteHeader(http.StatusTooManyRequests)
+		}
+	}))
+	defer s.Close()
+	var told []string
+	h := handler(t, Config{Told: func(_ context.Context, status int, header http.Header) error {
+		told = append(told, fmt.Sprint(status, header.Get("X-Path")))
+		return errors.New("nobody hears it")
+	}}, seams{})
+	if err := run(t, h, payload{URL: s.URL + "/200"}); err != nil {
+		t.Error(err)
+	}
+	var got *StatusError
+	if err := run(t, h, payload{URL: s.URL + "/429"}); !errors.As(err, &got) {
+		t.Error(err)
+	}
+	_ = run(t, h, payload{URL: "http://127.0.0.1:1/"})
+	if want := []string{"200/200", "429/429"}; !slices.Equal(told, want) {
+		t.Errorf("told %q, want %q", told, want)
 	}
 }
 

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// answers is a resolver that gives these addresses for every name.
-func answers(addrs ...string) *net.Resolver {
+// resolves is a resolver that gives these addresses for every name.
+func resolves(addrs ...string) *net.Resolver {
 	return resolverFunc(func() []string { return addrs })
 }
 
@@ -86,7 +86,7 @@ func wantBlocked(tb testing.TB, err error, host string) {
 
 func TestAddressesThatAreRefused(t *testing.T) {
 	t.Parallel()
-	h := handler(t, Config{AllowHosts: []string{"other.test"}}, seams{resolver: answers("127.0.0.1", "::1")})
+	h := handler(t, Config{AllowHosts: []string{"other.test"}}, seams{resolver: resolves("127.0.0.1", "::1")})
 	for url, host := range map[string]string{
 		"http://127.0.0.1":                     "127.0.0.1",
 		"http://localhost":                     "localhost",
@@ -110,7 +110,7 @@ func TestAddressesThatAreRefused(t *testing.T) {
 func TestNamesThatResolveToRefusedAddresses(t *testing.T) {
 	t.Parallel()
 	for _, addr := range []string{"127.0.0.1", "10.0.0.1", "100.64.0.1", "::1", "fc00::1", "fe80::1", "::ffff:7f00:1", "64:ff9b::7f00:1", "2002:7f00:1::"} {
-		h := handler(t, Config{}, seams{resolver: answers(addr)})
+		h := handler(t, Config{}, seams{resolver: resolves(addr)})
 		for _, host := range []string{"innocent.test", "INNOCENT.test", "127.0.0.1.nip.test", "a.b_c.test"} {
 			err := run(t, h, payload{URL: "http://" + host + "/x"})
 			wantBlocked(t, err, host)
@@ -146,7 +146,7 @@ func TestMixedAnswersUseThePublicOne(t *testing.T) {
 		}
 		return "a private"
 	}
-	h := handler(t, Config{}, seams{resolver: answers("127.0.0.2", "::1", "127.0.0.1"), refuse: refuse})
+	h := handler(t, Config{}, seams{resolver: resolves("127.0.0.2", "::1", "127.0.0.1"), refuse: refuse})
 	if err := run(t, h, payload{URL: "http://mixed.test:" + port}); err != nil {
 		t.Error(err)
 	}
@@ -222,7 +222,7 @@ func TestAllowHosts(t *testing.T) {
 		{"xn--bcher-kva.test", "bücher.test", true},
 	}
 	for _, tc := range cases {
-		h := handler(t, Config{AllowHosts: []string{tc.allow}}, seams{resolver: answers("127.0.0.1")})
+		h := handler(t, Config{AllowHosts: []string{tc.allow}}, seams{resolver: resolves("127.0.0.1")})
 		err := run(t, h, payload{URL: "http://" + tc.host + ":" + port})
 		if tc.passes && err != nil {
 			t.Errorf("allow %s, host %s: %v", tc.allow, tc.host, err)
@@ -241,7 +241,7 @@ func TestDialFailuresAreRetried(t *testing.T) {
 	}
 	addr := l.Addr().String()
 	_ = l.Close()
-	h := handler(t, Config{AllowHosts: []string{"127.0.0.1"}}, seams{resolver: answers()})
+	h := handler(t, Config{AllowHosts: []string{"127.0.0.1"}}, seams{resolver: resolves()})
 
 	err = run(t, h, payload{Method: "POST", URL: "http://" + addr + "/charge?k=hush"})
 	wantPermanent(t, err, false)

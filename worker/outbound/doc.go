@@ -33,8 +33,8 @@
 //
 // 2xx is success; 408, 425, 429 and 5xx are a *StatusError that asynq retries;
 // any other answer is a *StatusError with asynq.SkipRetry (TestStatuses,
-// TestStatusErrorText). Retry-After is read as seconds or as a date, never more
-// than 24 hours (TestRetryAfter). The status alone decides: a body that breaks
+// TestStatusErrorText). When to come back is what package answers reads, never more
+// than 24 hours (TestRetryAfter); Config.Told is told of each answer (TestAnswersAreTold). The status alone decides: a body that breaks
 // off or does not end in time turns no success into a failure
 // (TestBodyThatBreaksOffChangesNothing, TestEndlessAnswerEndsWithTheRun).
 //

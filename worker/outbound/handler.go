@@ -53,6 +53,11 @@ type Config struct {
 	// elapsed_ms, nothing else of the task. Defaults to a logger that discards.
 	Logger *slog.Logger
 
+	// Told is told of each answer, before the run ends: worker.Told, so that all workers
+	// heed what it says of the API's limits. Its error changes nothing, the answer's own does.
+	// Defaults to none.
+	Told func(ctx context.Context, status int, header http.Header) error
+
 	// UserAgent is sent unless the task has a User-Agent header of its own.
 	// Defaults to "headway".
 	UserAgent string
@@ -79,6 +84,7 @@ type Handler struct {
 	maxResponse int64
 	snippet     int
 	userAgent   string
+	told        func(ctx context.Context, status int, header http.Header) error
 	log         *slog.Logger
 }
 
@@ -113,6 +119,7 @@ func build(cfg Config, s seams) (*Handler, error) {
 		maxResponse: cfg.MaxResponse,
 		snippet:     cfg.Snippet,
 		userAgent:   cfg.UserAgent,
+		told:        cfg.Told,
 		log:         cfg.Logger,
 	}, nil
 }
@@ -166,7 +173,8 @@ func (h *Handler) Close() { h.transport.CloseIdleConnections() }
 // (an answer came). Those that no later try can cure wrap asynq.SkipRetry too. An
 // end of ctx before the answer wraps ctx's error and its cause. Any other error
 // means that no answer came, and that the API may or may not have received the
-// request; asynq retries it. It costs no Redis command.
+// request; asynq retries it. It costs no Redis command but
+// what Config.Told does.
 func (h *Handler) ProcessTask(ctx context.Context, t *asynq.Task) error {
 	start := time.Now()
 	c, err := parseCall(t.Payload(), h.userAgent)
@@ -200,6 +208,9 @@ func (h *Handler) send(ctx context.Context, c *call, start time.Time) (int, erro
 	resp, err := h.transport.RoundTrip(c.request(reqCtx))
 	if err != nil {
 		return 0, failure(ctx, c, err, time.Since(start))
+	}
+	if h.told != nil {
+		_ = h.told(ctx, resp.StatusCode, resp.Header)
 	}
 	return resp.StatusCode, h.answer(c, resp)
 }

@@ -159,7 +159,7 @@ func TestSecretsNeverStandInErrors(t *testing.T) {
 		"TLS with a plain": {url: "https" + strings.TrimPrefix(listen(t, func(p *peer) { p.say("HTTP/1.1 hush") }).url, "http")},
 		"blocked":          {url: "http://127.0.0.1:1", cfg: Config{AllowHosts: []string{"other"}}},
 		"refused":          {url: "http://127.0.0.1:1"},
-		"no such host":     {url: "http://nowhere.test", seams: seams{resolver: answers()}},
+		"no such host":     {url: "http://nowhere.test", seams: seams{resolver: resolves()}},
 		"resolver broken": {url: "http://nowhere.test", seams: seams{resolver: &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
 			return nil, errors.New("no resolver")
 		}}}},

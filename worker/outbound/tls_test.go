@@ -47,7 +47,7 @@ func TestTLS(t *testing.T) {
 	})
 	t.Run("name with a trailing dot", func(t *testing.T) {
 		_, port, _ := net.SplitHostPort(modern.Listener.Addr().String())
-		h := handler(t, Config{AllowHosts: []string{"example.com"}}, seams{roots: roots, resolver: answers("127.0.0.1")})
+		h := handler(t, Config{AllowHosts: []string{"example.com"}}, seams{roots: roots, resolver: resolves("127.0.0.1")})
 		if err := run(t, h, payload{URL: "https://Example.com.:" + port}); err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +55,7 @@ func TestTLS(t *testing.T) {
 	})
 	t.Run("wrong name", func(t *testing.T) {
 		_, port, _ := net.SplitHostPort(modern.Listener.Addr().String())
-		h := handler(t, Config{AllowHosts: []string{"wrong.test"}}, seams{roots: roots, resolver: answers("127.0.0.1")})
+		h := handler(t, Config{AllowHosts: []string{"wrong.test"}}, seams{roots: roots, resolver: resolves("127.0.0.1")})
 		err := run(t, h, payload{URL: "https://wrong.test:" + port})
 		var cert *tls.CertificateVerificationError
 		if !errors.As(err, &cert) {

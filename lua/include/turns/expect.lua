@@ -1,6 +1,17 @@
+-- Whether a clock says when a rule will admit more, or a pause is over.
+local function can_tell(r)
+  if r.kind == 'P' then
+    return r.ends > now
+  end
+  return r.kind ~= 'C'
+end
+
 -- When the `units` before it and then the rule's cost will have been admitted, as
 -- far as a clock can tell; nil where it can't. An estimate: nothing is decided by it.
 local function after_units(r, now, units)
+  if r.kind == 'P' then
+    return max(now, r.ends)
+  end
   -- #include turns/expect_calendar when K
   local whole_windows, t = 0, nil
   local field = r.kind == 'T' and 'x' or r.kind == 'S' and 'total' or r.kind == 'F' and 'count'

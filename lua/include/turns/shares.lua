@@ -24,6 +24,15 @@ local function level_of(name)
   return string.match(name, '^[^:]*')
 end
 
+-- The rules of a path that have units to share: pauses have none.
+local function names_of(path)
+  local names = {}
+  for _, r in ipairs(path) do
+    names[#names + 1] = r.kind ~= 'P' and r.name or nil
+  end
+  return names
+end
+
 -- The name below a level on the way to a scope: "/a" of "/a/x", and "/a/x/" where the
 -- scope is the level itself.
 local function node_of(scope, level)

@@ -1,0 +1,74 @@
+-- What an API has told of the scopes of a provider. It needs call, now and told, and
+-- where heeds says that there is anything. Source: docs/vendor.md#pauses
+--
+-- told   hash: P<level> the pause of a level and of all below it: when it ends, when it
+--        began, and how long it was where the API did not say. A level is the path of a
+--        scope after the provider's name. R<rule> the correction of a rule: see
+--        include/correction.lua.
+--
+-- A pause is one more rule of a path, behind the others: it admits nothing before it ends,
+-- is charged nothing, and has a round of its own, which no name of a rule can be. One that
+-- has ended stays until it is swept, since there may be those who waited for it.
+algorithms.P = {
+  fit = function(r, t)
+    return max(t, r.ends)
+  end,
+  charge = function()
+    return 0
+  end,
+}
+
+-- While anything is told, who waits is looked at so soon: a correction may end, and will grow
+-- back, before its rule admits more by itself.
+local TOLD_LOOK = 1000000
+
+local pauses = {} -- by level, false for none
+
+local function pause_of(level)
+  local p = pauses[level]
+  if p == nil then
+    local v = call('HGET', told, 'P' .. level)
+    p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), units = 0, lines = 0 } or false
+    pauses[level] = p
+  end
+  return p
+end
+
+-- Adds the pauses of a scope and of all above it to the rules of its path.
+local function add_pauses(path, scope)
+  if not heeds then
+    return
+  end
+  for ends in string.gmatch(scope .. '/', '()/') do
+    local p = pause_of(sub(scope, 1, ends - 1))
+    if p then
+      path[#path + 1] = p
+    end
+  end
+end
+
+-- #include correction
+
+-- A bucket whose rate is corrected counts in so much finer parts, as far as its numbers
+-- allow, so that only p changes from look to look: what it holds is rewritten when the first
+-- correction comes and when the last one goes, and no unit is lost or won between.
+local FINER, MOST_RATE, MOST_LEVEL = 1000, 33554432, 4503599627370495
+
+if heeds then
+  corrected = function(key, kind, a, b, c, d)
+    local v = kind ~= 'C' and a > 0 and call('HGET', told, 'R' .. sub(key, #told - 4))
+    local r = v and read_correction(v)
+    if not r or r.ends <= now then
+      return a, b, c
+    elseif kind ~= 'T' then
+      local cap = max(1, floor(a * part_at(r) / WHOLE))
+      return r.limit > 0 and min(cap, r.limit) or cap, b, c, true
+    end
+    local finer = max(1, floor(min(FINER, MOST_RATE / a, MOST_LEVEL / (b * c), MOST_LEVEL / (a * max(d, 1)))))
+    local p, q = floor(a * finer * part_at(r) / WHOLE), b * finer
+    if r.limit > 0 then
+      p, c = min(p, floor(q * r.limit / r.per)), min(c, r.limit)
+    end
+    return max(1, p), q, c, true
+  end
+end

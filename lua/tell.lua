@@ -1,0 +1,192 @@
+-- tell: note what an API has told of its limits, for all who spend from a scope.
+--
+-- Each word says one thing. Sent again it says nothing more, but for the time that has
+-- passed meanwhile.
+--
+-- KEYS[1]     told    hash, what is known. See include/told.lua.
+-- KEYS[2]     due     sorted set of rules and pauses by the time to look at who waits for them. See
+--                     include/turns/lines.lua.
+--
+-- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
+-- ARGV[2..]   words   five for each word, a verb, a name and three numbers, 0 where it needs none. A
+--             rule's name is that of its key after the provider:
+--             pause   a level: nothing starts there for so many µs.
+--             rest    a level, which is paused while nobody knows for how long: for so many µs the first
+--                     time, twice as long each time that it was in vain, at most so many, and so many
+--                     millionths of that more.
+--             lift    a level, whose pause is over.
+--             cut     a rule, of whose limit so many millionths are left, unless it was cut less than so
+--                     many µs ago or a pause before it in the call stood already, and by how many millionths of it it grows back in a second.
+--             adopt   a rule: the API's own limit, 0 for none or one that is no smaller; its window in µs,
+--                     and for how many µs it holds.
+--             free    a rule, of which nothing is corrected any more.
+--
+-- Returns  {now, then two for each word: changed, ends}
+--          now      integer µs, the clock of this call
+--          changed  1 when it was not known before
+--          ends     integer µs since the epoch, until when it holds; 0 for nothing
+--
+-- Writes   KEYS[1..2].
+-- Source   docs/vendor.md#pauses
+
+-- #include clock
+-- #include pack
+-- #include numbers
+-- #include lease
+-- #include correction
+
+local call = redis.call
+local told, due = KEYS[1], KEYS[2]
+
+-- What is over stays for so long, since those who waited for it are yet to be looked at; a
+-- rest for longer, since by it the next one is told to be in vain.
+local KEPT, RESTED = 3000000, 60000000
+
+-- So many are looked through each time; of more, when another so many have come.
+local FEW = 100
+
+local forgets, more = false, 0
+
+-- Whether a pause stood already: what is refused then had been on its way, and cuts nothing.
+local stood = false
+
+-- How long a pause is kept that has ended.
+local function kept(length)
+  return length > 0 and max(length, RESTED) or KEPT
+end
+
+local function pause(level, us)
+  local v = call('HGET', told, 'P' .. level)
+  local ends = v and unpack7(v, 1) or 0
+  stood = stood or ends > now
+  if ends >= now + us then
+    return 0, ends
+  end
+  local since = ends > now and unpack7(v, 8) or now
+  more = more + call('HSET', told, 'P' .. level, pack(now + us) .. pack(since) .. pack(0))
+  return 1, now + us
+end
+
+-- While it rests all that is told is of the same calls. Who has rested and is refused again
+-- soon after that rests for longer.
+local function rest(level, first, most, part)
+  local v = call('HGET', told, 'P' .. level)
+  local ends, length = v and unpack7(v, 1) or 0, v and unpack7(v, 15) or 0
+  stood = stood or ends > now
+  if stood then
+    return 0, ends
+  end
+  local again = length > 0 and now - ends <= kept(length)
+  length = again and min(2 * length, most) or min(first, most)
+  local us = length + floor(length * part / 1000000)
+  more = more + call('HSET', told, 'P' .. level, pack(now + us) .. pack(now) .. pack(length))
+  return 1, now + us
+end
+
+-- Lets a round be looked at now.
+local function look(name)
+  call('ZADD', due, 'XX', 'LT', whole(now), name)
+end
+
+local function lift(level)
+  local v = call('HGET', told, 'P' .. level)
+  local over = not v or unpack7(v, 1) <= now
+  if not over then
+    call('HSET', told, 'P' .. level, pack(now) .. sub(v, 8, 14) .. pack(0))
+    look(level .. ':!stop')
+    forgets = true
+  end
+  return over and 0 or 1, 0
+end
+
+-- However often it is cut, a tenth is left of a limit.
+local LEAST_PART = 100000
+
+local function correction(name)
+  local v = call('HGET', told, 'R' .. name)
+  return v and read_correction(v) or { since = 0, part = WHOLE, grows = 1, limit = 0, per = 0, till = 0, ends = 0 }
+end
+
+local function save(name, r)
+  r.ends = max(r.limit > 0 and r.till or 0, r.since + ceil((WHOLE - r.part) * 1000000 / r.grows))
+  more = more + call('HSET', told, 'R' .. name, pack(r.ends) .. pack(r.since) .. pack(r.part) .. pack(r.grows)
+    .. pack(r.limit) .. pack(r.per) .. pack(r.till))
+  return r.ends
+end
+
+local function cut(name, left, apart, grows)
+  local r = correction(name)
+  if stood or now - r.since < apart then
+    return 0, r.ends
+  end
+  r.since, r.part, r.grows = now, max(LEAST_PART, floor(part_at(r) * left / WHOLE)), max(1, grows)
+  return 1, save(name, r)
+end
+
+local function adopt(name, limit, per, us)
+  local r = correction(name)
+  local had = r.limit
+  if had == 0 and limit == 0 then
+    return 0, max(now, r.ends)
+  end
+  r.limit, r.per, r.till = limit, per, now + us
+  if had > 0 and (limit == 0 or limit > had) then
+    look(name)
+    forgets = true
+  end
+  return had == limit and 0 or 1, max(now, save(name, r))
+end
+
+local function free(name)
+  if correction(name).ends <= now then
+    return 0, 0
+  end
+  call('HDEL', told, 'R' .. name)
+  look(name)
+  forgets = true
+  return 1, 0
+end
+
+local verbs = { pause = pause, rest = rest, lift = lift, cut = cut, adopt = adopt, free = free }
+
+-- Forgets what has long been over, and what is left lives as long as it holds.
+local function sweep()
+  local fields, last, gone, left = call('HGETALL', told), 0, {}, 0
+  for i = 1, #fields, 2 do
+    if fields[i] ~= '#' then
+      local v = fields[i + 1]
+      local ends = unpack7(v, 1) + (sub(fields[i], 1, 1) == 'P' and kept(unpack7(v, 15)) or 0)
+      if ends <= now then
+        gone[#gone + 1] = fields[i]
+      else
+        last, left = max(last, ends), left + 1
+      end
+    end
+  end
+  for i = 1, #gone, 500 do
+    call('HDEL', told, unpack(gone, i, min(#gone, i + 499)))
+  end
+  if left == 0 then
+    call('DEL', told)
+  else
+    call('HSET', told, '#', whole(left))
+    call('PEXPIRE', told, outlast(last - now))
+  end
+end
+
+local out, changes = { now }, false
+for i = 2, #ARGV, 5 do
+  local changed, ends = verbs[ARGV[i]](ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]))
+  out[#out + 1], out[#out + 2] = changed, ends
+  changes = changes or changed == 1
+  if ends > 0 then
+    keep(told, 2 * (ends - now) + RESTED)
+  end
+end
+local size = tonumber(call('HGET', told, '#') or 0) + more
+if changes and (forgets or size <= FEW or size % FEW == 0) then
+  sweep()
+elseif more > 0 then
+  call('HSET', told, '#', whole(size))
+end
+return out

@@ -1,0 +1,246 @@
+package throttle
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/throttle/answers"
+)
+
+// owns is an answer that tells an API's own limit.
+func owns(limit int64, window time.Duration) answers.Advice {
+	return answers.Advice{Quotas: []answers.Quota{{Unit: "requests", Limit: limit, Window: window, Remaining: answers.Unknown, Reset: answers.Unknown}}}
+}
+
+// admitted is how many are admitted now, of so many who ask.
+func (b *bench) admitted(scope string, of int) (n int) {
+	b.t.Helper()
+	for range of {
+		if b.decide(Request{Scope: scope, ID: NewID()}).Allowed {
+			n++
+		}
+	}
+	return n
+}
+
+// "An API's own limit that is smaller than that of the lowest rule of the same window is taken
+// for it until an answer says otherwise, or for an hour", for each algorithm that has windows.
+func TestAdoptedLimit(t *testing.T) {
+	t.Parallel()
+	for _, algorithm := range []Algorithm{TokenBucket, SlidingWindow, FixedWindow} {
+		t.Run(string(algorithm), func(t *testing.T) {
+			t.Parallel()
+			rule := Rule{Name: "own", Algorithm: algorithm, Limit: 10, Per: time.Minute}
+			above := Rule{Name: "all", Algorithm: algorithm, Limit: 1000, Per: time.Minute}
+			if algorithm == TokenBucket {
+				rule.Burst, above.Burst = 10, 1000
+			}
+			onBoth(t, Config{}, tenants(t, "p", []Rule{above}, []Rule{rule}), func(b *bench) {
+				if !b.heed("p/a", owns(4, time.Minute)).Changed || b.heed("p/a", owns(4, time.Minute)).Changed {
+					b.t.Error("it was not new, or new twice")
+				}
+				if n := b.admitted("p/a", 20); n != 4 {
+					b.t.Errorf("%d were admitted, of the API's 4", n)
+				}
+				if n := b.admitted("p/b", 20); n != 10 {
+					b.t.Errorf("%d of another tenant were admitted, of 10", n)
+				}
+				told, err := b.Told(ctx, "p/a")
+				if err != nil || len(told.Corrections) != 1 || told.Corrections[0].Limit != 4 || told.Corrections[0].Own != 4 || told.Corrections[0].Bound.Rule.Name != "own" {
+					b.t.Errorf("%+v, %v", told, err)
+				}
+				b.pass(ms) // starts of one microsecond count as some of different ones
+				b.heed("p/a", owns(7, time.Minute))
+				if n := b.admitted("p/a", 20); n != 3 {
+					b.t.Errorf("%d more were admitted, of 7 the API's", n)
+				}
+				b.heed("p/a", owns(70, time.Minute))
+				if n := b.admitted("p/a", 20); n != 3 {
+					b.t.Errorf("%d more were admitted, of 10 the rule's: no more than that, whatever the API says", n)
+				}
+				b.heed("p/a", owns(2, time.Minute))
+				b.pass(time.Hour + time.Minute)
+				if n := b.admitted("p/a", 20); n != 10 {
+					b.t.Errorf("%d were admitted an hour later", n)
+				}
+			})
+		})
+	}
+}
+
+// What says nothing of a rule's requests in its window is no limit of it.
+func TestNotAdopted(t *testing.T) {
+	t.Parallel()
+	policy := policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 10, Per: time.Minute},
+		Rule{Name: "day", Algorithm: Calendar, Limit: 10, Resets: "0 0 * * *"}, Rule{Name: "c", Algorithm: Concurrency, Limit: 10})
+	tokens := owns(4, time.Minute)
+	tokens.Quotas[0].Unit = "tokens"
+	onBoth(t, Config{}, policy, func(b *bench) {
+		for _, a := range []answers.Advice{owns(4, time.Hour), owns(4, 24*time.Hour), owns(4, 0), owns(answers.Unknown, time.Minute), tokens} {
+			if out := b.heed("p", a); out.Changed {
+				b.t.Errorf("%+v is heeded: %+v", a, out)
+			}
+		}
+		if n := b.rdb.Exists(ctx, toldKey(b.provider("p"))).Val(); n > 0 {
+			b.t.Error("something was kept")
+		}
+	})
+}
+
+// "A refusal also cuts the limits of the rules at the lowest level of the scope's path that has
+// any to 85 % of what they are, a tenth of what the policy says at the least; they grow back by
+// 2 % in each window." Refusals of one burst cut once.
+func TestCut(t *testing.T) {
+	t.Parallel()
+	own := []Rule{{Name: "s", Algorithm: SlidingWindow, Limit: 100, Per: 10 * sec}, {Name: "f", Algorithm: FixedWindow, Limit: 1000, Per: time.Hour},
+		{Name: "day", Algorithm: FixedWindow, Limit: 1000, Per: 24 * time.Hour}, {Name: "c", Algorithm: Concurrency, Limit: 10}}
+	policy := tenants(t, "p", []Rule{{Name: "all", Algorithm: SlidingWindow, Limit: 1000, Per: 10 * sec}}, own)
+	onBoth(t, Config{}, policy, func(b *bench) {
+		limits := func() (s, f int64) {
+			told, err := b.Told(ctx, "p/a")
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			s, f = 100, 1000
+			for _, c := range told.Corrections {
+				switch c.Bound.Rule.Name {
+				case "s":
+					s = c.Limit
+				case "f":
+					f = c.Limit
+				default:
+					b.t.Errorf("%+v", c)
+				}
+			}
+			return s, f
+		}
+		for range 10 {
+			b.heed("p/a", turnedDown(sec))
+		}
+		if s, f := limits(); s != 85 || f != 850 {
+			b.t.Errorf("%d and %d are left", s, f)
+		}
+		b.pass(10 * sec)
+		if s, _ := limits(); s != 87 {
+			b.t.Errorf("a window later it is %d", s)
+		}
+		b.pass(5 * time.Minute)
+		if s, f := limits(); s != 100 || f != 851 {
+			b.t.Errorf("some windows later they are %d and %d", s, f)
+		}
+		for range 100 {
+			b.pass(10 * sec)
+			b.heed("p/a", turnedDown(ms))
+		}
+		if s, f := limits(); s != 11 || f != 100 { // the one grows back as fast as it is cut
+			b.t.Errorf("of a hundred refusals %d and %d are left", s, f)
+		}
+		if err := b.Forget(ctx, "p/a"); err != nil {
+			b.t.Fatal(err)
+		}
+		if s, f := limits(); s != 100 || f != 1000 {
+			b.t.Errorf("forgotten, they are %d and %d", s, f)
+		}
+	})
+}
+
+// "What it holds is rewritten when the first correction comes and when the last one goes, and
+// no unit is lost or won between", whatever the bucket's numbers.
+func TestCorrectedBucketKeepsItsUnits(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 1))
+	for i := range 12 {
+		rule := Rule{
+			Name: "r", Algorithm: TokenBucket, Limit: 1 + random.Int64N(5000), Burst: 20 + random.Int64N(5000),
+			Per: time.Duration(1+random.Int64N(3_600_000)) * ms, Margin: time.Duration(random.Int64N(2)) * 100 * us(1),
+		}
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, policyOf(t, rule), func(b *bench) {
+				b.decide(Request{Scope: "p", Cost: 10})
+				was := b.peek().Rules[0].Remaining
+				for range 20 {
+					b.heed("p", turnedDown(us(1)))
+					b.pass(us(2))
+					d := b.decide(Request{Scope: "p", ID: NewID(), Cost: 5})
+					if !d.Allowed {
+						b.t.Fatalf("%+v", d)
+					}
+					b.giveBack(d.Grant)
+					if err := b.Forget(ctx, "p"); err != nil {
+						b.t.Fatal(err)
+					}
+				}
+				now := b.peek().Rules[0].Remaining
+				refilled := 2 + 20*2*rule.Limit/rule.Per.Microseconds()
+				if now < was-1 || now > was+refilled {
+					b.t.Errorf("%d units were left, and %d are", was, now)
+				}
+			})
+		})
+	}
+}
+
+// A bucket whose limit was cut goes on at so much of its rate: no call over it, and no unit idle.
+func TestCutBucketPaces(t *testing.T) {
+	t.Parallel()
+	rule := Rule{Name: "r", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 1}
+	onBoth(t, Config{}, policyOf(t, rule), func(b *bench) {
+		b.heed("p", turnedDown(ms))
+		b.pass(ms)
+		admitted := 0
+		for range 1000 { // a second
+			b.pass(ms)
+			admitted += b.admitted("p", 1)
+		}
+		if admitted < 84 || admitted > 87 { // 85 %, and 87 % at its end
+			b.t.Errorf("%d were admitted in a second", admitted)
+		}
+	})
+}
+
+// "answers" of limits.yaml says what follows, for a level and those below it.
+func TestAnswersOfPolicy(t *testing.T) {
+	t.Parallel()
+	policy, err := ParsePolicy("limits.yaml", []byte(`
+limits:
+  p:
+    answers: pause
+    rules: [{name: r, algorithm: sliding-window, limit: 10, per: 1s}]
+    scopes:
+      deaf: {answers: ignore, scopes: {not: {answers: heed}}}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := ParsePolicy("again.yaml", policy.YAML())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for scope, want := range map[string]Answers{"p": AnswersPause, "p/a/b": AnswersPause, "p/deaf": AnswersIgnore, "p/deaf/x": AnswersIgnore, "p/deaf/not": AnswersHeed} {
+		s, err := ParseScope(scope)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, b := policy.Answers(s), again.Answers(s); a != want || b != want {
+			t.Errorf("%s: %s, and %s when it is written and read", scope, a, b)
+		}
+	}
+	_, err = ParsePolicy("limits.yaml", []byte("limits: {p: {answers: always}}"))
+	if want := `answers is "always"`; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v", err)
+	}
+	onBoth(t, Config{}, policy, func(b *bench) {
+		if out := b.heed("p/deaf/x", turnedDown(sec)); out.Changed {
+			b.t.Errorf("%+v", out)
+		}
+		b.heed("p/a", turnedDown(sec))
+		told, err := b.Told(ctx, "p/a")
+		if err != nil || len(told.Pauses) != 1 || len(told.Corrections) != 0 {
+			b.t.Errorf("%+v, %v", told, err)
+		}
+	})
+}

@@ -1,0 +1,461 @@
+package throttle
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/throttle/answers"
+)
+
+// How long a scope rests whose API refuses and does not say for how long: firstRest, and
+// twice as long each time that it is refused again soon after, up to mostRest; up to a tenth
+// more keeps those apart that share an API and not a Redis.
+const (
+	firstRest = time.Second
+	mostRest  = 5 * time.Minute
+)
+
+// heardFor is how long this process takes what it has told for what is known: somebody may
+// have had it forgotten meanwhile.
+const heardFor = 5 * time.Second
+
+// knownPause is by how much an answer must put a pause off to be worth telling: answers that
+// come together say the same in whole seconds.
+const knownPause = 250 * time.Millisecond
+
+// When a refusal cuts the rules of a scope, cutLeft millionths are left of their limits, and
+// they grow back by grows millionths in the window of each, which counts for at least
+// leastWindow. Rules of longer windows than mostWindow are left alone: how much is left of a
+// day says little of how fast to go.
+const (
+	cutLeft     = 850_000
+	grows       = 20_000
+	leastWindow = time.Second
+	mostWindow  = time.Hour
+	// An API's own limit holds for so long after it was heard of last, and for two of its
+	// windows; who hears the same again tells it when half of that is over.
+	adoptedFor = time.Hour
+)
+
+// Heeded is what followed from an answer.
+type Heeded struct {
+	// Until is when the scope's pause ends, by the Redis server's clock; zero where the answer
+	// asks for none.
+	Until time.Time
+	// Changed says that nobody had told it before.
+	Changed bool
+}
+
+// Heed notes what an API's answer says about its limits, for all who spend from a scope and
+// from those below it, in every process: nobody starts there before the API wants to be
+// called again. Those of other scopes go on.
+//
+// A refusal pauses the scope for as long as it says, or, where it does not, for a second, and
+// for twice as long each time that it is refused again soon after, up to five minutes. So
+// does any other answer by which no request is left, until that is over. No pause is longer
+// than Config.LongestPause. A refusal also cuts the limits of the rules at the lowest level of
+// the scope's path that has any to 85 % of what they are, a tenth of what the policy says at
+// the least; they grow back by 2 % in each window. An API's own limit that is smaller than
+// that of the lowest rule of the same window is taken for it until an answer says otherwise,
+// or for an hour. Nothing is ever admitted that the policy would not admit.
+//
+// It is for those who call APIs themselves, and may be called with every answer: one that
+// says nothing, or what is known here, costs nothing, any other a round trip. Where
+// limits.yaml says "answers: ignore", or the scope meets no rule, nothing follows. A context
+// that has ended does not stop it. The error is a *ScopeError or *UnmatchedError, or wraps
+// ErrUnavailable.
+// Source: docs/vendor.md#pauses
+func (l *Limiter) Heed(ctx context.Context, scope string, a answers.Advice) (Heeded, error) {
+	if !a.Limited && len(a.Quotas) == 0 {
+		return Heeded{}, nil
+	}
+	p, err := l.plans.of(scope)
+	if err != nil || len(p.bounds) == 0 || p.answers == AnswersIgnore {
+		return Heeded{}, err
+	}
+	words, out, known := l.pauses(p, a)
+	if p.answers != AnswersPause {
+		if a.Limited && len(words) > 0 {
+			words = append(words, p.cuts()...)
+		}
+		words = append(words, l.adoptions(p, a)...)
+	}
+	if len(words) == 0 {
+		return out, nil
+	}
+	told, err := l.tell(ctx, p, words)
+	if err != nil {
+		return out, err
+	}
+	for i, one := range told {
+		l.noted(ctx, p, words[i], one, known)
+		if words[i].verb == "pause" || words[i].verb == "rest" {
+			out.Until = one.until
+		}
+		out.Changed = out.Changed || one.changed
+	}
+	return out, nil
+}
+
+// word is what is told; see lua/tell.lua.
+type word struct {
+	verb, name string
+	numbers    [3]int64
+}
+
+// toldWord is what became of a word.
+type toldWord struct {
+	changed bool
+	until   time.Time     // zero for nothing
+	left    time.Duration // until then
+}
+
+// pauses is the word for the pause that an answer asks for, if there is one that is not
+// known, and what is known otherwise.
+func (l *Limiter) pauses(p *plan, a answers.Advice) (words []word, out Heeded, known bool) {
+	wait, known, asks := stays(a)
+	if !asks {
+		return nil, out, known
+	}
+	wait = min(wait, l.cfg.LongestPause)
+	if until, told := l.heard.until(p, time.Now(), wait); told {
+		return nil, Heeded{Until: until}, known
+	}
+	if known {
+		return []word{{"pause", p.path, [3]int64{wait.Microseconds()}}}, out, known
+	}
+	most := min(mostRest, l.cfg.LongestPause)
+	return []word{{"rest", p.path, [3]int64{firstRest.Microseconds(), most.Microseconds(), rand.N(int64(100_000))}}}, out, known
+}
+
+// stays tells how long an answer asks to stay away, if it does, and whether it says so.
+func stays(a answers.Advice) (wait time.Duration, known, asks bool) {
+	if a.Limited {
+		return a.Retry, a.RetryKnown && a.Retry > 0, true
+	}
+	for _, q := range a.Quotas {
+		if q.Unit == "requests" && q.Remaining == 0 && q.Reset > 0 {
+			wait = max(wait, q.Reset)
+		}
+	}
+	return wait, true, wait > 0
+}
+
+// corrected tells whether a rule is one whose limit an API can correct.
+func (r Rule) corrected() bool {
+	return r.Limit > 0 && r != openRule && (r.Algorithm == TokenBucket || r.Algorithm == SlidingWindow || r.Algorithm == FixedWindow)
+}
+
+// cuts are the words that cut the rules of the lowest level that has any.
+func (p *plan) cuts() (words []word) {
+	level := -1
+	for i := len(p.bounds) - 1; i >= 0; i-- {
+		b := p.bounds[i]
+		if !b.Rule.corrected() || b.Rule.Per > mostWindow {
+			continue
+		}
+		if level >= 0 && b.Scope.Len() != level {
+			break
+		}
+		level = b.Scope.Len()
+		per := max(b.Rule.Per, leastWindow)
+		words = append(words, word{"cut", p.ruleName(i), [3]int64{
+			cutLeft, min(per, time.Minute).Microseconds(), max(1, int64(grows*time.Second/per)),
+		}})
+	}
+	return words
+}
+
+// ruleName is what follows the provider in a rule's key.
+func (p *plan) ruleName(i int) string { return p.keys[i][len(p.provider):] }
+
+// adoptions are the words for limits of the API's own: each for the lowest rule of the same
+// window that counts what may be requests.
+func (l *Limiter) adoptions(p *plan, a answers.Advice) (words []word) {
+	for _, q := range a.Quotas {
+		if q.Unit != "requests" || q.Limit <= 0 || q.Window <= 0 {
+			continue
+		}
+		for i := len(p.bounds) - 1; i >= 0; i-- {
+			r := p.bounds[i].Rule
+			if !r.corrected() || r.Per != q.Window {
+				continue
+			}
+			limit := q.Limit
+			if limit >= r.Limit {
+				limit = 0
+			}
+			holds := max(adoptedFor, 2*r.Per)
+			if l.heard.says(p.keys[i], limit, holds/2) {
+				words = append(words, word{"adopt", p.ruleName(i), [3]int64{limit, r.Per.Microseconds(), holds.Microseconds()}})
+			}
+			break
+		}
+	}
+	return words
+}
+
+// tell tells words; see lua/tell.lua.
+func (l *Limiter) tell(ctx context.Context, p *plan, words []word) ([]toldWord, error) {
+	c := newCall(lua.Tell, []any{p.told, p.turns[1]}, 0, 1+5*len(words), 1+2*len(words))
+	c.args = append(c.args, l.clock())
+	for _, w := range words {
+		c.args = append(c.args, w.verb, w.name, w.numbers[0], w.numbers[1], w.numbers[2])
+	}
+	reply, err := l.runner.run(context.WithoutCancel(ctx), c)
+	if err != nil {
+		return nil, unavailable(ctx, "tell what the API said of", p.scope.String(), err)
+	}
+	out := make([]toldWord, len(words))
+	for i := range words {
+		changed, until := reply[1+2*i], reply[2+2*i]
+		if out[i].changed = changed == 1; until > 0 {
+			out[i].until, out[i].left = time.UnixMicro(until), us(until-reply[0])
+		}
+	}
+	return out, nil
+}
+
+// noted keeps what was told, and has what is new in the log.
+func (l *Limiter) noted(ctx context.Context, p *plan, w word, one toldWord, known bool) {
+	if o, ok := l.cfg.Observer.(AnswerObserver); ok && one.changed {
+		o.Heeded(map[string]string{"pause": "pause", "rest": "pause", "cut": "cut", "adopt": "limit"}[w.verb])
+	}
+	until := one.until.UTC().Format(time.RFC3339)
+	scope := p.scope.String()
+	switch {
+	case w.verb == "pause" || w.verb == "rest":
+		l.heard.note(p, one)
+		if one.changed {
+			l.cfg.Logger.WarnContext(ctx, "the API says to stay away; nothing starts in the scope until then", "scope", scope, "until", until, "said", known)
+		}
+	case !one.changed:
+	case w.verb == "cut":
+		l.cfg.Logger.InfoContext(ctx, "the API refuses calls; a limit is cut and grows back until then", "scope", scope, "rule", w.name, "until", until)
+	case w.verb == "adopt" && w.numbers[0] > 0:
+		l.cfg.Logger.WarnContext(ctx, "the API's own limit is smaller than the configured one, and counts until then",
+			"scope", scope, "rule", w.name, "limit", w.numbers[0], "until", until)
+	case w.verb == "adopt":
+		l.cfg.Logger.InfoContext(ctx, "the API's own limit is as large as the configured one, which counts again", "scope", scope, "rule", w.name)
+	}
+}
+
+// Forget ends the pause of a scope, and all corrections of the rules at its level, at once, and
+// those who wait for them come. What has been told of scopes above and below it stays. Costs
+// one round trip. Its errors are those of Heed.
+func (l *Limiter) Forget(ctx context.Context, scope string) error {
+	p, err := l.plans.of(scope)
+	if err != nil || len(p.bounds) == 0 {
+		return err
+	}
+	return l.forget(ctx, p, "")
+}
+
+// forget forgets what was told of a rule at the scope's level, or of all and of its pause.
+func (l *Limiter) forget(ctx context.Context, p *plan, rule string) error {
+	var words []word
+	if rule == "" {
+		words = append(words, word{verb: "lift", name: p.path})
+	}
+	for i, b := range p.bounds {
+		if b.Scope == p.scope && b.Rule.corrected() && (rule == "" || b.Rule.Name == rule) {
+			words = append(words, word{verb: "free", name: p.ruleName(i)})
+			l.heard.forget(p.keys[i])
+		}
+	}
+	if len(words) == 0 {
+		return nil
+	}
+	_, err := l.tell(ctx, p, words)
+	if err == nil && rule == "" {
+		l.heard.note(p, toldWord{})
+	}
+	return err
+}
+
+// Told is what an API has told of a scope and of those above it, as far as it still holds.
+type Told struct {
+	// At is the Redis server's time.
+	At time.Time
+	// Pauses are outermost first.
+	Pauses []ToldPause
+	// Corrections are in the order of the rules.
+	Corrections []Correction
+}
+
+// ToldPause is how long nothing starts in a scope and below it, since its API said so.
+type ToldPause struct {
+	// Scope is the one that was told of: that asked for, or one above it.
+	Scope string
+	// Since and Until are by the Redis server's clock.
+	Since, Until time.Time
+	// Guessed says that the API did not tell for how long.
+	Guessed bool
+}
+
+// Correction is what counts in the place of a rule's limit.
+type Correction struct {
+	// Bound is the rule as the policy has it.
+	Bound Bound
+	// Limit is what counts now: the smaller of Part of the configured limit and of the API's own.
+	Limit int64
+	// Part is what is left of the configured limit, in millionths, after refusals; it grows back.
+	Part int64
+	// Own is the API's own limit in the rule's window, 0 where it has told none that is smaller.
+	Own int64
+	// Until is when the rule's limit is as configured again, if nothing more is told.
+	Until time.Time
+}
+
+// Told tells what holds for a scope. Costs one round trip. Its errors are those of Heed.
+func (l *Limiter) Told(ctx context.Context, scope string) (Told, error) {
+	p, err := l.plans.of(scope)
+	if err != nil {
+		return Told{}, err
+	}
+	levels := p.scope.levels()
+	fields := make([]string, 0, len(levels)+len(p.keys))
+	for _, level := range levels {
+		fields = append(fields, "P"+scopePath(level))
+	}
+	for i := range p.keys {
+		fields = append(fields, "R"+p.ruleName(i))
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+	defer cancel()
+	pipe := l.rdb.Pipeline()
+	clock, values := pipe.Time(ctx), pipe.HMGet(ctx, toldKey(p.provider), fields...)
+	if _, err := pipe.Exec(ctx); err != nil {
+		return Told{}, unavailable(ctx, "ask what was told of", scope, err)
+	}
+	out := Told{At: clock.Val()}
+	if fixed := l.clock(); fixed != "" {
+		out.At = time.UnixMicro(sum(fixed))
+	}
+	for i, v := range values.Val() {
+		if i < len(levels) {
+			out.addPause(levels[i], text(v))
+		} else {
+			out.addCorrection(p.bounds[i-len(levels)], text(v))
+		}
+	}
+	return out, nil
+}
+
+// addPause reads a field of what was told; see lua/include/told.lua.
+func (t *Told) addPause(scope, v string) {
+	if len(v) < 3*packed {
+		return
+	}
+	one := ToldPause{Scope: scope, Until: time.UnixMicro(number(v)), Since: time.UnixMicro(number(v[packed:])), Guessed: number(v[2*packed:]) > 0}
+	if one.Until.After(t.At) {
+		t.Pauses = append(t.Pauses, one)
+	}
+}
+
+// addCorrection does too; see lua/include/correction.lua.
+func (t *Told) addCorrection(b Bound, v string) {
+	if len(v) < 7*packed {
+		return
+	}
+	var n [7]int64
+	for i := range n {
+		n[i] = number(v[i*packed:])
+	}
+	const whole = 1_000_000
+	ends, since, part, grows, own, till := n[0], n[1], n[2], n[3], n[4], n[6]
+	now := t.At.UnixMicro()
+	if ends <= now || !b.Rule.corrected() {
+		return
+	}
+	c := Correction{Bound: b, Until: time.UnixMicro(ends), Part: min(whole, part+max(0, now-since)*grows/1_000_000)}
+	c.Limit = max(1, b.Rule.Limit*c.Part/whole)
+	if till > now && own > 0 && own < b.Rule.Limit {
+		c.Own = own
+		c.Limit = min(c.Limit, own)
+	}
+	if c.Limit < b.Rule.Limit {
+		t.Corrections = append(t.Corrections, c)
+	}
+}
+
+// levels are the scope's own path and those above it, outermost first.
+func (s Scope) levels() (all []string) {
+	for i := range s.text {
+		if s.text[i] == '/' {
+			all = append(all, s.text[:i])
+		}
+	}
+	return append(all, s.text)
+}
+
+// heard is what this process has told, or was told, so that it says nothing twice: of up to
+// maxPlans scopes and rules.
+type heard struct {
+	mu     sync.Mutex
+	pauses map[string]heardPause // by the key of the scope
+	limits map[string]heardLimit // by the key of the rule
+}
+
+type heardPause struct {
+	until time.Time // by the Redis server's clock
+	here  time.Time // the same by the clock of this process
+	told  time.Time
+}
+
+type heardLimit struct {
+	limit int64
+	told  time.Time
+}
+
+// until tells whether an answer that asks for so long says nothing new.
+func (h *heard) until(p *plan, now time.Time, wait time.Duration) (until time.Time, told bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	one, known := h.pauses[p.provider+p.path]
+	fresh := known && now.Before(one.here) && now.Sub(one.told) < heardFor
+	return one.until, fresh && !now.Add(wait-knownPause).After(one.here)
+}
+
+func (h *heard) note(p *plan, one toldWord) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if one.until.IsZero() {
+		delete(h.pauses, p.provider+p.path)
+		return
+	}
+	if h.pauses == nil || len(h.pauses) >= maxPlans {
+		h.pauses = map[string]heardPause{}
+	}
+	now := time.Now()
+	h.pauses[p.provider+p.path] = heardPause{one.until, now.Add(one.left), now}
+}
+
+// says tells whether an API's limit, 0 for one that is no smaller than the rule's, is worth
+// telling, and takes it for told: another one at most once in limitsApart, since an API may
+// tell those of its parts by turns, and the same when so much time has passed.
+func (h *heard) says(rule string, limit int64, again time.Duration) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	one, known := h.limits[rule]
+	if known && now.Sub(one.told) < limitsApart || known && one.limit == limit && now.Sub(one.told) < again {
+		return false
+	}
+	if h.limits == nil || len(h.limits) >= maxPlans {
+		h.limits = map[string]heardLimit{}
+	}
+	h.limits[rule] = heardLimit{limit, now}
+	return true
+}
+
+const limitsApart = time.Second
+
+func (h *heard) forget(rule string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.limits, rule)
+}

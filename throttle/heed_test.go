@@ -1,0 +1,345 @@
+package throttle
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/answers"
+)
+
+// turnedDown is an answer that refuses, and says for how long unless that is 0.
+func turnedDown(wait time.Duration) answers.Advice {
+	return answers.Advice{Limited: true, Retry: wait, RetryKnown: wait > 0}
+}
+
+// quotaLeft is an answer of a quota of which so much is left.
+func quotaLeft(unit string, remaining int64, reset time.Duration) answers.Advice {
+	return answers.Advice{Quotas: []answers.Quota{{Unit: unit, Limit: 100, Remaining: remaining, Reset: reset}}}
+}
+
+// anew makes the limiter forget what it has told, as another process's knows nothing of it.
+func (b *bench) anew() { b.heard.pauses, b.heard.limits = nil, nil }
+
+func (b *bench) heed(scope string, a answers.Advice) Heeded {
+	b.t.Helper()
+	b.anew()
+	out, err := b.Heed(ctx, scope, a)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return out
+}
+
+// "A pause covers the scope the task names and all under it, not its siblings", and its end
+// is told to the microsecond.
+func TestPauseCoversItsScope(t *testing.T) {
+	t.Parallel()
+	policy := tenants(t, "p", []Rule{bucket(1000, 1000)}, []Rule{bucket(1000, 1000)})
+	onBoth(t, Config{}, policy, func(b *bench) {
+		b.heed("p/a", turnedDown(30*sec))
+		b.pass(10 * sec)
+		for scope, wait := range map[string]time.Duration{"p": 0, "p/a": 20 * sec, "p/a/x": 20 * sec, "p/b": 0, "p/ab": 0} {
+			for _, ticket := range []string{"", "t" + scope} {
+				d := b.decide(Request{Scope: scope, Ticket: ticket, ID: NewID()})
+				if d.Allowed != (wait == 0) || d.Paused != (wait > 0) || d.RetryAfter != wait || d.Paused && d.Binding != -1 {
+					b.t.Errorf("%s with ticket %q: %+v", scope, ticket, d)
+				}
+				if waits := ticket != "" && wait > 0; d.Turn.Waits != waits || waits && d.Turn.Expected != wait {
+					b.t.Errorf("%s with ticket %q: %+v", scope, ticket, d.Turn)
+				}
+			}
+			if d, err := b.Peek(ctx, Request{Scope: scope}); err != nil || d.Allowed != (wait == 0) || d.Paused != (wait > 0) {
+				b.t.Errorf("%s: a peek says %+v, %v", scope, d, err)
+			}
+		}
+		in, err := b.Inspect(ctx, "p/a")
+		if err != nil || !in.Paused || in.NextStart != 20*sec || in.Waiting != 2 {
+			b.t.Errorf("%+v, %v", in, err)
+		}
+		b.pass(20*sec - us(1))
+		if d := b.decide(Request{Scope: "p/a"}); d.Allowed || d.RetryAfter != us(1) {
+			b.t.Errorf("a microsecond before it ends: %+v", d)
+		}
+		b.pass(us(1))
+		if d := b.decide(Request{Scope: "p/a"}); !d.Allowed {
+			b.t.Errorf("when it has ended: %+v", d)
+		}
+	})
+}
+
+// A start is granted ahead, right when the pause ends.
+func TestPauseEndsAhead(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, bucket(1000, 1000)), func(b *bench) {
+		b.heed("p", turnedDown(100*ms))
+		if d := b.decide(Request{Scope: "p", Ahead: 99 * ms}); d.Allowed {
+			b.t.Errorf("too far ahead: %+v", d)
+		}
+		if d := b.decide(Request{Scope: "p", Ahead: 100 * ms}); !d.Allowed || d.Wait != 100*ms {
+			b.t.Errorf("granted %v ahead: %+v", d.Wait, d)
+		}
+	})
+}
+
+// "A refusal pauses the scope for as long as it says, or, where it does not, for a second, and
+// for twice as long each time that it is refused again soon after, up to five minutes."
+func TestHeed(t *testing.T) {
+	t.Parallel()
+	type step struct {
+		after   time.Duration
+		answer  answers.Advice
+		least   time.Duration // of the pause, from then
+		most    time.Duration
+		changed bool
+	}
+	exactly := func(after time.Duration, a answers.Advice, wait time.Duration, changed bool) step {
+		return step{after, a, wait, wait, changed}
+	}
+	rests := func(after, wait time.Duration) step { return step{after, turnedDown(0), wait, wait + wait/10, true} }
+	tests := map[string][]step{
+		"the longest counts": {
+			exactly(0, turnedDown(30*sec), 30*sec, true), exactly(0, turnedDown(10*sec), 30*sec, false),
+			exactly(10*sec, turnedDown(20*sec), 20*sec, false), exactly(0, turnedDown(60*sec), 60*sec, true),
+		},
+		"bounded": {exactly(0, turnedDown(31*24*time.Hour), 24*time.Hour, true)},
+		"in vain": {
+			rests(0, sec), {500 * ms, turnedDown(0), 500 * ms, 600 * ms, false},
+			rests(sec, 2*sec), rests(3*sec, 4*sec), rests(6*sec, 8*sec), rests(10*sec, 16*sec), rests(20*sec, 32*sec), rests(40*sec, 64*sec),
+			rests(80*sec, 128*sec), rests(150*sec, 256*sec), rests(300*sec, 300*sec), rests(400*sec, 300*sec),
+			rests(1000*sec, sec),
+		},
+		"soon means a minute": {rests(0, sec), rests(61*sec, 2*sec), rests(64*sec, sec)},
+		"no request left": {
+			exactly(0, quotaLeft("requests", 0, 7*sec), 7*sec, true), exactly(0, quotaLeft("requests", 1, 100*sec), 0, false),
+			exactly(0, quotaLeft("tokens", 0, 100*sec), 0, false), exactly(0, quotaLeft("requests", 0, answers.Unknown), 0, false),
+		},
+		"nothing said": {exactly(0, answers.Advice{Retry: sec, RetryKnown: true}, 0, false)},
+		"now is not known for how long": {
+			{0, answers.Advice{Limited: true, RetryKnown: true}, sec, sec + sec/10, true},
+		},
+	}
+	for name, steps := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, policyOf(t, bucket(1000, 1000)), func(b *bench) {
+				for i, s := range steps {
+					b.pass(s.after)
+					out := b.heed("p", s.answer)
+					wait := time.Duration(0)
+					if !out.Until.IsZero() {
+						wait = us(out.Until.UnixMicro() - b.now.Load())
+					}
+					if wait < s.least || wait > s.most || out.Changed != s.changed {
+						b.t.Fatalf("step %d: %v, changed %t; want %v to %v, %t", i, wait, out.Changed, s.least, s.most, s.changed)
+					}
+				}
+			})
+		})
+	}
+}
+
+// "One that asks for nothing, or for what is known here, costs nothing, any other a round trip",
+// and the log tells it once.
+func TestHeedCosts(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	counted := &counter{}
+	rdb := redistest.Client(t)
+	b := newBench(t, rdb, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, policyOf(t, bucket(1000, 1000)))
+	if _, err := b.Heed(ctx, "p", turnedDown(sec)); err != nil { // the script is known now
+		t.Fatal(err)
+	}
+	rdb.AddHook(counted)
+	log.Reset()
+	for i, step := range []struct {
+		answer answers.Advice
+		calls  int
+	}{
+		{answers.Advice{}, 0}, {quotaLeft("requests", 5, sec), 0}, {turnedDown(60 * sec), 1}, {turnedDown(60 * sec), 0}, {turnedDown(59 * sec), 0},
+		{turnedDown(0), 0}, {quotaLeft("requests", 0, 10*sec), 0}, {turnedDown(61 * sec), 1},
+	} {
+		counted.n = 0
+		if _, err := b.Heed(ctx, "p", step.answer); err != nil || counted.n != step.calls {
+			t.Errorf("answer %d: %d calls, want %d; %v", i, counted.n, step.calls, err)
+		}
+	}
+	if n := strings.Count(log.String(), "the API says to stay away"); n != 2 {
+		t.Errorf("it is logged %d times:\n%s", n, log.String())
+	}
+}
+
+type counter struct{ n int }
+
+func (c *counter) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.n++
+		return next(ctx, cmd)
+	}
+}
+
+func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// Who has it forgotten elsewhere is heard: what this process has told counts as known for
+// seconds only.
+func TestHeedAfterForget(t *testing.T) {
+	t.Parallel()
+	h, p, now := &heard{}, &plan{provider: "p"}, time.Now()
+	h.note(p, toldWord{until: now.Add(time.Hour), left: time.Hour})
+	for after, want := range map[time.Duration]bool{0: true, 4 * sec: true, 6 * sec: false} {
+		if _, told := h.until(p, now.Add(after), 30*sec); told != want {
+			t.Errorf("after %v it is known: %t", after, told)
+		}
+	}
+	for i := range maxPlans + 10 {
+		h.note(&plan{provider: "p", path: "/" + NewID()[:8] + string(rune('a'+i%26))}, toldWord{until: now.Add(time.Hour), left: time.Hour})
+	}
+	if len(h.pauses) > maxPlans {
+		t.Errorf("it keeps %d scopes", len(h.pauses))
+	}
+}
+
+// Forget ends a pause at once, for those who wait too, and leaves others alone. Told tells
+// what is left; when nothing is, there is no key.
+func TestForget(t *testing.T) {
+	t.Parallel()
+	policy := tenants(t, "p", []Rule{bucket(1000, 1000)}, []Rule{bucket(1000, 1000)})
+	onBoth(t, Config{}, policy, func(b *bench) {
+		b.heed("p/a", turnedDown(time.Hour))
+		b.heed("p/b", turnedDown(0))
+		b.heed("p/a/x", turnedDown(2*time.Hour))
+		b.decide(Request{Scope: "p/a", Ticket: "t"})
+		got, err := b.Told(ctx, "p/a/x")
+		pauses := got.Pauses
+		if err != nil || len(pauses) != 2 || pauses[0].Scope != "p/a" || pauses[1].Scope != "p/a/x" || pauses[0].Guessed ||
+			pauses[0].Until.UnixMicro() != epoch+time.Hour.Microseconds() || pauses[0].Since.UnixMicro() != epoch {
+			b.t.Errorf("%+v, %v", got, err)
+		}
+		if got, err := b.Told(ctx, "p/b"); err != nil || len(got.Pauses) != 1 || !got.Pauses[0].Guessed {
+			b.t.Errorf("%+v, %v", got, err)
+		}
+		b.pass(sec)
+		if err := b.Forget(ctx, "p/a"); err != nil {
+			b.t.Fatal(err)
+		}
+		woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 10})
+		if err != nil || len(woken.Released) != 1 {
+			b.t.Errorf("%+v, %v", woken, err)
+		}
+		if d := b.decide(Request{Scope: "p/a", Ticket: "t", ID: NewID()}); !d.Allowed {
+			b.t.Errorf("%+v", d)
+		}
+		if d := b.decide(Request{Scope: "p/a/x"}); d.Allowed {
+			b.t.Error("what is paused below is forgotten too")
+		}
+		b.pass(2 * time.Minute)
+		for _, scope := range []string{"p/a/x", "p/b"} {
+			if err := b.Forget(ctx, scope); err != nil {
+				b.t.Fatal(err)
+			}
+		}
+		b.pass(4 * sec)
+		b.heed("p/c", turnedDown(1))                                                  // which looks through all
+		if keys := b.rdb.HKeys(ctx, toldKey(b.provider("p"))).Val(); len(keys) != 3 { // how many they are, the pause, and what it has cut
+			b.t.Errorf("%q is left", keys)
+		}
+		if ttl := b.rdb.PTTL(ctx, toldKey(b.provider("p"))).Val(); ttl > 10*sec {
+			b.t.Errorf("it lives for %v", ttl)
+		}
+	})
+}
+
+func (b *bench) provider(name string) string { return keyspace(b.cfg.Prefix).provider(name) }
+
+// Scopes that come and go are forgotten, however many there are.
+func TestToldIsSwept(t *testing.T) {
+	t.Parallel()
+	policy := tenants(t, "p", []Rule{bucket(1000, 1000)}, nil)
+	onBoth(t, Config{}, policy, func(b *bench) {
+		most := int64(0)
+		for i := range 1000 {
+			b.heed("p/"+NewID()+string(rune('a'+i%26)), turnedDown(10*ms))
+			b.pass(100 * ms)
+			most = max(most, b.rdb.HLen(ctx, toldKey(b.provider("p"))).Val())
+		}
+		if most > 200 {
+			b.t.Errorf("%d scopes were kept, of which thirty were told of in the last seconds", most)
+		}
+	})
+}
+
+// What is asked for without rules, or of a scope that meets none, has no pause; an outage is
+// told.
+func TestHeedFaults(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, redistest.Client(t), Config{}, policyOf(t, bucket(1000, 1000)))
+	var unmatched *UnmatchedError
+	if _, err := b.Heed(ctx, "other", turnedDown(sec)); !errors.As(err, &unmatched) {
+		t.Errorf("%v", err)
+	}
+	down, err := New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1}), b.Policy(), Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := down.Heed(ctx, "p", turnedDown(sec)); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("%v", err)
+	}
+	if _, err := New(b.rdb, b.Policy(), Config{LongestPause: ms}); err == nil || !strings.Contains(err.Error(), "LongestPause is 1ms") {
+		t.Errorf("%v", err)
+	}
+	allowing, err := NewPolicy(UnmatchedAllow, map[string]Node{"p": {Rules: []Rule{bucket(1, 1)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.SetPolicy(allowing)
+	if out, err := b.Heed(ctx, "other", turnedDown(sec)); err != nil || !out.Until.IsZero() {
+		t.Errorf("%+v, %v", out, err)
+	}
+}
+
+// Nobody pays for what nobody has told: a decision of a provider without pauses is still
+// answered in the short form, and again when the last pause is over.
+func TestNothingToldIsExpress(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	b := newBench(t, rdb, Config{Unbatched: true}, policyOf(t, bucket(1000, 1000)))
+	short := func() bool {
+		a := b.attempt(b.plan("p"), Request{Scope: "p", ID: NewID(), Cost: 1, once: true})
+		return len(rdb.Do(ctx, a.arguments()...).Val().([]any)) == 4 //nolint:forcetypeassert // a list
+	}
+	b.decide(Request{Scope: "p"})
+	if !short() {
+		t.Error("nothing was told, and it takes the long way")
+	}
+	b.heed("p/x", turnedDown(sec))
+	if short() {
+		t.Error("a pause was told, and nobody looks for it")
+	}
+	rdb.Del(ctx, toldKey(b.provider("p")))
+	short() // which counts in the rule's own parts again
+	if !short() {
+		t.Error("it is over, and it takes the long way")
+	}
+}
+
+func (b *bench) plan(scope string) *plan {
+	p, err := b.plans.of(scope)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return p
+}
+
+// pass lets time pass by the server's clock.
+func (b *bench) pass(d time.Duration) { b.now.Add(d.Microseconds()) }

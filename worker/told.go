@@ -1,0 +1,109 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/answers"
+)
+
+// Told tells what an API answered to the call of a task's handler, so that all workers heed
+// it: where the answer says to stay away, nobody starts in the task's scope, or below it,
+// until that is over. See throttle.Limiter.Heed.
+//
+//	resp, err := client.Do(req.WithContext(ctx))
+//	…
+//	if err := worker.Told(ctx, resp.StatusCode, resp.Header); err != nil {
+//		return err
+//	}
+//
+// The error is a *RefusedError where the answer refuses the call for a limit, and nil
+// otherwise. A handler that returns it, or one that wraps it, burns no attempt: the task goes
+// back to the front of its line and comes when the API wants to be called again. Where Redis
+// cannot be told only this task stays away. Outside of a handler it only reads the answer.
+// Costs what Heed does.
+func Told(ctx context.Context, status int, header http.Header) error {
+	advice := answers.Read(status, header, time.Now())
+	if r, ok := ctx.Value(runKey{}).(*taskRun); ok && r.job.scope != "" {
+		r.told(ctx, advice)
+	}
+	if !advice.Limited {
+		return nil
+	}
+	return &RefusedError{Status: status, RetryAfter: advice.Retry, known: advice.RetryKnown}
+}
+
+// RefusedError says that an API refused a call for a limit of its own. It is a Deferrer.
+type RefusedError struct {
+	Status int
+	// RetryAfter is how long the API asks to stay away, 0 where it does not say.
+	RetryAfter time.Duration
+
+	known bool
+}
+
+func (e *RefusedError) Error() string {
+	if !e.known {
+		return fmt.Sprintf("headway: the API answered %d and does not say when to come back", e.Status)
+	}
+	return fmt.Sprintf("headway: the API answered %d and asks to come back in %s", e.Status, e.RetryAfter)
+}
+
+// DeferBy makes it burn no attempt.
+func (e *RefusedError) DeferBy() (wait time.Duration, known, deferred bool) {
+	return e.RetryAfter, e.known, true
+}
+
+// taskRun is one run of a task, for those whom its handler calls.
+type taskRun struct {
+	throttle *Throttle
+	job      *job
+
+	mu     sync.Mutex
+	paused bool // its scope, by what its API has answered
+}
+
+type runKey struct{}
+
+// asRun is ctx for a handler, and what becomes of its run.
+func (t *Throttle) asRun(ctx context.Context, j *job) (context.Context, *taskRun) {
+	r := &taskRun{throttle: t, job: j}
+	return context.WithValue(ctx, runKey{}, r), r
+}
+
+func (r *taskRun) told(ctx context.Context, advice answers.Advice) {
+	out, err := r.throttle.cfg.Limiter.Heed(ctx, r.job.scope, advice)
+	if err != nil {
+		r.throttle.observer.Failed("heed")
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.paused = r.paused || !out.Until.IsZero()
+}
+
+// deferred puts a task back whose API has put it off: to the front of its line where its
+// scope is paused, so that it comes first when that is over, and else for the time that it
+// asks for.
+func (t *Throttle) deferred(ctx context.Context, r *taskRun, wait time.Duration) error {
+	j, at := r.job, time.Now().Add(wait)
+	r.mu.Lock()
+	paused := r.paused
+	r.mu.Unlock()
+	if !paused {
+		return t.wait(ctx, j, "", at)
+	}
+	d, err := t.rejoin(ctx, j)
+	if err == nil && d.Turn.Waits {
+		at = time.Now().Add(throttle.SafetyNet(d.Turn.Expected))
+		t.waker.heard(provider(j.scope), d)
+	}
+	if !j.deadline.IsZero() && at.After(j.deadline) {
+		at = j.deadline
+	}
+	return t.wait(ctx, j, "", at)
+}

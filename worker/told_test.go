@@ -1,0 +1,131 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue"
+)
+
+func retryAfterMS(ms int) http.Header { return http.Header{"Retry-After-Ms": {fmt.Sprint(ms)}} }
+
+// "Nobody starts in the task's scope, or below it, until that is over", others go on; the
+// task "burns no attempt", "goes back to the front of its line and comes when the API wants to
+// be called again".
+func TestToldPausesTheScope(t *testing.T) {
+	t.Parallel()
+	const pause = 1500 * time.Millisecond
+	s := newSystem(t, perHour(1000), Config{})
+	var mu sync.Mutex
+	var order []string
+	var refusedAt, early time.Time
+	refused := false
+	s.serve(asynq.Config{Concurrency: 1}, func(ctx context.Context, _ *asynq.Task) error {
+		id, _ := asynq.GetTaskID(ctx)
+		if retried, _ := asynq.GetRetryCount(ctx); retried != 0 {
+			t.Errorf("%s: attempt %d", id, retried)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		order = append(order, id)
+		switch {
+		case id == "first" && !refused:
+			refused, refusedAt = true, time.Now()
+			return fmt.Errorf("call: %w", Told(ctx, http.StatusTooManyRequests, retryAfterMS(int(pause.Milliseconds()))))
+		case id != "other" && refused && time.Since(refusedAt) < pause-20*time.Millisecond:
+			early = time.Now()
+		}
+		return Told(ctx, http.StatusOK, http.Header{})
+	})
+	s.add(queue.Task{ID: "first", MaxRetry: queue.Retries(0)})
+	s.until("it is refused", func() bool { mu.Lock(); defer mu.Unlock(); return refused })
+	for i := range 5 {
+		s.add(queue.Task{ID: fmt.Sprint("more", i), MaxRetry: queue.Retries(0)})
+	}
+	s.add(queue.Task{ID: "below", Scope: "p/a/x"})
+	s.add(queue.Task{ID: "other", Scope: "p/b"})
+	s.until("all have run", func() bool { mu.Lock(); defer mu.Unlock(); return len(order) == 9 })
+	if !early.IsZero() {
+		t.Errorf("one ran %v after the refusal: %v", early.Sub(refusedAt), order)
+	}
+	if order[1] != "other" {
+		t.Errorf("another scope's task is held up: %v", order)
+	}
+	first, more := slices.Index(order[2:], "first"), slices.Index(order[2:], "more0")
+	if first < 0 || first > more {
+		t.Errorf("the one that was refused does not go first: %v", order)
+	}
+	if took := time.Since(refusedAt); took > 10*time.Second {
+		t.Errorf("they came %v after the refusal", took)
+	}
+	deferred := func(o *seen) int {
+		n := 0
+		for _, outcome := range o.outcomes {
+			if outcome == "deferred" {
+				n++
+			}
+		}
+		return n
+	}
+	if n := s.seen.get(deferred); n != 1 {
+		t.Errorf("%d runs were deferred", n)
+	}
+	if n := s.seen.get(func(o *seen) int { return len(o.faults) }); n != 0 {
+		t.Errorf("faults: %v", s.seen.faults)
+	}
+}
+
+// What Told makes of answers, where no task runs: it only reads them.
+func TestToldReads(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		status int
+		header http.Header
+		want   string
+	}{
+		{200, http.Header{"X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {"30"}}, ""},
+		{500, http.Header{"Retry-After": {"30"}}, ""},
+		{503, nil, ""},
+		{429, nil, "headway: the API answered 429 and does not say when to come back"},
+		{503, http.Header{"Retry-After": {"30"}}, "headway: the API answered 503 and asks to come back in 30s"},
+	} {
+		err := Told(t.Context(), test.status, test.header)
+		if got := fmt.Sprint(err); err == nil && test.want != "" || err != nil && got != test.want {
+			t.Errorf("%d, %v: %v", test.status, test.header, err)
+		}
+		var asks Deferrer
+		if errors.As(err, &asks) != (test.want != "") {
+			t.Errorf("%d, %v: %v is no Deferrer", test.status, test.header, err)
+		}
+	}
+}
+
+// A task without a scope is put off alone.
+func TestToldWithoutScope(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perHour(1000), Config{})
+	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
+		id, _ := asynq.GetTaskID(ctx)
+		if s.ran(id) == 1 {
+			return Told(ctx, http.StatusTooManyRequests, retryAfterMS(200))
+		}
+		return nil
+	})
+	if _, err := s.client.EnqueueContext(t.Context(), asynq.NewTask("work", nil), asynq.TaskID("t"), asynq.MaxRetry(3)); err != nil {
+		t.Fatal(err)
+	}
+	s.until("it runs again", func() bool { return s.ran("t") == 2 })
+	keys := s.rdb.Keys(t.Context(), "*!told").Val()
+	if len(keys) > 0 {
+		t.Errorf("%s was told", strings.Join(keys, " "))
+	}
+}
