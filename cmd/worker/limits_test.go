@@ -283,8 +283,8 @@ func TestAPIPauses(t *testing.T) {
 	if err := json.Unmarshal([]byte(inspect("-json", "scope", "payments")), &scope); err != nil {
 		t.Fatal(err)
 	}
-	want(t, scope, map[string]any{"waiting": 6.0, "paused_scope": "payments", "rule": nil})
-	if until := at(t, scope["paused_until"]); time.Until(until) < 50*time.Minute {
+	want(t, scope, map[string]any{"waiting": 6.0, "told_scope": "payments", "rule": nil})
+	if until := at(t, scope["told_until"]); time.Until(until) < 50*time.Minute {
 		t.Errorf("%v", scope)
 	}
 	refuse.Store(false)
