@@ -3,25 +3,29 @@
 -- Window rules give back exactly, in the place of the grant. A token bucket gives
 -- back no more than it can prove has not been refilled meanwhile: it never holds
 -- more than it would had the units not been taken. Places of concurrency rules
--- are freed. Sent again within a minute it does nothing.
+-- are freed. Of an attempt that was settled it is what is recorded that comes back.
+-- Sent again within a minute it does nothing.
 --
--- KEYS[1..n]  rule      state of rule i; n = #KEYS - 3.
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 4.
 -- KEYS[n+1]   mark      string, "X" and the attempt id: given back. May be the same key as the next.
 -- KEYS[n+2]   attempt   string, the grant's record; afterwards "X" and the attempt id, unless it
 --                       is the record of another attempt by now.
 -- KEYS[n+3]   due       sorted set of rules that tasks wait for, by the time to look. See
 --                       include/turns/lines.lua.
+-- KEYS[n+4]   settled   hash, what settle has recorded of the attempt.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id.
--- ARGV[3..]   rules     three for each rule: the rule, its cost, and place (as decide returned it).
+-- ARGV[3..]   rules     three for each rule: the rule, its cost, and place (as decide returned it); both 0
+--                       for a rule that it was not granted under.
 --                       See include/rules.lua.
 --
 -- Returns  {done, then one for each rule: back}
 --          done  1, or 0 when the grant had been given back before
 --          back  integer units that came back, rounded down; 1 for a freed place
 --
--- Writes   KEYS[1..n] that took something back, KEYS[n+1..n+2], and KEYS[n+3] where tasks wait for them.
+-- Writes   KEYS[1..n] that took something back, KEYS[n+1..n+2], KEYS[n+3] where tasks wait for them, and
+--          KEYS[n+4] of an attempt that was settled.
 -- Source   docs/algorithms.md#giving-back
 
 -- #include clock
@@ -36,12 +40,14 @@
 -- #include concurrency when C
 -- #include calendar when K
 -- #include rules
+-- #include settled
 -- #include turns/freed
 
-local n, member = #KEYS - 3, ARGV[2]
-local mark, attempt = KEYS[n + 1], KEYS[n + 2]
+local n, member = #KEYS - 4, ARGV[2]
+local mark, attempt, due, settled = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
 local over = char(GIVEN_BACK) .. member
-local first = redis.call('GET', mark) ~= over
+local last = redis.call('HGET', settled, '#')
+local first = redis.call('GET', mark) ~= over and last ~= char(GIVEN_BACK)
 local out = { first and 1 or 0 }
 if first then
   local rules = {}
@@ -53,14 +59,24 @@ if first then
     redis.call('SET', attempt, over, 'PX', '60000')
   end
   redis.call('SET', mark, over, 'PX', '60000')
+  if last then
+    redis.call('HSET', settled, '#', char(GIVEN_BACK))
+  end
   for i = 1, n do
     local r, algorithm = rules[i], algorithms[rules[i].kind]
-    out[i + 1] = algorithm.refund(r, now, tonumber(ARGV[3 * i + 2]))
+    local record = last and redis.call('HGET', settled, sub(KEYS[i], #due - 3))
+    if record then
+      out[i + 1] = take_back(r, (read_settled(record)), MOST_UNITS)
+    elseif r.cost > 0 then
+      out[i + 1] = algorithm.refund(r, now, tonumber(ARGV[3 * i + 2]))
+    else
+      out[i + 1] = 0
+    end
     if r.changed then
       algorithm.save(r, now)
     end
   end
-  freed(KEYS[n + 3], n, now)
+  freed(due, n, now)
 else
   for i = 1, n do
     out[i + 1] = 0

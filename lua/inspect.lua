@@ -63,7 +63,7 @@ local provider = sub(at, 1, -4)
 local rules = {}
 for i = 1, n do
   local r = load_rule(i, ARGV[5 + i], 1, '', now)
-  r.name = rule_name(KEYS[i])
+  r.name, r.unit = rule_name(KEYS[i]), unit_of(ARGV[5 + i])
   r.level = string.match(r.name, '^[^:]*') .. '/'
   local sums = call('HMGET', at, 'U' .. r.name, 'N' .. r.name)
   r.units, r.lines = tonumber(sums[1] or 0), tonumber(sums[2] or 0)
@@ -77,8 +77,8 @@ local function reserve(scope, ticket)
   for i = 1, n do
     local r = rules[i]
     if sub(scope, 1, #r.level) == r.level then
-      r.cost = cost_of(ticket)
-      local t = algorithms[r.kind].fit(r, now)
+      r.cost = cost_of(ticket, r.unit)
+      local t = r.cost > 0 and algorithms[r.kind].fit(r, now)
       if t then
         algorithms[r.kind].charge(r, now, t)
       end
@@ -148,15 +148,17 @@ local function full(r, places)
   return r.kind == 'C' and places > r.cap - r.held
 end
 
--- When a task is expected to start that has so many tasks and units of its own
+-- When a task is expected to start that has so many tasks of its own
 -- line before it, and the rule that it waits for. Others under a rule have a turn
--- for each that the line has.
-local function expected(path, weights, seated, others, place, units, mine, cost)
+-- for each that the line has. A rule that it takes nothing of counts for what goes
+-- before it.
+local function expected(path, weights, seated, others, place, card, ticket)
   local latest, binding = now, 0
   for i = 1, #path do
     local r = path[i]
-    r.cost = cost
-    if never(r) then
+    r.cost = cost_of(ticket, r.unit)
+    r.before = floor(r.mine * place / card)
+    if (r.cost > 0 or r.before > 0) and never(r) then
       return -1, i
     end
   end
@@ -165,9 +167,9 @@ local function expected(path, weights, seated, others, place, units, mine, cost)
   end
   for i = 1, #path do
     local r = path[i]
-    local turns = turns_of(units, r.lines - 1, weights[i] or 0) + (i == seated and others * cost or 0)
-    local t = after_units(r, now, units + min(max(0, r.units - mine), turns))
-    if t > latest then
+    local turns = turns_of(r.before, r.lines - 1, weights[i] or 0) + (i == seated and others * r.cost or 0)
+    local t = after_units(r, now, r.before + min(max(0, r.units - r.mine), turns))
+    if t > latest and (r.cost > 0 or r.before > 0) then
       latest, binding = t, i
     end
   end
@@ -191,10 +193,11 @@ local function line(j, s)
   end
   local waits, binding = -1, 0
   if place and text ~= '-' then
-    local had = call('HMGET', at, 'S' .. scope, 'L' .. scope)
-    local path, seated, others, weights = path_of(text, scope, had[1])
-    local mine = tonumber(had[2] or 0)
-    waits, binding = expected(path, weights, seated, others, place, floor(mine * place / card), mine, cost_of(ticket))
+    local path, seated, others, weights = path_of(text, scope, call('HGET', at, 'S' .. scope))
+    for i = 1, #path do
+      path[i].mine = tonumber(call('HGET', at, sum_of(scope, path[i].unit)) or 0)
+    end
+    waits, binding = expected(path, weights, seated, others, place, card, ticket)
   end
   local out = is_out[scope .. '\0' .. ticket] and 1 or 0
   return card, released_under(scope), place or -1, out, waits, binding

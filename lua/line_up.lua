@@ -76,7 +76,7 @@ local function rule(i)
   local r = rules[i]
   if not r then
     r = load_rule(i, ARGV[4 + i], 1, '', now)
-    r.name = rule_name(KEYS[i])
+    r.name, r.unit = rule_name(KEYS[i]), unit_of(ARGV[4 + i])
     local sums = call('HMGET', at, 'U' .. r.name, 'N' .. r.name)
     r.units, r.lines = tonumber(sums[1] or 0), tonumber(sums[2] or 0)
     r.round = call('ZSCORE', due, r.name) and true or false
@@ -88,7 +88,7 @@ end
 local function line(j)
   local l = lines[j]
   if not l then
-    l = { key = KEYS[n + 5 + j], path = {}, weights = {}, joins = {}, last = {} }
+    l = { key = KEYS[n + 5 + j], path = {}, weights = {}, joins = {}, last = {}, units = {} }
     l.scope = sub(l.key, #provider + 1, -6)
     for i, weight in path_numbers(ARGV[n + 4 + j]) do
       l.path[#l.path + 1], l.weights[#l.path + 1] = rule(tonumber(i)), tonumber(weight) or 0
@@ -101,7 +101,11 @@ local function line(j)
       end
     end
     local had = call('HMGET', at, 'S' .. l.scope, 'L' .. l.scope)
-    l.seat, l.units = had[1], tonumber(had[2] or 0)
+    l.seat, l.units[REQUESTS] = had[1], tonumber(had[2] or 0)
+    for i = 1, #l.path do
+      local unit = l.path[i].unit
+      l.units[unit] = l.units[unit] or tonumber(call('HGET', at, sum_of(l.scope, unit)) or 0)
+    end
     l.card = call('ZCARD', l.key)
     l.was = l.card
     lines[j] = l
@@ -109,28 +113,31 @@ local function line(j)
   return l
 end
 
--- Whether anybody waits for one of the rules.
-local function waited_for(l)
-  for i = 1, #l.path do
-    if l.path[i].round then
+-- Whether anybody waits for one of the rules of a path, or stands in the line.
+local function waited_for(l, path)
+  for i = 1, #path do
+    if path[i].round then
       return true
     end
   end
   return l.card > 0
 end
 
--- How long until a task's turn, behind so many units of its line. See turn.lua.
-local function expected_of(l, cost, before)
+-- How long until a task's turn, behind so many of its line. See turn.lua.
+local function expected_of(l, place)
   local latest, known = now, false
   for i = 1, #l.path do
-    local r = l.path[i]
-    local others = min(max(0, r.units - l.units), turns_of(before + cost, r.lines - (l.card > 0 and 1 or 0), l.weights[i] or 0))
-    local t = after_units(r, now, before + others)
-    if not t then
-      return -1
+    local r, own = l.path[i], l.units[l.path[i].unit]
+    local before = place < l.card and floor(own * place / l.card) or own
+    if r.cost > 0 or before > 0 then
+      local others = min(max(0, r.units - own), turns_of(before + r.cost, r.lines - (l.card > 0 and 1 or 0), l.weights[i] or 0))
+      local t = after_units(r, now, before + others)
+      if not t then
+        return -1
+      end
+      known = known or can_tell(r)
+      latest = max(latest, t)
     end
-    known = known or can_tell(r)
-    latest = max(latest, t)
   end
   return known and latest - now or -1
 end
@@ -143,14 +150,17 @@ local function score_in(l, priority)
   return l.last[priority]
 end
 
-local function join(l, ticket, priority, cost)
+local function join(l, path, ticket, priority)
   local place = l.was > 0 and call('ZRANK', l.key, ticket)
   if place then
-    return expected_of(l, cost, floor(l.units * place / l.card))
+    return expected_of(l, place)
   end
-  local expected = expected_of(l, cost, l.units)
+  local expected = expected_of(l, l.card)
   local score = score_in(l, priority)
   l.joins[#l.joins + 1], l.joins[#l.joins + 2] = whole(score), ticket
+  if not l.best or score < l.best then
+    l.meets = path[1]
+  end
   if l.best and score < l.best then
     l.start, l.rule = nil, nil -- they are those of a task that is first no more
   end
@@ -159,11 +169,14 @@ local function join(l, ticket, priority, cost)
   for i = 1, #l.path do
     local r = l.path[i]
     if r.kind ~= 'P' then
-      r.units, r.round = r.units + cost, true
+      r.units, r.round = r.units + r.cost, r.round or r.cost > 0
       r.lines = r.lines + (l.card == 0 and 1 or 0)
     end
   end
-  l.units, l.card = l.units + cost, l.card + 1
+  for unit, units in pairs(l.units) do
+    l.units[unit] = units + cost_of(ticket, unit)
+  end
+  l.card = l.card + 1
   return expected
 end
 
@@ -171,30 +184,27 @@ end
 local out, straight, outs = { now }, {}, {}
 
 local function place(l, ticket, priority)
-  local cost = cost_of(ticket)
-  for i = 1, #l.path do
-    l.path[i].cost = cost
-  end
+  local path = counted(l.path, ticket)
   local out = outs[l.scope .. '\0' .. ticket]
   if out then
     local whose = sub(out, 22)
     return (whose == RUNNING or whose == STRAIGHT) and 0 or 1, 0
   end
-  if not waited_for(l) then
-    local start, binding, sure = joint_start(l.path, now)
+  if not waited_for(l, path) then
+    local start, binding, sure = joint_start(path, now)
     if sure and start - now <= near then
-      for i = 1, #l.path do
-        algorithms[l.path[i].kind].charge(l.path[i], now, start)
-        l.path[i].took = (l.path[i].took or 0) + cost
+      for i = 1, #path do
+        algorithms[path[i].kind].charge(path[i], now, start)
+        path[i].took = (path[i].took or 0) + path[i].cost
       end
       straight[#straight + 1] = { scope = l.scope, ticket = ticket, priority = priority }
       return 0, start - now
     end
     if not l.seat then
-      l.start, l.rule = start, l.path[waits_for(l.path, start, binding)]
+      l.start, l.rule = start, path[waits_for(path, start, binding)]
     end
   end
-  return 1, join(l, ticket, priority, cost)
+  return 1, join(l, path, ticket, priority)
 end
 
 -- Released tasks that have not come yet will take their units.
@@ -206,16 +216,14 @@ local function reserve()
   end
   for f = 1, #fields, 2 do
     local zero = string.find(fields[f], '\0', 1, true)
-    local l, cost = by_scope[sub(fields[f], 1, zero - 1)], cost_of(sub(fields[f], zero + 1))
+    local l, ticket = by_scope[sub(fields[f], 1, zero - 1)], sub(fields[f], zero + 1)
     local whose = sub(fields[f + 1], 22)
     local coming = whose == STRAIGHT or unpack7(fields[f + 1], 1) + STALE > now
     if coming or whose ~= RUNNING then
       outs[fields[f]] = fields[f + 1]
     end
     if l and coming then
-      for i = 1, #l.path do
-        local r = l.path[i]
-        r.cost = cost
+      for _, r in ipairs(counted(l.path, ticket)) do
         local t = algorithms[r.kind].fit(r, now)
         if t then
           algorithms[r.kind].charge(r, now, t)
@@ -244,7 +252,7 @@ local function sit(l)
   end
   local shares = shares_of(l.scope, names_of(l.path), l.weights)
   take_slots(shares)
-  local name = (l.rule or l.path[1]).name
+  local name = (l.rule or l.meets or l.path[1]).name
   local seat = seat_of(name, rank_of(score, tag_at(shares, name)), l.scope)
   call('ZADD', round, '0', seat)
   call('HSET', at, 'S' .. l.scope, seat, 'T' .. l.scope, tags_text(shares))
@@ -293,7 +301,11 @@ local function save()
       sit(l)
       keep_waiting(l.longest, l.key)
       longest = max(longest, l.longest)
-      call('HSET', at, 'L' .. l.scope, whole(l.units))
+      for unit, units in pairs(l.units) do
+        if unit ~= '' then
+          call('HSET', at, sum_of(l.scope, unit), whole(units))
+        end
+      end
       for i = 1, #l.path do
         if l.path[i].kind ~= 'P' then
           changed[l.path[i].name] = l.path[i]

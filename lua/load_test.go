@@ -157,7 +157,13 @@ func newHistory(random *rand.Rand, prefix string) *history {
 	return h
 }
 
-func (h *history) all() []string { return slices.Concat(h.keys, h.ids, []string{h.due, h.told}) }
+func (h *history) all() []string {
+	settled := make([]string, len(h.ids))
+	for i, id := range h.ids {
+		settled[i] = id + "="
+	}
+	return slices.Concat(h.keys, h.ids, settled, []string{h.due, h.told})
+}
 
 // play runs the history and returns each reply with the state that it left.
 func (h *history) play(t *testing.T, v variant) []string {
@@ -236,7 +242,9 @@ func (h *history) call(c randomCall, places []any) (s *Script, keys []string, ar
 		return Peek, append(slices.Clone(h.keys), h.told), rules(c.now, "m", scope)
 	case c.verb == 1 && places != nil:
 		s = GiveBack
-		return s, append(attempt, h.ids[c.id], h.due), rules(c.now, h.ids[c.id])
+		return s, append(attempt, h.ids[c.id], h.due, h.ids[c.id]+"="), rules(c.now, h.ids[c.id])
+	case c.verb == 5 && len(held) < len(h.rules):
+		return h.settle(c, places)
 	case c.verb == 2 && held != nil:
 		return Renew, held, append([]any{c.now, h.ids[c.id]}, leases...)
 	case c.verb == 3 && held != nil:
@@ -254,6 +262,23 @@ var tellings = [][]any{
 	{"lift", "", 0, 0, 0, "lift", "/a", 0, 0, 0}, {"lift", "/b", 0, 0, 0, "lift", "/a/x", 0, 0, 0},
 	{"cut", ":r0", 700_000, 10_000_000, 3000, "cut", ":r1", 500_000, 1_000_000, 10_000}, {"adopt", ":r1", 3, 60_000_000, 300_000_000},
 	{"adopt", ":r0", 40, 600_000_000, 300_000_000, "adopt", ":r2", 1, 60_000_000, 90_000_000}, {"adopt", ":r1", 0, 0, 0, "free", ":r0", 0, 0, 0},
+}
+
+// settle makes the arguments of a settlement, now and then of one that was sent before.
+func (h *history) settle(c randomCall, places []any) (s *Script, keys []string, args []any) {
+	args = []any{c.now, h.ids[c.id], fmt.Sprint("call", c.cost%4), c.now + c.ahead, 60_000}
+	for i, r := range h.rules {
+		if h.kinds[i] == 'C' {
+			continue
+		}
+		keys = append(keys, h.keys[i])
+		granted, place := 0, any(0)
+		if places != nil {
+			granted, place = 5, places[i]
+		}
+		args = append(args, h.text(i, r, c), granted, place, c.cost)
+	}
+	return Settle, append(keys, h.ids[c.id], h.ids[c.id]+"=", h.due), args
 }
 
 // text describes a rule to a call. A calendar's periods are some of an even length,
@@ -283,6 +308,9 @@ func (h *history) state(t *testing.T, v variant) []string {
 			pipe.Get(ctx, key)
 		}
 	}
+	for _, id := range h.ids {
+		pipe.HGetAll(ctx, id+"=")
+	}
 	replies, err := pipe.Exec(ctx)
 	if err != nil && !errors.Is(err, redis.Nil) {
 		t.Fatal(err)
@@ -298,6 +326,10 @@ func (h *history) state(t *testing.T, v variant) []string {
 			out = append(out, fmt.Sprint(reply.Val()))
 		case *redis.StringCmd:
 			out = append(out, fmt.Sprintf("%q", reply.Val()))
+		case *redis.MapStringStringCmd:
+			if len(reply.Val()) > 0 {
+				out = append(out, fmt.Sprintf("%q", reply.Val()))
+			}
 		}
 	}
 	return out

@@ -39,6 +39,7 @@ var (
 	Inspect    = load("inspect")
 	Peek       = load("peek")
 	GiveBack   = load("give_back")
+	Settle     = load("settle")
 	Renew      = load("renew")
 	Release    = load("release")
 	Join       = load("join")
@@ -52,7 +53,7 @@ var (
 // All lists every script of the limiter, by name: all but those over asynq's
 // keys.
 func All() []*Script {
-	return []*Script{Decide, DecideMany, GiveBack, Inspect, Join, LineUp, Peek, Release, Renew, Tell, Turn, Wake}
+	return []*Script{Decide, DecideMany, GiveBack, Inspect, Join, LineUp, Peek, Release, Renew, Settle, Tell, Turn, Wake}
 }
 
 // Script is one script as Redis gets it. It is never changed after loading, and

@@ -89,13 +89,13 @@ local rules, rounds, places = {}, {}, {}
 local function rule(i)
   if not rules[i] then
     rules[i] = load_rule(i, ARGV[9 + i], 1, '', now)
-    rules[i].name = rule_name(KEYS[i])
+    rules[i].name, rules[i].unit = rule_name(KEYS[i]), unit_of(ARGV[9 + i])
   end
   return rules[i]
 end
 
--- The rules of a line's scope, each with the cost of a task.
-local function path_of(l, cost)
+-- The rules of a line's scope.
+local function rules_of(l)
   if not l.path then
     l.path, l.weights = {}, {}
     for i, weight in path_numbers(l.path_text) do
@@ -103,10 +103,30 @@ local function path_of(l, cost)
     end
     add_pauses(l.path, l.scope)
   end
-  for i = 1, #l.path do
-    l.path[i].cost = cost
-  end
   return l.path
+end
+
+-- Those that a task meets, each with its cost.
+local function path_of(l, ticket)
+  return counted(rules_of(l), ticket)
+end
+
+-- The units that a line is counted in: requests, and those of its rules.
+local function units_of(l)
+  if not l.of then
+    l.of = { [REQUESTS] = true }
+    for i in path_numbers(l.path_text) do
+      l.of[unit_of(ARGV[9 + tonumber(i)])] = true
+    end
+  end
+  return l.of
+end
+
+-- Counts a task into a line (1) or out of it (-1).
+local function count(l, ticket, sign)
+  for unit in pairs(units_of(l)) do
+    l.units[unit] = (l.units[unit] or 0) + sign * cost_of(ticket, unit)
+  end
 end
 
 local function miss(scope)
@@ -119,7 +139,7 @@ end
 local function first_rules()
   for i = n + 6, #KEYS do
     local scope = sub(KEYS[i], #provider + 1, -6)
-    lines[scope] = { key = KEYS[i], path_text = ARGV[i + 4], scope = scope, taken = 0, next = 1, units = 0 }
+    lines[scope] = { key = KEYS[i], path_text = ARGV[i + 4], scope = scope, taken = 0, next = 1, units = {} }
   end
 end
 
@@ -134,7 +154,7 @@ local top, beat = begin()
 -- What a line's scope has at each level.
 local function shares(l)
   if not l.shares then
-    l.shares = shares_of(l.scope, names_of(path_of(l, 1)), l.weights)
+    l.shares = shares_of(l.scope, names_of(rules_of(l)), l.weights)
   end
   return l.shares
 end
@@ -162,7 +182,7 @@ local function back(l, field, value, score)
   local _, ticket = parts_of_out(field)
   call('HDEL', out_key, field)
   if call('ZADD', l.key, 'NX', whole(score), ticket) == 1 then
-    l.units = l.units + cost_of(ticket)
+    count(l, ticket, 1)
   end
   local had = call('HGET', at, 'S' .. l.scope)
   if had then
@@ -222,18 +242,17 @@ local function rules_of_levels()
 end
 
 -- The rules above a scope, as far as the caller knows them.
-local function rules_above(scope, cost)
+local function rules_above(scope, ticket)
   if not levels then
     rules_of_levels()
   end
   local some = {}
   for ends in string.gmatch(scope .. '/', '()/') do
     for _, i in ipairs(levels[sub(scope, 1, ends - 1)] or {}) do
-      local r = rule(i)
-      some[#some + 1], r.cost = r, cost
+      some[#some + 1] = rule(i)
     end
   end
-  return some
+  return counted(some, ticket)
 end
 
 -- Sets aside what a released task will take: together, where its start is near.
@@ -270,7 +289,7 @@ local function reserve()
       miss(scope)
     end
     if left + STALE > now then
-      set_aside(l and path_of(l, cost_of(ticket)) or rules_above(scope, cost_of(ticket)))
+      set_aside(l and path_of(l, ticket) or rules_above(scope, ticket))
       overdue = min(overdue or left + STALE, left + STALE)
       out = out + (sub(whose, 1, 10) == sub(id, 1, 10) and 1 or 0)
       if whose == id then
@@ -396,7 +415,7 @@ local function release(seat, l, ticket, score, path, start)
   else
     most = most - 1
   end
-  had_turn(l.shares, units_of_turn(ticket))
+  had_turn(l.shares, path)
   local following, next_score = head(l)
   if following then
     take_slots(l.shares)
@@ -439,7 +458,7 @@ end
 -- Whether a line's first task can start now, or nearly so.
 local function startable(l)
   local ticket = head(l)
-  local start, _, sure = joint_start(path_of(l, cost_of(ticket)), now)
+  local start, _, sure = joint_start(path_of(l, ticket), now)
   return sure and start <= now + lead + spread
 end
 
@@ -510,8 +529,9 @@ local function give_way(seat, l, other, level)
       s.tag, theirs.tag = max(s.tag, theirs.tag or 0), min(s.tag, theirs.tag or s.tag)
     end
   end
-  local its, name = seat_in(other.scope), other.path[1].name
-  for _, r in ipairs(other.path) do
+  local its, path = seat_in(other.scope), path_of(other, (head(other)))
+  local name = path[1].name
+  for _, r in ipairs(path) do
     name = r.name == seat.name and r.name or name
   end
   move(its, name, rank_in(other, name, its.rank))
@@ -561,7 +581,7 @@ local function turn(name)
     return true
   end
   sit_by(seat, shares(l))
-  local path = path_of(l, cost_of(ticket))
+  local path = path_of(l, ticket)
   local other = earlier(seat, l, path)
   if other then
     move(seat, other, rank_in(l, other, seat.rank))
@@ -580,7 +600,7 @@ local function turn(name)
     elseif gives then
       return true
     end
-    release(seat, l, ticket, score, path_of(l, cost_of(ticket)), start)
+    release(seat, l, ticket, score, path_of(l, ticket), start)
     return true
   end
   local number, free = waits_for(path, start, binding)
@@ -597,6 +617,54 @@ local function turn(name)
     return true
   end
   return false
+end
+
+-- Whether rules count more than one unit: then a task may be first that takes nothing of
+-- the rule which its scope has its seat with.
+local function several_units()
+  for i = 1, n do
+    local unit = unit_of(ARGV[9 + i])
+    if unit ~= '' and unit ~= REQUESTS then
+      return true
+    end
+  end
+  return false
+end
+
+local mixed = several_units()
+
+local function has(path, name)
+  for i = 1, #path do
+    if path[i].name == name then
+      return true
+    end
+  end
+  return false
+end
+
+-- Takes those seats from a round whose first task takes nothing of its rule: another was
+-- first when they came there.
+local function sift(name)
+  local seats = call('ZRANGEBYLEX', round, '[' .. name .. '\0', '(' .. name .. '\1', 'LIMIT', '0', whole(HEADS))
+  for _, seat in ipairs(seats) do
+    local _, rank, scope = parts_of(seat)
+    local l = not moved[scope] and lines[scope]
+    if not moved[scope] and not l then
+      miss(scope)
+      look_by(name, now)
+    end
+    local ticket = l and l.path_text ~= '-' and head(l)
+    local path = ticket and path_of(l, ticket) or {}
+    if #path > 0 and not has(path, name) then
+      shares(l)
+      move(seated(name, rank, scope, seat), path[1].name, rank_in(l, path[1].name, rank))
+      look_by(path[1].name, now)
+    end
+  end
+  local r = rounds[name]
+  if r and r.first and moved[r.first.scope] then
+    r.first = nil
+  end
 end
 
 local served = {}
@@ -620,6 +688,9 @@ function serve_round(name)
       return
     end
     if not turn(name) then
+      if mixed and name ~= NO_RULE then
+        sift(name)
+      end
       return
     end
   end
@@ -648,7 +719,7 @@ local function save_released()
       tickets[i] = o.ticket
       outs[2 * i - 1] = l.scope .. '\0' .. o.ticket
       outs[2 * i] = pack(now) .. pack(o.score + SCORES) .. pack(o.tag) .. id
-      l.units = l.units - cost_of(o.ticket)
+      count(l, o.ticket, -1)
     end
     if #tickets > 0 then
       call('ZREM', l.key, unpack(tickets))
@@ -669,11 +740,13 @@ local function save_sums()
   for _, l in pairs(lines) do
     local closed = moved[l.scope] and not moved[l.scope].name
     local opened = (l.opened and 1 or 0) - (closed and 1 or 0)
-    if l.units ~= 0 or opened ~= 0 then
-      plus('L' .. l.scope, l.units)
+    if next(l.units) or opened ~= 0 then
+      for unit, k in pairs(l.units) do
+        plus(sum_of(l.scope, unit), unit ~= '' and k or 0)
+      end
       for i in path_numbers(l.path_text) do
         local name = rule_name(KEYS[tonumber(i)])
-        plus('U' .. name, l.units)
+        plus('U' .. name, l.units[unit_of(ARGV[9 + tonumber(i)])] or 0)
         plus('N' .. name, opened)
       end
     end
@@ -695,7 +768,10 @@ local function save_seats()
         call('ZADD', round, '0', seat.seat)
         call('HSET', at, 'S' .. scope, seat.seat)
       else
-        call('HDEL', at, 'S' .. scope, 'L' .. scope, 'T' .. scope)
+        call('HDEL', at, 'S' .. scope, 'T' .. scope)
+        for unit in pairs(units_of(lines[scope])) do
+          call('HDEL', at, sum_of(scope, unit))
+        end
       end
       call('ZREM', round, seat.was)
     end

@@ -126,7 +126,7 @@ func (c *Client) prepare(ctx context.Context, e Entry) *item {
 	}
 	it.result.ID, it.result.Queue = t.ID, t.Queue
 	if c.turns.limiter != nil && t.Delay == 0 {
-		it.ask = throttle.Ask{Scope: t.Scope, Ticket: Ticket(t.Queue, t.ID), Cost: t.Cost, Priority: t.Priority}
+		it.ask = throttle.Ask{Scope: t.Scope, Ticket: Ticket(t.Queue, t.ID), Cost: t.Cost, Costs: t.Costs, Priority: t.Priority}
 	}
 	var err error
 	if it.task, err = t.asynqTask(now); err != nil {
@@ -163,7 +163,7 @@ func (c *Client) check(t Task, now time.Time) error {
 	}
 	scope, err := throttle.ParseScope(t.Scope)
 	if err == nil {
-		err = policy.Check(scope, max(t.Cost, DefaultCost))
+		err = t.CheckCosts(policy, scope)
 	}
 	if ce, ok := errors.AsType[*throttle.CostError](err); ok {
 		found = append(found, costFault(ce))
@@ -171,6 +171,14 @@ func (c *Client) check(t Task, now time.Time) error {
 		found = append(found, scopeFault(err))
 	}
 	return found.err()
+}
+
+// CheckCosts is Policy.Check for what the task costs under a scope's rules.
+func (t Task) CheckCosts(policy *throttle.Policy, scope throttle.Scope) error {
+	if len(t.Costs) > 0 {
+		return policy.CheckCosts(scope, t.Costs)
+	}
+	return policy.Check(scope, max(t.Cost, DefaultCost))
 }
 
 // send enqueues the items that are still open, in order and in one pipeline, and

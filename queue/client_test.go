@@ -82,7 +82,7 @@ func TestEnqueue(t *testing.T) {
 				t.Errorf("it is due at %v", spec.Due)
 			}
 			spec.Due = time.Time{}
-			if spec != tt.spec || !ok || err != nil {
+			if !reflect.DeepEqual(spec, tt.spec) || !ok || err != nil {
 				t.Errorf("got  %+v %v %v\nwant %+v", spec, ok, err, tt.spec)
 			}
 			// asynq shall neither archive a limited task nor cut a waiting one short.

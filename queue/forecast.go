@@ -82,7 +82,7 @@ func (f *forecast) result(ctx context.Context, c *Client, e Entry) (Result, erro
 		f.sum.untold(now.Add(t.Delay))
 		return r, nil
 	}
-	start, err := f.outlook.add(ctx, t.Scope, t.Cost)
+	start, err := f.outlook.add(ctx, t.Scope, spending{t.Cost, t.Costs})
 	if err != nil {
 		return r, err
 	}
@@ -194,7 +194,8 @@ func (o *outlook) line(ctx context.Context, scope string) (*lineSum, error) {
 		if o.rules[name] == nil {
 			o.rules[name] = newRuleSum(r, name, seen, now.At)
 		}
-		l.rules, l.own[i] = append(l.rules, o.rules[name]), now.Waiting
+		l.rules, l.own[i] = append(l.rules, o.rules[name]), r.Own
+		l.stood = l.stood || r.Own > 0
 		l.heed(o.rules[name])
 		o.paused.heed(o.rules[name])
 	}
@@ -214,13 +215,13 @@ func newRuleSum(r throttle.RuleOutlook, name Binding, seen, at time.Time) *ruleS
 }
 
 // add puts a task at the end of its scope's line and returns its start.
-func (o *outlook) add(ctx context.Context, scope string, cost int64) (moment, error) {
+func (o *outlook) add(ctx context.Context, scope string, cost spending) (moment, error) {
 	l, err := o.line(ctx, scope)
 	if err != nil {
 		return moment{}, err
 	}
 	for i, r := range l.rules {
-		l.own[i] += r.waste(cost)
+		l.own[i] += r.waste(r.cost(cost))
 	}
 	start := l.start(cost)
 	if !l.until.IsZero() && start.at.After(l.until) {
@@ -246,7 +247,7 @@ func (o *outlook) end() (end moment) {
 		if !l.last.known {
 			continue
 		}
-		if last := l.start(0); last.known && (!end.known || last.at.After(end.at)) {
+		if last := l.start(spending{}); last.known && (!end.known || last.at.After(end.at)) {
 			end = last
 		}
 	}
@@ -254,8 +255,8 @@ func (o *outlook) end() (end moment) {
 }
 
 // start returns when a task of a cost starts that stands behind all of its line, and
-// for cost 0 when the line's last does.
-func (l *lineSum) start(cost int64) moment {
+// for no cost when the line's last does.
+func (l *lineSum) start(cost spending) moment {
 	start, held := l.last, time.Duration(0)
 	if l.pause != nil {
 		held = l.pause.RetryAfter
@@ -274,6 +275,9 @@ func (l *lineSum) start(cost int64) moment {
 		if r.Paused {
 			timed = true
 			continue
+		}
+		if l.own[i]+r.cost(cost) == 0 {
+			continue // neither it nor who is before it takes anything
 		}
 		wait, known := r.after(r.turn(l, i, cost))
 		switch {
@@ -294,7 +298,7 @@ func (l *lineSum) start(cost int64) moment {
 
 // turn returns how many units the rule has given when it has given a line all that
 // it has, and a cost after it: other lines have a turn for each of its own.
-func (r *ruleSum) turn(l *lineSum, i int, cost int64) int64 {
+func (r *ruleSum) turn(l *lineSum, i int, cost spending) int64 {
 	mine := l.own[i] + r.cost(cost)
 	others, lines := r.units-l.own[i], r.lines
 	if l.stood {
@@ -308,18 +312,29 @@ func (r *ruleSum) turn(l *lineSum, i int, cost int64) int64 {
 	return r.Released + mine + others
 }
 
+// spending is what a task costs: a number, or by unit. The zero spending is none.
+type spending struct {
+	each int64
+	by   throttle.Costs
+}
+
 // cost is what a task takes of the rule.
-func (r *ruleSum) cost(cost int64) int64 {
-	if r.Algorithm == throttle.Concurrency {
-		return min(cost, 1)
+func (r *ruleSum) cost(cost spending) int64 {
+	switch {
+	case r.Algorithm == throttle.Concurrency && cost.by != nil:
+		return 1
+	case r.Algorithm == throttle.Concurrency:
+		return min(cost.each, 1)
+	case cost.by != nil:
+		return cost.by.Of(r.Unit)
 	}
-	return cost
+	return cost.each
 }
 
 // waste lets go what is left of a window when a cost does not fit into it: nobody
 // of the line can use it before its first. It returns how many units that were.
 func (r *ruleSum) waste(cost int64) int64 {
-	if r.Units == 0 || r.Algorithm == throttle.TokenBucket {
+	if cost == 0 || r.Units == 0 || r.Algorithm == throttle.TokenBucket {
 		return 0
 	}
 	laid, free := r.Released+r.units, int64(0)

@@ -130,7 +130,7 @@ func (w *world) Outlook(_ context.Context, scope string) (throttle.Outlook, erro
 	out := throttle.Outlook{At: time.UnixMicro(w.now), Waiting: total(w.queues[s])}
 	for _, i := range w.paths[s] {
 		r := w.rules[i]
-		o := throttle.RuleOutlook{Units: r.limit, Per: micros(r.per)}
+		o := throttle.RuleOutlook{Units: r.limit, Per: micros(r.per), Own: out.Waiting}
 		o.Rule, o.Algorithm, o.Limit = fmt.Sprint(i), r.algorithm, r.limit
 		for other, path := range w.paths {
 			if n := total(w.queues[other]); n > 0 && slices.Contains(path, i) {
@@ -267,7 +267,7 @@ func (h history) compare(t *testing.T, seed uint64) (w *world, late, starts []in
 	scopes, costs := h.fill(r, w, 1000)
 	var told []time.Time
 	for i, s := range scopes {
-		m, err := o.add(t.Context(), fmt.Sprint(s), costs[i])
+		m, err := o.add(t.Context(), fmt.Sprint(s), spending{each: costs[i]})
 		if err != nil || !m.known {
 			t.Fatalf("seed %d: %+v %v", seed, m, err)
 		}
@@ -380,7 +380,7 @@ func TestForecastEndsWithHours(t *testing.T) {
 	o := newOutlook(hoursOutlook{time.Now().Add(-time.Hour)}) // the server's clock is another one
 	told := 0
 	for i := range 100 {
-		start, err := o.add(t.Context(), "p/x", 1)
+		start, err := o.add(t.Context(), "p/x", spending{each: 1})
 		if err != nil || start.known != (i <= 10) {
 			t.Fatalf("task %d: %+v, %v", i, start, err)
 		}
@@ -430,7 +430,7 @@ func TestForecastPaused(t *testing.T) {
 		{"q", 0, Binding{}, false, "q"},
 		{"p/a", time.Hour, Binding{"p", "rate"}, true, "q"},
 	} {
-		got, err := o.add(t.Context(), step.scope, 1)
+		got, err := o.add(t.Context(), step.scope, spending{each: 1})
 		if err != nil || got.known != step.known || got.known && (got.by != step.by || got.at.Sub(began) < step.least || got.at.Sub(began) > step.least+time.Minute) {
 			t.Errorf("%s: %+v, %v; want %+v", step.scope, got, err, step)
 		}

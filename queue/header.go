@@ -16,7 +16,7 @@ import (
 // itself may set HeaderScope and HeaderCost alone.
 const (
 	HeaderScope    = "headway-scope"     // the path of names
-	HeaderCost     = "headway-cost"      // whole number >= 1; absent: 1
+	HeaderCost     = "headway-cost"      // whole number >= 1, or by unit "requests=1,tokens=1500"; absent: 1
 	HeaderMaxRetry = "headway-max-retry" // whole number >= 0; absent: asynq's own MaxRetry counts
 	HeaderDeadline = "headway-deadline"  // RFC 3339 with fractions; absent: none
 	HeaderTimeout  = "headway-timeout"   // Go duration; absent: none
@@ -36,13 +36,14 @@ const NoBudget = -1
 
 // Spec is what a task's headers say.
 type Spec struct {
-	Scope    string        // valid
-	Cost     int64         // 1 to MaxCost
-	Budget   int           // retries after real failures, or NoBudget
-	Deadline time.Time     // zero: none
-	Timeout  time.Duration // of one run from its start; 0: none
-	MaxWait  time.Duration // for its limits; 0: no bound of its own
-	Due      time.Time     // when it could start first; zero: unknown
+	Scope    string         // valid
+	Cost     int64          // 1 to MaxCost; 0 with Costs
+	Costs    throttle.Costs // by unit, instead of Cost; nil: none
+	Budget   int            // retries after real failures, or NoBudget
+	Deadline time.Time      // zero: none
+	Timeout  time.Duration  // of one run from its start; 0: none
+	MaxWait  time.Duration  // for its limits; 0: no bound of its own
+	Due      time.Time      // when it could start first; zero: unknown
 	Priority int
 	ID       string // asynq's task id; empty when the header is absent
 }
@@ -71,7 +72,6 @@ func ReadSpec(t *asynq.Task) (Spec, bool, error) {
 	r := headerReader{headers: headers}
 	spec := Spec{
 		Scope:    scope,
-		Cost:     r.number(HeaderCost, DefaultCost, 1, MaxCost),
 		Budget:   int(r.number(HeaderMaxRetry, NoBudget, 0, MaxRetries)),
 		Deadline: r.time(HeaderDeadline),
 		Timeout:  r.duration(HeaderTimeout),
@@ -80,6 +80,7 @@ func ReadSpec(t *asynq.Task) (Spec, bool, error) {
 		Priority: int(r.number(HeaderPriority, 0, -MaxPriority, MaxPriority)),
 		ID:       headers[HeaderID],
 	}
+	spec.Cost, spec.Costs = r.cost()
 	if _, err := throttle.ParseScope(scope); err != nil {
 		r.fail(HeaderScope, err.Error())
 	}
@@ -107,7 +108,9 @@ func (t Task) headers(now time.Time) map[string]string {
 		HeaderID:       t.ID,
 		HeaderDue:      t.due(now).UTC().Format(time.RFC3339Nano),
 	}
-	if t.Cost != DefaultCost {
+	if len(t.Costs) > 0 {
+		h[HeaderCost] = t.Costs.String()
+	} else if t.Cost != DefaultCost {
 		h[HeaderCost] = strconv.FormatInt(t.Cost, 10)
 	}
 	if !t.Deadline.IsZero() {
@@ -135,6 +138,19 @@ func (r *headerReader) fail(name, reason string) {
 	if r.err == nil {
 		r.err = &HeaderError{Header: name, Value: r.headers[name], Reason: reason}
 	}
+}
+
+// cost reads a number or costs by unit.
+func (r *headerReader) cost() (int64, throttle.Costs) {
+	text := r.headers[HeaderCost]
+	if !strings.Contains(text, "=") {
+		return r.number(HeaderCost, DefaultCost, 1, MaxCost), nil
+	}
+	costs, err := throttle.ParseCosts(text)
+	if err != nil {
+		r.fail(HeaderCost, strings.TrimPrefix(err.Error(), "throttle: costs: "))
+	}
+	return 0, costs
 }
 
 func (r *headerReader) number(name string, absent, low, high int64) int64 {

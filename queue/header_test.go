@@ -3,12 +3,14 @@ package queue_test
 import (
 	"errors"
 	"maps"
+	"reflect"
 	"testing"
 	"time"
 
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
 )
 
 func TestReadSpec(t *testing.T) {
@@ -24,6 +26,10 @@ func TestReadSpec(t *testing.T) {
 			map[string]string{"headway-scope": "payments/acme"},
 			queue.Spec{Scope: "payments/acme", Cost: 1, Budget: queue.NoBudget}, true,
 		},
+		"cost by unit": {
+			map[string]string{"headway-scope": "a", "headway-cost": "requests=1,tokens=1500"},
+			queue.Spec{Scope: "a", Costs: throttle.Costs{"requests": 1, "tokens": 1500}, Budget: queue.NoBudget}, true,
+		},
 		"all": {
 			map[string]string{
 				"headway-scope": "a", "headway-cost": "7", "headway-max-retry": "0", "headway-id": "i", "trace": "1",
@@ -38,7 +44,7 @@ func TestReadSpec(t *testing.T) {
 		},
 	} {
 		got, ok, err := queue.ReadSpec(asynq.NewTaskWithHeaders("x", nil, tt.headers))
-		if got != tt.want || ok != tt.ok || err != nil {
+		if !reflect.DeepEqual(got, tt.want) || ok != tt.ok || err != nil {
 			t.Errorf("%s: %+v %v %v", name, got, ok, err)
 		}
 	}

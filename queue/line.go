@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/headway-go/headway/throttle"
 )
 
 // MaxLine is the most bytes that a line may have.
@@ -107,6 +109,7 @@ func (t Task) lineFields() []lineField {
 	put(t.ID != "", "id", t.ID)
 	put(true, "scope", t.Scope)
 	put(t.Cost != 0, "cost", t.Cost)
+	put(len(t.Costs) > 0, "cost", t.Costs)
 	put(t.Queue != "", "queue", t.Queue)
 	put(t.MaxRetry != nil, "max_retry", t.MaxRetry)
 	put(t.Delay != 0, "delay", t.Delay.String())
@@ -146,7 +149,7 @@ func (d *decoder) task(obj []byte) Task {
 		case "id":
 			t.ID = d.text(name, value)
 		case "cost":
-			t.Cost = d.cost(name, value)
+			t.Cost, t.Costs = d.cost(name, value)
 		case "queue":
 			t.Queue = d.text(name, value)
 		case "max_retry":
@@ -272,12 +275,20 @@ func (d *decoder) text(field string, value []byte) string {
 	return text
 }
 
-func (d *decoder) cost(field string, value []byte) int64 {
-	if value[0] == '{' {
-		d.found.add(field, "a cost by unit is not supported yet; write one whole number of at least 1")
-		return 0
+// cost reads a number, or an object of numbers by unit.
+func (d *decoder) cost(field string, value []byte) (int64, throttle.Costs) {
+	if value[0] != '{' {
+		return d.number(field, value, 1, MaxCost), nil
 	}
-	return d.number(field, value, 1, MaxCost)
+	costs := throttle.Costs{}
+	d.each(field, value, func(unit string, value []byte) {
+		before := len(d.found)
+		costs[unit] = d.number(field, value, 0, MaxCost)
+		for i := range d.found[before:] {
+			d.found[before+i].Reason = fmt.Sprintf("of %q: %s", clip(unit), d.found[before+i].Reason)
+		}
+	})
+	return 0, costs
 }
 
 // number reads a whole number that is written in digits.

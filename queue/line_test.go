@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
 )
 
 func TestParseLine(t *testing.T) {
@@ -77,6 +78,10 @@ func TestParseLine(t *testing.T) {
 				Delay: 3650 * 24 * time.Hour, Timeout: time.Microsecond,
 			},
 		},
+		"cost by unit": {
+			`{"type":"mail","scope":"a","cost":{"requests":1,"tokens":1500}}`,
+			queue.Task{Type: "mail", Scope: "a", Costs: throttle.Costs{"requests": 1, "tokens": 1500}},
+		},
 		"no retries": {`{"type":"mail","scope":"a","max_retry":0}`, queue.Task{Type: "mail", Scope: "a", MaxRetry: queue.Retries(0)}},
 		"empty headers": {
 			`{"type":"http","scope":"a","http":{"url":"http://h","headers":{},"body":""}}`,
@@ -136,7 +141,12 @@ func TestParseLineRefuses(t *testing.T) {
 		"cost beyond int64":    {mail(`"cost":99999999999999999999`), "cost: 99999999999999999999 is above 1000000000000"},
 		"cost far below":       {mail(`"cost":-99999999999999999999`), "cost: -99999999999999999999 is below 1"},
 		"cost endless":         {mail(`"cost":` + strings.Repeat("9", 100)), "cost: " + strings.Repeat("9", 60) + "… is above 1000000000000"},
-		"cost by unit":         {mail(`"cost":{"requests":1,"tokens":1500}`), "cost: a cost by unit is not supported yet; write one whole number of at least 1"},
+		"no units":             {mail(`"cost":{}`), "cost: 0 units; write 1 to 16"},
+		"costs nothing":        {mail(`"cost":{"requests":0}`), "cost: all are 0; what costs nothing needs no limit"},
+		"a bad unit":           {mail(`"cost":{"Tokens":1}`), `cost: unit "Tokens" is no unit's name; write lower-case letters, digits, '-' and '_'`},
+		"a bad amount":         {mail(`"cost":{"tokens":-1,"images":"2","x":1.5}`), `cost: of "tokens": -1 is below 0; cost: of "images": want a whole number, got a string; cost: of "x": 1.5 is not a whole number in plain digits, such as 1000`},
+		"a unit twice":         {mail(`"cost":{"tokens":1,"tokens":2}`), `cost: field "tokens" stands there twice`},
+		"a list of costs":      {mail(`"cost":[1]`), "cost: want a whole number, got a list"},
 		"cost as text":         {mail(`"cost":"1"`), "cost: want a whole number, got a string"},
 		"cost null":            {mail(`"cost":null`), "cost: want a whole number, got null"},
 		"cost true":            {mail(`"cost":true`), "cost: want a whole number, got true or false"},

@@ -147,5 +147,5 @@ func (p *planner) binding(ctx context.Context, scope string) Binding {
 	if err != nil || !l.stood {
 		return Binding{}
 	}
-	return l.start(0).by
+	return l.start(spending{}).by
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/throttle"
 )
 
 // TypeHTTP is the type of a task that is one outbound HTTP request.
@@ -55,6 +57,13 @@ type Task struct {
 	// Cost is how many units the task takes under every rate rule.
 	// Defaults to 1.
 	Cost int64
+
+	// Costs is what the task takes by unit, instead of a Cost: a rule counts its own unit,
+	// and one of which the task takes nothing does not limit it. Requests that are not
+	// given are 1. Upgrade all workers before the first such task: older ones fail it for
+	// good.
+	// Defaults to none.
+	Costs throttle.Costs
 
 	// Queue is the asynq queue: letters, digits, "_", "-" and ".".
 	// Defaults to "default".
@@ -113,7 +122,7 @@ func Retries(n int) *int { return &n }
 // withDefaults returns the task with every zero field that has a default set.
 // The id is the caller's to draw.
 func (t Task) withDefaults() Task {
-	if t.Cost == 0 {
+	if t.Cost == 0 && len(t.Costs) == 0 {
 		t.Cost = DefaultCost
 	}
 	if t.Queue == "" {

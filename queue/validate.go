@@ -38,11 +38,7 @@ func (t Task) validate(now time.Time, found faults) faults {
 		found = append(found, checkScope(t.Scope)...)
 	}
 	check("id", func(add adder) { checkID(t.ID, add) })
-	check("cost", func(add adder) {
-		if t.Cost != 0 {
-			checkRange(t.Cost, 1, MaxCost, add)
-		}
-	})
+	check("cost", func(add adder) { checkCost(t.Cost, t.Costs, add) })
 	check("queue", func(add adder) { checkQueue(t.Queue, add) })
 	check("max_retry", func(add adder) {
 		if t.MaxRetry != nil {
@@ -117,6 +113,11 @@ func scopeFault(err error) Fault {
 }
 
 func costFault(err *throttle.CostError) Fault {
+	if err.Unit != "" && err.Unit != throttle.Requests {
+		return Fault{Field: "cost", Err: err, Reason: fmt.Sprintf(
+			"costs %d %s, and the most that rule %q can ever admit is %d; split the task, or raise the rule's burst or limit",
+			err.Cost, err.Unit, err.Rule, err.Capacity)}
+	}
 	return Fault{Field: "cost", Err: err, Reason: fmt.Sprintf(
 		"%d can never pass: rule %q admits %d at most; split the task, or raise the rule's burst or limit",
 		err.Cost, err.Rule, err.Capacity)}
@@ -128,6 +129,19 @@ func checkRange(n, low, high int64, add adder) {
 		add("%d is below %d", n, low)
 	case n > high:
 		add("%d is above %d", n, high)
+	}
+}
+
+func checkCost(cost int64, costs throttle.Costs, add adder) {
+	switch {
+	case cost != 0 && len(costs) > 0:
+		add("%d, and costs by unit as well; write one of the two", cost)
+	case cost != 0:
+		checkRange(cost, 1, MaxCost, add)
+	case costs != nil:
+		if err := costs.Check(); err != nil {
+			add("%s", strings.TrimPrefix(err.Error(), "throttle: costs: "))
+		}
 	}
 }
 

@@ -15,7 +15,7 @@ type attempt struct {
 	record  string // the key of what was granted under the id, once it is known; see key
 	slot    *slot  // of its own, when it has one
 	once    bool   // nobody will ask for it again by its id
-	cost    int64
+	cost    price
 	ahead   time.Duration
 	sent    time.Time
 
@@ -32,7 +32,7 @@ func (a *attempt) MarshalBinary() ([]byte, error) {
 func (a *attempt) String() string { return a.id }
 
 func (l *Limiter) attempt(p *plan, req Request) *attempt {
-	a := &attempt{limiter: l, plan: p, scope: req.Scope, id: req.ID, once: req.once, cost: req.Cost, ahead: req.Ahead, sent: time.Now()}
+	a := &attempt{limiter: l, plan: p, scope: req.Scope, id: req.ID, once: req.once, cost: p.price(req), ahead: req.Ahead, sent: time.Now()}
 	if !a.once {
 		a.record = p.record(req)
 	}
@@ -86,6 +86,7 @@ func (a *attempt) answer(ctx context.Context, reply []int64) (Decision, error) {
 func (a *attempt) grant(reply []int64) Grant {
 	g := Grant{scope: a.scope, id: a.id, plan: a.plan, record: a.record, cost: a.cost, places: make([]int64, len(a.plan.bounds))}
 	g.from = a.sent.Add(time.Duration(reply[3]) * time.Microsecond)
+	g.start = reply[2] + reply[3]
 	for i := range g.places {
 		g.places[i] = reply[replyHead+replyRule*i+4]
 	}

@@ -55,6 +55,9 @@ type RuleState struct {
 	// names that tasks bring.
 	Scope, Rule, Pattern string
 	Algorithm            Algorithm
+	// Unit is what the rule counts, Requests unless it says otherwise: Limit and
+	// Remaining are of it. Empty for Concurrency, which counts places.
+	Unit string
 	// Limited says that this rule alone would not have admitted the request now.
 	Limited bool
 	// Limit is the most units that the rule admits at once: the burst of a token

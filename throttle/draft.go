@@ -78,13 +78,14 @@ const (
 	fieldRollover
 	fieldSpread
 	fieldShadow
+	fieldUnit
 	fieldUnlimited
 	fieldCount
 )
 
 var fieldNames = []string{
 	"name", "algorithm", "limit", "per", "burst", "lease", "on_redis_error", "margin", "max_wait",
-	"resets", "active", "timezone", "rollover", "spread", "shadow", "unlimited",
+	"resets", "active", "timezone", "rollover", "spread", "shadow", "unit", "unlimited",
 }
 
 func (f field) String() string { return fieldNames[f] }
@@ -140,6 +141,7 @@ func draftRules(rules []Rule) []draftRule {
 			fieldRollover:     {text: strconv.FormatInt(r.Rollover, 10), set: r.Rollover != 0},
 			fieldSpread:       {text: "true", set: r.Spread},
 			fieldShadow:       {text: "true", set: r.Shadow},
+			fieldUnit:         {text: quote(r.Unit), set: r.Unit != ""},
 			fieldUnlimited:    {text: "true", set: r.Unlimited},
 		}}
 	}

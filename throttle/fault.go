@@ -46,6 +46,8 @@ type CostError struct {
 	// Rule is the one that admits least; empty when the cost is below 1, which
 	// no policy admits.
 	Rule string
+	// Unit is what Rule counts, Requests unless it says otherwise.
+	Unit string
 	// Cost is what was asked and Capacity the most that Rule admits, in units.
 	Cost, Capacity int64
 }
@@ -53,6 +55,11 @@ type CostError struct {
 func (e *CostError) Error() string {
 	if e.Rule == "" {
 		return fmt.Sprintf("throttle: scope %s: cost is %d; the least is 1", quote(e.Scope.text), e.Cost)
+	}
+	if e.Unit != "" && e.Unit != Requests {
+		return fmt.Sprintf("throttle: scope %s: costs %d %s, and the most that rule %q can ever admit is %d; "+
+			"split the task, or raise the burst of a token bucket or the limit of another rule",
+			quote(e.Scope.text), e.Cost, e.Unit, e.Rule, e.Capacity)
 	}
 	return fmt.Sprintf("throttle: scope %s: cost %d can never pass: rule %q admits %d at most; "+
 		"split the task, or raise the burst of a token bucket or the limit of another rule",

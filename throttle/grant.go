@@ -15,12 +15,15 @@ type Grant struct {
 	scope  string
 	id     string
 	plan   *plan  // under which it was granted; nil for one that took nothing
+	kept   string // the key under which Keep has it
 	record string // the key of its record, where that is not its id's
-	cost   int64
-	places []int64   // where each rule put its units
-	from   time.Time // when the leases began to run, at the latest
-	shadow *shadow   // what shadow rules took beside it, if there are any
-	local  bool      // taken from this process's share during an outage
+	cost   price
+	shadow *shadow       // what shadow rules took beside it, if there are any
+	places []int64       // where each rule put its units
+	start  int64         // by the server's clock, µs
+	lasts  time.Duration // see plan.settles; 0 for the plan's
+	from   time.Time     // when the leases began to run, at the latest
+	local  bool          // taken from this process's share during an outage
 }
 
 // NewGrant returns a grant that took nothing, for what stands in for a Limiter in
@@ -42,7 +45,7 @@ func (g Grant) Zero() bool { return g.id == "" }
 // Giving back twice does nothing the second time, for a minute. The error wraps
 // ErrUnavailable when Redis could not be told; then the units stay spent, which
 // is safe. A context that has ended does not stop it: it has its own time-out.
-// Costs one round trip.
+// Costs one round trip, two for a grant that Kept has found.
 func (l *Limiter) GiveBack(ctx context.Context, g Grant) error {
 	g.shadow.giveBack()
 	if g.Zero() {
@@ -54,23 +57,58 @@ func (l *Limiter) GiveBack(ctx context.Context, g Grant) error {
 		return nil
 	}
 	rules, places := l.rulesNow(p, g.places)
+	p, rules, places, g.cost = l.withOthers(p, rules, places, g.cost)
 	mark := p.attempt(g.id)
 	record := cmp.Or(g.record, mark)
-	c := newCall(lua.GiveBack.For(p.kinds), p.keyArgs, 3, 2+3*len(p.rules), 1+len(p.bounds))
-	c.args = append(c.args, mark, record, p.turns[1], l.clock(), g.id)
+	c := newCall(lua.GiveBack.For(p.kinds), p.keyArgs, 4, 2+3*len(rules), 1+len(rules))
+	c.args = append(c.args, mark, record, p.turns[1], p.settled(g.id), l.clock(), g.id)
 	for i := range rules {
-		c.args = append(c.args, rules[i], g.cost, places[i])
+		c.args = append(c.args, rules[i], g.cost.at(i), places[i])
 	}
 	ctx = context.WithoutCancel(ctx)
 	if _, err := l.runner.run(ctx, c); err != nil {
 		return unavailable(ctx, "give back to", g.scope, err)
 	}
+	if g.kept != "" {
+		ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+		defer cancel()
+		if err := l.rdb.Del(ctx, g.kept).Err(); err != nil {
+			return unavailable(ctx, "let go a grant of", g.scope, err)
+		}
+	}
 	return nil
 }
 
+// withOthers adds the rules of a scope that a grant took nothing of: it may have been
+// settled with units of theirs.
+func (l *Limiter) withOthers(p *plan, rules []any, places []int64, cost price) (*plan, []any, []int64, price) {
+	all, err := l.plans.of(p.scope.String())
+	if p.others == "" || err != nil {
+		return p, rules, places, cost
+	}
+	both := &plan{scope: p.scope, provider: p.provider, keys: slices.Clone(p.keys), keyArgs: slices.Clone(p.keyArgs), params: slices.Clone(p.params), turns: p.turns}
+	rules, places = slices.Clone(rules), slices.Clone(places)
+	by := make([]int64, len(p.keys))
+	for i := range by {
+		by[i] = cost.at(i)
+	}
+	for i, key := range all.keys {
+		if !slices.Contains(p.keys, key) {
+			both.keys, both.keyArgs, both.params = append(both.keys, key), append(both.keyArgs, key), append(both.params, all.params[i])
+			rules, places, by = append(rules, all.rules[i]), append(places, 0), append(by, 0)
+		}
+	}
+	present := map[byte]bool{}
+	for _, one := range both.params {
+		present[one.kind] = true
+	}
+	both.kinds = kindsOf(present)
+	return both, rules, places, price{by: by}
+}
+
 // rulesNow returns the rules of a plan as scripts read them, each as it is by now, and where
-// its units stand. Under one whose algorithm was another one meanwhile they stand nowhere:
-// they were taken over, and may be anybody's. To a longer window, units that a shorter one
+// its units stand. Under one whose algorithm or unit was another one meanwhile they stand
+// nowhere: they were taken over, and may be anybody's. To a longer window, units that a shorter one
 // has let go are still spent, and whoever writes its state under the old rule would forget
 // them.
 func (l *Limiter) rulesNow(p *plan, places []int64) ([]any, []int64) {
@@ -94,12 +132,12 @@ func (l *Limiter) rulesNow(p *plan, places []int64) ([]any, []int64) {
 	return rules, places
 }
 
-// alwaysCounted says that a rule had its algorithm under all of some policies.
+// alwaysCounted says that a rule had its algorithm and its unit under all of some policies.
 func alwaysCounted(policies []*Policy, scope Scope, b Bound) bool {
 	for _, policy := range policies {
 		bounds, _ := policy.Match(scope) // no rule is no rule that counts
 		if !slices.ContainsFunc(bounds, func(other Bound) bool {
-			return other.Scope == b.Scope && other.Rule.Name == b.Rule.Name && other.Rule.Algorithm == b.Rule.Algorithm
+			return other.Scope == b.Scope && other.Rule.Name == b.Rule.Name && other.Rule.Algorithm == b.Rule.Algorithm && other.Rule.unit() == b.Rule.unit()
 		}) {
 			return false
 		}

@@ -123,7 +123,7 @@ func (l *Limiter) InspectTicket(ctx context.Context, ask Ask) (Standing, error) 
 	if ask.Ticket == "" {
 		return Standing{}, fmt.Errorf("throttle: InspectTicket of %q needs a ticket", ask.Scope)
 	}
-	ticket := Place{Ticket: ask.Ticket, cost: ask.Cost}.ticket()
+	ticket := ask.place().ticket()
 	page, err := l.inspect(ctx, p, []string{ask.Scope}, []string{ticket}, "", "")
 	if err != nil {
 		return Standing{}, unavailable(ctx, "inspect a ticket of", ask.Scope, err)
@@ -139,12 +139,12 @@ func (l *Limiter) InspectTicket(ctx context.Context, ask Ask) (Standing, error) 
 // Stands tells whether one who asked, or was lined up, with a ticket has a place in line
 // or was released and has not come, whatever the policy says of its scope by now. Costs one
 // round trip. The error is a *ScopeError, wraps ErrUnavailable, or is ctx's.
-func (l *Limiter) Stands(ctx context.Context, p Place, cost int64) (bool, error) {
+func (l *Limiter) Stands(ctx context.Context, ask Ask) (bool, error) {
+	p := ask.place()
 	scope, err := ParseScope(p.Scope)
 	if err != nil {
 		return false, err
 	}
-	p.cost = cost
 	keys := keyspace(l.cfg.Prefix)
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()

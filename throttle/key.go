@@ -8,6 +8,8 @@ import "strings"
 //	hw:{payments}/acme:tenant         rule "tenant" of payments/acme
 //	hw:{payments}/acme:parallel:held  the runs under a concurrency rule
 //	hw:{payments}@k3Jq…               one attempt's grant
+//	hw:{payments}@k3Jq…=              what an attempt was settled at
+//	hw:{payments}/acme!kept:inv-1     a grant that is kept for later
 //	hw:{payments}/acme/refunds!line   the tasks of payments/acme/refunds that wait
 //	hw:{payments}!due, !round, !out   whose turn is next, and who has been released
 //	hw:{payments}!at                  where scopes stand, and how much waits

@@ -199,6 +199,9 @@ type Request struct {
 	// Cost is how many units it takes under each rate rule. A concurrency rule
 	// always counts one place. Defaults to 1.
 	Cost int64
+	// Costs is what it takes by unit, instead of Cost. A rule that counts none of it is
+	// left out of the decision. Defaults to none.
+	Costs Costs
 	// ID is the attempt id: a request sent again under the same ID within half a
 	// minute is not charged again but answered with the first grant. 1 to 128
 	// bytes; draw a new one for each attempt. Defaults to a random one.
@@ -336,7 +339,7 @@ func (l *Limiter) peek(ctx context.Context, p *plan, req Request) (Decision, err
 
 func (l *Limiter) peekOnce(ctx context.Context, p *plan, req Request) (Decision, error) {
 	c := newCall(lua.Peek.For(p.kinds), p.keyArgs, 1, 3+2*len(p.bounds), replyHead+replyRule*len(p.bounds))
-	c.args = p.appendArgs(append(c.args, p.told, l.clock(), req.ID, p.path), req.Cost)
+	c.args = p.appendArgs(append(c.args, p.told, l.clock(), req.ID, p.path), p.price(req))
 	reply, err := l.runner.run(ctx, c)
 	if err != nil {
 		return Decision{}, unavailable(ctx, "peek at", req.Scope, err)
@@ -350,13 +353,10 @@ func (l *Limiter) prepare(req *Request) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if req.Cost == 0 {
-		req.Cost = 1
-	}
 	if p.refusal != nil {
 		return nil, p.refusal
 	}
-	if err := p.check(req.Cost); err != nil {
+	if p, err = l.priced(p, req); err != nil {
 		return nil, err
 	}
 	if req.ID == "" {
@@ -373,6 +373,21 @@ func (l *Limiter) prepare(req *Request) (*plan, error) {
 		l.ahead.Store(int64(req.Ahead)) // of two at once either will do
 	}
 	return p, nil
+}
+
+// priced returns the plan of the rules that req takes anything of, unless they can never
+// admit it.
+func (l *Limiter) priced(p *plan, req *Request) (*plan, error) {
+	if len(req.Costs) > 0 {
+		if err := p.checkCosts(req.Costs); err != nil {
+			return nil, err
+		}
+		return l.plans.counted(p, req.Costs), nil
+	}
+	if req.Cost == 0 {
+		req.Cost = defaultCost
+	}
+	return p, p.check(req.Cost)
 }
 
 // NewID draws an attempt id: 96 random bits in 16 letters.

@@ -18,6 +18,7 @@ type Ask struct {
 	Scope    string
 	Ticket   string
 	Cost     int64 // 0 for 1
+	Costs    Costs // by unit, instead of Cost
 	Priority int
 }
 
@@ -50,7 +51,7 @@ func (l *Limiter) LineUp(ctx context.Context, asks []Ask, lead, near time.Durati
 	for i, a := range asks {
 		p, err := l.plans.of(a.Scope)
 		if err == nil {
-			err = p.check(max(a.Cost, defaultCost))
+			p, err = l.priced(p, &Request{Cost: max(a.Cost, 0), Costs: a.Costs})
 		}
 		if err != nil || len(p.bounds) == 0 {
 			out[i].Err = err
@@ -83,7 +84,7 @@ func (l *Limiter) lineUp(ctx context.Context, provider string, asks []Ask, group
 	args := t.appendArgs([]any{l.clock(), lead.Microseconds(), near.Microseconds()})
 	for _, i := range group {
 		a := asks[i]
-		args = append(args, number[a.Scope], Place{Ticket: a.Ticket, cost: a.Cost}.ticket(), a.Priority)
+		args = append(args, number[a.Scope], a.place().ticket(), a.Priority)
 	}
 	prefix, asked := keyspace(l.cfg.Prefix).provider(provider), time.Now()
 	reply, err := l.lists(ctx, lua.LineUp.For(t.kinds()), t.keys(prefix), args)

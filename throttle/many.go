@@ -69,7 +69,7 @@ func (m *many) add(p *pending) bool {
 		id = a.id
 	}
 	c := append(m.calls, byte(len(a.plan.keys)), byte(len(id)))
-	c = two(c, m.costAt(a.cost))
+	c = two(c, m.costAt(a.cost.each))
 	for i, key := range a.plan.keys {
 		c = two(c, m.keyAt(key, a.plan.keyArgs[i]))
 		c = two(c, m.ruleAt(a.plan.rules[i]))
@@ -391,10 +391,11 @@ func (a *apart) mark(batch []*pending) {
 	}
 }
 
-// together says whether a call can be decided together with others.
+// together says whether a call can be decided together with others: one that takes the
+// same under each rule, none of which counts runs or periods.
 func (p *pending) together() bool {
 	a := p.call.attempt
-	return a != nil && p.call.args == nil && a.plan.leases == nil && !a.plan.calendars
+	return a != nil && p.call.args == nil && a.cost.by == nil && a.plan.leases == nil && !a.plan.calendars
 }
 
 func (a *apart) add(batch []*pending) {

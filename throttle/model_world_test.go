@@ -546,7 +546,7 @@ func (w *world) again(g *granted) {
 	before := w.stored
 	sent := time.Now()
 	l := w.limiters[w.version]
-	d, err := l.Decide(ctx, Request{Scope: g.d.Grant.scope, Cost: g.d.Grant.cost, ID: g.d.Grant.id})
+	d, err := l.Decide(ctx, Request{Scope: g.d.Grant.scope, Cost: g.d.Grant.cost.each, ID: g.d.Grant.id})
 	var tooMuch *CostError
 	if errors.As(err, &tooMuch) {
 		return

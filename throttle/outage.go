@@ -106,7 +106,7 @@ func (o *outage) decide(p *plan, req Request, live int64, slack time.Duration) D
 	defer o.mu.Unlock()
 	now := time.Now()
 	d := Decision{Allowed: true, Degraded: true, Binding: -1, At: now, Rules: slices.Clone(p.states)}
-	shares := make([]*share, len(p.bounds))
+	shares, cost := make([]*share, len(p.bounds)), p.price(req)
 	for i, b := range p.bounds {
 		if b.Rule.OnRedisError != FailShare {
 			continue
@@ -114,7 +114,7 @@ func (o *outage) decide(p *plan, req Request, live int64, slack time.Duration) D
 		shares[i] = o.share(p.keys[i], b.Rule, live, now, slack)
 		state := &d.Rules[i]
 		state.Limit = shares[i].capacity
-		state.RetryAfter = shares[i].fit(now, req.Cost)
+		state.RetryAfter = shares[i].fit(now, cost.at(i))
 		state.Limited = state.RetryAfter > 0
 		if state.RetryAfter > d.RetryAfter {
 			d.Allowed, d.RetryAfter, d.Binding = false, state.RetryAfter, i
@@ -126,13 +126,13 @@ func (o *outage) decide(p *plan, req Request, live int64, slack time.Duration) D
 			continue
 		}
 		if d.Allowed {
-			s.take(now, req.ID, req.Cost)
+			s.take(now, req.ID, cost.at(i))
 		}
 		d.Rules[i].Remaining, d.Rules[i].ResetAfter = s.left(now), s.reset(now)
 	}
 	if d.Allowed {
 		d.Binding = fewestLeft(d.Rules)
-		d.Grant = Grant{scope: req.Scope, id: req.ID, plan: p, cost: req.Cost, local: true}
+		d.Grant = Grant{scope: req.Scope, id: req.ID, plan: p, cost: cost, local: true}
 	}
 	p.clip(&d)
 	return p.shown(d)

@@ -12,7 +12,8 @@ import (
 type Outlook struct {
 	// At is the Redis server's time.
 	At time.Time
-	// Waiting is how many units stand in the scope's own line.
+	// Waiting is how many requests stand in the scope's own line: the sum of its tasks'
+	// costs, of those by unit their requests.
 	Waiting int64
 	// Rules has one entry for each rule on the scope's path that holds now, outermost first.
 	Rules []RuleOutlook
@@ -34,6 +35,8 @@ type RuleOutlook struct {
 	// left is spread over that. Without meaning with any other rule.
 	Rest   time.Duration
 	Spread bool
+	// Own is how many of the rule's units stand in the scope's own line.
+	Own int64
 	// Waiting is how many units stand in lines under the rule, and Lines how many
 	// lines those are, the scope's own included.
 	Waiting, Lines int64
@@ -78,10 +81,14 @@ func (l *Limiter) Outlook(ctx context.Context, scope string) (Outlook, error) {
 func (l *Limiter) countWaiting(ctx context.Context, p *plan, out *Outlook) error {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
-	fields := []string{"L" + scopePath(p.scope.String())}
-	for _, key := range p.keys {
+	own := "L" + scopePath(p.scope.String())
+	fields := []string{own}
+	for i, key := range p.keys {
 		name := key[len(p.provider):]
-		fields = append(fields, "U"+name, "N"+name)
+		fields = append(fields, "U"+name, "N"+name, own)
+		if unit := p.states[i].Unit; unit != "" && unit != Requests {
+			fields[len(fields)-1] += "\x00" + unit
+		}
 	}
 	pipe := l.rdb.Pipeline()
 	sums := pipe.HMGet(ctx, p.provider+"!at", fields...)
@@ -91,7 +98,8 @@ func (l *Limiter) countWaiting(ctx context.Context, p *plan, out *Outlook) error
 	}
 	out.Waiting = sum(sums.Val()[0])
 	for i := range out.Rules {
-		out.Rules[i].Waiting, out.Rules[i].Lines = sum(sums.Val()[1+2*i]), sum(sums.Val()[2+2*i])
+		at := sums.Val()[1+3*i:]
+		out.Rules[i].Waiting, out.Rules[i].Lines, out.Rules[i].Own = sum(at[0]), sum(at[1]), sum(at[2])
 	}
 	for who, when := range released.Val() {
 		if released, ok := unpack(when); ok && out.At.UnixMicro()-released < onItsWay.Microseconds() {
@@ -108,11 +116,11 @@ const onItsWay = 3 * time.Second
 // are its own too.
 func (o *Outlook) release(p *plan, who string) {
 	scope, ticket, _ := strings.Cut(who, "\x00")
-	cost := max(defaultCost, readPlace("", ticket).cost)
+	place := readPlace("", ticket)
 	for i, key := range p.keys {
 		level, _, _ := strings.Cut(key[len(p.provider):], ":")
 		if strings.HasPrefix(scope+"/", level+"/") {
-			o.Rules[i].Released += cost
+			o.Rules[i].Released += place.under(p.bounds[i].Rule)
 		}
 	}
 }

@@ -13,8 +13,9 @@ import (
 // plan is what a scope comes to under a policy: the keys and arguments of its
 // scripts, worked out once. It is never changed.
 type plan struct {
-	most     int64 // no cost up to it is more than a rule can admit
-	refusal  error // the application may not spend from the scope
+	key      string // under which it is kept: the scope, and which of its rules it leaves out
+	most     int64  // no cost up to it is more than a rule can admit
+	refusal  error  // the application may not spend from the scope
 	answers  Answers
 	made     making
 	scope    Scope
@@ -35,9 +36,10 @@ type plan struct {
 	told     any    // the last of them
 	path     string // of the scope, as scripts take it
 
-	named      []float64 // the weights of the names of the path, as Policy.weights has them
-	weights    []string  // of the scope in the round of each rule, as scripts read them
-	weightsArg any       // the same in one text, "" where there are none
+	named   []float64 // the weights of the names of the path, as Policy.weights has them
+	weights []string  // of the scope in the round of each rule, as scripts read them
+	levels  any       // the levels that have rules and the weights there, as turn reads them
+	others  string    // the names of the rules that are left out, each with a zero byte after it
 
 	// From when until when the plan holds, by the server's clock in µs: as long as the
 	// periods of its calendars last, and its pauses. For ever where until is 0.
@@ -71,7 +73,7 @@ const (
 )
 
 func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time.Time) *plan {
-	p := &plan{most: math.MaxInt64, scope: scope, all: all, provider: keys.provider(scope.Provider())}
+	p := &plan{key: scope.String(), most: math.MaxInt64, scope: scope, all: all, provider: keys.provider(scope.Provider())}
 	p.bounds = p.inForce(p.split(keys, pad, all), at)
 	p.open = len(p.bounds) == 1 && p.bounds[0].Rule == openRule
 	p.weigh(nil)
@@ -91,10 +93,10 @@ func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time
 		present[kind] = true
 		key := keys.rule(b)
 		p.keys, p.keyArgs = append(p.keys, key), append(p.keyArgs, key)
-		p.rules = append(p.rules, lua.Rule(kind, numbers, more...))
+		p.rules = append(p.rules, lua.Rule(kind, numbers, more...)+unitText(b.Rule))
 		p.params = append(p.params, params{kind, numbers})
 		p.states = append(p.states, RuleState{
-			Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm,
+			Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm, Unit: b.Rule.unit(),
 			Limit: b.Rule.Capacity(), window: width, MaxWait: b.Rule.MaxWait,
 		})
 		if b.Paused() {
@@ -132,6 +134,18 @@ func (p *plan) pause(i int) {
 	if until := p.bounds[i].Until; !until.IsZero() {
 		p.within(periods{to: until.UnixMicro()})
 	}
+}
+
+// unitText is what follows a rule's numbers: its unit, unless that is the usual one, and
+// "*" where each task counts, whatever it costs.
+func unitText(r Rule) string {
+	if r.everybodys() {
+		return "*"
+	}
+	if unit := r.unit(); unit != Requests {
+		return unit
+	}
+	return ""
 }
 
 // kindsOf puts kinds in the order of lua.Kinds.
@@ -251,9 +265,9 @@ func gcd(a, b int64) int64 {
 func (p *plan) attempt(id string) string { return p.provider + "@" + escape(id) }
 
 // appendArgs appends the two arguments of each rule.
-func (p *plan) appendArgs(args []any, cost int64) []any {
-	for _, rule := range p.rules {
-		args = append(args, rule, cost)
+func (p *plan) appendArgs(args []any, cost price) []any {
+	for i, rule := range p.rules {
+		args = append(args, rule, cost.at(i))
 	}
 	return args
 }
@@ -371,15 +385,15 @@ func (c *plans) keep(p *plan) {
 	if len(c.known) >= maxPlans {
 		clear(c.known)
 	}
-	c.known[p.scope.String()] = p
+	c.known[p.key] = p
 }
 
 // forget lets a plan go.
 func (c *plans) forget(p *plan) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.known[p.scope.String()] == p {
-		delete(c.known, p.scope.String())
+	if c.known[p.key] == p {
+		delete(c.known, p.key)
 	}
 }
 
@@ -391,11 +405,5 @@ func (p *plan) check(cost int64) error {
 	if cost <= p.most {
 		return nil
 	}
-	for _, b := range p.bounds {
-		capacity := b.Rule.Capacity()
-		if b.Rule.Algorithm != Concurrency && b.Rule.Limit > 0 && b.Rule.Active == "" && cost > capacity {
-			return &CostError{Scope: p.scope, Rule: b.Rule.Name, Cost: cost, Capacity: capacity}
-		}
-	}
-	return nil
+	return worstOf(p.scope, p.bounds, func(Rule) int64 { return cost })
 }

@@ -141,20 +141,19 @@ func (p *Policy) Check(s Scope, cost int64) error {
 	if err != nil {
 		return err
 	}
-	var worst *CostError
-	for _, b := range bounds {
-		if b.Rule.Algorithm == Concurrency || b.Rule.Limit == 0 || b.Rule.Shadow || b.Rule.Active != "" {
-			continue
-		}
-		most := b.Rule.Capacity()
-		if cost > most && (worst == nil || most < worst.Capacity) {
-			worst = &CostError{Scope: s, Rule: b.Rule.Name, Cost: cost, Capacity: most}
-		}
+	return worstOf(s, bounds, func(Rule) int64 { return cost })
+}
+
+// CheckCosts is Check for costs by unit. The error may also be that of Costs.Check.
+func (p *Policy) CheckCosts(s Scope, costs Costs) error {
+	if err := costs.Check(); err != nil {
+		return err
 	}
-	if worst != nil {
-		return worst
+	bounds, err := p.Match(s)
+	if err != nil {
+		return err
 	}
-	return nil
+	return worstOf(s, bounds, costs.under)
 }
 
 // usualLayers is how many trees cover a level in an ordinary policy; more than

@@ -114,11 +114,15 @@ func TestParsePolicyRuleFaults(t *testing.T) {
 		"nothing": {`{}`, "1:22: limits.a.rules[0]: name is missing; every rule needs one, such as account\n" +
 			"1:22: limits.a.rules[0]: algorithm is missing; write token-bucket, sliding-window, fixed-window, concurrency or calendar\n" +
 			"1:22: limits.a.rules[0]: limit is missing; write a whole number, or unlimited: true to remove an inherited rule"},
-		"no per":      {`{name: r, algorithm: fixed-window, limit: 1}`, `1:22: limits.a.rules[0]: per is missing; write the length of the window, such as 1s`},
-		"unknown":     {`{name: r, algorithm: concurrency, limit: 1, colour: red}`, `1:66: limits.a.rules[0].colour: colour is not a field of a rule; write name, algorithm, limit, per, burst, lease, on_redis_error, margin, max_wait, resets, active, timezone, rollover, spread, shadow or unlimited`},
-		"misspelt":    {`{name: r, algorithms: concurrency, limits: 1, max-wait: 1s}`, "1:32: limits.a.rules[0].algorithms: algorithms is not a field of a rule; did you mean algorithm?\n1:57: limits.a.rules[0].limits: limits is not a field of a rule; did you mean limit?\n1:68: limits.a.rules[0].max-wait: max-wait is not a field of a rule; did you mean max_wait?"},
-		"duplicate":   {`{name: r, algorithm: concurrency, limit: 1, limit: 2}`, `1:66: limits.a.rules[0].limit: limit is there already, on line 1; keep one of the two`},
-		"later field": {`{name: r, algorithm: concurrency, limit: 1, unit: tokens}`, "1:66: limits.a.rules[0].unit: unit is not known in this version; remove it"},
+		"no per":       {`{name: r, algorithm: fixed-window, limit: 1}`, `1:22: limits.a.rules[0]: per is missing; write the length of the window, such as 1s`},
+		"unknown":      {`{name: r, algorithm: concurrency, limit: 1, colour: red}`, `1:66: limits.a.rules[0].colour: colour is not a field of a rule; write name, algorithm, limit, per, burst, lease, on_redis_error, margin, max_wait, resets, active, timezone, rollover, spread, shadow, unit or unlimited`},
+		"misspelt":     {`{name: r, algorithms: concurrency, limits: 1, max-wait: 1s}`, "1:32: limits.a.rules[0].algorithms: algorithms is not a field of a rule; did you mean algorithm?\n1:57: limits.a.rules[0].limits: limits is not a field of a rule; did you mean limit?\n1:68: limits.a.rules[0].max-wait: max-wait is not a field of a rule; did you mean max_wait?"},
+		"duplicate":    {`{name: r, algorithm: concurrency, limit: 1, limit: 2}`, `1:66: limits.a.rules[0].limit: limit is there already, on line 1; keep one of the two`},
+		"unit of runs": {`{name: r, algorithm: concurrency, limit: 1, unit: tokens}`, `1:72: limits.a.rules[0].unit: unit does not go with concurrency; remove it`},
+		"no unit":      {`{name: r, algorithm: calendar, limit: 1, resets: "@daily", unit: ""}`, `1:87: limits.a.rules[0].unit: unit is empty; write a name such as tokens`},
+		"bad unit":     {`{name: r, algorithm: calendar, limit: 1, resets: "@daily", unit: Tokens!}`, `1:87: limits.a.rules[0].unit: unit is no unit's name; write lower-case letters, digits, '-' and '_'`},
+		"long unit":    {`{name: r, algorithm: calendar, limit: 1, resets: "@daily", unit: ` + longUnit(33) + `}`, `1:87: limits.a.rules[0].unit: unit is 33 bytes long; the most is 32`},
+		"odd unit":     {`{name: r, algorithm: calendar, limit: 1, resets: "@daily", unit: 7}`, `1:87: limits.a.rules[0].unit: unit is the number 7; write the name of a unit, such as tokens`},
 		"calendar": {`{name: r, algorithm: calendar, limit: 1, resets: x, timezone: y}`,
 			"1:71: limits.a.rules[0].resets: resets cannot be read: cron \"x\": has 1 of 5 fields: minute, hour, day of month, month, day of week; write five fields, such as \"0 6 * * 1-5\", or @daily\n" +
 				"1:84: limits.a.rules[0].timezone: timezone cannot be read: time zone \"y\" is unknown; write a name of the IANA list, such as UTC or America/Los_Angeles"},

@@ -108,6 +108,9 @@ func yamlRule(r Rule) string {
 		put(fieldAlgorithm, string(r.Algorithm))
 		put(fieldLimit, strconv.FormatInt(r.Limit, 10))
 	}
+	if unit := r.unit(); unit != Requests && unit != "" {
+		put(fieldUnit, yamlText(unit))
+	}
 	if r.Per != 0 {
 		put(fieldPer, formatDuration(r.Per))
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,8 +42,6 @@ func (d decoder) unknown(e strictyaml.Field, path, owner string, fields []string
 	reason := fmt.Sprintf("%s is not a field of %s; ", e.Label, owner)
 	near := strictyaml.Nearest(e.Name, fields)
 	switch {
-	case slices.Contains(laterFields, e.Name):
-		reason = fmt.Sprintf("%s is not known in this version; remove it", e.Label)
 	case near == "" && owner == "a scope":
 		reason += "write " + strictyaml.OneOf(fields[:2]) + ", and names of the next level under scopes"
 	default:
@@ -94,8 +91,6 @@ func parsePolicy(data []byte, faults *strictyaml.Faults) *Policy {
 var (
 	fileFields = []string{"unmatched", "limits"}
 	nodeFields = []string{"rules", "scopes", "owner", "apps", "paused", "paused_until", "weight", "shares", "answers"}
-	// laterFields are in files that were written for a later version.
-	laterFields = []string{"unit"}
 )
 
 func (d decoder) draft(root *yaml.Node) draft {
@@ -269,6 +264,8 @@ func (d decoder) field(r *Rule, f field, e strictyaml.Field, path string) (w wri
 		r.Spread, w = d.flag(e, path)
 	case fieldShadow:
 		r.Shadow, w = d.flag(e, path)
+	case fieldUnit:
+		r.Unit, w = d.words(e, path, "the name of a unit, such as tokens")
 	case fieldUnlimited:
 		r.Unlimited, w = d.flag(e, path)
 	}

@@ -108,6 +108,10 @@ type Rule struct {
 	// see Limiter.PeekShadows and Config.OnShadow. OnRedisError and MaxWait mean nothing
 	// meanwhile. Defaults to false.
 	Shadow bool
+	// Unit is what the rule counts: requests, tokens, or whatever tasks cost by that name
+	// (see Costs): 1 to 32 lower-case letters, digits, '-' and '_'. Not with Concurrency,
+	// which counts runs. Defaults to Requests.
+	Unit string
 	// Unlimited makes the rule remove an inherited one of its name. No other
 	// field but Name may then be set. Defaults to false.
 	Unlimited bool
@@ -140,5 +144,16 @@ func (r Rule) withDefaults() Rule {
 	if r.OnRedisError == "" {
 		r.OnRedisError = FailClosed
 	}
+	if r.Unit == "" && r.Algorithm != Concurrency {
+		r.Unit = Requests
+	}
 	return r
+}
+
+// unit is what the rule counts, empty for one that counts runs.
+func (r Rule) unit() string {
+	if r.Unit == "" && r.Algorithm != Concurrency {
+		return Requests
+	}
+	return r.Unit
 }

@@ -55,6 +55,7 @@ func (c ruleCheck) run() {
 	c.checkMargin()
 	c.checkBucket()
 	c.checkCalendar()
+	c.checkUnit()
 }
 
 func (c ruleCheck) checkName() {
@@ -118,6 +119,7 @@ var company = []struct {
 	{fieldResets, []Algorithm{Calendar}},
 	{fieldRollover, []Algorithm{Calendar}},
 	{fieldSpread, []Algorithm{Calendar}},
+	{fieldUnit, []Algorithm{TokenBucket, SlidingWindow, FixedWindow, Calendar}},
 }
 
 func (c ruleCheck) checkCompany() {
@@ -230,5 +232,14 @@ func (c ruleCheck) checkCalendar() {
 	}
 	if _, err := hoursOf(c.rule.Active, zone); active.good() && err != nil {
 		c.fault(fieldActive, "cannot be heeded: %v", err)
+	}
+}
+
+func (c ruleCheck) checkUnit() {
+	if !c.fields[fieldUnit].good() {
+		return
+	}
+	if reason := unitReason(c.rule.Unit); reason != "" {
+		c.fault(fieldUnit, "%s", reason)
 	}
 }

@@ -18,7 +18,7 @@ type Shadowed struct {
 	RuleState
 	// Outcome is what became of the question.
 	Outcome ShadowOutcome
-	// Cost is what the start asked for.
+	// Cost is what the start asked for, in the rule's unit.
 	Cost int64
 }
 
@@ -135,7 +135,7 @@ func (l *Limiter) beside(d *Decision, req Request, in time.Duration) {
 	once := req.ID == "" || req.slot != nil
 	ask := func() {
 		for _, r := range p.shadows {
-			own := Request{Scope: req.Scope, Cost: req.Cost, once: once}
+			own := Request{Scope: req.Scope, Cost: req.Cost, Costs: req.Costs, once: once}
 			if own.ID = NewID(); !once {
 				own.ID = shadowID(req.ID, r)
 			}
@@ -222,7 +222,8 @@ func (s *shadows) decide(r *shadowRule, req Request) (Decision, error) {
 // heard counts what a rule said.
 func (s *shadows) heard(r *shadowRule, req Request, d Decision, outcome ShadowOutcome) {
 	b := r.bound
-	told := Shadowed{Outcome: outcome, Cost: req.Cost, RuleState: RuleState{
+	cost := (&plan{bounds: []Bound{b}}).price(req).at(0)
+	told := Shadowed{Outcome: outcome, Cost: cost, RuleState: RuleState{
 		Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm,
 	}}
 	if len(d.Rules) > 0 {

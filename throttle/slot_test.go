@@ -175,7 +175,7 @@ func TestGiveBackOnceThroughSlots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	late := &attempt{limiter: l, plan: p, scope: "p/x", id: last.Grant.id, record: last.Grant.record, cost: 1}
+	late := &attempt{limiter: l, plan: p, scope: "p/x", id: last.Grant.id, record: last.Grant.record, cost: price{each: 1}}
 	reply, err := l.runner.run(context.Background(), late.call())
 	if err != nil || reply[0] != 0 || left() != before+1 {
 		t.Errorf("an attempt that was given back and arrives late gets %v, %v; %d left", reply, err, left())

@@ -15,7 +15,8 @@ type Place struct {
 	Scope  string
 	Ticket string
 
-	cost int64 // 0 for 1
+	cost  int64  // 0 for 1
+	costs string // by unit, instead of cost, as Costs.String writes them
 }
 
 // Turn is what a decision says to one who asked with a ticket.
@@ -64,6 +65,9 @@ const (
 
 // ticket is the name under which one stands in line: its cost is read there.
 func (p Place) ticket() string {
+	if p.costs != "" {
+		return p.costs + ":" + p.Ticket
+	}
 	if p.cost <= defaultCost {
 		return ":" + p.Ticket
 	}
@@ -74,8 +78,29 @@ func (p Place) ticket() string {
 func readPlace(scope, ticket string) Place {
 	cost, name, _ := strings.Cut(ticket, ":")
 	p := Place{Scope: scope, Ticket: name}
+	if strings.Contains(cost, "=") {
+		p.costs = cost
+		return p
+	}
 	p.cost, _ = strconv.ParseInt(cost, 10, 64)
 	return p
+}
+
+// under is what one who stands there takes of a rule.
+func (p Place) under(r Rule) int64 {
+	if costs, err := ParseCosts(p.costs); err == nil {
+		return costs.under(r)
+	}
+	return max(defaultCost, p.cost)
+}
+
+// place is where one stands who asks so.
+func (r Request) place() Place {
+	return Place{Scope: r.Scope, Ticket: r.Ticket, cost: r.Cost, costs: r.Costs.String()}
+}
+
+func (a Ask) place() Place {
+	return Place{Scope: a.Scope, Ticket: a.Ticket, cost: a.Cost, costs: a.Costs.String()}
 }
 
 const defaultCost = 1
@@ -93,11 +118,11 @@ func (r Request) checkTicket() error {
 // turnCall is the script call that decides an attempt with a ticket; see lua/turn.lua.
 func (a *attempt) turnCall(req Request) call {
 	p := a.plan
-	c := newCall(lua.Turn.For(p.kinds), p.keyArgs, 1+len(p.turns), 9+2*len(p.bounds), replyHead+replyRule*len(p.bounds)+turnReply)
+	c := newCall(lua.Turn.For(p.kinds), p.keyArgs, 1+len(p.turns), 10+2*len(p.bounds), replyHead+replyRule*len(p.bounds)+turnReply)
 	c.args = append(c.args, a.key())
 	c.args = append(c.args, p.turns...)
 	c.args = append(c.args, a.limiter.clock(), a, a.ahead.Microseconds(),
-		Place{Ticket: req.Ticket, cost: req.Cost}.ticket(), req.Priority, int(req.standing), req.Lead.Microseconds(), min(req.Ahead, req.Near).Microseconds(), p.weightsArg)
+		req.place().ticket(), req.Priority, int(req.standing), req.Lead.Microseconds(), min(req.Ahead, req.Near).Microseconds(), p.levels, p.others)
 	c.args = p.appendArgs(c.args, a.cost)
 	c.attempt, c.rules = a, len(p.bounds)
 	return c

@@ -49,19 +49,25 @@ func (w *turnsWorld) conserved() {
 	for rule, s := range first {
 		w.cannotStart(rule, s, orders)
 	}
+	for _, s := range w.seen.round {
+		t := w.find(readPlace("p"+s.scope, w.seen.line[s.scope][0]))
+		if p := w.pathOf(t); !slices.Contains(p.keys, p.provider+s.rule) && !w.neverPasses(t) {
+			w.cannotStart(s.rule, s, orders) // those before it wait for what it takes nothing of
+		}
+	}
 }
 
 func (w *turnsWorld) cannotStart(rule string, s seat, orders map[string]string) {
 	scope := "p" + s.scope
-	p := w.plan(scope)
 	t := w.find(readPlace(scope, w.seen.line[s.scope][0]))
+	p := w.pathOf(t)
 	for _, name := range p.rounds() {
 		if first, ok := orders[name]; ok && name != rule && first < s.rank[:3]+w.tag(s.scope, name)+s.scope {
 			return // it is behind another there
 		}
 	}
 	w.sent = "" // no call that is worth sending again
-	d, err := w.limiter().Peek(ctx, Request{Scope: scope, Cost: t.cost})
+	d, err := w.limiter().Peek(ctx, Request{Scope: scope, Cost: t.cost, Costs: t.costsByUnit()})
 	var tooMuch *CostError
 	if errors.As(err, &tooMuch) {
 		return
@@ -144,7 +150,7 @@ func (w *turnsWorld) longestDrain() int64 {
 				l.rule = p.bounds[slices.Index(p.keys, key)].Rule
 				for _, t := range w.tasks {
 					if t.Scope == scope && t.stage != gone {
-						units += max(1, t.cost)
+						units += t.under(l.rule)
 					}
 				}
 			}

@@ -18,8 +18,8 @@ var turnPlants = []struct{ what, from, to string }{
 	{"turn: who only rejoins is granted", "if (quiet or at_once) and not heeds and ARGV[6] ~= '2' then", "if (quiet or at_once) and not heeds then"},
 	{"turn: a new task overtakes", "held_up = not mine and waited_for() or nil", "held_up = nil"},
 	{"turn: a ticket left in line", "    if not quiet and not released then\n      leave()", "    if false then\n      leave()"},
-	{"turn: units that leave uncounted", "count(fields, values, -cost_of(ticket)", "count(fields, values, 0"},
-	{"turn: units that come uncounted", "count(fields, values, cost_of(ticket)", "count(fields, values, 0"},
+	{"turn: units that leave uncounted", "count(fields, values, -1, last", "count(fields, values, 0, last"},
+	{"turn: units that come uncounted", "count(fields, values, 1, card", "count(fields, values, 0, card"},
 	{"turn: a line uncounted", "card == 0 and 1 or 0)\n", "0)\n"},
 	{"turn: a seat left behind", "      call('ZREM', round, values[1])\n", ""},
 	{"turn: to the end though its turn had come", "  if mine then\n    local first", "  if false then\n    local first"},
@@ -34,7 +34,7 @@ var turnPlants = []struct{ what, from, to string }{
 	{"wake: more when sent again", "        most = most - 1\n", ""},
 	{"wake: who did not come is lost", "    elseif l then\n      back(", "    elseif false then\n      back("},
 	{"wake: who did not come counts for ever", "if left + STALE > now then", "if true then"},
-	{"wake: units released and still counted", "      l.units = l.units - cost_of(o.ticket)\n", ""},
+	{"wake: units released and still counted", "      count(l, o.ticket, -1)\n", ""},
 	{"wake: a look too late", "list[#list + 2] = whole(look), name", "list[#list + 2] = whole(look + 700000), name"},
 	{"wake: a rule forgotten with its round full", "    if not looks[name] then\n      gone", "    if true then\n      gone"},
 	{"wake: an orphan that stays", "    if value and what == 'f' then\n      call('HDEL', out_key, field)", "    if value and what == 'f' then"},
@@ -56,8 +56,8 @@ var turnPlants = []struct{ what, from, to string }{
 	{"line up: who goes straight is forgotten", "if #straight > 0 and (joined or scarce()) then", "if false then"},
 	{"line up: given a place twice", "  if out then\n    local whose", "  if false then\n    local whose"},
 	{"line up: who stands is counted again", "  if place then\n    return expected_of", "  if false then\n    return expected_of"},
-	{"line up: units uncounted", "l.units, l.card = l.units + cost, l.card + 1", "l.units, l.card = l.units, l.card + 1"},
-	{"line up: before those who wait", "  if not waited_for(l) then\n    local start, binding", "  if true then\n    local start, binding"},
+	{"line up: units uncounted", "l.units[unit] = units + cost_of(ticket, unit)", "l.units[unit] = units"},
+	{"line up: before those who wait", "  if not waited_for(l, path) then\n    local start, binding", "  if true then\n    local start, binding"},
 	{"line up: a round that nobody looks at", "  call('ZADD', due, 'LT', whole(max(now, look - lead)), name)\n", ""},
 	{"line up: a look for the wrong task", "l.start, l.rule = nil, nil --", "-- l.start, l.rule = nil, nil --"},
 	{"line up: in another order", "l.last[priority] = place_after(tonumber(last), band, now)", "l.last[priority] = (last or place_after(nil, band, now)) - 1"},
@@ -75,24 +75,32 @@ var turnPlants = []struct{ what, from, to string }{
 
 	{"all: a rule whose units put the start off comes free unseen", "elseif t > (at or now) then", "elseif false then"},
 	{"all: before those who are out", "max(last + 1, first)", "last + 1"},
-	{"all: all cost one", "return cost and tonumber(cost) or 1", "return 1"},
+	{"all: all cost one", "return cost and (tonumber(cost) or 1)", "return cost and 1"},
+	{"units: before its line, whose first waits for another rule", "local seat = ARGV[10] ~= '' and call(", "local seat = false and call("},
+	{"units: a line uncounted under rules of other units", "for i = 3 * n + 4, #fields do", "for i = #fields + 1, #fields do"},
+	{"units: behind a first that waits for what it takes nothing of", "if mixed and name ~= NO_RULE then", "if false then"},
+	{"units: a first that came there and is not seen", "if values[1] and ARGV[10] ~= '' then", "if false then"},
+	{"units: every rule counts requests", "return unit == '' and REQUESTS or unit\n", "return REQUESTS\n"},
+	{"units: what is not given counts one", "(unit == '' or unit == REQUESTS) and 1 or 0\nend", "1\nend"},
+	{"units: a rule that counts nothing of it is asked", "  if all then\n    return path\n", "  if true then\n    return path\n"},
+	{"units: one sum for all", "'L' .. scope or 'L' .. scope .. '\\0' .. unit", "'L' .. scope or 'L' .. scope"},
 	{"all: a seat for the wrong priority", "if floor(score / BAND) + LOWEST < band then", "if false then"},
 }
 
 // sharePlants are faults of shares, which the cases and scenes of those must find.
 var sharePlants = []struct{ what, from, to string }{
-	{"wake: a turn of 50 units counts as one", "had_turn(l.shares, units_of_turn(ticket))", "had_turn(l.shares, 1)"},
-	{"wake: the time stands still", "  had_turn(l.shares, units_of_turn(ticket))\n  local following", "  local following"},
+	{"wake: a turn of 50 units counts as one", "had_turn(l.shares, path)", "had_turn(l.shares, {})"},
+	{"wake: the time stands still", "  had_turn(l.shares, path)\n  local following", "  local following"},
 	{"wake: in another round by the stamp of this one", "sub(band_of, 1, 3) .. pack(tag_at(l.shares, name))", "band_of"},
 	{"wake: an old seat's turn is free", "max(slots[s.node], seat.stamp)\n      put_off(s, 1)\n", "max(slots[s.node], seat.stamp)\n"},
 	{"wake: slots that are kept for ever", "      if slot > time then\n", "      if true then\n"},
-	{"wake: the tags of an empty line stay", "'L' .. scope, 'T' .. scope)\n      end", "'L' .. scope)\n      end"},
+	{"wake: the tags of an empty line stay", "call('HDEL', at, 'S' .. scope, 'T' .. scope)", "call('HDEL', at, 'S' .. scope)"},
 	{"wake: classes take turns of one each", "local gives = gives_way(seat, l)", "local gives = false"},
 	{"wake: who gives way keeps its slot", "s.tag, theirs.tag = max(s.tag, theirs.tag or 0), min(s.tag, theirs.tag or s.tag)", "theirs.tag = min(s.tag, theirs.tag or s.tag)"},
 	{"all: a place whose line is empty", "(s.had ~= s.tag or empty)", "s.had ~= s.tag"},
 	{"line up: no place among its class", "  save_places(shares, l.scope)\n", ""},
 	{"turn: a seat that was taken elsewhere stays there", "  if tag < stamp then\n", "  if false then\n"},
-	{"turn: who goes without a look has had no turn", "    had_turn(shares, cost_of(ticket))\n", ""},
+	{"turn: who goes without a look has had no turn", "    had_turn(shares, path_costs())\n", ""},
 	{"all: weights that count for nothing", "s.weight > 0 and #shares > 0, s.weight > 0 and s.weight or 1", "s.weight > 0 and #shares > 0, 1"},
 	{"all: each scope has turns of its own", "(string.find(path, '/', #level + 2, true) or #path + 1) - 1", "#path - 1"},
 	{"all: who was away has saved up", "  s.tag = max(times[s.level], slots[s.node])\n", "  s.tag = slots[s.node]\n"},
@@ -326,6 +334,29 @@ var scenes = []scene{
 		w.settle()
 		if first.stage != running || second.stage != running {
 			fail("%d, %d: the pause was lifted", first.stage, second.stage)
+		}
+	}},
+	// One that is first for its priority, and takes nothing of the rule that its scope waits
+	// for behind another, waits for nobody.
+	{[]map[string]Node{{"p": {Rules: []Rule{
+		{Name: "calls", Algorithm: TokenBucket, Limit: 9, Per: sec, Burst: 9},
+		{Name: "words", Algorithm: TokenBucket, Limit: 1, Per: sec, Burst: 20, Unit: "tokens"},
+	}}}}, func(w *turnsWorld, _ func(scope, cost int64) *waiter) {
+		add := func(scope int, costs string, priority int) *waiter {
+			t := &waiter{Place: Place{Scope: w.h.scopes[scope], Ticket: fmt.Sprintf("t%d", len(w.tasks)), costs: costs}, priority: priority}
+			w.tasks = append(w.tasks, t)
+			w.ask(t, comes, 0, 0)
+			w.sound()
+			return t
+		}
+		add(0, "tokens=20", 0)
+		add(0, "tokens=20", 1)
+		add(2, "tokens=20", 0)
+		w.wake(64, w.h.spread, false)
+		first := add(2, "requests=1", 1)
+		w.settle()
+		if first.stage != running {
+			fail("%d: it should have started", first.stage)
 		}
 	}},
 }

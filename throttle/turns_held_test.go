@@ -139,18 +139,24 @@ func (w *turnsWorld) sound() {
 		if len(line) > 0 && seats[path] == "" {
 			fail("nobody sits for the line of %s: %v", scope, line)
 		}
-		var sum int64
+		its := map[string]int64{} // by rule
 		for _, ticket := range line {
-			sum += max(1, readPlace(scope, ticket).cost)
+			for _, b := range w.plan(scope).bounds {
+				its[b.Rule.Name] += readPlace(scope, ticket).under(b.Rule)
+			}
+			its[""] += readPlace(scope, ticket).under(Rule{})
 			if was := where[path+" "+ticket]; was != "" {
 				fail("%s of %s is in line, and %s", ticket, scope, was)
 			}
 			where[path+" "+ticket] = "line"
 		}
-		w.sumIs("L"+path, sum)
-		for _, rule := range w.plan(scope).keys {
-			name := strings.TrimPrefix(rule, w.plan(scope).provider)
-			units[name] += sum
+		w.sumIs("L"+path, its[""])
+		for i, rule := range w.plan(scope).keys {
+			name, one := strings.TrimPrefix(rule, w.plan(scope).provider), w.plan(scope).bounds[i].Rule
+			units[name] += its[one.Name]
+			if one.unit() == "tokens" {
+				w.sumIs("L"+path+"\x00tokens", its[one.Name])
+			}
 			of[name] += min(1, int64(len(line)))
 		}
 	}

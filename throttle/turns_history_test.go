@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -163,11 +164,30 @@ func (w *turnsWorld) newTask(r drawing) *waiter {
 	t.Place = Place{Scope: scope, Ticket: fmt.Sprintf("t%d", len(w.tasks)), cost: r.one(1, 1, 1, 2, 3, 20)}
 	first, err := w.limiters[0].plans.of(scope)
 	must(err)
-	for _, b := range first.bounds {
-		if b.Rule.Algorithm != Concurrency {
-			t.cost = min(t.cost, b.Rule.Capacity())
+	least := func(unit string) int64 {
+		most := int64(math.MaxInt64)
+		for _, b := range first.bounds {
+			if b.Rule.Algorithm != Concurrency && (unit == "" || b.Rule.unit() == unit) {
+				most = min(most, b.Rule.Capacity())
+			}
+		}
+		return most
+	}
+	if w.h.units && r.IntN(4) > 0 {
+		costs := Costs{Requests: min(r.one(0, 1, 1, 2), least(Requests)), "tokens": min(r.one(0, 1, 3, 20), least("tokens"))}
+		if costs[Requests] == 1 && r.IntN(2) == 0 {
+			delete(costs, Requests) // it is 1 all the same
+		}
+		if costs["tokens"] == 0 && r.IntN(2) == 0 {
+			delete(costs, "tokens")
+		}
+		for _, b := range first.bounds {
+			if costs.under(b.Rule) > 0 && costs.Check() == nil {
+				t.cost, t.costs = 0, costs.String()
+			}
 		}
 	}
+	t.cost = min(t.cost, least(""))
 	w.tasks = append(w.tasks, t)
 	return t
 }
@@ -214,6 +234,7 @@ type turnsHistory struct {
 	steps, quick bool
 	weight       int64            // of one of the tenants
 	shares       map[string]Share // of the names below each
+	units        bool             // rules count requests and tokens, and tasks cost by unit
 	drains       bool             // it goes on until nobody waits, which takes as long as all before
 	each         int
 	left         map[int]bool // steps left out
@@ -242,7 +263,7 @@ func newTurnsHistory(seed uint64, each int) *turnsHistory {
 		seed: seed, each: each, scopes: []string{"p/a/x", "p/a/y", "p/b/x", "p/c/x"}, counts: newTurnsCounts(),
 		lead: r.one(0, 10_000, 30_000, 100_000), spread: r.one(0, 20_000, 80_000), left: map[int]bool{},
 	}
-	h.steps, h.drains = r.IntN(6) == 0, seed%2 == 0
+	h.steps, h.drains, h.units = r.IntN(6) == 0, seed%2 == 0, seed%3 == 0
 	levels := [3]int{r.IntN(3), r.IntN(2), r.IntN(2)}
 	if levels == [3]int{} {
 		levels[r.IntN(3)] = 1
@@ -261,6 +282,9 @@ func newTurnsHistory(seed uint64, each int) *turnsHistory {
 			}
 			rule.Per = min(rule.Per, 10*time.Second)
 			rule.Margin = min(rule.Margin, rule.Per/8)
+			if h.units && rule.Algorithm != Concurrency && r.IntN(2) == 0 {
+				rule.Unit = "tokens"
+			}
 			rules[level] = append(rules[level], rule)
 		}
 	}

@@ -44,6 +44,25 @@ type waiter struct {
 
 func (t *waiter) key() string { return t.ticket() }
 
+// costsByUnit is what it costs by unit, nil where that is a number.
+func (t *waiter) costsByUnit() Costs {
+	if t.costs == "" {
+		return nil
+	}
+	costs, err := ParseCosts(t.costs)
+	must(err)
+	return costs
+}
+
+// pathOf is the plan of the rules that a task takes anything of.
+func (w *turnsWorld) pathOf(t *waiter) *plan {
+	p := w.plan(t.Scope)
+	if costs := t.costsByUnit(); costs != nil {
+		p = w.limiter().plans.counted(p, costs)
+	}
+	return p
+}
+
 // turnsWorld runs one history of those who wait.
 type turnsWorld struct {
 	rdb      redis.UniversalClient
@@ -133,13 +152,13 @@ func (w *turnsWorld) advance(us int64) {
 func (w *turnsWorld) ask(t *waiter, how standing, ahead, near int64) {
 	w.look()
 	w.called()
-	p := w.plan(t.Scope)
+	p := w.pathOf(t)
 	for i, key := range p.keys {
 		w.ledgers[key].look(p.bounds[i].Rule, w.u(), w.now, w.pass)
 	}
 	t.asks++
 	req := Request{
-		Scope: t.Scope, Cost: t.cost, ID: fmt.Sprintf("%s.%d", t.Ticket, t.asks), Ahead: us(ahead), Near: us(near),
+		Scope: t.Scope, Cost: t.cost, Costs: t.costsByUnit(), ID: fmt.Sprintf("%s.%d", t.Ticket, t.asks), Ahead: us(ahead), Near: us(near),
 		Ticket: t.Ticket, Priority: t.priority, Lead: us(w.h.lead), standing: how,
 	}
 	d, err := w.limiter().Decide(ctx, req)
@@ -174,7 +193,7 @@ func (w *turnsWorld) granted(t *waiter, how standing, p *plan, req Request, d De
 	}
 	for i, key := range p.keys {
 		start := d.Wait.Microseconds()
-		c := charge{id: req.ID, units: units(p, i, req.Cost), start: w.u() + start, byClock: w.now + start, pass: w.pass}
+		c := charge{id: req.ID, units: t.under(p.bounds[i].Rule), start: w.u() + start, byClock: w.now + start, pass: w.pass}
 		if i := w.ledgers[key].rule.Algorithm; i == Concurrency {
 			c.units = 1
 		}

@@ -53,14 +53,14 @@ func (w *turnsWorld) wake(most int, spread int64, all bool) Woken {
 // tooDear: a task that a changed limit can't admit is passed over.
 func (w *turnsWorld) tooDear() {
 	for _, t := range w.tasks {
-		t.passed = t.passed || w.neverPasses(t) || w.narrow && t.cost > 1
+		t.passed = t.passed || w.neverPasses(t) || w.narrow && (t.cost > 1 || t.costs != "")
 	}
 }
 
 // neverPasses says whether a task costs more than one of its rules ever admits.
 func (w *turnsWorld) neverPasses(t *waiter) bool {
 	return slices.ContainsFunc(w.plan(t.Scope).bounds, func(b Bound) bool {
-		return b.Rule.Algorithm != Concurrency && b.Rule.Limit > 0 && t.cost > b.Rule.Capacity()
+		return b.Rule.Algorithm != Concurrency && b.Rule.Limit > 0 && t.under(b.Rule) > b.Rule.Capacity()
 	})
 }
 
@@ -122,7 +122,7 @@ func (w *turnsWorld) lineUp(tasks []*waiter, near int64) {
 	w.called()
 	var asks []Ask
 	for _, t := range tasks {
-		asks = append(asks, Ask{Scope: t.Scope, Ticket: t.Ticket, Cost: t.cost, Priority: t.priority})
+		asks = append(asks, Ask{Scope: t.Scope, Ticket: t.Ticket, Cost: t.cost, Costs: t.costsByUnit(), Priority: t.priority})
 	}
 	placed, err := w.limiter().LineUp(ctx, asks, us(w.h.lead), us(near))
 	must(err)

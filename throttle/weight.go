@@ -51,19 +51,24 @@ func (p *Policy) Weight(s Scope, level int) float64 {
 // weigh notes the weights of the names of a path, nil for none: in the round of a rule
 // counts that of the name below the rule's level.
 func (p *plan) weigh(weights []float64) {
-	p.named, p.weights, p.weightsArg = weights, make([]string, len(p.bounds)), ""
-	some := false
+	p.named, p.weights = weights, make([]string, len(p.bounds))
+	var levels []string
 	for i, b := range p.bounds {
 		p.weights[i] = noWeight
 		if level := b.Scope.Len(); level < len(weights) && weights[level] > 0 {
 			p.weights[i] = strconv.FormatFloat(weights[level], 'f', weightDigits, 64)
 			p.weights[i] = strings.TrimSuffix(strings.TrimRight(p.weights[i], "0"), ".")
 		}
-		some = some || p.weights[i] != noWeight
+		if i > 0 && b.Scope == p.bounds[i-1].Scope {
+			continue
+		}
+		level := strconv.Itoa(b.Scope.Len() - 1)
+		if p.weights[i] != noWeight {
+			level += "*" + p.weights[i]
+		}
+		levels = append(levels, level)
 	}
-	if some {
-		p.weightsArg = strings.Join(p.weights, ",")
-	}
+	p.levels = strings.Join(levels, ",")
 }
 
 // noWeight stands at a level where no name has a weight.

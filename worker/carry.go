@@ -95,6 +95,9 @@ func ownHeaders(j *job, info *asynq.TaskInfo) map[string]string {
 	h[queue.HeaderID] = j.id
 	h[queue.HeaderScope] = j.scope
 	h[queue.HeaderCost] = strconv.FormatInt(max(j.cost, 1), 10)
+	if j.costs != nil {
+		h[queue.HeaderCost] = j.costs.String()
+	}
 	h[queue.HeaderMaxRetry] = strconv.Itoa(max(info.MaxRetry-info.Retried, 0))
 	h[queue.HeaderDue] = time.Now().UTC().Format(time.RFC3339Nano)
 	if !j.since.IsZero() {

@@ -135,7 +135,7 @@ func (t *Throttle) stay(ctx context.Context, j *job, req *throttle.Request) (lea
 // request asks for a task, which can wait for its turn.
 func (t *Throttle) request(j *job) throttle.Request {
 	return throttle.Request{
-		Scope: j.scope, Cost: j.cost, Ticket: queue.Ticket(j.queue, j.id), Priority: j.priority, Lead: t.lead(),
+		Scope: j.scope, Cost: j.cost, Costs: j.costs, Ticket: queue.Ticket(j.queue, j.id), Priority: j.priority, Lead: t.lead(),
 	}
 }
 
@@ -220,7 +220,7 @@ func (t *Throttle) overtaken(ctx context.Context, j *job, why error) bool {
 	if !errors.As(why, new(*throttle.CostError)) && !errors.As(why, new(*throttle.UnmatchedError)) && !errors.As(why, new(*throttle.AppError)) {
 		return false
 	}
-	stands, err := t.cfg.Limiter.Stands(ctx, throttle.Place{Scope: j.scope, Ticket: queue.Ticket(j.queue, j.id)}, j.cost)
+	stands, err := t.cfg.Limiter.Stands(ctx, j.ask())
 	if err != nil {
 		t.observer.Failed("overtaken")
 	} else if stands {

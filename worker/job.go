@@ -7,6 +7,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
 )
 
 // job is one pick-up of a task: what it spends, and what asynq says of it.
@@ -19,6 +20,7 @@ type job struct {
 
 	scope string // empty: not limited
 	cost  int64
+	costs throttle.Costs // by unit, instead of cost
 
 	priority int
 
@@ -51,15 +53,24 @@ func (t *Throttle) spends(j *job) error {
 		return err
 	}
 	if found {
-		j.scope, j.cost, j.deadline, j.timeout = spec.Scope, spec.Cost, spec.Deadline, spec.Timeout
+		j.scope, j.cost, j.costs = spec.Scope, spec.Cost, spec.Costs
+		j.deadline, j.timeout = spec.Deadline, spec.Timeout
 		j.priority, j.maxWait, j.due = spec.Priority, spec.MaxWait, spec.Due
 		if spec.Budget != queue.NoBudget {
 			j.own, j.budget = true, spec.Budget
 		}
 	} else if t.cfg.Spends != nil {
 		j.scope, j.cost = t.cfg.Spends(j.task)
+		if t.cfg.Costs != nil && j.scope != "" {
+			j.costs = t.cfg.Costs(j.task)
+		}
 	}
 	return nil
+}
+
+// ask is how the task gets its place in line.
+func (j *job) ask() throttle.Ask {
+	return throttle.Ask{Scope: j.scope, Cost: j.cost, Costs: j.costs, Ticket: queue.Ticket(j.queue, j.id), Priority: j.priority}
 }
 
 // last reports whether a failure of this run would be the task's end.

@@ -11,7 +11,6 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 )
 
@@ -344,7 +343,7 @@ func (p *planner) settle() {
 func (p *planner) lineUp(ctx context.Context, jobs []*job) ([]throttle.Placed, error) {
 	asks := make([]throttle.Ask, len(jobs))
 	for i, j := range jobs {
-		asks[i] = throttle.Ask{Scope: j.scope, Cost: j.cost, Ticket: queue.Ticket(j.queue, j.id), Priority: j.priority}
+		asks[i] = j.ask()
 	}
 	placed, err := p.t.cfg.Limiter.LineUp(ctx, asks, p.t.lead(), 0)
 	looked := map[string]bool{}

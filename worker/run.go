@@ -25,7 +25,7 @@ func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d thrott
 	}
 	ctx, cancel := j.bounded(ctx)
 	defer cancel()
-	ctx, lease := t.cfg.Limiter.Hold(ctx, d.Grant)
+	ctx, lease := t.cfg.Limiter.Hold(t.withRun(ctx, j, d.Grant), d.Grant)
 	defer t.observeLeases(d)()
 	defer func() {
 		if err := lease.Release(ctx); err != nil {
@@ -60,7 +60,11 @@ func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d thrott
 // back before, and is no run.
 func (t *Throttle) spent(j *job) {
 	if t.cfg.Usage != nil {
-		t.cfg.Usage.Spent(j.scope, usage.By{Queue: j.queue, Type: j.task.Type()}, max(j.cost, 1))
+		units := j.cost
+		if len(j.costs) > 0 {
+			units = j.costs.Of(throttle.Requests)
+		}
+		t.cfg.Usage.Spent(j.scope, usage.By{Queue: j.queue, Type: j.task.Type()}, max(units, 1))
 	}
 }
 

@@ -40,6 +40,9 @@ type Config struct {
 	// is not limited. It must answer alike each time it is asked of the same
 	// task, quickly, and must not panic. Defaults to none: only headers count.
 	Spends func(*asynq.Task) (scope string, cost int64)
+	// Costs tells what such a task costs by unit, instead of the cost of Spends, which
+	// counts where it returns none. The same is asked of it. Defaults to none.
+	Costs func(*asynq.Task) throttle.Costs
 	// Hold is how near a start must be for its task to wait in the handler, in a
 	// slot of the server's Concurrency. At most throttle.MaxAhead; negative means
 	// never, and costs precision. Defaults to 250ms.
@@ -63,7 +66,8 @@ type Config struct {
 
 // Usage is told what tasks spend.
 type Usage interface {
-	// Spent tells of a task that starts: its scope, its queue and type, and its cost.
+	// Spent tells of a task that starts: its scope, its queue and type, and its cost,
+	// of costs by unit the requests, and 1 at least.
 	// It is called in the task's goroutine and must not block.
 	Spent(scope string, by usage.By, units int64)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
 )
 
 const httpExample = "enqueue http -scope payments/acme https://api.example.com/charge"
@@ -91,7 +92,7 @@ func newHTTPFlags(name string) *httpFlags {
 	f.set.StringVar(&f.task.Queue, "queue", queue.DefaultQueue, "")
 	f.set.StringVar(&f.request.Method, "method", queue.DefaultMethod, "")
 	f.set.StringVar(&f.body, "body", "", "")
-	number(f.set, "cost", 1, queue.MaxCost, func(n int64) { f.task.Cost = n })
+	f.set.Func("cost", "", f.cost)
 	number(f.set, "max-retry", 0, queue.MaxRetries, func(n int64) { f.task.MaxRetry = queue.Retries(int(n)) })
 	duration(f.set, "delay", &f.task.Delay)
 	duration(f.set, "max-wait", &f.task.MaxWait)
@@ -184,20 +185,35 @@ func readBody(path string) (string, error) {
 }
 
 // number adds a flag that is a whole number within bounds.
+// cost reads a number, or costs by unit.
+func (f *httpFlags) cost(text string) (err error) {
+	if !strings.Contains(text, "=") {
+		f.task.Costs = nil
+		return readNumber(text, 1, queue.MaxCost, func(n int64) { f.task.Cost = n })
+	}
+	if f.task.Costs, err = throttle.ParseCosts(text); err != nil {
+		return errors.New(strings.TrimPrefix(err.Error(), "throttle: costs: "))
+	}
+	f.task.Cost = 0
+	return nil
+}
+
 func number(fs *flag.FlagSet, name string, low, high int64, set func(int64)) {
-	fs.Func(name, "", func(text string) error {
-		n, err := strconv.ParseInt(text, 10, 64)
-		switch {
-		case errors.Is(err, strconv.ErrSyntax):
-			return errors.New("not a whole number in plain digits")
-		case n < low:
-			return fmt.Errorf("below %d", low)
-		case n > high:
-			return fmt.Errorf("above %d", high)
-		}
-		set(n)
-		return nil
-	})
+	fs.Func(name, "", func(text string) error { return readNumber(text, low, high, set) })
+}
+
+func readNumber(text string, low, high int64, set func(int64)) error {
+	n, err := strconv.ParseInt(text, 10, 64)
+	switch {
+	case errors.Is(err, strconv.ErrSyntax):
+		return errors.New("not a whole number in plain digits")
+	case n < low:
+		return fmt.Errorf("below %d", low)
+	case n > high:
+		return fmt.Errorf("above %d", high)
+	}
+	set(n)
+	return nil
 }
 
 func duration(fs *flag.FlagSet, name string, d *time.Duration) {

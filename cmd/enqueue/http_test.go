@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
 )
 
 const limitsYAML = "limits:\n  a:\n    rules:\n      - {name: r, algorithm: token-bucket, limit: 9, per: 1s, burst: 4}\n"
@@ -41,6 +43,10 @@ func TestHTTP(t *testing.T) {
 			`{"method":"POST","url":"https://h/?q=<&>","headers":{"X-A":"1: 2","X-B":""},"body":"{\"amount\":100}\n"}`,
 			queue.Spec{Cost: 4, Timeout: 10 * time.Second, Deadline: time.Date(2031, 1, 1, 0, 0, 0, 0, time.UTC)}, 7 * 24 * time.Hour,
 		},
+		"cost by unit": {
+			[]string{"-cost", "2", "-cost", "requests=1,tokens=1500", "-remember", "0", "http://h"}, asynq.TaskStatePending, `{"method":"GET","url":"http://h"}`,
+			queue.Spec{Costs: throttle.Costs{"requests": 1, "tokens": 1500}, Budget: 25, Timeout: 30 * time.Second}, 0,
+		},
 		"body": {
 			[]string{"-body", "x@y", "-remember", "0", "http://h"}, asynq.TaskStatePending, `{"method":"GET","url":"http://h","body":"x@y"}`,
 			queue.Spec{Cost: 1, Budget: 25, Timeout: 30 * time.Second}, 0,
@@ -60,7 +66,7 @@ func TestHTTP(t *testing.T) {
 			tt.spec.ID, tt.spec.Scope = "x", "a/b"
 			spec, _, err := queue.ReadSpec(asynq.NewTaskWithHeaders(task.Type, nil, task.Headers))
 			spec.Due = time.Time{} // by the clock
-			if spec != tt.spec || err != nil || task.Type != "http" || string(task.Payload) != tt.payload || task.State != tt.state || task.Retention != tt.remain {
+			if !reflect.DeepEqual(spec, tt.spec) || err != nil || task.Type != "http" || string(task.Payload) != tt.payload || task.State != tt.state || task.Retention != tt.remain {
 				t.Errorf("%+v %v\n%s %s %v %v", spec, err, task.Type, task.Payload, task.State, task.Retention)
 			}
 			// "An id that is taken is reported as duplicate and nothing is changed."

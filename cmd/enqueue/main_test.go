@@ -105,6 +105,7 @@ func TestBadUsage(t *testing.T) {
 		"unknown flag":       {[]string{"http", "-prio", "1", url}, "enqueue http: flag provided but not defined: -prio\ntry: enqueue http -h\n"},
 		"empty id":           {[]string{"http", "-scope", "a", "-id", "", url}, "enqueue http: -id is empty\ntry: leave -id out for its default, or look whether a variable is unset\n"},
 		"cost 0":             {[]string{"http", "-cost", "0", url}, "enqueue http: invalid value \"0\" for flag -cost: below 1\ntry: enqueue http -h\n"},
+		"cost of a bad unit": {[]string{"http", "-cost", "Tokens=1", url}, "enqueue http: invalid value \"Tokens=1\" for flag -cost: unit \"Tokens\" is no unit's name; write lower-case letters, digits, '-' and '_'\ntry: enqueue http -h\n"},
 		"cost negative":      {[]string{"http", "-cost", "-1", url}, "enqueue http: invalid value \"-1\" for flag -cost: below 1\ntry: enqueue http -h\n"},
 		"cost fractional":    {[]string{"http", "-cost", "1.5", url}, "enqueue http: invalid value \"1.5\" for flag -cost: not a whole number in plain digits\ntry: enqueue http -h\n"},
 		"cost exponent":      {[]string{"http", "-cost", "1e3", url}, "enqueue http: invalid value \"1e3\" for flag -cost: not a whole number in plain digits\ntry: enqueue http -h\n"},

@@ -39,7 +39,8 @@ What to send:
 
 What it spends, and when:
   -scope SCOPE      the path it spends from, such as payments/acme/refunds; required
-  -cost N           units it takes under each limit (default 1)
+  -cost N           units it takes under each limit (default 1), or by unit:
+                    requests=1,tokens=1500
   -delay D          do not start before D from now (default 0s)
   -deadline TIME    do not start after TIME, such as 2030-01-31T12:00:00Z (default none)
   -max-wait D       wait for limits no longer than D; what then happens is the worker's
@@ -105,6 +106,8 @@ A line:
   delay     duration (default 0s)       timeout   duration (http: default 30s)
   deadline  RFC 3339 (default none)     priority  whole number, higher first (default 0)
   max_wait  duration (default 0s: waits for limits as long as it takes; worker -patience)
+
+  A cost may also be by unit: {"requests":1,"tokens":1500}; requests not given are 1.
 
 Examples:
   enqueue batch tasks.ndjson

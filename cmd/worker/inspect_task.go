@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,21 +17,22 @@ import (
 
 // taskReport is what "worker inspect -json task" prints; docs/json.md has its fields.
 type taskReport struct {
-	ID            string `json:"id"`
-	Queue         string `json:"queue"`
-	Type          string `json:"type"`
-	State         string `json:"state"`
-	Scope         string `json:"scope,omitempty"`
-	Cost          int64  `json:"cost,omitempty"`
-	Priority      int    `json:"priority,omitempty"`
-	Turn          string `json:"turn"`
-	Place         int64  `json:"place,omitempty"`
-	Start         string `json:"start,omitempty"`
-	Rule          string `json:"rule,omitempty"`
-	RuleScope     string `json:"rule_scope,omitempty"`
-	NextProcessAt string `json:"next_process_at,omitempty"`
-	LastError     string `json:"last_error,omitempty"`
-	Error         string `json:"error,omitempty"`
+	ID            string         `json:"id"`
+	Queue         string         `json:"queue"`
+	Type          string         `json:"type"`
+	State         string         `json:"state"`
+	Scope         string         `json:"scope,omitempty"`
+	Cost          int64          `json:"cost,omitempty"`
+	Costs         throttle.Costs `json:"costs,omitempty"`
+	Priority      int            `json:"priority,omitempty"`
+	Turn          string         `json:"turn"`
+	Place         int64          `json:"place,omitempty"`
+	Start         string         `json:"start,omitempty"`
+	Rule          string         `json:"rule,omitempty"`
+	RuleScope     string         `json:"rule_scope,omitempty"`
+	NextProcessAt string         `json:"next_process_at,omitempty"`
+	LastError     string         `json:"last_error,omitempty"`
+	Error         string         `json:"error,omitempty"`
 	pausedBy
 }
 
@@ -140,15 +142,15 @@ func (i *inspection) turn(ctx context.Context, info *asynq.TaskInfo, r *taskRepo
 		}
 		return [][2]string{{"scope", "none that its headers name"}}, nil
 	}
-	r.Scope, r.Cost, r.Priority = spec.Scope, spec.Cost, spec.Priority
-	scope := fmt.Sprintf("%s, cost %d", shown(spec.Scope), spec.Cost)
+	r.Scope, r.Cost, r.Costs, r.Priority = spec.Scope, spec.Cost, spec.Costs, spec.Priority
+	scope := shown(spec.Scope) + ", cost " + costText(spec)
 	if spec.Priority != 0 {
 		scope += fmt.Sprintf(", priority %d", spec.Priority)
 	}
 	r.pausedBy = i.pausedBy(spec.Scope)
 	lines := append([][2]string{{"scope", scope}}, r.lines()...)
 	got, err := i.limiter.InspectTicket(ctx, throttle.Ask{
-		Scope: spec.Scope, Ticket: queue.Ticket(info.Queue, info.ID), Cost: spec.Cost,
+		Scope: spec.Scope, Ticket: queue.Ticket(info.Queue, info.ID), Cost: spec.Cost, Costs: spec.Costs,
 	})
 	if errors.As(err, new(*throttle.UnmatchedError)) {
 		r.Error = plainly(err)
@@ -169,6 +171,14 @@ func (i *inspection) turn(ctx context.Context, info *asynq.TaskInfo, r *taskRepo
 			[2]string{"start", i.start(at, got.Binding) + paused(got.Paused)}), nil
 	}
 	return append(lines, [2]string{"turn", noTurn(info.State)}), nil
+}
+
+// costText writes a cost as enqueue's -cost takes it.
+func costText(spec queue.Spec) string {
+	if len(spec.Costs) > 0 {
+		return spec.Costs.String()
+	}
+	return strconv.FormatInt(spec.Cost, 10)
 }
 
 // noTurn says why a task has no place in a line.

@@ -28,7 +28,8 @@ local function pause_of(level)
   local p = pauses[level]
   if p == nil then
     local v = call('HGET', told, 'P' .. level)
-    p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), units = 0, lines = 0 } or false
+    p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), unit = '', cost = 1, units = 0,
+      lines = 0 } or false
     pauses[level] = p
   end
   return p

@@ -1200,7 +1200,8 @@ end
 --   C concurrency     cap    lease  -      -
 --   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
 --                     include/calendar.lua
--- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
+-- The name of what it counts may follow, where that is not requests, or "*": decisions are told
+-- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
 
 -- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
 local corrected
@@ -1315,7 +1316,8 @@ local function pause_of(level)
   local p = pauses[level]
   if p == nil then
     local v = call('HGET', told, 'P' .. level)
-    p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), units = 0, lines = 0 } or false
+    p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), unit = '', cost = 1, units = 0,
+      lines = 0 } or false
     pauses[level] = p
   end
   return p

@@ -3,25 +3,29 @@
 -- Window rules give back exactly, in the place of the grant. A token bucket gives
 -- back no more than it can prove has not been refilled meanwhile: it never holds
 -- more than it would had the units not been taken. Places of concurrency rules
--- are freed. Sent again within a minute it does nothing.
+-- are freed. Of an attempt that was settled it is what is recorded that comes back.
+-- Sent again within a minute it does nothing.
 --
--- KEYS[1..n]  rule      state of rule i; n = #KEYS - 3.
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 4.
 -- KEYS[n+1]   mark      string, "X" and the attempt id: given back. May be the same key as the next.
 -- KEYS[n+2]   attempt   string, the grant's record; afterwards "X" and the attempt id, unless it
 --                       is the record of another attempt by now.
 -- KEYS[n+3]   due       sorted set of rules that tasks wait for, by the time to look. See
 --                       include/turns/lines.lua.
+-- KEYS[n+4]   settled   hash, what settle has recorded of the attempt.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id.
--- ARGV[3..]   rules     three for each rule: the rule, its cost, and place (as decide returned it).
+-- ARGV[3..]   rules     three for each rule: the rule, its cost, and place (as decide returned it); both 0
+--                       for a rule that it was not granted under.
 --                       See include/rules.lua.
 --
 -- Returns  {done, then one for each rule: back}
 --          done  1, or 0 when the grant had been given back before
 --          back  integer units that came back, rounded down; 1 for a freed place
 --
--- Writes   KEYS[1..n] that took something back, KEYS[n+1..n+2], and KEYS[n+3] where tasks wait for them.
+-- Writes   KEYS[1..n] that took something back, KEYS[n+1..n+2], KEYS[n+3] where tasks wait for them, and
+--          KEYS[n+4] of an attempt that was settled.
 -- Source   docs/algorithms.md#giving-back
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
@@ -967,7 +971,8 @@ end
 --   C concurrency     cap    lease  -      -
 --   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
 --                     include/calendar.lua
--- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
+-- The name of what it counts may follow, where that is not requests, or "*": decisions are told
+-- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
 
 -- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
 local corrected
@@ -991,6 +996,51 @@ end
 local function read_rule(i, first, member, now)
   return load_rule(i, ARGV[first], tonumber(ARGV[first + 1]), member, now)
 end
+-- What is recorded of an attempt that was settled, under one rule: units that it has
+-- spent and that are charged to nobody, and then, by turns, the places and units of what
+-- it was charged, oldest first. It needs algorithms and now.
+
+-- So many places are told apart; what was put into others in between does not come back.
+local MOST_PLACES, MOST_UNITS = 8, 9007199254740991
+
+local function read_settled(text)
+  local parts = {}
+  for i = 8, #text, 7 do
+    parts[#parts + 1] = unpack7(text, i)
+  end
+  return parts, unpack7(text, 1)
+end
+
+local function settled_text(parts, over)
+  local out = { pack(over) }
+  for i = 1, #parts do
+    out[i + 1] = pack(parts[i])
+  end
+  return table.concat(out)
+end
+
+-- Takes units back in r, what was charged last first; returns how many came back, and
+-- says in r.changed whether anything did.
+local function take_back(r, parts, less)
+  local back, changed = 0, false
+  while less > 0 and #parts > 0 do
+    local last = #parts
+    local place, units = parts[last - 1], min(parts[last], less)
+    if place > 0 then
+      r.cost = units
+      back = back + algorithms[r.kind].refund(r, now, place)
+      changed = changed or r.changed
+    end
+    less = less - units
+    parts[last] = parts[last] - units
+    if parts[last] == 0 then
+      table.remove(parts)
+      table.remove(parts)
+    end
+  end
+  r.changed = changed
+  return back
+end
 -- Lets the rounds of rules 1 to n be looked at now, where tasks wait for them:
 -- something of them has become free.
 local function freed(due, n, now)
@@ -1001,10 +1051,11 @@ local function freed(due, n, now)
   end
 end
 
-local n, member = #KEYS - 3, ARGV[2]
-local mark, attempt = KEYS[n + 1], KEYS[n + 2]
+local n, member = #KEYS - 4, ARGV[2]
+local mark, attempt, due, settled = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
 local over = char(GIVEN_BACK) .. member
-local first = redis.call('GET', mark) ~= over
+local last = redis.call('HGET', settled, '#')
+local first = redis.call('GET', mark) ~= over and last ~= char(GIVEN_BACK)
 local out = { first and 1 or 0 }
 if first then
   local rules = {}
@@ -1016,14 +1067,24 @@ if first then
     redis.call('SET', attempt, over, 'PX', '60000')
   end
   redis.call('SET', mark, over, 'PX', '60000')
+  if last then
+    redis.call('HSET', settled, '#', char(GIVEN_BACK))
+  end
   for i = 1, n do
     local r, algorithm = rules[i], algorithms[rules[i].kind]
-    out[i + 1] = algorithm.refund(r, now, tonumber(ARGV[3 * i + 2]))
+    local record = last and redis.call('HGET', settled, sub(KEYS[i], #due - 3))
+    if record then
+      out[i + 1] = take_back(r, (read_settled(record)), MOST_UNITS)
+    elseif r.cost > 0 then
+      out[i + 1] = algorithm.refund(r, now, tonumber(ARGV[3 * i + 2]))
+    else
+      out[i + 1] = 0
+    end
     if r.changed then
       algorithm.save(r, now)
     end
   end
-  freed(KEYS[n + 3], n, now)
+  freed(due, n, now)
 else
   for i = 1, n do
     out[i + 1] = 0

@@ -987,7 +987,8 @@ end
 --   C concurrency     cap    lease  -      -
 --   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
 --                     include/calendar.lua
--- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
+-- The name of what it counts may follow, where that is not requests, or "*": decisions are told
+-- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
 
 -- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
 local corrected
@@ -1041,7 +1042,8 @@ local function pause_of(level)
   local p = pauses[level]
   if p == nil then
     local v = call('HGET', told, 'P' .. level)
-    p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), units = 0, lines = 0 } or false
+    p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), unit = '', cost = 1, units = 0,
+      lines = 0 } or false
     pauses[level] = p
   end
   return p
@@ -1108,7 +1110,8 @@ end
 -- and at. Source: docs/turns.md#lines-rounds-and-seats
 --
 -- line   sorted set of each scope: its tasks' tickets, by priority and order. A
---        ticket is "cost:name", the cost left out when it is 1.
+--        ticket is "cost:name", the cost left out when it is 1; one by unit is
+--        "requests=1,tokens=1500:name".
 -- round  sorted set of seats, all of score 0. A scope whose line is not empty has
 --        one seat, with the rule that its first task waits for:
 --        rule, 0, rank, scope. The seats of a rule are its round; they are
@@ -1118,11 +1121,12 @@ end
 -- due    sorted set of rules that have a round, by the µs to look at it.
 -- out    hash of tasks that were released and have not come: scope, 0, ticket. Its
 --        values: when it was, its score, its stamp, and the id of the call.
--- at     hash: S<scope> its seat, L<scope> units in its line, U<rule> units that
---        wait in lines under the rule, N<rule> those lines, # the highest stamp, @ the
---        µs of the last look; V, F and T as in shares.lua.
+-- at     hash: S<scope> its seat, L<scope> requests in its line and, after a 0 and
+--        its name, of each other unit, U<rule> units that wait in lines under the
+--        rule, N<rule> those lines, # the highest stamp, @ the µs
+--        of the last look; V, F and T as in shares.lua.
 local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
-local NO_RULE = '!'
+local NO_RULE, REQUESTS = '!', 'requests'
 
 -- A released task that has not come for so long is not on its way, and a look
 -- that is later than this has nobody to make it.
@@ -1151,9 +1155,59 @@ local function rule_name(key)
   return sub(key, #provider + 1)
 end
 
-local function cost_of(ticket)
-  local cost = string.match(ticket, '^(%d+):')
-  return cost and tonumber(cost) or 1
+-- What a task costs under every rule; nil for one that costs by unit.
+local function number_of(ticket)
+  local cost = string.match(ticket, '^(%d*):')
+  return cost and (tonumber(cost) or 1)
+end
+
+-- What a task takes of a unit, '' for places, that is known to have no number: a rule
+-- that it takes nothing of is not in its path.
+local function amount_of(ticket, unit)
+  for its, cost in string.gmatch(string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
+    if its == unit then
+      return tonumber(cost)
+    end
+  end
+  return (unit == '' or unit == REQUESTS) and 1 or 0
+end
+
+local function cost_of(ticket, unit)
+  return number_of(ticket) or amount_of(ticket, unit)
+end
+
+-- The unit that a rule counts, '' for places and where each task counts: it follows the
+-- numbers of its text.
+local function unit_of(rule)
+  local kind = byte(rule)
+  local unit = kind == HELD and '*' or sub(rule, kind == CALENDAR and 65 or 30)
+  if unit == '*' then
+    return ''
+  end
+  return unit == '' and REQUESTS or unit
+end
+
+-- The field of a scope's sum of a unit.
+local function sum_of(scope, unit)
+  return (unit == '' or unit == REQUESTS) and 'L' .. scope or 'L' .. scope .. '\0' .. unit
+end
+
+-- The rules of a path that a task takes anything of, each with what it takes.
+local function counted(path, ticket)
+  local number, all = number_of(ticket), true
+  for i = 1, #path do
+    local r = path[i]
+    r.cost = number or amount_of(ticket, r.unit)
+    all = all and r.cost > 0
+  end
+  if all then
+    return path
+  end
+  local some = {}
+  for i = 1, #path do
+    some[#some + 1] = path[i].cost > 0 and path[i] or nil
+  end
+  return some
 end
 
 -- The place of a scope among others: priority and stamp, ten bytes.
@@ -1241,7 +1295,7 @@ end
 local rules = {}
 for i = 1, n do
   local r = load_rule(i, ARGV[5 + i], 1, '', now)
-  r.name = rule_name(KEYS[i])
+  r.name, r.unit = rule_name(KEYS[i]), unit_of(ARGV[5 + i])
   r.level = string.match(r.name, '^[^:]*') .. '/'
   local sums = call('HMGET', at, 'U' .. r.name, 'N' .. r.name)
   r.units, r.lines = tonumber(sums[1] or 0), tonumber(sums[2] or 0)
@@ -1255,8 +1309,8 @@ local function reserve(scope, ticket)
   for i = 1, n do
     local r = rules[i]
     if sub(scope, 1, #r.level) == r.level then
-      r.cost = cost_of(ticket)
-      local t = algorithms[r.kind].fit(r, now)
+      r.cost = cost_of(ticket, r.unit)
+      local t = r.cost > 0 and algorithms[r.kind].fit(r, now)
       if t then
         algorithms[r.kind].charge(r, now, t)
       end
@@ -1326,15 +1380,17 @@ local function full(r, places)
   return r.kind == 'C' and places > r.cap - r.held
 end
 
--- When a task is expected to start that has so many tasks and units of its own
+-- When a task is expected to start that has so many tasks of its own
 -- line before it, and the rule that it waits for. Others under a rule have a turn
--- for each that the line has.
-local function expected(path, weights, seated, others, place, units, mine, cost)
+-- for each that the line has. A rule that it takes nothing of counts for what goes
+-- before it.
+local function expected(path, weights, seated, others, place, card, ticket)
   local latest, binding = now, 0
   for i = 1, #path do
     local r = path[i]
-    r.cost = cost
-    if never(r) then
+    r.cost = cost_of(ticket, r.unit)
+    r.before = floor(r.mine * place / card)
+    if (r.cost > 0 or r.before > 0) and never(r) then
       return -1, i
     end
   end
@@ -1343,9 +1399,9 @@ local function expected(path, weights, seated, others, place, units, mine, cost)
   end
   for i = 1, #path do
     local r = path[i]
-    local turns = turns_of(units, r.lines - 1, weights[i] or 0) + (i == seated and others * cost or 0)
-    local t = after_units(r, now, units + min(max(0, r.units - mine), turns))
-    if t > latest then
+    local turns = turns_of(r.before, r.lines - 1, weights[i] or 0) + (i == seated and others * r.cost or 0)
+    local t = after_units(r, now, r.before + min(max(0, r.units - r.mine), turns))
+    if t > latest and (r.cost > 0 or r.before > 0) then
       latest, binding = t, i
     end
   end
@@ -1369,10 +1425,11 @@ local function line(j, s)
   end
   local waits, binding = -1, 0
   if place and text ~= '-' then
-    local had = call('HMGET', at, 'S' .. scope, 'L' .. scope)
-    local path, seated, others, weights = path_of(text, scope, had[1])
-    local mine = tonumber(had[2] or 0)
-    waits, binding = expected(path, weights, seated, others, place, floor(mine * place / card), mine, cost_of(ticket))
+    local path, seated, others, weights = path_of(text, scope, call('HGET', at, 'S' .. scope))
+    for i = 1, #path do
+      path[i].mine = tonumber(call('HGET', at, sum_of(scope, path[i].unit)) or 0)
+    end
+    waits, binding = expected(path, weights, seated, others, place, card, ticket)
   end
   local out = is_out[scope .. '\0' .. ticket] and 1 or 0
   return card, released_under(scope), place or -1, out, waits, binding

@@ -981,7 +981,8 @@ end
 --   C concurrency     cap    lease  -      -
 --   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
 --                     include/calendar.lua
--- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
+-- The name of what it counts may follow, where that is not requests, or "*": decisions are told
+-- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
 
 -- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
 local corrected
@@ -1096,7 +1097,8 @@ local function pause_of(level)
   local p = pauses[level]
   if p == nil then
     local v = call('HGET', told, 'P' .. level)
-    p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), units = 0, lines = 0 } or false
+    p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), unit = '', cost = 1, units = 0,
+      lines = 0 } or false
     pauses[level] = p
   end
   return p
@@ -1163,7 +1165,8 @@ end
 -- and at. Source: docs/turns.md#lines-rounds-and-seats
 --
 -- line   sorted set of each scope: its tasks' tickets, by priority and order. A
---        ticket is "cost:name", the cost left out when it is 1.
+--        ticket is "cost:name", the cost left out when it is 1; one by unit is
+--        "requests=1,tokens=1500:name".
 -- round  sorted set of seats, all of score 0. A scope whose line is not empty has
 --        one seat, with the rule that its first task waits for:
 --        rule, 0, rank, scope. The seats of a rule are its round; they are
@@ -1173,11 +1176,12 @@ end
 -- due    sorted set of rules that have a round, by the µs to look at it.
 -- out    hash of tasks that were released and have not come: scope, 0, ticket. Its
 --        values: when it was, its score, its stamp, and the id of the call.
--- at     hash: S<scope> its seat, L<scope> units in its line, U<rule> units that
---        wait in lines under the rule, N<rule> those lines, # the highest stamp, @ the
---        µs of the last look; V, F and T as in shares.lua.
+-- at     hash: S<scope> its seat, L<scope> requests in its line and, after a 0 and
+--        its name, of each other unit, U<rule> units that wait in lines under the
+--        rule, N<rule> those lines, # the highest stamp, @ the µs
+--        of the last look; V, F and T as in shares.lua.
 local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
-local NO_RULE = '!'
+local NO_RULE, REQUESTS = '!', 'requests'
 
 -- A released task that has not come for so long is not on its way, and a look
 -- that is later than this has nobody to make it.
@@ -1206,9 +1210,59 @@ local function rule_name(key)
   return sub(key, #provider + 1)
 end
 
-local function cost_of(ticket)
-  local cost = string.match(ticket, '^(%d+):')
-  return cost and tonumber(cost) or 1
+-- What a task costs under every rule; nil for one that costs by unit.
+local function number_of(ticket)
+  local cost = string.match(ticket, '^(%d*):')
+  return cost and (tonumber(cost) or 1)
+end
+
+-- What a task takes of a unit, '' for places, that is known to have no number: a rule
+-- that it takes nothing of is not in its path.
+local function amount_of(ticket, unit)
+  for its, cost in string.gmatch(string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
+    if its == unit then
+      return tonumber(cost)
+    end
+  end
+  return (unit == '' or unit == REQUESTS) and 1 or 0
+end
+
+local function cost_of(ticket, unit)
+  return number_of(ticket) or amount_of(ticket, unit)
+end
+
+-- The unit that a rule counts, '' for places and where each task counts: it follows the
+-- numbers of its text.
+local function unit_of(rule)
+  local kind = byte(rule)
+  local unit = kind == HELD and '*' or sub(rule, kind == CALENDAR and 65 or 30)
+  if unit == '*' then
+    return ''
+  end
+  return unit == '' and REQUESTS or unit
+end
+
+-- The field of a scope's sum of a unit.
+local function sum_of(scope, unit)
+  return (unit == '' or unit == REQUESTS) and 'L' .. scope or 'L' .. scope .. '\0' .. unit
+end
+
+-- The rules of a path that a task takes anything of, each with what it takes.
+local function counted(path, ticket)
+  local number, all = number_of(ticket), true
+  for i = 1, #path do
+    local r = path[i]
+    r.cost = number or amount_of(ticket, r.unit)
+    all = all and r.cost > 0
+  end
+  if all then
+    return path
+  end
+  local some = {}
+  for i = 1, #path do
+    some[#some + 1] = path[i].cost > 0 and path[i] or nil
+  end
+  return some
 end
 
 -- The place of a scope among others: priority and stamp, ten bytes.
@@ -1369,11 +1423,24 @@ local function tag_at(shares, name)
   return its.tag
 end
 
--- Notes a turn: the time comes to it. A slot is for one unit, and the rest is paid now.
-local function had_turn(shares, units)
+-- The units that a turn counts for at a level: the most that the task takes of any rule there.
+local function units_at(level, path)
+  local units = 1
+  for i = 1, #path do
+    if level_of(path[i].name) == level then
+      units = max(units, path[i].cost)
+    end
+  end
+  return units
+end
+
+-- Notes a turn of a task that has met the rules of a path: the time comes to it. A slot is
+-- for one unit, and the rest is paid now.
+local function had_turn(shares, path)
   for _, s in ipairs(shares) do
     times[s.level] = max(times[s.level], s.tag or 0)
     rewritten['V' .. s.level] = times[s.level]
+    local units = units_at(s.level, path)
     if units > 1 then
       put_off(s, units - 1)
     end
@@ -1404,11 +1471,6 @@ local function tags_text(shares)
     depth = s.depth + 1
   end
   return text
-end
-
--- The units that a turn of a task counts for.
-local function units_of_turn(ticket)
-  return max(1, cost_of(ticket))
 end
 
 -- The fields that were rewritten and their values, for HSET, and the highest stamp.
@@ -1498,7 +1560,7 @@ local function rule(i)
   local r = rules[i]
   if not r then
     r = load_rule(i, ARGV[4 + i], 1, '', now)
-    r.name = rule_name(KEYS[i])
+    r.name, r.unit = rule_name(KEYS[i]), unit_of(ARGV[4 + i])
     local sums = call('HMGET', at, 'U' .. r.name, 'N' .. r.name)
     r.units, r.lines = tonumber(sums[1] or 0), tonumber(sums[2] or 0)
     r.round = call('ZSCORE', due, r.name) and true or false
@@ -1510,7 +1572,7 @@ end
 local function line(j)
   local l = lines[j]
   if not l then
-    l = { key = KEYS[n + 5 + j], path = {}, weights = {}, joins = {}, last = {} }
+    l = { key = KEYS[n + 5 + j], path = {}, weights = {}, joins = {}, last = {}, units = {} }
     l.scope = sub(l.key, #provider + 1, -6)
     for i, weight in path_numbers(ARGV[n + 4 + j]) do
       l.path[#l.path + 1], l.weights[#l.path + 1] = rule(tonumber(i)), tonumber(weight) or 0
@@ -1523,7 +1585,11 @@ local function line(j)
       end
     end
     local had = call('HMGET', at, 'S' .. l.scope, 'L' .. l.scope)
-    l.seat, l.units = had[1], tonumber(had[2] or 0)
+    l.seat, l.units[REQUESTS] = had[1], tonumber(had[2] or 0)
+    for i = 1, #l.path do
+      local unit = l.path[i].unit
+      l.units[unit] = l.units[unit] or tonumber(call('HGET', at, sum_of(l.scope, unit)) or 0)
+    end
     l.card = call('ZCARD', l.key)
     l.was = l.card
     lines[j] = l
@@ -1531,28 +1597,31 @@ local function line(j)
   return l
 end
 
--- Whether anybody waits for one of the rules.
-local function waited_for(l)
-  for i = 1, #l.path do
-    if l.path[i].round then
+-- Whether anybody waits for one of the rules of a path, or stands in the line.
+local function waited_for(l, path)
+  for i = 1, #path do
+    if path[i].round then
       return true
     end
   end
   return l.card > 0
 end
 
--- How long until a task's turn, behind so many units of its line. See turn.lua.
-local function expected_of(l, cost, before)
+-- How long until a task's turn, behind so many of its line. See turn.lua.
+local function expected_of(l, place)
   local latest, known = now, false
   for i = 1, #l.path do
-    local r = l.path[i]
-    local others = min(max(0, r.units - l.units), turns_of(before + cost, r.lines - (l.card > 0 and 1 or 0), l.weights[i] or 0))
-    local t = after_units(r, now, before + others)
-    if not t then
-      return -1
+    local r, own = l.path[i], l.units[l.path[i].unit]
+    local before = place < l.card and floor(own * place / l.card) or own
+    if r.cost > 0 or before > 0 then
+      local others = min(max(0, r.units - own), turns_of(before + r.cost, r.lines - (l.card > 0 and 1 or 0), l.weights[i] or 0))
+      local t = after_units(r, now, before + others)
+      if not t then
+        return -1
+      end
+      known = known or can_tell(r)
+      latest = max(latest, t)
     end
-    known = known or can_tell(r)
-    latest = max(latest, t)
   end
   return known and latest - now or -1
 end
@@ -1565,14 +1634,17 @@ local function score_in(l, priority)
   return l.last[priority]
 end
 
-local function join(l, ticket, priority, cost)
+local function join(l, path, ticket, priority)
   local place = l.was > 0 and call('ZRANK', l.key, ticket)
   if place then
-    return expected_of(l, cost, floor(l.units * place / l.card))
+    return expected_of(l, place)
   end
-  local expected = expected_of(l, cost, l.units)
+  local expected = expected_of(l, l.card)
   local score = score_in(l, priority)
   l.joins[#l.joins + 1], l.joins[#l.joins + 2] = whole(score), ticket
+  if not l.best or score < l.best then
+    l.meets = path[1]
+  end
   if l.best and score < l.best then
     l.start, l.rule = nil, nil -- they are those of a task that is first no more
   end
@@ -1581,11 +1653,14 @@ local function join(l, ticket, priority, cost)
   for i = 1, #l.path do
     local r = l.path[i]
     if r.kind ~= 'P' then
-      r.units, r.round = r.units + cost, true
+      r.units, r.round = r.units + r.cost, r.round or r.cost > 0
       r.lines = r.lines + (l.card == 0 and 1 or 0)
     end
   end
-  l.units, l.card = l.units + cost, l.card + 1
+  for unit, units in pairs(l.units) do
+    l.units[unit] = units + cost_of(ticket, unit)
+  end
+  l.card = l.card + 1
   return expected
 end
 
@@ -1593,30 +1668,27 @@ end
 local out, straight, outs = { now }, {}, {}
 
 local function place(l, ticket, priority)
-  local cost = cost_of(ticket)
-  for i = 1, #l.path do
-    l.path[i].cost = cost
-  end
+  local path = counted(l.path, ticket)
   local out = outs[l.scope .. '\0' .. ticket]
   if out then
     local whose = sub(out, 22)
     return (whose == RUNNING or whose == STRAIGHT) and 0 or 1, 0
   end
-  if not waited_for(l) then
-    local start, binding, sure = joint_start(l.path, now)
+  if not waited_for(l, path) then
+    local start, binding, sure = joint_start(path, now)
     if sure and start - now <= near then
-      for i = 1, #l.path do
-        algorithms[l.path[i].kind].charge(l.path[i], now, start)
-        l.path[i].took = (l.path[i].took or 0) + cost
+      for i = 1, #path do
+        algorithms[path[i].kind].charge(path[i], now, start)
+        path[i].took = (path[i].took or 0) + path[i].cost
       end
       straight[#straight + 1] = { scope = l.scope, ticket = ticket, priority = priority }
       return 0, start - now
     end
     if not l.seat then
-      l.start, l.rule = start, l.path[waits_for(l.path, start, binding)]
+      l.start, l.rule = start, path[waits_for(path, start, binding)]
     end
   end
-  return 1, join(l, ticket, priority, cost)
+  return 1, join(l, path, ticket, priority)
 end
 
 -- Released tasks that have not come yet will take their units.
@@ -1628,16 +1700,14 @@ local function reserve()
   end
   for f = 1, #fields, 2 do
     local zero = string.find(fields[f], '\0', 1, true)
-    local l, cost = by_scope[sub(fields[f], 1, zero - 1)], cost_of(sub(fields[f], zero + 1))
+    local l, ticket = by_scope[sub(fields[f], 1, zero - 1)], sub(fields[f], zero + 1)
     local whose = sub(fields[f + 1], 22)
     local coming = whose == STRAIGHT or unpack7(fields[f + 1], 1) + STALE > now
     if coming or whose ~= RUNNING then
       outs[fields[f]] = fields[f + 1]
     end
     if l and coming then
-      for i = 1, #l.path do
-        local r = l.path[i]
-        r.cost = cost
+      for _, r in ipairs(counted(l.path, ticket)) do
         local t = algorithms[r.kind].fit(r, now)
         if t then
           algorithms[r.kind].charge(r, now, t)
@@ -1666,7 +1736,7 @@ local function sit(l)
   end
   local shares = shares_of(l.scope, names_of(l.path), l.weights)
   take_slots(shares)
-  local name = (l.rule or l.path[1]).name
+  local name = (l.rule or l.meets or l.path[1]).name
   local seat = seat_of(name, rank_of(score, tag_at(shares, name)), l.scope)
   call('ZADD', round, '0', seat)
   call('HSET', at, 'S' .. l.scope, seat, 'T' .. l.scope, tags_text(shares))
@@ -1715,7 +1785,11 @@ local function save()
       sit(l)
       keep_waiting(l.longest, l.key)
       longest = max(longest, l.longest)
-      call('HSET', at, 'L' .. l.scope, whole(l.units))
+      for unit, units in pairs(l.units) do
+        if unit ~= '' then
+          call('HSET', at, sum_of(l.scope, unit), whole(units))
+        end
+      end
       for i = 1, #l.path do
         if l.path[i].kind ~= 'P' then
           changed[l.path[i].name] = l.path[i]

@@ -21,15 +21,18 @@
 -- ARGV[2]     member    the attempt id: holder of places under concurrency rules.
 -- ARGV[3]     ahead     integer µs >= 0, at most 60000000. How far ahead a start may be charged for a task
 --                       that was released.
--- ARGV[4]     ticket    the task's name in line, its cost before it: "50:name", or ":name" for 1.
+-- ARGV[4]     ticket    the task's name in line, its cost before it: "50:name", or ":name" for 1, or
+--                       by unit "requests=1,tokens=1500:name".
 -- ARGV[5]     priority  integer, at most 1000000 either way. Higher goes first.
 -- ARGV[6]     again     0; 1 for a task whose start came too late: it had its turn, and has it still; 2
 --                       for one that had its turn and shall only be put back to the front of its line.
 -- ARGV[7]     lead      integer µs >= 0, how long before its start a task is released.
 -- ARGV[8]     near      integer µs >= 0: ahead, for a task that was not released.
--- ARGV[9]     weights   the weight that the scope has under each rule, as "0,3,2.5", 0 at a level where none
---                       is said; "" where that is all of them.
--- ARGV[10..]  rules     two for each rule: the rule, and integer units > 0 that it costs. See
+-- ARGV[9]     levels    the levels of the scope that have rules, as how many names below the provider, each
+--                       with the weight that its name has there where one is said: "0,1*2.5".
+-- ARGV[10]    others    the names of the scope's other rules, which it takes nothing of, each with a
+--                       zero byte after it.
+-- ARGV[11..]  rules     two for each rule: the rule, and integer units > 0 that it costs. See
 --                       include/rules.lua.
 --
 -- Returns  {now, then three for each rule: remaining, reset, place}, as decide;
@@ -101,7 +104,7 @@ local LONGEST_LEASE = 86400000000
 
 local call, format = redis.call, string.format
 local member, COLON = ARGV[2], 58
-local n, base = #KEYS - 7, 8
+local n, base = #KEYS - 7, 9
 local attempt, line = KEYS[n + 1], KEYS[n + 2]
 local due, round, out_key, at, told = KEYS[n + 3], KEYS[n + 4], KEYS[n + 5], KEYS[n + 6], KEYS[n + 7]
 local ticket, provider = ARGV[4], sub(due, 1, -5)
@@ -1254,7 +1257,8 @@ end
 --   C concurrency     cap    lease  -      -
 --   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
 --                     include/calendar.lua
--- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
+-- The name of what it counts may follow, where that is not requests, or "*": decisions are told
+-- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
 
 -- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
 local corrected
@@ -1369,7 +1373,8 @@ local function pause_of(level)
   local p = pauses[level]
   if p == nil then
     local v = call('HGET', told, 'P' .. level)
-    p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), units = 0, lines = 0 } or false
+    p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), unit = '', cost = 1, units = 0,
+      lines = 0 } or false
     pauses[level] = p
   end
   return p
@@ -1506,7 +1511,8 @@ end
 -- and at. Source: docs/turns.md#lines-rounds-and-seats
 --
 -- line   sorted set of each scope: its tasks' tickets, by priority and order. A
---        ticket is "cost:name", the cost left out when it is 1.
+--        ticket is "cost:name", the cost left out when it is 1; one by unit is
+--        "requests=1,tokens=1500:name".
 -- round  sorted set of seats, all of score 0. A scope whose line is not empty has
 --        one seat, with the rule that its first task waits for:
 --        rule, 0, rank, scope. The seats of a rule are its round; they are
@@ -1516,11 +1522,12 @@ end
 -- due    sorted set of rules that have a round, by the µs to look at it.
 -- out    hash of tasks that were released and have not come: scope, 0, ticket. Its
 --        values: when it was, its score, its stamp, and the id of the call.
--- at     hash: S<scope> its seat, L<scope> units in its line, U<rule> units that
---        wait in lines under the rule, N<rule> those lines, # the highest stamp, @ the
---        µs of the last look; V, F and T as in shares.lua.
+-- at     hash: S<scope> its seat, L<scope> requests in its line and, after a 0 and
+--        its name, of each other unit, U<rule> units that wait in lines under the
+--        rule, N<rule> those lines, # the highest stamp, @ the µs
+--        of the last look; V, F and T as in shares.lua.
 local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
-local NO_RULE = '!'
+local NO_RULE, REQUESTS = '!', 'requests'
 
 -- A released task that has not come for so long is not on its way, and a look
 -- that is later than this has nobody to make it.
@@ -1549,9 +1556,59 @@ local function rule_name(key)
   return sub(key, #provider + 1)
 end
 
-local function cost_of(ticket)
-  local cost = string.match(ticket, '^(%d+):')
-  return cost and tonumber(cost) or 1
+-- What a task costs under every rule; nil for one that costs by unit.
+local function number_of(ticket)
+  local cost = string.match(ticket, '^(%d*):')
+  return cost and (tonumber(cost) or 1)
+end
+
+-- What a task takes of a unit, '' for places, that is known to have no number: a rule
+-- that it takes nothing of is not in its path.
+local function amount_of(ticket, unit)
+  for its, cost in string.gmatch(string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
+    if its == unit then
+      return tonumber(cost)
+    end
+  end
+  return (unit == '' or unit == REQUESTS) and 1 or 0
+end
+
+local function cost_of(ticket, unit)
+  return number_of(ticket) or amount_of(ticket, unit)
+end
+
+-- The unit that a rule counts, '' for places and where each task counts: it follows the
+-- numbers of its text.
+local function unit_of(rule)
+  local kind = byte(rule)
+  local unit = kind == HELD and '*' or sub(rule, kind == CALENDAR and 65 or 30)
+  if unit == '*' then
+    return ''
+  end
+  return unit == '' and REQUESTS or unit
+end
+
+-- The field of a scope's sum of a unit.
+local function sum_of(scope, unit)
+  return (unit == '' or unit == REQUESTS) and 'L' .. scope or 'L' .. scope .. '\0' .. unit
+end
+
+-- The rules of a path that a task takes anything of, each with what it takes.
+local function counted(path, ticket)
+  local number, all = number_of(ticket), true
+  for i = 1, #path do
+    local r = path[i]
+    r.cost = number or amount_of(ticket, r.unit)
+    all = all and r.cost > 0
+  end
+  if all then
+    return path
+  end
+  local some = {}
+  for i = 1, #path do
+    some[#some + 1] = path[i].cost > 0 and path[i] or nil
+  end
+  return some
 end
 
 -- The place of a scope among others: priority and stamp, ten bytes.
@@ -1712,11 +1769,24 @@ local function tag_at(shares, name)
   return its.tag
 end
 
--- Notes a turn: the time comes to it. A slot is for one unit, and the rest is paid now.
-local function had_turn(shares, units)
+-- The units that a turn counts for at a level: the most that the task takes of any rule there.
+local function units_at(level, path)
+  local units = 1
+  for i = 1, #path do
+    if level_of(path[i].name) == level then
+      units = max(units, path[i].cost)
+    end
+  end
+  return units
+end
+
+-- Notes a turn of a task that has met the rules of a path: the time comes to it. A slot is
+-- for one unit, and the rest is paid now.
+local function had_turn(shares, path)
   for _, s in ipairs(shares) do
     times[s.level] = max(times[s.level], s.tag or 0)
     rewritten['V' .. s.level] = times[s.level]
+    local units = units_at(s.level, path)
     if units > 1 then
       put_off(s, units - 1)
     end
@@ -1747,11 +1817,6 @@ local function tags_text(shares)
     depth = s.depth + 1
   end
   return text
-end
-
--- The units that a turn of a task counts for.
-local function units_of_turn(ticket)
-  return max(1, cost_of(ticket))
 end
 
 -- The fields that were rewritten and their values, for HSET, and the highest stamp.
@@ -1842,9 +1907,23 @@ local function round_of(i)
   return i <= n and rule_name(KEYS[i]) or rules[i].name
 end
 
--- The rule, of those on the path, that others wait for: they go first.
+-- When the line of a task is looked at that takes nothing of some rules: its first may
+-- wait for one of these.
+local line_look
+
+-- The rule, of those on the path, that others wait for: they go first. A line stays in
+-- order, whatever its first waits for.
 local function waited_for()
   local late
+  local seat = ARGV[10] ~= '' and call('HGET', at, 'S' .. scope)
+  if seat then
+    local look = call('ZSCORE', due, (parts_of(seat)))
+    if look and look + LATE > now then
+      line_look = tonumber(look)
+      return 1
+    end
+    late = look and 1
+  end
   for i = 1, #rules do
     local look = call('ZSCORE', due, round_of(i))
     if look and look + LATE > now then
@@ -1865,13 +1944,14 @@ local function reserve(rules)
   local fields = call('HGETALL', out_key)
   for f = 1, #fields, 2 do
     local zero = string.find(fields[f], '\0', 1, true)
-    local whose, cost = sub(fields[f], 1, zero - 1) .. '/', cost_of(sub(fields[f], zero + 1))
+    local whose, its = sub(fields[f], 1, zero - 1) .. '/', sub(fields[f], zero + 1)
     local late = unpack7(fields[f + 1], 1) + STALE
     if late > now then
       for i = 1, n do
         local r = rules[i]
         local level = string.match(rule_name(KEYS[i]), '^[^:]*') .. '/'
-        if sub(whose, 1, #level) == level then
+        local cost = sub(whose, 1, #level) == level and cost_of(its, unit_of(ARGV[base + 2 * i])) or 0
+        if cost > 0 then
           local own = r.cost
           r.cost, overdue = cost, min(overdue or late, late)
           local t = algorithms[r.kind].fit(r, now)
@@ -1886,34 +1966,65 @@ local function reserve(rules)
   return overdue
 end
 
-local names, weights = {}, {}
-for weight in string.gmatch(ARGV[9], '[%d.]+') do
-  weights[#weights + 1] = tonumber(weight)
-end
-for i = 1, n do
-  names[i], weights[i] = rule_name(KEYS[i]), weights[i] or 0
+local names, weights = {}, {} -- of the scope's levels
+for depth, weight in path_numbers(ARGV[9]) do
+  names[#names + 1] = string.match(scope, '^' .. string.rep('/[^/]*', tonumber(depth))) .. ':'
+  weights[#weights + 1] = tonumber(weight) or 0
 end
 
--- The sums of the scope: its seat, the units in its line, the highest stamp, and for
--- each rule the units and the lines that wait.
+local function weight_of(name)
+  for i = 1, #names do
+    if level_of(names[i]) == level_of(name) then
+      return weights[i]
+    end
+  end
+  return 0
+end
+
+-- The sums of the scope: its seat, the requests in its line, the highest stamp, for each
+-- rule the units and the lines that wait and the units of its own line, and the lines
+-- of its other rules.
 local function sums()
   local fields = { 'S' .. scope, 'L' .. scope, '#' }
   for i = 1, n do
-    local name = names[i]
-    fields[2 * i + 2], fields[2 * i + 3] = 'U' .. name, 'N' .. name
+    local name = rule_name(KEYS[i])
+    fields[3 * i + 1], fields[3 * i + 2] = 'U' .. name, 'N' .. name
+    fields[3 * i + 3] = sum_of(scope, unit_of(ARGV[base + 2 * i]))
+  end
+  for name in string.gmatch(ARGV[10], '%Z+') do
+    fields[#fields + 1] = 'N' .. name
   end
   return fields, call('HMGET', at, unpack(fields))
 end
 
--- Counts units into or out of the line, and lines (1, 0, -1).
-local function count(fields, values, units, lines)
-  local set = { fields[2], whole(max(0, (values[2] or 0) + units)) }
+-- Counts the task into the line (1) or out of it (-1), and lines (1, 0, -1).
+local function count(fields, values, sign, lines)
+  local set = {}
+  local function add(field, k)
+    set[#set + 1], set[#set + 2] = fields[field], whole(max(0, (values[field] or 0) + k))
+  end
+  add(2, sign * cost_of(ticket, REQUESTS))
   for i = 1, n do
-    local u, l = 2 * i + 2, 2 * i + 3
-    set[4 * i - 1], set[4 * i] = fields[u], whole(max(0, (values[u] or 0) + units))
-    set[4 * i + 1], set[4 * i + 2] = fields[l], whole(max(0, (values[l] or 0) + lines))
+    local units = sign * tonumber(ARGV[base + 2 * i + 1])
+    add(3 * i + 1, units)
+    add(3 * i + 2, lines)
+    if fields[3 * i + 3] ~= fields[2] then
+      add(3 * i + 3, units)
+    end
+  end
+  for i = 3 * n + 4, #fields do
+    add(i, lines)
   end
   call('HSET', at, unpack(set))
+end
+
+-- The rules of the path and what the task costs under each, as had_turn takes them.
+local function path_costs()
+  local path = {}
+  for i = 1, n do
+    path[i] = { name = rule_name(KEYS[i]), cost = tonumber(ARGV[base + 2 * i + 1]) }
+  end
+  return path
 end
 
 -- Takes the task out of its line, if it stands there.
@@ -1923,27 +2034,35 @@ local function leave()
   end
   local fields, values = sums()
   local last = call('ZCARD', line) == 0
-  count(fields, values, -cost_of(ticket), last and -1 or 0)
+  count(fields, values, -1, last and -1 or 0)
   if last then
     if values[1] then
       call('ZREM', round, values[1])
     end
     local shares = shares_of(scope, names, weights)
-    had_turn(shares, cost_of(ticket))
+    had_turn(shares, path_costs())
     save_places(shares, scope, true)
     remember(shares)
     call('HSET', at, unpack(rewritten_fields(tonumber(values[3] or 0))))
     call('HDEL', at, fields[1], fields[2], 'T' .. scope)
+    for i = 1, n do
+      call('HDEL', at, fields[3 * i + 3])
+    end
   end
 end
 
--- How long until the task's turn, with so many units of its own line before it.
--- Under a rule that several lines share each of them has a turn in between.
-local function expected_in(rules, values, before)
-  local latest, known = now, false
+-- How long until the task's turn, with so much of its own line before it. Under a
+-- rule that several lines share each of them has a turn in between.
+local function expected_in(rules, values, share)
+  local latest, known = line_look or now, line_look and true
   for i = 1, #rules do
-    local u, lines = values[2 * i + 2] or 0, values[2 * i + 3] or 0
-    local others = min(max(0, u - before), turns_of(before + rules[1].cost, lines - (before > 0 and 1 or 0), weights[i] or 0))
+    local u, lines, own = 0, 0, 0
+    if i <= n then
+      u, lines, own = values[3 * i + 1] or 0, values[3 * i + 2] or 0, values[3 * i + 3] or 0
+    end
+    local before = floor(own * share)
+    local turns = turns_of(before + rules[i].cost, lines - (before > 0 and 1 or 0), weight_of(round_of(i)))
+    local others = min(max(0, u - before), turns)
     local t = after_units(rules[i], now, before + others)
     if not t then
       return -1
@@ -1999,6 +2118,9 @@ local function sit(rules, fields, values, score, held_up, start, binding)
     call('ZREM', round, values[1])
   end
   call('HSET', at, fields[1], seat)
+  if values[1] and ARGV[10] ~= '' then -- the one that was first may have waited for another rule
+    call('ZADD', due, 'XX', 'LT', whole(now), name)
+  end
   if seat_after(name) ~= seat then
     return -1
   end
@@ -2040,11 +2162,10 @@ local function join(rules, mine, held_up, start, binding)
   end
   local place = call('ZRANK', line, ticket)
   local others = stood and card - 1 or card
-  local before = others > 0 and floor((values[2] or 0) * place / others) or 0
-  local expected = expected_in(rules, values, before)
+  local expected = expected_in(rules, values, others > 0 and place / others or 0)
   keep_waiting(max(0, expected), line)
   if not stood then
-    count(fields, values, cost_of(ticket), card == 0 and 1 or 0)
+    count(fields, values, 1, card == 0 and 1 or 0)
   end
   local look = -1
   if place == 0 and not stood or not values[1] then

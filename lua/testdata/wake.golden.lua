@@ -992,7 +992,8 @@ end
 --   C concurrency     cap    lease  -      -
 --   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
 --                     include/calendar.lua
--- p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
+-- The name of what it counts may follow, where that is not requests, or "*": decisions are told
+-- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
 
 -- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
 local corrected
@@ -1107,7 +1108,8 @@ local function pause_of(level)
   local p = pauses[level]
   if p == nil then
     local v = call('HGET', told, 'P' .. level)
-    p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), units = 0, lines = 0 } or false
+    p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), unit = '', cost = 1, units = 0,
+      lines = 0 } or false
     pauses[level] = p
   end
   return p
@@ -1174,7 +1176,8 @@ end
 -- and at. Source: docs/turns.md#lines-rounds-and-seats
 --
 -- line   sorted set of each scope: its tasks' tickets, by priority and order. A
---        ticket is "cost:name", the cost left out when it is 1.
+--        ticket is "cost:name", the cost left out when it is 1; one by unit is
+--        "requests=1,tokens=1500:name".
 -- round  sorted set of seats, all of score 0. A scope whose line is not empty has
 --        one seat, with the rule that its first task waits for:
 --        rule, 0, rank, scope. The seats of a rule are its round; they are
@@ -1184,11 +1187,12 @@ end
 -- due    sorted set of rules that have a round, by the µs to look at it.
 -- out    hash of tasks that were released and have not come: scope, 0, ticket. Its
 --        values: when it was, its score, its stamp, and the id of the call.
--- at     hash: S<scope> its seat, L<scope> units in its line, U<rule> units that
---        wait in lines under the rule, N<rule> those lines, # the highest stamp, @ the
---        µs of the last look; V, F and T as in shares.lua.
+-- at     hash: S<scope> its seat, L<scope> requests in its line and, after a 0 and
+--        its name, of each other unit, U<rule> units that wait in lines under the
+--        rule, N<rule> those lines, # the highest stamp, @ the µs
+--        of the last look; V, F and T as in shares.lua.
 local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
-local NO_RULE = '!'
+local NO_RULE, REQUESTS = '!', 'requests'
 
 -- A released task that has not come for so long is not on its way, and a look
 -- that is later than this has nobody to make it.
@@ -1217,9 +1221,59 @@ local function rule_name(key)
   return sub(key, #provider + 1)
 end
 
-local function cost_of(ticket)
-  local cost = string.match(ticket, '^(%d+):')
-  return cost and tonumber(cost) or 1
+-- What a task costs under every rule; nil for one that costs by unit.
+local function number_of(ticket)
+  local cost = string.match(ticket, '^(%d*):')
+  return cost and (tonumber(cost) or 1)
+end
+
+-- What a task takes of a unit, '' for places, that is known to have no number: a rule
+-- that it takes nothing of is not in its path.
+local function amount_of(ticket, unit)
+  for its, cost in string.gmatch(string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
+    if its == unit then
+      return tonumber(cost)
+    end
+  end
+  return (unit == '' or unit == REQUESTS) and 1 or 0
+end
+
+local function cost_of(ticket, unit)
+  return number_of(ticket) or amount_of(ticket, unit)
+end
+
+-- The unit that a rule counts, '' for places and where each task counts: it follows the
+-- numbers of its text.
+local function unit_of(rule)
+  local kind = byte(rule)
+  local unit = kind == HELD and '*' or sub(rule, kind == CALENDAR and 65 or 30)
+  if unit == '*' then
+    return ''
+  end
+  return unit == '' and REQUESTS or unit
+end
+
+-- The field of a scope's sum of a unit.
+local function sum_of(scope, unit)
+  return (unit == '' or unit == REQUESTS) and 'L' .. scope or 'L' .. scope .. '\0' .. unit
+end
+
+-- The rules of a path that a task takes anything of, each with what it takes.
+local function counted(path, ticket)
+  local number, all = number_of(ticket), true
+  for i = 1, #path do
+    local r = path[i]
+    r.cost = number or amount_of(ticket, r.unit)
+    all = all and r.cost > 0
+  end
+  if all then
+    return path
+  end
+  local some = {}
+  for i = 1, #path do
+    some[#some + 1] = path[i].cost > 0 and path[i] or nil
+  end
+  return some
 end
 
 -- The place of a scope among others: priority and stamp, ten bytes.
@@ -1380,11 +1434,24 @@ local function tag_at(shares, name)
   return its.tag
 end
 
--- Notes a turn: the time comes to it. A slot is for one unit, and the rest is paid now.
-local function had_turn(shares, units)
+-- The units that a turn counts for at a level: the most that the task takes of any rule there.
+local function units_at(level, path)
+  local units = 1
+  for i = 1, #path do
+    if level_of(path[i].name) == level then
+      units = max(units, path[i].cost)
+    end
+  end
+  return units
+end
+
+-- Notes a turn of a task that has met the rules of a path: the time comes to it. A slot is
+-- for one unit, and the rest is paid now.
+local function had_turn(shares, path)
   for _, s in ipairs(shares) do
     times[s.level] = max(times[s.level], s.tag or 0)
     rewritten['V' .. s.level] = times[s.level]
+    local units = units_at(s.level, path)
     if units > 1 then
       put_off(s, units - 1)
     end
@@ -1415,11 +1482,6 @@ local function tags_text(shares)
     depth = s.depth + 1
   end
   return text
-end
-
--- The units that a turn of a task counts for.
-local function units_of_turn(ticket)
-  return max(1, cost_of(ticket))
 end
 
 -- The fields that were rewritten and their values, for HSET, and the highest stamp.
@@ -1472,13 +1534,13 @@ local rules, rounds, places = {}, {}, {}
 local function rule(i)
   if not rules[i] then
     rules[i] = load_rule(i, ARGV[9 + i], 1, '', now)
-    rules[i].name = rule_name(KEYS[i])
+    rules[i].name, rules[i].unit = rule_name(KEYS[i]), unit_of(ARGV[9 + i])
   end
   return rules[i]
 end
 
--- The rules of a line's scope, each with the cost of a task.
-local function path_of(l, cost)
+-- The rules of a line's scope.
+local function rules_of(l)
   if not l.path then
     l.path, l.weights = {}, {}
     for i, weight in path_numbers(l.path_text) do
@@ -1486,10 +1548,30 @@ local function path_of(l, cost)
     end
     add_pauses(l.path, l.scope)
   end
-  for i = 1, #l.path do
-    l.path[i].cost = cost
-  end
   return l.path
+end
+
+-- Those that a task meets, each with its cost.
+local function path_of(l, ticket)
+  return counted(rules_of(l), ticket)
+end
+
+-- The units that a line is counted in: requests, and those of its rules.
+local function units_of(l)
+  if not l.of then
+    l.of = { [REQUESTS] = true }
+    for i in path_numbers(l.path_text) do
+      l.of[unit_of(ARGV[9 + tonumber(i)])] = true
+    end
+  end
+  return l.of
+end
+
+-- Counts a task into a line (1) or out of it (-1).
+local function count(l, ticket, sign)
+  for unit in pairs(units_of(l)) do
+    l.units[unit] = (l.units[unit] or 0) + sign * cost_of(ticket, unit)
+  end
 end
 
 local function miss(scope)
@@ -1502,7 +1584,7 @@ end
 local function first_rules()
   for i = n + 6, #KEYS do
     local scope = sub(KEYS[i], #provider + 1, -6)
-    lines[scope] = { key = KEYS[i], path_text = ARGV[i + 4], scope = scope, taken = 0, next = 1, units = 0 }
+    lines[scope] = { key = KEYS[i], path_text = ARGV[i + 4], scope = scope, taken = 0, next = 1, units = {} }
   end
 end
 
@@ -1517,7 +1599,7 @@ local top, beat = begin()
 -- What a line's scope has at each level.
 local function shares(l)
   if not l.shares then
-    l.shares = shares_of(l.scope, names_of(path_of(l, 1)), l.weights)
+    l.shares = shares_of(l.scope, names_of(rules_of(l)), l.weights)
   end
   return l.shares
 end
@@ -1545,7 +1627,7 @@ local function back(l, field, value, score)
   local _, ticket = parts_of_out(field)
   call('HDEL', out_key, field)
   if call('ZADD', l.key, 'NX', whole(score), ticket) == 1 then
-    l.units = l.units + cost_of(ticket)
+    count(l, ticket, 1)
   end
   local had = call('HGET', at, 'S' .. l.scope)
   if had then
@@ -1605,18 +1687,17 @@ local function rules_of_levels()
 end
 
 -- The rules above a scope, as far as the caller knows them.
-local function rules_above(scope, cost)
+local function rules_above(scope, ticket)
   if not levels then
     rules_of_levels()
   end
   local some = {}
   for ends in string.gmatch(scope .. '/', '()/') do
     for _, i in ipairs(levels[sub(scope, 1, ends - 1)] or {}) do
-      local r = rule(i)
-      some[#some + 1], r.cost = r, cost
+      some[#some + 1] = rule(i)
     end
   end
-  return some
+  return counted(some, ticket)
 end
 
 -- Sets aside what a released task will take: together, where its start is near.
@@ -1653,7 +1734,7 @@ local function reserve()
       miss(scope)
     end
     if left + STALE > now then
-      set_aside(l and path_of(l, cost_of(ticket)) or rules_above(scope, cost_of(ticket)))
+      set_aside(l and path_of(l, ticket) or rules_above(scope, ticket))
       overdue = min(overdue or left + STALE, left + STALE)
       out = out + (sub(whose, 1, 10) == sub(id, 1, 10) and 1 or 0)
       if whose == id then
@@ -1779,7 +1860,7 @@ local function release(seat, l, ticket, score, path, start)
   else
     most = most - 1
   end
-  had_turn(l.shares, units_of_turn(ticket))
+  had_turn(l.shares, path)
   local following, next_score = head(l)
   if following then
     take_slots(l.shares)
@@ -1822,7 +1903,7 @@ end
 -- Whether a line's first task can start now, or nearly so.
 local function startable(l)
   local ticket = head(l)
-  local start, _, sure = joint_start(path_of(l, cost_of(ticket)), now)
+  local start, _, sure = joint_start(path_of(l, ticket), now)
   return sure and start <= now + lead + spread
 end
 
@@ -1893,8 +1974,9 @@ local function give_way(seat, l, other, level)
       s.tag, theirs.tag = max(s.tag, theirs.tag or 0), min(s.tag, theirs.tag or s.tag)
     end
   end
-  local its, name = seat_in(other.scope), other.path[1].name
-  for _, r in ipairs(other.path) do
+  local its, path = seat_in(other.scope), path_of(other, (head(other)))
+  local name = path[1].name
+  for _, r in ipairs(path) do
     name = r.name == seat.name and r.name or name
   end
   move(its, name, rank_in(other, name, its.rank))
@@ -1944,7 +2026,7 @@ local function turn(name)
     return true
   end
   sit_by(seat, shares(l))
-  local path = path_of(l, cost_of(ticket))
+  local path = path_of(l, ticket)
   local other = earlier(seat, l, path)
   if other then
     move(seat, other, rank_in(l, other, seat.rank))
@@ -1963,7 +2045,7 @@ local function turn(name)
     elseif gives then
       return true
     end
-    release(seat, l, ticket, score, path_of(l, cost_of(ticket)), start)
+    release(seat, l, ticket, score, path_of(l, ticket), start)
     return true
   end
   local number, free = waits_for(path, start, binding)
@@ -1980,6 +2062,54 @@ local function turn(name)
     return true
   end
   return false
+end
+
+-- Whether rules count more than one unit: then a task may be first that takes nothing of
+-- the rule which its scope has its seat with.
+local function several_units()
+  for i = 1, n do
+    local unit = unit_of(ARGV[9 + i])
+    if unit ~= '' and unit ~= REQUESTS then
+      return true
+    end
+  end
+  return false
+end
+
+local mixed = several_units()
+
+local function has(path, name)
+  for i = 1, #path do
+    if path[i].name == name then
+      return true
+    end
+  end
+  return false
+end
+
+-- Takes those seats from a round whose first task takes nothing of its rule: another was
+-- first when they came there.
+local function sift(name)
+  local seats = call('ZRANGEBYLEX', round, '[' .. name .. '\0', '(' .. name .. '\1', 'LIMIT', '0', whole(HEADS))
+  for _, seat in ipairs(seats) do
+    local _, rank, scope = parts_of(seat)
+    local l = not moved[scope] and lines[scope]
+    if not moved[scope] and not l then
+      miss(scope)
+      look_by(name, now)
+    end
+    local ticket = l and l.path_text ~= '-' and head(l)
+    local path = ticket and path_of(l, ticket) or {}
+    if #path > 0 and not has(path, name) then
+      shares(l)
+      move(seated(name, rank, scope, seat), path[1].name, rank_in(l, path[1].name, rank))
+      look_by(path[1].name, now)
+    end
+  end
+  local r = rounds[name]
+  if r and r.first and moved[r.first.scope] then
+    r.first = nil
+  end
 end
 
 local served = {}
@@ -2003,6 +2133,9 @@ function serve_round(name)
       return
     end
     if not turn(name) then
+      if mixed and name ~= NO_RULE then
+        sift(name)
+      end
       return
     end
   end
@@ -2031,7 +2164,7 @@ local function save_released()
       tickets[i] = o.ticket
       outs[2 * i - 1] = l.scope .. '\0' .. o.ticket
       outs[2 * i] = pack(now) .. pack(o.score + SCORES) .. pack(o.tag) .. id
-      l.units = l.units - cost_of(o.ticket)
+      count(l, o.ticket, -1)
     end
     if #tickets > 0 then
       call('ZREM', l.key, unpack(tickets))
@@ -2052,11 +2185,13 @@ local function save_sums()
   for _, l in pairs(lines) do
     local closed = moved[l.scope] and not moved[l.scope].name
     local opened = (l.opened and 1 or 0) - (closed and 1 or 0)
-    if l.units ~= 0 or opened ~= 0 then
-      plus('L' .. l.scope, l.units)
+    if next(l.units) or opened ~= 0 then
+      for unit, k in pairs(l.units) do
+        plus(sum_of(l.scope, unit), unit ~= '' and k or 0)
+      end
       for i in path_numbers(l.path_text) do
         local name = rule_name(KEYS[tonumber(i)])
-        plus('U' .. name, l.units)
+        plus('U' .. name, l.units[unit_of(ARGV[9 + tonumber(i)])] or 0)
         plus('N' .. name, opened)
       end
     end
@@ -2078,7 +2213,10 @@ local function save_seats()
         call('ZADD', round, '0', seat.seat)
         call('HSET', at, 'S' .. scope, seat.seat)
       else
-        call('HDEL', at, 'S' .. scope, 'L' .. scope, 'T' .. scope)
+        call('HDEL', at, 'S' .. scope, 'T' .. scope)
+        for unit in pairs(units_of(lines[scope])) do
+          call('HDEL', at, sum_of(scope, unit))
+        end
       end
       call('ZREM', round, seat.was)
     end

@@ -85,7 +85,7 @@ func (f *File) Check(p *throttle.Policy) error {
 	for _, s := range f.Schedules {
 		scope, err := throttle.ParseScope(s.Task.Scope)
 		if err == nil {
-			err = p.Check(scope, max(s.Task.Cost, queue.DefaultCost))
+			err = s.Task.CheckCosts(p, scope)
 		}
 		if err == nil {
 			continue

@@ -90,6 +90,12 @@ func (l *line) taskField(f field) bool {
 		}
 		l.object(f, "http", l.httpField)
 		return true
+	case f.Name == "cost" && f.Value.Kind == yaml.MappingNode:
+		if !l.is(f, yaml.MappingNode, "") {
+			return false
+		}
+		l.object(f, "cost", l.scalar)
+		return true
 	case slices.Contains([]string{"type", "scope", "queue"}, f.Name):
 		return l.string(f)
 	case f.Name == "payload":

@@ -40,7 +40,7 @@ func BenchmarkScripts(b *testing.B) {
 		{"decide/denied by a token bucket", lua.Decide.For("T"), []string{full}, 1},
 		{"decide/denied by one of four", lua.Decide.For("TSF"), []string{sliding, full, fixed, sliding}, 1},
 		{"peek/token bucket", lua.Peek.For("T"), []string{token}, 0},
-		{"give_back/token bucket", lua.GiveBack.For("T"), []string{token}, 2},
+		{"give_back/token bucket", lua.GiveBack.For("T"), []string{token}, 4},
 		{"renew/one lease", lua.Renew, []string{runs}, 0},
 		{"release/one lease", lua.Release, []string{runs}, 0},
 		{"join", lua.Join, []string{""}, 0},

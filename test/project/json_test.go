@@ -155,14 +155,14 @@ func inspected(t *testing.T, url string) {
 	t.Helper()
 	limits := writeFile(t, "limits.yaml", "limits: {w: {rules: [{name: r, algorithm: fixed-window, limit: 1, per: 30d}, {name: s, algorithm: concurrency, limit: 1, shadow: true}, {name: h, algorithm: concurrency, limit: 9, active: '0 0 * * *'}]}}\n")
 	lines := ""
-	for _, line := range []string{`"a-1","scope":"w"`, `"a-2","scope":"w","priority":3`, `"a-3","scope":"w"`} {
+	for _, line := range []string{`"a-1","scope":"w"`, `"a-2","scope":"w","priority":3`, `"a-3","scope":"w","cost":{"requests":1,"tokens":9}`} {
 		lines += `{"type":"http","id":` + line + `,"http":{"url":"https://api.example.com/"}}` + "\n"
 	}
 	output(t, 0, lines, "enqueue", "batch", "-redis", url, "-limits", limits, "-")
 	ask := func(args ...string) string {
 		return output(t, 0, "", "worker", append([]string{"inspect", "-redis", url, "-limits", limits, "-json"}, args...)...)
 	}
-	tasks := ask("task", "a-2") + ask("task", "a")
+	tasks := ask("task", "a-2") + ask("task", "a-3") + ask("task", "a")
 	pausedScope, pausedTask := inspectedPaused(t, lines)
 	before := ask("scope", "w")
 	refused(t, url, limits, "w")

@@ -31,6 +31,8 @@ type Transport struct {
 	Scope func(*http.Request) string
 	// Cost tells how many units a request takes. Defaults to 1 for each.
 	Cost func(*http.Request) int64
+	// Costs tells what a request takes by unit, instead of Cost. Defaults to none.
+	Costs func(*http.Request) throttle.Costs
 	// Refuse makes a limited request fail at once, with a *LimitedError. Defaults to false:
 	// it waits for its start, for as long as its context and the rules' max_wait allow.
 	Refuse bool
@@ -128,6 +130,9 @@ func (t *Transport) admit(r *http.Request, scope string) (throttle.Decision, err
 	req := throttle.Request{Scope: scope}
 	if t.Cost != nil {
 		req.Cost = t.Cost(r)
+	}
+	if t.Costs != nil {
+		req.Costs = t.Costs(r)
 	}
 	if !t.Refuse {
 		return t.Limiter.Wait(r.Context(), req)

@@ -130,7 +130,7 @@ func (l *Limiter) Decide(ctx context.Context, req throttle.Request) (throttle.De
 		return throttle.Decision{}, err
 	}
 	req.ID = l.named(req.ID)
-	if req.Cost == 0 {
+	if req.Cost == 0 && len(req.Costs) == 0 {
 		req.Cost = 1
 	}
 	d, err := l.take(req)(req).said()

@@ -2,7 +2,8 @@
 -- and at. Source: docs/turns.md#lines-rounds-and-seats
 --
 -- line   sorted set of each scope: its tasks' tickets, by priority and order. A
---        ticket is "cost:name", the cost left out when it is 1.
+--        ticket is "cost:name", the cost left out when it is 1; one by unit is
+--        "requests=1,tokens=1500:name".
 -- round  sorted set of seats, all of score 0. A scope whose line is not empty has
 --        one seat, with the rule that its first task waits for:
 --        rule, 0, rank, scope. The seats of a rule are its round; they are
@@ -12,11 +13,12 @@
 -- due    sorted set of rules that have a round, by the µs to look at it.
 -- out    hash of tasks that were released and have not come: scope, 0, ticket. Its
 --        values: when it was, its score, its stamp, and the id of the call.
--- at     hash: S<scope> its seat, L<scope> units in its line, U<rule> units that
---        wait in lines under the rule, N<rule> those lines, # the highest stamp, @ the
---        µs of the last look; V, F and T as in shares.lua.
+-- at     hash: S<scope> its seat, L<scope> requests in its line and, after a 0 and
+--        its name, of each other unit, U<rule> units that wait in lines under the
+--        rule, N<rule> those lines, # the highest stamp, @ the µs
+--        of the last look; V, F and T as in shares.lua.
 local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
-local NO_RULE = '!'
+local NO_RULE, REQUESTS = '!', 'requests'
 
 -- A released task that has not come for so long is not on its way, and a look
 -- that is later than this has nobody to make it.
@@ -45,9 +47,59 @@ local function rule_name(key)
   return sub(key, #provider + 1)
 end
 
-local function cost_of(ticket)
-  local cost = string.match(ticket, '^(%d+):')
-  return cost and tonumber(cost) or 1
+-- What a task costs under every rule; nil for one that costs by unit.
+local function number_of(ticket)
+  local cost = string.match(ticket, '^(%d*):')
+  return cost and (tonumber(cost) or 1)
+end
+
+-- What a task takes of a unit, '' for places, that is known to have no number: a rule
+-- that it takes nothing of is not in its path.
+local function amount_of(ticket, unit)
+  for its, cost in string.gmatch(string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
+    if its == unit then
+      return tonumber(cost)
+    end
+  end
+  return (unit == '' or unit == REQUESTS) and 1 or 0
+end
+
+local function cost_of(ticket, unit)
+  return number_of(ticket) or amount_of(ticket, unit)
+end
+
+-- The unit that a rule counts, '' for places and where each task counts: it follows the
+-- numbers of its text.
+local function unit_of(rule)
+  local kind = byte(rule)
+  local unit = kind == HELD and '*' or sub(rule, kind == CALENDAR and 65 or 30)
+  if unit == '*' then
+    return ''
+  end
+  return unit == '' and REQUESTS or unit
+end
+
+-- The field of a scope's sum of a unit.
+local function sum_of(scope, unit)
+  return (unit == '' or unit == REQUESTS) and 'L' .. scope or 'L' .. scope .. '\0' .. unit
+end
+
+-- The rules of a path that a task takes anything of, each with what it takes.
+local function counted(path, ticket)
+  local number, all = number_of(ticket), true
+  for i = 1, #path do
+    local r = path[i]
+    r.cost = number or amount_of(ticket, r.unit)
+    all = all and r.cost > 0
+  end
+  if all then
+    return path
+  end
+  local some = {}
+  for i = 1, #path do
+    some[#some + 1] = path[i].cost > 0 and path[i] or nil
+  end
+  return some
 end
 
 -- The place of a scope among others: priority and stamp, ten bytes.

@@ -115,11 +115,24 @@ local function tag_at(shares, name)
   return its.tag
 end
 
--- Notes a turn: the time comes to it. A slot is for one unit, and the rest is paid now.
-local function had_turn(shares, units)
+-- The units that a turn counts for at a level: the most that the task takes of any rule there.
+local function units_at(level, path)
+  local units = 1
+  for i = 1, #path do
+    if level_of(path[i].name) == level then
+      units = max(units, path[i].cost)
+    end
+  end
+  return units
+end
+
+-- Notes a turn of a task that has met the rules of a path: the time comes to it. A slot is
+-- for one unit, and the rest is paid now.
+local function had_turn(shares, path)
   for _, s in ipairs(shares) do
     times[s.level] = max(times[s.level], s.tag or 0)
     rewritten['V' .. s.level] = times[s.level]
+    local units = units_at(s.level, path)
     if units > 1 then
       put_off(s, units - 1)
     end
@@ -150,11 +163,6 @@ local function tags_text(shares)
     depth = s.depth + 1
   end
   return text
-end
-
--- The units that a turn of a task counts for.
-local function units_of_turn(ticket)
-  return max(1, cost_of(ticket))
 end
 
 -- The fields that were rewritten and their values, for HSET, and the highest stamp.

@@ -1,0 +1,150 @@
+-- settle: charge an attempt what it has spent, whatever it was granted.
+--
+-- What it has spent less comes back, in its place, as by give_back. What it has
+-- spent more is charged now, as a debt, even where it does not fit, so that nobody
+-- starts until it is paid: as far as the rule then holds no more than twice its
+-- capacity. What is above that is charged to nobody. It may be settled again: what
+-- counts is what was recorded last. Sent again it changes nothing, and answers the
+-- same.
+--
+-- KEYS[1..n]  rule      state of rule i, none a concurrency rule; n = #KEYS - 3. See include/layout.lua.
+-- KEYS[n+1]   mark      string, "X" and the attempt id when it was given back.
+-- KEYS[n+2]   settled   hash: by rule what is recorded, see include/settled.lua; "#" the id and the answer of
+--                       the last call, or "X" when it was given back.
+-- KEYS[n+3]   due       sorted set of rules that tasks wait for, by the time to look. See
+--                       include/turns/lines.lua.
+--
+-- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
+-- ARGV[2]     member    the attempt id.
+-- ARGV[3]     call      the id of this call.
+-- ARGV[4]     until     integer µs since the epoch: from then on what was granted does not come back, unless
+--                       it is recorded.
+-- ARGV[5]     stay      integer ms > 0, how long the record is kept: longer than until.
+-- ARGV[6..]   rules     four for each rule: the rule, integer units that it was granted, place (as decide
+--                       returned it; 0 for units that do not come back), integer units that it has spent. See
+--                       include/rules.lua.
+--
+-- Returns  {done, now, then three for each rule: back, debt, over}
+--          done  1, 0 when the grant has been given back, -1 when a rule's calendar is of another time and
+--                nothing was changed
+--          now   integer µs, the clock of this call
+--          back  integer units that came back, rounded down
+--          debt  integer units that were charged besides
+--          over  integer units spent that are charged to nobody
+--
+-- Writes   KEYS[1..n] that took something back or were charged, KEYS[n+2], and KEYS[n+3] where tasks wait for them.
+-- Source   docs/algorithms.md#settling
+
+-- #include clock
+-- #include pack
+-- #include layout
+-- #include numbers
+-- #include state
+-- #include lease
+-- #include token_bucket when T
+-- #include sliding_window when S
+-- #include fixed_window when F
+-- #include calendar when K
+-- #include rules
+-- #include settled
+-- #include turns/freed
+
+local n, member, id = #KEYS - 3, ARGV[2], ARGV[3]
+local mark, settled, due = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3]
+
+-- A bucket's numbers stay exact below this.
+local MOST_LEVEL = 6755399441055744
+
+-- What may be charged beyond what fits: a rule holds no more than two capacities.
+local function room(r)
+  r.cap = 2 * r.cap
+  local units = algorithms[r.kind].remaining(r, now)
+  r.cap = r.cap / 2
+  return r.kind == 'T' and min(units, max(0, floor((MOST_LEVEL - r.x) / r.q))) or units
+end
+
+-- What is recorded under rule i, or else what it was granted.
+local function recorded(i, name)
+  local had, granted = redis.call('HGET', settled, name), tonumber(ARGV[4 * i + 3])
+  if had then
+    return read_settled(had)
+  elseif granted == 0 then
+    return {}, 0
+  end
+  local place = 0
+  if now < tonumber(ARGV[4]) then
+    place = tonumber(ARGV[4 * i + 4])
+  end
+  return { place, granted }, 0
+end
+
+-- Charges units as a debt, in r alone.
+local function owe(r, parts, units)
+  r.cost = units
+  parts[#parts + 1] = algorithms[r.kind].charge(r, now, now)
+  parts[#parts + 1] = units
+  if #parts > 2 * MOST_PLACES then
+    parts[3], parts[4] = 0, parts[4] + parts[6]
+    table.remove(parts, 6)
+    table.remove(parts, 5)
+  end
+  r.changed = true
+end
+
+local function settle(i, r)
+  local name, spent = sub(KEYS[i], #due - 3), tonumber(ARGV[4 * i + 5])
+  local parts, over = recorded(i, name)
+  local more, back, debt = spent - over, 0, 0
+  for j = 2, #parts, 2 do
+    more = more - parts[j]
+  end
+  if more > 0 then
+    debt = min(more, room(r))
+    over = over + more - debt
+    if debt > 0 then
+      owe(r, parts, debt)
+    end
+  elseif more < 0 then
+    local less = -more
+    local free = min(over, less)
+    over = over - free
+    back = take_back(r, parts, less - free)
+  end
+  redis.call('HSET', settled, name, settled_text(parts, over))
+  if r.changed then
+    algorithms[r.kind].save(r, now, now)
+  end
+  return back, debt, over
+end
+
+local last = redis.call('HGET', settled, '#')
+local out = { 1, now }
+for i = 3, 3 * n + 2 do
+  out[i] = 0
+end
+if last == char(GIVEN_BACK) or redis.call('GET', mark) == char(GIVEN_BACK) .. member then
+  out[1] = 0
+  return out
+elseif last and sub(last, 1, #id) == id then
+  for i = 3, 3 * n + 2 do
+    out[i] = unpack7(last, #id + 7 * i - 20)
+  end
+  return out
+end
+local rules = {}
+for i = 1, n do
+  rules[i] = load_rule(i, ARGV[4 * i + 2], 1, member, now)
+  if rules[i].stale then
+    out[1] = -1
+    return out
+  end
+end
+local answer = id
+for i = 1, n do
+  out[3 * i], out[3 * i + 1], out[3 * i + 2] = settle(i, rules[i])
+  answer = answer .. pack(out[3 * i]) .. pack(out[3 * i + 1]) .. pack(out[3 * i + 2])
+end
+redis.call('HSET', settled, '#', answer)
+redis.call('PEXPIRE', settled, ARGV[5])
+freed(due, n, now)
+return out

@@ -1,0 +1,1089 @@
+-- settle: charge an attempt what it has spent, whatever it was granted.
+--
+-- What it has spent less comes back, in its place, as by give_back. What it has
+-- spent more is charged now, as a debt, even where it does not fit, so that nobody
+-- starts until it is paid: as far as the rule then holds no more than twice its
+-- capacity. What is above that is charged to nobody. It may be settled again: what
+-- counts is what was recorded last. Sent again it changes nothing, and answers the
+-- same.
+--
+-- KEYS[1..n]  rule      state of rule i, none a concurrency rule; n = #KEYS - 3. See include/layout.lua.
+-- KEYS[n+1]   mark      string, "X" and the attempt id when it was given back.
+-- KEYS[n+2]   settled   hash: by rule what is recorded, see include/settled.lua; "#" the id and the answer of
+--                       the last call, or "X" when it was given back.
+-- KEYS[n+3]   due       sorted set of rules that tasks wait for, by the time to look. See
+--                       include/turns/lines.lua.
+--
+-- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
+-- ARGV[2]     member    the attempt id.
+-- ARGV[3]     call      the id of this call.
+-- ARGV[4]     until     integer µs since the epoch: from then on what was granted does not come back, unless
+--                       it is recorded.
+-- ARGV[5]     stay      integer ms > 0, how long the record is kept: longer than until.
+-- ARGV[6..]   rules     four for each rule: the rule, integer units that it was granted, place (as decide
+--                       returned it; 0 for units that do not come back), integer units that it has spent. See
+--                       include/rules.lua.
+--
+-- Returns  {done, now, then three for each rule: back, debt, over}
+--          done  1, 0 when the grant has been given back, -1 when a rule's calendar is of another time and
+--                nothing was changed
+--          now   integer µs, the clock of this call
+--          back  integer units that came back, rounded down
+--          debt  integer units that were charged besides
+--          over  integer units spent that are charged to nobody
+--
+-- Writes   KEYS[1..n] that took something back or were charged, KEYS[n+2], and KEYS[n+3] where tasks wait for them.
+-- Source   docs/algorithms.md#settling
+
+-- The one clock of a call: Redis's own, in whole microseconds since the epoch.
+-- A test may hand in a number instead; production hands in "".
+local now = ARGV[1]
+if now ~= '' then
+  now = tonumber(now)
+else
+  local t = redis.call('TIME')
+  now = t[1] * 1000000 + t[2]
+end
+
+-- A state written further ahead than this was written by a clock that has since
+-- stepped back: no charge is ever made more than a minute ahead.
+local FAR_AHEAD = 60000000
+-- Whole numbers below 2^53 as seven big-endian bytes. Plain arithmetic: not every
+-- server has a struct library, and "%" is an instruction where math.floor is a
+-- call.
+local floor, ceil = math.floor, math.ceil
+local char, byte, sub = string.char, string.byte, string.sub
+
+local function pack(n)
+  local low = n % 16777216
+  local high = (n - low) / 16777216
+  local g, d = low % 256, high % 256
+  low, high = (low - g) / 256, (high - d) / 256
+  local f, c = low % 256, high % 256
+  high = (high - c) / 256
+  local b = high % 256
+  return char((high - b) / 256, b, c, d, (low - f) / 256, f, g)
+end
+-- A rate rule's state is one string whose first byte names its layout, so that
+-- a rule whose algorithm has changed still finds what was spent:
+--   T till at x q since low                       token bucket
+--   S till grain total head last tail count log   sliding window
+--   F till last count prior before since          fixed window
+--   K till last from count prior before carry since next was   calendar
+-- All are numbers of seven bytes, but for the log. The key expires at `till`.
+local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
+
+-- The first byte of the record of an attempt that was given back: no start has it.
+local GIVEN_BACK = 88
+
+-- A token bucket's `low` when nothing was charged since, as a number and packed.
+local UNTOUCHED, NEVER = 9007199254740991, '\31\255\255\255\255\255\255'
+
+-- To set a TTL costs as much as a write. So one is set for LONGER than the state
+-- means anything, and kept while it is no less than LEAST and no more than MOST.
+local LONGER, LEAST, MOST = 40000000, 1000000, 58000000
+
+-- No lease is longer than a day, so an end beyond that was written by a clock
+-- that has since stepped back and counts for nothing.
+local LONGEST_LEASE = 86400000000
+-- Numbers on their way out of and into Redis.
+local max, min = math.max, math.min
+
+local function unpack7(v, i)
+  local a, b, c, d, e, f, g = byte(v, i, i + 6)
+  return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
+end
+
+-- Numbers leave as text through this alone: %.0f keeps every digit.
+local function whole(n)
+  return string.format('%.0f', n)
+end
+
+-- The TTL, in ms, of a key whose meaning ends us µs from now: a second more.
+local function outlast(us)
+  return whole(ceil(us / 1000) + 1000)
+end
+-- Writes r's state, which means nothing any more lasts µs from now.
+local function write(r, now, kind, state, lasts)
+  lasts = ceil(lasts)
+  local spare = r.till - now - lasts
+  if spare >= LEAST and spare <= MOST then
+    redis.call('SET', r.key, char(kind) .. pack(r.till) .. state, 'KEEPTTL')
+  else
+    redis.call('SET', r.key, char(kind) .. pack(now + lasts + LONGER) .. state, 'PX', outlast(lasts + LONGER))
+  end
+end
+
+-- What a state of another algorithm still holds against the rule: times and units by
+-- turns, oldest first. Of a bucket, which knows no times, it is the level as of its last
+-- decision: all that its rate has not let go.
+local function carried(v)
+  local kind = byte(v, 1)
+  if kind == TOKEN then
+    return { unpack7(v, 9), ceil(unpack7(v, 16) / unpack7(v, 23)) }
+  elseif kind == FIXED then
+    return { unpack7(v, 23), unpack7(v, 30), unpack7(v, 9), unpack7(v, 16) }
+  elseif kind == CALENDAR then
+    return { unpack7(v, 30), unpack7(v, 37), unpack7(v, 9), unpack7(v, 23) }
+  end
+  local out, grain, cell, i = {}, unpack7(v, 9), unpack7(v, 23), 51
+  local function unvarint()
+    local n, digit, b = 0, 1, byte(v, i)
+    while b >= 128 do
+      n, digit, i = n + (b - 128) * digit, digit * 128, i + 1
+      b = byte(v, i)
+    end
+    i = i + 1
+    return n + b * digit
+  end
+  while i <= #v do
+    cell = i > 51 and cell + unvarint() or cell
+    out[#out + 1], out[#out + 2] = cell * grain, unvarint()
+  end
+  out[#out + 1], out[#out + 2] = unpack7(v, 37) * grain, unpack7(v, 44)
+  return out
+end
+
+-- The algorithms, by kind; those that a call has no rule of are left out of its
+-- script, since making functions is what a short script spends most on. Each has
+--   load(key, now, cost, a, b, c, d, member)  the rule as it stands; healed where
+--                         that is no longer what is stored
+--   fit(r, t)             the first moment from t on at which it admits the cost, and
+--                         true where it may be later; nil can't tell
+--   charge(r, now, start) takes the cost at start, in r only; returns its place
+--   refund(r, now, place) takes it back, in r only; returns the units that came
+--                         back, and says in r.changed whether anything did
+--   save(r, now, start)   writes r
+--   remaining(r, now)     units left
+--   reset(r, now)         µs until it is as if unused; -1 can't tell
+--   lasts(r, now)         µs until the state means nothing any more
+-- Concurrency keeps no state but its places: it refunds at once and has no lasts.
+local algorithms = {}
+-- Keeps the key at least until its meaning ends, us µs from now.
+local function keep(key, us)
+  local ttl = outlast(us)
+  if redis.call('PTTL', key) < tonumber(ttl) then
+    redis.call('PEXPIRE', key, ttl)
+  end
+end
+-- token-bucket: at most cap + p/q * t units start in any interval of t µs, and
+-- arrive so when they are up to slack µs apart in how late they are.
+-- Source: docs/algorithms.md#token-bucket
+--
+-- The level x, in parts of which q are a unit, drains p parts a µs. x stands at
+-- the decision `at`, which never repeats, so that it also names the grant. `low`
+-- is the least level that any charge after `since` met: nothing granted since
+-- then can have been refilled below it, so a refund up to `low` is exact.
+do
+  -- What a level may come to when a limit changes: sums must stay exact.
+  local MOST_PARTS = 4503599627370496
+
+  -- The level at t, below zero where the bucket has been full for a while.
+  local function level(r, t)
+    return r.x - (t - r.at) * r.p
+  end
+
+  -- x parts, of which q are a unit, in parts of this rule's own unit.
+  local function convert(r, x, q, round)
+    local rest = x % q
+    return min(MOST_PARTS, (x - rest) / q * r.q + round(rest / q * r.q))
+  end
+
+  -- Lets go what a limit that was changed makes of the level beyond full: a bucket that
+  -- was lowered would be waited for for as long as it takes to drain that at its new
+  -- rate. What is granted ahead is left on top.
+  local function clip(r)
+    local most = r.cap * r.q + FAR_AHEAD * r.p
+    if r.p > 0 and r.x > most then
+      r.x, r.since, r.low = most, r.at + 1, 0
+    end
+  end
+
+  local function load(key, now, cost, p, q, cap, slack)
+    local r = { kind = 'T', key = key, cost = cost, p = p, q = q, cap = cap, slack = slack,
+      at = now - slack - 1, x = 0, since = now, low = UNTOUCHED, till = 0, found = false, healed = false }
+    local v = redis.call('GET', key)
+    if not v then
+      return r
+    end
+    r.found = true
+    if byte(v, 1) ~= TOKEN then
+      -- What the bucket would hold, had it been there: no more than that is spent.
+      local units = carried(v)
+      r.at, r.low, r.healed = min(units[1], now), 0, true
+      for i = 1, #units, 2 do
+        local t = min(units[i], now)
+        r.x = max(0, r.x - (t - r.at) * p)
+        r.x, r.at = min(MOST_PARTS, r.x + min(MOST_PARTS, units[i + 1] * q)), t
+      end
+      clip(r)
+      return r
+    end
+    r.at, r.x, r.since, r.low = unpack7(v, 9), unpack7(v, 16), unpack7(v, 30), unpack7(v, 37)
+    r.till = unpack7(v, 2)
+    local before = unpack7(v, 23)
+    if before ~= q and p > 0 then
+      r.x = convert(r, r.x, before, ceil)
+      r.low = r.low < UNTOUCHED and max(0, convert(r, r.low, before, floor) - 1) or r.low
+      clip(r)
+    end
+    if r.at - now > FAR_AHEAD then
+      r.at, r.low, r.healed = now + FAR_AHEAD, 0, true
+      r.since = r.at
+    end
+    return r
+  end
+
+  local function fit(r, t)
+    if r.p == 0 or r.cost > r.cap then
+      return nil
+    end
+    local over = level(r, t) + r.slack * r.p + (r.cost - r.cap) * r.q
+    return over <= 0 and t or t + ceil(over / r.p)
+  end
+
+  local function charge(r, now, start)
+    local p, at_start = r.p, max(0, level(r, start))
+    -- A rate that was corrected may be whole before the start comes, and must not drain then
+    -- what is taken there: the level is kept as of the start.
+    local mark = max(now, r.at + 1, r.corrected and start or 0)
+    local x = max(level(r, now), (start - now) * p) + r.cost * r.q
+    if at_start < r.q then
+      r.since, r.low = mark, UNTOUCHED
+    elseif at_start < r.low then
+      r.low = at_start
+    end
+    r.x, r.at = max(0, x - (mark - now) * p), mark
+    return mark
+  end
+
+  local function refund(r, now, mark)
+    if r.p == 0 or not r.found or r.healed or mark < r.since or mark > r.at then
+      return 0
+    end
+    local back = max(0, min(r.cost * r.q, level(r, now), r.x))
+    if mark < r.at and r.low < UNTOUCHED then
+      back = min(back, r.low)
+      r.low = r.low - back
+    end
+    r.x, r.changed = r.x - back, back > 0
+    return floor(back / r.q)
+  end
+
+  -- A bucket that has been full for less than slack is not yet as if untouched.
+  local function lasts(r, now)
+    return max(0, level(r, now) / r.p + r.slack)
+  end
+
+  local function save(r, now)
+    write(r, now, TOKEN, pack(r.at) .. pack(r.x) .. pack(r.q) .. pack(r.since) .. pack(r.low), lasts(r, now))
+  end
+
+  local function remaining(r, now)
+    return r.p == 0 and 0 or max(0, floor((r.cap * r.q - max(0, level(r, now) + r.slack * r.p)) / r.q))
+  end
+
+  local function reset(r, now)
+    return r.p == 0 and -1 or ceil(lasts(r, now))
+  end
+
+  algorithms.T = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = reset, lasts = lasts }
+end
+-- sliding-window: never more than cap units in any window of `per` µs.
+-- Source: docs/algorithms.md#sliding-window
+--
+-- Time is cut into cells of `grain` µs. A unit counts from its start and leaves
+-- `per` after the end of its cell: less than a grain late and never early, so
+-- that per/grain + 1 cells are enough whatever the limit. Cells are numbered by
+-- their ends. The last one (tail) stands apart, since it grows most; `log` holds
+-- those before it that have units, oldest first, as varints: units, then (cells
+-- since the one before, units) for each next.
+do
+  local function varint(n)
+    local s = ''
+    while n >= 128 do
+      local low = n % 128
+      s = s .. char(128 + low)
+      n = (n - low) / 128
+    end
+    return s .. char(n)
+  end
+
+  -- Returns the number at i and the place after it.
+  local function unvarint(v, i)
+    local n, unit, b = 0, 1, byte(v, i)
+    while b >= 128 do
+      n, unit, i = n + (b - 128) * unit, unit * 128, i + 1
+      b = byte(v, i)
+    end
+    return n + b * unit, i + 1
+  end
+
+  -- Calls visit(cell, units, entry, from, to, before) for each entry of the log,
+  -- oldest first, until it returns true. In the text, the entry begins at entry
+  -- and its units stand at from, up to but not at to; before is the cell before.
+  local function each(r, visit)
+    local log, pos, cell, before = r.log, 1, r.head, nil
+    local len = #log
+    while pos <= len do
+      local entry, delta, from, units = pos, 0, pos, 0
+      if before then
+        delta, from = unvarint(log, pos)
+        cell = before + delta
+      end
+      units, pos = unvarint(log, from)
+      if visit(cell, units, entry, from, pos, before) then
+        return true
+      end
+      before = cell
+    end
+  end
+
+  local function clear(r)
+    r.total, r.head, r.last, r.tail, r.count, r.log = 0, 0, 0, 0, 0, ''
+  end
+
+  -- Puts units into a cell after all of the log.
+  local function append(r, cell, units)
+    if r.log == '' then
+      r.head, r.log = cell, varint(units)
+    else
+      r.log = r.log .. varint(cell - r.last) .. varint(units)
+    end
+    r.last = cell
+  end
+
+  -- Puts units into a cell before the last of the log.
+  local function insert(r, cell, units)
+    each(r, function(at, had, entry, from, to, before)
+      if at < cell then
+        return false
+      elseif at == cell then
+        r.log = sub(r.log, 1, from - 1) .. varint(had + units) .. sub(r.log, to)
+      elseif before then
+        r.log = sub(r.log, 1, entry - 1) .. varint(cell - before) .. varint(units)
+          .. varint(at - cell) .. sub(r.log, from)
+      else
+        r.log, r.head = varint(units) .. varint(at - cell) .. r.log, cell
+      end
+      return true
+    end)
+  end
+
+  local function put(r, cell, units)
+    if r.total == 0 then
+      clear(r)
+      r.tail = cell
+    end
+    r.total = r.total + units
+    if cell > r.tail then
+      append(r, r.tail, r.count)
+      r.tail, r.count = cell, units
+    elseif cell == r.tail then
+      r.count = r.count + units
+    elseif r.log == '' or cell > r.last then
+      append(r, cell, units)
+    else
+      insert(r, cell, units)
+    end
+  end
+
+  -- Writes all cells anew: in another grain, each at the later end, and without
+  -- some units of one of them. Returns how many those were.
+  local function rewrite(r, grain, less, cost)
+    local old, back = { head = r.head, log = r.log }, 0
+    local was, tail, count = r.grain, r.tail, r.count
+    local function keep(cell, units)
+      if cell == less then
+        back = min(units, cost)
+      end
+      if cell ~= less or units > back then
+        put(r, ceil(cell * was / grain), cell == less and units - back or units)
+      end
+    end
+    clear(r)
+    each(old, keep)
+    if count > 0 then
+      keep(tail, count)
+    end
+    r.grain = grain
+    return back
+  end
+
+  -- Forgets what has left the window.
+  local function expire(r, now)
+    local gone = floor((now - r.per) / r.grain)
+    if r.tail <= gone then
+      clear(r)
+    elseif r.log ~= '' and r.head <= gone then
+      local rest, head = '', 0
+      each(r, function(cell, units, _, from)
+        if cell > gone then
+          rest, head = sub(r.log, from), cell
+          return true
+        end
+        r.total = r.total - units
+      end)
+      r.log, r.head = rest, head
+    end
+  end
+
+  -- The units of another algorithm. A bucket does not know when what it granted
+  -- last begins: in no more than a second.
+  local function take_over(r, v, now)
+    local units, later = carried(v), byte(v, 1) == TOKEN and 1000000 or 0
+    for i = 1, #units, 2 do
+      if units[i + 1] > 0 then
+        put(r, ceil(min(units[i] + later, now + FAR_AHEAD) / r.grain), units[i + 1])
+      end
+    end
+    r.healed = true
+  end
+
+  local function load(key, now, cost, cap, per, grain)
+    local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain,
+      total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', till = 0, found = false, healed = false }
+    local v = redis.call('GET', key)
+    if not v then
+      return r
+    end
+    r.found = true
+    if byte(v, 1) ~= SLIDING then
+      take_over(r, v, now)
+      expire(r, now)
+      return r
+    end
+    r.till, r.grain, r.total, r.head = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
+    r.last, r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), unpack7(v, 44), sub(v, 51)
+    if r.grain ~= grain then
+      rewrite(r, grain)
+    end
+    local back = r.tail - ceil((now + FAR_AHEAD) / r.grain)
+    if back > 0 then
+      r.tail, r.healed = r.tail - back, true
+      if r.log ~= '' then
+        r.head, r.last = r.head - back, r.last - back
+      end
+    end
+    expire(r, now)
+    return r
+  end
+
+  -- The moment from which `need` of the units held have left.
+  local function leave(r, need)
+    local at = r.tail
+    each(r, function(cell, units)
+      need = need - units
+      if need <= 0 then
+        at = cell
+        return true
+      end
+    end)
+    return at * r.grain + r.per
+  end
+
+  local function fit(r, t)
+    if r.cost > r.cap then
+      return nil
+    end
+    local need = r.total + r.cost - r.cap
+    return need <= 0 and t or max(t, leave(r, need))
+  end
+
+  local function charge(r, _, start)
+    local cell = ceil(start / r.grain)
+    put(r, cell, r.cost)
+    return cell * r.grain
+  end
+
+  local function refund(r, _, place)
+    if r.total == 0 or r.healed then
+      return 0
+    end
+    local back = rewrite(r, r.grain, ceil(place / r.grain), r.cost)
+    r.changed = back > 0
+    return back
+  end
+
+  local function lasts(r, now)
+    return r.total == 0 and 0 or r.tail * r.grain + r.per - now
+  end
+
+  local function save(r, now)
+    write(r, now, SLIDING, pack(r.grain) .. pack(r.total) .. pack(r.head) .. pack(r.last) .. pack(r.tail)
+      .. pack(r.count) .. r.log, lasts(r, now))
+  end
+
+  local function remaining(r)
+    return max(0, r.cap - r.total)
+  end
+
+  algorithms.S = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = lasts, lasts = lasts }
+end
+-- fixed-window: at most cap units in each window of `per` µs since the epoch.
+-- Source: docs/algorithms.md#fixed-window
+--
+-- The state is the latest charged window and the one before it, each by its last
+-- start, with their units: a start ahead does not close the window at hand. No
+-- unit goes into a window before those two, and none comes back that was taken
+-- before `since`, when the state began. The last `slack` µs of a window admit
+-- nothing: what starts late must not land in the next. A clock that steps back by
+-- more than a minute begins its windows anew.
+do
+  -- The units of another algorithm, in the last two windows that have any.
+  local function take_over(r, v, now)
+    local units = carried(v)
+    for i = 1, #units, 2 do
+      local t, n = min(units[i], now), units[i + 1]
+      if n > 0 and floor(t / r.per) > floor(r.last / r.per) then
+        r.prior, r.before, r.last, r.count = r.last, r.count, t, n
+      elseif n > 0 then
+        r.last, r.count = max(r.last, t), r.count + n
+      end
+    end
+    r.healed = true
+  end
+
+  local function load(key, now, cost, cap, per, slack)
+    local r = { kind = 'F', key = key, cost = cost, cap = cap, per = per, slack = min(slack, per - 1),
+      last = 0, count = 0, prior = 0, before = 0, since = now, till = 0, found = false, healed = false }
+    local v = redis.call('GET', key)
+    if not v then
+      return r
+    end
+    r.found = true
+    if byte(v, 1) ~= FIXED then
+      take_over(r, v, now)
+      return r
+    end
+    r.till, r.since = unpack7(v, 2), unpack7(v, 37)
+    r.last, r.count, r.prior, r.before = unpack7(v, 9), unpack7(v, 16), unpack7(v, 23), unpack7(v, 30)
+    if r.last - now > 2 * FAR_AHEAD then
+      r.last, r.prior, r.before, r.since, r.healed = now, 0, 0, now, true
+    elseif floor(r.prior / per) == floor(r.last / per) then
+      r.count, r.before = r.count + r.before, 0
+    end
+    return r
+  end
+
+  local function window(r, t)
+    return floor(t / r.per)
+  end
+
+  local function used(r, w)
+    return w == window(r, r.last) and r.count or w == window(r, r.prior) and r.before or 0
+  end
+
+  local function fit(r, t)
+    if r.cost > r.cap then
+      return nil
+    end
+    local w = window(r, t)
+    if w < window(r, r.prior) then
+      w = window(r, r.prior)
+      t = w * r.per
+    end
+    while (w + 1) * r.per - t <= r.slack or used(r, w) + r.cost > r.cap do
+      w = w + 1
+      t = w * r.per
+    end
+    return t
+  end
+
+  local function charge(r, _, start)
+    local w, latest = window(r, start), window(r, r.last)
+    if w == latest then
+      r.last, r.count = max(r.last, start), r.count + r.cost
+    elseif w == window(r, r.prior) then
+      r.prior, r.before = max(r.prior, start), r.before + r.cost
+    else
+      if w > latest then
+        r.prior, r.before, r.last, r.count = r.last, r.count, start, r.cost
+      else
+        r.prior, r.before = start, r.cost
+      end
+      r.since = max(r.since, window(r, r.prior) * r.per) -- the window before those two is let go
+    end
+    return start
+  end
+
+  local function refund(r, _, place)
+    local w, back = window(r, place), 0
+    if r.healed or place < r.since then
+      return 0
+    elseif w == window(r, r.last) then
+      back = min(r.count, r.cost)
+      r.count = r.count - back
+      if r.count == 0 and r.prior > 0 then
+        r.last, r.count, r.before = r.prior, r.before, 0
+      end
+    elseif w == window(r, r.prior) then
+      back = min(r.before, r.cost)
+      r.before = r.before - back
+    end
+    r.changed = back > 0
+    return back
+  end
+
+  -- µs until the last window with units is over, and the last is open that may
+  -- not get any.
+  local function lasts(r, now)
+    local last = r.count > 0 and r.last or r.before > 0 and r.prior or r.prior - r.per
+    return max(0, (window(r, last) + 1) * r.per - now)
+  end
+
+  local function save(r, now)
+    write(r, now, FIXED, pack(r.last) .. pack(r.count) .. pack(r.prior) .. pack(r.before) .. pack(r.since), lasts(r, now))
+  end
+
+  local function remaining(r, now)
+    local w = window(r, now)
+    return w < window(r, r.prior) and 0 or max(0, r.cap - used(r, w))
+  end
+
+  algorithms.F = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = lasts, lasts = lasts }
+end
+-- calendar: at most cap units in each period, and up to `rollover` that the period
+-- before it left over.
+-- Source: docs/algorithms.md#calendar
+--
+-- A period begins at b0 and at b1 the next one does; a is when the one before began,
+-- b2 and b3 are when the next two end. They come from the caller, whose clock or
+-- memory may be wrong: where the clock is not between b0 and b1 the rule is stale, and
+-- admits nothing until the caller has others.
+--
+-- The state is the latest period that has units and the one before it, each by the
+-- last of its starts, as with fixed windows: whatever the boundaries are by now, none
+-- of its units started later. `from` is no later than any start of the latest, `since`
+-- than any of both. A start ahead may stand in the next period while this one still
+-- has room. `carry` is what had been rolled over into the period before; what comes to
+-- the latest follows from it, so that what is given back late is rolled over too. The
+-- last `slack` µs of a period admit nothing. Where what is left is spread, nothing
+-- starts before `next`; before the last charge that was `was`.
+do
+  local EXACT = 9007199254740991
+
+  -- How soon to ask a rule again that is stale.
+  local SOON = 10000
+
+  -- units/of of a time, rounded up; no more than it. All are whole.
+  local function part(time, units, of)
+    local rest = time % of
+    local over = rest * units
+    if over <= EXACT then
+      over = ceil(over / of)
+    else
+      over = ceil(rest / of * units) + 1
+    end
+    return min(time, (time - rest) / of * units + over)
+  end
+
+  -- What the period before the latest has left over, once it has ended.
+  local function left_over(r)
+    if r.prior == 0 or r.prior >= r.b0 then
+      return 0
+    end
+    return min(r.rollover, max(0, r.cap + min(r.carry, r.rollover) - r.before))
+  end
+
+  -- Begins a period: the latest is the one before from now on, or, where it ended
+  -- sooner than at `from`, one that passed without a unit.
+  local function begin(r, from, before)
+    local carry = left_over(r)
+    r.gap = r.last < before
+    if r.gap then
+      r.prior, r.before, r.carry, r.since = before, 0, 0, max(r.since, before)
+    else
+      r.prior, r.before, r.carry, r.since = r.last, r.count, carry, max(r.since, r.from)
+    end
+    r.last, r.from, r.count, r.next, r.was = from, from, 0, 0, 0
+  end
+
+  -- Sees the state as it is at now: r.idle where the period at hand has no units,
+  -- r.ahead where the latest is the next one, r.gone where nobody knows any more what
+  -- the one at hand had, since the clock has stepped back into it.
+  local function settle(r, now)
+    if r.last - now > 2 * FAR_AHEAD then
+      r.count = r.count + (r.prior >= r.b0 and r.before or 0)
+      r.last, r.from, r.since, r.healed = now, now, now, true
+      r.prior, r.before, r.carry, r.next, r.was = 0, 0, 0, 0, 0
+    elseif r.last < r.b0 then
+      begin(r, r.b0, r.a)
+      r.idle = true
+    elseif r.from >= r.b1 then
+      r.ahead = true
+      if r.prior < r.b0 then -- the boundaries have changed, or the clock has stepped back
+        r.prior, r.before, r.carry, r.since = r.b0, 0, left_over(r), max(r.since, r.b0)
+      end
+    end
+    r.gone = r.ahead and r.since >= r.b1 and r.prior >= r.b1
+    r.next = r.spread and min(r.next, r.ahead and r.b2 or r.b1) or 0
+  end
+
+  -- The units of another algorithm that are of the period at hand. What the one before
+  -- it left over nobody knows.
+  local function take_over(r, v, now)
+    local units = carried(v)
+    for i = 1, #units, 2 do
+      local t, n = min(units[i], now), units[i + 1]
+      if n > 0 and t >= r.b0 then
+        r.last, r.count = max(r.last, t), r.count + n
+      end
+    end
+    r.healed = r.found
+  end
+
+  local function load(key, now, cost, rule)
+    local r = { kind = 'K', key = key, cost = cost, cap = unpack7(rule, 2), b0 = unpack7(rule, 9), b1 = unpack7(rule, 16),
+      b2 = unpack7(rule, 23), slack = unpack7(rule, 30), rollover = unpack7(rule, 37), spread = unpack7(rule, 44) == 1,
+      a = unpack7(rule, 51), b3 = unpack7(rule, 58), count = 0, prior = 0, before = 0, carry = 0, since = now,
+      next = 0, was = 0, till = 0, found = false, healed = false }
+    r.last, r.from, r.stale = r.b0, r.b0, now < r.b0 or now >= r.b1
+    local v = redis.call('GET', key)
+    if not v then
+      return r
+    end
+    r.found = not r.stale or byte(v, 1) == CALENDAR
+    if byte(v, 1) ~= CALENDAR then
+      take_over(r, v, now)
+      return r
+    end
+    r.till, r.last, r.from, r.count = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
+    r.prior, r.before, r.carry, r.since = unpack7(v, 30), unpack7(v, 37), unpack7(v, 44), unpack7(v, 51)
+    r.next, r.was, r.ends, r.raw = unpack7(v, 58), unpack7(v, 65), r.till - LONGER, sub(v, 9)
+    if not r.stale then
+      settle(r, now)
+    end
+    return r
+  end
+
+  -- The units of the period at hand, and of the next. Where the boundaries have
+  -- changed, those that may be of either count in both.
+  local function used(r)
+    return r.ahead and r.before or r.count + (r.prior >= r.b0 and r.before or 0)
+  end
+
+  local function used_next(r)
+    return r.last >= r.b1 and r.count + (r.prior >= r.b1 and r.before or 0) or 0
+  end
+
+  -- The units that the period at hand has left, and the next one, which gets nothing
+  -- rolled over before it has begun.
+  local function room(r)
+    return r.gone and 0 or r.cap + (r.ahead and min(r.carry, r.rollover) or left_over(r)) - used(r)
+  end
+
+  local function room_next(r)
+    return r.cap - used_next(r)
+  end
+
+  -- What happens from b2 on nobody knows here, only that nothing is admitted sooner.
+  local function fit(r, t)
+    if r.cost > r.cap then
+      return nil
+    elseif r.stale then
+      return max(t, now + SOON), true
+    end
+    local at = max(t, r.next)
+    if at < r.b1 - r.slack and room(r) >= r.cost then
+      return at
+    end
+    at = max(at, r.b1)
+    if at < r.b2 - r.slack then
+      local left = room_next(r)
+      if left >= r.cost then
+        return at
+      elseif left + min(r.rollover, max(0, room(r))) >= r.cost then
+        return at, true
+      end
+    end
+    return max(t, r.b2), true
+  end
+
+  local function charge(r, _, start)
+    if r.stale then
+      return start
+    end
+    local here, was = start < r.b1, r.next
+    local left, ends = here and room(r) or room_next(r), (here and r.b1 or r.b2) - r.slack
+    if not here and r.last < r.b1 then
+      begin(r, r.b1, r.b0)
+      r.ahead = true
+    end
+    if here and r.ahead then
+      r.prior, r.before = max(r.prior, start), r.before + r.cost
+    else
+      r.last, r.from, r.count = max(r.last, start), min(r.from, start), r.count + r.cost
+    end
+    r.idle = false
+    if r.spread then
+      r.was, r.next = was, start + part(max(0, ends - start), r.cost, max(left, r.cost))
+    end
+    return start
+  end
+
+  -- The pace goes back by the charge that was the last.
+  local function refund(r, _, place)
+    local back = 0
+    if r.healed or place < r.since then
+      return 0
+    elseif place >= r.from and place <= r.last then
+      back = min(r.count, r.cost)
+      r.count = r.count - back
+      r.next = place == r.last and r.was or r.next
+    elseif place <= r.prior then
+      back = min(r.before, r.cost)
+      r.before = r.before - back
+    end
+    r.changed, r.idle = back > 0, r.idle and back == 0
+    return back
+  end
+
+  -- µs until the rule is as if unused.
+  local function reset(r, now)
+    if r.stale then
+      return 0
+    elseif used_next(r) > 0 then
+      return r.b2 - now
+    end
+    return used(r) > 0 and r.b1 - now or max(0, r.next - now)
+  end
+
+  -- µs until the state means nothing any more: where units roll over, not before
+  -- another period has passed.
+  local function lasts(r, now)
+    if r.stale then
+      return max(0, (r.ends or r.b1) - now)
+    elseif r.rollover == 0 then
+      return reset(r, now)
+    elseif r.idle then
+      return r.gap and 0 or r.b2 - now -- of what was before a gap nobody knows how long it has been
+    end
+    return r.b3 + (r.ahead and r.b3 - r.b2 or 0) - now
+  end
+
+  local function save(r, now)
+    if r.idle then
+      return write(r, now, CALENDAR, r.raw, lasts(r, now))
+    end
+    write(r, now, CALENDAR, pack(r.last) .. pack(r.from) .. pack(r.count) .. pack(r.prior)
+      .. pack(r.before) .. pack(r.carry) .. pack(r.since) .. pack(r.next) .. pack(r.was), lasts(r, now))
+  end
+
+  local function remaining(r)
+    return (r.stale or r.cap == 0) and 0 or max(0, room(r))
+  end
+
+  -- When `units` before it and then the cost will have been admitted: an estimate,
+  -- which takes later periods to be as long as the next.
+  local function after(r, now, units)
+    if r.cost > r.cap or r.stale then
+      return (fit(r, now))
+    end
+    local at, ends, left = max(now, r.next), r.b1 - r.slack, max(0, room(r))
+    if at >= ends or units + r.cost > left then
+      units = at < ends and max(0, units - left) or units
+      at, ends, left = max(at, r.b1), r.b2, max(0, room_next(r))
+      if units + r.cost > left then
+        units = max(0, units - left)
+        local rest = units % r.cap
+        at, left = r.b2 + (units - rest) / r.cap * (r.b2 - r.b1), r.cap
+        units, ends = rest, at + r.b2 - r.b1
+      end
+    end
+    return min(EXACT, r.spread and at + part(max(0, ends - at), units, left) or at)
+  end
+
+  algorithms.K = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = reset, lasts = lasts, after = after }
+end
+-- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
+-- letter and numbers of seven bytes each, as include/pack.lua writes them:
+--   T token-bucket    p      q      cap    slack
+--   S sliding-window  cap    per    grain  -
+--   F fixed-window    cap    per    slack  -
+--   C concurrency     cap    lease  -      -
+--   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
+--                     include/calendar.lua
+-- The name of what it counts may follow, where that is not requests, or "*": decisions are told
+-- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
+
+-- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
+local corrected
+
+-- Rule i, which a text describes.
+local function load_rule(i, rule, cost, member, now)
+  if sub(rule, 1, 1) == 'K' then
+    return algorithms.K.load(KEYS[i], now, cost, rule)
+  end
+  local kind, a, b, c, d = sub(rule, 1, 1), unpack7(rule, 2), unpack7(rule, 9), unpack7(rule, 16), unpack7(rule, 23)
+  local changed
+  if corrected then
+    a, b, c, changed = corrected(KEYS[i], kind, a, b, c, d)
+  end
+  local r = algorithms[kind].load(KEYS[i], now, cost, a, b, c, d, member)
+  r.corrected = changed
+  return r
+end
+
+-- Rule i, whose text is ARGV[first], and its cost the next.
+local function read_rule(i, first, member, now)
+  return load_rule(i, ARGV[first], tonumber(ARGV[first + 1]), member, now)
+end
+-- What is recorded of an attempt that was settled, under one rule: units that it has
+-- spent and that are charged to nobody, and then, by turns, the places and units of what
+-- it was charged, oldest first. It needs algorithms and now.
+
+-- So many places are told apart; what was put into others in between does not come back.
+local MOST_PLACES, MOST_UNITS = 8, 9007199254740991
+
+local function read_settled(text)
+  local parts = {}
+  for i = 8, #text, 7 do
+    parts[#parts + 1] = unpack7(text, i)
+  end
+  return parts, unpack7(text, 1)
+end
+
+local function settled_text(parts, over)
+  local out = { pack(over) }
+  for i = 1, #parts do
+    out[i + 1] = pack(parts[i])
+  end
+  return table.concat(out)
+end
+
+-- Takes units back in r, what was charged last first; returns how many came back, and
+-- says in r.changed whether anything did.
+local function take_back(r, parts, less)
+  local back, changed = 0, false
+  while less > 0 and #parts > 0 do
+    local last = #parts
+    local place, units = parts[last - 1], min(parts[last], less)
+    if place > 0 then
+      r.cost = units
+      back = back + algorithms[r.kind].refund(r, now, place)
+      changed = changed or r.changed
+    end
+    less = less - units
+    parts[last] = parts[last] - units
+    if parts[last] == 0 then
+      table.remove(parts)
+      table.remove(parts)
+    end
+  end
+  r.changed = changed
+  return back
+end
+-- Lets the rounds of rules 1 to n be looked at now, where tasks wait for them:
+-- something of them has become free.
+local function freed(due, n, now)
+  if redis.call('EXISTS', due) == 1 then
+    for i = 1, n do
+      redis.call('ZADD', due, 'XX', 'LT', whole(now), sub(KEYS[i], #due - 3))
+    end
+  end
+end
+
+local n, member, id = #KEYS - 3, ARGV[2], ARGV[3]
+local mark, settled, due = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3]
+
+-- A bucket's numbers stay exact below this.
+local MOST_LEVEL = 6755399441055744
+
+-- What may be charged beyond what fits: a rule holds no more than two capacities.
+local function room(r)
+  r.cap = 2 * r.cap
+  local units = algorithms[r.kind].remaining(r, now)
+  r.cap = r.cap / 2
+  return r.kind == 'T' and min(units, max(0, floor((MOST_LEVEL - r.x) / r.q))) or units
+end
+
+-- What is recorded under rule i, or else what it was granted.
+local function recorded(i, name)
+  local had, granted = redis.call('HGET', settled, name), tonumber(ARGV[4 * i + 3])
+  if had then
+    return read_settled(had)
+  elseif granted == 0 then
+    return {}, 0
+  end
+  local place = 0
+  if now < tonumber(ARGV[4]) then
+    place = tonumber(ARGV[4 * i + 4])
+  end
+  return { place, granted }, 0
+end
+
+-- Charges units as a debt, in r alone.
+local function owe(r, parts, units)
+  r.cost = units
+  parts[#parts + 1] = algorithms[r.kind].charge(r, now, now)
+  parts[#parts + 1] = units
+  if #parts > 2 * MOST_PLACES then
+    parts[3], parts[4] = 0, parts[4] + parts[6]
+    table.remove(parts, 6)
+    table.remove(parts, 5)
+  end
+  r.changed = true
+end
+
+local function settle(i, r)
+  local name, spent = sub(KEYS[i], #due - 3), tonumber(ARGV[4 * i + 5])
+  local parts, over = recorded(i, name)
+  local more, back, debt = spent - over, 0, 0
+  for j = 2, #parts, 2 do
+    more = more - parts[j]
+  end
+  if more > 0 then
+    debt = min(more, room(r))
+    over = over + more - debt
+    if debt > 0 then
+      owe(r, parts, debt)
+    end
+  elseif more < 0 then
+    local less = -more
+    local free = min(over, less)
+    over = over - free
+    back = take_back(r, parts, less - free)
+  end
+  redis.call('HSET', settled, name, settled_text(parts, over))
+  if r.changed then
+    algorithms[r.kind].save(r, now, now)
+  end
+  return back, debt, over
+end
+
+local last = redis.call('HGET', settled, '#')
+local out = { 1, now }
+for i = 3, 3 * n + 2 do
+  out[i] = 0
+end
+if last == char(GIVEN_BACK) or redis.call('GET', mark) == char(GIVEN_BACK) .. member then
+  out[1] = 0
+  return out
+elseif last and sub(last, 1, #id) == id then
+  for i = 3, 3 * n + 2 do
+    out[i] = unpack7(last, #id + 7 * i - 20)
+  end
+  return out
+end
+local rules = {}
+for i = 1, n do
+  rules[i] = load_rule(i, ARGV[4 * i + 2], 1, member, now)
+  if rules[i].stale then
+    out[1] = -1
+    return out
+  end
+end
+local answer = id
+for i = 1, n do
+  out[3 * i], out[3 * i + 1], out[3 * i + 2] = settle(i, rules[i])
+  answer = answer .. pack(out[3 * i]) .. pack(out[3 * i + 1]) .. pack(out[3 * i + 2])
+end
+redis.call('HSET', settled, '#', answer)
+redis.call('PEXPIRE', settled, ARGV[5])
+freed(due, n, now)
+return out

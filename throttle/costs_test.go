@@ -1,0 +1,238 @@
+package throttle
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestParseCosts(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]Costs{
+		"tokens=1500":            {"tokens": 1500},
+		"requests=1,tokens=1500": {"requests": 1, "tokens": 1500},
+		"requests=0,tokens=1":    {"requests": 0, "tokens": 1},
+		"tokens=0":               {"tokens": 0}, // one request
+		"a-b_0=1000000000000":    {"a-b_0": 1e12},
+	} {
+		got, err := ParseCosts(text)
+		if err != nil || !reflect.DeepEqual(got, want) || got.String() != text {
+			t.Errorf("%s: %v %q %v", text, got, got, err)
+		}
+	}
+	for text, want := range map[string]string{
+		"":                         `"" is not a unit and a whole number, such as tokens=1500`,
+		"tokens":                   `"tokens" is not a unit and a whole number, such as tokens=1500`,
+		"tokens=1e3":               `"tokens=1e3" is not a unit and a whole number, such as tokens=1500`,
+		"tokens=+1":                `"tokens=+1" is not a unit and a whole number, such as tokens=1500`,
+		"a=1,a=2":                  `"a" stands there twice`,
+		"a=0,a=2":                  `"a" stands there twice`,
+		"Tokens=1":                 `unit "Tokens" is no unit's name; write lower-case letters, digits, '-' and '_'`,
+		"=1":                       `unit "" is empty; write a name such as tokens`,
+		"tokens=-1":                `-1 tokens; write 0 to 1000000000000`,
+		"requests=0":               `all are 0; what costs nothing needs no limit`,
+		"requests=0,x=0":           `all are 0; what costs nothing needs no limit`,
+		manyUnits(17):              `17 units; write 1 to 16`,
+		longUnit(33) + "=1":        `unit "` + longUnit(33) + `" is 33 bytes long; the most is 32`,
+		"tokens=1,a:b=1":           `unit "a:b" is no unit's name; write lower-case letters, digits, '-' and '_'`,
+		"t=1000000000001":          `1000000000001 t; write 0 to 1000000000000`,
+		"t=9999999999999999999999": `"t=9999999999999999999999" is not a unit and a whole number, such as tokens=1500`,
+	} {
+		if got, err := ParseCosts(text); err == nil || err.Error() != "throttle: costs: "+want {
+			t.Errorf("%s: %v %v", text, got, err)
+		}
+	}
+	if _, err := ParseCosts(manyUnits(16)); err != nil {
+		t.Error(err)
+	}
+}
+
+func manyUnits(n int) string {
+	units := make([]string, n)
+	for i := range units {
+		units[i] = fmt.Sprintf("u%d=1", i)
+	}
+	return strings.Join(units, ",")
+}
+
+func longUnit(n int) string { return strings.Repeat("u", n) }
+
+// twoUnits is what an API allows that counts requests, tokens and runs.
+var twoUnits = []Rule{
+	{Name: "requests", Algorithm: SlidingWindow, Limit: 3, Per: sec},
+	{Name: "tokens", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000, Unit: "tokens"},
+	{Name: "daily", Algorithm: Calendar, Limit: 5000, Resets: "@daily", Unit: "tokens"},
+	{Name: "parallel", Algorithm: Concurrency, Limit: 2},
+}
+
+// "A rule counts its own unit alone, and one whose unit costs 0 is not asked and not charged;
+// a concurrency rule counts one place." "Requests that are not given are 1, and other units 0."
+func TestCostsCountByUnit(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		req  Request
+		want string // what is left of each rule that is asked
+	}{
+		"both":             {Request{Costs: Costs{"requests": 2, "tokens": 600}}, "requests 1, tokens 400, daily 4400, parallel 1"},
+		"requests alone":   {Request{Costs: Costs{"requests": 2}}, "requests 1, parallel 1"},
+		"tokens alone":     {Request{Costs: Costs{"requests": 0, "tokens": 600}}, "tokens 400, daily 4400, parallel 1"},
+		"one request":      {Request{Costs: Costs{"tokens": 600}}, "requests 2, tokens 400, daily 4400, parallel 1"},
+		"nobody's unit":    {Request{Costs: Costs{"images": 7}}, "requests 2, parallel 1"},
+		"a number":         {Request{Cost: 3}, "requests 0, tokens 997, daily 4997, parallel 1"},
+		"the same of each": {Request{Costs: Costs{"requests": 1, "tokens": 1}}, "requests 2, tokens 999, daily 4999, parallel 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
+				row.req.Scope = "p/x"
+				peeked, err := b.Peek(ctx, row.req)
+				if err != nil || !peeked.Allowed {
+					b.t.Fatalf("%+v %v", peeked, err)
+				}
+				d := b.decide(row.req)
+				if got := leftOf(d); got != row.want {
+					b.t.Errorf("got %s, want %s", got, row.want)
+				}
+				if err := b.GiveBack(ctx, d.Grant); err != nil {
+					b.t.Fatal(err)
+				}
+				all := b.decide(Request{Scope: "p/x"})
+				if got := leftOf(all); got != "requests 2, tokens 999, daily 4999, parallel 1" {
+					b.t.Errorf("after it was given back %s are left", got)
+				}
+			})
+		})
+	}
+}
+
+func leftOf(d Decision) string {
+	var rules []string
+	for _, r := range d.Rules {
+		rules = append(rules, fmt.Sprintf("%s %d", r.Rule, r.Remaining))
+	}
+	return strings.Join(rules, ", ")
+}
+
+// A denial by one unit charges none of the others, and says in its own unit what is left.
+func TestCostsAllOrNothing(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
+		b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 900}})
+		d := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 200}})
+		r, _ := d.BindingRule()
+		if d.Allowed || r.Rule != "tokens" || r.Unit != "tokens" || r.Remaining != 100 || d.RetryAfter != 100*time.Millisecond {
+			b.t.Fatalf("%+v", d)
+		}
+		if d := b.decide(Request{Scope: "p/x", Costs: Costs{"requests": 2}}); !d.Allowed {
+			b.t.Errorf("a denial has charged requests: %+v", d)
+		}
+	})
+}
+
+func TestCostsThatNeverPass(t *testing.T) {
+	t.Parallel()
+	policy := policyOf(t, twoUnits...)
+	scope := mustScope(t, "p/x")
+	err := policy.CheckCosts(scope, Costs{"tokens": 200_000})
+	var tooMuch *CostError
+	if !errors.As(err, &tooMuch) || tooMuch.Unit != "tokens" || tooMuch.Capacity != 1000 {
+		t.Fatal(err)
+	}
+	const want = `throttle: scope "p/x": costs 200000 tokens, and the most that rule "tokens" can ever admit is 1000; ` +
+		`split the task, or raise the burst of a token bucket or the limit of another rule`
+	if err.Error() != want {
+		t.Error(err)
+	}
+	if err := policy.CheckCosts(scope, Costs{"requests": 3, "tokens": 1000}); err != nil {
+		t.Error(err)
+	}
+	if err := policy.CheckCosts(scope, Costs{"requests": 4}); !errors.As(err, &tooMuch) || tooMuch.Rule != "requests" {
+		t.Error(err)
+	}
+	onBoth(t, Config{}, policy, func(b *bench) {
+		for _, costs := range []Costs{{"tokens": 1001}, {"tokens": -1}, {"requests": 0}} {
+			if d, err := b.Decide(ctx, Request{Scope: "p/x", Costs: costs}); err == nil {
+				b.t.Errorf("%v: %+v", costs, d)
+			}
+		}
+		placed, err := b.LineUp(ctx, []Ask{{Scope: "p/x", Ticket: "a", Costs: Costs{"tokens": 1001}}}, 0, 0)
+		if err != nil || !errors.As(placed[0].Err, new(*CostError)) {
+			b.t.Errorf("%+v %v", placed, err)
+		}
+	})
+}
+
+// "A line stays in order: a task without tokens behind one that waits for tokens waits."
+// Another scope's task without tokens does not.
+func TestCostsStandInLine(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
+		ask := func(scope, ticket string, costs Costs) Decision {
+			return b.decide(Request{Scope: scope, Ticket: ticket, Costs: costs})
+		}
+		if d := ask("p/a", "1", Costs{"tokens": 1000}); !d.Allowed {
+			b.t.Fatalf("%+v", d)
+		}
+		if d := ask("p/a", "2", Costs{"tokens": 500}); !d.Turn.Waits {
+			b.t.Fatalf("%+v", d)
+		}
+		if d := ask("p/a", "3", Costs{"requests": 1}); !d.Turn.Waits || d.Turn.Ahead != 1 || d.Turn.Expected < 400*time.Millisecond {
+			b.t.Errorf("it should stand behind the other: %+v", d)
+		}
+		out, err := b.Outlook(ctx, "p/a")
+		if err != nil || out.Waiting != 2 || out.Rules[0].Own != 2 || out.Rules[1].Own != 500 || out.Rules[1].Waiting != 500 {
+			b.t.Errorf("%+v %v", out, err)
+		}
+		s, err := b.InspectTicket(ctx, Ask{Scope: "p/a", Ticket: "3", Costs: Costs{"requests": 1}})
+		if err != nil || !s.Waits || s.Ahead != 1 || s.Expected != 250*time.Millisecond || s.Binding.Rule.Name != "tokens" {
+			b.t.Errorf("%+v %v", s, err)
+		}
+		if d := ask("p/b", "4", Costs{"requests": 1}); !d.Allowed {
+			b.t.Errorf("another scope's should not wait: %+v", d)
+		}
+		if stands, err := b.Stands(ctx, Ask{Scope: "p/a", Ticket: "2", Costs: Costs{"tokens": 500}}); !stands || err != nil {
+			b.t.Errorf("%t %v", stands, err)
+		}
+	})
+}
+
+// Plans of sets of units are kept with those of scopes, and bounded with them.
+func TestCostsPlansAreKept(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
+		p, err := b.plans.of("p/x")
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		some := b.plans.counted(p, Costs{"tokens": 5, "requests": 0})
+		cost := some.price(Request{Costs: Costs{"tokens": 5, "requests": 0}})
+		again := b.plans.counted(p, Costs{"tokens": 7, "requests": 0, "images": 2})
+		if some != again || len(some.bounds) != 3 || cost.at(0) != 5 || cost.at(2) != 1 || some.others != ":requests\x00" {
+			b.t.Errorf("%+v, %+v", some, again)
+		}
+		if all := b.plans.counted(p, Costs{"tokens": 5}); all != p {
+			b.t.Error("a plan of all rules was made anew")
+		}
+		b.SetPolicy(b.Policy())
+		if p, _ := b.plans.of("p/x"); b.plans.counted(p, Costs{"tokens": 5, "requests": 0}) == some {
+			b.t.Error("a plan of another policy is used")
+		}
+	})
+}
+
+// A share of a limit is of the rule's own unit.
+func TestCostsInAnOutage(t *testing.T) {
+	t.Parallel()
+	rule := Rule{Name: "tokens", Algorithm: SlidingWindow, Limit: 100, Per: sec, Unit: "tokens", OnRedisError: FailShare}.withDefaults()
+	p := newPlan("hw", mustScope(t, "p/x"), []Bound{{Scope: mustScope(t, "p"), Rule: rule}}, 0, time.Now())
+	o := newOutage(nil)
+	now := time.Now()
+	o.shares[p.keys[0]] = newShare(rule, 1, now.Add(-2*sec), 0)
+	d := o.decide(p, Request{Scope: "p/x", ID: "a", Costs: Costs{"tokens": 60}}, 1, 0)
+	if again := o.decide(p, Request{Scope: "p/x", ID: "b", Costs: Costs{"tokens": 60}}, 1, 0); !d.Allowed || again.Allowed {
+		t.Errorf("%+v, %+v", d, again)
+	}
+}

@@ -1,0 +1,120 @@
+package throttle
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// ErrNotKept says that no grant is kept under an id of a scope: it never was, its time is
+// over, or it was given back.
+var ErrNotKept = errors.New("throttle: no grant is kept under this id")
+
+// kept is a grant as Redis keeps it. Places of concurrency rules are no part of it: they
+// end with their run.
+type kept struct {
+	ID    string     `json:"id"`
+	Start int64      `json:"start"` // by the server's clock, µs
+	Lasts int64      `json:"lasts"` // µs; see plan.settles
+	Rules []keptRule `json:"rules"`
+}
+
+type keptRule struct {
+	Key   string `json:"key"` // without the provider's prefix
+	Kind  string `json:"kind"`
+	Unit  string `json:"unit"`
+	Units int64  `json:"units"`
+	Place int64  `json:"place"`
+}
+
+// Keep lets a grant be found by Kept under an id, such as a task's, from any process, for
+// so long: for who learns only later what was spent, by a webhook or a batch API. What is
+// never settled stays charged as it was estimated, and comes back by the clock. Another
+// grant that is kept under the id takes its place. Units come back for a day at most,
+// however long it is kept. Places of concurrency rules are not kept.
+//
+// The id has 1 to 1024 bytes. The error says what is wrong, or wraps ErrUnavailable. Costs
+// one round trip, none for a grant that took nothing or was made in an outage.
+func (l *Limiter) Keep(ctx context.Context, g Grant, id string, stay time.Duration) error {
+	if id == "" || len(id) > maxTicketBytes {
+		return fmt.Errorf("throttle: Keep: the id has %d bytes; write 1 to %d", len(id), maxTicketBytes)
+	}
+	if stay < time.Millisecond || stay > maxTime {
+		return fmt.Errorf("throttle: Keep: it would stay for %s; write 1ms to %s", stay, formatDuration(maxTime))
+	}
+	if g.Zero() || g.local {
+		return nil
+	}
+	p := g.plan
+	k := kept{ID: g.id, Start: g.start, Lasts: cmp.Or(g.lasts, p.settles()).Microseconds(), Rules: []keptRule{}}
+	_, places := l.rulesNow(p, g.places)
+	for i, b := range p.bounds {
+		if b.Rule.Algorithm != Concurrency && !b.Rule.everybodys() {
+			k.Rules = append(k.Rules, keptRule{p.keys[i][len(p.provider):], string(p.params[i].kind), b.Rule.unit(), g.cost.at(i), places[i]})
+		}
+	}
+	text, err := json.Marshal(k)
+	if err != nil {
+		return fmt.Errorf("throttle: Keep: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+	defer cancel()
+	if err := l.rdb.Set(ctx, l.keptKey(p.scope, id), text, stay).Err(); err != nil {
+		return unavailable(ctx, "keep a grant of", g.scope, err)
+	}
+	return nil
+}
+
+// Kept finds a grant that was kept under an id of a scope, in any process, to Settle it or
+// to GiveBack it; to give it back ends its being kept. Rules that are gone, or count
+// otherwise by now, have no part in it. The error is a *ScopeError, *UnmatchedError or
+// ErrNotKept, or wraps ErrUnavailable. Costs one round trip.
+func (l *Limiter) Kept(ctx context.Context, scope, id string) (Grant, error) {
+	p, err := l.plans.of(scope)
+	if err != nil {
+		return Grant{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+	defer cancel()
+	key := l.keptKey(p.scope, id)
+	text, err := l.rdb.Get(ctx, key).Bytes()
+	if errors.Is(err, redis.Nil) {
+		return Grant{}, fmt.Errorf("%w: %s of %s", ErrNotKept, quote(id), quote(scope))
+	} else if err != nil {
+		return Grant{}, unavailable(ctx, "look for a grant of", scope, err)
+	}
+	var k kept
+	if err := json.Unmarshal(text, &k); err != nil || k.ID == "" {
+		return Grant{}, fmt.Errorf("%w: %s of %s cannot be read", ErrNotKept, quote(id), quote(scope))
+	}
+	return l.grantOf(p, k, key), nil
+}
+
+// grantOf makes a kept grant one again, under the rules as they are by now.
+func (l *Limiter) grantOf(p *plan, k kept, key string) Grant {
+	g := Grant{scope: p.scope.String(), id: k.ID, kept: key, start: k.Start, lasts: us(k.Lasts), cost: price{by: []int64{}}}
+	var bounds []Bound
+	for _, r := range k.Rules {
+		i := slices.Index(p.keys, p.provider+r.Key)
+		if i < 0 || string(p.params[i].kind) != r.Kind || p.bounds[i].Rule.unit() != r.Unit {
+			continue
+		}
+		b := p.bounds[i]
+		b.Rule.Active = "" // it held when it was charged
+		bounds = append(bounds, b)
+		g.cost.by, g.places = append(g.cost.by, r.Units), append(g.places, r.Place)
+	}
+	g.plan = newPlan(l.plans.keys, p.scope, bounds, l.cfg.Pad, l.plans.now(p.provider))
+	g.plan.made = p.made
+	return g
+}
+
+func (l *Limiter) keptKey(s Scope, id string) string {
+	return ScopeKey(l.cfg.Prefix, s) + "!kept:" + escape(id)
+}

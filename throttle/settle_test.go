@@ -1,0 +1,542 @@
+package throttle
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// settled settles, and says what came back, was charged and is over, by rule.
+func (b *bench) settled(g Grant, costs Costs) string {
+	b.t.Helper()
+	s, err := b.Settle(ctx, g, costs)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var rules []string
+	for _, r := range s.Rules {
+		rules = append(rules, fmt.Sprintf("%s %d %d %d", r.Rule, r.Back, r.Debt, r.Over))
+		if over := r.Over > 0; r.Spent != costs[r.Unit] || over && !s.Over() {
+			b.t.Errorf("%+v of %v", r, costs)
+		}
+	}
+	return strings.Join(rules, ", ")
+}
+
+func (b *bench) left() string {
+	b.t.Helper()
+	d, err := b.Peek(ctx, Request{Scope: "p/x"})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return leftOf(d)
+}
+
+// "What was spent less comes back, what was spent more is charged now as a debt, no rule
+// ever holds more than twice its capacity; what is above that is not charged, and told."
+func TestSettle(t *testing.T) {
+	t.Parallel()
+	words := func(algorithm Algorithm) Rule {
+		r := Rule{Name: "words", Algorithm: algorithm, Limit: 1000, Unit: "tokens"}
+		switch algorithm {
+		case TokenBucket:
+			r.Per, r.Burst = sec, 1000
+		case Calendar:
+			r.Resets = "@daily"
+		default:
+			r.Per = sec
+		}
+		return r
+	}
+	for _, algorithm := range []Algorithm{TokenBucket, SlidingWindow, FixedWindow, Calendar} {
+		t.Run(string(algorithm), func(t *testing.T) {
+			t.Parallel()
+			rules := []Rule{words(algorithm), {Name: "calls", Algorithm: SlidingWindow, Limit: 10, Per: sec}, {Name: "runs", Algorithm: Concurrency, Limit: 5}}
+			onBoth(t, Config{}, policyOf(t, rules...), func(b *bench) {
+				g := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 600}}).Grant
+				bucket := map[int][2]string{ // of several debts in a row it can prove less
+					5: {"words 1200 0 0", "words 200, calls 9, runs 4"}, 6: {"", "words 200, calls 9, runs 4"},
+					7: {"words 0 0 0, calls 1 0 0", "words 200, calls 10, runs 4"},
+				}
+				for i, step := range []struct {
+					costs      Costs
+					said, left string
+				}{
+					0: {Costs{"tokens": 500}, "words 100 0 0", "words 500, calls 9, runs 4"},
+					1: {Costs{"tokens": 900}, "words 0 400 0", "words 100, calls 9, runs 4"}, // more is known
+					2: {Costs{"tokens": 1300}, "words 0 400 0", "words 0, calls 9, runs 4"},
+					3: {Costs{"tokens": 2600}, "words 0 700 600", "words 0, calls 9, runs 4"},
+					4: {Costs{"tokens": 2500}, "words 0 0 500", "words 0, calls 9, runs 4"}, // of what is charged to nobody
+					5: {Costs{"tokens": 300}, "words 1700 0 0", "words 700, calls 9, runs 4"},
+					6: {Costs{"images": 3}, "", "words 700, calls 9, runs 4"}, // no rule counts it
+					7: {Costs{"tokens": 0, "requests": 0}, "words 300 0 0, calls 1 0 0", "words 1000, calls 10, runs 4"},
+				} {
+					if other, ok := bucket[i]; ok && algorithm == TokenBucket {
+						step.said, step.left = other[0], other[1]
+					}
+					if said := b.settled(g, step.costs); said != step.said {
+						b.t.Errorf("%d: %s, want %s", i, said, step.said)
+					}
+					if left := b.left(); left != step.left {
+						b.t.Errorf("%d: %s left, want %s", i, left, step.left)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Units of a rule that the estimate did not take are charged when they are known, and give
+// back takes what was settled.
+func TestSettleWhatWasNotAskedFor(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
+		g := b.decide(Request{Scope: "p/x", Costs: Costs{"requests": 1}}).Grant
+		if said := b.settled(g, Costs{"tokens": 700}); said != "tokens 0 700 0, daily 0 700 0" {
+			b.t.Error(said)
+		}
+		if said := b.settled(g, Costs{"tokens": 0}); said != "tokens 700 0 0, daily 700 0 0" {
+			b.t.Error(said)
+		}
+		number := b.decide(Request{Scope: "p/x", Cost: 2}).Grant
+		if said := b.settled(number, Costs{"tokens": 5, "requests": 1}); said != "requests 1 0 0, tokens 0 3 0, daily 0 3 0" {
+			b.t.Error(said)
+		}
+	})
+}
+
+// "GiveBack of a grant that was settled gives back what was recorded; settling one that was
+// given back does nothing."
+func TestSettleAndGiveBack(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
+		for spent, tokens := range map[int64]int{100: 1000, 600: 1000, 900: 999} { // a bucket gives back whole units
+			g := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 600}}).Grant
+			b.settled(g, Costs{"tokens": spent})
+			for range 2 {
+				if err := b.GiveBack(ctx, g); err != nil {
+					b.t.Fatal(err)
+				}
+				if left := b.left(); left != fmt.Sprintf("requests 3, tokens %d, daily 5000, parallel 2", tokens) {
+					b.t.Errorf("%d: %s", spent, left)
+				}
+			}
+			if said := b.settled(g, Costs{"tokens": 700}); said != "" {
+				b.t.Errorf("settled after it was given back: %s", said)
+			}
+			b.now.Add(10_000)
+		}
+		g := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 600}}).Grant
+		if err := b.GiveBack(ctx, g); err != nil {
+			b.t.Fatal(err)
+		}
+		if said := b.settled(g, Costs{"tokens": 700}); said != "" || b.left() != "requests 3, tokens 1000, daily 5000, parallel 2" {
+			b.t.Errorf("settled after it was given back: %s, %s", said, b.left())
+		}
+	})
+}
+
+// "Nobody starts until it is paid."
+func TestSettleDebtIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000, Unit: "tokens"}), func(b *bench) {
+		g := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 1000}}).Grant
+		b.settled(g, Costs{"tokens": 1500})
+		d := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 1}})
+		if d.Allowed || d.RetryAfter != 501*time.Millisecond {
+			b.t.Errorf("%+v", d)
+		}
+		b.now.Add(501_000)
+		if d := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 1}}); !d.Allowed {
+			b.t.Errorf("%+v", d)
+		}
+	})
+}
+
+// A settlement whose reply was lost is sent again by the client: it counts once, and is
+// answered as the first time.
+func TestSettleTwice(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
+		last := &repeated{}
+		b.rdb.AddHook(last)
+		g := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 600}}).Grant
+		last.on = true
+		if said := b.settled(g, Costs{"tokens": 1500}); said != "tokens 0 900 0, daily 0 900 0" {
+			b.t.Error(said)
+		}
+		if left := b.left(); left != "requests 2, tokens 0, daily 3500, parallel 1" {
+			b.t.Error(left)
+		}
+	})
+}
+
+// repeated sends every command twice, as after a lost reply.
+type repeated struct{ on bool }
+
+func (r *repeated) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (r *repeated) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if r.on {
+			_ = next(ctx, cmd) // its reply is lost
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (r *repeated) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// What comes back by settling lets those go on who wait.
+func TestSettleWakes(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 100, Per: time.Hour, Unit: "tokens"}), func(b *bench) {
+		g := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 100}}).Grant
+		if d := b.decide(Request{Scope: "p/x", Ticket: "t", Costs: Costs{"tokens": 60}}); !d.Turn.Waits {
+			b.t.Fatalf("%+v", d)
+		}
+		wake := func() Woken {
+			w, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 9})
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			return w
+		}
+		if w := wake(); len(w.Released) != 0 {
+			b.t.Fatalf("%+v", w)
+		}
+		b.settled(g, Costs{"tokens": 30})
+		if w := wake(); len(w.Released) != 1 {
+			b.t.Errorf("%+v", w)
+		}
+	})
+}
+
+func TestSettleRefuses(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
+		g := b.decide(Request{Scope: "p/x"}).Grant
+		for _, costs := range []Costs{nil, {}, {"tokens": -1}, {"Tokens": 1}} {
+			if s, err := b.Settle(ctx, g, costs); err == nil {
+				b.t.Errorf("%v: %+v", costs, s)
+			}
+		}
+		if s, err := b.Settle(ctx, Grant{}, Costs{"tokens": 1}); err != nil || len(s.Rules) > 0 {
+			b.t.Errorf("%+v %v", s, err)
+		}
+	})
+}
+
+// The model of settling: what each rule was charged, by moment.
+type settleModel struct {
+	rule    Rule
+	charges map[int][]part // by attempt
+	lost    []part         // spent by nobody, and did not come back
+}
+
+type part struct {
+	at, units int64
+	fixed     bool // it does not come back
+	debt      bool
+}
+
+// holds returns what counts at now.
+func (m *settleModel) holds(now int64) (units int64) {
+	for _, p := range m.all() {
+		if m.counts(p.at, now) {
+			units += p.units
+		}
+	}
+	return units
+}
+
+func (m *settleModel) all() []part {
+	all := slices.Clone(m.lost)
+	for _, parts := range m.charges {
+		all = append(all, parts...)
+	}
+	return all
+}
+
+func (m *settleModel) counts(at, now int64) bool {
+	per := m.rule.Per.Microseconds()
+	if m.rule.Algorithm == FixedWindow {
+		return at/per == now/per
+	}
+	return at > now-per
+}
+
+// over tells by how much any interval holds more than so many times the burst and what comes
+// in it; without debts, those are left out.
+func (m *settleModel) over(times int64, debts bool) int64 {
+	all := slices.DeleteFunc(m.all(), func(p part) bool { return p.debt && !debts })
+	per, worst := m.rule.Per.Microseconds(), int64(0)
+	for _, from := range all {
+		for _, to := range all {
+			var units int64
+			for _, p := range all {
+				if p.at >= from.at && p.at <= to.at {
+					units += p.units
+				}
+			}
+			if to.at >= from.at {
+				room := times*m.rule.Burst*per + (to.at-from.at)*m.rule.Limit
+				worst = max(worst, units*per-room)
+			}
+		}
+	}
+	return worst / per
+}
+
+// settle makes an attempt what it has spent, and returns how much must come back, how much
+// may, and the debt.
+func (m *settleModel) settle(attempt int, spent, over, now int64) (must, may, debt, stays int64) {
+	parts := m.charges[attempt]
+	more := spent - over
+	for _, p := range parts {
+		more -= p.units
+	}
+	if more > 0 {
+		debt = more
+		if m.rule.Algorithm != TokenBucket {
+			debt = min(more, max(0, 2*m.rule.Capacity()-m.holds(now)))
+		}
+		return 0, 0, debt, over + more - debt
+	}
+	less := -more
+	stays = max(0, over-less)
+	less -= over - stays
+	for less > 0 && len(parts) > 0 {
+		last := &parts[len(parts)-1]
+		units := min(less, last.units)
+		less, last.units = less-units, last.units-units
+		if last.fixed {
+			m.lost = append(m.lost, part{at: last.at, units: units, debt: last.debt})
+		} else {
+			may += units
+			if m.counts(last.at, now) {
+				must += units
+			}
+		}
+		if last.units == 0 {
+			parts = parts[:len(parts)-1]
+		}
+	}
+	m.charges[attempt] = parts
+	return must, may, 0, stays
+}
+
+func (m *settleModel) charge(attempt int, units, now int64, debt bool) {
+	if units == 0 {
+		return
+	}
+	parts := append(m.charges[attempt], part{at: now, units: units, debt: debt})
+	fixed := 0
+	for _, p := range parts {
+		if p.fixed {
+			fixed++
+		}
+	}
+	switch {
+	case fixed > 0 && len(parts)-fixed+1 > 8:
+		parts[1+fixed].fixed = true
+	case fixed == 0 && len(parts) > 8:
+		parts[1].fixed, parts[2].fixed = true, true
+	}
+	m.charges[attempt] = parts
+}
+
+// settleRules are those of the histories, over two units.
+var settleRules = []Rule{
+	{Name: "calls", Algorithm: SlidingWindow, Limit: 7, Per: sec},
+	{Name: "words", Algorithm: SlidingWindow, Limit: 100, Per: 3 * sec, Unit: "tokens"},
+	{Name: "fixed", Algorithm: FixedWindow, Limit: 150, Per: 2 * sec, Unit: "tokens"},
+	{Name: "bucket", Algorithm: TokenBucket, Limit: 50, Per: sec, Burst: 120, Unit: "tokens"},
+}
+
+// settleHistory runs decisions, settlements and gives back at random moments and holds them
+// against the model; it returns what it finds wrong.
+func settleHistory(rdb redis.UniversalClient, prefix string, seed uint64, steps int) (found string) {
+	defer func() {
+		switch f := recover().(type) {
+		case nil:
+		case fault:
+			found = string(f)
+		default:
+			panic(f)
+		}
+	}()
+	r := drawing{rand.New(rand.NewPCG(seed, 3))}
+	rules := settleRules[:2+r.IntN(3)]
+	if r.IntN(4) == 0 {
+		rules = settleRules[3:]
+	}
+	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Rules: rules}})
+	must(err)
+	l, err := New(rdb, policy, Config{Prefix: prefix, Pad: -1, Unbatched: true})
+	must(err)
+	now := int64(epoch)
+	l.clock = func() string { return fmt.Sprint(now) }
+	models, overs := make([]*settleModel, len(rules)), make([]map[int]int64, len(rules))
+	for i, rule := range rules {
+		models[i], overs[i] = &settleModel{rule: rule, charges: map[int][]part{}}, map[int]int64{}
+	}
+	var grants []Grant
+	gone := map[int]bool{}
+	for range steps {
+		now += r.one(0, 1, r.Int64N(100_000), r.Int64N(1_000_000), r.Int64N(4_000_000))
+		switch n := r.IntN(10); {
+		case n < 4:
+			costs := Costs{"requests": r.one(0, 1, 1, 2), "tokens": r.one(1, 10, 40, 90)}
+			d, err := l.Decide(ctx, Request{Scope: "p", Costs: costs})
+			must(err)
+			fits := true
+			for i, m := range models {
+				cost := costs.Of(rules[i].unit())
+				fits = fits && (m.rule.Algorithm == TokenBucket || cost == 0 || m.holds(now)+cost <= m.rule.Limit)
+			}
+			if d.Allowed && !fits || !d.Allowed && fits && rules[len(rules)-1].Algorithm != TokenBucket {
+				fail("allowed is %t, and it fits: %t", d.Allowed, fits)
+			}
+			if d.Allowed {
+				for i, m := range models {
+					m.charge(len(grants), costs.Of(rules[i].unit()), now, false)
+				}
+				grants = append(grants, d.Grant)
+			}
+		case n < 9 && len(grants) > 0:
+			of := len(grants) - 1 - r.IntN(min(len(grants), 5))
+			costs := Costs{"tokens": r.one(0, 5, 30, 95, 200, 700)}
+			if r.IntN(3) == 0 {
+				costs["requests"] = r.one(0, 1, 3, 30)
+			}
+			for range r.one(1, 1, 1, 12) { // or an answer that streams
+				s, err := l.Settle(ctx, grants[of], costs)
+				must(err)
+				if gone[of] && len(s.Rules) > 0 {
+					fail("settled after it was given back: %v", s)
+				}
+				for _, said := range s.Rules {
+					for i, m := range models {
+						if rules[i].Name == said.Rule {
+							overs[i][of] = m.held(of, said, overs[i][of], now)
+						}
+					}
+				}
+				costs["tokens"] = max(0, costs["tokens"]+r.one(1, 1, 2, -1))
+				now += r.Int64N(20_000)
+			}
+		case len(grants) > 0:
+			of := r.IntN(len(grants))
+			must(l.GiveBack(ctx, grants[of]))
+			gone[of] = true
+			for _, m := range models {
+				m.settle(of, 0, 0, now)
+			}
+		}
+		d, err := l.Peek(ctx, Request{Scope: "p"})
+		must(err)
+		for i, m := range models {
+			m.sound(d.Rules[i], now)
+		}
+	}
+	return ""
+}
+
+// held holds a settlement against the model, and returns what is over by now.
+func (m *settleModel) held(of int, said SettledRule, over, now int64) int64 {
+	must, may, debt, stays := m.settle(of, said.Spent, over, now)
+	bucket := m.rule.Algorithm == TokenBucket
+	switch {
+	case bucket && (said.Back > may || said.Debt+said.Over-over > debt && debt > 0):
+		fail("%s: %+v; the model: %d may come back, a debt of %d", m.rule.Name, said, may, debt)
+	case !bucket && (said.Back < must || said.Back > may || said.Debt != debt || said.Over != stays):
+		fail("%s: %+v; the model: %d to %d come back, a debt of %d, %d over", m.rule.Name, said, must, may, debt, stays)
+	}
+	m.charge(of, said.Debt, now, true)
+	return said.Over
+}
+
+// sound holds what is left, and the bound, against the model.
+func (m *settleModel) sound(r RuleState, now int64) {
+	if m.rule.Algorithm == TokenBucket {
+		if over := m.over(2, true); over > 0 {
+			fail("bucket: %d units more than two bursts and the rate", over)
+		}
+		if over := m.over(1, false); over > 0 {
+			fail("bucket: %d units more than it admits, debts left out", over)
+		}
+		return
+	}
+	holds := m.holds(now)
+	if left := max(0, m.rule.Limit-holds); r.Remaining != left || holds > 2*m.rule.Limit {
+		fail("%s says %d are left, and the model %d of %d", m.rule.Name, r.Remaining, left, holds)
+	}
+}
+
+// Decisions, settlements and gives back at random moments: less comes back exactly under
+// windows, more is charged as far as two capacities go, and no interval holds more than that.
+func TestSettleHistories(t *testing.T) {
+	t.Parallel()
+	_, mini := redistest.Miniredis(t)
+	for name, rdb := range map[string]redis.UniversalClient{"redis": redistest.Client(t), "miniredis": mini} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			histories := map[string]int{"redis": 60, "miniredis": 6}[name]
+			first := historySeed(t)
+			for n := range uint64(histories) {
+				if found := settleHistory(rdb, fmt.Sprintf("%s%d", redistest.Prefix(t), n), first+n, 80); found != "" {
+					t.Fatalf("%s\nHISTORY_SEED=%d", found, first+n)
+				}
+			}
+		})
+	}
+}
+
+var settlePlants = []struct{ what, from, to string }{
+	{"a debt that is forgotten", "parts[#parts + 1] = algorithms[r.kind].charge(r, now, now)", "parts[#parts + 1] = now"},
+	{"a debt without a bound", "local units = algorithms[r.kind].remaining(r, now)", "local units = 1e12"},
+	{"a debt of one capacity alone", "r.cap = 2 * r.cap\n", "r.cap = r.cap\n"},
+	{"what is over counts for nothing", "over = over + more - debt", "over = 0"},
+	{"what is over comes back", "local free = min(over, less)", "local free = 0"},
+	{"the first comes back first", "local place, units = parts[last - 1], min(parts[last], less)", "local place, units = parts[1], min(parts[last], less)"},
+	{"twice what came back", "r.cost = units\n      back", "r.cost = 2 * units\n      back"},
+	{"relative to what was granted", "  if had then\n    return read_settled(had)", "  if false then\n    return read_settled(had)"},
+	{"settled after it was given back", "if last == char(GIVEN_BACK) or redis.call('GET', mark) ==", "if last == 1 or redis.call('GET', mark) == 1 or '' =="},
+	{"given back what was granted, not what was settled", "local record = last and", "local record = false and"},
+	{"what came back is not written", "r.changed = changed\n", "r.changed = false\n"},
+	{"places that are mixed up", "parts[3], parts[4] = 0, parts[4] + parts[6]", "parts[4] = parts[4] + parts[6]"},
+}
+
+// Every planted fault is found soon: always by the same histories.
+func TestSettleHistoriesFindPlantedFaults(t *testing.T) {
+	t.Parallel()
+	for _, f := range settlePlants {
+		t.Run(f.what, func(t *testing.T) {
+			t.Parallel()
+			p := plant(f.from, f.to, true)
+			if len(p.texts) == 0 {
+				t.Fatalf("no script holds %q any more", f.from)
+			}
+			rdb := redistest.Client(t)
+			rdb.AddHook(p)
+			for n := range uint64(200) {
+				if found := settleHistory(rdb, fmt.Sprintf("%s%d", redistest.Prefix(t), n), n, 80); found != "" {
+					t.Logf("history %d: %s", n, found)
+					return
+				}
+			}
+			t.Error("not found in 200 histories")
+		})
+	}
+}

@@ -1,0 +1,122 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+)
+
+// tokensPerHour is a limit that comes back no sooner than a test ends.
+func tokensPerHour(limit int64) []throttle.Rule {
+	return []throttle.Rule{
+		{Name: "calls", Algorithm: throttle.SlidingWindow, Limit: 100, Per: time.Hour},
+		{Name: "tokens", Algorithm: throttle.SlidingWindow, Limit: limit, Per: time.Hour, Unit: "tokens"},
+	}
+}
+
+// tokensLeft returns what is left of calls and tokens.
+func (s *system) tokensLeft() (calls, tokens int64) {
+	s.t.Helper()
+	d, err := s.throttle.cfg.Limiter.Peek(s.t.Context(), throttle.Request{Scope: "p/a"})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return d.Rules[0].Remaining, d.Rules[1].Remaining
+}
+
+// Each estimate takes all of the limit; since each run settles what it spent, the next one
+// starts when it has ended. Tasks that asynq itself enqueued cost by unit too.
+func TestSettle(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, tokensPerHour(1000), Config{
+		Spends: func(*asynq.Task) (string, int64) { return "p/a", 0 },
+		Costs:  func(*asynq.Task) throttle.Costs { return throttle.Costs{"tokens": 700} },
+	})
+	for _, id := range []string{"a", "b", "c"} {
+		s.add(queue.Task{ID: id, Costs: throttle.Costs{"requests": 1, "tokens": 700}})
+	}
+	if _, err := s.client.EnqueueContext(t.Context(), asynq.NewTask("told", nil), asynq.TaskID("told")); err != nil {
+		t.Fatal(err)
+	}
+	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
+		for _, spent := range []int64{50, 90, 100} { // as the answer streams
+			got, err := Settle(ctx, throttle.Costs{"tokens": spent})
+			if err != nil || len(got.Rules) != 1 || got.Rules[0].Spent != spent {
+				t.Errorf("%v %v", got, err)
+			}
+		}
+		return nil
+	})
+	for range 4 {
+		<-s.ended
+	}
+	if calls, tokens := s.tokensLeft(); calls != 96 || tokens != 600 {
+		t.Errorf("%d calls and %d tokens are left", calls, tokens)
+	}
+}
+
+// "Each attempt of a task is charged anew, and settled by itself. What a handler never settles
+// stays charged as it was estimated."
+func TestSettleEachAttempt(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, tokensPerHour(10_000), Config{})
+	s.add(queue.Task{ID: "a", MaxRetry: queue.Retries(1), Costs: throttle.Costs{"tokens": 1000}})
+	runs := 0
+	s.serve(asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 }}, func(ctx context.Context, _ *asynq.Task) error {
+		if runs++; runs == 1 {
+			_, err := Settle(ctx, throttle.Costs{"tokens": 300})
+			return errors.Join(err, errors.New("cut off"))
+		}
+		return nil
+	})
+	<-s.ended
+	<-s.ended
+	if calls, tokens := s.tokensLeft(); calls != 98 || tokens != 8700 {
+		t.Errorf("%d calls and %d tokens are left", calls, tokens)
+	}
+}
+
+// What is kept is settled from elsewhere when the handler has ended.
+func TestKeep(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, tokensPerHour(1000), Config{})
+	s.add(queue.Task{ID: "batch-7", Costs: throttle.Costs{"tokens": 800}})
+	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error { return Keep(ctx, time.Hour) })
+	<-s.ended
+	l := s.throttle.cfg.Limiter
+	g, err := l.Kept(t.Context(), "p/a", "batch-7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := l.Settle(t.Context(), g, throttle.Costs{"tokens": 120}); err != nil || got.Rules[0].Back != 680 {
+		t.Errorf("%v %v", got, err)
+	}
+}
+
+// "Outside of a limited task's run it does nothing."
+func TestSettleNothing(t *testing.T) {
+	t.Parallel()
+	if got, err := Settle(t.Context(), throttle.Costs{"tokens": 1}); err != nil || len(got.Rules) > 0 {
+		t.Errorf("%v %v", got, err)
+	}
+	if err := Keep(t.Context(), time.Hour); err != nil {
+		t.Error(err)
+	}
+	s := newSystem(t, tokensPerHour(10), Config{})
+	if _, err := s.client.EnqueueContext(t.Context(), asynq.NewTask("free", nil)); err != nil {
+		t.Fatal(err)
+	}
+	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
+		if got, err := Settle(ctx, throttle.Costs{"tokens": 1}); err != nil || len(got.Rules) > 0 {
+			t.Errorf("%v %v", got, err)
+		}
+		return nil
+	})
+	<-s.ended
+}
