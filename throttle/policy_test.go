@@ -71,7 +71,7 @@ limits:
 	}
 	var cost *CostError
 	if err := p.Check(mustScope(t, "a/b"), 51); !errors.As(err, &cost) ||
-		*cost != (CostError{Scope: mustScope(t, "a/b"), Rule: "bucket", Cost: 51, Capacity: 50}) {
+		*cost != (CostError{Scope: mustScope(t, "a/b"), Rule: "bucket", Unit: Requests, Cost: 51, Capacity: 50}) {
 		t.Errorf("got %+v", cost)
 	}
 	var unmatched *UnmatchedError

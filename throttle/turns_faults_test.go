@@ -42,7 +42,6 @@ var turnPlants = []struct{ what, from, to string }{
 	{"wake: a plan's units are seen by nobody", "      look_at(scope)\n      freed_unknown = freed_unknown or not l\n", ""},
 	{"wake: a task too dear stops its line", "if not free and by.cap ~= 0 and by.p ~= 0 then", "if false then"},
 	{"wake: a task too dear stops its round", "    move(seat, name, seat.rank, true)\n    look_by(name, now + AGAIN)\n", "    rounds[seat.name] = { here = {}, first = false }\n    look_by(seat.name, now + AGAIN)\n"},
-	{"wake: tasks too dear for two rules go to and fro", "    pass_over(seat, l, score, ticket)\n    return true\n  end\n", "    if by.name == name then\n      pass_over(seat, l, score, ticket)\n    else\n      look_by(by.name, now)\n      move(seat, by.name, seat.rank)\n    end\n    return true\n  end\n"},
 	{"wake: news heeded twice", " and sub(value, 22) ~= id then", " then"},
 	{"wake: a suspended rule that is looked at all the time", "not free and now + SUSPENDED", "not free and now"},
 	{"wake: the last goes first", "call('ZRANGE', l.key, whole(l.taken)", "call('ZREVRANGE', l.key, whole(l.taken)"},

@@ -246,7 +246,9 @@ func keysOf(w *world, scope, rule string) []string {
 	rdb.AddHook(answering{})
 	l := w.limiterOn(rdb, policy)
 	l.decide(throttle.Request{Scope: scope})
-	return slices.DeleteFunc(seen.keys(), func(key string) bool { return strings.Contains(key, "}@") })
+	return slices.DeleteFunc(seen.keys(), func(key string) bool {
+		return strings.Contains(key, "}@") || strings.HasSuffix(key, "}!told") // a provider has one for all
+	})
 }
 
 // answering is a hook that grants every decision under one rule, without a server.
