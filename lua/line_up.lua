@@ -69,7 +69,7 @@ local PLENTY = 2000
 -- Joins are written so many at a time.
 local MANY = 500
 
-local rules, lines, seated = {}, {}, false
+local rules, lines, seated, mixed = {}, {}, false, false
 
 -- Rule i, with the units and lines that wait under it, the calls of this one included.
 local function rule(i)
@@ -151,6 +151,7 @@ local function score_in(l, priority)
 end
 
 local function join(l, path, ticket, priority)
+  mixed = mixed or #path < #l.path
   local place = l.was > 0 and call('ZRANK', l.key, ticket)
   if place then
     return expected_of(l, place)
@@ -316,6 +317,9 @@ local function save()
   for name, r in pairs(changed) do
     call('HSET', at, 'U' .. name, whole(r.units), 'N' .. name, whole(r.lines))
     set = true
+  end
+  if mixed then
+    call('HSET', at, MIXED, '1')
   end
   if seated then
     call('HSET', at, unpack(rewritten_fields(tonumber(call('HGET', at, '#') or 0))))

@@ -381,6 +381,9 @@ local function join(rules, mine, held_up, start, binding)
   keep_waiting(max(0, expected), line)
   if not stood then
     count(fields, values, 1, card == 0 and 1 or 0)
+    if ARGV[10] ~= '' then
+      call('HSET', at, MIXED, '1')
+    end
   end
   local look = -1
   if place == 0 and not stood or not values[1] then

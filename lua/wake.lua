@@ -143,13 +143,14 @@ local function first_rules()
   end
 end
 
--- The highest stamp and the last look.
+-- The highest stamp, the last look, and whether a task may be first that takes nothing of
+-- the rule which its scope has its seat with.
 local function begin()
-  local last = call('HMGET', at, '#', '@')
-  return tonumber(last[1] or 0), tonumber(last[2] or 0)
+  local last = call('HMGET', at, '#', '@', MIXED)
+  return tonumber(last[1] or 0), tonumber(last[2] or 0), last[3]
 end
 
-local top, beat = begin()
+local top, beat, mixed = begin()
 
 -- What a line's scope has at each level.
 local function shares(l)
@@ -183,6 +184,10 @@ local function back(l, field, value, score)
   call('HDEL', out_key, field)
   if call('ZADD', l.key, 'NX', whole(score), ticket) == 1 then
     count(l, ticket, 1)
+    if l.path_text ~= '-' and #path_of(l, ticket) < #rules_of(l) then
+      mixed = '1'
+      call('HSET', at, MIXED, mixed)
+    end
   end
   local had = call('HGET', at, 'S' .. l.scope)
   if had then
@@ -618,20 +623,6 @@ local function turn(name)
   end
   return false
 end
-
--- Whether rules count more than one unit: then a task may be first that takes nothing of
--- the rule which its scope has its seat with.
-local function several_units()
-  for i = 1, n do
-    local unit = unit_of(ARGV[9 + i])
-    if unit ~= '' and unit ~= REQUESTS then
-      return true
-    end
-  end
-  return false
-end
-
-local mixed = several_units()
 
 local function has(path, name)
   for i = 1, #path do

@@ -1179,9 +1179,10 @@ end
 -- at     hash: S<scope> its seat, L<scope> requests in its line and, after a 0 and
 --        its name, of each other unit, U<rule> units that wait in lines under the
 --        rule, N<rule> those lines, # the highest stamp, @ the µs
---        of the last look; V, F and T as in shares.lua.
+--        of the last look, M that somebody takes nothing of some rule; V, F and T as in
+--        shares.lua.
 local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
-local NO_RULE, REQUESTS = '!', 'requests'
+local NO_RULE, REQUESTS, MIXED = '!', 'requests', 'M'
 
 -- A released task that has not come for so long is not on its way, and a look
 -- that is later than this has nobody to make it.
@@ -1553,7 +1554,7 @@ local PLENTY = 2000
 -- Joins are written so many at a time.
 local MANY = 500
 
-local rules, lines, seated = {}, {}, false
+local rules, lines, seated, mixed = {}, {}, false, false
 
 -- Rule i, with the units and lines that wait under it, the calls of this one included.
 local function rule(i)
@@ -1635,6 +1636,7 @@ local function score_in(l, priority)
 end
 
 local function join(l, path, ticket, priority)
+  mixed = mixed or #path < #l.path
   local place = l.was > 0 and call('ZRANK', l.key, ticket)
   if place then
     return expected_of(l, place)
@@ -1800,6 +1802,9 @@ local function save()
   for name, r in pairs(changed) do
     call('HSET', at, 'U' .. name, whole(r.units), 'N' .. name, whole(r.lines))
     set = true
+  end
+  if mixed then
+    call('HSET', at, MIXED, '1')
   end
   if seated then
     call('HSET', at, unpack(rewritten_fields(tonumber(call('HGET', at, '#') or 0))))

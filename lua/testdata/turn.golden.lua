@@ -1525,9 +1525,10 @@ end
 -- at     hash: S<scope> its seat, L<scope> requests in its line and, after a 0 and
 --        its name, of each other unit, U<rule> units that wait in lines under the
 --        rule, N<rule> those lines, # the highest stamp, @ the µs
---        of the last look; V, F and T as in shares.lua.
+--        of the last look, M that somebody takes nothing of some rule; V, F and T as in
+--        shares.lua.
 local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
-local NO_RULE, REQUESTS = '!', 'requests'
+local NO_RULE, REQUESTS, MIXED = '!', 'requests', 'M'
 
 -- A released task that has not come for so long is not on its way, and a look
 -- that is later than this has nobody to make it.
@@ -2166,6 +2167,9 @@ local function join(rules, mine, held_up, start, binding)
   keep_waiting(max(0, expected), line)
   if not stood then
     count(fields, values, 1, card == 0 and 1 or 0)
+    if ARGV[10] ~= '' then
+      call('HSET', at, MIXED, '1')
+    end
   end
   local look = -1
   if place == 0 and not stood or not values[1] then

@@ -1190,9 +1190,10 @@ end
 -- at     hash: S<scope> its seat, L<scope> requests in its line and, after a 0 and
 --        its name, of each other unit, U<rule> units that wait in lines under the
 --        rule, N<rule> those lines, # the highest stamp, @ the µs
---        of the last look; V, F and T as in shares.lua.
+--        of the last look, M that somebody takes nothing of some rule; V, F and T as in
+--        shares.lua.
 local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
-local NO_RULE, REQUESTS = '!', 'requests'
+local NO_RULE, REQUESTS, MIXED = '!', 'requests', 'M'
 
 -- A released task that has not come for so long is not on its way, and a look
 -- that is later than this has nobody to make it.
@@ -1588,13 +1589,14 @@ local function first_rules()
   end
 end
 
--- The highest stamp and the last look.
+-- The highest stamp, the last look, and whether a task may be first that takes nothing of
+-- the rule which its scope has its seat with.
 local function begin()
-  local last = call('HMGET', at, '#', '@')
-  return tonumber(last[1] or 0), tonumber(last[2] or 0)
+  local last = call('HMGET', at, '#', '@', MIXED)
+  return tonumber(last[1] or 0), tonumber(last[2] or 0), last[3]
 end
 
-local top, beat = begin()
+local top, beat, mixed = begin()
 
 -- What a line's scope has at each level.
 local function shares(l)
@@ -1628,6 +1630,10 @@ local function back(l, field, value, score)
   call('HDEL', out_key, field)
   if call('ZADD', l.key, 'NX', whole(score), ticket) == 1 then
     count(l, ticket, 1)
+    if l.path_text ~= '-' and #path_of(l, ticket) < #rules_of(l) then
+      mixed = '1'
+      call('HSET', at, MIXED, mixed)
+    end
   end
   local had = call('HGET', at, 'S' .. l.scope)
   if had then
@@ -2063,20 +2069,6 @@ local function turn(name)
   end
   return false
 end
-
--- Whether rules count more than one unit: then a task may be first that takes nothing of
--- the rule which its scope has its seat with.
-local function several_units()
-  for i = 1, n do
-    local unit = unit_of(ARGV[9 + i])
-    if unit ~= '' and unit ~= REQUESTS then
-      return true
-    end
-  end
-  return false
-end
-
-local mixed = several_units()
 
 local function has(path, name)
   for i = 1, #path do

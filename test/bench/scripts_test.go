@@ -96,6 +96,8 @@ func arguments(name string, keys []string, extra int, rules []string, i int) (al
 		all = append(all, "hw:{payments}@#process.1")
 	}
 	switch name {
+	case "give_back":
+		all = append(all, "hw:{payments}@"+id, "hw:{payments}!due", "hw:{payments}@"+id+"=")
 	case "decide":
 		all, args = append(all, "hw:{payments}!told"), append(args, 0, "")
 	case "peek":
