@@ -169,7 +169,7 @@ local function expected(path, weights, seated, others, place, card, ticket)
     local r = path[i]
     local turns = turns_of(r.before, r.lines - 1, weights[i] or 0) + (i == seated and others * r.cost or 0)
     local t = after_units(r, now, r.before + min(max(0, r.units - r.mine), turns))
-    if t > latest and (r.cost > 0 or r.before > 0) then
+    if (r.cost > 0 or r.before > 0) and t > latest then
       latest, binding = t, i
     end
   end

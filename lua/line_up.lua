@@ -322,7 +322,10 @@ local function save()
     call('HSET', at, MIXED, '1')
   end
   if seated then
-    call('HSET', at, unpack(rewritten_fields(tonumber(call('HGET', at, '#') or 0))))
+    local set = rewritten_fields(tonumber(call('HGET', at, '#') or 0))
+    for i = 1, #set, 2 * MANY do
+      call('HSET', at, unpack(set, i, min(#set, i + 2 * MANY - 1)))
+    end
   end
   if set == true then
     keep_waiting(longest, due, round, at)

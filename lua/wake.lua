@@ -405,6 +405,15 @@ local function look_by(name, t)
   looks[name] = min(looks[name] or t, t)
 end
 
+local function has(path, name)
+  for i = 1, #path do
+    if path[i].name == name then
+      return true
+    end
+  end
+  return false
+end
+
 -- Releases a line's head. Its scope has had a turn, and takes the next slot.
 local function release(seat, l, ticket, score, path, start)
   for i = 1, #path do
@@ -422,10 +431,16 @@ local function release(seat, l, ticket, score, path, start)
   end
   had_turn(l.shares, path)
   local following, next_score = head(l)
+  local name = following and seat.name
   if following then
     take_slots(l.shares)
+    local its = mixed and path_of(l, following) or {}
+    if #its > 0 and not has(its, name) then -- it takes nothing of this rule
+      name = its[1].name
+      look_by(name, now)
+    end
   end
-  move(seat, following and seat.name, following and rank_of(next_score, tag_at(l.shares, seat.name)))
+  move(seat, name, name and rank_of(next_score, tag_at(l.shares, name)))
 end
 
 -- Passes over a head that can't be woken: its line and its scope go on without it.
@@ -535,7 +550,7 @@ local function give_way(seat, l, other, level)
     end
   end
   local its, path = seat_in(other.scope), path_of(other, (head(other)))
-  local name = path[1].name
+  local name = (path[1] or rules_of(other)[1]).name -- its rules may be out of their hours
   for _, r in ipairs(path) do
     name = r.name == seat.name and r.name or name
   end
@@ -586,6 +601,11 @@ local function turn(name)
     return true
   end
   sit_by(seat, shares(l))
+  for _, s in ipairs(l.shares) do
+    if not s.tag then -- the level had no rules when the scope sat down
+      take_slot(s)
+    end
+  end
   local path = path_of(l, ticket)
   local other = earlier(seat, l, path)
   if other then
@@ -620,15 +640,6 @@ local function turn(name)
   if by.name ~= name then
     move(seat, by.name, rank_in(l, by.name, seat.rank))
     return true
-  end
-  return false
-end
-
-local function has(path, name)
-  for i = 1, #path do
-    if path[i].name == name then
-      return true
-    end
   end
   return false
 end

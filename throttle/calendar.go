@@ -164,7 +164,7 @@ func (c *plans) again(p *plan, at time.Time) *plan {
 		return nil
 	}
 	fresh := newPlan(c.keys, p.scope, bounds, c.pad, at)
-	fresh.made, fresh.refusal, fresh.key, fresh.others = p.made, p.refusal, p.key, p.others
+	fresh.made, fresh.refusal, fresh.answers, fresh.key, fresh.others = p.made, p.refusal, p.answers, p.key, p.others
 	fresh.weigh(p.named) // other rules may be in force by now
 	if p.others != "" {
 		fresh.levels = p.levels

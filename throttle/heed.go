@@ -88,6 +88,9 @@ func (l *Limiter) Heed(ctx context.Context, scope string, a answers.Advice) (Hee
 	}
 	told, err := l.tell(ctx, p, words)
 	if err != nil {
+		for _, w := range words {
+			l.heard.forget(p.provider + w.name) // it is to be told with the next answer
+		}
 		return out, err
 	}
 	for i, one := range told {
@@ -181,7 +184,7 @@ func (l *Limiter) adoptions(p *plan, a answers.Advice) (words []word) {
 		}
 		for i := len(p.bounds) - 1; i >= 0; i-- {
 			r := p.bounds[i].Rule
-			if !r.corrected() || r.Per != q.Window {
+			if !r.corrected() || r.unit() != Requests || r.Per != q.Window {
 				continue
 			}
 			limit := q.Limit

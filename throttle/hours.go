@@ -179,7 +179,9 @@ func (p *plan) clip(d *Decision) {
 			least = max(least, r.RetryAfter)
 		}
 	}
-	d.RetryAfter = min(d.RetryAfter, least)
+	if !d.Paused {
+		d.RetryAfter = min(d.RetryAfter, least)
+	}
 }
 
 // RuleHours is a rule that holds in certain hours.

@@ -332,7 +332,11 @@ func (l *Limiter) peek(ctx context.Context, p *plan, req Request) (Decision, err
 	}
 	d, err := l.peekOnce(ctx, p, req)
 	if err == nil && p.stale(d.At) {
-		return l.peekOnce(ctx, l.plans.again(p, d.At), req)
+		fresh := l.plans.again(p, d.At)
+		if fresh == nil { // there were pauses alone, and they have ended
+			return Decision{Allowed: true, Binding: -1, At: d.At}, nil
+		}
+		return l.peekOnce(ctx, fresh, req)
 	}
 	return d, err
 }

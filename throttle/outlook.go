@@ -54,7 +54,9 @@ func (l *Limiter) Outlook(ctx context.Context, scope string) (Outlook, error) {
 	}
 	d, err := l.peek(ctx, p, Request{Scope: scope, Cost: defaultCost, ID: NewID()})
 	if err == nil && p.stale(d.At) {
-		p = l.plans.again(p, d.At)
+		if p = l.plans.again(p, d.At); p == nil {
+			return Outlook{At: d.At}, nil
+		}
 	}
 	if err != nil || len(d.Rules) != len(p.bounds) {
 		at := time.Now()

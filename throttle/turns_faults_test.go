@@ -50,7 +50,7 @@ var turnPlants = []struct{ what, from, to string }{
 	{"wake: back in line and no seat", "    call('ZADD', round, '0', seat)\n    call('HSET', at, 'S' .. l.scope, seat)\n    call('ZADD', due, whole(now), name)", "    call('ZADD', due, whole(now), name)"},
 	{"wake: more than were asked for", "    if most + more <= 0 or steps", "    if 1 + most + more <= 0 or steps"},
 	{"wake: a changed limit is not seen", "if ARGV[6] == '1' or freed_unknown or beat > now then", "if freed_unknown then"},
-	{"wake: the same seat goes first again", "  if following then\n    take_slots(l.shares)\n  end\n", ""},
+	{"wake: the same seat goes first again", "    take_slots(l.shares)\n    local its", "    local its"},
 
 	{"line up: who goes straight is forgotten", "if #straight > 0 and (joined or scarce()) then", "if false then"},
 	{"line up: given a place twice", "  if out then\n    local whose", "  if false then\n    local whose"},

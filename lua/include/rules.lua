@@ -16,12 +16,12 @@ local corrected
 local function load_rule(i, rule, cost, member, now)
   -- #include calendar_rule when K
   local kind, a, b, c, d = sub(rule, 1, 1), unpack7(rule, 2), unpack7(rule, 9), unpack7(rule, 16), unpack7(rule, 23)
-  local changed
+  local changed, whole, burst
   if corrected then
-    a, b, c, changed = corrected(KEYS[i], kind, a, b, c, d)
+    a, b, changed, whole, burst = corrected(KEYS[i], kind, a, b, c, d)
   end
-  local r = algorithms[kind].load(KEYS[i], now, cost, a, b, c, d, member)
-  r.corrected = changed
+  local r = algorithms[kind].load(KEYS[i], now, cost, a, b, c, d, member, whole)
+  r.corrected, r.cap = changed, burst or r.cap
   return r
 end
 

@@ -23,15 +23,16 @@ do
 
   -- Lets go what a limit that was changed makes of the level beyond full: a bucket that
   -- was lowered would be waited for for as long as it takes to drain that at its new
-  -- rate. What is granted ahead is left on top.
-  local function clip(r)
-    local most = r.cap * r.q + FAR_AHEAD * r.p
+  -- rate. What is granted ahead is left on top. What an API makes of the rate forgets
+  -- nothing, debts of another burst neither: `whole` is the rate without that.
+  local function clip(r, whole)
+    local most = (whole and 2 or 1) * r.cap * r.q + FAR_AHEAD * max(r.p, whole or 0)
     if r.p > 0 and r.x > most then
       r.x, r.since, r.low = most, r.at + 1, 0
     end
   end
 
-  local function load(key, now, cost, p, q, cap, slack)
+  local function load(key, now, cost, p, q, cap, slack, _, whole)
     local r = { kind = 'T', key = key, cost = cost, p = p, q = q, cap = cap, slack = slack,
       at = now - slack - 1, x = 0, since = now, low = UNTOUCHED, till = 0, found = false, healed = false }
     local v = redis.call('GET', key)
@@ -57,7 +58,8 @@ do
     if before ~= q and p > 0 then
       r.x = convert(r, r.x, before, ceil)
       r.low = r.low < UNTOUCHED and max(0, convert(r, r.low, before, floor) - 1) or r.low
-      clip(r)
+      -- One that was corrected before counted in finer parts of the same unit.
+      clip(r, whole or before > q and before % q == 0 and p)
     end
     if r.at - now > FAR_AHEAD then
       r.at, r.low, r.healed = now + FAR_AHEAD, 0, true

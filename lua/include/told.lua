@@ -60,16 +60,16 @@ if heeds then
     local v = kind ~= 'C' and a > 0 and call('HGET', told, 'R' .. sub(key, #told - 4))
     local r = v and read_correction(v)
     if not r or r.ends <= now then
-      return a, b, c
+      return a, b
     elseif kind ~= 'T' then
       local cap = max(1, floor(a * part_at(r) / WHOLE))
-      return r.limit > 0 and min(cap, r.limit) or cap, b, c, true
+      return r.limit > 0 and min(cap, r.limit) or cap, b, true
     end
-    local finer = max(1, floor(min(FINER, MOST_RATE / a, MOST_LEVEL / (b * c), MOST_LEVEL / (a * max(d, 1)))))
-    local p, q = floor(a * finer * part_at(r) / WHOLE), b * finer
+    local finer = max(1, floor(min(FINER, MOST_RATE / a, MOST_LEVEL / (2 * b * c), MOST_LEVEL / (a * max(d, 1)))))
+    local p, q, burst = floor(a * finer * part_at(r) / WHOLE), b * finer, nil
     if r.limit > 0 then
-      p, c = min(p, floor(q * r.limit / r.per)), min(c, r.limit)
+      p, burst = min(p, floor(q * r.limit / r.per)), min(c, r.limit)
     end
-    return max(1, p), q, c, true
+    return max(1, p), q, true, a * finer, burst
   end
 end

@@ -200,15 +200,16 @@ do
 
   -- Lets go what a limit that was changed makes of the level beyond full: a bucket that
   -- was lowered would be waited for for as long as it takes to drain that at its new
-  -- rate. What is granted ahead is left on top.
-  local function clip(r)
-    local most = r.cap * r.q + FAR_AHEAD * r.p
+  -- rate. What is granted ahead is left on top. What an API makes of the rate forgets
+  -- nothing, debts of another burst neither: `whole` is the rate without that.
+  local function clip(r, whole)
+    local most = (whole and 2 or 1) * r.cap * r.q + FAR_AHEAD * max(r.p, whole or 0)
     if r.p > 0 and r.x > most then
       r.x, r.since, r.low = most, r.at + 1, 0
     end
   end
 
-  local function load(key, now, cost, p, q, cap, slack)
+  local function load(key, now, cost, p, q, cap, slack, _, whole)
     local r = { kind = 'T', key = key, cost = cost, p = p, q = q, cap = cap, slack = slack,
       at = now - slack - 1, x = 0, since = now, low = UNTOUCHED, till = 0, found = false, healed = false }
     local v = redis.call('GET', key)
@@ -234,7 +235,8 @@ do
     if before ~= q and p > 0 then
       r.x = convert(r, r.x, before, ceil)
       r.low = r.low < UNTOUCHED and max(0, convert(r, r.low, before, floor) - 1) or r.low
-      clip(r)
+      -- One that was corrected before counted in finer parts of the same unit.
+      clip(r, whole or before > q and before % q == 0 and p)
     end
     if r.at - now > FAR_AHEAD then
       r.at, r.low, r.healed = now + FAR_AHEAD, 0, true
@@ -999,12 +1001,12 @@ local function load_rule(i, rule, cost, member, now)
     return algorithms.K.load(KEYS[i], now, cost, rule)
   end
   local kind, a, b, c, d = sub(rule, 1, 1), unpack7(rule, 2), unpack7(rule, 9), unpack7(rule, 16), unpack7(rule, 23)
-  local changed
+  local changed, whole, burst
   if corrected then
-    a, b, c, changed = corrected(KEYS[i], kind, a, b, c, d)
+    a, b, changed, whole, burst = corrected(KEYS[i], kind, a, b, c, d)
   end
-  local r = algorithms[kind].load(KEYS[i], now, cost, a, b, c, d, member)
-  r.corrected = changed
+  local r = algorithms[kind].load(KEYS[i], now, cost, a, b, c, d, member, whole)
+  r.corrected, r.cap = changed, burst or r.cap
   return r
 end
 
@@ -1093,17 +1095,17 @@ if heeds then
     local v = kind ~= 'C' and a > 0 and call('HGET', told, 'R' .. sub(key, #told - 4))
     local r = v and read_correction(v)
     if not r or r.ends <= now then
-      return a, b, c
+      return a, b
     elseif kind ~= 'T' then
       local cap = max(1, floor(a * part_at(r) / WHOLE))
-      return r.limit > 0 and min(cap, r.limit) or cap, b, c, true
+      return r.limit > 0 and min(cap, r.limit) or cap, b, true
     end
-    local finer = max(1, floor(min(FINER, MOST_RATE / a, MOST_LEVEL / (b * c), MOST_LEVEL / (a * max(d, 1)))))
-    local p, q = floor(a * finer * part_at(r) / WHOLE), b * finer
+    local finer = max(1, floor(min(FINER, MOST_RATE / a, MOST_LEVEL / (2 * b * c), MOST_LEVEL / (a * max(d, 1)))))
+    local p, q, burst = floor(a * finer * part_at(r) / WHOLE), b * finer, nil
     if r.limit > 0 then
-      p, c = min(p, floor(q * r.limit / r.per)), min(c, r.limit)
+      p, burst = min(p, floor(q * r.limit / r.per)), min(c, r.limit)
     end
-    return max(1, p), q, c, true
+    return max(1, p), q, true, a * finer, burst
   end
 end
 -- Who waits, and in which order. It needs call, provider, and the keys due, round
@@ -1402,7 +1404,7 @@ local function expected(path, weights, seated, others, place, card, ticket)
     local r = path[i]
     local turns = turns_of(r.before, r.lines - 1, weights[i] or 0) + (i == seated and others * r.cost or 0)
     local t = after_units(r, now, r.before + min(max(0, r.units - r.mine), turns))
-    if t > latest and (r.cost > 0 or r.before > 0) then
+    if (r.cost > 0 or r.before > 0) and t > latest then
       latest, binding = t, i
     end
   end

@@ -115,12 +115,15 @@ local function tag_at(shares, name)
   return its.tag
 end
 
+-- No turn counts for more: units may be bytes, and virtual times are to last.
+local MOST_OF_A_TURN = 10000
+
 -- The units that a turn counts for at a level: the most that the task takes of any rule there.
 local function units_at(level, path)
   local units = 1
   for i = 1, #path do
     if level_of(path[i].name) == level then
-      units = max(units, path[i].cost)
+      units = max(units, min(path[i].cost, MOST_OF_A_TURN))
     end
   end
   return units
