@@ -90,6 +90,62 @@ func TestNotAdopted(t *testing.T) {
 	})
 }
 
+// A quota of requests is that of rules that count requests, whatever others count in the
+// same window.
+func TestAdoptedByItsUnit(t *testing.T) {
+	t.Parallel()
+	policy := policyOf(t, Rule{Name: "calls", Algorithm: SlidingWindow, Limit: 500, Per: time.Minute},
+		Rule{Name: "tokens", Algorithm: TokenBucket, Limit: 90_000, Per: time.Minute, Burst: 9000, Unit: "tokens"})
+	onBoth(t, Config{}, policy, func(b *bench) {
+		b.heed("p", owns(100, time.Minute))
+		told, err := b.Told(ctx, "p")
+		if err != nil || len(told.Corrections) != 1 || told.Corrections[0].Bound.Rule.Name != "calls" || told.Corrections[0].Limit != 100 {
+			b.t.Errorf("%+v, %v", told, err)
+		}
+	})
+}
+
+// A bucket forgets nothing of what was spent when a limit of the API's is adopted, and
+// nothing when that is over.
+func TestAdoptedBucketForgetsNothing(t *testing.T) {
+	t.Parallel()
+	policy := policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 5000, Per: time.Hour, Burst: 5000})
+	onBoth(t, Config{}, policy, func(b *bench) {
+		if d := b.decide(Request{Scope: "p", Cost: 4900}); !d.Allowed {
+			b.t.Fatalf("%+v", d)
+		}
+		b.heed("p", owns(60, time.Hour))
+		if d := b.decide(Request{Scope: "p"}); d.Allowed {
+			b.t.Errorf("4900 are spent of 60: %+v", d)
+		}
+		b.pass(sec)
+		b.heed("p", owns(5000, time.Hour))
+		if d := b.decide(Request{Scope: "p", Cost: 200}); d.Allowed {
+			b.t.Errorf("4900 are spent of 5000: %+v", d)
+		}
+	})
+}
+
+// "answers: ignore" holds in the next period of a calendar too.
+func TestIgnoreOutlivesAPeriod(t *testing.T) {
+	t.Parallel()
+	rules := []Rule{{Name: "day", Algorithm: Calendar, Limit: 10, Resets: "*/15 * * * *"}}
+	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Rules: rules, Answers: AnswersIgnore}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	onBoth(t, Config{}, policy, func(b *bench) {
+		b.decide(Request{Scope: "p"})
+		for range 3 {
+			b.pass(15 * time.Minute)
+			b.decide(Request{Scope: "p"})
+			if out := b.heed("p", turnedDown(30*sec)); out.Changed {
+				b.t.Errorf("%+v", out)
+			}
+		}
+	})
+}
+
 // "A refusal also cuts the limits of the rules at the lowest level of the scope's path that has
 // any to 85 % of what they are, a tenth of what the policy says at the least; they grow back by
 // 2 % in each window." Refusals of one burst cut once.

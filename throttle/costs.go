@@ -175,6 +175,9 @@ func (c *plans) counted(p *plan, costs Costs) *plan {
 			all = append(all, b)
 		}
 	}
+	if len(all) == 0 { // it may be paused, and its line stays in order
+		all = []Bound{{Rule: openRule, Scope: p.scope}}
+	}
 	some := newPlan(c.keys, p.scope, all, c.pad, c.now(p.provider))
 	some.made, some.refusal, some.answers, some.key = p.made, p.refusal, p.answers, key
 	some.weigh(p.named)

@@ -485,3 +485,70 @@ func TestShareScenes(t *testing.T) {
 		})
 	}
 }
+
+// A level may begin to have rules, and cease to, while scopes below it wait: those who sat
+// down before have their turns.
+func TestLevelGetsRulesWhileScopesWait(t *testing.T) {
+	t.Parallel()
+	policy := func(own ...Rule) *Policy {
+		p, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {
+			Rules: []Rule{{Name: "rpm", Algorithm: TokenBucket, Limit: 1, Per: sec}},
+			Scopes: map[string]Node{"acme": {
+				Rules: own, Shares: map[string]Share{"i": {Part: 60}, "b": {}}, Scopes: map[string]Node{"*": {}},
+			}},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	own := Rule{Name: "own", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000}
+	tokens := Rule{Name: "tokens", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000, Unit: "tokens"}
+	for name, policies := range map[string][]*Policy{
+		"gets":  {policy(), policy(own)},
+		"loses": {policy(own, tokens), policy(own)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, policies[0], func(b *bench) {
+				var asks []Ask
+				for i := range 10 {
+					asks = append(asks, Ask{Scope: "p/acme/i", Ticket: fmt.Sprint("i", i)},
+						Ask{Scope: "p/acme/b", Ticket: fmt.Sprint("b", i), Costs: Costs{Requests: int64(i % 2), "tokens": 5}})
+				}
+				if _, err := b.LineUp(ctx, asks, 0, 0); err != nil {
+					b.t.Fatal(err)
+				}
+				b.SetPolicy(policies[1])
+				came, waiting := map[string]int{}, true
+				for range 80 {
+					woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1, All: true})
+					if err != nil {
+						b.t.Fatal(err)
+					}
+					for _, p := range woken.Released {
+						req := Request{Scope: p.Scope, Ticket: p.Ticket}
+						for _, a := range asks {
+							if a.Ticket == p.Ticket {
+								req.Costs = a.Costs
+							}
+						}
+						if d := b.decide(req); d.Allowed {
+							came[p.Ticket]++
+						}
+					}
+					waiting = woken.Waiting || woken.Out > 0
+					b.pass(sec)
+				}
+				for ticket, n := range came {
+					if n > 1 {
+						b.t.Errorf("%s came %d times", ticket, n)
+					}
+				}
+				if waiting || len(came) < len(asks)-6 { // but the first, and those that no rule counted
+					b.t.Errorf("%d of %d came, and some wait: %t", len(came), len(asks), waiting)
+				}
+			})
+		})
+	}
+}
