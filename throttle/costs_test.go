@@ -87,12 +87,13 @@ func TestCostsCountByUnit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
-				row.req.Scope = "p/x"
-				peeked, err := b.Peek(ctx, row.req)
+				req := row.req // for each server its own
+				req.Scope = "p/x"
+				peeked, err := b.Peek(ctx, req)
 				if err != nil || !peeked.Allowed {
 					b.t.Fatalf("%+v %v", peeked, err)
 				}
-				d := b.decide(row.req)
+				d := b.decide(req)
 				if got := leftOf(d); got != row.want {
 					b.t.Errorf("got %s, want %s", got, row.want)
 				}

@@ -76,7 +76,7 @@ const twice = "{rules: [{name: all, algorithm: token-bucket, limit: 1000, per: 1
 // of refusals.
 func TestSmallerQuotaIsLearned(t *testing.T) {
 	run(t, twice, func(c *course) {
-		const n, others = 3000, 300
+		const n, others = 1500, 300
 		q := &quota{limit: 60}
 		c.both(q, false)
 		c.plan(n, "p/a")
