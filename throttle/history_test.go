@@ -350,6 +350,9 @@ func historySeed(t *testing.T) uint64 {
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	steps := 10_000
+	if raced {
+		steps = 5000
+	}
 	if s := os.Getenv("HISTORY_STEPS"); s != "" {
 		var err error
 		if steps, err = strconv.Atoi(s); err != nil {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/headway-go/headway/test/checker"
@@ -222,13 +223,25 @@ func (d *driver) fullest() string {
 	return fmt.Sprintf("fullest %s %s: %d of %d", worst.Scope, worst.Rule, worst.Worst, worst.Bound)
 }
 
-// freeAddr finds a port of the loopback for worker to listen at.
+// given are the addresses that freeAddr has found.
+var given sync.Map
+
+// freeAddr finds a port of the loopback for worker to listen at, another one each time: who
+// was given one may not listen at it yet.
 func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+	for {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return "", err
+		}
+		addr := l.Addr().String()
+		if err := l.Close(); err != nil {
+			return "", err
+		}
+		if _, taken := given.LoadOrStore(addr, true); !taken {
+			return addr, nil
+		}
 	}
-	return l.Addr().String(), l.Close()
 }
 
 func portOf(addr string) string {

@@ -92,6 +92,22 @@ func must(t *testing.T, text string, parts ...string) {
 	}
 }
 
+// Who asks for an address while others have not taken theirs yet is given another one.
+func TestAddressesDiffer(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for range 2000 { // of some 14,000, which would meet a hundred times
+		addr, err := freeAddr()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen[addr] {
+			t.Fatalf("%s was given twice", addr)
+		}
+		seen[addr] = true
+	}
+}
+
 func TestAllIsWell(t *testing.T) {
 	t.Parallel()
 	s := newSmall(t, "ok", 10)
@@ -137,6 +153,11 @@ func TestWhatIsWrongIsToldAndFails(t *testing.T) {
 			if code != 1 || strings.Contains(stdout, "No limit was exceeded") {
 				t.Errorf("exit code %d:\n%s", code, stdout)
 			}
+			defer func() {
+				if t.Failed() {
+					t.Logf("stderr:\n%s", stderr)
+				}
+			}()
 			must(t, stdout, tt.stdout)
 			must(t, stderr, tt.stderr)
 		})

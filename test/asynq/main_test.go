@@ -21,7 +21,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
 // bound is how long a test waits for what must happen.
-const bound = 30 * time.Second
+const bound = 2 * time.Minute
 
 // scene is a Redis with asynq on it, and Headway under one rule.
 type scene struct {

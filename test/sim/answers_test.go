@@ -75,6 +75,7 @@ const twice = "{rules: [{name: all, algorithm: token-bucket, limit: 1000, per: 1
 // workers in one round trip, other tenants go on, and the API's quota is used without a storm
 // of refusals.
 func TestSmallerQuotaIsLearned(t *testing.T) {
+	long(t)
 	run(t, twice, func(c *course) {
 		const n, others = 1500, 300
 		q := &quota{limit: 60}
@@ -112,6 +113,7 @@ func TestSmallerQuotaIsLearned(t *testing.T) {
 
 // An API that says what it admits is asked for no more after the first answer.
 func TestToldQuotaIsAdopted(t *testing.T) {
+	long(t)
 	run(t, twice, func(c *course) {
 		const n = 1200
 		q := &quota{limit: 60}

@@ -68,6 +68,15 @@ func run(t *testing.T, rules string, test func(c *course)) {
 	})
 }
 
+// long is for a test of figures that takes its time. The race detector sees the same code in
+// the others; make soak, and so CI, runs these without it.
+func long(t *testing.T) {
+	t.Helper()
+	if raced || testing.Short() {
+		t.Skip("takes too long with the race detector: make soak SEEDS=")
+	}
+}
+
 // serve starts a worker process, of which hooks see what it asks of Redis. It runs 32
 // tasks at a time unless told, whatever the machine: of a few slots the last is kept
 // from those who wait, at the price of a pick-up.

@@ -10,6 +10,7 @@ import (
 // "Starts obey the rule in force": a backlog over both edges of ten minutes with a rule of
 // their own, in two processes. Tasks that wait by the one rule come by the other at once.
 func TestHoursOverTheEdges(t *testing.T) {
+	long(t)
 	run(t, `{rules: [{name: day, algorithm: token-bucket, limit: 1, per: 10s, active: "1-5 0 * * *"},
   {name: night, algorithm: token-bucket, limit: 1, per: 1s, active: "0,6-59 0 * * *"}]}`, func(c *course) {
 		const n = 60 + 30 + 60

@@ -57,6 +57,9 @@ func TestPause(t *testing.T) {
 		"a tenant and its level": {"{rules: [" + account + "], scopes: {a: {rules: [{name: fixed, algorithm: fixed-window, limit: 20, per: 500ms}]}}}", "p/a", true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if tt.ends {
+				long(t)
+			}
 			run(t, tt.rules, func(c *course) {
 				const n = 600
 				random := rand.New(rand.NewPCG(uint64(len(name)), 0))

@@ -40,6 +40,7 @@ func TestShadowStopsNobody(t *testing.T) {
 // Tasks that wait for a rule start at once when it becomes a shadow, live, in two
 // processes.
 func TestShadowLetsGoThoseWhoWait(t *testing.T) {
+	long(t)
 	run(t, "{rules: [{name: r, algorithm: fixed-window, limit: 1, per: 24h}]}", func(c *course) {
 		const n = 100
 		c.serve(asynq.Config{})

@@ -1,0 +1,6 @@
+//go:build race
+
+package sim
+
+// raced says that the race detector makes everything several times slower.
+const raced = true
