@@ -14,11 +14,11 @@ type attempt struct {
 	id      string
 	record  string // the key of what was granted under the id, once it is known; see key
 	slot    *slot  // of its own, when it has one
-	once    bool   // nobody will ask for it again by its id
 	cost    price
 	ahead   time.Duration
 	sent    time.Time
 
+	once  bool         // nobody will ask for it again by its id
 	sends atomic.Int32 // how often it went out: go-redis repeats what got no reply
 }
 

@@ -60,6 +60,9 @@ type RuleState struct {
 	Unit string
 	// Limited says that this rule alone would not have admitted the request now.
 	Limited bool
+	// Paused says that it is no rule of the policy's: the level is paused. RetryAfter is
+	// then until the pause ends, and MaxWait the shortest of the rules that it keeps.
+	Paused bool
 	// Limit is the most units that the rule admits at once: the burst of a token
 	// bucket, the limit of any other rule.
 	Limit int64
@@ -72,9 +75,6 @@ type RuleState struct {
 	ResetAfter time.Duration
 	// MaxWait is the longest that anybody waits for the rule, 0 where it has no bound.
 	MaxWait time.Duration
-	// Paused says that it is no rule of the policy's: the level is paused. RetryAfter is
-	// then until the pause ends, and MaxWait the shortest of the rules that it keeps.
-	Paused bool
 
 	window time.Duration // how long the limit takes to come back in full
 }

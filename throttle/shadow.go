@@ -124,9 +124,12 @@ type shadow struct {
 func (l *Limiter) beside(d *Decision, req Request, in time.Duration) {
 	p := d.under
 	d.under = nil
-	if p == nil || len(p.shadows) == 0 || !d.Allowed || d.Degraded {
-		return
+	if p != nil && len(p.shadows) > 0 && d.Allowed && !d.Degraded {
+		l.askBeside(p, d, req, in)
 	}
+}
+
+func (l *Limiter) askBeside(p *plan, d *Decision, req Request, in time.Duration) {
 	s := &shadow{of: l.shadows}
 	d.Grant.shadow = s
 	if req.Cost == 0 {
