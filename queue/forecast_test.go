@@ -130,7 +130,7 @@ func (w *world) Outlook(_ context.Context, scope string) (throttle.Outlook, erro
 	out := throttle.Outlook{At: time.UnixMicro(w.now), Waiting: total(w.queues[s])}
 	for _, i := range w.paths[s] {
 		r := w.rules[i]
-		o := throttle.RuleOutlook{Units: r.limit, Per: micros(r.per), Own: out.Waiting}
+		o := throttle.RuleOutlook{RuleState: throttle.RuleState{RuleInfo: new(throttle.RuleInfo)}, Units: r.limit, Per: micros(r.per), Own: out.Waiting}
 		o.Rule, o.Algorithm, o.Limit = fmt.Sprint(i), r.algorithm, r.limit
 		for other, path := range w.paths {
 			if n := total(w.queues[other]); n > 0 && slices.Contains(path, i) {
@@ -340,7 +340,7 @@ func TestForecastAgainstBruteForce(t *testing.T) {
 // A calendar that spreads what is left goes on at its pace, in later periods too.
 func TestForecastSpread(t *testing.T) {
 	t.Parallel()
-	rule := throttle.RuleOutlook{Units: 10, Per: 100 * time.Second, Rest: 40 * time.Second, Spread: true}
+	rule := throttle.RuleOutlook{RuleState: throttle.RuleState{RuleInfo: new(throttle.RuleInfo)}, Units: 10, Per: 100 * time.Second, Rest: 40 * time.Second, Spread: true}
 	rule.Algorithm, rule.Limit, rule.Remaining = throttle.Calendar, 10, 4
 	waiting, closed, rolled := rule, rule, rule
 	waiting.Limited, waiting.RetryAfter = true, 8*time.Second
@@ -368,7 +368,7 @@ func TestForecastSpread(t *testing.T) {
 type hoursOutlook struct{ at time.Time }
 
 func (h hoursOutlook) Outlook(context.Context, string) (throttle.Outlook, error) {
-	r := throttle.RuleState{Scope: "p", Rule: "r", Algorithm: throttle.TokenBucket, Limit: 1, Remaining: 1}
+	r := throttle.RuleState{RuleInfo: &throttle.RuleInfo{Scope: "p", Rule: "r", Algorithm: throttle.TokenBucket, Limit: 1}, Remaining: 1}
 	return throttle.Outlook{
 		At: h.at, Until: h.at.Add(10 * time.Second), Rules: []throttle.RuleOutlook{{RuleState: r, Units: 1, Per: time.Second}},
 	}, nil
@@ -403,10 +403,10 @@ func (l looks) Outlook(_ context.Context, scope string) (throttle.Outlook, error
 // "A pause that has an end puts everything off by it", and one without can't be told.
 func TestForecastPaused(t *testing.T) {
 	t.Parallel()
-	rate := throttle.RuleOutlook{Units: 1, Per: time.Second}
+	rate := throttle.RuleOutlook{RuleState: throttle.RuleState{RuleInfo: new(throttle.RuleInfo)}, Units: 1, Per: time.Second}
 	rate.Scope, rate.Rule, rate.Algorithm, rate.Limit, rate.Remaining = "p", "rate", throttle.FixedWindow, 1, 1
 	pause := func(level string, left time.Duration) throttle.RuleOutlook {
-		r := throttle.RuleOutlook{}
+		r := throttle.RuleOutlook{RuleState: throttle.RuleState{RuleInfo: new(throttle.RuleInfo)}}
 		r.Scope, r.Rule, r.Algorithm, r.Paused, r.Limited, r.RetryAfter = level, throttle.PausedRule, throttle.SlidingWindow, true, true, left
 		return r
 	}

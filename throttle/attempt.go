@@ -71,16 +71,16 @@ func (a *attempt) arguments() []any {
 }
 
 // answer reads the reply. A grant to a caller who has gone goes back.
-func (a *attempt) answer(ctx context.Context, reply []int64) (Decision, error) {
+func (a *attempt) answer(ctx context.Context, reply []int64, d *Decision) error {
 	if dead := ended(ctx); dead != nil {
 		go a.orphaned(reply)
-		return Decision{Binding: -1}, dead
+		d.Binding = -1
+		return dead
 	}
-	d := fromReply(a.plan, reply)
-	if d.Allowed {
+	if a.plan.read(reply, d); d.Allowed {
 		d.Grant = a.grant(reply)
 	}
-	return d, nil
+	return nil
 }
 
 func (a *attempt) grant(reply []int64) Grant {

@@ -181,7 +181,7 @@ func (l *Limiter) told(provider string, asked, server time.Time, scopes []string
 
 // renewed returns another plan where a stale one has led to a denial. The zero Decision
 // of an error is none.
-func (l *Limiter) renewed(p *plan, d Decision) *plan {
+func (l *Limiter) renewed(p *plan, d *Decision) *plan {
 	if d.Allowed || d.At.IsZero() || !p.stale(d.At) {
 		return nil
 	}

@@ -50,6 +50,22 @@ type Decision struct {
 
 // RuleState is what one rule says in a decision.
 type RuleState struct {
+	// RuleInfo is which rule it is. Never nil in what a Limiter returns.
+	*RuleInfo
+	// Limited says that this rule alone would not have admitted the request now.
+	Limited bool
+	// Remaining is how many units are left after the decision, rounded down.
+	Remaining int64
+	// RetryAfter is how long until this rule alone would admit the request, 0 when
+	// not Limited, Unknown when no clock tells.
+	RetryAfter time.Duration
+	// ResetAfter is how long until the rule is as if nothing had been taken.
+	ResetAfter time.Duration
+}
+
+// RuleInfo is a rule where it counts. All decisions under it share one, which is not to be
+// changed.
+type RuleInfo struct {
 	// Scope is the level at which the rule counts, Rule its name there, and
 	// Pattern where the policy has it: payments/*:tenant. Only Pattern is free of
 	// names that tasks bring.
@@ -58,23 +74,14 @@ type RuleState struct {
 	// Unit is what the rule counts, Requests unless it says otherwise: Limit and
 	// Remaining are of it. Empty for Concurrency, which counts places.
 	Unit string
-	// Limited says that this rule alone would not have admitted the request now.
-	Limited bool
-	// Paused says that it is no rule of the policy's: the level is paused. RetryAfter is
-	// then until the pause ends, and MaxWait the shortest of the rules that it keeps.
-	Paused bool
 	// Limit is the most units that the rule admits at once: the burst of a token
 	// bucket, the limit of any other rule.
 	Limit int64
-	// Remaining is how many units are left after the decision, rounded down.
-	Remaining int64
-	// RetryAfter is how long until this rule alone would admit the request, 0 when
-	// not Limited, Unknown when no clock tells.
-	RetryAfter time.Duration
-	// ResetAfter is how long until the rule is as if nothing had been taken.
-	ResetAfter time.Duration
 	// MaxWait is the longest that anybody waits for the rule, 0 where it has no bound.
 	MaxWait time.Duration
+	// Paused says that it is no rule of the policy's: the level is paused. RetryAfter is
+	// then until the pause ends, and MaxWait the shortest of the rules that it keeps.
+	Paused bool
 
 	window time.Duration // how long the limit takes to come back in full
 }
@@ -114,7 +121,7 @@ func (d Decision) Five() Five {
 // BindingRule returns the state of the rule that decides, if there is one.
 func (d Decision) BindingRule() (RuleState, bool) {
 	if d.Binding < 0 || d.Binding >= len(d.Rules) {
-		return RuleState{}, false
+		return RuleState{RuleInfo: new(RuleInfo)}, false
 	}
 	return d.Rules[d.Binding], true
 }
@@ -155,14 +162,15 @@ func lengthened(short []int64, rules int) []int64 {
 }
 
 // fromReply reads the reply of decide and peek.
-func fromReply(p *plan, reply []int64) Decision {
-	d := Decision{
-		Allowed: reply[0] == 1,
-		At:      time.UnixMicro(reply[2]),
-		Binding: int(reply[4]) - 1,
-		Rules:   slices.Clone(p.states),
-		Turn:    readTurn(p, reply),
-	}
+func fromReply(p *plan, reply []int64) (d Decision) {
+	p.read(reply, &d)
+	return d
+}
+
+// read fills a decision that is empty: it is too large to be handed on again and again.
+func (p *plan) read(reply []int64, d *Decision) {
+	d.Allowed, d.At, d.Binding = reply[0] == 1, time.UnixMicro(reply[2]), int(reply[4])-1
+	d.Rules, d.Turn = slices.Clone(p.states), readTurn(p, reply)
 	if d.Allowed {
 		start := time.Duration(reply[3]) * time.Microsecond
 		d.Wait, d.overdue = max(0, start), max(0, -start)
@@ -178,9 +186,9 @@ func fromReply(p *plan, reply []int64) Decision {
 	} else if d.Binding >= len(d.Rules) {
 		d.Binding, d.Paused = -1, true
 	}
-	p.clip(&d)
-	p.heedPauses(&d)
-	return p.shown(d)
+	p.clip(d)
+	p.heedPauses(d)
+	p.shown(d)
 }
 
 // wait reads a time of a reply: whole microseconds, -1 for what no clock tells.

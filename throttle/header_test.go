@@ -11,10 +11,9 @@ import (
 
 // state is what one rule says, for the tables below.
 func state(r Rule, pattern string, remaining int64, retry, reset time.Duration) RuleState {
-	return RuleState{
-		Scope: "p/acme", Rule: r.Name, Pattern: pattern, Algorithm: r.Algorithm, Limit: r.Capacity(), Remaining: remaining,
-		Limited: retry > 0, RetryAfter: retry, ResetAfter: reset, window: window(r), MaxWait: r.MaxWait,
-	}
+	return RuleState{RuleInfo: &RuleInfo{
+		Scope: "p/acme", Rule: r.Name, Pattern: pattern, Algorithm: r.Algorithm, Limit: r.Capacity(), window: window(r), MaxWait: r.MaxWait,
+	}, Limited: retry > 0, Remaining: remaining, RetryAfter: retry, ResetAfter: reset}
 }
 
 func TestHeader(t *testing.T) {

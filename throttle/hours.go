@@ -112,11 +112,10 @@ func (p *plan) during(s stretch) {
 }
 
 // shown takes the rule off a decision that stands for none.
-func (p *plan) shown(d Decision) Decision {
+func (p *plan) shown(d *Decision) {
 	if p.open {
 		d.Rules, d.Binding = nil, -1
 	}
-	return d
 }
 
 // reach is how far ahead a start can be granted by the plan.
@@ -129,7 +128,7 @@ func (p *plan) reach(ahead time.Duration, now func(provider string) time.Time) t
 
 // misses says that a start was granted for a time at which other rules hold than those that
 // it was charged under. One that an attempt was granted before they did is none.
-func (p *plan) misses(d Decision) bool {
+func (p *plan) misses(d *Decision) bool {
 	if !d.Allowed || p.hours.until == 0 {
 		return false
 	}

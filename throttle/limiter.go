@@ -279,7 +279,7 @@ func (l *Limiter) really(ctx context.Context, req Request) (Decision, error) {
 	return l.decide(ctx, p, req)
 }
 
-func (l *Limiter) decide(ctx context.Context, p *plan, req Request) (Decision, error) {
+func (l *Limiter) decide(ctx context.Context, p *plan, req Request) (d Decision, err error) {
 	a := l.attempt(p, req)
 	c := a.call()
 	if req.Ticket != "" {
@@ -289,21 +289,20 @@ func (l *Limiter) decide(ctx context.Context, p *plan, req Request) (Decision, e
 	replied := time.Now()
 	took := replied.Sub(a.sent)
 	req.slot.answered(a, err)
-	var d Decision
 	if err == nil {
 		a.answered()
 		l.outage.over(p)
-		d, err = a.answer(ctx, reply)
+		err = a.answer(ctx, reply, &d)
 		d.under = p
 		server := time.UnixMicro(reply[2])
 		clock := l.skews.of(p.provider)
 		clock.saw(a.sent, replied, server)
 		d.begins = clock.here(server.Add(d.Wait - d.overdue))
-		if fresh := l.renewed(p, d); fresh != nil && !req.renewed {
+		if fresh := l.renewed(p, &d); fresh != nil && !req.renewed {
 			req.renewed = true
 			return l.decide(ctx, fresh, req)
 		}
-		if p.misses(d) {
+		if p.misses(&d) {
 			return l.elsewhen(ctx, p, req, d)
 		}
 	} else {

@@ -46,7 +46,7 @@ func (b *bench) tryTogether(reqs ...Request) []asked {
 	for i, p := range batch {
 		reply, err := p.wait()
 		if err == nil {
-			all[i].Decision, err = all[i].attempt.answer(context.Background(), reply)
+			err = all[i].attempt.answer(context.Background(), reply, &all[i].Decision)
 		}
 		all[i].err = err
 	}

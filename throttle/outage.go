@@ -135,7 +135,8 @@ func (o *outage) decide(p *plan, req Request, live int64, slack time.Duration) D
 		d.Grant = Grant{scope: req.Scope, id: req.ID, plan: p, cost: cost, local: true}
 	}
 	p.clip(&d)
-	return p.shown(d)
+	p.shown(&d)
+	return d
 }
 
 // maxShares bounds what an outage remembers. Past it some share is dropped and,

@@ -95,10 +95,10 @@ func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time
 		p.keys, p.keyArgs = append(p.keys, key), append(p.keyArgs, key)
 		p.rules = append(p.rules, lua.Rule(kind, numbers, more...)+unitText(b.Rule))
 		p.params = append(p.params, params{kind, numbers})
-		p.states = append(p.states, RuleState{
+		p.states = append(p.states, RuleState{RuleInfo: &RuleInfo{
 			Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm, Unit: b.Rule.unit(),
 			Limit: b.Rule.Capacity(), window: width, MaxWait: b.Rule.MaxWait,
-		})
+		}})
 		if b.Paused() {
 			p.pause(i)
 		}

@@ -451,7 +451,8 @@ func TestCancelledCallGivesBack(t *testing.T) {
 				c.t.Fatalf("there is an outcome: %v", err)
 			}
 			c.gate.open()
-			if d, err := a.answer(c.ctx, reply); d.Allowed || !errors.Is(err, context.Canceled) {
+			var d Decision
+			if err := a.answer(c.ctx, reply, &d); d.Allowed || !errors.Is(err, context.Canceled) {
 				c.t.Errorf("got %+v, %v", d, err)
 			}
 			c.waitTaken(0)

@@ -211,7 +211,7 @@ func (s *shadows) decide(r *shadowRule, req Request) (Decision, error) {
 		if d.Allowed {
 			d.Grant = a.grant(reply)
 		}
-		if again || !p.misses(d) && (d.Allowed || !p.stale(d.At)) {
+		if again || !p.misses(&d) && (d.Allowed || !p.stale(d.At)) {
 			return d, nil
 		}
 		if d.Allowed {
@@ -226,9 +226,9 @@ func (s *shadows) decide(r *shadowRule, req Request) (Decision, error) {
 func (s *shadows) heard(r *shadowRule, req Request, d Decision, outcome ShadowOutcome) {
 	b := r.bound
 	cost := (&plan{bounds: []Bound{b}}).price(req).at(0)
-	told := Shadowed{Outcome: outcome, Cost: cost, RuleState: RuleState{
+	told := Shadowed{Outcome: outcome, Cost: cost, RuleState: RuleState{RuleInfo: &RuleInfo{
 		Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm,
-	}}
+	}}}
 	if len(d.Rules) > 0 {
 		told.RuleState = d.Rules[0]
 		told.Limited, told.RetryAfter = !d.Allowed, d.RetryAfter

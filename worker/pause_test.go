@@ -31,7 +31,7 @@ func TestSafetyNetOfAPause(t *testing.T) {
 		"one that ends":    {true, time.Hour, time.Hour, time.Hour + 5*time.Minute},
 		"a suspended rule": {false, throttle.Unknown, time.Minute, time.Minute},
 	} {
-		d := throttle.Decision{Rules: []throttle.RuleState{{Paused: tt.paused}}, Turn: throttle.Turn{Waits: true, Expected: tt.expected}}
+		d := throttle.Decision{Rules: []throttle.RuleState{{RuleInfo: &throttle.RuleInfo{Paused: tt.paused}}}, Turn: throttle.Turn{Waits: true, Expected: tt.expected}}
 		if got := safetyNet(d); got < tt.least || got > tt.most {
 			t.Errorf("%s: %s, want %s to %s", name, got, tt.least, tt.most)
 		}

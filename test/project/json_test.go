@@ -198,7 +198,7 @@ func used(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Spent("payments/acme", usage.By{Queue: "invoices", Type: "http"}, 3)
-	r.Shadowed(throttle.Shadowed{RuleState: throttle.RuleState{Scope: "payments", Rule: "trial"}, Outcome: throttle.ShadowAllowed})
+	r.Shadowed(throttle.Shadowed{RuleState: throttle.RuleState{RuleInfo: &throttle.RuleInfo{Scope: "payments", Rule: "trial"}}, Outcome: throttle.ShadowAllowed})
 	if err := r.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -71,7 +71,7 @@ func TestShadowed(t *testing.T) {
 			for _, r := range []*Recorder{newRecorder(t, rdb, prefix, "shop"), newRecorder(t, rdb, prefix, "billing")} {
 				told := func(scope, rule string, outcome throttle.ShadowOutcome) {
 					r.Shadowed(throttle.Shadowed{Outcome: outcome, RuleState: throttle.RuleState{
-						Scope: scope, Rule: rule, Limited: outcome == throttle.ShadowDenied,
+						RuleInfo: &throttle.RuleInfo{Scope: scope, Rule: rule}, Limited: outcome == throttle.ShadowDenied,
 					}})
 				}
 				r.Spent("p/acme", By{Queue: "q", Type: "a"}, 5)

@@ -40,7 +40,7 @@ func wantLines(t *testing.T, page string, lines ...string) {
 }
 
 func one(pattern, rule string) throttle.Decision {
-	return throttle.Decision{Rules: []throttle.RuleState{{Pattern: pattern, Rule: rule}}}
+	return throttle.Decision{Rules: []throttle.RuleState{{RuleInfo: &throttle.RuleInfo{Pattern: pattern, Rule: rule}}}}
 }
 
 // Shadow rules are told apart by where the policy has them, and by what they said.
@@ -49,7 +49,7 @@ func TestShadowed(t *testing.T) {
 	m := New(Config{MaxRules: 1})
 	told := func(pattern string, outcome throttle.ShadowOutcome, wait time.Duration) {
 		m.Shadowed(throttle.Shadowed{Outcome: outcome, RuleState: throttle.RuleState{
-			Scope: "payments/acme", Pattern: pattern, Rule: "trial", Limited: wait > 0, RetryAfter: wait,
+			RuleInfo: &throttle.RuleInfo{Scope: "payments/acme", Pattern: pattern, Rule: "trial"}, Limited: wait > 0, RetryAfter: wait,
 		}})
 	}
 	told("payments/*", throttle.ShadowAllowed, 0)
@@ -78,8 +78,8 @@ var _ throttle.Observer = (*Metrics)(nil)
 func TestDecided(t *testing.T) {
 	t.Parallel()
 	m := New(Config{})
-	account := throttle.RuleState{Scope: "payments", Pattern: "payments", Rule: "account"}
-	refunds := throttle.RuleState{Scope: "payments/acme/refunds", Pattern: "payments/*/refunds", Rule: "refunds"}
+	account := throttle.RuleState{RuleInfo: &throttle.RuleInfo{Scope: "payments", Pattern: "payments", Rule: "account"}}
+	refunds := throttle.RuleState{RuleInfo: &throttle.RuleInfo{Scope: "payments/acme/refunds", Pattern: "payments/*/refunds", Rule: "refunds"}}
 	full := refunds
 	full.Limited, full.RetryAfter = true, 2*time.Second
 	suspended := full
@@ -246,7 +246,8 @@ func TestTwoAtOnce(t *testing.T) {
 func BenchmarkDecided(b *testing.B) {
 	m := New(Config{})
 	d := throttle.Decision{Rules: []throttle.RuleState{
-		{Pattern: "a", Rule: "x"}, {Pattern: "a/*", Rule: "y"}, {Pattern: "a/*", Rule: "z", Limited: true},
+		{RuleInfo: &throttle.RuleInfo{Pattern: "a", Rule: "x"}}, {RuleInfo: &throttle.RuleInfo{Pattern: "a/*", Rule: "y"}},
+		{RuleInfo: &throttle.RuleInfo{Pattern: "a/*", Rule: "z"}, Limited: true},
 	}}
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
