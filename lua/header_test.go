@@ -40,7 +40,7 @@ var (
 	wordLine  = regexp.MustCompile(`^-- (Returns|Writes|Source) +(\S.*)`)
 	keyToken  = regexp.MustCompile(`KEYS\[(\w[^\].]*)(?:\.\.([^\]]*))?\]`)
 	eachRule  = regexp.MustCompile(`(?:(\w+) )?for each (?:rule|task|word|of s scopes)`)
-	numbers   = map[string]int{"two": 2, "three": 3, "four": 4, "five": 5}
+	numbers   = map[string]int{"two": 2, "three": 3, "four": 4, "five": 5, "seven": 7}
 )
 
 // readHeader reads a script's header, and says everything that is wrong with it.
@@ -274,10 +274,10 @@ func histories(prefix string) (runs []run, n int) {
 		{Renew, state[3:], []any{now, "b", 60_000_000}}, {Renew, state[3:], []any{now, "gone", 60_000_000}},
 		release, release,
 		{Join, []string{prefix + ":members"}, []any{now, "m", 60_000_000}}, {Join, []string{prefix + ":members"}, []any{"", "m", 0}},
-		tell("pause", "/a", 1_000_000, 0, 0), tell("rest", "/b", 1_000_000, 60_000_000, 500_000), decide("p", 1, now, 0), peek(now),
-		tell("lift", "/a", 0, 0, 0), tell("lift", "/b", 0, 0, 0),
-		tell("cut", ":t", 500_000, 1_000_000, 20_000), tell("adopt", ":s", 2, 60_000_000, 60_000_000), decide("q", 1, now, 0),
-		tell("adopt", ":s", 0, 0, 0), tell("free", ":t", 0, 0, 0),
+		tell("pause", "/a", 1_000_000, 0, 0, 0, 0), tell("rest", "/b", 1_000_000, 60_000_000, 500_000, 0, 0), decide("p", 1, now, 0), peek(now),
+		tell("lift", "/a", 0, 0, 0, 0, 0), tell("lift", "/b", 0, 0, 0, 0, 0),
+		tell("cut", ":t", 500_000, 1_000_000, 20_000, 100_000, 3_000_000), tell("adopt", ":s", 2, 60_000_000, 60_000_000, 0, 0), decide("q", 1, now, 0),
+		tell("rise", ":t", 3_000_000, 20_000, 60_000_000, 0, 0), tell("adopt", ":s", 0, 0, 0, 0, 0), tell("free", ":t", 0, 0, 0, 0, 0),
 	}, len(state)
 }
 

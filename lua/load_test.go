@@ -257,11 +257,12 @@ func (h *history) call(c randomCall, places []any) (s *Script, keys []string, ar
 
 // tellings are words of tell, of the scopes of histories.
 var tellings = [][]any{
-	{"pause", "/a", 40_000_000, 0, 0}, {"pause", "/a/x", 90_000_000, 0, 0, "pause", "/b", 1_000_000_000, 0, 0},
-	{"rest", "/a", 1_000_000, 60_000_000, 100_000}, {"rest", "", 1_000_000, 2_000_000, 0},
-	{"lift", "", 0, 0, 0, "lift", "/a", 0, 0, 0}, {"lift", "/b", 0, 0, 0, "lift", "/a/x", 0, 0, 0},
-	{"cut", ":r0", 700_000, 10_000_000, 3000, "cut", ":r1", 500_000, 1_000_000, 10_000}, {"adopt", ":r1", 3, 60_000_000, 300_000_000},
-	{"adopt", ":r0", 40, 600_000_000, 300_000_000, "adopt", ":r2", 1, 60_000_000, 90_000_000}, {"adopt", ":r1", 0, 0, 0, "free", ":r0", 0, 0, 0},
+	{"pause", "/a", 40_000_000, 0, 0, 0, 0}, {"pause", "/a/x", 90_000_000, 0, 0, 0, 0, "pause", "/b", 1_000_000_000, 0, 0, 0, 0},
+	{"rest", "/a", 1_000_000, 60_000_000, 100_000, 0, 0}, {"rest", "", 1_000_000, 2_000_000, 0, 0, 0},
+	{"lift", "", 0, 0, 0, 0, 0, "lift", "/a", 0, 0, 0, 0, 0}, {"lift", "/b", 0, 0, 0, 0, 0, "lift", "/a/x", 0, 0, 0, 0, 0},
+	{"cut", ":r0", 700_000, 10_000_000, 3000, 100_000, 3_000_000, "cut", ":r1", 500_000, 1_000_000, 10_000, 100_000, 3_000_000}, {"adopt", ":r1", 3, 60_000_000, 300_000_000, 0, 0},
+	{"adopt", ":r0", 40, 600_000_000, 300_000_000, 0, 0, "adopt", ":r2", 1, 60_000_000, 90_000_000, 0, 0}, {"adopt", ":r1", 0, 0, 0, 0, 0, "free", ":r0", 0, 0, 0, 0, 0},
+	{"rise", ":r0", 3_000_000, 100_000, 90_000_000, 0, 0, "rise", ":r1", 3_000_000, 10_000, 30_000_000, 0, 0},
 }
 
 // settle makes the arguments of a settlement, now and then of one that was sent before.
@@ -285,7 +286,7 @@ func (h *history) settle(c randomCall, places []any) (s *Script, keys []string, 
 // and now and then those of another time.
 func (h *history) text(i int, r [4]int64, c randomCall) string {
 	if h.kinds[i] != 'K' {
-		return Rule(h.kinds[i], r)
+		return Rule(h.kinds[i], r, 3_000_000*int64(i%2))
 	}
 	limit, per, slack, rollover := r[0], r[1], r[2], r[3]
 	from := int64(c.now) - int64(c.now)%per

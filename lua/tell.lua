@@ -8,17 +8,20 @@
 --                     include/turns/lines.lua.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
--- ARGV[2..]   words   five for each word, a verb, a name and three numbers, 0 where it needs none. A
---             rule's name is that of its key after the provider:
+-- ARGV[2..]   words   seven for each word, a verb, a name and five numbers, 0 where it needs none. A
+--             rule's name is that of its key after the provider, and parts are in millionths of its limit:
 --             pause   a level: nothing starts there for so many µs.
 --             rest    a level, which is paused while nobody knows for how long: for so many µs the first
 --                     time, twice as long each time that it was in vain, at most so many, and so many
 --                     millionths of that more.
 --             lift    a level, whose pause is over.
---             cut     a rule, of whose limit so many millionths are left, unless it was cut less than so
---                     many µs ago or a pause before it in the call stood already, and by how many millionths of it it grows back in a second.
---             adopt   a rule: the API's own limit, 0 for none or one that is no smaller; its window in µs,
---                     and for how many µs it holds.
+--             cut     a rule, of which so many millionths are left, unless it was cut less than so many µs ago
+--                     or a pause before it in the call stood already; by which part it grows in a second; the
+--                     least part that is left, and the most that there may be.
+--             adopt   a rule: the API's own limit, 0 for none or one that says nothing; its window in µs, and
+--                     for how many µs it holds.
+--             rise    a rule, whose calls go through: the most that there may be of it, by which part it grows
+--                     in a second, and for how many µs more than the whole of it may count.
 --             free    a rule, of which nothing is corrected any more.
 --
 -- Returns  {now, then two for each word: changed, ends}
@@ -99,28 +102,35 @@ local function lift(level)
   return over and 0 or 1, 0
 end
 
--- However often it is cut, a tenth is left of a limit.
-local LEAST_PART = 100000
-
 local function correction(name)
   local v = call('HGET', told, 'R' .. name)
-  return v and read_correction(v) or { since = 0, part = WHOLE, grows = 1, limit = 0, per = 0, till = 0, ends = 0 }
+  return v and read_correction(v) or { since = 0, part = WHOLE, grows = 1, limit = 0, per = 0, till = 0, ends = 0, raised = 0, cut = 0 }
 end
 
 local function save(name, r)
-  r.ends = max(r.limit > 0 and r.till or 0, r.since + ceil((WHOLE - r.part) * 1000000 / r.grows))
+  r.ends = max(r.limit > 0 and r.till or 0, r.raised, r.since + ceil(max(0, WHOLE - r.part) * 1000000 / r.grows))
   more = more + call('HSET', told, 'R' .. name, pack(r.ends) .. pack(r.since) .. pack(r.part) .. pack(r.grows)
-    .. pack(r.limit) .. pack(r.per) .. pack(r.till))
+    .. pack(r.limit) .. pack(r.per) .. pack(r.till) .. pack(r.raised) .. pack(r.cut))
   return r.ends
 end
 
-local function cut(name, left, apart, grows)
+-- The API's own limit holds however far its rule had grown: of that it is cut.
+local function cut(name, left, apart, grows, least, most)
   local r = correction(name)
-  if stood or now - r.since < apart then
+  if stood or now - r.cut < apart then
     return 0, r.ends
   end
-  r.since, r.part, r.grows = now, max(LEAST_PART, floor(part_at(r) * left / WHOLE)), max(1, grows)
+  local part = part_at(r, r.limit > 0 and WHOLE or most)
+  r.since, r.part, r.grows, r.cut = now, max(least, floor(part * left / WHOLE)), max(1, grows), now
   return 1, save(name, r)
+end
+
+-- What has grown for as long as calls went through goes on from where it is.
+local function rise(name, most, grows, us)
+  local r = correction(name)
+  local fresh = r.raised <= now
+  r.part, r.since, r.grows, r.raised = part_at(r, most), now, max(1, grows), now + us
+  return fresh and 1 or 0, save(name, r)
 end
 
 local function adopt(name, limit, per, us)
@@ -147,7 +157,7 @@ local function free(name)
   return 1, 0
 end
 
-local verbs = { pause = pause, rest = rest, lift = lift, cut = cut, adopt = adopt, free = free }
+local verbs = { pause = pause, rest = rest, lift = lift, cut = cut, adopt = adopt, rise = rise, free = free }
 
 -- Forgets what has long been over, and what is left lives as long as it holds.
 local function sweep()
@@ -175,8 +185,9 @@ local function sweep()
 end
 
 local out, changes = { now }, false
-for i = 2, #ARGV, 5 do
-  local changed, ends = verbs[ARGV[i]](ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]))
+for i = 2, #ARGV, 7 do
+  local changed, ends = verbs[ARGV[i]](ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]),
+    tonumber(ARGV[i + 5]), tonumber(ARGV[i + 6]))
   out[#out + 1], out[#out + 2] = changed, ends
   changes = changes or changed == 1
   if ends > 0 then

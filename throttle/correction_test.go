@@ -90,17 +90,38 @@ func TestNotAdopted(t *testing.T) {
 	})
 }
 
-// A quota of requests is that of rules that count requests, whatever others count in the
-// same window.
+// A quota of a unit is that of the rules that count it, whatever others count in the same
+// window, and one with nothing left of another unit than requests pauses nobody.
 func TestAdoptedByItsUnit(t *testing.T) {
 	t.Parallel()
 	policy := policyOf(t, Rule{Name: "calls", Algorithm: SlidingWindow, Limit: 500, Per: time.Minute},
 		Rule{Name: "tokens", Algorithm: TokenBucket, Limit: 90_000, Per: time.Minute, Burst: 9000, Unit: "tokens"})
 	onBoth(t, Config{}, policy, func(b *bench) {
-		b.heed("p", owns(100, time.Minute))
-		told, err := b.Told(ctx, "p")
-		if err != nil || len(told.Corrections) != 1 || told.Corrections[0].Bound.Rule.Name != "calls" || told.Corrections[0].Limit != 100 {
-			b.t.Errorf("%+v, %v", told, err)
+		tell := func(unit string, limit int64) {
+			a := owns(limit, time.Minute)
+			a.Quotas[0].Unit, a.Quotas[0].Remaining, a.Quotas[0].Reset = unit, 5, sec
+			if unit != Requests {
+				a.Quotas[0].Remaining = 0
+			}
+			if out := b.heed("p", a); !out.Until.IsZero() {
+				b.t.Errorf("%s pause until %v", unit, out.Until)
+			}
+		}
+		counts := func(calls, tokens int64) {
+			b.t.Helper()
+			if c, n := b.counts("p", "calls", 500), b.counts("p", "tokens", 90_000); c != calls || n != tokens {
+				b.t.Errorf("%d calls and %d tokens count, want %d and %d", c, n, calls, tokens)
+			}
+		}
+		tell("words", 50)
+		counts(500, 90_000)
+		tell(Requests, 100)
+		counts(100, 90_000)
+		tell("tokens", 60_000)
+		counts(100, 60_000)
+		b.decide(Request{Scope: "p", Costs: Costs{Requests: 1, "tokens": 9000}})
+		if d := b.decide(Request{Scope: "p", ID: NewID(), Costs: Costs{"tokens": 1000}}); d.Allowed || d.RetryAfter < 999*ms || d.RetryAfter > 1010*ms {
+			b.t.Errorf("1000 tokens of 60000 a minute come in a second: %+v", d)
 		}
 	})
 }

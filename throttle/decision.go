@@ -54,7 +54,8 @@ type RuleState struct {
 	*RuleInfo
 	// Limited says that this rule alone would not have admitted the request now.
 	Limited bool
-	// Remaining is how many units are left after the decision, rounded down.
+	// Remaining is how many units are left after the decision, rounded down. It may be more
+	// than Limit: of a calendar that rolls over, and where an API's answers raise the rule.
 	Remaining int64
 	// RetryAfter is how long until this rule alone would admit the request, 0 when
 	// not Limited, Unknown when no clock tells.
@@ -187,7 +188,7 @@ func (p *plan) read(reply []int64, d *Decision) {
 		d.Binding, d.Paused = -1, true
 	}
 	p.clip(d)
-	p.heedPauses(d)
+	p.heedPauses(d, max(0, us(-1-reply[3])))
 	p.shown(d)
 }
 

@@ -32,7 +32,7 @@ type draftScope struct {
 	pause   Pause
 	until   time.Time
 	untilAt strictyaml.Place
-	answers written
+	answers draftAnswers
 }
 
 // draftApp is one application as it was written.
@@ -110,9 +110,7 @@ func draftScopes(nodes map[string]Node, level int) []draftScope {
 		for _, app := range nodes[name].Apps {
 			s.apps = append(s.apps, draftApp{name: app})
 		}
-		if a := nodes[name].Answers; a != "" {
-			s.answers = written{text: string(a), set: true}
-		}
+		s.answers = draftAnswersOf(nodes[name])
 		if level <= maxLevels {
 			s.rules = draftRules(nodes[name].Rules)
 			s.scopes = draftScopes(nodes[name].Scopes, level+1)

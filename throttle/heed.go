@@ -26,18 +26,18 @@ const heardFor = 5 * time.Second
 // come together say the same in whole seconds.
 const knownPause = 250 * time.Millisecond
 
-// When a refusal cuts the rules of a scope, cutLeft millionths are left of their limits, and
-// they grow back by grows millionths in the window of each, which counts for at least
-// leastWindow. Rules of longer windows than mostWindow are left alone: how much is left of a
-// day says little of how fast to go.
+// A cut limit grows in each of its rule's windows, which count for at least leastWindow. Rules
+// of longer windows than mostWindow are neither cut nor raised: how much is left of a day says
+// little of how fast to go.
 const (
-	cutLeft     = 850_000
-	grows       = 20_000
 	leastWindow = time.Second
 	mostWindow  = time.Hour
 	// An API's own limit holds for so long after it was heard of last, and for two of its
-	// windows; who hears the same again tells it when half of that is over.
+	// windows, and so does it that calls go through; who hears the same again tells it when
+	// half of that is over.
 	adoptedFor = time.Hour
+	// whole is all of a limit in millionths, and onePercent a hundredth of it.
+	whole, onePercent = 1_000_000, 10_000
 )
 
 // Heeded is what followed from an answer.
@@ -57,19 +57,21 @@ type Heeded struct {
 // for twice as long each time that it is refused again soon after, up to five minutes. So
 // does any other answer by which no request is left, until that is over. No pause is longer
 // than Config.LongestPause. A refusal also cuts the limits of the rules at the lowest level of
-// the scope's path that has any to 85 % of what they are, a tenth of what the policy says at
-// the least; they grow back by 2 % in each window. An API's own limit that is smaller than
-// that of the lowest rule of the same window is taken for it until an answer says otherwise,
-// or for an hour. Nothing is ever admitted that the policy would not admit.
+// the scope's path that has any by 15 % of what they are, a tenth of what the policy says is left
+// in any case; they grow back by 2 % in each window, or by what Corrects of the policy says. An
+// API's own limit that is smaller than that of the lowest rule of the same unit and window is
+// taken for it until an answer says otherwise, or for an hour. Nothing is ever admitted that the
+// policy would not admit; how far limits may grow above the configured ones is for it to say.
 //
 // It is for those who call APIs themselves, and may be called with every answer: one that
-// says nothing, or what is known here, costs nothing, any other a round trip. Where
+// says nothing, or what is known here, costs nothing, any other a round trip; where limits may
+// grow, so does one that refuses nothing, once in half an hour. Where
 // limits.yaml says "answers: ignore", or the scope meets no rule, nothing follows. A context
 // that has ended does not stop it. The error is a *ScopeError or *UnmatchedError, or wraps
 // ErrUnavailable.
 // Source: docs/vendor.md#pauses
 func (l *Limiter) Heed(ctx context.Context, scope string, a answers.Advice) (Heeded, error) {
-	if !a.Limited && len(a.Quotas) == 0 {
+	if !a.Limited && len(a.Quotas) == 0 && !l.plans.raises() {
 		return Heeded{}, nil
 	}
 	p, err := l.plans.of(scope)
@@ -78,7 +80,10 @@ func (l *Limiter) Heed(ctx context.Context, scope string, a answers.Advice) (Hee
 	}
 	words, out, known := l.pauses(p, a)
 	if p.answers != AnswersPause {
-		if a.Limited && len(words) > 0 {
+		switch {
+		case !a.Limited:
+			words = append(words, l.rises(p)...)
+		case len(words) > 0:
 			words = append(words, p.cuts()...)
 		}
 		words = append(words, l.adoptions(p, a)...)
@@ -89,7 +94,7 @@ func (l *Limiter) Heed(ctx context.Context, scope string, a answers.Advice) (Hee
 	told, err := l.tell(ctx, p, words)
 	if err != nil {
 		for _, w := range words {
-			l.heard.forget(p.provider + w.name) // it is to be told with the next answer
+			l.heard.forget(p.provider, w.name) // it is to be told with the next answer
 		}
 		return out, err
 	}
@@ -106,7 +111,7 @@ func (l *Limiter) Heed(ctx context.Context, scope string, a answers.Advice) (Hee
 // word is what is told; see lua/tell.lua.
 type word struct {
 	verb, name string
-	numbers    [3]int64
+	numbers    [5]int64
 }
 
 // toldWord is what became of a word.
@@ -128,10 +133,10 @@ func (l *Limiter) pauses(p *plan, a answers.Advice) (words []word, out Heeded, k
 		return nil, Heeded{Until: until}, known
 	}
 	if known {
-		return []word{{"pause", p.path, [3]int64{wait.Microseconds()}}}, out, known
+		return []word{{"pause", p.path, [5]int64{wait.Microseconds()}}}, out, known
 	}
-	most := min(mostRest, l.cfg.LongestPause)
-	return []word{{"rest", p.path, [3]int64{firstRest.Microseconds(), most.Microseconds(), rand.N(int64(100_000))}}}, out, known
+	most := min(mostRest, l.cfg.LongestPause*10/11) // with what chance adds it is no longer than that
+	return []word{{"rest", p.path, [5]int64{firstRest.Microseconds(), most.Microseconds(), rand.N(int64(100_000))}}}, out, known
 }
 
 // stays tells how long an answer asks to stay away, if it does, and whether it says so.
@@ -152,48 +157,88 @@ func (r Rule) corrected() bool {
 	return r.Limit > 0 && r != openRule && (r.Algorithm == TokenBucket || r.Algorithm == SlidingWindow || r.Algorithm == FixedWindow)
 }
 
-// cuts are the words that cut the rules of the lowest level that has any.
-func (p *plan) cuts() (words []word) {
-	level := -1
+// paced are the rules that refusals cut, and that grow again: those of the lowest level that
+// has any.
+func (p *plan) paced() (some []int) {
 	for i := len(p.bounds) - 1; i >= 0; i-- {
 		b := p.bounds[i]
 		if !b.Rule.corrected() || b.Rule.Per > mostWindow {
 			continue
 		}
-		if level >= 0 && b.Scope.Len() != level {
+		if len(some) > 0 && b.Scope.Len() != p.bounds[some[0]].Scope.Len() {
 			break
 		}
-		level = b.Scope.Len()
-		per := max(b.Rule.Per, leastWindow)
-		words = append(words, word{"cut", p.ruleName(i), [3]int64{
-			cutLeft, min(per, time.Minute).Microseconds(), max(1, int64(grows*time.Second/per)),
+		some = append(some, i)
+	}
+	return some
+}
+
+// cuts are the words that cut rules.
+func (p *plan) cuts() (words []word) {
+	for _, i := range p.paced() {
+		b := p.bounds[i]
+		c := b.corrects.filled()
+		if c.Least >= c.Most {
+			continue // nothing is left to cut
+		}
+		apart := min(max(b.Rule.Per, leastWindow), time.Minute)
+		words = append(words, word{"cut", p.ruleName(i), [5]int64{
+			(100 - c.Cut) * onePercent, apart.Microseconds(), b.grows(), c.Least * onePercent, c.Most * onePercent,
 		}})
 	}
 	return words
+}
+
+// rises are the words by which rules may grow above their limits, since a call was not refused.
+func (l *Limiter) rises(p *plan) (words []word) {
+	for _, i := range p.paced() {
+		b := p.bounds[i]
+		if !b.corrects.raises() || !l.heard.says(heardWord{p.keys[i], "rise"}, b.most(), adoptedFor/2) {
+			continue
+		}
+		words = append(words, word{"rise", p.ruleName(i), [5]int64{b.most(), b.grows(), adoptedFor.Microseconds()}})
+	}
+	return words
+}
+
+// grows is by how many millionths of a limit it grows in a second.
+func (b Bound) grows() int64 {
+	return max(1, b.corrects.filled().Grow*onePercent*int64(time.Second)/int64(max(b.Rule.Per, leastWindow)))
+}
+
+// most is how many millionths of its limit may come of a rule, 0 for no more than it is.
+func (b Bound) most() int64 {
+	if !b.corrects.raises() || !b.Rule.corrected() {
+		return 0
+	}
+	return b.corrects.Most * onePercent
+}
+
+// mostOf is so many millionths of a limit, rounded down.
+func mostOf(limit, most int64) int64 {
+	n, _ := mulDiv(limit, most, whole)
+	return n
 }
 
 // ruleName is what follows the provider in a rule's key.
 func (p *plan) ruleName(i int) string { return p.keys[i][len(p.provider):] }
 
 // adoptions are the words for limits of the API's own: each for the lowest rule of the same
-// window that counts what may be requests.
+// unit and window.
 func (l *Limiter) adoptions(p *plan, a answers.Advice) (words []word) {
 	for _, q := range a.Quotas {
-		if q.Unit != "requests" || q.Limit <= 0 || q.Window <= 0 {
+		if q.Limit <= 0 || q.Window <= 0 {
 			continue
 		}
 		for i := len(p.bounds) - 1; i >= 0; i-- {
 			r := p.bounds[i].Rule
-			if !r.corrected() || r.unit() != Requests || r.Per != q.Window {
+			if !r.corrected() || r.unit() != q.Unit || r.Per != q.Window {
 				continue
 			}
-			limit := q.Limit
-			if limit >= r.Limit {
-				limit = 0
-			}
+			limit := p.bounds[i].adopted(q.Limit)
 			holds := max(adoptedFor, 2*r.Per)
-			if l.heard.says(p.keys[i], limit, holds/2) {
-				words = append(words, word{"adopt", p.ruleName(i), [3]int64{limit, r.Per.Microseconds(), holds.Microseconds()}})
+			if l.heard.says(heardWord{p.keys[i], "adopt"}, limit, holds/2) {
+				words = append(words, word{"adopt", p.ruleName(i), [5]int64{limit, r.Per.Microseconds(), holds.Microseconds()}})
 			}
 			break
 		}
@@ -201,12 +246,25 @@ func (l *Limiter) adoptions(p *plan, a answers.Advice) (words []word) {
 	return words
 }
 
+// adopted is what is taken of an API's own limit, 0 where it says nothing: one that is no
+// smaller does where the rule's may grow, which it then does no further than that.
+func (b Bound) adopted(limit int64) int64 {
+	most := b.most()
+	if most == 0 && limit >= b.Rule.Limit {
+		return 0
+	}
+	return min(limit, mostOf(b.Rule.Limit, max(most, whole)))
+}
+
 // tell tells words; see lua/tell.lua.
 func (l *Limiter) tell(ctx context.Context, p *plan, words []word) ([]toldWord, error) {
-	c := newCall(lua.Tell, []any{p.told, p.turns[1]}, 0, 1+5*len(words), 1+2*len(words))
+	c := newCall(lua.Tell, []any{p.told, p.turns[1]}, 0, 1+7*len(words), 1+2*len(words))
 	c.args = append(c.args, l.clock())
 	for _, w := range words {
-		c.args = append(c.args, w.verb, w.name, w.numbers[0], w.numbers[1], w.numbers[2])
+		c.args = append(c.args, w.verb, w.name)
+		for _, n := range w.numbers {
+			c.args = append(c.args, n)
+		}
 	}
 	reply, err := l.runner.run(context.WithoutCancel(ctx), c)
 	if err != nil {
@@ -225,7 +283,7 @@ func (l *Limiter) tell(ctx context.Context, p *plan, words []word) ([]toldWord, 
 // noted keeps what was told, and has what is new in the log.
 func (l *Limiter) noted(ctx context.Context, p *plan, w word, one toldWord, known bool) {
 	if o, ok := l.cfg.Observer.(AnswerObserver); ok && one.changed {
-		o.Heeded(map[string]string{"pause": "pause", "rest": "pause", "cut": "cut", "adopt": "limit"}[w.verb])
+		o.Heeded(map[string]string{"pause": "pause", "rest": "pause", "cut": "cut", "adopt": "limit", "rise": "rise"}[w.verb])
 	}
 	until := one.until.UTC().Format(time.RFC3339)
 	scope := p.scope.String()
@@ -238,8 +296,11 @@ func (l *Limiter) noted(ctx context.Context, p *plan, w word, one toldWord, know
 	case !one.changed:
 	case w.verb == "cut":
 		l.cfg.Logger.InfoContext(ctx, "the API refuses calls; a limit is cut and grows back until then", "scope", scope, "rule", w.name, "until", until)
+	case w.verb == "rise":
+		l.cfg.Logger.InfoContext(ctx, "the API refuses no calls; a limit grows above the configured one until then", "scope", scope, "rule", w.name,
+			"percent", w.numbers[0]/onePercent, "until", until)
 	case w.verb == "adopt" && w.numbers[0] > 0:
-		l.cfg.Logger.WarnContext(ctx, "the API's own limit is smaller than the configured one, and counts until then",
+		l.cfg.Logger.WarnContext(ctx, "the API's own limit is not the configured one, and counts until then",
 			"scope", scope, "rule", w.name, "limit", w.numbers[0], "until", until)
 	case w.verb == "adopt":
 		l.cfg.Logger.InfoContext(ctx, "the API's own limit is as large as the configured one, which counts again", "scope", scope, "rule", w.name)
@@ -266,7 +327,7 @@ func (l *Limiter) forget(ctx context.Context, p *plan, rule string) error {
 	for i, b := range p.bounds {
 		if b.Scope == p.scope && b.Rule.corrected() && (rule == "" || b.Rule.Name == rule) {
 			words = append(words, word{verb: "free", name: p.ruleName(i)})
-			l.heard.forget(p.keys[i])
+			l.heard.forget(p.provider, p.ruleName(i))
 		}
 	}
 	if len(words) == 0 {
@@ -303,11 +364,13 @@ type ToldPause struct {
 type Correction struct {
 	// Bound is the rule as the policy has it.
 	Bound Bound
-	// Limit is what counts now: the smaller of Part of the configured limit and of the API's own.
+	// Limit is what counts now: Part of the configured limit, or the API's own.
 	Limit int64
-	// Part is what is left of the configured limit, in millionths, after refusals; it grows back.
+	// Part is what counts of the configured limit, in millionths: less than 1,000,000 after
+	// refusals, and more where it has grown since.
 	Part int64
-	// Own is the API's own limit in the rule's window, 0 where it has told none that is smaller.
+	// Own is the API's own limit in the rule's window as far as it is adopted, 0 where it has
+	// told none. Of one that is larger than the configured one refusals leave less, too.
 	Own int64
 	// Until is when the rule's limit is as configured again, if nothing more is told.
 	Until time.Time
@@ -361,26 +424,26 @@ func (t *Told) addPause(scope, v string) {
 
 // addCorrection does too; see lua/include/correction.lua.
 func (t *Told) addCorrection(b Bound, v string) {
-	if len(v) < 7*packed {
+	if len(v) < 7*packed || !b.Rule.corrected() {
 		return
 	}
-	var n [7]int64
+	n := make([]int64, len(v)/packed)
 	for i := range n {
 		n[i] = number(v[i*packed:])
 	}
-	const whole = 1_000_000
-	ends, since, part, grows, own, till := n[0], n[1], n[2], n[3], n[4], n[6]
-	now := t.At.UnixMicro()
-	if ends <= now || !b.Rule.corrected() {
-		return
+	n = append(n, 0) // one of an earlier version ends here
+	ends, since, part, grows, own, per, till, raised := n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7]
+	now, limit, top := t.At.UnixMicro(), b.Rule.Limit, int64(whole)
+	if raised > now {
+		top = max(top, b.most())
 	}
-	c := Correction{Bound: b, Until: time.UnixMicro(ends), Part: min(whole, part+max(0, now-since)*grows/1_000_000)}
-	c.Limit = max(1, b.Rule.Limit*c.Part/whole)
-	if till > now && own > 0 && own < b.Rule.Limit {
-		c.Own = own
-		c.Limit = min(c.Limit, own)
+	c := Correction{Bound: b, Until: time.UnixMicro(ends), Part: min(top, part+max(0, now-since)*grows/1_000_000)}
+	c.Limit = max(1, mostOf(limit, c.Part))
+	if till > now && own > 0 && (b.Rule.Algorithm == TokenBucket || per == b.Rule.Per.Microseconds()) {
+		c.Own = min(own, mostOf(limit, max(whole, b.most())))
+		c.Limit = max(1, min(c.Own, mostOf(max(limit, c.Own), min(whole, c.Part))))
 	}
-	if c.Limit < b.Rule.Limit {
+	if ends > now && c.Limit != limit {
 		t.Corrections = append(t.Corrections, c)
 	}
 }
@@ -400,7 +463,7 @@ func (s Scope) levels() (all []string) {
 type heard struct {
 	mu     sync.Mutex
 	pauses map[string]heardPause // by the key of the scope
-	limits map[string]heardLimit // by the key of the rule
+	limits map[heardWord]heardLimit
 }
 
 type heardPause struct {
@@ -408,6 +471,9 @@ type heardPause struct {
 	here  time.Time // the same by the clock of this process
 	told  time.Time
 }
+
+// heardWord is a verb that tells of a rule, by its key.
+type heardWord struct{ rule, verb string }
 
 type heardLimit struct {
 	limit int64
@@ -437,28 +503,29 @@ func (h *heard) note(p *plan, one toldWord) {
 	h.pauses[p.provider+p.path] = heardPause{one.until, now.Add(one.left), now}
 }
 
-// says tells whether an API's limit, 0 for one that is no smaller than the rule's, is worth
-// telling, and takes it for told: another one at most once in limitsApart, since an API may
-// tell those of its parts by turns, and the same when so much time has passed.
-func (h *heard) says(rule string, limit int64, again time.Duration) bool {
+// says tells whether the number of a word is worth telling, and takes it for told: another one
+// at most once in limitsApart, since an API may tell the limits of its parts by turns, and the
+// same when so much time has passed.
+func (h *heard) says(w heardWord, limit int64, again time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
-	one, known := h.limits[rule]
+	one, known := h.limits[w]
 	if known && now.Sub(one.told) < limitsApart || known && one.limit == limit && now.Sub(one.told) < again {
 		return false
 	}
 	if h.limits == nil || len(h.limits) >= maxPlans {
-		h.limits = map[string]heardLimit{}
+		h.limits = map[heardWord]heardLimit{}
 	}
-	h.limits[rule] = heardLimit{limit, now}
+	h.limits[w] = heardLimit{limit, now}
 	return true
 }
 
 const limitsApart = time.Second
 
-func (h *heard) forget(rule string) {
+func (h *heard) forget(provider, rule string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.limits, rule)
+	delete(h.limits, heardWord{provider + rule, "adopt"})
+	delete(h.limits, heardWord{provider + rule, "rise"})
 }

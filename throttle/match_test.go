@@ -165,9 +165,10 @@ func TestMatchUnmatched(t *testing.T) {
 }
 
 // The model is the definition of the overlay, word for word: given parent's
-// layers P, low to high, the layers below are each "*" of P, then each name of P.
+// layers P, low to high, the layers below are each "*" of P, then each name of P. What the
+// last of them says of answers counts for the rules of its level, and below it.
 func modelMatch(limits map[string]Node, s Scope) (bounds []Bound, matched bool) {
-	layers := []Node{{Scopes: limits}}
+	layers, says := []Node{{Scopes: limits}}, Corrects{}
 	for i, name := range s.Names() {
 		var below []Node
 		for _, want := range []string{"*", name} {
@@ -181,6 +182,9 @@ func modelMatch(limits map[string]Node, s Scope) (bounds []Bound, matched bool) 
 		var order []string
 		rules := map[string]Rule{}
 		for _, n := range layers {
+			if n.Answers != "" || n.Corrects != (Corrects{}) {
+				says = n.Corrects.bare()
+			}
 			for _, r := range n.Rules {
 				matched = true
 				if _, known := rules[r.Name]; !known {
@@ -191,7 +195,7 @@ func modelMatch(limits map[string]Node, s Scope) (bounds []Bound, matched bool) 
 		}
 		for _, name := range order {
 			if r := rules[name]; !r.Unlimited {
-				bounds = append(bounds, Bound{Rule: r, Scope: s.Prefix(i + 1)})
+				bounds = append(bounds, Bound{Rule: r, Scope: s.Prefix(i + 1), corrects: says})
 			}
 		}
 	}

@@ -82,13 +82,17 @@ func (p *plan) paused(at time.Time) (longest Bound, left time.Duration) {
 	return longest, left
 }
 
-// heedPauses completes a denial: no script knows when a pause ends. The one that lasts
-// longest binds, and the wait is that of the rule that asks for most.
-func (p *plan) heedPauses(d *Decision) {
+// heedPauses completes a denial: no script knows when a pause by hand ends. The one that lasts
+// longest binds, which may be an API's, that is told for so long, and the wait is that of the
+// rule that asks for most.
+func (p *plan) heedPauses(d *Decision, told time.Duration) {
 	if len(p.pauses) == 0 || d.Allowed {
 		return
 	}
-	longest := time.Duration(0)
+	longest := told
+	if told > 0 {
+		d.Binding, d.Paused = -1, true
+	}
 	for _, i := range p.pauses {
 		d.Rules[i].RetryAfter = p.bounds[i].left(d.At)
 		if d.Rules[i].RetryAfter > longest {

@@ -79,8 +79,12 @@ func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time
 	p.weigh(nil)
 	present := map[byte]bool{}
 	for i, b := range p.bounds {
+		most := b.most()
 		kind, numbers := ruleParams(b.Rule, pad)
-		width, more := window(b.Rule), []int64(nil)
+		if kind == 'S' {
+			numbers[2] = grain(mostOf(b.Rule.Limit, max(most, whole)), numbers[1])
+		}
+		width, more := window(b.Rule), []int64{most}
 		if b.Rule.Algorithm == Calendar {
 			of := b.Rule.calendar().around(at)
 			numbers, more = calendarParams(b.Rule, pad, of)
@@ -200,7 +204,7 @@ func ruleParams(r Rule, pad time.Duration) (kind byte, numbers [4]int64) {
 		return 'T', [4]int64{rate, unit, min(r.Capacity(), maxParts/unit), slack}
 	case SlidingWindow:
 		window := per + slack
-		return 'S', [4]int64{r.Limit, window, grain(r.Limit, window)}
+		return 'S', [4]int64{r.Limit, window, grain(r.Limit, window), slack}
 	case FixedWindow:
 		return 'F', [4]int64{r.Limit, per, min(slack, per/2)}
 	case Calendar:
@@ -336,6 +340,13 @@ func (c *plans) since(made making) (later []*Policy) {
 		return nil
 	}
 	return append(slices.Clone(c.before[max(0, len(c.before)-turns+1):]), c.policy)
+}
+
+// raises says whether the policy lets any limit grow above the configured one.
+func (c *plans) raises() bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.policy.raises
 }
 
 // set makes all scopes be worked out anew.

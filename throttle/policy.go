@@ -50,6 +50,10 @@ type Node struct {
 	// Answers is what follows from what an API says of its limits, for this level and those
 	// below it. Defaults to that of the level above, and to AnswersHeed.
 	Answers Answers
+	// Corrects is how far answers correct the rules at this level and below it. It stands with
+	// AnswersHeed alone, and replaces all that is said above. Defaults to what is said above,
+	// where Answers does too.
+	Corrects Corrects
 }
 
 // Policy is all rules by scope. It is immutable and safe for concurrent use.
@@ -57,6 +61,7 @@ type Node struct {
 type Policy struct {
 	unmatched Unmatched
 	root      tree
+	raises    bool   // some limit may grow above the configured one
 	text      []byte // what YAML returns
 }
 
@@ -74,6 +79,8 @@ type tree struct {
 	rules   []Rule
 	every   *tree // the "*" of scopes, which every path passes through
 	scopes  map[string]*tree
+
+	corrects Corrects // without what the defaults say
 }
 
 // Bound is one rule as a task meets it.
@@ -87,6 +94,8 @@ type Bound struct {
 	Pattern string
 	// Until is when a pause ends, the zero time for never and for a rule.
 	Until time.Time
+
+	corrects Corrects // the rule, by answers; without what the defaults say
 }
 
 // NewPolicy returns the policy of a tree of limits, with every default written
@@ -165,6 +174,7 @@ const usualLayers = 8
 func (p *Policy) resolve(s Scope, at time.Time) (bounds []Bound, matched bool) {
 	var here, below [usualLayers]*tree
 	layers, next := append(here[:0], &p.root), below[:0]
+	var says heeding
 	for start := 0; start < len(s.text) && len(layers) > 0; {
 		name, end := nameAt(s.text, start)
 		layers, next = under(next[:0], layers, name), layers
@@ -173,6 +183,10 @@ func (p *Policy) resolve(s Scope, at time.Time) (bounds []Bound, matched bool) {
 		}
 		level, first := Scope{text: s.text[:end]}, len(bounds)
 		bounds = fold(bounds, layers, level)
+		says = says.under(layers)
+		for i := first; i < len(bounds); i++ {
+			bounds[i].corrects = says.corrects
+		}
 		if pause, paused := pauseOf(layers, level, at); paused {
 			bounds, matched = slices.Insert(bounds, first, pause), true
 		}
@@ -280,7 +294,7 @@ func (d draft) policy(faults *strictyaml.Faults) *Policy {
 	if !faults.None() {
 		return nil
 	}
-	p.text = p.format()
+	p.raises, p.text = p.root.raises(), p.format()
 	if len(p.text) > maxFileBytes {
 		faults.Add(d.at, "", fmt.Sprintf("the policy is %d bytes long when written out; the most is %d: "+
 			`let "*" carry what scopes have in common`, len(p.text), maxFileBytes))
@@ -312,7 +326,7 @@ func treeOf(rules []draftRule, scopes []draftScope, path, pattern string, level 
 		child.weighs = child.weighs || len(child.shares) > 0
 		s.checkWeighed(at, faults)
 		t.weighs = t.weighs || child.weight > 0
-		child.answers = s.checkAnswers(at, faults)
+		child.answers, child.corrects = s.checkAnswers(at, faults)
 		t.add(s.name, &child)
 	}
 	return t

@@ -147,6 +147,12 @@ func randomLimits(random *rand.Rand, names []string, levels int) map[string]Node
 				node.Rules = append(node.Rules, randomRule(random, name))
 			}
 		}
+		switch random.IntN(4) {
+		case 0:
+			node.Answers = Answers(answersWords[random.IntN(len(answersWords))])
+		case 1:
+			node.Corrects = Corrects{Cut: 1 + random.Int64N(90), Grow: random.Int64N(101), Most: 100 + random.Int64N(901)}
+		}
 		random.Shuffle(len(node.Rules), func(i, j int) { node.Rules[i], node.Rules[j] = node.Rules[j], node.Rules[i] })
 		if random.IntN(4) > 0 {
 			node.Scopes = randomLimits(random, names, levels-1)

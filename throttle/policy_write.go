@@ -84,7 +84,7 @@ func (w *policyWriter) node(indent int, name string, t *tree) {
 		w.line(indent+1, "shares: "+SharesYAML(t.shares))
 	}
 	if t.answers != "" {
-		w.line(indent+1, "answers: "+string(t.answers))
+		w.line(indent+1, "answers: "+answersText(t.answers, t.corrects))
 	}
 	if len(t.rules) > 0 {
 		w.line(indent+1, "rules:")

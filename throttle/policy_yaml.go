@@ -156,7 +156,7 @@ func (d decoder) node(s *draftScope, e strictyaml.Field, path string, level int)
 		case "shares":
 			s.shares = d.shares(f, path+".shares")
 		case "answers":
-			_, s.answers = d.word(f, path+".answers", answersWords)
+			s.answers = d.answers(f, path+".answers")
 		default:
 			d.unknown(f, strictyaml.PathTo(path, f.Name), "a scope", nodeFields)
 		}

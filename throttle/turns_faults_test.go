@@ -72,6 +72,9 @@ var turnPlants = []struct{ what, from, to string }{
 	{"pause: a shorter one cuts it", "  if ends >= now + us then", "  if false then"},
 	{"pause: a seat that stays where it was", "return i <= n and rule_name(KEYS[i]) or rules[i].name", "return rule_name(KEYS[1])"},
 
+	{"correction: more than the policy lets", "local most = most_of(rule)\n", "local most = 9000000\n"},
+	{"correction: all that an API says", "  own = min(own, most)\n", ""},
+
 	{"all: a rule whose units put the start off comes free unseen", "elseif t > (at or now) then", "elseif false then"},
 	{"all: before those who are out", "max(last + 1, first)", "last + 1"},
 	{"all: all cost one", "return cost and (tonumber(cost) or 1)", "return cost and 1"},

@@ -121,12 +121,20 @@ var happenings = []struct {
 		if w.h.seed%3 != 0 {
 			return false // what a correction makes too dear is passed over, which hides other faults
 		}
-		verb, numbers := "cut", [3]int64{r.one(300_000, 900_000), 100_000, r.one(100_000, 500_000)}
+		verb, numbers := "cut", [5]int64{r.one(300_000, 900_000), 100_000, r.one(100_000, 500_000), 100_000, raisedTo * onePercent}
 		switch r.IntN(3) {
 		case 0:
-			verb, numbers = "adopt", [3]int64{r.one(0, 1, 2, 5), r.one(100_000, 1_000_000, 10_000_000), r.one(300_000, 3_000_000)}
+			verb, numbers = "adopt", [5]int64{r.one(0, 1, 2, 5), r.one(100_000, 1_000_000, 10_000_000), r.one(300_000, 3_000_000)}
 		case 1:
-			verb, numbers = "free", [3]int64{}
+			verb, numbers = "free", [5]int64{}
+		}
+		if w.h.raises { // or would, where the policy lets it
+			switch r.IntN(3) {
+			case 0:
+				verb, numbers = "rise", [5]int64{raisedTo * onePercent, r.one(1000, 500_000, 10_000_000), r.one(300_000, 3_000_000)}
+			case 1:
+				verb, numbers = "adopt", [5]int64{r.one(3, 10, 1000), 0, r.one(300_000, 3_000_000)}
+			}
 		}
 		w.correct(w.h.scopes[r.IntN(len(w.h.scopes))], r.IntN(4), verb, numbers)
 		return true
@@ -234,6 +242,7 @@ type turnsHistory struct {
 	steps, quick bool
 	weight       int64            // of one of the tenants
 	shares       map[string]Share // of the names below each
+	raises       bool             // an API can make more of a rule than its limit
 	units        bool             // rules count requests and tokens, and tasks cost by unit
 	drains       bool             // it goes on until nobody waits, which takes as long as all before
 	each         int
@@ -264,6 +273,7 @@ func newTurnsHistory(seed uint64, each int) *turnsHistory {
 		lead: r.one(0, 10_000, 30_000, 100_000), spread: r.one(0, 20_000, 80_000), left: map[int]bool{},
 	}
 	h.steps, h.drains, h.units = r.IntN(6) == 0, seed%2 == 0, seed%3 == 0
+	h.raises = seed%6 == 0
 	levels := [3]int{r.IntN(3), r.IntN(2), r.IntN(2)}
 	if levels == [3]int{} {
 		levels[r.IntN(3)] = 1
@@ -300,8 +310,13 @@ func newTurnsHistory(seed uint64, each int) *turnsHistory {
 				}
 			}
 		}
+		corrects := Corrects{}
+		if h.raises && v != 1 {
+			corrects.Most = raisedTo
+		}
 		h.versions = append(h.versions, map[string]Node{"p": {
-			Rules: append([]Rule(nil), rules[0]...),
+			Corrects: corrects,
+			Rules:    append([]Rule(nil), rules[0]...),
 			Scopes: map[string]Node{
 				"*": {
 					Rules:  append([]Rule(nil), rules[1]...),
@@ -314,6 +329,9 @@ func newTurnsHistory(seed uint64, each int) *turnsHistory {
 	}
 	return h
 }
+
+// raisedTo is what may come of a limit in histories that raise, in percent.
+const raisedTo = 300
 
 // changedLimit is the rule after somebody has changed its limit.
 func changedLimit(r drawing, rule Rule) Rule {

@@ -106,7 +106,7 @@ func newTurnsWorld(rdb redis.UniversalClient, last *lastCall, prefix string, h *
 		p := w.plan(scope)
 		for i, key := range p.keys {
 			if w.ledgers[key] == nil {
-				w.ledgers[key] = &ledger{rule: p.bounds[i].Rule, last: epoch}
+				w.ledgers[key] = &ledger{rule: p.bounds[i].raised(), last: epoch}
 			}
 		}
 	}
@@ -154,7 +154,7 @@ func (w *turnsWorld) ask(t *waiter, how standing, ahead, near int64) {
 	w.called()
 	p := w.pathOf(t)
 	for i, key := range p.keys {
-		w.ledgers[key].look(p.bounds[i].Rule, w.u(), w.now, w.pass)
+		w.ledgers[key].look(p.bounds[i].raised(), w.u(), w.now, w.pass)
 	}
 	t.asks++
 	req := Request{
@@ -269,7 +269,7 @@ func (w *turnsWorld) giveBack(t *waiter) {
 	now := w.plan(t.Scope)
 	for i, key := range now.keys {
 		w.ledgers[key].drop(t.d.Grant.id, w.now)
-		w.ledgers[key].trim(now.bounds[i].Rule, w.u())
+		w.ledgers[key].trim(now.bounds[i].raised(), w.u())
 	}
 	t.stage, w.sent = gone, "give back"
 }
@@ -295,7 +295,7 @@ func (w *turnsWorld) tell(scope string, levels int, verb string, us, most int64)
 	p := w.plan(scope)
 	level := p.scope.Prefix(levels).String()
 	w.called()
-	told, err := w.limiter().tell(ctx, p, []word{{verb, scopePath(level), [3]int64{us, most}}})
+	told, err := w.limiter().tell(ctx, p, []word{{verb, scopePath(level), [5]int64{us, most}}})
 	must(err)
 	had := w.pauses[level]
 	w.sent = ""
@@ -311,12 +311,25 @@ func (w *turnsWorld) tell(scope string, levels int, verb string, us, most int64)
 	}
 }
 
+// raised is the rule at the most that an API can make of it.
+func (b Bound) raised() Rule {
+	r := b.Rule
+	if most := b.most(); most > 0 {
+		r.Limit = mostOf(r.Limit, most)
+	}
+	return r
+}
+
 // correct tells of a correction of a rule: whatever it is, the ledgers hold the rule to what
-// the policy says.
-func (w *turnsWorld) correct(scope string, rule int, verb string, numbers [3]int64) {
+// the policy says that may come of it. An API's own limit is one of the rule's window.
+func (w *turnsWorld) correct(scope string, rule int, verb string, numbers [5]int64) {
 	p := w.plan(scope)
+	rule %= len(p.keys)
+	if verb == "adopt" && p.bounds[rule].Rule.corrected() {
+		numbers[1] = p.bounds[rule].Rule.Per.Microseconds()
+	}
 	w.called()
-	_, err := w.limiter().tell(ctx, p, []word{{verb, p.ruleName(rule % len(p.keys)), numbers}})
+	_, err := w.limiter().tell(ctx, p, []word{{verb, p.ruleName(rule), numbers}})
 	must(err)
 	w.sent, w.narrow = "", true
 }

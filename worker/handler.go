@@ -254,10 +254,23 @@ func (t *Throttle) denied(ctx context.Context, j *job, d throttle.Decision) erro
 		return with
 	}
 	if !deadline.IsZero() {
-		return permanent(fmt.Errorf("headway: rule %s of %s admits it in %s at the earliest, after its deadline of %s",
-			by.Rule, by.Scope, wait.Round(time.Millisecond), deadline.UTC().Format(time.RFC3339)))
+		return permanent(fmt.Errorf("headway: %s, after its deadline of %s", tooLate(j.scope, d, wait, by), deadline.UTC().Format(time.RFC3339)))
 	}
 	return t.putBack(ctx, j, d)
+}
+
+// tooLate tells what a task waits for that would start after its deadline: a rule, or a pause.
+func tooLate(scope string, d throttle.Decision, wait time.Duration, by throttle.RuleState) string {
+	wait = wait.Round(time.Millisecond)
+	switch {
+	case by.Rule == "" && d.Paused:
+		return fmt.Sprintf("the API of %s says to stay away for another %s", scope, wait)
+	case by.Rule == "":
+		return fmt.Sprintf("the limits of %s admit it in %s at the earliest", scope, wait)
+	case by.Rule == throttle.PausedRule:
+		return fmt.Sprintf("%s is paused, and it starts in %s at the earliest", by.Scope, wait)
+	}
+	return fmt.Sprintf("rule %s of %s admits it in %s at the earliest", by.Rule, by.Scope, wait)
 }
 
 // putBack reschedules a denied task for the time that the decision names.

@@ -20,9 +20,11 @@ type Waited struct {
 	// ID and Queue are asynq's, Scope what it spends from.
 	ID, Queue, Scope string
 	// Rule is the rule that it waits for, and RuleScope the level at which that counts.
-	// Both are empty where limits changed so that they can never admit it, and Rule is
-	// throttle.PausedRule where that level is paused.
+	// Both are empty where limits changed so that they can never admit it, and where it is
+	// Told; Rule is throttle.PausedRule where that level is paused.
 	Rule, RuleScope string
+	// Told says that it waits until its API wants to be called again; see Told.
+	Told bool
 	// Waited is how long it has waited since it was due, MaxWait the patience that ended.
 	// Waited is below MaxWait where the rules can't admit the task before that is over.
 	Waited, MaxWait time.Duration
@@ -35,15 +37,17 @@ func (w Waited) String() string {
 	if w.Waited < w.MaxWait {
 		began += " and can't start in time"
 	}
-	what := "for limits that can never admit it, of " + w.Scope
-	switch w.Rule {
-	case "":
-	case throttle.PausedRule:
-		what = "while " + w.RuleScope + " is paused"
+	what := " for limits that can never admit it, of " + w.Scope
+	switch {
+	case w.Told:
+		what = ", since the API of " + w.Scope + " says to stay away"
+	case w.Rule == "":
+	case w.Rule == throttle.PausedRule:
+		what = " while " + w.RuleScope + " is paused"
 	default:
-		what = "for rule " + w.Rule + " of " + w.RuleScope
+		what = " for rule " + w.Rule + " of " + w.RuleScope
 	}
-	return fmt.Sprintf("%s %s; its max_wait is %s", began, what, w.MaxWait)
+	return fmt.Sprintf("%s%s; its max_wait is %s", began, what, w.MaxWait)
 }
 
 // Patience decides what becomes of a task that has waited too long. It is called when
@@ -176,7 +180,7 @@ func (t *Throttle) waited(ctx context.Context, j *job, d throttle.Decision) (w W
 	binding, _ := d.BindingRule()
 	w = Waited{
 		Task: j.task, ID: j.id, Queue: j.queue, Scope: j.scope,
-		Rule: binding.Rule, RuleScope: binding.Scope, Waited: max(0, time.Since(j.since)),
+		Rule: binding.Rule, RuleScope: binding.Scope, Told: d.Paused, Waited: max(0, time.Since(j.since)),
 	}
 	least, _ := earliest(d)
 	ended := func(most, more time.Duration) bool {
@@ -187,6 +191,9 @@ func (t *Throttle) waited(ctx context.Context, j *job, d throttle.Decision) (w W
 		if limits := r.Limited || i == d.Binding || d.Paused; limits && ended(r.MaxWait, least) {
 			w.MaxWait, w.Rule, w.RuleScope = r.MaxWait, r.Rule, r.Scope
 		}
+	}
+	if d.Paused { // whosever max_wait it is
+		w.Rule, w.RuleScope = "", ""
 	}
 	if ended(j.maxWait, least) {
 		w.MaxWait, w.Rule, w.RuleScope = j.maxWait, binding.Rule, binding.Scope

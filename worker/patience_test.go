@@ -383,6 +383,9 @@ func TestWaitedString(t *testing.T) {
 		"waited 1m2s while payments is paused; its max_wait is 1m0s": {
 			Scope: "payments/acme", Rule: throttle.PausedRule, RuleScope: "payments", Waited: 62 * time.Second, MaxWait: time.Minute,
 		},
+		"waited 1s and can't start in time, since the API of p/a says to stay away; its max_wait is 1m0s": {
+			Scope: "p/a", Told: true, Waited: time.Second, MaxWait: time.Minute,
+		},
 		"waited 1m0s for limits that can never admit it, of p/a; its max_wait is 1m0s": {
 			Scope: "p/a", Waited: time.Minute, MaxWait: time.Minute,
 		},

@@ -14,6 +14,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle/answers"
 )
 
 func retryAfterMS(ms int) http.Header { return http.Header{"Retry-After-Ms": {fmt.Sprint(ms)}} }
@@ -127,5 +128,36 @@ func TestToldWithoutScope(t *testing.T) {
 	keys := s.rdb.Keys(t.Context(), "*!told").Val()
 	if len(keys) > 0 {
 		t.Errorf("%s was told", strings.Join(keys, " "))
+	}
+}
+
+// What ends a task that waits for its API's pause names that, and no rule: neither the one
+// whose max_wait it is, nor an empty one.
+func TestAPIPauseIsNamed(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		maxWait time.Duration // of the rule
+		task    queue.Task
+		says    string
+	}{
+		"patience of a task": {0, queue.Task{MaxWait: time.Minute}, "can't start in time, since the API of p/a says to stay away; its max_wait is 1m0s"},
+		"patience of a rule": {time.Minute, queue.Task{}, "can't start in time, since the API of p/a says to stay away; its max_wait is 1m0s"},
+		"a deadline":         {0, queue.Task{Deadline: time.Now().Add(time.Minute)}, "headway: the API of p/a says to stay away for another "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rules := perHour(1000)
+			rules[0].MaxWait = test.maxWait
+			s := newSystem(t, rules, Config{Patience: Fail()})
+			if _, err := s.throttle.cfg.Limiter.Heed(t.Context(), "p/a", answers.Advice{Limited: true, RetryKnown: true, Retry: time.Hour}); err != nil {
+				t.Fatal(err)
+			}
+			s.serve(asynq.Config{}, func(context.Context, *asynq.Task) error { return nil })
+			test.task.ID = "t"
+			s.add(test.task)
+			if why := s.archived("t"); !strings.Contains(why, test.says) || strings.Contains(why, "rule") {
+				t.Errorf("it failed with %q", why)
+			}
+		})
 	}
 }

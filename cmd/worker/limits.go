@@ -27,7 +27,7 @@ const limitsUsage = `Usage: worker limits list | export | history [flags]
        worker limits show SCOPE [flags]
        worker limits set SCOPE RULE KEY=VALUE… [flags]
        worker limits assign SCOPE [owner=NAME] [apps=NAME,…] [weight=N]
-                     [shares=NAME:60%:2,…] [flags]
+                     [shares=NAME:60%:2,…] [answers=WORD] [flags]
        worker limits remove SCOPE RULE [flags]
        worker limits unset [SCOPE [RULE]] [flags]
        worker limits import [-replace] FILE [flags]
@@ -47,9 +47,10 @@ file that a worker was started with. What has been spent stays spent.
             those of limits.yaml; those not given keep their value, and KEY=
             takes one away. One that SCOPE inherits becomes its own
   assign    say who answers for SCOPE, and which applications may spend from it,
-            how much it gets among those beside it while all wait, and the
-            classes below it, each with its part, weight or both; owner=, apps=,
-            weight= and shares= take it away
+            how much it gets among those beside it while all wait, the classes
+            below it, each with its part, weight or both, and what follows from
+            an API's answers, as limits.yaml has it: pause, {most: 150%}; owner=,
+            apps=, weight=, shares= and answers= take it away
   remove    take a rule of SCOPE away, the file's too
   unset     take back what was set and removed of a rule, of SCOPE or at all: the
             file counts again
@@ -126,7 +127,7 @@ var limitsVerbs = map[string]limitsVerb{
 	"history":  {0, 0, "", "", (*limitsCommand).history},
 	"show":     {1, 1, "SCOPE", "", (*limitsCommand).show},
 	"set":      {3, anyNumber, "SCOPE RULE KEY=VALUE…", "as if-version for", (*limitsCommand).set},
-	"assign":   {2, 5, "SCOPE [owner=NAME] [apps=NAME,…] [weight=N] [shares=NAME:60%:2,…]", "as if-version", (*limitsCommand).assign},
+	"assign":   {2, 6, "SCOPE [owner=NAME] [apps=NAME,…] [weight=N] [shares=NAME:60%:2,…] [answers=WORD]", "as if-version", (*limitsCommand).assign},
 	"remove":   {2, 2, "SCOPE RULE", "as if-version for", (*limitsCommand).remove},
 	"unset":    {0, 2, "[SCOPE [RULE]]", "as if-version", (*limitsCommand).unset},
 	"import":   {1, 1, "FILE", "as if-version replace", (*limitsCommand).importFile},
@@ -284,7 +285,7 @@ func (c *limitsCommand) assign(ctx context.Context) error {
 	var as policies.Assigned
 	for _, word := range c.words[1:] {
 		if !assigned(&as, word) {
-			return &cli.Error{What: fmt.Sprintf("%q is not owner=NAME, apps=NAME,…, weight=N or shares=NAME:60%%:2,…, or the second of its kind", word), Try: "worker limits assign payments owner=payments-team apps=billing,refunds"}
+			return &cli.Error{What: fmt.Sprintf("%q is not owner=NAME, apps=NAME,…, weight=N, shares=NAME:60%%:2,… or answers=WORD, or the second of its kind", word), Try: "worker limits assign payments owner=payments-team apps=billing,refunds"}
 		}
 	}
 	made, err := c.store.Reassign(ctx, c.edit(), c.words[0], as)
@@ -311,6 +312,8 @@ func assigned(as *policies.Assigned, word string) bool {
 	case key == "shares" && as.Shares == nil:
 		as.Shares = map[string]throttle.Share{}
 		return value == "" || readShares(as.Shares, value)
+	case key == "answers" && as.Answers == nil:
+		as.Answers = &value
 	default:
 		return false
 	}

@@ -130,6 +130,7 @@ var assignedFields = []struct {
 		}
 		return throttle.SharesYAML(n.Shares)
 	}},
+	{"answers:", throttle.Node.AnswersYAML},
 }
 
 func differences(before, after *throttle.Policy) (list []difference) {

@@ -152,9 +152,13 @@ func TestLimitsCommands(t *testing.T) {
 	says(t, out, "+ payments weight: 3", "+ payments shares: {batch: {weight: 3}, interactive: {part: 60%}}")
 	out, _ = l.run(0, "show", "payments/interactive")
 	says(t, out, "{name: account", "at weight 1.4")
+	out, _ = l.run(0, "assign", "payments", "answers={cut: 30%, most: 150%}")
+	says(t, out, "+ payments answers: {cut: 30%, most: 150%}")
+	_, errs = l.run(1, "assign", "payments", "answers={cut: 91%}")
+	says(t, errs, "cut is 91%; it must be 1% to 90%")
 	l.run(0, "unset", "payments")
 	history := l.objects("history")
-	if len(history) != 10 {
+	if len(history) != 11 {
 		t.Fatalf("%v", history)
 	}
 	for i, v := range history {

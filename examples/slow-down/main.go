@@ -34,10 +34,11 @@ func main() {
 	}
 }
 
-// program is a client under limits, as one of several programs has it.
+// program is a client under limits, as one of several programs has it. A refusal leaves 70 % of
+// the plan, and while calls go through it grows again, up to half as much as was bought.
 func program(addr string) (*http.Client, error) {
 	policy, err := throttle.ParsePolicy("limits.yaml", []byte(
-		"limits: {prices: {rules: [{name: plan, algorithm: sliding-window, limit: 100, per: 1s}]}}"))
+		"limits: {prices: {answers: {cut: 30%, most: 150%}, rules: [{name: plan, algorithm: sliding-window, limit: 100, per: 1s}]}}"))
 	if err != nil {
 		return nil, err
 	}

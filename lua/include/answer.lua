@@ -39,9 +39,11 @@ local function report(out, i, r, now, retry, place)
 end
 
 -- A denial: how long until all would be admitted, and every rule's report. What
--- can't be told (-1) outlasts every wait. A pause binds where no rule is for ever.
+-- can't be told (-1) outlasts every wait, and a pause besides is told as so much less
+-- than that: one by hand, of which no script knows the end, may be over sooner. A pause
+-- binds where no rule is for ever.
 local function denied(rules, now, start, binding)
-  local wait = start - now
+  local wait, pause = start - now, 0
   local out, last = { 0, 0, now, 0, 0 }, 0
   for i = 1, #rules do
     local r = rules[i]
@@ -52,10 +54,12 @@ local function denied(rules, now, start, binding)
       end
       report(out, i, r, now, retry, 0)
       last = i
-    elseif r.ends > now and wait >= 0 then
-      binding = last + 1
+    else
+      pause = max(pause, r.ends - now)
+      binding = pause > 0 and wait >= 0 and last + 1 or binding
     end
   end
+  wait = wait < 0 and -1 - pause or wait
   out[4], out[5] = wait == 0 and 1 or wait, min(binding, last + 1)
   return out
 end

@@ -78,9 +78,9 @@ do
 
   local function charge(r, now, start)
     local p, at_start = r.p, max(0, level(r, start))
-    -- A rate that was corrected may be whole before the start comes, and must not drain then
-    -- what is taken there: the level is kept as of the start.
-    local mark = max(now, r.at + 1, r.corrected and start or 0)
+    -- A rate that was corrected may be whole before the start comes, or be raised by then, and
+    -- must not drain then what is taken there: the level is kept as of the start.
+    local mark = max(now, r.at + 1, (r.corrected or r.raises) and start or 0)
     local x = max(level(r, now), (start - now) * p) + r.cost * r.q
     if at_start < r.q then
       r.since, r.low = mark, UNTOUCHED

@@ -55,21 +55,42 @@ end
 -- correction comes and when the last one goes, and no unit is lost or won between.
 local FINER, MOST_RATE, MOST_LEVEL = 1000, 33554432, 4503599627370495
 
+-- So many millionths of n, rounded down: exact below 10^13 of them.
+local function part_of(n, part)
+  local rest = n % WHOLE
+  return (n - rest) / WHOLE * part + floor(rest * part / WHOLE)
+end
+
+-- What of a limit counts: the part of it, or the API's own, 0 for none, of which refusals
+-- leave less too where it is the larger. Never more than `most`.
+local function counts(limit, own, part, most)
+  if own == 0 then
+    return min(most, part_of(limit, part))
+  end
+  own = min(own, most)
+  return min(own, part_of(max(limit, own), min(part, WHOLE)))
+end
+
 if heeds then
-  corrected = function(key, kind, a, b, c, d)
+  corrected = function(key, rule, kind, a, b, c, d)
     local v = kind ~= 'C' and a > 0 and call('HGET', told, 'R' .. sub(key, #told - 4))
     local r = v and read_correction(v)
     if not r or r.ends <= now then
       return a, b
-    elseif kind ~= 'T' then
-      local cap = max(1, floor(a * part_at(r) / WHOLE))
-      return r.limit > 0 and min(cap, r.limit) or cap, b, true
+    end
+    local most = most_of(rule)
+    local part = part_at(r, most)
+    if kind ~= 'T' then
+      -- A limit is one of its window: the policy may have given the rule another since.
+      local own = r.per == (kind == 'S' and b - d or b) and r.limit or 0
+      return max(1, counts(a, own, part, part_of(a, most))), b, true
     end
     local finer = max(1, floor(min(FINER, MOST_RATE / a, MOST_LEVEL / (2 * b * c), MOST_LEVEL / (a * max(d, 1)))))
-    local p, q, burst = floor(a * finer * part_at(r) / WHOLE), b * finer, nil
+    local p, q, own, burst = a * finer, b * finer, 0, nil
     if r.limit > 0 then
-      p, burst = min(p, floor(q * r.limit / r.per)), min(c, r.limit)
+      own, burst = max(1, floor(q * r.limit / r.per)), min(c, r.limit)
     end
-    return max(1, p), q, true, a * finer, burst
+    local rate = counts(p, own, part, min(part_of(p, most), MOST_RATE, floor(MOST_LEVEL / max(d, 1))))
+    return max(1, rate), q, true, p, burst
   end
 end

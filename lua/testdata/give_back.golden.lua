@@ -239,9 +239,9 @@ do
 
   local function charge(r, now, start)
     local p, at_start = r.p, max(0, level(r, start))
-    -- A rate that was corrected may be whole before the start comes, and must not drain then
-    -- what is taken there: the level is kept as of the start.
-    local mark = max(now, r.at + 1, r.corrected and start or 0)
+    -- A rate that was corrected may be whole before the start comes, or be raised by then, and
+    -- must not drain then what is taken there: the level is kept as of the start.
+    local mark = max(now, r.at + 1, (r.corrected or r.raises) and start or 0)
     local x = max(level(r, now), (start - now) * p) + r.cost * r.q
     if at_start < r.q then
       r.since, r.low = mark, UNTOUCHED
@@ -967,17 +967,23 @@ do
 end
 -- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
 -- letter and numbers of seven bytes each, as include/pack.lua writes them:
---   T token-bucket    p      q      cap    slack
---   S sliding-window  cap    per    grain  -
---   F fixed-window    cap    per    slack  -
---   C concurrency     cap    lease  -      -
+--   T token-bucket    p      q      cap    slack  most
+--   S sliding-window  cap    per    grain  slack  most
+--   F fixed-window    cap    per    slack  -      most
+--   C concurrency     cap    lease  -      -      -
 --   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
 --                     include/calendar.lua
 -- The name of what it counts may follow, where that is not requests, or "*": decisions are told
--- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
+-- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per, and part
+-- of it in a sliding window. What an API says may make most millionths of a limit, 0 for no more
+-- than it is. All times are whole microseconds.
 
 -- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
 local corrected
+
+local function most_of(rule)
+  return max(1000000, #rule > 35 and unpack7(rule, 30) or 0)
+end
 
 -- Rule i, which a text describes.
 local function load_rule(i, rule, cost, member, now)
@@ -987,10 +993,11 @@ local function load_rule(i, rule, cost, member, now)
   local kind, a, b, c, d = sub(rule, 1, 1), unpack7(rule, 2), unpack7(rule, 9), unpack7(rule, 16), unpack7(rule, 23)
   local changed, whole, burst
   if corrected then
-    a, b, changed, whole, burst = corrected(KEYS[i], kind, a, b, c, d)
+    a, b, changed, whole, burst = corrected(KEYS[i], rule, kind, a, b, c, d)
   end
   local r = algorithms[kind].load(KEYS[i], now, cost, a, b, c, d, member, whole)
   r.corrected, r.cap = changed, burst or r.cap
+  r.raises = kind == 'T' and most_of(rule) > 1000000
   return r
 end
 

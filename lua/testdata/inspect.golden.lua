@@ -255,9 +255,9 @@ do
 
   local function charge(r, now, start)
     local p, at_start = r.p, max(0, level(r, start))
-    -- A rate that was corrected may be whole before the start comes, and must not drain then
-    -- what is taken there: the level is kept as of the start.
-    local mark = max(now, r.at + 1, r.corrected and start or 0)
+    -- A rate that was corrected may be whole before the start comes, or be raised by then, and
+    -- must not drain then what is taken there: the level is kept as of the start.
+    local mark = max(now, r.at + 1, (r.corrected or r.raises) and start or 0)
     local x = max(level(r, now), (start - now) * p) + r.cost * r.q
     if at_start < r.q then
       r.since, r.low = mark, UNTOUCHED
@@ -983,17 +983,23 @@ do
 end
 -- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
 -- letter and numbers of seven bytes each, as include/pack.lua writes them:
---   T token-bucket    p      q      cap    slack
---   S sliding-window  cap    per    grain  -
---   F fixed-window    cap    per    slack  -
---   C concurrency     cap    lease  -      -
+--   T token-bucket    p      q      cap    slack  most
+--   S sliding-window  cap    per    grain  slack  most
+--   F fixed-window    cap    per    slack  -      most
+--   C concurrency     cap    lease  -      -      -
 --   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
 --                     include/calendar.lua
 -- The name of what it counts may follow, where that is not requests, or "*": decisions are told
--- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per. All times are whole microseconds.
+-- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per, and part
+-- of it in a sliding window. What an API says may make most millionths of a limit, 0 for no more
+-- than it is. All times are whole microseconds.
 
 -- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
 local corrected
+
+local function most_of(rule)
+  return max(1000000, #rule > 35 and unpack7(rule, 30) or 0)
+end
 
 -- Rule i, which a text describes.
 local function load_rule(i, rule, cost, member, now)
@@ -1003,10 +1009,11 @@ local function load_rule(i, rule, cost, member, now)
   local kind, a, b, c, d = sub(rule, 1, 1), unpack7(rule, 2), unpack7(rule, 9), unpack7(rule, 16), unpack7(rule, 23)
   local changed, whole, burst
   if corrected then
-    a, b, changed, whole, burst = corrected(KEYS[i], kind, a, b, c, d)
+    a, b, changed, whole, burst = corrected(KEYS[i], rule, kind, a, b, c, d)
   end
   local r = algorithms[kind].load(KEYS[i], now, cost, a, b, c, d, member, whole)
   r.corrected, r.cap = changed, burst or r.cap
+  r.raises = kind == 'T' and most_of(rule) > 1000000
   return r
 end
 
@@ -1065,24 +1072,33 @@ local function add_pauses(path, scope)
 end
 
 -- What an API has made of a rule: a part of its limit, which was cut when calls were refused
--- and grows back by the clock, and a limit of the API's own. It needs now.
+-- and grows by the clock, and a limit of the API's own. It needs now.
 -- Source: docs/vendor.md#corrections
 --
--- Seven numbers: when all of it is over; the part, in millionths, of when it was cut, and by
--- how many it grows in a second; a limit, 0 for none, its window in µs, and until when it holds.
+-- Nine numbers: when all of it is over; the part, in millionths, of a moment, and by how many
+-- it grows in a second; a limit, 0 for none, its window in µs, and until when it holds; until
+-- when the part may be above the whole, since calls go through; when it was cut. One that a
+-- worker of an earlier version has written ends with the first seven.
 local WHOLE = 1000000
 
 local function read_correction(v)
   local r = { ends = unpack7(v, 1), since = unpack7(v, 8), part = unpack7(v, 15), grows = unpack7(v, 22),
-    limit = unpack7(v, 29), per = unpack7(v, 36), till = unpack7(v, 43) }
+    limit = unpack7(v, 29), per = unpack7(v, 36), till = unpack7(v, 43), raised = 0, cut = 0 }
   if r.till <= now then
     r.limit = 0
+  end
+  if #v > 49 then
+    r.raised, r.cut = unpack7(v, 50), unpack7(v, 57)
+  else
+    r.cut = r.since
   end
   return r
 end
 
-local function part_at(r)
-  return min(WHOLE, r.part + floor(max(0, now - r.since) * r.grows / 1000000))
+-- The part by now, `most` at the most.
+local function part_at(r, most)
+  most = r.raised > now and max(WHOLE, most) or WHOLE
+  return min(most, r.part + floor(max(0, now - r.since) * r.grows / 1000000))
 end
 
 -- A bucket whose rate is corrected counts in so much finer parts, as far as its numbers
@@ -1090,22 +1106,43 @@ end
 -- correction comes and when the last one goes, and no unit is lost or won between.
 local FINER, MOST_RATE, MOST_LEVEL = 1000, 33554432, 4503599627370495
 
+-- So many millionths of n, rounded down: exact below 10^13 of them.
+local function part_of(n, part)
+  local rest = n % WHOLE
+  return (n - rest) / WHOLE * part + floor(rest * part / WHOLE)
+end
+
+-- What of a limit counts: the part of it, or the API's own, 0 for none, of which refusals
+-- leave less too where it is the larger. Never more than `most`.
+local function counts(limit, own, part, most)
+  if own == 0 then
+    return min(most, part_of(limit, part))
+  end
+  own = min(own, most)
+  return min(own, part_of(max(limit, own), min(part, WHOLE)))
+end
+
 if heeds then
-  corrected = function(key, kind, a, b, c, d)
+  corrected = function(key, rule, kind, a, b, c, d)
     local v = kind ~= 'C' and a > 0 and call('HGET', told, 'R' .. sub(key, #told - 4))
     local r = v and read_correction(v)
     if not r or r.ends <= now then
       return a, b
-    elseif kind ~= 'T' then
-      local cap = max(1, floor(a * part_at(r) / WHOLE))
-      return r.limit > 0 and min(cap, r.limit) or cap, b, true
+    end
+    local most = most_of(rule)
+    local part = part_at(r, most)
+    if kind ~= 'T' then
+      -- A limit is one of its window: the policy may have given the rule another since.
+      local own = r.per == (kind == 'S' and b - d or b) and r.limit or 0
+      return max(1, counts(a, own, part, part_of(a, most))), b, true
     end
     local finer = max(1, floor(min(FINER, MOST_RATE / a, MOST_LEVEL / (2 * b * c), MOST_LEVEL / (a * max(d, 1)))))
-    local p, q, burst = floor(a * finer * part_at(r) / WHOLE), b * finer, nil
+    local p, q, own, burst = a * finer, b * finer, 0, nil
     if r.limit > 0 then
-      p, burst = min(p, floor(q * r.limit / r.per)), min(c, r.limit)
+      own, burst = max(1, floor(q * r.limit / r.per)), min(c, r.limit)
     end
-    return max(1, p), q, true, a * finer, burst
+    local rate = counts(p, own, part, min(part_of(p, most), MOST_RATE, floor(MOST_LEVEL / max(d, 1))))
+    return max(1, rate), q, true, p, burst
   end
 end
 -- Who waits, and in which order. It needs call, provider, and the keys due, round
@@ -1183,7 +1220,7 @@ end
 -- numbers of its text.
 local function unit_of(rule)
   local kind = byte(rule)
-  local unit = kind == HELD and '*' or sub(rule, kind == CALENDAR and 65 or 30)
+  local unit = kind == HELD and '*' or sub(rule, kind == CALENDAR and 65 or 37)
   if unit == '*' then
     return ''
   end

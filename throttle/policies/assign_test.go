@@ -80,3 +80,40 @@ func TestAssignKeepsTheFilesWeight(t *testing.T) {
 	must(t, err)
 	has(t, string(p.YAML()), "owner: x", "weight: 9", "shares: {a: {part: 10%}}")
 }
+
+// What follows from answers is assigned, taken away, imported and taken back as limits.yaml
+// has it; one that is none is refused.
+func TestAssignAnswers(t *testing.T) {
+	t.Parallel()
+	s, _ := withFile(t)
+	ctx, weight := t.Context(), int64(5)
+	assign := func(text string) (Made, error) {
+		return s.Reassign(ctx, anna, "payments", Assigned{Answers: &text})
+	}
+	made, err := assign("{cut: 30%, most: 150%}")
+	must(t, err)
+	if made.Version.Change != "assign payments answers={cut: 30%, most: 150%}" {
+		t.Errorf("%+v", made.Version)
+	}
+	has(t, s.nowSays(t), "answers: {cut: 30%, most: 150%}", "limit: 200")
+	if _, err := assign("{mode: heed, most: 150%, cut: 30%}"); !errors.Is(err, ErrUnchanged) {
+		t.Errorf("the same again: %v", err)
+	}
+	_, err = s.Reassign(ctx, bert, "payments", Assigned{Weight: &weight}) // the answers stay
+	must(t, err)
+	has(t, s.nowSays(t), "weight: 5", "answers: {cut: 30%, most: 150%}")
+	for _, text := range []string{"always", "{cut: 91%}", "[", "{mode: pause, most: 150%}"} {
+		if _, err := assign(text); err == nil || errors.Is(err, ErrUnchanged) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	_, err = assign("")
+	must(t, err)
+	has(t, s.nowSays(t), "weight: 5", "!answers")
+	_, err = s.Import(ctx, anna, policyOf(t, "limits: {payments: {answers: pause}}"), "f", false)
+	must(t, err)
+	has(t, s.nowSays(t), "weight: 5", "answers: pause")
+	_, err = s.Unset(ctx, anna, "payments", "")
+	must(t, err)
+	has(t, s.nowSays(t), "!answers", "!weight")
+}

@@ -265,6 +265,9 @@ func (s *Store) Import(ctx context.Context, e Edit, p *throttle.Policy, from str
 			if len(n.Shares) > 0 {
 				a.Shares = &n.Shares
 			}
+			if text := n.AnswersYAML(); text != "" {
+				a.Answers = &text
+			}
 			v.assign(a)
 		}
 		for path, rule := range Rules(limits) {
@@ -340,6 +343,9 @@ type Assigned struct {
 	Weight *int64
 	// Shares are those of the names below the scope. An empty map takes them away.
 	Shares map[string]throttle.Share
+	// Answers is what follows from what an API says, as limits.yaml has it: pause, or
+	// {most: 150%}. An empty text takes it away.
+	Answers *string
 }
 
 // Reassign does what Assign does, and says how much a scope gets, or the classes below it.
@@ -368,8 +374,14 @@ func (s *Store) Reassign(ctx context.Context, e Edit, scope string, as Assigned)
 			a.Shares = &shares
 			v.Change += " shares=" + sharesText(shares)
 		}
+		if as.Answers != nil {
+			a.Answers = as.Answers
+			v.Change += " answers=" + *as.Answers
+		}
 		then := n
-		a.layOver(&then)
+		if err := a.layOver(&then); err != nil {
+			return err
+		}
 		if assignedAlike(n, then) {
 			return ErrUnchanged
 		}
@@ -395,12 +407,13 @@ func (v *draft) assignmentOf(scope string, n throttle.Node) Assignment {
 }
 
 func saysNothing(n throttle.Node) bool {
-	return n.Owner == "" && n.Apps == nil && n.Weight == 0 && len(n.Shares) == 0
+	return n.Owner == "" && n.Apps == nil && n.Weight == 0 && len(n.Shares) == 0 && n.AnswersYAML() == ""
 }
 
 // assignedAlike says that two nodes have the same of what is assigned.
 func assignedAlike(a, b throttle.Node) bool {
-	return a.Owner == b.Owner && slices.Equal(a.Apps, b.Apps) && a.Weight == b.Weight && maps.Equal(a.Shares, b.Shares)
+	return a.Owner == b.Owner && slices.Equal(a.Apps, b.Apps) && a.Weight == b.Weight && maps.Equal(a.Shares, b.Shares) &&
+		a.AnswersYAML() == b.AnswersYAML()
 }
 
 // sharesText writes shares as they are given on a command line: batch:3,interactive:60%.

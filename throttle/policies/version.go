@@ -77,9 +77,11 @@ type Assignment struct {
 	Scope string   `json:"scope"` // where the policy has it, "*" for every name
 	Owner string   `json:"owner,omitempty"`
 	Apps  []string `json:"apps,omitempty"` // none for all
-	// Weight is 0, and Shares is nil, where what the file says counts.
+	// Weight is 0, and Shares and Answers are nil, where what the file says counts.
 	Weight int64                      `json:"weight,omitempty"`
 	Shares *map[string]throttle.Share `json:"shares,omitempty"`
+	// Answers is as limits.yaml has it, empty where what the levels above say counts.
+	Answers *string `json:"answers,omitempty"`
 
 	UpdatedBy string    `json:"updated_by"`
 	UpdatedAt time.Time `json:"updated_at"`
@@ -295,7 +297,11 @@ func (v Version) policy(base *throttle.Policy, now time.Time) (*throttle.Policy,
 		return base, next, nil
 	}
 	for _, a := range v.Scopes {
-		lay(limits, strings.Split(a.Scope, "/"), a.layOver)
+		var err error
+		lay(limits, strings.Split(a.Scope, "/"), func(n *throttle.Node) { err = a.layOver(n) })
+		if err != nil {
+			return nil, next, err
+		}
 	}
 	for _, p := range v.Pauses {
 		if p = p.at(now); !p.ended(now) {
@@ -317,7 +323,7 @@ func (v Version) policy(base *throttle.Policy, now time.Time) (*throttle.Policy,
 }
 
 // layOver lays the assignment over the node of its scope.
-func (a Assignment) layOver(n *throttle.Node) {
+func (a Assignment) layOver(n *throttle.Node) (err error) {
 	n.Owner, n.Apps = a.Owner, a.Apps
 	if a.Weight != 0 {
 		n.Weight = a.Weight
@@ -325,6 +331,13 @@ func (a Assignment) layOver(n *throttle.Node) {
 	if a.Shares != nil {
 		n.Shares = *a.Shares
 	}
+	if a.Answers != nil {
+		n.Answers, n.Corrects = "", throttle.Corrects{}
+	}
+	if a.Answers != nil && *a.Answers != "" {
+		n.Answers, n.Corrects, err = throttle.ParseAnswers("answers of "+a.Scope, []byte(*a.Answers))
+	}
+	return err
 }
 
 // lay lays the override over a tree of limits.

@@ -73,7 +73,7 @@ end
 -- numbers of its text.
 local function unit_of(rule)
   local kind = byte(rule)
-  local unit = kind == HELD and '*' or sub(rule, kind == CALENDAR and 65 or 30)
+  local unit = kind == HELD and '*' or sub(rule, kind == CALENDAR and 65 or 37)
   if unit == '*' then
     return ''
   end

@@ -1,0 +1,227 @@
+package throttle
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/throttle/answers"
+)
+
+// An API's own limit is one of its window: where the policy gives the rule another window
+// since, it says nothing of that.
+func TestAdoptedForItsWindowAlone(t *testing.T) {
+	t.Parallel()
+	for _, algorithm := range []Algorithm{SlidingWindow, FixedWindow} {
+		for _, margin := range []time.Duration{0, sec} {
+			t.Run(string(algorithm)+margin.String(), func(t *testing.T) {
+				t.Parallel()
+				rule := Rule{Name: "r", Algorithm: algorithm, Limit: 50, Per: time.Minute, Margin: margin}
+				onBoth(t, Config{}, policyOf(t, rule), func(b *bench) {
+					b.heed("p", owns(4, time.Minute))
+					if n := b.admitted("p", 60); n != 4 {
+						b.t.Errorf("%d were admitted", n)
+					}
+					rule.Per = time.Hour
+					b.SetPolicy(policyOf(b.t, rule))
+					if n := b.admitted("p", 60); n != 46 {
+						b.t.Errorf("%d more were admitted in an hour", n)
+					}
+					if n := b.counts("p", "r", 50); n != 50 {
+						b.t.Errorf("%d counts", n)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A pause by hand and one that an API asks for: "how long until the request would be allowed"
+// is the longer of the two, which binds.
+func TestRetryAfterBothPauses(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		until, told, want time.Duration
+		rules             []Rule
+	}{
+		"the API's is longer":         {10 * sec, time.Minute, time.Minute, []Rule{bucket(10, 10)}},
+		"that by hand is longer":      {time.Minute, 10 * sec, time.Minute, []Rule{bucket(10, 10)}},
+		"that by hand has no end":     {0, 10 * sec, Unknown, []Rule{bucket(10, 10)}},
+		"a suspended rule":            {10 * sec, time.Minute, Unknown, []Rule{{Name: "r", Algorithm: FixedWindow, Limit: 0, Per: sec}}},
+		"no rule but that by hand":    {10 * sec, time.Minute, time.Minute, nil},
+		"no API, and no rule besides": {10 * sec, 0, 10 * sec, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			until := time.Time{}
+			if test.until > 0 {
+				until = time.UnixMicro(epoch).Add(test.until)
+			}
+			policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Rules: test.rules, Pause: PauseOn, PausedUntil: until}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			onBoth(t, Config{}, policy, func(b *bench) {
+				if test.told > 0 {
+					b.heed("p", turnedDown(test.told))
+				}
+				byAPI := test.told > test.until && test.until > 0
+				for _, ticket := range []string{"", "t"} {
+					d := b.decide(Request{Scope: "p", Ticket: ticket, ID: NewID()})
+					if d.Allowed || d.RetryAfter != test.want || d.Paused != byAPI || d.Paused != (d.Binding < 0) || ticket != "" && d.Turn.Expected != test.want {
+						b.t.Errorf("with ticket %q: %+v", ticket, d)
+					}
+				}
+				if d, err := b.Peek(ctx, Request{Scope: "p"}); err != nil || d.RetryAfter != test.want || d.Paused != byAPI {
+					b.t.Errorf("a peek says %+v, %v", d, err)
+				}
+			})
+		})
+	}
+}
+
+// "No pause is longer than Config.LongestPause", a guessed one with its tenth by chance
+// neither.
+func TestGuessedRestIsBounded(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{LongestPause: time.Minute}, policyOf(t, bucket(10, 10)), func(b *bench) {
+		longest := time.Duration(0)
+		for range 40 {
+			out := b.heed("p", turnedDown(0))
+			rests := us(out.Until.UnixMicro() - b.now.Load())
+			if longest = max(longest, rests); rests > time.Minute {
+				b.t.Fatalf("it rests for %v", rests)
+			}
+			b.pass(rests)
+		}
+		if longest < 50*sec {
+			b.t.Errorf("it never rests for longer than %v", longest)
+		}
+	})
+}
+
+// Where there was nothing but a pause by hand, and it has ended by the server's clock alone,
+// nothing is left to ask.
+func TestPauseAloneHasEnded(t *testing.T) {
+	t.Parallel()
+	ends := time.UnixMicro(epoch).Add(sec)
+	policy, err := NewPolicy(UnmatchedAllow, map[string]Node{"p": {Pause: PauseOn, PausedUntil: ends}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, ask := range map[string]func(*bench) (bool, error){
+		"peek": func(b *bench) (bool, error) {
+			d, err := b.Peek(ctx, Request{Scope: "p"})
+			return d.Allowed && len(d.Rules) == 0 && d.Binding == -1, err
+		},
+		"outlook": func(b *bench) (bool, error) {
+			o, err := b.Outlook(ctx, "p")
+			return o.At.After(ends) && len(o.Rules) == 0 && o.Until.IsZero(), err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, policy, func(b *bench) {
+				b.plans.now = func(string) time.Time { return time.UnixMicro(epoch) }
+				b.pass(2 * sec)
+				if ok, err := ask(b); err != nil || !ok {
+					b.t.Errorf("%t, %v", ok, err)
+				}
+			})
+		})
+	}
+}
+
+// What could not be told is told with the next answer.
+func TestUntoldIsToldAgain(t *testing.T) {
+	t.Parallel()
+	policy := raising(t, Corrects{Most: 200}, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 10, Per: time.Minute})
+	onBoth(t, Config{}, policy, func(b *bench) {
+		up := b.runner.rdb
+		b.runner.rdb = redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+		if _, err := b.Heed(ctx, "p", owns(4, time.Minute)); !errors.Is(err, ErrUnavailable) {
+			b.t.Fatalf("%v", err)
+		}
+		b.runner.rdb = up
+		if out, err := b.Heed(ctx, "p", owns(4, time.Minute)); err != nil || !out.Changed {
+			b.t.Errorf("%+v, %v", out, err)
+		}
+		if n := b.counts("p", "r", 10); n != 4 {
+			b.t.Errorf("%d counts", n)
+		}
+		b.heed("p", owns(20, time.Minute))
+		b.pass(10 * time.Minute)
+		if n := b.counts("p", "r", 10); n != 20 {
+			b.t.Errorf("%d counts", n)
+		}
+		if out, err := b.Heed(ctx, "p", answers.Advice{}); err != nil || out.Changed {
+			b.t.Errorf("it is told once in half an hour: %+v, %v", out, err)
+		}
+	})
+}
+
+// Under an API's pause a wait is not shortened by the end of a rule's hours: that holds
+// nobody up by then, and the pause does.
+func TestPauseOutlastsHours(t *testing.T) {
+	t.Parallel()
+	rule := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: 24 * time.Hour, Active: "0-29 * * * *"}
+	onBoth(t, Config{}, policyOf(t, rule, Rule{Name: "c", Algorithm: Concurrency, Limit: 10}), func(b *bench) {
+		hour := time.Hour.Microseconds()
+		b.now.Store((epoch/hour + 1) * hour)
+		b.decide(Request{Scope: "p"})
+		if d := b.decide(Request{Scope: "p", ID: NewID()}); d.Allowed || d.RetryAfter != 30*time.Minute {
+			b.t.Errorf("%+v", d)
+		}
+		b.heed("p", turnedDown(2*time.Hour))
+		if d := b.decide(Request{Scope: "p", ID: NewID()}); d.Allowed || d.RetryAfter < 2*time.Hour {
+			b.t.Errorf("%+v", d)
+		}
+		b.pass(29 * time.Minute)
+		d := b.decide(Request{Scope: "p", ID: NewID()})
+		if wait := 91 * time.Minute; d.Allowed || d.RetryAfter < wait || d.Rules[0].RetryAfter > time.Minute {
+			b.t.Errorf("%+v", d)
+		}
+	})
+}
+
+// What a worker of an earlier version has told counts, is told, and is cut, and its own limit
+// is no larger than the configured one.
+func TestCorrectionOfBefore(t *testing.T) {
+	t.Parallel()
+	packs := func(numbers ...int64) (out []byte) {
+		for _, n := range numbers {
+			for shift := 48; shift >= 0; shift -= 8 {
+				out = append(out, byte(n>>shift))
+			}
+		}
+		return out
+	}
+	for _, algorithm := range []Algorithm{TokenBucket, SlidingWindow, FixedWindow} {
+		t.Run(string(algorithm), func(t *testing.T) {
+			t.Parallel()
+			rule := Rule{Name: "r", Algorithm: algorithm, Limit: 100, Per: time.Minute}
+			if algorithm == TokenBucket {
+				rule.Burst = 100
+			}
+			onBoth(t, Config{Pad: -1}, raising(t, Corrects{Most: 200}, rule), func(b *bench) {
+				key, ends, per := toldKey(b.provider("p")), epoch+time.Hour.Microseconds(), time.Minute.Microseconds()
+				since := epoch - 10*per
+				b.rdb.HSet(ctx, key, "R:r", packs(ends, since, 500_000, 1, 40, per, ends))
+				b.rdb.Expire(ctx, key, time.Hour)
+				if n, admitted := b.counts("p", "r", 100), b.admitted("p", 60); n != 40 || algorithm != TokenBucket && admitted != 40 {
+					b.t.Errorf("%d counts, %d were admitted", n, admitted)
+				}
+				b.heed("p", owns(100, time.Minute))
+				if n := b.counts("p", "r", 100); n != 50 {
+					b.t.Errorf("%d counts, and half was left of it", n)
+				}
+				b.heed("p", turnedDown(ms))
+				if n := b.counts("p", "r", 100); n != 42 {
+					b.t.Errorf("%d counts when it is cut", n)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,299 @@
+package throttle
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/answers"
+)
+
+// raising is a policy whose answers correct its rules so far.
+func raising(t testing.TB, c Corrects, rules ...Rule) *Policy {
+	t.Helper()
+	p, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Rules: rules, Corrects: c}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// counts is what counts in the place of a rule's limit.
+func (b *bench) counts(scope, rule string, limit int64) int64 {
+	b.t.Helper()
+	told, err := b.Told(ctx, scope)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, c := range told.Corrections {
+		if c.Bound.Rule.Name == rule {
+			limit = c.Limit
+		}
+	}
+	return limit
+}
+
+// "An API's own limit that is larger is adopted up to most of the configured one", for each
+// algorithm that has windows, and what the policy lets is in force at once.
+func TestLargerLimitIsAdopted(t *testing.T) {
+	t.Parallel()
+	for _, algorithm := range []Algorithm{TokenBucket, SlidingWindow, FixedWindow} {
+		t.Run(string(algorithm), func(t *testing.T) {
+			t.Parallel()
+			rule := Rule{Name: "r", Algorithm: algorithm, Limit: 100, Per: time.Minute}
+			if algorithm == TokenBucket {
+				rule.Burst = 3
+			}
+			onBoth(t, Config{Pad: -1}, raising(t, Corrects{Most: 150}, rule), func(b *bench) {
+				minute := func() (n int) {
+					b.pass(time.Minute - us(b.now.Load()%60_000_000))
+					for range 299 {
+						b.pass(200 * ms)
+						if b.decide(Request{Scope: "p", ID: NewID()}).Allowed {
+							n++
+						}
+					}
+					return n
+				}
+				least := func(n, want int) {
+					b.t.Helper()
+					if n > want || n < want-1 {
+						b.t.Errorf("%d were admitted in a minute, of %d", n, want)
+					}
+				}
+				b.heed("p", owns(130, time.Minute))
+				if n := b.counts("p", "r", 0); n != 130 {
+					b.t.Errorf("%d counts", n)
+				}
+				minute() // the first one ends where another begins
+				least(minute(), 130)
+				b.heed("p", owns(1000, time.Minute))
+				if n := b.counts("p", "r", 0); n != 150 {
+					b.t.Errorf("%d counts", n)
+				}
+				least(minute(), 150)
+				b.SetPolicy(policyOf(b.t, rule))
+				if n := b.counts("p", "r", 100); n != 100 {
+					b.t.Errorf("%d counts, and the policy raises nothing any more", n)
+				}
+				minute()
+				least(minute(), 100)
+			})
+		})
+	}
+}
+
+// "What is spent stays spent": 14 were admitted under a limit that the API told, and so many
+// stand against the configured one when it counts again.
+func TestRaisedIsSpent(t *testing.T) {
+	t.Parallel()
+	for _, algorithm := range []Algorithm{SlidingWindow, FixedWindow} {
+		t.Run(string(algorithm), func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, raising(t, Corrects{Most: 150}, Rule{Name: "r", Algorithm: algorithm, Limit: 10, Per: time.Hour}), func(b *bench) {
+				b.heed("p", owns(14, time.Hour))
+				if n := b.admitted("p", 20); n != 14 {
+					b.t.Errorf("%d were admitted", n)
+				}
+				b.heed("p", owns(10, time.Hour))
+				b.pass(ms)
+				if n := b.admitted("p", 20); n != 0 {
+					b.t.Errorf("%d more were admitted", n)
+				}
+				b.heed("p", owns(12, time.Hour))
+				if n := b.admitted("p", 20); n != 0 {
+					b.t.Errorf("%d more were admitted, of 12", n)
+				}
+				b.heed("p", owns(15, time.Hour))
+				if n := b.admitted("p", 20); n != 1 {
+					b.t.Errorf("%d more were admitted, of 15", n)
+				}
+			})
+		})
+	}
+}
+
+// "It goes on to grow above the configured limit while calls go through", by the same steps, up
+// to most; a refusal cuts what it is by then. When nobody has called for an hour the configured
+// one counts again.
+func TestLimitGrows(t *testing.T) {
+	t.Parallel()
+	corrects := Corrects{Cut: 50, Grow: 10, Least: 40, Most: 150}
+	policy := raising(t, corrects, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 100, Per: 10 * sec},
+		Rule{Name: "day", Algorithm: FixedWindow, Limit: 1000, Per: 24 * time.Hour})
+	onBoth(t, Config{}, policy, func(b *bench) {
+		for i, step := range []struct {
+			after  time.Duration
+			answer answers.Advice
+			counts int64
+		}{
+			{0, answers.Advice{}, 100}, {10 * sec, answers.Advice{}, 110}, {5 * sec, answers.Advice{}, 115}, {60 * sec, answers.Advice{}, 150},
+			{0, turnedDown(ms), 75}, {sec, answers.Advice{}, 76}, {34 * sec, answers.Advice{}, 110},
+			{0, turnedDown(ms), 55}, {10 * sec, turnedDown(ms), 40}, {10 * sec, turnedDown(ms), 40}, {50 * sec, answers.Advice{}, 90},
+			{0, owns(100, 10*sec), 90}, {time.Minute, answers.Advice{}, 100}, // it has told its limit: no further than that
+			{0, turnedDown(ms), 50}, {0, owns(120, 10*sec), 60}, {time.Minute, answers.Advice{}, 120}, {0, turnedDown(ms), 60},
+		} {
+			b.pass(step.after)
+			b.heed("p", step.answer)
+			if n := b.counts("p", "r", 100); n != step.counts {
+				b.t.Fatalf("step %d: %d counts, want %d", i, n, step.counts)
+			}
+			if n := b.counts("p", "day", 1000); n != 1000 {
+				b.t.Fatalf("step %d: %d of a day count", i, n)
+			}
+		}
+		if err := b.Forget(ctx, "p"); err != nil {
+			b.t.Fatal(err)
+		}
+		b.heed("p", answers.Advice{})
+		for range 3 {
+			b.pass(50 * time.Minute)
+			b.heed("p", answers.Advice{})
+			if n := b.counts("p", "r", 100); n != 150 {
+				b.t.Errorf("%d counts while calls go through", n)
+			}
+		}
+		b.pass(61 * time.Minute)
+		if n, keys := b.counts("p", "r", 100), b.admitted("p", 200); n != 100 || keys != 100 {
+			b.t.Errorf("%d counts and %d are admitted, and nobody has called for an hour", n, keys)
+		}
+		b.heed("p", answers.Advice{})
+		if n := b.counts("p", "r", 100); n != 100 {
+			b.t.Errorf("%d counts when the first call goes through", n)
+		}
+	})
+}
+
+// The numbers of the level at which a rule counts decide, whoever is told below it.
+func TestCorrectsOfTheRulesLevel(t *testing.T) {
+	t.Parallel()
+	rule := func(name string) []Rule {
+		return []Rule{{Name: name, Algorithm: SlidingWindow, Limit: 100, Per: time.Minute}}
+	}
+	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {
+		Rules: rule("all"), Corrects: Corrects{Cut: 40},
+		Scopes: map[string]Node{"a": {Corrects: Corrects{Cut: 60, Most: 200}, Scopes: map[string]Node{"own": {Rules: rule("own")}}}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	onBoth(t, Config{}, policy, func(b *bench) {
+		b.heed("p/a", turnedDown(ms))
+		b.heed("p/a/own", turnedDown(ms))
+		if all, own := b.counts("p/a/own", "all", 100), b.counts("p/a/own", "own", 100); all != 60 || own != 40 {
+			b.t.Errorf("%d and %d are left", all, own)
+		}
+		b.heed("p/a", answers.Advice{})
+		b.heed("p/a/own", answers.Advice{})
+		b.pass(50*time.Minute + 30*sec)
+		if all, own := b.counts("p/a/own", "all", 100), b.counts("p/a/own", "own", 100); all != 100 || own != 140 {
+			b.t.Errorf("%d and %d are left", all, own)
+		}
+	})
+}
+
+// "Who raises nothing pays nothing: a call that goes through is told once in half an hour where
+// a limit may grow."
+func TestRaisingCosts(t *testing.T) {
+	t.Parallel()
+	for most, want := range map[int64]int{0: 0, 200: 1} {
+		t.Run(fmt.Sprint(most), func(t *testing.T) {
+			t.Parallel()
+			rdb := redistest.Client(t)
+			b := newBench(t, rdb, Config{}, raising(t, Corrects{Most: most}, window10()))
+			b.decide(Request{Scope: "p"})
+			counted := &counter{}
+			rdb.AddHook(counted)
+			for range 10 {
+				if _, err := b.Heed(ctx, "p", answers.Advice{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if counted.n > 2*want || counted.n < want { // a script that is not known is sent again
+				t.Errorf("%d calls", counted.n)
+			}
+		})
+	}
+}
+
+// Whatever an API says, and whenever it ends: "never more in a window than the larger of the
+// two", the configured limit and the most that may come of it, by each algorithm, with starts
+// granted ahead.
+func TestNeverMoreThanTheLarger(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(12) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			r := rand.New(rand.NewPCG(seed, 7))
+			rule := Rule{Name: "r", Algorithm: []Algorithm{TokenBucket, SlidingWindow, FixedWindow}[seed%3], Limit: 1 + r.Int64N(20), Per: 10 * sec}
+			if rule.Algorithm == TokenBucket {
+				rule.Burst = 1 + r.Int64N(10)
+			}
+			onBoth(t, Config{Pad: -1, Unbatched: true}, raising(t, Corrects{Most: 300, Grow: 30, Cut: 50}, rule), func(b *bench) {
+				r := rand.New(rand.NewPCG(seed, 8))
+				most := b.plan("p").bounds[0].raised()
+				l := &ledger{rule: most, last: epoch}
+				for range 300 {
+					b.pass(us(r.Int64N(3_000_000)))
+					switch r.IntN(12) {
+					case 0:
+						b.heed("p", answers.Advice{})
+					case 1:
+						b.heed("p", owns(1+r.Int64N(4*rule.Limit), rule.Per))
+					case 2:
+						b.heed("p", turnedDown(ms))
+					case 3:
+						if err := b.Forget(ctx, "p"); err != nil {
+							b.t.Fatal(err)
+						}
+					}
+					now := b.now.Load()
+					l.look(most, now, now, 0)
+					d := b.decide(Request{Scope: "p", ID: NewID(), Cost: 1 + r.Int64N(min(3, b.plan("p").most)), Ahead: us(r.Int64N(2) * 5_000_000)})
+					if !d.Allowed {
+						continue
+					}
+					start := now + d.Wait.Microseconds()
+					if broken := l.take(charge{id: d.Grant.id, units: d.Grant.cost.each, start: start, byClock: start}, now, now); broken != "" {
+						b.t.Fatal(broken)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Starts that a bucket has granted ahead, before its rate is raised, are not drained at the new
+// one before they come.
+func TestRaisedBucketKeepsStartsAhead(t *testing.T) {
+	t.Parallel()
+	rule := Rule{Name: "r", Algorithm: TokenBucket, Limit: 10, Per: 10 * sec, Burst: 1}
+	onBoth(t, Config{Pad: -1, Unbatched: true}, raising(t, Corrects{Most: 300}, rule), func(b *bench) {
+		l := &ledger{rule: b.plan("p").bounds[0].raised(), last: epoch}
+		ask := func() {
+			now := b.now.Load()
+			d := b.decide(Request{Scope: "p", ID: NewID(), Ahead: 5 * sec})
+			if !d.Allowed {
+				return
+			}
+			start := now + d.Wait.Microseconds()
+			if broken := l.take(charge{id: d.Grant.id, units: 1, start: start, byClock: start}, now, now); broken != "" {
+				b.t.Fatal(broken)
+			}
+		}
+		for range 6 {
+			ask()
+			b.pass(us(1))
+		}
+		b.heed("p", owns(1000, rule.Per))
+		for range 60 {
+			b.pass(100 * ms)
+			ask()
+		}
+		if n := len(l.charges); n < 20 {
+			b.t.Errorf("only %d were granted", n)
+		}
+	})
+}
