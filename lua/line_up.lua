@@ -38,7 +38,8 @@
 local call = redis.call
 local n, lead, near = tonumber(ARGV[4]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local due, round, out_key, at, told = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
-local heeds = call('EXISTS', told) == 1
+local there = call('EXISTS', out_key, told, told) -- a key counts as often as it is named
+local heeds = there >= 2
 local provider = sub(due, 1, -5)
 
 -- #include numbers
@@ -66,10 +67,7 @@ local MARKED = 2000
 -- Those of a backlog that go unmarked before lines form are behind them when they come.
 local PLENTY = 2000
 
--- Joins are written so many at a time.
-local MANY = 500
-
-local rules, lines, seated, mixed = {}, {}, false, false
+local rules, lines, mixed = {}, {}, false
 
 -- Rule i, with the units and lines that wait under it, the calls of this one included.
 local function rule(i)
@@ -77,12 +75,34 @@ local function rule(i)
   if not r then
     r = load_rule(i, ARGV[4 + i], 1, '', now)
     r.name, r.unit = rule_name(KEYS[i]), unit_of(ARGV[4 + i])
-    local sums = call('HMGET', at, 'U' .. r.name, 'N' .. r.name)
-    r.units, r.lines = tonumber(sums[1] or 0), tonumber(sums[2] or 0)
     r.round = call('ZSCORE', due, r.name) and true or false
     rules[i] = r
   end
   return r
+end
+
+-- Reads the sums of a line and of its rules, and the slots for one that is to be opened.
+local function read_sums(l)
+  local fields = { 'S' .. l.scope, 'L' .. l.scope }
+  for i = 1, #l.path do
+    local r = l.path[i]
+    if r.kind ~= 'P' then
+      fields[#fields + 1], fields[#fields + 2], fields[#fields + 3] = 'U' .. r.name, 'N' .. r.name, sum_of(l.scope, r.unit)
+    end
+  end
+  if l.card == 0 then
+    read_slots(l.shares, fields)
+  else
+    read_at(fields)
+  end
+  l.seat, l.units[REQUESTS] = held['S' .. l.scope], number_at('L' .. l.scope)
+  for i = 1, #l.path do
+    local r = l.path[i]
+    if r.kind ~= 'P' then
+      r.units, r.lines = r.units or number_at('U' .. r.name), r.lines or number_at('N' .. r.name)
+    end
+    l.units[r.unit] = l.units[r.unit] or number_at(sum_of(l.scope, r.unit))
+  end
 end
 
 local function line(j)
@@ -100,14 +120,9 @@ local function line(j)
         r.round = call('ZSCORE', due, r.name) and true or false
       end
     end
-    local had = call('HMGET', at, 'S' .. l.scope, 'L' .. l.scope)
-    l.seat, l.units[REQUESTS] = had[1], tonumber(had[2] or 0)
-    for i = 1, #l.path do
-      local unit = l.path[i].unit
-      l.units[unit] = l.units[unit] or tonumber(call('HGET', at, sum_of(l.scope, unit)) or 0)
-    end
     l.card = call('ZCARD', l.key)
-    l.was = l.card
+    l.was, l.shares = l.card, levels_of(l.scope, names_of(l.path), l.weights)
+    read_sums(l)
     lines[j] = l
   end
   return l
@@ -160,7 +175,7 @@ local function join(l, path, ticket, priority)
   local score = score_in(l, priority)
   l.joins[#l.joins + 1], l.joins[#l.joins + 2] = whole(score), ticket
   if not l.best or score < l.best then
-    l.meets = path[1]
+    l.meets = path
   end
   if l.best and score < l.best then
     l.start, l.rule = nil, nil -- they are those of a task that is first no more
@@ -210,7 +225,7 @@ end
 
 -- Released tasks that have not come yet will take their units.
 local function reserve()
-  local fields = call('HGETALL', out_key)
+  local fields = there % 2 == 1 and call('HGETALL', out_key) or {}
   local by_scope = {}
   for j = 1, #KEYS - n - 5 do
     by_scope[line(j).scope] = line(j)
@@ -243,22 +258,29 @@ local function sit(l)
     local name, rank = parts_of(l.seat)
     local band, its = numbers_of(rank)
     if floor(score / BAND) + LOWEST < band then
+      local own = #l.meets == 0
+      for i = 1, #l.meets do
+        own = own or l.meets[i].name == name
+      end
+      if not own then -- the one that was first waits for what this one takes nothing of
+        shares_of(l.shares, name, its)
+        name = l.meets[1].name
+        its = tag_at(l.shares, name)
+        save_shares(l.shares)
+      end
       local seat = seat_of(name, rank_of(score, its), l.scope)
-      call('ZADD', round, '0', seat)
-      call('ZREM', round, l.seat)
-      call('HSET', at, 'S' .. l.scope, seat)
+      comes[seat], comes[l.seat] = true, false
+      note('S' .. l.scope, seat)
       call('ZADD', due, 'LT', whole(now), name)
     end
     return
   end
-  local shares = shares_of(l.scope, names_of(l.path), l.weights)
-  take_slots(shares)
-  local name = (l.rule or l.meets or l.path[1]).name
-  local seat = seat_of(name, rank_of(score, tag_at(shares, name)), l.scope)
-  call('ZADD', round, '0', seat)
-  call('HSET', at, 'S' .. l.scope, seat, 'T' .. l.scope, tags_text(shares))
-  save_places(shares, l.scope)
-  seated = true
+  take_slots(l.shares)
+  local name = (l.rule or l.meets[1] or l.path[1]).name
+  local seat = seat_of(name, rank_of(score, tag_at(l.shares, name)), l.scope)
+  comes[seat] = true
+  note('S' .. l.scope, seat)
+  save_shares(l.shares)
   local look = (#straight > 0 or next(outs)) and min(l.start or now, now + STALE) or l.start or now
   look = heeds and min(look, now + TOLD_LOOK) or look
   call('ZADD', due, 'LT', whole(max(now, look - lead)), name)
@@ -304,7 +326,7 @@ local function save()
       longest = max(longest, l.longest)
       for unit, units in pairs(l.units) do
         if unit ~= '' then
-          call('HSET', at, sum_of(l.scope, unit), whole(units))
+          note(sum_of(l.scope, unit), units)
         end
       end
       for i = 1, #l.path do
@@ -315,18 +337,15 @@ local function save()
     end
   end
   for name, r in pairs(changed) do
-    call('HSET', at, 'U' .. name, whole(r.units), 'N' .. name, whole(r.lines))
+    note('U' .. name, r.units)
+    note('N' .. name, r.lines)
     set = true
   end
   if mixed then
-    call('HSET', at, MIXED, '1')
+    note(MIXED, '1')
   end
-  if seated then
-    local set = rewritten_fields(tonumber(call('HGET', at, '#') or 0))
-    for i = 1, #set, 2 * MANY do
-      call('HSET', at, unpack(set, i, min(#set, i + 2 * MANY - 1)))
-    end
-  end
+  write_round()
+  write_at()
   if set == true then
     keep_waiting(longest, due, round, at)
   end

@@ -64,9 +64,8 @@ local scope = sub(line, #provider + 1, -6)
 -- #include turns/stale when K
 
 -- Whether the API has told anything; whether nobody waits; whether it is this task's turn.
-local there = call('EXISTS', due, out_key, told)
-local heeds = there > 0 and call('EXISTS', told) == 1
-local quiet, released = there == (heeds and 1 or 0), false
+local there = call('EXISTS', due, out_key, told, told, told) -- a key counts as often as it is named
+local heeds, quiet, released = there >= 3, there % 3 == 0, false
 if not quiet and call('HDEL', out_key, scope .. '\0' .. ticket) == 1 then
   released = true
   -- Those who were released together may come in another order, and take each other's
@@ -181,56 +180,65 @@ local function reserve(rules)
   return overdue
 end
 
-local names, weights = {}, {} -- of the scope's levels
-for depth, weight in path_numbers(ARGV[9]) do
-  names[#names + 1] = string.match(scope, '^' .. string.rep('/[^/]*', tonumber(depth))) .. ':'
-  weights[#weights + 1] = tonumber(weight) or 0
-end
-
-local function weight_of(name)
-  for i = 1, #names do
-    if level_of(names[i]) == level_of(name) then
-      return weights[i]
-    end
+-- The levels of the scope that have rules.
+local function levels()
+  local names, weights = {}, {}
+  for depth, weight in path_numbers(ARGV[9]) do
+    names[#names + 1] = string.match(scope, '^' .. string.rep('/[^/]*', tonumber(depth))) .. ':'
+    weights[#weights + 1] = weight
   end
-  return 0
+  return levels_of(scope, names, weights)
 end
 
--- The sums of the scope: its seat, the requests in its line, the highest stamp, for each
--- rule the units and the lines that wait and the units of its own line, and the lines
--- of its other rules.
-local function sums()
-  local fields = { 'S' .. scope, 'L' .. scope, '#' }
+-- The names of the scope's rules: those of the path, and others.
+local function rule_names()
+  local names = {}
   for i = 1, n do
-    local name = rule_name(KEYS[i])
-    fields[3 * i + 1], fields[3 * i + 2] = 'U' .. name, 'N' .. name
-    fields[3 * i + 3] = sum_of(scope, unit_of(ARGV[base + 2 * i]))
+    names[i] = rule_name(KEYS[i])
   end
   for name in string.gmatch(ARGV[10], '%Z+') do
+    names[#names + 1] = name
+  end
+  return names
+end
+
+-- The sums of the scope: its seat, the requests in its line, for each rule the units and
+-- the lines that wait and the units of its own line, and the lines of its other rules. The
+-- slots are read with them for one that opens or closes its line.
+local function sums(shares)
+  local fields = { 'S' .. scope, 'L' .. scope }
+  for i, name in ipairs(rule_names()) do
+    if i <= n then
+      fields[#fields + 1], fields[#fields + 2] = 'U' .. name, sum_of(scope, unit_of(ARGV[base + 2 * i]))
+    end
     fields[#fields + 1] = 'N' .. name
   end
-  return fields, call('HMGET', at, unpack(fields))
+  if shares then
+    read_slots(shares, fields)
+  else
+    read_at(fields)
+  end
 end
 
 -- Counts the task into the line (1) or out of it (-1), and lines (1, 0, -1).
-local function count(fields, values, sign, lines)
-  local set = {}
+local function count(sign, lines)
+  local done = {} -- rules may count the same unit
   local function add(field, k)
-    set[#set + 1], set[#set + 2] = fields[field], whole(max(0, (values[field] or 0) + k))
-  end
-  add(2, sign * cost_of(ticket, REQUESTS))
-  for i = 1, n do
-    local units = sign * tonumber(ARGV[base + 2 * i + 1])
-    add(3 * i + 1, units)
-    add(3 * i + 2, lines)
-    if fields[3 * i + 3] ~= fields[2] then
-      add(3 * i + 3, units)
+    if not done[field] then
+      done[field] = true
+      note(field, max(0, number_at(field) + k))
     end
   end
-  for i = 3 * n + 4, #fields do
-    add(i, lines)
+  add('L' .. scope, sign * cost_of(ticket, REQUESTS))
+  for i, name in ipairs(rule_names()) do
+    local own = i <= n and sum_of(scope, unit_of(ARGV[base + 2 * i]))
+    if own then
+      local units = sign * tonumber(ARGV[base + 2 * i + 1])
+      add('U' .. name, units)
+      add(own, units)
+    end
+    add('N' .. name, lines)
   end
-  call('HSET', at, unpack(set))
 end
 
 -- The rules of the path and what the task costs under each, as had_turn takes them.
@@ -247,36 +255,45 @@ local function leave()
   if call('ZREM', line, ticket) == 0 then
     return
   end
-  local fields, values = sums()
-  local last = call('ZCARD', line) == 0
-  count(fields, values, -1, last and -1 or 0)
-  if last then
-    if values[1] then
-      call('ZREM', round, values[1])
+  local shares = call('ZCARD', line) == 0 and levels()
+  sums(shares)
+  count(-1, shares and -1 or 0)
+  if shares then
+    local seat = held['S' .. scope]
+    if seat then
+      local name, rank = parts_of(seat)
+      shares_of(shares, name, unpack7(rank, 4))
+      comes[seat] = false
     end
-    local shares = shares_of(scope, names, weights)
     had_turn(shares, path_costs())
-    save_places(shares, scope, true)
-    remember(shares)
-    call('HSET', at, unpack(rewritten_fields(tonumber(values[3] or 0))))
-    call('HDEL', at, fields[1], fields[2], 'T' .. scope)
+    remember(shares, rule_names(), seat)
+    save_shares(shares, true)
+    note('S' .. scope, false)
+    note('L' .. scope, false)
     for i = 1, n do
-      call('HDEL', at, fields[3 * i + 3])
+      note(sum_of(scope, unit_of(ARGV[base + 2 * i])), false)
     end
   end
+  write_round()
+  write_at()
 end
 
 -- How long until the task's turn, with so much of its own line before it. Under a
 -- rule that several lines share each of them has a turn in between.
-local function expected_in(rules, values, share)
-  local latest, known = line_look or now, line_look and true
+local function expected_in(rules, share)
+  local latest, known, weights = line_look or now, line_look and true, {}
+  for depth, weight in path_numbers(ARGV[9]) do
+    weights[tonumber(depth)] = tonumber(weight)
+  end
   for i = 1, #rules do
     local u, lines, own = 0, 0, 0
+    local name = round_of(i)
     if i <= n then
-      u, lines, own = values[3 * i + 1] or 0, values[3 * i + 2] or 0, values[3 * i + 3] or 0
+      u, lines, own = number_at('U' .. name), number_at('N' .. name), number_at(sum_of(scope, unit_of(ARGV[base + 2 * i])))
     end
+    local _, depth = string.gsub(level_of(name), '/', '')
     local before = floor(own * share)
-    local turns = turns_of(before + rules[i].cost, lines - (before > 0 and 1 or 0), weight_of(round_of(i)))
+    local turns = turns_of(before + rules[i].cost, lines - (before > 0 and 1 or 0), weights[depth] or 0)
     local others = min(max(0, u - before), turns)
     local t = after_units(rules[i], now, before + others)
     if not t then
@@ -300,42 +317,54 @@ local function score_for(mine)
   return place_after(tonumber(last), band, now)
 end
 
--- The scope's tag at the level of a rule; takes slots where it has none.
-local function tag_for(name, values)
-  local shares = shares_of(scope, names, weights)
-  if not values[1] then
+-- The scope's tag at the level of a rule, that it takes slots for where it has none.
+local function tag_for(shares, name)
+  local seat = held['S' .. scope]
+  if seat then
+    local its, rank = parts_of(seat)
+    shares_of(shares, its, unpack7(rank, 4))
+  else
     take_slots(shares)
   end
-  local tag = tag_at(shares, name)
-  if next(rewritten) then
-    call('HSET', at, 'T' .. scope, tags_text(shares), unpack(rewritten_fields(tonumber(values[3] or 0))))
-    save_places(shares, scope)
-  end
-  return tag
+  return tag_at(shares, name)
 end
 
--- Gives the scope a seat, or a better one; returns in how many µs to look at it.
+-- Whether a task that is first may wait in the round of a name.
+local function meets(rules, name)
+  if #rules == 0 then
+    return name ~= NO_RULE
+  end
+  for i = 1, #rules do
+    if round_of(i) == name then
+      return true
+    end
+  end
+  return false
+end
+
+-- Gives the scope a seat, or a better one, with a rule of the task's own; returns in how many
+-- µs to look at it.
 local FOREVER, overdue = 9007199254740991, nil
-local function sit(rules, fields, values, score, held_up, start, binding)
-  local name, stamp = NO_RULE, nil
-  if values[1] then
+local function sit(rules, shares, score, held_up, start, binding)
+  local had, name, stamp = held['S' .. scope], NO_RULE, nil
+  if had then
     local rank
-    name, rank = parts_of(values[1])
+    name, rank = parts_of(had)
     stamp = unpack7(rank, 4)
   end
-  if name == NO_RULE then
+  if not meets(rules, name) then
     name = round_of(held_up or overdue and binding or waits_for(rules, start, binding))
-    stamp = tag_for(name, values)
+    stamp = tag_for(shares, name)
+    save_shares(shares)
   end
   local seat = seat_of(name, rank_of(score, stamp), scope)
-  call('ZADD', round, '0', seat)
-  if values[1] and values[1] ~= seat then
-    call('ZREM', round, values[1])
+  comes[seat] = true
+  if had and had ~= seat then
+    comes[had] = false
   end
-  call('HSET', at, fields[1], seat)
-  if values[1] and ARGV[10] ~= '' then -- the one that was first may have waited for another rule
-    call('ZADD', due, 'XX', 'LT', whole(now), name)
-  end
+  note('S' .. scope, seat)
+  write_round()
+  write_at()
   if seat_after(name) ~= seat then
     return -1
   end
@@ -348,17 +377,23 @@ end
 -- Has a round looked at whose time to look was lost, as a key is that somebody deletes or a
 -- server evicts: without it nobody is woken, and tasks come back as this one has. And puts a
 -- seat where it belongs that a worker of an earlier version took to a round by another's stamp.
-local function heal(seat, values)
+local function heal(shares)
+  local seat = held['S' .. scope]
   local name, rank = parts_of(seat)
   local band, stamp = numbers_of(rank)
-  local tag = name ~= NO_RULE and tag_for(name, values) or stamp
-  if tag < stamp then
-    local mended = seat_of(name, rank_of((band - LOWEST) * BAND, tag), scope)
-    call('ZADD', round, '0', mended)
-    call('ZREM', round, seat)
-    call('HSET', at, 'S' .. scope, mended)
-    seat = mended
+  local tag = stamp
+  if name ~= NO_RULE and #shares > 1 then
+    tag = tag_for(shares, name)
+    save_shares(shares)
   end
+  if tag < stamp then
+    comes[seat] = false
+    seat = seat_of(name, rank_of((band - LOWEST) * BAND, tag), scope)
+    comes[seat] = true
+    note('S' .. scope, seat)
+  end
+  write_round()
+  write_at()
   if call('ZSCORE', due, name) then
     return -1
   end
@@ -369,28 +404,31 @@ local function heal(seat, values)
 end
 
 local function join(rules, mine, held_up, start, binding)
-  local fields, values = sums()
-  local stood, card = call('ZSCORE', line, ticket), call('ZCARD', line)
+  local stood, card, shares = call('ZSCORE', line, ticket), call('ZCARD', line), levels()
+  sums((card == 0 or stood and #shares > 1) and shares)
   local score = stood and tonumber(stood) or score_for(mine)
   if not stood then
     call('ZADD', line, whole(score), ticket)
   end
   local place = call('ZRANK', line, ticket)
   local others = stood and card - 1 or card
-  local expected = expected_in(rules, values, others > 0 and place / others or 0)
+  local expected = expected_in(rules, others > 0 and place / others or 0)
   keep_waiting(max(0, expected), line)
   if not stood then
-    count(fields, values, 1, card == 0 and 1 or 0)
+    count(1, card == 0 and 1 or 0)
     if ARGV[10] ~= '' then
-      call('HSET', at, MIXED, '1')
+      note(MIXED, '1')
     end
   end
-  local look = -1
-  if place == 0 and not stood or not values[1] then
-    look = sit(rules, fields, values, score, held_up, start, binding)
+  local look, seat = -1, held['S' .. scope]
+  local name = seat and parts_of(seat) or NO_RULE
+  local misplaced = name ~= NO_RULE and not meets(rules, name)
+  if not seat or place == 0 and (not stood or misplaced) then
+    look = sit(rules, shares, score, held_up, start, binding)
   elseif stood then
-    look = heal(values[1], values)
+    look = heal(shares)
   end
+  write_at()
   if mine then
     look = 0
     freed(due, n, now) -- what was set aside for it may do for others

@@ -87,8 +87,16 @@ func (w *turnsWorld) cannotStart(rule string, s seat, orders map[string]string) 
 }
 
 // tag is the stamp that a scope has in the round of a rule, or of a pause: of a level that
-// has no rules it is that of the first one that has.
+// has no rules it is that of the first one that has. Where only one level has rules it is
+// that of its seat.
 func (w *turnsWorld) tag(scope, rule string) string {
+	if len(strings.Split(text(w.plan("p"+scope).levels), ",")) == 1 {
+		for _, s := range w.seen.round {
+			if s.scope == scope {
+				return s.rank[3:]
+			}
+		}
+	}
 	level, _, _ := strings.Cut(rule, ":")
 	from := 7 * strings.Count(level, "/")
 	tags, none := w.seen.at["T"+scope], strings.Repeat("\x00", 7)

@@ -18,10 +18,10 @@ var turnPlants = []struct{ what, from, to string }{
 	{"turn: who only rejoins is granted", "if (quiet or at_once) and not heeds and ARGV[6] ~= '2' then", "if (quiet or at_once) and not heeds then"},
 	{"turn: a new task overtakes", "held_up = not mine and waited_for() or nil", "held_up = nil"},
 	{"turn: a ticket left in line", "    if not quiet and not released then\n      leave()", "    if false then\n      leave()"},
-	{"turn: units that leave uncounted", "count(fields, values, -1, last", "count(fields, values, 0, last"},
-	{"turn: units that come uncounted", "count(fields, values, 1, card", "count(fields, values, 0, card"},
+	{"turn: units that leave uncounted", "count(-1, shares", "count(0, shares"},
+	{"turn: units that come uncounted", "count(1, card", "count(0, card"},
 	{"turn: a line uncounted", "card == 0 and 1 or 0)\n", "0)\n"},
-	{"turn: a seat left behind", "      call('ZREM', round, values[1])\n", ""},
+	{"turn: a seat left behind", "unpack7(rank, 4))\n      comes[seat] = false\n", "unpack7(rank, 4))\n"},
 	{"turn: to the end though its turn had come", "  if mine then\n    local first", "  if false then\n    local first"},
 	{"turn: a round that nobody looks at", "  call('ZADD', due, 'LT', whole(look), name)\n", ""},
 	{"turn: another's start taken unseen", "if n > 1 or byte(ticket) ~= COLON then", "if false then"},
@@ -32,25 +32,25 @@ var turnPlants = []struct{ what, from, to string }{
 	{"turn: priorities the wrong way", "local band = -priority * BAND\n  local from", "local band = priority * BAND\n  local from"},
 
 	{"wake: more when sent again", "        most = most - 1\n", ""},
-	{"wake: who did not come is lost", "    elseif l then\n      back(", "    elseif false then\n      back("},
+	{"wake: who did not come is lost", "      elseif l then\n        back(", "      elseif false then\n        back("},
 	{"wake: who did not come counts for ever", "if left + STALE > now then", "if true then"},
 	{"wake: units released and still counted", "      count(l, o.ticket, -1)\n", ""},
 	{"wake: a look too late", "list[#list + 2] = whole(look), name", "list[#list + 2] = whole(look + 700000), name"},
-	{"wake: a rule forgotten with its round full", "    if not looks[name] then\n      gone", "    if true then\n      gone"},
-	{"wake: an orphan that stays", "    if value and what == 'f' then\n      call('HDEL', out_key, field)", "    if value and what == 'f' then"},
-	{"wake: an orphan's units are seen by nobody", "      call('HDEL', out_key, field)\n      look_at(scope)\n    elseif value and", "      call('HDEL', out_key, field)\n    elseif value and"},
-	{"wake: a plan's units are seen by nobody", "      look_at(scope)\n      freed_unknown = freed_unknown or not l\n", ""},
+	{"wake: a rule forgotten with its round full", "      if not looks[name] then\n        gone", "      if true then\n        gone"},
+	{"wake: an orphan that stays", "      if value and what == 'f' then\n        call('HDEL', out_key, field)", "      if value and what == 'f' then"},
+	{"wake: an orphan's units are seen by nobody", "        call('HDEL', out_key, field)\n        look_at(scope)\n      elseif value and", "        call('HDEL', out_key, field)\n      elseif value and"},
+	{"wake: a plan's units are seen by nobody", "        look_at(scope)\n        freed_unknown = freed_unknown or not l\n", ""},
 	{"wake: a task too dear stops its line", "if not free and by.cap ~= 0 and by.p ~= 0 then", "if false then"},
 	{"wake: a task too dear stops its round", "    move(seat, name, seat.rank, true)\n    look_by(name, now + AGAIN)\n", "    rounds[seat.name] = { here = {}, first = false }\n    look_by(seat.name, now + AGAIN)\n"},
 	{"wake: news heeded twice", " and sub(value, 22) ~= id then", " then"},
 	{"wake: a suspended rule that is looked at all the time", "not free and now + SUSPENDED", "not free and now"},
 	{"wake: the last goes first", "call('ZRANGE', l.key, whole(l.taken)", "call('ZREVRANGE', l.key, whole(l.taken)"},
 	{"wake: released and in line", "      call('ZREM', l.key, unpack(tickets))\n", ""},
-	{"wake: a seat not noted", "        call('HSET', at, 'S' .. scope, seat.seat)\n", ""},
-	{"wake: back in line and no seat", "    call('ZADD', round, '0', seat)\n    call('HSET', at, 'S' .. l.scope, seat)\n    call('ZADD', due, whole(now), name)", "    call('ZADD', due, whole(now), name)"},
-	{"wake: more than were asked for", "    if most + more <= 0 or steps", "    if 1 + most + more <= 0 or steps"},
+	{"wake: a seat not noted", "        note('S' .. scope, seat.seat or false)\n", ""},
+	{"wake: back in line and no seat", "      l.opened, comes[seat] = true, true\n      note('S' .. l.scope, seat)\n", "      l.opened = true\n"},
+	{"wake: more than were asked for", "local over = most + more <= 0", "local over = 1 + most + more <= 0"},
 	{"wake: a changed limit is not seen", "if ARGV[6] == '1' or freed_unknown or beat > now then", "if freed_unknown then"},
-	{"wake: the same seat goes first again", "    take_slots(l.shares)\n    local its", "    local its"},
+	{"wake: the same seat goes first again", "    take_slots(its)\n    local meets", "    local meets"},
 
 	{"line up: who goes straight is forgotten", "if #straight > 0 and (joined or scarce()) then", "if false then"},
 	{"line up: given a place twice", "  if out then\n    local whose", "  if false then\n    local whose"},
@@ -79,9 +79,8 @@ var turnPlants = []struct{ what, from, to string }{
 	{"all: before those who are out", "max(last + 1, first)", "last + 1"},
 	{"all: all cost one", "return cost and (tonumber(cost) or 1)", "return cost and 1"},
 	{"units: before its line, whose first waits for another rule", "local seat = ARGV[10] ~= '' and call(", "local seat = false and call("},
-	{"units: a line uncounted under rules of other units", "for i = 3 * n + 4, #fields do", "for i = #fields + 1, #fields do"},
+	{"units: a line uncounted under rules of other units", "    add('N' .. name, lines)\n", "    add('N' .. name, i <= n and lines or 0)\n"},
 	{"units: behind a first that waits for what it takes nothing of", "if mixed and name ~= NO_RULE then", "if false then"},
-	{"units: a first that came there and is not seen", "if values[1] and ARGV[10] ~= '' then", "if false then"},
 	{"units: every rule counts requests", "return unit == '' and REQUESTS or unit\n", "return REQUESTS\n"},
 	{"units: what is not given counts one", "(unit == '' or unit == REQUESTS) and 1 or 0\nend", "1\nend"},
 	{"units: a rule that counts nothing of it is asked", "  if all then\n    return path\n", "  if true then\n    return path\n"},
@@ -91,23 +90,28 @@ var turnPlants = []struct{ what, from, to string }{
 
 // sharePlants are faults of shares, which the cases and scenes of those must find.
 var sharePlants = []struct{ what, from, to string }{
-	{"wake: a turn of 50 units counts as one", "had_turn(l.shares, path)", "had_turn(l.shares, {})"},
-	{"wake: the time stands still", "  had_turn(l.shares, path)\n  local following", "  local following"},
-	{"wake: in another round by the stamp of this one", "sub(band_of, 1, 3) .. pack(tag_at(l.shares, name))", "band_of"},
-	{"wake: an old seat's turn is free", "max(slots[s.node], seat.stamp)\n      put_off(s, 1)\n", "max(slots[s.node], seat.stamp)\n"},
-	{"wake: slots that are kept for ever", "      if slot > time then\n", "      if true then\n"},
-	{"wake: the tags of an empty line stay", "call('HDEL', at, 'S' .. scope, 'T' .. scope)", "call('HDEL', at, 'S' .. scope)"},
+	{"wake: a turn of 50 units counts as one", "had_turn(its, path)", "had_turn(its, {})"},
+	{"wake: the time stands still", "  had_turn(its, path)\n  local following", "  local following"},
+	{"wake: in another round by the stamp of this one", "sub(seat.rank, 1, 3) .. pack(tag_at(tags_of(l, seat), name))", "seat.rank"},
+	{"wake: an old seat's turn is free", "max(number_at('F' .. s.node), seat.stamp)\n      put_off(s, 1)\n", "max(number_at('F' .. s.node), seat.stamp)\n"},
+	{"wake: slots that are kept for ever", "if held[time] and number_at(slot) > number_at(time) then", "if true then"},
+	{"wake: the tags of an empty line stay", "if text ~= held['T' .. scope] then", "if text and text ~= held['T' .. scope] then"},
 	{"wake: classes take turns of one each", "local gives = gives_way(seat, l)", "local gives = false"},
 	{"wake: who gives way keeps its slot", "s.tag, theirs.tag = max(s.tag, theirs.tag or 0), min(s.tag, theirs.tag or s.tag)", "theirs.tag = min(s.tag, theirs.tag or s.tag)"},
-	{"all: a place whose line is empty", "(s.had ~= s.tag or empty)", "s.had ~= s.tag"},
-	{"line up: no place among its class", "  save_places(shares, l.scope)\n", ""},
+	{"all: a place whose line is empty", "    if not places[place] then", "    if not empty and not places[place] then"},
+	{"line up: no place among its class", "  note('S' .. l.scope, seat)\n  save_shares(l.shares)\n", "  note('S' .. l.scope, seat)\n"},
 	{"turn: a seat that was taken elsewhere stays there", "  if tag < stamp then\n", "  if false then\n"},
 	{"turn: who goes without a look has had no turn", "    had_turn(shares, path_costs())\n", ""},
-	{"all: weights that count for nothing", "s.weight > 0 and #shares > 0, s.weight > 0 and s.weight or 1", "s.weight > 0 and #shares > 0, 1"},
-	{"all: each scope has turns of its own", "(string.find(path, '/', #level + 2, true) or #path + 1) - 1", "#path - 1"},
-	{"all: who was away has saved up", "  s.tag = max(times[s.level], slots[s.node])\n", "  s.tag = slots[s.node]\n"},
-	{"all: who empties its line begins anew", "  s.tag = max(times[s.level], slots[s.node])\n", "  s.tag = times[s.level]\n"},
-	{"all: one time for all levels", "call('HMGET', at, unpack(fields))\n  local tags", "call('HMGET', at, unpack(fields))\n  for i = 1, #shares do\n    shares[i].level = ''\n  end\n  local tags"},
+	{"all: weights that count for nothing", "weight = weight > 0 and weight or 1 }", "weight = 1 }"},
+	{"all: each scope has turns of its own", "local ends = string.find(path, '/', #level + 2, true) or #path + 1", "local ends = #path"},
+	{"all: who was away has saved up", "  s.tag = max(time, number_at('F' .. s.node))\n", "  s.tag = number_at('F' .. s.node)\n"},
+	{"all: who empties its line begins anew", "  s.tag = max(time, number_at('F' .. s.node))\n", "  s.tag = time\n"},
+	{"all: one time for all levels", "    shares.had = places_had(tags, scope)\n", "    shares.had = places_had(tags, scope)\n    for i = 1, #shares do\n      shares[i].level = ''\n    end\n"},
+	{"all: places that stay when weights go", "had[place_at(level, unpack7(tags, 7 * depth + 1), scope)] = true", "had[1] = nil"},
+	{"all: times of levels that nobody waits below", "      note('V' .. s.level, false)\n", ""},
+	{"all: sums of rules that nobody waits for", "      note('N' .. name, false)\n", ""},
+	{"all: who empties its line is forgotten", "waits[level_of(name)] = seat and number_at('N' .. name) > 0", "waits[level_of(name)] = false"},
+	{"wake: nodes are noted and never looked through", "    if many < FORGET then\n", "    if true then\n"},
 }
 
 // rareFaults are those that the first histories don't meet, and one that does.
@@ -356,6 +360,38 @@ var scenes = []scene{
 		add(2, "tokens=20", 0)
 		w.wake(64, w.h.spread, false)
 		first := add(2, "requests=1", 1)
+		w.settle()
+		if first.stage != running {
+			fail("%d: it should have started", first.stage)
+		}
+	}},
+	// A seat that a worker of an earlier version left with a rule that its first takes nothing of
+	// is found there.
+	{[]map[string]Node{{"p": {Rules: []Rule{
+		{Name: "calls", Algorithm: TokenBucket, Limit: 1, Per: sec, Burst: 1},
+		{Name: "words", Algorithm: TokenBucket, Limit: 1, Per: sec, Burst: 20, Unit: "tokens"},
+	}}}}, func(w *turnsWorld, _ func(scope, cost int64) *waiter) {
+		add := func(scope int, costs string) *waiter {
+			t := &waiter{Place: Place{Scope: w.h.scopes[scope], Ticket: fmt.Sprintf("t%d", len(w.tasks)), costs: costs}}
+			w.tasks = append(w.tasks, t)
+			w.ask(t, comes, 0, 0)
+			w.sound()
+			return t
+		}
+		add(0, "requests=1,tokens=20")
+		add(0, "requests=0,tokens=20")
+		first := add(2, "requests=1")
+		for _, s := range w.seen.round {
+			if s.rule == ":calls" {
+				seat := ":words" + strings.TrimPrefix(s.member, s.rule)
+				must(w.rdb.ZRem(ctx, w.keys[1], s.member).Err())
+				must(w.rdb.ZAdd(ctx, w.keys[1], redis.Z{Member: seat}).Err())
+				must(w.rdb.HSet(ctx, w.keys[3], "S"+s.scope, seat).Err())
+			}
+		}
+		w.now += 1_000_000
+		must(w.rdb.ZAdd(ctx, w.keys[0], redis.Z{Score: float64(w.now), Member: ":words"}).Err())
+		w.fresh = false
 		w.settle()
 		if first.stage != running {
 			fail("%d: it should have started", first.stage)

@@ -82,7 +82,7 @@ func (w *turnsWorld) read() standings {
 		place := seat{rule, rest[:10], rest[10:], member}
 		if strings.Contains(rule, ":") || rule == "!" {
 			l.round = append(l.round, place)
-		} else if !strings.HasSuffix(rule, `"`) { // of slots
+		} else if rule != `"` { // those are of nodes
 			l.places = append(l.places, place)
 		}
 	}
@@ -196,7 +196,18 @@ func (w *turnsWorld) inPlace() {
 	}
 }
 
-// timesGrow: virtual times only grow, as long as anybody waits, and tags are of those who do.
+// waitsBelow says whether anybody waits for a rule of a level or of one below.
+func (w *turnsWorld) waitsBelow(level string) bool {
+	for scope := range w.seen.line {
+		if strings.HasPrefix(scope+"/", level+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// timesGrow: virtual times only grow, as long as anybody waits, and they, sums and tags are of
+// those who do.
 func (w *turnsWorld) timesGrow() {
 	times := map[string]int64{}
 	for field, value := range w.seen.at {
@@ -207,6 +218,13 @@ func (w *turnsWorld) timesGrow() {
 			times[field] = n
 			if n < w.times[field] && len(w.seen.round) > 0 && !w.anew() {
 				fail("%s was %d and is %d", field, w.times[field], n)
+			}
+			if !w.waitsBelow(field[1:]) && len(w.seen.round) > 0 {
+				fail("%s is kept, and nobody waits below", field)
+			}
+		case 'N', 'U':
+			if level, _, _ := strings.Cut(field[1:], ":"); !w.waitsBelow(level) && len(w.seen.round) > 0 {
+				fail("%s is kept, and nobody waits below", field)
 			}
 		case 'T':
 			if len(w.seen.line[field[1:]]) == 0 && len(w.seen.round) > 0 {

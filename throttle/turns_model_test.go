@@ -66,6 +66,7 @@ func (w *turnsWorld) pathOf(t *waiter) *plan {
 // turnsWorld runs one history of those who wait.
 type turnsWorld struct {
 	rdb      redis.UniversalClient
+	prefix   string
 	last     *lastCall
 	limiters []*Limiter
 	version  int
@@ -93,14 +94,9 @@ type turnsWorld struct {
 }
 
 func newTurnsWorld(rdb redis.UniversalClient, last *lastCall, prefix string, h *turnsHistory) *turnsWorld {
-	w := &turnsWorld{rdb: rdb, last: last, h: h, now: epoch, awake: epoch, ledgers: map[string]*ledger{}, pauses: map[string]int64{}, news: WakeRequest{Provider: "p"}}
+	w := &turnsWorld{rdb: rdb, prefix: prefix, last: last, h: h, now: epoch, awake: epoch, ledgers: map[string]*ledger{}, pauses: map[string]int64{}, news: WakeRequest{Provider: "p"}}
 	for _, limits := range h.versions {
-		policy, err := NewPolicy(UnmatchedDeny, limits)
-		must(err)
-		l, err := New(rdb, policy, Config{Prefix: prefix, Pad: -1, Unbatched: true})
-		must(err)
-		l.clock = func() string { return strconv.FormatInt(w.now, 10) }
-		w.limiters = append(w.limiters, l)
+		w.know(limits)
 	}
 	for _, scope := range h.scopes {
 		p := w.plan(scope)
@@ -119,6 +115,16 @@ func newTurnsWorld(rdb redis.UniversalClient, last *lastCall, prefix string, h *
 	last.keys, last.asked = w.keys, nil
 	w.look()
 	return w
+}
+
+// know adds a version of the limits.
+func (w *turnsWorld) know(limits map[string]Node) {
+	policy, err := NewPolicy(UnmatchedDeny, limits)
+	must(err)
+	l, err := New(w.rdb, policy, Config{Prefix: w.prefix, Pad: -1, Unbatched: true})
+	must(err)
+	l.clock = func() string { return strconv.FormatInt(w.now, 10) }
+	w.limiters = append(w.limiters, l)
 }
 
 func (w *turnsWorld) limiter() *Limiter { return w.limiters[w.version] }

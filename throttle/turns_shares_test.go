@@ -379,7 +379,9 @@ var shareScenes = []struct {
 	}},
 	// A seat that such a worker took to another rule's round, with the stamp of this one's,
 	// is put right when its task comes by itself.
-	{"taken elsewhere by the version before", map[string]Node{"p": {Rules: bigBucket}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
+	{"taken elsewhere by the version before", map[string]Node{"p": {Rules: bigBucket, Scopes: map[string]Node{"*": {
+		Rules: []Rule{{Name: "own", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000}},
+	}}}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
 		t := f.add("p/a", 1, 0)
 		f.add("p/b", 1, 0)
 		f.stamp("/a", 900_000_000_000)
@@ -423,6 +425,67 @@ var shareScenes = []struct {
 			}
 		}
 	}},
+	// Of tenants that never come again nothing stays, while another waits all the time.
+	{"times of the past", map[string]Node{"p": {Rules: bigBucket, Scopes: map[string]Node{"*": {Rules: plenty}}}},
+		classes("t%d/x", 6), func(f *fairWorld) {
+			again := func(p Place) {
+				if p.Scope == "p/b" {
+					f.add("p/b", 1, 0)
+				}
+			}
+			f.add("p/b", 1, 0)
+			f.add("p/b", 1, 0)
+			for _, scope := range f.h.scopes[:6] {
+				f.add(scope, 1, 0)
+				f.run(len(f.started)+2, again)
+			}
+			f.run(len(f.started)+100, again)
+			for field := range f.seen.at {
+				if strings.Contains(field, "/t") {
+					fail("%q is kept: %v", field, f.seen.at)
+				}
+			}
+		}},
+	// Places go with the weights of their level, and hide nobody when weights come back.
+	{"weights that go and come", map[string]Node{"p": {Rules: bigBucket, Scopes: map[string]Node{"a": {
+		Rules: plenty, Shares: map[string]Share{"6": {Weight: 1}, "7": {Weight: 3}},
+	}}}}, classes("a/%d", 8), func(f *fairWorld) {
+		f.know(map[string]Node{"p": {Rules: bigBucket, Scopes: map[string]Node{"a": {Rules: plenty}}}})
+		f.disturbed = true // lines that no look has met keep what they had
+		for _, scope := range f.h.scopes[:6] {
+			f.add(scope, 1, 0)
+		}
+		f.add("p/b", 1, 0)
+		f.add("p/b", 1, 0)
+		if f.look(); len(f.seen.places) != 6 {
+			fail("%d places, of 6", len(f.seen.places))
+		}
+		f.version = 1
+		f.run(30, func(p Place) {
+			if p.Scope == "p/b" {
+				f.add(p.Scope, 1, 0)
+			}
+		})
+		if f.look(); len(f.seen.places) != 0 {
+			fail("%d places are left: %q", len(f.seen.places), f.seen.places)
+		}
+		f.version, f.started = 0, nil
+		for _, scope := range []string{"p/a/6", "p/a/6", "p/a/7", "p/a/7"} {
+			f.add(scope, 1, 0)
+		}
+		f.run(90, func(p Place) { f.add(p.Scope, 1, 0) })
+		f.fair(fairCase{weights: map[string]float64{"p/a/6": 1, "p/a/7": 3}, most: 1})
+	}},
+}
+
+var plenty = []Rule{{Name: "own", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000}}
+
+// classes are so many scopes, and the tenant b.
+func classes(format string, n int) (scopes []string) {
+	for i := range n {
+		scopes = append(scopes, "p/"+fmt.Sprintf(format, i))
+	}
+	return append(scopes, "p/b")
 }
 
 // endpoints are so many of the tenant a, and the tenant b.

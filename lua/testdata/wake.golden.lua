@@ -95,7 +95,8 @@ local LONGEST_LEASE = 86400000000
 local call = redis.call
 local n = tonumber(ARGV[9])
 local due, round, out_key, at, told = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
-local heeds = call('EXISTS', told) == 1
+local there = call('EXISTS', due, out_key, told, told, told) -- a key counts as often as it is named
+local heeds = there >= 3
 local id, lead, spread = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local most, more = tonumber(ARGV[5]), tonumber(ARGV[7])
 local provider = sub(due, 1, -5)
@@ -1361,27 +1362,106 @@ local function keep_waiting(us, ...)
     end
   end
 end
--- Which place a scope has among others, by what they and it have had. It needs call, at,
--- pack and the numbers. Source: docs/turns.md#shares
+-- Which place a scope has among others, by what they and it have had. It needs call, now, at,
+-- round, pack and the numbers. Source: docs/turns.md#shares
 --
 -- Each level of a path that has rules has a virtual time. The names right below it, its
 -- nodes, have slots in that time, each node one after another: a slot is SLOT / weight
 -- long for each unit. A scope in line holds a slot of its node at each level, and the
 -- beginning of that is its tag there: the stamp of its seat while that is with a rule of
 -- the level. All are kept in `at`:
---   V<level>  the virtual time: the highest tag that had its turn
+--   V<level>  the virtual time: the highest tag that had its turn; none where nobody waits
+--             below the level
 --   F<node>   where the node's next slot begins
---   T<scope>  the tags of a scope in line, seven bytes for each level from the provider
---             down, zero where there are no rules
--- The next slots of nodes whose lines were emptied have places in `round`, until the time
--- has passed them: level, ", 0, three zeros, slot, node. Of all scopes that ever waited
--- they would be as many as those.
+--   T<scope>  the tags of a scope in line, where several levels have rules: seven bytes for
+--             each level from the provider down, zero where there are no rules. Where it has
+--             places, one more byte: 1 for the second level, 2 for the third, 4, and so on
+--   "         how many nodes were noted since some were last forgotten
+-- The nodes of lines that were emptied are noted in `round`, until the time has passed their
+-- next slots: ", 0, three zeros, when, node. Of all scopes that ever waited they would be as
+-- many as those.
 -- Where a level below the first has weights, each of its scopes in line has a place in the
 -- round of the level too, whatever rule it waits for: level, 0, three zeros, tag, scope.
-local SLOT, LATEST = 100000, 9007199254740991
+local SLOT, LATEST, PAST = 100000, 9007199254740991, '"'
 
-local times, slots = {}, {} -- by level, by node; as they will be
-local rewritten = {} -- numbers of `at`, by their fields
+-- Fields of `at` as they will be, false for none, and which of them are to be written; and
+-- members of `round` that come or, false, go.
+local held, noted, comes = {}, {}, {}
+
+-- Commands read and write so many fields at a time.
+local MANY = 500
+
+-- Reads fields that are not known yet.
+local function read_at(fields)
+  local unknown = {}
+  for i = 1, #fields do
+    if held[fields[i]] == nil then
+      unknown[#unknown + 1] = fields[i]
+    end
+  end
+  for i = 0, #unknown - 1, MANY do
+    local values = call('HMGET', at, unpack(unknown, i + 1, min(#unknown, i + MANY)))
+    for j = 1, #values do
+      held[unknown[i + j]] = values[j]
+    end
+  end
+end
+
+local function number_at(field)
+  return tonumber(held[field] or 0)
+end
+
+-- Notes what a field will be, false for none.
+local function note(field, value)
+  held[field], noted[field] = value, true
+end
+
+-- Notes a time; the highest of all is kept, for levels that have none.
+local function note_time(field, value)
+  note(field, value)
+  if value > number_at('#') then
+    note('#', value)
+  end
+end
+
+-- Writes what was noted of members. They come before others go: a key that is there stays,
+-- with its TTL.
+local function write_round()
+  local come, go = {}, {}
+  for member, is in pairs(comes) do
+    if is then
+      come[#come + 1], come[#come + 2] = '0', member
+    else
+      go[#go + 1] = member
+    end
+  end
+  comes = {}
+  for i = 1, #come, MANY do
+    call('ZADD', round, unpack(come, i, min(#come, i + MANY - 1)))
+  end
+  for i = 1, #go, MANY do
+    call('ZREM', round, unpack(go, i, min(#go, i + MANY - 1)))
+  end
+end
+
+local function write_at()
+  local set, gone = {}, {}
+  for field in pairs(noted) do
+    local value = held[field]
+    if value then
+      set[#set + 1], set[#set + 2] = field, type(value) == 'number' and whole(value) or value
+    else
+      gone[#gone + 1] = field
+    end
+  end
+  noted = {}
+  for i = 1, #set, MANY do
+    call('HSET', at, unpack(set, i, min(#set, i + MANY - 1)))
+  end
+  for i = 1, #gone, MANY do
+    call('HDEL', at, unpack(gone, i, min(#gone, i + MANY - 1)))
+  end
+end
 
 local function level_of(name)
   return string.match(name, '^[^:]*')
@@ -1396,71 +1476,100 @@ local function names_of(path)
   return names
 end
 
--- The name below a level on the way to a scope: "/a" of "/a/x", and "/a/x/" where the
--- scope is the level itself.
-local function node_of(scope, level)
-  local path = scope .. '/'
-  return sub(path, 1, (string.find(path, '/', #level + 2, true) or #path + 1) - 1)
-end
-
--- What a path has of each level that has rules, the provider's first. Where a level has no
--- time yet it begins with the highest stamp that anybody has.
-local function shares_of(scope, names, weights)
-  local shares, fields = {}, { 'T' .. scope, '#' }
+-- The levels of a path that have rules, the provider's first.
+local function levels_of(scope, names, weights)
+  local shares, path = { scope = scope }, scope .. '/'
   for i = 1, #names do
     local level = level_of(names[i])
     if #shares == 0 or shares[#shares].level ~= level then
       local _, depth = string.gsub(level, '/', '')
-      local s = { level = level, node = node_of(scope, level), depth = depth, weight = tonumber(weights[i]) or 0 }
-      s.placed, s.weight = s.weight > 0 and #shares > 0, s.weight > 0 and s.weight or 1
-      shares[#shares + 1] = s
-      fields[#fields + 1], fields[#fields + 2] = 'V' .. level, 'F' .. s.node
+      local weight = tonumber(weights[i]) or 0
+      -- the name below the level: "/a" of "/a/x", and "/a/x/" where the scope is the level itself
+      local ends = string.find(path, '/', #level + 2, true) or #path + 1
+      shares[#shares + 1] = { level = level, node = sub(path, 1, ends - 1), depth = depth,
+        placed = weight > 0 and #shares > 0, weight = weight > 0 and weight or 1 }
     end
-  end
-  local had = call('HMGET', at, unpack(fields))
-  local tags = had[1] or ''
-  for i, s in ipairs(shares) do
-    times[s.level] = times[s.level] or tonumber(had[2 * i + 1] or max(1, had[2] or 1))
-    slots[s.node] = slots[s.node] or tonumber(had[2 * i + 2] or 0)
-    local tag = #tags >= 7 * s.depth + 7 and unpack7(tags, 7 * s.depth + 1) or 0
-    s.tag = tag > 0 and tag or nil
-    s.had = s.placed and s.tag
   end
   return shares
 end
 
-local function place_at(s, scope)
-  return s.level .. '\0\0\0\0' .. pack(s.tag) .. scope
+local function place_at(level, tag, scope)
+  return level .. '\0\0\0\0' .. pack(tag) .. scope
 end
 
--- Writes a scope's places in the rounds of its levels, none where its line is empty.
-local function save_places(shares, scope, empty)
-  for _, s in ipairs(shares) do
-    if s.placed and s.tag and not empty then
-      call('ZADD', round, '0', place_at(s, scope))
+local read_slots
+do
+  -- The places that a scope has, as its tags say.
+  local function places_had(tags, scope)
+    local had, bits = {}, #tags % 7 == 1 and byte(tags, #tags) or 0
+    for depth = 1, 7 do
+      if bits % 2 == 1 then
+        local level = string.match(scope, '^' .. string.rep('/[^/]*', depth))
+        had[place_at(level, unpack7(tags, 7 * depth + 1), scope)] = true
+      end
+      bits = floor(bits / 2)
     end
-    if s.had and (s.had ~= s.tag or empty) then
-      call('ZREM', round, place_at({ level = s.level, tag = s.had }, scope))
-    end
-    s.had = s.placed and not empty and s.tag
+    return had
   end
+
+  -- The fields that the slots of a path's levels are read from, behind others.
+  local function slot_fields(shares, scope, fields)
+    fields[#fields + 1], fields[#fields + 2], fields[#fields + 3] = '#', PAST, 'T' .. scope
+    for _, s in ipairs(shares) do
+      fields[#fields + 1], fields[#fields + 2] = 'V' .. s.level, 'F' .. s.node
+    end
+    return fields
+  end
+
+  -- Reads the slots and, where several levels have rules, the tags, with other fields. Where
+  -- a level has no time yet it begins with the highest stamp that anybody has.
+  function read_slots(shares, others)
+    if shares.had then
+      return
+    end
+    local scope = shares.scope
+    read_at(slot_fields(shares, scope, others or {}))
+    local tags = held['T' .. scope] or ''
+    shares.had = places_had(tags, scope)
+    for _, s in ipairs(shares) do
+      held['V' .. s.level] = held['V' .. s.level] or max(1, number_at('#'))
+      if not s.tag and #tags >= 7 * s.depth + 7 then
+        local tag = unpack7(tags, 7 * s.depth + 1)
+        s.tag = tag > 0 and tag or nil
+      end
+    end
+  end
+end
+
+-- What a path has of each level, for one who has a seat with the rule of a name. Where only
+-- one level has rules, the stamp is the tag, and nothing is read for it.
+local function shares_of(shares, name, stamp, others)
+  local pause = name and (name == NO_RULE or sub(name, -6) == ':!stop')
+  if name and #shares == 1 and (pause or level_of(name) == shares[1].level) then
+    shares[1].tag = stamp
+  else
+    read_slots(shares, others)
+  end
+  return shares
 end
 
 -- Puts a node's next slot off by so many units.
 local function put_off(s, units)
-  slots[s.node] = min(LATEST, slots[s.node] + max(1, floor(SLOT * units / s.weight + 0.5)))
-  rewritten['F' .. s.node] = slots[s.node]
+  local length = max(1, floor(SLOT * units / s.weight + 0.5))
+  note_time('F' .. s.node, min(LATEST, number_at('F' .. s.node) + length))
 end
 
 -- Takes the next slot of the node. The virtual time is the earliest: nobody saves up.
 local function take_slot(s)
-  s.tag = max(times[s.level], slots[s.node])
-  slots[s.node] = s.tag
-  rewritten['V' .. s.level] = times[s.level]
+  local time = number_at('V' .. s.level)
+  s.tag = max(time, number_at('F' .. s.node))
+  held['F' .. s.node] = s.tag
+  note_time('V' .. s.level, time)
   put_off(s, 1)
 end
 
 local function take_slots(shares)
+  read_slots(shares)
   for _, s in ipairs(shares) do
     take_slot(s)
   end
@@ -1473,6 +1582,7 @@ local function tag_at(shares, name)
     its = s.level == level and s or its
   end
   if not its.tag then
+    read_slots(shares)
     take_slot(its)
   end
   return its.tag
@@ -1495,9 +1605,9 @@ end
 -- Notes a turn of a task that has met the rules of a path: the time comes to it. A slot is
 -- for one unit, and the rest is paid now.
 local function had_turn(shares, path)
+  read_slots(shares)
   for _, s in ipairs(shares) do
-    times[s.level] = max(times[s.level], s.tag or 0)
-    rewritten['V' .. s.level] = times[s.level]
+    note_time('V' .. s.level, max(number_at('V' .. s.level), s.tag or 0))
     local units = units_at(s.level, path)
     if units > 1 then
       put_off(s, units - 1)
@@ -1505,41 +1615,80 @@ local function had_turn(shares, path)
   end
 end
 
-local PAST = '"'
-
-local function past_at(level, slot, node)
-  return level .. PAST .. '\0\0\0\0' .. pack(slot) .. node
+-- The level that a node is below: of "/a/" it is "/a", of "/a" and "/" the provider.
+local function level_above(node)
+  return string.match(node, '^(.*)/')
 end
 
--- Notes slots that are to be forgotten.
-local function remember(shares)
+local function past_at(node)
+  return PAST .. '\0\0\0\0' .. pack(now) .. node
+end
+
+-- Notes nodes of a line that was emptied, to be forgotten when the time has passed their
+-- slots, and forgets all of rules and levels that nobody waits below. It needs the lines that wait
+-- under each of the scope's rules, and its seat, which goes with this: without one there may
+-- be no key.
+local function remember(shares, names, seat)
+  local waits = {}
+  for _, name in ipairs(names) do
+    waits[level_of(name)] = seat and number_at('N' .. name) > 0
+    if number_at('N' .. name) == 0 then
+      note('N' .. name, false)
+      note('U' .. name, false)
+    end
+  end
   for _, s in ipairs(shares) do
-    if slots[s.node] > times[s.level] then
-      call('ZADD', round, '0', past_at(s.level, slots[s.node], s.node))
-      keep_waiting(0, round)
+    if not waits[s.level] then
+      note('V' .. s.level, false)
+    end
+    if waits[s.level] and number_at('F' .. s.node) > number_at('V' .. s.level) then
+      comes[past_at(s.node)] = true
+      note(PAST, number_at(PAST) + 1)
+    else
+      note('F' .. s.node, false)
     end
   end
 end
 
--- What T<scope> says of them.
+-- What T<scope> says of a scope in line, and its places.
 local function tags_text(shares)
-  local text, depth = '', 0
+  local text, depth, bits, places = '', 0, 0, {}
   for _, s in ipairs(shares) do
     text = text .. string.rep(pack(0), s.depth - depth) .. pack(s.tag or 0)
     depth = s.depth + 1
+    if s.placed and s.tag then
+      bits = bits + 2 ^ (s.depth - 1)
+      places[place_at(s.level, s.tag, shares.scope)] = true
+    end
   end
-  return text
+  return bits > 0 and text .. char(bits) or text, places
 end
 
--- The fields that were rewritten and their values, for HSET, and the highest stamp.
-local function rewritten_fields(top)
-  local set = {}
-  for field, value in pairs(rewritten) do
-    set[#set + 1], set[#set + 2] = field, whole(value)
-    top = max(top, value)
+-- Notes the tags of a scope and its places in the rounds of its levels, none where its line
+-- is empty.
+local function save_shares(shares, empty)
+  if not shares.had then
+    return -- they are as they were
   end
-  set[#set + 1], set[#set + 2] = '#', whole(top)
-  return set
+  local text, places = false, {}
+  if not empty and #shares > 1 then
+    text, places = tags_text(shares)
+  end
+  for place in pairs(shares.had) do
+    if not places[place] then
+      comes[place] = false
+    end
+  end
+  for place in pairs(places) do
+    if not shares.had[place] then
+      comes[place] = true
+    end
+  end
+  shares.had = places
+  local scope = shares.scope
+  if text ~= held['T' .. scope] then
+    note('T' .. scope, text)
+  end
 end
 -- The rule of a path that a task waits for, as its number in it, and when to look at
 -- it, nil where it can't tell: one that can't, or the one that alone would admit the
@@ -1635,170 +1784,213 @@ local function first_rules()
   end
 end
 
--- The highest stamp, the last look, and whether a task may be first that takes nothing of
--- the rule which its scope has its seat with.
-local function begin()
-  local last = call('HMGET', at, '#', '@', MIXED)
-  return tonumber(last[1] or 0), tonumber(last[2] or 0), last[3]
+-- The last look, and whether a task may be first that takes nothing of the rule which its
+-- scope has its seat with.
+read_at({ '#', '@', MIXED, PAST })
+local beat, mixed = number_at('@'), held[MIXED]
+
+-- The names of a line's rules.
+local function names_in(l)
+  local names = {}
+  for i in path_numbers(l.path_text) do
+    names[#names + 1] = rule_name(KEYS[tonumber(i)])
+  end
+  return names
 end
 
-local top, beat, mixed = begin()
+-- The sums that a line counts in.
+local function sums_of(l)
+  local fields = {}
+  for unit in pairs(units_of(l)) do
+    fields[#fields + 1] = sum_of(l.scope, unit)
+  end
+  for _, name in ipairs(names_in(l)) do
+    fields[#fields + 1], fields[#fields + 2] = 'U' .. name, 'N' .. name
+  end
+  return fields
+end
 
--- What a line's scope has at each level.
-local function shares(l)
+-- What a line's scope has at each level, with what its turn is to change.
+local function slots(l)
+  l.shares = l.shares or levels_of(l.scope, names_in(l), rules_of(l) and l.weights)
+  read_slots(l.shares, sums_of(l))
+  return l.shares
+end
+
+-- The same, as far as it must be known of one who has a seat.
+local function shares(l, seat)
   if not l.shares then
-    l.shares = shares_of(l.scope, names_of(rules_of(l)), l.weights)
+    l.shares = levels_of(l.scope, names_in(l), rules_of(l) and l.weights)
+    shares_of(l.shares, seat and seat.name, seat and seat.stamp, sums_of(l))
   end
   return l.shares
 end
 
--- Lets the rules of a scope be looked at now.
-local function look_at(scope)
-  local l = lines[scope]
-  for i in path_numbers(l and l.path_text or '') do
-    call('ZADD', due, 'XX', 'LT', whole(now), rule_name(KEYS[tonumber(i)]))
-  end
-end
+-- When the first of those who are out will have been out for too long, and whether units
+-- that were set aside came free of rules that the caller doesn't know.
+local overdue, freed_unknown
 
-local function parts_of_out(field)
-  local zero = string.find(field, '\0', 1, true)
-  return sub(field, 1, zero - 1), sub(field, zero + 1)
-end
-
-local function score_of_out(value)
-  return unpack7(value, 8) - SCORES
-end
-
--- Puts a task that was out back in its line, and its scope in a round, whichever:
--- the first look moves it to where it belongs.
-local function back(l, field, value, score)
-  local _, ticket = parts_of_out(field)
-  call('HDEL', out_key, field)
-  if call('ZADD', l.key, 'NX', whole(score), ticket) == 1 then
-    count(l, ticket, 1)
-    if l.path_text ~= '-' and #path_of(l, ticket) < #rules_of(l) then
-      mixed = '1'
-      call('HSET', at, MIXED, mixed)
-    end
-  end
-  local had = call('HGET', at, 'S' .. l.scope)
-  if had then
-    local name, rank = parts_of(had)
-    if name == NO_RULE then
-      call('ZADD', due, 'LT', whole(now), name)
-    end
-    local band, its = numbers_of(rank)
-    if floor(score / BAND) + LOWEST < band then
-      local seat = seat_of(name, rank_of(score, its), l.scope)
-      call('ZADD', round, '0', seat)
-      call('ZREM', round, had)
-      call('HSET', at, 'S' .. l.scope, seat)
-    end
-  elseif l.path_text ~= '-' then
-    local its, tag = shares(l), unpack7(value, 15)
-    take_slots(its)
-    its[1].tag = min(its[1].tag, max(1, tag))
-    local name = rule_name(KEYS[tonumber(string.match(l.path_text, '^%d+'))])
-    local seat = seat_of(name, rank_of(score, its[1].tag), l.scope)
-    l.opened = true
-    call('ZADD', round, '0', seat)
-    call('HSET', at, 'S' .. l.scope, seat)
-    call('ZADD', due, whole(now), name)
-    keep_waiting(0, l.key, round, at, due)
-  end
-  look_at(l.scope)
-end
-
--- What became of tasks that were released.
-local function heed_news()
-  for i = 5 + #KEYS, #ARGV, 3 do
-    local what, scope, ticket = ARGV[i], ARGV[i + 1], ARGV[i + 2]
-    local l, field = lines[scope], scope .. '\0' .. ticket
-    local value = call('HGET', out_key, field)
-    if value and what == 'f' then
-      call('HDEL', out_key, field)
-      look_at(scope)
-    elseif value and what == 'a' and l and sub(value, 22) ~= id then -- else this call has heeded it before
-      local eighth = call('ZRANGE', l.key, '8', '8', 'WITHSCORES')[2]
-      back(l, field, value, tonumber(eighth) or score_of_out(value))
-    elseif value and what == 'r' then
-      call('HSET', out_key, field, pack(now) .. sub(value, 8, 21) .. RUNNING)
-    end
-  end
-end
-
--- The numbers of the rules of each level that the caller knows, by the level's path.
-local levels
-local function rules_of_levels()
-  levels = {}
-  for i = 1, n do
-    local level = string.match(rule_name(KEYS[i]), '^[^:]*')
-    local its = levels[level] or {}
-    its[#its + 1], levels[level] = i, its
-  end
-end
-
--- The rules above a scope, as far as the caller knows them.
-local function rules_above(scope, ticket)
-  if not levels then
-    rules_of_levels()
-  end
-  local some = {}
-  for ends in string.gmatch(scope .. '/', '()/') do
-    for _, i in ipairs(levels[sub(scope, 1, ends - 1)] or {}) do
-      some[#some + 1] = rule(i)
-    end
-  end
-  return counted(some, ticket)
-end
-
--- Sets aside what a released task will take: together, where its start is near.
-local function set_aside(path)
-  local start = joint_start(path, now)
+local function has(path, name)
   for i = 1, #path do
-    local algorithm = algorithms[path[i].kind]
-    local t = algorithm.fit(path[i], start <= now + lead + spread and start or now)
-    if t then
-      algorithm.charge(path[i], now, t)
+    if path[i].name == name then
+      return true
     end
   end
+  return false
 end
 
--- When the first of those who are out will have been out for too long.
-local overdue
-
--- Whether units that were set aside came free of rules that the caller doesn't know.
-local freed_unknown
-
--- Sets aside what released tasks will take. One that has not come in time goes
--- back to its place; one that runs already is forgotten.
-local function reserve()
-  local fields = call('HGETALL', out_key)
-  for f = 1, #fields, 2 do
-    local field, value = fields[f], fields[f + 1]
-    local scope, ticket = parts_of_out(field)
-    local l, whose, left = lines[scope], sub(value, 22), unpack7(value, 1)
-    if left > now or whose == STRAIGHT then -- the clock has stepped back, or nobody has looked before
-      left, whose = now, whose == STRAIGHT and RUNNING or whose
-      call('HSET', out_key, field, pack(now) .. sub(value, 8, 21) .. whose)
+local heed_news, reserve
+do
+  -- Lets the rules of a scope be looked at now.
+  local function look_at(scope)
+    local l = lines[scope]
+    for i in path_numbers(l and l.path_text or '') do
+      call('ZADD', due, 'XX', 'LT', whole(now), rule_name(KEYS[tonumber(i)]))
     end
-    if not l and whose ~= RUNNING then -- it may have to go back to its line
-      miss(scope)
-    end
-    if left + STALE > now then
-      set_aside(l and path_of(l, ticket) or rules_above(scope, ticket))
-      overdue = min(overdue or left + STALE, left + STALE)
-      out = out + (sub(whose, 1, 10) == sub(id, 1, 10) and 1 or 0)
-      if whose == id then
-        released[#released + 1], released[#released + 2] = scope, ticket
-        most = most - 1
+  end
+
+  local function parts_of_out(field)
+    local zero = string.find(field, '\0', 1, true)
+    return sub(field, 1, zero - 1), sub(field, zero + 1)
+  end
+
+  local function score_of_out(value)
+    return unpack7(value, 8) - SCORES
+  end
+
+  -- Puts a task that was out back in its line, and its scope in a round, whichever:
+  -- the first look moves it to where it belongs.
+  local function back(l, field, value, score)
+    local _, ticket = parts_of_out(field)
+    call('HDEL', out_key, field)
+    if call('ZADD', l.key, 'NX', whole(score), ticket) == 1 then
+      count(l, ticket, 1)
+      if l.path_text ~= '-' and #path_of(l, ticket) < #rules_of(l) then
+        mixed = '1'
+        note(MIXED, mixed)
       end
-    elseif whose == RUNNING then
-      call('HDEL', out_key, field)
-      look_at(scope)
-      freed_unknown = freed_unknown or not l
-    elseif l then
-      back(l, field, value, score_of_out(value))
+    end
+    read_at({ 'S' .. l.scope })
+    local had = held['S' .. l.scope]
+    if had then
+      local name, rank = parts_of(had)
+      if name == NO_RULE then
+        call('ZADD', due, 'LT', whole(now), name)
+      end
+      local band, its = numbers_of(rank)
+      local path = l.path_text ~= '-' and mixed and path_of(l, ticket) or {}
+      local elsewhere = #path > 0 and not has(path, name) and call('ZRANGE', l.key, '0', '0')[1] == ticket
+      if elsewhere then -- the one that was first waits for what this one takes nothing of
+        its, name = shares(l, { name = name, stamp = its }), path[1].name
+        its = tag_at(its, name)
+        call('ZADD', due, 'LT', whole(now), name)
+      end
+      if elsewhere or floor(score / BAND) + LOWEST < band then
+        local seat = seat_of(name, rank_of(score, its), l.scope)
+        comes[seat], comes[had] = true, false
+        note('S' .. l.scope, seat)
+      end
+    elseif l.path_text ~= '-' then
+      local its, tag = slots(l), unpack7(value, 15)
+      take_slots(its)
+      its[1].tag = min(its[1].tag, max(1, tag))
+      local name = rule_name(KEYS[tonumber(string.match(l.path_text, '^%d+'))])
+      local seat = seat_of(name, rank_of(score, its[1].tag), l.scope)
+      l.opened, comes[seat] = true, true
+      note('S' .. l.scope, seat)
+      write_round()
+      write_at()
+      call('ZADD', due, whole(now), name)
+      keep_waiting(0, l.key, round, at, due)
+    end
+    look_at(l.scope)
+  end
+
+  -- What became of tasks that were released.
+  function heed_news()
+    for i = 5 + #KEYS, #ARGV, 3 do
+      local what, scope, ticket = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+      local l, field = lines[scope], scope .. '\0' .. ticket
+      local value = call('HGET', out_key, field)
+      if value and what == 'f' then
+        call('HDEL', out_key, field)
+        look_at(scope)
+      elseif value and what == 'a' and l and sub(value, 22) ~= id then -- else this call has heeded it before
+        local eighth = call('ZRANGE', l.key, '8', '8', 'WITHSCORES')[2]
+        back(l, field, value, tonumber(eighth) or score_of_out(value))
+      elseif value and what == 'r' then
+        call('HSET', out_key, field, pack(now) .. sub(value, 8, 21) .. RUNNING)
+      end
+    end
+  end
+
+  -- The numbers of the rules of each level that the caller knows, by the level's path.
+  local levels
+  local function rules_of_levels()
+    levels = {}
+    for i = 1, n do
+      local level = string.match(rule_name(KEYS[i]), '^[^:]*')
+      local its = levels[level] or {}
+      its[#its + 1], levels[level] = i, its
+    end
+  end
+
+  -- The rules above a scope, as far as the caller knows them.
+  local function rules_above(scope, ticket)
+    if not levels then
+      rules_of_levels()
+    end
+    local some = {}
+    for ends in string.gmatch(scope .. '/', '()/') do
+      for _, i in ipairs(levels[sub(scope, 1, ends - 1)] or {}) do
+        some[#some + 1] = rule(i)
+      end
+    end
+    return counted(some, ticket)
+  end
+
+  -- Sets aside what a released task will take: together, where its start is near.
+  local function set_aside(path)
+    local start = joint_start(path, now)
+    for i = 1, #path do
+      local algorithm = algorithms[path[i].kind]
+      local t = algorithm.fit(path[i], start <= now + lead + spread and start or now)
+      if t then
+        algorithm.charge(path[i], now, t)
+      end
+    end
+  end
+
+  -- Sets aside what released tasks will take. One that has not come in time goes
+  -- back to its place; one that runs already is forgotten.
+  function reserve()
+    local fields = call('HGETALL', out_key)
+    for f = 1, #fields, 2 do
+      local field, value = fields[f], fields[f + 1]
+      local scope, ticket = parts_of_out(field)
+      local l, whose, left = lines[scope], sub(value, 22), unpack7(value, 1)
+      if left > now or whose == STRAIGHT then -- the clock has stepped back, or nobody has looked before
+        left, whose = now, whose == STRAIGHT and RUNNING or whose
+        call('HSET', out_key, field, pack(now) .. sub(value, 8, 21) .. whose)
+      end
+      if not l and whose ~= RUNNING then -- it may have to go back to its line
+        miss(scope)
+      end
+      if left + STALE > now then
+        set_aside(l and path_of(l, ticket) or rules_above(scope, ticket))
+        overdue = min(overdue or left + STALE, left + STALE)
+        out = out + (sub(whose, 1, 10) == sub(id, 1, 10) and 1 or 0)
+        if whose == id then
+          released[#released + 1], released[#released + 2] = scope, ticket
+          most = most - 1
+        end
+      elseif whose == RUNNING then
+        call('HDEL', out_key, field)
+        look_at(scope)
+        freed_unknown = freed_unknown or not l
+      elseif l then
+        back(l, field, value, score_of_out(value))
+      end
     end
   end
 end
@@ -1875,9 +2067,33 @@ local function head(l)
   return l.got[l.next], tonumber(l.got[l.next + 1])
 end
 
+-- Heeds a seat that a worker of an earlier version has given or moved back: its slot is
+-- where that is. And takes slots of levels that had no rules when the scope sat down.
+local function sit_by(seat, its)
+  for _, s in ipairs(its) do
+    if s.level == level_of(seat.name) and (s.tag or 0) < seat.stamp or its.had and #its == 1 and number_at('F' .. s.node) <= seat.stamp then
+      s.tag = seat.stamp
+      held['F' .. s.node] = max(number_at('F' .. s.node), seat.stamp)
+      put_off(s, 1)
+    elseif not s.tag then
+      take_slot(s)
+    end
+  end
+end
+
+-- The tags of a scope that has its seat.
+local function tags_of(l, seat)
+  local its = shares(l, seat)
+  if its.had and not l.sat then
+    l.sat = true
+    sit_by(seat, its)
+  end
+  return its
+end
+
 -- The rank of a scope in the round of a rule.
-local function rank_in(l, name, band_of)
-  return sub(band_of, 1, 3) .. pack(tag_at(l.shares, name))
+local function rank_in(l, name, seat)
+  return sub(seat.rank, 1, 3) .. pack(tag_at(tags_of(l, seat), name))
 end
 
 -- The rule of the path, other than this one, whose round has a seat that is earlier there.
@@ -1886,7 +2102,7 @@ local function earlier(seat, l, path)
     local name = path[i].name
     local first = name ~= seat.name and front(name)
     local theirs = first and lines[first.scope]
-    local mine = { band = seat.band, stamp = first and tag_at(l.shares, name), scope = seat.scope }
+    local mine = { band = seat.band, stamp = first and tag_at(tags_of(l, seat), name), scope = seat.scope }
     if first and not (theirs and theirs.path_text == '-') and sooner(first, mine) then
       return name
     end
@@ -1897,22 +2113,15 @@ local function look_by(name, t)
   looks[name] = min(looks[name] or t, t)
 end
 
-local function has(path, name)
-  for i = 1, #path do
-    if path[i].name == name then
-      return true
-    end
-  end
-  return false
-end
-
 -- Releases a line's head. Its scope has had a turn, and takes the next slot.
 local function release(seat, l, ticket, score, path, start)
+  slots(l)
+  local its = tags_of(l, seat)
   for i = 1, #path do
     algorithms[path[i].kind].charge(path[i], now, start)
   end
   l.out = l.out or {}
-  l.out[#l.out + 1] = { ticket = ticket, score = score, tag = l.shares[1].tag or seat.stamp }
+  l.out[#l.out + 1] = { ticket = ticket, score = score, tag = its[1].tag or seat.stamp }
   l.taken, l.next = l.taken + 1, l.next + 2
   released[#released + 1], released[#released + 2] = l.scope, ticket
   out = out + 1
@@ -1921,18 +2130,18 @@ local function release(seat, l, ticket, score, path, start)
   else
     most = most - 1
   end
-  had_turn(l.shares, path)
+  had_turn(its, path)
   local following, next_score = head(l)
   local name = following and seat.name
   if following then
-    take_slots(l.shares)
-    local its = mixed and path_of(l, following) or {}
-    if #its > 0 and not has(its, name) then -- it takes nothing of this rule
-      name = its[1].name
+    take_slots(its)
+    local meets = mixed and path_of(l, following) or {}
+    if #meets > 0 and not has(meets, name) then -- it takes nothing of this rule
+      name = meets[1].name
       look_by(name, now)
     end
   end
-  move(seat, name, name and rank_of(next_score, tag_at(l.shares, name)))
+  move(seat, name, name and rank_of(next_score, tag_at(its, name)))
 end
 
 -- Passes over a head that can't be woken: its line and its scope go on without it.
@@ -1956,17 +2165,6 @@ local function pass_over(seat, l, score, what)
   move(seat, seat.name, rank_of(score, seat.stamp))
 end
 
--- Heeds a seat that a worker of an earlier version has given or moved back: its slot is
--- where that is.
-local function sit_by(seat, its)
-  for _, s in ipairs(its) do
-    if s.level == level_of(seat.name) and (s.tag or 0) < seat.stamp then
-      s.tag, slots[s.node] = seat.stamp, max(slots[s.node], seat.stamp)
-      put_off(s, 1)
-    end
-  end
-end
-
 -- Whether a line's first task can start now, or nearly so.
 local function startable(l)
   local ticket = head(l)
@@ -1987,7 +2185,8 @@ local function seat_in(scope)
   if moved[scope] then
     return moved[scope].name ~= NO_RULE and moved[scope].name and moved[scope] or nil
   end
-  local had = call('HGET', at, 'S' .. scope)
+  read_at({ 'S' .. scope })
+  local had = held['S' .. scope]
   if not had then
     return nil
   end
@@ -2016,7 +2215,10 @@ local function earliest(seat, l, s)
       miss(scope)
       return false
     elseif other and other ~= l and other.path_text ~= '-' and other.favoured ~= other.taken then
-      local theirs, its = share_at(shares(other), s.level), seat_in(scope)
+      local theirs, its = share_at(slots(other), s.level), seat_in(scope)
+      if not its then -- a worker of an earlier version has emptied the line
+        comes[place] = not held['S' .. scope] and false or comes[place]
+      end
       stamp = theirs and theirs.tag or stamp
       if its and its.band == seat.band and stamp < (tag or s.tag) and head(other) and startable(other) then
         best, tag = other, stamp
@@ -2026,37 +2228,40 @@ local function earliest(seat, l, s)
   return best
 end
 
-local serve_round
+-- The rounds whose turns are being given: the one at the end, for those before it.
+local serving = {}
 
 -- Gives the turn to another line of a level, by this one's tags at the levels above: its seat
 -- comes to this round, or, where that is none of its own, to that of its first rule.
 local function give_way(seat, l, other, level)
   other.favoured = other.taken
+  local its = seat_in(other.scope)
+  local other_shares = tags_of(other, its)
   for _, s in ipairs(l.shares) do
     if s == level then
       break
     end
-    local theirs = share_at(other.shares, s.level)
+    local theirs = share_at(other_shares, s.level)
     if theirs then
       s.tag, theirs.tag = max(s.tag, theirs.tag or 0), min(s.tag, theirs.tag or s.tag)
     end
   end
-  local its, path = seat_in(other.scope), path_of(other, (head(other)))
+  local path = path_of(other, (head(other)))
   local name = (path[1] or rules_of(other)[1]).name -- its rules may be out of their hours
   for _, r in ipairs(path) do
     name = r.name == seat.name and r.name or name
   end
-  move(its, name, rank_in(other, name, its.rank))
-  move(seat, seat.name, rank_in(l, seat.name, seat.rank))
+  move(its, name, rank_in(other, name, its))
+  move(seat, seat.name, rank_in(l, seat.name, seat))
   if name ~= seat.name then
-    serve_round(name)
+    serving[#serving + 1] = name
   end
 end
 
 -- Whether the turn is rather another line's, of those below one of the scope's levels, which
 -- then has it; nil where one is not known.
 local function gives_way(seat, l)
-  for _, s in ipairs(l.shares) do
+  for _, s in ipairs(tags_of(l, seat)) do
     local other = s.placed and earliest(seat, l, s)
     if other then
       give_way(seat, l, other, s)
@@ -2092,16 +2297,10 @@ local function turn(name)
     move(seat, name, rank_of(score, seat.stamp)) -- another task is first in the line by now
     return true
   end
-  sit_by(seat, shares(l))
-  for _, s in ipairs(l.shares) do
-    if not s.tag then -- the level had no rules when the scope sat down
-      take_slot(s)
-    end
-  end
   local path = path_of(l, ticket)
   local other = earlier(seat, l, path)
   if other then
-    move(seat, other, rank_in(l, other, seat.rank))
+    move(seat, other, rank_in(l, other, seat))
     return true
   end
   local start, binding, sure = joint_start(path, now)
@@ -2130,7 +2329,7 @@ local function turn(name)
   local look = not free and now + SUSPENDED or max(now + 1, free - early)
   look_by(by.name, by.corrected and min(look, now + TOLD_LOOK) or look)
   if by.name ~= name then
-    move(seat, by.name, rank_in(l, by.name, seat.rank))
+    move(seat, by.name, rank_in(l, by.name, seat))
     return true
   end
   return false
@@ -2150,8 +2349,8 @@ local function sift(name)
     local ticket = l and l.path_text ~= '-' and head(l)
     local path = ticket and path_of(l, ticket) or {}
     if #path > 0 and not has(path, name) then
-      shares(l)
-      move(seated(name, rank, scope, seat), path[1].name, rank_in(l, path[1].name, rank))
+      local its = seated(name, rank, scope, seat)
+      move(its, path[1].name, rank_in(l, path[1].name, its))
       look_by(path[1].name, now)
     end
   end
@@ -2173,19 +2372,23 @@ end
 
 local steps = 0
 
--- Gives the turns of a round, until it waits.
-function serve_round(name)
-  while true do
+-- Gives the turns of a round, until it waits, and those of rounds that it gives way to first.
+local function serve_round(first)
+  serving[1] = first
+  while #serving > 0 do
+    local name = serving[#serving]
     steps = steps + 1
-    if most + more <= 0 or steps > STEPS then
+    local over = most + more <= 0 or steps > STEPS
+    if over then
       look_by(name, now)
-      return
-    end
-    if not turn(name) then
+    elseif not turn(name) then
+      over = true
       if mixed and name ~= NO_RULE then
         sift(name)
       end
-      return
+    end
+    if over then
+      serving[#serving] = nil
     end
   end
 end
@@ -2205,128 +2408,159 @@ local function serve()
   return names
 end
 
--- Moves released tasks from their lines to those that are out.
-local function save_released()
-  for _, l in pairs(lines) do
-    local tickets, outs = {}, {}
-    for i, o in ipairs(l.out or {}) do
-      tickets[i] = o.ticket
-      outs[2 * i - 1] = l.scope .. '\0' .. o.ticket
-      outs[2 * i] = pack(now) .. pack(o.score + SCORES) .. pack(o.tag) .. id
-      count(l, o.ticket, -1)
-    end
-    if #tickets > 0 then
-      call('ZREM', l.key, unpack(tickets))
-      call('HSET', out_key, unpack(outs))
-    end
-  end
-end
-
--- Adds up the units and lines that came and went.
-local function save_sums()
-  local add, names = {}, {}
-  local function plus(field, k)
-    if k ~= 0 and not add[field] then
-      names[#names + 1] = field
-    end
-    add[field] = k ~= 0 and (add[field] or 0) + k or add[field]
-  end
-  for _, l in pairs(lines) do
-    local closed = moved[l.scope] and not moved[l.scope].name
-    local opened = (l.opened and 1 or 0) - (closed and 1 or 0)
-    if next(l.units) or opened ~= 0 then
-      for unit, k in pairs(l.units) do
-        plus(sum_of(l.scope, unit), unit ~= '' and k or 0)
+local save
+do
+  -- Moves released tasks from their lines to those that are out.
+  local function save_released()
+    for _, l in pairs(lines) do
+      local tickets, outs = {}, {}
+      for i, o in ipairs(l.out or {}) do
+        tickets[i] = o.ticket
+        outs[2 * i - 1] = l.scope .. '\0' .. o.ticket
+        outs[2 * i] = pack(now) .. pack(o.score + SCORES) .. pack(o.tag) .. id
+        count(l, o.ticket, -1)
       end
-      for i in path_numbers(l.path_text) do
-        local name = rule_name(KEYS[tonumber(i)])
-        plus('U' .. name, l.units[unit_of(ARGV[9 + tonumber(i)])] or 0)
-        plus('N' .. name, opened)
+      if #tickets > 0 then
+        call('ZREM', l.key, unpack(tickets))
+        call('HSET', out_key, unpack(outs))
       end
     end
   end
-  for i = 1, #names, 500 do
-    local some = { unpack(names, i, min(#names, i + 499)) }
-    local had, set = call('HMGET', at, unpack(some)), {}
-    for j = 1, #some do
-      set[2 * j - 1], set[2 * j] = some[j], whole(max(0, (had[j] or 0) + add[some[j]]))
-    end
-    call('HSET', at, unpack(set))
-  end
-end
 
-local function save_seats()
-  for scope, seat in pairs(moved) do
-    if seat.seat ~= seat.was then
-      if seat.seat then
-        call('ZADD', round, '0', seat.seat)
-        call('HSET', at, 'S' .. scope, seat.seat)
-      else
-        call('HDEL', at, 'S' .. scope, 'T' .. scope)
-        for unit in pairs(units_of(lines[scope])) do
-          call('HDEL', at, sum_of(scope, unit))
+  -- Whether a line was emptied.
+  local function closed(l)
+    return moved[l.scope] and not moved[l.scope].name
+  end
+
+  -- Adds up the units and lines that came and went.
+  local function save_sums()
+    local add, fields = {}, {}
+    local function plus(field, k)
+      if k ~= 0 then
+        add[field] = (add[field] or 0) + k
+        fields[#fields + 1] = field
+      end
+    end
+    for _, l in pairs(lines) do
+      local opened = (l.opened and 1 or 0) - (closed(l) and 1 or 0)
+      if next(l.units) or opened ~= 0 then
+        for unit, k in pairs(l.units) do
+          plus(sum_of(l.scope, unit), unit ~= '' and k or 0)
+        end
+        for i in path_numbers(l.path_text) do
+          local name = rule_name(KEYS[tonumber(i)])
+          plus('U' .. name, l.units[unit_of(ARGV[9 + tonumber(i)])] or 0)
+          plus('N' .. name, opened)
         end
       end
-      call('ZREM', round, seat.was)
+    end
+    read_at(fields)
+    for field, k in pairs(add) do
+      note(field, max(0, number_at(field) + k))
     end
   end
-end
 
--- What is to be noted of the virtual times, and the tags of all that were looked at.
-local function share_fields()
-  local set = rewritten_fields(top)
-  for scope, l in pairs(lines) do
-    local empty = moved[scope] and not moved[scope].name
-    if l.shares then
-      save_places(l.shares, scope, empty)
-    end
-    if l.shares and empty then
-      remember(l.shares)
-    end
-    if l.shares and not empty then
-      set[#set + 1], set[#set + 2] = 'T' .. scope, tags_text(l.shares)
-    end
-  end
-  return set
-end
-
-local function save_looks(names)
-  local set, lower, gone = {}, {}, {}
-  for name, look in pairs(looks) do
-    local list = served[name] and set or lower
-    list[#list + 1], list[#list + 2] = whole(look), name
-  end
-  for _, name in ipairs(names) do
-    if not looks[name] then
-      gone[#gone + 1] = name
-    end
-  end
-  if #set > 0 then
-    call('ZADD', due, unpack(set))
-  end
-  if #lower > 0 then
-    call('ZADD', due, 'LT', unpack(lower))
-  end
-  if #gone > 0 then
-    call('ZREM', due, unpack(gone))
-  end
-end
-
--- Forgets the slots that the time has passed, of some nodes whose lines were emptied.
-local function sweep()
-  for level, time in pairs(times) do
-    local name = level .. PAST
-    local past = call('ZRANGEBYLEX', round, '(' .. name .. '\0', '(' .. name .. '\0\0\0\0' .. pack(time + 1), 'LIMIT', '0', '100')
-    for _, place in ipairs(past) do
-      local node = sub(place, #name + 12)
-      local slot = tonumber(slots[node] or call('HGET', at, 'F' .. node) or 0)
-      call('ZREM', round, place)
-      if slot > time then
-        call('ZADD', round, '0', past_at(level, slot, node))
-      else
-        call('HDEL', at, 'F' .. node)
+  local function save_seats()
+    for scope, seat in pairs(moved) do
+      if seat.seat ~= seat.was then
+        comes[seat.was] = false
+        note('S' .. scope, seat.seat or false)
+        if seat.seat then
+          comes[seat.seat] = true
+        end
       end
     end
+  end
+
+  -- Notes the tags of all that were looked at, and of lines that were emptied what is to be
+  -- remembered.
+  local function save_tags()
+    for scope, l in pairs(lines) do
+      if closed(l) then
+        remember(slots(l), names_in(l), true)
+        save_shares(l.shares, true)
+        for unit in pairs(units_of(l)) do
+          note(sum_of(scope, unit), false)
+        end
+      elseif l.shares then
+        save_shares(l.shares)
+      end
+    end
+  end
+
+  local function save_looks(names)
+    local set, lower, gone = {}, {}, {}
+    for name, look in pairs(looks) do
+      local list = served[name] and set or lower
+      list[#list + 1], list[#list + 2] = whole(look), name
+    end
+    for _, name in ipairs(names) do
+      if not looks[name] then
+        gone[#gone + 1] = name
+      end
+    end
+    if #set > 0 then
+      call('ZADD', due, unpack(set))
+    end
+    if #lower > 0 then
+      call('ZADD', due, 'LT', unpack(lower))
+    end
+    if #gone > 0 then
+      call('ZREM', due, unpack(gone))
+    end
+  end
+
+  -- Forgets nodes whose slots the time has passed. So many nodes or turns after the last time
+  -- it looks through twice as many: what is kept is about as much as means anything.
+  local FORGET = 32
+  local function forget()
+    local many = number_at(PAST)
+    if many == 0 then
+      return
+    end
+    many = many + #released / 2
+    note(PAST, many)
+    if many < FORGET then
+      return
+    end
+    local most = min(2 * many, MANY)
+    local past = call('ZRANGEBYLEX', round, '(' .. PAST .. '\0', '(' .. PAST .. '\1', 'LIMIT', '0', whole(most))
+    local fields, left = {}, #past == most
+    for _, entry in ipairs(past) do
+      local node = sub(entry, 13)
+      local level = level_above(node)
+      fields[#fields + 1], fields[#fields + 2] = 'F' .. node, 'V' .. level
+    end
+    read_at(fields)
+    for i, entry in ipairs(past) do
+      local slot, time = fields[2 * i - 1], fields[2 * i]
+      comes[entry] = false
+      if held[time] and number_at(slot) > number_at(time) then
+        comes[past_at(sub(slot, 2))], left = true, true
+      else
+        note(slot, false)
+      end
+    end
+    note(PAST, left and 1 or 0)
+  end
+
+  -- Writes what the call has come to. Returns the round that is due next, and when.
+  function save(names)
+    save_released()
+    save_looks(names)
+    local next_rule = call('ZRANGE', due, '0', '0', 'WITHSCORES')
+    if #next_rule == 0 then
+      call('DEL', at, round)
+      return next_rule
+    end
+    save_sums()
+    save_seats()
+    save_tags()
+    forget()
+    note('@', now)
+    write_round()
+    write_at()
+    return next_rule
   end
 end
 
@@ -2346,26 +2580,15 @@ local function near_scopes()
   return near
 end
 
-if call('EXISTS', due, out_key) == 0 then
+if there % 3 == 0 then
   return { { now, 0, 0 }, {}, {}, {} }
 end
 first_rules()
 heed_news()
 reserve()
+write_round() -- the rounds are read from here on
 local names = serve()
-save_released()
-save_sums()
-save_seats()
-save_looks(names)
-local next_rule = call('ZRANGE', due, '0', '0', 'WITHSCORES')
-if #next_rule == 0 then
-  call('DEL', at, round)
-else
-  call('HSET', at, '@', whole(now), unpack(share_fields()))
-  if #released > 0 then
-    sweep()
-  end
-end
+local next_rule = save(names)
 if #released > 0 then
   overdue = overdue or now + STALE
   if call('PTTL', out_key) < 60000 then
