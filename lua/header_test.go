@@ -254,7 +254,7 @@ func histories(prefix string) (runs []run, n int) {
 		args := []any{now, id, call, now + 60_000_000, 60_000}
 		for _, r := range rules(true, 2)[:9] {
 			if args = append(args, r); r == now {
-				args = append(args, spent)
+				args = append(args, 0, spent)
 			}
 		}
 		return run{Settle, keys, args}

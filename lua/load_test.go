@@ -277,7 +277,7 @@ func (h *history) settle(c randomCall, places []any) (s *Script, keys []string, 
 		if places != nil {
 			granted, place = 5, places[i]
 		}
-		args = append(args, h.text(i, r, c), granted, place, c.cost)
+		args = append(args, h.text(i, r, c), granted, place, 0, c.cost)
 	}
 	return Settle, append(keys, h.ids[c.id], h.ids[c.id]+"=", h.due), args
 }

@@ -525,6 +525,13 @@ local function pass_over(seat, l, score, what)
   move(seat, seat.name, rank_of(score, seat.stamp))
 end
 
+-- Leaves a head alone that is too dear while an API's limit is lower than its rule's: its line
+-- keeps its order, and its scope is out of everybody's way until the next look.
+local function step_aside(seat)
+  move(seat, NO_RULE, seat.rank, true)
+  look_by(NO_RULE, now + AGAIN)
+end
+
 -- Whether a line's first task can start now, or nearly so.
 local function startable(l)
   local ticket = head(l)
@@ -681,7 +688,10 @@ local function turn(name)
   end
   local number, free = waits_for(path, start, binding)
   local by = path[number]
-  if not free and by.cap ~= 0 and by.p ~= 0 then
+  if not free and by.corrected and by.cost <= by.most then
+    step_aside(seat)
+    return true
+  elseif not free and by.cap ~= 0 and by.p ~= 0 then
     pass_over(seat, l, score, ticket)
     return true
   end

@@ -84,7 +84,7 @@ func (a *attempt) answer(ctx context.Context, reply []int64, d *Decision) error 
 }
 
 func (a *attempt) grant(reply []int64) Grant {
-	g := Grant{scope: a.scope, id: a.id, plan: a.plan, record: a.record, cost: a.cost, places: make([]int64, len(a.plan.bounds))}
+	g := Grant{scope: a.scope, id: a.id, plan: a.plan, record: a.record, cost: a.cost, told: &settled{}, places: make([]int64, len(a.plan.bounds))}
 	g.from = a.sent.Add(time.Duration(reply[3]) * time.Microsecond)
 	g.start = reply[2] + reply[3]
 	for i := range g.places {

@@ -158,17 +158,38 @@ func (c *plans) renew(at time.Time, scopes ...string) (renewed bool) {
 // again makes a plan anew for a time of the server's; nil where nothing is left of it, and
 // its scope is to be looked up.
 func (c *plans) again(p *plan, at time.Time) *plan {
+	if p.part.of != nil {
+		return c.partAgain(p, at)
+	}
 	bounds := live(p.all, at)
 	if len(bounds) == 0 {
 		c.forget(p)
 		return nil
 	}
 	fresh := newPlan(c.keys, p.scope, bounds, c.pad, at)
-	fresh.made, fresh.refusal, fresh.answers, fresh.key, fresh.others = p.made, p.refusal, p.answers, p.key, p.others
+	fresh.made, fresh.refusal, fresh.answers, fresh.key = p.made, p.refusal, p.answers, p.key
 	fresh.weigh(p.named) // other rules may be in force by now
-	if p.others != "" {
-		fresh.levels = p.levels
+	c.keep(fresh)
+	return fresh
+}
+
+// partAgain is again for a plan that leaves out rules of another one.
+func (c *plans) partAgain(p *plan, at time.Time) *plan {
+	whole := p.part.of
+	c.mu.RLock()
+	if known := c.known[whole.key]; known != nil && known.made == whole.made {
+		whole = known
 	}
+	c.mu.RUnlock()
+	if whole.stale(at) {
+		whole = c.again(whole, at)
+	}
+	if whole == nil {
+		c.forget(p)
+		return nil
+	}
+	fresh := c.partOf(whole, p.part.costs, at)
+	fresh.key = p.key
 	c.keep(fresh)
 	return fresh
 }

@@ -126,6 +126,63 @@ func TestAdoptedByItsUnit(t *testing.T) {
 	})
 }
 
+// "A task that costs more than a corrected limit keeps its place until it has grown": its line
+// stays in order, other lines go on, and it is looked at each second.
+func TestTooDearKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	for name, at := range map[string]string{"its own rule": "p/a", "a rule that others share": "p"} {
+		for _, algorithm := range []Algorithm{TokenBucket, SlidingWindow, FixedWindow} {
+			t.Run(name+" "+string(algorithm), func(t *testing.T) {
+				t.Parallel()
+				rule := func(name string) Rule {
+					r := Rule{Name: name, Algorithm: algorithm, Limit: 20, Per: time.Minute}
+					if algorithm == TokenBucket {
+						r.Burst = 20
+					}
+					return r
+				}
+				policy := tenants(t, "p", []Rule{rule("all")}, []Rule{rule("own")})
+				onBoth(t, Config{}, policy, func(b *bench) {
+					wake := func(want string) {
+						b.t.Helper()
+						w, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 9})
+						var got []string
+						for _, p := range w.Released {
+							got = append(got, p.Scope+" "+p.Ticket)
+							b.decide(Request{Scope: p.Scope, Ticket: p.Ticket, ID: NewID(), Cost: map[string]int64{"dear": 10}[p.Ticket]})
+						}
+						if err != nil || strings.Join(got, ", ") != want || !w.Waiting && want == "" || w.Next > sec {
+							b.t.Fatalf("released %q, want %q; %+v, %v", got, want, w, err)
+						}
+					}
+					wait := func(scope, ticket string, cost int64) {
+						b.t.Helper()
+						if d := b.decide(Request{Scope: scope, Ticket: ticket, ID: NewID(), Cost: cost}); !d.Turn.Waits {
+							b.t.Fatalf("%s was granted: %+v", ticket, d)
+						}
+					}
+					b.heed(at, owns(4, time.Minute))
+					wait("p/a", "dear", 10)
+					wait("p/a", "1", 1)
+					for range 3 {
+						b.pass(sec)
+						wake("")
+					}
+					wait("p/a", "2", 1)
+					if d := b.decide(Request{Scope: "p/b", Ticket: "b"}); !d.Allowed {
+						b.t.Fatalf("another line's should go on: %+v", d)
+					}
+					b.pass(sec)
+					wake("")
+					b.heed(at, owns(20, time.Minute))
+					b.pass(sec)
+					wake("p/a dear, p/a 1, p/a 2")
+				})
+			})
+		}
+	}
+}
+
 // A bucket forgets nothing of what was spent when a limit of the API's is adopted, and
 // nothing when that is over.
 func TestAdoptedBucketForgetsNothing(t *testing.T) {

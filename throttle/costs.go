@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Requests is the unit that a rule counts unless it names another.
@@ -151,44 +152,73 @@ func (p *plan) price(r Request) price {
 }
 
 // counted returns the plan of those rules that count any of the costs. Plans are kept, as
-// those of scopes are.
+// those of scopes are, each as long as that of its scope.
 func (c *plans) counted(p *plan, costs Costs) *plan {
-	mask, left := make([]byte, len(p.all)), false
+	mask := make([]byte, len(p.all))
 	for i, b := range p.all {
 		if mask[i] = '1'; costs.under(b.Rule) == 0 {
-			mask[i], left = '0', true
+			mask[i] = '0'
 		}
 	}
-	if !left {
+	if !slices.Contains(mask, '0') {
 		return p
 	}
 	key := p.key + "\x00" + string(mask) // no scope holds a zero
 	c.mu.RLock()
 	known := c.known[key]
 	c.mu.RUnlock()
-	if known != nil && known.made == p.made && known.holds(c.now) {
+	if known != nil && known.part.of == p && known.holds(c.now) {
 		return known
 	}
+	at := c.now(p.provider)
+	if begins := time.UnixMicro(p.from); p.until != 0 && at.Before(begins) { // which a reply has told
+		at = begins
+	}
+	some := c.partOf(p, costs, at)
+	some.key = key
+	c.keep(some)
+	return some
+}
+
+// portion is the plan of which another one leaves out rules, and the costs that it is for.
+type portion struct {
+	of    *plan
+	costs Costs
+}
+
+// partOf makes the plan of those rules that count any of the costs at a time. It holds no longer
+// than the other: whose hours begin or end may be a rule that it leaves out.
+func (c *plans) partOf(p *plan, costs Costs, at time.Time) *plan {
 	var all []Bound
-	for i, b := range p.all {
-		if mask[i] == '1' {
+	for _, b := range p.all {
+		if costs.under(b.Rule) > 0 {
 			all = append(all, b)
 		}
 	}
 	if len(all) == 0 { // it may be paused, and its line stays in order
 		all = []Bound{{Rule: openRule, Scope: p.scope}}
 	}
-	some := newPlan(c.keys, p.scope, all, c.pad, c.now(p.provider))
-	some.made, some.refusal, some.answers, some.key = p.made, p.refusal, p.answers, key
+	some := newPlan(c.keys, p.scope, all, c.pad, at)
+	some.made, some.refusal, some.answers, some.part = p.made, p.refusal, p.answers, portion{p, maps.Clone(costs)}
+	if p.hours.until != 0 {
+		some.within(periods{from: p.hours.from, to: p.hours.until})
+	}
 	some.weigh(p.named)
 	some.levels = p.levels // its scope shares at those of the rules that are left out, too
-	for _, name := range p.keys {
+	for i, name := range p.keys {
 		if !slices.Contains(some.keys, name) {
-			some.others += name[len(p.provider):] + "\x00"
+			some.others += otherText(name[len(p.provider):], p.bounds[i].Rule.unit())
 		}
 	}
-	c.keep(some)
 	return some
+}
+
+// otherText names a rule that is left out, and its unit, unless that is the usual one.
+func otherText(name, unit string) string {
+	if unit != Requests {
+		name += "\x01" + unit
+	}
+	return name + "\x00"
 }
 
 // checkCosts refuses costs that no wait could admit.

@@ -200,6 +200,84 @@ func TestCostsStandInLine(t *testing.T) {
 	})
 }
 
+// The last to leave a line may take nothing of what others in it took: nothing is kept of it.
+func TestCostsLeaveNothing(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, twoUnits[:3]...), func(b *bench) {
+		ask := func(ticket string, costs Costs) Decision {
+			return b.decide(Request{Scope: "p/a", Ticket: ticket, Costs: costs})
+		}
+		for _, line := range [][]Costs{
+			{{"tokens": 500}, {"requests": 1}}, {{"tokens": 500, "requests": 0}, {"requests": 1}}, {{"requests": 3}, {"tokens": 500, "requests": 0}},
+		} {
+			ask("first", Costs{"tokens": 1000, "requests": 3})
+			for i, costs := range line {
+				if d := ask(fmt.Sprint(i), costs); !d.Turn.Waits {
+					b.t.Fatalf("%+v", d)
+				}
+			}
+			for i, costs := range line { // nobody looks, and they start when their units are free
+				b.pass(10 * sec)
+				if d := ask(fmt.Sprint(i), costs); !d.Allowed {
+					b.t.Fatalf("%+v", d)
+				}
+			}
+			for field := range b.rdb.HGetAll(ctx, text(b.plan("p/a").turns[4])).Val() {
+				if strings.HasPrefix(field, "L") {
+					b.t.Errorf("%v: %q is left", line, field)
+				}
+			}
+			b.pass(10 * sec)
+		}
+	})
+}
+
+// The same where the rule that the task takes nothing of holds in certain hours, and somebody
+// asked before them: also where a reply tells first that they have begun.
+func TestCostsStandInLineInHours(t *testing.T) {
+	t.Parallel()
+	day := Rule{Name: "tokens", Algorithm: TokenBucket, Limit: 1000, Per: time.Minute, Burst: 1000, Unit: "tokens", Active: dayHours}
+	policy := policyOf(t, twoUnits[0], day)
+	for name, late := range map[string]int64{"known": 0, "a reply tells": 500_000} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, policy, func(b *bench) {
+				b.plans.now = func(string) time.Time { return time.UnixMicro(b.now.Load() - late) }
+				ask := func(ticket string, costs Costs) Decision {
+					return b.decide(Request{Scope: "p/a", Ticket: ticket, Costs: costs})
+				}
+				b.at(oClock(7, 0, 0))
+				if d := ask("night", Costs{"requests": 1}); !d.Allowed || len(d.Rules) != 1 {
+					b.t.Fatalf("%+v", d)
+				}
+				b.at(oClock(8, 0, 0))
+				other := b.decide(Request{Scope: "p/b", Costs: Costs{"tokens": 1000}}) // it belongs to another process
+				if !other.Allowed || len(other.Rules) != 2 {
+					b.t.Fatalf("%+v", other)
+				}
+				if d := ask("1", Costs{"tokens": 1000}); !d.Turn.Waits {
+					b.t.Fatalf("%+v", d)
+				}
+				if some := b.plans.counted(b.plan("p/a"), Costs{"requests": 1}); late == 0 && some.others != ":tokens\x01tokens\x00" {
+					b.t.Errorf("it knows of %q", some.others)
+				}
+				if d := ask("2", Costs{"requests": 1}); !d.Turn.Waits || d.Turn.Ahead != 1 {
+					b.t.Errorf("it should stand behind the other: %+v", d)
+				}
+				b.at(oClock(20, 0, 1))
+				some := b.plans.counted(b.plan("p/a"), Costs{"requests": 1})
+				if some.others != "" {
+					b.t.Errorf("it knows of %q", some.others)
+				}
+				morning := time.UnixMicro(epoch + oClock(32, 0, 0))
+				if !some.stale(morning) || b.plans.again(some, morning).others != ":tokens\x01tokens\x00" {
+					b.t.Error("it is not made anew when the hours begin")
+				}
+			})
+		})
+	}
+}
+
 // Plans of sets of units are kept with those of scopes, and bounded with them.
 func TestCostsPlansAreKept(t *testing.T) {
 	t.Parallel()

@@ -18,6 +18,7 @@ type Grant struct {
 	kept   string // the key under which Keep has it
 	record string // the key of its record, where that is not its id's
 	cost   price
+	told   *settled      // what was settled of it; nil for one that can't be
 	shadow *shadow       // what shadow rules took beside it, if there are any
 	places []int64       // where each rule put its units
 	start  int64         // by the server's clock, µs
@@ -57,6 +58,7 @@ func (l *Limiter) GiveBack(ctx context.Context, g Grant) error {
 		return nil
 	}
 	rules, places := l.rulesNow(p, g.places)
+	places = g.told.nowhere(p.keys, places)
 	p, rules, places, g.cost = l.withOthers(p, rules, places, g.cost)
 	mark := p.attempt(g.id)
 	record := cmp.Or(g.record, mark)
@@ -79,11 +81,11 @@ func (l *Limiter) GiveBack(ctx context.Context, g Grant) error {
 	return nil
 }
 
-// withOthers adds the rules of a scope that a grant took nothing of: it may have been
-// settled with units of theirs.
+// withOthers adds the rules of a scope that a grant took nothing of, those that were not
+// there then too: it may have been settled with units of theirs.
 func (l *Limiter) withOthers(p *plan, rules []any, places []int64, cost price) (*plan, []any, []int64, price) {
 	all, err := l.plans.of(p.scope.String())
-	if p.others == "" || err != nil {
+	if err != nil || all == p || !slices.ContainsFunc(all.keys, func(key string) bool { return !slices.Contains(p.keys, key) }) {
 		return p, rules, places, cost
 	}
 	both := &plan{scope: p.scope, provider: p.provider, keys: slices.Clone(p.keys), keyArgs: slices.Clone(p.keyArgs), params: slices.Clone(p.params), turns: p.turns}

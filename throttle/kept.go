@@ -1,11 +1,11 @@
 package throttle
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -31,13 +31,15 @@ type keptRule struct {
 	Unit  string `json:"unit"`
 	Units int64  `json:"units"`
 	Place int64  `json:"place"`
+	Over  int64  `json:"over,omitempty"` // see held
 }
 
 // Keep lets a grant be found by Kept under an id, such as a task's, from any process, for
 // so long: for who learns only later what was spent, by a webhook or a batch API. What is
 // never settled stays charged as it was estimated, and comes back by the clock. Another
 // grant that is kept under the id takes its place. Units come back for a day at most,
-// however long it is kept. Places of concurrency rules are not kept.
+// however long it is kept, and what is settled counts for as long as it is. Places of
+// concurrency rules are not kept.
 //
 // The id has 1 to 1024 bytes. The error says what is wrong, or wraps ErrUnavailable. Costs
 // one round trip, none for a grant that took nothing or was made in an outage.
@@ -52,12 +54,11 @@ func (l *Limiter) Keep(ctx context.Context, g Grant, id string, stay time.Durati
 		return nil
 	}
 	p := g.plan
-	k := kept{ID: g.id, Start: g.start, Lasts: cmp.Or(g.lasts, p.settles()).Microseconds(), Rules: []keptRule{}}
-	_, places := l.rulesNow(p, g.places)
-	for i, b := range p.bounds {
-		if b.Rule.Algorithm != Concurrency && !b.Rule.everybodys() {
-			k.Rules = append(k.Rules, keptRule{p.keys[i][len(p.provider):], string(p.params[i].kind), b.Rule.unit(), g.cost.at(i), places[i]})
-		}
+	k := kept{ID: g.id, Start: g.start, Lasts: g.holds(p).Microseconds(), Rules: []keptRule{}}
+	all := l.held(g)
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		h := all[key]
+		k.Rules = append(k.Rules, keptRule{key[len(p.provider):], string(h.kind), h.unit, h.units, h.place, h.over})
 	}
 	text, err := json.Marshal(k)
 	if err != nil {
@@ -65,7 +66,13 @@ func (l *Limiter) Keep(ctx context.Context, g Grant, id string, stay time.Durati
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
-	if err := l.rdb.Set(ctx, l.keptKey(p.scope, id), text, stay).Err(); err != nil {
+	g.told.keep(time.Now().Add(stay))
+	_, err = l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		pipe.Set(ctx, l.keptKey(p.scope, id), text, stay)
+		pipe.PExpire(ctx, p.settled(g.id), g.remembered(p))
+		return nil
+	})
+	if err != nil {
 		return unavailable(ctx, "keep a grant of", g.scope, err)
 	}
 	return nil
@@ -83,22 +90,29 @@ func (l *Limiter) Kept(ctx context.Context, scope, id string) (Grant, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
 	key := l.keptKey(p.scope, id)
-	text, err := l.rdb.Get(ctx, key).Bytes()
+	var text *redis.StringCmd
+	var left *redis.DurationCmd
+	_, err = l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		text, left = pipe.Get(ctx, key), pipe.PTTL(ctx, key)
+		return nil
+	})
 	if errors.Is(err, redis.Nil) {
 		return Grant{}, fmt.Errorf("%w: %s of %s", ErrNotKept, quote(id), quote(scope))
 	} else if err != nil {
 		return Grant{}, unavailable(ctx, "look for a grant of", scope, err)
 	}
 	var k kept
-	if err := json.Unmarshal(text, &k); err != nil || k.ID == "" {
+	if err := json.Unmarshal([]byte(text.Val()), &k); err != nil || k.ID == "" {
 		return Grant{}, fmt.Errorf("%w: %s of %s cannot be read", ErrNotKept, quote(id), quote(scope))
 	}
-	return l.grantOf(p, k, key), nil
+	g := l.grantOf(p, k, key)
+	g.told.keep(time.Now().Add(left.Val()))
+	return g, nil
 }
 
 // grantOf makes a kept grant one again, under the rules as they are by now.
 func (l *Limiter) grantOf(p *plan, k kept, key string) Grant {
-	g := Grant{scope: p.scope.String(), id: k.ID, kept: key, start: k.Start, lasts: us(k.Lasts), cost: price{by: []int64{}}}
+	g := Grant{scope: p.scope.String(), id: k.ID, kept: key, told: &settled{}, start: k.Start, lasts: us(k.Lasts), cost: price{by: []int64{}}}
 	var bounds []Bound
 	for _, r := range k.Rules {
 		i := slices.Index(p.keys, p.provider+r.Key)
@@ -109,6 +123,9 @@ func (l *Limiter) grantOf(p *plan, k kept, key string) Grant {
 		b.Rule.Active = "" // it held when it was charged
 		bounds = append(bounds, b)
 		g.cost.by, g.places = append(g.cost.by, r.Units), append(g.places, r.Place)
+		if r.Over > 0 {
+			g.told.note(p.keys[i], held{p.params[i].kind, r.Unit, r.Units, 0, r.Over})
+		}
 	}
 	g.plan = newPlan(l.plans.keys, p.scope, bounds, l.cfg.Pad, l.plans.now(p.provider))
 	g.plan.made = p.made

@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 )
@@ -49,6 +50,52 @@ func TestKept(t *testing.T) {
 	})
 }
 
+// What was settled of a grant that is kept is remembered for as long, whichever came first, and
+// whoever settles.
+func TestKeptIsRemembered(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, twoUnits[:2]...), func(b *bench) {
+		keep := func(g Grant) {
+			if err := b.Keep(ctx, g, "a", 50*time.Hour); err != nil {
+				b.t.Fatal(err)
+			}
+		}
+		settle := func(g Grant) { b.settled(g, Costs{"tokens": 700}) }
+		for name, then := range map[string]func(g Grant){
+			"settled, kept":         func(g Grant) { settle(g); keep(g) },
+			"kept, settled":         func(g Grant) { keep(g); settle(g) },
+			"kept, found":           func(g Grant) { keep(g); settle(b.kept("a")) },
+			"kept, found, and here": func(g Grant) { keep(g); settle(b.kept("a")); settle(g) },
+			"kept again, for less":  func(g Grant) { keep(g); settle(g); _ = b.Keep(ctx, g, "b", time.Hour) },
+		} {
+			g := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 600}}).Grant
+			then(g)
+			ttl := b.rdb.PTTL(ctx, b.plan("p/x").settled(g.ID())).Val()
+			if least := b.rdb.PTTL(ctx, b.keptKey(mustScope(b.t, "p/x"), "a")).Val(); ttl < least+time.Minute || least < 49*time.Hour {
+				b.t.Errorf("%s: it is remembered for %s, and kept for %s", name, ttl, least)
+			}
+			b.pass(10 * sec)
+		}
+		g := b.decide(Request{Scope: "p/x", Costs: Costs{"requests": 1}}).Grant // kept when its record has gone
+		settle(g)
+		b.pass(time.Hour)
+		b.rdb.Del(ctx, b.plan("p/x").settled(g.ID()))
+		keep(g)
+		if said := b.settled(b.kept("a"), Costs{"tokens": 710, "requests": 1}); said != "requests 0 0 0, tokens 0 10 0" {
+			b.t.Error(said)
+		}
+	})
+}
+
+func (b *bench) kept(id string) Grant {
+	b.t.Helper()
+	g, err := b.Kept(ctx, "p/x", id)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return g
+}
+
 // "Rules that are gone, or count otherwise by now, have no part in it."
 func TestKeptUnderOtherRules(t *testing.T) {
 	t.Parallel()
@@ -69,6 +116,41 @@ func TestKeptUnderOtherRules(t *testing.T) {
 			b.t.Error(said)
 		}
 	})
+}
+
+// A grant takes back what it was settled with under every rule of its scope, under those too
+// that it was not granted under: kept, or before the rule was there.
+func TestGiveBackOfWhatWasNotAskedFor(t *testing.T) {
+	t.Parallel()
+	kept := func(b *bench, g Grant) Grant {
+		if err := b.Keep(ctx, g, "a", time.Hour); err != nil {
+			b.t.Fatal(err)
+		}
+		return b.kept("a")
+	}
+	before := func(b *bench, g Grant) Grant {
+		b.SetPolicy(policyOf(b.t, slices.Concat(twoUnits, []Rule{{Name: "more", Algorithm: FixedWindow, Limit: 4000, Per: time.Hour, Unit: "tokens"}})...))
+		return g
+	}
+	for name, row := range map[string]struct {
+		costs Costs
+		find  func(b *bench, g Grant) Grant
+		want  string
+	}{
+		"kept":          {Costs{"requests": 1}, kept, "requests 3, tokens 1000, daily 5000, parallel 1"},           // places are not kept
+		"before a rule": {Costs{"tokens": 1}, before, "requests 3, tokens 999, daily 5000, parallel 2, more 4000"}, // a bucket gives back whole units
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
+				g := row.find(b, b.decide(Request{Scope: "p/x", Costs: row.costs}).Grant)
+				b.settled(g, Costs{"tokens": 701, "requests": 0})
+				if err := b.GiveBack(ctx, g); err != nil || b.left() != row.want {
+					b.t.Errorf("%v, %s left, want %s", err, b.left(), row.want)
+				}
+			})
+		})
+	}
 }
 
 func TestKeepRefuses(t *testing.T) {

@@ -39,7 +39,8 @@ type plan struct {
 	named   []float64 // the weights of the names of the path, as Policy.weights has them
 	weights []string  // of the scope in the round of each rule, as scripts read them
 	levels  any       // the levels that have rules and the weights there, as turn reads them
-	others  string    // the names of the rules that are left out, each with a zero byte after it
+	others  string    // the names of the rules that are left out, as scripts read them
+	part    portion   // the plan of which they are; none where none is left out
 
 	// From when until when the plan holds, by the server's clock in µs: as long as the
 	// periods of its calendars last, and its pauses. For ever where until is 0.

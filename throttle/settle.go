@@ -1,7 +1,6 @@
 package throttle
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -44,7 +43,8 @@ func (s Settlement) Over() bool {
 // not fit: nobody starts until it is paid. No rule ever holds more than twice its capacity;
 // what is above that is not charged, and told. Concurrency rules are left alone.
 //
-// It can be called again, as more is known: what counts is what was settled last. Units of
+// It can be called again, as more is known, however much later: what counts is what was settled
+// last by this process, or, of a grant that is kept, by any. Units of
 // a grant come back for as long as a rule holds them, a day at most. Of rules that have
 // another algorithm or unit by now none come back. GiveBack of a grant that was settled
 // gives back what was recorded; settling one that was given back does nothing, for a minute.
@@ -76,7 +76,7 @@ func (l *Limiter) Settle(ctx context.Context, g Grant, costs Costs) (Settlement,
 			return Settlement{}, unavailable(ctx, "settle with", g.scope, err)
 		}
 		if reply[0] >= 0 {
-			return s.settlement(reply), nil
+			return s.settlement(g, reply), nil
 		}
 		l.plans.renew(time.UnixMicro(reply[1]), g.scope)
 	}
@@ -96,27 +96,20 @@ const (
 
 // settling is the rules that a settlement is about.
 type settling struct {
-	plan   *plan
-	rules  []int   // of the plan
-	held   []int64 // what the grant was charged under each
-	places []int64
-	spent  []int64
+	plan  *plan
+	rules []int  // of the plan
+	held  []held // what the grant is charged under each
+	spent []int64
 }
 
 func (l *Limiter) settling(p *plan, g Grant, costs Costs) settling {
-	s := settling{plan: p}
-	_, places := l.rulesNow(g.plan, g.places)
+	s, held := settling{plan: p}, l.held(g)
 	for i, b := range p.bounds {
 		spent, named := costs[b.Rule.unit()]
 		if b.Rule.Algorithm == Concurrency || b.Rule.everybodys() || !named {
 			continue
 		}
-		var held, place int64
-		if j := slices.Index(g.plan.keys, p.keys[i]); j >= 0 {
-			held, place = g.cost.at(j), places[j]
-		}
-		s.rules, s.spent = append(s.rules, i), append(s.spent, spent)
-		s.held, s.places = append(s.held, held), append(s.places, place)
+		s.rules, s.spent, s.held = append(s.rules, i), append(s.spent, spent), append(s.held, held[p.keys[i]])
 	}
 	return s
 }
@@ -128,27 +121,26 @@ func (s settling) call(l *Limiter, g Grant, id string) call {
 		keys = append(keys, s.plan.keyArgs[i])
 		present[s.plan.params[i].kind] = true
 	}
-	lasts := cmp.Or(g.lasts, g.plan.settles())
-	stay := max(lasts, s.plan.settles()) + 2*MaxAhead
-	c := newCall(lua.Settle.For(kindsOf(present)), keys, 3, 5+4*len(s.rules), settleHead+settleRule*len(s.rules))
+	until := g.start + g.holds(s.plan).Microseconds()
+	c := newCall(lua.Settle.For(kindsOf(present)), keys, 3, 5+5*len(s.rules), settleHead+settleRule*len(s.rules))
 	c.args = append(c.args, s.plan.attempt(g.id), s.plan.settled(g.id), s.plan.turns[1],
-		l.clock(), g.id, id, g.start+lasts.Microseconds(), stay.Milliseconds())
+		l.clock(), g.id, id, until, g.remembered(s.plan).Milliseconds())
 	for k, i := range s.rules {
-		c.args = append(c.args, s.plan.rules[i], s.held[k], s.places[k], s.spent[k])
+		c.args = append(c.args, s.plan.rules[i], s.held[k].units, s.held[k].place, s.held[k].over, s.spent[k])
 	}
 	return c
 }
 
-func (s settling) settlement(reply []int64) Settlement {
-	out := Settlement{Rules: make([]SettledRule, len(s.rules))}
+// settlement reads the reply, and has the grant know it.
+func (s settling) settlement(g Grant, reply []int64) Settlement {
 	if reply[0] == 0 {
 		return Settlement{} // it has been given back
 	}
+	out := Settlement{Rules: make([]SettledRule, len(s.rules))}
 	for k, i := range s.rules {
-		state, r := s.plan.states[i], reply[settleHead+settleRule*k:]
-		out.Rules[k] = SettledRule{
-			Scope: state.Scope, Rule: state.Rule, Unit: state.Unit, Spent: s.spent[k], Back: r[0], Debt: r[1], Over: r[2],
-		}
+		state, spent, r := s.plan.states[i], s.spent[k], reply[settleHead+settleRule*k:]
+		out.Rules[k] = SettledRule{Scope: state.Scope, Rule: state.Rule, Unit: state.Unit, Spent: spent, Back: r[0], Debt: r[1], Over: r[2]}
+		g.told.note(s.plan.keys[i], held{kind: s.plan.params[i].kind, unit: state.Unit, units: spent - r[2], over: r[2]})
 	}
 	return out
 }

@@ -222,6 +222,65 @@ func TestSettleWakes(t *testing.T) {
 	})
 }
 
+// What was settled counts however long ago it was, when Redis has let its record go: no debt is
+// charged twice, and nothing that was spent is charged to nobody.
+func TestSettleWithoutTheRecord(t *testing.T) {
+	t.Parallel()
+	for _, algorithm := range []Algorithm{TokenBucket, SlidingWindow, FixedWindow, Calendar} {
+		t.Run(string(algorithm), func(t *testing.T) {
+			t.Parallel()
+			words := Rule{Name: "words", Algorithm: algorithm, Limit: 1000, Unit: "tokens"}
+			switch algorithm {
+			case TokenBucket:
+				words.Per, words.Burst = time.Minute, 1000
+			case Calendar:
+				words.Resets = "@daily"
+			default:
+				words.Per = time.Minute
+			}
+			onBoth(t, Config{}, policyOf(t, words, Rule{Name: "calls", Algorithm: SlidingWindow, Limit: 10, Per: sec}), func(b *bench) {
+				g := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 100}}).Grant
+				for i, step := range []struct {
+					tokens int64
+					said   string
+				}{
+					0: {150, "words 0 50 0"},
+					1: {160, "words 0 10 0"},
+					2: {160, "words 0 0 0"},
+					3: {40, "words 0 0 0"}, // it has left the rule long ago
+					4: {90, "words 0 50 0"},
+					5: {3000, "words 0 2000 910"},
+					6: {3000, "words 0 0 910"},
+					7: {3100, "words 0 100 910"},
+				} {
+					if said := b.settled(g, Costs{"tokens": step.tokens}); said != step.said {
+						b.t.Errorf("%d: %s, want %s", i, said, step.said)
+					}
+					b.pass(25 * time.Hour)
+					if n := b.rdb.Del(ctx, b.plan("p/x").settled(g.ID())).Val(); n != 1 {
+						b.t.Fatalf("%d: there was no record", i)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A grant that was settled gives nothing back twice, when Redis has let the record go.
+func TestGiveBackWithoutTheRecord(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: Calendar, Limit: 1000, Resets: "@yearly", Unit: "tokens"}), func(b *bench) {
+		b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 300}})
+		g := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 600}}).Grant
+		b.settled(g, Costs{"tokens": 200})
+		b.pass(25 * time.Hour)
+		b.rdb.Del(ctx, b.plan("p/x").settled(g.ID()))
+		if err := b.GiveBack(ctx, g); err != nil || b.left() != "r 500" {
+			b.t.Errorf("%v, %s left", err, b.left())
+		}
+	})
+}
+
 func TestSettleRefuses(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
@@ -248,6 +307,7 @@ type part struct {
 	at, units int64
 	fixed     bool // it does not come back
 	debt      bool
+	gone      bool // from where it was charged, long ago
 }
 
 // holds returns what counts at now.
@@ -265,7 +325,7 @@ func (m *settleModel) all() []part {
 	for _, parts := range m.charges {
 		all = append(all, parts...)
 	}
-	return all
+	return slices.DeleteFunc(all, func(p part) bool { return p.gone })
 }
 
 func (m *settleModel) counts(at, now int64) bool {
@@ -320,9 +380,11 @@ func (m *settleModel) settle(attempt int, spent, over, now int64) (must, may, de
 		last := &parts[len(parts)-1]
 		units := min(less, last.units)
 		less, last.units = less-units, last.units-units
-		if last.fixed {
+		switch {
+		case last.gone:
+		case last.fixed:
 			m.lost = append(m.lost, part{at: last.at, units: units, debt: last.debt})
-		} else {
+		default:
 			may += units
 			if m.counts(last.at, now) {
 				must += units
@@ -334,6 +396,19 @@ func (m *settleModel) settle(attempt int, spent, over, now int64) (must, may, de
 	}
 	m.charges[attempt] = parts
 	return must, may, 0, stays
+}
+
+// forget has all that an attempt was charged stand nowhere.
+func (m *settleModel) forget(attempt int) {
+	var units int64
+	for _, p := range m.charges[attempt] {
+		if units += p.units; !p.gone {
+			m.lost = append(m.lost, p)
+		}
+	}
+	if units > 0 {
+		m.charges[attempt] = []part{{units: units, gone: true}}
+	}
 }
 
 func (m *settleModel) charge(attempt int, units, now int64, debt bool) {
@@ -392,8 +467,20 @@ func settleHistory(rdb redis.UniversalClient, prefix string, seed uint64, steps 
 		models[i], overs[i] = &settleModel{rule: rule, charges: map[int][]part{}}, map[int]int64{}
 	}
 	var grants []Grant
-	gone := map[int]bool{}
+	gone, lost := map[int]bool{}, 0 // those before that are as good as gone
 	for range steps {
+		if r.IntN(40) == 0 { // longer than anything is recorded
+			now += 300_000_000
+			for of := lost; of < len(grants); of++ {
+				rdb.Del(ctx, grants[of].plan.settled(grants[of].id))
+				for _, m := range models {
+					m.forget(of)
+				}
+			}
+			for of := range gone {
+				lost = max(lost, of+1)
+			}
+		}
 		now += r.one(0, 1, r.Int64N(100_000), r.Int64N(1_000_000), r.Int64N(4_000_000))
 		switch n := r.IntN(10); {
 		case n < 4:
@@ -414,8 +501,8 @@ func settleHistory(rdb redis.UniversalClient, prefix string, seed uint64, steps 
 				}
 				grants = append(grants, d.Grant)
 			}
-		case n < 9 && len(grants) > 0:
-			of := len(grants) - 1 - r.IntN(min(len(grants), 5))
+		case n < 9 && len(grants) > lost:
+			of := len(grants) - 1 - r.IntN(min(len(grants)-lost, 5))
 			costs := Costs{"tokens": r.one(0, 5, 30, 95, 200, 700)}
 			if r.IntN(3) == 0 {
 				costs["requests"] = r.one(0, 1, 3, 30)
@@ -436,8 +523,8 @@ func settleHistory(rdb redis.UniversalClient, prefix string, seed uint64, steps 
 				costs["tokens"] = max(0, costs["tokens"]+r.one(1, 1, 2, -1))
 				now += r.Int64N(20_000)
 			}
-		case len(grants) > 0:
-			of := r.IntN(len(grants))
+		case len(grants) > lost:
+			of := lost + r.IntN(len(grants)-lost)
 			must(l.GiveBack(ctx, grants[of]))
 			gone[of] = true
 			for _, m := range models {
@@ -512,6 +599,7 @@ var settlePlants = []struct{ what, from, to string }{
 	{"the first comes back first", "local place, units = parts[last - 1], min(parts[last], less)", "local place, units = parts[1], min(parts[last], less)"},
 	{"twice what came back", "r.cost = units\n      back", "r.cost = 2 * units\n      back"},
 	{"relative to what was granted", "  if had then\n    return read_settled(had)", "  if false then\n    return read_settled(had)"},
+	{"what the caller knows is charged to nobody counts for nothing", "return { place, charged }, over", "return { place, charged }, 0"},
 	{"settled after it was given back", "if last == char(GIVEN_BACK) or redis.call('GET', mark) ==", "if last == 1 or redis.call('GET', mark) == 1 or '' =="},
 	{"given back what was granted, not what was settled", "local record = last and", "local record = false and"},
 	{"what came back is not written", "r.changed = changed\n", "r.changed = false\n"},

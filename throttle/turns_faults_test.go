@@ -40,7 +40,7 @@ var turnPlants = []struct{ what, from, to string }{
 	{"wake: an orphan that stays", "      if value and what == 'f' then\n        call('HDEL', out_key, field)", "      if value and what == 'f' then"},
 	{"wake: an orphan's units are seen by nobody", "        call('HDEL', out_key, field)\n        look_at(scope)\n      elseif value and", "        call('HDEL', out_key, field)\n      elseif value and"},
 	{"wake: a plan's units are seen by nobody", "        look_at(scope)\n        freed_unknown = freed_unknown or not l\n", ""},
-	{"wake: a task too dear stops its line", "if not free and by.cap ~= 0 and by.p ~= 0 then", "if false then"},
+	{"wake: a task too dear stops its line", "elseif not free and by.cap ~= 0 and by.p ~= 0 then", "elseif false then"},
 	{"wake: a task too dear stops its round", "    move(seat, name, seat.rank, true)\n    look_by(name, now + AGAIN)\n", "    rounds[seat.name] = { here = {}, first = false }\n    look_by(seat.name, now + AGAIN)\n"},
 	{"wake: news heeded twice", " and sub(value, 22) ~= id then", " then"},
 	{"wake: a suspended rule that is looked at all the time", "not free and now + SUSPENDED", "not free and now"},
@@ -74,11 +74,13 @@ var turnPlants = []struct{ what, from, to string }{
 
 	{"correction: more than the policy lets", "local most = most_of(rule)\n", "local most = 9000000\n"},
 	{"correction: all that an API says", "  own = min(own, most)\n", ""},
+	{"correction: who is too dear for a while loses its place", "if not free and by.corrected and by.cost <= by.most then", "if false then"},
+	{"correction: before one that is too dear for a while", "if heeds and ARGV[10] == '' then", "if false then"},
 
 	{"all: a rule whose units put the start off comes free unseen", "elseif t > (at or now) then", "elseif false then"},
 	{"all: before those who are out", "max(last + 1, first)", "last + 1"},
 	{"all: all cost one", "return cost and (tonumber(cost) or 1)", "return cost and 1"},
-	{"units: before its line, whose first waits for another rule", "local seat = ARGV[10] ~= '' and call(", "local seat = false and call("},
+	{"units: before its line, whose first waits for another rule", "if ARGV[10] ~= '' then\n    late = line_waits()", "if false then\n    late = line_waits()"},
 	{"units: a line uncounted under rules of other units", "    add('N' .. name, lines)\n", "    add('N' .. name, i <= n and lines or 0)\n"},
 	{"units: behind a first that waits for what it takes nothing of", "if mixed and name ~= NO_RULE then", "if false then"},
 	{"units: every rule counts requests", "return unit == '' and REQUESTS or unit\n", "return REQUESTS\n"},

@@ -227,12 +227,20 @@ func (w *turnsWorld) timesGrow() {
 				fail("%s is kept, and nobody waits below", field)
 			}
 		case 'T':
-			if len(w.seen.line[field[1:]]) == 0 && len(w.seen.round) > 0 {
-				fail("%s is kept, and the line is empty", field)
-			}
+			w.kept(field, field[1:])
+		case 'L':
+			scope, _, _ := strings.Cut(field[1:], "\x00")
+			w.kept(field, scope)
 		}
 	}
 	w.times = times
+}
+
+// kept: what is noted of a line is forgotten when it is empty, unless nobody waits.
+func (w *turnsWorld) kept(field, scope string) {
+	if len(w.seen.line[scope]) == 0 && len(w.seen.round) > 0 {
+		fail("%q is kept, and the line is empty", field)
+	}
 }
 
 // anew says that nobody waited for a moment since the times were seen, and all is forgotten.

@@ -189,7 +189,7 @@ func (w *turnsWorld) granted(t *waiter, how standing, p *plan, req Request, d De
 		fail("%s only wanted its place back, and was granted", t.key())
 	case mine && d.Wait > req.Ahead, !mine && d.Wait > req.Near:
 		fail("%s was granted %v ahead, of %v and %v", t.key(), d.Wait, req.Ahead, req.Near)
-	case !mine && len(w.seen.line[scopePath(t.Scope)]) > 0 && w.now-w.awake < 1e6 && !w.disturbed && !w.narrow:
+	case !mine && len(w.seen.line[scopePath(t.Scope)]) > 0 && w.now-w.awake < 1e6 && !w.disturbed:
 		fail("%s was granted before %v, who wait", t.key(), w.seen.line[scopePath(t.Scope)])
 	}
 	for _, level := range p.scope.levels() {

@@ -53,7 +53,7 @@ func (w *turnsWorld) wake(most int, spread int64, all bool) Woken {
 // tooDear: a task that a changed limit can't admit is passed over.
 func (w *turnsWorld) tooDear() {
 	for _, t := range w.tasks {
-		t.passed = t.passed || w.neverPasses(t) || w.narrow && (t.cost > 1 || t.costs != "")
+		t.passed = t.passed || w.neverPasses(t)
 	}
 }
 

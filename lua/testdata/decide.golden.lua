@@ -1220,12 +1220,12 @@ local function load_rule(i, rule, cost, member, now)
     return algorithms.K.load(KEYS[i], now, cost, rule)
   end
   local kind, a, b, c, d = sub(rule, 1, 1), unpack7(rule, 2), unpack7(rule, 9), unpack7(rule, 16), unpack7(rule, 23)
-  local changed, whole, burst
+  local most, changed, whole, burst = kind == 'T' and c or a, nil, nil, nil
   if corrected then
     a, b, changed, whole, burst = corrected(KEYS[i], rule, kind, a, b, c, d)
   end
   local r = algorithms[kind].load(KEYS[i], now, cost, a, b, c, d, member, whole)
-  r.corrected, r.cap = changed, burst or r.cap
+  r.corrected, r.cap, r.most = changed, burst or r.cap, most
   r.raises = kind == 'T' and most_of(rule) > 1000000
   return r
 end

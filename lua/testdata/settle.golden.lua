@@ -20,9 +20,10 @@
 -- ARGV[4]     until     integer µs since the epoch: from then on what was granted does not come back, unless
 --                       it is recorded.
 -- ARGV[5]     stay      integer ms > 0, how long the record is kept: longer than until.
--- ARGV[6..]   rules     four for each rule: the rule, integer units that it was granted, place (as decide
---                       returned it; 0 for units that do not come back), integer units that it has spent. See
---                       include/rules.lua.
+-- ARGV[6..]   rules     five for each rule: the rule; where nothing is recorded any more, integer units that
+--                       it is charged, their place (as decide returned it; 0 for units that do not come
+--                       back), and integer units that it has spent besides; integer units that it has
+--                       spent. See include/rules.lua.
 --
 -- Returns  {done, now, then three for each rule: back, debt, over}
 --          done  1, 0 when the grant has been given back, -1 when a rule's calendar is of another time and
@@ -928,12 +929,12 @@ local function load_rule(i, rule, cost, member, now)
     return algorithms.K.load(KEYS[i], now, cost, rule)
   end
   local kind, a, b, c, d = sub(rule, 1, 1), unpack7(rule, 2), unpack7(rule, 9), unpack7(rule, 16), unpack7(rule, 23)
-  local changed, whole, burst
+  local most, changed, whole, burst = kind == 'T' and c or a, nil, nil, nil
   if corrected then
     a, b, changed, whole, burst = corrected(KEYS[i], rule, kind, a, b, c, d)
   end
   local r = algorithms[kind].load(KEYS[i], now, cost, a, b, c, d, member, whole)
-  r.corrected, r.cap = changed, burst or r.cap
+  r.corrected, r.cap, r.most = changed, burst or r.cap, most
   r.raises = kind == 'T' and most_of(rule) > 1000000
   return r
 end
@@ -1011,19 +1012,19 @@ local function room(r)
   return r.kind == 'T' and min(units, max(0, floor((MOST_LEVEL - r.x) / r.q))) or units
 end
 
--- What is recorded under rule i, or else what it was granted.
+-- What is recorded under rule i, or else what the caller knows of.
 local function recorded(i, name)
-  local had, granted = redis.call('HGET', settled, name), tonumber(ARGV[4 * i + 3])
+  local had, charged, over = redis.call('HGET', settled, name), tonumber(ARGV[5 * i + 2]), tonumber(ARGV[5 * i + 4])
   if had then
     return read_settled(had)
-  elseif granted == 0 then
-    return {}, 0
+  elseif charged == 0 then
+    return {}, over
   end
   local place = 0
   if now < tonumber(ARGV[4]) then
-    place = tonumber(ARGV[4 * i + 4])
+    place = tonumber(ARGV[5 * i + 3])
   end
-  return { place, granted }, 0
+  return { place, charged }, over
 end
 
 -- Charges units as a debt, in r alone.
@@ -1040,7 +1041,7 @@ local function owe(r, parts, units)
 end
 
 local function settle(i, r)
-  local name, spent = sub(KEYS[i], #due - 3), tonumber(ARGV[4 * i + 5])
+  local name, spent = sub(KEYS[i], #due - 3), tonumber(ARGV[5 * i + 5])
   local parts, over = recorded(i, name)
   local more, back, debt = spent - over, 0, 0
   for j = 2, #parts, 2 do
@@ -1081,7 +1082,7 @@ elseif last and sub(last, 1, #id) == id then
 end
 local rules = {}
 for i = 1, n do
-  rules[i] = load_rule(i, ARGV[4 * i + 2], 1, member, now)
+  rules[i] = load_rule(i, ARGV[5 * i + 1], 1, member, now)
   if rules[i].stale then
     out[1] = -1
     return out

@@ -31,7 +31,8 @@
 -- ARGV[9]     levels    the levels of the scope that have rules, as how many names below the provider, each
 --                       with the weight that its name has there where one is said: "0,1*2.5".
 -- ARGV[10]    others    the names of the scope's other rules, which it takes nothing of, each with a
---                       zero byte after it.
+--                       zero byte after it, and with a byte of one and its unit before that where it
+--                       counts none of requests.
 -- ARGV[11..]  rules     two for each rule: the rule, and integer units > 0 that it costs. See
 --                       include/rules.lua.
 --
@@ -1276,12 +1277,12 @@ local function load_rule(i, rule, cost, member, now)
     return algorithms.K.load(KEYS[i], now, cost, rule)
   end
   local kind, a, b, c, d = sub(rule, 1, 1), unpack7(rule, 2), unpack7(rule, 9), unpack7(rule, 16), unpack7(rule, 23)
-  local changed, whole, burst
+  local most, changed, whole, burst = kind == 'T' and c or a, nil, nil, nil
   if corrected then
     a, b, changed, whole, burst = corrected(KEYS[i], rule, kind, a, b, c, d)
   end
   local r = algorithms[kind].load(KEYS[i], now, cost, a, b, c, d, member, whole)
-  r.corrected, r.cap = changed, burst or r.cap
+  r.corrected, r.cap, r.most = changed, burst or r.cap, most
   r.raises = kind == 'T' and most_of(rule) > 1000000
   return r
 end
@@ -2101,22 +2102,26 @@ local function round_of(i)
   return i <= n and rule_name(KEYS[i]) or rules[i].name
 end
 
--- When the line of a task is looked at that takes nothing of some rules: its first may
--- wait for one of these.
+-- When the task's line is looked at, whose first may wait for what the task does not: for a
+-- rule that it takes nothing of, for an API's limit to grow, or for a pause that was forgotten.
 local line_look
+
+local function line_waits()
+  local seat = call('HGET', at, 'S' .. scope)
+  local look = seat and tonumber(call('ZSCORE', due, (parts_of(seat))) or nil)
+  line_look = look and look + LATE > now and look or nil
+  return look
+end
 
 -- The rule, of those on the path, that others wait for: they go first. A line stays in
 -- order, whatever its first waits for.
 local function waited_for()
   local late
-  local seat = ARGV[10] ~= '' and call('HGET', at, 'S' .. scope)
-  if seat then
-    local look = call('ZSCORE', due, (parts_of(seat)))
-    if look and look + LATE > now then
-      line_look = tonumber(look)
+  if ARGV[10] ~= '' then
+    late = line_waits() and 1
+    if line_look then
       return 1
     end
-    late = look and 1
   end
   for i = 1, #rules do
     local look = call('ZSCORE', due, round_of(i))
@@ -2124,6 +2129,12 @@ local function waited_for()
       return i
     end
     late = late or look and i
+  end
+  if heeds and ARGV[10] == '' then
+    late = line_waits() and 1 or late
+    if line_look then
+      return 1
+    end
   end
   late = late or call('HLEN', out_key) > CROWD and 1 or nil
   local beat = late and call('HGET', at, '@')
@@ -2176,7 +2187,7 @@ local function rule_names()
   for i = 1, n do
     names[i] = rule_name(KEYS[i])
   end
-  for name in string.gmatch(ARGV[10], '%Z+') do
+  for name in string.gmatch(ARGV[10], '([^%z\1]+)%Z*') do
     names[#names + 1] = name
   end
   return names
@@ -2252,6 +2263,9 @@ local function leave()
     note('L' .. scope, false)
     for i = 1, n do
       note(sum_of(scope, unit_of(ARGV[base + 2 * i])), false)
+    end
+    for unit in string.gmatch(ARGV[10], '\1(%Z+)') do
+      note(sum_of(scope, unit), false)
     end
   end
   write_round()

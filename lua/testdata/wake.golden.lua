@@ -1013,12 +1013,12 @@ local function load_rule(i, rule, cost, member, now)
     return algorithms.K.load(KEYS[i], now, cost, rule)
   end
   local kind, a, b, c, d = sub(rule, 1, 1), unpack7(rule, 2), unpack7(rule, 9), unpack7(rule, 16), unpack7(rule, 23)
-  local changed, whole, burst
+  local most, changed, whole, burst = kind == 'T' and c or a, nil, nil, nil
   if corrected then
     a, b, changed, whole, burst = corrected(KEYS[i], rule, kind, a, b, c, d)
   end
   local r = algorithms[kind].load(KEYS[i], now, cost, a, b, c, d, member, whole)
-  r.corrected, r.cap = changed, burst or r.cap
+  r.corrected, r.cap, r.most = changed, burst or r.cap, most
   r.raises = kind == 'T' and most_of(rule) > 1000000
   return r
 end
@@ -2165,6 +2165,13 @@ local function pass_over(seat, l, score, what)
   move(seat, seat.name, rank_of(score, seat.stamp))
 end
 
+-- Leaves a head alone that is too dear while an API's limit is lower than its rule's: its line
+-- keeps its order, and its scope is out of everybody's way until the next look.
+local function step_aside(seat)
+  move(seat, NO_RULE, seat.rank, true)
+  look_by(NO_RULE, now + AGAIN)
+end
+
 -- Whether a line's first task can start now, or nearly so.
 local function startable(l)
   local ticket = head(l)
@@ -2321,7 +2328,10 @@ local function turn(name)
   end
   local number, free = waits_for(path, start, binding)
   local by = path[number]
-  if not free and by.cap ~= 0 and by.p ~= 0 then
+  if not free and by.corrected and by.cost <= by.most then
+    step_aside(seat)
+    return true
+  elseif not free and by.cap ~= 0 and by.p ~= 0 then
     pass_over(seat, l, score, ticket)
     return true
   end

@@ -51,12 +51,13 @@ limits:
 var days = flag.Float64("days", 0.02, "how long each simulation lasts, in days of its own")
 
 // "Nothing lost, nothing over, bounded waiting": traffic of 50 tenants, with workers
-// that are killed and restarted, hours with none, tasks deleted and run by hand, and a
-// Redis that is away. SIM_SEEDS=n runs n seeds instead of a few, drawn at random, and
+// that are killed and restarted, hours with none, tasks deleted and run by hand, limits that
+// are paused and lowered, runs that spend less or more than they said, and a Redis that is
+// away. SIM_SEEDS=n runs n seeds instead of a few, drawn at random, and
 // SIM_SEED=n one again; `make soak` gives each a whole day, of which a processor takes less
 // than a minute.
 func TestDays(t *testing.T) {
-	seeds := []uint64{1, 2}
+	seeds := []uint64{6, 9, 12, 23} // which have most of it between them
 	if n, err := strconv.Atoi(os.Getenv("SIM_SEEDS")); err == nil {
 		seeds = nil
 		for range n {
@@ -72,7 +73,7 @@ func TestDays(t *testing.T) {
 	for _, seed := range seeds {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { newWorld(t, seed, limits).day() })
+			synctest.Test(t, func(t *testing.T) { newWorld(t, seed, limits+units).day() })
 		})
 	}
 }
@@ -102,6 +103,8 @@ type world struct {
 	workers []*process
 	made    int
 	pauses  []pausing
+	spent   []*spending // runs of provider u
+	kept    []*spending // of them, those of which somebody will hear
 
 	limiters []*throttle.Limiter // of all processes, those that have ended included
 }
@@ -210,6 +213,9 @@ func (p *process) run(ctx context.Context, task *asynq.Task) error {
 	}
 	w := p.w
 	began := time.Since(w.began)
+	if ofUnits(spec.Scope) {
+		defer p.spend(ctx, spec, id, began)
+	}
 	w.mu.Lock()
 	// A call that took no time would overlap with whoever begins at the same instant of
 	// fake time: the checker counts places so.
@@ -225,7 +231,7 @@ func (p *process) run(ctx context.Context, task *asynq.Task) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.starts = append(w.starts, countapi.Call{
-		Seq: int64(len(w.starts)), ID: id, Scope: spec.Scope, Cost: spec.Cost, Arrived: began, Departed: time.Since(w.began), Status: 200,
+		Seq: int64(len(w.starts)), ID: id, Scope: spec.Scope, Cost: max(1, spec.Cost), Arrived: began, Departed: time.Since(w.began), Status: 200,
 	})
 	if err == nil && fails {
 		err = fmt.Errorf("it failed")
@@ -243,6 +249,7 @@ func (w *world) day() {
 	length := time.Duration(*days * float64(24*time.Hour))
 	for time.Since(w.began) < length {
 		<-time.After(time.Duration(1+w.random.IntN(240)) * time.Second)
+		w.hear()
 		w.traffic()
 		if w.random.IntN(12) == 0 {
 			w.fault()
@@ -271,12 +278,18 @@ func (w *world) traffic() {
 		if w.random.IntN(3) == 0 {
 			tenant = w.random.IntN(50)
 		}
-		scope := []string{"p/t%d", "p/t%d/fast", "p/t%d/slow", "q/t%d"}[w.random.IntN(4)]
+		scope := []string{"p/t%d", "p/t%d/fast", "p/t%d/slow", "q/t%d", "u/t%d", "u/t%d/chat"}[w.random.IntN(6)]
 		task := queue.Task{
 			Type: "work", Scope: fmt.Sprintf(scope, tenant), ID: strconv.Itoa(w.made), Cost: 1, Priority: w.random.IntN(2),
 		}
 		if strings.HasPrefix(task.Scope, "p") && !strings.HasSuffix(task.Scope, "slow") && w.random.IntN(5) == 0 {
 			task.Cost = int64(1 + w.random.IntN(3))
+		}
+		if ofUnits(task.Scope) {
+			task.Scope = fmt.Sprintf(scope, tenant%5)
+			if w.random.IntN(5) > 0 {
+				task.Cost, task.Costs = 0, w.costsOf()
+			}
 		}
 		w.made++
 		tasks = append(tasks, task)
@@ -290,6 +303,9 @@ func (w *world) traffic() {
 	if w.random.IntN(3) == 0 { // by asynq alone, which does not plan
 		for _, task := range tasks {
 			headers := map[string]string{queue.HeaderScope: task.Scope, queue.HeaderCost: strconv.FormatInt(task.Cost, 10)}
+			if task.Costs != nil {
+				headers[queue.HeaderCost] = task.Costs.String()
+			}
 			_, err := w.plain.Enqueue(asynq.NewTaskWithHeaders("work", nil, headers), asynq.TaskID(task.ID), asynq.MaxRetry(w.random.IntN(3)+2))
 			if err == nil {
 				note(task.ID)
@@ -312,7 +328,7 @@ func (w *world) traffic() {
 
 // fault does something that a day may bring.
 func (w *world) fault() {
-	kind := w.random.IntN(7)
+	kind := w.random.IntN(8)
 	w.Logf("%s: fault %d", time.Since(w.began), kind)
 	switch kind {
 	case 0: // a worker is killed
@@ -355,6 +371,8 @@ func (w *world) fault() {
 		w.mu.Unlock()
 	case 6: // somebody pauses a tenant, or everything
 		w.pause()
+	case 7: // somebody lowers limits for a while
+		w.change()
 	}
 }
 
@@ -366,25 +384,33 @@ type pausing struct {
 
 // pause pauses something for a while in which traffic goes on, in all processes.
 func (w *world) pause() {
+	scope := []string{"p", fmt.Sprintf("p/t%d", w.random.IntN(50)), "q", "u"}[w.random.IntN(4)]
+	one := pausing{scope: scope, from: time.Since(w.began)}
+	w.meanwhile(func(limits map[string]throttle.Node) { pauseIn(limits, scope) })
+	one.to = time.Since(w.began)
+	w.pauses = append(w.pauses, one)
+}
+
+// meanwhile has all processes follow other limits for a while in which traffic goes on.
+func (w *world) meanwhile(change func(limits map[string]throttle.Node)) {
 	was := w.policy
-	scope := []string{"p", fmt.Sprintf("p/t%d", w.random.IntN(50)), "q"}[w.random.IntN(3)]
+	unmatched, limits := was.Limits()
+	change(limits)
 	var err error
-	if w.policy, err = throttle.NewPolicy(paused(was, scope)); err != nil {
+	if w.policy, err = throttle.NewPolicy(unmatched, limits); err != nil {
 		w.Fatal(err)
 	}
 	w.follow()
-	one := pausing{scope: scope, from: time.Since(w.began)}
 	for range 1 + w.random.IntN(5) {
 		w.traffic()
 		<-time.After(time.Duration(1+w.random.IntN(240)) * time.Second)
+		w.hear()
 	}
-	one.to = time.Since(w.began)
-	w.pauses, w.policy = append(w.pauses, one), was
+	w.policy = was
 	w.follow()
 }
 
-func paused(p *throttle.Policy, scope string) (throttle.Unmatched, map[string]throttle.Node) {
-	unmatched, limits := p.Limits()
+func pauseIn(limits map[string]throttle.Node, scope string) {
 	provider, tenant, nested := strings.Cut(scope, "/")
 	n := limits[provider]
 	if nested {
@@ -393,7 +419,6 @@ func paused(p *throttle.Policy, scope string) (throttle.Unmatched, map[string]th
 		n.Pause = throttle.PauseOn
 	}
 	limits[provider] = n
-	return unmatched, limits
 }
 
 // follow has all processes take the policy over.
@@ -494,6 +519,7 @@ func (w *world) judge() {
 		}
 	}
 	w.judgePauses()
+	w.judgeUnits()
 	parsed, err := checker.ParseLimits([]byte(limits))
 	if err != nil {
 		w.Fatal(err)
