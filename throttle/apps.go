@@ -12,12 +12,12 @@ const maxApps = 100
 // checkApps checks who answers for a scope, and who may spend from it.
 func (s *draftScope) checkApps(path string, faults *strictyaml.Faults) (apps []string) {
 	if s.owner != "" {
-		if reason := nameReason(s.owner); reason != "" {
+		if reason := strictyaml.NameReason(s.owner); reason != "" {
 			faults.Add(s.at, path+".owner", "owner "+reason)
 		}
 	}
 	for i, app := range s.apps {
-		reason := nameReason(app.name)
+		reason := strictyaml.NameReason(app.name)
 		switch {
 		case i >= maxApps:
 			reason = fmt.Sprintf("is one of %d; the most is %d", len(s.apps), maxApps)

@@ -309,3 +309,27 @@ func TestInspectReply(t *testing.T) {
 		}
 	}
 }
+
+// A rule that a task takes nothing of is none that it waits for, and cannot be told of when it
+// is suspended.
+func TestInspectBesideSuspended(t *testing.T) {
+	t.Parallel()
+	calls := Rule{Name: "calls", Algorithm: SlidingWindow, Limit: 1, Per: 10 * sec}
+	tokens := bucket(0, 1)
+	tokens.Unit = "tokens"
+	onBoth(t, Config{}, policyOf(t, calls, tokens), func(b *bench) {
+		i := inspector{b}
+		for _, ticket := range []string{"runs", "a", "b"} {
+			b.decide(Request{Scope: "p/x", Ticket: ticket, Costs: Costs{"requests": 1}, ID: NewID()})
+		}
+		for n, ticket := range []string{"a", "b"} {
+			got, err := i.InspectTicket(ctx, Ask{Scope: "p/x", Ticket: ticket, Costs: Costs{"requests": 1}})
+			if err != nil || !got.Waits || got.Binding.Rule.Name != "calls" || got.Expected != time.Duration(n+1)*10*sec {
+				b.t.Errorf("%s: %+v, %v", ticket, got, err)
+			}
+		}
+		if got := i.scope("p/x"); got.Waiting != 2 || got.NextStart != 10*sec || got.Binding.Rule.Name != "calls" {
+			b.t.Errorf("the scope: %+v", got)
+		}
+	})
+}

@@ -15,6 +15,7 @@ import "strings"
 //	hw:{payments}!at                  where scopes stand, and how much waits
 //	hw:{payments}!told                what the API has told of its limits
 //	hw:{payments}/acme!used:5m.179…   who spent from it, by package usage
+//	hw:{payments}/acme!units:5m.17…   the same by unit, where tasks cost so
 //	hw:{payments}/acme!shadows:5m.1…  what shadow rules would have done, by package usage
 //	hw:turns                          the providers whose tasks wait
 //	hw:members                        the live processes, for shares of a limit

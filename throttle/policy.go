@@ -316,7 +316,7 @@ func treeOf(rules []draftRule, scopes []draftScope, path, pattern string, level 
 			faults.Add(s.at, at, fmt.Sprintf("%s is at level %d; the most is %d", strictyaml.PathName(s.name), level+1, maxLevels))
 			continue
 		}
-		if reason := nameReason(s.name); reason != "" {
+		if reason := strictyaml.NameReason(s.name); reason != "" {
 			faults.Add(s.at, at, "name "+reason)
 		}
 		child := treeOf(s.rules, s.scopes, at, strings.TrimPrefix(pattern+"/"+s.name, "/"), level+1, faults)

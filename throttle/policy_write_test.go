@@ -62,7 +62,7 @@ func randomName(random *rand.Rand) string {
 	var name []byte
 	for len(name) == 0 || random.IntN(6) > 0 {
 		r := random.Int32N(1 << (7 + random.IntN(14)))
-		if c := string(r); c != "/" && utf8.ValidRune(r) && !strictyaml.Invisible(r) && len(name)+len(c) <= maxNameBytes {
+		if c := string(r); c != "/" && utf8.ValidRune(r) && !strictyaml.Invisible(r) && len(name)+len(c) <= strictyaml.MaxNameBytes {
 			name = append(name, c...)
 		}
 	}

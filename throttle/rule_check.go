@@ -64,7 +64,7 @@ func (c ruleCheck) checkName() {
 	case !w.set:
 		c.fault(fieldName, "is missing; every rule needs one, such as account")
 	case !w.bad:
-		if reason := nameReason(c.rule.Name); reason != "" {
+		if reason := strictyaml.NameReason(c.rule.Name); reason != "" {
 			c.fault(fieldName, "%s", reason)
 		}
 	}

@@ -3,16 +3,14 @@ package throttle
 import (
 	"fmt"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/headway-go/headway/throttle/strictyaml"
 )
 
-// The bounds of a scope. maxScopeBytes follows from the other two.
+// The bounds of a scope. maxScopeBytes follows from the longest name.
 const (
 	maxLevels     = 8
-	maxNameBytes  = 128
-	maxScopeBytes = maxLevels*maxNameBytes + maxLevels - 1
+	maxScopeBytes = maxLevels*strictyaml.MaxNameBytes + maxLevels - 1
 )
 
 // anyName is the name under which limits.yaml keeps the rules of every name of
@@ -58,42 +56,8 @@ func taskNameReason(name string, level int) string {
 	if name == anyName {
 		return fmt.Sprintf(`name %d is "*", which stands for every name in limits.yaml; write the name itself`, level)
 	}
-	if reason := nameReason(name); reason != "" {
+	if reason := strictyaml.NameReason(name); reason != "" {
 		return fmt.Sprintf("name %d %s", level, reason)
-	}
-	return ""
-}
-
-// nameReason says what is wrong with a name, if anything. It holds for names of
-// scopes and of rules alike.
-func nameReason(name string) string {
-	if name == "" {
-		return fmt.Sprintf("is empty; write 1 to %d bytes", maxNameBytes)
-	}
-	if len(name) > maxNameBytes {
-		return fmt.Sprintf("is %d bytes long; the most is %d", len(name), maxNameBytes)
-	}
-	for i := range len(name) {
-		if c := name[i]; c < ' ' || c == '/' || c >= 0x7f {
-			return runeReason(name, i)
-		}
-	}
-	return ""
-}
-
-// runeReason is nameReason for a name that is not plain ASCII from byte i on.
-func runeReason(name string, i int) string {
-	for i < len(name) {
-		r, size := utf8.DecodeRuneInString(name[i:])
-		switch {
-		case r == utf8.RuneError && size == 1:
-			return fmt.Sprintf("is not UTF-8 (byte 0x%02x at offset %d); encode it, in hex for instance", name[i], i)
-		case r == '/':
-			return "holds a '/', which divides names; write another character"
-		case strictyaml.Invisible(r):
-			return fmt.Sprintf("holds the control character %U; remove it", r)
-		}
-		i += size
 	}
 	return ""
 }

@@ -121,7 +121,7 @@ func (s *draftScope) checkShares(path string, level int, faults *strictyaml.Faul
 }
 
 func (d *draftShare) check(path string, faults *strictyaml.Faults) {
-	reason := nameReason(d.name)
+	reason := strictyaml.NameReason(d.name)
 	if d.name == anyName {
 		reason = `is no name that a scope can have; name each class, and let "*" of scopes carry what they have in common`
 	}

@@ -171,14 +171,17 @@ func untilDeadline(ctx context.Context) time.Duration {
 
 // tooLong refuses a wait that is known to outlast ctx or a rule that it is for.
 func tooLong(ctx context.Context, d Decision, waited time.Duration) error {
-	if left := untilDeadline(ctx); d.RetryAfter != Unknown && d.RetryAfter > left {
+	if left, known := untilDeadline(ctx), d.atLeast(); known > left {
 		return fmt.Errorf("%w: allowed in %s, after the context's deadline in %s: %w",
-			ErrPatience, d.RetryAfter, left.Round(time.Millisecond), context.DeadlineExceeded)
+			ErrPatience, known, left.Round(time.Millisecond), context.DeadlineExceeded)
 	}
 	for i := range d.Rules {
 		r := d.Rules[i]
-		if d.Paused {
+		switch {
+		case d.Paused:
 			r.Limited, r.RetryAfter = true, max(r.RetryAfter, d.RetryAfter)
+		case r.Algorithm == Concurrency:
+			r.RetryAfter = Unknown // a run may end before its lease
 		}
 		if r.Limited && r.MaxWait > 0 && (waited >= r.MaxWait || r.RetryAfter != Unknown && waited+r.RetryAfter > r.MaxWait) {
 			more := "asks for " + r.RetryAfter.String() + " more"
@@ -190,6 +193,25 @@ func tooLong(ctx context.Context, d Decision, waited time.Duration) error {
 		}
 	}
 	return nil
+}
+
+// atLeast returns how long a denied request is known to wait, 0 where nothing is known: a
+// place under a concurrency rule may come free at any moment, long before its lease ends.
+func (d Decision) atLeast() (wait time.Duration) {
+	places := false
+	for _, r := range d.Rules {
+		switch {
+		case !r.Limited:
+		case r.Algorithm == Concurrency:
+			places = true
+		case r.RetryAfter != Unknown:
+			wait = max(wait, r.RetryAfter)
+		}
+	}
+	if (!places || d.Paused) && d.RetryAfter != Unknown {
+		wait = d.RetryAfter // of all rules together
+	}
+	return wait
 }
 
 func (r Request) await(ctx context.Context, d time.Duration) error {

@@ -91,6 +91,48 @@ func TestWaitForPlace(t *testing.T) {
 	})
 }
 
+// A place may come free before its lease ends: nobody gives up before it is too late.
+func TestWaitForPlaceInTime(t *testing.T) {
+	t.Parallel()
+	patient := oneRun()
+	patient.MaxWait = 20 * sec
+	spent := bucket(1, 1)
+	spent.Name, spent.Per = "slow", 25*sec
+	for name, test := range map[string]struct {
+		rules    []Rule
+		deadline time.Duration
+		freed    time.Duration // 0 for never
+		after    time.Duration
+		want     error
+	}{
+		"within the deadline":        {[]Rule{oneRun()}, 20 * sec, 5 * sec, 5 * sec, nil},
+		"not by the deadline":        {[]Rule{oneRun()}, 20 * sec, 0, 20 * sec, context.DeadlineExceeded},
+		"within max_wait":            {[]Rule{patient}, time.Hour, 5 * sec, 5 * sec, nil},
+		"not by max_wait":            {[]Rule{patient}, time.Hour, 0, 20 * sec, ErrPatience},
+		"another rule asks for more": {[]Rule{spent, oneRun()}, 20 * sec, 5 * sec, 0, ErrPatience},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, Config{}, policyOf(t, test.rules...), nil, func(t *testing.T, _ *wire, l *Limiter) {
+				held, lease := l.Hold(t.Context(), grantedBy(t, l).Grant)
+				began := time.Now()
+				if test.freed > 0 {
+					time.AfterFunc(test.freed, func() { _ = lease.Release(held) })
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), test.deadline)
+				defer cancel()
+				_, err := l.Wait(ctx, Request{Scope: "p/x"})
+				if took := time.Since(began); !errors.Is(err, test.want) || took < test.after || took > test.after+recheck {
+					t.Errorf("after %s: %v", took, err)
+				}
+				if err := lease.Release(held); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
 // "An error that wraps ErrPatience, at once and charging nothing, when the wait is
 // known to outlast ctx's deadline or a rule's max_wait".
 func TestWaitRefuses(t *testing.T) {

@@ -59,13 +59,19 @@ func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d thrott
 // spent tells what a task that starts spends. A start that came too late has been given
 // back before, and is no run.
 func (t *Throttle) spent(j *job) {
-	if t.cfg.Usage != nil {
-		units := j.cost
-		if len(j.costs) > 0 {
-			units = j.costs.Of(throttle.Requests)
-		}
-		t.cfg.Usage.Spent(j.scope, usage.By{Queue: j.queue, Type: j.task.Type()}, max(units, 1))
+	if t.cfg.Usage == nil {
+		return
 	}
+	by := usage.By{Queue: j.queue, Type: j.task.Type()}
+	if len(j.costs) == 0 {
+		t.cfg.Usage.Spent(j.scope, by, max(j.cost, 1))
+		return
+	}
+	if u, apart := t.cfg.Usage.(CostsUsage); apart {
+		u.SpentCosts(j.scope, by, j.costs)
+		return
+	}
+	t.cfg.Usage.Spent(j.scope, by, max(j.costs.Of(throttle.Requests), 1))
 }
 
 // bounded gives a run its time-out, counted from its start, and its deadline.

@@ -26,6 +26,41 @@ func (s *spendings) Spent(scope string, by usage.By, units int64) {
 	s.all = append(s.all, fmt.Sprintf("%s %q %s %s %d", scope, by.App, by.Queue, by.Type, units))
 }
 
+// apart is one that is told units as well.
+type apart struct{ spendings }
+
+func (a *apart) SpentCosts(scope string, by usage.By, costs throttle.Costs) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.all = append(a.all, fmt.Sprintf("%s %s %s %s", scope, by.Queue, by.Type, costs))
+}
+
+// Costs by unit are told as they are to who asks for them, and by their requests, 1 at
+// least, to others.
+func TestSpentByUnit(t *testing.T) {
+	t.Parallel()
+	tokens := throttle.Rule{Name: "tokens", Algorithm: throttle.SlidingWindow, Limit: 1000, Per: time.Hour, Unit: "tokens"}
+	plain, both := &spendings{}, &apart{}
+	for told, want := range map[Usage][]string{
+		plain: {`p/a "" default work 4`, `p/a "" default work 1`, `p/a "" default work 2`},
+		both:  {`p/a "" default work 4`, `p/a default work requests=0,tokens=5`, `p/a default work requests=2,tokens=7`},
+	} {
+		s := newSystem(t, []throttle.Rule{tokens}, Config{Usage: told})
+		s.add(queue.Task{ID: "plain", Cost: 4})
+		s.add(queue.Task{ID: "a", Costs: throttle.Costs{"requests": 0, "tokens": 5}})
+		s.add(queue.Task{ID: "b", Costs: throttle.Costs{"requests": 2, "tokens": 7}})
+		s.serve(asynq.Config{}, nil)
+		for range 3 {
+			<-s.ended
+		}
+		if told == Usage(plain) {
+			plain.want(t, want...)
+		} else {
+			both.want(t, want...)
+		}
+	}
+}
+
 // want holds what was told against what shall have been, in any order.
 func (s *spendings) want(t *testing.T, want ...string) {
 	t.Helper()

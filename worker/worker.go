@@ -72,6 +72,13 @@ type Usage interface {
 	Spent(scope string, by usage.By, units int64)
 }
 
+// CostsUsage is a Usage that is told costs by unit as they are.
+type CostsUsage interface {
+	Usage
+	// SpentCosts tells of a task that starts and costs by unit, instead of Spent.
+	SpentCosts(scope string, by usage.By, costs throttle.Costs)
+}
+
 // Observer is told what happens to tasks. Its methods are called in the tasks'
 // goroutines and must not block.
 type Observer interface {

@@ -72,6 +72,7 @@ type inspection struct {
 	inspector *asynq.Inspector
 	limiter   *throttle.Limiter
 	version   *policies.Version // what stands in Redis; nil where that is not known, or not gone by
+	ahead     time.Duration     // the server's clock less this host's, as far as known
 }
 
 // runInspect is the program "worker inspect".

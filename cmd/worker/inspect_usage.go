@@ -6,6 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -25,6 +27,9 @@ Tells who spent from SCOPE, and from all scopes below it: which applications,
 queues and task types, how many units in how many tasks, and when last, most
 units first. Those that are not among the 40 of a scope that spent most in a
 slot of time are told as one sum, as others.
+
+Of tasks that cost by unit the units are requests, and each other unit, such as
+tokens, has a column of its own: what they were estimated to cost.
 
 For each shadow rule that counts at SCOPE itself it tells of how many starts,
 and how many of them would have waited.
@@ -61,6 +66,8 @@ type spenderReport struct {
 	Units int64  `json:"units"`
 	Tasks int64  `json:"tasks"`
 	Last  string `json:"last"`
+
+	ByUnit map[string]int64 `json:"by_unit,omitempty"`
 }
 
 type usageReport struct {
@@ -73,7 +80,9 @@ type usageReport struct {
 	OtherUnits int64  `json:"other_units"`
 	OtherTasks int64  `json:"other_tasks"`
 
-	Shadows []shadowUse `json:"shadows,omitempty"`
+	ByUnit      map[string]int64 `json:"by_unit,omitempty"`
+	OtherByUnit map[string]int64 `json:"other_by_unit,omitempty"`
+	Shadows     []shadowUse      `json:"shadows,omitempty"`
 }
 
 // shadowUse is what a shadow rule would have done; docs/json.md has its fields.
@@ -165,7 +174,7 @@ func usageObjects(out io.Writer, r usages.Report) error {
 	enc := json.NewEncoder(out)
 	enc.SetEscapeHTML(false)
 	for _, s := range r.Spenders {
-		if err := enc.Encode(spenderReport{s.App, s.Queue, s.Type, s.Units, s.Tasks, stamp(s.Last)}); err != nil {
+		if err := enc.Encode(spenderReport{s.App, s.Queue, s.Type, s.Units, s.Tasks, stamp(s.Last), s.ByUnit}); err != nil {
 			return err
 		}
 	}
@@ -175,7 +184,8 @@ func usageObjects(out io.Writer, r usages.Report) error {
 	}
 	return enc.Encode(usageReport{
 		Summary: true, Scope: r.Scope.String(), From: stamp(r.From), To: stamp(r.To),
-		Units: r.All.Units, Tasks: r.All.Tasks, OtherUnits: r.Other.Units, OtherTasks: r.Other.Tasks, Shadows: shadows,
+		Units: r.All.Units, Tasks: r.All.Tasks, OtherUnits: r.Other.Units, OtherTasks: r.Other.Tasks,
+		ByUnit: r.ByUnit, OtherByUnit: r.OtherByUnit, Shadows: shadows,
 	})
 }
 
@@ -188,20 +198,32 @@ func usageTable(out io.Writer, r usages.Report) error {
 		_, err := fmt.Fprintf(out, "nobody is known to have spent from %s since %s\n", scope, since)
 		return err
 	}
-	_, _ = fmt.Fprintf(out, "%d units in %d tasks spent from %s since %s\n\n", r.All.Units, r.All.Tasks, scope, since)
+	kinds, all := slices.Sorted(maps.Keys(r.ByUnit)), fmt.Sprintf("%d units", r.All.Units)
+	for _, unit := range kinds {
+		all += fmt.Sprintf(", %d %s", r.ByUnit[unit], unit)
+	}
+	_, _ = fmt.Fprintf(out, "%s in %d tasks spent from %s since %s\n\n", all, r.All.Tasks, scope, since)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	row := func(columns ...string) { _, _ = fmt.Fprintln(w, strings.Join(columns, "\t")) }
-	row("UNITS", "TASKS", "APP", "QUEUE", "TYPE", "LAST")
-	sum := func(s usages.Sum) (units, tasks string) {
-		return strconv.FormatInt(s.Units, 10), strconv.FormatInt(s.Tasks, 10)
+	head := []string{"UNITS"}
+	for _, unit := range kinds {
+		head = append(head, strings.ToUpper(unit))
 	}
+	row(append(head, "TASKS", "APP", "QUEUE", "TYPE", "LAST")...)
 	for _, s := range r.Spenders {
-		units, tasks := sum(s.Sum)
-		row(units, tasks, shown(s.App), shown(s.Queue), shown(s.Type), stamp(s.Last))
+		row(append(sums(s.Sum, kinds, s.ByUnit), shown(s.App), shown(s.Queue), shown(s.Type), stamp(s.Last))...)
 	}
-	if r.Other != (usages.Sum{}) {
-		units, tasks := sum(r.Other)
-		row(units, tasks, "others")
+	if r.Other != (usages.Sum{}) || r.OtherByUnit != nil {
+		row(append(sums(r.Other, kinds, r.OtherByUnit), "others")...)
 	}
 	return w.Flush()
+}
+
+// sums are the columns of what was spent.
+func sums(all usages.Sum, kinds []string, byUnit map[string]int64) []string {
+	columns := []string{strconv.FormatInt(all.Units, 10)}
+	for _, unit := range kinds {
+		columns = append(columns, strconv.FormatInt(byUnit[unit], 10))
+	}
+	return append(columns, strconv.FormatInt(all.Tasks, 10))
 }

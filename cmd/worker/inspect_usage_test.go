@@ -5,12 +5,14 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
 	usages "github.com/headway-go/headway/throttle/usage"
 )
 
@@ -95,6 +97,37 @@ func TestInspectUsedByOthers(t *testing.T) {
 	}
 	out, _ := i.run(0, "usage", "p")
 	if !strings.Contains(out, "\n10     5      others\n") || !strings.Contains(out, `"a\nb"`) {
+		t.Errorf("got %s", out)
+	}
+}
+
+// "Of tasks that cost by unit the units are requests, and each other unit, such as tokens,
+// has a column of its own."
+func TestInspectUsedByUnit(t *testing.T) {
+	t.Parallel()
+	i := &inspected{t: t, server: redistest.NewServer(t)}
+	r, err := usages.New(i.server.Client(t), usages.Config{App: "llm"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 41 {
+		r.SpentCosts("p", usages.By{Queue: "q", Type: fmt.Sprint(n)}, throttle.Costs{"requests": 100 - int64(n), "tokens": 1500})
+	}
+	r.Spent("p", usages.By{Queue: "q", Type: "0"}, 7)
+	if err := r.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got := i.objects("usage", "p")
+	tokens := func(n float64) map[string]any { return map[string]any{"tokens": n} }
+	if first, all := got[0], got[len(got)-1]; first["units"] != 107.0 || !reflect.DeepEqual(first["by_unit"], tokens(1500)) ||
+		!reflect.DeepEqual(all["by_unit"], tokens(41*1500)) || !reflect.DeepEqual(all["other_by_unit"], tokens(1500)) {
+		t.Errorf("got %v, %v", first, all)
+	}
+	out, _ := i.run(0, "usage", "p")
+	lines := strings.Split(out, "\n")
+	if !strings.HasPrefix(lines[0], "3287 units, 61500 tokens in 42 tasks spent from p since ") ||
+		!strings.HasPrefix(lines[2], "UNITS  TOKENS  TASKS  APP  QUEUE  TYPE  LAST") ||
+		!strings.HasPrefix(lines[3], "107    1500    2      llm  q      0     20") || !strings.Contains(out, "\n60     1500    1      others\n") {
 		t.Errorf("got %s", out)
 	}
 }

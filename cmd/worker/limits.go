@@ -107,6 +107,7 @@ type limitsCommand struct {
 
 	rdb   redis.UniversalClient
 	store *policies.Store
+	now   time.Time // the server's, when current was asked
 	out   io.Writer
 	errs  io.Writer
 }
@@ -258,13 +259,16 @@ func (c *limitsCommand) edit() policies.Edit {
 	return policies.Edit{By: c.as, IfVersion: c.version, For: c.lasts}
 }
 
-// current is what stands there, and what it comes to.
+// current is what stands there, and what it comes to at the server's time, which is noted.
 func (c *limitsCommand) current(ctx context.Context) (policies.Version, *throttle.Policy, error) {
 	v, err := c.store.Current(ctx)
 	if err != nil {
 		return v, nil, err
 	}
-	p, err := c.store.Now(ctx)
+	if c.now, err = c.store.Time(ctx); err != nil {
+		return v, nil, err
+	}
+	p, _, err := c.store.Policy(ctx, v, c.now)
 	return v, p, err
 }
 

@@ -256,10 +256,19 @@ type pausedBy struct {
 
 // lookUp learns who made the pauses of the limits in Redis.
 func (i *inspection) lookUp(ctx context.Context, rdb redis.UniversalClient) {
-	if v, err := policies.New(rdb, policies.Config{}).Current(ctx); err == nil {
-		i.version = &v
+	store := policies.New(rdb, policies.Config{})
+	v, err := store.Current(ctx)
+	if err != nil {
+		return
+	}
+	i.version = &v
+	if at, err := store.Time(ctx); err == nil {
+		i.ahead = at.Sub(i.now())
 	}
 }
+
+// serverTime is the time by which pauses end.
+func (i *inspection) serverTime() time.Time { return i.now().Add(i.ahead) }
 
 // pausedBy tells of the pause that a scope is under, of several the outermost.
 func (i *inspection) pausedBy(scope string) (by pausedBy) {
@@ -269,12 +278,12 @@ func (i *inspection) pausedBy(scope string) (by pausedBy) {
 	}
 	bounds, _ := i.limiter.Policy().Match(s) // no rule is no pause
 	for _, b := range bounds {
-		if !b.Paused() || !b.Until.IsZero() && !i.now().Before(b.Until) {
+		if !b.Paused() || !b.Until.IsZero() && !i.serverTime().Before(b.Until) {
 			continue
 		}
 		by = pausedBy{Scope: b.Scope.String(), Until: stamp(b.Until)}
 		if i.version != nil {
-			r := pauseReport(*i.version, b.Pattern, throttle.Node{Pause: throttle.PauseOn}, i.now())
+			r := pauseReport(*i.version, b.Pattern, throttle.Node{Pause: throttle.PauseOn}, i.serverTime())
 			by.By, by.Since = r.UpdatedBy, r.CreatedAt
 			if by.Since == "" {
 				by.Since = r.UpdatedAt

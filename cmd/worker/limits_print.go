@@ -246,14 +246,13 @@ func (c *limitsCommand) list(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	now := time.Now()
 	_, limits := p.Limits()
 	there := map[[2]string]bool{}
 	for path, n := range policies.Nodes(limits) {
-		reports := pauseReports(v, path, n, now)
+		reports := pauseReports(v, path, n, c.now)
 		for _, r := range n.Rules {
 			there[[2]string{path, r.Name}] = true
-			reports = append(reports, origin(v, path, r.Name, r.YAML(), now))
+			reports = append(reports, origin(v, path, r.Name, r.YAML(), c.now))
 		}
 		for _, report := range reports {
 			if err := c.print(report, report.line()); err != nil {
@@ -263,7 +262,7 @@ func (c *limitsCommand) list(ctx context.Context) error {
 	}
 	for _, o := range v.Rules {
 		if o.Rule == "" && !there[[2]string{o.Scope, o.Name}] {
-			report := origin(v, o.Scope, o.Name, "", now)
+			report := origin(v, o.Scope, o.Name, "", c.now)
 			if err := c.print(report, report.line()); err != nil {
 				return err
 			}
@@ -289,11 +288,10 @@ func (c *limitsCommand) show(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	now := time.Now()
 	for _, b := range bounds {
-		report := origin(v, b.Pattern, b.Rule.Name, b.Rule.YAML(), now)
+		report := origin(v, b.Pattern, b.Rule.Name, b.Rule.YAML(), c.now)
 		if b.Paused() {
-			report = pauseReport(v, b.Pattern, throttle.Node{Pause: throttle.PauseOn, PausedUntil: b.Until}, now)
+			report = pauseReport(v, b.Pattern, throttle.Node{Pause: throttle.PauseOn, PausedUntil: b.Until}, c.now)
 		}
 		report.At = b.Scope.String()
 		if weight := p.Weight(scope, b.Scope.Len()); weight != 1 {
@@ -331,9 +329,9 @@ func (c *limitsCommand) showPattern(v policies.Version, p *throttle.Policy, noSc
 		if path != c.words[0] {
 			continue
 		}
-		reports := pauseReports(v, path, n, time.Now())
+		reports := pauseReports(v, path, n, c.now)
 		for _, r := range n.Rules {
-			reports = append(reports, origin(v, path, r.Name, r.YAML(), time.Now()))
+			reports = append(reports, origin(v, path, r.Name, r.YAML(), c.now))
 		}
 		for _, report := range reports {
 			found = true

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
@@ -428,5 +429,38 @@ func TestSupersededFileIsNotRestored(t *testing.T) {
 	newer.restore(t.Context())
 	if p, err := newer.store.Now(t.Context()); err != nil || !strings.Contains(string(p.YAML()), "300") {
 		t.Errorf("%v, %v", p, err)
+	}
+}
+
+// What is set for a time is there as long as the server's clock says, whatever this machine's
+// does: -for counts by it.
+func TestLimitsUntilTheServersTime(t *testing.T) {
+	t.Parallel()
+	m, err := miniredis.Run()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	m.SetTime(time.Now().Add(-2 * time.Hour))
+	l := &limited{t: t, url: "redis://" + m.Addr()}
+	l.run(0, "import", "-replace", limitsFile(t, liveLimits), "-as", "anna")
+	l.run(0, "set", "payments/acme", "tenant", "limit=7", "-for", "1h", "-as", "bert")
+	l.run(0, "pause", "payments/slow", "-for", "1h", "-as", "bert")
+	m.SetTime(time.Now().Add(-2*time.Hour + time.Minute)) // both are in force by now
+	for _, verb := range []string{"list", "show payments/acme", "show payments/slow", "show payments/*"} {
+		out, _ := l.run(0, strings.Fields(verb)...)
+		for line := range strings.Lines(out) {
+			bert := strings.Contains(line, "limit: 7") || strings.Contains(line, " paused ")
+			if strings.Contains(line, " by bert at ") != bert || strings.Contains(line, "until ") != bert || strings.Contains(line, " by anna at ") == bert {
+				t.Errorf("%s: %s", verb, line)
+			}
+		}
+	}
+	if out, _ := l.run(0, "list"); !strings.Contains(out, "limit: 7") || !strings.Contains(out, " paused ") {
+		t.Errorf("got %s", out)
+	}
+	m.SetTime(time.Now().Add(2 * time.Hour))
+	if out, _ := l.run(0, "list"); strings.Contains(out, "bert") {
+		t.Errorf("both have ended: %s", out)
 	}
 }

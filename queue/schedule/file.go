@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
 
@@ -17,9 +16,6 @@ import (
 	"github.com/headway-go/headway/throttle/strictyaml"
 	"github.com/headway-go/headway/throttle/wallclock"
 )
-
-// maxNameBytes is that of a scope's name.
-const maxNameBytes = 128
 
 // File is the schedules of one schedules.yaml.
 type File struct {
@@ -128,7 +124,7 @@ func (r *reader) file(root *yaml.Node) []*Schedule {
 
 // schedule reads one schedule. Where it has faults, it is of no use.
 func (r *reader) schedule(f field) *Schedule {
-	if reason := nameReason(f.Name); reason != "" {
+	if reason := strictyaml.NameReason(f.Name); reason != "" {
 		r.fault(strictyaml.PlaceOf(f.Key), f.path, "the name %s", reason)
 	}
 	s := &Schedule{Name: f.Name, Timezone: "UTC", CatchUp: CatchUpLast}
@@ -231,22 +227,4 @@ func (r *reader) catchUp(f field) CatchUp {
 		r.bad(f, "is %q; write %s", strictyaml.Clip(text), want)
 	}
 	return c
-}
-
-// nameReason says what is wrong with a schedule's name, if anything: the names
-// of scopes are bound by the same.
-func nameReason(name string) string {
-	switch {
-	case name == "":
-		return fmt.Sprintf("is empty; write 1 to %d bytes", maxNameBytes)
-	case len(name) > maxNameBytes:
-		return fmt.Sprintf("is %d bytes long; the most is %d", len(name), maxNameBytes)
-	case !utf8.ValidString(name): // by way of escapes
-		return "is not UTF-8; encode it"
-	case strings.Contains(name, "/"):
-		return "holds a '/'; write another character"
-	case strings.ContainsFunc(name, strictyaml.Invisible):
-		return "holds a control character; remove it"
-	}
-	return ""
 }

@@ -97,7 +97,7 @@ func TestParseRefuses(t *testing.T) {
 		"a field twice":      {"schedules:\n  s: {cron: '@daily', cron: '@daily', " + good + "}\n", `f:2:23: schedules.s.cron: cron is there already`},
 		"an empty name":      {"schedules:\n  \"\": {cron: '@daily', " + good + "}\n", `f:2:3: schedules."": the name is empty; write 1 to 128 bytes`},
 		"a slash":            {"schedules:\n  a/b: {cron: '@daily', " + good + "}\n", `schedules."a/b": the name holds a '/'`},
-		"a control":          {"schedules:\n  \"a\\nb\": {cron: '@daily', " + good + "}\n", `schedules."a\nb": the name holds a control character`},
+		"a control":          {"schedules:\n  \"a\\nb\": {cron: '@daily', " + good + "}\n", `schedules."a\nb": the name holds the control character U+000A`},
 		"a long name":        {"schedules:\n  " + strings.Repeat("a", 129) + ": {cron: '@daily', " + good + "}\n", `the name is 129 bytes long; the most is 128`},
 		"an empty schedule":  {"schedules:\n  s:\n", `f:2:3: schedules.s: s is empty; write its fields under it: cron and task`},
 		"nothing in it":      {"schedules:\n  s: {}\n", "f:2:3: schedules.s.cron: cron is missing; write it\nf:2:3: schedules.s.task: task is missing; write it"},
@@ -257,7 +257,7 @@ func TestTaskFor(t *testing.T) {
 	if err := task.Validate(); err != nil {
 		t.Error(err)
 	}
-	longest := &Schedule{Name: strings.Repeat("a", maxNameBytes), Task: s.Task}
+	longest := &Schedule{Name: strings.Repeat("a", strictyaml.MaxNameBytes), Task: s.Task}
 	if err := longest.TaskFor(run).Validate(); err != nil {
 		t.Error(err)
 	}

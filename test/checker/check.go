@@ -22,13 +22,22 @@
 //     whatever they cost. A call without a departure never ends.
 //
 // A limit of 0 allows nothing at all, and neither does a scope that meets no rule
-// under unmatched: deny.
+// under unmatched: deny, nor one that is paused by hand, until its pause ends.
+//
+// Units are those that a call says it costs, of the rule's unit; one that costs nothing of it
+// is no call of the rule. A call that says a plain number costs that under every rule. What a
+// caller settles later is not in the log, so an estimate is judged as it was sent.
+//
+// A rule with active is judged by the calls that arrived in its hours: in the minutes that
+// match, as the clocks of its time zone show them. Shadow rules, weights and shares bound
+// nothing.
 //
 // Jitter is how much later than it started an arrival may have been seen. Two
 // arrivals may then be closer together than their starts were, by that much: the
 // sliding window is judged over per-jitter, the token bucket is given the refill
 // of another jitter, a call less than jitter into a fixed window or a period may
-// belong to the one before, and a call may have ended that much earlier. A jitter of per or
+// belong to the one before, a call may have ended that much earlier, and one that is
+// that near to the beginning of a rule's hours may have started before. A jitter of per or
 // more leaves nothing to judge and is an error.
 //
 // # Share of the quota used
@@ -49,13 +58,14 @@
 //     limit times that time.
 //
 // It is never above 1 for a rule that was kept, is near 1 only for the rule that
-// held the others back, and is absent where no whole window fits.
+// held the others back, and is absent where no whole window fits, and of rules with hours.
 package checker
 
 import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -73,7 +83,8 @@ type Input struct {
 	// Calls is what arrived, in any order. Defaults to nothing.
 	Calls []countapi.Call
 	// Epoch is the moment from which the calls' times count, to which fixed
-	// windows are aligned. Required where a rule is a fixed-window or a calendar.
+	// windows are aligned. Required where a rule is a fixed-window, a calendar or has hours,
+	// and where a pause ends.
 	Epoch time.Time
 	// Tasks is what should have arrived. Nil means that it is not known: then
 	// nothing can be lost or unknown. Defaults to nil.
@@ -95,6 +106,8 @@ type Row struct {
 	Burst     int64         `json:"burst,omitempty"`
 	Per       time.Duration `json:"per_ns,omitempty"`
 	Resets    string        `json:"resets,omitempty"` // of a calendar
+	Unit      string        `json:"unit,omitempty"`   // but for requests
+	Active    string        `json:"active,omitempty"` // its hours
 
 	Calls    int           `json:"calls"`
 	Units    int64         `json:"units"`
@@ -118,6 +131,7 @@ type Report struct {
 	Tasks int   `json:"tasks"`
 
 	Unmatched  []string `json:"unmatched"`   // scopes that were called and meet no rule under deny
+	Paused     []string `json:"paused"`      // scopes that were called while they were paused
 	Lost       []string `json:"lost"`        // ids that never arrived with success
 	Duplicates []string `json:"duplicates"`  // ids that arrived with success more than once
 	Unknown    []string `json:"unknown"`     // ids that arrived and are no task; "" is a call without one
@@ -129,9 +143,9 @@ type Report struct {
 }
 
 // Exceeded says whether any limit was exceeded, a call of a scope without
-// rules included.
+// rules or in a pause included.
 func (r *Report) Exceeded() bool {
-	return len(r.Unmatched) > 0 || slices.ContainsFunc(r.Rows, func(row Row) bool { return row.Exceeded })
+	return len(r.Unmatched)+len(r.Paused) > 0 || slices.ContainsFunc(r.Rows, func(row Row) bool { return row.Exceeded })
 }
 
 // OK says whether every limit was kept and every task arrived as it should:
@@ -150,7 +164,7 @@ func Check(in Input) (*Report, error) {
 		return cmp.Or(cmp.Compare(a.Arrived, b.Arrived), cmp.Compare(a.Seq, b.Seq))
 	})
 	for _, c := range calls {
-		if c.Cost < 1 || c.Cost > costBound || c.Departed != countapi.Open && c.Departed < c.Arrived {
+		if !payable(c) || c.Departed != countapi.Open && c.Departed < c.Arrived {
 			return nil, fmt.Errorf("checker: no such call can be: %+v", c)
 		}
 	}
@@ -167,6 +181,33 @@ func Check(in Input) (*Report, error) {
 	return rep, nil
 }
 
+// payable says whether a call can cost what it says.
+func payable(c countapi.Call) bool {
+	for _, n := range c.Costs {
+		if n < 0 || n > costBound {
+			return false
+		}
+	}
+	return c.Costs != nil || c.Cost >= 1 && c.Cost <= costBound
+}
+
+// units is what a rule counts of a call or a task. A concurrency rule counts places, and
+// only tells what they cost.
+func (r rule) units(cost int64, costs map[string]int64) int64 {
+	if costs == nil {
+		return cost
+	}
+	if n, given := costs[r.unit]; given || r.unit != requests {
+		return n
+	}
+	return 1
+}
+
+// counts says whether something that costs so much has to do with the rule at all.
+func (r rule) counts(cost int64, costs map[string]int64) bool {
+	return r.algorithm == concurrency || r.units(cost, costs) > 0
+}
+
 // known returns the tasks, made up from the calls where none are given.
 func known(in Input, calls []countapi.Call) []Task {
 	if in.Tasks != nil {
@@ -177,7 +218,7 @@ func known(in Input, calls []countapi.Call) []Task {
 	for _, c := range calls {
 		if !seen[c.ID] {
 			seen[c.ID] = true
-			tasks = append(tasks, Task{ID: c.ID, Scope: c.Scope, Cost: c.Cost})
+			tasks = append(tasks, Task{ID: c.ID, Scope: c.Scope, Cost: c.Cost, Costs: c.Costs})
 		}
 	}
 	return tasks
@@ -196,7 +237,7 @@ func (r *Report) follow(in Input, calls []countapi.Call, tasks []Task) {
 		if c.Succeeded() {
 			succeeded[c.ID]++
 		}
-		if t, ok := byID[c.ID]; ok && (t.Scope != c.Scope || t.Cost != c.Cost) {
+		if t, ok := byID[c.ID]; ok && (t.Scope != c.Scope || t.Cost != c.Cost || !maps.Equal(t.Costs, c.Costs)) {
 			r.Mismatched = append(r.Mismatched, c.ID)
 		}
 	}
@@ -241,47 +282,48 @@ type group struct {
 	ids   map[string]bool // that have arrived
 }
 
+// place is where a scope's calls are counted.
+type place struct {
+	way
+	groups []*group
+}
+
 // groups sorts calls and tasks by the rules that they stand under.
 func (r *Report) groups(in Input, calls []countapi.Call, tasks []Task) ([]*group, error) {
 	type where struct{ scope, rule string }
 	all := map[where]*group{}
-	byScope := map[string][]*group{}
-	denied := map[string]bool{}
-	under := func(scope string) ([]*group, error) {
-		if gs, ok := byScope[scope]; ok {
-			return gs, nil
+	places := map[string]place{}
+	under := func(scope string) (place, error) {
+		if known, ok := places[scope]; ok {
+			return known, nil
 		}
-		bounds, ok := in.Limits.match(scope)
-		denied[scope] = !ok
-		gs := make([]*group, len(bounds))
-		for i, b := range bounds {
-			per := b.rule.per
-			if b.rule.algorithm == calendar {
-				per = time.Minute // no period is shorter
-			}
-			if b.rule.algorithm != concurrency && in.Jitter >= per || in.Jitter < 0 {
-				return nil, fmt.Errorf("checker: a jitter of %v leaves nothing to judge of rule %s at %s, per %v",
-					in.Jitter, b.rule.name, b.scope, per)
+		found := place{way: in.Limits.match(scope)}
+		for i, b := range found.bounds {
+			if err := b.judgeable(in.Jitter); err != nil {
+				return place{}, err
 			}
 			at := where{b.scope, b.rule.name}
 			if all[at] == nil {
 				all[at] = &group{bound: b, rank: i, ids: map[string]bool{}}
 			}
-			gs[i] = all[at]
+			found.groups = append(found.groups, all[at])
 		}
-		byScope[scope] = gs
-		return gs, nil
+		places[scope] = found
+		return found, nil
 	}
 	for _, c := range calls {
-		gs, err := under(c.Scope)
+		at, err := under(c.Scope)
 		if err != nil {
 			return nil, err
 		}
-		if denied[c.Scope] {
+		switch {
+		case at.paused(in.Epoch.Add(c.Arrived)):
+			r.Paused = append(r.Paused, c.Scope)
+		case at.denied:
 			r.Unmatched = append(r.Unmatched, c.Scope)
 		}
-		for _, g := range gs {
-			g.add(c)
+		for _, g := range at.groups {
+			g.add(c, in.Epoch)
 		}
 	}
 	lost := map[string]bool{}
@@ -289,19 +331,24 @@ func (r *Report) groups(in Input, calls []countapi.Call, tasks []Task) ([]*group
 		lost[id] = true
 	}
 	for _, t := range tasks {
-		gs, err := under(t.Scope)
+		at, err := under(t.Scope)
 		if err != nil {
 			return nil, err
 		}
-		for _, g := range gs {
+		for _, g := range at.groups {
+			if !g.rule.counts(t.Cost, t.Costs) {
+				continue
+			}
 			g.tasks++
 			if lost[t.ID] {
 				g.lost++
 			}
 		}
 	}
-	slices.Sort(r.Unmatched)
-	r.Unmatched = slices.Compact(r.Unmatched)
+	for _, scopes := range []*[]string{&r.Unmatched, &r.Paused} {
+		slices.Sort(*scopes)
+		*scopes = slices.Compact(*scopes)
+	}
 	var sorted []*group
 	for _, g := range all {
 		sorted = append(sorted, g)
@@ -313,14 +360,30 @@ func (r *Report) groups(in Input, calls []countapi.Call, tasks []Task) ([]*group
 	return sorted, nil
 }
 
-// add counts a call, in order of arrival.
-func (g *group) add(c countapi.Call) {
+// judgeable refuses a jitter that leaves nothing to judge.
+func (b bound) judgeable(jitter time.Duration) error {
+	per := b.rule.per
+	if b.rule.algorithm == calendar {
+		per = time.Minute // no period is shorter
+	}
+	if b.rule.algorithm != concurrency && jitter >= per || jitter < 0 {
+		return fmt.Errorf("checker: a jitter of %v leaves nothing to judge of rule %s at %s, per %v", jitter, b.rule.name, b.scope, per)
+	}
+	return nil
+}
+
+// add counts a call, in order of arrival, unless the rule has nothing to do with it.
+func (g *group) add(c countapi.Call, epoch time.Time) {
+	if !g.rule.counts(c.Cost, c.Costs) || !g.rule.holds(epoch.Add(c.Arrived), 0) {
+		return
+	}
+	units := g.rule.units(c.Cost, c.Costs)
 	to := c.Departed
 	if to == countapi.Open {
 		to = 1<<63 - 1
 	}
-	g.calls = append(g.calls, span{from: c.Arrived, to: to, units: c.Cost})
-	g.units += c.Cost
+	g.calls = append(g.calls, span{from: c.Arrived, to: to, units: units})
+	g.units += units
 	if c.ID == "" || !g.ids[c.ID] {
 		g.until = c.Arrived
 		g.ids[c.ID] = true
@@ -331,8 +394,11 @@ func (g *group) add(c countapi.Call) {
 func (g *group) row(in Input) Row {
 	row := Row{
 		Scope: g.scope, Rule: g.rule.name, Algorithm: g.rule.algorithm,
-		Limit: g.rule.limit, Per: g.rule.per, Resets: g.rule.resets, Bound: g.rule.limit,
+		Limit: g.rule.limit, Per: g.rule.per, Resets: g.rule.resets, Active: g.rule.active, Bound: g.rule.limit,
 		Calls: len(g.calls), Units: g.units, Tasks: g.tasks, Lost: g.lost, Used: g.used(in.Epoch),
+	}
+	if g.rule.unit != requests {
+		row.Unit = g.rule.unit
 	}
 	if g.rule.algorithm == tokenBucket {
 		row.Burst = g.rule.burst
@@ -356,20 +422,21 @@ func (g *group) row(in Input) Row {
 }
 
 func (g *group) judge(jitter time.Duration, epoch time.Time) worst {
+	calls := g.surely(jitter, epoch)
 	switch g.rule.algorithm {
 	case tokenBucket:
-		return bucket(g.calls, g.rule, jitter)
+		return bucket(calls, g.rule, jitter)
 	case slidingWindow:
-		return sliding(g.calls, g.rule, jitter)
+		return sliding(calls, g.rule, jitter)
 	case fixedWindow:
-		return fixed(g.calls, g.rule, jitter, func(at time.Duration) (start, length time.Duration) {
+		return fixed(calls, g.rule, jitter, func(at time.Duration) (start, length time.Duration) {
 			_, into := windowOf(at, g.rule.per, epoch)
 			return at - into, g.rule.per
 		})
 	case calendar:
-		return fixed(g.calls, g.rule, jitter, func(at time.Duration) (start, length time.Duration) {
+		return fixed(calls, g.rule, jitter, func(at time.Duration) (start, length time.Duration) {
 			return g.rule.clock.window(at, epoch)
 		})
 	}
-	return parallel(g.calls, g.rule, jitter)
+	return parallel(calls, g.rule, jitter)
 }

@@ -221,11 +221,11 @@ func TestOverridesAreLaidOverStars(t *testing.T) {
 	}
 	for scope, want := range tests {
 		var got []string
-		bounds, matched := l.match(scope)
-		for _, b := range bounds {
+		way := l.match(scope)
+		for _, b := range way.bounds {
 			got = append(got, fmt.Sprint(b.scope, " ", b.rule.name, " ", b.rule.limit))
 		}
-		if matched != want.matched || !slices.Equal(got, want.bounds) {
+		if matched := !way.denied; matched != want.matched || !slices.Equal(got, want.bounds) {
 			t.Errorf("%s: %v %q\nwant %v %q", scope, matched, got, want.matched, want.bounds)
 		}
 	}
@@ -324,6 +324,10 @@ func TestFilesThatTheCheckerDoesNotUnderstandAreRefused(t *testing.T) {
 		"no per":             "limits: {a: {rules: [{name: r, algorithm: fixed-window, limit: 1}]}}",
 		"no name":            "limits: {a: {rules: [{algorithm: concurrency, limit: 1}]}}",
 		"bad unmatched":      "unmatched: maybe",
+		"bad hours":          `limits: {a: {rules: [{name: r, algorithm: concurrency, limit: 1, active: "@daily"}]}}`,
+		"hours in no zone":   `limits: {a: {rules: [{name: r, algorithm: concurrency, limit: 1, active: "* 8 * * *", timezone: Mars}]}}`,
+		"bad pause":          "limits: {a: {paused: often}}",
+		"bad end of a pause": "limits: {a: {paused: true, paused_until: tomorrow}}",
 		"bad per":            "limits: {a: {rules: [{name: r, algorithm: fixed-window, limit: 1, per: soon}]}}",
 		"rules no list":      "limits: {a: {rules: {name: r}}}",
 		"merge key":          "limits: {a: &a {rules: []}, b: {<<: *a}}",
@@ -332,7 +336,7 @@ func TestFilesThatTheCheckerDoesNotUnderstandAreRefused(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	for name, text := range map[string]string{"no id": `{"scope":"a"}`, "no scope": `{"id":"a"}`, "not JSON": "x"} {
+	for name, text := range map[string]string{"no id": `{"scope":"a"}`, "no scope": `{"id":"a"}`, "not JSON": "x", "a cost": `{"id":"a","scope":"a","cost":"1"}`, "a unit": `{"id":"a","scope":"a","cost":{"tokens":"1"}}`} {
 		if _, err := ReadTasks(strings.NewReader(text)); err == nil {
 			t.Errorf("%s: no error", name)
 		}

@@ -1,6 +1,7 @@
 package checker
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -31,6 +32,18 @@ type Limits struct {
 type node struct {
 	rules  []rule
 	scopes map[string]*node
+	pause  *pause // what it says of one, nil where it says nothing
+}
+
+// pause is whether a scope is paused by hand, and until when; zero is for good.
+type pause struct {
+	on    bool
+	until time.Time
+}
+
+// at says whether nothing may start at a moment.
+func (p *pause) at(t time.Time) bool {
+	return p != nil && p.on && (p.until.IsZero() || t.Before(p.until))
 }
 
 type rule struct {
@@ -40,6 +53,9 @@ type rule struct {
 	resets          string // of a calendar, whose periods clock finds
 	clock           *clock
 	rollover        int64
+	unit            string // what it counts of costs by unit
+	active          string // its hours, which hours finds; always where it is nil
+	hours           *clock
 	unlimited       bool
 	shadow          bool // it holds nobody
 }
@@ -136,12 +152,25 @@ func readScopes(n *yaml.Node) (map[string]*node, error) {
 				under.rules, err = readRules(v)
 			case "scopes":
 				under.scopes, err = readScopes(v)
+			case "paused":
+				err = v.Decode(&under.paused().on)
+			case "paused_until":
+				under.paused().until, err = time.Parse(time.RFC3339Nano, v.Value)
+			case "weight", "shares", "owner", "apps", "answers": // say who starts, not how many
 			default:
 				err = fmt.Errorf("unknown field %q", key)
 			}
 			return err
 		})
 	})
+}
+
+// paused is what the node says of a pause, to be written to.
+func (n *node) paused() *pause {
+	if n.pause == nil {
+		n.pause = &pause{}
+	}
+	return n.pause
 }
 
 func readRules(n *yaml.Node) ([]rule, error) {
@@ -160,7 +189,7 @@ func readRules(n *yaml.Node) ([]rule, error) {
 }
 
 func readRule(n *yaml.Node) (rule, error) {
-	r := rule{burst: 1, limit: -1}
+	r := rule{burst: 1, limit: -1, unit: requests}
 	timezone := "UTC"
 	err := fields(n, func(key string, v *yaml.Node) error {
 		var err error
@@ -177,6 +206,10 @@ func readRule(n *yaml.Node) (rule, error) {
 			r.per, err = readDuration(v.Value)
 		case "resets":
 			r.resets = v.Value
+		case "active":
+			r.active = v.Value
+		case "unit":
+			r.unit = v.Value
 		case "timezone":
 			timezone = v.Value
 		case "rollover":
@@ -208,6 +241,11 @@ func readRule(n *yaml.Node) (rule, error) {
 			return r, fmt.Errorf("line %d: rule %q: %w", n.Line, r.name, err)
 		}
 	}
+	if r.active != "" {
+		if r.hours, err = readHours(r.active, timezone); err != nil {
+			return r, fmt.Errorf("line %d: rule %q: %w", n.Line, r.name, err)
+		}
+	}
 	if r.limit == 0 {
 		r.burst = 0 // 0 suspends: nothing may start, no burst either
 	}
@@ -232,7 +270,7 @@ func lay(base, over *node) *node {
 	case over == nil:
 		return base
 	}
-	both := &node{rules: slices.Clone(base.rules), scopes: map[string]*node{}}
+	both := &node{rules: slices.Clone(base.rules), scopes: map[string]*node{}, pause: cmp.Or(over.pause, base.pause)}
 	for _, r := range over.rules {
 		same := func(b rule) bool { return b.name == r.name }
 		if i := slices.IndexFunc(both.rules, same); i >= 0 {
@@ -250,11 +288,21 @@ func lay(base, over *node) *node {
 	return both
 }
 
-// match returns the rules under which a scope stands, outermost first, and
-// whether it may be called at all.
-func (l *Limits) match(scope string) ([]bound, bool) {
-	var bounds []bound
-	matched := l.allow
+// way is what a scope meets.
+type way struct {
+	bounds []bound // outermost first
+	pauses []*pause
+	denied bool // but for a pause it may not be called at all
+}
+
+// paused says whether any level of the way is paused at a moment.
+func (w way) paused(t time.Time) bool {
+	return slices.ContainsFunc(w.pauses, func(p *pause) bool { return p.at(t) })
+}
+
+// match returns what a scope meets.
+func (l *Limits) match(scope string) way {
+	w := way{denied: !l.allow}
 	at := l.root
 	names := strings.Split(scope, "/")
 	for i, name := range names {
@@ -262,12 +310,13 @@ func (l *Limits) match(scope string) ([]bound, bool) {
 		if at == nil {
 			break
 		}
+		w.pauses = append(w.pauses, at.pause)
 		for _, r := range at.rules {
-			matched = true
+			w.denied = false
 			if !r.unlimited && !r.shadow {
-				bounds = append(bounds, bound{strings.Join(names[:i+1], "/"), r})
+				w.bounds = append(w.bounds, bound{strings.Join(names[:i+1], "/"), r})
 			}
 		}
 	}
-	return bounds, matched
+	return w
 }

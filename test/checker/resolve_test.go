@@ -20,7 +20,7 @@ func TestTheLimiterResolvesAlike(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	rnd := rand.New(rand.NewPCG(seed, 2))
-	met := 0
+	met, paused := 0, 0
 	for range 100 {
 		text := "unmatched: " + []string{"deny", "allow"}[rnd.IntN(2)] + "\nlimits:\n" + randomScopes(rnd, 1)
 		policy, err := throttle.ParsePolicy("random.yaml", []byte(text))
@@ -35,6 +35,7 @@ func TestTheLimiterResolvesAlike(t *testing.T) {
 			path := randomPath(rnd)
 			want, denied := byLimiter(t, policy, path)
 			got, unmatched := byChecker(t, limits, path)
+			paused += strings.Count(strings.Join(got, ","), throttle.PausedRule)
 			if !slices.Equal(got, want) || denied != unmatched {
 				t.Fatalf("seed %d: %s: checker %q, denied %v; limiter %q, denied %v\n%s",
 					seed, path, got, unmatched, want, denied, text)
@@ -42,8 +43,8 @@ func TestTheLimiterResolvesAlike(t *testing.T) {
 			met += len(got)
 		}
 	}
-	if met < 200 {
-		t.Errorf("only %d rules met", met)
+	if met < 200 || paused < 50 {
+		t.Errorf("only %d rules and %d pauses met", met, paused)
 	}
 }
 
@@ -58,8 +59,17 @@ func byLimiter(t *testing.T, p *throttle.Policy, path string) (rules []string, d
 	if err != nil && !errors.As(err, &unmatched) {
 		t.Fatal(err)
 	}
+	paused := false
 	for _, b := range bounds {
-		rules = append(rules, fmt.Sprint(b.Scope, " ", b.Rule.Name, " ", b.Rule.Algorithm, " ", b.Rule.Limit, " ", b.Rule.Per))
+		if b.Paused() {
+			paused = true
+			continue
+		}
+		unit := strings.TrimPrefix(b.Rule.Unit, throttle.Requests)
+		rules = append(rules, fmt.Sprint(b.Scope, " ", b.Rule.Name, " ", b.Rule.Algorithm, " ", b.Rule.Limit, " ", b.Rule.Per, " ", unit, b.Rule.Active))
+	}
+	if paused {
+		rules = append(rules, throttle.PausedRule)
 	}
 	return rules, err != nil
 }
@@ -69,12 +79,16 @@ func byChecker(t *testing.T, l *checker.Limits, path string) (rules []string, de
 	rep, err := checker.Check(checker.Input{
 		Limits: l, Epoch: time.Unix(1, 0),
 		Calls: []countapi.Call{{ID: "a", Scope: path, Cost: 1, Status: 200}},
+		Tasks: []checker.Task{{ID: "a", Scope: path, Cost: 1}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, row := range rep.Rows {
-		rules = append(rules, fmt.Sprint(row.Scope, " ", row.Rule, " ", row.Algorithm, " ", row.Limit, " ", row.Per))
+		rules = append(rules, fmt.Sprint(row.Scope, " ", row.Rule, " ", row.Algorithm, " ", row.Limit, " ", row.Per, " ", row.Unit, row.Active))
+	}
+	if len(rep.Paused) > 0 {
+		rules = append(rules, throttle.PausedRule)
 	}
 	return rules, len(rep.Unmatched) > 0
 }
@@ -100,7 +114,7 @@ func randomScopes(rnd *rand.Rand, level int) string {
 			under = randomScopes(rnd, level+1)
 		}
 		rules := randomRules(rnd)
-		fmt.Fprintf(&b, "%s%s:\n%s  rules: [%s]\n", indent, name, indent, rules)
+		fmt.Fprintf(&b, "%s%s:\n%s  rules: [%s]\n%s", indent, name, indent, rules, randomPause(rnd, indent))
 		if under != "" {
 			fmt.Fprintf(&b, "%s  scopes:\n%s", indent, under)
 		}
@@ -111,16 +125,38 @@ func randomScopes(rnd *rand.Rand, level int) string {
 func randomRules(rnd *rand.Rand) string {
 	var rules []string
 	for _, name := range []string{"r", "s"} {
-		switch rnd.IntN(6) {
+		switch rnd.IntN(8) {
 		case 0:
 			rules = append(rules, fmt.Sprintf("{name: %s, unlimited: true}", name))
 		case 1:
 			rules = append(rules, fmt.Sprintf("{name: %s, algorithm: token-bucket, limit: %d, per: 30d, burst: 9}", name, 1+rnd.IntN(999)))
 		case 2:
 			rules = append(rules, fmt.Sprintf("{name: %s, algorithm: sliding-window, limit: %d, per: 1h}", name, 1+rnd.IntN(999)))
+		case 3:
+			rules = append(rules, fmt.Sprintf("{name: %s, algorithm: sliding-window, limit: %d, per: 1h, unit: tokens}", name, 1+rnd.IntN(999)))
+		case 4:
+			rules = append(rules, fmt.Sprintf(`{name: %s, algorithm: fixed-window, limit: %d, per: 1h, active: "* 8 * * *"}`, name, 1+rnd.IntN(999)))
 		}
 	}
 	return strings.Join(rules, ", ")
+}
+
+// randomPause pauses one name in eight, lets one in eight go on, and says of others what
+// bounds nothing.
+func randomPause(rnd *rand.Rand, indent string) string {
+	switch rnd.IntN(8) {
+	case 0:
+		return indent + "  paused: true\n"
+	case 1:
+		return indent + "  paused: false\n"
+	case 2:
+		return indent + "  paused: true\n" + indent + "  paused_until: 2200-01-01T00:00:00Z\n"
+	case 3:
+		return indent + "  weight: 3\n" + indent + "  shares: {x: {part: 60%}, y: {weight: 3}}\n"
+	case 4:
+		return indent + "  owner: me\n" + indent + "  answers: ignore\n"
+	}
+	return ""
 }
 
 // A shadow rule holds nobody, and takes the place of one that does.

@@ -1,6 +1,7 @@
 package checker
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -18,6 +19,9 @@ func (r *Report) Violations() []string {
 	}
 	for _, scope := range r.Unmatched {
 		says = append(says, fmt.Sprintf("%s meets no rule, which unmatched: deny forbids, and was called", scope))
+	}
+	for _, scope := range r.Paused {
+		says = append(says, fmt.Sprintf("%s was called while it was paused", scope))
 	}
 	for _, wrong := range []struct {
 		ids  []string
@@ -37,20 +41,20 @@ func (r *Report) Violations() []string {
 }
 
 func (row Row) violation() string {
-	at := row.WorstAt.Round(time.Microsecond)
+	at, units := row.WorstAt.Round(time.Microsecond), cmp.Or(row.Unit, "units")
 	if row.Algorithm == concurrency {
 		return fmt.Sprintf("%s %s: %d calls at once at +%v, the limit is %d", row.Scope, row.Rule, row.Judged, at, row.Limit)
 	}
 	if row.Algorithm == tokenBucket {
-		return fmt.Sprintf("%s %s: %g units above what burst %d and %d per %v admit; most in one %v from +%v: %d",
-			row.Scope, row.Rule, *row.Excess, row.Burst, row.Limit, row.Per, row.Per, at, row.Worst)
+		return fmt.Sprintf("%s %s: %g %s above what burst %d and %d per %v admit; most in one %v from +%v: %d",
+			row.Scope, row.Rule, *row.Excess, units, row.Burst, row.Limit, row.Per, row.Per, at, row.Worst)
 	}
 	if row.Algorithm == calendar {
-		return fmt.Sprintf("%s %s: %d units beyond what was left over in the period from +%v, the limit is %d",
-			row.Scope, row.Rule, row.Judged, at, row.Limit)
+		return fmt.Sprintf("%s %s: %d %s beyond what was left over in the period from +%v, the limit is %d",
+			row.Scope, row.Rule, row.Judged, units, at, row.Limit)
 	}
-	return fmt.Sprintf("%s %s: %d units in the %v from +%v, the limit is %d",
-		row.Scope, row.Rule, row.Judged, row.Per, at, row.Limit)
+	return fmt.Sprintf("%s %s: %d %s in the %v from +%v, the limit is %d",
+		row.Scope, row.Rule, row.Judged, units, row.Per, at, row.Limit)
 }
 
 // some names the first few ids.
@@ -90,6 +94,12 @@ func (row Row) cells() []string {
 		limit = fmt.Sprintf("%d at once", row.Limit)
 	case calendar:
 		limit = fmt.Sprintf("%d from %s", row.Limit, row.Resets)
+	}
+	if row.Unit != "" {
+		limit += " " + row.Unit
+	}
+	if row.Active != "" {
+		limit += " in " + row.Active
 	}
 	note := ""
 	switch {

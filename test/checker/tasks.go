@@ -14,7 +14,8 @@ type Task struct {
 	ID       string
 	Scope    string
 	Queue    string
-	Cost     int64
+	Cost     int64            // requests, where it costs by unit
+	Costs    map[string]int64 // by unit; nil where Cost is all
 	MaxRetry int
 }
 
@@ -38,11 +39,11 @@ func ReadTasks(r io.Reader) ([]Task, error) {
 	seen := map[string]bool{}
 	for n := 1; in.Scan(); n++ {
 		var line struct {
-			ID       string `json:"id"`
-			Scope    string `json:"scope"`
-			Queue    string `json:"queue"`
-			Cost     *int64 `json:"cost"`
-			MaxRetry *int   `json:"max_retry"`
+			ID       string          `json:"id"`
+			Scope    string          `json:"scope"`
+			Queue    string          `json:"queue"`
+			Cost     json.RawMessage `json:"cost"`
+			MaxRetry *int            `json:"max_retry"`
 		}
 		if err := json.Unmarshal(in.Bytes(), &line); err != nil {
 			return nil, fmt.Errorf("checker: tasks line %d: %w", n, err)
@@ -55,8 +56,8 @@ func ReadTasks(r io.Reader) ([]Task, error) {
 		}
 		seen[line.ID] = true
 		t := Task{ID: line.ID, Scope: line.Scope, Queue: cmp.Or(line.Queue, "default"), Cost: 1, MaxRetry: 25}
-		if line.Cost != nil {
-			t.Cost = *line.Cost
+		if err := t.price(line.Cost); err != nil {
+			return nil, fmt.Errorf("checker: tasks line %d: cost: %w", n, err)
 		}
 		if line.MaxRetry != nil {
 			t.MaxRetry = *line.MaxRetry
@@ -67,4 +68,22 @@ func ReadTasks(r io.Reader) ([]Task, error) {
 		return nil, fmt.Errorf("checker: read tasks: %w", err)
 	}
 	return tasks, nil
+}
+
+// price reads what a task costs: a number, or an object by unit.
+func (t *Task) price(text json.RawMessage) error {
+	switch {
+	case text == nil || string(text) == "null":
+		return nil
+	case text[0] != '{':
+		return json.Unmarshal(text, &t.Cost)
+	}
+	if err := json.Unmarshal(text, &t.Costs); err != nil {
+		return err
+	}
+	if _, given := t.Costs[requests]; !given {
+		t.Costs[requests] = 1
+	}
+	t.Cost = t.Costs[requests]
+	return nil
 }

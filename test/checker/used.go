@@ -8,7 +8,7 @@ import (
 // used returns the share of the quota that was used while a backlog waited, as
 // the package comment defines it, or nil where there is nothing to divide by.
 func (g *group) used(epoch time.Time) *float64 {
-	if len(g.calls) == 0 || g.rule.limit == 0 {
+	if len(g.calls) == 0 || g.rule.limit == 0 || g.rule.hours != nil {
 		return nil
 	}
 	first, per, limit := g.calls[0].from, g.rule.per, g.rule.limit

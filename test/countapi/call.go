@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -18,14 +20,39 @@ type Call struct {
 	Seq      int64         `json:"seq"`   // 1, 2, … in the order in which calls were logged
 	ID       string        `json:"id"`    // header X-Task-Id; "" when absent
 	Scope    string        `json:"scope"` // the path below /v1/, unescaped
-	Cost     int64         `json:"cost"`  // header X-Task-Cost; 1 when absent
+	Cost     int64         `json:"cost"`  // header X-Task-Cost; 1 when absent, and requests where it says units
 	Arrived  time.Duration `json:"arrived_ns"`
 	Departed time.Duration `json:"departed_ns"` // Open while unanswered
 	Status   int           `json:"status"`      // what was answered; 0 while unanswered, 499 when the caller went away
+
+	Costs map[string]int64 `json:"costs,omitempty"` // by unit, where X-Task-Cost says them; requests are always there
 }
 
 // Succeeded says whether the answer was a 2xx.
 func (c Call) Succeeded() bool { return c.Status >= 200 && c.Status < 300 }
+
+// price reads what a call says it costs.
+func (c *Call) price(text string) error {
+	if !strings.Contains(text, "=") {
+		cost, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || cost < 1 {
+			return fmt.Errorf("header X-Task-Cost %q: write a whole number from 1, or units such as requests=1,tokens=1500", text)
+		}
+		c.Cost = cost
+		return nil
+	}
+	costs := map[string]int64{"requests": 1}
+	for one := range strings.SplitSeq(text, ",") {
+		unit, number, _ := strings.Cut(one, "=")
+		n, err := strconv.ParseInt(number, 10, 64)
+		if unit == "" || err != nil || n < 0 {
+			return fmt.Errorf("header X-Task-Cost %q: write units such as requests=1,tokens=1500", text)
+		}
+		costs[unit] = n
+	}
+	c.Cost, c.Costs = costs["requests"], costs
+	return nil
+}
 
 // header is the first line of a log.
 type header struct {

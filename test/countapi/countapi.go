@@ -11,7 +11,8 @@
 //     socket. The caller cannot have the answer any earlier, so a call that
 //     starts when another has ended is never seen to overlap it. Of a call that
 //     its caller gave up, it is the moment when the API noticed;
-//   - the task's id and cost, from the headers X-Task-Id and X-Task-Cost.
+//   - the task's id and cost, from the headers X-Task-Id and X-Task-Cost, which is a
+//     number, or one for each unit: requests=1,tokens=1500.
 //
 // A bad request (a path that is no scope, a cost that is no number above zero,
 // an unknown query) is answered 400, and counted under its path all the same:
@@ -187,11 +188,9 @@ func (a *API) parse(r *http.Request) (Call, Answer, error) {
 	}
 	call.Scope = scope
 	if text := r.Header.Get("X-Task-Cost"); text != "" {
-		cost, err := strconv.ParseInt(text, 10, 64)
-		if err != nil || cost < 1 {
-			return call, Answer{}, fmt.Errorf("header X-Task-Cost %q: write a whole number from 1", text)
+		if err := call.price(text); err != nil {
+			return call, Answer{}, err
 		}
-		call.Cost = cost
 	}
 	a.mu.Lock()
 	how := a.answers[scope]

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -91,9 +92,9 @@ func TestCallsAreLoggedWithTheirTimes(t *testing.T) {
 		get(t, c, "http://api"+Path("payments/acme")+"?status=404", "b", "7")
 		get(t, c, "http://api"+Path("payments/a b%:*?é"), "c", "")
 		want := []Call{
-			{1, "a", "payments/acme", 1, 5 * time.Second, 5*time.Second + 20*time.Millisecond, 200},
-			{2, "b", "payments/acme", 7, 6*time.Second + 20*time.Millisecond, 6*time.Second + 20*time.Millisecond, 404},
-			{3, "c", "payments/a b%:*?é", 1, 6*time.Second + 20*time.Millisecond, 6*time.Second + 20*time.Millisecond, 200},
+			{1, "a", "payments/acme", 1, 5 * time.Second, 5*time.Second + 20*time.Millisecond, 200, nil},
+			{2, "b", "payments/acme", 7, 6*time.Second + 20*time.Millisecond, 6*time.Second + 20*time.Millisecond, 404, nil},
+			{3, "c", "payments/a b%:*?é", 1, 6*time.Second + 20*time.Millisecond, 6*time.Second + 20*time.Millisecond, 200, nil},
 		}
 		if got := s.Log(); !reflect.DeepEqual(got, want) {
 			t.Errorf("log\n%v\nwant\n%v", got, want)
@@ -224,7 +225,7 @@ func TestBadRequestsAreRefusedAndCounted(t *testing.T) {
 			t.Errorf("%s: log %v", target, got)
 		}
 	}
-	for _, cost := range []string{"0", "-1", "1.5", "x"} {
+	for _, cost := range []string{"0", "-1", "1.5", "x", "tokens=x", "=1", "tokens=-1", "tokens=1,"} {
 		if status, _ := get(t, http.DefaultClient, s.URL("a"), "a", cost); status != 400 {
 			t.Errorf("cost %s: %d, want 400", cost, status)
 		}
@@ -249,7 +250,7 @@ func TestLogIsWrittenAndReadBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	get(t, http.DefaultClient, s.URL("p/ü\"{}"), "a\"b", "3")
-	get(t, http.DefaultClient, s.URL("p"), "c", "")
+	get(t, http.DefaultClient, s.URL("p"), "c", "tokens=1500,rows=0")
 	left := make(chan struct{})
 	go func() {
 		defer close(left)
@@ -263,6 +264,9 @@ func TestLogIsWrittenAndReadBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := s.Log()
+	if got := want[1]; got.Cost != 1 || !maps.Equal(got.Costs, map[string]int64{"requests": 1, "tokens": 1500, "rows": 0}) {
+		t.Errorf("it costs %d, %v", got.Cost, got.Costs)
+	}
 	if err := errors.Join(s.Close(), s.Close()); err != nil {
 		t.Fatal(err)
 	}

@@ -25,8 +25,14 @@ func Miniredis(t testing.TB) (*miniredis.Miniredis, *redis.Client) {
 // MiniredisOptions returns the options of a client that reaches m in memory.
 func MiniredisOptions(m *miniredis.Miniredis) *redis.Options {
 	return &redis.Options{
-		Addr:                     "miniredis:0", // never dialled
-		Dialer:                   func(context.Context, string, string) (net.Conn, error) { return m.Dial() },
+		Addr: "miniredis:0", // never dialled
+		Dialer: func(context.Context, string, string) (net.Conn, error) {
+			c, err := m.Dial()
+			if err != nil {
+				return nil, err
+			}
+			return newSocket(c), nil
+		},
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}

@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
@@ -160,6 +161,50 @@ func TestCommandsCountsAlsoInsideScripts(t *testing.T) {
 	if !reflect.DeepEqual(got, want) || redistest.Total(got) != 5 {
 		t.Errorf("counted %v, want %v", got, want)
 	}
+}
+
+// A pipeline may be longer than what a pipe holds, and so may its replies.
+func TestMiniredisTakesLongPipelines(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, c := redistest.Miniredis(t)
+		text := strings.Repeat("x", 1000)
+		pipe := c.Pipeline()
+		for range 1000 {
+			pipe.Echo(t.Context(), text)
+		}
+		replies, err := pipe.Exec(t.Context())
+		if err != nil || len(replies) != 1000 {
+			t.Fatalf("%d replies, %v", len(replies), err)
+		}
+		for _, r := range replies {
+			if r.(*redis.StringCmd).Val() != text {
+				t.Fatalf("got %v", r)
+			}
+		}
+	})
+}
+
+// A reply that does not come is not waited for longer than the client's time.
+func TestMiniredisKeepsDeadlines(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := miniredis.NewMiniRedis()
+		t.Cleanup(m.Close)
+		opts := redistest.MiniredisOptions(m)
+		opts.ReadTimeout, opts.MaxRetries = time.Second, -1
+		c := redis.NewClient(opts)
+		defer c.Close()
+		if err := c.Ping(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		err := c.Do(t.Context(), "BLPOP", "nothing", "10").Err()
+		var timeout net.Error
+		if took := time.Since(began); !errors.As(err, &timeout) || !timeout.Timeout() || took != time.Second {
+			t.Errorf("%v after %s", err, took)
+		}
+	})
 }
 
 func TestMiniredisLivesInABubble(t *testing.T) {

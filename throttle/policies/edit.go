@@ -49,17 +49,16 @@ var ErrUnchanged = errors.New("policies: it is so already; nothing was changed")
 // *ConflictError, a *throttle.PolicyError for what the limits may not say, or those of
 // Store. Costs some round trips.
 func (s *Store) Set(ctx context.Context, e Edit, scope, rule string, fields map[string]string) (Made, error) {
-	return s.rule(ctx, e, scope, rule, "set", func(was throttle.Rule) (string, error) {
-		now, err := throttle.RuleWith(was, fields)
-		return now.YAML(), err
-	}, fields)
+	r := ruleEdit{Edit: e, scope: scope, name: rule}
+	return s.rule(ctx, &r, func(v *draft, policy *throttle.Policy, now time.Time) error { return r.set(v, policy, now, fields) })
 }
 
 // Remove takes a rule away where scope has it: one that the file has there, or one that
 // was set. What scope inherits then holds. Its errors are those of Set, and a
 // *MissingError.
 func (s *Store) Remove(ctx context.Context, e Edit, scope, rule string) (Made, error) {
-	return s.rule(ctx, e, scope, rule, "remove", func(throttle.Rule) (string, error) { return "", nil }, nil)
+	r := ruleEdit{Edit: e, scope: scope, name: rule}
+	return s.rule(ctx, &r, r.remove)
 }
 
 // MissingError says that scope has no such rule of its own.
@@ -76,71 +75,111 @@ func (e *MissingError) Error() string {
 	return text
 }
 
+// ruleEdit is a change of one rule, which may have to be made again over what somebody else
+// has changed meanwhile.
+type ruleEdit struct {
+	Edit
+	scope, name string
+
+	made Made
+	seen *Override // as it was when this change began
+	over bool      // it has begun
+}
+
 // rule sets or removes one rule.
-func (s *Store) rule(ctx context.Context, e Edit, scope, name, verb string,
-	write func(was throttle.Rule) (string, error), fields map[string]string,
-) (Made, error) {
-	var made Made
-	var seen *Override // as it was when this change began
-	first := true
-	path := strings.Split(scope, "/")
-	if err := e.checkFor(); err != nil {
-		return made, err
+func (s *Store) rule(ctx context.Context, r *ruleEdit, change func(*draft, *throttle.Policy, time.Time) error) (Made, error) {
+	if err := r.checkFor(); err != nil {
+		return r.made, err
 	}
-	if scope == "" {
-		return made, &throttle.ScopeError{Scope: scope, Reason: emptyScope}
+	if r.scope == "" {
+		return r.made, &throttle.ScopeError{Scope: r.scope, Reason: emptyScope}
 	}
-	v, err := s.edit(ctx, e, func(v *draft, policy *throttle.Policy, now time.Time) error {
-		made.Before, made.RuleBefore, made.PolicyBefore = nil, "", policy
-		if i, found := v.find(scope, name, false); found {
-			made.Before = new(v.Rules[i])
+	v, err := s.edit(ctx, r.Edit, func(v *draft, policy *throttle.Policy, now time.Time) error {
+		if err := r.begin(v, policy); err != nil {
+			return err
 		}
-		if i, found := v.find(scope, name, true); found {
-			made.Before = new(v.Rules[i])
-		}
-		if !first && !sameOverride(seen, made.Before) {
-			return &ConflictError{Now: v.Version}
-		}
-		first, seen = false, made.Before
-		if e.For == 0 { // what is for good does not rest on what is not
+		if r.For == 0 { // what is for good does not rest on what is not
 			lasting, _, err := v.withoutTemporary().policy(v.base, now)
 			if err != nil {
 				return err
 			}
 			policy = lasting
 		}
-		was, own := ruleAt(policy, path, name)
-		if own {
-			made.RuleBefore = was.YAML()
-		} else if verb == "remove" {
-			return &MissingError{Scope: scope, Rule: name, Inherits: inherited(was)}
-		}
-		was.Name = name
-		text, err := write(was)
-		if err != nil {
-			return err
-		}
-		made.Rule = text
-		o := Override{Scope: scope, Name: name, Rule: text, CreatedBy: e.By, CreatedAt: now, UpdatedBy: e.By, UpdatedAt: now}
-		v.Change = verb + " " + scope + " " + name + assignments(fields)
-		if e.For > 0 {
-			o.Until = now.Add(e.For)
-			v.Change += " for " + e.For.String()
-		} else if text == "" {
-			v.drop(scope, name)
-			if _, has := ruleAt(v.base, path, name); !has {
-				return nil // it was only set, and is gone with that
-			}
-		}
-		if own && text == was.YAML() && e.For == 0 {
-			return ErrUnchanged
-		}
-		v.put(o)
-		return nil
+		return change(v, policy, now)
 	})
-	made.Version = v.Version
-	made.Policy = v.policy
-	return made, err
+	r.made.Version, r.made.Policy = v.Version, v.policy
+	return r.made, err
+}
+
+// begin notes what is there of the rule, which must be what was there the first time.
+func (r *ruleEdit) begin(v *draft, policy *throttle.Policy) error {
+	r.made.Before, r.made.RuleBefore, r.made.PolicyBefore = nil, "", policy
+	for _, temporary := range []bool{false, true} {
+		if i, found := v.find(r.scope, r.name, temporary); found {
+			r.made.Before = new(v.Rules[i])
+		}
+	}
+	if r.over && !sameOverride(r.seen, r.made.Before) {
+		return &ConflictError{Now: v.Version}
+	}
+	r.over, r.seen = true, r.made.Before
+	return nil
+}
+
+func (r *ruleEdit) path() []string { return strings.Split(r.scope, "/") }
+
+func (r *ruleEdit) set(v *draft, policy *throttle.Policy, now time.Time, fields map[string]string) error {
+	was, own := ruleAt(policy, r.path(), r.name)
+	if own {
+		r.made.RuleBefore = was.YAML()
+	}
+	was.Name = r.name
+	rule, err := throttle.RuleWith(was, fields)
+	if err != nil {
+		return err
+	}
+	r.made.Rule = rule.YAML()
+	v.Change = r.told("set", assignments(fields))
+	if own && r.made.Rule == r.made.RuleBefore && r.For == 0 {
+		return ErrUnchanged
+	}
+	v.put(r.override(now))
+	return nil
+}
+
+func (r *ruleEdit) remove(v *draft, policy *throttle.Policy, now time.Time) error {
+	was, own := ruleAt(policy, r.path(), r.name)
+	if !own {
+		return &MissingError{Scope: r.scope, Rule: r.name, Inherits: inherited(was)}
+	}
+	r.made.RuleBefore, r.made.Rule = was.YAML(), ""
+	v.Change = r.told("remove", "")
+	if r.For == 0 {
+		v.drop(r.scope, r.name)
+		if _, has := ruleAt(v.base, r.path(), r.name); !has {
+			return nil // it was only set, and is gone with that
+		}
+	}
+	v.put(r.override(now))
+	return nil
+}
+
+// told is the change as the history has it.
+func (r *ruleEdit) told(verb, fields string) string {
+	text := verb + " " + r.scope + " " + r.name + fields
+	if r.For > 0 {
+		text += " for " + r.For.String()
+	}
+	return text
+}
+
+// override is what lies over the rule from now on.
+func (r *ruleEdit) override(now time.Time) Override {
+	o := Override{Scope: r.scope, Name: r.name, Rule: r.made.Rule, CreatedBy: r.By, CreatedAt: now, UpdatedBy: r.By, UpdatedAt: now}
+	if r.For > 0 {
+		o.Until = now.Add(r.For)
+	}
+	return o
 }
 
 const emptyScope = "is empty; write names divided by '/', such as payments/acme"

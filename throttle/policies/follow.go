@@ -29,11 +29,19 @@ type FollowConfig struct {
 // takes, is well within Notice.
 const look = 400 * time.Millisecond
 
+// renewEvery is how often what is followed is made to stand for longer, and renewAgain when
+// that failed: of fileStays little is over by then.
+const (
+	renewEvery = time.Hour
+	renewAgain = time.Minute
+)
+
 // Follow keeps the limiter's policy what the store says, until ctx ends: it puts each
 // version in force at its moment, and takes away what ends. Of versions that are written
 // while one is still to come into force, the last is taken when it has. Where Redis does not
 // answer, or what stands there is not understood, or is nothing, the limiter keeps the policy
-// that it has. Costs one round trip of one command each 400 ms, and a few for each version.
+// that it has. What stands there is kept for as long as somebody follows it. Costs one round
+// trip of one command each 400 ms, one each hour, and a few for each version.
 func Follow(ctx context.Context, s *Store, l *throttle.Limiter, cfg FollowConfig) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -71,6 +79,8 @@ type follower struct {
 	next   time.Time        // when read comes into force, or something of it ends; zero for never
 	begun  bool             // read is in force
 	failed bool             // Redis did not answer
+	renew  time.Time        // when it is to be renewed
+	stale  bool             // it could not be
 }
 
 // look looks whether there is another version, and reads it. One that is still to come
@@ -99,6 +109,27 @@ func (f *follower) look(ctx context.Context) {
 		f.failed = false
 		f.cfg.Logger.InfoContext(ctx, "the limits in Redis can be asked for again")
 	}
+	f.keep(ctx)
+}
+
+// keep makes what was read stand for longer: its workers may be gone. A version is renewed
+// when it is new, too: who renewed the one before may have been late.
+func (f *follower) keep(ctx context.Context) {
+	if f.read == nil || time.Now().Before(f.renew) {
+		return
+	}
+	err := f.store.renew(ctx, *f.read)
+	f.renew = time.Now().Add(renewEvery)
+	switch {
+	case err != nil:
+		f.renew = time.Now().Add(renewAgain)
+		if !f.stale && ctx.Err() == nil {
+			f.cfg.Logger.WarnContext(ctx, "the limits in Redis could not be renewed, and may go when their time is over; trying each minute", "error", err)
+		}
+	case f.stale:
+		f.cfg.Logger.InfoContext(ctx, "the limits in Redis can be renewed again")
+	}
+	f.stale = err != nil
 }
 
 func (f *follower) silent(ctx context.Context, err error) {
@@ -143,7 +174,7 @@ func (f *follower) take(ctx context.Context, mark string) bool {
 		return false
 	}
 	f.off = now.Sub(asked.Add(took / 2))
-	f.known, f.read, f.base, f.begun = mark, &v, base, false
+	f.known, f.read, f.base, f.begun, f.renew = mark, &v, base, false, time.Time{}
 	f.next = v.InForce.Add(-f.off)
 	if latest := time.Now().Add(Notice); f.next.After(latest) {
 		f.next = latest // the server's clock has stepped back since it was written

@@ -3,6 +3,7 @@ package policies
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -241,4 +242,66 @@ func TestFollowDoesNotSpin(t *testing.T) {
 			t.Errorf("told of nothing %d times, of what is not understood %d times", f.none, f.bad)
 		}
 	})
+}
+
+// "Renewed every hour by who follows", whether a worker is there or not; where it may not be,
+// that is told once, and tried each minute.
+func TestFollowKeeps(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
+		rdb := redis.NewClient(redistest.MiniredisOptions(m))
+		refused := &refusing{command: "pexpire"}
+		rdb.AddHook(refused)
+		f := follows(t, rdb)
+		stays := func(want time.Duration) {
+			t.Helper()
+			if ttl := m.TTL(s.key); ttl < want-time.Hour-time.Minute || ttl > want {
+				t.Errorf("it stays for %s, want %s", ttl, want)
+			}
+		}
+		pass(150 * time.Minute)
+		stays(fileStays)
+		if refused.met > 4 {
+			t.Errorf("it was renewed %d times", refused.met)
+		}
+		refused.by = errors.New("NOPERM")
+		met := refused.met
+		pass(time.Hour)
+		if n := refused.met - met; n < 25 || n > 61 || strings.Count(f.log.String(), "could not be renewed") != 1 {
+			t.Errorf("tried %d times, told\n%s", n, f.log)
+		}
+		refused.by = nil
+		pass(2 * time.Minute)
+		stays(fileStays)
+		has(t, f.log.String(), "can be renewed again")
+		must(t, set(s, anna, "payments/acme", "tenant", "limit=100"))
+		m.SetTTL(s.key, time.Hour) // somebody who had read the version before was late
+		pass(2 * time.Second)
+		stays(changesStay)
+	})
+}
+
+// refusing counts a command, and refuses it.
+type refusing struct {
+	command string
+	met     int
+	by      error
+}
+
+func (r *refusing) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (r *refusing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == r.command {
+			if r.met++; r.by != nil {
+				cmd.SetErr(r.by)
+				return r.by
+			}
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (r *refusing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }

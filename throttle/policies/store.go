@@ -240,7 +240,7 @@ func (s *Store) Now(ctx context.Context) (*throttle.Policy, error) {
 	if err != nil {
 		return nil, err
 	}
-	now, err := s.now(ctx, s.clock(ctx))
+	now, err := s.Time(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -289,10 +289,14 @@ func (*Store) now(ctx context.Context, c redis.Cmdable) (time.Time, error) {
 	return at.UTC(), nil
 }
 
+// Time returns the Redis server's time, by which versions come into force and what was set for
+// a time ends. Costs one round trip.
+func (s *Store) Time(ctx context.Context) (time.Time, error) { return s.now(ctx, s.clock(ctx)) }
+
 // InForceIn returns in how long a version comes into force, 0 when it has. Costs one
 // round trip.
 func (s *Store) InForceIn(ctx context.Context, v Version) (time.Duration, error) {
-	now, err := s.now(ctx, s.clock(ctx))
+	now, err := s.Time(ctx)
 	return max(0, v.InForce.Sub(now)), err
 }
 
@@ -305,6 +309,10 @@ func (s *Store) Keep(ctx context.Context) error {
 	} else if err != nil {
 		return err
 	}
+	return s.renew(ctx, v)
+}
+
+func (s *Store) renew(ctx context.Context, v Version) error {
 	if err := s.rdb.PExpire(ctx, s.key, v.stays()).Err(); err != nil {
 		return unavailable(ctx, "keep", err)
 	}

@@ -33,6 +33,14 @@ type Transport struct {
 	Cost func(*http.Request) int64
 	// Costs tells what a request takes by unit, instead of Cost. Defaults to none.
 	Costs func(*http.Request) throttle.Costs
+	// Settle tells what a request has spent, by its answer: a header of it, or what its body
+	// says, whose Read repeats what the caller has read, the last MiB of it. What it names
+	// is made what was charged, as by throttle.Limiter.Settle; without true the request
+	// stays charged as it was estimated. It is called once for each answer, in the goroutine
+	// that reads the body to its end, or closes it before; never for a body that nobody closes,
+	// nor for a connection that was upgraded. What fails is told by the body's Close, and
+	// never by a Read. Defaults to none.
+	Settle func(*http.Response) (throttle.Costs, bool)
 	// Refuse makes a limited request fail at once, with a *LimitedError. Defaults to false:
 	// it waits for its start, for as long as its context and the rules' max_wait allow.
 	Refuse bool
@@ -106,16 +114,26 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		// The answer is there, whether Redis can be told of it or not.
 		_, _ = t.Limiter.Heed(r.Context(), scope, answers.Read(resp.StatusCode, resp.Header, time.Now()))
 	}
-	held := &body{ReadCloser: resp.Body, done: func() error { return lease.Release(context.WithoutCancel(ctx)) }}
+	resp.Body = t.held(r, resp, d.Grant, func() error { return lease.Release(context.WithoutCancel(ctx)) })
+	return resp, nil
+}
+
+// held is the body of an answer, that ends what its request has taken.
+func (t *Transport) held(r *http.Request, resp *http.Response, g throttle.Grant, done func() error) io.ReadCloser {
 	if conn, upgraded := resp.Body.(io.Writer); upgraded { // 101: the body is the connection
-		resp.Body = struct {
+		return struct {
 			*body
 			io.Writer
-		}{held, conn}
-	} else {
-		resp.Body = held
+		}{&body{ReadCloser: resp.Body, done: done}, conn}
 	}
-	return resp, nil
+	if t.Settle == nil {
+		return &body{ReadCloser: resp.Body, done: done}
+	}
+	settle := func(costs throttle.Costs) error {
+		_, err := t.Limiter.Settle(r.Context(), g, costs)
+		return err
+	}
+	return &body{ReadCloser: newMetered(resp, t.Settle, settle), done: done}
 }
 
 func (t *Transport) base() http.RoundTripper {

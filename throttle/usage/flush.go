@@ -88,8 +88,8 @@ func (r *Recorder) tell(ctx context.Context, err error) {
 // tally is what was spent from a level and from those below it.
 type tally struct {
 	scope throttle.Scope
-	by    map[By]Sum
-	all   Sum
+	by    map[By]*spending
+	all   spending
 
 	shadows map[string]*Shadow // of the level itself
 }
@@ -103,17 +103,18 @@ func (p *period) byProvider() map[string][]*tally {
 			level := a.scope.Prefix(n)
 			t := levels[level]
 			if t == nil {
-				t = &tally{scope: level, by: map[By]Sum{}}
+				t = &tally{scope: level, by: map[By]*spending{}}
 				levels[level] = t
 			}
-			t.all.add(a.all)
+			t.all.addAll(a.all)
 			if level == a.scope {
 				t.shadows = a.shadows
 			}
 			for by, sum := range a.by {
-				both := t.by[by]
-				both.add(*sum)
-				t.by[by] = both
+				if t.by[by] == nil {
+					t.by[by] = &spending{}
+				}
+				t.by[by].addAll(*sum)
 			}
 		}
 	}
@@ -157,11 +158,12 @@ type batch struct {
 	now      time.Time
 
 	used   map[string]*redis.IntCmd // how many fields each hash has
+	units  map[string]*redis.IntCmd // and each of units
 	scopes map[grain]*redis.IntCmd  // how many scopes a slot has
 }
 
 func (b *batch) send(ctx context.Context, tallies []*tally) error {
-	b.used, b.scopes = map[string]*redis.IntCmd{}, map[grain]*redis.IntCmd{}
+	b.used, b.units, b.scopes = map[string]*redis.IntCmd{}, map[string]*redis.IntCmd{}, map[grain]*redis.IntCmd{}
 	pipe := b.rdb.Pipeline()
 	for _, g := range grains {
 		start := g.start(b.now)
@@ -170,6 +172,7 @@ func (b *batch) send(ctx context.Context, tallies []*tally) error {
 		for _, t := range tallies {
 			pipe.ZIncrBy(ctx, scopes, float64(t.all.Units), t.scope.String())
 			b.add(ctx, pipe, g.usedKey(throttle.ScopeKey(b.prefix, t.scope), start), t, ttl)
+			b.addUnits(ctx, pipe, g.unitsKey(throttle.ScopeKey(b.prefix, t.scope), start), t, ttl)
 			b.addShadows(ctx, pipe, g.shadowsKey(throttle.ScopeKey(b.prefix, t.scope), start), t, ttl)
 		}
 		pipe.PExpire(ctx, scopes, ttl)
@@ -198,6 +201,24 @@ func (b *batch) add(ctx context.Context, pipe redis.Pipeliner, key string, t *ta
 	b.used[key] = pipe.HLen(ctx, key)
 }
 
+// addUnits sends what was spent by unit, if anything was.
+func (b *batch) addUnits(ctx context.Context, pipe redis.Pipeliner, key string, t *tally, ttl time.Duration) {
+	if len(t.all.units) == 0 {
+		return
+	}
+	spenders := t.most()
+	for _, unit := range most(t.all.units, mostKinds) {
+		pipe.HIncrBy(ctx, key, unit, t.all.units[unit])
+		for _, by := range spenders {
+			if n := t.by[by].units[unit]; n > 0 {
+				pipe.HIncrBy(ctx, key, unit+":"+by.name(), n)
+			}
+		}
+	}
+	pipe.PExpire(ctx, key, ttl)
+	b.units[key] = pipe.HLen(ctx, key)
+}
+
 func (b *batch) addShadows(ctx context.Context, pipe redis.Pipeliner, key string, t *tally, ttl time.Duration) {
 	for rule, sum := range t.shadows {
 		pipe.HIncrBy(ctx, key, fieldTasks+":"+throttle.EscapeName(rule), sum.Starts)
@@ -211,12 +232,9 @@ func (b *batch) addShadows(ctx context.Context, pipe redis.Pipeliner, key string
 // shrink takes away the smallest where there are more than are kept. Totals stay, so
 // that what was taken away counts as that of others, whoever else writes meanwhile.
 func (b *batch) shrink(ctx context.Context) error {
-	look, fields, popped := b.rdb.Pipeline(), map[string]*redis.MapStringStringCmd{}, map[grain]*redis.ZSliceCmd{}
-	for key, n := range b.used {
-		if n.Val() > mostFields {
-			fields[key] = look.HGetAll(ctx, key)
-		}
-	}
+	look, popped := b.rdb.Pipeline(), map[grain]*redis.ZSliceCmd{}
+	used := tooLarge(ctx, look, b.used, mostFields)
+	units := tooLarge(ctx, look, b.units, mostUnitFields)
 	for g, n := range b.scopes {
 		if more := n.Val() - mostScopes; more > 0 {
 			popped[g] = look.ZPopMin(ctx, g.scopesKey(b.provider, g.start(b.now)), more)
@@ -229,8 +247,13 @@ func (b *batch) shrink(ctx context.Context) error {
 		return err
 	}
 	take := b.rdb.Pipeline()
-	for key, all := range fields {
+	for key, all := range used {
 		if small := smallest(all.Val()); len(small) > 0 {
+			take.HDel(ctx, key, small...)
+		}
+	}
+	for key, all := range units {
+		if small := smallestUnits(all.Val()); len(small) > 0 {
 			take.HDel(ctx, key, small...)
 		}
 	}
@@ -238,12 +261,23 @@ func (b *batch) shrink(ctx context.Context) error {
 		for _, z := range list.Val() {
 			if scope, err := throttle.ParseScope(fmt.Sprint(z.Member)); err == nil {
 				key, start := throttle.ScopeKey(b.prefix, scope), g.start(b.now)
-				take.Del(ctx, g.usedKey(key, start), g.shadowsKey(key, start))
+				take.Del(ctx, g.usedKey(key, start), g.unitsKey(key, start), g.shadowsKey(key, start))
 			}
 		}
 	}
 	_, err := take.Exec(ctx)
 	return err
+}
+
+// tooLarge asks for the hashes that have more fields than they may.
+func tooLarge(ctx context.Context, look redis.Pipeliner, sizes map[string]*redis.IntCmd, bound int64) map[string]*redis.MapStringStringCmd {
+	fields := map[string]*redis.MapStringStringCmd{}
+	for key, n := range sizes {
+		if n.Val() > bound {
+			fields[key] = look.HGetAll(ctx, key)
+		}
+	}
+	return fields
 }
 
 // smallest returns the fields of those beyond the mostBy who spent most.
@@ -260,10 +294,7 @@ func smallest(fields map[string]string) (small []string) {
 		}
 		units[name] += n
 	}
-	names := slices.SortedFunc(maps.Keys(units), func(a, b string) int {
-		return cmp.Or(cmp.Compare(units[b], units[a]), cmp.Compare(a, b))
-	})
-	for _, name := range names[min(len(names), mostBy):] {
+	for _, name := range most(units, len(units))[min(len(units), mostBy):] {
 		small = append(small, fieldUnits+":"+name, fieldTasks+":"+name, fieldLast+":"+name)
 	}
 	return small

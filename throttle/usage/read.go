@@ -28,7 +28,10 @@ type Report struct {
 	// All is everything that was recorded, and Other what of it is not listed in
 	// Spenders, who are those that spent most.
 	All, Other Sum
-	Spenders   []Spender // most units first
+	// ByUnit is what was spent of other units than requests, by name, and OtherByUnit what
+	// of it is not listed in Spenders. They are nil where nothing costs by unit.
+	ByUnit, OtherByUnit map[string]int64
+	Spenders            []Spender // most units first
 	// Shadows are the shadow rules that count at the scope itself and were asked, by name.
 	Shadows []Shadow
 }
@@ -37,12 +40,14 @@ type Report struct {
 type Spender struct {
 	By
 	Sum
+	// ByUnit is what it spent of other units than requests, nil for none.
+	ByUnit map[string]int64
 	// Last is when it spent last, to within the ten seconds between two flushes.
 	Last time.Time
 }
 
 // Read tells who spent from a scope within the time that has passed since, up to
-// Longest. Of cfg it needs the Prefix. It costs one round trip with at most 28
+// Longest. Of cfg it needs the Prefix. It costs one round trip with at most 42
 // commands. A scope that nothing is known of has an empty report: nothing was spent
 // from it, or too little to be among the thousand of its provider that are kept.
 //
@@ -67,9 +72,10 @@ func Read(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope stri
 	first, last := g.start(now.Add(-since)), g.start(now)
 	key := throttle.ScopeKey(prefix, s)
 	pipe := rdb.Pipeline()
-	var slots, shadows []*redis.MapStringStringCmd
+	var slots, units, shadows []*redis.MapStringStringCmd
 	for start := first; start <= last; start += int64(g.every / time.Second) {
 		slots = append(slots, pipe.HGetAll(ctx, g.usedKey(key, start)))
+		units = append(units, pipe.HGetAll(ctx, g.unitsKey(key, start)))
 		shadows = append(shadows, pipe.HGetAll(ctx, g.shadowsKey(key, start)))
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
@@ -79,6 +85,9 @@ func Read(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope stri
 	by := map[By]*Spender{}
 	for _, slot := range slots {
 		r.read(slot.Val(), by)
+	}
+	for _, slot := range units {
+		r.readUnits(slot.Val(), by)
 	}
 	r.finish(by)
 	r.Shadows = readShadows(shadows)
@@ -164,11 +173,12 @@ func (r *Report) finish(by map[By]*Spender) {
 	for _, s := range slices.SortedFunc(maps.Values(by), func(a, b *Spender) int {
 		return cmp.Or(cmp.Compare(b.Units, a.Units), cmp.Compare(b.Tasks, a.Tasks), cmp.Compare(a.name(), b.name()))
 	}) {
-		if s.Units > 0 { // otherwise taken away while it was written
+		if s.Units > 0 || s.Tasks > 0 && s.ByUnit != nil { // otherwise taken away while it was written
 			r.Spenders = append(r.Spenders, *s)
 			r.Other.Units -= s.Units
 			r.Other.Tasks -= s.Tasks
 		}
 	}
 	r.Other.Units, r.Other.Tasks = max(r.Other.Units, 0), max(r.Other.Tasks, 0)
+	r.OtherByUnit = r.otherUnits()
 }

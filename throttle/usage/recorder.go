@@ -22,7 +22,7 @@ const (
 	mostProviders = 100  // that a process records in one long slot of time
 	mostNameBytes = 128  // of an application, a queue or a type
 
-	mostUnits = 1_000_000_000_000 // at once, as of a limit
+	mostUnits = 1_000_000_000_000 // at once of one unit, as of a limit
 )
 
 const (
@@ -60,7 +60,7 @@ type By struct {
 
 // Sum is what was spent.
 type Sum struct {
-	Units int64 // as throttle.Request.Cost counts them
+	Units int64 // as throttle.Request.Cost counts them; requests, of what costs by unit
 	Tasks int64 // how often something was spent
 }
 
@@ -155,19 +155,38 @@ func (c Config) prefix() (string, error) {
 // spent, from a scope that throttle.ParseScope refuses, or units below 0 or above the
 // largest limit, is lost.
 func (r *Recorder) Spent(scope string, by By, units int64) {
+	if units == 0 {
+		units = 1
+	}
+	r.spent(scope, by, Sum{Units: units, Tasks: 1}, nil)
+}
+
+// SpentCosts is Spent for what costs by unit: each is told apart, up to 8 of a scope besides
+// requests, and requests count as its units.
+func (r *Recorder) SpentCosts(scope string, by By, costs throttle.Costs) {
+	r.spent(scope, by, Sum{Units: costs.Of(throttle.Requests), Tasks: 1}, costs)
+}
+
+func (r *Recorder) spent(scope string, by By, sum Sum, costs throttle.Costs) {
 	if by.App == "" {
 		by.App = r.app
 	}
-	sum := Sum{Units: units, Tasks: 1}
-	if units == 0 {
-		sum.Units = 1
-	}
 	r.mu.Lock()
-	taken := units >= 0 && units <= mostUnits && r.current.add(scope, by, sum)
+	taken := possible(sum.Units, costs) && r.current.add(scope, by, sum, costs)
 	r.mu.Unlock()
 	if !taken {
 		r.lost.Add(max(sum.Units, 0))
 	}
+}
+
+// possible says whether so much can have been spent.
+func possible(units int64, costs throttle.Costs) bool {
+	for _, n := range costs {
+		if n < 0 || n > mostUnits {
+			return false
+		}
+	}
+	return units >= 0 && units <= mostUnits
 }
 
 // Shadowed counts what a shadow rule said of a start: give it to the limiter as
@@ -213,8 +232,8 @@ type period struct {
 // account is what was spent from one scope.
 type account struct {
 	scope throttle.Scope
-	by    map[By]*Sum
-	all   Sum // that of others included
+	by    map[By]*spending
+	all   spending // that of others included
 
 	shadows map[string]*Shadow // by rule
 }
@@ -222,7 +241,7 @@ type account struct {
 func newPeriod() *period { return &period{accounts: map[string]*account{}} }
 
 // add reports whether there was room to count the scope, or its provider at least.
-func (p *period) add(scope string, by By, sum Sum) bool {
+func (p *period) add(scope string, by By, sum Sum, costs throttle.Costs) bool {
 	a := p.accounts[scope]
 	if a == nil {
 		if a = p.open(scope); a == nil {
@@ -232,11 +251,20 @@ func (p *period) add(scope string, by By, sum Sum) bool {
 	a.all.add(sum)
 	known := a.by[by]
 	if known == nil {
-		if known = p.enter(a, by); known == nil {
-			return true // one of the others
+		known = p.enter(a, by)
+	}
+	if known != nil { // otherwise one of the others
+		known.add(sum)
+	}
+	for unit, n := range costs {
+		if n == 0 || unit == throttle.Requests || !a.admits(unit) {
+			continue
+		}
+		a.all.addUnit(unit, n)
+		if known != nil {
+			known.addUnit(unit, n)
 		}
 	}
-	known.add(sum)
 	return true
 }
 
@@ -276,13 +304,13 @@ func (p *period) open(scope string) *account {
 		}
 	}
 	s, _ = throttle.ParseScope(strings.Clone(s.String())) // a task's memory may go
-	a := &account{scope: s, by: map[By]*Sum{}}
+	a := &account{scope: s, by: map[By]*spending{}}
 	p.accounts[s.String()] = a
 	return a
 }
 
 // enter makes a place for one who spends, if there is room; nil is one of the others.
-func (p *period) enter(a *account, by By) *Sum {
+func (p *period) enter(a *account, by By) *spending {
 	by = By{App: begin(by.App), Queue: begin(by.Queue), Type: begin(by.Type)}
 	if sum := a.by[by]; sum != nil {
 		return sum
@@ -291,7 +319,7 @@ func (p *period) enter(a *account, by By) *Sum {
 		return nil
 	}
 	by = By{App: strings.Clone(by.App), Queue: strings.Clone(by.Queue), Type: strings.Clone(by.Type)}
-	sum := &Sum{}
+	sum := &spending{}
 	a.by[by] = sum
 	p.combos++
 	return sum

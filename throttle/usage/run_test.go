@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
 )
 
 // counted counts commands, and fails them while a fault is set.
@@ -77,7 +79,7 @@ func pass(d time.Duration) {
 func TestRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		_, rdb := inMemory(t)
+		_, rdb := redistest.Miniredis(t)
 		c := &counted{}
 		rdb.AddHook(c)
 		r, stop := running(t, rdb, Config{})
@@ -116,7 +118,7 @@ func TestRun(t *testing.T) {
 func TestExpires(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m, rdb := inMemory(t)
+		m, rdb := redistest.Miniredis(t)
 		r, stop := running(t, rdb, Config{})
 		defer stop()
 		began := time.Now()
@@ -161,7 +163,7 @@ func (f *failures) Failed(kind string) { *f = append(*f, kind) }
 func TestFault(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		_, rdb := inMemory(t)
+		_, rdb := redistest.Miniredis(t)
 		c := &counted{}
 		rdb.AddHook(c)
 		var log bytes.Buffer
@@ -194,7 +196,7 @@ func TestFault(t *testing.T) {
 func TestManyScopesOfOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m, rdb := inMemory(t)
+		m, rdb := redistest.Miniredis(t)
 		r, stop := running(t, rdb, Config{})
 		for n := range 4 {
 			for i := range mostAccounts {

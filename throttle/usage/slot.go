@@ -54,6 +54,12 @@ func (g grain) ttl(start int64, now time.Time) time.Duration {
 //	t:app/queue/type    when it was sent last, in unix seconds
 func (g grain) usedKey(scope string, start int64) string { return g.key(scope, "!used:", start) }
 
+// unitsKey is the hash of what was spent by unit in a slot; units but for requests.
+//
+//	unit                of all
+//	unit:app/queue/type of one who spent
+func (g grain) unitsKey(scope string, start int64) string { return g.key(scope, "!units:", start) }
+
 // shadowsKey is the hash of what the shadow rules that count at a scope said in a slot.
 //
 //	n:rule  starts that they were asked about

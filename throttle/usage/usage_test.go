@@ -61,7 +61,7 @@ func lines(r Report) (all []string) {
 // processes together; what was not answered is not.
 func TestShadowed(t *testing.T) {
 	t.Parallel()
-	_, mini := inMemory(t)
+	_, mini := redistest.Miniredis(t)
 	for name, rdb := range map[string]redis.UniversalClient{
 		"Redis": redistest.Client(t), "miniredis": mini, "a cluster": redistest.Cluster(t),
 	} {
@@ -109,7 +109,7 @@ func TestShadowed(t *testing.T) {
 // two processes add up.
 func TestWhoSpent(t *testing.T) {
 	t.Parallel()
-	_, mini := inMemory(t)
+	_, mini := redistest.Miniredis(t)
 	for name, rdb := range map[string]redis.UniversalClient{
 		"Redis": redistest.Client(t), "miniredis": mini, "a cluster": redistest.Cluster(t),
 	} {
@@ -247,7 +247,7 @@ func keysOf(t *testing.T, rdb *redis.Client, prefix string) []string {
 // \"other\"", and a process has no more of them in memory.
 func TestFloodOfTypes(t *testing.T) {
 	t.Parallel()
-	for name, rdb := range map[string]*redis.Client{"Redis": redistest.Client(t), "miniredis": second(inMemory(t))} {
+	for name, rdb := range map[string]*redis.Client{"Redis": redistest.Client(t), "miniredis": second(redistest.Miniredis(t))} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			prefix := redistest.Prefix(t)

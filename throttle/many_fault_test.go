@@ -1,0 +1,368 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// The same attempt twice in a batch, and again singly, is charged once; given back
+// it comes back once.
+func TestTogetherIsSafeToRepeat(t *testing.T) {
+	t.Parallel()
+	b := warm(t, redistest.Client(t), window10())
+	once := Request{Scope: "p/x", ID: "once", Cost: 2}
+	all := b.askTogether(once, Request{Scope: "p/x"}, once, once)
+	for _, got := range append(all, b.askTogether(once, Request{Scope: "p/x"})...) {
+		if !got.Allowed {
+			t.Fatalf("got %+v", got.Decision)
+		}
+	}
+	if d := b.decide(once); !d.Allowed || d.Rules[0].Remaining != 5 {
+		t.Errorf("asked again singly: %+v", d)
+	}
+	for range 2 {
+		b.giveBack(all[0].Grant)
+	}
+	if got := b.askTogether(once, Request{Scope: "p/x"}); got[0].Allowed || !got[1].Allowed || got[1].Rules[0].Remaining != 6 {
+		t.Errorf("after it was given back: %+v, %+v", got[0].Decision, got[1].Decision)
+	}
+}
+
+// "one attempt id is charged once" where the reply to a whole batch gets lost, and
+// the slots of such a batch are not used again; those of others are.
+func TestLostReplyOfManyIsChargedOnce(t *testing.T) {
+	t.Parallel()
+	w, l, steady := lossy(t, Config{}, window10())
+	steady.decide(Request{Scope: "p/x"})
+	learnMany(t, l)
+	b := &bench{Limiter: l, t: t}
+	ask := func(sends int32) {
+		t.Helper()
+		for _, got := range b.askTogether(Request{Scope: "p/x"}, Request{Scope: "p/x"}, Request{Scope: "p/x"}) {
+			if n := got.attempt.sends.Load(); !got.Allowed || n != sends {
+				t.Errorf("%d sends, want %d: %+v", n, sends, got.Decision)
+			}
+		}
+	}
+	ask(1)
+	w.lose.Store(2)
+	// Resent, the batch is answered as it was, and may yet arrive once more.
+	before := l.slots.taken
+	ask(3)
+	if ask(1); l.slots.taken != before+1 {
+		t.Errorf("%d slots were taken anew, want one in place of that", l.slots.taken-before)
+	}
+	if w.lose.Load() > 0 {
+		t.Error("no reply was lost")
+	}
+	if d := steady.decide(Request{Scope: "p/x"}); d.Allowed || d.Rules[0].Remaining != 0 {
+		t.Errorf("ten were taken of ten, and then %+v", d)
+	}
+	one, a := l.slots.take(), &attempt{}
+	a.sends.Store(3)
+	if one.answered(a, nil); !one.spent {
+		t.Error("a slot that something may yet arrive for is used again")
+	}
+}
+
+// Where nobody knows what became of a batch, its time-out over or its connections
+// lost, what it was admitted to goes back for those who have gone; and where it has
+// not arrived it admits nobody any more.
+func TestUnknownBatchIsSettled(t *testing.T) {
+	t.Parallel()
+	for _, arrives := range []string{"before", "later"} {
+		b := warm(t, redistest.Client(t), window10())
+		ctx, leave := context.WithCancel(t.Context())
+		p, err := b.plans.of("p/x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var batch []*pending
+		b.runner.mu.Lock()
+		for i, of := range []context.Context{ctx, t.Context(), ctx} {
+			batch = append(batch, b.runner.enqueue(of, b.attempt(p, Request{Scope: "p/x", ID: NewID(), Cost: int64(1 + i), once: true}).call()))
+		}
+		b.runner.queue = nil
+		b.runner.mu.Unlock()
+		m := b.runner.parcels(slices.Clone(batch))[0].(*many)
+		left := func() int64 {
+			d, err := b.Peek(t.Context(), Request{Scope: "p/x"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d.Rules[0].Remaining
+		}
+		arrive := func() {
+			if err := b.rdb.Process(t.Context(), m.command(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want := int64(9)
+		if arrives == "before" {
+			arrive()
+			want -= 2 // of who has not gone: it was told of an error, which may have been a time-out
+		}
+		leave()
+		for _, i := range []int{0, 2} {
+			if _, err := batch[i].wait(); !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v", err)
+			}
+		}
+		m.failed(errReply)
+		if _, err := batch[1].wait(); !errors.Is(err, errReply) {
+			t.Errorf("got %v", err)
+		}
+		redistest.WaitFor(t, "it to be settled", bound, func() bool {
+			record := b.rdb.Get(t.Context(), m.provider+m.slot.name).Val()
+			return strings.HasSuffix(record, m.id) && left() == want
+		})
+		if arrives == "later" {
+			arrive()
+		}
+		if got := left(); got != want {
+			t.Errorf("it arrives %s: %d units are left, want %d", arrives, got, want)
+		}
+		if one := b.slots.take(); one == m.slot {
+			t.Error("the slot of a batch that may yet arrive is used again")
+		}
+	}
+}
+
+// A batch that may have arrived before the server forgot the script is sent again as
+// it is, with those who have gone: only so it finds what it was admitted to.
+func TestBatchThatMayHaveArrivedStays(t *testing.T) {
+	t.Parallel()
+	b := warm(t, redistest.Client(t), window10())
+	for _, sends := range []int32{1, 2} {
+		ctx, leave := context.WithCancel(t.Context())
+		p, err := b.plans.of("p/x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var batch []*pending
+		b.runner.mu.Lock()
+		for _, of := range []context.Context{t.Context(), ctx, t.Context()} {
+			batch = append(batch, b.runner.enqueue(of, b.attempt(p, Request{Scope: "p/x", ID: NewID(), Cost: 1, once: true}).call()))
+		}
+		b.runner.queue = nil
+		b.runner.mu.Unlock()
+		m := b.runner.parcels(slices.Clone(batch))[0].(*many)
+		m.sends.Store(sends)
+		leave()
+		if _, err := batch[1].wait(); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+		again := m.inFull()
+		one, ok := again[0].(*many)
+		if !ok || len(again) != 1 || !one.text || (one == m) != (sends == 2) || len(one.asked) != 2+int(sends/2) {
+			t.Errorf("after %d sends %d attempts are sent again in a batch of their own: %t", sends, len(one.asked), one != m)
+		}
+	}
+}
+
+// A server that does not know the script of a batch gets its text.
+func TestScriptOfManyComesBack(t *testing.T) {
+	t.Parallel()
+	b := warm(t, redistest.NewServer(t).Client(t), window10())
+	if err := b.rdb.ScriptFlush(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	g := gated(b.rdb)
+	for range 2 {
+		for _, got := range b.askTogether(Request{Scope: "p/x"}, Request{Scope: "p/x"}) {
+			if n := got.attempt.sends.Load(); !got.Allowed || n != 1 {
+				t.Errorf("%d sends: %+v", n, got.Decision)
+			}
+		}
+	}
+	if n := g.commands.Load(); n != 3 {
+		t.Errorf("%d commands, want 3", n)
+	}
+}
+
+// "With +mget +setrange besides, decisions of many callers go out as one call; without
+// either they are decided one by one", and the next batches too for a while; what was
+// refused is not charged.
+func TestRefusedManyIsDecidedSingly(t *testing.T) {
+	t.Parallel()
+	_, commands := documentedAccess(t)
+	bucket := Rule{Name: "b", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 10}
+	for without, more := range map[string][]string{"mget": nil, "setrange": {"+mget"}} {
+		for way, request := range waysToAsk {
+			prefix := redistest.Prefix(t)
+			may := append(slices.Clone(commands), more...)
+			b := newBench(t, redistest.User(t, []string{prefix + ":*"}, may...), Config{}, policyOf(t, window10(), bucket))
+			b.plans.keys = keyspace(prefix)
+			learnMany(t, &Limiter{runner: &runner{rdb: redistest.Client(t)}})
+			b.decide(Request{Scope: "p/x"})
+			b.at((sec / 2).Microseconds()) // the sliding window gets a cell more: its state is longer then
+			g := gated(b.rdb)
+			left := int64(9)
+			ask := func() {
+				t.Helper()
+				for _, got := range b.askTogether(request(b), request(b)) {
+					left--
+					if n := got.attempt.sends.Load(); !got.Allowed || n != 1 || got.Rules[0].Remaining != left {
+						t.Errorf("%s without %s: %d sends, want %d left: %+v", way, without, n, left, got.Decision)
+					}
+				}
+			}
+			for range 2 {
+				ask()
+			}
+			if n := g.commands.Load(); n != 3+2 {
+				t.Errorf("%s without %s: %d commands, want 5", way, without, n)
+			}
+			b.runner.apart.until = time.Now()
+			ask()
+			if n := g.commands.Load(); n != 5+3 {
+				t.Errorf("%s without %s: %d commands, want 8", way, without, n)
+			}
+		}
+	}
+}
+
+// waysToAsk are requests that are remembered each in another place: with their batch,
+// under an id of the caller's, and in a slot as those of Wait.
+var waysToAsk = map[string]func(*bench) Request{
+	"Allow":  func(*bench) Request { return Request{Scope: "p/x"} },
+	"Decide": func(*bench) Request { return Request{Scope: "p/x", ID: NewID()} },
+	"Wait":   func(b *bench) Request { return Request{Scope: "p/x", ID: NewID(), slot: b.slots.take()} },
+}
+
+// Whichever command the server refuses, in the midst of a script too: nobody is granted
+// what was not charged, not by asking again either.
+func TestRefusedIsNeverGranted(t *testing.T) {
+	t.Parallel()
+	_, commands := documentedAccess(t)
+	commands = append(commands, "+mget", "+setrange")
+	learnMany(t, &Limiter{runner: &runner{rdb: redistest.Client(t)}})
+	for way, request := range waysToAsk {
+		for _, command := range append(commands, "") {
+			free, granted := newBench(t, redistest.Client(t), Config{}, policyOf(t, slowRules...)), int64(1)
+			free.decide(Request{Scope: "p/x"})
+			less := slices.DeleteFunc(slices.Clone(commands), func(c string) bool { return c == command })
+			user := redistest.User(t, []string{free.cfg.Prefix + ":*"}, less...)
+			b := (&bench{Limiter: free.Limiter, t: t, rdb: user, now: free.now}).under(slowRules...)
+			for round := range int64(5) {
+				free.at(round * (sec / 2).Microseconds())
+				granted += b.askTwice(request(b), request(b), request(b))
+			}
+			for _, r := range free.peek().Rules {
+				if granted+r.Remaining > 10 {
+					t.Errorf("%s without %s: %d were granted of 10 under %s, and %d are left", way, command, granted, r.Rule, r.Remaining)
+				}
+			}
+			if command == "" && granted != 10 {
+				t.Errorf("%s: %d were granted of 10 to one who may do all", way, granted)
+			}
+		}
+	}
+}
+
+// slowRules have 10 units for a test. The state of the first gets longer with each half
+// second in which it is charged.
+var slowRules = []Rule{
+	{Name: "s", Algorithm: SlidingWindow, Limit: 10, Per: 60 * sec},
+	{Name: "b", Algorithm: TokenBucket, Limit: 10, Per: 40 * sec, Burst: 10},
+}
+
+// askTwice asks together, and once more where requests have an id of their own, and
+// returns how many were granted at last.
+func (b *bench) askTwice(reqs ...Request) (granted int64) {
+	b.t.Helper()
+	was := make([]bool, len(reqs))
+	for range 2 {
+		b.runner.apart.until, b.runner.apart.plans = time.Time{}, nil
+		for i, got := range b.tryTogether(reqs...) {
+			was[i] = was[i] || got.err == nil && got.Allowed
+		}
+		if reqs[0].ID == "" {
+			break
+		}
+	}
+	for _, one := range was {
+		if one {
+			granted++
+		}
+	}
+	return granted
+}
+
+// A batch that admitted nobody when it was sent again admits nobody when the first
+// send arrives at last, after its attempts were decided singly.
+func TestLateBatchOfNobody(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, redistest.Client(t), Config{}, policyOf(t, window10()))
+	learn(t, b.Limiter, "p/x")
+	learnMany(t, b.Limiter)
+	batch := b.batchOf(Request{Scope: "p/x"}, Request{Scope: "p/x", ID: "one"}, Request{Scope: "p/x"})
+	m := b.runner.parcels(slices.Clone(batch))[0].(*many)
+	first, err := m.MarshalBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := slices.Clone(first)
+	for again := []parcel{m}; len(again) > 0; {
+		again = b.runner.exchange(t.Context(), again)
+	}
+	for _, p := range batch {
+		if reply, err := p.wait(); err != nil || reply[0] != 1 {
+			t.Errorf("answered %v, %v", reply, err)
+		}
+	}
+	cmd := m.command(t.Context())
+	cmd.Args()[slices.Index(cmd.Args(), any(m))] = late
+	if err := b.rdb.Process(t.Context(), cmd); err != nil {
+		t.Fatal(err)
+	}
+	if d := b.peek(); m.sends.Load() != 2 || d.Rules[0].Remaining != 7 {
+		t.Errorf("%d sends, then the first arrives: %d of 10 are left, and three were granted", m.sends.Load(), d.Rules[0].Remaining)
+	}
+}
+
+// Who has gone, or was told of a time-out, before a batch leaves it to decide is not
+// decided singly any more: nobody would use what is granted, or give it back.
+func TestGoneIsNotDecidedSingly(t *testing.T) {
+	t.Parallel()
+	ways := map[string]struct {
+		as       int32
+		commands []string
+	}{
+		"timed out":          {timedOut, nil},
+		"gone":               {left, nil},
+		"timed out, refused": {timedOut, []string{"-mget"}},
+		"gone, refused":      {left, []string{"-mget"}},
+	}
+	for name, way := range ways {
+		b := newBench(t, redistest.Client(t), Config{}, policyOf(t, window10()))
+		learn(t, b.Limiter, "p/x")
+		learnMany(t, b.Limiter)
+		if way.commands != nil {
+			user := redistest.User(t, []string{b.cfg.Prefix + ":*"}, append([]string{"+@all"}, way.commands...)...)
+			b = (&bench{Limiter: b.Limiter, t: t, rdb: user, now: b.now}).under(window10())
+		}
+		batch := b.batchOf(Request{Scope: "p/x"}, Request{Scope: "p/x", ID: "one"}, Request{Scope: "p/x"})
+		parcels := b.runner.parcels(slices.Clone(batch))
+		for _, p := range batch[:2] {
+			if _, err := p.leave(way.as, errNoAnswer); !errors.Is(err, errNoAnswer) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		for len(parcels) > 0 {
+			parcels = b.runner.exchange(t.Context(), parcels)
+		}
+		if reply, err := batch[2].wait(); err != nil || reply[0] != 1 {
+			t.Errorf("%s: who stayed is answered %v, %v", name, reply, err)
+		}
+		if d := b.peek(); d.Rules[0].Remaining != 9 {
+			t.Errorf("%s: %d of 10 are left, and one was granted", name, d.Rules[0].Remaining)
+		}
+	}
+}

@@ -1,0 +1,309 @@
+package roundtrip
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+)
+
+const tokens = "{name: t, algorithm: sliding-window, limit: 5000, per: 1h, unit: tokens}"
+
+// estimated costs 900 tokens each.
+func estimated(*http.Request) throttle.Costs { return throttle.Costs{"tokens": 900} }
+
+// spent is what is charged by now.
+func spent(t *testing.T, l *throttle.Limiter) int64 {
+	t.Helper()
+	d, err := l.Peek(t.Context(), throttle.Request{Scope: "p", Costs: throttle.Costs{"tokens": 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return 5000 - d.Rules[0].Remaining
+}
+
+// usage reads what JSON tells of tokens, at the end of a body or of a stream of lines.
+func usage(resp *http.Response) (throttle.Costs, bool) {
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, false
+	}
+	var last struct {
+		Usage *struct{ Tokens int64 }
+	}
+	for line := range bytes.Lines(text) {
+		if err := json.Unmarshal(bytes.TrimPrefix(line, []byte("data: ")), &last); err != nil {
+			return nil, false
+		}
+	}
+	if last.Usage == nil {
+		return nil, false
+	}
+	return throttle.Costs{"tokens": last.Usage.Tokens}, true
+}
+
+func header(resp *http.Response) (throttle.Costs, bool) {
+	n, err := strconv.ParseInt(resp.Header.Get("X-Tokens"), 10, 64)
+	return throttle.Costs{"tokens": n}, err == nil
+}
+
+func trailer(resp *http.Response) (throttle.Costs, bool) {
+	n, err := strconv.ParseInt(resp.Trailer.Get("X-Tokens"), 10, 64)
+	return throttle.Costs{"tokens": n}, err == nil
+}
+
+// "A header of it, or what its body says": what it names is made what was charged, "without
+// true the request stays charged as it was estimated", and the answer is the caller's as it is.
+func TestSettle(t *testing.T) {
+	t.Parallel()
+	stream := "data: {}\n" + strings.Repeat("data: {\"word\": \"hello\"}\n", 100000)
+	for name, tt := range map[string]struct {
+		settle   func(*http.Response) (throttle.Costs, bool)
+		body     string
+		inHeader bool
+		want     int64
+	}{
+		"a body of JSON":       {usage, `{"usage": {"tokens": 150}}`, false, 150},
+		"more than estimated":  {usage, `{"usage": {"tokens": 1500}}`, false, 1500},
+		"nothing was spent":    {usage, `{"usage": {"tokens": 0}}`, false, 0},
+		"the end of a stream":  {tail, stream + `data: {"usage": {"tokens": 150}}`, false, 150},
+		"a header":             {header, "hello", true, 150},
+		"a header, no body":    {header, "", true, 150},
+		"a trailer":            {trailer, "hello", false, 150},
+		"no word of it":        {usage, `{"answer": 42}`, false, 900},
+		"an answer of a fault": {usage, "internal error", false, 900},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if tt.inHeader {
+					w.Header().Set("X-Tokens", "150")
+				}
+				w.Header().Set("Trailer", "X-Tokens")
+				_, _ = io.WriteString(w, tt.body)
+				w.Header().Set("X-Tokens", "150")
+			}))
+			defer s.Close()
+			limiter := limiterOf(t, tokens)
+			c := &http.Client{Transport: &Transport{Limiter: limiter, Scope: always("p"), Costs: estimated, Settle: tt.settle}}
+			resp, err := c.Get(s.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := spent(t, limiter); tt.body != "" && got != 900 {
+				t.Errorf("%d are charged before the body is read", got)
+			}
+			text, err := io.ReadAll(resp.Body)
+			if err != nil || string(text) != tt.body {
+				t.Errorf("%d bytes that begin with %.20q, %v", len(text), text, err)
+			}
+			if got := spent(t, limiter); got != tt.want {
+				t.Errorf("%d are charged, want %d", got, tt.want)
+			}
+			if err := resp.Body.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// tail reads the last line of a long stream, of which it sees the last MiB.
+func tail(resp *http.Response) (throttle.Costs, bool) {
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || len(text) != 1<<20 {
+		return nil, false
+	}
+	resp.Body = io.NopCloser(bytes.NewReader(text[bytes.LastIndexByte(text, '\n')+1:]))
+	return usage(resp)
+}
+
+// scripted answers with a body of its own.
+type scripted struct{ body io.ReadCloser }
+
+func (s scripted) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: s.body}, nil
+}
+
+// asked is a Settle that counts how often it is asked, and what it saw.
+type asked struct {
+	times atomic.Int64
+	saw   atomic.Value
+}
+
+func (a *asked) settle(resp *http.Response) (throttle.Costs, bool) {
+	a.times.Add(1)
+	text, _ := io.ReadAll(resp.Body)
+	a.saw.Store(string(text))
+	return throttle.Costs{"tokens": 10}, true
+}
+
+// "It is called once for each answer", when its body has been read or closed before, and
+// "never for a body that nobody closes".
+func TestSettleOnce(t *testing.T) {
+	t.Parallel()
+	read := func(n int64) func(io.ReadCloser) error {
+		return func(b io.ReadCloser) error { _, err := io.CopyN(io.Discard, b, n); return err }
+	}
+	all := func(b io.ReadCloser) error { _, err := io.Copy(io.Discard, b); return err }
+	shut := io.ReadCloser.Close
+	for name, tt := range map[string]struct {
+		steps []func(io.ReadCloser) error
+		times int64
+		saw   string
+		want  int64
+	}{
+		"abandoned":            {nil, 0, "", 900},
+		"abandoned midway":     {[]func(io.ReadCloser) error{read(3)}, 0, "", 900},
+		"read":                 {[]func(io.ReadCloser) error{all, all}, 1, "hello", 10},
+		"read and closed":      {[]func(io.ReadCloser) error{all, shut, shut}, 1, "hello", 10},
+		"closed midway":        {[]func(io.ReadCloser) error{read(3), shut, all}, 1, "hel", 10},
+		"closed before it all": {[]func(io.ReadCloser) error{shut, all, shut}, 1, "", 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limiter, a := limiterOf(t, tokens), &asked{}
+			c := &http.Client{Transport: &Transport{
+				Limiter: limiter, Scope: always("p"), Costs: estimated, Settle: a.settle,
+				Base: scripted{io.NopCloser(strings.NewReader("hello"))},
+			}}
+			resp, err := c.Get("http://api.example.com")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close() // what it does is no part of the test
+			for _, step := range tt.steps {
+				if err := step(resp.Body); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if saw, _ := a.saw.Load().(string); a.times.Load() != tt.times || saw != tt.saw || spent(t, limiter) != tt.want {
+				t.Errorf("asked %d times, saw %q, %d are charged", a.times.Load(), saw, spent(t, limiter))
+			}
+		})
+	}
+}
+
+// A Read that fails is no end, and what came before it can be settled by.
+func TestSettleBroken(t *testing.T) {
+	t.Parallel()
+	limiter, a, broken := limiterOf(t, tokens), &asked{}, errors.New("the connection broke")
+	body := io.NopCloser(io.MultiReader(strings.NewReader("hel"), iotest.ErrReader(broken)))
+	c := &http.Client{Transport: &Transport{Limiter: limiter, Scope: always("p"), Costs: estimated, Settle: a.settle, Base: scripted{body}}}
+	resp, err := c.Get("http://api.example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(resp.Body); !errors.Is(err, broken) || a.times.Load() != 0 {
+		t.Errorf("%v, asked %d times", err, a.times.Load())
+	}
+	if err := resp.Body.Close(); err != nil || a.saw.Load() != "hel" {
+		t.Errorf("%v, saw %q", err, a.saw.Load())
+	}
+}
+
+// "What fails is told by the body's Close, and never by a Read."
+func TestSettleFails(t *testing.T) {
+	t.Parallel()
+	policy, err := throttle.ParsePolicy("limits.yaml", []byte("limits: {p: {rules: ["+tokens+"]}}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		away  bool
+		costs throttle.Costs
+		want  string
+	}{
+		"no Redis": {true, throttle.Costs{"tokens": 10}, throttle.ErrUnavailable.Error()},
+		"no unit":  {false, throttle.Costs{"Tokens": 10}, `unit "Tokens" is no unit's name`},
+		"no costs": {false, nil, "0 units; write 1 to 16"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			srv := redistest.NewServer(t)
+			rdb := redis.NewClient(&redis.Options{Addr: srv.Addr(), MaxRetries: -1})
+			defer rdb.Close()
+			limiter, err := throttle.New(rdb, policy, throttle.Config{Timeout: time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := &http.Client{Transport: &Transport{
+				Limiter: limiter, Scope: always("p"), Costs: estimated, Base: scripted{io.NopCloser(strings.NewReader("hello"))},
+				Settle: func(*http.Response) (throttle.Costs, bool) { return tt.costs, true },
+			}}
+			resp, err := c.Get("http://api.example.com")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tt.away {
+				srv.Stop(t)
+			}
+			if text, err := io.ReadAll(resp.Body); err != nil || string(text) != "hello" {
+				t.Errorf("%q, %v", text, err)
+			}
+			if err := resp.Body.Close(); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("%v", err)
+			}
+			if err := resp.Body.Close(); err != nil {
+				t.Errorf("told twice: %v", err)
+			}
+		})
+	}
+}
+
+// A body may be closed while it is read, and what came by then is seen once.
+func TestSettleTogether(t *testing.T) {
+	t.Parallel()
+	limiter, a := limiterOf(t, tokens), &asked{}
+	here, there := io.Pipe()
+	c := &http.Client{Transport: &Transport{Limiter: limiter, Scope: always("p"), Costs: estimated, Settle: a.settle, Base: scripted{here}}}
+	resp, err := c.Get("http://api.example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { _, _ = io.Copy(there, iotest.OneByteReader(strings.NewReader(strings.Repeat("x", 1000)))) })
+	wg.Go(func() { _, _ = io.Copy(io.Discard, resp.Body) })
+	if _, err := io.ReadFull(resp.Body, make([]byte, 3)); err != nil {
+		t.Error(err)
+	}
+	if err := resp.Body.Close(); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+	if a.times.Load() != 1 || spent(t, limiter) != 10 {
+		t.Errorf("asked %d times, %d are charged", a.times.Load(), spent(t, limiter))
+	}
+}
+
+// "Nor for a connection that was upgraded", and not for what no rule counts.
+func TestSettleNever(t *testing.T) {
+	t.Parallel()
+	limiter, a := limiterOf(t, tokens), &asked{}
+	upgraded := &conn{closing: closing{Reader: strings.NewReader("")}, Writer: io.Discard}
+	for scope, base := range map[string]http.RoundTripper{
+		"p": upgrading{upgraded},
+		"":  scripted{io.NopCloser(strings.NewReader(""))},
+	} {
+		c := &http.Client{Transport: &Transport{Limiter: limiter, Scope: always(scope), Costs: estimated, Settle: a.settle, Base: base}}
+		if err := get(t, c, "http://api.example.com"); err != nil || a.times.Load() != 0 {
+			t.Errorf("%q: %v, asked %d times", scope, err, a.times.Load())
+		}
+	}
+	if got := spent(t, limiter); got != 900 {
+		t.Errorf("%d are charged", got)
+	}
+}
