@@ -344,6 +344,32 @@ var scenes = []scene{
 			fail("%d, %d: the pause was lifted", first.stage, second.stage)
 		}
 	}},
+	// A pause is over, and those who waited for it are yet to be looked at: who comes goes
+	// behind them, from other scopes too.
+	{hundred, func(w *turnsWorld, add func(scope, cost int64) *waiter) {
+		w.tell(w.h.scopes[0], 1, "pause", 5_000_000, 0)
+		first := add(0, 1)
+		w.now += 4_500_000
+		w.wake(64, 0, true)
+		w.now += 500_001
+		if other := add(2, 1); first.stage != parked || other.stage != parked {
+			fail("%d, %d: both wait", first.stage, other.stage)
+		}
+		w.settle()
+	}},
+	// One that is too dear while an API's limit is lower keeps its place: who comes to its line
+	// stands behind it.
+	{[]map[string]Node{oneWindow(20)}, func(w *turnsWorld, add func(scope, cost int64) *waiter) {
+		w.correct(w.h.scopes[0], 0, "adopt", [5]int64{4, 0, 60_000_000})
+		dear := add(0, 10)
+		w.now += 1_000_000
+		w.wake(64, w.h.spread, false)
+		if next := add(0, 1); dear.stage != parked || next.stage != parked {
+			fail("%d, %d: both wait", dear.stage, next.stage)
+		}
+		w.correct(w.h.scopes[0], 0, "free", [5]int64{})
+		w.settle()
+	}},
 	// One that is first for its priority, and takes nothing of the rule that its scope waits
 	// for behind another, waits for nobody.
 	{[]map[string]Node{{"p": {Rules: []Rule{
