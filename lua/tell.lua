@@ -86,7 +86,8 @@ local function rest(level, first, most, part)
   return 1, now + us
 end
 
--- Lets a round be looked at now.
+-- Lets a round be looked at now: those who wait may have been put off for longer than they
+-- need to be from now on.
 local function look(name)
   call('ZADD', due, 'XX', 'LT', whole(now), name)
 end
@@ -130,6 +131,9 @@ local function rise(name, most, grows, us)
   local r = correction(name)
   local fresh = r.raised <= now
   r.part, r.since, r.grows, r.raised = part_at(r, most), now, max(1, grows), now + us
+  if fresh then
+    look(name)
+  end
   return fresh and 1 or 0, save(name, r)
 end
 
@@ -140,10 +144,10 @@ local function adopt(name, limit, per, us)
     return 0, max(now, r.ends)
   end
   r.limit, r.per, r.till = limit, per, now + us
-  if had > 0 and (limit == 0 or limit > had) then
+  if had ~= limit then -- it may be more than the rule's
     look(name)
-    forgets = true
   end
+  forgets = forgets or had > 0 and (limit == 0 or limit > had)
   return had == limit and 0 or 1, max(now, save(name, r))
 end
 

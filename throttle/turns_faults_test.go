@@ -74,6 +74,8 @@ var turnPlants = []struct{ what, from, to string }{
 
 	{"correction: more than the policy lets", "local most = most_of(rule)\n", "local most = 9000000\n"},
 	{"correction: all that an API says", "  own = min(own, most)\n", ""},
+	{"correction: raised, and nobody looks", "  if had ~= limit then -- it may be more than the rule's", "  if had > 0 and (limit == 0 or limit > had) then"},
+	{"correction: grows, and nobody looks", "  if fresh then\n    look(name)\n  end\n", ""},
 	{"correction: who is too dear for a while loses its place", "if not free and by.corrected and by.cost <= by.most then", "if false then"},
 	{"correction: before one that is too dear for a while", "if heeds and ARGV[10] == '' then", "if false then"},
 
@@ -370,6 +372,28 @@ var scenes = []scene{
 		w.correct(w.h.scopes[0], 0, "free", [5]int64{})
 		w.settle()
 	}},
+	// What an API raises a rule to, first of all that it tells, admits those who wait for it.
+	{raisedWindow, func(w *turnsWorld, add func(scope, cost int64) *waiter) {
+		add(0, 1)
+		second := add(0, 1)
+		w.correct(w.h.scopes[0], 0, "adopt", [5]int64{3, 0, 60_000_000})
+		w.settle()
+		if second.stage != running {
+			fail("%d: it should have started", second.stage)
+		}
+	}},
+	// A rule that grows admits those who wait for it as soon as it has.
+	{raisedWindow, func(w *turnsWorld, add func(scope, cost int64) *waiter) {
+		add(0, 1)
+		second := add(0, 1)
+		w.correct(w.h.scopes[0], 0, "rise", [5]int64{3 * 1_000_000, 1_000_000, 60_000_000})
+		w.wake(64, w.h.spread, false)
+		w.now += 2_000_000
+		w.settle()
+		if second.stage != running {
+			fail("%d: it should have started", second.stage)
+		}
+	}},
 	// One that is first for its priority, and takes nothing of the rule that its scope waits
 	// for behind another, waits for nobody.
 	{[]map[string]Node{{"p": {Rules: []Rule{
@@ -426,6 +450,10 @@ var scenes = []scene{
 		}
 	}},
 }
+
+var raisedWindow = []map[string]Node{{"p": {
+	Corrects: Corrects{Most: 300}, Rules: []Rule{{Name: "r", Algorithm: FixedWindow, Limit: 1, Per: 10 * sec}},
+}}}
 
 var windowsBelowWindow = []map[string]Node{{"p": {
 	Rules: []Rule{{Name: "all", Algorithm: FixedWindow, Limit: 10, Per: 60 * sec}},

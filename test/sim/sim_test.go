@@ -52,10 +52,10 @@ var days = flag.Float64("days", 0.02, "how long each simulation lasts, in days o
 
 // "Nothing lost, nothing over, bounded waiting": traffic of 50 tenants, with workers
 // that are killed and restarted, hours with none, tasks deleted and run by hand, limits that
-// are paused and lowered, runs that spend less or more than they said, and a Redis that is
-// away. SIM_SEEDS=n runs n seeds instead of a few, drawn at random, and
-// SIM_SEED=n one again; `make soak` gives each a whole day, of which a processor takes less
-// than a minute.
+// are paused and lowered, a calendar that moves to another zone, runs that spend less or more
+// than they said, and a Redis that is away. SIM_SEEDS=n runs n seeds instead of a few, drawn at
+// random, and SIM_SEED=n one again; `make soak` gives each a whole day, of which a processor
+// takes less than a minute.
 func TestDays(t *testing.T) {
 	seeds := []uint64{6, 9, 12, 23} // which have most of it between them
 	if n, err := strconv.Atoi(os.Getenv("SIM_SEEDS")); err == nil {

@@ -216,9 +216,14 @@ func (w *world) hear() {
 	}
 }
 
-// change changes limits of the provider for a while in which traffic goes on.
+// zones all have the same quarters of an hour, of which p's quota is: it is judged alike in each.
+var zones = []string{"UTC", "America/Los_Angeles", "Australia/Lord_Howe", "Asia/Kathmandu"}
+
+// change changes limits of the provider, and the zone of the other's calendar, for a while in
+// which traffic goes on.
 func (w *world) change() {
 	w.meanwhile(func(limits map[string]throttle.Node) {
+		limits["p"].Rules[1].Timezone = zones[w.random.IntN(len(zones))]
 		for i, limit := range lowered {
 			if w.random.IntN(2) == 0 {
 				limits["u"].Rules[i].Limit = limit
