@@ -66,6 +66,7 @@ func TestRaisedLimitTakesEffectAtOnce(t *testing.T) {
 // "A lowered limit from now on": tasks that had their turns told by the old one come by
 // the new, and none is over it.
 func TestLoweredLimitCountsFromNowOn(t *testing.T) {
+	long(t)
 	run(t, "{rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s}]}", func(c *course) {
 		const n = 400
 		c.serve(asynq.Config{})
@@ -98,6 +99,7 @@ func TestLoweredLimitCountsFromNowOn(t *testing.T) {
 // docs/limits.md: "A limit that was lowered under the cost of a task that waits, or rules
 // that were taken away, leave it waiting": it is not lost, and starts when they are back.
 func TestChangedUnderAWaitingTask(t *testing.T) {
+	long(t)
 	const rules = "{scopes: {a: {rules: [{name: r, algorithm: token-bucket, limit: 1, per: 1s, burst: 50}]}}}"
 	for name, changed := range map[string]string{
 		"lowered":    "{scopes: {a: {rules: [{name: r, algorithm: token-bucket, limit: 1, per: 1s, burst: 2}]}}}",

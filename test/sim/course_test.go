@@ -177,6 +177,7 @@ func TestPollInterval(t *testing.T) {
 // in line take a third of the units, further ahead than tasks are released, so that
 // every time which was told drifts. By stored times a task was picked up 12 to 81 times.
 func TestTurnsDoNotDrift(t *testing.T) {
+	long(t)
 	run(t, "{rules: [{name: r, algorithm: sliding-window, limit: 40, per: 1s}]}", func(c *course) {
 		const n = 200
 		c.serve(asynq.Config{})
@@ -214,6 +215,7 @@ func TestTurnsDoNotDrift(t *testing.T) {
 // When both begin at once, one takes what both have released, some twenty more than it
 // has slots for.
 func TestTwoProcessesReleaseNoMore(t *testing.T) {
+	long(t)
 	run(t, "{rules: [{name: r, algorithm: token-bucket, limit: 400, per: 1s}]}", func(c *course) {
 		const n = 1000
 		c.serve(asynq.Config{})
@@ -270,6 +272,7 @@ func isTurn(cmd redis.Cmder) bool {
 // of a long window is lost, which would put a task off by a window, and no place: a
 // task that was late once went 9,700 places back.
 func TestLateStartsLoseNothing(t *testing.T) {
+	long(t)
 	run(t, "{rules: [{name: r, algorithm: sliding-window, limit: 30, per: 1m}]}", func(c *course) {
 		const n = 90
 		late := &lateReplies{every: 5}
@@ -294,6 +297,7 @@ func TestLateStartsLoseNothing(t *testing.T) {
 // expected": no healthy run needs that time, under a rule that frees a window's units
 // at once either. Spaced evenly it came too early, for 1.45 pick-ups a task.
 func TestSafetyNetIsNotNeeded(t *testing.T) {
+	long(t)
 	run(t, "{rules: [{name: r, algorithm: sliding-window, limit: 100, per: 1m}]}", func(c *course) {
 		const n = 300
 		c.plan(n, "p/a")
@@ -357,6 +361,7 @@ func TestPlannedBeforeItExists(t *testing.T) {
 // before its turn. 54 % of the quota was used when each was tried for 200 ms; here each is
 // forgotten within a second of its turn, and 98 % of the quota is used.
 func TestOrphans(t *testing.T) {
+	long(t)
 	run(t, "{rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s}]}", func(c *course) {
 		const n = 300
 		told := c.plan(n, "p/a")
@@ -402,6 +407,7 @@ func TestOrphans(t *testing.T) {
 // "in nobody's way": a tenant's tasks start as if they were alone behind 1000 planned
 // tasks of another one, and 2.3 times later where these stood in the queue.
 func TestBacklogIsInNobodysWay(t *testing.T) {
+	long(t)
 	run(t, `{scopes: {a: {rules: [{name: r, algorithm: token-bucket, limit: 10, per: 1s}]},
 		b: {rules: [{name: r, algorithm: token-bucket, limit: 50, per: 1s}]}}}`, func(c *course) {
 		const n = 50
@@ -429,6 +435,7 @@ func TestBacklogIsInNobodysWay(t *testing.T) {
 // "A backlog that was enqueued without planning is picked up once from one end to the
 // other; its tasks' turns begin when they are met": 2.00 pick-ups at most.
 func TestUnplannedBacklog(t *testing.T) {
+	long(t)
 	run(t, "{rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s}]}", func(c *course) {
 		const n = 300
 		plain := queue.NewClient(c.admin, queue.ClientConfig{})

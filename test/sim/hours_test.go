@@ -51,6 +51,7 @@ func TestHoursOverTheEdges(t *testing.T) {
 
 // Where no rule is left when hours end, those who wait come at once, in all processes.
 func TestHoursEndForAllWhoWait(t *testing.T) {
+	long(t)
 	for name, rules := range map[string]string{
 		"a rate":           `{rules: [{name: r, algorithm: fixed-window, limit: 1, per: 24h, active: "0-2 0 * * *"}]}`,
 		"a place":          `{rules: [{name: r, algorithm: concurrency, limit: 0, active: "0-2 0 * * *"}]}`,

@@ -46,6 +46,7 @@ func of(runs []ran, scope string, from, to time.Time) (some []ran) {
 // go on, and have what the others leave. At random moments, for random times, in two
 // processes.
 func TestPause(t *testing.T) {
+	long(t)
 	const account, tenant = "{name: account, algorithm: token-bucket, limit: 60, per: 1s}", "{name: tenant, algorithm: sliding-window, limit: 40, per: 1s}"
 	for name, tt := range map[string]struct {
 		rules, scope string
@@ -57,9 +58,6 @@ func TestPause(t *testing.T) {
 		"a tenant and its level": {"{rules: [" + account + "], scopes: {a: {rules: [{name: fixed, algorithm: fixed-window, limit: 20, per: 500ms}]}}}", "p/a", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if tt.ends {
-				long(t)
-			}
 			run(t, tt.rules, func(c *course) {
 				const n = 600
 				random := rand.New(rand.NewPCG(uint64(len(name)), 0))
@@ -122,6 +120,7 @@ func anyTime(random *rand.Rand, most time.Duration) time.Duration {
 
 // A scope that no rule limits is paused like any other, and its tasks go on at once.
 func TestPauseWithoutRules(t *testing.T) {
+	long(t)
 	run(t, "{rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s}]}", func(c *course) {
 		const n = 50
 		set := func(text string) {
@@ -196,6 +195,7 @@ func TestPatienceGoesOnInAPause(t *testing.T) {
 
 // A deadline that comes before the end of a pause does not end a task before its time.
 func TestDeadlineInAPause(t *testing.T) {
+	long(t)
 	run(t, "{paused: true, paused_until: 2000-01-01T01:00:00Z, rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s}]}", func(c *course) {
 		c.serve(asynq.Config{})
 		for id, in := range map[string]time.Duration{"soon": time.Minute, "later": 10 * time.Minute} {

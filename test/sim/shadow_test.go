@@ -10,6 +10,7 @@ import (
 // docs/limits.md: a shadow rule "stops nobody: no task waits, fails or is refused for it",
 // whatever its algorithm, beside a rule that holds and alone.
 func TestShadowStopsNobody(t *testing.T) {
+	long(t)
 	const shadows = `{name: s1, algorithm: sliding-window, limit: 1, per: 1h, max_wait: 1s, shadow: true},
 {name: s2, algorithm: token-bucket, limit: 0, per: 1s, shadow: true}, {name: s3, algorithm: fixed-window, limit: 1, per: 24h, shadow: true},
 {name: s4, algorithm: concurrency, limit: 1, shadow: true}, {name: s5, algorithm: calendar, limit: 1, resets: "@monthly", shadow: true}`
