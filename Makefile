@@ -82,7 +82,7 @@ soak: ## All simulations, among them days of traffic with faults: SEEDS of them,
 
 histories: ## Random histories of those who wait, against a model: STEPS of them, and every planted fault
 	@test/setup.sh
-	@for tests in 'TurnsHistories(FindNothingElse)?$$' FindPlantedFaults; do \
+	@for tests in 'TurnsHistories(FindNothingElse)?$$|SharesOfThoseWhoWait' FindPlantedFaults; do \
 		said=$$(HISTORY_STEPS=$(STEPS) go test ./throttle -run "$$tests" -count=1 -timeout $(TIMEOUT) -v $(TESTFLAGS)); \
 		status=$$?; echo "$$said" | grep -v -e '^=== ' -e '--- PASS'; [ $$status = 0 ] || exit $$status; \
 	done

@@ -351,7 +351,7 @@ func TestHistories(t *testing.T) {
 	t.Parallel()
 	steps := 10_000
 	if raced {
-		steps = 5000
+		steps = 2500
 	}
 	if s := os.Getenv("HISTORY_STEPS"); s != "" {
 		var err error

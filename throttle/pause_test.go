@@ -258,8 +258,8 @@ func TestWaitGoesOnAfterPause(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		time.AfterFunc(time.Hour, func() { l.SetPolicy(mustParse(t, "unmatched: allow\nlimits: {}")) })
-		if _, err := l.Wait(t.Context(), Request{Scope: "p"}); err != nil || time.Since(began) > time.Hour+time.Millisecond {
+		time.AfterFunc(10*time.Minute, func() { l.SetPolicy(mustParse(t, "unmatched: allow\nlimits: {}")) })
+		if _, err := l.Wait(t.Context(), Request{Scope: "p"}); err != nil || time.Since(began) > 10*time.Minute+time.Millisecond {
 			t.Errorf("%v after %s", err, time.Since(began))
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -223,7 +223,11 @@ func TestRaisingCosts(t *testing.T) {
 // granted ahead.
 func TestNeverMoreThanTheLarger(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(12) {
+	seeds := uint64(12)
+	if raced {
+		seeds = 6
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			r := rand.New(rand.NewPCG(seed, 7))

@@ -546,7 +546,7 @@ func TestTurnsHistories(t *testing.T) {
 			t.Fatal(err)
 		}
 	case raced || testing.Short():
-		steps = 4000
+		steps = 2000
 	}
 	seed, all := turnsSeed(t), newTurnsCounts()
 	var mu sync.Mutex

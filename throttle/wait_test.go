@@ -80,7 +80,7 @@ func TestWaitForPlace(t *testing.T) {
 			}
 			done <- time.Now()
 		}()
-		<-time.After(time.Hour)
+		<-time.After(10 * time.Minute)
 		if err := lease.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -261,16 +261,14 @@ func TestFollowKeeps(t *testing.T) {
 		}
 		pass(150 * time.Minute)
 		stays(fileStays)
-		if refused.met > 4 {
-			t.Errorf("it was renewed %d times", refused.met)
+		met := refused.refuse(errors.New("NOPERM"))
+		if met > 4 {
+			t.Errorf("it was renewed %d times", met)
 		}
-		refused.by = errors.New("NOPERM")
-		met := refused.met
 		pass(time.Hour)
-		if n := refused.met - met; n < 25 || n > 61 || strings.Count(f.log.String(), "could not be renewed") != 1 {
+		if n := refused.refuse(nil) - met; n < 25 || n > 61 || strings.Count(f.log.String(), "could not be renewed") != 1 {
 			t.Errorf("tried %d times, told\n%s", n, f.log)
 		}
-		refused.by = nil
 		pass(2 * time.Minute)
 		stays(fileStays)
 		has(t, f.log.String(), "can be renewed again")
@@ -284,8 +282,25 @@ func TestFollowKeeps(t *testing.T) {
 // refusing counts a command, and refuses it.
 type refusing struct {
 	command string
-	met     int
-	by      error
+
+	mu  sync.Mutex
+	met int
+	by  error
+}
+
+// refuse has the command refused by an error, or no more; it returns how often it was met.
+func (r *refusing) refuse(by error) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.by = by
+	return r.met
+}
+
+func (r *refusing) meet() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.met++
+	return r.by
 }
 
 func (r *refusing) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -293,9 +308,9 @@ func (r *refusing) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (r *refusing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if cmd.Name() == r.command {
-			if r.met++; r.by != nil {
-				cmd.SetErr(r.by)
-				return r.by
+			if err := r.meet(); err != nil {
+				cmd.SetErr(err)
+				return err
 			}
 		}
 		return next(ctx, cmd)
