@@ -1568,8 +1568,8 @@ end
 -- at     hash: S<scope> its seat, L<scope> requests in its line and, after a 0 and
 --        its name, of each other unit, U<rule> units that wait in lines under the
 --        rule, N<rule> those lines, # the highest stamp, @ the µs
---        of the last look, M that somebody takes nothing of some rule; V, F and T as in
---        shares.lua.
+--        of the last look, M that somebody takes nothing of some rule, ! the seat of no
+--        rule's round that a look came to; V, F and T as in shares.lua.
 local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
 local NO_RULE, REQUESTS, MIXED = '!', 'requests', 'M'
 

@@ -1234,8 +1234,8 @@ end
 -- at     hash: S<scope> its seat, L<scope> requests in its line and, after a 0 and
 --        its name, of each other unit, U<rule> units that wait in lines under the
 --        rule, N<rule> those lines, # the highest stamp, @ the µs
---        of the last look, M that somebody takes nothing of some rule; V, F and T as in
---        shares.lua.
+--        of the last look, M that somebody takes nothing of some rule, ! the seat of no
+--        rule's round that a look came to; V, F and T as in shares.lua.
 local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
 local NO_RULE, REQUESTS, MIXED = '!', 'requests', 'M'
 
@@ -2172,125 +2172,173 @@ local function step_aside(seat)
   look_by(NO_RULE, now + AGAIN)
 end
 
--- Whether a line's first task can start now, or nearly so.
-local function startable(l)
-  local ticket = head(l)
-  local start, _, sure = joint_start(path_of(l, ticket), now)
-  return sure and start <= now + lead + spread
-end
-
--- The first places in the round of a level.
-local function places_of(level)
-  if not places[level] then
-    places[level] = call('ZRANGEBYLEX', round, '(' .. level .. '\0', '(' .. level .. '\1', 'LIMIT', '0', whole(RIVALS))
-  end
-  return places[level]
-end
-
--- The seat of a scope as this call has it, nil where it has none that is to be looked at.
-local function seat_in(scope)
-  if moved[scope] then
-    return moved[scope].name ~= NO_RULE and moved[scope].name and moved[scope] or nil
-  end
-  read_at({ 'S' .. scope })
-  local had = held['S' .. scope]
-  if not had then
-    return nil
-  end
-  local name, rank = parts_of(had)
-  rounds[name] = rounds[name] or { here = {} }
-  local first = rounds[name].first
-  return first and first.scope == scope and first or name ~= NO_RULE and seated(name, rank, scope, had) or nil
-end
-
-local function share_at(its, level)
-  for _, s in ipairs(its) do
-    if s.level == level then
-      return s
-    end
-  end
-end
-
--- The line that is earliest at a level of those that can start and are earlier there than
--- this one, if any. False where the caller does not know one that may be.
-local function earliest(seat, l, s)
-  local best, tag
-  for _, place in ipairs(places_of(s.level)) do
-    local scope, stamp = sub(place, #s.level + 12), unpack7(place, #s.level + 5)
-    local other = lines[scope]
-    if not other and stamp < s.tag then
-      miss(scope)
-      return false
-    elseif other and other ~= l and other.path_text ~= '-' and other.favoured ~= other.taken then
-      local theirs, its = share_at(slots(other), s.level), seat_in(scope)
-      if not its then -- a worker of an earlier version has emptied the line
-        comes[place] = not held['S' .. scope] and false or comes[place]
-      end
-      stamp = theirs and theirs.tag or stamp
-      if its and its.band == seat.band and stamp < (tag or s.tag) and head(other) and startable(other) then
-        best, tag = other, stamp
-      end
-    end
-  end
-  return best
-end
-
 -- The rounds whose turns are being given: the one at the end, for those before it.
 local serving = {}
 
--- Gives the turn to another line of a level, by this one's tags at the levels above: its seat
--- comes to this round, or, where that is none of its own, to that of its first rule.
-local function give_way(seat, l, other, level)
-  other.favoured = other.taken
-  local its = seat_in(other.scope)
-  local other_shares = tags_of(other, its)
-  for _, s in ipairs(l.shares) do
-    if s == level then
-      break
+local gives_way
+do
+  -- Whether a line's first task can start now, or nearly so.
+  local function startable(l)
+    local ticket = head(l)
+    local start, _, sure = joint_start(path_of(l, ticket), now)
+    return sure and start <= now + lead + spread
+  end
+
+  -- The first places in the round of a level.
+  local function places_of(level)
+    if not places[level] then
+      places[level] = call('ZRANGEBYLEX', round, '(' .. level .. '\0', '(' .. level .. '\1', 'LIMIT', '0', whole(RIVALS))
     end
-    local theirs = share_at(other_shares, s.level)
-    if theirs then
-      s.tag, theirs.tag = max(s.tag, theirs.tag or 0), min(s.tag, theirs.tag or s.tag)
+    return places[level]
+  end
+
+  -- The seat of a scope as this call has it, nil where it has none that is to be looked at.
+  local function seat_in(scope)
+    if moved[scope] then
+      return moved[scope].name ~= NO_RULE and moved[scope].name and moved[scope] or nil
+    end
+    read_at({ 'S' .. scope })
+    local had = held['S' .. scope]
+    if not had then
+      return nil
+    end
+    local name, rank = parts_of(had)
+    rounds[name] = rounds[name] or { here = {} }
+    local first = rounds[name].first
+    return first and first.scope == scope and first or name ~= NO_RULE and seated(name, rank, scope, had) or nil
+  end
+
+  local function share_at(its, level)
+    for _, s in ipairs(its) do
+      if s.level == level then
+        return s
+      end
     end
   end
-  local path = path_of(other, (head(other)))
-  local name = (path[1] or rules_of(other)[1]).name -- its rules may be out of their hours
-  for _, r in ipairs(path) do
-    name = r.name == seat.name and r.name or name
+
+  -- The line that is earliest at a level of those that can start and are earlier there than
+  -- this one, if any. False where the caller does not know one that may be.
+  local function earliest(seat, l, s)
+    local best, tag
+    for _, place in ipairs(places_of(s.level)) do
+      local scope, stamp = sub(place, #s.level + 12), unpack7(place, #s.level + 5)
+      local other = lines[scope]
+      if not other and stamp < s.tag then
+        miss(scope)
+        return false
+      elseif other and other ~= l and other.path_text ~= '-' and other.favoured ~= other.taken then
+        local theirs, its = share_at(slots(other), s.level), seat_in(scope)
+        if not its then -- a worker of an earlier version has emptied the line
+          comes[place] = not held['S' .. scope] and false or comes[place]
+        end
+        stamp = theirs and theirs.tag or stamp
+        if its and its.band == seat.band and stamp < (tag or s.tag) and head(other) and startable(other) then
+          best, tag = other, stamp
+        end
+      end
+    end
+    return best
   end
-  move(its, name, rank_in(other, name, its))
-  move(seat, seat.name, rank_in(l, seat.name, seat))
-  if name ~= seat.name then
-    serving[#serving + 1] = name
+
+  -- Gives the turn to another line of a level, by this one's tags at the levels above: its seat
+  -- comes to this round, or, where that is none of its own, to that of its first rule.
+  local function give_way(seat, l, other, level)
+    other.favoured = other.taken
+    local its = seat_in(other.scope)
+    local other_shares = tags_of(other, its)
+    for _, s in ipairs(l.shares) do
+      if s == level then
+        break
+      end
+      local theirs = share_at(other_shares, s.level)
+      if theirs then
+        s.tag, theirs.tag = max(s.tag, theirs.tag or 0), min(s.tag, theirs.tag or s.tag)
+      end
+    end
+    local path = path_of(other, (head(other)))
+    local name = (path[1] or rules_of(other)[1]).name -- its rules may be out of their hours
+    for _, r in ipairs(path) do
+      name = r.name == seat.name and r.name or name
+    end
+    move(its, name, rank_in(other, name, its))
+    move(seat, seat.name, rank_in(l, seat.name, seat))
+    if name ~= seat.name then
+      serving[#serving + 1] = name
+    end
+  end
+
+  -- Whether the turn is rather another line's, of those below one of the scope's levels, which
+  -- then has it; nil where one is not known.
+  function gives_way(seat, l)
+    for _, s in ipairs(tags_of(l, seat)) do
+      local other = s.placed and earliest(seat, l, s)
+      if other then
+        give_way(seat, l, other, s)
+        return true
+      elseif s.placed and other == false then
+        return nil
+      end
+    end
+    return false
   end
 end
 
--- Whether the turn is rather another line's, of those below one of the scope's levels, which
--- then has it; nil where one is not known.
-local function gives_way(seat, l)
-  for _, s in ipairs(tags_of(l, seat)) do
-    local other = s.placed and earliest(seat, l, s)
-    if other then
-      give_way(seat, l, other, s)
-      return true
-    elseif s.placed and other == false then
-      return nil
-    end
+-- The round of those that are left alone may have more scopes than a caller brings along. So a
+-- look begins behind where the last one came to, and goes on past those that are not known.
+local begin_aside, pass_unknown, begin_again
+do
+  -- How many to pass: as many again may take turns. And how soon to look at those.
+  local SKIPS, SOON = 32, AGAIN / 4
+
+  function begin_aside()
+    read_at({ NO_RULE })
+    local r, from = rounds[NO_RULE] or { here = {} }, held[NO_RULE] or nil
+    rounds[NO_RULE] = r
+    r.from, r.place, r.after, r.passed = from, from, from, 0
   end
-  return false
+
+  -- Passes a scope that the caller doesn't know, and is to bring along. True while there may be
+  -- others.
+  function pass_unknown(r, seat)
+    miss(seat.scope)
+    if r.passed == 0 then
+      look_by(NO_RULE, r.met and now + SOON or now)
+    end
+    r.passed = r.passed + 1
+    take_from_round(seat)
+    return r.passed < SKIPS
+  end
+
+  -- Goes on, behind the last, with the first, unless the look has begun there.
+  function begin_again(r)
+    local goes_on = r.from and r.passed == 0
+    if r.passed == 0 then
+      r.from, r.place = nil, nil
+    end
+    if goes_on then
+      r.first = nil
+    end
+    return goes_on
+  end
 end
 
 -- Gives one turn in the round of a rule. True while there may be another.
 local function turn(name)
-  local seat = front(name)
+  local seat, aside = front(name), name == NO_RULE and rounds[name]
   if not seat then
-    return false
+    return aside and begin_again(aside) or false
   end
   local l = lines[seat.scope]
-  if not l then
+  if not l and aside then
+    return pass_unknown(aside, seat)
+  elseif not l then
     miss(seat.scope)
     look_by(name, now)
     return false
+  end
+  if aside then
+    aside.met = true
+    aside.place = aside.passed == 0 and aside.first == seat and seat.seat or aside.place
   end
   local ticket, score = head(l)
   if not ticket then
@@ -2412,8 +2460,15 @@ local function serve()
     served[name] = true
     if name ~= NO_RULE then -- there may be those in it that this call looks at no more
       looks[name] = nil
+      serve_round(name)
+    else
+      begin_aside()
+      serve_round(name)
+      local place = rounds[name].place or false
+      if place ~= held[name] then
+        note(name, place)
+      end
     end
-    serve_round(name)
   end
   return names
 end
