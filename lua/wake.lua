@@ -586,13 +586,16 @@ do
       if not other and stamp < s.tag then
         miss(scope)
         return false
-      elseif other and other ~= l and other.path_text ~= '-' and other.favoured ~= other.taken then
-        local theirs, its = share_at(slots(other), s.level), seat_in(scope)
-        if not its then -- a worker of an earlier version has emptied the line
-          comes[place] = not held['S' .. scope] and false or comes[place]
+      elseif other and other.path_text ~= '-' then
+        local its = other == l and seat or seat_in(scope)
+        local theirs = its and share_at(slots(other), s.level)
+        local emptied = not its and not moved[scope] and not held['S' .. scope] -- by an earlier version
+        if emptied or its and not other.shares.had[place] then
+          comes[place] = false
         end
         stamp = theirs and theirs.tag or stamp
-        if its and its.band == seat.band and stamp < (tag or s.tag) and head(other) and startable(other) then
+        local rivals = other ~= l and other.favoured ~= other.taken
+        if rivals and its and its.band == seat.band and stamp < (tag or s.tag) and head(other) and startable(other) then
           best, tag = other, stamp
         end
       end
@@ -682,6 +685,17 @@ do
   end
 end
 
+-- Whether a rule of a path can never admit its task, not even once it has grown.
+local function too_dear(path)
+  for _, r in ipairs(path) do
+    local grows = r.corrected and r.cost <= r.most
+    if not grows and r.cap ~= 0 and r.p ~= 0 and not algorithms[r.kind].fit(r, now) then
+      return true
+    end
+  end
+  return false
+end
+
 -- Gives one turn in the round of a rule. True while there may be another.
 local function turn(name)
   local seat, aside = front(name), name == NO_RULE and rounds[name]
@@ -736,7 +750,7 @@ local function turn(name)
   end
   local number, free = waits_for(path, start, binding)
   local by = path[number]
-  if not free and by.corrected and by.cost <= by.most then
+  if not free and by.corrected and by.cost <= by.most and not too_dear(path) then
     step_aside(seat)
     return true
   elseif not free and by.cap ~= 0 and by.p ~= 0 then

@@ -55,3 +55,51 @@ func TestManyTooDear(t *testing.T) {
 		}
 	})
 }
+
+// A task that no rule is to admit once it has grown keeps nobody waiting: it costs too much for
+// one rule for a while, and for another for good.
+func TestTooDearForGood(t *testing.T) {
+	t.Parallel()
+	limits := func(low int64) *Policy {
+		return policyOf(t, Rule{Name: "own", Algorithm: SlidingWindow, Limit: 20, Per: time.Minute},
+			Rule{Name: "low", Algorithm: FixedWindow, Limit: low, Per: time.Hour})
+	}
+	onBoth(t, Config{}, limits(20), func(b *bench) {
+		b.heed("p", owns(4, time.Minute))
+		for ticket, cost := range []int64{10, 1} {
+			if d := b.decide(Request{Scope: "p", Ticket: fmt.Sprint(ticket), Cost: cost}); !d.Turn.Waits {
+				b.t.Fatalf("%+v", d)
+			}
+		}
+		b.SetPolicy(limits(5))
+		b.pass(sec)
+		woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 9, All: true})
+		if err != nil || len(woken.Released) != 1 || woken.Released[0].Ticket != "1" {
+			b.t.Errorf("%+v, %v: the second should be released", woken, err)
+		}
+	})
+}
+
+// A level's time stays while somebody waits below it for any of its rules, though nobody does for
+// the last one, and so does the slot of a line that was emptied.
+func TestTimeStaysWhileAnyWait(t *testing.T) {
+	t.Parallel()
+	more := Rule{Name: "more", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000}
+	onBoth(t, Config{}, policyOf(t, bigBucket[0]), func(b *bench) {
+		b.decide(Request{Scope: "p/b", Cost: 50})
+		for ticket := range 9 {
+			b.decide(Request{Scope: "p/b", Ticket: fmt.Sprint(ticket)})
+		}
+		b.SetPolicy(policyOf(b.t, bigBucket[0], more))
+		b.decide(Request{Scope: "p/a", Ticket: "a", Cost: 10})
+		b.pass(sec / 5)
+		woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1})
+		if err != nil || len(woken.Released) != 1 || woken.Released[0].Scope != "p/a" {
+			b.t.Fatalf("%+v, %v", woken, err)
+		}
+		at := b.rdb.HGetAll(ctx, b.provider("p")+"!at").Val()
+		if at["V"] == "" || at["F/a"] == "" {
+			b.t.Errorf("others wait, and the time is %q, the slot %q", at["V"], at["F/a"])
+		}
+	})
+}

@@ -76,7 +76,7 @@ var turnPlants = []struct{ what, from, to string }{
 	{"correction: all that an API says", "  own = min(own, most)\n", ""},
 	{"correction: raised, and nobody looks", "  if had ~= limit then -- it may be more than the rule's", "  if had > 0 and (limit == 0 or limit > had) then"},
 	{"correction: grows, and nobody looks", "  if fresh then\n    look(name)\n  end\n", ""},
-	{"correction: who is too dear for a while loses its place", "if not free and by.corrected and by.cost <= by.most then", "if false then"},
+	{"correction: who is too dear for a while loses its place", "if not free and by.corrected and by.cost <= by.most and", "if false and"},
 	{"correction: before one that is too dear for a while", "if heeds and ARGV[10] == '' then", "if false then"},
 
 	{"all: a rule whose units put the start off comes free unseen", "elseif t > (at or now) then", "elseif false then"},
@@ -114,7 +114,9 @@ var sharePlants = []struct{ what, from, to string }{
 	{"all: places that stay when weights go", "had[place_at(level, unpack7(tags, 7 * depth + 1), scope)] = true", "had[1] = nil"},
 	{"all: times of levels that nobody waits below", "      note('V' .. s.level, false)\n", ""},
 	{"all: sums of rules that nobody waits for", "      note('N' .. name, false)\n", ""},
-	{"all: who empties its line is forgotten", "waits[level_of(name)] = seat and number_at('N' .. name) > 0", "waits[level_of(name)] = false"},
+	{"all: who empties its line is forgotten", "waits[level] = waits[level] or seat and number_at('N' .. name) > 0", "waits[level] = false"},
+	{"wake: places of who does not wait", "if emptied or its and", "if its and"},
+	{"wake: places that tags do not tell of", "if emptied or its and not other.shares.had[place] then", "if emptied then"},
 	{"wake: nodes are noted and never looked through", "    if many < FORGET then\n", "    if true then\n"},
 }
 

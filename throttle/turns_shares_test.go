@@ -479,6 +479,25 @@ var shareScenes = []struct {
 		f.run(90, func(p Place) { f.add(p.Scope, 1, 0) })
 		f.fair(fairCase{weights: map[string]float64{"p/a/6": 1, "p/a/7": 3}, most: 1})
 	}},
+	// Places of those who have no seat, or that their tags do not tell of, go when a look meets them,
+	// and hide nobody.
+	{"places of nobody", map[string]Node{"p": {Rules: bigBucket, Scopes: map[string]Node{"a": {
+		Rules: plenty, Shares: map[string]Share{"6": {Weight: 1}, "7": {Weight: 3}},
+	}}}}, classes("a/%d", 8), func(f *fairWorld) {
+		f.disturbed = true // not all are met by the first look
+		f.add("p/b", 1, 0)
+		for i, scope := range []string{"/a/0", "/a/1", "/a/2", "/a/3", "/a/6", "/a/6", "/a/7", "/a/7"} {
+			must(f.rdb.ZAdd(ctx, f.keys[1], redis.Z{Member: "/a\x00\x00\x00\x00" + sevenBytes(int64(i)) + scope}).Err())
+		}
+		for _, scope := range []string{"p/b", "p/a/6", "p/a/6", "p/a/7", "p/a/7"} {
+			f.add(scope, 1, 0)
+		}
+		f.run(90, func(p Place) { f.add(p.Scope, 1, 0) })
+		if f.look(); len(f.seen.places) != 2 {
+			fail("%d places, of 2: %q", len(f.seen.places), f.seen.places)
+		}
+		f.fair(fairCase{weights: map[string]float64{"p/a/6": 1, "p/a/7": 3}, most: 1})
+	}},
 }
 
 var plenty = []Rule{{Name: "own", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000}}

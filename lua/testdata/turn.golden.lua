@@ -1965,7 +1965,8 @@ end
 local function remember(shares, names, seat)
   local waits = {}
   for _, name in ipairs(names) do
-    waits[level_of(name)] = seat and number_at('N' .. name) > 0
+    local level = level_of(name)
+    waits[level] = waits[level] or seat and number_at('N' .. name) > 0
     if number_at('N' .. name) == 0 then
       note('N' .. name, false)
       note('U' .. name, false)
