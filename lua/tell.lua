@@ -18,8 +18,8 @@
 --             cut     a rule, of which so many millionths are left, unless it was cut less than so many µs ago
 --                     or a pause before it in the call stood already; by which part it grows in a second; the
 --                     least part that is left, and the most that there may be.
---             adopt   a rule: the API's own limit, 0 for none or one that says nothing; its window in µs, and
---                     for how many µs it holds.
+--             adopt   a rule: the API's own limit, 0 for none or one that says nothing; its window in µs, in
+--                     which a bucket's pad is, and for how many µs it holds.
 --             rise    a rule, whose calls go through: the most that there may be of it, by which part it grows
 --                     in a second, and for how many µs more than the whole of it may count.
 --             free    a rule, of which nothing is corrected any more.

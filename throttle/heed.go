@@ -238,7 +238,7 @@ func (l *Limiter) adoptions(p *plan, a answers.Advice) (words []word) {
 			limit := p.bounds[i].adopted(q.Limit)
 			holds := max(adoptedFor, 2*r.Per)
 			if l.heard.says(heardWord{p.keys[i], "adopt"}, limit, holds/2) {
-				words = append(words, word{"adopt", p.ruleName(i), [5]int64{limit, r.Per.Microseconds(), holds.Microseconds()}})
+				words = append(words, word{"adopt", p.ruleName(i), [5]int64{limit, r.countedIn(l.cfg.Pad).Microseconds(), holds.Microseconds()}})
 			}
 			break
 		}
@@ -254,6 +254,15 @@ func (b Bound) adopted(limit int64) int64 {
 		return 0
 	}
 	return min(limit, mostOf(b.Rule.Limit, max(most, whole)))
+}
+
+// countedIn is the window in which scripts count a limit of the rule: the pad slows a bucket, and a
+// margin does not. See ruleParams.
+func (r Rule) countedIn(pad time.Duration) time.Duration {
+	if r.Algorithm == TokenBucket && r.Margin == 0 {
+		return r.Per + pad
+	}
+	return r.Per
 }
 
 // tell tells words; see lua/tell.lua.

@@ -1,0 +1,34 @@
+package throttle
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// The pad slows a bucket that keeps to its API's limit as it slows any other; a margin leaves
+// the rate alone.
+func TestAdoptedRateIsPadded(t *testing.T) {
+	t.Parallel()
+	for _, one := range []struct {
+		margin     time.Duration
+		told, want int64 // in a second, and in 400 ms
+	}{{0, 800, 318}, {0, 1000, 398}, {0, 1200, 477}, {0, 9000, 597}, {ms, 1000, 400}, {ms, 1200, 480}} {
+		t.Run(fmt.Sprint(one.told, one.margin), func(t *testing.T) {
+			t.Parallel()
+			rule := Rule{Name: "r", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000, Margin: one.margin}
+			onBoth(t, Config{Pad: 5 * ms}, raising(t, Corrects{Most: 150}, rule), func(b *bench) {
+				b.decide(Request{Scope: "p", Cost: 700})
+				b.heed("p", owns(one.told, sec))
+				was := b.peek().Rules[0].Remaining
+				b.pass(400 * ms)
+				if n := b.peek().Rules[0].Remaining - was; n < one.want || n > one.want+1 {
+					b.t.Errorf("%d units came back in 400ms, want %d", n, one.want)
+				}
+				if n, want := b.counts("p", "r", 1000), min(one.told, 1500); n != want {
+					b.t.Errorf("%d counts, want %d", n, want)
+				}
+			})
+		})
+	}
+}
