@@ -214,6 +214,18 @@ func (b Bound) most() int64 {
 	return b.corrects.Most * onePercent
 }
 
+// reach is how many millionths of its limit may come of a rule: what the policy lets, as far as
+// a bucket's numbers go. See lua/include/told.lua.
+func (b Bound) reach(pad time.Duration) int64 {
+	most := max(whole, b.most())
+	if b.Rule.Algorithm != TokenBucket {
+		return most
+	}
+	_, n := ruleParams(b.Rule, pad)
+	far, _ := mulDiv(min(maxDrain, maxParts/max(n[3], 1)), whole, n[0])
+	return min(most, far)
+}
+
 // mostOf is so many millionths of a limit, rounded down.
 func mostOf(limit, most int64) int64 {
 	n, _ := mulDiv(limit, most, whole)
@@ -414,7 +426,7 @@ func (l *Limiter) Told(ctx context.Context, scope string) (Told, error) {
 		if i < len(levels) {
 			out.addPause(levels[i], text(v))
 		} else {
-			out.addCorrection(p.bounds[i-len(levels)], text(v))
+			out.addCorrection(p.bounds[i-len(levels)], text(v), l.cfg.Pad)
 		}
 	}
 	return out, nil
@@ -432,7 +444,7 @@ func (t *Told) addPause(scope, v string) {
 }
 
 // addCorrection does too; see lua/include/correction.lua.
-func (t *Told) addCorrection(b Bound, v string) {
+func (t *Told) addCorrection(b Bound, v string, pad time.Duration) {
 	if len(v) < 7*packed || !b.Rule.corrected() {
 		return
 	}
@@ -442,14 +454,14 @@ func (t *Told) addCorrection(b Bound, v string) {
 	}
 	n = append(n, 0) // one of an earlier version ends here
 	ends, since, part, grows, own, per, till, raised := n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7]
-	now, limit, top := t.At.UnixMicro(), b.Rule.Limit, int64(whole)
+	now, limit, most, top := t.At.UnixMicro(), b.Rule.Limit, b.reach(pad), int64(whole)
 	if raised > now {
-		top = max(top, b.most())
+		top = most
 	}
 	c := Correction{Bound: b, Until: time.UnixMicro(ends), Part: min(top, part+max(0, now-since)*grows/1_000_000)}
 	c.Limit = max(1, mostOf(limit, c.Part))
 	if till > now && own > 0 && (b.Rule.Algorithm == TokenBucket || per == b.Rule.Per.Microseconds()) {
-		c.Own = min(own, mostOf(limit, max(whole, b.most())))
+		c.Own = min(own, mostOf(limit, most))
 		c.Limit = max(1, min(c.Own, mostOf(max(limit, c.Own), min(whole, c.Part))))
 	}
 	if ends > now && c.Limit != limit {

@@ -32,3 +32,29 @@ func TestAdoptedRateIsPadded(t *testing.T) {
 		})
 	}
 }
+
+// A bucket comes to what the policy lets whatever its numbers are, as far as these reach, and
+// Told says so far.
+func TestBucketsOfLargeNumbersAreRaised(t *testing.T) {
+	t.Parallel()
+	for _, one := range []struct{ limit, most, want int64 }{
+		{44_003, 150, 66_004}, {44_003, 1000, 440_030}, {7_000_003, 300, 21_000_009},
+		{30_000_001, 150, 33_554_432}, {40_000_001, 150, 40_000_001},
+	} {
+		t.Run(fmt.Sprint(one.limit, one.most), func(t *testing.T) {
+			t.Parallel()
+			rule := Rule{Name: "r", Algorithm: TokenBucket, Limit: one.limit, Per: time.Minute, Burst: one.limit}
+			onBoth(t, Config{Pad: 5 * ms}, raising(t, Corrects{Most: one.most}, rule), func(b *bench) {
+				b.heed("p", owns(1<<40, time.Minute))
+				b.decide(Request{Scope: "p", Cost: one.limit})
+				b.pass(3 * sec)
+				if n, want := b.peek().Rules[0].Remaining, one.want*3000/60_005; n < want-want/100_000-1 || n > want {
+					b.t.Errorf("%d units came back in 3s, want %d", n, want)
+				}
+				if n := b.counts("p", "r", one.limit); n < one.want-1 || n > one.want {
+					b.t.Errorf("%d counts, want %d", n, one.want)
+				}
+			})
+		})
+	}
+}

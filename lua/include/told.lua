@@ -52,7 +52,8 @@ end
 
 -- A bucket whose rate is corrected counts in so much finer parts, as far as its numbers
 -- allow, so that only p changes from look to look: what it holds is rewritten when the first
--- correction comes and when the last one goes, and no unit is lost or won between.
+-- correction comes and when the last one goes, and no unit is lost or won between. There is
+-- room for what may come of its rate; one that is near MOST_RATE by itself goes no further.
 local FINER, MOST_RATE, MOST_LEVEL = 1000, 33554432, 4503599627370495
 
 -- So many millionths of n, rounded down: exact below 10^13 of them.
@@ -85,7 +86,8 @@ if heeds then
       local own = r.per == (kind == 'S' and b - d or b) and r.limit or 0
       return max(1, counts(a, own, part, part_of(a, most))), b, true
     end
-    local finer = max(1, floor(min(FINER, MOST_RATE / a, MOST_LEVEL / (2 * b * c), MOST_LEVEL / (a * max(d, 1)))))
+    local top = a * most / WHOLE
+    local finer = max(1, floor(min(FINER, MOST_RATE / top, MOST_LEVEL / (2 * b * c), MOST_LEVEL / (top * max(d, 1)))))
     local p, q, own, burst = a * finer, b * finer, 0, nil
     if r.limit > 0 then
       own, burst = max(1, floor(q * r.limit / r.per)), min(c, r.limit)
