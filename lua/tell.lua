@@ -199,7 +199,7 @@ for i = 2, #ARGV, 7 do
   end
 end
 local size = tonumber(call('HGET', told, '#') or 0) + more
-if changes and (forgets or size <= FEW or size % FEW == 0) then
+if changes and (forgets or size <= FEW or floor(size / FEW) > floor((size - more) / FEW)) then
   sweep()
 elseif more > 0 then
   call('HSET', told, '#', whole(size))

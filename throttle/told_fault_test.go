@@ -58,3 +58,23 @@ func TestBucketsOfLargeNumbersAreRaised(t *testing.T) {
 		})
 	}
 }
+
+// Scopes are swept however many fields a call adds: none is stepped over.
+func TestToldIsSweptByPairs(t *testing.T) {
+	t.Parallel()
+	policy := tenants(t, "p", nil, []Rule{{Name: "r", Algorithm: SlidingWindow, Limit: 10, Per: sec}})
+	onBoth(t, Config{}, policy, func(b *bench) {
+		b.heed("p/one", quotaLeft(Requests, 0, time.Hour)) // a pause without a cut
+		for i := range 150 {
+			b.heed(fmt.Sprint("p/", i), turnedDown(10*ms))
+		}
+		b.pass(time.Hour)
+		for i := range 100 {
+			b.heed(fmt.Sprint("p/later", i), turnedDown(10*ms))
+			b.pass(time.Minute)
+		}
+		if n := b.rdb.HLen(ctx, toldKey(b.provider("p"))).Val(); n > 100 {
+			b.t.Errorf("%d fields are kept, of which few hold", n)
+		}
+	})
+}
