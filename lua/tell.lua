@@ -115,14 +115,13 @@ local function save(name, r)
   return r.ends
 end
 
--- The API's own limit holds however far its rule had grown: of that it is cut.
 local function cut(name, left, apart, grows, least, most)
   local r = correction(name)
   if stood or now - r.cut < apart then
     return 0, r.ends
   end
-  local part = part_at(r, r.limit > 0 and WHOLE or most)
-  r.since, r.part, r.grows, r.cut = now, max(least, floor(part * left / WHOLE)), max(1, grows), now
+  local part = max(least, floor(part_at(r, most) * left / WHOLE))
+  r.since, r.part, r.grows, r.cut = now, part, max(1, grows), now
   return 1, save(name, r)
 end
 
@@ -143,7 +142,7 @@ local function adopt(name, limit, per, us)
   if had == 0 and limit == 0 then
     return 0, max(now, r.ends)
   end
-  r.limit, r.per, r.till = limit, per, now + us
+  r.limit, r.per, r.till = limit, per, limit > 0 and now + us or now
   if had ~= limit then -- it may be more than the rule's
     look(name)
   end

@@ -458,6 +458,9 @@ func (t *Told) addCorrection(b Bound, v string, pad time.Duration) {
 	if raised > now {
 		top = most
 	}
+	if till > since { // no more than the whole while the API's own limit counts
+		part, since = min(whole, part+max(0, min(now, till)-since)*grows/1_000_000), till
+	}
 	c := Correction{Bound: b, Until: time.UnixMicro(ends), Part: min(top, part+max(0, now-since)*grows/1_000_000)}
 	c.Limit = max(1, mostOf(limit, c.Part))
 	if till > now && own > 0 && (b.Rule.Algorithm == TokenBucket || per == b.Rule.Per.Microseconds()) {

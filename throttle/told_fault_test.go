@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/throttle/answers"
 )
 
 // The pad slows a bucket that keeps to its API's limit as it slows any other; a margin leaves
@@ -77,4 +79,49 @@ func TestToldIsSweptByPairs(t *testing.T) {
 			b.t.Errorf("%d fields are kept, of which few hold", n)
 		}
 	})
+}
+
+// A limit that its API tells no more grows on from the whole, or from what refusals have left.
+func TestUntoldLimitGrowsOn(t *testing.T) {
+	t.Parallel()
+	const told, calls, refused = 1, 2, 3
+	type step struct {
+		after time.Duration
+		what  int
+		want  int64
+	}
+	for name, steps := range map[string][]step{
+		"calls go through": {
+			{0, calls, 100}, {10 * sec, told, 100}, {30 * time.Minute, calls, 100}, {29 * time.Minute, calls, 100},
+			{time.Minute - us(1), 0, 100}, {us(1), 0, 100}, {10 * sec, 0, 110}, {10 * sec, calls, 120}, {10 * sec, 0, 130}, {time.Hour, calls, 100},
+		},
+		"it had grown":   {{0, calls, 100}, {30 * sec, calls, 130}, {0, told, 100}, {59 * time.Minute, calls, 100}, {time.Minute, 0, 100}, {sec, 0, 101}},
+		"it was refused": {{0, told, 100}, {59 * time.Minute, calls, 100}, {50 * sec, refused, 50}, {10 * sec, 0, 60}, {10 * sec, calls, 70}, {40 * sec, 0, 110}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rule := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 100, Per: 10 * sec}
+			onBoth(t, Config{Pad: -1}, raising(t, Corrects{Cut: 50, Grow: 10, Most: 150}, rule), func(b *bench) {
+				for i, step := range steps {
+					b.pass(step.after)
+					switch step.what {
+					case told:
+						b.heed("p", owns(100, 10*sec))
+					case calls:
+						b.heed("p", answers.Advice{})
+					case refused:
+						b.heed("p", turnedDown(ms))
+						b.pass(ms)
+					}
+					if n := b.counts("p", "r", 100); n != step.want {
+						b.t.Fatalf("step %d: %d counts, want %d", i, n, step.want)
+					}
+				}
+				n := steps[len(steps)-1].want
+				if d := b.peek().Rules[0].Remaining; d != n {
+					b.t.Errorf("%d may start, want %d", d, n)
+				}
+			})
+		})
+	}
 }

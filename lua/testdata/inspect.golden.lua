@@ -1095,10 +1095,15 @@ local function read_correction(v)
   return r
 end
 
--- The part by now, `most` at the most.
+-- The part by now, `most` at the most; while the API's own limit counts, the whole: from there
+-- it grows on when that is over.
 local function part_at(r, most)
   most = r.raised > now and max(WHOLE, most) or WHOLE
-  return min(most, r.part + floor(max(0, now - r.since) * r.grows / 1000000))
+  local part, since = r.part, r.since
+  if r.till > since then
+    part, since = min(WHOLE, part + floor(max(0, min(now, r.till) - since) * r.grows / 1000000)), r.till
+  end
+  return min(most, part + floor(max(0, now - since) * r.grows / 1000000))
 end
 
 -- A bucket whose rate is corrected counts in so much finer parts, as far as its numbers
