@@ -390,8 +390,8 @@ type Correction struct {
 	// Part is what counts of the configured limit, in millionths: less than 1,000,000 after
 	// refusals, and more where it has grown since.
 	Part int64
-	// Own is the API's own limit in the rule's window as far as it is adopted, 0 where it has
-	// told none. Of one that is larger than the configured one refusals leave less, too.
+	// Own is the API's own limit in the rule's window as far as it is adopted, for a bucket what
+	// its rate comes to there, 0 where it has told none. Of one that is larger than the configured one refusals leave less, too.
 	Own int64
 	// Until is when the rule's limit is as configured again, if nothing more is told.
 	Until time.Time
@@ -463,7 +463,12 @@ func (t *Told) addCorrection(b Bound, v string, pad time.Duration) {
 	}
 	c := Correction{Bound: b, Until: time.UnixMicro(ends), Part: min(top, part+max(0, now-since)*grows/1_000_000)}
 	c.Limit = max(1, mostOf(limit, c.Part))
-	if till > now && own > 0 && (b.Rule.Algorithm == TokenBucket || per == b.Rule.Per.Microseconds()) {
+	window := b.Rule.countedIn(pad).Microseconds()
+	if b.Rule.Algorithm == TokenBucket && own > 0 && per != window { // a rate
+		own, _ = mulDiv(own, window, per)
+		own, per = max(1, own), window
+	}
+	if till > now && own > 0 && per == window {
 		c.Own = min(own, mostOf(limit, most))
 		c.Limit = max(1, min(c.Own, mostOf(max(limit, c.Own), min(whole, c.Part))))
 	}

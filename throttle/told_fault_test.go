@@ -125,3 +125,30 @@ func TestUntoldLimitGrowsOn(t *testing.T) {
 		})
 	}
 }
+
+// A bucket keeps to the rate that its API told when the policy gives it another window, and
+// Told tells what that is there.
+func TestToldOfABucketsOtherWindow(t *testing.T) {
+	t.Parallel()
+	for _, pad := range []time.Duration{-1, 5 * ms} {
+		for _, one := range []struct {
+			limit int64
+			per   time.Duration
+			want  int64 // what counts
+		}{{100, time.Minute, 100}, {90, time.Second, 60}, {500, 10 * sec, 500}, {900, 10 * sec, 600}, {30, 100 * ms, 6}, {30, 10 * ms, 1}} {
+			t.Run(fmt.Sprint(pad, one.limit, one.per), func(t *testing.T) {
+				t.Parallel()
+				onBoth(t, Config{Pad: pad}, policyOf(t, bucket(100, 60)), func(b *bench) {
+					b.heed("p", owns(60, sec))
+					rule := bucket(one.limit, 60)
+					rule.Per = one.per
+					b.SetPolicy(policyOf(b.t, rule))
+					// What is counted in a window is a fraction more or less of it with the pad.
+					if n := b.counts("p", "r", one.limit); n < one.want-one.want/100 || n > one.want+one.want/100 {
+						b.t.Errorf("%d counts, want %d", n, one.want)
+					}
+				})
+			})
+		}
+	}
+}
