@@ -193,10 +193,13 @@ func (p *plan) cuts() (words []word) {
 func (l *Limiter) rises(p *plan) (words []word) {
 	for _, i := range p.paced() {
 		b := p.bounds[i]
-		if !b.corrects.raises() || !l.heard.says(heardWord{p.keys[i], "rise"}, b.most(), adoptedFor/2) {
+		if !b.corrects.raises() {
 			continue
 		}
-		words = append(words, word{"rise", p.ruleName(i), [5]int64{b.most(), b.grows(), adoptedFor.Microseconds()}})
+		w := word{"rise", p.ruleName(i), [5]int64{b.most(), b.grows(), adoptedFor.Microseconds()}}
+		if l.heard.says(p.keys[i], w, adoptedFor/2) {
+			words = append(words, w)
+		}
 	}
 	return words
 }
@@ -249,8 +252,9 @@ func (l *Limiter) adoptions(p *plan, a answers.Advice) (words []word) {
 			}
 			limit := p.bounds[i].adopted(q.Limit)
 			holds := max(adoptedFor, 2*r.Per)
-			if l.heard.says(heardWord{p.keys[i], "adopt"}, limit, holds/2) {
-				words = append(words, word{"adopt", p.ruleName(i), [5]int64{limit, r.countedIn(l.cfg.Pad).Microseconds(), holds.Microseconds()}})
+			w := word{"adopt", p.ruleName(i), [5]int64{limit, r.countedIn(l.cfg.Pad).Microseconds(), holds.Microseconds()}}
+			if l.heard.says(p.keys[i], w, holds/2) {
+				words = append(words, w)
 			}
 			break
 		}
@@ -492,7 +496,7 @@ func (s Scope) levels() (all []string) {
 type heard struct {
 	mu     sync.Mutex
 	pauses map[string]heardPause // by the key of the scope
-	limits map[heardWord]heardLimit
+	words  map[heardWord]heardNumbers
 }
 
 type heardPause struct {
@@ -504,9 +508,9 @@ type heardPause struct {
 // heardWord is a verb that tells of a rule, by its key.
 type heardWord struct{ rule, verb string }
 
-type heardLimit struct {
-	limit int64
-	told  time.Time
+type heardNumbers struct {
+	numbers [5]int64
+	told    time.Time
 }
 
 // until tells whether an answer that asks for so long says nothing new.
@@ -532,21 +536,21 @@ func (h *heard) note(p *plan, one toldWord) {
 	h.pauses[p.provider+p.path] = heardPause{one.until, now.Add(one.left), now}
 }
 
-// says tells whether the number of a word is worth telling, and takes it for told: another one
-// at most once in limitsApart, since an API may tell the limits of its parts by turns, and the
-// same when so much time has passed.
-func (h *heard) says(w heardWord, limit int64, again time.Duration) bool {
+// says tells whether a word of a rule, by its key, is worth telling, and takes it for told: other
+// numbers at most once in limitsApart, since an API may tell the limits of its parts by turns, and
+// the same when so much time has passed.
+func (h *heard) says(key string, w word, again time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	now := time.Now()
-	one, known := h.limits[w]
-	if known && now.Sub(one.told) < limitsApart || known && one.limit == limit && now.Sub(one.told) < again {
+	now, its := time.Now(), heardWord{key, w.verb}
+	one, known := h.words[its]
+	if known && now.Sub(one.told) < limitsApart || known && one.numbers == w.numbers && now.Sub(one.told) < again {
 		return false
 	}
-	if h.limits == nil || len(h.limits) >= maxPlans {
-		h.limits = map[heardWord]heardLimit{}
+	if h.words == nil || len(h.words) >= maxPlans {
+		h.words = map[heardWord]heardNumbers{}
 	}
-	h.limits[w] = heardLimit{limit, now}
+	h.words[its] = heardNumbers{w.numbers, now}
 	return true
 }
 
@@ -555,6 +559,6 @@ const limitsApart = time.Second
 func (h *heard) forget(provider, rule string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.limits, heardWord{provider + rule, "adopt"})
-	delete(h.limits, heardWord{provider + rule, "rise"})
+	delete(h.words, heardWord{provider + rule, "adopt"})
+	delete(h.words, heardWord{provider + rule, "rise"})
 }

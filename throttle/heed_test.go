@@ -26,7 +26,7 @@ func quotaLeft(unit string, remaining int64, reset time.Duration) answers.Advice
 }
 
 // anew makes the limiter forget what it has told, as another process's knows nothing of it.
-func (b *bench) anew() { b.heard.pauses, b.heard.limits = nil, nil }
+func (b *bench) anew() { b.heard.pauses, b.heard.words = nil, nil }
 
 func (b *bench) heed(scope string, a answers.Advice) Heeded {
 	b.t.Helper()

@@ -3,6 +3,7 @@ package throttle
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/headway-go/headway/throttle/answers"
@@ -151,4 +152,44 @@ func TestToldOfABucketsOtherWindow(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The same limit in another window is another one: who waits for it is looked at, and a process
+// that has told the one tells the other.
+func TestSameLimitInAnotherWindow(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{Pad: -1}, policyOf(t, bucket(100, 1)), func(b *bench) {
+		adopt := func(per time.Duration) toldWord {
+			out, err := b.tell(ctx, b.plan("p"), []word{{"adopt", ":r", [5]int64{1, per.Microseconds(), time.Hour.Microseconds()}}})
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			return out[0]
+		}
+		adopt(time.Minute)
+		b.admitted("p", 1)
+		if d := b.decide(Request{Scope: "p", Ticket: "1", ID: NewID()}); !d.Turn.Waits {
+			b.t.Fatalf("%+v", d)
+		}
+		b.pass(100 * ms)
+		if !adopt(10*ms).changed || adopt(10*ms).changed {
+			b.t.Error("it is not new, or new twice")
+		}
+		if w, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 9}); err != nil || len(w.Released) != 1 {
+			b.t.Errorf("%+v, %v", w, err)
+		}
+	})
+	t.Run("heard", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			h := &heard{}
+			says := func(per time.Duration) bool {
+				<-time.After(2 * limitsApart)
+				return h.says("p:r", word{"adopt", ":r", [5]int64{1, per.Microseconds()}}, time.Hour)
+			}
+			if !says(sec) || says(sec) || !says(time.Minute) || says(time.Minute) || !says(sec) {
+				t.Error("another window's is not told, or one is told twice")
+			}
+		})
+	})
 }

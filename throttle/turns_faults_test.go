@@ -74,7 +74,7 @@ var turnPlants = []struct{ what, from, to string }{
 
 	{"correction: more than the policy lets", "local most = most_of(rule)\n", "local most = 9000000\n"},
 	{"correction: all that an API says", "  own = min(own, most)\n", ""},
-	{"correction: raised, and nobody looks", "  if had ~= limit then -- it may be more than the rule's", "  if had > 0 and (limit == 0 or limit > had) then"},
+	{"correction: raised, and nobody looks", "  if not known then -- it may be more than the rule's", "  if had > 0 and (limit == 0 or limit > had) then"},
 	{"correction: grows, and nobody looks", "  if fresh then\n    look(name)\n  end\n", ""},
 	{"correction: who is too dear for a while loses its place", "if not free and by.corrected and by.cost <= by.most and", "if false and"},
 	{"correction: before one that is too dear for a while", "if heeds and ARGV[10] == '' then", "if false then"},

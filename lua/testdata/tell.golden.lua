@@ -224,12 +224,13 @@ local function adopt(name, limit, per, us)
   if had == 0 and limit == 0 then
     return 0, max(now, r.ends)
   end
+  local known = had == limit and r.per == per
   r.limit, r.per, r.till = limit, per, limit > 0 and now + us or now
-  if had ~= limit then -- it may be more than the rule's
+  if not known then -- it may be more than the rule's
     look(name)
   end
   forgets = forgets or had > 0 and (limit == 0 or limit > had)
-  return had == limit and 0 or 1, max(now, save(name, r))
+  return known and 0 or 1, max(now, save(name, r))
 end
 
 local function free(name)
