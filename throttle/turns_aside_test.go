@@ -10,9 +10,16 @@ import (
 // no look follows another without a pause.
 func TestManyTooDear(t *testing.T) {
 	t.Parallel()
-	const tenantsAside = 100
 	own := []Rule{{Name: "own", Algorithm: SlidingWindow, Limit: 20, Per: time.Minute}}
-	onBoth(t, Config{}, tenants(t, "p", nil, own), func(b *bench) {
+	account := []Rule{{Name: "account", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000}}
+	t.Run("alone", func(t *testing.T) { manyTooDear(t, tenants(t, "p", nil, own)) })
+	t.Run("below an account", func(t *testing.T) { manyTooDear(t, tenants(t, "p", account, own)) })
+}
+
+func manyTooDear(t *testing.T, policy *Policy) {
+	t.Helper()
+	const tenantsAside = 100
+	onBoth(t, Config{}, policy, func(b *bench) {
 		for i := range tenantsAside {
 			scope := fmt.Sprint("p/t", i)
 			b.heed(scope, owns(4, time.Minute))

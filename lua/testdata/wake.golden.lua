@@ -2358,6 +2358,7 @@ local function turn(name)
     look_by(name, now)
     return false
   end
+  local before = aside and aside.place
   if aside then
     aside.met = true
     aside.place = aside.passed == 0 and aside.first == seat and seat.seat or aside.place
@@ -2382,12 +2383,14 @@ local function turn(name)
   end
   local start, binding, sure = joint_start(path, now)
   if sure and start <= now + lead + spread then
-    if most <= 0 and start > now then
-      look_by(name, now)
-      return false
+    local gives = nil
+    if most > 0 or start <= now then
+      gives = gives_way(seat, l)
     end
-    local gives = gives_way(seat, l)
     if gives == nil then
+      if aside then
+        aside.place = before -- the next look begins with it
+      end
       look_by(name, now)
       return false
     elseif gives then
