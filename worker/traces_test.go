@@ -11,6 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
 )
 
 // traces are the keys of ours that stand for tasks: none may be left when there are none.
@@ -140,6 +141,10 @@ func TestNoTraceOfEnded(t *testing.T) {
 			s.until("they have ended", func() bool { return s.seen.get(func(o *seen) int { return len(o.became) }) == 8 })
 			unblock()
 			s.untilNoTrace()
+			s.until("the place is free", func() bool { // who waits for it has no patience
+				d, err := s.throttle.cfg.Limiter.Peek(t.Context(), throttle.Request{Scope: "p/a"})
+				return err == nil && d.Allowed
+			})
 			s.add(queue.Task{ID: "after"})
 			for id := ""; id != "after"; {
 				select {
