@@ -67,7 +67,7 @@ func (a *attempt) call() call {
 func (a *attempt) arguments() []any {
 	p := a.plan
 	c := newCall(p.decide, p.keyArgs, 2, 4+2*len(p.bounds), 0)
-	return p.appendArgs(append(c.args, a.key(), p.told, a.limiter.clock(), a, a.ahead.Microseconds(), p.path), a.cost)
+	return p.appendArgs(append(c.args, a.key(), p.told, a.limiter.clock(), a, a.ahead.Microseconds(), p.pathArg), a.cost)
 }
 
 // answer reads the reply. A grant to a caller who has gone goes back.
@@ -84,7 +84,8 @@ func (a *attempt) answer(ctx context.Context, reply []int64, d *Decision) error 
 }
 
 func (a *attempt) grant(reply []int64) Grant {
-	g := Grant{scope: a.scope, id: a.id, plan: a.plan, record: a.record, cost: a.cost, told: &settled{}, places: make([]int64, len(a.plan.bounds))}
+	g := Grant{scope: a.scope, id: a.id, plan: a.plan, record: a.record, cost: a.cost}
+	g.places, g.told = newPlaces(len(a.plan.bounds))
 	g.from = a.sent.Add(time.Duration(reply[3]) * time.Microsecond)
 	g.start = reply[2] + reply[3]
 	for i := range g.places {

@@ -342,7 +342,7 @@ func (l *Limiter) peek(ctx context.Context, p *plan, req Request) (Decision, err
 
 func (l *Limiter) peekOnce(ctx context.Context, p *plan, req Request) (Decision, error) {
 	c := newCall(lua.Peek.For(p.kinds), p.keyArgs, 1, 3+2*len(p.bounds), replyHead+replyRule*len(p.bounds))
-	c.args = p.appendArgs(append(c.args, p.told, l.clock(), req.ID, p.path), p.price(req))
+	c.args = p.appendArgs(append(c.args, p.told, l.clock(), req.ID, p.pathArg), p.price(req))
 	reply, err := l.runner.run(ctx, c)
 	if err != nil {
 		return Decision{}, unavailable(ctx, "peek at", req.Scope, err)

@@ -35,6 +35,7 @@ type plan struct {
 	turns    []any  // the keys of who waits: line, due, round, out, at, told
 	told     any    // the last of them
 	path     string // of the scope, as scripts take it
+	pathArg  any    // the same, as the client takes it
 
 	named   []float64 // the weights of the names of the path, as Policy.weights has them
 	weights []string  // of the scope in the round of each rule, as scripts read them
@@ -120,6 +121,7 @@ func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time
 	p.decide = lua.Decide.For(p.kinds)
 	p.turns = append([]any{keys.line(scope)}, shared(p.provider)...)
 	p.told, p.path = p.turns[len(p.turns)-1], scopePath(scope.String())
+	p.pathArg = p.path
 	return p
 }
 
