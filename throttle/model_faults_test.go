@@ -171,6 +171,30 @@ func plant(from, to string, express bool) planted {
 	return p
 }
 
+// Every planted fault still has its place in the scripts. The tests that plant them
+// take minutes; this one tells in a moment that a script was changed and they were not.
+func TestPlantsHaveTheirPlace(t *testing.T) {
+	t.Parallel()
+	var scripts strings.Builder
+	for _, whole := range lua.All() {
+		scripts.WriteString(whole.For(lua.Kinds).Source)
+		for i := range len(lua.Kinds) {
+			scripts.WriteString(whole.For(lua.Kinds[i : i+1]).Source)
+		}
+	}
+	look := func(what, from string) {
+		if !strings.Contains(scripts.String(), from) {
+			t.Errorf("%s: no script holds %q any more", what, from)
+		}
+	}
+	for _, f := range append(slices.Clone(plants), expressPlants...) {
+		look(f.what, f.from)
+	}
+	for _, f := range slices.Concat(turnPlants, sharePlants, settlePlants) {
+		look(f.what, f.from)
+	}
+}
+
 func (p planted) change(cmd redis.Cmder) {
 	args := cmd.Args() // eval TEXT, evalsha SHA, script load TEXT
 	for i := 1; i < min(len(args), 3); i++ {

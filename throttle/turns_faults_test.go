@@ -100,7 +100,7 @@ var sharePlants = []struct{ what, from, to string }{
 	{"wake: an old seat's turn is free", "max(number_at('F' .. s.node), seat.stamp)\n      put_off(s, 1)\n", "max(number_at('F' .. s.node), seat.stamp)\n"},
 	{"wake: slots that are kept for ever", "if held[time] and number_at(slot) > number_at(time) then", "if true then"},
 	{"wake: the tags of an empty line stay", "if text ~= held['T' .. scope] then", "if text and text ~= held['T' .. scope] then"},
-	{"wake: classes take turns of one each", "local gives = gives_way(seat, l)", "local gives = false"},
+	{"wake: classes take turns of one each", "gives = gives_way(seat, l)", "gives = false"},
 	{"wake: who gives way keeps its slot", "s.tag, theirs.tag = max(s.tag, theirs.tag or 0), min(s.tag, theirs.tag or s.tag)", "theirs.tag = min(s.tag, theirs.tag or s.tag)"},
 	{"all: a place whose line is empty", "    if not places[place] then", "    if not empty and not places[place] then"},
 	{"line up: no place among its class", "  note('S' .. l.scope, seat)\n  save_shares(l.shares)\n", "  note('S' .. l.scope, seat)\n"},
