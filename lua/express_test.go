@@ -40,7 +40,7 @@ func TestExpressWay(t *testing.T) {
 					t.Fatal("decide.lua does not say where the general way begins")
 				}
 				decide := func(source, id string, at, ahead int) any {
-					args := []any{at, id, ahead, ""}
+					args := []any{at, id, ahead}
 					for _, kind := range kinds {
 						args = append(args, rules[string(kind)], 2)
 					}

@@ -243,7 +243,7 @@ func histories(prefix string) (runs []run, n int) {
 		return first
 	}
 	decide := func(id string, cost, at, ahead int) run {
-		return run{Decide, append(attempt(id), prefix+"!told"), rules(false, cost, at, id, ahead, "/a")}
+		return run{Decide, append(attempt(id), prefix+"!told"), rules(false, cost, at, id, fmt.Sprint(ahead, "/a"))}
 	}
 	giveBackOf := func(id string) run {
 		return run{GiveBack, append(attempt("mark"+id), prefix+"@"+id, prefix+"!due", prefix+"@"+id+"="), rules(true, 1, now, id)}

@@ -252,7 +252,7 @@ func (h *history) call(c randomCall, places []any) (s *Script, keys []string, ar
 	case c.verb == 4 && c.cost < 20:
 		return Tell, []string{h.told, h.due}, append([]any{c.now}, tellings[c.cost%len(tellings)]...)
 	}
-	return Decide, append(attempt, h.told), rules(c.now, h.ids[c.id], c.ahead, scope)
+	return Decide, append(attempt, h.told), rules(c.now, h.ids[c.id], fmt.Sprint(c.ahead, scope))
 }
 
 // tellings are words of tell, of the scopes of histories.

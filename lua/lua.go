@@ -65,6 +65,9 @@ type Script struct {
 	Source string
 	// SHA is the name under which EVALSHA finds it: hex SHA-1 of Source.
 	SHA string
+	// Arg is SHA once more, as clients take arguments: made for each call anew it would
+	// be an allocation.
+	Arg any
 
 	variants *sync.Map // by kinds, made when they are first asked for
 }
@@ -113,7 +116,8 @@ func script(name, kinds string) *Script {
 		panic("lua: " + err.Error())
 	}
 	sum := sha1.Sum([]byte(source)) //nolint:gosec // as above
-	return &Script{Name: name, Source: source, SHA: hex.EncodeToString(sum[:])}
+	hash := hex.EncodeToString(sum[:])
+	return &Script{Name: name, Source: source, SHA: hash, Arg: hash}
 }
 
 // Rule describes a rule to a script: its kind, a letter of [Kinds], and its

@@ -35,7 +35,7 @@ func (a asking) alone(now, ahead int) (keys []string, args []any) {
 		a.record, _, _ = strings.Cut(a.keys[0], ":")
 		a.record += "@alone"
 	}
-	args = []any{now, a.id, ahead, ""}
+	args = []any{now, a.id, ahead}
 	for _, r := range a.rules {
 		args = append(args, r, a.cost)
 	}
@@ -368,7 +368,7 @@ func TestManyIsDecidedOnce(t *testing.T) {
 				}
 				return reply
 			}
-			run(Decide, append(slices.Clone(p.keys), prefix+"@first", prefix+"!told"), []any{now, "first", 0, "", p.rules[0], 1})
+			run(Decide, append(slices.Clone(p.keys), prefix+"@first", prefix+"!told"), []any{now, "first", 0, p.rules[0], 1})
 			rdb.PExpire(ctx, p.keys[0], 44*time.Second)
 			state, first, again := "", "", byte(0)
 			ask := func(what string, at int, id string, costs []int, changes bool) string {

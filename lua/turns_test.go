@@ -45,7 +45,7 @@ func turnRuns(prefix string) []run {
 	}
 	ask := func(prefix, id string, scope, at, again int) run {
 		state, shared := names(prefix)
-		args := []any{at, id, 0, ":" + id, 0, again, 10_000, 0, "0", ""}
+		args := []any{at, id, "0 0 0 10000 0", ":" + id, again, ""}
 		for _, r := range rules {
 			args = append(args, r, 1)
 		}
@@ -56,7 +56,7 @@ func turnRuns(prefix string) []run {
 	first := func(id string) run { return ask(prefix+"-first", id, 0, now, 0) }
 	late := func(id string) run { // under windows alone, which admit it now
 		r := ask(prefix+"-late", id, 0, now, 0)
-		return run{Turn, append(slices.Clone(r.keys[1:3]), r.keys[4:]...), append(slices.Clone(r.args[:10]), r.args[12:16]...)}
+		return run{Turn, append(slices.Clone(r.keys[1:3]), r.keys[4:]...), append(slices.Clone(r.args[:6]), r.args[8:12]...)}
 	}
 	state, shared := names(prefix)
 	var lines []string

@@ -20,18 +20,19 @@ type attempt struct {
 
 	once  bool         // nobody will ask for it again by its id
 	sends atomic.Int32 // how often it went out: go-redis repeats what got no reply
+	text  [16]byte     // room for an id of ours, as the client takes it
 }
 
 // MarshalBinary returns the attempt id. The client asks for it with each send.
 func (a *attempt) MarshalBinary() ([]byte, error) {
 	a.sends.Add(1)
-	return []byte(a.id), nil
+	return append(a.text[:0], a.id...), nil
 }
 
 // String is the attempt id, for hooks that print commands.
 func (a *attempt) String() string { return a.id }
 
-func (l *Limiter) attempt(p *plan, req Request) *attempt {
+func (l *Limiter) attempt(p *plan, req *Request) *attempt {
 	a := &attempt{limiter: l, plan: p, scope: req.Scope, id: req.ID, once: req.once, cost: p.price(req), ahead: req.Ahead, sent: time.Now()}
 	if !a.once {
 		a.record = p.record(req)
@@ -39,12 +40,15 @@ func (l *Limiter) attempt(p *plan, req Request) *attempt {
 	return a
 }
 
-// key returns the key of its record. One that is known with its batch gets a slot
-// when it is sent by itself after all.
-func (a *attempt) key() string {
+// key returns the key of its record, as the client takes it. One that is known with its
+// batch gets a slot when it is sent by itself after all.
+func (a *attempt) key() any {
 	if a.record == "" {
 		a.slot = a.limiter.slots.take()
-		a.record = a.plan.provider + a.slot.name
+		a.record = a.slot.at(a.plan.provider)
+	}
+	if a.slot != nil {
+		return a.slot.keyArg
 	}
 	return a.record
 }
@@ -66,8 +70,8 @@ func (a *attempt) call() call {
 
 func (a *attempt) arguments() []any {
 	p := a.plan
-	c := newCall(p.decide, p.keyArgs, 2, 4+2*len(p.bounds), 0)
-	return p.appendArgs(append(c.args, a.key(), p.told, a.limiter.clock(), a, a.ahead.Microseconds(), p.pathArg), a.cost)
+	c := newCall(p.decide, p.keyArgs, 2, 3+2*len(p.bounds), 0)
+	return p.appendArgs(append(c.args, a.key(), p.told, a.limiter.clock(), a, p.ask(a.ahead)), a.cost)
 }
 
 // answer reads the reply. A grant to a caller who has gone goes back.

@@ -61,7 +61,7 @@ func TestCalendarStaleScripts(t *testing.T) {
 		before := b.rdb.Get(ctx, key).Val()
 		for _, taken := range []string{"2026-01-09T12:00:00Z", "2026-01-11T12:00:00Z", "2026-02-11T12:00:00Z"} {
 			stale := newPlan(b.plans.keys, p.scope, p.bounds, 0, when(b.t, taken))
-			reply, err := b.runner.run(ctx, b.attempt(stale, Request{Scope: "p/x", ID: NewID(), Cost: 1, Ahead: time.Minute}).call())
+			reply, err := b.runner.run(ctx, b.attempt(stale, &Request{Scope: "p/x", ID: NewID(), Cost: 1, Ahead: time.Minute}).call())
 			if err != nil {
 				b.t.Fatal(err)
 			}
@@ -73,7 +73,7 @@ func TestCalendarStaleScripts(t *testing.T) {
 				b.t.Errorf("taken for %s: the denial changed %x to %x", taken, before, after)
 			}
 			ask := Request{Scope: "p/x", ID: NewID(), Cost: 1, Ticket: "t"}
-			if reply, err = b.runner.run(ctx, b.attempt(stale, ask).turnCall(ask)); err != nil {
+			if reply, err = b.runner.run(ctx, b.attempt(stale, &ask).turnCall(&ask)); err != nil {
 				b.t.Fatal(err)
 			}
 			if turn := fromReply(stale, reply); turn.Allowed || turn.RetryAfter != 10*ms || turn.Turn.Waits || turn.Binding != 0 {
@@ -131,7 +131,7 @@ func TestCalendarIsDecidedSingly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		one := &pending{call: b.attempt(p, Request{Scope: "p/x", Cost: 1, once: true}).call()}
+		one := &pending{call: b.attempt(p, &Request{Scope: "p/x", Cost: 1, once: true}).call()}
 		if one.together() != (kind == "window") {
 			t.Errorf("%s: decided together is %t", kind, one.together())
 		}

@@ -137,7 +137,7 @@ func (c price) at(i int) int64 {
 }
 
 // price is what a request takes under each rule of the plan that decides it.
-func (p *plan) price(r Request) price {
+func (p *plan) price(r *Request) price {
 	if len(r.Costs) == 0 {
 		return price{each: r.Cost}
 	}

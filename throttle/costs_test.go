@@ -287,7 +287,7 @@ func TestCostsPlansAreKept(t *testing.T) {
 			b.t.Fatal(err)
 		}
 		some := b.plans.counted(p, Costs{"tokens": 5, "requests": 0})
-		cost := some.price(Request{Costs: Costs{"tokens": 5, "requests": 0}})
+		cost := some.price(&Request{Costs: Costs{"tokens": 5, "requests": 0}})
 		again := b.plans.counted(p, Costs{"tokens": 7, "requests": 0, "images": 2})
 		if some != again || len(some.bounds) != 3 || cost.at(0) != 5 || cost.at(2) != 1 || some.others != ":requests\x00" {
 			b.t.Errorf("%+v, %+v", some, again)
@@ -310,8 +310,8 @@ func TestCostsInAnOutage(t *testing.T) {
 	o := newOutage(nil)
 	now := time.Now()
 	o.shares[p.keys[0]] = newShare(rule, 1, now.Add(-2*sec), 0)
-	d := o.decide(p, Request{Scope: "p/x", ID: "a", Costs: Costs{"tokens": 60}}, 1, 0)
-	if again := o.decide(p, Request{Scope: "p/x", ID: "b", Costs: Costs{"tokens": 60}}, 1, 0); !d.Allowed || again.Allowed {
+	d := o.decide(p, &Request{Scope: "p/x", ID: "a", Costs: Costs{"tokens": 60}}, 1, 0)
+	if again := o.decide(p, &Request{Scope: "p/x", ID: "b", Costs: Costs{"tokens": 60}}, 1, 0); !d.Allowed || again.Allowed {
 		t.Errorf("%+v, %+v", d, again)
 	}
 }

@@ -315,7 +315,7 @@ func TestNothingToldIsExpress(t *testing.T) {
 	rdb := redistest.Client(t)
 	b := newBench(t, rdb, Config{Unbatched: true}, policyOf(t, bucket(1000, 1000)))
 	short := func() bool {
-		a := b.attempt(b.plan("p"), Request{Scope: "p", ID: NewID(), Cost: 1, once: true})
+		a := b.attempt(b.plan("p"), &Request{Scope: "p", ID: NewID(), Cost: 1, once: true})
 		return len(rdb.Do(ctx, a.arguments()...).Val().([]any)) == 4 //nolint:forcetypeassert // a list
 	}
 	b.decide(Request{Scope: "p"})

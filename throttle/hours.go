@@ -138,22 +138,26 @@ func (p *plan) misses(d *Decision) bool {
 
 // elsewhen gives a grant back that the plan misses, and decides by the rules of that time.
 // One whose turn had come keeps it.
-func (l *Limiter) elsewhen(ctx context.Context, p *plan, req Request, d Decision) (Decision, error) {
-	if err := l.GiveBack(ctx, d.Grant); err != nil {
-		return Decision{Binding: -1}, err
+func (l *Limiter) elsewhen(ctx context.Context, p *plan, req *Request, d *Decision) error {
+	grant, at := d.Grant, d.At
+	*d = Decision{Binding: -1}
+	if err := l.GiveBack(ctx, grant); err != nil {
+		return err
 	}
 	req.ID, req.slot, req.once = NewID(), nil, true
 	if req.missed++; req.missed > maxLate {
-		return Decision{RetryAfter: max(l.cfg.Pad, time.Millisecond), Binding: -1, At: d.At}, nil
+		d.RetryAfter, d.At = max(l.cfg.Pad, time.Millisecond), at
+		return nil
 	}
 	if req.Ticket != "" {
 		req.standing = again
 	}
-	if p.stale(d.At) {
-		p = l.plans.again(p, d.At)
+	if p.stale(at) {
+		p = l.plans.again(p, at)
 	}
 	req.Ahead, req.Near = 0, 0
-	return l.decide(ctx, p, req)
+	*d = Decision{}
+	return l.decide(ctx, p, req, d)
 }
 
 // changes is when other rules hold than those of the plan; the zero time where they always do.

@@ -255,31 +255,32 @@ func (l *Limiter) Allow(ctx context.Context, scope string) (Decision, error) {
 // wait will mend), ctx's own error, or one that wraps ErrUnavailable. Units that
 // a cancelled call may have taken are given back. Costs one round trip to Redis,
 // shared with other callers where it can be.
-func (l *Limiter) Decide(ctx context.Context, req Request) (Decision, error) {
-	d, err := l.really(ctx, req)
-	l.beside(&d, req, d.Wait)
+func (l *Limiter) Decide(ctx context.Context, req Request) (d Decision, err error) {
+	err = l.really(ctx, req, &d)
+	l.beside(&d, &req, d.Wait)
 	return d, err
 }
 
-// really is Decide without shadow rules.
-func (l *Limiter) really(ctx context.Context, req Request) (Decision, error) {
+// really is Decide without shadow rules. It fills a decision that is empty.
+func (l *Limiter) really(ctx context.Context, req Request, d *Decision) error {
 	if req.once = req.ID == ""; req.once {
 		req.slot = nil
 	}
 	p, err := l.prepare(&req)
 	if err != nil {
-		return Decision{}, err
+		return err
 	}
 	if err := ended(ctx); err != nil {
-		return Decision{}, err
+		return err
 	}
 	if len(p.bounds) == 0 {
-		return Decision{Allowed: true, Binding: -1, under: p}, nil
+		d.Allowed, d.Binding, d.under = true, -1, p
+		return nil
 	}
-	return l.decide(ctx, p, req)
+	return l.decide(ctx, p, &req, d)
 }
 
-func (l *Limiter) decide(ctx context.Context, p *plan, req Request) (d Decision, err error) {
+func (l *Limiter) decide(ctx context.Context, p *plan, req *Request, d *Decision) error {
 	a := l.attempt(p, req)
 	c := a.call()
 	if req.Ticket != "" {
@@ -292,26 +293,24 @@ func (l *Limiter) decide(ctx context.Context, p *plan, req Request) (d Decision,
 	if err == nil {
 		a.answered()
 		l.outage.over(p)
-		err = a.answer(ctx, reply, &d)
+		err = a.answer(ctx, reply, d)
 		d.under = p
 		server := time.UnixMicro(reply[2])
-		clock := l.skews.of(p.provider)
-		clock.saw(a.sent, replied, server)
-		d.begins = clock.here(server.Add(d.Wait - d.overdue))
-		if fresh := l.renewed(p, &d); fresh != nil && !req.renewed {
-			req.renewed = true
-			return l.decide(ctx, fresh, req)
+		d.begins = p.clock(&l.skews).begins(a.sent, replied, server, d.Wait-d.overdue)
+		if fresh := l.renewed(p, d); fresh != nil && !req.renewed {
+			req.renewed, *d = true, Decision{}
+			return l.decide(ctx, fresh, req, d)
 		}
-		if p.misses(&d) {
+		if p.misses(d) {
 			return l.elsewhen(ctx, p, req, d)
 		}
 	} else {
-		d, err = l.withoutRedis(ctx, p, req, err)
+		*d, err = l.withoutRedis(ctx, p, req, err)
 	}
 	if l.cfg.Observer != nil {
-		l.cfg.Observer.Decided(d, took, err)
+		l.cfg.Observer.Decided(*d, took, err)
 	}
-	return d, err
+	return err
 }
 
 // Peek says what Decide would answer now, and changes nothing. Its errors and
@@ -342,7 +341,7 @@ func (l *Limiter) peek(ctx context.Context, p *plan, req Request) (Decision, err
 
 func (l *Limiter) peekOnce(ctx context.Context, p *plan, req Request) (Decision, error) {
 	c := newCall(lua.Peek.For(p.kinds), p.keyArgs, 1, 3+2*len(p.bounds), replyHead+replyRule*len(p.bounds))
-	c.args = p.appendArgs(append(c.args, p.told, l.clock(), req.ID, p.pathArg), p.price(req))
+	c.args = p.appendArgs(append(c.args, p.told, l.clock(), req.ID, p.pathArg), p.price(&req))
 	reply, err := l.runner.run(ctx, c)
 	if err != nil {
 		return Decision{}, unavailable(ctx, "peek at", req.Scope, err)

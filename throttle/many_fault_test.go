@@ -86,7 +86,7 @@ func TestUnknownBatchIsSettled(t *testing.T) {
 		var batch []*pending
 		b.runner.mu.Lock()
 		for i, of := range []context.Context{ctx, t.Context(), ctx} {
-			batch = append(batch, b.runner.enqueue(of, b.attempt(p, Request{Scope: "p/x", ID: NewID(), Cost: int64(1 + i), once: true}).call()))
+			batch = append(batch, b.runner.enqueue(of, b.attempt(p, &Request{Scope: "p/x", ID: NewID(), Cost: int64(1 + i), once: true}).call()))
 		}
 		b.runner.queue = nil
 		b.runner.mu.Unlock()
@@ -148,7 +148,7 @@ func TestBatchThatMayHaveArrivedStays(t *testing.T) {
 		var batch []*pending
 		b.runner.mu.Lock()
 		for _, of := range []context.Context{t.Context(), ctx, t.Context()} {
-			batch = append(batch, b.runner.enqueue(of, b.attempt(p, Request{Scope: "p/x", ID: NewID(), Cost: 1, once: true}).call()))
+			batch = append(batch, b.runner.enqueue(of, b.attempt(p, &Request{Scope: "p/x", ID: NewID(), Cost: 1, once: true}).call()))
 		}
 		b.runner.queue = nil
 		b.runner.mu.Unlock()

@@ -64,7 +64,7 @@ func (b *bench) batchOf(reqs ...Request) (batch []*pending) {
 		if err != nil {
 			b.t.Fatal(err)
 		}
-		batch = append(batch, r.enqueue(context.Background(), b.attempt(p, req).call()))
+		batch = append(batch, r.enqueue(context.Background(), b.attempt(p, &req).call()))
 	}
 	r.queue.timer.Stop()
 	r.queue = nil
@@ -290,7 +290,7 @@ func TestForeignReplyToMany(t *testing.T) {
 		var batch []*pending
 		b.runner.mu.Lock()
 		for _, id := range []string{"a", "b"} {
-			batch = append(batch, b.runner.enqueue(t.Context(), b.attempt(p, Request{Scope: "p/x", ID: id, Cost: 1}).call()))
+			batch = append(batch, b.runner.enqueue(t.Context(), b.attempt(p, &Request{Scope: "p/x", ID: id, Cost: 1}).call()))
 		}
 		b.runner.queue = nil
 		b.runner.mu.Unlock()
@@ -328,7 +328,7 @@ func TestManyHasBoundedKeys(t *testing.T) {
 			if err != nil {
 				b.t.Fatal(err)
 			}
-			one := &pending{runner: b.runner, call: b.attempt(p, req).call()}
+			one := &pending{runner: b.runner, call: b.attempt(p, &req).call()}
 			if m == nil {
 				m = newMany(one, 1)
 			}

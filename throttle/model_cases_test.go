@@ -47,7 +47,7 @@ func (b *bench) raw(cost int64, ahead time.Duration) Decision {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	reply, err := b.runner.run(context.Background(), b.attempt(p, Request{Scope: "p/x", ID: NewID(), Cost: cost, Ahead: ahead}).call())
+	reply, err := b.runner.run(context.Background(), b.attempt(p, &Request{Scope: "p/x", ID: NewID(), Cost: cost, Ahead: ahead}).call())
 	if err != nil {
 		b.t.Fatal(err)
 	}

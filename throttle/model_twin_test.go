@@ -50,10 +50,10 @@ func twins(p *plan) []string {
 
 // compare asks rules and twins alike.
 func (w *world) compare(p *plan) {
-	twin := *p
-	twin.keys = twins(p)
+	twin := &plan{scope: p.scope, bounds: p.bounds, states: p.states, kinds: p.kinds, keys: twins(p), rules: p.rules, told: p.told, path: p.path,
+		from: p.from, until: p.until, hours: p.hours, ends: p.ends, pauses: p.pauses, open: p.open}
 	for _, cost := range []int64{1, 2, 7} {
-		a, b := w.peek(p, ask{cost, w.now})[0], w.peek(&twin, ask{cost, w.now})[0]
+		a, b := w.peek(p, ask{cost, w.now})[0], w.peek(twin, ask{cost, w.now})[0]
 		for i, r := range a.Rules {
 			t := b.Rules[i]
 			if w.now >= w.crowd && r.ResetAfter == 0 && t.ResetAfter == 0 {

@@ -84,7 +84,7 @@ func (o *outage) decided(p *plan) (lasted time.Duration, done bool) {
 // withoutRedis decides by the rules' failure policies: closed refuses to decide,
 // open does not count, share counts in this process. A closed rule on the path
 // outweighs the others, and the answer always says that it is degraded.
-func (l *Limiter) withoutRedis(ctx context.Context, p *plan, req Request, cause error) (Decision, error) {
+func (l *Limiter) withoutRedis(ctx context.Context, p *plan, req *Request, cause error) (Decision, error) {
 	none := Decision{Binding: -1}
 	if err := ended(ctx); err != nil {
 		return none, err
@@ -101,7 +101,7 @@ func (l *Limiter) withoutRedis(ctx context.Context, p *plan, req Request, cause 
 
 // decide grants req from this process's shares, under all of them or none. What
 // Redis granted before may start as late as slack from now.
-func (o *outage) decide(p *plan, req Request, live int64, slack time.Duration) Decision {
+func (o *outage) decide(p *plan, req *Request, live int64, slack time.Duration) Decision {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()

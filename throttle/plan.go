@@ -4,14 +4,16 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/headway-go/headway/lua"
 )
 
 // plan is what a scope comes to under a policy: the keys and arguments of its
-// scripts, worked out once. It is never changed.
+// scripts, worked out once. It is never changed, but that it finds its server's clock.
 type plan struct {
 	key      string // under which it is kept: the scope, and which of its rules it leaves out
 	most     int64  // no cost up to it is more than a rule can admit
@@ -36,10 +38,11 @@ type plan struct {
 	told     any    // the last of them
 	path     string // of the scope, as scripts take it
 	pathArg  any    // the same, as the client takes it
+	atOnce   any    // what ask returns for one who starts now
 
 	named   []float64 // the weights of the names of the path, as Policy.weights has them
 	weights []string  // of the scope in the round of each rule, as scripts read them
-	levels  any       // the levels that have rules and the weights there, as turn reads them
+	levels  string    // the levels that have rules and the weights there, as turn reads them
 	others  string    // the names of the rules that are left out, as scripts read them
 	part    portion   // the plan of which they are; none where none is left out
 
@@ -50,6 +53,8 @@ type plan struct {
 	ends        []int64 // and when each of its rules ends to hold; 0 for those that always do
 	calendars   bool    // some rule is a calendar
 	open        bool    // none holds, and openRule stands for them
+
+	server atomic.Pointer[skew] // its clock; see clock
 }
 
 // The sliding window counts in cells of a grain, and a unit leaves less than a
@@ -121,7 +126,7 @@ func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time
 	p.decide = lua.Decide.For(p.kinds)
 	p.turns = append([]any{keys.line(scope)}, shared(p.provider)...)
 	p.told, p.path = p.turns[len(p.turns)-1], scopePath(scope.String())
-	p.pathArg = p.path
+	p.pathArg, p.atOnce = p.path, "0"+p.path
 	return p
 }
 
@@ -266,6 +271,24 @@ func gcd(a, b int64) int64 {
 		a, b = b, a%b
 	}
 	return a
+}
+
+// clock is that of the server which decides for the plan.
+func (p *plan) clock(all *skews) *skew {
+	s := p.server.Load()
+	if s == nil || s.gone.Load() {
+		s = all.of(p.provider)
+		p.server.Store(s)
+	}
+	return s
+}
+
+// ask is how far ahead an attempt may start, and its scope, as decide reads them.
+func (p *plan) ask(ahead time.Duration) any {
+	if ahead == 0 {
+		return p.atOnce
+	}
+	return strconv.FormatInt(ahead.Microseconds(), 10) + p.path
 }
 
 // attempt returns the key of the grant under an attempt id.

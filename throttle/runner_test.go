@@ -437,7 +437,7 @@ func TestCancelledCallGivesBack(t *testing.T) {
 			if err != nil {
 				c.t.Fatal(err)
 			}
-			a := c.attempt(p, Request{Scope: "p/x", ID: "one", Cost: 1})
+			a := c.attempt(p, &Request{Scope: "p/x", ID: "one", Cost: 1})
 			c.runner.mu.Lock()
 			queued := c.runner.enqueue(c.ctx, a.call())
 			c.runner.queue = nil

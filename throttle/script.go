@@ -25,7 +25,7 @@ type call struct {
 // newCall begins a call; the caller appends the arguments, so many.
 func newCall(script *lua.Script, keys []any, extraKeys, arguments, reply int) call {
 	args := make([]any, 0, 3+len(keys)+extraKeys+arguments)
-	args = append(args, "evalsha", script.SHA, len(keys)+extraKeys)
+	args = append(args, "evalsha", script.Arg, len(keys)+extraKeys)
 	return call{script: script, args: append(args, keys...), reply: reply}
 }
 

@@ -121,11 +121,11 @@ type shadow struct {
 
 // beside has the shadow rules asked about a start that was granted, in the background, when
 // it has come.
-func (l *Limiter) beside(d *Decision, req Request, in time.Duration) {
+func (l *Limiter) beside(d *Decision, req *Request, in time.Duration) {
 	p := d.under
 	d.under = nil
 	if p != nil && len(p.shadows) > 0 && d.Allowed && !d.Degraded {
-		l.askBeside(p, d, req, in)
+		l.askBeside(p, d, *req, in)
 	}
 }
 
@@ -200,7 +200,7 @@ func (s *shadows) decide(r *shadowRule, req Request) (Decision, error) {
 		if p.open {
 			return Decision{}, nil // it does not hold now
 		}
-		a := s.l.attempt(p, req)
+		a := s.l.attempt(p, &req)
 		reply, err := s.l.runner.run(context.Background(), a.call())
 		if err != nil {
 			return Decision{}, err
@@ -225,7 +225,7 @@ func (s *shadows) decide(r *shadowRule, req Request) (Decision, error) {
 // heard counts what a rule said.
 func (s *shadows) heard(r *shadowRule, req Request, d Decision, outcome ShadowOutcome) {
 	b := r.bound
-	cost := (&plan{bounds: []Bound{b}}).price(req).at(0)
+	cost := (&plan{bounds: []Bound{b}}).price(&req).at(0)
 	told := Shadowed{Outcome: outcome, Cost: cost, RuleState: RuleState{RuleInfo: &RuleInfo{
 		Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm,
 	}}}

@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,6 +20,8 @@ type skew struct {
 	base        time.Time
 	now, before time.Duration // the least in this span and the one before
 	since       time.Time
+
+	gone atomic.Bool // another one stands for the server by now
 }
 
 // skewSpan is how long a reply counts at least, and half of how long at most: long
@@ -31,6 +34,19 @@ const skewSpan = 2 * time.Second
 func (s *skew) saw(asked, replied, server time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.note(asked, replied, server)
+}
+
+// begins notes a reply, as saw does, and returns when a start has come that is so far
+// from the server's time in it.
+func (s *skew) begins(asked, replied, server time.Time, in time.Duration) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.note(asked, replied, server)
+	return s.come(server.Add(in))
+}
+
+func (s *skew) note(asked, replied, server time.Time) {
 	if s.base.IsZero() {
 		s.base = asked
 	}
@@ -57,6 +73,10 @@ func (s *skew) behind(ours, server time.Time) time.Duration {
 func (s *skew) here(server time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.come(server)
+}
+
+func (s *skew) come(server time.Time) time.Time {
 	since := time.Duration(server.UnixMicro()-s.base.UnixMicro()) * time.Microsecond
 	return s.base.Add(since + min(s.now, s.before))
 }
@@ -85,6 +105,9 @@ func (s *skews) of(provider string) *skew {
 	one := s.byProvider[provider]
 	if one == nil {
 		if s.byProvider == nil || len(s.byProvider) >= maxPlans {
+			for _, old := range s.byProvider {
+				old.gone.Store(true)
+			}
 			s.byProvider = map[string]*skew{}
 		}
 		one = &skew{}

@@ -16,6 +16,18 @@ import (
 type slot struct {
 	name  string // what follows the provider in its key; no id can be written so
 	spent bool
+
+	provider, key string // its key at the provider that it was used for last
+	keyArg        any    // the same, as the client takes it
+}
+
+// at returns the slot's key at a provider. Only who has taken the slot may ask.
+func (one *slot) at(provider string) string {
+	if one.provider != provider {
+		one.provider, one.key = provider, provider+one.name
+		one.keyArg = one.key
+	}
+	return one.key
 }
 
 // slots are those of one Limiter.
@@ -58,9 +70,9 @@ func (one *slot) answered(a *attempt, err error) {
 }
 
 // record returns the key of an attempt's record.
-func (p *plan) record(req Request) string {
+func (p *plan) record(req *Request) string {
 	if req.slot != nil {
-		return p.provider + req.slot.name
+		return req.slot.at(p.provider)
 	}
 	return p.attempt(req.ID)
 }

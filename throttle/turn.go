@@ -95,7 +95,7 @@ func (p Place) under(r Rule) int64 {
 }
 
 // place is where one stands who asks so.
-func (r Request) place() Place {
+func (r *Request) place() Place {
 	return Place{Scope: r.Scope, Ticket: r.Ticket, cost: r.Cost, costs: r.Costs.String()}
 }
 
@@ -105,7 +105,7 @@ func (a Ask) place() Place {
 
 const defaultCost = 1
 
-func (r Request) checkTicket() error {
+func (r *Request) checkTicket() error {
 	if len(r.Ticket) > maxTicketBytes {
 		return fmt.Errorf("throttle: Request.Ticket is %d bytes long; the most is %d", len(r.Ticket), maxTicketBytes)
 	}
@@ -115,14 +115,23 @@ func (r Request) checkTicket() error {
 	return nil
 }
 
+// ask is what a task asks for, as turn reads it.
+func (a *attempt) ask(req *Request) string {
+	text := make([]byte, 0, 48)
+	text = strconv.AppendInt(text, int64(req.Priority), 10)
+	for _, d := range []time.Duration{a.ahead, min(req.Ahead, req.Near), req.Lead} {
+		text = strconv.AppendInt(append(text, ' '), d.Microseconds(), 10)
+	}
+	return string(append(append(text, ' '), a.plan.levels...))
+}
+
 // turnCall is the script call that decides an attempt with a ticket; see lua/turn.lua.
-func (a *attempt) turnCall(req Request) call {
+func (a *attempt) turnCall(req *Request) call {
 	p := a.plan
-	c := newCall(lua.Turn.For(p.kinds), p.keyArgs, 1+len(p.turns), 10+2*len(p.bounds), replyHead+replyRule*len(p.bounds)+turnReply)
+	c := newCall(lua.Turn.For(p.kinds), p.keyArgs, 1+len(p.turns), 6+2*len(p.bounds), replyHead+replyRule*len(p.bounds)+turnReply)
 	c.args = append(c.args, a.key())
 	c.args = append(c.args, p.turns...)
-	c.args = append(c.args, a.limiter.clock(), a, a.ahead.Microseconds(),
-		req.place().ticket(), req.Priority, int(req.standing), req.Lead.Microseconds(), min(req.Ahead, req.Near).Microseconds(), p.levels, p.others)
+	c.args = append(c.args, a.limiter.clock(), a, a.ask(req), req.place().ticket(), int(req.standing), p.others)
 	c.args = p.appendArgs(c.args, a.cost)
 	c.attempt, c.rules = a, len(p.bounds)
 	return c

@@ -90,7 +90,7 @@ func (w *turnsWorld) cannotStart(rule string, s seat, orders map[string]string) 
 // has no rules it is that of the first one that has. Where only one level has rules it is
 // that of its seat.
 func (w *turnsWorld) tag(scope, rule string) string {
-	if len(strings.Split(text(w.plan("p"+scope).levels), ",")) == 1 {
+	if len(strings.Split(w.plan("p"+scope).levels, ",")) == 1 {
 		for _, s := range w.seen.round {
 			if s.scope == scope {
 				return s.rank[3:]

@@ -15,7 +15,7 @@ import (
 // turnPlants are faults that somebody might make in the scripts of turns. The
 // histories of those who wait must find every one of them.
 var turnPlants = []struct{ what, from, to string }{
-	{"turn: who only rejoins is granted", "if (quiet or at_once) and not heeds and ARGV[6] ~= '2' then", "if (quiet or at_once) and not heeds then"},
+	{"turn: who only rejoins is granted", "if (quiet or at_once) and not heeds and again ~= '2' then", "if (quiet or at_once) and not heeds then"},
 	{"turn: a new task overtakes", "held_up = not mine and waited_for() or nil", "held_up = nil"},
 	{"turn: a ticket left in line", "    if not quiet and not released then\n      leave()", "    if false then\n      leave()"},
 	{"turn: units that leave uncounted", "count(-1, shares", "count(0, shares"},
@@ -77,12 +77,12 @@ var turnPlants = []struct{ what, from, to string }{
 	{"correction: raised, and nobody looks", "  if not known then -- it may be more than the rule's", "  if had > 0 and (limit == 0 or limit > had) then"},
 	{"correction: grows, and nobody looks", "  if fresh then\n    look(name)\n  end\n", ""},
 	{"correction: who is too dear for a while loses its place", "if not free and by.corrected and by.cost <= by.most and", "if false and"},
-	{"correction: before one that is too dear for a while", "if heeds and ARGV[10] == '' then", "if false then"},
+	{"correction: before one that is too dear for a while", "if heeds and left_out == '' then", "if false then"},
 
 	{"all: a rule whose units put the start off comes free unseen", "elseif t > (at or now) then", "elseif false then"},
 	{"all: before those who are out", "max(last + 1, first)", "last + 1"},
 	{"all: all cost one", "return cost and (tonumber(cost) or 1)", "return cost and 1"},
-	{"units: before its line, whose first waits for another rule", "if ARGV[10] ~= '' then\n    late = line_waits()", "if false then\n    late = line_waits()"},
+	{"units: before its line, whose first waits for another rule", "if left_out ~= '' then\n    late = line_waits()", "if false then\n    late = line_waits()"},
 	{"units: a line uncounted under rules of other units", "    add('N' .. name, lines)\n", "    add('N' .. name, i <= n and lines or 0)\n"},
 	{"units: behind a first that waits for what it takes nothing of", "if mixed and name ~= NO_RULE then", "if false then"},
 	{"units: every rule counts requests", "return unit == '' and REQUESTS or unit\n", "return REQUESTS\n"},

@@ -19,8 +19,8 @@ import (
 // are given back and the error is ctx's.
 func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 	for tries := 1; ; tries++ {
-		d, err := l.really(ctx, req)
-		if err != nil || !d.Allowed {
+		var d Decision
+		if err := l.really(ctx, req, &d); err != nil || !d.Allowed {
 			return d, err
 		}
 		if err := req.await(ctx, time.Until(d.begins)); err != nil {
@@ -37,7 +37,7 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 		}
 		undo := req.begin()
 		if d.timeless() || d.Degraded || time.Since(d.begins) <= l.cfg.Pad || l.cfg.Pad == 0 {
-			l.beside(&d, req, 0)
+			l.beside(&d, &req, 0)
 			return d, nil
 		}
 		undo()
@@ -214,7 +214,7 @@ func (d Decision) atLeast() (wait time.Duration) {
 	return wait
 }
 
-func (r Request) await(ctx context.Context, d time.Duration) error {
+func (r *Request) await(ctx context.Context, d time.Duration) error {
 	if d > 0 && r.OnWait != nil {
 		defer r.OnWait(d)()
 	}
@@ -222,7 +222,7 @@ func (r Request) await(ctx context.Context, d time.Duration) error {
 }
 
 // begin calls OnStart.
-func (r Request) begin() (undo func()) {
+func (r *Request) begin() (undo func()) {
 	if r.OnStart != nil {
 		undo = r.OnStart()
 	}

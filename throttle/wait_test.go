@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -421,7 +422,7 @@ func TestSkew(t *testing.T) {
 	t.Parallel()
 	base := time.Unix(1_800_000_000, 0)
 	server := base.Add(-time.Hour) // the server's clock is an hour behind
-	var s skew
+	var s, both skew
 	for i, step := range []struct {
 		at, there, back time.Duration // asked, and how long the ways took
 		set             time.Duration // of the server's clock, before
@@ -446,5 +447,25 @@ func TestSkew(t *testing.T) {
 		if got := s.here(start).Sub(asked.Add(step.there + sec)); got != step.want {
 			t.Errorf("step %d: a start is late by %s, want %s", i, got, step.want)
 		}
+		if got := both.begins(asked, asked.Add(step.there+step.back), there, sec); !got.Equal(s.here(start)) {
+			t.Errorf("step %d: noted and told in one, a start begins at %v, want %v", i, got, s.here(start))
+		}
+	}
+}
+
+// A plan keeps its server's clock, until a flood of providers has made room for others.
+func TestClockOfAPlan(t *testing.T) {
+	t.Parallel()
+	var all skews
+	p := &plan{provider: "hw:{p}"}
+	first := p.clock(&all)
+	if p.clock(&all) != first || all.of(p.provider) != first {
+		t.Error("the plan has another clock than its provider")
+	}
+	for i := range maxPlans {
+		all.of(strconv.Itoa(i))
+	}
+	if got := p.clock(&all); got == first || got != all.of(p.provider) {
+		t.Error("the plan keeps a clock that its provider has no more")
 	}
 }

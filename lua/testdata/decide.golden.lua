@@ -13,9 +13,9 @@
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id: holder of places under concurrency rules.
--- ARGV[3]     ahead     integer µs >= 0, at most 60000000. How far ahead a start may be charged.
--- ARGV[4]     scope     the path of the scope after the provider's name, "/acme/refunds".
--- ARGV[5..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
+-- ARGV[3]     ask       integer µs >= 0, at most 60000000, how far ahead a start may be charged; behind it
+--                       the path of the scope after the provider's name: "0/acme/refunds".
+-- ARGV[4..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
 --                       include/rules.lua.
 --
 -- Returns  {allowed, replayed, now, wait, binding, then five for each rule:
@@ -91,8 +91,8 @@ local LONGEST_LEASE = 86400000000
 
 local call, format = redis.call, string.format
 local member = ARGV[2]
-local n, base = #KEYS - 2, 3
-local attempt, told, scope, look = KEYS[n + 1], KEYS[n + 2], ARGV[4], nil
+local n, base = #KEYS - 2, 2
+local attempt, told, look = KEYS[n + 1], KEYS[n + 2], nil
 local heeds = call('EXISTS', told) == 1
 
 if not heeds then
@@ -105,7 +105,8 @@ if not heeds then
 local out, states, moment, passed = { now, 0, 0, 0 }, {}, pack(now), 0
 local record = moment
 for i = 1, n do
-  local key, rule, cost = KEYS[i], ARGV[base + 2 * i], tonumber(ARGV[base + 2 * i + 1])
+  local key, rule, cost = KEYS[i], ARGV[base + 2 * i], ARGV[base + 2 * i + 1]
+  cost = cost == '1' and 1 or tonumber(cost)
   local algorithm, b, c, d, e, f, g, h = byte(rule, 1, 8)
   local one = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
   b, c, d, e, f, g, h = byte(rule, 9, 15)
@@ -306,7 +307,8 @@ end
 
 -- The general way.
 
-local ahead = tonumber(ARGV[3])
+local ahead, scope = string.match(ARGV[3], '^(%d+)(.*)$')
+ahead = tonumber(ahead)
 
 -- Numbers on their way out of and into Redis.
 local max, min = math.max, math.min

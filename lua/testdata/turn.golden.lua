@@ -19,21 +19,20 @@
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id: holder of places under concurrency rules.
--- ARGV[3]     ahead     integer µs >= 0, at most 60000000. How far ahead a start may be charged for a task
---                       that was released.
+-- ARGV[3]     ask       integers with a space between: priority, at most 1000000 either way, of which higher
+--                       goes first; ahead, µs >= 0, at most 60000000, how far ahead a start may be charged for
+--                       a task that was released; near, µs >= 0, the same for one that was not; lead, µs >= 0,
+--                       how long before its start a task is released. Then the levels of the scope that have
+--                       rules, as how many names below the provider, each with the weight that its name has
+--                       there where one is said: "0 10000 0 5000 0,1*2.5".
 -- ARGV[4]     ticket    the task's name in line, its cost before it: "50:name", or ":name" for 1, or
 --                       by unit "requests=1,tokens=1500:name".
--- ARGV[5]     priority  integer, at most 1000000 either way. Higher goes first.
--- ARGV[6]     again     0; 1 for a task whose start came too late: it had its turn, and has it still; 2
+-- ARGV[5]     again     0; 1 for a task whose start came too late: it had its turn, and has it still; 2
 --                       for one that had its turn and shall only be put back to the front of its line.
--- ARGV[7]     lead      integer µs >= 0, how long before its start a task is released.
--- ARGV[8]     near      integer µs >= 0: ahead, for a task that was not released.
--- ARGV[9]     levels    the levels of the scope that have rules, as how many names below the provider, each
---                       with the weight that its name has there where one is said: "0,1*2.5".
--- ARGV[10]    others    the names of the scope's other rules, which it takes nothing of, each with a
+-- ARGV[6]     others    the names of the scope's other rules, which it takes nothing of, each with a
 --                       zero byte after it, and with a byte of one and its unit before that where it
 --                       counts none of requests.
--- ARGV[11..]  rules     two for each rule: the rule, and integer units > 0 that it costs. See
+-- ARGV[7..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
 --                       include/rules.lua.
 --
 -- Returns  {now, then three for each rule: remaining, reset, place}, as decide;
@@ -105,7 +104,7 @@ local LONGEST_LEASE = 86400000000
 
 local call, format = redis.call, string.format
 local member, COLON = ARGV[2], 58
-local n, base = #KEYS - 7, 9
+local n, base = #KEYS - 7, 5
 local attempt, line = KEYS[n + 1], KEYS[n + 2]
 local due, round, out_key, at, told = KEYS[n + 3], KEYS[n + 4], KEYS[n + 5], KEYS[n + 6], KEYS[n + 7]
 local ticket, provider = ARGV[4], sub(due, 1, -5)
@@ -147,11 +146,12 @@ if not quiet and call('HDEL', out_key, scope .. '\0' .. ticket) == 1 then
   end
 end
 
-local mine = released or ARGV[6] ~= '0'
+local again = ARGV[5]
+local mine = released or again ~= '0'
 
 -- One that a bucket paces mostly comes before its start, which the express way has not.
 local at_once = released and byte(ARGV[base + 2]) ~= TOKEN
-if (quiet or at_once) and not heeds and ARGV[6] ~= '2' then
+if (quiet or at_once) and not heeds and again ~= '2' then
   local look = not quiet and 0 or nil
 -- The express way, which most calls go: every rule has been used lately under the
 -- limits of this call, admits its cost now, and its key lives long enough. One
@@ -162,7 +162,8 @@ if (quiet or at_once) and not heeds and ARGV[6] ~= '2' then
 local out, states, moment, passed = { now, 0, 0, 0 }, {}, pack(now), 0
 local record = moment
 for i = 1, n do
-  local key, rule, cost = KEYS[i], ARGV[base + 2 * i], tonumber(ARGV[base + 2 * i + 1])
+  local key, rule, cost = KEYS[i], ARGV[base + 2 * i], ARGV[base + 2 * i + 1]
+  cost = cost == '1' and 1 or tonumber(cost)
   local algorithm, b, c, d, e, f, g, h = byte(rule, 1, 8)
   local one = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
   b, c, d, e, f, g, h = byte(rule, 9, 15)
@@ -363,7 +364,9 @@ end
 
 -- The general way.
 
-local priority = tonumber(ARGV[5])
+local priority, ahead, near, lead, ranks = string.match(ARGV[3], '^(%S+) (%S+) (%S+) (%S+) (.*)$')
+priority, ahead, lead = tonumber(priority), tonumber(mine and ahead or near), tonumber(lead)
+local left_out = ARGV[6]
 
 -- Numbers on their way out of and into Redis.
 local max, min = math.max, math.min
@@ -2125,7 +2128,7 @@ end
 -- order, whatever its first waits for.
 local function waited_for()
   local late
-  if ARGV[10] ~= '' then
+  if left_out ~= '' then
     late = line_waits() and 1
     if line_look then
       return 1
@@ -2138,7 +2141,7 @@ local function waited_for()
     end
     late = late or look and i
   end
-  if heeds and ARGV[10] == '' then
+  if heeds and left_out == '' then
     late = line_waits() and 1 or late
     if line_look then
       return 1
@@ -2182,7 +2185,7 @@ end
 -- The levels of the scope that have rules.
 local function levels()
   local names, weights = {}, {}
-  for depth, weight in path_numbers(ARGV[9]) do
+  for depth, weight in path_numbers(ranks) do
     names[#names + 1] = string.match(scope, '^' .. string.rep('/[^/]*', tonumber(depth))) .. ':'
     weights[#weights + 1] = weight
   end
@@ -2195,7 +2198,7 @@ local function rule_names()
   for i = 1, n do
     names[i] = rule_name(KEYS[i])
   end
-  for name in string.gmatch(ARGV[10], '([^%z\1]+)%Z*') do
+  for name in string.gmatch(left_out, '([^%z\1]+)%Z*') do
     names[#names + 1] = name
   end
   return names
@@ -2272,7 +2275,7 @@ local function leave()
     for i = 1, n do
       note(sum_of(scope, unit_of(ARGV[base + 2 * i])), false)
     end
-    for unit in string.gmatch(ARGV[10], '\1(%Z+)') do
+    for unit in string.gmatch(left_out, '\1(%Z+)') do
       note(sum_of(scope, unit), false)
     end
   end
@@ -2284,7 +2287,7 @@ end
 -- rule that several lines share each of them has a turn in between.
 local function expected_in(rules, share)
   local latest, known, weights = line_look or now, line_look and true, {}
-  for depth, weight in path_numbers(ARGV[9]) do
+  for depth, weight in path_numbers(ranks) do
     weights[tonumber(depth)] = tonumber(weight)
   end
   for i = 1, #rules do
@@ -2370,7 +2373,7 @@ local function sit(rules, shares, score, held_up, start, binding)
   if seat_after(name) ~= seat then
     return -1
   end
-  local look = held_up and now or min(max(now, start - tonumber(ARGV[7])), overdue or FOREVER, heeds and now + TOLD_LOOK or FOREVER)
+  local look = held_up and now or min(max(now, start - lead), overdue or FOREVER, heeds and now + TOLD_LOOK or FOREVER)
   call('ZADD', due, 'LT', whole(look), name)
   keep_waiting(start - now, due, round, at)
   return look - now
@@ -2418,7 +2421,7 @@ local function join(rules, mine, held_up, start, binding)
   keep_waiting(max(0, expected), line)
   if not stood then
     count(1, card == 0 and 1 or 0)
-    if ARGV[10] ~= '' then
+    if left_out ~= '' then
       note(MIXED, '1')
     end
   end
@@ -2457,9 +2460,7 @@ if not quiet then
   end
 end
 
-local ahead = tonumber(mine and ARGV[3] or ARGV[8])
-
-if sure and not held_up and start - now <= ahead and ARGV[6] ~= '2' then
+if sure and not held_up and start - now <= ahead and again ~= '2' then
   local reply = grant(rules, start, binding)
   if reply then
     if not quiet and not released then

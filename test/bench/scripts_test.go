@@ -99,7 +99,7 @@ func arguments(name string, keys []string, extra int, rules []string, i int) (al
 	case "give_back":
 		all = append(all, "hw:{payments}@"+id, "hw:{payments}!due", "hw:{payments}@"+id+"=")
 	case "decide":
-		all, args = append(all, "hw:{payments}!told"), append(args, 0, "")
+		all, args = append(all, "hw:{payments}!told"), append(args, "0/acme")
 	case "peek":
 		all, args = append(all, "hw:{payments}!told"), append(args, "")
 	}

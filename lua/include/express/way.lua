@@ -7,7 +7,8 @@
 local out, states, moment, passed = { now, 0, 0, 0 }, {}, pack(now), 0
 local record = moment
 for i = 1, n do
-  local key, rule, cost = KEYS[i], ARGV[base + 2 * i], tonumber(ARGV[base + 2 * i + 1])
+  local key, rule, cost = KEYS[i], ARGV[base + 2 * i], ARGV[base + 2 * i + 1]
+  cost = cost == '1' and 1 or tonumber(cost)
   -- #include express/rule
   -- #include express/calendar when K
   local place, stamp, holds, state, remaining, reset, spare = now, moment, nil, nil, nil, nil, nil
