@@ -114,23 +114,57 @@ const pausedField = "paused:"
 var assignedFields = []struct {
 	name string
 	of   func(throttle.Node) string
+	set  func(policies.Assignment) bool // live, by an assignment of the scope
 }{
-	{"owner:", func(n throttle.Node) string { return n.Owner }},
-	{"apps:", func(n throttle.Node) string { return strings.Join(n.Apps, ", ") }},
-	{pausedField, pauseText},
+	{"owner:", func(n throttle.Node) string { return n.Owner }, func(policies.Assignment) bool { return true }},
+	{"apps:", func(n throttle.Node) string { return strings.Join(n.Apps, ", ") }, func(policies.Assignment) bool { return true }},
+	{pausedField, pauseText, nil},
 	{"weight:", func(n throttle.Node) string {
 		if n.Weight == 0 {
 			return ""
 		}
 		return strconv.FormatInt(n.Weight, 10)
-	}},
+	}, func(a policies.Assignment) bool { return a.Weight != 0 }},
 	{"shares:", func(n throttle.Node) string {
 		if len(n.Shares) == 0 {
 			return ""
 		}
 		return throttle.SharesYAML(n.Shares)
-	}},
-	{"answers:", throttle.Node.AnswersYAML},
+	}, func(a policies.Assignment) bool { return a.Shares != nil }},
+	{"answers:", throttle.Node.AnswersYAML, func(a policies.Assignment) bool { return a.Answers != nil }},
+}
+
+// otherReports are what a node says beside its rules and its pause.
+func otherReports(v policies.Version, path string, n throttle.Node, now time.Time) (list []ruleReport) {
+	for _, field := range assignedFields {
+		text := field.of(n)
+		if text == "" || field.name == pausedField {
+			continue
+		}
+		r := origin(v, path, field.name, text, now)
+		for _, a := range v.Scopes {
+			if a.Scope == path && field.set(a) {
+				r.From, r.UpdatedBy, r.UpdatedAt = "set", a.UpdatedBy, stamp(a.UpdatedAt)
+			}
+		}
+		list = append(list, r)
+	}
+	return list
+}
+
+// covers tells whether what the limits say at a place, such as payments/*, is said of a
+// scope: of it, or of one above it.
+func covers(path, scope string) bool {
+	names, place := strings.Split(scope, "/"), strings.Split(path, "/")
+	if len(place) > len(names) {
+		return false
+	}
+	for i, name := range place {
+		if name != "*" && name != names[i] {
+			return false
+		}
+	}
+	return true
 }
 
 func differences(before, after *throttle.Policy) (list []difference) {
@@ -179,7 +213,8 @@ func (c *limitsCommand) diff(ctx context.Context) error {
 	return nil
 }
 
-// ruleReport is one rule of list and show; docs/json.md has its fields.
+// ruleReport is one rule of list and show, or what else is said of a scope; docs/json.md has
+// its fields.
 type ruleReport struct {
 	Scope     string `json:"scope"`            // where the limits have it
 	At        string `json:"level,omitempty"`  // show: the level of the scope at which it counts
@@ -225,6 +260,9 @@ func (r ruleReport) line() string {
 		return r.pauseLine()
 	}
 	line := shown(r.Scope) + " " + r.Text
+	if strings.HasSuffix(r.Name, ":") { // no rule's name has one
+		line = shown(r.Scope) + " " + r.Name + " " + shown(r.Text)
+	}
 	if r.From == "removed" {
 		line = shown(r.Scope) + " " + shown(r.Name) + " was removed"
 	}
@@ -249,7 +287,7 @@ func (c *limitsCommand) list(ctx context.Context) error {
 	_, limits := p.Limits()
 	there := map[[2]string]bool{}
 	for path, n := range policies.Nodes(limits) {
-		reports := pauseReports(v, path, n, c.now)
+		reports := append(otherReports(v, path, n, c.now), pauseReports(v, path, n, c.now)...)
 		for _, r := range n.Rules {
 			there[[2]string{path, r.Name}] = true
 			reports = append(reports, origin(v, path, r.Name, r.YAML(), c.now))
@@ -287,6 +325,17 @@ func (c *limitsCommand) show(ctx context.Context) error {
 	told, err := c.told(ctx, p)
 	if err != nil {
 		return err
+	}
+	_, limits := p.Limits()
+	for path, n := range policies.Nodes(limits) {
+		if !covers(path, scope.String()) {
+			continue
+		}
+		for _, report := range otherReports(v, path, n, c.now) {
+			if err := c.print(report, report.line()); err != nil {
+				return err
+			}
+		}
 	}
 	for _, b := range bounds {
 		report := origin(v, b.Pattern, b.Rule.Name, b.Rule.YAML(), c.now)
@@ -329,7 +378,7 @@ func (c *limitsCommand) showPattern(v policies.Version, p *throttle.Policy, noSc
 		if path != c.words[0] {
 			continue
 		}
-		reports := pauseReports(v, path, n, c.now)
+		reports := append(otherReports(v, path, n, c.now), pauseReports(v, path, n, c.now)...)
 		for _, r := range n.Rules {
 			reports = append(reports, origin(v, path, r.Name, r.YAML(), c.now))
 		}

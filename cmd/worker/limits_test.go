@@ -143,6 +143,13 @@ func TestLimitsCommands(t *testing.T) {
 
 	out, _ = l.run(0, "assign", "payments", "owner=payments-team", "apps=billing,refunds")
 	says(t, out, "+ payments owner: payments-team", "+ payments apps: billing, refunds")
+	for _, command := range [][]string{{"list"}, {"show", "payments"}, {"show", "payments/acme"}} {
+		out, _ = l.run(0, command...)
+		says(t, out, "payments owner: payments-team  # set by ", "payments apps: billing, refunds  # set by ")
+	}
+	if others := l.objects("show", "payments/acme"); others[0]["rule"] != "owner:" || others[0]["text"] != "payments-team" || others[0]["from"] != "set" {
+		t.Errorf("%v", others[0])
+	}
 	_, errs := l.run(1, "assign", "payments", "team=x")
 	says(t, errs, `"team=x" is not owner=NAME`)
 	for _, wrong := range []string{"weight=0", "weight=x", "shares=a", "shares=a:0", "shares=a:1:2", "shares=a:1,a:2"} {
@@ -152,9 +159,11 @@ func TestLimitsCommands(t *testing.T) {
 	out, _ = l.run(0, "assign", "payments", "weight=3", "shares=interactive:60%,batch:3")
 	says(t, out, "+ payments weight: 3", "+ payments shares: {batch: {weight: 3}, interactive: {part: 60%}}")
 	out, _ = l.run(0, "show", "payments/interactive")
-	says(t, out, "{name: account", "at weight 1.4")
+	says(t, out, "{name: account", "at weight 1.4", "payments weight: 3  # set by ", "payments shares: {batch: {weight: 3}, interactive: {part: 60%}}  # set by ")
 	out, _ = l.run(0, "assign", "payments", "answers={cut: 30%, most: 150%}")
 	says(t, out, "+ payments answers: {cut: 30%, most: 150%}")
+	out, _ = l.run(0, "show", "payments/acme")
+	says(t, out, "payments answers: {cut: 30%, most: 150%}  # set by ")
 	_, errs = l.run(1, "assign", "payments", "answers={cut: 91%}")
 	says(t, errs, "cut is 91%; it must be 1% to 90%")
 	l.run(0, "unset", "payments")

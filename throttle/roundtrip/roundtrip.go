@@ -41,6 +41,10 @@ type Transport struct {
 	// nor for a connection that was upgraded. What fails is told by the body's Close, and
 	// never by a Read. Defaults to none.
 	Settle func(*http.Response) (throttle.Costs, bool)
+	// Settled is told what came of settling a request: what is free again, what is charged as
+	// a debt, and what is over and charged to nobody. It is called after Settle, in the same
+	// goroutine, unless there was nothing to settle by or it failed. Defaults to none.
+	Settled func(*http.Request, throttle.Settlement)
 	// Refuse makes a limited request fail at once, with a *LimitedError. Defaults to false:
 	// it waits for its start, for as long as its context and the rules' max_wait allow.
 	Refuse bool
@@ -130,7 +134,10 @@ func (t *Transport) held(r *http.Request, resp *http.Response, g throttle.Grant,
 		return &body{ReadCloser: resp.Body, done: done}
 	}
 	settle := func(costs throttle.Costs) error {
-		_, err := t.Limiter.Settle(r.Context(), g, costs)
+		s, err := t.Limiter.Settle(r.Context(), g, costs)
+		if err == nil && t.Settled != nil {
+			t.Settled(r, s)
+		}
 		return err
 	}
 	return &body{ReadCloser: newMetered(resp, t.Settle, settle), done: done}

@@ -121,6 +121,54 @@ func TestSettle(t *testing.T) {
 	}
 }
 
+// Settled is told "what is free again, what is charged as a debt, and what is over and charged
+// to nobody", and nothing where "there was nothing to settle by".
+func TestSettled(t *testing.T) {
+	t.Parallel()
+	rule := throttle.SettledRule{Scope: "p", Rule: "t", Unit: "tokens"}
+	for spent, want := range map[int64]throttle.SettledRule{
+		150:    {Spent: 150, Back: 750},
+		900:    {Spent: 900},
+		1500:   {Spent: 1500, Debt: 600},
+		70_000: {Spent: 70_000, Debt: 9_100, Over: 60_000},
+		-1:     {},
+	} {
+		t.Run(strconv.FormatInt(spent, 10), func(t *testing.T) {
+			t.Parallel()
+			var told []throttle.SettledRule
+			c := &http.Client{Transport: &Transport{
+				Limiter: limiterOf(t, tokens), Scope: always("p"), Costs: estimated, Base: scripted{io.NopCloser(strings.NewReader("hello"))},
+				Settle: func(*http.Response) (throttle.Costs, bool) {
+					return throttle.Costs{"tokens": max(spent, 0)}, spent >= 0
+				},
+				Settled: func(r *http.Request, s throttle.Settlement) {
+					if r.URL.Host != "api.example.com" || s.Over() != (want.Over > 0) {
+						t.Errorf("%s: %+v", r.URL, s)
+					}
+					told = append(told, s.Rules...)
+				},
+			}}
+			resp, err := c.Get("http://api.example.com")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadAll(resp.Body); err != nil {
+				t.Error(err)
+			}
+			if err := resp.Body.Close(); err != nil {
+				t.Error(err)
+			}
+			want.Scope, want.Rule, want.Unit = rule.Scope, rule.Rule, rule.Unit
+			if spent < 0 && len(told) == 0 {
+				return
+			}
+			if len(told) != 1 || told[0] != want {
+				t.Errorf("%+v, want %+v", told, want)
+			}
+		})
+	}
+}
+
 // tail reads the last line of a long stream, of which it sees the last MiB.
 func tail(resp *http.Response) (throttle.Costs, bool) {
 	text, err := io.ReadAll(resp.Body)
