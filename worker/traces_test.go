@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hibiken/asynq"
 
@@ -145,18 +144,21 @@ func TestNoTraceOfEnded(t *testing.T) {
 				d, err := s.throttle.cfg.Limiter.Peek(t.Context(), throttle.Request{Scope: "p/a"})
 				return err == nil && d.Allowed
 			})
-			s.add(queue.Task{ID: "after"})
-			for id := ""; id != "after"; {
-				select {
-				case id = <-s.ended:
-				case <-time.After(bound):
-					t.Fatal("the next task does not run")
-				}
+			// What was released and ended on its way is set aside for until it counts as lost:
+			// on a busy machine who comes meanwhile may lose its patience too.
+			ran := func() int {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				return len(s.runs)
 			}
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			if len(s.runs) != 2 {
-				t.Errorf("%v ran", s.runs)
+			for n := 1; ran() < 2 && n < 60; n++ {
+				s.add(queue.Task{ID: fmt.Sprint("after ", n)})
+				s.until("the next task runs, or has ended", func() bool {
+					return ran() == 2 || s.seen.get(func(o *seen) int { return len(o.became) }) >= 8+n
+				})
+			}
+			if ran() != 2 {
+				t.Errorf("%d tasks ran, want the one that held the place and the next", ran())
 			}
 		})
 	}
