@@ -144,8 +144,8 @@ func TestNoTraceOfEnded(t *testing.T) {
 				d, err := s.throttle.cfg.Limiter.Peek(t.Context(), throttle.Request{Scope: "p/a"})
 				return err == nil && d.Allowed
 			})
-			// What was released and ended on its way is set aside for until it counts as lost:
-			// on a busy machine who comes meanwhile may lose its patience too.
+			// On a busy machine the next may lose its patience too, as a place can be set aside
+			// until who was released and does not come counts as lost.
 			ran := func() int {
 				s.mu.Lock()
 				defer s.mu.Unlock()

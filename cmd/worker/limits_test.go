@@ -473,3 +473,16 @@ func TestLimitsUntilTheServersTime(t *testing.T) {
 		t.Errorf("both have ended: %s", out)
 	}
 }
+
+// "What else is said of a scope, or of one above it", and of no other.
+func TestCovers(t *testing.T) {
+	t.Parallel()
+	for path, want := range map[string]bool{
+		"payments": true, "payments/acme": true, "payments/*": true, "*": true, "*/acme": true, "payments/*/refunds": true,
+		"payments/*/*/*": false, "payments/other": false, "pay": false, "payments/acme/refunds/x": false, "payments/ac": false,
+	} {
+		if got := covers(path, "payments/acme/refunds"); got != want {
+			t.Errorf("%s: %t, want %t", path, got, want)
+		}
+	}
+}
