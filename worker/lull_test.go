@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 )
 
@@ -110,4 +111,55 @@ func TestLooksGoOn(t *testing.T) {
 			t.Errorf("%d looks in a minute", n)
 		}
 	})
+}
+
+// A task whose turn comes while it is active, and which then ends or is deleted instead of
+// going back to its queue, is told to be gone at the next look: what was set aside for it
+// does for others, who need not wait until it counts as lost.
+func TestEndedWhileReleased(t *testing.T) {
+	t.Parallel()
+	const key = "asynq:{default}:t:one"
+	for name, end := range map[string]struct {
+		by   []any
+		tell func(throttle.WakeRequest) []throttle.Place
+	}{
+		"archived": {[]any{"HSET", key, "state", "archived"}, func(r throttle.WakeRequest) []throttle.Place { return r.Gone }},
+		// It may be on its way to another queue: it is looked for once more.
+		"deleted": {[]any{"DEL", key}, func(r throttle.WakeRequest) []throttle.Place { return r.NotYet }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWard(t)
+				defer w.limits.Stop()
+				w.limits.size(4)
+				w.rdb.HSet(t.Context(), key, "state", "active", "msg", "as asynq leaves it")
+				one := throttle.Place{Scope: "p/a", Ticket: queue.Ticket("default", "one")}
+				asked := make(chan throttle.WakeRequest, 10)
+				w.limits.waker.ask = func(_ context.Context, req throttle.WakeRequest) (throttle.Woken, error) {
+					asked <- req
+					if len(asked) == 1 {
+						return throttle.Woken{Released: []throttle.Place{one}, Waiting: true, Next: time.Hour, Out: 1}, nil
+					}
+					return throttle.Woken{}, nil
+				}
+				w.limits.waker.heard("p", throttle.Decision{})
+				<-time.After(activePause / 2)
+				if n := len(asked); n != 1 {
+					t.Fatalf("%d looks, want one: the task is active", n)
+				}
+				if err := w.rdb.Do(t.Context(), end.by...).Err(); err != nil {
+					t.Fatal(err)
+				}
+				<-time.After(activePause)
+				<-asked
+				if len(asked) == 0 {
+					t.Fatal("nobody has looked since")
+				}
+				if got := end.tell(<-asked); len(got) != 1 || got[0] != one {
+					t.Errorf("told %v, want %v", got, one)
+				}
+			})
+		})
+	}
 }

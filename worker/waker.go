@@ -88,6 +88,7 @@ type watch struct {
 	edge     time.Time // the same by ours
 	news     throttle.WakeRequest
 	runs     []throttle.Place // released, and found to run already
+	later    []answer         // released, tried again, and found to have ended
 	missed   map[string]bool  // tickets whose task was not there once
 	took     time.Duration    // the last look
 	out      int              // tasks released here that have not come anywhere, as of the last look
@@ -296,6 +297,7 @@ func (o *watch) kick() {
 // watch looks at a provider for as long as somebody waits for it.
 func (w *waker) watch(one *watch) {
 	for {
+		w.heedLater(one)
 		room := w.take()
 		req := throttle.WakeRequest{
 			Provider: one.provider, Lead: w.t.lead(), Spread: w.t.spread(), Most: room.ahead, More: room.now,
@@ -459,58 +461,86 @@ func (w *waker) run(one *watch, list []throttle.Place) {
 			w.t.log.Warn("tasks whose turn has come could not be released; they come by themselves", "queue", name, "error", err)
 		}
 		for i, p := range byQueue[name] {
-			w.heed(one, p, name, ids[name][i], outcomes[i])
+			w.heed(one, answer{p, name, ids[name][i], outcomes[i]})
 		}
 	}
+}
+
+// answer is what became of a task that was to be put into pending.
+type answer struct {
+	place  throttle.Place
+	queue  string
+	id     string
+	became outcome
 }
 
 // heed notes what became of a task that was to be put into pending.
-func (w *waker) heed(one *watch, p throttle.Place, name, id string, became outcome) {
-	switch became {
+func (w *waker) heed(one *watch, a answer) {
+	switch a.became {
 	case moved, queued, unknown:
-		delete(one.missed, p.Ticket)
+		delete(one.missed, a.place.Ticket)
 		return
 	case there:
-		go w.retry(one, p, name, id)
+		go w.retry(one, a)
 		return
 	case gone:
-		if !one.missed[p.Ticket] {
-			one.missed[p.Ticket] = true
-			one.news.NotYet = append(one.news.NotYet, p)
+		if !one.missed[a.place.Ticket] {
+			one.missed[a.place.Ticket] = true
+			one.news.NotYet = append(one.news.NotYet, a.place)
 			break
 		}
-		delete(one.missed, p.Ticket)
-		one.news.Gone = append(one.news.Gone, p)
+		delete(one.missed, a.place.Ticket)
+		one.news.Gone = append(one.news.Gone, a.place)
 	case elsewhere:
-		one.news.Gone = append(one.news.Gone, p)
+		one.news.Gone = append(one.news.Gone, a.place)
 	}
-	w.arrived(one.provider, p.Ticket)
+	w.arrived(one.provider, a.place.Ticket)
+}
+
+// heedLater notes whom retry found to have ended since the last look.
+func (w *waker) heedLater(one *watch) {
+	w.mu.Lock()
+	later := one.later
+	one.later = nil
+	w.mu.Unlock()
+	for _, a := range later {
+		w.heed(one, a)
+	}
 }
 
 // retry releases a task that was active when its turn came. Most often it is on
-// its way back to its queue, where it does not know yet that its turn has come.
-func (w *waker) retry(one *watch, p throttle.Place, name, id string) {
+// its way back to its queue, where it does not know yet that its turn has come; or it
+// has ended by then, as one does that has lost its patience.
+func (w *waker) retry(one *watch, a answer) {
 	pause := activePause
 	for range activeTries {
 		if !sleep(w.t.serving, pause) {
 			return
 		}
 		w.mu.Lock()
-		_, waiting := w.out[p.Ticket]
+		_, waiting := w.out[a.place.Ticket]
 		w.mu.Unlock()
 		if !waiting {
 			return // it has come
 		}
-		if got, _ := w.releaser.release(w.t.serving, name, []string{id}); got[0] != there {
+		got, _ := w.releaser.release(w.t.serving, a.queue, []string{a.id})
+		if a.became = got[0]; a.became != there {
 			w.t.gates.kick()
-			return
+			break
 		}
 		pause *= 2
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.out, p.Ticket)
-	one.runs = append(one.runs, p)
+	switch a.became {
+	case there:
+		delete(w.out, a.place.Ticket)
+		one.runs = append(one.runs, a.place)
+	case gone, elsewhere:
+		one.later = append(one.later, a)
+	default:
+		return
+	}
 	one.kick()
 }
 
