@@ -62,7 +62,7 @@ func (t *Throttle) spent(j *job) {
 	if t.cfg.Usage == nil {
 		return
 	}
-	by := usage.By{Queue: j.queue, Type: j.task.Type()}
+	by := j.by()
 	if len(j.costs) == 0 {
 		t.cfg.Usage.Spent(j.scope, by, max(j.cost, 1))
 		return
@@ -73,6 +73,9 @@ func (t *Throttle) spent(j *job) {
 	}
 	t.cfg.Usage.Spent(j.scope, by, max(j.costs.Of(throttle.Requests), 1))
 }
+
+// by is who spends, but for the application.
+func (j *job) by() usage.By { return usage.By{Queue: j.queue, Type: j.task.Type()} }
 
 // bounded gives a run its time-out, counted from its start, and its deadline.
 func (j *job) bounded(ctx context.Context) (context.Context, context.CancelFunc) {

@@ -2,6 +2,8 @@ package worker
 
 import (
 	"context"
+	"maps"
+	"sync"
 	"time"
 
 	"github.com/headway-go/headway/throttle"
@@ -12,6 +14,10 @@ type running struct {
 	limiter *throttle.Limiter
 	grant   throttle.Grant
 	id      string
+
+	tell func(more throttle.Costs) // of what it was settled at; nil: nobody asks
+	mu   sync.Mutex
+	told throttle.Costs // what it has spent, as far as was told
 }
 
 type runningKey struct{}
@@ -22,7 +28,33 @@ func (t *Throttle) withRun(ctx context.Context, j *job, g throttle.Grant) contex
 	if g.Zero() {
 		return ctx
 	}
-	return context.WithValue(ctx, runningKey{}, &running{t.cfg.Limiter, g, j.id})
+	r := &running{limiter: t.cfg.Limiter, grant: g, id: j.id}
+	if u, asks := t.cfg.Usage.(SettledUsage); asks {
+		r.told = throttle.Costs{throttle.Requests: max(j.cost, 1)}
+		if len(j.costs) > 0 {
+			r.told = maps.Clone(j.costs)
+		}
+		r.tell = func(more throttle.Costs) { u.Settled(j.scope, j.by(), more) }
+	}
+	return context.WithValue(ctx, runningKey{}, r)
+}
+
+// settled tells what a run has spent more than was told before.
+func (r *running) settled(costs throttle.Costs) {
+	if r.tell == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	more := throttle.Costs{}
+	for unit, n := range costs {
+		if d := n - r.told.Of(unit); d != 0 {
+			more[unit], r.told[unit] = d, n
+		}
+	}
+	if len(more) > 0 {
+		r.tell(more)
+	}
 }
 
 // Settle makes what the task of a handler's ctx was charged at its start what it has spent:
@@ -39,7 +71,11 @@ func Settle(ctx context.Context, costs throttle.Costs) (throttle.Settlement, err
 	if !ok {
 		return throttle.Settlement{}, nil
 	}
-	return r.limiter.Settle(ctx, r.grant, costs)
+	got, err := r.limiter.Settle(ctx, r.grant, costs)
+	if err == nil {
+		r.settled(costs)
+	}
+	return got, err
 }
 
 // Keep lets what the task of a handler's ctx was charged be settled from elsewhere when its

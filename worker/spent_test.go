@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -59,6 +60,45 @@ func TestSpentByUnit(t *testing.T) {
 			both.want(t, want...)
 		}
 	}
+}
+
+// corrected is one that is told what runs come to.
+type corrected struct{ apart }
+
+func (c *corrected) Settled(scope string, by usage.By, more throttle.Costs) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = append(c.all, fmt.Sprintf("settled %s %s %s %s", scope, by.Queue, by.Type, more))
+}
+
+// "What a handler settles corrects them when it does": by what it is more or less than what
+// was told last, and what could not be settled is not told.
+func TestSettledIsTold(t *testing.T) {
+	t.Parallel()
+	told := &corrected{}
+	s := newSystem(t, tokensPerHour(1000), Config{Usage: told})
+	s.add(queue.Task{ID: "plain", Type: "plain", Cost: 4})
+	s.add(queue.Task{ID: "a", Costs: throttle.Costs{"tokens": 500}})
+	s.serve(asynq.Config{}, func(ctx context.Context, task *asynq.Task) error {
+		if task.Type() == "plain" {
+			_, err := Settle(ctx, throttle.Costs{"requests": 2, "rows": 7})
+			return err
+		}
+		for _, costs := range []throttle.Costs{{"tokens": 90}, {"requests": 1, "tokens": 90}, {"tokens": 100}} {
+			if _, err := Settle(ctx, costs); err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := Settle(ctx, throttle.Costs{"tokens": -1}); err == nil {
+			t.Error("less than nothing was settled")
+		}
+		return nil
+	})
+	for range 2 {
+		<-s.ended
+	}
+	told.want(t, `p/a "" default plain 4`, "settled p/a default plain requests=-2,rows=7",
+		"p/a default work tokens=500", "settled p/a default work tokens=-410", "settled p/a default work tokens=10")
 }
 
 // want holds what was told against what shall have been, in any order.

@@ -79,6 +79,14 @@ type CostsUsage interface {
 	SpentCosts(scope string, by usage.By, costs throttle.Costs)
 }
 
+// SettledUsage is a Usage that is told what the tasks' runs come to.
+type SettledUsage interface {
+	CostsUsage
+	// Settled tells of a run that was settled how much more of each unit it has spent than
+	// was told before, below 0 where it is less.
+	Settled(scope string, by usage.By, more throttle.Costs)
+}
+
 // Observer is told what happens to tasks. Its methods are called in the tasks'
 // goroutines and must not block.
 type Observer interface {

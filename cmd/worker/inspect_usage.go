@@ -29,7 +29,8 @@ units first. Those that are not among the 40 of a scope that spent most in a
 slot of time are told as one sum, as others.
 
 Of tasks that cost by unit the units are requests, and each other unit, such as
-tokens, has a column of its own: what they were estimated to cost.
+tokens, has a column of its own: what they were estimated to cost, corrected by
+what their handlers settled.
 
 For each shadow rule that counts at SCOPE itself it tells of how many starts,
 and how many of them would have waited.

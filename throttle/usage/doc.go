@@ -12,7 +12,8 @@
 // Spending is added up in memory and sent to Redis every ten seconds, so that no task
 // and no decision costs a command. What is spent from a scope counts at every level of
 // its path. Package worker records the tasks that it starts (worker.Config.Usage);
-// who asks a throttle.Limiter by himself calls Spent when he is granted something.
+// who asks a throttle.Limiter by himself calls Spent when he is granted something, and
+// Settled when he knows what it came to.
 //
 // What shadow rules would have done is recorded beside it, at the level at which each
 // counts, where the limiter tells it: throttle.Config{OnShadow: recorder.Shadowed}.

@@ -46,7 +46,7 @@ func (r *Recorder) Flush(ctx context.Context) error {
 			err = r.send(ctx, tallies, now)
 		}
 		if err != nil {
-			r.lost.Add(tallies[0].all.Units)
+			r.lost.Add(max(tallies[0].all.Units, 0))
 			first = cmp.Or(first, err)
 			faults++
 		}
@@ -124,7 +124,9 @@ func (p *period) byProvider() map[string][]*tally {
 	}
 	for name, tallies := range providers {
 		slices.SortFunc(tallies, func(a, b *tally) int {
-			return cmp.Or(cmp.Compare(b.all.Units, a.all.Units), cmp.Compare(a.scope.String(), b.scope.String()))
+			// What came back may make a level's sum less than that of one below it.
+			return cmp.Or(cmp.Compare(min(a.scope.Len(), 2), min(b.scope.Len(), 2)),
+				cmp.Compare(b.all.Units, a.all.Units), cmp.Compare(a.scope.String(), b.scope.String()))
 		})
 		providers[name] = tallies[:min(len(tallies), mostScopes)]
 	}
@@ -210,7 +212,7 @@ func (b *batch) addUnits(ctx context.Context, pipe redis.Pipeliner, key string, 
 	for _, unit := range most(t.all.units, mostKinds) {
 		pipe.HIncrBy(ctx, key, unit, t.all.units[unit])
 		for _, by := range spenders {
-			if n := t.by[by].units[unit]; n > 0 {
+			if n := t.by[by].units[unit]; n != 0 {
 				pipe.HIncrBy(ctx, key, unit+":"+by.name(), n)
 			}
 		}

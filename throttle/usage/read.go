@@ -169,6 +169,10 @@ func (s *Sum) note(kind string, n int64) {
 
 // finish lists who spent, and finds what others did.
 func (r *Report) finish(by map[By]*Spender) {
+	r.All.Units, r.ByUnit = max(r.All.Units, 0), spentOf(r.ByUnit)
+	for _, s := range by {
+		s.Units, s.ByUnit = max(s.Units, 0), spentOf(s.ByUnit)
+	}
 	r.Other = r.All
 	for _, s := range slices.SortedFunc(maps.Values(by), func(a, b *Spender) int {
 		return cmp.Or(cmp.Compare(b.Units, a.Units), cmp.Compare(b.Tasks, a.Tasks), cmp.Compare(a.name(), b.name()))

@@ -167,26 +167,40 @@ func (r *Recorder) SpentCosts(scope string, by By, costs throttle.Costs) {
 	r.spent(scope, by, Sum{Units: costs.Of(throttle.Requests), Tasks: 1}, costs)
 }
 
-func (r *Recorder) spent(scope string, by By, sum Sum, costs throttle.Costs) {
-	if by.App == "" {
-		by.App = r.app
+// Settled corrects what was spent by what it came to, as throttle.Limiter.Settle does what was
+// charged: more is by how much it was more of each unit, below 0 where it was less. It counts
+// when it is told, and not as another task. It costs what Spent does.
+func (r *Recorder) Settled(scope string, by By, more throttle.Costs) {
+	sum := Sum{Units: more[throttle.Requests]}
+	if sum.possible(-mostUnits, more) {
+		r.add(scope, by, sum, more)
 	}
-	r.mu.Lock()
-	taken := possible(sum.Units, costs) && r.current.add(scope, by, sum, costs)
-	r.mu.Unlock()
-	if !taken {
+}
+
+func (r *Recorder) spent(scope string, by By, sum Sum, costs throttle.Costs) {
+	if !sum.possible(0, costs) || !r.add(scope, by, sum, costs) {
 		r.lost.Add(max(sum.Units, 0))
 	}
 }
 
-// possible says whether so much can have been spent.
-func possible(units int64, costs throttle.Costs) bool {
+// add reports whether there was room.
+func (r *Recorder) add(scope string, by By, sum Sum, costs throttle.Costs) bool {
+	if by.App == "" {
+		by.App = r.app
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.current.add(scope, by, sum, costs)
+}
+
+// possible says whether so much, and no less than least, can have been spent.
+func (s Sum) possible(least int64, costs throttle.Costs) bool {
 	for _, n := range costs {
-		if n < 0 || n > mostUnits {
+		if n < least || n > mostUnits {
 			return false
 		}
 	}
-	return units >= 0 && units <= mostUnits
+	return s.Units >= least && s.Units <= mostUnits
 }
 
 // Shadowed counts what a shadow rule said of a start: give it to the limiter as

@@ -77,12 +77,13 @@ func smallestUnits(fields map[string]string) (small []string) {
 	return small
 }
 
-// readUnits adds what one slot has by unit. Who is known by that alone is one of the others.
+// readUnits adds what one slot has by unit, which is less than nothing where more came back
+// than was spent in it. Who is known by that alone is one of the others.
 func (r *Report) readUnits(fields map[string]string, by map[By]*Spender) {
 	for field, text := range fields {
 		n, err := strconv.ParseInt(text, 10, 64)
 		unit, name, of := strings.Cut(field, ":")
-		if err != nil || n <= 0 || (throttle.Costs{unit: 1}).Check() != nil {
+		if err != nil || n == 0 || (throttle.Costs{unit: 1}).Check() != nil {
 			continue // nobody of ours wrote it
 		}
 		if !of {
@@ -94,6 +95,16 @@ func (r *Report) readUnits(fields map[string]string, by map[By]*Spender) {
 			s.ByUnit = plus(s.ByUnit, unit, n)
 		}
 	}
+}
+
+// spentOf leaves out the units of which no more was spent than came back of what had been
+// spent before the report begins.
+func spentOf(units map[string]int64) map[string]int64 {
+	maps.DeleteFunc(units, func(_ string, n int64) bool { return n <= 0 })
+	if len(units) == 0 {
+		return nil
+	}
+	return units
 }
 
 func plus(units map[string]int64, unit string, n int64) map[string]int64 {
