@@ -27,8 +27,9 @@
 -- ARGV[10..]  rule    one for each rule. See include/rules.lua.
 -- ARGV[n+10..] path   one for each of s scopes: the numbers of its rules, as "1,3,4", or "-" for a scope
 --                     that the caller cannot wake. See include/turns/lines.lua for "1,3*2,4".
--- ARGV[n+s+10..] news three for each task that was released before and could not be run: "f" it does
---                     not exist, "a" not yet, to be tried again, "r" it is running; its scope; its ticket.
+-- ARGV[n+s+10..] news three for each task: "f" it does not exist any more, whether it was released or
+--                     stands in line; of one that was released and could not be run "a" it does not
+--                     exist yet, to be tried again, "r" it is running; then its scope; its ticket.
 --
 -- Returns  {times, released, missing, near}, each a list:
 --          times     {now, next, out}: integer µs, the clock of this call, and when to look again, 0 when
@@ -199,7 +200,7 @@ local function has(path, name)
   return false
 end
 
-local heed_news, reserve
+local heed_news, reserve, take_out
 do
   -- Lets the rules of a scope be looked at now.
   local function look_at(scope)
@@ -280,6 +281,62 @@ do
         back(l, field, value, tonumber(eighth) or score_of_out(value))
       elseif value and what == 'r' then
         call('HSET', out_key, field, pack(now) .. sub(value, 8, 21) .. RUNNING)
+      end
+    end
+  end
+
+  -- Takes a scope whose line was emptied out of its round, and gives its slots back, in which
+  -- nobody had a turn.
+  local function unseat(l, had)
+    local name, rank = parts_of(had)
+    local _, stamp = numbers_of(rank)
+    shares(l, { name = name, stamp = stamp })
+    for _, s in ipairs(slots(l)) do
+      if s.tag then
+        put_off(s, -1)
+      end
+    end
+    moved[l.scope] = { was = had }
+  end
+
+  -- Seats a scope by who is first in its line by now: in a round that it waits in, and by
+  -- its priority.
+  local function seat_anew(l, had)
+    local ticket, score = unpack(call('ZRANGE', l.key, '0', '0', 'WITHSCORES'))
+    local name, rank = parts_of(had)
+    call('ZADD', due, 'XX', 'LT', whole(now), name)
+    if not ticket then
+      return unseat(l, had)
+    end
+    local band, stamp = numbers_of(rank)
+    local path = path_of(l, ticket)
+    if #path > 0 and not has(path, name) then
+      local its = shares(l, { name = name, stamp = stamp })
+      name = path[1].name
+      stamp = tag_at(its, name)
+      call('ZADD', due, 'LT', whole(now), name)
+    elseif floor(score / BAND) + LOWEST == band then
+      return
+    end
+    local seat = seat_of(name, rank_of(score, stamp), l.scope)
+    comes[seat], comes[had] = true, false
+    note('S' .. l.scope, seat)
+  end
+
+  -- Takes those out of their lines who have ended there.
+  function take_out()
+    for i = 5 + #KEYS, #ARGV, 3 do
+      local what, scope, ticket = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+      local l = what == 'f' and lines[scope]
+      local place = l and l.path_text ~= '-' and call('ZRANK', l.key, ticket)
+      if place then
+        call('ZREM', l.key, ticket)
+        count(l, ticket, -1)
+        read_at({ 'S' .. scope })
+        local seat = held['S' .. scope]
+        if seat and place == 0 then
+          seat_anew(l, seat)
+        end
       end
     end
   end
@@ -965,6 +1022,7 @@ do
     if many < FORGET then
       return
     end
+    write_round() -- nodes that this call has noted, or taken up again, are looked through as they are now
     local most = min(2 * many, MANY)
     local past = call('ZRANGEBYLEX', round, '(' .. PAST .. '\0', '(' .. PAST .. '\1', 'LIMIT', '0', whole(most))
     local fields, left = {}, #past == most
@@ -1028,6 +1086,7 @@ end
 first_rules()
 heed_news()
 reserve()
+take_out()
 write_round() -- the rounds are read from here on
 local names = serve()
 local next_rule = save(names)

@@ -123,7 +123,7 @@ func (l *Limiter) InspectTicket(ctx context.Context, ask Ask) (Standing, error) 
 	if ask.Ticket == "" {
 		return Standing{}, fmt.Errorf("throttle: InspectTicket of %q needs a ticket", ask.Scope)
 	}
-	ticket := ask.place().ticket()
+	ticket := ask.Place().ticket()
 	page, err := l.inspect(ctx, p, []string{ask.Scope}, []string{ticket}, "", "")
 	if err != nil {
 		return Standing{}, unavailable(ctx, "inspect a ticket of", ask.Scope, err)
@@ -140,7 +140,7 @@ func (l *Limiter) InspectTicket(ctx context.Context, ask Ask) (Standing, error) 
 // or was released and has not come, whatever the policy says of its scope by now. Costs one
 // round trip. The error is a *ScopeError, wraps ErrUnavailable, or is ctx's.
 func (l *Limiter) Stands(ctx context.Context, ask Ask) (bool, error) {
-	p := ask.place()
+	p := ask.Place()
 	scope, err := ParseScope(p.Scope)
 	if err != nil {
 		return false, err

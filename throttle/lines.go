@@ -84,7 +84,7 @@ func (l *Limiter) lineUp(ctx context.Context, provider string, asks []Ask, group
 	args := t.appendArgs([]any{l.clock(), lead.Microseconds(), near.Microseconds()})
 	for _, i := range group {
 		a := asks[i]
-		args = append(args, number[a.Scope], a.place().ticket(), a.Priority)
+		args = append(args, number[a.Scope], a.Place().ticket(), a.Priority)
 	}
 	prefix, asked := keyspace(l.cfg.Prefix).provider(provider), time.Now()
 	reply, err := l.lists(ctx, lua.LineUp.For(t.kinds()), t.keys(prefix), args)

@@ -99,7 +99,8 @@ func (r *Request) place() Place {
 	return Place{Scope: r.Scope, Ticket: r.Ticket, cost: r.Cost, costs: r.Costs.String()}
 }
 
-func (a Ask) place() Place {
+// Place is where the one who asks stands in line.
+func (a Ask) Place() Place {
 	return Place{Scope: a.Scope, Ticket: a.Ticket, cost: a.Cost, costs: a.Costs.String()}
 }
 

@@ -39,6 +39,10 @@ var turnPlants = []struct{ what, from, to string }{
 	{"wake: a rule forgotten with its round full", "      if not looks[name] then\n        gone", "      if true then\n        gone"},
 	{"wake: an orphan that stays", "      if value and what == 'f' then\n        call('HDEL', out_key, field)", "      if value and what == 'f' then"},
 	{"wake: an orphan's units are seen by nobody", "        call('HDEL', out_key, field)\n        look_at(scope)\n      elseif value and", "        call('HDEL', out_key, field)\n      elseif value and"},
+	{"wake: one that ended in line is still counted", "        count(l, ticket, -1)\n        read_at(", "        read_at("},
+	{"wake: who is behind one that ended is seen by nobody", "    call('ZADD', due, 'XX', 'LT', whole(now), name)\n    if not ticket", "    if not ticket"},
+	{"wake: a line that ended keeps its seat", "    moved[l.scope] = { was = had }\n", ""},
+	{"wake: a line that goes on loses its seat", "    if not ticket then\n      return unseat", "    if true then\n      return unseat"},
 	{"wake: a plan's units are seen by nobody", "        look_at(scope)\n        freed_unknown = freed_unknown or not l\n", ""},
 	{"wake: a task too dear stops its line", "elseif not free and by.cap ~= 0 and by.p ~= 0 then", "elseif false then"},
 	{"wake: a task too dear stops its round", "    move(seat, name, seat.rank, true)\n    look_by(name, now + AGAIN)\n", "    rounds[seat.name] = { here = {}, first = false }\n    look_by(seat.name, now + AGAIN)\n"},
@@ -245,6 +249,20 @@ var scenes = []scene{
 		}
 		w.resend()
 	}},
+	// Who stands behind one that ends in line, and costs less, can start sooner.
+	{[]map[string]Node{{"p": {Rules: []Rule{{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: sec, Burst: 5}}}}},
+		func(w *turnsWorld, add func(scope, cost int64) *waiter) {
+			add(0, 5)
+			dear, cheap := add(0, 5), add(0, 1)
+			w.wake(64, 0, false)
+			w.now += 1_000_000
+			w.endsBefore(dear, 0)
+			w.wake(64, 0, false)
+			if cheap.stage != released {
+				fail("%d: it should be released", cheap.stage)
+			}
+			w.settle()
+		}},
 	// Two scopes whose tasks two lowered limits can't admit are left alone.
 	{[]map[string]Node{twoLevels(50, 50), twoLevels(2, 1)}, func(w *turnsWorld, add func(scope, cost int64) *waiter) {
 		add(0, 50)

@@ -41,7 +41,7 @@ var happenings = []struct {
 		w.wake(int(r.one(0, 1, 2, 5, 64)), r.one(0, w.h.spread), r.IntN(10) == 0)
 		return true
 	}},
-	{"arrive", 24, 60, func(w *turnsWorld, r drawing) bool {
+	{"arrive", 24, 50, func(w *turnsWorld, r drawing) bool {
 		return w.some(r, []stage{released, straight}, func(t *waiter) { w.ask(t, comes, w.ahead(r), 0) })
 	}},
 	{"come early", 4, 5, func(w *turnsWorld, r drawing) bool {
@@ -54,12 +54,10 @@ var happenings = []struct {
 		return w.some(r, []stage{released}, func(t *waiter) { t.stage = astray })
 	}},
 	{"gone", 3, 2, func(w *turnsWorld, r drawing) bool {
-		return w.some(r, []stage{released}, func(t *waiter) {
-			w.news.Gone = append(w.news.Gone, t.Place)
-			t.stage = astray
-			w.wake(0, 0, false)
-			t.stage = gone
-		})
+		return w.some(r, []stage{released}, func(t *waiter) { w.endsBefore(t, 0) })
+	}},
+	{"end in line", 3, 2, func(w *turnsWorld, r drawing) bool {
+		return w.some(r, []stage{parked}, func(t *waiter) { w.endsBefore(t, int(r.one(0, 0, 5))) })
 	}},
 	{"not yet", 2, 1, func(w *turnsWorld, r drawing) bool {
 		return w.some(r, []stage{released}, func(t *waiter) {

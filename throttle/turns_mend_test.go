@@ -3,6 +3,7 @@ package throttle
 import (
 	"fmt"
 	"testing"
+	"time"
 )
 
 // A look gives way as often as there are turns.
@@ -72,6 +73,110 @@ func TestBehindManyWhoWaitForAnother(t *testing.T) {
 				woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 10})
 				if err != nil || len(woken.Released) != 1 || woken.Released[0].Ticket != "first" {
 					b.t.Errorf("%+v, %v: the one that takes no words should be released", woken, err)
+				}
+			})
+		})
+	}
+}
+
+// Who ends in line is taken out of it at once, in the middle of a long round too: who was
+// behind it has its turn, though it waits for another rule than those before it.
+func TestBehindOneThatEnded(t *testing.T) {
+	t.Parallel()
+	policy := policyOf(t,
+		Rule{Name: "tokens", Algorithm: FixedWindow, Limit: 1, Per: time.Hour, Unit: "tokens"},
+		Rule{Name: "calls", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000})
+	onBoth(t, Config{}, policy, func(b *bench) {
+		one := Costs{"requests": 1, "tokens": 1}
+		b.decide(Request{Scope: "p/first", Ticket: "first", Costs: one})
+		var last Ask
+		for i := range 40 {
+			last = Ask{Scope: fmt.Sprintf("p/t%02d", i), Ticket: fmt.Sprint("dear ", i), Costs: one}
+			if d := b.decide(Request{Scope: last.Scope, Ticket: last.Ticket, Costs: one}); !d.Turn.Waits {
+				b.t.Fatalf("%+v", d)
+			}
+		}
+		behind := Ask{Scope: last.Scope, Ticket: "cheap", Costs: Costs{"requests": 1, "tokens": 0}}
+		b.decide(Request{Scope: behind.Scope, Ticket: behind.Ticket, Costs: behind.Costs})
+		b.pass(sec)
+		if woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 20}); err != nil || len(woken.Released) != 0 {
+			b.t.Fatalf("%+v, %v; they wait for an hour", woken, err)
+		}
+		woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 20, Gone: []Place{last.Place()}})
+		if err != nil || len(woken.Released) != 1 || woken.Released[0].Ticket != behind.Ticket {
+			b.t.Errorf("%+v, %v; want %q", woken, err, behind.Ticket)
+		}
+	})
+}
+
+// A line that is emptied while its provider is paused is forgotten at once.
+func TestEndedInAPause(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: sec, Burst: 1}), func(b *bench) {
+		b.heed("p", turnedDown(10*time.Minute))
+		a := Ask{Scope: "p/a", Ticket: "a"}
+		if d := b.decide(Request{Scope: a.Scope, Ticket: a.Ticket}); !d.Turn.Waits {
+			b.t.Fatalf("%+v", d)
+		}
+		if woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1}); err != nil || !woken.Waiting {
+			b.t.Fatalf("%+v, %v", woken, err)
+		}
+		if woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1, Gone: []Place{a.Place()}}); err != nil || woken.Waiting {
+			b.t.Errorf("%+v, %v; nobody waits", woken, err)
+		}
+		if left := b.rdb.Exists(ctx, b.provider("p")+"!due", b.provider("p")+"!at", b.provider("p")+"!round").Val(); left != 0 {
+			b.t.Errorf("%d keys are left", left)
+		}
+	})
+}
+
+// "A task that ends in line has had no turn": those that lose their patience put the turns of
+// their tenant off neither at its own scope nor at any other, however many they are.
+func TestEndedHadNoTurn(t *testing.T) {
+	t.Parallel()
+	all := Rule{Name: "all", Algorithm: TokenBucket, Limit: 1, Per: sec, Burst: 1}
+	own := Rule{Name: "own", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 100}
+	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {
+		Rules: []Rule{all}, Scopes: map[string]Node{"*": {Rules: []Rule{own}}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, policy := range map[string]*Policy{"one level": policyOf(t, all), "two levels": policy} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, policy, func(b *bench) {
+				ask := func(scope, ticket string) Ask {
+					if d := b.decide(Request{Scope: scope, Ticket: ticket}); !d.Turn.Waits && ticket != "first" {
+						b.t.Fatalf("%s does not wait: %+v", ticket, d)
+					}
+					return Ask{Scope: scope, Ticket: ticket}
+				}
+				ask("p/0", "first")
+				const others = 5
+				for i := range 10 * others {
+					ask(fmt.Sprint("p/", i%others), fmt.Sprint("other ", i))
+				}
+				last := ask("p/a/0", "impatient 0")
+				for i := 1; i <= 30; i++ { // the next one comes before the last has ended
+					next := ask(fmt.Sprint("p/a/", i%3), fmt.Sprint("impatient ", i))
+					if _, err := b.Wake(ctx, WakeRequest{Provider: "p", Gone: []Place{last.Place()}}); err != nil {
+						b.t.Fatal(err)
+					}
+					last = next
+				}
+				patient := ask("p/a/x", "patient")
+				for turns := 1; ; turns++ {
+					b.pass(sec)
+					woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1})
+					if err != nil || len(woken.Released) != 1 || turns > 2*others+2 {
+						b.t.Fatalf("%+v, %v, after %d turns", woken, err, turns)
+					}
+					got := woken.Released[0]
+					if got.Ticket == patient.Ticket {
+						return
+					}
+					b.decide(Request{Scope: got.Scope, Ticket: got.Ticket})
 				}
 			})
 		})

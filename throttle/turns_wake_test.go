@@ -50,6 +50,14 @@ func (w *turnsWorld) wake(most int, spread int64, all bool) Woken {
 	return woken
 }
 
+// endsBefore has a task end, which the next call, for most others, is told.
+func (w *turnsWorld) endsBefore(t *waiter, most int) {
+	w.news.Gone = append(w.news.Gone, t.Place)
+	t.stage = astray
+	w.wake(most, 0, false)
+	t.stage = gone
+}
+
 // tooDear: a task that a changed limit can't admit is passed over.
 func (w *turnsWorld) tooDear() {
 	for _, t := range w.tasks {

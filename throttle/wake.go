@@ -29,9 +29,14 @@ type WakeRequest struct {
 	// trip, are enough to see whether anything came before it. Only then, and every
 	// few seconds, the call does what it does without.
 	Glance bool
-	// Gone, NotYet and Running say what became of those released before: there is no
-	// such task; there is none yet and it is to be tried again; it runs already.
-	Gone, NotYet, Running []Place
+	// Gone are tasks that there are no more, whether they were released or stand in line.
+	// Who is of a scope that this Limiter has no rules for, or of another than the first 64,
+	// may stay in line until its turn. A new task that has the same ticket by then loses its
+	// place.
+	Gone []Place
+	// NotYet and Running say what else became of those released before: there is no such
+	// task yet and it is to be tried again; it runs already.
+	NotYet, Running []Place
 }
 
 // Woken is what Wake answers.

@@ -34,7 +34,9 @@ func (t *Throttle) Handler(next asynq.Handler) asynq.Handler {
 			err = known(next, task)
 		}
 		if err == nil {
-			err = t.fresh(ctx, j)
+			if err = t.fresh(ctx, j); err != nil && j.scope != "" {
+				t.waker.leaves(j)
+			}
 		}
 		if err != nil {
 			return permanent(err)
@@ -254,6 +256,7 @@ func (t *Throttle) denied(ctx context.Context, j *job, d throttle.Decision) erro
 		return with
 	}
 	if !deadline.IsZero() {
+		t.waker.leaves(j)
 		return permanent(fmt.Errorf("headway: %s, after its deadline of %s", tooLate(j.scope, d, wait, by), deadline.UTC().Format(time.RFC3339)))
 	}
 	return t.putBack(ctx, j, d)

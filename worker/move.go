@@ -25,7 +25,7 @@ func MoveTo(name string) Patience {
 		if name == "" || name == w.Queue {
 			return Verdict{}
 		}
-		return Verdict{"moved", func(ctx context.Context, t *Throttle, j *job, w Waited) (bool, error) {
+		return Verdict{becameMoved, func(ctx context.Context, t *Throttle, j *job, w Waited) (bool, error) {
 			if err := t.move(ctx, j, name); err != nil {
 				t.observer.Failed("move")
 				t.log.WarnContext(ctx, "a task whose patience has ended could not be moved and waits on",
@@ -50,6 +50,8 @@ const (
 	followMost  = 2 * time.Second
 	followPause = 25 * time.Millisecond
 )
+
+const becameMoved = "moved"
 
 var errIDTaken = errors.New("another task has its id there")
 

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"time"
@@ -153,6 +154,10 @@ func (t *Throttle) impatient(ctx context.Context, j *job, d throttle.Decision, d
 	}
 	if ended, with = verdict.end(ctx, t, j, w); ended {
 		t.observer.OutOfPatience(j.queue, verdict.became, w.Waited)
+	}
+	// One that is retried keeps its place, and so does one that is put off or carried on.
+	if ended && (with == nil || errors.Is(with, asynq.SkipRetry) || verdict.became == becameMoved) {
+		t.waker.leaves(j)
 	}
 	return ended, with
 }

@@ -555,3 +555,43 @@ func TestPatienceInAnOutage(t *testing.T) {
 		t.Errorf("it failed with %q", why)
 	}
 }
+
+// "A fallback that failed and is retried keeps its place", and so does one that is put off;
+// those who have ended leave their line.
+func TestWhoLeavesTheLine(t *testing.T) {
+	t.Parallel()
+	putOff := errors.Join(newLimited(&job{}, "", time.Now()), asynq.RevokeTask)
+	for name, tt := range map[string]struct {
+		verdict Verdict
+		with    error
+		leaves  bool
+	}{
+		"dropped":            {Verdict{became: "dropped"}, nil, true},
+		"failed":             {Verdict{became: "failed"}, permanent(errors.New("too late")), true},
+		"moved":              {Verdict{became: becameMoved}, putOff, true},
+		"fallback":           {Verdict{became: "fallback"}, nil, true},
+		"fallback that ends": {Verdict{became: "fallback"}, permanent(errors.New("no answer")), true},
+		"fallback, retried":  {Verdict{became: "fallback"}, errors.New("no answer"), false},
+		"fallback, put off":  {Verdict{became: "fallback"}, putOff, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tt.verdict.end = func(context.Context, *Throttle, *job, Waited) (bool, error) { return true, tt.with }
+			s := newSystem(t, full(0), Config{Patience: always(tt.verdict)})
+			defer s.throttle.Stop()
+			j := &job{
+				task: asynq.NewTask("work", nil), id: "a", queue: "default", scope: "p/a", own: true,
+				maxWait: time.Second, due: time.Now().Add(-time.Minute),
+			}
+			ended, with := s.throttle.impatient(t.Context(), j, throttle.Decision{Binding: -1}, time.Time{})
+			if !ended || !errors.Is(with, tt.with) {
+				t.Fatalf("%t, %v", ended, with)
+			}
+			s.throttle.waker.mu.Lock()
+			defer s.throttle.waker.mu.Unlock()
+			if leaves := s.throttle.waker.watches["p"] != nil; leaves != tt.leaves {
+				t.Errorf("somebody looks for it: %t", leaves)
+			}
+		})
+	}
+}

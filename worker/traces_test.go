@@ -138,6 +138,8 @@ func TestNoTraceOfEnded(t *testing.T) {
 				s.addForeign(fmt.Sprint("foreign ", i), asynq.MaxRetry(i%2))
 			}
 			s.until("they have ended", func() bool { return s.seen.get(func(o *seen) int { return len(o.became) }) == 8 })
+			// Their turn has not come.
+			s.until("nobody stands in line", func() bool { return s.rdb.Exists(t.Context(), "hw:{p}/a!line").Val() == 0 })
 			unblock()
 			s.untilNoTrace()
 			s.until("the place is free", func() bool { // who waits for it has no patience

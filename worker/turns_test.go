@@ -242,10 +242,22 @@ func TestDeadlineInLine(t *testing.T) {
 	s.serve(asynq.Config{Concurrency: 2}, nil)
 	<-s.ended
 	s.add(queue.Task{ID: "late", Deadline: time.Now().Add(2 * time.Second)})
+	s.failsInLine("late")
+	// No clock tells when the place of another comes free: so it waits until its deadline.
+	s = blocked(t, full(0), Config{})
+	s.add(queue.Task{ID: "late", Deadline: time.Now().Add(2 * time.Second)})
+	s.failsInLine("late")
+}
+
+// failsInLine waits until a task has failed and has no place in line, though its turn has
+// not come.
+func (s *system) failsInLine(id string) {
+	s.t.Helper()
 	s.until("it has failed", func() bool {
-		info := s.info("late")
+		info := s.info(id)
 		return info != nil && info.State == asynq.TaskStateArchived
 	})
+	s.until("nobody stands in line", func() bool { return s.rdb.Exists(s.t.Context(), "hw:{p}/a!line").Val() == 0 })
 }
 
 func must(t *testing.T, err error) {

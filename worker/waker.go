@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,6 +58,7 @@ const (
 	announceAgain = time.Hour
 	outStays      = 3 * time.Second
 	lately        = 50 * time.Millisecond
+	mostGone      = 32 // taken out of line by one look
 	mostAtOnce    = 64
 
 	// A task that is being put back while its turn comes is still active: it is
@@ -89,6 +91,7 @@ type watch struct {
 	news     throttle.WakeRequest
 	runs     []throttle.Place // released, and found to run already
 	later    []answer         // released, tried again, and found to have ended
+	over     []throttle.Place // ended instead of waiting
 	missed   map[string]bool  // tickets whose task was not there once
 	took     time.Duration    // the last look
 	out      int              // tasks released here that have not come anywhere, as of the last look
@@ -253,9 +256,14 @@ func (w *waker) look(provider string, why hint) {
 	if w.t.stopped() {
 		return
 	}
-	at := time.Now().Add(why.in)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.attend(provider, why)
+}
+
+// attend is look for who holds w.mu, and returns who does.
+func (w *waker) attend(provider string, why hint) *watch {
+	at := time.Now().Add(why.in)
 	one := w.watches[provider]
 	if one == nil {
 		one = &watch{
@@ -267,12 +275,13 @@ func (w *waker) look(provider string, why hint) {
 			defer w.pulse.ends(one.beat)
 			w.guarded("provider", func() { w.watch(one) })
 		}()
-		return
+		return one
 	}
 	one.all = one.all || why.all
 	if at.Before(one.next) {
 		one.kick()
 	}
+	return one
 }
 
 // vacated notes that a run has given its places under concurrency rules back: no clock
@@ -282,6 +291,21 @@ func (w *waker) vacated(provider string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if one := w.watches[provider]; one != nil && time.Until(one.next) > spread {
+		one.kick()
+	}
+}
+
+// leaves notes that a task ends that may stand in line: those behind it need not wait until
+// its turn tells that it is not there.
+func (w *waker) leaves(j *job) {
+	if w.t.stopped() {
+		return // it is forgotten when its turn comes
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	one := w.attend(provider(j.scope), hint{in: lookAgain})
+	one.over = append(one.over, j.ask().Place())
+	if time.Until(one.next) > spread {
 		one.kick()
 	}
 }
@@ -297,7 +321,7 @@ func (o *watch) kick() {
 // watch looks at a provider for as long as somebody waits for it.
 func (w *waker) watch(one *watch) {
 	for {
-		w.heedLater(one)
+		w.heedEnded(one)
 		room := w.take()
 		req := throttle.WakeRequest{
 			Provider: one.provider, Lead: w.t.lead(), Spread: w.t.spread(), Most: room.ahead, More: room.now,
@@ -367,7 +391,7 @@ func (w *waker) pause(one *watch, woken throttle.Woken, had room, err error) (wa
 	case err != nil:
 		w.t.observer.Failed("wake")
 		wait = lookAgain
-	case len(one.news.Gone)+len(one.news.NotYet) > 0:
+	case len(one.news.Gone)+len(one.news.NotYet)+len(one.over) > 0:
 		wait = 0
 	case woken.Waiting && len(woken.Released) >= had.ahead:
 		w.starved.Store(true)
@@ -497,11 +521,15 @@ func (w *waker) heed(one *watch, a answer) {
 	w.arrived(one.provider, a.place.Ticket)
 }
 
-// heedLater notes whom retry found to have ended since the last look.
-func (w *waker) heedLater(one *watch) {
+// heedEnded notes who has ended since the last look, where they stood or after they were
+// released.
+func (w *waker) heedEnded(one *watch) {
 	w.mu.Lock()
 	later := one.later
 	one.later = nil
+	n := min(len(one.over), max(0, mostGone-len(one.news.Gone)))
+	one.news.Gone = append(one.news.Gone, one.over[:n]...)
+	one.over = slices.Delete(one.over, 0, n)
 	w.mu.Unlock()
 	for _, a := range later {
 		w.heed(one, a)

@@ -1897,10 +1897,12 @@ local function shares_of(shares, name, stamp, others)
   return shares
 end
 
--- Puts a node's next slot off by so many units.
+-- Puts a node's next slot off by so many units, or on by those that nobody had a turn for,
+-- which are below zero.
 local function put_off(s, units)
-  local length = max(1, floor(SLOT * units / s.weight + 0.5))
-  note_time('F' .. s.node, min(LATEST, number_at('F' .. s.node) + length))
+  local length = max(1, floor(SLOT * math.abs(units) / s.weight + 0.5))
+  local slot = number_at('F' .. s.node) + (units < 0 and -length or length)
+  note_time('F' .. s.node, max(0, min(LATEST, slot)))
 end
 
 -- Takes the next slot of the node. The virtual time is the earliest: nobody saves up.
