@@ -21,7 +21,7 @@ import (
 	"sync"
 )
 
-//go:embed *.lua include/*.lua include/express/*.lua include/turns/*.lua
+//go:embed *.lua include/*.lua include/express/*.lua include/turns/*.lua include/wake/*.lua
 var files embed.FS
 
 // Kinds names the algorithms that a script can be made for, a letter each:

@@ -1732,6 +1732,9 @@ local AGAIN, PASSES, SUSPENDED = 1000000, 100, 3600000000
 -- How many scopes of a level to look at for one whose turn it rather is.
 local RIVALS = 8
 
+-- What a look knows of lines: the rules that their tasks meet, the sums that they count in, and
+-- what their scopes have at each level. It needs what wake.lua begins with.
+
 local lines, released, missing = {}, {}, {}
 local out = 0
 local known, moved, looks = {}, {}, {} -- by scope, by scope, by rule
@@ -1836,6 +1839,8 @@ local function shares(l, seat)
   end
   return l.shares
 end
+-- Those who are out: what became of them, and what is set aside for them; and those who have
+-- ended in line. Source: docs/turns.md#waking
 
 -- When the first of those who are out will have been out for too long, and whether units
 -- that were set aside came free of rules that the caller doesn't know.
@@ -2061,6 +2066,9 @@ do
     end
   end
 end
+-- Seats in their rounds, as this look has moved them: who is first, whose turn it is rather,
+-- and what a release, or one that can't be, does to a scope's place. Source:
+-- docs/turns.md#lines-rounds-and-seats
 
 -- A seat. Ranks are compared as numbers: the order of texts is the locale's.
 local function seated(name, rank, scope, seat)
@@ -2238,6 +2246,7 @@ local function step_aside(seat)
   move(seat, NO_RULE, seat.rank, true)
   look_by(NO_RULE, now + AGAIN)
 end
+-- Whose turn it is among the lines below a level with weights. Source: docs/turns.md#shares
 
 -- The rounds whose turns are being given: the one at the end, for those before it.
 local serving = {}
@@ -2352,6 +2361,7 @@ do
     return false
   end
 end
+-- Those that are left alone. Source: docs/turns.md#waking
 
 -- The round of those that are left alone may have more scopes than a caller brings along. So a
 -- look begins behind where the last one came to, and goes on past those that are not known.
@@ -2391,6 +2401,7 @@ do
     return goes_on
   end
 end
+-- One turn in the round of a rule. Source: docs/turns.md#waking
 
 -- Whether a rule of a path can never admit its task, not even once it has grown.
 local function too_dear(path)
@@ -2556,6 +2567,8 @@ local function serve()
   end
   return names
 end
+
+-- What a look has come to, written at its end. Source: docs/turns.md#lines-rounds-and-seats
 
 local save
 do
