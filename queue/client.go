@@ -109,6 +109,8 @@ type item struct {
 	delay   time.Duration
 	maxWait time.Duration
 	source  bool // the error is the source's
+
+	deadline time.Time // zero: none
 }
 
 // prepare does all that needs no answer from Redis.
@@ -120,7 +122,7 @@ func (c *Client) prepare(ctx context.Context, e Entry) *item {
 		return it.refuse(Invalid, err)
 	}
 	t := e.Task.withDefaults()
-	it.delay, it.maxWait = t.Delay, t.MaxWait
+	it.delay, it.maxWait, it.deadline = t.Delay, t.MaxWait, t.Deadline
 	if t.ID == "" {
 		t.ID, it.result.Random = randomID(), true
 	}

@@ -52,16 +52,28 @@ func (c *Client) plan(ctx context.Context, items []*item) {
 		if placed[i].Err == nil && placed[i].Expected != throttle.Unknown {
 			it.result.Start = now.Add(placed[i].Expected)
 		}
-		if placed[i].Waits {
+		switch {
+		case !placed[i].Waits:
+		case it.tooLate(now, placed[i]): // a worker says so, as soon as it is certain
+			it.result.Waits = true
+		default:
 			c.park(ctx, it, it.heeding(now, placed[i]))
 		}
 	}
 }
 
+// tooLate tells whether a task is expected to start after its deadline.
+func (it *item) tooLate(now time.Time, placed throttle.Placed) bool {
+	return !it.deadline.IsZero() && placed.Expected != throttle.Unknown && now.Add(placed.Expected).After(it.deadline)
+}
+
 // heeding is when asynq is to bring a task back by itself: some time after its start is
-// expected, but when its patience ends, so that somebody sees to that.
+// expected, but when its patience ends or its deadline comes, so that somebody sees to that.
 func (it *item) heeding(now time.Time, placed throttle.Placed) time.Time {
 	at := now.Add(throttle.SafetyNet(placed.Expected))
+	if !it.deadline.IsZero() && it.deadline.Before(at) {
+		at = it.deadline
+	}
 	for _, most := range []time.Duration{it.maxWait, placed.MaxWait} {
 		if ends := now.Add(most); most > 0 && ends.Before(at) {
 			at = ends

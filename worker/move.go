@@ -32,6 +32,8 @@ func MoveTo(name string) Patience {
 					"queue", j.queue, "task_id", j.id, "to", name, "error", err)
 				return false, nil
 			}
+			t.log.InfoContext(ctx, "a task was moved: its patience has ended", "queue", j.queue, "task_id", j.id, "type", j.task.Type(),
+				"to", name, "why", w.String())
 			t.moves.Go(func() { t.followMove(j.queue, name, j.id) })
 			// Limited, so that no ErrorHandler is told.
 			return true, errors.Join(newLimited(j, w.Rule, time.Now()), asynq.RevokeTask)

@@ -243,10 +243,15 @@ func TestDeadlineInLine(t *testing.T) {
 	<-s.ended
 	s.add(queue.Task{ID: "late", Deadline: time.Now().Add(2 * time.Second)})
 	s.failsInLine("late")
-	// No clock tells when the place of another comes free: so it waits until its deadline.
+	// One that was planned when it was enqueued too, as soon as it is known: long before.
+	s.planned(queue.Task{Type: "work", Scope: "p/a", ID: "planned", Deadline: time.Now().Add(30 * time.Minute)})
+	s.failsInLine("planned")
+	// No clock tells when the place of another comes free: so they wait until their deadlines.
 	s = blocked(t, full(0), Config{})
 	s.add(queue.Task{ID: "late", Deadline: time.Now().Add(2 * time.Second)})
+	s.planned(queue.Task{Type: "work", Scope: "p/a", ID: "planned", Deadline: time.Now().Add(2 * time.Second)})
 	s.failsInLine("late")
+	s.failsInLine("planned")
 }
 
 // failsInLine waits until a task has failed and has no place in line, though its turn has

@@ -67,7 +67,7 @@ func (c *limitsCommand) drain(ctx context.Context) error {
 	name := shown(r.Scope)
 	switch {
 	case err == nil:
-		return c.print(r, "no task of "+name+" runs any more")
+		return c.print(r, "no task of "+name+" runs any more; it stays paused: worker limits resume "+name+" lifts that")
 	case ctx.Err() != nil:
 		_, _ = fmt.Fprintf(c.errs, "%s: interrupted; %s stays paused: worker limits resume %s lifts that\n", prog, name, name)
 		return err

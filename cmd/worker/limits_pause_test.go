@@ -145,7 +145,7 @@ func TestLimitsDrain(t *testing.T) {
 	if code := <-ended; code != cli.ExitOK {
 		t.Errorf("exit %d: %s", code, b.errs.String())
 	}
-	says(t, b.out.String(), "+ payments/a paused", "no task of payments/a runs any more\n")
+	says(t, b.out.String(), "+ payments/a paused", "no task of payments/a runs any more; it stays paused: worker limits resume payments/a lifts that\n")
 
 	b, ended = l.drains(t.Context(), "payments/*", "-json") // it is paused already
 	redistest.WaitFor(t, "it to wait", 10*time.Second, func() bool { return strings.Contains(b.errs.String(), "1 task of payments/* still runs") })

@@ -17,6 +17,9 @@ const (
 	// archivedText is how asynq tells of a task that failed for good, without
 	// the reason; logFailure tells it with.
 	archivedText = "Retry exhausted for task id"
+	// revokedText is how it tells of one that was taken from its queue: that was moved or
+	// goes on in another form, which the worker has told where it matters.
+	revokedText = "revoke task id="
 	// doubtAge is how old an answer of Redis may be when asynq complains.
 	doubtAge = time.Second
 )
@@ -57,7 +60,7 @@ func (l *asynqLog) quiet(args []any) {
 func (l *asynqLog) complain(level slog.Level, args []any) {
 	ctx := context.Background()
 	text := fmt.Sprint(args...)
-	if strings.HasPrefix(text, archivedText) || l.redis(ctx, doubtAge) != nil {
+	if strings.HasPrefix(text, archivedText) || strings.HasPrefix(text, revokedText) || l.redis(ctx, doubtAge) != nil {
 		l.quiet(args)
 		return
 	}

@@ -53,6 +53,7 @@ func TestAsynqLog(t *testing.T) {
 			t.Errorf("after a minute:\n%s", out.String())
 		}
 		l.Warn("Retry exhausted for task id=a") // logFailure has told it
+		l.Warn("revoke task id=a")              // it was moved, as the worker says
 		l.Warn("About a task id=a")
 		l.Warn("About a task id=b")
 		if lines() != 4 {
