@@ -163,3 +163,45 @@ func TestEndedWhileReleased(t *testing.T) {
 		})
 	}
 }
+
+// Looks at several providers share the room there is. One that finds none is taken again when
+// its next turn comes, if nothing was due, and else as soon as another look gives room back:
+// however many providers are looked at, none waits for the next half second.
+func TestLooksShareTheRoom(t *testing.T) {
+	t.Parallel()
+	for name, next := range map[string]time.Duration{"nothing is due": 100 * time.Millisecond, "a turn is due": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				const took = 5 * time.Millisecond
+				w := newWard(t)
+				defer w.limits.Stop()
+				w.limits.size(4)
+				var without, with, came atomic.Int64 // looks at q, and when it was looked at with room
+				began := time.Now()
+				w.limits.waker.ask = func(_ context.Context, req throttle.WakeRequest) (throttle.Woken, error) {
+					switch {
+					case req.Provider == "p":
+						<-time.After(took)
+					case req.Most == 0:
+						without.Add(1)
+						return throttle.Woken{Waiting: true, Next: next}, nil
+					case with.Add(1) == 1:
+						came.Store(int64(time.Since(began)))
+					}
+					return throttle.Woken{Waiting: true, Next: time.Hour}, nil
+				}
+				w.limits.waker.look("p", hint{})
+				synctest.Wait() // it has all the room
+				w.limits.waker.look("q", hint{})
+				<-time.After(lookAgain - took) // until which nobody looks anyway
+				if n := without.Load(); n != 1 {
+					t.Errorf("%d looks without room", n)
+				}
+				if got, want := time.Duration(came.Load()), max(took, next); got != want {
+					t.Errorf("it was looked at again after %v, want %v", got, want)
+				}
+			})
+		})
+	}
+}

@@ -96,6 +96,19 @@ func (w *waker) freed() {
 	}
 }
 
+// kickStarved has those looked at for whose tasks there was no room while other looks had
+// it. w.mu is held.
+func (w *waker) kickStarved() {
+	if !w.worthALook() {
+		return
+	}
+	for _, one := range w.watches {
+		if one.starved {
+			one.kick()
+		}
+	}
+}
+
 // kickAll has every provider looked at. w.mu is held.
 func (w *waker) kickAll() {
 	w.starved.Store(false)

@@ -85,6 +85,7 @@ type watch struct {
 	quiet    bool          // nothing is due: a glance will do, if nobody kicks
 	said     time.Time     // when processes were last told that somebody waits
 	kicked   bool
+	starved  bool      // tasks were due that there was no room for
 	next     time.Time // when the next look is due, as far as this process knows
 	hours    time.Time // when rules begin or end to hold next, by the server's clock
 	edge     time.Time // the same by ours
@@ -330,7 +331,7 @@ func (w *waker) watch(one *watch) {
 		hours := w.heedHours(one)
 		w.mu.Lock()
 		req.Glance = one.quiet && !one.kicked
-		req.All, one.all, one.kicked = one.all || hours, false, false
+		req.All, one.all, one.kicked, one.starved = one.all || hours, false, false, false
 		req.Running, one.runs = one.runs, nil
 		w.mu.Unlock()
 		woken, err := w.asked(one, req, room)
@@ -393,7 +394,8 @@ func (w *waker) pause(one *watch, woken throttle.Woken, had room, err error) (wa
 		wait = lookAgain
 	case len(one.news.Gone)+len(one.news.NotYet)+len(one.over) > 0:
 		wait = 0
-	case woken.Waiting && len(woken.Released) >= had.ahead:
+	case woken.Waiting && len(woken.Released) >= had.ahead && woken.Next <= 0:
+		one.starved = true
 		w.starved.Store(true)
 		w.burst = len(woken.Released) > had.ahead
 		wait = lookAgain // or when places are free
@@ -445,6 +447,9 @@ func (w *waker) released(one *watch, woken throttle.Woken, had room, err error) 
 	}
 	for _, p := range woken.Released {
 		w.out[p.Ticket] = time.Now()
+	}
+	if w.starved.Load() && len(woken.Released) < had.ahead {
+		w.kickStarved()
 	}
 }
 
