@@ -11,13 +11,12 @@ import (
 
 // running is the run that a context is of.
 type running struct {
-	limiter *throttle.Limiter
-	grant   throttle.Grant
-	id      string
+	throttle *Throttle
+	job      *job
+	grant    throttle.Grant
 
-	tell func(more throttle.Costs) // of what it was settled at; nil: nobody asks
 	mu   sync.Mutex
-	told throttle.Costs // what it has spent, as far as was told
+	told throttle.Costs // what it has spent, as Config.Usage was told; nil: as at its start
 }
 
 type runningKey struct{}
@@ -28,24 +27,20 @@ func (t *Throttle) withRun(ctx context.Context, j *job, g throttle.Grant) contex
 	if g.Zero() {
 		return ctx
 	}
-	r := &running{limiter: t.cfg.Limiter, grant: g, id: j.id}
-	if u, asks := t.cfg.Usage.(SettledUsage); asks {
-		r.told = throttle.Costs{throttle.Requests: max(j.cost, 1)}
-		if len(j.costs) > 0 {
-			r.told = maps.Clone(j.costs)
-		}
-		r.tell = func(more throttle.Costs) { u.Settled(j.scope, j.by(), more) }
-	}
-	return context.WithValue(ctx, runningKey{}, r)
+	return context.WithValue(ctx, runningKey{}, &running{throttle: t, job: j, grant: g})
 }
 
 // settled tells what a run has spent more than was told before.
 func (r *running) settled(costs throttle.Costs) {
-	if r.tell == nil {
+	u, asks := r.throttle.cfg.Usage.(SettledUsage)
+	if !asks {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.told == nil {
+		r.told = r.job.estimated()
+	}
 	more := throttle.Costs{}
 	for unit, n := range costs {
 		if d := n - r.told.Of(unit); d != 0 {
@@ -53,8 +48,16 @@ func (r *running) settled(costs throttle.Costs) {
 		}
 	}
 	if len(more) > 0 {
-		r.tell(more)
+		u.Settled(r.job.scope, r.job.by(), more)
 	}
+}
+
+// estimated is what a task was told to spend when it started, by unit.
+func (j *job) estimated() throttle.Costs {
+	if len(j.costs) > 0 {
+		return maps.Clone(j.costs)
+	}
+	return throttle.Costs{throttle.Requests: max(j.cost, 1)}
 }
 
 // Settle makes what the task of a handler's ctx was charged at its start what it has spent:
@@ -71,7 +74,7 @@ func Settle(ctx context.Context, costs throttle.Costs) (throttle.Settlement, err
 	if !ok {
 		return throttle.Settlement{}, nil
 	}
-	got, err := r.limiter.Settle(ctx, r.grant, costs)
+	got, err := r.throttle.cfg.Limiter.Settle(ctx, r.grant, costs)
 	if err == nil {
 		r.settled(costs)
 	}
@@ -87,5 +90,5 @@ func Keep(ctx context.Context, stay time.Duration) error {
 	if !ok {
 		return nil
 	}
-	return r.limiter.Keep(ctx, r.grant, r.id, stay)
+	return r.throttle.cfg.Limiter.Keep(ctx, r.grant, r.job.id, stay)
 }
