@@ -14,7 +14,10 @@
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id: holder of places under concurrency rules.
 -- ARGV[3]     ask       integer µs >= 0, at most 60000000, how far ahead a start may be charged; behind it
---                       the path of the scope after the provider's name: "0/acme/refunds".
+--                       the path of the scope after the provider's name: "0/acme/refunds". Before it may
+--                       stand what was too late before: leeway, how much later than its start the run may
+--                       begin, "L20000 0/acme/refunds", or how far ahead the start must be at least,
+--                       "F20000 30000/acme/refunds", both integer µs > 0.
 -- ARGV[4..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
 --                       include/rules.lua.
 --
@@ -44,16 +47,17 @@
 local call, format = redis.call, string.format
 local member = ARGV[2]
 local n, base = #KEYS - 2, 2
-local attempt, told, look = KEYS[n + 1], KEYS[n + 2], nil
+local attempt, told, look, out_key, on_way = KEYS[n + 1], KEYS[n + 2], nil, nil, nil
 local heeds = call('EXISTS', told) == 1
 
-if not heeds then
+if not heeds and byte(ARGV[3]) < 58 then -- a digit, and no lateness
   -- #include express/way
 end
 
 -- The general way.
 
-local ahead, scope = string.match(ARGV[3], '^(%d+)(.*)$')
+local late, ask = string.match(ARGV[3], '^([LF]%d+) (.*)$')
+local ahead, scope = string.match(ask or ARGV[3], '^(%d+)(.*)$')
 ahead = tonumber(ahead)
 
 -- #include numbers
@@ -76,11 +80,14 @@ if before and sub(before, -#member) ~= member then
   before = nil
 end
 local rules = read_rules()
-local start, binding, sure = joint_start(rules, now)
+local start, binding, sure = joint_start(rules, now + from)
 if before and #before == 7 * (n + 1) + #member then
   return granted_before(rules, before)
 elseif sure and start - now <= ahead and not before then
   return grant(rules, start, binding)
+end
+if from > 0 then
+  start, binding = joint_start(rules, now)
 end
 mend(rules)
 return denied(rules, now, start, binding)

@@ -326,7 +326,7 @@ func TestHeaders(t *testing.T) {
 				case Release:
 					rules--
 				case Turn:
-					rules -= 7
+					rules -= 8
 				case LineUp, Inspect:
 					rules = 4
 				case GiveBack:
@@ -334,7 +334,7 @@ func TestHeaders(t *testing.T) {
 				case Settle:
 					rules -= 3
 				case ReleaseTasks:
-					rules -= 3
+					rules -= 4
 				case ParkTasks:
 					rules -= 2
 				}

@@ -4,25 +4,30 @@
 -- task that has moved on, it changes nothing. Ids are pushed before they leave their set: a server
 -- that refuses a command half-way leaves no task in neither.
 --
--- KEYS[1..n]  task       hash of task i, as asynq leaves it; n = #KEYS - 3.
+-- KEYS[1..n]  task       hash of task i, as asynq leaves it; n = #KEYS - 4.
 -- KEYS[n+1]   pending    list of asynq's: ids of tasks that may run; workers take from its right end.
 -- KEYS[n+2]   scheduled  sorted set of asynq's: ids of tasks that were enqueued for later.
 -- KEYS[n+3]   retry      sorted set of asynq's: ids of tasks that were put back for later.
+-- KEYS[n+4]   paused     string of asynq's, which is there while the queue is paused.
 --
 -- ARGV[1]       since    integer ns since the epoch, the caller's clock as in asynq: waiting from now on.
 -- ARGV[2..n+1]  id       of task i.
 --
 -- Returns  {one for each task: outcome}
 --          outcome  1 moved, 0 no such task, -1 active already, -2 pending already, -3 in another of
---                   asynq's states and left there, -4 not as asynq leaves a task, and left so
+--                   asynq's states and left there, -4 not as asynq leaves a task, and left so,
+--                   -5 the queue is paused, so that the task stays where it waits, or in pending
 --
 -- Writes   KEYS[1..n], KEYS[n+1], KEYS[n+2] and KEYS[n+3], for the tasks whose outcome is 1.
 -- Source   docs/decisions/0014-a-script-over-asynqs-keys.md#0014-a-script-over-asynqs-keys
 
-local n = #KEYS - 3
+local n = #KEYS - 4
 local pending = KEYS[n + 1]
 local waiting = { scheduled = KEYS[n + 2], retry = KEYS[n + 3] }
 local others = { active = -1, pending = -2, archived = -3, completed = -3, aggregating = -3 }
+if redis.call('EXISTS', KEYS[n + 4]) == 1 then
+  waiting, others.scheduled, others.retry, others.pending = {}, -5, -5, -5
+end
 
 -- set_of returns the set that a task waits in, or the outcome of one that waits in none.
 local function set_of(task)

@@ -44,7 +44,7 @@ func (q taskQueue) release(ids ...string) (keys []string, args []any) {
 	for _, id := range ids {
 		keys, args = append(keys, q.prefix+"t:"+id), append(args, id)
 	}
-	return append(keys, q.prefix+"pending", q.prefix+"scheduled", q.prefix+"retry"), args
+	return append(keys, q.prefix+"pending", q.prefix+"scheduled", q.prefix+"retry", q.prefix+"paused"), args
 }
 
 // holds returns all that is in the queue: every list, set and hash.

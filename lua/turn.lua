@@ -7,7 +7,7 @@
 -- Nothing is charged but at a start. Where looks at the rounds are late, nobody is
 -- there to wake, and tasks start when their units are free, whoever comes.
 --
--- KEYS[1..n]  rule      state of rule i; n = #KEYS - 7. See include/layout.lua and concurrency.lua.
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 8. See include/layout.lua and concurrency.lua.
 -- KEYS[n+1]   attempt   string, the grant under this attempt id, as decide's.
 -- KEYS[n+2]   line      sorted set of the scope's waiting tasks. See include/turns/lines.lua, here and
 --                       for the next five, which the provider has one of each.
@@ -16,11 +16,13 @@
 -- KEYS[n+5]   out       hash of released tasks.
 -- KEYS[n+6]   at        hash of seats by scope, and of sums.
 -- KEYS[n+7]   told      hash, what the API has told of its limits. See include/told.lua.
+-- KEYS[n+8]   parked    sorted set of tasks whose group stands still. See include/wake/parked.lua.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id: holder of places under concurrency rules.
 -- ARGV[3]     ask       integers with a space between: priority, at most 1000000 either way, of which higher
---                       goes first; ahead, µs >= 0, at most 60000000, how far ahead a start may be charged for
+--                       goes first, and behind it, as "0:6:low", the stride and the name of a lane for a
+--                       task that has one; ahead, µs >= 0, at most 60000000, how far ahead a start may be charged for
 --                       a task that was released; near, µs >= 0, the same for one that was not; lead, µs >= 0,
 --                       how long before its start a task is released. Then the levels of the scope that have
 --                       rules, as how many names below the provider, each with the weight that its name has
@@ -28,7 +30,10 @@
 -- ARGV[4]     ticket    the task's name in line, its cost before it: "50:name", or ":name" for 1, or
 --                       by unit "requests=1,tokens=1500:name".
 -- ARGV[5]     again     0; 1 for a task whose start came too late: it had its turn, and has it still; 2
---                       for one that had its turn and shall only be put back to the front of its line.
+--                       for one that had its turn and shall only be put back before those in its line.
+--                       What was too late before may follow, as before decide's ask: "1L20000"; and behind
+--                       that the start that it could not use, where it is known, in integer µs since the
+--                       epoch: "1L20000 1800000000000000".
 -- ARGV[6]     others    the names of the scope's other rules, which it takes nothing of, each with a
 --                       zero byte after it, and with a byte of one and its unit before that where it
 --                       counts none of requests.
@@ -47,7 +52,7 @@
 --
 -- Writes   KEYS[1..n+1] when allowed, KEYS[n+2..n+4] and KEYS[n+6] when it joins or leaves the line,
 --          KEYS[n+5] when it had been released, under several rules or at more than one unit the times
---          to look with it.
+--          to look with it, KEYS[n+8] when it had been parked.
 -- Source   docs/turns.md#the-decision
 
 -- #include clock
@@ -56,17 +61,26 @@
 
 local call, format = redis.call, string.format
 local member, COLON = ARGV[2], 58
-local n, base = #KEYS - 7, 5
+local n, base = #KEYS - 8, 5
 local attempt, line = KEYS[n + 1], KEYS[n + 2]
 local due, round, out_key, at, told = KEYS[n + 3], KEYS[n + 4], KEYS[n + 5], KEYS[n + 6], KEYS[n + 7]
+local parked = KEYS[n + 8]
 local ticket, provider = ARGV[4], sub(due, 1, -5)
 local scope = sub(line, #provider + 1, -6)
 -- #include turns/stale when K
 
--- Whether the API has told anything; whether nobody waits; whether it is this task's turn.
-local there = call('EXISTS', due, out_key, told, told, told) -- a key counts as often as it is named
-local heeds, quiet, released = there >= 3, there % 3 == 0, false
-if not quiet and call('HDEL', out_key, scope .. '\0' .. ticket) == 1 then
+-- Whether the API has told anything; whether nobody waits; whether it is this task's turn; and the
+-- place that it has if it was parked.
+local there = call('EXISTS', due, out_key, told, told, told, parked, parked, parked, parked, parked, parked)
+local heeds, quiet, released = there % 6 >= 3, there % 3 == 0, false -- a key counts as often as it is named
+local had_place = there >= 6 and tonumber(call('ZSCORE', parked, scope .. '\0' .. ticket) or nil)
+-- The field of one that was released, and what it says. It goes when the task has its start or
+-- its place in line, not before, and so does what was parked: a server that refuses a command
+-- half-way leaves it its turn.
+local on_way = not quiet and scope .. '\0' .. ticket
+local was_out = on_way and call('HGET', out_key, on_way)
+on_way = was_out and on_way or nil
+if was_out then
   released = true
   -- Those who were released together may come in another order, and take each other's
   -- starts. Under one rule that is the same to everybody else, if each costs one unit.
@@ -79,20 +93,24 @@ if not quiet and call('HDEL', out_key, scope .. '\0' .. ticket) == 1 then
   end
 end
 
-local again = ARGV[5]
+local again, late = string.match(ARGV[5], '^(%d)([LF]?%d*)')
+late = late ~= '' and late or nil
 local mine = released or again ~= '0'
+
+-- One who was parked goes back to its line once: others of its scope may be parked who are before it.
+local parked_before = had_place and not mine
 
 -- One that a bucket paces mostly comes before its start, which the express way has not.
 local at_once = released and byte(ARGV[base + 2]) ~= TOKEN
-if (quiet or at_once) and not heeds and again ~= '2' then
+if (quiet or at_once) and not heeds and not late and again ~= '2' and not had_place then
   local look = not quiet and 0 or nil
   -- #include express/way
 end
 
 -- The general way.
 
-local priority, ahead, near, lead, ranks = string.match(ARGV[3], '^(%S+) (%S+) (%S+) (%S+) (.*)$')
-priority, ahead, lead = tonumber(priority), tonumber(mine and ahead or near), tonumber(lead)
+local rank, ahead, near, lead, ranks = string.match(ARGV[3], '^(%S+) (%S+) (%S+) (%S+) (.*)$')
+ahead, lead = tonumber(mine and ahead or near), tonumber(lead)
 local left_out = ARGV[6]
 
 -- #include numbers
@@ -108,6 +126,8 @@ local left_out = ARGV[6]
 -- #include told
 -- #include grant
 -- #include turns/lines
+-- #include turns/lanes
+-- #include turns/group
 -- #include turns/shares
 -- #include turns/binding
 -- #include turns/expect
@@ -215,11 +235,11 @@ local function rule_names()
   return names
 end
 
--- The sums of the scope: its seat, the requests in its line, for each rule the units and
+-- The sums of the scope: its seat, its lanes, the requests in its line, for each rule the units and
 -- the lines that wait and the units of its own line, and the lines of its other rules. The
 -- slots are read with them for one that opens or closes its line.
 local function sums(shares)
-  local fields = { 'S' .. scope, 'L' .. scope }
+  local fields = { 'S' .. scope, 'L' .. scope, 'Q' .. scope }
   for i, name in ipairs(rule_names()) do
     if i <= n then
       fields[#fields + 1], fields[#fields + 2] = 'U' .. name, sum_of(scope, unit_of(ARGV[base + 2 * i]))
@@ -283,6 +303,7 @@ local function leave()
     save_shares(shares, true)
     note('S' .. scope, false)
     note('L' .. scope, false)
+    note('Q' .. scope, false)
     for i = 1, n do
       note(sum_of(scope, unit_of(ARGV[base + 2 * i])), false)
     end
@@ -321,16 +342,56 @@ local function expected_in(rules, share)
   return known and latest - now or -1
 end
 
--- Puts the task in line: at its end, or, with its turn come, at the front.
-local function score_for(mine)
-  local band = -priority * BAND
-  local from, to = whole(band), '(' .. whole(band + BAND)
-  if mine then
-    local first = call('ZRANGEBYSCORE', line, from, to, 'WITHSCORES', 'LIMIT', '0', '1')[2]
-    return first and max(first - 1, band) or place_after(nil, band, now)
+-- Takes the task from those who are out, or parked.
+local function arrive()
+  if on_way then
+    call('HDEL', out_key, on_way)
   end
-  local last = call('ZREVRANGEBYSCORE', line, to, from, 'WITHSCORES', 'LIMIT', '0', '1')[2]
-  return place_after(tonumber(last), band, now)
+  if had_place then
+    call('ZREM', parked, scope .. '\0' .. ticket)
+  end
+end
+
+local score_for
+do
+  -- Where one goes whose turn had come: back to its place, if it had one, or else to the front, which
+  -- no place at the end ever is, by the start that it could not use. So those who go back together
+  -- stand as they stood, whichever comes first.
+  local function own_place(band)
+    local score = was_out and #was_out > 21 and unpack7(was_out, 8) - SCORES
+    if score and score > band and score < band + BAND and score ~= band + MIDDLE then -- that is one that went straight
+      return score
+    end
+    local start = string.match(ARGV[5], ' (%d+)')
+    return band + floor((start and tonumber(start) or now) / 1000) % FRONT
+  end
+
+  -- Puts the task in line: at its end or where its lane goes on, behind those of its group who are
+  -- parked, or, with its turn come, where that was.
+  function score_for(mine, empty)
+    local priority, stride, lane = priority_of(rank)
+    local band = -priority * BAND
+    if mine then
+      return own_place(band)
+    end
+    local from, to = whole(band), '(' .. whole(band + BAND)
+    local text, score = not empty and held['Q' .. scope] or nil, nil
+    local lanes = read_lanes(text)
+    if lane ~= '' and text then
+      local first = call('ZRANGEBYSCORE', line, whole(band + FRONT), to, 'WITHSCORES', 'LIMIT', '0', '1')[2]
+      score = place_in_lane(lanes, band, lane, tonumber(first))
+    end
+    if not score then
+      local last = call('ZREVRANGEBYSCORE', line, to, from, 'WITHSCORES', 'LIMIT', '0', '1')[2]
+      score = place_after(tonumber(last), band, now)
+    end
+    score = behind_parked(score, there >= 6 and call('ZSCORE', parked, scope .. '\0:' .. group_of(ticket)), band)
+    if text or lane ~= '' then
+      take_place(lanes, band, lane, stride, score)
+      note('Q' .. scope, lanes_text(lanes))
+    end
+    return score
+  end
 end
 
 -- The scope's tag at the level of a rule, that it takes slots for where it has none.
@@ -422,14 +483,15 @@ end
 local function join(rules, mine, held_up, start, binding)
   local stood, card, shares = call('ZSCORE', line, ticket), call('ZCARD', line), levels()
   sums((card == 0 or stood and #shares > 1) and shares)
-  local score = stood and tonumber(stood) or score_for(mine)
+  local score = stood and tonumber(stood) or parked_before and had_place or score_for(mine, card == 0)
   if not stood then
     call('ZADD', line, whole(score), ticket)
   end
+  arrive()
   local place = call('ZRANK', line, ticket)
   local others = stood and card - 1 or card
   local expected = expected_in(rules, others > 0 and place / others or 0)
-  keep_waiting(max(0, expected), line)
+  local keeps = keep_waiting(max(0, expected), line)
   if not stood then
     count(1, card == 0 and 1 or 0)
     if left_out ~= '' then
@@ -443,6 +505,9 @@ local function join(rules, mine, held_up, start, binding)
     look = sit(rules, shares, score, held_up, start, binding)
   elseif stood then
     look = heal(shares)
+    if keeps then -- what all lines share lives no shorter, where nobody looks
+      keep_waiting(max(0, expected), due, round, at)
+    end
   end
   write_at()
   if mine then
@@ -459,13 +524,13 @@ local function with_turn(reply, place, expected, look)
   return reply
 end
 
-local start, binding, sure = joint_start(rules, now)
-local held_up
-if not quiet then
+local start, binding, sure = joint_start(rules, now + from)
+local held_up = parked_before and 1 or nil
+if not quiet and not held_up then
   held_up = not mine and waited_for() or nil
   overdue = not mine and not held_up and reserve(rules) or nil
   if overdue then
-    start, binding, sure = joint_start(rules, now)
+    start, binding, sure = joint_start(rules, now + from)
     binding = waits_for(rules, start, binding)
     rules = read_rules()
   end
@@ -474,6 +539,7 @@ end
 if sure and not held_up and start - now <= ahead and again ~= '2' then
   local reply = grant(rules, start, binding)
   if reply then
+    arrive()
     if not quiet and not released then
       leave()
     end
@@ -488,11 +554,16 @@ if before and sub(before, -#member) ~= member then
   before = nil
 end
 if before and #before == 7 * (n + 1) + #member then
+  arrive()
   return with_turn(granted_before(rules, before), -1, 0, -1)
+end
+if from > 0 then
+  start, binding = joint_start(rules, now)
 end
 mend(rules)
 local reply = denied(rules, now, start, held_up or binding)
 if before then
+  arrive()
   return with_turn(reply, -1, -1, -1)
 end
 return with_turn(reply, join(rules, mine, held_up, start, binding))

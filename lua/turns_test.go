@@ -50,7 +50,7 @@ func turnRuns(prefix string) []run {
 			args = append(args, r, 1)
 		}
 		line := fmt.Sprintf("%s/%d!line", prefix, scope)
-		return run{Turn, slices.Concat(state, []string{prefix + "@" + id, line}, shared), args}
+		return run{Turn, slices.Concat(state, []string{prefix + "@" + id, line}, shared, []string{prefix + "!parked"}), args}
 	}
 	turn := func(id string, scope, at, again int) run { return ask(prefix, id, scope, at, again) }
 	first := func(id string) run { return ask(prefix+"-first", id, 0, now, 0) }
@@ -69,7 +69,7 @@ func turnRuns(prefix string) []run {
 			args = append(args, r)
 		}
 		args = append(args, "1,2,3,4", "1,2,3,4", "1,2,3,4", "1,2,3,4")
-		return run{s, slices.Concat(state, shared, lines), append(args, news...)}
+		return run{s, slices.Concat(state, shared, lines, []string{prefix + "!parked"}), append(args, news...)}
 	}
 	wake := func(at int, news ...any) run {
 		return several(Wake, []any{at, "w", 10_000, 80_000, 100, 1, 1, 16}, news...)
@@ -97,6 +97,9 @@ func turnRuns(prefix string) []run {
 		turn("tf", 0, now+20_000_000, 0),
 		wake(now+20_000_000, "f", "/0", ":td", "a", "/1", ":te", "r", "/1", ":l2", "f", "/3", ":v"),
 		inspect("", "", "", ""), wake(now+40_000_000, nothing...),
+		several(LineUp, []any{now + 40_000_000, 10_000, 150_000}, 1, ":-low/n1", 0, 1, ":-low/n2", 0, 1, ":-low/n3", 0, 2, ":-low/n", 0),
+		wake(now+120_000_000, "s", "", "-low/"), several(LineUp, []any{now + 120_000_000, 10_000, 150_000}, others...),
+		turn("-low/n1", 0, now+120_000_000, 0), wake(now+120_000_000, "b", "/0", ":-low/n2", "f", "/0", ":-low/n3"),
 		late("y"), late("z"),
 	}
 }

@@ -14,6 +14,7 @@
 -- KEYS[n+4]   at      hash of seats by scope, and of sums.
 -- KEYS[n+5]   told    hash, what the API has told of its limits. See include/told.lua.
 -- KEYS[n+6..] line    the waiting tasks of a scope, one for each of s scopes.
+-- KEYS[n+s+6] parked  sorted set of tasks whose group stands still. See include/wake/parked.lua.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     call    the id of this call. The first ten bytes are the caller's own.
@@ -26,19 +27,24 @@
 -- ARGV[9]     rules   integer n.
 -- ARGV[10..]  rule    one for each rule. See include/rules.lua.
 -- ARGV[n+10..] path   one for each of s scopes: the numbers of its rules, as "1,3,4", or "-" for a scope
---                     that the caller cannot wake. See include/turns/lines.lua for "1,3*2,4".
+--                     that the caller cannot wake; after a "!" those of one that it leaves to others
+--                     to release. See include/turns/lines.lua for "1,3*2,4".
 -- ARGV[n+s+10..] news three for each task: "f" it does not exist any more, whether it was released or
 --                     stands in line; of one that was released and could not be run "a" it does not
---                     exist yet, to be tried again, "r" it is running; then its scope; its ticket.
+--                     exist yet, to be tried again, "r" it is running; "b" it was parked and goes back
+--                     to its line; then its scope; its ticket. Or "s", any scope, and a group that
+--                     stands still: what its tickets' names begin with, up to and with their first slash.
 --
--- Returns  {times, released, missing, near}, each a list:
---          times     {now, next, out}: integer µs, the clock of this call, and when to look again, 0 when
---                    nobody waits; how many tasks that this caller released have not come
+-- Returns  {times, released, missing, near, slow}, each a list:
+--          times     {now, next, out, parked}: integer µs, the clock of this call, and when to look again, 0
+--                    when nobody waits; how many tasks that this caller released have not come; 1 while
+--                    any are parked
 --          released  two for each task: its scope and its ticket, in the order of their turns
 --          missing   the scopes that were met and are not among KEYS, each once
 --          near      scopes whose turns are next, the first few of each rule that is
+--          slow      a ticket of each group of which somebody was released and is slow to come
 --
--- Writes   KEYS[n+1..n+4] and KEYS[n+6..n+s+5]. Nothing when nobody waits.
+-- Writes   KEYS[n+1..n+4] and KEYS[n+6..n+s+6]. Nothing when nobody waits.
 -- Source   docs/turns.md#waking
 
 -- #include clock
@@ -48,8 +54,12 @@
 local call = redis.call
 local n = tonumber(ARGV[9])
 local due, round, out_key, at, told = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
-local there = call('EXISTS', due, out_key, told, told, told) -- a key counts as often as it is named
-local heeds = there >= 3
+local there -- a key counts as often as it is named
+do
+  local parked = KEYS[#KEYS]
+  there = call('EXISTS', due, out_key, told, told, told, parked, parked, parked, parked, parked, parked)
+end
+local heeds = there % 6 >= 3
 local id, lead, spread = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local most, more = tonumber(ARGV[5]), tonumber(ARGV[7])
 local provider = sub(due, 1, -5)
@@ -83,6 +93,7 @@ local AGAIN, PASSES, SUSPENDED = 1000000, 100, 3600000000
 local RIVALS = 8
 
 -- #include wake/lines
+-- #include wake/parked
 -- #include wake/news
 -- #include wake/seats
 -- #include wake/rivals
@@ -162,28 +173,40 @@ local function near_scopes()
   return near
 end
 
-if there % 3 == 0 then
-  return { { now, 0, 0 }, {}, {}, {} }
+if there % 3 == 0 and not parking.news then
+  if parking.parks then
+    keep_waiting(0, parking.key)
+  end
+  return { { now, 0, 0, parking.parks and 1 or 0 }, {}, {}, {}, {} }
 end
 first_rules()
 heed_news()
+parking.park_out()
 reserve()
 take_out()
 write_round() -- the rounds are read from here on
 local names = serve()
-local next_rule = save(names)
+parking.close_emptied()
+local following = save(names)
 if #released > 0 then
   overdue = overdue or now + STALE
   if call('PTTL', out_key) < 60000 then
     call('PEXPIRE', out_key, '60000')
   end
 end
-local following = tonumber(next_rule[2] or 0)
 if following > 0 then
   following = min(following, overdue or following)
 end
-if now - beat > STAY / 1440 then
+-- The first look of each minute keeps what waits, however soon it follows the one before.
+if floor(now * 1440 / STAY) ~= floor(beat * 1440 / STAY) then
   local last = call('ZRANGE', due, '-1', '-1', 'WITHSCORES')[2]
   keep_waiting(max(0, (last or now) - now), due, round, at)
+  for _, l in pairs(beat > 0 and lines or {}) do
+    keep_waiting(0, l.key)
+  end
 end
-return { { now, following, out }, released, missing, ARGV[8] ~= '0' and near_scopes() or {} }
+if parking.parked or parking.parks and now - beat > STAY / 1440 then
+  keep_waiting(0, parking.key)
+end
+local still = parking.parks and call('EXISTS', parking.key) or 0
+return { { now, following, out, still }, released, missing, ARGV[8] ~= '0' and near_scopes() or {}, parking.slow }

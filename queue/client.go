@@ -38,6 +38,10 @@ type Result struct {
 	// Random tells that the id was drawn here. Enqueuing the same task once more
 	// makes a second one.
 	Random bool
+	// AppScope is the lowest level of its scope that only some applications may spend from,
+	// by the policy at hand, empty where all may: the task waits for a worker of one of them.
+	// Policy.Apps names them.
+	AppScope string
 	// Err is nil when Enqueued or Duplicate, an *InvalidError when Invalid, and
 	// otherwise wraps what Redis said.
 	Err error
@@ -55,6 +59,11 @@ type ClientConfig struct {
 	// then be left out: the Limiter's is used, as it is by then.
 	// Defaults to nil: a task gets its turn when a worker has picked it up.
 	Limiter *throttle.Limiter
+	// Queues and StrictPriority are those of the workers' asynq.Config: with a Limiter, tasks
+	// of heavier queues get their turns sooner. Default to what workers make known in
+	// Redis, which is read every ten seconds while tasks are planned.
+	Queues         map[string]int
+	StrictPriority bool
 }
 
 // Client enqueues tasks. It is safe for concurrent use, starts no goroutine and
@@ -71,7 +80,7 @@ type Client struct {
 func NewClient(rdb redis.UniversalClient, cfg ClientConfig) *Client {
 	return &Client{
 		rdb:    rdb,
-		turns:  planner{limiter: cfg.Limiter},
+		turns:  planner{limiter: cfg.Limiter, weights: weightsOf(rdb, cfg)},
 		asynq:  asynq.NewClientFromRedisClient(&recorder{UniversalClient: rdb}),
 		policy: cfg.Policy,
 	}
@@ -126,7 +135,7 @@ func (c *Client) prepare(ctx context.Context, e Entry) *item {
 	if t.ID == "" {
 		t.ID, it.result.Random = randomID(), true
 	}
-	it.result.ID, it.result.Queue = t.ID, t.Queue
+	it.result.ID, it.result.Queue, it.result.AppScope = t.ID, t.Queue, c.appScope(t)
 	if c.turns.limiter != nil && t.Delay == 0 {
 		it.ask = throttle.Ask{Scope: t.Scope, Ticket: Ticket(t.Queue, t.ID), Cost: t.Cost, Costs: t.Costs, Priority: t.Priority}
 	}
@@ -138,6 +147,28 @@ func (c *Client) prepare(ctx context.Context, e Entry) *item {
 		return it.fail(err)
 	}
 	return it
+}
+
+// inForce is the policy at hand, nil for none.
+func (c *Client) inForce() *throttle.Policy {
+	if c.policy == nil && c.turns.limiter != nil {
+		return c.turns.limiter.Policy()
+	}
+	return c.policy
+}
+
+// appScope is the lowest level of a task's scope that names applications.
+func (c *Client) appScope(t Task) string {
+	policy := c.inForce()
+	if policy == nil {
+		return ""
+	}
+	scope, err := throttle.ParseScope(t.Scope)
+	if err != nil {
+		return ""
+	}
+	_, level := policy.AppsAt(scope)
+	return level.String()
 }
 
 // examine returns what is wrong with an entry, or with its source.
@@ -156,10 +187,7 @@ func isSource(err error) bool {
 
 // check refuses what could never run.
 func (c *Client) check(t Task, now time.Time) error {
-	found, policy := t.validate(now, nil), c.policy
-	if policy == nil && c.turns.limiter != nil {
-		policy = c.turns.limiter.Policy()
-	}
+	found, policy := t.validate(now, nil), c.inForce()
 	if policy == nil || found.has("scope") || found.has("cost") {
 		return found.err()
 	}
@@ -171,6 +199,8 @@ func (c *Client) check(t Task, now time.Time) error {
 		found = append(found, costFault(ce))
 	} else if err != nil {
 		found = append(found, scopeFault(err))
+	} else if apps, all := policy.Apps(scope); !all && len(apps) == 0 {
+		found = append(found, Fault{Field: "scope", Reason: "no application may spend from it: its levels name others each; worker limits assign changes who may"})
 	}
 	return found.err()
 }

@@ -160,7 +160,7 @@ func TestIDIsTaken(t *testing.T) {
 		<-running
 	}
 	inspector := asynq.NewInspectorFromRedisClient(rdb)
-	redistest.WaitFor(t, "all to have run", 20*time.Second, func() bool {
+	redistest.WaitFor(t, "all to have run", 2*time.Minute, func() bool {
 		q, err := inspector.GetQueueInfo(name)
 		return err == nil && q.Active == 0 && q.Completed == 1 && q.Archived == 1
 	})

@@ -23,6 +23,9 @@ import (
 // end of a pause without one lets go, nor one that starts when other rules hold than now.
 // A pause that has an end puts everything off by it.
 //
+// Starts are told as if tasks started in the order in which they are given: priorities and the
+// weights of queues change who of a scope is first, and so not DoneAt.
+//
 // Of one scope alone each start is told to within two windows of its rules, and with
 // costs above 1 to a thirtieth. Where scopes share a rule, a start knows nothing of
 // the entries after it; DoneAt knows of all, and may be too early by a third where
@@ -70,7 +73,7 @@ func (f *forecast) result(ctx context.Context, c *Client, e Entry) (Result, erro
 		return r, nil
 	}
 	t := e.Task.withDefaults()
-	r.State, r.Queue, r.Random = Valid, t.Queue, t.ID == ""
+	r.State, r.Queue, r.Random, r.AppScope = Valid, t.Queue, t.ID == "", c.appScope(t)
 	if !r.Random && !f.ids.add(t.Queue, t.ID) {
 		r.State = Duplicate
 		return r, nil

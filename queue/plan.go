@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
 )
@@ -14,6 +15,7 @@ import (
 // planner gives tasks their turns before they are enqueued.
 type planner struct {
 	limiter *throttle.Limiter
+	weights *weights
 
 	mu    sync.Mutex
 	quiet map[string]time.Time // providers that nobody waited for, and until when that is believed
@@ -38,9 +40,9 @@ func (c *Client) plan(ctx context.Context, items []*item) {
 	if len(open) == 0 {
 		return
 	}
-	asks := make([]throttle.Ask, len(open))
+	asks, weights := make([]throttle.Ask, len(open)), c.turns.weights.now(ctx)
 	for i, it := range open {
-		asks[i] = it.ask
+		asks[i] = weights.ranked(it.ask, it.result.Queue)
 	}
 	now := time.Now()
 	placed, err := c.turns.limiter.LineUp(ctx, asks, planLead, planNear)
@@ -60,6 +62,47 @@ func (c *Client) plan(ctx context.Context, items []*item) {
 			c.park(ctx, it, it.heeding(now, placed[i]))
 		}
 	}
+}
+
+// weights are those of the workers' queues, as a client knows them.
+type weights struct {
+	rdb redis.UniversalClient // nil where the user says them
+
+	mu    sync.Mutex
+	known Weights
+	asked time.Time
+}
+
+// weightsFor is how long weights are believed.
+const weightsFor = 10 * time.Second
+
+func weightsOf(rdb redis.UniversalClient, cfg ClientConfig) *weights {
+	if len(cfg.Queues) > 0 {
+		return &weights{known: NewWeights(cfg.Queues, cfg.StrictPriority)}
+	}
+	return &weights{rdb: rdb}
+}
+
+// now returns the weights. One caller asks for them anew, while others go by what is known;
+// where that fails it stays so.
+func (w *weights) now(ctx context.Context) Weights {
+	w.mu.Lock()
+	known, fresh := w.known, w.rdb == nil || time.Since(w.asked) < weightsFor
+	if !fresh {
+		w.asked = time.Now()
+	}
+	w.mu.Unlock()
+	if fresh {
+		return known
+	}
+	read, err := PublishWeights(ctx, w.rdb)
+	if err != nil {
+		return known
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.known = read
+	return read
 }
 
 // tooLate tells whether a task is expected to start after its deadline.

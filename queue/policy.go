@@ -44,7 +44,12 @@ func PublishedPolicy(ctx context.Context, rdb redis.UniversalClient) (*throttle.
 	if !errors.Is(err, policies.ErrNone) {
 		return nil, policyError(ctx, "read the limits in force", err)
 	}
-	text, err := rdb.Get(ctx, policyKey).Bytes()
+	var stored *redis.StringCmd
+	err = throttle.ReadFromMaster(ctx, rdb, func(pipe redis.Pipeliner) error {
+		stored = pipe.Get(ctx, policyKey)
+		return nil
+	})
+	text := []byte(stored.Val())
 	if errors.Is(err, redis.Nil) {
 		return nil, nil
 	}

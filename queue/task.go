@@ -97,7 +97,8 @@ type Task struct {
 
 	// Priority puts the task before those of its scope that wait and have a lower
 	// one, and its scope before others where they share a rule.
-	// Defaults to 0.
+	// Defaults to 0; where workers serve queues with asynq's StrictPriority, to that of
+	// its queue, which is 0 for the heaviest and lower for others.
 	Priority int
 
 	// Remember is how long the id stays taken after the task succeeded, rounded

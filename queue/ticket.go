@@ -26,6 +26,16 @@ func Ticket(name, id string) string {
 	return kind + url.PathEscape(name) + "/" + id
 }
 
+// TicketGroups returns what the tickets of a queue's tasks begin with, up to and with their
+// first slash: all of one queue, and no others, begin with one of them.
+func TicketGroups(name string) []string {
+	if name == DefaultQueue {
+		name = ""
+	}
+	name = url.PathEscape(name) + "/"
+	return []string{plainTicket + name, packedTicket + name}
+}
+
 // ReadTicket returns the queue and the id of a ticket, and false for what Ticket did
 // not write.
 func ReadTicket(ticket string) (name, id string, ok bool) {

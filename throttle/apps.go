@@ -35,11 +35,41 @@ func (s *draftScope) checkApps(path string, faults *strictyaml.Faults) (apps []s
 	return apps
 }
 
+// Apps returns the applications that may spend from a scope: those that every level of its path
+// that names any has named. all says that no level names any. Costs as much as Match.
+func (p *Policy) Apps(s Scope) (apps []string, all bool) {
+	apps, level := p.AppsAt(s)
+	return apps, level.Len() == 0
+}
+
+// AppsAt is Apps, and tells the lowest level that names any, the zero Scope where none does.
+func (p *Policy) AppsAt(s Scope) (apps []string, lowest Scope) {
+	p.levelsOfApps(s, func(level Scope, named []string) {
+		first := lowest.Len() == 0
+		if lowest = level; first {
+			apps = slices.Clone(named)
+			return
+		}
+		apps = slices.DeleteFunc(apps, func(app string) bool { return !slices.Contains(named, app) })
+	})
+	return apps, lowest
+}
+
 // MayUse tells an *AppError for an application that may not spend from a scope: at each
 // level of its path that names applications, it must be one of them. Costs as much as
 // Match.
 func (p *Policy) MayUse(s Scope, app string) error {
 	var refused error
+	p.levelsOfApps(s, func(level Scope, apps []string) {
+		if refused == nil && !slices.Contains(apps, app) {
+			refused = &AppError{Scope: s, App: app, Level: level, Apps: slices.Clone(apps)}
+		}
+	})
+	return refused
+}
+
+// levelsOfApps visits the levels of a path that name applications, outermost first.
+func (p *Policy) levelsOfApps(s Scope, visit func(level Scope, apps []string)) {
 	p.visit(s, func(level Scope, layers []*tree) {
 		var apps []string
 		for _, layer := range layers { // those of the name lie over those of "*"
@@ -47,11 +77,10 @@ func (p *Policy) MayUse(s Scope, app string) error {
 				apps = layer.apps
 			}
 		}
-		if refused == nil && apps != nil && !slices.Contains(apps, app) {
-			refused = &AppError{Scope: s, App: app, Level: level, Apps: slices.Clone(apps)}
+		if apps != nil {
+			visit(level, apps)
 		}
 	})
-	return refused
 }
 
 // Owner returns who answers for a scope: the owner of its lowest level that has one.

@@ -16,6 +16,7 @@ type attempt struct {
 	slot    *slot  // of its own, when it has one
 	cost    price
 	ahead   time.Duration
+	late    lateness
 	sent    time.Time
 
 	once  bool         // nobody will ask for it again by its id
@@ -33,7 +34,7 @@ func (a *attempt) MarshalBinary() ([]byte, error) {
 func (a *attempt) String() string { return a.id }
 
 func (l *Limiter) attempt(p *plan, req *Request) *attempt {
-	a := &attempt{limiter: l, plan: p, scope: req.Scope, id: req.ID, once: req.once, cost: p.price(req), ahead: req.Ahead, sent: time.Now()}
+	a := &attempt{limiter: l, plan: p, scope: req.Scope, id: p.attemptID(req), once: req.once, cost: p.price(req), ahead: req.Ahead, late: req.late, sent: time.Now()}
 	if !a.once {
 		a.record = p.record(req)
 	}
@@ -71,7 +72,7 @@ func (a *attempt) call() call {
 func (a *attempt) arguments() []any {
 	p := a.plan
 	c := newCall(p.decide, p.keyArgs, 2, 3+2*len(p.bounds), 0)
-	return p.appendArgs(append(c.args, a.key(), p.told, a.limiter.clock(), a, p.ask(a.ahead)), a.cost)
+	return p.appendArgs(append(c.args, a.key(), p.told, a.limiter.clock(), a, p.ask(a.ahead, a.late)), a.cost)
 }
 
 // answer reads the reply. A grant to a caller who has gone goes back.

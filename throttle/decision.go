@@ -43,9 +43,11 @@ type Decision struct {
 	// Grant is what was taken, for GiveBack and Hold. Zero for a denial.
 	Grant Grant
 
-	overdue time.Duration // how long ago the start of a repeated attempt was
-	begins  time.Time     // the start, by this process's clock
-	under   *plan         // by which it was decided
+	overdue  time.Duration // how long ago the start of a repeated attempt was
+	replayed bool          // it was granted before
+	begins   time.Time     // the start, by this process's clock
+	leeway   time.Duration // see lateness
+	under    *plan         // by which it was decided
 }
 
 // RuleState is what one rule says in a decision.
@@ -173,6 +175,7 @@ func (p *plan) read(reply []int64, d *Decision) {
 	d.Allowed, d.At, d.Binding = reply[0] == 1, time.UnixMicro(reply[2]), int(reply[4])-1
 	d.Rules, d.Turn = slices.Clone(p.states), readTurn(p, reply)
 	if d.Allowed {
+		d.replayed = reply[1] == 1
 		start := time.Duration(reply[3]) * time.Microsecond
 		d.Wait, d.overdue = max(0, start), max(0, -start)
 	} else {

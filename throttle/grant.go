@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/headway-go/headway/lua"
@@ -13,7 +14,7 @@ import (
 // given back once. The zero Grant took nothing.
 type Grant struct {
 	scope  string
-	id     string
+	id     string // as Redis knows it; see plan.attemptID
 	plan   *plan  // under which it was granted; nil for one that took nothing
 	kept   string // the key under which Keep has it
 	record string // the key of its record, where that is not its id's
@@ -32,7 +33,12 @@ type Grant struct {
 func NewGrant(scope, id string) Grant { return Grant{scope: scope, id: id, local: true} }
 
 // ID returns the attempt id under which it was granted.
-func (g Grant) ID() string { return g.id }
+func (g Grant) ID() string {
+	if g.plan == nil {
+		return g.id
+	}
+	return strings.TrimSuffix(g.id, g.plan.mark)
+}
 
 // Zero reports whether the grant took nothing.
 func (g Grant) Zero() bool { return g.id == "" }

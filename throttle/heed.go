@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/headway-go/headway/lua"
@@ -494,15 +495,20 @@ func (s Scope) levels() (all []string) {
 // heard is what this process has told, or was told, so that it says nothing twice: of up to
 // maxPlans scopes and rules.
 type heard struct {
+	waiting atomic.Int64 // for a start
+
 	mu     sync.Mutex
 	pauses map[string]heardPause // by the key of the scope
 	words  map[heardWord]heardNumbers
+	looked map[string]time.Time // at the pauses of scopes, by the same
+	next   chan struct{}        // closed when a pause is heard of; nil where nobody waits for that
 }
 
 type heardPause struct {
 	until time.Time // by the Redis server's clock
 	here  time.Time // the same by the clock of this process
 	told  time.Time
+	at    time.Time // when it was in force, by the Redis server's clock
 }
 
 // heardWord is a verb that tells of a rule, by its key.
@@ -523,17 +529,13 @@ func (h *heard) until(p *plan, now time.Time, wait time.Duration) (until time.Ti
 }
 
 func (h *heard) note(p *plan, one toldWord) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if one.until.IsZero() {
-		delete(h.pauses, p.provider+p.path)
+	if !one.until.IsZero() {
+		h.pause(p.provider+p.path, one.until, one.until.Add(-one.left))
 		return
 	}
-	if h.pauses == nil || len(h.pauses) >= maxPlans {
-		h.pauses = map[string]heardPause{}
-	}
-	now := time.Now()
-	h.pauses[p.provider+p.path] = heardPause{one.until, now.Add(one.left), now}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.pauses, p.provider+p.path)
 }
 
 // says tells whether a word of a rule, by its key, is worth telling, and takes it for told: other

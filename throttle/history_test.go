@@ -38,6 +38,19 @@ type op struct {
 	Version int   // of the limits
 }
 
+// late is what is asked for since a start before was too late, and by how much this one is: that
+// follows from the op's number, so that histories of other flavours stay as they are drawn.
+func (o op) late() (ask lateness, by time.Duration) {
+	most := []time.Duration{time.Millisecond, 50 * time.Millisecond, 250 * time.Millisecond, time.Second}[o.N/4%4]
+	switch o.N % 4 {
+	case 1, 2:
+		return lateness{leeway: most}, time.Duration(o.N%3) * most / 2
+	case 3:
+		return lateness{from: min(most, us(o.Ahead))}, 0
+	}
+	return lateness{}, 0
+}
+
 func (o op) String() string {
 	pass := fmt.Sprintf("%2d after %9dµs: ", o.N, o.Pass)
 	switch o.Do {
@@ -56,6 +69,7 @@ type flavour struct {
 	bucket                         bool      // one token bucket, from which much is given back
 	quick                          bool      // it is empty again within two seconds, so that its TTL is seldom set
 	only                           Algorithm // rules of one algorithm alone
+	late                           bool      // starts are asked for with leeway, and used late
 }
 
 // In a plain history every answer must be the definition's own. What the others
@@ -72,6 +86,7 @@ var flavours = []flavour{
 	{name: "one bucket, ahead", ahead: true, twinned: true, bucket: true},
 	{name: "all", ahead: true, steps: true, changes: true},
 	{name: "one quick bucket", twinned: true, bucket: true, quick: true},
+	{name: "late", ahead: true, late: true},
 }
 
 type randomHistory struct {

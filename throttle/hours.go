@@ -136,6 +136,9 @@ func (p *plan) misses(d *Decision) bool {
 	return start >= p.hours.until || start < p.hours.from && d.overdue == 0
 }
 
+// maxMissed is how often in a row a start is decided anew that its rules' hours miss.
+const maxMissed = 4
+
 // elsewhen gives a grant back that the plan misses, and decides by the rules of that time.
 // One whose turn had come keeps it.
 func (l *Limiter) elsewhen(ctx context.Context, p *plan, req *Request, d *Decision) error {
@@ -145,7 +148,7 @@ func (l *Limiter) elsewhen(ctx context.Context, p *plan, req *Request, d *Decisi
 		return err
 	}
 	req.ID, req.slot, req.once = NewID(), nil, true
-	if req.missed++; req.missed > maxLate {
+	if req.missed++; req.missed > maxMissed {
 		d.RetryAfter, d.At = max(l.cfg.Pad, time.Millisecond), at
 		return nil
 	}

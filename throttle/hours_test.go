@@ -227,15 +227,13 @@ func TestHoursBeginBeforeAStart(t *testing.T) {
 	policy := policyOf(t, Rule{Name: "day", Algorithm: FixedWindow, Limit: 1, Per: 24 * time.Hour, Active: dayHours})
 	onBoth(t, Config{Pad: 5 * ms}, policy, func(b *bench) {
 		b.at(oClock(7, 59, 59))
-		slow := true
-		d, err := b.Start(t.Context(), Request{Scope: "p/x", OnStart: func() func() {
-			if slow { // the first that is granted is a second late
-				slow = false
-				b.at(oClock(8, 0, 0))
-				<-time.After(50 * ms)
-			}
-			return nil
-		}})
+		b.now.Add(970_000)
+		once := sync.OnceFunc(func() { // the first that is granted is too late
+			b.at(oClock(8, 0, 0))
+			<-time.After(50 * ms)
+		})
+		b.cfg.Observer = slowly(once)
+		d, err := b.Start(t.Context(), Request{Scope: "p/x"})
 		if err != nil || !d.Allowed || len(d.Rules) != 1 || d.Rules[0].Remaining != 0 {
 			b.t.Errorf("got %+v, %v", d, err)
 		}

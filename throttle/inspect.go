@@ -36,10 +36,12 @@ type Inspection struct {
 type Standing struct {
 	// At is Redis's time.
 	At time.Time
-	// Waits says that it stands in the line of its scope, and Released that it has
-	// been released and has not asked yet. One of them at most is true: neither is for
-	// one that has not been denied, that has been granted, or that is not known.
-	Waits, Released bool
+	// Waits says that it stands in the line of its scope, Released that it has
+	// been released and has not asked yet, and Parked that its place is kept while
+	// those of its group stand still; see WakeRequest.StandStill. One of them at most is
+	// true: none is for one that has not been denied, that has been granted, or that
+	// is not known.
+	Waits, Released, Parked bool
 	// Ahead is how many of its own scope are before it in its line.
 	Ahead int64
 	// Expected is when its start is expected, from At: Unknown where no clock tells.
@@ -114,7 +116,7 @@ func (i *Inspection) add(lines []inspected) {
 
 // InspectTicket tells how one stands who asks, or was lined up, with a ticket: its
 // scope, ticket and cost are those of the Ask. It changes nothing. Its errors are
-// those of Inspect; costs one round trip.
+// those of Inspect; costs one round trip, and one more where it is not found.
 func (l *Limiter) InspectTicket(ctx context.Context, ask Ask) (Standing, error) {
 	p, err := l.plans.of(ask.Scope)
 	if err != nil {
@@ -132,29 +134,66 @@ func (l *Limiter) InspectTicket(ctx context.Context, ask Ask) (Standing, error) 
 	s := Standing{At: page.at, Waits: line.ahead >= 0, Released: line.out}
 	if s.Waits {
 		s.Released, s.Ahead, s.Expected, s.Binding, s.Paused = false, line.ahead, line.expected, line.binding, line.paused
+	} else if !s.Released {
+		s.Parked, err = l.parked(ctx, p.scope, ask.Place())
 	}
-	return s, nil
+	return s, err
 }
 
-// Stands tells whether one who asked, or was lined up, with a ticket has a place in line
-// or was released and has not come, whatever the policy says of its scope by now. Costs one
+// parked tells whether one is parked.
+func (l *Limiter) parked(ctx context.Context, scope Scope, p Place) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+	defer cancel()
+	err := l.rdb.ZScore(ctx, parkedKey(keyspace(l.cfg.Prefix).provider(scope.Provider())), parkedMember(p)).Err()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return false, unavailable(ctx, "look for a parked ticket of", p.Scope, err)
+	}
+	return err == nil, nil
+}
+
+// Stands tells whether one who asked, or was lined up, with a ticket has a place in line,
+// is parked, or was released and has not come, whatever the policy says of its scope by now. Costs one
 // round trip. The error is a *ScopeError, wraps ErrUnavailable, or is ctx's.
 func (l *Limiter) Stands(ctx context.Context, ask Ask) (bool, error) {
-	p := ask.Place()
+	waits, released, err := l.stands(ctx, ask.Place())
+	return waits || released, err
+}
+
+// stands tells whether one has a place in line, and whether it was released and has not come.
+func (l *Limiter) stands(ctx context.Context, p Place) (waits, released bool, err error) {
 	scope, err := ParseScope(p.Scope)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	keys := keyspace(l.cfg.Prefix)
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
-	pipe := l.rdb.Pipeline()
-	line := pipe.ZScore(ctx, keys.line(scope), p.ticket())
-	out := pipe.HExists(ctx, outKey(keys.provider(scope.Provider())), scopePath(p.Scope)+"\x00"+p.ticket())
-	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-		return false, unavailable(ctx, "look for a ticket of", p.Scope, err)
+	var line *redis.FloatCmd
+	var out *redis.BoolCmd
+	var parked *redis.FloatCmd
+	err = ReadFromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
+		line = pipe.ZScore(ctx, keys.line(scope), p.ticket())
+		out = pipe.HExists(ctx, outKey(keys.provider(scope.Provider())), scopePath(p.Scope)+"\x00"+p.ticket())
+		parked = pipe.ZScore(ctx, parkedKey(keys.provider(scope.Provider())), parkedMember(p))
+		return nil
+	})
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return false, false, unavailable(ctx, "look for a ticket of", p.Scope, err)
 	}
-	return line.Err() == nil || out.Val(), nil
+	return line.Err() == nil || parked.Err() == nil, out.Val(), nil
+}
+
+// Restore gives one who was released, and came to an application that may not spend from its
+// scope, its place in line back: it is the first again. Of one who was not released it changes
+// nothing. Nothing is charged. Costs one round trip, and another for one who was released. The
+// error is that of Stands or Decide.
+func (l *Limiter) Restore(ctx context.Context, req Request) (restored bool, err error) {
+	_, released, err := l.stands(ctx, req.place())
+	if err != nil || !released {
+		return false, err
+	}
+	d, err := l.Rejoin(ctx, req)
+	return d.Turn.Waits, err
 }
 
 // inspection is a reply of lua/inspect.lua.

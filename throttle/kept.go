@@ -92,7 +92,7 @@ func (l *Limiter) Kept(ctx context.Context, scope, id string) (Grant, error) {
 	key := l.keptKey(p.scope, id)
 	var text *redis.StringCmd
 	var left *redis.DurationCmd
-	_, err = l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	err = ReadFromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
 		text, left = pipe.Get(ctx, key), pipe.PTTL(ctx, key)
 		return nil
 	})

@@ -14,6 +14,7 @@ import "strings"
 //	hw:{payments}!due, !round, !out   whose turn is next, and who has been released
 //	hw:{payments}!at                  where scopes stand, and how much waits
 //	hw:{payments}!told                what the API has told of its limits
+//	hw:{payments}!parked              the tasks that wait until their group goes on
 //	hw:{payments}/acme!used:5m.179…   who spent from it, by package usage
 //	hw:{payments}/acme!units:5m.17…   the same by unit, where tasks cost so
 //	hw:{payments}/acme!shadows:5m.1…  what shadow rules would have done, by package usage
@@ -73,6 +74,8 @@ func shared(provider string) []any {
 func dueKey(provider string) string { return provider + "!due" }
 
 func outKey(provider string) string { return provider + "!out" }
+
+func parkedKey(provider string) string { return provider + "!parked" }
 
 func toldKey(provider string) string { return provider + "!told" }
 

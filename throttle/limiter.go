@@ -20,12 +20,16 @@ type Config struct {
 	// Prefix begins every key, so that several systems can share a Redis: letters,
 	// digits, '-', '_' and '.'. Defaults to "hw".
 	Prefix string
-	// Pad is how late a run may start after the moment it was granted for without
-	// being decided anew: timers wake late and replies take time. It widens every
-	// rate rule's window, so that a run that is late by no more is still within
-	// its limits; it costs Pad/Per of the limit. All processes that share limits
-	// should have the same. At most 1s and at least 1ms, since no timer keeps less;
+	// Pad is how late a run may always start after the moment it was granted for: timers
+	// wake late and replies take time. It widens every rate rule's window, so that a run that
+	// is late by no more is still within its limits; it costs Pad/Per of the limit, and
+	// 2 Pad/Per of a token bucket that lets 1000 units through within it. A run that is later
+	// than that is decided anew where a rule of its path could be exceeded: a sliding window,
+	// another token bucket, a fixed window or a calendar's period that has ended. A
+	// concurrency rule minds no later start, nor do those others. All processes that share
+	// limits should have the same. At most 1s and at least 1ms, since no timer keeps less;
 	// negative means none, and that no start is ever too late. Defaults to 5ms.
+	// Source: docs/algorithms.md#late-starts
 	Pad time.Duration
 	// Timeout bounds one decision, retries included. It is kept as exactly as the
 	// client's ContextTimeoutEnabled lets it be; a wait for a free connection of the
@@ -186,6 +190,10 @@ func (l *Limiter) SetPolicy(policy *Policy) {
 	}
 }
 
+// Earlier returns the policies that the limiter had before this one, the latest last: 16 at
+// most. It does no I/O.
+func (l *Limiter) Earlier() []*Policy { return l.plans.earlier() }
+
 // PolicyChanged returns a channel that is closed when SetPolicy is called the next time.
 func (l *Limiter) PolicyChanged() <-chan struct{} {
 	_, changed := l.plans.current()
@@ -202,8 +210,8 @@ type Request struct {
 	// Costs is what it takes by unit, instead of Cost. A rule that counts none of it is
 	// left out of the decision. Defaults to none.
 	Costs Costs
-	// ID is the attempt id: a request sent again under the same ID within half a
-	// minute is not charged again but answered with the first grant. 1 to 128
+	// ID is the attempt id: a request sent again for the same Scope under the same ID within
+	// half a minute is not charged again but answered with the first grant. 1 to 128
 	// bytes; draw a new one for each attempt. Defaults to a random one.
 	ID string
 	// Ahead is how far ahead a start may be granted, at most MaxAhead: the charge
@@ -220,23 +228,30 @@ type Request struct {
 	// Priority is that of the ticket: a higher one goes first under every rule. At
 	// most a million either way. Defaults to 0.
 	Priority int
+	// Lane names a part of the scope's line that shares its turns with the other lanes of
+	// the same priority; within a lane the order is first come, first served. At most 128
+	// bytes. Defaults to none: the ticket goes to the end of the line.
+	Lane string
+	// Stride is the share of the lane: of lanes that wait, one of stride 1 starts six tasks
+	// for one of stride 6. At most a million. Only used with a Lane. Defaults to 1.
+	Stride int
 	// Lead is WakeRequest.Lead. Only used with a Ticket. Defaults to 0.
 	Lead time.Duration
 	// Near is Ahead for one with a Ticket that was not released. At most Ahead.
 	// Defaults to 0.
 	Near time.Duration
+	// Missed is the start, by the server's clock, that one with a Ticket had been granted
+	// and could not use: Decision.At and Wait after it. Only used by Rejoin, which puts
+	// it before those who missed a later one. Defaults to now.
+	Missed time.Time
 	// OnWait is called by Start and Wait when a granted start is still ahead, with
 	// how far; what it returns is called when that wait is over. Defaults to none.
 	OnWait func(ahead time.Duration) (over func())
-	// OnStart is called by Start and Wait when a granted start has come, for what
-	// must be done right before a run. The time it takes makes the start late, and
-	// what it returns is called when the start is too late and decided anew.
-	// Defaults to none.
-	OnStart func() (undo func())
 
 	slot     *slot    // of an ID that the Limiter drew and asks for again
 	once     bool     // nobody asks again for the ID, which the Limiter drew
 	standing standing // of the ticket
+	late     lateness // of the start before this one
 	renewed  bool     // it is asked again, since the plan was stale
 	missed   int      // how often it was granted a start at which other rules hold
 }
@@ -295,8 +310,10 @@ func (l *Limiter) decide(ctx context.Context, p *plan, req *Request, d *Decision
 		l.outage.over(p)
 		err = a.answer(ctx, reply, d)
 		d.under = p
+		l.denied(p, d)
 		server := time.UnixMicro(reply[2])
 		d.begins = p.clock(&l.skews).begins(a.sent, replied, server, d.Wait-d.overdue)
+		d.leeway = req.late.leeway
 		if fresh := l.renewed(p, d); fresh != nil && !req.renewed {
 			req.renewed, *d = true, Decision{}
 			return l.decide(ctx, fresh, req, d)
@@ -341,7 +358,7 @@ func (l *Limiter) peek(ctx context.Context, p *plan, req Request) (Decision, err
 
 func (l *Limiter) peekOnce(ctx context.Context, p *plan, req Request) (Decision, error) {
 	c := newCall(lua.Peek.For(p.kinds), p.keyArgs, 1, 3+2*len(p.bounds), replyHead+replyRule*len(p.bounds))
-	c.args = p.appendArgs(append(c.args, p.told, l.clock(), req.ID, p.pathArg), p.price(&req))
+	c.args = p.appendArgs(append(c.args, p.told, l.clock(), p.attemptID(&req), p.pathArg), p.price(&req))
 	reply, err := l.runner.run(ctx, c)
 	if err != nil {
 		return Decision{}, unavailable(ctx, "peek at", req.Scope, err)
@@ -355,7 +372,7 @@ func (l *Limiter) prepare(req *Request) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.refusal != nil {
+	if p.refusal != nil && req.standing != rejoins { // which spends nothing
 		return nil, p.refusal
 	}
 	if p, err = l.priced(p, req); err != nil {
@@ -371,8 +388,9 @@ func (l *Limiter) prepare(req *Request) (*plan, error) {
 		return nil, err
 	}
 	req.Ahead = p.reach(min(max(req.Ahead, 0), MaxAhead), l.serverTime)
-	if int64(req.Ahead) > l.ahead.Load() {
-		l.ahead.Store(int64(req.Ahead)) // of two at once either will do
+	req.Ahead = min(req.Ahead, MaxAhead-req.late.leeway)
+	if reach := int64(req.Ahead + req.late.leeway); reach > l.ahead.Load() {
+		l.ahead.Store(reach) // of two at once either will do
 	}
 	return p, nil
 }

@@ -20,6 +20,20 @@ type Ask struct {
 	Cost     int64 // 0 for 1
 	Costs    Costs // by unit, instead of Cost
 	Priority int
+	Lane     string // as Request.Lane
+	Stride   int    // as Request.Stride
+}
+
+// Check is Policy.Check, or CheckCosts, for one who asks. The error may also be a *ScopeError.
+func (a Ask) Check(p *Policy) error {
+	scope, err := ParseScope(a.Scope)
+	if err != nil {
+		return err
+	}
+	if len(a.Costs) > 0 {
+		return p.CheckCosts(scope, a.Costs)
+	}
+	return p.Check(scope, max(a.Cost, defaultCost))
 }
 
 // Placed is what LineUp says of one Ask.
@@ -33,7 +47,7 @@ type Placed struct {
 	// MaxWait is the shortest max_wait of the rules on its path, 0 where none has one.
 	MaxWait time.Duration
 	// Err is set when it can never be granted: *ScopeError, *UnmatchedError or
-	// *CostError. It has no place then.
+	// *CostError, or its lane is too long. It has no place then.
 	Err error
 }
 
@@ -50,6 +64,9 @@ func (l *Limiter) LineUp(ctx context.Context, asks []Ask, lead, near time.Durati
 	var order []string
 	for i, a := range asks {
 		p, err := l.plans.of(a.Scope)
+		if err == nil {
+			err = checkLane("Ask", a.Lane, a.Stride)
+		}
 		if err == nil {
 			p, err = l.priced(p, &Request{Cost: max(a.Cost, 0), Costs: a.Costs})
 		}
@@ -84,7 +101,7 @@ func (l *Limiter) lineUp(ctx context.Context, provider string, asks []Ask, group
 	args := t.appendArgs([]any{l.clock(), lead.Microseconds(), near.Microseconds()})
 	for _, i := range group {
 		a := asks[i]
-		args = append(args, number[a.Scope], a.Place().ticket(), a.Priority)
+		args = append(args, number[a.Scope], a.Place().ticket(), string(appendRank(nil, a.Priority, a.Lane, a.Stride)))
 	}
 	prefix, asked := keyspace(l.cfg.Prefix).provider(provider), time.Now()
 	reply, err := l.lists(ctx, lua.LineUp.For(t.kinds()), t.keys(prefix), args)
@@ -120,14 +137,18 @@ func (l *Limiter) lineUp(ctx context.Context, provider string, asks []Ask, group
 // last. Costs one round trip.
 func (l *Limiter) Turns(ctx context.Context) (map[string]time.Time, error) {
 	since := time.Now().Add(-announced).UnixMilli()
-	list, err := l.rdb.ZRangeByScoreWithScores(ctx, keyspace(l.cfg.Prefix).turns(), &redis.ZRangeBy{
-		Min: strconv.FormatInt(since, 10), Max: "+inf",
-	}).Result()
+	var list *redis.ZSliceCmd
+	err := ReadFromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
+		list = pipe.ZRangeByScoreWithScores(ctx, keyspace(l.cfg.Prefix).turns(), &redis.ZRangeBy{
+			Min: strconv.FormatInt(since, 10), Max: "+inf",
+		})
+		return nil
+	})
 	if err != nil {
 		return nil, unavailable(ctx, "ask who waits of", l.cfg.Prefix, err)
 	}
-	turns := make(map[string]time.Time, len(list))
-	for _, z := range list {
+	turns := make(map[string]time.Time, len(list.Val()))
+	for _, z := range list.Val() {
 		provider, _ := z.Member.(string)
 		turns[provider] = time.UnixMilli(int64(z.Score))
 	}
@@ -239,10 +260,20 @@ func (l *Limiter) table(scopes []string) *table {
 	return t
 }
 
+// leave marks the scopes that the application may not spend from: a look sees to all of
+// them, and releases nobody there.
+func (t *table) leave() {
+	for i, p := range t.plans {
+		if p != nil && p.refusal != nil {
+			t.paths[i] = "!" + text(t.paths[i])
+		}
+	}
+}
+
 func (t *table) kinds() string { return kindsOf(t.present) }
 
 func (t *table) keys(provider string) []any {
-	return slices.Concat(t.ruleKey, shared(provider), t.lines)
+	return slices.Concat(t.ruleKey, shared(provider), t.lines, []any{parkedKey(provider)})
 }
 
 func (t *table) appendArgs(args []any) []any {
@@ -276,6 +307,7 @@ type scopeSet struct {
 	near  int       // of how many rules to ask which scopes are next
 	next  int64     // the first round that is due, by the server's clock
 	until time.Time // when that has come, or should be looked into anyway
+	parks bool      // somebody is parked
 }
 
 // glances is how long after a look glances will do.
@@ -285,14 +317,15 @@ const glances = 5 * time.Second
 func (s *scopeSet) looked(next int64, told Woken) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.next, s.until = next, time.Now().Add(min(told.Next, glances))
+	s.next, s.until, s.parks = next, time.Now().Add(min(told.Next, glances)), told.Parked
 }
 
-// quiet returns what the last look told to be next, and until when it is yet to come.
-func (s *scopeSet) quiet() (next int64, until time.Time) {
+// quiet returns what the last look told to be next, until when it is yet to come, and whether
+// somebody was parked.
+func (s *scopeSet) quiet() (next int64, until time.Time, parks bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.next, s.until
+	return s.next, s.until, s.parks
 }
 
 // known returns the scopes, and of how many rules to ask for more.

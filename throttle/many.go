@@ -395,7 +395,7 @@ func (a *apart) mark(batch []*pending) {
 // same under each rule, none of which counts runs or periods.
 func (p *pending) together() bool {
 	a := p.call.attempt
-	return a != nil && p.call.args == nil && a.cost.by == nil && a.plan.leases == nil && !a.plan.calendars
+	return a != nil && p.call.args == nil && a.cost.by == nil && !a.late.any() && a.plan.leases == nil && !a.plan.calendars
 }
 
 func (a *apart) add(batch []*pending) {

@@ -83,6 +83,9 @@ var plants = []plantedFault{
 	{"all: rules that do not agree on a start", "ahead", "if start == before or #rules == 1 then", "if true then"},
 	{"all: a wait that is a µs short", "plain", "return t and t - now or -1", "return t and max(0, t - now - 1) or -1"},
 	{"all: a grant further ahead than asked", "ahead", "start - now <= ahead", "start - now <= ahead + 1000000"},
+	{"sliding: a late start that counts at its first moment", "late", "and start + leeway or start", "and start or start"},
+	{"bucket: a late start that counts at its first moment", "late", "and start + leeway or start", "and start or start"},
+
 	{"all: an attempt that is charged twice", "plain", "if before and #before == 7 * (n + 1) + #member then", "before = nil\nif before then"},
 	{"all: an attempt that is not known again", "plain", "if before and #before == 7 * (n + 1) + #member then", "if false then"},
 	{"all: an attempt that is kept too long", "plain", "'PX', '30000'", "'PX', '300000'"},
@@ -190,7 +193,7 @@ func TestPlantsHaveTheirPlace(t *testing.T) {
 	for _, f := range append(slices.Clone(plants), expressPlants...) {
 		look(f.what, f.from)
 	}
-	for _, f := range slices.Concat(turnPlants, sharePlants, settlePlants) {
+	for _, f := range slices.Concat(turnPlants, sharePlants, lanePlants, settlePlants) {
 		look(f.what, f.from)
 	}
 }

@@ -36,7 +36,7 @@ func generalParts() string {
 
 // charge charges the twins of a grant.
 func (w *world) charge(p *plan, req Request, start int64) {
-	must(probe.Run(ctx, w.rdb, twins(p), p.args(req.Cost, w.limiters[w.version].clock(), req.ID, start)...).Err())
+	must(probe.Run(ctx, w.rdb, twins(p), p.args(req.Cost, w.limiters[w.version].clock(), p.attemptID(&req), start)...).Err())
 	w.snapshotTwins(p)
 }
 

@@ -23,6 +23,7 @@ type world struct {
 	limiters []*Limiter // one for each version of the policy, over the same state
 	version  int
 	twinned  bool // keep a twin, in which what is given back was never taken
+	behind   bool // starts are asked for with leeway, and far ahead
 	punctual bool // no start ahead and no change makes a rule more careful than its definition
 
 	now  int64 // the scripts' clock
@@ -69,7 +70,7 @@ var ctx = context.Background()
 
 func newWorld(rdb redis.UniversalClient, prefix string, h *randomHistory) *world {
 	w := &world{
-		rdb: rdb, twinned: h.twinned, punctual: h.steps && !h.ahead && !h.changes, now: epoch, ledgers: map[string]*ledger{}, grants: map[int]*granted{},
+		rdb: rdb, twinned: h.twinned, behind: h.late, punctual: h.steps && !h.ahead && !h.changes, now: epoch, ledgers: map[string]*ledger{}, grants: map[int]*granted{},
 		disturbed: map[string]bool{}, expires: map[string]int64{}, synced: map[string]time.Duration{}, stored: map[string]string{},
 	}
 	for _, limits := range h.versions {
@@ -265,7 +266,10 @@ func (w *world) decide(o op) {
 		}
 	}
 	req := Request{Scope: o.Scope, Cost: cost, ID: fmt.Sprintf("op%d", o.N), Ahead: time.Duration(o.Ahead) * time.Microsecond}
-	attempt := p.provider + "@" + req.ID
+	if w.behind {
+		req.late, _ = o.late()
+	}
+	attempt := p.attempt(p.attemptID(&req))
 	exact, punctual, want, alone := true, w.punctual, w.u(), make([]int64, len(p.keys))
 	for i, key := range p.keys {
 		l := w.ledgers[key]
@@ -348,6 +352,9 @@ func (w *world) allowed(o op, p *plan, req Request, d Decision, attempt string, 
 	if d.Wait > req.Ahead {
 		fail("granted %v ahead, of %v", d.Wait, req.Ahead)
 	}
+	if d.Wait < req.late.from {
+		fail("granted %v ahead, of %v at least", d.Wait, req.late.from)
+	}
 	if w.expires[attempt] == 0 || w.expires[attempt] > w.now+60e6 {
 		fail("the attempt's record lasts %dµs", w.expires[attempt]-w.now)
 	}
@@ -356,7 +363,10 @@ func (w *world) allowed(o op, p *plan, req Request, d Decision, attempt string, 
 			fail("%s was not charged", key)
 		}
 		l := w.ledgers[key]
-		c := charge{id: req.ID, units: units(p, i, req.Cost), start: w.u() + d.Wait.Microseconds(), byClock: w.now + d.Wait.Microseconds(), pass: w.pass}
+		c := charge{id: d.Grant.id, units: units(p, i, req.Cost), start: w.u() + d.Wait.Microseconds(), byClock: w.now + d.Wait.Microseconds(), pass: w.pass}
+		if _, late := o.late(); req.late.leeway > 0 && (l.rule.Algorithm == SlidingWindow || l.rule.Algorithm == TokenBucket) {
+			c.start, c.byClock, l.inexact = c.start+late.Microseconds(), c.byClock+late.Microseconds(), true
+		}
 		if broken := l.take(c, w.u(), w.now); broken != "" {
 			fail("%s: %s", key, broken)
 		}
@@ -394,7 +404,7 @@ func (w *world) denied(p *plan, req Request, d Decision, attempt string, after m
 	if after[attempt] != "" {
 		fail("a denial left a record")
 	}
-	if d.RetryAfter <= 0 || d.RetryAfter <= req.Ahead && d.RetryAfter != Unknown && !hoping(p) {
+	if d.RetryAfter <= 0 || d.RetryAfter <= req.Ahead && d.RetryAfter != Unknown && !hoping(p) && req.late.from == 0 {
 		fail("denied for %v with a start allowed %v ahead", d.RetryAfter, req.Ahead)
 	}
 	mended := false
@@ -414,7 +424,7 @@ func (w *world) denied(p *plan, req Request, d Decision, attempt string, after m
 	for tries := 3; mended; tries-- {
 		w.sync()
 		sent := time.Now()
-		_, err := w.limiters[w.version].Decide(ctx, Request{Scope: req.Scope, Cost: req.Cost, ID: req.ID, Ahead: req.Ahead})
+		_, err := w.limiters[w.version].Decide(ctx, Request{Scope: req.Scope, Cost: req.Cost, ID: req.ID, Ahead: req.Ahead, late: req.late})
 		must(err)
 		again := w.snapshot(sent)
 		if equalKeys(again, after, p.keys) {
@@ -546,7 +556,7 @@ func (w *world) again(g *granted) {
 	before := w.stored
 	sent := time.Now()
 	l := w.limiters[w.version]
-	d, err := l.Decide(ctx, Request{Scope: g.d.Grant.scope, Cost: g.d.Grant.cost.each, ID: g.d.Grant.id})
+	d, err := l.Decide(ctx, Request{Scope: g.d.Grant.scope, Cost: g.d.Grant.cost.each, ID: g.d.Grant.ID()})
 	var tooMuch *CostError
 	if errors.As(err, &tooMuch) {
 		return

@@ -126,13 +126,13 @@ func (o *outage) decide(p *plan, req *Request, live int64, slack time.Duration) 
 			continue
 		}
 		if d.Allowed {
-			s.take(now, req.ID, cost.at(i))
+			s.take(now, p.attemptID(req), cost.at(i))
 		}
 		d.Rules[i].Remaining, d.Rules[i].ResetAfter = s.left(now), s.reset(now)
 	}
 	if d.Allowed {
 		d.Binding = fewestLeft(d.Rules)
-		d.Grant = Grant{scope: req.Scope, id: req.ID, plan: p, cost: cost, local: true}
+		d.Grant = Grant{scope: req.Scope, id: p.attemptID(req), plan: p, cost: cost, local: true}
 	}
 	p.clip(&d)
 	p.shown(&d)

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // Outlook is what the next task of a scope meets: how its rules stand, how fast they
@@ -92,10 +94,13 @@ func (l *Limiter) countWaiting(ctx context.Context, p *plan, out *Outlook) error
 			fields[len(fields)-1] += "\x00" + unit
 		}
 	}
-	pipe := l.rdb.Pipeline()
-	sums := pipe.HMGet(ctx, p.provider+"!at", fields...)
-	released := pipe.HGetAll(ctx, p.provider+"!out")
-	if _, err := pipe.Exec(ctx); err != nil {
+	var sums *redis.SliceCmd
+	var released *redis.MapStringStringCmd
+	err := ReadFromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
+		sums, released = pipe.HMGet(ctx, p.provider+"!at", fields...), pipe.HGetAll(ctx, outKey(p.provider))
+		return nil
+	})
+	if err != nil {
 		return err
 	}
 	out.Waiting = sum(sums.Val()[0])

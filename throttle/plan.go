@@ -1,6 +1,8 @@
 package throttle
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"math"
 	"math/bits"
 	"slices"
@@ -34,8 +36,9 @@ type plan struct {
 	pauses   []int         // which are no rules but pauses
 	kinds    string        // in the order of lua.Kinds
 	decide   *lua.Script
-	turns    []any  // the keys of who waits: line, due, round, out, at, told
-	told     any    // the last of them
+	turns    []any  // the keys of who waits: line, due, round, out, at, told, parked
+	told     any    // one of them: what the API has told
+	mark     string // of the scope, in attempt ids; see attemptID
 	path     string // of the scope, as scripts take it
 	pathArg  any    // the same, as the client takes it
 	atOnce   any    // what ask returns for one who starts now
@@ -80,7 +83,7 @@ const (
 )
 
 func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time.Time) *plan {
-	p := &plan{key: scope.String(), most: math.MaxInt64, scope: scope, all: all, provider: keys.provider(scope.Provider())}
+	p := &plan{key: scope.String(), most: math.MaxInt64, scope: scope, all: all, provider: keys.provider(scope.Provider()), mark: scopeMark(scope)}
 	p.bounds = p.inForce(p.split(keys, pad, all), at)
 	p.open = len(p.bounds) == 1 && p.bounds[0].Rule == openRule
 	p.weigh(nil)
@@ -124,8 +127,8 @@ func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time
 	}
 	p.kinds = kindsOf(present)
 	p.decide = lua.Decide.For(p.kinds)
-	p.turns = append([]any{keys.line(scope)}, shared(p.provider)...)
-	p.told, p.path = p.turns[len(p.turns)-1], scopePath(scope.String())
+	p.turns = append(append([]any{keys.line(scope)}, shared(p.provider)...), parkedKey(p.provider))
+	p.told, p.path = toldKey(p.provider), scopePath(scope.String())
 	p.pathArg, p.atOnce = p.path, "0"+p.path
 	return p
 }
@@ -136,7 +139,9 @@ var openRule = Rule{Name: "/", Algorithm: TokenBucket, Limit: maxLimit, Per: tim
 
 // opened returns the plan by which a scope without rules is woken.
 func (p *plan) opened(keys keyspace) *plan {
-	return newPlan(keys, p.scope, []Bound{{Rule: openRule, Scope: p.scope}}, 0, time.Time{})
+	open := newPlan(keys, p.scope, []Bound{{Rule: openRule, Scope: p.scope}}, 0, time.Time{})
+	open.refusal = p.refusal
+	return open
 }
 
 // pause notes that a bound is a pause: the plan holds until that ends.
@@ -199,7 +204,8 @@ func (r params) after(now, place, holds int64) (remaining, reset int64) {
 //
 // A token bucket has no window. The pad slows it by pad/per, which keeps its
 // bound over any per and longer; a margin, which is to keep it over any length
-// of time, is demanded before a unit is, pad included, and leaves the rate alone.
+// of time, is demanded before a unit is, pad included, and leaves the rate alone. A bucket
+// that minds no late start is slowed once more for those.
 func ruleParams(r Rule, pad time.Duration) (kind byte, numbers [4]int64) {
 	slack := (pad + r.Margin).Microseconds()
 	per := r.Per.Microseconds()
@@ -207,6 +213,9 @@ func ruleParams(r Rule, pad time.Duration) (kind byte, numbers [4]int64) {
 	case TokenBucket:
 		if r.Margin == 0 {
 			per, slack = per+slack, 0
+		}
+		if r.plenty(pad, 1) {
+			per += pad.Microseconds() // for what is later than the pad
 		}
 		rate, unit := bucketRate(r.Limit, per, slack, r.Capacity())
 		return 'T', [4]int64{rate, unit, min(r.Capacity(), maxParts/unit), slack}
@@ -284,11 +293,31 @@ func (p *plan) clock(all *skews) *skew {
 }
 
 // ask is how far ahead an attempt may start, and its scope, as decide reads them.
-func (p *plan) ask(ahead time.Duration) any {
-	if ahead == 0 {
+func (p *plan) ask(ahead time.Duration, after lateness) any {
+	switch {
+	case after.any():
+		return after.text() + " " + strconv.FormatInt(ahead.Microseconds(), 10) + p.path
+	case ahead == 0:
 		return p.atOnce
 	}
 	return strconv.FormatInt(ahead.Microseconds(), 10) + p.path
+}
+
+// attemptID is the id under which Redis knows an attempt. An id of the caller's own is one of
+// its scope: the same id in another scope is another attempt, with a record, and places under
+// the rules that both have, of its own. One that the Limiter drew is nobody else's.
+func (p *plan) attemptID(req *Request) string {
+	if req.once || req.slot != nil {
+		return req.ID
+	}
+	return req.ID + p.mark
+}
+
+// scopeMark is what tells a scope's attempt ids from those of others: 72 bits of its hash, so
+// that a record is short however long the scope.
+func scopeMark(s Scope) string {
+	sum := sha256.Sum256([]byte(s.String()))
+	return "~" + base64.RawURLEncoding.EncodeToString(sum[:9])
 }
 
 // attempt returns the key of the grant under an attempt id.
@@ -373,6 +402,13 @@ func (c *plans) raises() bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.policy.raises
+}
+
+// earlier returns the policies before the current one, the latest last.
+func (c *plans) earlier() []*Policy {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return slices.Clone(c.before)
 }
 
 // set makes all scopes be worked out anew.

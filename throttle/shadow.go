@@ -140,7 +140,7 @@ func (l *Limiter) askBeside(p *plan, d *Decision, req Request, in time.Duration)
 		for _, r := range p.shadows {
 			own := Request{Scope: req.Scope, Cost: req.Cost, Costs: req.Costs, once: once}
 			if own.ID = NewID(); !once {
-				own.ID = shadowID(req.ID, r)
+				own.ID = shadowID(req, r)
 			}
 			if !l.shadows.background(mostShadows, func() { s.ask(r, own) }) {
 				l.shadows.heard(r, own, Decision{}, ShadowDropped)
@@ -157,8 +157,8 @@ func (l *Limiter) askBeside(p *plan, d *Decision, req Request, in time.Duration)
 }
 
 // shadowID is the attempt id of a rule: the same for an attempt that is sent again.
-func shadowID(id string, r *shadowRule) string {
-	sum := sha256.Sum256([]byte(id + "\x00" + r.bound.Scope.String() + "\x00" + r.bound.Rule.Name))
+func shadowID(req Request, r *shadowRule) string {
+	sum := sha256.Sum256([]byte(req.ID + "\x00" + req.Scope + "\x00" + r.bound.Scope.String() + "\x00" + r.bound.Rule.Name))
 	return base64.RawURLEncoding.EncodeToString(sum[:12])
 }
 

@@ -74,5 +74,5 @@ func (p *plan) record(req *Request) string {
 	if req.slot != nil {
 		return req.slot.at(p.provider)
 	}
-	return p.attempt(req.ID)
+	return p.attempt(p.attemptID(req))
 }

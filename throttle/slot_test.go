@@ -62,7 +62,7 @@ func TestAttemptsShareSlots(t *testing.T) {
 		if _, err := l.Decide(context.Background(), Request{Scope: "p/x", ID: id}); err != nil {
 			t.Fatal(err)
 		}
-		if n := rdb.Exists(context.Background(), prefix+":{p}@"+escape(id)).Val(); n != 1 {
+		if n := rdb.Exists(context.Background(), prefix+":{p}@"+escape(id)+markOf(t, "p/x")).Val(); n != 1 {
 			t.Errorf("an attempt with the id %q has no record of its own", id)
 		}
 	}
@@ -202,7 +202,7 @@ func TestGivenBackStaysKnown(t *testing.T) {
 	if d, err := l.Decide(context.Background(), Request{Scope: "p/x", ID: "mine"}); err != nil || d.Allowed {
 		t.Errorf("sent again after it was given back: %+v, %v", d, err)
 	}
-	if ttl := rdb.PTTL(context.Background(), prefix+":{p}@mine").Val(); ttl < 50*time.Second {
+	if ttl := rdb.PTTL(context.Background(), prefix+":{p}@mine"+markOf(t, "p/x")).Val(); ttl < 50*time.Second {
 		t.Errorf("the attempt is known to be over for %v only", ttl)
 	}
 }
@@ -220,4 +220,14 @@ func TestReplayedIsOverdue(t *testing.T) {
 		}
 		now += 250_000
 	}
+}
+
+// markOf is what the ids of a scope's attempts end with.
+func markOf(t *testing.T, scope string) string {
+	t.Helper()
+	s, err := ParseScope(scope)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return scopeMark(s)
 }

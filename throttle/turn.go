@@ -51,6 +51,8 @@ var noTurn = Turn{Look: -1}
 const (
 	maxTicketBytes = 1024
 	maxPriority    = 1_000_000
+	maxLaneBytes   = 128
+	maxStride      = 1_000_000
 	turnReply      = 3 // numbers at the end of a reply
 )
 
@@ -62,6 +64,22 @@ const (
 	again            // its start came too late
 	rejoins          // it had its turn and only goes back to the front
 )
+
+// again is how a ticket is to be taken, as turn reads it.
+func (a *attempt) again(req *Request) any {
+	late := a.late.text()
+	if req.standing == comes || late == "" && req.Missed.IsZero() {
+		return int(req.standing)
+	}
+	text := strconv.Itoa(int(req.standing)) + late
+	if !req.Missed.IsZero() {
+		text += " " + strconv.FormatInt(req.Missed.UnixMicro(), 10)
+	}
+	return text
+}
+
+// starts is when the decision lets a run start, by the server's clock.
+func (d Decision) starts() time.Time { return d.At.Add(d.Wait) }
 
 // ticket is the name under which one stands in line: its cost is read there.
 func (p Place) ticket() string {
@@ -113,13 +131,34 @@ func (r *Request) checkTicket() error {
 	if r.Priority < -maxPriority || r.Priority > maxPriority {
 		return fmt.Errorf("throttle: Request.Priority is %d; the most is %d either way", r.Priority, maxPriority)
 	}
+	return checkLane("Request", r.Lane, r.Stride)
+}
+
+func checkLane(of, lane string, stride int) error {
+	if len(lane) > maxLaneBytes {
+		return fmt.Errorf("throttle: %s.Lane is %d bytes long; the most is %d", of, len(lane), maxLaneBytes)
+	}
+	if stride < 0 || stride > maxStride {
+		return fmt.Errorf("throttle: %s.Stride is %d; it is 1 to %d", of, stride, maxStride)
+	}
 	return nil
+}
+
+// appendRank appends a priority and, where there is one, a lane, as scripts read them: see
+// lua/include/turns/lanes.lua.
+func appendRank(text []byte, priority int, lane string, stride int) []byte {
+	text = strconv.AppendInt(text, int64(priority), 10)
+	if lane == "" {
+		return text
+	}
+	text = strconv.AppendInt(append(text, ':'), int64(max(stride, 1)), 10)
+	return append(append(text, ':'), escape(lane)...)
 }
 
 // ask is what a task asks for, as turn reads it.
 func (a *attempt) ask(req *Request) string {
 	text := make([]byte, 0, 48)
-	text = strconv.AppendInt(text, int64(req.Priority), 10)
+	text = appendRank(text, req.Priority, req.Lane, req.Stride)
 	for _, d := range []time.Duration{a.ahead, min(req.Ahead, req.Near), req.Lead} {
 		text = strconv.AppendInt(append(text, ' '), d.Microseconds(), 10)
 	}
@@ -132,7 +171,7 @@ func (a *attempt) turnCall(req *Request) call {
 	c := newCall(lua.Turn.For(p.kinds), p.keyArgs, 1+len(p.turns), 6+2*len(p.bounds), replyHead+replyRule*len(p.bounds)+turnReply)
 	c.args = append(c.args, a.key())
 	c.args = append(c.args, p.turns...)
-	c.args = append(c.args, a.limiter.clock(), a, a.ask(req), req.place().ticket(), int(req.standing), p.others)
+	c.args = append(c.args, a.limiter.clock(), a, a.ask(req), req.place().ticket(), a.again(req), p.others)
 	c.args = p.appendArgs(c.args, a.cost)
 	c.attempt, c.rules = a, len(p.bounds)
 	return c
@@ -153,9 +192,9 @@ func readTurn(p *plan, reply []int64) Turn {
 	return turn
 }
 
-// Rejoin puts one whose turn had come, and who could not use it, back to the front
-// of its line: a run that was granted and given back because its process stops,
-// say. Nothing is charged. Costs one round trip.
+// Rejoin puts one whose turn had come, and who could not use it, back before those in its line:
+// a run that was granted and given back because its process stops, say. Several stand in
+// the order of the starts that they missed, req.Missed, whichever comes back first. Nothing is charged. Costs one round trip.
 func (l *Limiter) Rejoin(ctx context.Context, req Request) (Decision, error) {
 	req.standing = rejoins
 	return l.Decide(ctx, req)

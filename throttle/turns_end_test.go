@@ -38,6 +38,9 @@ func (w *turnsWorld) conserved() {
 	}
 	first, orders := map[string]seat{}, map[string]string{}
 	for _, s := range w.seen.round {
+		if len(w.seen.line[s.scope]) == 0 {
+			fail("a seat for the empty line of %q", s.scope)
+		}
 		if w.neverPasses(w.find(readPlace("p"+s.scope, w.seen.line[s.scope][0]))) {
 			continue // nor does any other of its line: they hold up nobody
 		}
@@ -61,6 +64,9 @@ func (w *turnsWorld) cannotStart(rule string, s seat, orders map[string]string) 
 	scope := "p" + s.scope
 	t := w.find(readPlace(scope, w.seen.line[s.scope][0]))
 	p := w.pathOf(t)
+	if w.still && strings.HasPrefix(t.Ticket, "g/") {
+		return // it is parked when its turn comes
+	}
 	for _, name := range p.rounds() {
 		if first, ok := orders[name]; ok && name != rule && first < s.rank[:3]+w.tag(s.scope, name)+s.scope {
 			return // it is behind another there
@@ -115,6 +121,8 @@ func (w *turnsWorld) tag(scope, rule string) string {
 // It takes as long as the limits make it, and no longer.
 func (w *turnsWorld) drain() {
 	w.version, w.h.quick = 0, true
+	for w.still = false; w.goOn(50); {
+	}
 	began, most := w.now, w.longestDrain()
 	all := true
 	for rounds := 0; ; rounds++ {
@@ -181,6 +189,11 @@ func (w *turnsWorld) longestDrain() int64 {
 func (w *turnsWorld) nothingLeft() {
 	if len(w.seen.round) > 0 || len(w.seen.due) > 0 {
 		fail("nobody waits, and %v of %v are left", w.seen.due, w.seen.round)
+	}
+	for member := range w.seen.parked {
+		if !strings.HasSuffix(member, "\x00:g/") { // that stands for the group, until it is named in Back again
+			fail("nobody waits, and %q is parked", member)
+		}
 	}
 }
 

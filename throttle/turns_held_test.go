@@ -19,6 +19,7 @@ type standings struct {
 	places []seat            // in the rounds of levels
 	out    map[string]string // tickets and when they left, by scope, a zero byte and ticket
 	at     map[string]string
+	parked map[string]bool // scope, a zero byte and ticket
 }
 
 type seat struct {
@@ -32,6 +33,7 @@ type linesAsked struct {
 	round *redis.StringSliceCmd
 	out   *redis.MapStringStringCmd
 	at    *redis.MapStringStringCmd
+	parks *redis.StringSliceCmd
 	lines []*redis.StringSliceCmd
 	ttls  []*redis.DurationCmd
 }
@@ -39,9 +41,9 @@ type linesAsked struct {
 func askLines(pipe redis.Pipeliner, keys []string, ttls bool) *linesAsked {
 	a := &linesAsked{
 		due: pipe.ZRangeWithScores(ctx, keys[0], 0, -1), round: pipe.ZRange(ctx, keys[1], 0, -1),
-		out: pipe.HGetAll(ctx, keys[2]), at: pipe.HGetAll(ctx, keys[3]),
+		out: pipe.HGetAll(ctx, keys[2]), at: pipe.HGetAll(ctx, keys[3]), parks: pipe.ZRange(ctx, keys[5], 0, -1),
 	}
-	for _, line := range keys[5:] {
+	for _, line := range keys[6:] {
 		a.lines = append(a.lines, pipe.ZRange(ctx, line, 0, -1))
 	}
 	for i := 0; ttls && i < len(keys); i++ {
@@ -73,7 +75,10 @@ func (w *turnsWorld) read() standings {
 		must(err)
 	}
 	must(a.due.Err())
-	l := standings{line: map[string][]string{}, due: map[string]int64{}, out: a.out.Val(), at: a.at.Val()}
+	l := standings{line: map[string][]string{}, due: map[string]int64{}, out: a.out.Val(), at: a.at.Val(), parked: map[string]bool{}}
+	for _, member := range a.parks.Val() {
+		l.parked[member] = true
+	}
 	for _, z := range a.due.Val() {
 		l.due[z.Member.(string)] = int64(z.Score) //nolint:forcetypeassert // members are texts
 	}
@@ -131,6 +136,14 @@ func (w *turnsWorld) sound() {
 	for field := range l.out {
 		scope, ticket, _ := strings.Cut(field, "\x00")
 		where[scope+" "+ticket] = "out"
+	}
+	for member := range l.parked {
+		if scope, ticket, _ := strings.Cut(member, "\x00"); ticket != ":g/" {
+			if was := where[scope+" "+ticket]; was != "" {
+				fail("%q is parked, and %s", member, was)
+			}
+			where[scope+" "+ticket] = "parked"
+		}
 	}
 	units, of := map[string]int64{}, map[string]int64{}
 	for _, scope := range w.h.scopes {
@@ -226,7 +239,7 @@ func (w *turnsWorld) timesGrow() {
 			if level, _, _ := strings.Cut(field[1:], ":"); !w.waitsBelow(level) && len(w.seen.round) > 0 {
 				fail("%s is kept, and nobody waits below", field)
 			}
-		case 'T':
+		case 'T', 'Q':
 			w.kept(field, field[1:])
 		case 'L':
 			scope, _, _ := strings.Cut(field[1:], "\x00")
@@ -265,6 +278,10 @@ func (w *turnsWorld) placed(where map[string]string) {
 		case parked:
 			if is != "line" {
 				fail("%s %s was told to wait, and is %q", t.Scope, t.key(), is)
+			}
+		case aside:
+			if is != "parked" {
+				fail("%s %s is parked, and is %q", t.Scope, t.key(), is)
 			}
 		case released:
 			if is != "out" {

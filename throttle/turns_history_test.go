@@ -137,6 +137,22 @@ var happenings = []struct {
 		w.correct(w.h.scopes[r.IntN(len(w.h.scopes))], r.IntN(4), verb, numbers)
 		return true
 	}},
+	{"stand still", 3, 5, func(w *turnsWorld, r drawing) bool {
+		w.still = true
+		w.wake(int(r.one(0, 1, 5, 64)), 0, r.IntN(2) == 0)
+		return true
+	}},
+	{"go on", 3, 5, func(w *turnsWorld, r drawing) bool {
+		w.still = false
+		w.goOn(1 + r.IntN(5))
+		return true
+	}},
+	{"come while parked", 1, 1, func(w *turnsWorld, r drawing) bool {
+		return w.some(r, []stage{aside}, func(t *waiter) { w.ask(t, comes, w.ahead(r), r.one(0, w.h.lead)) })
+	}},
+	{"end while parked", 1, 0, func(w *turnsWorld, r drawing) bool {
+		return w.some(r, []stage{aside}, func(t *waiter) { w.endsBefore(t, 0) })
+	}},
 	{"clock step", 1, 0, func(w *turnsWorld, r drawing) bool {
 		if !w.h.steps {
 			return false
@@ -168,6 +184,9 @@ func (w *turnsWorld) newTask(r drawing) *waiter {
 	scope := w.h.scopes[r.IntN(len(w.h.scopes))]
 	t := &waiter{priority: int(r.one(0, 0, 0, 0, 1, -1, 1_000_000))}
 	t.Place = Place{Scope: scope, Ticket: fmt.Sprintf("t%d", len(w.tasks)), cost: r.one(1, 1, 1, 2, 3, 20)}
+	if w.h.seed%4 == 1 { // not drawn: the histories of each seed stay what they were
+		t.lane = []string{"critical", "low", "default", "low", ""}[len(w.tasks)%5]
+	}
 	first, err := w.limiters[0].plans.of(scope)
 	must(err)
 	least := func(unit string) int64 {
@@ -192,6 +211,9 @@ func (w *turnsWorld) newTask(r drawing) *waiter {
 				t.cost, t.costs = 0, costs.String()
 			}
 		}
+	}
+	if len(w.tasks)%3 == 0 {
+		t.Ticket = "g/" + t.Ticket
 	}
 	t.cost = min(t.cost, least(""))
 	w.tasks = append(w.tasks, t)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -23,6 +24,7 @@ const (
 	parked         // it was told that it waits
 	straight       // it was told that it goes straight to its queue
 	released       // Wake has named it, and it has not come
+	aside          // its place is kept while its group stands still
 	running        // granted
 	astray         // it may be anywhere, and may come or not
 	gone
@@ -32,6 +34,7 @@ const (
 type waiter struct {
 	Place
 	priority int
+	lane     string
 	stage    stage
 	order    int64 // of first asking, in its scope and priority
 	passed   bool  // it was put elsewhere than its order says, by news or a changed limit
@@ -43,6 +46,9 @@ type waiter struct {
 }
 
 func (t *waiter) key() string { return t.ticket() }
+
+// strides are those of the lanes of histories and scenes.
+var strides = map[string]int{"critical": 1, "default": 2, "low": 6}
 
 // costsByUnit is what it costs by unit, nil where that is a number.
 func (t *waiter) costsByUnit() Costs {
@@ -82,6 +88,7 @@ type turnsWorld struct {
 	news    WakeRequest
 	pauses  map[string]int64 // until when, by level
 	narrow  bool             // a rule was corrected: what costs more than 1 may cost too much
+	still   bool             // the group "g/" stands still
 	order   int64
 	seen    standings
 	fresh   bool     // seen is what Redis holds
@@ -165,7 +172,10 @@ func (w *turnsWorld) ask(t *waiter, how standing, ahead, near int64) {
 	t.asks++
 	req := Request{
 		Scope: t.Scope, Cost: t.cost, Costs: t.costsByUnit(), ID: fmt.Sprintf("%s.%d", t.Ticket, t.asks), Ahead: us(ahead), Near: us(near),
-		Ticket: t.Ticket, Priority: t.priority, Lead: us(w.h.lead), standing: how,
+		Ticket: t.Ticket, Priority: t.priority, Lane: t.lane, Stride: strides[t.lane], Lead: us(w.h.lead), standing: how,
+	}
+	if how == again { // by what there is of it, so that histories stay as they are drawn
+		req.late = []lateness{{}, {leeway: 20 * time.Millisecond}, {from: min(20*time.Millisecond, req.Ahead)}}[t.asks%3]
 	}
 	d, err := w.limiter().Decide(ctx, req)
 	var tooMuch *CostError
@@ -199,7 +209,7 @@ func (w *turnsWorld) granted(t *waiter, how standing, p *plan, req Request, d De
 	}
 	for i, key := range p.keys {
 		start := d.Wait.Microseconds()
-		c := charge{id: req.ID, units: t.under(p.bounds[i].Rule), start: w.u() + start, byClock: w.now + start, pass: w.pass}
+		c := charge{id: d.Grant.id, units: t.under(p.bounds[i].Rule), start: w.u() + start, byClock: w.now + start, pass: w.pass}
 		if i := w.ledgers[key].rule.Algorithm; i == Concurrency {
 			c.units = 1
 		}
@@ -224,20 +234,34 @@ func (w *turnsWorld) denied(t *waiter, how standing, p *plan, d Decision) {
 }
 
 // stand notes that a task stands in line: where it stood, or at the end, or, if
-// its turn has come, before all others.
+// its turn has come, where it stood before that, or before all others who had no turn.
 func (w *turnsWorld) stand(t *waiter, how standing) {
 	path := scopePath(t.Scope)
 	stood := slices.ContainsFunc(w.seen.line[path], func(ticket string) bool { return ticket == t.key() })
 	switch {
-	case stood:
-	case (how != comes || w.seen.out[path+"\x00"+t.key()] != "") && w.others(t):
-		w.order++
-		t.order, t.passed = -w.order, w.away(t)
+	case stood, w.seen.parked[path+"\x00"+t.key()]:
+	case w.hadPlace(t, w.seen.out[path+"\x00"+t.key()]):
+	case how != comes || w.seen.out[path+"\x00"+t.key()] != "":
+		t.order, t.passed = front+w.now/1000, w.away(t)
 	default:
 		w.order++
 		t.order, t.passed, t.placed = w.order, w.justLeft(t), w.now
 	}
 	t.stage = parked
+}
+
+// front is less than the order of any who asked for the first time.
+const front = -1 << 50
+
+// hadPlace says whether one that was released had stood in line, and goes back there: so its value
+// says, which an answer that was sent again may have changed.
+func (w *turnsWorld) hadPlace(t *waiter, out string) bool {
+	const band, straight = 1 << 32, 1 << 31
+	if out == "" {
+		return false
+	}
+	score := number(out[packed:]) - 1<<52 + int64(t.priority)*band
+	return score > 0 && score < band && score != straight
 }
 
 // justLeft says whether one that a task goes behind may come back to a place that
@@ -247,13 +271,6 @@ func (w *turnsWorld) justLeft(t *waiter) bool {
 	return slices.ContainsFunc(w.tasks, func(o *waiter) bool {
 		return o != t && o.Scope == t.Scope && o.priority == t.priority && o.placed > 0 &&
 			(o.stage == released || o.stage == astray) && w.now-o.placed <= 1000*int64(len(w.tasks))
-	})
-}
-
-// others says whether others of its priority stand in a task's line.
-func (w *turnsWorld) others(t *waiter) bool {
-	return slices.ContainsFunc(w.seen.line[scopePath(t.Scope)], func(ticket string) bool {
-		return w.find(readPlace(t.Scope, ticket)).priority == t.priority
 	})
 }
 

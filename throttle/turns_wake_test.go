@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // Looks, and the other calls that move those who wait, in the model.
@@ -25,6 +26,9 @@ func (w *turnsWorld) wake(most int, spread int64, all bool) Woken {
 	req := w.news
 	req.Lead, req.Spread, req.Most, req.All = us(w.h.lead), us(spread), most, all
 	w.news = WakeRequest{Provider: "p"}
+	if w.still {
+		req.StandStill = []string{"g/"}
+	}
 	before := w.seen
 	w.tooDear()
 	woken, err := w.limiter().Wake(ctx, req)
@@ -46,8 +50,47 @@ func (w *turnsWorld) wake(most int, spread int64, all bool) Woken {
 	}
 	w.heeded(req, named)
 	w.late(named)
+	w.parks(req, named)
 	w.inOrder(before, woken.Released, named)
 	return woken
+}
+
+// parks: those whose group stands still are not released, and those who have been count no more.
+// Who is parked is what Redis holds; whoever was not told to go back stays there.
+func (w *turnsWorld) parks(req WakeRequest, named map[string]bool) {
+	w.look()
+	for _, t := range w.tasks {
+		ours, is := strings.HasPrefix(t.Ticket, "g/"), w.seen.parked[scopePath(t.Scope)+"\x00"+t.key()]
+		switch {
+		case is && !ours, is && t.stage != parked && t.stage != released && t.stage != astray && t.stage != aside:
+			fail("%s is parked, at stage %d", t.key(), t.stage)
+		case is:
+			t.stage = aside
+		case t.stage == aside && slices.ContainsFunc(req.Back, func(p Place) bool { return p.Ticket == t.Ticket }):
+			t.stage = parked
+			if named[t.Ticket] {
+				t.stage = released
+			}
+		case w.still && ours && named[t.Ticket]:
+			fail("%s was released, and stands still", t.key())
+		case w.still && ours && t.stage == straight:
+			t.stage = astray
+		}
+	}
+	for field := range w.seen.out {
+		if _, ticket, _ := strings.Cut(field, "\x00"); w.still && strings.Contains(ticket, ":g/") {
+			fail("%q stands still, and is out", field)
+		}
+	}
+}
+
+// goOn has some who are parked go back to their places, and says whether there are more.
+func (w *turnsWorld) goOn(n int) bool {
+	places, err := w.limiter().Parked(ctx, "p", 0, n)
+	must(err)
+	w.news.Back = places
+	w.wake(8, 0, false)
+	return len(places) == n
 }
 
 // endsBefore has a task end, which the next call, for most others, is told.
@@ -118,6 +161,11 @@ func (w *turnsWorld) goesFirst(a, b *waiter, how string) {
 	if a.Scope != b.Scope || a.passed || b.passed {
 		return
 	}
+	// Lanes share their turns. Who came back to the front, and who has no lane, keep their order
+	// towards all.
+	if shares := a.lane != "" && b.lane != "" && a.order > 0 && b.order > 0; shares && a.lane != b.lane && a.priority == b.priority {
+		return
+	}
 	if order := cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.order, b.order)); order > 0 {
 		fail("%s (priority %d, asked %d) went before %s (priority %d, asked %d), which was %s",
 			a.key(), a.priority, a.order, b.key(), b.priority, b.order, how)
@@ -130,7 +178,7 @@ func (w *turnsWorld) lineUp(tasks []*waiter, near int64) {
 	w.called()
 	var asks []Ask
 	for _, t := range tasks {
-		asks = append(asks, Ask{Scope: t.Scope, Ticket: t.Ticket, Cost: t.cost, Costs: t.costsByUnit(), Priority: t.priority})
+		asks = append(asks, Ask{Scope: t.Scope, Ticket: t.Ticket, Cost: t.cost, Costs: t.costsByUnit(), Priority: t.priority, Lane: t.lane, Stride: strides[t.lane]})
 	}
 	placed, err := w.limiter().LineUp(ctx, asks, us(w.h.lead), us(near))
 	must(err)

@@ -9,24 +9,32 @@ import (
 )
 
 // Start decides and, if granted, waits for the start moment: when it returns an
-// allowed decision the run may begin, and must begin at once. A start that came
-// later than Config.Pad, because a timer or a reply was late, is given back and
-// decided anew under a new attempt id, so Decision.Grant and not req.ID names it.
+// allowed decision the run may begin, and must begin at once. A start that came too
+// late for a rule on its path (see Config.Pad), because a timer, a reply or a processor
+// was late, is given back and decided anew under a new attempt id, so Decision.Grant
+// and not req.ID names it. That is done again until one is in time or limits are in the way:
+// being late is no denial. Each time costs two round trips.
 //
 // A denial, or a start further away than req.Ahead, is a Decision and changes
 // nothing but the line of one with a ticket. A scope that is paused during the wait takes
-// back a start that was granted for more than 250 ms ahead. Errors are those of Decide; when ctx ends during the wait the units
-// are given back and the error is ctx's.
+// back a start that was granted for more than 250 ms ahead, and any start where this process
+// has told of an API's pause: one with a ticket goes back to the front of its line. Errors are
+// those of Decide; when ctx ends during the wait the units are given back and the error is ctx's;
+// the Decision then has At and Wait of the start that was missed.
+// Costs what Decide does, and one round trip besides for a start granted for more than 250 ms
+// ahead, which those of one scope share and nobody waits for.
 func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 	for tries := 1; ; tries++ {
 		var d Decision
 		if err := l.really(ctx, req, &d); err != nil || !d.Allowed {
 			return d, err
 		}
-		if err := req.await(ctx, time.Until(d.begins)); err != nil {
-			return Decision{Binding: -1}, errors.Join(err, l.GiveBack(ctx, d.Grant))
+		paused, err := l.untilStart(ctx, &req, &d)
+		if err != nil {
+			return Decision{Binding: -1, At: d.At, Wait: d.Wait}, errors.Join(err, l.GiveBack(ctx, d.Grant))
 		}
-		if l.overtaken(req.Scope, d) {
+		req.Missed = d.starts()
+		if paused || l.overtaken(req.Scope, d) {
 			if err := l.GiveBack(ctx, d.Grant); err != nil {
 				return Decision{Binding: -1}, err
 			} else if req.Ticket != "" {
@@ -35,31 +43,20 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 			req.ID = ""
 			continue
 		}
-		undo := req.begin()
-		if d.timeless() || d.Degraded || time.Since(d.begins) <= l.cfg.Pad || l.cfg.Pad == 0 {
+		if l.inTime(&d) {
 			l.beside(&d, &req, 0)
 			return d, nil
 		}
-		undo()
+		late := time.Since(d.begins)
 		if err := l.GiveBack(ctx, d.Grant); err != nil {
 			return Decision{Binding: -1}, err
 		}
-		if tries == maxLate && req.Ticket != "" {
-			return l.Rejoin(ctx, req)
-		} else if tries == maxLate {
-			return Decision{RetryAfter: l.cfg.Pad, Rules: d.Rules, Binding: d.Binding, At: d.At}, nil
-		}
 		req.ID, req.standing = "", again
+		if req.late = l.after(&d, late, tries); req.late.from > 0 {
+			req.Ahead = max(req.Ahead, min(longestLeeway, untilDeadline(ctx)))
+		}
 	}
 }
-
-// timeless says that no rule minds when the run starts, now or later: hours in which one does
-// may begin.
-func (d Decision) timeless() bool { return len(d.Rules) == 0 && (d.under == nil || !d.under.open) }
-
-// maxLate is how often in a row a late start is decided anew before it is put
-// off: on a machine that is this busy, trying at once again only adds to it.
-const maxLate = 4
 
 // Wait blocks until req is granted and its start has come. It is for callers
 // that have a goroutine to spare for the wait; tasks of asynq are better off
@@ -214,27 +211,7 @@ func (d Decision) atLeast() (wait time.Duration) {
 	return wait
 }
 
-func (r *Request) await(ctx context.Context, d time.Duration) error {
-	if d > 0 && r.OnWait != nil {
-		defer r.OnWait(d)()
-	}
-	return sleep(ctx, d)
-}
-
-// begin calls OnStart.
-func (r *Request) begin() (undo func()) {
-	if r.OnStart != nil {
-		undo = r.OnStart()
-	}
-	if undo == nil {
-		undo = func() {}
-	}
-	return undo
-}
-
-func sleep(ctx context.Context, d time.Duration) error { return sleepUntil(ctx, d, nil) }
-
-// sleepUntil is sleep, but over when something is closed.
+// sleepUntil waits for d, until ctx ends, with its error, or until something is closed.
 func sleepUntil(ctx context.Context, d time.Duration, closed <-chan struct{}) error {
 	if d <= 0 {
 		return ctx.Err()

@@ -29,14 +29,21 @@ type WakeRequest struct {
 	// trip, are enough to see whether anything came before it. Only then, and every
 	// few seconds, the call does what it does without.
 	Glance bool
-	// Gone are tasks that there are no more, whether they were released or stand in line.
-	// Who is of a scope that this Limiter has no rules for, or of another than the first 64,
-	// may stay in line until its turn. A new task that has the same ticket by then loses its
-	// place.
+	// Gone are tasks that there are no more, whether they were released or stand in line:
+	// some hundreds at most, since they are taken out in one script call, and of 64 scopes, as
+	// those of others stay until their turn. A new task that has the same ticket by then loses
+	// its place.
 	Gone []Place
 	// NotYet and Running say what else became of those released before: there is no such
 	// task yet and it is to be tried again; it runs already.
 	NotYet, Running []Place
+	// StandStill are groups of which nobody can start, as the tasks of a queue that is paused: what
+	// the tickets of a group begin with, up to and with the first slash, "-low/" of "-low/17". Those
+	// of them whose turn comes, or who have been released and have not come, are parked: they
+	// take no units and nobody waits behind them, until they are named in Back.
+	StandStill []string
+	// Back are those who were parked and go back to the places in their lines that they had.
+	Back []Place
 }
 
 // Woken is what Wake answers.
@@ -50,9 +57,17 @@ type Woken struct {
 	// Out is how many that this Limiter has released, these included, have not asked
 	// yet.
 	Out int
+	// Parked says that some are parked, as of the last call that was no glance:
+	// Limiter.Parked names them.
+	Parked bool
+	// Slow has a ticket of each group of which somebody was released a while ago, a quarter of a
+	// second or more, and has not asked.
+	Slow []string
 }
 
-// Wake releases those who wait and whose turn is near, in the order of their turns.
+// Wake releases those who wait and whose turn is near, in the order of their turns. Those of a
+// scope that the application (Config.App) may not spend from it leaves to others, whom they
+// wait for; what lies behind them in order does not.
 // Any number of processes may call it: each turn is given once. It charges nothing.
 // Costs one round trip, one more after a glance that sees something, and another where
 // scopes come up that this Limiter has not met lately. The error wraps ErrUnavailable,
@@ -76,6 +91,7 @@ func (l *Limiter) Wake(ctx context.Context, req WakeRequest) (Woken, error) {
 		out.Released = append(out.Released, reply.released...)
 		out.Out = int(reply.out)
 		out.Waiting, out.Next = reply.next > 0, max(0, time.Duration(reply.next-reply.now)*time.Microsecond)
+		out.Parked, out.Slow = reply.parked, reply.slow
 		scopes.met(reply.near, reply.missing)
 		if len(reply.missing) == 0 && !reply.stale {
 			break
@@ -83,7 +99,7 @@ func (l *Limiter) Wake(ctx context.Context, req WakeRequest) (Woken, error) {
 		left := max(0, req.Most+req.More-len(reply.released))
 		req.More = min(req.More, left)
 		req.Most = left - req.More
-		req.Gone, req.NotYet, req.Running, req.All = nil, nil, nil, reply.stale
+		req.Gone, req.NotYet, req.Running, req.Back, req.All = nil, nil, nil, nil, reply.stale
 	}
 	scopes.looked(reply.next, out)
 	return out, nil
@@ -91,14 +107,14 @@ func (l *Limiter) Wake(ctx context.Context, req WakeRequest) (Woken, error) {
 
 // nothingNew says that the call brings no news and that everything may stay as it is.
 func (r WakeRequest) nothingNew() bool {
-	return !r.All && len(r.Gone)+len(r.NotYet)+len(r.Running) == 0
+	return !r.All && len(r.Gone)+len(r.NotYet)+len(r.Running)+len(r.Back) == 0
 }
 
 // glance looks whether all is as the last look left it: nobody is out, and no round is
 // due before what it told to be next. It says so only until that comes, and not for
 // long, since a clock that is set back makes everything later than it was to be.
 func (l *Limiter) glance(ctx context.Context, provider string, scopes *scopeSet) (woken Woken, quiet bool, err error) {
-	next, until := scopes.quiet()
+	next, until, parks := scopes.quiet()
 	if !time.Now().Before(until) {
 		return woken, false, nil
 	}
@@ -107,7 +123,7 @@ func (l *Limiter) glance(ctx context.Context, provider string, scopes *scopeSet)
 	prefix := keyspace(l.cfg.Prefix).provider(provider)
 	var first *redis.ZSliceCmd
 	var out *redis.IntCmd
-	_, err = l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	err = ReadFromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
 		first, out = pipe.ZRangeWithScores(ctx, dueKey(prefix), 0, 0), pipe.Exists(ctx, outKey(prefix))
 		return nil
 	})
@@ -118,12 +134,12 @@ func (l *Limiter) glance(ctx context.Context, provider string, scopes *scopeSet)
 	if len(due) == 0 || int64(due[0].Score) < next || out.Val() > 0 {
 		return woken, false, nil
 	}
-	return Woken{Waiting: true, Next: max(0, time.Until(until))}, true, nil
+	return Woken{Waiting: true, Next: max(0, time.Until(until)), Parked: parks}, true, nil
 }
 
 // scopes are those of the news.
 func (r WakeRequest) scopes() (scopes []string) {
-	for _, p := range slices.Concat(r.Gone, r.NotYet, r.Running) {
+	for _, p := range slices.Concat(r.Gone, r.NotYet, r.Running, r.Back) {
 		scopes = append(scopes, p.Scope)
 	}
 	return scopes
@@ -144,6 +160,8 @@ type wakeReply struct {
 	released  []Place
 	missing   []string
 	near      []string
+	parked    bool
+	slow      []string
 	stale     bool // it went by rules whose hours have begun or ended
 }
 
@@ -162,6 +180,7 @@ func (l *Limiter) wake(ctx context.Context, req WakeRequest, scopes *scopeSet) (
 	}
 	known, near := scopes.known()
 	t := l.table(known)
+	t.leave()
 	args := []any{
 		l.clock(), l.slots.client + NewID(), req.Lead.Microseconds(), req.Spread.Microseconds(), max(0, req.Most), all, max(0, req.More), near,
 	}
@@ -170,6 +189,10 @@ func (l *Limiter) wake(ctx context.Context, req WakeRequest, scopes *scopeSet) (
 	args = appendNews(args, "f", req.Gone)
 	args = appendNews(args, "a", req.NotYet)
 	args = appendNews(args, "r", req.Running)
+	args = appendNews(args, "b", req.Back)
+	for _, group := range req.StandStill {
+		args = append(args, "s", "", group)
+	}
 	asked := time.Now()
 	list, err := l.lists(ctx, lua.Wake.For(t.kinds()), t.keys(prefix), args)
 	if err != nil {
@@ -184,7 +207,7 @@ func (l *Limiter) wake(ctx context.Context, req WakeRequest, scopes *scopeSet) (
 }
 
 func readWake(provider string, reply []any) (out wakeReply, err error) {
-	lists := make([][]any, 4)
+	lists := make([][]any, 5)
 	if len(reply) != len(lists) {
 		return out, errReply
 	}
@@ -196,12 +219,13 @@ func readWake(provider string, reply []any) (out wakeReply, err error) {
 		lists[i] = list
 	}
 	times, released := lists[0], lists[1]
-	if len(times) != 3 || len(released)%2 != 0 {
+	if len(times) != 4 || len(released)%2 != 0 {
 		return out, errReply
 	}
 	out.now, _ = times[0].(int64)
 	out.next, _ = times[1].(int64)
 	out.out, _ = times[2].(int64)
+	out.parked = times[3] == int64(1)
 	for i := 0; i < len(released); i += 2 {
 		out.released = append(out.released, readPlace(scopeOf(provider, released[i]), text(released[i+1])))
 	}
@@ -210,6 +234,9 @@ func readWake(provider string, reply []any) (out wakeReply, err error) {
 	}
 	for _, s := range lists[3] {
 		out.near = append(out.near, scopeOf(provider, s))
+	}
+	for _, s := range lists[4] {
+		out.slow = append(out.slow, readPlace("", text(s)).Ticket)
 	}
 	return out, nil
 }

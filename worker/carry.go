@@ -64,6 +64,9 @@ func (t *Throttle) carry(ctx context.Context, j *job, limited *Limited) error {
 	}
 }
 
+// carrierID is the id of what carries a task.
+func carrierID(id string) string { return carryType + ":" + id }
+
 func (t *Throttle) send(ctx context.Context, j *job, limited *Limited) error {
 	info, err := t.inspector.GetTaskInfo(j.queue, j.id)
 	if err != nil {
@@ -78,7 +81,7 @@ func (t *Throttle) send(ctx context.Context, j *job, limited *Limited) error {
 		return fmt.Errorf("encode task %s: %w", j.id, err)
 	}
 	_, err = t.client.EnqueueContext(ctx, asynq.NewTask(carryType, payload),
-		asynq.TaskID(carryType+":"+j.id), asynq.Queue(j.queue), asynq.MaxRetry(neverByAsynq), asynq.Timeout(neverCut))
+		asynq.TaskID(carrierID(j.id)), asynq.Queue(j.queue), asynq.MaxRetry(neverByAsynq), asynq.Timeout(neverCut))
 	if errors.Is(err, asynq.ErrTaskIDConflict) {
 		return nil // sent before, by a run that a crash cut off
 	}

@@ -3,10 +3,13 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"time"
 
 	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue"
 )
 
 // The intervals at which asynq looks for tasks. Its own defaults, 1s and 5s,
@@ -21,18 +24,22 @@ const (
 //   - IsFailure: a limited task is no failure; others are the user's to judge.
 //   - RetryDelayFunc: a limited task comes back at its time, never before it, and
 //     one whose error is a Retrier when that says.
-//   - ErrorHandler: it is not told of limited tasks.
+//   - ErrorHandler: it is not told of limited tasks. There is one even where you set none,
+//     which hears of tasks that asynq has failed before a handler saw them.
 //   - TaskCheckInterval and DelayedTaskCheckInterval, where not set: 100ms and
 //     500ms, for about 40 Redis commands a second on an idle queue.
 //
 // It takes the number of tasks that may wait in handlers from Concurrency, the
-// first time it is called.
+// first time it is called, and what queues weigh from Queues and StrictPriority each
+// time: among tasks that wait for their limits they count as they do in asynq.
 func (t *Throttle) Config(cfg asynq.Config) asynq.Config {
 	concurrency := cfg.Concurrency
 	if concurrency < 1 {
 		concurrency = runtime.NumCPU() // as asynq does
 	}
 	t.size(concurrency)
+	t.weights.serves(queue.NewWeights(cfg.Queues, cfg.StrictPriority))
+	t.queues.serve(cfg.Queues)
 	if cfg.IsFailure != nil {
 		t.isFailure = cfg.IsFailure
 	}
@@ -59,13 +66,16 @@ func (t *Throttle) Config(cfg asynq.Config) asynq.Config {
 		}
 		return retryDelay(n, err, task)
 	}
-	if handler := cfg.ErrorHandler; handler != nil {
-		cfg.ErrorHandler = asynq.ErrorHandlerFunc(func(ctx context.Context, task *asynq.Task, err error) {
-			if _, ok := AsLimited(err); !ok {
-				handler.HandleError(ctx, task, err)
-			}
-		})
-	}
+	handler := cfg.ErrorHandler
+	cfg.ErrorHandler = asynq.ErrorHandlerFunc(func(ctx context.Context, task *asynq.Task, err error) {
+		if _, ok := AsLimited(err); ok {
+			return
+		}
+		t.failed(ctx, task)
+		if handler != nil {
+			handler.HandleError(ctx, task, err)
+		}
+	})
 	if cfg.TaskCheckInterval == 0 {
 		cfg.TaskCheckInterval = taskCheckInterval
 	}
@@ -96,18 +106,19 @@ func (t *Throttle) NewServer(cfg asynq.Config) *Server {
 }
 
 // Start begins to process tasks with handler, wrapped by Handler, and returns.
-// While it serves, the process counts as one of those that share the limits.
+// While it serves, the process counts as one of those that share the limits. After
+// Stop or Shutdown the error is asynq.ErrServerClosed.
 func (s *Server) Start(handler asynq.Handler) error {
 	if handler == nil {
 		return errors.New("worker: Start needs a handler, got nil")
 	}
 	if s.guard.gate.closed() {
-		return errors.New("worker: the server was stopped; make another with NewServer")
+		return fmt.Errorf("worker: the server was stopped; make another with NewServer: %w", asynq.ErrServerClosed)
 	}
 	s.throttle.serves.Store(true)
 	s.throttle.join()
 	s.throttle.waker.start()
-	return s.Server.Start(s.throttle.Handler(handler))
+	return s.Server.Start(s.guard.handled(s.throttle.Handler(handler)))
 }
 
 // join counts the process among those that share the limits, once it serves, and once
@@ -119,12 +130,15 @@ func (t *Throttle) join() {
 }
 
 // Run processes tasks with handler, wrapped by Handler, until the process gets
-// SIGTERM or SIGINT, and then shuts down.
+// SIGTERM or SIGINT, and then shuts down. SIGTSTP stops it from taking tasks, as Stop
+// does, where the system has that signal. The error is that of Start.
 func (s *Server) Run(handler asynq.Handler) error {
+	signals, over := listenForSignals()
+	defer over()
 	if err := s.Start(handler); err != nil {
 		return err
 	}
-	waitForSignal()
+	obey(signals, s.Stop)
 	s.Shutdown()
 	return nil
 }
@@ -135,6 +149,10 @@ func (s *Server) Stop() {
 	s.guard.gate.stop() // first: asynq waits for a look that is held back
 	s.Server.Stop()
 }
+
+// retired tells whether servers were started here and all of them were stopped: tasks that
+// this process released would only wait for another to look.
+func (t *Throttle) retired() bool { return t.serves.Load() && t.gates.none() }
 
 // Shutdown takes no new task, puts those that wait in handlers back and lets the
 // running ones end, for asynq's ShutdownTimeout at most: then they go back too.

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -22,6 +23,12 @@ import (
 // Sending one twice is harmless: it finds the task gone from the active list and
 // changes nothing.
 //
+// From the message of a task that has succeeded it takes the text that our own put-backs left
+// there: see withoutOurText.
+//
+// What is to last until asynq has noted the end of a run, such as the mark of a last attempt,
+// it ends then: see onEnd.
+//
 // It also holds an idle server's looks for tasks back at the gate, and asks with each
 // whether waiting tasks are woken.
 type guard struct {
@@ -32,6 +39,9 @@ type guard struct {
 
 	stopping chan struct{}
 	once     sync.Once
+
+	mu     sync.Mutex
+	onEnds map[string]func() // by asynq's key of the task
 }
 
 const (
@@ -43,6 +53,10 @@ const (
 	guardLimit = 10 * time.Minute
 	// guardLast is how long a stopping server still tries.
 	guardLast = 5 * time.Second
+	// mostEnds is for how many tasks the guard keeps what is to be done at their end. asynq
+	// leaves the end of a task whose lease it lost to its recoverer, so some stay; beyond
+	// the bound all are forgotten, and their marks expire.
+	mostEnds = 10_000
 )
 
 func newGuard(rdb redis.UniversalClient, gate *gate, pulse *pulse, log *slog.Logger) *guard {
@@ -54,6 +68,7 @@ func (g *guard) stop() { g.once.Do(func() { close(g.stopping) }) }
 // EvalSha sends a script: again if it ends a task's run, and when it is time if it
 // looks for a task.
 func (g *guard) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	args = withoutOurText(keys, args)
 	return g.send(ctx, keys, func(ctx context.Context) *redis.Cmd {
 		return g.UniversalClient.EvalSha(ctx, sha, keys, args...)
 	})
@@ -61,6 +76,7 @@ func (g *guard) EvalSha(ctx context.Context, sha string, keys []string, args ...
 
 // Eval is EvalSha for a script that Redis did not know.
 func (g *guard) Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
+	args = withoutOurText(keys, args)
 	return g.send(ctx, keys, func(ctx context.Context) *redis.Cmd {
 		return g.UniversalClient.Eval(ctx, script, keys, args...)
 	})
@@ -81,13 +97,63 @@ func (g *guard) send(ctx context.Context, keys []string, try func(context.Contex
 		cmd := try(bounded)
 		done()
 		if err := cmd.Err(); !mayPass(err) || ctx.Err() != nil {
+			g.ended(keys, err)
 			return cmd
 		} else if pause == guardPause {
 			g.log.WarnContext(ctx, "redis did not take what became of a task; trying until it does", "error", err)
 		}
 		if !g.rest(ctx, pause, cancel) {
-			return try(ctx)
+			cmd := try(ctx)
+			g.ended(keys, cmd.Err())
+			return cmd
 		}
+	}
+}
+
+// guardKey finds the guard of a task's server in the task's context.
+type guardKey struct{}
+
+// guardOf returns nil where the server was not made by NewServer.
+func guardOf(ctx context.Context) *guard {
+	g, _ := ctx.Value(guardKey{}).(*guard)
+	return g
+}
+
+// handled is a handler whose tasks know the guard.
+func (g *guard) handled(next asynq.Handler) asynq.Handler {
+	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		return next.ProcessTask(context.WithValue(ctx, guardKey{}, g), task)
+	})
+}
+
+// onEnd has do called when Redis has taken what became of a task, and not if this process
+// dies before.
+func (g *guard) onEnd(j *job, do func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.onEnds == nil || len(g.onEnds) >= mostEnds {
+		g.onEnds = map[string]func(){}
+	}
+	g.onEnds["asynq:{"+j.queue+"}:t:"+j.id] = do
+}
+
+// ended does what was to be done when a run's end is noted: now, or by a call before whose
+// reply was lost.
+func (g *guard) ended(keys []string, err error) {
+	if err != nil && !errors.Is(err, redis.Nil) && !redis.HasErrorPrefix(err, "NOT FOUND") {
+		return
+	}
+	g.mu.Lock()
+	var do func()
+	for _, key := range keys {
+		if one, waits := g.onEnds[key]; waits {
+			do = one
+			delete(g.onEnds, key)
+		}
+	}
+	g.mu.Unlock()
+	if do != nil {
+		do()
 	}
 }
 

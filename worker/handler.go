@@ -16,9 +16,10 @@ import (
 )
 
 // Handler wraps next: a task runs when every rule on its scope's path admits it,
-// and waits otherwise. A task whose scope, cost or headers can never pass, or
-// that next has no handler for, fails for good with that reason and spends
-// nothing. Use it with a server whose asynq.Config went through Config.
+// and waits otherwise. A task whose cost or headers can never pass fails for good
+// with that reason; one that next has no handler for fails as it does with asynq's
+// own mux. Neither spends anything. Use it with a server whose asynq.Config went
+// through Config.
 func (t *Throttle) Handler(next asynq.Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 		t.size(1)
@@ -31,9 +32,6 @@ func (t *Throttle) Handler(next asynq.Handler) asynq.Handler {
 		j, err := t.read(ctx, task)
 		t.observer.PickedUp(j.queue)
 		if err == nil {
-			err = known(next, task)
-		}
-		if err == nil {
 			if err = t.fresh(ctx, j); err != nil && j.scope != "" {
 				t.waker.leaves(j)
 			}
@@ -41,8 +39,10 @@ func (t *Throttle) Handler(next asynq.Handler) asynq.Handler {
 		if err != nil {
 			return permanent(err)
 		}
+		if err := known(next, task); err != nil {
+			return t.noHandler(ctx, j, err)
+		}
 		if j.scope == "" {
-			t.marked(ctx, j)
 			return t.run(ctx, j, next, throttle.Decision{})
 		}
 		d, err := t.start(ctx, j)
@@ -52,12 +52,12 @@ func (t *Throttle) Handler(next asynq.Handler) asynq.Handler {
 		case err == nil:
 			return t.denied(ctx, j, d)
 		}
-		return t.undecided(ctx, j, err)
+		return t.undecided(ctx, j, d, err)
 	})
 }
 
 // Knower is what a handler can also be, to say which tasks it is for: others
-// then fail before they spend anything. An asynq.ServeMux is asked by itself,
+// then fail before they spend anything, see Config.FailUnknownTypes. An asynq.ServeMux is asked by itself,
 // and takes a pattern for the beginning of a type.
 type Knower interface {
 	Knows(task *asynq.Task) bool
@@ -74,9 +74,31 @@ func known(next asynq.Handler, task *asynq.Task) error {
 		knows = pattern != ""
 	}
 	if !knows {
-		return fmt.Errorf("headway: no handler is registered for tasks of type %q", task.Type())
+		return &noHandlerError{task.Type()}
 	}
 	return nil
+}
+
+// noHandlerError is asynq.ErrHandlerNotFound in our words.
+type noHandlerError struct{ kind string }
+
+func (e *noHandlerError) Error() string {
+	return fmt.Sprintf("headway: no handler is registered for tasks of type %q", e.kind)
+}
+
+func (e *noHandlerError) Unwrap() error { return asynq.ErrHandlerNotFound }
+
+// noHandler is what becomes of a task that next has no handler for: another worker may have
+// one, such as those of the next release. It has had no turn, and leaves its line, if it stands
+// in one, until it comes again.
+func (t *Throttle) noHandler(ctx context.Context, j *job, err error) error {
+	if j.scope != "" && t.stands(ctx, j) {
+		t.waker.leaves(j)
+	}
+	if t.cfg.FailUnknownTypes {
+		return permanent(err)
+	}
+	return t.counted(j, err)
 }
 
 // start decides on the task and, where its time is near and there is a place to
@@ -86,8 +108,8 @@ func (t *Throttle) start(ctx context.Context, j *job) (throttle.Decision, error)
 	decided := sync.OnceFunc(func() { t.asking.Add(-1) })
 	defer decided()
 	req := t.request(j)
+	t.queues.came(j.queue)
 	t.waker.arrived(provider(j.scope), req.Ticket)
-	req.OnStart = func() func() { return t.marked(ctx, j) }
 	ctx, cancel := t.whileServing(ctx)
 	leave := t.stay(ctx, j, &req)
 	if hold := req.OnWait; hold != nil {
@@ -137,7 +159,8 @@ func (t *Throttle) stay(ctx context.Context, j *job, req *throttle.Request) (lea
 // request asks for a task, which can wait for its turn.
 func (t *Throttle) request(j *job) throttle.Request {
 	return throttle.Request{
-		Scope: j.scope, Cost: j.cost, Costs: j.costs, Ticket: queue.Ticket(j.queue, j.id), Priority: j.priority, Lead: t.lead(),
+		Scope: j.scope, Cost: j.cost, Costs: j.costs, Ticket: queue.Ticket(j.queue, j.id),
+		Priority: j.priority, Lane: j.lane, Stride: j.stride, Lead: t.lead(),
 	}
 }
 
@@ -189,8 +212,12 @@ func (t *Throttle) whileServing(ctx context.Context) (context.Context, context.C
 	return ctx, func() { detach(); cancel(nil) }
 }
 
-// undecided is what becomes of a task that could not be decided on.
-func (t *Throttle) undecided(ctx context.Context, j *job, err error) error {
+// undecided is what becomes of a task that could not be decided on, or whose wait for its start
+// was ended.
+func (t *Throttle) undecided(ctx context.Context, j *job, d throttle.Decision, err error) error {
+	if ctx.Err() != nil {
+		return t.cutOff(ctx, j)
+	}
 	if t.cfg.Patience != nil && !j.carriesDue() {
 		j.since = t.sinceKept(ctx, j) // being put back does not begin the wait anew
 	}
@@ -198,44 +225,24 @@ func (t *Throttle) undecided(ctx context.Context, j *job, err error) error {
 	case errors.Is(err, throttle.ErrUnavailable):
 		t.observer.Failed("decide")
 		return t.wait(ctx, j, "", time.Now().Add(outagePause))
-	case ctx.Err() != nil:
-		return ctx.Err() // the task's own deadline or time-out, as asynq counts it
 	case t.stopped():
-		_, _ = t.rejoin(ctx, j)
+		_, _ = t.rejoin(ctx, j, d)
 		return t.wait(ctx, j, "", time.Now())
-	case t.overtaken(ctx, j, err):
-		if ended, with := t.impatient(ctx, j, throttle.Decision{Binding: -1}, j.deadline); ended {
-			return with
-		}
-		return t.wait(ctx, j, "", j.heeding(time.Now().Add(overtakenPause)))
+	}
+	if put, with := t.refused(ctx, j, err); put {
+		return with
 	}
 	return permanent(err)
 }
 
-// overtakenPause is when a task is looked at again that the limits cannot admit as they
-// are by now. Where they change it comes sooner.
-const overtakenPause = time.Minute
-
-// overtaken tells whether a task that can never pass could when it got its place in line:
-// limits have changed under it. It waits until they are changed again.
-func (t *Throttle) overtaken(ctx context.Context, j *job, why error) bool {
-	if !errors.As(why, new(*throttle.CostError)) && !errors.As(why, new(*throttle.UnmatchedError)) && !errors.As(why, new(*throttle.AppError)) {
-		return false
+// rejoin puts a task whose turn had come, and that was waiting for its start, back before those in
+// its line, by the start that it missed.
+func (t *Throttle) rejoin(ctx context.Context, j *job, missed throttle.Decision) (throttle.Decision, error) {
+	req := t.request(j)
+	if !missed.At.IsZero() {
+		req.Missed = missed.At.Add(missed.Wait)
 	}
-	stands, err := t.cfg.Limiter.Stands(ctx, j.ask())
-	if err != nil {
-		t.observer.Failed("overtaken")
-	} else if stands {
-		t.log.WarnContext(ctx, "a waiting task can never pass under the limits as they are now; it waits until they change",
-			"queue", j.queue, "task_id", j.id, "reason", why)
-	}
-	return err != nil || stands
-}
-
-// rejoin gives a task whose turn had come, and that was waiting for its start, the
-// first place in its line.
-func (t *Throttle) rejoin(ctx context.Context, j *job) (throttle.Decision, error) {
-	d, err := t.cfg.Limiter.Rejoin(ctx, t.request(j))
+	d, err := t.cfg.Limiter.Rejoin(ctx, req)
 	if err == nil && d.Turn.Waits {
 		err = t.cfg.Limiter.Announce(ctx, provider(j.scope))
 	}
@@ -250,6 +257,9 @@ func (t *Throttle) stopped() bool { return t.serving.Err() != nil }
 // denied is what becomes of a task that may not start yet. One whose patience or deadline
 // ends before it can start ends now; any other is put back.
 func (t *Throttle) denied(ctx context.Context, j *job, d throttle.Decision) error {
+	if ctx.Err() != nil {
+		return t.cutOff(ctx, j)
+	}
 	wait, by := earliest(d)
 	deadline := t.deadline(ctx, j, wait)
 	if ended, with := t.impatient(ctx, j, d, deadline); ended {
@@ -284,10 +294,32 @@ func (t *Throttle) putBack(ctx context.Context, j *job, d throttle.Decision) err
 		at = time.Now().Add(safetyNet(d))
 		t.planner.met(j.queue, j.task.Type())
 	}
-	if !j.deadline.IsZero() && at.After(j.deadline) {
-		at = j.deadline
-	}
 	return t.wait(ctx, j, rule.Rule, j.heeding(at))
+}
+
+// cutOff is what becomes of a task that asynq has ended before it started: its deadline or
+// its time-out has passed, somebody has cancelled it, or its lease was lost. asynq counts it
+// as failed, heeds no more what its handler returns, and brings it back after a delay of its
+// own: until then it does not stand in line.
+func (t *Throttle) cutOff(ctx context.Context, j *job) error {
+	t.waker.leaves(j)
+	return ctx.Err()
+}
+
+// failed notes a failure of asynq's own: it may have come before a handler saw the task,
+// which stands in line then, or counts as released. What a handler fails it has seen to.
+func (t *Throttle) failed(ctx context.Context, task *asynq.Task) {
+	if ctx.Err() == nil {
+		return
+	}
+	defer func() {
+		if x := recover(); x != nil { // in Config.Spends; asynq would let it take the process down
+			t.observer.Failed("spends")
+		}
+	}()
+	if j, err := t.read(ctx, task); err == nil && j.scope != "" {
+		t.waker.leaves(j)
+	}
 }
 
 // pausedNet is how often one comes by itself under a pause without an end, at the most: it
@@ -328,6 +360,9 @@ func (t *Throttle) deadline(ctx context.Context, j *job, wait time.Duration) tim
 // attempt whatever the error, so one that is not our own is carried over into
 // the form that package queue makes, which never is on its last.
 func (t *Throttle) wait(ctx context.Context, j *job, rule string, at time.Time) error {
+	if ends := t.deadline(ctx, j, time.Until(at)); !ends.IsZero() {
+		at = ends // so that it leaves its line then, and nobody keeps it longer
+	}
 	t.observer.Rescheduled(j.queue, time.Until(at))
 	limited := newLimited(j, rule, at)
 	if !j.own && j.last() {

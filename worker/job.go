@@ -22,7 +22,9 @@ type job struct {
 	cost  int64
 	costs throttle.Costs // by unit, instead of cost
 
-	priority int
+	priority int    // its own, or its queue's
+	lane     string // of its scope's line; see throttle.Request
+	stride   int
 
 	own      bool // made by package queue: its budget is in a header
 	budget   int
@@ -33,6 +35,7 @@ type job struct {
 	due     time.Time       // when it could start first; zero: unknown
 	since   time.Time       // its wait began; zero: not asked
 	bounds  []time.Duration // of its wait, its own and its rules'
+	why     string          // it waits for other limits or workers; else empty
 }
 
 // read learns what a task spends and how it may fail. The error is one that no
@@ -65,12 +68,16 @@ func (t *Throttle) spends(j *job) error {
 			j.costs = t.cfg.Costs(j.task)
 		}
 	}
+	t.weights.rank(j)
 	return nil
 }
 
 // ask is how the task gets its place in line.
 func (j *job) ask() throttle.Ask {
-	return throttle.Ask{Scope: j.scope, Cost: j.cost, Costs: j.costs, Ticket: queue.Ticket(j.queue, j.id), Priority: j.priority}
+	return throttle.Ask{
+		Scope: j.scope, Cost: j.cost, Costs: j.costs, Ticket: queue.Ticket(j.queue, j.id),
+		Priority: j.priority, Lane: j.lane, Stride: j.stride,
+	}
 }
 
 // last reports whether a failure of this run would be the task's end.

@@ -2,7 +2,10 @@ package worker
 
 import (
 	"context"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,7 +18,10 @@ import (
 )
 
 // lateMark is a hook that holds up the first mark of a last attempt.
-type lateMark struct{ done atomic.Bool }
+type lateMark struct {
+	done    atomic.Bool
+	release chan struct{}
+}
 
 func (*lateMark) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (*lateMark) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
@@ -25,20 +31,20 @@ func (*lateMark) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 func (l *lateMark) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if key := argument(cmd); cmd.Name() == "set" && strings.HasPrefix(key, "hw:run:") && l.done.CompareAndSwap(false, true) {
-			<-time.After(300 * time.Millisecond)
+			<-l.release
 		}
 		return next(ctx, cmd)
 	}
 }
 
-// "The promise covers starts as the handler sees them; a run that would start
-// later than the pad decides again", also where the mark of a last attempt is what
-// is late.
+// A run does not wait for the mark of its last attempt, which would make it late, unseen. Its
+// end does, so that no mark is left.
 func TestLateMark(t *testing.T) {
 	t.Parallel()
 	const per = 400 * time.Millisecond
 	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: per}}, Config{})
-	s.rdb.AddHook(&lateMark{})
+	mark := &lateMark{release: make(chan struct{})}
+	s.rdb.AddHook(mark)
 	starts := make(chan time.Time, 2)
 	s.add(queue.Task{ID: "first", MaxRetry: queue.Retries(0)})
 	s.add(queue.Task{ID: "second", MaxRetry: queue.Retries(0)})
@@ -46,9 +52,149 @@ func TestLateMark(t *testing.T) {
 		starts <- time.Now()
 		return nil
 	})
-	one, two := <-starts, <-starts
-	if apart := two.Sub(one).Abs(); apart < per {
+	var at []time.Time
+	for range 2 {
+		select {
+		case start := <-starts:
+			at = append(at, start)
+		case <-time.After(bound):
+			close(mark.release)
+			t.Fatal("a start waits for the mark of its attempt")
+		}
+	}
+	if apart := at[1].Sub(at[0]).Abs(); apart < per {
 		t.Errorf("two starts within %v; the limit is one in %v", apart, per)
+	}
+	close(mark.release)
+	for _, id := range []string{"first", "second"} {
+		s.until(id+" is done", func() bool { return s.info(id) == nil })
+		if n := s.rdb.Exists(t.Context(), "hw:run:{default}:"+id).Val(); n != 0 {
+			t.Errorf("the mark of %s is left", id)
+		}
+	}
+}
+
+// far is a hook that makes everything that is asked of Redis late, each way.
+type far time.Duration
+
+func (f far) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (f far) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		<-time.After(time.Duration(f))
+		defer func() { <-time.After(time.Duration(f)) }()
+		return next(ctx, cmd)
+	}
+}
+
+func (f far) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		<-time.After(time.Duration(f))
+		defer func() { <-time.After(time.Duration(f)) }()
+		return next(ctx, cmds)
+	}
+}
+
+// decisions is a limiter's Observer that counts grants, and keeps each caller back for a while.
+type decisions struct {
+	late    time.Duration
+	granted atomic.Int64
+}
+
+func (d *decisions) Decided(decided throttle.Decision, _ time.Duration, err error) {
+	if err == nil && decided.Allowed {
+		d.granted.Add(1)
+	}
+	<-time.After(d.late)
+}
+
+// observed has the system's limiter tell its decisions.
+func (s *system) observed(rules []throttle.Rule, o throttle.Observer) {
+	s.t.Helper()
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: rules}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if s.throttle.cfg.Limiter, err = throttle.New(s.rdb, policy, throttle.Config{Observer: o}); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// "All of it holds with Redis 20 ms away as beside it", also for tasks on their last attempt:
+// each starts when it is granted its start, and no limit is exceeded.
+func TestLastAttemptsFarFromRedis(t *testing.T) {
+	t.Parallel()
+	for _, away := range []time.Duration{5 * time.Millisecond, 20 * time.Millisecond} {
+		t.Run(away.String(), func(t *testing.T) {
+			t.Parallel()
+			const tasks, limit, per = 40, 20, time.Second
+			rules := []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: limit, Per: per}}
+			s, o := newSystem(t, rules, Config{}), &decisions{}
+			s.observed(rules, o)
+			for i := range tasks / 2 {
+				s.add(queue.Task{ID: "own" + strconv.Itoa(i), MaxRetry: queue.Retries(0)})
+				s.addForeign("foreign"+strconv.Itoa(i), asynq.MaxRetry(0))
+			}
+			s.rdb.AddHook(far(away))
+			starts := make(chan time.Time, tasks)
+			s.serve(asynq.Config{Concurrency: 8}, func(context.Context, *asynq.Task) error {
+				starts <- time.Now()
+				return nil
+			})
+			var at []time.Time
+			for len(at) < tasks {
+				select {
+				case start := <-starts:
+					at = append(at, start)
+				case <-time.After(bound):
+					t.Fatalf("%d of %d tasks started; %d starts were granted", len(at), tasks, o.granted.Load())
+				}
+			}
+			slices.SortFunc(at, time.Time.Compare)
+			for i := range at[limit:] {
+				if within := at[i+limit].Sub(at[i]); within < per {
+					t.Errorf("%d starts within %v; the limit is %d in %v", limit+1, within, limit, per)
+				}
+			}
+			if n := o.granted.Load(); n > 3*tasks {
+				t.Errorf("%d starts were granted for %d tasks", n, tasks)
+			}
+		})
+	}
+}
+
+// "Where no limit binds, a busy machine costs nothing": a start that comes late, as where handlers
+// fill the processors, is no reason to put its task back, to carry it over or to pick it up twice.
+func TestLateIsNotPutBack(t *testing.T) {
+	t.Parallel()
+	for name, rule := range map[string]throttle.Rule{
+		"sliding window": {Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1_000_000, Per: time.Second},
+		"token bucket":   {Name: "r", Algorithm: throttle.TokenBucket, Limit: 1_000_000, Per: time.Second},
+		"concurrency":    {Name: "r", Algorithm: throttle.Concurrency, Limit: 1_000_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const tasks = 300
+			rules := []throttle.Rule{rule}
+			s := newSystem(t, rules, Config{})
+			s.observed(rules, &decisions{late: 20 * time.Millisecond})
+			for i := range tasks / 2 {
+				s.add(queue.Task{ID: "own" + strconv.Itoa(i), MaxRetry: queue.Retries(0)})
+				s.addForeign("foreign"+strconv.Itoa(i), asynq.MaxRetry(0))
+			}
+			s.serve(asynq.Config{Concurrency: 8}, nil)
+			for n := range tasks {
+				select {
+				case <-s.ended:
+				case <-time.After(bound):
+					t.Fatalf("%d of %d tasks ran", n, tasks)
+				}
+			}
+			s.until("all are done", func() bool { n, _ := s.counters(); return n >= tasks })
+			if picked, back := s.seen.get(func(o *seen) int { return o.pickups }), s.seen.get(func(o *seen) int { return o.rescheduled }); picked != tasks || back != 0 {
+				t.Errorf("%d tasks were picked up %d times and put back %d times", tasks, picked, back)
+			}
+		})
 	}
 }
 
@@ -63,18 +209,20 @@ func argument(cmd redis.Cmder) string {
 // "nothing that others may hold up comes between" a start that was in time and its run
 func TestNothingHoldsAStartUp(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: 10, Per: time.Second}}, Config{})
+	// The second holds however long it takes to come, and none holds twice.
+	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: 1, Per: 3 * time.Second}}, Config{Hold: 10 * time.Second})
 	waker := s.throttle.waker
-	s.seen.onHold = func() { // before its start is due, and until it has run
+	s.seen.onHold = sync.OnceFunc(func() { // before its start is due, and until it has run
 		waker.starved.Store(true)
 		waker.mu.Lock()
-	}
+	})
+	unlock := sync.OnceFunc(waker.mu.Unlock)
 	var runs atomic.Int64
 	s.add(queue.Task{ID: "goes"})
 	s.add(queue.Task{ID: "holds"})
 	s.serve(asynq.Config{}, func(context.Context, *asynq.Task) error {
 		if runs.Add(1) == 2 {
-			waker.mu.Unlock()
+			unlock()
 		}
 		return nil
 	})
@@ -82,7 +230,7 @@ func TestNothingHoldsAStartUp(t *testing.T) {
 		select {
 		case <-s.ended:
 		case <-time.After(bound):
-			waker.mu.Unlock()
+			unlock()
 			t.Fatal("a start waits for who looks after those that wait")
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
 )
 
 // plain is a waiting task in the form that asynq has without Headway.
@@ -170,11 +171,15 @@ func (l *leaving) restore(ctx context.Context, p plain) error {
 
 // finish enqueues what an earlier Leave took out and did not put back.
 func (l *leaving) finish(ctx context.Context) error {
-	records, err := l.rdb.HGetAll(ctx, l.journal()).Result()
+	var records *redis.MapStringStringCmd
+	err := throttle.ReadFromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
+		records = pipe.HGetAll(ctx, l.journal())
+		return nil
+	})
 	if err != nil {
 		return err
 	}
-	for id, record := range records {
+	for id, record := range records.Val() {
 		var p plain
 		if err := json.NewDecoder(strings.NewReader(record)).Decode(&p); err != nil {
 			return fmt.Errorf("headway: the record of task %s in %s can't be read: %w", id, l.journal(), err)

@@ -36,6 +36,9 @@ func newLimited(j *job, rule string, at time.Time) *Limited {
 	e.text = fmt.Sprintf("%s: %s", waitingText, j.scope)
 	switch rule {
 	case "":
+		if j.why != "" {
+			e.text = waitingText + ": " + j.why
+		}
 	case throttle.PausedRule:
 		e.text += " is paused"
 	default:

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/throttle"
 )
 
 // asynq's Unique option keeps a lock for a time fixed when the task is enqueued.
@@ -37,15 +39,16 @@ func (t *Throttle) keepLock(ctx context.Context, j *job, at time.Time) {
 
 // lockLeft returns how long the task's lock still has, 0 when it holds none.
 func (t *Throttle) lockLeft(ctx context.Context, j *job) time.Duration {
-	holder, err := t.cfg.Redis.Get(ctx, lockKey(j)).Result()
-	if err != nil || holder != j.id {
+	var holder *redis.StringCmd
+	var left *redis.DurationCmd
+	err := throttle.ReadFromMaster(ctx, t.cfg.Redis, func(pipe redis.Pipeliner) error {
+		holder, left = pipe.Get(ctx, lockKey(j)), pipe.PTTL(ctx, lockKey(j))
+		return nil
+	})
+	if err != nil || holder.Val() != j.id {
 		return 0
 	}
-	left, err := t.cfg.Redis.PTTL(ctx, lockKey(j)).Result()
-	if err != nil {
-		return 0
-	}
-	return max(left, 0)
+	return max(left.Val(), 0)
 }
 
 // keepLocks is keepLock for many tasks, most of which hold none: one round trip, and
@@ -55,7 +58,7 @@ func (t *Throttle) keepLocks(ctx context.Context, jobs []*job, until []time.Time
 		return
 	}
 	holders, left := make([]*redis.StringCmd, len(jobs)), make([]*redis.DurationCmd, len(jobs))
-	_, _ = t.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	_ = throttle.ReadFromMaster(ctx, t.cfg.Redis, func(pipe redis.Pipeliner) error {
 		for i, j := range jobs {
 			holders[i], left[i] = pipe.Get(ctx, lockKey(j)), pipe.PTTL(ctx, lockKey(j)) // one that fails is nobody's
 		}

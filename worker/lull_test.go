@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hibiken/asynq"
+
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 )
@@ -132,7 +134,7 @@ func TestEndedWhileReleased(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWard(t)
 				defer w.limits.Stop()
-				w.limits.size(4)
+				w.limits.Config(asynq.Config{Concurrency: 4}) // its server serves the queue
 				w.rdb.HSet(t.Context(), key, "state", "active", "msg", "as asynq leaves it")
 				one := throttle.Place{Scope: "p/a", Ticket: queue.Ticket("default", "one")}
 				asked := make(chan throttle.WakeRequest, 10)

@@ -108,7 +108,6 @@ func Drop(record func(Waited)) Patience {
 // task may be, and the retry is decided on anew.
 func Fallback(handler asynq.Handler) Patience {
 	return always(Verdict{"fallback", func(ctx context.Context, t *Throttle, j *job, _ Waited) (bool, error) {
-		t.marked(ctx, j)
 		return true, t.run(ctx, j, handler, throttle.Decision{})
 	}})
 }

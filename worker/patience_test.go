@@ -512,9 +512,9 @@ func TestPatienceInAnOutage(t *testing.T) {
 	t.Parallel()
 	away := redistest.NewServer(t)
 	s := newSystem(t, full(4*time.Second), Config{Patience: Fail()})
-	rdb := redis.NewClient(&redis.Options{Addr: away.Addr(), MaxRetries: -1, DialTimeout: time.Second, ContextTimeoutEnabled: true})
+	rdb := redis.NewClient(&redis.Options{Addr: away.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = rdb.Close() })
-	limiter, err := throttle.New(rdb, s.throttle.cfg.Limiter.Policy(), throttle.Config{Timeout: time.Second})
+	limiter, err := throttle.New(rdb, s.throttle.cfg.Limiter.Policy(), throttle.Config{Timeout: bound})
 	must(t, err)
 	s.throttle.cfg.Limiter = limiter
 	place := func() {

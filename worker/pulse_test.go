@@ -229,8 +229,13 @@ type stuckCommand struct {
 }
 
 func (*stuckCommand) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (*stuckCommand) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+func (s *stuckCommand) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if cmds[0].Name() == s.name {
+			<-s.mended
+		}
+		return next(ctx, cmds)
+	}
 }
 
 func (s *stuckCommand) ProcessHook(next redis.ProcessHook) redis.ProcessHook {

@@ -45,10 +45,11 @@ const (
 	queued          // it is in pending already
 	// elsewhere: it is archived, completed or waits for its group, and stays so.
 	elsewhere
+	still // its queue is paused, or nobody serves it: it waits where it was, or in pending
 )
 
 // outcomes are what the script's answers mean; all others are unknown.
-var outcomes = map[int64]outcome{1: moved, 0: gone, -1: there, -2: queued, -3: elsewhere}
+var outcomes = map[int64]outcome{1: moved, 0: gone, -1: there, -2: queued, -3: elsewhere, -5: still}
 
 const (
 	// releaseBatch is how many tasks one script call moves, so that it holds the
@@ -59,7 +60,7 @@ const (
 )
 
 // dearly says what the Inspector's way costs.
-const dearly = "each is woken by itself, in 12 commands and 4 round trips instead of 3 to 5 commands, and stands behind all that is pending"
+const dearly = "each is woken by itself, in 12 commands and 4 round trips instead of 3 to 6 commands, and stands behind all that is pending"
 
 // newReleaser returns a releaser. It does no I/O. It logs a line when the asynq that
 // the program was built with is none that is known: tasks are then released one by
@@ -127,12 +128,12 @@ var errOutcomes = errors.New("the reply is not the script's")
 // byScript leaves those unknown that are not as asynq leaves a task.
 func (r *releaser) byScript(ctx context.Context, queue string, ids []string, out []outcome) error {
 	prefix := "asynq:{" + queue + "}:"
-	keys, args := make([]string, 0, len(ids)+3), make([]any, 0, len(ids)+1)
+	keys, args := make([]string, 0, len(ids)+4), make([]any, 0, len(ids)+1)
 	args = append(args, strconv.FormatInt(time.Now().UnixNano(), 10))
 	for _, id := range ids {
 		keys, args = append(keys, prefix+"t:"+id), append(args, id)
 	}
-	keys = append(keys, prefix+"pending", prefix+"scheduled", prefix+"retry")
+	keys = append(keys, prefix+"pending", prefix+"scheduled", prefix+"retry", prefix+"paused")
 	answers, err := r.answers(ctx, lua.ReleaseTasks, keys, args, len(ids))
 	for i, answer := range answers {
 		out[i] = outcomes[answer]

@@ -312,9 +312,9 @@ func TestReleaserCost(t *testing.T) {
 		commands int
 		calls    int
 	}{
-		{true, 1, 5, 1},
-		{true, 10, 32, 1},
-		{true, releaseBatch, 302, 1},
+		{true, 1, 6, 1},
+		{true, 10, 33, 1},
+		{true, releaseBatch, 303, 1},
 		{false, 10, 120, 40},
 	} {
 		tasks := ids(fmt.Sprint(test.known, test.n, " "), test.n)

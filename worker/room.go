@@ -16,10 +16,14 @@ type room struct {
 	now int
 }
 
-// room is what this process can take. w.mu is held.
+// room is what this process can take: nothing once its servers take no more tasks. w.mu is
+// held.
 func (w *waker) room() room {
-	for ticket, at := range w.out {
-		if time.Since(at) > outStays {
+	if w.t.retired() {
+		return room{}
+	}
+	for ticket, one := range w.out {
+		if time.Since(one.at) > outStays {
 			delete(w.out, ticket)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/usage"
@@ -18,7 +19,8 @@ import (
 // panic included, its places are freed when it has ended, and only then.
 func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d throttle.Decision) (err error) {
 	defer t.caught(ctx, j, &err)
-	defer t.started(ctx, j)()
+	ended := t.started(ctx, j)
+	defer func() { ended(err) }()
 	asynqs := ctx
 	if d.Allowed { // else it spends nothing: it has no scope, or a fallback runs for it
 		t.spent(j)
@@ -43,7 +45,7 @@ func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d thrott
 	err = next.ProcessTask(seen, j.task)
 	if wait, deferred := deferredBy(err); deferred {
 		outcome = "deferred"
-		return t.deferred(asynqs, run, wait)
+		return t.deferred(asynqs, run, d, wait)
 	}
 	if lost := context.Cause(ctx); errors.Is(lost, throttle.ErrLeaseLost) {
 		outcome = "lost"
@@ -157,21 +159,15 @@ func (t *Throttle) fresh(ctx context.Context, j *job) error {
 	if !j.own || j.retried <= j.budget {
 		return nil
 	}
-	marked, err := t.cfg.Redis.Exists(ctx, markKey(j)).Result()
-	if err == nil && marked > 0 {
+	var marked *redis.IntCmd
+	err := throttle.ReadFromMaster(ctx, t.cfg.Redis, func(pipe redis.Pipeliner) error {
+		marked = pipe.Exists(ctx, markKey(j))
+		return nil
+	})
+	if err == nil && marked.Val() > 0 {
 		return fmt.Errorf("headway: a crash ended its last attempt of %d", j.budget+1)
 	}
 	return nil
-}
-
-// marked marks the last attempt of a task of our own, before its run.
-func (t *Throttle) marked(asynqs context.Context, j *job) (undo func()) {
-	if !j.own || !j.last() {
-		return func() {}
-	}
-	ctx := context.WithoutCancel(asynqs)
-	t.mark(ctx, j, markStay)
-	return func() { t.unmark(ctx, j) }
 }
 
 func (t *Throttle) unmark(ctx context.Context, j *job) {
@@ -180,15 +176,19 @@ func (t *Throttle) unmark(ctx context.Context, j *job) {
 	}
 }
 
-// started keeps up the mark of a last attempt while it runs.
-func (t *Throttle) started(asynqs context.Context, j *job) (ended func()) {
+// started marks a last attempt and keeps the mark up while it runs. The run does not wait
+// for it: a start that does would be late where Redis is far, and take its unit from others.
+// Redis keeps what was sent to it, so a crash a moment later leaves the mark too. Whoever
+// ends the run waits until the mark was made, or the two would come in any order.
+func (t *Throttle) started(asynqs context.Context, j *job) (ended func(err error)) {
 	if !j.own || !j.last() {
-		return func() {}
+		return func(error) {}
 	}
 	ctx, stop := context.WithCancel(context.WithoutCancel(asynqs))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		t.mark(context.WithoutCancel(asynqs), j, markStay)
 		beat := time.NewTicker(markBeat)
 		defer beat.Stop()
 		for {
@@ -200,7 +200,7 @@ func (t *Throttle) started(asynqs context.Context, j *job) (ended func()) {
 			}
 		}
 	}()
-	return func() {
+	return func(err error) {
 		stop()
 		<-done
 		ctx := context.WithoutCancel(asynqs)
@@ -208,8 +208,18 @@ func (t *Throttle) started(asynqs context.Context, j *job) (ended func()) {
 			t.mark(ctx, j, markEnd) // asynq has counted a failure already, and heeds no more what we return
 			return
 		}
+		if g := guardOf(asynqs); g != nil && isFinal(err) {
+			g.onEnd(j, func() { t.unmark(ctx, j) })
+			return
+		}
 		t.unmark(ctx, j)
 	}
+}
+
+// isFinal tells whether a last attempt that ends so is the task's end. A panic, which has no
+// error yet, is. One that is put off has burned no attempt: a crash must not end it.
+func isFinal(err error) bool {
+	return err == nil || errors.Is(err, asynq.SkipRetry) || errors.Is(err, asynq.RevokeTask)
 }
 
 func (t *Throttle) mark(ctx context.Context, j *job, stay time.Duration) {

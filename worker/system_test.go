@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -19,7 +20,7 @@ import (
 // system is an asynq server whose tasks keep limits, over a Redis of its own.
 type system struct {
 	t         *testing.T
-	server    *redistest.Server
+	server    *redistest.Server // nil in fake time
 	rdb       *redis.Client
 	throttle  *Throttle
 	inspector *asynq.Inspector
@@ -41,8 +42,29 @@ func newSystem(t *testing.T, rules []throttle.Rule, cfg Config) *system {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &system{t: t, server: redistest.NewServer(t), seen: &seen{}, runs: map[string]int{}, ended: make(chan string, 10_000)}
-	s.rdb = s.server.Client(t)
+	server := redistest.NewServer(t)
+	s := newSystemOn(t, server.Client(t), policy, cfg)
+	s.server = server
+	return s
+}
+
+// inFakeTime has a test's system, over a miniredis, where a busy machine is no slower than
+// another: for what is counted while time passes.
+func inFakeTime(t *testing.T, rules []throttle.Rule, test func(*system)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: rules}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rdb := redistest.Miniredis(t)
+		test(newSystemOn(t, rdb, policy, Config{}))
+	})
+}
+
+func newSystemOn(t *testing.T, rdb *redis.Client, policy *throttle.Policy, cfg Config) *system {
+	t.Helper()
+	s := &system{t: t, rdb: rdb, seen: &seen{}, runs: map[string]int{}, ended: make(chan string, 10_000)}
 	limiter, err := throttle.New(s.rdb, policy, throttle.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -148,6 +170,7 @@ type seen struct {
 	faults      []string
 	outcomes    []string
 	became      []string // of those that waited too long
+	refused     []string // why the limits refused tasks
 	onHold      func()   // called when a task begins to hold
 }
 
@@ -157,6 +180,7 @@ func (o *seen) PickedUp(string) { o.with(func() { o.pickups++ }) }
 func (o *seen) OutOfPatience(_, became string, _ time.Duration) {
 	o.with(func() { o.became = append(o.became, became) })
 }
+func (o *seen) Refused(_, why string)             { o.with(func() { o.refused = append(o.refused, why) }) }
 func (o *seen) Held(time.Duration)                {}
 func (o *seen) Looked(string, string, bool)       {}
 func (o *seen) Rescheduled(string, time.Duration) { o.with(func() { o.rescheduled++ }) }
@@ -341,10 +365,12 @@ func TestLastErrorIsKept(t *testing.T) {
 }
 
 // "A task whose scope, cost or headers can never pass, or that next has no
-// handler for, fails for good with that reason and spends nothing."
+// handler for, fails for good with that reason and spends nothing", where Config says so.
 func TestNeverPasses(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(3), Config{})
+	s := newSystem(t, perHour(3), Config{
+		FailUnknownTypes: true, FailRefused: func(context.Context, throttle.Ask, error) bool { return true },
+	})
 	s.add(queue.Task{ID: "unmatched", Scope: "other/x"})
 	s.add(queue.Task{ID: "cost", Cost: 4})
 	s.add(queue.Task{ID: "type", Type: "unknown"})

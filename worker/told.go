@@ -86,10 +86,10 @@ func (r *taskRun) told(ctx context.Context, advice answers.Advice) {
 	r.paused = r.paused || !out.Until.IsZero()
 }
 
-// deferred puts a task back whose API has put it off: to the front of its line where its
-// scope is paused, so that it comes first when that is over, and else for the time that it
-// asks for.
-func (t *Throttle) deferred(ctx context.Context, r *taskRun, wait time.Duration) error {
+// deferred puts a task back whose API has put it off: before those in its line where its
+// scope is paused, in the order of their starts, so that it comes first when that is over, and
+// else for the time that it asks for.
+func (t *Throttle) deferred(ctx context.Context, r *taskRun, started throttle.Decision, wait time.Duration) error {
 	j, at := r.job, time.Now().Add(wait)
 	r.mu.Lock()
 	paused := r.paused
@@ -97,13 +97,10 @@ func (t *Throttle) deferred(ctx context.Context, r *taskRun, wait time.Duration)
 	if !paused {
 		return t.wait(ctx, j, "", at)
 	}
-	d, err := t.rejoin(ctx, j)
+	d, err := t.rejoin(ctx, j, started)
 	if err == nil && d.Turn.Waits {
 		at = time.Now().Add(throttle.SafetyNet(d.Turn.Expected))
 		t.waker.heard(provider(j.scope), d)
-	}
-	if !j.deadline.IsZero() && at.After(j.deadline) {
-		at = j.deadline
 	}
 	return t.wait(ctx, j, "", at)
 }

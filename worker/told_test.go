@@ -14,6 +14,8 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/answers"
 )
 
@@ -85,6 +87,38 @@ func TestToldPausesTheScope(t *testing.T) {
 	}
 }
 
+// "Any start where this process has told of an API's pause": a task that holds for a start that it
+// was granted goes back to its line at once, and does not begin.
+func TestToldTakesHeldStartsBack(t *testing.T) {
+	t.Parallel()
+	rule := throttle.Rule{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: 20 * time.Second}
+	s := newSystem(t, []throttle.Rule{rule}, Config{Hold: time.Minute})
+	holding := func(n int) func() bool {
+		return func() bool { return s.seen.get(func(o *seen) int { return o.holding }) == n }
+	}
+	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
+		if id, _ := asynq.GetTaskID(ctx); id == "held" {
+			return nil
+		}
+		redistest.WaitFor(t, "the other to hold", bound, holding(1))
+		return Told(ctx, http.StatusTooManyRequests, retryAfterMS(3_600_000))
+	})
+	s.add(queue.Task{ID: "refused", MaxRetry: queue.Retries(0)})
+	s.until("it runs", func() bool { return s.ran("refused") == 1 })
+	s.add(queue.Task{ID: "held", MaxRetry: queue.Retries(0)})
+	<-s.ended
+	s.until("both are in their line", func() bool {
+		in, err := s.throttle.cfg.Limiter.Inspect(t.Context(), "p/a")
+		return err == nil && in.Waiting == 2 && in.Paused && holding(0)() || s.ran("held") > 0
+	})
+	if n := s.ran("held"); n != 0 {
+		t.Fatalf("it has run %d times", n)
+	}
+	if d, err := s.throttle.cfg.Limiter.Peek(t.Context(), throttle.Request{Scope: "p/a"}); err != nil || d.Rules[0].ResetAfter > 21*time.Second {
+		t.Errorf("its unit is not back: %+v, %v", d, err)
+	}
+}
+
 // What Told makes of answers, where no task runs: it only reads them.
 func TestToldReads(t *testing.T) {
 	t.Parallel()
@@ -138,11 +172,12 @@ func TestAPIPauseIsNamed(t *testing.T) {
 	for name, test := range map[string]struct {
 		maxWait time.Duration // of the rule
 		task    queue.Task
+		within  time.Duration // its deadline, from when it is added
 		says    string
 	}{
-		"patience of a task": {0, queue.Task{MaxWait: time.Minute}, "can't start in time, since the API of p/a says to stay away; its max_wait is 1m0s"},
-		"patience of a rule": {time.Minute, queue.Task{}, "can't start in time, since the API of p/a says to stay away; its max_wait is 1m0s"},
-		"a deadline":         {0, queue.Task{Deadline: time.Now().Add(time.Minute)}, "headway: the API of p/a says to stay away for another "},
+		"patience of a task": {0, queue.Task{MaxWait: time.Minute}, 0, "can't start in time, since the API of p/a says to stay away; its max_wait is 1m0s"},
+		"patience of a rule": {time.Minute, queue.Task{}, 0, "can't start in time, since the API of p/a says to stay away; its max_wait is 1m0s"},
+		"a deadline":         {0, queue.Task{}, 5 * time.Minute, "headway: the API of p/a says to stay away for another "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -154,6 +189,9 @@ func TestAPIPauseIsNamed(t *testing.T) {
 			}
 			s.serve(asynq.Config{}, func(context.Context, *asynq.Task) error { return nil })
 			test.task.ID = "t"
+			if test.within > 0 {
+				test.task.Deadline = time.Now().Add(test.within)
+			}
 			s.add(test.task)
 			if why := s.archived("t"); !strings.Contains(why, test.says) || strings.Contains(why, "rule") {
 				t.Errorf("it failed with %q", why)

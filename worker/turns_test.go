@@ -88,74 +88,79 @@ func steady(limit int64) []throttle.Rule {
 // the limiter, which gave each task of a window 12 pick-ups.
 func TestPlannedIsPickedUpOnce(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perSecond(20), Config{})
-	s.planned(jobs(80, "p/a")...)
-	s.serve(asynq.Config{Concurrency: 8}, nil)
-	s.finish(80)
-	if n := s.seen.get(func(o *seen) int { return o.pickups }); n > 84 {
-		t.Errorf("%d pick-ups of 80 tasks", n)
-	}
+	inFakeTime(t, perSecond(20), func(s *system) {
+		s.planned(jobs(80, "p/a")...)
+		s.serve(asynq.Config{Concurrency: 8}, nil)
+		s.finish(80)
+		if n := s.seen.get(func(o *seen) int { return o.pickups }); n > 84 {
+			t.Errorf("%d pick-ups of 80 tasks", n)
+		}
+	})
 }
 
 // "First come, first served within a scope: displacement p99 at most 10 places."
 func TestFirstComeFirstServed(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, steady(40), Config{})
-	var ran order
-	tasks := jobs(80, "p/a")
-	s.planned(tasks...)
-	s.serve(asynq.Config{Concurrency: 8}, ran.handle)
-	s.finish(80)
-	for i, task := range tasks {
-		if at := ran.of(task.ID); at > i+10 || at < i-10 {
-			t.Errorf("task %d started as number %d", i, at)
+	inFakeTime(t, steady(40), func(s *system) {
+		var ran order
+		tasks := jobs(80, "p/a")
+		s.planned(tasks...)
+		s.serve(asynq.Config{Concurrency: 8}, ran.handle)
+		s.finish(80)
+		for i, task := range tasks {
+			if at := ran.of(task.ID); at > i+10 || at < i-10 {
+				t.Errorf("task %d started as number %d", i, at)
+			}
 		}
-	}
+	})
 }
 
 // "Tenants under a shared rule take turns, so that a backlog of one does not delay
 // another's first task by more than its own rule asks."
 func TestTenantsTakeTurns(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, steady(50), Config{})
-	var ran order
-	s.planned(jobs(120, "p/a")...)
-	s.planned(jobs(5, "p/b")...)
-	s.serve(asynq.Config{Concurrency: 8}, ran.handle)
-	s.finish(125)
-	if at := ran.of("p/b 004"); at > 40 {
-		t.Errorf("the fifth of b started as number %d", at)
-	}
+	inFakeTime(t, steady(50), func(s *system) {
+		var ran order
+		s.planned(jobs(120, "p/a")...)
+		s.planned(jobs(5, "p/b")...)
+		s.serve(asynq.Config{Concurrency: 8}, ran.handle)
+		s.finish(125)
+		if at := ran.of("p/b 004"); at > 40 {
+			t.Errorf("the fifth of b started as number %d", at)
+		}
+	})
 }
 
 // "Priorities inside a rule."
 func TestPriorities(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, steady(40), Config{})
-	var ran order
-	s.planned(jobs(60, "p/a")...)
-	urgent := queue.Task{Type: "work", Scope: "p/b", ID: "urgent", Priority: 1}
-	least := queue.Task{Type: "work", Scope: "p/c", ID: "least", Priority: -1}
-	s.planned(least, urgent)
-	s.serve(asynq.Config{Concurrency: 8}, ran.handle)
-	s.finish(62)
-	if first, last := ran.of("urgent"), ran.of("least"); first > 25 || last < 50 {
-		t.Errorf("urgent started as number %d, least as %d", first, last)
-	}
+	inFakeTime(t, steady(40), func(s *system) {
+		var ran order
+		s.planned(jobs(60, "p/a")...)
+		urgent := queue.Task{Type: "work", Scope: "p/b", ID: "urgent", Priority: 1}
+		least := queue.Task{Type: "work", Scope: "p/c", ID: "least", Priority: -1}
+		s.planned(least, urgent)
+		s.serve(asynq.Config{Concurrency: 8}, ran.handle)
+		s.finish(62)
+		if first, last := ran.of("urgent"), ran.of("least"); first > 25 || last < 50 {
+			t.Errorf("urgent started as number %d, least as %d", first, last)
+		}
+	})
 }
 
 // "A task of cost 50 gets its turn among tasks of cost 1."
 func TestCostlyIsNotStarved(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: 100, Per: time.Second, Burst: 50}}, Config{})
-	var ran order
-	costly := queue.Task{Type: "work", Scope: "p/a", ID: "costly", Cost: 50}
-	s.planned(append(append(jobs(100, "p/b"), costly), jobs(200, "p/c")...)...)
-	s.serve(asynq.Config{Concurrency: 8}, ran.handle)
-	s.finish(301)
-	if at := ran.of("costly"); at > 200 {
-		t.Errorf("it started as number %d", at)
-	}
+	inFakeTime(t, []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: 100, Per: time.Second, Burst: 50}}, func(s *system) {
+		var ran order
+		costly := queue.Task{Type: "work", Scope: "p/a", ID: "costly", Cost: 50}
+		s.planned(append(append(jobs(100, "p/b"), costly), jobs(200, "p/c")...)...)
+		s.serve(asynq.Config{Concurrency: 8}, ran.handle)
+		s.finish(301)
+		if at := ran.of("costly"); at > 200 {
+			t.Errorf("it started as number %d", at)
+		}
+	})
 }
 
 // "What frees capacity wakes those who wait: a lease released." Where no clock can
@@ -194,20 +199,21 @@ func TestTasksAreMovedByHand(t *testing.T) {
 // "Wake-ups that come early": somebody runs all.
 func TestRunAll(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, steady(40), Config{})
-	var ran order
-	tasks := jobs(80, "p/a")
-	s.planned(tasks...)
-	if _, err := s.inspector.RunAllScheduledTasks("default"); err != nil {
-		t.Fatal(err)
-	}
-	s.serve(asynq.Config{Concurrency: 8}, ran.handle)
-	s.finish(80)
-	for i, task := range tasks {
-		if at := ran.of(task.ID); at > i+20 || at < i-20 {
-			t.Errorf("task %d started as number %d: it lost its place", i, at)
+	inFakeTime(t, steady(40), func(s *system) {
+		var ran order
+		tasks := jobs(80, "p/a")
+		s.planned(tasks...)
+		if _, err := s.inspector.RunAllScheduledTasks("default"); err != nil {
+			t.Fatal(err)
 		}
-	}
+		s.serve(asynq.Config{Concurrency: 8}, ran.handle)
+		s.finish(80)
+		for i, task := range tasks {
+			if at := ran.of(task.ID); at > i+20 || at < i-20 {
+				t.Errorf("task %d started as number %d: it lost its place", i, at)
+			}
+		}
+	})
 }
 
 // hangs never tells whose turn it is, until the process stops.

@@ -26,6 +26,7 @@ import (
 type waker struct {
 	t        *Throttle
 	releaser *releaser
+	queues   *queueStates
 	pulse    *pulse
 	ask      func(context.Context, throttle.WakeRequest) (throttle.Woken, error) // whose turn it is
 	begin    sync.Once
@@ -33,7 +34,7 @@ type waker struct {
 	watches  map[string]*watch
 	seen     map[string]announcement // those that have been looked into
 	lulls    map[string]*lull        // after looks that found that nobody waits
-	out      map[string]time.Time    // tasks released here that have not come here, by ticket
+	out      map[string]sent         // tasks released here that have not come here, by ticket
 	taken    int                     // places that calls under way may fill
 
 	sample  int64 // how many tasks had ended when they were last counted
@@ -58,7 +59,8 @@ const (
 	announceAgain = time.Hour
 	outStays      = 3 * time.Second
 	lately        = 50 * time.Millisecond
-	mostGone      = 32 // taken out of line by one look
+	mostGone      = 128 // taken out of line by one look, which is to take a millisecond or two
+	goneScopes    = 32  // and of so many scopes, as a look has no room for many more
 	mostAtOnce    = 64
 
 	// A task that is being put back while its turn comes is still active: it is
@@ -69,8 +71,8 @@ const (
 
 func newWaker(t *Throttle) *waker {
 	w := &waker{
-		t: t, pulse: newPulse(t), ask: t.cfg.Limiter.Wake,
-		watches: map[string]*watch{}, seen: map[string]announcement{}, lulls: map[string]*lull{}, out: map[string]time.Time{},
+		t: t, queues: t.queues, pulse: newPulse(t), ask: t.cfg.Limiter.Wake,
+		watches: map[string]*watch{}, seen: map[string]announcement{}, lulls: map[string]*lull{}, out: map[string]sent{},
 	}
 	w.releaser = newReleaser(t.cfg.Redis, t.inspector, t.log, t.observer.Failed)
 	return w
@@ -85,17 +87,26 @@ type watch struct {
 	quiet    bool          // nothing is due: a glance will do, if nobody kicks
 	said     time.Time     // when processes were last told that somebody waits
 	kicked   bool
+	idle     bool      // nobody waits but those who are parked
 	starved  bool      // tasks were due that there was no room for
 	next     time.Time // when the next look is due, as far as this process knows
 	hours    time.Time // when rules begin or end to hold next, by the server's clock
 	edge     time.Time // the same by ours
 	news     throttle.WakeRequest
 	runs     []throttle.Place // released, and found to run already
-	later    []answer         // released, tried again, and found to have ended
+	parked   parked
+	later    []answer         // released, tried again, and found to have ended, or to stand still
 	over     []throttle.Place // ended instead of waiting
 	missed   map[string]bool  // tickets whose task was not there once
 	took     time.Duration    // the last look
 	out      int              // tasks released here that have not come anywhere, as of the last look
+	sweep    sweep
+}
+
+// sent is a task that was released.
+type sent struct {
+	place throttle.Place
+	at    time.Time
 }
 
 // start begins to look around, once, until Stop is called.
@@ -161,9 +172,16 @@ func (w *waker) guarded(what string, loop func()) {
 	}
 }
 
-// around looks into what other processes announce.
+// around looks into what other processes announce, and exchanges weights with them.
 func (w *waker) around(beat *beat) {
+	var said time.Time
 	for first := true; ; first = false {
+		if time.Since(said) >= sayWeights {
+			said = time.Now()
+			if err := w.t.weights.publish(w.t.serving, w.t.cfg.Redis); err != nil && !w.t.stopped() {
+				w.t.observer.Failed("weights")
+			}
+		}
 		turns, err := w.t.cfg.Limiter.Turns(w.t.serving)
 		if err == nil {
 			for provider, said := range turns {
@@ -213,7 +231,7 @@ func (w *waker) heard(provider string, d throttle.Decision) {
 func (w *waker) wellKnown(provider string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.watches[provider] != nil {
+	if one := w.watches[provider]; one != nil && !one.idle {
 		return true
 	}
 	l := w.lulls[provider]
@@ -323,10 +341,11 @@ func (o *watch) kick() {
 func (w *waker) watch(one *watch) {
 	for {
 		w.heedEnded(one)
+		w.heedStandstill(one)
 		room := w.take()
 		req := throttle.WakeRequest{
 			Provider: one.provider, Lead: w.t.lead(), Spread: w.t.spread(), Most: room.ahead, More: room.now,
-			Gone: one.news.Gone, NotYet: one.news.NotYet,
+			Gone: one.news.Gone, NotYet: one.news.NotYet, StandStill: one.news.StandStill, Back: one.news.Back,
 		}
 		hours := w.heedHours(one)
 		w.mu.Lock()
@@ -336,12 +355,14 @@ func (w *waker) watch(one *watch) {
 		w.mu.Unlock()
 		woken, err := w.asked(one, req, room)
 		if err == nil {
-			one.news = throttle.WakeRequest{}
+			one.news, one.parked.any = throttle.WakeRequest{}, woken.Parked
+			w.heedSlow(woken.Slow)
 		}
-		if woken.Waiting {
+		if woken.Waiting || woken.Parked {
 			w.announce(one)
 		}
 		w.run(one, woken.Released)
+		w.sweep(one)
 		w.pulse.looked(one.beat, err)
 		wait, waits := w.pause(one, woken, room, err)
 		if !waits || !w.rest(one, wait) {
@@ -385,14 +406,14 @@ func (w *waker) pause(one *watch, woken throttle.Woken, had room, err error) (wa
 		wait = min(wait, max(0, time.Until(one.edge)))
 	}
 	one.quiet = err == nil && woken.Next > wait
-	one.kicked = one.kicked || len(one.runs) > 0
+	one.kicked, one.idle = one.kicked || len(one.runs) > 0, false
 	switch {
 	case w.t.stopped():
 		return 0, false
 	case err != nil:
 		w.t.observer.Failed("wake")
 		wait = lookAgain
-	case len(one.news.Gone)+len(one.news.NotYet)+len(one.over) > 0:
+	case len(one.news.Gone)+len(one.news.NotYet)+len(one.over) > 0, one.parked.any && one.parked.all:
 		wait = 0
 	case woken.Waiting && len(woken.Released) >= had.ahead && woken.Next <= 0:
 		one.starved = true
@@ -402,6 +423,10 @@ func (w *waker) pause(one *watch, woken throttle.Woken, had room, err error) (wa
 		if w.worthALook() {
 			wait = 0
 		}
+	case !woken.Waiting && woken.Parked && !one.kicked && one.out == 0:
+		one.idle = true // until their queues go on
+		w.rests(one)
+		wait = stateStays
 	case !woken.Waiting && !one.kicked && one.out == 0:
 		delete(w.watches, one.provider)
 		w.rests(one)
@@ -446,18 +471,21 @@ func (w *waker) released(one *watch, woken throttle.Woken, had room, err error) 
 		one.out = woken.Out
 	}
 	for _, p := range woken.Released {
-		w.out[p.Ticket] = time.Now()
+		w.out[p.Ticket] = sent{p, time.Now()}
 	}
 	if w.starved.Load() && len(woken.Released) < had.ahead {
 		w.kickStarved()
 	}
 }
 
-// arrived notes that a task has come.
+// arrived notes that a task has come: it has not ended, whatever was noted of it before.
 func (w *waker) arrived(provider, ticket string) {
 	w.start()
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if one := w.watches[provider]; one != nil && len(one.over) > 0 {
+		one.over = slices.DeleteFunc(one.over, func(p throttle.Place) bool { return p.Ticket == ticket })
+	}
 	if _, released := w.out[ticket]; !released {
 		return
 	}
@@ -484,7 +512,7 @@ func (w *waker) run(one *watch, list []throttle.Place) {
 		byQueue[name], ids[name] = append(byQueue[name], p), append(ids[name], id)
 	}
 	for _, name := range order {
-		outcomes, err := w.releaser.release(w.t.serving, name, ids[name])
+		outcomes, err := w.releaseInto(name, ids[name])
 		w.t.gates.kick()
 		if err != nil && !w.t.stopped() {
 			w.t.log.Warn("tasks whose turn has come could not be released; they come by themselves", "queue", name, "error", err)
@@ -522,6 +550,9 @@ func (w *waker) heed(one *watch, a answer) {
 		one.news.Gone = append(one.news.Gone, a.place)
 	case elsewhere:
 		one.news.Gone = append(one.news.Gone, a.place)
+	case still:
+		delete(one.missed, a.place.Ticket)
+		w.heedStill(one, a)
 	}
 	w.arrived(one.provider, a.place.Ticket)
 }
@@ -532,7 +563,7 @@ func (w *waker) heedEnded(one *watch) {
 	w.mu.Lock()
 	later := one.later
 	one.later = nil
-	n := min(len(one.over), max(0, mostGone-len(one.news.Gone)))
+	n := min(portion(one.over), max(0, mostGone-len(one.news.Gone)))
 	one.news.Gone = append(one.news.Gone, one.over[:n]...)
 	one.over = slices.Delete(one.over, 0, n)
 	w.mu.Unlock()
@@ -569,7 +600,7 @@ func (w *waker) retry(one *watch, a answer) {
 	case there:
 		delete(w.out, a.place.Ticket)
 		one.runs = append(one.runs, a.place)
-	case gone, elsewhere:
+	case gone, elsewhere, still:
 		one.later = append(one.later, a)
 	default:
 		return

@@ -55,6 +55,19 @@ type Config struct {
 	// max_wait or a rule's: see WaitOn, Fail, Drop, MoveTo and Fallback. Defaults to
 	// WaitOn.
 	Patience Patience
+	// FailRefused tells whether a task that the limits refuse as they are fails at once, for
+	// good: its scope meets no rule while the policy denies such scopes (why is a
+	// *throttle.UnmatchedError), or its cost is above what a rule can admit (a
+	// *throttle.CostError). Others wait until the limits change; a worker asks for them again
+	// within a minute, if nobody wakes them. It is called in the task's goroutine, each
+	// time that such a task is picked up, with asynq's context. See
+	// policies.Past.NeverAdmitted.
+	// Defaults to failing tasks whose cost no policy of this process has ever admitted.
+	FailRefused func(ctx context.Context, task throttle.Ask, why error) bool
+	// FailUnknownTypes fails tasks whose type has no handler here at once, for good. Defaults
+	// to false: that is a failure as any other, and is retried as far as the task may be, so
+	// that old workers lose no tasks of new types while a release is rolled out.
+	FailUnknownTypes bool
 	// Observer is told what happens to tasks. Defaults to none.
 	Observer Observer
 	// Usage is told what tasks spend: a *usage.Recorder, which the caller runs.
@@ -134,9 +147,12 @@ type Throttle struct {
 	log       *slog.Logger
 
 	gates   gates // of the servers, to be kicked when a task was woken
+	queues  *queueStates
 	waker   *waker
 	planner *planner
+	weights weights
 	holders chan struct{} // a place for each task that may wait in a handler
+	returns returns       // of tasks that the limits refuse as they are
 	surplus atomic.Int64  // tasks that wait without a place, since their turn has come
 	slots   int           // how many tasks run at a time
 	running atomic.Int64  // of them now, those that wait included
@@ -190,6 +206,7 @@ func New(cfg Config) (*Throttle, error) {
 	if t.log == nil {
 		t.log = slog.New(slog.DiscardHandler)
 	}
+	t.queues = newQueueStates(cfg.Redis, t.inspector, t.observer.Failed)
 	t.waker, t.planner = newWaker(t), newPlanner(t)
 	return t, nil
 }

@@ -141,7 +141,7 @@ func TestBatchInterrupted(t *testing.T) {
 				t.Fatal(err)
 			}
 			enqueued := func(n int64) bool { return rdb.LLen(t.Context(), "asynq:{default}:pending").Val() == n }
-			redistest.WaitFor(t, "the lines to be enqueued", 20*time.Second, func() bool { return enqueued(300) })
+			redistest.WaitFor(t, "the lines to be enqueued", 2*time.Minute, func() bool { return enqueued(300) })
 			cancel(cli.ErrInterrupted)
 			got := <-ended
 			lines := 300 + strings.Count(tt.extra, "\n")
@@ -171,7 +171,7 @@ func TestBatchRedisFails(t *testing.T) {
 	if _, err := io.WriteString(feed, numbered(0, 100)); err != nil {
 		t.Fatal(err)
 	}
-	redistest.WaitFor(t, "the lines to be enqueued", 20*time.Second, func() bool {
+	redistest.WaitFor(t, "the lines to be enqueued", 2*time.Minute, func() bool {
 		return rdb.LLen(t.Context(), "asynq:{default}:pending").Val() == 100
 	})
 	rdb.ConfigSet(t.Context(), "maxmemory", "1")

@@ -57,9 +57,13 @@ func (c *command) httpResult(t *target, result queue.Result, err error) int {
 		err = cli.Explain(err, t.redis)
 	}
 	var werr error
+	notes := appNotes{policy: c.policy}
+	if text := notes.warning(result); text != "" && !t.json {
+		_, _ = fmt.Fprintf(c.stderr, "%s: %s", c.name, text)
+	}
 	switch {
 	case t.json:
-		_, werr = c.stdout.Write(appendResult(nil, result, reason(result, err)))
+		_, werr = c.stdout.Write(appendResult(nil, result, notes.of(result), reason(result, err)))
 	case err == nil:
 		_, werr = fmt.Fprintf(c.stdout, "%s %s in queue %s\n", result.State, result.ID, result.Queue)
 	}

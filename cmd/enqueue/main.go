@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/throttle"
 )
 
 func main() {
@@ -25,6 +26,8 @@ type command struct {
 	getenv         func(string) string
 	stdin          io.Reader
 	stdout, stderr io.Writer
+
+	policy *throttle.Policy // at hand once Redis is open; nil for none
 }
 
 // run is the program. It returns its exit code.

@@ -28,11 +28,14 @@ const (
 type report struct {
 	json     bool
 	dry      bool // nothing is enqueued
+	apps     appNotes
 	progress progressMeter
 	log      *slog.Logger
 
 	mu       sync.Mutex
 	out      *bufio.Writer
+	stderr   io.Writer
+	warns    string    // begins a warning
 	screen   io.Writer // stderr, where it is a terminal; else nil
 	drawn    bool
 	done     int
@@ -56,6 +59,7 @@ func newReport(stdout, stderr io.Writer, json bool, src *source) *report {
 		progress: progressMeter{began: now, size: src.size, read: src.read.Load},
 		log:      slog.New(slog.NewTextHandler(stderr, nil)),
 		out:      bufio.NewWriterSize(stdout, 64<<10),
+		stderr:   stderr,
 		listed:   map[queue.State]int{},
 		logged:   now,
 	}
@@ -93,9 +97,13 @@ func (r *report) result(res queue.Result) {
 	defer r.mu.Unlock()
 	r.done++
 	if r.json {
-		r.buf = appendResult(r.buf[:0], res, reason(res, res.Err))
+		r.buf = appendResult(r.buf[:0], res, r.apps.of(res), reason(res, res.Err))
 		r.write(r.buf)
 		return
+	}
+	if text := r.apps.warning(res); text != "" {
+		r.erase()
+		_, _ = io.WriteString(r.stderr, r.warns+text)
 	}
 	if res.State == queue.Enqueued || res.State == queue.Valid {
 		return

@@ -19,6 +19,7 @@ type resultJSON struct {
 	Queue string      `json:"queue,omitempty"`
 	State queue.State `json:"state"`
 	Start string      `json:"start,omitempty"`
+	Apps  []string    `json:"apps,omitempty"`
 	Error string      `json:"error,omitempty"`
 }
 
@@ -111,8 +112,8 @@ func clock(at, now time.Time) string {
 }
 
 // appendResult appends a result as one line of JSON.
-func appendResult(dst []byte, r queue.Result, why string) []byte {
-	return appendJSON(dst, resultJSON{Line: r.Line, ID: r.ID, Queue: r.Queue, State: r.State, Start: stamp(r.Start), Error: why})
+func appendResult(dst []byte, r queue.Result, apps []string, why string) []byte {
+	return appendJSON(dst, resultJSON{Line: r.Line, ID: r.ID, Queue: r.Queue, State: r.State, Start: stamp(r.Start), Apps: apps, Error: why})
 }
 
 // stamp writes a time as RFC 3339 does, to the millisecond; empty for none.

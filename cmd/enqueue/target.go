@@ -46,6 +46,7 @@ func (c *command) open(ctx context.Context, t *target) (redis.UniversalClient, *
 			return nil, nil, errors.Join(err, rdb.Close())
 		}
 	}
+	c.policy = policy
 	client, err := newClient(rdb, policy)
 	if err != nil {
 		return nil, nil, errors.Join(err, rdb.Close())

@@ -12,6 +12,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policies"
 	"github.com/headway-go/headway/worker"
 	"github.com/headway-go/headway/worker/metrics"
 	"github.com/headway-go/headway/worker/outbound"
@@ -37,6 +38,8 @@ func assemble(p parts) (system, error) {
 	log := p.watch.calm(p.log)
 	limits, err := worker.New(worker.Config{
 		Redis: p.redis, Limiter: p.limiter, Patience: p.options.patience, Observer: p.metrics, Usage: p.usage, Logger: log,
+		FailRefused:      policies.NewPast(policies.New(p.redis, policies.Config{}), p.limiter).NeverAdmitted,
+		FailUnknownTypes: true,
 	})
 	if err != nil {
 		return nil, err

@@ -39,7 +39,7 @@ func TestLimitedAnswerBurnsNoAttempt(t *testing.T) {
 	enqueue(t, open(t, "redis://"+server.Addr()), queue.Task{
 		Type: queue.TypeHTTP, Scope: "payments/a", ID: "x", MaxRetry: queue.Retries(0), HTTP: &queue.HTTP{URL: api.URL},
 	})
-	redistest.WaitFor(t, "the third call", 30*time.Second, func() bool { return calls.Load() == 3 })
+	redistest.WaitFor(t, "the third call", bound, func() bool { return calls.Load() == 3 })
 	r.stop()
 	r.ends(cli.ExitOK)
 }

@@ -62,7 +62,7 @@ func TestEmbeddedExpires(t *testing.T) {
 			if err := set(ctx, rdb); err != nil {
 				t.Fatal(err)
 			}
-			redistest.WaitFor(t, "the key to expire", 10*time.Second, func() bool {
+			redistest.WaitFor(t, "the key to expire", bound, func() bool {
 				return rdb.Exists(ctx, "k").Val() == 0
 			})
 			// PEXPIREAT is a moment in whole milliseconds, rounded down.
@@ -90,7 +90,7 @@ func TestEmbeddedExpiresUntouched(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	redistest.WaitFor(t, "the keys to go", 10*time.Second, func() bool { return len(e.mini.Keys()) == 0 })
+	redistest.WaitFor(t, "the keys to go", bound, func() bool { return len(e.mini.Keys()) == 0 })
 }
 
 // TestEmbeddedClock holds that TIME is the wall clock.

@@ -13,6 +13,9 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 )
 
+// bound is how long a test waits for what must happen.
+const bound = 2 * time.Minute
+
 // fakeSystem stands for what runs tasks.
 type fakeSystem struct {
 	err     error         // of Start
@@ -27,6 +30,7 @@ func newFakeSystem() *fakeSystem {
 }
 
 func (f *fakeSystem) Start() error { close(f.started); return f.err }
+func (f *fakeSystem) Stop()        {}
 func (f *fakeSystem) Shutdown()    { <-f.drained }
 
 // buffer is a bytes.Buffer that goroutines may share.
@@ -79,7 +83,7 @@ func (r *running) ends(want int) {
 		if got != want {
 			r.t.Errorf("exit code %d, want %d", got, want)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(bound):
 		r.t.Fatal("does not end")
 	}
 }
@@ -87,7 +91,7 @@ func (r *running) ends(want int) {
 // says waits for a line on stderr.
 func (r *running) says(text string) {
 	r.t.Helper()
-	redistest.WaitFor(r.t, "the worker to say "+text, 25*time.Second, func() bool {
+	redistest.WaitFor(r.t, "the worker to say "+text, bound, func() bool {
 		return strings.Contains(r.stderr.String(), text)
 	})
 }

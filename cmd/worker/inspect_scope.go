@@ -30,6 +30,7 @@ type scopeReport struct {
 	Shadows []shadowReport `json:"shadows,omitempty"`
 	Hours   []hoursReport  `json:"hours,omitempty"`
 	pausedBy
+	usedBy
 }
 
 // hoursReport is a rule that holds in certain hours; docs/json.md has its fields.
@@ -96,7 +97,7 @@ func (i *inspection) scope(ctx context.Context) error {
 	r := scopeReport{
 		Scope: i.name, At: stamp(got.At), Waiting: got.Waiting, Lines: got.Lines, Released: got.Released, Active: active,
 		Rule: got.Binding.Rule.Name, RuleScope: got.Binding.Scope.String(), Shadows: shadows, Hours: hours,
-		pausedBy: i.pausedBy(i.name),
+		pausedBy: i.pausedBy(i.name), usedBy: i.usedBy(i.name),
 	}
 	r.told(told)
 	next := "nobody waits"
@@ -108,7 +109,7 @@ func (i *inspection) scope(ctx context.Context) error {
 	if r.Lines > 1 {
 		waiting += fmt.Sprintf(" in the lines of %d scopes", r.Lines)
 	}
-	head := append([][2]string{{"scope", shown(r.Scope)}}, r.lines()...)
+	head := append([][2]string{{"scope", shown(r.Scope)}}, slices.Concat(r.pausedBy.lines(), r.usedBy.lines())...)
 	head = append(head, [][2]string{
 		{"waiting", waiting}, {"released", fmt.Sprint(r.Released)},
 		{"active", fmt.Sprintf("%d, held or running", r.Active)}, {"next", next},

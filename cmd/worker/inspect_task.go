@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,6 +35,7 @@ type taskReport struct {
 	LastError     string         `json:"last_error,omitempty"`
 	Error         string         `json:"error,omitempty"`
 	pausedBy
+	usedBy
 }
 
 // What a task's turn can be.
@@ -41,6 +43,7 @@ const (
 	turnNone     = "none"
 	turnWaiting  = "waiting"
 	turnReleased = "released"
+	turnParked   = "parked"
 )
 
 func (i *inspection) task(ctx context.Context) error {
@@ -147,8 +150,8 @@ func (i *inspection) turn(ctx context.Context, info *asynq.TaskInfo, r *taskRepo
 	if spec.Priority != 0 {
 		scope += fmt.Sprintf(", priority %d", spec.Priority)
 	}
-	r.pausedBy = i.pausedBy(spec.Scope)
-	lines := append([][2]string{{"scope", scope}}, r.lines()...)
+	r.pausedBy, r.usedBy = i.pausedBy(spec.Scope), i.usedBy(spec.Scope)
+	lines := append([][2]string{{"scope", scope}}, slices.Concat(r.pausedBy.lines(), r.usedBy.lines())...)
 	got, err := i.limiter.InspectTicket(ctx, throttle.Ask{
 		Scope: spec.Scope, Ticket: queue.Ticket(info.Queue, info.ID), Cost: spec.Cost, Costs: spec.Costs,
 	})
@@ -163,6 +166,9 @@ func (i *inspection) turn(ctx context.Context, info *asynq.TaskInfo, r *taskRepo
 	case got.Released:
 		r.Turn = turnReleased
 		return append(lines, [2]string{"turn", "released, on its way to a worker"}), nil
+	case got.Parked:
+		r.Turn = turnParked
+		return append(lines, [2]string{"turn", "its place is kept until its queue goes on: " + i.standstill(info.Queue)}), nil
 	case got.Waits:
 		at := expected(got.At, got.Expected, got.Binding)
 		r.Turn, r.Place, r.Start = turnWaiting, got.Ahead+1, stamp(at)
@@ -171,6 +177,15 @@ func (i *inspection) turn(ctx context.Context, info *asynq.TaskInfo, r *taskRepo
 			[2]string{"start", i.start(at, got.Binding) + paused(got.Paused)}), nil
 	}
 	return append(lines, [2]string{"turn", noTurn(info.State)}), nil
+}
+
+// standstill says why a queue's tasks are not released.
+func (i *inspection) standstill(name string) string {
+	info, err := i.inspector.GetQueueInfo(name)
+	if err == nil && info.Paused {
+		return "asynq has paused it"
+	}
+	return "no live worker serves it, or one just began to"
 }
 
 // costText writes a cost as enqueue's -cost takes it.

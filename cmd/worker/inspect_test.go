@@ -180,7 +180,7 @@ func TestInspectActive(t *testing.T) {
 	t.Cleanup(srv.Shutdown)
 	t.Cleanup(func() { close(release) })
 	i.enqueue(queue.Task{Scope: "free", ID: "a"}, queue.Task{Scope: "free/x", ID: "a", Queue: "low"}, queue.Task{Scope: "runs", ID: "b"})
-	redistest.WaitFor(t, "the tasks run", 10*time.Second, func() bool {
+	redistest.WaitFor(t, "the tasks run", bound, func() bool {
 		return i.objects("scope", "free")[0]["active"] == 2.0 && i.objects("scope", "free/x")[0]["active"] == 1.0
 	})
 	got := i.objects("task", "a")
@@ -284,7 +284,7 @@ func TestInspectFailed(t *testing.T) {
 	}
 	t.Cleanup(srv.Shutdown)
 	i.enqueue(queue.Task{Scope: "free", ID: "f"})
-	redistest.WaitFor(t, "the task to fail", 10*time.Second, func() bool {
+	redistest.WaitFor(t, "the task to fail", bound, func() bool {
 		return i.objects("task", "f")[0]["state"] == "archived"
 	})
 	want(t, i.objects("task", "f")[0], map[string]any{"turn": "none", "last_error": "no\nway: skip retry for the task"})

@@ -34,7 +34,7 @@ func worked(t *testing.T, server *redistest.Server, ids string, args ...string) 
 		task.Cost = 3
 		enqueue(t, server.Client(t), task)
 	}
-	redistest.WaitFor(t, "the tasks to run", 30*time.Second, func() bool { return int(a.calls.Load()) == len(ids) })
+	redistest.WaitFor(t, "the tasks to run", bound, func() bool { return int(a.calls.Load()) == len(ids) })
 	r.stop()
 	r.ends(cli.ExitOK)
 }
@@ -212,9 +212,9 @@ func TestInspectShadows(t *testing.T) {
 	for _, id := range "abcde" {
 		enqueue(t, i.server.Client(t), a.task("p/acme", string(id)))
 	}
-	redistest.WaitFor(t, "the tasks to run", 30*time.Second, func() bool { return a.calls.Load() == 5 })
+	redistest.WaitFor(t, "the tasks to run", bound, func() bool { return a.calls.Load() == 5 })
 	out := ""
-	redistest.WaitFor(t, "the shadow to be charged", 30*time.Second, func() bool {
+	redistest.WaitFor(t, "the shadow to be charged", bound, func() bool {
 		out, _ = i.run(0, "scope", "p/acme")
 		return strings.Contains(out, "shadow    rule trial of p, which stops nobody: 0 of 2 left\n")
 	})

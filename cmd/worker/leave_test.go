@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hibiken/asynq"
 
@@ -53,7 +52,7 @@ func TestLeaveWhileServing(t *testing.T) {
 	}
 	t.Cleanup(srv.Shutdown)
 	inspector := asynq.NewInspectorFromRedisClient(server.Client(t))
-	redistest.WaitFor(t, "the server shows", 10*time.Second, func() bool {
+	redistest.WaitFor(t, "the server shows", bound, func() bool {
 		servers, err := inspector.Servers()
 		return err == nil && len(servers) == 1
 	})

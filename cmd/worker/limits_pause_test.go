@@ -117,7 +117,7 @@ func TestLimitsDrain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	redistest.WaitFor(t, "both to run", 10*time.Second, func() bool {
+	redistest.WaitFor(t, "both to run", bound, func() bool {
 		info, err := asynq.NewInspectorFromRedisClient(rdb).GetQueueInfo("default")
 		return err == nil && info.Active == 2
 	})
@@ -130,7 +130,7 @@ func TestLimitsDrain(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	b, ended := l.drains(ctx, "payments/*", "-json")
-	redistest.WaitFor(t, "it to wait", 10*time.Second, func() bool { return strings.Contains(b.errs.String(), "2 tasks of payments/* still run") })
+	redistest.WaitFor(t, "it to wait", bound, func() bool { return strings.Contains(b.errs.String(), "2 tasks of payments/* still run") })
 	cancel()
 	if code := <-ended; code != cli.ExitInterrupted {
 		t.Errorf("exit %d", code)
@@ -140,7 +140,7 @@ func TestLimitsDrain(t *testing.T) {
 	says(t, out, "payments/* paused")
 
 	b, ended = l.drains(t.Context(), "payments/a") // the others may go on
-	redistest.WaitFor(t, "it to wait", 10*time.Second, func() bool { return strings.Contains(b.errs.String(), "1 task of payments/a still runs") })
+	redistest.WaitFor(t, "it to wait", bound, func() bool { return strings.Contains(b.errs.String(), "1 task of payments/a still runs") })
 	ends["payments/a"] <- struct{}{}
 	if code := <-ended; code != cli.ExitOK {
 		t.Errorf("exit %d: %s", code, b.errs.String())
@@ -148,7 +148,7 @@ func TestLimitsDrain(t *testing.T) {
 	says(t, b.out.String(), "+ payments/a paused", "no task of payments/a runs any more; it stays paused: worker limits resume payments/a lifts that\n")
 
 	b, ended = l.drains(t.Context(), "payments/*", "-json") // it is paused already
-	redistest.WaitFor(t, "it to wait", 10*time.Second, func() bool { return strings.Contains(b.errs.String(), "1 task of payments/* still runs") })
+	redistest.WaitFor(t, "it to wait", bound, func() bool { return strings.Contains(b.errs.String(), "1 task of payments/* still runs") })
 	all2 := all
 	all2()
 	if code := <-ended; code != cli.ExitOK {
@@ -204,13 +204,13 @@ func TestWorkersPause(t *testing.T) {
 	rdb := open(t, l.url)
 	enqueue(t, rdb, a.task("payments/acme", "paused"))
 	enqueue(t, rdb, a.task("payments/globex", "free"))
-	redistest.WaitFor(t, "one to run and one to wait", 20*time.Second, func() bool {
+	redistest.WaitFor(t, "one to run and one to wait", bound, func() bool {
 		info, err := asynq.NewInspectorFromRedisClient(rdb).GetQueueInfo("default")
 		return err == nil && a.calls.Load() == 1 && info.Scheduled+info.Retry == 1
 	})
 	l.run(0, "resume", "payments/acme")
 	r.says(`change="resume payments/acme"`)
-	redistest.WaitFor(t, "the other to run", 20*time.Second, func() bool { return a.calls.Load() == 2 })
+	redistest.WaitFor(t, "the other to run", bound, func() bool { return a.calls.Load() == 2 })
 	r.stop()
 	r.ends(cli.ExitOK)
 }

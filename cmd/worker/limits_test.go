@@ -227,7 +227,7 @@ func TestLimitsReset(t *testing.T) {
 	rdb := open(t, l.url)
 	enqueue(t, rdb, a.task("payments", "first"))
 	enqueue(t, rdb, a.task("payments", "second"))
-	redistest.WaitFor(t, "one to run and one to wait", 20*time.Second, func() bool {
+	redistest.WaitFor(t, "one to run and one to wait", bound, func() bool {
 		inspector := asynq.NewInspectorFromRedisClient(rdb)
 		info, err := inspector.GetQueueInfo("default")
 		return err == nil && a.calls.Load() == 1 && info.Scheduled+info.Retry == 1
@@ -237,7 +237,7 @@ func TestLimitsReset(t *testing.T) {
 		t.Fatal(got)
 	}
 	want(t, got[0], map[string]any{"scope": "payments", "rule": "r", "reset": true})
-	redistest.WaitFor(t, "the other to run", 20*time.Second, func() bool { return a.calls.Load() == 2 })
+	redistest.WaitFor(t, "the other to run", bound, func() bool { return a.calls.Load() == 2 })
 	r.stop()
 	r.ends(cli.ExitOK)
 }
@@ -263,12 +263,12 @@ func TestAPIPauses(t *testing.T) {
 	r.says("msg=ready")
 	rdb := open(t, l.url)
 	enqueue(t, rdb, a.task("payments", "first"))
-	redistest.WaitFor(t, "the refusal", 20*time.Second, func() bool { return rdb.Exists(t.Context(), "hw:{payments}!told").Val() == 1 })
+	redistest.WaitFor(t, "the refusal", bound, func() bool { return rdb.Exists(t.Context(), "hw:{payments}!told").Val() == 1 })
 	for i := range 5 {
 		enqueue(t, rdb, a.task("payments", fmt.Sprint("more", i)))
 	}
 	inspector := asynq.NewInspectorFromRedisClient(rdb)
-	redistest.WaitFor(t, "all to wait", 20*time.Second, func() bool {
+	redistest.WaitFor(t, "all to wait", bound, func() bool {
 		info, err := inspector.GetQueueInfo("default")
 		return err == nil && info.Scheduled+info.Retry == 6 && info.Active+info.Pending == 0
 	})
@@ -305,7 +305,7 @@ func TestAPIPauses(t *testing.T) {
 	if got := l.objects("reset", "payments"); len(got) != 2 || got[1]["rule"] != "" {
 		t.Errorf("%v", got)
 	}
-	redistest.WaitFor(t, "all to run", 20*time.Second, func() bool { return a.calls.Load() == 7 })
+	redistest.WaitFor(t, "all to run", bound, func() bool { return a.calls.Load() == 7 })
 	r.stop()
 	r.ends(cli.ExitOK)
 }
@@ -376,7 +376,7 @@ func TestSignalReads(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { defer close(done); l.reload(ctx, signals) }()
 	signals <- syscall.SIGHUP
-	redistest.WaitFor(t, "the file to be read", 10*time.Second, func() bool {
+	redistest.WaitFor(t, "the file to be read", bound, func() bool {
 		return strings.Contains(out.String(), "says what it said before")
 	})
 	cancel()
@@ -402,7 +402,7 @@ func TestFileChangesWhileStarting(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); l.reload(ctx, nil) }()
-	redistest.WaitFor(t, "the file to be read again", 10*time.Second, func() bool {
+	redistest.WaitFor(t, "the file to be read again", bound, func() bool {
 		p, err := l.store.Now(ctx)
 		return err == nil && strings.Contains(string(p.YAML()), "search")
 	})

@@ -220,12 +220,26 @@ func serve(ctx context.Context, o options, log *slog.Logger, s service) error {
 	if len(o.queues) > manyQueues {
 		log.WarnContext(ctx, "many queues: tasks are found one queue after the other, which gets slow", "queues", len(o.queues), "better", manyQueues)
 	}
+	pauses := make(chan os.Signal, 1)
+	if len(pauseSignals) > 0 { // none would be all
+		signal.Notify(pauses, pauseSignals...)
+		defer signal.Stop(pauses)
+	}
 	if err := s.system.Start(); err != nil {
 		return err
 	}
 	wg.Go(func() { s.schedules(ctx) })
 	log.InfoContext(ctx, "ready", "queues", queueList(o.queues), "concurrency", o.concurrency, "version", s.health.version)
-	<-ctx.Done()
+	for stopped := false; !stopped; {
+		select {
+		case <-pauses:
+			s.health.stopping.Store(true)
+			log.WarnContext(ctx, "no new tasks are taken, as SIGTSTP says; those running go on. SIGTERM ends the worker, and one that is started anew takes tasks again")
+			s.system.Stop()
+		case <-ctx.Done():
+			stopped = true
+		}
+	}
 	began := time.Now()
 	s.health.stopping.Store(true)
 	log.InfoContext(ctx, "stopping: no new tasks, waiting for those running; a second signal kills", "cause", context.Cause(ctx))

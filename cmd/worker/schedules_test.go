@@ -32,7 +32,7 @@ func TestSchedulesAreRun(t *testing.T) {
 		return r
 	}
 	first := begin()
-	redistest.WaitFor(t, "the record", 20*time.Second, func() bool { return rdb.ZCard(t.Context(), schedulesKey).Val() == 1 })
+	redistest.WaitFor(t, "the record", bound, func() bool { return rdb.ZCard(t.Context(), schedulesKey).Val() == 1 })
 	first.stop()
 	first.ends(cli.ExitOK)
 	if n := len(pendingIDs(t, rdb)); n > 1 {
@@ -43,7 +43,7 @@ func TestSchedulesAreRun(t *testing.T) {
 	since := time.Now().Add(-10 * time.Minute).Unix()
 	rdb.ZAdd(t.Context(), schedulesKey, redis.Z{Member: member, Score: float64(since)})
 	pair := []*running{begin(), begin()}
-	redistest.WaitFor(t, "the missed run", 20*time.Second, func() bool {
+	redistest.WaitFor(t, "the missed run", bound, func() bool {
 		return rdb.ZScore(t.Context(), schedulesKey, member).Val() > float64(since)
 	})
 	for _, r := range pair {

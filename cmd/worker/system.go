@@ -14,6 +14,8 @@ import (
 type system interface {
 	// Start begins to take tasks.
 	Start() error
+	// Stop takes no new task. Those running go on, and so does the rest.
+	Stop()
 	// Shutdown takes no new task, puts waiting ones back and returns when those
 	// running have ended, or were put back because they took too long.
 	Shutdown()

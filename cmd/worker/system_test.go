@@ -102,9 +102,9 @@ limits:
 	for i := range n {
 		enqueue(t, rdb, a.task("payments/acme", fmt.Sprint(i)))
 	}
-	redistest.WaitFor(t, "all tasks to run", 30*time.Second, func() bool { return a.calls.Load() >= n })
+	redistest.WaitFor(t, "all tasks to run", bound, func() bool { return a.calls.Load() >= n })
 	base := "http://" + r.found("addr")
-	redistest.WaitFor(t, "the metrics to tell", 10*time.Second, func() bool {
+	redistest.WaitFor(t, "the metrics to tell", bound, func() bool {
 		return strings.Contains(get(t, base+"/metrics", http.StatusOK), `headway_runs_total{outcome="ok",queue="default"} 30`)
 	})
 	page := get(t, base+"/metrics", http.StatusOK)
@@ -122,7 +122,7 @@ limits:
 	if strings.Contains(page, "acme") {
 		t.Error("metrics name a tenant")
 	}
-	redistest.WaitFor(t, "the worker to count itself", 30*time.Second, func() bool {
+	redistest.WaitFor(t, "the worker to count itself", bound, func() bool {
 		h := getHealth(t, base, http.StatusOK)
 		return h.Workers != nil && *h.Workers == 1
 	})
@@ -155,7 +155,7 @@ func TestArchives(t *testing.T) {
 		"scope": "unknown/a",
 		"cost":  "201",
 	} {
-		redistest.WaitFor(t, "task "+id+" to be archived", 30*time.Second, func() bool {
+		redistest.WaitFor(t, "task "+id+" to be archived", bound, func() bool {
 			info, err := inspector.GetTaskInfo("default", id)
 			return err == nil && info.State == asynq.TaskStateArchived
 		})
@@ -168,7 +168,7 @@ func TestArchives(t *testing.T) {
 		t.Errorf("charged for tasks that cannot run: %q", keys)
 	}
 	enqueue(t, rdb, a.task("payments/a", "good"))
-	redistest.WaitFor(t, "the good one to run", 30*time.Second, func() bool { return a.calls.Load() == 1 })
+	redistest.WaitFor(t, "the good one to run", bound, func() bool { return a.calls.Load() == 1 })
 	if n := strings.Count(r.stderr.String(), "archived"); n != 4 {
 		t.Errorf("told %d times of 4 archived tasks", n)
 	}
@@ -198,7 +198,7 @@ func TestPatience(t *testing.T) {
 			added := time.Now()
 			enqueue(t, rdb, task)
 			inspector := asynq.NewInspectorFromRedisClient(rdb)
-			redistest.WaitFor(t, "its patience to end", 30*time.Second, func() bool {
+			redistest.WaitFor(t, "its patience to end", bound, func() bool {
 				info, err := inspector.GetTaskInfo("default", "t")
 				slow, _ := inspector.GetTaskInfo("slow", "t")
 				return time.Since(added) > 3*time.Second && (err == nil || errors.Is(err, asynq.ErrTaskNotFound)) &&
@@ -224,10 +224,10 @@ func TestDrains(t *testing.T) {
 	r := start(t, whole, nil, "-redis", url, "-limits", limits, "-allow-host", a.host(), "-listen", "127.0.0.1:0")
 	r.says("msg=ready")
 	enqueue(t, rdb, a.task("payments/a", "running"))
-	redistest.WaitFor(t, "the first to run", 30*time.Second, func() bool { return a.calls.Load() == 1 })
+	redistest.WaitFor(t, "the first to run", bound, func() bool { return a.calls.Load() == 1 })
 	enqueue(t, rdb, a.task("payments/a", "waiting"))
 	base := "http://" + r.found("addr")
-	redistest.WaitFor(t, "the second to be denied", 30*time.Second, func() bool {
+	redistest.WaitFor(t, "the second to be denied", bound, func() bool {
 		return !strings.Contains(get(t, base+"/metrics", http.StatusOK), `headway_denials_total{rule="payments:p"} 0`)
 	})
 	r.stop()
@@ -264,7 +264,7 @@ func TestDrainBound(t *testing.T) {
 	r := start(t, whole, nil, "-redis", url, "-limits", limitsFile(t, someLimits), "-allow-host", a.host(), "-drain", "50ms")
 	r.says("msg=ready")
 	enqueue(t, rdb, a.task("payments/a", "long"))
-	redistest.WaitFor(t, "the task to run", 30*time.Second, func() bool { return a.calls.Load() == 1 })
+	redistest.WaitFor(t, "the task to run", bound, func() bool { return a.calls.Load() == 1 })
 	r.stop()
 	r.ends(cli.ExitOK)
 	info, err := asynq.NewInspectorFromRedisClient(rdb).GetTaskInfo("default", "long")
@@ -287,7 +287,7 @@ func TestKeepsRunning(t *testing.T) {
 	server.Restart(t)
 	r.says("redis answers again")
 	enqueue(t, open(t, "redis://"+server.Addr()), a.task("payments/a", "x"))
-	redistest.WaitFor(t, "a task to run", 30*time.Second, func() bool { return a.calls.Load() == 1 })
+	redistest.WaitFor(t, "a task to run", bound, func() bool { return a.calls.Load() == 1 })
 	// One for each part of asynq, two of Redis, two of waking if it was away for long, and eight
 	// of the limits, which are gone with it.
 	if n := strings.Count(r.stderr.String(), "\n") - strings.Count(r.stderr.String(), "level=DEBUG"); n > 20 {
@@ -369,11 +369,11 @@ func TestSignals(t *testing.T) {
 			t.Cleanup(func() { _ = cmd.Process.Kill() })
 			says := func(text string) {
 				t.Helper()
-				redistest.WaitFor(t, "the worker to say "+text, 30*time.Second, func() bool { return strings.Contains(stderr.String(), text) })
+				redistest.WaitFor(t, "the worker to say "+text, bound, func() bool { return strings.Contains(stderr.String(), text) })
 			}
 			says("msg=ready")
 			enqueue(t, open(t, url), a.task("payments/a", "x"))
-			redistest.WaitFor(t, "the task to run", 30*time.Second, func() bool { return a.calls.Load() == 1 })
+			redistest.WaitFor(t, "the task to run", bound, func() bool { return a.calls.Load() == 1 })
 			if err := cmd.Process.Signal(tt.signal); err != nil {
 				t.Fatal(err)
 			}

@@ -72,6 +72,7 @@ Flags:
 Stopping: SIGTERM or Ctrl-C takes no new task, lets those running finish, puts
 waiting ones back and exits 0. A second signal exits at once with 130; what was
 running then is run again, by this or another worker, within two minutes.
+SIGTSTP (Ctrl-Z) takes no new task and lets those running go on until SIGTERM.
 
 Exit codes: 0 stopped as told, 1 something failed, 2 bad usage, 130 killed.
 

@@ -178,9 +178,9 @@ func TestInterruptEndsTheWorker(t *testing.T) {
 				code <- run(ctx, []string{"-v", "-dir", s.dir, "-api", s.api, "-worker", os.Args[0], "-enqueue", os.Args[0]}, &stdout, &stderr)
 			}()
 			said := regexp.MustCompile(`fake worker runs as (\d+)`)
-			redistest.WaitFor(t, "worker to say its pid", 10*time.Second, func() bool { return said.MatchString(stderr.String()) })
+			redistest.WaitFor(t, "worker to say its pid", 2*time.Minute, func() bool { return said.MatchString(stderr.String()) })
 			if mode == "loses one" {
-				redistest.WaitFor(t, "tasks", 10*time.Second, func() bool { return strings.Contains(stderr.String(), "enqueued") })
+				redistest.WaitFor(t, "tasks", 2*time.Minute, func() bool { return strings.Contains(stderr.String(), "enqueued") })
 			}
 			cancel()
 			if got := <-code; got != 130 {

@@ -1,5 +1,5 @@
 -- What a decision does under the rules of its path. It needs n, member, attempt and
--- scope; rule i is ARGV[base + 2 * i], and pauses come behind the n rules.
+-- scope, and late, what was too late before or nil; rule i is ARGV[base + 2 * i], and pauses come behind the n rules.
 
 local function read_rules()
   local rules = {}
@@ -10,15 +10,24 @@ local function read_rules()
   return rules
 end
 
+-- How much later than its start the run may begin, and how far ahead the start must be.
+local leeway, from = 0, 0
+if late and byte(late) == 76 then
+  leeway = tonumber(sub(late, 2))
+elseif late then
+  from = tonumber(sub(late, 2))
+end
+
 -- Charges every rule at start. The record goes first, here too. Nil, with nothing
--- changed, for an attempt that was decided before.
+-- changed, for an attempt that was decided before. One with leeway may begin up to so much
+-- later: windows and buckets count it as of the last moment at which it may.
 local function grant(rules, start, binding)
   local out, record = { 1, 0, now, start - now, binding }, pack(start)
   local retries, places = {}, {}
   for i = 1, n do
     local r = rules[i]
     retries[i] = start == now and 0 or retry_of(r, now)
-    places[i] = algorithms[r.kind].charge(r, now, start)
+    places[i] = algorithms[r.kind].charge(r, now, (r.kind == 'S' or r.kind == 'T') and start + leeway or start)
     record = record .. pack(places[i])
   end
   local before = call('SET', attempt, record .. member, 'PX', '30000', 'GET')

@@ -14,7 +14,10 @@
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id: holder of places under concurrency rules.
 -- ARGV[3]     ask       integer µs >= 0, at most 60000000, how far ahead a start may be charged; behind it
---                       the path of the scope after the provider's name: "0/acme/refunds".
+--                       the path of the scope after the provider's name: "0/acme/refunds". Before it may
+--                       stand what was too late before: leeway, how much later than its start the run may
+--                       begin, "L20000 0/acme/refunds", or how far ahead the start must be at least,
+--                       "F20000 30000/acme/refunds", both integer µs > 0.
 -- ARGV[4..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
 --                       include/rules.lua.
 --
@@ -92,16 +95,17 @@ local LONGEST_LEASE = 86400000000
 local call, format = redis.call, string.format
 local member = ARGV[2]
 local n, base = #KEYS - 2, 2
-local attempt, told, look = KEYS[n + 1], KEYS[n + 2], nil
+local attempt, told, look, out_key, on_way = KEYS[n + 1], KEYS[n + 2], nil, nil, nil
 local heeds = call('EXISTS', told) == 1
 
-if not heeds then
+if not heeds and byte(ARGV[3]) < 58 then -- a digit, and no lateness
 -- The express way, which most calls go: every rule has been used lately under the
 -- limits of this call, admits its cost now, and its key lives long enough. One
 -- straight line without a function, since to make one costs as much as to add up a
 -- rule. Whatever is different leaves it before anything is written, for the
 -- general way below, which answers the same: a test runs both. It needs call, format,
--- member, attempt, n, base, and look, a last number for the reply, or nil.
+-- member, attempt, n, base; look, a last number for the reply, or nil; and on_way, the field
+-- in out_key of a task that was released, or nil.
 local out, states, moment, passed = { now, 0, 0, 0 }, {}, pack(now), 0
 local record = moment
 for i = 1, n do
@@ -298,6 +302,9 @@ if passed == n then
         end
       end
     end
+    if on_way then
+      call('HDEL', out_key, on_way)
+    end
     out[3 * n + 2] = look
     return out
   end
@@ -307,7 +314,8 @@ end
 
 -- The general way.
 
-local ahead, scope = string.match(ARGV[3], '^(%d+)(.*)$')
+local late, ask = string.match(ARGV[3], '^([LF]%d+) (.*)$')
+local ahead, scope = string.match(ask or ARGV[3], '^(%d+)(.*)$')
 ahead = tonumber(ahead)
 
 -- Numbers on their way out of and into Redis.
@@ -1433,7 +1441,7 @@ if heeds then
   end
 end
 -- What a decision does under the rules of its path. It needs n, member, attempt and
--- scope; rule i is ARGV[base + 2 * i], and pauses come behind the n rules.
+-- scope, and late, what was too late before or nil; rule i is ARGV[base + 2 * i], and pauses come behind the n rules.
 
 local function read_rules()
   local rules = {}
@@ -1444,15 +1452,24 @@ local function read_rules()
   return rules
 end
 
+-- How much later than its start the run may begin, and how far ahead the start must be.
+local leeway, from = 0, 0
+if late and byte(late) == 76 then
+  leeway = tonumber(sub(late, 2))
+elseif late then
+  from = tonumber(sub(late, 2))
+end
+
 -- Charges every rule at start. The record goes first, here too. Nil, with nothing
--- changed, for an attempt that was decided before.
+-- changed, for an attempt that was decided before. One with leeway may begin up to so much
+-- later: windows and buckets count it as of the last moment at which it may.
 local function grant(rules, start, binding)
   local out, record = { 1, 0, now, start - now, binding }, pack(start)
   local retries, places = {}, {}
   for i = 1, n do
     local r = rules[i]
     retries[i] = start == now and 0 or retry_of(r, now)
-    places[i] = algorithms[r.kind].charge(r, now, start)
+    places[i] = algorithms[r.kind].charge(r, now, (r.kind == 'S' or r.kind == 'T') and start + leeway or start)
     record = record .. pack(places[i])
   end
   local before = call('SET', attempt, record .. member, 'PX', '30000', 'GET')
@@ -1510,11 +1527,14 @@ if before and sub(before, -#member) ~= member then
   before = nil
 end
 local rules = read_rules()
-local start, binding, sure = joint_start(rules, now)
+local start, binding, sure = joint_start(rules, now + from)
 if before and #before == 7 * (n + 1) + #member then
   return granted_before(rules, before)
 elseif sure and start - now <= ahead and not before then
   return grant(rules, start, binding)
+end
+if from > 0 then
+  start, binding = joint_start(rules, now)
 end
 mend(rules)
 return denied(rules, now, start, binding)

@@ -1171,7 +1171,8 @@ end
 --        its name, of each other unit, U<rule> units that wait in lines under the
 --        rule, N<rule> those lines, # the highest stamp, @ the µs
 --        of the last look, M that somebody takes nothing of some rule, ! the seat of no
---        rule's round that a look came to; V, F and T as in shares.lua.
+--        rule's round that a look came to; V, F and T as in shares.lua; Q<scope> the lanes of
+--        its line, as in lanes.lua.
 local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
 local NO_RULE, REQUESTS, MIXED = '!', 'requests', 'M'
 
@@ -1290,13 +1291,18 @@ local function seat_after(name, after)
   return call('ZRANGEBYLEX', round, '(' .. from, '(' .. name .. '\1', 'LIMIT', '0', '1')[1]
 end
 
--- Keeps what waits at least us µs more.
+-- Keeps what waits at least us µs more, and until its own queue brings it back after that: the
+-- safety net is a twentieth later than what is expected. Whether it had to.
 local function keep_waiting(us, ...)
+  local had_to = false
+  us = us + us / 20
   for _, key in ipairs({ ... }) do
     if call('PTTL', key) < us / 1000 + STAY / 2000 then
       call('PEXPIRE', key, whole(ceil((us + STAY) / 1000)))
+      had_to = true
     end
   end
+  return had_to
 end
 -- Whether a clock says when a rule will admit more, or a pause is over.
 local function can_tell(r)

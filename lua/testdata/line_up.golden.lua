@@ -13,6 +13,7 @@
 -- KEYS[n+4]   at      hash of seats by scope, and of sums.
 -- KEYS[n+5]   told    hash, what the API has told of its limits. See include/told.lua.
 -- KEYS[n+6..] line    the waiting tasks of a scope, one for each of s scopes.
+-- KEYS[n+s+6] parked  sorted set of tasks whose group stands still. See include/wake/parked.lua.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     lead    integer µs >= 0, how long before its start a task is released.
@@ -21,7 +22,8 @@
 -- ARGV[5..]   rule    one for each rule. See include/rules.lua.
 -- ARGV[n+5..] path    one for each of s scopes: the numbers of its rules, as "1,3,4". See
 --                     include/turns/lines.lua for "1,3*2,4".
--- ARGV[n+s+5..] tasks three for each task: the number of its scope, its ticket, its priority.
+-- ARGV[n+s+5..] tasks three for each task: the number of its scope; its ticket; its priority, with its lane
+--                     as in turn.lua.
 --
 -- Returns  {now, then two for each task: placed, expected}
 --          now       integer µs, the clock of this call
@@ -86,8 +88,9 @@ local LONGEST_LEASE = 86400000000
 local call = redis.call
 local n, lead, near = tonumber(ARGV[4]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local due, round, out_key, at, told = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
-local there = call('EXISTS', out_key, told, told) -- a key counts as often as it is named
-local heeds = there >= 2
+local parked = KEYS[#KEYS]
+local there = call('EXISTS', out_key, told, told, parked, parked, parked, parked)
+local heeds = there % 4 >= 2 -- a key counts as often as it is named
 local provider = sub(due, 1, -5)
 
 -- Numbers on their way out of and into Redis.
@@ -1231,7 +1234,8 @@ end
 --        its name, of each other unit, U<rule> units that wait in lines under the
 --        rule, N<rule> those lines, # the highest stamp, @ the µs
 --        of the last look, M that somebody takes nothing of some rule, ! the seat of no
---        rule's round that a look came to; V, F and T as in shares.lua.
+--        rule's round that a look came to; V, F and T as in shares.lua; Q<scope> the lanes of
+--        its line, as in lanes.lua.
 local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
 local NO_RULE, REQUESTS, MIXED = '!', 'requests', 'M'
 
@@ -1350,13 +1354,109 @@ local function seat_after(name, after)
   return call('ZRANGEBYLEX', round, '(' .. from, '(' .. name .. '\1', 'LIMIT', '0', '1')[1]
 end
 
--- Keeps what waits at least us µs more.
+-- Keeps what waits at least us µs more, and until its own queue brings it back after that: the
+-- safety net is a twentieth later than what is expected. Whether it had to.
 local function keep_waiting(us, ...)
+  local had_to = false
+  us = us + us / 20
   for _, key in ipairs({ ... }) do
     if call('PTTL', key) < us / 1000 + STAY / 2000 then
       call('PEXPIRE', key, whole(ceil((us + STAY) / 1000)))
+      had_to = true
     end
   end
+  return had_to
+end
+-- The place of a task in its line by its lane. It needs now, pack, the numbers and lines.lua.
+-- Source: docs/turns.md#lanes
+--
+-- Start-time fair queueing inside a line: a lane's next task has its place a stride behind that of
+-- its last one, and never before the first task in line, which stands for the virtual time. A
+-- task without a lane goes to the end, and the next of every lane behind it.
+-- Q<scope> keeps these places as long as the line is not empty and somebody has named a lane: seven
+-- bytes, the next place, and the lane with a zero byte after it. '' is the place that no lane of
+-- the same priority is before.
+--
+-- Below FRONT stand those who came back to the front: they do not stand for the virtual time. Of
+-- more than LANES lanes that have tasks in line the others count as none.
+local FRONT = MIDDLE / 2
+
+-- The priority of a task, and its stride and lane where it has one: "0" or "-1:6:low".
+local function priority_of(text)
+  local priority, stride, lane = string.match(text, '^([^:]*):?([^:]*):?(.*)$')
+  return tonumber(priority), tonumber(stride) or 1, lane
+end
+
+local function lane_key(band, name)
+  return whole(band + 0) .. ':' .. name -- no priority is -0
+end
+
+-- The next places of a line's lanes, by lane_key.
+local function read_lanes(text)
+  local lanes, from = {}, 1
+  while text and from < #text do
+    local place, zero = unpack7(text, from) - SCORES, string.find(text, '\0', from + 7, true)
+    lanes[lane_key(floor(place / BAND) * BAND, sub(text, from + 7, zero - 1))] = place
+    from = zero + 1
+  end
+  return lanes
+end
+
+local function lanes_text(lanes)
+  local text = ''
+  for key, place in pairs(lanes) do
+    text = text .. pack(place + SCORES) .. string.match(key, ':(.*)$') .. '\0'
+  end
+  return text
+end
+
+local place_in_lane, take_place
+do
+  local LANES = 32
+
+  -- Whether a lane has a place of its own. Those whose next place is their turn need none.
+  local function has_room(lanes, band, lane, first)
+    local many, all = 0, lane_key(band, '')
+    for key, place in pairs(lanes) do
+      if key ~= all and place >= band and place <= (first or band) then
+        lanes[key] = nil
+      else
+        many = many + 1
+      end
+    end
+    return lanes[lane_key(band, lane)] ~= nil or many + 1 < LANES
+  end
+
+  -- The place of a lane's next task, where `first` is the first of its priority in line, if any: nil
+  -- for the end of the line.
+  function place_in_lane(lanes, band, lane, first)
+    local least = lanes[lane_key(band, '')]
+    if not least or not has_room(lanes, band, lane, first) then
+      return nil
+    end
+    least = max(least, first and first + 1 or place_after(nil, band, now))
+    return min(max(least, lanes[lane_key(band, lane)] or least), band + BAND - 1)
+  end
+
+  -- Notes where lanes go on behind a task that has got its place.
+  function take_place(lanes, band, lane, stride, place)
+    local all = lane_key(band, '')
+    if lane ~= '' and has_room(lanes, band, lane) then
+      lanes[all] = lanes[all] or place
+      lanes[lane_key(band, lane)] = min(place + stride, band + BAND - 1)
+    elseif lanes[all] then
+      lanes[all] = min(place + 1, band + BAND - 1)
+    end
+  end
+end
+
+-- The place of a task behind the last of its group that was parked, if any: it came after that.
+local function behind_parked(score, last, band)
+  return last and max(score, min(band + tonumber(last) + 1, band + BAND - 1)) or score
+end
+-- The group of a task: what its name begins with, up to and with the first slash; '' where it has none.
+local function group_of(ticket)
+  return string.match(ticket, '^[^:]*:([^/]*/)') or ''
 end
 -- Which place a scope has among others, by what they and it have had. It needs call, now, at,
 -- round, pack and the numbers. Source: docs/turns.md#shares
@@ -1772,7 +1872,7 @@ end
 
 -- Reads the sums of a line and of its rules, and the slots for one that is to be opened.
 local function read_sums(l)
-  local fields = { 'S' .. l.scope, 'L' .. l.scope }
+  local fields = { 'S' .. l.scope, 'L' .. l.scope, 'Q' .. l.scope }
   for i = 1, #l.path do
     local r = l.path[i]
     if r.kind ~= 'P' then
@@ -1785,6 +1885,8 @@ local function read_sums(l)
     read_at(fields)
   end
   l.seat, l.units[REQUESTS] = held['S' .. l.scope], number_at('L' .. l.scope)
+  l.laned = l.card > 0 and held['Q' .. l.scope]
+  l.lanes = read_lanes(l.laned)
   for i = 1, #l.path do
     local r = l.path[i]
     if r.kind ~= 'P' then
@@ -1797,7 +1899,7 @@ end
 local function line(j)
   local l = lines[j]
   if not l then
-    l = { key = KEYS[n + 5 + j], path = {}, weights = {}, joins = {}, last = {}, units = {} }
+    l = { key = KEYS[n + 5 + j], path = {}, weights = {}, joins = {}, units = {}, last = {}, most = {}, first = {}, own = {}, parked = {} }
     l.scope = sub(l.key, #provider + 1, -6)
     for i, weight in path_numbers(ARGV[n + 4 + j]) do
       l.path[#l.path + 1], l.weights[#l.path + 1] = rule(tonumber(i)), tonumber(weight) or 0
@@ -1846,22 +1948,91 @@ local function expected_of(l, place)
   return known and latest - now or -1
 end
 
-local function score_in(l, priority)
-  local band = -priority * BAND
-  local last = l.last[priority]
-    or call('ZREVRANGEBYSCORE', l.key, '(' .. whole(band + BAND), whole(band), 'WITHSCORES', 'LIMIT', '0', '1')[2]
-  l.last[priority] = place_after(tonumber(last), band, now)
-  return l.last[priority]
+-- The last of all who stand in line, and the last of a band, those of this call included.
+local function highest_in(l)
+  if l.highest == nil then
+    l.highest = l.was > 0 and tonumber(call('ZRANGE', l.key, '-1', '-1', 'WITHSCORES')[2]) or false
+  end
+  return l.highest
 end
 
-local function join(l, path, ticket, priority)
+local function last_in(l, band)
+  if l.last[band] == nil then
+    local last, to = highest_in(l), band + BAND
+    if last and last >= to then
+      last = tonumber(call('ZREVRANGEBYSCORE', l.key, '(' .. whole(to), whole(band), 'WITHSCORES', 'LIMIT', '0', '1')[2])
+    end
+    l.last[band] = last and last >= band and last
+  end
+  local last, most = l.last[band], l.most[band]
+  return last and most and max(last, most) or last or most
+end
+
+-- The first of a band that stands for its time: those of this call are behind it.
+local function first_in(l, band)
+  if l.first[band] == nil and l.was > 0 then
+    local from, to = whole(band + FRONT), '(' .. whole(band + BAND)
+    l.first[band] = tonumber(call('ZRANGEBYSCORE', l.key, from, to, 'WITHSCORES', 'LIMIT', '0', '1')[2]) or false
+  end
+  return l.first[band]
+end
+
+-- The place of a task in its line, as in turn.lua.
+local function score_in(l, band, lane, stride, group)
+  local score = lane ~= '' and l.laned and place_in_lane(l.lanes, band, lane, first_in(l, band))
+  score = score or place_after(last_in(l, band), band, now)
+  if l.parked[group] == nil then
+    l.parked[group] = there >= 4 and call('ZSCORE', parked, l.scope .. '\0:' .. group) or false
+  end
+  score = behind_parked(score, l.parked[group], band)
+  l.most[band] = max(l.most[band] or score, score)
+  if l.was == 0 or l.first[band] == false then
+    l.first[band] = l.first[band] or score
+  end
+  l.laned = l.laned or lane ~= ''
+  if l.laned then
+    take_place(l.lanes, band, lane, stride, score)
+  end
+  return score
+end
+
+-- How many of a list of scores that grow are below one.
+local function below(list, score)
+  local from, to = 0, #list
+  while from < to do
+    local middle = ceil((from + to) / 2)
+    if list[middle] < score then
+      from = middle
+    else
+      to = middle - 1
+    end
+  end
+  return from
+end
+
+-- How many are before a task that joins a line. Those of this call are in order by band and lane.
+local function before(l, key, score)
+  local many = l.was
+  if many > 0 and score <= highest_in(l) then
+    many = call('ZCOUNT', l.key, '-inf', '(' .. whole(score))
+  end
+  for _, scores in pairs(l.own) do
+    many = many + below(scores, score)
+  end
+  l.own[key] = l.own[key] or {}
+  l.own[key][#l.own[key] + 1] = score
+  return many
+end
+
+local function join(l, path, ticket, rank)
   mixed = mixed or #path < #l.path
   local place = l.was > 0 and call('ZRANK', l.key, ticket)
   if place then
     return expected_of(l, place)
   end
-  local expected = expected_of(l, l.card)
-  local score = score_in(l, priority)
+  local priority, stride, lane = priority_of(rank)
+  local score = score_in(l, -priority * BAND, lane, stride, group_of(ticket))
+  local expected = expected_of(l, before(l, lane_key(-priority * BAND, lane), score))
   l.joins[#l.joins + 1], l.joins[#l.joins + 2] = whole(score), ticket
   if not l.best or score < l.best then
     l.meets = path
@@ -1888,7 +2059,7 @@ end
 -- The tasks of the call, and those that are out.
 local out, straight, outs = { now }, {}, {}
 
-local function place(l, ticket, priority)
+local function place(l, ticket, rank)
   local path = counted(l.path, ticket)
   local out = outs[l.scope .. '\0' .. ticket]
   if out then
@@ -1902,21 +2073,21 @@ local function place(l, ticket, priority)
         algorithms[path[i].kind].charge(path[i], now, start)
         path[i].took = (path[i].took or 0) + path[i].cost
       end
-      straight[#straight + 1] = { scope = l.scope, ticket = ticket, priority = priority }
+      straight[#straight + 1] = { scope = l.scope, ticket = ticket, priority = priority_of(rank) }
       return 0, start - now
     end
     if not l.seat then
       l.start, l.rule = start, path[waits_for(path, start, binding)]
     end
   end
-  return 1, join(l, path, ticket, priority)
+  return 1, join(l, path, ticket, rank)
 end
 
 -- Released tasks that have not come yet will take their units.
 local function reserve()
   local fields = there % 2 == 1 and call('HGETALL', out_key) or {}
   local by_scope = {}
-  for j = 1, #KEYS - n - 5 do
+  for j = 1, #KEYS - n - 6 do
     by_scope[line(j).scope] = line(j)
   end
   for f = 1, #fields, 2 do
@@ -2013,6 +2184,9 @@ local function save()
       sit(l)
       keep_waiting(l.longest, l.key)
       longest = max(longest, l.longest)
+      if l.laned then
+        note('Q' .. l.scope, lanes_text(l.lanes))
+      end
       for unit, units in pairs(l.units) do
         if unit ~= '' then
           note(sum_of(l.scope, unit), units)
@@ -2042,8 +2216,8 @@ local function save()
 end
 
 reserve()
-for i = #KEYS, #ARGV, 3 do
-  out[#out + 1], out[#out + 2] = place(line(tonumber(ARGV[i])), ARGV[i + 1], tonumber(ARGV[i + 2]))
+for i = #KEYS - 1, #ARGV, 3 do
+  out[#out + 1], out[#out + 2] = place(line(tonumber(ARGV[i])), ARGV[i + 1], ARGV[i + 2])
 end
 local joined = save()
 if #straight > 0 and (joined or scarce()) then

@@ -7,7 +7,7 @@
 -- Nothing is charged but at a start. Where looks at the rounds are late, nobody is
 -- there to wake, and tasks start when their units are free, whoever comes.
 --
--- KEYS[1..n]  rule      state of rule i; n = #KEYS - 7. See include/layout.lua and concurrency.lua.
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 8. See include/layout.lua and concurrency.lua.
 -- KEYS[n+1]   attempt   string, the grant under this attempt id, as decide's.
 -- KEYS[n+2]   line      sorted set of the scope's waiting tasks. See include/turns/lines.lua, here and
 --                       for the next five, which the provider has one of each.
@@ -16,11 +16,13 @@
 -- KEYS[n+5]   out       hash of released tasks.
 -- KEYS[n+6]   at        hash of seats by scope, and of sums.
 -- KEYS[n+7]   told      hash, what the API has told of its limits. See include/told.lua.
+-- KEYS[n+8]   parked    sorted set of tasks whose group stands still. See include/wake/parked.lua.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id: holder of places under concurrency rules.
 -- ARGV[3]     ask       integers with a space between: priority, at most 1000000 either way, of which higher
---                       goes first; ahead, µs >= 0, at most 60000000, how far ahead a start may be charged for
+--                       goes first, and behind it, as "0:6:low", the stride and the name of a lane for a
+--                       task that has one; ahead, µs >= 0, at most 60000000, how far ahead a start may be charged for
 --                       a task that was released; near, µs >= 0, the same for one that was not; lead, µs >= 0,
 --                       how long before its start a task is released. Then the levels of the scope that have
 --                       rules, as how many names below the provider, each with the weight that its name has
@@ -28,7 +30,10 @@
 -- ARGV[4]     ticket    the task's name in line, its cost before it: "50:name", or ":name" for 1, or
 --                       by unit "requests=1,tokens=1500:name".
 -- ARGV[5]     again     0; 1 for a task whose start came too late: it had its turn, and has it still; 2
---                       for one that had its turn and shall only be put back to the front of its line.
+--                       for one that had its turn and shall only be put back before those in its line.
+--                       What was too late before may follow, as before decide's ask: "1L20000"; and behind
+--                       that the start that it could not use, where it is known, in integer µs since the
+--                       epoch: "1L20000 1800000000000000".
 -- ARGV[6]     others    the names of the scope's other rules, which it takes nothing of, each with a
 --                       zero byte after it, and with a byte of one and its unit before that where it
 --                       counts none of requests.
@@ -47,7 +52,7 @@
 --
 -- Writes   KEYS[1..n+1] when allowed, KEYS[n+2..n+4] and KEYS[n+6] when it joins or leaves the line,
 --          KEYS[n+5] when it had been released, under several rules or at more than one unit the times
---          to look with it.
+--          to look with it, KEYS[n+8] when it had been parked.
 -- Source   docs/turns.md#the-decision
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
@@ -104,9 +109,10 @@ local LONGEST_LEASE = 86400000000
 
 local call, format = redis.call, string.format
 local member, COLON = ARGV[2], 58
-local n, base = #KEYS - 7, 5
+local n, base = #KEYS - 8, 5
 local attempt, line = KEYS[n + 1], KEYS[n + 2]
 local due, round, out_key, at, told = KEYS[n + 3], KEYS[n + 4], KEYS[n + 5], KEYS[n + 6], KEYS[n + 7]
+local parked = KEYS[n + 8]
 local ticket, provider = ARGV[4], sub(due, 1, -5)
 local scope = sub(line, #provider + 1, -6)
 -- A calendar rule whose boundaries the clock is not between is stale. By it nothing is
@@ -130,10 +136,18 @@ do
   end
 end
 
--- Whether the API has told anything; whether nobody waits; whether it is this task's turn.
-local there = call('EXISTS', due, out_key, told, told, told) -- a key counts as often as it is named
-local heeds, quiet, released = there >= 3, there % 3 == 0, false
-if not quiet and call('HDEL', out_key, scope .. '\0' .. ticket) == 1 then
+-- Whether the API has told anything; whether nobody waits; whether it is this task's turn; and the
+-- place that it has if it was parked.
+local there = call('EXISTS', due, out_key, told, told, told, parked, parked, parked, parked, parked, parked)
+local heeds, quiet, released = there % 6 >= 3, there % 3 == 0, false -- a key counts as often as it is named
+local had_place = there >= 6 and tonumber(call('ZSCORE', parked, scope .. '\0' .. ticket) or nil)
+-- The field of one that was released, and what it says. It goes when the task has its start or
+-- its place in line, not before, and so does what was parked: a server that refuses a command
+-- half-way leaves it its turn.
+local on_way = not quiet and scope .. '\0' .. ticket
+local was_out = on_way and call('HGET', out_key, on_way)
+on_way = was_out and on_way or nil
+if was_out then
   released = true
   -- Those who were released together may come in another order, and take each other's
   -- starts. Under one rule that is the same to everybody else, if each costs one unit.
@@ -146,19 +160,24 @@ if not quiet and call('HDEL', out_key, scope .. '\0' .. ticket) == 1 then
   end
 end
 
-local again = ARGV[5]
+local again, late = string.match(ARGV[5], '^(%d)([LF]?%d*)')
+late = late ~= '' and late or nil
 local mine = released or again ~= '0'
+
+-- One who was parked goes back to its line once: others of its scope may be parked who are before it.
+local parked_before = had_place and not mine
 
 -- One that a bucket paces mostly comes before its start, which the express way has not.
 local at_once = released and byte(ARGV[base + 2]) ~= TOKEN
-if (quiet or at_once) and not heeds and again ~= '2' then
+if (quiet or at_once) and not heeds and not late and again ~= '2' and not had_place then
   local look = not quiet and 0 or nil
 -- The express way, which most calls go: every rule has been used lately under the
 -- limits of this call, admits its cost now, and its key lives long enough. One
 -- straight line without a function, since to make one costs as much as to add up a
 -- rule. Whatever is different leaves it before anything is written, for the
 -- general way below, which answers the same: a test runs both. It needs call, format,
--- member, attempt, n, base, and look, a last number for the reply, or nil.
+-- member, attempt, n, base; look, a last number for the reply, or nil; and on_way, the field
+-- in out_key of a task that was released, or nil.
 local out, states, moment, passed = { now, 0, 0, 0 }, {}, pack(now), 0
 local record = moment
 for i = 1, n do
@@ -355,6 +374,9 @@ if passed == n then
         end
       end
     end
+    if on_way then
+      call('HDEL', out_key, on_way)
+    end
     out[3 * n + 2] = look
     return out
   end
@@ -364,8 +386,8 @@ end
 
 -- The general way.
 
-local priority, ahead, near, lead, ranks = string.match(ARGV[3], '^(%S+) (%S+) (%S+) (%S+) (.*)$')
-priority, ahead, lead = tonumber(priority), tonumber(mine and ahead or near), tonumber(lead)
+local rank, ahead, near, lead, ranks = string.match(ARGV[3], '^(%S+) (%S+) (%S+) (%S+) (.*)$')
+ahead, lead = tonumber(mine and ahead or near), tonumber(lead)
 local left_out = ARGV[6]
 
 -- Numbers on their way out of and into Redis.
@@ -1491,7 +1513,7 @@ if heeds then
   end
 end
 -- What a decision does under the rules of its path. It needs n, member, attempt and
--- scope; rule i is ARGV[base + 2 * i], and pauses come behind the n rules.
+-- scope, and late, what was too late before or nil; rule i is ARGV[base + 2 * i], and pauses come behind the n rules.
 
 local function read_rules()
   local rules = {}
@@ -1502,15 +1524,24 @@ local function read_rules()
   return rules
 end
 
+-- How much later than its start the run may begin, and how far ahead the start must be.
+local leeway, from = 0, 0
+if late and byte(late) == 76 then
+  leeway = tonumber(sub(late, 2))
+elseif late then
+  from = tonumber(sub(late, 2))
+end
+
 -- Charges every rule at start. The record goes first, here too. Nil, with nothing
--- changed, for an attempt that was decided before.
+-- changed, for an attempt that was decided before. One with leeway may begin up to so much
+-- later: windows and buckets count it as of the last moment at which it may.
 local function grant(rules, start, binding)
   local out, record = { 1, 0, now, start - now, binding }, pack(start)
   local retries, places = {}, {}
   for i = 1, n do
     local r = rules[i]
     retries[i] = start == now and 0 or retry_of(r, now)
-    places[i] = algorithms[r.kind].charge(r, now, start)
+    places[i] = algorithms[r.kind].charge(r, now, (r.kind == 'S' or r.kind == 'T') and start + leeway or start)
     record = record .. pack(places[i])
   end
   local before = call('SET', attempt, record .. member, 'PX', '30000', 'GET')
@@ -1579,7 +1610,8 @@ end
 --        its name, of each other unit, U<rule> units that wait in lines under the
 --        rule, N<rule> those lines, # the highest stamp, @ the µs
 --        of the last look, M that somebody takes nothing of some rule, ! the seat of no
---        rule's round that a look came to; V, F and T as in shares.lua.
+--        rule's round that a look came to; V, F and T as in shares.lua; Q<scope> the lanes of
+--        its line, as in lanes.lua.
 local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
 local NO_RULE, REQUESTS, MIXED = '!', 'requests', 'M'
 
@@ -1698,13 +1730,109 @@ local function seat_after(name, after)
   return call('ZRANGEBYLEX', round, '(' .. from, '(' .. name .. '\1', 'LIMIT', '0', '1')[1]
 end
 
--- Keeps what waits at least us µs more.
+-- Keeps what waits at least us µs more, and until its own queue brings it back after that: the
+-- safety net is a twentieth later than what is expected. Whether it had to.
 local function keep_waiting(us, ...)
+  local had_to = false
+  us = us + us / 20
   for _, key in ipairs({ ... }) do
     if call('PTTL', key) < us / 1000 + STAY / 2000 then
       call('PEXPIRE', key, whole(ceil((us + STAY) / 1000)))
+      had_to = true
     end
   end
+  return had_to
+end
+-- The place of a task in its line by its lane. It needs now, pack, the numbers and lines.lua.
+-- Source: docs/turns.md#lanes
+--
+-- Start-time fair queueing inside a line: a lane's next task has its place a stride behind that of
+-- its last one, and never before the first task in line, which stands for the virtual time. A
+-- task without a lane goes to the end, and the next of every lane behind it.
+-- Q<scope> keeps these places as long as the line is not empty and somebody has named a lane: seven
+-- bytes, the next place, and the lane with a zero byte after it. '' is the place that no lane of
+-- the same priority is before.
+--
+-- Below FRONT stand those who came back to the front: they do not stand for the virtual time. Of
+-- more than LANES lanes that have tasks in line the others count as none.
+local FRONT = MIDDLE / 2
+
+-- The priority of a task, and its stride and lane where it has one: "0" or "-1:6:low".
+local function priority_of(text)
+  local priority, stride, lane = string.match(text, '^([^:]*):?([^:]*):?(.*)$')
+  return tonumber(priority), tonumber(stride) or 1, lane
+end
+
+local function lane_key(band, name)
+  return whole(band + 0) .. ':' .. name -- no priority is -0
+end
+
+-- The next places of a line's lanes, by lane_key.
+local function read_lanes(text)
+  local lanes, from = {}, 1
+  while text and from < #text do
+    local place, zero = unpack7(text, from) - SCORES, string.find(text, '\0', from + 7, true)
+    lanes[lane_key(floor(place / BAND) * BAND, sub(text, from + 7, zero - 1))] = place
+    from = zero + 1
+  end
+  return lanes
+end
+
+local function lanes_text(lanes)
+  local text = ''
+  for key, place in pairs(lanes) do
+    text = text .. pack(place + SCORES) .. string.match(key, ':(.*)$') .. '\0'
+  end
+  return text
+end
+
+local place_in_lane, take_place
+do
+  local LANES = 32
+
+  -- Whether a lane has a place of its own. Those whose next place is their turn need none.
+  local function has_room(lanes, band, lane, first)
+    local many, all = 0, lane_key(band, '')
+    for key, place in pairs(lanes) do
+      if key ~= all and place >= band and place <= (first or band) then
+        lanes[key] = nil
+      else
+        many = many + 1
+      end
+    end
+    return lanes[lane_key(band, lane)] ~= nil or many + 1 < LANES
+  end
+
+  -- The place of a lane's next task, where `first` is the first of its priority in line, if any: nil
+  -- for the end of the line.
+  function place_in_lane(lanes, band, lane, first)
+    local least = lanes[lane_key(band, '')]
+    if not least or not has_room(lanes, band, lane, first) then
+      return nil
+    end
+    least = max(least, first and first + 1 or place_after(nil, band, now))
+    return min(max(least, lanes[lane_key(band, lane)] or least), band + BAND - 1)
+  end
+
+  -- Notes where lanes go on behind a task that has got its place.
+  function take_place(lanes, band, lane, stride, place)
+    local all = lane_key(band, '')
+    if lane ~= '' and has_room(lanes, band, lane) then
+      lanes[all] = lanes[all] or place
+      lanes[lane_key(band, lane)] = min(place + stride, band + BAND - 1)
+    elseif lanes[all] then
+      lanes[all] = min(place + 1, band + BAND - 1)
+    end
+  end
+end
+
+-- The place of a task behind the last of its group that was parked, if any: it came after that.
+local function behind_parked(score, last, band)
+  return last and max(score, min(band + tonumber(last) + 1, band + BAND - 1)) or score
+end
+-- The group of a task: what its name begins with, up to and with the first slash; '' where it has none.
+local function group_of(ticket)
+  return string.match(ticket, '^[^:]*:([^/]*/)') or ''
 end
 -- Which place a scope has among others, by what they and it have had. It needs call, now, at,
 -- round, pack and the numbers. Source: docs/turns.md#shares
@@ -2206,11 +2334,11 @@ local function rule_names()
   return names
 end
 
--- The sums of the scope: its seat, the requests in its line, for each rule the units and
+-- The sums of the scope: its seat, its lanes, the requests in its line, for each rule the units and
 -- the lines that wait and the units of its own line, and the lines of its other rules. The
 -- slots are read with them for one that opens or closes its line.
 local function sums(shares)
-  local fields = { 'S' .. scope, 'L' .. scope }
+  local fields = { 'S' .. scope, 'L' .. scope, 'Q' .. scope }
   for i, name in ipairs(rule_names()) do
     if i <= n then
       fields[#fields + 1], fields[#fields + 2] = 'U' .. name, sum_of(scope, unit_of(ARGV[base + 2 * i]))
@@ -2274,6 +2402,7 @@ local function leave()
     save_shares(shares, true)
     note('S' .. scope, false)
     note('L' .. scope, false)
+    note('Q' .. scope, false)
     for i = 1, n do
       note(sum_of(scope, unit_of(ARGV[base + 2 * i])), false)
     end
@@ -2312,16 +2441,56 @@ local function expected_in(rules, share)
   return known and latest - now or -1
 end
 
--- Puts the task in line: at its end, or, with its turn come, at the front.
-local function score_for(mine)
-  local band = -priority * BAND
-  local from, to = whole(band), '(' .. whole(band + BAND)
-  if mine then
-    local first = call('ZRANGEBYSCORE', line, from, to, 'WITHSCORES', 'LIMIT', '0', '1')[2]
-    return first and max(first - 1, band) or place_after(nil, band, now)
+-- Takes the task from those who are out, or parked.
+local function arrive()
+  if on_way then
+    call('HDEL', out_key, on_way)
   end
-  local last = call('ZREVRANGEBYSCORE', line, to, from, 'WITHSCORES', 'LIMIT', '0', '1')[2]
-  return place_after(tonumber(last), band, now)
+  if had_place then
+    call('ZREM', parked, scope .. '\0' .. ticket)
+  end
+end
+
+local score_for
+do
+  -- Where one goes whose turn had come: back to its place, if it had one, or else to the front, which
+  -- no place at the end ever is, by the start that it could not use. So those who go back together
+  -- stand as they stood, whichever comes first.
+  local function own_place(band)
+    local score = was_out and #was_out > 21 and unpack7(was_out, 8) - SCORES
+    if score and score > band and score < band + BAND and score ~= band + MIDDLE then -- that is one that went straight
+      return score
+    end
+    local start = string.match(ARGV[5], ' (%d+)')
+    return band + floor((start and tonumber(start) or now) / 1000) % FRONT
+  end
+
+  -- Puts the task in line: at its end or where its lane goes on, behind those of its group who are
+  -- parked, or, with its turn come, where that was.
+  function score_for(mine, empty)
+    local priority, stride, lane = priority_of(rank)
+    local band = -priority * BAND
+    if mine then
+      return own_place(band)
+    end
+    local from, to = whole(band), '(' .. whole(band + BAND)
+    local text, score = not empty and held['Q' .. scope] or nil, nil
+    local lanes = read_lanes(text)
+    if lane ~= '' and text then
+      local first = call('ZRANGEBYSCORE', line, whole(band + FRONT), to, 'WITHSCORES', 'LIMIT', '0', '1')[2]
+      score = place_in_lane(lanes, band, lane, tonumber(first))
+    end
+    if not score then
+      local last = call('ZREVRANGEBYSCORE', line, to, from, 'WITHSCORES', 'LIMIT', '0', '1')[2]
+      score = place_after(tonumber(last), band, now)
+    end
+    score = behind_parked(score, there >= 6 and call('ZSCORE', parked, scope .. '\0:' .. group_of(ticket)), band)
+    if text or lane ~= '' then
+      take_place(lanes, band, lane, stride, score)
+      note('Q' .. scope, lanes_text(lanes))
+    end
+    return score
+  end
 end
 
 -- The scope's tag at the level of a rule, that it takes slots for where it has none.
@@ -2413,14 +2582,15 @@ end
 local function join(rules, mine, held_up, start, binding)
   local stood, card, shares = call('ZSCORE', line, ticket), call('ZCARD', line), levels()
   sums((card == 0 or stood and #shares > 1) and shares)
-  local score = stood and tonumber(stood) or score_for(mine)
+  local score = stood and tonumber(stood) or parked_before and had_place or score_for(mine, card == 0)
   if not stood then
     call('ZADD', line, whole(score), ticket)
   end
+  arrive()
   local place = call('ZRANK', line, ticket)
   local others = stood and card - 1 or card
   local expected = expected_in(rules, others > 0 and place / others or 0)
-  keep_waiting(max(0, expected), line)
+  local keeps = keep_waiting(max(0, expected), line)
   if not stood then
     count(1, card == 0 and 1 or 0)
     if left_out ~= '' then
@@ -2434,6 +2604,9 @@ local function join(rules, mine, held_up, start, binding)
     look = sit(rules, shares, score, held_up, start, binding)
   elseif stood then
     look = heal(shares)
+    if keeps then -- what all lines share lives no shorter, where nobody looks
+      keep_waiting(max(0, expected), due, round, at)
+    end
   end
   write_at()
   if mine then
@@ -2450,13 +2623,13 @@ local function with_turn(reply, place, expected, look)
   return reply
 end
 
-local start, binding, sure = joint_start(rules, now)
-local held_up
-if not quiet then
+local start, binding, sure = joint_start(rules, now + from)
+local held_up = parked_before and 1 or nil
+if not quiet and not held_up then
   held_up = not mine and waited_for() or nil
   overdue = not mine and not held_up and reserve(rules) or nil
   if overdue then
-    start, binding, sure = joint_start(rules, now)
+    start, binding, sure = joint_start(rules, now + from)
     binding = waits_for(rules, start, binding)
     rules = read_rules()
   end
@@ -2465,6 +2638,7 @@ end
 if sure and not held_up and start - now <= ahead and again ~= '2' then
   local reply = grant(rules, start, binding)
   if reply then
+    arrive()
     if not quiet and not released then
       leave()
     end
@@ -2479,11 +2653,16 @@ if before and sub(before, -#member) ~= member then
   before = nil
 end
 if before and #before == 7 * (n + 1) + #member then
+  arrive()
   return with_turn(granted_before(rules, before), -1, 0, -1)
+end
+if from > 0 then
+  start, binding = joint_start(rules, now)
 end
 mend(rules)
 local reply = denied(rules, now, start, held_up or binding)
 if before then
+  arrive()
   return with_turn(reply, -1, -1, -1)
 end
 return with_turn(reply, join(rules, mine, held_up, start, binding))

@@ -14,6 +14,7 @@
 -- KEYS[n+4]   at      hash of seats by scope, and of sums.
 -- KEYS[n+5]   told    hash, what the API has told of its limits. See include/told.lua.
 -- KEYS[n+6..] line    the waiting tasks of a scope, one for each of s scopes.
+-- KEYS[n+s+6] parked  sorted set of tasks whose group stands still. See include/wake/parked.lua.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     call    the id of this call. The first ten bytes are the caller's own.
@@ -26,19 +27,24 @@
 -- ARGV[9]     rules   integer n.
 -- ARGV[10..]  rule    one for each rule. See include/rules.lua.
 -- ARGV[n+10..] path   one for each of s scopes: the numbers of its rules, as "1,3,4", or "-" for a scope
---                     that the caller cannot wake. See include/turns/lines.lua for "1,3*2,4".
+--                     that the caller cannot wake; after a "!" those of one that it leaves to others
+--                     to release. See include/turns/lines.lua for "1,3*2,4".
 -- ARGV[n+s+10..] news three for each task: "f" it does not exist any more, whether it was released or
 --                     stands in line; of one that was released and could not be run "a" it does not
---                     exist yet, to be tried again, "r" it is running; then its scope; its ticket.
+--                     exist yet, to be tried again, "r" it is running; "b" it was parked and goes back
+--                     to its line; then its scope; its ticket. Or "s", any scope, and a group that
+--                     stands still: what its tickets' names begin with, up to and with their first slash.
 --
--- Returns  {times, released, missing, near}, each a list:
---          times     {now, next, out}: integer µs, the clock of this call, and when to look again, 0 when
---                    nobody waits; how many tasks that this caller released have not come
+-- Returns  {times, released, missing, near, slow}, each a list:
+--          times     {now, next, out, parked}: integer µs, the clock of this call, and when to look again, 0
+--                    when nobody waits; how many tasks that this caller released have not come; 1 while
+--                    any are parked
 --          released  two for each task: its scope and its ticket, in the order of their turns
 --          missing   the scopes that were met and are not among KEYS, each once
 --          near      scopes whose turns are next, the first few of each rule that is
+--          slow      a ticket of each group of which somebody was released and is slow to come
 --
--- Writes   KEYS[n+1..n+4] and KEYS[n+6..n+s+5]. Nothing when nobody waits.
+-- Writes   KEYS[n+1..n+4] and KEYS[n+6..n+s+6]. Nothing when nobody waits.
 -- Source   docs/turns.md#waking
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
@@ -96,8 +102,12 @@ local LONGEST_LEASE = 86400000000
 local call = redis.call
 local n = tonumber(ARGV[9])
 local due, round, out_key, at, told = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
-local there = call('EXISTS', due, out_key, told, told, told) -- a key counts as often as it is named
-local heeds = there >= 3
+local there -- a key counts as often as it is named
+do
+  local parked = KEYS[#KEYS]
+  there = call('EXISTS', due, out_key, told, told, told, parked, parked, parked, parked, parked, parked)
+end
+local heeds = there % 6 >= 3
 local id, lead, spread = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local most, more = tonumber(ARGV[5]), tonumber(ARGV[7])
 local provider = sub(due, 1, -5)
@@ -1243,7 +1253,8 @@ end
 --        its name, of each other unit, U<rule> units that wait in lines under the
 --        rule, N<rule> those lines, # the highest stamp, @ the µs
 --        of the last look, M that somebody takes nothing of some rule, ! the seat of no
---        rule's round that a look came to; V, F and T as in shares.lua.
+--        rule's round that a look came to; V, F and T as in shares.lua; Q<scope> the lanes of
+--        its line, as in lanes.lua.
 local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
 local NO_RULE, REQUESTS, MIXED = '!', 'requests', 'M'
 
@@ -1362,13 +1373,18 @@ local function seat_after(name, after)
   return call('ZRANGEBYLEX', round, '(' .. from, '(' .. name .. '\1', 'LIMIT', '0', '1')[1]
 end
 
--- Keeps what waits at least us µs more.
+-- Keeps what waits at least us µs more, and until its own queue brings it back after that: the
+-- safety net is a twentieth later than what is expected. Whether it had to.
 local function keep_waiting(us, ...)
+  local had_to = false
+  us = us + us / 20
   for _, key in ipairs({ ... }) do
     if call('PTTL', key) < us / 1000 + STAY / 2000 then
       call('PEXPIRE', key, whole(ceil((us + STAY) / 1000)))
+      had_to = true
     end
   end
+  return had_to
 end
 -- Which place a scope has among others, by what they and it have had. It needs call, now, at,
 -- round, pack and the numbers. Source: docs/turns.md#shares
@@ -1792,9 +1808,10 @@ local function miss(scope)
 end
 
 local function first_rules()
-  for i = n + 6, #KEYS do
+  for i = n + 6, #KEYS - 1 do
     local scope = sub(KEYS[i], #provider + 1, -6)
-    lines[scope] = { key = KEYS[i], path_text = ARGV[i + 4], scope = scope, taken = 0, next = 1, units = {} }
+    local path = ARGV[i + 4]
+    lines[scope] = { key = KEYS[i], path_text = path, scope = scope, taken = 0, next = 1, units = {}, left = byte(path) == 33 }
   end
 end
 
@@ -1839,6 +1856,117 @@ local function shares(l, seat)
   end
   return l.shares
 end
+-- Tasks of groups that stand still: nobody starts them, so they leave their lines, and come back
+-- to the places that they had. Source: docs/turns.md#queues-that-stand-still
+--
+-- parked  sorted set: scope, 0, ticket by the place in its line. One whose name is a group alone is the
+--         last place of the scope's that was parked of it, whatever its priority: places run ahead
+--         of the clock, and others of the group go behind it while those are not through.
+
+-- Kept in one table, since locals are few: the key, and whether there is anybody parked; the groups that
+-- stand still, by the name that their tickets begin with, up to and with the first slash, and whether
+-- there are any; how many tasks a call still parks; and one ticket of each group that is slow to come.
+local parking = { key = KEYS[#KEYS], parks = there >= 6, groups = {}, left = 1000, slow = {} }
+there = there % 6
+do
+  -- When one who was released is slow to come, and how many of those who stand still are read at once.
+  local SLOW, MANY_HEADS, known = 250000, 256, {}
+
+  for i = 4 + #KEYS, #ARGV, 3 do
+    if ARGV[i] == 's' then
+      parking.groups[ARGV[i + 2]], parking.stand = true, true
+    elseif parking.parks then
+      parking.news = parking.news or ARGV[i] == 'b' or ARGV[i] == 'f'
+    end
+  end
+
+-- The group of a task: what its name begins with, up to and with the first slash; '' where it has none.
+local function group_of(ticket)
+  return string.match(ticket, '^[^:]*:([^/]*/)') or ''
+end
+
+  function parking.stands(ticket)
+    return parking.stand and parking.groups[group_of(ticket)]
+  end
+
+  -- Notes the groups of those who were released and are slow to come.
+  function parking.out_since(left, ticket)
+    local group = left + SLOW <= now and group_of(ticket) or ''
+    if group ~= '' and not known[group] then
+      known[group] = true
+      parking.slow[#parking.slow + 1] = ticket
+    end
+  end
+
+  -- Parks tasks of a scope: two for each, its ticket and its score.
+  function parking.park(scope, list)
+    local entries, last = {}, {}
+    for i = 1, #list, 2 do
+      local ticket, score = list[i], tonumber(list[i + 1])
+      local group = group_of(ticket)
+      entries[i], entries[i + 1] = whole(score), scope .. '\0' .. ticket
+      last[group] = max(last[group] or 0, score % BAND)
+    end
+    call('ZADD', parking.key, 'LT', unpack(entries))
+    for group, place in pairs(last) do
+      call('ZADD', parking.key, 'GT', whole(place), scope .. '\0:' .. group)
+    end
+    parking.parks, parking.parked = true, true
+  end
+
+  -- Parks those who stand still of the first of a line. True where there were any.
+  local function park_some(l)
+    local list, tickets = {}, {}
+    for i = 1, #l.got, 2 do
+      if #tickets < parking.left and parking.stands(l.got[i]) then
+        list[#list + 1], list[#list + 2], tickets[#tickets + 1] = l.got[i], l.got[i + 1], l.got[i]
+        count(l, l.got[i], -1)
+      end
+    end
+    if #tickets == 0 then
+      return false
+    end
+    parking.left = parking.left - #tickets
+    parking.park(l.scope, list) -- first: a server that refuses a command loses none
+    call('ZREM', l.key, unpack(tickets))
+    l.parked = true
+    return true
+  end
+
+  -- Reads the first tasks of a line that this call has not taken, without those who stand still.
+  function parking.read(l)
+    local size = HEADS
+    repeat
+      l.got, l.next, l.size = call('ZRANGE', l.key, whole(l.taken), whole(l.taken + size - 1), 'WITHSCORES'), 1, size
+      size = MANY_HEADS
+    until not parking.stand or l.path_text == '-' or not park_some(l)
+  end
+
+  -- Takes one out who is parked: returns its score, nil where it is not parked. The last place of a
+  -- group goes when the first in line is behind it.
+  function parking.take(l, field, ticket)
+    local score = tonumber(call('ZSCORE', parking.key, field) or nil)
+    if score and ticket == ':' .. group_of(ticket) then
+      local first = tonumber(call('ZRANGE', l.key, '0', '0', 'WITHSCORES')[2] or nil)
+      if not first or first % BAND > score then
+        call('ZREM', parking.key, field)
+      end
+    elseif score and l.path_text ~= '-' then
+      call('ZREM', parking.key, field)
+      return score
+    end
+  end
+
+  -- Gives the slots back of a scope whose line was emptied, in which nobody had a turn.
+  function parking.give_slots_back(l, seat)
+    shares(l, seat)
+    for _, s in ipairs(slots(l)) do
+      if s.tag then
+        put_off(s, -1)
+      end
+    end
+  end
+end
 -- Those who are out: what became of them, and what is set aside for them; and those who have
 -- ended in line. Source: docs/turns.md#waking
 
@@ -1878,8 +2006,9 @@ do
   -- the first look moves it to where it belongs.
   local function back(l, field, value, score)
     local _, ticket = parts_of_out(field)
-    call('HDEL', out_key, field)
-    if call('ZADD', l.key, 'NX', whole(score), ticket) == 1 then
+    local added = call('ZADD', l.key, 'NX', whole(score), ticket)
+    call('HDEL', out_key, field) -- last: it is never in neither
+    if added == 1 then
       count(l, ticket, 1)
       if l.path_text ~= '-' and #path_of(l, ticket) < #rules_of(l) then
         mixed = '1'
@@ -1907,10 +2036,10 @@ do
         note('S' .. l.scope, seat)
       end
     elseif l.path_text ~= '-' then
-      local its, tag = slots(l), unpack7(value, 15)
+      local its, tag = slots(l), value and unpack7(value, 15) or LATEST
       take_slots(its)
       its[1].tag = min(its[1].tag, max(1, tag))
-      local name = rule_name(KEYS[tonumber(string.match(l.path_text, '^%d+'))])
+      local name = rule_name(KEYS[tonumber(string.match(l.path_text, '%d+'))])
       local seat = seat_of(name, rank_of(score, its[1].tag), l.scope)
       l.opened, comes[seat] = true, true
       note('S' .. l.scope, seat)
@@ -1922,12 +2051,26 @@ do
     look_at(l.scope)
   end
 
+  -- Puts one who was parked back in its line, at its place there, unless it is on its way.
+  local function unpark(l, field, ticket, released)
+    local score = l and parking.take(l, field, ticket)
+    if score and not released then
+      call('ZADD', l.key, 'XX', 'LT', whole(score), ticket) -- it may have come since, and stand at the end
+      back(l, field, nil, score)
+    end
+  end
+
   -- What became of tasks that were released.
   function heed_news()
-    for i = 5 + #KEYS, #ARGV, 3 do
+    for i = 4 + #KEYS, #ARGV, 3 do
       local what, scope, ticket = ARGV[i], ARGV[i + 1], ARGV[i + 2]
       local l, field = lines[scope], scope .. '\0' .. ticket
       local value = call('HGET', out_key, field)
+      if what == 'f' and parking.parks then
+        call('ZREM', parking.key, field)
+      elseif what == 'b' then
+        unpark(l, field, ticket, value)
+      end
       if value and what == 'f' then
         call('HDEL', out_key, field)
         look_at(scope)
@@ -1945,12 +2088,7 @@ do
   local function unseat(l, had)
     local name, rank = parts_of(had)
     local _, stamp = numbers_of(rank)
-    shares(l, { name = name, stamp = stamp })
-    for _, s in ipairs(slots(l)) do
-      if s.tag then
-        put_off(s, -1)
-      end
-    end
+    parking.give_slots_back(l, { name = name, stamp = stamp })
     moved[l.scope] = { was = had }
   end
 
@@ -1978,19 +2116,22 @@ do
     note('S' .. l.scope, seat)
   end
 
-  -- Takes those out of their lines who have ended there.
+  -- Takes those out of their lines who have ended there. What waits under rules that the
+  -- caller doesn't know stays as it was.
   function take_out()
-    for i = 5 + #KEYS, #ARGV, 3 do
+    for i = 4 + #KEYS, #ARGV, 3 do
       local what, scope, ticket = ARGV[i], ARGV[i + 1], ARGV[i + 2]
       local l = what == 'f' and lines[scope]
-      local place = l and l.path_text ~= '-' and call('ZRANK', l.key, ticket)
+      local place = l and call('ZRANK', l.key, ticket)
       if place then
         call('ZREM', l.key, ticket)
         count(l, ticket, -1)
         read_at({ 'S' .. scope })
         local seat = held['S' .. scope]
-        if seat and place == 0 then
+        if seat and place == 0 and l.path_text ~= '-' then
           seat_anew(l, seat)
+        elseif seat and place == 0 then
+          call('ZADD', due, 'XX', 'LT', whole(now), (parts_of(seat)))
         end
       end
     end
@@ -2033,6 +2174,23 @@ do
     end
   end
 
+  -- Parks released tasks that stand still: they do not come.
+  function parking.park_out()
+    local fields = parking.stand and call('HGETALL', out_key) or {}
+    for f = 1, #fields, 2 do
+      local scope, ticket = parts_of_out(fields[f])
+      local whose = sub(fields[f + 1], 22)
+      if parking.stands(ticket) then
+        if whose ~= RUNNING and whose ~= STRAIGHT then -- those have no place
+          parking.park(scope, { ticket, score_of_out(fields[f + 1]) })
+        end
+        call('HDEL', out_key, fields[f])
+        look_at(scope)
+        freed_unknown = freed_unknown or not lines[scope]
+      end
+    end
+  end
+
   -- Sets aside what released tasks will take. One that has not come in time goes
   -- back to its place; one that runs already is forgotten.
   function reserve()
@@ -2051,6 +2209,7 @@ do
       if left + STALE > now then
         set_aside(l and path_of(l, ticket) or rules_above(scope, ticket))
         overdue = min(overdue or left + STALE, left + STALE)
+        parking.out_since(left, ticket)
         out = out + (sub(whose, 1, 10) == sub(id, 1, 10) and 1 or 0)
         if whose == id then
           released[#released + 1], released[#released + 2] = scope, ticket
@@ -2136,10 +2295,28 @@ end
 
 -- The first task of a line that this call has not taken: ticket and score.
 local function head(l)
-  if not l.got or l.next > #l.got and #l.got == 2 * HEADS then
-    l.got, l.next = call('ZRANGE', l.key, whole(l.taken), whole(l.taken + HEADS - 1), 'WITHSCORES'), 1
+  if not l.got or l.next > #l.got and #l.got == 2 * l.size then
+    parking.read(l)
   end
   return l.got[l.next], tonumber(l.got[l.next + 1])
+end
+
+-- Takes the seats of lines whose tasks were all parked by this call: their rounds may not have come
+-- to them, as one that is looked at beside another is parked too.
+function parking.close_emptied()
+  for scope, l in pairs(lines) do
+    local new = moved[scope]
+    if l.parked and not (new and not new.name) and not head(l) then
+      read_at({ 'S' .. scope })
+      local seat = new and new.seat or held['S' .. scope]
+      if seat then
+        local name, rank = parts_of(seat)
+        local _, stamp = numbers_of(rank)
+        parking.give_slots_back(l, { name = name, stamp = stamp })
+        moved[scope] = { was = new and new.was or seat }
+      end
+    end
+  end
 end
 
 -- Heeds a seat that a worker of an earlier version has given or moved back: its slot is
@@ -2178,7 +2355,7 @@ local function earlier(seat, l, path)
     local first = name ~= seat.name and front(name)
     local theirs = first and lines[first.scope]
     local mine = { band = seat.band, stamp = first and tag_at(tags_of(l, seat), name), scope = seat.scope }
-    if first and not (theirs and theirs.path_text == '-') and sooner(first, mine) then
+    if first and not (theirs and (theirs.path_text == '-' or theirs.left)) and sooner(first, mine) then
       return name
     end
   end
@@ -2302,7 +2479,7 @@ do
       if not other and stamp < s.tag then
         miss(scope)
         return false
-      elseif other and other.path_text ~= '-' then
+      elseif other and other.path_text ~= '-' and not other.left then
         local its = other == l and seat or seat_in(scope)
         local theirs = its and share_at(slots(other), s.level)
         local emptied = not its and not moved[scope] and not held['S' .. scope] -- by an earlier version
@@ -2435,8 +2612,14 @@ local function turn(name)
   end
   local ticket, score = head(l)
   if not ticket then
+    if l.parked then
+      parking.give_slots_back(l, seat)
+    end
     move(seat)
     return true
+  elseif parking.stands(ticket) and l.path_text ~= '-' then -- more than one call parks
+    look_by(name, now)
+    return false
   elseif l.path_text == '-' then
     pass_over(seat, l, score, 'unknown')
     return true
@@ -2453,6 +2636,11 @@ local function turn(name)
   end
   local start, binding, sure = joint_start(path, now)
   if sure and start <= now + lead + spread then
+    if l.left then -- those behind it have their turns, and its round is due for whoever may release it
+      move(seat, name, seat.rank, true)
+      rounds[name].left = true
+      return true
+    end
     local gives = nil
     if most > 0 or start <= now then
       gives = gives_way(seat, l)
@@ -2572,7 +2760,12 @@ end
 
 local save
 do
-  -- Moves released tasks from their lines to those that are out.
+  -- How soon others may look whose turns a round is left to: well within the lead that they have;
+  -- and when this caller is to look again at such rounds.
+  local OTHERS, own_look = 5000, now + AGAIN / 2
+
+  -- Moves released tasks from their lines to those that are out. They come there before they
+  -- go here: a server that refuses a command half-way leaves no task in neither.
   local function save_released()
     for _, l in pairs(lines) do
       local tickets, outs = {}, {}
@@ -2583,8 +2776,8 @@ do
         count(l, o.ticket, -1)
       end
       if #tickets > 0 then
-        call('ZREM', l.key, unpack(tickets))
         call('HSET', out_key, unpack(outs))
+        call('ZREM', l.key, unpack(tickets))
       end
     end
   end
@@ -2641,6 +2834,7 @@ do
       if closed(l) then
         remember(slots(l), names_in(l), true)
         save_shares(l.shares, true)
+        note('Q' .. scope, false)
         for unit in pairs(units_of(l)) do
           note(sum_of(scope, unit), false)
         end
@@ -2652,6 +2846,12 @@ do
 
   local function save_looks(names)
     local set, lower, gone = {}, {}, {}
+    for name, r in pairs(rounds) do
+      if r.left then
+        own_look = min(own_look, looks[name] or own_look)
+        look_by(name, now + OTHERS)
+      end
+    end
     for name, look in pairs(looks) do
       local list = served[name] and set or lower
       list[#list + 1], list[#list + 2] = whole(look), name
@@ -2707,14 +2907,24 @@ do
     note(PAST, left and 1 or 0)
   end
 
-  -- Writes what the call has come to. Returns the round that is due next, and when.
+  -- When the caller is to look again, 0 when nobody waits.
+  local function next_look(name, due_at)
+    local following = tonumber(due_at or 0)
+    if name and rounds[name] and rounds[name].left then
+      local later = call('ZRANGEBYSCORE', due, '(' .. whole(following), '+inf', 'WITHSCORES', 'LIMIT', '0', '1')[2]
+      following = min(tonumber(later or own_look), own_look)
+    end
+    return following
+  end
+
+  -- Writes what the call has come to. Returns when to look again.
   function save(names)
     save_released()
     save_looks(names)
     local next_rule = call('ZRANGE', due, '0', '0', 'WITHSCORES')
     if #next_rule == 0 then
       call('DEL', at, round)
-      return next_rule
+      return 0
     end
     save_sums()
     save_seats()
@@ -2723,7 +2933,7 @@ do
     note('@', now)
     write_round()
     write_at()
-    return next_rule
+    return next_look(next_rule[1], next_rule[2])
   end
 end
 
@@ -2743,28 +2953,40 @@ local function near_scopes()
   return near
 end
 
-if there % 3 == 0 then
-  return { { now, 0, 0 }, {}, {}, {} }
+if there % 3 == 0 and not parking.news then
+  if parking.parks then
+    keep_waiting(0, parking.key)
+  end
+  return { { now, 0, 0, parking.parks and 1 or 0 }, {}, {}, {}, {} }
 end
 first_rules()
 heed_news()
+parking.park_out()
 reserve()
 take_out()
 write_round() -- the rounds are read from here on
 local names = serve()
-local next_rule = save(names)
+parking.close_emptied()
+local following = save(names)
 if #released > 0 then
   overdue = overdue or now + STALE
   if call('PTTL', out_key) < 60000 then
     call('PEXPIRE', out_key, '60000')
   end
 end
-local following = tonumber(next_rule[2] or 0)
 if following > 0 then
   following = min(following, overdue or following)
 end
-if now - beat > STAY / 1440 then
+-- The first look of each minute keeps what waits, however soon it follows the one before.
+if floor(now * 1440 / STAY) ~= floor(beat * 1440 / STAY) then
   local last = call('ZRANGE', due, '-1', '-1', 'WITHSCORES')[2]
   keep_waiting(max(0, (last or now) - now), due, round, at)
+  for _, l in pairs(beat > 0 and lines or {}) do
+    keep_waiting(0, l.key)
+  end
 end
-return { { now, following, out }, released, missing, ARGV[8] ~= '0' and near_scopes() or {} }
+if parking.parked or parking.parks and now - beat > STAY / 1440 then
+  keep_waiting(0, parking.key)
+end
+local still = parking.parks and call('EXISTS', parking.key) or 0
+return { { now, following, out, still }, released, missing, ARGV[8] ~= '0' and near_scopes() or {}, parking.slow }

@@ -122,7 +122,7 @@ func TestEachRunIsEnqueuedOnceByRacingRunners(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	redistest.WaitFor(t, "every run to have run", 30*time.Second, func() bool { return counts.len() >= runs-1 })
+	redistest.WaitFor(t, "every run to have run", 2*time.Minute, func() bool { return counts.len() >= runs-1 })
 	for id, n := range counts.seen {
 		if n != 1 {
 			t.Errorf("%s ran %d times", id, n)

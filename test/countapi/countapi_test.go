@@ -259,7 +259,7 @@ func TestLogIsWrittenAndReadBack(t *testing.T) {
 			res.Body.Close()
 		}
 	}()
-	redistest.WaitFor(t, "the third call", 10*time.Second, func() bool { calls, _ := s.Counts(); return calls == 3 })
+	redistest.WaitFor(t, "the third call", 2*time.Minute, func() bool { calls, _ := s.Counts(); return calls == 3 })
 	if err := s.API.Close(); err != nil {
 		t.Fatal(err)
 	}

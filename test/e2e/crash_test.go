@@ -22,7 +22,7 @@ const crash = `
 limits:
   p:
     rules:
-      - {name: all, algorithm: token-bucket, limit: 20, per: 1s, burst: 8, margin: 200ms}
+      - {name: all, algorithm: token-bucket, limit: 20, per: 1s, burst: 14, margin: 500ms}
       - {name: parallel, algorithm: concurrency, limit: 12, lease: 2s}
 `
 
@@ -35,7 +35,7 @@ limits:
 func TestKilledWorker(t *testing.T) {
 	t.Parallel()
 	// So that several wait for their moment, and none for another to end.
-	s := newSite(t, strings.NewReplacer("limit: 20,", "limit: 80,", "limit: 12,", "limit: 40,", "margin: 200ms", "margin: 50ms").Replace(crash))
+	s := newSite(t, strings.NewReplacer("limit: 20,", "limit: 80,", "limit: 12,", "limit: 40,", "burst: 14", "burst: 48").Replace(crash))
 	victim := s.worker("-listen", "127.0.0.1:0")
 	metrics := "http://" + listening(t, victim) + "/metrics"
 	s.worker("-concurrency", "4") // so that most of the tasks are the victim's
@@ -94,8 +94,9 @@ func TestKilledWorker(t *testing.T) {
 			t.Errorf("%s, of max retry %d, is lost: %+v, %v", id, s.maxRetry(id), task, err)
 		}
 	}
-	if len(rep.Lost) > len(cut)+2 {
-		t.Errorf("%d ended with their worker, and only %d were running", len(rep.Lost), len(cut))
+	// Those lost that the API did not see had begun, each a moment before: others had not.
+	if unseen := len(rep.Lost) - len(cut); unseen > len(held)/2 {
+		t.Errorf("%d of %d ended with their worker, and only %d were running", len(rep.Lost), len(held), len(cut))
 	}
 	for _, id := range rep.Duplicates {
 		if !slices.Contains(held, id) {

@@ -7,7 +7,7 @@
 // runs workers, Redis, API and other tests on two cores. With seven programs
 // waiting for each core, handlers began up to 176 ms after their grants, and calls
 // took up to 171 ms. The margin is part of the window that is kept, and not of the
-// window that is judged.
+// window that is judged; a token bucket pays it from its burst.
 package e2e
 
 import (

@@ -18,7 +18,7 @@ limits:
     scopes:
       "*":
         rules:
-          - {name: tenant, algorithm: token-bucket, limit: 60, per: 2s, burst: 15, margin: 200ms}
+          - {name: tenant, algorithm: token-bucket, limit: 60, per: 2s, burst: 24, margin: 500ms}
           - {name: parallel, algorithm: concurrency, limit: 8}
         scopes:
           refunds:

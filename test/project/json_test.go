@@ -91,7 +91,7 @@ func seen(t *testing.T, objects string) map[string]string {
 func TestJSONFields(t *testing.T) {
 	t.Parallel()
 	url := "redis://" + redistest.NewServer(t).Addr()
-	limits := writeFile(t, "limits.yaml", "limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 5, per: 1s}]}}\n")
+	limits := writeFile(t, "limits.yaml", "limits: {p: {apps: [worker], rules: [{name: r, algorithm: token-bucket, limit: 5, per: 1s}]}}\n")
 	check := func(what string, want, got map[string]string) {
 		t.Helper()
 		if !maps.Equal(want, got) {
@@ -153,7 +153,7 @@ func TestJSONFields(t *testing.T) {
 // against the tables: together they have every field.
 func inspected(t *testing.T, url string) {
 	t.Helper()
-	limits := writeFile(t, "limits.yaml", "limits: {w: {rules: [{name: r, algorithm: fixed-window, limit: 1, per: 30d}, {name: s, algorithm: concurrency, limit: 1, shadow: true}, {name: h, algorithm: concurrency, limit: 9, active: '0 0 * * *'}]}}\n")
+	limits := writeFile(t, "limits.yaml", "limits: {w: {apps: [worker], rules: [{name: r, algorithm: fixed-window, limit: 1, per: 30d}, {name: s, algorithm: concurrency, limit: 1, shadow: true}, {name: h, algorithm: concurrency, limit: 9, active: '0 0 * * *'}]}}\n")
 	lines := ""
 	for _, line := range []string{`"a-1","scope":"w"`, `"a-2","scope":"w","priority":3`, `"a-3","scope":"w","cost":{"requests":1,"tokens":9}`} {
 		lines += `{"type":"http","id":` + line + `,"http":{"url":"https://api.example.com/"}}` + "\n"
@@ -326,7 +326,7 @@ func healthz(t *testing.T, args ...string) string {
 		_ = cmd.Process.Kill() // gone already, unless the test failed
 	})
 	var body string
-	redistest.WaitFor(t, "worker to know how many there are", 30*time.Second, func() bool {
+	redistest.WaitFor(t, "worker to know how many there are", 2*time.Minute, func() bool {
 		res, err := http.Get("http://" + addr + "/healthz")
 		if err != nil {
 			return false

@@ -353,7 +353,7 @@ func TestServerDiesWithAKilledTestBinary(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	redistest.WaitFor(t, "redis-server to die with its parent", 10*time.Second, func() bool {
+	redistest.WaitFor(t, "redis-server to die with its parent", 2*time.Minute, func() bool {
 		return gone(pid)
 	})
 }

@@ -261,10 +261,10 @@ func isTurn(cmd redis.Cmder) bool {
 		return false
 	}
 	keys, _ := args[2].(int)
-	if keys < 8 || 3+keys > len(args) {
+	if keys < 9 || 3+keys > len(args) {
 		return false
 	}
-	attempt, line := fmt.Sprint(args[3+keys-7]), fmt.Sprint(args[3+keys-6])
+	attempt, line := fmt.Sprint(args[3+keys-8]), fmt.Sprint(args[3+keys-7])
 	return strings.Contains(attempt, "@") && strings.HasSuffix(line, "!line")
 }
 

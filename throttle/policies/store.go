@@ -121,7 +121,7 @@ func markOf(number int64, text string) string {
 
 // mark returns it, "" for none. Costs one round trip.
 func (s *Store) mark(ctx context.Context, c redis.Cmdable) (string, error) {
-	text, err := c.HGet(ctx, s.key, currentField).Result()
+	text, err := s.field(ctx, c, currentField).Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return "", unavailable(ctx, "ask for", err)
 	}
@@ -172,13 +172,25 @@ func (s *Store) Version(ctx context.Context, number int64) (Version, error) {
 }
 
 func (s *Store) version(ctx context.Context, c redis.Cmdable, number int64) (Version, error) {
-	text, err := c.HGet(ctx, s.key, fieldOf(number)).Result()
+	text, err := s.field(ctx, c, fieldOf(number)).Result()
 	if errors.Is(err, redis.Nil) {
 		return Version{}, &VersionError{number}
 	} else if err != nil {
 		return Version{}, unavailable(ctx, "read", err)
 	}
 	return readVersion(number, text)
+}
+
+// field asks for a field of the store: within a transaction of its own, or the master.
+func (s *Store) field(ctx context.Context, c redis.Cmdable, name string) (text *redis.StringCmd) {
+	if c != redis.Cmdable(s.rdb) {
+		return c.HGet(ctx, s.key, name)
+	}
+	_ = throttle.ReadFromMaster(ctx, s.rdb, func(pipe redis.Pipeliner) error {
+		text = pipe.HGet(ctx, s.key, name)
+		return nil
+	}) // the command has its error
+	return text
 }
 
 func readVersion(number int64, text string) (Version, error) {
@@ -197,12 +209,16 @@ func fieldOf(number int64) string { return versionField + strconv.FormatInt(numb
 // History returns the versions that are kept, newest last. Those that are not understood
 // have a number alone. Costs one round trip.
 func (s *Store) History(ctx context.Context) ([]Version, error) {
-	all, err := s.rdb.HGetAll(ctx, s.key).Result()
+	var all *redis.MapStringStringCmd
+	err := throttle.ReadFromMaster(ctx, s.rdb, func(pipe redis.Pipeliner) error {
+		all = pipe.HGetAll(ctx, s.key)
+		return nil
+	})
 	if err != nil {
 		return nil, unavailable(ctx, "read", err)
 	}
 	var list []Version
-	for field, text := range all {
+	for field, text := range all.Val() {
 		digits, is := strings.CutPrefix(field, versionField)
 		number, err := strconv.ParseInt(digits, versionFormat, 64)
 		if !is || err != nil {
@@ -254,7 +270,7 @@ func (s *Store) base(ctx context.Context, c redis.Cmdable, v Version) (*throttle
 	if source == nil {
 		return throttle.NewPolicy("", nil)
 	}
-	text, err := c.HGet(ctx, s.key, sourceField+source.Sum).Bytes()
+	text, err := s.field(ctx, c, sourceField+source.Sum).Bytes()
 	switch {
 	case errors.Is(err, redis.Nil):
 		return nil, &DamagedError{v.Number, errors.New("its text is not there")}

@@ -193,9 +193,6 @@ func (l *Limiter) Start(ctx context.Context, req throttle.Request) (throttle.Dec
 	if err := sleep(ctx, req, d.Wait); err != nil {
 		return throttle.Decision{}, l.putBack(ctx, d.Grant, err)
 	}
-	if req.OnStart != nil {
-		req.OnStart() // no start of this limiter's is too late
-	}
 	return d, nil
 }
 

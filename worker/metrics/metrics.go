@@ -60,6 +60,7 @@ type Metrics struct {
 	running    *prometheus.HistogramVec
 	moved      *prometheus.CounterVec
 	delays     *prometheus.HistogramVec
+	refused    *prometheus.CounterVec
 	impatient  *prometheus.CounterVec
 	holding    prometheus.Gauge
 	holds      prometheus.Histogram
@@ -124,6 +125,7 @@ func (m *Metrics) makeTaskMetrics() {
 	m.running = histograms(m, "run_seconds", "How long a handler ran.", runBuckets, "queue")
 	m.moved = counters(m, "rescheduled_total", "Times that a limited task was put back until its moment.", "queue")
 	m.delays = histograms(m, "rescheduled_seconds", "How far ahead a limited task was put back.", waitBuckets, "queue")
+	m.refused = counters(m, "refused_total", "Times that a task was put back until limits change, or another worker takes it.", "queue", "why")
 	m.impatient = counters(m, "out_of_patience_total", "Tasks that waited too long, by what became of them.", "queue", "outcome")
 	m.holding = gauge(m, "held", "Tasks waiting in a handler for a moment that is near.")
 	m.holds = histogram(m, "hold_seconds", "How long a task waited in a handler.", runBuckets)

@@ -89,6 +89,12 @@ func (m *Metrics) OutOfPatience(queue, became string, _ time.Duration) {
 	m.impatient.WithLabelValues(m.queues.of(queue), m.outcomes.of(became)).Inc()
 }
 
+// Refused counts a task of queue that was put back until limits change, or until a worker
+// takes it that may run it.
+func (m *Metrics) Refused(queue, why string) {
+	m.refused.WithLabelValues(m.queues.of(queue), why).Inc()
+}
+
 // Holding counts the tasks that wait in a handler: 1 when one begins, -1 when
 // it ends.
 func (m *Metrics) Holding(delta int) { m.holding.Add(float64(delta)) }

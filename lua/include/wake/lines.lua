@@ -58,9 +58,10 @@ local function miss(scope)
 end
 
 local function first_rules()
-  for i = n + 6, #KEYS do
+  for i = n + 6, #KEYS - 1 do
     local scope = sub(KEYS[i], #provider + 1, -6)
-    lines[scope] = { key = KEYS[i], path_text = ARGV[i + 4], scope = scope, taken = 0, next = 1, units = {} }
+    local path = ARGV[i + 4]
+    lines[scope] = { key = KEYS[i], path_text = path, scope = scope, taken = 0, next = 1, units = {}, left = byte(path) == 33 }
   end
 end
 

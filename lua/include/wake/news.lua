@@ -37,8 +37,9 @@ do
   -- the first look moves it to where it belongs.
   local function back(l, field, value, score)
     local _, ticket = parts_of_out(field)
-    call('HDEL', out_key, field)
-    if call('ZADD', l.key, 'NX', whole(score), ticket) == 1 then
+    local added = call('ZADD', l.key, 'NX', whole(score), ticket)
+    call('HDEL', out_key, field) -- last: it is never in neither
+    if added == 1 then
       count(l, ticket, 1)
       if l.path_text ~= '-' and #path_of(l, ticket) < #rules_of(l) then
         mixed = '1'
@@ -66,10 +67,10 @@ do
         note('S' .. l.scope, seat)
       end
     elseif l.path_text ~= '-' then
-      local its, tag = slots(l), unpack7(value, 15)
+      local its, tag = slots(l), value and unpack7(value, 15) or LATEST
       take_slots(its)
       its[1].tag = min(its[1].tag, max(1, tag))
-      local name = rule_name(KEYS[tonumber(string.match(l.path_text, '^%d+'))])
+      local name = rule_name(KEYS[tonumber(string.match(l.path_text, '%d+'))])
       local seat = seat_of(name, rank_of(score, its[1].tag), l.scope)
       l.opened, comes[seat] = true, true
       note('S' .. l.scope, seat)
@@ -81,12 +82,26 @@ do
     look_at(l.scope)
   end
 
+  -- Puts one who was parked back in its line, at its place there, unless it is on its way.
+  local function unpark(l, field, ticket, released)
+    local score = l and parking.take(l, field, ticket)
+    if score and not released then
+      call('ZADD', l.key, 'XX', 'LT', whole(score), ticket) -- it may have come since, and stand at the end
+      back(l, field, nil, score)
+    end
+  end
+
   -- What became of tasks that were released.
   function heed_news()
-    for i = 5 + #KEYS, #ARGV, 3 do
+    for i = 4 + #KEYS, #ARGV, 3 do
       local what, scope, ticket = ARGV[i], ARGV[i + 1], ARGV[i + 2]
       local l, field = lines[scope], scope .. '\0' .. ticket
       local value = call('HGET', out_key, field)
+      if what == 'f' and parking.parks then
+        call('ZREM', parking.key, field)
+      elseif what == 'b' then
+        unpark(l, field, ticket, value)
+      end
       if value and what == 'f' then
         call('HDEL', out_key, field)
         look_at(scope)
@@ -104,12 +119,7 @@ do
   local function unseat(l, had)
     local name, rank = parts_of(had)
     local _, stamp = numbers_of(rank)
-    shares(l, { name = name, stamp = stamp })
-    for _, s in ipairs(slots(l)) do
-      if s.tag then
-        put_off(s, -1)
-      end
-    end
+    parking.give_slots_back(l, { name = name, stamp = stamp })
     moved[l.scope] = { was = had }
   end
 
@@ -137,19 +147,22 @@ do
     note('S' .. l.scope, seat)
   end
 
-  -- Takes those out of their lines who have ended there.
+  -- Takes those out of their lines who have ended there. What waits under rules that the
+  -- caller doesn't know stays as it was.
   function take_out()
-    for i = 5 + #KEYS, #ARGV, 3 do
+    for i = 4 + #KEYS, #ARGV, 3 do
       local what, scope, ticket = ARGV[i], ARGV[i + 1], ARGV[i + 2]
       local l = what == 'f' and lines[scope]
-      local place = l and l.path_text ~= '-' and call('ZRANK', l.key, ticket)
+      local place = l and call('ZRANK', l.key, ticket)
       if place then
         call('ZREM', l.key, ticket)
         count(l, ticket, -1)
         read_at({ 'S' .. scope })
         local seat = held['S' .. scope]
-        if seat and place == 0 then
+        if seat and place == 0 and l.path_text ~= '-' then
           seat_anew(l, seat)
+        elseif seat and place == 0 then
+          call('ZADD', due, 'XX', 'LT', whole(now), (parts_of(seat)))
         end
       end
     end
@@ -192,6 +205,23 @@ do
     end
   end
 
+  -- Parks released tasks that stand still: they do not come.
+  function parking.park_out()
+    local fields = parking.stand and call('HGETALL', out_key) or {}
+    for f = 1, #fields, 2 do
+      local scope, ticket = parts_of_out(fields[f])
+      local whose = sub(fields[f + 1], 22)
+      if parking.stands(ticket) then
+        if whose ~= RUNNING and whose ~= STRAIGHT then -- those have no place
+          parking.park(scope, { ticket, score_of_out(fields[f + 1]) })
+        end
+        call('HDEL', out_key, fields[f])
+        look_at(scope)
+        freed_unknown = freed_unknown or not lines[scope]
+      end
+    end
+  end
+
   -- Sets aside what released tasks will take. One that has not come in time goes
   -- back to its place; one that runs already is forgotten.
   function reserve()
@@ -210,6 +240,7 @@ do
       if left + STALE > now then
         set_aside(l and path_of(l, ticket) or rules_above(scope, ticket))
         overdue = min(overdue or left + STALE, left + STALE)
+        parking.out_since(left, ticket)
         out = out + (sub(whose, 1, 10) == sub(id, 1, 10) and 1 or 0)
         if whose == id then
           released[#released + 1], released[#released + 2] = scope, ticket

@@ -54,7 +54,7 @@ do
       if not other and stamp < s.tag then
         miss(scope)
         return false
-      elseif other and other.path_text ~= '-' then
+      elseif other and other.path_text ~= '-' and not other.left then
         local its = other == l and seat or seat_in(scope)
         local theirs = its and share_at(slots(other), s.level)
         local emptied = not its and not moved[scope] and not held['S' .. scope] -- by an earlier version

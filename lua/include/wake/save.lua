@@ -2,7 +2,12 @@
 
 local save
 do
-  -- Moves released tasks from their lines to those that are out.
+  -- How soon others may look whose turns a round is left to: well within the lead that they have;
+  -- and when this caller is to look again at such rounds.
+  local OTHERS, own_look = 5000, now + AGAIN / 2
+
+  -- Moves released tasks from their lines to those that are out. They come there before they
+  -- go here: a server that refuses a command half-way leaves no task in neither.
   local function save_released()
     for _, l in pairs(lines) do
       local tickets, outs = {}, {}
@@ -13,8 +18,8 @@ do
         count(l, o.ticket, -1)
       end
       if #tickets > 0 then
-        call('ZREM', l.key, unpack(tickets))
         call('HSET', out_key, unpack(outs))
+        call('ZREM', l.key, unpack(tickets))
       end
     end
   end
@@ -71,6 +76,7 @@ do
       if closed(l) then
         remember(slots(l), names_in(l), true)
         save_shares(l.shares, true)
+        note('Q' .. scope, false)
         for unit in pairs(units_of(l)) do
           note(sum_of(scope, unit), false)
         end
@@ -82,6 +88,12 @@ do
 
   local function save_looks(names)
     local set, lower, gone = {}, {}, {}
+    for name, r in pairs(rounds) do
+      if r.left then
+        own_look = min(own_look, looks[name] or own_look)
+        look_by(name, now + OTHERS)
+      end
+    end
     for name, look in pairs(looks) do
       local list = served[name] and set or lower
       list[#list + 1], list[#list + 2] = whole(look), name
@@ -137,14 +149,24 @@ do
     note(PAST, left and 1 or 0)
   end
 
-  -- Writes what the call has come to. Returns the round that is due next, and when.
+  -- When the caller is to look again, 0 when nobody waits.
+  local function next_look(name, due_at)
+    local following = tonumber(due_at or 0)
+    if name and rounds[name] and rounds[name].left then
+      local later = call('ZRANGEBYSCORE', due, '(' .. whole(following), '+inf', 'WITHSCORES', 'LIMIT', '0', '1')[2]
+      following = min(tonumber(later or own_look), own_look)
+    end
+    return following
+  end
+
+  -- Writes what the call has come to. Returns when to look again.
   function save(names)
     save_released()
     save_looks(names)
     local next_rule = call('ZRANGE', due, '0', '0', 'WITHSCORES')
     if #next_rule == 0 then
       call('DEL', at, round)
-      return next_rule
+      return 0
     end
     save_sums()
     save_seats()
@@ -153,6 +175,6 @@ do
     note('@', now)
     write_round()
     write_at()
-    return next_rule
+    return next_look(next_rule[1], next_rule[2])
   end
 end

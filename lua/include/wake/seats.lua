@@ -68,10 +68,28 @@ end
 
 -- The first task of a line that this call has not taken: ticket and score.
 local function head(l)
-  if not l.got or l.next > #l.got and #l.got == 2 * HEADS then
-    l.got, l.next = call('ZRANGE', l.key, whole(l.taken), whole(l.taken + HEADS - 1), 'WITHSCORES'), 1
+  if not l.got or l.next > #l.got and #l.got == 2 * l.size then
+    parking.read(l)
   end
   return l.got[l.next], tonumber(l.got[l.next + 1])
+end
+
+-- Takes the seats of lines whose tasks were all parked by this call: their rounds may not have come
+-- to them, as one that is looked at beside another is parked too.
+function parking.close_emptied()
+  for scope, l in pairs(lines) do
+    local new = moved[scope]
+    if l.parked and not (new and not new.name) and not head(l) then
+      read_at({ 'S' .. scope })
+      local seat = new and new.seat or held['S' .. scope]
+      if seat then
+        local name, rank = parts_of(seat)
+        local _, stamp = numbers_of(rank)
+        parking.give_slots_back(l, { name = name, stamp = stamp })
+        moved[scope] = { was = new and new.was or seat }
+      end
+    end
+  end
 end
 
 -- Heeds a seat that a worker of an earlier version has given or moved back: its slot is
@@ -110,7 +128,7 @@ local function earlier(seat, l, path)
     local first = name ~= seat.name and front(name)
     local theirs = first and lines[first.scope]
     local mine = { band = seat.band, stamp = first and tag_at(tags_of(l, seat), name), scope = seat.scope }
-    if first and not (theirs and theirs.path_text == '-') and sooner(first, mine) then
+    if first and not (theirs and (theirs.path_text == '-' or theirs.left)) and sooner(first, mine) then
       return name
     end
   end

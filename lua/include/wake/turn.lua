@@ -32,8 +32,14 @@ local function turn(name)
   end
   local ticket, score = head(l)
   if not ticket then
+    if l.parked then
+      parking.give_slots_back(l, seat)
+    end
     move(seat)
     return true
+  elseif parking.stands(ticket) and l.path_text ~= '-' then -- more than one call parks
+    look_by(name, now)
+    return false
   elseif l.path_text == '-' then
     pass_over(seat, l, score, 'unknown')
     return true
@@ -50,6 +56,11 @@ local function turn(name)
   end
   local start, binding, sure = joint_start(path, now)
   if sure and start <= now + lead + spread then
+    if l.left then -- those behind it have their turns, and its round is due for whoever may release it
+      move(seat, name, seat.rank, true)
+      rounds[name].left = true
+      return true
+    end
     local gives = nil
     if most > 0 or start <= now then
       gives = gives_way(seat, l)

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+)
+
+// mostAppScopes is of how many levels a warning is printed.
+const mostAppScopes = 20
+
+// appNotes knows which applications may spend from which levels. The zero appNotes knows none.
+type appNotes struct {
+	policy *throttle.Policy
+	told   map[string]bool
+}
+
+// of returns the applications that alone may run a task, nil for all.
+func (n *appNotes) of(r queue.Result) []string {
+	if n.policy == nil || r.AppScope == "" {
+		return nil
+	}
+	level, err := throttle.ParseScope(r.AppScope)
+	if err != nil {
+		return nil
+	}
+	apps, _ := n.policy.Apps(level)
+	return apps
+}
+
+// warning says once for each level that only some applications may run its tasks. Who
+// enqueues need not be who runs, so it is no more than that.
+func (n *appNotes) warning(r queue.Result) string {
+	apps := n.of(r)
+	if apps == nil || n.told[r.AppScope] || len(n.told) >= mostAppScopes || r.State != queue.Enqueued && r.State != queue.Valid {
+		return ""
+	}
+	if n.told == nil {
+		n.told = map[string]bool{}
+	}
+	n.told[r.AppScope] = true
+	return fmt.Sprintf("only workers of %s run tasks of %s (worker -app NAME); they wait until one does\n", strings.Join(apps, ", "), r.AppScope)
+}

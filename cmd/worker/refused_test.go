@@ -1,0 +1,119 @@
+package main
+
+import (
+	"bytes"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// prints runs the program worker with other words, and returns what it prints.
+func prints(t *testing.T, args ...string) string {
+	t.Helper()
+	var out, errs bytes.Buffer
+	if code := run(t.Context(), args, os.Getenv, &out, &errs); code != cli.ExitOK {
+		t.Fatalf("%q ends with %d: %s", args, code, errs.String())
+	}
+	return out.String()
+}
+
+// docs/limits.md: "Scopes whose rules are gone": their tasks wait, those that come only then
+// too and under workers that were started since, and run when the rules are back. One that
+// never was known is archived.
+func TestRenamedScopeWaits(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t, nil)
+	url := ownRedis(t)
+	rdb := open(t, url)
+	renamed := strings.Replace(someLimits, "payments:", "pay:", 1)
+	limits := limitsFile(t, someLimits)
+	inspector := asynq.NewInspectorFromRedisClient(rdb)
+	state := func(id string) asynq.TaskState {
+		info, err := inspector.GetTaskInfo("default", id)
+		if err != nil {
+			return 0
+		}
+		return info.State
+	}
+	waits := func(id string) {
+		t.Helper()
+		redistest.WaitFor(t, id+" to wait", 30*time.Second, func() bool {
+			if state(id) == asynq.TaskStateArchived {
+				t.Fatal(id + " is archived")
+			}
+			return state(id) == asynq.TaskStateRetry
+		})
+	}
+	args := []string{"-redis", url, "-limits", limits, "-allow-host", a.host(), "-listen", "127.0.0.1:0"}
+	r := start(t, whole, nil, args...)
+	r.says("msg=ready")
+	write(t, limits, renamed)
+	redistest.WaitFor(t, "the new limits to be in force", 30*time.Second, func() bool {
+		return strings.Contains(r.stderr.String(), `msg="limits in force" version=2`)
+	})
+	enqueue(t, rdb, a.task("payments/a", "first"), a.task("never/known", "never"))
+	redistest.WaitFor(t, "the unknown one to be archived", 30*time.Second, func() bool { return state("never") == asynq.TaskStateArchived })
+	waits("first")
+	r.says("tasks wait for their scope to have rules")
+	if page := get(t, "http://"+r.found("addr")+"/metrics", http.StatusOK); !strings.Contains(page, `headway_refused_total{queue="default",why="unmatched"} 1`) {
+		t.Error("the metrics do not tell")
+	}
+	if text := prints(t, "inspect", "-redis", url, "task", "first"); !strings.Contains(text, "meets no rule") {
+		t.Errorf("inspect says %s", text)
+	}
+	r.stop()
+	r.ends(cli.ExitOK)
+
+	r = start(t, whole, nil, args...) // it has never seen the rules itself
+	r.says("msg=ready")
+	enqueue(t, rdb, a.task("payments/a", "second"))
+	waits("second")
+	write(t, limits, someLimits+strings.TrimPrefix(renamed, "limits:\n"))
+	redistest.WaitFor(t, "both to run", 2*time.Minute, func() bool { return a.calls.Load() == 2 })
+	r.stop()
+	r.ends(cli.ExitOK)
+}
+
+// docs/limits.md: "Whose limits they are": a task that reaches another application's worker
+// waits for one that may run it, and is told.
+func TestAssignedToOthersWaits(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t, nil)
+	url := ownRedis(t)
+	rdb := open(t, url)
+	args := []string{"-redis", url, "-limits", limitsFile(t, someLimits), "-allow-host", a.host(), "-listen", "127.0.0.1:0", "-app"}
+	mail := start(t, whole, nil, append(args, "mail")...)
+	mail.says("msg=ready")
+	prints(t, "limits", "-redis", url, "-as", "anna", "assign", "payments", "apps=billing,refunds")
+	mail.says(`msg="limits in force" version=2`)
+	enqueue(t, rdb, a.task("payments/a", "t"))
+	mail.says("tasks wait for a worker of an application that may spend from their scope")
+	redistest.WaitFor(t, "the metrics to tell", 30*time.Second, func() bool {
+		return strings.Contains(get(t, "http://"+mail.found("addr")+"/metrics", http.StatusOK), `headway_refused_total{queue="default",why="app"}`)
+	})
+	const who = "billing, refunds alone may spend from payments"
+	for _, what := range [][]string{{"task", "t"}, {"scope", "payments/a"}} {
+		if text := prints(t, append([]string{"inspect", "-redis", url}, what...)...); !strings.Contains(text, who) {
+			t.Errorf("inspect %s says %s", what[0], text)
+		}
+		if text := prints(t, append([]string{"inspect", "-json", "-redis", url}, what...)...); !strings.Contains(text, `"apps":["billing","refunds"],"apps_scope":"payments"`) {
+			t.Errorf("inspect -json %s says %s", what[0], text)
+		}
+	}
+	billing := start(t, whole, nil, append(args, "billing")...)
+	redistest.WaitFor(t, "the task to run", time.Minute, func() bool { return a.calls.Load() == 1 })
+	for _, r := range []*running{mail, billing} {
+		if strings.Contains(r.stderr.String(), "archived") {
+			t.Error("something was archived")
+		}
+		r.stop()
+		r.ends(cli.ExitOK)
+	}
+}

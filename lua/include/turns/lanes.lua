@@ -1,0 +1,87 @@
+-- The place of a task in its line by its lane. It needs now, pack, the numbers and lines.lua.
+-- Source: docs/turns.md#lanes
+--
+-- Start-time fair queueing inside a line: a lane's next task has its place a stride behind that of
+-- its last one, and never before the first task in line, which stands for the virtual time. A
+-- task without a lane goes to the end, and the next of every lane behind it.
+-- Q<scope> keeps these places as long as the line is not empty and somebody has named a lane: seven
+-- bytes, the next place, and the lane with a zero byte after it. '' is the place that no lane of
+-- the same priority is before.
+--
+-- Below FRONT stand those who came back to the front: they do not stand for the virtual time. Of
+-- more than LANES lanes that have tasks in line the others count as none.
+local FRONT = MIDDLE / 2
+
+-- The priority of a task, and its stride and lane where it has one: "0" or "-1:6:low".
+local function priority_of(text)
+  local priority, stride, lane = string.match(text, '^([^:]*):?([^:]*):?(.*)$')
+  return tonumber(priority), tonumber(stride) or 1, lane
+end
+
+local function lane_key(band, name)
+  return whole(band + 0) .. ':' .. name -- no priority is -0
+end
+
+-- The next places of a line's lanes, by lane_key.
+local function read_lanes(text)
+  local lanes, from = {}, 1
+  while text and from < #text do
+    local place, zero = unpack7(text, from) - SCORES, string.find(text, '\0', from + 7, true)
+    lanes[lane_key(floor(place / BAND) * BAND, sub(text, from + 7, zero - 1))] = place
+    from = zero + 1
+  end
+  return lanes
+end
+
+local function lanes_text(lanes)
+  local text = ''
+  for key, place in pairs(lanes) do
+    text = text .. pack(place + SCORES) .. string.match(key, ':(.*)$') .. '\0'
+  end
+  return text
+end
+
+local place_in_lane, take_place
+do
+  local LANES = 32
+
+  -- Whether a lane has a place of its own. Those whose next place is their turn need none.
+  local function has_room(lanes, band, lane, first)
+    local many, all = 0, lane_key(band, '')
+    for key, place in pairs(lanes) do
+      if key ~= all and place >= band and place <= (first or band) then
+        lanes[key] = nil
+      else
+        many = many + 1
+      end
+    end
+    return lanes[lane_key(band, lane)] ~= nil or many + 1 < LANES
+  end
+
+  -- The place of a lane's next task, where `first` is the first of its priority in line, if any: nil
+  -- for the end of the line.
+  function place_in_lane(lanes, band, lane, first)
+    local least = lanes[lane_key(band, '')]
+    if not least or not has_room(lanes, band, lane, first) then
+      return nil
+    end
+    least = max(least, first and first + 1 or place_after(nil, band, now))
+    return min(max(least, lanes[lane_key(band, lane)] or least), band + BAND - 1)
+  end
+
+  -- Notes where lanes go on behind a task that has got its place.
+  function take_place(lanes, band, lane, stride, place)
+    local all = lane_key(band, '')
+    if lane ~= '' and has_room(lanes, band, lane) then
+      lanes[all] = lanes[all] or place
+      lanes[lane_key(band, lane)] = min(place + stride, band + BAND - 1)
+    elseif lanes[all] then
+      lanes[all] = min(place + 1, band + BAND - 1)
+    end
+  end
+end
+
+-- The place of a task behind the last of its group that was parked, if any: it came after that.
+local function behind_parked(score, last, band)
+  return last and max(score, min(band + tonumber(last) + 1, band + BAND - 1)) or score
+end

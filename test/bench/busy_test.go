@@ -1,0 +1,161 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/bench/figures"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/worker"
+)
+
+const (
+	busyTasks = 300
+	// busyConcurrency is more handlers than there are processors, as where most of them wait
+	// for an API and these don't.
+	busyConcurrency = 8
+	busyWork        = 10 * time.Millisecond
+)
+
+// BenchmarkBusy runs tasks that use a processor all the time, on their last attempt, under
+// one rule that is never reached, and with asynq alone. They take turns, and the medians of
+// the ratios count. A start is late here as a rule, since its goroutine waits for a processor.
+func BenchmarkBusy(b *testing.B) {
+	name := fmt.Sprintf("%d tasks of %s of processor, no limit in the way", busyTasks, busyWork)
+	ways := []struct {
+		who  string
+		rule throttle.Rule
+	}{
+		{who: "asynq alone"},
+		{"Headway, sliding window", sliding("r", neverFull, time.Second)},
+		{"Headway, token bucket of burst 1", bucket("r", neverFull, time.Second, 1)},
+		{"Headway, concurrency", throttle.Rule{Name: "r", Algorithm: throttle.Concurrency, Limit: neverFull}},
+		{"Headway, sliding window of 1000 per s", sliding("r", 1000, time.Second)},
+		{"Headway, token bucket of 1000 per s", bucket("r", 1000, time.Second, 1000)},
+	}
+	work := busyLoop(busyWork)
+	b.Run(label(name), func(b *testing.B) {
+		took, ratios := make([][]float64, len(ways)), make([][]float64, len(ways))
+		picked, back := make([]int64, len(ways)), make([]int64, len(ways))
+		for b.Loop() {
+			for i := range rounds() * len(ways) {
+				i %= len(ways)
+				seconds, counts := workOff(b, ways[i].rule, work)
+				took[i] = append(took[i], seconds)
+				ratios[i] = append(ratios[i], seconds/took[0][len(took[i])-1])
+				picked[i], back[i] = picked[i]+counts.picked.Load(), back[i]+counts.back.Load()
+			}
+		}
+		for i, way := range ways {
+			row := figures.NewRow(name, way.who)
+			row.Rate = busyTasks / figures.Median(took[i])
+			if i > 0 {
+				ratio := figures.Median(ratios[i])
+				row.PickUps = perTask(picked[i], busyTasks*len(took[i]))
+				row.Note = fmt.Sprintf("%.2f × asynq's time, %d put back", ratio, back[i])
+				b.ReportMetric(ratio, "x-"+unit(way.who))
+				b.ReportMetric(float64(back[i]), "back-"+unit(way.who))
+			}
+			table.add(row)
+		}
+	})
+}
+
+// busyLoop returns what uses a processor for so long when nobody else does.
+func busyLoop(d time.Duration) func() {
+	var sink atomic.Uint64
+	spin := func(n int) {
+		x := uint64(1)
+		for range n {
+			x = x*6364136223846793005 + 1442695040888963407
+		}
+		sink.Store(x)
+	}
+	const probe = 10_000_000
+	least := time.Hour
+	for range 5 { // of which the shortest was disturbed least
+		began := time.Now()
+		spin(probe)
+		least = min(least, time.Since(began))
+	}
+	n := int(float64(probe) * float64(d) / float64(least))
+	return func() { spin(n) }
+}
+
+// busyCounts counts what becomes of tasks on their way to their runs.
+type busyCounts struct {
+	pickUps
+	picked, back atomic.Int64
+}
+
+func (c *busyCounts) PickedUp(string)                   { c.picked.Add(1) }
+func (c *busyCounts) Rescheduled(string, time.Duration) { c.back.Add(1) }
+
+// workOff returns in how many seconds a server works off a full queue: asynq's own where there
+// is no rule.
+func workOff(b *testing.B, rule throttle.Rule, work func()) (seconds float64, counts *busyCounts) {
+	b.Helper()
+	limits := map[string]throttle.Node{"p": {Rules: []throttle.Rule{rule}}}
+	if rule.Name == "" {
+		limits = neverReached()
+	}
+	st := newStage(b, scenario{tasks: jobs(busyTasks, "p"), limits: limits}, nil)
+	defer st.end()
+	client := asynq.NewClientFromRedisClient(st.rdb)
+	if err := each(st.tasks, func(j job) error {
+		_, err := client.Enqueue(asynq.NewTaskWithHeaders("work", nil, map[string]string{queue.HeaderScope: j.scope}), asynq.TaskID(j.id), asynq.MaxRetry(0))
+		return err
+	}); err != nil {
+		b.Fatal(err)
+	}
+	var done atomic.Int64
+	all := make(chan struct{})
+	handler := asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+		work()
+		if done.Add(1) == busyTasks {
+			close(all)
+		}
+		return nil
+	})
+	counts = &busyCounts{}
+	cfg := asynq.Config{Concurrency: busyConcurrency, LogLevel: asynq.FatalLevel}
+	serve := func() func() { return busyServer(b, st, cfg, counts, handler) }
+	if rule.Name == "" {
+		serve = func() func() {
+			srv := asynq.NewServerFromRedisClient(st.rdb, cfg)
+			if err := srv.Start(handler); err != nil {
+				b.Fatal(err)
+			}
+			return srv.Shutdown
+		}
+	}
+	began := time.Now()
+	stop := serve()
+	<-all
+	seconds = time.Since(began).Seconds()
+	stop()
+	return seconds, counts
+}
+
+func busyServer(b *testing.B, st *stage, cfg asynq.Config, counts *busyCounts, handler asynq.Handler) (stop func()) {
+	b.Helper()
+	limiter, err := throttle.New(st.rdb, st.policy, throttle.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	limits, err := worker.New(worker.Config{Redis: st.rdb, Limiter: limiter, Observer: counts})
+	if err != nil {
+		b.Fatal(err)
+	}
+	srv := limits.NewServer(cfg)
+	if err := srv.Start(handler); err != nil {
+		b.Fatal(err)
+	}
+	return srv.Shutdown
+}

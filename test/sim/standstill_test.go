@@ -1,0 +1,265 @@
+package sim
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue"
+)
+
+// planIn is plan for a queue.
+func (c *course) planIn(name string, n int, scope string) {
+	c.Helper()
+	_, err := c.client.EnqueueBatch(c.Context(), queue.Number(func(yield func(queue.Task) bool) {
+		for i := range n {
+			if !yield(queue.Task{Type: "work", Scope: scope, Queue: name, ID: fmt.Sprintf("%s %05d", name, i)}) {
+				return
+			}
+		}
+	}), nil)
+	if err != nil {
+		c.Fatal(err)
+	}
+}
+
+// ordered holds starts against the order of their ids: none is more than so many places off.
+func (c *course) ordered(runs []ran, places int) {
+	c.Helper()
+	for i, r := range runs {
+		var number int
+		if _, err := fmt.Sscanf(r.id[strings.LastIndex(r.id, " ")+1:], "%d", &number); err != nil {
+			c.Fatal(err)
+		}
+		if number > i+places || number < i-places {
+			c.Errorf("%s started as number %d", r.id, i)
+			return
+		}
+	}
+}
+
+// nothingWaits waits until nothing is left of turns, but for some seconds what says that one that
+// has started was released.
+func (c *course) nothingWaits() {
+	c.Helper()
+	for range 600 {
+		left := ""
+		for _, key := range c.redis.Keys() {
+			if strings.HasPrefix(key, "hw:{p}") && strings.Contains(key, "!") {
+				left += " " + key
+			}
+		}
+		if left == "" {
+			return
+		}
+		<-time.After(100 * time.Millisecond)
+	}
+	c.Errorf("of turns there is left %q", c.redis.Keys())
+}
+
+const hundred = "{rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s}]}"
+
+var bothQueues = map[string]int{"live": 1, "low": 1}
+
+// stands is a way in which a queue stands still and goes on.
+type stands struct {
+	serves     map[string]int
+	share      float64 // of the limit that is used then
+	stop, goOn func(c *course)
+}
+
+var waysToStand = map[string]stands{
+	"paused": {bothQueues, 0.95, (*course).pauseLow, (*course).unpauseLow},
+	// A process is not quick to take what another has released: it uses four fifths.
+	"nobody serves it": {map[string]int{"live": 1}, 0.75, func(*course) {}, func(c *course) {
+		c.serve(asynq.Config{Queues: map[string]int{"low": 1}})
+	}},
+}
+
+func (c *course) pauseLow() {
+	if err := c.looks.PauseQueue("low"); err != nil {
+		c.Fatal(err)
+	}
+}
+
+func (c *course) unpauseLow() {
+	if err := c.looks.UnpauseQueue("low"); err != nil {
+		c.Fatal(err)
+	}
+}
+
+// "A queue that stands still takes nothing from others": behind 2000 tasks of a queue that is
+// paused, or that nobody serves, another queue gets all of the quota that they share, in other
+// scopes or in the same; it had 21 of 100 a second. And those who stood still go on in order,
+// once each, and leave nothing behind.
+func TestStandstillTakesNothing(t *testing.T) {
+	for name, way := range waysToStand {
+		for _, scope := range []string{"p/a", "p/b"} {
+			t.Run(name+", "+scope, func(t *testing.T) {
+				run(t, hundred, func(c *course) {
+					const n, others = 300, 2000
+					c.knowLow()
+					way.stop(c)
+					c.serve(asynq.Config{Queues: way.serves})
+					c.planIn("low", others, scope)
+					c.planIn("live", n, "p/b")
+					runs := c.finish(n)
+					c.ordered(runs, 10)
+					if share := used(runs, 100); share < 0.98 {
+						c.Errorf("%.1f %% of the limit was used beside a queue that stands still", 100*share)
+					}
+					began := time.Now()
+					way.goOn(c)
+					runs = c.finish(others)
+					c.ordered(runs, 40)
+					if late := runs[0].at.Sub(began); late > 2*time.Second {
+						c.Errorf("the first started %s after its queue went on", late)
+					}
+					if share := used(runs, 100); share < way.share {
+						c.Errorf("%.1f %% of the limit was used when it went on", 100*share)
+					}
+					c.nothingWaits()
+				})
+			})
+		}
+	}
+}
+
+// knowLow has asynq know the queue: else it can't be paused.
+func (c *course) knowLow() {
+	c.Helper()
+	if _, err := c.plain.Enqueue(asynq.NewTask("nothing", nil), asynq.Queue("low"), asynq.ProcessIn(1000*time.Hour)); err != nil {
+		c.Fatal(err)
+	}
+}
+
+// A queue is paused while its tasks wait, are released and stand in pending, and goes on for some
+// moments in between: those who are released hold nothing back, each comes once, and all go on in order.
+func TestPausedWhileTasksWait(t *testing.T) {
+	run(t, hundred, func(c *course) {
+		const n, others = 300, 1200
+		c.takes = 5 * time.Millisecond
+		c.serve(asynq.Config{Queues: bothQueues})
+		c.planIn("low", others, "p/a")
+		runs := c.finish(200)
+		c.pauseLow()
+		<-time.After(300 * time.Millisecond) // those who were taken before have started
+		for {
+			select {
+			case r := <-c.ended:
+				runs = append(runs, r)
+				continue
+			default:
+			}
+			break
+		}
+		before := len(runs)
+		c.planIn("live", n, "p/b")
+		lives := c.finish(n)
+		if share := used(lives, 100); share < 0.98 {
+			c.Errorf("%.1f %% of the limit was used beside a queue that was paused", 100*share)
+		}
+		for range 10 { // whatever a look is about to do
+			c.unpauseLow()
+			<-time.After(anyTime(c.random, 1500*time.Millisecond))
+			c.pauseLow()
+			<-time.After(anyTime(c.random, 1500*time.Millisecond))
+		}
+		c.unpauseLow()
+		runs = append(runs, c.finish(others-before)...)
+		c.ordered(runs, 60)
+		c.nothingWaits()
+	})
+}
+
+// A worker that starts finds who is parked, also those of a queue that nobody has told it of, and
+// those whom another left behind half-way.
+func TestRestartedWhileParked(t *testing.T) {
+	run(t, hundred, func(c *course) {
+		const others = 600
+		c.knowLow()
+		c.pauseLow()
+		c.serve(asynq.Config{Queues: bothQueues})
+		c.planIn("low", others, "p/a")
+		<-time.After(2 * time.Second)
+		c.workers[0].server.Shutdown()
+		<-time.After(time.Minute) // asynq's own times have passed
+		c.serve(asynq.Config{Queues: bothQueues})
+		<-time.After(3 * time.Second)
+		c.planIn("live", 300, "p/b")
+		if share := used(c.finish(300), 100); share < 0.98 {
+			c.Errorf("%.1f %% of the limit was used beside a queue that was paused before", 100*share)
+		}
+		c.unpauseLow()
+		runs := c.finish(100)
+		c.workers[1].server.Shutdown()
+		c.serve(asynq.Config{Queues: bothQueues})
+		c.ordered(append(runs, c.finish(others-100)...), 60)
+		c.nothingWaits()
+	})
+}
+
+// "The safety net is asynq's": with every process dead that knew them, and all that was parked lost,
+// each task comes all the same.
+func TestParkedAreLost(t *testing.T) {
+	run(t, hundred, func(c *course) {
+		c.knowLow()
+		c.pauseLow()
+		c.serve(asynq.Config{Queues: bothQueues})
+		c.planIn("low", 300, "p/a")
+		<-time.After(3 * time.Second)
+		c.redis.Del("hw:{p}!parked")
+		c.unpauseLow()
+		c.finish(300)
+		c.nothingWaits()
+	})
+}
+
+// A parked task that is deleted by hand, or archived, leaves no trace and takes nothing.
+func TestDeletedWhileParked(t *testing.T) {
+	run(t, hundred, func(c *course) {
+		const others = 400
+		c.knowLow()
+		c.pauseLow()
+		c.serve(asynq.Config{Queues: bothQueues})
+		c.planIn("low", others, "p/a")
+		<-time.After(2 * time.Second)
+		for i := 210; i < 220; i++ {
+			if err := c.looks.DeleteTask("low", fmt.Sprintf("low %05d", i)); err != nil {
+				c.Fatal(err)
+			}
+			if err := c.looks.ArchiveTask("low", fmt.Sprintf("low %05d", i+100)); err != nil {
+				c.Fatal(err)
+			}
+		}
+		c.unpauseLow()
+		c.finish(others - 20)
+		c.nothingWaits()
+	})
+}
+
+// Those who come to a queue that stands still go behind those who are parked of it, though the places
+// of many that came at once run ahead of the clock.
+func TestComeToStandingQueue(t *testing.T) {
+	run(t, hundred, func(c *course) {
+		c.knowLow()
+		c.pauseLow()
+		c.serve(asynq.Config{Queues: bothQueues})
+		c.planIn("low", 3000, "p/a")
+		<-time.After(500 * time.Millisecond)
+		for i := range 3 {
+			task := queue.Task{Type: "work", Scope: "p/a", Queue: "low", ID: fmt.Sprintf("low %05d", 3000+i)}
+			if _, err := c.client.Enqueue(c.Context(), task); err != nil {
+				c.Fatal(err)
+			}
+			<-time.After(100 * time.Millisecond)
+		}
+		<-time.After(time.Second)
+		c.unpauseLow()
+		c.ordered(c.finish(3003), 60)
+		c.nothingWaits()
+	})
+}

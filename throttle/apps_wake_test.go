@@ -1,0 +1,147 @@
+package throttle
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+)
+
+const sharedByApps = `
+limits:
+  p:
+    rules:
+      - {name: r, algorithm: sliding-window, limit: 1, per: 1s}
+    scopes:
+      a: {apps: [billing]}
+      b: {}
+`
+
+// of is the same limiter as another application has it.
+func (b *bench) of(app string) *Limiter {
+	b.t.Helper()
+	cfg := b.cfg
+	cfg.App = app
+	l, err := New(b.rdb, b.Policy(), cfg)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	l.clock = b.clock
+	return l
+}
+
+func (b *bench) looks(l *Limiter) Woken {
+	b.t.Helper()
+	woken, err := l.Wake(ctx, WakeRequest{Provider: "p", Most: 8, Lead: 20 * time.Millisecond})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return woken
+}
+
+func ticketsOf(places []Place) (tickets []string) {
+	for _, p := range places {
+		tickets = append(tickets, p.Ticket)
+	}
+	return tickets
+}
+
+// "Those of a scope that the application may not spend from it leaves to others": it releases
+// those behind them, however often it looks, and keeps nobody else from releasing them.
+func TestWakeLeavesOthersTasks(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{App: "mail"}, mustParse(t, sharedByApps), func(b *bench) {
+		billing := b.of("billing")
+		b.decide(Request{Scope: "p/b"})
+		placed, err := b.LineUp(ctx, []Ask{{Scope: "p/a", Ticket: "a1"}, {Scope: "p/a", Ticket: "a2"}}, 0, 0)
+		if err != nil || !placed[0].Waits || !placed[1].Waits {
+			t.Fatalf("%+v, %v", placed, err)
+		}
+		for range 20 {
+			b.now.Add(sec.Microseconds())
+			if woken := b.looks(b.Limiter); len(woken.Released) > 0 || !woken.Waiting || woken.Next < 50*time.Millisecond || woken.Next > time.Second {
+				t.Fatalf("%+v", woken)
+			}
+		}
+		b.now.Add((6 * time.Millisecond).Microseconds())
+		if got := ticketsOf(b.looks(billing).Released); !slices.Equal(got, []string{"a1"}) {
+			t.Errorf("billing releases %q, want a1", got)
+		}
+		if d, err := billing.Decide(ctx, Request{Scope: "p/a", Ticket: "a1"}); err != nil || !d.Allowed {
+			t.Errorf("%+v, %v", d, err)
+		}
+		// One behind it is not kept waiting, and a2 keeps its place.
+		if d := b.decide(Request{Scope: "p/b", Ticket: "b1"}); d.Allowed {
+			t.Fatalf("%+v", d)
+		}
+		b.now.Add(2 * sec.Microseconds())
+		b.looks(b.Limiter)
+		b.now.Add((6 * time.Millisecond).Microseconds())
+		if woken := b.looks(b.Limiter); len(woken.Released) > 1 {
+			t.Errorf("%+v", woken)
+		}
+		if d := b.decide(Request{Scope: "p/b", Ticket: "b1"}); !d.Allowed {
+			t.Errorf("%+v: it was not released", d)
+		}
+		if s, err := b.InspectTicket(ctx, Ask{Scope: "p/a", Ticket: "a2"}); err != nil || !s.Waits || s.Ahead != 0 {
+			t.Errorf("%+v, %v", s, err)
+		}
+	})
+}
+
+// "Restore gives one who was released its place in line back."
+func TestRestore(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{App: "mail"}, mustParse(t, sharedByApps), func(b *bench) {
+		billing := b.of("billing")
+		b.decide(Request{Scope: "p/b"})
+		for _, ticket := range []string{"a1", "a2"} {
+			if d, err := billing.Decide(ctx, Request{Scope: "p/a", Ticket: ticket}); err != nil || !d.Turn.Waits {
+				t.Fatalf("%+v, %v", d, err)
+			}
+		}
+		b.now.Add(2 * sec.Microseconds())
+		if got := ticketsOf(b.looks(billing).Released); !slices.Equal(got, []string{"a1"}) {
+			t.Fatalf("billing releases %q", got)
+		}
+		for ticket, released := range map[string]bool{"a1": true, "a2": false, "a3": false} {
+			req := Request{Scope: "p/a", Ticket: ticket}
+			if _, err := b.Decide(ctx, req); !errors.As(err, new(*AppError)) {
+				t.Errorf("%s: %v", ticket, err)
+			}
+			if restored, err := b.Restore(ctx, req); err != nil || restored != released {
+				t.Errorf("%s was restored: %t, %v", ticket, restored, err)
+			}
+		}
+		for ticket, ahead := range map[string]int64{"a1": 0, "a2": 1} {
+			if s, err := b.InspectTicket(ctx, Ask{Scope: "p/a", Ticket: ticket}); err != nil || !s.Waits || s.Ahead != ahead {
+				t.Errorf("%s: %+v, %v", ticket, s, err)
+			}
+		}
+		if s, err := b.InspectTicket(ctx, Ask{Scope: "p/a", Ticket: "a3"}); err != nil || s.Waits || s.Released {
+			t.Errorf("a3: %+v, %v", s, err)
+		}
+		if got := ticketsOf(b.looks(billing).Released); !slices.Equal(got, []string{"a1"}) {
+			t.Errorf("billing releases %q: its units are not there for it", got)
+		}
+	})
+}
+
+func TestPolicyApps(t *testing.T) {
+	t.Parallel()
+	p := mustParse(t, appsLimits)
+	for scope, want := range map[string][]string{
+		"payments": {"billing", "refunds", "a b"}, "payments/globex": {"billing"}, "payments/acme/x": {"billing", "refunds"},
+	} {
+		if got, all := p.Apps(mustScope(t, scope)); all || !slices.Equal(got, want) {
+			t.Errorf("%s: %q, %t, want %q", scope, got, all, want)
+		}
+	}
+	if got, all := p.Apps(mustScope(t, "search/x")); !all || got != nil {
+		t.Errorf("%q, %t", got, all)
+	}
+	nobody := mustParse(t, "limits: {a: {apps: [x], scopes: {b: {apps: [y]}}}}")
+	if got, all := nobody.Apps(mustScope(t, "a/b")); all || len(got) != 0 {
+		t.Errorf("%q, %t", got, all)
+	}
+}

@@ -1,0 +1,135 @@
+package throttle
+
+import (
+	"math"
+	"strconv"
+	"time"
+)
+
+// A start is late when its run would begin after the moment that it was granted for: a timer
+// or a reply came late, or the goroutine waited for a processor. Whether that matters is for
+// the rules on its path to say; docs/algorithms.md#late-starts has the proofs.
+
+const (
+	// lateAtOnce is how many tasks of cost 1 can be late at the same time, at the most: as many
+	// as all processes together run or hold.
+	lateAtOnce = 1000
+	// longestLeeway bounds leeway, and how far ahead a start is asked for since another was late.
+	longestLeeway = 250 * time.Millisecond
+)
+
+// plenty says that what passes a bucket within the pad is more than all that can be late at
+// once. Its rate is one pad slower for that; see ruleParams.
+func (r Rule) plenty(pad time.Duration, cost int64) bool {
+	if r.Algorithm != TokenBucket || r.Margin > 0 || r.Limit < lateAtOnce || cost > math.MaxInt64/lateAtOnce {
+		return false
+	}
+	units, _ := mulDiv(r.Limit, pad.Microseconds(), (r.Per + 2*pad).Microseconds())
+	return units >= lateAtOnce*cost
+}
+
+// room is how long a bucket takes for half of what may start at once beside a cost: for so long
+// it can leave open when a start comes. Others wait for as long as that is not known.
+func (r Rule) room(cost int64) time.Duration {
+	if r.Margin > 0 || r.Limit == 0 || cost >= r.Capacity() {
+		return 0
+	}
+	room, _ := mulDiv((r.Capacity()-cost)/2, r.Per.Microseconds(), r.Limit)
+	return us(min(room, longestLeeway.Microseconds()))
+}
+
+// inTime says whether the run of a grant may begin now.
+func (l *Limiter) inTime(d *Decision) bool {
+	if l.cfg.Pad == 0 || d.Degraded || d.under == nil {
+		return true
+	}
+	return time.Since(d.begins) <= max(l.cfg.Pad, l.tolerance(d))
+}
+
+// tolerance is by how much a start may be late without any rule minding, where that is more
+// than the pad. Lateness is told by this process's clock, which may be late itself: up to the
+// end of a window, or of a rule's hours, a pad is left.
+func (l *Limiter) tolerance(d *Decision) time.Duration {
+	p, pad, start := d.under, l.cfg.Pad, d.Grant.start
+	most := Unknown
+	for i, b := range p.bounds {
+		switch numbers := p.params[i].numbers; b.Rule.Algorithm {
+		case Concurrency:
+			most = min(most, b.Rule.Lease/2) // its place is held until then
+		case TokenBucket:
+			if !b.Rule.plenty(pad, d.Grant.cost.at(i)) {
+				most = min(most, pad+d.leeway)
+			}
+		case SlidingWindow:
+			most = min(most, pad+d.leeway)
+		case FixedWindow:
+			most = min(most, us(numbers[1]-start%numbers[1]-numbers[2]))
+		case Calendar:
+			ends := numbers[2]
+			if start >= ends {
+				ends = numbers[3]
+			}
+			most = min(most, us(ends-start)-min(pad+b.Rule.Margin, shortestPeriod/2))
+		}
+	}
+	if p.hours.until != 0 {
+		most = min(most, us(p.hours.until-start)-pad)
+	}
+	return most
+}
+
+// patientTries is how many starts in a row must have been too late before the next is asked for
+// at the cost of limits that bind.
+const patientTries = 2
+
+// lateness is what is asked for after a start that was too late.
+type lateness struct {
+	// leeway is how much later than its start the run may begin. Sliding windows and buckets
+	// count it as of that moment, as if it were longer by so much.
+	leeway time.Duration
+	// from is how far ahead the start must be at least.
+	from time.Duration
+}
+
+func (l lateness) any() bool { return l != lateness{} }
+
+// text is how scripts read it.
+func (l lateness) text() string {
+	switch {
+	case l.leeway > 0:
+		return "L" + strconv.FormatInt(l.leeway.Microseconds(), 10)
+	case l.from > 0:
+		return "F" + strconv.FormatInt(l.from.Microseconds(), 10)
+	}
+	return ""
+}
+
+// after is how to ask for a start after one that was granted came too late, for the so manieth
+// time: with leeway of twice its lateness, or, where a bucket on the path has no room for that,
+// for one that is so far ahead. Either takes something of limits that bind, so that there a
+// start at once is asked for once more before.
+func (l *Limiter) after(d *Decision, late time.Duration, tries int) lateness {
+	most, binds, spaced := longestLeeway, false, false
+	for i, b := range d.under.bounds {
+		r, cost := b.Rule, d.Grant.cost.at(i)
+		switch {
+		case r.Algorithm == SlidingWindow:
+			most = min(most, r.Per/4)
+		case r.Algorithm == TokenBucket && !r.plenty(l.cfg.Pad, cost):
+			room := r.room(cost)
+			if spaced = spaced || room < l.cfg.Pad; room >= l.cfg.Pad {
+				most = min(most, room)
+			}
+		default:
+			continue
+		}
+		binds = binds || i < len(d.Rules) && 2*d.Rules[i].Remaining < d.Rules[i].Limit
+	}
+	switch {
+	case (binds || spaced) && tries < patientTries:
+		return lateness{}
+	case spaced:
+		return lateness{from: min(2*late, longestLeeway).Truncate(time.Microsecond)}
+	}
+	return lateness{leeway: min(2*late, most).Truncate(time.Microsecond)}
+}

@@ -1,0 +1,248 @@
+package throttle
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+// late is an observer that keeps callers back, each decision for its own time.
+type late struct {
+	by    []time.Duration
+	tries int
+}
+
+func (o *late) Decided(Decision, time.Duration, error) {
+	if o.tries++; o.tries <= len(o.by) {
+		<-time.After(o.by[o.tries-1])
+	}
+}
+
+// "A run that is later than that is decided anew where a rule of its path could be exceeded",
+// under a new attempt, with the old one given back.
+func TestLateStart(t *testing.T) {
+	t.Parallel()
+	long := 24 * time.Hour
+	day := Rule{Name: "r", Algorithm: FixedWindow, Limit: 10, Per: long}
+	period := Rule{Name: "r", Algorithm: Calendar, Limit: 10, Resets: "0 0 * * *"}
+	window := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 10, Per: time.Minute}
+	quick := Rule{Name: "r", Algorithm: TokenBucket, Limit: 1_000_000, Per: sec, Burst: 1}
+	spaced := Rule{Name: "r", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 1}
+	wide := Rule{Name: "r", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 10}
+	places := Rule{Name: "r", Algorithm: Concurrency, Limit: 10, Lease: 10 * sec}
+	for name, test := range map[string]struct {
+		rules []Rule
+		by    []time.Duration // so late is each try
+		tries int
+	}{
+		"in time":                               {[]Rule{window}, nil, 1},
+		"within the pad":                        {[]Rule{window}, []time.Duration{5 * ms}, 1},
+		"sliding window":                        {[]Rule{window}, []time.Duration{5*ms + 1}, 2},
+		"sliding window, with leeway":           {[]Rule{window}, []time.Duration{20 * ms, 45 * ms}, 2},
+		"sliding window, later than that":       {[]Rule{window}, []time.Duration{20 * ms, 45*ms + 1}, 3},
+		"sliding window, later than any leeway": {[]Rule{window}, []time.Duration{sec, sec, 255 * ms}, 3},
+		"spaced bucket, always as late":         {[]Rule{spaced}, []time.Duration{6 * ms, 6 * ms, 6 * ms, 6 * ms, 6 * ms, 6 * ms}, 3},
+		"spaced bucket, later each time":        {[]Rule{spaced}, []time.Duration{6 * ms, 6 * ms, 117*ms + 1}, 4},
+		"wide bucket":                           {[]Rule{wide}, []time.Duration{20 * ms, 45 * ms}, 2},
+		"wide bucket, later than its room":      {[]Rule{wide}, []time.Duration{sec, 256 * ms}, 3},
+		"bucket that lets plenty through":       {[]Rule{quick}, []time.Duration{time.Minute}, 1},
+		"places":                                {[]Rule{places}, []time.Duration{5 * sec}, 1},
+		"places, of which the lease runs out":   {[]Rule{places}, []time.Duration{6 * sec}, 2},
+		"fixed window":                          {[]Rule{day}, []time.Duration{22 * time.Hour}, 1},
+		"fixed window that has ended":           {[]Rule{day}, []time.Duration{23 * time.Hour}, 2},
+		"calendar":                              {[]Rule{period}, []time.Duration{22 * time.Hour}, 1},
+		"calendar whose period has ended":       {[]Rule{period}, []time.Duration{23 * time.Hour}, 2},
+		"a path minds what one of its rules does": {
+			[]Rule{places, {Name: "w", Algorithm: SlidingWindow, Limit: 10, Per: sec}}, []time.Duration{6 * ms}, 2,
+		},
+		"a bucket beside a window that ends": {
+			[]Rule{spaced, {Name: "f", Algorithm: FixedWindow, Limit: 10, Per: 100 * ms}},
+			[]time.Duration{6 * ms, 83 * ms, 6 * ms}, 3,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := &late{by: test.by}
+			bubble(t, Config{Pad: 5 * ms, Observer: o}, policyOf(t, test.rules...), nil, func(t *testing.T, _ *wire, l *Limiter) {
+				<-time.After(time.Until(time.Now().Truncate(long).Add(long + time.Hour)))
+				d, err := l.Start(t.Context(), Request{Scope: "p/x", ID: "first", Ahead: sec})
+				if err != nil || !d.Allowed || o.tries != test.tries {
+					t.Errorf("%d tries: %+v, %v", o.tries, d, err)
+				}
+				if (d.Grant.ID() == "first") != (test.tries == 1) {
+					t.Errorf("granted as %q", d.Grant.ID())
+				}
+				if test.rules[0].Algorithm == TokenBucket {
+					return // of which less may come back
+				}
+				if d, err := l.Peek(t.Context(), Request{Scope: "p/x"}); err != nil || d.Rules[0].Remaining != 9 {
+					t.Errorf("%d units are left, want 9; %v", d.Rules[0].Remaining, err)
+				}
+			})
+		})
+	}
+}
+
+// "That is done again until one is in time or limits are in the way: being late is no denial."
+func TestLateForEver(t *testing.T) {
+	t.Parallel()
+	o := &late{by: slices.Repeat([]time.Duration{sec}, 1000)}
+	bubble(t, Config{Observer: o}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: sec}), nil, func(t *testing.T, _ *wire, l *Limiter) {
+		ctx, cancel := context.WithTimeout(t.Context(), 59*sec+ms)
+		defer cancel()
+		if d, err := l.Start(ctx, Request{Scope: "p/x", Ticket: "t"}); ctx.Err() == nil || err == nil || d.Allowed || o.tries != 60 {
+			t.Errorf("%d tries: %+v, %v", o.tries, d, err)
+		}
+		if d, err := l.Peek(t.Context(), Request{Scope: "p/x"}); err != nil || d.Rules[0].Remaining != 1 {
+			t.Errorf("what was too late is spent: %+v, %v", d, err)
+		}
+	})
+}
+
+// "negative means none, and that no start is ever too late"
+func TestNoPad(t *testing.T) {
+	t.Parallel()
+	bubble(t, Config{Pad: -1, Observer: &late{by: []time.Duration{sec}}}, policyOf(t, window10()), nil, func(t *testing.T, _ *wire, l *Limiter) {
+		d, err := l.Start(t.Context(), Request{Scope: "p/x", ID: "first"})
+		if err != nil || !d.Allowed || d.Grant.ID() != "first" {
+			t.Errorf("got %+v, %v", d, err)
+		}
+	})
+}
+
+// lag keeps each caller back for a while of its own, from time to time.
+type lag struct {
+	mu   sync.Mutex
+	luck *rand.Rand
+	most time.Duration
+}
+
+func (o *lag) Decided(Decision, time.Duration, error) {
+	o.mu.Lock()
+	by := time.Duration(o.luck.Int64N(int64(o.most)))
+	if o.luck.IntN(4) == 0 {
+		by = 0
+	}
+	o.mu.Unlock()
+	<-time.After(by)
+}
+
+// Never over a limit in any window, as the handler sees its starts, however late they are: some
+// start at once, some when they have been decided anew, with leeway and without. And nothing is
+// put off that the limits admit.
+func TestLateIsNeverOver(t *testing.T) {
+	t.Parallel()
+	for name, rule := range map[string]Rule{
+		"sliding window, exact":  {Algorithm: SlidingWindow, Limit: 7, Per: 200 * ms},
+		"sliding window, coarse": {Algorithm: SlidingWindow, Limit: 140, Per: sec},
+		"fixed window":           {Algorithm: FixedWindow, Limit: 20, Per: 200 * ms},
+		"wide bucket":            {Algorithm: TokenBucket, Limit: 50, Per: sec, Burst: 20},
+		"spaced bucket":          {Algorithm: TokenBucket, Limit: 20, Per: sec, Burst: 1},
+	} {
+		for seed := range uint64(2) {
+			t.Run(fmt.Sprintf("%s, seed %d", name, seed), func(t *testing.T) {
+				t.Parallel()
+				rule.Name = "r"
+				o := &lag{luck: rand.New(rand.NewPCG(seed, 0)), most: 60 * ms}
+				bubble(t, Config{Pad: 5 * ms, Observer: o}, policyOf(t, rule), nil, func(t *testing.T, _ *wire, l *Limiter) {
+					starts := startsOf(t, l, 15, 5*sec, rand.New(rand.NewPCG(seed, 1)))
+					if least := int(rule.Limit * 5 * sec.Nanoseconds() / rule.Per.Nanoseconds() / 4); len(starts) < least {
+						t.Errorf("%d starts; the limit would have admitted four times as many as %d", len(starts), least)
+					}
+					exceeded(t, rule, starts)
+				})
+			})
+		}
+	}
+}
+
+// startsOf has callers start one run after the other, and now and then pause, for so long.
+func startsOf(t *testing.T, l *Limiter, callers int, length time.Duration, luck *rand.Rand) (starts []time.Time) {
+	t.Helper()
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	ctx, cancel := context.WithTimeout(t.Context(), length)
+	defer cancel()
+	for range callers {
+		all.Go(func() {
+			for {
+				if _, err := l.Wait(ctx, Request{Scope: "p/x"}); err != nil {
+					return
+				}
+				mu.Lock()
+				starts = append(starts, time.Now())
+				pause := time.Duration(luck.Int64N(int64(20 * ms)))
+				if luck.IntN(10) == 0 {
+					pause = time.Duration(luck.Int64N(int64(sec)))
+				}
+				mu.Unlock()
+				<-time.After(pause)
+			}
+		})
+	}
+	all.Wait()
+	slices.SortFunc(starts, time.Time.Compare)
+	return starts
+}
+
+// exceeded fails where the rule was exceeded: a window strictly, a bucket by what it says, over
+// times of per and longer, and over shorter ones with a pad more.
+func exceeded(t *testing.T, r Rule, starts []time.Time) {
+	t.Helper()
+	for i, from := range starts {
+		for n := i; n < len(starts); n++ {
+			length, units := starts[n].Sub(from), int64(n-i+1)
+			most := r.Limit
+			switch {
+			case r.Algorithm == FixedWindow && !from.Truncate(r.Per).Equal(starts[n].Truncate(r.Per)),
+				r.Algorithm == SlidingWindow && length >= r.Per:
+				continue
+			case r.Algorithm == TokenBucket && length < r.Per:
+				most = r.Burst + int64((length+5*ms)*time.Duration(r.Limit)/r.Per)
+			case r.Algorithm == TokenBucket:
+				most = r.Burst + int64(length*time.Duration(r.Limit)/r.Per)
+			}
+			if units > most {
+				t.Fatalf("%d starts within %s from %s; the most is %d", units, length, from, most)
+			}
+		}
+	}
+}
+
+// A bucket that minds no late start is slowed by what can be late, so that it is not exceeded
+// over its own time.
+func TestPlenty(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		rule Rule
+		cost int64
+		want bool
+	}{
+		{Rule{Algorithm: TokenBucket, Limit: 1_000_000, Per: sec}, 1, true},
+		{Rule{Algorithm: TokenBucket, Limit: 1_000_000, Per: sec}, 5, false},
+		{Rule{Algorithm: TokenBucket, Limit: 202_000, Per: sec}, 1, true},
+		{Rule{Algorithm: TokenBucket, Limit: 201_999, Per: sec}, 1, false},
+		{Rule{Algorithm: TokenBucket, Limit: 1_000_000, Per: sec, Margin: ms}, 1, false},
+		{Rule{Algorithm: TokenBucket, Limit: 1_000_000, Per: time.Minute}, 1, false},
+		{Rule{Algorithm: SlidingWindow, Limit: 1_000_000, Per: sec}, 1, false},
+		{Rule{Algorithm: TokenBucket, Limit: maxLimit, Per: sec}, maxLimit, false},
+	} {
+		if got := test.rule.plenty(5*ms, test.cost); got != test.want {
+			t.Errorf("%+v at %d: %t", test.rule, test.cost, got)
+		}
+	}
+	r := Rule{Algorithm: TokenBucket, Limit: 1_000_000, Per: sec, Burst: 1}
+	_, n := ruleParams(r, 5*ms)
+	if over := 1005*ms.Microseconds()*n[0]/n[1] + 1_000_000*5/1010; over > r.Limit {
+		t.Errorf("%d units in a second, of %d", over, r.Limit)
+	}
+}
+
+// slowly is called with each decision.
+type slowly func()
+
+func (f slowly) Decided(Decision, time.Duration, error) { f() }

@@ -1,0 +1,72 @@
+package throttle
+
+import (
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// What decides who goes next is read from the master, whatever the client does with other reads.
+func TestReadsComeFromTheMaster(t *testing.T) {
+	t.Parallel()
+	reads, master, replica := redistest.LaggingReplica(t)
+	b := newBench(t, reads, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: time.Hour}))
+	d := b.decide(Request{Scope: "p"})
+	waits := Ask{Scope: "p", Ticket: "t"}
+	if d := b.decide(Request{Scope: waits.Scope, Ticket: waits.Ticket}); !d.Turn.Waits {
+		t.Fatalf("%+v", d)
+	}
+	key := b.provider("p") + "!due"
+	if master.Exists(ctx, key).Val() != 1 || reads.Exists(ctx, key).Val() != 0 {
+		t.Fatal("the client does not read from the replica, or that is not behind")
+	}
+
+	if stands, err := b.Stands(ctx, waits); err != nil || !stands {
+		t.Errorf("it stands in line: %v, %v", stands, err)
+	}
+	if places, err := b.Waiting("p").Next(ctx, 1); err != nil || len(places) != 1 {
+		t.Errorf("one stands in line: %v, %v", places, err)
+	}
+	if err := b.Announce(ctx, "p"); err != nil {
+		t.Fatal(err)
+	}
+	if turns, err := b.Turns(ctx); err != nil || len(turns) != 1 {
+		t.Errorf("p was announced: %v, %v", turns, err)
+	}
+	if out, err := b.Outlook(ctx, "p"); err != nil || out.Waiting != 1 {
+		t.Errorf("one waits: %+v, %v", out, err)
+	}
+	if err := b.Keep(ctx, d.Grant, "kept", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Kept(ctx, "p", "kept"); err != nil {
+		t.Errorf("it is kept: %v", err)
+	}
+
+	wake := func(glance bool) Woken {
+		woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1, Glance: glance})
+		if err != nil || !woken.Waiting {
+			t.Fatalf("%+v, %v", woken, err)
+		}
+		return woken
+	}
+	wake(false)
+	due, err := master.Dump(ctx, key).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := replica.Restore(ctx, key, time.Hour, due).Err(); err != nil { // it was as far once
+		t.Fatal(err)
+	}
+	looked := func() string { return master.HGet(ctx, b.provider("p")+"!at", "@").Val() }
+	before := looked()
+	b.pass(sec)
+	if wake(true); looked() != before {
+		t.Error("nothing has changed since the last look, and a glance did not do")
+	}
+	b.giveBack(d.Grant)
+	if woken := wake(true); len(woken.Released) != 1 {
+		t.Errorf("%+v: a glance should have seen that the unit came back", woken)
+	}
+}

@@ -1,0 +1,159 @@
+package throttle
+
+import (
+	"context"
+	"time"
+)
+
+// A start that was granted for longer ahead than pauseGrace is looked after once more, so long
+// before it comes, by a look that others may share who spend from the scope. So no start begins
+// more than pauseGrace after its API's pause was told, whoever told it.
+const (
+	pauseLook  = 100 * time.Millisecond
+	looksApart = 50 * time.Millisecond
+)
+
+// untilStart waits for a granted start. It is over at once where this process hears that an
+// API has paused the scope, or one above it, since the start was granted.
+func (l *Limiter) untilStart(ctx context.Context, req *Request, d *Decision) (paused bool, err error) {
+	left := time.Until(d.begins)
+	if left > 0 {
+		l.heard.waiting.Add(1)
+		defer l.heard.waiting.Add(-1)
+	}
+	if left > 0 && req.OnWait != nil {
+		defer req.OnWait(left)()
+	}
+	look := d.Wait > pauseGrace
+	for {
+		heard, overtaken := l.heard.since(d)
+		if left = time.Until(d.begins); overtaken || left <= 0 {
+			return overtaken, ctx.Err()
+		}
+		if look && left <= pauseLook {
+			look = false
+			l.lookAtPauses(d.under)
+		}
+		if look {
+			left -= pauseLook
+		}
+		if err := sleepUntil(ctx, left, heard); err != nil {
+			return false, err
+		}
+	}
+}
+
+// lookAtPauses asks what pauses there are of a plan's scope and of those above it, and has those
+// heard of them who wait. It is asked once for all who want to know in the same moment, and
+// nobody is held up by it: where Redis does not answer, starts are as they were granted.
+func (l *Limiter) lookAtPauses(p *plan) {
+	if !l.heard.looks(p) {
+		return
+	}
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), l.cfg.Timeout)
+		defer cancel()
+		levels := p.paths()
+		fields := make([]string, len(levels))
+		for i, level := range levels {
+			fields[i] = "P" + level
+		}
+		values, err := l.rdb.HMGet(ctx, toldKey(p.provider), fields...).Result()
+		if err != nil {
+			return
+		}
+		at := l.serverTime(p.provider)
+		for i, v := range values {
+			v := text(v)
+			if len(v) < packed {
+				continue
+			}
+			if until := time.UnixMicro(number(v)); until.After(at) {
+				l.heard.pause(p.provider+levels[i], until, at)
+			}
+		}
+	}()
+}
+
+// denied notes a denial: where it is for an API's pause that is not known here, those who wait
+// for a start are told of that.
+func (l *Limiter) denied(p *plan, d *Decision) {
+	if d.Paused && l.heard.waiting.Load() > 0 && l.heard.unknown(p) {
+		l.lookAtPauses(p)
+	}
+}
+
+// paths are those of the plan's scope and of those above it, outermost first.
+func (p *plan) paths() (all []string) {
+	for i := range p.path {
+		if p.path[i] == '/' {
+			all = append(all, p.path[:i])
+		}
+	}
+	return append(all, p.path)
+}
+
+// since tells whether a pause was heard of after a start was granted that is before its end,
+// and returns what is closed when another one is. Whatever was decided later knew of the pause;
+// when an attempt was that is answered once more, nobody knows.
+func (h *heard) since(d *Decision) (next <-chan struct{}, overtaken bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.next == nil {
+		h.next = make(chan struct{})
+	}
+	if len(h.pauses) == 0 || d.Degraded || d.At.IsZero() {
+		return h.next, false
+	}
+	start := d.At.Add(d.Wait - d.overdue)
+	for _, level := range d.under.paths() {
+		one, known := h.pauses[d.under.provider+level]
+		if known && (d.replayed || !one.at.Before(d.At)) && one.until.After(start) {
+			return h.next, true
+		}
+	}
+	return h.next, false
+}
+
+// pause notes a pause of a scope, by its key, that was in force at a time of the server's, and
+// tells those who wait for a start.
+func (h *heard) pause(key string, until, at time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.pauses == nil || len(h.pauses) >= maxPlans {
+		h.pauses = map[string]heardPause{}
+	}
+	now := time.Now()
+	h.pauses[key] = heardPause{until: until, here: now.Add(until.Sub(at)), told: now, at: at}
+	if h.next != nil {
+		close(h.next)
+		h.next = nil
+	}
+}
+
+// looks says that it is time for a look at the pauses of a plan's scope, and takes it for made.
+func (h *heard) looks(p *plan) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now, key := time.Now(), p.provider+p.path
+	if at, known := h.looked[key]; known && now.Sub(at) < looksApart {
+		return false
+	}
+	if h.looked == nil || len(h.looked) >= maxPlans {
+		h.looked = map[string]time.Time{}
+	}
+	h.looked[key] = now
+	return true
+}
+
+// unknown says that no pause is known for which the plan's scope may have been denied.
+func (h *heard) unknown(p *plan) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, level := range p.paths() {
+		if one, known := h.pauses[p.provider+level]; known && time.Now().Before(one.here) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,218 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/answers"
+)
+
+// startedAt is what became of a start, and when.
+type startedAt struct {
+	d    Decision
+	err  error
+	took time.Duration
+}
+
+// pacedBubble is a limiter that starts one a second in a scope, one of which has started, and
+// another process's.
+func pacedBubble(t *testing.T) (here, there *Limiter, start func(req Request) <-chan startedAt) {
+	t.Helper()
+	_, rdb := redistest.Miniredis(t)
+	policy := mustParse(t, `limits: {p: {rules: [{name: all, algorithm: sliding-window, limit: 1000, per: 1s}], scopes: {"*": {rules: [{name: r, algorithm: token-bucket, limit: 1, per: 1s, burst: 1}]}}}}`)
+	for _, l := range []**Limiter{&here, &there} {
+		var err error
+		if *l, err = New(rdb, policy, Config{Prefix: "overtaken"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d, err := here.Allow(t.Context(), "p/a"); err != nil || !d.Allowed {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	return here, there, func(req Request) <-chan startedAt {
+		done, began := make(chan startedAt, 1), time.Now()
+		req.Ahead, req.Near = 5*time.Second, 5*time.Second
+		go func() {
+			d, err := here.Start(t.Context(), req)
+			done <- startedAt{d, err, time.Since(began)}
+		}()
+		return done
+	}
+}
+
+func refusedFor(wait time.Duration) answers.Advice {
+	return answers.Advice{Limited: true, RetryKnown: true, Retry: wait}
+}
+
+// "A scope that is paused during the wait takes back": docs/vendor.md says how soon, and of
+// whose starts.
+func TestAPIPauseTakesStartsBack(t *testing.T) {
+	t.Parallel()
+	const never = time.Hour
+	for name, row := range map[string]struct {
+		at    time.Duration // into a wait of a second
+		scope string        // of the answer
+		wait  time.Duration // that it asks for
+		other bool          // another process hears it
+		asks  time.Duration // when this process asks for another start there, and is denied; never
+		takes time.Duration // how long the start is waited for
+	}{
+		"told here":                               {at: 300 * ms, scope: "p/a", wait: time.Minute, takes: 300 * ms, asks: never},
+		"told here, a moment before":              {at: 995 * ms, scope: "p/a", wait: time.Minute, takes: 995 * ms, asks: never},
+		"told here of the level above":            {at: 300 * ms, scope: "p", wait: time.Minute, takes: 300 * ms, asks: never},
+		"told here, and over by then":             {at: 300 * ms, scope: "p/a", wait: 600 * ms, takes: time.Second, asks: never},
+		"told here of another scope":              {at: 300 * ms, scope: "p/b", wait: time.Minute, takes: time.Second, asks: never},
+		"told here of a scope below":              {at: 300 * ms, scope: "p/a/x", wait: time.Minute, takes: time.Second, asks: never},
+		"told elsewhere":                          {at: 300 * ms, scope: "p/a", wait: time.Minute, other: true, takes: 900 * ms, asks: never},
+		"told elsewhere, 150 ms before":           {at: 849 * ms, scope: "p/a", wait: time.Minute, other: true, takes: 900 * ms, asks: never},
+		"told elsewhere of the level above":       {at: 300 * ms, scope: "p", wait: time.Minute, other: true, takes: 900 * ms, asks: never},
+		"told elsewhere, and over by then":        {at: 300 * ms, scope: "p/a", wait: 600 * ms, other: true, takes: time.Second, asks: never},
+		"told elsewhere of another scope":         {at: 300 * ms, scope: "p/b", wait: time.Minute, other: true, takes: time.Second, asks: never},
+		"told elsewhere, and known by a denial":   {at: 300 * ms, scope: "p/a", wait: time.Minute, other: true, asks: 400 * ms, takes: 400 * ms},
+		"told elsewhere of all, known by another": {at: 300 * ms, scope: "p", wait: time.Minute, other: true, asks: 400 * ms, takes: 400 * ms},
+	} {
+		for _, ticket := range []string{"", "one"} {
+			t.Run(name+" "+ticket, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					here, there, start := pacedBubble(t)
+					done := start(Request{Scope: "p/a", Ticket: ticket})
+					time.AfterFunc(row.at, func() {
+						tells := here
+						if row.other {
+							tells = there
+						}
+						if _, err := tells.Heed(t.Context(), row.scope, refusedFor(row.wait)); err != nil {
+							t.Error(err)
+						}
+					})
+					if row.asks < never {
+						time.AfterFunc(row.asks, func() { _, _ = here.Allow(t.Context(), "p/a") })
+					}
+					got, starts := <-done, row.takes == time.Second
+					if got.err != nil || got.d.Allowed != starts || got.took < row.takes || got.took > row.takes+20*ms {
+						t.Fatalf("after %v, %v: %+v", got.took, got.err, got.d)
+					}
+					if starts {
+						return
+					}
+					if in, err := here.Inspect(t.Context(), "p/a"); err != nil || in.Waiting > 0 != (ticket != "") || got.d.Turn.Waits != (ticket != "") || got.d.Turn.Ahead != 0 {
+						t.Errorf("%+v, %+v, %v", got.d.Turn, in, err)
+					}
+					<-time.After(row.wait) // its unit is back, and its turn comes
+					if d, err := here.Start(t.Context(), Request{Scope: "p/a", Ticket: ticket, Ahead: time.Second, Near: time.Second}); err != nil || !d.Allowed {
+						t.Errorf("%+v, %v", d, err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// "Who was granted a start after it is not held up by what was heard before": a pause that
+// somebody else ends, or that the start comes after.
+func TestAPIPauseThatIsOverTakesNothingBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		here, there, start := pacedBubble(t)
+		if _, err := here.Heed(t.Context(), "p/a", refusedFor(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(ms)
+		if err := there.Forget(t.Context(), "p/a"); err != nil { // here it is known for as long as it was told
+			t.Fatal(err)
+		}
+		if got := <-start(Request{Scope: "p/a"}); got.err != nil || !got.d.Allowed || got.took > 1010*ms {
+			t.Errorf("after %v, %v: %+v", got.took, got.err, got.d)
+		}
+		if _, err := here.Heed(t.Context(), "p/a", refusedFor(time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-start(Request{Scope: "p/a"}); got.err != nil || !got.d.Allowed || got.took > 1010*ms {
+			t.Errorf("granted for the end of the pause, after %v, %v: %+v", got.took, got.err, got.d)
+		}
+	})
+}
+
+// Wait comes when the pause is over, whoever told it.
+func TestWaitOutlastsAnAPIPause(t *testing.T) {
+	t.Parallel()
+	for _, other := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			here, there, _ := pacedBubble(t)
+			tells := here
+			if other {
+				tells = there
+			}
+			began := time.Now()
+			time.AfterFunc(300*ms, func() { _, _ = tells.Heed(t.Context(), "p/a", refusedFor(30*time.Second)) })
+			d, err := here.Wait(t.Context(), Request{Scope: "p/a", ID: "mine", Ahead: 5 * time.Second})
+			if took := time.Since(began); err != nil || !d.Allowed || took < 30300*ms || took > 30400*ms {
+				t.Errorf("after %v: %+v, %v", took, d, err)
+			}
+		})
+	}
+}
+
+// What a look costs: none for starts that were granted for 250 ms ahead or less, and one command
+// for all of a scope that start in the same moment.
+func TestLooksAtPausesAreFew(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := redistest.Miniredis(t)
+		looks := &hmgets{}
+		rdb.AddHook(looks)
+		l, err := New(rdb, mustParse(t, `limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s, burst: 1}]}}`), Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range []struct {
+			n           int
+			least, most int64
+		}{{20, 0, 0}, {120, 1, 20}} {
+			looks.n.Store(0)
+			done := make(chan error)
+			for range row.n {
+				go func() {
+					d, err := l.Start(t.Context(), Request{Scope: "p", Ahead: 5 * time.Second})
+					if err == nil && !d.Allowed {
+						err = errors.New("denied")
+					}
+					done <- err
+				}()
+			}
+			for range row.n {
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			}
+			if n := looks.n.Load(); n < row.least || n > row.most {
+				t.Errorf("%d looks for %d starts", n, row.n)
+			}
+		}
+	})
+}
+
+type hmgets struct{ n atomic.Int64 }
+
+func (h *hmgets) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *hmgets) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "hmget" {
+			h.n.Add(1)
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (h *hmgets) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}

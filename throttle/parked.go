@@ -1,0 +1,29 @@
+package throttle
+
+import (
+	"context"
+	"strings"
+)
+
+// Parked returns up to n of a provider who are parked, from the one at an offset on: higher
+// priorities first, and of each those first who asked first. Some have a group for a ticket: they
+// stand for the group's last place in a scope, and are named in WakeRequest.Back like all others. Costs one round trip. The error
+// wraps ErrUnavailable, or is ctx's.
+func (l *Limiter) Parked(ctx context.Context, provider string, offset, n int) ([]Place, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+	defer cancel()
+	key := parkedKey(keyspace(l.cfg.Prefix).provider(provider))
+	list, err := l.rdb.ZRange(ctx, key, int64(offset), int64(offset+n-1)).Result()
+	if err != nil {
+		return nil, unavailable(ctx, "ask who is parked of", provider, err)
+	}
+	places := make([]Place, len(list))
+	for i, member := range list {
+		scope, ticket, _ := strings.Cut(member, "\x00")
+		places[i] = readPlace(scopeOf(provider, scope), ticket)
+	}
+	return places, nil
+}
+
+// parkedMember is under which name one is parked.
+func parkedMember(p Place) string { return scopePath(p.Scope) + "\x00" + p.ticket() }

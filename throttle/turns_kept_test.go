@@ -1,0 +1,142 @@
+package throttle
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+// age lets time pass for keys too: a key that would have expired meanwhile is gone.
+func (b *bench) age(d time.Duration) {
+	b.t.Helper()
+	b.pass(d)
+	keys, err := b.rdb.Keys(ctx, b.cfg.Prefix+":*").Result()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, key := range keys {
+		left := b.rdb.PTTL(ctx, key).Val()
+		switch {
+		case left < 0:
+			b.t.Errorf("%s has no TTL", key)
+		case left > d:
+			b.rdb.PExpire(ctx, key, left-d)
+		default:
+			b.rdb.Del(ctx, key)
+		}
+	}
+}
+
+// Tasks wait for days for what no clock tells, and looks go on all the while: all that is known of them stays, and so does their order.
+func TestThreeDaysBehindWhatNoClockTells(t *testing.T) {
+	t.Parallel()
+	window := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 10, Per: sec}
+	none := window
+	none.Limit = 0
+	one := Rule{Name: "c", Algorithm: Concurrency, Limit: 1, Lease: 24 * time.Hour}
+	paused, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Rules: []Rule{window}, Pause: PauseOn}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct{ before, after *Policy }{
+		"no units":  {policyOf(t, none), policyOf(t, window)},
+		"no places": {policyOf(t, one), policyOf(t, Rule{Name: "c", Algorithm: Concurrency, Limit: 10})},
+		"paused":    {paused, policyOf(t, window)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, test.before, func(b *bench) {
+				runs := func() { // and holds its place, where there are any
+					if name == "no places" && !b.decide(Request{Scope: "p/z", ID: "run"}).Allowed {
+						b.t.Fatal("it lost its place")
+					}
+				}
+				runs()
+				for i := range 4 {
+					if d := b.decide(Request{Scope: fmt.Sprint("p/", i%2), Ticket: fmt.Sprint(i)}); !d.Turn.Waits {
+						b.t.Fatalf("%+v", d)
+					}
+				}
+				keys := b.rdb.Keys(ctx, b.cfg.Prefix+":*!*").Val()
+				if len(keys) != 5 {
+					b.t.Fatalf("%q: two lines and three that they share", keys)
+				}
+				for range 3 * 24 * 4 {
+					for range 3 {
+						b.pass(5 * sec) // a look as each process has it
+						b.looksOn()
+					}
+					b.age(15 * time.Minute)
+					runs()
+				}
+				b.looksOn()
+				if left := b.rdb.Exists(ctx, keys...).Val(); int(left) != len(keys) {
+					b.t.Errorf("%d of %q are left", left, keys)
+				}
+				b.SetPolicy(test.after)
+				// Those who waited behind a pause are put with the rules by the first look after it.
+				if d := b.decide(Request{Scope: "p/2", Ticket: "new"}); d.Allowed && name != "paused" {
+					b.t.Error("a new task goes before those who wait")
+				}
+				woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 5, All: true})
+				order := slices.DeleteFunc(tickets(woken.Released), func(ticket string) bool { return ticket == "new" })
+				if err != nil || fmt.Sprint(order) != "[0 1 2 3]" {
+					b.t.Errorf("%v, %v: in the order in which they came", order, err)
+				}
+			})
+		})
+	}
+}
+
+// looksOn has a look that sees that somebody waits, and releases nobody.
+func (b *bench) looksOn() {
+	b.t.Helper()
+	if woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 4}); err != nil || len(woken.Released) > 0 {
+		b.t.Fatalf("%+v, %v", woken, err)
+	}
+}
+
+func tickets(places []Place) (list []string) {
+	for _, p := range places {
+		list = append(list, p.Ticket)
+	}
+	return list
+}
+
+// Where nobody looks, but tasks come by themselves each hour, all stays as well.
+func TestComingKeepsWhoWaits(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 0, Per: sec}), func(b *bench) {
+		for i := range 3 {
+			b.decide(Request{Scope: "p/a", Ticket: fmt.Sprint(i)})
+		}
+		for range 3 * 24 {
+			b.age(time.Hour)
+			for i := range 3 {
+				if d := b.decide(Request{Scope: "p/a", Ticket: fmt.Sprint(i)}); d.Turn.Ahead != int64(i) {
+					b.t.Fatalf("%d has %d before it", i, d.Turn.Ahead)
+				}
+			}
+		}
+		if n := b.rdb.Exists(ctx, b.provider("p")+"!due", b.provider("p")+"!round", b.provider("p")+"!at", b.provider("p")+"/a!line").Val(); n != 4 {
+			b.t.Errorf("%d keys of 4 are left", n)
+		}
+	})
+}
+
+// A line lives until its last task comes by itself, however long that takes.
+func TestLineOutlivesItsSafetyNet(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: FixedWindow, Limit: 1, Per: 60 * 24 * time.Hour}), func(b *bench) {
+		b.decide(Request{Scope: "p/a"})
+		d := b.decide(Request{Scope: "p/a", Ticket: "t"})
+		if d.Turn.Expected < 24*time.Hour {
+			b.t.Fatalf("expected in %v", d.Turn.Expected)
+		}
+		line, net := b.provider("p")+"/a!line", SafetyNet(d.Turn.Expected)
+		if left := b.rdb.PTTL(ctx, line).Val(); left < net {
+			b.t.Errorf("the line lives for %v, and its task comes in %v", left, net)
+		}
+	})
+}

@@ -1,0 +1,324 @@
+package throttle
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// lane adds tasks of a lane to the line of p/a.
+func (f *fairWorld) lane(name string, n int) {
+	for range n {
+		f.ask(f.inLane(name), comes, 0, 0)
+	}
+}
+
+func (f *fairWorld) inLane(name string) *waiter {
+	t := &waiter{Place: Place{Scope: "p/a", Ticket: fmt.Sprintf("t%03d", len(f.tasks)), cost: 1}, lane: name}
+	f.tasks = append(f.tasks, t)
+	return t
+}
+
+// planLane is lane for those who line up before they are enqueued.
+func (f *fairWorld) planLane(name string, n int) {
+	var tasks []*waiter
+	for range n {
+		tasks = append(tasks, f.inLane(name))
+	}
+	f.lineUp(tasks, 0)
+}
+
+// lanes are the lanes of those who started.
+func (f *fairWorld) lanes() (names []string) {
+	for _, p := range f.started {
+		names = append(names, f.find(p).lane)
+	}
+	return names
+}
+
+// lanesFair: in no interval of the starts are two of the lanes further apart than by a task of
+// each, and one that has come meanwhile.
+func (f *fairWorld) lanesFair(lanes ...string) {
+	for i, a := range lanes {
+		for _, b := range lanes[i+1:] {
+			ahead, least, most := 0, 0, 0
+			for at, lane := range f.lanes() {
+				switch lane {
+				case a:
+					ahead += strides[a]
+				case b:
+					ahead -= strides[b]
+				}
+				least, most = min(least, ahead), max(most, ahead)
+				if most-least > strides[a]+strides[b] {
+					fail("by start %d %s and %s are %d apart: %s", at, a, b, most-least, strings.Join(f.lanes(), " "))
+				}
+			}
+		}
+	}
+}
+
+// ofEvery60: of any 60 starts in a row the lanes have 36, 18 and 6, give or take one.
+func (f *fairWorld) ofEvery60() {
+	lanes := f.lanes()
+	for from := 0; from+60 <= len(lanes); from++ {
+		for lane, want := range map[string]float64{"critical": 36, "default": 18, "low": 6} {
+			n := 0
+			for _, one := range lanes[from : from+60] {
+				n += strings.Count(one, lane)
+			}
+			if math.Abs(float64(n)-want) > 1 {
+				fail("of 60 starts from %d on %d are of %s, and should be %v: %v", from, n, lane, want, lanes)
+			}
+		}
+	}
+}
+
+var laneScenes = []struct {
+	name string
+	play func(f *fairWorld)
+}{
+	// Lanes share the starts of their line by their strides, whoever came first.
+	{"one after the other", func(f *fairWorld) {
+		f.lane("low", 12)
+		f.lane("default", 30)
+		f.lane("critical", 60)
+		f.run(90, func(Place) {})
+		f.ofEvery60()
+		f.lanesFair("critical", "default", "low")
+	}},
+	{"planned", func(f *fairWorld) {
+		f.planLane("low", 6)
+		f.planLane("default", 30)
+		f.planLane("low", 6)
+		f.planLane("critical", 60)
+		f.run(90, func(Place) {})
+		f.ofEvery60()
+		f.lanesFair("critical", "default", "low")
+	}},
+	{"planned in one call", func(f *fairWorld) {
+		var tasks []*waiter
+		for i := range 200 {
+			tasks = append(tasks, f.inLane([]string{"low", "default", "critical", "critical", "critical"}[i%5]))
+		}
+		f.lineUp(tasks, 0)
+		f.run(70, func(Place) {})
+		f.ofEvery60()
+		f.lanesFair("critical", "default", "low")
+	}},
+	{"as they start", func(f *fairWorld) {
+		for _, lane := range []string{"low", "default", "critical"} {
+			f.lane(lane, 6)
+		}
+		f.run(90, func(p Place) { f.lane(f.find(p).lane, 1) })
+		f.ofEvery60()
+		f.lanesFair("critical", "default", "low")
+	}},
+	// A lane that comes late has its turn at once, and no credit for the time before.
+	{"late", func(f *fairWorld) {
+		f.lane("low", 30)
+		f.lane("default", 60)
+		f.run(40, func(Place) {})
+		f.started = nil
+		f.lane("critical", 30)
+		f.run(40, func(Place) {})
+		f.lanesFair("critical", "default", "low")
+		if first := slices.Index(f.lanes(), "critical"); first > 2 {
+			fail("its first is number %d: %v", first, f.lanes())
+		}
+	}},
+	// One that comes, has its turn and comes again gains nothing.
+	{"one at a time", func(f *fairWorld) {
+		f.lane("critical", 60)
+		f.lane("low", 1)
+		f.run(50, func(p Place) {
+			if lane := f.find(p).lane; lane == "low" {
+				f.lane(lane, 1)
+			}
+		})
+		f.lanesFair("critical", "low")
+	}},
+	// The lightest alone gets all that there is.
+	{"alone", func(f *fairWorld) {
+		f.lane("critical", 3)
+		f.lane("low", 20)
+		f.run(23, func(Place) {})
+		if got := strings.Join(f.lanes()[6:], " "); got != strings.TrimSpace(strings.Repeat("low ", 17)) {
+			fail("%v", f.lanes())
+		}
+	}},
+	// Who came back to the front is before a lane's first task.
+	{"back at the front", func(f *fairWorld) {
+		f.lane("low", 10)
+		for range 3 {
+			f.run(len(f.started)+1, func(Place) {})
+			f.giveBack(f.find(f.started[len(f.started)-1]))
+		}
+		for _, p := range f.started {
+			t := f.find(p)
+			f.ask(t, rejoins, 0, 0)
+		}
+		f.started = nil
+		f.lane("critical", 10)
+		f.run(3, func(Place) {})
+		if got := strings.Join(f.lanes(), " "); got != "low low low" {
+			fail("%s", got)
+		}
+	}},
+	// Tasks without a lane are where they came, before and behind those of lanes.
+	{"no lane", func(f *fairWorld) {
+		f.lane("low", 5)
+		f.lane("", 5)
+		f.lane("critical", 5)
+		f.planLane("", 5)
+		f.planLane("default", 5)
+		f.run(25, func(Place) {})
+		if got := strings.Join(f.lanes(), " "); got != strings.ReplaceAll("low low low low low - - - - - critical critical critical critical critical - - - - - default default default default default", "-", "") {
+			fail("%q", got)
+		}
+	}},
+	{"no lane for long", func(f *fairWorld) {
+		for range 20 {
+			f.lane("", 1)
+			f.now += 500_000
+			f.wake(0, 0, false)
+		}
+		f.lane("low", 1)
+		f.lane("critical", 30)
+		f.run(20, func(Place) {})
+		if got := f.lanes(); slices.Contains(got, "critical") {
+			fail("those without a lane came first: %q", got)
+		}
+	}},
+	// Priorities count before lanes.
+	{"priorities", func(f *fairWorld) {
+		f.lane("critical", 5)
+		urgent := f.inLane("low")
+		urgent.priority = 1
+		f.ask(urgent, comes, 0, 0)
+		f.run(6, func(Place) {})
+		if got := f.lanes(); got[0] != "low" {
+			fail("priority 1 goes first: %v", got)
+		}
+	}},
+	// Of more lanes than there is room for the others go to the end, and nothing is lost.
+	{"many lanes", func(f *fairWorld) {
+		for i := range 80 {
+			f.lane(fmt.Sprintf("lane %d", i%40), 1)
+		}
+		if f.look(); len(f.seen.at["Q/a"]) > 32*(7+len("lane%20NN")+1) {
+			fail("%d bytes are kept", len(f.seen.at["Q/a"]))
+		}
+		f.run(80, func(Place) {})
+		at := map[string]int{}
+		for i, p := range f.started {
+			lane, n := f.find(p).lane, 0
+			if _, err := fmt.Sscanf(p.Ticket, "t%d", &n); err != nil || at[lane] > n {
+				fail("start %d: %s of %s is before its turn", i, p.Ticket, lane)
+			}
+			at[lane] = n
+		}
+	}},
+	// Nor do those count that have no tasks in line any more.
+	{"lanes that come and go", func(f *fairWorld) {
+		f.lane("low", 60)
+		for i := range 40 {
+			f.lane(fmt.Sprintf("lane %d", i), 1)
+			f.run(len(f.started)+1, func(Place) {})
+		}
+		f.started = nil
+		f.lane("critical", 10)
+		f.run(10, func(Place) {})
+		f.lanesFair("critical", "low")
+	}},
+	// What is known of lanes is forgotten with the line.
+	{"forgotten", func(f *fairWorld) {
+		f.add("p/b", 1, 0)
+		f.lane("low", 5)
+		f.lane("critical", 1)
+		f.run(14, func(Place) { f.add("p/b", 1, 0) })
+		for field := range f.seen.at {
+			if field[0] == 'Q' && len(f.seen.line["/a"]) == 0 {
+				fail("%q is kept", field)
+			}
+		}
+	}},
+}
+
+func laneFault(rdb redis.UniversalClient, last *lastCall, prefix string) string {
+	for i, s := range laneScenes {
+		limits := map[string]Node{"p": {Rules: bigBucket}}
+		found := faultOf(func() {
+			s.play(newFairWorld(rdb, last, fmt.Sprintf("%slane%d", prefix, i), limits, []string{"p/a", "p/b"}))
+		})
+		if found != "" {
+			return s.name + ": " + found
+		}
+	}
+	return ""
+}
+
+// Lanes of a line share its starts by their strides; within a lane the first come goes first.
+func TestLanes(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, bigBucket[0]), func(b *bench) {
+		if found := laneFault(b.rdb, watched(b.rdb), b.cfg.Prefix); found != "" {
+			b.t.Error(found)
+		}
+	})
+}
+
+// What is expected of a task's start goes by its lane and by its priority.
+func TestLanesAreExpected(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: sec}), func(b *bench) {
+		b.decide(Request{Scope: "p"})
+		lineUp := func(lane string, priority, n int) (last Placed) {
+			var asks []Ask
+			for i := range n {
+				asks = append(asks, Ask{Scope: "p", Ticket: fmt.Sprint(lane, priority, i), Lane: lane, Stride: strides[lane], Priority: priority})
+			}
+			placed, err := b.LineUp(ctx, asks, 0, 0)
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			return placed[n-1]
+		}
+		about := func(what string, got, want float64) {
+			b.t.Helper()
+			if math.Abs(got-want) > 2 {
+				b.t.Errorf("%s is expected in %.1f s, want about %.0f", what, got, want)
+			}
+		}
+		about("the last of low", lineUp("low", 0, 100).Expected.Seconds(), 100)
+		about("critical, six for one of low", lineUp("critical", 0, 30).Expected.Seconds(), 35)
+		about("one that goes before all", lineUp("", 1, 2).Expected.Seconds(), 2)
+		about("one that goes behind all", lineUp("", -1, 1).Expected.Seconds(), 133)
+		d := b.decide(Request{Scope: "p", Ticket: "own", Lane: "default", Stride: 2})
+		about("the first of default", d.Turn.Expected.Seconds(), 4)
+	})
+}
+
+// A lane's name and stride are refused where they can't be.
+func TestLaneRefused(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, bigBucket[0]), func(b *bench) {
+		for _, req := range []Request{
+			{Scope: "p", Ticket: "t", Lane: strings.Repeat("x", 129)},
+			{Scope: "p", Ticket: "t", Lane: "x", Stride: -1},
+			{Scope: "p", Ticket: "t", Lane: "x", Stride: maxStride + 1},
+		} {
+			if _, err := b.Decide(ctx, req); err == nil {
+				b.t.Errorf("%d bytes, stride %d: no error", len(req.Lane), req.Stride)
+			}
+			placed, err := b.LineUp(ctx, []Ask{{Scope: "p", Ticket: "t", Lane: req.Lane, Stride: req.Stride}}, 0, 0)
+			if err != nil || placed[0].Err == nil {
+				b.t.Errorf("%d bytes, stride %d: %+v, %v", len(req.Lane), req.Stride, placed, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,145 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// Those whose turn had come, and who go back to their line together, stand there as they had stood:
+// by the starts that they were granted, whichever of them comes back first.
+func TestRejoinKeepsTheOrder(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 100, Per: sec}), func(b *bench) {
+		b.decide(Request{Scope: "p"})
+		const held, behind = 8, 3
+		starts := make([]time.Time, held)
+		var want []string
+		for i := range held {
+			d := b.decide(Request{Scope: "p", Ticket: fmt.Sprint(i), Ahead: sec, Near: sec})
+			if !d.Allowed {
+				b.t.Fatalf("%+v", d)
+			}
+			starts[i] = d.starts()
+			b.giveBack(d.Grant)
+			b.decide(Request{Scope: "p", Cost: 1, Ahead: sec}) // its unit is somebody else's
+			want = append(want, fmt.Sprint(i))
+		}
+		for i := range behind {
+			b.decide(Request{Scope: "p", Ticket: fmt.Sprint("behind ", i)})
+			want = append(want, fmt.Sprint("behind ", i))
+		}
+		for _, i := range rand.Perm(held) {
+			if d, err := b.Rejoin(ctx, Request{Scope: "p", Ticket: fmt.Sprint(i), Missed: starts[i]}); err != nil || !d.Turn.Waits {
+				b.t.Fatalf("%+v, %v", d, err)
+			}
+		}
+		b.inLine("p", want)
+	})
+}
+
+// inLine has all who wait be released, one after the other, and compares in which order.
+func (b *bench) inLine(scope string, want []string) {
+	b.t.Helper()
+	var got []string
+	for range 3 * len(want) {
+		b.pass(sec)
+		woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: len(want)})
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		for _, p := range woken.Released {
+			got = append(got, p.Ticket)
+			if d := b.decide(Request{Scope: scope, Ticket: p.Ticket, Ahead: sec}); !d.Allowed {
+				b.t.Fatalf("%s: %+v", p.Ticket, d)
+			}
+		}
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		b.t.Errorf("the order is %q, want %q", got, want)
+	}
+}
+
+// Tasks that were released, and find that they may not start after all, go back to their places,
+// in whichever order they come.
+func TestReleasedInVainKeepTheirPlaces(t *testing.T) {
+	t.Parallel()
+	policy := func(limit int64) *Policy {
+		return policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: limit, Per: sec})
+	}
+	onBoth(t, Config{}, policy(4), func(b *bench) {
+		b.decide(Request{Scope: "p", Cost: 4})
+		var want []string
+		for i := range 6 {
+			b.decide(Request{Scope: "p", Ticket: fmt.Sprint(i)})
+			want = append(want, fmt.Sprint(i))
+		}
+		b.pass(sec)
+		woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 4})
+		if err != nil || len(woken.Released) != 4 {
+			b.t.Fatalf("%+v, %v", woken, err)
+		}
+		b.SetPolicy(policy(0))
+		for _, i := range rand.Perm(4) {
+			if d := b.decide(Request{Scope: "p", Ticket: fmt.Sprint(i), Ahead: sec}); !d.Turn.Waits {
+				b.t.Fatalf("%+v", d)
+			}
+		}
+		b.SetPolicy(policy(4))
+		if _, err := b.Wake(ctx, WakeRequest{Provider: "p", All: true}); err != nil {
+			b.t.Fatal(err)
+		}
+		b.inLine("p", want)
+	})
+}
+
+// A wait for a start that is ended says which start it was for, so that Rejoin can be told.
+func TestEndedWaitTellsItsStart(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: 10 * sec}), func(b *bench) {
+		b.decide(Request{Scope: "p"})
+		for range 2 { // the units of the first have come back
+			stopping, stop := context.WithCancel(ctx)
+			d, err := b.Start(stopping, Request{Scope: "p", Ticket: "t", Ahead: MaxAhead, Near: MaxAhead, OnWait: func(time.Duration) func() {
+				stop()
+				return func() {}
+			}})
+			if want := time.UnixMicro(b.now.Load()).Add(10 * sec); !errors.Is(err, context.Canceled) || d.Allowed || !d.starts().Equal(want) {
+				b.t.Errorf("%v, %+v; its start was at %v", err, d, want)
+			}
+		}
+	})
+}
+
+// "New tasks of a standing queue go behind the last of its tasks that is parked": places of a
+// batch run ahead of the clock, and one who comes meanwhile is not before them.
+func TestComersGoBehindTheParked(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: 3600 * sec}), func(b *bench) {
+		b.decide(Request{Scope: "p/a", ID: NewID()})
+		asks := make([]Ask, 100)
+		for i := range asks {
+			asks[i] = Ask{Scope: "p/a", Ticket: fmt.Sprintf("g/%d", i)}
+		}
+		lineUpAll(b, asks)
+		if _, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1, All: true, StandStill: []string{"g/"}}); err != nil {
+			b.t.Fatal(err)
+		}
+		b.pass(ms)
+		late := Ask{Scope: "p/a", Ticket: "g/late"}
+		lineUpAll(b, []Ask{late})
+		places, err := b.Parked(ctx, "p", 0, 2*len(asks))
+		if err != nil || len(places) < len(asks) {
+			b.t.Fatalf("%d are parked, %v", len(places), err)
+		}
+		if _, err := b.Wake(ctx, WakeRequest{Provider: "p", Back: places}); err != nil {
+			b.t.Fatal(err)
+		}
+		if s, err := b.InspectTicket(ctx, late); err != nil || !s.Waits || s.Ahead != int64(len(asks)) {
+			b.t.Errorf("%+v, %v: want %d before it", s, err, len(asks))
+		}
+	})
+}

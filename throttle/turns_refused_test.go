@@ -1,0 +1,67 @@
+package throttle
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// A server that refuses one command half-way through a script, as an ACL that changes does, leaves
+// every waiting task in its line or among those who are out.
+func TestRefusedCommandLosesNoPlace(t *testing.T) {
+	for name, c := range map[string]struct {
+		without string
+		do      func(b *bench) error
+	}{
+		"look":  {"hset", func(b *bench) error { _, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 2}); return err }},
+		"start": {"set", func(b *bench) error { _, err := b.Decide(ctx, Request{Scope: "p", Ticket: "0"}); return err }},
+		"late": {"zadd", func(b *bench) error {
+			b.pass(4 * sec)
+			_, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 2})
+			return err
+		}},
+		"not there": {"zadd", func(b *bench) error {
+			_, err := b.Wake(ctx, WakeRequest{Provider: "p", NotYet: []Place{{Scope: "p", Ticket: "0"}}})
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rdb := redistest.NewServer(t).Client(t)
+			b := newBench(t, rdb, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 2, Per: sec}))
+			b.decide(Request{Scope: "p", Cost: 2})
+			for i := range 5 {
+				b.decide(Request{Scope: "p", Ticket: fmt.Sprint(i)})
+			}
+			if _, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1, All: true}); err != nil {
+				t.Fatal(err)
+			}
+			b.pass(sec)
+			if name != "look" {
+				if w, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 2}); err != nil || len(w.Released) != 2 {
+					t.Fatalf("%+v, %v", w, err)
+				}
+			}
+			acl := func(rule string) {
+				if err := rdb.Do(ctx, "ACL", "SETUSER", "default", rule+c.without).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			acl("-")
+			err := c.do(b)
+			acl("+")
+			if !errors.Is(err, ErrUnavailable) {
+				t.Fatalf("not refused: %v", err)
+			}
+			key := b.provider("p")
+			for i := range 5 {
+				in := rdb.ZScore(ctx, key+"!line", ":"+fmt.Sprint(i)).Err() == nil
+				out := rdb.HExists(ctx, key+"!out", "\x00:"+fmt.Sprint(i)).Val()
+				if !in && !out {
+					t.Errorf("%d is in neither", i)
+				}
+			}
+		})
+	}
+}

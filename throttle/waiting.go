@@ -1,0 +1,174 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Waiting reads who stands in line for a provider, a part at a time, so that whoever hands
+// out tickets can see which of them mean nothing any more, and say so in WakeRequest.Gone.
+// It begins anew when it has come to the end. Not safe for concurrent use.
+type Waiting struct {
+	limiter  *Limiter
+	provider string
+	seat     string // the last seat that was read
+	last     bool   // no seat comes after it
+	open     []openLine
+}
+
+// openLine is a line that was not read to its end.
+type openLine struct {
+	scope string
+	from  string // the score to go on with: the lowest, or the last that was read
+}
+
+const (
+	// waitingSeats is of how many lines the beginning is read at once, and waitingFirst how
+	// many of each; waitingPart is how many are read of one alone. So no command holds the
+	// server up for a millisecond.
+	waitingSeats = 64
+	waitingFirst = 128
+	waitingPart  = 500
+	lowestScore  = "-inf"
+)
+
+// Waiting returns a reader of who stands in line for a provider, whatever the policy says of
+// their scopes. It does no I/O.
+func (l *Limiter) Waiting(provider string) *Waiting {
+	return &Waiting{limiter: l, provider: provider}
+}
+
+// Next returns about so many who stand in line, at least one unless nobody does or all have
+// been returned: then it is to begin anew. Those who join, or leave, while others are read
+// may be left out until then, or come twice.
+//
+// Costs a round trip for each 64 lines, and one more for each further 500 who stand in one.
+// The error wraps ErrUnavailable, or is ctx's; the next call goes on where this one did.
+func (w *Waiting) Next(ctx context.Context, most int) (places []Place, err error) {
+	for len(places) < most && (!w.last || len(w.open) > 0) {
+		if len(w.open) == 0 {
+			if err = w.readSeats(ctx); err != nil {
+				return nil, unavailable(ctx, "read who waits for", w.provider, err)
+			}
+		}
+		some, err := w.readLines(ctx)
+		if err != nil {
+			return nil, unavailable(ctx, "read who waits for", w.provider, err)
+		}
+		places = append(places, some...)
+	}
+	if w.last && len(w.open) == 0 {
+		w.seat, w.last = "", false
+	}
+	return places, nil
+}
+
+// readSeats opens the lines of the next seats. A scope with a line has one seat that is with
+// a rule or with none; other members of the round are not scopes', or their places at levels.
+func (w *Waiting) readSeats(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, w.limiter.cfg.Timeout)
+	defer cancel()
+	from := "-"
+	if w.seat != "" {
+		from = "(" + w.seat
+	}
+	var read *redis.StringSliceCmd
+	err := ReadFromMaster(ctx, w.limiter.rdb, func(pipe redis.Pipeliner) error {
+		read = pipe.ZRangeByLex(ctx, w.prefix()+"!round", &redis.ZRangeBy{Min: from, Max: "+", Count: waitingSeats})
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	seats := read.Val()
+	w.last = len(seats) < waitingSeats
+	for _, seat := range seats {
+		w.seat = seat
+		const rank = 10
+		name, rest, _ := strings.Cut(seat, "\x00")
+		if len(rest) >= rank && (name == noRule || strings.Contains(name, ":")) {
+			w.open = append(w.open, openLine{scopeOf(w.provider, rest[rank:]), lowestScore})
+		}
+	}
+	return nil
+}
+
+// noRule is the name of the round of those that no rule's is: see lua/include/turns/lines.lua.
+const noRule = "!"
+
+// readLines reads a part of each open line that was not begun, or of the first that was.
+func (w *Waiting) readLines(ctx context.Context) (places []Place, err error) {
+	if len(w.open) == 0 {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, w.limiter.cfg.Timeout)
+	defer cancel()
+	some, rest, most := w.open[:1], w.open[1:], waitingPart
+	if w.open[0].from == lowestScore && len(rest) > 0 {
+		some, rest, most = w.open, nil, waitingFirst
+	}
+	parts := make([]*redis.ZSliceCmd, len(some))
+	err = ReadFromMaster(ctx, w.limiter.rdb, func(pipe redis.Pipeliner) error {
+		for i, line := range some {
+			by := &redis.ZRangeBy{Min: line.from, Max: "+inf", Count: int64(most)}
+			parts[i] = pipe.ZRangeByScoreWithScores(ctx, w.lineKey(line.scope), by)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	var open []openLine
+	for i, line := range some {
+		part := parts[i].Val()
+		for _, z := range part {
+			places = append(places, readPlace(line.scope, text(z.Member)))
+		}
+		if from := goOnWith(part); len(part) == most {
+			if from == line.from { // as many have one score
+				from = "(" + from
+			}
+			open = append(open, openLine{line.scope, from})
+		}
+	}
+	w.open = append(open, rest...)
+	return places, nil
+}
+
+// goOnWith is the score of the last: others may have it too.
+func goOnWith(part []redis.Z) string {
+	if len(part) == 0 {
+		return lowestScore
+	}
+	return strconv.FormatFloat(part[len(part)-1].Score, 'f', 0, 64)
+}
+
+func (w *Waiting) prefix() string { return keyspace(w.limiter.cfg.Prefix).provider(w.provider) }
+
+func (w *Waiting) lineKey(scope string) string { return w.prefix() + scopePath(scope) + "!line" }
+
+// Claim makes this Limiter the one of all that share its Redis to look after those who wait
+// for a provider, for so long: true for one at a time. One that has claimed it says again
+// before the time is over, or lets it go. Costs one round trip. The error wraps
+// ErrUnavailable, or is ctx's.
+func (l *Limiter) Claim(ctx context.Context, provider string, stay time.Duration, again bool) (mine bool, err error) {
+	set := redis.SetArgs{Mode: "NX", TTL: stay}
+	if again {
+		set = redis.SetArgs{Mode: "XX", TTL: stay, Get: true}
+	}
+	limited, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+	defer cancel()
+	was, err := l.rdb.SetArgs(limited, keyspace(l.cfg.Prefix).provider(provider)+"!claim", l.slots.client, set).Result()
+	switch {
+	case errors.Is(err, redis.Nil):
+		return false, nil
+	case err != nil:
+		return false, unavailable(ctx, "claim those who wait for", provider, err)
+	}
+	return !again || was == l.slots.client, nil
+}

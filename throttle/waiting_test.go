@@ -1,0 +1,222 @@
+package throttle
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// readAll reads who waits for p in parts, and counts how often each was read.
+func readAll(b *bench, l *Limiter, most int) map[Place]int {
+	b.t.Helper()
+	got, w := map[Place]int{}, l.Waiting("p")
+	for {
+		some, err := w.Next(ctx, most)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		for _, p := range some {
+			got[p]++
+		}
+		if w.seat == "" && !w.last && len(w.open) == 0 {
+			return got // it begins anew
+		}
+	}
+}
+
+func lineUpAll(b *bench, asks []Ask) {
+	b.t.Helper()
+	placed, err := b.LineUp(ctx, asks, 0, 0)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for i, at := range placed {
+		if at.Err != nil || !at.Waits {
+			b.t.Fatalf("%+v: %+v", asks[i], at)
+		}
+	}
+}
+
+// "Next returns about so many who stand in line": all of them, whatever the line, the level,
+// the priority, the cost, and however small the part, under a policy that knows none of them.
+func TestWaitingNamesAll(t *testing.T) {
+	t.Parallel()
+	account := Rule{Name: "account", Algorithm: SlidingWindow, Limit: 2, Per: 3600 * sec}
+	tenant := Rule{Name: "tenant", Algorithm: TokenBucket, Limit: 2, Per: 3600 * sec, Burst: 2}
+	policy, err := NewPolicy("", map[string]Node{"p": {Rules: []Rule{account}, Scopes: map[string]Node{
+		"*": {Weight: 3, Rules: []Rule{tenant}}, "odd {%} *": {Weight: 2, Rules: []Rule{tenant}},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	onBoth(t, Config{}, policy, func(b *bench) {
+		b.decide(Request{Scope: "p/first", Cost: 2, ID: NewID()})
+		var asks []Ask
+		for i := range 2 * waitingPart {
+			asks = append(asks, Ask{Scope: "p/many", Ticket: fmt.Sprint(i), Priority: i % 3 * 1000, Cost: int64(i % 2 * 2)})
+		}
+		for i := range 2*waitingSeats + 1 {
+			for j := range 2 {
+				asks = append(asks, Ask{Scope: fmt.Sprint("p/t", i, "/below"), Ticket: fmt.Sprint(j), Costs: Costs{Requests: 1, "tokens": 7}})
+			}
+		}
+		asks = append(asks, Ask{Scope: "p", Ticket: "top"}, Ask{Scope: "p/odd {%} *", Ticket: "odd: {%} *"})
+		lineUpAll(b, asks)
+		b.pass(sec)
+		_, _ = b.Wake(ctx, WakeRequest{Provider: "p"}) // which moves seats
+		other, err := New(b.rdb, policyOf(b.t, account), Config{Prefix: b.cfg.Prefix})
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		for _, most := range []int{1, 700, 100_000} {
+			got := readAll(b, other, most)
+			if len(got) != len(asks) {
+				b.t.Errorf("in parts of %d: %d places, want %d", most, len(got), len(asks))
+			}
+			for _, a := range asks {
+				if n := got[a.Place()]; n < 1 || n > 2 {
+					b.t.Fatalf("in parts of %d: %+v came %d times", most, a, n)
+				}
+			}
+		}
+	})
+}
+
+// It goes on where it was, while those that it has read leave.
+func TestWaitingWhileTheyLeave(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{Timeout: time.Minute}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: 3600 * sec}), func(b *bench) {
+		b.decide(Request{Scope: "p/a", ID: NewID()})
+		asks := make([]Ask, 5*waitingPart)
+		for i := range asks {
+			asks[i] = Ask{Scope: "p/a", Ticket: fmt.Sprint(i)}
+		}
+		lineUpAll(b, asks)
+		w, seen := b.Waiting("p"), 0
+		for range len(asks) {
+			some, err := w.Next(ctx, 1)
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			if seen += len(some); len(some) == 0 {
+				break
+			}
+			if _, err := b.Wake(ctx, WakeRequest{Provider: "p", Gone: some}); err != nil {
+				b.t.Fatal(err)
+			}
+		}
+		if got, err := b.Inspect(ctx, "p"); err != nil || got.Waiting != 0 || seen != len(asks) {
+			b.t.Errorf("%d were read of %d, and %+v, %v", seen, len(asks), got, err)
+		}
+	})
+}
+
+// "True for one at a time", until it lets it go.
+func TestClaim(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, bucket(1, 1)), func(b *bench) {
+		other, err := New(b.rdb, policyOf(b.t, bucket(1, 1)), Config{Prefix: b.cfg.Prefix})
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		for i, try := range []struct {
+			by          *Limiter
+			again, mine bool
+			goes        bool // its time is over before
+		}{
+			{b.Limiter, false, true, false}, {other, false, false, false}, {b.Limiter, true, true, false}, {other, false, false, false},
+			{other, false, true, true}, {b.Limiter, true, false, false}, {b.Limiter, true, false, true}, {other, false, true, false},
+		} {
+			key := b.provider("p") + "!claim"
+			if try.goes {
+				b.rdb.Del(ctx, key)
+			}
+			mine, err := try.by.Claim(ctx, "p", time.Minute, try.again)
+			if err != nil || mine != try.mine {
+				b.t.Errorf("try %d: %v, %v", i, mine, err)
+			}
+			if left := b.rdb.PTTL(ctx, key).Val(); mine && (left <= 0 || left > time.Minute) {
+				b.t.Errorf("try %d: it stays for %s", i, left)
+			}
+		}
+	})
+}
+
+// Whoever may do what docs/operations.md names may do this too, and a server that is away is
+// told of.
+func TestWaitingAccess(t *testing.T) {
+	t.Parallel()
+	_, commands := documentedAccess(t)
+	prefix := redistest.Prefix(t)
+	l, err := New(redistest.User(t, []string{prefix + ":*"}, commands...), policyOf(t, bucket(1, 1)), Config{Prefix: prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		_, _ = l.Decide(ctx, Request{Scope: "p/a", Ticket: NewID()})
+	}
+	if some, err := l.Waiting("p").Next(ctx, 10); err != nil || len(some) != 1 {
+		t.Errorf("%v, %v", some, err)
+	}
+	for _, again := range []bool{false, true} {
+		if mine, err := l.Claim(ctx, "p", time.Minute, again); err != nil || !mine {
+			t.Errorf("%v, %v", mine, err)
+		}
+	}
+	refused, err := New(redistest.User(t, nil), policyOf(t, bucket(1, 1)), Config{Prefix: prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := refused.Waiting("p").Next(ctx, 10); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("refused: %v", err)
+	}
+	if _, err := refused.Claim(ctx, "p", time.Minute, false); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("refused: %v", err)
+	}
+}
+
+// "Gone are tasks that there are no more": those of scopes that the caller has no rules for
+// leave their lines too, and who knows the rules wakes those behind them.
+func TestGoneOfUnknownScopes(t *testing.T) {
+	t.Parallel()
+	rule := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: sec}
+	policy, err := NewPolicy("", map[string]Node{"p": {Scopes: map[string]Node{"a": {Rules: []Rule{rule}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	onBoth(t, Config{}, policy, func(b *bench) {
+		strange, err := NewPolicy("", map[string]Node{"p": {Scopes: map[string]Node{"b": {Rules: []Rule{rule}}}}})
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		other, err := New(b.rdb, strange, Config{Prefix: b.cfg.Prefix})
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		other.clock = b.clock
+		var gone []Place
+		for i := range 5 {
+			b.decide(Request{Scope: "p/a", Ticket: fmt.Sprint(i), ID: NewID()})
+			if a := (Ask{Scope: "p/a", Ticket: fmt.Sprint(i)}); i%2 == 1 {
+				gone = append(gone, a.Place())
+			}
+		}
+		if _, err := other.Wake(ctx, WakeRequest{Provider: "p", Most: 10, Gone: gone}); err != nil {
+			b.t.Fatal(err)
+		}
+		if got, err := b.Outlook(ctx, "p/a"); err != nil || got.Waiting != 2 {
+			b.t.Errorf("%+v, %v; two are left", got, err)
+		}
+		for _, want := range []string{"2", "4"} {
+			b.pass(2 * sec)
+			woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 10})
+			if err != nil || len(woken.Released) != 1 || woken.Released[0].Ticket != want {
+				b.t.Fatalf("%+v, %v; want %q", woken, err, want)
+			}
+			b.decide(Request{Scope: "p/a", Ticket: want, ID: NewID()})
+		}
+	})
+}

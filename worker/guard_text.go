@@ -1,0 +1,82 @@
+package worker
+
+import (
+	"bytes"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// asynq keeps the last error of a task in its message, and writes that as it is when the task
+// has succeeded: one that has waited would look as if it had failed with our text. No handler
+// can change it, so the guard does, in the one script that writes a completed task.
+
+// The fields of asynq's message (asynq v0.25 and v0.26, internal/proto/asynq.proto).
+const (
+	fieldErrorMsg     protowire.Number = 7
+	fieldLastFailedAt protowire.Number = 11
+)
+
+// messageArg is the place of the message among the arguments of the script that completes a task.
+const messageArg = 3
+
+// withoutOurText returns the arguments of a script, those of one that completes a task without
+// what our own put-backs left in its message. The caller's are not changed.
+func withoutOurText(keys []string, args []any) []any {
+	if len(keys) < 3 || !strings.HasPrefix(keys[2], "asynq:{") || !strings.HasSuffix(keys[2], "}:completed") || len(args) <= messageArg {
+		return args
+	}
+	message, _ := args[messageArg].([]byte)
+	if !bytes.Contains(message, []byte(waitingText)) && !bytes.Contains(message, []byte(sinceBegins)) {
+		return args
+	}
+	clean, ok := cleanMessage(message)
+	if !ok {
+		return args
+	}
+	out := append([]any(nil), args...)
+	out[messageArg] = clean
+	return out
+}
+
+// cleanMessage copies a message, without the text of a task that waits and without its time.
+// Of a real failure the text stays, less what was added to it. It returns false for what is
+// no message of asynq's.
+func cleanMessage(message []byte) (clean []byte, ok bool) {
+	text, _ := cutSince(errorMsg(message))
+	for rest := message; len(rest) > 0; {
+		number, kind, n := protowire.ConsumeField(rest)
+		if n < 0 {
+			return nil, false
+		}
+		field := rest[:n]
+		rest = rest[n:]
+		switch {
+		case isWaiting(text) && (number == fieldErrorMsg || number == fieldLastFailedAt):
+			continue
+		case number == fieldErrorMsg:
+			field = protowire.AppendString(protowire.AppendTag(nil, number, kind), text)
+		}
+		clean = append(clean, field...)
+	}
+	return clean, true
+}
+
+// errorMsg is the last error in a message, "" where it has none.
+func errorMsg(message []byte) (text string) {
+	for len(message) > 0 {
+		number, kind, tag := protowire.ConsumeTag(message)
+		if tag < 0 {
+			return ""
+		}
+		n := protowire.ConsumeFieldValue(number, kind, message[tag:])
+		if n < 0 {
+			return ""
+		}
+		if number == fieldErrorMsg && kind == protowire.BytesType {
+			text, _ = protowire.ConsumeString(message[tag:])
+		}
+		message = message[tag+n:]
+	}
+	return text
+}

@@ -1,0 +1,50 @@
+package worker
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+)
+
+// What became of a task's last attempt, and whose lock it is, the master knows, whatever the
+// client does with other reads.
+func TestMarksComeFromTheMaster(t *testing.T) {
+	t.Parallel()
+	reads, _, _ := redistest.LaggingReplica(t)
+	policy, err := throttle.NewPolicy(throttle.UnmatchedAllow, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	limiter, err := throttle.New(reads, policy, throttle.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	th, err := New(Config{Redis: reads, Limiter: limiter, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	j := &job{id: "t", queue: "default", own: true, retried: 1, task: asynq.NewTask("type", nil)}
+	th.mark(ctx, j, time.Minute)
+	if err := th.fresh(ctx, j); err == nil {
+		t.Error("killed in its last attempt, it may run again")
+	}
+	reads.HSet(ctx, "asynq:{default}:t:t", "state", "scheduled")
+	if states, err := th.waker.states(ctx, "default", []inQueue{{throttle.Place{}, "t"}}, true); err != nil || states[0] != "scheduled" {
+		t.Errorf("the task is there: %q, %v", states, err)
+	}
+	reads.Set(ctx, lockKey(j), j.id, time.Minute)
+	if left := th.lockLeft(ctx, j); left <= 0 {
+		t.Error("its lock is not seen")
+	}
+	th.keepLocks(ctx, []*job{j}, []time.Time{time.Now().Add(time.Hour)})
+	if left := th.lockLeft(ctx, j); left < time.Hour {
+		t.Errorf("its lock stays for %v", left)
+	}
+}

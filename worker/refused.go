@@ -1,0 +1,195 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// A task that the limits refuse as they are, or that is for another application, is not lost:
+// it waits for a worker, or for limits, that let it run. Such tasks come back by themselves,
+// and however many there are that costs little.
+const (
+	// appPause is how soon one comes back that another application's worker may take, and
+	// limitsPause one that waits for other limits. Each is up to half as much longer.
+	appPause    = time.Second
+	limitsPause = 10 * time.Second
+	// refusedApart is how far apart the times are at which they come back to this process, as
+	// far as none waits for longer than refusedMost; beyond that each waits up to twice as long.
+	refusedApart = 50 * time.Millisecond
+	refusedMost  = 30 * time.Second
+	// refusedAgain is how often a line of the log tells of the same, and maxTold of how
+	// many things at most.
+	refusedAgain = time.Minute
+	maxTold      = 1000
+)
+
+// RefusedObserver is an Observer that is also told of tasks that the limits refuse as they are.
+type RefusedObserver interface {
+	// Refused tells of a task that was put back until limits change, or until a worker picks
+	// it up that may run it. why is "app" (its scope is for other applications), "unmatched"
+	// (its scope meets no rule) or "cost" (it costs more than a rule can admit).
+	Refused(queue, why string)
+}
+
+// refusal is why the limits refuse a task, as observers are told, "" for any other error; and
+// what all have in common that are told of as one.
+func refusal(err error) (why, of string) {
+	var app *throttle.AppError
+	var cost *throttle.CostError
+	var unmatched *throttle.UnmatchedError
+	switch {
+	case errors.As(err, &app):
+		return "app", app.Level.String()
+	case errors.As(err, &unmatched):
+		return "unmatched", unmatched.Scope.Provider()
+	case errors.As(err, &cost):
+		return "cost", cost.Scope.Provider() + ":" + cost.Rule
+	}
+	return "", ""
+}
+
+// refused puts a task back that was refused and may run some day. It returns false for one
+// that fails for good.
+func (t *Throttle) refused(ctx context.Context, j *job, err error) (ended bool, with error) {
+	why, of := refusal(err)
+	pause := limitsPause
+	switch {
+	case why == "":
+		return false, nil
+	case why == "app":
+		pause = appPause
+		t.restore(ctx, j)
+	case t.hopeless(ctx, j, err) && !t.stands(ctx, j): // else it could pass when it got its place
+		return false, nil
+	}
+	if ended, with := t.impatient(ctx, j, throttle.Decision{Binding: -1}, j.deadline); ended {
+		return true, with
+	}
+	if o, asks := t.observer.(RefusedObserver); asks {
+		o.Refused(j.queue, why)
+	}
+	t.tellRefused(ctx, j, why, of, err)
+	at := j.heeding(t.returns.next(time.Now(), pause))
+	if !j.deadline.IsZero() && at.After(j.deadline) {
+		at = j.deadline
+	}
+	j.why = strings.TrimPrefix(err.Error(), "throttle: ")
+	return true, t.wait(ctx, j, "", at)
+}
+
+// hopeless tells whether a task that was refused fails for good.
+func (t *Throttle) hopeless(ctx context.Context, j *job, err error) bool {
+	if fails := t.cfg.FailRefused; fails != nil {
+		return fails(ctx, j.ask(), err)
+	}
+	if !errors.As(err, new(*throttle.CostError)) {
+		return false
+	}
+	for _, before := range t.cfg.Limiter.Earlier() {
+		if j.ask().Check(before) == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// stands tells whether a task stands in line, or was released: also where that can't be told.
+func (t *Throttle) stands(ctx context.Context, j *job) bool {
+	stands, err := t.cfg.Limiter.Stands(ctx, j.ask())
+	if err != nil {
+		t.observer.Failed("overtaken")
+	}
+	return err != nil || stands
+}
+
+// restore gives a task whose turn had come, and that this application may not run, its place
+// back, and lets those know who may.
+func (t *Throttle) restore(ctx context.Context, j *job) {
+	restored, err := t.cfg.Limiter.Restore(ctx, t.request(j))
+	if err == nil && restored {
+		err = t.cfg.Limiter.Announce(ctx, provider(j.scope))
+	}
+	if err != nil {
+		t.observer.Failed("rejoin")
+	}
+}
+
+// tellRefused logs that tasks wait so, once a minute for all of one kind.
+func (t *Throttle) tellRefused(ctx context.Context, j *job, why, of string, err error) {
+	n, due := t.returns.tells(why+" "+of, time.Now())
+	if !due {
+		return
+	}
+	about := []any{"queue", j.queue, "task_id", j.id, "scope", j.scope, "more", n, "reason", err}
+	switch why {
+	case "app":
+		t.log.WarnContext(ctx, "tasks wait for a worker of an application that may spend from their scope; this one may not", about...)
+	case "unmatched":
+		t.log.WarnContext(ctx, "tasks wait for their scope to have rules: none that it meets is left, and the limits deny such scopes", about...)
+	default:
+		t.log.WarnContext(ctx, "a waiting task can never pass under the limits as they are now; it waits until they change", about...)
+	}
+}
+
+// returns spaces out when refused tasks come back, and what is told of them. It is safe for
+// concurrent use.
+type returns struct {
+	mu   sync.Mutex
+	last time.Time // the furthest that is spoken for
+	told map[string]*toldOf
+}
+
+// toldOf is when something was told last, and how often it was not told since.
+type toldOf struct {
+	at   time.Time
+	more int
+}
+
+// next is when a task comes back that is put back now.
+func (r *returns) next(now time.Time, pause time.Duration) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.last.Before(now) {
+		r.last = now
+	}
+	r.last = r.last.Add(refusedApart)
+	if most := now.Add(refusedMost); r.last.After(most) {
+		r.last = most
+		return most.Add(rand.N(refusedMost)) // there are too many: each comes once a minute or so
+	}
+	at := now.Add(pause + rand.N(pause/2))
+	if at.Before(r.last) {
+		at = r.last
+	}
+	return at
+}
+
+// tells says whether something is due to be told, and how often it was not since the last time.
+func (r *returns) tells(what string, now time.Time) (more int, due bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	one := r.told[what]
+	switch {
+	case one == nil:
+		if len(r.told) >= maxTold {
+			clear(r.told)
+		}
+		if r.told == nil {
+			r.told = map[string]*toldOf{}
+		}
+		r.told[what] = &toldOf{at: now}
+		return 0, true
+	case now.Sub(one.at) < refusedAgain:
+		one.more++
+		return 0, false
+	}
+	more = one.more
+	one.at, one.more = now, 0
+	return more, true
+}

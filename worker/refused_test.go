@@ -1,0 +1,244 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+)
+
+// says is a log to look into.
+type says struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *says) Write(p []byte) (int, error) { l.mu.Lock(); defer l.mu.Unlock(); return l.b.Write(p) }
+func (l *says) times(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.b.String(), text)
+}
+
+func logTo(l *says) *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+// limits puts a policy in force.
+func (s *system) limits(limits map[string]throttle.Node) *throttle.Policy {
+	s.t.Helper()
+	p, err := throttle.NewPolicy(throttle.UnmatchedDeny, limits)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.throttle.cfg.Limiter.SetPolicy(p)
+	return p
+}
+
+// as is another process, of another application.
+func (s *system) as(app string) *system {
+	s.t.Helper()
+	limiter, err := throttle.New(s.rdb, s.throttle.cfg.Limiter.Policy(), throttle.Config{App: app})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cfg := s.throttle.cfg
+	cfg.Limiter, cfg.Observer = limiter, &seen{}
+	other := &system{t: s.t, server: s.server, rdb: s.rdb, inspector: s.inspector, seen: &seen{}, runs: map[string]int{}, ended: s.ended}
+	if other.throttle, err = New(cfg); err != nil {
+		s.t.Fatal(err)
+	}
+	return other
+}
+
+func (s *system) refusals(why string) int {
+	return s.seen.get(func(o *seen) (n int) {
+		for _, one := range o.refused {
+			if one == why {
+				n++
+			}
+		}
+		return n
+	})
+}
+
+// archive lists who was archived.
+func (s *system) archive() (ids []string) {
+	s.t.Helper()
+	infos, err := s.inspector.ListArchivedTasks("default")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, info := range infos {
+		ids = append(ids, info.ID+": "+info.LastErr)
+	}
+	return ids
+}
+
+// "A task that reaches the worker of an application that may not spend from its scope waits
+// for one that may, at any max retry, and is told loudly."
+func TestOtherAppsTasksWait(t *testing.T) {
+	t.Parallel()
+	var log says
+	s := newSystem(t, perHour(100), Config{Logger: logTo(&log)})
+	s.limits(map[string]throttle.Node{"p": {Apps: []string{"billing"}, Rules: perHour(100)}})
+	ids := []string{"own", "own0", "foreign", "foreign0"}
+	s.add(queue.Task{ID: "own"})
+	s.add(queue.Task{ID: "own0", MaxRetry: queue.Retries(0)})
+	s.addForeign("foreign", asynq.MaxRetry(3))
+	s.addForeign("foreign0", asynq.MaxRetry(0))
+	s.serve(asynq.Config{}, nil)
+	s.until("each has come several times", func() bool { return s.refusals("app") >= 3*len(ids) })
+	for _, id := range ids {
+		s.until(id+" waits", func() bool {
+			i := s.info(id)
+			return i != nil && (i.State == asynq.TaskStateRetry || i.State == asynq.TaskStateScheduled)
+		})
+		if i := s.info(id); i.Retried != 0 || id != "foreign0" && !strings.Contains(i.LastErr, "p is for billing") {
+			t.Errorf("%s is %+v", id, i)
+		}
+	}
+	if n := log.times("tasks wait for a worker of an application"); n != 1 || log.times("p is for billing") != 1 {
+		t.Errorf("it was told %d times", n)
+	}
+	other := s.as("billing")
+	other.serve(asynq.Config{}, nil) // both serve the queue from now on
+	for range ids {
+		<-s.ended
+	}
+	for _, id := range ids {
+		if s.ran(id) != 0 || other.ran(id) != 1 {
+			t.Errorf("%s ran %d times here and %d there", id, s.ran(id), other.ran(id))
+		}
+	}
+	if _, failed := s.counters(); failed != 0 || len(s.archive()) > 0 {
+		t.Errorf("%d failures, archived: %q", failed, s.archive())
+	}
+}
+
+// "Its place in line is kept": whoever picks them up, tasks start in their order.
+func TestOtherAppsTasksKeepTheirPlaces(t *testing.T) {
+	t.Parallel()
+	one := []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1, Lease: time.Hour}}
+	s := newSystem(t, one, Config{})
+	s.limits(map[string]throttle.Node{"p": {Apps: []string{"billing"}, Rules: one}})
+	billing := s.as("billing")
+	held, err := billing.throttle.cfg.Limiter.Allow(t.Context(), "p/a")
+	if err != nil || !held.Allowed {
+		t.Fatal(held, err)
+	}
+	planned := queue.NewClient(s.rdb, queue.ClientConfig{Limiter: s.throttle.cfg.Limiter})
+	ids := []string{"a", "b", "c", "d", "e", "f"}
+	for _, id := range ids {
+		if got, err := planned.Enqueue(t.Context(), queue.Task{ID: id, Type: "work", Scope: "p/a"}); err != nil || !got.Waits {
+			t.Fatalf("%+v, %v", got, err)
+		}
+	}
+	if err := billing.throttle.cfg.Limiter.GiveBack(t.Context(), held.Grant); err != nil {
+		t.Fatal(err)
+	}
+	billing.throttle.size(4)
+	billing.throttle.waker.start() // releases, and takes nothing yet
+	s.serve(asynq.Config{}, nil)
+	s.until("the first was released and met the wrong worker", func() bool { return s.refusals("app") >= 2 })
+	var order []string
+	billing.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
+		id, _ := asynq.GetTaskID(ctx)
+		billing.mu.Lock()
+		defer billing.mu.Unlock()
+		order = append(order, id)
+		return nil
+	})
+	for range ids {
+		<-s.ended
+	}
+	billing.mu.Lock()
+	defer billing.mu.Unlock()
+	if !slices.Equal(order, ids) {
+		t.Errorf("they started in the order %q, want %q", order, ids)
+	}
+}
+
+// "However many there are, they come back some at a time": 10,000 tasks with no worker for
+// them cost some 220 pick-ups a second in all, and fewer 20 a second at most.
+func TestRefusedComeBackSomeAtATime(t *testing.T) {
+	t.Parallel()
+	for tasks, most := range map[int]int{1: 1, 10: 15, 1000: 40, 10_000: 260} {
+		var r returns
+		begin := time.Unix(1_800_000_000, 0)
+		due := map[int64]int{0: tasks} // by second
+		total := 0
+		for second := int64(0); second < 600; second++ {
+			now := begin.Add(time.Duration(second) * time.Second)
+			if n := due[second]; second >= 60 && n > 2*most {
+				t.Errorf("of %d tasks %d come in second %d, want %d at most", tasks, n, second, 2*most)
+			} else if second >= 60 {
+				total += n
+			}
+			for range due[second] {
+				at := r.next(now, appPause)
+				if wait := at.Sub(now); wait < appPause || wait > time.Minute {
+					t.Fatalf("one of %d comes in %s", tasks, wait)
+				}
+				due[secondAtOrAfter(at)-begin.Unix()]++
+			}
+		}
+		if total > 540*most || total < 540/2 {
+			t.Errorf("of %d tasks %d come in 540 seconds, want %d at most", tasks, total, 540*most)
+		}
+	}
+}
+
+// "Scopes whose rules are gone wait", at any max retry, and run when the rules are back.
+func TestUnmatchedWaits(t *testing.T) {
+	t.Parallel()
+	var log says
+	s := newSystem(t, perHour(100), Config{Logger: logTo(&log)})
+	renamed := map[string]throttle.Node{"renamed": {Rules: perHour(100)}}
+	s.limits(renamed)
+	s.add(queue.Task{ID: "own0", MaxRetry: queue.Retries(0)})
+	s.addForeign("foreign0", asynq.MaxRetry(0))
+	s.serve(asynq.Config{}, nil)
+	s.until("both have come", func() bool { return s.refusals("unmatched") >= 2 })
+	s.until("they wait", func() bool {
+		own, foreign := s.info("own0"), s.info("foreign0")
+		return own != nil && foreign != nil && own.State == asynq.TaskStateRetry && foreign.State == asynq.TaskStateScheduled
+	})
+	if text := s.info("own0").LastErr; !strings.Contains(text, "meets no rule") || log.times("wait for their scope to have rules") != 1 {
+		t.Errorf("its last error is %q", text)
+	}
+	s.limits(map[string]throttle.Node{"p": {Rules: perHour(100)}})
+	for range 2 {
+		<-s.ended
+	}
+	if _, failed := s.counters(); failed != 0 || len(s.archive()) > 0 {
+		t.Errorf("%d failures, archived: %q", failed, s.archive())
+	}
+}
+
+// "A limit lowered under a task's cost leaves it waiting", one that comes only then too; a
+// cost that could never pass fails for good.
+func TestLoweredUnderANewTask(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perHour(10), Config{})
+	s.limits(map[string]throttle.Node{"p": {Rules: perHour(3)}})
+	s.add(queue.Task{ID: "could", Cost: 5, MaxRetry: queue.Retries(0)})
+	s.add(queue.Task{ID: "never", Cost: 11})
+	s.serve(asynq.Config{}, nil)
+	s.until("one fails for good", func() bool { i := s.info("never"); return i != nil && i.State == asynq.TaskStateArchived })
+	s.until("the other waits", func() bool { i := s.info("could"); return i != nil && i.State == asynq.TaskStateRetry })
+	if s.refusals("cost") != 1 {
+		t.Errorf("told %d times", s.refusals("cost"))
+	}
+	s.limits(map[string]throttle.Node{"p": {Rules: perHour(10)}})
+	if id := <-s.ended; id != "could" {
+		t.Errorf("%s ran", id)
+	}
+}

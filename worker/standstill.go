@@ -1,0 +1,132 @@
+package worker
+
+import (
+	"time"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+)
+
+// parked is what a watch knows of its provider's tasks whose queues stand still. Their places
+// are kept apart from the lines, where they take nothing from others, until their queues go on.
+type parked struct {
+	any     bool // there are some
+	changes int  // of queues, as of the last look
+	offset  int  // where the next page begins
+	all     bool // go through all of them, page by page: queues may have gone on
+	paged   time.Time
+	back    []throttle.Place // of the last page, to be put back
+}
+
+const (
+	// parkedPage is how many parked tasks are looked at, and put back, at once, and parkedScopes
+	// of how many scopes, so that no script holds the server up for more than a few milliseconds.
+	parkedPage, parkedScopes = 200, 48
+	// parkedPages is how many pages in which all stand still are read between two looks.
+	parkedPages = 10
+)
+
+// heedStandstill asks whether queues that stand still go on, and prepares what the next look
+// is told of them.
+func (w *waker) heedStandstill(one *watch) {
+	names, _ := w.queues.standing()
+	w.queues.ask(w.t.serving, stateStays, names...)
+	names, changes := w.queues.standing()
+	p := &one.parked
+	if changes != p.changes {
+		p.changes, p.offset, p.all = changes, 0, true
+		w.mu.Lock()
+		one.all = true // those who were behind them may start
+		w.mu.Unlock()
+	}
+	one.news.StandStill, one.news.Back = nil, nil
+	for _, name := range names {
+		one.news.StandStill = append(one.news.StandStill, queue.TicketGroups(name)...)
+	}
+	if p.any && (p.all || time.Since(p.paged) >= stateStays) {
+		one.news.Back = w.goOn(p, one.provider)
+	}
+}
+
+// goOn returns parked tasks whose queues do not stand still: of a page, or of the first page
+// that has any while all are gone through.
+func (w *waker) goOn(p *parked, provider string) []throttle.Place {
+	for range parkedPages {
+		page, err := w.t.cfg.Limiter.Parked(w.t.serving, provider, p.offset, parkedPage)
+		p.paged = time.Now()
+		if err != nil {
+			if !w.t.stopped() {
+				w.t.observer.Failed("wake")
+			}
+			return nil
+		}
+		read := w.sortPage(p, page)
+		if read == len(page) && len(page) < parkedPage {
+			p.offset, p.all = 0, false
+		}
+		if len(p.back) > 0 || !p.all {
+			break
+		}
+	}
+	return p.back
+}
+
+// sortPage notes which of a page go back, and returns how much of it was read. Those that were
+// to go back before and are still there, since no rules are known for them, stay.
+func (w *waker) sortPage(p *parked, page []throttle.Place) (read int) {
+	tried, scopes, names := map[throttle.Place]bool{}, map[string]bool{}, make([]string, len(page))
+	for _, place := range p.back {
+		tried[place] = true
+	}
+	p.back = nil
+	for i, place := range page {
+		names[i], _, _ = queue.ReadTicket(place.Ticket)
+		if names[i] != "" && !w.queues.stands(names[i]) {
+			w.queues.ask(w.t.serving, stateStays, names[i])
+		}
+	}
+	for i, place := range page {
+		if names[i] != "" && w.queues.stands(names[i]) || tried[place] {
+			p.offset++
+			continue
+		}
+		if scopes[place.Scope] = true; len(scopes) > parkedScopes {
+			return i
+		}
+		p.back = append(p.back, place)
+	}
+	return len(page)
+}
+
+// releaseInto puts tasks of a queue into pending, unless the queue stands still.
+func (w *waker) releaseInto(name string, ids []string) ([]outcome, error) {
+	if !w.queues.owns(name) {
+		w.queues.ask(w.t.serving, servedStays, name)
+	}
+	if !w.queues.stands(name) {
+		return w.releaser.release(w.t.serving, name, ids)
+	}
+	outcomes := make([]outcome, len(ids))
+	for i := range outcomes {
+		outcomes[i] = still
+	}
+	return outcomes, nil
+}
+
+// heedStill notes that the queue of a released task stands still: the next look, which is
+// at once, parks it.
+func (w *waker) heedStill(one *watch, a answer) {
+	w.queues.note(a.queue, true)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	one.kick()
+}
+
+// heedSlow asks of queues of which tasks were released and do not come whether they stand still.
+func (w *waker) heedSlow(tickets []string) {
+	for _, ticket := range tickets {
+		if name, _, ok := queue.ReadTicket(ticket); ok {
+			w.queues.ask(w.t.serving, stateStays, name)
+		}
+	}
+}

@@ -1,0 +1,77 @@
+package worker
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// low are n tasks of one scope in a queue of their own.
+func low(n int) (tasks []queue.Task) {
+	for i := range n {
+		tasks = append(tasks, queue.Task{Type: "work", Scope: "p/a", Queue: "low", ID: fmt.Sprintf("low %05d", i)})
+	}
+	return tasks
+}
+
+// "No look": 20,000 tasks of a queue that is paused cost no more commands than a few, asked once a
+// second, and a task of another queue behind them all, in the same line, starts at once.
+func TestManyParkedCostLittle(t *testing.T) {
+	t.Parallel()
+	const seconds = 4
+	s := newSystem(t, steady(100), Config{})
+	must(t, s.rdb.SAdd(t.Context(), "asynq:queues", "low").Err())
+	must(t, s.inspector.PauseQueue("low"))
+	s.planned(low(20_000)...)
+	s.serve(asynq.Config{Concurrency: 8, Queues: map[string]int{"low": 1, "live": 1}}, nil)
+	s.planned(queue.Task{Type: "work", Scope: "p/a", Queue: "live", ID: "behind them"})
+	if id := <-s.ended; id != "behind them" {
+		t.Errorf("%s ran, and its queue is paused", id)
+	}
+	s.until("nobody stands in line", func() bool { return s.rdb.Exists(t.Context(), "hw:{p}/a!line").Val() == 0 })
+	if n := s.rdb.ZCard(t.Context(), "hw:{p}!parked").Val(); n < 19_000 {
+		t.Errorf("%d are parked", n)
+	}
+	if ttl := s.rdb.TTL(t.Context(), "hw:{p}!parked").Val(); ttl < time.Hour {
+		t.Errorf("they are kept for %s", ttl)
+	}
+	<-time.After(time.Second)
+	// All other commands are asynq's, which moves what is due into pending meanwhile.
+	own := redistest.Commands(t, s.rdb, func() { <-time.After(seconds * time.Second) })
+	if looks, pages := own["time"], own["zrange"]; looks > 3*seconds || pages > 3*seconds {
+		t.Errorf("%d looks and %d pages in %d s: %v", looks, pages, seconds, own)
+	}
+}
+
+// Servers that are not ours count too, as asynq tells of them; where that can't be asked all queues
+// are taken for served.
+func TestServedByOthers(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, steady(100), Config{})
+	plain := asynq.NewServerFromRedisClient(s.rdb, asynq.Config{Queues: map[string]int{"other": 1}, LogLevel: asynq.FatalLevel})
+	must(t, plain.Start(s.counting(nil)))
+	t.Cleanup(plain.Shutdown)
+	s.until("asynq tells of the server", func() bool {
+		list, err := s.inspector.Servers()
+		return err == nil && len(list) == 1 && list[0].Status == "active"
+	})
+	q := s.throttle.queues
+	q.serve(map[string]int{"own": 1, "never": 0})
+	q.ask(t.Context(), time.Second, "own", "other", "never", "nobody's")
+	for name, want := range map[string]bool{"own": false, "other": false, "never": true, "nobody's": true} {
+		if q.stands(name) != want {
+			t.Errorf("%s stands still: %t, want %t", name, q.stands(name), want)
+		}
+	}
+	q = newQueueStates(s.rdb, s.inspector, s.seen.Failed)
+	q.servers = func() ([]*asynq.ServerInfo, error) { return nil, errPanicked }
+	q.ask(t.Context(), time.Second, "nobody's")
+	if q.stands("nobody's") {
+		t.Error("it could not be asked who serves it, and it is taken for standing still")
+	}
+}

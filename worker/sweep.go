@@ -1,0 +1,295 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+)
+
+// sweep sees of one provider's waiting tasks that they are still there. asynq tells nobody
+// when a task is deleted or archived by hand: it would count in estimates until its turn.
+//
+// One process of all does it for a provider, and every process for the tasks that it has
+// released itself and that have not come. A task that is not there may be about to be: it
+// has its place in line before it is enqueued, and none of its forms exists for a moment
+// while it is carried over. So it is looked for twice.
+type sweep struct {
+	busy   bool      // one is under way; under waker.mu
+	began  time.Time // the last one
+	whole  time.Time // the last one that read lines
+	line   *throttle.Waiting
+	until  time.Time // this process is the one for this long, and
+	mine   bool      // was so the last time that it asked
+	missed []throttle.Place
+}
+
+const (
+	// sweepEach is how often lines are read, and sweepMost how many tasks of them: so that
+	// 10,000 that wait are looked at each second.
+	sweepEach = 900 * time.Millisecond
+	sweepMost = 10_000
+	// sweepAgain is how much later a task is looked for again that was not there.
+	sweepAgain = 400 * time.Millisecond
+	// sweepClaim is how long a process that died keeps others from it.
+	sweepClaim = 3 * time.Second
+	// sweepBatch is how many tasks one command asks after, or one pipeline; a few are asked
+	// after one by one.
+	sweepBatch, fewTasks = 500, 2
+)
+
+// sweep begins one, if it is time to and none is under way. It does not block.
+func (w *waker) sweep(one *watch) {
+	if !w.releaser.known || w.t.stopped() {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s, now := &one.sweep, time.Now()
+	if s.busy || now.Sub(s.whole) < sweepEach && (now.Sub(s.began) < sweepAgain || len(s.missed)+len(w.late(one.provider)) == 0) {
+		return
+	}
+	s.busy, s.began = true, now
+	go w.guarded("sweep", func() {
+		err := w.sweepOnce(w.t.serving, one)
+		w.mu.Lock()
+		s.busy = false
+		w.mu.Unlock()
+		if err != nil && !w.t.stopped() {
+			w.t.observer.Failed("sweep")
+		}
+	})
+}
+
+// sweepOnce looks for those that were missed, for those that were released and have not
+// come, and, where it is due, for a part of those that stand in line.
+func (w *waker) sweepOnce(ctx context.Context, one *watch) error {
+	s := &one.sweep
+	w.mu.Lock()
+	missed, late := s.missed, w.late(one.provider)
+	w.mu.Unlock()
+	s.missed = nil
+	gone, _, err := w.ended(ctx, missed, true)
+	places := late
+	if now := time.Now(); err == nil && now.Sub(s.whole) >= sweepEach {
+		s.whole = now
+		var some []throttle.Place
+		some, err = w.readLine(ctx, one)
+		places = append(places, some...)
+	}
+	if err != nil {
+		return err
+	}
+	over, missing, err := w.ended(ctx, places, false)
+	known := map[throttle.Place]bool{} // to be gone by now, or to be there
+	for _, p := range missed {
+		known[p] = true
+	}
+	s.missed = slices.DeleteFunc(missing, func(p throttle.Place) bool { return known[p] })
+	return errors.Join(err, w.bury(ctx, one, append(gone, over...)))
+}
+
+// late are the tasks of a provider that were released here some time ago and have not come.
+// w.mu is held.
+func (w *waker) late(name string) (places []throttle.Place) {
+	for _, r := range w.out {
+		if time.Since(r.at) > sweepAgain && provider(r.place.Scope) == name {
+			places = append(places, r.place)
+		}
+	}
+	return places
+}
+
+// readLine returns some of those who stand in line, if this process is the one to read them.
+func (w *waker) readLine(ctx context.Context, one *watch) ([]throttle.Place, error) {
+	s, limiter := &one.sweep, w.t.cfg.Limiter
+	if now := time.Now(); now.Add(sweepEach).After(s.until) {
+		mine, err := limiter.Claim(ctx, one.provider, sweepClaim, s.mine)
+		if s.mine = mine; err != nil || !mine {
+			return nil, err
+		}
+		s.until = now.Add(sweepClaim)
+	}
+	if s.line == nil {
+		s.line = limiter.Waiting(one.provider)
+	}
+	return s.line.Next(ctx, sweepMost)
+}
+
+// ended returns those of the places whose tasks have ended, where they are kept, and those
+// whose tasks are not there. With again these have ended too, but for those that are being
+// carried over.
+func (w *waker) ended(ctx context.Context, places []throttle.Place, again bool) (ended, missing []throttle.Place, err error) {
+	for name, its := range byQueue(places) {
+		for some := range slices.Chunk(its, sweepBatch) {
+			some, err = w.notWaiting(ctx, name, some)
+			if err != nil {
+				return ended, missing, err
+			}
+			states, err := w.states(ctx, name, some, again)
+			if err != nil {
+				return ended, missing, err
+			}
+			for i, state := range states {
+				switch state {
+				case "archived", "completed", "aggregating":
+					ended = append(ended, some[i].Place)
+				case "":
+					missing = append(missing, some[i].Place)
+				}
+			}
+		}
+	}
+	if again {
+		return append(ended, missing...), nil, nil
+	}
+	return ended, missing, nil
+}
+
+// inQueue is a place and the id of its task.
+type inQueue struct {
+	throttle.Place
+	id string
+}
+
+// byQueue sorts places by the queues of their tasks. A ticket that none of ours is stands for
+// a task with no id: there is none.
+func byQueue(places []throttle.Place) map[string][]inQueue {
+	sorted := map[string][]inQueue{}
+	for _, p := range places {
+		name, id, _ := queue.ReadTicket(p.Ticket)
+		sorted[name] = append(sorted[name], inQueue{p, id})
+	}
+	return sorted
+}
+
+// notWaiting leaves out those that stand in asynq's sets of tasks that wait, as most do: two
+// commands for many.
+func (w *waker) notWaiting(ctx context.Context, name string, its []inQueue) ([]inQueue, error) {
+	for _, set := range []string{"scheduled", "retry"} {
+		if len(its) <= fewTasks {
+			break
+		}
+		ids := make([]string, len(its))
+		for i, one := range its {
+			ids[i] = one.id
+		}
+		scores, err := w.t.cfg.Redis.ZMScore(ctx, "asynq:{"+name+"}:"+set, ids...).Result()
+		if mayPass(err) || ctx.Err() != nil {
+			return nil, err
+		} else if err != nil || len(scores) != len(its) {
+			break // the server refuses it: each is asked
+		}
+		var rest []inQueue
+		for i, one := range its {
+			if scores[i] == 0 { // asynq's are seconds since the epoch
+				rest = append(rest, one)
+			}
+		}
+		its = rest
+	}
+	return its, nil
+}
+
+// states returns asynq's states of tasks, "" for one that is not there. With carried one that
+// is carried over is there.
+func (w *waker) states(ctx context.Context, name string, its []inQueue, carried bool) ([]string, error) {
+	if len(its) == 0 {
+		return nil, nil
+	}
+	key := func(id string) string { return "asynq:{" + name + "}:t:" + id }
+	carriers, states := make([]*redis.IntCmd, len(its)), make([]*redis.StringCmd, len(its))
+	err := throttle.ReadFromMaster(ctx, w.t.cfg.Redis, func(pipe redis.Pipeliner) error {
+		for i, one := range its {
+			if carried { // first: the carrier is there before its task goes, and until that is back
+				carriers[i] = pipe.Exists(ctx, key(carrierID(one.id)))
+			}
+			states[i] = pipe.HGet(ctx, key(one.id), "state")
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return nil, err
+	}
+	out := make([]string, len(its))
+	for i := range its {
+		out[i] = states[i].Val()
+		if out[i] == "" && (states[i].Err() != redis.Nil || carried && carriers[i].Val() > 0) { //nolint:errorlint // as the client returns it
+			out[i] = "unknown"
+		}
+	}
+	return out, nil
+}
+
+// bury has places forgotten, some at a time.
+func (w *waker) bury(ctx context.Context, one *watch, places []throttle.Place) error {
+	for len(places) > 0 {
+		n := portion(places)
+		if _, err := w.ask(ctx, throttle.WakeRequest{Provider: one.provider, Lead: w.t.lead(), Spread: w.t.spread(), Gone: places[:n]}); err != nil {
+			return err
+		}
+		for _, p := range places[:n] {
+			w.arrived(one.provider, p.Ticket)
+		}
+		w.mu.Lock()
+		one.kick()
+		w.mu.Unlock()
+		if err := w.revive(ctx, places[:n]); err != nil {
+			return err
+		}
+		places = places[n:]
+	}
+	return nil
+}
+
+// portion is how many of those who have ended one look takes out of their lines.
+func portion(places []throttle.Place) int {
+	scopes := map[string]bool{}
+	for n, p := range places[:min(len(places), mostGone)] {
+		if scopes[p.Scope] = true; len(scopes) > goneScopes {
+			return n
+		}
+	}
+	return min(len(places), mostGone)
+}
+
+// revive sees that nobody waits without a place whose id was enqueued again just before it
+// was forgotten: a task that was planned then is picked up, and goes to the end of its line.
+// One that is to wait for a time of its own is left to wait.
+func (w *waker) revive(ctx context.Context, places []throttle.Place) error {
+	for name, its := range byQueue(places) {
+		states, err := w.states(ctx, name, its, false)
+		if err != nil {
+			return err
+		}
+		var again []string
+		for i, state := range states {
+			if state == "scheduled" && w.wasDue(name, its[i].id) {
+				again = append(again, its[i].id)
+			}
+		}
+		if len(again) > 0 {
+			if _, err := w.releaser.release(ctx, name, again); err != nil {
+				return err
+			}
+			w.t.gates.kick()
+		}
+	}
+	return nil
+}
+
+// wasDue tells whether a task could start when it was enqueued, but for its limits.
+func (w *waker) wasDue(name, id string) bool {
+	info, err := w.t.inspector.GetTaskInfo(name, id)
+	if err != nil {
+		return false
+	}
+	spec, found, err := queue.ReadSpec(asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers))
+	return err == nil && found && !spec.Due.IsZero() && !spec.Due.After(time.Now())
+}

@@ -1,0 +1,345 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+)
+
+// waiting is how many are said to wait of a scope and those below, in lines and in the sums that
+// forecasts go by, and how many were released and have not come; -1 where these do not agree.
+func (s *system) waiting(scope string) (waits, released int64) {
+	s.t.Helper()
+	got, err := s.throttle.cfg.Limiter.Inspect(s.t.Context(), scope)
+	must(s.t, err)
+	next, err := s.throttle.cfg.Limiter.Outlook(s.t.Context(), scope)
+	must(s.t, err)
+	if sum := next.Rules[0].Waiting; sum != got.Waiting {
+		return -1, got.Released
+	}
+	return got.Waiting, got.Released
+}
+
+// onlyWait waits until so many wait of p and nobody is out, though no turn comes.
+func (s *system) onlyWait(want int64) {
+	s.t.Helper()
+	var waits, released int64
+	s.t.Cleanup(func() {
+		if s.t.Failed() {
+			s.t.Logf("at last %d were said to wait, and %d to be released", waits, released)
+		}
+	})
+	s.until(fmt.Sprint(want, " wait"), func() bool {
+		waits, released = s.waiting("p")
+		return waits == want && released == 0
+	})
+}
+
+// forAnHour returns a system whose limit one task has used up, with a server.
+func forAnHour(t *testing.T, cfg Config) *system {
+	t.Helper()
+	s := newSystem(t, perHour(1), cfg)
+	s.add(queue.Task{ID: "spends it"})
+	s.serve(asynq.Config{Concurrency: 2, Queues: map[string]int{"default": 1, "low": 1}}, nil)
+	<-s.ended
+	return s
+}
+
+// "Tasks that are deleted or archived by hand leave line, counts and forecasts within about
+// a second, not when their turn comes": whatever the hand is, while the others keep their
+// places. None has its turn in this test.
+func TestByHandLeavesAtOnce(t *testing.T) {
+	t.Parallel()
+	const tasks = 12
+	each := func(do func(*asynq.Inspector, string) error) func(*asynq.Inspector) error {
+		return func(i *asynq.Inspector) (err error) {
+			for n := range tasks {
+				err = errors.Join(err, do(i, fmt.Sprintf("p/a %03d", n)))
+			}
+			return err
+		}
+	}
+	all := func(do func(*asynq.Inspector) (int, error)) func(*asynq.Inspector) error {
+		return func(i *asynq.Inspector) error {
+			if n, err := do(i); err != nil || n != tasks {
+				return fmt.Errorf("%d tasks: %w", n, err)
+			}
+			return nil
+		}
+	}
+	for name, by := range map[string]struct {
+		do    func(*asynq.Inspector) error
+		stays bool
+	}{
+		"DeleteTask":               {each(func(i *asynq.Inspector, id string) error { return i.DeleteTask("default", id) }), false},
+		"ArchiveTask":              {each(func(i *asynq.Inspector, id string) error { return i.ArchiveTask("default", id) }), false},
+		"RunTask":                  {each(func(i *asynq.Inspector, id string) error { return i.RunTask("default", id) }), true},
+		"DeleteAllScheduledTasks":  {all(func(i *asynq.Inspector) (int, error) { return i.DeleteAllScheduledTasks("default") }), false},
+		"ArchiveAllScheduledTasks": {all(func(i *asynq.Inspector) (int, error) { return i.ArchiveAllScheduledTasks("default") }), false},
+		"RunAllScheduledTasks":     {all(func(i *asynq.Inspector) (int, error) { return i.RunAllScheduledTasks("default") }), true},
+		"DeleteQueue":              {func(i *asynq.Inspector) error { return i.DeleteQueue("default", true) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := forAnHour(t, Config{})
+			s.planned(jobs(tasks, "p/a")...)
+			var low []queue.Task
+			for _, task := range append(jobs(3, "p/a"), jobs(2, "p/b")...) {
+				task.Queue = "low"
+				low = append(low, task)
+			}
+			s.planned(low...)
+			s.onlyWait(tasks + 5)
+			must(t, by.do(s.inspector))
+			if by.stays {
+				s.until("they have been put back", func() bool { return s.seen.get(func(o *seen) int { return o.rescheduled }) >= tasks })
+				s.onlyWait(tasks + 5)
+				return
+			}
+			s.onlyWait(5)
+			last := throttle.Ask{Scope: "p/a", Ticket: queue.Ticket("low", "p/a 002")}
+			got, err := s.throttle.cfg.Limiter.InspectTicket(t.Context(), last)
+			if err != nil || !got.Waits || got.Ahead != 2 || got.Expected > 6*time.Hour {
+				t.Errorf("the last that is left stands so: %+v, %v", got, err)
+			}
+		})
+	}
+}
+
+// The same of tasks that have been put back, in asynq's retry set.
+func TestPutBackLeavesAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, by := range map[string]func(*asynq.Inspector) (int, error){
+		"DeleteAllRetryTasks":  func(i *asynq.Inspector) (int, error) { return i.DeleteAllRetryTasks("default") },
+		"ArchiveAllRetryTasks": func(i *asynq.Inspector) (int, error) { return i.ArchiveAllRetryTasks("default") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := forAnHour(t, Config{})
+			for i := range 3 { // fewer than are planned where they stand
+				id := fmt.Sprint("foreign ", i)
+				s.addForeign(id, asynq.MaxRetry(3), asynq.Unique(time.Hour))
+				s.until("it waits", func() bool {
+					info := s.info(id)
+					return info != nil && info.State == asynq.TaskStateRetry
+				})
+			}
+			s.onlyWait(3)
+			if n, err := by(s.inspector); err != nil || n != 3 {
+				t.Fatalf("%d tasks, %v", n, err)
+			}
+			s.onlyWait(0)
+			s.untilNoTrace()
+			if name == "DeleteAllRetryTasks" {
+				s.addForeign("foreign 0", asynq.MaxRetry(3), asynq.Unique(time.Hour)) // asynq has let its lock go
+				s.onlyWait(1)
+			}
+		})
+	}
+}
+
+// "10,000 that are deleted at once", of one scope or of many, leave in portions, each of a few
+// milliseconds, and the others keep their places.
+func TestManyAreDeleted(t *testing.T) {
+	t.Parallel()
+	for name, scopes := range map[string]int{"one scope": 1, "many scopes": 500} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const tasks = 10_000
+			s := forAnHour(t, Config{})
+			list := make([]queue.Task, tasks)
+			for i := range list {
+				list[i] = queue.Task{Type: "work", Scope: fmt.Sprint("p/", i%scopes), ID: fmt.Sprint(i), Queue: "low"}
+			}
+			s.planned(list...)
+			s.planned(jobs(3, "p/0")...)
+			s.onlyWait(tasks + 3)
+			if n, err := s.inspector.DeleteAllScheduledTasks("low"); err != nil || n != tasks {
+				t.Fatalf("%d deleted, %v", n, err)
+			}
+			began := time.Now()
+			s.onlyWait(3)
+			t.Logf("gone after %s", time.Since(began))
+		})
+	}
+}
+
+// Of scopes that the process has no rules for, too: its policy may be another's by now.
+func TestDeletedOfUnknownScope(t *testing.T) {
+	t.Parallel()
+	s := forAnHour(t, Config{})
+	s.planned(jobs(4, "p/a")...)
+	s.onlyWait(4)
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"q": {Rules: perHour(1)}})
+	must(t, err)
+	was := s.throttle.cfg.Limiter.Policy()
+	s.throttle.cfg.Limiter.SetPolicy(policy)
+	if n, err := s.inspector.DeleteAllScheduledTasks("default"); err != nil || n != 4 {
+		t.Fatalf("%d deleted, %v", n, err)
+	}
+	s.until("nobody stands in line", func() bool { return s.rdb.Exists(t.Context(), "hw:{p}/a!line").Val() == 0 })
+	s.throttle.cfg.Limiter.SetPolicy(was)
+	s.untilNoTrace()
+}
+
+// A limiter that keeps its state elsewhere than asynq its tasks.
+func TestDeletedWithTwoServers(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perHour(1), Config{})
+	limiter, err := throttle.New(redistest.NewServer(t).Client(t), s.throttle.cfg.Limiter.Policy(), throttle.Config{})
+	must(t, err)
+	s.throttle, err = New(Config{Redis: s.rdb, Limiter: limiter, Observer: s.seen})
+	must(t, err)
+	s.planned(jobs(1, "p/a")...)
+	s.serve(asynq.Config{Concurrency: 2}, nil)
+	<-s.ended
+	s.planned(jobs(5, "p/b")...)
+	s.onlyWait(5)
+	must(t, s.inspector.DeleteTask("default", "p/b 000"))
+	must(t, s.inspector.ArchiveTask("default", "p/b 004"))
+	s.onlyWait(3)
+}
+
+// "One that is deleted and enqueued again under the same id" is neither lost nor runs twice,
+// whenever it comes between.
+func TestEnqueuedAgainUnderItsID(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perHour(1), Config{})
+	began, end := make(chan struct{}), make(chan struct{})
+	s.throttle.cfg.Limiter.SetPolicy(policyOfP(t, full(0)))
+	s.add(queue.Task{ID: "blocks"})
+	s.serve(asynq.Config{Concurrency: 4}, func(ctx context.Context, _ *asynq.Task) error {
+		if id, _ := asynq.GetTaskID(ctx); id == "blocks" {
+			close(began)
+			<-end
+		}
+		return nil
+	})
+	<-began
+	s.planned(jobs(10, "p/a")...)
+	for range 4 { // over more than two sweeps
+		for i, task := range jobs(10, "p/a") {
+			must(t, s.inspector.DeleteTask("default", task.ID))
+			<-time.After(time.Duration(i) * 20 * time.Millisecond)
+			s.planned(task)
+		}
+	}
+	s.onlyWait(10)
+	close(end)
+	for range 11 {
+		<-s.ended
+	}
+	for _, task := range jobs(10, "p/a") {
+		if n := s.ran(task.ID); n != 1 {
+			t.Errorf("%s ran %d times", task.ID, n)
+		}
+	}
+	s.untilNoTrace()
+}
+
+func policyOfP(t *testing.T, rules []throttle.Rule) *throttle.Policy {
+	t.Helper()
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: rules}})
+	must(t, err)
+	return policy
+}
+
+// A task that is deleted, or archived, when it has been released and nobody has picked it up
+// counts as released for about a second more: others have its units then.
+func TestEndedOnItsWay(t *testing.T) {
+	t.Parallel()
+	const key = "asynq:{default}:t:one"
+	for name, end := range map[string][]any{"deleted": {"DEL", key}, "archived": {"HSET", key, "state", "archived"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWard(t)
+				defer w.limits.Stop()
+				w.limits.Config(asynq.Config{Concurrency: 4}) // its server serves the queue
+				w.rdb.HSet(t.Context(), key, "state", "scheduled", "msg", "as asynq leaves it")
+				w.rdb.ZAdd(t.Context(), "asynq:{default}:scheduled", redis.Z{Score: 1, Member: "one"})
+				one := throttle.Place{Scope: "p/a", Ticket: queue.Ticket("default", "one")}
+				var looks int
+				told := make(chan throttle.WakeRequest, 100)
+				w.limits.waker.ask = func(_ context.Context, req throttle.WakeRequest) (throttle.Woken, error) {
+					if len(req.Gone) > 0 {
+						told <- req
+						return throttle.Woken{}, nil
+					}
+					if looks++; looks == 1 {
+						return throttle.Woken{Released: []throttle.Place{one}, Waiting: true, Next: time.Hour, Out: 1}, nil
+					}
+					return throttle.Woken{Waiting: true, Next: time.Hour, Out: 1}, nil
+				}
+				w.limits.waker.heard("p", throttle.Decision{})
+				synctest.Wait()
+				if state := w.rdb.HGet(t.Context(), key, "state").Val(); state != "pending" {
+					t.Fatalf("it is %q", state)
+				}
+				must(t, w.rdb.Do(t.Context(), end...).Err())
+				select {
+				case req := <-told:
+					if len(req.Gone) != 1 || req.Gone[0] != one {
+						t.Errorf("told %+v", req.Gone)
+					}
+				case <-time.After(2*lookAgain + sweepAgain):
+					t.Error("nobody is told that it has gone")
+				}
+			})
+		})
+	}
+}
+
+// "One process of all does it for a provider", and another when that has ended.
+func TestOneProcessSweeps(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perHour(1), Config{})
+	s.add(queue.Task{ID: "spends it"})
+	first := s.serve(asynq.Config{Concurrency: 2}, nil)
+	<-s.ended
+	s.planned(jobs(4, "p/a")...)
+	s.until("the first claims it", func() bool { return s.rdb.Exists(t.Context(), "hw:{p}!claim").Val() == 1 })
+	limiter, err := throttle.New(s.rdb, s.throttle.cfg.Limiter.Policy(), throttle.Config{})
+	must(t, err)
+	second, err := New(Config{Redis: s.rdb, Limiter: limiter})
+	must(t, err)
+	server := second.NewServer(asynq.Config{LogLevel: asynq.FatalLevel, Concurrency: 2})
+	must(t, server.Start(s.counting(nil)))
+	t.Cleanup(server.Shutdown)
+	must(t, s.inspector.DeleteTask("default", "p/a 000"))
+	s.onlyWait(3)
+	first.Shutdown()
+	must(t, s.inspector.DeleteTask("default", "p/a 002"))
+	s.onlyWait(2)
+}
+
+// "It has its place in line before it is enqueued, and none of its forms exists for a moment
+// while it is carried over": such a task keeps its place.
+func TestCarriedKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	s := forAnHour(t, Config{})
+	s.planned(jobs(3, "p/a")...)
+	s.onlyWait(3)
+	msg := s.rdb.HGetAll(t.Context(), "asynq:{default}:t:p/a 001").Val()
+	carrier := "asynq:{default}:t:" + carrierID("p/a 001")
+	must(t, s.rdb.HSet(t.Context(), carrier, "state", "pending").Err())
+	must(t, s.inspector.DeleteTask("default", "p/a 001"))
+	must(t, s.inspector.DeleteTask("default", "p/a 002"))
+	s.onlyWait(2)
+	must(t, s.rdb.HSet(t.Context(), "asynq:{default}:t:p/a 001", msg).Err())
+	must(t, s.rdb.Del(t.Context(), carrier).Err())
+	got, err := s.throttle.cfg.Limiter.InspectTicket(t.Context(), throttle.Ask{Scope: "p/a", Ticket: queue.Ticket("default", "p/a 001")})
+	if err != nil || !got.Waits {
+		t.Errorf("%+v, %v", got, err)
+	}
+}

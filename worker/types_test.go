@@ -1,0 +1,117 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+)
+
+// muxFor is a mux that knows one type.
+func (s *system) muxFor(kind string) *asynq.ServeMux {
+	mux := asynq.NewServeMux()
+	mux.Handle(kind, s.counting(nil))
+	return mux
+}
+
+func (s *system) startMux(cfg asynq.Config, mux *asynq.ServeMux) *Server {
+	s.t.Helper()
+	cfg.Concurrency, cfg.LogLevel = 2, asynq.FatalLevel
+	cfg.TaskCheckInterval, cfg.DelayedTaskCheckInterval = 20*time.Millisecond, 100*time.Millisecond
+	server := s.throttle.NewServer(cfg)
+	if err := server.Start(mux); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(server.Shutdown)
+	return server
+}
+
+// "A type that has no handler is a failure as any other": it is retried within the task's
+// own budget, then archived, and charges nothing.
+func TestUnknownTypeIsRetried(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perHour(3), Config{})
+	s.add(queue.Task{ID: "own", Type: "new", MaxRetry: queue.Retries(2)})
+	s.add(queue.Task{ID: "none", Type: "new", MaxRetry: queue.Retries(0)})
+	task := asynq.NewTaskWithHeaders("new", nil, map[string]string{queue.HeaderScope: "p/a"})
+	if _, err := s.client.Enqueue(task, asynq.TaskID("foreign"), asynq.MaxRetry(1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.client.Enqueue(asynq.NewTask("new", nil), asynq.TaskID("unlimited"), asynq.MaxRetry(1)); err != nil {
+		t.Fatal(err)
+	}
+	told := map[string]int{}
+	s.startMux(asynq.Config{
+		RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 },
+		ErrorHandler: asynq.ErrorHandlerFunc(func(ctx context.Context, _ *asynq.Task, err error) {
+			id, _ := asynq.GetTaskID(ctx)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if told[id]++; !errors.Is(err, asynq.ErrHandlerNotFound) {
+				t.Errorf("%s failed with %v", id, err)
+			}
+		}),
+	}, s.muxFor("work"))
+	for id, retries := range map[string]int{"own": 2, "none": 0, "foreign": 1, "unlimited": 1} {
+		s.until(id+" is archived", func() bool {
+			info := s.info(id)
+			return info != nil && info.State == asynq.TaskStateArchived
+		})
+		s.mu.Lock()
+		n := told[id]
+		s.mu.Unlock()
+		info := s.info(id)
+		if info.Retried != retries || n != retries+1 || !strings.Contains(info.LastErr, `type "new"`) {
+			t.Errorf("%s: %d retries, %d failures told, %q; want %d retries", id, info.Retried, n, info.LastErr, retries)
+		}
+	}
+	d, err := s.throttle.cfg.Limiter.Peek(t.Context(), throttle.Request{Scope: "p/a"})
+	if err != nil || d.Rules[0].Remaining != 3 {
+		t.Errorf("%+v, %v: something was spent", d, err)
+	}
+}
+
+// "Old workers lose no tasks of new types while a release is rolled out."
+func TestUnknownTypeRunsElsewhere(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perHour(3), Config{})
+	s.add(queue.Task{ID: "t", Type: "new"})
+	old := s.startMux(asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 }}, s.muxFor("work"))
+	s.until("it has failed once", func() bool { i := s.info("t"); return i != nil && i.Retried > 0 })
+	s.startMux(asynq.Config{}, s.muxFor("new"))
+	old.Stop()
+	s.until("it has run", func() bool { return s.ran("t") == 1 })
+}
+
+// "takes no turn": one that stands in line, and whose turn comes to a worker that has no
+// handler for it, gives its units to the next.
+func TestUnknownTypeTakesNoTurn(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1, Lease: time.Hour}}, Config{})
+	let := make(chan struct{})
+	mux := asynq.NewServeMux()
+	mux.Handle("work", s.counting(func(context.Context, *asynq.Task) error { <-let; return nil }))
+	s.startMux(asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return time.Hour }}, mux)
+	s.add(queue.Task{ID: "runs"})
+	s.until("it runs", func() bool { return s.ran("runs") == 1 })
+	planned := queue.NewClient(s.rdb, queue.ClientConfig{Limiter: s.throttle.cfg.Limiter})
+	for _, task := range []queue.Task{{ID: "new", Type: "new"}, {ID: "next", Type: "work"}} {
+		task.Scope = "p/a"
+		if got, err := planned.Enqueue(t.Context(), task); err != nil || !got.Waits {
+			t.Fatalf("%+v, %v", got, err)
+		}
+	}
+	close(let)
+	s.until("the next runs", func() bool { return s.ran("next") == 1 })
+	s.until("the other has failed", func() bool { i := s.info("new"); return i != nil && i.Retried == 1 })
+	s.until("nobody stands in line or is out", func() bool {
+		got, err := s.throttle.cfg.Limiter.Inspect(t.Context(), "p/a")
+		return err == nil && got.Waiting == 0 && got.Released == 0
+	})
+}

@@ -1,0 +1,56 @@
+package worker
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/queue"
+)
+
+// weights are those of the queues of all workers: among tasks that wait for their limits they
+// count as in asynq. It is safe for concurrent use.
+type weights struct {
+	mu  sync.Mutex
+	own []queue.Weights // of each server here
+	all queue.Weights
+}
+
+// sayWeights is how often this process makes the weights of its servers known, and learns of
+// those of others.
+const sayWeights = 20 * time.Second
+
+// serves notes the weights of one more server.
+func (w *weights) serves(own queue.Weights) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.own = append(w.own, own)
+	w.all = queue.Together(w.own...)
+}
+
+// publish makes them known, and learns of others.
+func (w *weights) publish(ctx context.Context, rdb redis.UniversalClient) error {
+	w.mu.Lock()
+	own := w.own
+	w.mu.Unlock()
+	all, err := queue.PublishWeights(ctx, rdb, own...)
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(own) == len(w.own) {
+		w.all = all
+	}
+	return nil
+}
+
+// rank gives a task its priority and its lane.
+func (w *weights) rank(j *job) {
+	w.mu.Lock()
+	all := w.all
+	w.mu.Unlock()
+	j.priority, j.lane, j.stride = all.Rank(j.queue, j.priority)
+}
