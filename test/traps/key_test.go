@@ -16,9 +16,10 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// everyVerb goes through all that a limiter does.
+// everyVerb goes through all that a limiter does, at a moment when no window is about to end.
 func everyVerb(w *world, rdb redis.UniversalClient, policy *throttle.Policy) {
 	w.Helper()
+	w.at(0)
 	l, err := throttle.New(rdb, policy, throttle.Config{Prefix: w.prefix, Pad: time.Second}) // however late, no start is decided anew
 	if err != nil {
 		w.Fatal(err)
@@ -145,6 +146,7 @@ func TestOnlyDeclaredKeys(t *testing.T) {
 			forget := func() { w.rdb.Del(context.Background(), keys...) }
 			forget()
 			user := redistest.User(t, redistest.Literal(keys...))
+			user.AddHook(w.clock)
 			everyVerb(w, user, w.policy(rules...))
 			for i, key := range keys {
 				if strings.Contains(key, "@") {
