@@ -131,6 +131,13 @@ func (l *ledger) calendarFault(c charge, u, now int64) string {
 	return ""
 }
 
+// lengthened says that of a state nothing but how long it lasts is another: a latest period that
+// stood in two of a calendar's since it was changed is wholly of the later one when that begins.
+func (l *ledger) lengthened(before, after string) bool {
+	const head = 2 * (1 + 7)
+	return l.changed && l.rule.Rollover > 0 && len(before) > head && len(after) > head && after[head:] == before[head:] && after[:head] > before[:head]
+}
+
 // exactly says that nothing makes a calendar remember less than all, or more.
 func (l *ledger) exactly(u, now int64) bool { return !l.inexact && u == now }
 

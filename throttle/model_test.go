@@ -188,7 +188,7 @@ func (l *ledger) carry(before ledger, u, now int64, pass int) {
 		switch {
 		case l.rule.Algorithm != SlidingWindow && c.start > u:
 			c.start, c.byClock = u, now // spent by now, wherever it starts
-		case l.rule.Algorithm == SlidingWindow && c.id == carried:
+		case l.rule.Algorithm == SlidingWindow && before.rule.Algorithm == TokenBucket:
 			c.start += 1_000_000 // a bucket does not know its starts: they are not later than this
 			c.byClock += 1_000_000
 		}

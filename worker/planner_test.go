@@ -64,7 +64,9 @@ func TestBacklogIsPlannedWhereItStands(t *testing.T) {
 		}
 		s.serve(asynq.Config{Concurrency: 8}, ran.handle)
 		s.finish(n)
-		if got := s.seen.get(func(o *seen) int { return o.pickups }); got > n+n/4 {
+		// Eight take tasks while the first look is under way: how many is the scheduler's to say. Without
+		// the planner each is picked up twice at least.
+		if got := s.seen.get(func(o *seen) int { return o.pickups }); got > n+n/2 {
 			t.Errorf("%d pick-ups of %d tasks", got, n)
 		}
 		var off []int
