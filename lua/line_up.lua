@@ -13,7 +13,7 @@
 -- KEYS[n+4]   at      hash of seats by scope, and of sums.
 -- KEYS[n+5]   told    hash, what the API has told of its limits. See include/told.lua.
 -- KEYS[n+6..] line    the waiting tasks of a scope, one for each of s scopes.
--- KEYS[n+s+6] parked  sorted set of tasks whose group stands still. See include/wake/parked.lua.
+-- KEYS[n+s+6] parked  sorted set of tasks out of their lines for now. See include/wake/parked.lua.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     lead    integer µs >= 0, how long before its start a task is released.

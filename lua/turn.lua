@@ -16,7 +16,7 @@
 -- KEYS[n+5]   out       hash of released tasks.
 -- KEYS[n+6]   at        hash of seats by scope, and of sums.
 -- KEYS[n+7]   told      hash, what the API has told of its limits. See include/told.lua.
--- KEYS[n+8]   parked    sorted set of tasks whose group stands still. See include/wake/parked.lua.
+-- KEYS[n+8]   parked    sorted set of tasks out of their lines for now. See include/wake/parked.lua.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id: holder of places under concurrency rules.

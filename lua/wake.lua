@@ -14,7 +14,7 @@
 -- KEYS[n+4]   at      hash of seats by scope, and of sums.
 -- KEYS[n+5]   told    hash, what the API has told of its limits. See include/told.lua.
 -- KEYS[n+6..] line    the waiting tasks of a scope, one for each of s scopes.
--- KEYS[n+s+6] parked  sorted set of tasks whose group stands still. See include/wake/parked.lua.
+-- KEYS[n+s+6] parked  sorted set of tasks out of their lines for now. See include/wake/parked.lua.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     call    the id of this call. The first ten bytes are the caller's own.
@@ -83,11 +83,10 @@ local provider = sub(due, 1, -5)
 -- heads of a line are read at once.
 local STEPS, HEADS, ROUNDS = 1000, 16, 64
 
--- How soon to look again at what can't be woken: a task that a changed limit can
--- never admit, or a scope that the caller doesn't know; how many such tasks of a
--- line a call passes over; and how soon to look at a suspended rule, which a change
--- of its limit brings up sooner.
-local AGAIN, PASSES, SUSPENDED = 1000000, 100, 3600000000
+-- How soon to look again at what can't be woken: a task that is too dear while an API's limit is
+-- lower, or a scope that the caller doesn't know; and how soon to look at a suspended rule, which
+-- a change of its limit brings up sooner.
+local AGAIN, SUSPENDED = 1000000, 3600000000
 
 -- How many scopes of a level to look at for one whose turn it rather is.
 local RIVALS = 8

@@ -38,7 +38,8 @@ type Standing struct {
 	At time.Time
 	// Waits says that it stands in the line of its scope, Released that it has
 	// been released and has not asked yet, and Parked that its place is kept while
-	// those of its group stand still; see WakeRequest.StandStill. One of them at most is
+	// those of its group stand still, see WakeRequest.StandStill, or while it costs more
+	// than its limits can ever admit. One of them at most is
 	// true: none is for one that has not been denied, that has been granted, or that
 	// is not known.
 	Waits, Released, Parked bool

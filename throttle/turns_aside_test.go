@@ -110,3 +110,55 @@ func TestTimeStaysWhileAnyWait(t *testing.T) {
 		}
 	})
 }
+
+// "A task that a lowered limit can never admit waits beside its line": priority 5 is before
+// priority 0 again when the limit is what it was, and nobody waits for it meanwhile.
+func TestTooDearForTheRuleKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	limit := func(limit int64) *Policy {
+		return policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: limit, Per: sec, Burst: limit})
+	}
+	onBoth(t, Config{}, limit(10), func(b *bench) {
+		b.decide(Request{Scope: "p/a", ID: NewID(), Cost: 10})
+		lineUpAll(b, []Ask{
+			{Scope: "p/a", Ticket: "cheap"}, {Scope: "p/a", Ticket: "dear first", Cost: 10, Priority: 5},
+			{Scope: "p/a", Ticket: "dear second", Cost: 9, Priority: 5}, {Scope: "p/a", Ticket: "dear last", Cost: 8},
+			{Scope: "p/b", Ticket: "other"},
+		})
+		var order []string
+		look := func(back []Place) {
+			b.t.Helper()
+			woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1, All: true, Back: back})
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			for _, p := range woken.Released {
+				b.decide(Request{Scope: p.Scope, Ticket: p.Ticket, Cost: map[string]int64{"dear first": 10, "dear second": 9, "dear last": 8}[p.Ticket], ID: NewID()})
+				order = append(order, p.Ticket)
+			}
+		}
+		b.SetPolicy(limit(5))
+		for range 3 {
+			b.pass(sec)
+			look(nil)
+		}
+		if got := fmt.Sprint(order); got != "[cheap other]" && got != "[other cheap]" {
+			b.t.Fatalf("%s were released while the others are too dear", got)
+		}
+		lineUpAll(b, []Ask{{Scope: "p/a", Ticket: "later"}})
+		order = nil
+		b.SetPolicy(limit(10))
+		places, err := b.Parked(ctx, "p", 0, 100)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		look(places)
+		for range 4 {
+			b.pass(sec)
+			look(nil)
+		}
+		if got := fmt.Sprint(order); got != "[dear first dear second dear last later]" {
+			b.t.Errorf("%s is the order when the limit is what it was", got)
+		}
+	})
+}

@@ -30,7 +30,6 @@ func (w *turnsWorld) wake(most int, spread int64, all bool) Woken {
 		req.StandStill = []string{"g/"}
 	}
 	before := w.seen
-	w.tooDear()
 	woken, err := w.limiter().Wake(ctx, req)
 	must(err)
 	w.sent, w.awake, w.unfinished = "wake", w.now, woken.Next <= 0
@@ -62,7 +61,7 @@ func (w *turnsWorld) parks(req WakeRequest, named map[string]bool) {
 	for _, t := range w.tasks {
 		ours, is := strings.HasPrefix(t.Ticket, "g/"), w.seen.parked[scopePath(t.Scope)+"\x00"+t.key()]
 		switch {
-		case is && !ours, is && t.stage != parked && t.stage != released && t.stage != astray && t.stage != aside:
+		case is && !ours && !w.neverPasses(t) && t.stage != aside, is && t.stage != parked && t.stage != released && t.stage != astray && t.stage != aside:
 			fail("%s is parked, at stage %d", t.key(), t.stage)
 		case is:
 			t.stage = aside
@@ -99,13 +98,6 @@ func (w *turnsWorld) endsBefore(t *waiter, most int) {
 	t.stage = astray
 	w.wake(most, 0, false)
 	t.stage = gone
-}
-
-// tooDear: a task that a changed limit can't admit is passed over.
-func (w *turnsWorld) tooDear() {
-	for _, t := range w.tasks {
-		t.passed = t.passed || w.neverPasses(t)
-	}
 }
 
 // neverPasses says whether a task costs more than one of its rules ever admits.

@@ -7,13 +7,14 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// parked is what a watch knows of its provider's tasks whose queues stand still. Their places
-// are kept apart from the lines, where they take nothing from others, until their queues go on.
+// parked is what a watch knows of its provider's tasks whose queues stand still, or that cost more
+// than a limit admits by now. Their places are kept apart from the lines, where they take nothing
+// from others, until their queues go on or limits change.
 type parked struct {
 	any     bool // there are some
 	changes int  // of queues, as of the last look
 	offset  int  // where the next page begins
-	all     bool // go through all of them, page by page: queues may have gone on
+	all     bool // go through all of them, page by page: queues may have gone on, or limits changed
 	paged   time.Time
 	back    []throttle.Place // of the last page, to be put back
 }
@@ -33,12 +34,12 @@ func (w *waker) heedStandstill(one *watch) {
 	w.queues.ask(w.t.serving, stateStays, names...)
 	names, changes := w.queues.standing()
 	p := &one.parked
-	if changes != p.changes {
-		p.changes, p.offset, p.all = changes, 0, true
-		w.mu.Lock()
-		one.all = true // those who were behind them may start
-		w.mu.Unlock()
+	w.mu.Lock()
+	if changes != p.changes || one.changed {
+		p.changes, p.offset, p.all, p.back = changes, 0, true, nil
+		one.all, one.changed = true, false // those who were behind them may start
 	}
+	w.mu.Unlock()
 	one.news.StandStill, one.news.Back = nil, nil
 	for _, name := range names {
 		one.news.StandStill = append(one.news.StandStill, queue.TicketGroups(name)...)

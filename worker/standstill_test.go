@@ -2,6 +2,8 @@ package worker
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
 )
 
 // low are n tasks of one scope in a queue of their own.
@@ -74,4 +77,52 @@ func TestServedByOthers(t *testing.T) {
 	if q.stands("nobody's") {
 		t.Error("it could not be asked who serves it, and it is taken for standing still")
 	}
+}
+
+// "Then it has the place that it had": tasks of a higher priority that a lowered limit can't admit
+// let the others pass, and go before them again as soon as the limit is what it was.
+func TestLoweredAndRestored(t *testing.T) {
+	t.Parallel()
+	bucket := func(limit int64) []throttle.Rule {
+		return []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: limit, Per: time.Second, Burst: limit}}
+	}
+	inFakeTime(t, bucket(20), func(s *system) {
+		const dear, cheap = 30, 100
+		limits := s.throttle.cfg.Limiter
+		if d, err := limits.Decide(s.t.Context(), throttle.Request{Scope: "p/a", Cost: 20}); err != nil || !d.Allowed {
+			s.t.Fatalf("%+v, %v", d, err)
+		}
+		tasks := jobs(cheap, "p/a")
+		for i := range dear {
+			tasks = append(tasks, queue.Task{Type: "work", Scope: "p/a", ID: fmt.Sprintf("dear %02d", i), Cost: 10, Priority: 5})
+		}
+		s.planned(tasks...)
+		var ran order
+		s.serve(asynq.Config{Concurrency: 8}, ran.handle)
+		has := func(n int, prefix string) {
+			s.until(fmt.Sprintf("%d of %s have run", n, prefix), func() bool { return len(ran.from(prefix)) >= n })
+		}
+		has(3, "dear")
+		limits.SetPolicy(policyOfP(s.t, bucket(5)))
+		has(10, "p/a")
+		before := len(ran.from(""))
+		limits.SetPolicy(policyOfP(s.t, bucket(20)))
+		has(dear, "dear")
+		passed := 0
+		for _, id := range ran.from("")[before:] {
+			if id == "dear 29" {
+				break
+			}
+			if !strings.HasPrefix(id, "dear") {
+				passed++
+			}
+		}
+		if passed > 5 {
+			s.t.Errorf("%d of priority 0 went before those of priority 5, which fit again: %v", passed, ran.from(""))
+		}
+		if got := ran.from("dear"); !slices.IsSorted(got) {
+			s.t.Errorf("they ran as %v", got)
+		}
+		s.finish(dear + cheap)
+	})
 }

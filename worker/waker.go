@@ -84,6 +84,7 @@ type watch struct {
 	beat     *beat
 	wake     chan struct{} // holds one kick
 	all      bool          // look at every round: limits may have changed
+	changed  bool          // limits have: who was too dear may fit
 	quiet    bool          // nothing is due: a glance will do, if nobody kicks
 	said     time.Time     // when processes were last told that somebody waits
 	kicked   bool
@@ -142,7 +143,7 @@ func (w *waker) heedChanges(changed <-chan struct{}) {
 func (w *waker) lookAtAll() {
 	w.mu.Lock()
 	for _, one := range w.watches {
-		one.all = true
+		one.all, one.changed = true, true
 		one.kick()
 	}
 	w.mu.Unlock()

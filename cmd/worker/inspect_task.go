@@ -168,7 +168,7 @@ func (i *inspection) turn(ctx context.Context, info *asynq.TaskInfo, r *taskRepo
 		return append(lines, [2]string{"turn", "released, on its way to a worker"}), nil
 	case got.Parked:
 		r.Turn = turnParked
-		return append(lines, [2]string{"turn", "its place is kept until its queue goes on: " + i.standstill(info.Queue)}), nil
+		return append(lines, [2]string{"turn", "its place is kept until " + i.parked(spec, info.Queue)}), nil
 	case got.Waits:
 		at := expected(got.At, got.Expected, got.Binding)
 		r.Turn, r.Place, r.Start = turnWaiting, got.Ahead+1, stamp(at)
@@ -177,6 +177,31 @@ func (i *inspection) turn(ctx context.Context, info *asynq.TaskInfo, r *taskRepo
 			[2]string{"start", i.start(at, got.Binding) + paused(got.Paused)}), nil
 	}
 	return append(lines, [2]string{"turn", noTurn(info.State)}), nil
+}
+
+// parked says until when a task's place is kept, and why.
+func (i *inspection) parked(spec queue.Spec, name string) string {
+	if err := i.tooDear(spec); err != nil {
+		return "limits change: it costs too much now. " + plainly(err)
+	}
+	return "its queue goes on: " + i.standstill(name)
+}
+
+// tooDear returns a *throttle.CostError for a task that the limits can never admit.
+func (i *inspection) tooDear(spec queue.Spec) (err error) {
+	scope, err := throttle.ParseScope(spec.Scope)
+	switch policy := i.limiter.Policy(); {
+	case err != nil:
+		return nil //nolint:nilerr // it has been told by now
+	case len(spec.Costs) > 0:
+		err = policy.CheckCosts(scope, spec.Costs)
+	default:
+		err = policy.Check(scope, spec.Cost)
+	}
+	if !errors.As(err, new(*throttle.CostError)) {
+		return nil
+	}
+	return err
 }
 
 // standstill says why a queue's tasks are not released.

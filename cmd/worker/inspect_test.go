@@ -314,6 +314,34 @@ func TestInspectReleased(t *testing.T) {
 }
 
 // What can't be told is told in two lines, with what to try, and nothing on stdout.
+// "`parked`, until … limits change that it costs too much for".
+func TestInspectTooDear(t *testing.T) {
+	t.Parallel()
+	i := newInspected(t)
+	if d, err := i.limits.Decide(t.Context(), throttle.Request{Scope: "free", Cost: 100_000}); err != nil || !d.Allowed {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	i.enqueue(queue.Task{ID: "waits", Scope: "free", Cost: 100_000})
+	lowered, err := throttle.ParsePolicy("limits.yaml", []byte(strings.ReplaceAll(inspectLimits, "100000", "10")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := queue.PublishPolicy(t.Context(), i.rdb, lowered); err != nil {
+		t.Fatal(err)
+	}
+	i.limits.SetPolicy(lowered)
+	if woken, err := i.limits.Wake(t.Context(), throttle.WakeRequest{Provider: "free", Most: 1, All: true}); err != nil || len(woken.Released) > 0 || !woken.Parked {
+		t.Fatalf("%+v, %v", woken, err)
+	}
+	want(t, i.objects("task", "waits")[0], map[string]any{"turn": "parked", "place": nil})
+	out, _ := i.run(0, "task", "waits")
+	for _, words := range []string{"kept until limits change", "cost 100000 can never pass", `rule "r" admits 10 at most`} {
+		if !strings.Contains(out, words) {
+			t.Errorf("%q is not in %s", words, out)
+		}
+	}
+}
+
 func TestInspectFaults(t *testing.T) {
 	t.Parallel()
 	i := newInspected(t)

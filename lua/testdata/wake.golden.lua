@@ -14,7 +14,7 @@
 -- KEYS[n+4]   at      hash of seats by scope, and of sums.
 -- KEYS[n+5]   told    hash, what the API has told of its limits. See include/told.lua.
 -- KEYS[n+6..] line    the waiting tasks of a scope, one for each of s scopes.
--- KEYS[n+s+6] parked  sorted set of tasks whose group stands still. See include/wake/parked.lua.
+-- KEYS[n+s+6] parked  sorted set of tasks out of their lines for now. See include/wake/parked.lua.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     call    the id of this call. The first ten bytes are the caller's own.
@@ -1739,11 +1739,10 @@ end
 -- heads of a line are read at once.
 local STEPS, HEADS, ROUNDS = 1000, 16, 64
 
--- How soon to look again at what can't be woken: a task that a changed limit can
--- never admit, or a scope that the caller doesn't know; how many such tasks of a
--- line a call passes over; and how soon to look at a suspended rule, which a change
--- of its limit brings up sooner.
-local AGAIN, PASSES, SUSPENDED = 1000000, 100, 3600000000
+-- How soon to look again at what can't be woken: a task that is too dear while an API's limit is
+-- lower, or a scope that the caller doesn't know; and how soon to look at a suspended rule, which
+-- a change of its limit brings up sooner.
+local AGAIN, SUSPENDED = 1000000, 3600000000
 
 -- How many scopes of a level to look at for one whose turn it rather is.
 local RIVALS = 8
@@ -1856,8 +1855,10 @@ local function shares(l, seat)
   end
   return l.shares
 end
--- Tasks of groups that stand still: nobody starts them, so they leave their lines, and come back
--- to the places that they had. Source: docs/turns.md#queues-that-stand-still
+-- Tasks of groups that stand still, and those too dear for a lowered limit: nobody starts them, so
+-- they leave their lines, and come back to the places that they had. The caller names those whose
+-- group goes on, and whether they fit is looked at then.
+-- Source: docs/turns.md#queues-that-stand-still
 --
 -- parked  sorted set: scope, 0, ticket by the place in its line. One whose name is a group alone is the
 --         last place of the scope's that was parked of it, whatever its priority: places run ahead
@@ -1914,22 +1915,31 @@ end
     parking.parks, parking.parked = true, true
   end
 
-  -- Parks those who stand still of the first of a line. True where there were any.
-  local function park_some(l)
-    local list, tickets = {}, {}
-    for i = 1, #l.got, 2 do
-      if #tickets < parking.left and parking.stands(l.got[i]) then
-        list[#list + 1], list[#list + 2], tickets[#tickets + 1] = l.got[i], l.got[i + 1], l.got[i]
-        count(l, l.got[i], -1)
-      end
+  -- Parks tasks that stand in a line.
+  function parking.take_from(l, list)
+    local tickets = {}
+    for i = 1, #list, 2 do
+      tickets[#tickets + 1] = list[i]
+      count(l, list[i], -1)
     end
-    if #tickets == 0 then
-      return false
-    end
-    parking.left = parking.left - #tickets
     parking.park(l.scope, list) -- first: a server that refuses a command loses none
     call('ZREM', l.key, unpack(tickets))
     l.parked = true
+  end
+
+  -- Parks those who stand still of the first of a line. True where there were any.
+  local function park_some(l)
+    local list = {}
+    for i = 1, #l.got, 2 do
+      if #list / 2 < parking.left and parking.stands(l.got[i]) then
+        list[#list + 1], list[#list + 2] = l.got[i], l.got[i + 1]
+      end
+    end
+    if #list == 0 then
+      return false
+    end
+    parking.left = parking.left - #list / 2
+    parking.take_from(l, list)
     return true
   end
 
@@ -2396,24 +2406,17 @@ local function release(seat, l, ticket, score, path, start)
   move(seat, name, name and rank_of(next_score, tag_at(its, name)))
 end
 
--- Passes over a head that can't be woken: its line and its scope go on without it.
--- A scope that has no other is left alone for a while: out of everybody's way, or, if
--- others know its rules, where it is.
-local function pass_over(seat, l, score, what)
-  l.passed, l.passes = l.passed or what, (l.passes or 0) + 1
-  if l.passes > 1 and l.passed == what or l.passes > PASSES then
-    local name = what == 'unknown' and seat.name or NO_RULE
-    move(seat, name, seat.rank, true)
-    look_by(name, now + AGAIN)
-    return
-  end
-  if what ~= 'unknown' then
-    local last = call('ZRANGE', l.key, '-1', '-1', 'WITHSCORES')
-    if last[1] ~= what then
-      call('ZADD', l.key, whole(tonumber(last[2]) + 1), what)
-      l.got = nil
-    end
-  end
+-- Leaves a line alone for a while whose rules the caller doesn't know. Others may know them.
+local function leave(seat, score)
+  move(seat, seat.name, rank_of(score, seat.stamp), true)
+  look_by(seat.name, now + AGAIN)
+end
+
+-- Parks a head that no rule will ever admit while the limits are what they are: its line goes on
+-- without it, and it comes back to its place.
+local function pass_over(seat, l, ticket, score)
+  parking.take_from(l, { ticket, score })
+  l.next = l.next + 2
   move(seat, seat.name, rank_of(score, seat.stamp))
 end
 
@@ -2621,7 +2624,7 @@ local function turn(name)
     look_by(name, now)
     return false
   elseif l.path_text == '-' then
-    pass_over(seat, l, score, 'unknown')
+    leave(seat, score)
     return true
   end
   if floor(score / BAND) + LOWEST ~= seat.band then
@@ -2663,7 +2666,7 @@ local function turn(name)
     step_aside(seat)
     return true
   elseif not free and by.cap ~= 0 and by.p ~= 0 then
-    pass_over(seat, l, score, ticket)
+    pass_over(seat, l, ticket, score)
     return true
   end
   local early = sure and free and free - lead > now and lead or 0

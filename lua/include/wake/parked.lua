@@ -1,5 +1,7 @@
--- Tasks of groups that stand still: nobody starts them, so they leave their lines, and come back
--- to the places that they had. Source: docs/turns.md#queues-that-stand-still
+-- Tasks of groups that stand still, and those too dear for a lowered limit: nobody starts them, so
+-- they leave their lines, and come back to the places that they had. The caller names those whose
+-- group goes on, and whether they fit is looked at then.
+-- Source: docs/turns.md#queues-that-stand-still
 --
 -- parked  sorted set: scope, 0, ticket by the place in its line. One whose name is a group alone is the
 --         last place of the scope's that was parked of it, whatever its priority: places run ahead
@@ -53,22 +55,31 @@ do
     parking.parks, parking.parked = true, true
   end
 
-  -- Parks those who stand still of the first of a line. True where there were any.
-  local function park_some(l)
-    local list, tickets = {}, {}
-    for i = 1, #l.got, 2 do
-      if #tickets < parking.left and parking.stands(l.got[i]) then
-        list[#list + 1], list[#list + 2], tickets[#tickets + 1] = l.got[i], l.got[i + 1], l.got[i]
-        count(l, l.got[i], -1)
-      end
+  -- Parks tasks that stand in a line.
+  function parking.take_from(l, list)
+    local tickets = {}
+    for i = 1, #list, 2 do
+      tickets[#tickets + 1] = list[i]
+      count(l, list[i], -1)
     end
-    if #tickets == 0 then
-      return false
-    end
-    parking.left = parking.left - #tickets
     parking.park(l.scope, list) -- first: a server that refuses a command loses none
     call('ZREM', l.key, unpack(tickets))
     l.parked = true
+  end
+
+  -- Parks those who stand still of the first of a line. True where there were any.
+  local function park_some(l)
+    local list = {}
+    for i = 1, #l.got, 2 do
+      if #list / 2 < parking.left and parking.stands(l.got[i]) then
+        list[#list + 1], list[#list + 2] = l.got[i], l.got[i + 1]
+      end
+    end
+    if #list == 0 then
+      return false
+    end
+    parking.left = parking.left - #list / 2
+    parking.take_from(l, list)
     return true
   end
 

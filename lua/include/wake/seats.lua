@@ -169,24 +169,17 @@ local function release(seat, l, ticket, score, path, start)
   move(seat, name, name and rank_of(next_score, tag_at(its, name)))
 end
 
--- Passes over a head that can't be woken: its line and its scope go on without it.
--- A scope that has no other is left alone for a while: out of everybody's way, or, if
--- others know its rules, where it is.
-local function pass_over(seat, l, score, what)
-  l.passed, l.passes = l.passed or what, (l.passes or 0) + 1
-  if l.passes > 1 and l.passed == what or l.passes > PASSES then
-    local name = what == 'unknown' and seat.name or NO_RULE
-    move(seat, name, seat.rank, true)
-    look_by(name, now + AGAIN)
-    return
-  end
-  if what ~= 'unknown' then
-    local last = call('ZRANGE', l.key, '-1', '-1', 'WITHSCORES')
-    if last[1] ~= what then
-      call('ZADD', l.key, whole(tonumber(last[2]) + 1), what)
-      l.got = nil
-    end
-  end
+-- Leaves a line alone for a while whose rules the caller doesn't know. Others may know them.
+local function leave(seat, score)
+  move(seat, seat.name, rank_of(score, seat.stamp), true)
+  look_by(seat.name, now + AGAIN)
+end
+
+-- Parks a head that no rule will ever admit while the limits are what they are: its line goes on
+-- without it, and it comes back to its place.
+local function pass_over(seat, l, ticket, score)
+  parking.take_from(l, { ticket, score })
+  l.next = l.next + 2
   move(seat, seat.name, rank_of(score, seat.stamp))
 end
 

@@ -41,7 +41,7 @@ local function turn(name)
     look_by(name, now)
     return false
   elseif l.path_text == '-' then
-    pass_over(seat, l, score, 'unknown')
+    leave(seat, score)
     return true
   end
   if floor(score / BAND) + LOWEST ~= seat.band then
@@ -83,7 +83,7 @@ local function turn(name)
     step_aside(seat)
     return true
   elseif not free and by.cap ~= 0 and by.p ~= 0 then
-    pass_over(seat, l, score, ticket)
+    pass_over(seat, l, ticket, score)
     return true
   end
   local early = sure and free and free - lead > now and lead or 0
