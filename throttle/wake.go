@@ -42,7 +42,8 @@ type WakeRequest struct {
 	// of them whose turn comes, or who have been released and have not come, are parked: they
 	// take no units and nobody waits behind them, until they are named in Back.
 	StandStill []string
-	// Back are those who were parked and go back to the places in their lines that they had.
+	// Back are those who were parked and go back to the places in their lines that they had. Those are
+	// parked too who cost more than a rule can ever admit: named while they do, they are parked again.
 	Back []Place
 }
 
