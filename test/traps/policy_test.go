@@ -124,6 +124,7 @@ func TestEachVerbItsOwnScope(t *testing.T) {
 		policy := w.parsed(`limits: {p: {scopes: {"*": {rules: [{name: r, algorithm: sliding-window, limit: 9, per: 1h},
 			{name: places, algorithm: concurrency, limit: 2, lease: 1s}]}}}}`)
 		l := w.limiterOn(w.rdb, policy)
+		w.at(0)
 		l.decide(throttle.Request{Scope: "p/other"})
 		look := func() throttle.Decision {
 			d, err := l.Peek(context.Background(), throttle.Request{Scope: "p/other"})

@@ -156,7 +156,7 @@ func (s *shop) done(n int) []start {
 // handler on a machine that has much else to do.
 func roomy(limit int64, per time.Duration) throttle.Rule {
 	rule := sliding(limit, per)
-	rule.Margin = 100 * ms
+	rule.Margin = 500 * ms
 	return rule
 }
 
@@ -294,7 +294,7 @@ func TestOthersGoOn(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(w *world) {
 		s := newShop(w)
-		policy := w.parsed(`limits: {p: {scopes: {slow: {rules: [{name: r, algorithm: sliding-window, limit: 4, per: 1s, margin: 100ms}]},
+		policy := w.parsed(`limits: {p: {scopes: {slow: {rules: [{name: r, algorithm: sliding-window, limit: 4, per: 1s, margin: 500ms}]},
 			free: {rules: [{name: r, algorithm: sliding-window, limit: 1000000, per: 1s}]}}}}`)
 		for i := range 18 {
 			s.add(queue.Task{ID: fmt.Sprint("slow ", i), Scope: "p/slow"})
