@@ -204,7 +204,7 @@ if floor(now * 1440 / STAY) ~= floor(beat * 1440 / STAY) then
     keep_waiting(0, l.key)
   end
 end
-if parking.parked or parking.parks and now - beat > STAY / 1440 then
+if parking.parked or parking.parks and floor(now * 1440 / STAY) ~= floor(beat * 1440 / STAY) then
   keep_waiting(0, parking.key)
 end
 local still = parking.parks and call('EXISTS', parking.key) or 0

@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 )
@@ -159,6 +160,112 @@ func TestTooDearForTheRuleKeepsItsPlace(t *testing.T) {
 		}
 		if got := fmt.Sprint(order); got != "[dear first dear second dear last later]" {
 			b.t.Errorf("%s is the order when the limit is what it was", got)
+		}
+	})
+}
+
+// "Until their queues go on; half a day to a day after the last look": also while others wait.
+func TestParkedAreKeptWhileOthersWait(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: time.Hour, Burst: 1}), func(b *bench) {
+		b.decide(Request{Scope: "p/a", ID: NewID()})
+		lineUpAll(b, []Ask{{Scope: "p/a", Ticket: "g/still"}, {Scope: "p/a", Ticket: "waits"}})
+		key := b.provider("p") + "!parked"
+		look := func() {
+			b.t.Helper()
+			if woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1, All: true, StandStill: []string{"g/"}}); err != nil || !woken.Parked || !woken.Waiting {
+				b.t.Fatalf("%+v, %v", woken, err)
+			}
+		}
+		look()
+		b.rdb.PExpire(ctx, key, time.Hour)
+		for range 400 { // looks over more than three minutes
+			b.pass(sec / 2)
+			look()
+		}
+		if ttl := b.rdb.PTTL(ctx, key).Val(); ttl < 12*time.Hour {
+			b.t.Errorf("they are kept for %v after the last look", ttl)
+		}
+	})
+}
+
+// A task that is too dear, and is put back once a second to see whether it fits, keeps nobody of its
+// line waiting who takes nothing of its rule.
+func TestTooDearPutBackKeepsNobodyWaiting(t *testing.T) {
+	t.Parallel()
+	limits := func(input int64) *Policy {
+		return policyOf(t,
+			Rule{Name: "input", Algorithm: TokenBucket, Limit: input, Per: time.Hour, Burst: input, Unit: "input"},
+			Rule{Name: "output", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 10, Unit: "output"})
+	}
+	for _, back := range []bool{false, true} {
+		t.Run(fmt.Sprint("back ", back), func(t *testing.T) {
+			onBoth(t, Config{}, limits(100), func(b *bench) {
+				b.decide(Request{Scope: "p/z", Costs: Costs{"input": 100, "output": 10}, ID: NewID()})
+				asks := []Ask{
+					{Scope: "p/b", Ticket: "b", Costs: Costs{"input": 5}},
+					{Scope: "p/a", Ticket: "dear", Costs: Costs{"input": 50}},
+				}
+				const cheap = 60
+				for i := range cheap {
+					asks = append(asks, Ask{Scope: "p/a", Ticket: fmt.Sprintf("cheap %02d", i), Costs: Costs{"output": 1}})
+				}
+				lineUpAll(b, asks)
+				b.SetPolicy(limits(10))
+				started := 0
+				for i := range 100 { // ten seconds: there are units for all
+					req := WakeRequest{Provider: "p", Most: 100, All: i == 0}
+					if back && i%10 == 0 {
+						places, err := b.Parked(ctx, "p", 0, 200)
+						if err != nil {
+							b.t.Fatal(err)
+						}
+						req.Back = places
+					}
+					woken, err := b.Wake(ctx, req)
+					if err != nil {
+						b.t.Fatal(err)
+					}
+					for _, p := range woken.Released {
+						if d := b.decide(Request{Scope: p.Scope, Ticket: p.Ticket, Costs: Costs{"output": 1}, ID: NewID()}); d.Allowed {
+							started++
+						}
+					}
+					b.pass(sec / 10)
+				}
+				if started < cheap {
+					b.t.Errorf("%d of %d have started, and their units are free", started, cheap)
+				}
+			})
+		})
+	}
+}
+
+// "200 a call": no call is held up by how many are too dear.
+func TestParksSomeAtATime(t *testing.T) {
+	t.Parallel()
+	limit := func(limit int64) *Policy {
+		return policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: limit, Per: sec, Burst: limit})
+	}
+	onBoth(t, Config{}, limit(10), func(b *bench) {
+		const dear = 500
+		b.decide(Request{Scope: "p/a", ID: NewID(), Cost: 10})
+		asks := make([]Ask, dear)
+		for i := range asks {
+			asks[i] = Ask{Scope: "p/a", Ticket: fmt.Sprint("g/", i), Cost: 10}
+		}
+		lineUpAll(b, asks)
+		b.SetPolicy(limit(5))
+		for calls := 1; calls <= 3; calls++ {
+			woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1, All: true})
+			if err != nil || len(woken.Released) > 0 || calls < 3 && woken.Next > 0 {
+				b.t.Fatalf("%+v, %v", woken, err)
+			}
+			places, err := b.Parked(ctx, "p", 0, 2*dear)
+			tasks := slices.DeleteFunc(places, func(p Place) bool { return p.Ticket == "g/" })
+			if want := min(200*calls, dear); err != nil || len(tasks) != want {
+				b.t.Errorf("after %d calls %d are parked, not %d: %v", calls, len(tasks), want, err)
+			}
 		}
 	})
 }

@@ -43,7 +43,7 @@ type WakeRequest struct {
 	// take no units and nobody waits behind them, until they are named in Back.
 	StandStill []string
 	// Back are those who were parked and go back to the places in their lines that they had. Those are
-	// parked too who cost more than a rule can ever admit: named while they do, they are parked again.
+	// parked too who cost more than a rule can ever admit, and stay so as long as they do.
 	Back []Place
 }
 

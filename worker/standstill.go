@@ -15,6 +15,7 @@ type parked struct {
 	changes int  // of queues, as of the last look
 	offset  int  // where the next page begins
 	all     bool // go through all of them, page by page: queues may have gone on, or limits changed
+	failed  bool // the last page could not be read
 	paged   time.Time
 	back    []throttle.Place // of the last page, to be put back
 }
@@ -29,13 +30,13 @@ const (
 
 // heedStandstill asks whether queues that stand still go on, and prepares what the next look
 // is told of them.
-func (w *waker) heedStandstill(one *watch) {
+func (w *waker) heedStandstill(one *watch, hours bool) {
 	names, _ := w.queues.standing()
 	w.queues.ask(w.t.serving, stateStays, names...)
 	names, changes := w.queues.standing()
 	p := &one.parked
 	w.mu.Lock()
-	if changes != p.changes || one.changed {
+	if changes != p.changes || one.changed || hours {
 		p.changes, p.offset, p.all, p.back = changes, 0, true, nil
 		one.all, one.changed = true, false // those who were behind them may start
 	}
@@ -44,17 +45,21 @@ func (w *waker) heedStandstill(one *watch) {
 	for _, name := range names {
 		one.news.StandStill = append(one.news.StandStill, queue.TicketGroups(name)...)
 	}
-	if p.any && (p.all || time.Since(p.paged) >= stateStays) {
+	if p.any && (p.atOnce() || time.Since(p.paged) >= stateStays) {
 		one.news.Back = w.goOn(p, one.provider)
 	}
 }
 
+// atOnce says that there is another page to be read, and that it can be.
+func (p *parked) atOnce() bool { return p.any && p.all && !p.failed }
+
 // goOn returns parked tasks whose queues do not stand still: of a page, or of the first page
-// that has any while all are gone through.
+// that has any while all are gone through, or that was not tried the last time.
 func (w *waker) goOn(p *parked, provider string) []throttle.Place {
 	for range parkedPages {
+		tried := len(p.back) > 0
 		page, err := w.t.cfg.Limiter.Parked(w.t.serving, provider, p.offset, parkedPage)
-		p.paged = time.Now()
+		p.paged, p.failed = time.Now(), err != nil
 		if err != nil {
 			if !w.t.stopped() {
 				w.t.observer.Failed("wake")
@@ -65,7 +70,7 @@ func (w *waker) goOn(p *parked, provider string) []throttle.Place {
 		if read == len(page) && len(page) < parkedPage {
 			p.offset, p.all = 0, false
 		}
-		if len(p.back) > 0 || !p.all {
+		if len(p.back) > 0 || !p.all && !tried {
 			break
 		}
 	}

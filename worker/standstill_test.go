@@ -126,3 +126,117 @@ func TestLoweredAndRestored(t *testing.T) {
 		s.finish(dear + cheap)
 	})
 }
+
+// Tasks that are deleted or archived while a lowered limit refuses them leave nothing behind.
+func TestNoTraceOfTooDearTasksDeleted(t *testing.T) {
+	t.Parallel()
+	bucket := func(limit int64) []throttle.Rule {
+		return []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: limit, Per: time.Second, Burst: limit}}
+	}
+	for name, end := range map[string]func(*asynq.Inspector, string) error{
+		"deleted":  func(i *asynq.Inspector, id string) error { return i.DeleteTask("default", id) },
+		"archived": func(i *asynq.Inspector, id string) error { return i.ArchiveTask("default", id) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inFakeTime(t, bucket(20), func(s *system) {
+				const dear = 30
+				limits := s.throttle.cfg.Limiter
+				if d, err := limits.Decide(s.t.Context(), throttle.Request{Scope: "p/a", Cost: 20}); err != nil || !d.Allowed {
+					s.t.Fatalf("%+v, %v", d, err)
+				}
+				var tasks []queue.Task
+				for i := range dear {
+					tasks = append(tasks, queue.Task{Type: "work", Scope: "p/a", ID: fmt.Sprintf("dear %02d", i), Cost: 10})
+				}
+				s.planned(tasks...)
+				limits.SetPolicy(policyOfP(s.t, bucket(5)))
+				s.serve(asynq.Config{Concurrency: 8}, nil)
+				s.until("all are parked", func() bool { return s.rdb.ZCard(s.t.Context(), "hw:{p}!parked").Val() >= dear })
+				for _, task := range tasks {
+					must(s.t, end(s.inspector, task.ID))
+				}
+				ends := time.Now().Add(time.Minute)
+				for time.Now().Before(ends) && len(s.traces()) > 0 {
+					<-time.After(100 * time.Millisecond)
+				}
+				if left := s.traces(); len(left) > 0 {
+					s.t.Errorf("a minute later %d keys are left: %q, %d parked", len(left), left, s.rdb.ZCard(s.t.Context(), "hw:{p}!parked").Val())
+				}
+			})
+		})
+	}
+}
+
+// Tasks that fit again go back within a moment where a process learns of the limits as it starts, or
+// where a rule's hours end, as where limits change.
+func TestFitAgainAfterARestart(t *testing.T) {
+	t.Parallel()
+	bucket := func(limit int64) []throttle.Rule {
+		return []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: limit, Per: time.Second, Burst: limit}}
+	}
+	for name, restart := range map[string]bool{"changed": false, "restarted": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inFakeTime(t, bucket(1000), func(s *system) {
+				const dear, scopes = 2000, 20
+				limits := s.throttle.cfg.Limiter
+				if d, err := limits.Decide(s.t.Context(), throttle.Request{Scope: "p/a", Cost: 1000}); err != nil || !d.Allowed {
+					s.t.Fatalf("%+v, %v", d, err)
+				}
+				var tasks []queue.Task
+				for i := range dear {
+					tasks = append(tasks, queue.Task{Type: "work", Scope: fmt.Sprintf("p/s%02d", i*scopes/dear), ID: fmt.Sprintf("dear %04d", i), Cost: 10})
+				}
+				s.planned(tasks...)
+				limits.SetPolicy(policyOfP(s.t, bucket(5)))
+				server := s.serve(asynq.Config{Concurrency: 8}, nil)
+				parked := func() int64 { return s.rdb.ZCard(s.t.Context(), "hw:{p}!parked").Val() }
+				s.until("all are parked", func() bool { return parked() >= dear*9/10 && s.rdb.Exists(s.t.Context(), "hw:{p}!due").Val() == 0 })
+				next := s
+				if restart {
+					server.Shutdown()
+					next = newSystemOn(s.t, s.rdb, policyOfP(s.t, bucket(1000)), Config{})
+					next.serve(asynq.Config{Concurrency: 8}, nil)
+				} else {
+					limits.SetPolicy(policyOfP(s.t, bucket(1000)))
+				}
+				began := time.Now()
+				s.until("all are back", func() bool { return parked() < scopes+1 })
+				if took := time.Since(began); took > 2*time.Second {
+					s.t.Errorf("they were back after %v", took)
+				} else {
+					s.t.Logf("they were back after %v", took)
+				}
+			})
+		})
+	}
+}
+
+// "When hours begin or end, those who wait are looked at in all workers at that moment": those too
+// who cost too much while the hours last.
+func TestTooDearWhileHoursLast(t *testing.T) {
+	t.Parallel()
+	rules := []throttle.Rule{
+		{Name: "r", Algorithm: throttle.TokenBucket, Limit: 20, Per: time.Second, Burst: 20},
+		{Name: "low", Algorithm: throttle.TokenBucket, Limit: 5, Per: time.Second, Burst: 5, Active: "1 * * * *"},
+	}
+	inFakeTime(t, rules, func(s *system) {
+		const dear = 1500
+		var tasks []queue.Task
+		for i := range dear {
+			tasks = append(tasks, queue.Task{Type: "work", Scope: "p/a", ID: fmt.Sprintf("dear %04d", i), Cost: 10})
+		}
+		s.planned(tasks...)
+		s.serve(asynq.Config{Concurrency: 8}, nil)
+		parked := func() int64 { return s.rdb.ZCard(s.t.Context(), "hw:{p}!parked").Val() }
+		s.until("all are parked", func() bool { return parked() > 1000 })
+		minute := time.Now().Minute()
+		s.until("the hours are over", func() bool { return time.Now().Minute() != minute })
+		began := time.Now()
+		s.until("all are back", func() bool { return parked() <= 1 })
+		if took := time.Since(began); took > 2*time.Second {
+			s.t.Errorf("they were back %v after the hours", took)
+		}
+	})
+}

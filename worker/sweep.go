@@ -13,7 +13,7 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// sweep sees of one provider's waiting tasks that they are still there. asynq tells nobody
+// sweep sees of one provider's tasks that wait, or are parked, that they are still there. asynq tells nobody
 // when a task is deleted or archived by hand: it would count in estimates until its turn.
 //
 // One process of all does it for a provider, and every process for the tasks that it has
@@ -25,6 +25,8 @@ type sweep struct {
 	began  time.Time // the last one
 	whole  time.Time // the last one that read lines
 	line   *throttle.Waiting
+	parks  bool      // some are parked, and
+	offset int       // this is where the next of them begin
 	until  time.Time // this process is the one for this long, and
 	mine   bool      // was so the last time that it asked
 	missed []throttle.Place
@@ -32,9 +34,10 @@ type sweep struct {
 
 const (
 	// sweepEach is how often lines are read, and sweepMost how many tasks of them: so that
-	// 10,000 that wait are looked at each second.
-	sweepEach = 900 * time.Millisecond
-	sweepMost = 10_000
+	// 10,000 that wait are looked at each second, and of those who are parked sweepParked.
+	sweepEach   = 900 * time.Millisecond
+	sweepMost   = 10_000
+	sweepParked = 1000
 	// sweepAgain is how much later a task is looked for again that was not there.
 	sweepAgain = 400 * time.Millisecond
 	// sweepClaim is how long a process that died keeps others from it.
@@ -55,7 +58,7 @@ func (w *waker) sweep(one *watch) {
 	if s.busy || now.Sub(s.whole) < sweepEach && (now.Sub(s.began) < sweepAgain || len(s.missed)+len(w.late(one.provider)) == 0) {
 		return
 	}
-	s.busy, s.began = true, now
+	s.busy, s.began, s.parks = true, now, one.parked.any
 	go w.guarded("sweep", func() {
 		err := w.sweepOnce(w.t.serving, one)
 		w.mu.Lock()
@@ -119,7 +122,26 @@ func (w *waker) readLine(ctx context.Context, one *watch) ([]throttle.Place, err
 	if s.line == nil {
 		s.line = limiter.Waiting(one.provider)
 	}
-	return s.line.Next(ctx, sweepMost)
+	places, err := s.line.Next(ctx, sweepMost)
+	if err != nil || !s.parks {
+		return places, err
+	}
+	parked, err := w.readParked(ctx, one)
+	return append(places, parked...), err
+}
+
+// readParked returns some of those who are parked, the next time those behind them.
+func (w *waker) readParked(ctx context.Context, one *watch) ([]throttle.Place, error) {
+	s := &one.sweep
+	page, err := w.t.cfg.Limiter.Parked(ctx, one.provider, s.offset, sweepParked)
+	s.offset += len(page)
+	if len(page) < sweepParked {
+		s.offset = 0
+	}
+	return slices.DeleteFunc(page, func(p throttle.Place) bool { // the last place of a queue is nobody's
+		_, id, _ := queue.ReadTicket(p.Ticket)
+		return id == ""
+	}), err
 }
 
 // ended returns those of the places whose tasks have ended, where they are kept, and those

@@ -288,7 +288,7 @@ func (w *waker) attend(provider string, why hint) *watch {
 	if one == nil {
 		one = &watch{
 			provider: provider, wake: make(chan struct{}, 1), missed: map[string]bool{}, next: at, all: why.all, said: why.said,
-			beat: w.pulse.begins(provider),
+			beat: w.pulse.begins(provider), parked: parked{all: true}, // limits may have changed before this process began
 		}
 		w.watches[provider] = one
 		go func() {
@@ -342,13 +342,13 @@ func (o *watch) kick() {
 func (w *waker) watch(one *watch) {
 	for {
 		w.heedEnded(one)
-		w.heedStandstill(one)
+		hours := w.heedHours(one)
+		w.heedStandstill(one, hours)
 		room := w.take()
 		req := throttle.WakeRequest{
 			Provider: one.provider, Lead: w.t.lead(), Spread: w.t.spread(), Most: room.ahead, More: room.now,
 			Gone: one.news.Gone, NotYet: one.news.NotYet, StandStill: one.news.StandStill, Back: one.news.Back,
 		}
-		hours := w.heedHours(one)
 		w.mu.Lock()
 		req.Glance = one.quiet && !one.kicked
 		req.All, one.all, one.kicked, one.starved = one.all || hours, false, false, false
@@ -358,6 +358,8 @@ func (w *waker) watch(one *watch) {
 		if err == nil {
 			one.news, one.parked.any = throttle.WakeRequest{}, woken.Parked
 			w.heedSlow(woken.Slow)
+		} else {
+			one.parked.back = nil // they have not been tried
 		}
 		if woken.Waiting || woken.Parked {
 			w.announce(one)
@@ -414,7 +416,7 @@ func (w *waker) pause(one *watch, woken throttle.Woken, had room, err error) (wa
 	case err != nil:
 		w.t.observer.Failed("wake")
 		wait = lookAgain
-	case len(one.news.Gone)+len(one.news.NotYet)+len(one.over) > 0, one.parked.any && one.parked.all:
+	case len(one.news.Gone)+len(one.news.NotYet)+len(one.over) > 0, one.parked.atOnce():
 		wait = 0
 	case woken.Waiting && len(woken.Released) >= had.ahead && woken.Next <= 0:
 		one.starved = true

@@ -313,7 +313,6 @@ func TestInspectReleased(t *testing.T) {
 	}
 }
 
-// What can't be told is told in two lines, with what to try, and nothing on stdout.
 // "`parked`, until … limits change that it costs too much for".
 func TestInspectTooDear(t *testing.T) {
 	t.Parallel()
@@ -342,6 +341,7 @@ func TestInspectTooDear(t *testing.T) {
 	}
 }
 
+// What can't be told is told in two lines, with what to try, and nothing on stdout.
 func TestInspectFaults(t *testing.T) {
 	t.Parallel()
 	i := newInspected(t)

@@ -1866,8 +1866,9 @@ end
 
 -- Kept in one table, since locals are few: the key, and whether there is anybody parked; the groups that
 -- stand still, by the name that their tickets begin with, up to and with the first slash, and whether
--- there are any; how many tasks a call still parks; and one ticket of each group that is slow to come.
-local parking = { key = KEYS[#KEYS], parks = there >= 6, groups = {}, left = 1000, slow = {} }
+-- there are any; how many tasks of them a call still parks, and how many that are too dear, one by
+-- one; and one ticket of each group that is slow to come.
+local parking = { key = KEYS[#KEYS], parks = there >= 6, groups = {}, left = 1000, dear = 200, slow = {} }
 there = there % 6
 do
   -- When one who was released is slow to come, and how many of those who stand still are read at once.
@@ -1950,6 +1951,17 @@ end
       l.got, l.next, l.size = call('ZRANGE', l.key, whole(l.taken), whole(l.taken + size - 1), 'WITHSCORES'), 1, size
       size = MANY_HEADS
     until not parking.stand or l.path_text == '-' or not park_some(l)
+  end
+
+  -- Whether a rule of a path can never admit its task, not even once it has grown.
+  function parking.too_dear(path)
+    for _, r in ipairs(path) do
+      local grows = r.corrected and r.cost <= r.most
+      if not grows and r.cap ~= 0 and r.p ~= 0 and not algorithms[r.kind].fit(r, now) then
+        return true
+      end
+    end
+    return false
   end
 
   -- Takes one out who is parked: returns its score, nil where it is not parked. The last place of a
@@ -2063,6 +2075,9 @@ do
 
   -- Puts one who was parked back in its line, at its place there, unless it is on its way.
   local function unpark(l, field, ticket, released)
+    if l and l.path_text ~= '-' and parking.too_dear(path_of(l, ticket)) then
+      return -- it stays: in line, it would be before those who can start
+    end
     local score = l and parking.take(l, field, ticket)
     if score and not released then
       call('ZADD', l.key, 'XX', 'LT', whole(score), ticket) -- it may have come since, and stand at the end
@@ -2413,11 +2428,16 @@ local function leave(seat, score)
 end
 
 -- Parks a head that no rule will ever admit while the limits are what they are: its line goes on
--- without it, and it comes back to its place.
+-- without it, and it comes back to its place. False where this call has done so often enough.
 local function pass_over(seat, l, ticket, score)
+  if parking.dear == 0 then
+    look_by(seat.name, now)
+    return false
+  end
   parking.take_from(l, { ticket, score })
-  l.next = l.next + 2
+  parking.dear, l.next = parking.dear - 1, l.next + 2
   move(seat, seat.name, rank_of(score, seat.stamp))
+  return true
 end
 
 -- Leaves a head alone that is too dear while an API's limit is lower than its rule's: its line
@@ -2583,17 +2603,6 @@ do
 end
 -- One turn in the round of a rule. Source: docs/turns.md#waking
 
--- Whether a rule of a path can never admit its task, not even once it has grown.
-local function too_dear(path)
-  for _, r in ipairs(path) do
-    local grows = r.corrected and r.cost <= r.most
-    if not grows and r.cap ~= 0 and r.p ~= 0 and not algorithms[r.kind].fit(r, now) then
-      return true
-    end
-  end
-  return false
-end
-
 -- Gives one turn in the round of a rule. True while there may be another.
 local function turn(name)
   local seat, aside = front(name), name == NO_RULE and rounds[name]
@@ -2662,12 +2671,11 @@ local function turn(name)
   end
   local number, free = waits_for(path, start, binding)
   local by = path[number]
-  if not free and by.corrected and by.cost <= by.most and not too_dear(path) then
+  if not free and by.corrected and by.cost <= by.most and not parking.too_dear(path) then
     step_aside(seat)
     return true
   elseif not free and by.cap ~= 0 and by.p ~= 0 then
-    pass_over(seat, l, ticket, score)
-    return true
+    return pass_over(seat, l, ticket, score)
   end
   local early = sure and free and free - lead > now and lead or 0
   local look = not free and now + SUSPENDED or max(now + 1, free - early)
@@ -2988,7 +2996,7 @@ if floor(now * 1440 / STAY) ~= floor(beat * 1440 / STAY) then
     keep_waiting(0, l.key)
   end
 end
-if parking.parked or parking.parks and now - beat > STAY / 1440 then
+if parking.parked or parking.parks and floor(now * 1440 / STAY) ~= floor(beat * 1440 / STAY) then
   keep_waiting(0, parking.key)
 end
 local still = parking.parks and call('EXISTS', parking.key) or 0

@@ -84,6 +84,9 @@ do
 
   -- Puts one who was parked back in its line, at its place there, unless it is on its way.
   local function unpark(l, field, ticket, released)
+    if l and l.path_text ~= '-' and parking.too_dear(path_of(l, ticket)) then
+      return -- it stays: in line, it would be before those who can start
+    end
     local score = l and parking.take(l, field, ticket)
     if score and not released then
       call('ZADD', l.key, 'XX', 'LT', whole(score), ticket) -- it may have come since, and stand at the end

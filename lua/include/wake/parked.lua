@@ -9,8 +9,9 @@
 
 -- Kept in one table, since locals are few: the key, and whether there is anybody parked; the groups that
 -- stand still, by the name that their tickets begin with, up to and with the first slash, and whether
--- there are any; how many tasks a call still parks; and one ticket of each group that is slow to come.
-local parking = { key = KEYS[#KEYS], parks = there >= 6, groups = {}, left = 1000, slow = {} }
+-- there are any; how many tasks of them a call still parks, and how many that are too dear, one by
+-- one; and one ticket of each group that is slow to come.
+local parking = { key = KEYS[#KEYS], parks = there >= 6, groups = {}, left = 1000, dear = 200, slow = {} }
 there = there % 6
 do
   -- When one who was released is slow to come, and how many of those who stand still are read at once.
@@ -90,6 +91,17 @@ do
       l.got, l.next, l.size = call('ZRANGE', l.key, whole(l.taken), whole(l.taken + size - 1), 'WITHSCORES'), 1, size
       size = MANY_HEADS
     until not parking.stand or l.path_text == '-' or not park_some(l)
+  end
+
+  -- Whether a rule of a path can never admit its task, not even once it has grown.
+  function parking.too_dear(path)
+    for _, r in ipairs(path) do
+      local grows = r.corrected and r.cost <= r.most
+      if not grows and r.cap ~= 0 and r.p ~= 0 and not algorithms[r.kind].fit(r, now) then
+        return true
+      end
+    end
+    return false
   end
 
   -- Takes one out who is parked: returns its score, nil where it is not parked. The last place of a

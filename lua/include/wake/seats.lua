@@ -176,11 +176,16 @@ local function leave(seat, score)
 end
 
 -- Parks a head that no rule will ever admit while the limits are what they are: its line goes on
--- without it, and it comes back to its place.
+-- without it, and it comes back to its place. False where this call has done so often enough.
 local function pass_over(seat, l, ticket, score)
+  if parking.dear == 0 then
+    look_by(seat.name, now)
+    return false
+  end
   parking.take_from(l, { ticket, score })
-  l.next = l.next + 2
+  parking.dear, l.next = parking.dear - 1, l.next + 2
   move(seat, seat.name, rank_of(score, seat.stamp))
+  return true
 end
 
 -- Leaves a head alone that is too dear while an API's limit is lower than its rule's: its line

@@ -1,16 +1,5 @@
 -- One turn in the round of a rule. Source: docs/turns.md#waking
 
--- Whether a rule of a path can never admit its task, not even once it has grown.
-local function too_dear(path)
-  for _, r in ipairs(path) do
-    local grows = r.corrected and r.cost <= r.most
-    if not grows and r.cap ~= 0 and r.p ~= 0 and not algorithms[r.kind].fit(r, now) then
-      return true
-    end
-  end
-  return false
-end
-
 -- Gives one turn in the round of a rule. True while there may be another.
 local function turn(name)
   local seat, aside = front(name), name == NO_RULE and rounds[name]
@@ -79,12 +68,11 @@ local function turn(name)
   end
   local number, free = waits_for(path, start, binding)
   local by = path[number]
-  if not free and by.corrected and by.cost <= by.most and not too_dear(path) then
+  if not free and by.corrected and by.cost <= by.most and not parking.too_dear(path) then
     step_aside(seat)
     return true
   elseif not free and by.cap ~= 0 and by.p ~= 0 then
-    pass_over(seat, l, ticket, score)
-    return true
+    return pass_over(seat, l, ticket, score)
   end
   local early = sure and free and free - lead > now and lead or 0
   local look = not free and now + SUSPENDED or max(now + 1, free - early)
