@@ -191,7 +191,7 @@ local function KEYS_ALL()
   end
   return unpack(real_keys)
 end
-local redis = { call = function(command, ...)
+local function run(call, command, ...)
   local key = ...
   for i, a in ipairs({ ... }) do
     if type(a) ~= 'string' and not (type(a) == 'number' and a % 1 == 0 and a >= 0 and a < 1000000) then
@@ -203,8 +203,12 @@ local redis = { call = function(command, ...)
       if k == key then wrote['KEYS[' .. i .. ']'] = true end
     end
   end
-  return real.call(command, ...)
-end }
+  return call(command, ...)
+end
+local redis = {
+  call = function(...) return run(real.call, ...) end,
+  pcall = function(...) return run(real.pcall, ...) end,
+}
 local function script()
 ` + strings.NewReplacer("unpack(KEYS)", "KEYS_ALL()", "#KEYS", "KEYS_N", "#ARGV", "ARGV_N").Replace(source) + `
 end
@@ -300,6 +304,7 @@ func TestHeaders(t *testing.T) {
 			runs = append(append(turnRuns(prefix+"-turns"), runs...), releaseRuns(t, rdb, prefix, n)...)
 			runs = append(runs, parkRuns(t, rdb, prefix, n)...)
 			runs = append(runs, manyRuns(prefix+"-many")...)
+			runs = append(runs, mendRuns(t, rdb, prefix+"-mend", n)...)
 			read, wrote := map[string]map[string]bool{}, map[string]map[string]bool{}
 			for _, s := range every() {
 				read[s.Name], wrote[s.Name] = map[string]bool{}, map[string]bool{}

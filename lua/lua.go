@@ -37,6 +37,7 @@ var (
 	Wake       = load("wake")
 	LineUp     = load("line_up")
 	Inspect    = load("inspect")
+	Mend       = load("mend")
 	Peek       = load("peek")
 	GiveBack   = load("give_back")
 	Settle     = load("settle")
@@ -53,7 +54,7 @@ var (
 // All lists every script of the limiter, by name: all but those over asynq's
 // keys.
 func All() []*Script {
-	return []*Script{Decide, DecideMany, GiveBack, Inspect, Join, LineUp, Peek, Release, Renew, Settle, Tell, Turn, Wake}
+	return []*Script{Decide, DecideMany, GiveBack, Inspect, Join, LineUp, Mend, Peek, Release, Renew, Settle, Tell, Turn, Wake}
 }
 
 // Script is one script as Redis gets it. It is never changed after loading, and

@@ -185,6 +185,9 @@ func TestForbidden(t *testing.T) {
 	}, "|") + `)`)
 	for _, s := range every() {
 		code := code(s.Source)
+		if s == Mend { // it is to see which key is of another type, and raises every other error
+			code = strings.Replace(code, "redis.pcall(", "redis.call(", 1)
+		}
 		for _, at := range forbidden.FindAllStringSubmatchIndex(code, -1) {
 			t.Errorf("%s.golden.lua:%d: %s", s.Name, 1+strings.Count(code[:at[0]], "\n"), code[at[2]:at[3]])
 		}

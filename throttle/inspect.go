@@ -55,7 +55,8 @@ type Standing struct {
 	Paused bool
 }
 
-// Inspect tells who waits in a scope and below it, and changes nothing. The rules
+// Inspect tells who waits in a scope and below it, and changes nothing but damaged values,
+// which are dropped (docs/turns.md#damaged-values). The rules
 // that count are those of the Limiter's policy.
 //
 // The scope's own line, and those below it where they are few, are seen in one
@@ -143,9 +144,15 @@ func (l *Limiter) InspectTicket(ctx context.Context, ask Ask) (Standing, error) 
 
 // parked tells whether one is parked.
 func (l *Limiter) parked(ctx context.Context, scope Scope, p Place) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
-	defer cancel()
-	err := l.rdb.ZScore(ctx, parkedKey(keyspace(l.cfg.Prefix).provider(scope.Provider())), parkedMember(p)).Err()
+	read := func() error {
+		ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+		defer cancel()
+		return l.rdb.ZScore(ctx, parkedKey(keyspace(l.cfg.Prefix).provider(scope.Provider())), parkedMember(p)).Err()
+	}
+	err := read()
+	if err != nil && l.mended(ctx, scope.Provider(), nil, nil, err) {
+		err = read()
+	}
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return false, unavailable(ctx, "look for a parked ticket of", p.Scope, err)
 	}
@@ -229,7 +236,7 @@ func (l *Limiter) inspectOnce(ctx context.Context, p *plan, scopes, tickets []st
 		args = append(args, ticket)
 	}
 	keys := append(append(append([]any{}, t.ruleKey...), shared(p.provider)[1:]...), t.lines...)
-	reply, err := l.lists(ctx, lua.Inspect.For(t.kinds()), keys, args)
+	reply, err := l.mending(ctx, p.scope.Provider(), lua.Inspect.For(t.kinds()), t, keys, args)
 	if err != nil {
 		return inspection{}, err
 	}

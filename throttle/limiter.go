@@ -53,7 +53,8 @@ type Config struct {
 	// called in several goroutines at once, for what was dropped in the caller's, and must
 	// not block. Defaults to none.
 	OnShadow func(Shadowed)
-	// Logger gets a line when Redis stops and starts answering, and once a minute, for each
+	// Logger gets a line when Redis stops and starts answering, when damaged values of those who
+	// wait were dropped, and once a minute, for each
 	// shadow rule, one of how many starts it would have made wait, if any. Defaults to none.
 	Logger *slog.Logger
 }
@@ -302,6 +303,9 @@ func (l *Limiter) decide(ctx context.Context, p *plan, req *Request, d *Decision
 		c = a.turnCall(req)
 	}
 	reply, err := l.runner.run(ctx, c)
+	if err != nil && req.Ticket != "" && l.mended(ctx, p.scope.Provider(), p.turns[:1], []any{p.firstRule()}, err) {
+		reply, err = l.runner.run(ctx, c)
+	}
 	replied := time.Now()
 	took := replied.Sub(a.sent)
 	req.slot.answered(a, err)

@@ -104,7 +104,7 @@ func (l *Limiter) lineUp(ctx context.Context, provider string, asks []Ask, group
 		args = append(args, number[a.Scope], a.Place().ticket(), string(appendRank(nil, a.Priority, a.Lane, a.Stride)))
 	}
 	prefix, asked := keyspace(l.cfg.Prefix).provider(provider), time.Now()
-	reply, err := l.lists(ctx, lua.LineUp.For(t.kinds()), t.keys(prefix), args)
+	reply, err := l.mending(ctx, provider, lua.LineUp.For(t.kinds()), t, t.keys(prefix), args)
 	if err != nil {
 		return err
 	}
@@ -308,6 +308,7 @@ type scopeSet struct {
 	next  int64     // the first round that is due, by the server's clock
 	until time.Time // when that has come, or should be looked into anyway
 	parks bool      // somebody is parked
+	vain  time.Time // when something was last mended in vain
 }
 
 // glances is how long after a look glances will do.

@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"context"
+	"math"
 	"strings"
 )
 
@@ -10,20 +11,37 @@ import (
 // stand for the group's last place in a scope, and are named in WakeRequest.Back like all others. Costs one round trip. The error
 // wraps ErrUnavailable, or is ctx's.
 func (l *Limiter) Parked(ctx context.Context, provider string, offset, n int) ([]Place, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
-	defer cancel()
-	key := parkedKey(keyspace(l.cfg.Prefix).provider(provider))
-	list, err := l.rdb.ZRange(ctx, key, int64(offset), int64(offset+n-1)).Result()
+	places, err := l.readParked(ctx, provider, offset, n)
+	if err != nil && l.mended(ctx, provider, nil, nil, err) {
+		places, err = l.readParked(ctx, provider, offset, n)
+	}
 	if err != nil {
 		return nil, unavailable(ctx, "ask who is parked of", provider, err)
 	}
+	return places, nil
+}
+
+func (l *Limiter) readParked(ctx context.Context, provider string, offset, n int) ([]Place, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+	defer cancel()
+	key := parkedKey(keyspace(l.cfg.Prefix).provider(provider))
+	list, err := l.rdb.ZRangeWithScores(ctx, key, int64(offset), int64(offset+n-1)).Result()
+	if err != nil {
+		return nil, err
+	}
 	places := make([]Place, len(list))
-	for i, member := range list {
-		scope, ticket, _ := strings.Cut(member, "\x00")
+	for i, z := range list {
+		scope, ticket, _ := strings.Cut(text(z.Member), "\x00")
+		if !strings.Contains(ticket, ":") || math.Abs(z.Score) > maxScore {
+			return nil, errDamaged
+		}
 		places[i] = readPlace(scopeOf(provider, scope), ticket)
 	}
 	return places, nil
 }
+
+// maxScore is the highest score of a place in line; see lua/include/turns/lines.lua.
+const maxScore = 1 << 52
 
 // parkedMember is under which name one is parked.
 func parkedMember(p Place) string { return scopePath(p.Scope) + "\x00" + p.ticket() }

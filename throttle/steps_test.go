@@ -3,7 +3,9 @@ package throttle
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -49,6 +51,9 @@ func newBench(t *testing.T, rdb redis.UniversalClient, cfg Config, policy *Polic
 	if cfg.Pad == 0 {
 		cfg.Pad = -1
 	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(undamaged{t: t})
+	}
 	l, err := New(rdb, policy, cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -57,6 +62,25 @@ func newBench(t *testing.T, rdb redis.UniversalClient, cfg Config, policy *Polic
 	b.now.Store(epoch)
 	l.clock = func() string { return strconv.FormatInt(b.now.Load(), 10) }
 	return b
+}
+
+// undamaged fails a test in which a script has failed at a value: the call would be sent once more,
+// and the script's fault go unseen.
+type undamaged struct {
+	slog.Handler
+	t *testing.T
+}
+
+func (u undamaged) Enabled(context.Context, slog.Level) bool { return true }
+
+func (u undamaged) Handle(_ context.Context, r slog.Record) error {
+	if strings.Contains(r.Message, "damaged") {
+		r.Attrs(func(a slog.Attr) bool {
+			u.t.Errorf("%s: %s", r.Message, a)
+			return true
+		})
+	}
+	return nil
 }
 
 func (b *bench) at(us int64) { b.now.Store(epoch + us) }

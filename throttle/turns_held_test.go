@@ -331,6 +331,9 @@ func (c *lastCall) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		asked := askLines(pipe, c.keys, c.calls%8 == 0)
 		_, _ = pipe.Exec(ctx) // each has its error
 		c.asked = asked
+		if damaged(cmd.Err()) { // it would be mended and sent once more
+			fail("%v", cmd.Err())
+		}
 		return cmd.Err()
 	}
 }

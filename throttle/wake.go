@@ -3,6 +3,7 @@ package throttle
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -77,7 +78,7 @@ func (l *Limiter) Wake(ctx context.Context, req WakeRequest) (Woken, error) {
 	scopes := l.lines.of(req.Provider)
 	if req.Glance && req.nothingNew() {
 		woken, quiet, err := l.glance(ctx, req.Provider, scopes)
-		if quiet || err != nil {
+		if quiet || err != nil && !damaged(err) {
 			return woken, err
 		}
 	}
@@ -164,6 +165,7 @@ type wakeReply struct {
 	parked    bool
 	slow      []string
 	stale     bool // it went by rules whose hours have begun or ended
+	damaged   bool // it released what is no ticket
 }
 
 func appendNews(args []any, what string, list []Place) []any {
@@ -195,11 +197,17 @@ func (l *Limiter) wake(ctx context.Context, req WakeRequest, scopes *scopeSet) (
 		args = append(args, "s", "", group)
 	}
 	asked := time.Now()
-	list, err := l.lists(ctx, lua.Wake.For(t.kinds()), t.keys(prefix), args)
-	if err != nil {
-		return wakeReply{}, err
+	send := func() (reply wakeReply, err error) {
+		list, err := l.mending(ctx, req.Provider, lua.Wake.For(t.kinds()), t, t.keys(prefix), args)
+		if err != nil {
+			return wakeReply{}, err
+		}
+		return readWake(req.Provider, list)
 	}
-	reply, err := readWake(req.Provider, list)
+	reply, err := send()
+	if reply.damaged && l.mended(ctx, req.Provider, t.lines, t.firstRules(), errDamaged) {
+		reply, err = send() // the same id brings the same tasks
+	}
 	if err == nil {
 		// The next look is soon where the calendar of a plan was stale.
 		reply.stale = l.told(prefix, asked, time.UnixMicro(reply.now), known) && len(l.plans.hours()) > 0
@@ -228,6 +236,7 @@ func readWake(provider string, reply []any) (out wakeReply, err error) {
 	out.out, _ = times[2].(int64)
 	out.parked = times[3] == int64(1)
 	for i := 0; i < len(released); i += 2 {
+		out.damaged = out.damaged || !strings.Contains(text(released[i+1]), ":")
 		out.released = append(out.released, readPlace(scopeOf(provider, released[i]), text(released[i+1])))
 	}
 	for _, s := range lists[2] {

@@ -1340,9 +1340,14 @@ local function counted(path, ticket)
   return some
 end
 
--- The place of a scope among others: priority and stamp, ten bytes.
+-- The place of a scope among others: priority and stamp, ten bytes. A score that no priority has
+-- would become the rank of another one.
 local function rank_of(score, stamp)
-  return sub(pack(floor(score / BAND) + LOWEST), 5) .. pack(stamp)
+  local band = floor(score / BAND) + LOWEST
+  if not (band >= 0 and band < 2 * LOWEST) then
+    error('a score is damaged')
+  end
+  return sub(pack(band), 5) .. pack(stamp)
 end
 
 -- The numbers of a path's rules, and the weight that the scope has under each where it

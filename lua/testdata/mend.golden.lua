@@ -1,0 +1,515 @@
+-- mend: drop what is damaged of what a provider's turns keep, so that all others go on.
+--
+-- It is sent when another script has failed at a value that no script writes, and goes
+-- through everything once. A key of another type is dropped whole, of the others those
+-- fields and members that a script cannot read. Seats are kept twice, in `round` and in
+-- `at`, so what one of them has lost is taken from the other. A scope that has lost its
+-- seat in both gets a new one where its line is among KEYS, or else when one of its tasks comes
+-- by itself. All rounds are then looked at.
+--
+-- KEYS[1]     due     sorted set of rules by the time to look. See include/turns/lines.lua, here and below.
+-- KEYS[2]     round   sorted set of seats.
+-- KEYS[3]     out     hash of released tasks.
+-- KEYS[4]     at      hash of seats by scope, and of sums.
+-- KEYS[5]     told    hash, what the API has told of its limits. See include/told.lua.
+-- KEYS[6]     parked  sorted set of tasks whose group stands still. See include/wake/parked.lua.
+-- KEYS[7..]   line    the waiting tasks of a scope, one for each of s scopes.
+--
+-- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
+-- ARGV[2..]   rule    one for each of s scopes: the name of its first rule, "" where the caller knows none.
+--
+-- Returns  {dropped}, how many keys, fields and members
+--
+-- Writes   KEYS[1..n+6].
+-- Source   docs/turns.md#damaged-values
+
+-- The one clock of a call: Redis's own, in whole microseconds since the epoch.
+-- A test may hand in a number instead; production hands in "".
+local now = ARGV[1]
+if now ~= '' then
+  now = tonumber(now)
+else
+  local t = redis.call('TIME')
+  now = t[1] * 1000000 + t[2]
+end
+
+-- A state written further ahead than this was written by a clock that has since
+-- stepped back: no charge is ever made more than a minute ahead.
+local FAR_AHEAD = 60000000
+-- Whole numbers below 2^53 as seven big-endian bytes. Plain arithmetic: not every
+-- server has a struct library, and "%" is an instruction where math.floor is a
+-- call.
+local floor, ceil = math.floor, math.ceil
+local char, byte, sub = string.char, string.byte, string.sub
+
+local function pack(n)
+  local low = n % 16777216
+  local high = (n - low) / 16777216
+  local g, d = low % 256, high % 256
+  low, high = (low - g) / 256, (high - d) / 256
+  local f, c = low % 256, high % 256
+  high = (high - c) / 256
+  local b = high % 256
+  return char((high - b) / 256, b, c, d, (low - f) / 256, f, g)
+end
+-- A rate rule's state is one string whose first byte names its layout, so that
+-- a rule whose algorithm has changed still finds what was spent:
+--   T till at x q since low                       token bucket
+--   S till grain total head last tail count log   sliding window
+--   F till last count prior before since          fixed window
+--   K till last from count prior before carry since next was   calendar
+-- All are numbers of seven bytes, but for the log. The key expires at `till`.
+local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
+
+-- The first byte of the record of an attempt that was given back: no start has it.
+local GIVEN_BACK = 88
+
+-- A token bucket's `low` when nothing was charged since, as a number and packed.
+local UNTOUCHED, NEVER = 9007199254740991, '\31\255\255\255\255\255\255'
+
+-- To set a TTL costs as much as a write. So one is set for LONGER than the state
+-- means anything, and kept while it is no less than LEAST and no more than MOST.
+local LONGER, LEAST, MOST = 40000000, 1000000, 58000000
+
+-- No lease is longer than a day, so an end beyond that was written by a clock
+-- that has since stepped back and counts for nothing.
+local LONGEST_LEASE = 86400000000
+-- Numbers on their way out of and into Redis.
+local max, min = math.max, math.min
+
+local function unpack7(v, i)
+  local a, b, c, d, e, f, g = byte(v, i, i + 6)
+  return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
+end
+
+-- Numbers leave as text through this alone: %.0f keeps every digit.
+local function whole(n)
+  return string.format('%.0f', n)
+end
+
+-- The TTL, in ms, of a key whose meaning ends us µs from now: a second more.
+local function outlast(us)
+  return whole(ceil(us / 1000) + 1000)
+end
+
+local call = redis.call
+local due, round, out_key, at, told, parked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local provider = sub(due, 1, -5)
+
+-- Who waits, and in which order. It needs call, provider, and the keys due, round
+-- and at. Source: docs/turns.md#lines-rounds-and-seats
+--
+-- line   sorted set of each scope: its tasks' tickets, by priority and order. A
+--        ticket is "cost:name", the cost left out when it is 1; one by unit is
+--        "requests=1,tokens=1500:name".
+-- round  sorted set of seats, all of score 0. A scope whose line is not empty has
+--        one seat, with the rule that its first task waits for:
+--        rule, 0, rank, scope. The seats of a rule are its round; they are
+--        served in the order of their ranks: the priority of the scope's first
+--        task, then the stamp, which grows by what the scope has had. See shares.lua.
+--        Those of which no task can ever be admitted have a round of no rule's.
+-- due    sorted set of rules that have a round, by the µs to look at it.
+-- out    hash of tasks that were released and have not come: scope, 0, ticket. Its
+--        values: when it was, its score, its stamp, and the id of the call.
+-- at     hash: S<scope> its seat, L<scope> requests in its line and, after a 0 and
+--        its name, of each other unit, U<rule> units that wait in lines under the
+--        rule, N<rule> those lines, # the highest stamp, @ the µs
+--        of the last look, M that somebody takes nothing of some rule, ! the seat of no
+--        rule's round that a look came to; V, F and T as in shares.lua; Q<scope> the lanes of
+--        its line, as in lanes.lua.
+local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
+local NO_RULE, REQUESTS, MIXED = '!', 'requests', 'M'
+
+-- A released task that has not come for so long is not on its way, and a look
+-- that is later than this has nobody to make it.
+local STALE, LATE = 3000000, 1000000
+
+-- What stands for the call's id: a task is known to run, or to be about to, and one
+-- that went straight to its queue and that no look has met.
+local RUNNING, STRAIGHT = '!', '?'
+
+-- Added to a score, so that it is never negative.
+local SCORES = 4503599627370496
+
+-- What waits is kept for so much longer than it is expected to take: it means
+-- something until the task's own queue brings it back.
+local STAY = 86400000000
+
+-- The place after the last of a band, or the first of an empty one: not before
+-- the clock, in ms, so that who was released, and comes back to its place, is before
+-- those who came since, whoever stands in line by then.
+local function place_after(last, band, now)
+  local first = band + MIDDLE / 2 + floor(now / 1000) % MIDDLE
+  return last and min(max(last + 1, first), band + BAND - 1) or first
+end
+
+local function rule_name(key)
+  return sub(key, #provider + 1)
+end
+
+-- What a task costs under every rule; nil for one that costs by unit.
+local function number_of(ticket)
+  local cost = string.match(ticket, '^(%d*):')
+  return cost and (tonumber(cost) or 1)
+end
+
+-- What a task takes of a unit, '' for places, that is known to have no number: a rule
+-- that it takes nothing of is not in its path.
+local function amount_of(ticket, unit)
+  for its, cost in string.gmatch(string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
+    if its == unit then
+      return tonumber(cost)
+    end
+  end
+  return (unit == '' or unit == REQUESTS) and 1 or 0
+end
+
+local function cost_of(ticket, unit)
+  return number_of(ticket) or amount_of(ticket, unit)
+end
+
+-- The unit that a rule counts, '' for places and where each task counts: it follows the
+-- numbers of its text.
+local function unit_of(rule)
+  local kind = byte(rule)
+  local unit = kind == HELD and '*' or sub(rule, kind == CALENDAR and 65 or 37)
+  if unit == '*' then
+    return ''
+  end
+  return unit == '' and REQUESTS or unit
+end
+
+-- The field of a scope's sum of a unit.
+local function sum_of(scope, unit)
+  return (unit == '' or unit == REQUESTS) and 'L' .. scope or 'L' .. scope .. '\0' .. unit
+end
+
+-- The rules of a path that a task takes anything of, each with what it takes.
+local function counted(path, ticket)
+  local number, all = number_of(ticket), true
+  for i = 1, #path do
+    local r = path[i]
+    r.cost = number or amount_of(ticket, r.unit)
+    all = all and r.cost > 0
+  end
+  if all then
+    return path
+  end
+  local some = {}
+  for i = 1, #path do
+    some[#some + 1] = path[i].cost > 0 and path[i] or nil
+  end
+  return some
+end
+
+-- The place of a scope among others: priority and stamp, ten bytes. A score that no priority has
+-- would become the rank of another one.
+local function rank_of(score, stamp)
+  local band = floor(score / BAND) + LOWEST
+  if not (band >= 0 and band < 2 * LOWEST) then
+    error('a score is damaged')
+  end
+  return sub(pack(band), 5) .. pack(stamp)
+end
+
+-- The numbers of a path's rules, and the weight that the scope has under each where it
+-- is said: "1,3*2.5,4".
+local function path_numbers(text)
+  return string.gmatch(text, '(%d+)%*?([%d.]*)')
+end
+
+local function seat_of(name, rank, scope)
+  return name .. '\0' .. rank .. scope
+end
+
+-- The two numbers of a rank: of the priority, less first, and the stamp.
+local function numbers_of(rank)
+  local a, b, c = byte(rank, 1, 3)
+  return (a * 256 + b) * 256 + c, unpack7(rank, 4)
+end
+
+-- The rule, rank and scope of a seat.
+local function parts_of(seat)
+  local zero = string.find(seat, '\0', 1, true)
+  return sub(seat, 1, zero - 1), sub(seat, zero + 1, zero + 10), sub(seat, zero + 11)
+end
+
+-- The first seat of a rule's round after another.
+local function seat_after(name, after)
+  local from = after or name .. '\0'
+  return call('ZRANGEBYLEX', round, '(' .. from, '(' .. name .. '\1', 'LIMIT', '0', '1')[1]
+end
+
+-- Keeps what waits at least us µs more, and until its own queue brings it back after that: the
+-- safety net is a twentieth later than what is expected. Whether it had to.
+local function keep_waiting(us, ...)
+  local had_to = false
+  us = us + us / 20
+  for _, key in ipairs({ ... }) do
+    if call('PTTL', key) < us / 1000 + STAY / 2000 then
+      call('PEXPIRE', key, whole(ceil((us + STAY) / 1000)))
+      had_to = true
+    end
+  end
+  return had_to
+end
+
+-- How many values one command gets, since Lua can't unpack more than some thousands; and how many
+-- of a line's tasks are looked at, since a line may be long: a look reads only its first.
+local MANY, TASKS = 500, 1000
+
+-- No number of ours has more digits: they are below 2^53.
+local DIGITS = 16
+
+local dropped = 0
+
+-- Reads a key. One of another type goes, and counts as empty: the second result says so.
+local function read(command, key, ...)
+  local reply = redis.pcall(command, key, ...)
+  if not reply.err then
+    return reply
+  elseif not string.find(reply.err, 'WRONGTYPE', 1, true) then
+    return call(command, key, ...) -- which fails with the error that it is
+  end
+  call('DEL', key)
+  dropped = dropped + 1
+  return {}, true
+end
+
+-- Sends a command with all of a list, so many values at a time.
+local function send(command, key, list)
+  for i = 1, #list, MANY do
+    call(command, key, unpack(list, i, min(#list, i + MANY - 1)))
+  end
+end
+
+-- Drops the fields of a hash that are not sound. Returns the others, and whether the key went.
+local function sound_fields(key, sound)
+  local fields, went = read('HGETALL', key)
+  local bad, good = {}, {}
+  for i = 1, #fields, 2 do
+    if sound(fields[i], fields[i + 1]) then
+      good[fields[i]] = fields[i + 1]
+    else
+      bad[#bad + 1] = fields[i]
+    end
+  end
+  send('HDEL', key, bad)
+  dropped = dropped + #bad
+  return good, went
+end
+
+-- The same for members of a sorted set, up to the last one that is looked at. No score is further
+-- from 0 than `most`.
+local function sound_members(key, last, most, sound)
+  local members, bad, good = read('ZRANGE', key, '0', '0'), {}, {}
+  if #members > 0 then
+    dropped = dropped + call('ZREMRANGEBYSCORE', key, '-inf', '(' .. whole(-most))
+      + call('ZREMRANGEBYSCORE', key, '(' .. whole(most), '+inf')
+    members = call('ZRANGE', key, '0', last)
+  end
+  for i = 1, #members do
+    local list = sound(members[i]) and good or bad
+    list[#list + 1] = members[i]
+  end
+  send('ZREM', key, bad)
+  dropped = dropped + #bad
+  return good
+end
+
+local function is_number(text)
+  return #text <= DIGITS and string.find(text, '^%d+$')
+end
+
+-- The path of a scope, or of a node.
+local function is_path(path)
+  return path == '' or byte(path) == 47
+end
+
+-- A ticket: what it costs, and its name.
+local function is_ticket(ticket)
+  local cost = string.match(ticket, '^([^:]*):')
+  return cost and (string.find(cost, '=', 1, true) or cost == '' or is_number(cost))
+end
+
+-- A scope and a ticket, as members of parked and fields of out have them.
+local function is_place(text)
+  local zero = string.find(text, '\0', 1, true)
+  return zero and is_path(sub(text, 1, zero - 1)) and is_ticket(sub(text, zero + 1))
+end
+
+local function is_rule(name)
+  return name == NO_RULE or string.find(name, ':', 1, true)
+end
+
+-- A seat, the place of a scope in the round of a level, or a node.
+local function is_in_round(member)
+  local zero = string.find(member, '\0', 1, true)
+  return zero and #member >= zero + 10 and is_path(sub(member, zero + 11)) and (is_rule(sub(member, 1, zero - 1)) or #member > zero + 10)
+end
+
+local function is_seat(scope, seat)
+  if not is_in_round(seat) then
+    return false
+  end
+  local name, _, its = parts_of(seat)
+  return is_rule(name) and its == scope
+end
+
+-- T<scope>, see include/turns/shares.lua: each place that the last byte names has a tag and a level.
+local function is_tags(scope, tags)
+  local rest, depth = #tags % 7, 0
+  local bits, _, deepest = rest == 1 and byte(tags, #tags) or 0, string.gsub(scope, '/', '')
+  while bits > 0 do
+    depth = depth + 1
+    if bits % 2 == 1 and (depth > deepest or #tags < 7 * depth + 7) then
+      return false
+    end
+    bits = floor(bits / 2)
+  end
+  return rest <= 1
+end
+
+-- Q<scope>, see include/turns/lanes.lua.
+local function is_lanes(_, text)
+  local from = 1
+  while from <= #text do
+    local zero = string.find(text, '\0', from + 7, true)
+    if not zero then
+      return false
+    end
+    from = zero + 1
+  end
+  return true
+end
+
+local function is_sum(_, value)
+  return is_number(value)
+end
+
+-- What the fields of `at` hold, by their first letter. Any text will do for the others.
+local in_at = { S = is_seat, T = is_tags, Q = is_lanes, L = is_sum, U = is_sum, N = is_sum, V = is_sum, F = is_sum,
+  ['#'] = is_sum, ['@'] = is_sum, ['"'] = is_sum }
+
+local function is_in_at(field, value)
+  local sound = in_at[sub(field, 1, 1)]
+  return not sound or sound(sub(field, 2), value)
+end
+
+-- A released task: when, its score, its stamp, and the id of the call.
+local function is_out(field, value)
+  return is_place(field) and #value >= 22 and unpack7(value, 8) <= 2 * SCORES
+end
+
+-- A pause has three numbers, a correction seven or nine. See include/told.lua.
+local function is_told(field, value)
+  local what = sub(field, 1, 1)
+  return what == 'P' and #value >= 21 or what == 'R' and (#value == 49 or #value >= 63)
+    or what == '#' and is_number(value) or what ~= 'P' and what ~= 'R' and what ~= '#'
+end
+
+sound_members(due, '-1', 2 * SCORES, is_rule)
+local seats = sound_members(round, '-1', 0, is_in_round)
+local held, at_went = sound_fields(at, is_in_at)
+sound_fields(out_key, is_out)
+sound_fields(told, is_told)
+sound_members(parked, whole(TASKS - 1), SCORES, is_place)
+for j = 7, #KEYS do
+  sound_members(KEYS[j], whole(TASKS - 1), SCORES, is_ticket)
+end
+
+-- The seat of each scope, and what is written of `at`, `round` and `due` besides.
+local seat_in, in_round, set, come, go = {}, {}, {}, {}, {}
+
+local function set_at(field, value)
+  held[field] = value
+  set[#set + 1], set[#set + 2] = field, value
+end
+
+-- Takes the seats as they stand in the round, and those that it has lost as they stand in `at`.
+local function seat_those_known()
+  local kept = {}
+  for i = 1, #seats do
+    if is_rule((parts_of(seats[i]))) then
+      kept[#kept + 1], in_round[seats[i]] = seats[i], true
+    end
+  end
+  for field, value in pairs(held) do
+    if byte(field) == 83 then
+      seat_in[sub(field, 2)] = value
+    end
+  end
+  for _, seat in ipairs(kept) do
+    local _, _, scope = parts_of(seat)
+    local its = seat_in[scope]
+    if not its or not in_round[its] then
+      seat_in[scope] = seat
+      set_at('S' .. scope, seat)
+    elseif its ~= seat then
+      go[#go + 1] = seat
+    end
+  end
+end
+
+-- The time of a level where it is lost: no seat there is before it. And the highest of all.
+local function set_times()
+  local least, highest = {}, 1
+  for _, seat in pairs(seat_in) do
+    local name, rank = parts_of(seat)
+    local _, stamp = numbers_of(rank)
+    if name ~= NO_RULE then
+      local level = string.match(name, '^[^:]*')
+      least[level] = min(least[level] or stamp, stamp)
+    end
+  end
+  for level, stamp in pairs(least) do
+    if not held['V' .. level] then
+      set_at('V' .. level, whole(max(1, stamp)))
+    end
+    highest = max(highest, tonumber(held['V' .. level]))
+  end
+  if next(least) and not held['#'] then
+    set_at('#', whole(highest))
+  end
+end
+
+-- Seats the scopes among KEYS that have no seat in either, behind those who have been waiting: any rule
+-- will do, since the first look moves them to where they belong.
+local function seat_others()
+  for j = 7, #KEYS do
+    local scope, name = sub(KEYS[j], #provider + 1, -6), ARGV[j - 5]
+    local score = not seat_in[scope] and name ~= '' and call('ZRANGE', KEYS[j], '0', '0', 'WITHSCORES')[2]
+    if score then
+      local stamp = tonumber(held['V' .. string.match(name, '^[^:]*')] or held['#'] or 1)
+      seat_in[scope] = seat_of(name, rank_of(tonumber(score), stamp), scope)
+      set_at('S' .. scope, seat_in[scope])
+    end
+  end
+end
+
+seat_those_known()
+set_times()
+seat_others()
+local names, looks = {}, {}
+for _, seat in pairs(seat_in) do
+  local name = parts_of(seat)
+  if not in_round[seat] then
+    come[#come + 1], come[#come + 2] = '0', seat
+  end
+  if not names[name] then
+    names[name] = true
+    looks[#looks + 1], looks[#looks + 2] = whole(now), name
+  end
+end
+if at_went and #looks > 0 then
+  set_at(MIXED, '1') -- nobody knows whether it was
+end
+-- Members come before others go: a key that is there stays, with its TTL.
+send('ZADD', round, come)
+send('ZREM', round, go)
+send('HSET', at, set)
+for i = 1, #looks, MANY do
+  call('ZADD', due, 'LT', unpack(looks, i, min(#looks, i + MANY - 1)))
+end
+keep_waiting(0, due, round, at)
+return { dropped }
