@@ -11,11 +11,11 @@ import (
 // than a limit admits by now. Their places are kept apart from the lines, where they take nothing
 // from others, until their queues go on or limits change.
 type parked struct {
-	any     bool // there are some
-	changes int  // of queues, as of the last look
-	offset  int  // where the next page begins
-	all     bool // go through all of them, page by page: queues may have gone on, or limits changed
-	failed  bool // the last page could not be read
+	any     bool      // there are some
+	changes int       // of queues, as of the last look
+	offset  int       // where the next page begins
+	all     bool      // go through all of them, page by page: queues may have gone on, or limits changed
+	from    time.Time // before which that is a page a second
 	paged   time.Time
 	back    []throttle.Place // of the last page, to be put back
 }
@@ -37,7 +37,7 @@ func (w *waker) heedStandstill(one *watch, hours bool) {
 	p := &one.parked
 	w.mu.Lock()
 	if changes != p.changes || one.changed || hours {
-		p.changes, p.offset, p.all, p.back = changes, 0, true, nil
+		p.changes, p.offset, p.all, p.from, p.back = changes, 0, true, time.Time{}, nil
 		one.all, one.changed = true, false // those who were behind them may start
 	}
 	w.mu.Unlock()
@@ -50,8 +50,12 @@ func (w *waker) heedStandstill(one *watch, hours bool) {
 	}
 }
 
-// atOnce says that there is another page to be read, and that it can be.
-func (p *parked) atOnce() bool { return p.any && p.all && !p.failed }
+// newlyParked has a process that begins go through all, since queues may have gone on and limits
+// changed before: when others have had the time to see which queues it serves.
+func newlyParked() parked { return parked{all: true, from: time.Now().Add(2 * stateStays)} }
+
+// atOnce says that there is another page to be read, and now.
+func (p *parked) atOnce() bool { return p.any && p.all && !time.Now().Before(p.from) }
 
 // goOn returns parked tasks whose queues do not stand still: of a page, or of the first page
 // that has any while all are gone through, or that was not tried the last time.
@@ -59,8 +63,9 @@ func (w *waker) goOn(p *parked, provider string) []throttle.Place {
 	for range parkedPages {
 		tried := len(p.back) > 0
 		page, err := w.t.cfg.Limiter.Parked(w.t.serving, provider, p.offset, parkedPage)
-		p.paged, p.failed = time.Now(), err != nil
+		p.paged = time.Now()
 		if err != nil {
+			p.from = p.paged.Add(stateStays)
 			if !w.t.stopped() {
 				w.t.observer.Failed("wake")
 			}

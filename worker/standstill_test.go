@@ -201,7 +201,7 @@ func TestFitAgainAfterARestart(t *testing.T) {
 				}
 				began := time.Now()
 				s.until("all are back", func() bool { return parked() < scopes+1 })
-				if took := time.Since(began); took > 2*time.Second {
+				if took := time.Since(began); took > 3*time.Second {
 					s.t.Errorf("they were back after %v", took)
 				}
 			})
@@ -231,7 +231,7 @@ func TestTooDearWhileHoursLast(t *testing.T) {
 		s.until("the hours are over", func() bool { return time.Now().Minute() != minute })
 		began := time.Now()
 		s.until("all are back", func() bool { return parked() <= 1 })
-		if took := time.Since(began); took > 2*time.Second {
+		if took := time.Since(began); took > 3*time.Second {
 			s.t.Errorf("they were back %v after the hours", took)
 		}
 	})

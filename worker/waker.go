@@ -288,7 +288,7 @@ func (w *waker) attend(provider string, why hint) *watch {
 	if one == nil {
 		one = &watch{
 			provider: provider, wake: make(chan struct{}, 1), missed: map[string]bool{}, next: at, all: why.all, said: why.said,
-			beat: w.pulse.begins(provider), parked: parked{all: true}, // limits may have changed before this process began
+			beat: w.pulse.begins(provider), parked: newlyParked(),
 		}
 		w.watches[provider] = one
 		go func() {

@@ -2210,8 +2210,8 @@ do
     for f = 1, #fields, 2 do
       local scope, ticket = parts_of_out(fields[f])
       local whose = sub(fields[f + 1], 22)
-      if parking.stands(ticket) then
-        if whose ~= RUNNING and whose ~= STRAIGHT then -- those have no place
+      if parking.stands(ticket) and whose ~= RUNNING then -- who runs needs nobody to start it
+        if whose ~= STRAIGHT then -- those have no place
           parking.park(scope, { ticket, score_of_out(fields[f + 1]) })
         end
         call('HDEL', out_key, fields[f])
