@@ -61,7 +61,7 @@ var turnPlants = []struct{ what, from, to string }{
 	{"parked: still counted in its line", "      count(l, list[i], -1)\n", ""},
 	{"parked: and in line", "    call('ZREM', l.key, unpack(tickets))\n    l.parked = true\n", "    l.parked = true\n"},
 	{"parked: lost", "    parking.park(l.scope, list) --", "    --"},
-	{"parked: out for a while", "      if parking.stands(ticket) then\n        if whose", "      if false then\n        if whose"},
+	{"parked: out for a while", "      if parking.stands(ticket) and whose ~= RUNNING then", "      if false then"},
 	{"parked: back at another place", "      back(l, field, nil, score)\n", "      back(l, field, nil, score + 4000)\n"},
 	{"parked: back and still parked", "      call('ZREM', parking.key, field)\n      return score\n", "      return score\n"},
 	{"parked: though it has come", "if had_place then\n    call('ZREM'", "if false then\n    call('ZREM'"},

@@ -143,3 +143,30 @@ func TestComersGoBehindTheParked(t *testing.T) {
 		}
 	})
 }
+
+// One that was found to run, and asks a moment later, has its place, though some process takes its
+// queue for standing still meanwhile: it stood at the end of its line.
+func TestRunningKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: sec, Burst: 1}), func(b *bench) {
+		b.decide(Request{Scope: "p/a", ID: NewID()})
+		first := Ask{Scope: "p/a", Ticket: "g/first"}
+		lineUpAll(b, []Ask{first, {Scope: "p/a", Ticket: "later"}, {Scope: "p/a", Ticket: "last"}})
+		b.pass(sec)
+		woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1})
+		if err != nil || len(woken.Released) != 1 || woken.Released[0].Ticket != "g/first" {
+			b.t.Fatalf("%+v, %v", woken, err)
+		}
+		b.decide(Request{Scope: "p/b", ID: NewID()}) // takes its unit
+		for _, req := range []WakeRequest{{Running: woken.Released}, {StandStill: []string{"g/"}, All: true}} {
+			req.Provider = "p"
+			if woken, err := b.Wake(ctx, req); err != nil || len(woken.Released) > 0 {
+				b.t.Fatalf("%+v, %v", woken, err)
+			}
+		}
+		b.decide(Request{Scope: "p/a", Ticket: first.Ticket, ID: NewID()})
+		if s, err := b.InspectTicket(ctx, first); err != nil || !s.Waits || s.Ahead != 0 {
+			b.t.Errorf("%+v, %v: it should be the first in its line", s, err)
+		}
+	})
+}

@@ -76,8 +76,8 @@ func (w *turnsWorld) parks(req WakeRequest, named map[string]bool) {
 			t.stage = astray
 		}
 	}
-	for field := range w.seen.out {
-		if _, ticket, _ := strings.Cut(field, "\x00"); w.still && strings.Contains(ticket, ":g/") {
+	for field, value := range w.seen.out {
+		if _, ticket, _ := strings.Cut(field, "\x00"); w.still && strings.Contains(ticket, ":g/") && value[21:] != "!" { // which says that it runs
 			fail("%q stands still, and is out", field)
 		}
 	}

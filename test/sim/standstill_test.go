@@ -100,7 +100,10 @@ func TestStandstillTakesNothing(t *testing.T) {
 		for _, scope := range []string{"p/a", "p/b"} {
 			t.Run(name+", "+scope, func(t *testing.T) {
 				run(t, hundred, func(c *course) {
-					const n, others = 300, 2000
+					n, others := 300, 2000
+					if raced {
+						n, others = 100, 500
+					}
 					c.knowLow()
 					way.stop(c)
 					c.serve(asynq.Config{Queues: way.serves})
