@@ -42,7 +42,7 @@ func (l *lateMark) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func TestLateMark(t *testing.T) {
 	t.Parallel()
 	const per = 400 * time.Millisecond
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: per, Margin: per / 2}}, Config{})
+	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: per, Margin: per}}, Config{})
 	mark := &lateMark{release: make(chan struct{})}
 	s.rdb.AddHook(mark)
 	starts := make(chan time.Time, 2)

@@ -218,7 +218,7 @@ func TestTooDearWhileHoursLast(t *testing.T) {
 		{Name: "low", Algorithm: throttle.TokenBucket, Limit: 5, Per: time.Second, Burst: 5, Active: "1 * * * *"},
 	}
 	inFakeTime(t, rules, func(s *system) {
-		const dear = 1500
+		const dear = 800
 		var tasks []queue.Task
 		for i := range dear {
 			tasks = append(tasks, queue.Task{Type: "work", Scope: "p/a", ID: fmt.Sprintf("dear %04d", i), Cost: 10})
@@ -226,7 +226,7 @@ func TestTooDearWhileHoursLast(t *testing.T) {
 		s.planned(tasks...)
 		s.serve(asynq.Config{Concurrency: 8}, nil)
 		parked := func() int64 { return s.rdb.ZCard(s.t.Context(), "hw:{p}!parked").Val() }
-		s.until("all are parked", func() bool { return parked() > 1000 })
+		s.until("all are parked", func() bool { return parked() > 600 })
 		minute := time.Now().Minute()
 		s.until("the hours are over", func() bool { return time.Now().Minute() != minute })
 		began := time.Now()
