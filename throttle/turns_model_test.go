@@ -39,6 +39,7 @@ type waiter struct {
 	order    int64 // of first asking, in its scope and priority
 	passed   bool  // it was put elsewhere than its order says, by news or a changed limit
 	placed   int64 // when it was put at the end of its line
+	aside    bool  // it has been parked
 	left     int64 // when it was released last
 	asks     int
 	d        Decision
