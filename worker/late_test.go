@@ -41,8 +41,8 @@ func (l *lateMark) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // end does, so that no mark is left.
 func TestLateMark(t *testing.T) {
 	t.Parallel()
-	const per = 400 * time.Millisecond
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: per, Margin: per}}, Config{})
+	const per = time.Second
+	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: per, Margin: per / 2}}, Config{})
 	mark := &lateMark{release: make(chan struct{})}
 	s.rdb.AddHook(mark)
 	starts := make(chan time.Time, 2)
