@@ -4,23 +4,22 @@
 -- through everything once. A key of another type is dropped whole, of the others those
 -- fields and members that a script cannot read. Seats are kept twice, in `round` and in
 -- `at`, so what one of them has lost is taken from the other. A scope that has lost its
--- seat in both gets a new one where its line is among KEYS, or else when one of its tasks comes
--- by itself. All rounds are then looked at.
+-- seat in both gets a new one where `at` has a sum of its line, or where its line is among KEYS.
+-- All rounds are then looked at.
 --
 -- KEYS[1]     due     sorted set of rules by the time to look. See include/turns/lines.lua, here and below.
 -- KEYS[2]     round   sorted set of seats.
 -- KEYS[3]     out     hash of released tasks.
 -- KEYS[4]     at      hash of seats by scope, and of sums.
 -- KEYS[5]     told    hash, what the API has told of its limits. See include/told.lua.
--- KEYS[6]     parked  sorted set of tasks whose group stands still. See include/wake/parked.lua.
+-- KEYS[6]     parked  sorted set of tasks out of their lines for now. See include/wake/parked.lua.
 -- KEYS[7..]   line    the waiting tasks of a scope, one for each of s scopes.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
--- ARGV[2..]   rule    one for each of s scopes: the name of its first rule, "" where the caller knows none.
 --
 -- Returns  {dropped}, how many keys, fields and members
 --
--- Writes   KEYS[1..n+6].
+-- Writes   KEYS[1..s+6].
 -- Source   docs/turns.md#damaged-values
 
 -- #include clock
@@ -253,17 +252,28 @@ local function set_times()
   end
 end
 
--- Seats the scopes among KEYS that have no seat in either, behind those who have been waiting: any rule
--- will do, since the first look moves them to where they belong.
+-- Seats a scope that has no seat in either, in the round of no rule's: the first look moves it to where
+-- it belongs, with the slots that it had or with new ones.
+local function seat_aside(scope)
+  if not seat_in[scope] then
+    seat_in[scope] = seat_of(NO_RULE, rank_of(0, 1), scope)
+    set_at('S' .. scope, seat_in[scope])
+  end
+end
+
+-- Seats those who wait: by the sums of their lines, and by the lines of the call.
 local function seat_others()
-  for j = 7, #KEYS do
-    local scope, name = sub(KEYS[j], #provider + 1, -6), ARGV[j - 5]
-    local score = not seat_in[scope] and name ~= '' and call('ZRANGE', KEYS[j], '0', '0', 'WITHSCORES')[2]
-    if score then
-      local stamp = tonumber(held['V' .. string.match(name, '^[^:]*')] or held['#'] or 1)
-      seat_in[scope] = seat_of(name, rank_of(tonumber(score), stamp), scope)
-      set_at('S' .. scope, seat_in[scope])
+  local waiting = {}
+  for field, value in pairs(held) do
+    if byte(field) == 76 and tonumber(value) > 0 then
+      waiting[#waiting + 1] = string.match(sub(field, 2), '^%Z*')
     end
+  end
+  for j = 7, #KEYS do
+    waiting[#waiting + 1] = call('ZCARD', KEYS[j]) > 0 and sub(KEYS[j], #provider + 1, -6) or nil
+  end
+  for i = 1, #waiting do
+    seat_aside(waiting[i])
   end
 end
 

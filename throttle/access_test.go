@@ -134,7 +134,7 @@ func everyTurn(t *testing.T, l *Limiter, full ...Grant) {
 	back, _ := l.Parked(t.Context(), hostileProvider, 0, 10)
 	_, _ = l.Wake(t.Context(), WakeRequest{Provider: hostileProvider, Most: 10, Back: back})
 	if p, err := l.plans.of(scope); err == nil {
-		l.mended(t.Context(), hostileProvider, p.turns[:1], []any{p.firstRule()}, errDamaged)
+		l.mended(t.Context(), hostileProvider, p.turns[:1], errDamaged)
 	}
 	_, _ = l.Turns(t.Context())
 	_, _ = l.Heed(t.Context(), scope, answers.Advice{Limited: true})

@@ -150,7 +150,7 @@ func (l *Limiter) parked(ctx context.Context, scope Scope, p Place) (bool, error
 		return l.rdb.ZScore(ctx, parkedKey(keyspace(l.cfg.Prefix).provider(scope.Provider())), parkedMember(p)).Err()
 	}
 	err := read()
-	if err != nil && l.mended(ctx, scope.Provider(), nil, nil, err) {
+	if err != nil && l.mended(ctx, scope.Provider(), nil, err) {
 		err = read()
 	}
 	if err != nil && !errors.Is(err, redis.Nil) {

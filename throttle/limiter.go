@@ -303,7 +303,7 @@ func (l *Limiter) decide(ctx context.Context, p *plan, req *Request, d *Decision
 		c = a.turnCall(req)
 	}
 	reply, err := l.runner.run(ctx, c)
-	if err != nil && req.Ticket != "" && l.mended(ctx, p.scope.Provider(), p.turns[:1], []any{p.firstRule()}, err) {
+	if err != nil && req.Ticket != "" && l.mended(ctx, p.scope.Provider(), p.turns[:1], err) {
 		reply, err = l.runner.run(ctx, c)
 	}
 	replied := time.Now()

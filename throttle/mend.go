@@ -50,8 +50,8 @@ const vainMends = time.Second
 
 // mended has what is damaged of what the turns of a provider keep dropped, where that is what a
 // script has failed at, and says whether the script is worth sending once more. The lines are
-// those of the call, and rules the first rule of each; see lua/mend.lua.
-func (l *Limiter) mended(ctx context.Context, provider string, lines, rules []any, cause error) bool {
+// those of the call; see lua/mend.lua.
+func (l *Limiter) mended(ctx context.Context, provider string, lines []any, cause error) bool {
 	if !damaged(cause) {
 		return false
 	}
@@ -61,7 +61,7 @@ func (l *Limiter) mended(ctx context.Context, provider string, lines, rules []an
 	}
 	prefix := keyspace(l.cfg.Prefix).provider(provider)
 	keys := slices.Concat(shared(prefix), []any{parkedKey(prefix)}, lines)
-	reply, err := l.lists(ctx, lua.Mend, keys, append([]any{l.clock()}, rules...))
+	reply, err := l.lists(ctx, lua.Mend, keys, []any{l.clock()})
 	if err != nil || len(reply) != 1 {
 		scopes.mendedInVain()
 		return false
@@ -79,26 +79,11 @@ func (l *Limiter) mended(ctx context.Context, provider string, lines, rules []an
 // a damaged value, that is dropped, and it is sent once more.
 func (l *Limiter) mending(ctx context.Context, provider string, script *lua.Script, t *table, keys, args []any) ([]any, error) {
 	reply, err := l.lists(ctx, script, keys, args)
-	if err != nil && l.mended(ctx, provider, t.lines, t.firstRules(), err) {
+	if err != nil && l.mended(ctx, provider, t.lines, err) {
 		reply, err = l.lists(ctx, script, keys, args)
 	}
 	return reply, err
 }
-
-// firstRules names the first rule of each line, as scripts do: "" where there is none.
-func (t *table) firstRules() []any {
-	rules := make([]any, len(t.plans))
-	for i, p := range t.plans {
-		rules[i] = ""
-		if p != nil {
-			rules[i] = p.firstRule()
-		}
-	}
-	return rules
-}
-
-// firstRule names the first rule of the path, as scripts do.
-func (p *plan) firstRule() string { return strings.TrimPrefix(p.keys[0], p.provider) }
 
 func (s *scopeSet) mendable() bool {
 	s.mu.Lock()

@@ -221,6 +221,46 @@ func TestDamagedTimes(t *testing.T) {
 	})
 }
 
+// "A scope that has lost both entries gets a new seat", and its line goes on: whether the call that meets
+// the damage names the line or not.
+func TestDamagedSeatComesBack(t *testing.T) {
+	t.Parallel()
+	policy := policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 10})
+	for _, known := range []bool{true, false} {
+		t.Run(fmt.Sprint("known ", known), func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{Logger: slog.New(slog.DiscardHandler)}, policy, func(b *bench) {
+				b.decide(Request{Scope: "p/z", Cost: 10})
+				lineUpAll(b, []Ask{{Scope: "p/a", Ticket: "0"}, {Scope: "p/a", Ticket: "1"}, {Scope: "p/b", Ticket: "2"}})
+				seat := b.rdb.HGet(ctx, b.provider("p")+"!at", "S/a").Val()
+				if n := b.rdb.ZRem(ctx, b.provider("p")+"!round", seat).Val(); n != 1 {
+					b.t.Fatalf("%q is no seat", seat)
+				}
+				b.rdb.HSet(ctx, b.provider("p")+"!at", "S/a", "text")
+				b.rdb.HSet(ctx, b.provider("p")+"!out", "/b\x00:2", "text")
+				if !known {
+					other, err := New(b.rdb, policy, b.cfg)
+					if err != nil {
+						b.t.Fatal(err)
+					}
+					other.clock, b.Limiter = b.clock, other
+				}
+				var started []string
+				for range 20 {
+					b.pass(100 * ms)
+					for _, p := range b.wake(WakeRequest{Most: 1}).Released {
+						b.decide(Request{Scope: p.Scope, Ticket: p.Ticket})
+						started = append(started, p.Ticket)
+					}
+				}
+				if slices.Sort(started); !slices.Equal(started, []string{"0", "1", "2"}) {
+					b.t.Errorf("%v were started", started)
+				}
+			})
+		})
+	}
+}
+
 // Any number of damaged values is dropped in one pass.
 func TestManyDamagedValues(t *testing.T) {
 	t.Parallel()

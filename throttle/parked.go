@@ -7,12 +7,13 @@ import (
 )
 
 // Parked returns up to n of a provider who are parked, from the one at an offset on: higher
-// priorities first, and of each those first who asked first. Some have a group for a ticket: they
-// stand for the group's last place in a scope, and are named in WakeRequest.Back like all others. Costs one round trip. The error
-// wraps ErrUnavailable, or is ctx's.
+// priorities first, and of each those first who asked first. Some have a group for a ticket, or
+// none: they stand for the last place in a scope of the group, or of those without one, and are
+// named in WakeRequest.Back like all others. Costs one round trip. The error wraps ErrUnavailable,
+// or is ctx's.
 func (l *Limiter) Parked(ctx context.Context, provider string, offset, n int) ([]Place, error) {
 	places, err := l.readParked(ctx, provider, offset, n)
-	if err != nil && l.mended(ctx, provider, nil, nil, err) {
+	if err != nil && l.mended(ctx, provider, nil, err) {
 		places, err = l.readParked(ctx, provider, offset, n)
 	}
 	if err != nil {

@@ -205,7 +205,7 @@ func (l *Limiter) wake(ctx context.Context, req WakeRequest, scopes *scopeSet) (
 		return readWake(req.Provider, list)
 	}
 	reply, err := send()
-	if reply.damaged && l.mended(ctx, req.Provider, t.lines, t.firstRules(), errDamaged) {
+	if reply.damaged && l.mended(ctx, req.Provider, t.lines, errDamaged) {
 		reply, err = send() // the same id brings the same tasks
 	}
 	if err == nil {

@@ -57,8 +57,8 @@ func newlyParked() parked { return parked{all: true, from: time.Now().Add(2 * st
 // atOnce says that there is another page to be read, and now.
 func (p *parked) atOnce() bool { return p.any && p.all && !time.Now().Before(p.from) }
 
-// goOn returns parked tasks whose queues do not stand still: of a page, or of the first page
-// that has any while all are gone through, or that was not tried the last time.
+// goOn returns parked tasks whose queues do not stand still, of one page. It reads on while all are gone
+// through and a page has none of them, and past a page that was tried the last time.
 func (w *waker) goOn(p *parked, provider string) []throttle.Place {
 	for range parkedPages {
 		tried := len(p.back) > 0

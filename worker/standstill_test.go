@@ -168,8 +168,7 @@ func TestNoTraceOfTooDearTasksDeleted(t *testing.T) {
 	}
 }
 
-// Tasks that fit again go back within a moment where a process learns of the limits as it starts, or
-// where a rule's hours end, as where limits change.
+// "At once when limits change …, and two seconds after a process starts": all that fit again go back.
 func TestFitAgainAfterARestart(t *testing.T) {
 	t.Parallel()
 	bucket := func(limit int64) []throttle.Rule {
