@@ -23,7 +23,8 @@ type draftScope struct {
 	name    string
 	at      strictyaml.Place
 	owner   string
-	apps    []draftApp
+	apps    []draftName
+	hosts   []draftName
 	weight  int64
 	weighed written
 	shares  []draftShare
@@ -35,8 +36,8 @@ type draftScope struct {
 	answers draftAnswers
 }
 
-// draftApp is one application as it was written.
-type draftApp struct {
+// draftName is one name of a list, as it was written.
+type draftName struct {
 	name string
 	at   strictyaml.Place
 }
@@ -100,6 +101,13 @@ func draftOf(unmatched Unmatched, limits map[string]Node) draft {
 	return d
 }
 
+func draftNames(names []string) (drafts []draftName) {
+	for _, name := range names {
+		drafts = append(drafts, draftName{name: name})
+	}
+	return drafts
+}
+
 func draftScopes(nodes map[string]Node, level int) []draftScope {
 	scopes := make([]draftScope, 0, len(nodes))
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
@@ -107,9 +115,7 @@ func draftScopes(nodes map[string]Node, level int) []draftScope {
 		s := draftScope{name: name, owner: nodes[name].Owner, pause: nodes[name].Pause, until: nodes[name].PausedUntil,
 			weight: weight, shares: draftShares(nodes[name].Shares)}
 		s.weighed = written{text: strconv.FormatInt(weight, 10), set: weight != 0}
-		for _, app := range nodes[name].Apps {
-			s.apps = append(s.apps, draftApp{name: app})
-		}
+		s.apps, s.hosts = draftNames(nodes[name].Apps), draftNames(nodes[name].Hosts)
 		s.answers = draftAnswersOf(nodes[name])
 		if level <= maxLevels {
 			s.rules = draftRules(nodes[name].Rules)

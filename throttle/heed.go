@@ -57,17 +57,21 @@ type Heeded struct {
 // A refusal pauses the scope for as long as it says, or, where it does not, for a second, and
 // for twice as long each time that it is refused again soon after, up to five minutes. So
 // does any other answer by which no request is left, until that is over. No pause is longer
-// than Config.LongestPause. A refusal also cuts the limits of the rules at the lowest level of
-// the scope's path that has any by 15 % of what they are, a tenth of what the policy says is left
-// in any case; they grow back by 2 % in each window, or by what Corrects of the policy says. An
-// API's own limit that is smaller than that of the lowest rule of the same unit and window is
-// taken for it until an answer says otherwise, or for an hour. Nothing is ever admitted that the
+// than Config.LongestPause.
+//
+// Rules are corrected at the scope's own level, and at levels above it whose Answers say heed: what
+// one tenant is answered slows no other, unless the policy says that the answers speak for all. A
+// refusal cuts the limits of the rules at the lowest of these levels that has any by 15 % of what they
+// are, a tenth of what the policy says is left in any case; they grow back by 2 % in each window, or by
+// what Corrects of the policy says. An API's own limit that is smaller than that of the lowest rule
+// of the same unit and window is taken for it until an answer says otherwise, or for an hour. Nothing is ever admitted that the
 // policy would not admit; how far limits may grow above the configured ones is for it to say.
 //
 // It is for those who call APIs themselves, and may be called with every answer: one that
 // says nothing, or what is known here, costs nothing, any other a round trip; where limits may
 // grow, so does one that refuses nothing, once in half an hour. Where
-// limits.yaml says "answers: ignore", or the scope meets no rule, nothing follows. A context
+// limits.yaml says "answers: ignore", or names hosts that the answer's Host is none of, or the scope
+// meets no rule, nothing follows. A context
 // that has ended does not stop it. The error is a *ScopeError or *UnmatchedError, or wraps
 // ErrUnavailable.
 // Source: docs/vendor.md#pauses
@@ -76,7 +80,7 @@ func (l *Limiter) Heed(ctx context.Context, scope string, a answers.Advice) (Hee
 		return Heeded{}, nil
 	}
 	p, err := l.plans.of(scope)
-	if err != nil || len(p.bounds) == 0 || p.answers == AnswersIgnore {
+	if err != nil || len(p.bounds) == 0 || p.answers == AnswersIgnore || !p.hearsHost(a.Host) {
 		return Heeded{}, err
 	}
 	words, out, known := l.pauses(p, a)
@@ -158,12 +162,16 @@ func (r Rule) corrected() bool {
 	return r.Limit > 0 && r != openRule && (r.Algorithm == TokenBucket || r.Algorithm == SlidingWindow || r.Algorithm == FixedWindow)
 }
 
+// hears reports whether answers to the path's calls correct a rule: one of the scope's own level, or
+// of a level that says that it heeds.
+func (p *plan) hears(b Bound) bool { return b.heeds || b.Scope == p.scope }
+
 // paced are the rules that refusals cut, and that grow again: those of the lowest level that
 // has any.
 func (p *plan) paced() (some []int) {
 	for i := len(p.bounds) - 1; i >= 0; i-- {
 		b := p.bounds[i]
-		if !b.Rule.corrected() || b.Rule.Per > mostWindow {
+		if !b.Rule.corrected() || b.Rule.Per > mostWindow || !p.hears(b) {
 			continue
 		}
 		if len(some) > 0 && b.Scope.Len() != p.bounds[some[0]].Scope.Len() {
@@ -248,7 +256,7 @@ func (l *Limiter) adoptions(p *plan, a answers.Advice) (words []word) {
 		}
 		for i := len(p.bounds) - 1; i >= 0; i-- {
 			r := p.bounds[i].Rule
-			if !r.corrected() || r.unit() != q.Unit || r.Per != q.Window {
+			if !r.corrected() || r.unit() != q.Unit || r.Per != q.Window || !p.hears(p.bounds[i]) {
 				continue
 			}
 			limit := p.bounds[i].adopted(q.Limit)

@@ -168,7 +168,7 @@ func TestMatchUnmatched(t *testing.T) {
 // layers P, low to high, the layers below are each "*" of P, then each name of P. What the
 // last of them says of answers counts for the rules of its level, and below it.
 func modelMatch(limits map[string]Node, s Scope) (bounds []Bound, matched bool) {
-	layers, says := []Node{{Scopes: limits}}, Corrects{}
+	layers, says, heeds := []Node{{Scopes: limits}}, Corrects{}, false
 	for i, name := range s.Names() {
 		var below []Node
 		for _, want := range []string{"*", name} {
@@ -183,7 +183,7 @@ func modelMatch(limits map[string]Node, s Scope) (bounds []Bound, matched bool) 
 		rules := map[string]Rule{}
 		for _, n := range layers {
 			if n.Answers != "" || n.Corrects != (Corrects{}) {
-				says = n.Corrects.bare()
+				says, heeds = n.Corrects.bare(), n.Answers == AnswersHeed || n.Answers == ""
 			}
 			for _, r := range n.Rules {
 				matched = true
@@ -195,7 +195,7 @@ func modelMatch(limits map[string]Node, s Scope) (bounds []Bound, matched bool) 
 		}
 		for _, name := range order {
 			if r := rules[name]; !r.Unlimited {
-				bounds = append(bounds, Bound{Rule: r, Scope: s.Prefix(i + 1), corrects: says})
+				bounds = append(bounds, Bound{Rule: r, Scope: s.Prefix(i + 1), corrects: says, heeds: heeds})
 			}
 		}
 	}

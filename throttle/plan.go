@@ -21,6 +21,7 @@ type plan struct {
 	most     int64  // no cost up to it is more than a rule can admit
 	refusal  error  // the application may not spend from the scope
 	answers  Answers
+	hosts    []hostPattern // whose answers count, none for all
 	made     making
 	scope    Scope
 	all      []Bound       // the rules that the scope meets
@@ -444,6 +445,7 @@ func (c *plans) of(scope string) (*plan, error) {
 	p = newPlan(c.keys, s, bounds, c.pad, now)
 	p.weigh(policy.weights(s))
 	p.made, p.refusal, p.answers = making{c, turn}, policy.MayUse(s, c.app), policy.Answers(s)
+	p.hosts = hostPatterns(policy.Hosts(s))
 	c.keep(p)
 	return p, nil
 }

@@ -32,6 +32,10 @@ type Node struct {
 	// Owner is who answers for what stands here: a team, an address. For people, nothing is
 	// decided by it. At most 128 bytes, the characters of a name. Defaults to none.
 	Owner string
+	// Hosts are those whose answers count for this level and those below it, HOST, HOST:PORT or
+	// *.HOST: see Limiter.Heed. They replace those of a level above. Empty means what the levels
+	// above say, and any host where none says anything.
+	Hosts []string
 	// Apps are the applications (Config.App) that may spend from this level and those below
 	// it, at most 100. A name's own replace those of "*". Defaults to all.
 	Apps []string
@@ -48,7 +52,8 @@ type Node struct {
 	// weights. Those of a name replace those of "*".
 	Shares map[string]Share
 	// Answers is what follows from what an API says of its limits, for this level and those
-	// below it. Defaults to that of the level above, and to AnswersHeed.
+	// below it. Defaults to that of the level above, and to AnswersHeed. Where AnswersHeed is said, answers
+	// to the calls of scopes below a level correct the level's rules too.
 	Answers Answers
 	// Corrects is how far answers correct the rules at this level and below it. It stands with
 	// AnswersHeed alone, and replaces all that is said above. Defaults to what is said above,
@@ -70,6 +75,7 @@ type tree struct {
 	path    string // payments/*/refunds
 	owner   string
 	apps    []string
+	hosts   []string
 	pause   Pause
 	until   time.Time // of the pause
 	weight  int64
@@ -96,6 +102,7 @@ type Bound struct {
 	Until time.Time
 
 	corrects Corrects // the rule, by answers; without what the defaults say
+	heeds    bool     // answers to the calls of scopes below correct the rule too
 }
 
 // NewPolicy returns the policy of a tree of limits, with every default written
@@ -185,7 +192,7 @@ func (p *Policy) resolve(s Scope, at time.Time) (bounds []Bound, matched bool) {
 		bounds = fold(bounds, layers, level)
 		says = says.under(layers)
 		for i := first; i < len(bounds); i++ {
-			bounds[i].corrects = says.corrects
+			bounds[i].corrects, bounds[i].heeds = says.corrects, says.said
 		}
 		if pause, paused := pauseOf(layers, level, at); paused {
 			bounds, matched = slices.Insert(bounds, first, pause), true
@@ -320,7 +327,7 @@ func treeOf(rules []draftRule, scopes []draftScope, path, pattern string, level 
 			faults.Add(s.at, at, "name "+reason)
 		}
 		child := treeOf(s.rules, s.scopes, at, strings.TrimPrefix(pattern+"/"+s.name, "/"), level+1, faults)
-		child.owner, child.apps = s.owner, s.checkApps(at, faults)
+		child.owner, child.apps, child.hosts = s.owner, s.checkApps(at, faults), s.checkHosts(at, faults)
 		child.pause, child.until = s.checkPause(at, faults)
 		child.weight, child.shares = s.weight, s.checkShares(at, level+1, faults)
 		child.weighs = child.weighs || len(child.shares) > 0

@@ -198,6 +198,7 @@ func (s *draftScope) checkAnswers(path string, faults *strictyaml.Faults) (Answe
 type heeding struct {
 	answers  Answers
 	corrects Corrects // without what the defaults say
+	said     bool     // a level says so, and that it heeds: answers to scopes below count too
 }
 
 // under is what follows at the next level, which layers cover: what stands there replaces
@@ -205,7 +206,7 @@ type heeding struct {
 func (a heeding) under(layers []*tree) heeding {
 	for _, layer := range layers {
 		if layer.answers != "" {
-			a = heeding{layer.answers, layer.corrects}
+			a = heeding{layer.answers, layer.corrects, layer.answers == AnswersHeed}
 		}
 	}
 	return a

@@ -55,7 +55,7 @@ func (w *policyWriter) scopes(indent int, field string, t *tree) {
 }
 
 func (w *policyWriter) node(indent int, name string, t *tree) {
-	if len(t.rules) == 0 && t.every == nil && len(t.scopes) == 0 && t.owner == "" && len(t.apps) == 0 && t.pause == PauseInherited &&
+	if len(t.rules) == 0 && t.every == nil && len(t.scopes) == 0 && t.owner == "" && len(t.apps) == 0 && len(t.hosts) == 0 && t.pause == PauseInherited &&
 		t.weight == 0 && len(t.shares) == 0 && t.answers == "" {
 		w.line(indent, name+": {}")
 		return
@@ -64,13 +64,8 @@ func (w *policyWriter) node(indent int, name string, t *tree) {
 	if t.owner != "" {
 		w.line(indent+1, "owner: "+yamlText(t.owner))
 	}
-	if len(t.apps) > 0 {
-		names := make([]string, len(t.apps))
-		for i, app := range t.apps {
-			names[i] = yamlText(app)
-		}
-		w.line(indent+1, "apps: ["+strings.Join(names, ", ")+"]")
-	}
+	w.names(indent+1, "apps", t.apps)
+	w.names(indent+1, "hosts", t.hosts)
 	if t.pause != PauseInherited {
 		w.line(indent+1, "paused: "+string(t.pause))
 	}
@@ -95,6 +90,18 @@ func (w *policyWriter) node(indent int, name string, t *tree) {
 	if t.every != nil || len(t.scopes) > 0 {
 		w.scopes(indent+1, "scopes", t)
 	}
+}
+
+// names writes a list of names, unless it is empty.
+func (w *policyWriter) names(indent int, field string, names []string) {
+	if len(names) == 0 {
+		return
+	}
+	texts := make([]string, len(names))
+	for i, name := range names {
+		texts[i] = yamlText(name)
+	}
+	w.line(indent, field+": ["+strings.Join(texts, ", ")+"]")
 }
 
 // yamlRule returns a rule as it stands in limits.yaml, without its defaults.

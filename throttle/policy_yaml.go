@@ -90,7 +90,7 @@ func parsePolicy(data []byte, faults *strictyaml.Faults) *Policy {
 
 var (
 	fileFields = []string{"unmatched", "limits"}
-	nodeFields = []string{"rules", "scopes", "owner", "apps", "paused", "paused_until", "weight", "shares", "answers"}
+	nodeFields = []string{"rules", "scopes", "owner", "apps", "hosts", "paused", "paused_until", "weight", "shares", "answers"}
 )
 
 func (d decoder) draft(root *yaml.Node) draft {
@@ -146,7 +146,9 @@ func (d decoder) node(s *draftScope, e strictyaml.Field, path string, level int)
 				s.owner = ""
 			}
 		case "apps":
-			s.apps = d.apps(f, path+".apps")
+			s.apps = d.names(f, path+".apps", "application", "a list of applications, such as [billing]", "nobody could spend from here")
+		case "hosts":
+			s.hosts = d.names(f, path+".hosts", "host", "a list of hosts, such as [api.example.com]", "no answer would count")
 		case "paused":
 			s.pause = d.pause(f, path+".paused")
 		case "paused_until":
@@ -163,20 +165,20 @@ func (d decoder) node(s *draftScope, e strictyaml.Field, path string, level int)
 	}
 }
 
-// apps reads a list of names.
-func (d decoder) apps(e strictyaml.Field, path string) (apps []draftApp) {
-	if !d.Is(e, yaml.SequenceNode, path, "a list of applications, such as [billing]") {
+// names reads a list of names of one kind; so is what follows from an empty one.
+func (d decoder) names(e strictyaml.Field, path, kind, list, so string) (names []draftName) {
+	if !d.Is(e, yaml.SequenceNode, path, list) {
 		return nil
 	}
 	for _, n := range e.Value.Content {
-		if name, w := d.text(strictyaml.Field{Label: "the application", Key: n, Value: n}, path); w.good() {
-			apps = append(apps, draftApp{name: name, at: strictyaml.PlaceOf(n)})
+		if name, w := d.text(strictyaml.Field{Label: "the " + kind, Key: n, Value: n}, path); w.good() {
+			names = append(names, draftName{name: name, at: strictyaml.PlaceOf(n)})
 		}
 	}
 	if len(e.Value.Content) == 0 {
-		d.bad(e, path, "is empty, and nobody could spend from here; name one, or remove the line")
+		d.bad(e, path, "is empty, and %s; name one, or remove the line", so)
 	}
-	return apps
+	return names
 }
 
 func (d decoder) rules(e strictyaml.Field, node string) []draftRule {

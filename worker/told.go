@@ -11,13 +11,13 @@ import (
 	"github.com/headway-go/headway/throttle/answers"
 )
 
-// Told tells what an API answered to the call of a task's handler, so that all workers heed
-// it: where the answer says to stay away, nobody starts in the task's scope, or below it,
+// Told reports the status and header of an API's answer to the call of a task's handler, as from the
+// API that limits.yaml means, so that all workers heed it: where the answer says to stay away, nobody starts in the task's scope, or below it,
 // until that is over. See throttle.Limiter.Heed.
 //
 //	resp, err := client.Do(req.WithContext(ctx))
 //	…
-//	if err := worker.Told(ctx, resp.StatusCode, resp.Header); err != nil {
+//	if err := worker.ReportResponse(ctx, resp); err != nil {
 //		return err
 //	}
 //
@@ -27,7 +27,20 @@ import (
 // cannot be told only this task stays away. Outside of a handler it only reads the answer.
 // Costs what Heed does.
 func Told(ctx context.Context, status int, header http.Header) error {
-	advice := answers.Read(status, header, time.Now())
+	return report(ctx, status, answers.Read(status, header, time.Now()))
+}
+
+// ReportResponse is Told for a whole response. It also says which host answered, so that a host
+// that limits.yaml does not name changes no limit.
+func ReportResponse(ctx context.Context, resp *http.Response) error {
+	advice := answers.Read(resp.StatusCode, resp.Header, time.Now())
+	if resp.Request != nil && resp.Request.URL != nil {
+		advice.Host = throttle.HostOf(resp.Request.URL)
+	}
+	return report(ctx, resp.StatusCode, advice)
+}
+
+func report(ctx context.Context, status int, advice answers.Advice) error {
 	if r, ok := ctx.Value(runKey{}).(*taskRun); ok && r.job.scope != "" {
 		r.told(ctx, advice)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -141,6 +142,42 @@ func TestToldReads(t *testing.T) {
 		if errors.As(err, &asks) != (test.want != "") {
 			t.Errorf("%d, %v: %v is no Deferrer", test.status, test.header, err)
 		}
+	}
+}
+
+// "ReportResponse also says which host answered, so that a host that limits.yaml does not name changes
+// no limit": the task waits all the same, and others go on.
+func TestReportResponse(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perHour(1000), Config{})
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: perHour(1000), Hosts: []string{"api.example.com"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.throttle.cfg.Limiter.SetPolicy(policy)
+	s.serve(asynq.Config{Concurrency: 1}, func(ctx context.Context, _ *asynq.Task) error {
+		id, _ := asynq.GetTaskID(ctx)
+		host, _, _ := strings.Cut(id, "#")
+		resp := &http.Response{StatusCode: http.StatusTooManyRequests, Header: retryAfterMS(3_600_000), Request: &http.Request{URL: &url.URL{Scheme: "https", Host: host}}}
+		return ReportResponse(ctx, resp)
+	})
+	paused := func() int {
+		told, err := s.throttle.cfg.Limiter.Told(t.Context(), "p/a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(told.Pauses)
+	}
+	s.add(queue.Task{ID: "other.example.com#1"})
+	s.add(queue.Task{ID: "other.example.com#2"})
+	s.until("both have run", func() bool { return s.ran("other.example.com#1") == 1 && s.ran("other.example.com#2") == 1 })
+	if paused() > 0 {
+		t.Error("another host's answer has paused the scope")
+	}
+	s.add(queue.Task{ID: "api.example.com#1"})
+	s.until("the scope is paused", func() bool { return paused() == 1 })
+	if err := ReportResponse(t.Context(), &http.Response{StatusCode: http.StatusOK}); err != nil {
+		t.Errorf("an answer without a request: %v", err)
 	}
 }
 

@@ -26,7 +26,7 @@ import (
 const limitsUsage = `Usage: worker limits list | export | history [flags]
        worker limits show SCOPE [flags]
        worker limits set SCOPE RULE KEY=VALUE… [flags]
-       worker limits assign SCOPE [owner=NAME] [apps=NAME,…] [weight=N]
+       worker limits assign SCOPE [owner=NAME] [apps=NAME,…] [hosts=HOST,…] [weight=N]
                      [shares=NAME:60%:2,…] [answers=WORD] [flags]
        worker limits remove SCOPE RULE [flags]
        worker limits unset [SCOPE [RULE]] [flags]
@@ -50,7 +50,7 @@ file that a worker was started with. What has been spent stays spent.
             how much it gets among those beside it while all wait, the classes
             below it, each with its part, weight or both, and what follows from
             an API's answers, as limits.yaml has it: pause, {most: 150%}; owner=,
-            apps=, weight=, shares= and answers= take it away
+            apps=, hosts=, weight=, shares= and answers= take it away
   remove    take a rule of SCOPE away, the file's too
   unset     take back what was set and removed of a rule, of SCOPE or at all: the
             file counts again
@@ -128,7 +128,7 @@ var limitsVerbs = map[string]limitsVerb{
 	"history":  {0, 0, "", "", (*limitsCommand).history},
 	"show":     {1, 1, "SCOPE", "", (*limitsCommand).show},
 	"set":      {3, anyNumber, "SCOPE RULE KEY=VALUE…", "as if-version for", (*limitsCommand).set},
-	"assign":   {2, 6, "SCOPE [owner=NAME] [apps=NAME,…] [weight=N] [shares=NAME:60%:2,…] [answers=WORD]", "as if-version", (*limitsCommand).assign},
+	"assign":   {2, 7, "SCOPE [owner=NAME] [apps=NAME,…] [hosts=HOST,…] [weight=N] [shares=NAME:60%:2,…] [answers=WORD]", "as if-version", (*limitsCommand).assign},
 	"remove":   {2, 2, "SCOPE RULE", "as if-version for", (*limitsCommand).remove},
 	"unset":    {0, 2, "[SCOPE [RULE]]", "as if-version", (*limitsCommand).unset},
 	"import":   {1, 1, "FILE", "as if-version replace", (*limitsCommand).importFile},
@@ -289,7 +289,7 @@ func (c *limitsCommand) assign(ctx context.Context) error {
 	var as policies.Assigned
 	for _, word := range c.words[1:] {
 		if !assigned(&as, word) {
-			return &cli.Error{What: fmt.Sprintf("%q is not owner=NAME, apps=NAME,…, weight=N, shares=NAME:60%%:2,… or answers=WORD, or the second of its kind", word), Try: "worker limits assign payments owner=payments-team apps=billing,refunds"}
+			return &cli.Error{What: fmt.Sprintf("%q is not owner=NAME, apps=NAME,…, hosts=HOST,…, weight=N, shares=NAME:60%%:2,… or answers=WORD, or the second of its kind", word), Try: "worker limits assign payments owner=payments-team apps=billing,refunds"}
 		}
 	}
 	made, err := c.store.Reassign(ctx, c.edit(), c.words[0], as)
@@ -302,10 +302,9 @@ func assigned(as *policies.Assigned, word string) bool {
 	case key == "owner" && as.Owner == nil:
 		as.Owner = &value
 	case key == "apps" && as.Apps == nil:
-		as.Apps = []string{}
-		if value != "" {
-			as.Apps = strings.Split(value, ",")
-		}
+		as.Apps = listed(value)
+	case key == "hosts" && as.Hosts == nil:
+		as.Hosts = listed(value)
 	case key == "weight" && as.Weight == nil:
 		weight, err := int64(1), error(nil)
 		if value != "" {
@@ -322,6 +321,14 @@ func assigned(as *policies.Assigned, word string) bool {
 		return false
 	}
 	return true
+}
+
+// listed reads NAME,NAME: an empty text is an empty list.
+func listed(value string) []string {
+	if value == "" {
+		return []string{}
+	}
+	return strings.Split(value, ",")
 }
 
 // readShares reads NAME:60%:2,NAME:3: parts are in percent, and weights are not.

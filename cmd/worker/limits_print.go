@@ -118,6 +118,7 @@ var assignedFields = []struct {
 }{
 	{"owner:", func(n throttle.Node) string { return n.Owner }, func(policies.Assignment) bool { return true }},
 	{"apps:", func(n throttle.Node) string { return strings.Join(n.Apps, ", ") }, func(policies.Assignment) bool { return true }},
+	{"hosts:", func(n throttle.Node) string { return strings.Join(n.Hosts, ", ") }, func(a policies.Assignment) bool { return a.Hosts != nil }},
 	{pausedField, pauseText, nil},
 	{"weight:", func(n throttle.Node) string {
 		if n.Weight == 0 {

@@ -150,6 +150,10 @@ func TestLimitsCommands(t *testing.T) {
 	if others := l.objects("show", "payments/acme"); others[0]["rule"] != "owner:" || others[0]["text"] != "payments-team" || others[0]["from"] != "set" {
 		t.Errorf("%v", others[0])
 	}
+	out, _ = l.run(0, "assign", "payments", "hosts=api.example.com,*.example.org")
+	says(t, out, "+ payments hosts: api.example.com, *.example.org")
+	out, _ = l.run(0, "assign", "payments", "hosts=")
+	says(t, out, "- payments hosts: api.example.com, *.example.org")
 	_, errs := l.run(1, "assign", "payments", "team=x")
 	says(t, errs, `"team=x" is not owner=NAME`)
 	for _, wrong := range []string{"weight=0", "weight=x", "shares=a", "shares=a:0", "shares=a:1:2", "shares=a:1,a:2"} {
@@ -168,7 +172,7 @@ func TestLimitsCommands(t *testing.T) {
 	says(t, errs, "cut is 91%; it must be 1% to 90%")
 	l.run(0, "unset", "payments")
 	history := l.objects("history")
-	if len(history) != 11 {
+	if len(history) != 13 {
 		t.Fatalf("%v", history)
 	}
 	for i, v := range history {

@@ -235,7 +235,7 @@ func changedLimits(t *testing.T, url string) {
 	made := ask(0, "set", "p/x", "n", "algorithm=concurrency", "limit=3", "-for", "2h") + ask(0, "import", "-replace", file) +
 		ask(0, "set", "p/x", "n", "algorithm=concurrency", "limit=3", "-for", "2h") + ask(0, "remove", "p", "r") + ask(0, "rollback", "2")
 	made += ask(0, "assign", "p/x", "weight=2")
-	refused(t, url, file, "p/x")
+	refused(t, url, file, "p")
 	shown := ask(0, "list") + ask(0, "show", "p/x")
 	table := tables(t, "worker limits -json")
 	history := maps.Clone(table[1])

@@ -32,6 +32,10 @@ const day = 24 * time.Hour
 
 // Advice is what one answer says. The zero Advice says nothing.
 type Advice struct {
+	// Host is the host that answered, HOST:PORT; see throttle.HostOf. Empty where the caller answers
+	// for it. Read leaves it empty.
+	Host string
+
 	// Limited says that the call was refused for a limit: a 429, or a 503 that
 	// says when to come back. A limit under another status, such as GitHub's
 	// 403, is not seen here but in Quotas, where one has nothing left.

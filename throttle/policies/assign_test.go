@@ -39,6 +39,27 @@ func TestAssign(t *testing.T) {
 	has(t, s.nowSays(t), "owner: other", "apps: [x]", "limit: 200")
 }
 
+func TestAssignHosts(t *testing.T) {
+	t.Parallel()
+	s, _ := withFile(t)
+	ctx := t.Context()
+	made, err := s.Reassign(ctx, anna, "payments", Assigned{Hosts: []string{"api.example.com", "*.example.org:8443"}})
+	must(t, err)
+	if made.Version.Change != "assign payments hosts=api.example.com,*.example.org:8443" {
+		t.Errorf("%+v", made.Version)
+	}
+	has(t, s.nowSays(t), `hosts: [api.example.com, "*.example.org:8443"]`)
+	if _, err = s.Reassign(ctx, anna, "payments", Assigned{Hosts: []string{"https://a"}}); err == nil {
+		t.Error("a URL was taken")
+	}
+	_, err = s.Import(ctx, anna, policyOf(t, "limits: {payments: {hosts: [other.example.com]}}"), "f", false)
+	must(t, err)
+	has(t, s.nowSays(t), "hosts: [other.example.com]", "limit: 200")
+	_, err = s.Reassign(ctx, anna, "payments", Assigned{Hosts: []string{}})
+	must(t, err)
+	has(t, s.nowSays(t), "!hosts")
+}
+
 func TestAssignShares(t *testing.T) {
 	t.Parallel()
 	s, _ := withFile(t)

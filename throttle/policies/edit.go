@@ -298,6 +298,9 @@ func (s *Store) Import(ctx context.Context, e Edit, p *throttle.Policy, from str
 			if n.Owner != "" || n.Apps != nil {
 				a.Owner, a.Apps = n.Owner, n.Apps
 			}
+			if n.Hosts != nil {
+				a.Hosts = &n.Hosts
+			}
 			if n.Weight != 0 {
 				a.Weight = n.Weight
 			}
@@ -378,6 +381,8 @@ func (s *Store) Assign(ctx context.Context, e Edit, scope string, owner *string,
 type Assigned struct {
 	Owner *string
 	Apps  []string // an empty list takes it away
+	// Hosts are those whose answers count. An empty list takes them away.
+	Hosts []string
 	// Weight is that of the scope among those beside it, 1 for an equal share.
 	Weight *int64
 	// Shares are those of the names below the scope. An empty map takes them away.
@@ -403,6 +408,11 @@ func (s *Store) Reassign(ctx context.Context, e Edit, scope string, as Assigned)
 		if as.Apps != nil {
 			a.Apps = slices.Clone(as.Apps)
 			v.Change += " apps=" + strings.Join(as.Apps, ",")
+		}
+		if as.Hosts != nil {
+			hosts := slices.Clone(as.Hosts)
+			a.Hosts = &hosts
+			v.Change += " hosts=" + strings.Join(hosts, ",")
 		}
 		if as.Weight != nil {
 			a.Weight = *as.Weight
@@ -446,12 +456,12 @@ func (v *draft) assignmentOf(scope string, n throttle.Node) Assignment {
 }
 
 func saysNothing(n throttle.Node) bool {
-	return n.Owner == "" && n.Apps == nil && n.Weight == 0 && len(n.Shares) == 0 && n.AnswersYAML() == ""
+	return n.Owner == "" && n.Apps == nil && n.Hosts == nil && n.Weight == 0 && len(n.Shares) == 0 && n.AnswersYAML() == ""
 }
 
 // assignedAlike says that two nodes have the same of what is assigned.
 func assignedAlike(a, b throttle.Node) bool {
-	return a.Owner == b.Owner && slices.Equal(a.Apps, b.Apps) && a.Weight == b.Weight && maps.Equal(a.Shares, b.Shares) &&
+	return a.Owner == b.Owner && slices.Equal(a.Apps, b.Apps) && slices.Equal(a.Hosts, b.Hosts) && a.Weight == b.Weight && maps.Equal(a.Shares, b.Shares) &&
 		a.AnswersYAML() == b.AnswersYAML()
 }
 

@@ -77,7 +77,8 @@ type Assignment struct {
 	Scope string   `json:"scope"` // where the policy has it, "*" for every name
 	Owner string   `json:"owner,omitempty"`
 	Apps  []string `json:"apps,omitempty"` // none for all
-	// Weight is 0, and Shares and Answers are nil, where what the file says counts.
+	// Weight is 0, and Hosts, Shares and Answers are nil, where what the file says counts.
+	Hosts  *[]string                  `json:"hosts,omitempty"`
 	Weight int64                      `json:"weight,omitempty"`
 	Shares *map[string]throttle.Share `json:"shares,omitempty"`
 	// Answers is as limits.yaml has it, empty where what the levels above say counts.
@@ -325,6 +326,9 @@ func (v Version) policy(base *throttle.Policy, now time.Time) (*throttle.Policy,
 // layOver lays the assignment over the node of its scope.
 func (a Assignment) layOver(n *throttle.Node) (err error) {
 	n.Owner, n.Apps = a.Owner, a.Apps
+	if a.Hosts != nil {
+		n.Hosts = slices.Clone(*a.Hosts)
+	}
 	if a.Weight != 0 {
 		n.Weight = a.Weight
 	}

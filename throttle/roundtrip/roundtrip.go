@@ -116,7 +116,9 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp.Request = r
 	if !t.IgnoreAnswers {
 		// The answer is there, whether Redis can be told of it or not.
-		_, _ = t.Limiter.Heed(r.Context(), scope, answers.Read(resp.StatusCode, resp.Header, time.Now()))
+		advice := answers.Read(resp.StatusCode, resp.Header, time.Now())
+		advice.Host = throttle.HostOf(r.URL)
+		_, _ = t.Limiter.Heed(r.Context(), scope, advice)
 	}
 	resp.Body = t.held(r, resp, d.Grant, func() error { return lease.Release(context.WithoutCancel(ctx)) })
 	return resp, nil

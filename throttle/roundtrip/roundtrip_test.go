@@ -48,6 +48,32 @@ func newAPI(t *testing.T) *api {
 	return a
 }
 
+// "Answers of other hosts are ignored": a 429 of a host that limits.yaml does not name pauses nobody.
+func TestTransportNamesTheHost(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "60")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	defer s.Close()
+	for host, want := range map[string]int{s.Listener.Addr().String(): 1, "api.example.com": 0} {
+		policy, err := throttle.ParsePolicy("limits.yaml", []byte(`limits: {p: {hosts: ["`+host+`"], rules: [{name: r, algorithm: token-bucket, limit: 20, per: 1s, burst: 20}]}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		limiter, err := throttle.New(redistest.Client(t), policy, throttle.Config{Prefix: redistest.Prefix(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := get(t, Wrap(http.DefaultClient, limiter, "p/a"), s.URL); err != nil {
+			t.Fatal(err)
+		}
+		if told, err := limiter.Told(t.Context(), "p/a"); err != nil || len(told.Pauses) != want {
+			t.Errorf("%s: %+v, %v", host, told, err)
+		}
+	}
+}
+
 func always(scope string) func(*http.Request) string {
 	return func(*http.Request) string { return scope }
 }

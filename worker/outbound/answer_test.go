@@ -119,8 +119,8 @@ func TestAnswersAreTold(t *testing.T) {
 	}))
 	defer s.Close()
 	var told []string
-	h := handler(t, Config{Told: func(_ context.Context, status int, header http.Header) error {
-		told = append(told, fmt.Sprint(status, header.Get("X-Path")))
+	h := handler(t, Config{Told: func(_ context.Context, resp *http.Response) error {
+		told = append(told, fmt.Sprint(resp.StatusCode, resp.Header.Get("X-Path"), resp.Request.URL.Host == s.Listener.Addr().String()))
 		return errors.New("nobody hears it")
 	}}, seams{})
 	if err := run(t, h, payload{URL: s.URL + "/200"}); err != nil {
@@ -131,7 +131,7 @@ func TestAnswersAreTold(t *testing.T) {
 		t.Error(err)
 	}
 	_ = run(t, h, payload{URL: "http://127.0.0.1:1/"})
-	if want := []string{"200/200", "429/429"}; !slices.Equal(told, want) {
+	if want := []string{"200/200true", "429/429true"}; !slices.Equal(told, want) {
 		t.Errorf("told %q, want %q", told, want)
 	}
 }

@@ -53,10 +53,10 @@ type Config struct {
 	// elapsed_ms, nothing else of the task. Defaults to a logger that discards.
 	Logger *slog.Logger
 
-	// Told is told of each answer, before the run ends: worker.Told, so that all workers
+	// Told is told of each answer, before the run ends: worker.ReportResponse, so that all workers
 	// heed what it says of the API's limits. Its error changes nothing, the answer's own does.
 	// Defaults to none.
-	Told func(ctx context.Context, status int, header http.Header) error
+	Told func(ctx context.Context, resp *http.Response) error
 
 	// UserAgent is sent unless the task has a User-Agent header of its own.
 	// Defaults to "headway".
@@ -84,7 +84,7 @@ type Handler struct {
 	maxResponse int64
 	snippet     int
 	userAgent   string
-	told        func(ctx context.Context, status int, header http.Header) error
+	told        func(ctx context.Context, resp *http.Response) error
 	log         *slog.Logger
 }
 
@@ -210,7 +210,7 @@ func (h *Handler) send(ctx context.Context, c *call, start time.Time) (int, erro
 		return 0, failure(ctx, c, err, time.Since(start))
 	}
 	if h.told != nil {
-		_ = h.told(ctx, resp.StatusCode, resp.Header)
+		_ = h.told(ctx, resp)
 	}
 	return resp.StatusCode, h.answer(c, resp)
 }
