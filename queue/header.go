@@ -59,11 +59,35 @@ func (e *HeaderError) Error() string {
 	return fmt.Sprintf("queue: task header %s: %q: %s", e.Header, clip(e.Value), e.Reason)
 }
 
+// reservedTypes begins the types of tasks that only Headway makes.
+const reservedTypes = "headway:"
+
+// IsReservedType reports whether tasks of a type are made by Headway alone.
+func IsReservedType(kind string) bool { return strings.HasPrefix(kind, reservedTypes) }
+
+// ReservedTypeError says that a task has a type that only Headway's own tasks have.
+type ReservedTypeError struct{ Type string }
+
+func (e *ReservedTypeError) Error() string {
+	return fmt.Sprintf("queue: task type %q: types that begin with %s are Headway's own; give the task another", clip(e.Type), reservedTypes)
+}
+
+const sendsARequest = "0 requests; a task of type \"http\" sends one"
+
+// sendsUncounted reports whether a task of type http would send its request without spending any of the rules
+// that count requests.
+func sendsUncounted(kind string, costs throttle.Costs) bool {
+	return kind == TypeHTTP && len(costs) > 0 && costs.Of(throttle.Requests) == 0
+}
+
 // ReadSpec reads the headers of a task. It answers false when the task carries
 // none of them: something else made it. Absent headers have their defaults; a
 // header with a damaged value, or no scope beside other headers, is a
-// *HeaderError.
+// *HeaderError, a type that IsReservedType names a *ReservedTypeError.
 func ReadSpec(t *asynq.Task) (Spec, bool, error) {
+	if IsReservedType(t.Type()) {
+		return Spec{}, false, &ReservedTypeError{Type: t.Type()}
+	}
 	headers := t.Headers()
 	scope, ok := headers[HeaderScope]
 	if !ok {
@@ -81,6 +105,9 @@ func ReadSpec(t *asynq.Task) (Spec, bool, error) {
 		ID:       headers[HeaderID],
 	}
 	spec.Cost, spec.Costs = r.cost()
+	if sendsUncounted(t.Type(), spec.Costs) {
+		r.fail(HeaderCost, sendsARequest)
+	}
 	if _, err := throttle.ParseScope(scope); err != nil {
 		r.fail(HeaderScope, err.Error())
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,6 +76,16 @@ func TestReadSpecDamaged(t *testing.T) {
 			if ok || !damaged || he.Header != name || he.Value != value || he.Error() == "" {
 				t.Errorf("%s %q: %v %v", name, value, ok, err)
 			}
+		}
+	}
+	http := asynq.NewTaskWithHeaders("http", nil, map[string]string{"headway-scope": "a", "headway-cost": "requests=0,tokens=1"})
+	if _, ok, err := queue.ReadSpec(http); ok || err == nil || !strings.Contains(err.Error(), `0 requests; a task of type "http" sends one`) {
+		t.Errorf("a request that costs none: %v %v", ok, err)
+	}
+	for _, headers := range []map[string]string{nil, {"headway-scope": "a"}} {
+		_, ok, err := queue.ReadSpec(asynq.NewTaskWithHeaders("headway:carry", nil, headers))
+		if reserved, refused := errors.AsType[*queue.ReservedTypeError](err); ok || !refused || reserved.Type != "headway:carry" {
+			t.Errorf("a type of Headway's own: %v %v", ok, err)
 		}
 	}
 	for name := range maps.Keys(map[string]bool{"headway-cost": true, "headway-id": true, "headway-max-retry": true}) {

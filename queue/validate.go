@@ -38,7 +38,7 @@ func (t Task) validate(now time.Time, found faults) faults {
 		found = append(found, checkScope(t.Scope)...)
 	}
 	check("id", func(add adder) { checkID(t.ID, add) })
-	check("cost", func(add adder) { checkCost(t.Cost, t.Costs, add) })
+	check("cost", func(add adder) { checkCost(t.Type, t.Cost, t.Costs, add) })
 	check("queue", func(add adder) { checkQueue(t.Queue, add) })
 	check("max_retry", func(add adder) {
 		if t.MaxRetry != nil {
@@ -68,6 +68,8 @@ func checkType(text string, add adder) {
 	switch {
 	case strings.TrimSpace(text) == "":
 		add("required; %q for an outbound request, or a type that a Go program has registered", TypeHTTP)
+	case IsReservedType(text):
+		add("%q; types that begin with %s are Headway's own", clip(text), reservedTypes)
 	default:
 		checkText(text, add)
 	}
@@ -132,7 +134,7 @@ func checkRange(n, low, high int64, add adder) {
 	}
 }
 
-func checkCost(cost int64, costs throttle.Costs, add adder) {
+func checkCost(kind string, cost int64, costs throttle.Costs, add adder) {
 	switch {
 	case cost != 0 && len(costs) > 0:
 		add("%d, and costs by unit as well; write one of the two", cost)
@@ -141,6 +143,8 @@ func checkCost(cost int64, costs throttle.Costs, add adder) {
 	case costs != nil:
 		if err := costs.Check(); err != nil {
 			add("%s", strings.TrimPrefix(err.Error(), "throttle: costs: "))
+		} else if sendsUncounted(kind, costs) {
+			add("%s", sendsARequest)
 		}
 	}
 }

@@ -211,6 +211,9 @@ func nameAt(path string, start int) (name string, end int) {
 	return path[start:end], end
 }
 
+// Denies reports whether scopes that meet no rule are denied.
+func (p *Policy) Denies() bool { return p.unmatched != UnmatchedAllow }
+
 // Names reports whether limits has the provider, the first name of scopes, by its own
 // name: one that only "*" stands for may be a customer's.
 func (p *Policy) Names(provider string) bool { return p.root.scopes[provider] != nil }

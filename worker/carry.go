@@ -47,6 +47,18 @@ type carried struct {
 	At        time.Time         `json:"at"`
 }
 
+// check refuses what no worker has put into a carrier: whoever may write to Redis can make one. All else that a
+// task may not be is found when it is picked up itself.
+func (c carried) check() error {
+	if queue.IsReservedType(c.Type) {
+		return fmt.Errorf("headway: a carrier of task %q: %w", c.ID, &queue.ReservedTypeError{Type: c.Type})
+	}
+	if c.Headers[queue.HeaderScope] == "" {
+		return fmt.Errorf("headway: a carrier of task %q, which has no scope; Headway did not make it", c.ID)
+	}
+	return nil
+}
+
 // carry hands a task on its last attempt to a carrier and revokes it. If that
 // can't be done the task stays in its handler until it can: nothing is lost, and
 // while Redis is away there is nothing else to do.
@@ -121,6 +133,12 @@ func (t *Throttle) arrive(ctx context.Context, carrier *asynq.Task) error {
 	var c carried
 	if err := json.Unmarshal(carrier.Payload(), &c); err != nil {
 		return permanent(fmt.Errorf("headway: a carrier's payload can't be read: %w", err))
+	}
+	if id, _ := asynq.GetTaskID(ctx); id != carrierID(c.ID) {
+		return permanent(fmt.Errorf("headway: carrier %q says that it carries task %q; Headway did not make it", id, c.ID))
+	}
+	if err := c.check(); err != nil {
+		return permanent(err)
 	}
 	name, _ := asynq.GetQueueName(ctx)
 	for range arriveTries {

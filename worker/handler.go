@@ -43,7 +43,7 @@ func (t *Throttle) Handler(next asynq.Handler) asynq.Handler {
 			return t.noHandler(ctx, j, err)
 		}
 		if j.scope == "" {
-			return t.run(ctx, j, next, throttle.Decision{})
+			return t.unscoped(ctx, j, next)
 		}
 		d, err := t.start(ctx, j)
 		switch {
@@ -55,6 +55,17 @@ func (t *Throttle) Handler(next asynq.Handler) asynq.Handler {
 		return t.undecided(ctx, j, d, err)
 	})
 }
+
+// unscoped runs a task that no limit concerns, where such tasks may run.
+func (t *Throttle) unscoped(ctx context.Context, j *job, next asynq.Handler) error {
+	if t.cfg.FailUnscoped && t.cfg.Limiter.Policy().Denies() {
+		return permanent(errUnscoped)
+	}
+	return t.run(ctx, j, next, throttle.Decision{})
+}
+
+var errUnscoped = fmt.Errorf("headway: the task names no scope to spend from, and the limits deny what meets no rule; "+
+	"set its header %s, or unmatched: allow", queue.HeaderScope)
 
 // Knower is what a handler can also be, to say which tasks it is for: others
 // then fail before they spend anything, see Config.FailUnknownTypes. An asynq.ServeMux is asked by itself,

@@ -68,6 +68,9 @@ type Config struct {
 	// to false: that is a failure as any other, and is retried as far as the task may be, so
 	// that old workers lose no tasks of new types while a release is rolled out.
 	FailUnknownTypes bool
+	// FailUnscoped fails tasks without a scope at once, for good, while the policy denies scopes that meet
+	// no rule. Defaults to false: no limit concerns them.
+	FailUnscoped bool
 	// Observer is told what happens to tasks. Defaults to none.
 	Observer Observer
 	// Usage is told what tasks spend: a *usage.Recorder, which the caller runs.

@@ -39,7 +39,7 @@ func assemble(p parts) (system, error) {
 	limits, err := worker.New(worker.Config{
 		Redis: p.redis, Limiter: p.limiter, Patience: p.options.patience, Observer: p.metrics, Usage: p.usage, Logger: log,
 		FailRefused:      policies.NewPast(policies.New(p.redis, policies.Config{}), p.limiter).NeverAdmitted,
-		FailUnknownTypes: true,
+		FailUnknownTypes: true, FailUnscoped: true,
 	})
 	if err != nil {
 		return nil, err
