@@ -11,6 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
 )
 
 // busy is what a handler says whose API is limited itself.
@@ -80,5 +81,43 @@ func TestDeferredByWhat(t *testing.T) {
 	})
 	if text := s.info("t").LastErr; !strings.Contains(text, "the API is limited") {
 		t.Errorf("it failed with %q", text)
+	}
+}
+
+// "MaxDeferrals is how often the API of a task may put it off within one attempt": what comes after that
+// is a failure as any other, so that no API keeps a task for ever; each attempt begins to count anew.
+func TestDeferralsEnd(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, perHour(100), Config{MaxDeferrals: 2})
+	s.add(queue.Task{ID: "own", MaxRetry: queue.Retries(0)})
+	s.add(queue.Task{ID: "again", MaxRetry: queue.Retries(1)})
+	s.addForeign("foreign", asynq.MaxRetry(1))
+	cfg := asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 }}
+	s.serve(cfg, func(context.Context, *asynq.Task) error { return busy{wait: 10 * time.Millisecond, known: true} })
+	for id, want := range map[string]int{"own": 3, "again": 6, "foreign": 6} {
+		if why := s.archived(id); !strings.Contains(why, "the API is limited") {
+			t.Errorf("%s failed with %q", id, why)
+		}
+		if n := s.ran(id); n != want {
+			t.Errorf("%s ran %d times, want %d", id, n, want)
+		}
+	}
+}
+
+// "Where Patience is set a max_wait bounds it too": the time counts in which the API puts a task off.
+func TestDeferralsEndByMaxWait(t *testing.T) {
+	t.Parallel()
+	rule := throttle.Rule{Name: "r", Algorithm: throttle.TokenBucket, Limit: 100, Per: time.Second, Burst: 100, MaxWait: time.Second}
+	s := newSystem(t, []throttle.Rule{rule}, Config{Patience: Fail(), MaxDeferrals: -1})
+	s.add(queue.Task{ID: "own", MaxRetry: queue.Retries(3)})
+	s.addForeign("foreign", asynq.MaxRetry(3))
+	s.serve(asynq.Config{}, func(context.Context, *asynq.Task) error { return busy{wait: 100 * time.Millisecond, known: true} })
+	for _, id := range []string{"own", "foreign"} {
+		if why := s.archived(id); !strings.Contains(why, "its max_wait is 1s") {
+			t.Errorf("%s failed with %q", id, why)
+		}
+		if info := s.info(id); info.Retried != 0 || s.ran(id) < 1 {
+			t.Errorf("%s: %d retries, %d runs", id, info.Retried, s.ran(id))
+		}
 	}
 }

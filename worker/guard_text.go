@@ -27,7 +27,7 @@ func withoutOurText(keys []string, args []any) []any {
 		return args
 	}
 	message, _ := args[messageArg].([]byte)
-	if !bytes.Contains(message, []byte(waitingText)) && !bytes.Contains(message, []byte(sinceBegins)) {
+	if !bytes.Contains(message, []byte(waitingText)) {
 		return args
 	}
 	clean, ok := cleanMessage(message)
@@ -40,24 +40,21 @@ func withoutOurText(keys []string, args []any) []any {
 }
 
 // cleanMessage copies a message, without the text of a task that waits and without its time.
-// Of a real failure the text stays, less what was added to it. It returns false for what is
-// no message of asynq's.
+// A real failure keeps both. It returns false for what is no message of asynq's.
 func cleanMessage(message []byte) (clean []byte, ok bool) {
-	text, _ := cutSince(errorMsg(message))
+	if !isWaiting(errorMsg(message)) {
+		return message, true
+	}
 	for rest := message; len(rest) > 0; {
-		number, kind, n := protowire.ConsumeField(rest)
+		number, _, n := protowire.ConsumeField(rest)
 		if n < 0 {
 			return nil, false
 		}
 		field := rest[:n]
 		rest = rest[n:]
-		switch {
-		case isWaiting(text) && (number == fieldErrorMsg || number == fieldLastFailedAt):
-			continue
-		case number == fieldErrorMsg:
-			field = protowire.AppendString(protowire.AppendTag(nil, number, kind), text)
+		if number != fieldErrorMsg && number != fieldLastFailedAt {
+			clean = append(clean, field...)
 		}
-		clean = append(clean, field...)
 	}
 	return clean, true
 }

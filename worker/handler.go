@@ -376,6 +376,7 @@ func (t *Throttle) wait(ctx context.Context, j *job, rule string, at time.Time) 
 	}
 	t.observer.Rescheduled(j.queue, time.Until(at))
 	limited := newLimited(j, rule, at)
+	t.keepSince(ctx, j, at)
 	if !j.own && j.last() {
 		return t.carry(ctx, j, limited)
 	}
@@ -395,7 +396,7 @@ func (t *Throttle) keepText(j *job, limited *Limited) {
 		t.observer.Failed("last_error")
 		return
 	}
-	if text, _ := cutSince(info.LastErr); text != "" && !isWaiting(text) {
-		limited.text = text + sinceText(j)
+	if info.LastErr != "" && !isWaiting(info.LastErr) {
+		limited.text = info.LastErr
 	}
 }

@@ -81,11 +81,14 @@ func (j *job) ask() throttle.Ask {
 }
 
 // last reports whether a failure of this run would be the task's end.
-func (j *job) last() bool {
+func (j *job) last() bool { return j.retriesLeft() <= 0 }
+
+// retriesLeft is how many times the task is tried again if this run and all others fail.
+func (j *job) retriesLeft() int {
 	if j.own {
-		return j.retried >= j.budget
+		return j.budget - j.retried
 	}
-	return j.retried >= j.allowed
+	return j.allowed - j.retried
 }
 
 // until returns the moment after which the task may not start, if there is one:

@@ -44,33 +44,7 @@ func newLimited(j *job, rule string, at time.Time) *Limited {
 	default:
 		e.text += ", rule " + rule
 	}
-	e.text += sinceText(j)
 	return e
-}
-
-// sinceBegins begins the end of a text that keeps since when a task has waited.
-const sinceBegins = " (headway: it waits since "
-
-// sinceText is what the text of a put-back ends with where a max_wait bounds the wait and
-// the task itself does not carry when that began.
-func sinceText(j *job) string {
-	if j.since.IsZero() || j.carriesDue() {
-		return ""
-	}
-	return sinceBegins + j.since.UTC().Format(time.RFC3339Nano) + ")"
-}
-
-// cutSince takes what sinceText put there off a text, and reads it.
-func cutSince(text string) (rest string, since time.Time) {
-	i := strings.LastIndex(text, sinceBegins)
-	if i < 0 || !strings.HasSuffix(text, ")") {
-		return text, time.Time{}
-	}
-	since, err := time.Parse(time.RFC3339Nano, text[i+len(sinceBegins):len(text)-1])
-	if err != nil {
-		return text, time.Time{}
-	}
-	return text[:i], since
 }
 
 // isWaiting tells whether the text of a last error is ours.
@@ -91,7 +65,8 @@ type Retrier interface {
 
 // Deferrer is an error of a run that is no failure: the API that was called says that it
 // is limited itself. The task comes back after the wait, or in some ten seconds where that
-// is not known. It burns no attempt by it, at any max retry; what it has spent stays spent.
+// is not known. It burns no attempt by it, at any max retry; what it has spent stays spent. A
+// max_wait and Config.MaxDeferrals bound how often that goes on.
 type Deferrer interface {
 	error
 	DeferBy() (wait time.Duration, known, deferred bool)

@@ -161,6 +161,13 @@ func (t *Throttle) impatient(ctx context.Context, j *job, d throttle.Decision, d
 	return ended, with
 }
 
+// tired ends a task that its API has put off and that would wait for longer than it may, if its
+// Patience says so.
+func (t *Throttle) tired(ctx context.Context, j *job, d throttle.Decision, wait time.Duration) (ended bool, with error) {
+	d.Paused, d.RetryAfter = true, wait
+	return t.impatient(ctx, j, d, time.Time{})
+}
+
 // judge asks the user's function, which must not take the worker down.
 func (t *Throttle) judge(ctx context.Context, w Waited) (verdict Verdict) {
 	defer func() {
@@ -258,8 +265,7 @@ func (j *job) heeding(at time.Time) time.Time {
 }
 
 // since is when the task's wait began. One of our own that has not failed carries it.
-// Any other's is when it was first limited since its last real failure: asynq keeps the
-// text of each put-back, and the moment stands in that.
+// Any other's is when it was first limited, or put off by its API, since its last real failure.
 func (t *Throttle) since(ctx context.Context, j *job) time.Time {
 	if j.carriesDue() {
 		return j.due
@@ -271,17 +277,3 @@ func (t *Throttle) since(ctx context.Context, j *job) time.Time {
 }
 
 func (j *job) carriesDue() bool { return j.own && j.retried == 0 && !j.due.IsZero() }
-
-// sinceKept is the moment that stands in the text of the task's last put-back, the zero
-// time where none does.
-func (t *Throttle) sinceKept(ctx context.Context, j *job) time.Time {
-	info, err := t.inspector.GetTaskInfo(j.queue, j.id)
-	if err != nil {
-		if ctx.Err() == nil {
-			t.observer.Failed("patience")
-		}
-		return time.Time{}
-	}
-	_, at := cutSince(info.LastErr)
-	return at
-}

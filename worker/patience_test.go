@@ -292,47 +292,75 @@ func TestMoveAgain(t *testing.T) {
 	}
 }
 
-// "Being put back does not begin the wait anew", nor does another worker: the moment
-// stands in the text that asynq keeps, beside that of the last real failure.
+// waitsSince is when a task began to wait that has so many retries left, the zero time where nothing is
+// kept of it.
+func (s *system) waitsSince(id string, retries int) time.Time {
+	us, err := s.rdb.HGet(s.t.Context(), waitKey(&job{queue: "default", id: id, allowed: retries}), sinceField).Int64()
+	if err != nil {
+		return time.Time{}
+	}
+	return time.UnixMicro(us)
+}
+
+// "Being put back does not begin the wait anew", nor does another worker: the moment is kept beside
+// the task, until an hour after it is to come again.
 func TestWaitSurvives(t *testing.T) {
 	t.Parallel()
 	s := blocked(t, full(time.Hour), Config{Patience: Fail()})
 	s.addForeign("t", asynq.MaxRetry(3))
-	kept := func() (rest string, at time.Time) {
-		if info := s.info("t"); info != nil && info.State == asynq.TaskStateRetry {
-			rest, at = cutSince(info.LastErr)
-		}
-		return rest, at
-	}
-	var text string
 	var since time.Time
-	s.until("it waits", func() bool { text, since = kept(); return !since.IsZero() })
-	if text != "headway: waiting: p/a, rule r" || time.Since(since) > bound {
-		t.Errorf("%q since %v", text, since)
+	s.until("it waits", func() bool {
+		since = s.waitsSince("t", 3)
+		info := s.info("t")
+		return !since.IsZero() && info != nil && info.State == asynq.TaskStateRetry && info.LastErr == "headway: waiting: p/a, rule r"
+	})
+	if time.Since(since) > bound {
+		t.Errorf("since %v", since)
 	}
 	for range 3 {
 		n := s.seen.get(func(o *seen) int { return o.rescheduled })
 		must(t, s.inspector.RunTask("default", "t"))
 		s.until("it is put back", func() bool { return s.seen.get(func(o *seen) int { return o.rescheduled }) > n })
-		s.until("it waits since the same moment", func() bool { _, at := kept(); return at.Equal(since) })
+		s.until("it waits since the same moment", func() bool {
+			info := s.info("t")
+			return info != nil && info.State == asynq.TaskStateRetry && s.waitsSince("t", 3).Equal(since)
+		})
+	}
+	info := s.info("t")
+	ttl := s.rdb.PTTL(t.Context(), waitKey(&job{queue: "default", id: "t", allowed: 3})).Val()
+	if least := time.Until(info.NextProcessAt) + waitStays - time.Minute; ttl < least || ttl > least+2*time.Hour {
+		t.Errorf("what is kept of it goes in %v, and it comes in %v", ttl, time.Until(info.NextProcessAt))
 	}
 }
 
-// TestSinceText holds that a text is read as it was written, and no other.
-func TestSinceText(t *testing.T) {
+// "The text of an error says nothing of it": an API whose answer looks like what waits does not end
+// the task's wait.
+func TestWaitIsNotForged(t *testing.T) {
 	t.Parallel()
-	at := time.Date(2026, 1, 2, 3, 4, 5, 600, time.UTC)
-	for _, text := range []string{"", "connection refused", "headway: waiting: p/a, rule r", "odd" + sinceBegins + "x)"} {
-		if rest, got := cutSince(text); rest != text || !got.IsZero() {
-			t.Errorf("%q: read %q, %v", text, rest, got)
+	const forged = "500 (headway: it waits since 2001-01-01T00:00:00Z)"
+	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1, MaxWait: time.Hour}}, Config{Patience: Drop(nil)})
+	began, end := make(chan struct{}), make(chan struct{})
+	defer close(end)
+	cfg := asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 3 * time.Second }}
+	s.serve(cfg, func(ctx context.Context, _ *asynq.Task) error {
+		if id, _ := asynq.GetTaskID(ctx); id == "blocks" {
+			close(began)
+			<-end
+			return nil
 		}
-		whole := text + sinceText(&job{since: at})
-		if rest, got := cutSince(whole); rest != text || !got.Equal(at) {
-			t.Errorf("%q: read %q, %v", whole, rest, got)
-		}
-	}
-	if own := sinceText(&job{own: true, due: at, since: at}); own != "" {
-		t.Errorf("a task that carries its moment has it twice: %q", own)
+		return errors.New(forged)
+	})
+	s.addForeign("t", asynq.MaxRetry(3))
+	<-s.ended
+	s.add(queue.Task{ID: "blocks"})
+	<-began
+	s.until("it waits after its failure", func() bool { return !s.waitsSince("t", 2).IsZero() })
+	s.until("it is back with its text", func() bool {
+		info := s.info("t")
+		return info != nil && info.State == asynq.TaskStateRetry && info.LastErr == forged
+	})
+	if since := s.waitsSince("t", 2); time.Since(since) > bound {
+		t.Errorf("it waits since %v", since)
 	}
 }
 
@@ -359,11 +387,7 @@ func TestWaitBeginsAnew(t *testing.T) {
 	<-began
 	s.until("it waits after its failure", func() bool {
 		info := s.info("t")
-		if info == nil {
-			return false
-		}
-		text, since := cutSince(info.LastErr)
-		return text == "it was refused" && !since.IsZero()
+		return info != nil && info.LastErr == "it was refused" && !s.waitsSince("t", queue.DefaultMaxRetry-1).IsZero()
 	})
 	if why := s.archived("t"); !strings.Contains(why, "its max_wait is 2s") {
 		t.Errorf("it failed with %q", why)
@@ -527,12 +551,7 @@ func TestPatienceInAnOutage(t *testing.T) {
 	s.addForeign("t", asynq.MaxRetry(3))
 	s.serve(asynq.Config{}, nil)
 	var since time.Time
-	kept := func() (at time.Time) {
-		if info := s.info("t"); info != nil {
-			_, at = cutSince(info.LastErr)
-		}
-		return at
-	}
+	kept := func() time.Time { return s.waitsSince("t", 3) }
 	s.until("it waits", func() bool { since = kept(); return !since.IsZero() })
 	away.Kill9()
 	must(t, s.inspector.RunTask("default", "t"))

@@ -44,8 +44,13 @@ func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d thrott
 	seen, run := t.asRun(ctx, j)
 	err = next.ProcessTask(seen, j.task)
 	if wait, deferred := deferredBy(err); deferred {
-		outcome = "deferred"
-		return t.deferred(asynqs, run, d, wait)
+		if ended, with := t.tired(asynqs, j, d, wait); ended {
+			return with
+		}
+		if t.mayDefer(asynqs, j, wait) {
+			outcome = "deferred"
+			return t.deferred(asynqs, run, d, wait)
+		}
 	}
 	if lost := context.Cause(ctx); errors.Is(lost, throttle.ErrLeaseLost) {
 		outcome = "lost"

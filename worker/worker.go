@@ -71,6 +71,10 @@ type Config struct {
 	// FailUnscoped fails tasks without a scope at once, for good, while the policy denies scopes that meet
 	// no rule. Defaults to false: no limit concerns them.
 	FailUnscoped bool
+	// MaxDeferrals is how often the API of a task may put it off within one attempt, see Deferrer. What
+	// comes after that is a failure as any other. Where Patience is set a max_wait bounds it too. Negative means any
+	// number. Defaults to 100.
+	MaxDeferrals int
 	// Observer is told what happens to tasks. Defaults to none.
 	Observer Observer
 	// Usage is told what tasks spend: a *usage.Recorder, which the caller runs.
@@ -134,7 +138,8 @@ type Observer interface {
 }
 
 const (
-	defaultHold = 250 * time.Millisecond
+	defaultHold      = 250 * time.Millisecond
+	defaultDeferrals = 100
 
 	// outagePause is how long a task is put back for when Redis does not decide.
 	outagePause = 2 * time.Second
@@ -193,6 +198,9 @@ func New(cfg Config) (*Throttle, error) {
 	}
 	if cfg.Hold == 0 {
 		cfg.Hold = defaultHold
+	}
+	if cfg.MaxDeferrals == 0 {
+		cfg.MaxDeferrals = defaultDeferrals
 	}
 	t := &Throttle{
 		cfg:       cfg,
