@@ -2,9 +2,12 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"log/slog"
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -25,6 +28,11 @@ import (
 // tick longer than it was told, and never shorter.
 type embedded struct {
 	mini    *miniredis.Miniredis
+	port    net.Listener
+	serving sync.WaitGroup
+	busy    sync.Map     // *server.Peer whose command runs
+	clients atomic.Int64 // that are connected
+	log     *slog.Logger
 	began   time.Time
 	ticked  atomic.Int64 // when TTLs were last moved, since began
 	stop    chan struct{}
@@ -41,32 +49,88 @@ const (
 
 // startEmbedded listens on addr, which must be a loopback address: the server
 // has no password.
-func startEmbedded(addr string) (*embedded, error) {
+func startEmbedded(addr string, log *slog.Logger) (*embedded, error) {
 	e := &embedded{
 		mini:    miniredis.NewMiniRedis(),
+		log:     log,
 		began:   time.Now(),
 		stop:    make(chan struct{}),
 		stopped: make(chan struct{}),
 	}
-	if err := e.mini.StartAddr(addr); err != nil {
+	first, err := e.mini.Dial() // starts it without a port of its own
+	if err == nil {
+		err = first.Close()
+	}
+	if err == nil {
+		e.port, err = net.Listen("tcp", addr)
+	}
+	if err != nil {
+		e.mini.Close()
 		return nil, listenError(err, addr, "the embedded Redis",
 			"another worker? stop it, share its server with -redis redis://"+addr+", or give -redis URL")
 	}
-	e.mini.Server().SetPreHook(func(_ *server.Peer, command string, args ...string) bool {
-		addToTTL(command, args, e.sinceTick())
-		return false // and now run it
-	})
+	e.mini.Server().SetPreHook(e.dispatch)
+	e.serving.Go(e.accept)
 	go e.tick()
 	return e, nil
 }
 
+// maxClients is a real Redis' default.
+const maxClients = 10_000
+
+// accept serves clients until the port is closed.
+func (e *embedded) accept() {
+	for {
+		c, err := e.port.Accept()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil: // no file descriptor is left, say
+			select {
+			case <-e.stop:
+				return
+			case <-time.After(minTick):
+			}
+		case e.clients.Add(1) > maxClients:
+			_, _ = c.Write([]byte("-ERR max number of clients reached\r\n"))
+			_ = c.Close()
+			e.clients.Add(-1)
+		default:
+			e.mini.Server().ServeConn(newSoundConn(c, func() { e.clients.Add(-1) }))
+		}
+	}
+}
+
+// dispatch runs a command so that a fault of miniredis is that command's error, and not the end of the
+// process.
+func (e *embedded) dispatch(peer *server.Peer, command string, args ...string) (done bool) {
+	if _, running := e.busy.LoadOrStore(peer, true); running {
+		return false // it is called by itself, below
+	}
+	defer e.busy.Delete(peer)
+	defer func() {
+		if x := recover(); x != nil {
+			e.log.Error("the embedded Redis failed at a command", "command", command, "args", len(args), "panic", fmt.Sprint(x))
+			peer.WriteError("ERR the embedded Redis failed at this command")
+			done = true
+		}
+	}()
+	addToTTL(command, args, e.sinceTick())
+	e.mini.Server().Dispatch(peer, append([]string{command}, args...))
+	return true
+}
+
 // url is what clients of the server are given.
-func (e *embedded) url() string { return "redis://" + e.mini.Addr() }
+func (e *embedded) url() string { return "redis://" + e.addr() }
+
+func (e *embedded) addr() string { return e.port.Addr().String() }
 
 // close ends the server; all it kept is gone.
 func (e *embedded) close() {
 	close(e.stop)
 	<-e.stopped
+	_ = e.port.Close()
+	e.serving.Wait()
 	e.mini.Close()
 }
 

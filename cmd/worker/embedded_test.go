@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"slices"
 	"strings"
@@ -19,7 +20,7 @@ import (
 
 func newEmbedded(t *testing.T) (*embedded, redis.UniversalClient) {
 	t.Helper()
-	e, err := startEmbedded("127.0.0.1:0")
+	e, err := startEmbedded("127.0.0.1:0", slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,8 +148,8 @@ func TestAddToTTL(t *testing.T) {
 func TestEmbeddedPortInUse(t *testing.T) {
 	t.Parallel()
 	e, _ := newEmbedded(t)
-	addr := e.mini.Addr()
-	_, err := startEmbedded(addr)
+	addr := e.addr()
+	_, err := startEmbedded(addr, slog.New(slog.DiscardHandler))
 	var told *cli.Error
 	if !errors.As(err, &told) {
 		t.Fatalf("got %v", err)
@@ -192,11 +193,11 @@ func TestEmbeddedLoopback(t *testing.T) {
 // TestEmbeddedCloses holds that close does not wait for clients.
 func TestEmbeddedCloses(t *testing.T) {
 	t.Parallel()
-	e, err := startEmbedded("127.0.0.1:0")
+	e, err := startEmbedded("127.0.0.1:0", slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := net.Dial("tcp", e.mini.Addr())
+	c, err := net.Dial("tcp", e.addr())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,12 +216,12 @@ func TestEmbeddedCloses(t *testing.T) {
 func BenchmarkEmbedded(b *testing.B) {
 	for _, keys := range []int{0, 1000, 20000} {
 		b.Run(fmt.Sprint(keys), func(b *testing.B) {
-			e, err := startEmbedded("127.0.0.1:0")
+			e, err := startEmbedded("127.0.0.1:0", slog.New(slog.DiscardHandler))
 			if err != nil {
 				b.Fatal(err)
 			}
 			defer e.close()
-			rdb := redis.NewClient(&redis.Options{Addr: e.mini.Addr()})
+			rdb := redis.NewClient(&redis.Options{Addr: e.addr()})
 			defer func() { _ = rdb.Close() }()
 			for i := range keys {
 				if err := e.mini.Set(fmt.Sprint(i), "v"); err != nil {

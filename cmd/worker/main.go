@@ -147,7 +147,7 @@ func (p program) openRedis(ctx context.Context, o options, log *slog.Logger) (re
 		}
 		return rdb, o.redis, func() { _ = rdb.Close() }, nil
 	}
-	e, err := startEmbedded(p.embeddedAddr)
+	e, err := startEmbedded(p.embeddedAddr, log)
 	if err != nil {
 		return nil, "", nil, err
 	}
