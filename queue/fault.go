@@ -25,7 +25,7 @@ func (f Fault) String() string {
 	return f.Field + ": " + f.Reason
 }
 
-// InvalidError is every fault of a task that was refused. Nothing was enqueued,
+// InvalidError is every fault of a task that was refused, but no more than the first 20. Nothing was enqueued,
 // and the same task would be refused again.
 type InvalidError struct{ Faults []Fault }
 
@@ -52,11 +52,18 @@ func (e *InvalidError) Unwrap() []error {
 	return errs
 }
 
-// faults gathers what is wrong while a task is read or checked.
+// faults gathers what is wrong while a task is read or checked: the first maxFaults, and that there are more.
 type faults []Fault
 
+const maxFaults = 20
+
 func (f *faults) add(field, format string, args ...any) {
-	*f = append(*f, Fault{Field: field, Reason: fmt.Sprintf(format, args...)})
+	switch {
+	case len(*f) < maxFaults:
+		*f = append(*f, Fault{Field: field, Reason: fmt.Sprintf(format, args...)})
+	case len(*f) == maxFaults:
+		*f = append(*f, Fault{Reason: "and more; mend these first"})
+	}
 }
 
 // has tells whether a field has been found at fault already, so that one
