@@ -18,6 +18,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policies"
 )
 
 const inspectLimits = `limits:
@@ -52,11 +53,17 @@ func newInspected(t *testing.T) *inspected {
 	if i.limits, err = throttle.New(i.rdb, policy, throttle.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := queue.PublishPolicy(t.Context(), i.rdb, policy); err != nil {
-		t.Fatal(err)
-	}
+	i.publish(policy)
 	i.queue = queue.NewClient(i.rdb, queue.ClientConfig{Limiter: i.limits})
 	return i
+}
+
+// publish makes a policy the one that workers run under.
+func (i *inspected) publish(p *throttle.Policy) {
+	i.t.Helper()
+	if _, _, err := policies.New(i.rdb, policies.Config{}).PublishFile(i.t.Context(), "worker", p, nil); err != nil {
+		i.t.Fatal(err)
+	}
 }
 
 func (i *inspected) enqueue(tasks ...queue.Task) {
@@ -325,9 +332,7 @@ func TestInspectTooDear(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := queue.PublishPolicy(t.Context(), i.rdb, lowered); err != nil {
-		t.Fatal(err)
-	}
+	i.publish(lowered)
 	i.limits.SetPolicy(lowered)
 	if woken, err := i.limits.Wake(t.Context(), throttle.WakeRequest{Provider: "free", Most: 1, All: true}); err != nil || len(woken.Released) > 0 || !woken.Parked {
 		t.Fatalf("%+v, %v", woken, err)

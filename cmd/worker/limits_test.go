@@ -361,17 +361,23 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
+// readOf is a limits file as a worker reads it that starts.
+func readOf(t *testing.T, path string) limitsSource {
+	t.Helper()
+	read, err := readLimitsFile(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return read
+}
+
 // The file is read again when the process is told, even if it looks the same.
 func TestSignalReads(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
 	var out buffer
 	path := limitsFile(t, someLimits)
-	policy, err := loadPolicy(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := newLimits(rdb, path, stampOf(path), policy, newLogger(&out, options{}))
+	l := newLimits(rdb, readOf(t, path), newLogger(&out, options{}))
 	signals, done := make(chan os.Signal), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { defer close(done); l.reload(ctx, signals) }()
@@ -389,13 +395,9 @@ func TestFileChangesWhileStarting(t *testing.T) {
 	rdb := redistest.NewServer(t).Client(t)
 	var out buffer
 	path := limitsFile(t, someLimits)
-	stood := stampOf(path)
-	policy, err := loadPolicy(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	read := readOf(t, path)
 	write(t, path, someLimits+"  search: {rules: [{name: r, algorithm: concurrency, limit: 1}]}\n")
-	l := newLimits(rdb, path, stood, policy, newLogger(&out, options{}))
+	l := newLimits(rdb, read, newLogger(&out, options{}))
 	if _, err := l.settle(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -416,12 +418,7 @@ func TestSupersededFileIsNotRestored(t *testing.T) {
 	rdb := redistest.NewServer(t).Client(t)
 	var out buffer
 	with := func(text string) *limits {
-		path := limitsFile(t, text)
-		policy, err := loadPolicy(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		l := newLimits(rdb, path, stampOf(path), policy, newLogger(&out, options{}))
+		l := newLimits(rdb, readOf(t, limitsFile(t, text)), newLogger(&out, options{}))
 		if _, err := l.settle(t.Context()); err != nil {
 			t.Fatal(err)
 		}
