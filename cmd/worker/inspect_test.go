@@ -15,6 +15,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
@@ -427,7 +428,7 @@ func TestShown(t *testing.T) {
 		"": `""`, "a b": "a b", "thrée": "thrée", "a\nb": `"a\nb"`, "\x1b[2J": `"\x1b[2J"`, "\xff": `"\xff"`,
 		strings.Repeat("é", 200): strings.Repeat("é", 150) + "…",
 	} {
-		if got := shown(text); got != want {
+		if got := cli.Quote(text); got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
 		}
 	}
