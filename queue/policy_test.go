@@ -9,6 +9,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policies"
 )
 
 func TestPublishedPolicy(t *testing.T) {
@@ -22,37 +23,26 @@ func TestPublishedPolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := queue.PublishPolicy(ctx, rdb, p); err != nil {
+	store := policies.New(rdb, policies.Config{})
+	if _, _, err := store.PublishFile(ctx, "worker", p, nil); err != nil {
 		t.Fatal(err)
 	}
 	got, err := queue.PublishedPolicy(ctx, rdb)
 	if err != nil || string(got.YAML()) != string(p.YAML()) {
 		t.Errorf("got %s %v, want %s", got.YAML(), err, p.YAML())
 	}
-	if ttl := rdb.TTL(ctx, "hw:policy").Val(); ttl <= queue.PolicyTTL/2 || ttl > queue.PolicyTTL {
-		t.Errorf("it lives %v", ttl)
-	}
-
-	rdb.Set(ctx, "hw:policy", "limits: [", 0)
-	if _, err := queue.PublishedPolicy(ctx, rdb); !isPolicyError(err) || !strings.Contains(err.Error(), "hw:policy") {
-		t.Errorf("damaged: %v", err)
-	}
-	rdb.Del(ctx, "hw:policy")
-	rdb.LPush(ctx, "hw:policy", "x")
-	if _, err := queue.PublishedPolicy(ctx, rdb); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
-		t.Errorf("another type: %v", err)
-	}
 	done, cancel := context.WithCancel(ctx)
 	cancel()
 	if _, err := queue.PublishedPolicy(done, rdb); err != context.Canceled { //nolint:errorlint // exactly this one
 		t.Errorf("cancelled: %v", err)
 	}
-	if err := queue.PublishPolicy(done, rdb, p); err != context.Canceled { //nolint:errorlint // exactly this one
-		t.Errorf("cancelled: %v", err)
+	rdb.HSet(ctx, "hw:limits", "version", "x")
+	if _, err := queue.PublishedPolicy(ctx, rdb); !errors.As(err, new(*policies.DamagedError)) {
+		t.Errorf("damaged: %v", err)
 	}
-}
-
-func isPolicyError(err error) bool {
-	_, ok := errors.AsType[*throttle.PolicyError](err)
-	return ok
+	rdb.Del(ctx, "hw:limits")
+	rdb.LPush(ctx, "hw:limits", "x")
+	if _, err := queue.PublishedPolicy(ctx, rdb); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+		t.Errorf("another type: %v", err)
+	}
 }

@@ -229,7 +229,7 @@ func TestAccessAsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	plain := strings.Join(strings.Fields(strings.ReplaceAll(string(text), "//", "")), " ")
-	_, rest, found := strings.Cut(plain, " ~hw:* "+strings.Join(commands, " ")+" ")
+	_, rest, found := strings.Cut(plain, " ~hw:{* ~hw:turns ~hw:members %R~hw:limits* "+strings.Join(commands, " ")+" ")
 	if !found || strings.HasPrefix(rest, "+") {
 		t.Errorf("doc.go does not have the rule\n%s", commands)
 	}
@@ -248,8 +248,18 @@ func TestAccessAsDocumented(t *testing.T) {
 	if err := everyCall(t, rdb, defaultPrefix, everyRule); err != nil {
 		t.Error(err)
 	}
-	if err := rdb.Get(t.Context(), "another").Err(); !redis.HasErrorPrefix(err, "NOPERM") {
-		t.Errorf("a key of others: %v", err)
+	for name, err := range map[string]error{
+		"a key of others":    rdb.Get(t.Context(), "another").Err(),
+		"other keys of ours": rdb.Set(t.Context(), "hw:another", "", 0).Err(),
+		"to change limits":   rdb.HSet(t.Context(), "hw:limits", "version", "1").Err(),
+		"to end limits":      rdb.PExpire(t.Context(), "hw:limits", time.Millisecond).Err(),
+	} {
+		if !redis.HasErrorPrefix(err, "NOPERM") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := rdb.HGetAll(t.Context(), "hw:limits").Err(); err != nil {
+		t.Errorf("to read limits: %v", err)
 	}
 }
 

@@ -72,10 +72,11 @@
 // The smallest ACL rule that works, for keys under the default prefix and a
 // user of its own (a cluster client needs +cluster|slots too, a Ring client +ping):
 //
-//	~hw:* +evalsha +eval +time +get +set +pttl +pexpire
+//	~hw:{* ~hw:turns ~hw:members %R~hw:limits* +evalsha +eval +time +get +set +pttl +pexpire
 //	+exists +del +hdel +hget +hgetall +hmget +hset
 //	+zadd +zcard +zcount +zrange +zrangebylex +zrangebyscore +zrank +zrem +zremrangebyscore +zrevrangebyscore +zscore
 //
+// %R~ is for package policies, and needs Redis 7: it reads the limits there and cannot change them.
 // With +mget +setrange besides, decisions of many callers go out as one script
 // call; without either they are decided one by one.
 //

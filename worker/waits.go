@@ -35,7 +35,7 @@ func (t *Throttle) keepSince(ctx context.Context, j *job, at time.Time) {
 		return
 	}
 	_, err := t.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		pipe.HSetNX(ctx, waitKey(j), sinceField, j.since.UnixMicro())
+		pipe.HSet(ctx, waitKey(j), sinceField, j.since.UnixMicro())
 		pipe.PExpire(ctx, waitKey(j), max(0, time.Until(at))+waitStays)
 		return nil
 	})

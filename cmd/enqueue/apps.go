@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 )
@@ -41,5 +42,9 @@ func (n *appNotes) warning(r queue.Result) string {
 		n.told = map[string]bool{}
 	}
 	n.told[r.AppScope] = true
-	return fmt.Sprintf("only workers of %s run tasks of %s (worker -app NAME); they wait until one does\n", strings.Join(apps, ", "), r.AppScope)
+	names := make([]string, len(apps))
+	for i, app := range apps {
+		names[i] = cli.Quote(app)
+	}
+	return fmt.Sprintf("only workers of %s run tasks of %s (worker -app NAME); they wait until one does\n", strings.Join(names, ", "), cli.Quote(r.AppScope))
 }

@@ -65,7 +65,7 @@ func (c *command) httpResult(t *target, result queue.Result, err error) int {
 	case t.json:
 		_, werr = c.stdout.Write(appendResult(nil, result, notes.of(result), reason(result, err)))
 	case err == nil:
-		_, werr = fmt.Fprintf(c.stdout, "%s %s in queue %s\n", result.State, result.ID, result.Queue)
+		_, werr = fmt.Fprintf(c.stdout, "%s %s in queue %s\n", result.State, cli.Quote(result.ID), cli.Quote(result.Queue))
 	}
 	if err == nil && werr != nil {
 		err = fmt.Errorf("cannot write the result: %w", werr)

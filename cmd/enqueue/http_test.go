@@ -14,6 +14,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policies"
 )
 
 const limitsYAML = "limits:\n  a:\n    rules:\n      - {name: r, algorithm: token-bucket, limit: 9, per: 1s, burst: 4}\n"
@@ -137,7 +138,13 @@ func TestHTTPPublishedPolicy(t *testing.T) {
 	if got := enqueue(); got.code != cli.ExitOK || got.stderr != "enqueue http: "+noPolicy {
 		t.Errorf("nothing published: %+v", got)
 	}
-	rdb.Set(t.Context(), "hw:policy", limitsYAML, 0)
+	p, err := throttle.ParsePolicy("limits.yaml", []byte(limitsYAML))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := policies.New(rdb, policies.Config{}).PublishFile(t.Context(), "worker", p, nil); err != nil {
+		t.Fatal(err)
+	}
 	want := outcome{code: cli.ExitFailed, stderr: "enqueue http: -scope: \"b\" meets no rule and the policy denies such scopes; correct the scope, give it a rule, or write unmatched: allow\n"}
 	if got := enqueue(); got != want {
 		t.Errorf("published: %+v", got)

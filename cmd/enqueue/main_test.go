@@ -186,9 +186,9 @@ func TestRedisThatCannotBeUsed(t *testing.T) {
 	typed, typedClient := private(t)
 	typedClient.Set(t.Context(), "asynq:queues", "x", 0)
 	policy, policyClient := private(t)
-	policyClient.Set(t.Context(), "hw:policy", "limits: 7\n", 0)
+	policyClient.HSet(t.Context(), "hw:limits", "version", "x")
 	policyTyped, policyTypedClient := private(t)
-	policyTypedClient.LPush(t.Context(), "hw:policy", "x")
+	policyTypedClient.LPush(t.Context(), "hw:limits", "x")
 	for name, tt := range map[string]struct{ url, what, try string }{
 		"down":              {"redis://127.0.0.1:1", "nothing listens at 127.0.0.1:1", "start it"},
 		"no URL":            {"http://h", "unknown scheme", "redis://"},

@@ -115,11 +115,11 @@ func (r *report) result(res queue.Result) {
 	why := reason(res, res.Err)
 	switch {
 	case res.State == queue.Duplicate && r.dry:
-		why = fmt.Sprintf("id %s of queue %s is on a line before", res.ID, res.Queue)
+		why = fmt.Sprintf("id %s of queue %s is on a line before", cli.Quote(res.ID), cli.Quote(res.Queue))
 	case res.State == queue.Duplicate:
-		why = fmt.Sprintf("id %s is taken in queue %s", res.ID, res.Queue)
+		why = fmt.Sprintf("id %s is taken in queue %s", cli.Quote(res.ID), cli.Quote(res.Queue))
 	}
-	r.write(fmt.Appendf(r.buf[:0], "line %d: %s: %s\n", res.Line, res.State, why))
+	r.write(fmt.Appendf(r.buf[:0], "line %d: %s: %s\n", res.Line, res.State, cli.Escape(why)))
 }
 
 func (r *report) write(line []byte) {

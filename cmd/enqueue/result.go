@@ -86,7 +86,7 @@ func doneText(sum queue.Summary, now time.Time) string {
 		text += fmt.Sprintf(" at the earliest, the starts of %d cannot be told", sum.Untold)
 	}
 	if sum.Binding != (queue.Binding{}) {
-		text += ", bound by " + sum.Binding.String()
+		text += ", bound by " + cli.Escape(sum.Binding.String())
 	}
 	return text + "\n" + pausedText(sum.Paused, now)
 }
@@ -97,9 +97,9 @@ func pausedText(p queue.Paused, now time.Time) string {
 	case p.Scope == "":
 		return ""
 	case p.Until.IsZero():
-		return p.Scope + " is paused\n"
+		return cli.Quote(p.Scope) + " is paused\n"
 	}
-	return p.Scope + " is paused until " + clock(p.Until, now) + "\n"
+	return cli.Quote(p.Scope) + " is paused until " + clock(p.Until, now) + "\n"
 }
 
 // clock is a time as people have it, rounded up to a second, with its day unless that is today.
@@ -129,7 +129,7 @@ func appendJSON(dst []byte, v any) []byte {
 	enc := json.NewEncoder(buf)
 	enc.SetEscapeHTML(false)
 	_ = enc.Encode(v) // strings, numbers and booleans only
-	return buf.Bytes()
+	return cli.EscapeJSON(buf.Bytes())
 }
 
 // reason tells in one line why a task was not enqueued; empty when it was, or

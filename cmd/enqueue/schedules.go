@@ -66,7 +66,7 @@ func (c *command) schedules(args []string) int {
 		if err := show(&out, s, f); err != nil {
 			return c.fail(err)
 		}
-		if code := c.print(out.String()); code != cli.ExitOK {
+		if code := c.print(string(cli.EscapeJSON(out.Bytes()))); code != cli.ExitOK {
 			return code
 		}
 	}
@@ -109,7 +109,7 @@ func (f *schedulesFlags) runs(s *schedule.Schedule, each func(run time.Time) err
 // showText prints a schedule for people: each run in its zone, in UTC, and when
 // its task may start.
 func showText(out *bytes.Buffer, s *schedule.Schedule, f *schedulesFlags) error {
-	fmt.Fprintf(out, "%s: %s %s, catch_up %s", s.Name, s.Cron, s.Timezone, s.CatchUp)
+	fmt.Fprintf(out, "%s: %s %s, catch_up %s", cli.Quote(s.Name), cli.Escape(s.Cron), cli.Escape(s.Timezone), s.CatchUp)
 	if s.Jitter > 0 {
 		fmt.Fprintf(out, ", jitter %s", s.Jitter)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policies"
 )
 
 // target is where tasks go and what they are checked against: the flags that
@@ -72,7 +73,7 @@ func newClient(rdb redis.UniversalClient, policy *throttle.Policy) (*queue.Clien
 func (c *command) published(ctx context.Context, rdb redis.UniversalClient, url string) (*throttle.Policy, error) {
 	policy, err := queue.PublishedPolicy(ctx, rdb)
 	switch {
-	case errors.As(err, new(*throttle.PolicyError)):
+	case errors.As(err, new(*policies.DamagedError)):
 		return nil, &cli.Error{
 			What: "the limits that a worker published at " + cli.RedisName(url) + " cannot be read:\n" + policyFaults(err),
 			Try:  "-limits FILE, or restart the worker with the same version as this program",

@@ -1,17 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
@@ -203,7 +201,7 @@ func (i *inspection) published(ctx context.Context, rdb redis.UniversalClient) (
 
 // print writes an object, or lines of a label and a text each.
 func (i *inspection) print(object any, lines [][2]string) error {
-	var b strings.Builder
+	var b bytes.Buffer
 	if i.json {
 		enc := json.NewEncoder(&b)
 		enc.SetEscapeHTML(false)
@@ -212,10 +210,10 @@ func (i *inspection) print(object any, lines [][2]string) error {
 		}
 	} else {
 		for _, line := range lines {
-			fmt.Fprintf(&b, "%-9s %s\n", line[0], line[1])
+			fmt.Fprintf(&b, "%-9s %s\n", line[0], cli.Escape(line[1]))
 		}
 	}
-	if _, err := io.WriteString(i.out, b.String()); err != nil {
+	if _, err := i.out.Write(cli.EscapeJSON(b.Bytes())); err != nil {
 		return fmt.Errorf("cannot write the result: %w", err)
 	}
 	return nil
@@ -228,7 +226,7 @@ func (i *inspection) start(at time.Time, b throttle.Bound) string {
 	}
 	by := ""
 	if b.Rule.Name != "" {
-		by = fmt.Sprintf(", by rule %s of %s", shown(b.Rule.Name), shown(b.Scope.String()))
+		by = fmt.Sprintf(", by rule %s of %s", cli.Quote(b.Rule.Name), cli.Quote(b.Scope.String()))
 	}
 	if at.IsZero() {
 		return "no clock tells" + by
@@ -239,9 +237,9 @@ func (i *inspection) start(at time.Time, b throttle.Bound) string {
 // resumes tells when a pause is expected to end.
 func (i *inspection) resumes(at time.Time, b throttle.Bound) string {
 	if at.IsZero() {
-		return "when " + shown(b.Scope.String()) + " is resumed"
+		return "when " + cli.Quote(b.Scope.String()) + " is resumed"
 	}
-	return i.moment(at) + ", when the pause of " + shown(b.Scope.String()) + " ends"
+	return i.moment(at) + ", when the pause of " + cli.Quote(b.Scope.String()) + " ends"
 }
 
 // moment tells a time, and how far away it is.
@@ -267,16 +265,4 @@ func stamp(at time.Time) string {
 		return ""
 	}
 	return at.UTC().Format("2006-01-02T15:04:05.000Z07:00")
-}
-
-// shown is a text that others brought, as a terminal may have it.
-func shown(text string) string {
-	const most = 300
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	if text == "" || !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return strconv.Quote(text)
-	}
-	return text
 }

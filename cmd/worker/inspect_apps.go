@@ -1,8 +1,7 @@
 package main
 
 import (
-	"strings"
-
+	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/throttle"
 )
 
@@ -28,9 +27,9 @@ func (u usedBy) lines() [][2]string {
 	if u.AppsScope == "" {
 		return nil
 	}
-	who := "nobody: no application may spend from " + shown(u.AppsScope)
+	who := "nobody: no application may spend from " + cli.Quote(u.AppsScope)
 	if len(u.Apps) > 0 {
-		who = shown(strings.Join(u.Apps, ", ")) + " alone may spend from " + shown(u.AppsScope) + "; tasks wait for a worker of one of them"
+		who = quoted(u.Apps) + " alone may spend from " + cli.Quote(u.AppsScope) + "; tasks wait for a worker of one of them"
 	}
 	return [][2]string{{"apps", who}}
 }

@@ -50,7 +50,7 @@ func (i *inspection) hours() (list []hoursReport, lines [][2]string, err error) 
 		if h.Holds {
 			holds = "holds until "
 		}
-		lines = append(lines, [2]string{"hours", fmt.Sprintf("rule %s of %s %s%s", shown(r.Rule), shown(r.RuleScope), holds, r.Changes)})
+		lines = append(lines, [2]string{"hours", fmt.Sprintf("rule %s of %s %s%s", cli.Quote(r.Rule), cli.Quote(r.RuleScope), holds, r.Changes)})
 	}
 	return list, lines, err
 }
@@ -68,7 +68,7 @@ func (i *inspection) shadows(ctx context.Context) (list []shadowReport, lines []
 	for _, s := range states {
 		list = append(list, shadowReport{s.Rule, s.Scope, s.Limit, s.Remaining})
 		lines = append(lines, [2]string{"shadow", fmt.Sprintf("rule %s of %s, which stops nobody: %d of %d left",
-			shown(s.Rule), shown(s.Scope), s.Remaining, s.Limit)})
+			cli.Quote(s.Rule), cli.Quote(s.Scope), s.Remaining, s.Limit)})
 	}
 	return list, lines, err
 }
@@ -109,7 +109,7 @@ func (i *inspection) scope(ctx context.Context) error {
 	if r.Lines > 1 {
 		waiting += fmt.Sprintf(" in the lines of %d scopes", r.Lines)
 	}
-	head := append([][2]string{{"scope", shown(r.Scope)}}, slices.Concat(r.pausedBy.lines(), r.usedBy.lines())...)
+	head := append([][2]string{{"scope", cli.Quote(r.Scope)}}, slices.Concat(r.pausedBy.lines(), r.usedBy.lines())...)
 	head = append(head, [][2]string{
 		{"waiting", waiting}, {"released", fmt.Sprint(r.Released)},
 		{"active", fmt.Sprintf("%d, held or running", r.Active)}, {"next", next},
@@ -139,10 +139,10 @@ func paused(is bool) string {
 // toldLines are what an API has told, one thing a line.
 func toldLines(told throttle.Told) (lines [][2]string) {
 	for _, p := range told.Pauses {
-		lines = append(lines, [2]string{"paused", fmt.Sprintf("%s, until %s, by what the API said", shown(p.Scope), stamp(p.Until))})
+		lines = append(lines, [2]string{"paused", fmt.Sprintf("%s, until %s, by what the API said", cli.Quote(p.Scope), stamp(p.Until))})
 	}
 	for _, c := range told.Corrections {
-		lines = append(lines, [2]string{"corrected", fmt.Sprintf("rule %s of %s, %s", shown(c.Bound.Rule.Name), shown(c.Bound.Scope.String()), corrected(c))})
+		lines = append(lines, [2]string{"corrected", fmt.Sprintf("rule %s of %s, %s", cli.Quote(c.Bound.Rule.Name), cli.Quote(c.Bound.Scope.String()), corrected(c))})
 	}
 	return lines
 }

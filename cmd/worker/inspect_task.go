@@ -91,13 +91,22 @@ func noTask(id string, queues []string) error {
 	const few = 10
 	where := "there is no queue yet"
 	if len(queues) > 0 {
-		where = "queues: " + strings.Join(queues[:min(few, len(queues))], ", ")
+		where = "queues: " + quoted(queues[:min(few, len(queues))])
 	}
 	if len(queues) > few {
 		where += ", …"
 	}
 	return cli.Errorf("an id as enqueue -json prints it; a task that succeeded is gone, unless enqueue batch remembers it",
-		"there is no task %s (%s)", shown(id), where)
+		"there is no task %s (%s)", cli.Quote(id), where)
+}
+
+// quoted is a list of names that others gave.
+func quoted(names []string) string {
+	list := make([]string, len(names))
+	for i, name := range names {
+		list[i] = cli.Quote(name)
+	}
+	return strings.Join(list, ", ")
 }
 
 // tell prints what is known of a task.
@@ -107,7 +116,7 @@ func (i *inspection) tell(ctx context.Context, info *asynq.TaskInfo) error {
 		NextProcessAt: stamp(info.NextProcessAt), LastError: info.LastErr,
 	}
 	lines := [][2]string{
-		{"task", shown(r.ID)}, {"queue", shown(r.Queue)}, {"type", shown(r.Type)}, {"state", r.State},
+		{"task", cli.Quote(r.ID)}, {"queue", cli.Quote(r.Queue)}, {"type", cli.Quote(r.Type)}, {"state", r.State},
 	}
 	turn, err := i.turn(ctx, info, &r)
 	if err != nil {
@@ -118,10 +127,10 @@ func (i *inspection) tell(ctx context.Context, info *asynq.TaskInfo) error {
 		lines = append(lines, [2]string{"due", i.due(r, info.NextProcessAt)})
 	}
 	if r.LastError != "" {
-		lines = append(lines, [2]string{"last", shown(r.LastError)})
+		lines = append(lines, [2]string{"last", cli.Quote(r.LastError)})
 	}
 	if r.Error != "" {
-		lines = append(lines, [2]string{"error", shown(r.Error)})
+		lines = append(lines, [2]string{"error", cli.Quote(r.Error)})
 	}
 	return i.print(r, lines)
 }
@@ -146,7 +155,7 @@ func (i *inspection) turn(ctx context.Context, info *asynq.TaskInfo, r *taskRepo
 		return [][2]string{{"scope", "none that its headers name"}}, nil
 	}
 	r.Scope, r.Cost, r.Costs, r.Priority = spec.Scope, spec.Cost, spec.Costs, spec.Priority
-	scope := shown(spec.Scope) + ", cost " + costText(spec)
+	scope := cli.Quote(spec.Scope) + ", cost " + costText(spec)
 	if spec.Priority != 0 {
 		scope += fmt.Sprintf(", priority %d", spec.Priority)
 	}

@@ -15,9 +15,11 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policies"
 )
 
 const inspectLimits = `limits:
@@ -52,11 +54,17 @@ func newInspected(t *testing.T) *inspected {
 	if i.limits, err = throttle.New(i.rdb, policy, throttle.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := queue.PublishPolicy(t.Context(), i.rdb, policy); err != nil {
-		t.Fatal(err)
-	}
+	i.publish(policy)
 	i.queue = queue.NewClient(i.rdb, queue.ClientConfig{Limiter: i.limits})
 	return i
+}
+
+// publish makes a policy the one that workers run under.
+func (i *inspected) publish(p *throttle.Policy) {
+	i.t.Helper()
+	if _, _, err := policies.New(i.rdb, policies.Config{}).PublishFile(i.t.Context(), "worker", p, nil); err != nil {
+		i.t.Fatal(err)
+	}
 }
 
 func (i *inspected) enqueue(tasks ...queue.Task) {
@@ -325,9 +333,7 @@ func TestInspectTooDear(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := queue.PublishPolicy(t.Context(), i.rdb, lowered); err != nil {
-		t.Fatal(err)
-	}
+	i.publish(lowered)
 	i.limits.SetPolicy(lowered)
 	if woken, err := i.limits.Wake(t.Context(), throttle.WakeRequest{Provider: "free", Most: 1, All: true}); err != nil || len(woken.Released) > 0 || !woken.Parked {
 		t.Fatalf("%+v, %v", woken, err)
@@ -422,7 +428,7 @@ func TestShown(t *testing.T) {
 		"": `""`, "a b": "a b", "thrée": "thrée", "a\nb": `"a\nb"`, "\x1b[2J": `"\x1b[2J"`, "\xff": `"\xff"`,
 		strings.Repeat("é", 200): strings.Repeat("é", 150) + "…",
 	} {
-		if got := shown(text); got != want {
+		if got := cli.Quote(text); got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"flag"
@@ -155,7 +156,7 @@ func readUsage(ctx context.Context, url, scope string, since time.Duration) (usa
 }
 
 func printUsage(out io.Writer, r usages.Report, asJSON bool) error {
-	var b strings.Builder
+	var b bytes.Buffer
 	var err error
 	if asJSON {
 		err = usageObjects(&b, r)
@@ -163,7 +164,7 @@ func printUsage(out io.Writer, r usages.Report, asJSON bool) error {
 		err = usageTable(&b, r)
 	}
 	if err == nil {
-		_, err = io.WriteString(out, b.String())
+		_, err = out.Write(cli.EscapeJSON(b.Bytes()))
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write the result: %w", err)
@@ -191,9 +192,9 @@ func usageObjects(out io.Writer, r usages.Report) error {
 }
 
 func usageTable(out io.Writer, r usages.Report) error {
-	scope, since := shown(r.Scope.String()), stamp(r.From)
+	scope, since := cli.Quote(r.Scope.String()), stamp(r.From)
 	for _, s := range r.Shadows {
-		_, _ = fmt.Fprintf(out, "shadow rule %s of %s: of %d starts since %s %d would have waited\n", shown(s.Rule), scope, s.Starts, since, s.Waits)
+		_, _ = fmt.Fprintf(out, "shadow rule %s of %s: of %d starts since %s %d would have waited\n", cli.Quote(s.Rule), scope, s.Starts, since, s.Waits)
 	}
 	if r.All.Tasks == 0 {
 		_, err := fmt.Fprintf(out, "nobody is known to have spent from %s since %s\n", scope, since)
@@ -201,18 +202,18 @@ func usageTable(out io.Writer, r usages.Report) error {
 	}
 	kinds, all := slices.Sorted(maps.Keys(r.ByUnit)), fmt.Sprintf("%d units", r.All.Units)
 	for _, unit := range kinds {
-		all += fmt.Sprintf(", %d %s", r.ByUnit[unit], unit)
+		all += fmt.Sprintf(", %d %s", r.ByUnit[unit], cli.Quote(unit))
 	}
 	_, _ = fmt.Fprintf(out, "%s in %d tasks spent from %s since %s\n\n", all, r.All.Tasks, scope, since)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	row := func(columns ...string) { _, _ = fmt.Fprintln(w, strings.Join(columns, "\t")) }
 	head := []string{"UNITS"}
 	for _, unit := range kinds {
-		head = append(head, strings.ToUpper(unit))
+		head = append(head, cli.Quote(strings.ToUpper(unit)))
 	}
 	row(append(head, "TASKS", "APP", "QUEUE", "TYPE", "LAST")...)
 	for _, s := range r.Spenders {
-		row(append(sums(s.Sum, kinds, s.ByUnit), shown(s.App), shown(s.Queue), shown(s.Type), stamp(s.Last))...)
+		row(append(sums(s.Sum, kinds, s.ByUnit), cli.Quote(s.App), cli.Quote(s.Queue), cli.Quote(s.Type), stamp(s.Last))...)
 	}
 	if r.Other != (usages.Sum{}) || r.OtherByUnit != nil {
 		row(append(sums(r.Other, kinds, r.OtherByUnit), "others")...)

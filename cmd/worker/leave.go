@@ -121,11 +121,15 @@ func queuesToLeave(rdb redis.UniversalClient, queues []string) ([]string, error)
 
 func writeLeft(w io.Writer, queue string, changed int, asJSON bool) error {
 	if asJSON {
-		return json.NewEncoder(w).Encode(struct {
+		text, err := json.Marshal(struct {
 			Queue   string `json:"queue"`
 			Changed int    `json:"changed"`
 		}{queue, changed})
+		if err == nil {
+			_, err = w.Write(cli.EscapeJSON(append(text, '\n')))
+		}
+		return err
 	}
-	_, err := fmt.Fprintf(w, "queue %s: %d tasks have their plain form back\n", queue, changed)
+	_, err := fmt.Fprintf(w, "queue %s: %d tasks have their plain form back\n", cli.Quote(queue), changed)
 	return err
 }

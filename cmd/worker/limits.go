@@ -3,6 +3,8 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"flag"
 	"fmt"
@@ -23,7 +25,7 @@ import (
 
 // limitsUsage is what "worker limits -h" prints; testdata/limits.golden holds the same
 // text.
-const limitsUsage = `Usage: worker limits list | export | history [flags]
+const limitsUsage = `Usage: worker limits list | export | history | verify [flags]
        worker limits show SCOPE [flags]
        worker limits set SCOPE RULE KEY=VALUE… [flags]
        worker limits assign SCOPE [owner=NAME] [apps=NAME,…] [hosts=HOST,…] [weight=N]
@@ -59,6 +61,8 @@ file that a worker was started with. What has been spent stays spent.
   export    print the limits as a limits.yaml
   diff      print what is different in FILE; the exit code is then 1
   history   the versions that are kept, newest last
+  verify    check that no version was rewritten since, and print the newest hash;
+            the exit code is 1 if one was, and the first that does not fit is told
   rollback  make the limits what they were in VERSION
   reset     forget what has been spent under the rules of SCOPE, or one of them
   pause     let no task of SCOPE start, nor of what lies below it: they wait in
@@ -70,11 +74,13 @@ file that a worker was started with. What has been spent stays spent.
 Flags:
   -redis URL        where the limits are. Default: REDIS_URL from the environment,
                     else the embedded server of a worker on 127.0.0.1:6390
-  -as NAME          who changes them, for the history. Default: the user's name
+  -as NAME          who changes them, for the history: a label, beside which stands
+                    the Redis user. Default: the user's name
   -if-version N     change nothing unless the limits are at version N
   -for DURATION     of set, remove, pause and drain: for how long, such as 2h or
                     7d; then what was there before counts again. Default: for good
   -timeout DURATION of drain: how long to wait. The pause stays. Default: no bound
+  -hash HEX         of verify: a hash that was noted before, which a version must have
   -json             print objects, one a line
   -h                print this
 
@@ -102,6 +108,7 @@ type limitsCommand struct {
 	version int64
 	lasts   time.Duration
 	timeout time.Duration
+	hash    string
 	replace bool
 	json    bool
 
@@ -126,6 +133,7 @@ var limitsVerbs = map[string]limitsVerb{
 	"list":     {0, 0, "", "", (*limitsCommand).list},
 	"export":   {0, 0, "", "", (*limitsCommand).export},
 	"history":  {0, 0, "", "", (*limitsCommand).history},
+	"verify":   {0, 0, "", "hash", (*limitsCommand).verify},
 	"show":     {1, 1, "SCOPE", "", (*limitsCommand).show},
 	"set":      {3, anyNumber, "SCOPE RULE KEY=VALUE…", "as if-version for", (*limitsCommand).set},
 	"assign":   {2, 7, "SCOPE [owner=NAME] [apps=NAME,…] [hosts=HOST,…] [weight=N] [shares=NAME:60%:2,…] [answers=WORD]", "as if-version", (*limitsCommand).assign},
@@ -148,6 +156,12 @@ func runLimits(ctx context.Context, args []string, getenv func(string) string, s
 	fs.StringVar(&c.as, "as", "", "")
 	fs.Int64Var(&c.version, "if-version", 0, "")
 	fs.BoolVar(&c.replace, "replace", false, "")
+	fs.Func("hash", "", func(text string) error {
+		if c.hash = text; !isHash(text) {
+			return errors.New("no hash as worker limits verify prints it: 64 digits from 0 to f")
+		}
+		return nil
+	})
 	fs.BoolVar(&c.json, "json", false, "")
 	fs.Func("for", "", func(text string) (err error) {
 		if c.lasts, err = queue.ParseDuration(text); err == nil && c.lasts == 0 {
@@ -189,6 +203,11 @@ func runLimits(ctx context.Context, args []string, getenv func(string) string, s
 	return cli.ExitOK
 }
 
+func isHash(text string) bool {
+	sum, err := hex.DecodeString(text)
+	return err == nil && len(sum) == sha256.Size
+}
+
 // userName is who runs the program.
 func userName(getenv func(string) string) string {
 	for _, name := range []string{"USER", "USERNAME"} {
@@ -205,7 +224,7 @@ func userName(getenv func(string) string) string {
 // read takes the words, and refuses flags that the verb does not take.
 func (c *limitsCommand) read(words []string, fs *flag.FlagSet) error {
 	if len(words) == 0 {
-		return cli.Errorf(limitsHelp, "nothing to do: list, show, set, assign, remove, unset, import, export, diff, history, rollback, reset, pause, resume or drain")
+		return cli.Errorf(limitsHelp, "nothing to do: list, show, set, assign, remove, unset, import, export, diff, history, verify, rollback, reset, pause, resume or drain")
 	}
 	verb, known := limitsVerbs[words[0]]
 	if !known {
@@ -231,7 +250,11 @@ func (c *limitsCommand) run(ctx context.Context) error {
 	}
 	defer func() { _ = rdb.Close() }() // nothing is in flight any more
 	c.rdb, c.store = rdb, policies.New(rdb, policies.Config{})
-	return c.explain(ctx, limitsVerbs[c.verb].run(c, ctx))
+	if err := limitsVerbs[c.verb].run(c, ctx); err != nil {
+		return c.explain(ctx, err)
+	}
+	_ = c.store.Keep(ctx) // where workers may only read, nobody else renews them
+	return nil
 }
 
 // explain puts into words why it could not be done.
@@ -242,6 +265,9 @@ func (c *limitsCommand) explain(ctx context.Context, err error) error {
 		return err
 	case errors.Is(err, policies.ErrNone):
 		return &cli.Error{What: "there are no limits at " + cli.RedisName(c.url), Try: "worker limits import -replace limits.yaml, or start a worker with -limits", Err: err}
+	case errors.Is(err, policies.ErrNotPermitted):
+		return &cli.Error{What: "the user of Redis at " + cli.RedisName(c.url) + " may not change limits; nothing was changed",
+			Try: "-redis with a user that may; docs/operations.md has its ACL rule", Err: err}
 	case errors.As(err, new(*policies.ConflictError)):
 		return &cli.Error{What: plainly(err), Try: "worker limits history; then change what is there by now", Err: err}
 	case errors.As(err, new(*policies.VersionError)):
@@ -434,9 +460,9 @@ func (c *limitsCommand) reset(ctx context.Context) error {
 			Rule  string `json:"rule"`
 			Reset bool   `json:"reset"`
 		}{c.words[0], name, true}
-		line := fmt.Sprintf("%s %s is as if unused", shown(r.Scope), shown(name))
+		line := fmt.Sprintf("%s %s is as if unused", cli.Quote(r.Scope), cli.Quote(name))
 		if name == "" {
-			line = shown(r.Scope) + " is no longer paused"
+			line = cli.Quote(r.Scope) + " is no longer paused"
 		}
 		if err := c.print(r, line); err != nil {
 			return err

@@ -64,7 +64,7 @@ func (c *limitsCommand) drain(ctx context.Context) error {
 	d := drained{scope: c.words[0], policy: made.Policy, inspector: asynq.NewInspectorFromRedisClient(c.rdb)}
 	left, err := c.wait(waits, &d, made.Version)
 	r := drainReport{c.words[0], err == nil, left, time.Since(began).Milliseconds()}
-	name := shown(r.Scope)
+	name := cli.Quote(r.Scope)
 	switch {
 	case err == nil:
 		return c.print(r, "no task of "+name+" runs any more; it stays paused: worker limits resume "+name+" lifts that")
@@ -118,7 +118,7 @@ func (c *limitsCommand) wait(ctx context.Context, d *drained, v policies.Version
 		}
 		if left != told || time.Since(last) >= drainTell {
 			told, last = left, time.Now()
-			_, _ = fmt.Fprintf(c.errs, "%s: %s\n", prog, stillRun(left, shown(d.scope)))
+			_, _ = fmt.Fprintf(c.errs, "%s: %s\n", prog, stillRun(left, cli.Quote(d.scope)))
 		}
 		if !rest(ctx, drainLook) {
 			return left, ctx.Err()
@@ -222,23 +222,23 @@ func pauseReport(v policies.Version, path string, n throttle.Node, now time.Time
 	r := origin(v, path, throttle.PausedRule, "paused: "+string(n.Pause), now)
 	if p, live := v.Paused(path, now); live {
 		r.From = "set"
-		r.CreatedAt, r.UpdatedBy, r.UpdatedAt = stamp(p.Since), p.UpdatedBy, stamp(p.UpdatedAt)
+		r.CreatedAt, r.UpdatedBy, r.UpdatedUser, r.UpdatedAt = stamp(p.Since), p.UpdatedBy, p.UpdatedUser, stamp(p.UpdatedAt)
 	}
 	r.Until = stamp(n.PausedUntil)
 	return r
 }
 
 func (r ruleReport) pauseLine() string {
-	line := shown(r.Scope) + " paused"
+	line := cli.Quote(r.Scope) + " paused"
 	if r.Text != "paused: "+string(throttle.PauseOn) {
-		line = shown(r.Scope) + " not paused"
+		line = cli.Quote(r.Scope) + " not paused"
 	}
 	if r.Until != "" {
 		line += " until " + r.Until
 	}
 	line += "  # " + r.From
 	if r.UpdatedBy != "" {
-		line += " by " + shown(r.UpdatedBy) + " at " + r.UpdatedAt
+		line += " by " + author(r.UpdatedBy, r.UpdatedUser) + " at " + r.UpdatedAt
 	}
 	if r.CreatedAt != "" && r.CreatedAt != r.UpdatedAt {
 		line += ", since " + r.CreatedAt
@@ -252,6 +252,7 @@ type pausedBy struct {
 	Since string `json:"paused_since,omitempty"`
 	Until string `json:"paused_until,omitempty"`
 	By    string `json:"paused_by,omitempty"`
+	User  string `json:"paused_user,omitempty"`
 }
 
 // lookUp learns who made the pauses of the limits in Redis.
@@ -284,7 +285,7 @@ func (i *inspection) pausedBy(scope string) (by pausedBy) {
 		by = pausedBy{Scope: b.Scope.String(), Until: stamp(b.Until)}
 		if i.version != nil {
 			r := pauseReport(*i.version, b.Pattern, throttle.Node{Pause: throttle.PauseOn}, i.serverTime())
-			by.By, by.Since = r.UpdatedBy, r.CreatedAt
+			by.By, by.User, by.Since = r.UpdatedBy, r.UpdatedUser, r.CreatedAt
 			if by.Since == "" {
 				by.Since = r.UpdatedAt
 			}
@@ -299,12 +300,12 @@ func (p pausedBy) lines() [][2]string {
 	if p.Scope == "" {
 		return nil
 	}
-	text := shown(p.Scope)
+	text := cli.Quote(p.Scope)
 	if p.Since != "" {
 		text += ", since " + p.Since
 	}
 	if p.By != "" {
-		text += ", by " + shown(p.By)
+		text += ", by " + author(p.By, p.User)
 	}
 	if p.Until != "" {
 		text += ", until " + p.Until

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,11 +17,14 @@ import (
 
 // print writes one result: an object, or a line for people.
 func (c *limitsCommand) print(object any, line string) error {
+	text := []byte(cli.EscapeLines(line) + "\n")
 	var err error
 	if c.json {
-		err = json.NewEncoder(c.out).Encode(object)
-	} else {
-		_, err = io.WriteString(c.out, line+"\n")
+		text, err = json.Marshal(object)
+		text = cli.EscapeJSON(append(text, '\n'))
+	}
+	if err == nil {
+		_, err = c.out.Write(text)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write the result: %w", err)
@@ -36,6 +38,7 @@ type changeReport struct {
 	At      string `json:"at"`
 	InForce string `json:"in_force"`
 	By      string `json:"by"`
+	User    string `json:"user,omitempty"`
 	Change  string `json:"change"`
 	Rules   int    `json:"rules"`
 }
@@ -46,13 +49,13 @@ func (c *limitsCommand) tell(made policies.Made, err error) error {
 		return err
 	}
 	v, changes := made.Version, differences(made.PolicyBefore, made.Policy)
-	r := changeReport{Version: v.Number, At: stamp(v.At), InForce: stamp(v.InForce), By: v.By, Change: v.Change, Rules: len(changes)}
-	line := fmt.Sprintf("version %d by %s, in force at %s", v.Number, shown(v.By), r.InForce)
+	r := changeReport{Version: v.Number, At: stamp(v.At), InForce: stamp(v.InForce), By: v.By, User: v.User, Change: v.Change, Rules: len(changes)}
+	line := fmt.Sprintf("version %d by %s, in force at %s", v.Number, author(v.By, v.User), r.InForce)
 	if made.Before != nil {
-		line += fmt.Sprintf("\n  set before by %s at %s", shown(made.Before.UpdatedBy), stamp(made.Before.UpdatedAt))
+		line += fmt.Sprintf("\n  set before by %s at %s", author(made.Before.UpdatedBy, made.Before.UpdatedUser), stamp(made.Before.UpdatedAt))
 	}
 	if p := made.PauseBefore; p != nil {
-		line += fmt.Sprintf("\n  %s before by %s at %s", pausedOrResumed(*p), shown(p.UpdatedBy), stamp(p.UpdatedAt))
+		line += fmt.Sprintf("\n  %s before by %s at %s", pausedOrResumed(*p), author(p.UpdatedBy, p.UpdatedUser), stamp(p.UpdatedAt))
 	}
 	for _, d := range changes {
 		line += "\n" + d.lines("  ")
@@ -74,10 +77,10 @@ type difference struct {
 func (d difference) lines(indent string) string {
 	var lines []string
 	if d.Before != "" {
-		lines = append(lines, indent+"- "+shown(d.Scope)+" "+d.Before)
+		lines = append(lines, indent+"- "+cli.Quote(d.Scope)+" "+cli.Escape(d.Before))
 	}
 	if d.After != "" {
-		lines = append(lines, indent+"+ "+shown(d.Scope)+" "+d.After)
+		lines = append(lines, indent+"+ "+cli.Quote(d.Scope)+" "+cli.Escape(d.After))
 	}
 	return strings.Join(lines, "\n")
 }
@@ -145,7 +148,7 @@ func otherReports(v policies.Version, path string, n throttle.Node, now time.Tim
 		r := origin(v, path, field.name, text, now)
 		for _, a := range v.Scopes {
 			if a.Scope == path && field.set(a) {
-				r.From, r.UpdatedBy, r.UpdatedAt = "set", a.UpdatedBy, stamp(a.UpdatedAt)
+				r.From, r.UpdatedBy, r.UpdatedUser, r.UpdatedAt = "set", a.UpdatedBy, a.UpdatedUser, stamp(a.UpdatedAt)
 			}
 		}
 		list = append(list, r)
@@ -217,19 +220,21 @@ func (c *limitsCommand) diff(ctx context.Context) error {
 // ruleReport is one rule of list and show, or what else is said of a scope; docs/json.md has
 // its fields.
 type ruleReport struct {
-	Scope     string `json:"scope"`            // where the limits have it
-	At        string `json:"level,omitempty"`  // show: the level of the scope at which it counts
-	Weight    string `json:"weight,omitempty"` // show: of the scope among those that wait for the rule; absent for 1
-	Name      string `json:"rule"`
-	Text      string `json:"text"`
-	From      string `json:"from"` // file, imported, set or removed
-	CreatedBy string `json:"created_by,omitempty"`
-	CreatedAt string `json:"created_at,omitempty"`
-	UpdatedBy string `json:"updated_by,omitempty"`
-	UpdatedAt string `json:"updated_at,omitempty"`
-	Until     string `json:"until,omitempty"`
-	Admits    int64  `json:"admits,omitempty"` // show: what counts in the place of the limit
-	AdmitsTo  string `json:"admits_until,omitempty"`
+	Scope       string `json:"scope"`            // where the limits have it
+	At          string `json:"level,omitempty"`  // show: the level of the scope at which it counts
+	Weight      string `json:"weight,omitempty"` // show: of the scope among those that wait for the rule; absent for 1
+	Name        string `json:"rule"`
+	Text        string `json:"text"`
+	From        string `json:"from"` // file, imported, set or removed
+	CreatedBy   string `json:"created_by,omitempty"`
+	CreatedUser string `json:"created_user,omitempty"`
+	CreatedAt   string `json:"created_at,omitempty"`
+	UpdatedBy   string `json:"updated_by,omitempty"`
+	UpdatedUser string `json:"updated_user,omitempty"`
+	UpdatedAt   string `json:"updated_at,omitempty"`
+	Until       string `json:"until,omitempty"`
+	Admits      int64  `json:"admits,omitempty"` // show: what counts in the place of the limit
+	AdmitsTo    string `json:"admits_until,omitempty"`
 }
 
 // origin tells where a rule of a version comes from.
@@ -240,7 +245,7 @@ func origin(v policies.Version, scope, name, text string, now time.Time) ruleRep
 		r.From, source = "imported", v.Imported
 	}
 	if source != nil {
-		r.UpdatedBy, r.UpdatedAt = source.By, stamp(source.At)
+		r.UpdatedBy, r.UpdatedUser, r.UpdatedAt = source.By, source.User, stamp(source.At)
 	}
 	for _, o := range v.Rules { // one that ends stands after the one for good
 		if o.Scope != scope || o.Name != name || !o.Until.IsZero() && !now.Before(o.Until) {
@@ -250,7 +255,8 @@ func origin(v policies.Version, scope, name, text string, now time.Time) ruleRep
 		if o.Rule == "" {
 			r.From = "removed"
 		}
-		r.CreatedBy, r.CreatedAt, r.UpdatedBy, r.UpdatedAt = o.CreatedBy, stamp(o.CreatedAt), o.UpdatedBy, stamp(o.UpdatedAt)
+		r.CreatedBy, r.CreatedUser, r.CreatedAt = o.CreatedBy, o.CreatedUser, stamp(o.CreatedAt)
+		r.UpdatedBy, r.UpdatedUser, r.UpdatedAt = o.UpdatedBy, o.UpdatedUser, stamp(o.UpdatedAt)
 		r.Until = stamp(o.Until)
 	}
 	return r
@@ -260,16 +266,16 @@ func (r ruleReport) line() string {
 	if r.Name == throttle.PausedRule {
 		return r.pauseLine()
 	}
-	line := shown(r.Scope) + " " + r.Text
+	line := cli.Quote(r.Scope) + " " + cli.Escape(r.Text)
 	if strings.HasSuffix(r.Name, ":") { // no rule's name has one
-		line = shown(r.Scope) + " " + r.Name + " " + shown(r.Text)
+		line = cli.Quote(r.Scope) + " " + r.Name + " " + cli.Quote(r.Text)
 	}
 	if r.From == "removed" {
-		line = shown(r.Scope) + " " + shown(r.Name) + " was removed"
+		line = cli.Quote(r.Scope) + " " + cli.Quote(r.Name) + " was removed"
 	}
 	line += "  # " + r.From
 	if r.UpdatedBy != "" {
-		line += " by " + shown(r.UpdatedBy) + " at " + r.UpdatedAt
+		line += " by " + author(r.UpdatedBy, r.UpdatedUser) + " at " + r.UpdatedAt
 	}
 	if r.Until != "" {
 		line += ", until " + r.Until
@@ -396,7 +402,7 @@ func (c *limitsCommand) showPattern(v policies.Version, p *throttle.Policy, noSc
 	case !strings.Contains("/"+c.words[0]+"/", "/*/"):
 		return noScope
 	}
-	return cli.Errorf("worker limits list", "the limits have no rules at %s", shown(c.words[0]))
+	return cli.Errorf("worker limits list", "the limits have no rules at %s", cli.Quote(c.words[0]))
 }
 
 func (c *limitsCommand) export(ctx context.Context) error {
@@ -416,7 +422,9 @@ type versionReport struct {
 	At      string `json:"at"`
 	InForce string `json:"in_force"`
 	By      string `json:"by"`
+	User    string `json:"user,omitempty"`
 	Change  string `json:"change"`
+	Hash    string `json:"hash,omitempty"`
 }
 
 func (c *limitsCommand) history(ctx context.Context) error {
@@ -428,8 +436,8 @@ func (c *limitsCommand) history(ctx context.Context) error {
 		return err
 	}
 	for _, v := range list {
-		r := versionReport{Version: v.Number, At: stamp(v.At), InForce: stamp(v.InForce), By: v.By, Change: v.Change}
-		line := fmt.Sprintf("%d  %s  %s  %s", r.Version, r.At, shown(r.By), shown(r.Change))
+		r := versionReport{Version: v.Number, At: stamp(v.At), InForce: stamp(v.InForce), By: v.By, User: v.User, Change: v.Change, Hash: v.Hash}
+		line := fmt.Sprintf("%d  %s  %s  %s", r.Version, r.At, author(r.By, r.User), cli.Quote(r.Change))
 		if v.At.IsZero() {
 			line = fmt.Sprintf("%d  not understood by this program", r.Version)
 		}

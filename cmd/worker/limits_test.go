@@ -110,15 +110,15 @@ func TestLimitsCommands(t *testing.T) {
 	t.Parallel()
 	l := newLimited(t)
 	out, _ := l.run(0, "set", "payments/acme", "tenant", "limit=100", "-as", "bert")
-	says(t, out, "version 2 by bert, in force at ", "+ payments/acme {name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 5}", "!\n  - ")
+	says(t, out, "version 2 by bert (user default), in force at ", "+ payments/acme {name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 5}", "!\n  - ")
 	out, _ = l.run(0, "set", "payments/acme", "tenant", "burst=9", "-for", "1h")
-	says(t, out, "version 3", "set before by bert at", "- payments/acme {name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 5}",
+	says(t, out, "version 3", "set before by bert (user default) at", "- payments/acme {name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 5}",
 		"+ payments/acme {name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 9}")
 	out, _ = l.run(0, "remove", "payments", "account")
 	says(t, out, "- payments {name: account")
 
 	out, _ = l.run(0, "list")
-	says(t, out, "payments/* {name: tenant, algorithm: token-bucket, limit: 20, per: 1s, burst: 5}  # imported by anna at 20",
+	says(t, out, "payments/* {name: tenant, algorithm: token-bucket, limit: 20, per: 1s, burst: 5}  # imported by anna (user default) at 20",
 		"burst: 9}  # set by", ", until 20", "payments account was removed  # removed by")
 	out, _ = l.run(0, "show", "payments/acme")
 	says(t, out, "burst: 9}", "!limit: 20,")
@@ -365,17 +365,23 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
+// readOf is a limits file as a worker reads it that starts.
+func readOf(t *testing.T, path string) limitsSource {
+	t.Helper()
+	read, err := readLimitsFile(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return read
+}
+
 // The file is read again when the process is told, even if it looks the same.
 func TestSignalReads(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
 	var out buffer
 	path := limitsFile(t, someLimits)
-	policy, err := loadPolicy(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := newLimits(rdb, path, stampOf(path), policy, newLogger(&out, options{}))
+	l := newLimits(rdb, readOf(t, path), newLogger(&out, options{}))
 	signals, done := make(chan os.Signal), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { defer close(done); l.reload(ctx, signals) }()
@@ -393,13 +399,9 @@ func TestFileChangesWhileStarting(t *testing.T) {
 	rdb := redistest.NewServer(t).Client(t)
 	var out buffer
 	path := limitsFile(t, someLimits)
-	stood := stampOf(path)
-	policy, err := loadPolicy(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	read := readOf(t, path)
 	write(t, path, someLimits+"  search: {rules: [{name: r, algorithm: concurrency, limit: 1}]}\n")
-	l := newLimits(rdb, path, stood, policy, newLogger(&out, options{}))
+	l := newLimits(rdb, read, newLogger(&out, options{}))
 	if _, err := l.settle(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -420,12 +422,7 @@ func TestSupersededFileIsNotRestored(t *testing.T) {
 	rdb := redistest.NewServer(t).Client(t)
 	var out buffer
 	with := func(text string) *limits {
-		path := limitsFile(t, text)
-		policy, err := loadPolicy(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		l := newLimits(rdb, path, stampOf(path), policy, newLogger(&out, options{}))
+		l := newLimits(rdb, readOf(t, limitsFile(t, text)), newLogger(&out, options{}))
 		if _, err := l.settle(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -464,7 +461,7 @@ func TestLimitsUntilTheServersTime(t *testing.T) {
 		out, _ := l.run(0, strings.Fields(verb)...)
 		for line := range strings.Lines(out) {
 			bert := strings.Contains(line, "limit: 7") || strings.Contains(line, " paused ")
-			if strings.Contains(line, " by bert at ") != bert || strings.Contains(line, "until ") != bert || strings.Contains(line, " by anna at ") == bert {
+			if strings.Contains(line, " by bert (user unknown) at ") != bert || strings.Contains(line, "until ") != bert || strings.Contains(line, " by anna (user unknown) at ") == bert {
 				t.Errorf("%s: %s", verb, line)
 			}
 		}

@@ -73,15 +73,11 @@ func (p program) run(ctx context.Context, args []string, getenv func(string) str
 
 // work runs tasks until ctx ends.
 func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
-	var policy *throttle.Policy
-	stood := stampOf(o.limits)
-	if o.limits != "" {
-		var err error
-		if policy, err = loadPolicy(o.limits); err != nil {
-			return err
-		}
+	file, err := readLimitsFile(ctx, o.limits)
+	if err != nil {
+		return err
 	}
-	schedules, err := loadSchedules(o.schedules)
+	schedules, err := loadSchedules(ctx, o.schedules, log)
 	if err != nil {
 		return err
 	}
@@ -100,8 +96,9 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	defer status.close()
-	lim := newLimits(rdb, o.limits, stood, policy, log)
-	if policy, err = lim.settle(ctx); err != nil { // last: it tells other workers
+	lim := newLimits(rdb, file, log)
+	policy, err := lim.settle(ctx) // last: it tells other workers
+	if err != nil {
 		return explain(ctx, err, url)
 	}
 	spent, recordUsage, err := newUsage(rdb, o, m, w.calm(log))
@@ -112,6 +109,7 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	lim.apply = limiter.SetPolicy
 	runSchedules, err := newSchedules(rdb, schedules, limiter, log)
 	if err != nil {
 		return err
@@ -198,11 +196,8 @@ func serve(ctx context.Context, o options, log *slog.Logger, s service) error {
 	defer cancel()
 	wg.Go(func() { s.watch.run(beside) })
 	wg.Go(func() { s.usage(beside) })
-	wg.Go(func() {
-		keepPublished(beside, func(ctx context.Context) error { return s.limits.keep(ctx, s.limiter.Policy) }, log)
-	})
 	wg.Go(func() { s.limits.follow(beside, s.limiter, s.watch.calm(log), s.health.refused) })
-	if s.limits.path != "" {
+	if o.limits != "" {
 		signals := make(chan os.Signal, 1)
 		signal.Notify(signals, syscall.SIGHUP)
 		defer signal.Stop(signals)

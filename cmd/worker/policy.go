@@ -12,57 +12,90 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
-	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policies"
 )
 
-const (
-	publishEvery = time.Hour
-	publishAgain = time.Minute // after it failed
-)
+// publishAgain is how often a worker whose Redis user may not publish tries to, where there are no
+// limits in Redis.
+const publishAgain = time.Minute
 
-// loadPolicy reads the limits file. Every fault in it is one line of the error.
+// loadPolicy reads a limits file. Every fault in it is one line of the error.
 func loadPolicy(path string) (*throttle.Policy, error) {
-	p, err := throttle.LoadPolicy(path)
-	if err == nil {
-		return p, nil
+	text, _, err := readFile(path)
+	if err != nil {
+		return nil, limitsUnread(path, err)
 	}
-	var faults *throttle.PolicyError
-	switch {
-	case errors.As(err, &faults):
+	return parseLimits(path, text)
+}
+
+func parseLimits(path string, text []byte) (*throttle.Policy, error) {
+	p, err := throttle.ParsePolicy(path, text)
+	if err != nil {
 		return nil, &cli.Error{What: err.Error(), Try: "mend these lines of " + path + "; nothing was started", Err: err}
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, &cli.Error{What: "there is no limits file " + path, Try: "-limits examples/quickstart/limits.yaml", Err: err}
-	case errors.Is(err, fs.ErrPermission):
-		return nil, &cli.Error{What: "no permission to read the limits file " + path, Try: "chmod +r " + path, Err: err}
 	}
-	return nil, &cli.Error{What: "cannot read the limits file " + path + ": " + err.Error(), Err: err}
+	return p, nil
+}
+
+func limitsUnread(path string, err error) error {
+	var told *cli.Error
+	switch {
+	case errors.As(err, &told), errors.Is(err, context.Canceled):
+		return err
+	case errors.Is(err, fs.ErrNotExist):
+		return &cli.Error{What: "there is no limits file " + path, Try: "-limits examples/quickstart/limits.yaml", Err: err}
+	case errors.Is(err, fs.ErrPermission):
+		return &cli.Error{What: "no permission to read the limits file " + path, Try: "chmod +r " + path, Err: err}
+	}
+	return &cli.Error{What: "cannot read the limits file " + path + ": " + err.Error(), Err: err}
+}
+
+// limitsSource is the limits file of a worker, as it was read last. The zero limitsSource is none.
+type limitsSource struct {
+	path   string
+	text   []byte
+	stood  fileStamp
+	policy *throttle.Policy
+}
+
+// readLimitsFile reads the file of a worker that starts, when nobody is writing it any more.
+func readLimitsFile(ctx context.Context, path string) (limitsSource, error) {
+	f := limitsSource{path: path}
+	if path == "" {
+		return f, nil
+	}
+	var err error
+	if f.text, f.stood, err = readSettled(ctx, path); err != nil {
+		return f, limitsUnread(path, err)
+	}
+	f.policy, err = parseLimits(path, f.text)
+	return f, err
 }
 
 // limits is where a worker has its policy from: its file, and what stands in Redis,
 // which all workers share.
 type limits struct {
-	rdb   redis.UniversalClient
 	store *policies.Store
-	path  string    // of the file; "" for none
-	stood fileStamp // when it was read last
-	by    string    // this worker, in the history
+	by    string // this worker, in the history
 	log   *slog.Logger
+	// apply puts a policy in force in this process alone; nil before there is a limiter.
+	apply func(*throttle.Policy)
 
-	mu    sync.Mutex
-	file  *throttle.Policy // what it said last; nil for none
-	older bool             // it was superseded
-	told  bool             // that it could not be published
+	mu       sync.Mutex
+	read     limitsSource
+	older    bool      // it was superseded
+	told     bool      // that it could not be published
+	writable bool      // it was told that others may write it
+	again    time.Time // when a file that may not be published is tried again
 }
 
-// newLimits has a file that stood so when it was read.
-func newLimits(rdb redis.UniversalClient, path string, stood fileStamp, file *throttle.Policy, log *slog.Logger) *limits {
+// newLimits has what was read of a file.
+func newLimits(rdb redis.UniversalClient, read limitsSource, log *slog.Logger) *limits {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
-	return &limits{rdb: rdb, store: policies.New(rdb, policies.Config{}), path: path, stood: stood, file: file, by: "worker on " + host, log: log}
+	return &limits{store: policies.New(rdb, policies.Config{}), read: read, by: "worker on " + host, log: log}
 }
 
 // settle publishes the file, if there is one, and returns the policy to begin with: the
@@ -70,26 +103,65 @@ func newLimits(rdb redis.UniversalClient, path string, stood fileStamp, file *th
 func (l *limits) settle(ctx context.Context) (*throttle.Policy, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.file != nil {
-		if err := l.publish(ctx, nil); err != nil {
+	if l.read.policy != nil {
+		l.writable = warnOfMode(ctx, l.log, l.read.path, l.read.stood)
+		if err := l.begin(ctx); err != nil {
 			return nil, explainDamage(err)
 		}
 	}
 	if err := l.wait(ctx); err != nil {
 		return nil, explainDamage(err)
 	}
-	policy, err := queue.PublishedPolicy(ctx, l.rdb)
+	policy, err := l.store.Now(ctx)
 	switch {
-	case err != nil:
-		return nil, explainDamage(err)
-	case policy == nil:
+	case errors.Is(err, policies.ErrNone) && l.read.policy != nil: // it may not be published
+		return l.read.policy, nil
+	case errors.Is(err, policies.ErrNone):
 		return nil, cli.Errorf("worker -limits limits.yaml (see examples/quickstart/limits.yaml)",
 			"there are no limits: -limits is not given, and no worker has published any in the last 24 hours")
-	case l.file == nil:
+	case err != nil:
+		return nil, explainDamage(err)
+	case l.read.policy == nil:
 		l.log.InfoContext(ctx, "running under the limits that another worker has published, or somebody has set")
 	}
 	l.tellPauses(ctx, policy)
-	return policy, l.show(ctx, policy)
+	return policy, nil
+}
+
+// begin publishes the file of a worker that starts. One whose Redis user may not goes by what stands
+// in Redis.
+func (l *limits) begin(ctx context.Context) error {
+	stood, err := l.store.File(ctx)
+	if err != nil && !errors.Is(err, policies.ErrNone) && !errors.As(err, new(*policies.DamagedError)) {
+		return err // else it is only not told what the new one lacks
+	}
+	err = l.publish(ctx, nil, stood)
+	if errors.Is(err, policies.ErrNotPermitted) {
+		return l.notPermitted(ctx, err)
+	}
+	return err
+}
+
+// notPermitted says what follows where the Redis user may not publish the file: nothing, where the
+// limits in Redis rest on the same.
+func (l *limits) notPermitted(ctx context.Context, cause error) error {
+	v, err := l.store.Current(ctx)
+	switch {
+	case errors.Is(err, policies.ErrNone):
+		l.log.WarnContext(ctx, "this Redis user may not publish limits, and there are none in Redis: this worker goes by its own file until there are; "+
+			"worker limits import -replace publishes it, run as a user that may change limits", "file", l.read.path, "error", cause)
+		l.told = true
+		if l.apply != nil {
+			l.apply(l.read.policy)
+		}
+		return nil
+	case err != nil:
+		return err
+	case !v.RestsOn(l.read.policy):
+		l.log.WarnContext(ctx, "this Redis user may not publish the limits file, which is not the one in Redis; those in Redis count; "+
+			"worker limits import -replace publishes it, run as a user that may change limits", "file", l.read.path, "version", v.Number, "error", cause)
+	}
+	return nil
 }
 
 // tellPauses says that something is paused, since tasks then wait for no reason that shows.
@@ -137,9 +209,9 @@ func explainDamage(err error) error {
 }
 
 // publish makes the file the one that workers run under. before is what it said until
-// somebody changed it. l.mu is held.
-func (l *limits) publish(ctx context.Context, before *throttle.Policy) error {
-	became, v, err := l.store.PublishFile(ctx, l.by, l.file, before)
+// somebody changed it, and stood the file that it takes the place of; both may be nil. l.mu is held.
+func (l *limits) publish(ctx context.Context, before, stood *throttle.Policy) error {
+	became, v, err := l.store.PublishFile(ctx, l.by, l.read.policy, before)
 	if err != nil {
 		return err
 	}
@@ -147,12 +219,15 @@ func (l *limits) publish(ctx context.Context, before *throttle.Policy) error {
 	switch {
 	case l.older:
 		l.log.WarnContext(ctx, "the limits file is an older one, which was superseded, and changes nothing; worker limits import -replace brings it back",
-			"file", l.path, "version", v.Number, "by", v.File.By, "at", v.File.At)
+			"file", l.read.path, "version", v.Number, "by", v.File.By, "at", v.File.At)
 	case v.Imported != nil:
 		l.log.WarnContext(ctx, "the limits that were imported stand in place of the file; worker limits unset lets it count again",
-			"file", l.path, "version", v.Number, "by", v.Imported.By, "at", v.Imported.At)
+			"file", l.read.path, "version", v.Number, "by", v.Imported.By, "at", v.Imported.At)
 	case became == policies.FileNew:
-		l.log.InfoContext(ctx, "the limits file is published", "file", l.path, "version", v.Number)
+		l.log.InfoContext(ctx, "the limits file is published", "file", l.read.path, "version", v.Number)
+	}
+	if became == policies.FileNew {
+		l.tellGone(ctx, stood, l.read.policy)
 	}
 	if n := len(v.Rules); n > 0 {
 		l.log.InfoContext(ctx, "rules that were set live stand over the file; worker limits list shows them", "rules", n, "version", v.Number)
@@ -160,21 +235,11 @@ func (l *limits) publish(ctx context.Context, before *throttle.Policy) error {
 	return nil
 }
 
-// show lets programs of earlier releases, which know one text, have the policy.
-func (l *limits) show(ctx context.Context, policy *throttle.Policy) error {
-	return queue.PublishPolicy(ctx, l.rdb, policy)
-}
-
 // follow keeps the limiter's policy what all workers run under, until ctx ends.
 func (l *limits) follow(ctx context.Context, limiter *throttle.Limiter, log *slog.Logger, refused func(error)) {
 	policies.Follow(ctx, l.store, limiter, policies.FollowConfig{
-		Logger: log,
-		OnVersion: func(_ policies.Version, p *throttle.Policy) {
-			refused(nil)
-			if err := l.show(ctx, p); err != nil && ctx.Err() == nil {
-				l.log.WarnContext(ctx, "limits in force could not be published for programs of earlier releases", "error", err)
-			}
-		},
+		Logger:    log,
+		OnVersion: func(policies.Version, *throttle.Policy) { refused(nil) },
 		OnRefused: refused,
 		OnNone:    func() { l.restore(ctx) },
 	})
@@ -184,50 +249,18 @@ func (l *limits) follow(ctx context.Context, limiter *throttle.Limiter, log *slo
 func (l *limits) restore(ctx context.Context) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.file == nil || l.older { // another worker has the newer one
+	if l.read.policy == nil || l.older || time.Now().Before(l.again) { // another worker has the newer one
 		return
 	}
-	err := l.publish(ctx, nil)
+	err := l.publish(ctx, nil, nil)
 	switch {
 	case err == nil:
-		l.log.WarnContext(ctx, "the limits were gone from Redis; the file was published again", "file", l.path)
+		l.log.WarnContext(ctx, "the limits were gone from Redis; the file was published again", "file", l.read.path)
 	case !l.told && ctx.Err() == nil:
 		l.log.WarnContext(ctx, "the limits are gone from Redis, and the file could not be published; trying again", "error", err)
 	}
 	l.told = err != nil
-}
-
-// keep renews what stands in Redis, so that it outlives neither the workers by much nor
-// their Redis.
-func (l *limits) keep(ctx context.Context, policy func() *throttle.Policy) error {
-	return errors.Join(l.store.Keep(ctx), l.show(ctx, policy()))
-}
-
-// keepPublished calls publish every hour until ctx ends.
-func keepPublished(ctx context.Context, publish func(context.Context) error, log *slog.Logger) {
-	timer := time.NewTimer(publishEvery)
-	defer timer.Stop()
-	failing := false
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		}
-		err := publish(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil && !failing:
-			log.WarnContext(ctx, "the limits could not be published again; trying each minute", "error", err)
-		case err == nil && failing:
-			log.InfoContext(ctx, "the limits are published again")
-		}
-		failing = err != nil
-		if failing {
-			timer.Reset(publishAgain)
-		} else {
-			timer.Reset(publishEvery)
-		}
+	if errors.Is(err, policies.ErrNotPermitted) {
+		l.again = time.Now().Add(publishAgain)
 	}
 }

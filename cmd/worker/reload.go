@@ -3,21 +3,27 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io/fs"
 	"os"
+	"strings"
 	"time"
+
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policies"
 )
 
 // reloadEvery is how often the limits file is looked at.
-const reloadEvery = 500 * time.Millisecond
+const reloadEvery = 250 * time.Millisecond
 
-// reload publishes the limits file whenever it has changed, and with each signal, until
+// reload publishes the limits file whenever it has changed and settled, and with each signal, until
 // ctx ends. A file with faults changes nothing.
 func (l *limits) reload(ctx context.Context, signals <-chan os.Signal) {
 	tick := time.NewTicker(reloadEvery)
 	defer tick.Stop()
-	stood := l.stood
+	s := settling{taken: l.read.stood, seen: l.read.stood}
+	asked := false
 	for {
-		asked := false
 		select {
 		case <-ctx.Done():
 			return
@@ -25,55 +31,102 @@ func (l *limits) reload(ctx context.Context, signals <-chan os.Signal) {
 			asked = true
 		case <-tick.C:
 		}
-		stands := stampOf(l.path)
-		if !asked && (stands == stood || stands == fileStamp{}) {
-			continue // the same, or not there: it is being replaced
+		stands, err := stampOf(l.read.path)
+		if err == nil && !stands.regular() {
+			err = errNoFile
 		}
-		if l.read(ctx, asked) {
-			stood = stands
+		switch {
+		case err != nil && asked:
+			asked = false
+			l.unread(ctx, err)
+			continue
+		case err != nil || !s.due(stands, time.Now(), asked):
+			continue // it is being replaced, has not changed, or not settled
+		}
+		text, stands, err := readFile(l.read.path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) || err == nil && !stands.same(s.seen):
+			continue // replaced just now
+		case err != nil:
+			s.taken, asked = s.seen, false
+			l.unread(ctx, err)
+			continue
+		}
+		if l.take(ctx, text, stands, asked) {
+			s.taken, asked = stands, false
 		}
 	}
 }
 
-// fileStamp tells a file from what stood in its place before; the zero stamp is of none.
-type fileStamp struct {
-	at   time.Time
-	size int64
+// errNoFile is of what cannot be read twice, such as a pipe.
+var errNoFile = errors.New("it is no file")
+
+func (l *limits) unread(ctx context.Context, err error) {
+	l.log.ErrorContext(ctx, "the limits file cannot be read; the limits in force stay", "file", l.read.path, "error", err)
 }
 
-func stampOf(path string) fileStamp {
-	info, err := os.Stat(path)
-	if err != nil {
-		return fileStamp{}
-	}
-	return fileStamp{info.ModTime(), info.Size()}
-}
-
-// read reads and publishes the file. It returns false where Redis has to be asked again.
-func (l *limits) read(ctx context.Context, asked bool) (done bool) {
-	policy, err := loadPolicy(l.path)
-	if err != nil {
-		l.log.ErrorContext(ctx, "the limits file cannot be used; the limits in force stay", "file", l.path, "error", err)
-		return true
-	}
+// take publishes what the file says. It returns false where Redis has to be asked again.
+func (l *limits) take(ctx context.Context, text []byte, stands fileStamp, asked bool) (done bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	before := l.file
-	if bytes.Equal(policy.YAML(), before.YAML()) {
+	policy, err := parseLimits(l.read.path, text)
+	before := l.read
+	says := err == nil && bytes.Equal(policy.YAML(), before.policy.YAML())
+	switch {
+	case !asked && !says && cutOff(before.text, text):
+		l.log.WarnContext(ctx, "the limits file ends in the middle of what it said before, and is not taken; write it to its end, or send SIGHUP to take it as it stands",
+			"file", l.read.path, "bytes", len(text), "before", len(before.text))
+		return true
+	case err != nil:
+		l.log.ErrorContext(ctx, "the limits file cannot be used; the limits in force stay", "file", l.read.path, "error", err)
+		return true
+	}
+	l.writable = l.writable || warnOfMode(ctx, l.log, l.read.path, stands)
+	l.read.text, l.read.stood = text, stands
+	if says {
 		if asked {
-			l.log.InfoContext(ctx, "the limits file says what it said before", "file", l.path)
+			l.log.InfoContext(ctx, "the limits file says what it said before", "file", l.read.path)
 		}
 		return true
 	}
-	l.file = policy
-	if err := l.publish(ctx, before); err != nil {
-		l.file = before
+	l.read.policy = policy
+	err = l.publish(ctx, before.policy, before.policy)
+	if errors.Is(err, policies.ErrNotPermitted) {
+		err = l.notPermitted(ctx, err)
+	}
+	if err != nil {
+		l.read = before
 		if !l.told {
-			l.log.WarnContext(ctx, "the limits file has changed and could not be published; trying again", "file", l.path, "error", err)
+			l.log.WarnContext(ctx, "the limits file has changed and could not be published; trying again", "file", l.read.path, "error", err)
 		}
 		l.told = true
 		return false
 	}
 	l.told = false
 	return true
+}
+
+// cutOff tells whether a text is one of before whose rest is missing, as that of a file which is
+// being written in place.
+func cutOff(before, text []byte) bool {
+	return len(text) < len(before) && bytes.HasPrefix(before, text)
+}
+
+// tellGone says which rules, and what else, a new file has no more.
+func (l *limits) tellGone(ctx context.Context, before, after *throttle.Policy) {
+	if before == nil {
+		return
+	}
+	var gone []string
+	for _, d := range differences(before, after) {
+		if d.After == "" {
+			gone = append(gone, strings.TrimSpace(d.Scope+" "+d.Rule))
+		}
+	}
+	if len(gone) == 0 {
+		return
+	}
+	const most = 20
+	l.log.WarnContext(ctx, "the new limits file lacks what the one before had",
+		"file", l.read.path, "gone", len(gone), "names", strings.Join(gone[:min(most, len(gone))], ", "))
 }

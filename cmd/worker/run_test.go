@@ -151,7 +151,7 @@ func TestStartErrors(t *testing.T) {
 	failing := newFakeSystem()
 	failing.err = errors.New("no engine")
 	damaged := redistest.NewServer(t)
-	if err := damaged.Client(t).Set(t.Context(), "hw:policy", "limits: [", 0).Err(); err != nil {
+	if err := damaged.Client(t).HSet(t.Context(), "hw:limits", "version", "x").Err(); err != nil {
 		t.Fatal(err)
 	}
 
@@ -169,7 +169,7 @@ func TestStartErrors(t *testing.T) {
 		"embedded in use": {inUse, []string{"-limits", good}, []string{"worker: the embedded Redis cannot listen on " + busy + ": the port is in use", "try: another worker? stop it"}},
 		"-listen in use":  {with(newFakeSystem()), []string{"-limits", good, "-listen", busy}, []string{"worker: -listen cannot listen on " + busy + ": the port is in use", "try: "}},
 		"system fails":    {with(failing), []string{"-limits", good}, []string{"worker: no engine"}},
-		"damaged policy":  {with(newFakeSystem()), []string{"-redis", "redis://" + damaged.Addr()}, []string{"worker: queue: the published policy is damaged", "try: worker -limits limits.yaml, which publishes a good one"}},
+		"damaged policy":  {with(newFakeSystem()), []string{"-redis", "redis://" + damaged.Addr()}, []string{"worker: the limits in Redis are damaged: its version is", "try: this program's newest version"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

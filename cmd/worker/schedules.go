@@ -14,15 +14,22 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// loadSchedules reads the file of -schedules; "" is none.
-func loadSchedules(path string) (*schedule.File, error) {
+// loadSchedules reads the file of -schedules, when nobody is writing it any more; "" is none.
+func loadSchedules(ctx context.Context, path string, log *slog.Logger) (*schedule.File, error) {
 	if path == "" {
 		return &schedule.File{}, nil
 	}
-	f, err := schedule.Load(path)
+	var f *schedule.File
+	text, stands, err := readSettled(ctx, path)
+	if err == nil {
+		warnOfMode(ctx, log, path, stands)
+		f, err = schedule.Parse(path, text)
+	}
 	switch {
 	case err == nil:
 		return f, nil
+	case errors.As(err, new(*cli.Error)), errors.Is(err, context.Canceled):
+		return nil, err
 	case errors.As(err, new(*schedule.FileError)):
 		return nil, faultySchedules(path, err)
 	case errors.Is(err, fs.ErrNotExist):

@@ -238,21 +238,40 @@ func changedLimits(t *testing.T, url string) {
 	refused(t, url, file, "p")
 	shown := ask(0, "list") + ask(0, "show", "p/x")
 	table := tables(t, "worker limits -json")
-	history := maps.Clone(table[1])
+	history, change := maps.Clone(table[1]), maps.Clone(table[1])
 	delete(history, "rules")
+	delete(change, "hash")
+	hash := regexp.MustCompile("[0-9a-f]{64}").FindString(ask(0, "history"))
+	verified := ask(0, "verify", "-hash", hash) + ask(1, "verify", "-hash", strings.Repeat("0", 64)) + damagedHistory(t, url, ask)
 	for what, c := range map[string]struct{ want, got map[string]string }{
 		"list and show": {table[0], seen(t, shown)},
-		"a change":      {table[1], seen(t, made)},
+		"a change":      {change, seen(t, made)},
 		"history":       {history, seen(t, ask(0, "history"))},
 		"diff":          {table[2], seen(t, ask(1, "diff", file)+ask(1, "diff", writeFile(t, "empty.yaml", "limits: {}")))},
 		"export":        {table[3], seen(t, ask(0, "export"))},
 		"reset":         {table[4], seen(t, ask(0, "reset", "p"))},
 		"drain":         {table[5], lastOf(t, ask(0, "drain", "p"))},
+		"verify":        {table[6], seen(t, verified)},
 	} {
 		if !maps.Equal(c.want, c.got) {
 			t.Errorf("worker limits, %s: docs/json.md has %v, the program prints %v", what, c.want, c.got)
 		}
 	}
+}
+
+// damagedHistory is what verify prints of a history that was rewritten, which is put back.
+func damagedHistory(t *testing.T, url string, ask func(int, ...string) string) string {
+	t.Helper()
+	opts, err := redis.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rdb := redis.NewClient(opts)
+	defer rdb.Close()
+	text := rdb.HGet(t.Context(), "hw:limits", "v:2").Val()
+	rdb.HSet(t.Context(), "hw:limits", "v:2", "{}")
+	defer rdb.HSet(t.Context(), "hw:limits", "v:2", text)
+	return ask(1, "verify")
 }
 
 // lastOf are the fields of the last object.

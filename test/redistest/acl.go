@@ -13,7 +13,7 @@ import (
 // User makes a user who may touch only keys that match one of patterns, and
 // returns a client logged in as it, closed when t ends. Patterns are Redis
 // globs; Literal turns keys into patterns that match them alone. Commands are
-// names ("evalsha"), categories ("@read") or whole rules ("-get"); without any,
+// names ("evalsha"), categories ("@read") or whole rules ("-get", "%R~key"); without any,
 // every command is allowed. The user may subscribe to no channel.
 func (s *Server) User(t testing.TB, patterns []string, commands ...string) *redis.Client {
 	t.Helper()
@@ -27,7 +27,7 @@ func (s *Server) User(t testing.TB, patterns []string, commands ...string) *redi
 		commands = []string{"@all"}
 	}
 	for _, c := range commands {
-		if !strings.HasPrefix(c, "+") && !strings.HasPrefix(c, "-") {
+		if !strings.ContainsAny(c[:1], "+-%&") {
 			c = "+" + c
 		}
 		rules = append(rules, c)

@@ -15,7 +15,8 @@ import (
 
 // Edit is who changes the limits, and what for.
 type Edit struct {
-	// By is who, for the history. Required.
+	// By is who, for the history: a label that nobody checks. The history has the Redis user
+	// beside it. Required.
 	By string
 	// IfVersion refuses the change unless this version stands there. Defaults to 0: what is
 	// changed must only be as it was when this change began.
@@ -143,7 +144,7 @@ func (r *ruleEdit) set(v *draft, policy *throttle.Policy, now time.Time, fields 
 	if own && r.made.Rule == r.made.RuleBefore && r.For == 0 {
 		return ErrUnchanged
 	}
-	v.put(r.override(now))
+	v.put(r.override(v, now))
 	return nil
 }
 
@@ -160,7 +161,7 @@ func (r *ruleEdit) remove(v *draft, policy *throttle.Policy, now time.Time) erro
 			return nil // it was only set, and is gone with that
 		}
 	}
-	v.put(r.override(now))
+	v.put(r.override(v, now))
 	return nil
 }
 
@@ -174,8 +175,11 @@ func (r *ruleEdit) told(verb, fields string) string {
 }
 
 // override is what lies over the rule from now on.
-func (r *ruleEdit) override(now time.Time) Override {
-	o := Override{Scope: r.scope, Name: r.name, Rule: r.made.Rule, CreatedBy: r.By, CreatedAt: now, UpdatedBy: r.By, UpdatedAt: now}
+func (r *ruleEdit) override(v *draft, now time.Time) Override {
+	o := Override{
+		Scope: r.scope, Name: r.name, Rule: r.made.Rule,
+		CreatedBy: r.By, CreatedUser: v.User, CreatedAt: now, UpdatedBy: r.By, UpdatedUser: v.User, UpdatedAt: now,
+	}
 	if r.For > 0 {
 		o.Until = now.Add(r.For)
 	}
@@ -284,7 +288,7 @@ func (s *Store) Import(ctx context.Context, e Edit, p *throttle.Policy, from str
 		for path, n := range nodesOf(limits, "") {
 			if was := nodeAt(has, strings.Split(path, "/")); n.Pause != throttle.PauseInherited && (n.Pause != was.Pause || !n.PausedUntil.Equal(was.PausedUntil)) {
 				changed = true
-				v.pause(Pause{Scope: path, Resumed: n.Pause == throttle.PauseOff, Until: n.PausedUntil, Since: now, UpdatedBy: e.By, UpdatedAt: now})
+				v.pause(Pause{Scope: path, Resumed: n.Pause == throttle.PauseOff, Until: n.PausedUntil, Since: now, UpdatedBy: e.By, UpdatedUser: v.User, UpdatedAt: now})
 			}
 		}
 		for path, n := range nodesOf(limits, "") {
@@ -294,7 +298,7 @@ func (s *Store) Import(ctx context.Context, e Edit, p *throttle.Policy, from str
 			}
 			changed = true
 			a := v.assignmentOf(path, was)
-			a.UpdatedBy, a.UpdatedAt = e.By, now
+			a.UpdatedBy, a.UpdatedUser, a.UpdatedAt = e.By, v.User, now
 			if n.Owner != "" || n.Apps != nil {
 				a.Owner, a.Apps = n.Owner, n.Apps
 			}
@@ -320,7 +324,7 @@ func (s *Store) Import(ctx context.Context, e Edit, p *throttle.Policy, from str
 			v.settle(path, rule.Name)
 			v.put(Override{
 				Scope: path, Name: rule.Name, Rule: rule.YAML(),
-				CreatedBy: e.By, CreatedAt: now, UpdatedBy: e.By, UpdatedAt: now,
+				CreatedBy: e.By, CreatedUser: v.User, CreatedAt: now, UpdatedBy: e.By, UpdatedUser: v.User, UpdatedAt: now,
 			})
 		}
 		if !changed {
@@ -399,7 +403,7 @@ func (s *Store) Reassign(ctx context.Context, e Edit, scope string, as Assigned)
 		_, limits := policy.Limits()
 		n := nodeAt(limits, strings.Split(scope, "/"))
 		a := v.assignmentOf(scope, n)
-		a.UpdatedBy, a.UpdatedAt = e.By, now
+		a.UpdatedBy, a.UpdatedUser, a.UpdatedAt = e.By, v.User, now
 		v.Change = "assign " + scope
 		if as.Owner != nil {
 			a.Owner = *as.Owner
@@ -568,7 +572,7 @@ func (v *draft) bring(p *throttle.Policy, by string, now time.Time) *Source {
 	text := p.YAML()
 	sum := sumOf(text)
 	v.texts[sum] = text
-	return &Source{Sum: sum, By: by, At: now}
+	return &Source{Sum: sum, By: by, User: v.User, At: now}
 }
 
 // whole is edit for a change that is made to everything: should somebody else change

@@ -36,12 +36,18 @@ const (
 	renewAgain = time.Minute
 )
 
+// expiryNotice is how long before they expire it is told that nobody renews the limits, or half of
+// their time, if that is less.
+const expiryNotice = 30 * 24 * time.Hour
+
 // Follow keeps the limiter's policy what the store says, until ctx ends: it puts each
 // version in force at its moment, and takes away what ends. Of versions that are written
 // while one is still to come into force, the last is taken when it has. Where Redis does not
 // answer, or what stands there is not understood, or is nothing, the limiter keeps the policy
-// that it has. What stands there is kept for as long as somebody follows it. Costs one round
-// trip of one command each 400 ms, one each hour, and a few for each version.
+// that it has. What stands there is kept for as long as somebody follows it whose Redis user may
+// change the limits. One that may only read them leaves that to others, and says so in the log when
+// nobody has for long. Costs one round trip of one command each 400 ms, one or two each hour, and a
+// few for each version.
 func Follow(ctx context.Context, s *Store, l *throttle.Limiter, cfg FollowConfig) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -81,6 +87,7 @@ type follower struct {
 	failed bool             // Redis did not answer
 	renew  time.Time        // when it is to be renewed
 	stale  bool             // it could not be
+	ends   bool             // nobody has renewed it for long, and this user may not
 }
 
 // look looks whether there is another version, and reads it. One that is still to come
@@ -121,6 +128,9 @@ func (f *follower) keep(ctx context.Context) {
 	err := f.store.renew(ctx, *f.read)
 	f.renew = time.Now().Add(renewEvery)
 	switch {
+	case errors.Is(err, ErrNotPermitted):
+		f.expiring(ctx)
+		return
 	case err != nil:
 		f.renew = time.Now().Add(renewAgain)
 		if !f.stale && ctx.Err() == nil {
@@ -130,6 +140,18 @@ func (f *follower) keep(ctx context.Context) {
 		f.cfg.Logger.InfoContext(ctx, "the limits in Redis can be renewed again")
 	}
 	f.stale = err != nil
+}
+
+// expiring is for a user that may only read: others keep what stands there, and it is told once when
+// none of them has for long.
+func (f *follower) expiring(ctx context.Context) {
+	left, err := f.store.left(ctx)
+	ends := err == nil && left > 0 && left < min(f.read.stays()/2, expiryNotice)
+	if ends && !f.ends {
+		f.cfg.Logger.WarnContext(ctx, "the limits in Redis expire soon, and this Redis user may not renew them; "+
+			"worker limits list renews them, run as a user that may change limits", "expire_in", left.Round(time.Second))
+	}
+	f.ends = ends
 }
 
 func (f *follower) silent(ctx context.Context, err error) {

@@ -261,7 +261,7 @@ func TestFollowKeeps(t *testing.T) {
 		}
 		pass(150 * time.Minute)
 		stays(fileStays)
-		met := refused.refuse(errors.New("NOPERM"))
+		met := refused.refuse(errors.New("READONLY"))
 		if met > 4 {
 			t.Errorf("it was renewed %d times", met)
 		}
@@ -319,4 +319,37 @@ func (r *refusing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 func (r *refusing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
+}
+
+// reply is an error that a server answered with.
+type reply string
+
+func (r reply) Error() string { return string(r) }
+func (reply) RedisError()     {}
+
+// docs/operations.md: "Who only follows works without a word": it renews nothing, and says so once
+// when nobody else has done it for long.
+func TestFollowMayOnlyRead(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
+		rdb := redis.NewClient(redistest.MiniredisOptions(m))
+		tries := &refusing{command: "pexpire"}
+		tries.refuse(reply("NOPERM this user has no permissions to access one of the keys used as arguments"))
+		rdb.AddHook(tries)
+		f := follows(t, rdb)
+		pass(fileStays/2 - time.Hour)
+		if n := tries.refuse(tries.meet()); n > 13 || strings.Contains(f.log.String(), "WARN") {
+			t.Errorf("tried %d times, told\n%s", n, f.log)
+		}
+		pass(6 * time.Hour)
+		if n := strings.Count(f.log.String(), "WARN"); n != 1 || !strings.Contains(f.log.String(), "expire soon") {
+			t.Errorf("told %d times\n%s", n, f.log)
+		}
+		must(t, s.Keep(t.Context())) // somebody does it, and no more of it
+		pass(fileStays/2 - time.Hour)
+		if n := strings.Count(f.log.String(), "WARN"); n != 1 {
+			t.Errorf("told %d times\n%s", n, f.log)
+		}
+		f.says("limit: 20,")
+	})
 }

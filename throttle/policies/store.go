@@ -22,7 +22,8 @@ type Config struct {
 
 // Store keeps the versions of one policy in one key of Redis. It is safe for concurrent
 // use, by any number of processes. Its methods fail with ctx's error, one that wraps
-// throttle.ErrUnavailable, or what each of them says.
+// throttle.ErrUnavailable, or what each of them says; those that change the limits also with
+// one that wraps ErrNotPermitted.
 type Store struct {
 	rdb  redis.UniversalClient
 	key  string
@@ -81,7 +82,7 @@ type ConflictError struct {
 }
 
 func (e *ConflictError) Error() string {
-	now := fmt.Sprintf("version %d, %q by %s at %s", e.Now.Number, e.Now.Change, e.Now.By, e.Now.At.UTC().Format(time.RFC3339))
+	now := fmt.Sprintf("version %d, %q by %q at %s", e.Now.Number, e.Now.Change, e.Now.By, e.Now.At.UTC().Format(time.RFC3339))
 	if e.Want > 0 {
 		return fmt.Sprintf("policies: meant for version %d, and the limits are at %s; nothing was changed", e.Want, now)
 	}
@@ -104,6 +105,13 @@ func (e *DamagedError) Error() string {
 
 func (e *DamagedError) Unwrap() error { return e.Err }
 
+// ErrNotPermitted says that the Redis user may not change the limits: it lacks a command, or may
+// only read the key.
+var ErrNotPermitted = errors.New("policies: the Redis user may not change the limits")
+
+// refused tells whether Redis refused something to its user.
+func refused(err error) bool { return redis.HasErrorPrefix(err, "NOPERM") }
+
 // unavailable says that Redis could not be asked. A dead context is the context's own
 // error.
 func unavailable(ctx context.Context, doing string, err error) error {
@@ -113,10 +121,10 @@ func unavailable(ctx context.Context, doing string, err error) error {
 	return fmt.Errorf("%w: %s the limits: %w", throttle.ErrUnavailable, doing, err)
 }
 
-// mark is what stands for the version that was written last: its number, and the sum of
-// its text, since numbers begin anew where Redis was emptied.
+// markOf is what stands for the version that was written last: its number and its Hash. Numbers
+// alone would not do, since they begin anew where Redis was emptied.
 func markOf(number int64, text string) string {
-	return strconv.FormatInt(number, versionFormat) + ":" + sumOf([]byte(text))[:16]
+	return strconv.FormatInt(number, versionFormat) + ":" + sumOf([]byte(text))
 }
 
 // mark returns it, "" for none. Costs one round trip.
@@ -128,13 +136,13 @@ func (s *Store) mark(ctx context.Context, c redis.Cmdable) (string, error) {
 	return text, nil
 }
 
-func readMark(text string) (int64, error) {
-	digits, _, _ := strings.Cut(text, ":")
-	n, err := strconv.ParseInt(digits, versionFormat, 64)
-	if err != nil || n < 1 {
-		return 0, &DamagedError{Err: fmt.Errorf("its version is %.40q", text)}
+func readMark(text string) (number int64, hash string, err error) {
+	digits, hash, _ := strings.Cut(text, ":")
+	number, err = strconv.ParseInt(digits, versionFormat, 64)
+	if err != nil || number < 1 {
+		return 0, "", &DamagedError{Err: fmt.Errorf("its version is %.40q", text)}
 	}
-	return n, nil
+	return number, hash, nil
 }
 
 // Current returns the version that was written last. The error is ErrNone when there is
@@ -154,7 +162,7 @@ func (s *Store) current(ctx context.Context, c redis.Cmdable) (Version, error) {
 
 // marked reads the version that a mark stands for.
 func (s *Store) marked(ctx context.Context, c redis.Cmdable, mark string) (Version, error) {
-	n, err := readMark(mark)
+	n, _, err := readMark(mark)
 	if err != nil {
 		return Version{}, err
 	}
@@ -201,6 +209,7 @@ func readVersion(number int64, text string) (Version, error) {
 	if err != nil {
 		return Version{}, &DamagedError{number, err}
 	}
+	v.Hash = sumOf([]byte(text))
 	return v, nil
 }
 
@@ -209,16 +218,12 @@ func fieldOf(number int64) string { return versionField + strconv.FormatInt(numb
 // History returns the versions that are kept, newest last. Those that are not understood
 // have a number alone. Costs one round trip.
 func (s *Store) History(ctx context.Context) ([]Version, error) {
-	var all *redis.MapStringStringCmd
-	err := throttle.ReadFromMaster(ctx, s.rdb, func(pipe redis.Pipeliner) error {
-		all = pipe.HGetAll(ctx, s.key)
-		return nil
-	})
+	all, err := s.all(ctx)
 	if err != nil {
-		return nil, unavailable(ctx, "read", err)
+		return nil, err
 	}
 	var list []Version
-	for field, text := range all.Val() {
+	for field, text := range all {
 		digits, is := strings.CutPrefix(field, versionField)
 		number, err := strconv.ParseInt(digits, versionFormat, 64)
 		if !is || err != nil {
@@ -262,6 +267,16 @@ func (s *Store) Now(ctx context.Context) (*throttle.Policy, error) {
 	}
 	p, _, err := s.Policy(ctx, v, now)
 	return p, err
+}
+
+// File returns the limits file that was published last, whatever else is in force; nil where there
+// is none. The error is ErrNone, a *DamagedError, or those of Store. Costs three round trips.
+func (s *Store) File(ctx context.Context) (*throttle.Policy, error) {
+	v, err := s.Current(ctx)
+	if err != nil || v.File == nil {
+		return nil, err
+	}
+	return s.base(ctx, s.rdb, Version{Number: v.Number, File: v.File})
 }
 
 // base is the policy that a version's rules lie over.
@@ -316,8 +331,8 @@ func (s *Store) InForceIn(ctx context.Context, v Version) (time.Duration, error)
 	return max(0, v.InForce.Sub(now)), err
 }
 
-// Keep makes what stands there stand for longer, as long as somebody uses it. Costs two
-// round trips.
+// Keep makes what stands there stand for longer, as long as somebody uses it. The error is
+// ErrNotPermitted, or those of Store. Costs two round trips.
 func (s *Store) Keep(ctx context.Context) error {
 	v, err := s.Current(ctx)
 	if errors.Is(err, ErrNone) || errors.As(err, new(*DamagedError)) {
@@ -330,9 +345,22 @@ func (s *Store) Keep(ctx context.Context) error {
 
 func (s *Store) renew(ctx context.Context, v Version) error {
 	if err := s.rdb.PExpire(ctx, s.key, v.stays()).Err(); err != nil {
+		if refused(err) {
+			return fmt.Errorf("%w: %w", ErrNotPermitted, err)
+		}
 		return unavailable(ctx, "keep", err)
 	}
 	return nil
+}
+
+// left is how long what stands there stays if nobody renews it.
+func (s *Store) left(ctx context.Context) (left time.Duration, err error) {
+	var ttl *redis.DurationCmd
+	err = throttle.ReadFromMaster(ctx, s.rdb, func(pipe redis.Pipeliner) error {
+		ttl = pipe.PTTL(ctx, s.key)
+		return nil
+	})
+	return ttl.Val(), err
 }
 
 // stays is how long a version means something when nobody uses it any more.

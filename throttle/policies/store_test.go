@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/redis/go-redis/v9"
 
@@ -360,7 +361,7 @@ func TestSomebodyElseIsQuicker(t *testing.T) {
 	}{
 		"the same rule": {
 			func(s *Store) error { return set(s, bert, "payments", "account", "limit=7") },
-			func(s *Store) error { return set(s, anna, "payments", "account", "limit=9") }, `"set payments account limit=7" by bert`,
+			func(s *Store) error { return set(s, anna, "payments", "account", "limit=9") }, `"set payments account limit=7" by "bert"`,
 		},
 		"another rule": {
 			func(s *Store) error { return set(s, bert, "payments", "other", "algorithm=concurrency", "limit=7") },
@@ -368,13 +369,13 @@ func TestSomebodyElseIsQuicker(t *testing.T) {
 		},
 		"everything": {
 			func(s *Store) error { return set(s, bert, "payments", "other", "algorithm=concurrency", "limit=7") },
-			func(s *Store) error { _, err := s.Unset(context.Background(), anna, "", ""); return err }, `"set payments other algorithm=concurrency limit=7" by bert`,
+			func(s *Store) error { _, err := s.Unset(context.Background(), anna, "", ""); return err }, `"set payments other algorithm=concurrency limit=7" by "bert"`,
 		},
 		"the same pause": {
 			func(s *Store) error {
 				return errors.Join(set(s, bert, "payments", "account", "limit=7"), paused(s, bert, "payments"))
 			},
-			func(s *Store) error { return paused(s, Edit{By: "anna", For: time.Hour}, "payments") }, `"pause payments" by bert`,
+			func(s *Store) error { return paused(s, Edit{By: "anna", For: time.Hour}, "payments") }, `"pause payments" by "bert"`,
 		},
 		"a rule of what is paused": {
 			func(s *Store) error { return set(s, bert, "payments", "account", "limit=7") },
@@ -523,4 +524,16 @@ func TestHistoryEnds(t *testing.T) {
 		t.Errorf("%d kept, %v", len(history), err)
 	}
 	has(t, s.nowSays(t), "limit: 5}")
+}
+
+// Who reads of a conflict sees whom Redis names, and no more than that reaches the terminal.
+func TestConflictEscapes(t *testing.T) {
+	t.Parallel()
+	err := &ConflictError{Now: Version{Number: 3, By: "\x1b[2J\u202eeve\u009b", Change: "set \x1b]0;x\a"}}
+	for _, r := range err.Error() {
+		if !unicode.IsPrint(r) {
+			t.Fatalf("%q has %U", err.Error(), r)
+		}
+	}
+	has(t, err.Error(), `by "\x1b[2J\u202eeve\u009b" at`)
 }

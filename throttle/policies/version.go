@@ -24,9 +24,15 @@ type Version struct {
 	// Redis server's clock.
 	At      time.Time `json:"at"`
 	InForce time.Time `json:"in_force"`
-	// By is who made it, and Change what it was, in one line.
+	// By is who says to have made it, and Change what it was, in one line.
 	By     string `json:"by"`
 	Change string `json:"change"`
+	// User is the Redis user that wrote it, by ACL WHOAMI; empty where the server did not say.
+	User string `json:"user,omitempty"`
+	// Prev is the Hash of the version before, empty for the first one.
+	Prev string `json:"prev,omitempty"`
+	// Hash is the SHA-256 of all that is stored of this version, Prev included, in hex.
+	Hash string `json:"-"`
 	// File is the limits file that workers published last.
 	File *Source `json:"file,omitempty"`
 	// Imported stands in place of the file.
@@ -47,9 +53,10 @@ type Version struct {
 // Source is a whole policy that somebody brought.
 type Source struct {
 	// Sum names its text: the SHA-256 of Policy.YAML, in hex.
-	Sum string    `json:"sum"`
-	By  string    `json:"by"`
-	At  time.Time `json:"at"`
+	Sum  string    `json:"sum"`
+	By   string    `json:"by"`
+	User string    `json:"user,omitempty"` // as that of a Version
+	At   time.Time `json:"at"`
 }
 
 // Override is one rule that was set or removed by itself.
@@ -64,10 +71,12 @@ type Override struct {
 	// stands again.
 	Until time.Time `json:"until,omitzero"`
 
-	CreatedBy string    `json:"created_by"`
-	CreatedAt time.Time `json:"created_at"`
-	UpdatedBy string    `json:"updated_by"`
-	UpdatedAt time.Time `json:"updated_at"`
+	CreatedBy   string    `json:"created_by"`
+	CreatedUser string    `json:"created_user,omitempty"` // as the User of a Version
+	CreatedAt   time.Time `json:"created_at"`
+	UpdatedBy   string    `json:"updated_by"`
+	UpdatedUser string    `json:"updated_user,omitempty"`
+	UpdatedAt   time.Time `json:"updated_at"`
 }
 
 // Assignment is who answers for a scope, and who may spend from it, as it was assigned
@@ -84,8 +93,9 @@ type Assignment struct {
 	// Answers is as limits.yaml has it, empty where what the levels above say counts.
 	Answers *string `json:"answers,omitempty"`
 
-	UpdatedBy string    `json:"updated_by"`
-	UpdatedAt time.Time `json:"updated_at"`
+	UpdatedBy   string    `json:"updated_by"`
+	UpdatedUser string    `json:"updated_user,omitempty"` // as the User of a Version
+	UpdatedAt   time.Time `json:"updated_at"`
 }
 
 // Pause is a scope that was paused live, or resumed: it stands in place of what the file
@@ -100,9 +110,10 @@ type Pause struct {
 	ThenResumed bool      `json:"then_resumed,omitempty"`
 
 	// Since is when it was paused, or resumed. UpdatedBy changed it last: its end, say.
-	Since     time.Time `json:"since"`
-	UpdatedBy string    `json:"updated_by"`
-	UpdatedAt time.Time `json:"updated_at"`
+	Since       time.Time `json:"since"`
+	UpdatedBy   string    `json:"updated_by"`
+	UpdatedUser string    `json:"updated_user,omitempty"` // as the User of a Version
+	UpdatedAt   time.Time `json:"updated_at"`
 }
 
 // format is of what stands in Redis. A version of another one is not understood.
@@ -154,6 +165,13 @@ func (v Version) sources() (sums []string) {
 	return sums
 }
 
+// RestsOn tells whether p is what the rules of the version lie over: the limits file that was
+// published last, or what was imported in its place.
+func (v Version) RestsOn(p *throttle.Policy) bool {
+	source := v.source()
+	return source != nil && source.Sum == sumOf(p.YAML())
+}
+
 func sumOf(text []byte) string {
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
@@ -183,7 +201,7 @@ func (v Version) find(scope, name string, ends bool) (int, bool) {
 func (v *Version) put(o Override) {
 	i, found := v.find(o.Scope, o.Name, !o.Until.IsZero())
 	if found {
-		o.CreatedBy, o.CreatedAt = v.Rules[i].CreatedBy, v.Rules[i].CreatedAt
+		o.CreatedBy, o.CreatedUser, o.CreatedAt = v.Rules[i].CreatedBy, v.Rules[i].CreatedUser, v.Rules[i].CreatedAt
 		v.Rules[i] = o
 		return
 	}
@@ -236,7 +254,7 @@ func (p Pause) ended(now time.Time) bool { return !p.Until.IsZero() && !now.Befo
 // at is what the pause is at a time: one that has ended may be a resumption.
 func (p Pause) at(now time.Time) Pause {
 	if p.ended(now) && p.ThenResumed {
-		return Pause{Scope: p.Scope, Resumed: true, Since: p.Until, UpdatedBy: p.UpdatedBy, UpdatedAt: p.UpdatedAt}
+		return Pause{Scope: p.Scope, Resumed: true, Since: p.Until, UpdatedBy: p.UpdatedBy, UpdatedUser: p.UpdatedUser, UpdatedAt: p.UpdatedAt}
 	}
 	return p
 }

@@ -36,16 +36,18 @@ func (s *Store) edit(ctx context.Context, e Edit, change func(v *draft, policy *
 	}
 	var v draft
 	for range tries {
-		var refused error // says itself what is wrong
+		var declined error // says itself what is wrong
 		err := s.rdb.Watch(ctx, func(tx *redis.Tx) error {
-			if v, refused = s.next(ctx, tx, e, change); refused != nil {
-				return refused
+			if v, declined = s.next(ctx, tx, e, change); declined != nil {
+				return declined
 			}
 			return s.write(ctx, tx, &v)
 		}, s.key)
 		switch {
-		case err == nil || refused != nil:
-			return v, refused
+		case refused(err):
+			return v, fmt.Errorf("%w: %w", ErrNotPermitted, err)
+		case err == nil || declined != nil:
+			return v, declined
 		case !errors.Is(err, redis.TxFailedErr):
 			return v, unavailable(ctx, "change", err)
 		}
@@ -64,8 +66,12 @@ func (s *Store) next(ctx context.Context, tx *redis.Tx, e Edit, change func(*dra
 	if err != nil {
 		return draft{}, err
 	}
-	before, err := s.current(ctx, tx)
-	if err != nil && !errors.Is(err, ErrNone) {
+	before, hash, err := s.before(ctx, tx)
+	if err != nil {
+		return draft{}, err
+	}
+	user, err := whoAmI(ctx, tx)
+	if err != nil {
 		return draft{}, err
 	}
 	v := draft{Version: before.clone(), texts: map[string][]byte{}, number: before.Number}
@@ -75,6 +81,7 @@ func (s *Store) next(ctx context.Context, tx *redis.Tx, e Edit, change func(*dra
 	if v.base, err = s.base(ctx, tx, before); err != nil {
 		return v, err
 	}
+	v.User = user
 	policy, _, err := before.policy(v.base, now)
 	if err != nil {
 		return v, &DamagedError{before.Number, err}
@@ -84,9 +91,39 @@ func (s *Store) next(ctx context.Context, tx *redis.Tx, e Edit, change func(*dra
 		return v, err
 	}
 	v.Number, v.At, v.InForce, v.By = before.Number+1, now, now.Add(Notice), e.By
+	v.Prev = hash
 	v.expire(now)
 	v.Edited = v.Edited || v.Imported != nil || v.live() > 0
 	return v, s.check(ctx, tx, &v, now)
+}
+
+// before is the version that stands there, the zero Version for none, and its hash as it was when it
+// was written: should somebody have changed its text since, the chain shows it.
+func (s *Store) before(ctx context.Context, tx *redis.Tx) (v Version, hash string, err error) {
+	mark, err := s.mark(ctx, tx)
+	if err != nil || mark == "" {
+		return v, "", err
+	}
+	if v, err = s.marked(ctx, tx, mark); err != nil {
+		return v, "", err
+	}
+	if _, hash, err = readMark(mark); hash == "" {
+		hash = v.Hash
+	}
+	return v, hash, err
+}
+
+// whoAmI is the Redis user of the connection, empty where the server does not say.
+func whoAmI(ctx context.Context, tx *redis.Tx) (string, error) {
+	user, err := tx.ACLWhoAmI(ctx).Result()
+	var answer redis.Error
+	if errors.As(err, &answer) {
+		return "", nil // it knows no users, or this one may not ask
+	}
+	if err != nil {
+		return "", unavailable(ctx, "ask for the user who changes", err)
+	}
+	return user, nil
 }
 
 // check works out what a draft comes to, and refuses one that says what limits may not.
@@ -112,12 +149,13 @@ func (s *Store) write(ctx context.Context, tx *redis.Tx, v *draft) error {
 	if err != nil {
 		return err
 	}
+	v.Hash = sumOf([]byte(text))
 	all, err := tx.HGetAll(ctx, s.key).Result()
 	if err != nil {
 		return err
 	}
 	gone := s.outlived(all, v, len(text))
-	_, err = tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
+	cmds, err := tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
 		for sum, source := range v.texts {
 			p.HSet(ctx, s.key, sourceField+sum, source)
 		}
@@ -128,6 +166,11 @@ func (s *Store) write(ctx context.Context, tx *redis.Tx, v *draft) error {
 		p.PExpire(ctx, s.key, v.stays())
 		return nil
 	})
+	for _, cmd := range cmds {
+		if refused(cmd.Err()) {
+			return cmd.Err() // the reason; EXEC says only that there was one
+		}
+	}
 	return err
 }
 

@@ -49,7 +49,8 @@ func Errorf(try, format string, args ...any) *Error {
 
 // Fail prints err to stderr as lines that start with prog, each followed by a
 // "try:" line where err, or an error it wraps, is an *Error. Errors joined by
-// errors.Join, and lines of one error, are printed one below the other.
+// errors.Join, and lines of one error, are printed one below the other, each as Escape
+// writes it.
 func Fail(stderr io.Writer, prog string, err error) {
 	var b bytes.Buffer
 	writeFault(&b, prog, err)
@@ -72,10 +73,10 @@ func writeFault(b *bytes.Buffer, prog string, err error) {
 		what, try = strings.Replace(what, told.Error(), told.What, 1), told.Try
 	}
 	for line := range strings.Lines(what) {
-		fmt.Fprintf(b, "%s: %s\n", prog, strings.TrimSuffix(line, "\n"))
+		fmt.Fprintf(b, "%s: %s\n", prog, Escape(strings.TrimSuffix(line, "\n")))
 	}
 	for line := range strings.Lines(try) {
-		fmt.Fprintf(b, "try: %s\n", strings.TrimSuffix(line, "\n"))
+		fmt.Fprintf(b, "try: %s\n", Escape(strings.TrimSuffix(line, "\n")))
 	}
 }
 

@@ -1,0 +1,392 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/answers"
+)
+
+// accessRule is a command of docs/operations.md that makes a user, word by word.
+func accessRule(t *testing.T, user string) []string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rule, found := strings.Cut(string(text), "\nACL SETUSER "+user+" ")
+	rule, _, closed := strings.Cut(rule, "\n```")
+	if !found || !closed {
+		t.Fatalf("docs/operations.md has no ACL SETUSER %s", user)
+	}
+	return strings.Fields("ACL SETUSER " + user + " " + strings.ReplaceAll(rule, ">PASSWORD", ">secret"))
+}
+
+// guarded is a server with the users of docs/operations.md.
+type guarded struct {
+	*redistest.Server
+	t     *testing.T
+	admin *redis.Client
+}
+
+func newGuarded(t *testing.T, users ...string) *guarded {
+	t.Helper()
+	g := &guarded{Server: redistest.NewServer(t), t: t}
+	g.admin = g.Client(t)
+	for _, user := range users {
+		g.rule(accessRule(t, user)...)
+	}
+	return g
+}
+
+func (g *guarded) rule(words ...string) {
+	g.t.Helper()
+	command := make([]any, len(words))
+	for i, w := range words {
+		command[i] = w
+	}
+	if err := g.admin.Do(g.t.Context(), command...).Err(); err != nil {
+		g.t.Fatalf("%q: %v", words, err)
+	}
+}
+
+func (g *guarded) url(user string) string { return "redis://" + user + ":secret@" + g.Addr() }
+
+// limits are the verbs of "worker limits", run as a user.
+func (g *guarded) limits(user string) *limited { return &limited{t: g.t, url: g.url(user)} }
+
+// refused are what users were refused, but for what is expected.
+func (g *guarded) refused(expected ...string) (all []string) {
+	g.t.Helper()
+	log, err := g.admin.ACLLog(g.t.Context(), 1000).Result()
+	if err != nil {
+		g.t.Fatal(err)
+	}
+next:
+	for _, e := range log {
+		text := fmt.Sprintf("%s %s %s", e.Username, e.Reason, e.Object)
+		for _, want := range expected {
+			if text == want {
+				continue next
+			}
+		}
+		all = append(all, text)
+	}
+	return all
+}
+
+const accessLimits = `
+limits:
+  payments:
+    rules:
+      - {name: account, algorithm: sliding-window, limit: 10, per: 1s}
+      - {name: day, algorithm: calendar, limit: 1000, resets: "0 0 * * *"}
+    scopes:
+      "*":
+        rules:
+          - {name: tenant, algorithm: token-bucket, limit: 20, per: 1s, burst: 5, on_redis_error: share}
+          - {name: hour, algorithm: fixed-window, limit: 1000, per: 1h}
+          - {name: parallel, algorithm: concurrency, limit: 2, lease: 1s}
+          - {name: trial, algorithm: sliding-window, limit: 1, per: 1s, shadow: true}
+`
+
+// answering is an API that refuses some calls, fails others and is slow in between.
+func answering(t *testing.T) (host, url string, calls *atomic.Int32) {
+	t.Helper()
+	calls = &atomic.Int32{}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		calls.Add(1)
+		switch r.URL.Path {
+		case "/slow":
+			select {
+			case <-time.After(3 * time.Second):
+			case <-r.Context().Done():
+			}
+		case "/fails":
+			w.WriteHeader(http.StatusInternalServerError)
+		case "/refuses":
+			w.WriteHeader(http.StatusNotFound)
+		case "/later":
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusTooManyRequests)
+		}
+	}))
+	t.Cleanup(server.Close)
+	return strings.TrimPrefix(server.URL, "http://"), server.URL, calls
+}
+
+// life has a worker do all that it does: decide, wait, take turns, renew leases, retry, archive, be
+// refused by an API, run schedules and follow the limits.
+func (g *guarded) life(r *running, url string, change func()) {
+	t := g.t
+	t.Helper()
+	r.says("msg=ready")
+	client := queue.NewClient(g.admin, queue.ClientConfig{})
+	inspector := asynq.NewInspectorFromRedisClient(g.admin)
+	tasks := []queue.Task{
+		{ID: "slow", Scope: "payments/acme", HTTP: &queue.HTTP{URL: url + "/slow"}},
+		{ID: "fails", Scope: "payments/acme", HTTP: &queue.HTTP{URL: url + "/fails"}, MaxRetry: queue.Retries(5)},
+		{ID: "last", Scope: "payments/acme", HTTP: &queue.HTTP{URL: url + "/refuses"}, MaxRetry: queue.Retries(0)},
+		{ID: "later", Scope: "payments/other", HTTP: &queue.HTTP{URL: url + "/later"}, MaxRetry: queue.Retries(0)},
+		{ID: "costs", Scope: "payments/third", Costs: map[string]int64{"requests": 1, "tokens": 5}},
+		{ID: "kept", Scope: "payments/acme", Remember: time.Hour},
+		{ID: "unknown", Scope: "nowhere"},
+	}
+	for i := range 40 {
+		tasks = append(tasks, queue.Task{ID: fmt.Sprint("n", i), Scope: fmt.Sprintf("payments/t%d", i%2), Queue: []string{"default", "low"}[i%2]})
+	}
+	for _, task := range tasks {
+		task.Type = queue.TypeHTTP
+		if task.HTTP == nil {
+			task.HTTP = &queue.HTTP{URL: url}
+		}
+		if _, err := client.Enqueue(t.Context(), task); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change()
+	redistest.WaitFor(t, "all of them to have run", bound, func() bool {
+		left := 0
+		for _, name := range []string{"default", "low"} {
+			info, err := inspector.GetQueueInfo(name)
+			if err != nil {
+				return false
+			}
+			left += info.Pending + info.Active + info.Scheduled + info.Retry
+		}
+		return left <= 2 // fails, and later
+	})
+	if err := inspector.CancelProcessing("slow"); err != nil {
+		t.Error(err)
+	}
+	for _, id := range []string{"last", "unknown"} {
+		if info, err := inspector.GetTaskInfo("default", id); err != nil || info.State != asynq.TaskStateArchived {
+			t.Errorf("%s: %+v, %v", id, info, err)
+		}
+	}
+	r.stop()
+	r.ends(cli.ExitOK)
+}
+
+const accessSchedules = `schedules: {tidy: {cron: "* * * * *", task: {type: http, scope: payments/acme, http: {url: "URL"}}}}`
+
+// works has a worker of a user live its life, and returns it at its end.
+func (g *guarded) works(user string, change func(), args ...string) *running {
+	g.t.Helper()
+	host, url, _ := answering(g.t)
+	schedules := limitsFile(g.t, strings.Replace(accessSchedules, "URL", url, 1))
+	r := start(g.t, whole, nil, append([]string{"-redis", g.url(user), "-allow-host", host, "-queues", "default=3,low=1", "-schedules", schedules}, args...)...)
+	g.life(r, url, change)
+	return r
+}
+
+// docs/operations.md: "This user runs the program worker with all that it does, and is refused every
+// write of the limits"; it follows them "without a word".
+func TestWorkerAccess(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t, "worker", "changer")
+	g.limits("changer").run(0, "import", "-replace", limitsFile(t, accessLimits))
+	r := g.works("worker", func() { g.limits("changer").run(0, "set", "payments", "account", "limit=15", "-as", "anna") })
+	r.says(`change="set payments account limit=15" by=anna`)
+	for line := range strings.Lines(r.stderr.String()) {
+		if !strings.Contains(line, "level=INFO") && !strings.Contains(line, "failed for good") && !strings.Contains(line, "the API says to stay away") {
+			t.Errorf("logged %s", line)
+		}
+	}
+	if all := g.refused("worker key hw:limits"); len(all) > 0 { // to renew them
+		t.Errorf("refused were %q", all)
+	}
+	_ = g.admin.ACLLogReset(t.Context())
+
+	rdb := redis.NewClient(&redis.Options{Addr: g.Addr(), Username: "worker", Password: "secret"})
+	t.Cleanup(func() { _ = rdb.Close() })
+	stands := g.admin.HGetAll(t.Context(), "hw:limits").Val()
+	ctx := t.Context()
+	for name, err := range map[string]error{
+		"hset":        rdb.HSet(ctx, "hw:limits", "version", "9").Err(),
+		"hdel":        rdb.HDel(ctx, "hw:limits", "version").Err(),
+		"del":         rdb.Del(ctx, "hw:limits").Err(),
+		"set":         rdb.Set(ctx, "hw:limits", "x", 0).Err(),
+		"pexpire":     rdb.PExpire(ctx, "hw:limits", time.Millisecond).Err(),
+		"rename":      rdb.Rename(ctx, "hw:queues", "hw:limits").Err(),
+		"script":      rdb.Eval(ctx, "return redis.call('HSET', KEYS[1], 'version', '9')", []string{"hw:limits"}).Err(),
+		"hidden":      rdb.Eval(ctx, "return redis.call('HSET', 'hw:limits', 'version', '9')", nil).Err(),
+		"another key": rdb.HSet(ctx, "hw:limits2", "version", "9").Err(),
+		"flushall":    rdb.FlushAll(ctx).Err(),
+		"acl":         rdb.Do(ctx, "ACL", "SETUSER", "worker", "~*", "+@all").Err(),
+		"config":      rdb.ConfigSet(ctx, "requirepass", "x").Err(),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "NOPERM") && !strings.Contains(err.Error(), "ACL failure in script") && !strings.Contains(err.Error(), "can't run this command") && !strings.Contains(err.Error(), "can't access") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	_, errs := g.limits("worker").run(1, "set", "payments", "account", "limit=1000")
+	says(t, errs, "the user of Redis at", "may not change limits; nothing was changed", "docs/operations.md")
+	g.limits("worker").run(0, "list")
+	g.limits("worker").run(0, "verify")
+	// "Programs that enqueue, and worker inspect, can have the same user."
+	policy, err := queue.PublishedPolicy(ctx, rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	limiter, err := throttle.New(rdb, policy, throttle.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter})
+	for i := range 30 {
+		if _, err := client.Enqueue(ctx, queue.Task{Type: "work", ID: fmt.Sprint("w", i), Scope: "payments/acme"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, words := range []string{"scope payments/acme", "task w0", "task w29", "usage payments"} {
+		var out, errs strings.Builder
+		if code := run(ctx, append(append([]string{"inspect"}, strings.Fields(words)...), "-redis", g.url("worker")), noEnv, &out, &errs); code != 0 {
+			t.Errorf("inspect %s: %d, %s", words, code, errs.String())
+		}
+	}
+	if now := g.admin.HGetAll(ctx, "hw:limits").Val(); !maps.Equal(now, stands) || len(now) == 0 {
+		t.Errorf("%v became %v", stands, now)
+	}
+}
+
+// docs/operations.md: "Its own file changes nothing while there are limits in Redis."
+func TestWorkerMayNotPublish(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t, "worker", "changer")
+	own, other := limitsFile(t, someLimits), limitsFile(t, strings.Replace(someLimits, "200", "7", 1))
+	worker := func(path string) *running {
+		return start(t, with(newFakeSystem()), nil, "-redis", g.url("worker"), "-limits", path)
+	}
+	const none, different = "goes by its own file until there are", "which is not the one in Redis; those in Redis count"
+
+	// Nothing in Redis: it runs under its own file, and by the next text of it.
+	r := worker(own)
+	r.says("msg=ready")
+	says(t, r.stderr.String(), none, "worker limits import -replace publishes it", "level=WARN")
+	write(t, own, strings.Replace(someLimits, "200", "300", 1))
+	redistest.WaitFor(t, "the next text to be told", bound, func() bool { return strings.Count(r.stderr.String(), none) == 2 })
+
+	// Then there is something: it goes over, without another word.
+	g.limits("changer").run(0, "import", "-replace", other)
+	r.says(`msg="limits in force" version=1`)
+	write(t, own, strings.Replace(someLimits, "200", "400", 1))
+	r.says(different)
+	same, differs := worker(other), worker(own)
+	same.says("msg=ready")
+	differs.says("msg=ready")
+	says(t, differs.stderr.String(), different, "version=1", "level=WARN")
+	same.says(`msg="limits in force" version=1`)
+	for _, r := range []*running{r, same, differs} {
+		r.stop()
+		r.ends(cli.ExitOK)
+	}
+	says(t, same.stderr.String(), "!level=WARN", "!level=ERROR")
+	for _, r := range []*running{r, differs} {
+		says(t, r.stderr.String(), "!trying again", "!level=ERROR")
+		if n := strings.Count(r.stderr.String(), different); n != 1 {
+			t.Errorf("told %d times\n%s", n, r.stderr.String())
+		}
+	}
+	if n := g.admin.HLen(t.Context(), "hw:limits").Val(); n != 3 {
+		t.Errorf("%d fields of one version", n)
+	}
+}
+
+// docs/operations.md: "A worker that publishes its file has ~hw:limits*, and +watch … besides."
+func TestPublisherAccess(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t)
+	rule := strings.Join(accessRule(t, "worker"), " ")
+	rule = strings.Replace(rule, "%R~hw:limits*", "~hw:limits*", 1) + " +watch +unwatch +multi +exec +acl|whoami"
+	g.rule(strings.Fields(strings.Replace(rule, "SETUSER worker", "SETUSER publisher", 1))...)
+	path := limitsFile(t, accessLimits)
+	r := g.works("publisher", func() { write(t, path, strings.Replace(accessLimits, "limit: 10,", "limit: 15,", 1)) }, "-limits", path)
+	r.says(`msg="the limits file is published"`)
+	r.says("version=2")
+	if all := g.refused(); len(all) > 0 {
+		t.Errorf("refused were %q", all)
+	}
+}
+
+// docs/operations.md: "This user runs every verb of worker limits."
+func TestChangerAccess(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t, "changer")
+	l := g.limits("changer")
+	l.everyVerb()
+	if all := g.refused(); len(all) > 0 {
+		t.Errorf("refused were %q", all)
+	}
+	if users := l.objects("history"); users[0]["user"] != "changer" {
+		t.Errorf("%v", users[0])
+	}
+	// "Without +acl|whoami changes are made."
+	g.rule("ACL", "SETUSER", "changer", "-acl|whoami")
+	out, _ := l.run(0, "set", "payments", "account", "limit=77", "-as", "anna")
+	says(t, out, "by anna (user unknown)")
+	// "Leave them out for a user that needs none of these."
+	g.rule("ACL", "SETUSER", "changer", "resetkeys", "~hw:limits*", "~hw:probe")
+	l.run(0, "set", "payments", "account", "limit=78")
+	l.run(0, "rollback", "2")
+	l.run(1, "reset", "payments/acme")
+}
+
+// everyVerb runs "worker limits" with each of its verbs.
+func (l *limited) everyVerb() {
+	l.t.Helper()
+	path := limitsFile(l.t, accessLimits)
+	l.run(0, "import", "-replace", path)
+	l.busy()
+	for _, words := range []string{
+		"list", "export", "history", "verify", "show payments/acme", "show payments/*", "reset payments/acme",
+		"set payments/acme tenant limit=9", "set payments/acme tenant limit=8 -for 1h", "assign payments owner=team", "remove payments account",
+		"unset payments", "pause payments -for 1h", "resume payments", "pause payments/acme", "drain payments", "unset", "rollback 2",
+	} {
+		l.run(0, strings.Fields(words)...)
+	}
+	l.run(1, "diff", path)
+	for verb := range limitsVerbs {
+		if out, errs := l.run(2, verb, "-no-such-flag"); out != "" || errs == "" {
+			l.t.Errorf("%s: %q", verb, out)
+		}
+	}
+}
+
+// busy has units spent, tasks waiting, and an API that refuses calls.
+func (l *limited) busy() {
+	l.t.Helper()
+	_, addr, _ := strings.Cut(l.url, "@")
+	rdb := open(l.t, "redis://"+addr)
+	policy, err := throttle.ParsePolicy("limits.yaml", []byte(accessLimits))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	limiter, err := throttle.New(rdb, policy, throttle.Config{})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for i := range 10 {
+		if _, err := limiter.Decide(l.t.Context(), throttle.Request{Scope: "payments/acme", Ticket: fmt.Sprint("t", i)}); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+	if _, err := limiter.Heed(l.t.Context(), "payments/acme", answers.Advice{Limited: true}); err != nil {
+		l.t.Fatal(err)
+	}
+	enqueue(l.t, rdb, queue.Task{Type: "work", ID: "one", Scope: "payments/acme"})
+}

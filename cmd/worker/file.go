@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/throttle/strictyaml"
+)
+
+const (
+	// settles is how long a file must have stayed as it is before it is read: whoever writes it in
+	// place may be half-way through, and half a file can be a valid one.
+	settles = time.Second
+	// settleBound is how long a program that starts waits for a file that others keep writing.
+	settleBound = 30 * time.Second
+)
+
+// fileStamp tells a file from what stood in its place before. The zero fileStamp is of none.
+type fileStamp struct{ info fs.FileInfo }
+
+// stampOf is the stamp of a file, or of what a symlink leads to: a Kubernetes ConfigMap changes by
+// another target.
+func stampOf(path string) (fileStamp, error) {
+	info, err := os.Stat(path)
+	return fileStamp{info}, err
+}
+
+// same tells whether it is the same file, and has not been written since.
+func (s fileStamp) same(other fileStamp) bool {
+	if s.info == nil || other.info == nil {
+		return s.info == other.info
+	}
+	return s.info.ModTime().Equal(other.info.ModTime()) && s.info.Size() == other.info.Size() && os.SameFile(s.info, other.info)
+}
+
+// regular is false of a pipe, which can be read once.
+func (s fileStamp) regular() bool { return s.info != nil && s.info.Mode().IsRegular() }
+
+// old tells whether it was written long enough ago, by the file's own clock.
+func (s fileStamp) old() bool { return !s.regular() || time.Since(s.info.ModTime()) >= settles }
+
+// readSettled reads a file as soon as it has not changed for a second.
+func readSettled(ctx context.Context, path string) ([]byte, fileStamp, error) {
+	waits, cancel := context.WithTimeout(ctx, settleBound)
+	defer cancel()
+	seen, err := stampOf(path)
+	for err == nil {
+		if !seen.old() && !rest(waits, settles) {
+			if ctx.Err() != nil {
+				return nil, seen, ctx.Err()
+			}
+			return nil, seen, &cli.Error{What: fmt.Sprintf("%s is being written all the time: it has not stayed as it is for %s", path, settles),
+				Try: "write another file and rename it to this one"}
+		}
+		var text []byte
+		var stands fileStamp
+		if text, stands, err = readFile(path); err == nil && (stands.same(seen) || !seen.regular()) {
+			return text, stands, nil
+		}
+		seen = stands
+	}
+	return nil, seen, err
+}
+
+// readFile reads a file. The stamp is that of what stands there afterwards.
+func readFile(path string) (text []byte, stands fileStamp, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, stands, err
+	}
+	defer func() { _ = file.Close() }() // nothing was written that could be lost
+	if text, err = io.ReadAll(io.LimitReader(file, strictyaml.MaxBytes+1)); err != nil {
+		return nil, stands, err
+	}
+	stands, err = stampOf(path)
+	return text, stands, err
+}
+
+// settling waits until a file that has changed does so no more.
+type settling struct {
+	taken fileStamp // when it was read last
+	seen  fileStamp
+	since time.Time // when seen was seen first
+}
+
+// due tells whether the file is to be read: it is another one than was read last, or it was asked
+// for, and has been the same for long enough.
+func (s *settling) due(stands fileStamp, now time.Time, asked bool) bool {
+	if !stands.same(s.seen) {
+		s.seen, s.since = stands, now
+	}
+	return (asked || !stands.same(s.taken)) && now.Sub(s.since) >= settles
+}
+
+// warnOfMode says that others can write a file that this program goes by. It returns whether it did.
+func warnOfMode(ctx context.Context, log *slog.Logger, path string, stands fileStamp) bool {
+	const others = 0o022
+	if !fileModes || !stands.regular() || stands.info.Mode().Perm()&others == 0 {
+		return false
+	}
+	log.WarnContext(ctx, "users beside its owner may write a file that this worker goes by; chmod go-w keeps them out",
+		"file", path, "mode", stands.info.Mode().String())
+	return true
+}

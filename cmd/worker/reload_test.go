@@ -1,0 +1,322 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// reloading is a worker's limits file, which is read again in a bubble of fake time.
+type reloading struct {
+	*limits
+	rdb     *redis.Client
+	t       *testing.T
+	path    string
+	out     *buffer
+	signals chan os.Signal
+}
+
+const twoTenants = `limits:
+  payments:
+    rules:
+      - {name: account, algorithm: sliding-window, limit: 200, per: 1s}
+    scopes:
+      acme:
+        rules:
+          - {name: tenant, algorithm: token-bucket, limit: 5, per: 1s}
+`
+
+// inPlace writes a file as an editor does that does not rename, at the bubble's time.
+func inPlace(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	touch(t, path)
+}
+
+func touch(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Chtimes(path, time.Now(), time.Now()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func later(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+// reloads has a worker publish twoTenants, and goes on to read the file again.
+func reloads(t *testing.T, test func(t *testing.T, r *reloading)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := redistest.Miniredis(t)
+		r := &reloading{rdb: rdb, t: t, path: filepath.Join(t.TempDir(), "limits.yaml"), out: &buffer{}, signals: make(chan os.Signal)}
+		inPlace(t, r.path, twoTenants)
+		r.limits = newLimits(rdb, readOf(t, r.path), slog.New(slog.NewTextHandler(r.out, nil)))
+		if _, err := r.settle(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); r.reload(ctx, r.signals) }()
+		test(t, r)
+		cancel()
+		<-done
+	})
+}
+
+// says holds what was published against parts, and what was logged against others.
+func (r *reloading) says(published, logged []string) {
+	r.t.Helper()
+	p, err := r.store.Now(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	says(r.t, string(p.YAML()), published...)
+	says(r.t, r.out.String(), logged...)
+}
+
+// docs/limits.md: "A file is read when it has not changed for a second", so that one that is written
+// in pieces, each of them valid, is read when the last one has come.
+func TestFileIsReadWhenSettled(t *testing.T) {
+	t.Parallel()
+	reloads(t, func(_ *testing.T, r *reloading) {
+		later(5 * time.Second)
+		text := strings.Replace(twoTenants, "200", "300", 1)
+		for _, part := range []string{"limits: {}\n", text[:strings.Index(text, "    scopes")], text} {
+			inPlace(r.t, r.path, part)
+			later(900 * time.Millisecond)
+			r.says([]string{"limit: 200", "limit: 5", "!limit: 300"}, nil)
+		}
+		later(400 * time.Millisecond)
+		r.says([]string{"limit: 300", "limit: 5"}, []string{"!level=WARN"})
+	})
+}
+
+// docs/limits.md: "A file that ends in the middle of what it said before is not taken", however long
+// it stays so, unless somebody asks for it.
+func TestCutOffFileIsNotTaken(t *testing.T) {
+	t.Parallel()
+	reloads(t, func(t *testing.T, r *reloading) {
+		half := twoTenants[:strings.Index(twoTenants, "    scopes")]
+		for _, part := range []string{half, "", twoTenants[:len(twoTenants)-40]} {
+			inPlace(t, r.path, part)
+			later(time.Minute)
+			r.says([]string{"limit: 200", "limit: 5"}, []string{"level=WARN", "ends in the middle of what it said before", "!level=ERROR"})
+		}
+		if n := strings.Count(r.out.String(), "\n"); n != 4 {
+			t.Errorf("%d lines for three files, and the one of the start:\n%s", n, r.out)
+		}
+		inPlace(t, r.path, half)
+		later(time.Minute)
+		r.signals <- syscall.SIGHUP
+		later(time.Second)
+		r.says([]string{"limit: 200", "!limit: 5"}, []string{`the new limits file lacks what the one before had`, `gone=1 names="payments/acme tenant"`})
+	})
+}
+
+// docs/limits.md: "What a new file has no more is told", by scope and name.
+func TestGoneRulesAreTold(t *testing.T) {
+	t.Parallel()
+	reloads(t, func(t *testing.T, r *reloading) {
+		inPlace(t, r.path, strings.Replace(twoTenants, "acme", "other", 1))
+		later(2 * time.Second)
+		r.says([]string{"other", "!acme"}, []string{"level=WARN", `gone=1 names="payments/acme tenant"`})
+		inPlace(t, r.path, strings.Replace(twoTenants, "acme", "other", 1)+"      more: {rules: [{name: r, algorithm: concurrency, limit: 1}]}\n")
+		later(2 * time.Second)
+		r.says([]string{"more"}, nil)
+		if n := strings.Count(r.out.String(), "gone="); n != 1 {
+			t.Errorf("told %d times:\n%s", n, r.out)
+		}
+		// A worker that starts with a file tells it of the one that was published before.
+		inPlace(t, r.path, "limits: {payments: {rules: [{name: account, algorithm: sliding-window, limit: 9, per: 1s}]}}\n")
+		next := newLimits(r.rdb, readOf(t, r.path), r.log)
+		if _, err := next.settle(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		says(t, r.out.String(), `gone=2 names="payments/more r, payments/other tenant"`)
+	})
+}
+
+// A file that is not there is being replaced, unless somebody asks for it.
+func TestMissingFileIsTold(t *testing.T) {
+	t.Parallel()
+	reloads(t, func(t *testing.T, r *reloading) {
+		if err := os.Remove(r.path); err != nil {
+			t.Fatal(err)
+		}
+		later(time.Minute)
+		says(t, r.out.String(), "!level=ERROR")
+		r.signals <- syscall.SIGHUP
+		later(time.Second)
+		says(t, r.out.String(), "level=ERROR", "the limits file cannot be read; the limits in force stay", "no such file")
+		if err := os.Mkdir(r.path, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		r.signals <- syscall.SIGHUP
+		later(time.Second)
+		says(t, r.out.String(), "it is no file")
+		if err := os.Remove(r.path); err != nil {
+			t.Fatal(err)
+		}
+		inPlace(t, r.path, strings.Replace(twoTenants, "200", "300", 1))
+		later(2 * time.Second)
+		r.says([]string{"limit: 300"}, nil)
+		if n := strings.Count(r.out.String(), "level=ERROR"); n != 2 {
+			t.Errorf("%d errors:\n%s", n, r.out)
+		}
+	})
+}
+
+// docs/limits.md: "A symlink is followed": a ConfigMap of Kubernetes changes by another target.
+func TestSymlinkIsFollowed(t *testing.T) {
+	t.Parallel()
+	reloads(t, func(t *testing.T, r *reloading) {
+		dir := t.TempDir()
+		for name, limit := range map[string]string{"one": "200", "two": "300"} {
+			inPlace(t, filepath.Join(dir, name), strings.Replace(twoTenants, "200", limit, 1))
+		}
+		link := func(target, name string) {
+			t.Helper()
+			if err := os.Symlink(filepath.Join(dir, target), name+".new"); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Rename(name+".new", name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		data := filepath.Join(dir, "..data")
+		link("one", data)
+		link("..data", r.path)
+		later(3 * time.Second)
+		r.says([]string{"limit: 200"}, nil)
+		link("two", data)
+		later(1500 * time.Millisecond)
+		r.says([]string{"limit: 300"}, nil)
+	})
+}
+
+// docs/limits.md: "So it is when a worker starts": it waits until the file has settled.
+func TestStartWaitsForTheFile(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "limits.yaml")
+		inPlace(t, path, twoTenants[:strings.Index(twoTenants, "    scopes")])
+		began := time.Now()
+		go func() {
+			<-time.After(700 * time.Millisecond)
+			inPlace(t, path, twoTenants)
+		}()
+		read := readOf(t, path)
+		if took := time.Since(began); string(read.text) != twoTenants || took < 1700*time.Millisecond || took > 2500*time.Millisecond {
+			t.Errorf("after %s it read\n%s", took, read.text)
+		}
+		later(time.Second)
+		began = time.Now()
+		if readOf(t, path); time.Since(began) != 0 {
+			t.Errorf("it waited %s for a file that was old", time.Since(began))
+		}
+		// One whose time is still to come, by this machine's clock, is waited for as well.
+		if err := os.Chtimes(path, time.Now(), time.Now().Add(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		if readOf(t, path); time.Since(began) != settles {
+			t.Errorf("it waited %s", time.Since(began))
+		}
+	})
+}
+
+// One that never stays as it is for a second ends the start, with what to do.
+func TestStartDoesNotWaitForever(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "schedules.yaml")
+		inPlace(t, path, "schedules: {}\n")
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for ctx.Err() == nil {
+				<-time.After(400 * time.Millisecond)
+				touch(t, path)
+			}
+		}()
+		_, err := loadSchedules(t.Context(), path, slog.New(slog.DiscardHandler))
+		cancel()
+		<-done
+		if err == nil || !strings.Contains(err.Error(), "is being written all the time") || !strings.Contains(err.Error(), "rename") {
+			t.Errorf("%v", err)
+		}
+		stopped, stop := context.WithCancel(t.Context())
+		stop()
+		touch(t, path)
+		if _, err := readLimitsFile(stopped, path); err != context.Canceled { //nolint:errorlint // exactly this one
+			t.Errorf("told to stop: %v", err)
+		}
+	})
+}
+
+// docs/limits.md: "A file that others than its owner may write is warned about, once".
+func TestWritableFileIsTold(t *testing.T) {
+	t.Parallel()
+	if !fileModes {
+		t.Skip("modes tell nothing here")
+	}
+	reloads(t, func(t *testing.T, r *reloading) {
+		for i, mode := range []os.FileMode{0o644, 0o664, 0o646} {
+			inPlace(t, r.path, twoTenants+strings.Repeat("#", i+1)+"\n")
+			if err := os.Chmod(r.path, mode); err != nil {
+				t.Fatal(err)
+			}
+			later(2 * time.Second)
+			if n, want := strings.Count(r.out.String(), "may write a file"), min(i, 1); n != want {
+				t.Errorf("%v: told %d times, want %d:\n%s", mode, n, want, r.out)
+			}
+		}
+		says(t, r.out.String(), "level=WARN", "mode=-rw-rw-r--")
+		var out buffer
+		path := filepath.Join(t.TempDir(), "schedules.yaml")
+		inPlace(t, path, "schedules: {}\n")
+		if err := os.Chmod(path, 0o602); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := loadSchedules(t.Context(), path, slog.New(slog.NewTextHandler(&out, nil))); err != nil {
+			t.Fatal(err)
+		}
+		says(t, out.String(), "may write a file", "mode=-rw-----w-")
+	})
+}
+
+// A pipe can be read once, and is: -limits <(decrypt limits.yaml).
+func TestPipeIsReadOnce(t *testing.T) {
+	t.Parallel()
+	in, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	if _, err := out.WriteString(twoTenants); err != nil {
+		t.Fatal(err)
+	}
+	_ = out.Close()
+	path := filepath.Join("/dev/fd", strconv.Itoa(int(in.Fd())))
+	if _, err := os.Stat(path); err != nil {
+		t.Skip("pipes have no names here")
+	}
+	if read := readOf(t, path); string(read.text) != twoTenants || read.stood.regular() {
+		t.Errorf("%q", read.text)
+	}
+}
