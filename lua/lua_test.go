@@ -204,7 +204,7 @@ func code(source string) string {
 
 // text is what may stand on either side of "..": a text, a call of a function
 // that makes text, or a variable that is known to hold text.
-var text = regexp.MustCompile(`^(?:'.*'|(?:whole|pack|char|varint|sub|format|group_of|string\.match|string\.rep)\(.*|string\.rep\(|(?:[losr]\.|seat\.)?(?:scope|ticket|name|rank|level|node|group)|text|PAST|from|id|RUNNING|STRAIGHT|whose|s|record|r\.log|log|state|moment|member|stamp|latest|holds|unit|since|low|answer|NEVER)$`)
+var text = regexp.MustCompile(`^(?:'.*'|(?:whole|pack|char|varint|stored\.ahead|sub|format|group_of|string\.match|string\.rep)\(.*|string\.rep\(|(?:[losr]\.|seat\.)?(?:scope|ticket|name|rank|level|node|group)|text|PAST|from|id|RUNNING|STRAIGHT|whose|s|record|r\.log|log|state|moment|member|stamp|latest|holds|notches|unit|since|low|answer|NEVER)$`)
 
 // concatenations returns what is joined to a text and may be a number.
 func concatenations(code string) []string {

@@ -58,8 +58,14 @@ local function kept(length)
   return length > 0 and max(length, RESTED) or KEPT
 end
 
-local function pause(level, us)
+-- A pause as it stands, nil for none.
+local function pause_of(level)
   local v = call('HGET', told, 'P' .. level)
+  return v and (corrections.brought_back(v, 8, 1, 8)) or nil
+end
+
+local function pause(level, us)
+  local v = pause_of(level)
   local ends = v and unpack7(v, 1) or 0
   stood = stood or ends > now
   if ends >= now + us then
@@ -73,7 +79,7 @@ end
 -- While it rests all that is told is of the same calls. Who has rested and is refused again
 -- soon after that rests for longer.
 local function rest(level, first, most, part)
-  local v = call('HGET', told, 'P' .. level)
+  local v = pause_of(level)
   local ends, length = v and unpack7(v, 1) or 0, v and unpack7(v, 15) or 0
   stood = stood or ends > now
   if stood then
@@ -93,7 +99,7 @@ local function look(name)
 end
 
 local function lift(level)
-  local v = call('HGET', told, 'P' .. level)
+  local v = pause_of(level)
   local over = not v or unpack7(v, 1) <= now
   if not over then
     call('HSET', told, 'P' .. level, pack(now) .. sub(v, 8, 14) .. pack(0))
@@ -105,7 +111,7 @@ end
 
 local function correction(name)
   local v = call('HGET', told, 'R' .. name)
-  return v and read_correction(v) or { since = 0, part = WHOLE, grows = 1, limit = 0, per = 0, till = 0, ends = 0, raised = 0, cut = 0 }
+  return v and (corrections.read(v)) or { since = 0, part = WHOLE, grows = 1, limit = 0, per = 0, till = 0, ends = 0, raised = 0, cut = 0 }
 end
 
 local function save(name, r)
@@ -120,7 +126,7 @@ local function cut(name, left, apart, grows, least, most)
   if stood or now - r.cut < apart then
     return 0, r.ends
   end
-  local part = max(least, floor(part_at(r, most) * left / WHOLE))
+  local part = max(least, floor(corrections.part_at(r, most) * left / WHOLE))
   r.since, r.part, r.grows, r.cut = now, part, max(1, grows), now
   return 1, save(name, r)
 end
@@ -129,7 +135,7 @@ end
 local function rise(name, most, grows, us)
   local r = correction(name)
   local fresh = r.raised <= now
-  r.part, r.since, r.grows, r.raised = part_at(r, most), now, max(1, grows), now + us
+  r.part, r.since, r.grows, r.raised = corrections.part_at(r, most), now, max(1, grows), now + us
   if fresh then
     look(name)
   end

@@ -100,6 +100,9 @@ func turnRuns(prefix string) []run {
 		several(LineUp, []any{now + 40_000_000, 10_000, 150_000}, 1, ":-low/n1", 0, 1, ":-low/n2", 0, 1, ":-low/n3", 0, 2, ":-low/n", 0),
 		wake(now+120_000_000, "s", "", "-low/"), several(LineUp, []any{now + 120_000_000, 10_000, 150_000}, others...),
 		turn("-low/n1", 0, now+120_000_000, 0), wake(now+120_000_000, "b", "/0", ":-low/n2", "f", "/0", ":-low/n3"),
+		{Decide, []string{prefix + ":c", prefix + "@tz", prefix + "!told"}, []any{now + 120_000_000, "tz", "0", rules[3], 1}},
+		{Tell, []string{prefix + "!told", prefix + "!due"}, []any{now + 120_000_000, "pause", "", 60_000_000, 0, 0, 0, 0}},
+		wake(now-7_000_000_000, nothing...), // the clock has stepped back
 		late("y"), late("z"),
 	}
 }

@@ -4,7 +4,7 @@
 -- take that have not come yet, and takes from each round that is due the first
 -- seat's first task, as long as its start under all its rules is near. A seat
 -- whose task waits for another rule moves to that rule's round. Nothing is charged
--- and no state of a rule is changed. Sent again under its id it answers with the
+-- and no state of a rule is changed, but for what a clock that stepped back has left in the future. Sent again under its id it answers with the
 -- same tasks, as far as they have not come.
 --
 -- KEYS[1..n]  rule    state of rule i of those that the scopes meet; n is ARGV[9]. See include/layout.lua.
@@ -44,7 +44,8 @@
 --          near      scopes whose turns are next, the first few of each rule that is
 --          slow      a ticket of each group of which somebody was released and is slow to come
 --
--- Writes   KEYS[n+1..n+4] and KEYS[n+6..n+s+6]. Nothing when nobody waits.
+-- Writes   KEYS[n+1..n+4] and KEYS[n+6..n+s+6], KEYS[1..n] and KEYS[n+5] after a step of the clock. Nothing
+--          when nobody waits.
 -- Source   docs/turns.md#waking
 
 -- #include clock
@@ -106,6 +107,31 @@ local function look_at_all()
   local names = call('ZRANGEBYSCORE', due, '(' .. whole(now), '+inf')
   for i = 1, #names do
     call('ZADD', due, 'XX', whole(now), names[i])
+  end
+end
+
+-- Leases that were written before the clock has stepped back end by so much sooner, lest who has
+-- died keeps a place for as long as the step. They end behind what the clock had come to, and those
+-- written since before that, until it is nearly there again. Not every call knows of all rules, so
+-- the step is remembered until then.
+local function bring_leases_back()
+  local had = held[STEPPED]
+  local from, by = had and unpack7(had, 1) or beat, (had and unpack7(had, 8) or 0) + max(0, beat - now)
+  if had and now + FAR_AHEAD >= from then
+    note(STEPPED, false)
+  elseif beat - now > FAR_AHEAD then
+    note(STEPPED, pack(from) .. pack(by))
+  elseif not had then
+    return
+  end
+  for i = 1, n do
+    local rule = ARGV[9 + i]
+    if byte(rule) == HELD and now + unpack7(rule, 9) + FAR_AHEAD < from then
+      local ends = call('ZRANGEBYSCORE', KEYS[i], '(' .. whole(from), '+inf', 'WITHSCORES')
+      for j = 1, #ends, 2 do
+        call('ZADD', KEYS[i], 'XX', whole(tonumber(ends[j + 1]) - by), ends[j])
+      end
+    end
   end
 end
 
@@ -179,12 +205,16 @@ if there % 3 == 0 and not parking.news then
   return { { now, 0, 0, parking.parks and 1 or 0 }, {}, {}, {}, {} }
 end
 first_rules()
+bring_leases_back()
 heed_news()
 parking.park_out()
 reserve()
 take_out()
 write_round() -- the rounds are read from here on
 local names = serve()
+if #pauses.stepped > 0 then
+  call('HSET', told, unpack(pauses.stepped))
+end
 parking.close_emptied()
 local following = save(names)
 if #released > 0 then

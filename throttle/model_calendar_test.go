@@ -155,13 +155,13 @@ func (l *ledger) pace(c charge, now int64) {
 }
 
 // opens returns when cost may start at the earliest, where that is exact.
-func (l *ledger) opens(cost, u, now int64, pass int) int64 {
+func (l *ledger) opens(cost, u, now int64) int64 {
 	_, index := l.rule.span(now)
 	end, at := l.rule.begins(index+1), now
 	if l.rule.Spread && l.pacedIn == index {
 		at = max(at, l.paced)
 	}
-	if at >= end || l.inPeriod(index, pass)+cost > l.rule.Limit+l.rolled(index, pass) {
+	if at >= end || l.inPeriod(index, l.pass)+cost > l.rule.Limit+l.rolled(index, l.pass) {
 		at = end
 	}
 	return u + at - now

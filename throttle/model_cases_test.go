@@ -77,11 +77,11 @@ func TestCases(t *testing.T) {
 				b.decide(Request{Scope: "p/x"})
 				b.at(-30e6)
 				d := b.decide(Request{Scope: "p/x", Ahead: time.Minute})
-				if !d.Allowed || d.Wait != 40*sec {
-					b.t.Fatalf("got %+v, want a start in 40s", d)
+				if !d.Allowed || d.Wait != 10*sec {
+					b.t.Fatalf("got %+v, want a start in 10s", d)
 				}
-				if got := b.pttl("r"); got < 50*sec {
-					b.t.Errorf("key expires in %v, its meaning lasts 50s", got)
+				if got := b.pttl("r"); got < 20*sec {
+					b.t.Errorf("key expires in %v, its meaning lasts 20s", got)
 				}
 			},
 		},

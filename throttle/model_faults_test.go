@@ -30,7 +30,7 @@ var plants = []plantedFault{
 	{"bucket: more left than there is", "plain", "max(0, floor((r.cap * r.q", "max(0, ceil((r.cap * r.q"},
 	{"bucket: a grant that can't be given back", "one bucket", "mark > r.at then", "mark >= r.at then"},
 	{"bucket: parts of another rule's unit", "limit changes", "return min(MOST_PARTS, (x - rest)", "return min(MOST_PARTS, x) or min(MOST_PARTS, (x - rest)"},
-	{"bucket: a state from the future that stays", "clock steps, none ahead", "if r.at - now > FAR_AHEAD then", "if false then"},
+	{"bucket: a state from the future that stays", "clock steps, none ahead", "    if back > 0 then\n      r.at", "    if false then\n      r.at"},
 
 	{"sliding: one unit more than the limit", "plain", "r.total + r.cost - r.cap", "r.total + r.cost - r.cap - 1"},
 	{"sliding: a unit that leaves a µs early", "plain", "return at * r.grain + r.per\n", "return at * r.grain + r.per - 1\n"},
@@ -51,7 +51,7 @@ var plants = []plantedFault{
 	{"fixed: a window that was let go, opened again", "ahead", "    if w < window(r, r.prior) then", "    if false then"},
 	{"fixed: a margin that is forgotten", "plain", "- t <= r.slack or", "- t <= 0 or"},
 	{"fixed: giving back in the wrong window", "ahead, twinned", "    elseif w == window(r, r.last) then\n      back", "    elseif true then\n      back"},
-	{"fixed: a state from the future that stays", "clock steps, none ahead", "if r.last - now > 2 * FAR_AHEAD then", "if false then"},
+	{"fixed: a state from the future that stays", "clock steps, none ahead", "if stored.stepped(now, r.last, notches) > per then", "if false then"},
 
 	{"calendar: one unit more than the limit", "plain", "r.b1 - r.slack and room(r) >= r.cost then", "r.b1 - r.slack and room(r) + 1 >= r.cost then"},
 	{"calendar: one unit more in the next period", "ahead", "      if left >= r.cost then", "      if left + 1 >= r.cost then"},
@@ -98,7 +98,7 @@ var plants = []plantedFault{
 	{"all: a longer window that loses its key", "limit changes", "      if r.healed or redis.call('PTTL', r.key) < ceil(algorithm.lasts(r, now) / 1000) then", "      if r.healed then"},
 	{"all: a bucket's level lost when the algorithm changes", "limit changes", "ceil(unpack7(v, 16) / unpack7(v, 23))", "0"},
 	{"all: the last fixed window lost when the algorithm changes", "limit changes", "unpack7(v, 30), unpack7(v, 9), unpack7(v, 16) }", "unpack7(v, 30), unpack7(v, 9), 0 }"},
-	{"all: a sliding window's last cell lost when the algorithm changes", "limit changes", "unpack7(v, 37) * grain, unpack7(v, 44)", "unpack7(v, 37) * grain, 0"},
+	{"all: a sliding window's last cell lost when the algorithm changes", "limit changes", "(tail - back) * grain, unpack7(v, 44)", "(tail - back) * grain, 0"},
 }
 
 // expressPlants are faults in the express way of decide alone.

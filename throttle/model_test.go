@@ -22,7 +22,7 @@ type charge struct {
 	units   int64
 	start   int64
 	byClock int64 // the start by the scripts' clock, which fixed windows are aligned to
-	pass    int   // how often that clock had stepped back by more than a minute
+	pass    int   // the ledger's, when it was charged
 	until   int64 // up to when it must be remembered
 	ends    int64 // concurrency: when its lease ends
 	refill  int64 // token bucket: how much had been refilled at the start, in parts
@@ -46,6 +46,11 @@ type ledger struct {
 	// one may start next.
 	touched        map[int64]bool
 	paced, pacedIn int64
+
+	// How often the clock has stepped back by more than what is known of a window, and by how much
+	// since it last did.
+	pass int
+	back int64
 
 	// changed says that the rule has changed: which rate a bucket refilled at
 	// between two decisions at one moment, a µs apart, the definition can't say.
@@ -85,10 +90,24 @@ func (l *ledger) byRefill() []charge {
 	return slices.SortedFunc(slices.Values(l.charges), func(a, b charge) int { return cmp.Compare(a.refill, b.refill) })
 }
 
+// stepBack: the clock steps back. What a fixed window had is found where that is no longer than
+// the window, and a calendar's where it is no longer than a minute; the same ones are begun anew
+// after that, and by the clock's names for them there may be one limit more in one, once.
+func (l *ledger) stepBack(us int64) {
+	l.back += us
+	known := int64(60e6)
+	if l.rule.Algorithm == FixedWindow {
+		known = l.rule.Per.Microseconds()
+	}
+	if l.back > known {
+		l.pass, l.back = l.pass+1, 0
+	}
+}
+
 // look is a decision at u by the clock now: what need not be remembered any more
 // is forgotten, and if the rule has changed, what was spent is kept as the
 // algorithms' pages say.
-func (l *ledger) look(rule Rule, u, now int64, pass int) {
+func (l *ledger) look(rule Rule, u, now int64) {
 	l.forget(u)
 	if l.rule == rule {
 		return
@@ -102,7 +121,7 @@ func (l *ledger) look(rule Rule, u, now int64, pass int) {
 		// where the clock had been, and fixed windows come again.
 		l.charges = nil
 	case rule.Algorithm != before.rule.Algorithm:
-		l.carry(before, u, now, pass)
+		l.carry(before, u, now)
 	case rule.Algorithm == TokenBucket:
 		l.clip()
 	case rule.Algorithm == FixedWindow && rule.Per != before.rule.Per:
@@ -145,16 +164,16 @@ func (l *ledger) forget(u int64) {
 
 // held returns what another algorithm finds spent: of a bucket its level, as of its last
 // decision, of fixed windows the latest two, since they keep no more.
-func (l *ledger) held(u, now int64, pass int) []charge {
+func (l *ledger) held(u, now int64) []charge {
 	per := l.rule.Per.Microseconds()
 	switch l.rule.Algorithm {
 	case TokenBucket:
 		if units := l.owed(u) / parts; units > 0 {
-			return []charge{{id: carried, units: units, start: l.last, byClock: l.last - u + now, pass: pass}}
+			return []charge{{id: carried, units: units, start: l.last, byClock: l.last - u + now, pass: l.pass}}
 		}
 		return nil
 	case FixedWindow:
-		here := slices.DeleteFunc(slices.Clone(l.charges), func(c charge) bool { return c.pass != pass })
+		here := slices.DeleteFunc(slices.Clone(l.charges), func(c charge) bool { return c.pass != l.pass })
 		windows := make([]int64, len(here))
 		for i, c := range here {
 			windows[i] = c.byClock / per
@@ -167,15 +186,15 @@ func (l *ledger) held(u, now int64, pass int) []charge {
 		_, here := l.rule.span(now)
 		return slices.DeleteFunc(slices.Clone(l.charges), func(c charge) bool {
 			_, i := l.rule.span(c.byClock)
-			return c.pass != pass || i < here || i > here+1
+			return c.pass != l.pass || i < here || i > here+1
 		})
 	}
 	return slices.Clone(l.charges)
 }
 
 // carry begins anew with what another algorithm held.
-func (l *ledger) carry(before ledger, u, now int64, pass int) {
-	l.charges = before.held(u, now, pass)
+func (l *ledger) carry(before ledger, u, now int64) {
+	l.charges = before.held(u, now)
 	l.refilled, l.last, l.until, l.inexact, l.touched = 0, u, math.MaxInt64, true, nil
 	if l.rule.Algorithm == TokenBucket && len(l.charges) > 0 {
 		l.last = 0 // a bucket knows of no decision since the last start that it took over
@@ -192,7 +211,7 @@ func (l *ledger) carry(before ledger, u, now int64, pass int) {
 			c.start += 1_000_000 // a bucket does not know its starts: they are not later than this
 			c.byClock += 1_000_000
 		}
-		c.pass, c.until = pass, l.lasts(c.start, u, now)
+		c.pass, c.until = l.pass, l.lasts(c.start, u, now)
 		if l.rule.Algorithm == TokenBucket {
 			c.refill = l.refill(c.start)
 		}
@@ -422,7 +441,7 @@ func (l *ledger) exact(u int64) bool {
 }
 
 // left returns the most units that may start at u.
-func (l *ledger) left(u, now int64, pass int) int64 {
+func (l *ledger) left(u, now int64) int64 {
 	if l.rule.Limit == 0 {
 		return 0
 	}
@@ -450,12 +469,12 @@ func (l *ledger) left(u, now int64, pass int) int64 {
 			}
 		}
 	case FixedWindow:
-		spent = l.inWindow(now, pass)
+		spent = l.inWindow(now, l.pass)
 	case Calendar:
 		_, index := l.rule.span(now)
-		spent = l.inPeriod(index, pass)
+		spent = l.inPeriod(index, l.pass)
 		if l.exactly(u, now) {
-			spent -= l.rolled(index, pass)
+			spent -= l.rolled(index, l.pass)
 		} else {
 			spent -= l.rule.Rollover
 		}
@@ -469,7 +488,7 @@ const never = math.MaxInt64
 
 // earliest returns the first moment from u on at which cost may start, tried out
 // against the definition, when exact.
-func (l *ledger) earliest(cost, u, now int64, pass int) int64 {
+func (l *ledger) earliest(cost, u, now int64) int64 {
 	switch {
 	case l.rule.Limit == 0 || l.rule.Algorithm != Concurrency && cost > l.rule.Capacity():
 		return never
@@ -479,9 +498,9 @@ func (l *ledger) earliest(cost, u, now int64, pass int) int64 {
 		}
 		return u
 	case l.rule.Algorithm == Calendar:
-		return l.opens(cost, u, now, pass)
+		return l.opens(cost, u, now)
 	case l.rule.Algorithm == FixedWindow:
-		if l.inWindow(now, pass)+cost > l.rule.Limit {
+		if l.inWindow(now, l.pass)+cost > l.rule.Limit {
 			per := l.rule.Per.Microseconds()
 			return u + per - now%per
 		}

@@ -26,9 +26,10 @@ type world struct {
 	behind   bool // starts are asked for with leeway, and far ahead
 	punctual bool // no start ahead and no change makes a rule more careful than its definition
 
-	now  int64 // the scripts' clock
-	back int64 // how far it has stepped back in all
-	pass int   // how often it stepped back after that had come to more than a minute
+	now   int64 // the scripts' clock
+	back  int64 // how far it has stepped back in all
+	since int64 // and since it was last counted in pass
+	pass  int   // how often it stepped back by more than a second
 
 	ledgers   map[string]*ledger
 	grants    map[int]*granted
@@ -116,8 +117,12 @@ func (w *world) advance(us int64) {
 		return
 	}
 	w.back -= us
-	if w.back > 60e6 {
-		w.pass++
+	w.since -= us
+	if w.since > 1e6 {
+		w.pass, w.since = w.pass+1, 0
+	}
+	for _, l := range w.ledgers {
+		l.stepBack(-us)
 	}
 	w.disturb()
 }
@@ -276,10 +281,10 @@ func (w *world) decide(o op) {
 		if _, ok := w.expires[key]; !ok {
 			l.inexact = false
 		}
-		l.look(p.bounds[i].Rule, w.u(), w.now, w.pass)
+		l.look(p.bounds[i].Rule, w.u(), w.now)
 		exact = exact && w.exact(l)
 		punctual = punctual && l.exact(w.u())
-		alone[i] = l.earliest(units(p, i, cost), w.u(), w.now, w.pass)
+		alone[i] = l.earliest(units(p, i, cost), w.u(), w.now)
 		want = max(want, alone[i])
 	}
 	sent := time.Now()
@@ -310,28 +315,33 @@ func (w *world) decide(o op) {
 	w.answers(o, p, cost, d)
 }
 
-// delay is the most that steps of the clock may delay anybody by: no more than
-// the steps (and what is left of a fixed window that it had been in), nor, but for
-// leases, than two minutes and a window, since then a state heals.
+// delay is the most that steps of the clock back may delay anybody by: no more than the steps,
+// nor, but for leases, than docs/algorithms.md#clock-steps says of each rule.
 func (w *world) delay(p *plan) int64 {
 	if w.back == 0 {
 		return 0
 	}
-	most := w.back
-	if !leased(p) {
-		most = min(most, 2*MaxAhead.Microseconds()+w.longest().Microseconds())
-	}
+	var most, aligned int64
 	for _, b := range p.bounds {
-		switch b.Rule.Algorithm {
+		r := b.Rule
+		one, per := w.back, (r.Per + r.Margin).Microseconds()
+		switch r.Algorithm {
+		case TokenBucket: // as long as it takes to drain what is full
+			one = r.Burst*per/max(r.Limit, 1) + 1e6
+		case SlidingWindow:
+			one = per + per/100 + 1e6
 		case FixedWindow:
-			most += b.Rule.Per.Microseconds()
+			one = 2 * per
+			aligned += per // what is left of one that it had been in
 		case Calendar:
-			length, _ := b.Rule.span(w.now)
-			most += 2 * length
-		case TokenBucket, SlidingWindow, Concurrency:
+			length, _ := r.span(w.now)
+			one = 2*MaxAhead.Microseconds() + length
+			aligned += 2 * length
+		case Concurrency:
 		}
+		most = max(most, min(w.back, one))
 	}
-	return most
+	return most + aligned
 }
 
 func units(p *plan, i int, cost int64) int64 {
@@ -363,7 +373,7 @@ func (w *world) allowed(o op, p *plan, req Request, d Decision, attempt string, 
 			fail("%s was not charged", key)
 		}
 		l := w.ledgers[key]
-		c := charge{id: d.Grant.id, units: units(p, i, req.Cost), start: w.u() + d.Wait.Microseconds(), byClock: w.now + d.Wait.Microseconds(), pass: w.pass}
+		c := charge{id: d.Grant.id, units: units(p, i, req.Cost), start: w.u() + d.Wait.Microseconds(), byClock: w.now + d.Wait.Microseconds(), pass: l.pass}
 		if _, late := o.late(); req.late.leeway > 0 && (l.rule.Algorithm == SlidingWindow || l.rule.Algorithm == TokenBucket) {
 			c.start, c.byClock, l.inexact = c.start+late.Microseconds(), c.byClock+late.Microseconds(), true
 		}
@@ -388,7 +398,7 @@ func (w *world) allowed(o op, p *plan, req Request, d Decision, attempt string, 
 // left holds the units that a rule says are left against the model.
 func (w *world) left(key string, l *ledger, got int64) {
 	l.forget(w.u())
-	most := l.left(w.u(), w.now, w.pass)
+	most := l.left(w.u(), w.now)
 	if got > most || got < most && w.exact(l) {
 		fail("%s says %d are left at %d, the model %d (exact: %t) of %+v", key, got, w.u(), most, w.exact(l), l.charges)
 	}
@@ -587,7 +597,7 @@ func (w *world) again(g *granted) {
 	w.stored = after
 	for i, key := range g.p.keys {
 		if !d.Allowed {
-			w.ledgers[key].look(w.plan(g.d.Grant.scope).bounds[i].Rule, w.u(), w.now, w.pass)
+			w.ledgers[key].look(w.plan(g.d.Grant.scope).bounds[i].Rule, w.u(), w.now)
 			w.ledgers[key].seen(w.u(), w.now)
 		}
 	}

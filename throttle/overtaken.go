@@ -108,7 +108,10 @@ func (h *heard) since(d *Decision) (next <-chan struct{}, overtaken bool) {
 	start := d.At.Add(d.Wait - d.overdue)
 	for _, level := range d.under.paths() {
 		one, known := h.pauses[d.under.provider+level]
-		if known && (d.replayed || !one.at.Before(d.At)) && one.until.After(start) {
+		// By the server's clock an old pause would seem to be told later, and to hold on, since that
+		// clock has stepped back: so it is also to be in force by one that nobody sets.
+		holds := d.begins.Before(one.here.Add(pauseGrace))
+		if known && holds && (d.replayed || !one.at.Before(d.At)) && one.until.After(start) {
 			return h.next, true
 		}
 	}

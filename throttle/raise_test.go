@@ -254,7 +254,7 @@ func TestNeverMoreThanTheLarger(t *testing.T) {
 						}
 					}
 					now := b.now.Load()
-					l.look(most, now, now, 0)
+					l.look(most, now, now)
 					d := b.decide(Request{Scope: "p", ID: NewID(), Cost: 1 + r.Int64N(min(3, b.plan("p").most)), Ahead: us(r.Int64N(2) * 5_000_000)})
 					if !d.Allowed {
 						continue

@@ -79,7 +79,7 @@ var turnPlants = []struct{ what, from, to string }{
 
 	{"pause: one that ends early", "return max(t, r.ends)", "return max(t, r.ends - 10000)"},
 	{"pause: of the scope alone", "local p = pause_of(sub(scope, 1, ends - 1))", "local p = pause_of(scope)"},
-	{"pause: of all scopes", "    local v = call('HGET', told, 'P' .. level)\n    p = v", "    local v = call('HGETALL', told)[2]\n    p = v"},
+	{"pause: of all scopes", "    local v, stepped = call('HGET', told, 'P' .. level), false", "    local v, stepped = call('HGETALL', told)[2], false"},
 	{"pause: unseen where nobody waits", "if (quiet or at_once) and not heeds and", "if (quiet or at_once) and"},
 	{"pause: unseen by a look", "    add_pauses(l.path, l.scope)\n  end", "  end"},
 	{"pause: unseen by who lines up", "    add_pauses(l.path, l.scope)\n    for", "    for"},

@@ -81,6 +81,7 @@ type turnsWorld struct {
 
 	now, back int64
 	pass      int
+	since     int64 // how far it has stepped back since pass was counted
 	awake     int64 // when Wake was called last
 	disturbed bool  // the clock has stepped, or limits have changed, for good
 
@@ -149,6 +150,8 @@ func (w *turnsWorld) advance(us int64) {
 	for level, until := range w.pauses {
 		if us < 0 && until <= w.now {
 			delete(w.pauses, level) // it was over, and may be forgotten
+		} else if us < 0 {
+			w.pauses[level] = until + us // it may end by time that passes, which the step takes nothing of
 		}
 	}
 	w.now += us
@@ -157,8 +160,11 @@ func (w *turnsWorld) advance(us int64) {
 	}
 	w.back -= us
 	w.disturbed = true
-	if w.back > 60e6 {
-		w.pass++
+	if w.since -= us; w.since > 1e6 {
+		w.pass, w.since = w.pass+1, 0
+	}
+	for _, l := range w.ledgers {
+		l.stepBack(-us)
 	}
 }
 
@@ -168,7 +174,7 @@ func (w *turnsWorld) ask(t *waiter, how standing, ahead, near int64) {
 	w.called()
 	p := w.pathOf(t)
 	for i, key := range p.keys {
-		w.ledgers[key].look(p.bounds[i].raised(), w.u(), w.now, w.pass)
+		w.ledgers[key].look(p.bounds[i].raised(), w.u(), w.now)
 	}
 	t.asks++
 	req := Request{
@@ -210,7 +216,7 @@ func (w *turnsWorld) granted(t *waiter, how standing, p *plan, req Request, d De
 	}
 	for i, key := range p.keys {
 		start := d.Wait.Microseconds()
-		c := charge{id: d.Grant.id, units: t.under(p.bounds[i].Rule), start: w.u() + start, byClock: w.now + start, pass: w.pass}
+		c := charge{id: d.Grant.id, units: t.under(p.bounds[i].Rule), start: w.u() + start, byClock: w.now + start, pass: w.ledgers[key].pass}
 		if i := w.ledgers[key].rule.Algorithm; i == Concurrency {
 			c.units = 1
 		}

@@ -60,7 +60,7 @@ do
   local function settle(r, now)
     if r.last - now > 2 * FAR_AHEAD then
       r.count = r.count + (r.prior >= r.b0 and r.before or 0)
-      r.last, r.from, r.since, r.healed = now, now, now, true
+      r.last, r.from, r.since, r.healed, r.stepped = now, now, now, true, true
       r.prior, r.before, r.carry, r.next, r.was = 0, 0, 0, 0, 0
     elseif r.last < r.b0 then
       begin(r, r.b0, r.a)
@@ -78,7 +78,7 @@ do
   -- The units of another algorithm that are of the period at hand. What the one before
   -- it left over nobody knows.
   local function take_over(r, v, now)
-    local units = carried(v)
+    local units = stored.carried(v)
     for i = 1, #units, 2 do
       local t, n = min(units[i], now), units[i + 1]
       if n > 0 and t >= r.b0 then

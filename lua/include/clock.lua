@@ -8,6 +8,5 @@ else
   now = t[1] * 1000000 + t[2]
 end
 
--- A state written further ahead than this was written by a clock that has since
--- stepped back: no charge is ever made more than a minute ahead.
+-- No charge is ever made more than a minute ahead.
 local FAR_AHEAD = 60000000

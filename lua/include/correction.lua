@@ -8,7 +8,29 @@
 -- worker of an earlier version has written ends with the first seven.
 local WHOLE = 1000000
 
-local function read_correction(v)
+-- One table, since locals are few.
+local corrections = {}
+
+-- What says by its moment i when it was written, with the moments at all of a list of places as
+-- they are since the clock has stepped back behind that: or else it would hold longer by the step.
+-- The second result says so.
+function corrections.brought_back(v, i, ...)
+  local back = unpack7(v, i) - now
+  if back <= 1000000 then
+    return v, false
+  end
+  for _, at in ipairs({ ... }) do
+    v = sub(v, 1, at - 1) .. pack(max(0, unpack7(v, at) - back)) .. sub(v, at + 7)
+  end
+  return v, true
+end
+
+-- The second result is the text of one that a step of the clock has changed.
+function corrections.read(v)
+  local changed
+  if #v > 49 then
+    v, changed = corrections.brought_back(v, 8, 1, 8, 43, 50, 57)
+  end
   local r = { ends = unpack7(v, 1), since = unpack7(v, 8), part = unpack7(v, 15), grows = unpack7(v, 22),
     limit = unpack7(v, 29), per = unpack7(v, 36), till = unpack7(v, 43), raised = 0, cut = 0 }
   if r.till <= now then
@@ -19,12 +41,12 @@ local function read_correction(v)
   else
     r.cut = r.since
   end
-  return r
+  return r, changed and v or nil
 end
 
 -- The part by now, `most` at the most; while the API's own limit counts, the whole: from there
 -- it grows on when that is over.
-local function part_at(r, most)
+function corrections.part_at(r, most)
   most = r.raised > now and max(WHOLE, most) or WHOLE
   local part, since = r.part, r.since
   if r.till > since then

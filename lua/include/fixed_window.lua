@@ -6,11 +6,12 @@
 -- unit goes into a window before those two, and none comes back that was taken
 -- before `since`, when the state began. The last `slack` µs of a window admit
 -- nothing: what starts late must not land in the next. A clock that steps back by
--- more than a minute begins its windows anew.
+-- less than a window finds those two as they were; otherwise what they had counts in
+-- the window at hand.
 do
   -- The units of another algorithm, in the last two windows that have any.
   local function take_over(r, v, now)
-    local units = carried(v)
+    local units = stored.carried(v)
     for i = 1, #units, 2 do
       local t, n = min(units[i], now), units[i + 1]
       if n > 0 and floor(t / r.per) > floor(r.last / r.per) then
@@ -36,8 +37,10 @@ do
     end
     r.till, r.since = unpack7(v, 2), unpack7(v, 37)
     r.last, r.count, r.prior, r.before = unpack7(v, 9), unpack7(v, 16), unpack7(v, 23), unpack7(v, 30)
-    if r.last - now > 2 * FAR_AHEAD then
-      r.last, r.prior, r.before, r.since, r.healed = now, 0, 0, now, true
+    local notches = byte(v, 44)
+    if stored.stepped(now, r.last, notches) > per then
+      r.count = r.count + (notches > 0 and r.before or 0) -- the last start was in a window ahead, maybe
+      r.last, r.prior, r.before, r.since, r.healed, r.stepped = now, 0, 0, now, true, true
     elseif floor(r.prior / per) == floor(r.last / per) then
       r.count, r.before = r.count + r.before, 0
     end
@@ -111,7 +114,8 @@ do
   end
 
   local function save(r, now)
-    write(r, now, FIXED, pack(r.last) .. pack(r.count) .. pack(r.prior) .. pack(r.before) .. pack(r.since), lasts(r, now))
+    write(r, now, FIXED, pack(r.last) .. pack(r.count) .. pack(r.prior) .. pack(r.before) .. pack(r.since)
+      .. stored.ahead(now, r.last), lasts(r, now))
   end
 
   local function remaining(r, now)

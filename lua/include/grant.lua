@@ -62,6 +62,9 @@ end
 -- limit changed meanwhile outlasts; a state from the future, or of another
 -- algorithm, whose units would seem to be spent anew with each look.
 local function mend(rules)
+  if #pauses.stepped > 0 then
+    redis.call('HSET', told, unpack(pauses.stepped))
+  end
   for i = 1, n do
     local r = rules[i]
     if r.kind == 'C' then

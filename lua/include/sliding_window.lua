@@ -140,7 +140,7 @@ do
   -- The units of another algorithm. A bucket does not know when what it granted
   -- last begins: in no more than a second.
   local function take_over(r, v, now)
-    local units, later = carried(v), byte(v, 1) == TOKEN and 1000000 or 0
+    local units, later = stored.carried(v), byte(v, 1) == TOKEN and 1000000 or 0
     for i = 1, #units, 2 do
       if units[i + 1] > 0 then
         put(r, ceil(min(units[i] + later, now + FAR_AHEAD) / r.grain), units[i + 1])
@@ -163,13 +163,14 @@ do
       return r
     end
     r.till, r.grain, r.total, r.head = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
-    r.last, r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), unpack7(v, 44), sub(v, 51)
+    r.last, r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), unpack7(v, 44), sub(v, 52)
+    local back = stored.stepped(now, (r.tail - 1) * r.grain, byte(v, 51))
     if r.grain ~= grain then
       rewrite(r, grain)
     end
-    local back = r.tail - ceil((now + FAR_AHEAD) / r.grain)
+    back = floor(back / grain)
     if back > 0 then
-      r.tail, r.healed = r.tail - back, true
+      r.tail, r.healed, r.stepped = r.tail - back, true, true
       if r.log ~= '' then
         r.head, r.last = r.head - back, r.last - back
       end
@@ -220,7 +221,7 @@ do
 
   local function save(r, now)
     write(r, now, SLIDING, pack(r.grain) .. pack(r.total) .. pack(r.head) .. pack(r.last) .. pack(r.tail)
-      .. pack(r.count) .. r.log, lasts(r, now))
+      .. pack(r.count) .. stored.ahead(now, (r.tail - 1) * r.grain) .. r.log, lasts(r, now))
   end
 
   local function remaining(r)

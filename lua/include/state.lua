@@ -9,19 +9,39 @@ local function write(r, now, kind, state, lasts)
   end
 end
 
+-- How far the latest start of a state is ahead of the clock, and what that tells of steps of the
+-- clock. It is one table, since locals are few.
+local stored = {}
+
+-- The byte of the state.
+function stored.ahead(now, latest)
+  return char(min(255, max(0, ceil((latest - now) / 250000))))
+end
+
+-- By how many µs the clock has stepped back since the state was written, at least; 0 for less than
+-- a second, which is waited for. With so much taken off, all its times are no earlier against the
+-- clock than they are in truth, and no later than when it was written.
+function stored.stepped(now, latest, notches)
+  local back = latest - notches * 250000 - now
+  return back > 1000000 and back or 0
+end
+
 -- What a state of another algorithm still holds against the rule: times and units by
 -- turns, oldest first. Of a bucket, which knows no times, it is the level as of its last
 -- decision: all that its rate has not let go.
-local function carried(v)
+function stored.carried(v)
   local kind = byte(v, 1)
   if kind == TOKEN then
-    return { unpack7(v, 9), ceil(unpack7(v, 16) / unpack7(v, 23)) }
+    local at = unpack7(v, 9)
+    return { at - stored.stepped(now, at, byte(v, 44)), ceil(unpack7(v, 16) / unpack7(v, 23)) }
   elseif kind == FIXED then
     return { unpack7(v, 23), unpack7(v, 30), unpack7(v, 9), unpack7(v, 16) }
   elseif kind == CALENDAR then
     return { unpack7(v, 30), unpack7(v, 37), unpack7(v, 9), unpack7(v, 23) }
   end
-  local out, grain, cell, i = {}, unpack7(v, 9), unpack7(v, 23), 51
+  local out, grain, cell, i = {}, unpack7(v, 9), unpack7(v, 23), 52
+  local tail = unpack7(v, 37)
+  local back = floor(stored.stepped(now, (tail - 1) * grain, byte(v, 51)) / grain)
   local function unvarint()
     local n, digit, b = 0, 1, byte(v, i)
     while b >= 128 do
@@ -32,17 +52,19 @@ local function carried(v)
     return n + b * digit
   end
   while i <= #v do
-    cell = i > 51 and cell + unvarint() or cell
-    out[#out + 1], out[#out + 2] = cell * grain, unvarint()
+    cell = i > 52 and cell + unvarint() or cell
+    out[#out + 1], out[#out + 2] = (cell - back) * grain, unvarint()
   end
-  out[#out + 1], out[#out + 2] = unpack7(v, 37) * grain, unpack7(v, 44)
+  out[#out + 1], out[#out + 2] = (tail - back) * grain, unpack7(v, 44)
   return out
 end
 
 -- The algorithms, by kind; those that a call has no rule of are left out of its
 -- script, since making functions is what a short script spends most on. Each has
 --   load(key, now, cost, a, b, c, d, member)  the rule as it stands; healed where
---                         that is no longer what is stored
+--                         that is no longer what is stored, and stepped where the clock has
+--                         stepped back since: it must be stored, or each look would find the
+--                         state as new as the first one did
 --   fit(r, t)             the first moment from t on at which it admits the cost, and
 --                         true where it may be later; nil can't tell
 --   charge(r, now, start) takes the cost at start, in r only; returns its place

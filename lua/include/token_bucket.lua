@@ -42,7 +42,7 @@ do
     r.found = true
     if byte(v, 1) ~= TOKEN then
       -- What the bucket would hold, had it been there: no more than that is spent.
-      local units = carried(v)
+      local units = stored.carried(v)
       r.at, r.low, r.healed = min(units[1], now), 0, true
       for i = 1, #units, 2 do
         local t = min(units[i], now)
@@ -61,8 +61,9 @@ do
       -- One that was corrected before counted in finer parts of the same unit.
       clip(r, whole or before > q and before % q == 0 and p)
     end
-    if r.at - now > FAR_AHEAD then
-      r.at, r.low, r.healed = now + FAR_AHEAD, 0, true
+    local back = stored.stepped(now, r.at, byte(v, 44))
+    if back > 0 then
+      r.at, r.low, r.healed, r.stepped = r.at - back, 0, true, true
       r.since = r.at
     end
     return r
@@ -110,7 +111,8 @@ do
   end
 
   local function save(r, now)
-    write(r, now, TOKEN, pack(r.at) .. pack(r.x) .. pack(r.q) .. pack(r.since) .. pack(r.low), lasts(r, now))
+    write(r, now, TOKEN, pack(r.at) .. pack(r.x) .. pack(r.q) .. pack(r.since) .. pack(r.low)
+      .. stored.ahead(now, r.at), lasts(r, now))
   end
 
   local function remaining(r, now)

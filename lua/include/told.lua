@@ -22,12 +22,23 @@ algorithms.P = {
 -- back, before its rule admits more by itself.
 local TOLD_LOOK = 1000000
 
-local pauses = {} -- by level, false for none
+-- #include correction
+
+-- By level, false for none; and what a step of the clock has changed, as fields and texts by turns,
+-- which whoever may write does: else each look would find a pause as new as the first one did.
+local pauses = { stepped = {} }
 
 local function pause_of(level)
   local p = pauses[level]
   if p == nil then
-    local v = call('HGET', told, 'P' .. level)
+    local v, stepped = call('HGET', told, 'P' .. level), false
+    if v then
+      v, stepped = corrections.brought_back(v, 8, 1, 8)
+    end
+    if stepped then
+      table.insert(pauses.stepped, 'P' .. level)
+      table.insert(pauses.stepped, v)
+    end
     p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), unit = '', cost = 1, units = 0,
       lines = 0 } or false
     pauses[level] = p
@@ -47,8 +58,6 @@ local function add_pauses(path, scope)
     end
   end
 end
-
--- #include correction
 
 -- A bucket whose rate is corrected counts in so much finer parts, as far as its numbers
 -- allow, so that only p changes from look to look: what it holds is rewritten when the first
@@ -75,12 +84,19 @@ end
 if heeds then
   corrected = function(key, rule, kind, a, b, c, d)
     local v = kind ~= 'C' and a > 0 and call('HGET', told, 'R' .. sub(key, #told - 4))
-    local r = v and read_correction(v)
+    local r, stepped
+    if v then
+      r, stepped = corrections.read(v)
+    end
+    if stepped then
+      table.insert(pauses.stepped, 'R' .. sub(key, #told - 4))
+      table.insert(pauses.stepped, stepped)
+    end
     if not r or r.ends <= now then
       return a, b
     end
     local most = most_of(rule)
-    local part = part_at(r, most)
+    local part = corrections.part_at(r, most)
     if kind ~= 'T' then
       -- A limit is one of its window: the policy may have given the rule another since.
       local own = r.per == (kind == 'S' and b - d or b) and r.limit or 0

@@ -43,8 +43,7 @@ else
   now = t[1] * 1000000 + t[2]
 end
 
--- A state written further ahead than this was written by a clock that has since
--- stepped back: no charge is ever made more than a minute ahead.
+-- No charge is ever made more than a minute ahead.
 local FAR_AHEAD = 60000000
 -- Whole numbers below 2^53 as seven big-endian bytes. Plain arithmetic: not every
 -- server has a struct library, and "%" is an instruction where math.floor is a
@@ -64,11 +63,14 @@ local function pack(n)
 end
 -- A rate rule's state is one string whose first byte names its layout, so that
 -- a rule whose algorithm has changed still finds what was spent:
---   T till at x q since low                       token bucket
---   S till grain total head last tail count log   sliding window
---   F till last count prior before since          fixed window
+--   T till at x q since low ahead                       token bucket
+--   S till grain total head last tail count ahead log   sliding window
+--   F till last count prior before since ahead          fixed window
 --   K till last from count prior before carry since next was   calendar
--- All are numbers of seven bytes, but for the log. The key expires at `till`.
+-- All are numbers of seven bytes, but for the log, and for `ahead`, which is one byte: by how
+-- many quarters of a second, rounded up, the latest start (at, tail, last) was ahead of the clock
+-- when the state was written. What is further ahead now was written by a clock that has since stepped
+-- back. The key expires at `till`.
 local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
 
 -- The first byte of the record of an attempt that was given back: no start has it.
@@ -139,7 +141,7 @@ while at <= size do
     local last = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     b, c, d, e, f, g, h = byte(v, 16, 22)
     local level = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h - (now - last) * p
-    if p == 0 or cost > cap or last - now > FAR_AHEAD or level + slack * p + (cost - cap) * q > 0 then
+    if p == 0 or cost > cap or last - now >= 250000 or level + slack * p + (cost - cap) * q > 0 then
       break
     end
     if level < 0 then
@@ -149,7 +151,7 @@ while at <= size do
       place = last + 1
       stamp = pack(place)
     end
-    local since, low = stamp, NEVER
+    local since, low, notches = stamp, NEVER, last >= now and '\1' or '\0'
     if level >= q then
       b, c, d, e, f, g, h = byte(v, 37, 43)
       local least = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
@@ -161,7 +163,7 @@ while at <= size do
       x, level = 0, (place - now) * p
     end
     holds = pack(x)
-    state = sub(v, 1, 8) .. stamp .. holds .. unit .. since .. low
+    state = sub(v, 1, 8) .. stamp .. holds .. unit .. since .. low .. notches
     spare = till - now - level / p - slack
     elseif algorithm == SLIDING then
     local cap, per, grain = one, two, three
@@ -182,7 +184,7 @@ while at <= size do
     if cost > cap or tail > cell or count == 0 then
       break
     end
-    local from, size = 51, #v
+    local from, size = 52, #v
     while head <= gone and from <= size do
       local units, digit, n = 0, 1, byte(v, from)
       while n >= 128 do
@@ -211,9 +213,9 @@ while at <= size do
     end
     holds = pack(total)
     if tail <= gone then
-      state = sub(v, 1, 15) .. holds .. log .. log .. pack(cell) .. pack(cost)
+      state = sub(v, 1, 15) .. holds .. log .. log .. pack(cell) .. pack(cost) .. '\0'
     elseif cell == tail then
-      state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 30, 43) .. pack(count + cost) .. log
+      state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 30, 43) .. pack(count + cost) .. '\0' .. log
     else
       b, c, d, e, f, g, h = byte(v, 30, 36)
       local first, steps = log == '', tail - ((((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h)
@@ -230,7 +232,7 @@ while at <= size do
         local n = count % 128
         log, count = log .. char(128 + n), (count - n) / 128
       end
-      state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 37, 43) .. pack(cell) .. pack(cost)
+      state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 37, 43) .. pack(cell) .. pack(cost) .. '\0'
         .. log .. char(count)
     end
     place = cell * grain
@@ -250,14 +252,18 @@ while at <= size do
     b, c, d, e, f, g, h = byte(v, 23, 29)
     local prior = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     local window, rest = now - now % per, per - now % per
-    if last < window or last >= window + per or last - now > 2 * FAR_AHEAD or prior >= window or rest <= slack
+    if last < window or last >= window + per or prior >= window or rest <= slack
       or count + cost > cap then
       break
     end
     count = count + cost
-    local latest = now > last and stamp or sub(v, 9, 15)
+    local latest, notches = stamp, '\0'
+    if last > now then
+      local ahead = ceil((last - now) / 250000)
+      latest, notches = sub(v, 9, 15), char(ahead < 255 and ahead or 255)
+    end
     holds = pack(count)
-    state = sub(v, 1, 8) .. latest .. holds .. sub(v, 23)
+    state = sub(v, 1, 8) .. latest .. holds .. sub(v, 23, 43) .. notches
     spare = till - now - rest
     else
       break

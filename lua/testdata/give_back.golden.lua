@@ -38,8 +38,7 @@ else
   now = t[1] * 1000000 + t[2]
 end
 
--- A state written further ahead than this was written by a clock that has since
--- stepped back: no charge is ever made more than a minute ahead.
+-- No charge is ever made more than a minute ahead.
 local FAR_AHEAD = 60000000
 -- Whole numbers below 2^53 as seven big-endian bytes. Plain arithmetic: not every
 -- server has a struct library, and "%" is an instruction where math.floor is a
@@ -59,11 +58,14 @@ local function pack(n)
 end
 -- A rate rule's state is one string whose first byte names its layout, so that
 -- a rule whose algorithm has changed still finds what was spent:
---   T till at x q since low                       token bucket
---   S till grain total head last tail count log   sliding window
---   F till last count prior before since          fixed window
+--   T till at x q since low ahead                       token bucket
+--   S till grain total head last tail count ahead log   sliding window
+--   F till last count prior before since ahead          fixed window
 --   K till last from count prior before carry since next was   calendar
--- All are numbers of seven bytes, but for the log. The key expires at `till`.
+-- All are numbers of seven bytes, but for the log, and for `ahead`, which is one byte: by how
+-- many quarters of a second, rounded up, the latest start (at, tail, last) was ahead of the clock
+-- when the state was written. What is further ahead now was written by a clock that has since stepped
+-- back. The key expires at `till`.
 local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
 
 -- The first byte of the record of an attempt that was given back: no start has it.
@@ -107,19 +109,39 @@ local function write(r, now, kind, state, lasts)
   end
 end
 
+-- How far the latest start of a state is ahead of the clock, and what that tells of steps of the
+-- clock. It is one table, since locals are few.
+local stored = {}
+
+-- The byte of the state.
+function stored.ahead(now, latest)
+  return char(min(255, max(0, ceil((latest - now) / 250000))))
+end
+
+-- By how many µs the clock has stepped back since the state was written, at least; 0 for less than
+-- a second, which is waited for. With so much taken off, all its times are no earlier against the
+-- clock than they are in truth, and no later than when it was written.
+function stored.stepped(now, latest, notches)
+  local back = latest - notches * 250000 - now
+  return back > 1000000 and back or 0
+end
+
 -- What a state of another algorithm still holds against the rule: times and units by
 -- turns, oldest first. Of a bucket, which knows no times, it is the level as of its last
 -- decision: all that its rate has not let go.
-local function carried(v)
+function stored.carried(v)
   local kind = byte(v, 1)
   if kind == TOKEN then
-    return { unpack7(v, 9), ceil(unpack7(v, 16) / unpack7(v, 23)) }
+    local at = unpack7(v, 9)
+    return { at - stored.stepped(now, at, byte(v, 44)), ceil(unpack7(v, 16) / unpack7(v, 23)) }
   elseif kind == FIXED then
     return { unpack7(v, 23), unpack7(v, 30), unpack7(v, 9), unpack7(v, 16) }
   elseif kind == CALENDAR then
     return { unpack7(v, 30), unpack7(v, 37), unpack7(v, 9), unpack7(v, 23) }
   end
-  local out, grain, cell, i = {}, unpack7(v, 9), unpack7(v, 23), 51
+  local out, grain, cell, i = {}, unpack7(v, 9), unpack7(v, 23), 52
+  local tail = unpack7(v, 37)
+  local back = floor(stored.stepped(now, (tail - 1) * grain, byte(v, 51)) / grain)
   local function unvarint()
     local n, digit, b = 0, 1, byte(v, i)
     while b >= 128 do
@@ -130,17 +152,19 @@ local function carried(v)
     return n + b * digit
   end
   while i <= #v do
-    cell = i > 51 and cell + unvarint() or cell
-    out[#out + 1], out[#out + 2] = cell * grain, unvarint()
+    cell = i > 52 and cell + unvarint() or cell
+    out[#out + 1], out[#out + 2] = (cell - back) * grain, unvarint()
   end
-  out[#out + 1], out[#out + 2] = unpack7(v, 37) * grain, unpack7(v, 44)
+  out[#out + 1], out[#out + 2] = (tail - back) * grain, unpack7(v, 44)
   return out
 end
 
 -- The algorithms, by kind; those that a call has no rule of are left out of its
 -- script, since making functions is what a short script spends most on. Each has
 --   load(key, now, cost, a, b, c, d, member)  the rule as it stands; healed where
---                         that is no longer what is stored
+--                         that is no longer what is stored, and stepped where the clock has
+--                         stepped back since: it must be stored, or each look would find the
+--                         state as new as the first one did
 --   fit(r, t)             the first moment from t on at which it admits the cost, and
 --                         true where it may be later; nil can't tell
 --   charge(r, now, start) takes the cost at start, in r only; returns its place
@@ -203,7 +227,7 @@ do
     r.found = true
     if byte(v, 1) ~= TOKEN then
       -- What the bucket would hold, had it been there: no more than that is spent.
-      local units = carried(v)
+      local units = stored.carried(v)
       r.at, r.low, r.healed = min(units[1], now), 0, true
       for i = 1, #units, 2 do
         local t = min(units[i], now)
@@ -222,8 +246,9 @@ do
       -- One that was corrected before counted in finer parts of the same unit.
       clip(r, whole or before > q and before % q == 0 and p)
     end
-    if r.at - now > FAR_AHEAD then
-      r.at, r.low, r.healed = now + FAR_AHEAD, 0, true
+    local back = stored.stepped(now, r.at, byte(v, 44))
+    if back > 0 then
+      r.at, r.low, r.healed, r.stepped = r.at - back, 0, true, true
       r.since = r.at
     end
     return r
@@ -271,7 +296,8 @@ do
   end
 
   local function save(r, now)
-    write(r, now, TOKEN, pack(r.at) .. pack(r.x) .. pack(r.q) .. pack(r.since) .. pack(r.low), lasts(r, now))
+    write(r, now, TOKEN, pack(r.at) .. pack(r.x) .. pack(r.q) .. pack(r.since) .. pack(r.low)
+      .. stored.ahead(now, r.at), lasts(r, now))
   end
 
   local function remaining(r, now)
@@ -427,7 +453,7 @@ do
   -- The units of another algorithm. A bucket does not know when what it granted
   -- last begins: in no more than a second.
   local function take_over(r, v, now)
-    local units, later = carried(v), byte(v, 1) == TOKEN and 1000000 or 0
+    local units, later = stored.carried(v), byte(v, 1) == TOKEN and 1000000 or 0
     for i = 1, #units, 2 do
       if units[i + 1] > 0 then
         put(r, ceil(min(units[i] + later, now + FAR_AHEAD) / r.grain), units[i + 1])
@@ -450,13 +476,14 @@ do
       return r
     end
     r.till, r.grain, r.total, r.head = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
-    r.last, r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), unpack7(v, 44), sub(v, 51)
+    r.last, r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), unpack7(v, 44), sub(v, 52)
+    local back = stored.stepped(now, (r.tail - 1) * r.grain, byte(v, 51))
     if r.grain ~= grain then
       rewrite(r, grain)
     end
-    local back = r.tail - ceil((now + FAR_AHEAD) / r.grain)
+    back = floor(back / grain)
     if back > 0 then
-      r.tail, r.healed = r.tail - back, true
+      r.tail, r.healed, r.stepped = r.tail - back, true, true
       if r.log ~= '' then
         r.head, r.last = r.head - back, r.last - back
       end
@@ -507,7 +534,7 @@ do
 
   local function save(r, now)
     write(r, now, SLIDING, pack(r.grain) .. pack(r.total) .. pack(r.head) .. pack(r.last) .. pack(r.tail)
-      .. pack(r.count) .. r.log, lasts(r, now))
+      .. pack(r.count) .. stored.ahead(now, (r.tail - 1) * r.grain) .. r.log, lasts(r, now))
   end
 
   local function remaining(r)
@@ -525,11 +552,12 @@ end
 -- unit goes into a window before those two, and none comes back that was taken
 -- before `since`, when the state began. The last `slack` µs of a window admit
 -- nothing: what starts late must not land in the next. A clock that steps back by
--- more than a minute begins its windows anew.
+-- less than a window finds those two as they were; otherwise what they had counts in
+-- the window at hand.
 do
   -- The units of another algorithm, in the last two windows that have any.
   local function take_over(r, v, now)
-    local units = carried(v)
+    local units = stored.carried(v)
     for i = 1, #units, 2 do
       local t, n = min(units[i], now), units[i + 1]
       if n > 0 and floor(t / r.per) > floor(r.last / r.per) then
@@ -555,8 +583,10 @@ do
     end
     r.till, r.since = unpack7(v, 2), unpack7(v, 37)
     r.last, r.count, r.prior, r.before = unpack7(v, 9), unpack7(v, 16), unpack7(v, 23), unpack7(v, 30)
-    if r.last - now > 2 * FAR_AHEAD then
-      r.last, r.prior, r.before, r.since, r.healed = now, 0, 0, now, true
+    local notches = byte(v, 44)
+    if stored.stepped(now, r.last, notches) > per then
+      r.count = r.count + (notches > 0 and r.before or 0) -- the last start was in a window ahead, maybe
+      r.last, r.prior, r.before, r.since, r.healed, r.stepped = now, 0, 0, now, true, true
     elseif floor(r.prior / per) == floor(r.last / per) then
       r.count, r.before = r.count + r.before, 0
     end
@@ -630,7 +660,8 @@ do
   end
 
   local function save(r, now)
-    write(r, now, FIXED, pack(r.last) .. pack(r.count) .. pack(r.prior) .. pack(r.before) .. pack(r.since), lasts(r, now))
+    write(r, now, FIXED, pack(r.last) .. pack(r.count) .. pack(r.prior) .. pack(r.before) .. pack(r.since)
+      .. stored.ahead(now, r.last), lasts(r, now))
   end
 
   local function remaining(r, now)
@@ -773,7 +804,7 @@ do
   local function settle(r, now)
     if r.last - now > 2 * FAR_AHEAD then
       r.count = r.count + (r.prior >= r.b0 and r.before or 0)
-      r.last, r.from, r.since, r.healed = now, now, now, true
+      r.last, r.from, r.since, r.healed, r.stepped = now, now, now, true, true
       r.prior, r.before, r.carry, r.next, r.was = 0, 0, 0, 0, 0
     elseif r.last < r.b0 then
       begin(r, r.b0, r.a)
@@ -791,7 +822,7 @@ do
   -- The units of another algorithm that are of the period at hand. What the one before
   -- it left over nobody knows.
   local function take_over(r, v, now)
-    local units = carried(v)
+    local units = stored.carried(v)
     for i = 1, #units, 2 do
       local t, n = min(units[i], now), units[i + 1]
       if n > 0 and t >= r.b0 then

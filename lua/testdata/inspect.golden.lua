@@ -47,8 +47,7 @@ else
   now = t[1] * 1000000 + t[2]
 end
 
--- A state written further ahead than this was written by a clock that has since
--- stepped back: no charge is ever made more than a minute ahead.
+-- No charge is ever made more than a minute ahead.
 local FAR_AHEAD = 60000000
 -- Whole numbers below 2^53 as seven big-endian bytes. Plain arithmetic: not every
 -- server has a struct library, and "%" is an instruction where math.floor is a
@@ -68,11 +67,14 @@ local function pack(n)
 end
 -- A rate rule's state is one string whose first byte names its layout, so that
 -- a rule whose algorithm has changed still finds what was spent:
---   T till at x q since low                       token bucket
---   S till grain total head last tail count log   sliding window
---   F till last count prior before since          fixed window
+--   T till at x q since low ahead                       token bucket
+--   S till grain total head last tail count ahead log   sliding window
+--   F till last count prior before since ahead          fixed window
 --   K till last from count prior before carry since next was   calendar
--- All are numbers of seven bytes, but for the log. The key expires at `till`.
+-- All are numbers of seven bytes, but for the log, and for `ahead`, which is one byte: by how
+-- many quarters of a second, rounded up, the latest start (at, tail, last) was ahead of the clock
+-- when the state was written. What is further ahead now was written by a clock that has since stepped
+-- back. The key expires at `till`.
 local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
 
 -- The first byte of the record of an attempt that was given back: no start has it.
@@ -123,19 +125,39 @@ local function write(r, now, kind, state, lasts)
   end
 end
 
+-- How far the latest start of a state is ahead of the clock, and what that tells of steps of the
+-- clock. It is one table, since locals are few.
+local stored = {}
+
+-- The byte of the state.
+function stored.ahead(now, latest)
+  return char(min(255, max(0, ceil((latest - now) / 250000))))
+end
+
+-- By how many µs the clock has stepped back since the state was written, at least; 0 for less than
+-- a second, which is waited for. With so much taken off, all its times are no earlier against the
+-- clock than they are in truth, and no later than when it was written.
+function stored.stepped(now, latest, notches)
+  local back = latest - notches * 250000 - now
+  return back > 1000000 and back or 0
+end
+
 -- What a state of another algorithm still holds against the rule: times and units by
 -- turns, oldest first. Of a bucket, which knows no times, it is the level as of its last
 -- decision: all that its rate has not let go.
-local function carried(v)
+function stored.carried(v)
   local kind = byte(v, 1)
   if kind == TOKEN then
-    return { unpack7(v, 9), ceil(unpack7(v, 16) / unpack7(v, 23)) }
+    local at = unpack7(v, 9)
+    return { at - stored.stepped(now, at, byte(v, 44)), ceil(unpack7(v, 16) / unpack7(v, 23)) }
   elseif kind == FIXED then
     return { unpack7(v, 23), unpack7(v, 30), unpack7(v, 9), unpack7(v, 16) }
   elseif kind == CALENDAR then
     return { unpack7(v, 30), unpack7(v, 37), unpack7(v, 9), unpack7(v, 23) }
   end
-  local out, grain, cell, i = {}, unpack7(v, 9), unpack7(v, 23), 51
+  local out, grain, cell, i = {}, unpack7(v, 9), unpack7(v, 23), 52
+  local tail = unpack7(v, 37)
+  local back = floor(stored.stepped(now, (tail - 1) * grain, byte(v, 51)) / grain)
   local function unvarint()
     local n, digit, b = 0, 1, byte(v, i)
     while b >= 128 do
@@ -146,17 +168,19 @@ local function carried(v)
     return n + b * digit
   end
   while i <= #v do
-    cell = i > 51 and cell + unvarint() or cell
-    out[#out + 1], out[#out + 2] = cell * grain, unvarint()
+    cell = i > 52 and cell + unvarint() or cell
+    out[#out + 1], out[#out + 2] = (cell - back) * grain, unvarint()
   end
-  out[#out + 1], out[#out + 2] = unpack7(v, 37) * grain, unpack7(v, 44)
+  out[#out + 1], out[#out + 2] = (tail - back) * grain, unpack7(v, 44)
   return out
 end
 
 -- The algorithms, by kind; those that a call has no rule of are left out of its
 -- script, since making functions is what a short script spends most on. Each has
 --   load(key, now, cost, a, b, c, d, member)  the rule as it stands; healed where
---                         that is no longer what is stored
+--                         that is no longer what is stored, and stepped where the clock has
+--                         stepped back since: it must be stored, or each look would find the
+--                         state as new as the first one did
 --   fit(r, t)             the first moment from t on at which it admits the cost, and
 --                         true where it may be later; nil can't tell
 --   charge(r, now, start) takes the cost at start, in r only; returns its place
@@ -219,7 +243,7 @@ do
     r.found = true
     if byte(v, 1) ~= TOKEN then
       -- What the bucket would hold, had it been there: no more than that is spent.
-      local units = carried(v)
+      local units = stored.carried(v)
       r.at, r.low, r.healed = min(units[1], now), 0, true
       for i = 1, #units, 2 do
         local t = min(units[i], now)
@@ -238,8 +262,9 @@ do
       -- One that was corrected before counted in finer parts of the same unit.
       clip(r, whole or before > q and before % q == 0 and p)
     end
-    if r.at - now > FAR_AHEAD then
-      r.at, r.low, r.healed = now + FAR_AHEAD, 0, true
+    local back = stored.stepped(now, r.at, byte(v, 44))
+    if back > 0 then
+      r.at, r.low, r.healed, r.stepped = r.at - back, 0, true, true
       r.since = r.at
     end
     return r
@@ -287,7 +312,8 @@ do
   end
 
   local function save(r, now)
-    write(r, now, TOKEN, pack(r.at) .. pack(r.x) .. pack(r.q) .. pack(r.since) .. pack(r.low), lasts(r, now))
+    write(r, now, TOKEN, pack(r.at) .. pack(r.x) .. pack(r.q) .. pack(r.since) .. pack(r.low)
+      .. stored.ahead(now, r.at), lasts(r, now))
   end
 
   local function remaining(r, now)
@@ -443,7 +469,7 @@ do
   -- The units of another algorithm. A bucket does not know when what it granted
   -- last begins: in no more than a second.
   local function take_over(r, v, now)
-    local units, later = carried(v), byte(v, 1) == TOKEN and 1000000 or 0
+    local units, later = stored.carried(v), byte(v, 1) == TOKEN and 1000000 or 0
     for i = 1, #units, 2 do
       if units[i + 1] > 0 then
         put(r, ceil(min(units[i] + later, now + FAR_AHEAD) / r.grain), units[i + 1])
@@ -466,13 +492,14 @@ do
       return r
     end
     r.till, r.grain, r.total, r.head = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
-    r.last, r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), unpack7(v, 44), sub(v, 51)
+    r.last, r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), unpack7(v, 44), sub(v, 52)
+    local back = stored.stepped(now, (r.tail - 1) * r.grain, byte(v, 51))
     if r.grain ~= grain then
       rewrite(r, grain)
     end
-    local back = r.tail - ceil((now + FAR_AHEAD) / r.grain)
+    back = floor(back / grain)
     if back > 0 then
-      r.tail, r.healed = r.tail - back, true
+      r.tail, r.healed, r.stepped = r.tail - back, true, true
       if r.log ~= '' then
         r.head, r.last = r.head - back, r.last - back
       end
@@ -523,7 +550,7 @@ do
 
   local function save(r, now)
     write(r, now, SLIDING, pack(r.grain) .. pack(r.total) .. pack(r.head) .. pack(r.last) .. pack(r.tail)
-      .. pack(r.count) .. r.log, lasts(r, now))
+      .. pack(r.count) .. stored.ahead(now, (r.tail - 1) * r.grain) .. r.log, lasts(r, now))
   end
 
   local function remaining(r)
@@ -541,11 +568,12 @@ end
 -- unit goes into a window before those two, and none comes back that was taken
 -- before `since`, when the state began. The last `slack` µs of a window admit
 -- nothing: what starts late must not land in the next. A clock that steps back by
--- more than a minute begins its windows anew.
+-- less than a window finds those two as they were; otherwise what they had counts in
+-- the window at hand.
 do
   -- The units of another algorithm, in the last two windows that have any.
   local function take_over(r, v, now)
-    local units = carried(v)
+    local units = stored.carried(v)
     for i = 1, #units, 2 do
       local t, n = min(units[i], now), units[i + 1]
       if n > 0 and floor(t / r.per) > floor(r.last / r.per) then
@@ -571,8 +599,10 @@ do
     end
     r.till, r.since = unpack7(v, 2), unpack7(v, 37)
     r.last, r.count, r.prior, r.before = unpack7(v, 9), unpack7(v, 16), unpack7(v, 23), unpack7(v, 30)
-    if r.last - now > 2 * FAR_AHEAD then
-      r.last, r.prior, r.before, r.since, r.healed = now, 0, 0, now, true
+    local notches = byte(v, 44)
+    if stored.stepped(now, r.last, notches) > per then
+      r.count = r.count + (notches > 0 and r.before or 0) -- the last start was in a window ahead, maybe
+      r.last, r.prior, r.before, r.since, r.healed, r.stepped = now, 0, 0, now, true, true
     elseif floor(r.prior / per) == floor(r.last / per) then
       r.count, r.before = r.count + r.before, 0
     end
@@ -646,7 +676,8 @@ do
   end
 
   local function save(r, now)
-    write(r, now, FIXED, pack(r.last) .. pack(r.count) .. pack(r.prior) .. pack(r.before) .. pack(r.since), lasts(r, now))
+    write(r, now, FIXED, pack(r.last) .. pack(r.count) .. pack(r.prior) .. pack(r.before) .. pack(r.since)
+      .. stored.ahead(now, r.last), lasts(r, now))
   end
 
   local function remaining(r, now)
@@ -789,7 +820,7 @@ do
   local function settle(r, now)
     if r.last - now > 2 * FAR_AHEAD then
       r.count = r.count + (r.prior >= r.b0 and r.before or 0)
-      r.last, r.from, r.since, r.healed = now, now, now, true
+      r.last, r.from, r.since, r.healed, r.stepped = now, now, now, true, true
       r.prior, r.before, r.carry, r.next, r.was = 0, 0, 0, 0, 0
     elseif r.last < r.b0 then
       begin(r, r.b0, r.a)
@@ -807,7 +838,7 @@ do
   -- The units of another algorithm that are of the period at hand. What the one before
   -- it left over nobody knows.
   local function take_over(r, v, now)
-    local units = carried(v)
+    local units = stored.carried(v)
     for i = 1, #units, 2 do
       local t, n = min(units[i], now), units[i + 1]
       if n > 0 and t >= r.b0 then
@@ -1045,12 +1076,78 @@ algorithms.P = {
 -- back, before its rule admits more by itself.
 local TOLD_LOOK = 1000000
 
-local pauses = {} -- by level, false for none
+-- What an API has made of a rule: a part of its limit, which was cut when calls were refused
+-- and grows by the clock, and a limit of the API's own. It needs now.
+-- Source: docs/vendor.md#corrections
+--
+-- Nine numbers: when all of it is over; the part, in millionths, of a moment, and by how many
+-- it grows in a second; a limit, 0 for none, its window in µs, and until when it holds; until
+-- when the part may be above the whole, since calls go through; when it was cut. One that a
+-- worker of an earlier version has written ends with the first seven.
+local WHOLE = 1000000
+
+-- One table, since locals are few.
+local corrections = {}
+
+-- What says by its moment i when it was written, with the moments at all of a list of places as
+-- they are since the clock has stepped back behind that: or else it would hold longer by the step.
+-- The second result says so.
+function corrections.brought_back(v, i, ...)
+  local back = unpack7(v, i) - now
+  if back <= 1000000 then
+    return v, false
+  end
+  for _, at in ipairs({ ... }) do
+    v = sub(v, 1, at - 1) .. pack(max(0, unpack7(v, at) - back)) .. sub(v, at + 7)
+  end
+  return v, true
+end
+
+-- The second result is the text of one that a step of the clock has changed.
+function corrections.read(v)
+  local changed
+  if #v > 49 then
+    v, changed = corrections.brought_back(v, 8, 1, 8, 43, 50, 57)
+  end
+  local r = { ends = unpack7(v, 1), since = unpack7(v, 8), part = unpack7(v, 15), grows = unpack7(v, 22),
+    limit = unpack7(v, 29), per = unpack7(v, 36), till = unpack7(v, 43), raised = 0, cut = 0 }
+  if r.till <= now then
+    r.limit = 0
+  end
+  if #v > 49 then
+    r.raised, r.cut = unpack7(v, 50), unpack7(v, 57)
+  else
+    r.cut = r.since
+  end
+  return r, changed and v or nil
+end
+
+-- The part by now, `most` at the most; while the API's own limit counts, the whole: from there
+-- it grows on when that is over.
+function corrections.part_at(r, most)
+  most = r.raised > now and max(WHOLE, most) or WHOLE
+  local part, since = r.part, r.since
+  if r.till > since then
+    part, since = min(WHOLE, part + floor(max(0, min(now, r.till) - since) * r.grows / 1000000)), r.till
+  end
+  return min(most, part + floor(max(0, now - since) * r.grows / 1000000))
+end
+
+-- By level, false for none; and what a step of the clock has changed, as fields and texts by turns,
+-- which whoever may write does: else each look would find a pause as new as the first one did.
+local pauses = { stepped = {} }
 
 local function pause_of(level)
   local p = pauses[level]
   if p == nil then
-    local v = call('HGET', told, 'P' .. level)
+    local v, stepped = call('HGET', told, 'P' .. level), false
+    if v then
+      v, stepped = corrections.brought_back(v, 8, 1, 8)
+    end
+    if stepped then
+      table.insert(pauses.stepped, 'P' .. level)
+      table.insert(pauses.stepped, v)
+    end
     p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), unit = '', cost = 1, units = 0,
       lines = 0 } or false
     pauses[level] = p
@@ -1069,41 +1166,6 @@ local function add_pauses(path, scope)
       path[#path + 1] = p
     end
   end
-end
-
--- What an API has made of a rule: a part of its limit, which was cut when calls were refused
--- and grows by the clock, and a limit of the API's own. It needs now.
--- Source: docs/vendor.md#corrections
---
--- Nine numbers: when all of it is over; the part, in millionths, of a moment, and by how many
--- it grows in a second; a limit, 0 for none, its window in µs, and until when it holds; until
--- when the part may be above the whole, since calls go through; when it was cut. One that a
--- worker of an earlier version has written ends with the first seven.
-local WHOLE = 1000000
-
-local function read_correction(v)
-  local r = { ends = unpack7(v, 1), since = unpack7(v, 8), part = unpack7(v, 15), grows = unpack7(v, 22),
-    limit = unpack7(v, 29), per = unpack7(v, 36), till = unpack7(v, 43), raised = 0, cut = 0 }
-  if r.till <= now then
-    r.limit = 0
-  end
-  if #v > 49 then
-    r.raised, r.cut = unpack7(v, 50), unpack7(v, 57)
-  else
-    r.cut = r.since
-  end
-  return r
-end
-
--- The part by now, `most` at the most; while the API's own limit counts, the whole: from there
--- it grows on when that is over.
-local function part_at(r, most)
-  most = r.raised > now and max(WHOLE, most) or WHOLE
-  local part, since = r.part, r.since
-  if r.till > since then
-    part, since = min(WHOLE, part + floor(max(0, min(now, r.till) - since) * r.grows / 1000000)), r.till
-  end
-  return min(most, part + floor(max(0, now - since) * r.grows / 1000000))
 end
 
 -- A bucket whose rate is corrected counts in so much finer parts, as far as its numbers
@@ -1131,12 +1193,19 @@ end
 if heeds then
   corrected = function(key, rule, kind, a, b, c, d)
     local v = kind ~= 'C' and a > 0 and call('HGET', told, 'R' .. sub(key, #told - 4))
-    local r = v and read_correction(v)
+    local r, stepped
+    if v then
+      r, stepped = corrections.read(v)
+    end
+    if stepped then
+      table.insert(pauses.stepped, 'R' .. sub(key, #told - 4))
+      table.insert(pauses.stepped, stepped)
+    end
     if not r or r.ends <= now then
       return a, b
     end
     local most = most_of(rule)
-    local part = part_at(r, most)
+    local part = corrections.part_at(r, most)
     if kind ~= 'T' then
       -- A limit is one of its window: the policy may have given the rule another since.
       local own = r.per == (kind == 'S' and b - d or b) and r.limit or 0
@@ -1170,7 +1239,7 @@ end
 -- at     hash: S<scope> its seat, L<scope> requests in its line and, after a 0 and
 --        its name, of each other unit, U<rule> units that wait in lines under the
 --        rule, N<rule> those lines, # the highest stamp, @ the µs
---        of the last look, M that somebody takes nothing of some rule, ! the seat of no
+--        of the last look, ^ what that was before the clock stepped back, and by how much, M that somebody takes nothing of some rule, ! the seat of no
 --        rule's round that a look came to; V, F and T as in shares.lua; Q<scope> the lanes of
 --        its line, as in lanes.lua.
 local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576

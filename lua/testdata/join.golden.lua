@@ -21,8 +21,7 @@ else
   now = t[1] * 1000000 + t[2]
 end
 
--- A state written further ahead than this was written by a clock that has since
--- stepped back: no charge is ever made more than a minute ahead.
+-- No charge is ever made more than a minute ahead.
 local FAR_AHEAD = 60000000
 -- Whole numbers below 2^53 as seven big-endian bytes. Plain arithmetic: not every
 -- server has a struct library, and "%" is an instruction where math.floor is a
@@ -42,11 +41,14 @@ local function pack(n)
 end
 -- A rate rule's state is one string whose first byte names its layout, so that
 -- a rule whose algorithm has changed still finds what was spent:
---   T till at x q since low                       token bucket
---   S till grain total head last tail count log   sliding window
---   F till last count prior before since          fixed window
+--   T till at x q since low ahead                       token bucket
+--   S till grain total head last tail count ahead log   sliding window
+--   F till last count prior before since ahead          fixed window
 --   K till last from count prior before carry since next was   calendar
--- All are numbers of seven bytes, but for the log. The key expires at `till`.
+-- All are numbers of seven bytes, but for the log, and for `ahead`, which is one byte: by how
+-- many quarters of a second, rounded up, the latest start (at, tail, last) was ahead of the clock
+-- when the state was written. What is further ahead now was written by a clock that has since stepped
+-- back. The key expires at `till`.
 local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
 
 -- The first byte of the record of an attempt that was given back: no start has it.

@@ -22,8 +22,7 @@ else
   now = t[1] * 1000000 + t[2]
 end
 
--- A state written further ahead than this was written by a clock that has since
--- stepped back: no charge is ever made more than a minute ahead.
+-- No charge is ever made more than a minute ahead.
 local FAR_AHEAD = 60000000
 -- Whole numbers below 2^53 as seven big-endian bytes. Plain arithmetic: not every
 -- server has a struct library, and "%" is an instruction where math.floor is a

@@ -42,8 +42,7 @@ else
   now = t[1] * 1000000 + t[2]
 end
 
--- A state written further ahead than this was written by a clock that has since
--- stepped back: no charge is ever made more than a minute ahead.
+-- No charge is ever made more than a minute ahead.
 local FAR_AHEAD = 60000000
 -- Whole numbers below 2^53 as seven big-endian bytes. Plain arithmetic: not every
 -- server has a struct library, and "%" is an instruction where math.floor is a
@@ -95,7 +94,29 @@ end
 -- worker of an earlier version has written ends with the first seven.
 local WHOLE = 1000000
 
-local function read_correction(v)
+-- One table, since locals are few.
+local corrections = {}
+
+-- What says by its moment i when it was written, with the moments at all of a list of places as
+-- they are since the clock has stepped back behind that: or else it would hold longer by the step.
+-- The second result says so.
+function corrections.brought_back(v, i, ...)
+  local back = unpack7(v, i) - now
+  if back <= 1000000 then
+    return v, false
+  end
+  for _, at in ipairs({ ... }) do
+    v = sub(v, 1, at - 1) .. pack(max(0, unpack7(v, at) - back)) .. sub(v, at + 7)
+  end
+  return v, true
+end
+
+-- The second result is the text of one that a step of the clock has changed.
+function corrections.read(v)
+  local changed
+  if #v > 49 then
+    v, changed = corrections.brought_back(v, 8, 1, 8, 43, 50, 57)
+  end
   local r = { ends = unpack7(v, 1), since = unpack7(v, 8), part = unpack7(v, 15), grows = unpack7(v, 22),
     limit = unpack7(v, 29), per = unpack7(v, 36), till = unpack7(v, 43), raised = 0, cut = 0 }
   if r.till <= now then
@@ -106,12 +127,12 @@ local function read_correction(v)
   else
     r.cut = r.since
   end
-  return r
+  return r, changed and v or nil
 end
 
 -- The part by now, `most` at the most; while the API's own limit counts, the whole: from there
 -- it grows on when that is over.
-local function part_at(r, most)
+function corrections.part_at(r, most)
   most = r.raised > now and max(WHOLE, most) or WHOLE
   local part, since = r.part, r.since
   if r.till > since then
@@ -140,8 +161,14 @@ local function kept(length)
   return length > 0 and max(length, RESTED) or KEPT
 end
 
-local function pause(level, us)
+-- A pause as it stands, nil for none.
+local function pause_of(level)
   local v = call('HGET', told, 'P' .. level)
+  return v and (corrections.brought_back(v, 8, 1, 8)) or nil
+end
+
+local function pause(level, us)
+  local v = pause_of(level)
   local ends = v and unpack7(v, 1) or 0
   stood = stood or ends > now
   if ends >= now + us then
@@ -155,7 +182,7 @@ end
 -- While it rests all that is told is of the same calls. Who has rested and is refused again
 -- soon after that rests for longer.
 local function rest(level, first, most, part)
-  local v = call('HGET', told, 'P' .. level)
+  local v = pause_of(level)
   local ends, length = v and unpack7(v, 1) or 0, v and unpack7(v, 15) or 0
   stood = stood or ends > now
   if stood then
@@ -175,7 +202,7 @@ local function look(name)
 end
 
 local function lift(level)
-  local v = call('HGET', told, 'P' .. level)
+  local v = pause_of(level)
   local over = not v or unpack7(v, 1) <= now
   if not over then
     call('HSET', told, 'P' .. level, pack(now) .. sub(v, 8, 14) .. pack(0))
@@ -187,7 +214,7 @@ end
 
 local function correction(name)
   local v = call('HGET', told, 'R' .. name)
-  return v and read_correction(v) or { since = 0, part = WHOLE, grows = 1, limit = 0, per = 0, till = 0, ends = 0, raised = 0, cut = 0 }
+  return v and (corrections.read(v)) or { since = 0, part = WHOLE, grows = 1, limit = 0, per = 0, till = 0, ends = 0, raised = 0, cut = 0 }
 end
 
 local function save(name, r)
@@ -202,7 +229,7 @@ local function cut(name, left, apart, grows, least, most)
   if stood or now - r.cut < apart then
     return 0, r.ends
   end
-  local part = max(least, floor(part_at(r, most) * left / WHOLE))
+  local part = max(least, floor(corrections.part_at(r, most) * left / WHOLE))
   r.since, r.part, r.grows, r.cut = now, part, max(1, grows), now
   return 1, save(name, r)
 end
@@ -211,7 +238,7 @@ end
 local function rise(name, most, grows, us)
   local r = correction(name)
   local fresh = r.raised <= now
-  r.part, r.since, r.grows, r.raised = part_at(r, most), now, max(1, grows), now + us
+  r.part, r.since, r.grows, r.raised = corrections.part_at(r, most), now, max(1, grows), now + us
   if fresh then
     look(name)
   end

@@ -16,7 +16,7 @@
     if cost > cap or tail > cell or count == 0 then
       break
     end
-    local from, size = 51, #v
+    local from, size = 52, #v
     while head <= gone and from <= size do
       local units, digit, n = 0, 1, byte(v, from)
       while n >= 128 do
@@ -45,9 +45,9 @@
     end
     holds = pack(total)
     if tail <= gone then
-      state = sub(v, 1, 15) .. holds .. log .. log .. pack(cell) .. pack(cost)
+      state = sub(v, 1, 15) .. holds .. log .. log .. pack(cell) .. pack(cost) .. '\0'
     elseif cell == tail then
-      state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 30, 43) .. pack(count + cost) .. log
+      state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 30, 43) .. pack(count + cost) .. '\0' .. log
     else
       b, c, d, e, f, g, h = byte(v, 30, 36)
       local first, steps = log == '', tail - ((((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h)
@@ -64,7 +64,7 @@
         local n = count % 128
         log, count = log .. char(128 + n), (count - n) / 128
       end
-      state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 37, 43) .. pack(cell) .. pack(cost)
+      state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 37, 43) .. pack(cell) .. pack(cost) .. '\0'
         .. log .. char(count)
     end
     place = cell * grain

@@ -8,7 +8,7 @@
     local last = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     b, c, d, e, f, g, h = byte(v, 16, 22)
     local level = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h - (now - last) * p
-    if p == 0 or cost > cap or last - now > FAR_AHEAD or level + slack * p + (cost - cap) * q > 0 then
+    if p == 0 or cost > cap or last - now >= 250000 or level + slack * p + (cost - cap) * q > 0 then
       break
     end
     if level < 0 then
@@ -18,7 +18,7 @@
       place = last + 1
       stamp = pack(place)
     end
-    local since, low = stamp, NEVER
+    local since, low, notches = stamp, NEVER, last >= now and '\1' or '\0'
     if level >= q then
       b, c, d, e, f, g, h = byte(v, 37, 43)
       local least = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
@@ -30,5 +30,5 @@
       x, level = 0, (place - now) * p
     end
     holds = pack(x)
-    state = sub(v, 1, 8) .. stamp .. holds .. unit .. since .. low
+    state = sub(v, 1, 8) .. stamp .. holds .. unit .. since .. low .. notches
     spare = till - now - level / p - slack

@@ -11,6 +11,10 @@ local function rule(i)
   if not rules[i] then
     rules[i] = load_rule(i, ARGV[9 + i], 1, '', now)
     rules[i].name, rules[i].unit = rule_name(KEYS[i]), unit_of(ARGV[9 + i])
+    if rules[i].stepped then
+      rules[i].till = 0
+      algorithms[rules[i].kind].save(rules[i], now)
+    end
   end
   return rules[i]
 end
@@ -67,7 +71,8 @@ end
 
 -- The last look, and whether a task may be first that takes nothing of the rule which its
 -- scope has its seat with.
-read_at({ '#', '@', MIXED, PAST })
+local STEPPED = '^'
+read_at({ '#', '@', MIXED, PAST, STEPPED })
 local beat, mixed = number_at('@'), held[MIXED]
 
 -- The names of a line's rules.

@@ -1,0 +1,315 @@
+package throttle
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headway-go/headway/lua"
+)
+
+// stepped runs a rule for as long as it is told to, with as many starts as it admits, and the clock
+// steps once in the middle. All its times are of a clock that nobody sets.
+type stepped struct {
+	cost   int64         // of each start
+	step   time.Duration // of Redis's clock; below zero it steps back
+	at     time.Duration // when
+	idle   time.Duration // before which nothing starts for so long
+	lasts  time.Duration
+	ahead  time.Duration // how far ahead starts are granted
+	starts []time.Duration
+}
+
+func (s *stepped) run(b *bench) {
+	next := 0
+	for t := time.Duration(0); t < s.lasts; {
+		clock, stepped := t, t >= s.at
+		if stepped {
+			clock += s.step
+		}
+		if !stepped && t >= s.at-s.idle {
+			t = s.at
+			continue
+		}
+		b.at(clock.Microseconds())
+		next++
+		d := b.decide(Request{Scope: "p/x", ID: fmt.Sprint("run", next), Cost: s.cost, Ahead: s.ahead})
+		if d.Allowed {
+			s.starts = append(s.starts, t+d.Wait)
+			continue
+		}
+		wait := max(d.RetryAfter-s.ahead, time.Microsecond)
+		if !stepped && t+wait > s.at {
+			wait = s.at - t // whoever waits asks again when the clock has stepped: looks do
+		}
+		t += wait
+	}
+	slices.Sort(s.starts)
+}
+
+// most is the most units that start in any time of a length.
+func (s *stepped) most(in time.Duration) (most int64) {
+	from := 0
+	for i, start := range s.starts {
+		for s.starts[from] <= start-in {
+			from++
+		}
+		most = max(most, s.cost*int64(i-from+1))
+	}
+	return most
+}
+
+// stands is for how long nothing starts once the clock has stepped.
+func (s *stepped) stands() time.Duration {
+	last := s.at
+	var most time.Duration
+	for _, start := range append(slices.Clone(s.starts), s.lasts) {
+		if start >= s.at {
+			most, last = max(most, start-last), start
+		}
+	}
+	return most
+}
+
+// "each rule admits at most so much more than its bound, once": what docs/algorithms.md#clock-steps says of
+// each rule, for steps of a second to an hour, in the middle of a backlog and after a quiet time.
+func TestClockSteps(t *testing.T) {
+	t.Parallel()
+	rules := []struct {
+		name   string
+		rule   Rule
+		window time.Duration
+		most   int64         // units in a window while the clock goes on
+		back   int64         // and so many more when it steps back
+		forth  int64         // or forth
+		quiet  time.Duration // the longest time without a start after a step, but for a second
+	}{
+		{"sliding", Rule{Algorithm: SlidingWindow, Limit: 5, Per: sec}, sec, 5, 0, 5, sec + 10*ms},
+		{"sliding, in cells", Rule{Algorithm: SlidingWindow, Limit: 200, Per: 10 * sec}, 10 * sec, 200, 0, 200, 10*sec + 100*ms},
+		{"bucket", Rule{Algorithm: TokenBucket, Limit: 5, Per: sec, Burst: 3}, sec, 5 + 3, 0, 3, 200 * ms},
+		{"bucket, slow", Rule{Algorithm: TokenBucket, Limit: 1, Per: 10 * sec, Burst: 2}, 10 * sec, 1 + 2, 0, 2, 10 * sec},
+		{"fixed", Rule{Algorithm: FixedWindow, Limit: 5, Per: sec}, sec, 2 * 5, 5, 5, 2 * sec},
+		{"fixed, of a minute", Rule{Algorithm: FixedWindow, Limit: 5, Per: time.Minute}, time.Minute, 2 * 5, 5, 5, 2 * time.Minute},
+		{"calendar", Rule{Algorithm: Calendar, Limit: 5, Resets: "* * * * *"}, time.Minute, 2 * 5, 5, 5, 3 * time.Minute},
+	}
+	for _, r := range rules {
+		for _, step := range []time.Duration{-1500 * ms, -30 * sec, -time.Minute, -time.Hour, sec, time.Minute, time.Hour} {
+			for name, when := range map[string][2]time.Duration{ // how long nothing starts before, and how far ahead starts are granted
+				"a backlog": {}, "a backlog, ahead": {0, 250 * ms}, "a quiet time": {90 * sec, 0},
+			} {
+				t.Run(fmt.Sprintf("%s, %v after %s", r.name, step, name), func(t *testing.T) {
+					t.Parallel()
+					idle, ahead, rule := when[0], when[1], r.rule
+					rule.Name = "r"
+					window := r.window
+					onBoth(t, Config{}, policyOf(t, rule), func(b *bench) {
+						s := &stepped{cost: max(1, rule.Limit/10), step: step, idle: idle, ahead: ahead, at: idle + 2*window + window*7/10}
+						s.lasts = s.at + 4*r.quiet + 2*window
+						s.run(b)
+						most, quiet := r.most+r.forth, r.quiet
+						if step < 0 {
+							most = r.most + r.back
+							quiet = min(quiet+sec, window-step)
+						}
+						if got := s.most(window); got > most {
+							b.t.Errorf("%d units start within %v, want %d at most", got, window, most)
+						}
+						if got := s.stands(); got > quiet+ahead {
+							b.t.Errorf("nothing starts for %v after the step, want %v at most", got, quiet+ahead)
+						}
+						if got := s.most(window); got < rule.Limit/2 {
+							b.t.Errorf("only %d units start within %v", got, window)
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// A step back by an hour in the middle of what an API has told, of a lease of a run that has died,
+// and of a turn that was given: "they last at most for as long as they were told, once more".
+func TestClockStepsBackAmidWhatHolds(t *testing.T) {
+	t.Parallel()
+	const hour = -time.Hour
+	limited := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 100, Per: sec}
+	one := Rule{Name: "c", Algorithm: Concurrency, Limit: 1, Lease: 30 * sec}
+	bucket := Rule{Name: "b", Algorithm: TokenBucket, Limit: 1, Per: sec, Burst: 1}
+	ask := func(b *bench) Decision {
+		b.t.Helper()
+		return b.decide(Request{Scope: "p/x", ID: NewID()})
+	}
+	for name, row := range map[string]struct {
+		rules []Rule
+		run   func(b *bench)
+	}{
+		"an API's pause": {[]Rule{limited}, func(b *bench) {
+			b.heed("p/x", refusedFor(10*sec))
+			b.pass(4 * sec)
+			b.pass(hour)
+			for range 3 { // each look finds it as it is, and the first has changed it
+				if d := ask(b); d.Allowed || !d.Paused || d.RetryAfter > 10*sec {
+					b.t.Fatalf("%+v", d)
+				}
+				b.pass(3 * sec)
+			}
+			b.pass(sec)
+			if d := ask(b); !d.Allowed {
+				b.t.Errorf("it holds for longer than it was told: %+v", d)
+			}
+		}},
+		"an API's pause, which tasks wait for": {[]Rule{limited}, func(b *bench) {
+			b.heed("p/x", refusedFor(10*sec))
+			b.decide(Request{Scope: "p/x", Ticket: "one"})
+			b.pass(4 * sec)
+			b.wake(WakeRequest{Provider: "p", Most: 1})
+			b.pass(hour)
+			for range 10 {
+				if woken := b.wake(WakeRequest{Provider: "p", Most: 1}); len(woken.Released) > 0 {
+					b.t.Fatal("it is released while it is paused")
+				}
+				b.pass(sec)
+			}
+			if woken := b.wake(WakeRequest{Provider: "p", Most: 1}); len(woken.Released) != 1 {
+				b.t.Errorf("it is not released when the pause is over: %+v", woken)
+			}
+		}},
+		"a pause that was over": {[]Rule{limited}, func(b *bench) {
+			b.heed("p/x", refusedFor(sec))
+			b.pass(5 * time.Minute)
+			b.pass(hour)
+			b.pass(sec + sec)
+			ask(b)
+			b.pass(sec)
+			if d := ask(b); !d.Allowed {
+				b.t.Errorf("it holds for longer than it was told: %+v", d)
+			}
+		}},
+		"a limit that refusals have cut": {[]Rule{limited}, func(b *bench) {
+			p := b.plan("p/x")
+			// Half of it is left, and grows back in ten seconds.
+			cut := word{"cut", ":r", [5]int64{500_000, 0, 50_000, 100_000, 1_000_000}}
+			if _, err := b.tell(ctx, p, []word{cut}); err != nil {
+				b.t.Fatal(err)
+			}
+			if n := b.admitted("p/x", 200); n != 50 {
+				b.t.Fatalf("%d of a half are admitted", n)
+			}
+			b.pass(hour)
+			if d := ask(b); d.Allowed || d.RetryAfter > 1010*ms {
+				b.t.Fatalf("%+v", d)
+			}
+			b.pass(11 * sec)
+			if n := b.admitted("p/x", 200); n != 100 {
+				b.t.Errorf("%d are admitted when it has grown back, want 100", n)
+			}
+		}},
+		"a run that has died": {[]Rule{one}, func(b *bench) {
+			b.decide(Request{Scope: "p/x", ID: "dies"})
+			if d := b.decide(Request{Scope: "p/x", Ticket: "waits"}); !d.Turn.Waits {
+				b.t.Fatalf("%+v", d)
+			}
+			b.pass(10 * sec)
+			b.wake(WakeRequest{Provider: "p", Most: 1})
+			b.pass(hour)
+			b.wake(WakeRequest{Provider: "p", Most: 1})
+			b.pass(19 * sec)
+			if woken := b.wake(WakeRequest{Provider: "p", Most: 1}); len(woken.Released) != 0 {
+				b.t.Fatalf("its lease has not ended: %+v", woken)
+			}
+			b.pass(2 * sec)
+			if woken := b.wake(WakeRequest{Provider: "p", Most: 1}); len(woken.Released) != 1 {
+				b.t.Errorf("its place is not free when its lease has ended: %+v", woken)
+			}
+		}},
+		"a run that goes on": {[]Rule{one}, func(b *bench) {
+			d := b.decide(Request{Scope: "p/x", ID: "lives"})
+			b.decide(Request{Scope: "p/x", Ticket: "waits"})
+			b.wake(WakeRequest{Provider: "p", Most: 1})
+			b.pass(hour)
+			renew := func() int64 {
+				keys, leases, _ := d.Grant.plan.leaseKeys()
+				reply, err := scriptOf(lua.Renew, "").Run(ctx, b.rdb, keys, append([]any{b.clock(), d.Grant.id}, leases...)...).Int64Slice()
+				if err != nil {
+					b.t.Fatal(err)
+				}
+				return reply[0]
+			}
+			for range 5 { // before the first look too
+				if renew() != 1 {
+					b.t.Fatal("it has lost its place")
+				}
+				if woken := b.wake(WakeRequest{Provider: "p", Most: 1}); len(woken.Released) != 0 {
+					b.t.Fatalf("its place was given away: %+v", woken)
+				}
+				b.pass(10 * sec)
+			}
+		}},
+		"a turn that nobody takes": {[]Rule{bucket}, func(b *bench) {
+			ask(b)
+			b.decide(Request{Scope: "p/x", Ticket: "lost"})
+			b.decide(Request{Scope: "p/x", Ticket: "next"})
+			b.pass(sec)
+			if woken := b.wake(WakeRequest{Provider: "p", Most: 1}); len(woken.Released) != 1 {
+				b.t.Fatalf("%+v", woken)
+			}
+			b.pass(hour)
+			released := 0
+			for range 8 {
+				b.pass(sec)
+				released += len(b.wake(WakeRequest{Provider: "p", Most: 1}).Released)
+			}
+			if released < 2 { // the lost one, put back, and who is behind it
+				b.t.Errorf("%d are released in 8 s", released)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, policyOf(t, row.rules...), row.run)
+		})
+	}
+}
+
+// A pause that this process heard of, and that is long over, takes no start back since the
+// server's clock has stepped back behind it.
+func TestOldPauseTakesNothingBackAfterAClockStep(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		here, _, _ := pacedBubble(t)
+		var off atomic.Int64
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		calls := 0
+		here.clock = func() string {
+			if calls++; calls > 500 { // it goes round, and no time passes
+				stop()
+			}
+			return strconv.FormatInt(time.Now().UnixMicro()+off.Load(), 10)
+		}
+		if _, err := here.Heed(t.Context(), "p/a", refusedFor(30*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(10 * time.Minute)
+		off.Store(-time.Hour.Microseconds())
+		began := time.Now()
+		for {
+			d, err := here.Start(ctx, Request{Scope: "p/a", Ahead: 5 * time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d.Allowed {
+				break
+			}
+			if time.Since(began) > time.Minute {
+				t.Fatalf("nothing has started for %v: %+v", time.Since(began), d)
+			}
+			<-time.After(time.Second)
+		}
+	})
+}
