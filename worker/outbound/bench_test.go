@@ -75,7 +75,7 @@ func BenchmarkRefused(b *testing.B) {
 	}))
 	defer s.Close()
 	h := handler(b, Config{}, seams{})
-	for name, body := range map[string]string{"small": benchBody, "1MiB": `["` + strings.Repeat("0123456789abcde ", 1<<16) + `"]`} {
+	for name, body := range map[string]string{"small": benchBody, "500KiB": `["` + strings.Repeat("0123456789abcde ", 500<<6) + `"]`} {
 		t := task(b, payload{Method: "POST", URL: s.URL, Headers: map[string]string{"Authorization": "Bearer 0123456789"}, Body: body})
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {

@@ -76,17 +76,22 @@
 //
 // # Secrets
 //
-// Header values, the URL's userinfo, query and fragment, and the body never
-// stand in an error or a log record. What an answer, or an error of net/http,
-// gives back of them is replaced by [redacted]: whole, in another case, quoted
-// for JSON, HTML or a URL, or any part of eight bytes and more; below four bytes
-// only where it stands as a word of its own
-// (TestSecretsNeverStandInErrors, TestSecretsNeverStandInPayloadErrors,
-// TestHide). Of the body these are the values, from four bytes on, a part of one
-// from sixteen; field names stay readable. Method, scheme, host and path are not
-// secret here: an API that wants its token in the path shows it to whoever reads
-// errors. What cannot be recognised is not hidden: a secret that the API encodes
-// or hashes, or a shorter part of one. Nothing is printed through package log
-// (TestMain fails if net/http does). Debug records hold method, host, status
-// and elapsed_ms (TestDebugRecord).
+// Header values, the URL's userinfo, query and fragment, and the body never stand in an
+// error or a log record. What an answer, or an error of net/http, gives back of them is
+// replaced by [redacted]: whole, in another case, escaped as JSON, HTML or a URL does it,
+// or as two of them do (TestHideEscaped), or any part of eight bytes and more; below four
+// bytes only where it stands as a word of its own (TestSecretsNeverStandInErrors,
+// TestSecretsNeverStandInPayloadErrors, TestHide, and FuzzHide against a search that knows
+// no shortcut). Of the body these are the values, from four bytes on, a part of one from
+// sixteen; field names stay readable. What cannot be recognised is not hidden: a secret that
+// the API encodes or hashes, or a shorter part of one.
+//
+// Hiding takes at most 50 ms of a processor, whatever request and answer are. The work is
+// proportional to their sizes (TestHidingIsLinear), and ends with the task's context
+// (TestHidingEndsWithItsContext). The answer to a request of more than 512 KiB of URL,
+// headers and body is not shown, and the error says so (TestOfHugeRequestsNoAnswerIsShown).
+//
+// Method, scheme, host and path are not secret here: an API that wants its token in the path
+// shows it to whoever reads errors. Nothing is printed through package log (TestMain fails if
+// net/http does). Debug records hold method, host, status and elapsed_ms (TestDebugRecord).
 package outbound

@@ -19,6 +19,7 @@ import (
 const (
 	defaultMaxResponse  = 1 << 20
 	defaultSnippet      = 256
+	maxSnippet          = 4096
 	defaultUserAgent    = "headway"
 	defaultIdlePerHost  = 64
 	defaultTimeout      = 30 * time.Second
@@ -46,7 +47,8 @@ type Config struct {
 	MaxResponse int64
 
 	// Snippet is how many bytes of a refusing answer are kept in the error, after
-	// secrets were taken out. Defaults to 256.
+	// secrets were taken out, 4096 at most. Of a request of more than 512 KiB none are kept.
+	// Defaults to 256.
 	Snippet int
 
 	// Logger gets one Debug record for each request: method, host, status and
@@ -134,6 +136,9 @@ func (cfg Config) validate() error {
 	negative("MaxResponse", cfg.MaxResponse < 0)
 	negative("Snippet", cfg.Snippet < 0)
 	negative("MaxIdleConnsPerHost", cfg.MaxIdleConnsPerHost < 0)
+	if cfg.Snippet > maxSnippet {
+		faults = append(faults, fmt.Errorf("outbound: Snippet is %d; write %d at most", cfg.Snippet, maxSnippet))
+	}
 	if !validHeaderValue(cfg.UserAgent) {
 		faults = append(faults, errors.New("outbound: UserAgent has a control character; write it on one line"))
 	}
@@ -212,5 +217,5 @@ func (h *Handler) send(ctx context.Context, c *call, start time.Time) (int, erro
 	if h.told != nil {
 		_ = h.told(ctx, resp.StatusCode, resp.Header)
 	}
-	return resp.StatusCode, h.answer(c, resp)
+	return resp.StatusCode, h.answer(ctx, c, resp)
 }

@@ -269,8 +269,8 @@ func TestHide(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := c.secrets().hide(tc.text); got != tc.want {
-			t.Errorf("%+v\n got %s\nwant %s", tc.p, got, tc.want)
+		if got, err := c.hide(t.Context(), tc.text, false); got != tc.want || err != nil {
+			t.Errorf("%+v\n got %s\nwant %s\n%v", tc.p, got, tc.want, err)
 		}
 	}
 }
