@@ -91,7 +91,10 @@
 // (TestHidingEndsWithItsContext). The answer to a request of more than 512 KiB of URL,
 // headers and body is not shown, and the error says so (TestOfHugeRequestsNoAnswerIsShown).
 //
-// Method, scheme, host and path are not secret here: an API that wants its token in the path
-// shows it to whoever reads errors. Nothing is printed through package log (TestMain fails if
-// net/http does). Debug records hold method, host, status and elapsed_ms (TestDebugRecord).
+// Method, scheme, host and path name a request in errors, so they are not secret, but for
+// segments of the path that look like keys, as webhooks have them: longer than 20 bytes, with
+// letters and digits mixed in 8 bytes or more, or with more than 10 digits (TestShownPath,
+// TestPathSecretsNeverStandInErrors). A key of up to 20 letters without a digit looks like a
+// word, and is shown. Nothing is printed through package log (TestMain fails if net/http
+// does). Debug records hold method, host, status and elapsed_ms (TestDebugRecord).
 package outbound

@@ -203,9 +203,10 @@ func (c *call) request(ctx context.Context) *http.Request {
 	return req.WithContext(ctx)
 }
 
-// target is the only name that errors call a request by: "POST https://host/path".
+// target is the only name that errors call a request by: "POST https://host/path", without
+// what in the path looks like a key.
 func (c *call) target() string {
-	return clean(c.method, 32) + " " + clean(c.url.Scheme+"://"+c.url.Host+c.url.EscapedPath(), 300)
+	return clean(c.method, 32) + " " + clean(c.url.Scheme+"://"+c.url.Host+shownPath(c.url.EscapedPath()), 300)
 }
 
 func basicAuth(user, password string) string {

@@ -30,8 +30,8 @@ func (c *call) secretBytes() int {
 }
 
 // eachSecret calls look with all of a request that must not come back in an error:
-// header values, userinfo, query, fragment, and the values in the body (not its field
-// names), each with the length from which a part of it is hidden. It copies nothing but
+// header values, userinfo, query, fragment, what in the path looks like a key, and the
+// values in the body (not its field names), each with the length from which a part of it is hidden. It copies nothing but
 // what base64 and URLs encode. It stops when look returns false.
 func (c *call) eachSecret(look func(secret string, part int) bool) {
 	ok := true
@@ -46,6 +46,7 @@ func (c *call) eachSecret(look func(secret string, part int) bool) {
 		short(user.String())
 		short(basicAuth(user.Username(), password))
 	}
+	eachPathSecret(c.parsed.EscapedPath(), short)
 	eachQuerySecret(c.parsed.RawQuery, short)
 	short(c.parsed.Fragment)
 	short(c.parsed.EscapedFragment())
