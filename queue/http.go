@@ -3,11 +3,11 @@ package queue
 import (
 	"maps"
 	"net/http"
-	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/headway-go/headway/internal/httpsyntax"
 )
 
 // HTTP is one outbound request. Its JSON is the payload of a task of type "http".
@@ -29,12 +29,12 @@ func (h *HTTP) validate(found faults) faults {
 	}
 	switch {
 	case found.has("http.method") || h.Method == "":
-	case !isToken(h.Method):
+	case !httpsyntax.Token(h.Method):
 		found.add("http.method", "%q is no HTTP method", clip(h.Method))
 	case h.Method == http.MethodConnect:
 		found.add("http.method", "CONNECT opens a tunnel and is no request")
 	}
-	if reason := urlFault(h.URL); reason != "" && !found.has("http.url") {
+	if _, reason := httpsyntax.ParseURL(h.URL); reason != "" && !found.has("http.url") {
 		found.add("http.url", "%s", reason)
 	}
 	if !utf8.ValidString(h.Body) {
@@ -55,7 +55,7 @@ func (h *HTTP) validateHeaders(found faults) faults {
 	var seen nameSet
 	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
 		switch {
-		case !isToken(name):
+		case !httpsyntax.Token(name):
 			// Not quoted: it may be "Authorization: Bearer …", pasted whole.
 			found.add("http.headers", "a name of %d bytes is no header name", len(name))
 		case ofConnection[http.CanonicalHeaderKey(name)]:
@@ -68,41 +68,6 @@ func (h *HTTP) validateHeaders(found faults) faults {
 		}
 	}
 	return found
-}
-
-// urlFault tells what is wrong with a URL without quoting it, nor what net/url
-// quotes of it: it may hold a password or a key.
-func urlFault(text string) string {
-	if text == "" {
-		return "required; absolute, such as https://api.example.com/charge"
-	}
-	u, err := url.Parse(text)
-	if err != nil {
-		return "not a valid URL (not shown here, it may hold a secret)"
-	}
-	switch port, _ := strconv.Atoi(u.Port()); {
-	case !utf8.ValidString(text):
-		return "not valid UTF-8"
-	case u.Scheme != "http" && u.Scheme != "https":
-		return "not absolute with scheme http or https, such as https://api.example.com/charge"
-	case u.Hostname() == "":
-		return "names no host"
-	case u.Port() != "" && (port < 1 || port > 65535):
-		return "port out of range"
-	}
-	return ""
-}
-
-// isToken tells whether s is a token of RFC 9110 section 5.6.2, which methods
-// and header names are.
-func isToken(s string) bool {
-	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
-		switch {
-		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
-			return false
-		}
-		return !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
-	})
 }
 
 func badInHeader(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/headway-go/headway/internal/httpsyntax"
 )
 
 var (
@@ -51,10 +53,11 @@ func parseAllowedHost(entry string) (hostPort, error) {
 	if err != nil {
 		return hostPort{}, err
 	}
-	if _, err := netip.ParseAddr(host); err != nil && !validName(host) {
-		return hostPort{}, errors.New("not a host name in ASCII (letters, digits, - and .); write others in punycode, xn--…")
+	ascii, fault := httpsyntax.Host(host)
+	if fault != "" {
+		return hostPort{}, errors.New(fault)
 	}
-	return hostPort{normalHost(host), port}, nil
+	return hostPort{normalHost(ascii), port}, nil
 }
 
 // has reports whether addr, as the transport dials it, was named.

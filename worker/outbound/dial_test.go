@@ -135,6 +135,27 @@ func TestOddSpellingsOfAddressesAreRefused(t *testing.T) {
 	}
 }
 
+// Hosts go through IDNA before any check: digits that are not ASCII make an address here, which
+// is judged as one, and not a name that a resolver may read as an address.
+func TestHostsGoThroughIDNA(t *testing.T) {
+	t.Parallel()
+	asked := make(chan struct{}, 100)
+	h := handler(t, Config{AllowHosts: []string{"other.test"}}, seams{resolver: resolverFunc(func() []string {
+		asked <- struct{}{}
+		return []string{"127.0.0.1"}
+	})})
+	for _, host := range []string{"１２７.0.0.1", "①②⑦．0.0.1", "127。0。0。1", "%EF%BC%91%EF%BC%92%EF%BC%97.0.0.1"} {
+		wantBlocked(t, run(t, h, payload{URL: "http://" + host + "/"}), "127.0.0.1")
+	}
+	if len(asked) > 0 {
+		t.Error("the resolver was asked for an address")
+	}
+	wantBlocked(t, run(t, h, payload{URL: "http://ｉｎｎｏｃｅｎｔ.test/"}), "innocent.test")
+	if len(asked) == 0 {
+		t.Error("the resolver was not asked for a name")
+	}
+}
+
 // Where only some addresses of a name are refused, the others are used.
 func TestMixedAnswersUseThePublicOne(t *testing.T) {
 	t.Parallel()
@@ -220,6 +241,9 @@ func TestAllowHosts(t *testing.T) {
 		{"api.test", "127.0.0.1", false},
 		{"[::1]", "127.0.0.1", false},
 		{"xn--bcher-kva.test", "bücher.test", true},
+		{"BÜCHER.test", "xn--bcher-kva.test", true},
+		{"１２７.0.0.1", "127.0.0.1", true},
+		{"127.0.0.1", "１２７.0.0.1", true},
 	}
 	for _, tc := range cases {
 		h := handler(t, Config{AllowHosts: []string{tc.allow}}, seams{resolver: resolves("127.0.0.1")})

@@ -68,8 +68,9 @@
 // TestNamesThatResolveToRefusedAddresses). What is judged is the address that is
 // dialled, each time, so that a name cannot change its meaning in between
 // (TestRebindingIsRefused); of a name with several addresses the public ones are
-// used (TestMixedAnswersUseThePublicOne). Numbers that only some systems read as
-// addresses are refused before (TestOddSpellingsOfAddressesAreRefused). The
+// used (TestMixedAnswersUseThePublicOne). Before, hosts go through IDNA's lookup profile, so
+// that no resolver sees other digits than we do (TestHostsGoThroughIDNA), and numbers that
+// only some systems read as addresses are refused (TestOddSpellingsOfAddressesAreRefused). The
 // refusal is a *BlockedError with asynq.SkipRetry. Config.AllowHosts makes
 // exceptions, by the host's name as the URL has it (TestAllowHosts,
 // TestParseAllowed).

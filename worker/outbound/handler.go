@@ -36,8 +36,8 @@ type Config struct {
 	// AllowHosts names the hosts that may be dialled although their address is
 	// loopback, private or otherwise not public: "HOST" (any port) or
 	// "HOST:PORT", IPv6 literals in brackets. A name is compared with the host as
-	// the URL writes it, without case and trailing dot; it allows whatever
-	// address that name resolves to, and no other spelling of that address.
+	// the URL writes it, both in ASCII (IDNA), without case and trailing dot; it allows
+	// whatever address that name resolves to, and no other spelling of that address.
 	// Defaults to none.
 	AllowHosts []string
 
