@@ -12,7 +12,8 @@ import (
 
 // HTTP is one outbound request. Its JSON is the payload of a task of type "http".
 type HTTP struct {
-	// Method is the request's method. Defaults to "GET".
+	// Method is the request's method: GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS, or one
+	// that Client and workers were told to allow. Defaults to "GET".
 	Method string `json:"method,omitempty"`
 	// URL is absolute, with scheme http or https. Required.
 	URL string `json:"url"`
@@ -27,12 +28,8 @@ func (h *HTTP) validate(found faults) faults {
 	if h == nil {
 		return found
 	}
-	switch {
-	case found.has("http.method") || h.Method == "":
-	case !httpsyntax.Token(h.Method):
-		found.add("http.method", "%q is no HTTP method", clip(h.Method))
-	case h.Method == http.MethodConnect:
-		found.add("http.method", "CONNECT opens a tunnel and is no request")
+	if reason := httpsyntax.MethodFault(h.Method); reason != "" && h.Method != "" && !found.has("http.method") {
+		found.add("http.method", "%q: %s", clip(h.Method), reason)
 	}
 	if _, reason := httpsyntax.ParseURL(h.URL); reason != "" && !found.has("http.url") {
 		found.add("http.url", "%s", reason)
@@ -41,6 +38,26 @@ func (h *HTTP) validate(found faults) faults {
 		found.add("http.body", "not valid UTF-8; a binary body cannot be carried as text")
 	}
 	return h.validateHeaders(found)
+}
+
+// CheckMethod returns nil, or an *InvalidError if the task is of type "http" and workers would
+// refuse its method: those of RFC 9110 and PATCH are sent, and those in allowed, which workers
+// must allow too. CONNECT and TRACE are refused whatever is allowed.
+func (t Task) CheckMethod(allowed []string) error { return t.checkMethod(allowed, nil).err() }
+
+func (t Task) checkMethod(allowed []string, found faults) faults {
+	if t.HTTP == nil || t.HTTP.Method == "" || found.has("http.method") {
+		return found
+	}
+	method := t.HTTP.Method
+	switch reason := httpsyntax.Methods(allowed).Fault(method); {
+	case reason == "":
+	case httpsyntax.MethodFault(method) != "":
+		found.add("http.method", "%q: %s", clip(method), reason)
+	default:
+		found.add("http.method", "%q: %s; if it is meant, -allow-method allows it, here and for the workers", clip(method), reason)
+	}
+	return found
 }
 
 // ofConnection are the headers that the worker's transport sets, or that would

@@ -44,7 +44,7 @@ func assemble(p parts) (system, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, err := outbound.New(outbound.Config{AllowHosts: p.options.allowHosts, Logger: log, Told: worker.Told})
+	out, err := outbound.New(outbound.Config{AllowHosts: p.options.allowHosts, AllowMethods: p.options.methods, Logger: log, Told: worker.Told})
 	if err != nil {
 		return nil, err
 	}

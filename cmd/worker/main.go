@@ -112,7 +112,7 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	runSchedules, err := newSchedules(rdb, schedules, limiter, log)
+	runSchedules, err := newSchedules(rdb, schedules, limiter, o.methods, log)
 	if err != nil {
 		return err
 	}

@@ -27,6 +27,7 @@ type options struct {
 	queues      map[string]int
 	concurrency int
 	allowHosts  []string
+	methods     []string // that tasks may have besides the standard ones
 	listen      listenAddr
 	drain       time.Duration
 	patience    worker.Patience // nil: wait on
@@ -52,6 +53,7 @@ func parseOptions(args []string, getenv func(string) string, stdout, stderr io.W
 		o.allowHosts = append(o.allowHosts, v)
 		return nil
 	})
+	cli.AllowMethodFlag(fs, &o.methods)
 	fs.DurationVar(&o.drain, "drain", 0, "")
 	fs.StringVar(&o.logFormat, "log-format", "text", "")
 	fs.BoolVar(&o.usage, "usage", true, "")

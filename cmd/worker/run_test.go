@@ -108,6 +108,8 @@ func TestUsageErrors(t *testing.T) {
 		"format":              {[]string{"-log-format", "xml"}, nil, []string{`-log-format "xml" is unknown`}},
 		"drain":               {[]string{"-drain", "-1s"}, nil, []string{"-drain -1s is below 0"}},
 		"allow-host":          {[]string{"-allow-host", "http://x/"}, nil, []string{"worker: -allow-host: ", "try: -allow-host localhost:8080"}},
+		"allow-method":        {[]string{"-allow-method", "CONNECT"}, nil, []string{`invalid value "CONNECT" for flag -allow-method: a method that opens a tunnel`, "try: worker -h"}},
+		"allow-method empty":  {[]string{"-allow-method", ""}, nil, []string{"not an HTTP method"}},
 		"listen":              {[]string{"-listen", "9090"}, nil, []string{`-listen "9090" is not HOST:PORT`, "try: -listen :9090"}},
 		"listen to all":       {[]string{"-listen", "0.0.0.0:9090"}, nil, []string{"HEADWAY_LISTEN_TOKEN is not set"}},
 		"short token":         {[]string{"-listen", ":9090"}, map[string]string{tokenVariable: "secret"}, []string{"HEADWAY_LISTEN_TOKEN has 6 characters; 16 are needed"}},

@@ -49,6 +49,11 @@ Flags:
                     a host that tasks may call although its address is loopback,
                     private or link-local, which are refused otherwise. May be
                     given more than once.
+  -allow-method NAME
+                    a method that tasks may have besides GET, HEAD, POST, PUT,
+                    PATCH, DELETE and OPTIONS, such as PROPFIND. CONNECT and
+                    TRACE are always refused. May be given more than once. Give
+                    it to enqueue, too.
   -listen ADDR      serve /healthz and /metrics (Prometheus) on ADDR, such as
                     :9090. Default: off. Without a host this is 127.0.0.1. Any
                     other address than loopback needs the environment variable

@@ -8,13 +8,11 @@ import (
 
 func TestMethods(t *testing.T) {
 	t.Parallel()
-	m, err := ParseMethods([]string{"PROPFIND", "M-SEARCH"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := Methods{"PROPFIND", "M-SEARCH", "CONNECT", "A B"}
 	for method, want := range map[string]string{
 		"GET": "", "HEAD": "", "POST": "", "PUT": "", "PATCH": "", "DELETE": "", "OPTIONS": "", "PROPFIND": "", "M-SEARCH": "",
 		"DEL":      "not one of GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, PROPFIND, M-SEARCH",
+		"A B":      "not an HTTP method",
 		"propfind": "not one of", "get": "upper case: GET", "Delete": "upper case: DELETE",
 		"CONNECT": "tunnel", "connect": "tunnel", "TRACE": "credentials", "Trace": "credentials",
 		"": "not an HTTP method", "GET /": "not an HTTP method", "GET\n": "not an HTTP method", "GÉT": "not an HTTP method",
@@ -22,10 +20,6 @@ func TestMethods(t *testing.T) {
 		if got := m.Fault(method); (got == "") != (want == "") || !strings.Contains(got, want) {
 			t.Errorf("%q: %q, want %q", method, got, want)
 		}
-	}
-	_, err = ParseMethods([]string{"A B", "CONNECT", "LOCK", "trace", ""})
-	if err == nil || strings.Count(err.Error(), "\n") != 3 || !strings.Contains(err.Error(), `method "A B": not an HTTP method`) {
-		t.Errorf("got %v", err)
 	}
 }
 

@@ -1,8 +1,6 @@
 package httpsyntax
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
 )
@@ -12,24 +10,13 @@ var standard = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTION
 
 // never are the methods of RFC 9110 that no task may have.
 var never = map[string]string{
-	"CONNECT": "CONNECT opens a tunnel and is not a request",
-	"TRACE":   "TRACE has the answer give the request back, credentials included, and no API needs it",
+	"CONNECT": "a method that opens a tunnel and is not a request",
+	"TRACE":   "a method that has the answer give the request back, credentials included; no API needs it",
 }
 
-// Methods is a set of methods that tasks may have.
-type Methods struct{ more []string }
-
-// ParseMethods returns the standard methods and those named, such as "PROPFIND". The error
-// joins one for each name that is not a method's, or is one that no task may have.
-func ParseMethods(more []string) (Methods, error) {
-	var faults []error
-	for _, name := range more {
-		if reason := MethodFault(name); reason != "" {
-			faults = append(faults, fmt.Errorf("method %q: %s", clip(name), reason))
-		}
-	}
-	return Methods{more}, errors.Join(faults...)
-}
+// Methods are the methods that tasks may have: the standard ones and those named, such as
+// "PROPFIND". A name of which MethodFault has something to say allows nothing.
+type Methods []string
 
 // MethodFault returns why no task may have the method, whatever methods are allowed; "" if one may.
 func MethodFault(method string) string {
@@ -48,13 +35,13 @@ func (m Methods) Fault(method string) string {
 	if reason := MethodFault(method); reason != "" {
 		return reason
 	}
-	if slices.Contains(standard, method) || slices.Contains(m.more, method) {
+	if slices.Contains(standard, method) || slices.Contains(m, method) {
 		return ""
 	}
 	if upper := strings.ToUpper(method); upper != method && slices.Contains(standard, upper) {
 		return "a method is written in upper case: " + upper
 	}
-	return "not one of " + strings.Join(slices.Concat(standard, m.more), ", ")
+	return "not one of " + strings.Join(slices.Concat(standard, m), ", ")
 }
 
 // Token reports whether s is a token of RFC 9110 section 5.6.2: a method or a header's name.
@@ -69,12 +56,4 @@ func Token(s string) bool {
 
 func isAlnum(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
-}
-
-func clip(s string) string {
-	const most = 60
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
 }

@@ -298,3 +298,20 @@ func FuzzParseSchedules(f *testing.F) {
 		}
 	})
 }
+
+func TestCheckMethods(t *testing.T) {
+	t.Parallel()
+	f := parseFile(t, `schedules:
+  good: {cron: "@daily", task: {type: http, scope: p, http: {url: "http://h"}}}
+  other:
+    cron: "@daily"
+    task: {type: http, scope: p, http: {url: "http://h", method: PROPFIND}}
+`)
+	err := f.CheckMethods(nil)
+	if err == nil || !strings.HasPrefix(err.Error(), `schedules.yaml:5:66: schedules.other.task.http.method: "PROPFIND": not one of GET`) {
+		t.Errorf("got %v", err)
+	}
+	if err := f.CheckMethods([]string{"PROPFIND"}); err != nil {
+		t.Errorf("got %v", err)
+	}
+}

@@ -29,6 +29,14 @@
 // mixes the requests of one connection, so that no written byte could be told to
 // belong to one charge. Redirects are not followed (TestRedirectsAreNotFollowed).
 //
+// # What is sent
+//
+// The method is one of RFC 9110's or PATCH, or one that Config.AllowMethods names: any other
+// word may be a command to a server that does not speak HTTP (TestMethodsAreAList). CONNECT
+// opens a tunnel, and TRACE has the answer give credentials back: both are always refused. A
+// URL with a raw space, quote, backslash or control character is refused
+// (TestBadPayloadSaysWhichField).
+//
 // # What an answer means
 //
 // 2xx is success; 408, 425, 429 and 5xx are a *StatusError that asynq retries;

@@ -11,9 +11,12 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/internal/httpsyntax"
 )
 
 const (
@@ -40,6 +43,12 @@ type Config struct {
 	// whatever address that name resolves to, and no other spelling of that address.
 	// Defaults to none.
 	AllowHosts []string
+
+	// AllowMethods names methods that tasks may have besides GET, HEAD, POST, PUT, PATCH,
+	// DELETE and OPTIONS, such as "PROPFIND". Other words are refused, since they may be
+	// commands to a server that does not speak HTTP. CONNECT and TRACE are faults here.
+	// Defaults to none.
+	AllowMethods []string
 
 	// MaxResponse is how many bytes of an answer's body are read, and thrown
 	// away, so that its connection can be used again. A longer answer costs its
@@ -86,6 +95,7 @@ type Handler struct {
 	maxResponse int64
 	snippet     int
 	userAgent   string
+	methods     httpsyntax.Methods
 	told        func(ctx context.Context, status int, header http.Header) error
 	log         *slog.Logger
 }
@@ -121,6 +131,7 @@ func build(cfg Config, s seams) (*Handler, error) {
 		maxResponse: cfg.MaxResponse,
 		snippet:     cfg.Snippet,
 		userAgent:   cfg.UserAgent,
+		methods:     slices.Clone(cfg.AllowMethods),
 		told:        cfg.Told,
 		log:         cfg.Logger,
 	}, nil
@@ -138,6 +149,11 @@ func (cfg Config) validate() error {
 	negative("MaxIdleConnsPerHost", cfg.MaxIdleConnsPerHost < 0)
 	if cfg.Snippet > maxSnippet {
 		faults = append(faults, fmt.Errorf("outbound: Snippet is %d; write %d at most", cfg.Snippet, maxSnippet))
+	}
+	for _, method := range cfg.AllowMethods {
+		if reason := httpsyntax.MethodFault(method); reason != "" {
+			faults = append(faults, fmt.Errorf("outbound: allow method %q: %s", method, reason))
+		}
 	}
 	if !validHeaderValue(cfg.UserAgent) {
 		faults = append(faults, errors.New("outbound: UserAgent has a control character; write it on one line"))
@@ -182,7 +198,7 @@ func (h *Handler) Close() { h.transport.CloseIdleConnections() }
 // what Config.Told does.
 func (h *Handler) ProcessTask(ctx context.Context, t *asynq.Task) error {
 	start := time.Now()
-	c, err := parseCall(t.Payload(), h.userAgent)
+	c, err := parseCall(t.Payload(), h.methods, h.userAgent)
 	if err != nil {
 		return permanent(err)
 	}

@@ -50,7 +50,7 @@ func (e *PayloadError) Error() string {
 	return fmt.Sprintf("outbound: bad payload: %s: %s", e.Field, e.Reason)
 }
 
-func parseCall(data []byte, userAgent string) (*call, error) {
+func parseCall(data []byte, methods httpsyntax.Methods, userAgent string) (*call, error) {
 	p, err := decode(data)
 	if err != nil {
 		return nil, err
@@ -59,11 +59,11 @@ func parseCall(data []byte, userAgent string) (*call, error) {
 	if c.method == "" {
 		c.method = http.MethodGet
 	}
-	switch {
-	case !httpsyntax.Token(c.method):
-		return nil, &PayloadError{"method", "not a valid HTTP method; write a word such as GET or POST"}
-	case c.method == http.MethodConnect:
-		return nil, &PayloadError{"method", "CONNECT opens a tunnel and is not a request; use another method"}
+	if reason := methods.Fault(c.method); reason != "" {
+		if httpsyntax.MethodFault(c.method) == "" {
+			reason += "; if it is meant, start the worker with -allow-method NAME"
+		}
+		return nil, &PayloadError{"method", reason}
 	}
 	if err := c.parseURL(p.URL); err != nil {
 		return nil, err
