@@ -44,7 +44,9 @@ func assemble(p parts) (system, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, err := outbound.New(outbound.Config{AllowHosts: p.options.allowHosts, AllowMethods: p.options.methods, Logger: log, Told: worker.Told})
+	cfg := p.options.outbound()
+	cfg.Logger, cfg.Told = log, worker.Told
+	out, err := outbound.New(cfg)
 	if err != nil {
 		return nil, err
 	}

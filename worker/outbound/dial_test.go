@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -11,6 +12,16 @@ import (
 	"sync/atomic"
 	"testing"
 )
+
+// owns is a machine that has these addresses.
+func owns(addrs ...string) func() ([]netip.Addr, error) {
+	return func() (own []netip.Addr, _ error) {
+		for _, a := range addrs {
+			own = append(own, netip.MustParseAddr(a))
+		}
+		return own, nil
+	}
+}
 
 // resolves is a resolver that gives these addresses for every name.
 func resolves(addrs ...string) *net.Resolver {
@@ -71,6 +82,7 @@ func dnsAnswer(question []byte, addrs []string) []byte {
 	return msg
 }
 
+// wantBlocked wants a refusal of host, which advises to allow it with its port alone.
 func wantBlocked(tb testing.TB, err error, host string) {
 	tb.Helper()
 	var blocked *BlockedError
@@ -79,8 +91,13 @@ func wantBlocked(tb testing.TB, err error, host string) {
 		return
 	}
 	wantPermanent(tb, err, true)
-	if blocked.Host != host || !strings.HasSuffix(err.Error(), "-allow-host "+host) {
+	if want := fmt.Sprintf("-allow-host %s:%d", host, blocked.Port); blocked.Host != host || blocked.Port == 0 || !strings.HasSuffix(err.Error(), want) {
 		tb.Errorf("host %q, want %q: %v", blocked.Host, host, err)
+	}
+	// What it advises works as it is written.
+	_, advice, _ := strings.Cut(err.Error(), "-allow-host ")
+	if _, parseErr := parseHost(advice); parseErr != nil {
+		tb.Errorf("%v: %v", err, parseErr)
 	}
 }
 
@@ -167,7 +184,7 @@ func TestMixedAnswersUseThePublicOne(t *testing.T) {
 		}
 		return "a private"
 	}
-	h := handler(t, Config{}, seams{resolver: resolves("127.0.0.2", "::1", "127.0.0.1"), refuse: refuse})
+	h := handler(t, Config{}, seams{resolver: resolves("127.0.0.2", "::1", "127.0.0.1"), refuse: refuse, own: owns()})
 	if err := run(t, h, payload{URL: "http://mixed.test:" + port}); err != nil {
 		t.Error(err)
 	}
@@ -207,6 +224,7 @@ func TestRebindingIsRefused(t *testing.T) {
 			}
 			return "a private"
 		},
+		own: owns(),
 	})
 	u := "http://rebind.test:" + port
 	if err := run(t, h, payload{URL: u}); err != nil {

@@ -80,8 +80,15 @@
 // that no resolver sees other digits than we do (TestHostsGoThroughIDNA), and numbers that
 // only some systems read as addresses are refused (TestOddSpellingsOfAddressesAreRefused). The
 // refusal is a *BlockedError with asynq.SkipRetry. Config.AllowHosts makes
-// exceptions, by the host's name as the URL has it (TestAllowHosts,
-// TestParseAllowed).
+// exceptions, by the host's name as the URL has it (TestAllowHosts, TestParseHosts).
+//
+// The addresses of the machine's own interfaces are refused in the same way, public ones too
+// (TestOwnAddressesAreRefused). They are read when a connection is made and are a second old
+// at most; where they cannot be read nothing is dialled (TestOwnAddressesAreFresh).
+//
+// Config.OnlyHosts and Config.Ports leave less to dial, and are judged before the name is
+// resolved (TestOnlyHosts, TestPorts); Config.DenyCIDRs is judged with the address
+// (TestDenyCIDRs). All three stand above AllowHosts.
 //
 // # Secrets
 //

@@ -34,7 +34,7 @@ const (
 )
 
 // Config is what New needs. The zero Config works: it refuses every address
-// that is not public.
+// that is not public, and those of the machine's own interfaces.
 type Config struct {
 	// AllowHosts names the hosts that may be dialled although their address is
 	// loopback, private or otherwise not public: "HOST" (any port) or
@@ -43,6 +43,21 @@ type Config struct {
 	// whatever address that name resolves to, and no other spelling of that address.
 	// Defaults to none.
 	AllowHosts []string
+
+	// OnlyHosts names the hosts that alone may be dialled, as AllowHosts does. Of no other
+	// is the name even resolved. It allows no address that is refused otherwise.
+	// Defaults to none: any host.
+	OnlyHosts []string
+
+	// DenyCIDRs are ranges of addresses that are never dialled, such as "10.1.0.0/16" or
+	// "2001:db8::/32", whatever AllowHosts and OnlyHosts name. An IPv4 range counts for IPv6
+	// addresses too that a gateway would bring to it.
+	// Defaults to none.
+	DenyCIDRs []string
+
+	// Ports are those that alone are dialled, whatever AllowHosts and OnlyHosts name.
+	// Defaults to none: any port.
+	Ports []int
 
 	// AllowMethods names methods that tasks may have besides GET, HEAD, POST, PUT, PATCH,
 	// DELETE and OPTIONS, such as "PROPFIND". Other words are refused, since they may be
@@ -81,11 +96,12 @@ type Config struct {
 
 // seams are the places where tests stand in for the network.
 type seams struct {
-	resolver *net.Resolver              // nil: the system's
-	roots    *x509.CertPool             // nil: the system's
-	refuse   func(netip.Addr) string    // nil: refusal
-	wrap     func(net.Conn) net.Conn    // nil: none; put around each TCP connection
-	tls      func(*tls.ConnectionState) // nil: none; sees each handshake
+	resolver *net.Resolver                // nil: the system's
+	roots    *x509.CertPool               // nil: the system's
+	refuse   func(netip.Addr) string      // nil: refusal
+	own      func() ([]netip.Addr, error) // nil: those of the machine's interfaces
+	wrap     func(net.Conn) net.Conn      // nil: none; put around each TCP connection
+	tls      func(*tls.ConnectionState)   // nil: none; sees each handshake
 }
 
 // Handler carries out tasks of type http. It is an asynq.Handler, safe for
@@ -107,7 +123,7 @@ var _ asynq.Handler = (*Handler)(nil)
 func New(cfg Config) (*Handler, error) { return build(cfg, seams{}) }
 
 func build(cfg Config, s seams) (*Handler, error) {
-	allow, err := parseAllowed(cfg.AllowHosts)
+	reach, err := parseReach(cfg)
 	if err := errors.Join(err, cfg.validate()); err != nil {
 		return nil, err
 	}
@@ -127,7 +143,7 @@ func build(cfg Config, s seams) (*Handler, error) {
 		cfg.MaxIdleConnsPerHost = defaultIdlePerHost
 	}
 	return &Handler{
-		transport:   newTransport(newDialer(allow, s), cfg.MaxIdleConnsPerHost),
+		transport:   newTransport(newDialer(reach, s), cfg.MaxIdleConnsPerHost),
 		maxResponse: cfg.MaxResponse,
 		snippet:     cfg.Snippet,
 		userAgent:   cfg.UserAgent,
