@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -64,6 +65,12 @@ type ClientConfig struct {
 	// Redis, which is read every ten seconds while tasks are planned.
 	Queues         map[string]int
 	StrictPriority bool
+	// AllowMethods names methods that tasks of type "http" may have besides those of RFC 9110
+	// and PATCH, such as "PROPFIND". A client cannot know what workers allow: it must be what
+	// their outbound.Config.AllowMethods, or -allow-method, names. What it does not name is
+	// refused before it is enqueued. CONNECT and TRACE are, whatever it names.
+	// Defaults to none.
+	AllowMethods []string
 }
 
 // Client enqueues tasks. It is safe for concurrent use, starts no goroutine and
@@ -73,6 +80,8 @@ type Client struct {
 	asynq  *asynq.Client
 	policy *throttle.Policy
 	turns  planner
+
+	allowMethods []string
 }
 
 // NewClient returns a Client that enqueues into rdb. It does no I/O and takes no
@@ -83,6 +92,8 @@ func NewClient(rdb redis.UniversalClient, cfg ClientConfig) *Client {
 		turns:  planner{limiter: cfg.Limiter, weights: weightsOf(rdb, cfg)},
 		asynq:  asynq.NewClientFromRedisClient(&recorder{UniversalClient: rdb}),
 		policy: cfg.Policy,
+
+		allowMethods: slices.Clone(cfg.AllowMethods),
 	}
 }
 
@@ -187,7 +198,7 @@ func isSource(err error) bool {
 
 // check refuses what could never run.
 func (c *Client) check(t Task, now time.Time) error {
-	found, policy := t.validate(now, nil), c.inForce()
+	found, policy := t.checkMethod(c.allowMethods, t.validate(now, nil)), c.inForce()
 	if policy == nil || found.has("scope") || found.has("cost") {
 		return found.err()
 	}

@@ -3,8 +3,10 @@ package queue_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"reflect"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -345,5 +347,45 @@ func TestCluster(t *testing.T) {
 		if n, err := rdb.LLen(t.Context(), "asynq:{"+name+"}:pending").Result(); n != 100 || err != nil {
 			t.Errorf("queue %s: %d %v", name, n, err)
 		}
+	}
+}
+
+// A method "it does not name is refused before it is enqueued", with its line; a task that only
+// workers would refuse is valid by itself.
+func TestClientRefusesMethods(t *testing.T) {
+	t.Parallel()
+	rdb, name := redistest.Client(t), redistest.Prefix(t)
+	lines := ""
+	for i, method := range []string{"GET", "PROPFIND", "DEL", "post"} {
+		lines += fmt.Sprintf(`{"type":"http","scope":"a","id":"%d","queue":%q,"http":{"method":%q,"url":"http://h"}}`+"\n", i, name, method)
+	}
+	const list = "not one of GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
+	for _, tt := range []struct {
+		allow []string
+		want  []string
+	}{
+		{nil, []string{"", list + "; if it is meant, -allow-method allows it, here and for the workers", list, "a method is written in upper case: POST"}},
+		{[]string{"PROPFIND", "TRACE"}, []string{"", "", list + ", PROPFIND, TRACE; if", "upper case"}},
+	} {
+		client := queue.NewClient(rdb, queue.ClientConfig{AllowMethods: tt.allow})
+		check := func(r queue.Result) {
+			want := tt.want[r.Line-1]
+			if (want == "") != (r.Err == nil) || r.Err != nil && (r.State != queue.Invalid || !strings.Contains(r.Err.Error(), "http.method: ") || !strings.Contains(r.Err.Error(), want)) {
+				t.Errorf("%v: line %d: %+v, want %q", tt.allow, r.Line, r, want)
+			}
+		}
+		if _, err := client.Forecast(t.Context(), queue.NewReader(strings.NewReader(lines)).All(), check); err != nil {
+			t.Error(err)
+		}
+		if sum, err := client.EnqueueBatch(t.Context(), queue.NewReader(strings.NewReader(lines)).All(), check); err != nil || sum.Total() != 4 {
+			t.Errorf("%+v %v", sum, err)
+		}
+	}
+	task := queue.Task{Type: queue.TypeHTTP, Scope: "a", HTTP: &queue.HTTP{Method: "TRACE", URL: "http://h"}}
+	if err := task.CheckMethod([]string{"TRACE"}); err == nil || !strings.Contains(err.Error(), "credentials") || task.Validate() == nil {
+		t.Errorf("TRACE: %v, %v", err, task.Validate())
+	}
+	if err := (queue.Task{Type: "mail", Scope: "a"}).CheckMethod(nil); err != nil {
+		t.Error(err)
 	}
 }

@@ -3,16 +3,17 @@ package queue
 import (
 	"maps"
 	"net/http"
-	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/headway-go/headway/queue/httpsyntax"
 )
 
 // HTTP is one outbound request. Its JSON is the payload of a task of type "http".
 type HTTP struct {
-	// Method is the request's method. Defaults to "GET".
+	// Method is the request's method: GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS, or one
+	// that Client and workers were told to allow. Defaults to "GET".
 	Method string `json:"method,omitempty"`
 	// URL is absolute, with scheme http or https. Required.
 	URL string `json:"url"`
@@ -27,20 +28,36 @@ func (h *HTTP) validate(found faults) faults {
 	if h == nil {
 		return found
 	}
-	switch {
-	case found.has("http.method") || h.Method == "":
-	case !isToken(h.Method):
-		found.add("http.method", "%q is no HTTP method", clip(h.Method))
-	case h.Method == http.MethodConnect:
-		found.add("http.method", "CONNECT opens a tunnel and is no request")
+	if reason := httpsyntax.MethodFault(h.Method); reason != "" && h.Method != "" && !found.has("http.method") {
+		found.add("http.method", "%q: %s", clip(h.Method), reason)
 	}
-	if reason := urlFault(h.URL); reason != "" && !found.has("http.url") {
+	if _, reason := httpsyntax.ParseURL(h.URL); reason != "" && !found.has("http.url") {
 		found.add("http.url", "%s", reason)
 	}
 	if !utf8.ValidString(h.Body) {
 		found.add("http.body", "not valid UTF-8; a binary body cannot be carried as text")
 	}
 	return h.validateHeaders(found)
+}
+
+// CheckMethod returns nil, or an *InvalidError if the task is of type "http" and workers would
+// refuse its method: those of RFC 9110 and PATCH are sent, and those in allowed, which workers
+// must allow too. CONNECT and TRACE are refused whatever is allowed.
+func (t Task) CheckMethod(allowed []string) error { return t.checkMethod(allowed, nil).err() }
+
+func (t Task) checkMethod(allowed []string, found faults) faults {
+	if t.HTTP == nil || t.HTTP.Method == "" || found.has("http.method") {
+		return found
+	}
+	method := t.HTTP.Method
+	switch reason := httpsyntax.Methods(allowed).Fault(method); {
+	case reason == "":
+	case httpsyntax.MethodFault(method) != "":
+		found.add("http.method", "%q: %s", clip(method), reason)
+	default:
+		found.add("http.method", "%q: %s; if it is meant, -allow-method allows it, here and for the workers", clip(method), reason)
+	}
+	return found
 }
 
 // ofConnection are the headers that the worker's transport sets, or that would
@@ -55,7 +72,7 @@ func (h *HTTP) validateHeaders(found faults) faults {
 	var seen nameSet
 	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
 		switch {
-		case !isToken(name):
+		case !httpsyntax.Token(name):
 			// Not quoted: it may be "Authorization: Bearer …", pasted whole.
 			found.add("http.headers", "a name of %d bytes is no header name", len(name))
 		case ofConnection[http.CanonicalHeaderKey(name)]:
@@ -68,41 +85,6 @@ func (h *HTTP) validateHeaders(found faults) faults {
 		}
 	}
 	return found
-}
-
-// urlFault tells what is wrong with a URL without quoting it, nor what net/url
-// quotes of it: it may hold a password or a key.
-func urlFault(text string) string {
-	if text == "" {
-		return "required; absolute, such as https://api.example.com/charge"
-	}
-	u, err := url.Parse(text)
-	if err != nil {
-		return "not a valid URL (not shown here, it may hold a secret)"
-	}
-	switch port, _ := strconv.Atoi(u.Port()); {
-	case !utf8.ValidString(text):
-		return "not valid UTF-8"
-	case u.Scheme != "http" && u.Scheme != "https":
-		return "not absolute with scheme http or https, such as https://api.example.com/charge"
-	case u.Hostname() == "":
-		return "names no host"
-	case u.Port() != "" && (port < 1 || port > 65535):
-		return "port out of range"
-	}
-	return ""
-}
-
-// isToken tells whether s is a token of RFC 9110 section 5.6.2, which methods
-// and header names are.
-func isToken(s string) bool {
-	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
-		switch {
-		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
-			return false
-		}
-		return !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
-	})
 }
 
 func badInHeader(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }

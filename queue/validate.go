@@ -23,7 +23,7 @@ const (
 
 // Validate returns nil, or an *InvalidError with every fault of the task. It
 // does no I/O. Whether a policy knows the scope, and can ever admit the cost, is
-// the Client's question.
+// the Client's question, and so is whether workers send the method: see CheckMethod.
 func (t Task) Validate() error { return t.validate(time.Now(), nil).err() }
 
 // validate adds to what has been found at fault while reading.

@@ -40,7 +40,7 @@ func TestValidate(t *testing.T) {
 		"payload bytes":         {queue.Task{Type: "mail", Scope: "a", Payload: []byte("\"\xff\"")}, "payload: not valid UTF-8"},
 		"binary body":           {queue.Task{Type: "http", Scope: "a", HTTP: &queue.HTTP{URL: "http://h", Body: "\xff"}}, "http.body: not valid UTF-8; a binary body cannot be carried as text"},
 		"binary header":         {queue.Task{Type: "http", Scope: "a", HTTP: &queue.HTTP{URL: "http://h", Headers: map[string]string{"X": "\xff"}}}, `http.headers: the value of "X" holds a control character or is not UTF-8`},
-		"binary url":            {queue.Task{Type: "http", Scope: "a", HTTP: &queue.HTTP{URL: "http://h/\xff"}}, "http.url: not valid UTF-8"},
+		"binary url":            {queue.Task{Type: "http", Scope: "a", HTTP: &queue.HTTP{URL: "http://h/\xff"}}, "http.url: not valid UTF-8; write other bytes as %XX"},
 		"a star":                {queue.Task{Type: "mail", Scope: "a/*"}, `scope: "a/*": name 2 is "*", which stands for every name in limits.yaml; write the name itself`},
 		"hostile scope":         {queue.Task{Type: "mail", Scope: "{a}:* b/é"}, ""},
 		"deadline before delay": {queue.Task{Type: "mail", Scope: "a", Delay: 2 * time.Hour, Deadline: deadline}, "deadline: " + deadline.Format(time.RFC3339) + " comes before the delay of 2h0m0s has passed"},

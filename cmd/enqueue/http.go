@@ -36,6 +36,9 @@ func (c *command) http(ctx context.Context, args []string) int {
 	if err := task.Validate(); err != nil {
 		return c.usageError(explainFlags(err, "enqueue http -h"))
 	}
+	if err := task.CheckMethod(f.allowMethods); err != nil {
+		return c.usageError(explainFlags(err, "enqueue http -h"))
+	}
 	rdb, client, err := c.open(ctx, &f.target)
 	if err != nil {
 		if ctx.Err() != nil {

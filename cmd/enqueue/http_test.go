@@ -153,3 +153,37 @@ func TestHTTPPublishedPolicy(t *testing.T) {
 		t.Errorf("a file stands over it: %+v", got)
 	}
 }
+
+// TestAllowMethod holds that methods are a list, that -allow-method adds to it, and that each
+// command tells what is not in it with its place.
+func TestAllowMethod(t *testing.T) {
+	t.Parallel()
+	url, _ := private(t)
+	const line = `{"type":"http","scope":"a","http":{"method":"PROPFIND","url":"http://h"}}` + "\n"
+	schedules := "schedules: {x: {cron: '@daily', task: {type: http, scope: a, http: {method: PROPFIND, url: 'http://h'}}}}"
+	const fault = `"PROPFIND": not one of GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS; if it is meant, -allow-method allows it, here and for the workers`
+	for name, tt := range map[string]struct {
+		stdin string
+		args  []string
+		code  int
+		fault string
+	}{
+		"http":      {"", []string{"http", "-scope", "a", "-method", "PROPFIND", "http://h"}, cli.ExitUsage, "enqueue http: -method: " + fault},
+		"batch":     {"\n" + line, []string{"batch", "-"}, cli.ExitFailed, "line 2: invalid: http.method: " + fault},
+		"dry run":   {line, []string{"batch", "-dry-run", "-"}, cli.ExitFailed, "line 1: invalid: http.method: " + fault},
+		"schedules": {schedules, []string{"schedules", "-"}, cli.ExitFailed, "standard input:1:77: schedules.x.task.http.method: " + fault},
+	} {
+		got := program(t, url, tt.stdin, tt.args...)
+		if got.code != tt.code || !strings.Contains(got.stdout+got.stderr, tt.fault) {
+			t.Errorf("%s: %+v", name, got)
+		}
+		allowed := append([]string{tt.args[0], "-allow-method", "LOCK", "-allow-method", "PROPFIND"}, tt.args[1:]...)
+		if got := program(t, url, tt.stdin, allowed...); got.code != cli.ExitOK {
+			t.Errorf("%s, allowed: %+v", name, got)
+		}
+		refused := append([]string{tt.args[0], "-allow-method", "TRACE"}, tt.args[1:]...)
+		if got := program(t, url, tt.stdin, refused...); got.code != cli.ExitUsage || !strings.Contains(got.stderr, `invalid value "TRACE" for flag -allow-method: a method that has`) {
+			t.Errorf("%s, TRACE: %+v", name, got)
+		}
+	}
+}

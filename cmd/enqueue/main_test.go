@@ -121,8 +121,8 @@ func TestBadUsage(t *testing.T) {
 			"enqueue http: -scope: \"a//b\": name 2 is empty; write 1 to 128 bytes\n" +
 				"enqueue http: -queue: \"a b\"; a queue name is letters, digits, _, - and .\n" +
 				"enqueue http: -deadline: 2001-01-01T00:00:00Z has passed\n" +
-				"enqueue http: -method: \"G T\" is no HTTP method\n" +
-				"enqueue http: URL: not absolute with scheme http or https, such as https://api.example.com/charge\n" +
+				"enqueue http: -method: \"G T\": not an HTTP method; write a word such as GET or POST\n" +
+				"enqueue http: URL: must begin with http:// or https://\n" +
 				"enqueue http: -header: a name of 3 bytes is no header name\n" +
 				"try: enqueue http -h\n",
 		},

@@ -25,12 +25,15 @@ type schedulesFlags struct {
 	n    int
 	from time.Time
 	json bool
+
+	allowMethods []string
 }
 
 func newSchedulesFlags(name string) *schedulesFlags {
 	f := &schedulesFlags{set: flag.NewFlagSet(name, flag.ContinueOnError), from: time.Now()}
 	f.set.IntVar(&f.n, "n", defaultRuns, "")
 	f.set.BoolVar(&f.json, "json", false, "")
+	cli.AllowMethodFlag(f.set, &f.allowMethods)
 	f.set.Func("from", "", func(text string) (err error) {
 		if f.from, err = time.Parse(time.RFC3339, text); err != nil {
 			return errors.New("no time as RFC 3339 writes it, such as 2030-01-31T12:00:00Z")
@@ -54,6 +57,9 @@ func (c *command) schedules(args []string) int {
 		return c.usageError(err)
 	}
 	file, err := c.loadSchedules(path)
+	if err == nil {
+		err = file.CheckMethods(f.allowMethods)
+	}
 	if err != nil {
 		return c.fail(explainSchedules(err))
 	}

@@ -19,12 +19,15 @@ type target struct {
 	redis  string // the flag, later the URL
 	limits string
 	json   bool
+
+	allowMethods []string
 }
 
 func (t *target) register(fs *flag.FlagSet) {
 	fs.StringVar(&t.redis, "redis", "", "")
 	fs.StringVar(&t.limits, "limits", "", "")
 	fs.BoolVar(&t.json, "json", false, "")
+	cli.AllowMethodFlag(fs, &t.allowMethods)
 }
 
 // open connects to Redis and finds the policy. The caller closes the client. A
@@ -48,7 +51,7 @@ func (c *command) open(ctx context.Context, t *target) (redis.UniversalClient, *
 		}
 	}
 	c.policy = policy
-	client, err := newClient(rdb, policy)
+	client, err := newClient(rdb, policy, t.allowMethods)
 	if err != nil {
 		return nil, nil, errors.Join(err, rdb.Close())
 	}
@@ -57,15 +60,16 @@ func (c *command) open(ctx context.Context, t *target) (redis.UniversalClient, *
 
 // newClient returns a client that gives tasks their turns, in the lines that the
 // workers keep. Without a policy it has none to give.
-func newClient(rdb redis.UniversalClient, policy *throttle.Policy) (*queue.Client, error) {
+func newClient(rdb redis.UniversalClient, policy *throttle.Policy, allowMethods []string) (*queue.Client, error) {
+	cfg := queue.ClientConfig{AllowMethods: allowMethods}
 	if policy == nil {
-		return queue.NewClient(rdb, queue.ClientConfig{}), nil
+		return queue.NewClient(rdb, cfg), nil
 	}
-	limiter, err := throttle.New(rdb, policy, throttle.Config{})
-	if err != nil {
+	var err error
+	if cfg.Limiter, err = throttle.New(rdb, policy, throttle.Config{}); err != nil {
 		return nil, err
 	}
-	return queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter}), nil
+	return queue.NewClient(rdb, cfg), nil
 }
 
 // published returns the policy that workers have published. Where there is none

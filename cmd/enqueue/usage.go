@@ -31,7 +31,10 @@ Usage:
   enqueue http [flags] -scope SCOPE URL
 
 What to send:
-  -method M         request method (default GET)
+  -method M         request method (default GET): GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS,
+                    or one that -allow-method names
+  -allow-method M   a method that workers were started with -allow-method for, such as PROPFIND;
+                    may be given more than once
   -header "K: V"    a request header; may be given more than once
   -body B           request body; @FILE reads it from a file
   -timeout D        time that one run may take from its start (default 30s);
@@ -82,6 +85,8 @@ Flags:
                     worker's embedded server is)
   -limits FILE      check scopes and costs against this limits.yaml, and give tasks
                     their turns by it (default: the one that workers publish in Redis)
+  -allow-method M   a method of http requests, besides the standard ones, that workers were
+                    started with -allow-method for; may be given more than once
   -json             print a JSON object for each line of FILE: line, id, queue, state
                     (enqueued, duplicate, invalid, failed), start (when it is expected to
                     start; absent while that cannot be told), error; and a last one with
@@ -128,6 +133,8 @@ Usage:
 Flags:
   -n N              how many runs of each schedule (default 5)
   -from TIME        runs after TIME, such as 2030-01-31T12:00:00Z (default now)
+  -allow-method M   a method of http requests that workers were started with -allow-method
+                    for; may be given more than once
   -json             print a JSON object for each run: schedule, at (in the schedule's
                     zone), utc, jittered (when its task may start), task (as a line
                     that enqueue batch reads)

@@ -44,7 +44,9 @@ func assemble(p parts) (system, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, err := outbound.New(outbound.Config{AllowHosts: p.options.allowHosts, Logger: log, Told: worker.ReportResponse})
+	cfg := p.options.outbound()
+	cfg.Logger, cfg.Told = log, worker.ReportResponse
+	out, err := outbound.New(cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -110,7 +110,7 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	lim.apply = limiter.SetPolicy
-	runSchedules, err := newSchedules(rdb, schedules, limiter, log)
+	runSchedules, err := newSchedules(rdb, schedules, limiter, o.methods, log)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,6 +28,10 @@ type options struct {
 	queues      map[string]int
 	concurrency int
 	allowHosts  []string
+	onlyHosts   []string
+	denyCIDRs   []string
+	ports       []int
+	methods     []string // that tasks may have besides the standard ones
 	listen      listenAddr
 	drain       time.Duration
 	patience    worker.Patience // nil: wait on
@@ -48,10 +53,20 @@ func parseOptions(args []string, getenv func(string) string, stdout, stderr io.W
 	fs.StringVar(&o.limits, "limits", "", "")
 	fs.StringVar(&o.schedules, "schedules", "", "")
 	fs.IntVar(&o.concurrency, "concurrency", 32, "")
-	fs.Func("allow-host", "", func(v string) error {
-		o.allowHosts = append(o.allowHosts, v)
-		return nil
+	list := func(name string, values *[]string) {
+		fs.Func(name, "", func(v string) error {
+			*values = append(*values, v)
+			return nil
+		})
+	}
+	list("allow-host", &o.allowHosts)
+	list("only-host", &o.onlyHosts)
+	list("deny-cidr", &o.denyCIDRs)
+	fs.Func("ports", "", func(v string) (err error) {
+		o.ports, err = parsePorts(v)
+		return err
 	})
+	cli.AllowMethodFlag(fs, &o.methods)
 	fs.DurationVar(&o.drain, "drain", 0, "")
 	fs.StringVar(&o.logFormat, "log-format", "text", "")
 	fs.BoolVar(&o.usage, "usage", true, "")
@@ -102,12 +117,44 @@ func (o options) checkRest() error {
 	if err := checkApp(o.app); err != nil {
 		faults = append(faults, err)
 	}
-	if _, err := outbound.New(outbound.Config{AllowHosts: o.allowHosts}); err != nil {
-		faults = append(faults, &cli.Error{
-			What: "-allow-host: " + err.Error(), Try: "-allow-host localhost:8080, once for each host", Err: err,
-		})
+	return errors.Join(append(faults, o.checkReach()...)...)
+}
+
+// outbound is the configuration of what carries out http tasks.
+func (o options) outbound() outbound.Config {
+	return outbound.Config{AllowHosts: o.allowHosts, OnlyHosts: o.onlyHosts, DenyCIDRs: o.denyCIDRs, Ports: o.ports, AllowMethods: o.methods}
+}
+
+// checkReach checks where tasks may go, a flag at a time, so that each fault names its own.
+func (o options) checkReach() (faults []error) {
+	for _, f := range []struct {
+		flag, try string
+		cfg       outbound.Config
+	}{
+		{"-allow-host", "-allow-host localhost:8080, once for each host", outbound.Config{AllowHosts: o.allowHosts}},
+		{"-only-host", "-only-host api.example.com, once for each host", outbound.Config{OnlyHosts: o.onlyHosts}},
+		{"-deny-cidr", "-deny-cidr 10.0.0.0/8, once for each range", outbound.Config{DenyCIDRs: o.denyCIDRs}},
+		{"-ports", "-ports 80,443", outbound.Config{Ports: o.ports}},
+	} {
+		if _, err := outbound.New(f.cfg); err != nil {
+			what := f.flag + ": " + strings.ReplaceAll(err.Error(), "\n", "\n"+f.flag+": ")
+			faults = append(faults, &cli.Error{What: strings.ReplaceAll(what, "outbound: ", ""), Try: f.try, Err: err})
+		}
 	}
-	return errors.Join(faults...)
+	return faults
+}
+
+// parsePorts reads numbers with commas between them. Whether they are ports is
+// checked with the rest.
+func parsePorts(s string) (ports []int, err error) {
+	for text := range strings.SplitSeq(s, ",") {
+		port, err := strconv.Atoi(strings.TrimSpace(text))
+		if err != nil {
+			return nil, errors.New("not ports with commas between them, such as 80,443")
+		}
+		ports = append(ports, port)
+	}
+	return ports, nil
 }
 
 // parsePatience reads what becomes of tasks that have waited for longer than max_wait.

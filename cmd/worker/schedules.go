@@ -43,13 +43,13 @@ func faultySchedules(path string, err error) error {
 }
 
 // newSchedules returns what enqueues the recurring tasks, or an error where the
-// limits could never run one of them.
-func newSchedules(rdb redis.UniversalClient, f *schedule.File, limiter *throttle.Limiter, log *slog.Logger) (func(context.Context), error) {
-	if err := f.Check(limiter.Policy()); err != nil {
+// limits could never run one of them, or this worker would not send it.
+func newSchedules(rdb redis.UniversalClient, f *schedule.File, limiter *throttle.Limiter, methods []string, log *slog.Logger) (func(context.Context), error) {
+	if err := errors.Join(f.Check(limiter.Policy()), f.CheckMethods(methods)); err != nil {
 		return nil, faultySchedules(f.Name, err)
 	}
 	r, err := schedule.New(schedule.Config{
-		Redis: rdb, Client: queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter}), Schedules: f.Schedules, Logger: log,
+		Redis: rdb, Client: queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter, AllowMethods: methods}), Schedules: f.Schedules, Logger: log,
 	})
 	if err != nil {
 		return nil, err

@@ -47,8 +47,24 @@ Flags:
   -concurrency N    how many tasks run at once, 1 to 10000. Default: 32
   -allow-host HOST[:PORT]
                     a host that tasks may call although its address is loopback,
-                    private or link-local, which are refused otherwise. May be
-                    given more than once.
+                    private, link-local or this machine's own, which are refused
+                    otherwise. Give it with its port, which is all that a task
+                    then reaches. May be given more than once.
+  -only-host HOST[:PORT]
+                    a host that tasks may call; others are neither called nor
+                    looked up then. Its address must be public nevertheless, or
+                    its host be named by -allow-host too. May be given more than
+                    once. Default: none, any host
+  -deny-cidr CIDR   a range of addresses that tasks never reach, such as
+                    2001:db8::/32, whatever -allow-host and -only-host say. May
+                    be given more than once. Default: none
+  -ports LIST       the ports that tasks may call, such as 80,443, whatever
+                    -allow-host and -only-host say. Default: none, any port
+  -allow-method NAME
+                    a method that tasks may have besides GET, HEAD, POST, PUT,
+                    PATCH, DELETE and OPTIONS, such as PROPFIND. CONNECT and
+                    TRACE are always refused. May be given more than once. Give
+                    it to enqueue, too.
   -listen ADDR      serve /healthz and /metrics (Prometheus) on ADDR, such as
                     :9090. Default: off. Without a host this is 127.0.0.1. Any
                     other address than loopback needs the environment variable

@@ -95,6 +95,22 @@ func (f *File) Check(p *throttle.Policy) error {
 	return r.err(f.Name)
 }
 
+// CheckMethods returns nil, or a *FileError with every schedule whose task has a method that
+// workers would refuse. See queue.Task.CheckMethod.
+func (f *File) CheckMethods(allowed []string) error {
+	r := &reader{}
+	for _, s := range f.Schedules {
+		invalid, ok := errors.AsType[*queue.InvalidError](s.Task.CheckMethod(allowed))
+		if !ok {
+			continue
+		}
+		for _, fault := range invalid.Faults {
+			r.fault(s.places[fault.Field], strictyaml.PathTo("schedules", s.Name)+".task."+fault.Field, "%s", fault.Reason)
+		}
+	}
+	return r.err(f.Name)
+}
+
 var scheduleFields = []string{"cron", "timezone", "jitter", "catch_up", "task"}
 
 func (r *reader) file(root *yaml.Node) []*Schedule {

@@ -129,7 +129,7 @@ func TestParseRefuses(t *testing.T) {
 		"a time-out":         {"schedules: {s: {cron: '@daily', task: {type: r, scope: p, timeout: 30}}}", `task.timeout: want a string such as "90s", got a number`},
 		"a wrong type":       {"schedules: {s: {cron: '@daily', task: {type: 5, scope: p}}}", `task.type: type is the number 5; write a text, or "5" in quotes if that text is meant`},
 		"no request":         {"schedules:\n  s:\n    cron: '@daily'\n    task: {type: http, scope: p}\n", `f:4:5: schedules.s.task.http: required by type "http", with at least a url`},
-		"no url":             {"schedules:\n  s:\n    cron: '@daily'\n    task:\n      type: http\n      scope: p\n      http: {method: POST}\n", `f:7:13: schedules.s.task.http.url: required`},
+		"no url":             {"schedules:\n  s:\n    cron: '@daily'\n    task:\n      type: http\n      scope: p\n      http: {method: POST}\n", `f:7:13: schedules.s.task.http.url: missing`},
 		"a bad url":          {"schedules:\n  s:\n    cron: '@daily'\n    task:\n      type: http\n      scope: p\n      http:\n        url: ftp://a\n", `f:8:14: schedules.s.task.http.url: `},
 		"an unknown in http": {"schedules: {s: {cron: '@daily', task: {type: http, scope: p, http: {url: 'http://a/', verb: GET}}}}", `http.verb: verb is not a field of http; write method, url, headers or body`},
 		"a header's number":  {"schedules:\n  s:\n    cron: '@daily'\n    task:\n      type: http\n      scope: p\n      http:\n        url: http://a/\n        headers:\n          X-A: a\n          X-Limit: 5\n", `f:11:20: schedules.s.task.http.headers.X-Limit: X-Limit is the number 5; write a text, or "5" in quotes if that text is meant`},
@@ -297,4 +297,21 @@ func FuzzParseSchedules(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestCheckMethods(t *testing.T) {
+	t.Parallel()
+	f := parseFile(t, `schedules:
+  good: {cron: "@daily", task: {type: http, scope: p, http: {url: "http://h"}}}
+  other:
+    cron: "@daily"
+    task: {type: http, scope: p, http: {url: "http://h", method: PROPFIND}}
+`)
+	err := f.CheckMethods(nil)
+	if err == nil || !strings.HasPrefix(err.Error(), `schedules.yaml:5:66: schedules.other.task.http.method: "PROPFIND": not one of GET`) {
+		t.Errorf("got %v", err)
+	}
+	if err := f.CheckMethods([]string{"PROPFIND"}); err != nil {
+		t.Errorf("got %v", err)
+	}
 }

@@ -1,6 +1,7 @@
 package outbound
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -19,7 +20,7 @@ import (
 type StatusError struct {
 	Status     int
 	RetryAfter time.Duration // what the answer asks for, at most 24h; -1 if it asks for nothing
-	Snippet    string        // the answer's first bytes: one line, printable, secrets replaced by [redacted]
+	Snippet    string        // the answer's first bytes: one line, printable, secrets replaced by [redacted]; or why they are not shown
 
 	target string
 }
@@ -72,7 +73,7 @@ func retried(status int) bool {
 // connection can be used again. A body that breaks off, or outlasts the run's
 // time, changes nothing: the API has said what became of the request, and to
 // send a charge again because its receipt was cut short would be the worse fault.
-func (h *Handler) answer(c *call, resp *http.Response) error {
+func (h *Handler) answer(ctx context.Context, c *call, resp *http.Response) error {
 	defer func() { _ = resp.Body.Close() }()
 	if 200 <= resp.StatusCode && resp.StatusCode <= 299 {
 		_, _ = io.CopyN(io.Discard, resp.Body, h.maxResponse)
@@ -84,7 +85,7 @@ func (h *Handler) answer(c *call, resp *http.Response) error {
 		target:     c.target(),
 	}
 	if resp.StatusCode != http.StatusSwitchingProtocols { // its body is the bare connection, which no ctx ends
-		err.Snippet = h.readSnippet(c, resp)
+		err.Snippet = h.readSnippet(ctx, c, resp)
 	}
 	if retried(resp.StatusCode) {
 		return err
@@ -92,11 +93,13 @@ func (h *Handler) answer(c *call, resp *http.Response) error {
 	return permanent(err)
 }
 
-// readSnippet reads more than it keeps, so that a secret is found whole where
-// the cut would go through it.
-func (h *Handler) readSnippet(c *call, resp *http.Response) string {
-	const beyond = 1024
-	first, _ := io.ReadAll(io.LimitReader(resp.Body, min(int64(h.snippet)+beyond, h.maxResponse)))
+// beyondSnippet is how much more is read than shown, so that a secret is found whole
+// where the cut would go through it, and what it leaves room for is there.
+const beyondSnippet = 1024
+
+func (h *Handler) readSnippet(ctx context.Context, c *call, resp *http.Response) string {
+	most := min(int64(h.snippet)+beyondSnippet, h.maxResponse)
+	first, _ := io.ReadAll(io.LimitReader(resp.Body, most))
 	_, _ = io.CopyN(io.Discard, resp.Body, h.maxResponse-int64(len(first)))
 	if len(first) == 0 {
 		return ""
@@ -104,7 +107,11 @@ func (h *Handler) readSnippet(c *call, resp *http.Response) string {
 	if enc := resp.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
 		return "[compressed body, not shown]" // no secret could be found in it
 	}
-	return clean(c.secrets().hide(string(first)), h.snippet)
+	shown, err := c.hide(ctx, string(first), int64(len(first)) == most)
+	if err != nil {
+		return "[not shown: " + err.Error() + "]"
+	}
+	return clean(shown, h.snippet)
 }
 
 const maxRetryAfter = 24 * time.Hour

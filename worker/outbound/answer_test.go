@@ -61,7 +61,7 @@ func TestStatusErrorText(t *testing.T) {
 		_, _ = w.Write([]byte("{\n\t\"error\": \"slow\x00\x00\xff down\u202e\"\r\n}\n" + strings.Repeat("é", 1000)))
 	}))
 	defer s.Close()
-	for _, limit := range []int{0, 20, 21, 46, 5000} {
+	for _, limit := range []int{0, 20, 21, 46, 4096} {
 		err := run(t, handler(t, Config{Snippet: limit}, seams{}), payload{Method: "POST", URL: s.URL + "/charge"})
 		var got *StatusError
 		if !errors.As(err, &got) || got.RetryAfter != 90*time.Second {

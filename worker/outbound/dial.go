@@ -7,49 +7,73 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 )
 
-// BlockedError says that a task's host has no address that may be dialled, and
-// how to allow it. Nothing was sent. It comes with asynq.SkipRetry.
+// BlockedError says that a task's host, its port, or all of its addresses may not be dialled,
+// and how to allow it. Nothing was sent. It comes with asynq.SkipRetry.
 type BlockedError struct {
-	Host    string     // as the URL names it
-	Address netip.Addr // the first one refused
-	Kind    string     // "a private", "a loopback", …
+	Host    string     // as the URL names it, in ASCII; an IPv6 address in brackets
+	Port    int        // the URL's, or its scheme's
+	Address netip.Addr // the first one refused; invalid where Rule refused before the name was resolved
+	Kind    string     // what Address is: "a private", "a loopback", …; empty where Rule refused
+	Rule    string     // "-only-host", "-ports" or "-deny-cidr RANGE"; empty where Address is not public
 }
 
 func (e *BlockedError) Error() string {
+	hostPort := e.Host + ":" + strconv.Itoa(e.Port)
 	is := e.Address.String() + ", "
 	if strings.Trim(e.Host, "[]") == e.Address.String() {
 		is = ""
 	}
+	switch {
+	case e.Rule == ruleOnly:
+		return fmt.Sprintf("outbound: %s is none of the hosts that tasks may reach; if it is meant, start the worker with -only-host %s", hostPort, hostPort)
+	case e.Rule == rulePorts:
+		return fmt.Sprintf("outbound: port %d of %s is none that tasks may reach; if it is meant, start the worker with it in -ports", e.Port, e.Host)
+	case e.Rule != "":
+		return fmt.Sprintf("outbound: %s is %sin a range that tasks may not reach, whatever -allow-host says: %s", e.Host, is, e.Rule)
+	}
 	return fmt.Sprintf("outbound: %s is %s%s address, which tasks may not reach; if it is meant, start the worker with -allow-host %s",
-		e.Host, is, e.Kind, e.Host)
+		e.Host, is, e.Kind, hostPort)
 }
+
+const (
+	ruleOnly  = "-only-host"
+	rulePorts = "-ports"
+	ruleDeny  = "-deny-cidr "
+)
 
 // errRefused is what the guard tells net.Dialer; it never leaves this file.
 var errRefused = errors.New("address refused")
 
-// dialer makes the connections of one Handler, past the address guard.
+// dialer makes the connections of one Handler, past the guard.
 type dialer struct {
 	net    net.Dialer
-	allow  allowed
+	reach  reach
 	refuse func(netip.Addr) string
+	own    *ownAddresses
 	tls    *tls.Config
 	seams  seams
 }
 
-func newDialer(allow allowed, s seams) *dialer {
+func newDialer(r reach, s seams) *dialer {
 	d := &dialer{
-		allow:  allow,
+		reach:  r,
 		refuse: refusal,
+		own:    &ownAddresses{read: interfaceAddresses, now: time.Now},
 		tls:    &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, RootCAs: s.roots},
 		seams:  s,
 	}
 	if s.refuse != nil {
 		d.refuse = s.refuse
+	}
+	if s.own != nil {
+		d.own.read = s.own
 	}
 	d.net = net.Dialer{Timeout: dialTimeout, Resolver: s.resolver, ControlContext: guard}
 	return d
@@ -59,11 +83,13 @@ func newDialer(allow allowed, s seams) *dialer {
 // resolver gave, at the moment the socket connects to it, so that a second
 // answer of the resolver cannot differ from the one that was judged.
 type visit struct {
-	refuse func(netip.Addr) string // nil: the host was allowed by name
+	dialer  *dialer
+	host    string
+	port    int
+	allowed bool // by name
 
-	mu      sync.Mutex // two families are dialled at once
-	blocked netip.Addr
-	kind    string
+	mu      sync.Mutex    // two families are dialled at once
+	blocked *BlockedError // the first
 	passed  bool
 }
 
@@ -74,24 +100,65 @@ func guard(ctx context.Context, _, address string, _ syscall.RawConn) error {
 	if !ok {
 		return errRefused
 	}
-	if v.refuse == nil {
-		return nil
-	}
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return errRefused
 	}
-	kind := v.refuse(ap.Addr())
+	blocked, err := v.judge(ap.Addr().WithZone("").Unmap())
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if kind == "" {
+	switch {
+	case err != nil:
+		v.passed = true // it may pass later
+		return err
+	case blocked == nil:
 		v.passed = true
 		return nil
-	}
-	if !v.blocked.IsValid() {
-		v.blocked, v.kind = ap.Addr(), kind
+	case v.blocked == nil:
+		v.blocked = blocked
 	}
 	return errRefused
+}
+
+// judge returns why an address must not be dialled, nil if it may.
+func (v *visit) judge(addr netip.Addr) (*BlockedError, error) {
+	blocked := &BlockedError{Host: v.name(), Port: v.port, Address: addr}
+	if prefix, denied := v.dialer.reach.denies(addr); denied {
+		blocked.Rule = ruleDeny + prefix.String()
+		return blocked, nil
+	}
+	if v.allowed {
+		return nil, nil
+	}
+	if blocked.Kind = v.dialer.refuse(addr); blocked.Kind != "" {
+		return blocked, nil
+	}
+	own, err := v.dialer.own.have(addr)
+	if err != nil || !own {
+		return nil, err
+	}
+	blocked.Kind = "this machine's own"
+	return blocked, nil
+}
+
+// name is the host as a URL writes it.
+func (v *visit) name() string {
+	if strings.Contains(v.host, ":") {
+		return "[" + v.host + "]"
+	}
+	return v.host
+}
+
+// judgeName judges what needs no address, so that not even a look-up leaves for a host that
+// may not be reached.
+func (v *visit) judgeName() error {
+	switch r := v.dialer.reach; {
+	case len(r.ports) > 0 && !r.ports[v.port]:
+		return &BlockedError{Host: v.name(), Port: v.port, Rule: rulePorts}
+	case len(r.only) > 0 && !r.only.has(v.host, v.port):
+		return &BlockedError{Host: v.name(), Port: v.port, Rule: ruleOnly}
+	}
+	return nil
 }
 
 // dial is the transport's DialContext.
@@ -139,13 +206,16 @@ func (d *dialer) dialRaw(ctx context.Context, network, addr string) (net.Conn, e
 	if p, ok := ctx.Value(permitKey{}).(*permit); ok && p.used() {
 		return nil, errSentOnce // a replay: not even a connection is made for it
 	}
-	v := &visit{refuse: d.refuse}
-	if d.allow.has(addr) {
-		v.refuse = nil
+	v, err := d.visit(addr)
+	if err != nil {
+		return nil, err
+	}
+	if err := v.judgeName(); err != nil {
+		return nil, err
 	}
 	raw, err := d.net.DialContext(context.WithValue(ctx, visitKey{}, v), network, addr)
 	if err != nil {
-		return nil, v.explain(addr, err)
+		return nil, v.explain(err)
 	}
 	if d.seams.wrap != nil {
 		raw = d.seams.wrap(raw)
@@ -153,20 +223,28 @@ func (d *dialer) dialRaw(ctx context.Context, network, addr string) (net.Conn, e
 	return raw, nil
 }
 
+func (d *dialer) visit(addr string) (*visit, error) {
+	host, portText, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	port, err := strconv.Atoi(portText)
+	if err != nil {
+		return nil, errPort
+	}
+	return &visit{dialer: d, host: host, port: port, allowed: d.reach.allow.has(host, port)}, nil
+}
+
 // explain turns a failed dial into a BlockedError when every address that was
 // tried was refused. Where one passed the guard and failed, it may come back.
-func (v *visit) explain(addr string, err error) error {
+func (v *visit) explain(err error) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if !v.blocked.IsValid() {
+	switch {
+	case v.blocked == nil:
 		return err
+	case v.passed:
+		return fmt.Errorf("dial %s: no public address of this host answers", v.host)
 	}
-	host, _, _ := net.SplitHostPort(addr)
-	if v.passed {
-		return fmt.Errorf("dial %s: no public address of this host answers", host)
-	}
-	if strings.Contains(host, ":") {
-		host = "[" + host + "]"
-	}
-	return &BlockedError{Host: host, Address: v.blocked.WithZone(""), Kind: v.kind}
+	return v.blocked
 }

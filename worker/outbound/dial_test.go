@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -11,6 +12,16 @@ import (
 	"sync/atomic"
 	"testing"
 )
+
+// owns is a machine that has these addresses.
+func owns(addrs ...string) func() ([]netip.Addr, error) {
+	return func() (own []netip.Addr, _ error) {
+		for _, a := range addrs {
+			own = append(own, netip.MustParseAddr(a))
+		}
+		return own, nil
+	}
+}
 
 // resolves is a resolver that gives these addresses for every name.
 func resolves(addrs ...string) *net.Resolver {
@@ -71,6 +82,7 @@ func dnsAnswer(question []byte, addrs []string) []byte {
 	return msg
 }
 
+// wantBlocked wants a refusal of host, which advises to allow it with its port alone.
 func wantBlocked(tb testing.TB, err error, host string) {
 	tb.Helper()
 	var blocked *BlockedError
@@ -79,8 +91,13 @@ func wantBlocked(tb testing.TB, err error, host string) {
 		return
 	}
 	wantPermanent(tb, err, true)
-	if blocked.Host != host || !strings.HasSuffix(err.Error(), "-allow-host "+host) {
+	if want := fmt.Sprintf("-allow-host %s:%d", host, blocked.Port); blocked.Host != host || blocked.Port == 0 || !strings.HasSuffix(err.Error(), want) {
 		tb.Errorf("host %q, want %q: %v", blocked.Host, host, err)
+	}
+	// What it advises works as it is written.
+	_, advice, _ := strings.Cut(err.Error(), "-allow-host ")
+	if _, parseErr := parseHost(advice); parseErr != nil {
+		tb.Errorf("%v: %v", err, parseErr)
 	}
 }
 
@@ -135,6 +152,27 @@ func TestOddSpellingsOfAddressesAreRefused(t *testing.T) {
 	}
 }
 
+// Hosts go through IDNA before any check: digits that are not ASCII make an address here, which
+// is judged as one, and not a name that a resolver may read as an address.
+func TestHostsGoThroughIDNA(t *testing.T) {
+	t.Parallel()
+	asked := make(chan struct{}, 100)
+	h := handler(t, Config{AllowHosts: []string{"other.test"}}, seams{resolver: resolverFunc(func() []string {
+		asked <- struct{}{}
+		return []string{"127.0.0.1"}
+	})})
+	for _, host := range []string{"１２７.0.0.1", "①②⑦．0.0.1", "127。0。0。1", "%EF%BC%91%EF%BC%92%EF%BC%97.0.0.1"} {
+		wantBlocked(t, run(t, h, payload{URL: "http://" + host + "/"}), "127.0.0.1")
+	}
+	if len(asked) > 0 {
+		t.Error("the resolver was asked for an address")
+	}
+	wantBlocked(t, run(t, h, payload{URL: "http://ｉｎｎｏｃｅｎｔ.test/"}), "innocent.test")
+	if len(asked) == 0 {
+		t.Error("the resolver was not asked for a name")
+	}
+}
+
 // Where only some addresses of a name are refused, the others are used.
 func TestMixedAnswersUseThePublicOne(t *testing.T) {
 	t.Parallel()
@@ -146,7 +184,7 @@ func TestMixedAnswersUseThePublicOne(t *testing.T) {
 		}
 		return "a private"
 	}
-	h := handler(t, Config{}, seams{resolver: resolves("127.0.0.2", "::1", "127.0.0.1"), refuse: refuse})
+	h := handler(t, Config{}, seams{resolver: resolves("127.0.0.2", "::1", "127.0.0.1"), refuse: refuse, own: owns()})
 	if err := run(t, h, payload{URL: "http://mixed.test:" + port}); err != nil {
 		t.Error(err)
 	}
@@ -186,6 +224,7 @@ func TestRebindingIsRefused(t *testing.T) {
 			}
 			return "a private"
 		},
+		own: owns(),
 	})
 	u := "http://rebind.test:" + port
 	if err := run(t, h, payload{URL: u}); err != nil {
@@ -220,6 +259,9 @@ func TestAllowHosts(t *testing.T) {
 		{"api.test", "127.0.0.1", false},
 		{"[::1]", "127.0.0.1", false},
 		{"xn--bcher-kva.test", "bücher.test", true},
+		{"BÜCHER.test", "xn--bcher-kva.test", true},
+		{"１２７.0.0.1", "127.0.0.1", true},
+		{"127.0.0.1", "１２７.0.0.1", true},
 	}
 	for _, tc := range cases {
 		h := handler(t, Config{AllowHosts: []string{tc.allow}}, seams{resolver: resolves("127.0.0.1")})

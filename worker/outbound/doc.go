@@ -29,6 +29,14 @@
 // mixes the requests of one connection, so that no written byte could be told to
 // belong to one charge. Redirects are not followed (TestRedirectsAreNotFollowed).
 //
+// # What is sent
+//
+// The method is one of RFC 9110's or PATCH, or one that Config.AllowMethods names: any other
+// word may be a command to a server that does not speak HTTP (TestMethodsAreAList). CONNECT
+// opens a tunnel, and TRACE has the answer give credentials back: both are always refused. A
+// URL with a raw space, quote, backslash or control character is refused
+// (TestBadPayloadSaysWhichField).
+//
 // # What an answer means
 //
 // 2xx is success; 408, 425, 429 and 5xx are a *StatusError that asynq retries;
@@ -68,25 +76,41 @@
 // TestNamesThatResolveToRefusedAddresses). What is judged is the address that is
 // dialled, each time, so that a name cannot change its meaning in between
 // (TestRebindingIsRefused); of a name with several addresses the public ones are
-// used (TestMixedAnswersUseThePublicOne). Numbers that only some systems read as
-// addresses are refused before (TestOddSpellingsOfAddressesAreRefused). The
+// used (TestMixedAnswersUseThePublicOne). Before, hosts go through IDNA's lookup profile, so
+// that no resolver sees other digits than we do (TestHostsGoThroughIDNA), and numbers that
+// only some systems read as addresses are refused (TestOddSpellingsOfAddressesAreRefused). The
 // refusal is a *BlockedError with asynq.SkipRetry. Config.AllowHosts makes
-// exceptions, by the host's name as the URL has it (TestAllowHosts,
-// TestParseAllowed).
+// exceptions, by the host's name as the URL has it (TestAllowHosts, TestParseHosts).
+//
+// The addresses of the machine's own interfaces are refused in the same way, public ones too
+// (TestOwnAddressesAreRefused). They are read when a connection is made and are a second old
+// at most; where they cannot be read nothing is dialled (TestOwnAddressesAreFresh).
+//
+// Config.OnlyHosts and Config.Ports leave less to dial, and are judged before the name is
+// resolved (TestOnlyHosts, TestPorts); Config.DenyCIDRs is judged with the address
+// (TestDenyCIDRs). All three stand above AllowHosts.
 //
 // # Secrets
 //
-// Header values, the URL's userinfo, query and fragment, and the body never
-// stand in an error or a log record. What an answer, or an error of net/http,
-// gives back of them is replaced by [redacted]: whole, in another case, quoted
-// for JSON, HTML or a URL, or any part of eight bytes and more; below four bytes
-// only where it stands as a word of its own
-// (TestSecretsNeverStandInErrors, TestSecretsNeverStandInPayloadErrors,
-// TestHide). Of the body these are the values, from four bytes on, a part of one
-// from sixteen; field names stay readable. Method, scheme, host and path are not
-// secret here: an API that wants its token in the path shows it to whoever reads
-// errors. What cannot be recognised is not hidden: a secret that the API encodes
-// or hashes, or a shorter part of one. Nothing is printed through package log
-// (TestMain fails if net/http does). Debug records hold method, host, status
-// and elapsed_ms (TestDebugRecord).
+// Header values, the URL's userinfo, query and fragment, and the body never stand in an
+// error or a log record. What an answer, or an error of net/http, gives back of them is
+// replaced by [redacted]: whole, in another case, escaped as JSON, HTML or a URL does it,
+// or as two of them do (TestHideEscaped), or any part of eight bytes and more; below four
+// bytes only where it stands as a word of its own (TestSecretsNeverStandInErrors,
+// TestSecretsNeverStandInPayloadErrors, TestHide, and FuzzHide against a search that knows
+// no shortcut). Of the body these are the values, from four bytes on, a part of one from
+// sixteen; field names stay readable. What cannot be recognised is not hidden: a secret that
+// the API encodes or hashes, or a shorter part of one.
+//
+// Hiding takes at most 50 ms of a processor, whatever request and answer are. The work is
+// proportional to their sizes (TestHidingIsLinear), and ends with the task's context
+// (TestHidingEndsWithItsContext). The answer to a request of more than 512 KiB of URL,
+// headers and body is not shown, and the error says so (TestOfHugeRequestsNoAnswerIsShown).
+//
+// Method, scheme, host and path name a request in errors, so they are not secret, but for
+// segments of the path that look like keys, as webhooks have them: longer than 20 bytes, with
+// letters and digits mixed in 8 bytes or more, or with more than 10 digits (TestShownPath,
+// TestPathSecretsNeverStandInErrors). A key of up to 20 letters without a digit looks like a
+// word, and is shown. Nothing is printed through package log (TestMain fails if net/http
+// does). Debug records hold method, host, status and elapsed_ms (TestDebugRecord).
 package outbound

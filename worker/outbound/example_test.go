@@ -52,5 +52,5 @@ func ExampleBlockedError() {
 	err = h.ProcessTask(context.Background(), asynq.NewTask("http", []byte(`{"url":"http://169.254.169.254/latest/meta-data/"}`)))
 	fmt.Println(err)
 	// Output:
-	// outbound: 169.254.169.254 is a link-local address, which tasks may not reach; if it is meant, start the worker with -allow-host 169.254.169.254
+	// outbound: 169.254.169.254 is a link-local address, which tasks may not reach; if it is meant, start the worker with -allow-host 169.254.169.254:80
 }

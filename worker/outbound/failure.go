@@ -40,12 +40,25 @@ func failure(ctx context.Context, c *call, err error, after time.Duration) error
 	case ctx.Err() != nil:
 		return ended(ctx, c, after)
 	}
-	const maxText = 300
+	causes := harmless(err)
 	return &noAnswer{
-		// Errors of net/http quote an answer that is not HTTP, and that may quote the request.
-		text:   fmt.Sprintf("outbound: %s: no answer: %s", c.target(), clean(c.secrets().hide(err.Error()), maxText)),
-		causes: harmless(err),
+		text:   fmt.Sprintf("outbound: %s: no answer: %s", c.target(), c.reason(ctx, err, causes)),
+		causes: causes,
 	}
+}
+
+// reason is err's text without secrets. Errors of net/http quote an answer that is not HTTP,
+// and that may quote the request.
+func (c *call) reason(ctx context.Context, err error, harmless []error) string {
+	const maxText = 300
+	text, notShown := c.hide(ctx, err.Error(), false)
+	if notShown == nil {
+		return clean(text, maxText)
+	}
+	if len(harmless) > 0 {
+		return clean(harmless[0].Error(), maxText)
+	}
+	return "[not shown: " + notShown.Error() + "]"
 }
 
 // ended is the failure of a run whose ctx ended. Nothing of it is hidden:

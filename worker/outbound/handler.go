@@ -11,14 +11,18 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue/httpsyntax"
 )
 
 const (
 	defaultMaxResponse  = 1 << 20
 	defaultSnippet      = 256
+	maxSnippet          = 4096
 	defaultUserAgent    = "headway"
 	defaultIdlePerHost  = 64
 	defaultTimeout      = 30 * time.Second
@@ -30,15 +34,36 @@ const (
 )
 
 // Config is what New needs. The zero Config works: it refuses every address
-// that is not public.
+// that is not public, and those of the machine's own interfaces.
 type Config struct {
 	// AllowHosts names the hosts that may be dialled although their address is
 	// loopback, private or otherwise not public: "HOST" (any port) or
 	// "HOST:PORT", IPv6 literals in brackets. A name is compared with the host as
-	// the URL writes it, without case and trailing dot; it allows whatever
-	// address that name resolves to, and no other spelling of that address.
+	// the URL writes it, both in ASCII (IDNA), without case and trailing dot; it allows
+	// whatever address that name resolves to, and no other spelling of that address.
 	// Defaults to none.
 	AllowHosts []string
+
+	// OnlyHosts names the hosts that alone may be dialled, as AllowHosts does. Of no other
+	// is the name even resolved. It allows no address that is refused otherwise.
+	// Defaults to none: any host.
+	OnlyHosts []string
+
+	// DenyCIDRs are ranges of addresses that are never dialled, such as "10.1.0.0/16" or
+	// "2001:db8::/32", whatever AllowHosts and OnlyHosts name. An IPv4 range counts for IPv6
+	// addresses too that a gateway would bring to it.
+	// Defaults to none.
+	DenyCIDRs []string
+
+	// Ports are those that alone are dialled, whatever AllowHosts and OnlyHosts name.
+	// Defaults to none: any port.
+	Ports []int
+
+	// AllowMethods names methods that tasks may have besides GET, HEAD, POST, PUT, PATCH,
+	// DELETE and OPTIONS, such as "PROPFIND". Other words are refused, since they may be
+	// commands to a server that does not speak HTTP. CONNECT and TRACE are faults here.
+	// Defaults to none.
+	AllowMethods []string
 
 	// MaxResponse is how many bytes of an answer's body are read, and thrown
 	// away, so that its connection can be used again. A longer answer costs its
@@ -46,7 +71,8 @@ type Config struct {
 	MaxResponse int64
 
 	// Snippet is how many bytes of a refusing answer are kept in the error, after
-	// secrets were taken out. Defaults to 256.
+	// secrets were taken out, 4096 at most. Of a request of more than 512 KiB none are kept.
+	// Defaults to 256.
 	Snippet int
 
 	// Logger gets one Debug record for each request: method, host, status and
@@ -70,11 +96,12 @@ type Config struct {
 
 // seams are the places where tests stand in for the network.
 type seams struct {
-	resolver *net.Resolver              // nil: the system's
-	roots    *x509.CertPool             // nil: the system's
-	refuse   func(netip.Addr) string    // nil: refusal
-	wrap     func(net.Conn) net.Conn    // nil: none; put around each TCP connection
-	tls      func(*tls.ConnectionState) // nil: none; sees each handshake
+	resolver *net.Resolver                // nil: the system's
+	roots    *x509.CertPool               // nil: the system's
+	refuse   func(netip.Addr) string      // nil: refusal
+	own      func() ([]netip.Addr, error) // nil: those of the machine's interfaces
+	wrap     func(net.Conn) net.Conn      // nil: none; put around each TCP connection
+	tls      func(*tls.ConnectionState)   // nil: none; sees each handshake
 }
 
 // Handler carries out tasks of type http. It is an asynq.Handler, safe for
@@ -84,6 +111,7 @@ type Handler struct {
 	maxResponse int64
 	snippet     int
 	userAgent   string
+	methods     httpsyntax.Methods
 	told        func(ctx context.Context, resp *http.Response) error
 	log         *slog.Logger
 }
@@ -95,7 +123,7 @@ var _ asynq.Handler = (*Handler)(nil)
 func New(cfg Config) (*Handler, error) { return build(cfg, seams{}) }
 
 func build(cfg Config, s seams) (*Handler, error) {
-	allow, err := parseAllowed(cfg.AllowHosts)
+	reach, err := parseReach(cfg)
 	if err := errors.Join(err, cfg.validate()); err != nil {
 		return nil, err
 	}
@@ -115,10 +143,11 @@ func build(cfg Config, s seams) (*Handler, error) {
 		cfg.MaxIdleConnsPerHost = defaultIdlePerHost
 	}
 	return &Handler{
-		transport:   newTransport(newDialer(allow, s), cfg.MaxIdleConnsPerHost),
+		transport:   newTransport(newDialer(reach, s), cfg.MaxIdleConnsPerHost),
 		maxResponse: cfg.MaxResponse,
 		snippet:     cfg.Snippet,
 		userAgent:   cfg.UserAgent,
+		methods:     slices.Clone(cfg.AllowMethods),
 		told:        cfg.Told,
 		log:         cfg.Logger,
 	}, nil
@@ -134,6 +163,14 @@ func (cfg Config) validate() error {
 	negative("MaxResponse", cfg.MaxResponse < 0)
 	negative("Snippet", cfg.Snippet < 0)
 	negative("MaxIdleConnsPerHost", cfg.MaxIdleConnsPerHost < 0)
+	if cfg.Snippet > maxSnippet {
+		faults = append(faults, fmt.Errorf("outbound: Snippet is %d; write %d at most", cfg.Snippet, maxSnippet))
+	}
+	for _, method := range cfg.AllowMethods {
+		if reason := httpsyntax.MethodFault(method); reason != "" {
+			faults = append(faults, fmt.Errorf("outbound: allow method %q: %s", method, reason))
+		}
+	}
 	if !validHeaderValue(cfg.UserAgent) {
 		faults = append(faults, errors.New("outbound: UserAgent has a control character; write it on one line"))
 	}
@@ -177,7 +214,7 @@ func (h *Handler) Close() { h.transport.CloseIdleConnections() }
 // what Config.Told does.
 func (h *Handler) ProcessTask(ctx context.Context, t *asynq.Task) error {
 	start := time.Now()
-	c, err := parseCall(t.Payload(), h.userAgent)
+	c, err := parseCall(t.Payload(), h.methods, h.userAgent)
 	if err != nil {
 		return permanent(err)
 	}
@@ -212,5 +249,5 @@ func (h *Handler) send(ctx context.Context, c *call, start time.Time) (int, erro
 	if h.told != nil {
 		_ = h.told(ctx, resp)
 	}
-	return resp.StatusCode, h.answer(c, resp)
+	return resp.StatusCode, h.answer(ctx, c, resp)
 }

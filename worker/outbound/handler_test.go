@@ -31,6 +31,9 @@ func TestNewListsEveryFault(t *testing.T) {
 			t.Errorf("%q is missing in:\n%v", want, err)
 		}
 	}
+	if _, err := New(Config{Snippet: 4097}); err == nil || !strings.Contains(err.Error(), "4096 at most") {
+		t.Errorf("a Snippet of 4097: %v", err)
+	}
 	if h, err := New(Config{}); err != nil {
 		t.Errorf("the zero Config does not work: %v", err)
 	} else {

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/headway-go/headway/queue/httpsyntax"
 )
 
 // Headers that speak about the connection, which is not the task's, with the
@@ -24,16 +26,6 @@ var connectionHeaders = map[string]string{
 	"Upgrade":             "belongs to the connection, which tasks share; leave it out",
 }
 
-// validToken reports whether s is a token of RFC 9110: a method or a header name.
-func validToken(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; !isAlnum(c) && !strings.ContainsRune("!#$%&'*+-.^_`|~", rune(c)) {
-			return false
-		}
-	}
-	return s != ""
-}
-
 // validHeaderValue reports whether s has no control character but the tab.
 func validHeaderValue(s string) bool {
 	for i := range len(s) {
@@ -44,64 +36,14 @@ func validHeaderValue(s string) bool {
 	return true
 }
 
-// validURLHost is for what net/url lets through: percent escapes it decoded.
-// Letters beyond ASCII stay, they become punycode later.
-func validURLHost(s string) bool {
-	if addr, err := netip.ParseAddr(s); err == nil {
-		return addr.IsValid()
-	}
-	for i := range len(s) {
-		if c := s[i]; c < 0x80 && !isAlnum(c) && c != '-' && c != '.' && c != '_' {
-			return false
-		}
-	}
-	return strings.Trim(s, ".") != ""
-}
-
-// oddAddress reports whether s ends in a number and is no address as netip reads
-// it: 2130706433, 0x7f000001, 0177.0.0.1 and 127.1 are loopback to some systems'
-// resolvers and unknown names to others.
-func oddAddress(s string) bool {
-	if _, err := netip.ParseAddr(s); err == nil {
-		return false
-	}
-	s = strings.ToLower(strings.TrimSuffix(s, "."))
-	last := s[strings.LastIndexByte(s, '.')+1:]
-	if hex, ok := strings.CutPrefix(last, "0x"); ok {
-		return strings.Trim(hex, "0123456789abcdef") == ""
-	}
-	return isDigits(last)
-}
-
 // validHostHeader reports whether s is HOST or HOST:PORT.
 func validHostHeader(s string) bool {
 	host, _, err := splitHostPort(s)
 	if err != nil {
 		return false
 	}
-	if addr, err := netip.ParseAddr(host); err == nil {
-		return addr.IsValid()
-	}
-	return validName(host)
-}
-
-// validName reports whether s looks like a host name in ASCII.
-func validName(s string) bool {
-	s = strings.TrimSuffix(s, ".")
-	if s == "" || len(s) > 253 {
-		return false
-	}
-	for label := range strings.SplitSeq(s, ".") {
-		if label == "" {
-			return false
-		}
-		for i := range len(label) {
-			if c := label[i]; !isAlnum(c) && c != '-' && c != '_' {
-				return false
-			}
-		}
-	}
-	return true
+	ascii, fault := httpsyntax.Host(host)
+	return fault == "" && ascii == host
 }
 
 // splitHostPort splits HOST, HOST:PORT, [IPv6] and [IPv6]:PORT. A port that is
@@ -136,13 +78,4 @@ func splitHostPort(s string) (host string, port int, err error) {
 
 func isAlnum(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
-}
-
-func isDigits(s string) bool {
-	for i := range len(s) {
-		if s[i] < '0' || s[i] > '9' {
-			return false
-		}
-	}
-	return s != ""
 }

@@ -21,7 +21,6 @@ var replays = map[string]payload{
 	"GET":                     {Method: "GET"},
 	"HEAD":                    {Method: "HEAD"},
 	"OPTIONS":                 {Method: "OPTIONS"},
-	"TRACE":                   {Method: "TRACE"},
 	"GET with body":           {Method: "GET", Body: "b"},
 	"POST":                    {Method: "POST", Body: "b"},
 	"PUT":                     {Method: "PUT", Body: "b"},
@@ -34,7 +33,7 @@ var replays = map[string]payload{
 
 func transportReplays(p payload) bool {
 	switch p.Method {
-	case "GET", "HEAD", "OPTIONS", "TRACE":
+	case "GET", "HEAD", "OPTIONS":
 		return true
 	}
 	return len(p.Headers) > 0

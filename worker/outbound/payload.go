@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/headway-go/headway/queue/httpsyntax"
 )
 
 // payload is the JSON of a task of type http.
@@ -48,7 +50,7 @@ func (e *PayloadError) Error() string {
 	return fmt.Sprintf("outbound: bad payload: %s: %s", e.Field, e.Reason)
 }
 
-func parseCall(data []byte, userAgent string) (*call, error) {
+func parseCall(data []byte, methods httpsyntax.Methods, userAgent string) (*call, error) {
 	p, err := decode(data)
 	if err != nil {
 		return nil, err
@@ -57,11 +59,11 @@ func parseCall(data []byte, userAgent string) (*call, error) {
 	if c.method == "" {
 		c.method = http.MethodGet
 	}
-	switch {
-	case !validToken(c.method):
-		return nil, &PayloadError{"method", "not a valid HTTP method; write a word such as GET or POST"}
-	case c.method == http.MethodConnect:
-		return nil, &PayloadError{"method", "CONNECT opens a tunnel and is not a request; use another method"}
+	if reason := methods.Fault(c.method); reason != "" {
+		if httpsyntax.MethodFault(c.method) == "" {
+			reason += "; if it is meant, start the worker with -allow-method NAME"
+		}
+		return nil, &PayloadError{"method", reason}
 	}
 	if err := c.parseURL(p.URL); err != nil {
 		return nil, err
@@ -116,33 +118,11 @@ func decodeFault(err error) error {
 	return &PayloadError{"payload", "is not valid JSON"}
 }
 
-// parseURL never quotes the URL, nor net/url's reason, which quotes parts of it:
-// a mistyped URL is where a password stands in the wrong place.
+// parseURL never quotes the URL: a mistyped one is where a password stands in the wrong place.
 func (c *call) parseURL(text string) error {
-	fault := func(reason string) error { return &PayloadError{"url", reason} }
-	if text == "" {
-		return fault("missing; write an absolute URL such as https://api.example.com/charge")
-	}
-	u, err := url.Parse(text)
-	if err != nil {
-		return fault("not a valid URL (not shown here, it may hold secrets)")
-	}
-	if u.Scheme != "http" && u.Scheme != "https" {
-		return fault("must begin with http:// or https://")
-	}
-	if u.Hostname() == "" || u.Opaque != "" {
-		return fault("has no host; write an absolute URL such as https://api.example.com/charge")
-	}
-	if !validURLHost(u.Hostname()) {
-		return fault("its host has a character that no host name has")
-	}
-	if oddAddress(u.Hostname()) {
-		return fault("its host is a number, which some systems read as an IP address; write four decimal numbers, such as 192.0.2.1")
-	}
-	if port := u.Port(); port != "" {
-		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-			return fault("its port is not between 1 and 65535")
-		}
+	u, fault := httpsyntax.ParseURL(text)
+	if fault != "" {
+		return &PayloadError{"url", fault}
 	}
 	c.parsed = u
 	bare := *u
@@ -161,7 +141,7 @@ func (c *call) parseHeaders(headers map[string]string) error {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		if !validToken(name) {
+		if !httpsyntax.Token(name) {
 			// Not quoted: "Authorization: Bearer …" pasted as a name is one.
 			return &PayloadError{"headers", fmt.Sprintf("a name of %d bytes is not a header name (letters, digits and -)", len(name))}
 		}
@@ -203,9 +183,10 @@ func (c *call) request(ctx context.Context) *http.Request {
 	return req.WithContext(ctx)
 }
 
-// target is the only name that errors call a request by: "POST https://host/path".
+// target is the only name that errors call a request by: "POST https://host/path", without
+// what in the path looks like a key.
 func (c *call) target() string {
-	return clean(c.method, 32) + " " + clean(c.url.Scheme+"://"+c.url.Host+c.url.EscapedPath(), 300)
+	return clean(c.method, 32) + " " + clean(c.url.Scheme+"://"+c.url.Host+shownPath(c.url.EscapedPath()), 300)
 }
 
 func basicAuth(user, password string) string {

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue/httpsyntax"
 )
 
 func TestBadPayloadSaysWhichField(t *testing.T) {
@@ -33,15 +35,22 @@ func TestBadPayloadSaysWhichField(t *testing.T) {
 		{`{"url":"http://user:hush@/"}`, "url", "no host"},
 		{`{"url":"http://user:hu/sh@host/"}`, "url", "not a valid URL"},
 		{`{"url":"http://host:hush/"}`, "url", "not a valid URL"},
-		{`{"url":"http://host/\nhush"}`, "url", "not a valid URL"},
+		{`{"url":"http://host/\nhush"}`, "url", "a control character at position 13, in its path; write %0A"},
+		{`{"url":"http://127.0.0.1:6379/?x hush"}`, "url", "a space at position 25, in its query; write %20"},
+		{`{"url":"http://host/?\"hush\""}`, "url", "a quote at position 14, in its query; write %22"},
+		{`{"url":"http://host/\\hush"}`, "url", "a backslash at position 13, in its path; write %5C"},
 		{`{"url":"http://ho%20st/hush"}`, "url", "valid"},
-		{`{"url":"http://ho;st/hush"}`, "url", "character"},
+		{`{"url":"http://ho;st/hush"}`, "url", "1 to 63 letters"},
 		{`{"url":"http://host:0/hush"}`, "url", "port"},
 		{`{"url":"http://host:65536/hush"}`, "url", "port"},
 		{`{"url":"http://host:99999999999999999999/hush"}`, "url", "port"},
-		{`{` + u + `,"method":"hush hush"}`, "method", "not a valid HTTP method"},
-		{`{` + u + `,"method":"GET\r\nX: hush"}`, "method", "not a valid HTTP method"},
+		{`{` + u + `,"method":"hush hush"}`, "method", "not an HTTP method"},
+		{`{` + u + `,"method":"GET\r\nX: hush"}`, "method", "not an HTTP method"},
 		{`{` + u + `,"method":"CONNECT"}`, "method", "tunnel"},
+		{`{` + u + `,"method":"TRACE"}`, "method", "credentials"},
+		{`{` + u + `,"method":"get"}`, "method", "upper case: GET"},
+		{`{` + u + `,"method":"DEL"}`, "method", "not one of GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS; if it is meant, start the worker with -allow-method NAME"},
+		{`{` + u + `,"method":"hush"}`, "method", "not one of GET"},
 		{`{` + u + `,"method":7}`, "method", "must be a string"},
 		{`{` + u + `,"body":{"hush":1}}`, "body", "must be a string"},
 		{`{` + u + `,"headers":[]}`, "headers", "object"},
@@ -92,7 +101,7 @@ func TestGoodPayloads(t *testing.T) {
 		`{"url":"http://a_b.example:/"}`,
 		`{"url":"http://a","headers":{"Host":"[::1]:80","X-Empty":"","X-Tab":"a\tb","X-Latin":"é"}}`,
 	} {
-		if _, err := parseCall([]byte(text), "ua"); err != nil {
+		if _, err := parseCall([]byte(text), httpsyntax.Methods{"M-SEARCH"}, "ua"); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
@@ -102,7 +111,7 @@ func TestGoodPayloads(t *testing.T) {
 func FuzzParseCall(f *testing.F) {
 	f.Add([]byte(`{"url":"http://u:p@h/p?q#f","method":"GET","headers":{"A":"b"},"body":"{\"a\":\"bcdef\"}"}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := parseCall(data, "ua")
+		c, err := parseCall(data, nil, "ua")
 		if err != nil {
 			var bad *PayloadError
 			if !errors.As(err, &bad) || strings.ContainsAny(err.Error(), "\n\r\x00") {
@@ -110,6 +119,47 @@ func FuzzParseCall(f *testing.F) {
 			}
 			return
 		}
-		c.secrets().hide(string(data))
+		if _, err := c.hide(t.Context(), string(data), false); err != nil && c.secretBytes() <= maxSecret {
+			t.Error(err)
+		}
 	})
+}
+
+// "Methods that tasks may have": those of RFC 9110 but CONNECT and TRACE, PATCH, and those that
+// the configuration names. Of any other not a byte is sent: it may be a command to a server
+// that does not speak HTTP, as DEL is to Redis.
+func TestMethodsAreAList(t *testing.T) {
+	t.Parallel()
+	s := listen(t, always("HTTP/1.1 204 No Content\r\n\r\n"))
+	plain, more := handler(t, Config{}, seams{}), handler(t, Config{AllowMethods: []string{"PROPFIND"}}, seams{})
+	sent := int64(0)
+	for _, method := range []string{"", "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} {
+		sent++
+		if err := run(t, plain, payload{Method: method, URL: s.url}); err != nil || s.requests.Load() != sent {
+			t.Errorf("%s: %v, %d requests", method, err, s.requests.Load())
+		}
+	}
+	conns := s.conns.Load()
+	for _, method := range []string{"DEL", "SET", "get", "PROPFIND", "CONNECT", "TRACE", "connect"} {
+		err := run(t, plain, payload{Method: method, URL: s.url + "/?x"})
+		var bad *PayloadError
+		if !errors.As(err, &bad) || bad.Field != "method" {
+			t.Errorf("%s: %v", method, err)
+		}
+		wantPermanent(t, err, true)
+	}
+	if s.requests.Load() != sent || s.conns.Load() != conns {
+		t.Errorf("%d requests, %d connections", s.requests.Load()-sent, s.conns.Load()-conns)
+	}
+	if err := run(t, more, payload{Method: "PROPFIND", URL: s.url}); err != nil {
+		t.Error(err)
+	}
+	if err := run(t, more, payload{Method: "LOCK", URL: s.url}); err == nil || !strings.Contains(err.Error(), "OPTIONS, PROPFIND; if it is meant") {
+		t.Error(err)
+	}
+	for _, name := range []string{"CONNECT", "TRACE", "A B", ""} {
+		if _, err := New(Config{AllowMethods: []string{name}}); err == nil || !strings.Contains(err.Error(), "outbound: allow method ") {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
 }

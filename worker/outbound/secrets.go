@@ -3,10 +3,6 @@ package outbound
 import (
 	"encoding/base64"
 	"encoding/json"
-	"errors"
-	"html"
-	"io"
-	"net/url"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -20,55 +16,48 @@ const (
 	bodyPart   = 16 // and of a value in the body, which is more often plain words
 )
 
-// secrets is what of a request must not come back in an error: header values,
-// userinfo, query, fragment, and the values in the body (not its field names).
-type secrets struct {
-	words map[string]int // in lower case, with the length from which a part is hidden
+// maxSecret bounds what a request may have of URL, headers and body, in bytes, for
+// an answer to be compared with it. It is the most that a line of enqueue batch has.
+const maxSecret = 1 << 20
+
+// secretBytes is how much there is to compare an answer with.
+func (c *call) secretBytes() int {
+	n := len(c.source.URL) + len(c.body)
+	for name, value := range c.source.Headers {
+		n += len(name) + len(value)
+	}
+	return n
 }
 
-// secrets collects them. It is made for an error only, and costs about as much
-// as parsing the body.
-func (c *call) secrets() *secrets {
-	s := &secrets{words: make(map[string]int)}
+// eachSecret calls look with all of a request that must not come back in an error:
+// header values, userinfo, query, fragment, what in the path looks like a key, and the
+// values in the body (not its field names), each with the length from which a part of it is hidden. It copies nothing but
+// what base64 and URLs encode. It stops when look returns false.
+func (c *call) eachSecret(look func(secret string, part int) bool) {
+	ok := true
+	short := func(secret string) { ok = ok && look(secret, headerPart) }
 	for name, value := range c.source.Headers {
-		s.addHeader(name, value)
+		eachHeaderSecret(name, value, short)
 	}
 	if user := c.parsed.User; user != nil {
 		password, _ := user.Password()
-		s.add(user.Username(), headerPart)
-		s.add(password, headerPart)
-		s.add(user.String(), headerPart)
-		s.add(basicAuth(user.Username(), password), headerPart)
+		short(user.Username())
+		short(password)
+		short(user.String())
+		short(basicAuth(user.Username(), password))
 	}
-	s.addQuery(c.parsed.RawQuery)
-	s.add(c.parsed.Fragment, headerPart)
-	s.add(c.parsed.EscapedFragment(), headerPart)
-	if !s.addJSON(c.body) {
-		s.addText(c.body)
-	}
-	return s
-}
-
-// add takes one secret, and how it looks when it is quoted in JSON, HTML or a URL.
-func (s *secrets) add(secret string, part int) {
-	secret = strings.TrimSpace(secret)
-	if secret == "" {
-		return
-	}
-	quoted, _ := json.Marshal(secret)
-	for _, form := range []string{
-		secret, strings.Trim(string(quoted), `"`), html.EscapeString(secret), url.QueryEscape(secret), url.PathEscape(secret),
-	} {
-		form = lower(form)
-		if old, ok := s.words[form]; !ok || part < old {
-			s.words[form] = part
-		}
+	eachPathSecret(c.parsed.EscapedPath(), short)
+	eachQuerySecret(c.parsed.RawQuery, short)
+	short(c.parsed.Fragment)
+	short(c.parsed.EscapedFragment())
+	if ok {
+		eachBodySecret(c.body, func(secret string) bool { return look(secret, bodyPart) })
 	}
 }
 
-// addHeader takes a value, and the words in it: a cookie, a part of a signature.
+// eachHeaderSecret takes a value, and the words in it: a cookie, a part of a signature.
 // The scheme of an Authorization is left out: "Bearer" is in every 401.
-func (s *secrets) addHeader(name, value string) {
+func eachHeaderSecret(name, value string, look func(string)) {
 	value = strings.TrimSpace(value)
 	if strings.EqualFold(name, "Authorization") {
 		if _, credentials, ok := strings.Cut(value, " "); ok {
@@ -76,153 +65,87 @@ func (s *secrets) addHeader(name, value string) {
 		}
 		if pair, err := base64.StdEncoding.DecodeString(value); err == nil && utf8.Valid(pair) {
 			user, password, _ := strings.Cut(string(pair), ":")
-			s.add(string(pair), headerPart)
-			s.add(user, headerPart)
-			s.add(password, headerPart)
+			look(string(pair))
+			look(user)
+			look(password)
 		}
 	}
-	s.add(value, headerPart)
-	for word := range strings.FieldsFuncSeq(value, func(r rune) bool { return strings.ContainsRune(" \t,;=\"'", r) }) {
-		if len(word) >= shortest {
-			s.add(word, headerPart)
-		}
-	}
-}
-
-func (s *secrets) addQuery(raw string) {
-	s.add(raw, headerPart)
-	for pair := range strings.FieldsFuncSeq(raw, func(r rune) bool { return r == '&' || r == ';' }) {
-		key, value, ok := strings.Cut(pair, "=")
-		if !ok {
-			value = key
-		}
-		s.add(value, headerPart)
-		if plain, err := url.QueryUnescape(value); err == nil {
-			s.add(plain, headerPart)
-		}
-	}
-}
-
-// addJSON takes the strings and numbers of a JSON body, as they are meant and as
-// they are written. It reports false if the body is something else.
-func (s *secrets) addJSON(body string) bool {
-	dec := json.NewDecoder(strings.NewReader(body))
-	dec.UseNumber()
-	type level struct{ object, key bool }
-	levels := []level{{}}
-	for {
-		from := dec.InputOffset()
-		token, err := dec.Token()
-		if errors.Is(err, io.EOF) {
-			return len(levels) == 1
-		}
-		if err != nil {
-			return false
-		}
-		top := &levels[len(levels)-1]
-		isKey := top.object && top.key
-		if top.object {
-			top.key = !top.key
-		}
-		switch t := token.(type) {
-		case json.Delim:
-			if t == '{' || t == '[' {
-				levels = append(levels, level{object: t == '{', key: true})
-			} else {
-				levels = levels[:len(levels)-1]
-			}
-		case string:
-			if !isKey {
-				s.addBody(t)
-				s.addBody(strings.Trim(body[from:dec.InputOffset()], " \t\r\n,:\""))
-			}
-		case json.Number:
-			s.addBody(t.String())
-		}
-	}
-}
-
-// addText takes the words of a body that is a form, XML or anything else.
-func (s *secrets) addText(body string) {
-	for word := range strings.FieldsFuncSeq(body, func(r rune) bool {
-		return unicode.IsSpace(r) || strings.ContainsRune(`&=<>"',;{}[]()`, r)
+	look(value)
+	for word := range strings.FieldsFuncSeq(value, func(r rune) bool {
+		return r == ' ' || r == '\t' || r == ',' || r == ';' || r == '=' || r == '"' || r == '\''
 	}) {
-		s.addBody(word)
-		if plain, err := url.QueryUnescape(word); err == nil {
-			s.addBody(plain)
+		if shortest <= len(word) && len(word) < headerPart { // longer ones are parts of value
+			look(word)
 		}
 	}
 }
 
-func (s *secrets) addBody(value string) {
-	if len(value) >= shortest {
-		s.add(value, bodyPart)
+func eachQuerySecret(raw string, look func(string)) {
+	look(raw)
+	for pair := range strings.FieldsFuncSeq(raw, func(r rune) bool { return r == '&' || r == ';' }) {
+		_, value, ok := strings.Cut(pair, "=")
+		if !ok {
+			value = pair
+		}
+		look(value)
 	}
 }
 
-// hide replaces in text all that is, or is a long part of, a secret.
-func (s *secrets) hide(text string) string {
-	low := lower(text)
-	hidden := make([]bool, len(low))
-	grams := map[int]map[string][]int{headerPart: positions(low, headerPart), bodyPart: positions(low, bodyPart)}
-	for word, part := range s.words {
-		hideWhole(low, word, hidden)
-		for i := 0; i+part < len(word); i++ {
-			for _, at := range grams[part][word[i:i+part]] {
-				cover(hidden, at, part)
-			}
-		}
+// eachBodySecret takes the strings and numbers of a JSON body as they are written, and
+// the words of any other.
+func eachBodySecret(body string, look func(string) bool) {
+	long := func(value string) bool { return len(value) < shortest || look(value) }
+	if json.Valid([]byte(body)) {
+		eachJSONValue(body, long)
+		return
 	}
-	var b strings.Builder
-	for i := range len(text) {
-		switch {
-		case !hidden[i]:
-			b.WriteByte(text[i])
-		case i == 0 || !hidden[i-1]:
-			b.WriteString(redacted)
-		}
-	}
-	return b.String()
-}
-
-func hideWhole(text, word string, hidden []bool) {
-	for from := 0; ; {
-		i := strings.Index(text[from:], word)
-		if i < 0 {
+	for word := range strings.FieldsFuncSeq(body, func(r rune) bool {
+		return r < utf8.RuneSelf && betweenWords[r] || r >= utf8.RuneSelf && unicode.IsSpace(r)
+	}) {
+		if !long(word) {
 			return
 		}
-		at := from + i
-		end := at + len(word)
-		inside := at > 0 && isAlnum(text[at-1]) || end < len(text) && isAlnum(text[end])
-		if len(word) >= shortest || !inside {
-			cover(hidden, at, len(word))
+	}
+}
+
+var betweenWords = func() (is [utf8.RuneSelf]bool) {
+	for _, c := range " \t\n\v\f\r&=<>\"',;{}[]()" {
+		is[c] = true
+	}
+	return is
+}()
+
+// eachJSONValue calls look with each string that is no field's name, without its
+// quotes, and with each number. body is valid JSON.
+func eachJSONValue(body string, look func(string) bool) {
+	for i := 0; i < len(body); {
+		from := i
+		switch c := body[i]; {
+		case c == '"':
+			i = endOfString(body, i)
+			text := body[from+1 : i-1]
+			if rest := strings.TrimLeft(body[i:], " \t\r\n"); !strings.HasPrefix(rest, ":") && !look(text) {
+				return
+			}
+		case c == '-' || '0' <= c && c <= '9':
+			for i < len(body) && strings.IndexByte("+-.0123456789eE", body[i]) >= 0 {
+				i++
+			}
+			if !look(body[from:i]) {
+				return
+			}
+		default: // space, punctuation, and the letters of true, false and null
+			i++
 		}
-		from = at + 1
 	}
 }
 
-func cover(hidden []bool, at, n int) {
-	for i := at; i < at+n; i++ {
-		hidden[i] = true
-	}
-}
-
-// positions maps each run of n bytes in text to where it stands.
-func positions(text string, n int) map[string][]int {
-	m := make(map[string][]int, len(text))
-	for i := 0; i+n <= len(text); i++ {
-		m[text[i:i+n]] = append(m[text[i:i+n]], i)
-	}
-	return m
-}
-
-// lower changes ASCII letters only, so that no byte moves.
-func lower(s string) string {
-	b := []byte(s)
-	for i, c := range b {
-		if 'A' <= c && c <= 'Z' {
-			b[i] = c + 'a' - 'A'
+// endOfString returns where the string ends that begins at i.
+func endOfString(body string, i int) int {
+	for i++; body[i] != '"'; i++ {
+		if body[i] == '\\' {
+			i++
 		}
 	}
-	return string(b)
+	return i + 1
 }

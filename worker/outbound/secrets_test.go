@@ -265,12 +265,12 @@ func TestHide(t *testing.T) {
 			tc.p.URL = "http://h/"
 		}
 		data, _ := json.Marshal(tc.p)
-		c, err := parseCall(data, "")
+		c, err := parseCall(data, nil, "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := c.secrets().hide(tc.text); got != tc.want {
-			t.Errorf("%+v\n got %s\nwant %s", tc.p, got, tc.want)
+		if got, err := c.hide(t.Context(), tc.text, false); got != tc.want || err != nil {
+			t.Errorf("%+v\n got %s\nwant %s\n%v", tc.p, got, tc.want, err)
 		}
 	}
 }

@@ -3,10 +3,10 @@ package outbound
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"strconv"
 	"strings"
+
+	"github.com/headway-go/headway/queue/httpsyntax"
 )
 
 var (
@@ -15,30 +15,30 @@ var (
 	errPort     = errors.New("the port must be a number between 1 and 65535")
 )
 
-// allowed is the hosts that may be dialled whatever their address. Port 0 is any.
-type allowed map[hostPort]bool
+// hosts are names and addresses as a list names them. Port 0 is any.
+type hosts map[hostPort]bool
 
 type hostPort struct {
 	host string // as normalHost leaves it
 	port int
 }
 
-// parseAllowed reads -allow-host entries. Its error lists every bad one.
-func parseAllowed(entries []string) (allowed, error) {
-	a := make(allowed, len(entries))
+// parseHosts reads the entries of a list that errors call what. Its error lists every bad one.
+func parseHosts(what string, entries []string) (hosts, error) {
+	h := make(hosts, len(entries))
 	var faults []error
 	for _, entry := range entries {
-		hp, err := parseAllowedHost(entry)
+		hp, err := parseHost(entry)
 		if err != nil {
-			faults = append(faults, fmt.Errorf("outbound: allow host %q: %w", entry, err))
+			faults = append(faults, fmt.Errorf("outbound: %s %q: %w", what, entry, err))
 			continue
 		}
-		a[hp] = true
+		h[hp] = true
 	}
-	return a, errors.Join(faults...)
+	return h, errors.Join(faults...)
 }
 
-func parseAllowedHost(entry string) (hostPort, error) {
+func parseHost(entry string) (hostPort, error) {
 	switch {
 	case entry == "":
 		return hostPort{}, errors.New("empty; write HOST or HOST:PORT")
@@ -51,24 +51,17 @@ func parseAllowedHost(entry string) (hostPort, error) {
 	if err != nil {
 		return hostPort{}, err
 	}
-	if _, err := netip.ParseAddr(host); err != nil && !validName(host) {
-		return hostPort{}, errors.New("not a host name in ASCII (letters, digits, - and .); write others in punycode, xn--…")
+	ascii, fault := httpsyntax.Host(host)
+	if fault != "" {
+		return hostPort{}, errors.New(fault)
 	}
-	return hostPort{normalHost(host), port}, nil
+	return hostPort{normalHost(ascii), port}, nil
 }
 
-// has reports whether addr, as the transport dials it, was named.
-func (a allowed) has(addr string) bool {
-	host, portText, err := net.SplitHostPort(addr)
-	if err != nil {
-		return false
-	}
-	port, err := strconv.Atoi(portText)
-	if err != nil {
-		return false
-	}
+// has reports whether a host was named, with this port or with any.
+func (h hosts) has(host string, port int) bool {
 	host = normalHost(host)
-	return a[hostPort{host, port}] || a[hostPort{host, 0}]
+	return h[hostPort{host, port}] || h[hostPort{host, 0}]
 }
 
 // normalHost makes two spellings of one name equal: case, trailing dot, and the

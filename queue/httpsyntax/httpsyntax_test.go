@@ -1,0 +1,146 @@
+package httpsyntax
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+func TestMethods(t *testing.T) {
+	t.Parallel()
+	m := Methods{"PROPFIND", "M-SEARCH", "CONNECT", "A B"}
+	for method, want := range map[string]string{
+		"GET": "", "HEAD": "", "POST": "", "PUT": "", "PATCH": "", "DELETE": "", "OPTIONS": "", "PROPFIND": "", "M-SEARCH": "",
+		"DEL":      "not one of GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, PROPFIND, M-SEARCH",
+		"A B":      "not an HTTP method",
+		"propfind": "not one of", "get": "upper case: GET", "Delete": "upper case: DELETE",
+		"CONNECT": "tunnel", "connect": "tunnel", "TRACE": "credentials", "Trace": "credentials",
+		"": "not an HTTP method", "GET /": "not an HTTP method", "GET\n": "not an HTTP method", "GÉT": "not an HTTP method",
+	} {
+		if got := m.Fault(method); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("%q: %q, want %q", method, got, want)
+		}
+	}
+}
+
+// Spaces, quotes, backslashes and control characters are refused wherever they stand,
+// with the place and what to write instead, and without the URL.
+func TestRawCharacters(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"http://127.0.0.1:6379/?x key":      "a space at position 25, in its query; write %20",
+		"http://h/a b":                      "a space at position 11, in its path; write %20",
+		"http://h/?q=\"hush\"":              "a quote at position 13, in its query; write %22",
+		"http://h/?q='hush'":                "an apostrophe at position 13, in its query; write %27",
+		"http://h/?q=é\\hush":               "a backslash at position 14, in its query; write %5C",
+		"http://h\\@hush/":                  "a backslash at position 9, in its userinfo; write %5C",
+		"http://h/\r\nHush: 1":              "a control character at position 10, in its path; write %0D",
+		"http://h/?\x00":                    "a control character at position 11, in its query; write %00",
+		"http://h/?\x7f":                    "a control character at position 11, in its query; write %7F",
+		"http://h/?\u0085":                  "a control character at position 11, in its query; write %C2%85",
+		"http://h/?\u2028":                  "a space that is not ASCII at position 11, in its query; write %E2%80%A8",
+		"http://h/#hush hush":               "a space at position 15, in its fragment; write %20",
+		"http://h/?a#b c":                   "a space at position 14, in its fragment; write %20",
+		"http://us er:hush@h/":              "a space at position 10, in its userinfo; write %20",
+		"http://ho st/hush@":                "a space at position 10, in its host; leave it out",
+		" http://h/":                        "a space at position 1, in its scheme; leave it out",
+		"http://h/\n":                       "a control character at position 10, in its path; write %0A",
+		"http://h/?u=http://x/ y":           "a space at position 22, in its query; write %20",
+		"http://h/%20%22%27%5C%0A?a=%20+b#": "",
+	} {
+		_, got := ParseURL(text)
+		if got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestParseURL(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"http://a":                          "a",
+		"HTTPS://A.b:443/x?y#z":             "A.b:443",
+		"http://u:p@a_b.c-d:/":              "a_b.c-d:",
+		"http://[::1]:80/":                  "[::1]:80",
+		"http://[fe80::1%25eth0]/":          "[fe80::1%eth0]",
+		"http://[0:0:0::1]":                 "[0:0:0::1]",
+		"http://192.0.2.1.":                 "!is a number",
+		"http://r3---sn-1.example":          "r3---sn-1.example",
+		"http://b\u00fccher.TEST:8080/":     "xn--bcher-kva.test:8080",
+		"http://B\u00dcCHER.test.":          "xn--bcher-kva.test.",
+		"http://b%C3%BCcher.test":           "xn--bcher-kva.test",
+		"http://XN--bcher-KVA.test":         "XN--bcher-KVA.test",
+		"http://１２７.0.0.1/":                 "127.0.0.1",
+		"http://127。0。0。1:80/":              "127.0.0.1:80",
+		"http://①②⑦.0.0.1/":                 "127.0.0.1",
+		"http://%EF%BC%91.0.0.1/":           "1.0.0.1",
+		"http://ｌｏｃａｌｈｏｓｔ/":                 "localhost",
+		"http://lo\u00adcalhost/":           "localhost",
+		"http://２１３０７０６４３３/":                "!is a number",
+		"http://127.１":                      "!is a number",
+		"http://０ｘ７ｆ．１":                     "!is a number",
+		"http://2130706433":                 "!is a number",
+		"http://xn--a/":                     "!IDNA",
+		"http://a\u200db.test":              "!IDNA",
+		"http://a／b.test":                   "!IDNA",
+		"http://\u00fc..test":               "!1 to 63",
+		"http://a..b":                       "!1 to 63",
+		"http://ho;st/":                     "!1 to 63",
+		"http://...":                        "!1 to 63",
+		"http://" + strings.Repeat("a", 64): "!1 to 63",
+		"http://[fe80::1%25a%20b]/":         "!zone",
+		"http://h:0":                        "!port",
+		"http://h:65536":                    "!port",
+		"http://h:x":                        "!not a valid URL",
+		"http://ho%20st":                    "!valid",
+		"http://h/\xff":                     "!UTF-8",
+		"http://0%bc0":                      "!IDNA",
+		"":                                  "!missing",
+		"/x":                                "!must begin",
+		"ftp://h":                           "!must begin",
+		"http:h":                            "!no host",
+		"http:///x":                         "!no host",
+		"http://:80":                        "!no host",
+	} {
+		u, fault := ParseURL(text)
+		if bad, ok := strings.CutPrefix(want, "!"); ok {
+			if !strings.Contains(fault, bad) || u != nil {
+				t.Errorf("%q: %v, %q", text, u, fault)
+			}
+		} else if fault != "" || u.Host != want {
+			t.Errorf("%q: %v, %q, want %q", text, u, fault, want)
+		}
+	}
+}
+
+// Whatever is accepted has a host that means one thing: an address, or a name in ASCII that
+// IDNA leaves as it is; and a text that is one word.
+func FuzzParseURL(f *testing.F) {
+	for _, text := range []string{"http://１２７.0.0.1:80/a?b#c", "https://u:p@b\u00fccher.test./", "http://[fe80::1%25e]/", "http://0x7f.1/ \"'\\"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		u, fault := ParseURL(text)
+		if fault != "" {
+			if strings.ContainsAny(fault, "\r\n\x00") {
+				t.Errorf("%q: %q", text, fault)
+			}
+			return
+		}
+		host := u.Hostname()
+		if again, fault := Host(host); fault != "" || again != host {
+			t.Errorf("%q: host %q becomes %q: %s", text, host, again, fault)
+		}
+		for i := range len(host) {
+			if host[i] > 0x7e || host[i] <= ' ' {
+				t.Errorf("%q: host %q", text, host)
+			}
+		}
+		if _, err := netip.ParseAddr(host); err != nil && strings.Contains(host, ":") {
+			t.Errorf("%q: host %q", text, host)
+		}
+		if request := u.RequestURI(); strings.ContainsAny(request, " \t\r\n\"'\\\x00") {
+			t.Errorf("%q: the request line would have %q", text, request)
+		}
+	})
+}

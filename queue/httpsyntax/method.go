@@ -1,0 +1,59 @@
+package httpsyntax
+
+import (
+	"slices"
+	"strings"
+)
+
+// standard are the methods of RFC 9110 section 9.3 and RFC 5789 that make a request.
+var standard = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+
+// never are the methods of RFC 9110 that no task may have.
+var never = map[string]string{
+	"CONNECT": "a method that opens a tunnel and is not a request",
+	"TRACE":   "a method that has the answer give the request back, credentials included; no API needs it",
+}
+
+// Methods are the methods that tasks may have: the standard ones and those named, such as
+// "PROPFIND". A name of which MethodFault has something to say allows nothing.
+type Methods []string
+
+// MethodFault returns why no task may have the method, whatever methods are allowed; "" if one may.
+func MethodFault(method string) string {
+	if reason := never[strings.ToUpper(method)]; reason != "" {
+		return reason
+	}
+	if !Token(method) {
+		return "not an HTTP method; write a word such as GET or POST"
+	}
+	return ""
+}
+
+// Fault returns why a task may not have the method, "" if it may. Methods are compared with
+// case, as RFC 9110 has them.
+func (m Methods) Fault(method string) string {
+	if reason := MethodFault(method); reason != "" {
+		return reason
+	}
+	if slices.Contains(standard, method) || slices.Contains(m, method) {
+		return ""
+	}
+	if upper := strings.ToUpper(method); upper != method && slices.Contains(standard, upper) {
+		return "a method is written in upper case: " + upper
+	}
+	return "not one of " + strings.Join(slices.Concat(standard, m), ", ")
+}
+
+// Token reports whether s is a token of RFC 9110 section 5.6.2: a method or a header's name.
+func Token(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; !isAlnum(c) && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {
+			return false
+		}
+	}
+	return s != ""
+}
+
+func isAlnum(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+}

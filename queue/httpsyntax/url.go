@@ -1,0 +1,198 @@
+package httpsyntax
+
+import (
+	"fmt"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/net/idna"
+)
+
+// example is what messages show instead of the URL at fault.
+const example = "https://api.example.com/charge"
+
+// ParseURL reads the URL of a request. Its host is in ASCII then: a name that is not goes
+// through IDNA's lookup profile, so that what is checked, resolved and dialled is the same.
+// fault says what is wrong, and what to write instead; "" if nothing is.
+func ParseURL(text string) (u *url.URL, fault string) {
+	if text == "" {
+		return nil, "missing; write an absolute URL such as " + example
+	}
+	if !utf8.ValidString(text) {
+		return nil, "not valid UTF-8; write other bytes as %XX"
+	}
+	if fault := rawFault(text); fault != "" {
+		return nil, fault
+	}
+	u, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return nil, "not a valid URL (not shown here, it may hold a password or a key)"
+	case u.Scheme != "http" && u.Scheme != "https":
+		return nil, "must begin with http:// or https://"
+	case u.Hostname() == "" || u.Opaque != "":
+		return nil, "has no host; write an absolute URL such as " + example
+	}
+	host, fault := Host(u.Hostname())
+	if fault != "" {
+		return nil, "its host " + fault
+	}
+	port := u.Port()
+	if n, err := strconv.ParseUint(port, 10, 16); port != "" && (err != nil || n == 0) {
+		return nil, "its port is not between 1 and 65535"
+	}
+	if host != u.Hostname() { // of an IPv6 address the spelling stays
+		if port != "" {
+			host += ":" + port
+		}
+		u.Host = host
+	}
+	return u, ""
+}
+
+// rawFault finds what no URL has unescaped (RFC 3986 section 2), and what servers that
+// speak other protocols take for the end of a word: a request line may be a command to them.
+func rawFault(text string) string {
+	at := 0
+	for i, r := range text {
+		at++
+		what := ""
+		switch {
+		case r == ' ':
+			what = "a space"
+		case r == '"':
+			what = "a quote"
+		case r == '\'':
+			what = "an apostrophe"
+		case r == '\\':
+			what = "a backslash"
+		case unicode.IsControl(r):
+			what = "a control character"
+		case unicode.IsSpace(r):
+			what = "a space that is not ASCII"
+		default:
+			continue
+		}
+		part := partAt(text, i)
+		instead := "write " + escaped(r)
+		if part == "scheme" || part == "host" {
+			instead = "leave it out"
+		}
+		return fmt.Sprintf("%s at position %d, in its %s; %s", what, at, part, instead)
+	}
+	return ""
+}
+
+func escaped(r rune) string {
+	var b strings.Builder
+	for _, c := range []byte(string(r)) {
+		fmt.Fprintf(&b, "%%%02X", c)
+	}
+	return b.String()
+}
+
+// partAt names the part of a URL that its byte i is in. It reads what may be no URL.
+func partAt(text string, i int) string {
+	before, after := text[:i], text[i:]
+	_, rest, absolute := strings.Cut(before, "://")
+	switch {
+	case strings.Contains(before, "#"):
+		return "fragment"
+	case strings.Contains(before, "?"):
+		return "query"
+	case !absolute:
+		return "scheme"
+	case strings.Contains(rest, "/"):
+		return "path"
+	case strings.Contains(authority(after), "@"):
+		return "userinfo"
+	}
+	return "host"
+}
+
+func authority(text string) string {
+	if i := strings.IndexAny(text, "/?#"); i >= 0 {
+		return text[:i]
+	}
+	return text
+}
+
+// Host returns a host as it is resolved and compared: an IP address as it is written, a name
+// in ASCII. IPv6 addresses come without brackets. fault follows "its host".
+func Host(host string) (ascii, fault string) {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		if zone := addr.Zone(); zone != "" && !validName(zone) {
+			return "", "has a zone that is not an interface's name"
+		}
+		return host, ""
+	}
+	ascii, ok := toASCII(host)
+	switch {
+	case !ok:
+		return "", "is not a name that IDNA allows"
+	case isAddress(ascii):
+		return ascii, ""
+	case !validName(ascii):
+		return "", "has a part that is not 1 to 63 letters, digits, - and _"
+	case oddAddress(ascii):
+		return "", "is a number, which some systems read as an IP address; write four decimal numbers, such as 192.0.2.1"
+	}
+	return ascii, ""
+}
+
+func isAddress(host string) bool {
+	_, err := netip.ParseAddr(host)
+	return err == nil
+}
+
+// toASCII leaves names in ASCII as they are but for labels that say to be punycode: they
+// must be so. IDNA's lookup profile would refuse underscores, and hyphens as in r3---sn-1.
+func toASCII(host string) (string, bool) {
+	if strings.IndexFunc(host, func(r rune) bool { return r > unicode.MaxASCII }) >= 0 {
+		ascii, err := idna.Lookup.ToASCII(host)
+		return ascii, err == nil && utf8.ValidString(host)
+	}
+	for label := range strings.SplitSeq(host, ".") {
+		if len(label) >= 4 && strings.EqualFold(label[:4], "xn--") {
+			if _, err := idna.Lookup.ToASCII(label); err != nil {
+				return "", false
+			}
+		}
+	}
+	return host, true
+}
+
+// validName reports whether s looks like a host name in ASCII.
+func validName(s string) bool {
+	s = strings.TrimSuffix(s, ".")
+	if s == "" || len(s) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(s, ".") {
+		if label == "" || len(label) > 63 {
+			return false
+		}
+		for i := range len(label) {
+			if c := label[i]; !isAlnum(c) && c != '-' && c != '_' {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// oddAddress reports whether s ends in a number and is no address as netip reads
+// it: 2130706433, 0x7f000001, 0177.0.0.1 and 127.1 are loopback to some systems'
+// resolvers and unknown names to others.
+func oddAddress(s string) bool {
+	s = strings.ToLower(strings.TrimSuffix(s, "."))
+	last := s[strings.LastIndexByte(s, '.')+1:]
+	if hex, ok := strings.CutPrefix(last, "0x"); ok {
+		return strings.Trim(hex, "0123456789abcdef") == ""
+	}
+	return last != "" && strings.Trim(last, "0123456789") == ""
+}

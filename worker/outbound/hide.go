@@ -1,0 +1,337 @@
+package outbound
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// maxSearched is how many bytes of a text are searched at most, and so shown.
+const maxSearched = maxSnippet + beyondSnippet
+
+// betweenLooks is how much work is done between two looks at the context, in bytes.
+const betweenLooks = 32 << 10
+
+// Why a text is not shown: what is in it that is secret could not be told.
+var (
+	errTooLarge = errors.New("the request is larger than 512 KiB, too large to look for parts of it in the answer")
+	errRunEnded = errors.New("the run ended before the request was looked for in the answer")
+)
+
+// hide returns text with all replaced in it that is, or is a long part of, a secret of
+// the request, or an error that says why it must not be shown.
+//
+// The work is proportional to the request, of which it looks at 512 KiB at most, and to
+// the text, of which it looks at maxSearched bytes: every run of bytes of the text
+// that a secret may have is put into a set once, every secret is passed over once, and
+// every place of the text is marked once. It ends soon after ctx.
+//
+// Of a text that is cut off the end is not shown, where the beginning of a short secret
+// may stand.
+func (c *call) hide(ctx context.Context, text string, cut bool) (string, error) {
+	if c.secretBytes() > maxSecret {
+		return "", errTooLarge
+	}
+	if len(text) > maxSearched {
+		text, cut = text[:maxSearched], true
+	}
+	s := newSearch(ctx, text)
+	c.eachSecret(s.look)
+	shown := len(text)
+	if cut {
+		shown = max(0, shown-bodyPart+1)
+	}
+	return s.result(shown)
+}
+
+// search looks for secrets in one text.
+//
+// A text may hold a secret as it is, or escaped as JSON, HTML and URLs do it, or in two
+// of these at once. So it is read in all of these ways, and each reading, a view,
+// knows where in the text its bytes come from. Secrets are read as they are and decoded
+// once.
+type search struct {
+	ctx   context.Context
+	text  string
+	views []view
+	grams [bodyPart + 1]*grams // of the views, by length; nil until a secret asks
+
+	folded, decoded []byte // buffers
+	steps           int    // bytes that were passed over
+	next            int    // the steps at which ctx is looked at
+	err             error
+}
+
+func newSearch(ctx context.Context, text string) *search {
+	s := &search{ctx: ctx, text: text, next: betweenLooks}
+	whole := newView(text)
+	readings := []view{whole}
+	for _, once := range whole.decodings() {
+		readings = append(readings, once)
+		readings = append(readings, once.decodings()...)
+	}
+	for _, v := range readings {
+		s.views = append(s.views, v.folded())
+	}
+	return s
+}
+
+// step counts n bytes of work that are about to be done, and reports whether to do it.
+func (s *search) step(n int) bool {
+	if s.err != nil {
+		return false
+	}
+	if s.steps += n; s.steps >= s.next {
+		s.next = s.steps + betweenLooks
+		if s.ctx.Err() != nil {
+			s.err = errRunEnded
+		}
+	}
+	return s.err == nil
+}
+
+// look looks for one secret, of which parts from that length on are hidden.
+func (s *search) look(secret string, part int) bool {
+	secret = strings.TrimSpace(secret)
+	s.scan(secret, part)
+	for _, e := range escapes {
+		if strings.IndexByte(secret, e.first) >= 0 && s.step(len(secret)) {
+			s.decoded = e.decode(s.decoded[:0], secret)
+			s.scan(string(s.decoded), part)
+		}
+	}
+	return s.err == nil
+}
+
+// scan passes over a secret, and marks what of it the text has.
+func (s *search) scan(secret string, part int) {
+	if !s.step(len(secret)) {
+		return
+	}
+	s.folded = appendFolded(s.folded[:0], secret)
+	folded := bytes.Trim(s.folded, " ")
+	n := min(part, len(folded))
+	if n == 0 {
+		return
+	}
+	set := s.set(n)
+	var g gram
+	for chunk := range slices.Chunk(folded, betweenLooks) {
+		if !s.step(len(chunk)) {
+			return
+		}
+		for _, c := range chunk {
+			g = g.push(c)
+			set.mark(g.last(n)) // shorter at first: zero bytes, which mark what begins with them
+		}
+	}
+}
+
+// set returns the runs of n bytes that the text has.
+func (s *search) set(n int) *grams {
+	if s.grams[n] == nil {
+		set := &grams{secret: map[gram]bool{}}
+		for _, v := range s.views {
+			s.step(len(v.text))
+			v.each(n, func(_ int, g gram) { set.add(g) })
+		}
+		s.grams[n] = set
+	}
+	return s.grams[n]
+}
+
+// result returns the text up to there, without what was marked.
+func (s *search) result(shown int) (string, error) {
+	until := make([]int, len(s.text)+1) // by where it begins: how far what is hidden goes
+	for n, set := range s.grams {
+		if set == nil || !set.any {
+			continue
+		}
+		for _, v := range s.views {
+			s.step(len(v.text))
+			v.each(n, func(at int, g gram) {
+				if set.secret[g] && (n >= shortest || v.isWord(at, n)) {
+					from := v.from[at]
+					until[from] = max(until[from], v.to[at+n-1])
+				}
+			})
+		}
+	}
+	if s.err != nil {
+		return "", s.err
+	}
+	var b strings.Builder
+	end, open := 0, false
+	for i := range shown {
+		if end = max(end, until[i]); i >= end {
+			b.WriteByte(s.text[i])
+		} else if !open {
+			b.WriteString(redacted)
+		}
+		open = i < end
+	}
+	return b.String(), nil
+}
+
+// gram is up to sixteen bytes that follow each other.
+type gram struct{ high, low uint64 }
+
+func (g gram) push(c byte) gram { return gram{g.high<<8 | g.low>>56, g.low<<8 | uint64(c)} }
+
+// last returns the last n bytes.
+func (g gram) last(n int) gram {
+	if n <= 8 {
+		return gram{0, g.low & (1<<(8*n) - 1)}
+	}
+	return gram{g.high & (1<<(8*(n-8)) - 1), g.low}
+}
+
+// slot is where a gram stands in a filter.
+func (g gram) slot() (word int, bit uint64) {
+	h := (g.low*0x9e3779b97f4a7c15 ^ g.high) * 0xc2b2ae3d27d4eb4f >> 48
+	return int(h >> 6), 1 << (h & 63)
+}
+
+// grams is a set of grams of one length, and which of them a secret has. The filter spares
+// nearly all lookups: most of a secret is not in the text.
+type grams struct {
+	filter [1 << 10]uint64
+	secret map[gram]bool
+	any    bool
+}
+
+func (s *grams) add(g gram) {
+	word, bit := g.slot()
+	s.filter[word] |= bit
+	s.secret[g] = false
+}
+
+func (s *grams) mark(g gram) {
+	if word, bit := g.slot(); s.filter[word]&bit == 0 {
+		return
+	}
+	if marked, ok := s.secret[g]; ok && !marked {
+		s.secret[g], s.any = true, true
+	}
+}
+
+// view is one reading of a text. Its byte i stands for the bytes from[i] to to[i] of it.
+type view struct {
+	text     []byte
+	from, to []int
+}
+
+func newView(text string) view {
+	v := view{text: []byte(text)}
+	for i := range len(text) {
+		v.from, v.to = append(v.from, i), append(v.to, i+1)
+	}
+	return v
+}
+
+// put adds bytes that stand for those of the other view from i to j.
+func (v *view) put(c []byte, of view, i, j int) {
+	for _, b := range c {
+		v.text, v.from, v.to = append(v.text, b), append(v.from, of.from[i]), append(v.to, of.to[j-1])
+	}
+}
+
+// decodings returns the view with the escapes of each kind decoded that it has.
+func (v view) decodings() []view {
+	var decoded []view
+	var buf []byte
+	text := string(v.text)
+	for _, e := range escapes {
+		d, changed := view{}, false
+		for i := 0; i < len(text); {
+			used := 0
+			if text[i] == e.first {
+				buf, used = e.read(buf[:0], text[i:])
+			}
+			if used > 0 {
+				changed = true
+			} else {
+				buf, used = append(buf[:0], text[i]), 1
+			}
+			d.put(buf, v, i, i+used)
+			i += used
+		}
+		if changed {
+			decoded = append(decoded, d)
+		}
+	}
+	return decoded
+}
+
+// folded returns the view as secrets are compared with it. See fold.
+func (v view) folded() view {
+	f, text := view{}, string(v.text)
+	for i := 0; i < len(text); {
+		c, used := fold(text, i)
+		if n := len(f.text); c == ' ' && n > 0 && f.text[n-1] == ' ' {
+			f.to[n-1] = v.to[i+used-1]
+		} else {
+			f.put([]byte{c}, v, i, i+used)
+		}
+		i += used
+	}
+	return f
+}
+
+// each calls f with all runs of n bytes, and where they begin.
+func (v view) each(n int, f func(at int, g gram)) {
+	var g gram
+	for i, c := range v.text {
+		g = g.push(c)
+		if at := i + 1 - n; at >= 0 {
+			f(at, g.last(n))
+		}
+	}
+}
+
+func (v view) isWord(at, n int) bool {
+	return (at == 0 || !isAlnum(v.text[at-1])) && (at+n == len(v.text) || !isAlnum(v.text[at+n]))
+}
+
+// appendFolded appends s as it is compared. See fold.
+func appendFolded(dst []byte, s string) []byte {
+	for i := 0; i < len(s); {
+		c, used := fold(s, i)
+		if n := len(dst); c != ' ' || n == 0 || dst[n-1] != ' ' {
+			dst = append(dst, c)
+		}
+		i += used
+	}
+	return dst
+}
+
+// fold returns what s[i] is compared as, and how many bytes it stands for: letters of ASCII
+// without case, all white space, and the + that URLs write for it, as a space. Of many
+// spaces one counts, since one is what clean leaves in an error.
+func fold(s string, i int) (c byte, length int) {
+	c = s[i]
+	if c < utf8.RuneSelf {
+		return folds[c], 1
+	}
+	if r, n := utf8.DecodeRuneInString(s[i:]); unicode.IsSpace(r) {
+		return ' ', n
+	}
+	return c, 1
+}
+
+// folds has for each ASCII character the one that it is compared as.
+var folds = func() (as [utf8.RuneSelf]byte) {
+	for i := range as {
+		switch r := rune(i); {
+		case unicode.IsSpace(r), r == '+':
+			as[i] = ' '
+		default:
+			as[i] = byte(unicode.ToLower(r))
+		}
+	}
+	return as
+}()

@@ -1,0 +1,313 @@
+package outbound
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func callOf(tb testing.TB, p payload) *call {
+	tb.Helper()
+	if p.URL == "" {
+		p.URL = "http://h/"
+	}
+	data, err := json.Marshal(p)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	c, err := parseCall(data, nil, "ua")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return c
+}
+
+// costly are requests of n bytes, and answers to them, that cost the most to compare.
+func costly(n int) map[string]struct {
+	p    payload
+	text string
+} {
+	fill := func(word string, n int) string { return strings.Repeat(word, n/len(word)+1)[:n] }
+	var distinct, growing bytes.Buffer
+	for i := 0; distinct.Len() < n; i++ {
+		fmt.Fprintf(&distinct, "%04x ", i)
+	}
+	for i := shortest; growing.Len() < n; i++ {
+		fmt.Fprintf(&growing, "%s ", strings.Repeat("a", i%bodyPart+shortest))
+	}
+	a, escaped := fill("a", 2000), fill(`\u0026amp;#x26;%26%5c`, 2000)
+	return map[string]struct {
+		p    payload
+		text string
+	}{
+		"one letter":         {payload{Body: fill("a", n)}, a},
+		"one letter in JSON": {payload{Body: `["` + fill("a", n) + `"]`}, a},
+		"distinct words":     {payload{Body: distinct.String()}, distinct.String()[:2000]},
+		"words of a letter":  {payload{Body: growing.String()}, a},
+		"numbers":            {payload{Body: "[" + fill("1234,", n) + "1]"}, fill("1234,", 2000)},
+		"nested":             {payload{Body: strings.Repeat("[", min(n/2, 9000)) + strings.Repeat("]", min(n/2, 9000)) + fill(" ", n-2*min(n/2, 9000))}, "[[[["},
+		"escapes":            {payload{Body: fill(`%41&#65;\u0041`, n)}, escaped},
+		"no escapes":         {payload{Body: fill(`%zz&#zz;\uzzzz`, n)}, escaped},
+		"white space":        {payload{Body: fill("\u2003+ \t", n)}, fill("\u2003+", 2000)},
+		"header":             {payload{Headers: map[string]string{"Cookie": fill("abcd=ab; ", n)}}, fill("abcd=ab; ", 2000)},
+		"header of a letter": {payload{Headers: map[string]string{"X-A": fill("a", n)}}, a},
+		"query":              {payload{URL: "http://h/?" + fill("k=abcd&", n)}, fill("abcd", 2000)},
+		"path":               {payload{URL: "http://h/" + fill("abcd1234/", n)}, fill("abcd1234/", 2000)},
+	}
+}
+
+// "The work is proportional to the request and to the text": twice the request is twice
+// the work at most, and there is a bound for each byte.
+func TestHidingIsLinear(t *testing.T) {
+	t.Parallel()
+	work := func(p payload, text string) (steps, size int) {
+		c := callOf(t, p)
+		s := newSearch(t.Context(), text)
+		c.eachSecret(s.look)
+		if _, err := s.result(len(text)); err != nil {
+			t.Fatal(err)
+		}
+		return s.steps, c.secretBytes()
+	}
+	const n = 8 << 10
+	small, large := costly(n), costly(2*n)
+	for name := range small {
+		one, _ := work(small[name].p, small[name].text)
+		two, size := work(large[name].p, large[name].text)
+		if two > 2*one+one/10 {
+			t.Errorf("%s: %d steps for %d bytes, %d for twice as many", name, one, n, two)
+		}
+		// A byte is passed over as it is and decoded, in three ways, alone and in a whole that it
+		// is a part of; each of the views is, for each length of a part.
+		if most := 16*size + 13*2*bodyPart*len(large[name].text); two > most {
+			t.Errorf("%s: %d steps, %d at most are expected", name, two, most)
+		}
+	}
+}
+
+// "It ends soon after ctx": a secret is not begun after it, nor gone on with for more than
+// betweenLooks.
+func TestHidingEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, tc := range costly(4 * betweenLooks) {
+		c := callOf(t, tc.p)
+		s := newSearch(ctx, tc.text)
+		c.eachSecret(s.look)
+		if _, err := s.result(len(tc.text)); s.steps > betweenLooks && !errors.Is(err, errRunEnded) {
+			t.Errorf("%s: %v", name, err)
+		}
+		// What was begun is counted; without an end it would be all, decoded and in words too.
+		if most := c.secretBytes() + betweenLooks + 13*2*bodyPart*len(tc.text); s.steps > most {
+			t.Errorf("%s: %d steps, want %d at most", name, s.steps, most)
+		}
+	}
+}
+
+// "Of a request of more than 512 KiB none are kept", and the error says so.
+func TestOfHugeRequestsNoAnswerIsShown(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "hush", http.StatusTeapot)
+	}))
+	defer s.Close()
+	h := handler(t, Config{}, seams{})
+	err := run(t, h, payload{URL: s.URL, Body: strings.Repeat("hush", maxSecret/4+1)})
+	var status *StatusError
+	const want = "[not shown: the request is larger than 512 KiB, too large to look for parts of it in the answer]"
+	if !errors.As(err, &status) || status.Snippet != want {
+		t.Errorf("got %v", err)
+	}
+	broken := listen(t, func(p *peer) { p.request(); p.say("hush") })
+	err = run(t, h, payload{URL: broken.url, Body: strings.Repeat("hush", maxSecret/4+1)})
+	if err == nil || strings.Contains(err.Error(), "hush") || !strings.Contains(err.Error(), "not shown") {
+		t.Errorf("got %v", err)
+	}
+	err = run(t, h, payload{URL: "http://127.0.0.1:1", Body: strings.Repeat("hush", maxSecret/4+1)})
+	if err == nil || !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("what holds nothing of the request is shown: %v", err)
+	}
+}
+
+// A text that is cut may end within a short secret, of which no part is known.
+func TestHideCut(t *testing.T) {
+	t.Parallel()
+	c := callOf(t, payload{Headers: map[string]string{"X-A": "sesame"}})
+	text := strings.Repeat("x", 20) + " sesam"
+	if got, err := c.hide(t.Context(), text, true); err != nil || strings.Contains(got, "s") {
+		t.Errorf("%q, %v", got, err)
+	}
+	long := strings.Repeat("-", maxSearched-3) + "sesame"
+	if got, err := c.hide(t.Context(), long, false); err != nil || len(got) != maxSearched-bodyPart+1 {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// Escapes within escapes, and white space that becomes a single one on a log's line.
+func TestHideEscaped(t *testing.T) {
+	t.Parallel()
+	c := callOf(t, payload{Headers: map[string]string{"X-Key": `a"b<c>&d ef/+gh`}})
+	for _, text := range []string{
+		`a"b<c>&d ef/+gh`, `A"B<C>&D EF/+GH`, `a\"b\u003cc\u003e\u0026d ef\/+gh`, `a&quot;b&lt;c&gt;&amp;d ef/+gh`, `a&#34;b&#X3C;c&#62;&#038;d&nbsp;ef/&#43;gh`,
+		`a%22b%3Cc%3e%26d+ef%2F%2Bgh`, `a%22b%3Cc%3E%26d%20ef/+gh`, `a\\\"b\\u003cc\\u003e\\u0026d ef/+gh`, `a%5C%22b%3Cc%3E%26d+ef%2F%2Bgh`,
+		`a&#92;&quot;b&lt;c&gt;&amp;d ef/+gh`, `a\"b\u0026lt;c\u0026gt;\u0026amp;d ef/+gh`, "a\"b<c>&d \n\t ef/+gh", `a"b<c>&d`, `<c>&d ef/`,
+	} {
+		if got, err := c.hide(t.Context(), "("+text+")", false); got != "("+redacted+")" || err != nil {
+			t.Errorf("%s: %s, %v", text, got, err)
+		}
+	}
+}
+
+// known returns what of a request is secret by the words of the documentation, found
+// without any of the code that is tested.
+func known(p payload) map[string]int {
+	secrets := map[string]int{}
+	add := func(secret string, part int) {
+		// U+FFFD is what clean makes of what does not print: to find it tells nothing.
+		if secret = strings.TrimSpace(secret); len(secret) >= shortest && !strings.ContainsRune(secret, utf8.RuneError) {
+			secrets[secret] = part
+		}
+	}
+	var walk func(any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case string:
+			add(v, bodyPart)
+		case json.Number:
+			add(v.String(), bodyPart)
+		case []any:
+			for _, e := range v {
+				walk(e)
+			}
+		case map[string]any:
+			for e := range maps.Values(v) {
+				walk(e)
+			}
+		}
+	}
+	var body any
+	dec := json.NewDecoder(strings.NewReader(p.Body))
+	dec.UseNumber()
+	if dec.Decode(&body) == nil && !dec.More() {
+		walk(body)
+	} else {
+		for _, word := range strings.FieldsFunc(p.Body, func(r rune) bool { return strings.ContainsRune(" \t\r\n\v\f\u0085\u00a0&=<>\"',;{}[]()", r) }) {
+			if !strings.ContainsFunc(word, func(r rune) bool { return r > 0x7f }) {
+				add(word, bodyPart)
+			}
+		}
+	}
+	for name, value := range p.Headers {
+		if !strings.EqualFold(name, "Authorization") {
+			add(value, headerPart)
+		}
+	}
+	if u, err := url.Parse(p.URL); err == nil {
+		for _, values := range u.Query() {
+			for _, value := range values {
+				add(value, headerPart)
+			}
+		}
+	}
+	return secrets
+}
+
+// leak returns a secret, or a part of one as long as is hidden, that stands in text.
+func leak(text string, secrets map[string]int) (secret, found string) {
+	lower := asciiLower(text)
+	for secret, part := range secrets {
+		word := asciiLower(secret)
+		n := min(part, len(word))
+		for i := 0; i+n <= len(word); i++ {
+			// A part that is one line's space, or other white space, says nothing.
+			if run := word[i : i+n]; strings.Trim(run, " +\t\r\n\v\f") != "" && strings.Contains(lower, run) {
+				return secret, run
+			}
+		}
+	}
+	return "", ""
+}
+
+func asciiLower(s string) string {
+	b := []byte(s)
+	for i, c := range b {
+		if 'A' <= c && c <= 'Z' {
+			b[i] = c + 'a' - 'A'
+		}
+	}
+	return string(b)
+}
+
+// No part of a secret survives that is as long as the documentation says, whatever the
+// request and the answer are, against a search that knows no shortcut.
+func FuzzHide(f *testing.F) {
+	f.Add("Bearer abcdefghijkl", "k=v+w%20x&long=0123456789", `{"a":"value of the body","n":[1234567890123456]}`, "value of the body abcdefghijkl 0123456789", uint8(0), uint8(0))
+	f.Add("short", "sesame", "user=bob&password=open%20sesame", "open sesame 'short'", uint8(1), uint8(3))
+	f.Add("a  b\tc", "", `["\u0041\ud83d\ude00<>&\"\\ aaaaaaaaaaaaaaaaaaaaaaa"]`, `A\ud83d\ude00`, uint8(2), uint8(7))
+	f.Add("aaaaaaaaaaaaaaaaaaaaa", "aaaa", "aaaaaaaaaaaaaaaaaaaaaaaaaaa aaaa", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", uint8(3), uint8(1))
+	f.Fuzz(func(t *testing.T, header, query, body, text string, from, echo uint8) {
+		p := payload{URL: "http://h/?" + query, Headers: map[string]string{"X-A": header}, Body: body}
+		data, err := json.Marshal(p)
+		if err != nil {
+			return
+		}
+		c, err := parseCall(data, nil, "ua")
+		if err != nil {
+			return
+		}
+		p = c.source // as JSON has it: valid UTF-8
+		// The answer gives back what it was sent, or some of it.
+		for i, part := range []string{p.Headers["X-A"], query, p.Body} {
+			if echo&(1<<i) != 0 {
+				text += " " + part[min(len(part), int(from)):]
+			}
+		}
+		text = text[:min(len(text), maxSearched)]
+		got, err := c.hide(t.Context(), text, false)
+		if err != nil {
+			if c.secretBytes() <= maxSecret {
+				t.Fatal(err)
+			}
+			return
+		}
+		secrets := known(p)
+		for _, shown := range []string{got, clean(got, len(got))} {
+			for piece := range strings.SplitSeq(shown, redacted) {
+				if secret, found := leak(piece, secrets); found != "" {
+					t.Errorf("%q, of the secret %q, is in %q\nof %q", found, secret, shown, text)
+				}
+			}
+		}
+		if len(secrets) == 0 && header == "" && query == "" && body == "" && got != text {
+			t.Errorf("%q was hidden of %q", got, text)
+		}
+	})
+}
+
+// The naive search would find what is left in: it has faults planted before it.
+func TestLeakIsFound(t *testing.T) {
+	t.Parallel()
+	p := payload{URL: "http://h/?k=query-value", Headers: map[string]string{"X-A": "header-value"}, Body: `{"a":"a value of the body"}`}
+	secrets := known(p)
+	if got := slices.Sorted(maps.Keys(secrets)); !slices.Equal(got, []string{"a value of the body", "header-value", "query-value"}) {
+		t.Errorf("known: %q", got)
+	}
+	for text, want := range map[string]bool{
+		"QUERY-va": true, "query-v": false, "xheader-vx": true, "a value of the b": true, "a value of the ": false,
+	} {
+		if _, found := leak(text, secrets); (found != "") != want {
+			t.Errorf("%s: %q", text, found)
+		}
+	}
+}
