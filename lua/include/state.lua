@@ -19,11 +19,11 @@ function stored.ahead(now, latest)
 end
 
 -- By how many µs the clock has stepped back since the state was written, at least; 0 for less than
--- a second, which is waited for. With so much taken off, all its times are no earlier against the
--- clock than they are in truth, and no later than when it was written.
-function stored.stepped(now, latest, notches)
+-- a second, or than `least`, which is waited for. With so much taken off, all its times are no earlier
+-- against the clock than they are in truth, and no later than when it was written.
+function stored.stepped(now, latest, notches, least)
   local back = latest - notches * 250000 - now
-  return back > 1000000 and back or 0
+  return back > max(1000000, least or 0) and back or 0
 end
 
 -- What a state of another algorithm still holds against the rule: times and units by

@@ -133,11 +133,11 @@ function stored.ahead(now, latest)
 end
 
 -- By how many µs the clock has stepped back since the state was written, at least; 0 for less than
--- a second, which is waited for. With so much taken off, all its times are no earlier against the
--- clock than they are in truth, and no later than when it was written.
-function stored.stepped(now, latest, notches)
+-- a second, or than `least`, which is waited for. With so much taken off, all its times are no earlier
+-- against the clock than they are in truth, and no later than when it was written.
+function stored.stepped(now, latest, notches, least)
   local back = latest - notches * 250000 - now
-  return back > 1000000 and back or 0
+  return back > max(1000000, least or 0) and back or 0
 end
 
 -- What a state of another algorithm still holds against the rule: times and units by
@@ -209,6 +209,9 @@ do
   -- What a level may come to when a limit changes: sums must stay exact.
   local MOST_PARTS = 4503599627370496
 
+  -- So many µs, at the most, a bucket waits for a clock that has stepped back.
+  local TO_AND_FRO = 10000000
+
   -- The level at t, below zero where the bucket has been full for a while.
   local function level(r, t)
     return r.x - (t - r.at) * r.p
@@ -260,7 +263,9 @@ do
       -- One that was corrected before counted in finer parts of the same unit.
       clip(r, whole or before > q and before % q == 0 and p)
     end
-    local back = stored.stepped(now, r.at, byte(v, 44))
+    -- A clock that goes to and fro would fill the bucket each time that it goes forth: so it is waited
+    -- for, where that takes no longer than the bucket does to fill.
+    local back = stored.stepped(now, r.at, byte(v, 44), p > 0 and min(TO_AND_FRO, cap * q / p) or 0)
     if back > 0 then
       r.at, r.low, r.healed, r.stepped = r.at - back, 0, true, true
       r.since = r.at
