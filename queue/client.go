@@ -43,6 +43,9 @@ type Result struct {
 	// by the policy at hand, empty where all may: the task waits for a worker of one of them.
 	// Policy.Apps names them.
 	AppScope string
+	// Timeout is how long a run of the task may take by its own Timeout, 0 for any time: workers may
+	// let it take less.
+	Timeout time.Duration
 	// Err is nil when Enqueued or Duplicate, an *InvalidError when Invalid, and
 	// otherwise wraps what Redis said.
 	Err error
@@ -146,7 +149,7 @@ func (c *Client) prepare(ctx context.Context, e Entry) *item {
 	if t.ID == "" {
 		t.ID, it.result.Random = randomID(), true
 	}
-	it.result.ID, it.result.Queue, it.result.AppScope = t.ID, t.Queue, c.appScope(t)
+	it.result.ID, it.result.Queue, it.result.AppScope, it.result.Timeout = t.ID, t.Queue, c.appScope(t), t.Timeout
 	if c.turns.limiter != nil && t.Delay == 0 {
 		it.ask = throttle.Ask{Scope: t.Scope, Ticket: Ticket(t.Queue, t.ID), Cost: t.Cost, Costs: t.Costs, Priority: t.Priority}
 	}

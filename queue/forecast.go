@@ -73,7 +73,7 @@ func (f *forecast) result(ctx context.Context, c *Client, e Entry) (Result, erro
 		return r, nil
 	}
 	t := e.Task.withDefaults()
-	r.State, r.Queue, r.Random, r.AppScope = Valid, t.Queue, t.ID == "", c.appScope(t)
+	r.State, r.Queue, r.Random, r.AppScope, r.Timeout = Valid, t.Queue, t.ID == "", c.appScope(t), t.Timeout
 	if !r.Random && !f.ids.add(t.Queue, t.ID) {
 		r.State = Duplicate
 		return r, nil

@@ -25,7 +25,7 @@ func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d thrott
 	if d.Allowed { // else it spends nothing: it has no scope, or a fallback runs for it
 		t.spent(j)
 	}
-	ctx, cancel := j.bounded(ctx)
+	ctx, cancel := j.bounded(ctx, t.cfg.MaxTimeout)
 	defer cancel()
 	ctx, lease := t.cfg.Limiter.Hold(t.withRun(ctx, j, d.Grant), d.Grant)
 	defer t.observeLeases(d)()
@@ -84,8 +84,14 @@ func (t *Throttle) spent(j *job) {
 // by is who spends, but for the application.
 func (j *job) by() usage.By { return usage.By{Queue: j.queue, Type: j.task.Type()} }
 
-// bounded gives a run its time-out, counted from its start, and its deadline.
-func (j *job) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+// bounded gives a run its time-out, counted from its start, and its deadline. No run takes longer than
+// most, unless that is 0.
+func (j *job) bounded(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
+	all := func() {}
+	if most > 0 {
+		cause := fmt.Errorf("no run may take longer than %s here", most)
+		ctx, all = context.WithTimeoutCause(ctx, most, cause)
+	}
 	ends := j.deadline
 	if j.timeout > 0 {
 		if at := time.Now().Add(j.timeout); ends.IsZero() || at.Before(ends) {
@@ -93,9 +99,10 @@ func (j *job) bounded(ctx context.Context) (context.Context, context.CancelFunc)
 		}
 	}
 	if ends.IsZero() {
-		return ctx, func() {}
+		return ctx, all
 	}
-	return context.WithDeadline(ctx, ends)
+	ctx, own := context.WithDeadline(ctx, ends)
+	return ctx, func() { own(); all() }
 }
 
 // counted ends a task of our own whose budget of retries is used up: asynq, which

@@ -71,6 +71,9 @@ type Config struct {
 	// FailUnscoped fails tasks without a scope at once, for good, while the policy denies scopes that meet
 	// no rule. Defaults to false: no limit concerns them.
 	FailUnscoped bool
+	// MaxTimeout is how long a run may take at most, whatever its task says. It ends as by the task's own
+	// time-out. Defaults to 0, any time.
+	MaxTimeout time.Duration
 	// MaxDeferrals is how often the API of a task may put it off within one attempt, see Deferrer. What
 	// comes after that is a failure as any other. Where Patience is set a max_wait bounds it too. Negative means any
 	// number. Defaults to 100.

@@ -58,7 +58,7 @@ func (c *command) batch(ctx context.Context, args []string) int {
 	defer func() { _ = rdb.Close() }()
 
 	report := newReport(c.stdout, c.stderr, f.json, src)
-	report.dry, report.apps.policy, report.warns = f.dryRun, c.policy, c.name+": "
+	report.dry, report.apps.policy, report.timeouts.most, report.warns = f.dryRun, c.policy, f.maxTimeout, c.name+": "
 	entries := remembered(queue.NewReader(src).All(), f.remember)
 	if f.dryRun {
 		return c.forecast(ctx, f, client, entries, report)

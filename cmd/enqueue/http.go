@@ -64,6 +64,9 @@ func (c *command) httpResult(t *target, result queue.Result, err error) int {
 	if text := notes.warning(result); text != "" && !t.json {
 		_, _ = fmt.Fprintf(c.stderr, "%s: %s", c.name, text)
 	}
+	if text := (&timeoutNote{most: t.maxTimeout}).warning(result); text != "" {
+		_, _ = fmt.Fprintf(c.stderr, "%s: %s", c.name, text)
+	}
 	switch {
 	case t.json:
 		_, werr = c.stdout.Write(appendResult(nil, result, notes.of(result), reason(result, err)))

@@ -29,6 +29,7 @@ type report struct {
 	json     bool
 	dry      bool // nothing is enqueued
 	apps     appNotes
+	timeouts timeoutNote
 	progress progressMeter
 	log      *slog.Logger
 
@@ -96,6 +97,10 @@ func (r *report) result(res queue.Result) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.done++
+	if text := r.timeouts.warning(res); text != "" {
+		r.erase()
+		_, _ = io.WriteString(r.stderr, r.warns+text)
+	}
 	if r.json {
 		r.buf = appendResult(r.buf[:0], res, r.apps.of(res), reason(res, res.Err))
 		r.write(r.buf)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -21,6 +22,7 @@ type target struct {
 	json   bool
 
 	allowMethods []string
+	maxTimeout   time.Duration // of which workers end a run
 }
 
 func (t *target) register(fs *flag.FlagSet) {
@@ -28,6 +30,7 @@ func (t *target) register(fs *flag.FlagSet) {
 	fs.StringVar(&t.limits, "limits", "", "")
 	fs.BoolVar(&t.json, "json", false, "")
 	cli.AllowMethodFlag(fs, &t.allowMethods)
+	fs.DurationVar(&t.maxTimeout, "max-timeout", cli.DefaultMaxTimeout, "")
 }
 
 // open connects to Redis and finds the policy. The caller closes the client. A

@@ -39,6 +39,8 @@ What to send:
   -body B           request body; @FILE reads it from a file
   -timeout D        time that one run may take from its start (default 30s);
                     waiting for a turn does not count
+  -max-timeout D    after what D workers end a run, as -max-timeout of worker says: a longer
+                    -timeout is told (default 10m)
 
 What it spends, and when:
   -scope SCOPE      the path it spends from, such as payments/acme/refunds; required
@@ -87,6 +89,8 @@ Flags:
                     their turns by it (default: the one that workers publish in Redis)
   -allow-method M   a method of http requests, besides the standard ones, that workers were
                     started with -allow-method for; may be given more than once
+  -max-timeout D    after what D workers end a run, as -max-timeout of worker says: the
+                    first task with a longer timeout is told (default 10m)
   -json             print a JSON object for each line of FILE: line, id, queue, state
                     (enqueued, duplicate, invalid, failed), start (when it is expected to
                     start; absent while that cannot be told), error; and a last one with

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math"
-	"time"
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
@@ -17,9 +15,6 @@ import (
 	"github.com/headway-go/headway/worker/metrics"
 	"github.com/headway-go/headway/worker/outbound"
 )
-
-// untilDone is a time-out that no run outlasts.
-const untilDone = time.Duration(math.MaxInt64) / 2
 
 // taskServer is asynq's with the limits around the handler of http tasks.
 type taskServer struct {
@@ -39,7 +34,7 @@ func assemble(p parts) (system, error) {
 	limits, err := worker.New(worker.Config{
 		Redis: p.redis, Limiter: p.limiter, Patience: p.options.patience, Observer: p.metrics, Usage: p.usage, Logger: log,
 		FailRefused:      policies.NewPast(policies.New(p.redis, policies.Config{}), p.limiter).NeverAdmitted,
-		FailUnknownTypes: true, FailUnscoped: true,
+		FailUnknownTypes: true, FailUnscoped: true, MaxTimeout: p.options.maxTimeout,
 	})
 	if err != nil {
 		return nil, err
@@ -50,15 +45,11 @@ func assemble(p parts) (system, error) {
 	if err != nil {
 		return nil, err
 	}
-	drain := p.options.drain
-	if drain == 0 {
-		drain = untilDone
-	}
 	return &taskServer{
 		Server: limits.NewServer(asynq.Config{
 			Concurrency:     p.options.concurrency,
 			Queues:          p.options.queues,
-			ShutdownTimeout: drain,
+			ShutdownTimeout: p.options.drain,
 			ErrorHandler:    asynq.ErrorHandlerFunc(func(ctx context.Context, t *asynq.Task, err error) { logFailure(ctx, log, t, err) }),
 			Logger:          &asynqLog{log: p.log, redis: p.watch.check},
 			LogLevel:        asynq.DebugLevel, // the logger chooses

@@ -33,6 +33,7 @@ type options struct {
 	ports       []int
 	methods     []string // that tasks may have besides the standard ones
 	listen      listenAddr
+	maxTimeout  time.Duration // of a run
 	drain       time.Duration
 	patience    worker.Patience // nil: wait on
 	logLevel    slog.Level
@@ -67,6 +68,7 @@ func parseOptions(args []string, getenv func(string) string, stdout, stderr io.W
 		return err
 	})
 	cli.AllowMethodFlag(fs, &o.methods)
+	fs.DurationVar(&o.maxTimeout, "max-timeout", cli.DefaultMaxTimeout, "")
 	fs.DurationVar(&o.drain, "drain", 0, "")
 	fs.StringVar(&o.logFormat, "log-format", "text", "")
 	fs.BoolVar(&o.usage, "usage", true, "")
@@ -86,6 +88,9 @@ func parseOptions(args []string, getenv func(string) string, stdout, stderr io.W
 		check(cli.Errorf("worker -h", "unexpected argument %q: worker takes flags, or inspect, limits or leave", fs.Arg(0)))
 	}
 	o.redis = cli.RedisURL(*redis, getenv, "embedded")
+	if o.drain == 0 {
+		o.drain = o.maxTimeout // no run takes longer
+	}
 	var err error
 	o.queues, err = parseQueues(*queues)
 	check(err)
@@ -108,8 +113,11 @@ func (o options) checkRest() error {
 	if o.concurrency < 1 || o.concurrency > maxConcurrency {
 		faults = append(faults, cli.Errorf("-concurrency 32", "-concurrency %d is not from 1 to %d", o.concurrency, maxConcurrency))
 	}
+	if o.maxTimeout <= 0 {
+		faults = append(faults, cli.Errorf("-max-timeout 10m", "-max-timeout %s is not above 0", o.maxTimeout))
+	}
 	if o.drain < 0 {
-		faults = append(faults, cli.Errorf("-drain 30s, or 0 for as long as it takes", "-drain %s is below 0", o.drain))
+		faults = append(faults, cli.Errorf("-drain 30s, or 0 for as long as -max-timeout", "-drain %s is below 0", o.drain))
 	}
 	if o.logFormat != "text" && o.logFormat != "json" {
 		faults = append(faults, cli.Errorf("-log-format text or -log-format json", "-log-format %q is unknown", o.logFormat))

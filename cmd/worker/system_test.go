@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -270,6 +271,33 @@ func TestDrainBound(t *testing.T) {
 	info, err := asynq.NewInspectorFromRedisClient(rdb).GetTaskInfo("default", "long")
 	if err != nil || info.State != asynq.TaskStatePending || info.Retried != 0 {
 		t.Errorf("%+v, %v", info, err)
+	}
+}
+
+// "No run is longer than -max-timeout", whatever its task says, and a worker that is told to stop waits no
+// longer than that by default.
+func TestMaxTimeout(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t, make(chan struct{}))
+	t.Cleanup(func() { close(a.let) })
+	url := ownRedis(t)
+	rdb := open(t, url)
+	long := a.task("payments/a", "long")
+	long.Timeout, long.MaxRetry = 3650*24*time.Hour, queue.Retries(0)
+	enqueue(t, rdb, long)
+	r := start(t, whole, nil, "-redis", url, "-limits", limitsFile(t, someLimits), "-allow-host", a.host(), "-max-timeout", "300ms")
+	inspector := asynq.NewInspectorFromRedisClient(rdb)
+	redistest.WaitFor(t, "the task to end", bound, func() bool {
+		info, err := inspector.GetTaskInfo("default", "long")
+		return err == nil && info.State == asynq.TaskStateArchived && strings.Contains(info.LastErr, "outbound: timed out after ") &&
+			strings.HasSuffix(info.LastErr, ": no run may take longer than 300ms here")
+	})
+	r.stop()
+	r.ends(cli.ExitOK)
+	for args, want := range map[string]time.Duration{"": 10 * time.Minute, "-max-timeout 1h": time.Hour, "-drain 5s -max-timeout 1h": 5 * time.Second} {
+		if o, _, _ := parseOptions(strings.Fields(args), noEnv, io.Discard, io.Discard); o.drain != want {
+			t.Errorf("%q waits for %v", args, o.drain)
+		}
 	}
 }
 

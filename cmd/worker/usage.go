@@ -73,8 +73,12 @@ Flags:
   -usage            record in Redis who spends from which scope: see "worker
                     inspect usage". -usage=false records nothing. Default: true
   -app NAME         what this application is called there. Default: worker
+  -max-timeout DURATION
+                    how long a run may take, whatever the timeout of its task
+                    is. Default: 10m
   -drain DURATION   when told to stop, how long running tasks are given until
-                    they are put back to run again. Default: 0, until they end
+                    they are put back to run again. Default: 0, as long as
+                    -max-timeout
   -patience WHAT    what becomes of a task that has waited for its limits for
                     longer than its max_wait, or a rule's: wait (it waits on),
                     fail (it is archived with the reason), drop (it ends, with a

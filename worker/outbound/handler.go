@@ -27,6 +27,7 @@ const (
 	defaultIdlePerHost  = 64
 	defaultTimeout      = 30 * time.Second
 	maxIdleConns        = 1024
+	drainTime           = time.Second      // of a body, once the answer's status is known
 	maxHeaderBytes      = 64 << 10         // all header lines of one answer, 1xx answers included
 	idleTimeout         = 30 * time.Second // shorter than most servers', so that few requests meet a closing connection
 	dialTimeout         = 30 * time.Second
@@ -110,6 +111,7 @@ type Handler struct {
 	transport   *http.Transport
 	maxResponse int64
 	snippet     int
+	drain       time.Duration // how long a body is read
 	userAgent   string
 	methods     httpsyntax.Methods
 	told        func(ctx context.Context, resp *http.Response) error
@@ -145,6 +147,7 @@ func build(cfg Config, s seams) (*Handler, error) {
 	return &Handler{
 		transport:   newTransport(newDialer(reach, s), cfg.MaxIdleConnsPerHost),
 		maxResponse: cfg.MaxResponse,
+		drain:       drainTime,
 		snippet:     cfg.Snippet,
 		userAgent:   cfg.UserAgent,
 		methods:     slices.Clone(cfg.AllowMethods),
@@ -249,5 +252,10 @@ func (h *Handler) send(ctx context.Context, c *call, start time.Time) (int, erro
 	if h.told != nil {
 		_ = h.told(ctx, resp)
 	}
+	// What became of the request is known: a body that drips must not hold the run's slot.
+	late := time.AfterFunc(h.drain, func() { cancel(errDrained) })
+	defer late.Stop()
 	return resp.StatusCode, h.answer(ctx, c, resp)
 }
+
+var errDrained = errors.New("outbound: the answer's body took too long")
