@@ -74,6 +74,9 @@ type ClientConfig struct {
 	// refused before it is enqueued. CONNECT and TRACE are, whatever it names.
 	// Defaults to none.
 	AllowMethods []string
+	// Within keeps tasks to a scope and what lies below it, for tasks that somebody else has written.
+	// Defaults to nil: any scope, ids that all share, any priority.
+	Within *Within
 }
 
 // Client enqueues tasks. It is safe for concurrent use, starts no goroutine and
@@ -85,6 +88,7 @@ type Client struct {
 	turns  planner
 
 	allowMethods []string
+	within       *Within
 }
 
 // NewClient returns a Client that enqueues into rdb. It does no I/O and takes no
@@ -97,6 +101,7 @@ func NewClient(rdb redis.UniversalClient, cfg ClientConfig) *Client {
 		policy: cfg.Policy,
 
 		allowMethods: slices.Clone(cfg.AllowMethods),
+		within:       cfg.Within,
 	}
 }
 
@@ -144,7 +149,7 @@ func (c *Client) prepare(ctx context.Context, e Entry) *item {
 		it.source = isSource(err)
 		return it.refuse(Invalid, err)
 	}
-	t := e.Task.withDefaults()
+	t := c.with(e.Task)
 	it.delay, it.maxWait, it.deadline = t.Delay, t.MaxWait, t.Deadline
 	if t.ID == "" {
 		t.ID, it.result.Random = randomID(), true
@@ -201,7 +206,7 @@ func isSource(err error) bool {
 
 // check refuses what could never run.
 func (c *Client) check(t Task, now time.Time) error {
-	found, policy := t.checkMethod(c.allowMethods, t.validate(now, nil)), c.inForce()
+	found, policy := c.within.check(t, t.checkMethod(c.allowMethods, t.validate(now, nil))), c.inForce()
 	if policy == nil || found.has("scope") || found.has("cost") {
 		return found.err()
 	}

@@ -72,8 +72,8 @@ func (f *forecast) result(ctx context.Context, c *Client, e Entry) (Result, erro
 		r.State, r.Err = Invalid, err
 		return r, nil
 	}
-	t := e.Task.withDefaults()
-	r.State, r.Queue, r.Random, r.AppScope, r.Timeout = Valid, t.Queue, t.ID == "", c.appScope(t), t.Timeout
+	t := c.with(e.Task)
+	r.State, r.ID, r.Queue, r.Random, r.AppScope, r.Timeout = Valid, t.ID, t.Queue, t.ID == "", c.appScope(t), t.Timeout
 	if !r.Random && !f.ids.add(t.Queue, t.ID) {
 		r.State = Duplicate
 		return r, nil

@@ -22,7 +22,10 @@ type target struct {
 	json   bool
 
 	allowMethods []string
-	maxTimeout   time.Duration // of which workers end a run
+	maxTimeout   time.Duration // after which workers end a run
+
+	within      string // the scope that tasks are kept to
+	maxPriority int    // of tasks there
 }
 
 func (t *target) register(fs *flag.FlagSet) {
@@ -30,6 +33,12 @@ func (t *target) register(fs *flag.FlagSet) {
 	fs.StringVar(&t.limits, "limits", "", "")
 	fs.BoolVar(&t.json, "json", false, "")
 	cli.AllowMethodFlag(fs, &t.allowMethods)
+	fs.Func("within", "", func(scope string) error {
+		t.within = scope
+		_, err := throttle.ParseScope(scope)
+		return err
+	})
+	fs.IntVar(&t.maxPriority, "max-priority", 0, "")
 	fs.DurationVar(&t.maxTimeout, "max-timeout", cli.DefaultMaxTimeout, "")
 }
 
@@ -54,7 +63,7 @@ func (c *command) open(ctx context.Context, t *target) (redis.UniversalClient, *
 		}
 	}
 	c.policy = policy
-	client, err := newClient(rdb, policy, t.allowMethods)
+	client, err := newClient(rdb, policy, t.clientConfig())
 	if err != nil {
 		return nil, nil, errors.Join(err, rdb.Close())
 	}
@@ -63,8 +72,7 @@ func (c *command) open(ctx context.Context, t *target) (redis.UniversalClient, *
 
 // newClient returns a client that gives tasks their turns, in the lines that the
 // workers keep. Without a policy it has none to give.
-func newClient(rdb redis.UniversalClient, policy *throttle.Policy, allowMethods []string) (*queue.Client, error) {
-	cfg := queue.ClientConfig{AllowMethods: allowMethods}
+func newClient(rdb redis.UniversalClient, policy *throttle.Policy, cfg queue.ClientConfig) (*queue.Client, error) {
 	if policy == nil {
 		return queue.NewClient(rdb, cfg), nil
 	}
@@ -73,6 +81,15 @@ func newClient(rdb redis.UniversalClient, policy *throttle.Policy, allowMethods 
 		return nil, err
 	}
 	return queue.NewClient(rdb, cfg), nil
+}
+
+// clientConfig is what the flags say of tasks.
+func (t *target) clientConfig() queue.ClientConfig {
+	cfg := queue.ClientConfig{AllowMethods: t.allowMethods}
+	if t.within != "" {
+		cfg.Within = &queue.Within{Scope: t.within, MaxPriority: t.maxPriority}
+	}
+	return cfg
 }
 
 // published returns the policy that workers have published. Where there is none

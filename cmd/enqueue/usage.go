@@ -39,6 +39,9 @@ What to send:
   -body B           request body; @FILE reads it from a file
   -timeout D        time that one run may take from its start (default 30s);
                     waiting for a turn does not count
+  -within SCOPE     refuse what does not spend from SCOPE or below it, for tasks that somebody
+                    else has written. Ids are SCOPE's own: inv-1 becomes SCOPE//inv-1
+  -max-priority N   the highest priority within SCOPE (default 0)
   -max-timeout D    after what D workers end a run, as -max-timeout of worker says: a longer
                     -timeout is told (default 10m)
 
@@ -89,6 +92,9 @@ Flags:
                     their turns by it (default: the one that workers publish in Redis)
   -allow-method M   a method of http requests, besides the standard ones, that workers were
                     started with -allow-method for; may be given more than once
+  -within SCOPE     refuse what does not spend from SCOPE or below it, for tasks that somebody
+                    else has written. Ids are SCOPE's own: inv-1 becomes SCOPE//inv-1
+  -max-priority N   the highest priority within SCOPE (default 0)
   -max-timeout D    after what D workers end a run, as -max-timeout of worker says: the
                     first task with a longer timeout is told (default 10m)
   -json             print a JSON object for each line of FILE: line, id, queue, state
