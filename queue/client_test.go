@@ -72,7 +72,7 @@ func TestEnqueue(t *testing.T) {
 			t.Parallel()
 			tt.task.ID, tt.task.Queue, tt.spec.ID = id, name, id
 			got, err := client.Enqueue(t.Context(), tt.task)
-			if want := (queue.Result{ID: id, Queue: name, State: queue.Enqueued}); got != want || err != nil {
+			if want := (queue.Result{ID: id, Queue: name, State: queue.Enqueued, Timeout: tt.spec.Timeout}); got != want || err != nil {
 				t.Fatalf("got %+v %v", got, err)
 			}
 			task := info(t, rdb, name, id)
