@@ -30,6 +30,7 @@ type options struct {
 	allowHosts  []string
 	onlyHosts   []string
 	denyCIDRs   []string
+	secrets     []string // that tasks may name
 	ports       []int
 	methods     []string // that tasks may have besides the standard ones
 	listen      listenAddr
@@ -63,6 +64,7 @@ func parseOptions(args []string, getenv func(string) string, stdout, stderr io.W
 	list("allow-host", &o.allowHosts)
 	list("only-host", &o.onlyHosts)
 	list("deny-cidr", &o.denyCIDRs)
+	list("secret", &o.secrets)
 	fs.Func("ports", "", func(v string) (err error) {
 		o.ports, err = parsePorts(v)
 		return err
@@ -130,7 +132,7 @@ func (o options) checkRest() error {
 
 // outbound is the configuration of what carries out http tasks.
 func (o options) outbound() outbound.Config {
-	return outbound.Config{AllowHosts: o.allowHosts, OnlyHosts: o.onlyHosts, DenyCIDRs: o.denyCIDRs, Ports: o.ports, AllowMethods: o.methods}
+	return outbound.Config{AllowHosts: o.allowHosts, OnlyHosts: o.onlyHosts, DenyCIDRs: o.denyCIDRs, Ports: o.ports, AllowMethods: o.methods, Secrets: o.secrets}
 }
 
 // checkReach checks where tasks may go, a flag at a time, so that each fault names its own.
@@ -142,6 +144,7 @@ func (o options) checkReach() (faults []error) {
 		{"-allow-host", "-allow-host localhost:8080, once for each host", outbound.Config{AllowHosts: o.allowHosts}},
 		{"-only-host", "-only-host api.example.com, once for each host", outbound.Config{OnlyHosts: o.onlyHosts}},
 		{"-deny-cidr", "-deny-cidr 10.0.0.0/8, once for each range", outbound.Config{DenyCIDRs: o.denyCIDRs}},
+		{"-secret", "-secret env:STRIPE_KEY@api.stripe.com, once for each secret and host", outbound.Config{Secrets: o.secrets}},
 		{"-ports", "-ports 80,443", outbound.Config{Ports: o.ports}},
 	} {
 		if _, err := outbound.New(f.cfg); err != nil {

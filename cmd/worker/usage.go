@@ -65,6 +65,10 @@ Flags:
                     PATCH, DELETE and OPTIONS, such as PROPFIND. CONNECT and
                     TRACE are always refused. May be given more than once. Give
                     it to enqueue, too.
+  -secret env:NAME@HOST[:PORT]
+                    what tasks may name as ${env:NAME} in header values, paths
+                    and queries, and where it may be sent; file:PATH@HOST is
+                    ${file:PATH}. May be given more than once. Default: none
   -listen ADDR      serve /healthz and /metrics (Prometheus) on ADDR, such as
                     :9090. Default: off. Without a host this is 127.0.0.1. Any
                     other address than loopback needs the environment variable

@@ -92,7 +92,7 @@ func BenchmarkParse(b *testing.B) {
 	t := task(b, payload{Method: "POST", URL: "https://api.example.com/charge", Headers: map[string]string{"X-Tenant": "acme"}, Body: benchBody})
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := parseCall(t.Payload(), nil, defaultUserAgent); err != nil {
+		if _, err := parseCall(t.Payload(), nil, nil, defaultUserAgent); err != nil {
 			b.Fatal(err)
 		}
 	}

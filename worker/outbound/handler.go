@@ -66,6 +66,13 @@ type Config struct {
 	// Defaults to none.
 	AllowMethods []string
 
+	// Secrets are what tasks may name in header values, paths and queries in place of holding it,
+	// with the host that each may be sent to: "env:NAME@HOST" is ${env:NAME} from this process's
+	// environment, "file:PATH@HOST:PORT" is ${file:PATH}, read for each request. Without a port a secret goes
+	// out by https alone. A task that names any other fails for good.
+	// Defaults to none.
+	Secrets []string
+
 	// MaxResponse is how many bytes of an answer's body are read, and thrown
 	// away, so that its connection can be used again. A longer answer costs its
 	// connection, not the task. Defaults to 1 MiB.
@@ -114,6 +121,7 @@ type Handler struct {
 	drain       time.Duration // how long a body is read
 	userAgent   string
 	methods     httpsyntax.Methods
+	secrets     references
 	told        func(ctx context.Context, resp *http.Response) error
 	log         *slog.Logger
 }
@@ -126,7 +134,8 @@ func New(cfg Config) (*Handler, error) { return build(cfg, seams{}) }
 
 func build(cfg Config, s seams) (*Handler, error) {
 	reach, err := parseReach(cfg)
-	if err := errors.Join(err, cfg.validate()); err != nil {
+	secrets, wrong := parseReferences(cfg.Secrets)
+	if err := errors.Join(err, wrong, cfg.validate()); err != nil {
 		return nil, err
 	}
 	if cfg.MaxResponse == 0 {
@@ -148,6 +157,7 @@ func build(cfg Config, s seams) (*Handler, error) {
 		transport:   newTransport(newDialer(reach, s), cfg.MaxIdleConnsPerHost),
 		maxResponse: cfg.MaxResponse,
 		drain:       drainTime,
+		secrets:     secrets,
 		snippet:     cfg.Snippet,
 		userAgent:   cfg.UserAgent,
 		methods:     slices.Clone(cfg.AllowMethods),
@@ -217,9 +227,11 @@ func (h *Handler) Close() { h.transport.CloseIdleConnections() }
 // what Config.Told does.
 func (h *Handler) ProcessTask(ctx context.Context, t *asynq.Task) error {
 	start := time.Now()
-	c, err := parseCall(t.Payload(), h.methods, h.userAgent)
-	if err != nil {
-		return permanent(err)
+	c, err := h.parse(t.Payload())
+	if bad, ok := errors.AsType[*PayloadError](err); ok {
+		return permanent(bad)
+	} else if err != nil {
+		return err
 	}
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc

@@ -25,7 +25,7 @@ func callOf(tb testing.TB, p payload) *call {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	c, err := parseCall(data, nil, "ua")
+	c, err := parseCall(data, nil, nil, "ua")
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -262,7 +262,7 @@ func FuzzHide(f *testing.F) {
 		if err != nil {
 			return
 		}
-		c, err := parseCall(data, nil, "ua")
+		c, err := parseCall(data, nil, nil, "ua")
 		if err != nil {
 			return
 		}

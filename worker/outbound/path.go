@@ -32,11 +32,14 @@ func secretSegment(segment string) bool {
 		digits > longestNumber
 }
 
-// shownPath returns an escaped path without what in it looks like a key.
-func shownPath(path string) string {
+// shownPath returns an escaped path without what in it looks like a key, and without secrets that are known.
+func shownPath(path string, known []string) string {
+	for _, secret := range known {
+		path = strings.ReplaceAll(path, url.PathEscape(secret), redacted)
+	}
 	segments := strings.Split(path, "/")
 	for i, segment := range segments {
-		if secretSegment(segment) {
+		if segment != redacted && secretSegment(segment) {
 			segments[i] = redacted
 		}
 	}

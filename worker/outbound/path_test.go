@@ -38,7 +38,7 @@ func TestShownPath(t *testing.T) {
 		"/twentyone_byte_a_name":              "/[redacted]",
 		"/application/x-www-form-urlencoded/": "/application/[redacted]/",
 	} {
-		if got := shownPath(path); got != want {
+		if got := shownPath(path, nil); got != want {
 			t.Errorf("%s: %s, want %s", path, got, want)
 		}
 	}

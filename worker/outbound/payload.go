@@ -36,6 +36,7 @@ type call struct {
 
 	source payload  // for secrets
 	parsed *url.URL // for secrets
+	given  []string // secrets that the payload names
 }
 
 // PayloadError says that a task's payload is not a request that can be sent.
@@ -50,12 +51,20 @@ func (e *PayloadError) Error() string {
 	return fmt.Sprintf("outbound: bad payload: %s: %s", e.Field, e.Reason)
 }
 
-func parseCall(data []byte, methods httpsyntax.Methods, userAgent string) (*call, error) {
+func (h *Handler) parse(data []byte) (*call, error) {
+	return parseCall(data, h.methods, h.secrets, h.userAgent)
+}
+
+func parseCall(data []byte, methods httpsyntax.Methods, secrets references, userAgent string) (*call, error) {
 	p, err := decode(data)
 	if err != nil {
 		return nil, err
 	}
-	c := &call{method: p.Method, body: p.Body, source: p}
+	given, err := secrets.resolve(&p)
+	if err != nil {
+		return nil, err
+	}
+	c := &call{method: p.Method, body: p.Body, source: p, given: given}
 	if c.method == "" {
 		c.method = http.MethodGet
 	}
@@ -186,7 +195,7 @@ func (c *call) request(ctx context.Context) *http.Request {
 // target is the only name that errors call a request by: "POST https://host/path", without
 // what in the path looks like a key.
 func (c *call) target() string {
-	return clean(c.method, 32) + " " + clean(c.url.Scheme+"://"+c.url.Host+shownPath(c.url.EscapedPath()), 300)
+	return clean(c.method, 32) + " " + clean(c.url.Scheme+"://"+c.url.Host+shownPath(c.url.EscapedPath(), c.given), 300)
 }
 
 func basicAuth(user, password string) string {

@@ -101,7 +101,7 @@ func TestGoodPayloads(t *testing.T) {
 		`{"url":"http://a_b.example:/"}`,
 		`{"url":"http://a","headers":{"Host":"[::1]:80","X-Empty":"","X-Tab":"a\tb","X-Latin":"é"}}`,
 	} {
-		if _, err := parseCall([]byte(text), httpsyntax.Methods{"M-SEARCH"}, "ua"); err != nil {
+		if _, err := parseCall([]byte(text), httpsyntax.Methods{"M-SEARCH"}, nil, "ua"); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
@@ -111,7 +111,7 @@ func TestGoodPayloads(t *testing.T) {
 func FuzzParseCall(f *testing.F) {
 	f.Add([]byte(`{"url":"http://u:p@h/p?q#f","method":"GET","headers":{"A":"b"},"body":"{\"a\":\"bcdef\"}"}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := parseCall(data, nil, "ua")
+		c, err := parseCall(data, nil, nil, "ua")
 		if err != nil {
 			var bad *PayloadError
 			if !errors.As(err, &bad) || strings.ContainsAny(err.Error(), "\n\r\x00") {

@@ -39,6 +39,9 @@ func (c *call) eachSecret(look func(secret string, part int) bool) {
 	for name, value := range c.source.Headers {
 		eachHeaderSecret(name, value, short)
 	}
+	for _, secret := range c.given {
+		short(secret)
+	}
 	if user := c.parsed.User; user != nil {
 		password, _ := user.Password()
 		short(user.Username())

@@ -265,7 +265,7 @@ func TestHide(t *testing.T) {
 			tc.p.URL = "http://h/"
 		}
 		data, _ := json.Marshal(tc.p)
-		c, err := parseCall(data, nil, "")
+		c, err := parseCall(data, nil, nil, "")
 		if err != nil {
 			t.Fatal(err)
 		}

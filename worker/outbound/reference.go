@@ -1,0 +1,176 @@
+package outbound
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/headway-go/headway/queue/httpsyntax"
+)
+
+// reference is a secret that a task names instead of holding it: ${env:STRIPE_KEY} or
+// ${file:/run/secrets/stripe}.
+var reference = regexp.MustCompile(`\$\{((?:env|file):[^{}]*)\}`)
+
+// maxReference bounds a file that holds a secret, in bytes.
+const maxReference = 64 << 10
+
+// references says which secrets tasks may name, and to which hosts each may be sent. A task chooses its URL: a
+// secret without a host would go wherever whoever writes tasks likes.
+type references map[string][]hostPort
+
+// parseReferences reads entries such as "env:STRIPE_KEY@api.stripe.com". Its error lists every bad one.
+func parseReferences(entries []string) (references, error) {
+	all := references{}
+	var faults []error
+	for _, entry := range entries {
+		name, at, err := parseReference(entry)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("outbound: secret %q: %w", entry, err))
+			continue
+		}
+		all[name] = append(all[name], at)
+	}
+	return all, errors.Join(faults...)
+}
+
+func parseReference(entry string) (name string, at hostPort, err error) {
+	i := strings.LastIndexByte(entry, '@')
+	if i < 0 {
+		return "", at, errors.New("names no host; write env:NAME@HOST or file:PATH@HOST, with the host that it may be sent to")
+	}
+	name = entry[:i]
+	if kind, rest, _ := strings.Cut(name, ":"); kind != "env" && kind != "file" || rest == "" || strings.ContainsAny(rest, "{}") {
+		return "", at, errors.New("names no secret; write env:NAME@HOST or file:PATH@HOST")
+	}
+	at, err = parseHost(entry[i+1:])
+	return name, at, err
+}
+
+// resolve puts secrets in the place of their names, in the headers, the path and the query of a payload. It
+// returns their values, which must not come back in an error. What the worker does not give is a
+// *PayloadError; what cannot be read now is an error that a retry may cure.
+func (r references) resolve(p *payload) (values []string, err error) {
+	f := filling{references: r}
+	end := endOfAuthority(p.URL)
+	f.to, _ = url.Parse(p.URL[:end]) // what is wrong with it parseURL says
+	path, query, hasQuery := strings.Cut(p.URL[end:], "?")
+	resolved := p.URL[:end] + f.fill("url", path, url.PathEscape)
+	if hasQuery {
+		resolved += "?" + f.fill("url", query, url.QueryEscape)
+	}
+	headers := make(map[string]string, len(p.Headers))
+	for _, name := range slices.Sorted(maps.Keys(p.Headers)) {
+		headers[name] = f.fill(fmt.Sprintf("headers[%q]", clean(name, 64)), p.Headers[name], func(s string) string { return s })
+	}
+	if f.err == nil {
+		p.URL, p.Headers = resolved, headers
+	}
+	return f.values, f.err
+}
+
+// endOfAuthority is where the host and port of a URL end.
+func endOfAuthority(text string) int {
+	from := strings.Index(text, "://") + len("://")
+	if from < len("://") {
+		return len(text)
+	}
+	if i := strings.IndexAny(text[from:], "/?#"); i >= 0 {
+		return from + i
+	}
+	return len(text)
+}
+
+// filling is one payload whose secrets are put in.
+type filling struct {
+	references
+
+	to     *url.URL // nil for one that cannot be read
+	values []string
+	err    error // the first
+}
+
+func (f *filling) fill(field, text string, escape func(string) string) string {
+	return reference.ReplaceAllStringFunc(text, func(ref string) string {
+		if f.err != nil {
+			return ref
+		}
+		name := strings.TrimSuffix(strings.TrimPrefix(ref, "${"), "}")
+		if fault := f.fault(name, f.to); fault != "" {
+			f.err = &PayloadError{field, fault}
+			return ref
+		}
+		value, err := readReference(name)
+		if err != nil {
+			f.err = err
+			return ref
+		}
+		f.values = append(f.values, value)
+		return escape(value)
+	})
+}
+
+// fault says why a secret is not sent to a URL, "" if it may be. By an entry without a port it goes out
+// encrypted alone.
+func (r references) fault(name string, to *url.URL) string {
+	if to == nil {
+		return ""
+	}
+	port, _ := strconv.Atoi(to.Port())
+	if port == 0 {
+		port = map[string]int{"http": 80, "https": 443}[to.Scheme]
+	}
+	host, _ := httpsyntax.Host(to.Hostname())
+	known := hosts{}
+	for _, at := range r[name] {
+		known[at] = true
+	}
+	switch named := known[hostPort{normalHost(host), port}]; {
+	case named || known[hostPort{normalHost(host), 0}] && to.Scheme == "https":
+		return ""
+	case known.has(host, port):
+		return "a secret is sent by https alone where -secret names no port"
+	}
+	return fmt.Sprintf("names the secret %s, which this worker does not give to that host; start it with -secret %s@HOST", clean(name, 100), clean(name, 100))
+}
+
+// readReference reads a secret anew each time, so that a file can be written with another one. The end of a
+// file's last line is no part of it.
+func readReference(name string) (string, error) {
+	kind, where, _ := strings.Cut(name, ":")
+	if kind == "env" {
+		if value := os.Getenv(where); value != "" {
+			return value, nil
+		}
+		return "", fmt.Errorf("outbound: the worker's environment has no %s", where)
+	}
+	text, err := readFile(where)
+	if err != nil {
+		return "", fmt.Errorf("outbound: the secret %s cannot be read: %w", name, err)
+	}
+	value := strings.TrimSuffix(strings.TrimSuffix(text, "\n"), "\r")
+	if value == "" {
+		return "", fmt.Errorf("outbound: the secret %s is empty", name)
+	}
+	return value, nil
+}
+
+func readFile(path string) (string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = file.Close() }()
+	text, err := io.ReadAll(io.LimitReader(file, maxReference+1))
+	if err == nil && len(text) > maxReference {
+		err = fmt.Errorf("it is larger than %d KiB", maxReference>>10)
+	}
+	return string(text), err
+}
