@@ -16,7 +16,9 @@
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id.
--- ARGV[3..]   rules     three for each rule: the rule, its cost, and place (as decide returned it); both 0
+-- ARGV[3]     since     integer µs since the epoch that the clock shows at least, unless it has stepped back since
+--                       the grant: then units have moved, and none come back. 0 where nobody knows.
+-- ARGV[4..]   rules     three for each rule: the rule, its cost, and place (as decide returned it); both 0
 --                       for a rule that it was not granted under.
 --                       See include/rules.lua.
 --
@@ -46,13 +48,14 @@
 local n, member = #KEYS - 4, ARGV[2]
 local mark, attempt, due, settled = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
 local over = char(GIVEN_BACK) .. member
+local moved = now < tonumber(ARGV[3])
 local last = redis.call('HGET', settled, '#')
 local first = redis.call('GET', mark) ~= over and last ~= char(GIVEN_BACK)
 local out = { first and 1 or 0 }
 if first then
   local rules = {}
   for i = 1, n do
-    rules[i] = read_rule(i, 3 * i, member, now)
+    rules[i] = read_rule(i, 3 * i + 1, member, now)
   end
   local record = redis.call('GET', attempt)
   if record and sub(record, -#member) == member then
@@ -65,10 +68,12 @@ if first then
   for i = 1, n do
     local r, algorithm = rules[i], algorithms[rules[i].kind]
     local record = last and redis.call('HGET', settled, sub(KEYS[i], #due - 3))
-    if record then
+    if moved and r.kind ~= 'C' then
+      out[i + 1] = 0
+    elseif record then
       out[i + 1] = take_back(r, (read_settled(record)), MOST_UNITS)
     elseif r.cost > 0 then
-      out[i + 1] = algorithm.refund(r, now, tonumber(ARGV[3 * i + 2]))
+      out[i + 1] = algorithm.refund(r, now, tonumber(ARGV[3 * i + 3]))
     else
       out[i + 1] = 0
     end

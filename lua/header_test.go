@@ -250,12 +250,12 @@ func histories(prefix string) (runs []run, n int) {
 		return run{Decide, append(attempt(id), prefix+"!told"), rules(false, cost, at, id, fmt.Sprint(ahead, "/a"))}
 	}
 	giveBackOf := func(id string) run {
-		return run{GiveBack, append(attempt("mark"+id), prefix+"@"+id, prefix+"!due", prefix+"@"+id+"="), rules(true, 1, now, id)}
+		return run{GiveBack, append(attempt("mark"+id), prefix+"@"+id, prefix+"!due", prefix+"@"+id+"="), rules(true, 1, now, id, 0)}
 	}
 	giveBack := giveBackOf("a")
 	settle := func(id, call string, spent int) run {
 		keys := append(slices.Clone(state[:3]), prefix+"@"+id, prefix+"@"+id+"=", prefix+"!due")
-		args := []any{now, id, call, now + 60_000_000, 60_000}
+		args := []any{now, id, call, now + 60_000_000, 60_000, 0}
 		for _, r := range rules(true, 2)[:9] {
 			if args = append(args, r); r == now {
 				args = append(args, 0, spent)

@@ -242,7 +242,7 @@ func (h *history) call(c randomCall, places []any) (s *Script, keys []string, ar
 		return Peek, append(slices.Clone(h.keys), h.told), rules(c.now, "m", scope)
 	case c.verb == 1 && places != nil:
 		s = GiveBack
-		return s, append(attempt, h.ids[c.id], h.due, h.ids[c.id]+"="), rules(c.now, h.ids[c.id])
+		return s, append(attempt, h.ids[c.id], h.due, h.ids[c.id]+"="), rules(c.now, h.ids[c.id], 0)
 	case c.verb == 5 && len(held) < len(h.rules):
 		return h.settle(c, places)
 	case c.verb == 2 && held != nil:
@@ -267,7 +267,7 @@ var tellings = [][]any{
 
 // settle makes the arguments of a settlement, now and then of one that was sent before.
 func (h *history) settle(c randomCall, places []any) (s *Script, keys []string, args []any) {
-	args = []any{c.now, h.ids[c.id], fmt.Sprint("call", c.cost%4), c.now + c.ahead, 60_000}
+	args = []any{c.now, h.ids[c.id], fmt.Sprint("call", c.cost%4), c.now + c.ahead, 60_000, 0}
 	for i, r := range h.rules {
 		if h.kinds[i] == 'C' {
 			continue

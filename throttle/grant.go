@@ -25,6 +25,7 @@ type Grant struct {
 	start  int64         // by the server's clock, µs
 	lasts  time.Duration // see plan.settles; 0 for the plan's
 	from   time.Time     // when the leases began to run, at the latest
+	came   time.Time     // when start has come on this process's clock, or a moment later; zero where it isn't known
 	local  bool          // taken from this process's share during an outage
 }
 
@@ -68,8 +69,8 @@ func (l *Limiter) GiveBack(ctx context.Context, g Grant) error {
 	p, rules, places, g.cost = l.withOthers(p, rules, places, g.cost)
 	mark := p.attempt(g.id)
 	record := cmp.Or(g.record, mark)
-	c := newCall(lua.GiveBack.For(p.kinds), p.keyArgs, 4, 2+3*len(rules), 1+len(rules))
-	c.args = append(c.args, mark, record, p.turns[1], p.settled(g.id), l.clock(), g.id)
+	c := newCall(lua.GiveBack.For(p.kinds), p.keyArgs, 4, 3+3*len(rules), 1+len(rules))
+	c.args = append(c.args, mark, record, p.turns[1], p.settled(g.id), l.clock(), g.id, g.since())
 	for i := range rules {
 		c.args = append(c.args, rules[i], g.cost.at(i), places[i])
 	}
@@ -85,6 +86,19 @@ func (l *Limiter) GiveBack(ctx context.Context, g Grant) error {
 		}
 	}
 	return nil
+}
+
+// stepSeen is by how much the server's clock must have gone back against this process's for that to be a step:
+// scripts move what is in a state by no less than a second.
+const stepSeen = 900 * time.Millisecond
+
+// since is what the server's clock shows by now at least, in µs, unless it has stepped back since the grant; 0
+// where nobody knows.
+func (g Grant) since() int64 {
+	if g.came.IsZero() {
+		return 0
+	}
+	return g.start + (time.Since(g.came) - stepSeen).Microseconds()
 }
 
 // withOthers adds the rules of a scope that a grant took nothing of, those that were not

@@ -22,6 +22,9 @@ end
 -- changed, for an attempt that was decided before. One with leeway may begin up to so much
 -- later: windows and buckets count it as of the last moment at which it may.
 local function grant(rules, start, binding)
+  if #pauses.stepped > 0 then
+    redis.call('HSET', told, unpack(pauses.stepped))
+  end
   local out, record = { 1, 0, now, start - now, binding }, pack(start)
   local retries, places = {}, {}
   for i = 1, n do

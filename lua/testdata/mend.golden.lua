@@ -388,9 +388,14 @@ local function is_sum(_, value)
   return is_number(value)
 end
 
+-- A moment of the clock, packed.
+local function is_moment(_, value)
+  return #value == 7
+end
+
 -- What the fields of `at` hold, by their first letter. Any text will do for the others.
 local in_at = { S = is_seat, T = is_tags, Q = is_lanes, L = is_sum, U = is_sum, N = is_sum, V = is_sum, F = is_sum,
-  ['#'] = is_sum, ['@'] = is_sum, ['"'] = is_sum }
+  ['^'] = is_moment, ['#'] = is_sum, ['@'] = is_sum, ['"'] = is_sum }
 
 local function is_in_at(field, value)
   local sound = in_at[sub(field, 1, 1)]

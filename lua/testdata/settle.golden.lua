@@ -20,7 +20,9 @@
 -- ARGV[4]     until     integer µs since the epoch: from then on what was granted does not come back, unless
 --                       it is recorded.
 -- ARGV[5]     stay      integer ms > 0, how long the record is kept: longer than until.
--- ARGV[6..]   rules     five for each rule: the rule; where nothing is recorded any more, integer units that
+-- ARGV[6]     since     integer µs since the epoch that the clock shows at least, unless it has stepped back since
+--                       the grant: then units have moved, and none come back. 0 where nobody knows.
+-- ARGV[7..]   rules     five for each rule: the rule; where nothing is recorded any more, integer units that
 --                       it is charged, their place (as decide returned it; 0 for units that do not come
 --                       back), and integer units that it has spent besides; integer units that it has
 --                       spent. See include/rules.lua.
@@ -1037,6 +1039,8 @@ end
 local n, member, id = #KEYS - 3, ARGV[2], ARGV[3]
 local mark, settled, due = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3]
 
+local moved = now < tonumber(ARGV[6])
+
 -- A bucket's numbers stay exact below this.
 local MOST_LEVEL = 6755399441055744
 
@@ -1050,15 +1054,19 @@ end
 
 -- What is recorded under rule i, or else what the caller knows of.
 local function recorded(i, name)
-  local had, charged, over = redis.call('HGET', settled, name), tonumber(ARGV[5 * i + 2]), tonumber(ARGV[5 * i + 4])
+  local had, charged, over = redis.call('HGET', settled, name), tonumber(ARGV[5 * i + 3]), tonumber(ARGV[5 * i + 5])
   if had then
-    return read_settled(had)
+    local parts, unpaid = read_settled(had)
+    for j = 1, moved and #parts or 0, 2 do
+      parts[j] = 0
+    end
+    return parts, unpaid
   elseif charged == 0 then
     return {}, over
   end
   local place = 0
-  if now < tonumber(ARGV[4]) then
-    place = tonumber(ARGV[5 * i + 3])
+  if now < tonumber(ARGV[4]) and not moved then
+    place = tonumber(ARGV[5 * i + 4])
   end
   return { place, charged }, over
 end
@@ -1077,7 +1085,7 @@ local function owe(r, parts, units)
 end
 
 local function settle(i, r)
-  local name, spent = sub(KEYS[i], #due - 3), tonumber(ARGV[5 * i + 5])
+  local name, spent = sub(KEYS[i], #due - 3), tonumber(ARGV[5 * i + 6])
   local parts, over = recorded(i, name)
   local more, back, debt = spent - over, 0, 0
   for j = 2, #parts, 2 do
@@ -1118,7 +1126,7 @@ elseif last and sub(last, 1, #id) == id then
 end
 local rules = {}
 for i = 1, n do
-  rules[i] = load_rule(i, ARGV[5 * i + 1], 1, member, now)
+  rules[i] = load_rule(i, ARGV[5 * i + 2], 1, member, now)
   if rules[i].stale then
     out[1] = -1
     return out

@@ -1840,7 +1840,7 @@ local function rule(i)
   if not rules[i] then
     rules[i] = load_rule(i, ARGV[9 + i], 1, '', now)
     rules[i].name, rules[i].unit = rule_name(KEYS[i]), unit_of(ARGV[9 + i])
-    if rules[i].stepped then
+    if rules[i].stepped and rules[i].p ~= 0 then
       rules[i].till = 0
       algorithms[rules[i].kind].save(rules[i], now)
     end
@@ -2807,26 +2807,27 @@ local function look_at_all()
   end
 end
 
--- Leases that were written before the clock has stepped back end by so much sooner, lest who has
--- died keeps a place for as long as the step. They end behind what the clock had come to, and those
--- written since before that, until it is nearly there again. Not every call knows of all rules, so
--- the step is remembered until then.
+-- Leases that were written before the clock has stepped back would end later by the step, and who has
+-- died keep a place for as long. Those that end behind what the clock had come to are set to end a lease from
+-- now: no sooner than they should, however often. Those written since end before that, until the clock is
+-- nearly there again. Not every call knows of all rules, so the moment is remembered until then.
 local function bring_leases_back()
   local had = held[STEPPED]
-  local from, by = had and unpack7(had, 1) or beat, (had and unpack7(had, 8) or 0) + max(0, beat - now)
-  if had and now + FAR_AHEAD >= from then
-    note(STEPPED, false)
-  elseif beat - now > FAR_AHEAD then
-    note(STEPPED, pack(from) .. pack(by))
-  elseif not had then
+  local from = beat - now > FAR_AHEAD and beat or had and unpack7(had, 1)
+  if not from then
     return
+  elseif now + FAR_AHEAD >= from then
+    note(STEPPED, false)
+    return
+  elseif from == beat then
+    note(STEPPED, pack(from))
   end
   for i = 1, n do
-    local rule = ARGV[9 + i]
-    if byte(rule) == HELD and now + unpack7(rule, 9) + FAR_AHEAD < from then
-      local ends = call('ZRANGEBYSCORE', KEYS[i], '(' .. whole(from), '+inf', 'WITHSCORES')
-      for j = 1, #ends, 2 do
-        call('ZADD', KEYS[i], 'XX', whole(tonumber(ends[j + 1]) - by), ends[j])
+    local lease = byte(ARGV[9 + i]) == HELD and unpack7(ARGV[9 + i], 9)
+    if lease and now + lease + FAR_AHEAD < from then
+      local ends = call('ZRANGEBYSCORE', KEYS[i], '(' .. whole(from), '+inf')
+      for j = 1, #ends do
+        call('ZADD', KEYS[i], 'XX', 'LT', whole(now + lease), ends[j])
       end
     end
   end

@@ -11,7 +11,7 @@ local function rule(i)
   if not rules[i] then
     rules[i] = load_rule(i, ARGV[9 + i], 1, '', now)
     rules[i].name, rules[i].unit = rule_name(KEYS[i]), unit_of(ARGV[9 + i])
-    if rules[i].stepped then
+    if rules[i].stepped and rules[i].p ~= 0 then
       rules[i].till = 0
       algorithms[rules[i].kind].save(rules[i], now)
     end
