@@ -1244,7 +1244,8 @@ end
 -- at     hash: S<scope> its seat, L<scope> requests in its line and, after a 0 and
 --        its name, of each other unit, U<rule> units that wait in lines under the
 --        rule, N<rule> those lines, # the highest stamp, @ the µs
---        of the last look, ^ what that was before the clock stepped back, and by how much, M that somebody takes nothing of some rule, ! the seat of no
+--        of the last look, ^ what that was before the clock stepped back, M that somebody
+--        takes nothing of some rule, ! the seat of no
 --        rule's round that a look came to; V, F and T as in shares.lua; Q<scope> the lanes of
 --        its line, as in lanes.lua.
 local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576

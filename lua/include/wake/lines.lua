@@ -69,9 +69,11 @@ local function first_rules()
   end
 end
 
+-- What the last look was before the clock has stepped back: see wake.lua.
+local STEPPED = '^'
+
 -- The last look, and whether a task may be first that takes nothing of the rule which its
 -- scope has its seat with.
-local STEPPED = '^'
 read_at({ '#', '@', MIXED, PAST, STEPPED })
 local beat, mixed = number_at('@'), held[MIXED]
 
