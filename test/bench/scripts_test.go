@@ -97,7 +97,7 @@ func arguments(name string, keys []string, extra int, rules []string, i int) (al
 	}
 	switch name {
 	case "give_back":
-		all = append(all, "hw:{payments}@"+id, "hw:{payments}!due", "hw:{payments}@"+id+"=")
+		all, args = append(all, "hw:{payments}@"+id, "hw:{payments}!due", "hw:{payments}@"+id+"="), append(args, 0)
 	case "decide":
 		all, args = append(all, "hw:{payments}!told"), append(args, "0/acme")
 	case "peek":
