@@ -176,6 +176,7 @@ func TestTogetherSaysTheSame(t *testing.T) {
 					got.Grant.record, want.Grant.record = "", ""
 					got.Grant.plan, want.Grant.plan = nil, nil
 					got.Grant.from, want.Grant.from = time.Time{}, time.Time{}
+					got.Grant.came, want.Grant.came = time.Time{}, time.Time{}
 					want.begins = got.begins
 					if !reflect.DeepEqual(got.Decision, want) {
 						t.Fatalf("seed %d: %+v at %d, together %t:\n%+v\nalone:\n%+v", seed, reqs[i], at, together, got.Decision, want)
