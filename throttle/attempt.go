@@ -92,7 +92,9 @@ func (a *attempt) grant(reply []int64) Grant {
 	g := Grant{scope: a.scope, id: a.id, plan: a.plan, record: a.record, cost: a.cost}
 	g.places, g.told = newPlaces(len(a.plan.bounds))
 	g.from = a.sent.Add(time.Duration(reply[3]) * time.Microsecond)
-	g.came = time.Now().Add(time.Duration(reply[3]) * time.Microsecond)
+	if a.limiter.clock() == "" { // else a test's, which stands still
+		g.came = time.Now().Add(time.Duration(reply[3]) * time.Microsecond)
+	}
 	g.start = reply[2] + reply[3]
 	for i := range g.places {
 		g.places[i] = reply[replyHead+replyRule*i+4]
