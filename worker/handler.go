@@ -376,7 +376,7 @@ func (t *Throttle) wait(ctx context.Context, j *job, rule string, at time.Time) 
 	}
 	t.observer.Rescheduled(j.queue, time.Until(at))
 	limited := newLimited(j, rule, at)
-	t.keepSince(ctx, j, at)
+	t.keepWait(ctx, j, at)
 	if !j.own && j.last() {
 		return t.carry(ctx, j, limited)
 	}

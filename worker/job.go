@@ -31,11 +31,12 @@ type job struct {
 	deadline time.Time
 	timeout  time.Duration
 
-	maxWait time.Duration   // the task's own; 0: none
-	due     time.Time       // when it could start first; zero: unknown
-	since   time.Time       // its wait began; zero: not asked
-	bounds  []time.Duration // of its wait, its own and its rules'
-	why     string          // it waits for other limits or workers; else empty
+	maxWait   time.Duration   // the task's own; 0: none
+	due       time.Time       // when it could start first; zero: unknown
+	since     time.Time       // its wait began; zero: not asked
+	deferrals int             // of this attempt, by its API, as far as it was asked
+	bounds    []time.Duration // of its wait, its own and its rules'
+	why       string          // it waits for other limits or workers; else empty
 }
 
 // read learns what a task spends and how it may fail. The error is one that no

@@ -44,13 +44,14 @@ func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d thrott
 	seen, run := t.asRun(ctx, j)
 	err = next.ProcessTask(seen, j.task)
 	if wait, deferred := deferredBy(err); deferred {
+		outcome = "deferred"
 		if ended, with := t.tired(asynqs, j, d, wait); ended {
 			return with
 		}
-		if t.mayDefer(asynqs, j, wait) {
-			outcome = "deferred"
+		if t.mayDefer(asynqs, j) {
 			return t.deferred(asynqs, run, d, wait)
 		}
+		outcome = "failed"
 	}
 	if lost := context.Cause(ctx); errors.Is(lost, throttle.ErrLeaseLost) {
 		outcome = "lost"

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -12,12 +13,9 @@ import (
 )
 
 // What a waiting task does not carry itself is kept beside it, and not in the text of its last error: that may
-// be what an API has answered. It is one small hash for each of its attempts, so a real failure begins it
-// anew, and goes by itself.
+// be what an API has answered. Each of its attempts has a key, so a real failure begins anew. It is
+// written whole, with its TTL, by the one run of the task that there is, so it never stays for good.
 const (
-	sinceField    = "since"     // µs since 1970: when the wait began
-	deferralField = "deferrals" // how often the API has put the task off
-
 	// waitStays is how much longer it is kept than the task is known to be away, and deferralStays how long a
 	// task may stand in line between two deferrals that are counted together.
 	waitStays     = time.Hour
@@ -29,56 +27,57 @@ func waitKey(j *job) string {
 	return "hw:wait:{" + j.queue + "}:" + strconv.Itoa(j.retriesLeft()) + ":" + j.id
 }
 
-// keepSince keeps when the task's wait began until it comes again.
-func (t *Throttle) keepSince(ctx context.Context, j *job, at time.Time) {
-	if j.since.IsZero() || j.carriesDue() {
+// keepWait keeps until the task comes again when its wait began, in µs since 1970, 0 where it carries that, and how
+// often its API has put it off.
+func (t *Throttle) keepWait(ctx context.Context, j *job, at time.Time) {
+	since, stays := int64(0), waitStays
+	if !j.since.IsZero() && !j.carriesDue() {
+		since = j.since.UnixMicro()
+	}
+	if j.deferrals > 0 {
+		stays = deferralStays
+	} else if since == 0 {
 		return
 	}
-	_, err := t.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		pipe.HSet(ctx, waitKey(j), sinceField, j.since.UnixMicro())
-		pipe.PExpire(ctx, waitKey(j), max(0, time.Until(at))+waitStays)
-		return nil
-	})
-	if err != nil && ctx.Err() == nil {
+	stays += max(0, time.Until(at))
+	if err := t.cfg.Redis.Set(ctx, waitKey(j), fmt.Sprint(since, " ", j.deferrals), stays).Err(); err != nil && ctx.Err() == nil {
 		t.observer.Failed("patience")
 	}
 }
 
-// sinceKept is when the task's wait began, the zero time where nothing is known of it.
+// sinceKept reads what is kept of the wait. It returns when that began, the zero time where nothing is
+// known of it, and notes the deferrals in the job.
 func (t *Throttle) sinceKept(ctx context.Context, j *job) time.Time {
 	var kept *redis.StringCmd
 	err := throttle.ReadFromMaster(ctx, t.cfg.Redis, func(pipe redis.Pipeliner) error {
-		kept = pipe.HGet(ctx, waitKey(j), sinceField)
+		kept = pipe.Get(ctx, waitKey(j))
 		return nil
 	})
 	if errors.Is(err, redis.Nil) {
 		return time.Time{}
 	}
-	us, err := kept.Int64()
-	if err != nil {
-		if ctx.Err() == nil {
-			t.observer.Failed("patience")
-		}
+	since := int64(0)
+	if err == nil {
+		_, err = fmt.Sscan(kept.Val(), &since, &j.deferrals)
+	}
+	if err != nil && ctx.Err() == nil {
+		t.observer.Failed("patience")
+	}
+	if err != nil || since == 0 {
 		return time.Time{}
 	}
-	return time.UnixMicro(us)
+	return time.UnixMicro(since)
 }
 
-// mayDefer counts a deferral, and says whether the task may be put off once more. Where Redis does not
-// answer it may.
-func (t *Throttle) mayDefer(ctx context.Context, j *job, wait time.Duration) bool {
+// mayDefer counts a deferral, which is kept as the task is put back, and says whether it may be put off once
+// more. Where Redis does not answer it may.
+func (t *Throttle) mayDefer(ctx context.Context, j *job) bool {
 	if t.cfg.MaxDeferrals < 0 {
 		return true
 	}
-	var n *redis.IntCmd
-	_, err := t.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		n = pipe.HIncrBy(ctx, waitKey(j), deferralField, 1)
-		pipe.PExpire(ctx, waitKey(j), wait+deferralStays)
-		return nil
-	})
-	if err != nil {
-		t.observer.Failed("defer")
-		return true
+	if j.deferrals == 0 {
+		_ = t.sinceKept(ctx, j)
 	}
-	return n.Val() <= int64(t.cfg.MaxDeferrals)
+	j.deferrals++
+	return j.deferrals <= t.cfg.MaxDeferrals
 }
