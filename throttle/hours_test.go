@@ -173,7 +173,9 @@ func TestHoursTogether(t *testing.T) {
 		Rule{Name: "night", Algorithm: FixedWindow, Limit: 500, Per: 48 * time.Hour, Active: nightHours},
 	)
 	b := newBench(t, redistest.Client(t), Config{}, policy)
-	for at, rule := range map[int64]string{oClock(8, 0, 0): "day", oClock(20, 0, 0): "night"} {
+	rules := []string{"day", "night"}
+	for i, at := range []int64{oClock(8, 0, 0), oClock(20, 0, 0)} {
+		rule := rules[i]
 		b.at(at)
 		b.plans.now = func(string) time.Time { return time.UnixMicro(epoch + at - 1) } // a moment late
 		var group sync.WaitGroup
@@ -187,10 +189,10 @@ func TestHoursTogether(t *testing.T) {
 		}
 		group.Wait()
 	}
-	for at, rule := range map[int64]string{oClock(9, 0, 0): "day", oClock(21, 0, 0): "night"} {
+	for i, at := range []int64{oClock(33, 0, 0), oClock(45, 0, 0)} { // the next day, of the same window
 		b.at(at)
 		b.plans.now = b.serverTime
-		if d := b.decide(Request{Scope: "p/x"}); d.Rules[0].Rule != rule || d.Rules[0].Remaining != 399 {
+		if d := b.decide(Request{Scope: "p/x"}); d.Rules[0].Rule != rules[i] || d.Rules[0].Remaining != 399 {
 			t.Errorf("got %+v", d)
 		}
 	}

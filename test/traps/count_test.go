@@ -62,6 +62,7 @@ func (w *world) another() *redis.Client {
 		return rdb
 	}
 	rdb := redis.NewClient(miniOptions(w.mini))
+	rdb.AddHook(w.clock)
 	w.Cleanup(func() { _ = rdb.Close() })
 	return rdb
 }

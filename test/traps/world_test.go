@@ -14,6 +14,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 )
@@ -81,10 +82,8 @@ func miniOptions(m *miniredis.Miniredis) *redis.Options {
 
 func newWorld(t *testing.T, rdb *redis.Client, m *miniredis.Miniredis) *world {
 	t.Helper()
-	w := &world{T: t, rdb: rdb, mini: m, clock: &clock{}, prefix: redistest.Prefix(t)}
-	if m == nil {
-		rdb.AddHook(w.clock)
-	}
+	w := &world{T: t, rdb: rdb, mini: m, clock: &clock{own: m != nil}, prefix: redistest.Prefix(t)}
+	rdb.AddHook(w.clock)
 	return w
 }
 
@@ -97,23 +96,49 @@ func (w *world) at(d time.Duration) {
 	now := time.Unix(epoch, 0).Add(d)
 	if w.mini != nil {
 		w.mini.SetTime(now)
-	} else {
-		w.clock.now.Store(now.UnixMicro())
 	}
+	w.clock.now.Store(now.UnixMicro())
 }
 
 // clock is a hook that stands in for Redis's clock: every script takes the time
 // as its first argument, "" for the server's own, and gets the test's instead.
 // So a real Redis is steered through the public API, as miniredis is by SetTime.
 // Its keys still expire by its own clock, which is the slower one.
-type clock struct{ now atomic.Int64 }
+type clock struct {
+	now atomic.Int64
+	own bool // the server's own is what the test turns
+}
 
 func (c *clock) turn(cmd redis.Cmder) {
 	now := c.now.Load()
 	if i := firstArg(cmd); now != 0 && i > 0 && cmd.Args()[i] == "" {
-		cmd.Args()[i] = strconv.FormatInt(now, 10)
+		if !c.own {
+			cmd.Args()[i] = strconv.FormatInt(now, 10)
+		}
+		if since := sinceArgs()[cmd.Args()[1]]; since > 0 {
+			cmd.Args()[i+since] = 0
+		}
 	}
 }
+
+// sinceArgs tells, by the scripts' hashes and texts, how far behind the clock the argument is that says
+// what the clock shows at least. A clock that stands still while a test takes its time has not stepped back.
+var sinceArgs = sync.OnceValue(func() map[any]int {
+	at := map[any]int{}
+	for script, since := range map[*lua.Script]int{lua.GiveBack: 2, lua.Settle: 5} {
+		for set := range 1 << len(lua.Kinds) {
+			kinds := ""
+			for i := range len(lua.Kinds) {
+				if set>>i&1 == 1 {
+					kinds += lua.Kinds[i : i+1]
+				}
+			}
+			variant := script.For(kinds)
+			at[variant.SHA], at[variant.Source] = since, since
+		}
+	}
+	return at
+})
 
 func (c *clock) DialHook(next redis.DialHook) redis.DialHook { return next }
 
