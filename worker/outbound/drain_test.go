@@ -27,7 +27,7 @@ func TestDrippingBody(t *testing.T) {
 		}
 	}))
 	t.Cleanup(s.Close)
-	for path, want := range map[string]string{"/200": "", "/500": "500 Internal Server Error: drip drip"} {
+	for path, want := range map[string]string{"/200": "", "/500": "500 Internal Server Error: drip"} {
 		h := handler(t, Config{}, seams{})
 		h.drain = 20 * time.Millisecond
 		err := run(t, h, payload{URL: s.URL + path})
