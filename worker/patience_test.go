@@ -548,7 +548,11 @@ func TestPatienceInAnOutage(t *testing.T) {
 	s.serve(asynq.Config{}, nil)
 	var since time.Time
 	kept := func() time.Time { return s.waitsSince("t", 3) }
-	s.until("it waits", func() bool { since = kept(); return !since.IsZero() })
+	s.until("it waits", func() bool {
+		since = kept()
+		info := s.info("t")
+		return !since.IsZero() && info != nil && info.State == asynq.TaskStateRetry
+	})
 	away.Kill9()
 	must(t, s.inspector.RunTask("default", "t"))
 	s.until("nothing could be decided", func() bool {
