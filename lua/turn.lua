@@ -30,7 +30,8 @@
 -- ARGV[4]     ticket    the task's name in line, its cost before it: "50:name", or ":name" for 1, or
 --                       by unit "requests=1,tokens=1500:name".
 -- ARGV[5]     again     0; 1 for a task whose start came too late: it had its turn, and has it still; 2
---                       for one that had its turn and shall only be put back before those in its line.
+--                       for one that had its turn and shall only be put back before those in its line; 3
+--                       for one that cannot run now, and only takes its place in line, whatever its limits would admit.
 --                       What was too late before may follow, as before decide's ask: "1L20000"; and behind
 --                       that the start that it could not use, where it is known, in integer µs since the
 --                       epoch: "1L20000 1800000000000000".
@@ -95,14 +96,14 @@ end
 
 local again, late = string.match(ARGV[5], '^(%d)([LF]?%d*)')
 late = late ~= '' and late or nil
-local mine = released or again ~= '0'
+local mine = released or again == '1' or again == '2'
 
 -- One who was parked goes back to its line once: others of its scope may be parked who are before it.
 local parked_before = had_place and not mine
 
 -- One that a bucket paces mostly comes before its start, which the express way has not.
 local at_once = released and byte(ARGV[base + 2]) ~= TOKEN
-if (quiet or at_once) and not heeds and not late and again ~= '2' and not had_place then
+if (quiet or at_once) and not heeds and not late and again < '2' and not had_place then
   local look = not quiet and 0 or nil
   -- #include express/way
 end
@@ -536,7 +537,7 @@ if not quiet and not held_up then
   end
 end
 
-if sure and not held_up and start - now <= ahead and again ~= '2' then
+if sure and not held_up and start - now <= ahead and again < '2' then
   local reply = grant(rules, start, binding)
   if reply then
     arrive()

@@ -260,11 +260,11 @@ func (l *Limiter) table(scopes []string) *table {
 	return t
 }
 
-// leave marks the scopes that the application may not spend from: a look sees to all of
-// them, and releases nobody there.
-func (t *table) leave() {
+// leave marks the scopes that the application may not spend from, and those that leaves names: a
+// look sees to all of them, and releases nobody there.
+func (t *table) leave(leaves func(scope string) bool) {
 	for i, p := range t.plans {
-		if p != nil && p.refusal != nil {
+		if p != nil && (p.refusal != nil || leaves != nil && leaves(p.scope.String())) {
 			t.paths[i] = "!" + text(t.paths[i])
 		}
 	}

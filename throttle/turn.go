@@ -63,6 +63,7 @@ const (
 	comes   standing = iota
 	again            // its start came too late
 	rejoins          // it had its turn and only goes back to the front
+	queues           // it only takes its place
 )
 
 // again is how a ticket is to be taken, as turn reads it.
@@ -197,5 +198,14 @@ func readTurn(p *plan, reply []int64) Turn {
 // the order of the starts that they missed, req.Missed, whichever comes back first. Nothing is charged. Costs one round trip.
 func (l *Limiter) Rejoin(ctx context.Context, req Request) (Decision, error) {
 	req.standing = rejoins
+	return l.Decide(ctx, req)
+}
+
+// Queue gives a waiter its place in line, whatever its limits would admit now: its caller cannot run
+// it yet. One that was dispatched has the place back that it had, and one that stands in line keeps its own.
+// Nothing is charged. A scope that no rule concerns has no line: its waiter is allowed to start. Costs one round
+// trip. The error is that of Decide.
+func (l *Limiter) Queue(ctx context.Context, req Request) (Decision, error) {
+	req.standing = queues
 	return l.Decide(ctx, req)
 }

@@ -15,7 +15,10 @@ import (
 // turnPlants are faults that somebody might make in the scripts of turns. The
 // histories of those who wait must find every one of them.
 var turnPlants = []struct{ what, from, to string }{
-	{"turn: who only rejoins is granted", "not heeds and not late and again ~= '2' and", "not heeds and not late and"},
+	{"turn: who only rejoins is granted", "not heeds and not late and again < '2' and", "not heeds and not late and (again < '2' or again == '2') and"},
+	{"turn: who only takes a place is granted", "not heeds and not late and again < '2' and", "not heeds and not late and again ~= '2' and"},
+	{"turn: who only takes a place is granted, under rules that others wait for", "- now <= ahead and again < '2' then", "- now <= ahead and again ~= '2' then"},
+	{"turn: who takes a place goes to the front", "again == '1' or again == '2'\n", "again ~= '0'\n"},
 	{"turn: a new task overtakes", "held_up = not mine and waited_for() or nil", "held_up = nil"},
 	{"turn: a ticket left in line", "    if not quiet and not released then\n      leave()", "    if false then\n      leave()"},
 	{"turn: units that leave uncounted", "count(-1, shares", "count(0, shares"},

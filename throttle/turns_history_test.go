@@ -83,6 +83,13 @@ var happenings = []struct {
 			w.ask(t, rejoins, 0, 0)
 		})
 	}},
+	{"take a place", 2, 3, func(w *turnsWorld, r drawing) bool {
+		if r.IntN(2) == 0 {
+			w.ask(w.newTask(r), queues, w.ahead(r), 0)
+			return true
+		}
+		return w.some(r, []stage{released, straight}, func(t *waiter) { w.ask(t, queues, w.ahead(r), 0) })
+	}},
 	{"ask in another period", 1, 1, func(w *turnsWorld, r drawing) bool {
 		defer w.mistaken(r)()
 		t := w.newTask(r)

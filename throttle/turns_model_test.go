@@ -200,10 +200,10 @@ func (w *turnsWorld) ask(t *waiter, how standing, ahead, near int64) {
 }
 
 func (w *turnsWorld) granted(t *waiter, how standing, p *plan, req Request, d Decision) {
-	mine := how != comes || w.seen.out[scopePath(t.Scope)+"\x00"+t.key()] != ""
+	mine := how == again || w.seen.out[scopePath(t.Scope)+"\x00"+t.key()] != ""
 	switch {
-	case how == rejoins:
-		fail("%s only wanted its place back, and was granted", t.key())
+	case how == rejoins || how == queues:
+		fail("%s only wanted a place, and was granted", t.key())
 	case mine && d.Wait > req.Ahead, !mine && d.Wait > req.Near:
 		fail("%s was granted %v ahead, of %v and %v", t.key(), d.Wait, req.Ahead, req.Near)
 	case !mine && len(w.seen.line[scopePath(t.Scope)]) > 0 && w.now-w.awake < 1e6 && !w.disturbed:
@@ -248,7 +248,7 @@ func (w *turnsWorld) stand(t *waiter, how standing) {
 	switch {
 	case stood, w.seen.parked[path+"\x00"+t.key()]:
 	case w.hadPlace(t, w.seen.out[path+"\x00"+t.key()]):
-	case how != comes || w.seen.out[path+"\x00"+t.key()] != "":
+	case how == again || how == rejoins || w.seen.out[path+"\x00"+t.key()] != "":
 		t.order, t.passed = front+w.now/1000, w.away(t)
 	default:
 		w.order++

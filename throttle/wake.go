@@ -46,6 +46,10 @@ type WakeRequest struct {
 	// Back are those who were parked and go back to the places in their lines that they had. Those are
 	// parked too who cost more than a rule can ever admit, and stay so as long as they do.
 	Back []Place
+	// Leave names scopes of which this caller can run nobody now: those who wait there are left
+	// to others, as those of other applications are. It must be quick and is called in Wake's goroutine.
+	// Defaults to none.
+	Leave func(scope string) bool
 }
 
 // Woken is what Wake answers.
@@ -68,8 +72,8 @@ type Woken struct {
 }
 
 // Wake releases those who wait and whose turn is near, in the order of their turns. Those of a
-// scope that the application (Config.App) may not spend from it leaves to others, whom they
-// wait for; what lies behind them in order does not.
+// scope that the application (Config.App) may not spend from, or that Leave names, it leaves to
+// others, whom they wait for; what lies behind them in order does not.
 // Any number of processes may call it: each turn is given once. It charges nothing.
 // Costs one round trip, one more after a glance that sees something, and another where
 // scopes come up that this Limiter has not met lately. The error wraps ErrUnavailable,
@@ -183,7 +187,7 @@ func (l *Limiter) wake(ctx context.Context, req WakeRequest, scopes *scopeSet) (
 	}
 	known, near := scopes.known()
 	t := l.table(known)
-	t.leave()
+	t.leave(req.Leave)
 	args := []any{
 		l.clock(), l.slots.client + NewID(), req.Lead.Microseconds(), req.Spread.Microseconds(), max(0, req.Most), all, max(0, req.More), near,
 	}

@@ -33,11 +33,7 @@ const (
 // first time it is called, and what queues weigh from Queues and StrictPriority each
 // time: among tasks that wait for their limits they count as they do in asynq.
 func (t *Throttle) Config(cfg asynq.Config) asynq.Config {
-	concurrency := cfg.Concurrency
-	if concurrency < 1 {
-		concurrency = runtime.NumCPU() // as asynq does
-	}
-	t.size(concurrency)
+	t.size(concurrency(cfg))
 	t.weights.serves(queue.NewWeights(cfg.Queues, cfg.StrictPriority))
 	t.queues.serve(cfg.Queues)
 	if cfg.IsFailure != nil {
@@ -86,6 +82,14 @@ func (t *Throttle) Config(cfg asynq.Config) asynq.Config {
 	return cfg
 }
 
+// concurrency is how many tasks asynq runs at once.
+func concurrency(cfg asynq.Config) int {
+	if cfg.Concurrency < 1 {
+		return runtime.NumCPU()
+	}
+	return cfg.Concurrency
+}
+
 // Server is an asynq server whose tasks keep the limits.
 type Server struct {
 	*asynq.Server
@@ -97,11 +101,15 @@ type Server struct {
 // fills it, that survives a Redis which fails while tasks are put back. It looks
 // for tasks every TaskCheckInterval while it is idle, and at once when this process
 // wakes one of them.
+//
+// Concurrency tasks run at once, and at most half as many more of other tenants while one tenant's have more
+// than half of the slots: see Config.Tenant.
 func (t *Throttle) NewServer(cfg asynq.Config) *Server {
 	cfg = t.Config(cfg)
-	g := newGuard(t.cfg.Redis, newGate(cfg.TaskCheckInterval), t.waker.pulse, t.log)
-	cfg.TaskCheckInterval = min(cfg.TaskCheckInterval, roundPause)
-	t.gates.add(g.gate)
+	slots := newSlots(concurrency(cfg))
+	g := newGuard(t.cfg.Redis, newGate(cfg.TaskCheckInterval), slots, t.waker.pulse, t.log)
+	cfg.TaskCheckInterval, cfg.Concurrency = min(cfg.TaskCheckInterval, roundPause), slots.most()
+	t.gates.add(g.gate, slots)
 	return &Server{Server: asynq.NewServerFromRedisClient(g, cfg), throttle: t, guard: g}
 }
 

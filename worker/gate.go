@@ -135,16 +135,16 @@ func dequeues(ctx context.Context, keys []string) (queue string, ok bool) {
 // gates are those of a Throttle's servers. They are safe for concurrent use.
 type gates struct {
 	mu  sync.Mutex
-	all map[*gate]bool
+	all map[*gate]*slots
 }
 
-func (g *gates) add(one *gate) {
+func (g *gates) add(one *gate, its *slots) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.all == nil {
-		g.all = map[*gate]bool{}
+		g.all = map[*gate]*slots{}
 	}
-	g.all[one] = true
+	g.all[one] = its
 }
 
 func (g *gates) remove(one *gate) {
@@ -180,4 +180,25 @@ func (g *gates) kick() {
 	for one := range g.all {
 		one.kick()
 	}
+}
+
+// lent is how many tasks may run beyond the servers' Concurrency now.
+func (g *gates) lent() (n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, its := range g.all {
+		n += its.beyond()
+	}
+	return n
+}
+
+// refuse says whether no server may start a further task of a tenant now.
+func (g *gates) refuse(tenant string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	refuses := len(g.all) > 0
+	for _, its := range g.all {
+		refuses = its.refuses(tenant) && refuses // each is to know whom it held up
+	}
+	return refuses
 }

@@ -29,11 +29,12 @@ import (
 // What is to last until asynq has noted the end of a run, such as the mark of a last attempt,
 // it ends then: see onEnd.
 //
-// It also holds an idle server's looks for tasks back at the gate, and asks with each
-// whether waiting tasks are woken.
+// It also holds an idle server's looks for tasks back at the gate, and those of one whose slots
+// are taken, and asks with each whether waiting tasks are woken.
 type guard struct {
 	redis.UniversalClient
 	gate  *gate
+	slots *slots
 	pulse *pulse
 	log   *slog.Logger
 
@@ -59,8 +60,8 @@ const (
 	mostEnds = 10_000
 )
 
-func newGuard(rdb redis.UniversalClient, gate *gate, pulse *pulse, log *slog.Logger) *guard {
-	return &guard{UniversalClient: rdb, gate: gate, pulse: pulse, log: log, stopping: make(chan struct{})}
+func newGuard(rdb redis.UniversalClient, gate *gate, slots *slots, pulse *pulse, log *slog.Logger) *guard {
+	return &guard{UniversalClient: rdb, gate: gate, slots: slots, pulse: pulse, log: log, stopping: make(chan struct{})}
 }
 
 func (g *guard) stop() { g.once.Do(func() { close(g.stopping) }) }
@@ -84,8 +85,7 @@ func (g *guard) Eval(ctx context.Context, script string, keys []string, args ...
 
 func (g *guard) send(ctx context.Context, keys []string, try func(context.Context) *redis.Cmd) *redis.Cmd {
 	if queue, ok := dequeues(ctx, keys); ok {
-		g.pulse.check()
-		return g.gate.look(ctx, queue, try)
+		return g.look(ctx, queue, try)
 	}
 	if !endsRun(ctx, keys) {
 		return try(ctx)
@@ -110,6 +110,19 @@ func (g *guard) send(ctx context.Context, keys []string, try func(context.Contex
 	}
 }
 
+// look asks queue for a task by ask, when there is a slot for one and it is time to.
+func (g *guard) look(ctx context.Context, queue string, ask func(context.Context) *redis.Cmd) *redis.Cmd {
+	g.pulse.check()
+	if !g.slots.admit(g.gate.stopped) {
+		return redis.NewCmdResult(nil, redis.Nil)
+	}
+	cmd := g.gate.look(ctx, queue, ask)
+	if message, err := cmd.Text(); err == nil {
+		g.slots.comes(queue + "t:" + messageID(message))
+	}
+	return cmd
+}
+
 // guardKey finds the guard of a task's server in the task's context.
 type guardKey struct{}
 
@@ -126,6 +139,19 @@ func (g *guard) handled(next asynq.Handler) asynq.Handler {
 	})
 }
 
+// takeSlot gives a task a slot of its server; nil where nobody counts them.
+func (g *guard) takeSlot(ctx context.Context) *slot {
+	if g == nil {
+		return nil
+	}
+	id, _ := asynq.GetTaskID(ctx)
+	name, _ := asynq.GetQueueName(ctx)
+	return g.slots.take(taskKey(name, id))
+}
+
+// taskKey is asynq's key of a task.
+func taskKey(queue, id string) string { return "asynq:{" + queue + "}:t:" + id }
+
 // onEnd has do called when Redis has taken what became of a task, and not if this process
 // dies before.
 func (g *guard) onEnd(j *job, do func()) {
@@ -134,12 +160,15 @@ func (g *guard) onEnd(j *job, do func()) {
 	if g.onEnds == nil || len(g.onEnds) >= mostEnds {
 		g.onEnds = map[string]func(){}
 	}
-	g.onEnds["asynq:{"+j.queue+"}:t:"+j.id] = do
+	g.onEnds[taskKey(j.queue, j.id)] = do
 }
 
 // ended does what was to be done when a run's end is noted: now, or by a call before whose
 // reply was lost.
 func (g *guard) ended(keys []string, err error) {
+	for _, key := range keys {
+		g.slots.ended(key)
+	}
 	if err != nil && !errors.Is(err, redis.Nil) && !redis.HasErrorPrefix(err, "NOT FOUND") {
 		return
 	}

@@ -13,6 +13,7 @@ import (
 
 // The fields of asynq's message (asynq v0.25 and v0.26, internal/proto/asynq.proto).
 const (
+	fieldID           protowire.Number = 3
 	fieldErrorMsg     protowire.Number = 7
 	fieldLastFailedAt protowire.Number = 11
 )
@@ -60,7 +61,13 @@ func cleanMessage(message []byte) (clean []byte, ok bool) {
 }
 
 // errorMsg is the last error in a message, "" where it has none.
-func errorMsg(message []byte) (text string) {
+func errorMsg(message []byte) (text string) { return field(message, fieldErrorMsg) }
+
+// messageID is the id of the task in a message.
+func messageID(message string) string { return field([]byte(message), fieldID) }
+
+// field is a text in a message, "" where it has none.
+func field(message []byte, its protowire.Number) (text string) {
 	for len(message) > 0 {
 		number, kind, tag := protowire.ConsumeTag(message)
 		if tag < 0 {
@@ -70,7 +77,7 @@ func errorMsg(message []byte) (text string) {
 		if n < 0 {
 			return ""
 		}
-		if number == fieldErrorMsg && kind == protowire.BytesType {
+		if number == its && kind == protowire.BytesType {
 			text, _ = protowire.ConsumeString(message[tag:])
 		}
 		message = message[tag+n:]

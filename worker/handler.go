@@ -23,8 +23,8 @@ import (
 func (t *Throttle) Handler(next asynq.Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 		t.size(1)
-		t.running.Add(1)
-		defer t.left()
+		slot, leave := t.takeSlot(ctx)
+		defer leave()
 		t.waker.pulse.check()
 		if task.Type() == carryType {
 			return t.arrive(ctx, task)
@@ -45,7 +45,7 @@ func (t *Throttle) Handler(next asynq.Handler) asynq.Handler {
 		if j.scope == "" {
 			return t.unscoped(ctx, j, next)
 		}
-		d, err := t.start(ctx, j)
+		d, err := t.start(ctx, j, slot)
 		switch {
 		case err == nil && d.Allowed:
 			return t.run(ctx, j, next, d)
@@ -113,14 +113,19 @@ func (t *Throttle) noHandler(ctx context.Context, j *job, err error) error {
 }
 
 // start decides on the task and, where its time is near and there is a place to
-// wait in, waits for it.
-func (t *Throttle) start(ctx context.Context, j *job) (throttle.Decision, error) {
+// wait in, waits for it. One whose tenant has its share of the slots goes to its line instead.
+func (t *Throttle) start(ctx context.Context, j *job, slot *slot) (throttle.Decision, error) {
 	t.asking.Add(1)
 	decided := sync.OnceFunc(func() { t.asking.Add(-1) })
 	defer decided()
 	req := t.request(j)
 	t.queues.came(j.queue)
 	t.waker.arrived(provider(j.scope), req.Ticket)
+	if j.crowded = !slot.startsFor(t.tenant(j.scope)); j.crowded {
+		d, err := t.cfg.Limiter.Queue(ctx, req)
+		t.hear(j, d, err)
+		return d, err
+	}
 	ctx, cancel := t.whileServing(ctx)
 	leave := t.stay(ctx, j, &req)
 	if hold := req.OnWait; hold != nil {
@@ -130,9 +135,7 @@ func (t *Throttle) start(ctx context.Context, j *job) (throttle.Decision, error)
 	after := func() {
 		cancel()
 		leave()
-		if err == nil && d.Turn.Look >= 0 {
-			t.waker.heard(provider(j.scope), d)
-		}
+		t.hear(j, d, err)
 	}
 	if err == nil && d.Allowed {
 		// Its start was seen to be in time, and nothing that others may hold up comes
@@ -142,6 +145,13 @@ func (t *Throttle) start(ctx context.Context, j *job) (throttle.Decision, error)
 	}
 	after()
 	return d, err
+}
+
+// hear heeds what a decision says of those who wait.
+func (t *Throttle) hear(j *job, d throttle.Decision, err error) {
+	if err == nil && d.Turn.Look >= 0 {
+		t.waker.heard(provider(j.scope), d)
+	}
 }
 
 // stay gives the task a place to wait for its start in, if there is one, and says in
@@ -180,17 +190,35 @@ func provider(scope string) string {
 	return name
 }
 
-// left counts a task that ends its stay in a slot, and unhold one that ends its
-// wait in the handler: another may be released.
-func (t *Throttle) left() {
-	t.running.Add(-1)
-	t.ended.Add(1)
-	t.waker.freed()
+// takeSlot counts a task that has come to a slot. leave frees it: another may be released.
+func (t *Throttle) takeSlot(ctx context.Context) (one *slot, leave func()) {
+	t.running.Add(1)
+	one = guardOf(ctx).takeSlot(ctx)
+	once := sync.OnceFunc(func() {
+		relieves := one.leave()
+		t.running.Add(-1)
+		t.ended.Add(1)
+		t.waker.freed(relieves)
+	})
+	// asynq ends a task whose time is over, and takes another, whatever the handler does.
+	over := context.AfterFunc(ctx, once)
+	return one, func() { over(); once() }
 }
 
+// tenant is whose slots tasks of a scope take, empty where it is nobody's.
+func (t *Throttle) tenant(scope string) string {
+	if t.cfg.Tenant != nil {
+		return t.cfg.Tenant(scope)
+	}
+	_, rest, _ := strings.Cut(scope, "/")
+	name, _, _ := strings.Cut(rest, "/")
+	return name
+}
+
+// unhold ends a task's wait in the handler: another may be released.
 func (t *Throttle) unhold() {
 	<-t.holders
-	t.waker.freed()
+	t.waker.freed(false)
 }
 
 // ahead is how far ahead the task may be granted its start: never past its
@@ -303,7 +331,9 @@ func (t *Throttle) putBack(ctx context.Context, j *job, d throttle.Decision) err
 	at := time.Now().Add(d.Recheck(0))
 	if d.Turn.Waits {
 		at = time.Now().Add(safetyNet(d))
-		t.planner.met(j.queue, j.task.Type())
+		if !j.crowded { // else others of the queue may start
+			t.planner.met(j.queue, j.task.Type())
+		}
 	}
 	return t.wait(ctx, j, rule.Rule, j.heeding(at))
 }

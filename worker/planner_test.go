@@ -341,7 +341,7 @@ func TestPlannerShutsBriefly(t *testing.T) {
 	}
 	s.throttle.cfg.Limiter = limiter
 	one := newGate(time.Hour)
-	s.throttle.gates.add(one)
+	s.throttle.gates.add(one, newSlots(4))
 	for range planAfter {
 		s.throttle.planner.met("default", "work")
 	}

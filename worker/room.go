@@ -31,7 +31,7 @@ func (w *waker) room() room {
 	for _, one := range w.watches {
 		out += one.out
 	}
-	slots := w.t.slots - int(w.t.running.Load()) - out
+	slots := w.t.slots + w.t.gates.lent() - int(w.t.running.Load()) - out
 	ahead := slots
 	if w.t.holds() {
 		ahead = min(slots, cap(w.t.holders)-len(w.t.holders)-out)
@@ -77,8 +77,14 @@ func (w *waker) worthALook() bool {
 
 // freed notes that a task has left its slot or its place to wait in: where tasks
 // had to wait for one, the providers are looked at again, in a moment if few are
-// free.
-func (w *waker) freed() {
+// free; and at once where a tenant had its share of the slots, and has not any more.
+func (w *waker) freed(relieves bool) {
+	if relieves {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.kickAll()
+		return
+	}
 	if !w.starved.Load() {
 		return
 	}

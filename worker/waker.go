@@ -348,6 +348,7 @@ func (w *waker) watch(one *watch) {
 		req := throttle.WakeRequest{
 			Provider: one.provider, Lead: w.t.lead(), Spread: w.t.spread(), Most: room.ahead, More: room.now,
 			Gone: one.news.Gone, NotYet: one.news.NotYet, StandStill: one.news.StandStill, Back: one.news.Back,
+			Leave: func(scope string) bool { return w.t.gates.refuse(w.t.tenant(scope)) },
 		}
 		w.mu.Lock()
 		req.Glance = one.quiet && !one.kicked

@@ -51,6 +51,12 @@ type Config struct {
 	// tasks never take all slots. Defaults to three quarters of Concurrency,
 	// rounded down.
 	Holders int
+	// Tenant says whose tasks those of a scope are, empty for nobody's. The tasks of one tenant count for
+	// half of a server's slots at most: what it has beyond that for longer than a moment others
+	// have too, beyond Concurrency, and it starts no more of its own until the server is
+	// below Concurrency. That holds for servers of NewServer. It is called for each task and must be
+	// quick. Defaults to the scope's second name, whatever its first is.
+	Tenant func(scope string) string
 	// Patience decides what becomes of tasks that have waited for longer than their
 	// max_wait or a rule's: see WaitOn, Fail, Drop, MoveTo and Fallback. Defaults to
 	// WaitOn.

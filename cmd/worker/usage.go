@@ -44,7 +44,9 @@ Flags:
   -queues NAME=WEIGHT,…
                     the queues to work on, and how often each is looked at first
                     (weight 1 to 1000). Default: default=1
-  -concurrency N    how many tasks run at once, 1 to 10000. Default: 32
+  -concurrency N    how many tasks run at once, 1 to 10000; up to half as many
+                    more of other tenants while one tenant has more than half
+                    of them. Default: 32
   -allow-host HOST[:PORT]
                     a host that tasks may call although its address is loopback,
                     private, link-local or this machine's own, which are refused

@@ -1,0 +1,86 @@
+package throttle
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// "Queue gives a waiter its place in line, whatever its limits would admit now": it is charged nothing, and
+// stands behind those who came before it.
+func TestQueue(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []Algorithm{TokenBucket, SlidingWindow, FixedWindow, Concurrency} {
+		rule := Rule{Name: "r", Algorithm: kind, Limit: 10}
+		if kind == TokenBucket {
+			rule.Burst = 10
+		}
+		if kind != Concurrency {
+			rule.Per = sec
+		}
+		onBoth(t, Config{}, policyOf(t, rule), func(b *bench) {
+			queue := func(ticket string) {
+				b.t.Helper()
+				d, err := b.Queue(ctx, Request{Scope: "p/a", Ticket: ticket, Ahead: sec, Near: sec})
+				if err != nil || d.Allowed || !d.Turn.Waits {
+					b.t.Fatalf("%s of %s: %+v, %v", ticket, kind, d, err)
+				}
+			}
+			for i := range 3 {
+				queue(fmt.Sprint(i))
+			}
+			queue("1") // stays where it is
+			woken := b.wake(WakeRequest{Provider: "p", Most: 2})
+			if strings.Join(tickets(woken.Released), " ") != "0 1" {
+				b.t.Fatalf("%s: %+v are released", kind, woken.Released)
+			}
+			queue("1") // goes back to its place, before the one behind it
+			queue("3")
+			if d := b.decide(Request{Scope: "p/a", Ticket: "0"}); !d.Allowed || d.Rules[0].Remaining != 9 {
+				b.t.Errorf("%s: %+v: the others were charged", kind, d)
+			}
+			b.inLine("p/a", []string{"1", "2", "3"})
+		})
+	}
+}
+
+// "A scope that no rule concerns has no line."
+func TestQueueWithoutRules(t *testing.T) {
+	t.Parallel()
+	policy, err := NewPolicy(UnmatchedAllow, map[string]Node{"q": {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	onBoth(t, Config{}, policy, func(b *bench) {
+		if d, err := b.Queue(ctx, Request{Scope: "p/a", Ticket: "1"}); err != nil || !d.Allowed {
+			b.t.Errorf("%+v, %v", d, err)
+		}
+	})
+}
+
+// "Those of a scope that Leave names it leaves to others, whom they wait for; what lies behind them in
+// order does not": they are released as soon as somebody may.
+func TestLeave(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 10, Per: sec}), func(b *bench) {
+		for i := range 4 {
+			scope := fmt.Sprintf("p/%c", 'a'+i%2)
+			if d, err := b.Queue(ctx, Request{Scope: scope, Ticket: fmt.Sprint(i)}); err != nil || !d.Turn.Waits {
+				b.t.Fatalf("%+v, %v", d, err)
+			}
+		}
+		req := WakeRequest{Provider: "p", Most: 10, Leave: func(scope string) bool { return scope == "p/a" }}
+		woken := b.wake(req)
+		if strings.Join(tickets(woken.Released), " ") != "1 3" || !woken.Waiting {
+			b.t.Errorf("%+v: want those of p/b", woken)
+		}
+		if woken.Next <= 0 {
+			b.t.Error("it is to look again at once, for nobody")
+		}
+		b.pass(sec)
+		req.Leave = nil
+		if woken = b.wake(req); strings.Join(tickets(woken.Released), " ") != "0 2" {
+			b.t.Errorf("%+v: want those of p/a", woken)
+		}
+	})
+}

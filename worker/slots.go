@@ -1,0 +1,252 @@
+package worker
+
+import (
+	"container/list"
+	"maps"
+	"sync"
+	"time"
+)
+
+// slots are the places in which a server runs tasks, and which tenant has them. A run cannot be
+// taken back when another tenant's task comes. So one tenant counts for half of the slots at most:
+// while its runs fill more than that, and last, as many tasks of others run beyond
+// Concurrency, up to half as many again. Nobody waits for the slots of one tenant, and one
+// tenant alone has all of them.
+//
+// A run lasts once it has taken slotLasts. Shorter ones make room soon enough by themselves.
+//
+// slots are safe for concurrent use.
+type slots struct {
+	size int // Concurrency
+	half int // of it, rounded up
+
+	mu      sync.Mutex
+	taken   int                   // by tasks, those that come and that wait included
+	held    map[string]*list.List // of *slot by tenant, the oldest first
+	coming  map[string]time.Time  // tasks taken from Redis that no handler has yet, by asynq's key, and since when
+	refused map[string]bool       // tenants that might not start another task when they were asked for
+	changed chan struct{}         // closed when a look may be due that was held back; nil: nobody waits
+}
+
+// slot is one that a task has.
+type slot struct {
+	of     *slots
+	tenant string
+	since  time.Time
+	at     *list.Element // nil: it was left
+}
+
+const (
+	// slotLasts is how long a run takes at least for which others need not wait.
+	slotLasts = 100 * time.Millisecond
+	// slotComes is how long a task may take from Redis to its handler. It is only for those that
+	// asynq gives up without a word.
+	slotComes = time.Second
+)
+
+func newSlots(size int) *slots {
+	return &slots{size: size, half: (size + 1) / 2, held: map[string]*list.List{}, coming: map[string]time.Time{}, refused: map[string]bool{}}
+}
+
+// most is how many tasks run at once, where one tenant has all of the slots.
+func (s *slots) most() int { return 2*s.size - s.half }
+
+// comes notes that a task was taken from Redis, by asynq's key of it.
+func (s *slots) comes(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.coming[key] = time.Now()
+}
+
+// ended notes that asynq has ended a task: some never come to a handler, such as one whose deadline
+// has passed.
+func (s *slots) ended(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, came := s.coming[key]; came {
+		delete(s.coming, key)
+		s.tell()
+	}
+}
+
+// take gives a task that has come a slot; whose it is, is not known yet.
+func (s *slots) take(key string) *slot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.coming, key)
+	s.taken++
+	one := &slot{of: s, since: time.Now()}
+	one.join("")
+	return one
+}
+
+// join notes whose slot it is. slots.mu is held.
+func (o *slot) join(tenant string) {
+	all := o.of.held[tenant]
+	if all == nil {
+		all = list.New()
+		o.of.held[tenant] = all
+	}
+	o.tenant, o.at = tenant, all.PushBack(o)
+}
+
+// part takes it from its tenant. slots.mu is held.
+func (o *slot) part() {
+	all := o.of.held[o.tenant]
+	all.Remove(o.at)
+	if o.at = nil; all.Len() == 0 {
+		delete(o.of.held, o.tenant)
+	}
+}
+
+// startsFor says whose slot it is, and whether its task may start: one of a tenant that has half
+// of the slots starts in those that are free, and not beyond Concurrency.
+func (o *slot) startsFor(tenant string) bool {
+	if o == nil || tenant == "" {
+		return true
+	}
+	o.of.mu.Lock()
+	defer o.of.mu.Unlock()
+	if o.at == nil {
+		return true
+	}
+	o.part()
+	o.join(tenant)
+	if o.of.taken <= o.of.size {
+		return true
+	}
+	starts := o.of.held[tenant].Len() <= o.of.half && o.of.counted() <= o.of.size
+	if !starts {
+		o.of.refused[tenant] = true
+	}
+	return starts
+}
+
+// leave frees the slot, once. It says whether a tenant that was refused may start tasks again.
+func (o *slot) leave() (relieves bool) {
+	if o == nil {
+		return false
+	}
+	s := o.of
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o.at == nil {
+		return false
+	}
+	o.part()
+	s.taken--
+	s.tell()
+	if relieves = len(s.refused) > 0 && s.taken < s.size; relieves {
+		clear(s.refused)
+	}
+	return relieves
+}
+
+// refuses says whether a further task of a tenant may not start.
+func (s *slots) refuses(tenant string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if tenant == "" || s.taken < s.size {
+		return false
+	}
+	if all := s.held[tenant]; all == nil || all.Len() < s.half {
+		return false // there is room for it, or for nobody
+	}
+	s.refused[tenant] = true
+	return true
+}
+
+// counted is how many slots count as taken: half for one tenant at most. s.mu is held.
+func (s *slots) counted() (n int) {
+	for tenant, all := range s.held {
+		if tenant != "" {
+			n += min(all.Len(), s.half)
+			continue
+		}
+		n += all.Len()
+	}
+	return n
+}
+
+// lent is how many tasks run beyond Concurrency now: as many as one tenant's runs that last are
+// above half. s.mu is held.
+func (s *slots) lent() int {
+	most := 0
+	for tenant, all := range s.held {
+		if tenant == "" || all.Len() <= s.half {
+			continue
+		}
+		last := 0
+		for at := all.Front(); at != nil && time.Since(at.Value.(*slot).since) >= slotLasts; at = at.Next() { //nolint:forcetypeassert // see join
+			last++
+		}
+		most = max(most, last-s.half)
+	}
+	return min(most, s.size-s.half)
+}
+
+// beyond is lent for who has no lock.
+func (s *slots) beyond() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lent()
+}
+
+// admit waits until there is a slot for a task that may be anybody's. It returns false when stopped
+// is closed before.
+func (s *slots) admit(stopped <-chan struct{}) bool {
+	for {
+		changed, again := s.full()
+		if changed == nil {
+			return true
+		}
+		timer := time.NewTimer(again)
+		select {
+		case <-changed:
+		case <-timer.C:
+		case <-stopped:
+			timer.Stop()
+			return false
+		}
+		timer.Stop()
+	}
+}
+
+// full returns what is closed when a slot may be free, and how soon to look again in any case; nil
+// when one is free now.
+func (s *slots) full() (changed <-chan struct{}, again time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.taken+len(s.coming) >= s.size {
+		maps.DeleteFunc(s.coming, func(_ string, since time.Time) bool { return time.Since(since) > slotComes })
+	}
+	if s.taken+len(s.coming) < s.size+s.lent() {
+		return nil, 0
+	}
+	if s.changed == nil {
+		s.changed = make(chan struct{})
+	}
+	again = slotComes
+	if s.hogged() {
+		again = slotLasts / 4
+	}
+	return s.changed, again
+}
+
+// hogged says whether one tenant has more than half of the slots. s.mu is held.
+func (s *slots) hogged() bool {
+	for tenant, all := range s.held {
+		if tenant != "" && all.Len() > s.half {
+			return true
+		}
+	}
+	return false
+}
+
+// tell lets a look go on that was held back. s.mu is held.
+func (s *slots) tell() {
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
+	}
+}

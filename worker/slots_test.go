@@ -1,0 +1,233 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+)
+
+// starts gives n tasks of a tenant slots, and returns those that may start.
+func (s *slots) starts(tenant string, n int) (all []*slot) {
+	for i := range n {
+		key := fmt.Sprint(tenant, i)
+		s.comes(key)
+		one := s.take(key)
+		if one.startsFor(tenant) {
+			all = append(all, one)
+			continue
+		}
+		one.leave()
+	}
+	return all
+}
+
+// admits says whether a task may be taken now.
+func (s *slots) admits() bool {
+	changed, _ := s.full()
+	return changed == nil
+}
+
+// "One tenant alone has all of them", and when it has had them for a moment others have half as many more.
+func TestSlotsBesideOneTenant(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlots(8)
+		hog := s.starts("a", 8)
+		if len(hog) != 8 || s.admits() {
+			t.Fatalf("%d tasks of one tenant start, and more are taken: %t", len(hog), s.admits())
+		}
+		<-time.After(slotLasts)
+		if !s.admits() || s.beyond() != 4 {
+			t.Fatalf("others have %d slots beside it", s.beyond())
+		}
+		if !s.refuses("a") || s.refuses("b") {
+			t.Error("another task of the tenant may start, or none of another's")
+		}
+		others := s.starts("b", 3)
+		if more := len(s.starts("a", 1)); len(others) != 3 || more != 0 {
+			t.Fatalf("%d tasks of another start, and %d of the first", len(others), more)
+		}
+		if others = append(others, s.starts("b", 2)...); len(others) != 4 || s.admits() {
+			t.Fatalf("%d tasks of another start, beyond half", len(others))
+		}
+		for i, one := range hog {
+			if relieves := one.leave(); relieves != (i == 4) {
+				t.Errorf("after %d have ended the tenant may start again: %t", i+1, relieves)
+			}
+		}
+		if more := len(s.starts("a", 8)); more != 4 {
+			t.Errorf("%d more start beside four of another's", more)
+		}
+	})
+}
+
+// Those that come and go are never more than the slots, and whose they were is forgotten.
+func TestSlotsAreKept(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			draw := rand.New(rand.NewPCG(seed, 1))
+			s := newSlots(1 + draw.IntN(9))
+			var all []*slot
+			for range 2000 {
+				switch draw.IntN(4) {
+				case 0:
+					<-time.After(time.Duration(draw.Int64N(int64(slotLasts / 2))))
+				case 1:
+					if len(all) > 0 {
+						i := draw.IntN(len(all))
+						all[i].leave()
+						all[i].leave() // once is enough
+						all[i] = all[len(all)-1]
+						all = all[:len(all)-1]
+					}
+				default:
+					if s.admits() {
+						all = append(all, s.starts(string(rune('a'+draw.IntN(3))), 1)...)
+					}
+				}
+				if len(all) > s.most() || s.counted() > s.size {
+					t.Fatalf("seed %d: %d tasks run, %d of them count, in %d slots", seed, len(all), s.counted(), s.size)
+				}
+			}
+			for _, one := range all {
+				one.leave()
+			}
+			if s.taken != 0 || len(s.held) != 0 || s.beyond() != 0 {
+				t.Errorf("seed %d: %d are taken by %d at the end", seed, s.taken, len(s.held))
+			}
+		})
+	}
+}
+
+// asynq ends some tasks before a handler has them, such as one whose deadline has passed.
+func TestSlotsOfTasksThatDoNotCome(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlots(2)
+		s.comes("asynq:{default}:t:1")
+		s.comes("asynq:{default}:t:2")
+		if s.admits() {
+			t.Error("a third is taken at once")
+		}
+		time.AfterFunc(slotComes/2, func() { s.ended("asynq:{default}:t:2") })
+		began := time.Now()
+		if !s.admit(nil) || time.Since(began) != slotComes/2 {
+			t.Errorf("a third is taken after %s, when asynq has ended one", time.Since(began))
+		}
+		<-time.After(slotComes)
+		s.comes("asynq:{default}:t:4")
+		if !s.admits() {
+			t.Error("asynq gave up the first without a word, and its slot is taken for good")
+		}
+		s.ended("asynq:{default}:t:4")
+		stopped := make(chan struct{})
+		s.starts("a", 2)
+		time.AfterFunc(time.Hour, func() { close(stopped) })
+		if s.held["a"].Len() != 2 || !s.admit(stopped) {
+			t.Error("nothing is taken beside a tenant that lasts")
+		}
+		s.starts("b", 2)
+		if s.admit(stopped) {
+			t.Error("a task is taken for which there is no slot")
+		}
+	})
+}
+
+// tenants is a policy of p whose tenants start so many a second each.
+func tenants(t *testing.T, limit int64) *throttle.Policy {
+	t.Helper()
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{
+		"p": {Scopes: map[string]throttle.Node{"*": {
+			Rules: []throttle.Rule{{Name: "rate", Algorithm: throttle.SlidingWindow, Limit: limit, Per: time.Second}},
+		}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return policy
+}
+
+// "Nobody waits for the slots of one tenant": its runs, of many scopes, do not end, and another's tasks run
+// beside them, those that were enqueued behind all of its own, and those that wait in line.
+func TestNoTenantTakesAllSlots(t *testing.T) {
+	t.Parallel()
+	s := newSystemOn(t, redistest.NewServer(t).Client(t), tenants(t, 1000), Config{})
+	var running, most atomic.Int64
+	let := make(chan struct{})
+	var endless, others []queue.Task
+	for i := range 32 {
+		endless = append(endless, queue.Task{Type: "endless", ID: fmt.Sprint("e", i), Scope: fmt.Sprintf("p/a/%d", i%5)})
+	}
+	for i := range 50 {
+		others = append(others, queue.Task{Type: "work", ID: fmt.Sprint("o", i), Scope: "p/b"})
+	}
+	for _, task := range endless {
+		s.add(task)
+	}
+	for _, task := range others[:25] {
+		s.add(task)
+	}
+	server := s.serve(asynq.Config{Concurrency: 8}, func(ctx context.Context, task *asynq.Task) error {
+		if task.Type() != "endless" {
+			return nil
+		}
+		most.Store(max(most.Load(), running.Add(1)))
+		defer running.Add(-1)
+		select {
+		case <-let:
+		case <-ctx.Done():
+		}
+		return nil
+	})
+	s.until("tasks of another run that came behind", func() bool { return s.others(others[:25]) == 25 })
+	s.planned(others[25:]...)
+	s.until("tasks of another run that wait in line", func() bool { return s.others(others) == 50 })
+	if most.Load() != 8 {
+		t.Errorf("one tenant has had %d slots of 8", most.Load())
+	}
+	close(let)
+	s.until("all of its own run", func() bool { return s.others(endless) == 32 })
+	slots := server.guard.slots
+	s.until("no slot is taken", func() bool {
+		slots.mu.Lock()
+		defer slots.mu.Unlock()
+		return slots.taken+len(slots.coming)+len(slots.held) == 0
+	})
+	if pickups := s.seen.get(func(o *seen) int { return o.pickups }); pickups > 3*(32+50) {
+		t.Errorf("82 tasks were picked up %d times", pickups)
+	}
+}
+
+// others is how many of the tasks have run.
+func (s *system) others(tasks []queue.Task) (n int) {
+	for _, task := range tasks {
+		n += min(1, s.ran(task.ID))
+	}
+	return n
+}
+
+// "Defaults to the scope's second name."
+func TestTenant(t *testing.T) {
+	t.Parallel()
+	for scope, want := range map[string]string{"p": "", "p/a": "a", "p/a/x": "a", "q/a/y/z": "a", "p/a b/x": "a b"} {
+		if got := new(Throttle).tenant(scope); got != want {
+			t.Errorf("tenant(%q) = %q, want %q", scope, got, want)
+		}
+	}
+	own := &Throttle{cfg: Config{Tenant: strings.ToUpper}}
+	if got := own.tenant("p/a"); got != "P/A" {
+		t.Errorf("a function of one's own is asked: %q", got)
+	}
+}
