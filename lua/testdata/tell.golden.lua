@@ -148,8 +148,13 @@ local told, due = KEYS[1], KEYS[2]
 -- rest for longer, since by it the next one is told to be in vain.
 local KEPT, RESTED = 3000000, 60000000
 
--- So many are looked through each time; of more, when another so many have come.
+-- So many are looked through each time; of more, when there are twice as many.
 local FEW = 100
+
+-- Below one name of the second level at most so many are kept, which an API can bring about by its answers
+-- to that tenant's calls: what is told of further levels counts for the whole of the name, or not at
+-- all. Then what is over is looked for, no sooner than after so many µs.
+local MOST, SEEK = 1000, 1000000
 
 local forgets, more = false, 0
 
@@ -161,6 +166,76 @@ local function kept(length)
   return length > 0 and max(length, RESTED) or KEPT
 end
 
+-- The name of the second level that a level, or a rule, is further below; nil for others.
+local function above(name)
+  return string.match(name, '^(/[^/:]*)/')
+end
+
+-- Forgets what has long been over, and what is left lives as long as it holds.
+local function sweep()
+  local fields, last, gone, left, below = call('HGETALL', told), 0, {}, 0, {}
+  for i = 1, #fields, 2 do
+    local field, name = fields[i], above(sub(fields[i], 2))
+    if byte(field) == 35 then -- "#", a count
+      gone[#gone + 1] = field ~= '#' and field or nil
+    else
+      local v = fields[i + 1]
+      local ends = unpack7(v, 1) + (sub(field, 1, 1) == 'P' and kept(unpack7(v, 15)) or 0)
+      if ends <= now then
+        gone[#gone + 1] = field
+      else
+        last, left = max(last, ends), left + 1
+        if name then
+          below[name] = (below[name] or 0) + 1
+        end
+      end
+    end
+  end
+  for i = 1, #gone, 500 do
+    call('HDEL', told, unpack(gone, i, min(#gone, i + 499)))
+  end
+  if left == 0 then
+    call('DEL', told)
+    return
+  end
+  for name, count in pairs(below) do
+    call('HSET', told, '#' .. name, whole(count))
+  end
+  call('HSET', told, '#', whole(left), '#@', whole(now))
+  call('PEXPIRE', told, outlast(last - now))
+end
+
+-- Whether there is room for what is told of a level or a rule.
+local function has_room(field, of)
+  local name = above(of)
+  if not name then
+    return true
+  end
+  local had = call('HMGET', told, field, '#' .. name, '#@')
+  local count = tonumber(had[2] or 0)
+  if not had[1] and count >= MOST and math.abs(now - tonumber(had[3] or 0)) > SEEK then
+    sweep()
+    count = tonumber(call('HGET', told, '#' .. name) or 0)
+  end
+  return had[1] and true or count < MOST
+end
+
+local function put(field, of, value)
+  if call('HSET', told, field, value) == 1 then
+    local name = above(of)
+    if name then
+      call('HSET', told, '#' .. name, whole(tonumber(call('HGET', told, '#' .. name) or 0) + 1))
+    end
+    more = more + 1
+  end
+end
+
+-- The level at which a pause is noted: where there is no room for its own the one above, so that no
+-- call goes out that the API would refuse.
+local function level_for(level)
+  return has_room('P' .. level, level) and level or above(level)
+end
+
 -- A pause as it stands, nil for none.
 local function pause_of(level)
   local v = call('HGET', told, 'P' .. level)
@@ -168,6 +243,7 @@ local function pause_of(level)
 end
 
 local function pause(level, us)
+  level = level_for(level)
   local v = pause_of(level)
   local ends = v and unpack7(v, 1) or 0
   stood = stood or ends > now
@@ -175,13 +251,14 @@ local function pause(level, us)
     return 0, ends
   end
   local since = ends > now and unpack7(v, 8) or now
-  more = more + call('HSET', told, 'P' .. level, pack(now + us) .. pack(since) .. pack(0))
+  put('P' .. level, level, pack(now + us) .. pack(since) .. pack(0))
   return 1, now + us
 end
 
 -- While it rests all that is told is of the same calls. Who has rested and is refused again
 -- soon after that rests for longer.
 local function rest(level, first, most, part)
+  level = level_for(level)
   local v = pause_of(level)
   local ends, length = v and unpack7(v, 1) or 0, v and unpack7(v, 15) or 0
   stood = stood or ends > now
@@ -191,7 +268,7 @@ local function rest(level, first, most, part)
   local again = length > 0 and now - ends <= kept(length)
   length = again and min(2 * length, most) or min(first, most)
   local us = length + floor(length * part / 1000000)
-  more = more + call('HSET', told, 'P' .. level, pack(now + us) .. pack(now) .. pack(length))
+  put('P' .. level, level, pack(now + us) .. pack(now) .. pack(length))
   return 1, now + us
 end
 
@@ -219,7 +296,7 @@ end
 
 local function save(name, r)
   r.ends = max(r.limit > 0 and r.till or 0, r.raised, r.since + ceil(max(0, WHOLE - r.part) * 1000000 / r.grows))
-  more = more + call('HSET', told, 'R' .. name, pack(r.ends) .. pack(r.since) .. pack(r.part) .. pack(r.grows)
+  put('R' .. name, name, pack(r.ends) .. pack(r.since) .. pack(r.part) .. pack(r.grows)
     .. pack(r.limit) .. pack(r.per) .. pack(r.till) .. pack(r.raised) .. pack(r.cut))
   return r.ends
 end
@@ -270,32 +347,17 @@ local function free(name)
   return 1, 0
 end
 
-local verbs = { pause = pause, rest = rest, lift = lift, cut = cut, adopt = adopt, rise = rise, free = free }
-
--- Forgets what has long been over, and what is left lives as long as it holds.
-local function sweep()
-  local fields, last, gone, left = call('HGETALL', told), 0, {}, 0
-  for i = 1, #fields, 2 do
-    if fields[i] ~= '#' then
-      local v = fields[i + 1]
-      local ends = unpack7(v, 1) + (sub(fields[i], 1, 1) == 'P' and kept(unpack7(v, 15)) or 0)
-      if ends <= now then
-        gone[#gone + 1] = fields[i]
-      else
-        last, left = max(last, ends), left + 1
-      end
+-- A correction that there is no room for is none: the rule's own limit counts.
+local function corrects(verb)
+  return function(name, ...)
+    if not has_room('R' .. name, name) then
+      return 0, 0
     end
-  end
-  for i = 1, #gone, 500 do
-    call('HDEL', told, unpack(gone, i, min(#gone, i + 499)))
-  end
-  if left == 0 then
-    call('DEL', told)
-  else
-    call('HSET', told, '#', whole(left))
-    call('PEXPIRE', told, outlast(last - now))
+    return verb(name, ...)
   end
 end
+
+local verbs = { pause = pause, rest = rest, lift = lift, cut = corrects(cut), adopt = corrects(adopt), rise = corrects(rise), free = free }
 
 local out, changes = { now }, false
 for i = 2, #ARGV, 7 do
@@ -308,7 +370,17 @@ for i = 2, #ARGV, 7 do
   end
 end
 local size = tonumber(call('HGET', told, '#') or 0) + more
-if changes and (forgets or size <= FEW or floor(size / FEW) > floor((size - more) / FEW)) then
+
+-- How often so many double.
+local function doublings(n)
+  local doubled = 0
+  while n > FEW do
+    n, doubled = n / 2, doubled + 1
+  end
+  return doubled
+end
+
+if changes and (forgets or size <= FEW or doublings(size) > doublings(size - more)) then
   sweep()
 elseif more > 0 then
   call('HSET', told, '#', whole(size))
