@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -207,6 +208,14 @@ func (l *Limiter) renewed(p *plan, d *Decision) *plan {
 		return nil
 	}
 	return l.plans.again(p, d.At)
+}
+
+// Now is what the clock of the Redis server shows that keeps a scope's limits, as far as its replies have told:
+// late by the shortest delay of a reply, and whatever the clock of this process is set to. Before the first
+// reply it is this process's own clock. It asks nothing.
+func (l *Limiter) Now(scope string) time.Time {
+	name, _, _ := strings.Cut(scope, "/")
+	return l.serverTime(keyspace(l.cfg.Prefix).provider(name))
 }
 
 // serverTime is what the clock of a provider's server shows, as far as its replies

@@ -335,7 +335,7 @@ func (t *Throttle) putBack(ctx context.Context, j *job, d throttle.Decision) err
 			t.planner.met(j.queue, j.task.Type())
 		}
 	}
-	return t.wait(ctx, j, rule.Rule, j.heeding(at))
+	return t.wait(ctx, j, rule.Rule, t.heeding(j, at))
 }
 
 // cutOff is what becomes of a task that asynq has ended before it started: its deadline or

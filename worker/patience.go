@@ -144,7 +144,7 @@ func (t *Throttle) leaveResult(j *job, w Waited) {
 // A deadline that comes before the end of its patience counts first.
 func (t *Throttle) impatient(ctx context.Context, j *job, d throttle.Decision, deadline time.Time) (ended bool, with error) {
 	w, over := t.waited(ctx, j, d)
-	if !over || !deadline.IsZero() && deadline.Before(j.since.Add(w.MaxWait)) {
+	if !over || !deadline.IsZero() && deadline.Before(t.ours(j.scope, j.since.Add(w.MaxWait))) {
 		return false, nil
 	}
 	verdict := t.judge(ctx, w)
@@ -191,7 +191,7 @@ func (t *Throttle) waited(ctx context.Context, j *job, d throttle.Decision) (w W
 	binding, _ := d.BindingRule()
 	w = Waited{
 		Task: j.task, ID: j.id, Queue: j.queue, Scope: j.scope,
-		Rule: binding.Rule, RuleScope: binding.Scope, Told: d.Paused, Waited: max(0, time.Since(j.since)),
+		Rule: binding.Rule, RuleScope: binding.Scope, Told: d.Paused, Waited: max(0, t.now(j.scope).Sub(j.since)),
 	}
 	least, _ := earliest(d)
 	ended := func(most, more time.Duration) bool {
@@ -252,12 +252,12 @@ func earliest(d throttle.Decision) (wait time.Duration, by throttle.RuleState) {
 
 // heeding is at, or when the task's patience ends, if that is sooner and still to come: so
 // asynq brings it back even if nobody else does.
-func (j *job) heeding(at time.Time) time.Time {
+func (t *Throttle) heeding(j *job, at time.Time) time.Time {
 	if j.since.IsZero() {
 		return at
 	}
 	for _, most := range j.bounds {
-		if ends := j.since.Add(most); ends.Before(at) && ends.After(time.Now()) {
+		if ends := t.ours(j.scope, j.since.Add(most)); ends.Before(at) && ends.After(time.Now()) {
 			at = ends
 		}
 	}
@@ -273,7 +273,15 @@ func (t *Throttle) since(ctx context.Context, j *job) time.Time {
 	if at := t.sinceKept(ctx, j); !at.IsZero() {
 		return at
 	}
-	return time.Now()
+	return t.now(j.scope)
+}
+
+// now is by Redis's clock, which waits go by: that of a worker may be set while its tasks wait.
+func (t *Throttle) now(scope string) time.Time { return t.cfg.Limiter.Now(scope) }
+
+// ours is when a moment of Redis's clock comes by this process's.
+func (t *Throttle) ours(scope string, at time.Time) time.Time {
+	return time.Now().Add(at.Sub(t.now(scope)))
 }
 
 func (j *job) carriesDue() bool { return j.own && j.retried == 0 && !j.due.IsZero() }

@@ -220,7 +220,7 @@ func (p *planner) net(j *job, at throttle.Placed) (until time.Time, waits bool) 
 		if p.t.cfg.Patience == nil || most == 0 {
 			continue
 		}
-		ends := j.due.Add(most)
+		ends := p.t.ours(j.scope, j.due.Add(most))
 		if !j.carriesDue() || !ends.After(time.Now()) {
 			return until, false
 		}

@@ -75,7 +75,7 @@ func (t *Throttle) refused(ctx context.Context, j *job, err error) (ended bool, 
 		o.Refused(j.queue, why)
 	}
 	t.tellRefused(ctx, j, why, of, err)
-	at := j.heeding(t.returns.next(time.Now(), pause))
+	at := t.heeding(j, t.returns.next(time.Now(), pause))
 	if !j.deadline.IsZero() && at.After(j.deadline) {
 		at = j.deadline
 	}
