@@ -160,22 +160,17 @@ func whole(ctx context.Context, c *redis.Client) error {
 	return err
 }
 
-// ownerOf is the address of the master of a key's slot as this node knows it.
-func (s *Server) ownerOf(key string) (addr string) {
-	_ = s.ask(func(ctx context.Context, c *redis.Client) error {
-		slot, err := c.ClusterKeySlot(ctx, key).Result()
-		if err != nil {
-			return err
-		}
-		ranges, err := c.ClusterSlots(ctx).Result()
-		for _, r := range ranges {
-			if int64(r.Start) <= slot && slot <= int64(r.End) && len(r.Nodes) > 0 {
-				addr = r.Nodes[0].Addr
-			}
-		}
-		return err
-	})
-	return addr
+// ownerOf is the address of the master of a key's slot as this node knows it, "" while it
+// knows none.
+func (s *Server) ownerOf(key string) string {
+	err := s.ask(func(ctx context.Context, c *redis.Client) error { return c.Exists(ctx, key).Err() })
+	switch {
+	case err == nil, redis.HasErrorPrefix(err, "ASK "): // the slot is on its way from here
+		return s.Addr()
+	case redis.HasErrorPrefix(err, "MOVED "):
+		return err.Error()[strings.LastIndexByte(err.Error(), ' ')+1:]
+	}
+	return ""
 }
 
 // Move is a slot on its way from one master to another, as redis-cli --cluster reshard moves

@@ -9,10 +9,16 @@ import (
 
 // Freeze stops the server in its tracks (SIGSTOP): connections stay, the kernel accepts new
 // ones, and nothing is answered until Thaw. A frozen server may be killed, not stopped.
-func (s *Server) Freeze(t testing.TB) { s.signal(t, syscall.SIGSTOP) }
+func (s *Server) Freeze(t testing.TB) {
+	t.Helper()
+	s.signal(t, syscall.SIGSTOP)
+}
 
 // Thaw lets a frozen server go on (SIGCONT).
-func (s *Server) Thaw(t testing.TB) { s.signal(t, syscall.SIGCONT) }
+func (s *Server) Thaw(t testing.TB) {
+	t.Helper()
+	s.signal(t, syscall.SIGCONT)
+}
 
 func (s *Server) signal(t testing.TB, sig syscall.Signal) {
 	t.Helper()
