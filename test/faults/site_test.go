@@ -267,19 +267,23 @@ type outcome struct {
 // ended waits until all tasks of a fleet have ended.
 func (s *site) ended(f *fleet) (out outcome) {
 	s.Helper()
-	const still = 3 * time.Second
+	const still = 2 * time.Second
 	last, since, revived := -1, time.Now(), map[string]bool{}
+	var held []string // when nothing had come for a while
 	redistest.WaitAsking(s.T, f.name+" to have ended all tasks", 2*bound, func() bool {
 		if n := f.succeeded(); n != last {
-			last, since = n, time.Now()
+			last, since, held = n, time.Now(), nil
 		}
 		info, err := s.inspector.GetQueueInfo(f.queue)
 		if err != nil || info.Pending+info.Active+info.Scheduled+info.Retry == 0 {
 			return err == nil
 		}
-		if time.Since(since) > still && info.Pending+info.Scheduled == 0 {
+		if time.Since(since) > still {
 			since = time.Now()
-			s.revive(f, revived)
+			// Whoever works at a task, or holds it, has done so before long.
+			now := s.leased(f)
+			s.revive(f, slices.DeleteFunc(now, func(id string) bool { return !slices.Contains(held, id) }), revived)
+			held = s.leased(f)
 		}
 		return false
 	})
@@ -300,19 +304,23 @@ func (s *site) ended(f *fleet) (out outcome) {
 	return out
 }
 
-// revive has asynq bring back at once what nobody works at while it stands still: what a
-// server handed out and forgot to say so, or forgot the end of. By itself asynq does it within
-// two minutes: when the task's lease has been over for half a minute, and then by its next look.
-func (s *site) revive(f *fleet, revived map[string]bool) {
+// leases is where asynq keeps what has been picked up, by when its leases end.
+func (f *fleet) leases() string { return "asynq:{" + f.queue + "}:lease" }
+
+// leased returns the ids that have been picked up, nil where Redis does not answer.
+func (s *site) leased(f *fleet) []string {
 	s.Helper()
-	ctx, key := context.Background(), "asynq:{"+f.queue+"}:lease"
-	held, err := s.rdb.ZRange(ctx, key, 0, -1).Result()
-	if err != nil {
-		return // the next look tries again
-	}
+	return s.rdb.ZRange(context.Background(), f.leases(), 0, -1).Val()
+}
+
+// revive has asynq bring back at once what nobody works at: what a server handed out and forgot
+// to say so, or forgot the end of. By itself asynq does it within two minutes: when the task's
+// lease has been over for half a minute, and then by its next look.
+func (s *site) revive(f *fleet, held []string, revived map[string]bool) {
+	s.Helper()
 	for _, id := range held {
 		revived[id] = true
-		s.rdb.ZAddXX(ctx, key, redis.Z{Score: 1, Member: id})
+		s.rdb.ZAddXX(context.Background(), f.leases(), redis.Z{Score: 1, Member: id})
 	}
 	if len(held) > 0 {
 		f.more() // it looks for such tasks when it starts
