@@ -358,11 +358,7 @@ func (s *site) judge(struck time.Duration, forgets bool) {
 		len(ours.lost), ours.lost, len(ours.twice), ours.orphans, len(bare.lost), bare.lost, len(bare.twice), bare.orphans, table.String())
 	if rep.Exceeded() || len(rep.Unknown)+len(rep.Mismatched) > 0 {
 		s.Errorf("%q", rep.Violations())
-		var calls strings.Builder
-		for _, c := range s.ours.api.Log() {
-			fmt.Fprintln(&calls, c.ID, c.Arrived, c.Departed)
-		}
-		s.Logf("the fault struck at %v; calls by id, arrival and departure:\n%s", struck, calls.String())
+		s.Logf("the fault struck at %v; calls by id and arrival:\n%s", struck, s.timeline())
 	}
 	for _, id := range ours.lost {
 		s.lost(id, forgets)
@@ -370,6 +366,20 @@ func (s *site) judge(struck time.Duration, forgets bool) {
 	for _, id := range ours.twice {
 		s.twice(id, struck, forgets)
 	}
+}
+
+// timeline lists the calls of both fleets by our API's clock. Where both stood at the same
+// time it was the machine that held them up.
+func (s *site) timeline() string {
+	var lines []string
+	for _, f := range []*fleet{s.ours, s.bare} {
+		for _, c := range f.api.Log() {
+			at := f.api.Epoch().Add(c.Arrived).Sub(s.ours.api.Epoch())
+			lines = append(lines, fmt.Sprintf("%9.3fs %s", at.Seconds(), c.ID))
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
 }
 
 // lost fails the test unless the fault explains why a task never arrived: its server forgot
