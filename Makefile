@@ -28,6 +28,8 @@ SEEDS ?= 20
 DAYS ?= 1
 ## how many steps histories takes at least
 STEPS ?= 200000
+## servers for compat: paths of redis-server or valkey-server programs; none for the valkey-server on the PATH
+SERVER ?=
 ## fuzz targets to run: those with this in their name
 FUZZ ?=
 ## where run/worker and run/enqueue find Redis
@@ -42,7 +44,7 @@ ARGS ?=
 GOLANGCI_LINT = 2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test/short bench soak histories fuzz lint fmt lua/golden run/worker run/enqueue check
+.PHONY: help build demo test test/short bench soak histories faults compat fuzz lint fmt lua/golden run/worker run/enqueue check
 
 help: ## This list
 	@echo 'Targets:'
@@ -88,6 +90,13 @@ histories: ## Random histories of those who wait, against a model: STEPS of them
 		if [ $$status = 0 ]; then echo "$$said" | grep -a -e 'seed ' -e ' steps in ' -e 'hid longest' -e '^ok'; \
 		else echo "$$said" | grep -av -e '^=== ' -e '--- PASS'; exit $$status; fi; \
 	done
+
+faults: ## Masters killed, slots moved, servers frozen, full, read-only: all at full length, bare asynq beside
+	@test/setup.sh
+	HEADWAY_FAULTS=full go test ./test/faults -count=1 -timeout 1h -v $(TESTFLAGS)
+
+compat: ## The tests of scripts, limiter, queue and worker, and the faults, against each SERVER
+	@test/compat.sh $(SERVER) -- $(TESTFLAGS) ./lua ./throttle/... ./queue/... ./worker/... ./test/redistest ./test/faults
 
 fuzz: ## Every fuzz target, one after the other
 	@test/fuzz.sh $(FUZZTIME) $(FUZZ)

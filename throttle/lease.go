@@ -2,8 +2,11 @@ package throttle
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/lua"
 )
@@ -21,6 +24,8 @@ type Lease struct {
 
 	mu    sync.Mutex
 	over  bool        // released or lost: nothing is renewed any more
+	again bool        // the release is being sent again
+	until time.Time   // when the last of the places runs out unrenewed
 	ends  *time.Timer // cancels the run when the places run out
 	renew *time.Timer
 }
@@ -64,6 +69,7 @@ func (l *Limiter) hold(ctx context.Context, g Grant) (context.Context, *Lease) {
 	s.lost = lost
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.until = g.from.Add(p.longestLease())
 	left := shortest - time.Since(g.from)
 	s.ends = time.AfterFunc(left, func() { s.end(ErrLeaseLost) })
 	s.renew = time.AfterFunc(left-shortest+shortest/3, func() { s.beat(shortest) })
@@ -90,6 +96,7 @@ func (s *Lease) beat(lease time.Duration) {
 	case err != nil:
 		s.renew.Reset(lease / 12)
 	default:
+		s.until = sent.Add(s.plan.longestLease())
 		s.ends.Reset(lease - time.Since(sent))
 		s.renew.Reset(lease / 3)
 	}
@@ -110,8 +117,9 @@ func (s *Lease) end(cause error) {
 
 // Release ends the lease, and its context, and frees its places for whoever
 // waits. It may be called more than once, and with a context that has ended: it
-// has its own time-out. The error wraps ErrUnavailable when Redis could not be
-// told; the places are then free when the lease runs out. Costs one round trip.
+// has its own time-out. The error wraps ErrUnavailable when Redis did not take it; it
+// is then sent again in the background, until Redis takes it or the lease has run
+// out and the places are free anyway. Costs one round trip.
 func (s *Lease) Release(ctx context.Context) error {
 	s.shadow.release()
 	switch {
@@ -126,7 +134,40 @@ func (s *Lease) Release(ctx context.Context) error {
 	c := newCall(lua.Release, s.keys, 1, 2, 1)
 	c.args = append(c.args, s.plan.turns[1], s.limiter.clock(), s.grant.id)
 	if _, err := s.limiter.runner.run(ctx, c); err != nil {
+		s.releaseLater(c)
 		return unavailable(ctx, "release a lease of", s.grant.scope, err)
 	}
 	return nil
+}
+
+// A release that Redis did not take is sent again after a pause that doubles. The longest
+// is short beside an outage, so that no place stays taken for long once Redis is back.
+const (
+	firstRelease = 250 * time.Millisecond
+	lastRelease  = 2 * time.Second
+)
+
+// releaseLater sends a release again, and again, while its places are taken.
+func (s *Lease) releaseLater(c call) {
+	s.mu.Lock()
+	again := s.again
+	s.again = true
+	s.mu.Unlock()
+	if !again {
+		s.releaseAfter(firstRelease, c)
+	}
+}
+
+// releaseAfter keeps a timer and, until that is over, no goroutine.
+func (s *Lease) releaseAfter(pause time.Duration, c call) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Now().Add(pause).After(s.until) {
+		return
+	}
+	time.AfterFunc(pause, func() {
+		if _, err := s.limiter.runner.run(context.Background(), c); err != nil && !errors.Is(err, redis.ErrClosed) {
+			s.releaseAfter(min(2*pause, lastRelease), c)
+		}
+	})
 }

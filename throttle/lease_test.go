@@ -192,8 +192,8 @@ func TestReleaseWithDeadContext(t *testing.T) {
 	})
 }
 
-// When Redis cannot be told of the release, the place is free when the lease runs
-// out, and the error says that nothing was done.
+// When Redis does not take the release, the place is free when the lease runs out at the
+// latest, and the error says that nothing was done.
 func TestReleaseDuringOutage(t *testing.T) {
 	t.Parallel()
 	bubble(t, Config{}, policyOf(t, oneRun()), contextTimeout, func(t *testing.T, w *wire, l *Limiter) {

@@ -209,6 +209,7 @@ func (l *Limiter) lists(ctx context.Context, script *lua.Script, keys, args []an
 		cmd = redis.NewSliceCmd(ctx, all...)
 		_ = l.rdb.Process(ctx, cmd) // the command has its error
 	}
+	follow(ctx, l.rdb, cmd.Err())
 	return cmd.Result()
 }
 

@@ -12,10 +12,10 @@ import (
 	"github.com/headway-go/headway/lua"
 )
 
-// notDamage is in the errors that scripts fail with for other reasons than a damaged value. Before
-// version 7 Redis puts a command's own error behind "Error running script".
+// notDamage is in the errors that scripts fail with for other reasons than a damaged value. A
+// command that the user may not run is refused in other words by each version. Before version 7 Redis puts a command's own error behind "Error running script".
 var notDamage = []string{
-	"NOPERM", "can't run this command", "can't access", "No permissions", "OOM ", "READONLY", "NOSCRIPT", "BUSY", "LOADING",
+	"NOPERM", "can't run this command", "can't access", "No permissions", "ACL failure in script", "OOM ", "READONLY", "NOSCRIPT", "BUSY", "LOADING",
 	"MOVED ", "ASK ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MISCONF", "NOREPLICAS", "UNKILLABLE", "killed by user",
 }
 

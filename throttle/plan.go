@@ -345,6 +345,14 @@ func (p *plan) leaseKeys() (keys []string, leases []any, shortest time.Duration)
 	return keys, leases, shortest
 }
 
+// longestLease is how long the last place of a run stays taken that is not renewed.
+func (p *plan) longestLease() (longest time.Duration) {
+	for _, i := range p.leases {
+		longest = max(longest, p.bounds[i].Rule.Lease)
+	}
+	return longest
+}
+
 // plans keeps what has been worked out, by scope, up to a bound: a flood of new
 // scopes costs work again, never memory.
 type plans struct {

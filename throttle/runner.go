@@ -40,8 +40,18 @@ func newRunner(rdb redis.UniversalClient, timeout time.Duration, unbatched bool)
 
 // run sends c and returns its reply. A caller whose context ends while others
 // send for it leaves at once; one that sends for itself leaves when the client
-// does. Either way what may have been granted to it is given back.
+// does. Either way what may have been granted to it is given back. While a cluster moves the
+// call's slot it is sent again, for movingFor at most.
 func (r *runner) run(ctx context.Context, c call) ([]int64, error) {
+	reply, err := r.once(ctx, c)
+	if moving(err) {
+		return r.whileMoving(ctx, c, err)
+	}
+	return reply, err
+}
+
+// once sends c once, alone or with others.
+func (r *runner) once(ctx context.Context, c call) ([]int64, error) {
 	if err := ended(ctx); err != nil {
 		return nil, err
 	}
@@ -67,6 +77,7 @@ func (r *runner) alone(ctx context.Context, c call) ([]int64, error) {
 	if err == nil {
 		return reply, nil
 	}
+	follow(ctx, r.rdb, err)
 	if ended(ctx) != nil {
 		if c.attempt != nil {
 			go r.settle(c)
@@ -144,7 +155,7 @@ type parcel interface {
 func (r *runner) exchange(ctx context.Context, parcels []parcel) (again []parcel) {
 	if len(parcels) == 1 {
 		cmd := parcels[0].command(ctx)
-		_ = r.rdb.Process(ctx, cmd) // the command has its error
+		follow(ctx, r.rdb, r.rdb.Process(ctx, cmd)) // the command has its error
 		return parcels[0].opened(cmd)
 	}
 	cmds := make([]redis.Cmder, len(parcels))
@@ -153,7 +164,8 @@ func (r *runner) exchange(ctx context.Context, parcels []parcel) (again []parcel
 		cmds[i] = one.command(ctx)
 		_ = pipe.Process(ctx, cmds[i]) // queues it
 	}
-	_, _ = pipe.Exec(ctx) // every command has its own error
+	_, err := pipe.Exec(ctx) // every command has its own error
+	follow(ctx, r.rdb, err)
 	for i, one := range parcels {
 		again = append(again, one.opened(cmds[i])...)
 	}

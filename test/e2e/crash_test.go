@@ -50,7 +50,7 @@ func TestKilledWorker(t *testing.T) {
 		page := get(t, metrics, http.StatusOK)
 		return counted(t, page, `headway_leases\{rule="p:parallel"\} (\d+)`) > 1 && counted(t, page, `headway_held (\d+)`) > 1
 	})
-	victim.kill()
+	victim.Kill()
 	held := s.leased() // what either worker had taken; the other's go on
 
 	s.leasesEnd(held)
@@ -242,7 +242,7 @@ func TestRedisFillsUp(t *testing.T) {
 	if err := s.rdb.ConfigSet(ctx, "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
-	w.says("is full: it refuses writes")
+	w.Says("is full: it refuses writes")
 	get(t, "http://"+listening(t, w)+"/healthz", http.StatusServiceUnavailable)
 	stdout, stderr := s.enqueue(1, s.line(task{ID: "later", Scope: "p/x"}))
 	told(t, stdout, stderr, "enqueue batch", "is full")
@@ -253,8 +253,8 @@ func TestRedisFillsUp(t *testing.T) {
 	s.until(n)
 	s.perfect()
 	get(t, "http://"+listening(t, w)+"/healthz", http.StatusOK)
-	w.terminate()
-	w.ends(0)
+	w.Terminate()
+	w.Ends(0)
 }
 
 // "SIGTERM at any moment: exit 0, nothing lost": while it starts, while tasks
@@ -283,10 +283,10 @@ func TestTerminatedAtAnyMoment(t *testing.T) {
 		redistest.WaitFor(t, "it to connect", bound, func() bool { return connected() > before })
 		moment := time.Duration(round) * time.Duration(rand.Int64N(int64(200*time.Millisecond)))
 		<-time.After(moment)
-		w.terminate()
-		w.ends(0)
+		w.Terminate()
+		w.Ends(0)
 		t.Logf("round %d: told to stop %v after it had connected; %d of %d done", round, moment, s.succeeded(), n)
-		if text := w.stderr.String(); strings.Contains(text, "level=ERROR") || strings.Contains(text, "panic") {
+		if text := w.Stderr.String(); strings.Contains(text, "level=ERROR") || strings.Contains(text, "panic") {
 			t.Errorf("round %d: %s", round, text)
 		}
 	}
@@ -295,8 +295,8 @@ func TestTerminatedAtAnyMoment(t *testing.T) {
 	redistest.WaitFor(t, "tasks to wait in their handlers", bound, func() bool {
 		return counted(t, get(t, metrics, http.StatusOK), `headway_held (\d+)`) > 0
 	})
-	w.terminate()
-	w.ends(0)
+	w.Terminate()
+	w.Ends(0)
 	if s.succeeded() == n {
 		t.Error("nothing was left: the test tested less than it should")
 	}
@@ -312,10 +312,10 @@ func TestSecondSignal(t *testing.T) {
 	w := s.worker()
 	s.enqueue(0, s.line(task{ID: "slow", Scope: "p/x", MaxRetry: 3, Query: "?latency=1m"}))
 	redistest.WaitFor(t, "the call", bound, func() bool { calls, _ := s.api.Counts(); return calls == 1 })
-	w.terminate()
-	w.says("stopping")
-	w.terminate()
-	w.ends(130)
+	w.Terminate()
+	w.Says("stopping")
+	w.Terminate()
+	w.Ends(130)
 	info, err := s.inspector.GetTaskInfo("default", "slow")
 	if err != nil || info.State != asynq.TaskStateActive {
 		t.Errorf("the task is %+v, %v; want it active, for asynq to bring back", info, err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/headway-go/headway/test/countapi"
+	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"
 )
 
@@ -45,7 +46,7 @@ func TestUnusableRedis(t *testing.T) {
 				"enqueue batch": {"enqueue", "batch", "-redis", test.url, tasks},
 				"enqueue http":  {"enqueue", "http", "-redis", test.url, "-scope", "p/x", "http://127.0.0.1/"},
 			} {
-				stdout, stderr := run(t, 1, nil, args[0], args[1:]...)
+				stdout, stderr := programs.Run(t, 1, nil, args[0], args[1:]...)
 				told(t, stdout, stderr, prefix, test.what, test.try)
 				if strings.Count(stderr, "\n") > 3 {
 					t.Errorf("%s goes on: %q", prefix, stderr)
@@ -66,7 +67,7 @@ func TestNothingToAsk(t *testing.T) {
 		{"inspect", "-redis", "redis://127.0.0.1:1", "-limits", limits, "scope", "p"},
 		{"leave", "-redis", "redis://127.0.0.1:1", "-queues", "default"},
 	} {
-		stdout, stderr := run(t, 1, nil, "worker", args...)
+		stdout, stderr := programs.Run(t, 1, nil, "worker", args...)
 		told(t, stdout, stderr, "worker", "nothing listens at 127.0.0.1:1", "redis-server")
 		if strings.Count(stderr, "\n") > 3 {
 			t.Errorf("worker %s goes on: %q", args[0], stderr)
@@ -88,13 +89,13 @@ func TestBadUsage(t *testing.T) {
 		"enqueue http":  {{"enqueue", "http", "-scope", "p/x"}, {"enqueue", "http", "http://x/"}, {"enqueue", "http", "-scope", "p//x", "http://x/"}},
 	} {
 		for _, call := range calls {
-			stdout, stderr := run(t, 2, nil, call[0], call[1:]...)
+			stdout, stderr := programs.Run(t, 2, nil, call[0], call[1:]...)
 			told(t, stdout, stderr, prefix)
 		}
 	}
 	for _, name := range []string{"worker", "enqueue"} {
 		for _, flag := range []string{"-h", "-version"} {
-			if stdout, stderr := run(t, 0, nil, name, flag); stdout == "" || stderr != "" {
+			if stdout, stderr := programs.Run(t, 0, nil, name, flag); stdout == "" || stderr != "" {
 				t.Errorf("%s %s: %q, %q", name, flag, stdout, stderr)
 			}
 		}
@@ -116,9 +117,9 @@ limits:
     scope: {}
 `)
 	lines := []string{":5:", ":6:", ":7:", ":8:", ":9:", ":10:", "burts", "token-bucket?", "scopes"}
-	stdout, stderr := run(t, 1, nil, "worker", "-redis", "redis://127.0.0.1:1", "-limits", bad)
+	stdout, stderr := programs.Run(t, 1, nil, "worker", "-redis", "redis://127.0.0.1:1", "-limits", bad)
 	told(t, stdout, stderr, "worker", lines...)
-	_, stderr = run(t, 1, nil, "enqueue", "batch", "-redis", "redis://127.0.0.1:1", "-limits", bad, "/dev/null")
+	_, stderr = programs.Run(t, 1, nil, "enqueue", "batch", "-redis", "redis://127.0.0.1:1", "-limits", bad, "/dev/null")
 	for _, want := range lines {
 		if !strings.Contains(stderr, want) {
 			t.Errorf("enqueue: %q lacks %q", stderr, want)
@@ -128,12 +129,12 @@ limits:
 		"not YAML": "limits: [", "binary": "\x00\x01\x02", "a bomb": "a: &a [x,x]\nb: &b [*a,*a]\nlimits: *b\n",
 		"empty": "", "a list": "- a\n", "tabs": "limits:\n\tp: {}\n", "two": "limits: {}\n---\nlimits: {}\n",
 	} {
-		stdout, stderr := run(t, 1, nil, "worker", "-redis", "redis://127.0.0.1:1", "-limits", file(t, "limits.yaml", text))
+		stdout, stderr := programs.Run(t, 1, nil, "worker", "-redis", "redis://127.0.0.1:1", "-limits", file(t, "limits.yaml", text))
 		if stdout != "" || !strings.HasPrefix(stderr, "worker: ") || strings.Contains(stderr, "goroutine") {
 			t.Errorf("%s: %q, %q", name, stdout, stderr)
 		}
 	}
-	stdout, stderr = run(t, 1, nil, "worker", "-redis", "redis://127.0.0.1:1", "-limits", "no/such/file.yaml")
+	stdout, stderr = programs.Run(t, 1, nil, "worker", "-redis", "redis://127.0.0.1:1", "-limits", "no/such/file.yaml")
 	told(t, stdout, stderr, "worker", "no/such/file.yaml")
 }
 
@@ -203,8 +204,8 @@ func TestBadLines(t *testing.T) {
 	w := s.worker()
 	s.until(len(bad))
 	s.perfect()
-	w.terminate()
-	w.ends(0)
+	w.Terminate()
+	w.Ends(0)
 }
 
 // "A batch can safely be run again": duplicates are told, and nothing runs twice.
@@ -235,8 +236,8 @@ func TestBatchTwice(t *testing.T) {
 	if calls, _ := s.api.Counts(); calls != n {
 		t.Errorf("%d calls for %d tasks", calls, n)
 	}
-	w.terminate()
-	w.ends(0)
+	w.Terminate()
+	w.Ends(0)
 }
 
 // Scopes with any characters arrive under their own limits, and as they were.
@@ -255,8 +256,8 @@ func TestHostileScopes(t *testing.T) {
 	if rep.Exceeded() || len(rep.Duplicates)+len(rep.Unknown)+len(rep.Mismatched) > 0 || len(rep.Lost) != len(names) {
 		t.Errorf("%q", rep.Violations())
 	}
-	w.terminate()
-	w.ends(0)
+	w.Terminate()
+	w.Ends(0)
 }
 
 // A port that is taken is told, with what to do.
@@ -264,7 +265,7 @@ func TestPortInUse(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, plain)
 	taken := s.api.Addr()
-	stdout, stderr := run(t, 1, nil, "worker", "-redis", s.url(), "-limits", s.limits, "-listen", taken)
+	stdout, stderr := programs.Run(t, 1, nil, "worker", "-redis", s.url(), "-limits", s.limits, "-listen", taken)
 	told(t, stdout, stderr, "worker", taken, "the port is in use", "-listen")
 }
 
@@ -278,21 +279,21 @@ func TestEmbedded(t *testing.T) {
 		t.Skipf("something else listens at %s", addr)
 	}
 	s := newSite(t, plain)
-	w := start(t, nil, "worker", "-limits", s.limits, "-allow-host", s.api.Addr(), "-listen", "127.0.0.1:0")
-	w.says("msg=ready")
-	w.says("nothing is kept on disk")
-	stdout, stderr := run(t, 1, nil, "worker", "-limits", s.limits)
+	w := programs.Start(t, nil, "worker", "-limits", s.limits, "-allow-host", s.api.Addr(), "-listen", "127.0.0.1:0")
+	w.Says("msg=ready")
+	w.Says("nothing is kept on disk")
+	stdout, stderr := programs.Run(t, 1, nil, "worker", "-limits", s.limits)
 	told(t, stdout, stderr, "worker", addr, "the port is in use", "-redis")
 
 	const n = 50
 	lines := s.lines(n, func(int) task { return task{Scope: "p/x"} })
-	run(t, 0, strings.NewReader(lines), "enqueue", "batch", "-") // checked against what the worker has published
+	programs.Run(t, 0, strings.NewReader(lines), "enqueue", "batch", "-") // checked against what the worker has published
 	bad := strings.ReplaceAll(s.line(task{ID: "unknown", Scope: "p/x"}), "p/x", "q/x")
 	s.tasks = s.tasks[:n]
-	if out, _ := run(t, 1, strings.NewReader(bad), "enqueue", "batch", "-"); !strings.Contains(out, "q/x") {
+	if out, _ := programs.Run(t, 1, strings.NewReader(bad), "enqueue", "batch", "-"); !strings.Contains(out, "q/x") {
 		t.Errorf("%q", out)
 	}
-	run(t, 0, nil, "enqueue", "http", "-scope", "p/x", "-id", "one", "-header", "X-Task-Id: one", s.api.URL("p/x"))
+	programs.Run(t, 0, nil, "enqueue", "http", "-scope", "p/x", "-id", "one", "-header", "X-Task-Id: one", s.api.URL("p/x"))
 	s.until(n + 1)
 	get(t, "http://"+listening(t, w)+"/healthz", http.StatusOK)
 	if page := get(t, "http://"+listening(t, w)+"/metrics", http.StatusOK); counted(t, page, `headway_runs_total\{outcome="ok",queue="default"\} (\d+)`) == 0 {
@@ -301,6 +302,6 @@ func TestEmbedded(t *testing.T) {
 	if rep := s.report(); rep.Exceeded() || len(rep.Lost)+len(rep.Duplicates) > 0 {
 		t.Errorf("%q", rep.Violations())
 	}
-	w.terminate()
-	w.ends(0)
+	w.Terminate()
+	w.Ends(0)
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/test/programs"
 )
 
 const quota = `
@@ -41,7 +43,7 @@ func TestQuota(t *testing.T) {
 			if testing.Short() {
 				n = 150
 			}
-			var running []*program
+			var running []*programs.Program
 			for range workers {
 				running = append(running, s.worker("-listen", "127.0.0.1:0"))
 			}
@@ -62,10 +64,10 @@ func TestQuota(t *testing.T) {
 				page := get(t, "http://"+listening(t, p)+"/metrics", http.StatusOK)
 				runs += counted(t, page, `headway_runs_total\{outcome="ok",queue="default"\} (\d+)`)
 				get(t, "http://"+listening(t, p)+"/healthz", http.StatusOK)
-				p.terminate()
+				p.Terminate()
 			}
 			for _, p := range running {
-				p.ends(0)
+				p.Ends(0)
 			}
 			if runs != n {
 				t.Errorf("the workers count %d runs for %d tasks", runs, n)
@@ -75,10 +77,10 @@ func TestQuota(t *testing.T) {
 }
 
 // listening returns where a worker serves its metrics.
-func listening(t *testing.T, p *program) string {
+func listening(t *testing.T, p *programs.Program) string {
 	t.Helper()
-	p.says("msg=listening")
-	m := regexp.MustCompile(`msg=listening addr=(\S+)`).FindStringSubmatch(p.stderr.String())
+	p.Says("msg=listening")
+	m := regexp.MustCompile(`msg=listening addr=(\S+)`).FindStringSubmatch(p.Stderr.String())
 	if m == nil {
 		t.Fatal("no address in the log")
 	}

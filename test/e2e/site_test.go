@@ -12,6 +12,7 @@ import (
 
 	"github.com/headway-go/headway/test/checker"
 	"github.com/headway-go/headway/test/countapi"
+	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"
 )
 
@@ -45,17 +46,17 @@ func newSite(t *testing.T, limits string, opts ...redistest.Options) *site {
 func (s *site) url() string { return "redis://" + s.redis.Addr() }
 
 // worker starts a worker and waits until it takes tasks.
-func (s *site) worker(args ...string) *program {
+func (s *site) worker(args ...string) *programs.Program {
 	s.Helper()
 	p := s.begin(args...)
-	p.says("msg=ready")
+	p.Says("msg=ready")
 	return p
 }
 
 // begin starts a worker.
-func (s *site) begin(args ...string) *program {
+func (s *site) begin(args ...string) *programs.Program {
 	s.Helper()
-	return start(s.T, nil, "worker", append([]string{
+	return programs.Start(s.T, nil, "worker", append([]string{
 		"-redis", s.url(), "-limits", s.limits, "-allow-host", s.api.Addr(),
 	}, args...)...)
 }
@@ -110,7 +111,7 @@ func (s *site) lines(n int, each func(i int) task) string {
 func (s *site) enqueue(code int, lines string, args ...string) (stdout, stderr string) {
 	s.Helper()
 	args = append(append([]string{"batch", "-redis", s.url(), "-limits", s.limits}, args...), "-")
-	return run(s.T, code, strings.NewReader(lines), "enqueue", args...)
+	return programs.Run(s.T, code, strings.NewReader(lines), "enqueue", args...)
 }
 
 // succeeded is how many ids the API has answered with success.

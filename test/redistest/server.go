@@ -45,6 +45,9 @@ type Options struct {
 	// Defaults to a new temporary directory, removed when the test ends; it
 	// lasts across Restart.
 	Dir string
+
+	member   bool   // a node of a cluster that NewCluster forms
+	sentinel string // the configuration of a sentinel, but for its port: it is no data node
 }
 
 // Server is a redis-server that belongs to the tests. Its methods that change
@@ -164,6 +167,9 @@ func start(opts Options) (*Server, error) {
 	var errs error
 	for range dialTries {
 		s.port = freePort(opts.Cluster)
+		if err := s.writeSentinel(); err != nil {
+			return nil, errors.Join(err, s.close())
+		}
 		proc, err := s.launch()
 		if err == nil {
 			s.proc = proc
@@ -218,6 +224,9 @@ func (s *Server) launch() (*process, error) {
 }
 
 func (s *Server) args() []string {
+	if s.opts.sentinel != "" {
+		return []string{s.sentinelFile(), "--sentinel"}
+	}
 	args := []string{
 		"--bind", "127.0.0.1", "--port", strconv.Itoa(s.port), "--protected-mode", "no",
 		"--dir", s.dir, "--save", "", "--appendonly", "no", "--daemonize", "no",
@@ -279,7 +288,7 @@ func (s *Server) probe(ctx context.Context, c *redis.Client, proc *process) erro
 	if err := c.Ping(ctx).Err(); err != nil {
 		return err
 	}
-	if !s.opts.Cluster {
+	if !s.opts.Cluster || s.opts.member {
 		return nil
 	}
 	return formCluster(ctx, c)

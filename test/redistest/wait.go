@@ -5,8 +5,12 @@ import (
 	"time"
 )
 
-// waitStep is how often WaitFor looks.
-const waitStep = 2 * time.Millisecond
+const (
+	// waitStep is how often WaitFor looks.
+	waitStep = 2 * time.Millisecond
+	// askStep is how often servers are asked for what takes them seconds.
+	askStep = 50 * time.Millisecond
+)
 
 // WaitFor returns when cond answers true and fails t when it has not within
 // bound; what completes the sentence "waited in vain for …". It looks at once,
@@ -14,10 +18,22 @@ const waitStep = 2 * time.Millisecond
 // test's own.
 func WaitFor(t testing.TB, what string, bound time.Duration, cond func() bool) {
 	t.Helper()
+	waitEvery(t, waitStep, what, bound, cond)
+}
+
+// WaitAsking is WaitFor for a cond that asks servers and would keep them busy: it looks at
+// once, then twenty times a second.
+func WaitAsking(t testing.TB, what string, bound time.Duration, cond func() bool) {
+	t.Helper()
+	waitEvery(t, askStep, what, bound, cond)
+}
+
+func waitEvery(t testing.TB, step time.Duration, what string, bound time.Duration, cond func() bool) {
+	t.Helper()
 	if cond() {
 		return
 	}
-	tick := time.NewTicker(waitStep)
+	tick := time.NewTicker(step)
 	defer tick.Stop()
 	for end := time.Now().Add(bound); time.Now().Before(end); {
 		<-tick.C

@@ -195,6 +195,11 @@ func TestExplain(t *testing.T) {
 	if !strings.HasPrefix(err.Error(), "Redis at "+full.Addr()+" is full") {
 		t.Errorf("from a script: %v", err)
 	}
+	limited := redistest.User(t, []string{"*"}, "+@all", "-get")
+	err = Explain(limited.Eval(t.Context(), "return redis.call('GET', KEYS[1])", []string{"k"}).Err(), "redis://"+full.Addr())
+	if !strings.Contains(err.Error(), "does not permit its user") {
+		t.Errorf("refused in a script: %v", err)
+	}
 	refused := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	err = Explain(refused, "embedded") // not dialled: a worker may run on this machine
 	if got := err.Error(); !strings.Contains(got, "nothing listens at 127.0.0.1:6390") || !strings.Contains(got, "start a worker first") {

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
@@ -273,6 +274,7 @@ func (p parts) clusterTarget() (*target, error) {
 	opt.Username, opt.Password = p.user, p.password
 	opt.ContextTimeoutEnabled = true
 	opt.DialerRetries = dials
+	opt.ClusterStateReloadInterval = slotsAge
 	opt.MaintNotificationsConfig = noMaintenance()
 	if opt.TLSConfig != nil {
 		opt.TLSConfig.MinVersion = tls.VersionTLS12
@@ -294,6 +296,11 @@ func checkDB(db int) error {
 // command itself is tried again. Its own five, nested once more for Sentinel,
 // make a refused connection take longer than OpenTimeout.
 const dials = 1
+
+// slotsAge is how old a cluster client's map of who owns which slots may get, while there are
+// commands. A master that is gone does not say that another took over, and go-redis would go on
+// dialling it for a minute. A new map costs one CLUSTER SLOTS.
+const slotsAge = 2 * time.Second
 
 // noMaintenance turns off a handshake that only one managed Redis answers.
 func noMaintenance() *maintnotifications.Config {

@@ -70,6 +70,10 @@ func TestParseClusterURL(t *testing.T) {
 	if o.Username != "u" || o.Password != "p" || o.MaxRedirects != 9 || o.TLSConfig == nil || !o.ContextTimeoutEnabled {
 		t.Errorf("options %+v", o)
 	}
+	// "The programs look every two seconds who owns which slots."
+	if o.ClusterStateReloadInterval != 2*time.Second {
+		t.Errorf("the map of slots may be %v old", o.ClusterStateReloadInterval)
+	}
 }
 
 func sameSet(a, b []string) bool {

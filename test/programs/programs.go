@@ -1,0 +1,175 @@
+// Package programs builds worker and enqueue and runs them as people do, for the tests
+// of several packages.
+//
+// A package that runs them writes
+//
+//	func TestMain(m *testing.M) {
+//		os.Exit(programs.Main(func() int { return redistest.Main(m) }))
+//	}
+//
+// The package imports testing and may be imported by tests only.
+package programs
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// Bound is how long tests wait for what must happen: four times as long as was
+// seen where seven programs waited for each core.
+const Bound = 2 * time.Minute
+
+var binaries string // the directory that the programs are built into
+
+// Main builds the programs into a temporary directory, runs tests and returns their
+// exit code, or 1 where the programs do not build.
+func Main(tests func() int) int {
+	dir, err := os.MkdirTemp("", "programs-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	const module = "github.com/headway-go/headway/"
+	out, err := exec.Command("go", "build", "-o", dir+string(filepath.Separator), module+"cmd/worker", module+"cmd/enqueue").CombinedOutput()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "programs: build worker and enqueue: %v\n%s", err, out)
+		return 1
+	}
+	binaries = dir
+	return tests()
+}
+
+// Program is one of ours while it runs.
+type Program struct {
+	// Stdout and Stderr are what it has written so far.
+	Stdout, Stderr *Output
+
+	t    *testing.T
+	name string
+	cmd  *exec.Cmd
+	gone chan struct{}
+}
+
+// Output keeps what a program writes. It is safe for concurrent use.
+type Output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *Output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *Output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// tail is the last of it.
+func (o *Output) tail() string {
+	text := o.String()
+	return text[max(0, len(text)-4096):]
+}
+
+// Start runs a program, "worker" or "enqueue". It is killed when the test ends, if it
+// has not ended by then. Its environment has no REDIS_URL and no HEADWAY_ variables.
+func Start(t *testing.T, stdin io.Reader, name string, args ...string) *Program {
+	t.Helper()
+	p := &Program{
+		t: t, name: name, cmd: exec.Command(filepath.Join(binaries, name), args...),
+		Stdout: &Output{}, Stderr: &Output{}, gone: make(chan struct{}),
+	}
+	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = stdin, p.Stdout, p.Stderr
+	p.cmd.SysProcAttr = childAttr()
+	p.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "REDIS_URL=") || strings.HasPrefix(v, "HEADWAY_")
+	})
+	started := make(chan error)
+	go func() {
+		// On Linux the child ends with the thread that started it, see childAttr.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := p.cmd.Start()
+		started <- err
+		if err == nil {
+			_ = p.cmd.Wait() // how it ended is in ProcessState
+			close(p.gone)
+		}
+	}()
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.Kill()
+		if t.Failed() {
+			t.Logf("%s %q said\n%s%s", name, args, p.Stdout.tail(), p.Stderr.tail())
+		}
+	})
+	return p
+}
+
+// Kill ends the program as a crash would, and returns when it is gone.
+func (p *Program) Kill() {
+	_ = p.cmd.Process.Kill() // fails only when it is gone already
+	<-p.gone
+}
+
+// Terminate sends SIGTERM.
+func (p *Program) Terminate() { _ = p.cmd.Process.Signal(syscall.SIGTERM) }
+
+// Says waits until stderr has text, and fails the test if it has not within Bound or
+// when the program ends.
+func (p *Program) Says(text string) {
+	p.t.Helper()
+	redistest.WaitFor(p.t, fmt.Sprintf("%s to say %q", p.name, text), Bound, func() bool {
+		select {
+		case <-p.gone:
+			if !strings.Contains(p.Stderr.String(), text) {
+				p.t.Fatalf("%s ended with %v and has not said %q", p.name, p.cmd.ProcessState, text)
+			}
+		default:
+		}
+		return strings.Contains(p.Stderr.String(), text)
+	})
+}
+
+// Ends waits until the program has ended, Bound at most, and fails the test unless its
+// exit code is the one wanted.
+func (p *Program) Ends(code int) {
+	p.t.Helper()
+	timer := time.NewTimer(Bound)
+	defer timer.Stop()
+	select {
+	case <-p.gone:
+	case <-timer.C:
+		p.t.Fatalf("%s has not ended within %v", p.name, Bound)
+	}
+	if got := p.cmd.ProcessState.ExitCode(); got != code {
+		p.t.Errorf("%s ended with %v, want exit code %d", p.name, p.cmd.ProcessState, code)
+	}
+}
+
+// Run runs a program to its end and fails the test unless its exit code is the one wanted.
+func Run(t *testing.T, code int, stdin io.Reader, name string, args ...string) (stdout, stderr string) {
+	t.Helper()
+	p := Start(t, stdin, name, args...)
+	p.Ends(code)
+	return p.Stdout.String(), p.Stderr.String()
+}
