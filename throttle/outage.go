@@ -74,7 +74,7 @@ func (o *outage) decided(p *plan) (lasted time.Duration, done bool) {
 	if o.since.IsZero() || time.Since(o.latest) < calm {
 		return 0, false
 	}
-	lasted = o.latest.Sub(o.since)
+	lasted = time.Since(o.since)
 	o.since = time.Time{}
 	o.on.Store(false)
 	clear(o.shares)

@@ -147,10 +147,13 @@ func (t *Throttle) arrive(ctx context.Context, carrier *asynq.Task) error {
 			return nil
 		}
 		if !errors.Is(err, asynq.ErrTaskIDConflict) {
-			t.observer.Failed("carry")
-			break
+			t.observer.Failed("carry") // it may be there all the same: look soon, before it has run
+		} else if info, err := t.inspector.GetTaskInfo(name, c.ID); err == nil {
+			if c.became(info) {
+				return nil
+			}
+			t.clearWay(name, info)
 		}
-		t.clearWay(name, c.ID)
 		if !sleep(ctx, arrivePause) || t.stopped() {
 			break
 		}
@@ -175,14 +178,20 @@ func (t *Throttle) enqueue(ctx context.Context, name string, c carried) error {
 	return err
 }
 
+// became tells whether a task is what its carrier enqueues: a call before did that, whose
+// reply was lost. Once more would have it run twice.
+func (c carried) became(info *asynq.TaskInfo) bool {
+	return info.MaxRetry == neverByAsynq && c.is(info)
+}
+
 // clearWay removes the old form of a task whose revocation never reached Redis:
 // asynq's recoverer has archived it as a task whose worker died.
-func (t *Throttle) clearWay(name, id string) {
-	info, err := t.inspector.GetTaskInfo(name, id)
-	if err == nil && info.State == asynq.TaskStateArchived && info.LastErr == asynq.ErrLeaseExpired.Error() {
-		if err := t.inspector.DeleteTask(name, id); err != nil {
-			t.observer.Failed("carry")
-		}
+func (t *Throttle) clearWay(name string, info *asynq.TaskInfo) {
+	if info.State != asynq.TaskStateArchived || info.LastErr != asynq.ErrLeaseExpired.Error() {
+		return
+	}
+	if err := t.inspector.DeleteTask(name, info.ID); err != nil {
+		t.observer.Failed("carry")
 	}
 }
 

@@ -40,6 +40,7 @@ type guard struct {
 
 	stopping chan struct{}
 	once     sync.Once
+	untaken  untaken
 
 	mu     sync.Mutex
 	onEnds map[string]func() // by asynq's key of the task
@@ -61,7 +62,7 @@ const (
 )
 
 func newGuard(rdb redis.UniversalClient, gate *gate, slots *slots, pulse *pulse, log *slog.Logger) *guard {
-	return &guard{UniversalClient: rdb, gate: gate, slots: slots, pulse: pulse, log: log, stopping: make(chan struct{})}
+	return &guard{UniversalClient: rdb, gate: gate, slots: slots, pulse: pulse, log: log, stopping: make(chan struct{}), untaken: untaken{log: log}}
 }
 
 func (g *guard) stop() { g.once.Do(func() { close(g.stopping) }) }
@@ -90,21 +91,32 @@ func (g *guard) send(ctx context.Context, keys []string, try func(context.Contex
 	if !endsRun(ctx, keys) {
 		return try(ctx)
 	}
+	cmd := g.untilTaken(ctx, try)
+	g.ended(keys, cmd.Err())
+	if lease, _ := ctx.Deadline(); isGone(cmd.Err()) && time.Now().Before(lease) {
+		// Nobody else ends a run before its lease is over: a call before did, whose reply was lost.
+		return redis.NewCmdResult("OK", nil)
+	}
+	return cmd
+}
+
+// untilTaken sends a script that ends a run until Redis answers.
+func (g *guard) untilTaken(ctx context.Context, try func(context.Context) *redis.Cmd) *redis.Cmd {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), guardLimit)
 	defer cancel()
+	var waits untakenTask
 	for pause := guardPause; ; pause = min(2*pause, guardMaxPause) {
 		bounded, done := context.WithTimeout(ctx, guardTry)
 		cmd := try(bounded)
 		done()
-		if err := cmd.Err(); !mayPass(err) || ctx.Err() != nil {
-			g.ended(keys, err)
+		if !mayPass(cmd.Err()) || ctx.Err() != nil {
+			g.untaken.ends(waits, cmd.Err())
 			return cmd
-		} else if pause == guardPause {
-			g.log.WarnContext(ctx, "redis did not take what became of a task; trying until it does", "error", err)
 		}
+		waits = g.untaken.failed(waits, cmd.Err())
 		if !g.rest(ctx, pause, cancel) {
 			cmd := try(ctx)
-			g.ended(keys, cmd.Err())
+			g.untaken.ends(waits, cmd.Err())
 			return cmd
 		}
 	}
@@ -169,7 +181,7 @@ func (g *guard) ended(keys []string, err error) {
 	for _, key := range keys {
 		g.slots.ended(key)
 	}
-	if err != nil && !errors.Is(err, redis.Nil) && !redis.HasErrorPrefix(err, "NOT FOUND") {
+	if err != nil && !errors.Is(err, redis.Nil) && !isGone(err) {
 		return
 	}
 	g.mu.Lock()
@@ -218,6 +230,9 @@ func endsRun(ctx context.Context, keys []string) bool {
 	}
 	return false
 }
+
+// isGone tells the answer of a script that ends a run to one that has ended.
+func isGone(err error) bool { return redis.HasErrorPrefix(err, "NOT FOUND") }
 
 // mayPass tells faults that end by themselves from answers.
 func mayPass(err error) bool {

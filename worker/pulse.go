@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +17,14 @@ type pulse struct {
 	asked atomic.Int64 // when it was last asked, in ns since the epoch
 	mu    sync.Mutex
 	beats map[*beat]struct{}
+	back  woken // those whose being overdue was told, and that look again
+}
+
+// woken are providers whose loops look again.
+type woken struct {
+	providers []string
+	since     time.Time     // when the first of them did
+	after     time.Duration // the longest that one had not looked
 }
 
 // beat is what one loop has done.
@@ -57,9 +67,42 @@ func (p *pulse) looked(b *beat, err error) {
 	last, told := b.last, b.told
 	b.last, b.told = time.Now(), false
 	p.observe(b.provider, true)
-	p.mu.Unlock()
 	if told {
-		p.t.log.Info("waiting tasks are woken again", "provider", b.provider, "after", time.Since(last))
+		if len(p.back.providers) == 0 {
+			p.back.since = time.Now()
+		}
+		p.back.providers = append(p.back.providers, b.provider)
+		p.back.after = max(p.back.after, time.Since(last))
+	}
+	var back woken
+	if told && !p.stuck() { // else one line for several, a little later
+		back = p.takeBack()
+	}
+	p.mu.Unlock()
+	p.tellBack(back)
+}
+
+// stuck tells whether one is overdue that was told. p.mu is held.
+func (p *pulse) stuck() bool {
+	for b := range p.beats {
+		if b.told {
+			return true
+		}
+	}
+	return false
+}
+
+// takeBack returns who looks again, to be told. p.mu is held.
+func (p *pulse) takeBack() woken {
+	back := p.back
+	p.back = woken{}
+	return back
+}
+
+func (p *pulse) tellBack(back woken) {
+	if len(back.providers) > 0 {
+		first := slices.Min(back.providers)
+		p.t.log.Info("waiting tasks are woken again", "provider", first, "after", back.after, "more", len(back.providers)-1)
 	}
 }
 
@@ -85,33 +128,56 @@ func (p *pulse) observe(provider string, again bool) {
 	p.t.observer.Looked(provider, label, again)
 }
 
-// check logs a line for each loop that is overdue, once until it looks again. It
-// costs next to nothing more often than once a second.
+// check logs a line for the loops that are overdue, once until they look again. It costs
+// next to nothing more often than once a second.
 func (p *pulse) check() {
 	now, asked := time.Now(), p.asked.Load()
 	if now.UnixNano()-asked < int64(askPulse) || !p.asked.CompareAndSwap(asked, now.UnixNano()) || p.t.stopped() {
 		return
 	}
-	for _, late := range p.late(now) {
-		p.t.log.Error("waiting tasks are not woken by this process: they come when another does, or asynq brings them", late...)
+	p.mu.Lock()
+	away, stuck := p.late(now, true), p.late(now, false)
+	var back woken
+	if now.Sub(p.back.since) > overdue {
+		back = p.takeBack()
 	}
+	p.mu.Unlock()
+	const text = "waiting tasks are not woken by this process: they come when another does, or asynq brings them"
+	if len(away) > 0 {
+		p.t.log.Warn(text, away...)
+	}
+	if len(stuck) > 0 {
+		p.t.log.Error(text, stuck...)
+	}
+	p.tellBack(back)
 }
 
-// late returns what to tell of each loop that is newly overdue.
-func (p *pulse) late(now time.Time) (lines [][]any) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// late returns what to tell of loops that are newly overdue: of those that Redis does not
+// answer, which mends itself, or of the others. It is nothing where there are none. p.mu is
+// held.
+func (p *pulse) late(now time.Time, away bool) (line []any) {
+	var newly []*beat
+	due := false
 	for b := range p.beats {
-		since := now.Sub(b.last)
-		if since <= overdue || b.told {
+		failing := mayPass(b.fault) // or it hangs in a call
+		if b.told || away != (failing || b.fault == nil) {
 			continue
 		}
-		b.told = true
-		line := []any{"provider", b.provider, "last_look", since}
-		if b.fault != nil {
-			line = append(line, "error", b.fault)
+		// Where one has not been answered for so long, others will be overdue in a moment.
+		if isLate := now.Sub(b.last) > overdue; isLate || failing {
+			newly, due = append(newly, b), due || isLate
 		}
-		lines = append(lines, line)
 	}
-	return lines
+	if !due {
+		return nil
+	}
+	for _, b := range newly {
+		b.told = true
+	}
+	first := slices.MinFunc(newly, func(x, y *beat) int { return strings.Compare(x.provider, y.provider) })
+	line = []any{"provider", first.provider, "last_look", now.Sub(first.last), "more", len(newly) - 1}
+	if first.fault != nil {
+		line = append(line, "error", first.fault)
+	}
+	return line
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,8 +20,9 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// told is a slog.Handler that keeps what was said of waking, and when.
+// told is a slog.Handler that keeps what was said of waking, or all, and when.
 type told struct {
+	all   bool
 	mu    sync.Mutex
 	lines []line
 }
@@ -37,7 +39,7 @@ func (h *told) WithGroup(string) slog.Handler          { return h }
 
 func (h *told) Handle(_ context.Context, r slog.Record) error {
 	text := r.Message
-	if !strings.HasPrefix(text, "waiting tasks are") {
+	if !h.all && !strings.HasPrefix(text, "waiting tasks are") {
 		return nil
 	}
 	r.Attrs(func(a slog.Attr) bool { text += " " + a.String(); return true })
@@ -47,9 +49,14 @@ func (h *told) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// since returns what was said after the last call.
+// since returns what was said after the last call, in fake time.
 func (h *told) since() []line {
 	synctest.Wait()
+	return h.take()
+}
+
+// take returns what was said after the last call.
+func (h *told) take() []line {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	out := h.lines
@@ -167,13 +174,15 @@ func (w *ward) wantTold(level slog.Level, began time.Time, least, most time.Dura
 
 // "When none of these looks has been completed for 3 s, because a call hangs, a server
 // refuses the script or a loop is gone, those who pick tasks up notice: the log has one
-// line at level error, with the provider and the last error, if there was one, and
-// another line when they are woken again."
+// line, with a provider and the last error, if there was one, and another line when they are
+// woken again. The level is warn where Redis does not answer, which mends itself, and error
+// otherwise."
 func TestStuckWakerIsTold(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		fault func(ctx context.Context, mended <-chan struct{}) error
 		words string
+		level slog.Level
 	}{
 		"a call hangs": {func(ctx context.Context, mended <-chan struct{}) error {
 			select {
@@ -181,9 +190,10 @@ func TestStuckWakerIsTold(t *testing.T) {
 			case <-ctx.Done():
 			}
 			return nil
-		}, "provider=p"},
-		"a server refuses": {func(context.Context, <-chan struct{}) error { return errors.New("NOPERM no such luck") }, "error=NOPERM"},
-		"a loop panics":    {func(context.Context, <-chan struct{}) error { panic("boom") }, "provider=p"},
+		}, "provider=p", slog.LevelWarn},
+		"a server refuses": {func(context.Context, <-chan struct{}) error { return errors.New("NOPERM no such luck") }, "error=NOPERM", slog.LevelError},
+		"a loop panics":    {func(context.Context, <-chan struct{}) error { panic("boom") }, "error=it panicked", slog.LevelError},
+		"Redis is away":    {func(context.Context, <-chan struct{}) error { return errAway }, "error=dial", slog.LevelWarn},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -201,7 +211,7 @@ func TestStuckWakerIsTold(t *testing.T) {
 					began := time.Now()
 					w.broken.Store(&fault)
 					<-time.After(time.Minute)
-					w.wantTold(slog.LevelError, began, overdue-lookAgain, overdue+askPulse+wardServer.TaskCheckInterval*2, test.words)
+					w.wantTold(test.level, began, overdue-lookAgain, overdue+askPulse+wardServer.TaskCheckInterval*2, test.words)
 					if age := w.looks.age("p as p"); age < time.Minute-lookAgain {
 						t.Errorf("the observer knows of a look %s ago", age)
 					}
@@ -220,6 +230,30 @@ func TestStuckWakerIsTold(t *testing.T) {
 			})
 		})
 	}
+}
+
+var errAway = &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+
+// "However many providers tasks wait for, that is one line, with how many more there are."
+func TestStuckWakersAreOneLine(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWard(t)
+		w.serve()
+		for _, scope := range []string{"p/a", "q", "r", "s"} {
+			w.waits(scope)
+		}
+		w.said.since()
+		fault := func(context.Context) error { return errAway }
+		began := time.Now()
+		w.broken.Store(&fault)
+		<-time.After(time.Minute)
+		w.wantTold(slog.LevelWarn, began, overdue-lookAgain, overdue+askPulse+wardServer.TaskCheckInterval*2, "provider=p ", "more=3")
+		began = time.Now()
+		w.broken.Store(nil)
+		<-time.After(time.Minute)
+		w.wantTold(slog.LevelInfo, began, 0, askAround, "provider=p after=1m", "more=3")
+	})
 }
 
 // stuckCommand is a hook under which a command hangs until it is mended.
@@ -258,7 +292,7 @@ func TestStuckAskingAroundIsTold(t *testing.T) {
 		began := time.Now()
 		w.serve()
 		<-time.After(time.Minute)
-		w.wantTold(slog.LevelError, began, overdue, overdue+askPulse+wardServer.TaskCheckInterval*2, "provider=*")
+		w.wantTold(slog.LevelWarn, began, overdue, overdue+askPulse+wardServer.TaskCheckInterval*2, "provider=*")
 		began = time.Now()
 		close(stuck.mended)
 		<-time.After(time.Minute)
@@ -290,7 +324,7 @@ func TestStuckWakerIsToldByHandlers(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-time.After(time.Second)
-		w.wantTold(slog.LevelError, began, 0, time.Second, "provider=p")
+		w.wantTold(slog.LevelWarn, began, 0, time.Second, "provider=p")
 	})
 }
 

@@ -23,10 +23,6 @@ const (
 	// far as none waits for longer than refusedMost; beyond that each waits up to twice as long.
 	refusedApart = 50 * time.Millisecond
 	refusedMost  = 30 * time.Second
-	// refusedAgain is how often a line of the log tells of the same, and maxTold of how
-	// many things at most.
-	refusedAgain = time.Minute
-	maxTold      = 1000
 )
 
 // RefusedObserver is an Observer that is also told of tasks that the limits refuse as they are.
@@ -122,7 +118,7 @@ func (t *Throttle) restore(ctx context.Context, j *job) {
 
 // tellRefused logs that tasks wait so, once a minute for all of one kind.
 func (t *Throttle) tellRefused(ctx context.Context, j *job, why, of string, err error) {
-	n, due := t.returns.tells(why+" "+of, time.Now())
+	n, due := t.repeats.due(why+" "+of, time.Now())
 	if !due {
 		return
 	}
@@ -137,18 +133,10 @@ func (t *Throttle) tellRefused(ctx context.Context, j *job, why, of string, err 
 	}
 }
 
-// returns spaces out when refused tasks come back, and what is told of them. It is safe for
-// concurrent use.
+// returns spaces out when refused tasks come back. It is safe for concurrent use.
 type returns struct {
 	mu   sync.Mutex
 	last time.Time // the furthest that is spoken for
-	told map[string]*toldOf
-}
-
-// toldOf is when something was told last, and how often it was not told since.
-type toldOf struct {
-	at   time.Time
-	more int
 }
 
 // next is when a task comes back that is put back now.
@@ -168,28 +156,4 @@ func (r *returns) next(now time.Time, pause time.Duration) time.Time {
 		at = r.last
 	}
 	return at
-}
-
-// tells says whether something is due to be told, and how often it was not since the last time.
-func (r *returns) tells(what string, now time.Time) (more int, due bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	one := r.told[what]
-	switch {
-	case one == nil:
-		if len(r.told) >= maxTold {
-			clear(r.told)
-		}
-		if r.told == nil {
-			r.told = map[string]*toldOf{}
-		}
-		r.told[what] = &toldOf{at: now}
-		return 0, true
-	case now.Sub(one.at) < refusedAgain:
-		one.more++
-		return 0, false
-	}
-	more = one.more
-	one.at, one.more = now, 0
-	return more, true
 }

@@ -32,7 +32,9 @@ func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d thrott
 	defer func() {
 		if err := lease.Release(ctx); err != nil {
 			t.observer.Failed("release")
-			t.log.WarnContext(ctx, "redis did not take the release of a place; it is tried again until the place's lease ends", "queue", j.queue, "task_id", j.id, "error", err)
+			if more, due := t.repeats.due("place", time.Now()); due {
+				t.log.WarnContext(ctx, "redis did not take the release of a place; it is tried again until the place's lease ends", "queue", j.queue, "task_id", j.id, "more", more, "error", err)
+			}
 		}
 		if holdsPlaces(d) {
 			t.waker.vacated(provider(j.scope))

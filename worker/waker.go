@@ -396,6 +396,9 @@ func (w *waker) asked(one *watch, req throttle.WakeRequest, had room) (woken thr
 	began := time.Now()
 	defer func() {
 		one.took = time.Since(began)
+		if errors.Is(err, errPanicked) {
+			w.pulse.looked(one.beat, err)
+		}
 		w.released(one, woken, had, err)
 	}()
 	return w.ask(w.t.serving, req)
@@ -519,7 +522,9 @@ func (w *waker) run(one *watch, list []throttle.Place) {
 		outcomes, err := w.releaseInto(name, ids[name])
 		w.t.gates.kick()
 		if err != nil && !w.t.stopped() {
-			w.t.log.Warn("tasks whose turn has come could not be released; they come by themselves", "queue", name, "error", err)
+			if more, due := w.t.repeats.due("release "+name, time.Now()); due {
+				w.t.log.Warn("tasks whose turn has come could not be released; they come by themselves", "queue", name, "more", more, "error", err)
+			}
 		}
 		for i, p := range byQueue[name] {
 			w.heed(one, answer{p, name, ids[name][i], outcomes[i]})

@@ -170,6 +170,7 @@ type Throttle struct {
 	weights weights
 	holders chan struct{} // a place for each task that may wait in a handler
 	returns returns       // of tasks that the limits refuse as they are
+	repeats repeats       // of lines of the log
 	surplus atomic.Int64  // tasks that wait without a place, since their turn has come
 	slots   int           // how many tasks run at a time
 	running atomic.Int64  // of them now, those that wait included

@@ -51,7 +51,7 @@ func assemble(p parts) (system, error) {
 			Queues:          p.options.queues,
 			ShutdownTimeout: p.options.drain,
 			ErrorHandler:    asynq.ErrorHandlerFunc(func(ctx context.Context, t *asynq.Task, err error) { logFailure(ctx, log, t, err) }),
-			Logger:          &asynqLog{log: p.log, redis: p.watch.check},
+			Logger:          &asynqLog{log: p.log, redis: p.watch.outages},
 			LogLevel:        asynq.DebugLevel, // the logger chooses
 		}),
 		handler:  httpOnly{out},

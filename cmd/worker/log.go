@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -29,8 +30,8 @@ const (
 // which then all say the same: the watch has said it once.
 type asynqLog struct {
 	log *slog.Logger
-	// redis returns why Redis does not answer, asking it when the last answer
-	// is older than maxAge.
+	// redis returns why calls of Redis fail, asking it when the last answer is older than
+	// maxAge.
 	redis func(ctx context.Context, maxAge time.Duration) error
 
 	mu   sync.Mutex
@@ -75,11 +76,14 @@ func (l *asynqLog) complain(level slog.Level, args []any) {
 	}
 }
 
+// ids are what differs in complaints of one kind before their first colon.
+var ids = regexp.MustCompile(`id=\S+|\[[^]]*\]`)
+
 // tell reports whether text is due, and how many like it were kept back. Like
-// it are those with the same words before a colon; the rest differs in ports
-// and addresses. Text without a colon is about one task, and always told.
+// it are those with the same words before a colon, but for ids of tasks; the rest differs
+// in ports and addresses. Text without a colon is about one task, and always told.
 func (l *asynqLog) tell(text string) (repeated int, due bool) {
-	kind, _, found := strings.Cut(text, ":")
+	kind, _, found := strings.Cut(ids.ReplaceAllString(text, "id"), ":")
 	if !found {
 		return 0, true
 	}
@@ -115,7 +119,7 @@ type calm struct {
 
 // calm returns a logger for what talks to Redis.
 func (w *watch) calm(log *slog.Logger) *slog.Logger {
-	return slog.New(&calm{Handler: log.Handler(), redis: w.check})
+	return slog.New(&calm{Handler: log.Handler(), redis: w.outages})
 }
 
 // Handle implements slog.Handler.

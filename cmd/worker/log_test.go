@@ -59,6 +59,14 @@ func TestAsynqLog(t *testing.T) {
 		if lines() != 4 {
 			t.Errorf("tasks are told each, once:\n%s", out.String())
 		}
+		before := lines()
+		for i := range 100 {
+			l.Warn(fmt.Sprintf("Could not remove task id=%d type=\"http\" from \"asynq:{default}:active\" err: EOF; Will retry syncing", i))
+			l.Error(fmt.Sprintf("Failed to extend lease for tasks [a%d b]: EOF", i))
+		}
+		if n := lines() - before; n != 2 {
+			t.Errorf("%d lines for two complaints about many tasks", n)
+		}
 		for i := range 10 * maxRepeats {
 			l.Warn(fmt.Sprintf("kind %d: x", i))
 		}

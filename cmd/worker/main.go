@@ -90,6 +90,7 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	w := newWatch(func(ctx context.Context) error { return cli.Probe(ctx, rdb) }, log)
 	w.explain = func(err error) error { return cli.Explain(err, url) }
 	w.count, w.up = countServers(rdb), m.RedisUp
+	rdb.AddHook(w)
 	h := &health{watch: w, started: time.Now(), version: cli.Version(), concurrency: o.concurrency, queues: o.queues}
 	status, err := openStatus(o, h, m, log)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 var errDown = errors.New("down")
@@ -78,6 +81,98 @@ func TestWatch(t *testing.T) {
 		<-done
 		if want := []bool{true, false, true, false}; len(ups) != len(want) {
 			t.Errorf("told %v, want %v", ups, want)
+		}
+	})
+}
+
+// TestWatchKnowsOfFailedCalls holds that an outage is told as soon as a call has failed, and
+// when it is over how many did.
+func TestWatchKnowsOfFailedCalls(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out buffer
+		var f fakeRedis
+		w := newWatch(f.ping, slog.New(slog.NewTextHandler(&out, nil)))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); w.run(ctx) }()
+		call := w.ProcessHook(func(_ context.Context, cmd redis.Cmder) error { return cmd.Err() })
+		fails := func(err error) {
+			cmd := redis.NewCmd(t.Context())
+			cmd.SetErr(err)
+			_ = call(t.Context(), cmd)
+			synctest.Wait()
+		}
+		<-time.After(100 * time.Millisecond) // the first ping was answered
+		pings := f.pings.Load()
+		for _, err := range []error{nil, redis.Nil, context.Canceled, answer("ERR no such command")} {
+			fails(err)
+		}
+		if n := f.pings.Load(); n != pings || out.String() != "" {
+			t.Errorf("%d pings after answers, and said %q", n-pings, out.String())
+		}
+		f.down.Store(true)
+		fails(io.EOF)
+		if !strings.Contains(out.String(), "redis does not answer") {
+			t.Errorf("said %q when a call had failed", out.String())
+		}
+		for range 99 {
+			fails(answer("LOADING Redis is loading the dataset in memory"))
+		}
+		<-time.After(3 * time.Second)
+		f.down.Store(false)
+		fails(nil) // and is answered
+		if got := out.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "down_seconds=") || !strings.Contains(got, "failed_calls=100") {
+			t.Errorf("said\n%s", got)
+		}
+		fails(io.EOF) // and Redis answers a ping
+		<-time.After(watchEvery)
+		if got := out.String(); strings.Count(got, "\n") != 2 {
+			t.Errorf("one call that failed is no outage:\n%s", got)
+		}
+		cancel()
+		<-done
+	})
+}
+
+// answer is an error that Redis answered.
+type answer string
+
+func (a answer) Error() string { return string(a) }
+func (answer) RedisError()     {}
+
+// TestWatchDoubts holds that an answer does not count when a call has failed since.
+func TestWatchDoubts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var f fakeRedis
+		w := newWatch(f.ping, slog.New(slog.DiscardHandler))
+		_ = w.check(t.Context(), time.Hour)
+		<-time.After(time.Millisecond)
+		w.called(t.Context(), io.EOF)
+		f.down.Store(true)
+		if err := w.check(t.Context(), time.Hour); !errors.Is(err, errDown) {
+			t.Errorf("an hour may pass, and a call has failed: %v", err)
+		}
+		// What fails after it is over may be calls of the outage, for a while.
+		f.down.Store(false)
+		<-time.After(time.Second)
+		if err := w.outages(t.Context(), 0); !errors.Is(err, errSettling) {
+			t.Errorf("just after an outage: %v", err)
+		}
+		<-time.After(settleTime)
+		if err := w.outages(t.Context(), 0); err != nil {
+			t.Errorf("long after an outage: %v", err)
+		}
+		f.down.Store(true)
+		_ = w.check(t.Context(), 0)
+		pings := f.pings.Load()
+		for range 100 { // complaints of an outage that is known
+			w.called(t.Context(), io.EOF)
+			_ = w.check(t.Context(), time.Hour)
+		}
+		if n := f.pings.Load(); n != pings {
+			t.Errorf("%d more pings", n-pings)
 		}
 	})
 }

@@ -116,7 +116,7 @@ func servers(st *stage, serve func(redis.UniversalClient, asynq.Config) (stop fu
 		return nil
 	}
 	for range max(1, st.workers) {
-		rdb := redis.NewClient(&redis.Options{Addr: st.server.Addr(), PoolSize: 2 * concurrency})
+		rdb := redis.NewClient(&redis.Options{Addr: st.addr(), PoolSize: 2 * concurrency})
 		stops = append(stops, func() { _ = rdb.Close() })
 		end, err := serve(rdb, asynq.Config{Concurrency: concurrency, LogLevel: asynq.FatalLevel})
 		if err != nil {

@@ -37,8 +37,8 @@ func BenchmarkKilled(b *testing.B) {
 	}
 }
 
-// victimVariable makes this program a worker that will be killed: the address of
-// its Redis. The policy and the API's address are in the other two.
+// victimVariable makes this program a worker of its own, which is killed in the end: the address
+// of its Redis. The policy and the API's address are in the other two.
 const (
 	victimVariable = "HEADWAY_BENCH_VICTIM"
 	policyVariable = "HEADWAY_BENCH_POLICY"
@@ -48,35 +48,51 @@ const (
 // besideAVictim serves with one worker here and another of its own process, which
 // is killed after a third of the time.
 func besideAVictim(st *stage) (stop func() error, err error) {
-	victim := exec.Command(os.Args[0]) //nolint:gosec // this program
-	victim.Env = append(os.Environ(), victimVariable+"="+st.server.Addr(), policyVariable+"="+string(st.policy.YAML()), apiVariable+"="+st.at.URL(""))
-	victim.Stderr = os.Stderr
-	out, err := victim.StdoutPipe()
-	if err == nil {
-		err = victim.Start()
-	}
+	kill, end, err := inTwoProcesses(st)
 	if err != nil {
 		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	rule, _ := ruleNamed(st.limits, st.binding)
+	go st.endCalm(ctx, plain(rule).Ideal(int64(len(st.tasks)))/3, kill)
+	return func() error { cancel(); return end() }, nil
+}
+
+// byTwoProcesses serves with one worker here and another of its own process.
+func byTwoProcesses(st *stage) (stop func() error, err error) {
+	_, stop, err = inTwoProcesses(st)
+	return stop, err
+}
+
+// inTwoProcesses is byTwoProcesses, and also returns what kills the other process.
+func inTwoProcesses(st *stage) (kill func(), stop func() error, err error) {
+	other := exec.Command(os.Args[0]) //nolint:gosec // this program
+	other.Env = append(os.Environ(), victimVariable+"="+st.addr(), policyVariable+"="+string(st.policy.YAML()), apiVariable+"="+st.at.URL(""))
+	other.Stderr = os.Stderr
+	out, err := other.StdoutPipe()
+	if err == nil {
+		err = other.Start()
+	}
+	if err != nil {
+		return nil, nil, err
 	}
 	heard := make(chan struct{})
 	go func() {
 		defer close(heard)
 		st.hear(out)
 	}()
-	ctx, cancel := context.WithCancel(context.Background())
-	rule, _ := ruleNamed(st.limits, st.binding)
-	go st.endCalm(ctx, plain(rule).Ideal(int64(len(st.tasks)))/3, func() { _ = victim.Process.Kill() })
-	end, err := byHeadway(st)
-	return func() error {
-		cancel()
-		_ = victim.Process.Kill() // it may be dead
+	kill = func() { _ = other.Process.Kill() } // it may be dead
+	ended := func() {
+		kill()
 		<-heard
-		_ = victim.Wait()
-		if err != nil {
-			return err
-		}
-		return end()
-	}, err
+		_ = other.Wait()
+	}
+	end, err := byHeadway(st)
+	if err != nil {
+		ended()
+		return nil, nil, err
+	}
+	return kill, func() error { ended(); return end() }, nil
 }
 
 // endCalm kills after a while, and ends the run when nothing has started for a
@@ -105,7 +121,7 @@ func (st *stage) endCalm(ctx context.Context, after time.Duration, kill func()) 
 	}
 }
 
-// hear notes what a victim tells of: pick-ups, each a line, and starts, each a
+// hear notes what the other process tells of: pick-ups, each a line, and starts, each a
 // moment, a scope and an id.
 func (st *stage) hear(out io.Reader) {
 	for lines := bufio.NewScanner(out); lines.Scan(); {

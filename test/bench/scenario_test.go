@@ -29,6 +29,8 @@ type scenario struct {
 	workers int
 	// api makes every task call the counting API.
 	api bool
+	// away is how far the servers are from Redis, each way. Defaults to beside it.
+	away time.Duration
 	// hogs is how many programs use a processor meanwhile.
 	hogs int
 	// picture makes the run one of the picture's.

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/countapi"
+	"github.com/headway-go/headway/test/network"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 )
@@ -25,7 +26,8 @@ import (
 type stage struct {
 	scenario
 	server *redistest.Server
-	rdb    *redis.Client
+	addr   func() string // of Redis, for one more process: as far away as the scenario says
+	rdb    *redis.Client // beside it
 	policy *throttle.Policy
 	at     *countapi.Server // the API; nil without one
 	calls  *http.Client
@@ -45,6 +47,14 @@ func newStage(b *testing.B, s scenario, change func(throttle.Rule) throttle.Rule
 		b.Fatal(err)
 	}
 	st := &stage{scenario: s, server: redistest.NewServer(b), policy: policy}
+	st.addr = st.server.Addr
+	if s.away > 0 {
+		st.addr = func() string {
+			p := network.NewProxy(b, st.server.Addr())
+			p.Delay(s.away, 0)
+			return p.Addr()
+		}
+	}
 	st.rdb = redis.NewClient(&redis.Options{Addr: st.server.Addr(), PoolSize: 2 * concurrency})
 	st.starts.expect(s.watched())
 	if s.api {
