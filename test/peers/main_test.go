@@ -200,6 +200,18 @@ func decided(t *testing.T, what string) {
 	}
 }
 
+// says fails unless a page has a sentence, wherever its lines break.
+func says(t *testing.T, page, sentence string) {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(strings.Join(strings.Fields(string(text)), " "), sentence) {
+		t.Errorf("%s does not say %q", page, sentence)
+	}
+}
+
 // yes and no are what most steps expect: what remains, and the times.
 func yes(remaining int64, resetsIn time.Duration) answer {
 	return answer{granted: true, remaining: remaining, resetsIn: resetsIn}
