@@ -119,8 +119,8 @@ func TestGubernatorPeers(t *testing.T) {
 // millisecond before the next begins, ours with it.
 func TestGubernatorCalendar(t *testing.T) {
 	t.Parallel()
-	utc := func(y int, m time.Month, d, h, min, sec int) time.Time {
-		return time.Date(y, m, d, h, min, sec, 0, time.UTC)
+	utc := func(y int, m time.Month, d, h, minute, sec int) time.Time {
+		return time.Date(y, m, d, h, minute, sec, 0, time.UTC)
 	}
 	for _, c := range []struct {
 		resets   string

@@ -7,7 +7,9 @@ package peers
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -197,6 +199,33 @@ func decided(t *testing.T, what string) {
 	}
 	if !slices.Contains(strings.Split(string(page), "\n"), "### "+what) {
 		t.Errorf("docs/peers.md has no heading %q", what)
+	}
+}
+
+// Each difference that docs/peers.md names is one that a test here shows.
+func TestDifferencesAreShown(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/peers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tests []byte
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tests = append(tests, text...)
+	}
+	for line := range strings.Lines(string(page)) {
+		heading, ok := strings.CutPrefix(strings.TrimSpace(line), "### ")
+		if ok && !strings.Contains(string(tests), strconv.Quote(heading)) {
+			t.Errorf("no test shows %q", heading)
+		}
 	}
 }
 

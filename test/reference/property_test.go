@@ -161,7 +161,7 @@ func TestWrongAnswersAreFound(t *testing.T) {
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
-			k := kind{rules: only(func(h *history) throttle.Rule {
+			k := kind{rules: only(func(*history) throttle.Rule {
 				return throttle.Rule{Algorithm: throttle.SlidingWindow, Limit: 3, Per: time.Second}
 			}), ahead: true}
 			h, err := newHistory(t.Context(), redistest.Client(t), redistest.Prefix(t), 1, k)
