@@ -174,11 +174,17 @@ func (w *World) Refund(now int64, id string, path []Charge) {
 	}
 }
 
-// Forgot says that a calendar on the path remembers the period of a start no more.
-func (w *World) Forgot(now int64, path []Charge, start int64) bool {
+// Vague says that the pages leave open what giving back comes to, since a calendar on the path may
+// have forgotten the period of the start, or nothing was granted in the one at hand: it hangs on
+// whether the process that gives back has heard that a period began.
+func (w *World) Vague(now int64, path []Charge, start int64) bool {
 	return slices.ContainsFunc(path, func(c Charge) bool {
 		k, ok := w.counter(c).(*calendar)
-		return ok && start < k.oldest(now)
+		if !ok {
+			return false
+		}
+		here, _ := k.rule.Begins(now)
+		return start < k.oldest(now) || k.rule.Rollover > 0 && !slices.Contains(k.seen, here)
 	})
 }
 
@@ -190,6 +196,7 @@ type bucket struct {
 	unit  *big.Rat // the time in which one unit drains, q/p
 	slack *big.Rat // the time that is demanded before a unit: margin + pad, where there is a margin
 	z     *big.Rat // nil while nothing was charged
+	at    int64    // the decision of the last charge: "z is never before at"
 	since []units  // what was charged since a charge met less than one unit, and that one
 	low   *big.Rat // the least level that those after the first met, as a time; nil for none
 }
@@ -256,7 +263,7 @@ func (b *bucket) first(_ func(int64) int64, t, c int64) int64 {
 
 // charge also notes what a refund needs: "low is the least level met by charges after since, and
 // since moves on when a charge meets less than one unit".
-func (b *bucket) charge(_, s, c int64, id string) {
+func (b *bucket) charge(now, s, c int64, id string) {
 	z := new(big.Rat).SetInt64(s)
 	if b.z != nil && b.z.Cmp(z) > 0 {
 		z = b.z
@@ -268,7 +275,10 @@ func (b *bucket) charge(_, s, c int64, id string) {
 		b.low = met
 	}
 	b.since = append(b.since, units{id: id, count: c})
-	b.z = new(big.Rat).Add(z, b.times(c))
+	b.z, b.at = new(big.Rat).Add(z, b.times(c)), max(now, b.at+1)
+	if at := new(big.Rat).SetInt64(b.at); b.z.Cmp(at) < 0 {
+		b.z = at
+	}
 }
 
 // refund gives back "min(c·q, low, the level now)", "c·q for the grant charged last", and for one of
@@ -279,7 +289,7 @@ func (b *bucket) refund(now int64, id string) {
 			continue
 		}
 		back := b.times(u.count)
-		if level := new(big.Rat).Sub(b.z, new(big.Rat).SetInt64(now)); level.Cmp(back) < 0 {
+		if level := new(big.Rat).Sub(b.z, new(big.Rat).SetInt64(max(now, b.at))); level.Cmp(back) < 0 {
 			back = level
 		}
 		if last := i == len(b.since)-1; !last && b.low != nil {
@@ -560,8 +570,6 @@ func (k *calendar) refund(now int64, id string) {
 		k.pace = k.was
 	}
 	k.list = slices.Delete(k.list, i, i+1)
-	here, _ := k.rule.Begins(now)
-	k.see(here)
 }
 
 func (k *calendar) oldest(now int64) int64 {
