@@ -7,8 +7,9 @@ import (
 )
 
 // Unknown is the wait of a decision that no clock can end: a rule whose limit is
-// 0 waits until it is raised, a full concurrency rule until a run ends. It is
-// longer than any other wait, so "RetryAfter <= patience" needs no special case.
+// 0 waits until it is raised. Where a place in line is told, so is the wait for a full
+// concurrency rule, until a run ends. It is longer than any other wait, so
+// "RetryAfter <= patience" needs no special case.
 const Unknown = time.Duration(math.MaxInt64)
 
 // Decision is the answer to one request. The zero Decision is a denial.

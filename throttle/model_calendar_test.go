@@ -60,13 +60,14 @@ func (l *ledger) rolled(index int64, pass int) int64 {
 			latest = max(latest, i)
 		}
 	}
-	switch {
-	case latest < 0:
+	if latest < 0 {
 		return 0
-	case latest < index-1: // one passed without a unit
-		return min(l.rule.Rollover, l.rule.Limit)
 	}
-	return min(l.rule.Rollover, max(0, l.rule.Limit+l.rolled(latest, pass)-l.inPeriod(latest, pass)))
+	over := min(l.rule.Rollover, max(0, l.rule.Limit+l.rolled(latest, pass)-l.inPeriod(latest, pass)))
+	if latest < index-1 { // one passed without a unit, or several, which count as one
+		over = min(l.rule.Rollover, l.rule.Limit+over)
+	}
+	return over
 }
 
 // touch notes that periods have a state: that of a start, and the one at hand.

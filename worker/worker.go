@@ -233,7 +233,8 @@ func New(cfg Config) (*Throttle, error) {
 }
 
 // Stop makes the tasks that wait in handlers go back to their queues, and lets
-// none wait any more. Running tasks are not touched. Server.Shutdown calls it.
+// none wait any more. Running tasks are not touched. Server.Shutdown calls it. It is for good: nothing
+// that is limited starts under t from then on, on any of its servers.
 func (t *Throttle) Stop() { t.stop() }
 
 // size makes the places for tasks that wait in handlers, once it is known how

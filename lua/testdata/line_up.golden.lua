@@ -805,12 +805,14 @@ do
   end
 
   -- Begins a period: the latest is the one before from now on, or, where it ended
-  -- sooner than at `from`, one that passed without a unit.
+  -- sooner than at `from`, one that passed without a unit. What had been rolled over into
+  -- that one rolls on; several in a row count as one.
   local function begin(r, from, before)
     local carry = left_over(r)
     r.gap = r.last < before
     if r.gap then
-      r.prior, r.before, r.carry, r.since = before, 0, 0, max(r.since, before)
+      carry = min(r.rollover, max(0, r.cap + carry - r.count))
+      r.prior, r.before, r.carry, r.since = before, 0, carry, max(r.since, before)
     else
       r.prior, r.before, r.carry, r.since = r.last, r.count, carry, max(r.since, r.from)
     end

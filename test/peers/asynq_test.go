@@ -1,0 +1,623 @@
+package peers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/worker"
+)
+
+// server is asynq's, or ours.
+type server interface {
+	Start(asynq.Handler) error
+	Shutdown()
+	Stop()
+}
+
+// hosts are what a program of asynq's may run under: asynq alone, Headway with limits that are never
+// reached, and with one that makes each task wait.
+var hosts = []struct {
+	name   string
+	limits string
+}{
+	{"asynq alone", ""},
+	{"never limited", `limits: {api: {rules: [{name: rule, algorithm: token-bucket, limit: 1000000, per: 1s, burst: 1000}]}}`},
+	{"limited", `limits: {api: {rules: [{name: rule, algorithm: token-bucket, limit: 1, per: 1s}]}}`},
+}
+
+// stage is one run of a program of asynq's, in a bubble of fake time. What it shows is noted.
+type stage struct {
+	t         *testing.T
+	rdb       *redis.Client
+	client    *asynq.Client
+	inspector *asynq.Inspector
+	limits    *worker.Throttle
+	limiter   *throttle.Limiter
+	began     time.Time
+
+	mu     sync.Mutex
+	notes  []string
+	tasks  map[string]string // queue by id
+	failed int               // how often the ErrorHandler was called
+}
+
+func newStage(t *testing.T, limits string) *stage {
+	t.Helper()
+	_, rdb := redistest.Miniredis(t)
+	st := &stage{t: t, rdb: rdb, client: asynq.NewClientFromRedisClient(rdb), inspector: asynq.NewInspectorFromRedisClient(rdb), began: time.Now(), tasks: map[string]string{}}
+	if limits == "" {
+		return st
+	}
+	policy, err := throttle.ParsePolicy("limits", []byte(limits))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st.limiter, err = throttle.New(rdb, policy, throttle.Config{Pad: -1}); err != nil {
+		t.Fatal(err)
+	}
+	st.anew()
+	return st
+}
+
+func (st *stage) note(format string, args ...any) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.notes = append(st.notes, fmt.Sprintf(format, args...))
+}
+
+// anew makes the limits that the next server has: those of a server that was shut down have ended.
+func (st *stage) anew() {
+	st.t.Helper()
+	if st.limiter == nil {
+		return
+	}
+	var err error
+	if st.limits, err = worker.New(worker.Config{Redis: st.rdb, Limiter: st.limiter}); err != nil {
+		st.t.Fatal(err)
+	}
+}
+
+// server returns a server of the host's.
+func (st *stage) server(cfg asynq.Config) server {
+	cfg.LogLevel = asynq.FatalLevel
+	cfg.TaskCheckInterval, cfg.DelayedTaskCheckInterval = time.Second, time.Second // asking less costs less
+	if cfg.ErrorHandler == nil {
+		cfg.ErrorHandler = asynq.ErrorHandlerFunc(func(context.Context, *asynq.Task, error) {
+			st.mu.Lock()
+			defer st.mu.Unlock()
+			st.failed++
+		})
+	}
+	if cfg.RetryDelayFunc == nil {
+		cfg.RetryDelayFunc = func(int, error, *asynq.Task) time.Duration { return 3 * time.Second } // no retry is limited by the run before
+	}
+	if st.limits == nil {
+		return asynq.NewServerFromRedisClient(st.rdb, cfg)
+	}
+	return st.limits.NewServer(cfg)
+}
+
+// serve runs a handler until the bubble ends.
+func (st *stage) serve(cfg asynq.Config, handler asynq.Handler) server {
+	st.t.Helper()
+	srv := st.server(cfg)
+	if err := srv.Start(handler); err != nil {
+		st.t.Fatal(err)
+	}
+	st.t.Cleanup(srv.Shutdown)
+	return srv
+}
+
+func task(payload string) *asynq.Task {
+	return asynq.NewTaskWithHeaders("work", []byte(payload), map[string]string{queue.HeaderScope: "api", "mine": "kept"})
+}
+
+func (st *stage) add(id string, opts ...asynq.Option) error {
+	return st.enqueue(id, task(id), opts...)
+}
+
+func (st *stage) enqueue(id string, task *asynq.Task, opts ...asynq.Option) error {
+	info, err := st.client.Enqueue(task, append(opts, asynq.TaskID(id))...)
+	if err == nil {
+		st.tasks[id] = info.Queue
+	}
+	return err
+}
+
+// after lets time pass.
+func (st *stage) after(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+// seen is what a user of asynq finds when all is over: the notes, each task, and the counters.
+func (st *stage) seen() []string {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	lines := slices.Clone(st.notes)
+	for _, id := range slices.Sorted(maps.Keys(st.tasks)) {
+		info, err := st.inspector.GetTaskInfo(st.tasks[id], id)
+		if err != nil {
+			lines = append(lines, id+": gone")
+			continue
+		}
+		line := fmt.Sprintf("%s: %s, retried %d of %d", id, info.State, info.Retried, info.MaxRetry)
+		if info.LastErr != "" {
+			line += fmt.Sprintf(", %q", strings.SplitN(info.LastErr, "\n", 2)[0])
+		}
+		if len(info.Result) > 0 {
+			line += fmt.Sprintf(", result %q", info.Result)
+		}
+		lines = append(lines, line)
+	}
+	processed, failed := 0, 0
+	queues, err := st.inspector.Queues()
+	if err != nil {
+		st.t.Fatal(err)
+	}
+	for _, q := range queues {
+		info, err := st.inspector.GetQueueInfo(q)
+		if err != nil {
+			st.t.Fatal(err)
+		}
+		processed, failed = processed+info.ProcessedTotal, failed+info.FailedTotal
+	}
+	return append(lines, fmt.Sprintf("processed %d, failed %d, ErrorHandler %d", processed, failed, st.failed))
+}
+
+func (st *stage) must(err error) {
+	st.t.Helper()
+	if err != nil {
+		st.t.Fatal(err)
+	}
+}
+
+// behaviour is something that users of asynq rely on, and what they see of it.
+type behaviour struct {
+	name string
+	do   func(*stage)
+	want []string
+	// ours is what is seen under Headway where that is something else, and limited under a limit that
+	// makes tasks wait; differs are the sentences of docs/asynq.md that say so.
+	ours, limited []string
+	differs       []string
+}
+
+var errWork = errors.New("something went wrong")
+
+// always is a handler that ends with an error, or nil, and notes each run.
+func (st *stage) always(err error) asynq.Handler {
+	return asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+		st.note("%s runs", id(ctx))
+		return err
+	})
+}
+
+func id(ctx context.Context) string {
+	id, _ := asynq.GetTaskID(ctx)
+	return id
+}
+
+// quiet is a handler that succeeds and notes nothing.
+var quiet = asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })
+
+var behaviours = []behaviour{
+	{name: "tasks succeed, in their order", do: func(st *stage) {
+		for _, id := range []string{"a", "b", "c", "d"} {
+			st.must(st.add(id))
+		}
+		st.serve(asynq.Config{Concurrency: 1}, st.always(nil))
+		st.after(time.Minute)
+	}, want: []string{"a runs", "b runs", "c runs", "d runs", "a: gone", "b: gone", "c: gone", "d: gone", "processed 4, failed 0, ErrorHandler 0"}},
+
+	{name: "tasks of several queues succeed", do: func(st *stage) {
+		st.must(st.add("a"))
+		st.must(st.add("b", asynq.Queue("high")))
+		st.must(st.add("c", asynq.Queue("low")))
+		st.serve(asynq.Config{Concurrency: 4, Queues: map[string]int{"default": 2, "high": 3, "low": 1}}, quiet)
+		st.after(15 * time.Second)
+	}, want: []string{"a: gone", "b: gone", "c: gone", "processed 3, failed 0, ErrorHandler 0"}},
+
+	{name: "a payload arrives as it was, and so do headers and what the context tells", do: func(st *stage) {
+		st.must(st.enqueue("a", task(`{"n": 111111111111111111, "z": 1.50}`), asynq.MaxRetry(7), asynq.Queue("high")))
+		st.serve(asynq.Config{Queues: map[string]int{"high": 1}}, asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+			retried, _ := asynq.GetRetryCount(ctx)
+			most, _ := asynq.GetMaxRetry(ctx)
+			in, _ := asynq.GetQueueName(ctx)
+			st.note("%s %s %s, %q: %d of %d in %s", id(ctx), task.Type(), task.Payload(), task.Headers()["mine"], retried, most, in)
+			return nil
+		}))
+		st.after(10 * time.Second)
+	}, want: []string{`a work {"n": 111111111111111111, "z": 1.50}, "kept": 0 of 7 in high`, "a: gone", "processed 1, failed 0, ErrorHandler 0"}},
+
+	{name: "what fails is retried as often as it may be, and archived then", do: func(st *stage) {
+		st.must(st.add("none", asynq.MaxRetry(0)))
+		st.must(st.add("two", asynq.MaxRetry(2)))
+		st.serve(asynq.Config{Concurrency: 1}, st.always(errWork))
+		st.after(2 * time.Minute)
+	}, want: []string{
+		"none runs", "two runs", "two runs", "two runs",
+		`none: archived, retried 0 of 0, "something went wrong"`, `two: archived, retried 2 of 2, "something went wrong"`,
+		"processed 4, failed 4, ErrorHandler 4",
+	}},
+
+	{name: "a last attempt is an attempt like any other", do: func(st *stage) {
+		st.must(st.add("first", asynq.MaxRetry(0)))
+		st.must(st.add("second", asynq.MaxRetry(0)))
+		st.serve(asynq.Config{Concurrency: 1}, st.always(errWork))
+		st.after(time.Minute)
+	}, want: []string{
+		"first runs", "second runs",
+		`first: archived, retried 0 of 0, "something went wrong"`, `second: archived, retried 0 of 0, "something went wrong"`,
+		"processed 2, failed 2, ErrorHandler 2",
+	}, limited: []string{ // the second has to wait, and has no retry left to wait by
+		"first runs", "second runs",
+		`first: archived, retried 0 of 0, "something went wrong"`, `second: archived, retried 0 of 2147483647, "something went wrong"`,
+		"processed 4, failed 2, ErrorHandler 2",
+	}, differs: []string{
+		"processed counts two more, one for the revoked form and one for the carrier; failed counts none",
+		"`Retried` and the last error begin anew",
+		"asynqmon and `asynq task inspect` show a max retry of 2147483647 for such a task",
+	}},
+
+	{name: "SkipRetry archives at once, bare and wrapped", do: func(st *stage) {
+		st.must(st.add("bare", asynq.MaxRetry(5)))
+		st.must(st.add("wrapped", asynq.MaxRetry(5)))
+		st.serve(asynq.Config{Concurrency: 1}, asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+			if id(ctx) == "bare" {
+				return asynq.SkipRetry
+			}
+			return fmt.Errorf("%w: %w", errWork, asynq.SkipRetry)
+		}))
+		st.after(time.Minute)
+	}, want: []string{
+		`bare: archived, retried 0 of 5, "skip retry for the task"`,
+		`wrapped: archived, retried 0 of 5, "something went wrong: skip retry for the task"`, "processed 2, failed 2, ErrorHandler 2",
+	}},
+
+	{name: "RevokeTask drops a task, bare and wrapped", do: func(st *stage) {
+		st.must(st.add("bare"))
+		st.must(st.add("wrapped"))
+		st.serve(asynq.Config{Concurrency: 1}, asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+			if id(ctx) == "bare" {
+				return asynq.RevokeTask
+			}
+			return fmt.Errorf("%w: %w", errWork, asynq.RevokeTask)
+		}))
+		st.after(time.Minute)
+	}, want: []string{"bare: gone", "wrapped: gone", "processed 2, failed 0, ErrorHandler 2"}},
+
+	{name: "what IsFailure says is no failure burns no retry", do: func(st *stage) {
+		st.must(st.add("a", asynq.MaxRetry(1)))
+		runs := 0
+		st.serve(asynq.Config{Concurrency: 1, IsFailure: func(err error) bool { return !errors.Is(err, errWork) }},
+			asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+				if runs++; runs < 4 {
+					return errWork
+				}
+				return errors.New("a real one")
+			}))
+		st.after(2 * time.Minute)
+		st.note("%d runs", runs)
+	}, want: []string{"5 runs", `a: archived, retried 1 of 1, "a real one"`, "processed 2, failed 2, ErrorHandler 5"}},
+
+	{name: "a panic is a failure with its text", do: func(st *stage) {
+		st.must(st.add("a", asynq.MaxRetry(0)))
+		st.serve(asynq.Config{}, asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+			defer func() { // asynq tells the line of the panic: that of this test
+				if r := recover(); r != nil {
+					st.note("panics: %v", r)
+					panic(r)
+				}
+			}()
+			panic("oh no")
+		}))
+		st.after(10 * time.Second)
+		info, err := st.inspector.GetTaskInfo("default", "a")
+		st.must(err)
+		st.note("archived %v, with the text %v", info.State == asynq.TaskStateArchived, strings.Contains(info.LastErr, "oh no"))
+		delete(st.tasks, "a")
+	}, want: []string{"panics: oh no", "archived true, with the text true", "processed 1, failed 1, ErrorHandler 1"}},
+
+	{name: "a result and a retained task stay for as long as they are to", do: func(st *stage) {
+		st.must(st.add("kept", asynq.Retention(2*time.Minute)))
+		st.must(st.add("not"))
+		st.serve(asynq.Config{}, asynq.HandlerFunc(func(_ context.Context, task *asynq.Task) error {
+			_, err := task.ResultWriter().Write([]byte("done"))
+			return err
+		}))
+		st.after(time.Minute)
+		info, err := st.inspector.GetTaskInfo("default", "kept")
+		st.must(err)
+		st.note("kept: %s with %q and error %q", info.State, info.Result, info.LastErr)
+		st.after(2 * time.Minute)
+	}, want: []string{`kept: completed with "done" and error ""`, "kept: gone", "not: gone", "processed 2, failed 0, ErrorHandler 0"}},
+
+	{name: "a time-out ends a run, and is a failure", do: func(st *stage) {
+		st.must(st.add("a", asynq.Timeout(3*time.Second), asynq.MaxRetry(0)))
+		st.serve(asynq.Config{}, asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+			began := time.Now()
+			<-ctx.Done()
+			st.note("over after %s: %v", time.Since(began).Round(time.Second), ctx.Err())
+			return ctx.Err()
+		}))
+		st.after(time.Minute)
+	}, want: []string{"over after 3s: context deadline exceeded", `a: archived, retried 0 of 0, "context deadline exceeded"`, "processed 1, failed 1, ErrorHandler 1"}},
+
+	{name: "a deadline ends a run, and is a failure", do: func(st *stage) {
+		st.must(st.add("a", asynq.Deadline(st.began.Add(20*time.Second)), asynq.MaxRetry(0)))
+		st.serve(asynq.Config{}, asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+			<-ctx.Done()
+			st.note("over at %s: %v", time.Since(st.began).Round(time.Second), ctx.Err())
+			return ctx.Err()
+		}))
+		st.after(time.Minute)
+	}, want: []string{"over at 20s: context deadline exceeded", `a: archived, retried 0 of 0, "context deadline exceeded"`, "processed 1, failed 1, ErrorHandler 1"}},
+
+	{name: "a unique task is alone until it has succeeded", do: func(st *stage) {
+		unique := func(id string) error {
+			return st.enqueue(id, asynq.NewTaskWithHeaders("unique", []byte("same"), map[string]string{queue.HeaderScope: "api"}), asynq.Unique(time.Hour))
+		}
+		st.must(unique("first"))
+		st.note("duplicate %v", errors.Is(unique("second"), asynq.ErrDuplicateTask))
+		st.serve(asynq.Config{}, quiet)
+		st.after(10 * time.Second)
+		st.note("again %v", unique("third"))
+		st.after(10 * time.Second)
+	}, want: []string{"duplicate true", "again <nil>", "first: gone", "third: gone", "processed 2, failed 0, ErrorHandler 0"}},
+
+	{name: "an id is taken while its task is there", do: func(st *stage) {
+		st.must(st.add("a"))
+		st.note("conflict %v", errors.Is(st.add("a"), asynq.ErrTaskIDConflict))
+		st.serve(asynq.Config{}, quiet)
+		st.after(10 * time.Second)
+		st.note("again %v", st.add("a"))
+		st.after(10 * time.Second)
+	}, want: []string{"conflict true", "again <nil>", "a: gone", "processed 2, failed 0, ErrorHandler 0"}},
+
+	{name: "what is to come later is not early", do: func(st *stage) {
+		st.must(st.add("in", asynq.ProcessIn(30*time.Second)))
+		st.must(st.add("at", asynq.ProcessAt(st.began.Add(90*time.Second))))
+		st.serve(asynq.Config{}, asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+			due := map[string]time.Duration{"in": 30 * time.Second, "at": 90 * time.Second}[id(ctx)]
+			took := time.Since(st.began)
+			st.note("%s early %v, late %v", id(ctx), took < due, took > due+10*time.Second)
+			return nil
+		}))
+		st.after(10 * time.Second)
+		info, err := st.inspector.GetTaskInfo("default", "in")
+		st.must(err)
+		st.note("in: %s", info.State)
+		st.after(2 * time.Minute)
+	}, want: []string{"in: scheduled", "in early false, late false", "at early false, late false", "at: gone", "in: gone", "processed 2, failed 0, ErrorHandler 0"}},
+
+	{name: "strict priority takes the higher queue first", do: func(st *stage) {
+		for i := range 3 {
+			st.must(st.add(fmt.Sprint("low ", i), asynq.Queue("low")))
+			st.must(st.add(fmt.Sprint("mid ", i), asynq.Queue("default")))
+			st.must(st.add(fmt.Sprint("top ", i), asynq.Queue("high")))
+		}
+		st.serve(asynq.Config{Concurrency: 1, StrictPriority: true, Queues: map[string]int{"high": 3, "default": 2, "low": 1}}, st.always(nil))
+		st.after(time.Minute)
+		st.tasks = nil
+	}, want: []string{
+		"top 0 runs", "top 1 runs", "top 2 runs", "mid 0 runs", "mid 1 runs", "mid 2 runs", "low 0 runs", "low 1 runs", "low 2 runs",
+		"processed 9, failed 0, ErrorHandler 0",
+	}},
+
+	{name: "a paused queue rests, and others go on", do: func(st *stage) {
+		st.must(st.add("a"))
+		st.must(st.add("b", asynq.Queue("high")))
+		st.must(st.inspector.PauseQueue("default"))
+		st.serve(asynq.Config{Queues: map[string]int{"default": 1, "high": 1}}, st.always(nil))
+		st.after(30 * time.Second)
+		st.note("unpaused")
+		st.must(st.inspector.UnpauseQueue("default"))
+		st.after(30 * time.Second)
+	}, want: []string{"b runs", "unpaused", "a runs", "a: gone", "b: gone", "processed 2, failed 0, ErrorHandler 0"}},
+
+	{name: "a run is cancelled, and retried", do: func(st *stage) {
+		st.must(st.add("a", asynq.MaxRetry(1)))
+		runs := 0
+		st.serve(asynq.Config{}, asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+			if runs++; runs > 1 {
+				return nil
+			}
+			<-ctx.Done()
+			st.note("over: %v", ctx.Err())
+			return ctx.Err()
+		}))
+		st.after(10 * time.Second)
+		st.must(st.inspector.CancelProcessing("a"))
+		st.after(30 * time.Second)
+		st.note("%d runs", runs)
+	}, want: []string{"over: context canceled", "2 runs", "a: gone", "processed 2, failed 1, ErrorHandler 1"}},
+
+	{name: "scheduled tasks are run, archived and deleted by hand", do: func(st *stage) {
+		for _, id := range []string{"archived", "deleted", "run"} {
+			st.must(st.add(id, asynq.ProcessIn(24*time.Hour)))
+		}
+		st.serve(asynq.Config{}, st.always(nil))
+		st.after(10 * time.Second)
+		st.must(st.inspector.RunTask("default", "run"))
+		st.must(st.inspector.ArchiveTask("default", "archived"))
+		st.must(st.inspector.DeleteTask("default", "deleted"))
+		st.after(10 * time.Second)
+		st.note("archived, it is run too: %v", st.inspector.RunTask("default", "archived"))
+		st.after(10 * time.Second)
+	}, want: []string{"run runs", "archived, it is run too: <nil>", "archived runs", "archived: gone", "deleted: gone", "run: gone", "processed 2, failed 0, ErrorHandler 0"}},
+
+	{name: "a group is aggregated into one task", do: func(st *stage) {
+		st.serve(asynq.Config{
+			GroupGracePeriod: time.Second, GroupMaxSize: 3, GroupMaxDelay: time.Minute,
+			GroupAggregator: asynq.GroupAggregatorFunc(func(group string, tasks []*asynq.Task) *asynq.Task {
+				var parts []string
+				for _, task := range tasks {
+					parts = append(parts, string(task.Payload()))
+				}
+				slices.Sort(parts) // asynq gives them in no order
+				return asynq.NewTaskWithHeaders("group", []byte(group+": "+strings.Join(parts, " ")), map[string]string{queue.HeaderScope: "api"})
+			}),
+		}, asynq.HandlerFunc(func(_ context.Context, task *asynq.Task) error {
+			st.note("%s %s", task.Type(), task.Payload())
+			return nil
+		}))
+		for i := range 3 {
+			_, err := st.client.Enqueue(task(fmt.Sprint(i)), asynq.Group("g"))
+			st.must(err)
+			st.after(time.Millisecond)
+		}
+		st.after(30 * time.Second)
+	}, want: []string{"group g: 0 1 2", "processed 1, failed 0, ErrorHandler 0"}},
+
+	{name: "what a server that stops could not end is run by the next", do: func(st *stage) {
+		st.must(st.add("a", asynq.MaxRetry(0)))
+		first := st.server(asynq.Config{ShutdownTimeout: 2 * time.Second})
+		hang := make(chan struct{})
+		st.must(first.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+			st.note("a begins")
+			<-hang
+			return nil
+		})))
+		st.after(10 * time.Second)
+		first.Shutdown()
+		close(hang)
+		st.anew()
+		st.serve(asynq.Config{}, st.always(nil))
+		st.after(10 * time.Second)
+	}, want: []string{"a begins", "a runs", "a: gone", "processed 1, failed 0, ErrorHandler 0"}},
+
+	{name: "a server that has stopped, or runs, or has no handler, says so", do: func(st *stage) {
+		srv := st.server(asynq.Config{})
+		st.note("no handler: %v", srv.Start(nil) != nil)
+		st.must(srv.Start(quiet))
+		st.note("twice: %v", srv.Start(quiet) != nil)
+		srv.Shutdown()
+		st.note("closed: %v", errors.Is(srv.Start(quiet), asynq.ErrServerClosed))
+	}, want: []string{"no handler: true", "twice: true", "closed: true", "processed 0, failed 0, ErrorHandler 0"}},
+
+	{name: "a mux finds handlers, runs its middleware, and says what it does not know", do: func(st *stage) {
+		mux := asynq.NewServeMux()
+		mux.Use(func(next asynq.Handler) asynq.Handler {
+			return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+				st.note("before %s", task.Type())
+				return next.ProcessTask(ctx, task)
+			})
+		})
+		mux.Handle("work", st.always(nil))
+		st.must(st.add("a"))
+		st.serve(asynq.Config{Concurrency: 1}, mux)
+		st.after(10 * time.Second)
+		other := asynq.NewTaskWithHeaders("unknown", nil, map[string]string{queue.HeaderScope: "api"})
+		st.must(st.enqueue("b", other, asynq.MaxRetry(0)))
+		st.after(10 * time.Second)
+	}, want: []string{
+		"before work", "a runs", "before unknown", "a: gone",
+		`b: archived, retried 0 of 0, "handler not found for task \"unknown\""`, "processed 2, failed 1, ErrorHandler 1",
+	}, ours: []string{
+		"before work", "a runs", "a: gone",
+		`b: archived, retried 0 of 0, "headway: no handler is registered for tasks of type \"unknown\""`, "processed 2, failed 1, ErrorHandler 1",
+	}, differs: []string{"no middleware of the mux runs for it, and its last error is `headway: no handler is registered for tasks of type \"T\"`"}},
+
+	{name: "the base context is every run's own", do: func(st *stage) {
+		type key struct{}
+		st.must(st.add("a"))
+		st.serve(asynq.Config{BaseContext: func() context.Context { return context.WithValue(context.Background(), key{}, "base") }},
+			asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+				st.note("%v", ctx.Value(key{}))
+				return nil
+			}))
+		st.after(10 * time.Second)
+	}, want: []string{"base", "a: gone", "processed 1, failed 0, ErrorHandler 0"}},
+
+	{name: "a task that moves on enqueues others from its handler", do: func(st *stage) {
+		st.must(st.add("a"))
+		st.serve(asynq.Config{}, asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+			st.note("%s runs", id(ctx))
+			if id(ctx) == "b" {
+				return nil
+			}
+			payload, err := json.Marshal(string(task.Payload()))
+			st.must(err)
+			_, err = st.client.Enqueue(asynq.NewTaskWithHeaders("work", payload, task.Headers()), asynq.TaskID("b"))
+			return err
+		}))
+		st.after(20 * time.Second)
+	}, want: []string{"a runs", "b runs", "a: gone", "processed 2, failed 0, ErrorHandler 0"}},
+}
+
+// What a user of asynq relies on is the same under Headway: each of asynq's behaviours runs with asynq
+// alone, under limits that are never reached, and under one that makes tasks wait, and the same is seen
+// of it: runs and their order, states, retries, errors, results, counters, calls of the ErrorHandler.
+func TestAsynq(t *testing.T) {
+	t.Parallel()
+	for _, b := range behaviours {
+		if (b.ours != nil || b.limited != nil) != (len(b.differs) > 0) {
+			t.Errorf("%s: a difference and its reason belong together", b.name)
+		}
+		for _, sentence := range b.differs {
+			says(t, "../../docs/asynq.md", sentence)
+		}
+		for _, host := range hosts {
+			t.Run(b.name+"/"+host.name, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					st := newStage(t, host.limits)
+					b.do(st)
+					want := b.want
+					if host.limits != "" && b.ours != nil {
+						want = b.ours
+					}
+					if host.name == "limited" && b.limited != nil {
+						want = b.limited
+					}
+					if got := st.seen(); !slices.Equal(got, want) {
+						t.Errorf("got\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+					}
+				})
+			})
+		}
+	}
+}
+
+// "A worker.Throttle ends with the first of its servers that is shut down, and a stopped one starts
+// nothing": what the next server picks up goes back, and is run by one that has its own.
+func TestLimitsEndWithTheirServer(t *testing.T) {
+	t.Parallel()
+	says(t, "../../docs/asynq.md", "A `worker.Throttle` ends with the first of its servers that is shut down: nothing that is limited starts under it any more")
+	synctest.Test(t, func(t *testing.T) {
+		st := newStage(t, hosts[1].limits)
+		first := st.server(asynq.Config{})
+		st.must(first.Start(quiet))
+		first.Shutdown()
+		st.must(st.add("a"))
+		second := st.server(asynq.Config{})
+		st.must(second.Start(st.always(nil)))
+		st.after(10 * time.Second)
+		if len(st.notes) > 0 {
+			t.Errorf("%q under limits that have ended", st.notes)
+		}
+		second.Shutdown()
+		st.anew()
+		st.serve(asynq.Config{}, st.always(nil))
+		st.after(10 * time.Second)
+		if want := []string{"a runs"}; !slices.Equal(st.notes, want) {
+			t.Errorf("got %q, want %q", st.notes, want)
+		}
+	})
+}

@@ -1,0 +1,276 @@
+package reference
+
+import (
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+)
+
+func only(f func(*history) throttle.Rule) func(*history) []throttle.Rule {
+	return func(h *history) []throttle.Rule { return []throttle.Rule{f(h)} }
+}
+
+// kinds are the kinds of histories: each algorithm alone, at its extremes, and several on a path.
+var kinds = []kind{
+	{name: "token bucket", rules: only(bucketRule), ahead: true, refunds: true},
+	{name: "sliding window", rules: only(slidingRule), ahead: true, refunds: true},
+	{name: "fixed window", rules: only(fixedRule), ahead: true, refunds: true},
+	{name: "calendar", rules: only(calendarRule), ahead: true, refunds: true},
+	{name: "concurrency", rules: only(concurrencyRule), refunds: true},
+	{name: "extremes", rules: only(extremeRule)},
+	{name: "now or never", rules: only((*history).anyRule)},
+	{name: "path, now or never"},
+	{name: "path"},
+	{name: "path, ahead and refunds", ahead: true, refunds: true},
+}
+
+// extremeRule is a rule whose numbers are large or small for its algorithm: windows shorter than a
+// pad, limits that need coarse cells, rates that have to be rounded, rules that are suspended.
+func extremeRule(h *history) throttle.Rule {
+	r := pick(h, bucketRule, bucketRule, slidingRule, fixedRule)(h)
+	r.Margin = 0
+	switch r.Algorithm {
+	case throttle.TokenBucket:
+		r.Limit = pick[int64](h, 0, 1_000_000, 999_983, 1_000_000_007, 1_000_000_000_000, 123_456_789)
+		r.Per = pick(h, time.Millisecond, time.Second, 7*time.Second+µs, 24*time.Hour+7*µs, 366*24*time.Hour)
+		r.Burst = pick[int64](h, 1, 7, 1000, 1_000_000)
+	case throttle.SlidingWindow:
+		r.Limit = pick[int64](h, 0, 128, 129, 10_000_000, 10_000_001, 1_000_000_000_000)
+		r.Per = pick(h, µs, time.Millisecond, 366*24*time.Hour, time.Second)
+	default:
+		r.Limit = pick[int64](h, 0, 1, 1_000_000_000_000)
+		r.Per = pick(h, µs, 2*µs, time.Millisecond, 9999*µs, 366*24*time.Hour)
+	}
+	return r
+}
+
+// run takes steps, up to the first that anything is wrong with, and judges what was granted. It takes
+// no more of them when keys could soon expire by the server's own clock, which is real, or when its own
+// comes near the year 2255, up to which the scripts' numbers are exact.
+func (h *history) run(k kind, steps int) {
+	const late = 1<<53 - 2*366*86_400_000_000
+	for began := time.Now(); steps > 0 && h.at < late && time.Since(began) < 30*time.Second; steps-- {
+		if h.step(k); len(h.objections) > 0 {
+			break
+		}
+	}
+	h.judge()
+}
+
+func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
+
+// number reads an environment variable, as make histories and docs/development.md name them.
+func number(t *testing.T, name string, otherwise int) int {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
+
+// "What the sections below say of each algorithm is enough to work all of it out by hand, to the unit
+// and the microsecond: a model that was written from this page alone answers as the limiter does"
+// (docs/algorithms.md). In random histories every answer is the model's; nothing is ever over the
+// rule's bound; and a wait is exact: a microsecond before it the same request is denied, and at it it
+// is granted.
+func TestDecisionsAreAsThePagesSay(t *testing.T) {
+	t.Parallel()
+	first, steps := number(t, "HISTORY_SEED", 1), number(t, "HISTORY_STEPS", 0)
+	seeds, length := 8, 250
+	if steps > 0 {
+		seeds, length = max(1, steps/(len(kinds)*1000)), 1000
+	}
+	servers := []struct {
+		name   string
+		client func(*testing.T) *redis.Client
+		seeds  int
+	}{
+		{"redis", func(t *testing.T) *redis.Client { return redistest.Client(t) }, seeds},
+		{"miniredis", func(t *testing.T) *redis.Client { _, rdb := redistest.Miniredis(t); return rdb }, (seeds + 7) / 8}, // slow
+	}
+	for _, k := range kinds {
+		for _, server := range servers {
+			t.Run(k.name+"/"+server.name, func(t *testing.T) {
+				t.Parallel()
+				prefix, sum := redistest.Prefix(t), counts{}
+				for n := range server.seeds {
+					h, err := newHistory(t.Context(), server.client(t), prefix+strconv.Itoa(n), uint64(first+n), k)
+					if err != nil {
+						t.Fatalf("HISTORY_SEED=%d: %v", first+n, err)
+					}
+					if h.run(k, length); len(h.objections) > 0 {
+						t.Fatalf("HISTORY_SEED=%d: %v\n%s", first+n, h.objections, h.describe())
+					}
+					sum.add(h.counts)
+				}
+				t.Logf("%+v", sum)
+				if server.seeds < 8 {
+					return // they are too few to show everything
+				}
+				if sum.granted == 0 || sum.probed == 0 || k.ahead && sum.ahead == 0 || k.refunds && sum.refunded == 0 {
+					t.Errorf("the histories show nothing of one: %+v", sum)
+				}
+			})
+		}
+	}
+}
+
+// Each property can fail: a limiter that answers wrong by one unit, or by one microsecond, is found,
+// and by the check that is meant to find it.
+func TestWrongAnswersAreFound(t *testing.T) {
+	t.Parallel()
+	faults := []struct {
+		name, check string
+		tamper      func(*throttle.Decision)
+	}{
+		{"grants what is over", "over", func(d *throttle.Decision) {
+			if !d.Allowed {
+				d.Allowed, d.RetryAfter = true, 0
+			}
+		}},
+		{"denies without need", "needless", func(d *throttle.Decision) {
+			if d.Allowed && d.Rules[0].Remaining == 0 { // the last unit
+				d.Allowed, d.Wait, d.RetryAfter = false, 0, time.Microsecond
+			}
+		}},
+		{"wait a microsecond short", "retry", shift(-time.Microsecond)},
+		{"wait a microsecond long", "retry", shift(time.Microsecond)},
+		{"wait a microsecond short, by itself", "exact", shift(-time.Microsecond)},
+		{"wait a microsecond long, by itself", "exact", shift(time.Microsecond)},
+		{"start a microsecond early", "start", func(d *throttle.Decision) {
+			if d.Wait > 0 {
+				d.Wait -= time.Microsecond
+			}
+		}},
+		{"a unit more remains", "remaining", func(d *throttle.Decision) { d.Rules[0].Remaining++ }},
+		{"a rule that would admit is limited", "limited", func(d *throttle.Decision) { d.Rules[0].Limited = !d.Rules[0].Limited }},
+		{"whole again a microsecond late", "reset", func(d *throttle.Decision) { d.Rules[0].ResetAfter += time.Microsecond }},
+		{"a rule is left out", "rules", func(d *throttle.Decision) { d.Rules = d.Rules[1:] }},
+	}
+	for _, f := range faults {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			k := kind{rules: only(func(*history) throttle.Rule {
+				return throttle.Rule{Algorithm: throttle.SlidingWindow, Limit: 3, Per: time.Second}
+			}), ahead: true}
+			h, err := newHistory(t.Context(), redistest.Client(t), redistest.Prefix(t), 1, k)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.tamper = func(d *throttle.Decision) {
+				rules := slices.Clone(d.Rules)
+				d.Rules = rules
+				f.tamper(d)
+			}
+			found := func() bool {
+				return slices.ContainsFunc(h.objections, func(o objection) bool { return o.check == f.check })
+			}
+			for i := 0; i < 500 && !found(); i++ {
+				h.step(k)
+			}
+			if !found() {
+				t.Errorf("500 steps of a limiter that is wrong have not been objected to by %q: %v", f.check, h.objections)
+			}
+		})
+	}
+}
+
+// shift makes the waits of denials longer or shorter.
+func shift(by time.Duration) func(*throttle.Decision) {
+	return func(d *throttle.Decision) {
+		if !d.Allowed && d.RetryAfter != throttle.Unknown {
+			d.RetryAfter += by
+		}
+	}
+}
+
+// A limiter that is wrong where the model is wrong the same way would agree with it. The judge knows
+// the bounds alone: of each it finds one unit too many, and one microsecond too soon.
+func TestJudgeFindsOneOver(t *testing.T) {
+	t.Parallel()
+	const second = 1_000_000
+	day := every(24 * time.Hour)
+	for name, c := range map[string]struct {
+		rule Rule
+		fine []Spent
+		over []Spent // in place of the last
+	}{
+		"token bucket, a unit": {Rule{Algorithm: TokenBucket, Limit: 10, Per: second, Burst: 5},
+			[]Spent{{0, 0, 5}, {100_000, 0, 1}, {300_000, 0, 2}}, []Spent{{300_000, 0, 3}}},
+		"token bucket, a microsecond": {Rule{Algorithm: TokenBucket, Limit: 3, Per: second, Burst: 1},
+			[]Spent{{0, 0, 1}, {333_334, 0, 1}, {666_668, 0, 1}}, []Spent{{666_667, 0, 1}}},
+		"sliding window, a unit": {Rule{Algorithm: SlidingWindow, Limit: 3, Per: second},
+			[]Spent{{0, 0, 1}, {999_999, 0, 1}, {999_999, 0, 1}}, []Spent{{999_999, 0, 2}}},
+		"sliding window, a microsecond": {Rule{Algorithm: SlidingWindow, Limit: 3, Per: second},
+			[]Spent{{0, 0, 1}, {999_999, 0, 2}, {second, 0, 1}}, []Spent{{999_999, 0, 1}}},
+		"fixed window": {Rule{Algorithm: FixedWindow, Limit: 3, Per: second},
+			[]Spent{{999_999, 0, 3}, {second, 0, 3}}, []Spent{{999_999, 0, 1}}},
+		"calendar": {Rule{Algorithm: CalendarQuota, Limit: 3, Rollover: 2, Begins: day},
+			[]Spent{{0, 0, 3}, {86_400 * second, 0, 5}}, []Spent{{86_400 * second, 0, 6}}},
+		"concurrency": {Rule{Algorithm: Concurrency, Limit: 2},
+			[]Spent{{0, 10, 1}, {5, 20, 1}, {10, 30, 1}}, []Spent{{9, 30, 1}}},
+		"suspended": {Rule{Algorithm: TokenBucket, Per: second, Burst: 1}, nil, []Spent{{0, 0, 1}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if fault := Over(c.rule, c.fine); fault != "" {
+				t.Errorf("what is just within the bound is objected to: %s", fault)
+			}
+			if fault := Over(c.rule, append(slices.Clone(c.fine[:max(0, len(c.fine)-1)]), c.over...)); fault == "" {
+				t.Error("what is just over the bound is not found")
+			}
+		})
+	}
+}
+
+// "A run that starts up to the pad after its moment is still within its limits": the pad is what a
+// rule's window, or a bucket's per, is longer by. So whatever was granted, each start late by up to
+// the pad, keeps the bound: a window's always, a bucket's over per and longer, and over a shorter
+// time t with t + pad for t.
+func TestLateStartsKeepTheBound(t *testing.T) {
+	t.Parallel()
+	for name, rule := range map[string]func(*history) throttle.Rule{"token bucket": bucketRule, "sliding window": slidingRule, "fixed window": fixedRule, "calendar": calendarRule} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			late := 0
+			for seed := range uint64(5) {
+				k := kind{rules: only(func(h *history) throttle.Rule { r := rule(h); r.Margin = 0; return r }), ahead: true}
+				h, err := newHistory(t.Context(), redistest.Client(t), redistest.Prefix(t), seed+1, k)
+				if err != nil {
+					t.Fatal(err)
+				}
+				h.run(k, 300)
+				rng := rand.New(rand.NewPCG(seed, 21))
+				for place, list := range h.spent {
+					for i := range list {
+						list[i].Start += rng.Int64N(h.pad + 1)
+						late++
+					}
+					fault := Over(h.rules[0].model, list)
+					if rule := h.rules[0].model; rule.Algorithm == TokenBucket {
+						fault = OverLate(rule, list, h.pad)
+					}
+					if fault != "" || len(h.objections) > 0 {
+						t.Fatalf("seed %d: %s: %s %v\n%s", seed+1, place, fault, h.objections, h.describe())
+					}
+				}
+			}
+			if late == 0 {
+				t.Error("nothing was granted")
+			}
+		})
+	}
+}
