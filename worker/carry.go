@@ -154,7 +154,7 @@ func (t *Throttle) arrive(ctx context.Context, carrier *asynq.Task) error {
 			}
 			t.clearWay(name, info)
 		}
-		if !sleep(ctx, arrivePause) || t.stopped() {
+		if !sleep(ctx, arrivePause) || t.served(ctx).Err() != nil {
 			break
 		}
 	}

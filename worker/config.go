@@ -107,7 +107,7 @@ type Server struct {
 func (t *Throttle) NewServer(cfg asynq.Config) *Server {
 	cfg = t.Config(cfg)
 	slots := newSlots(concurrency(cfg))
-	g := newGuard(t.cfg.Redis, newGate(cfg.TaskCheckInterval), slots, t.waker.pulse, t.log)
+	g := newGuard(t, newGate(cfg.TaskCheckInterval), slots)
 	cfg.TaskCheckInterval, cfg.Concurrency = min(cfg.TaskCheckInterval, roundPause), slots.most()
 	t.gates.add(g.gate, slots)
 	return &Server{Server: asynq.NewServerFromRedisClient(g, cfg), throttle: t, guard: g}
@@ -122,6 +122,9 @@ func (s *Server) Start(handler asynq.Handler) error {
 	}
 	if s.guard.gate.closed() {
 		return fmt.Errorf("worker: the server was stopped; make another with NewServer: %w", asynq.ErrServerClosed)
+	}
+	if s.throttle.stopped() {
+		return fmt.Errorf("worker: the Throttle ended with the last of its servers; make another with New: %w", asynq.ErrServerClosed)
 	}
 	s.throttle.serves.Store(true)
 	s.throttle.join()
@@ -163,11 +166,15 @@ func (s *Server) Stop() {
 func (t *Throttle) retired() bool { return t.serves.Load() && t.gates.none() }
 
 // Shutdown takes no new task, puts those that wait in handlers back and lets the
-// running ones end, for asynq's ShutdownTimeout at most: then they go back too.
+// running ones end, for asynq's ShutdownTimeout at most: then they go back too. The Throttle ends
+// with the last of its servers.
 func (s *Server) Shutdown() {
 	s.Stop()
-	s.throttle.Stop()
-	s.throttle.planner.wait()
+	s.guard.retire()
+	if s.throttle.gates.none() {
+		s.throttle.Stop()
+		s.throttle.planner.wait()
+	}
 	s.guard.stop()
 	s.Server.Shutdown()
 	s.throttle.moves.Wait() // not for long: each is bounded

@@ -38,6 +38,9 @@ type guard struct {
 	pulse *pulse
 	log   *slog.Logger
 
+	serving context.Context //nolint:containedctx // over when its server is shut down, or all are
+	retire  context.CancelFunc
+
 	stopping chan struct{}
 	once     sync.Once
 	untaken  untaken
@@ -61,8 +64,10 @@ const (
 	mostEnds = 10_000
 )
 
-func newGuard(rdb redis.UniversalClient, gate *gate, slots *slots, pulse *pulse, log *slog.Logger) *guard {
-	return &guard{UniversalClient: rdb, gate: gate, slots: slots, pulse: pulse, log: log, stopping: make(chan struct{}), untaken: untaken{log: log}}
+func newGuard(t *Throttle, gate *gate, slots *slots) *guard {
+	g := &guard{UniversalClient: t.cfg.Redis, gate: gate, slots: slots, pulse: t.waker.pulse, log: t.log, stopping: make(chan struct{}), untaken: untaken{log: t.log}}
+	g.serving, g.retire = context.WithCancel(t.serving)
+	return g
 }
 
 func (g *guard) stop() { g.once.Do(func() { close(g.stopping) }) }

@@ -244,10 +244,11 @@ func (t *Throttle) hold(time.Duration) func() {
 // errStopping is the cause that ends waits in handlers when the server stops.
 var errStopping = errors.New("headway: the worker is stopping")
 
-// whileServing is ctx, but over when Stop is called.
+// whileServing is ctx, but over when Stop is called, or the task's server is shut down.
 func (t *Throttle) whileServing(ctx context.Context) (context.Context, context.CancelFunc) {
+	serving := t.served(ctx)
 	ctx, cancel := context.WithCancelCause(ctx)
-	detach := context.AfterFunc(t.serving, func() { cancel(errStopping) })
+	detach := context.AfterFunc(serving, func() { cancel(errStopping) })
 	return ctx, func() { detach(); cancel(nil) }
 }
 
@@ -264,7 +265,7 @@ func (t *Throttle) undecided(ctx context.Context, j *job, d throttle.Decision, e
 	case errors.Is(err, throttle.ErrUnavailable):
 		t.observer.Failed("decide")
 		return t.wait(ctx, j, "", time.Now().Add(outagePause))
-	case t.stopped():
+	case t.served(ctx).Err() != nil:
 		_, _ = t.rejoin(ctx, j, d)
 		return t.wait(ctx, j, "", time.Now())
 	}
@@ -289,6 +290,14 @@ func (t *Throttle) rejoin(ctx context.Context, j *job, missed throttle.Decision)
 		t.observer.Failed("rejoin")
 	}
 	return d, err
+}
+
+// served is over when nothing of a task's server waits any more.
+func (t *Throttle) served(ctx context.Context) context.Context {
+	if g := guardOf(ctx); g != nil {
+		return g.serving
+	}
+	return t.serving
 }
 
 func (t *Throttle) stopped() bool { return t.serving.Err() != nil }

@@ -595,29 +595,25 @@ func TestAsynq(t *testing.T) {
 	}
 }
 
-// "A worker.Throttle ends with the first of its servers that is shut down, and a stopped one starts
-// nothing": what the next server picks up goes back, and is run by one that has its own.
-func TestLimitsEndWithTheirServer(t *testing.T) {
+// "A `worker.Throttle` ends with the last of its servers": what another one of it picks up runs, and none
+// can be started after that.
+func TestLimitsEndWithTheirServers(t *testing.T) {
 	t.Parallel()
-	says(t, "../../docs/asynq.md", "A `worker.Throttle` ends with the first of its servers that is shut down: nothing that is limited starts under it any more")
+	says(t, "../../docs/asynq.md", "A `worker.Throttle` ends with the last of its servers: the others go on when one is shut down")
 	synctest.Test(t, func(t *testing.T) {
 		st := newStage(t, hosts[1].limits)
-		first := st.server(asynq.Config{})
+		first, second := st.server(asynq.Config{}), st.server(asynq.Config{})
 		st.must(first.Start(quiet))
+		st.must(second.Start(st.always(nil)))
 		first.Shutdown()
 		st.must(st.add("a"))
-		second := st.server(asynq.Config{})
-		st.must(second.Start(st.always(nil)))
-		st.after(10 * time.Second)
-		if len(st.notes) > 0 {
-			t.Errorf("%q under limits that have ended", st.notes)
-		}
-		second.Shutdown()
-		st.anew()
-		st.serve(asynq.Config{}, st.always(nil))
 		st.after(10 * time.Second)
 		if want := []string{"a runs"}; !slices.Equal(st.notes, want) {
-			t.Errorf("got %q, want %q", st.notes, want)
+			t.Errorf("got %q of the second, want %q", st.notes, want)
+		}
+		second.Shutdown()
+		if err := st.server(asynq.Config{}).Start(quiet); !errors.Is(err, asynq.ErrServerClosed) || !strings.Contains(err.Error(), "make another with New") {
+			t.Errorf("a third starts under limits that have ended: %v", err)
 		}
 	})
 }
