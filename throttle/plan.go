@@ -65,10 +65,12 @@ type settings struct {
 	refusal error // the application may not spend from the scope
 	answers Answers
 	hosts   []hostPattern // whose answers count, none for all
+
+	maxPriority *int // a higher priority counts as this one; nil for no cap
 }
 
 func (p *Policy) settings(s Scope, app string) settings {
-	return settings{refusal: p.MayUse(s, app), answers: p.Answers(s), hosts: hostPatterns(p.Hosts(s))}
+	return settings{refusal: p.MayUse(s, app), answers: p.Answers(s), hosts: hostPatterns(p.Hosts(s)), maxPriority: p.maxPriority(s)}
 }
 
 // The sliding window counts in cells of a grain, and a unit leaves less than a
