@@ -11,16 +11,16 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// docs/limits.md: "acme's tasks at priority 1000000 take turns with those of its neighbours", however they are enqueued:
-// by a program that plans them, by one that does not, and by asynq's own client.
+// docs/limits.md: "tenants with the same cap take turns, however their tasks are enqueued": in a batch, one by one,
+// and by asynq's own client. Without a cap acme goes first.
 func TestCappedTenantTakesTurns(t *testing.T) {
 	t.Parallel()
 	for name, enqueue := range enqueued {
-		for _, capped := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s, capped: %t", name, capped), func(t *testing.T) {
+		for what, limit := range map[string]*int{"capped": new(0), "not capped": nil} {
+			t.Run(name+", "+what, func(t *testing.T) {
 				t.Parallel()
 				s := newOneByOne(t, asynq.Config{})
-				s.throttle.cfg.Limiter.SetPolicy(sharedBy(t, capped))
+				s.throttle.cfg.Limiter.SetPolicy(sharedBy(t, limit))
 				meek, greedy := of("default", "p/globex", 12), of("default", "p/acme", 11)
 				for i := range meek {
 					meek[i].ID = fmt.Sprintf("globex %d", i)
@@ -36,7 +36,7 @@ func TestCappedTenantTakesTurns(t *testing.T) {
 				s.until("10 more have started", func() bool { return len(s.started()) == 10 })
 				started := s.started()
 				acmes := strings.Count(strings.Join(started, " "), "acme")
-				if capped && (acmes < 4 || acmes > 6) || !capped && acmes != 10 {
+				if limit != nil && (acmes < 4 || acmes > 6) || limit == nil && acmes != 10 {
 					t.Errorf("%d of 10 starts are acme's: %v", acmes, started)
 				}
 			})
@@ -44,14 +44,35 @@ func TestCappedTenantTakesTurns(t *testing.T) {
 	}
 }
 
-// sharedBy is an API with one place, that tenants share.
-func sharedBy(t *testing.T, capped bool) *throttle.Policy {
-	t.Helper()
-	every := throttle.Node{}
-	if capped {
-		every.MaxPriority = new(0)
+// docs/limits.md: "With StrictPriority the priority of a queue is capped too".
+func TestStrictPriorityIsCapped(t *testing.T) {
+	t.Parallel()
+	for capped, want := range map[bool]int{true: 4, false: 8} { // of 8 starts
+		t.Run(fmt.Sprintf("capped: %t", capped), func(t *testing.T) {
+			t.Parallel()
+			s := newOneByOne(t, asynq.Config{Queues: asynqs, StrictPriority: true})
+			if capped {
+				s.throttle.cfg.Limiter.SetPolicy(sharedBy(t, new(-2)))
+			}
+			s.planned(of("low", "p/globex", 10)...) // at priority -2
+			s.waiting(9, "globex")
+			s.planned(of("critical", "p/acme", 9)...) // at 0
+			s.waiting(18, "globex", "acme")
+			s.let(8)
+			s.until("8 more have started", func() bool { return len(s.started()) == 8 })
+			critical := strings.Count(strings.Join(s.started(), " "), "critical")
+			if capped && (critical < want-1 || critical > want+1) || !capped && critical != want {
+				t.Errorf("%d of 8 starts are of critical: %v", critical, s.started())
+			}
+		})
 	}
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: full(0), Scopes: map[string]throttle.Node{"*": every}}})
+}
+
+// sharedBy is an API with one place, that tenants share, each with a cap or none.
+func sharedBy(t *testing.T, maxPriority *int) *throttle.Policy {
+	t.Helper()
+	limits := map[string]throttle.Node{"p": {Rules: full(0), Scopes: map[string]throttle.Node{"*": {MaxPriority: maxPriority}}}}
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, limits)
 	if err != nil {
 		t.Fatal(err)
 	}
