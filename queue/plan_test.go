@@ -150,3 +150,34 @@ func TestForecastTellsWhatIsWrong(t *testing.T) {
 		t.Errorf("no Redis: %+v %v", sum, err)
 	}
 }
+
+// A capped task is planned behind those of its scope that came before it, and its result has the start that follows.
+func TestPlannedUnderMaxPriority(t *testing.T) {
+	t.Parallel()
+	rdb, name := redistest.Client(t), redistest.Prefix(t)
+	for most, least := range map[int]time.Duration{0: 8 * time.Second, 1: 0} {
+		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {
+			Rules:  []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: time.Second}},
+			Scopes: map[string]throttle.Node{"*": {MaxPriority: &most}},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		prefix := fmt.Sprint(name, most)
+		limiter, err := throttle.New(rdb, policy, throttle.Config{Prefix: prefix})
+		if err != nil {
+			t.Fatal(err)
+		}
+		client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter})
+		began := time.Now()
+		if sum, err := client.EnqueueBatch(t.Context(), many(prefix, 10, "p/a"), nil); err != nil || sum.Enqueued != 10 {
+			t.Fatalf("%+v, %v", sum, err)
+		}
+		got, err := client.Enqueue(t.Context(), queue.Task{Type: "mail", Queue: prefix, ID: "urgent", Scope: "p/a", Priority: 1000000})
+		// One starts each second. The first went straight, and nine wait. Uncapped it is the next of them.
+		late := time.Since(began)
+		if in := got.Start.Sub(began); err != nil || !got.Waits || in < least || in > least+4*time.Second+late {
+			t.Errorf("max_priority %d: %+v, %v: it starts in %s", most, got, err, in)
+		}
+	}
+}

@@ -96,7 +96,8 @@ type Task struct {
 	MaxWait time.Duration
 
 	// Priority puts the task before those of its scope that wait and have a lower
-	// one, and its scope before others where they share a rule.
+	// one, and its scope before others where they share a rule. One above max_priority of
+	// its scope in limits.yaml counts as that.
 	// Defaults to 0; where workers serve queues with asynq's StrictPriority, to that of
 	// its queue, which is 0 for the heaviest and lower for others.
 	Priority int

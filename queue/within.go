@@ -8,7 +8,8 @@ type Within struct {
 	// scope's own: a task's id in asynq is the scope, "//" and the id that it was given, so that
 	// nobody takes the ids of another scope.
 	Scope string
-	// MaxPriority is the highest priority that tasks may have: higher ones go before everybody else's.
+	// MaxPriority is the highest priority that tasks may have: higher ones are refused, since they
+	// would go before everybody else's where limits.yaml has no max_priority.
 	MaxPriority int
 }
 

@@ -168,7 +168,7 @@ func (c *plans) again(p *plan, at time.Time) *plan {
 		return nil
 	}
 	fresh := newPlan(c.keys, p.scope, bounds, c.pad, at)
-	fresh.made, fresh.refusal, fresh.answers, fresh.key = p.made, p.refusal, p.answers, p.key
+	fresh.made, fresh.settings, fresh.key = p.made, p.settings, p.key
 	fresh.weigh(p.named) // other rules may be in force by now
 	c.keep(fresh)
 	return fresh

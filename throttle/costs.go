@@ -199,7 +199,7 @@ func (c *plans) partOf(p *plan, costs Costs, at time.Time) *plan {
 		all = []Bound{{Rule: openRule, Scope: p.scope}}
 	}
 	some := newPlan(c.keys, p.scope, all, c.pad, at)
-	some.made, some.refusal, some.answers, some.part = p.made, p.refusal, p.answers, portion{p, maps.Clone(costs)}
+	some.made, some.settings, some.part = p.made, p.settings, portion{p, maps.Clone(costs)}
 	if p.hours.until != 0 {
 		some.within(periods{from: p.hours.from, to: p.hours.until})
 	}

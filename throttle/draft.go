@@ -34,6 +34,9 @@ type draftScope struct {
 	until   time.Time
 	untilAt strictyaml.Place
 	answers draftAnswers
+
+	maxPriority int64
+	capped      written // by maxPriority
 }
 
 // draftName is one name of a list, as it was written.
@@ -117,6 +120,7 @@ func draftScopes(nodes map[string]Node, level int) []draftScope {
 		s.weighed = written{text: strconv.FormatInt(weight, 10), set: weight != 0}
 		s.apps, s.hosts = draftNames(nodes[name].Apps), draftNames(nodes[name].Hosts)
 		s.answers = draftAnswersOf(nodes[name])
+		s.maxPriority, s.capped = draftMaxPriority(nodes[name])
 		if level <= maxLevels {
 			s.rules = draftRules(nodes[name].Rules)
 			s.scopes = draftScopes(nodes[name].Scopes, level+1)

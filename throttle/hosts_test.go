@@ -146,3 +146,32 @@ func TestHostsFaults(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// The hosts of a scope count in every period of its calendars: also in one whose beginning the limiter learns
+// from a reply, since its own clock is a moment behind.
+func TestHostsCountInEveryPeriod(t *testing.T) {
+	t.Parallel()
+	policy := mustParse(t, `
+limits:
+  p:
+    hosts: [api.example.com]
+    rules:
+      - {name: r, algorithm: calendar, limit: 1000, resets: "0 0 * * *"}
+      - {name: tokens, algorithm: token-bucket, limit: 1000, per: 1s, unit: tokens}
+`)
+	for what, costs := range map[string]Costs{"a plain cost": nil, "costs by unit": {Requests: 1}} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, policy, func(b *bench) {
+				b.taken("2026-01-09T23:59:59.9Z")
+				b.atTime("2026-01-10T00:00:00.1Z")
+				b.decide(Request{Scope: "p", Costs: costs})
+				refusal := turnedDown(time.Minute)
+				refusal.Host = "elsewhere.example.net:443"
+				if out := b.heed("p", refusal); out.Changed {
+					b.t.Errorf("an answer of another host: %+v", out)
+				}
+			})
+		})
+	}
+}

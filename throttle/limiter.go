@@ -227,7 +227,8 @@ type Request struct {
 	// Defaults to none: it asks for now and is not remembered.
 	Ticket string
 	// Priority is that of the ticket: a higher one goes first under every rule. At
-	// most a million either way. Defaults to 0.
+	// most a million either way. One above Policy.MaxPriority of its scope counts as
+	// that when it gets its place; a place in line stays as it is. Defaults to 0.
 	Priority int
 	// Lane names a part of the scope's line that shares its turns with the other lanes of
 	// the same priority; within a lane the order is first come, first served. At most 128

@@ -17,9 +17,9 @@ import (
 type Ask struct {
 	Scope    string
 	Ticket   string
-	Cost     int64 // 0 for 1
-	Costs    Costs // by unit, instead of Cost
-	Priority int
+	Cost     int64  // 0 for 1
+	Costs    Costs  // by unit, instead of Cost
+	Priority int    // as Request.Priority
 	Lane     string // as Request.Lane
 	Stride   int    // as Request.Stride
 }
@@ -47,7 +47,7 @@ type Placed struct {
 	// MaxWait is the shortest max_wait of the rules on its path, 0 where none has one.
 	MaxWait time.Duration
 	// Err is set when it can never be granted: *ScopeError, *UnmatchedError or
-	// *CostError, or its lane is too long. It has no place then.
+	// *CostError, its priority is out of bounds or its lane is too long. It has no place then.
 	Err error
 }
 
@@ -65,7 +65,7 @@ func (l *Limiter) LineUp(ctx context.Context, asks []Ask, lead, near time.Durati
 	for i, a := range asks {
 		p, err := l.plans.of(a.Scope)
 		if err == nil {
-			err = checkLane("Ask", a.Lane, a.Stride)
+			err = a.checkRank()
 		}
 		if err == nil {
 			p, err = l.priced(p, &Request{Cost: max(a.Cost, 0), Costs: a.Costs})
@@ -101,7 +101,11 @@ func (l *Limiter) lineUp(ctx context.Context, provider string, asks []Ask, group
 	args := t.appendArgs([]any{l.clock(), lead.Microseconds(), near.Microseconds()})
 	for _, i := range group {
 		a := asks[i]
-		args = append(args, number[a.Scope], a.Place().ticket(), string(appendRank(nil, a.Priority, a.Lane, a.Stride)))
+		priority := a.Priority
+		if p := t.plans[number[a.Scope]-1]; p != nil {
+			priority = p.effective(priority)
+		}
+		args = append(args, number[a.Scope], a.Place().ticket(), string(appendRank(nil, priority, a.Lane, a.Stride)))
 	}
 	prefix, asked := keyspace(l.cfg.Prefix).provider(provider), time.Now()
 	reply, err := l.mending(ctx, provider, lua.LineUp.For(t.kinds()), t, t.keys(prefix), args)

@@ -17,11 +17,9 @@ import (
 // plan is what a scope comes to under a policy: the keys and arguments of its
 // scripts, worked out once. It is never changed, but that it finds its server's clock.
 type plan struct {
+	settings
 	key      string // under which it is kept: the scope, and which of its rules it leaves out
 	most     int64  // no cost up to it is more than a rule can admit
-	refusal  error  // the application may not spend from the scope
-	answers  Answers
-	hosts    []hostPattern // whose answers count, none for all
 	made     making
 	scope    Scope
 	all      []Bound       // the rules that the scope meets
@@ -59,6 +57,20 @@ type plan struct {
 	open        bool    // none holds, and openRule stands for them
 
 	server atomic.Pointer[skew] // its clock; see clock
+}
+
+// settings are what the policy has for a scope beside its rules. They are the same in all
+// plans of the scope, whichever of its rules hold.
+type settings struct {
+	refusal error // the application may not spend from the scope
+	answers Answers
+	hosts   []hostPattern // whose answers count, none for all
+
+	maxPriority *int // a higher priority counts as this one; nil for no cap
+}
+
+func (p *Policy) settings(s Scope, app string) settings {
+	return settings{refusal: p.MayUse(s, app), answers: p.Answers(s), hosts: hostPatterns(p.Hosts(s)), maxPriority: p.maxPriority(s)}
 }
 
 // The sliding window counts in cells of a grain, and a unit leaves less than a
@@ -141,7 +153,7 @@ var openRule = Rule{Name: "/", Algorithm: TokenBucket, Limit: maxLimit, Per: tim
 // opened returns the plan by which a scope without rules is woken.
 func (p *plan) opened(keys keyspace) *plan {
 	open := newPlan(keys, p.scope, []Bound{{Rule: openRule, Scope: p.scope}}, 0, time.Time{})
-	open.refusal = p.refusal
+	open.settings = p.settings
 	return open
 }
 
@@ -452,8 +464,7 @@ func (c *plans) of(scope string) (*plan, error) {
 	}
 	p = newPlan(c.keys, s, bounds, c.pad, now)
 	p.weigh(policy.weights(s))
-	p.made, p.refusal, p.answers = making{c, turn}, policy.MayUse(s, c.app), policy.Answers(s)
-	p.hosts = hostPatterns(policy.Hosts(s))
+	p.made, p.settings = making{c, turn}, policy.settings(s, c.app)
 	c.keep(p)
 	return p, nil
 }

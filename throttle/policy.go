@@ -51,6 +51,10 @@ type Node struct {
 	// Shares declares names one level down as classes, at most 100, in place of their
 	// weights. Those of a name replace those of "*".
 	Shares map[string]Share
+	// MaxPriority caps the priority of tasks of this level and those below it, -1000000 to 1000000:
+	// a higher Request.Priority counts as MaxPriority, and nothing is refused. The lowest cap on a
+	// scope's path counts. A name's own replaces that of "*". Defaults to nil, no cap.
+	MaxPriority *int
 	// Answers is what follows from what an API says of its limits, for this level and those
 	// below it. Defaults to that of the level above, and to AnswersHeed. Where AnswersHeed is said, answers
 	// to the calls of scopes below a level correct the level's rules too.
@@ -86,7 +90,8 @@ type tree struct {
 	every   *tree // the "*" of scopes, which every path passes through
 	scopes  map[string]*tree
 
-	corrects Corrects // without what the defaults say
+	corrects    Corrects // without what the defaults say
+	maxPriority *int     // nil for no cap
 }
 
 // Bound is one rule as a task meets it.
@@ -336,6 +341,7 @@ func treeOf(rules []draftRule, scopes []draftScope, path, pattern string, level 
 		child.weighs = child.weighs || len(child.shares) > 0
 		s.checkWeighed(at, faults)
 		t.weighs = t.weighs || child.weight > 0
+		child.maxPriority = s.checkMaxPriority(at, faults)
 		child.answers, child.corrects = s.checkAnswers(at, faults)
 		t.add(s.name, &child)
 	}

@@ -23,6 +23,9 @@ func (p *Policy) Limits() (Unmatched, map[string]Node) {
 func (t *tree) node() Node {
 	n := Node{Rules: slices.Clone(t.rules), Scopes: map[string]Node{}, Owner: t.owner, Apps: slices.Clone(t.apps), Hosts: slices.Clone(t.hosts), Pause: t.pause, PausedUntil: t.until}
 	n.Weight, n.Shares, n.Answers, n.Corrects = t.weight, maps.Clone(t.shares), t.answers, t.corrects
+	if t.maxPriority != nil {
+		n.MaxPriority = new(*t.maxPriority)
+	}
 	if t.every != nil {
 		n.Scopes[anyName] = t.every.node()
 	}

@@ -153,6 +153,9 @@ func randomLimits(random *rand.Rand, names []string, levels int) map[string]Node
 		case 1:
 			node.Corrects = Corrects{Cut: 1 + random.Int64N(90), Grow: random.Int64N(101), Most: 100 + random.Int64N(901)}
 		}
+		if random.IntN(4) == 0 {
+			node.MaxPriority = new(random.IntN(2*maxPriority+1) - maxPriority)
+		}
 		random.Shuffle(len(node.Rules), func(i, j int) { node.Rules[i], node.Rules[j] = node.Rules[j], node.Rules[i] })
 		if random.IntN(4) > 0 {
 			node.Scopes = randomLimits(random, names, levels-1)

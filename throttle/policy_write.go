@@ -56,7 +56,7 @@ func (w *policyWriter) scopes(indent int, field string, t *tree) {
 
 func (w *policyWriter) node(indent int, name string, t *tree) {
 	if len(t.rules) == 0 && t.every == nil && len(t.scopes) == 0 && t.owner == "" && len(t.apps) == 0 && len(t.hosts) == 0 && t.pause == PauseInherited &&
-		t.weight == 0 && len(t.shares) == 0 && t.answers == "" {
+		t.weight == 0 && len(t.shares) == 0 && t.maxPriority == nil && t.answers == "" {
 		w.line(indent, name+": {}")
 		return
 	}
@@ -77,6 +77,9 @@ func (w *policyWriter) node(indent int, name string, t *tree) {
 	}
 	if len(t.shares) > 0 {
 		w.line(indent+1, "shares: "+SharesYAML(t.shares))
+	}
+	if t.maxPriority != nil {
+		w.line(indent+1, "max_priority: "+strconv.Itoa(*t.maxPriority))
 	}
 	if t.answers != "" {
 		w.line(indent+1, "answers: "+answersText(t.answers, t.corrects))

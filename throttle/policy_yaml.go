@@ -90,7 +90,7 @@ func parsePolicy(data []byte, faults *strictyaml.Faults) *Policy {
 
 var (
 	fileFields = []string{"unmatched", "limits"}
-	nodeFields = []string{"rules", "scopes", "owner", "apps", "hosts", "paused", "paused_until", "weight", "shares", "answers"}
+	nodeFields = []string{"rules", "scopes", "owner", "apps", "hosts", "paused", "paused_until", "weight", "shares", "max_priority", "answers"}
 )
 
 func (d decoder) draft(root *yaml.Node) draft {
@@ -157,6 +157,8 @@ func (d decoder) node(s *draftScope, e strictyaml.Field, path string, level int)
 			s.weight, s.weighed = d.number(f, path+".weight")
 		case "shares":
 			s.shares = d.shares(f, path+".shares")
+		case "max_priority":
+			s.maxPriority, s.capped = d.number(f, path+".max_priority")
 		case "answers":
 			s.answers = d.answers(f, path+".answers")
 		default:

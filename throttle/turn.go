@@ -50,7 +50,6 @@ var noTurn = Turn{Look: -1}
 
 const (
 	maxTicketBytes = 1024
-	maxPriority    = 1_000_000
 	maxLaneBytes   = 128
 	maxStride      = 1_000_000
 	turnReply      = 3 // numbers at the end of a reply
@@ -129,10 +128,17 @@ func (r *Request) checkTicket() error {
 	if len(r.Ticket) > maxTicketBytes {
 		return fmt.Errorf("throttle: Request.Ticket is %d bytes long; the most is %d", len(r.Ticket), maxTicketBytes)
 	}
-	if r.Priority < -maxPriority || r.Priority > maxPriority {
-		return fmt.Errorf("throttle: Request.Priority is %d; the most is %d either way", r.Priority, maxPriority)
+	if err := checkPriority("Request", r.Priority); err != nil {
+		return err
 	}
 	return checkLane("Request", r.Lane, r.Stride)
+}
+
+func (a Ask) checkRank() error {
+	if err := checkPriority("Ask", a.Priority); err != nil {
+		return err
+	}
+	return checkLane("Ask", a.Lane, a.Stride)
 }
 
 func checkLane(of, lane string, stride int) error {
@@ -159,7 +165,7 @@ func appendRank(text []byte, priority int, lane string, stride int) []byte {
 // ask is what a task asks for, as turn reads it.
 func (a *attempt) ask(req *Request) string {
 	text := make([]byte, 0, 48)
-	text = appendRank(text, req.Priority, req.Lane, req.Stride)
+	text = appendRank(text, a.plan.effective(req.Priority), req.Lane, req.Stride)
 	for _, d := range []time.Duration{a.ahead, min(req.Ahead, req.Near), req.Lead} {
 		text = strconv.AppendInt(append(text, ' '), d.Microseconds(), 10)
 	}

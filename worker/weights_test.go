@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -78,7 +79,8 @@ var enqueued = map[string]func(s *oneByOne, tasks []queue.Task){
 	},
 	"by asynq": func(s *oneByOne, tasks []queue.Task) {
 		for _, task := range tasks {
-			its := asynq.NewTaskWithHeaders("work", nil, map[string]string{queue.HeaderScope: task.Scope})
+			headers := map[string]string{queue.HeaderScope: task.Scope, queue.HeaderPriority: strconv.Itoa(task.Priority)}
+			its := asynq.NewTaskWithHeaders("work", nil, headers)
 			if _, err := s.client.Enqueue(its, asynq.TaskID(task.ID), asynq.Queue(task.Queue)); err != nil {
 				s.t.Fatal(err)
 			}

@@ -26,6 +26,7 @@ type taskReport struct {
 	Cost          int64          `json:"cost,omitempty"`
 	Costs         throttle.Costs `json:"costs,omitempty"`
 	Priority      int            `json:"priority,omitempty"`
+	MaxPriority   *int           `json:"max_priority,omitempty"`
 	Turn          string         `json:"turn"`
 	Place         int64          `json:"place,omitempty"`
 	Start         string         `json:"start,omitempty"`
@@ -159,6 +160,9 @@ func (i *inspection) turn(ctx context.Context, info *asynq.TaskInfo, r *taskRepo
 	if spec.Priority != 0 {
 		scope += fmt.Sprintf(", priority %d", spec.Priority)
 	}
+	if r.MaxPriority = i.maxPriority(spec.Scope); r.MaxPriority != nil && spec.Priority > *r.MaxPriority {
+		scope += fmt.Sprintf(" (max_priority %d)", *r.MaxPriority)
+	}
 	r.pausedBy, r.usedBy = i.pausedBy(spec.Scope), i.usedBy(spec.Scope)
 	lines := append([][2]string{{"scope", scope}}, slices.Concat(r.pausedBy.lines(), r.usedBy.lines())...)
 	got, err := i.limiter.InspectTicket(ctx, throttle.Ask{
@@ -186,6 +190,19 @@ func (i *inspection) turn(ctx context.Context, info *asynq.TaskInfo, r *taskRepo
 			[2]string{"start", i.start(at, got.Binding) + paused(got.Paused)}), nil
 	}
 	return append(lines, [2]string{"turn", noTurn(info.State)}), nil
+}
+
+// maxPriority returns the highest priority that counts for tasks of a scope, nil for any.
+func (i *inspection) maxPriority(name string) *int {
+	scope, err := throttle.ParseScope(name)
+	if err != nil {
+		return nil // InspectTicket reports it
+	}
+	limit, limited := i.limiter.Policy().MaxPriority(scope)
+	if !limited {
+		return nil
+	}
+	return &limit
 }
 
 // parked says until when a task's place is kept, and why.

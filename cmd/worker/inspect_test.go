@@ -456,3 +456,26 @@ func TestInspectHours(t *testing.T) {
 		}
 	}
 }
+
+// A task's own priority is shown, and the cap beside it where that counts instead.
+func TestInspectMaxPriority(t *testing.T) {
+	t.Parallel()
+	i := newInspected(t)
+	for id, priority := range map[string]int{"high": 9, "low": 2} {
+		i.enqueue(queue.Task{ID: id, Scope: "free", Priority: priority})
+	}
+	out, _ := i.run(0, "task", "high")
+	says(t, out, "free, cost 1, priority 9\n")
+	want(t, i.objects("task", "high")[0], map[string]any{"priority": 9.0, "max_priority": nil})
+	limits, err := throttle.ParsePolicy("limits.yaml", []byte(strings.Replace(inspectLimits, "  free:\n", "  free:\n    max_priority: 3\n", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.publish(limits)
+	out, _ = i.run(0, "task", "high")
+	says(t, out, "free, cost 1, priority 9 (max_priority 3)\n")
+	out, _ = i.run(0, "task", "low")
+	says(t, out, "free, cost 1, priority 2\n")
+	want(t, i.objects("task", "high")[0], map[string]any{"priority": 9.0, "max_priority": 3.0})
+	want(t, i.objects("task", "low")[0], map[string]any{"priority": 2.0, "max_priority": 3.0})
+}

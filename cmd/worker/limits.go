@@ -29,7 +29,7 @@ const limitsUsage = `Usage: worker limits list | export | history | verify [flag
        worker limits show SCOPE [flags]
        worker limits set SCOPE RULE KEY=VALUE… [flags]
        worker limits assign SCOPE [owner=NAME] [apps=NAME,…] [hosts=HOST,…] [weight=N]
-                     [shares=NAME:60%:2,…] [answers=WORD] [flags]
+                     [shares=NAME:60%:2,…] [max_priority=N] [answers=WORD] [flags]
        worker limits remove SCOPE RULE [flags]
        worker limits unset [SCOPE [RULE]] [flags]
        worker limits import [-replace] FILE [flags]
@@ -50,9 +50,10 @@ file that a worker was started with. What has been spent stays spent.
             takes one away. One that SCOPE inherits becomes its own
   assign    say who answers for SCOPE, and which applications may spend from it,
             how much it gets among those beside it while all wait, the classes
-            below it, each with its part, weight or both, and what follows from
-            an API's answers, as limits.yaml has it: pause, {most: 150%}; owner=,
-            apps=, hosts=, weight=, shares= and answers= take it away
+            below it, each with its part, weight or both, the highest priority
+            that counts, and what follows from an API's answers, as limits.yaml
+            has it: pause, {most: 150%}; owner=, apps=, hosts=, weight=, shares=,
+            max_priority= and answers= take it away
   remove    take a rule of SCOPE away, the file's too
   unset     take back what was set and removed of a rule, of SCOPE or at all: the
             file counts again
@@ -136,7 +137,7 @@ var limitsVerbs = map[string]limitsVerb{
 	"verify":   {0, 0, "", "hash", (*limitsCommand).verify},
 	"show":     {1, 1, "SCOPE", "", (*limitsCommand).show},
 	"set":      {3, anyNumber, "SCOPE RULE KEY=VALUE…", "as if-version for", (*limitsCommand).set},
-	"assign":   {2, 7, "SCOPE [owner=NAME] [apps=NAME,…] [hosts=HOST,…] [weight=N] [shares=NAME:60%:2,…] [answers=WORD]", "as if-version", (*limitsCommand).assign},
+	"assign":   {2, 8, "SCOPE [owner=NAME] [apps=NAME,…] [hosts=HOST,…] [weight=N] [shares=NAME:60%:2,…] [max_priority=N] [answers=WORD]", "as if-version", (*limitsCommand).assign},
 	"remove":   {2, 2, "SCOPE RULE", "as if-version for", (*limitsCommand).remove},
 	"unset":    {0, 2, "[SCOPE [RULE]]", "as if-version", (*limitsCommand).unset},
 	"import":   {1, 1, "FILE", "as if-version replace", (*limitsCommand).importFile},
@@ -315,7 +316,7 @@ func (c *limitsCommand) assign(ctx context.Context) error {
 	var as policies.Assigned
 	for _, word := range c.words[1:] {
 		if !assigned(&as, word) {
-			return &cli.Error{What: fmt.Sprintf("%q is not owner=NAME, apps=NAME,…, hosts=HOST,…, weight=N, shares=NAME:60%%:2,… or answers=WORD, or the second of its kind", word), Try: "worker limits assign payments owner=payments-team apps=billing,refunds"}
+			return &cli.Error{What: fmt.Sprintf("%q is not owner=NAME, apps=NAME,…, hosts=HOST,…, weight=N, shares=NAME:60%%:2,…, max_priority=N or answers=WORD, or the second of its kind", word), Try: "worker limits assign payments owner=payments-team apps=billing,refunds"}
 		}
 	}
 	made, err := c.store.Reassign(ctx, c.edit(), c.words[0], as)
@@ -341,6 +342,14 @@ func assigned(as *policies.Assigned, word string) bool {
 	case key == "shares" && as.Shares == nil:
 		as.Shares = map[string]throttle.Share{}
 		return value == "" || readShares(as.Shares, value)
+	case key == "max_priority" && as.MaxPriority == nil && !as.NoMaxPriority:
+		if value == "" {
+			as.NoMaxPriority = true
+			return true
+		}
+		limit, err := strconv.Atoi(value)
+		as.MaxPriority = &limit
+		return err == nil
 	case key == "answers" && as.Answers == nil:
 		as.Answers = &value
 	default:

@@ -135,6 +135,12 @@ var assignedFields = []struct {
 		}
 		return throttle.SharesYAML(n.Shares)
 	}, func(a policies.Assignment) bool { return a.Shares != nil }},
+	{"max_priority:", func(n throttle.Node) string {
+		if n.MaxPriority == nil {
+			return ""
+		}
+		return strconv.Itoa(*n.MaxPriority)
+	}, func(a policies.Assignment) bool { return a.MaxPriority != nil }},
 	{"answers:", throttle.Node.AnswersYAML, func(a policies.Assignment) bool { return a.Answers != nil }},
 }
 

@@ -219,6 +219,47 @@ func TestLimitsRefuse(t *testing.T) {
 	}
 }
 
+// A cap of priorities is assigned, shown, exported, imported and taken away from the command line.
+func TestLimitsMaxPriority(t *testing.T) {
+	t.Parallel()
+	l := newLimited(t)
+	out, _ := l.run(0, "assign", "payments/*", "max_priority=0", "-as", "bert")
+	says(t, out, "version 2 by bert", "+ payments/* max_priority: 0")
+	out, _ = l.run(0, "assign", "payments/acme", "max_priority=-5")
+	says(t, out, "+ payments/acme max_priority: -5")
+	for _, command := range [][]string{{"list"}, {"show", "payments/acme"}} {
+		out, _ = l.run(0, command...)
+		says(t, out, "payments/* max_priority: 0  # set by bert", "payments/acme max_priority: -5  # set by ")
+	}
+	want(t, l.objects("show", "payments/globex")[0], map[string]any{"scope": "payments/*", "rule": "max_priority:", "text": "0", "from": "set"})
+	want(t, l.objects("history")[2], map[string]any{"change": "assign payments/acme max_priority=-5"})
+	exported, _ := l.run(0, "export")
+	says(t, exported, "      max_priority: 0\n", "      max_priority: -5\n")
+	out, _ = l.run(0, "assign", "payments/acme", "max_priority=")
+	says(t, out, "- payments/acme max_priority: -5")
+	out, _ = l.run(1, "diff", limitsFile(t, exported))
+	says(t, out, "+ payments/acme max_priority: -5", "!payments/*")
+	out, _ = l.run(0, "import", limitsFile(t, exported))
+	says(t, out, "+ payments/acme max_priority: -5", "!payments/*")
+	out, _ = l.run(0, "diff", limitsFile(t, exported))
+	if out != "" {
+		t.Error(out)
+	}
+	for word, fault := range map[string]string{
+		"max_priority=1000001": "max_priority is 1000001; it must be -1000000 to 1000000",
+		"max_priority=1.5":     `"max_priority=1.5" is not owner=NAME`,
+		"max_priority=high":    `"max_priority=high" is not owner=NAME`,
+	} {
+		_, errs := l.run(1, "assign", "payments/acme", word)
+		says(t, errs, fault)
+	}
+	for _, twice := range [][]string{{"max_priority=1", "max_priority="}, {"max_priority=", "max_priority=1"}} {
+		_, errs := l.run(1, append([]string{"assign", "payments/acme"}, twice...)...)
+		says(t, errs, "or the second of its kind")
+	}
+	l.run(0, "verify")
+}
+
 // "reset: forget what has been spent under the rules of SCOPE", and let those come who
 // wait for them.
 func TestLimitsReset(t *testing.T) {

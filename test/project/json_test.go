@@ -153,7 +153,7 @@ func TestJSONFields(t *testing.T) {
 // against the tables: together they have every field.
 func inspected(t *testing.T, url string) {
 	t.Helper()
-	limits := writeFile(t, "limits.yaml", "limits: {w: {apps: [worker], rules: [{name: r, algorithm: fixed-window, limit: 1, per: 30d}, {name: s, algorithm: concurrency, limit: 1, shadow: true}, {name: h, algorithm: concurrency, limit: 9, active: '0 0 * * *'}]}}\n")
+	limits := writeFile(t, "limits.yaml", "limits: {w: {apps: [worker], max_priority: 0, rules: [{name: r, algorithm: fixed-window, limit: 1, per: 30d}, {name: s, algorithm: concurrency, limit: 1, shadow: true}, {name: h, algorithm: concurrency, limit: 9, active: '0 0 * * *'}]}}\n")
 	lines := ""
 	for _, line := range []string{`"a-1","scope":"w"`, `"a-2","scope":"w","priority":3`, `"a-3","scope":"w","cost":{"requests":1,"tokens":9}`} {
 		lines += `{"type":"http","id":` + line + `,"http":{"url":"https://api.example.com/"}}` + "\n"

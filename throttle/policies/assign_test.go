@@ -138,3 +138,79 @@ func TestAssignAnswers(t *testing.T) {
 	must(t, err)
 	has(t, s.nowSays(t), "!answers", "!weight")
 }
+
+// A cap of priorities is assigned, taken away, imported and taken back. 0 is a cap of its own, and one that
+// is taken away lets that of "*" count again.
+func TestAssignMaxPriority(t *testing.T) {
+	t.Parallel()
+	s, _ := withFile(t)
+	ctx := t.Context()
+	assign := func(as Assigned) (Made, error) { return s.Reassign(ctx, anna, "payments/acme", as) }
+	must(t, second(s.Reassign(ctx, anna, "payments/*", Assigned{MaxPriority: new(7)})))
+	counts := func(want int, limited bool) {
+		t.Helper()
+		v, err := s.Current(ctx)
+		must(t, err)
+		p, _, err := s.Policy(ctx, v, time.Now())
+		must(t, err)
+		scope, err := throttle.ParseScope("payments/acme")
+		must(t, err)
+		if got, is := p.MaxPriority(scope); got != want || is != limited {
+			t.Errorf("%d, %t, want %d, %t", got, is, want, limited)
+		}
+	}
+	counts(7, true)
+	made, err := assign(Assigned{MaxPriority: new(0)})
+	must(t, err)
+	if made.Version.Change != "assign payments/acme max_priority=0" {
+		t.Errorf("%+v", made.Version)
+	}
+	counts(0, true)
+	if _, err := assign(Assigned{MaxPriority: new(0)}); !errors.Is(err, ErrUnchanged) {
+		t.Errorf("the same again: %v", err)
+	}
+	must(t, second(s.Reassign(ctx, bert, "payments/acme", Assigned{Weight: new(int64(5))}))) // the cap stays
+	has(t, s.nowSays(t), "weight: 5", "max_priority: 0")
+	for _, wrong := range []int{1000001, -1000001} {
+		if _, err := assign(Assigned{MaxPriority: &wrong}); err == nil || errors.Is(err, ErrUnchanged) {
+			t.Errorf("%d: %v", wrong, err)
+		}
+	}
+	made, err = assign(Assigned{NoMaxPriority: true})
+	must(t, err)
+	if made.Version.Change != "assign payments/acme max_priority=" {
+		t.Errorf("%+v", made.Version)
+	}
+	counts(7, true)
+	if _, err := assign(Assigned{NoMaxPriority: true}); !errors.Is(err, ErrUnchanged) {
+		t.Errorf("the same again: %v", err)
+	}
+	must(t, second(assign(Assigned{MaxPriority: new(9)})))
+	counts(9, true)
+	must(t, second(s.Import(ctx, anna, policyOf(t, "limits: {payments: {scopes: {acme: {max_priority: -3}}}}"), "f", false)))
+	counts(-3, true)
+	must(t, second(s.Unset(ctx, anna, "payments/acme", "")))
+	counts(7, true)
+	must(t, second(s.Unset(ctx, anna, "payments/*", "")))
+	counts(0, false)
+}
+
+// What is taken away stays away under a file that has it, and comes back with it.
+func TestAssignTakesTheFilesCapAway(t *testing.T) {
+	t.Parallel()
+	base := policyOf(t, "limits: {p: {max_priority: 0}}")
+	for assigned, want := range map[string]string{
+		`"owner":"x"`: "max_priority: 0", `"no_max_priority":true`: "!max_priority", `"max_priority":0`: "max_priority: 0", `"max_priority":5`: "max_priority: 5",
+	} {
+		v, err := decode(`{"format":1,"version":1,"scopes":[{"scope":"p",` + assigned + `,"updated_by":"anna","updated_at":"2030-01-31T12:00:00Z"}]}`)
+		must(t, err)
+		p, _, err := v.policy(base, time.Now())
+		must(t, err)
+		has(t, string(p.YAML()), want)
+		again, err := v.encode()
+		must(t, err)
+		has(t, again, assigned)
+	}
+}
+
+func second(_ Made, err error) error { return err }

@@ -23,7 +23,7 @@ func storied(t *testing.T) (*Store, *redis.Client) {
 	must(t, err)
 	_, err = s.Resume(ctx, anna, "payments")
 	must(t, err)
-	_, err = s.Assign(ctx, anna, "payments", new("payments-team"), []string{"billing"})
+	_, err = s.Reassign(ctx, anna, "payments", Assigned{Owner: new("payments-team"), Apps: []string{"billing"}, MaxPriority: new(0)})
 	must(t, err)
 	_, err = s.Remove(ctx, anna, "payments", "account")
 	must(t, err)
@@ -92,6 +92,7 @@ func TestVerifyNotices(t *testing.T) {
 		"a user":            {rewrite("v:4", `"user":"default"`, `"user":"eve"`), 4},
 		"a change":          {rewrite("v:2", "limit=7", "limit=8"), 2},
 		"a rule":            {rewrite("v:3", "limit: 500", "limit: 5"), 3},
+		"a cap":             {rewrite("v:6", `"max_priority":0`, `"max_priority":9`), 6},
 		"a time":            {rewrite("v:5", `"at":"2`, `"at":"3`), 5},
 		"a space":           {rewrite("v:6", "{", "{ "), 6},
 		"what it names": {func(all map[string]string) {

@@ -311,6 +311,9 @@ func (s *Store) Import(ctx context.Context, e Edit, p *throttle.Policy, from str
 			if len(n.Shares) > 0 {
 				a.Shares = &n.Shares
 			}
+			if n.MaxPriority != nil {
+				a.MaxPriority, a.NoMaxPriority = n.MaxPriority, false
+			}
 			if text := n.AnswersYAML(); text != "" {
 				a.Answers = &text
 			}
@@ -391,12 +394,16 @@ type Assigned struct {
 	Weight *int64
 	// Shares are those of the names below the scope. An empty map takes them away.
 	Shares map[string]throttle.Share
+	// MaxPriority caps the priority of tasks, -1000000 to 1000000. NoMaxPriority takes the cap of
+	// the scope itself away, so that "*" and the levels above count; it stands without MaxPriority.
+	MaxPriority   *int
+	NoMaxPriority bool
 	// Answers is what follows from what an API says, as limits.yaml has it: pause, or
 	// {most: 150%}. An empty text takes it away.
 	Answers *string
 }
 
-// Reassign does what Assign does, and says how much a scope gets, or the classes below it.
+// Reassign does what Assign does, and all else that Assigned has.
 // Its errors are those of Assign.
 func (s *Store) Reassign(ctx context.Context, e Edit, scope string, as Assigned) (Made, error) {
 	return s.whole(ctx, e, func(v *draft, policy *throttle.Policy, now time.Time) error {
@@ -426,6 +433,14 @@ func (s *Store) Reassign(ctx context.Context, e Edit, scope string, as Assigned)
 			shares := maps.Clone(as.Shares)
 			a.Shares = &shares
 			v.Change += " shares=" + sharesText(shares)
+		}
+		switch {
+		case as.MaxPriority != nil:
+			a.MaxPriority, a.NoMaxPriority = new(*as.MaxPriority), false
+			v.Change += fmt.Sprintf(" max_priority=%d", *as.MaxPriority)
+		case as.NoMaxPriority:
+			a.MaxPriority, a.NoMaxPriority = nil, true
+			v.Change += " max_priority="
 		}
 		if as.Answers != nil {
 			a.Answers = as.Answers
@@ -460,14 +475,16 @@ func (v *draft) assignmentOf(scope string, n throttle.Node) Assignment {
 }
 
 func saysNothing(n throttle.Node) bool {
-	return n.Owner == "" && n.Apps == nil && n.Hosts == nil && n.Weight == 0 && len(n.Shares) == 0 && n.AnswersYAML() == ""
+	return n.Owner == "" && n.Apps == nil && n.Hosts == nil && n.Weight == 0 && len(n.Shares) == 0 && n.MaxPriority == nil && n.AnswersYAML() == ""
 }
 
 // assignedAlike says that two nodes have the same of what is assigned.
 func assignedAlike(a, b throttle.Node) bool {
 	return a.Owner == b.Owner && slices.Equal(a.Apps, b.Apps) && slices.Equal(a.Hosts, b.Hosts) && a.Weight == b.Weight && maps.Equal(a.Shares, b.Shares) &&
-		a.AnswersYAML() == b.AnswersYAML()
+		sameCap(a.MaxPriority, b.MaxPriority) && a.AnswersYAML() == b.AnswersYAML()
 }
+
+func sameCap(a, b *int) bool { return a == b || a != nil && b != nil && *a == *b }
 
 // sharesText writes shares as they are given on a command line: batch:3,interactive:60%.
 func sharesText(shares map[string]throttle.Share) string {

@@ -80,8 +80,8 @@ type Override struct {
 }
 
 // Assignment is who answers for a scope, and who may spend from it, as it was assigned
-// live: it stands in place of both that the file says of the scope, and a weight or shares
-// that it has in place of the file's.
+// live: it stands in place of both that the file says of the scope, and a weight, shares or
+// a cap of priorities that it has in place of the file's.
 type Assignment struct {
 	Scope string   `json:"scope"` // where the policy has it, "*" for every name
 	Owner string   `json:"owner,omitempty"`
@@ -90,6 +90,10 @@ type Assignment struct {
 	Hosts  *[]string                  `json:"hosts,omitempty"`
 	Weight int64                      `json:"weight,omitempty"`
 	Shares *map[string]throttle.Share `json:"shares,omitempty"`
+	// MaxPriority stands in place of the file's, nil where that counts. NoMaxPriority takes the
+	// file's away: then "*" and the levels above count.
+	MaxPriority   *int `json:"max_priority,omitempty"`
+	NoMaxPriority bool `json:"no_max_priority,omitempty"`
 	// Answers is as limits.yaml has it, empty where what the levels above say counts.
 	Answers *string `json:"answers,omitempty"`
 
@@ -352,6 +356,9 @@ func (a Assignment) layOver(n *throttle.Node) (err error) {
 	}
 	if a.Shares != nil {
 		n.Shares = *a.Shares
+	}
+	if a.MaxPriority != nil || a.NoMaxPriority {
+		n.MaxPriority = a.MaxPriority
 	}
 	if a.Answers != nil {
 		n.Answers, n.Corrects = "", throttle.Corrects{}

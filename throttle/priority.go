@@ -1,0 +1,72 @@
+package throttle
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/headway-go/headway/throttle/strictyaml"
+)
+
+// maxPriority bounds priorities in either direction.
+const maxPriority = 1_000_000
+
+// MaxPriority returns the highest priority that counts for tasks of a scope, and whether there is
+// one: the lowest max_priority on its path. At each level a name's own replaces that of "*".
+// Costs as much as Match.
+func (p *Policy) MaxPriority(s Scope) (limit int, limited bool) {
+	if limit := p.maxPriority(s); limit != nil {
+		return *limit, true
+	}
+	return 0, false
+}
+
+func (p *Policy) maxPriority(s Scope) (lowest *int) {
+	p.visit(s, func(_ Scope, layers []*tree) {
+		var own *int
+		for _, layer := range layers {
+			if layer.maxPriority != nil {
+				own = layer.maxPriority
+			}
+		}
+		if own != nil && (lowest == nil || *own < *lowest) {
+			lowest = own
+		}
+	})
+	return lowest
+}
+
+// effective is the priority that counts for one who asks for a priority.
+func (s settings) effective(priority int) int {
+	if s.maxPriority == nil {
+		return priority
+	}
+	return min(priority, *s.maxPriority)
+}
+
+// draftMaxPriority returns the draft of a cap made in Go.
+func draftMaxPriority(n Node) (int64, written) {
+	if n.MaxPriority == nil {
+		return 0, written{}
+	}
+	return int64(*n.MaxPriority), written{text: strconv.Itoa(*n.MaxPriority), set: true}
+}
+
+// checkMaxPriority checks the cap of a level and returns it, nil for none.
+func (s *draftScope) checkMaxPriority(path string, faults *strictyaml.Faults) *int {
+	if !s.capped.good() {
+		return nil
+	}
+	if s.maxPriority < -maxPriority || s.maxPriority > maxPriority {
+		faults.Add(s.capped.at, path+".max_priority",
+			fmt.Sprintf("max_priority is %s; it must be %d to %d", s.capped.text, -maxPriority, maxPriority))
+		return nil
+	}
+	return new(int(s.maxPriority))
+}
+
+func checkPriority(of string, priority int) error {
+	if priority < -maxPriority || priority > maxPriority {
+		return fmt.Errorf("throttle: %s.Priority is %d; the most is %d either way", of, priority, maxPriority)
+	}
+	return nil
+}

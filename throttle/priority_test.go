@@ -1,0 +1,279 @@
+package throttle
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// docs/limits.md: "The lowest cap on a scope's path counts", and "a name's own cap replaces that of "*"
+// at the same level". Both are written back, and 0 is a cap of its own.
+func TestMaxPriorityOfAPath(t *testing.T) {
+	t.Parallel()
+	p := mustParse(t, `
+unmatched: allow
+limits:
+  "*": {max_priority: 1000000}
+  llm:
+    max_priority: 9
+    rules: [{name: account, algorithm: concurrency, limit: 9}]
+    scopes:
+      "*":
+        max_priority: 0
+        scopes:
+          batch: {max_priority: -1000000}
+          urgent: {max_priority: 5}
+      acme: {max_priority: 7}
+      globex: {max_priority: 10, scopes: {batch: {max_priority: 8}}}
+      initech: {weight: 3}
+  mail: {}
+`)
+	for scope, want := range map[string]int{
+		"llm": 9, "other": 1000000, "mail/x": 1000000,
+		"llm/x": 0, "llm/x/y": 0, "llm/x/batch": -1000000, "llm/x/urgent": 0, "llm/initech": 0,
+		"llm/acme": 7, "llm/acme/urgent": 5, "llm/acme/batch/deep": -1000000,
+		"llm/globex": 9, "llm/globex/batch": 8,
+	} {
+		if got, limited := p.MaxPriority(mustScope(t, scope)); got != want || !limited {
+			t.Errorf("%s: %d, %t, want %d", scope, got, limited, want)
+		}
+	}
+	if got, limited := mustParse(t, "limits: {p: {scopes: {a: {max_priority: 1}}}}").MaxPriority(mustScope(t, "p/b")); limited {
+		t.Errorf("a cap of %d out of nowhere", got)
+	}
+	roundTrip(t, p)
+	unmatched, limits := p.Limits()
+	again, err := NewPolicy(unmatched, limits)
+	if err != nil || string(again.YAML()) != string(p.YAML()) {
+		t.Errorf("%v\n%s", err, again.YAML())
+	}
+	*limits["llm"].MaxPriority = 100
+	for _, p := range []*Policy{p, again} {
+		if got, _ := p.MaxPriority(mustScope(t, "llm")); got != 9 {
+			t.Errorf("a caller's change of its tree changed the policy to %d", got)
+		}
+	}
+	if node := mustParse(t, "limits: {p: {max_priority: 0}}"); !strings.Contains(string(node.YAML()), "    max_priority: 0\n") {
+		t.Errorf("%s", node.YAML())
+	}
+}
+
+func TestMaxPriorityFaults(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"high":     `x:3:19: limits.a.max_priority: max_priority is the text "high"; write a whole number in plain digits, such as 100`,
+		"1.5":      `x:3:19: limits.a.max_priority: max_priority is the number 1.5; write a whole number in plain digits, such as 100`,
+		`"5"`:      `x:3:19: limits.a.max_priority: max_priority is the text "5"; write 5 without quotes`,
+		"[1]":      `x:3:19: limits.a.max_priority: max_priority is a list; write a whole number in plain digits, such as 100`,
+		"1000001":  `x:3:19: limits.a.max_priority: max_priority is 1000001; it must be -1000000 to 1000000`,
+		"-1000001": `x:3:19: limits.a.max_priority: max_priority is -1000001; it must be -1000000 to 1000000`,
+		"99999999999999999999": `x:3:19: limits.a.max_priority: max_priority is 99999999999999999999; ` +
+			`it must be -1000000 to 1000000`,
+	} {
+		if _, err := ParsePolicy("x", []byte("limits:\n  a:\n    max_priority: "+text+"\n")); err == nil || err.Error() != want {
+			t.Errorf("%s:\n%v\nwant\n%s", text, err, want)
+		}
+	}
+	if _, err := ParsePolicy("x", []byte("limits: {a: {max_priorty: 5}}")); err == nil || !strings.Contains(err.Error(), "did you mean max_priority?") {
+		t.Error(err)
+	}
+	_, err := NewPolicy("", map[string]Node{"a": {MaxPriority: new(-1000001)}})
+	if want := "policy: limits.a.max_priority: max_priority is -1000001; it must be -1000000 to 1000000"; err == nil || err.Error() != want {
+		t.Errorf("%v", err)
+	}
+}
+
+// tenantsUnder is an API that two tenants share, whose level "*" has more fields.
+func tenantsUnder(t *testing.T, fields string) *Policy {
+	t.Helper()
+	return mustParse(t, fmt.Sprintf(`
+limits:
+  p:
+    rules:
+      - {name: r, algorithm: token-bucket, limit: 1, per: 1s}
+      - {name: tokens, algorithm: token-bucket, limit: 1000000, per: 1s, burst: 1000000, unit: tokens}
+    scopes: {"*": {%s}}
+`, fields))
+}
+
+// started has all who wait start one by one, and returns their tickets in that order.
+func (b *bench) started(asks []Ask) (tickets []string) {
+	b.t.Helper()
+	costs := map[string]Costs{}
+	for _, a := range asks {
+		costs[a.Ticket] = a.Costs
+	}
+	for range 3 * len(asks) {
+		b.pass(sec)
+		for _, p := range b.wake(WakeRequest{Provider: "p", Most: 1}).Released {
+			if d := b.decide(Request{Scope: p.Scope, Ticket: p.Ticket, Costs: costs[p.Ticket], Ahead: sec}); !d.Allowed {
+				b.t.Fatalf("%s: %+v", p.Ticket, d)
+			}
+			tickets = append(tickets, p.Ticket)
+		}
+	}
+	if len(tickets) != len(asks) {
+		b.t.Fatalf("%d of %d have started: %q", len(tickets), len(asks), tickets)
+	}
+	return tickets
+}
+
+// ways are how tasks come to wait: by asking themselves, or planned together.
+var ways = map[string]func(*bench, []Ask){
+	"one by one": func(b *bench, asks []Ask) {
+		for _, a := range asks {
+			if d := b.decide(Request{Scope: a.Scope, Ticket: a.Ticket, Costs: a.Costs, Priority: a.Priority, Lane: a.Lane, Stride: a.Stride}); !d.Turn.Waits {
+				b.t.Fatalf("%s does not wait: %+v", a.Ticket, d)
+			}
+		}
+	},
+	"together": lineUpAll,
+}
+
+// asksOf are n tasks of a tenant.
+func asksOf(tenant string, n, priority int, costs Costs) (asks []Ask) {
+	for i := range n {
+		asks = append(asks, Ask{Scope: "p/" + tenant, Ticket: fmt.Sprint(tenant, i), Priority: priority, Costs: costs})
+	}
+	return asks
+}
+
+// SECURITY.md: "a tenant whose tasks ask for a higher priority takes turns with the others". Without a cap its tasks go
+// before all others, which shows that the cap is what holds them.
+func TestCappedTenantTakesTurns(t *testing.T) {
+	t.Parallel()
+	const each = 6
+	var turns, greedyFirst []string
+	for i := range each {
+		turns = append(turns, fmt.Sprint("greedy", i), fmt.Sprint("meek", i)) // of equals, in the order of their names
+	}
+	greedyFirst = slices.Concat(namesOf(asksOf("greedy", each, 0, nil)), namesOf(asksOf("meek", each, 0, nil)))
+	for name, row := range map[string]struct {
+		fields   string
+		priority int // of the meek
+		want     []string
+	}{
+		"no cap":               {"", 0, greedyFirst},
+		"capped to 0":          {"max_priority: 0", 0, turns},
+		"capped to another":    {"max_priority: -7", -7, turns},
+		"one below the cap":    {"max_priority: 5", 4, greedyFirst},
+		"both above the cap":   {"max_priority: 5", 999999, turns},
+		"capped with a weight": {"max_priority: 0, weight: 1", 0, turns},
+	} {
+		for way, join := range ways {
+			for what, costs := range map[string]Costs{"plain": nil, "by unit": {Requests: 1}} {
+				t.Run(name+", "+way+", "+what, func(t *testing.T) {
+					t.Parallel()
+					onBoth(t, Config{}, tenantsUnder(t, row.fields), func(b *bench) {
+						b.decide(Request{Scope: "p"})
+						asks := slices.Concat(asksOf("meek", each, row.priority, costs), asksOf("greedy", each, 1000000, costs))
+						join(b, asks)
+						if got := b.started(asks); !slices.Equal(got, row.want) {
+							b.t.Errorf("the order is %q, want %q", got, row.want)
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+func namesOf(asks []Ask) (names []string) {
+	for _, a := range asks {
+		names = append(names, a.Ticket)
+	}
+	return names
+}
+
+// docs/limits.md: "A cap that changes counts for tasks that ask from then on; those that stand in line keep their places."
+func TestChangedCapCountsFromThenOn(t *testing.T) {
+	t.Parallel()
+	for way, join := range ways {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, tenantsUnder(t, ""), func(b *bench) {
+				b.decide(Request{Scope: "p"})
+				meek, stood := asksOf("meek", 4, 0, nil), asksOf("greedy", 2, 1000000, nil)
+				join(b, meek)
+				join(b, stood)
+				b.SetPolicy(tenantsUnder(t, "max_priority: 0"))
+				join(b, stood) // they ask again, and keep their places
+				late := asksOf("late", 4, 1000000, nil)
+				join(b, late)
+				b.SetPolicy(tenantsUnder(t, "max_priority: 3"))
+				last := Ask{Scope: "p/last", Ticket: "last", Priority: 1000000}
+				join(b, []Ask{last})
+				want := []string{"greedy0", "greedy1", "last", "late0", "meek0", "late1", "meek1", "late2", "meek2", "late3", "meek3"}
+				if got := b.started(slices.Concat(meek, stood, late, []Ask{last})); !slices.Equal(got, want) {
+					b.t.Errorf("the order is %q, want %q", got, want)
+				}
+			})
+		})
+	}
+}
+
+// A capped task stands behind those of its own scope that came before it, and its expected start says so: also in a
+// period of a calendar whose beginning the limiter learns from a reply.
+func TestCapTellsExpectedStart(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, tenantsUnder(t, "max_priority: 0"), func(b *bench) {
+		b.decide(Request{Scope: "p"})
+		lineUpAll(b, asksOf("a", 9, 0, nil))
+		placed, err := b.LineUp(ctx, []Ask{{Scope: "p/a", Ticket: "urgent", Priority: 1000000}}, 0, 0)
+		if err != nil || placed[0].Expected < 9*sec || placed[0].Expected > 11*sec {
+			b.t.Errorf("%+v, %v: nine wait before it, one starts each second", placed, err)
+		}
+	})
+	daily := mustParse(t, `limits: {p: {max_priority: 0, rules: [{name: r, algorithm: calendar, limit: 1, resets: "0 0 * * *"}]}}`)
+	onBoth(t, Config{}, daily, func(b *bench) {
+		b.atTime("2026-01-10T00:00:00.1Z")
+		b.decide(Request{Scope: "p"})
+		b.decide(Request{Scope: "p", Ticket: "first"})
+		b.taken("2026-01-09T23:59:59.9Z")
+		if d := b.decide(Request{Scope: "p", Ticket: "urgent", Priority: 1000000}); d.Turn.Ahead != 1 {
+			b.t.Errorf("%+v: one waits before it", d.Turn)
+		}
+	})
+}
+
+// A task of a lane that is capped has the share of its lane.
+func TestCappedTaskHasItsLane(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, tenantsUnder(t, "max_priority: 0"), func(b *bench) {
+		b.decide(Request{Scope: "p"})
+		var asks []Ask
+		for i := range 6 {
+			asks = append(asks, Ask{Scope: "p/a", Ticket: fmt.Sprint("low", i), Lane: "low", Stride: 2})
+		}
+		for i := range 6 {
+			asks = append(asks, Ask{Scope: "p/a", Ticket: fmt.Sprint("high", i), Lane: "high", Stride: 1, Priority: 1000000})
+		}
+		lineUpAll(b, asks)
+		high := 0
+		for _, ticket := range b.started(asks)[:6] {
+			high += strings.Count(ticket, "high")
+		}
+		if high < 3 || high > 5 {
+			b.t.Errorf("%d of the first 6 are of the lane that has two thirds", high)
+		}
+	})
+}
+
+// A priority that is out of bounds is refused, whichever way it comes.
+func TestPriorityRefused(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, tenantsUnder(t, "max_priority: 0"), func(b *bench) {
+		for _, priority := range []int{maxPriority + 1, -maxPriority - 1} {
+			want := fmt.Sprintf("Priority is %d; the most is 1000000 either way", priority)
+			if _, err := b.Decide(ctx, Request{Scope: "p", Ticket: "t", Priority: priority}); err == nil || !strings.Contains(err.Error(), want) {
+				b.t.Errorf("Decide: %v", err)
+			}
+			placed, err := b.LineUp(ctx, []Ask{{Scope: "p", Ticket: "t", Priority: priority}}, 0, time.Millisecond)
+			if err != nil || placed[0].Err == nil || !strings.Contains(placed[0].Err.Error(), want) {
+				b.t.Errorf("LineUp: %+v, %v", placed, err)
+			}
+		}
+	})
+}
