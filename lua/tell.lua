@@ -98,7 +98,7 @@ local function sweep()
   for name, count in pairs(below) do
     call('HSET', told, '#' .. name, whole(count))
   end
-  call('HSET', told, '#', whole(left), '#@', whole(now))
+  call('HSET', told, '#', whole(left))
   call('PEXPIRE', told, outlast(last - now))
 end
 
@@ -113,6 +113,9 @@ local function has_room(field, of)
   if not had[1] and count >= MOST and math.abs(now - tonumber(had[3] or 0)) > SEEK then
     sweep()
     count = tonumber(call('HGET', told, '#' .. name) or 0)
+    if count >= MOST then
+      call('HSET', told, '#@', whole(now)) -- which the next sweep forgets
+    end
   end
   return had[1] and true or count < MOST
 end

@@ -192,13 +192,14 @@ func (g *gates) lent() (n int) {
 	return n
 }
 
-// refuse says whether no server may start a further task of a tenant now.
-func (g *gates) refuse(tenant string) bool {
+// refuse says whether no server may start a further task of a tenant now; lent, that there are those slots
+// alone that are lent.
+func (g *gates) refuse(tenant string, lent bool) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	refuses := len(g.all) > 0
 	for _, its := range g.all {
-		refuses = its.refuses(tenant) && refuses // each is to know whom it held up
+		refuses = its.refuses(tenant, lent) && refuses // each is to know whom it held up
 	}
 	return refuses
 }

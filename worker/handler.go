@@ -120,8 +120,8 @@ func (t *Throttle) start(ctx context.Context, j *job, slot *slot) (throttle.Deci
 	defer decided()
 	req := t.request(j)
 	t.queues.came(j.queue)
-	t.waker.arrived(provider(j.scope), req.Ticket)
-	if j.crowded = !slot.startsFor(t.tenant(j.scope)); j.crowded {
+	released := t.waker.arrived(provider(j.scope), req.Ticket)
+	if j.crowded = !slot.startsFor(t.tenant(j.scope), released); j.crowded {
 		d, err := t.cfg.Limiter.Queue(ctx, req)
 		t.hear(j, d, err)
 		return d, err
@@ -340,9 +340,11 @@ func (t *Throttle) putBack(ctx context.Context, j *job, d throttle.Decision) err
 	at := time.Now().Add(d.Recheck(0))
 	if d.Turn.Waits {
 		at = time.Now().Add(safetyNet(d))
-		if !j.crowded { // else others of the queue may start
-			t.planner.met(j.queue, j.task.Type())
+		if j.crowded { // no clock tells when a run ends, and others of the queue may start
+			j.why = "other tasks of its tenant have half of the slots"
+			return t.wait(ctx, j, "", t.heeding(j, time.Now().Add(throttle.SafetyNet(throttle.Unknown)+rand.N(pausedNet))))
 		}
+		t.planner.met(j.queue, j.task.Type())
 	}
 	return t.wait(ctx, j, rule.Rule, t.heeding(j, at))
 }

@@ -181,6 +181,10 @@ func (t *Throttle) judge(ctx context.Context, w Waited) (verdict Verdict) {
 	return t.cfg.Patience(ctx, w)
 }
 
+// clockLate is by how much the moment may be later than Redis's clock is known to show, which is the shortest
+// time that a reply takes. asynq brings a task back when its patience ends, and then in a second or two.
+const clockLate = 50 * time.Millisecond
+
 // waited tells how long a denied task has waited, and whether its patience is over. It
 // notes in the job since when it waits and what bounds that.
 func (t *Throttle) waited(ctx context.Context, j *job, d throttle.Decision) (w Waited, over bool) {
@@ -195,6 +199,9 @@ func (t *Throttle) waited(ctx context.Context, j *job, d throttle.Decision) (w W
 	}
 	least, _ := earliest(d)
 	ended := func(most, more time.Duration) bool {
+		if left := most - w.Waited; left > 0 && left <= clockLate {
+			w.Waited = most
+		}
 		return most > 0 && (w.Waited >= most || more > most-w.Waited) && (w.MaxWait == 0 || most < w.MaxWait)
 	}
 	for i := range d.Rules {
@@ -279,9 +286,9 @@ func (t *Throttle) since(ctx context.Context, j *job) time.Time {
 // now is by Redis's clock, which waits go by: that of a worker may be set while its tasks wait.
 func (t *Throttle) now(scope string) time.Time { return t.cfg.Limiter.Now(scope) }
 
-// ours is when a moment of Redis's clock comes by this process's.
+// ours is when a moment of Redis's clock comes by this process's, or up to clockLate before: asynq rounds it up to a second.
 func (t *Throttle) ours(scope string, at time.Time) time.Time {
-	return time.Now().Add(at.Sub(t.now(scope)))
+	return time.Now().Add(at.Sub(t.now(scope)) - clockLate)
 }
 
 func (j *job) carriesDue() bool { return j.own && j.retried == 0 && !j.due.IsZero() }

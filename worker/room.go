@@ -14,6 +14,8 @@ type room struct {
 	// now is how many more of those whose start has come: as many as have left their
 	// slots lately, so that the next is at hand when one leaves.
 	now int
+	// lent says that there are those slots alone which are lent to the tenants that have less than half.
+	lent bool
 }
 
 // room is what this process can take: nothing once its servers take no more tasks. w.mu is
@@ -31,14 +33,21 @@ func (w *waker) room() room {
 	for _, one := range w.watches {
 		out += one.out
 	}
-	slots := w.t.slots + w.t.gates.lent() - int(w.t.running.Load()) - out
+	slots, lent := w.t.slots-int(w.t.running.Load())-out, w.t.gates.lent()
+	borrows := lent > 0 && slots <= 0
+	if borrows {
+		slots += lent
+	}
 	ahead := slots
 	if w.t.holds() {
 		ahead = min(slots, cap(w.t.holders)-len(w.t.holders)-out)
 	}
 	// Those who are out beyond the free slots wait for those that leave theirs.
 	now := w.leaving() + min(slots, 0)
-	return room{ahead: max(0, min(ahead, mostAtOnce)), now: max(0, now)}
+	if lent > 0 { // those that leave their slots may not be who makes room
+		now = 0
+	}
+	return room{ahead: max(0, min(ahead, mostAtOnce)), now: max(0, now), lent: borrows}
 }
 
 // leaving is how many tasks have left their slots lately, up to some for each slot.

@@ -21,7 +21,10 @@ type slots struct {
 	half int // of it, rounded up
 
 	mu      sync.Mutex
-	taken   int                   // by tasks, those that come and that wait included
+	taken   int                   // by tasks, those that wait or are not decided on included
+	started int                   // of them, those that may start
+	rests   time.Time             // until when nothing is lent
+	rested  time.Duration         // how long that was
 	held    map[string]*list.List // of *slot by tenant, the oldest first
 	coming  map[string]time.Time  // tasks taken from Redis that no handler has yet, by asynq's key, and since when
 	refused map[string]bool       // tenants that might not start another task when they were asked for
@@ -34,6 +37,7 @@ type slot struct {
 	tenant string
 	since  time.Time
 	at     *list.Element // nil: it was left
+	starts bool
 }
 
 const (
@@ -42,6 +46,9 @@ const (
 	// slotComes is how long a task may take from Redis to its handler. It is only for those that
 	// asynq gives up without a word.
 	slotComes = time.Second
+	// After a task that was released for nothing, none is taken beyond the slots for a while, twice as
+	// long each time: a process that has room may release such tasks without an end.
+	slotRest, slotMostRest = 25 * time.Millisecond, time.Second
 )
 
 func newSlots(size int) *slots {
@@ -100,9 +107,10 @@ func (o *slot) part() {
 }
 
 // startsFor says whose slot it is, and whether its task may start: one of a tenant that has half
-// of the slots starts in those that are free, and not beyond Concurrency.
-func (o *slot) startsFor(tenant string) bool {
-	if o == nil || tenant == "" {
+// of the slots starts in those that are free, and not beyond Concurrency. released says that it had
+// its turn.
+func (o *slot) startsFor(tenant string, released bool) bool {
+	if o == nil {
 		return true
 	}
 	o.of.mu.Lock()
@@ -112,14 +120,32 @@ func (o *slot) startsFor(tenant string) bool {
 	}
 	o.part()
 	o.join(tenant)
-	if o.of.taken <= o.of.size {
+	o.starts = o.of.mayStart(tenant, o.of.held[tenant].Len()-1)
+	switch {
+	case o.starts:
+		o.of.started++
+		o.of.rested = 0
+	case released:
+		o.of.rest()
+	}
+	return o.starts
+}
+
+// mayStart says whether a task of a tenant may start that has so many slots besides. s.mu is held.
+func (s *slots) mayStart(tenant string, has int) bool {
+	if tenant == "" || s.started < s.size || has < s.half && s.counted() <= s.size {
 		return true
 	}
-	starts := o.of.held[tenant].Len() <= o.of.half && o.of.counted() <= o.of.size
-	if !starts {
-		o.of.refused[tenant] = true
+	s.refused[tenant] = true
+	return false
+}
+
+// rest lends nothing for a while. s.mu is held.
+func (s *slots) rest() {
+	if now := time.Now(); now.After(s.rests) {
+		s.rested = min(max(2*s.rested, slotRest), slotMostRest)
+		s.rests = now.Add(s.rested)
 	}
-	return starts
 }
 
 // leave frees the slot, once. It says whether a tenant that was refused may start tasks again.
@@ -135,21 +161,32 @@ func (o *slot) leave() (relieves bool) {
 	}
 	o.part()
 	s.taken--
+	if o.starts {
+		s.started--
+	}
 	s.tell()
-	if relieves = len(s.refused) > 0 && s.taken < s.size; relieves {
-		clear(s.refused)
+	for tenant := range s.refused {
+		if delete(s.refused, tenant); s.mayStart(tenant, s.has(tenant)) {
+			relieves = true
+		}
 	}
 	return relieves
 }
 
-// refuses says whether a further task of a tenant may not start.
-func (s *slots) refuses(tenant string) bool {
+// has is how many slots a tenant has. s.mu is held.
+func (s *slots) has(tenant string) int {
+	if all := s.held[tenant]; all != nil {
+		return all.Len()
+	}
+	return 0
+}
+
+// refuses says whether none of a tenant's tasks that wait is to be released: there is no slot for it,
+// or there are those alone that are lent.
+func (s *slots) refuses(tenant string, lent bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if tenant == "" || s.taken < s.size {
-		return false
-	}
-	if all := s.held[tenant]; all == nil || all.Len() < s.half {
+	if tenant == "" || s.has(tenant) < s.half || s.started < s.size && !lent {
 		return false // there is room for it, or for nobody
 	}
 	s.refused[tenant] = true
@@ -169,8 +206,12 @@ func (s *slots) counted() (n int) {
 }
 
 // lent is how many tasks run beyond Concurrency now: as many as one tenant's runs that last are
-// above half. s.mu is held.
+// above half. Two tenants cannot both have more than half but for a moment, so the larger counts. It
+// walks the runs of one that has. s.mu is held.
 func (s *slots) lent() int {
+	if s.started < s.half || time.Now().Before(s.rests) {
+		return 0
+	}
 	most := 0
 	for tenant, all := range s.held {
 		if tenant == "" || all.Len() <= s.half {
@@ -220,7 +261,7 @@ func (s *slots) full() (changed <-chan struct{}, again time.Duration) {
 	if s.taken+len(s.coming) >= s.size {
 		maps.DeleteFunc(s.coming, func(_ string, since time.Time) bool { return time.Since(since) > slotComes })
 	}
-	if s.taken+len(s.coming) < s.size+s.lent() {
+	if all := s.taken + len(s.coming); all < s.size || all < s.size+s.lent() {
 		return nil, 0
 	}
 	if s.changed == nil {

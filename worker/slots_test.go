@@ -23,7 +23,7 @@ func (s *slots) starts(tenant string, n int) (all []*slot) {
 		key := fmt.Sprint(tenant, i)
 		s.comes(key)
 		one := s.take(key)
-		if one.startsFor(tenant) {
+		if one.startsFor(tenant, false) {
 			all = append(all, one)
 			continue
 		}
@@ -51,7 +51,7 @@ func TestSlotsBesideOneTenant(t *testing.T) {
 		if !s.admits() || s.beyond() != 4 {
 			t.Fatalf("others have %d slots beside it", s.beyond())
 		}
-		if !s.refuses("a") || s.refuses("b") {
+		if !s.refuses("a", false) || s.refuses("b", true) {
 			t.Error("another task of the tenant may start, or none of another's")
 		}
 		others := s.starts("b", 3)

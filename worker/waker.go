@@ -348,7 +348,7 @@ func (w *waker) watch(one *watch) {
 		req := throttle.WakeRequest{
 			Provider: one.provider, Lead: w.t.lead(), Spread: w.t.spread(), Most: room.ahead, More: room.now,
 			Gone: one.news.Gone, NotYet: one.news.NotYet, StandStill: one.news.StandStill, Back: one.news.Back,
-			Leave: func(scope string) bool { return w.t.gates.refuse(w.t.tenant(scope)) },
+			Leave: func(scope string) bool { return w.t.gates.refuse(w.t.tenant(scope), room.lent) },
 		}
 		w.mu.Lock()
 		req.Glance = one.quiet && !one.kicked
@@ -485,21 +485,23 @@ func (w *waker) released(one *watch, woken throttle.Woken, had room, err error) 
 	}
 }
 
-// arrived notes that a task has come: it has not ended, whatever was noted of it before.
-func (w *waker) arrived(provider, ticket string) {
+// arrived notes that a task has come: it has not ended, whatever was noted of it before. It says whether
+// it was released here.
+func (w *waker) arrived(provider, ticket string) (released bool) {
 	w.start()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if one := w.watches[provider]; one != nil && len(one.over) > 0 {
 		one.over = slices.DeleteFunc(one.over, func(p throttle.Place) bool { return p.Ticket == ticket })
 	}
-	if _, released := w.out[ticket]; !released {
-		return
+	if _, released = w.out[ticket]; !released {
+		return false
 	}
 	delete(w.out, ticket)
 	if one := w.watches[provider]; one != nil {
 		one.out = max(0, one.out-1)
 	}
+	return true
 }
 
 // run puts released tasks into pending, those of each queue in one call.
