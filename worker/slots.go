@@ -120,11 +120,13 @@ func (o *slot) startsFor(tenant string, released bool) bool {
 	}
 	o.part()
 	o.join(tenant)
+	beyond := o.of.started >= o.of.size
 	o.starts = o.of.mayStart(tenant, o.of.held[tenant].Len()-1)
 	switch {
 	case o.starts:
-		o.of.started++
-		o.of.rested = 0
+		if o.of.started++; beyond {
+			o.of.rested = 0 // what was lent is used
+		}
 	case released:
 		o.of.rest()
 	}
@@ -142,7 +144,7 @@ func (s *slots) mayStart(tenant string, has int) bool {
 
 // rest lends nothing for a while. s.mu is held.
 func (s *slots) rest() {
-	if now := time.Now(); now.After(s.rests) {
+	if now := time.Now(); !now.Before(s.rests) {
 		s.rested = min(max(2*s.rested, slotRest), slotMostRest)
 		s.rests = now.Add(s.rested)
 	}

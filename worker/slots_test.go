@@ -15,6 +15,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/answers"
 )
 
 // starts gives n tasks of a tenant slots, and returns those that may start.
@@ -70,6 +71,76 @@ func TestSlotsBesideOneTenant(t *testing.T) {
 			t.Errorf("%d more start beside four of another's", more)
 		}
 	})
+}
+
+// Tasks that come together do not refuse each other a slot that is free.
+func TestSlotsOfThoseWhoComeTogether(t *testing.T) {
+	t.Parallel()
+	s := newSlots(8)
+	s.starts("a", 7)
+	var came []*slot
+	for i := range 4 {
+		came = append(came, s.take(fmt.Sprint(i)))
+	}
+	starts := 0
+	for _, one := range came {
+		if one.startsFor("a", false) {
+			starts++
+		}
+	}
+	if starts != 1 {
+		t.Errorf("%d start in one free slot", starts)
+	}
+}
+
+// Who was refused is told when it may start, in the slots that are lent too.
+func TestSlotsRelieve(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlots(8)
+		s.starts("a", 8)
+		<-time.After(slotLasts)
+		others := s.starts("b", 4)
+		if !s.refuses("a", true) || !s.refuses("b", true) {
+			t.Fatal("more may start")
+		}
+		if !others[0].leave() || s.refuses("b", true) {
+			t.Error("another may start in its place, and nobody is told")
+		}
+		if others[1].leave() {
+			t.Error("nobody who was refused may start")
+		}
+	})
+}
+
+// "Lends nothing for a while, twice as long each time": what had its turn and is refused is not taken
+// again and again.
+func TestSlotsRest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlots(8)
+		s.starts("a", 8)
+		<-time.After(slotLasts)
+		began, refused := time.Now(), 0
+		for time.Since(began) < 10*time.Second {
+			if s.admit(nil); s.take("x").refusedAfterItsTurn("a") {
+				refused++
+			}
+		}
+		if refused > 20 {
+			t.Errorf("%d are taken in ten seconds for nothing", refused)
+		}
+		<-time.After(slotMostRest)
+		s.starts("b", 1)
+		if s.rested != 0 {
+			t.Errorf("what is lent is used, and rests %v", s.rested)
+		}
+	})
+}
+
+func (o *slot) refusedAfterItsTurn(tenant string) bool {
+	defer o.leave()
+	return !o.startsFor(tenant, true)
 }
 
 // Those that come and go are never more than the slots, and whose they were is forgotten.
@@ -207,6 +278,47 @@ func TestNoTenantTakesAllSlots(t *testing.T) {
 	})
 	if pickups := s.seen.get(func(o *seen) int { return o.pickups }); pickups > 3*(32+50) {
 		t.Errorf("82 tasks were picked up %d times", pickups)
+	}
+}
+
+// "A tenant that is alone has all slots", and its tasks that wait in line are picked up once, but for one
+// a second or so that finds out whether others have come.
+func TestOneTenantIsPickedUpOnce(t *testing.T) {
+	t.Parallel()
+	const size, n = 16, 320
+	s := newSystemOn(t, redistest.NewServer(t).Client(t), tenants(t, 100_000), Config{})
+	_, err := s.throttle.cfg.Limiter.Heed(t.Context(), "p/a", answers.Advice{Limited: true, Retry: 2 * time.Second, RetryKnown: true})
+	must(t, err)
+	s.planned(jobs(n, "p/a")...)
+	s.serve(asynq.Config{Concurrency: size}, func(ctx context.Context, _ *asynq.Task) error {
+		sleep(ctx, 100*time.Millisecond+rand.N(300*time.Millisecond))
+		return nil
+	})
+	s.finish(n)
+	if pickups := s.seen.get(func(o *seen) int { return o.pickups }); pickups > n*5/4 {
+		t.Errorf("%d tasks were picked up %d times", n, pickups)
+	}
+}
+
+// A tenant whose runs hang is left alone: its tasks in line are not released and refused without an end, where
+// another server has room for them and serves other queues either.
+func TestHangingTenantIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	s := newSystemOn(t, redistest.NewServer(t).Client(t), tenants(t, 1000), Config{})
+	for i := range 40 {
+		s.add(queue.Task{ID: fmt.Sprint(i), Scope: "p/a", Queue: "one"})
+	}
+	hangs := func(ctx context.Context, _ *asynq.Task) error {
+		<-ctx.Done()
+		return nil
+	}
+	s.serve(asynq.Config{Concurrency: 8, Queues: map[string]int{"one": 1}}, hangs)
+	s.serve(asynq.Config{Concurrency: 8, Queues: map[string]int{"two": 1}}, hangs)
+	pickups := func() int { return s.seen.get(func(o *seen) int { return o.pickups }) }
+	s.until("some are refused", func() bool { return pickups() >= 20 })
+	<-time.After(5 * time.Second)
+	if n := pickups(); n > 120 {
+		t.Errorf("40 tasks were picked up %d times while 8 hang", n)
 	}
 }
 
