@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -223,11 +224,14 @@ func known(p payload) map[string]int {
 	return secrets
 }
 
+// oneSpace is what counts as one space, however long it is.
+var oneSpace = regexp.MustCompile(`[ +\t\r\n\v\f]+`)
+
 // leak returns a secret, or a part of one as long as is hidden, that stands in text.
 func leak(text string, secrets map[string]int) (secret, found string) {
-	lower := asciiLower(text)
+	lower := oneSpace.ReplaceAllString(asciiLower(text), " ")
 	for secret, part := range secrets {
-		word := asciiLower(secret)
+		word := oneSpace.ReplaceAllString(asciiLower(secret), " ")
 		n := min(part, len(word))
 		for i := 0; i+n <= len(word); i++ {
 			// A part that is one line's space, or other white space, says nothing.
@@ -256,6 +260,7 @@ func FuzzHide(f *testing.F) {
 	f.Add("short", "sesame", "user=bob&password=open%20sesame", "open sesame 'short'", uint8(1), uint8(3))
 	f.Add("a  b\tc", "", `["\u0041\ud83d\ude00<>&\"\\ aaaaaaaaaaaaaaaaaaaaaaa"]`, `A\ud83d\ude00`, uint8(2), uint8(7))
 	f.Add("aaaaaaaaaaaaaaaaaaaaa", "aaaa", "aaaaaaaaaaaaaaaaaaaaaaaaaaa aaaa", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", uint8(3), uint8(1))
+	f.Add("1  000 ==", "", `["\u0041\ud83d\ude00<>&\"\\ aaaaaaaaaaaaaaaaaaaaaaa"]`, `A\ud8+d\ude00`, uint8(2), uint8(7))
 	f.Fuzz(func(t *testing.T, header, query, body, text string, from, echo uint8) {
 		p := payload{URL: "http://h/?" + query, Headers: map[string]string{"X-A": header}, Body: body}
 		data, err := json.Marshal(p)
