@@ -43,6 +43,7 @@ func (t *Throttle) Handler(next asynq.Handler) asynq.Handler {
 			return t.noHandler(ctx, j, err)
 		}
 		if j.scope == "" {
+			slot.startsFor("", false)
 			return t.unscoped(ctx, j, next)
 		}
 		d, err := t.start(ctx, j, slot)
