@@ -207,3 +207,52 @@ func TestLooksShareTheRoom(t *testing.T) {
 		})
 	}
 }
+
+// Who joins a line while a look is on its way that does not see it is looked for when its turn comes, however
+// far that is. A place that is given back meanwhile is seen as well.
+func TestHeardWhileALookIsOnItsWay(t *testing.T) {
+	t.Parallel()
+	const took = 5 * time.Millisecond
+	far, near := throttle.Decision{}, throttle.Decision{}
+	far.Turn.Look, near.Turn.Look = time.Minute, 100*time.Millisecond
+	for name, tt := range map[string]struct {
+		hear func(*waker)
+		saw  throttle.Woken // by the look that was on its way
+		want time.Duration  // from its end to the next
+	}{
+		"its turn is far":         {func(w *waker) { w.heard("p", far) }, throttle.Woken{}, lookAgain},
+		"its turn is near":        {func(w *waker) { w.heard("p", near) }, throttle.Woken{Waiting: true, Next: time.Hour}, near.Turn.Look - took/2},
+		"and others are parked":   {func(w *waker) { w.heard("p", far) }, throttle.Woken{Parked: true}, lookAgain},
+		"a place was given back":  {func(w *waker) { w.vacated("p") }, throttle.Woken{Waiting: true, Next: time.Hour}, 0},
+		"but another turn is due": {func(w *waker) { w.vacated("p") }, throttle.Woken{Waiting: true, Next: spread / 2}, spread / 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWard(t)
+				defer w.limits.Stop()
+				w.limits.size(4)
+				var looks []time.Time
+				w.limits.waker.ask = func(ctx context.Context, _ throttle.WakeRequest) (throttle.Woken, error) {
+					looks = append(looks, time.Now())
+					sleep(ctx, took)
+					if len(looks) == 1 {
+						return tt.saw, nil
+					}
+					return throttle.Woken{Waiting: true, Next: time.Hour}, nil
+				}
+				w.limits.waker.look("p", hint{})
+				<-time.After(took / 2)
+				tt.hear(w.limits.waker)
+				<-time.After(lookAgain + took)
+				synctest.Wait()
+				if len(looks) < 2 {
+					t.Fatal("nobody looks any more")
+				}
+				if got := looks[1].Sub(looks[0]) - took; got != tt.want {
+					t.Errorf("the next look is %v after it, want %v", got, tt.want)
+				}
+			})
+		})
+	}
+}

@@ -91,6 +91,8 @@ type watch struct {
 	idle     bool      // nobody waits but those who are parked
 	starved  bool      // tasks were due that there was no room for
 	next     time.Time // when the next look is due, as far as this process knows
+	wanted   time.Time // when one was asked for since the last began, which may not have seen why; zero: none was
+	vacant   bool      // places were given back since
 	hours    time.Time // when rules begin or end to hold next, by the server's clock
 	edge     time.Time // the same by ours
 	news     throttle.WakeRequest
@@ -298,6 +300,9 @@ func (w *waker) attend(provider string, why hint) *watch {
 		return one
 	}
 	one.all = one.all || why.all
+	if one.wanted.IsZero() || at.Before(one.wanted) {
+		one.wanted = at
+	}
 	if at.Before(one.next) {
 		one.kick()
 	}
@@ -310,7 +315,12 @@ func (w *waker) attend(provider string, why hint) *watch {
 func (w *waker) vacated(provider string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if one := w.watches[provider]; one != nil && time.Until(one.next) > spread {
+	one := w.watches[provider]
+	if one == nil {
+		return
+	}
+	one.vacant = true
+	if time.Until(one.next) > spread {
 		one.kick()
 	}
 }
@@ -353,6 +363,7 @@ func (w *waker) watch(one *watch) {
 		w.mu.Lock()
 		req.Glance = one.quiet && !one.kicked
 		req.All, one.all, one.kicked, one.starved = one.all || hours, false, false, false
+		one.wanted, one.vacant = time.Time{}, false
 		req.Running, one.runs = one.runs, nil
 		w.mu.Unlock()
 		woken, err := w.asked(one, req, room)
@@ -430,19 +441,34 @@ func (w *waker) pause(one *watch, woken throttle.Woken, had room, err error) (wa
 		if w.worthALook() {
 			wait = 0
 		}
-	case !woken.Waiting && woken.Parked && !one.kicked && one.out == 0:
+	case !woken.Waiting && woken.Parked && !one.kicked && one.wanted.IsZero() && one.out == 0:
 		one.idle = true // until their queues go on
 		w.rests(one)
 		wait = stateStays
-	case !woken.Waiting && !one.kicked && one.out == 0:
+	case !woken.Waiting && !one.kicked && one.wanted.IsZero() && one.out == 0:
 		delete(w.watches, one.provider)
 		w.rests(one)
 		return 0, false
 	case !woken.Waiting:
 		wait = lookAgain // those who are out may not come
 	}
+	if err == nil && !one.starved {
+		wait = one.sooner(wait)
+	}
 	one.next = time.Now().Add(wait)
 	return wait, true
+}
+
+// sooner is how long the next look can wait after one that may have been taken before what was heard
+// while it was on its way.
+func (o *watch) sooner(wait time.Duration) time.Duration {
+	if o.vacant && wait > spread {
+		return 0
+	}
+	if o.wanted.IsZero() {
+		return wait
+	}
+	return min(wait, max(0, time.Until(o.wanted)))
 }
 
 func (w *waker) rest(one *watch, wait time.Duration) bool {
