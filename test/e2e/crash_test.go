@@ -41,7 +41,7 @@ func TestKilledWorker(t *testing.T) {
 	s.worker("-concurrency", "4") // so that most of the tasks are the victim's
 	const n = 200
 	s.enqueue(0, s.lines(n, func(i int) task {
-		return task{Scope: "p/x", MaxRetry: 2 * (i % 4 / 3), Query: "?latency=100ms"}
+		return task{Scope: "p/x", MaxRetry: 2 * (i % 4 / 3), Query: "?latency=400ms"}
 	}))
 	redistest.WaitFor(t, "the victim to run some and to have others wait for their moment", bound, func() bool {
 		if s.succeeded() < n/8 {
