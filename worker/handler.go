@@ -30,6 +30,7 @@ func (t *Throttle) Handler(next asynq.Handler) asynq.Handler {
 			return t.arrive(ctx, task)
 		}
 		j, err := t.read(ctx, task)
+		j.slot = slot
 		t.observer.PickedUp(j.queue)
 		if err == nil {
 			if err = t.fresh(ctx, j); err != nil && j.scope != "" {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
@@ -255,4 +256,34 @@ func TestHeardWhileALookIsOnItsWay(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A task whose turn comes while its own process puts it back is released when it is back, though that
+// takes a second on a busy machine: it has its place, and comes by itself minutes later.
+func TestReleasedWhilePutBack(t *testing.T) {
+	t.Parallel()
+	const key = "asynq:{default}:t:one"
+	synctest.Test(t, func(t *testing.T) {
+		w := newWard(t)
+		defer w.limits.Stop()
+		w.limits.Config(asynq.Config{Concurrency: 4}) // its server serves the queue
+		w.rdb.HSet(t.Context(), key, "state", "active", "msg", "as asynq leaves it")
+		one := throttle.Place{Scope: "p/a", Ticket: queue.Ticket("default", "one")}
+		var looks, running atomic.Int64
+		w.limits.waker.ask = func(_ context.Context, req throttle.WakeRequest) (throttle.Woken, error) {
+			running.Add(int64(len(req.Running)))
+			if looks.Add(1) == 1 {
+				return throttle.Woken{Released: []throttle.Place{one}, Waiting: true, Next: time.Hour, Out: 1}, nil
+			}
+			return throttle.Woken{Waiting: true, Next: time.Hour, Out: 1}, nil
+		}
+		w.limits.waker.heard("p", throttle.Decision{})
+		<-time.After(time.Second)
+		w.rdb.HSet(t.Context(), key, "state", "scheduled")
+		w.rdb.ZAdd(t.Context(), "asynq:{default}:scheduled", redis.Z{Score: float64(time.Now().Add(time.Hour).Unix()), Member: "one"})
+		<-time.After(2 * time.Second)
+		if n := w.rdb.LLen(t.Context(), "asynq:{default}:pending").Val(); n != 1 || running.Load() != 0 {
+			t.Errorf("%d tasks are in pending, and %d were taken to run", n, running.Load())
+		}
+	})
 }

@@ -19,6 +19,7 @@ import (
 // panic included, its places are freed when it has ended, and only then.
 func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d throttle.Decision) (err error) {
 	defer t.caught(ctx, j, &err)
+	j.slot.runs()
 	ended := t.started(ctx, j)
 	defer func() { ended(err) }()
 	asynqs := ctx

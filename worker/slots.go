@@ -13,7 +13,8 @@ import (
 // Concurrency, up to half as many again. Nobody waits for the slots of one tenant, and one
 // tenant alone has all of them.
 //
-// A run lasts once it has taken slotLasts. Shorter ones make room soon enough by themselves.
+// A run lasts once it has taken slotLasts. Shorter ones make room soon enough by themselves, and so does
+// whatever is decided before a run, however long that takes on a busy machine.
 //
 // slots are safe for concurrent use.
 type slots struct {
@@ -35,7 +36,7 @@ type slots struct {
 type slot struct {
 	of     *slots
 	tenant string
-	since  time.Time
+	since  time.Time     // it runs; zero: it does not yet
 	at     *list.Element // nil: it was left
 	starts bool
 }
@@ -82,7 +83,7 @@ func (s *slots) take(key string) *slot {
 	defer s.mu.Unlock()
 	delete(s.coming, key)
 	s.taken++
-	one := &slot{of: s, since: time.Now()}
+	one := &slot{of: s}
 	one.join("")
 	return one
 }
@@ -131,6 +132,16 @@ func (o *slot) startsFor(tenant string, released bool) bool {
 		o.of.rest()
 	}
 	return o.starts
+}
+
+// runs notes that the slot's task runs from now.
+func (o *slot) runs() {
+	if o == nil {
+		return
+	}
+	o.of.mu.Lock()
+	defer o.of.mu.Unlock()
+	o.since = time.Now()
 }
 
 // mayStart says whether a task of a tenant may start that has so many slots besides. s.mu is held.
@@ -220,8 +231,10 @@ func (s *slots) lent() int {
 			continue
 		}
 		last := 0
-		for at := all.Front(); at != nil && time.Since(at.Value.(*slot).since) >= slotLasts; at = at.Next() { //nolint:forcetypeassert // see join
-			last++
+		for at := all.Front(); at != nil; at = at.Next() {
+			if since := at.Value.(*slot).since; !since.IsZero() && time.Since(since) >= slotLasts { //nolint:forcetypeassert // see join
+				last++
+			}
 		}
 		most = max(most, last-s.half)
 	}

@@ -25,6 +25,7 @@ func (s *slots) starts(tenant string, n int) (all []*slot) {
 		s.comes(key)
 		one := s.take(key)
 		if one.startsFor(tenant, false) {
+			one.runs()
 			all = append(all, one)
 			continue
 		}
@@ -69,6 +70,34 @@ func TestSlotsBesideOneTenant(t *testing.T) {
 		}
 		if more := len(s.starts("a", 8)); more != 4 {
 			t.Errorf("%d more start beside four of another's", more)
+		}
+	})
+}
+
+// What is decided before the runs begin lends no slots, however long it takes: a tenant that is alone on a
+// busy machine has no tasks picked up for nothing.
+func TestDecisionsAreNoRuns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlots(8)
+		var all []*slot
+		for i := range 8 {
+			one := s.take(fmt.Sprint(i))
+			one.startsFor("a", false)
+			all = append(all, one)
+		}
+		<-time.After(10 * slotLasts)
+		if s.admits() {
+			t.Error("a ninth task is taken, and none runs")
+		}
+		for _, one := range all {
+			one.runs()
+		}
+		if <-time.After(slotLasts - 1); s.admits() {
+			t.Error("a ninth task is taken, and no run lasts")
+		}
+		if <-time.After(1); !s.admits() {
+			t.Error("no task of another tenant is taken beside runs that last")
 		}
 	})
 }

@@ -64,8 +64,9 @@ const (
 	mostAtOnce    = 64
 
 	// A task that is being put back while its turn comes is still active: it is
-	// tried again so often, after a pause that doubles.
-	activeTries = 7
+	// tried again so often, after a pause that doubles: for two seconds in all, since on a busy machine
+	// that takes its time, and one that is taken to run already has lost its place.
+	activeTries = 10
 	activePause = 2 * time.Millisecond
 )
 
