@@ -176,7 +176,7 @@ func watched(source string) string {
 	return `
 local real_keys, real_argv, real = KEYS, ARGV, redis
 local KEYS_N, ARGV_N, seen, wrote, faults = #KEYS, #ARGV, {}, {}, {}
-local reads = { TIME = 1, GET = 1, PTTL = 1, ZCOUNT = 1, ZSCORE = 1, ZCARD = 1, ZRANGEBYSCORE = 1, ZREVRANGEBYSCORE = 1, HMGET = 1, EXISTS = 1, HGET = 1, MGET = 1,
+local reads = { TIME = 1, GET = 1, PTTL = 1, ZCOUNT = 1, ZSCORE = 1, ZCARD = 1, ZRANGEBYSCORE = 1, ZREVRANGEBYSCORE = 1, HMGET = 1, HSCAN = 1, EXISTS = 1, HGET = 1, MGET = 1,
   HGETALL = 1, HEXISTS = 1, ZRANGE = 1, ZRANK = 1, ZRANGEBYLEX = 1 }
 local function watch(name, t)
   return setmetatable({}, { __index = function(_, i)

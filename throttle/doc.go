@@ -73,7 +73,7 @@
 // user of its own (a cluster client needs +cluster|slots too, a Ring client +ping):
 //
 //	~hw:{* ~hw:turns ~hw:members %R~hw:limits* +evalsha +eval +time +get +set +pttl +pexpire
-//	+exists +del +hdel +hget +hgetall +hmget +hset
+//	+exists +del +hdel +hget +hgetall +hmget +hscan +hset
 //	+zadd +zcard +zcount +zrange +zrangebylex +zrangebyscore +zrank +zrem +zremrangebyscore +zrevrangebyscore +zscore
 //
 // %R~ is for package policies, and needs Redis 7: it reads the limits there and cannot change them.

@@ -3,6 +3,7 @@ package throttle
 import (
 	"context"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -124,6 +125,8 @@ type toldWord struct {
 	changed bool
 	until   time.Time     // zero for nothing
 	left    time.Duration // until then
+	noted   string        // the level or rule that it is noted of
+	full    bool          // there is no room for it
 }
 
 // pauses is the word for the pause that an answer asks for, if there is one that is not
@@ -292,7 +295,7 @@ func (r Rule) countedIn(pad time.Duration) time.Duration {
 
 // tell tells words; see lua/tell.lua.
 func (l *Limiter) tell(ctx context.Context, p *plan, words []word) ([]toldWord, error) {
-	c := newCall(lua.Tell, []any{p.told, p.turns[1]}, 0, 1+7*len(words), 1+2*len(words))
+	c := newCall(lua.Tell, []any{p.told, p.turns[1]}, 0, 1+7*len(words), 1+3*len(words))
 	c.args = append(c.args, l.clock())
 	for _, w := range words {
 		c.args = append(c.args, w.verb, w.name)
@@ -305,11 +308,12 @@ func (l *Limiter) tell(ctx context.Context, p *plan, words []word) ([]toldWord, 
 		return nil, unavailable(ctx, "tell what the API said of", p.scope.String(), err)
 	}
 	out := make([]toldWord, len(words))
-	for i := range words {
-		changed, until := reply[1+2*i], reply[2+2*i]
+	for i, w := range words {
+		changed, until, noted := reply[1+3*i], reply[2+3*i], reply[3+3*i]
 		if out[i].changed = changed == 1; until > 0 {
 			out[i].until, out[i].left = time.UnixMicro(until), us(until-reply[0])
 		}
+		out[i].noted, out[i].full = w.name[:max(0, noted)], noted < 0
 	}
 	return out, nil
 }
@@ -322,8 +326,11 @@ func (l *Limiter) noted(ctx context.Context, p *plan, w word, one toldWord, know
 	until := one.until.UTC().Format(time.RFC3339)
 	scope := p.scope.String()
 	switch {
+	case one.full:
+		l.heard.unsaid(p.provider+w.name, w.verb)
 	case w.verb == "pause" || w.verb == "rest":
 		l.heard.note(p, one)
+		scope = p.scope.levels()[strings.Count(one.noted, "/")]
 		if one.changed {
 			l.cfg.Logger.WarnContext(ctx, "the API says to stay away; nothing starts in the scope until then", "scope", scope, "until", until, "said", known)
 		}
@@ -536,9 +543,15 @@ func (h *heard) until(p *plan, now time.Time, wait time.Duration) (until time.Ti
 	return one.until, fresh && !now.Add(wait-knownPause).After(one.here)
 }
 
+// note notes the pause that an answer to the scope's calls asked for: it may count for a level above,
+// which those beside the scope have to hear of too.
 func (h *heard) note(p *plan, one toldWord) {
 	if !one.until.IsZero() {
-		h.pause(p.provider+p.path, one.until, one.until.Add(-one.left))
+		at := one.until.Add(-one.left)
+		h.pause(p.provider+p.path, one.until, at)
+		if one.noted != p.path {
+			h.pause(p.provider+one.noted, one.until, at)
+		}
 		return
 	}
 	h.mu.Lock()
@@ -565,6 +578,16 @@ func (h *heard) says(key string, w word, again time.Duration) bool {
 }
 
 const limitsApart = time.Second
+
+// unsaid notes that there was no room for what was told of a rule, by its key: it is told again with an
+// answer that comes in limitsApart or later.
+func (h *heard) unsaid(key, verb string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if its := (heardWord{key, verb}); !h.words[its].told.IsZero() {
+		h.words[its] = heardNumbers{told: time.Now()}
+	}
+}
 
 func (h *heard) forget(provider, rule string) {
 	h.mu.Lock()

@@ -1128,7 +1128,8 @@ end
 -- told   hash: P<level> the pause of a level and of all below it: when it ends, when it
 --        began, and how long it was where the API did not say. A level is the path of a
 --        scope after the provider's name. R<rule> the correction of a rule: see
---        include/correction.lua.
+--        include/correction.lua. #<level> how many of both there are below a name of the
+--        second or third level; @ how far tell has looked through them for what is over.
 --
 -- A pause is one more rule of a path, behind the others: it admits nothing before it ends,
 -- is charged nothing, and has a round of its own, which no name of a rule can be. One that

@@ -24,10 +24,12 @@
 --                     in a second, and for how many µs more than the whole of it may count.
 --             free    a rule, of which nothing is corrected any more.
 --
--- Returns  {now, then two for each word: changed, ends}
+-- Returns  {now, then three for each word: changed, ends, noted}
 --          now      integer µs, the clock of this call
 --          changed  1 when it was not known before
 --          ends     integer µs since the epoch, until when it holds; 0 for nothing
+--          noted    how much of the name, in bytes, is that of the level or rule that it is noted of; -1
+--                   where there is no room for it
 --
 -- Writes   KEYS[1..2].
 -- Source   docs/vendor.md#pauses
@@ -148,15 +150,14 @@ local told, due = KEYS[1], KEYS[2]
 -- rest for longer, since by it the next one is told to be in vain.
 local KEPT, RESTED = 3000000, 60000000
 
--- So many are looked through each time; of more, when there are twice as many.
-local FEW = 100
+-- Below one name of the second level at most so many are kept, and so many of them below one of the third:
+-- an API can bring about as many by its answers to a tenant's calls, at whichever of the two tenants are.
+local MOST = { 20000, 2000 }
 
--- Below one name of the second level at most so many are kept, which an API can bring about by its answers
--- to that tenant's calls: what is told of further levels counts for the whole of the name, or not at
--- all. Then what is over is looked for, no sooner than after so many µs.
-local MOST, SEEK = 1000, 1000000
+-- Who tells what is new looks through so many for what is over; who finds no room through more.
+local FEW, MANY = 50, 200
 
-local forgets, more = false, 0
+local more, forgets, swept = false, false, false
 
 -- Whether a pause stood already: what is refused then had been on its way, and cuts nothing.
 local stood = false
@@ -166,77 +167,98 @@ local function kept(length)
   return length > 0 and max(length, RESTED) or KEPT
 end
 
--- The name of the second level that a level, or a rule, is further below; nil for others.
+-- The names of the second and of the third level that a level, or a rule, is further below.
 local function above(name)
-  return string.match(name, '^(/[^/:]*)/')
+  return { string.match(name, '^(/[^/:]*)/'), string.match(name, '^(/[^/:]*/[^/:]*)/') }
 end
 
--- Forgets what has long been over, and what is left lives as long as it holds.
-local function sweep()
-  local fields, last, gone, left, below = call('HGETALL', told), 0, {}, 0, {}
-  for i = 1, #fields, 2 do
-    local field, name = fields[i], above(sub(fields[i], 2))
-    if byte(field) == 35 then -- "#", a count
-      gone[#gone + 1] = field ~= '#' and field or nil
+-- Counts so many more below the names above a level or a rule.
+local function count(name, more)
+  for _, scope in ipairs(above(name)) do
+    local n = tonumber(call('HGET', told, '#' .. scope) or 0) + more
+    if n > 0 then
+      call('HSET', told, '#' .. scope, whole(n))
     else
-      local v = fields[i + 1]
-      local ends = unpack7(v, 1) + (sub(field, 1, 1) == 'P' and kept(unpack7(v, 15)) or 0)
+      call('HDEL', told, '#' .. scope)
+    end
+  end
+end
+
+local function forget(field)
+  if call('HDEL', told, field) == 1 then
+    count(sub(field, 2), -1)
+  end
+end
+
+-- Until when a field is kept; where there is no room, a rest no longer than any pause.
+local function kept_until(field, v, scope)
+  if byte(field) == 82 then -- "R"
+    return unpack7(v, 1)
+  end
+  local no_room = scope and sub(field, 2, #scope + 2) == scope .. '/'
+  return unpack7(v, 1) + kept(no_room and 0 or unpack7(v, 15))
+end
+
+-- Looks through so many fields, from where the last call has ended, and forgets what is over. Where that
+-- is all of them the key lives as long as what is left; else as long as it was told to. A round of several calls
+-- may miss what is told meanwhile, or all that a failover puts elsewhere: the next one finds that.
+local function sweep(some, scope)
+  local cursor = call('HGET', told, '@') or '0'
+  local found, last = call('HSCAN', told, cursor, 'COUNT', some), now
+  for i = 1, #found[2], 2 do
+    local field = found[2][i]
+    if byte(field) == 80 or byte(field) == 82 then -- "P", "R"
+      local ends = kept_until(field, found[2][i + 1], scope)
       if ends <= now then
-        gone[#gone + 1] = field
+        forget(field)
       else
-        last, left = max(last, ends), left + 1
-        if name then
-          below[name] = (below[name] or 0) + 1
-        end
+        last = max(last, ends)
       end
     end
   end
-  for i = 1, #gone, 500 do
-    call('HDEL', told, unpack(gone, i, min(#gone, i + 499)))
+  if found[1] ~= '0' then
+    if call('EXISTS', told) == 1 then
+      call('HSET', told, '@', found[1])
+    end
+  elseif cursor ~= '0' then
+    call('HDEL', told, '@')
+  else
+    call('PEXPIRE', told, outlast(last - now))
   end
-  if left == 0 then
-    call('DEL', told)
-    return
-  end
-  for name, count in pairs(below) do
-    call('HSET', told, '#' .. name, whole(count))
-  end
-  call('HSET', told, '#', whole(left))
-  call('PEXPIRE', told, outlast(last - now))
 end
 
--- Whether there is room for what is told of a level or a rule.
-local function has_room(field, of)
-  local name = above(of)
-  if not name then
-    return true
-  end
-  local had = call('HMGET', told, field, '#' .. name, '#@')
-  local count = tonumber(had[2] or 0)
-  if not had[1] and count >= MOST and math.abs(now - tonumber(had[3] or 0)) > SEEK then
-    sweep()
-    count = tonumber(call('HGET', told, '#' .. name) or 0)
-    if count >= MOST then
-      call('HSET', told, '#@', whole(now)) -- which the next sweep forgets
+-- The outermost name above a level, or a rule, that has no room for one more; nil for none.
+local function crowding(field, name)
+  for i, scope in ipairs(above(name)) do
+    local had = call('HMGET', told, field, '#' .. scope)
+    if not had[1] and tonumber(had[2] or 0) >= MOST[i] then
+      return scope
     end
   end
-  return had[1] and true or count < MOST
 end
 
-local function put(field, of, value)
+-- The same, when what is over has made room.
+local function crowded_by(field, name)
+  local scope = crowding(field, name)
+  if scope and not swept then
+    swept = true
+    sweep(MANY, scope)
+    scope = crowding(field, name)
+  end
+  return scope
+end
+
+local function put(field, name, value)
   if call('HSET', told, field, value) == 1 then
-    local name = above(of)
-    if name then
-      call('HSET', told, '#' .. name, whole(tonumber(call('HGET', told, '#' .. name) or 0) + 1))
-    end
-    more = more + 1
+    count(name, 1)
   end
+  more = true
 end
 
--- The level at which a pause is noted: where there is no room for its own the one above, so that no
--- call goes out that the API would refuse.
+-- The level at which a pause is noted: where there is no room for its own that which has none, so that
+-- no call goes out that the API would refuse.
 local function level_for(level)
-  return has_room('P' .. level, level) and level or above(level)
+  return crowded_by('P' .. level, level) or level
 end
 
 -- A pause as it stands, nil for none.
@@ -251,11 +273,11 @@ local function pause(level, us)
   local ends = v and unpack7(v, 1) or 0
   stood = stood or ends > now
   if ends >= now + us then
-    return 0, ends
+    return 0, ends, #level
   end
   local since = ends > now and unpack7(v, 8) or now
   put('P' .. level, level, pack(now + us) .. pack(since) .. pack(0))
-  return 1, now + us
+  return 1, now + us, #level
 end
 
 -- While it rests all that is told is of the same calls. Who has rested and is refused again
@@ -266,13 +288,13 @@ local function rest(level, first, most, part)
   local ends, length = v and unpack7(v, 1) or 0, v and unpack7(v, 15) or 0
   stood = stood or ends > now
   if stood then
-    return 0, ends
+    return 0, ends, #level
   end
   local again = length > 0 and now - ends <= kept(length)
   length = again and min(2 * length, most) or min(first, most)
   local us = length + floor(length * part / 1000000)
   put('P' .. level, level, pack(now + us) .. pack(now) .. pack(length))
-  return 1, now + us
+  return 1, now + us, #level
 end
 
 -- Lets a round be looked at now: those who wait may have been put off for longer than they
@@ -289,7 +311,7 @@ local function lift(level)
     look(level .. ':!stop')
     forgets = true
   end
-  return over and 0 or 1, 0
+  return over and 0 or 1, 0, #level
 end
 
 local function correction(name)
@@ -344,7 +366,7 @@ local function free(name)
   if correction(name).ends <= now then
     return 0, 0
   end
-  call('HDEL', told, 'R' .. name)
+  forget('R' .. name)
   look(name)
   forgets = true
   return 1, 0
@@ -353,39 +375,28 @@ end
 -- A correction that there is no room for is none: the rule's own limit counts.
 local function corrects(verb)
   return function(name, ...)
-    if not has_room('R' .. name, name) then
-      return 0, 0
+    if crowded_by('R' .. name, name) then
+      return 0, 0, -1
     end
-    return verb(name, ...)
+    local changed, ends = verb(name, ...)
+    return changed, ends, #name
   end
 end
 
-local verbs = { pause = pause, rest = rest, lift = lift, cut = corrects(cut), adopt = corrects(adopt), rise = corrects(rise), free = free }
+local verbs = { pause = pause, rest = rest, lift = lift, cut = corrects(cut), adopt = corrects(adopt), rise = corrects(rise),
+  free = corrects(free) }
 
-local out, changes = { now }, false
+local out = { now }
 for i = 2, #ARGV, 7 do
-  local changed, ends = verbs[ARGV[i]](ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]),
+  local changed, ends, noted = verbs[ARGV[i]](ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]),
     tonumber(ARGV[i + 5]), tonumber(ARGV[i + 6]))
-  out[#out + 1], out[#out + 2] = changed, ends
-  changes = changes or changed == 1
+  out[#out + 1], out[#out + 2], out[#out + 3] = changed, ends, noted
   if ends > 0 then
     keep(told, 2 * (ends - now) + RESTED)
   end
 end
-local size = tonumber(call('HGET', told, '#') or 0) + more
 
--- How often so many double.
-local function doublings(n)
-  local doubled = 0
-  while n > FEW do
-    n, doubled = n / 2, doubled + 1
-  end
-  return doubled
-end
-
-if changes and (forgets or size <= FEW or doublings(size) > doublings(size - more)) then
-  sweep()
-elseif more > 0 then
-  call('HSET', told, '#', whole(size))
+if more or forgets then
+  sweep(FEW)
 end
 return out
