@@ -189,7 +189,7 @@ end
 local function is_told(field, value)
   local what = sub(field, 1, 1)
   return what == 'P' and #value >= 21 or what == 'R' and (#value == 49 or #value >= 63)
-    or what == '#' and is_number(value) or what == '@'
+    or (what == '#' or what == '@') and is_number(value)
 end
 
 sound_members(due, '-1', 2 * SCORES, is_rule)

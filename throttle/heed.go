@@ -332,7 +332,7 @@ func (l *Limiter) noted(ctx context.Context, p *plan, w word, one toldWord, know
 		l.heard.note(p, one)
 		scope = p.scope.levels()[strings.Count(one.noted, "/")]
 		if one.changed {
-			l.cfg.Logger.WarnContext(ctx, "the API says to stay away; nothing starts in the scope until then", "scope", scope, "until", until, "said", known)
+			l.cfg.Logger.WarnContext(ctx, "the API says to stay away; nothing starts in the scope until then", "scope", scope, "answered", p.scope.String(), "until", until, "said", known)
 		}
 	case !one.changed:
 	case w.verb == "cut":
@@ -577,15 +577,18 @@ func (h *heard) says(key string, w word, again time.Duration) bool {
 	return true
 }
 
-const limitsApart = time.Second
+const (
+	limitsApart = time.Second
+	roomApart   = 10 * time.Second
+)
 
 // unsaid notes that there was no room for what was told of a rule, by its key: it is told again with an
-// answer that comes in limitsApart or later.
+// answer that comes in roomApart or later, since each time costs a look for room.
 func (h *heard) unsaid(key, verb string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if its := (heardWord{key, verb}); !h.words[its].told.IsZero() {
-		h.words[its] = heardNumbers{told: time.Now()}
+		h.words[its] = heardNumbers{told: time.Now().Add(roomApart - limitsApart)}
 	}
 }
 

@@ -152,10 +152,11 @@ local KEPT, RESTED = 3000000, 60000000
 
 -- Below one name of the second level at most so many are kept, and so many of them below one of the third:
 -- an API can bring about as many by its answers to a tenant's calls, at whichever of the two tenants are.
-local MOST = { 20000, 2000 }
+-- For names of the third level there is room for twice as many, so that no tenant there takes that of others.
+local BELOW_SECOND, BELOW_THIRD = 20000, 2000
 
--- Who tells what is new looks through so many for what is over; who finds no room through more.
-local FEW, MANY = 50, 200
+-- Who tells what is new looks through about so many for what is over; who finds no room through more.
+local FEW, MANY = 50, 500
 
 local more, forgets, swept = false, false, false
 
@@ -169,13 +170,18 @@ end
 
 -- The names of the second and of the third level that a level, or a rule, is further below.
 local function above(name)
-  return { string.match(name, '^(/[^/:]*)/'), string.match(name, '^(/[^/:]*/[^/:]*)/') }
+  return string.match(name, '^(/[^/:]*)/'), string.match(name, '^(/[^/:]*/[^/:]*)/')
+end
+
+-- How many are kept below a name.
+local function below(scope)
+  return tonumber(call('HGET', told, '#' .. scope) or 0) or 0
 end
 
 -- Counts so many more below the names above a level or a rule.
 local function count(name, more)
-  for _, scope in ipairs(above(name)) do
-    local n = tonumber(call('HGET', told, '#' .. scope) or 0) + more
+  for _, scope in ipairs({ above(name) }) do
+    local n = below(scope) + more
     if n > 0 then
       call('HSET', told, '#' .. scope, whole(n))
     else
@@ -199,16 +205,32 @@ local function kept_until(field, v, scope)
   return unpack7(v, 1) + kept(no_room and 0 or unpack7(v, 15))
 end
 
+-- What a field holds, by the clock as it has stepped since.
+local function by_now(field, v)
+  local stepped
+  if byte(field) == 80 then
+    v, stepped = corrections.brought_back(v, 8, 1, 8)
+    stepped = stepped and v
+  else
+    local _
+    _, stepped = corrections.read(v)
+  end
+  if stepped then
+    call('HSET', told, field, stepped)
+  end
+  return stepped or v
+end
+
 -- Looks through so many fields, from where the last call has ended, and forgets what is over. Where that
 -- is all of them the key lives as long as what is left; else as long as it was told to. A round of several calls
 -- may miss what is told meanwhile, or all that a failover puts elsewhere: the next one finds that.
 local function sweep(some, scope)
-  local cursor = call('HGET', told, '@') or '0'
+  local cursor = string.match(call('HGET', told, '@') or '', '^%d+$') or '0'
   local found, last = call('HSCAN', told, cursor, 'COUNT', some), now
   for i = 1, #found[2], 2 do
     local field = found[2][i]
     if byte(field) == 80 or byte(field) == 82 then -- "P", "R"
-      local ends = kept_until(field, found[2][i + 1], scope)
+      local ends = kept_until(field, by_now(field, found[2][i + 1]), scope)
       if ends <= now then
         forget(field)
       else
@@ -227,14 +249,16 @@ local function sweep(some, scope)
   end
 end
 
--- The outermost name above a level, or a rule, that has no room for one more; nil for none.
+-- The innermost name above a level, or a rule, that is to stand for it since there is no room for one more; nil
+-- where there is.
 local function crowding(field, name)
-  for i, scope in ipairs(above(name)) do
-    local had = call('HMGET', told, field, '#' .. scope)
-    if not had[1] and tonumber(had[2] or 0) >= MOST[i] then
-      return scope
-    end
+  local second, third = above(name)
+  if not second or call('HGET', told, field) then
+    return nil
+  elseif third then
+    return (below(third) >= BELOW_THIRD or below(second) >= BELOW_SECOND) and third or nil
   end
+  return below(second) >= 2 * BELOW_SECOND and second or nil
 end
 
 -- The same, when what is over has made room.
@@ -258,7 +282,8 @@ end
 -- The level at which a pause is noted: where there is no room for its own that which has none, so that
 -- no call goes out that the API would refuse.
 local function level_for(level)
-  return crowded_by('P' .. level, level) or level
+  local scope = crowded_by('P' .. level, level)
+  return scope and crowding('P' .. scope, scope) or scope or level
 end
 
 -- A pause as it stands, nil for none.
@@ -281,8 +306,9 @@ local function pause(level, us)
 end
 
 -- While it rests all that is told is of the same calls. Who has rested and is refused again
--- soon after that rests for longer.
+-- soon after that rests for longer; not so where others' refusals are noted at the same level.
 local function rest(level, first, most, part)
+  local own = level
   level = level_for(level)
   local v = pause_of(level)
   local ends, length = v and unpack7(v, 1) or 0, v and unpack7(v, 15) or 0
@@ -290,7 +316,7 @@ local function rest(level, first, most, part)
   if stood then
     return 0, ends, #level
   end
-  local again = length > 0 and now - ends <= kept(length)
+  local again = length > 0 and level == own and now - ends <= kept(length)
   length = again and min(2 * length, most) or min(first, most)
   local us = length + floor(length * part / 1000000)
   put('P' .. level, level, pack(now + us) .. pack(now) .. pack(length))
