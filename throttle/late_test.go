@@ -146,6 +146,7 @@ func TestLateIsNeverOver(t *testing.T) {
 		for seed := range uint64(2) {
 			t.Run(fmt.Sprintf("%s, seed %d", name, seed), func(t *testing.T) {
 				t.Parallel()
+				rule := rule // the other seed runs beside
 				rule.Name = "r"
 				o := &lag{luck: rand.New(rand.NewPCG(seed, 0)), most: 60 * ms}
 				bubble(t, Config{Pad: 5 * ms, Observer: o}, policyOf(t, rule), nil, func(t *testing.T, _ *wire, l *Limiter) {

@@ -123,15 +123,17 @@ func (o *slot) startsFor(tenant string, released bool) bool {
 	o.join(tenant)
 	beyond := o.of.started >= o.of.size
 	o.starts = o.of.mayStart(tenant, o.of.held[tenant].Len()-1)
-	switch {
-	case o.starts:
-		if o.of.started++; beyond {
-			o.of.rested = 0 // what was lent is used
+	if !o.starts {
+		o.of.refused[tenant] = true
+		if released {
+			o.of.rest()
 		}
-	case released:
-		o.of.rest()
+		return false
 	}
-	return o.starts
+	if o.of.started++; beyond {
+		o.of.rested = 0 // what was lent is used
+	}
+	return true
 }
 
 // runs notes that the slot's task runs from now.
@@ -146,11 +148,7 @@ func (o *slot) runs() {
 
 // mayStart says whether a task of a tenant may start that has so many slots besides. s.mu is held.
 func (s *slots) mayStart(tenant string, has int) bool {
-	if tenant == "" || s.started < s.size || has < s.half && s.counted() <= s.size {
-		return true
-	}
-	s.refused[tenant] = true
-	return false
+	return tenant == "" || s.started < s.size || has < s.half && s.counted() <= s.size
 }
 
 // rest lends nothing for a while. s.mu is held.
@@ -179,7 +177,8 @@ func (o *slot) leave() (relieves bool) {
 	}
 	s.tell()
 	for tenant := range s.refused {
-		if delete(s.refused, tenant); s.mayStart(tenant, s.has(tenant)) {
+		if s.mayStart(tenant, s.has(tenant)) {
+			delete(s.refused, tenant)
 			relieves = true
 		}
 	}
