@@ -103,6 +103,7 @@ type watch struct {
 	over     []throttle.Place // ended instead of waiting
 	missed   map[string]bool  // tickets whose task was not there once
 	took     time.Duration    // the last look
+	far      bool             // of those released last, some only other processes take
 	out      int              // tasks released here that have not come anywhere, as of the last look
 	sweep    sweep
 }
@@ -357,7 +358,7 @@ func (w *waker) watch(one *watch) {
 		w.heedStandstill(one, hours)
 		room := w.take()
 		req := throttle.WakeRequest{
-			Provider: one.provider, Lead: w.t.lead(), Spread: w.t.spread(), Most: room.ahead, More: room.now,
+			Provider: one.provider, Lead: w.t.leadOf(one.far), Spread: w.t.spread(), Most: room.ahead, More: room.now,
 			Gone: one.news.Gone, NotYet: one.news.NotYet, StandStill: one.news.StandStill, Back: one.news.Back,
 			Leave: func(scope string) bool { return w.t.gates.refuse(w.t.tenant(scope), room.lent) },
 		}
@@ -547,6 +548,9 @@ func (w *waker) run(one *watch, list []throttle.Place) {
 		}
 		byQueue[name], ids[name] = append(byQueue[name], p), append(ids[name], id)
 	}
+	if len(order) > 0 {
+		one.far = slices.ContainsFunc(order, func(name string) bool { return !w.t.queues.owns(name) })
+	}
 	for _, name := range order {
 		outcomes, err := w.releaseInto(name, ids[name])
 		w.t.gates.kick()
@@ -648,12 +652,15 @@ func (w *waker) retry(one *watch, a answer) {
 
 // lead is how long before its start a task is released, and spread how much earlier
 // it may be: never so early that it would not be held.
-func (t *Throttle) lead() time.Duration {
+func (t *Throttle) lead() time.Duration { return t.leadOf(t.gates.none()) }
+
+// leadOf is the lead for servers whose looks this process can bring about or, far, cannot: they look by themselves.
+func (t *Throttle) leadOf(far bool) time.Duration {
 	if !t.holds() {
 		return 0
 	}
 	lead := gatedLead
-	if t.gates.none() {
+	if far || t.gates.none() {
 		lead = t.check*3/2 + gatedLead/2
 	}
 	return max(0, min(lead, t.cfg.Hold*2/3))

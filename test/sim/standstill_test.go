@@ -73,7 +73,7 @@ type stands struct {
 
 var waysToStand = map[string]stands{
 	"paused": {bothQueues, 0.95, (*course).pauseLow, (*course).unpauseLow},
-	// A process is not quick to take what another has released: it uses four fifths.
+	// A process only looks now and then for what another has released: it uses four fifths.
 	"nobody serves it": {map[string]int{"live": 1}, 0.75, func(*course) {}, func(c *course) {
 		c.serve(asynq.Config{Queues: map[string]int{"low": 1}})
 	}},
