@@ -182,10 +182,12 @@ func TestRecoveredInLine(t *testing.T) {
 	<-s.ended
 	s.archived("is archived")
 	s.onlyWait(1)
-	info := s.info("comes back")
-	if info == nil || info.State != asynq.TaskStateRetry || info.Retried != 1 {
-		t.Errorf("it is %+v", info)
-	}
+	// On a busy machine the first start may be late, and given back: then this one is released for
+	// nothing, and is put back.
+	s.until("it to be brought back", func() bool {
+		info := s.info("comes back")
+		return info != nil && info.State == asynq.TaskStateRetry && info.Retried == 1
+	})
 	if got, err := s.throttle.cfg.Limiter.InspectTicket(t.Context(), throttle.Ask{Scope: "p/a", Ticket: queue.Ticket("default", "comes back")}); err != nil || !got.Waits {
 		t.Errorf("%+v, %v: it has lost its place", got, err)
 	}
