@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -226,22 +228,28 @@ func (d *driver) fullest() string {
 // given are the addresses that freeAddr has found.
 var given sync.Map
 
+// Ports come from below the range from which systems take those of outgoing connections, which
+// would be given away before their listener is there.
+const firstPort, lastPort = 23000, 30000
+
 // freeAddr finds a port of the loopback for worker to listen at, another one each time: who
 // was given one may not listen at it yet.
-func freeAddr() (string, error) {
-	for {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return "", err
+func freeAddr() (addr string, err error) {
+	for range 100 {
+		addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(firstPort+rand.IntN(lastPort-firstPort)))
+		var l net.Listener
+		if l, err = net.Listen("tcp", addr); err != nil {
+			continue
 		}
-		addr := l.Addr().String()
-		if err := l.Close(); err != nil {
-			return "", err
+		if err = l.Close(); err != nil {
+			continue
 		}
 		if _, taken := given.LoadOrStore(addr, true); !taken {
 			return addr, nil
 		}
+		err = errors.New("each was given away")
 	}
+	return "", fmt.Errorf("no port from %d to %d can be listened at: %w", firstPort, lastPort, err)
 }
 
 func portOf(addr string) string {
