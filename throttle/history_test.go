@@ -337,7 +337,7 @@ func histories(t *testing.T, rdb redis.UniversalClient, seed uint64, steps, each
 	t.Logf("seed %d; repeat with HISTORY_SEED=%d", seed, seed)
 	for done := 0; done < steps; done += each {
 		h := newHistory(seed, each)
-		prefix := "h" + strconv.FormatUint(seed, 36)
+		prefix := "h" + t.Name()[len(t.Name())-1:] + strconv.FormatUint(seed, 36) // one seed may be run twice at once
 		if found := h.run(rdb, prefix); found != "" {
 			least, fault := h.shrink(rdb, prefix)
 			t.Fatalf("%s\nof %d steps; shortest:\n%s%s", found, each, least, fault)

@@ -52,6 +52,11 @@ type ledger struct {
 	pass int
 	back int64
 
+	// whole is what a bucket held before it was clipped: that is written with a grant alone. loose says
+	// that it still holds it, and is clipped anew with the next look.
+	whole []charge
+	loose bool
+
 	// changed says that the rule has changed: which rate a bucket refilled at
 	// between two decisions at one moment, a µs apart, the definition can't say.
 	changed bool
@@ -109,7 +114,12 @@ func (l *ledger) stepBack(us int64) {
 // algorithms' pages say.
 func (l *ledger) look(rule Rule, u, now int64) {
 	l.forget(u)
+	loose := l.loose
+	l.whole, l.loose = nil, false
 	if l.rule == rule {
+		if loose {
+			l.clip()
+		}
 		return
 	}
 	before := *l
@@ -229,7 +239,15 @@ func (l *ledger) clip() {
 	}
 	most := l.rule.Capacity() + 60_000_000*l.rate()/parts
 	if l.owed(l.last) > most*parts {
+		l.whole = l.charges
 		l.charges = []charge{{id: carried, units: most, start: l.last, refill: l.refill(l.last)}}
+	}
+}
+
+// unclip is a denial that wrote nothing: what a clip would let go is still held.
+func (l *ledger) unclip() {
+	if l.whole != nil {
+		l.charges, l.whole, l.loose = l.whole, nil, true
 	}
 }
 

@@ -422,6 +422,7 @@ func (w *world) denied(p *plan, req Request, d Decision, attempt string, after m
 		w.ledgers[key].seen(w.u(), w.now)
 		w.left(key, w.ledgers[key], d.Rules[i].Remaining)
 		if after[key] == w.stored[key] {
+			w.ledgers[key].unclip()
 			continue
 		}
 		if !w.disturbed[key] && !w.ledgers[key].lengthened(w.stored[key], after[key]) {
