@@ -326,8 +326,9 @@ func (w *world) delay(p *plan) int64 {
 		r := b.Rule
 		one, per := w.back, (r.Per + r.Margin).Microseconds()
 		switch r.Algorithm {
-		case TokenBucket: // as long as it takes to drain what is full
-			one = r.Burst*per/max(r.Limit, 1) + 1e6
+		case TokenBucket: // as long as it takes to drain what is full, and to fill: that long a step is waited for
+			fills := r.Burst * per / max(r.Limit, 1)
+			one = fills + min(max(fills, 1e6), 10e6)
 		case SlidingWindow:
 			one = per + per/100 + 1e6
 		case FixedWindow:
