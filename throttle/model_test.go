@@ -52,6 +52,9 @@ type ledger struct {
 	pass int
 	back int64
 
+	// The latest start that a calendar's state may show.
+	latest int64
+
 	// whole is what a bucket held before it was clipped: that is written with a grant alone. loose says
 	// that it still holds it, and is clipped anew with the next look.
 	whole []charge
@@ -97,14 +100,20 @@ func (l *ledger) byRefill() []charge {
 
 // stepBack: the clock steps back. What a fixed window had is found where that is no longer than
 // the window, and a calendar's where it is no longer than a minute; the same ones are begun anew
-// after that, and by the clock's names for them there may be one limit more in one, once.
-func (l *ledger) stepBack(us int64) {
+// after that, and by the clock's names for them there may be one limit more in one, once. So may
+// there be where several steps leave a calendar's latest start more than two minutes ahead: a state
+// does not say where they began.
+func (l *ledger) stepBack(us, now int64) {
 	l.back += us
 	known := int64(60e6)
 	if l.rule.Algorithm == FixedWindow {
 		known = l.rule.Per.Microseconds()
 	}
-	if l.back > known {
+	lost := l.rule.Algorithm == Calendar && l.latest > now+120e6
+	if lost {
+		l.latest = now
+	}
+	if lost || l.back > known {
 		l.pass, l.back = l.pass+1, 0
 	}
 }
@@ -313,6 +322,7 @@ func (l *ledger) take(c charge, u, now int64) string {
 		l.inexact = l.inexact || c.start > u
 	}
 	l.charges = append(l.charges, c)
+	l.latest = max(l.latest, c.byClock)
 	var fault string
 	switch l.rule.Algorithm {
 	case TokenBucket:

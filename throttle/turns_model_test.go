@@ -164,7 +164,7 @@ func (w *turnsWorld) advance(us int64) {
 		w.pass, w.since = w.pass+1, 0
 	}
 	for _, l := range w.ledgers {
-		l.stepBack(-us)
+		l.stepBack(-us, w.now)
 	}
 }
 
