@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -186,7 +187,7 @@ func TestLateIsNotPutBack(t *testing.T) {
 				select {
 				case <-s.ended:
 				case <-time.After(bound):
-					t.Fatalf("%d of %d tasks ran", n, tasks)
+					t.Fatalf("%d of %d tasks ran; of the others asynq says: %v", n, tasks, s.notRun())
 				}
 			}
 			s.until("all are done", func() bool { n, _ := s.counters(); return n >= tasks })
@@ -195,6 +196,24 @@ func TestLateIsNotPutBack(t *testing.T) {
 			}
 		})
 	}
+}
+
+// notRun is what asynq knows of the tasks of its default queue that have not run.
+func (s *system) notRun() (all []string) {
+	for _, list := range []func(string, ...asynq.ListOption) ([]*asynq.TaskInfo, error){
+		s.inspector.ListPendingTasks, s.inspector.ListActiveTasks, s.inspector.ListScheduledTasks, s.inspector.ListRetryTasks, s.inspector.ListArchivedTasks,
+	} {
+		infos, err := list("default", asynq.PageSize(1000))
+		if err != nil {
+			all = append(all, err.Error())
+		}
+		for _, info := range infos {
+			if s.ran(info.ID) == 0 {
+				all = append(all, fmt.Sprintf("%s is %s, next at %v, orphaned %t, failed by %q", info.ID, info.State, info.NextProcessAt, info.IsOrphaned, info.LastErr))
+			}
+		}
+	}
+	return all
 }
 
 func argument(cmd redis.Cmder) string {
