@@ -22,7 +22,9 @@ func Miniredis(t testing.TB) (*miniredis.Miniredis, *redis.Client) {
 	return m, closing(t, redis.NewClient(MiniredisOptions(m)))
 }
 
-// MiniredisOptions returns the options of a client that reaches m in memory.
+// MiniredisOptions returns the options of a client that reaches m in memory. It has connections for
+// all that a test does at once, however few processors there are: who waits for one takes a timer that
+// go-redis shares among all clients of a process, and those of another synctest bubble must not be used.
 func MiniredisOptions(m *miniredis.Miniredis) *redis.Options {
 	return &redis.Options{
 		Addr: "miniredis:0", // never dialled
@@ -33,6 +35,7 @@ func MiniredisOptions(m *miniredis.Miniredis) *redis.Options {
 			}
 			return newSocket(c), nil
 		},
+		PoolSize:                 1000,
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}

@@ -141,7 +141,7 @@ func (w *world) limiter(rdb *redis.Client) *throttle.Limiter {
 // connect returns a client, whose connections a process may cut.
 func (w *world) connect(p *process) *redis.Client {
 	return redis.NewClient(&redis.Options{
-		Addr: "miniredis:0", PoolSize: 40, DialerRetries: 1, ContextTimeoutEnabled: true, DisableIdentity: true,
+		Addr: "miniredis:0", PoolSize: 1000, DialerRetries: 1, ContextTimeoutEnabled: true, DisableIdentity: true,
 		Dialer: func(context.Context, string, string) (net.Conn, error) {
 			w.mu.Lock()
 			down := w.down || p != nil && p.cut
