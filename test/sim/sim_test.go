@@ -138,7 +138,8 @@ func (w *world) limiter(rdb *redis.Client) *throttle.Limiter {
 	return l
 }
 
-// connect returns a client, whose connections a process may cut.
+// connect returns a client, whose connections a process may cut. It has enough of them, as those of
+// redistest.MiniredisOptions.
 func (w *world) connect(p *process) *redis.Client {
 	return redis.NewClient(&redis.Options{
 		Addr: "miniredis:0", PoolSize: 1000, DialerRetries: 1, ContextTimeoutEnabled: true, DisableIdentity: true,
