@@ -6,13 +6,14 @@
 -- are freed. Of an attempt that was settled it is what is recorded that comes back.
 -- Sent again within a minute it does nothing.
 --
--- KEYS[1..n]  rule      state of rule i; n = #KEYS - 4.
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 5.
 -- KEYS[n+1]   mark      string, "X" and the attempt id: given back. May be the same key as the next.
 -- KEYS[n+2]   attempt   string, the grant's record; afterwards "X" and the attempt id, unless it
 --                       is the record of another attempt by now.
 -- KEYS[n+3]   due       sorted set of rules that tasks wait for, by the time to look. See
 --                       include/turns/lines.lua.
--- KEYS[n+4]   settled   hash, what settle has recorded of the attempt.
+-- KEYS[n+4]   meta      hash of those who wait. See include/waiting/tree.lua.
+-- KEYS[n+5]   settled   hash, what settle has recorded of the attempt.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id.
@@ -27,7 +28,7 @@
 --          back  integer units that came back, rounded down; 1 for a freed place
 --
 -- Writes   KEYS[1..n] that took something back, KEYS[n+1..n+2], KEYS[n+3] where tasks wait for them, and
---          KEYS[n+4] of an attempt that was settled.
+--          KEYS[n+5] of an attempt that was settled.
 -- Source   docs/algorithms.md#giving-back
 
 -- #include clock
@@ -45,8 +46,9 @@
 -- #include settled
 -- #include turns/freed
 
-local n, member = #KEYS - 4, ARGV[2]
-local mark, attempt, due, settled = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
+local n, member = #KEYS - 5, ARGV[2]
+local mark, attempt, due, meta, settled = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
+local provider = string.match(due, '^(.*)![^!]*$')
 local over = char(GIVEN_BACK) .. member
 local moved = now < tonumber(ARGV[3])
 local last = redis.call('HGET', settled, '#')
@@ -67,7 +69,7 @@ if first then
   end
   for i = 1, n do
     local r, algorithm = rules[i], algorithms[rules[i].kind]
-    local record = last and redis.call('HGET', settled, sub(KEYS[i], #due - 3))
+    local record = last and redis.call('HGET', settled, sub(KEYS[i], #provider + 1))
     if moved and r.kind ~= 'C' then
       out[i + 1] = 0
     elseif record then
@@ -81,7 +83,7 @@ if first then
       algorithm.save(r, now)
     end
   end
-  freed(due, n, now)
+  freed(due, meta, names_of_rules(n, #provider), now)
 else
   for i = 1, n do
     out[i + 1] = 0

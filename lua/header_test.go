@@ -250,11 +250,11 @@ func histories(prefix string) (runs []run, n int) {
 		return run{Decide, append(attempt(id), prefix+"!told"), rules(false, cost, at, id, fmt.Sprint(ahead, "/a"))}
 	}
 	giveBackOf := func(id string) run {
-		return run{GiveBack, append(attempt("mark"+id), prefix+"@"+id, prefix+"!due", prefix+"@"+id+"="), rules(true, 1, now, id, 0)}
+		return run{GiveBack, append(attempt("mark"+id), prefix+"@"+id, prefix+"!schedule", prefix+"!meta", prefix+"@"+id+"="), rules(true, 1, now, id, 0)}
 	}
 	giveBack := giveBackOf("a")
 	settle := func(id, call string, spent int) run {
-		keys := append(slices.Clone(state[:3]), prefix+"@"+id, prefix+"@"+id+"=", prefix+"!due")
+		keys := append(slices.Clone(state[:3]), prefix+"@"+id, prefix+"@"+id+"=", prefix+"!schedule", prefix+"!meta")
 		args := []any{now, id, call, now + 60_000_000, 60_000, 0}
 		for _, r := range rules(true, 2)[:9] {
 			if args = append(args, r); r == now {
@@ -263,12 +263,12 @@ func histories(prefix string) (runs []run, n int) {
 		}
 		return run{Settle, keys, args}
 	}
-	release := run{Release, []string{state[3], prefix + "!due"}, []any{now, "b"}}
+	release := run{Release, []string{state[3], prefix + "!schedule", prefix + "!meta"}, []any{now, "b"}}
 	peek := func(at int) run {
 		return run{Peek, append(slices.Clone(state), prefix+"!told"), rules(false, 1, at, "e", "/a")}
 	}
 	tell := func(words ...any) run {
-		return run{Tell, []string{prefix + "!told", prefix + "!due"}, append([]any{now}, words...)}
+		return run{Tell, []string{prefix + "!told", prefix + "!schedule", prefix + "!meta"}, append([]any{now}, words...)}
 	}
 	return []run{
 		decide("a", 1, now, 0), decide("a", 1, now, 0), decide("b", 2, now, 0), decide("c", 1, now, 0),
@@ -277,7 +277,7 @@ func histories(prefix string) (runs []run, n int) {
 		settle("a", "1", 2), settle("c", "1", 1), settle("c", "1", 1), settle("c", "2", 20), settle("c", "3", 3), giveBackOf("c"), settle("c", "4", 2),
 		{Renew, state[3:], []any{now, "b", 60_000_000}}, {Renew, state[3:], []any{now, "gone", 60_000_000}},
 		release, release,
-		{Join, []string{prefix + ":members"}, []any{now, "m", 60_000_000}}, {Join, []string{prefix + ":members"}, []any{"", "m", 0}},
+		{Heartbeat, []string{prefix + ":members"}, []any{now, "m", 60_000_000}}, {Heartbeat, []string{prefix + ":members"}, []any{"", "m", 0}},
 		tell("pause", "/a", 1_000_000, 0, 0, 0, 0), tell("rest", "/b", 1_000_000, 60_000_000, 500_000, 0, 0), decide("p", 1, now, 0), peek(now),
 		tell("lift", "/a", 0, 0, 0, 0, 0), tell("lift", "/b", 0, 0, 0, 0, 0),
 		tell("cut", ":t", 500_000, 1_000_000, 20_000, 100_000, 3_000_000), tell("adopt", ":s", 2, 60_000_000, 60_000_000, 0, 0), decide("q", 1, now, 0),
@@ -329,15 +329,15 @@ func TestHeaders(t *testing.T) {
 				case Tell:
 					rules = (len(r.args) - 1) / 5
 				case Release:
-					rules--
+					rules -= 2
 				case Turn:
 					rules -= 8
 				case LineUp, Inspect:
 					rules = 4
 				case GiveBack:
-					rules -= 4
+					rules -= 5
 				case Settle:
-					rules -= 3
+					rules -= 4
 				case ReleaseTasks:
 					rules -= 4
 				case ParkTasks:
@@ -354,7 +354,7 @@ func TestHeaders(t *testing.T) {
 			for _, s := range every() {
 				h, rules := headerOf(t, s), n
 				switch s {
-				case Renew, Release, Join, Tell:
+				case Renew, Release, Heartbeat, Tell:
 					rules = 1
 				case Settle:
 					rules = 3 // none that counts runs

@@ -1,28 +1,143 @@
--- join: count the live members of a group and be one of them for a while.
+-- join: give places to tasks before they are enqueued, many in one call.
 --
--- KEYS[1]  members  sorted set of member ids by the end of their stay, µs.
+-- A task whose start would be near, and that nobody is before, goes straight to asynq: it is charged and in
+-- flight. All others come to the queues of their scopes, as if they had asked and been denied. Sent again, it
+-- leaves tasks where they are.
 --
--- ARGV[1]  clock    "" for the server's clock, or integer µs since the epoch (tests).
--- ARGV[2]  member   id of the caller.
--- ARGV[3]  stay     integer µs > 0 that the caller counts as live; 0 leaves.
+-- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[5]. See include/layout.lua.
+-- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next two.
+-- KEYS[n+2]   heap      sorted set of listed nodes.
+-- KEYS[n+3]   meta      hash of nodes.
+-- KEYS[n+4]   flight    hash of what was granted. See include/waiting/flight.lua, here and for the next.
+-- KEYS[n+5]   overdue   sorted set of the same.
+-- KEYS[n+6]   told      hash, what the API has told of its limits. See include/told.lua.
+-- KEYS[n+7]   parked    sorted set of tasks out of their queues for now. See include/waiting/parked.lua.
+-- KEYS[n+8..] queue     the waiting tasks of a scope, one for each of s scopes.
 --
--- Returns  {live}, how many members there are, the caller included while it stays
+-- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
+-- ARGV[2]     call    the id of this call.
+-- ARGV[3]     lead    integer µs >= 0, how long before its start a task is granted.
+-- ARGV[4]     near    integer µs >= 0, how near a start must be for its task to go straight to asynq.
+-- ARGV[5]     rules   integer n.
+-- ARGV[6..]   rule    one for each rule. See include/rules.lua.
+-- ARGV[n+6..] path    one for each of s scopes: the numbers of its rules, as dispatch has them.
+-- ARGV[n+s+6..] tasks three for each task: the number of its scope; its ticket; its priority, with its lane
+--                     as in decide_queued.lua.
 --
--- Writes   KEYS[1].
--- Source   docs/operations.md#when-redis-cannot-answer
+-- Returns  {now, look, then two for each task: placed, expected}
+--          now       integer µs, the clock of this call
+--          look      integer µs until dispatch must be called; -1 when this is no reason to
+--          placed    1 when the task stands in its queue now, 0 when it goes straight to asynq
+--          expected  integer µs until its start is expected; -1 can't be told
+--
+-- Writes   KEYS[1..n+5] and KEYS[n+8..n+s+7], as tasks are charged or come to their queues.
+-- Source   docs/turns.md#join
 
 -- #include clock
 -- #include pack
 -- #include layout
--- #include numbers
--- #include lease
 
-local stay = tonumber(ARGV[3])
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', whole(now))
-if stay == 0 then
-  redis.call('ZREM', KEYS[1], ARGV[2])
-else
-  redis.call('ZADD', KEYS[1], whole(now + stay), ARGV[2])
-  keep(KEYS[1], stay)
+local call = redis.call
+local n, base = tonumber(ARGV[5]), 5
+local id, lead, near = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local schedule, heap, meta, flight, overdue = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
+local told, parked, provider = KEYS[n + 6], KEYS[n + 7], sub(KEYS[n + 1], 1, -10)
+local there = call('EXISTS', told, parked, parked, flight, flight, flight, flight)
+local heeds, parks, flies = there % 2 == 1, floor(there / 2) % 2 == 1, there >= 4
+
+-- #include numbers
+local stale = false
+-- #include waiting/stale when K
+-- #include state
+-- #include lease
+-- #include token_bucket when T
+-- #include sliding_window when S
+-- #include fixed_window when F
+-- #include concurrency when C
+-- #include calendar when K
+-- #include rules
+-- #include answer
+-- #include told
+-- #include waiting/tasks
+-- #include waiting/tree
+-- #include waiting/flight
+-- #include waiting/queues
+-- #include turns/lanes
+-- #include turns/expect
+-- #include waiting/enter
+
+tree.at_once = 8
+local out, longest, entered, seen = { now, -1 }, 0, {}, {}
+local flying, overdues = {}, {}
+
+-- Charges a task that goes straight to asynq.
+local function go(l, ticket, path, start)
+  local gid, names, places = id .. '.' .. whole(#overdues / 2), {}, {}
+  for _, r in ipairs(path) do
+    if r.kind ~= 'P' then
+      r.member, r.dirty = gid, true
+      names[#names + 1], places[#places + 1] = r.name, algorithms[r.kind].charge(r, now, start)
+      if r.kind == 'C' then
+        algorithms.C.save(r, now, start)
+      end
+    end
+  end
+  local field = l.scope .. '\0' .. ticket
+  flying[#flying + 1] = field
+  flying[#flying + 1] = flights.text({ start = start, score = -SCORES, id = gid }, names, places)
+  overdues[#overdues + 1], overdues[#overdues + 2] = whole(now), field
 end
-return { redis.call('ZCARD', KEYS[1]) }
+
+-- The rule that a task waits for whom nobody is before, and until when.
+local function waits(path, start, binding)
+  local by, t = queues.waits_for(path, start, binding)
+  if t and t > now then
+    return by, t
+  end
+end
+
+local function place(l, ticket, rank)
+  local path, sig = counted(queues.path(l), ticket)
+  if flies and call('HEXISTS', flight, l.scope .. '\0' .. ticket) == 1 then
+    return 1, 0
+  end
+  local by, t
+  if not held_up(l, sig, ticket) then
+    local start, binding, sure = joint_start(path, now)
+    if sure and start - now <= near then
+      go(l, ticket, path, start)
+      return 0, start - now
+    end
+    by, t = waits(path, start, binding)
+  end
+  local before = enter(l, ticket, rank, sig, nil, by, t, lead)
+  l.card = (l.card or call('ZCARD', l.key) - 1) + 1
+  local expected = expected_in(l, path, l.card > 1 and before / (l.card - 1) or 0)
+  longest = max(longest, expected)
+  if not seen[l] then
+    seen[l], entered[#entered + 1] = true, l
+  end
+  return 1, expected
+end
+
+local list = {}
+for i = n + 8, #KEYS do
+  list[#list + 1] = queues.add(KEYS[i], ARGV[i - 2])
+end
+for i = stale and #ARGV + 1 or #KEYS - 1, #ARGV, 3 do
+  out[#out + 1], out[#out + 2] = place(list[tonumber(ARGV[i])], ARGV[i + 1], ARGV[i + 2])
+end
+if #overdues > 0 then
+  for i = 1, #flying, 500 do
+    call('HSET', flight, unpack(flying, i, min(#flying, i + 499)))
+    call('ZADD', overdue, unpack(overdues, i, min(#overdues, i + 499)))
+  end
+  keep_waiting(0, flight, overdue)
+end
+queues.save()
+if #entered > 0 then
+  save_entered(entered, longest)
+  local first = call('ZRANGE', schedule, '0', '0', 'WITHSCORES')[2]
+  out[2] = first and max(0, tonumber(first) - now) or -1
+end
+return out

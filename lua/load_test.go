@@ -108,6 +108,7 @@ type history struct {
 	calls []randomCall
 	ids   []string
 	due   string
+	meta  string
 	told  string
 }
 
@@ -119,7 +120,7 @@ type randomCall struct {
 }
 
 func newHistory(random *rand.Rand, prefix string) *history {
-	h := &history{due: prefix + "!due", told: prefix + "!told"}
+	h := &history{due: prefix + "!schedule", meta: prefix + "!meta", told: prefix + "!told"}
 	const minute = 60_000_000
 	kinds := ""
 	for i := range 1 + random.IntN(5) {
@@ -162,7 +163,7 @@ func (h *history) all() []string {
 	for i, id := range h.ids {
 		settled[i] = id + "="
 	}
-	return slices.Concat(h.keys, h.ids, settled, []string{h.due, h.told})
+	return slices.Concat(h.keys, h.ids, settled, []string{h.due, h.told, h.meta})
 }
 
 // play runs the history and returns each reply with the state that it left.
@@ -242,15 +243,15 @@ func (h *history) call(c randomCall, places []any) (s *Script, keys []string, ar
 		return Peek, append(slices.Clone(h.keys), h.told), rules(c.now, "m", scope)
 	case c.verb == 1 && places != nil:
 		s = GiveBack
-		return s, append(attempt, h.ids[c.id], h.due, h.ids[c.id]+"="), rules(c.now, h.ids[c.id], 0)
+		return s, append(attempt, h.ids[c.id], h.due, h.meta, h.ids[c.id]+"="), rules(c.now, h.ids[c.id], 0)
 	case c.verb == 5 && len(held) < len(h.rules):
 		return h.settle(c, places)
 	case c.verb == 2 && held != nil:
 		return Renew, held, append([]any{c.now, h.ids[c.id]}, leases...)
 	case c.verb == 3 && held != nil:
-		return Release, append(held, h.due), []any{c.now, h.ids[c.id]}
+		return Release, append(held, h.due, h.meta), []any{c.now, h.ids[c.id]}
 	case c.verb == 4 && c.cost < 20:
-		return Tell, []string{h.told, h.due}, append([]any{c.now}, tellings[c.cost%len(tellings)]...)
+		return Tell, []string{h.told, h.due, h.meta}, append([]any{c.now}, tellings[c.cost%len(tellings)]...)
 	}
 	return Decide, append(attempt, h.told), rules(c.now, h.ids[c.id], fmt.Sprint(c.ahead, scope))
 }
@@ -279,7 +280,7 @@ func (h *history) settle(c randomCall, places []any) (s *Script, keys []string, 
 		}
 		args = append(args, h.text(i, r, c), granted, place, 0, c.cost)
 	}
-	return Settle, append(keys, h.ids[c.id], h.ids[c.id]+"=", h.due), args
+	return Settle, append(keys, h.ids[c.id], h.ids[c.id]+"=", h.due, h.meta), args
 }
 
 // text describes a rule to a call. A calendar's periods are some of an even length,

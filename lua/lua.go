@@ -21,7 +21,7 @@ import (
 	"sync"
 )
 
-//go:embed *.lua include/*.lua include/express/*.lua include/turns/*.lua include/wake/*.lua
+//go:embed *.lua include/*.lua include/express/*.lua include/turns/*.lua include/wake/*.lua include/waiting/*.lua
 var files embed.FS
 
 // Kinds names the algorithms that a script can be made for, a letter each:
@@ -43,8 +43,13 @@ var (
 	Settle     = load("settle")
 	Renew      = load("renew")
 	Release    = load("release")
-	Join       = load("join")
+	Heartbeat  = load("heartbeat")
 	Tell       = load("tell")
+
+	// Those that grant what they release; they are to replace Turn, Wake and LineUp.
+	DecideQueued = load("decide_queued")
+	Dispatch     = load("dispatch")
+	Join         = load("join")
 
 	// ReleaseTasks and ParkTasks work on asynq's keys and are sent by package worker.
 	ReleaseTasks = load("release_tasks")
@@ -54,7 +59,7 @@ var (
 // All lists every script of the limiter, by name: all but those over asynq's
 // keys.
 func All() []*Script {
-	return []*Script{Decide, DecideMany, GiveBack, Inspect, Join, LineUp, Mend, Peek, Release, Renew, Settle, Tell, Turn, Wake}
+	return []*Script{Decide, DecideMany, GiveBack, Heartbeat, Inspect, LineUp, Mend, Peek, Release, Renew, Settle, Tell, Turn, Wake}
 }
 
 // Script is one script as Redis gets it. It is never changed after loading, and

@@ -1,8 +1,9 @@
 -- release: free the places of a run. Harmless when it holds none.
 --
--- KEYS[1..n]  lease     sorted set of a concurrency rule: attempt ids by the end of their lease; n = #KEYS - 1.
+-- KEYS[1..n]  lease     sorted set of a concurrency rule: attempt ids by the end of their lease; n = #KEYS - 2.
 -- KEYS[n+1]   due       sorted set of rules that tasks wait for, by the time to look. See
 --                       include/turns/lines.lua.
+-- KEYS[n+2]   meta      hash of those who wait. See include/waiting/tree.lua.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id.
@@ -17,11 +18,12 @@
 -- #include numbers
 -- #include turns/freed
 
-local n, places = #KEYS - 1, 0
+local n, places = #KEYS - 2, 0
+local provider = string.match(KEYS[n + 1], '^(.*)![^!]*$')
 for i = 1, n do
   places = places + redis.call('ZREM', KEYS[i], ARGV[2])
 end
 if places > 0 then
-  freed(KEYS[n + 1], n, now)
+  freed(KEYS[n + 1], KEYS[n + 2], names_of_rules(n, #provider), now)
 end
 return { places }

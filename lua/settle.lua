@@ -7,12 +7,13 @@
 -- counts is what was recorded last. Sent again it changes nothing, and answers the
 -- same.
 --
--- KEYS[1..n]  rule      state of rule i, none a concurrency rule; n = #KEYS - 3. See include/layout.lua.
+-- KEYS[1..n]  rule      state of rule i, none a concurrency rule; n = #KEYS - 4. See include/layout.lua.
 -- KEYS[n+1]   mark      string, "X" and the attempt id when it was given back.
 -- KEYS[n+2]   settled   hash: by rule what is recorded, see include/settled.lua; "#" the id and the answer of
 --                       the last call, or "X" when it was given back.
 -- KEYS[n+3]   due       sorted set of rules that tasks wait for, by the time to look. See
 --                       include/turns/lines.lua.
+-- KEYS[n+4]   meta      hash of those who wait. See include/waiting/tree.lua.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id.
@@ -52,8 +53,9 @@
 -- #include settled
 -- #include turns/freed
 
-local n, member, id = #KEYS - 3, ARGV[2], ARGV[3]
-local mark, settled, due = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3]
+local n, member, id = #KEYS - 4, ARGV[2], ARGV[3]
+local mark, settled, due, meta = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
+local provider = string.match(due, '^(.*)![^!]*$')
 
 local moved = now < tonumber(ARGV[6])
 
@@ -101,7 +103,7 @@ local function owe(r, parts, units)
 end
 
 local function settle(i, r)
-  local name, spent = sub(KEYS[i], #due - 3), tonumber(ARGV[5 * i + 6])
+  local name, spent = sub(KEYS[i], #provider + 1), tonumber(ARGV[5 * i + 6])
   local parts, over = recorded(i, name)
   local more, back, debt = spent - over, 0, 0
   for j = 2, #parts, 2 do
@@ -155,5 +157,5 @@ for i = 1, n do
 end
 redis.call('HSET', settled, '#', answer)
 redis.call('PEXPIRE', settled, ARGV[5])
-freed(due, n, now)
+freed(due, meta, names_of_rules(n, #provider), now)
 return out

@@ -6,6 +6,7 @@
 -- KEYS[1]     told    hash, what is known. See include/told.lua.
 -- KEYS[2]     due     sorted set of rules and pauses by the time to look at who waits for them. See
 --                     include/turns/lines.lua.
+-- KEYS[3]     meta    hash of those who wait. See include/waiting/tree.lua.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2..]   words   seven for each word, a verb, a name and five numbers, 0 where it needs none. A
@@ -39,9 +40,10 @@
 -- #include numbers
 -- #include lease
 -- #include correction
+-- #include turns/freed
 
 local call = redis.call
-local told, due = KEYS[1], KEYS[2]
+local told, due, meta = KEYS[1], KEYS[2], KEYS[3]
 
 -- What is over stays for so long, since those who waited for it are yet to be looked at; a
 -- rest for longer, since by it the next one is told to be in vain.
@@ -223,7 +225,7 @@ end
 -- Lets a round be looked at now: those who wait may have been put off for longer than they
 -- need to be from now on.
 local function look(name)
-  call('ZADD', due, 'XX', 'LT', whole(now), name)
+  freed(due, meta, { name }, now)
 end
 
 local function lift(level)

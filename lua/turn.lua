@@ -513,7 +513,7 @@ local function join(rules, mine, held_up, start, binding)
   write_at()
   if mine then
     look = 0
-    freed(due, n, now) -- what was set aside for it may do for others
+    freed(due, at, names_of_rules(n, #provider), now) -- what was set aside for it may do for others
   end
   return place, expected, look
 end

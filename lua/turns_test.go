@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -16,10 +17,13 @@ import (
 // say that something has become free.
 func waitFor(t *testing.T, rdb redis.Cmdable, prefix string) {
 	t.Helper()
-	for _, rule := range []string{":t", ":s", ":f", ":c"} {
-		if err := rdb.ZAdd(context.Background(), prefix+"!due", redis.Z{Score: 1e16, Member: rule}).Err(); err != nil {
-			t.Fatal(err)
-		}
+	ctx := context.Background()
+	if err := rdb.ZAdd(ctx, prefix+"!schedule", redis.Z{Score: 1e16, Member: "\x00"}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	const blocked = "\x00\x10\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00" // without a signature, for a cost of 1
+	if err := rdb.HSet(ctx, prefix+"!meta", "n", strings.Repeat("\x00", 35)+blocked).Err(); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -101,7 +105,7 @@ func turnRuns(prefix string) []run {
 		wake(now+120_000_000, "s", "", "-low/"), several(LineUp, []any{now + 120_000_000, 10_000, 150_000}, others...),
 		turn("-low/n1", 0, now+120_000_000, 0), wake(now+120_000_000, "b", "/0", ":-low/n2", "f", "/0", ":-low/n3"),
 		{Decide, []string{prefix + ":c", prefix + "@tz", prefix + "!told"}, []any{now + 120_000_000, "tz", "0", rules[3], 1}},
-		{Tell, []string{prefix + "!told", prefix + "!due"}, []any{now + 120_000_000, "pause", "", 60_000_000, 0, 0, 0, 0}},
+		{Tell, []string{prefix + "!told", prefix + "!schedule", prefix + "!meta"}, []any{now + 120_000_000, "pause", "", 60_000_000, 0, 0, 0, 0}},
 		wake(now-7_000_000_000, nothing...), // the clock has stepped back
 		late("y"), late("z"),
 	}

@@ -69,8 +69,8 @@ func (l *Limiter) GiveBack(ctx context.Context, g Grant) error {
 	p, rules, places, g.cost = l.withOthers(p, rules, places, g.cost)
 	mark := p.attempt(g.id)
 	record := cmp.Or(g.record, mark)
-	c := newCall(lua.GiveBack.For(p.kinds), p.keyArgs, 4, 3+3*len(rules), 1+len(rules))
-	c.args = append(c.args, mark, record, p.turns[1], p.settled(g.id), l.clock(), g.id, g.since())
+	c := newCall(lua.GiveBack.For(p.kinds), p.keyArgs, 5, 3+3*len(rules), 1+len(rules))
+	c.args = append(c.args, mark, record, l.waitKeys(p)[0], l.waitKeys(p)[1], p.settled(g.id), l.clock(), g.id, g.since())
 	for i := range rules {
 		c.args = append(c.args, rules[i], g.cost.at(i), places[i])
 	}

@@ -119,6 +119,8 @@ type Limiter struct {
 	rdb     redis.UniversalClient
 	runner  *runner
 	lines   scopeSets
+	queues  scopeSets
+	grants  bool // tasks wait in the tree, and turns come with their grants: see Dispatch
 	slots   *slots
 	outage  *outage
 	heard   heard
@@ -302,6 +304,9 @@ func (l *Limiter) decide(ctx context.Context, p *plan, req *Request, d *Decision
 	c := a.call()
 	if req.Ticket != "" {
 		c = a.turnCall(req)
+		if l.grants {
+			c = a.queuedCall(req)
+		}
 	}
 	reply, err := l.runner.run(ctx, c)
 	if err != nil && req.Ticket != "" && l.mended(ctx, p.scope.Provider(), p.turns[:1], err) {

@@ -99,6 +99,7 @@ func (l *Limiter) lineUp(ctx context.Context, provider string, asks []Ask, group
 	}
 	t := l.table(scopes)
 	args := t.appendArgs([]any{l.clock(), lead.Microseconds(), near.Microseconds()})
+	of := len(args)
 	for _, i := range group {
 		a := asks[i]
 		priority := a.Priority
@@ -108,7 +109,13 @@ func (l *Limiter) lineUp(ctx context.Context, provider string, asks []Ask, group
 		args = append(args, number[a.Scope], a.Place().ticket(), string(appendRank(nil, priority, a.Lane, a.Stride)))
 	}
 	prefix, asked := keyspace(l.cfg.Prefix).provider(provider), time.Now()
-	reply, err := l.mending(ctx, provider, lua.LineUp.For(t.kinds()), t, t.keys(prefix), args)
+	var reply []any
+	var err error
+	if l.grants {
+		reply, err = l.joinScript(ctx, prefix, t, lead, near, args[of:])
+	} else {
+		reply, err = l.mending(ctx, provider, lua.LineUp.For(t.kinds()), t, t.keys(prefix), args)
+	}
 	if err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ func (l *Limiter) Join(ctx context.Context) {
 func (l *Limiter) join(ctx context.Context, id string, stay time.Duration) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
-	c := newCall(lua.Join, []any{keyspace(l.cfg.Prefix).members()}, 0, 3, 1)
+	c := newCall(lua.Heartbeat, []any{keyspace(l.cfg.Prefix).members()}, 0, 3, 1)
 	c.args = append(c.args, l.clock(), id, stay.Microseconds())
 	reply, err := c.send(ctx, l.runner.rdb)
 	if err != nil {

@@ -668,7 +668,7 @@ func (w *world) lease(what int, g *granted) {
 	keys, leases, _ := g.p.leaseKeys()
 	sent := time.Now()
 	if what == doRelease {
-		must(scriptOf(lua.Release, "").Run(ctx, w.rdb, slices.Concat(keys, []string{w.due(g.p)}), w.limiters[0].clock(), g.d.Grant.id).Err())
+		must(scriptOf(lua.Release, "").Run(ctx, w.rdb, slices.Concat(keys, []string{w.due(g.p), text(g.p.turns[4])}), w.limiters[0].clock(), g.d.Grant.id).Err())
 		for _, key := range keys {
 			w.ledgers[key].drop(g.d.Grant.id, w.now)
 		}

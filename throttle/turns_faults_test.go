@@ -29,7 +29,7 @@ var turnPlants = []struct{ what, from, to string }{
 	{"turn: a round that nobody looks at", "  call('ZADD', due, 'LT', whole(look), name)\n", ""},
 	{"turn: another's start taken unseen", "if n > 1 or byte(ticket) ~= COLON then", "if false then"},
 	{"turn: on its way though it has come", "    call('HDEL', out_key, on_way)\n", ""},
-	{"turn: units set aside for nobody", "    freed(due, n, now) -- what was set aside", "    -- what was set aside"},
+	{"turn: units set aside for nobody", "    freed(due, at, names_of_rules(n, #provider), now) -- what was set aside", "    -- what was set aside"},
 	{"turn: a line without a TTL", "keep_waiting(max(0, expected), line)\n", "false\n"},
 	{"turn: a place lost when asked again", "  if not stood then\n    call('ZADD', line, whole(score), ticket)", "  if true then\n    call('ZADD', line, whole(score + 5), ticket)"},
 	{"turn: priorities the wrong way", "local band = -priority * BAND\n    if mine", "local band = priority * BAND\n  if mine"},

@@ -313,7 +313,7 @@ func (w *turnsWorld) finish(t *waiter) {
 	}
 	w.called()
 	keys, _, _ := p.leaseKeys()
-	must(scriptOf(lua.Release, "").Run(ctx, w.rdb, append(slices.Clone(keys), text(p.turns[1])), w.limiter().clock(), t.d.Grant.id).Err())
+	must(scriptOf(lua.Release, "").Run(ctx, w.rdb, append(slices.Clone(keys), text(p.turns[1]), text(p.turns[4])), w.limiter().clock(), t.d.Grant.id).Err())
 	for _, key := range keys {
 		w.ledgers[key].drop(t.d.Grant.id, w.now)
 	}

@@ -6,13 +6,14 @@
 -- are freed. Of an attempt that was settled it is what is recorded that comes back.
 -- Sent again within a minute it does nothing.
 --
--- KEYS[1..n]  rule      state of rule i; n = #KEYS - 4.
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 5.
 -- KEYS[n+1]   mark      string, "X" and the attempt id: given back. May be the same key as the next.
 -- KEYS[n+2]   attempt   string, the grant's record; afterwards "X" and the attempt id, unless it
 --                       is the record of another attempt by now.
 -- KEYS[n+3]   due       sorted set of rules that tasks wait for, by the time to look. See
 --                       include/turns/lines.lua.
--- KEYS[n+4]   settled   hash, what settle has recorded of the attempt.
+-- KEYS[n+4]   meta      hash of those who wait. See include/waiting/tree.lua.
+-- KEYS[n+5]   settled   hash, what settle has recorded of the attempt.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id.
@@ -27,7 +28,7 @@
 --          back  integer units that came back, rounded down; 1 for a freed place
 --
 -- Writes   KEYS[1..n] that took something back, KEYS[n+1..n+2], KEYS[n+3] where tasks wait for them, and
---          KEYS[n+4] of an attempt that was settled.
+--          KEYS[n+5] of an attempt that was settled.
 -- Source   docs/algorithms.md#giving-back
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
@@ -1090,18 +1091,46 @@ local function take_back(r, parts, less)
   r.changed = changed
   return back
 end
--- Lets the rounds of rules 1 to n be looked at now, where tasks wait for them:
--- something of them has become free.
-local function freed(due, n, now)
-  if redis.call('EXISTS', due) == 1 then
-    for i = 1, n do
-      redis.call('ZADD', due, 'XX', 'LT', whole(now), sub(KEYS[i], #due - 3))
+-- Has the waiting tasks of some levels looked at now: something of their rules has become free, or has been
+-- changed. It needs sub, byte, char and whole; names are those of the rules.
+-- Source: docs/turns.md#the-tree
+local function freed(schedule, meta, names, now)
+  if #names == 0 or redis.call('EXISTS', schedule) == 0 then
+    return
+  elseif sub(schedule, -4) == '!due' then
+    for i = 1, #names do
+      redis.call('ZADD', schedule, 'XX', 'LT', whole(now), names[i])
+    end
+    return
+  end
+  local fields = {}
+  for i = 1, #names do
+    fields[i] = 'n' .. string.match(names[i], '^[^:]*')
+  end
+  local nodes = redis.call('HMGET', meta, unpack(fields))
+  for i = 1, #fields do
+    local v, at = nodes[i] or '', 36 -- the record of a node: see tree.lua
+    while at <= #v do
+      local sig = sub(v, at + 1, at + byte(v, at))
+      at = at + 1 + #sig
+      redis.call('ZADD', schedule, 'XX', 'LT', whole(now), sub(fields[i], 2) .. '\0' .. sig)
+      at = at + 11 + byte(v, at + 10)
     end
   end
 end
 
-local n, member = #KEYS - 4, ARGV[2]
-local mark, attempt, due, settled = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
+-- The names of rules 1 to n, whose provider's keys begin with so many bytes.
+local function names_of_rules(n, length)
+  local names = {}
+  for i = 1, n do
+    names[i] = sub(KEYS[i], length + 1)
+  end
+  return names
+end
+
+local n, member = #KEYS - 5, ARGV[2]
+local mark, attempt, due, meta, settled = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
+local provider = string.match(due, '^(.*)![^!]*$')
 local over = char(GIVEN_BACK) .. member
 local moved = now < tonumber(ARGV[3])
 local last = redis.call('HGET', settled, '#')
@@ -1122,7 +1151,7 @@ if first then
   end
   for i = 1, n do
     local r, algorithm = rules[i], algorithms[rules[i].kind]
-    local record = last and redis.call('HGET', settled, sub(KEYS[i], #due - 3))
+    local record = last and redis.call('HGET', settled, sub(KEYS[i], #provider + 1))
     if moved and r.kind ~= 'C' then
       out[i + 1] = 0
     elseif record then
@@ -1136,7 +1165,7 @@ if first then
       algorithm.save(r, now)
     end
   end
-  freed(due, n, now)
+  freed(due, meta, names_of_rules(n, #provider), now)
 else
   for i = 1, n do
     out[i + 1] = 0

@@ -1,8 +1,9 @@
 -- release: free the places of a run. Harmless when it holds none.
 --
--- KEYS[1..n]  lease     sorted set of a concurrency rule: attempt ids by the end of their lease; n = #KEYS - 1.
+-- KEYS[1..n]  lease     sorted set of a concurrency rule: attempt ids by the end of their lease; n = #KEYS - 2.
 -- KEYS[n+1]   due       sorted set of rules that tasks wait for, by the time to look. See
 --                       include/turns/lines.lua.
+-- KEYS[n+2]   meta      hash of those who wait. See include/waiting/tree.lua.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id.
@@ -57,21 +58,49 @@ end
 local function outlast(us)
   return whole(ceil(us / 1000) + 1000)
 end
--- Lets the rounds of rules 1 to n be looked at now, where tasks wait for them:
--- something of them has become free.
-local function freed(due, n, now)
-  if redis.call('EXISTS', due) == 1 then
-    for i = 1, n do
-      redis.call('ZADD', due, 'XX', 'LT', whole(now), sub(KEYS[i], #due - 3))
+-- Has the waiting tasks of some levels looked at now: something of their rules has become free, or has been
+-- changed. It needs sub, byte, char and whole; names are those of the rules.
+-- Source: docs/turns.md#the-tree
+local function freed(schedule, meta, names, now)
+  if #names == 0 or redis.call('EXISTS', schedule) == 0 then
+    return
+  elseif sub(schedule, -4) == '!due' then
+    for i = 1, #names do
+      redis.call('ZADD', schedule, 'XX', 'LT', whole(now), names[i])
+    end
+    return
+  end
+  local fields = {}
+  for i = 1, #names do
+    fields[i] = 'n' .. string.match(names[i], '^[^:]*')
+  end
+  local nodes = redis.call('HMGET', meta, unpack(fields))
+  for i = 1, #fields do
+    local v, at = nodes[i] or '', 36 -- the record of a node: see tree.lua
+    while at <= #v do
+      local sig = sub(v, at + 1, at + byte(v, at))
+      at = at + 1 + #sig
+      redis.call('ZADD', schedule, 'XX', 'LT', whole(now), sub(fields[i], 2) .. '\0' .. sig)
+      at = at + 11 + byte(v, at + 10)
     end
   end
 end
 
-local n, places = #KEYS - 1, 0
+-- The names of rules 1 to n, whose provider's keys begin with so many bytes.
+local function names_of_rules(n, length)
+  local names = {}
+  for i = 1, n do
+    names[i] = sub(KEYS[i], length + 1)
+  end
+  return names
+end
+
+local n, places = #KEYS - 2, 0
+local provider = string.match(KEYS[n + 1], '^(.*)![^!]*$')
 for i = 1, n do
   places = places + redis.call('ZREM', KEYS[i], ARGV[2])
 end
 if places > 0 then
-  freed(KEYS[n + 1], n, now)
+  freed(KEYS[n + 1], KEYS[n + 2], names_of_rules(n, #provider), now)
 end
 return { places }

@@ -7,12 +7,13 @@
 -- counts is what was recorded last. Sent again it changes nothing, and answers the
 -- same.
 --
--- KEYS[1..n]  rule      state of rule i, none a concurrency rule; n = #KEYS - 3. See include/layout.lua.
+-- KEYS[1..n]  rule      state of rule i, none a concurrency rule; n = #KEYS - 4. See include/layout.lua.
 -- KEYS[n+1]   mark      string, "X" and the attempt id when it was given back.
 -- KEYS[n+2]   settled   hash: by rule what is recorded, see include/settled.lua; "#" the id and the answer of
 --                       the last call, or "X" when it was given back.
 -- KEYS[n+3]   due       sorted set of rules that tasks wait for, by the time to look. See
 --                       include/turns/lines.lua.
+-- KEYS[n+4]   meta      hash of those who wait. See include/waiting/tree.lua.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id.
@@ -1028,18 +1029,46 @@ local function take_back(r, parts, less)
   r.changed = changed
   return back
 end
--- Lets the rounds of rules 1 to n be looked at now, where tasks wait for them:
--- something of them has become free.
-local function freed(due, n, now)
-  if redis.call('EXISTS', due) == 1 then
-    for i = 1, n do
-      redis.call('ZADD', due, 'XX', 'LT', whole(now), sub(KEYS[i], #due - 3))
+-- Has the waiting tasks of some levels looked at now: something of their rules has become free, or has been
+-- changed. It needs sub, byte, char and whole; names are those of the rules.
+-- Source: docs/turns.md#the-tree
+local function freed(schedule, meta, names, now)
+  if #names == 0 or redis.call('EXISTS', schedule) == 0 then
+    return
+  elseif sub(schedule, -4) == '!due' then
+    for i = 1, #names do
+      redis.call('ZADD', schedule, 'XX', 'LT', whole(now), names[i])
+    end
+    return
+  end
+  local fields = {}
+  for i = 1, #names do
+    fields[i] = 'n' .. string.match(names[i], '^[^:]*')
+  end
+  local nodes = redis.call('HMGET', meta, unpack(fields))
+  for i = 1, #fields do
+    local v, at = nodes[i] or '', 36 -- the record of a node: see tree.lua
+    while at <= #v do
+      local sig = sub(v, at + 1, at + byte(v, at))
+      at = at + 1 + #sig
+      redis.call('ZADD', schedule, 'XX', 'LT', whole(now), sub(fields[i], 2) .. '\0' .. sig)
+      at = at + 11 + byte(v, at + 10)
     end
   end
 end
 
-local n, member, id = #KEYS - 3, ARGV[2], ARGV[3]
-local mark, settled, due = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3]
+-- The names of rules 1 to n, whose provider's keys begin with so many bytes.
+local function names_of_rules(n, length)
+  local names = {}
+  for i = 1, n do
+    names[i] = sub(KEYS[i], length + 1)
+  end
+  return names
+end
+
+local n, member, id = #KEYS - 4, ARGV[2], ARGV[3]
+local mark, settled, due, meta = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
+local provider = string.match(due, '^(.*)![^!]*$')
 
 local moved = now < tonumber(ARGV[6])
 
@@ -1087,7 +1116,7 @@ local function owe(r, parts, units)
 end
 
 local function settle(i, r)
-  local name, spent = sub(KEYS[i], #due - 3), tonumber(ARGV[5 * i + 6])
+  local name, spent = sub(KEYS[i], #provider + 1), tonumber(ARGV[5 * i + 6])
   local parts, over = recorded(i, name)
   local more, back, debt = spent - over, 0, 0
   for j = 2, #parts, 2 do
@@ -1141,5 +1170,5 @@ for i = 1, n do
 end
 redis.call('HSET', settled, '#', answer)
 redis.call('PEXPIRE', settled, ARGV[5])
-freed(due, n, now)
+freed(due, meta, names_of_rules(n, #provider), now)
 return out

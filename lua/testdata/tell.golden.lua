@@ -6,6 +6,7 @@
 -- KEYS[1]     told    hash, what is known. See include/told.lua.
 -- KEYS[2]     due     sorted set of rules and pauses by the time to look at who waits for them. See
 --                     include/turns/lines.lua.
+-- KEYS[3]     meta    hash of those who wait. See include/waiting/tree.lua.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2..]   words   seven for each word, a verb, a name and five numbers, 0 where it needs none. A
@@ -142,9 +143,45 @@ function corrections.part_at(r, most)
   end
   return min(most, part + floor(max(0, now - since) * r.grows / 1000000))
 end
+-- Has the waiting tasks of some levels looked at now: something of their rules has become free, or has been
+-- changed. It needs sub, byte, char and whole; names are those of the rules.
+-- Source: docs/turns.md#the-tree
+local function freed(schedule, meta, names, now)
+  if #names == 0 or redis.call('EXISTS', schedule) == 0 then
+    return
+  elseif sub(schedule, -4) == '!due' then
+    for i = 1, #names do
+      redis.call('ZADD', schedule, 'XX', 'LT', whole(now), names[i])
+    end
+    return
+  end
+  local fields = {}
+  for i = 1, #names do
+    fields[i] = 'n' .. string.match(names[i], '^[^:]*')
+  end
+  local nodes = redis.call('HMGET', meta, unpack(fields))
+  for i = 1, #fields do
+    local v, at = nodes[i] or '', 36 -- the record of a node: see tree.lua
+    while at <= #v do
+      local sig = sub(v, at + 1, at + byte(v, at))
+      at = at + 1 + #sig
+      redis.call('ZADD', schedule, 'XX', 'LT', whole(now), sub(fields[i], 2) .. '\0' .. sig)
+      at = at + 11 + byte(v, at + 10)
+    end
+  end
+end
+
+-- The names of rules 1 to n, whose provider's keys begin with so many bytes.
+local function names_of_rules(n, length)
+  local names = {}
+  for i = 1, n do
+    names[i] = sub(KEYS[i], length + 1)
+  end
+  return names
+end
 
 local call = redis.call
-local told, due = KEYS[1], KEYS[2]
+local told, due, meta = KEYS[1], KEYS[2], KEYS[3]
 
 -- What is over stays for so long, since those who waited for it are yet to be looked at; a
 -- rest for longer, since by it the next one is told to be in vain.
@@ -326,7 +363,7 @@ end
 -- Lets a round be looked at now: those who wait may have been put off for longer than they
 -- need to be from now on.
 local function look(name)
-  call('ZADD', due, 'XX', 'LT', whole(now), name)
+  freed(due, meta, { name }, now)
 end
 
 local function lift(level)

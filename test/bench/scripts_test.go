@@ -43,7 +43,7 @@ func BenchmarkScripts(b *testing.B) {
 		{"give_back/token bucket", lua.GiveBack.For("T"), []string{token}, 4},
 		{"renew/one lease", lua.Renew, []string{runs}, 0},
 		{"release/one lease", lua.Release, []string{runs}, 0},
-		{"join", lua.Join, []string{""}, 0},
+		{"heartbeat", lua.Heartbeat, []string{""}, 0},
 	} {
 		b.Run(test.name, func(b *testing.B) {
 			rdb := redis.NewClient(&redis.Options{Addr: redistest.NewServer(b).Addr()})
@@ -85,7 +85,7 @@ func arguments(name string, keys []string, extra int, rules []string, i int) (al
 		return keys, []any{"", "held", 60_000_000}
 	case "release":
 		return keys, []any{id}
-	case "join":
+	case "heartbeat":
 		return []string{"hw:members"}, []any{"", "member" + strconv.Itoa(i%8), 15_000_000}
 	}
 	all, args = slices.Clone(keys), []any{"", id}

@@ -1,4 +1,4 @@
--- join: count the live members of a group and be one of them for a while.
+-- heartbeat: count the live members of a group and be one of them for a while.
 --
 -- KEYS[1]  members  sorted set of member ids by the end of their stay, µs.
 --

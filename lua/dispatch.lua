@@ -1,0 +1,541 @@
+-- dispatch: grant the tasks of a provider whose turn is near, in the order of their turns.
+--
+-- From the provider down it takes the first of those that wait, and where all rules admit its task soon
+-- enough it charges them at the start that they give it: the task is in flight until its process says that
+-- it has come. Where a rule does not, its node waits in the schedule. Sent again under its
+-- id it answers with the same tasks, as far as they have not come.
+--
+-- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[8]. See include/layout.lua.
+-- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next two.
+-- KEYS[n+2]   heap      sorted set of listed nodes.
+-- KEYS[n+3]   meta      hash of nodes.
+-- KEYS[n+4]   flight    hash of what was granted. See include/waiting/flight.lua, here and for the next.
+-- KEYS[n+5]   overdue   sorted set of the same.
+-- KEYS[n+6]   told      hash, what the API has told of its limits. See include/told.lua.
+-- KEYS[n+7]   parked    sorted set of tasks out of their queues for now. See include/waiting/parked.lua.
+-- KEYS[n+8..] queue     the waiting tasks of a scope, one for each of s scopes.
+--
+-- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
+-- ARGV[2]     call    the id of this call. The first ten bytes are the caller's own.
+-- ARGV[3]     lead    integer µs >= 0, how long before its start a task is granted at the latest,
+-- ARGV[4]     spread  and integer µs >= 0, how much earlier it may be, so that one call serves several.
+-- ARGV[5]     most    integer >= 0, how many tasks to grant at most.
+-- ARGV[6]     more    integer >= 0, how many more of those whose start has come already.
+-- ARGV[7]     all     1 to look at every node, whatever it waits for: a limit may have changed.
+-- ARGV[8]     rules   integer n.
+-- ARGV[9..]   rule    one for each rule. See include/rules.lua.
+-- ARGV[n+9..] path    one for each of s scopes: the numbers of its rules, as "1,3*2,4", with the weight of the
+--                     scope's name under a rule where it has one; "-" for a scope that the caller knows no rules
+--                     of; after a "!" those of one of which the caller may start nobody.
+-- ARGV[n+s+9..] news  three for each task, what, scope and ticket: "c" it has come, "u" it has not come and
+--                     goes back to its place, "a" there is no such task yet and it is tried again eight places later,
+--                     "f" there is no such task any more, "b" it was parked and goes back. Or "s", any scope, and
+--                     a group that stands still, "m" and one that the caller serves: what the tickets' names begin
+--                     with, up to and with their first slash. Without "m" it serves all.
+--
+-- Returns  {times, granted, missing, near, overdue}, each a list:
+--          times    {now, next, parked}: integer µs, the clock of this call, and when to look again, 0 when
+--                   nobody waits; 1 while any are parked
+--          granted  three for each task: its scope, its ticket and its grant, as in flight.lua
+--          missing  the scopes that were met and are not among KEYS, each once
+--          near     nodes whose turns are next, as paths
+--          overdue  two for each task that was granted and has not come in time: its scope and its ticket
+--
+-- Writes   KEYS[1..n+8] that it changes. Nothing when nobody waits and there is no news.
+-- Source   docs/turns.md#dispatch
+
+-- #include clock
+-- #include pack
+-- #include layout
+
+local call = redis.call
+local n, base = tonumber(ARGV[8]), 8
+local schedule, heap, meta, flight, overdue = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
+local told, parked, provider = KEYS[n + 6], KEYS[n + 7], sub(KEYS[n + 1], 1, -10)
+-- A key counts as often as it is named.
+local there = call('EXISTS', schedule, flight, flight, told, told, told, told, parked, parked, parked, parked, parked, parked,
+  parked, parked)
+local heeds, parks, flies = floor(there / 4) % 2 == 1, there >= 8, floor(there / 2) % 2 == 1
+local id, lead, spread = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local most, more = tonumber(ARGV[5]), tonumber(ARGV[6])
+
+-- #include numbers
+local stale = false
+-- #include waiting/stale when K
+-- #include state
+-- #include lease
+-- #include token_bucket when T
+-- #include sliding_window when S
+-- #include fixed_window when F
+-- #include concurrency when C
+-- #include calendar when K
+-- #include rules
+-- #include answer
+-- #include told
+-- #include waiting/tasks
+-- #include waiting/tree
+-- #include waiting/flight
+-- #include waiting/parked
+-- #include waiting/queues
+
+-- How many steps a call takes at most, and how many blocked nodes it takes up at once.
+local STEPS, DUE = 1000, 100
+
+-- How soon others may look at what is left to them: well within the lead that they have. How soon to look
+-- again at what the caller knows no rules of. How soon to look at a suspended rule, which a change of its limit brings up
+-- sooner.
+local OTHERS, AGAIN, SUSPENDED = 5000, 1000000, 3600000000
+
+local granted, missing, late = {}, {}, {}
+local outs, mine, fields_set, fields_gone = { flight = {}, overdue = {} }, nil, {}, {}
+local roots, again = {}, nil
+tree.at_once = 32
+
+local function look_again(t)
+  again = min(again or t, t)
+end
+
+-- The first task of a queue that this call has not taken: ticket and score.
+local function head(l)
+  if not l.got or l.next > #l.got and #l.got == 2 * l.size then
+    parking.read(l)
+  end
+  return l.got[l.next], tonumber(l.got[l.next + 1])
+end
+
+-- The news.
+
+-- Puts a task back in its queue.
+local function back(l, ticket, score)
+  if call('ZADD', l.key, 'NX', whole(score), ticket) == 1 then
+    tree.count(l.leaf, ticket, 1, l.units)
+    queues.stand_anew(l)
+    keep_waiting(0, l.key)
+  end
+end
+
+-- Puts one who was parked back in its queue, unless it is on its way, or costs too much: there it would be
+-- before those who can start.
+local function unpark(l, field, ticket)
+  local group = ticket == ':' .. group_of(ticket)
+  if l.unknown or not group and parking.too_dear((counted(queues.path(l), ticket))) then
+    return
+  end
+  local score = parking.take(l, field, ticket)
+  if score and call('HEXISTS', flight, field) == 0 then
+    back(l, ticket, score)
+  end
+end
+
+local function take_out(l, ticket)
+  local place = call('ZRANK', l.key, ticket)
+  if place then
+    call('ZREM', l.key, ticket)
+    if place == 0 then
+      tree.look_above(l.leaf)
+    end
+    tree.count(l.leaf, ticket, -1, l.units)
+    if not l.unknown then
+      queues.stand_anew(l)
+    elseif call('EXISTS', l.key) == 0 then
+      tree.stand(l.leaf)
+    end
+  end
+end
+
+-- What became of one who was granted.
+local function heed_granted(what, l, field, ticket)
+  local value = flies and call('HGET', flight, field)
+  if not value then
+    return
+  elseif what == 'c' then
+    return flights.forget(field)
+  end
+  local g = flights.read(value)
+  if sub(g.id, 1, #id) == id then
+    return -- this call has granted it after it has heeded the news
+  end
+  flights.refund(g, ticket, queues.named)
+  if what ~= 'f' and l and not l.unknown and g.score > -SCORES then
+    local eighth = what == 'a' and call('ZRANGE', l.key, '8', '8', 'WITHSCORES')[2]
+    back(l, ticket, tonumber(eighth or nil) or g.score)
+  end
+  flights.forget(field) -- last: it is never in neither
+end
+
+local function heed_news()
+  local list = {}
+  for i = 2 + #KEYS, #ARGV, 3 do
+    local what, scope, ticket = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+    if what == 's' then
+      parking.add(ticket)
+    elseif what == 'm' then
+      mine = mine or {}
+      mine[ticket] = true
+    else
+      list[#list + 1] = { what, queues.by_scope[scope], scope .. '\0' .. ticket, ticket }
+    end
+  end
+  for _, one in ipairs(list) do
+    local what, l, field, ticket = one[1], one[2], one[3], one[4]
+    if what == 'b' then
+      if l then
+        unpark(l, field, ticket)
+      end
+    else
+      heed_granted(what, l, field, ticket)
+    end
+    if what == 'f' then
+      call('ZREM', parked, field)
+      if l then
+        take_out(l, ticket)
+      end
+    end
+  end
+end
+
+-- Leases that were written before the clock has stepped back would end later by the step, and who has
+-- died keep a place for as long. Those that end behind what the clock had come to are set to end a lease from
+-- now: no sooner than they should, however often. Not every call knows of all rules, so the moment is remembered
+-- until the clock is nearly there again.
+local function bring_leases_back(beat, had)
+  local from = beat - now > FAR_AHEAD and beat or had
+  if not from then
+    return
+  elseif now + FAR_AHEAD >= from then
+    fields_gone[#fields_gone + 1] = '^'
+    return
+  elseif from == beat then
+    fields_set[#fields_set + 1], fields_set[#fields_set + 2] = '^', whole(from)
+  end
+  for i = 1, n do
+    local lease = byte(ARGV[base + i]) == HELD and unpack7(ARGV[base + i], 9)
+    if lease and now + lease + FAR_AHEAD < from then
+      local ends = call('ZRANGEBYSCORE', KEYS[i], '(' .. whole(from), '+inf')
+      for j = 1, #ends do
+        call('ZADD', KEYS[i], 'XX', 'LT', whole(now + lease), ends[j])
+      end
+    end
+  end
+end
+
+-- The granted.
+
+-- Those that this call granted when it was sent before.
+local function granted_before()
+  if flies and call('HGET', flight, '=' .. sub(id, 1, 10)) == id then
+    local all = call('HGETALL', flight)
+    for f = 1, #all, 2 do
+      if byte(all[f]) ~= 61 and sub(flights.read(all[f + 1]).id, 1, #id) == id then
+        local scope, ticket = flights.parts(all[f])
+        granted[#granted + 1], granted[#granted + 2], granted[#granted + 3] = scope, ticket, all[f + 1]
+        most = most - 1
+      end
+    end
+  end
+end
+
+local function is_mine(ticket, l)
+  return not (l and l.left) and (not mine or mine[group_of(ticket)])
+end
+
+-- Fetches what others have granted for groups of this caller, and names those who have not come in time.
+local function fetch()
+  local list = flies and call('ZRANGEBYSCORE', overdue, '-inf', whole(now - STALE), 'WITHSCORES', 'LIMIT', '0', '64') or {}
+  for i = 1, #list, 2 do
+    local field, at = list[i], tonumber(list[i + 1])
+    local scope, ticket = flights.parts(field)
+    local value = call('HGET', flight, field)
+    if not value then
+      call('ZREM', overdue, field)
+    elseif at < 0 and is_mine(ticket, queues.by_scope[scope]) then
+      call('ZADD', overdue, whole(now), field)
+      granted[#granted + 1], granted[#granted + 2], granted[#granted + 3] = scope, ticket, value
+    elseif at > 0 or at + HANDED + STALE <= now then
+      call('ZADD', overdue, whole(now - STALE + AGAIN), field) -- others are told in a while
+      late[#late + 1], late[#late + 2] = scope, ticket
+    end
+  end
+end
+
+-- Grants a task its start. It is charged, and its scope has had a turn.
+local function grant(l, ticket, score, path, start)
+  local gid, names, places = id .. '.' .. whole(#outs.overdue / 2), {}, {}
+  for _, r in ipairs(path) do
+    if r.kind ~= 'P' then
+      r.member, r.dirty = gid, true
+      names[#names + 1], places[#places + 1] = r.name, algorithms[r.kind].charge(r, now, start)
+      if r.kind == 'C' then
+        algorithms.C.save(r, now, start)
+      end
+    end
+  end
+  local field, own = l.scope .. '\0' .. ticket, is_mine(ticket, l)
+  local value = flights.text({ start = start, score = score, id = gid }, names, places)
+  outs.flight[#outs.flight + 1], outs.flight[#outs.flight + 2] = field, value
+  outs.overdue[#outs.overdue + 1], outs.overdue[#outs.overdue + 2] = whole(own and now or now - HANDED), field
+  if own then
+    granted[#granted + 1], granted[#granted + 2], granted[#granted + 3] = l.scope, ticket, value
+    if start <= now and more > 0 then
+      more = more - 1
+    else
+      most = most - 1
+    end
+  end
+  l.took[#l.took + 1], l.next = ticket, l.next + 2
+  tree.count(l.leaf, ticket, -1, l.units)
+  tree.turn(l.leaf, queues.units_by_level(path), l.weights)
+  queues.stand(l, head(l))
+end
+
+-- The level at which others are before a task that take something of what it takes, though not the same, and
+-- until when they wait there: what comes free is theirs.
+local function waits_behind(leaf, sig, ticket)
+  for _, at in ipairs(tree.chain(tree.parent(leaf))) do
+    for its, state in pairs(tree.node(at).states) do
+      if its ~= sig and state.cost and state.cost > 0 and cost_of(ticket, state.unit) > 0 then
+        local theirs, ours = tree.first(at, its), tree.first(at, sig)
+        local t = tree.times[at .. '\0' .. its] or tonumber(call('ZSCORE', schedule, at .. '\0' .. its) or nil)
+        if t and t > now and theirs and (theirs.band < ours.band or theirs.band == ours.band and theirs.tag < ours.tag) then
+          return at, t, state, its
+        end
+      end
+    end
+  end
+end
+
+local function block(level, sig, t, cost, unit, behind)
+  tree.block(level, sig, t, cost, unit, behind)
+  if level == '' then
+    roots[sig] = nil
+  end
+end
+
+-- Has the node of the rule wait that a task waits for. One whose cost no rule will ever admit is parked.
+local function wait_for(l, sig, ticket, score, path, start, binding, sure)
+  local by, free = queues.waits_for(path, start, binding)
+  if not free and by.cap ~= 0 and by.p ~= 0 then
+    if parking.dear == 0 then
+      look_again(now)
+      return tree.hide(l.leaf, sig)
+    end
+    parking.dear, l.next = parking.dear - 1, l.next + 2
+    parking.park(l, { ticket, score })
+    return queues.stand(l, head(l))
+  end
+  local early = sure and free and free - lead > now and lead or 0
+  local look = free and max(now + 1, free - early) or now + SUSPENDED
+  if by.corrected then
+    look = min(look, now + TOLD_LOOK)
+  end
+  block(level_of(by.name), sig, look, by.cost, by.unit)
+end
+
+-- Serves the first task of a leaf. False when the call may grant no more.
+local function serve(leaf, sig)
+  tree.read(tree.chain(leaf))
+  local l = queues.by_scope[sub(leaf, 1, -2)]
+  if not l or l.unknown then
+    if l then
+      look_again(now + AGAIN)
+    else
+      missing[#missing + 1] = sub(leaf, 1, -2)
+    end
+    tree.hide(leaf, sig)
+    return true
+  end
+  local ticket, score = head(l)
+  if not ticket then
+    tree.stand(leaf)
+    return true
+  elseif parking.stands(ticket) then -- there are more than one call parks
+    look_again(now)
+    tree.hide(leaf, sig)
+    return true
+  end
+  local path, its = counted(queues.path(l), ticket)
+  if its ~= sig or band_of(score) ~= tree.node(leaf).states[sig].band then
+    queues.stand(l, ticket, score)
+    return true
+  end
+  local level, t, state, behind = waits_behind(leaf, sig, ticket)
+  if level then
+    block(level, sig, t, state.cost, state.unit, behind)
+    return true
+  end
+  local start, binding, sure = joint_start(path, now)
+  if not sure or start > now + lead + spread then
+    wait_for(l, sig, ticket, score, path, start, binding, sure)
+    return true
+  elseif most <= 0 and (more <= 0 or start > now) and is_mine(ticket, l) then
+    return false
+  end
+  if not is_mine(ticket, l) then
+    look_again(now + OTHERS)
+  end
+  grant(l, ticket, score, path, start)
+  return true
+end
+
+-- The signature of the provider whose first is the soonest.
+local function next_root()
+  local best, sig
+  for its in pairs(roots) do
+    local e = tree.first('', its)
+    if not e then
+      roots[its] = nil
+    elseif not best or e.band < best.band or e.band == best.band and e.tag < best.tag then
+      best, sig = e, its
+    end
+  end
+  return sig
+end
+
+local function leaf_below(sig)
+  local at = ''
+  repeat
+    local e = tree.first(at, sig)
+    if not e then
+      error('node ' .. at .. ' is damaged for ' .. sig)
+    end
+    at = e.id
+  until sub(at, -1) == '/'
+  return at
+end
+
+-- Takes up the blocked nodes that are due.
+local function take_up(names)
+  local ids = { '' }
+  for _, name in ipairs(names) do
+    ids[#ids + 1] = flights.parts(name)
+  end
+  tree.read(ids)
+  for _, name in ipairs(names) do
+    tree.unblock(flights.parts(name))
+  end
+  for sig, state in pairs(tree.node('').states) do
+    if state.cost == 0 then
+      roots[sig] = true
+    end
+  end
+end
+
+-- The blocked nodes that are due, but for those of the provider that this call is through with.
+local function due_nodes(through)
+  tree.write_times()
+  local names, list = call('ZRANGEBYSCORE', schedule, '-inf', whole(now), 'LIMIT', '0', whole(DUE)), {}
+  for _, name in ipairs(names) do
+    if byte(name) ~= 0 or not through[sub(name, 2)] then
+      list[#list + 1] = name
+    end
+  end
+  return list
+end
+
+-- Serves all that is due. True when there may be more than the call may grant, or has steps for.
+local function dispatch()
+  local steps, through = 0, {}
+  local names = due_nodes(through)
+  while #names > 0 do
+    take_up(names)
+    for sig in pairs(roots) do
+      through[sig] = true
+    end
+    local sig = next_root()
+    while sig do
+      steps = steps + 1
+      if steps > STEPS or not serve(leaf_below(sig), sig) then
+        return true
+      end
+      sig = next_root()
+    end
+    names = due_nodes(through)
+  end
+  return false
+end
+
+-- Lets all blocked nodes be looked at, so many a call.
+local function look_at_all()
+  local names = call('ZREVRANGEBYSCORE', schedule, '+inf', '(' .. whole(now), 'LIMIT', '0', '1000')
+  for _, name in ipairs(names) do
+    tree.times[name] = now
+  end
+  if #names == 1000 then
+    look_again(now)
+  end
+end
+
+-- What this call has granted goes to those in flight before it leaves the queues: a server that refuses a
+-- command half-way leaves no task in neither.
+local function save()
+  if #outs.overdue > 0 then
+    outs.flight[#outs.flight + 1], outs.flight[#outs.flight + 2] = '=' .. sub(id, 1, 10), id
+    call('HSET', flight, unpack(outs.flight))
+    call('ZADD', overdue, unpack(outs.overdue))
+    keep_waiting(0, flight, overdue)
+  end
+  queues.save()
+  for _, l in pairs(queues.by_scope) do
+    if #l.took > 0 then
+      call('ZREM', l.key, unpack(l.took))
+    end
+    if l.took[1] and tree.node(l.leaf).kids == 0 then
+      fields_gone[#fields_gone + 1] = 'Q' .. l.scope
+    end
+  end
+  fields_set[#fields_set + 1], fields_set[#fields_set + 2] = '@', whole(now)
+  tree.save(fields_set, fields_gone)
+end
+
+if stale then
+  return { { now, now, 0 }, {}, {}, {}, {} }
+elseif there % 4 == 0 and 2 + #KEYS > #ARGV then
+  return { { now, 0, parks and 1 or 0 }, {}, {}, {}, {} }
+end
+for i = n + 8, #KEYS do
+  queues.add(KEYS[i], ARGV[i + 1])
+end
+local was = call('HMGET', meta, '@', '^')
+local beat = tonumber(was[1] or nil) or 0
+bring_leases_back(beat, tonumber(was[2] or nil))
+granted_before()
+heed_news()
+fetch()
+if ARGV[7] == '1' or beat > now then -- or the clock has stepped back
+  look_at_all()
+  for _, field in ipairs(flies and call('ZRANGEBYSCORE', overdue, '(' .. whole(now), '+inf') or {}) do
+    call('ZADD', overdue, whole(now), field)
+  end
+end
+local over = there % 2 == 1 or next(tree.times)
+over = over and dispatch()
+if #pauses.stepped > 0 then
+  call('HSET', told, unpack(pauses.stepped))
+end
+local near = {}
+for sig in pairs(tree.nodes[''] and tree.node('').states or {}) do
+  local set = tree.sets['\0' .. sig .. '\0']
+  for _, e in ipairs(set and set.list or {}) do
+    near[#near + 1] = e.id
+  end
+end
+save()
+local first = call('ZRANGE', schedule, '0', '0', 'WITHSCORES')
+local following = tonumber(first[2] or 0)
+if following > 0 and following <= now and not over then
+  following = again or now + OTHERS
+elseif following > 0 and again then
+  following = min(following, again)
+end
+-- The first call of each minute keeps what waits, however soon it follows the one before.
+if following > 0 and floor(now * 1440 / STAY) ~= floor(beat * 1440 / STAY) then
+  local last = tonumber(call('ZRANGE', schedule, '-1', '-1', 'WITHSCORES')[2])
+  keep_waiting(max(0, last - now), schedule, heap, meta)
+  for _, l in pairs(queues.by_scope) do
+    keep_waiting(0, l.key)
+  end
+end
+if parking.parked or parks and floor(now * 1440 / STAY) ~= floor(beat * 1440 / STAY) then
+  keep_waiting(0, parked)
+end
+return { { now, following, (parks or parking.parked) and 1 or 0 }, granted, missing, near, late }

@@ -1,0 +1,106 @@
+-- How a task comes to a queue, for those who ask and those who are planned. It needs queues.lua, lanes.lua,
+-- expect.lua, parked and parks. Source: docs/turns.md#join
+
+-- The place of a task that asks for the first time: at the end of its queue or where its lane goes on, and
+-- behind those of its group who are parked.
+local function place_in(l, ticket, rank)
+  local priority, stride, lane = priority_of(rank)
+  local band = -priority * BAND
+  local from, to = whole(band), '(' .. whole(band + BAND)
+  l.text_of_lanes = l.text_of_lanes or call('HGET', meta, 'Q' .. l.scope) or ''
+  local lanes, score = read_lanes(l.text_of_lanes), nil
+  if lane ~= '' and l.text_of_lanes ~= '' then
+    local first = call('ZRANGEBYSCORE', l.key, whole(band + FRONT), to, 'WITHSCORES', 'LIMIT', '0', '1')[2]
+    score = place_in_lane(lanes, band, lane, tonumber(first or nil))
+  end
+  if not score then
+    local last = call('ZREVRANGEBYSCORE', l.key, to, from, 'WITHSCORES', 'LIMIT', '0', '1')[2]
+    score = place_after(tonumber(last or nil), band, now)
+  end
+  score = behind_parked(score, parks and call('ZSCORE', parked, l.scope .. '\0:' .. group_of(ticket)), band)
+  if l.text_of_lanes ~= '' or lane ~= '' then
+    take_place(lanes, band, lane, stride, score)
+    l.text_of_lanes = lanes_text(lanes)
+    l.laned = true
+  end
+  return score
+end
+
+-- How long until a task's turn, with so much of its own queue before it. Where several nodes share a
+-- level each of them has a turn in between. -1 where no clock tells.
+local function expected_in(l, path, share)
+  local latest, known = now, false
+  for _, r in ipairs(path) do
+    local level = level_of(r.name)
+    local own = floor(tree.units(l.leaf, r.unit) * share)
+    local all, kids = tree.units(level, r.unit), tree.node(level).kids
+    local others = min(max(0, all - own), turns_of(own + r.cost, kids - 1, l.weights and l.weights[level] or 0))
+    local t = after_units(r, now, own + others)
+    if not t then
+      return -1
+    end
+    known, latest = known or can_tell(r), max(latest, t)
+  end
+  return known and latest - now or -1
+end
+
+-- Whether one who comes is behind others: those of its own queue, or those who wait for what it takes too, at any
+-- level.
+local function held_up(l, sig, ticket)
+  tree.read(tree.chain(l.leaf))
+  if tree.node(l.leaf).kids > 0 then
+    return true
+  end
+  for _, id in ipairs(tree.chain(tree.parent(l.leaf))) do
+    for its, state in pairs(tree.node(id).states) do
+      if its == sig or not state.cost or state.cost == 0 or cost_of(ticket, state.unit) > 0 then
+        return true
+      end
+    end
+  end
+  return false
+end
+
+-- Puts a task in its queue, at a score if it has one, and the queue in the tree. `by` is the rule that it waits
+-- for and `t` until when, where nobody is before it. Returns how many are before it, and whether it is new there.
+local function enter(l, ticket, rank, sig, score, by, t, lead)
+  local stood = not score and call('ZRANK', l.key, ticket)
+  if stood then
+    return stood, false
+  end
+  score = score or place_in(l, ticket, rank)
+  local new = call('ZADD', l.key, 'NX', whole(score), ticket) == 1
+  local place = call('ZRANK', l.key, ticket)
+  if new then
+    tree.count(l.leaf, ticket, 1, l.units)
+  end
+  if place == 0 then
+    local band = band_of(score)
+    tree.stand(l.leaf, sig, band)
+    local level = by and level_of(by.name)
+    local state, at = by and tree.node(level).states[sig], level
+    while at and at ~= l.leaf do
+      local first = tree.first(at, sig)
+      at = first and first.id
+    end
+    if at and (not state.cost or state.cost == 0) then
+      tree.block(level, sig, max(now + 1, t - lead), by.cost, by.unit)
+    else
+      tree.hurry(l.leaf, sig, band, ticket)
+    end
+  end
+  return place, new
+end
+
+-- Writes what enter has come to; the tasks wait us µs at most, as far as is known.
+local function save_entered(list, us)
+  local set = {}
+  for _, l in ipairs(list) do
+    keep_waiting(us, l.key)
+    if l.laned then
+      set[#set + 1], set[#set + 2] = 'Q' .. l.scope, l.text_of_lanes
+    end
+  end
+  tree.save(set, {})
+  keep_waiting(us, schedule, heap, meta)
+end

@@ -1,0 +1,90 @@
+-- Tasks of groups that stand still, and those that cost more than a lowered limit admits: nobody can start
+-- them, so they leave their queues, and come back to the places that they had when the caller says
+-- that they may go on. Source: docs/turns.md#queues-that-stand-still
+--
+-- parked  sorted set: scope, 0, ticket by its score in the queue. One whose name is a group alone is the
+--         last place of the group in the scope, whatever its priority: others of the group go behind it.
+--
+-- `left` and `dear` are how many a call still parks of groups, and of those that cost too much.
+local parking = { groups = {}, left = 1000, dear = 200 }
+do
+  local HEADS, MANY_HEADS = 16, 256
+
+  -- Notes a group that stands still: what its tickets' names begin with.
+  function parking.add(group)
+    parking.groups[group], parking.stand = true, true
+  end
+
+  local function stands(ticket)
+    return parking.stand and parking.groups[group_of(ticket)]
+  end
+  parking.stands = stands
+
+  -- Parks tasks of a queue: two for each, its ticket and its score.
+  function parking.park(l, list)
+    local entries, tickets, last = {}, {}, {}
+    for i = 1, #list, 2 do
+      local ticket, score = list[i], tonumber(list[i + 1])
+      local group = group_of(ticket)
+      entries[i], entries[i + 1], tickets[#tickets + 1] = whole(score), l.scope .. '\0' .. ticket, ticket
+      last[group] = max(last[group] or 0, score % BAND)
+      tree.count(l.leaf, ticket, -1, l.units)
+    end
+    call('ZADD', parked, 'LT', unpack(entries)) -- first: a server that refuses a command loses none
+    for group, place in pairs(last) do
+      call('ZADD', parked, 'GT', whole(place), l.scope .. '\0:' .. group)
+    end
+    call('ZREM', l.key, unpack(tickets))
+    parking.parked = true
+  end
+
+  local function park_some(l)
+    local list = {}
+    for i = 1, #l.got, 2 do
+      if #list / 2 < parking.left and stands(l.got[i]) then
+        list[#list + 1], list[#list + 2] = l.got[i], l.got[i + 1]
+      end
+    end
+    if #list == 0 then
+      return false
+    end
+    parking.left = parking.left - #list / 2
+    parking.park(l, list)
+    return true
+  end
+
+  -- Reads the first tasks of a queue that this call has not taken, without those who stand still.
+  function parking.read(l)
+    local size = HEADS
+    repeat
+      l.got, l.next, l.size = call('ZRANGE', l.key, whole(#l.took), whole(#l.took + size - 1), 'WITHSCORES'), 1, size
+      size = MANY_HEADS
+    until not parking.stand or not park_some(l)
+  end
+
+  -- Whether a rule of a path can never admit its task while the limits are what they are.
+  function parking.too_dear(path)
+    for _, r in ipairs(path) do
+      if r.cap ~= 0 and r.p ~= 0 and not algorithms[r.kind].fit(r, now) then
+        return true
+      end
+    end
+    return false
+  end
+
+  -- Takes one out who is parked: returns its score, nil where it is not parked. The last place of a
+  -- group goes when the first in the queue is behind it.
+  function parking.take(l, field, ticket)
+    local score = tonumber(call('ZSCORE', parked, field) or nil)
+    if score and ticket == ':' .. group_of(ticket) then
+      local first = tonumber(call('ZRANGE', l.key, '0', '0', 'WITHSCORES')[2] or nil)
+      if not first or first % BAND > score then
+        call('ZREM', parked, field)
+      end
+      return nil
+    elseif score then
+      call('ZREM', parked, field)
+    end
+    return score
+  end
+end

@@ -1,0 +1,107 @@
+-- The queues of a call and their rules: a rule is read once, whoever meets it. It needs n, base, provider,
+-- tasks.lua and tree.lua; rule i is ARGV[base + i].
+local queues = { rules = {}, by_scope = {}, numbers = nil }
+
+-- Rule i.
+function queues.rule(i)
+  local r = queues.rules[i]
+  if not r then
+    r = load_rule(i, ARGV[base + i], 1, '', now)
+    r.name, r.unit = sub(KEYS[i], #provider + 1), unit_of(ARGV[base + i])
+    r.dirty = r.stepped and r.p ~= 0
+    r.till = r.dirty and 0 or r.till
+    queues.rules[i] = r
+  end
+  return r
+end
+
+-- The rule of a name, if the call knows it.
+function queues.named(name)
+  if not queues.numbers then
+    queues.numbers = {}
+    for i = 1, n do
+      queues.numbers[sub(KEYS[i], #provider + 1)] = i
+    end
+  end
+  return queues.numbers[name] and queues.rule(queues.numbers[name])
+end
+
+-- Notes a queue by its key and the numbers of its rules.
+function queues.add(key, text)
+  local scope = sub(key, #provider + 1, -7)
+  local l = { key = key, scope = scope, leaf = scope .. '/', text = text, took = {}, units = { [REQUESTS] = true } }
+  l.left, l.unknown = byte(text) == 33, text == '-'
+  for i in path_numbers(text) do
+    l.units[unit_of(ARGV[base + tonumber(i)])] = true
+  end
+  queues.by_scope[scope] = l
+  return l
+end
+
+-- The rules of a queue's scope, pauses behind them, and its weights by level.
+function queues.path(l)
+  if not l.path then
+    l.path, l.weights = {}, {}
+    for i, weight in path_numbers(l.text) do
+      local r = queues.rule(tonumber(i))
+      l.path[#l.path + 1] = r
+      l.weights[level_of(r.name)] = tonumber(weight) or l.weights[level_of(r.name)]
+    end
+    add_pauses(l.path, l.scope)
+  end
+  return l.path
+end
+
+-- Has a queue stand in the tree by its first task.
+function queues.stand(l, ticket, score)
+  if ticket then
+    local _, sig = counted(queues.path(l), ticket)
+    tree.stand(l.leaf, sig, band_of(score))
+  else
+    tree.stand(l.leaf)
+  end
+end
+
+-- The same for whoever is first by now, who may start sooner than who was.
+function queues.stand_anew(l)
+  local first = call('ZRANGE', l.key, '0', '0', 'WITHSCORES')
+  queues.stand(l, first[1], tonumber(first[2]))
+  if first[1] then
+    local _, sig = counted(queues.path(l), first[1])
+    tree.hurry(l.leaf, sig, band_of(tonumber(first[2])), first[1])
+  end
+end
+
+-- The most that a task takes of any rule, by level.
+function queues.units_by_level(path)
+  local units = {}
+  for _, r in ipairs(path) do
+    local level = level_of(r.name)
+    units[level] = max(units[level] or 1, r.cost)
+  end
+  return units
+end
+
+-- Writes the rules that this call has charged or refunded.
+function queues.save()
+  for _, r in pairs(queues.rules) do
+    if r.dirty and r.kind ~= 'C' then
+      algorithms[r.kind].save(r, now)
+    end
+  end
+end
+
+-- The rule of a path that a task waits for, and until when, nil where it can't tell: one that can't, or the
+-- one that alone would admit the task last. Whatever comes free of any other, it can't start before.
+function queues.waits_for(path, start, binding)
+  local last, at
+  for i = 1, #path do
+    local t = algorithms[path[i].kind].fit(path[i], now)
+    if not t then
+      return path[i], nil
+    elseif t > (at or now) then
+      last, at = i, t
+    end
+  end
+  return path[last or max(1, binding)], at or start
+end

@@ -1,0 +1,498 @@
+-- The order among scopes that wait. It needs call, now, heap, schedule, meta, pack and the numbers.
+-- Source: docs/turns.md#the-tree
+--
+-- A node is a name of a path: '' the provider, '/a', '/a/x', and as a leaf the queue of a scope:
+-- '/a/' for that of '/a'. Each node has a tag, a time in the virtual clock of its parent, and
+-- its siblings take turns by it: start-time fair queueing at each level. A node that has
+-- waiting tasks is, for each signature of those, either listed or blocked:
+--
+-- heap      sorted set, all of score 0: the listed nodes, as parent, 0, signature, 0, rank, node. A rank is
+--           the band of the first task and the tag, ten bytes. With '!' as signature: nodes that are empty,
+--           and whose tag is ahead of their parent's time. It is forgotten once that has passed it.
+-- schedule  sorted set: the blocked nodes, as node, 0, signature, by the µs at which their rules admit the
+--           first task below. The provider is never listed: while anybody can be looked at, it is here.
+-- meta      hash. n<node>: its tag, its time, how many nodes below have tasks, how many '!' there are,
+--           and the requests that wait below, seven bytes each; then for each signature it, behind its
+--           length, the band, and 0 while listed, or one more than the cost that blocks and the unit of that,
+--           behind which "=" and a signature say that what comes free is saved for the tasks of that one.
+--           u<node>, 0, unit: what waits below of other units. Q<scope> the lanes of a queue: lanes.lua.
+--           @ the µs of the last dispatch.
+local tree = { nodes = {}, sets = {}, comes = {}, times = {}, sums = {}, at_once = 16 }
+do
+  local SLOT, LATEST, MOST_OF_A_TURN, MANY = 100000, 9007199254740991, 10000, 500
+  local PAST = '!'
+
+  local function parent(id)
+    return string.match(id, '^(.*)/')
+  end
+  tree.parent = parent
+
+  local function read_record(id, v)
+    local nd = { id = id, tag = 0, time = 0, kids = 0, past = 0, units = 0, states = {}, stored = v and true or false }
+    if not v then
+      return nd
+    end
+    nd.tag, nd.time, nd.kids = unpack7(v, 1), unpack7(v, 8), unpack7(v, 15)
+    nd.past, nd.units = unpack7(v, 22), unpack7(v, 29)
+    local i = 36
+    while i <= #v do
+      local sig = sub(v, i + 1, i + byte(v, i))
+      i = i + 1 + #sig
+      local state = { band = unpack7('\0\0\0\0' .. sub(v, i, i + 2), 1) }
+      local cost, length = unpack7(v, i + 3), byte(v, i + 10)
+      if cost > 0 then
+        local unit, is, behind = string.match(sub(v, i + 11, i + 10 + length), '^([^=]*)(=?)(.*)$')
+        state.cost, state.unit, state.behind = cost - 1, unit, is == '=' and behind or nil
+      end
+      nd.states[sig], i = state, i + 11 + length
+    end
+    return nd
+  end
+
+  local function record(nd)
+    local text = pack(nd.tag) .. pack(nd.time) .. pack(nd.kids) .. pack(nd.past) .. pack(nd.units)
+    for sig, state in pairs(nd.states) do
+      local unit = state.unit and state.unit .. (state.behind and '=' .. state.behind or '') or ''
+      text = text .. char(#sig) .. sig .. sub(pack(state.band), 5) .. pack(state.cost and state.cost + 1 or 0)
+        .. char(#unit) .. unit
+    end
+    return text
+  end
+
+  -- Reads nodes that are not known yet.
+  function tree.read(ids)
+    local unknown, fields = {}, {}
+    for _, id in ipairs(ids) do
+      if not tree.nodes[id] then
+        tree.nodes[id] = true
+        unknown[#unknown + 1], fields[#fields + 1] = id, 'n' .. id
+      end
+    end
+    for i = 0, #unknown - 1, MANY do
+      local values = call('HMGET', meta, unpack(fields, i + 1, min(#fields, i + MANY)))
+      for j = 1, #values do
+        tree.nodes[unknown[i + j]] = read_record(unknown[i + j], values[j])
+      end
+    end
+  end
+
+  local function node(id)
+    local nd = tree.nodes[id]
+    if not nd then
+      tree.read({ id })
+      nd = tree.nodes[id]
+    end
+    return nd
+  end
+  tree.node = node
+
+  -- A node, to be written.
+  local function changed(id)
+    local nd = node(id)
+    nd.changed, nd.gone = true, nil
+    return nd
+  end
+
+  -- The nodes from a leaf up to the provider.
+  function tree.chain(leaf)
+    local ids, id = {}, leaf
+    while id do
+      ids[#ids + 1], id = id, parent(id)
+    end
+    return ids
+  end
+
+  -- Writes what comes to the heap and what goes: first what comes, since an empty key has no TTL.
+  local function write_heap()
+    local come, go = {}, {}
+    for member, is in pairs(tree.comes) do
+      if is then
+        come[#come + 1], come[#come + 2] = '0', member
+      else
+        go[#go + 1] = member
+      end
+    end
+    tree.comes = {}
+    for i = 1, #come, MANY do
+      call('ZADD', heap, unpack(come, i, min(#come, i + MANY - 1)))
+    end
+    for i = 1, #go, MANY do
+      call('ZREM', heap, unpack(go, i, min(#go, i + MANY - 1)))
+    end
+  end
+
+  local function sooner(a, b)
+    return a.band < b.band or a.band == b.band and a.tag < b.tag
+  end
+
+  -- The children of a node for a signature: the first of them, once they are read.
+  local function children(id, sig)
+    local key = id .. '\0' .. sig .. '\0'
+    local set = tree.sets[key]
+    if not set then
+      set = { key = key, upper = id .. '\0' .. sig .. '\1', hidden = {}, many = 0 }
+      tree.sets[key] = set
+    end
+    return set
+  end
+
+  local function read_children(set)
+    write_heap()
+    local most = tree.at_once + set.many
+    local got = call('ZRANGEBYLEX', heap, '[' .. set.key, '(' .. set.upper, 'LIMIT', '0', whole(most))
+    local list, from = {}, #set.key
+    for _, member in ipairs(got) do
+      local id = sub(member, from + 11)
+      if not set.hidden[id] then
+        list[#list + 1] = { band = unpack7('\0\0\0\0' .. sub(member, from + 1, from + 3), 1), tag = unpack7(member, from + 4), id = id }
+      end
+    end
+    set.list, set.whole = list, #got < most
+  end
+
+  -- The first child that this call has not hidden, if any.
+  local function first(id, sig)
+    local set = children(id, sig)
+    while not set.list or #set.list == 0 and not set.whole do
+      read_children(set)
+    end
+    return set.list[1]
+  end
+  tree.first = first
+
+  local function put(id, sig, child, band, tag)
+    local set = children(id, sig)
+    local list, e = set.list, { band = band, tag = tag, id = child }
+    tree.comes[set.key .. sub(pack(band), 5) .. pack(tag) .. child] = true
+    if list and not set.hidden[child] and (set.whole or #list > 0 and sooner(e, list[#list])) then
+      local i = #list + 1
+      while i > 1 and sooner(e, list[i - 1]) do
+        list[i], i = list[i - 1], i - 1
+      end
+      list[i] = e
+    end
+  end
+
+  local function drop(id, sig, child, band, tag)
+    local set = children(id, sig)
+    tree.comes[set.key .. sub(pack(band), 5) .. pack(tag) .. child] = false
+    for i, e in ipairs(set.list or {}) do
+      if e.id == child then
+        table.remove(set.list, i)
+        break
+      end
+    end
+  end
+
+  -- Makes a node wait for a moment.
+  local function wait_until(id, sig, t)
+    tree.times[id .. '\0' .. sig] = t
+  end
+
+  -- Has those looked at now that wait behind a signature.
+  local function pass_on(nd, sig)
+    for its, state in pairs(nd.states) do
+      if its ~= sig and state.cost and state.behind == sig then
+        wait_until(nd.id, its, now)
+      end
+    end
+  end
+
+  -- Sees that a node is listed, or is not, as its children are.
+  local function rise(id, sig)
+    local nd, set, child = node(id), children(id, sig), first(id, sig)
+    local state, up = nd.states[sig], parent(id)
+    if not child and set.many > 0 then -- all others are left out
+      return up and state and not state.cost and tree.hide(id, sig)
+    elseif child and state and (state.cost or state.band == child.band or set.many > 0) then
+      return
+    end
+    if state and state.cost then
+      wait_until(id, sig, false)
+      pass_on(nd, sig)
+    elseif state then
+      drop(up, sig, id, state.band, nd.tag)
+    end
+    changed(id)
+    nd.states[sig] = child and { band = child.band } or nil
+    if child and not up then
+      nd.states[sig].cost, nd.states[sig].unit = 0, ''
+      wait_until(id, sig, now)
+    elseif child then
+      put(up, sig, id, child.band, nd.tag)
+    end
+    if up then
+      rise(up, sig)
+    end
+  end
+
+  -- Blocks a node until t, when its rule admits the cost of a unit, or, behind another signature, while that
+  -- waits for the same.
+  function tree.block(id, sig, t, cost, unit, behind)
+    local nd, up = changed(id), parent(id)
+    local state = nd.states[sig]
+    if up and not state.cost then
+      drop(up, sig, id, state.band, nd.tag)
+    end
+    state.cost, state.unit, state.behind = cost, unit, behind
+    wait_until(id, sig, t)
+    if up then
+      rise(up, sig)
+    end
+  end
+
+  -- Lists a node that was blocked. The provider is to be looked at.
+  function tree.unblock(id, sig)
+    local nd, up, child = changed(id), parent(id), first(id, sig)
+    local state = nd.states[sig]
+    pass_on(nd, sig)
+    if not (state and child) then
+      wait_until(id, sig, false)
+      nd.states[sig] = nil
+    elseif not up then
+      state.cost, state.unit, state.band, state.behind = 0, '', child.band, nil
+    elseif state.cost then
+      wait_until(id, sig, false)
+      nd.states[sig] = { band = child.band }
+      put(up, sig, id, child.band, nd.tag)
+      rise(up, sig)
+    end
+  end
+
+  -- Has the nodes of a level looked at now: something of its rules has come free.
+  function tree.look_at(id)
+    for sig, state in pairs(node(id).states) do
+      if state.cost and tree.times[id .. '\0' .. sig] ~= false then
+        wait_until(id, sig, now)
+      end
+    end
+  end
+
+  -- The same for all above a leaf: the first task there has gone, and whoever is first now may need less.
+  function tree.look_above(leaf)
+    for _, id in ipairs(tree.chain(parent(leaf))) do
+      tree.look_at(id)
+    end
+  end
+
+  -- Leaves a listed node out until the end of this call, and its parents where all below are.
+  function tree.hide(id, sig)
+    local up = parent(id)
+    local set = children(up, sig)
+    for i, e in ipairs(first(up, sig) and set.list or {}) do
+      if e.id == id then
+        table.remove(set.list, i)
+        set.hidden[id], set.many = true, set.many + 1
+        break
+      end
+    end
+    if up ~= '' and not first(up, sig) then
+      tree.hide(up, sig)
+    end
+  end
+
+  -- Has blocked parents of a leaf looked at now, if its first task may start sooner than those that they
+  -- are blocked for.
+  function tree.hurry(leaf, sig, band, ticket)
+    for _, id in ipairs(tree.chain(parent(leaf))) do
+      local state = node(id).states[sig]
+      if state and state.cost then
+        if band < state.band or cost_of(ticket, state.unit) < state.cost then
+          wait_until(id, sig, now)
+        end
+        return
+      end
+    end
+  end
+
+  -- Counts a task that comes to a queue (1) or leaves it (-1), at each level. The units are those that the
+  -- rules of its path count.
+  function tree.count(leaf, ticket, sign, units)
+    for _, id in ipairs(tree.chain(leaf)) do
+      local nd = changed(id)
+      nd.units = max(0, nd.units + sign * cost_of(ticket, REQUESTS))
+      for unit in pairs(units) do
+        if unit ~= '' and unit ~= REQUESTS then
+          local field = 'u' .. id .. '\0' .. unit
+          tree.sums[field] = (tree.sums[field] or 0) + sign * cost_of(ticket, unit)
+        end
+      end
+    end
+  end
+
+  -- What waits below a node of a unit.
+  function tree.units(id, unit)
+    if unit == '' or unit == REQUESTS then
+      return node(id).units
+    end
+    local field = 'u' .. id .. '\0' .. unit
+    return max(0, (tonumber(call('HGET', meta, field) or nil) or 0) + (tree.sums[field] or 0))
+  end
+
+  -- Opens a leaf that has its first task, and its parents. Nobody has saved up: its tag is its parent's
+  -- time at least.
+  local function open(leaf)
+    local id, up = leaf, parent(leaf)
+    changed(leaf).kids = 1
+    while up do
+      local nd, p = changed(id), changed(up)
+      if nd.stored then
+        drop(up, PAST, id, 0, nd.tag)
+        p.past = max(0, p.past - 1)
+      end
+      nd.tag, p.kids = max(nd.tag, p.time), p.kids + 1
+      if p.kids > 1 then
+        return
+      end
+      id, up = up, parent(up)
+    end
+  end
+
+  local function forget(id)
+    local nd = node(id)
+    nd.gone, nd.stored = true, false
+    while nd.past > 0 do
+      local e = first(id, PAST)
+      if not e then
+        return
+      end
+      drop(id, PAST, e.id, 0, e.tag)
+      nd.past = nd.past - 1
+      forget(e.id)
+    end
+  end
+
+  -- Closes a leaf that has no tasks any more, and the parents that have none. What they are ahead of others
+  -- is kept.
+  local function close(id)
+    local up = parent(id)
+    while up do
+      local nd, p = changed(id), changed(up)
+      nd.kids, nd.units = 0, 0
+      p.kids = max(0, p.kids - 1)
+      if nd.tag > p.time then
+        put(up, PAST, id, 0, nd.tag)
+        p.past, nd.stored = p.past + 1, true
+      else
+        forget(id)
+      end
+      if p.kids > 0 then
+        return
+      end
+      id, up = up, parent(up)
+    end
+  end
+
+  -- Has a queue stand in the tree by its first task: its signature and its band; nil for a queue that is
+  -- empty.
+  function tree.stand(leaf, sig, band)
+    local nd, up = node(leaf), parent(leaf)
+    if sig and nd.kids == 0 then
+      open(leaf)
+    end
+    for its, state in pairs(nd.states) do
+      if its ~= sig or state.band ~= band then
+        changed(leaf).states[its] = nil
+        drop(up, its, leaf, state.band, nd.tag)
+        if its ~= sig then
+          rise(up, its)
+        end
+      end
+    end
+    if sig and not nd.states[sig] then
+      changed(leaf).states[sig] = { band = band }
+      put(up, sig, leaf, band, nd.tag)
+      rise(up, sig)
+    elseif not sig and nd.kids > 0 then
+      close(leaf)
+    end
+  end
+
+  -- Moves the tags of a path on, whose leaf has had a turn: units and weights by level.
+  function tree.turn(leaf, units, weights)
+    local id, up = leaf, parent(leaf)
+    while up do
+      local nd, p = changed(id), changed(up)
+      p.time = max(p.time, nd.tag)
+      local took = max(1, min(units[up] or 1, MOST_OF_A_TURN))
+      local tag = min(LATEST, p.time + max(1, floor(SLOT * took / (weights[up] or 1) + 0.5)))
+      for sig, state in pairs(nd.states) do
+        if not state.cost then
+          drop(up, sig, id, state.band, nd.tag)
+          put(up, sig, id, state.band, tag)
+        end
+      end
+      nd.tag, p.passed = tag, p.past > 0
+      id, up = up, parent(up)
+    end
+  end
+
+  -- Forgets empty nodes that the time has passed.
+  local function sweep()
+    local passed = {}
+    for id, nd in pairs(tree.nodes) do
+      passed[#passed + 1] = nd.passed and not nd.gone and id or nil
+    end
+    for _, id in ipairs(passed) do
+      local nd, e = node(id), first(id, PAST)
+      while e and e.tag <= nd.time do
+        drop(id, PAST, e.id, 0, e.tag)
+        nd.past = max(0, nd.past - 1)
+        forget(e.id)
+        e = first(id, PAST)
+      end
+    end
+  end
+
+  function tree.write_times()
+    local set, gone = {}, {}
+    for key, t in pairs(tree.times) do
+      if t then
+        set[#set + 1], set[#set + 2] = whole(t), key
+      else
+        gone[#gone + 1] = key
+      end
+    end
+    tree.times = {}
+    for i = 1, #set, MANY do
+      call('ZADD', schedule, unpack(set, i, min(#set, i + MANY - 1)))
+    end
+    for i = 1, #gone, MANY do
+      call('ZREM', schedule, unpack(gone, i, min(#gone, i + MANY - 1)))
+    end
+  end
+
+  -- Writes the tree. `set` has more fields and values of meta, by turns, and `gone` fields that go.
+  -- Nothing of it stays when nobody waits.
+  function tree.save(set, gone)
+    if node('').changed and node('').kids == 0 then
+      call('DEL', heap, schedule, meta)
+      return
+    end
+    sweep()
+    for id, nd in pairs(tree.nodes) do
+      if nd.gone then
+        gone[#gone + 1] = 'n' .. id
+      elseif nd.changed then
+        set[#set + 1], set[#set + 2] = 'n' .. id, record(nd)
+      end
+    end
+    write_heap()
+    tree.write_times()
+    for field, k in pairs(tree.sums) do
+      local sum = k ~= 0 and (tonumber(call('HGET', meta, field) or nil) or 0) + k
+      if sum and sum > 0 then
+        set[#set + 1], set[#set + 2] = field, whole(sum)
+      elseif sum then
+        gone[#gone + 1] = field
+      end
+    end
+    tree.sums = {}
+    for i = 1, #set, MANY do
+      call('HSET', meta, unpack(set, i, min(#set, i + MANY - 1)))
+    end
+    for i = 1, #gone, MANY do
+      call('HDEL', meta, unpack(gone, i, min(#gone, i + MANY - 1)))
+    end
+  end
+end

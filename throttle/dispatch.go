@@ -1,0 +1,346 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/lua"
+)
+
+// DispatchRequest asks for the grants of those of a provider whose turn is near.
+type DispatchRequest struct {
+	// Provider is the first name of the scopes. Required.
+	Provider string
+	// Lead is how long before its start a task is granted at the latest, and Spread how much earlier it may
+	// be, so that one call serves several.
+	Lead, Spread time.Duration
+	// Max is how many to grant at most, and MaxReady how many beyond Max if their start has come already.
+	Max, MaxReady int
+	// All looks at everybody, whatever they wait for: limits may have changed.
+	All bool
+	// Glance says that nothing is known to have changed since the last call, and that what that told to be
+	// next is yet to come: one cheap command is enough to see whether anything came before it. Only
+	// then, and every few seconds, the call does what it does without.
+	Glance bool
+	// Claimed are tasks that were granted and have come. Until a call says so, and for those that others of
+	// this provider report as Dispatched.Overdue, their grants are kept to be given back.
+	Claimed []Place
+	// Unused are tasks that were granted and will not come: what they were granted is given back, and they go
+	// back to their places. NotYet are those that do not exist yet: they go behind eight others.
+	Unused, NotYet []Place
+	// Gone are tasks that there are no more, whether they were granted or wait: some hundreds at most.
+	Gone []Place
+	// StandStill are groups of which nobody can start, as the tasks of a queue that is paused: what
+	// the tickets of a group begin with, up to and with the first slash, "-low/" of "-low/17". Those
+	// of them whose turn comes are parked: they take no units and nobody waits behind them, until they are
+	// named in Back.
+	StandStill []string
+	// Back are those who were parked and go back to their places. Those are parked too who cost more than a
+	// rule can admit, and stay so as long as they do.
+	Back []Place
+	// Serves are the groups of which this caller can start tasks; those of others are granted for whoever
+	// serves them. Defaults to all.
+	Serves []string
+	// Leave names scopes of which this caller can run nobody now. It must be quick and is called in
+	// Dispatch's goroutine. Defaults to none.
+	Leave func(scope string) bool
+}
+
+// Granted is a task whose turn has come, with its grant.
+type Granted struct {
+	Place
+	// Grant is what it took.
+	Grant Grant
+	// Wait is how long its start was ahead when the call was made; below 0 where it was over.
+	Wait time.Duration
+}
+
+// Dispatched is what Dispatch answers.
+type Dispatched struct {
+	// Granted are those whose turn it is, in order. Each is to be named in Claimed or Unused of a later
+	// call, within 3 s.
+	Granted []Granted
+	// Overdue are tasks that somebody was granted 3 s ago or longer, and nobody has said what became of them: this
+	// caller is to find out, and to name them in Claimed, Unused or Gone.
+	Overdue []Place
+	// Waiting says that somebody waits, and Next in how long to call Dispatch again.
+	Waiting bool
+	Next    time.Duration
+	// Parked says that some are parked, as of the last call that was no glance.
+	Parked bool
+}
+
+// Dispatch grants those who wait and whose turn is near their starts, in the order of their turns: each is
+// charged for its start, at most Lead and Spread ahead.
+// Any number of processes may call it: each turn is given once. Costs one round trip, one more after a glance that
+// sees something, and another where scopes come up that this Limiter has not met lately. The error wraps
+// ErrUnavailable, or is ctx's; the news are to be told again then.
+func (l *Limiter) Dispatch(ctx context.Context, req DispatchRequest) (Dispatched, error) {
+	scopes := l.queues.of(req.Provider)
+	if req.Glance && !req.news() {
+		d, quiet, err := l.glanceQueue(ctx, req.Provider, scopes)
+		if quiet || err != nil && !damaged(err) {
+			return d, err
+		}
+	}
+	scopes.met(req.scopes(), nil)
+	var out Dispatched
+	for range maxDispatchCalls {
+		reply, err := l.dispatch(ctx, req, scopes)
+		if err != nil {
+			return out, unavailable(ctx, "dispatch those who wait for", req.Provider, err)
+		}
+		out.Granted = append(out.Granted, reply.granted...)
+		out.Overdue = append(out.Overdue, reply.overdue...)
+		out.Waiting, out.Next = reply.next > 0, max(0, time.Duration(reply.next-reply.now)*time.Microsecond)
+		out.Parked = reply.parked
+		scopes.met(reply.near, reply.missing)
+		scopes.looked(reply.next, Woken{Next: out.Next, Parked: out.Parked})
+		if len(reply.missing) == 0 && !reply.stale {
+			break
+		}
+		left := max(0, req.Max+req.MaxReady-len(reply.granted))
+		req.MaxReady = min(req.MaxReady, left)
+		req.Max = left - req.MaxReady
+		if !reply.stale {
+			req.Claimed, req.Unused, req.NotYet, req.Gone, req.Back = nil, nil, nil, nil, nil
+		}
+		req.All = reply.stale
+	}
+	return out, nil
+}
+
+// maxDispatchCalls bounds the round trips of one Dispatch: scopes that still come up are for the next.
+const maxDispatchCalls = 4
+
+// news says whether the call has anything to tell.
+func (r *DispatchRequest) news() bool {
+	return r.All || len(r.Claimed)+len(r.Unused)+len(r.NotYet)+len(r.Gone)+len(r.Back) > 0
+}
+
+// scopes are those of the news, but of what has come: nothing of those is to be changed.
+func (r *DispatchRequest) scopes() (scopes []string) {
+	for _, p := range slices.Concat(r.Unused, r.NotYet, r.Gone, r.Back) {
+		scopes = append(scopes, p.Scope)
+	}
+	return scopes
+}
+
+// glanceQueue looks whether all is as the last call left it; see glance.
+func (l *Limiter) glanceQueue(ctx context.Context, provider string, scopes *scopeSet) (d Dispatched, quiet bool, err error) {
+	next, until, parks := scopes.quiet()
+	if !time.Now().Before(until) {
+		return d, false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+	defer cancel()
+	var first *redis.ZSliceCmd
+	err = ReadFromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
+		first = pipe.ZRangeWithScores(ctx, keyspace(l.cfg.Prefix).provider(provider)+"!schedule", 0, 0)
+		return nil
+	})
+	if err != nil {
+		return d, false, unavailable(ctx, "look for those who wait for", provider, err)
+	}
+	if due := first.Val(); len(due) == 0 || int64(due[0].Score) < next {
+		return d, false, nil
+	}
+	return Dispatched{Waiting: true, Next: max(0, time.Until(until)), Parked: parks}, true, nil
+}
+
+type dispatchReply struct {
+	now, next int64
+	granted   []Granted
+	missing   []string
+	near      []string
+	overdue   []Place
+	parked    bool
+	stale     bool // nothing was decided: hours have begun or ended
+}
+
+func (l *Limiter) dispatch(ctx context.Context, req DispatchRequest, scopes *scopeSet) (reply dispatchReply, err error) {
+	prefix := keyspace(l.cfg.Prefix).provider(req.Provider)
+	known, _ := scopes.known()
+	t := l.table(known)
+	t.leave(req.Leave)
+	all := 0
+	if req.All {
+		all = 1
+	}
+	args := []any{
+		l.clock(), l.slots.client + NewID(), req.Lead.Microseconds(), req.Spread.Microseconds(), max(0, req.Max), max(0, req.MaxReady), all,
+	}
+	args = t.appendArgs(args)
+	args = appendNews(args, "c", req.Claimed)
+	args = appendNews(args, "f", req.Gone) // before the others: who is gone is not put back
+	args = appendNews(args, "u", req.Unused)
+	args = appendNews(args, "a", req.NotYet)
+	args = appendNews(args, "b", req.Back)
+	for _, group := range req.StandStill {
+		args = append(args, "s", "", group)
+	}
+	for _, group := range req.Serves {
+		args = append(args, "m", "", group)
+	}
+	asked := time.Now()
+	list, err := l.lists(ctx, lua.Dispatch.For(t.kinds()), t.queueKeys(prefix), args)
+	if err != nil {
+		return reply, err
+	}
+	if reply, err = l.readDispatch(req.Provider, list, asked); err == nil {
+		reply.stale = l.told(prefix, asked, time.UnixMicro(reply.now), known)
+	}
+	return reply, err
+}
+
+func (l *Limiter) readDispatch(provider string, list []any, asked time.Time) (out dispatchReply, err error) {
+	lists := make([][]any, 5)
+	if len(list) != len(lists) {
+		return out, errReply
+	}
+	for i := range lists {
+		one, ok := list[i].([]any)
+		if !ok {
+			return out, errReply
+		}
+		lists[i] = one
+	}
+	times, granted, overdue := lists[0], lists[1], lists[4]
+	if len(times) != 3 || len(granted)%3 != 0 || len(overdue)%2 != 0 {
+		return out, errReply
+	}
+	out.now, _ = times[0].(int64)
+	out.next, _ = times[1].(int64)
+	out.parked = times[2] == int64(1)
+	for i := 0; i < len(granted); i += 3 {
+		g, err := l.readGranted(readPlace(scopeOf(provider, granted[i]), text(granted[i+1])), text(granted[i+2]), out.now, asked)
+		if err != nil {
+			return out, err
+		}
+		out.granted = append(out.granted, g)
+	}
+	for _, s := range lists[2] {
+		out.missing = append(out.missing, scopeOf(provider, s))
+	}
+	for _, s := range lists[3] {
+		out.near = append(out.near, scopeOf(provider, strings.TrimSuffix(text(s), "/")))
+	}
+	for i := 0; i < len(overdue); i += 2 {
+		out.overdue = append(out.overdue, readPlace(scopeOf(provider, overdue[i]), text(overdue[i+1])))
+	}
+	return out, nil
+}
+
+var errGrant = errors.New("a grant in flight is damaged")
+
+// inFlight is a value of what is in flight, as lua/include/waiting/flight.lua writes it.
+type inFlight struct {
+	start, granted int64
+	score          int64
+	places         map[string]int64 // by the rule's name
+	id             string
+}
+
+func readInFlight(v string) (f inFlight, err error) {
+	const head = 3*packed + 1
+	if len(v) < head || len(v) < head+packed*int(v[head-1]) {
+		return f, errGrant
+	}
+	rules := int(v[head-1])
+	f.start, f.score, f.granted = number(v), number(v[packed:])-1<<52, number(v[2*packed:])
+	names := strings.Split(v[head+packed*rules:], "\x00")
+	if len(names) != rules+1 && (rules != 0 || len(names) != 2) {
+		return f, errGrant
+	}
+	f.places, f.id = make(map[string]int64, rules), names[len(names)-1]
+	for i := range rules {
+		f.places[names[i]] = number(v[head+packed*i:])
+	}
+	return f, nil
+}
+
+// readGranted reads what a task was granted.
+func (l *Limiter) readGranted(p Place, value string, now int64, asked time.Time) (Granted, error) {
+	f, err := readInFlight(value)
+	if err != nil {
+		return Granted{}, err
+	}
+	out := Granted{Place: p, Wait: time.Duration(f.start-now) * time.Microsecond}
+	of, err := l.plans.of(p.Scope)
+	if err != nil {
+		return out, nil //nolint:nilerr // a policy that no longer knows the scope: it took nothing that can be told
+	}
+	req := Request{Scope: p.Scope, Cost: p.cost}
+	if costs, err := ParseCosts(p.costs); err == nil {
+		req.Costs = costs
+	}
+	if counted, err := l.priced(of, &req); err == nil {
+		of = counted
+	}
+	g := Grant{scope: p.Scope, id: f.id, plan: of, cost: of.price(&req), start: f.start}
+	g.places, g.told = newPlaces(len(of.bounds))
+	for i := range of.keys {
+		g.places[i] = f.places[of.ruleName(i)]
+	}
+	g.from = asked.Add(out.Wait)
+	if l.clock() == "" { // else a test's, which stands still
+		g.came = time.Now().Add(out.Wait)
+	}
+	out.Grant = g
+	return out, nil
+}
+
+func (t *table) queueKeys(provider string) []any {
+	keys := slices.Concat(t.ruleKey, queueShared(provider))
+	for _, line := range t.lines {
+		keys = append(keys, strings.TrimSuffix(text(line), "!line")+"!queue")
+	}
+	return keys
+}
+
+// queueShared returns the keys that the queues of a provider share, in the order in which scripts take them:
+// schedule, heap, meta, flight, overdue, told, parked.
+func queueShared(provider string) []any {
+	return []any{
+		provider + "!schedule", provider + "!heap", provider + "!meta", provider + "!flight", provider + "!overdue",
+		toldKey(provider), parkedKey(provider),
+	}
+}
+
+// queuedCall is the script call that decides an attempt with a ticket; see lua/decide_queued.lua.
+func (a *attempt) queuedCall(req *Request) call {
+	p := a.plan
+	c := newCall(lua.DecideQueued.For(p.kinds), p.keyArgs, 9, 6+2*len(p.bounds), replyHead+replyRule*len(p.bounds)+turnReply)
+	c.args = append(c.args, a.key(), strings.TrimSuffix(text(p.turns[0]), "!line")+"!queue")
+	c.args = append(c.args, queueShared(p.provider)...)
+	c.args = append(c.args, a.limiter.clock(), a, a.ask(req), req.place().ticket(), a.again(req), p.others)
+	c.args = p.appendArgs(c.args, a.cost)
+	c.attempt, c.rules = a, len(p.bounds)
+	return c
+}
+
+// joinScript sends a call of join: the group's tasks, each with the number of its scope.
+func (l *Limiter) joinScript(ctx context.Context, prefix string, t *table, lead, near time.Duration, tasks []any) ([]any, error) {
+	args := t.appendArgs([]any{l.clock(), l.slots.client + NewID(), lead.Microseconds(), near.Microseconds()})
+	reply, err := l.lists(ctx, lua.Join.For(t.kinds()), t.queueKeys(prefix), append(args, tasks...))
+	if err == nil && len(reply) != 2+2*len(tasks)/3 {
+		err = errReply
+	}
+	if err != nil {
+		return nil, err
+	}
+	return append(reply[:1:1], reply[2:]...), nil
+}
+
+// waitKeys are the keys by which those who wait are looked at when something becomes free: the schedule and the nodes.
+func (l *Limiter) waitKeys(p *plan) []any {
+	if l.grants {
+		return []any{p.provider + "!schedule", p.provider + "!meta"}
+	}
+	return []any{p.turns[1], p.turns[4]}
+}

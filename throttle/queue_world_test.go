@@ -1,0 +1,688 @@
+package throttle
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// queueWorld runs one history of those who wait in the tree: grants are held against the ledgers of
+// model_test.go, the order against who asked first, and the tree against the queues.
+type queueWorld struct {
+	rdb      redis.UniversalClient
+	prefix   string
+	h        *turnsHistory
+	limiters []*Limiter
+	version  int
+	now      int64
+
+	ledgers   map[string]*ledger
+	tasks     []*waiter
+	byTicket  map[string]*waiter
+	news      DispatchRequest
+	order     int64
+	seen      treeSeen
+	still     bool
+	disturbed bool            // limits have changed
+	loose     map[string]bool // leaves that stand by one who is first no more, until a dispatch comes to them
+	looked    int64
+}
+
+func newQueueWorld(rdb redis.UniversalClient, prefix string, h *turnsHistory) *queueWorld {
+	w := &queueWorld{rdb: rdb, prefix: prefix, h: h, now: epoch, ledgers: map[string]*ledger{}, byTicket: map[string]*waiter{}, loose: map[string]bool{}, news: DispatchRequest{Provider: "p"}}
+	for _, limits := range h.versions {
+		policy, err := NewPolicy(UnmatchedDeny, limits)
+		must(err)
+		l, err := New(rdb, policy, Config{Prefix: prefix, Pad: -1, Unbatched: true})
+		must(err)
+		l.grants = true
+		l.clock = func() string { return strconv.FormatInt(w.now, 10) }
+		w.limiters = append(w.limiters, l)
+	}
+	for _, scope := range h.scopes {
+		p := w.plan(scope)
+		for i, key := range p.keys {
+			if w.ledgers[key] == nil {
+				w.ledgers[key] = &ledger{rule: p.bounds[i].raised(), last: epoch}
+			}
+		}
+	}
+	w.seen = readTree(rdb, prefix, h.scopes)
+	return w
+}
+
+func (w *queueWorld) limiter() *Limiter { return w.limiters[w.version] }
+
+func (w *queueWorld) plan(scope string) *plan {
+	p, err := w.limiter().plans.of(scope)
+	must(err)
+	return p
+}
+
+func (w *queueWorld) pathOf(t *waiter) *plan {
+	p := w.plan(t.Scope)
+	if costs := t.costsByUnit(); costs != nil {
+		p = w.limiter().plans.counted(p, costs)
+	}
+	return p
+}
+
+func (w *queueWorld) field(t *waiter) string { return scopePath(t.Scope) + "\x00" + t.key() }
+
+// looks has the ledgers see the rules as they are, as scripts do when they load them.
+func (w *queueWorld) looks() {
+	for _, scope := range w.h.scopes {
+		p := w.plan(scope)
+		for i, key := range p.keys {
+			w.ledgers[key].look(p.bounds[i].raised(), w.now, w.now)
+		}
+	}
+}
+
+// signature is what lua/include/waiting/tasks.lua says of a task.
+func (w *queueWorld) signature(path, ticket string) string {
+	scope := scopeOf("p", path)
+	place := readPlace(scope, ticket)
+	costs, err := ParseCosts(place.costs)
+	if place.costs == "" || err != nil {
+		return ""
+	}
+	all, units := true, []string{}
+	for _, b := range w.plan(scope).bounds {
+		unit := b.Rule.unit()
+		if b.Rule.everybodys() {
+			unit = ""
+		}
+		if costs.under(b.Rule) == 0 {
+			all = false
+		} else if !slices.Contains(units, unit) {
+			units = append(units, unit)
+		}
+	}
+	if all {
+		return ""
+	}
+	slices.Sort(units)
+	return strings.Join(units, ",") + ","
+}
+
+// settle reads what Redis holds after a call: what came to be in flight was charged, and what went was claimed
+// by those named, or given back.
+func (w *queueWorld) settle(claimed ...*waiter) {
+	before := w.seen.flight
+	w.seen = readTree(w.rdb, w.prefix, w.h.scopes)
+	for field, g := range before {
+		is, stays := w.seen.flight[field]
+		if stays && is.id == g.id || slices.ContainsFunc(claimed, func(t *waiter) bool { return w.field(t) == field }) {
+			continue
+		}
+		for _, l := range w.ledgers {
+			l.drop(g.id, w.now)
+		}
+	}
+	for field, g := range w.seen.flight {
+		if was, had := before[field]; had && was.id == g.id {
+			continue
+		}
+		path, ticket, _ := strings.Cut(field, "\x00")
+		_, name, _ := strings.Cut(ticket, ":")
+		t := w.byTicket[name]
+		if t == nil || scopePath(t.Scope) != path {
+			fail("nobody has heard of %q", field)
+		}
+		w.charge(t, g.id, g.start)
+	}
+	if faults := w.seen.faults(w.signature, w.loose); len(faults) > 0 && !w.disturbed {
+		fail("%s\nnodes %+v\nschedule %v", strings.Join(faults, "\n"), w.seen.nodes, w.seen.schedule)
+	}
+}
+
+// charge notes a grant.
+func (w *queueWorld) charge(t *waiter, id string, start int64) {
+	if start < w.now {
+		fail("%s is granted a start %d µs ago", t.key(), w.now-start)
+	}
+	p := w.pathOf(t)
+	for i, key := range p.keys {
+		c := charge{id: id, units: t.under(p.bounds[i].Rule), start: start, byClock: start, pass: w.ledgers[key].pass}
+		if w.ledgers[key].rule.Algorithm == Concurrency {
+			c.units = 1
+		}
+		if broken := w.ledgers[key].take(c, w.now, w.now); broken != "" {
+			fail("%s for %s at %d: %s", key, t.key(), start-epoch, broken)
+		}
+	}
+}
+
+func (w *queueWorld) request(t *waiter, ahead, near int64) Request {
+	t.asks++
+	return Request{
+		Scope: t.Scope, Cost: t.cost, Costs: t.costsByUnit(), ID: fmt.Sprintf("%s.%d", t.Ticket, t.asks), Ahead: us(ahead), Near: us(near),
+		Ticket: t.Ticket, Priority: t.priority, Lane: t.lane, Stride: strides[t.lane], Lead: us(w.h.lead),
+	}
+}
+
+// ask has a task ask for its start.
+func (w *queueWorld) ask(t *waiter, how standing, ahead, near int64) {
+	w.looks()
+	req := w.request(t, ahead, near)
+	req.standing = how
+	before := w.seen
+	g, flew := before.flight[w.field(t)]
+	waited := len(before.queues[scopePath(t.Scope)]) > 0
+	d, err := w.limiter().Decide(ctx, req)
+	var tooMuch *CostError
+	if errors.As(err, &tooMuch) {
+		t.stage = astray
+		return
+	}
+	must(err)
+	if !d.Allowed {
+		w.settle()
+		if !d.Turn.Waits {
+			fail("%s was denied and does not wait", t.key())
+		}
+		w.stand(t, how, before)
+		return
+	}
+	if waited && w.h.units {
+		w.loose[scopePath(t.Scope)] = true
+	}
+	start := w.now + d.Wait.Microseconds()
+	if d.Grant.start > 0 {
+		start = d.Grant.start // a claimed one may be over
+	}
+	claimed := flew && start == g.start && how == comes && g.start+2000 >= w.now && w.sameRules(t, g)
+	switch {
+	case how == rejoins || how == queues:
+		fail("%s only wanted a place, and was granted", t.key())
+	case claimed && d.Wait < -2*us(1000):
+		fail("%s has claimed a start %v ago", t.key(), -d.Wait)
+	case !claimed && !flew && how == comes && d.Wait > req.Near, !claimed && d.Wait > req.Ahead:
+		fail("%s was granted %v ahead, of %v and %v", t.key(), d.Wait, req.Ahead, req.Near)
+	case !flew && how == comes && waited && !w.disturbed && w.now-w.looked < 1e6:
+		fail("%s was granted before %v, who wait", t.key(), before.queues[scopePath(t.Scope)])
+	}
+	if claimed {
+		w.settle(t)
+		for _, l := range w.ledgers { // from now on it is the attempt's own
+			for i := range l.charges {
+				if l.charges[i].id == g.id {
+					l.charges[i].id = d.Grant.id
+				}
+			}
+		}
+	} else {
+		w.settle()
+		w.charge(t, d.Grant.id, start)
+	}
+	t.stage, t.d = running, d
+}
+
+func (w *queueWorld) sameRules(t *waiter, g inFlight) bool {
+	p := w.pathOf(t)
+	if len(p.keys) != len(g.places) {
+		return false
+	}
+	for i := range p.keys {
+		if _, is := g.places[p.ruleName(i)]; !is {
+			return false
+		}
+	}
+	return true
+}
+
+// stand notes that a task stands in its queue: where it stood, or at the end, or before all who had no turn.
+func (w *queueWorld) stand(t *waiter, how standing, before treeSeen) {
+	path := scopePath(t.Scope)
+	stood := slices.ContainsFunc(before.queues[path], func(z redis.Z) bool { return z.Member == t.key() })
+	_, parked := before.parked[w.field(t)]
+	g, flew := before.flight[w.field(t)]
+	switch {
+	case stood || parked || flew && g.score > -1<<52:
+	case flew || how == again || how == rejoins:
+		t.passed = true
+	default:
+		w.order++
+		t.order, t.placed = w.order, w.now
+	}
+	t.stage = waitsStage
+}
+
+// waitsStage is parked by the name that it has in turns_model_test.go: the task stands in its queue.
+const waitsStage = parked
+
+// join plans tasks that are about to be enqueued.
+func (w *queueWorld) join(tasks []*waiter, near int64) {
+	w.looks()
+	var asks []Ask
+	for _, t := range tasks {
+		asks = append(asks, Ask{Scope: t.Scope, Ticket: t.Ticket, Cost: t.cost, Costs: t.costsByUnit(), Priority: t.priority, Lane: t.lane, Stride: strides[t.lane]})
+	}
+	before := w.seen
+	placed, err := w.limiter().LineUp(ctx, asks, us(w.h.lead), us(near))
+	must(err)
+	w.settle()
+	for i, p := range placed {
+		switch t := tasks[i]; {
+		case p.Err != nil:
+			t.stage = gone
+		case p.Waits:
+			w.stand(t, comes, before)
+		default:
+			t.stage, t.left = straight, w.now
+			if _, is := w.seen.flight[w.field(t)]; !is {
+				fail("%s goes straight to asynq, and is not in flight", t.key())
+			}
+		}
+	}
+}
+
+// dispatch calls Dispatch with the news.
+func (w *queueWorld) dispatch(most int, spread int64, all bool) Dispatched {
+	w.looks()
+	req := w.news
+	req.Lead, req.Spread, req.Max, req.All = us(w.h.lead), us(spread), most, all
+	w.news = DispatchRequest{Provider: "p"}
+	if w.still {
+		req.StandStill = []string{"g/"}
+	}
+	before := w.seen
+	var claimed []*waiter
+	for _, p := range req.Claimed {
+		claimed = append(claimed, w.byTicket[p.Ticket])
+	}
+	d, err := w.limiter().Dispatch(ctx, req)
+	must(err)
+	w.looked = w.now
+	w.settle(claimed...)
+	named := map[string]bool{}
+	for _, g := range d.Granted {
+		t := w.byTicket[g.Ticket]
+		if named[g.Ticket] || t.stage == running || t.stage == gone {
+			fail("%s was granted, twice, or though it does not wait", g.Ticket)
+		}
+		if g.Wait > us(w.h.lead+spread) || g.Wait < 0 {
+			fail("%s was granted %v ahead", g.Ticket, g.Wait)
+		}
+		named[g.Ticket] = true
+		t.stage, t.left = released, w.now
+	}
+	if len(d.Granted) > most {
+		fail("%d were granted, of %d at most", len(d.Granted), most)
+	}
+	for _, p := range d.Overdue {
+		t := w.byTicket[p.Ticket]
+		if t.left+outStays > w.now {
+			fail("%s is overdue after %d µs", p.Ticket, w.now-t.left)
+		}
+	}
+	w.moved(req, named)
+	w.inOrder(before, d.Granted, named)
+	if len(d.Granted) < most && d.Next > 0 {
+		w.nobodyIdle(spread)
+	}
+	return d
+}
+
+// moved notes who went back to its place, or was parked.
+func (w *queueWorld) moved(req DispatchRequest, named map[string]bool) {
+	for _, t := range w.tasks {
+		if named[t.Ticket] || t.stage == gone || t.stage == running {
+			continue
+		}
+		_, flies := w.seen.flight[w.field(t)]
+		_, kept := w.seen.parked[w.field(t)]
+		in := slices.ContainsFunc(w.seen.queues[scopePath(t.Scope)], func(z redis.Z) bool { return z.Member == t.key() })
+		switch {
+		case in:
+			t.stage = waitsStage
+		case kept:
+			t.stage, t.aside = aside, true
+		case flies && t.stage != straight:
+			t.stage = released
+		case !flies && t.stage != fresh:
+			t.stage = astray
+		}
+	}
+	for _, p := range req.NotYet {
+		w.byTicket[p.Ticket].passed = true
+	}
+}
+
+// inOrder: within a scope those go first that have the higher priority, and then those that asked first.
+func (w *queueWorld) inOrder(before treeSeen, granted []Granted, named map[string]bool) {
+	turns := &turnsWorld{}
+	for i, g := range granted {
+		t := w.byTicket[g.Ticket]
+		for _, other := range granted[i+1:] {
+			turns.goesFirst(t, w.byTicket[other.Ticket], "granted")
+		}
+		for _, z := range before.queues[scopePath(t.Scope)] {
+			if other := w.byTicket[readPlace("", text(z.Member)).Ticket]; !named[other.Ticket] && other.stage == waitsStage {
+				turns.goesFirst(t, other, "left in its queue")
+			}
+		}
+	}
+}
+
+// nobodyIdle: no unit stays idle while a task that could use it is at hand, but for units that are saved for
+// somebody whose turn it is and who needs more.
+func (w *queueWorld) nobodyIdle(spread int64) {
+	type head struct {
+		t    *waiter
+		cost int64
+	}
+	var heads []head
+	for path, q := range w.seen.queues {
+		t := w.byTicket[readPlace("", text(q[0].Member)).Ticket]
+		most := t.cost
+		for _, n := range t.costsByUnit() {
+			most = max(most, n)
+		}
+		_ = path
+		heads = append(heads, head{t, max(1, most)})
+	}
+	for _, h := range heads {
+		if w.still && strings.HasPrefix(h.t.Ticket, "g/") || slices.ContainsFunc(heads, func(o head) bool { return o.cost > h.cost || o.t.costs != h.t.costs }) {
+			continue
+		}
+		d, err := w.limiter().Peek(ctx, Request{Scope: h.t.Scope, Cost: h.t.cost, Costs: h.t.costsByUnit()})
+		if err == nil && d.Allowed {
+			fail("%s could start, and was not granted; %+v", h.t.key(), w.seen.schedule)
+		}
+	}
+	_ = spread
+}
+
+func (w *queueWorld) giveBack(t *waiter) {
+	w.looks()
+	must(w.limiter().GiveBack(ctx, t.d.Grant))
+	now := w.plan(t.Scope)
+	for i, key := range now.keys {
+		w.ledgers[key].drop(t.d.Grant.id, w.now)
+		w.ledgers[key].trim(now.bounds[i].raised(), w.now)
+	}
+	t.stage = gone
+	w.settle()
+}
+
+func (w *queueWorld) newTask(r drawing) *waiter {
+	other := &turnsWorld{limiters: w.limiters, h: w.h, tasks: w.tasks}
+	t := other.newTask(r)
+	w.tasks = other.tasks
+	w.byTicket[t.Ticket] = t
+	return t
+}
+
+func (w *queueWorld) some(r drawing, stages []stage, do func(*waiter)) bool {
+	other := &turnsWorld{tasks: w.tasks}
+	return other.some(r, stages, do)
+}
+
+func (w *queueWorld) ahead(r drawing) int64 {
+	enough := w.h.lead + w.h.spread + 1000
+	return r.one(enough, enough, enough, 0, 1_000_000)
+}
+
+var queueHappenings = []struct {
+	name   string
+	weight int
+	do     func(*queueWorld, drawing) bool
+}{
+	{"ask", 22, func(w *queueWorld, r drawing) bool {
+		w.ask(w.newTask(r), comes, w.ahead(r), r.one(0, 0, w.h.lead))
+		return true
+	}},
+	{"join", 8, func(w *queueWorld, r drawing) bool {
+		var tasks []*waiter
+		for range 1 + r.IntN(5) {
+			tasks = append(tasks, w.newTask(r))
+		}
+		w.join(tasks, r.one(0, w.h.lead, 150_000))
+		return true
+	}},
+	{"dispatch", 22, func(w *queueWorld, r drawing) bool {
+		w.dispatch(int(r.one(0, 1, 2, 5, 64)), r.one(0, w.h.spread), r.IntN(10) == 0)
+		return true
+	}},
+	{"arrive", 16, func(w *queueWorld, r drawing) bool {
+		return w.some(r, []stage{released, straight}, func(t *waiter) { w.ask(t, comes, w.ahead(r), 0) })
+	}},
+	{"claim", 16, func(w *queueWorld, r drawing) bool {
+		return w.some(r, []stage{released}, func(t *waiter) {
+			g := w.seen.flight[w.field(t)]
+			w.news.Claimed = append(w.news.Claimed, t.Place)
+			t.d = Decision{Allowed: true, Grant: w.grantOf(t, g)}
+			t.stage = running
+		})
+	}},
+	{"unused", 4, func(w *queueWorld, r drawing) bool {
+		return w.some(r, []stage{released, straight}, func(t *waiter) {
+			w.news.Unused = append(w.news.Unused, t.Place)
+			w.dispatch(int(r.one(0, 3)), 0, false)
+		})
+	}},
+	{"not yet", 2, func(w *queueWorld, r drawing) bool {
+		return w.some(r, []stage{released}, func(t *waiter) {
+			w.news.NotYet = append(w.news.NotYet, t.Place)
+			t.passed = true
+			w.dispatch(int(r.one(0, 3)), 0, false)
+		})
+	}},
+	{"come early", 4, func(w *queueWorld, r drawing) bool {
+		return w.some(r, []stage{waitsStage}, func(t *waiter) { w.ask(t, comes, w.ahead(r), r.one(0, w.h.lead)) })
+	}},
+	{"come late", 3, func(w *queueWorld, r drawing) bool {
+		return w.some(r, []stage{astray}, func(t *waiter) { w.ask(t, comes, w.ahead(r), 0) })
+	}},
+	{"gone", 3, func(w *queueWorld, r drawing) bool {
+		return w.some(r, []stage{released, waitsStage, aside}, func(t *waiter) {
+			w.news.Gone = append(w.news.Gone, t.Place)
+			w.dispatch(int(r.one(0, 0, 5)), 0, false)
+			t.stage = gone
+		})
+	}},
+	{"start late", 4, func(w *queueWorld, r drawing) bool {
+		return w.someRun(r, func(t *waiter) {
+			w.giveBack(t)
+			w.ask(t, again, w.ahead(r), 0)
+		})
+	}},
+	{"rejoin", 2, func(w *queueWorld, r drawing) bool {
+		return w.someRun(r, func(t *waiter) {
+			w.giveBack(t)
+			w.ask(t, rejoins, 0, 0)
+		})
+	}},
+	{"take a place", 2, func(w *queueWorld, r drawing) bool {
+		if r.IntN(2) == 0 {
+			w.ask(w.newTask(r), queues, w.ahead(r), 0)
+			return true
+		}
+		return w.some(r, []stage{released, straight}, func(t *waiter) { w.ask(t, queues, w.ahead(r), 0) })
+	}},
+	{"finish", 8, func(w *queueWorld, r drawing) bool {
+		return w.someRun(r, func(t *waiter) { w.finish(t) })
+	}},
+	{"give back", 4, func(w *queueWorld, r drawing) bool {
+		return w.someRun(r, func(t *waiter) { w.giveBack(t) })
+	}},
+	{"stand still", 3, func(w *queueWorld, r drawing) bool {
+		w.still = true
+		w.dispatch(int(r.one(0, 1, 5, 64)), 0, r.IntN(2) == 0)
+		return true
+	}},
+	{"go on", 3, func(w *queueWorld, r drawing) bool {
+		w.still = false
+		w.goOn(1 + r.IntN(5))
+		return true
+	}},
+	{"limits", 2, func(w *queueWorld, r drawing) bool {
+		if len(w.limiters) == 1 {
+			return false
+		}
+		w.version, w.disturbed = r.IntN(len(w.limiters)), true
+		w.dispatch(8, 0, true)
+		return true
+	}},
+}
+
+// someRun picks a run whose claim was told.
+func (w *queueWorld) someRun(r drawing, do func(*waiter)) bool {
+	return w.some(r, []stage{running}, func(t *waiter) {
+		if _, flies := w.seen.flight[w.field(t)]; flies {
+			w.dispatch(0, 0, false)
+		}
+		do(t)
+	})
+}
+
+func (w *queueWorld) grantOf(t *waiter, f inFlight) Grant {
+	p := w.pathOf(t)
+	g := Grant{scope: t.Scope, id: f.id, plan: p, cost: p.price(&Request{Cost: max(1, t.cost), Costs: t.costsByUnit()}), start: f.start}
+	g.places, g.told = newPlaces(len(p.bounds))
+	for i := range p.keys {
+		g.places[i] = f.places[p.ruleName(i)]
+	}
+	return g
+}
+
+func (w *queueWorld) goOn(n int) bool {
+	list, err := w.limiter().Parked(ctx, "p", 0, n)
+	must(err)
+	w.news.Back = list
+	w.dispatch(8, 0, false)
+	return len(list) == n
+}
+
+// finish ends a run: its places are freed.
+func (w *queueWorld) finish(t *waiter) {
+	t.stage = gone
+	p := w.plan(t.Scope)
+	if len(p.leases) == 0 {
+		return
+	}
+	w.giveBackPlaces(p, t)
+}
+
+func (w *queueWorld) giveBackPlaces(p *plan, t *waiter) {
+	keys, _, _ := p.leaseKeys()
+	for _, key := range keys {
+		must(w.rdb.ZRem(ctx, key, t.d.Grant.id).Err())
+		w.ledgers[key].drop(t.d.Grant.id, w.now)
+	}
+	must(w.rdb.ZAddArgs(ctx, keyspace(w.prefix).provider("p")+"!schedule", redis.ZAddArgs{XX: true, LT: true, Members: w.due()}).Err())
+	w.seen = readTree(w.rdb, w.prefix, w.h.scopes)
+}
+
+// due are the blocked nodes, as if all were to be looked at.
+func (w *queueWorld) due() (out []redis.Z) {
+	for member := range w.seen.schedule {
+		out = append(out, redis.Z{Score: float64(w.now), Member: member})
+	}
+	return append(out, redis.Z{Score: 1, Member: "none"})
+}
+
+func (h *turnsHistory) runQueue(rdb redis.UniversalClient, prefix string) (found string) {
+	h.log, h.quick = nil, false
+	defer func() {
+		switch f := recover().(type) {
+		case nil:
+		case fault:
+			found = string(f)
+		default:
+			panic(f)
+		}
+	}()
+	w := newQueueWorld(rdb, prefix, h)
+	for n := range h.each {
+		if !h.left[n] {
+			w.step(n)
+		}
+	}
+	h.log = append(h.log, "drain")
+	w.drain()
+	keys, err := rdb.Keys(ctx, prefix+"*").Result()
+	must(err)
+	must(rdb.Del(ctx, append(keys, "none")...).Err())
+	return ""
+}
+
+func (w *queueWorld) step(n int) {
+	r := drawing{rand.New(rand.NewPCG(w.h.seed, uint64(1000+n)))}
+	total := 0
+	for _, one := range queueHappenings {
+		total += one.weight
+	}
+	pick, i := r.IntN(total), 0
+	for ; pick >= queueHappenings[i].weight; i++ {
+		pick -= queueHappenings[i].weight
+	}
+	passes := (&turnsWorld{}).passes(r)
+	w.now += passes
+	one := queueHappenings[i]
+	w.h.log = append(w.h.log, fmt.Sprintf("%3d at %9d: %s", n, w.now-epoch, one.name))
+	if one.do(w, r) {
+		w.h.counts.of[one.name]++
+		w.h.counts.steps++
+		w.h.log[len(w.h.log)-1] += w.shows()
+	} else {
+		w.h.log = w.h.log[:len(w.h.log)-1]
+		w.now -= passes
+	}
+}
+
+func (w *queueWorld) shows() string {
+	var b strings.Builder
+	for path, q := range w.seen.queues {
+		fmt.Fprintf(&b, " | %s:", path)
+		for _, z := range q {
+			b.WriteString(" " + text(z.Member))
+		}
+	}
+	for field, g := range w.seen.flight {
+		fmt.Fprintf(&b, " > %s at %d", strings.ReplaceAll(field, "\x00", " "), g.start-epoch)
+	}
+	for id, n := range w.seen.schedule {
+		fmt.Fprintf(&b, " ~ %q at %.0f", id, n-epoch)
+	}
+	return b.String()
+}
+
+// drain goes on until nobody waits: everybody has a turn.
+func (w *queueWorld) drain() {
+	w.still, w.h.quick = false, true
+	if w.version != 0 {
+		w.version = 0
+		w.dispatch(0, 0, true)
+	}
+	for n := 0; len(w.seen.queues)+len(w.seen.flight)+len(w.seen.parked) > 0; n++ {
+		if n > 3000 {
+			fail("after %d dispatches there wait %v, in flight %v, parked %v; schedule %v", n, w.seen.queues, w.seen.flight, w.seen.parked, w.seen.schedule)
+		}
+		if len(w.seen.parked) > 0 && n%10 == 0 {
+			w.goOn(50)
+		}
+		d := w.dispatch(64, w.h.spread, false)
+		w.h.log = append(w.h.log, fmt.Sprintf("   at %9d: dispatch", w.now-epoch)+w.shows())
+		for _, t := range w.tasks {
+			if _, flies := w.seen.flight[w.field(t)]; t.stage == released || t.stage == straight || flies {
+				w.ask(t, comes, w.h.lead+w.h.spread+100_000, 0)
+				w.h.log = append(w.h.log, fmt.Sprintf("   %s came", t.key())+w.shows())
+			}
+			if t.stage == running {
+				w.finish(t)
+			}
+		}
+		w.now += max(1, min(d.Next.Microseconds(), 30_000_000))
+		if n > 500 {
+			w.now += 1_000_000
+		}
+	}
+}
