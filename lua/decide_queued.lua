@@ -73,7 +73,7 @@ do
     names[#names + 1] = 'n' .. id
   end
   for _, v in ipairs(call('HMGET', meta, unpack(names))) do
-    quiet = quiet and not (v and #v > 35)
+    quiet = quiet and not (v and string.find(v, '\n', 1, true))
   end
   if heeds then
     for i = 1, #names do
@@ -130,15 +130,12 @@ for i = 1, #rules do
   r.name, r.unit = r.name or sub(KEYS[i], #provider + 1), r.unit or unit_of(ARGV[base + 2 * i])
   by_name[r.name] = r
 end
-local l = { key = KEYS[n + 2], scope = scope, leaf = scope .. '/', units = { [REQUESTS] = true } }
+local l = { key = KEYS[n + 2], scope = scope, leaf = scope .. '/' }
 local sig = ''
 do
   local units = {}
   for i = 1, #rules do
-    units[rules[i].unit], l.units[rules[i].unit] = true, true
-  end
-  for unit in string.gmatch(ARGV[6], '\1(%Z+)') do
-    l.units[unit] = true
+    units[rules[i].unit] = true
   end
   if ARGV[6] ~= '' then
     local names = {}
@@ -192,7 +189,7 @@ local function leave()
   if call('ZREM', l.key, ticket) == 0 then
     return
   end
-  tree.count(l.leaf, ticket, -1, l.units)
+  tree.count(l.leaf, ticket, -1)
   tree.look_above(l.leaf)
   local first = call('ZRANGE', l.key, '0', '0', 'WITHSCORES')
   if not first[1] then

@@ -78,8 +78,9 @@ local stale = false
 -- #include waiting/parked
 -- #include waiting/queues
 
--- How many steps a call takes at most, and how many blocked nodes it takes up at once.
-local STEPS, DUE = 1000, 100
+-- How many steps a call takes at most, how many blocked nodes it takes up at once, and after how many scopes that
+-- it does not know it ends: the caller comes again with those.
+local STEPS, DUE, UNKNOWN = 1000, 100, 64
 
 -- How soon others may look at what is left to them: well within the lead that they have. How soon to look
 -- again at what the caller knows no rules of. How soon to look at a suspended rule, which a change of its limit brings up
@@ -108,7 +109,7 @@ end
 -- Puts a task back in its queue.
 local function back(l, ticket, score)
   if call('ZADD', l.key, 'NX', whole(score), ticket) == 1 then
-    tree.count(l.leaf, ticket, 1, l.units)
+    tree.count(l.leaf, ticket, 1)
     queues.stand_anew(l)
     keep_waiting(0, l.key)
   end
@@ -134,7 +135,7 @@ local function take_out(l, ticket)
     if place == 0 then
       tree.look_above(l.leaf)
     end
-    tree.count(l.leaf, ticket, -1, l.units)
+    tree.count(l.leaf, ticket, -1)
     if not l.unknown then
       queues.stand_anew(l)
     elseif call('EXISTS', l.key) == 0 then
@@ -148,13 +149,8 @@ local function heed_granted(what, l, field, ticket)
   local value = flies and call('HGET', flight, field)
   if not value then
     return
-  elseif what == 'c' then
-    return flights.forget(field)
   end
   local g = flights.read(value)
-  if sub(g.id, 1, #id) == id then
-    return -- this call has granted it after it has heeded the news
-  end
   flights.refund(g, ticket, queues.named)
   if what ~= 'f' and l and not l.unknown and g.score > -SCORES then
     local eighth = what == 'a' and call('ZRANGE', l.key, '8', '8', 'WITHSCORES')[2]
@@ -163,8 +159,16 @@ local function heed_granted(what, l, field, ticket)
   flights.forget(field) -- last: it is never in neither
 end
 
+-- What has come is not in flight any more.
+local function forget_claimed(fields)
+  for i = 1, flies and #fields or 0, 500 do
+    call('HDEL', flight, unpack(fields, i, min(#fields, i + 499)))
+    call('ZREM', overdue, unpack(fields, i, min(#fields, i + 499)))
+  end
+end
+
 local function heed_news()
-  local list = {}
+  local list, claimed = {}, {}
   for i = 2 + #KEYS, #ARGV, 3 do
     local what, scope, ticket = ARGV[i], ARGV[i + 1], ARGV[i + 2]
     if what == 's' then
@@ -172,10 +176,16 @@ local function heed_news()
     elseif what == 'm' then
       mine = mine or {}
       mine[ticket] = true
+    elseif what == 'c' then
+      claimed[#claimed + 1] = scope .. '\0' .. ticket
     else
       list[#list + 1] = { what, queues.by_scope[scope], scope .. '\0' .. ticket, ticket }
     end
   end
+  if #granted > 0 then
+    return -- this call was sent before, and has heeded them
+  end
+  forget_claimed(claimed)
   for _, one in ipairs(list) do
     local what, l, field, ticket = one[1], one[2], one[3], one[4]
     if what == 'b' then
@@ -283,7 +293,7 @@ local function grant(l, ticket, score, path, start)
     end
   end
   l.took[#l.took + 1], l.next = ticket, l.next + 2
-  tree.count(l.leaf, ticket, -1, l.units)
+  tree.count(l.leaf, ticket, -1)
   tree.turn(l.leaf, queues.units_by_level(path), l.weights)
   queues.stand(l, head(l))
 end
@@ -342,7 +352,7 @@ local function serve(leaf, sig)
       missing[#missing + 1] = sub(leaf, 1, -2)
     end
     tree.hide(leaf, sig)
-    return true
+    return #missing < UNKNOWN
   end
   local ticket, score = head(l)
   if not ticket then
@@ -496,6 +506,19 @@ for i = n + 8, #KEYS do
   queues.add(KEYS[i], ARGV[i + 1])
 end
 local was = call('HMGET', meta, '@', '^')
+if there % 2 == 1 then
+  local ids = { '' }
+  for _, l in pairs(queues.by_scope) do
+    ids[#ids + 1], ids[#ids + 2] = l.leaf, l.scope
+  end
+  tree.read(ids)
+  for i = 1, n, 500 do
+    local states = call('MGET', unpack(KEYS, i, min(n, i + 499)))
+    for j = 1, #states do
+      stored.known[KEYS[i + j - 1]] = states[j]
+    end
+  end
+end
 local beat = tonumber(was[1] or nil) or 0
 bring_leases_back(beat, tonumber(was[2] or nil))
 granted_before()
@@ -512,14 +535,15 @@ over = over and dispatch()
 if #pauses.stepped > 0 then
   call('HSET', told, unpack(pauses.stepped))
 end
+save()
+-- About as many of those who are next as this call has served.
 local near = {}
-for sig in pairs(tree.nodes[''] and tree.node('').states or {}) do
-  local set = tree.sets['\0' .. sig .. '\0']
-  for _, e in ipairs(set and set.list or {}) do
-    near[#near + 1] = e.id
+for sig in pairs(tree.nodes[''] and not tree.nodes[''].gone and tree.node('').states or {}) do
+  local key, many = '\0' .. sig .. '\0', min(256, 16 + floor(#outs.overdue * 3 / 4))
+  for _, member in ipairs(call('ZRANGEBYLEX', heap, '[' .. key, '(' .. '\0' .. sig .. '\1', 'LIMIT', '0', whole(many))) do
+    near[#near + 1] = sub(member, #key + 24)
   end
 end
-save()
 local first = call('ZRANGE', schedule, '0', '0', 'WITHSCORES')
 local following = tonumber(first[2] or 0)
 if following > 0 and following <= now and not over then

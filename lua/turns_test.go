@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -21,8 +20,7 @@ func waitFor(t *testing.T, rdb redis.Cmdable, prefix string) {
 	if err := rdb.ZAdd(ctx, prefix+"!schedule", redis.Z{Score: 1e16, Member: "\x00"}).Err(); err != nil {
 		t.Fatal(err)
 	}
-	const blocked = "\x00\x10\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00" // without a signature, for a cost of 1
-	if err := rdb.HSet(ctx, prefix+"!meta", "n", strings.Repeat("\x00", 35)+blocked).Err(); err != nil {
+	if err := rdb.HSet(ctx, prefix+"!meta", "n", "0 0 1 0 1\n 1048576 1 requests").Err(); err != nil {
 		t.Fatal(err)
 	}
 }

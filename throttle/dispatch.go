@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -81,14 +82,14 @@ type Dispatched struct {
 // sees something, and another where scopes come up that this Limiter has not met lately. The error wraps
 // ErrUnavailable, or is ctx's; the news are to be told again then.
 func (l *Limiter) Dispatch(ctx context.Context, req DispatchRequest) (Dispatched, error) {
-	scopes := l.queues.of(req.Provider)
+	scopes := l.nexts.of(req.Provider)
 	if req.Glance && !req.news() {
 		d, quiet, err := l.glanceQueue(ctx, req.Provider, scopes)
 		if quiet || err != nil && !damaged(err) {
 			return d, err
 		}
 	}
-	scopes.met(req.scopes(), nil)
+	scopes.add(req.scopes())
 	var out Dispatched
 	for range maxDispatchCalls {
 		reply, err := l.dispatch(ctx, req, scopes)
@@ -99,8 +100,8 @@ func (l *Limiter) Dispatch(ctx context.Context, req DispatchRequest) (Dispatched
 		out.Overdue = append(out.Overdue, reply.overdue...)
 		out.Waiting, out.Next = reply.next > 0, max(0, time.Duration(reply.next-reply.now)*time.Microsecond)
 		out.Parked = reply.parked
-		scopes.met(reply.near, reply.missing)
-		scopes.looked(reply.next, Woken{Next: out.Next, Parked: out.Parked})
+		scopes.next(reply.near, reply.missing)
+		scopes.looked(reply.next, out)
 		if len(reply.missing) == 0 && !reply.stale {
 			break
 		}
@@ -132,7 +133,7 @@ func (r *DispatchRequest) scopes() (scopes []string) {
 }
 
 // glanceQueue looks whether all is as the last call left it; see glance.
-func (l *Limiter) glanceQueue(ctx context.Context, provider string, scopes *scopeSet) (d Dispatched, quiet bool, err error) {
+func (l *Limiter) glanceQueue(ctx context.Context, provider string, scopes *nextScopes) (d Dispatched, quiet bool, err error) {
 	next, until, parks := scopes.quiet()
 	if !time.Now().Before(until) {
 		return d, false, nil
@@ -163,9 +164,9 @@ type dispatchReply struct {
 	stale     bool // nothing was decided: hours have begun or ended
 }
 
-func (l *Limiter) dispatch(ctx context.Context, req DispatchRequest, scopes *scopeSet) (reply dispatchReply, err error) {
+func (l *Limiter) dispatch(ctx context.Context, req DispatchRequest, scopes *nextScopes) (reply dispatchReply, err error) {
 	prefix := keyspace(l.cfg.Prefix).provider(req.Provider)
-	known, _ := scopes.known()
+	known := scopes.known()
 	t := l.table(known)
 	t.leave(req.Leave)
 	all := 0
@@ -247,19 +248,21 @@ type inFlight struct {
 }
 
 func readInFlight(v string) (f inFlight, err error) {
-	const head = 3*packed + 1
-	if len(v) < head || len(v) < head+packed*int(v[head-1]) {
+	parts := strings.Fields(v)
+	if len(parts) < 4 {
 		return f, errGrant
 	}
-	rules := int(v[head-1])
-	f.start, f.score, f.granted = number(v), number(v[packed:])-1<<52, number(v[2*packed:])
-	names := strings.Split(v[head+packed*rules:], "\x00")
-	if len(names) != rules+1 && (rules != 0 || len(names) != 2) {
-		return f, errGrant
+	f.places, f.id = make(map[string]int64, len(parts)-4), parts[3]
+	for i, into := range []*int64{&f.start, &f.score, &f.granted} {
+		if *into, err = strconv.ParseInt(parts[i], 10, 64); err != nil {
+			return f, errGrant
+		}
 	}
-	f.places, f.id = make(map[string]int64, rules), names[len(names)-1]
-	for i := range rules {
-		f.places[names[i]] = number(v[head+packed*i:])
+	for _, part := range parts[4:] {
+		name, place, _ := strings.Cut(part, "=")
+		if f.places[name], err = strconv.ParseInt(place, 10, 64); err != nil {
+			return f, errGrant
+		}
 	}
 	return f, nil
 }

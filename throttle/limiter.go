@@ -119,7 +119,7 @@ type Limiter struct {
 	rdb     redis.UniversalClient
 	runner  *runner
 	lines   scopeSets
-	queues  scopeSets
+	nexts   nextSets
 	grants  bool // tasks wait in the tree, and turns come with their grants: see Dispatch
 	slots   *slots
 	outage  *outage

@@ -33,16 +33,21 @@ type stateSeen struct {
 }
 
 func readNode(v string) nodeSeen {
-	at := func(i int) int64 { return number(v[packed*i:]) }
-	n := nodeSeen{at(0), at(1), at(2), at(3), at(4), map[string]stateSeen{}}
-	for v = v[5*packed:]; v != ""; {
-		sig := v[1 : 1+v[0]]
-		v = v[1+len(sig):]
-		band := int64(v[0])<<16 | int64(v[1])<<8 | int64(v[2])
-		cost := number(v[3:])
-		unit := v[11 : 11+v[10]]
-		n.states[sig] = stateSeen{band, cost > 0, cost - 1, unit}
-		v = v[11+len(unit):]
+	lines := strings.Split(v, "\n")
+	n := nodeSeen{states: map[string]stateSeen{}}
+	_, err := fmt.Sscan(lines[0], &n.tag, &n.time, &n.kids, &n.past, &n.units)
+	must(err)
+	for _, line := range lines[1:] {
+		parts := strings.Split(line, " ")
+		s := stateSeen{blocked: len(parts) > 2}
+		_, err := fmt.Sscan(parts[1], &s.band)
+		must(err)
+		if s.blocked {
+			_, err := fmt.Sscan(parts[2], &s.cost)
+			must(err)
+			s.unit = parts[3]
+		}
+		n.states[parts[0]] = s
 	}
 	return n
 }
@@ -168,7 +173,7 @@ func (s treeSeen) faults(signature func(path string, ticket string) string, loos
 		if node.units != units[id] {
 			fault("%d units wait below node %q, and it says %d", units[id], id, node.units)
 		}
-		if past := s.entries(id, "!"); len(past) != int(node.past) {
+		if past := s.entries(id, "!"); !strings.HasSuffix(id, "/") && len(past) != int(node.past) {
 			fault("node %q has %d empty nodes, and says %d", id, len(past), node.past)
 		}
 		leaf := strings.HasSuffix(id, "/")
@@ -206,7 +211,7 @@ func (s treeSeen) faults(signature func(path string, ticket string) string, loos
 			if !s.heap[member] {
 				fault("node %q is not among its siblings for %q: %q", id, sig, s.entries(up, sig))
 			}
-			if !leaf && len(children) > 0 && number("\x00\x00\x00\x00"+children[0][:3]) != state.band {
+			if !leaf && len(children) > 0 && children[0][:7] != fmt.Sprintf("%07d", state.band) {
 				fault("node %q is of band %d, and its first child of %q", id, state.band, children[0])
 			}
 		}
@@ -257,10 +262,4 @@ func (s treeSeen) faults(signature func(path string, ticket string) string, loos
 	return out
 }
 
-func rankText(band, tag int64) string {
-	text := []byte{byte(band >> 16), byte(band >> 8), byte(band)}
-	for shift := 48; shift >= 0; shift -= 8 {
-		text = append(text, byte(tag>>shift))
-	}
-	return string(text)
-}
+func rankText(band, tag int64) string { return fmt.Sprintf("%07d%016d", band, tag) }

@@ -96,7 +96,7 @@ do
       a = unpack7(rule, 51), b3 = unpack7(rule, 58), count = 0, prior = 0, before = 0, carry = 0, since = now,
       next = 0, was = 0, till = 0, found = false, healed = false }
     r.last, r.from, r.stale = r.b0, r.b0, now < r.b0 or now >= r.b1
-    local v = redis.call('GET', key)
+    local v = stored.get(key)
     if not v then
       return r
     end

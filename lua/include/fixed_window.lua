@@ -26,7 +26,7 @@ do
   local function load(key, now, cost, cap, per, slack)
     local r = { kind = 'F', key = key, cost = cost, cap = cap, per = per, slack = min(slack, per - 1),
       last = 0, count = 0, prior = 0, before = 0, since = now, till = 0, found = false, healed = false }
-    local v = redis.call('GET', key)
+    local v = stored.get(key)
     if not v then
       return r
     end

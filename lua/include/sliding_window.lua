@@ -152,7 +152,7 @@ do
   local function load(key, now, cost, cap, per, grain)
     local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain,
       total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', till = 0, found = false, healed = false }
-    local v = redis.call('GET', key)
+    local v = stored.get(key)
     if not v then
       return r
     end

@@ -11,7 +11,16 @@ end
 
 -- How far the latest start of a state is ahead of the clock, and what that tells of steps of the
 -- clock. It is one table, since locals are few.
-local stored = {}
+local stored = { known = {} }
+
+-- The state of a rule: a call that needs many reads them at once.
+function stored.get(key)
+  local v = stored.known[key]
+  if v == nil then
+    return redis.call('GET', key)
+  end
+  return v
+end
 
 -- The byte of the state.
 function stored.ahead(now, latest)

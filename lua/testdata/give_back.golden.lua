@@ -114,7 +114,16 @@ end
 
 -- How far the latest start of a state is ahead of the clock, and what that tells of steps of the
 -- clock. It is one table, since locals are few.
-local stored = {}
+local stored = { known = {} }
+
+-- The state of a rule: a call that needs many reads them at once.
+function stored.get(key)
+  local v = stored.known[key]
+  if v == nil then
+    return redis.call('GET', key)
+  end
+  return v
+end
 
 -- The byte of the state.
 function stored.ahead(now, latest)
@@ -226,7 +235,7 @@ do
   local function load(key, now, cost, p, q, cap, slack, _, whole)
     local r = { kind = 'T', key = key, cost = cost, p = p, q = q, cap = cap, slack = slack,
       at = now - slack - 1, x = 0, since = now, low = UNTOUCHED, till = 0, found = false, healed = false }
-    local v = redis.call('GET', key)
+    local v = stored.get(key)
     if not v then
       return r
     end
@@ -473,7 +482,7 @@ do
   local function load(key, now, cost, cap, per, grain)
     local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain,
       total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', till = 0, found = false, healed = false }
-    local v = redis.call('GET', key)
+    local v = stored.get(key)
     if not v then
       return r
     end
@@ -580,7 +589,7 @@ do
   local function load(key, now, cost, cap, per, slack)
     local r = { kind = 'F', key = key, cost = cost, cap = cap, per = per, slack = min(slack, per - 1),
       last = 0, count = 0, prior = 0, before = 0, since = now, till = 0, found = false, healed = false }
-    local v = redis.call('GET', key)
+    local v = stored.get(key)
     if not v then
       return r
     end
@@ -848,7 +857,7 @@ do
       a = unpack7(rule, 51), b3 = unpack7(rule, 58), count = 0, prior = 0, before = 0, carry = 0, since = now,
       next = 0, was = 0, till = 0, found = false, healed = false }
     r.last, r.from, r.stale = r.b0, r.b0, now < r.b0 or now >= r.b1
-    local v = redis.call('GET', key)
+    local v = stored.get(key)
     if not v then
       return r
     end
@@ -1092,7 +1101,7 @@ local function take_back(r, parts, less)
   return back
 end
 -- Has the waiting tasks of some levels looked at now: something of their rules has become free, or has been
--- changed. It needs sub, byte, char and whole; names are those of the rules.
+-- changed. It needs sub and whole; names are those of the rules.
 -- Source: docs/turns.md#the-tree
 local function freed(schedule, meta, names, now)
   if #names == 0 or redis.call('EXISTS', schedule) == 0 then
@@ -1109,12 +1118,8 @@ local function freed(schedule, meta, names, now)
   end
   local nodes = redis.call('HMGET', meta, unpack(fields))
   for i = 1, #fields do
-    local v, at = nodes[i] or '', 36 -- the record of a node: see tree.lua
-    while at <= #v do
-      local sig = sub(v, at + 1, at + byte(v, at))
-      at = at + 1 + #sig
+    for sig in string.gmatch(nodes[i] or '', '\n([^ ]*)') do -- the record of a node: see tree.lua
       redis.call('ZADD', schedule, 'XX', 'LT', whole(now), sub(fields[i], 2) .. '\0' .. sig)
-      at = at + 11 + byte(v, at + 10)
     end
   end
 end

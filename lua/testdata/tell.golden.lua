@@ -144,7 +144,7 @@ function corrections.part_at(r, most)
   return min(most, part + floor(max(0, now - since) * r.grows / 1000000))
 end
 -- Has the waiting tasks of some levels looked at now: something of their rules has become free, or has been
--- changed. It needs sub, byte, char and whole; names are those of the rules.
+-- changed. It needs sub and whole; names are those of the rules.
 -- Source: docs/turns.md#the-tree
 local function freed(schedule, meta, names, now)
   if #names == 0 or redis.call('EXISTS', schedule) == 0 then
@@ -161,12 +161,8 @@ local function freed(schedule, meta, names, now)
   end
   local nodes = redis.call('HMGET', meta, unpack(fields))
   for i = 1, #fields do
-    local v, at = nodes[i] or '', 36 -- the record of a node: see tree.lua
-    while at <= #v do
-      local sig = sub(v, at + 1, at + byte(v, at))
-      at = at + 1 + #sig
+    for sig in string.gmatch(nodes[i] or '', '\n([^ ]*)') do -- the record of a node: see tree.lua
       redis.call('ZADD', schedule, 'XX', 'LT', whole(now), sub(fields[i], 2) .. '\0' .. sig)
-      at = at + 11 + byte(v, at + 10)
     end
   end
 end

@@ -427,7 +427,16 @@ end
 
 -- How far the latest start of a state is ahead of the clock, and what that tells of steps of the
 -- clock. It is one table, since locals are few.
-local stored = {}
+local stored = { known = {} }
+
+-- The state of a rule: a call that needs many reads them at once.
+function stored.get(key)
+  local v = stored.known[key]
+  if v == nil then
+    return redis.call('GET', key)
+  end
+  return v
+end
 
 -- The byte of the state.
 function stored.ahead(now, latest)
@@ -539,7 +548,7 @@ do
   local function load(key, now, cost, p, q, cap, slack, _, whole)
     local r = { kind = 'T', key = key, cost = cost, p = p, q = q, cap = cap, slack = slack,
       at = now - slack - 1, x = 0, since = now, low = UNTOUCHED, till = 0, found = false, healed = false }
-    local v = redis.call('GET', key)
+    local v = stored.get(key)
     if not v then
       return r
     end
@@ -786,7 +795,7 @@ do
   local function load(key, now, cost, cap, per, grain)
     local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain,
       total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', till = 0, found = false, healed = false }
-    local v = redis.call('GET', key)
+    local v = stored.get(key)
     if not v then
       return r
     end
@@ -893,7 +902,7 @@ do
   local function load(key, now, cost, cap, per, slack)
     local r = { kind = 'F', key = key, cost = cost, cap = cap, per = per, slack = min(slack, per - 1),
       last = 0, count = 0, prior = 0, before = 0, since = now, till = 0, found = false, healed = false }
-    local v = redis.call('GET', key)
+    local v = stored.get(key)
     if not v then
       return r
     end
@@ -1161,7 +1170,7 @@ do
       a = unpack7(rule, 51), b3 = unpack7(rule, 58), count = 0, prior = 0, before = 0, carry = 0, since = now,
       next = 0, was = 0, till = 0, found = false, healed = false }
     r.last, r.from, r.stale = r.b0, r.b0, now < r.b0 or now >= r.b1
-    local v = redis.call('GET', key)
+    local v = stored.get(key)
     if not v then
       return r
     end
@@ -2317,7 +2326,7 @@ local function turns_of(units, lines, weight)
   return ceil(units * max(0, lines) / (weight > 0 and weight or 1))
 end
 -- Has the waiting tasks of some levels looked at now: something of their rules has become free, or has been
--- changed. It needs sub, byte, char and whole; names are those of the rules.
+-- changed. It needs sub and whole; names are those of the rules.
 -- Source: docs/turns.md#the-tree
 local function freed(schedule, meta, names, now)
   if #names == 0 or redis.call('EXISTS', schedule) == 0 then
@@ -2334,12 +2343,8 @@ local function freed(schedule, meta, names, now)
   end
   local nodes = redis.call('HMGET', meta, unpack(fields))
   for i = 1, #fields do
-    local v, at = nodes[i] or '', 36 -- the record of a node: see tree.lua
-    while at <= #v do
-      local sig = sub(v, at + 1, at + byte(v, at))
-      at = at + 1 + #sig
+    for sig in string.gmatch(nodes[i] or '', '\n([^ ]*)') do -- the record of a node: see tree.lua
       redis.call('ZADD', schedule, 'XX', 'LT', whole(now), sub(fields[i], 2) .. '\0' .. sig)
-      at = at + 11 + byte(v, at + 10)
     end
   end
 end

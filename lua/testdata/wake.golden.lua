@@ -145,7 +145,16 @@ end
 
 -- How far the latest start of a state is ahead of the clock, and what that tells of steps of the
 -- clock. It is one table, since locals are few.
-local stored = {}
+local stored = { known = {} }
+
+-- The state of a rule: a call that needs many reads them at once.
+function stored.get(key)
+  local v = stored.known[key]
+  if v == nil then
+    return redis.call('GET', key)
+  end
+  return v
+end
 
 -- The byte of the state.
 function stored.ahead(now, latest)
@@ -257,7 +266,7 @@ do
   local function load(key, now, cost, p, q, cap, slack, _, whole)
     local r = { kind = 'T', key = key, cost = cost, p = p, q = q, cap = cap, slack = slack,
       at = now - slack - 1, x = 0, since = now, low = UNTOUCHED, till = 0, found = false, healed = false }
-    local v = redis.call('GET', key)
+    local v = stored.get(key)
     if not v then
       return r
     end
@@ -504,7 +513,7 @@ do
   local function load(key, now, cost, cap, per, grain)
     local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain,
       total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', till = 0, found = false, healed = false }
-    local v = redis.call('GET', key)
+    local v = stored.get(key)
     if not v then
       return r
     end
@@ -611,7 +620,7 @@ do
   local function load(key, now, cost, cap, per, slack)
     local r = { kind = 'F', key = key, cost = cost, cap = cap, per = per, slack = min(slack, per - 1),
       last = 0, count = 0, prior = 0, before = 0, since = now, till = 0, found = false, healed = false }
-    local v = redis.call('GET', key)
+    local v = stored.get(key)
     if not v then
       return r
     end
@@ -879,7 +888,7 @@ do
       a = unpack7(rule, 51), b3 = unpack7(rule, 58), count = 0, prior = 0, before = 0, carry = 0, since = now,
       next = 0, was = 0, till = 0, found = false, healed = false }
     r.last, r.from, r.stale = r.b0, r.b0, now < r.b0 or now >= r.b1
-    local v = redis.call('GET', key)
+    local v = stored.get(key)
     if not v then
       return r
     end

@@ -7,13 +7,16 @@ local function place_in(l, ticket, rank)
   local priority, stride, lane = priority_of(rank)
   local band = -priority * BAND
   local from, to = whole(band), '(' .. whole(band + BAND)
-  l.text_of_lanes = l.text_of_lanes or call('HGET', meta, 'Q' .. l.scope) or ''
-  local lanes, score = read_lanes(l.text_of_lanes), nil
+  local leaf, lanes, score = tree.node(l.leaf), nil, nil
+  l.text_of_lanes = l.text_of_lanes or leaf.past > 0 and call('HGET', meta, 'Q' .. l.scope) or ''
+  lanes = read_lanes(l.text_of_lanes)
   if lane ~= '' and l.text_of_lanes ~= '' then
     local first = call('ZRANGEBYSCORE', l.key, whole(band + FRONT), to, 'WITHSCORES', 'LIMIT', '0', '1')[2]
     score = place_in_lane(lanes, band, lane, tonumber(first or nil))
   end
-  if not score then
+  if not score and leaf.kids == 0 then
+    score = place_after(nil, band, now)
+  elseif not score then
     local last = call('ZREVRANGEBYSCORE', l.key, to, from, 'WITHSCORES', 'LIMIT', '0', '1')[2]
     score = place_after(tonumber(last or nil), band, now)
   end
@@ -21,7 +24,7 @@ local function place_in(l, ticket, rank)
   if l.text_of_lanes ~= '' or lane ~= '' then
     take_place(lanes, band, lane, stride, score)
     l.text_of_lanes = lanes_text(lanes)
-    l.laned = true
+    l.laned, leaf.past = true, 1
   end
   return score
 end
@@ -64,15 +67,16 @@ end
 -- Puts a task in its queue, at a score if it has one, and the queue in the tree. `by` is the rule that it waits
 -- for and `t` until when, where nobody is before it. Returns how many are before it, and whether it is new there.
 local function enter(l, ticket, rank, sig, score, by, t, lead)
-  local stood = not score and call('ZRANK', l.key, ticket)
+  local empty = tree.node(l.leaf).kids == 0
+  local stood = not score and not empty and call('ZRANK', l.key, ticket)
   if stood then
     return stood, false
   end
   score = score or place_in(l, ticket, rank)
   local new = call('ZADD', l.key, 'NX', whole(score), ticket) == 1
-  local place = call('ZRANK', l.key, ticket)
+  local place = empty and 0 or call('ZRANK', l.key, ticket)
   if new then
-    tree.count(l.leaf, ticket, 1, l.units)
+    tree.count(l.leaf, ticket, 1)
   end
   if place == 0 then
     local band = band_of(score)

@@ -1,10 +1,9 @@
 -- What was granted, and has not come. It needs call, now, flight, overdue, pack, the numbers, tasks.lua
 -- and tree.lua. Source: docs/turns.md#in-flight
 --
--- flight   hash: scope, 0, ticket. Its value: the start, the score in the queue and when it was granted,
---          seven bytes each; how many rules, and for each where its units are, seven bytes; the name of each
---          with a zero byte; and the id of the grant. "=" and the beginning of a caller's ids: its last call
---          that granted anything.
+-- flight   hash: scope, 0, ticket. Its value: the start, the score in the queue, when it was granted, and the id of
+--          the grant; then for each rule its name, "=" and where its units are. "=" and the beginning of a
+--          caller's ids: its last call that granted anything.
 -- overdue  sorted set of the same fields by when they were granted; by HANDED less while they
 --          are to be fetched by whoever serves their group.
 local flights = {}
@@ -13,23 +12,19 @@ local flights = {}
 local STALE, HANDED = 3000000, 4503599627370496
 
 function flights.text(g, names, places)
-  local text = pack(g.start) .. pack(g.score + SCORES) .. pack(now) .. char(#places)
-  for _, place in ipairs(places) do
-    text = text .. pack(place)
+  local text = string.format('%.0f %.0f %.0f %s', g.start, g.score, now, g.id)
+  for i, place in ipairs(places) do
+    text = string.format('%s %s=%.0f', text, names[i], place)
   end
-  return text .. table.concat(names, '\0') .. '\0' .. g.id
+  return text
 end
 
 function flights.read(v)
-  local g = { start = unpack7(v, 1), score = unpack7(v, 8) - SCORES, at = unpack7(v, 15), names = {}, places = {} }
-  local n = byte(v, 22)
-  local from = 23 + 7 * n
-  for i = 1, n do
-    local zero = string.find(v, '\0', from, true)
-    g.places[i], g.names[i] = unpack7(v, 16 + 7 * i), sub(v, from, zero - 1)
-    from = zero + 1
+  local start, score, at, id = string.match(v, '^(%-?%d+) (%-?%d+) (%d+) (%S+)')
+  local g = { start = tonumber(start), score = tonumber(score), at = tonumber(at), id = id, names = {}, places = {} }
+  for name, place in string.gmatch(v, ' (%S+)=(%d+)') do
+    g.names[#g.names + 1], g.places[#g.places + 1] = name, tonumber(place)
   end
-  g.id = sub(v, from)
   return g
 end
 

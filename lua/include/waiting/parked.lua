@@ -8,7 +8,7 @@
 -- `left` and `dear` are how many a call still parks of groups, and of those that cost too much.
 local parking = { groups = {}, left = 1000, dear = 200 }
 do
-  local HEADS, MANY_HEADS = 16, 256
+  local FEW_HEADS, HEADS, MANY_HEADS = 2, 16, 256
 
   -- Notes a group that stands still: what its tickets' names begin with.
   function parking.add(group)
@@ -28,7 +28,7 @@ do
       local group = group_of(ticket)
       entries[i], entries[i + 1], tickets[#tickets + 1] = whole(score), l.scope .. '\0' .. ticket, ticket
       last[group] = max(last[group] or 0, score % BAND)
-      tree.count(l.leaf, ticket, -1, l.units)
+      tree.count(l.leaf, ticket, -1)
     end
     call('ZADD', parked, 'LT', unpack(entries)) -- first: a server that refuses a command loses none
     for group, place in pairs(last) do
@@ -55,7 +55,7 @@ do
 
   -- Reads the first tasks of a queue that this call has not taken, without those who stand still.
   function parking.read(l)
-    local size = HEADS
+    local size = #l.took == 0 and FEW_HEADS or HEADS
     repeat
       l.got, l.next, l.size = call('ZRANGE', l.key, whole(#l.took), whole(#l.took + size - 1), 'WITHSCORES'), 1, size
       size = MANY_HEADS

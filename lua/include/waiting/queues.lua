@@ -29,11 +29,8 @@ end
 -- Notes a queue by its key and the numbers of its rules.
 function queues.add(key, text)
   local scope = sub(key, #provider + 1, -7)
-  local l = { key = key, scope = scope, leaf = scope .. '/', text = text, took = {}, units = { [REQUESTS] = true } }
+  local l = { key = key, scope = scope, leaf = scope .. '/', text = text, took = {} }
   l.left, l.unknown = byte(text) == 33, text == '-'
-  for i in path_numbers(text) do
-    l.units[unit_of(ARGV[base + tonumber(i)])] = true
-  end
   queues.by_scope[scope] = l
   return l
 end

@@ -7,18 +7,19 @@
 -- waiting tasks is, for each signature of those, either listed or blocked:
 --
 -- heap      sorted set, all of score 0: the listed nodes, as parent, 0, signature, 0, rank, node. A rank is
---           the band of the first task and the tag, ten bytes. With '!' as signature: nodes that are empty,
+--           the band of the first task and the tag, in 7 and 16 digits. With '!' as signature: nodes that are empty,
 --           and whose tag is ahead of their parent's time. It is forgotten once that has passed it.
 -- schedule  sorted set: the blocked nodes, as node, 0, signature, by the µs at which their rules admit the
 --           first task below. The provider is never listed: while anybody can be looked at, it is here.
 -- meta      hash. n<node>: its tag, its time, how many nodes below have tasks, how many '!' there are,
---           and the requests that wait below, seven bytes each; then for each signature it, behind its
---           length, the band, and 0 while listed, or one more than the cost that blocks and the unit of that,
---           behind which "=" and a signature say that what comes free is saved for the tasks of that one.
+--           and the requests that wait below; then a line for each signature: it, the band, and, where it is
+--           blocked, the cost that blocks and its unit, behind which "=" and a signature say that what comes free
+--           is saved for the tasks of that one. A leaf whose queue has lanes has 1 for '!'.
 --           u<node>, 0, unit: what waits below of other units. Q<scope> the lanes of a queue: lanes.lua.
 --           @ the µs of the last dispatch.
-local tree = { nodes = {}, sets = {}, comes = {}, times = {}, sums = {}, at_once = 16 }
+local tree = { records = {}, nodes = {}, sets = {}, comes = {}, times = {}, sums = {}, at_once = 16 }
 do
+  local format = string.format
   local SLOT, LATEST, MOST_OF_A_TURN, MANY = 100000, 9007199254740991, 10000, 500
   local PAST = '!'
 
@@ -32,46 +33,39 @@ do
     if not v then
       return nd
     end
-    nd.tag, nd.time, nd.kids = unpack7(v, 1), unpack7(v, 8), unpack7(v, 15)
-    nd.past, nd.units = unpack7(v, 22), unpack7(v, 29)
-    local i = 36
-    while i <= #v do
-      local sig = sub(v, i + 1, i + byte(v, i))
-      i = i + 1 + #sig
-      local state = { band = unpack7('\0\0\0\0' .. sub(v, i, i + 2), 1) }
-      local cost, length = unpack7(v, i + 3), byte(v, i + 10)
-      if cost > 0 then
-        local unit, is, behind = string.match(sub(v, i + 11, i + 10 + length), '^([^=]*)(=?)(.*)$')
-        state.cost, state.unit, state.behind = cost - 1, unit, is == '=' and behind or nil
-      end
-      nd.states[sig], i = state, i + 11 + length
+    local tag, time, kids, past, units = string.match(v, '^(%d+) (%d+) (%d+) (%d+) (%d+)')
+    nd.tag, nd.time, nd.kids = tonumber(tag), tonumber(time), tonumber(kids)
+    nd.past, nd.units = tonumber(past), tonumber(units)
+    for sig, band, cost, unit, is, behind in string.gmatch(v, '\n([^ ]*) (%d+) ?(%d*) ?([^=\n]*)(=?)([^\n]*)') do
+      nd.states[sig] = { band = tonumber(band), cost = tonumber(cost), unit = cost ~= '' and unit or nil, behind = is == '=' and behind or nil }
     end
     return nd
   end
 
   local function record(nd)
-    local text = pack(nd.tag) .. pack(nd.time) .. pack(nd.kids) .. pack(nd.past) .. pack(nd.units)
+    local text = format('%.0f %.0f %.0f %.0f %.0f', nd.tag, nd.time, nd.kids, nd.past, nd.units)
     for sig, state in pairs(nd.states) do
-      local unit = state.unit and state.unit .. (state.behind and '=' .. state.behind or '') or ''
-      text = text .. char(#sig) .. sig .. sub(pack(state.band), 5) .. pack(state.cost and state.cost + 1 or 0)
-        .. char(#unit) .. unit
+      text = text .. '\n' .. sig .. ' ' .. whole(state.band)
+      if state.cost then
+        text = text .. ' ' .. whole(state.cost) .. ' ' .. state.unit .. (state.behind and '=' .. state.behind or '')
+      end
     end
     return text
   end
 
-  -- Reads nodes that are not known yet.
+  -- Reads nodes that are not known yet. They are taken apart when they are asked for.
   function tree.read(ids)
     local unknown, fields = {}, {}
     for _, id in ipairs(ids) do
-      if not tree.nodes[id] then
-        tree.nodes[id] = true
+      if not tree.nodes[id] and tree.records[id] == nil then
+        tree.records[id] = false
         unknown[#unknown + 1], fields[#fields + 1] = id, 'n' .. id
       end
     end
     for i = 0, #unknown - 1, MANY do
       local values = call('HMGET', meta, unpack(fields, i + 1, min(#fields, i + MANY)))
       for j = 1, #values do
-        tree.nodes[unknown[i + j]] = read_record(unknown[i + j], values[j])
+        tree.records[unknown[i + j]] = values[j]
       end
     end
   end
@@ -80,7 +74,8 @@ do
     local nd = tree.nodes[id]
     if not nd then
       tree.read({ id })
-      nd = tree.nodes[id]
+      nd = read_record(id, tree.records[id])
+      tree.nodes[id] = nd
     end
     return nd
   end
@@ -142,17 +137,29 @@ do
     local got = call('ZRANGEBYLEX', heap, '[' .. set.key, '(' .. set.upper, 'LIMIT', '0', whole(most))
     local list, from = {}, #set.key
     for _, member in ipairs(got) do
-      local id = sub(member, from + 11)
+      local id = sub(member, from + 24)
       if not set.hidden[id] then
-        list[#list + 1] = { band = unpack7('\0\0\0\0' .. sub(member, from + 1, from + 3), 1), tag = unpack7(member, from + 4), id = id }
+        list[#list + 1] = { band = tonumber(sub(member, from + 1, from + 7)), tag = tonumber(sub(member, from + 8, from + 23)), id = id }
       end
     end
     set.list, set.whole = list, #got < most
   end
 
+  -- Knows the children of a node without reading them, where its own queue is the only one.
+  local function know_children(set, id, sig)
+    local leaf = sub(id, -1) ~= '/' and sig ~= PAST and node(id).kids == 1 and node(id .. '/')
+    if leaf and leaf.kids == 1 then
+      local state = leaf.states[sig]
+      set.list, set.whole = { state and { band = state.band, tag = leaf.tag, id = leaf.id } or nil }, true
+    end
+  end
+
   -- The first child that this call has not hidden, if any.
   local function first(id, sig)
     local set = children(id, sig)
+    if not set.list and set.many == 0 then
+      know_children(set, id, sig)
+    end
     while not set.list or #set.list == 0 and not set.whole do
       read_children(set)
     end
@@ -163,7 +170,7 @@ do
   local function put(id, sig, child, band, tag)
     local set = children(id, sig)
     local list, e = set.list, { band = band, tag = tag, id = child }
-    tree.comes[set.key .. sub(pack(band), 5) .. pack(tag) .. child] = true
+    tree.comes[set.key .. format('%07.0f%016.0f', band, tag) .. child] = true
     if list and not set.hidden[child] and (set.whole or #list > 0 and sooner(e, list[#list])) then
       local i = #list + 1
       while i > 1 and sooner(e, list[i - 1]) do
@@ -175,7 +182,7 @@ do
 
   local function drop(id, sig, child, band, tag)
     local set = children(id, sig)
-    tree.comes[set.key .. sub(pack(band), 5) .. pack(tag) .. child] = false
+    tree.comes[set.key .. format('%07.0f%016.0f', band, tag) .. child] = false
     for i, e in ipairs(set.list or {}) do
       if e.id == child then
         table.remove(set.list, i)
@@ -305,28 +312,29 @@ do
     end
   end
 
-  -- Counts a task that comes to a queue (1) or leaves it (-1), at each level. The units are those that the
-  -- rules of its path count.
-  function tree.count(leaf, ticket, sign, units)
+  -- Counts a task that comes to a queue (1) or leaves it (-1), at each level.
+  function tree.count(leaf, ticket, sign)
+    local cost, more = cost_of(ticket, REQUESTS), {}
+    if not number_of(ticket) then
+      for unit, units in string.gmatch(string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
+        more[unit] = unit ~= REQUESTS and tonumber(units) or nil
+      end
+    end
     for _, id in ipairs(tree.chain(leaf)) do
       local nd = changed(id)
-      nd.units = max(0, nd.units + sign * cost_of(ticket, REQUESTS))
-      for unit in pairs(units) do
-        if unit ~= '' and unit ~= REQUESTS then
-          local field = 'u' .. id .. '\0' .. unit
-          tree.sums[field] = (tree.sums[field] or 0) + sign * cost_of(ticket, unit)
-        end
+      nd.units = max(0, nd.units + sign * cost)
+      for unit, units in pairs(more) do
+        local field = 'u' .. id .. '\0' .. unit
+        tree.sums[field] = (tree.sums[field] or 0) + sign * units
       end
     end
   end
 
-  -- What waits below a node of a unit.
+  -- About what waits below a node of a unit: tasks that cost a number count with their requests.
   function tree.units(id, unit)
-    if unit == '' or unit == REQUESTS then
-      return node(id).units
-    end
-    local field = 'u' .. id .. '\0' .. unit
-    return max(0, (tonumber(call('HGET', meta, field) or nil) or 0) + (tree.sums[field] or 0))
+    local field = unit ~= '' and unit ~= REQUESTS and 'u' .. id .. '\0' .. unit
+    local sum = field and tonumber(call('HGET', meta, field) or nil)
+    return sum and max(0, sum + (tree.sums[field] or 0)) or node(id).units
   end
 
   -- Opens a leaf that has its first task, and its parents. Nobody has saved up: its tag is its parent's
@@ -368,7 +376,7 @@ do
     local up = parent(id)
     while up do
       local nd, p = changed(id), changed(up)
-      nd.kids, nd.units = 0, 0
+      nd.kids, nd.units, nd.past = 0, 0, sub(id, -1) == '/' and 0 or nd.past
       p.kids = max(0, p.kids - 1)
       if nd.tag > p.time then
         put(up, PAST, id, 0, nd.tag)

@@ -1,0 +1,112 @@
+package throttle
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// nextSets keeps, by provider, the scopes that a dispatch brings along.
+type nextSets struct {
+	mu     sync.Mutex
+	byName map[string]*nextScopes
+}
+
+func (s *nextSets) of(provider string) *nextScopes {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := s.byName[provider]
+	if next == nil {
+		if s.byName == nil || len(s.byName) >= maxPlans {
+			s.byName = map[string]*nextScopes{}
+		}
+		next = &nextScopes{below: map[string][]string{}}
+		s.byName[provider] = next
+	}
+	return next
+}
+
+// nextScopes are the scopes of a provider that a dispatch brings along, since it can serve no others: those whose turns
+// are next, as far as the last reply told. That names the first two levels; what was met below is remembered.
+type nextScopes struct {
+	mu    sync.Mutex
+	list  []string
+	below map[string][]string // by provider and tenant: scopes further below that were met, the last at the end
+	due   int64               // when the first node is to be looked at, by the server's clock
+	until time.Time           // when that has come, or should be looked into anyway
+	parks bool                // somebody is parked
+}
+
+const (
+	// maxBelow is how many scopes below one tenant are brought along when its turn is next, and maxTenants of how many
+	// they are remembered.
+	maxBelow   = 4
+	maxTenants = 20_000
+)
+
+// looked notes what a dispatch told of those who wait.
+func (s *nextScopes) looked(due int64, told Dispatched) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.due, s.until, s.parks = due, time.Now().Add(min(told.Next, glances)), told.Parked
+}
+
+// quiet returns what the last dispatch told to be next, until when it is yet to come, and whether somebody was parked.
+func (s *nextScopes) quiet() (due int64, until time.Time, parks bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.due, s.until, s.parks
+}
+
+// known returns the scopes that the next call brings along.
+func (s *nextScopes) known() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.list)
+}
+
+// add brings scopes along with the next call.
+func (s *nextScopes) add(scopes []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, scope := range scopes {
+		if !slices.Contains(s.list, scope) {
+			s.list = append(s.list, scope)
+		}
+	}
+}
+
+// next notes who is next: the nodes that the reply named, with what is known below them, and those that it missed.
+func (s *nextScopes) next(near, missing []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, scope := range missing {
+		s.meet(scope)
+	}
+	s.list = append(s.list[:0], missing...)
+	for _, scope := range near {
+		s.list = append(s.list, scope)
+		s.list = append(s.list, s.below[scope]...)
+	}
+	slices.Sort(s.list)
+	s.list = slices.Compact(s.list)
+}
+
+// meet remembers a scope that lies further below a tenant.
+func (s *nextScopes) meet(scope string) {
+	names := strings.SplitN(scope, "/", 3)
+	if len(names) < 3 {
+		return
+	}
+	tenant := names[0] + "/" + names[1]
+	its := s.below[tenant]
+	if i := slices.Index(its, scope); i >= 0 {
+		its = slices.Delete(its, i, i+1)
+	}
+	its = append(its, scope)
+	if len(s.below) >= maxTenants {
+		clear(s.below)
+	}
+	s.below[tenant] = its[max(0, len(its)-maxBelow):]
+}
