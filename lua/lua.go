@@ -46,8 +46,9 @@ var (
 	Heartbeat  = load("heartbeat")
 	Tell       = load("tell")
 
-	// Those that grant what they release; they are to replace Turn, Wake and LineUp.
+	// Those that grant what they release; they are to replace Turn, Wake, LineUp and Inspect.
 	DecideQueued = load("decide_queued")
+	InspectTree  = load("inspect_tree")
 	Dispatch     = load("dispatch")
 	Join         = load("join")
 

@@ -70,7 +70,7 @@ func differ(a, b string) int {
 func TestAllIsAll(t *testing.T) {
 	t.Parallel()
 	used := map[string]bool{}
-	for _, s := range append(every(), DecideQueued, Dispatch, Join) { // which are to replace others
+	for _, s := range append(every(), DecideQueued, Dispatch, InspectTree, Join) { // which are to replace others
 		use(t, used, s.Name+".lua")
 	}
 	err := fs.WalkDir(files, ".", func(path string, d fs.DirEntry, err error) error {

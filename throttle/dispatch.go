@@ -299,11 +299,30 @@ func (l *Limiter) readGranted(p Place, value string, now int64, asked time.Time)
 }
 
 func (t *table) queueKeys(provider string) []any {
-	keys := slices.Concat(t.ruleKey, queueShared(provider))
+	return slices.Concat(t.ruleKey, queueShared(provider), t.queues())
+}
+
+func (t *table) queues() (keys []any) {
 	for _, line := range t.lines {
 		keys = append(keys, strings.TrimSuffix(text(line), "!line")+"!queue")
 	}
 	return keys
+}
+
+// queueKey is the key of those who wait of a scope, and flightKey that of those of a provider who were granted, or
+// released, and have not come.
+func (l *Limiter) queueKey(s Scope) string {
+	if l.grants {
+		return keyspace(l.cfg.Prefix).scope(s) + "!queue"
+	}
+	return keyspace(l.cfg.Prefix).line(s)
+}
+
+func (l *Limiter) flightKey(provider string) string {
+	if l.grants {
+		return provider + "!flight"
+	}
+	return outKey(provider)
 }
 
 // queueShared returns the keys that the queues of a provider share, in the order in which scripts take them:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -180,8 +181,8 @@ func (l *Limiter) stands(ctx context.Context, p Place) (waits, released bool, er
 	var out *redis.BoolCmd
 	var parked *redis.FloatCmd
 	err = ReadFromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
-		line = pipe.ZScore(ctx, keys.line(scope), p.ticket())
-		out = pipe.HExists(ctx, outKey(keys.provider(scope.Provider())), scopePath(p.Scope)+"\x00"+p.ticket())
+		line = pipe.ZScore(ctx, l.queueKey(scope), p.ticket())
+		out = pipe.HExists(ctx, l.flightKey(keys.provider(scope.Provider())), scopePath(p.Scope)+"\x00"+p.ticket())
 		parked = pipe.ZScore(ctx, parkedKey(keys.provider(scope.Provider())), parkedMember(p))
 		return nil
 	})
@@ -234,6 +235,14 @@ func (l *Limiter) inspectOnce(ctx context.Context, p *plan, scopes, tickets []st
 	args = append(append(args, t.rules...), t.paths...)
 	for _, ticket := range tickets {
 		args = append(args, ticket)
+	}
+	if l.grants {
+		keys := slices.Concat(t.ruleKey, []any{p.provider + "!heap", p.provider + "!meta", p.provider + "!flight", toldKey(p.provider)}, t.queues())
+		reply, err := l.lists(ctx, lua.InspectTree.For(t.kinds()), keys, args)
+		if err != nil {
+			return inspection{}, err
+		}
+		return t.readInspection(p.scope.Provider(), reply)
 	}
 	keys := append(append(append([]any{}, t.ruleKey...), shared(p.provider)[1:]...), t.lines...)
 	reply, err := l.mending(ctx, p.scope.Provider(), lua.Inspect.For(t.kinds()), t, keys, args)

@@ -309,6 +309,9 @@ func (l *Limiter) decide(ctx context.Context, p *plan, req *Request, d *Decision
 		}
 	}
 	reply, err := l.runner.run(ctx, c)
+	if l.grants && req.Ticket != "" {
+		l.nexts.of(p.scope.Provider()).came(req.place())
+	}
 	if err != nil && req.Ticket != "" && l.mended(ctx, p.scope.Provider(), p.turns[:1], err) {
 		reply, err = l.runner.run(ctx, c)
 	}

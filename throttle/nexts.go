@@ -36,6 +36,8 @@ type nextScopes struct {
 	due   int64               // when the first node is to be looked at, by the server's clock
 	until time.Time           // when that has come, or should be looked into anyway
 	parks bool                // somebody is parked
+
+	flying flying
 }
 
 const (

@@ -85,6 +85,9 @@ func (l *Limiter) Outlook(ctx context.Context, scope string) (Outlook, error) {
 func (l *Limiter) countWaiting(ctx context.Context, p *plan, out *Outlook) error {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
+	if l.grants {
+		return l.countTree(ctx, p, out)
+	}
 	own := "L" + scopePath(p.scope.String())
 	fields := []string{own}
 	for i, key := range p.keys {

@@ -79,7 +79,7 @@ func (w *Waiting) readSeats(ctx context.Context) error {
 	}
 	var read *redis.StringSliceCmd
 	err := ReadFromMaster(ctx, w.limiter.rdb, func(pipe redis.Pipeliner) error {
-		read = pipe.ZRangeByLex(ctx, w.prefix()+"!round", &redis.ZRangeBy{Min: from, Max: "+", Count: waitingSeats})
+		read = pipe.ZRangeByLex(ctx, w.listKey(), &redis.ZRangeBy{Min: from, Max: "+", Count: waitingSeats})
 		return nil
 	})
 	if err != nil {
@@ -89,6 +89,11 @@ func (w *Waiting) readSeats(ctx context.Context) error {
 	w.last = len(seats) < waitingSeats
 	for _, seat := range seats {
 		w.seat = seat
+		if scope, is := leafScope(seat); w.limiter.grants && is {
+			w.open = append(w.open, openLine{scopeOf(w.provider, scope), lowestScore})
+		} else if w.limiter.grants {
+			continue
+		}
 		const rank = 10
 		name, rest, _ := strings.Cut(seat, "\x00")
 		if len(rest) >= rank && (name == noRule || strings.Contains(name, ":")) {
@@ -150,7 +155,30 @@ func goOnWith(part []redis.Z) string {
 
 func (w *Waiting) prefix() string { return keyspace(w.limiter.cfg.Prefix).provider(w.provider) }
 
-func (w *Waiting) lineKey(scope string) string { return w.prefix() + scopePath(scope) + "!line" }
+func (w *Waiting) lineKey(scope string) string {
+	if w.limiter.grants {
+		return w.prefix() + scopePath(scope) + "!queue"
+	}
+	return w.prefix() + scopePath(scope) + "!line"
+}
+
+// listKey is the key that lists those who have a queue.
+func (w *Waiting) listKey() string {
+	if w.limiter.grants {
+		return w.prefix() + "!heap"
+	}
+	return w.prefix() + "!round"
+}
+
+// leafScope returns the path of the scope whose queue a member of the heap is: see lua/include/waiting/tree.lua.
+func leafScope(member string) (path string, is bool) {
+	const rank = 23
+	parts := strings.Split(member, "\x00")
+	if len(parts) != 3 || parts[1] == "!" || len(parts[2]) < rank {
+		return "", false
+	}
+	return strings.CutSuffix(parts[2][rank:], "/")
+}
 
 // Claim makes this Limiter the one of all that share its Redis to look after those who wait
 // for a provider, for so long: true for one at a time. One that has claimed it says again

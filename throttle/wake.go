@@ -79,6 +79,9 @@ type Woken struct {
 // scopes come up that this Limiter has not met lately. The error wraps ErrUnavailable,
 // or is ctx's.
 func (l *Limiter) Wake(ctx context.Context, req WakeRequest) (Woken, error) {
+	if l.grants {
+		return l.wakeByGrants(ctx, req)
+	}
 	scopes := l.lines.of(req.Provider)
 	if req.Glance && req.nothingNew() {
 		woken, quiet, err := l.glance(ctx, req.Provider, scopes)

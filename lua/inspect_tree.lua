@@ -1,0 +1,182 @@
+-- inspect_tree: tell where those who wait stand, changing nothing at all.
+--
+-- For each queue that is asked for: how many stand in it, and of its first task, or of one that is named, its
+-- place, the rule that binds it and its expected start. It also names the queues of scopes below one, a
+-- page a call.
+--
+-- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[2]. See include/layout.lua.
+-- KEYS[n+1]   heap      sorted set of listed nodes. See include/waiting/tree.lua, here and for the next.
+-- KEYS[n+2]   meta      hash of nodes.
+-- KEYS[n+3]   flight    hash of what was granted. See include/waiting/flight.lua.
+-- KEYS[n+4]   told      hash, what the API has told of its limits. See include/told.lua.
+-- KEYS[n+5..] queue     the waiting tasks of a scope, one for each of s scopes.
+--
+-- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
+-- ARGV[2]     rules   integer n.
+-- ARGV[3]     under   what the paths of the scopes to name begin with, "/acme/"; "" to name none.
+-- ARGV[4]     after   the member of heap that the page before ended with; "" to begin.
+-- ARGV[5]     most    integer > 0, how many members to look at.
+-- ARGV[6..]   rule    one for each rule. See include/rules.lua.
+-- ARGV[n+6..] path    one for each of s scopes: the numbers of its rules, as dispatch has them.
+-- ARGV[n+s+6..] ticket one for each of s scopes: the task that is asked for, "" for the first.
+--
+-- Returns  {numbers, scopes, after}:
+--          numbers   the clock of this call in integer µs, then six for each of s scopes:
+--                    waiting   how many stand in its queue
+--                    released  how many of it, and of scopes below it, are in flight
+--                    ahead     how many are before the task in its queue; -1 when it does not stand there
+--                    out       1 when the task is in flight
+--                    expected  integer µs until its start is expected; -1 can't be told
+--                    binding   the rule that it waits for, as its number in the path; 0 none, one more
+--                              than the path has for a pause
+--          scopes    the paths of those that begin with `under` and have somebody waiting
+--          after     to go on with; "" when these were the last
+--
+-- Writes   nothing.
+-- Source   docs/operations.md#who-waits
+
+-- #include clock
+-- #include pack
+-- #include layout
+
+local call = redis.call
+local n, base, under, from = tonumber(ARGV[2]), 5, ARGV[3], ARGV[4]
+local heap, meta, flight, told = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
+local heeds, schedule = call('EXISTS', told) == 1, nil
+local provider = sub(heap, 1, -6)
+
+-- #include numbers
+-- #include state
+-- #include lease
+-- #include token_bucket when T
+-- #include sliding_window when S
+-- #include fixed_window when F
+-- #include concurrency when C
+-- #include calendar when K
+-- #include rules
+-- #include told
+-- #include waiting/tasks
+-- #include waiting/tree
+-- #include waiting/queues
+-- #include turns/expect
+
+-- The scopes of those in flight.
+local flying = {}
+do
+  local all = call('HGETALL', flight)
+  for f = 1, #all, 2 do
+    if byte(all[f]) ~= 61 then
+      flying[#flying + 1] = string.match(all[f], '^%Z*') .. '/'
+    end
+  end
+end
+
+local function flying_under(scope)
+  local count, level = 0, scope .. '/'
+  for i = 1, #flying do
+    if sub(flying[i], 1, #level) == level then
+      count = count + 1
+    end
+  end
+  return count
+end
+
+-- How many children of a level have their turn before the one that a leaf is below.
+local function before_at(level, leaf, sig)
+  local child = string.match(leaf, '^' .. string.gsub(level, '%W', '%%%0') .. '/[^/]*')
+  local key, at = level .. '\0' .. sig .. '\0', 0
+  if child .. '/' == leaf and child == level .. '/' then
+    child = leaf
+  end
+  for _, member in ipairs(call('ZRANGEBYLEX', heap, '[' .. key, '(' .. level .. '\0' .. sig .. '\1', 'LIMIT', '0', '1000')) do
+    if sub(member, #key + 24) == child then
+      return at
+    end
+    at = at + 1
+  end
+  return 0
+end
+
+local function full(r, places)
+  return r.kind == 'C' and places > r.cap - r.held
+end
+
+-- When a task is expected to start that has so many tasks of its own queue before it, and the rule that it waits
+-- for. Of those who share a level each has a turn for each that the queue has, and those who are before it one
+-- more.
+local function expected(l, place, card, ticket)
+  local latest, binding = now, 0
+  local path = queues.path(l)
+  local _, sig = counted(path, ticket)
+  for i, r in ipairs(path) do
+    r.cost, r.mine = cost_of(ticket, r.unit), floor(tree.units(l.leaf, r.unit) * place / card)
+    if (r.cost > 0 or r.mine > 0) and not algorithms[r.kind].fit(r, now) then
+      return -1, i
+    end
+  end
+  for i, r in ipairs(path) do
+    local level = level_of(r.name)
+    local all, kids = tree.units(level, r.unit), tree.node(level).kids
+    local turns = turns_of(r.mine, kids - 1, l.weights[level] or 0) + before_at(level, l.leaf, sig) * max(1, r.cost)
+    local t = after_units(r, now, r.mine + min(max(0, all - tree.units(l.leaf, r.unit)), turns))
+    if (r.cost > 0 or r.mine > 0) and t and t > latest then
+      latest, binding = t, i
+    end
+  end
+  for i, r in ipairs(path) do
+    if binding == 0 and full(r, place + 1) then
+      return -1, i
+    end
+  end
+  return latest - now, binding
+end
+
+local function queue(j, s)
+  local l, ticket = queues.add(KEYS[n + 4 + j], ARGV[n + 5 + j]), ARGV[n + s + 5 + j]
+  local card, place = call('ZCARD', l.key), nil
+  if ticket == '' then
+    ticket = call('ZRANGE', l.key, '0', '0')[1] or ''
+    place = card > 0 and 0 or nil
+  else
+    place = call('ZRANK', l.key, ticket) or nil
+  end
+  local waits, binding = -1, 0
+  if place and not l.unknown then
+    waits, binding = expected(l, place, card, ticket)
+  end
+  local out = call('HEXISTS', flight, l.scope .. '\0' .. ticket)
+  return card, flying_under(l.scope), place or -1, out, waits, binding
+end
+
+-- The scopes of a page of the heap that are asked for, and the member to go on after.
+local function below()
+  local scopes = {}
+  if under == '' then
+    return scopes, ''
+  end
+  local most = tonumber(ARGV[5])
+  local members = call('ZRANGEBYLEX', heap, from == '' and '-' or '(' .. from, '+', 'LIMIT', '0', whole(most))
+  for _, member in ipairs(members) do
+    local sig, node = string.match(member, '^%Z*%z(%Z*)%z(%Z*)$')
+    node = sub(node, 24)
+    if sig ~= '!' and sub(node, -1) == '/' and sub(node, 1, #under) == under then
+      scopes[#scopes + 1] = sub(node, 1, -2)
+    end
+  end
+  return scopes, #members == most and members[most] or ''
+end
+
+-- A bucket that was idle has no more than its burst to give, however long it was: estimates add up from what is left
+-- of its level now.
+for i = 1, n do
+  local r = queues.rule(i)
+  if r.kind == 'T' and r.at < now then
+    r.x, r.at = max(0, r.x - (now - r.at) * r.p), now
+  end
+end
+local numbers, s = { now }, #KEYS - n - 4
+for j = 1, s do
+  local k = 6 * j - 4
+  numbers[k], numbers[k + 1], numbers[k + 2], numbers[k + 3], numbers[k + 4], numbers[k + 5] = queue(j, s)
+end
+return { numbers, below() }

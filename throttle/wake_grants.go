@@ -1,0 +1,82 @@
+package throttle
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+)
+
+// wakeByGrants is Wake by Dispatch: those who are released have their grants in flight, and claim them when they ask.
+func (l *Limiter) wakeByGrants(ctx context.Context, req WakeRequest) (Woken, error) {
+	scopes := l.nexts.of(req.Provider)
+	d, err := l.Dispatch(ctx, DispatchRequest{
+		Provider: req.Provider, Lead: req.Lead, Spread: req.Spread, Max: req.Most, MaxReady: req.More, All: req.All, Glance: req.Glance,
+		Claimed: req.Running, Unused: scopes.overdue(), NotYet: req.NotYet, Gone: req.Gone, StandStill: req.StandStill, Back: req.Back, Leave: req.Leave,
+	})
+	out := Woken{Waiting: d.Waiting, Next: d.Next, Parked: d.Parked}
+	for _, g := range d.Granted {
+		out.Released = append(out.Released, g.Place)
+	}
+	scopes.released(out.Released, d.Overdue, slices.Concat(req.Running, req.NotYet, req.Gone))
+	out.Out, out.Slow = scopes.out()
+	return out, err
+}
+
+// flying is what this process has released, and who has not come in time.
+type flying struct {
+	since map[Place]time.Time
+	late  []Place
+}
+
+// overdue takes those who have not come in time.
+func (s *nextScopes) overdue() []Place {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	late := s.flying.late
+	s.flying.late = nil
+	return late
+}
+
+func (s *nextScopes) released(places, late, over []Place) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.flying.since == nil {
+		s.flying.since = map[Place]time.Time{}
+	}
+	for _, p := range slices.Concat(late, over) {
+		delete(s.flying.since, p)
+	}
+	for _, p := range places {
+		s.flying.since[p] = time.Now()
+	}
+	s.flying.late = append(s.flying.late, late...)
+}
+
+// came notes that a task has asked.
+func (s *nextScopes) came(p Place) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.flying.since, p)
+}
+
+// slowAfter is when a task that was released is slow to come.
+const slowAfter = 250 * time.Millisecond
+
+// out returns how many have been released and not come, and a ticket of each group that is slow to.
+func (s *nextScopes) out() (n int, slow []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	groups := map[string]bool{}
+	for p, since := range s.flying.since {
+		if time.Since(since) > 4*time.Second {
+			delete(s.flying.since, p)
+			continue
+		}
+		if group, _, is := strings.Cut(p.Ticket, "/"); is && time.Since(since) >= slowAfter && !groups[group] {
+			groups[group] = true
+			slow = append(slow, p.Ticket)
+		}
+	}
+	return len(s.flying.since), slow
+}
