@@ -285,8 +285,7 @@ local place = enter(l, ticket, rank, sig, score, by, t, lead)
 if was_parked then
   call('ZREM', parked, field)
 end
-local card = max(1, call('ZCARD', l.key) - 1)
-local expected = expected_in(l, rules, place / card)
+local expected = expected_in(l, rules, place, call('ZCARD', l.key))
 save_entered({ l }, max(0, expected))
 local first = call('ZRANGE', schedule, '0', '0', 'WITHSCORES')[2]
 return with_turn(reply, place, expected, first and max(0, tonumber(first) - now) or -1)

@@ -60,12 +60,14 @@ local provider = sub(heap, 1, -6)
 -- #include waiting/queues
 -- #include turns/expect
 
--- The scopes of those in flight.
+-- The scopes of those in flight, but for those who are overdue.
+local STALE = 3000000
 local flying = {}
 do
   local all = call('HGETALL', flight)
   for f = 1, #all, 2 do
-    if byte(all[f]) ~= 61 then
+    local at = tonumber(string.match(all[f + 1], '^%S+ %S+ (%d+)'))
+    if byte(all[f]) ~= 61 and at and at + STALE > now then
       flying[#flying + 1] = string.match(all[f], '^%Z*') .. '/'
     end
   end

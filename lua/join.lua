@@ -110,9 +110,9 @@ local function place(l, ticket, rank)
     end
     by, t = waits(path, start, binding)
   end
-  local before = enter(l, ticket, rank, sig, nil, by, t, lead)
-  l.card = (l.card or call('ZCARD', l.key) - 1) + 1
-  local expected = expected_in(l, path, l.card > 1 and before / (l.card - 1) or 0)
+  local before, new = enter(l, ticket, rank, sig, nil, by, t, lead)
+  l.card = new and l.card and l.card + 1 or l.card or call('ZCARD', l.key)
+  local expected = expected_in(l, path, before, l.card)
   longest = max(longest, expected)
   if not seen[l] then
     seen[l], entered[#entered + 1] = true, l

@@ -29,15 +29,15 @@ local function place_in(l, ticket, rank)
   return score
 end
 
--- How long until a task's turn, with so much of its own queue before it. Where several nodes share a
--- level each of them has a turn in between. -1 where no clock tells.
-local function expected_in(l, path, share)
+-- How long until the turn of a task that stands in its queue, which has so many before it and is so long. Where
+-- several nodes share a level each of them has a turn in between. -1 where no clock tells.
+local function expected_in(l, path, place, card)
   local latest, known = now, false
   for _, r in ipairs(path) do
-    local level = level_of(r.name)
-    local own = floor(tree.units(l.leaf, r.unit) * share)
+    local level, mine = level_of(r.name), tree.units(l.leaf, r.unit)
+    local own = card > 1 and floor(max(0, mine - r.cost) * place / (card - 1)) or 0
     local all, kids = tree.units(level, r.unit), tree.node(level).kids
-    local others = min(max(0, all - own), turns_of(own + r.cost, kids - 1, l.weights and l.weights[level] or 0))
+    local others = min(max(0, all - mine), turns_of(own + r.cost, kids - 1, l.weights and l.weights[level] or 0))
     local t = after_units(r, now, own + others)
     if not t then
       return -1

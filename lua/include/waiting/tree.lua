@@ -92,7 +92,8 @@ do
   function tree.chain(leaf)
     local ids, id = {}, leaf
     while id do
-      ids[#ids + 1], id = id, parent(id)
+      ids[#ids + 1] = id
+      id = parent(id)
     end
     return ids
   end
@@ -174,7 +175,8 @@ do
     if list and not set.hidden[child] and (set.whole or #list > 0 and sooner(e, list[#list])) then
       local i = #list + 1
       while i > 1 and sooner(e, list[i - 1]) do
-        list[i], i = list[i - 1], i - 1
+        list[i] = list[i - 1]
+        i = i - 1
       end
       list[i] = e
     end
@@ -352,7 +354,8 @@ do
       if p.kids > 1 then
         return
       end
-      id, up = up, parent(up)
+      id = up
+      up = parent(up)
     end
   end
 
@@ -387,7 +390,8 @@ do
       if p.kids > 0 then
         return
       end
-      id, up = up, parent(up)
+      id = up
+      up = parent(up)
     end
   end
 
@@ -431,7 +435,8 @@ do
         end
       end
       nd.tag, p.passed = tag, p.past > 0
-      id, up = up, parent(up)
+      id = up
+      up = parent(up)
     end
   end
 
