@@ -190,6 +190,7 @@ local function leave()
     return
   end
   tree.count(l.leaf, ticket, -1)
+  tree.turn(l.leaf, {}, {})
   tree.look_above(l.leaf)
   local first = call('ZRANGE', l.key, '0', '0', 'WITHSCORES')
   if not first[1] then
@@ -250,6 +251,9 @@ if g then
 end
 local mine = g or again == '1' or again == '2'
 local held = was_parked or not mine and held_up(l, sig, ticket) and not nobody_dispatches()
+if held and not was_parked and call('ZRANK', l.key, ticket) == 0 and is_next(l, sig) then
+  held = false -- it is its turn
+end
 local start, binding, sure = joint_start(rules, now + from)
 if sure and not held and start - now <= (mine and ahead or near) and again < '2' then
   local reply = grant(rules, start, binding)
@@ -286,6 +290,9 @@ if was_parked then
   call('ZREM', parked, field)
 end
 local expected = expected_in(l, rules, place, call('ZCARD', l.key))
+if place > 0 and expected >= 0 and ARGV[6] ~= '' then -- the first may wait for what this one does not
+  expected = max(expected, (blocked_until(l) or now) + lead - now)
+end
 save_entered({ l }, max(0, expected))
 local first = call('ZRANGE', schedule, '0', '0', 'WITHSCORES')[2]
 return with_turn(reply, place, expected, first and max(0, tonumber(first) - now) or -1)

@@ -82,14 +82,14 @@ local stale = false
 -- it does not know it ends: the caller comes again with those.
 local STEPS, DUE, UNKNOWN = 1000, 100, 64
 
--- How soon others may look at what is left to them: well within the lead that they have. How soon to look
--- again at what the caller knows no rules of. How soon to look at a suspended rule, which a change of its limit brings up
--- sooner.
-local OTHERS, AGAIN, SUSPENDED = 5000, 1000000, 3600000000
+-- How soon to look again where something is left for now. How soon to look again at what the caller knows no rules of.
+-- How soon to look at a suspended rule, which a change of its limit brings up sooner. What was granted for others,
+-- and not fetched for so long, has nobody to fetch it: nobody is granted more of the same.
+local SOON, AGAIN, SUSPENDED, ABSENT = 5000, 1000000, 3600000000, 250000
 
 local granted, missing, late = {}, {}, {}
 local outs, mine, fields_set, fields_gone = { flight = {}, overdue = {} }, nil, {}, {}
-local roots, again = {}, nil
+local roots, again, absent = {}, nil, {}
 tree.at_once = 32
 
 local function look_again(t)
@@ -256,14 +256,19 @@ local function fetch()
     local field, at = list[i], tonumber(list[i + 1])
     local scope, ticket = flights.parts(field)
     local value = call('HGET', flight, field)
+    local l = queues.by_scope[scope]
     if not value then
       call('ZREM', overdue, field)
-    elseif at < 0 and is_mine(ticket, queues.by_scope[scope]) then
+    elseif at < 0 and is_mine(ticket, l) and l and not l.unknown and flights.read(value).start < now then
+      heed_granted('u', l, field, ticket) -- it is granted anew
+    elseif at < 0 and is_mine(ticket, l) then
       call('ZADD', overdue, whole(now), field)
       granted[#granted + 1], granted[#granted + 2], granted[#granted + 3] = scope, ticket, value
     elseif at > 0 or at + HANDED + STALE <= now then
       call('ZADD', overdue, whole(now - STALE + AGAIN), field) -- others are told in a while
       late[#late + 1], late[#late + 2] = scope, ticket
+    elseif at + HANDED + ABSENT <= now then
+      absent[scope .. '\0' .. group_of(ticket)] = true
     end
   end
 end
@@ -380,8 +385,10 @@ local function serve(leaf, sig)
   elseif most <= 0 and (more <= 0 or start > now) and is_mine(ticket, l) then
     return false
   end
-  if not is_mine(ticket, l) then
-    look_again(now + OTHERS)
+  if not is_mine(ticket, l) and absent[l.scope .. '\0' .. group_of(ticket)] then
+    look_again(now + ABSENT)
+    tree.hide(leaf, sig)
+    return true
   end
   grant(l, ticket, score, path, start)
   return true
@@ -547,7 +554,7 @@ end
 local first = call('ZRANGE', schedule, '0', '0', 'WITHSCORES')
 local following = tonumber(first[2] or 0)
 if following > 0 and following <= now and not over then
-  following = again or now + OTHERS
+  following = again or now + SOON
 elseif following > 0 and again then
   following = min(following, again)
 end

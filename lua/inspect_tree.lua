@@ -66,8 +66,8 @@ local flying = {}
 do
   local all = call('HGETALL', flight)
   for f = 1, #all, 2 do
-    local at = tonumber(string.match(all[f + 1], '^%S+ %S+ (%d+)'))
-    if byte(all[f]) ~= 61 and at and at + STALE > now then
+    local at = string.match(all[f + 1], '^%S+ %S+ (%d+)')
+    if byte(all[f]) ~= 61 and at and tonumber(at) + STALE > now then
       flying[#flying + 1] = string.match(all[f], '^%Z*') .. '/'
     end
   end

@@ -15,7 +15,7 @@ func (l *Limiter) countTree(ctx context.Context, p *plan, out *Outlook) error {
 	for i, key := range p.keys {
 		level, _, _ := strings.Cut(key[len(p.provider):], ":")
 		unit := p.states[i].Unit
-		fields = append(fields, "n"+level, "u"+level+"\x00"+unit, "u"+leaf+"\x00"+unit)
+		fields = append(fields, "n"+level, "u"+level+"\x00"+unit, "u"+level+"\x00*", "u"+leaf+"\x00"+unit, "u"+leaf+"\x00*")
 	}
 	var sums *redis.SliceCmd
 	err := ReadFromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
@@ -28,11 +28,12 @@ func (l *Limiter) countTree(ctx context.Context, p *plan, out *Outlook) error {
 	own := nodeSums(sums.Val()[0])
 	out.Waiting = own.units
 	for i := range out.Rules {
-		at := sums.Val()[1+3*i:]
+		at := sums.Val()[1+5*i:]
 		all := nodeSums(at[0])
 		out.Rules[i].Waiting, out.Rules[i].Lines, out.Rules[i].Own = all.units, all.kids, own.units
-		if at[1] != nil { // the unit is not requests
-			out.Rules[i].Waiting, out.Rules[i].Own = sum(at[1]), sum(at[2])
+		if unit := p.states[i].Unit; unit != "" && unit != Requests {
+			out.Rules[i].Waiting = max(0, all.units-sum(at[2])) + sum(at[1])
+			out.Rules[i].Own = max(0, own.units-sum(at[4])) + sum(at[3])
 		}
 	}
 	return nil

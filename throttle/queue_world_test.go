@@ -174,7 +174,8 @@ func (w *queueWorld) ask(t *waiter, how standing, ahead, near int64) {
 	req.standing = how
 	before := w.seen
 	g, flew := before.flight[w.field(t)]
-	waited := len(before.queues[scopePath(t.Scope)]) > 0
+	queue := before.queues[scopePath(t.Scope)]
+	waited := len(queue) > 0 && queue[0].Member != t.key() // who is first may be the next
 	d, err := w.limiter().Decide(ctx, req)
 	var tooMuch *CostError
 	if errors.As(err, &tooMuch) {

@@ -12,45 +12,41 @@ func (l *Limiter) wakeByGrants(ctx context.Context, req WakeRequest) (Woken, err
 	scopes := l.nexts.of(req.Provider)
 	d, err := l.Dispatch(ctx, DispatchRequest{
 		Provider: req.Provider, Lead: req.Lead, Spread: req.Spread, Max: req.Most, MaxReady: req.More, All: req.All, Glance: req.Glance,
-		Claimed: req.Running, Unused: scopes.overdue(), NotYet: req.NotYet, Gone: req.Gone, StandStill: req.StandStill, Back: req.Back, Leave: req.Leave,
+		Claimed: req.Running, NotYet: req.NotYet, Gone: req.Gone, StandStill: req.StandStill, Back: req.Back, Leave: req.Leave,
 	})
+	if err == nil && len(d.Overdue) > 0 { // nobody can have started them: who asks claims what it was granted
+		places := d.Overdue
+		granted := d.Granted
+		room := max(0, req.Most+req.More-len(granted))
+		d, err = l.Dispatch(ctx, DispatchRequest{
+			Provider: req.Provider, Lead: req.Lead, Spread: req.Spread, Max: room, Unused: places, StandStill: req.StandStill, Leave: req.Leave,
+		})
+		d.Granted = append(granted, d.Granted...)
+	}
 	out := Woken{Waiting: d.Waiting, Next: d.Next, Parked: d.Parked}
 	for _, g := range d.Granted {
 		out.Released = append(out.Released, g.Place)
 	}
-	scopes.released(out.Released, d.Overdue, slices.Concat(req.Running, req.NotYet, req.Gone))
+	scopes.released(out.Released, slices.Concat(req.Running, req.NotYet, req.Gone))
 	out.Out, out.Slow = scopes.out()
 	return out, err
 }
 
-// flying is what this process has released, and who has not come in time.
-type flying struct {
-	since map[Place]time.Time
-	late  []Place
-}
+// flying is what this process has released.
+type flying struct{ since map[Place]time.Time }
 
-// overdue takes those who have not come in time.
-func (s *nextScopes) overdue() []Place {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	late := s.flying.late
-	s.flying.late = nil
-	return late
-}
-
-func (s *nextScopes) released(places, late, over []Place) {
+func (s *nextScopes) released(places, over []Place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.flying.since == nil {
 		s.flying.since = map[Place]time.Time{}
 	}
-	for _, p := range slices.Concat(late, over) {
+	for _, p := range over {
 		delete(s.flying.since, p)
 	}
 	for _, p := range places {
 		s.flying.since[p] = time.Now()
 	}
-	s.flying.late = append(s.flying.late, late...)
 }
 
 // came notes that a task has asked.

@@ -64,6 +64,33 @@ local function held_up(l, sig, ticket)
   return false
 end
 
+-- Whether a leaf is the next of all that wait, wherever it or its parents are blocked.
+local function is_next(l, sig)
+  local id, up = l.leaf, tree.parent(l.leaf)
+  local state = tree.node(id).states[sig]
+  while state and up do
+    local first, tag = tree.first(up, sig), tree.node(id).tag
+    if first and first.id ~= id and (first.band < state.band or first.band == state.band and first.tag < tag) then
+      return false
+    end
+    id = up
+    up = tree.parent(up)
+  end
+  return state ~= nil
+end
+
+-- When the queue of a leaf is looked at, where it or a parent is blocked.
+local function blocked_until(l)
+  for sig in pairs(tree.node(l.leaf).states) do
+    for _, id in ipairs(tree.chain(tree.parent(l.leaf))) do
+      local state = tree.node(id).states[sig]
+      if state and state.cost then
+        return tree.times[id .. '\0' .. sig] or tonumber(call('ZSCORE', schedule, id .. '\0' .. sig) or nil)
+      end
+    end
+  end
+end
+
 -- Puts a task in its queue, at a score if it has one, and the queue in the tree. `by` is the rule that it waits
 -- for and `t` until when, where nobody is before it. Returns how many are before it, and whether it is new there.
 local function enter(l, ticket, rank, sig, score, by, t, lead)

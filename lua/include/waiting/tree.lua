@@ -15,7 +15,8 @@
 --           and the requests that wait below; then a line for each signature: it, the band, and, where it is
 --           blocked, the cost that blocks and its unit, behind which "=" and a signature say that what comes free
 --           is saved for the tasks of that one. A leaf whose queue has lanes has 1 for '!'.
---           u<node>, 0, unit: what waits below of other units. Q<scope> the lanes of a queue: lanes.lua.
+--           u<node>, 0, unit: what the tasks below that cost by unit take of another unit, and with '*' of
+--           requests: a task that costs a number takes it of each. Q<scope> the lanes of a queue: lanes.lua.
 --           @ the µs of the last dispatch.
 local tree = { records = {}, nodes = {}, sets = {}, comes = {}, times = {}, sums = {}, at_once = 16 }
 do
@@ -321,6 +322,7 @@ do
       for unit, units in string.gmatch(string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
         more[unit] = unit ~= REQUESTS and tonumber(units) or nil
       end
+      more['*'] = cost
     end
     for _, id in ipairs(tree.chain(leaf)) do
       local nd = changed(id)
@@ -332,11 +334,16 @@ do
     end
   end
 
-  -- About what waits below a node of a unit: tasks that cost a number count with their requests.
+  -- What waits below a node of a unit.
   function tree.units(id, unit)
-    local field = unit ~= '' and unit ~= REQUESTS and 'u' .. id .. '\0' .. unit
-    local sum = field and tonumber(call('HGET', meta, field) or nil)
-    return sum and max(0, sum + (tree.sums[field] or 0)) or node(id).units
+    local units = node(id).units
+    if unit == '' or unit == REQUESTS then
+      return units
+    end
+    local its, all = 'u' .. id .. '\0' .. unit, 'u' .. id .. '\0*'
+    local sums = call('HMGET', meta, its, all)
+    local by_number = units - (tonumber(sums[2] or nil) or 0) - (tree.sums[all] or 0)
+    return max(0, by_number + (tonumber(sums[1] or nil) or 0) + (tree.sums[its] or 0))
   end
 
   -- Opens a leaf that has its first task, and its parents. Nobody has saved up: its tag is its parent's
