@@ -412,7 +412,7 @@ local function leaf_below(sig)
   local at = ''
   repeat
     local e = tree.first(at, sig)
-    if not e then
+    if not e or #e.id <= #at then -- it must come to a leaf
       error('node ' .. at .. ' is damaged for ' .. sig)
     end
     at = e.id
@@ -454,6 +454,7 @@ local function dispatch()
   local steps, through = 0, {}
   local names = due_nodes(through)
   while #names > 0 do
+    steps = steps + 1
     take_up(names)
     for sig in pairs(roots) do
       through[sig] = true

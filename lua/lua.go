@@ -46,11 +46,12 @@ var (
 	Heartbeat  = load("heartbeat")
 	Tell       = load("tell")
 
-	// Those that grant what they release; they are to replace Turn, Wake, LineUp and Inspect.
+	// Those that grant what they release; they are to replace Turn, Wake, LineUp, Inspect and Mend.
 	DecideQueued = load("decide_queued")
 	InspectTree  = load("inspect_tree")
 	Dispatch     = load("dispatch")
 	Join         = load("join")
+	MendTree     = load("mend_tree")
 
 	// ReleaseTasks and ParkTasks work on asynq's keys and are sent by package worker.
 	ReleaseTasks = load("release_tasks")

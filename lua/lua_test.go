@@ -70,7 +70,7 @@ func differ(a, b string) int {
 func TestAllIsAll(t *testing.T) {
 	t.Parallel()
 	used := map[string]bool{}
-	for _, s := range append(every(), DecideQueued, Dispatch, InspectTree, Join) { // which are to replace others
+	for _, s := range append(every(), DecideQueued, Dispatch, InspectTree, Join, MendTree) { // which are to replace others
 		use(t, used, s.Name+".lua")
 	}
 	err := fs.WalkDir(files, ".", func(path string, d fs.DirEntry, err error) error {
@@ -185,7 +185,7 @@ func TestForbidden(t *testing.T) {
 	}, "|") + `)`)
 	for _, s := range every() {
 		code := code(s.Source)
-		if s == Mend { // it is to see which key is of another type, and raises every other error
+		if s == Mend || s == MendTree { // it is to see which key is of another type, and raises every other error
 			code = strings.Replace(code, "redis.pcall(", "redis.call(", 1)
 		}
 		for _, at := range forbidden.FindAllStringSubmatchIndex(code, -1) {

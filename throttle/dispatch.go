@@ -2,7 +2,7 @@ package throttle
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -189,11 +189,18 @@ func (l *Limiter) dispatch(ctx context.Context, req DispatchRequest, scopes *nex
 		args = append(args, "m", "", group)
 	}
 	asked := time.Now()
-	list, err := l.lists(ctx, lua.Dispatch.For(t.kinds()), t.queueKeys(prefix), args)
-	if err != nil {
-		return reply, err
+	send := func() (dispatchReply, error) {
+		list, err := l.lists(ctx, lua.Dispatch.For(t.kinds()), t.queueKeys(prefix), args)
+		if err != nil {
+			return dispatchReply{}, err
+		}
+		return l.readDispatch(req.Provider, list, asked)
 	}
-	if reply, err = l.readDispatch(req.Provider, list, asked); err == nil {
+	reply, err = send()
+	if err != nil && l.mendedTree(ctx, req.Provider, known, err) {
+		reply, err = send() // the same id brings the same tasks
+	}
+	if err == nil {
 		reply.stale = l.told(prefix, asked, time.UnixMicro(reply.now), known)
 	}
 	return reply, err
@@ -237,7 +244,8 @@ func (l *Limiter) readDispatch(provider string, list []any, asked time.Time) (ou
 	return out, nil
 }
 
-var errGrant = errors.New("a grant in flight is damaged")
+// errGrant is a value that is no grant.
+var errGrant = fmt.Errorf("a grant in flight is no grant: %w", errDamaged)
 
 // inFlight is a value of what is in flight, as lua/include/waiting/flight.lua writes it.
 type inFlight struct {
@@ -347,9 +355,14 @@ func (a *attempt) queuedCall(req *Request) call {
 }
 
 // joinScript sends a call of join: the group's tasks, each with the number of its scope.
-func (l *Limiter) joinScript(ctx context.Context, prefix string, t *table, lead, near time.Duration, tasks []any) ([]any, error) {
+func (l *Limiter) joinScript(ctx context.Context, provider string, scopes []string, t *table, lead, near time.Duration, tasks []any) ([]any, error) {
+	prefix := keyspace(l.cfg.Prefix).provider(provider)
 	args := t.appendArgs([]any{l.clock(), l.slots.client + NewID(), lead.Microseconds(), near.Microseconds()})
-	reply, err := l.lists(ctx, lua.Join.For(t.kinds()), t.queueKeys(prefix), append(args, tasks...))
+	args = append(args, tasks...)
+	reply, err := l.lists(ctx, lua.Join.For(t.kinds()), t.queueKeys(prefix), args)
+	if err != nil && l.mendedTree(ctx, provider, scopes, err) {
+		reply, err = l.lists(ctx, lua.Join.For(t.kinds()), t.queueKeys(prefix), args)
+	}
 	if err == nil && len(reply) != 2+2*len(tasks)/3 {
 		err = errReply
 	}

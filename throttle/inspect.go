@@ -239,6 +239,9 @@ func (l *Limiter) inspectOnce(ctx context.Context, p *plan, scopes, tickets []st
 	if l.grants {
 		keys := slices.Concat(t.ruleKey, []any{p.provider + "!heap", p.provider + "!meta", p.provider + "!flight", toldKey(p.provider)}, t.queues())
 		reply, err := l.lists(ctx, lua.InspectTree.For(t.kinds()), keys, args)
+		if err != nil && l.mendedTree(ctx, p.scope.Provider(), scopes, err) {
+			reply, err = l.lists(ctx, lua.InspectTree.For(t.kinds()), keys, args)
+		}
 		if err != nil {
 			return inspection{}, err
 		}

@@ -312,7 +312,9 @@ func (l *Limiter) decide(ctx context.Context, p *plan, req *Request, d *Decision
 	if l.grants && req.Ticket != "" {
 		l.nexts.of(p.scope.Provider()).came(req.place())
 	}
-	if err != nil && req.Ticket != "" && l.mended(ctx, p.scope.Provider(), p.turns[:1], err) {
+	if err != nil && req.Ticket != "" && l.grants && l.mendedTree(ctx, p.scope.Provider(), []string{p.scope.String()}, err) {
+		reply, err = l.runner.run(ctx, c)
+	} else if err != nil && req.Ticket != "" && !l.grants && l.mended(ctx, p.scope.Provider(), p.turns[:1], err) {
 		reply, err = l.runner.run(ctx, c)
 	}
 	replied := time.Now()

@@ -112,7 +112,7 @@ func (l *Limiter) lineUp(ctx context.Context, provider string, asks []Ask, group
 	var reply []any
 	var err error
 	if l.grants {
-		reply, err = l.joinScript(ctx, prefix, t, lead, near, args[of:])
+		reply, err = l.joinScript(ctx, provider, scopes, t, lead, near, args[of:])
 	} else {
 		reply, err = l.mending(ctx, provider, lua.LineUp.For(t.kinds()), t, t.keys(prefix), args)
 	}

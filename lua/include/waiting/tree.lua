@@ -255,8 +255,11 @@ do
   function tree.unblock(id, sig)
     local nd, up, child = changed(id), parent(id), first(id, sig)
     local state = nd.states[sig]
+    if child and not state then
+      error('a node is lost')
+    end
     pass_on(nd, sig)
-    if not (state and child) then
+    if not child then
       wait_until(id, sig, false)
       nd.states[sig] = nil
     elseif not up then
