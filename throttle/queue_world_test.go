@@ -326,7 +326,7 @@ func (w *queueWorld) dispatch(most int, spread int64, all bool) Dispatched {
 	w.moved(req, named)
 	w.inOrder(before, d.Granted, named)
 	if len(d.Granted) < most && d.Next > 0 {
-		w.nobodyIdle(spread)
+		w.nobodyIdle()
 	}
 	return d
 }
@@ -374,19 +374,18 @@ func (w *queueWorld) inOrder(before treeSeen, granted []Granted, named map[strin
 
 // nobodyIdle: no unit stays idle while a task that could use it is at hand, but for units that are saved for
 // somebody whose turn it is and who needs more.
-func (w *queueWorld) nobodyIdle(spread int64) {
+func (w *queueWorld) nobodyIdle() {
 	type head struct {
 		t    *waiter
 		cost int64
 	}
 	var heads []head
-	for path, q := range w.seen.queues {
+	for _, q := range w.seen.queues {
 		t := w.byTicket[readPlace("", text(q[0].Member)).Ticket]
 		most := t.cost
 		for _, n := range t.costsByUnit() {
 			most = max(most, n)
 		}
-		_ = path
 		heads = append(heads, head{t, max(1, most)})
 	}
 	for _, h := range heads {
@@ -398,7 +397,6 @@ func (w *queueWorld) nobodyIdle(spread int64) {
 			fail("%s could start, and was not granted; %+v", h.t.key(), w.seen.schedule)
 		}
 	}
-	_ = spread
 }
 
 func (w *queueWorld) giveBack(t *waiter) {
@@ -611,8 +609,16 @@ func (h *turnsHistory) runQueue(rdb redis.UniversalClient, prefix string) (found
 	w.drain()
 	keys, err := rdb.Keys(ctx, prefix+"*").Result()
 	must(err)
+	for _, key := range keys {
+		if rdb.PTTL(ctx, key).Val() == -1 {
+			found = key + " has no TTL"
+		}
+		if strings.HasSuffix(key, "!meta") || strings.HasSuffix(key, "!heap") || strings.HasSuffix(key, "!schedule") {
+			found = key + " is left, and nobody waits"
+		}
+	}
 	must(rdb.Del(ctx, append(keys, "none")...).Err())
-	return ""
+	return found
 }
 
 func (w *queueWorld) step(n int) {

@@ -488,8 +488,10 @@ do
   -- Writes the tree. `set` has more fields and values of meta, by turns, and `gone` fields that go.
   -- Nothing of it stays when nobody waits.
   function tree.save(set, gone)
-    if node('').changed and node('').kids == 0 then
-      call('DEL', heap, schedule, meta)
+    if node('').kids == 0 then
+      if node('').changed then
+        call('DEL', heap, schedule, meta)
+      end
       return
     end
     sweep()
