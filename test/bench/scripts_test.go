@@ -40,7 +40,7 @@ func BenchmarkScripts(b *testing.B) {
 		{"decide/denied by a token bucket", lua.Decide.For("T"), []string{full}, 1},
 		{"decide/denied by one of four", lua.Decide.For("TSF"), []string{sliding, full, fixed, sliding}, 1},
 		{"peek/token bucket", lua.Peek.For("T"), []string{token}, 0},
-		{"give_back/token bucket", lua.GiveBack.For("T"), []string{token}, 4},
+		{"give_back/token bucket", lua.GiveBack.For("T"), []string{token}, 1},
 		{"renew/one lease", lua.Renew, []string{runs}, 0},
 		{"release/one lease", lua.Release, []string{runs}, 0},
 		{"heartbeat", lua.Heartbeat, []string{""}, 0},
@@ -84,20 +84,17 @@ func arguments(name string, keys []string, extra int, rules []string, i int) (al
 	case "renew":
 		return keys, []any{"", "held", 60_000_000}
 	case "release":
-		return keys, []any{id}
+		return append(slices.Clone(keys), "hw:{payments}!due", "hw:{payments}!meta"), []any{"", id}
 	case "heartbeat":
 		return []string{"hw:members"}, []any{"", "member" + strconv.Itoa(i%8), 15_000_000}
 	}
 	all, args = slices.Clone(keys), []any{"", id}
-	if extra == 2 {
-		all = append(all, "hw:{payments}@"+id)
-	}
 	if extra > 0 {
 		all = append(all, "hw:{payments}@#process.1")
 	}
 	switch name {
 	case "give_back":
-		all, args = append(all, "hw:{payments}@"+id, "hw:{payments}!due", "hw:{payments}@"+id+"="), append(args, 0)
+		all, args = append(all, "hw:{payments}@"+id, "hw:{payments}!due", "hw:{payments}!meta", "hw:{payments}@"+id+"="), append(args, 0)
 	case "decide":
 		all, args = append(all, "hw:{payments}!told"), append(args, "0/acme")
 	case "peek":
