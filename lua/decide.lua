@@ -47,7 +47,7 @@
 local call, format = redis.call, string.format
 local member = ARGV[2]
 local n, base = #KEYS - 2, 2
-local attempt, told, look, out_key, on_way = KEYS[n + 1], KEYS[n + 2], nil, nil, nil
+local attempt, told = KEYS[n + 1], KEYS[n + 2]
 local heeds = call('EXISTS', told) == 1
 
 if not heeds and byte(ARGV[3]) < 58 then -- a digit, and no lateness

@@ -60,7 +60,7 @@ local provider = sub(schedule, 1, -10)
 local scope = sub(KEYS[n + 2], #provider + 1, -7)
 local late = string.match(ARGV[5], '^.([LF]%d+)')
 
--- #include turns/stale when K
+-- #include waiting/stale_reply when K
 
 local field = scope .. '\0' .. ticket
 local value = call('HGET', flight, field)
@@ -91,7 +91,6 @@ end
 local was_parked = parks and call('ZSCORE', parked, field)
 
 if quiet and not value and not heeds and not late and not was_parked and again < '2' then
-  local look, on_way, out_key
   -- #include express/way
 end
 
@@ -115,8 +114,8 @@ ahead, near, lead = tonumber(ahead), tonumber(near), tonumber(lead)
 -- #include waiting/tasks
 -- #include waiting/tree
 -- #include waiting/flight
--- #include turns/lanes
--- #include turns/expect
+-- #include waiting/lanes
+-- #include waiting/expect
 -- #include waiting/enter
 
 -- A grant may be claimed so much later than its start: what is later is decided anew. A dispatch that is later than
@@ -294,5 +293,5 @@ if place > 0 and expected >= 0 and ARGV[6] ~= '' then -- the first may wait for 
   expected = max(expected, (blocked_until(l) or now) + lead - now)
 end
 save_entered({ l }, max(0, expected))
-local first = call('ZRANGE', schedule, '0', '0', 'WITHSCORES')[2]
-return with_turn(reply, place, expected, first and max(0, tonumber(first) - now) or -1)
+local first = call('ZRANGE', schedule, '0', '0', 'WITHSCORES')[2] or error('the schedule is lost')
+return with_turn(reply, place, expected, max(0, tonumber(first) - now))

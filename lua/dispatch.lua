@@ -41,7 +41,7 @@
 --          near     nodes whose turns are next, as paths
 --          overdue  two for each task that was granted and has not come in time: its scope and its ticket
 --
--- Writes   KEYS[1..n+8] that it changes. Nothing when nobody waits and there is no news.
+-- Writes   KEYS[1..n+s+7] that it changes. Nothing when nobody waits and there is no news.
 -- Source   docs/turns.md#dispatch
 
 -- #include clock
@@ -86,6 +86,9 @@ local STEPS, DUE, UNKNOWN = 1000, 100, 64
 -- How soon to look at a suspended rule, which a change of its limit brings up sooner. What was granted for others,
 -- and not fetched for so long, has nobody to fetch it: nobody is granted more of the same.
 local SOON, AGAIN, SUSPENDED, ABSENT = 5000, 1000000, 3600000000, 250000
+
+-- What is blocked for no longer may be next when the caller comes again.
+local SOON_LISTED = 500000
 
 local granted, missing, late = {}, {}, {}
 local outs, mine, fields_set, fields_gone = { flight = {}, overdue = {} }, nil, {}, {}
@@ -249,6 +252,12 @@ local function is_mine(ticket, l)
   return not (l and l.left) and (not mine or mine[group_of(ticket)])
 end
 
+-- Whether nobody starts a task that is granted: it is of a scope that is left to others, or of a group that nobody
+-- serves.
+local function is_left(ticket, l)
+  return l.left or not is_mine(ticket, l) and absent[l.scope .. '\0' .. group_of(ticket)]
+end
+
 -- Fetches what others have granted for groups of this caller, and names those who have not come in time.
 local function fetch()
   local list = flies and call('ZRANGEBYSCORE', overdue, '-inf', whole(now - STALE), 'WITHSCORES', 'LIMIT', '0', '64') or {}
@@ -326,10 +335,11 @@ local function block(level, sig, t, cost, unit, behind)
   end
 end
 
--- Has the node of the rule wait that a task waits for. One whose cost no rule will ever admit is parked.
+-- Has the node of the rule wait that a task waits for. One whose cost no rule will ever admit is parked; where a
+-- limit was cut, and grows again, its scope alone waits.
 local function wait_for(l, sig, ticket, score, path, start, binding, sure)
   local by, free = queues.waits_for(path, start, binding)
-  if not free and by.cap ~= 0 and by.p ~= 0 then
+  if not free and parking.too_dear(path) then
     if parking.dear == 0 then
       look_again(now)
       return tree.hide(l.leaf, sig)
@@ -337,6 +347,8 @@ local function wait_for(l, sig, ticket, score, path, start, binding, sure)
     parking.dear, l.next = parking.dear - 1, l.next + 2
     parking.park(l, { ticket, score })
     return queues.stand(l, head(l))
+  elseif not free and by.corrected then
+    return block(tree.parent(l.leaf), sig, now + TOLD_LOOK, by.cost, by.unit)
   end
   local early = sure and free and free - lead > now and lead or 0
   local look = free and max(now + 1, free - early) or now + SUSPENDED
@@ -346,7 +358,8 @@ local function wait_for(l, sig, ticket, score, path, start, binding, sure)
   block(level_of(by.name), sig, look, by.cost, by.unit)
 end
 
--- Serves the first task of a leaf. False when the call may grant no more.
+-- Serves the first task of a leaf. False when the call may grant no more: where it does not know a scope, nobody is to
+-- be granted before it what it could have.
 local function serve(leaf, sig)
   tree.read(tree.chain(leaf))
   local l = queues.by_scope[sub(leaf, 1, -2)]
@@ -358,6 +371,8 @@ local function serve(leaf, sig)
     end
     tree.hide(leaf, sig)
     return #missing < UNKNOWN
+  elseif #missing > 0 then
+    return false
   end
   local ticket, score = head(l)
   if not ticket then
@@ -385,7 +400,7 @@ local function serve(leaf, sig)
   elseif most <= 0 and (more <= 0 or start > now) and is_mine(ticket, l) then
     return false
   end
-  if not is_mine(ticket, l) and absent[l.scope .. '\0' .. group_of(ticket)] then
+  if is_left(ticket, l) then
     look_again(now + ABSENT)
     tree.hide(leaf, sig)
     return true
@@ -437,13 +452,16 @@ local function take_up(names)
   end
 end
 
--- The blocked nodes that are due, but for those of the provider that this call is through with.
-local function due_nodes(through)
+-- The blocked nodes that are due, but for those of the provider that this call is through with. Those that will be
+-- within the spread are taken up with them, once: their tasks' starts are not behind those that are granted now.
+local function due_nodes(through, early)
   tree.write_times()
-  local names, list = call('ZRANGEBYSCORE', schedule, '-inf', whole(now), 'LIMIT', '0', whole(DUE)), {}
-  for _, name in ipairs(names) do
-    if byte(name) ~= 0 or not through[sub(name, 2)] then
-      list[#list + 1] = name
+  local list = {}
+  local names = call('ZRANGEBYSCORE', schedule, '-inf', whole(now + spread), 'WITHSCORES', 'LIMIT', '0', whole(DUE))
+  for i = 1, #names, 2 do
+    local name, is_early = names[i], tonumber(names[i + 1]) > now
+    if not (byte(name) == 0 and (is_early or through[sub(name, 2)]) or is_early and early[name]) then
+      list[#list + 1], early[name] = name, true
     end
   end
   return list
@@ -451,8 +469,8 @@ end
 
 -- Serves all that is due. True when there may be more than the call may grant, or has steps for.
 local function dispatch()
-  local steps, through = 0, {}
-  local names = due_nodes(through)
+  local steps, through, early = 0, {}, {}
+  local names = due_nodes(through, early)
   while #names > 0 do
     steps = steps + 1
     take_up(names)
@@ -467,7 +485,7 @@ local function dispatch()
       end
       sig = next_root()
     end
-    names = due_nodes(through)
+    names = due_nodes(through, early)
   end
   return false
 end
@@ -507,6 +525,8 @@ end
 
 if stale then
   return { { now, now, 0 }, {}, {}, {}, {} }
+elseif there % 2 == 0 and call('EXISTS', meta) == 1 then
+  error('the schedule is lost')
 elseif there % 4 == 0 and 2 + #KEYS > #ARGV then
   return { { now, 0, parks and 1 or 0 }, {}, {}, {}, {} }
 end
@@ -544,16 +564,22 @@ if #pauses.stepped > 0 then
   call('HSET', told, unpack(pauses.stepped))
 end
 save()
--- About as many of those who are next as this call has served.
-local near = {}
+-- About as many of those who are next as this call has served: of those that are listed, and of those that will be soon.
+local near, many = {}, min(256, 16 + floor(#outs.overdue * 3 / 4))
 for sig in pairs(tree.nodes[''] and not tree.nodes[''].gone and tree.node('').states or {}) do
-  local key, many = '\0' .. sig .. '\0', min(256, 16 + floor(#outs.overdue * 3 / 4))
+  local key = '\0' .. sig .. '\0'
   for _, member in ipairs(call('ZRANGEBYLEX', heap, '[' .. key, '(' .. '\0' .. sig .. '\1', 'LIMIT', '0', whole(many))) do
     near[#near + 1] = sub(member, #key + 24)
   end
 end
-local first = call('ZRANGE', schedule, '0', '0', 'WITHSCORES')
-local following = tonumber(first[2] or 0)
+local first = call('ZRANGEBYSCORE', schedule, '-inf', whole(now + SOON_LISTED), 'WITHSCORES', 'LIMIT', '0', whole(many))
+for i = 1, #first, 2 do
+  if byte(first[i]) ~= 0 then
+    near[#near + 1] = flights.parts(first[i])
+  end
+end
+first = first[2] or call('ZRANGE', schedule, '0', '0', 'WITHSCORES')[2]
+local following = tonumber(first or 0)
 if following > 0 and following <= now and not over then
   following = again or now + SOON
 elseif following > 0 and again then

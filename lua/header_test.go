@@ -185,6 +185,12 @@ local function watch(name, t)
   end })
 end
 local KEYS, ARGV = watch('KEYS', KEYS), watch('ARGV', ARGV)
+local function KEYS_FROM(from, to)
+  for i = from, to do
+    seen['KEYS[' .. i .. ']'] = true
+  end
+  return unpack(real_keys, from, to)
+end
 local function KEYS_ALL()
   for i = 1, KEYS_N do
     seen['KEYS[' .. i .. ']'] = true
@@ -210,7 +216,7 @@ local redis = {
   pcall = function(...) return run(real.pcall, ...) end,
 }
 local function script()
-` + strings.NewReplacer("unpack(KEYS)", "KEYS_ALL()", "#KEYS", "KEYS_N", "#ARGV", "ARGV_N").Replace(source) + `
+` + strings.NewReplacer("unpack(KEYS)", "KEYS_ALL()", "unpack(KEYS, ", "KEYS_FROM(", "#KEYS", "KEYS_N", "#ARGV", "ARGV_N").Replace(source) + `
 end
 local function list(set)
   local out = {}
@@ -300,11 +306,10 @@ func TestHeaders(t *testing.T) {
 			prefix := redistest.Prefix(t)
 			runs, n := histories(prefix)
 			waitFor(t, rdb, prefix)
-			releaseTwo(t, rdb, prefix+"-turns")
-			runs = append(append(turnRuns(prefix+"-turns"), runs...), releaseRuns(t, rdb, prefix, n)...)
+			runs = append(append(waitingRuns(prefix+"-waiting"), runs...), releaseRuns(t, rdb, prefix, n)...)
 			runs = append(runs, parkRuns(t, rdb, prefix, n)...)
 			runs = append(runs, manyRuns(prefix+"-many")...)
-			runs = append(runs, mendRuns(t, rdb, prefix+"-mend", n)...)
+			runs = append(runs, repairRuns(t, rdb, prefix+"-repair", n)...)
 			read, wrote := map[string]map[string]bool{}, map[string]map[string]bool{}
 			for _, s := range every() {
 				read[s.Name], wrote[s.Name] = map[string]bool{}, map[string]bool{}
@@ -330,9 +335,9 @@ func TestHeaders(t *testing.T) {
 					rules = (len(r.args) - 1) / 5
 				case Release:
 					rules -= 2
-				case Turn:
-					rules -= 8
-				case LineUp, Inspect:
+				case DecideQueued:
+					rules -= 9
+				case Join, Inspect:
 					rules = 4
 				case GiveBack:
 					rules -= 5

@@ -62,8 +62,8 @@ local stale = false
 -- #include waiting/tree
 -- #include waiting/flight
 -- #include waiting/queues
--- #include turns/lanes
--- #include turns/expect
+-- #include waiting/lanes
+-- #include waiting/expect
 -- #include waiting/enter
 
 tree.at_once = 8
@@ -124,8 +124,12 @@ local list = {}
 for i = n + 8, #KEYS do
   list[#list + 1] = queues.add(KEYS[i], ARGV[i - 2])
 end
-for i = stale and #ARGV + 1 or #KEYS - 1, #ARGV, 3 do
-  out[#out + 1], out[#out + 2] = place(list[tonumber(ARGV[i])], ARGV[i + 1], ARGV[i + 2])
+for i = #KEYS - 1, #ARGV, 3 do
+  local placed, expected = 1, -1
+  if not stale then
+    placed, expected = place(list[tonumber(ARGV[i])], ARGV[i + 1], ARGV[i + 2])
+  end
+  out[#out + 1], out[#out + 2] = placed, expected
 end
 if #overdues > 0 then
   for i = 1, #flying, 500 do

@@ -21,7 +21,7 @@ import (
 	"sync"
 )
 
-//go:embed *.lua include/*.lua include/express/*.lua include/turns/*.lua include/wake/*.lua include/waiting/*.lua
+//go:embed *.lua include/*.lua include/express/*.lua include/waiting/*.lua
 var files embed.FS
 
 // Kinds names the algorithms that a script can be made for, a letter each:
@@ -31,27 +31,20 @@ const Kinds = "TSFCK"
 // The scripts. Each is ready to send; loading happens once, when the program
 // starts, and a script that cannot be expanded stops it there.
 var (
-	Decide     = load("decide")
-	DecideMany = load("decide_many")
-	Turn       = load("turn")
-	Wake       = load("wake")
-	LineUp     = load("line_up")
-	Inspect    = load("inspect")
-	Mend       = load("mend")
-	Peek       = load("peek")
-	GiveBack   = load("give_back")
-	Settle     = load("settle")
-	Renew      = load("renew")
-	Release    = load("release")
-	Heartbeat  = load("heartbeat")
-	Tell       = load("tell")
-
-	// Those that grant what they release; they are to replace Turn, Wake, LineUp, Inspect and Mend.
+	Decide       = load("decide")
+	DecideMany   = load("decide_many")
 	DecideQueued = load("decide_queued")
-	InspectTree  = load("inspect_tree")
 	Dispatch     = load("dispatch")
 	Join         = load("join")
-	MendTree     = load("mend_tree")
+	Inspect      = load("inspect")
+	Repair       = load("repair")
+	Peek         = load("peek")
+	GiveBack     = load("give_back")
+	Settle       = load("settle")
+	Renew        = load("renew")
+	Release      = load("release")
+	Heartbeat    = load("heartbeat")
+	Tell         = load("tell")
 
 	// ReleaseTasks and ParkTasks work on asynq's keys and are sent by package worker.
 	ReleaseTasks = load("release_tasks")
@@ -61,7 +54,7 @@ var (
 // All lists every script of the limiter, by name: all but those over asynq's
 // keys.
 func All() []*Script {
-	return []*Script{Decide, DecideMany, GiveBack, Heartbeat, Inspect, LineUp, Mend, Peek, Release, Renew, Settle, Tell, Turn, Wake}
+	return []*Script{Decide, DecideMany, DecideQueued, Dispatch, GiveBack, Heartbeat, Inspect, Join, Peek, Release, Renew, Repair, Settle, Tell}
 }
 
 // Script is one script as Redis gets it. It is never changed after loading, and

@@ -70,7 +70,7 @@ func differ(a, b string) int {
 func TestAllIsAll(t *testing.T) {
 	t.Parallel()
 	used := map[string]bool{}
-	for _, s := range append(every(), DecideQueued, Dispatch, InspectTree, Join, MendTree) { // which are to replace others
+	for _, s := range every() {
 		use(t, used, s.Name+".lua")
 	}
 	err := fs.WalkDir(files, ".", func(path string, d fs.DirEntry, err error) error {
@@ -185,7 +185,7 @@ func TestForbidden(t *testing.T) {
 	}, "|") + `)`)
 	for _, s := range every() {
 		code := code(s.Source)
-		if s == Mend || s == MendTree { // it is to see which key is of another type, and raises every other error
+		if s == Repair { // it is to see which key is of another type, and raises every other error
 			code = strings.Replace(code, "redis.pcall(", "redis.call(", 1)
 		}
 		for _, at := range forbidden.FindAllStringSubmatchIndex(code, -1) {
@@ -204,7 +204,7 @@ func code(source string) string {
 
 // text is what may stand on either side of "..": a text, a call of a function
 // that makes text, or a variable that is known to hold text.
-var text = regexp.MustCompile(`^(?:'.*'|(?:whole|pack|char|varint|stored\.ahead|sub|format|group_of|string\.match|string\.rep)\(.*|string\.rep\(|table\.concat\(.*|(?:[losr]\.|seat\.)?(?:scope|ticket|name|rank|level|node|group)|text|PAST|from|id|sig|its|at|child|set\.key|set\.upper|g\.id|name|RUNNING|STRAIGHT|whose|s|record|r\.log|log|state|moment|member|stamp|latest|holds|notches|unit|since|low|answer|NEVER)$`)
+var text = regexp.MustCompile(`^(?:'.*'|(?:whole|pack|char|varint|stored\.ahead|sub|format|group_of|string\.match|string\.rep)\(.*|string\.rep\(|table\.concat\(.*|(?:[losr]\.|state\.)?(?:scope|ticket|name|rank|level|node|group|unit|key)|text|PAST|from|id|sig|its|at|child|set\.key|set\.upper|g\.id|name|RUNNING|STRAIGHT|whose|s|record|r\.log|log|state|moment|member|stamp|latest|holds|notches|since|low|answer|NEVER|behind|escaped)$`)
 
 // concatenations returns what is joined to a text and may be a number.
 func concatenations(code string) []string {

@@ -11,9 +11,8 @@
 -- KEYS[n+1]   mark      string, "X" and the attempt id when it was given back.
 -- KEYS[n+2]   settled   hash: by rule what is recorded, see include/settled.lua; "#" the id and the answer of
 --                       the last call, or "X" when it was given back.
--- KEYS[n+3]   due       sorted set of rules that tasks wait for, by the time to look. See
---                       include/turns/lines.lua.
--- KEYS[n+4]   meta      hash of those who wait. See include/waiting/tree.lua.
+-- KEYS[n+3]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next.
+-- KEYS[n+4]   meta      hash of nodes.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id.
@@ -51,11 +50,11 @@
 -- #include calendar when K
 -- #include rules
 -- #include settled
--- #include turns/freed
+-- #include waiting/freed
 
 local n, member, id = #KEYS - 4, ARGV[2], ARGV[3]
-local mark, settled, due, meta = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
-local provider = string.match(due, '^(.*)![^!]*$')
+local mark, settled, schedule, meta = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
+local provider = string.match(schedule, '^(.*)![^!]*$')
 
 local moved = now < tonumber(ARGV[6])
 
@@ -157,5 +156,5 @@ for i = 1, n do
 end
 redis.call('HSET', settled, '#', answer)
 redis.call('PEXPIRE', settled, ARGV[5])
-freed(due, meta, names_of_rules(n, #provider), now)
+freed(schedule, meta, names_of_rules(n, #provider), now)
 return out

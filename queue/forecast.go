@@ -312,7 +312,7 @@ func (r *ruleSum) turn(l *lineSum, i int, cost spending) int64 {
 	} else if mine < others/lines {
 		others = mine * lines
 	}
-	return r.Released + mine + others
+	return mine + others
 }
 
 // spending is what a task costs: a number, or by unit. The zero spending is none.
@@ -340,7 +340,7 @@ func (r *ruleSum) waste(cost int64) int64 {
 	if cost == 0 || r.Units == 0 || r.Algorithm == throttle.TokenBucket {
 		return 0
 	}
-	laid, free := r.Released+r.units, int64(0)
+	laid, free := r.units, int64(0)
 	if r.Algorithm == throttle.FixedWindow || r.Algorithm == throttle.Calendar {
 		free = r.free()
 	}

@@ -153,7 +153,7 @@ func TestClientLearnsWeights(t *testing.T) {
 		if got["zrevrange"] != test.reads {
 			t.Errorf("%s: weights were read %d times: %v", name, got["zrevrange"], got)
 		}
-		line := rdb.ZRange(t.Context(), "hw:{p}/"+name+"!line", 0, -1).Val()
+		line := rdb.ZRange(t.Context(), "hw:{p}/"+name+"!queue", 0, -1).Val()
 		of := map[string]int{}
 		for _, ticket := range line[:min(7, len(line))] {
 			name, _, _ := queue.ReadTicket(ticket[1:])

@@ -121,20 +121,20 @@ func everyTurn(t *testing.T, l *Limiter, full ...Grant) {
 	for _, g := range full {
 		_ = l.GiveBack(t.Context(), g)
 	}
-	for _, req := range []WakeRequest{{}, {NotYet: one}, {Running: one}} {
-		req.Provider, req.Most = hostileProvider, 10
-		_, _ = l.Wake(t.Context(), req)
+	for _, req := range []DispatchRequest{{}, {NotYet: one}, {Claimed: one}} {
+		req.Provider, req.Max = hostileProvider, 10
+		_, _ = l.Dispatch(t.Context(), req)
 	}
 	_, _ = l.Decide(t.Context(), Request{Scope: scope, Ticket: "one *"})
 	_, _ = l.LineUp(t.Context(), []Ask{{Scope: scope, Ticket: "two"}}, 0, 0)
-	_, _ = l.Wake(t.Context(), WakeRequest{Provider: hostileProvider, Most: 10, Gone: one, All: true})
+	_, _ = l.Dispatch(t.Context(), DispatchRequest{Provider: hostileProvider, Max: 10, Gone: one, All: true})
 	_, _ = l.LineUp(t.Context(), []Ask{{Scope: scope, Ticket: "g/three"}}, 0, 0)
-	_, _ = l.Wake(t.Context(), WakeRequest{Provider: hostileProvider, Most: 10, StandStill: []string{"g/"}, All: true})
+	_, _ = l.Dispatch(t.Context(), DispatchRequest{Provider: hostileProvider, Max: 10, StandStill: []string{"g/"}, All: true})
 	_, _ = l.InspectTicket(t.Context(), Ask{Scope: scope, Ticket: "g/three"})
 	back, _ := l.Parked(t.Context(), hostileProvider, 0, 10)
-	_, _ = l.Wake(t.Context(), WakeRequest{Provider: hostileProvider, Most: 10, Back: back})
+	_, _ = l.Dispatch(t.Context(), DispatchRequest{Provider: hostileProvider, Max: 10, Back: back})
 	if p, err := l.plans.of(scope); err == nil {
-		l.mended(t.Context(), hostileProvider, p.turns[:1], errDamaged)
+		l.repaired(t.Context(), hostileProvider, []string{p.scope.String()}, errDamaged)
 	}
 	_, _ = l.Turns(t.Context())
 	_, _ = l.Heed(t.Context(), scope, answers.Advice{Limited: true})

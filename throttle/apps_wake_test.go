@@ -30,13 +30,21 @@ func (b *bench) of(app string) *Limiter {
 	return l
 }
 
-func (b *bench) looks(l *Limiter) Woken {
+// looks has a limiter dispatch, as often as it is to, with nobody to start whom it is told to be overdue.
+func (b *bench) looks(l *Limiter) (out Dispatched) {
 	b.t.Helper()
-	woken, err := l.Wake(ctx, WakeRequest{Provider: "p", Most: 8, Lead: 20 * time.Millisecond})
-	if err != nil {
-		b.t.Fatal(err)
+	req := DispatchRequest{Provider: "p", Max: 8, Lead: 20 * time.Millisecond}
+	for {
+		d, err := l.Dispatch(ctx, req)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		d.Granted = append(out.Granted, d.Granted...)
+		if out = d; len(d.Overdue) == 0 {
+			return out
+		}
+		req.Unused = d.Overdue
 	}
-	return woken
 }
 
 func ticketsOf(places []Place) (tickets []string) {
@@ -46,8 +54,8 @@ func ticketsOf(places []Place) (tickets []string) {
 	return tickets
 }
 
-// "Those of a scope that the application may not spend from it leaves to others": it releases
-// those behind them, however often it looks, and keeps nobody else from releasing them.
+// "Those of a scope that the application may not spend from, or that Leave names, are left to others": it
+// grants those behind them, however often it looks, and keeps nobody else from granting them.
 func TestWakeLeavesOthersTasks(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{App: "mail"}, mustParse(t, sharedByApps), func(b *bench) {
@@ -59,12 +67,12 @@ func TestWakeLeavesOthersTasks(t *testing.T) {
 		}
 		for range 20 {
 			b.now.Add(sec.Microseconds())
-			if woken := b.looks(b.Limiter); len(woken.Released) > 0 || !woken.Waiting || woken.Next < 50*time.Millisecond || woken.Next > time.Second {
+			if woken := b.looks(b.Limiter); len(woken.Granted) > 0 || !woken.Waiting || woken.Next < 50*time.Millisecond || woken.Next > time.Second {
 				t.Fatalf("%+v", woken)
 			}
 		}
 		b.now.Add((6 * time.Millisecond).Microseconds())
-		if got := ticketsOf(b.looks(billing).Released); !slices.Equal(got, []string{"a1"}) {
+		if got := ticketsOf(placesOf(b.looks(billing).Granted)); !slices.Equal(got, []string{"a1"}) {
 			t.Errorf("billing releases %q, want a1", got)
 		}
 		if d, err := billing.Decide(ctx, Request{Scope: "p/a", Ticket: "a1"}); err != nil || !d.Allowed {
@@ -77,7 +85,7 @@ func TestWakeLeavesOthersTasks(t *testing.T) {
 		b.now.Add(2 * sec.Microseconds())
 		b.looks(b.Limiter)
 		b.now.Add((6 * time.Millisecond).Microseconds())
-		if woken := b.looks(b.Limiter); len(woken.Released) > 1 {
+		if woken := b.looks(b.Limiter); len(woken.Granted) > 1 {
 			t.Errorf("%+v", woken)
 		}
 		if d := b.decide(Request{Scope: "p/b", Ticket: "b1"}); !d.Allowed {
@@ -101,7 +109,7 @@ func TestRestore(t *testing.T) {
 			}
 		}
 		b.now.Add(2 * sec.Microseconds())
-		if got := ticketsOf(b.looks(billing).Released); !slices.Equal(got, []string{"a1"}) {
+		if got := ticketsOf(placesOf(b.looks(billing).Granted)); !slices.Equal(got, []string{"a1"}) {
 			t.Fatalf("billing releases %q", got)
 		}
 		for ticket, released := range map[string]bool{"a1": true, "a2": false, "a3": false} {
@@ -121,7 +129,7 @@ func TestRestore(t *testing.T) {
 		if s, err := b.InspectTicket(ctx, Ask{Scope: "p/a", Ticket: "a3"}); err != nil || s.Waits || s.Released {
 			t.Errorf("a3: %+v, %v", s, err)
 		}
-		if got := ticketsOf(b.looks(billing).Released); !slices.Equal(got, []string{"a1"}) {
+		if got := ticketsOf(placesOf(b.looks(billing).Granted)); !slices.Equal(got, []string{"a1"}) {
 			t.Errorf("billing releases %q: its units are not there for it", got)
 		}
 	})

@@ -73,13 +73,13 @@ func TestCalendarStaleScripts(t *testing.T) {
 				b.t.Errorf("taken for %s: the denial changed %x to %x", taken, before, after)
 			}
 			ask := Request{Scope: "p/x", ID: NewID(), Cost: 1, Ticket: "t"}
-			if reply, err = b.runner.run(ctx, b.attempt(stale, &ask).turnCall(&ask)); err != nil {
+			if reply, err = b.runner.run(ctx, b.attempt(stale, &ask).queuedCall(&ask)); err != nil {
 				b.t.Fatal(err)
 			}
 			if turn := fromReply(stale, reply); turn.Allowed || turn.RetryAfter != 10*ms || turn.Turn.Waits || turn.Binding != 0 {
 				b.t.Errorf("taken for %s, a turn: %+v", taken, turn)
 			}
-			if b.rdb.Exists(ctx, p.turns[1].(string)).Val() != 0 {
+			if b.rdb.Exists(ctx, p.queue[1].(string)).Val() != 0 {
 				b.t.Errorf("taken for %s: somebody stands in line", taken)
 			}
 		}
@@ -199,23 +199,23 @@ func TestCalendarStaleWake(t *testing.T) {
 		for _, ticket := range []string{"first", "second"} {
 			b.decide(Request{Scope: "p/x", Ticket: ticket})
 		}
-		wake := func() Woken {
+		wake := func() Dispatched {
 			b.t.Helper()
-			woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 5})
+			woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 5})
 			if err != nil {
 				b.t.Fatal(err)
 			}
 			return woken
 		}
-		if woken := wake(); !woken.Waiting || len(woken.Released) > 0 || woken.Next != 30*sec {
+		if woken := wake(); !woken.Waiting || len(woken.Granted) > 0 || woken.Next != 30*sec {
 			b.t.Fatalf("got %+v", woken)
 		}
 		for _, taken := range []string{"2026-01-09T00:00:30Z", "2026-01-11T00:00:30Z"} {
 			b.taken(taken)
-			b.lines.of("p").met([]string{"p/x"}, nil)
+			b.nexts.of("p").add([]string{"p/x"})
 			b.atTime("2026-01-10T00:01:00Z")
 			woken := wake()
-			if !woken.Waiting || len(woken.Released) > 0 || woken.Next > 10*ms {
+			if !woken.Waiting || len(woken.Granted) > 0 || woken.Next > 10*ms {
 				b.t.Errorf("taken for %s: %+v", taken, woken)
 			}
 			if b.plans.known["p/x"].stale(time.UnixMicro(b.now.Load())) {
@@ -224,7 +224,7 @@ func TestCalendarStaleWake(t *testing.T) {
 		}
 		b.plans.now = b.serverTime
 		b.now.Add(10_000)
-		if woken := wake(); len(woken.Released) != 1 || woken.Released[0].Ticket != "second" {
+		if woken := wake(); len(woken.Granted) != 1 || woken.Granted[0].Ticket != "second" {
 			b.t.Errorf("by the right calendar: %+v", woken)
 		}
 		if d := b.decide(Request{Scope: "p/x", Ticket: "second"}); !d.Allowed {
@@ -293,14 +293,10 @@ func TestCalendarWrongClock(t *testing.T) {
 			d, err := b.Decide(ctx, Request{Scope: "p/x"})
 			return d.RetryAfter, err
 		},
-		"wake twice": func(b *bench) (time.Duration, error) {
-			b.lines.of("p").met([]string{"p/x"}, nil)
-			if woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 5, All: true}); err != nil || woken.Next > 10*ms {
-				b.t.Errorf("the first time: %+v, %v", woken, err)
-			}
-			b.now.Add(10_000)
-			woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 5})
-			return woken.Next + 10*ms, err
+		"dispatch": func(b *bench) (time.Duration, error) {
+			b.nexts.of("p").add([]string{"p/x"})
+			woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 5, All: true})
+			return woken.Next, err
 		},
 	}
 	for name, ask := range tests {

@@ -19,18 +19,18 @@ func TestClockStepsUnderASuspendedBucket(t *testing.T) {
 		for i := range 4 {
 			b.decide(Request{Scope: "p/x", Ticket: fmt.Sprint("t", i)})
 		}
-		b.wake(WakeRequest{Most: 1})
+		b.dispatch(DispatchRequest{Max: 1})
 		b.SetPolicy(policyOf(t, suspended))
-		b.wake(WakeRequest{Most: 1})
+		b.dispatch(DispatchRequest{Max: 1})
 		b.pass(-time.Minute)
 		for range 3 {
-			b.wake(WakeRequest{Most: 1, All: true})
+			b.dispatch(DispatchRequest{Max: 1, All: true})
 			b.pass(sec)
 		}
 		b.SetPolicy(policyOf(t, bucket))
-		b.wake(WakeRequest{Most: 1, All: true}) // sees what is stored
+		b.dispatch(DispatchRequest{Max: 1, All: true}) // sees what is stored
 		b.pass(sec)
-		if woken := b.wake(WakeRequest{Most: 1, All: true}); len(woken.Released) != 1 {
+		if woken := b.dispatch(DispatchRequest{Max: 1, All: true}); len(woken.Granted) != 1 {
 			b.t.Errorf("%+v; its limit is back", woken)
 		}
 	})
@@ -60,7 +60,7 @@ func TestClockStepsLeaveLiveRunsTheirPlaces(t *testing.T) {
 		d := b.decide(Request{Scope: "p/x", ID: "lives"})
 		b.decide(Request{Scope: "p/y"})
 		b.decide(Request{Scope: "p/y", Ticket: "slow"})
-		b.wake(WakeRequest{Most: 1}) // the next look is an hour off
+		b.dispatch(DispatchRequest{Max: 1}) // the next look is an hour off
 		for range 28 {
 			b.pass(20 * sec)
 			b.renewed(d)
@@ -68,7 +68,7 @@ func TestClockStepsLeaveLiveRunsTheirPlaces(t *testing.T) {
 		b.pass(-865 * sec) // 305 before the last look
 		b.decide(Request{Scope: "p/x", Ticket: "waits"})
 		for i := range 60 {
-			if woken := b.wake(WakeRequest{Most: 1}); len(woken.Released) > 0 {
+			if woken := b.dispatch(DispatchRequest{Max: 1}); len(woken.Granted) > 0 {
 				b.t.Fatalf("its place is given away %d s after the step", i)
 			}
 			if i%20 == 19 && !b.renewed(d) {
@@ -87,12 +87,12 @@ func TestClockStepsTwice(t *testing.T) {
 		b.decide(Request{Scope: "p/x", ID: "first"})
 		b.decide(Request{Scope: "p/x", Ticket: "second"})
 		b.decide(Request{Scope: "p/x", Ticket: "third"})
-		b.wake(WakeRequest{Most: 1})
+		b.dispatch(DispatchRequest{Max: 1})
 		for _, ticket := range []string{"second", "third"} { // which die
 			b.pass(-time.Hour)
-			b.wake(WakeRequest{Most: 1})
+			b.dispatch(DispatchRequest{Max: 1})
 			b.pass(31 * sec)
-			if woken := b.wake(WakeRequest{Most: 1}); len(woken.Released) != 1 || woken.Released[0].Ticket != ticket {
+			if woken := b.dispatch(DispatchRequest{Max: 1}); len(woken.Granted) != 1 || woken.Granted[0].Ticket != ticket {
 				b.t.Fatalf("%+v; %s has waited for a lease and a second", woken, ticket)
 			}
 			if d := b.decide(Request{Scope: "p/x", Ticket: ticket}); !d.Allowed {
@@ -147,9 +147,9 @@ func TestDamagedStep(t *testing.T) {
 	onBoth(t, Config{Logger: slog.New(slog.DiscardHandler)}, policyOf(t, bucket), func(b *bench) {
 		b.decide(Request{Scope: "p/x"})
 		b.decide(Request{Scope: "p/x", Ticket: "waits"})
-		b.rdb.HSet(ctx, b.provider("p")+"!at", "^", "text")
+		b.rdb.HSet(ctx, b.provider("p")+"!meta", "^", "text")
 		b.pass(2 * sec)
-		if woken := b.wake(WakeRequest{Most: 1}); len(woken.Released) != 1 {
+		if woken := b.dispatch(DispatchRequest{Max: 1}); len(woken.Granted) != 1 {
 			b.t.Errorf("%+v", woken)
 		}
 	})

@@ -167,15 +167,15 @@ func TestClockStepsBackAmidWhatHolds(t *testing.T) {
 			b.heed("p/x", refusedFor(10*sec))
 			b.decide(Request{Scope: "p/x", Ticket: "one"})
 			b.pass(4 * sec)
-			b.wake(WakeRequest{Provider: "p", Most: 1})
+			b.dispatch(DispatchRequest{Provider: "p", Max: 1})
 			b.pass(hour)
 			for range 10 {
-				if woken := b.wake(WakeRequest{Provider: "p", Most: 1}); len(woken.Released) > 0 {
+				if woken := b.dispatch(DispatchRequest{Provider: "p", Max: 1}); len(woken.Granted) > 0 {
 					b.t.Fatal("it is released while it is paused")
 				}
 				b.pass(sec)
 			}
-			if woken := b.wake(WakeRequest{Provider: "p", Most: 1}); len(woken.Released) != 1 {
+			if woken := b.dispatch(DispatchRequest{Provider: "p", Max: 1}); len(woken.Granted) != 1 {
 				b.t.Errorf("it is not released when the pause is over: %+v", woken)
 			}
 		}},
@@ -215,22 +215,22 @@ func TestClockStepsBackAmidWhatHolds(t *testing.T) {
 				b.t.Fatalf("%+v", d)
 			}
 			b.pass(10 * sec)
-			b.wake(WakeRequest{Provider: "p", Most: 1})
+			b.dispatch(DispatchRequest{Provider: "p", Max: 1})
 			b.pass(hour)
-			b.wake(WakeRequest{Provider: "p", Most: 1})
+			b.dispatch(DispatchRequest{Provider: "p", Max: 1})
 			b.pass(19 * sec)
-			if woken := b.wake(WakeRequest{Provider: "p", Most: 1}); len(woken.Released) != 0 {
+			if woken := b.dispatch(DispatchRequest{Provider: "p", Max: 1}); len(woken.Granted) != 0 {
 				b.t.Fatalf("its lease has not ended: %+v", woken)
 			}
 			b.pass(12 * sec)
-			if woken := b.wake(WakeRequest{Provider: "p", Most: 1}); len(woken.Released) != 1 {
+			if woken := b.dispatch(DispatchRequest{Provider: "p", Max: 1}); len(woken.Granted) != 1 {
 				b.t.Errorf("its place is not free a lease and a second after the step: %+v", woken)
 			}
 		}},
 		"a run that goes on": {[]Rule{one}, func(b *bench) {
 			d := b.decide(Request{Scope: "p/x", ID: "lives"})
 			b.decide(Request{Scope: "p/x", Ticket: "waits"})
-			b.wake(WakeRequest{Provider: "p", Most: 1})
+			b.dispatch(DispatchRequest{Provider: "p", Max: 1})
 			b.pass(hour)
 			renew := func() int64 {
 				keys, leases, _ := d.Grant.plan.leaseKeys()
@@ -244,7 +244,7 @@ func TestClockStepsBackAmidWhatHolds(t *testing.T) {
 				if renew() != 1 {
 					b.t.Fatal("it has lost its place")
 				}
-				if woken := b.wake(WakeRequest{Provider: "p", Most: 1}); len(woken.Released) != 0 {
+				if woken := b.dispatch(DispatchRequest{Provider: "p", Max: 1}); len(woken.Granted) != 0 {
 					b.t.Fatalf("its place was given away: %+v", woken)
 				}
 				b.pass(10 * sec)
@@ -255,14 +255,15 @@ func TestClockStepsBackAmidWhatHolds(t *testing.T) {
 			b.decide(Request{Scope: "p/x", Ticket: "lost"})
 			b.decide(Request{Scope: "p/x", Ticket: "next"})
 			b.pass(sec)
-			if woken := b.wake(WakeRequest{Provider: "p", Most: 1}); len(woken.Released) != 1 {
+			if woken := b.dispatch(DispatchRequest{Provider: "p", Max: 1}); len(woken.Granted) != 1 {
 				b.t.Fatalf("%+v", woken)
 			}
 			b.pass(hour)
-			released := 0
+			released, over := 0, []Place(nil)
 			for range 8 {
 				b.pass(sec)
-				released += len(b.wake(WakeRequest{Provider: "p", Most: 1}).Released)
+				d := b.dispatch(DispatchRequest{Provider: "p", Max: 1, Unused: over})
+				released, over = released+len(d.Granted), d.Overdue
 			}
 			if released < 2 { // the lost one, put back, and who is behind it
 				b.t.Errorf("%d are released in 8 s", released)

@@ -145,9 +145,9 @@ func TestTooDearKeepsItsPlace(t *testing.T) {
 				onBoth(t, Config{}, policy, func(b *bench) {
 					wake := func(want string) {
 						b.t.Helper()
-						w, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 9})
+						w, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 9})
 						var got []string
-						for _, p := range w.Released {
+						for _, p := range w.Granted {
 							got = append(got, p.Scope+" "+p.Ticket)
 							b.decide(Request{Scope: p.Scope, Ticket: p.Ticket, ID: NewID(), Cost: map[string]int64{"dear": 10}[p.Ticket]})
 						}

@@ -222,8 +222,8 @@ func TestCostsLeaveNothing(t *testing.T) {
 					b.t.Fatalf("%+v", d)
 				}
 			}
-			for field := range b.rdb.HGetAll(ctx, text(b.plan("p/a").turns[4])).Val() {
-				if strings.HasPrefix(field, "L") {
+			for field := range b.rdb.HGetAll(ctx, text(b.plan("p/a").queue[3])).Val() {
+				if strings.HasPrefix(field, "u") {
 					b.t.Errorf("%v: %q is left", line, field)
 				}
 			}

@@ -25,7 +25,7 @@ type DispatchRequest struct {
 	// All looks at everybody, whatever they wait for: limits may have changed.
 	All bool
 	// Glance says that nothing is known to have changed since the last call, and that what that told to be
-	// next is yet to come: one cheap command is enough to see whether anything came before it. Only
+	// next is yet to come: two cheap commands, in one round trip, are enough to see whether anything came before it. Only
 	// then, and every few seconds, the call does what it does without.
 	Glance bool
 	// Claimed are tasks that were granted and have come. Until a call says so, and for those that others of
@@ -47,8 +47,9 @@ type DispatchRequest struct {
 	// Serves are the groups of which this caller can start tasks; those of others are granted for whoever
 	// serves them. Defaults to all.
 	Serves []string
-	// Leave names scopes of which this caller can run nobody now. It must be quick and is called in
-	// Dispatch's goroutine. Defaults to none.
+	// Leave names scopes of which this caller can run nobody now. They, and those of a scope that the application
+	// (Config.App) may not spend from, are left to others; who is behind them in order does not wait. It must be quick and
+	// is called in Dispatch's goroutine. Defaults to none.
 	Leave func(scope string) bool
 }
 
@@ -101,7 +102,7 @@ func (l *Limiter) Dispatch(ctx context.Context, req DispatchRequest) (Dispatched
 		out.Waiting, out.Next = reply.next > 0, max(0, time.Duration(reply.next-reply.now)*time.Microsecond)
 		out.Parked = reply.parked
 		scopes.next(reply.near, reply.missing)
-		scopes.looked(reply.next, out)
+		scopes.looked(reply.now, reply.next, out)
 		if len(reply.missing) == 0 && !reply.stale {
 			break
 		}
@@ -134,15 +135,16 @@ func (r *DispatchRequest) scopes() (scopes []string) {
 
 // glanceQueue looks whether all is as the last call left it; see glance.
 func (l *Limiter) glanceQueue(ctx context.Context, provider string, scopes *nextScopes) (d Dispatched, quiet bool, err error) {
-	next, until, parks := scopes.quiet()
+	next, stale, until, parks := scopes.quiet()
 	if !time.Now().Before(until) {
 		return d, false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
-	var first *redis.ZSliceCmd
+	var first, flying *redis.ZSliceCmd
+	prefix := keyspace(l.cfg.Prefix).provider(provider)
 	err = ReadFromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
-		first = pipe.ZRangeWithScores(ctx, keyspace(l.cfg.Prefix).provider(provider)+"!schedule", 0, 0)
+		first, flying = pipe.ZRangeWithScores(ctx, scheduleKey(prefix), 0, 0), pipe.ZRangeWithScores(ctx, overdueKey(prefix), 0, 0)
 		return nil
 	})
 	if err != nil {
@@ -150,6 +152,9 @@ func (l *Limiter) glanceQueue(ctx context.Context, provider string, scopes *next
 	}
 	if due := first.Val(); len(due) == 0 || int64(due[0].Score) < next {
 		return d, false, nil
+	}
+	if out := flying.Val(); len(out) > 0 && int64(out[0].Score) <= stale {
+		return d, false, nil // or some are to be fetched
 	}
 	return Dispatched{Waiting: true, Next: max(0, time.Until(until)), Parked: parks}, true, nil
 }
@@ -190,20 +195,27 @@ func (l *Limiter) dispatch(ctx context.Context, req DispatchRequest, scopes *nex
 	}
 	asked := time.Now()
 	send := func() (dispatchReply, error) {
-		list, err := l.lists(ctx, lua.Dispatch.For(t.kinds()), t.queueKeys(prefix), args)
+		list, err := l.lists(ctx, lua.Dispatch.For(t.kinds()), t.keys(prefix), args)
 		if err != nil {
 			return dispatchReply{}, err
 		}
 		return l.readDispatch(req.Provider, list, asked)
 	}
 	reply, err = send()
-	if err != nil && l.mendedTree(ctx, req.Provider, known, err) {
+	if err != nil && l.repaired(ctx, req.Provider, known, err) {
 		reply, err = send() // the same id brings the same tasks
 	}
 	if err == nil {
 		reply.stale = l.told(prefix, asked, time.UnixMicro(reply.now), known)
 	}
 	return reply, err
+}
+
+func appendNews(args []any, what string, list []Place) []any {
+	for _, p := range list {
+		args = append(args, what, scopePath(p.Scope), p.ticket())
+	}
+	return args
 }
 
 func (l *Limiter) readDispatch(provider string, list []any, asked time.Time) (out dispatchReply, err error) {
@@ -304,78 +316,4 @@ func (l *Limiter) readGranted(p Place, value string, now int64, asked time.Time)
 	}
 	out.Grant = g
 	return out, nil
-}
-
-func (t *table) queueKeys(provider string) []any {
-	return slices.Concat(t.ruleKey, queueShared(provider), t.queues())
-}
-
-func (t *table) queues() (keys []any) {
-	for _, line := range t.lines {
-		keys = append(keys, strings.TrimSuffix(text(line), "!line")+"!queue")
-	}
-	return keys
-}
-
-// queueKey is the key of those who wait of a scope, and flightKey that of those of a provider who were granted, or
-// released, and have not come.
-func (l *Limiter) queueKey(s Scope) string {
-	if l.grants {
-		return keyspace(l.cfg.Prefix).scope(s) + "!queue"
-	}
-	return keyspace(l.cfg.Prefix).line(s)
-}
-
-func (l *Limiter) flightKey(provider string) string {
-	if l.grants {
-		return provider + "!flight"
-	}
-	return outKey(provider)
-}
-
-// queueShared returns the keys that the queues of a provider share, in the order in which scripts take them:
-// schedule, heap, meta, flight, overdue, told, parked.
-func queueShared(provider string) []any {
-	return []any{
-		provider + "!schedule", provider + "!heap", provider + "!meta", provider + "!flight", provider + "!overdue",
-		toldKey(provider), parkedKey(provider),
-	}
-}
-
-// queuedCall is the script call that decides an attempt with a ticket; see lua/decide_queued.lua.
-func (a *attempt) queuedCall(req *Request) call {
-	p := a.plan
-	c := newCall(lua.DecideQueued.For(p.kinds), p.keyArgs, 9, 6+2*len(p.bounds), replyHead+replyRule*len(p.bounds)+turnReply)
-	c.args = append(c.args, a.key(), strings.TrimSuffix(text(p.turns[0]), "!line")+"!queue")
-	c.args = append(c.args, queueShared(p.provider)...)
-	c.args = append(c.args, a.limiter.clock(), a, a.ask(req), req.place().ticket(), a.again(req), p.others)
-	c.args = p.appendArgs(c.args, a.cost)
-	c.attempt, c.rules = a, len(p.bounds)
-	return c
-}
-
-// joinScript sends a call of join: the group's tasks, each with the number of its scope.
-func (l *Limiter) joinScript(ctx context.Context, provider string, scopes []string, t *table, lead, near time.Duration, tasks []any) ([]any, error) {
-	prefix := keyspace(l.cfg.Prefix).provider(provider)
-	args := t.appendArgs([]any{l.clock(), l.slots.client + NewID(), lead.Microseconds(), near.Microseconds()})
-	args = append(args, tasks...)
-	reply, err := l.lists(ctx, lua.Join.For(t.kinds()), t.queueKeys(prefix), args)
-	if err != nil && l.mendedTree(ctx, provider, scopes, err) {
-		reply, err = l.lists(ctx, lua.Join.For(t.kinds()), t.queueKeys(prefix), args)
-	}
-	if err == nil && len(reply) != 2+2*len(tasks)/3 {
-		err = errReply
-	}
-	if err != nil {
-		return nil, err
-	}
-	return append(reply[:1:1], reply[2:]...), nil
-}
-
-// waitKeys are the keys by which those who wait are looked at when something becomes free: the schedule and the nodes.
-func (l *Limiter) waitKeys(p *plan) []any {
-	if l.grants {
-		return []any{p.provider + "!schedule", p.provider + "!meta"}
-	}
-	return []any{p.turns[1], p.turns[4]}
 }

@@ -73,12 +73,12 @@
 // user of its own (a cluster client needs +cluster|slots too, a Ring client +ping):
 //
 //	~hw:{* ~hw:turns ~hw:members %R~hw:limits* +evalsha +eval +time +get +set +pttl +pexpire
-//	+exists +del +hdel +hget +hgetall +hmget +hscan +hset
+//	+exists +del +mget +hdel +hexists +hget +hgetall +hmget +hscan +hset
 //	+zadd +zcard +zcount +zrange +zrangebylex +zrangebyscore +zrank +zrem +zremrangebyscore +zrevrangebyscore +zscore
 //
 // %R~ is for package policies, and needs Redis 7: it reads the limits there and cannot change them.
-// With +mget +setrange besides, decisions of many callers go out as one script
-// call; without either they are decided one by one.
+// With +setrange besides, decisions of many callers go out as one script
+// call; without it they are decided one by one.
 //
 // Any [redis.UniversalClient] will do: a single server, Sentinel, Cluster or
 // Ring, with TLS or without. All keys of one provider, the outermost name of a

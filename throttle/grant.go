@@ -70,7 +70,7 @@ func (l *Limiter) GiveBack(ctx context.Context, g Grant) error {
 	mark := p.attempt(g.id)
 	record := cmp.Or(g.record, mark)
 	c := newCall(lua.GiveBack.For(p.kinds), p.keyArgs, 5, 3+3*len(rules), 1+len(rules))
-	c.args = append(c.args, mark, record, l.waitKeys(p)[0], l.waitKeys(p)[1], p.settled(g.id), l.clock(), g.id, g.since())
+	c.args = append(c.args, mark, record, p.queue[1], p.queue[3], p.settled(g.id), l.clock(), g.id, g.since())
 	for i := range rules {
 		c.args = append(c.args, rules[i], g.cost.at(i), places[i])
 	}
@@ -108,7 +108,7 @@ func (l *Limiter) withOthers(p *plan, rules []any, places []int64, cost price) (
 	if err != nil || all == p || !slices.ContainsFunc(all.keys, func(key string) bool { return !slices.Contains(p.keys, key) }) {
 		return p, rules, places, cost
 	}
-	both := &plan{scope: p.scope, provider: p.provider, keys: slices.Clone(p.keys), keyArgs: slices.Clone(p.keyArgs), params: slices.Clone(p.params), turns: p.turns}
+	both := &plan{scope: p.scope, provider: p.provider, keys: slices.Clone(p.keys), keyArgs: slices.Clone(p.keyArgs), params: slices.Clone(p.params), queue: p.queue}
 	rules, places = slices.Clone(rules), slices.Clone(places)
 	by := make([]int64, len(p.keys))
 	for i := range by {

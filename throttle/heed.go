@@ -295,7 +295,7 @@ func (r Rule) countedIn(pad time.Duration) time.Duration {
 
 // tell tells words; see lua/tell.lua.
 func (l *Limiter) tell(ctx context.Context, p *plan, words []word) ([]toldWord, error) {
-	c := newCall(lua.Tell, append([]any{p.told}, l.waitKeys(p)...), 0, 1+7*len(words), 1+3*len(words))
+	c := newCall(lua.Tell, []any{p.told, p.queue[1], p.queue[3]}, 0, 1+7*len(words), 1+3*len(words))
 	c.args = append(c.args, l.clock())
 	for _, w := range words {
 		c.args = append(c.args, w.verb, w.name)

@@ -233,8 +233,8 @@ func TestForget(t *testing.T) {
 		if err := b.Forget(ctx, "p/a"); err != nil {
 			b.t.Fatal(err)
 		}
-		woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 10})
-		if err != nil || len(woken.Released) != 1 {
+		woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 10})
+		if err != nil || len(woken.Granted) != 1 {
 			b.t.Errorf("%+v, %v", woken, err)
 		}
 		if d := b.decide(Request{Scope: "p/a", Ticket: "t", ID: NewID()}); !d.Allowed {

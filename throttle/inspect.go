@@ -57,7 +57,7 @@ type Standing struct {
 }
 
 // Inspect tells who waits in a scope and below it, and changes nothing but damaged values,
-// which are dropped (docs/turns.md#damaged-values). The rules
+// which are dropped (docs/turns.md#what-is-damaged). The rules
 // that count are those of the Limiter's policy.
 //
 // The scope's own line, and those below it where they are few, are seen in one
@@ -93,7 +93,7 @@ func (l *Limiter) Inspect(ctx context.Context, scope string) (Inspection, error)
 // inspectBelow adds the lines of scopes.
 func (l *Limiter) inspectBelow(ctx context.Context, p *plan, scopes []string, out *Inspection) error {
 	for len(scopes) > 0 {
-		some := scopes[:min(maxLines, len(scopes))]
+		some := scopes[:min(inspectedAtOnce, len(scopes))]
 		scopes = scopes[len(some):]
 		page, err := l.inspect(ctx, p, some, make([]string, len(some)), "", "")
 		if err != nil {
@@ -151,7 +151,7 @@ func (l *Limiter) parked(ctx context.Context, scope Scope, p Place) (bool, error
 		return l.rdb.ZScore(ctx, parkedKey(keyspace(l.cfg.Prefix).provider(scope.Provider())), parkedMember(p)).Err()
 	}
 	err := read()
-	if err != nil && l.mended(ctx, scope.Provider(), nil, err) {
+	if err != nil && l.repaired(ctx, scope.Provider(), nil, err) {
 		err = read()
 	}
 	if err != nil && !errors.Is(err, redis.Nil) {
@@ -181,8 +181,8 @@ func (l *Limiter) stands(ctx context.Context, p Place) (waits, released bool, er
 	var out *redis.BoolCmd
 	var parked *redis.FloatCmd
 	err = ReadFromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
-		line = pipe.ZScore(ctx, l.queueKey(scope), p.ticket())
-		out = pipe.HExists(ctx, l.flightKey(keys.provider(scope.Provider())), scopePath(p.Scope)+"\x00"+p.ticket())
+		line = pipe.ZScore(ctx, keys.queue(scope), p.ticket())
+		out = pipe.HExists(ctx, flightKey(keys.provider(scope.Provider())), scopePath(p.Scope)+"\x00"+p.ticket())
 		parked = pipe.ZScore(ctx, parkedKey(keys.provider(scope.Provider())), parkedMember(p))
 		return nil
 	})
@@ -224,6 +224,8 @@ type inspected struct {
 const (
 	inspectLine  = 6 // numbers of each line in a reply
 	inspectSeats = 1000
+	// inspectedAtOnce is of how many queues one call tells.
+	inspectedAtOnce = 64
 )
 
 // inspectOnce asks for lines and a ticket in each, "" for the first, and for the scopes
@@ -236,19 +238,11 @@ func (l *Limiter) inspectOnce(ctx context.Context, p *plan, scopes, tickets []st
 	for _, ticket := range tickets {
 		args = append(args, ticket)
 	}
-	if l.grants {
-		keys := slices.Concat(t.ruleKey, []any{p.provider + "!heap", p.provider + "!meta", p.provider + "!flight", toldKey(p.provider)}, t.queues())
-		reply, err := l.lists(ctx, lua.InspectTree.For(t.kinds()), keys, args)
-		if err != nil && l.mendedTree(ctx, p.scope.Provider(), scopes, err) {
-			reply, err = l.lists(ctx, lua.InspectTree.For(t.kinds()), keys, args)
-		}
-		if err != nil {
-			return inspection{}, err
-		}
-		return t.readInspection(p.scope.Provider(), reply)
+	keys := slices.Concat(t.ruleKey, []any{p.queue[2], p.queue[3], p.queue[4], p.told}, t.queues)
+	reply, err := l.lists(ctx, lua.Inspect.For(t.kinds()), keys, args)
+	if err != nil && l.repaired(ctx, p.scope.Provider(), scopes, err) {
+		reply, err = l.lists(ctx, lua.Inspect.For(t.kinds()), keys, args)
 	}
-	keys := append(append(append([]any{}, t.ruleKey...), shared(p.provider)[1:]...), t.lines...)
-	reply, err := l.mending(ctx, p.scope.Provider(), lua.Inspect.For(t.kinds()), t, keys, args)
 	if err != nil {
 		return inspection{}, err
 	}

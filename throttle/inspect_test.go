@@ -38,9 +38,9 @@ func (b inspector) ask(scope, ticket string, cost int64) Decision {
 	return b.decide(Request{Scope: scope, Ticket: ticket, Cost: cost, ID: NewID()})
 }
 
-func (b inspector) wake(provider string, most int) Woken {
+func (b inspector) wake(provider string, most int) Dispatched {
 	b.t.Helper()
-	woken, err := b.Wake(context.Background(), WakeRequest{Provider: provider, Lead: 10 * ms, Most: most, All: true})
+	woken, err := b.Dispatch(context.Background(), DispatchRequest{Provider: provider, Lead: 10 * ms, Max: most, All: true})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestInspectTicket(t *testing.T) {
 		}
 
 		b.at(195_000)
-		if woken := i.wake("p", 10); len(woken.Released) != 1 || woken.Released[0].Ticket != "b" {
+		if woken := i.wake("p", 10); len(woken.Granted) != 1 || woken.Granted[0].Ticket != "b" {
 			t.Fatalf("%+v", woken)
 		}
 		if got := i.ticket("p/x", "b", 2); got.Waits || !got.Released {
@@ -165,7 +165,7 @@ func TestInspectBelow(t *testing.T) {
 	}
 	onBoth(t, Config{}, policy, func(b *bench) {
 		i := inspector{b}
-		scopes := []string{provider + "/a", provider + "/a/x:y!line", provider + "/a/%", provider + "/a b*", provider + "/ab/[^x]", provider}
+		scopes := []string{provider + "/a", provider + "/a/x:y!queue", provider + "/a/%", provider + "/a b*", provider + "/ab/[^x]", provider}
 		i.ask(provider, "first", 1)
 		for _, scope := range scopes {
 			for _, ticket := range []string{"one :{*}", "two\x00/"} {
@@ -177,7 +177,7 @@ func TestInspectBelow(t *testing.T) {
 		for scope, want := range map[string]Inspection{
 			provider:                   {Waiting: 12, Lines: 6},
 			provider + "/a":            {Waiting: 6, Lines: 3},
-			provider + "/a/x:y!line":   {Waiting: 2, Lines: 1},
+			provider + "/a/x:y!queue":  {Waiting: 2, Lines: 1},
 			provider + "/a/%":          {Waiting: 2, Lines: 1},
 			provider + "/a/%25":        {},
 			provider + "/ab":           {Waiting: 2, Lines: 1},
@@ -191,11 +191,11 @@ func TestInspectBelow(t *testing.T) {
 		if got := i.scope(provider); got.NextStart != 100*ms || got.Binding.Rule.Name != "r" {
 			t.Errorf("the provider: %+v, want the first in 100ms", got)
 		}
-		if got := i.ticket(provider+"/a/x:y!line", "two\x00/", 1); !got.Waits || got.Ahead != 1 {
+		if got := i.ticket(provider+"/a/x:y!queue", "two\x00/", 1); !got.Waits || got.Ahead != 1 {
 			t.Errorf("a ticket: %+v", got)
 		}
 		b.at(95_000)
-		if woken := i.wake(provider, 1); len(woken.Released) != 1 {
+		if woken := i.wake(provider, 1); len(woken.Granted) != 1 {
 			t.Fatalf("%+v", woken)
 		}
 		if got := i.scope(provider); got.Waiting != 11 || got.Released != 1 {

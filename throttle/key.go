@@ -10,9 +10,10 @@ import "strings"
 //	hw:{payments}@k3Jq…               one attempt's grant
 //	hw:{payments}@k3Jq…=              what an attempt was settled at
 //	hw:{payments}/acme!kept:inv-1     a grant that is kept for later
-//	hw:{payments}/acme/refunds!line   the tasks of payments/acme/refunds that wait
-//	hw:{payments}!due, !round, !out   whose turn is next, and who has been released
-//	hw:{payments}!at                  where scopes stand, and how much waits
+//	hw:{payments}/acme/refunds!queue  the tasks of payments/acme/refunds that wait
+//	hw:{payments}!schedule, !heap     which scopes are blocked, and the order of the others
+//	hw:{payments}!meta                where scopes stand, and how much waits
+//	hw:{payments}!flight, !overdue    who was granted a start and has not come
 //	hw:{payments}!told                what the API has told of its limits
 //	hw:{payments}!parked              the tasks that wait until their group goes on
 //	hw:{payments}/acme!used:5m.179…   who spent from it, by package usage
@@ -62,18 +63,25 @@ func (k keyspace) scope(s Scope) string {
 	return key
 }
 
-// line returns the key of a scope's line.
-func (k keyspace) line(s Scope) string { return k.scope(s) + "!line" }
+// queue returns the key of those who wait of a scope.
+func (k keyspace) queue(s Scope) string { return k.scope(s) + "!queue" }
 
-// shared returns the keys that the lines of a provider share, in the order in which
-// scripts take them: due, round, out, at, told.
-func shared(provider string) []any {
-	return []any{dueKey(provider), provider + "!round", outKey(provider), provider + "!at", toldKey(provider)}
+// queueShared returns the keys that the queues of a provider share, in the order in which scripts take them:
+// schedule, heap, meta, flight, overdue, told, parked.
+func queueShared(provider string) []any {
+	return []any{
+		scheduleKey(provider), provider + "!heap", metaKey(provider), flightKey(provider), overdueKey(provider),
+		toldKey(provider), parkedKey(provider),
+	}
 }
 
-func dueKey(provider string) string { return provider + "!due" }
+func scheduleKey(provider string) string { return provider + "!schedule" }
 
-func outKey(provider string) string { return provider + "!out" }
+func metaKey(provider string) string { return provider + "!meta" }
+
+func overdueKey(provider string) string { return provider + "!overdue" }
+
+func flightKey(provider string) string { return provider + "!flight" }
 
 func parkedKey(provider string) string { return provider + "!parked" }
 

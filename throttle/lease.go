@@ -132,7 +132,7 @@ func (s *Lease) Release(ctx context.Context) error {
 	s.end(context.Canceled)
 	ctx = context.WithoutCancel(ctx)
 	c := newCall(lua.Release, s.keys, 2, 2, 1)
-	c.args = append(append(c.args, s.limiter.waitKeys(s.plan)...), s.limiter.clock(), s.grant.id)
+	c.args = append(c.args, s.plan.queue[1], s.plan.queue[3], s.limiter.clock(), s.grant.id)
 	if _, err := s.limiter.runner.run(ctx, c); err != nil {
 		s.releaseLater(c)
 		return unavailable(ctx, "release a lease of", s.grant.scope, err)

@@ -118,9 +118,7 @@ type Limiter struct {
 	plans   *plans
 	rdb     redis.UniversalClient
 	runner  *runner
-	lines   scopeSets
 	nexts   nextSets
-	grants  bool // tasks wait in the tree, and turns come with their grants: see Dispatch
 	slots   *slots
 	outage  *outage
 	heard   heard
@@ -303,18 +301,10 @@ func (l *Limiter) decide(ctx context.Context, p *plan, req *Request, d *Decision
 	a := l.attempt(p, req)
 	c := a.call()
 	if req.Ticket != "" {
-		c = a.turnCall(req)
-		if l.grants {
-			c = a.queuedCall(req)
-		}
+		c = a.queuedCall(req)
 	}
 	reply, err := l.runner.run(ctx, c)
-	if l.grants && req.Ticket != "" {
-		l.nexts.of(p.scope.Provider()).came(req.place())
-	}
-	if err != nil && req.Ticket != "" && l.grants && l.mendedTree(ctx, p.scope.Provider(), []string{p.scope.String()}, err) {
-		reply, err = l.runner.run(ctx, c)
-	} else if err != nil && req.Ticket != "" && !l.grants && l.mended(ctx, p.scope.Provider(), p.turns[:1], err) {
+	if err != nil && req.Ticket != "" && l.repaired(ctx, p.scope.Provider(), []string{p.scope.String()}, err) {
 		reply, err = l.runner.run(ctx, c)
 	}
 	replied := time.Now()

@@ -32,8 +32,8 @@ func TestThousandsOfScopesLineUp(t *testing.T) {
 		b.t.Errorf("%+v, %v", got, err)
 	}
 	b.at(2 * time.Second.Microseconds())
-	woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Lead: time.Second, Most: 10, All: true})
-	if err != nil || len(woken.Released) == 0 {
+	woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Lead: time.Second, Max: 10, All: true})
+	if err != nil || len(woken.Granted) == 0 {
 		b.t.Errorf("%+v, %v", woken, err)
 	}
 }

@@ -17,7 +17,7 @@ func TestReadsComeFromTheMaster(t *testing.T) {
 	if d := b.decide(Request{Scope: waits.Scope, Ticket: waits.Ticket}); !d.Turn.Waits {
 		t.Fatalf("%+v", d)
 	}
-	key := b.provider("p") + "!due"
+	key := scheduleKey(b.provider("p"))
 	if master.Exists(ctx, key).Val() != 1 || reads.Exists(ctx, key).Val() != 0 {
 		t.Fatal("the client does not read from the replica, or that is not behind")
 	}
@@ -44,10 +44,10 @@ func TestReadsComeFromTheMaster(t *testing.T) {
 		t.Errorf("it is kept: %v", err)
 	}
 
-	wake := func(glance bool) Woken {
-		woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1, Glance: glance})
-		if err != nil || !woken.Waiting {
-			t.Fatalf("%+v, %v", woken, err)
+	wake := func(glance bool) Dispatched {
+		woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, Glance: glance})
+		if err != nil {
+			t.Fatal(err)
 		}
 		return woken
 	}
@@ -59,14 +59,14 @@ func TestReadsComeFromTheMaster(t *testing.T) {
 	if err := replica.Restore(ctx, key, time.Hour, due).Err(); err != nil { // it was as far once
 		t.Fatal(err)
 	}
-	looked := func() string { return master.HGet(ctx, b.provider("p")+"!at", "@").Val() }
+	looked := func() string { return master.HGet(ctx, metaKey(b.provider("p")), "@").Val() }
 	before := looked()
 	b.pass(sec)
 	if wake(true); looked() != before {
 		t.Error("nothing has changed since the last look, and a glance did not do")
 	}
 	b.giveBack(d.Grant)
-	if woken := wake(true); len(woken.Released) != 1 {
+	if woken := wake(true); len(woken.Granted) != 1 {
 		t.Errorf("%+v: a glance should have seen that the unit came back", woken)
 	}
 }

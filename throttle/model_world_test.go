@@ -662,13 +662,13 @@ func (w *world) crowded(g *granted) (until int64) {
 	return until
 }
 
-func (*world) due(p *plan) string { return p.turns[1].(string) } //nolint:forcetypeassert // it is one
+func (*world) due(p *plan) string { return p.queue[1].(string) } //nolint:forcetypeassert // it is one
 
 func (w *world) lease(what int, g *granted) {
 	keys, leases, _ := g.p.leaseKeys()
 	sent := time.Now()
 	if what == doRelease {
-		must(scriptOf(lua.Release, "").Run(ctx, w.rdb, slices.Concat(keys, []string{w.due(g.p), text(g.p.turns[4])}), w.limiters[0].clock(), g.d.Grant.id).Err())
+		must(scriptOf(lua.Release, "").Run(ctx, w.rdb, slices.Concat(keys, []string{w.due(g.p), text(g.p.queue[3])}), w.limiters[0].clock(), g.d.Grant.id).Err())
 		for _, key := range keys {
 			w.ledgers[key].drop(g.d.Grant.id, w.now)
 		}

@@ -33,12 +33,19 @@ type nextScopes struct {
 	mu    sync.Mutex
 	list  []string
 	below map[string][]string // by provider and tenant: scopes further below that were met, the last at the end
+	now   int64               // when the last call was, by the server's clock
+	at    time.Time           // the same by ours
 	due   int64               // when the first node is to be looked at, by the server's clock
 	until time.Time           // when that has come, or should be looked into anyway
 	parks bool                // somebody is parked
-
-	flying flying
+	vain  time.Time           // when the tree was last made anew
 }
+
+// overdueAfter is when a task that was granted is not on its way any more: STALE of lua/include/waiting/flight.lua.
+const overdueAfter = 3 * time.Second
+
+// glances is how long after a look glances will do.
+const glances = 5 * time.Second
 
 const (
 	// maxBelow is how many scopes below one tenant are brought along when its turn is next, and maxTenants of how many
@@ -48,17 +55,19 @@ const (
 )
 
 // looked notes what a dispatch told of those who wait.
-func (s *nextScopes) looked(due int64, told Dispatched) {
+func (s *nextScopes) looked(now, due int64, told Dispatched) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.now, s.at = now, time.Now()
 	s.due, s.until, s.parks = due, time.Now().Add(min(told.Next, glances)), told.Parked
 }
 
-// quiet returns what the last dispatch told to be next, until when it is yet to come, and whether somebody was parked.
-func (s *nextScopes) quiet() (due int64, until time.Time, parks bool) {
+// quiet returns what the last dispatch told to be next, until when it is yet to come, and whether somebody was parked;
+// and before when those were granted who are overdue by now.
+func (s *nextScopes) quiet() (due, overdue int64, until time.Time, parks bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.due, s.until, s.parks
+	return s.due, s.now + (time.Since(s.at) - overdueAfter).Microseconds(), s.until, s.parks
 }
 
 // known returns the scopes that the next call brings along.

@@ -14,7 +14,7 @@ import (
 type Outlook struct {
 	// At is the Redis server's time.
 	At time.Time
-	// Waiting is how many requests stand in the scope's own line: the sum of its tasks'
+	// Waiting is how many requests stand in the scope's own queue: the sum of its tasks'
 	// costs, of those by unit their requests.
 	Waiting int64
 	// Rules has one entry for each rule on the scope's path that holds now, outermost first.
@@ -37,14 +37,12 @@ type RuleOutlook struct {
 	// left is spread over that. Without meaning with any other rule.
 	Rest   time.Duration
 	Spread bool
-	// Own is how many of the rule's units stand in the scope's own line.
+	// Own is how many of the rule's units stand in the scope's own queue.
 	Own int64
-	// Waiting is how many units stand in lines under the rule, and Lines how many
-	// lines those are, the scope's own included.
+	// Waiting is how many units stand in queues under the rule, and Lines how many
+	// queues those are, the scope's own included. Those who were granted a start, and have
+	// not come, are charged already.
 	Waiting, Lines int64
-	// Released is how many units those will take who have been released from lines
-	// under the rule, or were sent past them, and have not come yet.
-	Released int64
 }
 
 // Outlook returns what the next task of a scope meets, and changes nothing. It costs
@@ -75,75 +73,56 @@ func (l *Limiter) Outlook(ctx context.Context, scope string) (Outlook, error) {
 		out.Rules[i] = r
 	}
 	if err := l.countWaiting(ctx, p, &out); err != nil {
-		return Outlook{}, unavailable(ctx, "look at the lines of", scope, err)
+		return Outlook{}, unavailable(ctx, "look at the queues of", scope, err)
 	}
 	return out, nil
 }
 
-// countWaiting reads the sums that the scripts keep, and who has been released; see
-// lua/include/turns/lines.lua.
+// countWaiting reads what waits below the levels of a scope's rules: see lua/include/waiting/tree.lua. Those in flight are
+// charged already.
 func (l *Limiter) countWaiting(ctx context.Context, p *plan, out *Outlook) error {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
-	if l.grants {
-		return l.countTree(ctx, p, out)
-	}
-	own := "L" + scopePath(p.scope.String())
-	fields := []string{own}
+	leaf := scopePath(p.scope.String()) + "/"
+	fields := []string{"n" + leaf}
 	for i, key := range p.keys {
-		name := key[len(p.provider):]
-		fields = append(fields, "U"+name, "N"+name, own)
-		if unit := p.states[i].Unit; unit != "" && unit != Requests {
-			fields[len(fields)-1] += "\x00" + unit
-		}
+		level, _, _ := strings.Cut(key[len(p.provider):], ":")
+		unit := p.states[i].Unit
+		fields = append(fields, "n"+level, "u"+level+"\x00"+unit, "u"+level+"\x00*", "u"+leaf+"\x00"+unit, "u"+leaf+"\x00*")
 	}
 	var sums *redis.SliceCmd
-	var released *redis.MapStringStringCmd
 	err := ReadFromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
-		sums, released = pipe.HMGet(ctx, p.provider+"!at", fields...), pipe.HGetAll(ctx, outKey(p.provider))
+		sums = pipe.HMGet(ctx, metaKey(p.provider), fields...)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	out.Waiting = sum(sums.Val()[0])
+	own := nodeSums(sums.Val()[0])
+	out.Waiting = own.units
 	for i := range out.Rules {
-		at := sums.Val()[1+3*i:]
-		out.Rules[i].Waiting, out.Rules[i].Lines, out.Rules[i].Own = sum(at[0]), sum(at[1]), sum(at[2])
-	}
-	for who, when := range released.Val() {
-		if released, ok := unpack(when); ok && out.At.UnixMicro()-released < onItsWay.Microseconds() {
-			out.release(p, who)
+		at := sums.Val()[1+5*i:]
+		all := nodeSums(at[0])
+		out.Rules[i].Waiting, out.Rules[i].Lines, out.Rules[i].Own = all.units, all.kids, own.units
+		if unit := p.states[i].Unit; unit != "" && unit != Requests {
+			out.Rules[i].Waiting = max(0, all.units-sum(at[2])) + sum(at[1])
+			out.Rules[i].Own = max(0, own.units-sum(at[4])) + sum(at[3])
 		}
 	}
 	return nil
 }
 
-// onItsWay is how long one that was released is expected to come.
-const onItsWay = 3 * time.Second
+// nodeSum is how many children of a node have tasks, and how many requests wait below it.
+type nodeSum struct{ kids, units int64 }
 
-// release counts one, a field of the scripts' hash, under the rules of the path that
-// are its own too.
-func (o *Outlook) release(p *plan, who string) {
-	scope, ticket, _ := strings.Cut(who, "\x00")
-	place := readPlace("", ticket)
-	for i, key := range p.keys {
-		level, _, _ := strings.Cut(key[len(p.provider):], ":")
-		if strings.HasPrefix(scope+"/", level+"/") {
-			o.Rules[i].Released += place.under(p.bounds[i].Rule)
-		}
+func nodeSums(record any) nodeSum {
+	line, _, _ := strings.Cut(text(record), "\n")
+	parts := strings.Split(line, " ")
+	const numbers = 5 // tag, time, children, empty children, requests
+	if len(parts) != numbers {
+		return nodeSum{}
 	}
-}
-
-// unpack reads what scripts write in seven bytes.
-func unpack(packed string) (n int64, ok bool) {
-	if len(packed) < 7 {
-		return 0, false
-	}
-	for i := range 7 {
-		n = n<<8 | int64(packed[i])
-	}
-	return n, true
+	return nodeSum{kids: sum(parts[2]), units: sum(parts[4])}
 }
 
 // sum reads a number of units or lines; none is 0.

@@ -38,33 +38,32 @@ func TestOutlook(t *testing.T) {
 	}
 	// The task of the provider itself has room, but the others were before it.
 	type rule struct {
-		name                     string
-		units                    int64
-		per                      time.Duration
-		waiting, lines, released int64
+		name           string
+		units          int64
+		per            time.Duration
+		waiting, lines int64
 	}
 	want := []rule{
-		{"account", 5, 1005 * ms, 5, 3, 0},
-		{"held", 0, 0, 5, 3, 0},
-		{"tenant", 2, 201 * ms, 3, 1, 0}, // 10 in 1.005s, in least terms
-		{"off", 0, 0, 3, 1, 0},
+		{"account", 5, 1005 * ms, 5, 3},
+		{"held", 0, 0, 5, 3},
+		{"tenant", 2, 201 * ms, 3, 1}, // 10 in 1.005s, in least terms
+		{"off", 0, 0, 3, 1},
 	}
 	if got.Waiting != 3 || len(got.Rules) != len(want) {
 		t.Fatalf("%+v", got)
 	}
 	for i, r := range got.Rules {
-		if w := want[i]; r.Units*int64(w.per) != w.units*int64(r.Per) || (rule{r.Rule, w.units, w.per, r.Waiting, r.Lines, r.Released}) != w {
+		if w := want[i]; r.Units*int64(w.per) != w.units*int64(r.Per) || (rule{r.Rule, w.units, w.per, r.Waiting, r.Lines}) != w {
 			t.Errorf("got %+v, want %+v", r, w)
 		}
 	}
-	// Of those to whom nobody was before one goes straight to its queue, and is on its
-	// way then.
+	// Of those to whom nobody was before one goes straight to asynq, and is charged then.
 	straight := []Ask{{Scope: "s/a", Ticket: "5", Cost: 2}, {Scope: "s/a", Ticket: "6", Cost: 2}}
 	if _, err := l.LineUp(t.Context(), straight, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	for scope, want := range map[string][2]int64{"s/a": {2, 2}, "s/b": {2, 0}} {
-		if got, err = l.Outlook(t.Context(), scope); err != nil || got.Rules[0].Released != want[0] || got.Waiting != want[1] {
+	for scope, want := range map[string][2]int64{"s/a": {1, 2}, "s/b": {1, 0}} {
+		if got, err = l.Outlook(t.Context(), scope); err != nil || got.Rules[0].Remaining != want[0] || got.Waiting != want[1] {
 			t.Errorf("%s: %+v %v", scope, got, err)
 		}
 	}

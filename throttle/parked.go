@@ -13,7 +13,7 @@ import (
 // or is ctx's.
 func (l *Limiter) Parked(ctx context.Context, provider string, offset, n int) ([]Place, error) {
 	places, err := l.readParked(ctx, provider, offset, n)
-	if err != nil && l.mended(ctx, provider, nil, err) {
+	if err != nil && l.repaired(ctx, provider, nil, err) {
 		places, err = l.readParked(ctx, provider, offset, n)
 	}
 	if err != nil {
@@ -41,7 +41,7 @@ func (l *Limiter) readParked(ctx context.Context, provider string, offset, n int
 	return places, nil
 }
 
-// maxScore is the highest score of a place in line; see lua/include/turns/lines.lua.
+// maxScore is the highest score of a place in a queue; see lua/include/waiting/tasks.lua.
 const maxScore = 1 << 52
 
 // parkedMember is under which name one is parked.

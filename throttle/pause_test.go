@@ -196,14 +196,14 @@ func TestPausedLines(t *testing.T) {
 				b.t.Errorf("%s: %+v, %v", scope, o, err)
 			}
 		}
-		woken, err := b.Wake(b.t.Context(), WakeRequest{Provider: "p", Most: 10, All: true})
-		if err != nil || len(woken.Released) > 0 || !woken.Waiting {
+		woken, err := b.Dispatch(b.t.Context(), DispatchRequest{Provider: "p", Max: 10, All: true})
+		if err != nil || len(woken.Granted) > 0 || !woken.Waiting {
 			b.t.Errorf("%+v, %v", woken, err)
 		}
 		b.SetPolicy(mustParse(t, "unmatched: allow\nlimits: {p: {rules: [{name: account, algorithm: token-bucket, limit: 100, per: 1s, burst: 10}]}}"))
 		for provider, n := range map[string]int{"p": 4, "whole": 2} { // whole has no rule any more, and is allowed
-			woken, err := b.Wake(b.t.Context(), WakeRequest{Provider: provider, Most: 10, All: true})
-			if err != nil || len(woken.Released) != n || woken.Released[0].Ticket != "one" {
+			woken, err := b.Dispatch(b.t.Context(), DispatchRequest{Provider: provider, Max: 10, All: true})
+			if err != nil || len(woken.Granted) != n || woken.Granted[0].Ticket != "one" {
 				b.t.Errorf("%s: %+v, %v", provider, woken, err)
 			}
 		}

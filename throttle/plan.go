@@ -35,7 +35,7 @@ type plan struct {
 	pauses   []int         // which are no rules but pauses
 	kinds    string        // in the order of lua.Kinds
 	decide   *lua.Script
-	turns    []any  // the keys of who waits: line, due, round, out, at, told, parked
+	queue    []any  // the keys of who waits: queue, schedule, heap, meta, flight, overdue, told, parked
 	told     any    // one of them: what the API has told
 	mark     string // of the scope, in attempt ids; see attemptID
 	path     string // of the scope, as scripts take it
@@ -140,7 +140,7 @@ func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time
 	}
 	p.kinds = kindsOf(present)
 	p.decide = lua.Decide.For(p.kinds)
-	p.turns = append(append([]any{keys.line(scope)}, shared(p.provider)...), parkedKey(p.provider))
+	p.queue = append([]any{keys.queue(scope)}, queueShared(p.provider)...)
 	p.told, p.path = toldKey(p.provider), scopePath(scope.String())
 	p.pathArg, p.atOnce = p.path, "0"+p.path
 	return p

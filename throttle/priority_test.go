@@ -107,7 +107,7 @@ func (b *bench) started(asks []Ask) (tickets []string) {
 	}
 	for range 3 * len(asks) {
 		b.pass(sec)
-		for _, p := range b.wake(WakeRequest{Provider: "p", Most: 1}).Released {
+		for _, p := range b.dispatch(DispatchRequest{Provider: "p", Max: 1}).Granted {
 			if d := b.decide(Request{Scope: p.Scope, Ticket: p.Ticket, Costs: costs[p.Ticket], Ahead: sec}); !d.Allowed {
 				b.t.Fatalf("%s: %+v", p.Ticket, d)
 			}

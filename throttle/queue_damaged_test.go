@@ -1,70 +1,382 @@
 package throttle
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/test/redistest"
 )
 
-// Whatever value of those who wait is damaged, the order is made anew from the queues, and everybody whose place is
-// left has a turn.
-func TestTreeIsMadeAnew(t *testing.T) {
-	t.Parallel()
-	type damage func(b *bench, prefix string)
-	set := func(key, field, value string) damage {
-		return func(b *bench, prefix string) { must(b.rdb.HSet(ctx, prefix+key, field, value).Err()) }
+// damagedPolicy has rules of two levels, and weights at the second.
+func damagedPolicy(t *testing.T) *Policy {
+	t.Helper()
+	own := Node{Rules: []Rule{{Name: "own", Algorithm: SlidingWindow, Limit: 5, Per: sec}}, Shares: map[string]Share{"x": {Weight: 2}, "y": {Weight: 1}}}
+	p, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {
+		Rules:  []Rule{{Name: "all", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 10}},
+		Scopes: map[string]Node{"*": own},
+	}})
+	if err != nil {
+		t.Fatal(err)
 	}
-	other := func(key string) damage {
-		return func(b *bench, prefix string) {
-			must(b.rdb.Del(ctx, prefix+key).Err())
-			must(b.rdb.Set(ctx, prefix+key, "x", 0).Err())
+	return p
+}
+
+// waiters are those who wait when a provider's keys are damaged.
+type waiters struct {
+	*bench
+	tasks   map[string]Request // by ticket
+	started map[string]int
+}
+
+// begin has several scopes wait, with lanes, some of them granted and some parked.
+func begin(b *bench) *waiters {
+	b.t.Helper()
+	w := &waiters{bench: b, tasks: map[string]Request{}, started: map[string]int{}}
+	for _, scope := range []string{"p/y", "p/z"} {
+		b.decide(Request{Scope: scope, Cost: 5})
+	}
+	for i := range 4 {
+		w.ask(Request{Scope: "p/a/x", Ticket: fmt.Sprint("ax", i), Lane: []string{"low", "high"}[i%2], Stride: 1 + i%2})
+		w.ask(Request{Scope: "p/a/y", Ticket: fmt.Sprint("ay", i)})
+		w.ask(Request{Scope: "p/b", Ticket: fmt.Sprint("g/b", i)})
+		w.ask(Request{Scope: "p/c", Ticket: fmt.Sprint("c", i), Cost: 2})
+	}
+	b.pass(300 * ms)
+	if d := b.dispatch(DispatchRequest{Max: 2, StandStill: []string{"g/"}}); len(d.Granted) != 2 || !d.Parked {
+		b.t.Fatalf("%+v", d)
+	}
+	return w
+}
+
+func (w *waiters) ask(req Request) {
+	w.t.Helper()
+	w.tasks[req.Ticket] = req
+	if d := w.decide(req); !d.Turn.Waits {
+		w.t.Fatalf("%+v", d)
+	}
+}
+
+// goOn dispatches until nobody waits, and has those come by themselves then who have not started. It returns how many
+// have come so.
+func (w *waiters) goOn() (alone int) {
+	w.t.Helper()
+	var over []Place
+	start := func(req Request) {
+		w.t.Helper()
+		req.Ahead = sec
+		if d := w.decide(req); d.Allowed {
+			w.started[req.Ticket]++
 		}
 	}
-	for name, harm := range map[string]damage{
-		"a node": set("!meta", "n/a", "x"), "the provider": set("!meta", "n", ""), "a leaf": set("!meta", "n/a/", "1 2"),
-		"the heap": func(b *bench, prefix string) {
-			must(b.rdb.ZAdd(ctx, prefix+"!heap", redis.Z{Member: "\x00\x00000000"}).Err())
-		},
-		"a ticket": func(b *bench, prefix string) {
-			must(b.rdb.ZAdd(ctx, prefix+"/a!queue", redis.Z{Score: -1 << 40, Member: "x"}).Err())
-		},
-		"meta": other("!meta"), "heap": other("!heap"), "schedule": other("!schedule"), "overdue": other("!overdue"),
-		"flight": other("!flight"), "parked": other("!parked"), "a queue": other("/c!queue"),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			onBoth(t, Config{Logger: slog.New(slog.DiscardHandler)}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 2, Per: time.Second}), func(b *bench) {
-				b.grants = true
-				for i := range 12 {
-					b.decide(Request{Scope: "p/" + string('a'+rune(i%3)), Ticket: fmt.Sprintf("t%d", i)})
+	drain := func() {
+		w.t.Helper()
+		for range 60 {
+			w.pass(200 * ms)
+			back, err := w.Parked(ctx, "p", 0, 50)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			d := w.dispatch(DispatchRequest{Max: 8, Unused: over, Back: back})
+			over = d.Overdue
+			for _, g := range d.Granted {
+				if req, known := w.tasks[g.Ticket]; known {
+					start(req)
 				}
-				prefix := keyspace(b.cfg.Prefix).provider("p")
-				dispatch := func() Dispatched {
-					b.t.Helper()
-					d, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 10, All: true})
-					if err != nil {
-						b.t.Fatal(err)
-					}
-					return d
+			}
+		}
+	}
+	drain()
+	for ticket, req := range w.tasks {
+		if w.started[ticket] == 0 {
+			alone++
+			start(req)
+		}
+	}
+	drain()
+	for ticket := range w.tasks {
+		if n := w.started[ticket]; n != 1 {
+			w.t.Errorf("%s was started %d times", ticket, n)
+		}
+	}
+	return alone
+}
+
+// damage is one thing that goes wrong with what is kept of those who wait.
+type damage struct {
+	what string
+	do   func()
+	most int // how many lose their places by it
+}
+
+// damagesOf are those of each value that is kept: that it is too short, or text, and keys of another type.
+func damagesOf(b *bench) (all []damage) {
+	b.t.Helper()
+	set := func(key, field, value string, most int) {
+		all = append(all, damage{fmt.Sprintf("%s %q is %q", key, field, value), func() { b.rdb.HSet(ctx, key, field, value) }, most})
+	}
+	for _, key := range b.rdb.Keys(ctx, b.provider("p")+"*!*").Val() {
+		most := 2 // who was granted
+		switch {
+		case strings.HasSuffix(key, "!told"):
+			continue
+		case strings.HasSuffix(key, "!queue"), strings.HasSuffix(key, "!parked"):
+			most = 4
+		}
+		all = append(all, damage{key + " is of another type", func() { b.rdb.Del(ctx, key); b.rdb.Set(ctx, key, "text", 0) }, most})
+		if b.rdb.Type(ctx, key).Val() == "hash" {
+			for field, v := range b.rdb.HGetAll(ctx, key).Val() {
+				if field == "@" || field[0] == '=' { // times and ids, of which any will do
+					continue
 				}
-				b.now.Add(sec.Microseconds())
-				came := len(dispatch().Granted)
-				harm(b, prefix)
-				for range 8 {
-					b.now.Add(sec.Microseconds())
-					came += len(dispatch().Granted)
-				}
-				want := 10
-				if name == "a queue" {
-					want = 6 // its four come back by themselves
-				}
-				if came < want {
-					b.t.Errorf("%d of %d have come", came, want)
+				set(key, field, "text", 1)
+				set(key, field, "", 1)
+				set(key, field, v[:len(v)/2], 1)
+			}
+			set(key, "text", "text", 0)
+			continue
+		}
+		for _, z := range b.rdb.ZRangeWithScores(ctx, key, 0, -1).Val() {
+			member := text(z.Member)
+			all = append(all, damage{fmt.Sprintf("%s %q is short", key, member), func() {
+				b.rdb.ZRem(ctx, key, member)
+				b.rdb.ZAdd(ctx, key, redis.Z{Member: member[:len(member)/2], Score: z.Score})
+			}, 1})
+		}
+	}
+	return all
+}
+
+// "Whatever value of those who wait is damaged, the order is made anew from the queues": nobody loses a place but those
+// whose own it was, and they get one when they come.
+func TestDamagedValues(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, damagedPolicy(t), func(b *bench) {
+		begin(b)
+		all := damagesOf(b)
+		if len(all) < 60 {
+			b.t.Fatalf("%d damages", len(all))
+		}
+		onRedis := !strings.Contains(b.t.Name(), "miniredis")
+		for i, d := range all {
+			if !onRedis && i%16 != 0 { // it takes a tenth of a second for each
+				continue
+			}
+			b.t.Run(d.what, func(t *testing.T) {
+				b.rdb.Del(ctx, b.rdb.Keys(ctx, b.cfg.Prefix+":*").Val()...)
+				one := newBench(t, b.rdb, Config{Logger: slog.New(slog.DiscardHandler), Prefix: b.cfg.Prefix}, b.Policy())
+				w := begin(one)
+				d.do()
+				if alone := w.goOn(); alone > d.most {
+					t.Errorf("%d come by themselves, of %d at most", alone, d.most)
 				}
 			})
-		})
+		}
+	})
+}
+
+// What scripts fail with at a damaged value is told from all that has other causes, whatever the
+// server.
+func TestDamagedErrors(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		"ERR user_script:12: attempt to perform arithmetic on local 'a' (a nil value) script: ab, on @user_script:12.": true,
+		"ERR value is not a valid float script: ab, on @user_script:3.":                                                true,
+		"WRONGTYPE Operation against a key holding the wrong kind of value script: ab, on @user_script:3.":             true,
+		"WRONGTYPE Operation against a key holding the wrong kind of value":                                            true,
+		"ERR Error running script (call to f_ab): @user_script:9: user_script:9: attempt to compare nil with number":   true,
+		"ERR Error compiling script (new function): <string>:9: attempt to index a nil value":                          true,
+
+		"ERR Error running script (call to f_ab): @user_script: 1: @user_script: 1: -OOM command not allowed when used memory > 'maxmemory'.": false,
+		"ERR The user executed a script that can't run this command or subcommand script: ab, on @user_script:9.":                             false,
+		"NOPERM User a has no permissions to access one of the keys script: ab, on @user_script:9.":                                           false,
+		"OOM command not allowed when used memory > 'maxmemory'. script: ab, on @user_script:9.":                                              false,
+		"READONLY You can't write against a read only replica. script: ab, on @user_script:9.":                                                false,
+		"MISCONF Errors writing to the AOF file: no space script: ab, on @user_script:9.":                                                     false,
+		"NOSCRIPT No matching script. Please use EVAL.":                                                                                       false,
+		"BUSY Redis is busy running a script.":                                                                                                false,
+		"ERR Error running script: Script killed by user with SCRIPT KILL. user_script":                                                       false,
+		"LOADING Redis is loading the dataset in memory":                                                                                      false,
+		"MOVED 1 127.0.0.1:1":           false,
+		"TRYAGAIN Multiple keys":        false,
+		"ERR unknown command 'EVALSHA'": false,
+	} {
+		if got := damaged(fmt.Errorf("look: %w", unknown(text))); got != want {
+			t.Errorf("%q: %t", text, got)
+		}
 	}
+	for _, err := range []error{nil, errReply, context.DeadlineExceeded, errors.New("user_script: connection reset")} {
+		if damaged(err) {
+			t.Errorf("%v is no error of a script", err)
+		}
+	}
+}
+
+// logLines keeps what is logged.
+type logLines struct {
+	slog.Handler
+	records []slog.Record
+}
+
+func (l *logLines) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l *logLines) Handle(_ context.Context, r slog.Record) error {
+	l.records = append(l.records, r)
+	return nil
+}
+
+// calls is a hook that counts how often each script is asked for.
+type calls struct{ of map[string]int }
+
+func (c *calls) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c *calls) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "evalsha" {
+			c.of[fmt.Sprint(cmd.Args()[1])]++
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (c *calls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// What was dropped is logged once, with how much it was, and without what it was.
+func TestRepairTellsOnce(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{Logger: slog.New(slog.DiscardHandler)}, damagedPolicy(t), func(b *bench) {
+		w, log := begin(b), &logLines{}
+		b.cfg.Logger = slog.New(log)
+		b.rdb.HSet(ctx, flightKey(b.provider("p")), "/a/x\x00:secret", "short", "/b/x\x00:secret", "")
+		b.rdb.HSet(ctx, metaKey(b.provider("p")), "n", "secret")
+		w.goOn()
+		if len(log.records) != 1 || log.records[0].Level != slog.LevelWarn {
+			b.t.Fatalf("%v were logged", log.records)
+		}
+		text := log.records[0].Message
+		log.records[0].Attrs(func(a slog.Attr) bool {
+			text += " " + a.String()
+			return true
+		})
+		if !strings.Contains(text, "provider=p dropped=2 ") || strings.Contains(text, "secret") {
+			b.t.Errorf("%s", text)
+		}
+	})
+}
+
+// A rule's own state is nobody's to drop: the error is what it was, and what cannot be repaired is not
+// looked through with each call.
+func TestNothingToRepair(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{Logger: slog.New(slog.DiscardHandler)}, damagedPolicy(t), func(b *bench) {
+		w := begin(b)
+		scripts := &calls{map[string]int{}}
+		b.rdb.AddHook(scripts)
+		state := b.provider("p") + ":all"
+		b.rdb.Del(ctx, state)
+		b.rdb.RPush(ctx, state, "foreign")
+		began := time.Now()
+		for range 20 {
+			if _, err := b.Decide(ctx, w.tasks["ay3"]); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "WRONGTYPE") {
+				b.t.Fatalf("%v", err)
+			}
+		}
+		if n, most := scripts.of[lua.Repair.SHA], 1+int(time.Since(began)/repairPause); n < 1 || n > most {
+			b.t.Errorf("it was looked through %d times", n)
+		}
+		if n := b.rdb.LLen(ctx, state).Val(); n != 1 {
+			b.t.Errorf("the foreign key has %d entries", n)
+		}
+		b.rdb.Del(ctx, state)
+		w.goOn()
+	})
+}
+
+// A user who may not drop anything gets the error that there was, and when it may, all goes on.
+func TestRepairRefused(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.NewServer(t).Client(t)
+	w := begin(newBench(t, rdb, Config{Logger: slog.New(slog.DiscardHandler)}, damagedPolicy(t)))
+	w.rdb.Set(ctx, w.provider("p")+"!heap", "text", 0)
+	acl := func(rule string) {
+		if err := rdb.Do(ctx, "ACL", "SETUSER", "default", rule).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	acl("-del")
+	for range 2 {
+		_, err := w.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, All: true})
+		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "WRONGTYPE") {
+			t.Fatalf("%v", err)
+		}
+	}
+	acl("+del")
+	redistest.WaitFor(t, "what is damaged to be dropped", bound, func() bool {
+		_, err := w.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, All: true})
+		return err == nil
+	})
+	w.goOn()
+}
+
+// A glance that meets a key of another type is followed by a dispatch, which has it repaired.
+func TestGlanceAtDamaged(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{Logger: slog.New(slog.DiscardHandler)}, damagedPolicy(t), func(b *bench) {
+		w := begin(b)
+		b.nexts.of("p").looked(1, 1, Dispatched{Waiting: true, Next: time.Minute})
+		b.rdb.Set(ctx, scheduleKey(b.provider("p")), "text", 0)
+		b.dispatch(DispatchRequest{Glance: true})
+		w.goOn()
+	})
+}
+
+// Where what names are ahead of each other is lost, who comes anew is not before all who wait.
+func TestDamagedTimes(t *testing.T) {
+	t.Parallel()
+	policy := policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 10})
+	onBoth(t, Config{Logger: slog.New(slog.DiscardHandler)}, policy, func(b *bench) {
+		b.decide(Request{Scope: "p/z", Cost: 10})
+		asks := func(scope string, n int) (list []Ask) {
+			for i := range n {
+				list = append(list, Ask{Scope: scope, Ticket: fmt.Sprint(i)})
+			}
+			return list
+		}
+		lineUpAll(b, slices.Concat(asks("p/a", 120), asks("p/b", 120)))
+		starts := func(n int) (scopes []string) {
+			for len(scopes) < n {
+				b.pass(100 * ms)
+				for _, g := range b.dispatch(DispatchRequest{Max: 1}).Granted {
+					if d := b.decide(Request{Scope: g.Scope, Ticket: g.Ticket}); !d.Allowed {
+						b.t.Fatalf("%v: %+v", g.Place, d)
+					}
+					scopes = append(scopes, g.Scope)
+				}
+			}
+			return scopes
+		}
+		starts(100)
+		b.rdb.Del(ctx, metaKey(b.provider("p")))
+		b.rdb.Set(ctx, metaKey(b.provider("p")), "text", 0)
+		lineUpAll(b, asks("p/c", 120))
+		counts := map[string]int{}
+		for _, scope := range starts(90) {
+			counts[scope]++
+		}
+		for _, scope := range []string{"p/a", "p/b", "p/c"} {
+			if n := counts[scope]; n < 28 || n > 32 {
+				b.t.Errorf("%v: %s should have a third", counts, scope)
+			}
+		}
+	})
 }

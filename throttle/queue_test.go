@@ -30,9 +30,9 @@ func TestQueue(t *testing.T) {
 				queue(fmt.Sprint(i))
 			}
 			queue("1") // stays where it is
-			woken := b.wake(WakeRequest{Provider: "p", Most: 2})
-			if strings.Join(tickets(woken.Released), " ") != "0 1" {
-				b.t.Fatalf("%s: %+v are released", kind, woken.Released)
+			woken := b.dispatch(DispatchRequest{Provider: "p", Max: 2})
+			if strings.Join(tickets(placesOf(woken.Granted)), " ") != "0 1" {
+				b.t.Fatalf("%s: %+v are released", kind, woken.Granted)
 			}
 			queue("1") // goes back to its place, before the one behind it
 			queue("3")
@@ -58,8 +58,7 @@ func TestQueueWithoutRules(t *testing.T) {
 	})
 }
 
-// "Those of a scope that Leave names it leaves to others, whom they wait for; what lies behind them in
-// order does not": they are released as soon as somebody may.
+// "They … are left to others; who is behind them in order does not wait": they are released as soon as somebody may.
 func TestLeave(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 10, Per: sec}), func(b *bench) {
@@ -69,9 +68,9 @@ func TestLeave(t *testing.T) {
 				b.t.Fatalf("%+v, %v", d, err)
 			}
 		}
-		req := WakeRequest{Provider: "p", Most: 10, Leave: func(scope string) bool { return scope == "p/a" }}
-		woken := b.wake(req)
-		if strings.Join(tickets(woken.Released), " ") != "1 3" || !woken.Waiting {
+		req := DispatchRequest{Provider: "p", Max: 10, Leave: func(scope string) bool { return scope == "p/a" }}
+		woken := b.dispatch(req)
+		if strings.Join(tickets(placesOf(woken.Granted)), " ") != "1 3" || !woken.Waiting {
 			b.t.Errorf("%+v: want those of p/b", woken)
 		}
 		if woken.Next <= 0 {
@@ -79,7 +78,7 @@ func TestLeave(t *testing.T) {
 		}
 		b.pass(sec)
 		req.Leave = nil
-		if woken = b.wake(req); strings.Join(tickets(woken.Released), " ") != "0 2" {
+		if woken = b.dispatch(req); strings.Join(tickets(placesOf(woken.Granted)), " ") != "0 2" {
 			b.t.Errorf("%+v: want those of p/a", woken)
 		}
 	})

@@ -132,7 +132,7 @@ func (s treeSeen) entries(id, sig string) (out []string) {
 // faults says what of the tree contradicts the queues.
 func (s treeSeen) faults(signature func(path string, ticket string) string, loose map[string]bool) (out []string) {
 	fault := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
-	kids, units := map[string]map[string]bool{}, map[string]int64{}
+	kids, units, sums := map[string]map[string]bool{}, map[string]int64{}, map[string]int64{}
 	for path, q := range s.queues {
 		first := text(q[0].Member)
 		leaf := path + "/"
@@ -141,12 +141,17 @@ func (s treeSeen) faults(signature func(path string, ticket string) string, loos
 		if !loose[path] && (!known || len(node.states) != 1 || node.states[want].band != bandOf(q[0].Score) || node.states[want].blocked) {
 			fault("queue %q begins with %q of band %d and signature %q, and its leaf is %+v", path, first, bandOf(q[0].Score), want, node)
 		}
-		var waits int64
+		var waits, tokens int64
 		for _, z := range q {
-			waits += readPlace("", text(z.Member)).under(Rule{Algorithm: TokenBucket})
+			place := readPlace("", text(z.Member))
+			waits += place.under(Rule{Algorithm: TokenBucket})
+			if costs, err := ParseCosts(place.costs); place.costs != "" && err == nil {
+				tokens += costs.Of("tokens")
+			}
 		}
 		for id, up := leaf, ""; ; id = up {
 			units[id] += waits
+			sums[id] += tokens
 			i := strings.LastIndex(id, "/")
 			if i < 0 {
 				break
@@ -164,6 +169,11 @@ func (s treeSeen) faults(signature func(path string, ticket string) string, loos
 			fault("nobody waits, and there is %v %v %v %v", s.heap, s.schedule, s.nodes, s.sums)
 		}
 		return out
+	}
+	for id, want := range sums {
+		if got := s.sums[id+"\x00tokens"]; got != want {
+			fault("%d tokens wait below node %q, and it says %d", want, id, got)
+		}
 	}
 	listed, blocked := 0, 0
 	for id, node := range s.nodes {

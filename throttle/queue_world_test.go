@@ -16,7 +16,7 @@ import (
 type queueWorld struct {
 	rdb      redis.UniversalClient
 	prefix   string
-	h        *turnsHistory
+	h        *queueHistory
 	limiters []*Limiter
 	version  int
 	now      int64
@@ -33,16 +33,10 @@ type queueWorld struct {
 	looked    int64
 }
 
-func newQueueWorld(rdb redis.UniversalClient, prefix string, h *turnsHistory) *queueWorld {
+func newQueueWorld(rdb redis.UniversalClient, prefix string, h *queueHistory) *queueWorld {
 	w := &queueWorld{rdb: rdb, prefix: prefix, h: h, now: epoch, ledgers: map[string]*ledger{}, byTicket: map[string]*waiter{}, loose: map[string]bool{}, news: DispatchRequest{Provider: "p"}}
 	for _, limits := range h.versions {
-		policy, err := NewPolicy(UnmatchedDeny, limits)
-		must(err)
-		l, err := New(rdb, policy, Config{Prefix: prefix, Pad: -1, Unbatched: true})
-		must(err)
-		l.grants = true
-		l.clock = func() string { return strconv.FormatInt(w.now, 10) }
-		w.limiters = append(w.limiters, l)
+		w.know(limits)
 	}
 	for _, scope := range h.scopes {
 		p := w.plan(scope)
@@ -56,12 +50,27 @@ func newQueueWorld(rdb redis.UniversalClient, prefix string, h *turnsHistory) *q
 	return w
 }
 
+// know adds a version of the limits.
+func (w *queueWorld) know(limits map[string]Node) {
+	policy, err := NewPolicy(UnmatchedDeny, limits)
+	must(err)
+	l, err := New(w.rdb, policy, Config{Prefix: w.prefix, Pad: -1, Unbatched: true})
+	must(err)
+	l.clock = func() string { return strconv.FormatInt(w.now, 10) }
+	w.limiters = append(w.limiters, l)
+}
+
 func (w *queueWorld) limiter() *Limiter { return w.limiters[w.version] }
 
 func (w *queueWorld) plan(scope string) *plan {
 	p, err := w.limiter().plans.of(scope)
 	must(err)
 	return p
+}
+
+func (w *queueWorld) add(t *waiter) {
+	w.tasks = append(w.tasks, t)
+	w.byTicket[t.Ticket] = t
 }
 
 func (w *queueWorld) pathOf(t *waiter) *plan {
@@ -252,11 +261,8 @@ func (w *queueWorld) stand(t *waiter, how standing, before treeSeen) {
 		w.order++
 		t.order, t.placed = w.order, w.now
 	}
-	t.stage = waitsStage
+	t.stage = waits
 }
-
-// waitsStage is parked by the name that it has in turns_model_test.go: the task stands in its queue.
-const waitsStage = parked
 
 // join plans tasks that are about to be enqueued.
 func (w *queueWorld) join(tasks []*waiter, near int64) {
@@ -277,6 +283,9 @@ func (w *queueWorld) join(tasks []*waiter, near int64) {
 			w.stand(t, comes, before)
 		default:
 			t.stage, t.left = straight, w.now
+			if q := before.queues[scopePath(t.Scope)]; len(q) > 0 && !w.disturbed {
+				fail("%s goes straight to asynq before %v, who wait", t.key(), q)
+			}
 			if _, is := w.seen.flight[w.field(t)]; !is {
 				fail("%s goes straight to asynq, and is not in flight", t.key())
 			}
@@ -311,6 +320,12 @@ func (w *queueWorld) dispatch(most int, spread int64, all bool) Dispatched {
 		if g.Wait > us(w.h.lead+spread) || g.Wait < 0 {
 			fail("%s was granted %v ahead", g.Ticket, g.Wait)
 		}
+		if w.still && strings.HasPrefix(g.Ticket, "g/") {
+			fail("%s was granted, and its group stands still", g.Ticket)
+		}
+		if _, flies := w.seen.flight[w.field(t)]; !flies {
+			fail("%s was granted, and is not in flight", g.Ticket)
+		}
 		named[g.Ticket] = true
 		t.stage, t.left = released, w.now
 	}
@@ -342,7 +357,7 @@ func (w *queueWorld) moved(req DispatchRequest, named map[string]bool) {
 		in := slices.ContainsFunc(w.seen.queues[scopePath(t.Scope)], func(z redis.Z) bool { return z.Member == t.key() })
 		switch {
 		case in:
-			t.stage = waitsStage
+			t.stage = waits
 		case kept:
 			t.stage, t.aside = aside, true
 		case flies && t.stage != straight:
@@ -358,15 +373,14 @@ func (w *queueWorld) moved(req DispatchRequest, named map[string]bool) {
 
 // inOrder: within a scope those go first that have the higher priority, and then those that asked first.
 func (w *queueWorld) inOrder(before treeSeen, granted []Granted, named map[string]bool) {
-	turns := &turnsWorld{}
 	for i, g := range granted {
 		t := w.byTicket[g.Ticket]
 		for _, other := range granted[i+1:] {
-			turns.goesFirst(t, w.byTicket[other.Ticket], "granted")
+			w.goesFirst(t, w.byTicket[other.Ticket], "granted")
 		}
 		for _, z := range before.queues[scopePath(t.Scope)] {
-			if other := w.byTicket[readPlace("", text(z.Member)).Ticket]; !named[other.Ticket] && other.stage == waitsStage {
-				turns.goesFirst(t, other, "left in its queue")
+			if other := w.byTicket[readPlace("", text(z.Member)).Ticket]; !named[other.Ticket] && other.stage == waits {
+				w.goesFirst(t, other, "left in its queue")
 			}
 		}
 	}
@@ -409,24 +423,6 @@ func (w *queueWorld) giveBack(t *waiter) {
 	}
 	t.stage = gone
 	w.settle()
-}
-
-func (w *queueWorld) newTask(r drawing) *waiter {
-	other := &turnsWorld{limiters: w.limiters, h: w.h, tasks: w.tasks}
-	t := other.newTask(r)
-	w.tasks = other.tasks
-	w.byTicket[t.Ticket] = t
-	return t
-}
-
-func (w *queueWorld) some(r drawing, stages []stage, do func(*waiter)) bool {
-	other := &turnsWorld{tasks: w.tasks}
-	return other.some(r, stages, do)
-}
-
-func (w *queueWorld) ahead(r drawing) int64 {
-	enough := w.h.lead + w.h.spread + 1000
-	return r.one(enough, enough, enough, 0, 1_000_000)
 }
 
 var queueHappenings = []struct {
@@ -475,13 +471,13 @@ var queueHappenings = []struct {
 		})
 	}},
 	{"come early", 4, func(w *queueWorld, r drawing) bool {
-		return w.some(r, []stage{waitsStage}, func(t *waiter) { w.ask(t, comes, w.ahead(r), r.one(0, w.h.lead)) })
+		return w.some(r, []stage{waits}, func(t *waiter) { w.ask(t, comes, w.ahead(r), r.one(0, w.h.lead)) })
 	}},
 	{"come late", 3, func(w *queueWorld, r drawing) bool {
 		return w.some(r, []stage{astray}, func(t *waiter) { w.ask(t, comes, w.ahead(r), 0) })
 	}},
 	{"gone", 3, func(w *queueWorld, r drawing) bool {
-		return w.some(r, []stage{released, waitsStage, aside}, func(t *waiter) {
+		return w.some(r, []stage{released, waits, aside}, func(t *waiter) {
 			w.news.Gone = append(w.news.Gone, t.Place)
 			w.dispatch(int(r.one(0, 0, 5)), 0, false)
 			t.stage = gone
@@ -588,8 +584,8 @@ func (w *queueWorld) due() (out []redis.Z) {
 	return append(out, redis.Z{Score: 1, Member: "none"})
 }
 
-func (h *turnsHistory) runQueue(rdb redis.UniversalClient, prefix string) (found string) {
-	h.log, h.quick = nil, false
+func (h *queueHistory) run(rdb redis.UniversalClient, prefix string) (found string) {
+	h.log = nil
 	defer func() {
 		switch f := recover().(type) {
 		case nil:
@@ -631,7 +627,7 @@ func (w *queueWorld) step(n int) {
 	for ; pick >= queueHappenings[i].weight; i++ {
 		pick -= queueHappenings[i].weight
 	}
-	passes := (&turnsWorld{}).passes(r)
+	passes := w.passes(r)
 	w.now += passes
 	one := queueHappenings[i]
 	w.h.log = append(w.h.log, fmt.Sprintf("%3d at %9d: %s", n, w.now-epoch, one.name))
@@ -664,7 +660,7 @@ func (w *queueWorld) shows() string {
 
 // drain goes on until nobody waits: everybody has a turn.
 func (w *queueWorld) drain() {
-	w.still, w.h.quick = false, true
+	w.still = false
 	if w.version != 0 {
 		w.version = 0
 		w.dispatch(0, 0, true)

@@ -17,9 +17,10 @@ func (l *Limiter) Reset(ctx context.Context, scope, rule string) (names []string
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+	var words []word // whoever waits for a rule is looked at now
+	limited, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
-	_, err = l.rdb.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
+	_, err = l.rdb.TxPipelined(limited, func(pipe redis.Pipeliner) error {
 		for _, b := range p.all {
 			if b.Scope != p.scope || b.Rule.Algorithm == Concurrency || b.Paused() || rule != "" && b.Rule.Name != rule {
 				continue
@@ -27,13 +28,13 @@ func (l *Limiter) Reset(ctx context.Context, scope, rule string) (names []string
 			names = append(names, b.Rule.Name)
 			key := keyspace(l.cfg.Prefix).rule(b)
 			pipe.Del(ctx, key)
-			// Its round is looked at now, if it has one: any time that has passed will do.
-			pipe.ZAddArgs(ctx, dueKey(p.provider), redis.ZAddArgs{
-				XX: true, LT: true, Members: []redis.Z{{Score: 1, Member: key[len(p.provider):]}},
-			})
+			words = append(words, word{verb: "look", name: key[len(p.provider):]})
 		}
 		return nil
 	})
+	if err == nil && len(words) > 0 {
+		_, err = l.tell(ctx, p, words)
+	}
 	if err == nil {
 		err = l.forget(ctx, p, rule)
 	}

@@ -205,18 +205,18 @@ func TestSettleWakes(t *testing.T) {
 		if d := b.decide(Request{Scope: "p/x", Ticket: "t", Costs: Costs{"tokens": 60}}); !d.Turn.Waits {
 			b.t.Fatalf("%+v", d)
 		}
-		wake := func() Woken {
-			w, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 9})
+		wake := func() Dispatched {
+			w, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 9})
 			if err != nil {
 				b.t.Fatal(err)
 			}
 			return w
 		}
-		if w := wake(); len(w.Released) != 0 {
+		if w := wake(); len(w.Granted) != 0 {
 			b.t.Fatalf("%+v", w)
 		}
 		b.settled(g, Costs{"tokens": 30})
-		if w := wake(); len(w.Released) != 1 {
+		if w := wake(); len(w.Granted) != 1 {
 			b.t.Errorf("%+v", w)
 		}
 	})

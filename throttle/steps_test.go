@@ -85,6 +85,25 @@ func (u undamaged) Handle(_ context.Context, r slog.Record) error {
 
 func (b *bench) at(us int64) { b.now.Store(epoch + us) }
 
+// dispatch grants those of p whose turn it is.
+func (b *bench) dispatch(req DispatchRequest) Dispatched {
+	b.t.Helper()
+	req.Provider = "p"
+	d, err := b.Dispatch(ctx, req)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return d
+}
+
+// placesOf are the places of those who were granted.
+func placesOf(list []Granted) (places []Place) {
+	for _, g := range list {
+		places = append(places, g.Place)
+	}
+	return places
+}
+
 func (b *bench) decide(req Request) Decision {
 	b.t.Helper()
 	d, err := b.Decide(context.Background(), req)

@@ -179,7 +179,7 @@ func TestSameLimitInAnotherWindow(t *testing.T) {
 		if !adopt(10*ms).changed || adopt(10*ms).changed {
 			b.t.Error("it is not new, or new twice")
 		}
-		if w, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 9}); err != nil || len(w.Released) != 1 {
+		if w, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 9}); err != nil || len(w.Granted) != 1 {
 			b.t.Errorf("%+v, %v", w, err)
 		}
 	})

@@ -22,14 +22,14 @@ type Place struct {
 // Turn is what a decision says to one who asked with a ticket.
 type Turn struct {
 	// Waits says that it stands in the line of its scope: whoever has the line in
-	// hand releases it, by Limiter.Wake, when its start is near.
+	// hand grants it, by Limiter.Dispatch, when its start is near.
 	Waits bool
 	// Ahead is how many of its own scope are before it.
 	Ahead int64
 	// Expected is when its start may be expected from now, Unknown where no clock
 	// tells. An estimate that nothing depends on: the order counts.
 	Expected time.Duration
-	// Look says that somebody waits and in how long Limiter.Wake should be called at
+	// Look says that somebody waits and in how long Limiter.Dispatch should be called at
 	// the latest; below 0 when this decision gives no reason to.
 	Look time.Duration
 }
@@ -55,7 +55,7 @@ const (
 	turnReply      = 3 // numbers at the end of a reply
 )
 
-// standing is how a ticket is to be taken; see lua/turn.lua.
+// standing is how a ticket is to be taken; see lua/decide_queued.lua.
 type standing int
 
 const (
@@ -65,7 +65,7 @@ const (
 	queues           // it only takes its place
 )
 
-// again is how a ticket is to be taken, as turn reads it.
+// again is how a ticket is to be taken, as decide_queued reads it.
 func (a *attempt) again(req *Request) any {
 	late := a.late.text()
 	if req.standing == comes || late == "" && req.Missed.IsZero() {
@@ -152,7 +152,7 @@ func checkLane(of, lane string, stride int) error {
 }
 
 // appendRank appends a priority and, where there is one, a lane, as scripts read them: see
-// lua/include/turns/lanes.lua.
+// lua/include/waiting/lanes.lua.
 func appendRank(text []byte, priority int, lane string, stride int) []byte {
 	text = strconv.AppendInt(text, int64(priority), 10)
 	if lane == "" {
@@ -162,7 +162,7 @@ func appendRank(text []byte, priority int, lane string, stride int) []byte {
 	return append(append(text, ':'), escape(lane)...)
 }
 
-// ask is what a task asks for, as turn reads it.
+// ask is what a task asks for, as decide_queued reads it.
 func (a *attempt) ask(req *Request) string {
 	text := make([]byte, 0, 48)
 	text = appendRank(text, a.plan.effective(req.Priority), req.Lane, req.Stride)
@@ -172,12 +172,11 @@ func (a *attempt) ask(req *Request) string {
 	return string(append(append(text, ' '), a.plan.levels...))
 }
 
-// turnCall is the script call that decides an attempt with a ticket; see lua/turn.lua.
-func (a *attempt) turnCall(req *Request) call {
+// queuedCall is the script call that decides an attempt with a ticket; see lua/decide_queued.lua.
+func (a *attempt) queuedCall(req *Request) call {
 	p := a.plan
-	c := newCall(lua.Turn.For(p.kinds), p.keyArgs, 1+len(p.turns), 6+2*len(p.bounds), replyHead+replyRule*len(p.bounds)+turnReply)
-	c.args = append(c.args, a.key())
-	c.args = append(c.args, p.turns...)
+	c := newCall(lua.DecideQueued.For(p.kinds), p.keyArgs, 1+len(p.queue), 6+2*len(p.bounds), replyHead+replyRule*len(p.bounds)+turnReply)
+	c.args = append(append(c.args, a.key()), p.queue...)
 	c.args = append(c.args, a.limiter.clock(), a, a.ask(req), req.place().ticket(), a.again(req), p.others)
 	c.args = p.appendArgs(c.args, a.cost)
 	c.attempt, c.rules = a, len(p.bounds)

@@ -28,9 +28,9 @@ func manyTooDear(t *testing.T, policy *Policy) {
 				b.t.Fatalf("%d was granted: %+v", i, d)
 			}
 		}
-		look := func() Woken {
+		look := func() Dispatched {
 			b.t.Helper()
-			woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 9})
+			woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 9})
 			if err != nil || !woken.Waiting {
 				b.t.Fatalf("%+v, %v", woken, err)
 			}
@@ -45,8 +45,8 @@ func manyTooDear(t *testing.T, policy *Policy) {
 			var took time.Duration
 			for {
 				woken := look()
-				if len(woken.Released) > 0 {
-					if p := woken.Released[0]; p.Ticket != fmt.Sprint(i) {
+				if len(woken.Granted) > 0 {
+					if p := woken.Granted[0]; p.Ticket != fmt.Sprint(i) {
 						b.t.Fatalf("%v was released, not %d", p, i)
 					}
 					b.decide(Request{Scope: fmt.Sprint("p/t", i), Ticket: fmt.Sprint(i), Cost: 10})
@@ -81,8 +81,8 @@ func TestTooDearForGood(t *testing.T) {
 		}
 		b.SetPolicy(limits(5))
 		b.pass(sec)
-		woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 9, All: true})
-		if err != nil || len(woken.Released) != 1 || woken.Released[0].Ticket != "1" {
+		woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 9, All: true})
+		if err != nil || len(woken.Granted) != 1 || woken.Granted[0].Ticket != "1" {
 			b.t.Errorf("%+v, %v: the second should be released", woken, err)
 		}
 	})
@@ -101,13 +101,13 @@ func TestTimeStaysWhileAnyWait(t *testing.T) {
 		b.SetPolicy(policyOf(b.t, bigBucket[0], more))
 		b.decide(Request{Scope: "p/a", Ticket: "a", Cost: 10})
 		b.pass(sec / 5)
-		woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1})
-		if err != nil || len(woken.Released) != 1 || woken.Released[0].Scope != "p/a" {
+		woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1})
+		if err != nil || len(woken.Granted) != 1 || woken.Granted[0].Scope != "p/a" {
 			b.t.Fatalf("%+v, %v", woken, err)
 		}
-		at := b.rdb.HGetAll(ctx, b.provider("p")+"!at").Val()
-		if at["V"] == "" || at["F/a"] == "" {
-			b.t.Errorf("others wait, and the time is %q, the slot %q", at["V"], at["F/a"])
+		nodes := b.rdb.HGetAll(ctx, metaKey(b.provider("p"))).Val()
+		if nodes["n"] == "" || nodes["n/a"] == "" {
+			b.t.Errorf("others wait, and of %q the time or what p/a is ahead of them is forgotten", nodes)
 		}
 	})
 }
@@ -129,11 +129,11 @@ func TestTooDearForTheRuleKeepsItsPlace(t *testing.T) {
 		var order []string
 		look := func(back []Place) {
 			b.t.Helper()
-			woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1, All: true, Back: back})
+			woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, All: true, Back: back})
 			if err != nil {
 				b.t.Fatal(err)
 			}
-			for _, p := range woken.Released {
+			for _, p := range woken.Granted {
 				b.decide(Request{Scope: p.Scope, Ticket: p.Ticket, Cost: map[string]int64{"dear first": 10, "dear second": 9, "dear last": 8}[p.Ticket], ID: NewID()})
 				order = append(order, p.Ticket)
 			}
@@ -146,6 +146,7 @@ func TestTooDearForTheRuleKeepsItsPlace(t *testing.T) {
 		if got := fmt.Sprint(order); got != "[cheap other]" && got != "[other cheap]" {
 			b.t.Fatalf("%s were released while the others are too dear", got)
 		}
+		b.decide(Request{Scope: "p/c", ID: NewID(), Cost: 4})
 		lineUpAll(b, []Ask{{Scope: "p/a", Ticket: "later"}})
 		order = nil
 		b.SetPolicy(limit(10))
@@ -173,7 +174,7 @@ func TestParkedAreKeptWhileOthersWait(t *testing.T) {
 		key := b.provider("p") + "!parked"
 		look := func() {
 			b.t.Helper()
-			if woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1, All: true, StandStill: []string{"g/"}}); err != nil || !woken.Parked || !woken.Waiting {
+			if woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, All: true, StandStill: []string{"g/"}}); err != nil || !woken.Parked || !woken.Waiting {
 				b.t.Fatalf("%+v, %v", woken, err)
 			}
 		}
@@ -214,7 +215,7 @@ func TestTooDearPutBackKeepsNobodyWaiting(t *testing.T) {
 				b.SetPolicy(limits(10))
 				started := 0
 				for i := range 100 { // ten seconds: there are units for all
-					req := WakeRequest{Provider: "p", Most: 100, All: i == 0}
+					req := DispatchRequest{Provider: "p", Max: 100, All: i == 0}
 					if back && i%10 == 0 {
 						places, err := b.Parked(ctx, "p", 0, 200)
 						if err != nil {
@@ -222,11 +223,11 @@ func TestTooDearPutBackKeepsNobodyWaiting(t *testing.T) {
 						}
 						req.Back = places
 					}
-					woken, err := b.Wake(ctx, req)
+					woken, err := b.Dispatch(ctx, req)
 					if err != nil {
 						b.t.Fatal(err)
 					}
-					for _, p := range woken.Released {
+					for _, p := range woken.Granted {
 						if d := b.decide(Request{Scope: p.Scope, Ticket: p.Ticket, Costs: Costs{"output": 1}, ID: NewID()}); d.Allowed {
 							started++
 						}
@@ -257,8 +258,8 @@ func TestParksSomeAtATime(t *testing.T) {
 		lineUpAll(b, asks)
 		b.SetPolicy(limit(5))
 		for calls := 1; calls <= 3; calls++ {
-			woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1, All: true})
-			if err != nil || len(woken.Released) > 0 || calls < 3 && woken.Next > 0 {
+			woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, All: true})
+			if err != nil || len(woken.Granted) > 0 || calls < 3 && woken.Next > 0 {
 				b.t.Fatalf("%+v, %v", woken, err)
 			}
 			places, err := b.Parked(ctx, "p", 0, 2*dear)

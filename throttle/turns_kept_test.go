@@ -79,8 +79,8 @@ func TestThreeDaysBehindWhatNoClockTells(t *testing.T) {
 				if d := b.decide(Request{Scope: "p/2", Ticket: "new"}); d.Allowed && name != "paused" {
 					b.t.Error("a new task goes before those who wait")
 				}
-				woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 5, All: true})
-				order := slices.DeleteFunc(tickets(woken.Released), func(ticket string) bool { return ticket == "new" })
+				woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 5, All: true})
+				order := slices.DeleteFunc(tickets(placesOf(woken.Granted)), func(ticket string) bool { return ticket == "new" })
 				if err != nil || fmt.Sprint(order) != "[0 1 2 3]" {
 					b.t.Errorf("%v, %v: in the order in which they came", order, err)
 				}
@@ -92,7 +92,7 @@ func TestThreeDaysBehindWhatNoClockTells(t *testing.T) {
 // looksOn has a look that sees that somebody waits, and releases nobody.
 func (b *bench) looksOn() {
 	b.t.Helper()
-	if woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 4}); err != nil || len(woken.Released) > 0 {
+	if woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 4}); err != nil || len(woken.Granted) > 0 {
 		b.t.Fatalf("%+v, %v", woken, err)
 	}
 }
@@ -119,8 +119,8 @@ func TestComingKeepsWhoWaits(t *testing.T) {
 				}
 			}
 		}
-		if n := b.rdb.Exists(ctx, b.provider("p")+"!due", b.provider("p")+"!round", b.provider("p")+"!at", b.provider("p")+"/a!line").Val(); n != 4 {
-			b.t.Errorf("%d keys of 4 are left", n)
+		if n := b.rdb.Exists(ctx, b.provider("p")+"!schedule", b.provider("p")+"!meta", b.provider("p")+"/a!queue").Val(); n != 3 {
+			b.t.Errorf("%d keys of 3 are left", n)
 		}
 	})
 }
@@ -134,7 +134,7 @@ func TestLineOutlivesItsSafetyNet(t *testing.T) {
 		if d.Turn.Expected < 24*time.Hour {
 			b.t.Fatalf("expected in %v", d.Turn.Expected)
 		}
-		line, net := b.provider("p")+"/a!line", SafetyNet(d.Turn.Expected)
+		line, net := b.provider("p")+"/a!queue", SafetyNet(d.Turn.Expected)
 		if left := b.rdb.PTTL(ctx, line).Val(); left < net {
 			b.t.Errorf("the line lives for %v, and its task comes in %v", left, net)
 		}

@@ -47,11 +47,11 @@ func (b *bench) inLine(scope string, want []string) {
 	var got []string
 	for range 3 * len(want) {
 		b.pass(sec)
-		woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: len(want)})
+		woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: len(want)})
 		if err != nil {
 			b.t.Fatal(err)
 		}
-		for _, p := range woken.Released {
+		for _, p := range woken.Granted {
 			got = append(got, p.Ticket)
 			if d := b.decide(Request{Scope: scope, Ticket: p.Ticket, Ahead: sec}); !d.Allowed {
 				b.t.Fatalf("%s: %+v", p.Ticket, d)
@@ -63,9 +63,9 @@ func (b *bench) inLine(scope string, want []string) {
 	}
 }
 
-// Tasks that were released, and find that they may not start after all, go back to their places,
-// in whichever order they come.
-func TestReleasedInVainKeepTheirPlaces(t *testing.T) {
+// Tasks that come too late for what they were granted, and may not start by now, go back to their
+// places, in whichever order they come.
+func TestTooLateKeepTheirPlaces(t *testing.T) {
 	t.Parallel()
 	policy := func(limit int64) *Policy {
 		return policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: limit, Per: sec})
@@ -78,10 +78,10 @@ func TestReleasedInVainKeepTheirPlaces(t *testing.T) {
 			want = append(want, fmt.Sprint(i))
 		}
 		b.pass(sec)
-		woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 4})
-		if err != nil || len(woken.Released) != 4 {
-			b.t.Fatalf("%+v, %v", woken, err)
+		if d := b.dispatch(DispatchRequest{Max: 4}); len(d.Granted) != 4 {
+			b.t.Fatalf("%+v", d)
 		}
+		b.pass(10 * ms)
 		b.SetPolicy(policy(0))
 		for _, i := range rand.Perm(4) {
 			if d := b.decide(Request{Scope: "p", Ticket: fmt.Sprint(i), Ahead: sec}); !d.Turn.Waits {
@@ -89,9 +89,7 @@ func TestReleasedInVainKeepTheirPlaces(t *testing.T) {
 			}
 		}
 		b.SetPolicy(policy(4))
-		if _, err := b.Wake(ctx, WakeRequest{Provider: "p", All: true}); err != nil {
-			b.t.Fatal(err)
-		}
+		b.dispatch(DispatchRequest{All: true})
 		b.inLine("p", want)
 	})
 }
@@ -125,7 +123,7 @@ func TestComersGoBehindTheParked(t *testing.T) {
 			asks[i] = Ask{Scope: "p/a", Ticket: fmt.Sprintf("g/%d", i)}
 		}
 		lineUpAll(b, asks)
-		if _, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1, All: true, StandStill: []string{"g/"}}); err != nil {
+		if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, All: true, StandStill: []string{"g/"}}); err != nil {
 			b.t.Fatal(err)
 		}
 		b.pass(ms)
@@ -135,38 +133,11 @@ func TestComersGoBehindTheParked(t *testing.T) {
 		if err != nil || len(places) < len(asks) {
 			b.t.Fatalf("%d are parked, %v", len(places), err)
 		}
-		if _, err := b.Wake(ctx, WakeRequest{Provider: "p", Back: places}); err != nil {
+		if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Back: places}); err != nil {
 			b.t.Fatal(err)
 		}
 		if s, err := b.InspectTicket(ctx, late); err != nil || !s.Waits || s.Ahead != int64(len(asks)) {
 			b.t.Errorf("%+v, %v: want %d before it", s, err, len(asks))
-		}
-	})
-}
-
-// One that was found to run, and asks a moment later, has its place, though some process takes its
-// queue for standing still meanwhile: it stood at the end of its line.
-func TestRunningKeepsItsPlace(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: sec, Burst: 1}), func(b *bench) {
-		b.decide(Request{Scope: "p/a", ID: NewID()})
-		first := Ask{Scope: "p/a", Ticket: "g/first"}
-		lineUpAll(b, []Ask{first, {Scope: "p/a", Ticket: "later"}, {Scope: "p/a", Ticket: "last"}})
-		b.pass(sec)
-		woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1})
-		if err != nil || len(woken.Released) != 1 || woken.Released[0].Ticket != "g/first" {
-			b.t.Fatalf("%+v, %v", woken, err)
-		}
-		b.decide(Request{Scope: "p/b", ID: NewID()}) // takes its unit
-		for _, req := range []WakeRequest{{Running: woken.Released}, {StandStill: []string{"g/"}, All: true}} {
-			req.Provider = "p"
-			if woken, err := b.Wake(ctx, req); err != nil || len(woken.Released) > 0 {
-				b.t.Fatalf("%+v, %v", woken, err)
-			}
-		}
-		b.decide(Request{Scope: "p/a", Ticket: first.Ticket, ID: NewID()})
-		if s, err := b.InspectTicket(ctx, first); err != nil || !s.Waits || s.Ahead != 0 {
-			b.t.Errorf("%+v, %v: it should be the first in its line", s, err)
 		}
 	})
 }

@@ -15,15 +15,15 @@ func TestRefusedCommandLosesNoPlace(t *testing.T) {
 		without string
 		do      func(b *bench) error
 	}{
-		"look":  {"hset", func(b *bench) error { _, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 2}); return err }},
+		"look":  {"hset", func(b *bench) error { _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 2}); return err }},
 		"start": {"set", func(b *bench) error { _, err := b.Decide(ctx, Request{Scope: "p", Ticket: "0"}); return err }},
 		"late": {"zadd", func(b *bench) error {
 			b.pass(4 * sec)
-			_, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 2})
+			_, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 2})
 			return err
 		}},
 		"not there": {"zadd", func(b *bench) error {
-			_, err := b.Wake(ctx, WakeRequest{Provider: "p", NotYet: []Place{{Scope: "p", Ticket: "0"}}})
+			_, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", NotYet: []Place{{Scope: "p", Ticket: "0"}}})
 			return err
 		}},
 	} {
@@ -34,12 +34,12 @@ func TestRefusedCommandLosesNoPlace(t *testing.T) {
 			for i := range 5 {
 				b.decide(Request{Scope: "p", Ticket: fmt.Sprint(i)})
 			}
-			if _, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1, All: true}); err != nil {
+			if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, All: true}); err != nil {
 				t.Fatal(err)
 			}
 			b.pass(sec)
 			if name != "look" {
-				if w, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 2}); err != nil || len(w.Released) != 2 {
+				if w, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 2}); err != nil || len(w.Granted) != 2 {
 					t.Fatalf("%+v, %v", w, err)
 				}
 			}
@@ -56,8 +56,8 @@ func TestRefusedCommandLosesNoPlace(t *testing.T) {
 			}
 			key := b.provider("p")
 			for i := range 5 {
-				in := rdb.ZScore(ctx, key+"!line", ":"+fmt.Sprint(i)).Err() == nil
-				out := rdb.HExists(ctx, key+"!out", "\x00:"+fmt.Sprint(i)).Val()
+				in := rdb.ZScore(ctx, key+"!queue", ":"+fmt.Sprint(i)).Err() == nil
+				out := rdb.HExists(ctx, flightKey(key), "\x00:"+fmt.Sprint(i)).Val()
 				if !in && !out {
 					t.Errorf("%d is in neither", i)
 				}

@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"fmt"
+	"log/slog"
 	"testing"
 	"time"
 )
@@ -46,7 +47,7 @@ func TestRaisedLimitWakesAll(t *testing.T) {
 			b.decide(Request{Scope: fmt.Sprintf("p/%d", i), Ticket: fmt.Sprint(i)})
 		}
 		for range 10 { // until each is in the round of its own rule, for an hour
-			if _, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: scopes}); err != nil {
+			if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: scopes}); err != nil {
 				b.t.Fatal(err)
 			}
 		}
@@ -57,11 +58,11 @@ func TestRaisedLimitWakesAll(t *testing.T) {
 		raised.clock = b.clock
 		released := 0
 		for calls := range 40 {
-			woken, err := raised.Wake(ctx, WakeRequest{Provider: "p", Most: scopes, All: calls == 0})
+			woken, err := raised.Dispatch(ctx, DispatchRequest{Provider: "p", Max: scopes, All: calls == 0})
 			if err != nil {
 				b.t.Fatal(err)
 			}
-			released += len(woken.Released)
+			released += len(woken.Granted)
 		}
 		if released != scopes {
 			b.t.Errorf("%d of %d were released", released, scopes)
@@ -69,65 +70,50 @@ func TestRaisedLimitWakesAll(t *testing.T) {
 	})
 }
 
-// Who went straight to its queue keeps its turn until somebody is there to take it,
-// however long that takes, and for three seconds more.
-func TestStraightBeforeAnybodyLooks(t *testing.T) {
+// Who goes straight to asynq has its start. However late it comes, it has its turn still: before those who came since.
+func TestStraightHasItsTurn(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 2, Per: sec}), func(b *bench) {
-		placed, err := b.LineUp(ctx, []Ask{{Scope: "p", Ticket: "a"}, {Scope: "p", Ticket: "b"}, {Scope: "p", Ticket: "c"}}, 0, 0)
-		if err != nil || placed[0].Waits || placed[1].Waits || !placed[2].Waits {
+		placed, err := b.LineUp(ctx, []Ask{{Scope: "p", Ticket: "a"}, {Scope: "p", Ticket: "b"}, {Scope: "p", Ticket: "c"}, {Scope: "p", Ticket: "d"}}, 0, 0)
+		if err != nil || placed[0].Waits || placed[1].Waits || !placed[2].Waits || !placed[3].Waits {
 			b.t.Fatalf("%+v, %v; the rule has two units", placed, err)
 		}
-		b.now.Add(time.Hour.Microseconds())
-		wake := func() []Place {
-			woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 8})
-			if err != nil {
-				b.t.Fatal(err)
-			}
-			return woken.Released
+		if d := b.dispatch(DispatchRequest{Max: 8}); len(d.Granted) > 0 {
+			b.t.Errorf("%v was granted what those have who went straight", d.Granted)
 		}
-		if released := wake(); len(released) > 0 {
-			b.t.Errorf("%v was released before those who went straight to their queues", released)
+		b.now.Add(time.Hour.Microseconds())
+		if d := b.dispatch(DispatchRequest{Max: 1}); len(d.Granted) != 1 || d.Granted[0].Ticket != "c" {
+			b.t.Errorf("%v; nobody has come, and c is the first who waits", d.Granted)
 		}
 		if d := b.decide(Request{Scope: "p", Ticket: "a"}); !d.Allowed {
-			b.t.Errorf("denied, though it went straight to its queue: %+v", d.Turn)
+			b.t.Errorf("%+v; it had its turn, and there is a unit", d.Turn)
 		}
-		b.now.Add(3_000_000)
-		if released := wake(); len(released) != 1 || released[0].Ticket != "c" {
-			b.t.Errorf("released: %v; b has not come in three seconds, and c waits", released)
+		if d := b.decide(Request{Scope: "p", Ticket: "b"}); !d.Turn.Waits || d.Turn.Ahead != 0 {
+			b.t.Errorf("%+v; it had its turn, and goes before d", d.Turn)
 		}
 	})
 }
 
-// A round whose time to look was lost, as a key is that somebody deletes, is looked at
-// again when the first of those who wait for it comes back by itself.
-func TestLostTimesToLookHeal(t *testing.T) {
+// A schedule that was lost, as a key is that somebody deletes, is made anew when somebody asks or looks.
+func TestLostScheduleHeals(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: time.Hour}), func(b *bench) {
+	onBoth(t, Config{Logger: slog.New(slog.DiscardHandler)}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: time.Hour}), func(b *bench) {
 		d := b.decide(Request{Scope: "p"})
 		for _, ticket := range []string{"a", "b"} {
 			b.decide(Request{Scope: "p", Ticket: ticket})
 		}
-		b.rdb.Del(ctx, dueKey(keyspace(b.cfg.Prefix).provider("p")))
-		wake := func() Woken {
-			woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 8})
-			if err != nil {
-				b.t.Fatal(err)
-			}
-			return woken
-		}
-		if woken := wake(); woken.Waiting {
-			b.t.Fatalf("the times to look are gone, and %+v", woken)
-		}
+		b.rdb.Del(ctx, scheduleKey(b.provider("p")))
 		if d := b.decide(Request{Scope: "p", Ticket: "b"}); d.Allowed || !d.Turn.Waits || d.Turn.Look != 0 {
 			b.t.Errorf("%+v of one that came back", d.Turn)
 		}
-		if woken := wake(); !woken.Waiting {
-			b.t.Error("nobody is woken again")
+		b.nexts.of("p").vain = time.Time{}
+		b.rdb.Del(ctx, scheduleKey(b.provider("p")))
+		if d := b.dispatch(DispatchRequest{Max: 8}); !d.Waiting {
+			b.t.Error("nobody looks again")
 		}
 		b.giveBack(d.Grant)
-		if woken := wake(); len(woken.Released) != 1 || woken.Released[0].Ticket != "a" {
-			b.t.Errorf("%+v, and a is first", woken)
+		if d := b.dispatch(DispatchRequest{Max: 8}); len(d.Granted) != 1 || d.Granted[0].Ticket != "a" {
+			b.t.Errorf("%+v, and a is first", d)
 		}
 	})
 }

@@ -89,22 +89,12 @@ func (w *Waiting) readSeats(ctx context.Context) error {
 	w.last = len(seats) < waitingSeats
 	for _, seat := range seats {
 		w.seat = seat
-		if scope, is := leafScope(seat); w.limiter.grants && is {
+		if scope, is := leafScope(seat); is {
 			w.open = append(w.open, openLine{scopeOf(w.provider, scope), lowestScore})
-		} else if w.limiter.grants {
-			continue
-		}
-		const rank = 10
-		name, rest, _ := strings.Cut(seat, "\x00")
-		if len(rest) >= rank && (name == noRule || strings.Contains(name, ":")) {
-			w.open = append(w.open, openLine{scopeOf(w.provider, rest[rank:]), lowestScore})
 		}
 	}
 	return nil
 }
-
-// noRule is the name of the round of those that no rule's is: see lua/include/turns/lines.lua.
-const noRule = "!"
 
 // readLines reads a part of each open line that was not begun, or of the first that was.
 func (w *Waiting) readLines(ctx context.Context) (places []Place, err error) {
@@ -156,18 +146,12 @@ func goOnWith(part []redis.Z) string {
 func (w *Waiting) prefix() string { return keyspace(w.limiter.cfg.Prefix).provider(w.provider) }
 
 func (w *Waiting) lineKey(scope string) string {
-	if w.limiter.grants {
-		return w.prefix() + scopePath(scope) + "!queue"
-	}
-	return w.prefix() + scopePath(scope) + "!line"
+	return w.prefix() + scopePath(scope) + "!queue"
 }
 
 // listKey is the key that lists those who have a queue.
 func (w *Waiting) listKey() string {
-	if w.limiter.grants {
-		return w.prefix() + "!heap"
-	}
-	return w.prefix() + "!round"
+	return w.prefix() + "!heap"
 }
 
 // leafScope returns the path of the scope whose queue a member of the heap is: see lua/include/waiting/tree.lua.

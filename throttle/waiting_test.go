@@ -66,7 +66,7 @@ func TestWaitingNamesAll(t *testing.T) {
 		asks = append(asks, Ask{Scope: "p", Ticket: "top"}, Ask{Scope: "p/odd {%} *", Ticket: "odd: {%} *"})
 		lineUpAll(b, asks)
 		b.pass(sec)
-		_, _ = b.Wake(ctx, WakeRequest{Provider: "p"}) // which moves seats
+		_, _ = b.Dispatch(ctx, DispatchRequest{Provider: "p"}) // which moves seats
 		other, err := New(b.rdb, policyOf(b.t, account), Config{Prefix: b.cfg.Prefix})
 		if err != nil {
 			b.t.Fatal(err)
@@ -104,7 +104,7 @@ func TestWaitingWhileTheyLeave(t *testing.T) {
 			if seen += len(some); len(some) == 0 {
 				break
 			}
-			if _, err := b.Wake(ctx, WakeRequest{Provider: "p", Gone: some}); err != nil {
+			if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Gone: some}); err != nil {
 				b.t.Fatal(err)
 			}
 		}
@@ -204,7 +204,7 @@ func TestGoneOfUnknownScopes(t *testing.T) {
 				gone = append(gone, a.Place())
 			}
 		}
-		if _, err := other.Wake(ctx, WakeRequest{Provider: "p", Most: 10, Gone: gone}); err != nil {
+		if _, err := other.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 10, Gone: gone}); err != nil {
 			b.t.Fatal(err)
 		}
 		if got, err := b.Outlook(ctx, "p/a"); err != nil || got.Waiting != 2 {
@@ -212,8 +212,8 @@ func TestGoneOfUnknownScopes(t *testing.T) {
 		}
 		for _, want := range []string{"2", "4"} {
 			b.pass(2 * sec)
-			woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 10})
-			if err != nil || len(woken.Released) != 1 || woken.Released[0].Ticket != want {
+			woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 10})
+			if err != nil || len(woken.Granted) != 1 || woken.Granted[0].Ticket != want {
 				b.t.Fatalf("%+v, %v; want %q", woken, err, want)
 			}
 			b.decide(Request{Scope: "p/a", Ticket: want, ID: NewID()})

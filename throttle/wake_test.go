@@ -10,15 +10,15 @@ import (
 func TestGlance(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: time.Hour}), func(b *bench) {
-		at := keyspace(b.cfg.Prefix).provider("p") + "!at"
+		at := keyspace(b.cfg.Prefix).provider("p") + "!meta"
 		looked := func() bool { // the call noted the time of a look
 			b.t.Helper()
 			return b.rdb.HGet(ctx, at, "@").Val() == b.clock()
 		}
-		wake := func(glance bool) Woken {
+		wake := func(glance bool) Dispatched {
 			b.t.Helper()
 			b.now.Add(sec.Microseconds())
-			woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 8, Glance: glance})
+			woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 8, Glance: glance})
 			if err != nil {
 				b.t.Fatal(err)
 			}
@@ -32,20 +32,22 @@ func TestGlance(t *testing.T) {
 		if woken := wake(true); !woken.Waiting || !looked() {
 			b.t.Errorf("nothing is known yet, and a glance says %+v, without a look", woken)
 		}
-		if woken := wake(true); !woken.Waiting || woken.Next <= 0 || woken.Next > glances || len(woken.Released) > 0 || looked() {
+		if woken := wake(true); !woken.Waiting || woken.Next <= 0 || woken.Next > glances || len(woken.Granted) > 0 || looked() {
 			b.t.Errorf("nothing has changed, and a glance says %+v", woken)
 		}
 		if woken := wake(false); !woken.Waiting || !looked() {
 			b.t.Errorf("%+v, and no look was made", woken)
 		}
 		b.giveBack(d.Grant)
-		if woken := wake(true); len(woken.Released) != 1 {
+		if woken := wake(true); len(woken.Granted) != 1 {
 			b.t.Errorf("a round was made due, and a glance says %+v", woken)
 		}
 		b.decide(Request{Scope: "p", Ticket: "b"})
-		for range 2 {
-			if wake(true); !looked() {
-				b.t.Error("one is out and may not come, and a glance was enough")
+		wake(true)
+		for overdue := range 2 {
+			b.nexts.of("p").at = time.Now().Add(-time.Duration(overdue) * 4 * sec)
+			if wake(true); looked() != (overdue == 1) {
+				b.t.Errorf("one is in flight, overdue: %d, and it was looked: %t", overdue, looked())
 			}
 		}
 		if d := b.decide(Request{Scope: "p", Ticket: "a"}); !d.Allowed {
@@ -55,15 +57,15 @@ func TestGlance(t *testing.T) {
 		if wake(true); looked() {
 			b.t.Error("nothing has changed since, and a glance was not enough")
 		}
-		b.lines.of("p").until = time.Now().Add(20 * time.Microsecond)
+		b.nexts.of("p").until = time.Now().Add(20 * time.Microsecond)
 		if woken := wake(true); woken.Next < 0 {
 			b.t.Errorf("the next look was due %s ago", -woken.Next)
 		}
-		b.lines.of("p").until = time.Now()
+		b.nexts.of("p").until = time.Now()
 		if wake(true); !looked() {
 			b.t.Error("a look is overdue, and a glance was enough")
 		}
-		b.rdb.Del(ctx, at, dueKey(keyspace(b.cfg.Prefix).provider("p")))
+		b.rdb.Del(ctx, at, scheduleKey(keyspace(b.cfg.Prefix).provider("p")))
 		if woken := wake(true); woken.Waiting {
 			b.t.Errorf("nobody waits any more, and a glance says %+v", woken)
 		}

@@ -24,10 +24,10 @@ func TestHintsAreFollowed(t *testing.T) {
 		defer w.limits.Stop()
 		w.limits.size(4)
 		var looks atomic.Int64
-		w.limits.waker.ask = func(context.Context, throttle.WakeRequest) (throttle.Woken, error) {
+		w.limits.waker.dispatch = func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error) {
 			looks.Add(1)
 			<-time.After(took)
-			return throttle.Woken{}, nil
+			return throttle.Dispatched{}, nil
 		}
 		after := func(pass time.Duration, want int64, why string) {
 			t.Helper()
@@ -66,8 +66,8 @@ func TestProcessesAtRest(t *testing.T) {
 		}
 		var looks atomic.Int64
 		for _, one := range []*Throttle{w.limits, second} {
-			ask := one.waker.ask
-			one.waker.ask = func(ctx context.Context, req throttle.WakeRequest) (throttle.Woken, error) {
+			ask := one.waker.dispatch
+			one.waker.dispatch = func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 				looks.Add(1)
 				return ask(ctx, req)
 			}
@@ -103,10 +103,10 @@ func TestLooksGoOn(t *testing.T) {
 		defer w.limits.Stop()
 		w.limits.size(4)
 		var looks atomic.Int64
-		w.limits.waker.ask = func(context.Context, throttle.WakeRequest) (throttle.Woken, error) {
+		w.limits.waker.dispatch = func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error) {
 			next := []time.Duration{-time.Microsecond, time.Hour, -time.Hour}[looks.Add(1)%3]
 			<-time.After(time.Millisecond)
-			return throttle.Woken{Waiting: true, Next: next}, nil
+			return throttle.Dispatched{Waiting: true, Next: next}, nil
 		}
 		w.limits.waker.look("p", hint{})
 		<-time.After(time.Minute)
@@ -124,11 +124,11 @@ func TestEndedWhileReleased(t *testing.T) {
 	const key = "asynq:{default}:t:one"
 	for name, end := range map[string]struct {
 		by   []any
-		tell func(throttle.WakeRequest) []throttle.Place
+		tell func(throttle.DispatchRequest) []throttle.Place
 	}{
-		"archived": {[]any{"HSET", key, "state", "archived"}, func(r throttle.WakeRequest) []throttle.Place { return r.Gone }},
+		"archived": {[]any{"HSET", key, "state", "archived"}, func(r throttle.DispatchRequest) []throttle.Place { return r.Gone }},
 		// It may be on its way to another queue: it is looked for once more.
-		"deleted": {[]any{"DEL", key}, func(r throttle.WakeRequest) []throttle.Place { return r.NotYet }},
+		"deleted": {[]any{"DEL", key}, func(r throttle.DispatchRequest) []throttle.Place { return r.NotYet }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -138,13 +138,13 @@ func TestEndedWhileReleased(t *testing.T) {
 				w.limits.Config(asynq.Config{Concurrency: 4}) // its server serves the queue
 				w.rdb.HSet(t.Context(), key, "state", "active", "msg", "as asynq leaves it")
 				one := throttle.Place{Scope: "p/a", Ticket: queue.Ticket("default", "one")}
-				asked := make(chan throttle.WakeRequest, 10)
-				w.limits.waker.ask = func(_ context.Context, req throttle.WakeRequest) (throttle.Woken, error) {
+				asked := make(chan throttle.DispatchRequest, 10)
+				w.limits.waker.dispatch = func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 					asked <- req
 					if len(asked) == 1 {
-						return throttle.Woken{Released: []throttle.Place{one}, Waiting: true, Next: time.Hour, Out: 1}, nil
+						return throttle.Dispatched{Granted: []throttle.Granted{{Place: one}}, Waiting: true, Next: time.Hour}, nil
 					}
-					return throttle.Woken{}, nil
+					return throttle.Dispatched{}, nil
 				}
 				w.limits.waker.heard("p", throttle.Decision{})
 				<-time.After(activePause / 2)
@@ -182,17 +182,17 @@ func TestLooksShareTheRoom(t *testing.T) {
 				w.limits.size(4)
 				var without, with, came atomic.Int64 // looks at q, and when it was looked at with room
 				began := time.Now()
-				w.limits.waker.ask = func(_ context.Context, req throttle.WakeRequest) (throttle.Woken, error) {
+				w.limits.waker.dispatch = func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 					switch {
 					case req.Provider == "p":
 						<-time.After(took)
-					case req.Most == 0:
+					case req.Max == 0:
 						without.Add(1)
-						return throttle.Woken{Waiting: true, Next: next}, nil
+						return throttle.Dispatched{Waiting: true, Next: next}, nil
 					case with.Add(1) == 1:
 						came.Store(int64(time.Since(began)))
 					}
-					return throttle.Woken{Waiting: true, Next: time.Hour}, nil
+					return throttle.Dispatched{Waiting: true, Next: time.Hour}, nil
 				}
 				w.limits.waker.look("p", hint{})
 				synctest.Wait() // it has all the room
@@ -218,14 +218,14 @@ func TestHeardWhileALookIsOnItsWay(t *testing.T) {
 	far.Turn.Look, near.Turn.Look = time.Minute, 100*time.Millisecond
 	for name, tt := range map[string]struct {
 		hear func(*waker)
-		saw  throttle.Woken // by the look that was on its way
-		want time.Duration  // from its end to the next
+		saw  throttle.Dispatched // by the look that was on its way
+		want time.Duration       // from its end to the next
 	}{
-		"its turn is far":         {func(w *waker) { w.heard("p", far) }, throttle.Woken{}, lookAgain},
-		"its turn is near":        {func(w *waker) { w.heard("p", near) }, throttle.Woken{Waiting: true, Next: time.Hour}, near.Turn.Look - took/2},
-		"and others are parked":   {func(w *waker) { w.heard("p", far) }, throttle.Woken{Parked: true}, lookAgain},
-		"a place was given back":  {func(w *waker) { w.vacated("p") }, throttle.Woken{Waiting: true, Next: time.Hour}, 0},
-		"but another turn is due": {func(w *waker) { w.vacated("p") }, throttle.Woken{Waiting: true, Next: spread / 2}, spread / 2},
+		"its turn is far":         {func(w *waker) { w.heard("p", far) }, throttle.Dispatched{}, lookAgain},
+		"its turn is near":        {func(w *waker) { w.heard("p", near) }, throttle.Dispatched{Waiting: true, Next: time.Hour}, near.Turn.Look - took/2},
+		"and others are parked":   {func(w *waker) { w.heard("p", far) }, throttle.Dispatched{Parked: true}, lookAgain},
+		"a place was given back":  {func(w *waker) { w.vacated("p") }, throttle.Dispatched{Waiting: true, Next: time.Hour}, 0},
+		"but another turn is due": {func(w *waker) { w.vacated("p") }, throttle.Dispatched{Waiting: true, Next: spread / 2}, spread / 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -234,13 +234,13 @@ func TestHeardWhileALookIsOnItsWay(t *testing.T) {
 				defer w.limits.Stop()
 				w.limits.size(4)
 				var looks []time.Time
-				w.limits.waker.ask = func(ctx context.Context, _ throttle.WakeRequest) (throttle.Woken, error) {
+				w.limits.waker.dispatch = func(ctx context.Context, _ throttle.DispatchRequest) (throttle.Dispatched, error) {
 					looks = append(looks, time.Now())
 					sleep(ctx, took)
 					if len(looks) == 1 {
 						return tt.saw, nil
 					}
-					return throttle.Woken{Waiting: true, Next: time.Hour}, nil
+					return throttle.Dispatched{Waiting: true, Next: time.Hour}, nil
 				}
 				w.limits.waker.look("p", hint{})
 				<-time.After(took / 2)
@@ -270,12 +270,12 @@ func TestReleasedWhilePutBack(t *testing.T) {
 		w.rdb.HSet(t.Context(), key, "state", "active", "msg", "as asynq leaves it")
 		one := throttle.Place{Scope: "p/a", Ticket: queue.Ticket("default", "one")}
 		var looks, running atomic.Int64
-		w.limits.waker.ask = func(_ context.Context, req throttle.WakeRequest) (throttle.Woken, error) {
-			running.Add(int64(len(req.Running)))
+		w.limits.waker.dispatch = func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
+			running.Add(int64(len(req.Claimed)))
 			if looks.Add(1) == 1 {
-				return throttle.Woken{Released: []throttle.Place{one}, Waiting: true, Next: time.Hour, Out: 1}, nil
+				return throttle.Dispatched{Granted: []throttle.Granted{{Place: one}}, Waiting: true, Next: time.Hour}, nil
 			}
-			return throttle.Woken{Waiting: true, Next: time.Hour, Out: 1}, nil
+			return throttle.Dispatched{Waiting: true, Next: time.Hour}, nil
 		}
 		w.limits.waker.heard("p", throttle.Decision{})
 		<-time.After(time.Second)

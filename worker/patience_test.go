@@ -598,8 +598,8 @@ func TestWhoLeavesTheLine(t *testing.T) {
 			tt.verdict.end = func(context.Context, *Throttle, *job, Waited) (bool, error) { return true, tt.with }
 			s := newSystem(t, full(0), Config{Patience: always(tt.verdict)})
 			defer s.throttle.Stop()
-			s.throttle.waker.ask = func(context.Context, throttle.WakeRequest) (throttle.Woken, error) {
-				return throttle.Woken{Waiting: true, Next: time.Hour}, nil // or a look could be over before it is seen
+			s.throttle.waker.dispatch = func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error) {
+				return throttle.Dispatched{Waiting: true, Next: time.Hour}, nil // or a look could be over before it is seen
 			}
 			j := &job{
 				task: asynq.NewTask("work", nil), id: "a", queue: "default", scope: "p/a", own: true,

@@ -150,8 +150,8 @@ func TestPlannerLeavesTheReleased(t *testing.T) {
 	if err := limiter.GiveBack(t.Context(), d.Grant); err != nil {
 		t.Fatal(err)
 	}
-	woken, err := limiter.Wake(t.Context(), throttle.WakeRequest{Provider: "p", Most: 1})
-	if err != nil || len(woken.Released) != 1 {
+	woken, err := limiter.Dispatch(t.Context(), throttle.DispatchRequest{Provider: "p", Max: 1})
+	if err != nil || len(woken.Granted) != 1 {
 		t.Fatalf("%+v, %v", woken, err)
 	}
 	s.pageOf(mostPage)

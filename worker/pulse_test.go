@@ -121,10 +121,10 @@ func newWard(t *testing.T) *ward {
 	if w.limits, err = New(Config{Redis: w.rdb, Limiter: limiter, Logger: slog.New(w.said), Observer: w.looks}); err != nil {
 		t.Fatal(err)
 	}
-	ask := w.limits.waker.ask
-	w.limits.waker.ask = func(ctx context.Context, req throttle.WakeRequest) (throttle.Woken, error) {
+	ask := w.limits.waker.dispatch
+	w.limits.waker.dispatch = func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 		if fault := w.broken.Load(); fault != nil {
-			return throttle.Woken{}, (*fault)(ctx)
+			return throttle.Dispatched{}, (*fault)(ctx)
 		}
 		return ask(ctx, req)
 	}

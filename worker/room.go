@@ -6,7 +6,7 @@ import "time"
 // fast as they come.
 const burstOf = 4
 
-// room is how many tasks one look may release.
+// room is how many tasks one look may grant.
 type room struct {
 	// ahead is how many whatever their start: none that would find no place to wait
 	// in, or no slot to run in.
@@ -24,14 +24,9 @@ func (w *waker) room() room {
 	if w.t.retired() {
 		return room{}
 	}
-	for ticket, one := range w.out {
-		if time.Since(one.at) > outStays {
-			delete(w.out, ticket)
-		}
-	}
 	out := w.taken
 	for _, one := range w.watches {
-		out += one.out
+		out += one.coming()
 	}
 	slots, lent := w.t.slots-int(w.t.running.Load())-out, w.t.gates.lent()
 	borrows := lent > 0 && slots <= 0
@@ -48,6 +43,16 @@ func (w *waker) room() room {
 		now = 0
 	}
 	return room{ahead: max(0, min(ahead, mostAtOnce)), now: max(0, now), lent: borrows}
+}
+
+// coming is how many tasks that were granted here have not come, as far as they are on their way. waker.mu is held.
+func (o *watch) coming() int {
+	for ticket, its := range o.out {
+		if time.Since(its.at) > outStays {
+			delete(o.out, ticket)
+		}
+	}
+	return len(o.out)
 }
 
 // leaving is how many tasks have left their slots lately, up to some for each slot.

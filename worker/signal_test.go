@@ -66,8 +66,8 @@ func TestStoppedReleasesNobody(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1}}, Config{})
 	var looks atomic.Int64
-	ask := s.throttle.waker.ask
-	s.throttle.waker.ask = func(ctx context.Context, req throttle.WakeRequest) (throttle.Woken, error) {
+	ask := s.throttle.waker.dispatch
+	s.throttle.waker.dispatch = func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 		defer looks.Add(1)
 		return ask(ctx, req)
 	}

@@ -124,20 +124,37 @@ func (w *waker) releaseInto(name string, ids []string) ([]outcome, error) {
 	return outcomes, nil
 }
 
-// heedStill notes that the queue of a released task stands still: the next look, which is
-// at once, parks it.
+// heedStill notes that the queue of a granted task stands still: the next look, which is
+// at once, puts it back to its place, and parks it.
 func (w *waker) heedStill(one *watch, a answer) {
 	w.queues.note(a.queue, true)
+	one.news.Unused = append(one.news.Unused, a.place)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	one.kick()
 }
 
-// heedSlow asks of queues of which tasks were released and do not come whether they stand still.
-func (w *waker) heedSlow(tickets []string) {
-	for _, ticket := range tickets {
-		if name, _, ok := queue.ReadTicket(ticket); ok {
-			w.queues.ask(w.t.serving, stateStays, name)
+// slowAfter is when a task that was granted its start is slow to come.
+const slowAfter = 250 * time.Millisecond
+
+// heedSlow asks of queues of which tasks were granted and do not come whether they stand still. Then these
+// tasks go back to their places.
+func (w *waker) heedSlow(one *watch) {
+	slow := map[string][]throttle.Place{}
+	w.mu.Lock()
+	for ticket, its := range one.out {
+		if name, _, ok := queue.ReadTicket(ticket); ok && time.Since(its.at) >= slowAfter {
+			slow[name] = append(slow[name], its.place)
+		}
+	}
+	w.mu.Unlock()
+	for name, places := range slow {
+		w.queues.ask(w.t.serving, stateStays, name)
+		if w.queues.stands(name) {
+			one.news.Unused = append(one.news.Unused, places...)
+			for _, p := range places {
+				w.arrived(one.provider, p.Ticket)
+			}
 		}
 	}
 }

@@ -101,8 +101,12 @@ func (w *waker) sweepOnce(ctx context.Context, one *watch) error {
 // late are the tasks of a provider that were released here some time ago and have not come.
 // w.mu is held.
 func (w *waker) late(name string) (places []throttle.Place) {
-	for _, r := range w.out {
-		if time.Since(r.at) > sweepAgain && provider(r.place.Scope) == name {
+	one := w.watches[name]
+	if one == nil {
+		return nil
+	}
+	for _, r := range one.out {
+		if time.Since(r.at) > sweepAgain {
 			places = append(places, r.place)
 		}
 	}
@@ -253,7 +257,7 @@ func (w *waker) states(ctx context.Context, name string, its []inQueue, carried 
 func (w *waker) bury(ctx context.Context, one *watch, places []throttle.Place) error {
 	for len(places) > 0 {
 		n := portion(places)
-		if _, err := w.ask(ctx, throttle.WakeRequest{Provider: one.provider, Lead: w.t.lead(), Spread: w.t.spread(), Gone: places[:n]}); err != nil {
+		if _, err := w.dispatch(ctx, throttle.DispatchRequest{Provider: one.provider, Lead: w.t.lead(), Spread: w.t.spread(), Gone: places[:n]}); err != nil {
 			return err
 		}
 		for _, p := range places[:n] {

@@ -187,7 +187,7 @@ func TestDeletedOfUnknownScope(t *testing.T) {
 	if n, err := s.inspector.DeleteAllScheduledTasks("default"); err != nil || n != 4 {
 		t.Fatalf("%d deleted, %v", n, err)
 	}
-	s.until("nobody stands in line", func() bool { return s.rdb.Exists(t.Context(), "hw:{p}/a!line").Val() == 0 })
+	s.until("nobody stands in line", func() bool { return s.rdb.Exists(t.Context(), "hw:{p}/a!queue").Val() == 0 })
 	s.throttle.cfg.Limiter.SetPolicy(was)
 	s.untilNoTrace()
 }
@@ -270,16 +270,16 @@ func TestEndedOnItsWay(t *testing.T) {
 				w.rdb.ZAdd(t.Context(), "asynq:{default}:scheduled", redis.Z{Score: 1, Member: "one"})
 				one := throttle.Place{Scope: "p/a", Ticket: queue.Ticket("default", "one")}
 				var looks int
-				told := make(chan throttle.WakeRequest, 100)
-				w.limits.waker.ask = func(_ context.Context, req throttle.WakeRequest) (throttle.Woken, error) {
+				told := make(chan throttle.DispatchRequest, 100)
+				w.limits.waker.dispatch = func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 					if len(req.Gone) > 0 {
 						told <- req
-						return throttle.Woken{}, nil
+						return throttle.Dispatched{}, nil
 					}
 					if looks++; looks == 1 {
-						return throttle.Woken{Released: []throttle.Place{one}, Waiting: true, Next: time.Hour, Out: 1}, nil
+						return throttle.Dispatched{Granted: []throttle.Granted{{Place: one}}, Waiting: true, Next: time.Hour}, nil
 					}
-					return throttle.Woken{Waiting: true, Next: time.Hour, Out: 1}, nil
+					return throttle.Dispatched{Waiting: true, Next: time.Hour}, nil
 				}
 				w.limits.waker.heard("p", throttle.Decision{})
 				synctest.Wait()

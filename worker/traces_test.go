@@ -14,11 +14,11 @@ import (
 )
 
 // traces are the keys of ours that stand for tasks: none may be left when there are none.
-// Rules, attempts and tasks that were released have keys that expire by themselves.
+// Rules, attempts and tasks that were granted their starts have keys that expire by themselves.
 func (s *system) traces() (keys []string) {
 	for _, key := range s.rdb.Keys(s.t.Context(), "hw:*").Val() {
 		_, part, line := strings.Cut(key, "!")
-		if line && part != "out" || strings.HasPrefix(key, "hw:run:") || strings.HasPrefix(key, "hw:plan:") || strings.HasPrefix(key, "hw:leaving:") {
+		if line && part != "flight" && part != "overdue" || strings.HasPrefix(key, "hw:run:") || strings.HasPrefix(key, "hw:plan:") || strings.HasPrefix(key, "hw:leaving:") {
 			keys = append(keys, key)
 		}
 	}
@@ -139,7 +139,7 @@ func TestNoTraceOfEnded(t *testing.T) {
 			}
 			s.until("they have ended", func() bool { return s.seen.get(func(o *seen) int { return len(o.became) }) == 8 })
 			// Their turn has not come.
-			s.until("nobody stands in line", func() bool { return s.rdb.Exists(t.Context(), "hw:{p}/a!line").Val() == 0 })
+			s.until("nobody stands in line", func() bool { return s.rdb.Exists(t.Context(), "hw:{p}/a!queue").Val() == 0 })
 			unblock()
 			s.untilNoTrace()
 			s.until("the place is free", func() bool { // who waits for it has no patience

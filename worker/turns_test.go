@@ -84,7 +84,7 @@ func (s *system) finish(n int) {
 	s.mu.Unlock()
 	s.until("nothing is left of the turns", func() bool {
 		for _, key := range s.rdb.Keys(s.t.Context(), "hw:*!*").Val() {
-			if !strings.HasSuffix(key, "!out") { // of tasks deleted while they were on their way
+			if !strings.HasSuffix(key, "!flight") && !strings.HasSuffix(key, "!overdue") { // of tasks deleted while they were on their way
 				return false
 			}
 		}
@@ -229,9 +229,9 @@ func TestRunAll(t *testing.T) {
 }
 
 // hangs never tells whose turn it is, until the process stops.
-func hangs(ctx context.Context, _ throttle.WakeRequest) (throttle.Woken, error) {
+func hangs(ctx context.Context, _ throttle.DispatchRequest) (throttle.Dispatched, error) {
 	<-ctx.Done()
-	return throttle.Woken{}, ctx.Err()
+	return throttle.Dispatched{}, ctx.Err()
 }
 
 // "With the waking part alone dead things go on", and "each comes when asynq brings
@@ -239,7 +239,7 @@ func hangs(ctx context.Context, _ throttle.WakeRequest) (throttle.Woken, error) 
 func TestNobodyWakes(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, perSecond(2), Config{})
-	s.throttle.waker.ask = hangs
+	s.throttle.waker.dispatch = hangs
 	s.planned(jobs(3, "p/a")...)
 	s.serve(asynq.Config{Concurrency: 8}, nil)
 	for range 3 {
@@ -280,7 +280,7 @@ func (s *system) failsInLine(id string) {
 		info := s.info(id)
 		return info != nil && info.State == asynq.TaskStateArchived
 	})
-	s.until("nobody stands in line", func() bool { return s.rdb.Exists(s.t.Context(), "hw:{p}/a!line").Val() == 0 })
+	s.until("nobody stands in line", func() bool { return s.rdb.Exists(s.t.Context(), "hw:{p}/a!queue").Val() == 0 })
 }
 
 func must(t *testing.T, err error) {

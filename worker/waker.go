@@ -14,8 +14,8 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// waker releases waiting tasks when their turns are near, for every provider that
-// tasks wait for: it asks the limiter whose turn it is and puts those tasks into
+// waker brings waiting tasks when their turns are near, for every provider that
+// tasks wait for: it has the limiter grant those whose turn it is, and puts them into
 // pending. Every process that runs tasks has one, and each turn is given once,
 // whichever asks first; there is no leader.
 //
@@ -28,13 +28,12 @@ type waker struct {
 	releaser *releaser
 	queues   *queueStates
 	pulse    *pulse
-	ask      func(context.Context, throttle.WakeRequest) (throttle.Woken, error) // whose turn it is
+	dispatch func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error) // grants those whose turn it is
 	begin    sync.Once
 	mu       sync.Mutex
 	watches  map[string]*watch
 	seen     map[string]announcement // those that have been looked into
 	lulls    map[string]*lull        // after looks that found that nobody waits
-	out      map[string]sent         // tasks released here that have not come here, by ticket
 	taken    int                     // places that calls under way may fill
 
 	sample  int64 // how many tasks had ended when they were last counted
@@ -72,8 +71,8 @@ const (
 
 func newWaker(t *Throttle) *waker {
 	w := &waker{
-		t: t, queues: t.queues, pulse: newPulse(t), ask: t.cfg.Limiter.Wake,
-		watches: map[string]*watch{}, seen: map[string]announcement{}, lulls: map[string]*lull{}, out: map[string]sent{},
+		t: t, queues: t.queues, pulse: newPulse(t), dispatch: t.cfg.Limiter.Dispatch,
+		watches: map[string]*watch{}, seen: map[string]announcement{}, lulls: map[string]*lull{},
 	}
 	w.releaser = newReleaser(t.cfg.Redis, t.inspector, t.log, t.observer.Failed)
 	return w
@@ -96,19 +95,19 @@ type watch struct {
 	vacant   bool      // places were given back since
 	hours    time.Time // when rules begin or end to hold next, by the server's clock
 	edge     time.Time // the same by ours
-	news     throttle.WakeRequest
-	runs     []throttle.Place // released, and found to run already
+	news     throttle.DispatchRequest
+	runs     []throttle.Place // granted, and found to run already
 	parked   parked
-	later    []answer         // released, tried again, and found to have ended, or to stand still
+	later    []answer         // granted, tried again, and found to have ended, or to stand still
 	over     []throttle.Place // ended instead of waiting
 	missed   map[string]bool  // tickets whose task was not there once
 	took     time.Duration    // the last look
-	far      bool             // of those released last, some only other processes take
-	out      int              // tasks released here that have not come anywhere, as of the last look
+	far      bool             // of those granted last, some only other processes take
+	out      map[string]sent  // tasks granted here that have not come here, by ticket
 	sweep    sweep
 }
 
-// sent is a task that was released.
+// sent is a task that was granted.
 type sent struct {
 	place throttle.Place
 	at    time.Time
@@ -292,7 +291,7 @@ func (w *waker) attend(provider string, why hint) *watch {
 	if one == nil {
 		one = &watch{
 			provider: provider, wake: make(chan struct{}, 1), missed: map[string]bool{}, next: at, all: why.all, said: why.said,
-			beat: w.pulse.begins(provider), parked: newlyParked(),
+			beat: w.pulse.begins(provider), parked: newlyParked(), out: map[string]sent{},
 		}
 		w.watches[provider] = one
 		go func() {
@@ -357,31 +356,31 @@ func (w *waker) watch(one *watch) {
 		hours := w.heedHours(one)
 		w.heedStandstill(one, hours)
 		room := w.take()
-		req := throttle.WakeRequest{
-			Provider: one.provider, Lead: w.t.leadOf(one.far), Spread: w.t.spread(), Most: room.ahead, More: room.now,
-			Gone: one.news.Gone, NotYet: one.news.NotYet, StandStill: one.news.StandStill, Back: one.news.Back,
+		req := throttle.DispatchRequest{
+			Provider: one.provider, Lead: w.t.leadOf(one.far), Spread: w.t.spread(), Max: room.ahead, MaxReady: room.now,
+			Gone: one.news.Gone, NotYet: one.news.NotYet, Unused: one.news.Unused, StandStill: one.news.StandStill, Back: one.news.Back,
 			Leave: func(scope string) bool { return w.t.gates.refuse(w.t.tenant(scope), room.lent) },
 		}
 		w.mu.Lock()
 		req.Glance = one.quiet && !one.kicked
 		req.All, one.all, one.kicked, one.starved = one.all || hours, false, false, false
 		one.wanted, one.vacant = time.Time{}, false
-		req.Running, one.runs = one.runs, nil
+		req.Claimed, one.runs = one.runs, nil
 		w.mu.Unlock()
-		woken, err := w.asked(one, req, room)
+		got, err := w.dispatched(one, req, room)
 		if err == nil {
-			one.news, one.parked.any = throttle.WakeRequest{}, woken.Parked
-			w.heedSlow(woken.Slow)
+			one.news, one.parked.any = throttle.DispatchRequest{Unused: got.Overdue}, got.Parked
+			w.heedSlow(one)
 		} else {
 			one.parked.back = nil // they have not been tried
 		}
-		if woken.Waiting || woken.Parked {
+		if got.Waiting || got.Parked {
 			w.announce(one)
 		}
-		w.run(one, woken.Released)
+		w.run(one, got.Granted)
 		w.sweep(one)
 		w.pulse.looked(one.beat, err)
-		wait, waits := w.pause(one, woken, room, err)
+		wait, waits := w.pause(one, got, room, err)
 		if !waits || !w.rest(one, wait) {
 			return
 		}
@@ -402,9 +401,9 @@ func (w *waker) heedHours(one *watch) bool {
 
 var errPanicked = errors.New("it panicked")
 
-// asked asks whose turn it is. Whatever happens, the room that was set aside for the
-// answer is free again.
-func (w *waker) asked(one *watch, req throttle.WakeRequest, had room) (woken throttle.Woken, err error) {
+// dispatched grants those whose turn it is. Whatever happens, the room that was set aside for them
+// is free again.
+func (w *waker) dispatched(one *watch, req throttle.DispatchRequest, had room) (got throttle.Dispatched, err error) {
 	err = errPanicked // what a panic leaves behind
 	began := time.Now()
 	defer func() {
@@ -412,20 +411,20 @@ func (w *waker) asked(one *watch, req throttle.WakeRequest, had room) (woken thr
 		if errors.Is(err, errPanicked) {
 			w.pulse.looked(one.beat, err)
 		}
-		w.released(one, woken, had, err)
+		w.granted(one, got.Granted, had)
 	}()
-	return w.ask(w.t.serving, req)
+	return w.dispatch(w.t.serving, req)
 }
 
 // pause returns how long the next look can wait, if there is to be one.
-func (w *waker) pause(one *watch, woken throttle.Woken, had room, err error) (wait time.Duration, waits bool) {
+func (w *waker) pause(one *watch, got throttle.Dispatched, had room, err error) (wait time.Duration, waits bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	wait = max(0, min(woken.Next, lookAgain))
+	wait = max(0, min(got.Next, lookAgain))
 	if !one.edge.IsZero() {
 		wait = min(wait, max(0, time.Until(one.edge)))
 	}
-	one.quiet = err == nil && woken.Next > wait
+	one.quiet = err == nil && got.Next > wait
 	one.kicked, one.idle = one.kicked || len(one.runs) > 0, false
 	switch {
 	case w.t.stopped():
@@ -433,25 +432,25 @@ func (w *waker) pause(one *watch, woken throttle.Woken, had room, err error) (wa
 	case err != nil:
 		w.t.observer.Failed("wake")
 		wait = lookAgain
-	case len(one.news.Gone)+len(one.news.NotYet)+len(one.over) > 0, one.parked.atOnce():
+	case len(one.news.Gone)+len(one.news.NotYet)+len(one.news.Unused)+len(one.over) > 0, one.parked.atOnce():
 		wait = 0
-	case woken.Waiting && len(woken.Released) >= had.ahead && woken.Next <= 0:
+	case got.Waiting && len(got.Granted) >= had.ahead && got.Next <= 0:
 		one.starved = true
 		w.starved.Store(true)
-		w.burst = len(woken.Released) > had.ahead
+		w.burst = len(got.Granted) > had.ahead
 		wait = lookAgain // or when places are free
 		if w.worthALook() {
 			wait = 0
 		}
-	case !woken.Waiting && woken.Parked && !one.kicked && one.wanted.IsZero() && one.out == 0:
+	case !got.Waiting && got.Parked && !one.kicked && one.wanted.IsZero() && len(one.out) == 0:
 		one.idle = true // until their queues go on
 		w.rests(one)
 		wait = stateStays
-	case !woken.Waiting && !one.kicked && one.wanted.IsZero() && one.out == 0:
+	case !got.Waiting && !one.kicked && one.wanted.IsZero() && len(one.out) == 0:
 		delete(w.watches, one.provider)
 		w.rests(one)
 		return 0, false
-	case !woken.Waiting:
+	case !got.Waiting:
 		wait = lookAgain // those who are out may not come
 	}
 	if err == nil && !one.starved {
@@ -498,46 +497,44 @@ func (w *waker) announce(one *watch) {
 	}
 }
 
-func (w *waker) released(one *watch, woken throttle.Woken, had room, err error) {
+// granted notes who has been granted a start.
+func (w *waker) granted(one *watch, list []throttle.Granted, had room) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.taken -= had.ahead
-	if err == nil {
-		one.out = woken.Out
+	for _, g := range list {
+		one.out[g.Ticket] = sent{g.Place, time.Now()}
 	}
-	for _, p := range woken.Released {
-		w.out[p.Ticket] = sent{p, time.Now()}
-	}
-	if w.starved.Load() && len(woken.Released) < had.ahead {
+	if w.starved.Load() && len(list) < had.ahead {
 		w.kickStarved()
 	}
 }
 
 // arrived notes that a task has come: it has not ended, whatever was noted of it before. It says whether
-// it was released here.
-func (w *waker) arrived(provider, ticket string) (released bool) {
+// it was granted its start here.
+func (w *waker) arrived(provider, ticket string) (granted bool) {
 	w.start()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if one := w.watches[provider]; one != nil && len(one.over) > 0 {
-		one.over = slices.DeleteFunc(one.over, func(p throttle.Place) bool { return p.Ticket == ticket })
-	}
-	if _, released = w.out[ticket]; !released {
+	one := w.watches[provider]
+	if one == nil {
 		return false
 	}
-	delete(w.out, ticket)
-	if one := w.watches[provider]; one != nil {
-		one.out = max(0, one.out-1)
+	if len(one.over) > 0 {
+		one.over = slices.DeleteFunc(one.over, func(p throttle.Place) bool { return p.Ticket == ticket })
 	}
-	return true
+	_, granted = one.out[ticket]
+	delete(one.out, ticket)
+	return granted
 }
 
-// run puts released tasks into pending, those of each queue in one call.
-func (w *waker) run(one *watch, list []throttle.Place) {
+// run puts granted tasks into pending, those of each queue in one call.
+func (w *waker) run(one *watch, list []throttle.Granted) {
 	byQueue := map[string][]throttle.Place{}
 	ids := map[string][]string{}
 	var order []string
-	for _, p := range list {
+	for _, g := range list {
+		p := g.Place
 		name, id, ok := queue.ReadTicket(p.Ticket)
 		if !ok {
 			one.news.Gone = append(one.news.Gone, p)
@@ -624,7 +621,7 @@ func (w *waker) retry(one *watch, a answer) {
 			return
 		}
 		w.mu.Lock()
-		_, waiting := w.out[a.place.Ticket]
+		_, waiting := one.out[a.place.Ticket]
 		w.mu.Unlock()
 		if !waiting {
 			return // it has come
@@ -640,7 +637,7 @@ func (w *waker) retry(one *watch, a answer) {
 	defer w.mu.Unlock()
 	switch a.became {
 	case there:
-		delete(w.out, a.place.Ticket)
+		delete(one.out, a.place.Ticket)
 		one.runs = append(one.runs, a.place)
 	case gone, elsewhere, still:
 		one.later = append(one.later, a)

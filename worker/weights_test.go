@@ -60,7 +60,7 @@ func (s *oneByOne) waiting(n int, scopes ...string) {
 	s.until(fmt.Sprintf("%d wait", n), func() bool {
 		all := 0
 		for _, scope := range scopes {
-			all += int(s.rdb.ZCard(s.t.Context(), "hw:{p}/"+scope+"!line").Val())
+			all += int(s.rdb.ZCard(s.t.Context(), "hw:{p}/"+scope+"!queue").Val())
 		}
 		return all == n
 	})

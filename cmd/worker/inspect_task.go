@@ -176,7 +176,7 @@ func (i *inspection) turn(ctx context.Context, info *asynq.TaskInfo, r *taskRepo
 		return nil, explain(ctx, err, i.url)
 	}
 	switch {
-	case got.Released:
+	case got.Released && waitingState(info.State):
 		r.Turn = turnReleased
 		return append(lines, [2]string{"turn", "released, on its way to a worker"}), nil
 	case got.Parked:
@@ -245,6 +245,11 @@ func costText(spec queue.Spec) string {
 		return spec.Costs.String()
 	}
 	return strconv.FormatInt(spec.Cost, 10)
+}
+
+// waitingState tells whether a worker may still take the task: by its own scheduled time, or now.
+func waitingState(state asynq.TaskState) bool {
+	return state == asynq.TaskStatePending || state == asynq.TaskStateScheduled || state == asynq.TaskStateRetry
 }
 
 // noTurn says why a task has no place in a line.

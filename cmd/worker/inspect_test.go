@@ -256,6 +256,9 @@ func TestInspectTaskWithoutTurn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if err := i.rdb.Del(t.Context(), "hw:{free}!flight").Err(); err != nil { // as if it had been enqueued without a plan
+		t.Fatal(err)
+	}
 	tests := map[string]struct {
 		want map[string]any
 		text string
@@ -310,8 +313,8 @@ func TestInspectReleased(t *testing.T) {
 	if err := i.rdb.Del(t.Context(), "hw:{runs}:parallel:held").Err(); err != nil {
 		t.Fatal(err)
 	}
-	woken, err := i.limits.Wake(t.Context(), throttle.WakeRequest{Provider: "runs", Most: 1, All: true})
-	if err != nil || len(woken.Released) != 1 {
+	woken, err := i.limits.Dispatch(t.Context(), throttle.DispatchRequest{Provider: "runs", Max: 1, All: true})
+	if err != nil || len(woken.Granted) != 1 {
 		t.Fatalf("%+v, %v", woken, err)
 	}
 	want(t, i.objects("scope", "runs")[0], map[string]any{"waiting": 1.0, "released": 1.0})
@@ -335,7 +338,7 @@ func TestInspectTooDear(t *testing.T) {
 	}
 	i.publish(lowered)
 	i.limits.SetPolicy(lowered)
-	if woken, err := i.limits.Wake(t.Context(), throttle.WakeRequest{Provider: "free", Most: 1, All: true}); err != nil || len(woken.Released) > 0 || !woken.Parked {
+	if woken, err := i.limits.Dispatch(t.Context(), throttle.DispatchRequest{Provider: "free", Max: 1, All: true}); err != nil || len(woken.Granted) > 0 || !woken.Parked {
 		t.Fatalf("%+v, %v", woken, err)
 	}
 	want(t, i.objects("task", "waits")[0], map[string]any{"turn": "parked", "place": nil})

@@ -10,9 +10,8 @@
 -- KEYS[n+1]   mark      string, "X" and the attempt id: given back. May be the same key as the next.
 -- KEYS[n+2]   attempt   string, the grant's record; afterwards "X" and the attempt id, unless it
 --                       is the record of another attempt by now.
--- KEYS[n+3]   due       sorted set of rules that tasks wait for, by the time to look. See
---                       include/turns/lines.lua.
--- KEYS[n+4]   meta      hash of those who wait. See include/waiting/tree.lua.
+-- KEYS[n+3]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next.
+-- KEYS[n+4]   meta      hash of nodes.
 -- KEYS[n+5]   settled   hash, what settle has recorded of the attempt.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
@@ -1106,11 +1105,6 @@ end
 local function freed(schedule, meta, names, now)
   if #names == 0 or redis.call('EXISTS', schedule) == 0 then
     return
-  elseif sub(schedule, -4) == '!due' then
-    for i = 1, #names do
-      redis.call('ZADD', schedule, 'XX', 'LT', whole(now), names[i])
-    end
-    return
   end
   local fields = {}
   for i = 1, #names do
@@ -1134,8 +1128,8 @@ local function names_of_rules(n, length)
 end
 
 local n, member = #KEYS - 5, ARGV[2]
-local mark, attempt, due, meta, settled = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
-local provider = string.match(due, '^(.*)![^!]*$')
+local mark, attempt, schedule, meta, settled = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
+local provider = string.match(schedule, '^(.*)![^!]*$')
 local over = char(GIVEN_BACK) .. member
 local moved = now < tonumber(ARGV[3])
 local last = redis.call('HGET', settled, '#')
@@ -1170,7 +1164,7 @@ if first then
       algorithm.save(r, now)
     end
   end
-  freed(due, meta, names_of_rules(n, #provider), now)
+  freed(schedule, meta, names_of_rules(n, #provider), now)
 else
   for i = 1, n do
     out[i + 1] = 0

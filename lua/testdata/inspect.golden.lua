@@ -1,38 +1,36 @@
 -- inspect: tell where those who wait stand, changing nothing at all.
 --
--- For each line that is asked for: how many stand in it, and of its first task, or
--- of one that is named, its place, the rule that binds it and its expected start.
--- What released tasks will take that have not come yet is set aside in memory.
--- It also names the lines of scopes below one, a page a call.
+-- For each queue that is asked for: how many stand in it, and of its first task, or of one that is named, its
+-- place, the rule that binds it and its expected start. It also names the queues of scopes below one, a
+-- page a call.
 --
--- KEYS[1..n]  rule    state of rule i of those that the scopes meet; n is ARGV[2]. See include/layout.lua.
--- KEYS[n+1]   round   sorted set of seats. See include/turns/lines.lua, here and below.
--- KEYS[n+2]   out     hash of released tasks.
--- KEYS[n+3]   at      hash of seats by scope, and of sums.
--- KEYS[n+4]   told    hash, what the API has told of its limits. See include/told.lua.
--- KEYS[n+5..] line    the waiting tasks of a scope, one for each of s scopes.
+-- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[2]. See include/layout.lua.
+-- KEYS[n+1]   heap      sorted set of listed nodes. See include/waiting/tree.lua, here and for the next.
+-- KEYS[n+2]   meta      hash of nodes.
+-- KEYS[n+3]   flight    hash of what was granted. See include/waiting/flight.lua.
+-- KEYS[n+4]   told      hash, what the API has told of its limits. See include/told.lua.
+-- KEYS[n+5..] queue     the waiting tasks of a scope, one for each of s scopes.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     rules   integer n.
 -- ARGV[3]     under   what the paths of the scopes to name begin with, "/acme/"; "" to name none.
--- ARGV[4]     after   the seat that the page before ended with; "" to begin.
--- ARGV[5]     seats   integer > 0, how many to look at.
+-- ARGV[4]     after   the member of heap that the page before ended with; "" to begin.
+-- ARGV[5]     most    integer > 0, how many members to look at.
 -- ARGV[6..]   rule    one for each rule. See include/rules.lua.
--- ARGV[n+6..] path    one for each of s scopes: the numbers of its rules, as "1,3,4", or "-" for a scope
---                     of which the caller knows no rules. See include/turns/lines.lua for "1,3*2,4".
+-- ARGV[n+6..] path    one for each of s scopes: the numbers of its rules, as dispatch has them.
 -- ARGV[n+s+6..] ticket one for each of s scopes: the task that is asked for, "" for the first.
 --
--- Returns  {numbers, scopes, seat}:
+-- Returns  {numbers, scopes, after}:
 --          numbers   the clock of this call in integer µs, then six for each of s scopes:
---                    waiting   how many stand in its line
---                    released  how many of it, and of scopes below it, have been released and have not come
---                    ahead     how many are before the task in its line; -1 when it does not stand there
---                    out       1 when the task has been released and has not come
+--                    waiting   how many stand in its queue
+--                    released  how many of it, and of scopes below it, are in flight
+--                    ahead     how many are before the task in its queue; -1 when it does not stand there
+--                    out       1 when the task is in flight
 --                    expected  integer µs until its start is expected; -1 can't be told
 --                    binding   the rule that it waits for, as its number in the path; 0 none, one more
 --                              than the path has for a pause
 --          scopes    the paths of those that begin with `under` and have somebody waiting
---          seat      to go on after; "" when these were the last
+--          after     to go on with; "" when these were the last
 --
 -- Writes   nothing.
 -- Source   docs/operations.md#who-waits
@@ -92,10 +90,10 @@ local LONGER, LEAST, MOST = 40000000, 1000000, 58000000
 local LONGEST_LEASE = 86400000000
 
 local call = redis.call
-local n, under, from = tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local round, out_key, at, told = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
-local heeds = call('EXISTS', told) == 1
-local provider = sub(at, 1, -4)
+local n, base, under, from = tonumber(ARGV[2]), 5, ARGV[3], ARGV[4]
+local heap, meta, flight, told = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
+local heeds, schedule = call('EXISTS', told) == 1, nil
+local provider = sub(heap, 1, -6)
 
 -- Numbers on their way out of and into Redis.
 local max, min = math.max, math.min
@@ -1238,56 +1236,35 @@ if heeds then
     return max(1, rate), q, true, p, burst
   end
 end
--- Who waits, and in which order. It needs call, provider, and the keys due, round
--- and at. Source: docs/turns.md#lines-rounds-and-seats
+-- What a waiting task takes, and its place in the queue of its scope. It needs call and the numbers.
+-- Source: docs/turns.md#queues
 --
--- line   sorted set of each scope: its tasks' tickets, by priority and order. A
---        ticket is "cost:name", the cost left out when it is 1; one by unit is
---        "requests=1,tokens=1500:name".
--- round  sorted set of seats, all of score 0. A scope whose line is not empty has
---        one seat, with the rule that its first task waits for:
---        rule, 0, rank, scope. The seats of a rule are its round; they are
---        served in the order of their ranks: the priority of the scope's first
---        task, then the stamp, which grows by what the scope has had. See shares.lua.
---        Those of which no task can ever be admitted have a round of no rule's.
--- due    sorted set of rules that have a round, by the µs to look at it.
--- out    hash of tasks that were released and have not come: scope, 0, ticket. Its
---        values: when it was, its score, its stamp, and the id of the call.
--- at     hash: S<scope> its seat, L<scope> requests in its line and, after a 0 and
---        its name, of each other unit, U<rule> units that wait in lines under the
---        rule, N<rule> those lines, # the highest stamp, @ the µs
---        of the last look, ^ what that was before the clock stepped back, M that somebody
---        takes nothing of some rule, ! the seat of no
---        rule's round that a look came to; V, F and T as in shares.lua; Q<scope> the lanes of
---        its line, as in lanes.lua.
+-- queue  sorted set of each scope: the tickets of its tasks, by priority and order. A ticket is
+--        "cost:name", without the cost when it is 1, or by unit "requests=1,tokens=1500:name".
 local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
-local NO_RULE, REQUESTS, MIXED = '!', 'requests', 'M'
-
--- A released task that has not come for so long is not on its way, and a look
--- that is later than this has nobody to make it.
-local STALE, LATE = 3000000, 1000000
-
--- What stands for the call's id: a task is known to run, or to be about to, and one
--- that went straight to its queue and that no look has met.
-local RUNNING, STRAIGHT = '!', '?'
+local REQUESTS = 'requests'
 
 -- Added to a score, so that it is never negative.
 local SCORES = 4503599627370496
 
--- What waits is kept for so much longer than it is expected to take: it means
--- something until the task's own queue brings it back.
+-- What waits is kept for so much longer than it is expected to take: it means something until
+-- asynq brings the task back by itself.
 local STAY = 86400000000
 
--- The place after the last of a band, or the first of an empty one: not before
--- the clock, in ms, so that who was released, and comes back to its place, is before
--- those who came since, whoever stands in line by then.
+-- The first place of an empty band, or the one after its last. Places go by the clock, in ms: who
+-- comes back to its place is before those who came since.
 local function place_after(last, band, now)
   local first = band + MIDDLE / 2 + floor(now / 1000) % MIDDLE
   return last and min(max(last + 1, first), band + BAND - 1) or first
 end
 
-local function rule_name(key)
-  return sub(key, #provider + 1)
+-- The number that sorts bands: 0 for the highest priority.
+local function band_of(score)
+  local band = floor(score / BAND) + LOWEST
+  if not (band >= 0 and band < 2 * LOWEST) then
+    error('a score is damaged')
+  end
+  return band
 end
 
 -- What a task costs under every rule; nil for one that costs by unit.
@@ -1296,19 +1273,18 @@ local function number_of(ticket)
   return cost and (tonumber(cost) or 1)
 end
 
--- What a task takes of a unit, '' for places, that is known to have no number: a rule
--- that it takes nothing of is not in its path.
-local function amount_of(ticket, unit)
+-- What a task takes of a unit, '' for places.
+local function cost_of(ticket, unit)
+  local number = number_of(ticket)
+  if number then
+    return number
+  end
   for its, cost in string.gmatch(string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
     if its == unit then
       return tonumber(cost)
     end
   end
   return (unit == '' or unit == REQUESTS) and 1 or 0
-end
-
-local function cost_of(ticket, unit)
-  return number_of(ticket) or amount_of(ticket, unit)
 end
 
 -- The unit that a rule counts, '' for places and where each task counts: it follows the
@@ -1322,37 +1298,38 @@ local function unit_of(rule)
   return unit == '' and REQUESTS or unit
 end
 
--- The field of a scope's sum of a unit.
-local function sum_of(scope, unit)
-  return (unit == '' or unit == REQUESTS) and 'L' .. scope or 'L' .. scope .. '\0' .. unit
-end
-
--- The rules of a path that a task takes anything of, each with what it takes.
+-- The rules of a path that a task takes anything of, each with what it takes; and the task's
+-- signature: '' if those are all, or else their units.
 local function counted(path, ticket)
-  local number, all = number_of(ticket), true
+  local some, units, all = {}, {}, true
   for i = 1, #path do
     local r = path[i]
-    r.cost = number or amount_of(ticket, r.unit)
-    all = all and r.cost > 0
+    r.cost = cost_of(ticket, r.unit)
+    if r.cost > 0 then
+      some[#some + 1], units[r.unit] = r, true
+    else
+      all = false
+    end
   end
   if all then
-    return path
+    return path, ''
   end
-  local some = {}
-  for i = 1, #path do
-    some[#some + 1] = path[i].cost > 0 and path[i] or nil
+  local names = {}
+  for unit in pairs(units) do
+    names[#names + 1] = unit
   end
-  return some
+  table.sort(names)
+  return some, table.concat(names, ',') .. ','
 end
 
--- The place of a scope among others: priority and stamp, ten bytes. A score that no priority has
--- would become the rank of another one.
-local function rank_of(score, stamp)
-  local band = floor(score / BAND) + LOWEST
-  if not (band >= 0 and band < 2 * LOWEST) then
-    error('a score is damaged')
-  end
-  return sub(pack(band), 5) .. pack(stamp)
+-- The group of a task: what its name begins with, up to and with the first slash; '' where it has none.
+local function group_of(ticket)
+  return string.match(ticket, '^[^:]*:([^/]*/)') or ''
+end
+
+-- The level of a rule, by its name: the path of its scope.
+local function level_of(name)
+  return string.match(name, '^[^:]*')
 end
 
 -- The numbers of a path's rules, and the weight that the scope has under each where it
@@ -1361,40 +1338,643 @@ local function path_numbers(text)
   return string.gmatch(text, '(%d+)%*?([%d.]*)')
 end
 
-local function seat_of(name, rank, scope)
-  return name .. '\0' .. rank .. scope
-end
-
--- The two numbers of a rank: of the priority, less first, and the stamp.
-local function numbers_of(rank)
-  local a, b, c = byte(rank, 1, 3)
-  return (a * 256 + b) * 256 + c, unpack7(rank, 4)
-end
-
--- The rule, rank and scope of a seat.
-local function parts_of(seat)
-  local zero = string.find(seat, '\0', 1, true)
-  return sub(seat, 1, zero - 1), sub(seat, zero + 1, zero + 10), sub(seat, zero + 11)
-end
-
--- The first seat of a rule's round after another.
-local function seat_after(name, after)
-  local from = after or name .. '\0'
-  return call('ZRANGEBYLEX', round, '(' .. from, '(' .. name .. '\1', 'LIMIT', '0', '1')[1]
-end
-
--- Keeps what waits at least us µs more, and until its own queue brings it back after that: the
--- safety net is a twentieth later than what is expected. Whether it had to.
+-- Keeps keys at least us µs more, and until asynq brings the tasks back after that: it does so a
+-- twentieth later than expected.
 local function keep_waiting(us, ...)
-  local had_to = false
   us = us + us / 20
   for _, key in ipairs({ ... }) do
     if call('PTTL', key) < us / 1000 + STAY / 2000 then
       call('PEXPIRE', key, whole(ceil((us + STAY) / 1000)))
-      had_to = true
     end
   end
-  return had_to
+end
+-- The order among scopes that wait. It needs call, now, heap, schedule, meta, pack and the numbers.
+-- Source: docs/turns.md#the-tree
+--
+-- A node is a name of a path: '' the provider, '/a', '/a/x', and as a leaf the queue of a scope:
+-- '/a/' for that of '/a'. Each node has a tag, a time in the virtual clock of its parent, and
+-- its siblings take turns by it: start-time fair queueing at each level. A node that has
+-- waiting tasks is, for each signature of those, either listed or blocked:
+--
+-- heap      sorted set, all of score 0: the listed nodes, as parent, 0, signature, 0, rank, node. A rank is
+--           the band of the first task and the tag, in 7 and 16 digits. With '!' as signature: nodes that are empty,
+--           and whose tag is ahead of their parent's time. It is forgotten once that has passed it.
+-- schedule  sorted set: the blocked nodes, as node, 0, signature, by the µs at which their rules admit the
+--           first task below. The provider is never listed: while anybody can be looked at, it is here.
+-- meta      hash. n<node>: its tag, its time, how many nodes below have tasks, how many '!' there are,
+--           and the requests that wait below; then a line for each signature: it, the band, and, where it is
+--           blocked, the cost that blocks and its unit, behind which "=" and a signature say that what comes free
+--           is saved for the tasks of that one. A leaf whose queue has lanes has 1 for '!'.
+--           u<node>, 0, unit: what the tasks below that cost by unit take of another unit, and with '*' of
+--           requests: a task that costs a number takes it of each. Q<scope> the lanes of a queue: lanes.lua.
+--           @ the µs of the last dispatch.
+local tree = { records = {}, nodes = {}, sets = {}, comes = {}, times = {}, sums = {}, at_once = 16 }
+do
+  local format = string.format
+  local SLOT, LATEST, MOST_OF_A_TURN, MANY = 100000, 9007199254740991, 10000, 500
+  local PAST = '!'
+
+  local function parent(id)
+    return string.match(id, '^(.*)/')
+  end
+  tree.parent = parent
+
+  local function read_record(id, v)
+    local nd = { id = id, tag = 0, time = 0, kids = 0, past = 0, units = 0, states = {}, stored = v and true or false }
+    if not v then
+      return nd
+    end
+    local tag, time, kids, past, units = string.match(v, '^(%d+) (%d+) (%d+) (%d+) (%d+)')
+    nd.tag, nd.time, nd.kids = tonumber(tag), tonumber(time), tonumber(kids)
+    nd.past, nd.units = tonumber(past), tonumber(units)
+    for sig, band, cost, unit, is, behind in string.gmatch(v, '\n([^ ]*) (%d+) ?(%d*) ?([^=\n]*)(=?)([^\n]*)') do
+      nd.states[sig] = { band = tonumber(band), cost = tonumber(cost), unit = cost ~= '' and unit or nil, behind = is == '=' and behind or nil }
+    end
+    return nd
+  end
+
+  local function record(nd)
+    local text = format('%.0f %.0f %.0f %.0f %.0f', nd.tag, nd.time, nd.kids, nd.past, nd.units)
+    for sig, state in pairs(nd.states) do
+      text = text .. '\n' .. sig .. ' ' .. whole(state.band)
+      if state.cost then
+        local behind = state.behind and '=' .. sub(state.behind, 1) or ''
+        text = text .. ' ' .. whole(state.cost) .. ' ' .. state.unit .. behind
+      end
+    end
+    return text
+  end
+
+  -- Reads nodes that are not known yet. They are taken apart when they are asked for.
+  function tree.read(ids)
+    local unknown, fields = {}, {}
+    for _, id in ipairs(ids) do
+      if not tree.nodes[id] and tree.records[id] == nil then
+        tree.records[id] = false
+        unknown[#unknown + 1], fields[#fields + 1] = id, 'n' .. id
+      end
+    end
+    for i = 0, #unknown - 1, MANY do
+      local values = call('HMGET', meta, unpack(fields, i + 1, min(#fields, i + MANY)))
+      for j = 1, #values do
+        tree.records[unknown[i + j]] = values[j]
+      end
+    end
+  end
+
+  local function node(id)
+    local nd = tree.nodes[id]
+    if not nd then
+      tree.read({ id })
+      nd = read_record(id, tree.records[id])
+      tree.nodes[id] = nd
+    end
+    return nd
+  end
+  tree.node = node
+
+  -- A node, to be written.
+  local function changed(id)
+    local nd = node(id)
+    nd.changed, nd.gone = true, nil
+    return nd
+  end
+
+  -- The nodes from a leaf up to the provider.
+  function tree.chain(leaf)
+    local ids, id = {}, leaf
+    while id do
+      ids[#ids + 1] = id
+      id = parent(id)
+    end
+    return ids
+  end
+
+  -- Writes what comes to the heap and what goes: first what comes, since an empty key has no TTL.
+  local function write_heap()
+    local come, go = {}, {}
+    for member, is in pairs(tree.comes) do
+      if is then
+        come[#come + 1], come[#come + 2] = '0', member
+      else
+        go[#go + 1] = member
+      end
+    end
+    tree.comes = {}
+    for i = 1, #come, MANY do
+      call('ZADD', heap, unpack(come, i, min(#come, i + MANY - 1)))
+    end
+    for i = 1, #go, MANY do
+      call('ZREM', heap, unpack(go, i, min(#go, i + MANY - 1)))
+    end
+  end
+
+  local function sooner(a, b)
+    return a.band < b.band or a.band == b.band and a.tag < b.tag
+  end
+
+  -- The children of a node for a signature: the first of them, once they are read.
+  local function children(id, sig)
+    local key = id .. '\0' .. sig .. '\0'
+    local set = tree.sets[key]
+    if not set then
+      set = { key = key, upper = id .. '\0' .. sig .. '\1', hidden = {}, many = 0 }
+      tree.sets[key] = set
+    end
+    return set
+  end
+
+  local function read_children(set)
+    write_heap()
+    local most = tree.at_once + set.many
+    local got = call('ZRANGEBYLEX', heap, '[' .. set.key, '(' .. set.upper, 'LIMIT', '0', whole(most))
+    local list, from = {}, #set.key
+    for _, member in ipairs(got) do
+      local id = sub(member, from + 24)
+      if not set.hidden[id] then
+        list[#list + 1] = { band = tonumber(sub(member, from + 1, from + 7)), tag = tonumber(sub(member, from + 8, from + 23)), id = id }
+      end
+    end
+    set.list, set.whole = list, #got < most
+  end
+
+  -- Knows the children of a node without reading them, where its own queue is the only one.
+  local function know_children(set, id, sig)
+    local leaf = sub(id, -1) ~= '/' and sig ~= PAST and node(id).kids == 1 and node(id .. '/')
+    if leaf and leaf.kids == 1 then
+      local state = leaf.states[sig]
+      set.list, set.whole = { state and { band = state.band, tag = leaf.tag, id = leaf.id } or nil }, true
+    end
+  end
+
+  -- The first child that this call has not hidden, if any.
+  local function first(id, sig)
+    local set = children(id, sig)
+    if not set.list and set.many == 0 then
+      know_children(set, id, sig)
+    end
+    while not set.list or #set.list == 0 and not set.whole do
+      read_children(set)
+    end
+    return set.list[1]
+  end
+  tree.first = first
+
+  local function put(id, sig, child, band, tag)
+    local set = children(id, sig)
+    local list, e = set.list, { band = band, tag = tag, id = child }
+    tree.comes[set.key .. format('%07.0f%016.0f', band, tag) .. child] = true
+    if list and not set.hidden[child] and (set.whole or #list > 0 and sooner(e, list[#list])) then
+      local i = #list + 1
+      while i > 1 and sooner(e, list[i - 1]) do
+        list[i] = list[i - 1]
+        i = i - 1
+      end
+      list[i] = e
+    end
+  end
+
+  local function drop(id, sig, child, band, tag)
+    local set = children(id, sig)
+    tree.comes[set.key .. format('%07.0f%016.0f', band, tag) .. child] = false
+    for i, e in ipairs(set.list or {}) do
+      if e.id == child then
+        table.remove(set.list, i)
+        break
+      end
+    end
+  end
+
+  -- Makes a node wait for a moment.
+  local function wait_until(id, sig, t)
+    tree.times[id .. '\0' .. sig] = t
+  end
+
+  -- Has those looked at now that wait behind a signature.
+  local function pass_on(nd, sig)
+    for its, state in pairs(nd.states) do
+      if its ~= sig and state.cost and state.behind == sig then
+        wait_until(nd.id, its, now)
+      end
+    end
+  end
+
+  -- Sees that a node is listed, or is not, as its children are.
+  local function rise(id, sig)
+    local nd, set, child = node(id), children(id, sig), first(id, sig)
+    local state, up = nd.states[sig], parent(id)
+    if not child and set.many > 0 then -- all others are left out
+      return up and state and not state.cost and tree.hide(id, sig)
+    elseif child and state and (state.cost or state.band == child.band or set.many > 0) then
+      return
+    end
+    if state and state.cost then
+      wait_until(id, sig, false)
+      pass_on(nd, sig)
+    elseif state then
+      drop(up, sig, id, state.band, nd.tag)
+    end
+    changed(id)
+    nd.states[sig] = child and { band = child.band } or nil
+    if child and not up then
+      nd.states[sig].cost, nd.states[sig].unit = 0, ''
+      wait_until(id, sig, now)
+    elseif child then
+      put(up, sig, id, child.band, nd.tag)
+    end
+    if up then
+      rise(up, sig)
+    end
+  end
+
+  -- Blocks a node until t, when its rule admits the cost of a unit, or, behind another signature, while that
+  -- waits for the same.
+  function tree.block(id, sig, t, cost, unit, behind)
+    local nd, up = changed(id), parent(id)
+    local state = nd.states[sig]
+    if up and not state.cost then
+      drop(up, sig, id, state.band, nd.tag)
+    end
+    state.cost, state.unit, state.behind = cost, unit, behind
+    wait_until(id, sig, t)
+    if up then
+      rise(up, sig)
+    end
+  end
+
+  -- Lists a node that was blocked. The provider is to be looked at.
+  function tree.unblock(id, sig)
+    local nd, up, child = changed(id), parent(id), first(id, sig)
+    local state = nd.states[sig]
+    if child and not state then
+      error('a node is lost')
+    end
+    pass_on(nd, sig)
+    if not child then
+      wait_until(id, sig, false)
+      nd.states[sig] = nil
+    elseif not up then
+      state.cost, state.unit, state.band, state.behind = 0, '', child.band, nil
+    elseif state.cost then
+      wait_until(id, sig, false)
+      nd.states[sig] = { band = child.band }
+      put(up, sig, id, child.band, nd.tag)
+      rise(up, sig)
+    end
+  end
+
+  -- Has the nodes of a level looked at now: something of its rules has come free.
+  function tree.look_at(id)
+    for sig, state in pairs(node(id).states) do
+      if state.cost and tree.times[id .. '\0' .. sig] ~= false then
+        wait_until(id, sig, now)
+      end
+    end
+  end
+
+  -- The same for all above a leaf: the first task there has gone, and whoever is first now may need less.
+  function tree.look_above(leaf)
+    for _, id in ipairs(tree.chain(parent(leaf))) do
+      tree.look_at(id)
+    end
+  end
+
+  -- Leaves a listed node out until the end of this call, and its parents where all below are.
+  function tree.hide(id, sig)
+    local up = parent(id)
+    local set = children(up, sig)
+    for i, e in ipairs(first(up, sig) and set.list or {}) do
+      if e.id == id then
+        table.remove(set.list, i)
+        set.hidden[id], set.many = true, set.many + 1
+        break
+      end
+    end
+    if up ~= '' and not first(up, sig) then
+      tree.hide(up, sig)
+    end
+  end
+
+  -- Has blocked parents of a leaf looked at now, if its first task may start sooner than those that they
+  -- are blocked for.
+  function tree.hurry(leaf, sig, band, ticket)
+    for _, id in ipairs(tree.chain(parent(leaf))) do
+      local state = node(id).states[sig]
+      if state and state.cost then
+        if band < state.band or cost_of(ticket, state.unit) < state.cost then
+          wait_until(id, sig, now)
+        end
+        return
+      end
+    end
+  end
+
+  -- Counts a task that comes to a queue (1) or leaves it (-1), at each level.
+  function tree.count(leaf, ticket, sign)
+    local cost, more = cost_of(ticket, REQUESTS), {}
+    if not number_of(ticket) then
+      for unit, units in string.gmatch(string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
+        more[unit] = unit ~= REQUESTS and tonumber(units) or nil
+      end
+      more['*'] = cost
+    end
+    for _, id in ipairs(tree.chain(leaf)) do
+      local nd = changed(id)
+      nd.units = max(0, nd.units + sign * cost)
+      for unit, units in pairs(more) do
+        local field = 'u' .. id .. '\0' .. unit
+        tree.sums[field] = (tree.sums[field] or 0) + sign * units
+      end
+    end
+  end
+
+  -- What waits below a node of a unit.
+  function tree.units(id, unit)
+    local units = node(id).units
+    if unit == '' or unit == REQUESTS then
+      return units
+    end
+    local its, all = 'u' .. id .. '\0' .. unit, 'u' .. id .. '\0*'
+    local sums = call('HMGET', meta, its, all)
+    local by_number = units - (tonumber(sums[2] or nil) or 0) - (tree.sums[all] or 0)
+    return max(0, by_number + (tonumber(sums[1] or nil) or 0) + (tree.sums[its] or 0))
+  end
+
+  -- Opens a leaf that has its first task, and its parents. Nobody has saved up: its tag is its parent's
+  -- time at least.
+  local function open(leaf)
+    local id, up = leaf, parent(leaf)
+    changed(leaf).kids = 1
+    while up do
+      local nd, p = changed(id), changed(up)
+      if nd.stored then
+        drop(up, PAST, id, 0, nd.tag)
+        p.past = max(0, p.past - 1)
+      end
+      nd.tag, p.kids = max(nd.tag, p.time), p.kids + 1
+      if p.kids > 1 then
+        return
+      end
+      id = up
+      up = parent(up)
+    end
+  end
+
+  local function forget(id)
+    local nd = node(id)
+    nd.gone, nd.stored = true, false
+    while nd.past > 0 do
+      local e = first(id, PAST)
+      if not e then
+        return
+      end
+      drop(id, PAST, e.id, 0, e.tag)
+      nd.past = nd.past - 1
+      forget(e.id)
+    end
+  end
+
+  -- Closes a leaf that has no tasks any more, and the parents that have none. What they are ahead of others
+  -- is kept.
+  local function close(id)
+    local up = parent(id)
+    while up do
+      local nd, p = changed(id), changed(up)
+      nd.kids, nd.units, nd.past = 0, 0, sub(id, -1) == '/' and 0 or nd.past
+      p.kids = max(0, p.kids - 1)
+      if nd.tag > p.time then
+        put(up, PAST, id, 0, nd.tag)
+        p.past, nd.stored = p.past + 1, true
+      else
+        forget(id)
+      end
+      if p.kids > 0 then
+        return
+      end
+      id = up
+      up = parent(up)
+    end
+  end
+
+  -- Has a queue stand in the tree by its first task: its signature and its band; nil for a queue that is
+  -- empty.
+  function tree.stand(leaf, sig, band)
+    local nd, up = node(leaf), parent(leaf)
+    if sig and nd.kids == 0 then
+      open(leaf)
+    end
+    for its, state in pairs(nd.states) do
+      if its ~= sig or state.band ~= band then
+        changed(leaf).states[its] = nil
+        drop(up, its, leaf, state.band, nd.tag)
+        if its ~= sig then
+          rise(up, its)
+        end
+      end
+    end
+    if sig and not nd.states[sig] then
+      changed(leaf).states[sig] = { band = band }
+      put(up, sig, leaf, band, nd.tag)
+      rise(up, sig)
+    elseif not sig and nd.kids > 0 then
+      close(leaf)
+    end
+  end
+
+  -- Moves the tags of a path on, whose leaf has had a turn: units and weights by level.
+  function tree.turn(leaf, units, weights)
+    local id, up = leaf, parent(leaf)
+    while up do
+      local nd, p = changed(id), changed(up)
+      p.time = max(p.time, nd.tag)
+      local took = max(1, min(units[up] or 1, MOST_OF_A_TURN))
+      local tag = min(LATEST, p.time + max(1, floor(SLOT * took / (weights[up] or 1) + 0.5)))
+      for sig, state in pairs(nd.states) do
+        if not state.cost then
+          drop(up, sig, id, state.band, nd.tag)
+          put(up, sig, id, state.band, tag)
+        end
+      end
+      nd.tag, p.passed = tag, p.past > 0
+      id = up
+      up = parent(up)
+    end
+  end
+
+  -- Forgets empty nodes that the time has passed.
+  local function sweep()
+    local passed = {}
+    for id, nd in pairs(tree.nodes) do
+      passed[#passed + 1] = nd.passed and not nd.gone and id or nil
+    end
+    for _, id in ipairs(passed) do
+      local nd, e = node(id), first(id, PAST)
+      while e and e.tag <= nd.time do
+        drop(id, PAST, e.id, 0, e.tag)
+        nd.past = max(0, nd.past - 1)
+        forget(e.id)
+        e = first(id, PAST)
+      end
+    end
+  end
+
+  function tree.write_times()
+    local set, gone = {}, {}
+    for key, t in pairs(tree.times) do
+      if t then
+        set[#set + 1], set[#set + 2] = whole(t), key
+      else
+        gone[#gone + 1] = key
+      end
+    end
+    tree.times = {}
+    for i = 1, #set, MANY do
+      call('ZADD', schedule, unpack(set, i, min(#set, i + MANY - 1)))
+    end
+    for i = 1, #gone, MANY do
+      call('ZREM', schedule, unpack(gone, i, min(#gone, i + MANY - 1)))
+    end
+  end
+
+  -- Writes the tree. `set` has more fields and values of meta, by turns, and `gone` fields that go.
+  -- Nothing of it stays when nobody waits.
+  function tree.save(set, gone)
+    if node('').kids == 0 then
+      if node('').changed then
+        call('DEL', heap, schedule, meta)
+      end
+      return
+    end
+    sweep()
+    for id, nd in pairs(tree.nodes) do
+      if nd.gone then
+        gone[#gone + 1] = 'n' .. id
+      elseif nd.changed then
+        set[#set + 1], set[#set + 2] = 'n' .. id, record(nd)
+      end
+    end
+    write_heap()
+    tree.write_times()
+    for field, k in pairs(tree.sums) do
+      local sum = k ~= 0 and (tonumber(call('HGET', meta, field) or nil) or 0) + k
+      if sum and sum > 0 then
+        set[#set + 1], set[#set + 2] = field, whole(sum)
+      elseif sum then
+        gone[#gone + 1] = field
+      end
+    end
+    tree.sums = {}
+    for i = 1, #set, MANY do
+      call('HSET', meta, unpack(set, i, min(#set, i + MANY - 1)))
+    end
+    for i = 1, #gone, MANY do
+      call('HDEL', meta, unpack(gone, i, min(#gone, i + MANY - 1)))
+    end
+  end
+end
+-- The queues of a call and their rules: a rule is read once, whoever meets it. It needs n, base, provider,
+-- tasks.lua and tree.lua; rule i is ARGV[base + i].
+local queues = { rules = {}, by_scope = {}, numbers = nil }
+
+-- Rule i.
+function queues.rule(i)
+  local r = queues.rules[i]
+  if not r then
+    r = load_rule(i, ARGV[base + i], 1, '', now)
+    r.name, r.unit = sub(KEYS[i], #provider + 1), unit_of(ARGV[base + i])
+    r.dirty = r.stepped and r.p ~= 0
+    r.till = r.dirty and 0 or r.till
+    queues.rules[i] = r
+  end
+  return r
+end
+
+-- The rule of a name, if the call knows it.
+function queues.named(name)
+  if not queues.numbers then
+    queues.numbers = {}
+    for i = 1, n do
+      queues.numbers[sub(KEYS[i], #provider + 1)] = i
+    end
+  end
+  return queues.numbers[name] and queues.rule(queues.numbers[name])
+end
+
+-- Notes a queue by its key and the numbers of its rules.
+function queues.add(key, text)
+  local scope = sub(key, #provider + 1, -7)
+  local l = { key = key, scope = scope, leaf = scope .. '/', text = text, took = {} }
+  l.left, l.unknown = byte(text) == 33, text == '-'
+  queues.by_scope[scope] = l
+  return l
+end
+
+-- The rules of a queue's scope, pauses behind them, and its weights by level.
+function queues.path(l)
+  if not l.path then
+    l.path, l.weights = {}, {}
+    for i, weight in path_numbers(l.text) do
+      local r = queues.rule(tonumber(i))
+      l.path[#l.path + 1] = r
+      l.weights[level_of(r.name)] = tonumber(weight) or l.weights[level_of(r.name)]
+    end
+    add_pauses(l.path, l.scope)
+  end
+  return l.path
+end
+
+-- Has a queue stand in the tree by its first task.
+function queues.stand(l, ticket, score)
+  if ticket then
+    local _, sig = counted(queues.path(l), ticket)
+    tree.stand(l.leaf, sig, band_of(score))
+  else
+    tree.stand(l.leaf)
+  end
+end
+
+-- The same for whoever is first by now, who may start sooner than who was.
+function queues.stand_anew(l)
+  local first = call('ZRANGE', l.key, '0', '0', 'WITHSCORES')
+  queues.stand(l, first[1], tonumber(first[2]))
+  if first[1] then
+    local _, sig = counted(queues.path(l), first[1])
+    tree.hurry(l.leaf, sig, band_of(tonumber(first[2])), first[1])
+  end
+end
+
+-- The most that a task takes of any rule, by level.
+function queues.units_by_level(path)
+  local units = {}
+  for _, r in ipairs(path) do
+    local level = level_of(r.name)
+    units[level] = max(units[level] or 1, r.cost)
+  end
+  return units
+end
+
+-- Writes the rules that this call has charged or refunded.
+function queues.save()
+  for _, r in pairs(queues.rules) do
+    if r.dirty and r.kind ~= 'C' then
+      algorithms[r.kind].save(r, now)
+    end
+  end
+end
+
+-- The rule of a path that a task waits for, and until when, nil where it can't tell: one that can't, or the
+-- one that alone would admit the task last. Whatever comes free of any other, it can't start before.
+function queues.waits_for(path, start, binding)
+  local last, at
+  for i = 1, #path do
+    local t = algorithms[path[i].kind].fit(path[i], now)
+    if not t then
+      return path[i], nil
+    elseif t > (at or now) then
+      last, at = i, t
+    end
+  end
+  return path[last or max(1, binding)], at or start
 end
 -- Whether a clock says when a rule will admit more, or a pause is over.
 local function can_tell(r)
@@ -1437,173 +2017,126 @@ local function turns_of(units, lines, weight)
   return ceil(units * max(0, lines) / (weight > 0 and weight or 1))
 end
 
-local rules = {}
-for i = 1, n do
-  local r = load_rule(i, ARGV[5 + i], 1, '', now)
-  r.name, r.unit = rule_name(KEYS[i]), unit_of(ARGV[5 + i])
-  r.level = string.match(r.name, '^[^:]*') .. '/'
-  local sums = call('HMGET', at, 'U' .. r.name, 'N' .. r.name)
-  r.units, r.lines = tonumber(sums[1] or 0), tonumber(sums[2] or 0)
-  rules[i] = r
-end
-
--- Those who are on their way, and what they will take.
-local on_way, is_out = {}, {}
-
-local function reserve(scope, ticket)
-  for i = 1, n do
-    local r = rules[i]
-    if sub(scope, 1, #r.level) == r.level then
-      r.cost = cost_of(ticket, r.unit)
-      local t = r.cost > 0 and algorithms[r.kind].fit(r, now)
-      if t then
-        algorithms[r.kind].charge(r, now, t)
-      end
+-- The scopes of those in flight, but for those who are overdue.
+local STALE = 3000000
+local flying = {}
+do
+  local all = call('HGETALL', flight)
+  for f = 1, #all, 2 do
+    local at = string.match(all[f + 1], '^%S+ %S+ (%d+)')
+    if byte(all[f]) ~= 61 and at and tonumber(at) + STALE > now then
+      flying[#flying + 1] = string.match(all[f], '^%Z*') .. '/'
     end
   end
 end
 
-local function read_released()
-  local fields = call('HGETALL', out_key)
-  for f = 1, #fields, 2 do
-    local zero = string.find(fields[f], '\0', 1, true)
-    if unpack7(fields[f + 1], 1) + STALE > now then
-      local scope = sub(fields[f], 1, zero - 1) .. '/'
-      on_way[#on_way + 1], is_out[fields[f]] = scope, true
-      reserve(scope, sub(fields[f], zero + 1))
-    end
-  end
-end
-
--- A bucket that was idle has no more than its burst to give, however long it was:
--- estimates add up from what is left of its level now.
-local function settle()
-  for i = 1, n do
-    local r = rules[i]
-    if r.kind == 'T' and r.at < now then
-      r.x, r.at = max(0, r.x - (now - r.at) * r.p), now
-    end
-  end
-end
-
-local function released_under(scope)
+local function flying_under(scope)
   local count, level = 0, scope .. '/'
-  for i = 1, #on_way do
-    if sub(on_way[i], 1, #level) == level then
+  for i = 1, #flying do
+    if sub(flying[i], 1, #level) == level then
       count = count + 1
     end
   end
   return count
 end
 
--- The rules of a scope, the number of the one whose round it has its seat in, and
--- how many others have their turn there before it.
-local function path_of(text, scope, seat)
-  local path, weights, seated, others = {}, {}, 0, 0
-  local name = seat and parts_of(seat)
-  for i, weight in path_numbers(text) do
-    path[#path + 1], weights[#path + 1] = rules[tonumber(i)], tonumber(weight) or 0
+-- How many children of a level have their turn before the one that a leaf is below.
+local function before_at(level, leaf, sig)
+  local escaped = string.gsub(level, '%W', '%%%0')
+  local child = string.match(leaf, '^' .. escaped .. '/[^/]*')
+  local key, at = level .. '\0' .. sig .. '\0', 0
+  if child .. '/' == leaf and child == level .. '/' then
+    child = leaf
   end
-  add_pauses(path, scope)
-  for i = 1, #path do
-    seated = path[i].name == name and i or seated
+  for _, member in ipairs(call('ZRANGEBYLEX', heap, '[' .. key, '(' .. level .. '\0' .. sig .. '\1', 'LIMIT', '0', '1000')) do
+    if sub(member, #key + 24) == child then
+      return at
+    end
+    at = at + 1
   end
-  if seated > 0 then
-    local mine, first = call('ZRANK', round, seat), seat_after(name)
-    others = mine and first and mine - call('ZRANK', round, first) or 0
-  end
-  return path, seated, others, weights
-end
-
--- Whether a rule can never admit the cost as it is, suspended for one, and whether
--- so many places of a concurrency rule are not free now.
-local function never(r)
-  return not algorithms[r.kind].fit(r, now)
+  return 0
 end
 
 local function full(r, places)
   return r.kind == 'C' and places > r.cap - r.held
 end
 
--- When a task is expected to start that has so many tasks of its own
--- line before it, and the rule that it waits for. Others under a rule have a turn
--- for each that the line has. A rule that it takes nothing of counts for what goes
--- before it.
-local function expected(path, weights, seated, others, place, card, ticket)
+-- When a task is expected to start that has so many tasks of its own queue before it, and the rule that it waits
+-- for. Of those who share a level each has a turn for each that the queue has, and those who are before it one
+-- more.
+local function expected(l, place, card, ticket)
   local latest, binding = now, 0
-  for i = 1, #path do
-    local r = path[i]
-    r.cost = cost_of(ticket, r.unit)
-    r.before = floor(r.mine * place / card)
-    if (r.cost > 0 or r.before > 0) and never(r) then
+  local path = queues.path(l)
+  local _, sig = counted(path, ticket)
+  for i, r in ipairs(path) do
+    r.cost, r.mine = cost_of(ticket, r.unit), floor(tree.units(l.leaf, r.unit) * place / card)
+    if (r.cost > 0 or r.mine > 0) and not algorithms[r.kind].fit(r, now) then
       return -1, i
     end
   end
-  if seated > 0 and full(path[seated], place + 1) then
-    return -1, seated
-  end
-  for i = 1, #path do
-    local r = path[i]
-    local turns = turns_of(r.before, r.lines - 1, weights[i] or 0) + (i == seated and others * r.cost or 0)
-    local t = after_units(r, now, r.before + min(max(0, r.units - r.mine), turns))
-    if (r.cost > 0 or r.before > 0) and t > latest then
+  for i, r in ipairs(path) do
+    local level = level_of(r.name)
+    local all, kids = tree.units(level, r.unit), tree.node(level).kids
+    local turns = turns_of(r.mine, kids - 1, l.weights[level] or 0) + before_at(level, l.leaf, sig) * max(1, r.cost)
+    local t = after_units(r, now, r.mine + min(max(0, all - tree.units(l.leaf, r.unit)), turns))
+    if (r.cost > 0 or r.mine > 0) and t and t > latest then
       latest, binding = t, i
     end
   end
-  for i = 1, #path do
-    if binding == 0 and full(path[i], place + 1) then
+  for i, r in ipairs(path) do
+    if binding == 0 and full(r, place + 1) then
       return -1, i
     end
   end
-  return latest - now, binding > 0 and binding or seated
+  return latest - now, binding
 end
 
-local function line(j, s)
-  local key, text, ticket = KEYS[n + 4 + j], ARGV[n + 5 + j], ARGV[n + s + 5 + j]
-  local scope = sub(key, #provider + 1, -6)
-  local card, place = call('ZCARD', key), nil
+local function queue(j, s)
+  local l, ticket = queues.add(KEYS[n + 4 + j], ARGV[n + 5 + j]), ARGV[n + s + 5 + j]
+  local card, place = call('ZCARD', l.key), nil
   if ticket == '' then
-    ticket = call('ZRANGE', key, '0', '0')[1] or ''
+    ticket = call('ZRANGE', l.key, '0', '0')[1] or ''
     place = card > 0 and 0 or nil
   else
-    place = call('ZRANK', key, ticket) or nil
+    place = call('ZRANK', l.key, ticket) or nil
   end
   local waits, binding = -1, 0
-  if place and text ~= '-' then
-    local path, seated, others, weights = path_of(text, scope, call('HGET', at, 'S' .. scope))
-    for i = 1, #path do
-      path[i].mine = tonumber(call('HGET', at, sum_of(scope, path[i].unit)) or 0)
-    end
-    waits, binding = expected(path, weights, seated, others, place, card, ticket)
+  if place and not l.unknown then
+    waits, binding = expected(l, place, card, ticket)
   end
-  local out = is_out[scope .. '\0' .. ticket] and 1 or 0
-  return card, released_under(scope), place or -1, out, waits, binding
+  local out = call('HEXISTS', flight, l.scope .. '\0' .. ticket)
+  return card, flying_under(l.scope), place or -1, out, waits, binding
 end
 
--- The scopes of a page of seats that are asked for, and the seat to go on after.
+-- The scopes of a page of the heap that are asked for, and the member to go on after.
 local function below()
   local scopes = {}
   if under == '' then
     return scopes, ''
   end
   local most = tonumber(ARGV[5])
-  local first = from == '' and '-' or '(' .. from
-  local seats = call('ZRANGEBYLEX', round, first, '+', 'LIMIT', '0', whole(most))
-  for _, seat in ipairs(seats) do
-    local name, _, scope = parts_of(seat)
-    local waits = name == NO_RULE or string.find(name, ':', 1, true) -- or it is a place in the round of a level
-    if waits and sub(scope, 1, #under) == under then
-      scopes[#scopes + 1] = scope
+  local members = call('ZRANGEBYLEX', heap, from == '' and '-' or '(' .. from, '+', 'LIMIT', '0', whole(most))
+  for _, member in ipairs(members) do
+    local sig, node = string.match(member, '^%Z*%z(%Z*)%z(%Z*)$')
+    node = sub(node, 24)
+    if sig ~= '!' and sub(node, -1) == '/' and sub(node, 1, #under) == under then
+      scopes[#scopes + 1] = sub(node, 1, -2)
     end
   end
-  return scopes, #seats == most and seats[most] or ''
+  return scopes, #members == most and members[most] or ''
 end
 
-read_released()
-settle()
+-- A bucket that was idle has no more than its burst to give, however long it was: estimates add up from what is left
+-- of its level now.
+for i = 1, n do
+  local r = queues.rule(i)
+  if r.kind == 'T' and r.at < now then
+    r.x, r.at = max(0, r.x - (now - r.at) * r.p), now
+  end
+end
 local numbers, s = { now }, #KEYS - n - 4
 for j = 1, s do
   local k = 6 * j - 4
-  numbers[k], numbers[k + 1], numbers[k + 2], numbers[k + 3], numbers[k + 4], numbers[k + 5] = line(j, s)
+  numbers[k], numbers[k + 1], numbers[k + 2], numbers[k + 3], numbers[k + 4], numbers[k + 5] = queue(j, s)
 end
 return { numbers, below() }

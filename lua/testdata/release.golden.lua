@@ -1,9 +1,8 @@
 -- release: free the places of a run. Harmless when it holds none.
 --
 -- KEYS[1..n]  lease     sorted set of a concurrency rule: attempt ids by the end of their lease; n = #KEYS - 2.
--- KEYS[n+1]   due       sorted set of rules that tasks wait for, by the time to look. See
---                       include/turns/lines.lua.
--- KEYS[n+2]   meta      hash of those who wait. See include/waiting/tree.lua.
+-- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next.
+-- KEYS[n+2]   meta      hash of nodes.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id.
@@ -63,11 +62,6 @@ end
 -- Source: docs/turns.md#the-tree
 local function freed(schedule, meta, names, now)
   if #names == 0 or redis.call('EXISTS', schedule) == 0 then
-    return
-  elseif sub(schedule, -4) == '!due' then
-    for i = 1, #names do
-      redis.call('ZADD', schedule, 'XX', 'LT', whole(now), names[i])
-    end
     return
   end
   local fields = {}

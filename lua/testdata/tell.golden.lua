@@ -3,10 +3,9 @@
 -- Each word says one thing. Sent again it says nothing more, but for the time that has
 -- passed meanwhile.
 --
--- KEYS[1]     told    hash, what is known. See include/told.lua.
--- KEYS[2]     due     sorted set of rules and pauses by the time to look at who waits for them. See
---                     include/turns/lines.lua.
--- KEYS[3]     meta    hash of those who wait. See include/waiting/tree.lua.
+-- KEYS[1]     told      hash, what is known. See include/told.lua.
+-- KEYS[2]     schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next.
+-- KEYS[3]     meta      hash of nodes.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2..]   words   seven for each word, a verb, a name and five numbers, 0 where it needs none. A
@@ -24,6 +23,7 @@
 --             rise    a rule, whose calls go through: the most that there may be of it, by which part it grows
 --                     in a second, and for how many µs more than the whole of it may count.
 --             free    a rule, of which nothing is corrected any more.
+--             look    a rule, that admits more than it was known to.
 --
 -- Returns  {now, then three for each word: changed, ends, noted}
 --          now      integer µs, the clock of this call
@@ -32,7 +32,7 @@
 --          noted    how much of the name, in bytes, is that of the level or rule that it is noted of; -1
 --                   where there is no room for it
 --
--- Writes   KEYS[1..2].
+-- Writes   KEYS[1..2], the second where tasks wait for them.
 -- Source   docs/vendor.md#pauses
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
@@ -149,11 +149,6 @@ end
 local function freed(schedule, meta, names, now)
   if #names == 0 or redis.call('EXISTS', schedule) == 0 then
     return
-  elseif sub(schedule, -4) == '!due' then
-    for i = 1, #names do
-      redis.call('ZADD', schedule, 'XX', 'LT', whole(now), names[i])
-    end
-    return
   end
   local fields = {}
   for i = 1, #names do
@@ -177,7 +172,7 @@ local function names_of_rules(n, length)
 end
 
 local call = redis.call
-local told, due, meta = KEYS[1], KEYS[2], KEYS[3]
+local told, schedule, meta = KEYS[1], KEYS[2], KEYS[3]
 
 -- What is over stays for so long, since those who waited for it are yet to be looked at; a
 -- rest for longer, since by it the next one is told to be in vain.
@@ -356,10 +351,11 @@ local function rest(level, first, most, part)
   return 1, now + us, #level
 end
 
--- Lets a round be looked at now: those who wait may have been put off for longer than they
+-- Lets those of a rule be looked at now: they may have been put off for longer than they
 -- need to be from now on.
 local function look(name)
-  freed(due, meta, { name }, now)
+  freed(schedule, meta, { name }, now)
+  return 1, 0, #name
 end
 
 local function lift(level)
@@ -443,7 +439,7 @@ local function corrects(verb)
 end
 
 local verbs = { pause = pause, rest = rest, lift = lift, cut = corrects(cut), adopt = corrects(adopt), rise = corrects(rise),
-  free = corrects(free) }
+  free = corrects(free), look = look }
 
 local out = { now }
 for i = 2, #ARGV, 7 do

@@ -84,7 +84,7 @@ func arguments(name string, keys []string, extra int, rules []string, i int) (al
 	case "renew":
 		return keys, []any{"", "held", 60_000_000}
 	case "release":
-		return append(slices.Clone(keys), "hw:{payments}!due", "hw:{payments}!meta"), []any{"", id}
+		return append(slices.Clone(keys), "hw:{payments}!schedule", "hw:{payments}!meta"), []any{"", id}
 	case "heartbeat":
 		return []string{"hw:members"}, []any{"", "member" + strconv.Itoa(i%8), 15_000_000}
 	}
@@ -94,7 +94,7 @@ func arguments(name string, keys []string, extra int, rules []string, i int) (al
 	}
 	switch name {
 	case "give_back":
-		all, args = append(all, "hw:{payments}@"+id, "hw:{payments}!due", "hw:{payments}!meta", "hw:{payments}@"+id+"="), append(args, 0)
+		all, args = append(all, "hw:{payments}@"+id, "hw:{payments}!schedule", "hw:{payments}!meta", "hw:{payments}@"+id+"="), append(args, 0)
 	case "decide":
 		all, args = append(all, "hw:{payments}!told"), append(args, "0/acme")
 	case "peek":

@@ -261,11 +261,11 @@ func isTurn(cmd redis.Cmder) bool {
 		return false
 	}
 	keys, _ := args[2].(int)
-	if keys < 9 || 3+keys > len(args) {
+	if keys < 10 || 3+keys > len(args) {
 		return false
 	}
-	attempt, line := fmt.Sprint(args[3+keys-8]), fmt.Sprint(args[3+keys-7])
-	return strings.Contains(attempt, "@") && strings.HasSuffix(line, "!line")
+	attempt, line := fmt.Sprint(args[3+keys-9]), fmt.Sprint(args[3+keys-8])
+	return strings.Contains(attempt, "@") && strings.HasSuffix(line, "!queue")
 }
 
 // "A start that came too late is given back and decided anew, first of all": no unit

@@ -28,25 +28,30 @@ func (l limiter) lineUp(asks []throttle.Ask, near time.Duration) []throttle.Plac
 	return placed
 }
 
-// wake returns the tickets of those who are released, by default as a worker asks
-// that has places for all.
-func (l limiter) wake(req throttle.WakeRequest) (tickets []string) {
+// wake returns the tickets of those who are granted, by default as a worker asks
+// that has places for all. Those that are overdue go back to their places, as a worker has them.
+func (l limiter) wake(req throttle.DispatchRequest) (tickets []string) {
 	l.w.Helper()
 	req.Provider = "p"
-	if req.Most == 0 {
-		req.Most = 64
+	if req.Max == 0 {
+		req.Max = 64
 	}
 	if req.Lead == 0 {
 		req.Lead, req.Spread = 20*ms, 80*ms // as a worker does
 	}
-	woken, err := l.Wake(context.Background(), req)
-	if err != nil {
-		l.w.Fatal(err)
+	for {
+		d, err := l.Dispatch(context.Background(), req)
+		if err != nil {
+			l.w.Fatal(err)
+		}
+		for _, g := range d.Granted {
+			tickets = append(tickets, g.Ticket)
+		}
+		if len(d.Overdue) == 0 {
+			return tickets
+		}
+		req = throttle.DispatchRequest{Provider: "p", Max: req.Max, Lead: req.Lead, Spread: req.Spread, Unused: d.Overdue}
 	}
-	for _, p := range woken.Released {
-		tickets = append(tickets, p.Ticket)
-	}
-	return tickets
 }
 
 // comes is one who has been released and asks: its start is as near as wake looks.
@@ -76,7 +81,7 @@ func TestReleasedIsSetAside(t *testing.T) {
 		w.at(0)
 		processes[0].admitted(10)
 		processes[0].lineUp(ticketed(n), 0)
-		if got := processes[1].wake(throttle.WakeRequest{Most: 3, Lead: sec}); len(got) > 3 {
+		if got := processes[1].wake(throttle.DispatchRequest{Max: 3, Lead: sec}); len(got) > 3 {
 			w.Fatalf("%q were released, and there are three places", got)
 		}
 		w.anew()
@@ -86,8 +91,8 @@ func TestReleasedIsSetAside(t *testing.T) {
 		var out, started []string
 		for i := range 200 {
 			w.at(time.Duration(i) * 10 * ms)
-			out = append(out, processes[i%2].wake(throttle.WakeRequest{})...)
-			out = append(out, processes[1-i%2].wake(throttle.WakeRequest{All: true})...)
+			out = append(out, processes[i%2].wake(throttle.DispatchRequest{})...)
+			out = append(out, processes[1-i%2].wake(throttle.DispatchRequest{All: true})...)
 			if i%4 > 0 {
 				continue // they take a while to come
 			}
@@ -144,7 +149,7 @@ func TestStraightOrInLine(t *testing.T) {
 				}
 			}
 			clear(grants)
-			for _, ticket := range l.wake(throttle.WakeRequest{}) {
+			for _, ticket := range l.wake(throttle.DispatchRequest{}) {
 				released = append(released, ticket)
 				if d := l.comes(ticket); d.Allowed && rule.Algorithm == throttle.Concurrency {
 					grants[ticket] = d
@@ -168,18 +173,18 @@ func TestNeverCame(t *testing.T) {
 		l.lineUp(ticketed(3), 0)
 		at := 10 * sec
 		w.at(at)
-		if got := l.wake(throttle.WakeRequest{}); !slices.Equal(got, []string{"t00"}) {
+		if got := l.wake(throttle.DispatchRequest{}); !slices.Equal(got, []string{"t00"}) {
 			w.Fatalf("%q were released", got)
 		}
 		w.at(at + 3*sec - us)
-		if got := l.wake(throttle.WakeRequest{}); len(got) > 0 {
+		if got := l.wake(throttle.DispatchRequest{}); len(got) > 0 {
 			w.Errorf("%q were released, and a unit is set aside for the one before them", got)
 		}
 		if s := l.standing("t00"); !s.Released {
 			w.Errorf("a microsecond before 3 s: %+v", s)
 		}
 		w.at(at + 3*sec)
-		if got := l.wake(throttle.WakeRequest{}); !slices.Equal(got, []string{"t00"}) {
+		if got := l.wake(throttle.DispatchRequest{}); !slices.Equal(got, []string{"t00"}) {
 			w.Errorf("after 3 s %q were released", got)
 		}
 		if d := l.comes("t00"); !d.Allowed {
@@ -202,12 +207,12 @@ func TestOrphanGoesBackEightPlaces(t *testing.T) {
 		l.lineUp(ticketed(12), 0)
 		orphan := []throttle.Place{{Scope: "p/x", Ticket: "t00"}}
 		var turns []string
-		var news throttle.WakeRequest
+		var news throttle.DispatchRequest
 		for i := range 14 {
 			w.at(time.Duration(i+1) * 10 * sec)
 			for range 2 { // the second brings the news of the first
 				got := l.wake(news)
-				news = throttle.WakeRequest{}
+				news = throttle.DispatchRequest{}
 				for _, ticket := range got {
 					turns = append(turns, ticket)
 					switch {
@@ -257,7 +262,7 @@ func TestExpectedByWindow(t *testing.T) {
 }
 
 // What waits is kept "half a day to a day longer than the last of them is expected to
-// wait", released tasks a minute, who announced it a day: nothing of lines stays for
+// wait", who announced it a day: nothing of queues stays for
 // ever, however they came about.
 func TestLinesExpire(t *testing.T) {
 	t.Parallel()
@@ -275,10 +280,7 @@ func TestLinesExpire(t *testing.T) {
 					continue
 				}
 				least, most := longest+day/2-slack, longest+longest/20+day+slack // through its safety net
-				if kind == "out" {
-					least, most = 0, 60*sec
-				}
-				if kind == "due" || kind == "round" || kind == "at" {
+				if kind != "queue" {
 					least = day/2 - slack // they are looked at, and kept, meanwhile
 				}
 				if ttl := w.rdb.PTTL(ctx, key).Val(); ttl <= least || ttl > most {
@@ -286,7 +288,7 @@ func TestLinesExpire(t *testing.T) {
 				}
 				found[kind] = true
 			}
-			if !found["line"] || !found["due"] || !found["round"] || !found["at"] {
+			if !found["queue"] || !found["schedule"] || !found["heap"] || !found["meta"] {
 				w.Errorf("%s: only %v: the test tests nothing", what, found)
 			}
 		}
@@ -296,9 +298,9 @@ func TestLinesExpire(t *testing.T) {
 		}
 		l.lineUp(ticketed(30), 0)
 		kept("30 who were lined up", 60*hour)
-		l.wake(throttle.WakeRequest{Lead: hour})
+		l.wake(throttle.DispatchRequest{Lead: hour})
 		kept("one was released", 60*hour)
-		l.wake(throttle.WakeRequest{Lead: hour, NotYet: []throttle.Place{{Scope: "p/x", Ticket: "asks 0"}}})
+		l.wake(throttle.DispatchRequest{Lead: hour, NotYet: []throttle.Place{{Scope: "p/x", Ticket: "asks 0"}}})
 		kept("one was put back", 60*hour)
 		if err := l.Announce(ctx, "p"); err != nil {
 			w.Fatal(err)

@@ -3,8 +3,7 @@
 -- straight line without a function, since to make one costs as much as to add up a
 -- rule. Whatever is different leaves it before anything is written, for the
 -- general way below, which answers the same: a test runs both. It needs call, format,
--- member, attempt, n, base; look, a last number for the reply, or nil; and on_way, the field
--- in out_key of a task that was released, or nil.
+-- member, attempt, n and base.
 local out, states, moment, passed = { now, 0, 0, 0 }, {}, pack(now), 0
 local record = moment
 for i = 1, n do
@@ -49,10 +48,6 @@ if passed == n then
         -- #include express/hold when C
       end
     end
-    if on_way then
-      call('HDEL', out_key, on_way)
-    end
-    out[3 * n + 2] = look
     return out
   end
   call('SET', attempt, before, 'PX', byte(before, 1) == GIVEN_BACK and '60000' or '30000')

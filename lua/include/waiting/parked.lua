@@ -62,10 +62,11 @@ do
     until not parking.stand or not park_some(l)
   end
 
-  -- Whether a rule of a path can never admit its task while the limits are what they are.
+  -- Whether a rule of a path can never admit its task while the limits are what they are, but for those that an
+  -- API has cut: they grow again.
   function parking.too_dear(path)
     for _, r in ipairs(path) do
-      if r.cap ~= 0 and r.p ~= 0 and not algorithms[r.kind].fit(r, now) then
+      if r.cap ~= 0 and r.p ~= 0 and not r.corrected and not algorithms[r.kind].fit(r, now) then
         return true
       end
     end

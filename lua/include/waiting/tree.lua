@@ -48,7 +48,8 @@ do
     for sig, state in pairs(nd.states) do
       text = text .. '\n' .. sig .. ' ' .. whole(state.band)
       if state.cost then
-        text = text .. ' ' .. whole(state.cost) .. ' ' .. state.unit .. (state.behind and '=' .. state.behind or '')
+        local behind = state.behind and '=' .. sub(state.behind, 1) or ''
+        text = text .. ' ' .. whole(state.cost) .. ' ' .. state.unit .. behind
       end
     end
     return text

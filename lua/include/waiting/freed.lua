@@ -4,11 +4,6 @@
 local function freed(schedule, meta, names, now)
   if #names == 0 or redis.call('EXISTS', schedule) == 0 then
     return
-  elseif sub(schedule, -4) == '!due' then
-    for i = 1, #names do
-      redis.call('ZADD', schedule, 'XX', 'LT', whole(now), names[i])
-    end
-    return
   end
   local fields = {}
   for i = 1, #names do

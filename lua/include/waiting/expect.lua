@@ -12,7 +12,7 @@ local function after_units(r, now, units)
   if r.kind == 'P' then
     return max(now, r.ends)
   end
-  -- #include turns/expect_calendar when K
+  -- #include waiting/expect_calendar when K
   local whole_windows, t = 0, nil
   local field = r.kind == 'T' and 'x' or r.kind == 'S' and 'total' or r.kind == 'F' and 'count'
   if not field then

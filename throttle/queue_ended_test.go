@@ -39,9 +39,9 @@ func TestGivesWayOften(t *testing.T) {
 			b.t.Fatal(err)
 		}
 		b.pass(sec)
-		woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: classes * each})
-		if err != nil || len(woken.Released) != classes*each {
-			b.t.Errorf("%d of %d are released: %v", len(woken.Released), classes*each, err)
+		woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: classes * each})
+		if err != nil || len(woken.Granted) != classes*each {
+			b.t.Errorf("%d of %d are released: %v", len(woken.Granted), classes*each, err)
 		}
 	})
 }
@@ -70,8 +70,8 @@ func TestBehindManyWhoWaitForAnother(t *testing.T) {
 				}
 				b.decide(Request{Scope: "p/z", Ticket: "second", Costs: words})
 				ask(b)
-				woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 10})
-				if err != nil || len(woken.Released) != 1 || woken.Released[0].Ticket != "first" {
+				woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 10})
+				if err != nil || len(woken.Granted) != 1 || woken.Granted[0].Ticket != "first" {
 					b.t.Errorf("%+v, %v: the one that takes no words should be released", woken, err)
 				}
 			})
@@ -99,11 +99,11 @@ func TestBehindOneThatEnded(t *testing.T) {
 		behind := Ask{Scope: last.Scope, Ticket: "cheap", Costs: Costs{"requests": 1, "tokens": 0}}
 		b.decide(Request{Scope: behind.Scope, Ticket: behind.Ticket, Costs: behind.Costs})
 		b.pass(sec)
-		if woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 20}); err != nil || len(woken.Released) != 0 {
+		if woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 20}); err != nil || len(woken.Granted) != 0 {
 			b.t.Fatalf("%+v, %v; they wait for an hour", woken, err)
 		}
-		woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 20, Gone: []Place{last.Place()}})
-		if err != nil || len(woken.Released) != 1 || woken.Released[0].Ticket != behind.Ticket {
+		woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 20, Gone: []Place{last.Place()}})
+		if err != nil || len(woken.Granted) != 1 || woken.Granted[0].Ticket != behind.Ticket {
 			b.t.Errorf("%+v, %v; want %q", woken, err, behind.Ticket)
 		}
 	})
@@ -118,13 +118,13 @@ func TestEndedInAPause(t *testing.T) {
 		if d := b.decide(Request{Scope: a.Scope, Ticket: a.Ticket}); !d.Turn.Waits {
 			b.t.Fatalf("%+v", d)
 		}
-		if woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1}); err != nil || !woken.Waiting {
+		if woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1}); err != nil || !woken.Waiting {
 			b.t.Fatalf("%+v, %v", woken, err)
 		}
-		if woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1, Gone: []Place{a.Place()}}); err != nil || woken.Waiting {
+		if woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, Gone: []Place{a.Place()}}); err != nil || woken.Waiting {
 			b.t.Errorf("%+v, %v; nobody waits", woken, err)
 		}
-		if left := b.rdb.Exists(ctx, b.provider("p")+"!due", b.provider("p")+"!at", b.provider("p")+"!round").Val(); left != 0 {
+		if left := b.rdb.Exists(ctx, b.provider("p")+"!schedule", b.provider("p")+"!meta", b.provider("p")+"!heap").Val(); left != 0 {
 			b.t.Errorf("%d keys are left", left)
 		}
 	})
@@ -160,7 +160,7 @@ func TestEndedHadNoTurn(t *testing.T) {
 				last := ask("p/a/0", "impatient 0")
 				for i := 1; i <= 30; i++ { // the next one comes before the last has ended
 					next := ask(fmt.Sprint("p/a/", i%3), fmt.Sprint("impatient ", i))
-					if _, err := b.Wake(ctx, WakeRequest{Provider: "p", Gone: []Place{last.Place()}}); err != nil {
+					if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Gone: []Place{last.Place()}}); err != nil {
 						b.t.Fatal(err)
 					}
 					last = next
@@ -168,11 +168,11 @@ func TestEndedHadNoTurn(t *testing.T) {
 				patient := ask("p/a/x", "patient")
 				for turns := 1; ; turns++ {
 					b.pass(sec)
-					woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1})
-					if err != nil || len(woken.Released) != 1 || turns > 2*others+2 {
+					woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1})
+					if err != nil || len(woken.Granted) != 1 || turns > 2*others+2 {
 						b.t.Fatalf("%+v, %v, after %d turns", woken, err, turns)
 					}
-					got := woken.Released[0]
+					got := woken.Granted[0]
 					if got.Ticket == patient.Ticket {
 						return
 					}

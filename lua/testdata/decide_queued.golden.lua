@@ -1,60 +1,51 @@
--- turn: decide, as decide does, for a task that can wait for a turn of its own.
+-- decide_queued: decide, as decide does, for a task that can wait for a turn of its own.
 --
--- A task that was released takes the earliest start. Any other goes behind those
--- that wait for one of its rules, to the end of its scope's line, and one that
--- nobody is before takes its start where that is at most `ahead` from now, or
--- goes to the line too. A task that has been standing in line keeps its place.
--- Nothing is charged but at a start. Where looks at the rounds are late, nobody is
--- there to wake, and tasks start when their units are free, whoever comes.
+-- One that is in flight takes what it was granted, or, where that is too late by now, the earliest start in
+-- its place. Any other goes behind those that wait for what it takes too, to the end of its scope's queue, and
+-- one that nobody is before takes its start where that is at most `near` from now, or goes to the
+-- queue too. A task that stands in its queue keeps its place.
 --
--- KEYS[1..n]  rule      state of rule i; n = #KEYS - 8. See include/layout.lua and concurrency.lua.
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 9. See include/layout.lua and concurrency.lua.
 -- KEYS[n+1]   attempt   string, the grant under this attempt id, as decide's.
--- KEYS[n+2]   line      sorted set of the scope's waiting tasks. See include/turns/lines.lua, here and
---                       for the next five, which the provider has one of each.
--- KEYS[n+3]   due       sorted set of rules by the time to look at their rounds.
--- KEYS[n+4]   round     sorted set of seats.
--- KEYS[n+5]   out       hash of released tasks.
--- KEYS[n+6]   at        hash of seats by scope, and of sums.
--- KEYS[n+7]   told      hash, what the API has told of its limits. See include/told.lua.
--- KEYS[n+8]   parked    sorted set of tasks out of their lines for now. See include/wake/parked.lua.
+-- KEYS[n+2]   queue     sorted set of the scope's waiting tasks. See include/waiting/tasks.lua.
+-- KEYS[n+3]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next two.
+-- KEYS[n+4]   heap      sorted set of listed nodes.
+-- KEYS[n+5]   meta      hash of nodes.
+-- KEYS[n+6]   flight    hash of what was granted. See include/waiting/flight.lua, here and for the next.
+-- KEYS[n+7]   overdue   sorted set of the same.
+-- KEYS[n+8]   told      hash, what the API has told of its limits. See include/told.lua.
+-- KEYS[n+9]   parked    sorted set of tasks out of their queues for now. See include/waiting/parked.lua.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id: holder of places under concurrency rules.
--- ARGV[3]     ask       integers with a space between: priority, at most 1000000 either way, of which higher
---                       goes first, and behind it, as "0:6:low", the stride and the name of a lane for a
---                       task that has one; ahead, µs >= 0, at most 60000000, how far ahead a start may be charged for
---                       a task that was released; near, µs >= 0, the same for one that was not; lead, µs >= 0,
---                       how long before its start a task is released. Then the levels of the scope that have
---                       rules, as how many names below the provider, each with the weight that its name has
---                       there where one is said: "0 10000 0 5000 0,1*2.5".
--- ARGV[4]     ticket    the task's name in line, its cost before it: "50:name", or ":name" for 1, or
---                       by unit "requests=1,tokens=1500:name".
+-- ARGV[3]     ask       priority, at most 1000000 either way, of which higher goes first, and behind it, as
+--                       "0:6:low", the stride and the name of a lane for a task that has one; then integers with
+--                       a space between: ahead, µs >= 0, at most 60000000, how far ahead a start may be charged for
+--                       a task that was granted; near, µs >= 0, the same for one that was not; lead, µs >= 0,
+--                       how long before its start a task is granted; then the path of the scope.
+-- ARGV[4]     ticket    the task's name in its queue, its cost before it. See include/waiting/tasks.lua.
 -- ARGV[5]     again     0; 1 for a task whose start came too late: it had its turn, and has it still; 2
---                       for one that had its turn and shall only be put back before those in its line; 3
---                       for one that cannot run now, and only takes its place in line, whatever its limits would admit.
---                       What was too late before may follow, as before decide's ask: "1L20000"; and behind
---                       that the start that it could not use, where it is known, in integer µs since the
---                       epoch: "1L20000 1800000000000000".
+--                       for one that had its turn and shall only be put back before those in its queue; 3
+--                       for one that cannot run now, and only takes its place. What was too late before may follow,
+--                       as before decide's ask: "1L20000"; and behind that the start that it could not use,
+--                       in integer µs since the epoch: "1L20000 1800000000000000".
 -- ARGV[6]     others    the names of the scope's other rules, which it takes nothing of, each with a
 --                       zero byte after it, and with a byte of one and its unit before that where it
 --                       counts none of requests.
 -- ARGV[7..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
 --                       include/rules.lua.
 --
--- Returns  {now, then three for each rule: remaining, reset, place}, as decide;
---          {now, then three for each rule, then look}: the same where others may wait; or
+-- Returns  {now, then three for each rule: remaining, reset, place}, as decide; or
 --          {allowed, replayed, now, wait, binding, then five for each rule, then ahead, expected, look}:
 --          all but the last three as decide, and
 --          wait       denied: as decide; it says nothing of those who are before
---          ahead      how many of its scope are before it; -1 when it does not stand in line
+--          ahead      how many of its scope are before it; -1 when it does not stand in its queue
 --          expected   integer µs until its turn is expected; -1 can't be told
---          look       integer µs until the provider's rounds must be looked at for it; -1 when
---                     they need not for this one, and allowed: 0 when others wait, or may
+--          look       integer µs until dispatch must be called; -1 when this is no reason to
 --
--- Writes   KEYS[1..n+1] when allowed, KEYS[n+2..n+4] and KEYS[n+6] when it joins or leaves the line,
---          KEYS[n+5] when it had been released, under several rules or at more than one unit the times
---          to look with it, KEYS[n+8] when it had been parked.
--- Source   docs/turns.md#the-decision
+-- Writes   KEYS[1..n+1] when allowed, KEYS[n+2..n+5] when it comes to its queue or leaves it,
+--          KEYS[n+6..n+7] when it was in flight, KEYS[n+9] when it had been parked.
+-- Source   docs/turns.md#decide
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
 -- A test may hand in a number instead; production hands in "".
@@ -111,13 +102,14 @@ local LONGER, LEAST, MOST = 40000000, 1000000, 58000000
 local LONGEST_LEASE = 86400000000
 
 local call, format = redis.call, string.format
-local member, COLON = ARGV[2], 58
-local n, base = #KEYS - 8, 5
-local attempt, line = KEYS[n + 1], KEYS[n + 2]
-local due, round, out_key, at, told = KEYS[n + 3], KEYS[n + 4], KEYS[n + 5], KEYS[n + 6], KEYS[n + 7]
-local parked = KEYS[n + 8]
-local ticket, provider = ARGV[4], sub(due, 1, -5)
-local scope = sub(line, #provider + 1, -6)
+local member, ticket, again = ARGV[2], ARGV[4], sub(ARGV[5], 1, 1)
+local n, base = #KEYS - 9, 5
+local attempt, schedule, heap, meta = KEYS[n + 1], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
+local flight, overdue, told, parked = KEYS[n + 6], KEYS[n + 7], KEYS[n + 8], KEYS[n + 9]
+local provider = sub(schedule, 1, -10)
+local scope = sub(KEYS[n + 2], #provider + 1, -7)
+local late = string.match(ARGV[5], '^.([LF]%d+)')
+
 -- A calendar rule whose boundaries the clock is not between is stale. By it nothing is
 -- decided, and nobody loses a turn or a place: the caller asks again with others.
 do
@@ -139,48 +131,41 @@ do
   end
 end
 
--- Whether the API has told anything; whether nobody waits; whether it is this task's turn; and the
--- place that it has if it was parked.
-local there = call('EXISTS', due, out_key, told, told, told, parked, parked, parked, parked, parked, parked)
-local heeds, quiet, released = there % 6 >= 3, there % 3 == 0, false -- a key counts as often as it is named
-local had_place = there >= 6 and tonumber(call('ZSCORE', parked, scope .. '\0' .. ticket) or nil)
--- The field of one that was released, and what it says. It goes when the task has its start or
--- its place in line, not before, and so does what was parked: a server that refuses a command
--- half-way leaves it its turn.
-local on_way = not quiet and scope .. '\0' .. ticket
-local was_out = on_way and call('HGET', out_key, on_way)
-on_way = was_out and on_way or nil
-if was_out then
-  released = true
-  -- Those who were released together may come in another order, and take each other's
-  -- starts. Under one rule that is the same to everybody else, if each costs one unit.
-  if n > 1 or byte(ticket) ~= COLON then
-    local looks = {}
-    for i = 1, n do
-      looks[2 * i - 1], looks[2 * i] = format('%.0f', now), sub(KEYS[i], #provider + 1)
+local field = scope .. '\0' .. ticket
+local value = call('HGET', flight, field)
+local there = call('EXISTS', told, parked, parked)
+local heeds, parks, quiet = there % 2 == 1, there >= 2, true
+do
+  local names, id = { 'n' }, ''
+  for name in string.gmatch(scope, '/[^/]*') do
+    id = id .. name
+    names[#names + 1] = 'n' .. id
+  end
+  for _, v in ipairs(call('HMGET', meta, unpack(names))) do
+    quiet = quiet and not (v and string.find(v, '\n', 1, true))
+  end
+  if heeds then
+    for i = 1, #names do
+      names[i] = 'P' .. sub(names[i], 2)
     end
-    call('ZADD', due, 'XX', 'LT', unpack(looks))
+    for i = 1, n do
+      names[#names + 1] = 'R' .. sub(KEYS[i], #provider + 1)
+    end
+    heeds = false
+    for _, v in ipairs(call('HMGET', told, unpack(names))) do
+      heeds = heeds or v
+    end
   end
 end
+local was_parked = parks and call('ZSCORE', parked, field)
 
-local again, late = string.match(ARGV[5], '^(%d)([LF]?%d*)')
-late = late ~= '' and late or nil
-local mine = released or again == '1' or again == '2'
-
--- One who was parked goes back to its line once: others of its scope may be parked who are before it.
-local parked_before = had_place and not mine
-
--- One that a bucket paces mostly comes before its start, which the express way has not.
-local at_once = released and byte(ARGV[base + 2]) ~= TOKEN
-if (quiet or at_once) and not heeds and not late and again < '2' and not had_place then
-  local look = not quiet and 0 or nil
+if quiet and not value and not heeds and not late and not was_parked and again < '2' then
 -- The express way, which most calls go: every rule has been used lately under the
 -- limits of this call, admits its cost now, and its key lives long enough. One
 -- straight line without a function, since to make one costs as much as to add up a
 -- rule. Whatever is different leaves it before anything is written, for the
 -- general way below, which answers the same: a test runs both. It needs call, format,
--- member, attempt, n, base; look, a last number for the reply, or nil; and on_way, the field
--- in out_key of a task that was released, or nil.
+-- member, attempt, n and base.
 local out, states, moment, passed = { now, 0, 0, 0 }, {}, pack(now), 0
 local record = moment
 for i = 1, n do
@@ -381,10 +366,6 @@ if passed == n then
         end
       end
     end
-    if on_way then
-      call('HDEL', out_key, on_way)
-    end
-    out[3 * n + 2] = look
     return out
   end
   call('SET', attempt, before, 'PX', byte(before, 1) == GIVEN_BACK and '60000' or '30000')
@@ -393,9 +374,8 @@ end
 
 -- The general way.
 
-local rank, ahead, near, lead, ranks = string.match(ARGV[3], '^(%S+) (%S+) (%S+) (%S+) (.*)$')
-ahead, lead = tonumber(mine and ahead or near), tonumber(lead)
-local left_out = ARGV[6]
+local rank, ahead, near, lead = string.match(ARGV[3], '^(%S+) (%S+) (%S+) (%S+)')
+ahead, near, lead = tonumber(ahead), tonumber(near), tonumber(lead)
 
 -- Numbers on their way out of and into Redis.
 local max, min = math.max, math.min
@@ -1688,56 +1668,35 @@ local function mend(rules)
     end
   end
 end
--- Who waits, and in which order. It needs call, provider, and the keys due, round
--- and at. Source: docs/turns.md#lines-rounds-and-seats
+-- What a waiting task takes, and its place in the queue of its scope. It needs call and the numbers.
+-- Source: docs/turns.md#queues
 --
--- line   sorted set of each scope: its tasks' tickets, by priority and order. A
---        ticket is "cost:name", the cost left out when it is 1; one by unit is
---        "requests=1,tokens=1500:name".
--- round  sorted set of seats, all of score 0. A scope whose line is not empty has
---        one seat, with the rule that its first task waits for:
---        rule, 0, rank, scope. The seats of a rule are its round; they are
---        served in the order of their ranks: the priority of the scope's first
---        task, then the stamp, which grows by what the scope has had. See shares.lua.
---        Those of which no task can ever be admitted have a round of no rule's.
--- due    sorted set of rules that have a round, by the µs to look at it.
--- out    hash of tasks that were released and have not come: scope, 0, ticket. Its
---        values: when it was, its score, its stamp, and the id of the call.
--- at     hash: S<scope> its seat, L<scope> requests in its line and, after a 0 and
---        its name, of each other unit, U<rule> units that wait in lines under the
---        rule, N<rule> those lines, # the highest stamp, @ the µs
---        of the last look, ^ what that was before the clock stepped back, M that somebody
---        takes nothing of some rule, ! the seat of no
---        rule's round that a look came to; V, F and T as in shares.lua; Q<scope> the lanes of
---        its line, as in lanes.lua.
+-- queue  sorted set of each scope: the tickets of its tasks, by priority and order. A ticket is
+--        "cost:name", without the cost when it is 1, or by unit "requests=1,tokens=1500:name".
 local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
-local NO_RULE, REQUESTS, MIXED = '!', 'requests', 'M'
-
--- A released task that has not come for so long is not on its way, and a look
--- that is later than this has nobody to make it.
-local STALE, LATE = 3000000, 1000000
-
--- What stands for the call's id: a task is known to run, or to be about to, and one
--- that went straight to its queue and that no look has met.
-local RUNNING, STRAIGHT = '!', '?'
+local REQUESTS = 'requests'
 
 -- Added to a score, so that it is never negative.
 local SCORES = 4503599627370496
 
--- What waits is kept for so much longer than it is expected to take: it means
--- something until the task's own queue brings it back.
+-- What waits is kept for so much longer than it is expected to take: it means something until
+-- asynq brings the task back by itself.
 local STAY = 86400000000
 
--- The place after the last of a band, or the first of an empty one: not before
--- the clock, in ms, so that who was released, and comes back to its place, is before
--- those who came since, whoever stands in line by then.
+-- The first place of an empty band, or the one after its last. Places go by the clock, in ms: who
+-- comes back to its place is before those who came since.
 local function place_after(last, band, now)
   local first = band + MIDDLE / 2 + floor(now / 1000) % MIDDLE
   return last and min(max(last + 1, first), band + BAND - 1) or first
 end
 
-local function rule_name(key)
-  return sub(key, #provider + 1)
+-- The number that sorts bands: 0 for the highest priority.
+local function band_of(score)
+  local band = floor(score / BAND) + LOWEST
+  if not (band >= 0 and band < 2 * LOWEST) then
+    error('a score is damaged')
+  end
+  return band
 end
 
 -- What a task costs under every rule; nil for one that costs by unit.
@@ -1746,19 +1705,18 @@ local function number_of(ticket)
   return cost and (tonumber(cost) or 1)
 end
 
--- What a task takes of a unit, '' for places, that is known to have no number: a rule
--- that it takes nothing of is not in its path.
-local function amount_of(ticket, unit)
+-- What a task takes of a unit, '' for places.
+local function cost_of(ticket, unit)
+  local number = number_of(ticket)
+  if number then
+    return number
+  end
   for its, cost in string.gmatch(string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
     if its == unit then
       return tonumber(cost)
     end
   end
   return (unit == '' or unit == REQUESTS) and 1 or 0
-end
-
-local function cost_of(ticket, unit)
-  return number_of(ticket) or amount_of(ticket, unit)
 end
 
 -- The unit that a rule counts, '' for places and where each task counts: it follows the
@@ -1772,37 +1730,38 @@ local function unit_of(rule)
   return unit == '' and REQUESTS or unit
 end
 
--- The field of a scope's sum of a unit.
-local function sum_of(scope, unit)
-  return (unit == '' or unit == REQUESTS) and 'L' .. scope or 'L' .. scope .. '\0' .. unit
-end
-
--- The rules of a path that a task takes anything of, each with what it takes.
+-- The rules of a path that a task takes anything of, each with what it takes; and the task's
+-- signature: '' if those are all, or else their units.
 local function counted(path, ticket)
-  local number, all = number_of(ticket), true
+  local some, units, all = {}, {}, true
   for i = 1, #path do
     local r = path[i]
-    r.cost = number or amount_of(ticket, r.unit)
-    all = all and r.cost > 0
+    r.cost = cost_of(ticket, r.unit)
+    if r.cost > 0 then
+      some[#some + 1], units[r.unit] = r, true
+    else
+      all = false
+    end
   end
   if all then
-    return path
+    return path, ''
   end
-  local some = {}
-  for i = 1, #path do
-    some[#some + 1] = path[i].cost > 0 and path[i] or nil
+  local names = {}
+  for unit in pairs(units) do
+    names[#names + 1] = unit
   end
-  return some
+  table.sort(names)
+  return some, table.concat(names, ',') .. ','
 end
 
--- The place of a scope among others: priority and stamp, ten bytes. A score that no priority has
--- would become the rank of another one.
-local function rank_of(score, stamp)
-  local band = floor(score / BAND) + LOWEST
-  if not (band >= 0 and band < 2 * LOWEST) then
-    error('a score is damaged')
-  end
-  return sub(pack(band), 5) .. pack(stamp)
+-- The group of a task: what its name begins with, up to and with the first slash; '' where it has none.
+local function group_of(ticket)
+  return string.match(ticket, '^[^:]*:([^/]*/)') or ''
+end
+
+-- The level of a rule, by its name: the path of its scope.
+local function level_of(name)
+  return string.match(name, '^[^:]*')
 end
 
 -- The numbers of a path's rules, and the weight that the scope has under each where it
@@ -1811,53 +1770,609 @@ local function path_numbers(text)
   return string.gmatch(text, '(%d+)%*?([%d.]*)')
 end
 
-local function seat_of(name, rank, scope)
-  return name .. '\0' .. rank .. scope
-end
-
--- The two numbers of a rank: of the priority, less first, and the stamp.
-local function numbers_of(rank)
-  local a, b, c = byte(rank, 1, 3)
-  return (a * 256 + b) * 256 + c, unpack7(rank, 4)
-end
-
--- The rule, rank and scope of a seat.
-local function parts_of(seat)
-  local zero = string.find(seat, '\0', 1, true)
-  return sub(seat, 1, zero - 1), sub(seat, zero + 1, zero + 10), sub(seat, zero + 11)
-end
-
--- The first seat of a rule's round after another.
-local function seat_after(name, after)
-  local from = after or name .. '\0'
-  return call('ZRANGEBYLEX', round, '(' .. from, '(' .. name .. '\1', 'LIMIT', '0', '1')[1]
-end
-
--- Keeps what waits at least us µs more, and until its own queue brings it back after that: the
--- safety net is a twentieth later than what is expected. Whether it had to.
+-- Keeps keys at least us µs more, and until asynq brings the tasks back after that: it does so a
+-- twentieth later than expected.
 local function keep_waiting(us, ...)
-  local had_to = false
   us = us + us / 20
   for _, key in ipairs({ ... }) do
     if call('PTTL', key) < us / 1000 + STAY / 2000 then
       call('PEXPIRE', key, whole(ceil((us + STAY) / 1000)))
-      had_to = true
     end
   end
-  return had_to
 end
--- The place of a task in its line by its lane. It needs now, pack, the numbers and lines.lua.
+-- The order among scopes that wait. It needs call, now, heap, schedule, meta, pack and the numbers.
+-- Source: docs/turns.md#the-tree
+--
+-- A node is a name of a path: '' the provider, '/a', '/a/x', and as a leaf the queue of a scope:
+-- '/a/' for that of '/a'. Each node has a tag, a time in the virtual clock of its parent, and
+-- its siblings take turns by it: start-time fair queueing at each level. A node that has
+-- waiting tasks is, for each signature of those, either listed or blocked:
+--
+-- heap      sorted set, all of score 0: the listed nodes, as parent, 0, signature, 0, rank, node. A rank is
+--           the band of the first task and the tag, in 7 and 16 digits. With '!' as signature: nodes that are empty,
+--           and whose tag is ahead of their parent's time. It is forgotten once that has passed it.
+-- schedule  sorted set: the blocked nodes, as node, 0, signature, by the µs at which their rules admit the
+--           first task below. The provider is never listed: while anybody can be looked at, it is here.
+-- meta      hash. n<node>: its tag, its time, how many nodes below have tasks, how many '!' there are,
+--           and the requests that wait below; then a line for each signature: it, the band, and, where it is
+--           blocked, the cost that blocks and its unit, behind which "=" and a signature say that what comes free
+--           is saved for the tasks of that one. A leaf whose queue has lanes has 1 for '!'.
+--           u<node>, 0, unit: what the tasks below that cost by unit take of another unit, and with '*' of
+--           requests: a task that costs a number takes it of each. Q<scope> the lanes of a queue: lanes.lua.
+--           @ the µs of the last dispatch.
+local tree = { records = {}, nodes = {}, sets = {}, comes = {}, times = {}, sums = {}, at_once = 16 }
+do
+  local format = string.format
+  local SLOT, LATEST, MOST_OF_A_TURN, MANY = 100000, 9007199254740991, 10000, 500
+  local PAST = '!'
+
+  local function parent(id)
+    return string.match(id, '^(.*)/')
+  end
+  tree.parent = parent
+
+  local function read_record(id, v)
+    local nd = { id = id, tag = 0, time = 0, kids = 0, past = 0, units = 0, states = {}, stored = v and true or false }
+    if not v then
+      return nd
+    end
+    local tag, time, kids, past, units = string.match(v, '^(%d+) (%d+) (%d+) (%d+) (%d+)')
+    nd.tag, nd.time, nd.kids = tonumber(tag), tonumber(time), tonumber(kids)
+    nd.past, nd.units = tonumber(past), tonumber(units)
+    for sig, band, cost, unit, is, behind in string.gmatch(v, '\n([^ ]*) (%d+) ?(%d*) ?([^=\n]*)(=?)([^\n]*)') do
+      nd.states[sig] = { band = tonumber(band), cost = tonumber(cost), unit = cost ~= '' and unit or nil, behind = is == '=' and behind or nil }
+    end
+    return nd
+  end
+
+  local function record(nd)
+    local text = format('%.0f %.0f %.0f %.0f %.0f', nd.tag, nd.time, nd.kids, nd.past, nd.units)
+    for sig, state in pairs(nd.states) do
+      text = text .. '\n' .. sig .. ' ' .. whole(state.band)
+      if state.cost then
+        local behind = state.behind and '=' .. sub(state.behind, 1) or ''
+        text = text .. ' ' .. whole(state.cost) .. ' ' .. state.unit .. behind
+      end
+    end
+    return text
+  end
+
+  -- Reads nodes that are not known yet. They are taken apart when they are asked for.
+  function tree.read(ids)
+    local unknown, fields = {}, {}
+    for _, id in ipairs(ids) do
+      if not tree.nodes[id] and tree.records[id] == nil then
+        tree.records[id] = false
+        unknown[#unknown + 1], fields[#fields + 1] = id, 'n' .. id
+      end
+    end
+    for i = 0, #unknown - 1, MANY do
+      local values = call('HMGET', meta, unpack(fields, i + 1, min(#fields, i + MANY)))
+      for j = 1, #values do
+        tree.records[unknown[i + j]] = values[j]
+      end
+    end
+  end
+
+  local function node(id)
+    local nd = tree.nodes[id]
+    if not nd then
+      tree.read({ id })
+      nd = read_record(id, tree.records[id])
+      tree.nodes[id] = nd
+    end
+    return nd
+  end
+  tree.node = node
+
+  -- A node, to be written.
+  local function changed(id)
+    local nd = node(id)
+    nd.changed, nd.gone = true, nil
+    return nd
+  end
+
+  -- The nodes from a leaf up to the provider.
+  function tree.chain(leaf)
+    local ids, id = {}, leaf
+    while id do
+      ids[#ids + 1] = id
+      id = parent(id)
+    end
+    return ids
+  end
+
+  -- Writes what comes to the heap and what goes: first what comes, since an empty key has no TTL.
+  local function write_heap()
+    local come, go = {}, {}
+    for member, is in pairs(tree.comes) do
+      if is then
+        come[#come + 1], come[#come + 2] = '0', member
+      else
+        go[#go + 1] = member
+      end
+    end
+    tree.comes = {}
+    for i = 1, #come, MANY do
+      call('ZADD', heap, unpack(come, i, min(#come, i + MANY - 1)))
+    end
+    for i = 1, #go, MANY do
+      call('ZREM', heap, unpack(go, i, min(#go, i + MANY - 1)))
+    end
+  end
+
+  local function sooner(a, b)
+    return a.band < b.band or a.band == b.band and a.tag < b.tag
+  end
+
+  -- The children of a node for a signature: the first of them, once they are read.
+  local function children(id, sig)
+    local key = id .. '\0' .. sig .. '\0'
+    local set = tree.sets[key]
+    if not set then
+      set = { key = key, upper = id .. '\0' .. sig .. '\1', hidden = {}, many = 0 }
+      tree.sets[key] = set
+    end
+    return set
+  end
+
+  local function read_children(set)
+    write_heap()
+    local most = tree.at_once + set.many
+    local got = call('ZRANGEBYLEX', heap, '[' .. set.key, '(' .. set.upper, 'LIMIT', '0', whole(most))
+    local list, from = {}, #set.key
+    for _, member in ipairs(got) do
+      local id = sub(member, from + 24)
+      if not set.hidden[id] then
+        list[#list + 1] = { band = tonumber(sub(member, from + 1, from + 7)), tag = tonumber(sub(member, from + 8, from + 23)), id = id }
+      end
+    end
+    set.list, set.whole = list, #got < most
+  end
+
+  -- Knows the children of a node without reading them, where its own queue is the only one.
+  local function know_children(set, id, sig)
+    local leaf = sub(id, -1) ~= '/' and sig ~= PAST and node(id).kids == 1 and node(id .. '/')
+    if leaf and leaf.kids == 1 then
+      local state = leaf.states[sig]
+      set.list, set.whole = { state and { band = state.band, tag = leaf.tag, id = leaf.id } or nil }, true
+    end
+  end
+
+  -- The first child that this call has not hidden, if any.
+  local function first(id, sig)
+    local set = children(id, sig)
+    if not set.list and set.many == 0 then
+      know_children(set, id, sig)
+    end
+    while not set.list or #set.list == 0 and not set.whole do
+      read_children(set)
+    end
+    return set.list[1]
+  end
+  tree.first = first
+
+  local function put(id, sig, child, band, tag)
+    local set = children(id, sig)
+    local list, e = set.list, { band = band, tag = tag, id = child }
+    tree.comes[set.key .. format('%07.0f%016.0f', band, tag) .. child] = true
+    if list and not set.hidden[child] and (set.whole or #list > 0 and sooner(e, list[#list])) then
+      local i = #list + 1
+      while i > 1 and sooner(e, list[i - 1]) do
+        list[i] = list[i - 1]
+        i = i - 1
+      end
+      list[i] = e
+    end
+  end
+
+  local function drop(id, sig, child, band, tag)
+    local set = children(id, sig)
+    tree.comes[set.key .. format('%07.0f%016.0f', band, tag) .. child] = false
+    for i, e in ipairs(set.list or {}) do
+      if e.id == child then
+        table.remove(set.list, i)
+        break
+      end
+    end
+  end
+
+  -- Makes a node wait for a moment.
+  local function wait_until(id, sig, t)
+    tree.times[id .. '\0' .. sig] = t
+  end
+
+  -- Has those looked at now that wait behind a signature.
+  local function pass_on(nd, sig)
+    for its, state in pairs(nd.states) do
+      if its ~= sig and state.cost and state.behind == sig then
+        wait_until(nd.id, its, now)
+      end
+    end
+  end
+
+  -- Sees that a node is listed, or is not, as its children are.
+  local function rise(id, sig)
+    local nd, set, child = node(id), children(id, sig), first(id, sig)
+    local state, up = nd.states[sig], parent(id)
+    if not child and set.many > 0 then -- all others are left out
+      return up and state and not state.cost and tree.hide(id, sig)
+    elseif child and state and (state.cost or state.band == child.band or set.many > 0) then
+      return
+    end
+    if state and state.cost then
+      wait_until(id, sig, false)
+      pass_on(nd, sig)
+    elseif state then
+      drop(up, sig, id, state.band, nd.tag)
+    end
+    changed(id)
+    nd.states[sig] = child and { band = child.band } or nil
+    if child and not up then
+      nd.states[sig].cost, nd.states[sig].unit = 0, ''
+      wait_until(id, sig, now)
+    elseif child then
+      put(up, sig, id, child.band, nd.tag)
+    end
+    if up then
+      rise(up, sig)
+    end
+  end
+
+  -- Blocks a node until t, when its rule admits the cost of a unit, or, behind another signature, while that
+  -- waits for the same.
+  function tree.block(id, sig, t, cost, unit, behind)
+    local nd, up = changed(id), parent(id)
+    local state = nd.states[sig]
+    if up and not state.cost then
+      drop(up, sig, id, state.band, nd.tag)
+    end
+    state.cost, state.unit, state.behind = cost, unit, behind
+    wait_until(id, sig, t)
+    if up then
+      rise(up, sig)
+    end
+  end
+
+  -- Lists a node that was blocked. The provider is to be looked at.
+  function tree.unblock(id, sig)
+    local nd, up, child = changed(id), parent(id), first(id, sig)
+    local state = nd.states[sig]
+    if child and not state then
+      error('a node is lost')
+    end
+    pass_on(nd, sig)
+    if not child then
+      wait_until(id, sig, false)
+      nd.states[sig] = nil
+    elseif not up then
+      state.cost, state.unit, state.band, state.behind = 0, '', child.band, nil
+    elseif state.cost then
+      wait_until(id, sig, false)
+      nd.states[sig] = { band = child.band }
+      put(up, sig, id, child.band, nd.tag)
+      rise(up, sig)
+    end
+  end
+
+  -- Has the nodes of a level looked at now: something of its rules has come free.
+  function tree.look_at(id)
+    for sig, state in pairs(node(id).states) do
+      if state.cost and tree.times[id .. '\0' .. sig] ~= false then
+        wait_until(id, sig, now)
+      end
+    end
+  end
+
+  -- The same for all above a leaf: the first task there has gone, and whoever is first now may need less.
+  function tree.look_above(leaf)
+    for _, id in ipairs(tree.chain(parent(leaf))) do
+      tree.look_at(id)
+    end
+  end
+
+  -- Leaves a listed node out until the end of this call, and its parents where all below are.
+  function tree.hide(id, sig)
+    local up = parent(id)
+    local set = children(up, sig)
+    for i, e in ipairs(first(up, sig) and set.list or {}) do
+      if e.id == id then
+        table.remove(set.list, i)
+        set.hidden[id], set.many = true, set.many + 1
+        break
+      end
+    end
+    if up ~= '' and not first(up, sig) then
+      tree.hide(up, sig)
+    end
+  end
+
+  -- Has blocked parents of a leaf looked at now, if its first task may start sooner than those that they
+  -- are blocked for.
+  function tree.hurry(leaf, sig, band, ticket)
+    for _, id in ipairs(tree.chain(parent(leaf))) do
+      local state = node(id).states[sig]
+      if state and state.cost then
+        if band < state.band or cost_of(ticket, state.unit) < state.cost then
+          wait_until(id, sig, now)
+        end
+        return
+      end
+    end
+  end
+
+  -- Counts a task that comes to a queue (1) or leaves it (-1), at each level.
+  function tree.count(leaf, ticket, sign)
+    local cost, more = cost_of(ticket, REQUESTS), {}
+    if not number_of(ticket) then
+      for unit, units in string.gmatch(string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
+        more[unit] = unit ~= REQUESTS and tonumber(units) or nil
+      end
+      more['*'] = cost
+    end
+    for _, id in ipairs(tree.chain(leaf)) do
+      local nd = changed(id)
+      nd.units = max(0, nd.units + sign * cost)
+      for unit, units in pairs(more) do
+        local field = 'u' .. id .. '\0' .. unit
+        tree.sums[field] = (tree.sums[field] or 0) + sign * units
+      end
+    end
+  end
+
+  -- What waits below a node of a unit.
+  function tree.units(id, unit)
+    local units = node(id).units
+    if unit == '' or unit == REQUESTS then
+      return units
+    end
+    local its, all = 'u' .. id .. '\0' .. unit, 'u' .. id .. '\0*'
+    local sums = call('HMGET', meta, its, all)
+    local by_number = units - (tonumber(sums[2] or nil) or 0) - (tree.sums[all] or 0)
+    return max(0, by_number + (tonumber(sums[1] or nil) or 0) + (tree.sums[its] or 0))
+  end
+
+  -- Opens a leaf that has its first task, and its parents. Nobody has saved up: its tag is its parent's
+  -- time at least.
+  local function open(leaf)
+    local id, up = leaf, parent(leaf)
+    changed(leaf).kids = 1
+    while up do
+      local nd, p = changed(id), changed(up)
+      if nd.stored then
+        drop(up, PAST, id, 0, nd.tag)
+        p.past = max(0, p.past - 1)
+      end
+      nd.tag, p.kids = max(nd.tag, p.time), p.kids + 1
+      if p.kids > 1 then
+        return
+      end
+      id = up
+      up = parent(up)
+    end
+  end
+
+  local function forget(id)
+    local nd = node(id)
+    nd.gone, nd.stored = true, false
+    while nd.past > 0 do
+      local e = first(id, PAST)
+      if not e then
+        return
+      end
+      drop(id, PAST, e.id, 0, e.tag)
+      nd.past = nd.past - 1
+      forget(e.id)
+    end
+  end
+
+  -- Closes a leaf that has no tasks any more, and the parents that have none. What they are ahead of others
+  -- is kept.
+  local function close(id)
+    local up = parent(id)
+    while up do
+      local nd, p = changed(id), changed(up)
+      nd.kids, nd.units, nd.past = 0, 0, sub(id, -1) == '/' and 0 or nd.past
+      p.kids = max(0, p.kids - 1)
+      if nd.tag > p.time then
+        put(up, PAST, id, 0, nd.tag)
+        p.past, nd.stored = p.past + 1, true
+      else
+        forget(id)
+      end
+      if p.kids > 0 then
+        return
+      end
+      id = up
+      up = parent(up)
+    end
+  end
+
+  -- Has a queue stand in the tree by its first task: its signature and its band; nil for a queue that is
+  -- empty.
+  function tree.stand(leaf, sig, band)
+    local nd, up = node(leaf), parent(leaf)
+    if sig and nd.kids == 0 then
+      open(leaf)
+    end
+    for its, state in pairs(nd.states) do
+      if its ~= sig or state.band ~= band then
+        changed(leaf).states[its] = nil
+        drop(up, its, leaf, state.band, nd.tag)
+        if its ~= sig then
+          rise(up, its)
+        end
+      end
+    end
+    if sig and not nd.states[sig] then
+      changed(leaf).states[sig] = { band = band }
+      put(up, sig, leaf, band, nd.tag)
+      rise(up, sig)
+    elseif not sig and nd.kids > 0 then
+      close(leaf)
+    end
+  end
+
+  -- Moves the tags of a path on, whose leaf has had a turn: units and weights by level.
+  function tree.turn(leaf, units, weights)
+    local id, up = leaf, parent(leaf)
+    while up do
+      local nd, p = changed(id), changed(up)
+      p.time = max(p.time, nd.tag)
+      local took = max(1, min(units[up] or 1, MOST_OF_A_TURN))
+      local tag = min(LATEST, p.time + max(1, floor(SLOT * took / (weights[up] or 1) + 0.5)))
+      for sig, state in pairs(nd.states) do
+        if not state.cost then
+          drop(up, sig, id, state.band, nd.tag)
+          put(up, sig, id, state.band, tag)
+        end
+      end
+      nd.tag, p.passed = tag, p.past > 0
+      id = up
+      up = parent(up)
+    end
+  end
+
+  -- Forgets empty nodes that the time has passed.
+  local function sweep()
+    local passed = {}
+    for id, nd in pairs(tree.nodes) do
+      passed[#passed + 1] = nd.passed and not nd.gone and id or nil
+    end
+    for _, id in ipairs(passed) do
+      local nd, e = node(id), first(id, PAST)
+      while e and e.tag <= nd.time do
+        drop(id, PAST, e.id, 0, e.tag)
+        nd.past = max(0, nd.past - 1)
+        forget(e.id)
+        e = first(id, PAST)
+      end
+    end
+  end
+
+  function tree.write_times()
+    local set, gone = {}, {}
+    for key, t in pairs(tree.times) do
+      if t then
+        set[#set + 1], set[#set + 2] = whole(t), key
+      else
+        gone[#gone + 1] = key
+      end
+    end
+    tree.times = {}
+    for i = 1, #set, MANY do
+      call('ZADD', schedule, unpack(set, i, min(#set, i + MANY - 1)))
+    end
+    for i = 1, #gone, MANY do
+      call('ZREM', schedule, unpack(gone, i, min(#gone, i + MANY - 1)))
+    end
+  end
+
+  -- Writes the tree. `set` has more fields and values of meta, by turns, and `gone` fields that go.
+  -- Nothing of it stays when nobody waits.
+  function tree.save(set, gone)
+    if node('').kids == 0 then
+      if node('').changed then
+        call('DEL', heap, schedule, meta)
+      end
+      return
+    end
+    sweep()
+    for id, nd in pairs(tree.nodes) do
+      if nd.gone then
+        gone[#gone + 1] = 'n' .. id
+      elseif nd.changed then
+        set[#set + 1], set[#set + 2] = 'n' .. id, record(nd)
+      end
+    end
+    write_heap()
+    tree.write_times()
+    for field, k in pairs(tree.sums) do
+      local sum = k ~= 0 and (tonumber(call('HGET', meta, field) or nil) or 0) + k
+      if sum and sum > 0 then
+        set[#set + 1], set[#set + 2] = field, whole(sum)
+      elseif sum then
+        gone[#gone + 1] = field
+      end
+    end
+    tree.sums = {}
+    for i = 1, #set, MANY do
+      call('HSET', meta, unpack(set, i, min(#set, i + MANY - 1)))
+    end
+    for i = 1, #gone, MANY do
+      call('HDEL', meta, unpack(gone, i, min(#gone, i + MANY - 1)))
+    end
+  end
+end
+-- What was granted, and has not come. It needs call, now, flight, overdue, pack, the numbers, tasks.lua
+-- and tree.lua. Source: docs/turns.md#in-flight
+--
+-- flight   hash: scope, 0, ticket. Its value: the start, the score in the queue, when it was granted, and the id of
+--          the grant; then for each rule its name, "=" and where its units are. "=" and the beginning of a
+--          caller's ids: its last call that granted anything.
+-- overdue  sorted set of the same fields by when they were granted; by HANDED less while they
+--          are to be fetched by whoever serves their group.
+local flights = {}
+
+-- A task that has not come for so long is not on its way.
+local STALE, HANDED = 3000000, 4503599627370496
+
+function flights.text(g, names, places)
+  local text = string.format('%.0f %.0f %.0f %s', g.start, g.score, now, g.id)
+  for i, place in ipairs(places) do
+    text = string.format('%s %s=%.0f', text, names[i], place)
+  end
+  return text
+end
+
+function flights.read(v)
+  local start, score, at, id = string.match(v, '^(%-?%d+) (%-?%d+) (%d+) (%S+)')
+  local g = { start = tonumber(start), score = tonumber(score), at = tonumber(at), id = id, names = {}, places = {} }
+  for name, place in string.gmatch(v, ' (%S+)=(%d+)') do
+    g.names[#g.names + 1], g.places[#g.places + 1] = name, tonumber(place)
+  end
+  return g
+end
+
+function flights.parts(field)
+  local zero = string.find(field, '\0', 1, true)
+  return sub(field, 1, zero - 1), sub(field, zero + 1)
+end
+
+function flights.forget(field)
+  call('HDEL', flight, field)
+  call('ZREM', overdue, field)
+end
+
+-- Gives back what a task was granted, under the rules that the call knows by name, and has those looked at
+-- that wait for them.
+function flights.refund(g, ticket, named)
+  for i, name in ipairs(g.names) do
+    local r = named(name)
+    if r then
+      r.cost, r.member = cost_of(ticket, r.unit), g.id
+      if r.kind == 'C' then -- a lease that has run out is not counted
+        local ends = tonumber(call('ZSCORE', r.key, g.id) or nil)
+        r.held, r.free = r.held - (ends and ends > now and 1 or 0), nil
+      end
+      algorithms[r.kind].refund(r, now, g.places[i])
+      r.dirty = r.dirty or r.changed
+      tree.look_at(level_of(name))
+    end
+  end
+end
+-- The place of a task in its queue by its lane. It needs now, pack, the numbers and tasks.lua.
 -- Source: docs/turns.md#lanes
 --
--- Start-time fair queueing inside a line: a lane's next task has its place a stride behind that of
--- its last one, and never before the first task in line, which stands for the virtual time. A
+-- Start-time fair queueing inside a queue: a lane's next task has its place a stride behind that of
+-- its last one, and never before the first task there, which stands for the virtual time. A
 -- task without a lane goes to the end, and the next of every lane behind it.
--- Q<scope> keeps these places as long as the line is not empty and somebody has named a lane: seven
+-- Q<scope> keeps these places as long as the queue is not empty and somebody has named a lane: seven
 -- bytes, the next place, and the lane with a zero byte after it. '' is the place that no lane of
 -- the same priority is before.
 --
 -- Below FRONT stand those who came back to the front: they do not stand for the virtual time. Of
--- more than LANES lanes that have tasks in line the others count as none.
+-- more than LANES lanes that have tasks there the others count as none.
 local FRONT = MIDDLE / 2
 
 -- The priority of a task, and its stride and lane where it has one: "0" or "-1:6:low".
@@ -1870,7 +2385,7 @@ local function lane_key(band, name)
   return whole(band + 0) .. ':' .. name -- no priority is -0
 end
 
--- The next places of a line's lanes, by lane_key.
+-- The next places of a queue's lanes, by lane_key.
 local function read_lanes(text)
   local lanes, from = {}, 1
   while text and from < #text do
@@ -1906,8 +2421,8 @@ do
     return lanes[lane_key(band, lane)] ~= nil or many + 1 < LANES
   end
 
-  -- The place of a lane's next task, where `first` is the first of its priority in line, if any: nil
-  -- for the end of the line.
+  -- The place of a lane's next task, where `first` is the first of its priority in the queue, if any: nil
+  -- for the end of the queue.
   function place_in_lane(lanes, band, lane, first)
     local least = lanes[lane_key(band, '')]
     if not least or not has_room(lanes, band, lane, first) then
@@ -1932,358 +2447,6 @@ end
 -- The place of a task behind the last of its group that was parked, if any: it came after that.
 local function behind_parked(score, last, band)
   return last and max(score, min(band + tonumber(last) + 1, band + BAND - 1)) or score
-end
--- The group of a task: what its name begins with, up to and with the first slash; '' where it has none.
-local function group_of(ticket)
-  return string.match(ticket, '^[^:]*:([^/]*/)') or ''
-end
--- Which place a scope has among others, by what they and it have had. It needs call, now, at,
--- round, pack and the numbers. Source: docs/turns.md#shares
---
--- Each level of a path that has rules has a virtual time. The names right below it, its
--- nodes, have slots in that time, each node one after another: a slot is SLOT / weight
--- long for each unit. A scope in line holds a slot of its node at each level, and the
--- beginning of that is its tag there: the stamp of its seat while that is with a rule of
--- the level. All are kept in `at`:
---   V<level>  the virtual time: the highest tag that had its turn; none where nobody waits
---             below the level
---   F<node>   where the node's next slot begins
---   T<scope>  the tags of a scope in line, where several levels have rules: seven bytes for
---             each level from the provider down, zero where there are no rules. Where it has
---             places, one more byte: 1 for the second level, 2 for the third, 4, and so on
---   "         how many nodes were noted since some were last forgotten
--- The nodes of lines that were emptied are noted in `round`, until the time has passed their
--- next slots: ", 0, three zeros, when, node. Of all scopes that ever waited they would be as
--- many as those.
--- Where a level below the first has weights, each of its scopes in line has a place in the
--- round of the level too, whatever rule it waits for: level, 0, three zeros, tag, scope.
-local SLOT, LATEST, PAST = 100000, 9007199254740991, '"'
-
--- Fields of `at` as they will be, false for none, and which of them are to be written; and
--- members of `round` that come or, false, go.
-local held, noted, comes = {}, {}, {}
-
--- Commands read and write so many fields at a time.
-local MANY = 500
-
--- Reads fields that are not known yet.
-local function read_at(fields)
-  local unknown = {}
-  for i = 1, #fields do
-    if held[fields[i]] == nil then
-      unknown[#unknown + 1] = fields[i]
-    end
-  end
-  for i = 0, #unknown - 1, MANY do
-    local values = call('HMGET', at, unpack(unknown, i + 1, min(#unknown, i + MANY)))
-    for j = 1, #values do
-      held[unknown[i + j]] = values[j]
-    end
-  end
-end
-
-local function number_at(field)
-  return tonumber(held[field] or 0)
-end
-
--- Notes what a field will be, false for none.
-local function note(field, value)
-  held[field], noted[field] = value, true
-end
-
--- Notes a time; the highest of all is kept, for levels that have none.
-local function note_time(field, value)
-  note(field, value)
-  if value > number_at('#') then
-    note('#', value)
-  end
-end
-
--- Writes what was noted of members. They come before others go: a key that is there stays,
--- with its TTL.
-local function write_round()
-  local come, go = {}, {}
-  for member, is in pairs(comes) do
-    if is then
-      come[#come + 1], come[#come + 2] = '0', member
-    else
-      go[#go + 1] = member
-    end
-  end
-  comes = {}
-  for i = 1, #come, MANY do
-    call('ZADD', round, unpack(come, i, min(#come, i + MANY - 1)))
-  end
-  for i = 1, #go, MANY do
-    call('ZREM', round, unpack(go, i, min(#go, i + MANY - 1)))
-  end
-end
-
-local function write_at()
-  local set, gone = {}, {}
-  for field in pairs(noted) do
-    local value = held[field]
-    if value then
-      set[#set + 1], set[#set + 2] = field, type(value) == 'number' and whole(value) or value
-    else
-      gone[#gone + 1] = field
-    end
-  end
-  noted = {}
-  for i = 1, #set, MANY do
-    call('HSET', at, unpack(set, i, min(#set, i + MANY - 1)))
-  end
-  for i = 1, #gone, MANY do
-    call('HDEL', at, unpack(gone, i, min(#gone, i + MANY - 1)))
-  end
-end
-
-local function level_of(name)
-  return string.match(name, '^[^:]*')
-end
-
--- The rules of a path that have units to share: pauses have none.
-local function names_of(path)
-  local names = {}
-  for _, r in ipairs(path) do
-    names[#names + 1] = r.kind ~= 'P' and r.name or nil
-  end
-  return names
-end
-
--- The levels of a path that have rules, the provider's first.
-local function levels_of(scope, names, weights)
-  local shares, path = { scope = scope }, scope .. '/'
-  for i = 1, #names do
-    local level = level_of(names[i])
-    if #shares == 0 or shares[#shares].level ~= level then
-      local _, depth = string.gsub(level, '/', '')
-      local weight = tonumber(weights[i]) or 0
-      -- the name below the level: "/a" of "/a/x", and "/a/x/" where the scope is the level itself
-      local ends = string.find(path, '/', #level + 2, true) or #path + 1
-      shares[#shares + 1] = { level = level, node = sub(path, 1, ends - 1), depth = depth,
-        placed = weight > 0 and #shares > 0, weight = weight > 0 and weight or 1 }
-    end
-  end
-  return shares
-end
-
-local function place_at(level, tag, scope)
-  return level .. '\0\0\0\0' .. pack(tag) .. scope
-end
-
-local read_slots
-do
-  -- The places that a scope has, as its tags say.
-  local function places_had(tags, scope)
-    local had, bits = {}, #tags % 7 == 1 and byte(tags, #tags) or 0
-    for depth = 1, 7 do
-      if bits % 2 == 1 then
-        local level = string.match(scope, '^' .. string.rep('/[^/]*', depth))
-        had[place_at(level, unpack7(tags, 7 * depth + 1), scope)] = true
-      end
-      bits = floor(bits / 2)
-    end
-    return had
-  end
-
-  -- The fields that the slots of a path's levels are read from, behind others.
-  local function slot_fields(shares, scope, fields)
-    fields[#fields + 1], fields[#fields + 2], fields[#fields + 3] = '#', PAST, 'T' .. scope
-    for _, s in ipairs(shares) do
-      fields[#fields + 1], fields[#fields + 2] = 'V' .. s.level, 'F' .. s.node
-    end
-    return fields
-  end
-
-  -- Reads the slots and, where several levels have rules, the tags, with other fields. Where
-  -- a level has no time yet it begins with the highest stamp that anybody has.
-  function read_slots(shares, others)
-    if shares.had then
-      return
-    end
-    local scope = shares.scope
-    read_at(slot_fields(shares, scope, others or {}))
-    local tags = held['T' .. scope] or ''
-    shares.had = places_had(tags, scope)
-    for _, s in ipairs(shares) do
-      held['V' .. s.level] = held['V' .. s.level] or max(1, number_at('#'))
-      if not s.tag and #tags >= 7 * s.depth + 7 then
-        local tag = unpack7(tags, 7 * s.depth + 1)
-        s.tag = tag > 0 and tag or nil
-      end
-    end
-  end
-end
-
--- What a path has of each level, for one who has a seat with the rule of a name. Where only
--- one level has rules, the stamp is the tag, and nothing is read for it.
-local function shares_of(shares, name, stamp, others)
-  local pause = name and (name == NO_RULE or sub(name, -6) == ':!stop')
-  if name and #shares == 1 and (pause or level_of(name) == shares[1].level) then
-    shares[1].tag = stamp
-  else
-    read_slots(shares, others)
-  end
-  return shares
-end
-
--- Puts a node's next slot off by so many units, or on by those that nobody had a turn for,
--- which are below zero.
-local function put_off(s, units)
-  local length = max(1, floor(SLOT * math.abs(units) / s.weight + 0.5))
-  local slot = number_at('F' .. s.node) + (units < 0 and -length or length)
-  note_time('F' .. s.node, max(0, min(LATEST, slot)))
-end
-
--- Takes the next slot of the node. The virtual time is the earliest: nobody saves up.
-local function take_slot(s)
-  local time = number_at('V' .. s.level)
-  s.tag = max(time, number_at('F' .. s.node))
-  held['F' .. s.node] = s.tag
-  note_time('V' .. s.level, time)
-  put_off(s, 1)
-end
-
-local function take_slots(shares)
-  read_slots(shares)
-  for _, s in ipairs(shares) do
-    take_slot(s)
-  end
-end
-
--- The scope's tag in the rounds of a level, of the first one for a rule that it has not.
-local function tag_at(shares, name)
-  local level, its = level_of(name), shares[1]
-  for _, s in ipairs(shares) do
-    its = s.level == level and s or its
-  end
-  if not its.tag then
-    read_slots(shares)
-    take_slot(its)
-  end
-  return its.tag
-end
-
--- No turn counts for more: units may be bytes, and virtual times are to last.
-local MOST_OF_A_TURN = 10000
-
--- The units that a turn counts for at a level: the most that the task takes of any rule there.
-local function units_at(level, path)
-  local units = 1
-  for i = 1, #path do
-    if level_of(path[i].name) == level then
-      units = max(units, min(path[i].cost, MOST_OF_A_TURN))
-    end
-  end
-  return units
-end
-
--- Notes a turn of a task that has met the rules of a path: the time comes to it. A slot is
--- for one unit, and the rest is paid now.
-local function had_turn(shares, path)
-  read_slots(shares)
-  for _, s in ipairs(shares) do
-    note_time('V' .. s.level, max(number_at('V' .. s.level), s.tag or 0))
-    local units = units_at(s.level, path)
-    if units > 1 then
-      put_off(s, units - 1)
-    end
-  end
-end
-
--- The level that a node is below: of "/a/" it is "/a", of "/a" and "/" the provider.
-local function level_above(node)
-  return string.match(node, '^(.*)/')
-end
-
-local function past_at(node)
-  return PAST .. '\0\0\0\0' .. pack(now) .. node
-end
-
--- Notes nodes of a line that was emptied, to be forgotten when the time has passed their
--- slots, and forgets all of rules and levels that nobody waits below. It needs the lines that wait
--- under each of the scope's rules, and its seat, which goes with this: without one there may
--- be no key.
-local function remember(shares, names, seat)
-  local waits = {}
-  for _, name in ipairs(names) do
-    local level = level_of(name)
-    waits[level] = waits[level] or seat and number_at('N' .. name) > 0
-    if number_at('N' .. name) == 0 then
-      note('N' .. name, false)
-      note('U' .. name, false)
-    end
-  end
-  for _, s in ipairs(shares) do
-    if not waits[s.level] then
-      note('V' .. s.level, false)
-    end
-    if waits[s.level] and number_at('F' .. s.node) > number_at('V' .. s.level) then
-      comes[past_at(s.node)] = true
-      note(PAST, number_at(PAST) + 1)
-    else
-      note('F' .. s.node, false)
-    end
-  end
-end
-
--- What T<scope> says of a scope in line, and its places.
-local function tags_text(shares)
-  local text, depth, bits, places = '', 0, 0, {}
-  for _, s in ipairs(shares) do
-    text = text .. string.rep(pack(0), s.depth - depth) .. pack(s.tag or 0)
-    depth = s.depth + 1
-    if s.placed and s.tag then
-      bits = bits + 2 ^ (s.depth - 1)
-      places[place_at(s.level, s.tag, shares.scope)] = true
-    end
-  end
-  return bits > 0 and text .. char(bits) or text, places
-end
-
--- Notes the tags of a scope and its places in the rounds of its levels, none where its line
--- is empty.
-local function save_shares(shares, empty)
-  if not shares.had then
-    return -- they are as they were
-  end
-  local text, places = false, {}
-  if not empty and #shares > 1 then
-    text, places = tags_text(shares)
-  end
-  for place in pairs(shares.had) do
-    if not places[place] then
-      comes[place] = false
-    end
-  end
-  for place in pairs(places) do
-    if not shares.had[place] then
-      comes[place] = true
-    end
-  end
-  shares.had = places
-  local scope = shares.scope
-  if text ~= held['T' .. scope] then
-    note('T' .. scope, text)
-  end
-end
--- The rule of a path that a task waits for, as its number in it, and when to look at
--- it, nil where it can't tell: one that can't, or the one that alone would admit the
--- task last. Whatever comes free of any other, it can't start before. That need not be
--- the one that asked for the start: a window may only be in the way of the moment that
--- others have put it off to.
-local function waits_for(path, start, binding)
-  local last, at
-  for i = 1, #path do
-    local t = algorithms[path[i].kind].fit(path[i], now)
-    if not t then
-      return i, nil
-    elseif t > (at or now) then
-      last, at = i, t
-    end
-  end
-  return last or max(1, binding), at or start
 end
 -- Whether a clock says when a rule will admit more, or a pause is over.
 local function can_tell(r)
@@ -2325,421 +2488,170 @@ end
 local function turns_of(units, lines, weight)
   return ceil(units * max(0, lines) / (weight > 0 and weight or 1))
 end
--- Has the waiting tasks of some levels looked at now: something of their rules has become free, or has been
--- changed. It needs sub and whole; names are those of the rules.
--- Source: docs/turns.md#the-tree
-local function freed(schedule, meta, names, now)
-  if #names == 0 or redis.call('EXISTS', schedule) == 0 then
-    return
-  elseif sub(schedule, -4) == '!due' then
-    for i = 1, #names do
-      redis.call('ZADD', schedule, 'XX', 'LT', whole(now), names[i])
-    end
-    return
+-- How a task comes to a queue, for those who ask and those who are planned. It needs queues.lua, lanes.lua,
+-- expect.lua, parked and parks. Source: docs/turns.md#join
+
+-- The place of a task that asks for the first time: at the end of its queue or where its lane goes on, and
+-- behind those of its group who are parked.
+local function place_in(l, ticket, rank)
+  local priority, stride, lane = priority_of(rank)
+  local band = -priority * BAND
+  local from, to = whole(band), '(' .. whole(band + BAND)
+  local leaf, lanes, score = tree.node(l.leaf), nil, nil
+  l.text_of_lanes = l.text_of_lanes or leaf.past > 0 and call('HGET', meta, 'Q' .. l.scope) or ''
+  lanes = read_lanes(l.text_of_lanes)
+  if lane ~= '' and l.text_of_lanes ~= '' then
+    local first = call('ZRANGEBYSCORE', l.key, whole(band + FRONT), to, 'WITHSCORES', 'LIMIT', '0', '1')[2]
+    score = place_in_lane(lanes, band, lane, tonumber(first or nil))
   end
-  local fields = {}
-  for i = 1, #names do
-    fields[i] = 'n' .. string.match(names[i], '^[^:]*')
+  if not score and leaf.kids == 0 then
+    score = place_after(nil, band, now)
+  elseif not score then
+    local last = call('ZREVRANGEBYSCORE', l.key, to, from, 'WITHSCORES', 'LIMIT', '0', '1')[2]
+    score = place_after(tonumber(last or nil), band, now)
   end
-  local nodes = redis.call('HMGET', meta, unpack(fields))
-  for i = 1, #fields do
-    for sig in string.gmatch(nodes[i] or '', '\n([^ ]*)') do -- the record of a node: see tree.lua
-      redis.call('ZADD', schedule, 'XX', 'LT', whole(now), sub(fields[i], 2) .. '\0' .. sig)
-    end
+  score = behind_parked(score, parks and call('ZSCORE', parked, l.scope .. '\0:' .. group_of(ticket)), band)
+  if l.text_of_lanes ~= '' or lane ~= '' then
+    take_place(lanes, band, lane, stride, score)
+    l.text_of_lanes = lanes_text(lanes)
+    l.laned, leaf.past = true, 1
   end
+  return score
 end
 
--- The names of rules 1 to n, whose provider's keys begin with so many bytes.
-local function names_of_rules(n, length)
-  local names = {}
-  for i = 1, n do
-    names[i] = sub(KEYS[i], length + 1)
-  end
-  return names
-end
-
--- So many on their way are not added up for one decision: whoever comes besides
--- waits for a look, which adds them up once for many.
-local CROWD = 200
-
-local rules = read_rules()
-
--- The name of the round of those who wait for a rule of the path, or for a pause.
-local function round_of(i)
-  return i <= n and rule_name(KEYS[i]) or rules[i].name
-end
-
--- When the task's line is looked at, whose first may wait for what the task does not: for a
--- rule that it takes nothing of, for an API's limit to grow, or for a pause that was forgotten.
-local line_look
-
-local function line_waits()
-  local seat = call('HGET', at, 'S' .. scope)
-  local look = seat and tonumber(call('ZSCORE', due, (parts_of(seat))) or nil)
-  line_look = look and look + LATE > now and look or nil
-  return look
-end
-
--- The rule, of those on the path, that others wait for: they go first. A line stays in
--- order, whatever its first waits for.
-local function waited_for()
-  local late
-  if left_out ~= '' then
-    late = line_waits() and 1
-    if line_look then
-      return 1
-    end
-  end
-  for i = 1, #rules do
-    local look = call('ZSCORE', due, round_of(i))
-    if look and look + LATE > now then
-      return i
-    end
-    late = late or look and i
-  end
-  if heeds and left_out == '' then
-    late = line_waits() and 1 or late
-    if line_look then
-      return 1
-    end
-  end
-  late = late or call('HLEN', out_key) > CROWD and 1 or nil
-  local beat = late and call('HGET', at, '@')
-  return beat and beat + LATE > now and late or nil
-end
-
--- Sets aside, in rules alone, what released tasks that are on their way will take.
--- A rule counts those of the scopes under its own level. Returns when the first of
--- them will have been on its way for too long; nil when there are none.
-local function reserve(rules)
-  local overdue
-  local fields = call('HGETALL', out_key)
-  for f = 1, #fields, 2 do
-    local zero = string.find(fields[f], '\0', 1, true)
-    local whose, its = sub(fields[f], 1, zero - 1) .. '/', sub(fields[f], zero + 1)
-    local late = unpack7(fields[f + 1], 1) + STALE
-    if late > now then
-      for i = 1, n do
-        local r = rules[i]
-        local level = string.match(rule_name(KEYS[i]), '^[^:]*') .. '/'
-        local cost = sub(whose, 1, #level) == level and cost_of(its, unit_of(ARGV[base + 2 * i])) or 0
-        if cost > 0 then
-          local own = r.cost
-          r.cost, overdue = cost, min(overdue or late, late)
-          local t = algorithms[r.kind].fit(r, now)
-          if t then
-            algorithms[r.kind].charge(r, now, t)
-          end
-          r.cost = own
-        end
-      end
-    end
-  end
-  return overdue
-end
-
--- The levels of the scope that have rules.
-local function levels()
-  local names, weights = {}, {}
-  for depth, weight in path_numbers(ranks) do
-    names[#names + 1] = string.match(scope, '^' .. string.rep('/[^/]*', tonumber(depth))) .. ':'
-    weights[#weights + 1] = weight
-  end
-  return levels_of(scope, names, weights)
-end
-
--- The names of the scope's rules: those of the path, and others.
-local function rule_names()
-  local names = {}
-  for i = 1, n do
-    names[i] = rule_name(KEYS[i])
-  end
-  for name in string.gmatch(left_out, '([^%z\1]+)%Z*') do
-    names[#names + 1] = name
-  end
-  return names
-end
-
--- The sums of the scope: its seat, its lanes, the requests in its line, for each rule the units and
--- the lines that wait and the units of its own line, and the lines of its other rules. The
--- slots are read with them for one that opens or closes its line.
-local function sums(shares)
-  local fields = { 'S' .. scope, 'L' .. scope, 'Q' .. scope }
-  for i, name in ipairs(rule_names()) do
-    if i <= n then
-      fields[#fields + 1], fields[#fields + 2] = 'U' .. name, sum_of(scope, unit_of(ARGV[base + 2 * i]))
-    end
-    fields[#fields + 1] = 'N' .. name
-  end
-  if shares then
-    read_slots(shares, fields)
-  else
-    read_at(fields)
-  end
-end
-
--- Counts the task into the line (1) or out of it (-1), and lines (1, 0, -1).
-local function count(sign, lines)
-  local done = {} -- rules may count the same unit
-  local function add(field, k)
-    if not done[field] then
-      done[field] = true
-      note(field, max(0, number_at(field) + k))
-    end
-  end
-  add('L' .. scope, sign * cost_of(ticket, REQUESTS))
-  for i, name in ipairs(rule_names()) do
-    local own = i <= n and sum_of(scope, unit_of(ARGV[base + 2 * i]))
-    if own then
-      local units = sign * tonumber(ARGV[base + 2 * i + 1])
-      add('U' .. name, units)
-      add(own, units)
-    end
-    add('N' .. name, lines)
-  end
-end
-
--- The rules of the path and what the task costs under each, as had_turn takes them.
-local function path_costs()
-  local path = {}
-  for i = 1, n do
-    path[i] = { name = rule_name(KEYS[i]), cost = tonumber(ARGV[base + 2 * i + 1]) }
-  end
-  return path
-end
-
--- Takes the task out of its line, if it stands there.
-local function leave()
-  if call('ZREM', line, ticket) == 0 then
-    return
-  end
-  local shares = call('ZCARD', line) == 0 and levels()
-  sums(shares)
-  count(-1, shares and -1 or 0)
-  if shares then
-    local seat = held['S' .. scope]
-    if seat then
-      local name, rank = parts_of(seat)
-      shares_of(shares, name, unpack7(rank, 4))
-      comes[seat] = false
-    end
-    had_turn(shares, path_costs())
-    remember(shares, rule_names(), seat)
-    save_shares(shares, true)
-    note('S' .. scope, false)
-    note('L' .. scope, false)
-    note('Q' .. scope, false)
-    for i = 1, n do
-      note(sum_of(scope, unit_of(ARGV[base + 2 * i])), false)
-    end
-    for unit in string.gmatch(left_out, '\1(%Z+)') do
-      note(sum_of(scope, unit), false)
-    end
-  end
-  write_round()
-  write_at()
-end
-
--- How long until the task's turn, with so much of its own line before it. Under a
--- rule that several lines share each of them has a turn in between.
-local function expected_in(rules, share)
-  local latest, known, weights = line_look or now, line_look and true, {}
-  for depth, weight in path_numbers(ranks) do
-    weights[tonumber(depth)] = tonumber(weight)
-  end
-  for i = 1, #rules do
-    local u, lines, own = 0, 0, 0
-    local name = round_of(i)
-    if i <= n then
-      u, lines, own = number_at('U' .. name), number_at('N' .. name), number_at(sum_of(scope, unit_of(ARGV[base + 2 * i])))
-    end
-    local _, depth = string.gsub(level_of(name), '/', '')
-    local before = floor(own * share)
-    local turns = turns_of(before + rules[i].cost, lines - (before > 0 and 1 or 0), weights[depth] or 0)
-    local others = min(max(0, u - before), turns)
-    local t = after_units(rules[i], now, before + others)
+-- How long until the turn of a task that stands in its queue, which has so many before it and is so long. Where
+-- several nodes share a level each of them has a turn in between. -1 where no clock tells.
+local function expected_in(l, path, place, card)
+  local latest, known = now, false
+  for _, r in ipairs(path) do
+    local level, mine = level_of(r.name), tree.units(l.leaf, r.unit)
+    local own = card > 1 and floor(max(0, mine - r.cost) * place / (card - 1)) or 0
+    local all, kids = tree.units(level, r.unit), tree.node(level).kids
+    local others = min(max(0, all - mine), turns_of(own + r.cost, kids - 1, l.weights and l.weights[level] or 0))
+    local t = after_units(r, now, own + others)
     if not t then
       return -1
     end
-    known = known or can_tell(rules[i])
-    latest = max(latest, t)
+    known, latest = known or can_tell(r), max(latest, t)
   end
   return known and latest - now or -1
 end
 
--- Takes the task from those who are out, or parked.
-local function arrive()
-  if on_way then
-    call('HDEL', out_key, on_way)
+-- Whether one who comes is behind others: those of its own queue, or those who wait for what it takes too, at any
+-- level.
+local function held_up(l, sig, ticket)
+  tree.read(tree.chain(l.leaf))
+  if tree.node(l.leaf).kids > 0 then
+    return true
   end
-  if had_place then
-    call('ZREM', parked, scope .. '\0' .. ticket)
-  end
-end
-
-local score_for
-do
-  -- Where one goes whose turn had come: back to its place, if it had one, or else to the front, which
-  -- no place at the end ever is, by the start that it could not use. So those who go back together
-  -- stand as they stood, whichever comes first.
-  local function own_place(band)
-    local score = was_out and #was_out > 21 and unpack7(was_out, 8) - SCORES
-    if score and score > band and score < band + BAND and score ~= band + MIDDLE then -- that is one that went straight
-      return score
-    end
-    local start = string.match(ARGV[5], ' (%d+)')
-    return band + floor((start and tonumber(start) or now) / 1000) % FRONT
-  end
-
-  -- Puts the task in line: at its end or where its lane goes on, behind those of its group who are
-  -- parked, or, with its turn come, where that was.
-  function score_for(mine, empty)
-    local priority, stride, lane = priority_of(rank)
-    local band = -priority * BAND
-    if mine then
-      return own_place(band)
-    end
-    local from, to = whole(band), '(' .. whole(band + BAND)
-    local text, score = not empty and held['Q' .. scope] or nil, nil
-    local lanes = read_lanes(text)
-    if lane ~= '' and text then
-      local first = call('ZRANGEBYSCORE', line, whole(band + FRONT), to, 'WITHSCORES', 'LIMIT', '0', '1')[2]
-      score = place_in_lane(lanes, band, lane, tonumber(first))
-    end
-    if not score then
-      local last = call('ZREVRANGEBYSCORE', line, to, from, 'WITHSCORES', 'LIMIT', '0', '1')[2]
-      score = place_after(tonumber(last), band, now)
-    end
-    score = behind_parked(score, there >= 6 and call('ZSCORE', parked, scope .. '\0:' .. group_of(ticket)), band)
-    if text or lane ~= '' then
-      take_place(lanes, band, lane, stride, score)
-      note('Q' .. scope, lanes_text(lanes))
-    end
-    return score
-  end
-end
-
--- The scope's tag at the level of a rule, that it takes slots for where it has none.
-local function tag_for(shares, name)
-  local seat = held['S' .. scope]
-  if seat then
-    local its, rank = parts_of(seat)
-    shares_of(shares, its, unpack7(rank, 4))
-  else
-    take_slots(shares)
-  end
-  return tag_at(shares, name)
-end
-
--- Whether a task that is first may wait in the round of a name.
-local function meets(rules, name)
-  if #rules == 0 then
-    return name ~= NO_RULE
-  end
-  for i = 1, #rules do
-    if round_of(i) == name then
-      return true
+  for _, id in ipairs(tree.chain(tree.parent(l.leaf))) do
+    for its, state in pairs(tree.node(id).states) do
+      if its == sig or not state.cost or state.cost == 0 or cost_of(ticket, state.unit) > 0 then
+        return true
+      end
     end
   end
   return false
 end
 
--- Gives the scope a seat, or a better one, with a rule of the task's own; returns in how many
--- µs to look at it.
-local FOREVER, overdue = 9007199254740991, nil
-local function sit(rules, shares, score, held_up, start, binding)
-  local had, name, stamp = held['S' .. scope], NO_RULE, nil
-  if had then
-    local rank
-    name, rank = parts_of(had)
-    stamp = unpack7(rank, 4)
+-- Whether a leaf is the next of all that wait, wherever it or its parents are blocked.
+local function is_next(l, sig)
+  local id, up = l.leaf, tree.parent(l.leaf)
+  local state = tree.node(id).states[sig]
+  while state and up do
+    local first, tag = tree.first(up, sig), tree.node(id).tag
+    if first and first.id ~= id and (first.band < state.band or first.band == state.band and first.tag < tag) then
+      return false
+    end
+    id = up
+    up = tree.parent(up)
   end
-  if not meets(rules, name) then
-    name = round_of(held_up or overdue and binding or waits_for(rules, start, binding))
-    stamp = tag_for(shares, name)
-    save_shares(shares)
-  end
-  local seat = seat_of(name, rank_of(score, stamp), scope)
-  comes[seat] = true
-  if had and had ~= seat then
-    comes[had] = false
-  end
-  note('S' .. scope, seat)
-  write_round()
-  write_at()
-  if seat_after(name) ~= seat then
-    return -1
-  end
-  local look = held_up and now or min(max(now, start - lead), overdue or FOREVER, heeds and now + TOLD_LOOK or FOREVER)
-  call('ZADD', due, 'LT', whole(look), name)
-  keep_waiting(start - now, due, round, at)
-  return look - now
+  return state ~= nil
 end
 
--- Has a round looked at whose time to look was lost, as a key is that somebody deletes or a
--- server evicts: without it nobody is woken, and tasks come back as this one has. And puts a
--- seat where it belongs that a worker of an earlier version took to a round by another's stamp.
-local function heal(shares)
-  local seat = held['S' .. scope]
-  local name, rank = parts_of(seat)
-  local band, stamp = numbers_of(rank)
-  local tag = stamp
-  if name ~= NO_RULE and #shares > 1 then
-    tag = tag_for(shares, name)
-    save_shares(shares)
+-- When the queue of a leaf is looked at, where it or a parent is blocked.
+local function blocked_until(l)
+  for sig in pairs(tree.node(l.leaf).states) do
+    for _, id in ipairs(tree.chain(tree.parent(l.leaf))) do
+      local state = tree.node(id).states[sig]
+      if state and state.cost then
+        return tree.times[id .. '\0' .. sig] or tonumber(call('ZSCORE', schedule, id .. '\0' .. sig) or nil)
+      end
+    end
   end
-  if tag < stamp then
-    comes[seat] = false
-    seat = seat_of(name, rank_of((band - LOWEST) * BAND, tag), scope)
-    comes[seat] = true
-    note('S' .. scope, seat)
-  end
-  write_round()
-  write_at()
-  if call('ZSCORE', due, name) then
-    return -1
-  end
-  call('ZADD', round, '0', seat)
-  call('ZADD', due, whole(now), name)
-  keep_waiting(0, round, due)
-  return 0
 end
 
-local function join(rules, mine, held_up, start, binding)
-  local stood, card, shares = call('ZSCORE', line, ticket), call('ZCARD', line), levels()
-  sums((card == 0 or stood and #shares > 1) and shares)
-  local score = stood and tonumber(stood) or parked_before and had_place or score_for(mine, card == 0)
-  if not stood then
-    call('ZADD', line, whole(score), ticket)
+-- Puts a task in its queue, at a score if it has one, and the queue in the tree. `by` is the rule that it waits
+-- for and `t` until when, where nobody is before it. Returns how many are before it, and whether it is new there.
+local function enter(l, ticket, rank, sig, score, by, t, lead)
+  local empty = tree.node(l.leaf).kids == 0
+  local stood = not score and not empty and call('ZRANK', l.key, ticket)
+  if stood then
+    return stood, false
   end
-  arrive()
-  local place = call('ZRANK', line, ticket)
-  local others = stood and card - 1 or card
-  local expected = expected_in(rules, others > 0 and place / others or 0)
-  local keeps = keep_waiting(max(0, expected), line)
-  if not stood then
-    count(1, card == 0 and 1 or 0)
-    if left_out ~= '' then
-      note(MIXED, '1')
+  score = score or place_in(l, ticket, rank)
+  local new = call('ZADD', l.key, 'NX', whole(score), ticket) == 1
+  local place = empty and 0 or call('ZRANK', l.key, ticket)
+  if new then
+    tree.count(l.leaf, ticket, 1)
+  end
+  if place == 0 then
+    local band = band_of(score)
+    tree.stand(l.leaf, sig, band)
+    local level = by and level_of(by.name)
+    local state, at = by and tree.node(level).states[sig], level
+    while at and at ~= l.leaf do
+      local first = tree.first(at, sig)
+      at = first and first.id
+    end
+    if at and (not state.cost or state.cost == 0) then
+      tree.block(level, sig, max(now + 1, t - lead), by.cost, by.unit)
+    else
+      tree.hurry(l.leaf, sig, band, ticket)
     end
   end
-  local look, seat = -1, held['S' .. scope]
-  local name = seat and parts_of(seat) or NO_RULE
-  local misplaced = name ~= NO_RULE and not meets(rules, name)
-  if not seat or place == 0 and (not stood or misplaced) then
-    look = sit(rules, shares, score, held_up, start, binding)
-  elseif stood then
-    look = heal(shares)
-    if keeps then -- what all lines share lives no shorter, where nobody looks
-      keep_waiting(max(0, expected), due, round, at)
+  return place, new
+end
+
+-- Writes what enter has come to; the tasks wait us µs at most, as far as is known.
+local function save_entered(list, us)
+  local set = {}
+  for _, l in ipairs(list) do
+    keep_waiting(us, l.key)
+    if l.laned then
+      set[#set + 1], set[#set + 2] = 'Q' .. l.scope, l.text_of_lanes
     end
   end
-  write_at()
-  if mine then
-    look = 0
-    freed(due, at, names_of_rules(n, #provider), now) -- what was set aside for it may do for others
+  tree.save(set, {})
+  keep_waiting(us, schedule, heap, meta)
+end
+
+-- A grant may be claimed so much later than its start: what is later is decided anew. A dispatch that is later than
+-- LATE has nobody to make it.
+local CLAIMABLE, LATE = 2000, 1000000
+
+tree.at_once = 2
+local rules, by_name = read_rules(), {}
+for i = 1, #rules do
+  local r = rules[i]
+  r.name, r.unit = r.name or sub(KEYS[i], #provider + 1), r.unit or unit_of(ARGV[base + 2 * i])
+  by_name[r.name] = r
+end
+local l = { key = KEYS[n + 2], scope = scope, leaf = scope .. '/' }
+local sig = ''
+do
+  local units = {}
+  for i = 1, #rules do
+    units[rules[i].unit] = true
   end
-  return place, expected, look
+  if ARGV[6] ~= '' then
+    local names = {}
+    for unit in pairs(units) do
+      names[#names + 1] = unit
+    end
+    table.sort(names)
+    sig = table.concat(names, ',') .. ','
+  end
 end
 
 -- Adds the three numbers of a turn to a general reply.
@@ -2749,46 +2661,145 @@ local function with_turn(reply, place, expected, look)
   return reply
 end
 
-local start, binding, sure = joint_start(rules, now + from)
-local held_up = parked_before and 1 or nil
-if not quiet and not held_up then
-  held_up = not mine and waited_for() or nil
-  overdue = not mine and not held_up and reserve(rules) or nil
-  if overdue then
-    start, binding, sure = joint_start(rules, now + from)
-    binding = waits_for(rules, start, binding)
-    rules = read_rules()
+-- Takes what the task was granted, if it is not too late: as its own attempt's.
+local function claim(g)
+  if g.start + CLAIMABLE < now or #g.names ~= n then
+    return nil
   end
-end
-
-if sure and not held_up and start - now <= ahead and again < '2' then
-  local reply = grant(rules, start, binding)
-  if reply then
-    arrive()
-    if not quiet and not released then
-      leave()
+  local out, record = { 1, 0, now, g.start - now, 0 }, pack(g.start)
+  local places = {}
+  for i, name in ipairs(g.names) do
+    places[name] = g.places[i]
+  end
+  for i = 1, n do
+    local r = rules[i]
+    if not places[r.name] then
+      return nil
     end
-    return with_turn(reply, -1, 0, quiet and -1 or 0)
+    record = record .. pack(places[r.name])
+    report(out, i, r, now, 0, places[r.name])
   end
-  rules = read_rules()
+  call('SET', attempt, record .. member, 'PX', '30000')
+  for i = 1, n do
+    local ends = rules[i].kind == 'C' and call('ZSCORE', KEYS[i], g.id)
+    if ends then
+      call('ZADD', KEYS[i], ends, member)
+      call('ZREM', KEYS[i], g.id)
+    end
+  end
+  return out
 end
 
--- What this attempt has been, as in decide.
+-- Takes the task out of its queue, if it stands there: nobody has dispatched it. Where the call does not know all
+-- rules of the scope, the next dispatch sees who is first by then.
+local function leave()
+  if call('ZREM', l.key, ticket) == 0 then
+    return
+  end
+  tree.count(l.leaf, ticket, -1)
+  tree.turn(l.leaf, {}, {})
+  tree.look_above(l.leaf)
+  local first = call('ZRANGE', l.key, '0', '0', 'WITHSCORES')
+  if not first[1] then
+    tree.stand(l.leaf)
+    return tree.save({}, { 'Q' .. scope })
+  elseif ARGV[6] == '' then
+    local _, its = counted(rules, first[1])
+    tree.stand(l.leaf, its, band_of(tonumber(first[2])))
+  end
+  tree.save({}, {})
+end
+
+-- Whether dispatches are late: then there is nobody who makes them.
+local function nobody_dispatches()
+  local beat = tonumber(call('HGET', meta, '@') or nil) or 0
+  local first = beat + LATE <= now and call('ZRANGE', schedule, '0', '0', 'WITHSCORES')[2]
+  return first and tonumber(first) + LATE <= now
+end
+
+-- Where one goes whose turn had come: back to its place, if it had one, or else to the front, which
+-- no place at the end ever is, by the start that it could not use. So those who go back together
+-- stand as they stood, whichever comes first.
+local function own_place(g)
+  if g and g.score > -SCORES then
+    return g.score
+  end
+  local start = string.match(ARGV[5], ' (%d+)')
+  return -(priority_of(rank)) * BAND + floor((start and tonumber(start) or now) / 1000) % FRONT
+end
+
 local before = call('GET', attempt)
 if before and sub(before, -#member) ~= member then
   before = nil
 end
 if before and #before == 7 * (n + 1) + #member then
-  arrive()
+  if value then
+    flights.forget(field)
+  end
   return with_turn(granted_before(rules, before), -1, 0, -1)
+end
+
+local g = value and flights.read(value)
+if g then
+  local reply = again == '0' and not before and claim(g)
+  flights.forget(field)
+  if reply then
+    return with_turn(reply, -1, 0, -1)
+  end
+  flights.refund(g, ticket, function(name)
+    return by_name[name]
+  end)
+  for i = 1, n do
+    rules[i].cost, rules[i].member = tonumber(ARGV[base + 2 * i + 1]), member
+    if rules[i].dirty and rules[i].kind ~= 'C' then
+      algorithms[rules[i].kind].save(rules[i], now)
+    end
+  end
+end
+local mine = g or again == '1' or again == '2'
+local held = was_parked or not mine and held_up(l, sig, ticket) and not nobody_dispatches()
+if held and not was_parked and call('ZRANK', l.key, ticket) == 0 and is_next(l, sig) then
+  held = false -- it is its turn
+end
+local start, binding, sure = joint_start(rules, now + from)
+if sure and not held and start - now <= (mine and ahead or near) and again < '2' then
+  local reply = grant(rules, start, binding)
+  if reply then
+    leave()
+    return with_turn(reply, -1, 0, quiet and -1 or 0)
+  end
+  rules = read_rules()
 end
 if from > 0 then
   start, binding = joint_start(rules, now)
 end
 mend(rules)
-local reply = denied(rules, now, start, held_up or binding)
+local reply = denied(rules, now, start, held and 1 or binding)
 if before then
-  arrive()
   return with_turn(reply, -1, -1, -1)
 end
-return with_turn(reply, join(rules, mine, held_up, start, binding))
+
+local by, t = nil, nil
+if not held then
+  for i = 1, #rules do
+    local free = algorithms[rules[i].kind].fit(rules[i], now)
+    if not free then
+      by, t = nil, nil
+      break
+    elseif free > (t or now) then
+      by, t = rules[i], free
+    end
+  end
+end
+local score = was_parked and tonumber(was_parked) or mine and own_place(g) or nil
+local place = enter(l, ticket, rank, sig, score, by, t, lead)
+if was_parked then
+  call('ZREM', parked, field)
+end
+local expected = expected_in(l, rules, place, call('ZCARD', l.key))
+if place > 0 and expected >= 0 and ARGV[6] ~= '' then -- the first may wait for what this one does not
+  expected = max(expected, (blocked_until(l) or now) + lead - now)
+end
+save_entered({ l }, max(0, expected))
+local first = call('ZRANGE', schedule, '0', '0', 'WITHSCORES')[2] or error('the schedule is lost')
+return with_turn(reply, place, expected, max(0, tonumber(first) - now))

@@ -25,8 +25,6 @@ type fairCase struct {
 	slack   int // tasks of a name that may start before what they cost counts
 }
 
-var bigBucket = []Rule{{Name: "r", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 50}}
-
 func weighed(weights map[string]int64) map[string]Node {
 	nodes := map[string]Node{}
 	for name, weight := range weights {
@@ -134,7 +132,7 @@ func TestSharesOfThoseWhoWait(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			onBoth(t, Config{}, policyOf(t, bigBucket[0]), func(b *bench) {
-				if found := c.run(b.rdb, watched(b.rdb), b.cfg.Prefix+"fair"); found != "" {
+				if found := c.run(b.rdb, b.cfg.Prefix+"fair"); found != "" {
 					b.t.Error(found)
 				}
 			})
@@ -142,9 +140,9 @@ func TestSharesOfThoseWhoWait(t *testing.T) {
 	}
 }
 
-func (c fairCase) run(rdb redis.UniversalClient, last *lastCall, prefix string) string {
+func (c fairCase) run(rdb redis.UniversalClient, prefix string) string {
 	return faultOf(func() {
-		f := newFairWorld(rdb, last, prefix, c.limits, c.scopes)
+		f := newFairWorld(rdb, prefix, c.limits, c.scopes)
 		r := rand.New(rand.NewPCG(1, 1))
 		cost := func() int64 { return 1 + r.Int64N(c.most) }
 		for _, scope := range c.scopes {
@@ -173,25 +171,25 @@ func faultOf(play func()) (found string) {
 
 // fairWorld is a world of which the order of starts counts.
 type fairWorld struct {
-	*turnsWorld
+	*queueWorld
 	started []Place
 }
 
-func newFairWorld(rdb redis.UniversalClient, last *lastCall, prefix string, limits map[string]Node, scopes []string) *fairWorld {
-	h := &turnsHistory{seed: 1, counts: newTurnsCounts(), lead: 5000, scopes: scopes, quick: true, versions: []map[string]Node{limits}}
-	w := newTurnsWorld(rdb, last, prefix, h)
+func newFairWorld(rdb redis.UniversalClient, prefix string, limits map[string]Node, scopes []string) *fairWorld {
+	h := &queueHistory{seed: 1, counts: newQueueCounts(), lead: 5000, scopes: scopes, versions: []map[string]Node{limits}}
+	w := newQueueWorld(rdb, prefix, h)
 	first := &waiter{Place: Place{Scope: scopes[0], Ticket: "first", cost: w.plan(scopes[0]).most}}
 	if first.cost > 1<<30 {
 		first.cost = 1
 	}
-	w.tasks = append(w.tasks, first)
+	w.add(first)
 	w.ask(first, comes, 0, 0) // all of the burst: from now on they wait
-	return &fairWorld{turnsWorld: w}
+	return &fairWorld{queueWorld: w}
 }
 
 func (f *fairWorld) add(scope string, cost int64, priority int) *waiter {
 	t := &waiter{Place: Place{Scope: scope, Ticket: fmt.Sprintf("t%d", len(f.tasks)), cost: cost}, priority: priority}
-	f.tasks = append(f.tasks, t)
+	f.queueWorld.add(t)
 	f.ask(t, comes, 0, 0)
 	return t
 }
@@ -202,21 +200,25 @@ func (f *fairWorld) run(starts int, then func(Place)) {
 		if looks > 50*starts {
 			fail("only %d started", len(f.started))
 		}
-		woken := f.wake(4, 0, false)
-		for _, p := range woken.Released {
-			t := f.find(p)
+		d := f.dispatch(4, 0, false)
+		for _, g := range d.Granted {
+			t := f.byTicket[g.Ticket]
 			f.ask(t, comes, 20_000, 0)
 			if t.stage != running {
-				fail("%s was released and could not start", t.Ticket)
+				fail("%s was granted its start and could not start", t.Ticket)
 			}
 			f.started = append(f.started, t.Place)
 			then(t.Place)
-			f.sound()
 		}
-		if len(woken.Released) == 0 {
-			f.now += max(1, woken.Next.Microseconds())
+		if len(d.Granted) == 0 {
+			f.now += max(1, d.Next.Microseconds())
 		}
 	}
+}
+
+// meta is what is kept of nodes.
+func (f *fairWorld) meta() map[string]string {
+	return f.rdb.HGetAll(ctx, metaKey(keyspace(f.prefix).provider("p"))).Val()
 }
 
 // order is the scopes of those who started.
@@ -291,14 +293,14 @@ func TestBacklogDelaysNobodysFirst(t *testing.T) {
 	b.decide(Request{Scope: "p/small", Ticket: "only"})
 	for turns := range 3 {
 		b.now.Add(10_000)
-		woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1})
-		if err != nil || len(woken.Released) != 1 {
+		woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1})
+		if err != nil || len(woken.Granted) != 1 {
 			t.Fatalf("turn %d: %+v, %v", turns, woken, err)
 		}
-		if woken.Released[0].Scope == "p/small" {
+		if woken.Granted[0].Scope == "p/small" {
 			return
 		}
-		if d := b.decide(Request{Scope: "p/big", Ticket: woken.Released[0].Ticket, Ahead: sec}); !d.Allowed {
+		if d := b.decide(Request{Scope: "p/big", Ticket: woken.Granted[0].Ticket, Ahead: sec}); !d.Allowed {
 			t.Fatalf("turn %d: %+v", turns, d)
 		}
 	}
@@ -355,6 +357,26 @@ var shareScenes = []struct {
 		f.run(14, func(p Place) { f.add(p.Scope, 1, 0) })
 		f.fair(fairCase{weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 1})
 	}},
+	// Who needs much of a unit is not starved by those who take of another too.
+	{"saved across units", map[string]Node{"p": {Rules: []Rule{
+		{Name: "calls", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 50},
+		{Name: "tokens", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 50, Unit: "tokens"},
+	}}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
+		dear := &waiter{Place: Place{Scope: "p/a", Ticket: "dear", costs: "requests=40"}}
+		f.queueWorld.add(dear)
+		f.ask(dear, comes, 0, 0)
+		for range 5 {
+			f.add("p/b", 1, 0)
+		}
+		f.run(60, func(p Place) {
+			if p.Ticket != "dear" {
+				f.add("p/b", 1, 0)
+			}
+		})
+		if dear.stage != running {
+			fail("those of b had all calls, and the one of a none: %s", f.order())
+		}
+	}},
 	// Priority comes before every share.
 	{"priorities", map[string]Node{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"b": 100})}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
 		for range 5 {
@@ -367,30 +389,6 @@ var shareScenes = []struct {
 		if got := f.order(); got != " a a a a a b b b b b" {
 			fail("with priority 1 those of a go first: %s", got)
 		}
-	}},
-	// Seats that a worker of the version before has left go on in their order.
-	{"the version before", map[string]Node{"p": {Rules: bigBucket}}, []string{"p/a", "p/b", "p/c"}, func(f *fairWorld) {
-		f.add("p/a", 1, 0)
-		f.add("p/b", 1, 0)
-		f.older(map[string]int64{"/a": 7_000_001, "/b": 7_000_000})
-		f.add("p/c", 1, 0)
-		f.run(31, func(p Place) { f.add(p.Scope, 1, 0) })
-		if got := f.order(); !strings.HasPrefix(got, " b a c") {
-			fail("b and a have waited for longest: %s", got)
-		}
-		f.fair(fairCase{weights: map[string]float64{"p/a": 1, "p/b": 1, "p/c": 1}, most: 1})
-	}},
-	// A seat that such a worker took to another rule's round, with the stamp of this one's,
-	// is put right when its task comes by itself.
-	{"taken elsewhere by the version before", map[string]Node{"p": {Rules: bigBucket, Scopes: map[string]Node{"*": {
-		Rules: []Rule{{Name: "own", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000}},
-	}}}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
-		t := f.add("p/a", 1, 0)
-		f.add("p/b", 1, 0)
-		f.stamp("/a", 900_000_000_000)
-		f.ask(t, comes, 0, 0)
-		f.run(20, func(p Place) { f.add(p.Scope, 1, 0) })
-		f.fair(fairCase{weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 1})
 	}},
 	// Who started while nobody was there to wake has not taken slots for ever.
 	{"nobody wakes", map[string]Node{"p": {Rules: []Rule{{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: sec}}}},
@@ -422,9 +420,9 @@ var shareScenes = []struct {
 			}
 		})
 		f.run(400, func(Place) { f.add("p/b", 1, 0) })
-		for field := range f.seen.at {
-			if strings.HasPrefix(field, "F") && field != "F/b" || strings.HasPrefix(field, "T/a") {
-				fail("%s is kept: %v", field, f.seen.at)
+		for field := range f.meta() {
+			if strings.HasPrefix(field, "n/a") {
+				fail("%s is kept: %v", field, f.meta())
 			}
 		}
 	}},
@@ -443,9 +441,9 @@ var shareScenes = []struct {
 				f.run(len(f.started)+2, again)
 			}
 			f.run(len(f.started)+100, again)
-			for field := range f.seen.at {
+			for field := range f.meta() {
 				if strings.Contains(field, "/t") {
-					fail("%q is kept: %v", field, f.seen.at)
+					fail("%q is kept: %v", field, f.meta())
 				}
 			}
 		}},
@@ -460,42 +458,17 @@ var shareScenes = []struct {
 		}
 		f.add("p/b", 1, 0)
 		f.add("p/b", 1, 0)
-		if f.look(); len(f.seen.places) != 6 {
-			fail("%d places, of 6", len(f.seen.places))
-		}
 		f.version = 1
 		f.run(30, func(p Place) {
 			if p.Scope == "p/b" {
 				f.add(p.Scope, 1, 0)
 			}
 		})
-		if f.look(); len(f.seen.places) != 0 {
-			fail("%d places are left: %q", len(f.seen.places), f.seen.places)
-		}
 		f.version, f.started = 0, nil
 		for _, scope := range []string{"p/a/6", "p/a/6", "p/a/7", "p/a/7"} {
 			f.add(scope, 1, 0)
 		}
 		f.run(90, func(p Place) { f.add(p.Scope, 1, 0) })
-		f.fair(fairCase{weights: map[string]float64{"p/a/6": 1, "p/a/7": 3}, most: 1})
-	}},
-	// Places of those who have no seat, or that their tags do not tell of, go when a look meets them,
-	// and hide nobody.
-	{"places of nobody", map[string]Node{"p": {Rules: bigBucket, Scopes: map[string]Node{"a": {
-		Rules: plenty, Shares: map[string]Share{"6": {Weight: 1}, "7": {Weight: 3}},
-	}}}}, classes("a/%d", 8), func(f *fairWorld) {
-		f.disturbed = true // not all are met by the first look
-		f.add("p/b", 1, 0)
-		for i, scope := range []string{"/a/0", "/a/1", "/a/2", "/a/3", "/a/6", "/a/6", "/a/7", "/a/7"} {
-			must(f.rdb.ZAdd(ctx, f.keys[1], redis.Z{Member: "/a\x00\x00\x00\x00" + sevenBytes(int64(i)) + scope}).Err())
-		}
-		for _, scope := range []string{"p/b", "p/a/6", "p/a/6", "p/a/7", "p/a/7"} {
-			f.add(scope, 1, 0)
-		}
-		f.run(90, func(p Place) { f.add(p.Scope, 1, 0) })
-		if f.look(); len(f.seen.places) != 2 {
-			fail("%d places, of 2: %q", len(f.seen.places), f.seen.places)
-		}
 		f.fair(fairCase{weights: map[string]float64{"p/a/6": 1, "p/a/7": 3}, most: 1})
 	}},
 }
@@ -518,51 +491,13 @@ func endpoints(n int) (scopes []string) {
 	return append(scopes, "p/b")
 }
 
-// older takes away what this version knows of seats, and gives them stamps.
-func (f *fairWorld) older(stamps map[string]int64) {
-	f.look()
-	at, top := f.keys[3], int64(0)
-	for field := range f.seen.at {
-		if strings.Contains("VFT", field[:1]) {
-			must(f.rdb.HDel(ctx, at, field).Err())
-		}
-	}
-	for scope, stamp := range stamps {
-		f.stamp(scope, stamp)
-		top = max(top, stamp)
-	}
-	must(f.rdb.HSet(ctx, at, "#", top).Err())
-}
-
-// stamp gives a scope's seat another stamp.
-func (f *fairWorld) stamp(scope string, stamp int64) {
-	f.look()
-	for _, s := range f.seen.round {
-		if s.scope == scope {
-			seat := s.rule + "\x00" + s.rank[:3] + sevenBytes(stamp) + s.scope
-			must(f.rdb.ZRem(ctx, f.keys[1], s.member).Err())
-			must(f.rdb.ZAdd(ctx, f.keys[1], redis.Z{Member: seat}).Err())
-			must(f.rdb.HSet(ctx, f.keys[3], "S"+scope, seat).Err())
-		}
-	}
-	f.fresh = false
-}
-
-func sevenBytes(n int64) string {
-	var b [7]byte
-	for i := range b {
-		b[6-i] = byte(n >> (8 * i))
-	}
-	return string(b[:])
-}
-
 func TestShareScenes(t *testing.T) {
 	t.Parallel()
 	for _, s := range shareScenes {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			onBoth(t, Config{}, policyOf(t, bigBucket[0]), func(b *bench) {
-				found := faultOf(func() { s.play(newFairWorld(b.rdb, watched(b.rdb), b.cfg.Prefix+"scene", s.limits, s.scopes)) })
+				found := faultOf(func() { s.play(newFairWorld(b.rdb, b.cfg.Prefix+"scene", s.limits, s.scopes)) })
 				if found != "" {
 					b.t.Error(found)
 				}
@@ -607,11 +542,11 @@ func TestLevelGetsRulesWhileScopesWait(t *testing.T) {
 				b.SetPolicy(policies[1])
 				came, waiting := map[string]int{}, true
 				for range 80 {
-					woken, err := b.Wake(ctx, WakeRequest{Provider: "p", Most: 1, All: true})
+					woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, All: true})
 					if err != nil {
 						b.t.Fatal(err)
 					}
-					for _, p := range woken.Released {
+					for _, p := range woken.Granted {
 						req := Request{Scope: p.Scope, Ticket: p.Ticket}
 						for _, a := range asks {
 							if a.Ticket == p.Ticket {
@@ -622,7 +557,7 @@ func TestLevelGetsRulesWhileScopesWait(t *testing.T) {
 							came[p.Ticket]++
 						}
 					}
-					waiting = woken.Waiting || woken.Out > 0
+					waiting = woken.Waiting
 					b.pass(sec)
 				}
 				for ticket, n := range came {

@@ -1,15 +1,15 @@
--- The place of a task in its line by its lane. It needs now, pack, the numbers and lines.lua.
+-- The place of a task in its queue by its lane. It needs now, pack, the numbers and tasks.lua.
 -- Source: docs/turns.md#lanes
 --
--- Start-time fair queueing inside a line: a lane's next task has its place a stride behind that of
--- its last one, and never before the first task in line, which stands for the virtual time. A
+-- Start-time fair queueing inside a queue: a lane's next task has its place a stride behind that of
+-- its last one, and never before the first task there, which stands for the virtual time. A
 -- task without a lane goes to the end, and the next of every lane behind it.
--- Q<scope> keeps these places as long as the line is not empty and somebody has named a lane: seven
+-- Q<scope> keeps these places as long as the queue is not empty and somebody has named a lane: seven
 -- bytes, the next place, and the lane with a zero byte after it. '' is the place that no lane of
 -- the same priority is before.
 --
 -- Below FRONT stand those who came back to the front: they do not stand for the virtual time. Of
--- more than LANES lanes that have tasks in line the others count as none.
+-- more than LANES lanes that have tasks there the others count as none.
 local FRONT = MIDDLE / 2
 
 -- The priority of a task, and its stride and lane where it has one: "0" or "-1:6:low".
@@ -22,7 +22,7 @@ local function lane_key(band, name)
   return whole(band + 0) .. ':' .. name -- no priority is -0
 end
 
--- The next places of a line's lanes, by lane_key.
+-- The next places of a queue's lanes, by lane_key.
 local function read_lanes(text)
   local lanes, from = {}, 1
   while text and from < #text do
@@ -58,8 +58,8 @@ do
     return lanes[lane_key(band, lane)] ~= nil or many + 1 < LANES
   end
 
-  -- The place of a lane's next task, where `first` is the first of its priority in line, if any: nil
-  -- for the end of the line.
+  -- The place of a lane's next task, where `first` is the first of its priority in the queue, if any: nil
+  -- for the end of the queue.
   function place_in_lane(lanes, band, lane, first)
     local least = lanes[lane_key(band, '')]
     if not least or not has_room(lanes, band, lane, first) then

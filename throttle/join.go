@@ -2,10 +2,7 @@ package throttle
 
 import (
 	"context"
-	"slices"
 	"strconv"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -98,8 +95,7 @@ func (l *Limiter) lineUp(ctx context.Context, provider string, asks []Ask, group
 		}
 	}
 	t := l.table(scopes)
-	args := t.appendArgs([]any{l.clock(), lead.Microseconds(), near.Microseconds()})
-	of := len(args)
+	var args []any
 	for _, i := range group {
 		a := asks[i]
 		priority := a.Priority
@@ -109,13 +105,7 @@ func (l *Limiter) lineUp(ctx context.Context, provider string, asks []Ask, group
 		args = append(args, number[a.Scope], a.Place().ticket(), string(appendRank(nil, priority, a.Lane, a.Stride)))
 	}
 	prefix, asked := keyspace(l.cfg.Prefix).provider(provider), time.Now()
-	var reply []any
-	var err error
-	if l.grants {
-		reply, err = l.joinScript(ctx, provider, scopes, t, lead, near, args[of:])
-	} else {
-		reply, err = l.mending(ctx, provider, lua.LineUp.For(t.kinds()), t, t.keys(prefix), args)
-	}
+	reply, err := l.joinScript(ctx, provider, scopes, t, lead, near, args)
 	if err != nil {
 		return err
 	}
@@ -189,180 +179,20 @@ func (l *Limiter) announce(ctx context.Context, provider string) error {
 	return err
 }
 
-func text(v any) string {
-	s, _ := v.(string)
-	return s
-}
-
-// scopePath is what keys have of a scope after its provider, and scopeOf the scope.
-func scopePath(scope string) string {
-	_, rest, nested := strings.Cut(scope, "/")
-	if !nested {
-		return ""
+// joinScript sends a call of join: the group's tasks, each with the number of its scope.
+func (l *Limiter) joinScript(ctx context.Context, provider string, scopes []string, t *table, lead, near time.Duration, tasks []any) ([]any, error) {
+	prefix := keyspace(l.cfg.Prefix).provider(provider)
+	args := t.appendArgs([]any{l.clock(), l.slots.client + NewID(), lead.Microseconds(), near.Microseconds()})
+	args = append(args, tasks...)
+	reply, err := l.lists(ctx, lua.Join.For(t.kinds()), t.keys(prefix), args)
+	if err != nil && l.repaired(ctx, provider, scopes, err) {
+		reply, err = l.lists(ctx, lua.Join.For(t.kinds()), t.keys(prefix), args)
 	}
-	path := ""
-	for name := range strings.SplitSeq(rest, "/") {
-		path += "/" + escape(name)
+	if err == nil && len(reply) != 2+2*len(tasks)/3 {
+		err = errReply
 	}
-	return path
-}
-
-func scopeOf(provider string, path any) string { return provider + unescape(text(path)) }
-
-// lists runs a script whose reply is not of numbers alone.
-func (l *Limiter) lists(ctx context.Context, script *lua.Script, keys, args []any) ([]any, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
-	defer cancel()
-	all := append(append([]any{"evalsha", script.SHA, len(keys)}, keys...), args...)
-	cmd := redis.NewSliceCmd(ctx, all...)
-	if err := l.rdb.Process(ctx, cmd); unknownScript(err) {
-		all[0], all[1] = "eval", script.Source
-		cmd = redis.NewSliceCmd(ctx, all...)
-		_ = l.rdb.Process(ctx, cmd) // the command has its error
+	if err != nil {
+		return nil, err
 	}
-	follow(ctx, l.rdb, cmd.Err())
-	return cmd.Result()
-}
-
-// table is several scopes and the rules that they meet, each once.
-type table struct {
-	plans   []*plan // nil for a scope without rules
-	lines   []any   // keys
-	paths   []any   // each the numbers of its rules
-	rules   []any
-	ruleKey []any
-	number  map[string]int
-	present map[byte]bool
-}
-
-// table looks scopes up. One that the policy has no rules for, and does not allow either,
-// cannot be woken here; scripts are told so by the path "-".
-func (l *Limiter) table(scopes []string) *table {
-	t := &table{number: map[string]int{}, present: map[byte]bool{}}
-	for _, scope := range scopes {
-		p, err := l.plans.of(scope)
-		if err == nil && len(p.bounds) == 0 {
-			p = p.opened(keyspace(l.cfg.Prefix))
-		}
-		if err != nil {
-			s, err := ParseScope(scope)
-			if err == nil {
-				t.plans = append(t.plans, nil)
-				t.lines, t.paths = append(t.lines, keyspace(l.cfg.Prefix).line(s)), append(t.paths, "-")
-			}
-			continue
-		}
-		path := ""
-		for i, key := range p.keys {
-			if t.number[key] == 0 {
-				t.ruleKey, t.rules = append(t.ruleKey, p.keyArgs[i]), append(t.rules, p.rules[i])
-				t.number[key] = len(t.rules)
-			}
-			path += "," + strconv.Itoa(t.number[key])
-			if p.weights[i] != noWeight {
-				path += "*" + p.weights[i]
-			}
-		}
-		for i := range len(p.kinds) {
-			t.present[p.kinds[i]] = true
-		}
-		t.plans = append(t.plans, p)
-		t.lines, t.paths = append(t.lines, p.turns[0]), append(t.paths, path[1:])
-	}
-	return t
-}
-
-// leave marks the scopes that the application may not spend from, and those that leaves names: a
-// look sees to all of them, and releases nobody there.
-func (t *table) leave(leaves func(scope string) bool) {
-	for i, p := range t.plans {
-		if p != nil && (p.refusal != nil || leaves != nil && leaves(p.scope.String())) {
-			t.paths[i] = "!" + text(t.paths[i])
-		}
-	}
-}
-
-func (t *table) kinds() string { return kindsOf(t.present) }
-
-func (t *table) keys(provider string) []any {
-	return slices.Concat(t.ruleKey, shared(provider), t.lines, []any{parkedKey(provider)})
-}
-
-func (t *table) appendArgs(args []any) []any {
-	return slices.Concat(args, []any{len(t.rules)}, t.rules, t.paths)
-}
-
-// scopeSets keeps, by provider, which scopes have been met lately.
-type scopeSets struct {
-	mu     sync.Mutex
-	byName map[string]*scopeSet
-}
-
-func (s *scopeSets) of(provider string) *scopeSet {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	set := s.byName[provider]
-	if set == nil {
-		if s.byName == nil || len(s.byName) >= maxPlans {
-			s.byName = map[string]*scopeSet{}
-		}
-		set = &scopeSet{near: nearRules}
-		s.byName[provider] = set
-	}
-	return set
-}
-
-// scopeSet is the scopes that a call brings along, and what the last look told.
-type scopeSet struct {
-	mu    sync.Mutex
-	list  []string  // the one met last at the end
-	near  int       // of how many rules to ask which scopes are next
-	next  int64     // the first round that is due, by the server's clock
-	until time.Time // when that has come, or should be looked into anyway
-	parks bool      // somebody is parked
-	vain  time.Time // when something was last mended in vain
-}
-
-// glances is how long after a look glances will do.
-const glances = 5 * time.Second
-
-// looked notes what a look told of those who wait.
-func (s *scopeSet) looked(next int64, told Woken) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.next, s.until, s.parks = next, time.Now().Add(min(told.Next, glances)), told.Parked
-}
-
-// quiet returns what the last look told to be next, until when it is yet to come, and whether
-// somebody was parked.
-func (s *scopeSet) quiet() (next int64, until time.Time, parks bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.next, s.until, s.parks
-}
-
-// known returns the scopes, and of how many rules to ask for more.
-func (s *scopeSet) known() (scopes []string, near int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.list), s.near
-}
-
-// met adds scopes. Those that were missing make the next call ask which are next.
-func (s *scopeSet) met(scopes, missing []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, scope := range slices.Concat(scopes, missing) {
-		if i := slices.Index(s.list, scope); i >= 0 {
-			s.list = slices.Delete(s.list, i, i+1)
-		}
-		s.list = append(s.list, scope)
-	}
-	if over := len(s.list) - maxLines; over > 0 {
-		s.list = slices.Delete(s.list, 0, over)
-	}
-	s.near = 0
-	if len(missing) > 0 {
-		s.near = nearRules
-	}
+	return append(reply[:1:1], reply[2:]...), nil
 }

@@ -1,37 +1,37 @@
--- line_up: give places to tasks before they are enqueued, many in one call.
+-- join: give places to tasks before they are enqueued, many in one call.
 --
--- A task whose start would be near, and that nobody is before, goes straight to
--- its queue. Where its rules have not plenty of units it counts as released, so
--- that nobody else is given its own. All others join the lines of their scopes,
--- as if they had come and been denied. Nothing is charged. Sent again, it leaves
--- tasks that stand in line where they are.
+-- A task whose start would be near, and that nobody is before, goes straight to asynq: it is charged and in
+-- flight. All others come to the queues of their scopes, as if they had asked and been denied. Sent again, it
+-- leaves tasks where they are.
 --
--- KEYS[1..n]  rule    state of rule i of those that the scopes meet; n is ARGV[4]. See include/layout.lua.
--- KEYS[n+1]   due     sorted set of rules by the time to look. See include/turns/lines.lua, here and below.
--- KEYS[n+2]   round   sorted set of seats.
--- KEYS[n+3]   out     hash of released tasks.
--- KEYS[n+4]   at      hash of seats by scope, and of sums.
--- KEYS[n+5]   told    hash, what the API has told of its limits. See include/told.lua.
--- KEYS[n+6..] line    the waiting tasks of a scope, one for each of s scopes.
--- KEYS[n+s+6] parked  sorted set of tasks out of their lines for now. See include/wake/parked.lua.
+-- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[5]. See include/layout.lua.
+-- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next two.
+-- KEYS[n+2]   heap      sorted set of listed nodes.
+-- KEYS[n+3]   meta      hash of nodes.
+-- KEYS[n+4]   flight    hash of what was granted. See include/waiting/flight.lua, here and for the next.
+-- KEYS[n+5]   overdue   sorted set of the same.
+-- KEYS[n+6]   told      hash, what the API has told of its limits. See include/told.lua.
+-- KEYS[n+7]   parked    sorted set of tasks out of their queues for now. See include/waiting/parked.lua.
+-- KEYS[n+8..] queue     the waiting tasks of a scope, one for each of s scopes.
 --
 -- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
--- ARGV[2]     lead    integer µs >= 0, how long before its start a task is released.
--- ARGV[3]     near    integer µs >= 0, how near a start must be for its task to go straight to its queue.
--- ARGV[4]     rules   integer n.
--- ARGV[5..]   rule    one for each rule. See include/rules.lua.
--- ARGV[n+5..] path    one for each of s scopes: the numbers of its rules, as "1,3,4". See
---                     include/turns/lines.lua for "1,3*2,4".
--- ARGV[n+s+5..] tasks three for each task: the number of its scope; its ticket; its priority, with its lane
---                     as in turn.lua.
+-- ARGV[2]     call    the id of this call.
+-- ARGV[3]     lead    integer µs >= 0, how long before its start a task is granted.
+-- ARGV[4]     near    integer µs >= 0, how near a start must be for its task to go straight to asynq.
+-- ARGV[5]     rules   integer n.
+-- ARGV[6..]   rule    one for each rule. See include/rules.lua.
+-- ARGV[n+6..] path    one for each of s scopes: the numbers of its rules, as dispatch has them.
+-- ARGV[n+s+6..] tasks three for each task: the number of its scope; its ticket; its priority, with its lane
+--                     as in decide_queued.lua.
 --
--- Returns  {now, then two for each task: placed, expected}
+-- Returns  {now, look, then two for each task: placed, expected}
 --          now       integer µs, the clock of this call
---          placed    1 when the task stands in line now, 0 when it goes straight to its queue
+--          look      integer µs until dispatch must be called; -1 when this is no reason to
+--          placed    1 when the task stands in its queue now, 0 when it goes straight to asynq
 --          expected  integer µs until its start is expected; -1 can't be told
 --
--- Writes   KEYS[n+1..n+4] and KEYS[n+6..n+s+5], when a task joins a line.
--- Source   docs/turns.md#planned-at-enqueue
+-- Writes   KEYS[1..n+5] and KEYS[n+8..n+s+7], as tasks are charged or come to their queues.
+-- Source   docs/turns.md#join
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
 -- A test may hand in a number instead; production hands in "".
@@ -88,12 +88,12 @@ local LONGER, LEAST, MOST = 40000000, 1000000, 58000000
 local LONGEST_LEASE = 86400000000
 
 local call = redis.call
-local n, lead, near = tonumber(ARGV[4]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local due, round, out_key, at, told = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
-local parked = KEYS[#KEYS]
-local there = call('EXISTS', out_key, told, told, parked, parked, parked, parked)
-local heeds = there % 4 >= 2 -- a key counts as often as it is named
-local provider = sub(due, 1, -5)
+local n, base = tonumber(ARGV[5]), 5
+local id, lead, near = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local schedule, heap, meta, flight, overdue = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
+local told, parked, provider = KEYS[n + 6], KEYS[n + 7], sub(KEYS[n + 1], 1, -10)
+local there = call('EXISTS', told, parked, parked, flight, flight, flight, flight)
+local heeds, parks, flies = there % 2 == 1, floor(there / 2) % 2 == 1, there >= 4
 
 -- Numbers on their way out of and into Redis.
 local max, min = math.max, math.min
@@ -111,6 +111,14 @@ end
 -- The TTL, in ms, of a key whose meaning ends us µs from now: a second more.
 local function outlast(us)
   return whole(ceil(us / 1000) + 1000)
+end
+local stale = false
+-- Whether the clock is not between the boundaries of a calendar rule of the call: by such a rule nothing is
+-- decided, and the caller asks again with others. It needs n and base; rule i is ARGV[base + i].
+
+for i = 1, n do
+  local rule = ARGV[base + i]
+  stale = stale or byte(rule) == CALENDAR and (now < unpack7(rule, 9) or now >= unpack7(rule, 16))
 end
 -- Writes r's state, which means nothing any more lasts µs from now.
 local function write(r, now, kind, state, lasts)
@@ -1301,56 +1309,35 @@ if heeds then
     return max(1, rate), q, true, p, burst
   end
 end
--- Who waits, and in which order. It needs call, provider, and the keys due, round
--- and at. Source: docs/turns.md#lines-rounds-and-seats
+-- What a waiting task takes, and its place in the queue of its scope. It needs call and the numbers.
+-- Source: docs/turns.md#queues
 --
--- line   sorted set of each scope: its tasks' tickets, by priority and order. A
---        ticket is "cost:name", the cost left out when it is 1; one by unit is
---        "requests=1,tokens=1500:name".
--- round  sorted set of seats, all of score 0. A scope whose line is not empty has
---        one seat, with the rule that its first task waits for:
---        rule, 0, rank, scope. The seats of a rule are its round; they are
---        served in the order of their ranks: the priority of the scope's first
---        task, then the stamp, which grows by what the scope has had. See shares.lua.
---        Those of which no task can ever be admitted have a round of no rule's.
--- due    sorted set of rules that have a round, by the µs to look at it.
--- out    hash of tasks that were released and have not come: scope, 0, ticket. Its
---        values: when it was, its score, its stamp, and the id of the call.
--- at     hash: S<scope> its seat, L<scope> requests in its line and, after a 0 and
---        its name, of each other unit, U<rule> units that wait in lines under the
---        rule, N<rule> those lines, # the highest stamp, @ the µs
---        of the last look, ^ what that was before the clock stepped back, M that somebody
---        takes nothing of some rule, ! the seat of no
---        rule's round that a look came to; V, F and T as in shares.lua; Q<scope> the lanes of
---        its line, as in lanes.lua.
+-- queue  sorted set of each scope: the tickets of its tasks, by priority and order. A ticket is
+--        "cost:name", without the cost when it is 1, or by unit "requests=1,tokens=1500:name".
 local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
-local NO_RULE, REQUESTS, MIXED = '!', 'requests', 'M'
-
--- A released task that has not come for so long is not on its way, and a look
--- that is later than this has nobody to make it.
-local STALE, LATE = 3000000, 1000000
-
--- What stands for the call's id: a task is known to run, or to be about to, and one
--- that went straight to its queue and that no look has met.
-local RUNNING, STRAIGHT = '!', '?'
+local REQUESTS = 'requests'
 
 -- Added to a score, so that it is never negative.
 local SCORES = 4503599627370496
 
--- What waits is kept for so much longer than it is expected to take: it means
--- something until the task's own queue brings it back.
+-- What waits is kept for so much longer than it is expected to take: it means something until
+-- asynq brings the task back by itself.
 local STAY = 86400000000
 
--- The place after the last of a band, or the first of an empty one: not before
--- the clock, in ms, so that who was released, and comes back to its place, is before
--- those who came since, whoever stands in line by then.
+-- The first place of an empty band, or the one after its last. Places go by the clock, in ms: who
+-- comes back to its place is before those who came since.
 local function place_after(last, band, now)
   local first = band + MIDDLE / 2 + floor(now / 1000) % MIDDLE
   return last and min(max(last + 1, first), band + BAND - 1) or first
 end
 
-local function rule_name(key)
-  return sub(key, #provider + 1)
+-- The number that sorts bands: 0 for the highest priority.
+local function band_of(score)
+  local band = floor(score / BAND) + LOWEST
+  if not (band >= 0 and band < 2 * LOWEST) then
+    error('a score is damaged')
+  end
+  return band
 end
 
 -- What a task costs under every rule; nil for one that costs by unit.
@@ -1359,19 +1346,18 @@ local function number_of(ticket)
   return cost and (tonumber(cost) or 1)
 end
 
--- What a task takes of a unit, '' for places, that is known to have no number: a rule
--- that it takes nothing of is not in its path.
-local function amount_of(ticket, unit)
+-- What a task takes of a unit, '' for places.
+local function cost_of(ticket, unit)
+  local number = number_of(ticket)
+  if number then
+    return number
+  end
   for its, cost in string.gmatch(string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
     if its == unit then
       return tonumber(cost)
     end
   end
   return (unit == '' or unit == REQUESTS) and 1 or 0
-end
-
-local function cost_of(ticket, unit)
-  return number_of(ticket) or amount_of(ticket, unit)
 end
 
 -- The unit that a rule counts, '' for places and where each task counts: it follows the
@@ -1385,37 +1371,38 @@ local function unit_of(rule)
   return unit == '' and REQUESTS or unit
 end
 
--- The field of a scope's sum of a unit.
-local function sum_of(scope, unit)
-  return (unit == '' or unit == REQUESTS) and 'L' .. scope or 'L' .. scope .. '\0' .. unit
-end
-
--- The rules of a path that a task takes anything of, each with what it takes.
+-- The rules of a path that a task takes anything of, each with what it takes; and the task's
+-- signature: '' if those are all, or else their units.
 local function counted(path, ticket)
-  local number, all = number_of(ticket), true
+  local some, units, all = {}, {}, true
   for i = 1, #path do
     local r = path[i]
-    r.cost = number or amount_of(ticket, r.unit)
-    all = all and r.cost > 0
+    r.cost = cost_of(ticket, r.unit)
+    if r.cost > 0 then
+      some[#some + 1], units[r.unit] = r, true
+    else
+      all = false
+    end
   end
   if all then
-    return path
+    return path, ''
   end
-  local some = {}
-  for i = 1, #path do
-    some[#some + 1] = path[i].cost > 0 and path[i] or nil
+  local names = {}
+  for unit in pairs(units) do
+    names[#names + 1] = unit
   end
-  return some
+  table.sort(names)
+  return some, table.concat(names, ',') .. ','
 end
 
--- The place of a scope among others: priority and stamp, ten bytes. A score that no priority has
--- would become the rank of another one.
-local function rank_of(score, stamp)
-  local band = floor(score / BAND) + LOWEST
-  if not (band >= 0 and band < 2 * LOWEST) then
-    error('a score is damaged')
-  end
-  return sub(pack(band), 5) .. pack(stamp)
+-- The group of a task: what its name begins with, up to and with the first slash; '' where it has none.
+local function group_of(ticket)
+  return string.match(ticket, '^[^:]*:([^/]*/)') or ''
+end
+
+-- The level of a rule, by its name: the path of its scope.
+local function level_of(name)
+  return string.match(name, '^[^:]*')
 end
 
 -- The numbers of a path's rules, and the weight that the scope has under each where it
@@ -1424,53 +1411,713 @@ local function path_numbers(text)
   return string.gmatch(text, '(%d+)%*?([%d.]*)')
 end
 
-local function seat_of(name, rank, scope)
-  return name .. '\0' .. rank .. scope
-end
-
--- The two numbers of a rank: of the priority, less first, and the stamp.
-local function numbers_of(rank)
-  local a, b, c = byte(rank, 1, 3)
-  return (a * 256 + b) * 256 + c, unpack7(rank, 4)
-end
-
--- The rule, rank and scope of a seat.
-local function parts_of(seat)
-  local zero = string.find(seat, '\0', 1, true)
-  return sub(seat, 1, zero - 1), sub(seat, zero + 1, zero + 10), sub(seat, zero + 11)
-end
-
--- The first seat of a rule's round after another.
-local function seat_after(name, after)
-  local from = after or name .. '\0'
-  return call('ZRANGEBYLEX', round, '(' .. from, '(' .. name .. '\1', 'LIMIT', '0', '1')[1]
-end
-
--- Keeps what waits at least us µs more, and until its own queue brings it back after that: the
--- safety net is a twentieth later than what is expected. Whether it had to.
+-- Keeps keys at least us µs more, and until asynq brings the tasks back after that: it does so a
+-- twentieth later than expected.
 local function keep_waiting(us, ...)
-  local had_to = false
   us = us + us / 20
   for _, key in ipairs({ ... }) do
     if call('PTTL', key) < us / 1000 + STAY / 2000 then
       call('PEXPIRE', key, whole(ceil((us + STAY) / 1000)))
-      had_to = true
     end
   end
-  return had_to
 end
--- The place of a task in its line by its lane. It needs now, pack, the numbers and lines.lua.
+-- The order among scopes that wait. It needs call, now, heap, schedule, meta, pack and the numbers.
+-- Source: docs/turns.md#the-tree
+--
+-- A node is a name of a path: '' the provider, '/a', '/a/x', and as a leaf the queue of a scope:
+-- '/a/' for that of '/a'. Each node has a tag, a time in the virtual clock of its parent, and
+-- its siblings take turns by it: start-time fair queueing at each level. A node that has
+-- waiting tasks is, for each signature of those, either listed or blocked:
+--
+-- heap      sorted set, all of score 0: the listed nodes, as parent, 0, signature, 0, rank, node. A rank is
+--           the band of the first task and the tag, in 7 and 16 digits. With '!' as signature: nodes that are empty,
+--           and whose tag is ahead of their parent's time. It is forgotten once that has passed it.
+-- schedule  sorted set: the blocked nodes, as node, 0, signature, by the µs at which their rules admit the
+--           first task below. The provider is never listed: while anybody can be looked at, it is here.
+-- meta      hash. n<node>: its tag, its time, how many nodes below have tasks, how many '!' there are,
+--           and the requests that wait below; then a line for each signature: it, the band, and, where it is
+--           blocked, the cost that blocks and its unit, behind which "=" and a signature say that what comes free
+--           is saved for the tasks of that one. A leaf whose queue has lanes has 1 for '!'.
+--           u<node>, 0, unit: what the tasks below that cost by unit take of another unit, and with '*' of
+--           requests: a task that costs a number takes it of each. Q<scope> the lanes of a queue: lanes.lua.
+--           @ the µs of the last dispatch.
+local tree = { records = {}, nodes = {}, sets = {}, comes = {}, times = {}, sums = {}, at_once = 16 }
+do
+  local format = string.format
+  local SLOT, LATEST, MOST_OF_A_TURN, MANY = 100000, 9007199254740991, 10000, 500
+  local PAST = '!'
+
+  local function parent(id)
+    return string.match(id, '^(.*)/')
+  end
+  tree.parent = parent
+
+  local function read_record(id, v)
+    local nd = { id = id, tag = 0, time = 0, kids = 0, past = 0, units = 0, states = {}, stored = v and true or false }
+    if not v then
+      return nd
+    end
+    local tag, time, kids, past, units = string.match(v, '^(%d+) (%d+) (%d+) (%d+) (%d+)')
+    nd.tag, nd.time, nd.kids = tonumber(tag), tonumber(time), tonumber(kids)
+    nd.past, nd.units = tonumber(past), tonumber(units)
+    for sig, band, cost, unit, is, behind in string.gmatch(v, '\n([^ ]*) (%d+) ?(%d*) ?([^=\n]*)(=?)([^\n]*)') do
+      nd.states[sig] = { band = tonumber(band), cost = tonumber(cost), unit = cost ~= '' and unit or nil, behind = is == '=' and behind or nil }
+    end
+    return nd
+  end
+
+  local function record(nd)
+    local text = format('%.0f %.0f %.0f %.0f %.0f', nd.tag, nd.time, nd.kids, nd.past, nd.units)
+    for sig, state in pairs(nd.states) do
+      text = text .. '\n' .. sig .. ' ' .. whole(state.band)
+      if state.cost then
+        local behind = state.behind and '=' .. sub(state.behind, 1) or ''
+        text = text .. ' ' .. whole(state.cost) .. ' ' .. state.unit .. behind
+      end
+    end
+    return text
+  end
+
+  -- Reads nodes that are not known yet. They are taken apart when they are asked for.
+  function tree.read(ids)
+    local unknown, fields = {}, {}
+    for _, id in ipairs(ids) do
+      if not tree.nodes[id] and tree.records[id] == nil then
+        tree.records[id] = false
+        unknown[#unknown + 1], fields[#fields + 1] = id, 'n' .. id
+      end
+    end
+    for i = 0, #unknown - 1, MANY do
+      local values = call('HMGET', meta, unpack(fields, i + 1, min(#fields, i + MANY)))
+      for j = 1, #values do
+        tree.records[unknown[i + j]] = values[j]
+      end
+    end
+  end
+
+  local function node(id)
+    local nd = tree.nodes[id]
+    if not nd then
+      tree.read({ id })
+      nd = read_record(id, tree.records[id])
+      tree.nodes[id] = nd
+    end
+    return nd
+  end
+  tree.node = node
+
+  -- A node, to be written.
+  local function changed(id)
+    local nd = node(id)
+    nd.changed, nd.gone = true, nil
+    return nd
+  end
+
+  -- The nodes from a leaf up to the provider.
+  function tree.chain(leaf)
+    local ids, id = {}, leaf
+    while id do
+      ids[#ids + 1] = id
+      id = parent(id)
+    end
+    return ids
+  end
+
+  -- Writes what comes to the heap and what goes: first what comes, since an empty key has no TTL.
+  local function write_heap()
+    local come, go = {}, {}
+    for member, is in pairs(tree.comes) do
+      if is then
+        come[#come + 1], come[#come + 2] = '0', member
+      else
+        go[#go + 1] = member
+      end
+    end
+    tree.comes = {}
+    for i = 1, #come, MANY do
+      call('ZADD', heap, unpack(come, i, min(#come, i + MANY - 1)))
+    end
+    for i = 1, #go, MANY do
+      call('ZREM', heap, unpack(go, i, min(#go, i + MANY - 1)))
+    end
+  end
+
+  local function sooner(a, b)
+    return a.band < b.band or a.band == b.band and a.tag < b.tag
+  end
+
+  -- The children of a node for a signature: the first of them, once they are read.
+  local function children(id, sig)
+    local key = id .. '\0' .. sig .. '\0'
+    local set = tree.sets[key]
+    if not set then
+      set = { key = key, upper = id .. '\0' .. sig .. '\1', hidden = {}, many = 0 }
+      tree.sets[key] = set
+    end
+    return set
+  end
+
+  local function read_children(set)
+    write_heap()
+    local most = tree.at_once + set.many
+    local got = call('ZRANGEBYLEX', heap, '[' .. set.key, '(' .. set.upper, 'LIMIT', '0', whole(most))
+    local list, from = {}, #set.key
+    for _, member in ipairs(got) do
+      local id = sub(member, from + 24)
+      if not set.hidden[id] then
+        list[#list + 1] = { band = tonumber(sub(member, from + 1, from + 7)), tag = tonumber(sub(member, from + 8, from + 23)), id = id }
+      end
+    end
+    set.list, set.whole = list, #got < most
+  end
+
+  -- Knows the children of a node without reading them, where its own queue is the only one.
+  local function know_children(set, id, sig)
+    local leaf = sub(id, -1) ~= '/' and sig ~= PAST and node(id).kids == 1 and node(id .. '/')
+    if leaf and leaf.kids == 1 then
+      local state = leaf.states[sig]
+      set.list, set.whole = { state and { band = state.band, tag = leaf.tag, id = leaf.id } or nil }, true
+    end
+  end
+
+  -- The first child that this call has not hidden, if any.
+  local function first(id, sig)
+    local set = children(id, sig)
+    if not set.list and set.many == 0 then
+      know_children(set, id, sig)
+    end
+    while not set.list or #set.list == 0 and not set.whole do
+      read_children(set)
+    end
+    return set.list[1]
+  end
+  tree.first = first
+
+  local function put(id, sig, child, band, tag)
+    local set = children(id, sig)
+    local list, e = set.list, { band = band, tag = tag, id = child }
+    tree.comes[set.key .. format('%07.0f%016.0f', band, tag) .. child] = true
+    if list and not set.hidden[child] and (set.whole or #list > 0 and sooner(e, list[#list])) then
+      local i = #list + 1
+      while i > 1 and sooner(e, list[i - 1]) do
+        list[i] = list[i - 1]
+        i = i - 1
+      end
+      list[i] = e
+    end
+  end
+
+  local function drop(id, sig, child, band, tag)
+    local set = children(id, sig)
+    tree.comes[set.key .. format('%07.0f%016.0f', band, tag) .. child] = false
+    for i, e in ipairs(set.list or {}) do
+      if e.id == child then
+        table.remove(set.list, i)
+        break
+      end
+    end
+  end
+
+  -- Makes a node wait for a moment.
+  local function wait_until(id, sig, t)
+    tree.times[id .. '\0' .. sig] = t
+  end
+
+  -- Has those looked at now that wait behind a signature.
+  local function pass_on(nd, sig)
+    for its, state in pairs(nd.states) do
+      if its ~= sig and state.cost and state.behind == sig then
+        wait_until(nd.id, its, now)
+      end
+    end
+  end
+
+  -- Sees that a node is listed, or is not, as its children are.
+  local function rise(id, sig)
+    local nd, set, child = node(id), children(id, sig), first(id, sig)
+    local state, up = nd.states[sig], parent(id)
+    if not child and set.many > 0 then -- all others are left out
+      return up and state and not state.cost and tree.hide(id, sig)
+    elseif child and state and (state.cost or state.band == child.band or set.many > 0) then
+      return
+    end
+    if state and state.cost then
+      wait_until(id, sig, false)
+      pass_on(nd, sig)
+    elseif state then
+      drop(up, sig, id, state.band, nd.tag)
+    end
+    changed(id)
+    nd.states[sig] = child and { band = child.band } or nil
+    if child and not up then
+      nd.states[sig].cost, nd.states[sig].unit = 0, ''
+      wait_until(id, sig, now)
+    elseif child then
+      put(up, sig, id, child.band, nd.tag)
+    end
+    if up then
+      rise(up, sig)
+    end
+  end
+
+  -- Blocks a node until t, when its rule admits the cost of a unit, or, behind another signature, while that
+  -- waits for the same.
+  function tree.block(id, sig, t, cost, unit, behind)
+    local nd, up = changed(id), parent(id)
+    local state = nd.states[sig]
+    if up and not state.cost then
+      drop(up, sig, id, state.band, nd.tag)
+    end
+    state.cost, state.unit, state.behind = cost, unit, behind
+    wait_until(id, sig, t)
+    if up then
+      rise(up, sig)
+    end
+  end
+
+  -- Lists a node that was blocked. The provider is to be looked at.
+  function tree.unblock(id, sig)
+    local nd, up, child = changed(id), parent(id), first(id, sig)
+    local state = nd.states[sig]
+    if child and not state then
+      error('a node is lost')
+    end
+    pass_on(nd, sig)
+    if not child then
+      wait_until(id, sig, false)
+      nd.states[sig] = nil
+    elseif not up then
+      state.cost, state.unit, state.band, state.behind = 0, '', child.band, nil
+    elseif state.cost then
+      wait_until(id, sig, false)
+      nd.states[sig] = { band = child.band }
+      put(up, sig, id, child.band, nd.tag)
+      rise(up, sig)
+    end
+  end
+
+  -- Has the nodes of a level looked at now: something of its rules has come free.
+  function tree.look_at(id)
+    for sig, state in pairs(node(id).states) do
+      if state.cost and tree.times[id .. '\0' .. sig] ~= false then
+        wait_until(id, sig, now)
+      end
+    end
+  end
+
+  -- The same for all above a leaf: the first task there has gone, and whoever is first now may need less.
+  function tree.look_above(leaf)
+    for _, id in ipairs(tree.chain(parent(leaf))) do
+      tree.look_at(id)
+    end
+  end
+
+  -- Leaves a listed node out until the end of this call, and its parents where all below are.
+  function tree.hide(id, sig)
+    local up = parent(id)
+    local set = children(up, sig)
+    for i, e in ipairs(first(up, sig) and set.list or {}) do
+      if e.id == id then
+        table.remove(set.list, i)
+        set.hidden[id], set.many = true, set.many + 1
+        break
+      end
+    end
+    if up ~= '' and not first(up, sig) then
+      tree.hide(up, sig)
+    end
+  end
+
+  -- Has blocked parents of a leaf looked at now, if its first task may start sooner than those that they
+  -- are blocked for.
+  function tree.hurry(leaf, sig, band, ticket)
+    for _, id in ipairs(tree.chain(parent(leaf))) do
+      local state = node(id).states[sig]
+      if state and state.cost then
+        if band < state.band or cost_of(ticket, state.unit) < state.cost then
+          wait_until(id, sig, now)
+        end
+        return
+      end
+    end
+  end
+
+  -- Counts a task that comes to a queue (1) or leaves it (-1), at each level.
+  function tree.count(leaf, ticket, sign)
+    local cost, more = cost_of(ticket, REQUESTS), {}
+    if not number_of(ticket) then
+      for unit, units in string.gmatch(string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
+        more[unit] = unit ~= REQUESTS and tonumber(units) or nil
+      end
+      more['*'] = cost
+    end
+    for _, id in ipairs(tree.chain(leaf)) do
+      local nd = changed(id)
+      nd.units = max(0, nd.units + sign * cost)
+      for unit, units in pairs(more) do
+        local field = 'u' .. id .. '\0' .. unit
+        tree.sums[field] = (tree.sums[field] or 0) + sign * units
+      end
+    end
+  end
+
+  -- What waits below a node of a unit.
+  function tree.units(id, unit)
+    local units = node(id).units
+    if unit == '' or unit == REQUESTS then
+      return units
+    end
+    local its, all = 'u' .. id .. '\0' .. unit, 'u' .. id .. '\0*'
+    local sums = call('HMGET', meta, its, all)
+    local by_number = units - (tonumber(sums[2] or nil) or 0) - (tree.sums[all] or 0)
+    return max(0, by_number + (tonumber(sums[1] or nil) or 0) + (tree.sums[its] or 0))
+  end
+
+  -- Opens a leaf that has its first task, and its parents. Nobody has saved up: its tag is its parent's
+  -- time at least.
+  local function open(leaf)
+    local id, up = leaf, parent(leaf)
+    changed(leaf).kids = 1
+    while up do
+      local nd, p = changed(id), changed(up)
+      if nd.stored then
+        drop(up, PAST, id, 0, nd.tag)
+        p.past = max(0, p.past - 1)
+      end
+      nd.tag, p.kids = max(nd.tag, p.time), p.kids + 1
+      if p.kids > 1 then
+        return
+      end
+      id = up
+      up = parent(up)
+    end
+  end
+
+  local function forget(id)
+    local nd = node(id)
+    nd.gone, nd.stored = true, false
+    while nd.past > 0 do
+      local e = first(id, PAST)
+      if not e then
+        return
+      end
+      drop(id, PAST, e.id, 0, e.tag)
+      nd.past = nd.past - 1
+      forget(e.id)
+    end
+  end
+
+  -- Closes a leaf that has no tasks any more, and the parents that have none. What they are ahead of others
+  -- is kept.
+  local function close(id)
+    local up = parent(id)
+    while up do
+      local nd, p = changed(id), changed(up)
+      nd.kids, nd.units, nd.past = 0, 0, sub(id, -1) == '/' and 0 or nd.past
+      p.kids = max(0, p.kids - 1)
+      if nd.tag > p.time then
+        put(up, PAST, id, 0, nd.tag)
+        p.past, nd.stored = p.past + 1, true
+      else
+        forget(id)
+      end
+      if p.kids > 0 then
+        return
+      end
+      id = up
+      up = parent(up)
+    end
+  end
+
+  -- Has a queue stand in the tree by its first task: its signature and its band; nil for a queue that is
+  -- empty.
+  function tree.stand(leaf, sig, band)
+    local nd, up = node(leaf), parent(leaf)
+    if sig and nd.kids == 0 then
+      open(leaf)
+    end
+    for its, state in pairs(nd.states) do
+      if its ~= sig or state.band ~= band then
+        changed(leaf).states[its] = nil
+        drop(up, its, leaf, state.band, nd.tag)
+        if its ~= sig then
+          rise(up, its)
+        end
+      end
+    end
+    if sig and not nd.states[sig] then
+      changed(leaf).states[sig] = { band = band }
+      put(up, sig, leaf, band, nd.tag)
+      rise(up, sig)
+    elseif not sig and nd.kids > 0 then
+      close(leaf)
+    end
+  end
+
+  -- Moves the tags of a path on, whose leaf has had a turn: units and weights by level.
+  function tree.turn(leaf, units, weights)
+    local id, up = leaf, parent(leaf)
+    while up do
+      local nd, p = changed(id), changed(up)
+      p.time = max(p.time, nd.tag)
+      local took = max(1, min(units[up] or 1, MOST_OF_A_TURN))
+      local tag = min(LATEST, p.time + max(1, floor(SLOT * took / (weights[up] or 1) + 0.5)))
+      for sig, state in pairs(nd.states) do
+        if not state.cost then
+          drop(up, sig, id, state.band, nd.tag)
+          put(up, sig, id, state.band, tag)
+        end
+      end
+      nd.tag, p.passed = tag, p.past > 0
+      id = up
+      up = parent(up)
+    end
+  end
+
+  -- Forgets empty nodes that the time has passed.
+  local function sweep()
+    local passed = {}
+    for id, nd in pairs(tree.nodes) do
+      passed[#passed + 1] = nd.passed and not nd.gone and id or nil
+    end
+    for _, id in ipairs(passed) do
+      local nd, e = node(id), first(id, PAST)
+      while e and e.tag <= nd.time do
+        drop(id, PAST, e.id, 0, e.tag)
+        nd.past = max(0, nd.past - 1)
+        forget(e.id)
+        e = first(id, PAST)
+      end
+    end
+  end
+
+  function tree.write_times()
+    local set, gone = {}, {}
+    for key, t in pairs(tree.times) do
+      if t then
+        set[#set + 1], set[#set + 2] = whole(t), key
+      else
+        gone[#gone + 1] = key
+      end
+    end
+    tree.times = {}
+    for i = 1, #set, MANY do
+      call('ZADD', schedule, unpack(set, i, min(#set, i + MANY - 1)))
+    end
+    for i = 1, #gone, MANY do
+      call('ZREM', schedule, unpack(gone, i, min(#gone, i + MANY - 1)))
+    end
+  end
+
+  -- Writes the tree. `set` has more fields and values of meta, by turns, and `gone` fields that go.
+  -- Nothing of it stays when nobody waits.
+  function tree.save(set, gone)
+    if node('').kids == 0 then
+      if node('').changed then
+        call('DEL', heap, schedule, meta)
+      end
+      return
+    end
+    sweep()
+    for id, nd in pairs(tree.nodes) do
+      if nd.gone then
+        gone[#gone + 1] = 'n' .. id
+      elseif nd.changed then
+        set[#set + 1], set[#set + 2] = 'n' .. id, record(nd)
+      end
+    end
+    write_heap()
+    tree.write_times()
+    for field, k in pairs(tree.sums) do
+      local sum = k ~= 0 and (tonumber(call('HGET', meta, field) or nil) or 0) + k
+      if sum and sum > 0 then
+        set[#set + 1], set[#set + 2] = field, whole(sum)
+      elseif sum then
+        gone[#gone + 1] = field
+      end
+    end
+    tree.sums = {}
+    for i = 1, #set, MANY do
+      call('HSET', meta, unpack(set, i, min(#set, i + MANY - 1)))
+    end
+    for i = 1, #gone, MANY do
+      call('HDEL', meta, unpack(gone, i, min(#gone, i + MANY - 1)))
+    end
+  end
+end
+-- What was granted, and has not come. It needs call, now, flight, overdue, pack, the numbers, tasks.lua
+-- and tree.lua. Source: docs/turns.md#in-flight
+--
+-- flight   hash: scope, 0, ticket. Its value: the start, the score in the queue, when it was granted, and the id of
+--          the grant; then for each rule its name, "=" and where its units are. "=" and the beginning of a
+--          caller's ids: its last call that granted anything.
+-- overdue  sorted set of the same fields by when they were granted; by HANDED less while they
+--          are to be fetched by whoever serves their group.
+local flights = {}
+
+-- A task that has not come for so long is not on its way.
+local STALE, HANDED = 3000000, 4503599627370496
+
+function flights.text(g, names, places)
+  local text = string.format('%.0f %.0f %.0f %s', g.start, g.score, now, g.id)
+  for i, place in ipairs(places) do
+    text = string.format('%s %s=%.0f', text, names[i], place)
+  end
+  return text
+end
+
+function flights.read(v)
+  local start, score, at, id = string.match(v, '^(%-?%d+) (%-?%d+) (%d+) (%S+)')
+  local g = { start = tonumber(start), score = tonumber(score), at = tonumber(at), id = id, names = {}, places = {} }
+  for name, place in string.gmatch(v, ' (%S+)=(%d+)') do
+    g.names[#g.names + 1], g.places[#g.places + 1] = name, tonumber(place)
+  end
+  return g
+end
+
+function flights.parts(field)
+  local zero = string.find(field, '\0', 1, true)
+  return sub(field, 1, zero - 1), sub(field, zero + 1)
+end
+
+function flights.forget(field)
+  call('HDEL', flight, field)
+  call('ZREM', overdue, field)
+end
+
+-- Gives back what a task was granted, under the rules that the call knows by name, and has those looked at
+-- that wait for them.
+function flights.refund(g, ticket, named)
+  for i, name in ipairs(g.names) do
+    local r = named(name)
+    if r then
+      r.cost, r.member = cost_of(ticket, r.unit), g.id
+      if r.kind == 'C' then -- a lease that has run out is not counted
+        local ends = tonumber(call('ZSCORE', r.key, g.id) or nil)
+        r.held, r.free = r.held - (ends and ends > now and 1 or 0), nil
+      end
+      algorithms[r.kind].refund(r, now, g.places[i])
+      r.dirty = r.dirty or r.changed
+      tree.look_at(level_of(name))
+    end
+  end
+end
+-- The queues of a call and their rules: a rule is read once, whoever meets it. It needs n, base, provider,
+-- tasks.lua and tree.lua; rule i is ARGV[base + i].
+local queues = { rules = {}, by_scope = {}, numbers = nil }
+
+-- Rule i.
+function queues.rule(i)
+  local r = queues.rules[i]
+  if not r then
+    r = load_rule(i, ARGV[base + i], 1, '', now)
+    r.name, r.unit = sub(KEYS[i], #provider + 1), unit_of(ARGV[base + i])
+    r.dirty = r.stepped and r.p ~= 0
+    r.till = r.dirty and 0 or r.till
+    queues.rules[i] = r
+  end
+  return r
+end
+
+-- The rule of a name, if the call knows it.
+function queues.named(name)
+  if not queues.numbers then
+    queues.numbers = {}
+    for i = 1, n do
+      queues.numbers[sub(KEYS[i], #provider + 1)] = i
+    end
+  end
+  return queues.numbers[name] and queues.rule(queues.numbers[name])
+end
+
+-- Notes a queue by its key and the numbers of its rules.
+function queues.add(key, text)
+  local scope = sub(key, #provider + 1, -7)
+  local l = { key = key, scope = scope, leaf = scope .. '/', text = text, took = {} }
+  l.left, l.unknown = byte(text) == 33, text == '-'
+  queues.by_scope[scope] = l
+  return l
+end
+
+-- The rules of a queue's scope, pauses behind them, and its weights by level.
+function queues.path(l)
+  if not l.path then
+    l.path, l.weights = {}, {}
+    for i, weight in path_numbers(l.text) do
+      local r = queues.rule(tonumber(i))
+      l.path[#l.path + 1] = r
+      l.weights[level_of(r.name)] = tonumber(weight) or l.weights[level_of(r.name)]
+    end
+    add_pauses(l.path, l.scope)
+  end
+  return l.path
+end
+
+-- Has a queue stand in the tree by its first task.
+function queues.stand(l, ticket, score)
+  if ticket then
+    local _, sig = counted(queues.path(l), ticket)
+    tree.stand(l.leaf, sig, band_of(score))
+  else
+    tree.stand(l.leaf)
+  end
+end
+
+-- The same for whoever is first by now, who may start sooner than who was.
+function queues.stand_anew(l)
+  local first = call('ZRANGE', l.key, '0', '0', 'WITHSCORES')
+  queues.stand(l, first[1], tonumber(first[2]))
+  if first[1] then
+    local _, sig = counted(queues.path(l), first[1])
+    tree.hurry(l.leaf, sig, band_of(tonumber(first[2])), first[1])
+  end
+end
+
+-- The most that a task takes of any rule, by level.
+function queues.units_by_level(path)
+  local units = {}
+  for _, r in ipairs(path) do
+    local level = level_of(r.name)
+    units[level] = max(units[level] or 1, r.cost)
+  end
+  return units
+end
+
+-- Writes the rules that this call has charged or refunded.
+function queues.save()
+  for _, r in pairs(queues.rules) do
+    if r.dirty and r.kind ~= 'C' then
+      algorithms[r.kind].save(r, now)
+    end
+  end
+end
+
+-- The rule of a path that a task waits for, and until when, nil where it can't tell: one that can't, or the
+-- one that alone would admit the task last. Whatever comes free of any other, it can't start before.
+function queues.waits_for(path, start, binding)
+  local last, at
+  for i = 1, #path do
+    local t = algorithms[path[i].kind].fit(path[i], now)
+    if not t then
+      return path[i], nil
+    elseif t > (at or now) then
+      last, at = i, t
+    end
+  end
+  return path[last or max(1, binding)], at or start
+end
+-- The place of a task in its queue by its lane. It needs now, pack, the numbers and tasks.lua.
 -- Source: docs/turns.md#lanes
 --
--- Start-time fair queueing inside a line: a lane's next task has its place a stride behind that of
--- its last one, and never before the first task in line, which stands for the virtual time. A
+-- Start-time fair queueing inside a queue: a lane's next task has its place a stride behind that of
+-- its last one, and never before the first task there, which stands for the virtual time. A
 -- task without a lane goes to the end, and the next of every lane behind it.
--- Q<scope> keeps these places as long as the line is not empty and somebody has named a lane: seven
+-- Q<scope> keeps these places as long as the queue is not empty and somebody has named a lane: seven
 -- bytes, the next place, and the lane with a zero byte after it. '' is the place that no lane of
 -- the same priority is before.
 --
 -- Below FRONT stand those who came back to the front: they do not stand for the virtual time. Of
--- more than LANES lanes that have tasks in line the others count as none.
+-- more than LANES lanes that have tasks there the others count as none.
 local FRONT = MIDDLE / 2
 
 -- The priority of a task, and its stride and lane where it has one: "0" or "-1:6:low".
@@ -1483,7 +2130,7 @@ local function lane_key(band, name)
   return whole(band + 0) .. ':' .. name -- no priority is -0
 end
 
--- The next places of a line's lanes, by lane_key.
+-- The next places of a queue's lanes, by lane_key.
 local function read_lanes(text)
   local lanes, from = {}, 1
   while text and from < #text do
@@ -1519,8 +2166,8 @@ do
     return lanes[lane_key(band, lane)] ~= nil or many + 1 < LANES
   end
 
-  -- The place of a lane's next task, where `first` is the first of its priority in line, if any: nil
-  -- for the end of the line.
+  -- The place of a lane's next task, where `first` is the first of its priority in the queue, if any: nil
+  -- for the end of the queue.
   function place_in_lane(lanes, band, lane, first)
     local least = lanes[lane_key(band, '')]
     if not least or not has_room(lanes, band, lane, first) then
@@ -1545,358 +2192,6 @@ end
 -- The place of a task behind the last of its group that was parked, if any: it came after that.
 local function behind_parked(score, last, band)
   return last and max(score, min(band + tonumber(last) + 1, band + BAND - 1)) or score
-end
--- The group of a task: what its name begins with, up to and with the first slash; '' where it has none.
-local function group_of(ticket)
-  return string.match(ticket, '^[^:]*:([^/]*/)') or ''
-end
--- Which place a scope has among others, by what they and it have had. It needs call, now, at,
--- round, pack and the numbers. Source: docs/turns.md#shares
---
--- Each level of a path that has rules has a virtual time. The names right below it, its
--- nodes, have slots in that time, each node one after another: a slot is SLOT / weight
--- long for each unit. A scope in line holds a slot of its node at each level, and the
--- beginning of that is its tag there: the stamp of its seat while that is with a rule of
--- the level. All are kept in `at`:
---   V<level>  the virtual time: the highest tag that had its turn; none where nobody waits
---             below the level
---   F<node>   where the node's next slot begins
---   T<scope>  the tags of a scope in line, where several levels have rules: seven bytes for
---             each level from the provider down, zero where there are no rules. Where it has
---             places, one more byte: 1 for the second level, 2 for the third, 4, and so on
---   "         how many nodes were noted since some were last forgotten
--- The nodes of lines that were emptied are noted in `round`, until the time has passed their
--- next slots: ", 0, three zeros, when, node. Of all scopes that ever waited they would be as
--- many as those.
--- Where a level below the first has weights, each of its scopes in line has a place in the
--- round of the level too, whatever rule it waits for: level, 0, three zeros, tag, scope.
-local SLOT, LATEST, PAST = 100000, 9007199254740991, '"'
-
--- Fields of `at` as they will be, false for none, and which of them are to be written; and
--- members of `round` that come or, false, go.
-local held, noted, comes = {}, {}, {}
-
--- Commands read and write so many fields at a time.
-local MANY = 500
-
--- Reads fields that are not known yet.
-local function read_at(fields)
-  local unknown = {}
-  for i = 1, #fields do
-    if held[fields[i]] == nil then
-      unknown[#unknown + 1] = fields[i]
-    end
-  end
-  for i = 0, #unknown - 1, MANY do
-    local values = call('HMGET', at, unpack(unknown, i + 1, min(#unknown, i + MANY)))
-    for j = 1, #values do
-      held[unknown[i + j]] = values[j]
-    end
-  end
-end
-
-local function number_at(field)
-  return tonumber(held[field] or 0)
-end
-
--- Notes what a field will be, false for none.
-local function note(field, value)
-  held[field], noted[field] = value, true
-end
-
--- Notes a time; the highest of all is kept, for levels that have none.
-local function note_time(field, value)
-  note(field, value)
-  if value > number_at('#') then
-    note('#', value)
-  end
-end
-
--- Writes what was noted of members. They come before others go: a key that is there stays,
--- with its TTL.
-local function write_round()
-  local come, go = {}, {}
-  for member, is in pairs(comes) do
-    if is then
-      come[#come + 1], come[#come + 2] = '0', member
-    else
-      go[#go + 1] = member
-    end
-  end
-  comes = {}
-  for i = 1, #come, MANY do
-    call('ZADD', round, unpack(come, i, min(#come, i + MANY - 1)))
-  end
-  for i = 1, #go, MANY do
-    call('ZREM', round, unpack(go, i, min(#go, i + MANY - 1)))
-  end
-end
-
-local function write_at()
-  local set, gone = {}, {}
-  for field in pairs(noted) do
-    local value = held[field]
-    if value then
-      set[#set + 1], set[#set + 2] = field, type(value) == 'number' and whole(value) or value
-    else
-      gone[#gone + 1] = field
-    end
-  end
-  noted = {}
-  for i = 1, #set, MANY do
-    call('HSET', at, unpack(set, i, min(#set, i + MANY - 1)))
-  end
-  for i = 1, #gone, MANY do
-    call('HDEL', at, unpack(gone, i, min(#gone, i + MANY - 1)))
-  end
-end
-
-local function level_of(name)
-  return string.match(name, '^[^:]*')
-end
-
--- The rules of a path that have units to share: pauses have none.
-local function names_of(path)
-  local names = {}
-  for _, r in ipairs(path) do
-    names[#names + 1] = r.kind ~= 'P' and r.name or nil
-  end
-  return names
-end
-
--- The levels of a path that have rules, the provider's first.
-local function levels_of(scope, names, weights)
-  local shares, path = { scope = scope }, scope .. '/'
-  for i = 1, #names do
-    local level = level_of(names[i])
-    if #shares == 0 or shares[#shares].level ~= level then
-      local _, depth = string.gsub(level, '/', '')
-      local weight = tonumber(weights[i]) or 0
-      -- the name below the level: "/a" of "/a/x", and "/a/x/" where the scope is the level itself
-      local ends = string.find(path, '/', #level + 2, true) or #path + 1
-      shares[#shares + 1] = { level = level, node = sub(path, 1, ends - 1), depth = depth,
-        placed = weight > 0 and #shares > 0, weight = weight > 0 and weight or 1 }
-    end
-  end
-  return shares
-end
-
-local function place_at(level, tag, scope)
-  return level .. '\0\0\0\0' .. pack(tag) .. scope
-end
-
-local read_slots
-do
-  -- The places that a scope has, as its tags say.
-  local function places_had(tags, scope)
-    local had, bits = {}, #tags % 7 == 1 and byte(tags, #tags) or 0
-    for depth = 1, 7 do
-      if bits % 2 == 1 then
-        local level = string.match(scope, '^' .. string.rep('/[^/]*', depth))
-        had[place_at(level, unpack7(tags, 7 * depth + 1), scope)] = true
-      end
-      bits = floor(bits / 2)
-    end
-    return had
-  end
-
-  -- The fields that the slots of a path's levels are read from, behind others.
-  local function slot_fields(shares, scope, fields)
-    fields[#fields + 1], fields[#fields + 2], fields[#fields + 3] = '#', PAST, 'T' .. scope
-    for _, s in ipairs(shares) do
-      fields[#fields + 1], fields[#fields + 2] = 'V' .. s.level, 'F' .. s.node
-    end
-    return fields
-  end
-
-  -- Reads the slots and, where several levels have rules, the tags, with other fields. Where
-  -- a level has no time yet it begins with the highest stamp that anybody has.
-  function read_slots(shares, others)
-    if shares.had then
-      return
-    end
-    local scope = shares.scope
-    read_at(slot_fields(shares, scope, others or {}))
-    local tags = held['T' .. scope] or ''
-    shares.had = places_had(tags, scope)
-    for _, s in ipairs(shares) do
-      held['V' .. s.level] = held['V' .. s.level] or max(1, number_at('#'))
-      if not s.tag and #tags >= 7 * s.depth + 7 then
-        local tag = unpack7(tags, 7 * s.depth + 1)
-        s.tag = tag > 0 and tag or nil
-      end
-    end
-  end
-end
-
--- What a path has of each level, for one who has a seat with the rule of a name. Where only
--- one level has rules, the stamp is the tag, and nothing is read for it.
-local function shares_of(shares, name, stamp, others)
-  local pause = name and (name == NO_RULE or sub(name, -6) == ':!stop')
-  if name and #shares == 1 and (pause or level_of(name) == shares[1].level) then
-    shares[1].tag = stamp
-  else
-    read_slots(shares, others)
-  end
-  return shares
-end
-
--- Puts a node's next slot off by so many units, or on by those that nobody had a turn for,
--- which are below zero.
-local function put_off(s, units)
-  local length = max(1, floor(SLOT * math.abs(units) / s.weight + 0.5))
-  local slot = number_at('F' .. s.node) + (units < 0 and -length or length)
-  note_time('F' .. s.node, max(0, min(LATEST, slot)))
-end
-
--- Takes the next slot of the node. The virtual time is the earliest: nobody saves up.
-local function take_slot(s)
-  local time = number_at('V' .. s.level)
-  s.tag = max(time, number_at('F' .. s.node))
-  held['F' .. s.node] = s.tag
-  note_time('V' .. s.level, time)
-  put_off(s, 1)
-end
-
-local function take_slots(shares)
-  read_slots(shares)
-  for _, s in ipairs(shares) do
-    take_slot(s)
-  end
-end
-
--- The scope's tag in the rounds of a level, of the first one for a rule that it has not.
-local function tag_at(shares, name)
-  local level, its = level_of(name), shares[1]
-  for _, s in ipairs(shares) do
-    its = s.level == level and s or its
-  end
-  if not its.tag then
-    read_slots(shares)
-    take_slot(its)
-  end
-  return its.tag
-end
-
--- No turn counts for more: units may be bytes, and virtual times are to last.
-local MOST_OF_A_TURN = 10000
-
--- The units that a turn counts for at a level: the most that the task takes of any rule there.
-local function units_at(level, path)
-  local units = 1
-  for i = 1, #path do
-    if level_of(path[i].name) == level then
-      units = max(units, min(path[i].cost, MOST_OF_A_TURN))
-    end
-  end
-  return units
-end
-
--- Notes a turn of a task that has met the rules of a path: the time comes to it. A slot is
--- for one unit, and the rest is paid now.
-local function had_turn(shares, path)
-  read_slots(shares)
-  for _, s in ipairs(shares) do
-    note_time('V' .. s.level, max(number_at('V' .. s.level), s.tag or 0))
-    local units = units_at(s.level, path)
-    if units > 1 then
-      put_off(s, units - 1)
-    end
-  end
-end
-
--- The level that a node is below: of "/a/" it is "/a", of "/a" and "/" the provider.
-local function level_above(node)
-  return string.match(node, '^(.*)/')
-end
-
-local function past_at(node)
-  return PAST .. '\0\0\0\0' .. pack(now) .. node
-end
-
--- Notes nodes of a line that was emptied, to be forgotten when the time has passed their
--- slots, and forgets all of rules and levels that nobody waits below. It needs the lines that wait
--- under each of the scope's rules, and its seat, which goes with this: without one there may
--- be no key.
-local function remember(shares, names, seat)
-  local waits = {}
-  for _, name in ipairs(names) do
-    local level = level_of(name)
-    waits[level] = waits[level] or seat and number_at('N' .. name) > 0
-    if number_at('N' .. name) == 0 then
-      note('N' .. name, false)
-      note('U' .. name, false)
-    end
-  end
-  for _, s in ipairs(shares) do
-    if not waits[s.level] then
-      note('V' .. s.level, false)
-    end
-    if waits[s.level] and number_at('F' .. s.node) > number_at('V' .. s.level) then
-      comes[past_at(s.node)] = true
-      note(PAST, number_at(PAST) + 1)
-    else
-      note('F' .. s.node, false)
-    end
-  end
-end
-
--- What T<scope> says of a scope in line, and its places.
-local function tags_text(shares)
-  local text, depth, bits, places = '', 0, 0, {}
-  for _, s in ipairs(shares) do
-    text = text .. string.rep(pack(0), s.depth - depth) .. pack(s.tag or 0)
-    depth = s.depth + 1
-    if s.placed and s.tag then
-      bits = bits + 2 ^ (s.depth - 1)
-      places[place_at(s.level, s.tag, shares.scope)] = true
-    end
-  end
-  return bits > 0 and text .. char(bits) or text, places
-end
-
--- Notes the tags of a scope and its places in the rounds of its levels, none where its line
--- is empty.
-local function save_shares(shares, empty)
-  if not shares.had then
-    return -- they are as they were
-  end
-  local text, places = false, {}
-  if not empty and #shares > 1 then
-    text, places = tags_text(shares)
-  end
-  for place in pairs(shares.had) do
-    if not places[place] then
-      comes[place] = false
-    end
-  end
-  for place in pairs(places) do
-    if not shares.had[place] then
-      comes[place] = true
-    end
-  end
-  shares.had = places
-  local scope = shares.scope
-  if text ~= held['T' .. scope] then
-    note('T' .. scope, text)
-  end
-end
--- The rule of a path that a task waits for, as its number in it, and when to look at
--- it, nil where it can't tell: one that can't, or the one that alone would admit the
--- task last. Whatever comes free of any other, it can't start before. That need not be
--- the one that asked for the start: a window may only be in the way of the moment that
--- others have put it off to.
-local function waits_for(path, start, binding)
-  local last, at
-  for i = 1, #path do
-    local t = algorithms[path[i].kind].fit(path[i], now)
-    if not t then
-      return i, nil
-    elseif t > (at or now) then
-      last, at = i, t
-    end
-  end
-  return last or max(1, binding), at or start
 end
 -- Whether a clock says when a rule will admit more, or a pause is over.
 local function can_tell(r)
@@ -1938,314 +2233,65 @@ end
 local function turns_of(units, lines, weight)
   return ceil(units * max(0, lines) / (weight > 0 and weight or 1))
 end
+-- How a task comes to a queue, for those who ask and those who are planned. It needs queues.lua, lanes.lua,
+-- expect.lua, parked and parks. Source: docs/turns.md#join
 
--- So many tasks that went straight to their queues count as released: those that come
--- first, since each look adds them up. They are forgotten when they have not come in time, which
--- begins with the first look: until then nobody may be there to take them.
-local MARKED = 2000
-
--- Units that are plenty: who has so many left may send its tasks on without a mark.
--- Those of a backlog that go unmarked before lines form are behind them when they come.
-local PLENTY = 2000
-
-local rules, lines, mixed = {}, {}, false
-
--- Rule i, with the units and lines that wait under it, the calls of this one included.
-local function rule(i)
-  local r = rules[i]
-  if not r then
-    r = load_rule(i, ARGV[4 + i], 1, '', now)
-    r.name, r.unit = rule_name(KEYS[i]), unit_of(ARGV[4 + i])
-    r.round = call('ZSCORE', due, r.name) and true or false
-    rules[i] = r
+-- The place of a task that asks for the first time: at the end of its queue or where its lane goes on, and
+-- behind those of its group who are parked.
+local function place_in(l, ticket, rank)
+  local priority, stride, lane = priority_of(rank)
+  local band = -priority * BAND
+  local from, to = whole(band), '(' .. whole(band + BAND)
+  local leaf, lanes, score = tree.node(l.leaf), nil, nil
+  l.text_of_lanes = l.text_of_lanes or leaf.past > 0 and call('HGET', meta, 'Q' .. l.scope) or ''
+  lanes = read_lanes(l.text_of_lanes)
+  if lane ~= '' and l.text_of_lanes ~= '' then
+    local first = call('ZRANGEBYSCORE', l.key, whole(band + FRONT), to, 'WITHSCORES', 'LIMIT', '0', '1')[2]
+    score = place_in_lane(lanes, band, lane, tonumber(first or nil))
   end
-  return r
-end
-
--- Reads the sums of a line and of its rules, and the slots for one that is to be opened.
-local function read_sums(l)
-  local fields = { 'S' .. l.scope, 'L' .. l.scope, 'Q' .. l.scope }
-  for i = 1, #l.path do
-    local r = l.path[i]
-    if r.kind ~= 'P' then
-      fields[#fields + 1], fields[#fields + 2], fields[#fields + 3] = 'U' .. r.name, 'N' .. r.name, sum_of(l.scope, r.unit)
-    end
+  if not score and leaf.kids == 0 then
+    score = place_after(nil, band, now)
+  elseif not score then
+    local last = call('ZREVRANGEBYSCORE', l.key, to, from, 'WITHSCORES', 'LIMIT', '0', '1')[2]
+    score = place_after(tonumber(last or nil), band, now)
   end
-  if l.card == 0 then
-    read_slots(l.shares, fields)
-  else
-    read_at(fields)
-  end
-  l.seat, l.units[REQUESTS] = held['S' .. l.scope], number_at('L' .. l.scope)
-  l.laned = l.card > 0 and held['Q' .. l.scope]
-  l.lanes = read_lanes(l.laned)
-  for i = 1, #l.path do
-    local r = l.path[i]
-    if r.kind ~= 'P' then
-      r.units, r.lines = r.units or number_at('U' .. r.name), r.lines or number_at('N' .. r.name)
-    end
-    l.units[r.unit] = l.units[r.unit] or number_at(sum_of(l.scope, r.unit))
-  end
-end
-
-local function line(j)
-  local l = lines[j]
-  if not l then
-    l = { key = KEYS[n + 5 + j], path = {}, weights = {}, joins = {}, units = {}, last = {}, most = {}, first = {}, own = {}, parked = {} }
-    l.scope = sub(l.key, #provider + 1, -6)
-    for i, weight in path_numbers(ARGV[n + 4 + j]) do
-      l.path[#l.path + 1], l.weights[#l.path + 1] = rule(tonumber(i)), tonumber(weight) or 0
-    end
-    add_pauses(l.path, l.scope)
-    for i = 1, #l.path do
-      local r = l.path[i]
-      if r.kind == 'P' and r.round == nil then
-        r.round = call('ZSCORE', due, r.name) and true or false
-      end
-    end
-    l.card = call('ZCARD', l.key)
-    l.was, l.shares = l.card, levels_of(l.scope, names_of(l.path), l.weights)
-    read_sums(l)
-    lines[j] = l
-  end
-  return l
-end
-
--- Whether anybody waits for one of the rules of a path, or stands in the line.
-local function waited_for(l, path)
-  for i = 1, #path do
-    if path[i].round then
-      return true
-    end
-  end
-  return l.card > 0
-end
-
--- How long until a task's turn, behind so many of its line. See turn.lua.
-local function expected_of(l, place)
-  local latest, known = now, false
-  for i = 1, #l.path do
-    local r, own = l.path[i], l.units[l.path[i].unit]
-    local before = place < l.card and floor(own * place / l.card) or own
-    if r.cost > 0 or before > 0 then
-      local others = min(max(0, r.units - own), turns_of(before + r.cost, r.lines - (l.card > 0 and 1 or 0), l.weights[i] or 0))
-      local t = after_units(r, now, before + others)
-      if not t then
-        return -1
-      end
-      known = known or can_tell(r)
-      latest = max(latest, t)
-    end
-  end
-  return known and latest - now or -1
-end
-
--- The last of all who stand in line, and the last of a band, those of this call included.
-local function highest_in(l)
-  if l.highest == nil then
-    l.highest = l.was > 0 and tonumber(call('ZRANGE', l.key, '-1', '-1', 'WITHSCORES')[2]) or false
-  end
-  return l.highest
-end
-
-local function last_in(l, band)
-  if l.last[band] == nil then
-    local last, to = highest_in(l), band + BAND
-    if last and last >= to then
-      last = tonumber(call('ZREVRANGEBYSCORE', l.key, '(' .. whole(to), whole(band), 'WITHSCORES', 'LIMIT', '0', '1')[2])
-    end
-    l.last[band] = last and last >= band and last
-  end
-  local last, most = l.last[band], l.most[band]
-  return last and most and max(last, most) or last or most
-end
-
--- The first of a band that stands for its time: those of this call are behind it.
-local function first_in(l, band)
-  if l.first[band] == nil and l.was > 0 then
-    local from, to = whole(band + FRONT), '(' .. whole(band + BAND)
-    l.first[band] = tonumber(call('ZRANGEBYSCORE', l.key, from, to, 'WITHSCORES', 'LIMIT', '0', '1')[2]) or false
-  end
-  return l.first[band]
-end
-
--- The place of a task in its line, as in turn.lua.
-local function score_in(l, band, lane, stride, group)
-  local score = lane ~= '' and l.laned and place_in_lane(l.lanes, band, lane, first_in(l, band))
-  score = score or place_after(last_in(l, band), band, now)
-  if l.parked[group] == nil then
-    l.parked[group] = there >= 4 and call('ZSCORE', parked, l.scope .. '\0:' .. group) or false
-  end
-  score = behind_parked(score, l.parked[group], band)
-  l.most[band] = max(l.most[band] or score, score)
-  if l.was == 0 or l.first[band] == false then
-    l.first[band] = l.first[band] or score
-  end
-  l.laned = l.laned or lane ~= ''
-  if l.laned then
-    take_place(l.lanes, band, lane, stride, score)
+  score = behind_parked(score, parks and call('ZSCORE', parked, l.scope .. '\0:' .. group_of(ticket)), band)
+  if l.text_of_lanes ~= '' or lane ~= '' then
+    take_place(lanes, band, lane, stride, score)
+    l.text_of_lanes = lanes_text(lanes)
+    l.laned, leaf.past = true, 1
   end
   return score
 end
 
--- How many of a list of scores that grow are below one.
-local function below(list, score)
-  local from, to = 0, #list
-  while from < to do
-    local middle = ceil((from + to) / 2)
-    if list[middle] < score then
-      from = middle
-    else
-      to = middle - 1
+-- How long until the turn of a task that stands in its queue, which has so many before it and is so long. Where
+-- several nodes share a level each of them has a turn in between. -1 where no clock tells.
+local function expected_in(l, path, place, card)
+  local latest, known = now, false
+  for _, r in ipairs(path) do
+    local level, mine = level_of(r.name), tree.units(l.leaf, r.unit)
+    local own = card > 1 and floor(max(0, mine - r.cost) * place / (card - 1)) or 0
+    local all, kids = tree.units(level, r.unit), tree.node(level).kids
+    local others = min(max(0, all - mine), turns_of(own + r.cost, kids - 1, l.weights and l.weights[level] or 0))
+    local t = after_units(r, now, own + others)
+    if not t then
+      return -1
     end
+    known, latest = known or can_tell(r), max(latest, t)
   end
-  return from
+  return known and latest - now or -1
 end
 
--- How many are before a task that joins a line. Those of this call are in order by band and lane.
-local function before(l, key, score)
-  local many = l.was
-  if many > 0 and score <= highest_in(l) then
-    many = call('ZCOUNT', l.key, '-inf', '(' .. whole(score))
+-- Whether one who comes is behind others: those of its own queue, or those who wait for what it takes too, at any
+-- level.
+local function held_up(l, sig, ticket)
+  tree.read(tree.chain(l.leaf))
+  if tree.node(l.leaf).kids > 0 then
+    return true
   end
-  for _, scores in pairs(l.own) do
-    many = many + below(scores, score)
-  end
-  l.own[key] = l.own[key] or {}
-  l.own[key][#l.own[key] + 1] = score
-  return many
-end
-
-local function join(l, path, ticket, rank)
-  mixed = mixed or #path < #l.path
-  local place = l.was > 0 and call('ZRANK', l.key, ticket)
-  if place then
-    return expected_of(l, place)
-  end
-  local priority, stride, lane = priority_of(rank)
-  local score = score_in(l, -priority * BAND, lane, stride, group_of(ticket))
-  local expected = expected_of(l, before(l, lane_key(-priority * BAND, lane), score))
-  l.joins[#l.joins + 1], l.joins[#l.joins + 2] = whole(score), ticket
-  if not l.best or score < l.best then
-    l.meets = path
-  end
-  if l.best and score < l.best then
-    l.start, l.rule = nil, nil -- they are those of a task that is first no more
-  end
-  l.best = min(l.best or score, score)
-  l.longest = max(l.longest or 0, expected)
-  for i = 1, #l.path do
-    local r = l.path[i]
-    if r.kind ~= 'P' then
-      r.units, r.round = r.units + r.cost, r.round or r.cost > 0
-      r.lines = r.lines + (l.card == 0 and 1 or 0)
-    end
-  end
-  for unit, units in pairs(l.units) do
-    l.units[unit] = units + cost_of(ticket, unit)
-  end
-  l.card = l.card + 1
-  return expected
-end
-
--- The tasks of the call, and those that are out.
-local out, straight, outs = { now }, {}, {}
-
-local function place(l, ticket, rank)
-  local path = counted(l.path, ticket)
-  local out = outs[l.scope .. '\0' .. ticket]
-  if out then
-    local whose = sub(out, 22)
-    return (whose == RUNNING or whose == STRAIGHT) and 0 or 1, 0
-  end
-  if not waited_for(l, path) then
-    local start, binding, sure = joint_start(path, now)
-    if sure and start - now <= near then
-      for i = 1, #path do
-        algorithms[path[i].kind].charge(path[i], now, start)
-        path[i].took = (path[i].took or 0) + path[i].cost
-      end
-      straight[#straight + 1] = { scope = l.scope, ticket = ticket, priority = priority_of(rank) }
-      return 0, start - now
-    end
-    if not l.seat then
-      l.start, l.rule = start, path[waits_for(path, start, binding)]
-    end
-  end
-  return 1, join(l, path, ticket, rank)
-end
-
--- Released tasks that have not come yet will take their units.
-local function reserve()
-  local fields = there % 2 == 1 and call('HGETALL', out_key) or {}
-  local by_scope = {}
-  for j = 1, #KEYS - n - 6 do
-    by_scope[line(j).scope] = line(j)
-  end
-  for f = 1, #fields, 2 do
-    local zero = string.find(fields[f], '\0', 1, true)
-    local l, ticket = by_scope[sub(fields[f], 1, zero - 1)], sub(fields[f], zero + 1)
-    local whose = sub(fields[f + 1], 22)
-    local coming = whose == STRAIGHT or unpack7(fields[f + 1], 1) + STALE > now
-    if coming or whose ~= RUNNING then
-      outs[fields[f]] = fields[f + 1]
-    end
-    if l and coming then
-      for _, r in ipairs(counted(l.path, ticket)) do
-        local t = algorithms[r.kind].fit(r, now)
-        if t then
-          algorithms[r.kind].charge(r, now, t)
-        end
-      end
-    end
-  end
-end
-
--- A scope that has no seat yet gets one: with the rule that its first task waits
--- for, to be looked at in time, or, where others wait, to be looked at now. Units
--- that are set aside may be free when those they are for have not come in time.
-local function sit(l)
-  local score = l.best
-  if l.seat then
-    local name, rank = parts_of(l.seat)
-    local band, its = numbers_of(rank)
-    if floor(score / BAND) + LOWEST < band then
-      local own = #l.meets == 0
-      for i = 1, #l.meets do
-        own = own or l.meets[i].name == name
-      end
-      if not own then -- the one that was first waits for what this one takes nothing of
-        shares_of(l.shares, name, its)
-        name = l.meets[1].name
-        its = tag_at(l.shares, name)
-        save_shares(l.shares)
-      end
-      local seat = seat_of(name, rank_of(score, its), l.scope)
-      comes[seat], comes[l.seat] = true, false
-      note('S' .. l.scope, seat)
-      call('ZADD', due, 'LT', whole(now), name)
-    end
-    return
-  end
-  take_slots(l.shares)
-  local name = (l.rule or l.meets[1] or l.path[1]).name
-  local seat = seat_of(name, rank_of(score, tag_at(l.shares, name)), l.scope)
-  comes[seat] = true
-  note('S' .. l.scope, seat)
-  save_shares(l.shares)
-  local look = (#straight > 0 or next(outs)) and min(l.start or now, now + STALE) or l.start or now
-  look = heeds and min(look, now + TOLD_LOOK) or look
-  call('ZADD', due, 'LT', whole(max(now, look - lead)), name)
-end
-
--- Whether a rule would not admit a call's worth of tasks besides those that it is to
--- admit of this one: then the next call must know of these.
-local function scarce()
-  for _, r in pairs(rules) do
-    if r.took then
-      r.cost = max(PLENTY, r.took)
-      local t = algorithms[r.kind].fit(r, now)
-      if not t or t > now then
+  for _, id in ipairs(tree.chain(tree.parent(l.leaf))) do
+    for its, state in pairs(tree.node(id).states) do
+      if its == sig or not state.cost or state.cost == 0 or cost_of(ticket, state.unit) > 0 then
         return true
       end
     end
@@ -2253,66 +2299,154 @@ local function scarce()
   return false
 end
 
-local function mark()
-  local fields = {}
-  for i = 1, min(#straight, MARKED - call('HLEN', out_key)) do
-    local s = straight[i]
-    fields[2 * i - 1] = s.scope .. '\0' .. s.ticket
-    fields[2 * i] = pack(now) .. pack(SCORES - s.priority * BAND + MIDDLE) .. pack(0) .. STRAIGHT
+-- Whether a leaf is the next of all that wait, wherever it or its parents are blocked.
+local function is_next(l, sig)
+  local id, up = l.leaf, tree.parent(l.leaf)
+  local state = tree.node(id).states[sig]
+  while state and up do
+    local first, tag = tree.first(up, sig), tree.node(id).tag
+    if first and first.id ~= id and (first.band < state.band or first.band == state.band and first.tag < tag) then
+      return false
+    end
+    id = up
+    up = tree.parent(up)
   end
-  if #fields > 0 then
-    call('HSET', out_key, unpack(fields))
-    keep_waiting(0, out_key)
-  end
+  return state ~= nil
 end
 
-local function save()
-  local set, longest, changed = {}, 0, {}
-  for _, l in pairs(lines) do
-    if #l.joins > 0 then
-      for i = 1, #l.joins, 2 * MANY do
-        call('ZADD', l.key, unpack(l.joins, i, min(#l.joins, i + 2 * MANY - 1)))
-      end
-      sit(l)
-      keep_waiting(l.longest, l.key)
-      longest = max(longest, l.longest)
-      if l.laned then
-        note('Q' .. l.scope, lanes_text(l.lanes))
-      end
-      for unit, units in pairs(l.units) do
-        if unit ~= '' then
-          note(sum_of(l.scope, unit), units)
-        end
-      end
-      for i = 1, #l.path do
-        if l.path[i].kind ~= 'P' then
-          changed[l.path[i].name] = l.path[i]
-        end
+-- When the queue of a leaf is looked at, where it or a parent is blocked.
+local function blocked_until(l)
+  for sig in pairs(tree.node(l.leaf).states) do
+    for _, id in ipairs(tree.chain(tree.parent(l.leaf))) do
+      local state = tree.node(id).states[sig]
+      if state and state.cost then
+        return tree.times[id .. '\0' .. sig] or tonumber(call('ZSCORE', schedule, id .. '\0' .. sig) or nil)
       end
     end
   end
-  for name, r in pairs(changed) do
-    note('U' .. name, r.units)
-    note('N' .. name, r.lines)
-    set = true
-  end
-  if mixed then
-    note(MIXED, '1')
-  end
-  write_round()
-  write_at()
-  if set == true then
-    keep_waiting(longest, due, round, at)
-  end
-  return set == true
 end
 
-reserve()
-for i = #KEYS - 1, #ARGV, 3 do
-  out[#out + 1], out[#out + 2] = place(line(tonumber(ARGV[i])), ARGV[i + 1], ARGV[i + 2])
+-- Puts a task in its queue, at a score if it has one, and the queue in the tree. `by` is the rule that it waits
+-- for and `t` until when, where nobody is before it. Returns how many are before it, and whether it is new there.
+local function enter(l, ticket, rank, sig, score, by, t, lead)
+  local empty = tree.node(l.leaf).kids == 0
+  local stood = not score and not empty and call('ZRANK', l.key, ticket)
+  if stood then
+    return stood, false
+  end
+  score = score or place_in(l, ticket, rank)
+  local new = call('ZADD', l.key, 'NX', whole(score), ticket) == 1
+  local place = empty and 0 or call('ZRANK', l.key, ticket)
+  if new then
+    tree.count(l.leaf, ticket, 1)
+  end
+  if place == 0 then
+    local band = band_of(score)
+    tree.stand(l.leaf, sig, band)
+    local level = by and level_of(by.name)
+    local state, at = by and tree.node(level).states[sig], level
+    while at and at ~= l.leaf do
+      local first = tree.first(at, sig)
+      at = first and first.id
+    end
+    if at and (not state.cost or state.cost == 0) then
+      tree.block(level, sig, max(now + 1, t - lead), by.cost, by.unit)
+    else
+      tree.hurry(l.leaf, sig, band, ticket)
+    end
+  end
+  return place, new
 end
-local joined = save()
-if #straight > 0 and (joined or scarce()) then
-  mark()
+
+-- Writes what enter has come to; the tasks wait us µs at most, as far as is known.
+local function save_entered(list, us)
+  local set = {}
+  for _, l in ipairs(list) do
+    keep_waiting(us, l.key)
+    if l.laned then
+      set[#set + 1], set[#set + 2] = 'Q' .. l.scope, l.text_of_lanes
+    end
+  end
+  tree.save(set, {})
+  keep_waiting(us, schedule, heap, meta)
+end
+
+tree.at_once = 8
+local out, longest, entered, seen = { now, -1 }, 0, {}, {}
+local flying, overdues = {}, {}
+
+-- Charges a task that goes straight to asynq.
+local function go(l, ticket, path, start)
+  local gid, names, places = id .. '.' .. whole(#overdues / 2), {}, {}
+  for _, r in ipairs(path) do
+    if r.kind ~= 'P' then
+      r.member, r.dirty = gid, true
+      names[#names + 1], places[#places + 1] = r.name, algorithms[r.kind].charge(r, now, start)
+      if r.kind == 'C' then
+        algorithms.C.save(r, now, start)
+      end
+    end
+  end
+  local field = l.scope .. '\0' .. ticket
+  flying[#flying + 1] = field
+  flying[#flying + 1] = flights.text({ start = start, score = -SCORES, id = gid }, names, places)
+  overdues[#overdues + 1], overdues[#overdues + 2] = whole(now), field
+end
+
+-- The rule that a task waits for whom nobody is before, and until when.
+local function waits(path, start, binding)
+  local by, t = queues.waits_for(path, start, binding)
+  if t and t > now then
+    return by, t
+  end
+end
+
+local function place(l, ticket, rank)
+  local path, sig = counted(queues.path(l), ticket)
+  if flies and call('HEXISTS', flight, l.scope .. '\0' .. ticket) == 1 then
+    return 1, 0
+  end
+  local by, t
+  if not held_up(l, sig, ticket) then
+    local start, binding, sure = joint_start(path, now)
+    if sure and start - now <= near then
+      go(l, ticket, path, start)
+      return 0, start - now
+    end
+    by, t = waits(path, start, binding)
+  end
+  local before, new = enter(l, ticket, rank, sig, nil, by, t, lead)
+  l.card = new and l.card and l.card + 1 or l.card or call('ZCARD', l.key)
+  local expected = expected_in(l, path, before, l.card)
+  longest = max(longest, expected)
+  if not seen[l] then
+    seen[l], entered[#entered + 1] = true, l
+  end
+  return 1, expected
+end
+
+local list = {}
+for i = n + 8, #KEYS do
+  list[#list + 1] = queues.add(KEYS[i], ARGV[i - 2])
+end
+for i = #KEYS - 1, #ARGV, 3 do
+  local placed, expected = 1, -1
+  if not stale then
+    placed, expected = place(list[tonumber(ARGV[i])], ARGV[i + 1], ARGV[i + 2])
+  end
+  out[#out + 1], out[#out + 2] = placed, expected
+end
+if #overdues > 0 then
+  for i = 1, #flying, 500 do
+    call('HSET', flight, unpack(flying, i, min(#flying, i + 499)))
+    call('ZADD', overdue, unpack(overdues, i, min(#overdues, i + 499)))
+  end
+  keep_waiting(0, flight, overdue)
+end
+queues.save()
+if #entered > 0 then
+  save_entered(entered, longest)
+  local first = call('ZRANGE', schedule, '0', '0', 'WITHSCORES')[2]
+  out[2] = first and max(0, tonumber(first) - now) or -1
 end
 return out

@@ -19,7 +19,7 @@ func (f *fairWorld) lane(name string, n int) {
 
 func (f *fairWorld) inLane(name string) *waiter {
 	t := &waiter{Place: Place{Scope: "p/a", Ticket: fmt.Sprintf("t%03d", len(f.tasks)), cost: 1}, lane: name}
-	f.tasks = append(f.tasks, t)
+	f.queueWorld.add(t)
 	return t
 }
 
@@ -29,13 +29,13 @@ func (f *fairWorld) planLane(name string, n int) {
 	for range n {
 		tasks = append(tasks, f.inLane(name))
 	}
-	f.lineUp(tasks, 0)
+	f.join(tasks, 0)
 }
 
 // lanes are the lanes of those who started.
 func (f *fairWorld) lanes() (names []string) {
 	for _, p := range f.started {
-		names = append(names, f.find(p).lane)
+		names = append(names, f.byTicket[p.Ticket].lane)
 	}
 	return names
 }
@@ -105,7 +105,7 @@ var laneScenes = []struct {
 		for i := range 200 {
 			tasks = append(tasks, f.inLane([]string{"low", "default", "critical", "critical", "critical"}[i%5]))
 		}
-		f.lineUp(tasks, 0)
+		f.join(tasks, 0)
 		f.run(70, func(Place) {})
 		f.ofEvery60()
 		f.lanesFair("critical", "default", "low")
@@ -114,7 +114,7 @@ var laneScenes = []struct {
 		for _, lane := range []string{"low", "default", "critical"} {
 			f.lane(lane, 6)
 		}
-		f.run(90, func(p Place) { f.lane(f.find(p).lane, 1) })
+		f.run(90, func(p Place) { f.lane(f.byTicket[p.Ticket].lane, 1) })
 		f.ofEvery60()
 		f.lanesFair("critical", "default", "low")
 	}},
@@ -136,7 +136,7 @@ var laneScenes = []struct {
 		f.lane("critical", 60)
 		f.lane("low", 1)
 		f.run(50, func(p Place) {
-			if lane := f.find(p).lane; lane == "low" {
+			if lane := f.byTicket[p.Ticket].lane; lane == "low" {
 				f.lane(lane, 1)
 			}
 		})
@@ -156,10 +156,10 @@ var laneScenes = []struct {
 		f.lane("low", 10)
 		for range 3 {
 			f.run(len(f.started)+1, func(Place) {})
-			f.giveBack(f.find(f.started[len(f.started)-1]))
+			f.giveBack(f.byTicket[f.started[len(f.started)-1].Ticket])
 		}
 		for _, p := range f.started {
-			t := f.find(p)
+			t := f.byTicket[p.Ticket]
 			f.ask(t, rejoins, 0, 0)
 		}
 		f.started = nil
@@ -185,7 +185,7 @@ var laneScenes = []struct {
 		for range 20 {
 			f.lane("", 1)
 			f.now += 500_000
-			f.wake(0, 0, false)
+			f.dispatch(0, 0, false)
 		}
 		f.lane("low", 1)
 		f.lane("critical", 30)
@@ -210,13 +210,13 @@ var laneScenes = []struct {
 		for i := range 80 {
 			f.lane(fmt.Sprintf("lane %d", i%40), 1)
 		}
-		if f.look(); len(f.seen.at["Q/a"]) > 32*(7+len("lane%20NN")+1) {
-			fail("%d bytes are kept", len(f.seen.at["Q/a"]))
+		if lanes := f.meta()["Q/a"]; len(lanes) > 32*(7+len("lane%20NN")+1) {
+			fail("%d bytes are kept", len(lanes))
 		}
 		f.run(80, func(Place) {})
 		at := map[string]int{}
 		for i, p := range f.started {
-			lane, n := f.find(p).lane, 0
+			lane, n := f.byTicket[p.Ticket].lane, 0
 			if _, err := fmt.Sscanf(p.Ticket, "t%d", &n); err != nil || at[lane] > n {
 				fail("start %d: %s of %s is before its turn", i, p.Ticket, lane)
 			}
@@ -241,19 +241,19 @@ var laneScenes = []struct {
 		f.lane("low", 5)
 		f.lane("critical", 1)
 		f.run(14, func(Place) { f.add("p/b", 1, 0) })
-		for field := range f.seen.at {
-			if field[0] == 'Q' && len(f.seen.line["/a"]) == 0 {
+		for field := range f.meta() {
+			if field[0] == 'Q' && len(f.seen.queues["/a"]) == 0 {
 				fail("%q is kept", field)
 			}
 		}
 	}},
 }
 
-func laneFault(rdb redis.UniversalClient, last *lastCall, prefix string) string {
+func laneFault(rdb redis.UniversalClient, prefix string) string {
 	for i, s := range laneScenes {
 		limits := map[string]Node{"p": {Rules: bigBucket}}
 		found := faultOf(func() {
-			s.play(newFairWorld(rdb, last, fmt.Sprintf("%slane%d", prefix, i), limits, []string{"p/a", "p/b"}))
+			s.play(newFairWorld(rdb, fmt.Sprintf("%slane%d", prefix, i), limits, []string{"p/a", "p/b"}))
 		})
 		if found != "" {
 			return s.name + ": " + found
@@ -266,7 +266,7 @@ func laneFault(rdb redis.UniversalClient, last *lastCall, prefix string) string 
 func TestLanes(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, bigBucket[0]), func(b *bench) {
-		if found := laneFault(b.rdb, watched(b.rdb), b.cfg.Prefix); found != "" {
+		if found := laneFault(b.rdb, b.cfg.Prefix); found != "" {
 			b.t.Error(found)
 		}
 	})

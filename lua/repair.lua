@@ -1,4 +1,4 @@
--- mend_tree: make the tree of a provider anew from its queues, where something of it is damaged.
+-- repair: make the tree of a provider anew from its queues, where something of it is damaged.
 --
 -- The queues hold who waits; all else follows from them. What is no ticket, no grant or of another type is
 -- dropped: its task comes back by itself. The first call begins the tree, others go on with more queues.
@@ -38,9 +38,12 @@ local provider, n, dropped = sub(schedule, 1, -10), tonumber(ARGV[3]), 0
 local LOOKED = 1000
 
 -- Whether a key is of a type, by a command that fails at any other. One that is not is dropped.
-local function is_sound(command, key)
-  local reply = redis.pcall(command, key)
+local function is_sound(key, command, ...)
+  local reply = redis.pcall(command, key, ...)
   if type(reply) == 'table' and reply.err then
+    if not string.find(reply.err, 'WRONGTYPE', 1, true) then
+      return error(reply.err)
+    end
     call('DEL', key)
     dropped = dropped + 1
     return false
@@ -57,7 +60,7 @@ local function begin()
   for _, key in ipairs({ schedule, heap, meta }) do
     call('DEL', key)
   end
-  local all = is_sound('HLEN', flight) and call('HGETALL', flight) or {}
+  local all = is_sound(flight, 'HGET', '') and call('HGETALL', flight) or {}
   call('DEL', overdue)
   for f = 1, #all, 2 do
     local at = string.match(all[f + 1], '^%-?%d+ %-?%d+ (%d+) %S+')
@@ -71,7 +74,7 @@ local function begin()
   if #all > 0 then
     keep_waiting(0, overdue)
   end
-  local list = is_sound('ZCARD', parked) and call('ZRANGE', parked, '0', '9999') or {}
+  local list = is_sound(parked, 'ZCARD') and call('ZRANGE', parked, '0', '9999') or {}
   for _, field in ipairs(list) do
     if not string.find(field, '^%Z*%z[^:]*:') then
       call('ZREM', parked, field)
@@ -90,7 +93,7 @@ local function units_of(text)
 end
 
 local function stand(key, text)
-  if not is_sound('ZCARD', key) then
+  if not is_sound(key, 'ZCARD') then
     return
   end
   local leaf, list = sub(key, #provider + 1, -7) .. '/', call('ZRANGE', key, '0', whole(LOOKED - 1), 'WITHSCORES')

@@ -1,0 +1,2733 @@
+-- dispatch: grant the tasks of a provider whose turn is near, in the order of their turns.
+--
+-- From the provider down it takes the first of those that wait, and where all rules admit its task soon
+-- enough it charges them at the start that they give it: the task is in flight until its process says that
+-- it has come. Where a rule does not, its node waits in the schedule. Sent again under its
+-- id it answers with the same tasks, as far as they have not come.
+--
+-- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[8]. See include/layout.lua.
+-- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next two.
+-- KEYS[n+2]   heap      sorted set of listed nodes.
+-- KEYS[n+3]   meta      hash of nodes.
+-- KEYS[n+4]   flight    hash of what was granted. See include/waiting/flight.lua, here and for the next.
+-- KEYS[n+5]   overdue   sorted set of the same.
+-- KEYS[n+6]   told      hash, what the API has told of its limits. See include/told.lua.
+-- KEYS[n+7]   parked    sorted set of tasks out of their queues for now. See include/waiting/parked.lua.
+-- KEYS[n+8..] queue     the waiting tasks of a scope, one for each of s scopes.
+--
+-- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
+-- ARGV[2]     call    the id of this call. The first ten bytes are the caller's own.
+-- ARGV[3]     lead    integer µs >= 0, how long before its start a task is granted at the latest,
+-- ARGV[4]     spread  and integer µs >= 0, how much earlier it may be, so that one call serves several.
+-- ARGV[5]     most    integer >= 0, how many tasks to grant at most.
+-- ARGV[6]     more    integer >= 0, how many more of those whose start has come already.
+-- ARGV[7]     all     1 to look at every node, whatever it waits for: a limit may have changed.
+-- ARGV[8]     rules   integer n.
+-- ARGV[9..]   rule    one for each rule. See include/rules.lua.
+-- ARGV[n+9..] path    one for each of s scopes: the numbers of its rules, as "1,3*2,4", with the weight of the
+--                     scope's name under a rule where it has one; "-" for a scope that the caller knows no rules
+--                     of; after a "!" those of one of which the caller may start nobody.
+-- ARGV[n+s+9..] news  three for each task, what, scope and ticket: "c" it has come, "u" it has not come and
+--                     goes back to its place, "a" there is no such task yet and it is tried again eight places later,
+--                     "f" there is no such task any more, "b" it was parked and goes back. Or "s", any scope, and
+--                     a group that stands still, "m" and one that the caller serves: what the tickets' names begin
+--                     with, up to and with their first slash. Without "m" it serves all.
+--
+-- Returns  {times, granted, missing, near, overdue}, each a list:
+--          times    {now, next, parked}: integer µs, the clock of this call, and when to look again, 0 when
+--                   nobody waits; 1 while any are parked
+--          granted  three for each task: its scope, its ticket and its grant, as in flight.lua
+--          missing  the scopes that were met and are not among KEYS, each once
+--          near     nodes whose turns are next, as paths
+--          overdue  two for each task that was granted and has not come in time: its scope and its ticket
+--
+-- Writes   KEYS[1..n+s+7] that it changes. Nothing when nobody waits and there is no news.
+-- Source   docs/turns.md#dispatch
+
+-- The one clock of a call: Redis's own, in whole microseconds since the epoch.
+-- A test may hand in a number instead; production hands in "".
+local now = ARGV[1]
+if now ~= '' then
+  now = tonumber(now)
+else
+  local t = redis.call('TIME')
+  now = t[1] * 1000000 + t[2]
+end
+
+-- No charge is ever made more than a minute ahead.
+local FAR_AHEAD = 60000000
+-- Whole numbers below 2^53 as seven big-endian bytes. Plain arithmetic: not every
+-- server has a struct library, and "%" is an instruction where math.floor is a
+-- call.
+local floor, ceil = math.floor, math.ceil
+local char, byte, sub = string.char, string.byte, string.sub
+
+local function pack(n)
+  local low = n % 16777216
+  local high = (n - low) / 16777216
+  local g, d = low % 256, high % 256
+  low, high = (low - g) / 256, (high - d) / 256
+  local f, c = low % 256, high % 256
+  high = (high - c) / 256
+  local b = high % 256
+  return char((high - b) / 256, b, c, d, (low - f) / 256, f, g)
+end
+-- A rate rule's state is one string whose first byte names its layout, so that
+-- a rule whose algorithm has changed still finds what was spent:
+--   T till at x q since low ahead                       token bucket
+--   S till grain total head last tail count ahead log   sliding window
+--   F till last count prior before since ahead          fixed window
+--   K till last from count prior before carry since next was   calendar
+-- All are numbers of seven bytes, but for the log, and for `ahead`, which is one byte: by how
+-- many quarters of a second, rounded up, the latest start (at, tail, last) was ahead of the clock
+-- when the state was written. What is further ahead now was written by a clock that has since stepped
+-- back. The key expires at `till`.
+local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
+
+-- The first byte of the record of an attempt that was given back: no start has it.
+local GIVEN_BACK = 88
+
+-- A token bucket's `low` when nothing was charged since, as a number and packed.
+local UNTOUCHED, NEVER = 9007199254740991, '\31\255\255\255\255\255\255'
+
+-- To set a TTL costs as much as a write. So one is set for LONGER than the state
+-- means anything, and kept while it is no less than LEAST and no more than MOST.
+local LONGER, LEAST, MOST = 40000000, 1000000, 58000000
+
+-- No lease is longer than a day, so an end beyond that was written by a clock
+-- that has since stepped back and counts for nothing.
+local LONGEST_LEASE = 86400000000
+
+local call = redis.call
+local n, base = tonumber(ARGV[8]), 8
+local schedule, heap, meta, flight, overdue = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
+local told, parked, provider = KEYS[n + 6], KEYS[n + 7], sub(KEYS[n + 1], 1, -10)
+-- A key counts as often as it is named.
+local there = call('EXISTS', schedule, flight, flight, told, told, told, told, parked, parked, parked, parked, parked, parked,
+  parked, parked)
+local heeds, parks, flies = floor(there / 4) % 2 == 1, there >= 8, floor(there / 2) % 2 == 1
+local id, lead, spread = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local most, more = tonumber(ARGV[5]), tonumber(ARGV[6])
+
+-- Numbers on their way out of and into Redis.
+local max, min = math.max, math.min
+
+local function unpack7(v, i)
+  local a, b, c, d, e, f, g = byte(v, i, i + 6)
+  return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
+end
+
+-- Numbers leave as text through this alone: %.0f keeps every digit.
+local function whole(n)
+  return string.format('%.0f', n)
+end
+
+-- The TTL, in ms, of a key whose meaning ends us µs from now: a second more.
+local function outlast(us)
+  return whole(ceil(us / 1000) + 1000)
+end
+local stale = false
+-- Whether the clock is not between the boundaries of a calendar rule of the call: by such a rule nothing is
+-- decided, and the caller asks again with others. It needs n and base; rule i is ARGV[base + i].
+
+for i = 1, n do
+  local rule = ARGV[base + i]
+  stale = stale or byte(rule) == CALENDAR and (now < unpack7(rule, 9) or now >= unpack7(rule, 16))
+end
+-- Writes r's state, which means nothing any more lasts µs from now.
+local function write(r, now, kind, state, lasts)
+  lasts = ceil(lasts)
+  local spare = r.till - now - lasts
+  if spare >= LEAST and spare <= MOST then
+    redis.call('SET', r.key, char(kind) .. pack(r.till) .. state, 'KEEPTTL')
+  else
+    redis.call('SET', r.key, char(kind) .. pack(now + lasts + LONGER) .. state, 'PX', outlast(lasts + LONGER))
+  end
+end
+
+-- How far the latest start of a state is ahead of the clock, and what that tells of steps of the
+-- clock. It is one table, since locals are few.
+local stored = { known = {} }
+
+-- The state of a rule: a call that needs many reads them at once.
+function stored.get(key)
+  local v = stored.known[key]
+  if v == nil then
+    return redis.call('GET', key)
+  end
+  return v
+end
+
+-- The byte of the state.
+function stored.ahead(now, latest)
+  return char(min(255, max(0, ceil((latest - now) / 250000))))
+end
+
+-- By how many µs the clock has stepped back since the state was written, at least; 0 for less than
+-- a second, or than `least`, which is waited for. With so much taken off, all its times are no earlier
+-- against the clock than they are in truth, and no later than when it was written.
+function stored.stepped(now, latest, notches, least)
+  local back = latest - notches * 250000 - now
+  return back > max(1000000, least or 0) and back or 0
+end
+
+-- What a state of another algorithm still holds against the rule: times and units by
+-- turns, oldest first. Of a bucket, which knows no times, it is the level as of its last
+-- decision: all that its rate has not let go.
+function stored.carried(v)
+  local kind = byte(v, 1)
+  if kind == TOKEN then
+    local at = unpack7(v, 9)
+    return { at - stored.stepped(now, at, byte(v, 44)), ceil(unpack7(v, 16) / unpack7(v, 23)) }
+  elseif kind == FIXED then
+    return { unpack7(v, 23), unpack7(v, 30), unpack7(v, 9), unpack7(v, 16) }
+  elseif kind == CALENDAR then
+    return { unpack7(v, 30), unpack7(v, 37), unpack7(v, 9), unpack7(v, 23) }
+  end
+  local out, grain, cell, i = {}, unpack7(v, 9), unpack7(v, 23), 52
+  local tail = unpack7(v, 37)
+  local back = floor(stored.stepped(now, (tail - 1) * grain, byte(v, 51)) / grain)
+  local function unvarint()
+    local n, digit, b = 0, 1, byte(v, i)
+    while b >= 128 do
+      n, digit, i = n + (b - 128) * digit, digit * 128, i + 1
+      b = byte(v, i)
+    end
+    i = i + 1
+    return n + b * digit
+  end
+  while i <= #v do
+    cell = i > 52 and cell + unvarint() or cell
+    out[#out + 1], out[#out + 2] = (cell - back) * grain, unvarint()
+  end
+  out[#out + 1], out[#out + 2] = (tail - back) * grain, unpack7(v, 44)
+  return out
+end
+
+-- The algorithms, by kind; those that a call has no rule of are left out of its
+-- script, since making functions is what a short script spends most on. Each has
+--   load(key, now, cost, a, b, c, d, member)  the rule as it stands; healed where
+--                         that is no longer what is stored, and stepped where the clock has
+--                         stepped back since: it must be stored, or each look would find the
+--                         state as new as the first one did
+--   fit(r, t)             the first moment from t on at which it admits the cost, and
+--                         true where it may be later; nil can't tell
+--   charge(r, now, start) takes the cost at start, in r only; returns its place
+--   refund(r, now, place) takes it back, in r only; returns the units that came
+--                         back, and says in r.changed whether anything did
+--   save(r, now, start)   writes r
+--   remaining(r, now)     units left
+--   reset(r, now)         µs until it is as if unused; -1 can't tell
+--   lasts(r, now)         µs until the state means nothing any more
+-- Concurrency keeps no state but its places: it refunds at once and has no lasts.
+local algorithms = {}
+-- Keeps the key at least until its meaning ends, us µs from now.
+local function keep(key, us)
+  local ttl = outlast(us)
+  if redis.call('PTTL', key) < tonumber(ttl) then
+    redis.call('PEXPIRE', key, ttl)
+  end
+end
+-- token-bucket: at most cap + p/q * t units start in any interval of t µs, and
+-- arrive so when they are up to slack µs apart in how late they are.
+-- Source: docs/algorithms.md#token-bucket
+--
+-- The level x, in parts of which q are a unit, drains p parts a µs. x stands at
+-- the decision `at`, which never repeats, so that it also names the grant. `low`
+-- is the least level that any charge after `since` met: nothing granted since
+-- then can have been refilled below it, so a refund up to `low` is exact.
+do
+  -- What a level may come to when a limit changes: sums must stay exact.
+  local MOST_PARTS = 4503599627370496
+
+  -- So many µs, at the most, a bucket waits for a clock that has stepped back.
+  local TO_AND_FRO = 10000000
+
+  -- The level at t, below zero where the bucket has been full for a while.
+  local function level(r, t)
+    return r.x - (t - r.at) * r.p
+  end
+
+  -- x parts, of which q are a unit, in parts of this rule's own unit.
+  local function convert(r, x, q, round)
+    local rest = x % q
+    return min(MOST_PARTS, (x - rest) / q * r.q + round(rest / q * r.q))
+  end
+
+  -- Lets go what a limit that was changed makes of the level beyond full: a bucket that
+  -- was lowered would be waited for for as long as it takes to drain that at its new
+  -- rate. What is granted ahead is left on top. What an API makes of the rate forgets
+  -- nothing, debts of another burst neither: `whole` is the rate without that.
+  local function clip(r, whole)
+    local most = (whole and 2 or 1) * r.cap * r.q + FAR_AHEAD * max(r.p, whole or 0)
+    if r.p > 0 and r.x > most then
+      r.x, r.since, r.low = most, r.at + 1, 0
+    end
+  end
+
+  local function load(key, now, cost, p, q, cap, slack, _, whole)
+    local r = { kind = 'T', key = key, cost = cost, p = p, q = q, cap = cap, slack = slack,
+      at = now - slack - 1, x = 0, since = now, low = UNTOUCHED, till = 0, found = false, healed = false }
+    local v = stored.get(key)
+    if not v then
+      return r
+    end
+    r.found = true
+    if byte(v, 1) ~= TOKEN then
+      -- What the bucket would hold, had it been there: no more than that is spent.
+      local units = stored.carried(v)
+      r.at, r.low, r.healed = min(units[1], now), 0, true
+      for i = 1, #units, 2 do
+        local t = min(units[i], now)
+        r.x = max(0, r.x - (t - r.at) * p)
+        r.x, r.at = min(MOST_PARTS, r.x + min(MOST_PARTS, units[i + 1] * q)), t
+      end
+      clip(r)
+      return r
+    end
+    r.at, r.x, r.since, r.low = unpack7(v, 9), unpack7(v, 16), unpack7(v, 30), unpack7(v, 37)
+    r.till = unpack7(v, 2)
+    local before = unpack7(v, 23)
+    if before ~= q and p > 0 then
+      r.x = convert(r, r.x, before, ceil)
+      r.low = r.low < UNTOUCHED and max(0, convert(r, r.low, before, floor) - 1) or r.low
+      -- One that was corrected before counted in finer parts of the same unit.
+      clip(r, whole or before > q and before % q == 0 and p)
+    end
+    -- A clock that goes to and fro would fill the bucket each time that it goes forth: so it is waited
+    -- for, where that takes no longer than the bucket does to fill.
+    local back = stored.stepped(now, r.at, byte(v, 44), p > 0 and min(TO_AND_FRO, cap * q / p) or 0)
+    if back > 0 then
+      r.at, r.low, r.healed, r.stepped = r.at - back, 0, true, true
+      r.since = r.at
+    end
+    return r
+  end
+
+  local function fit(r, t)
+    if r.p == 0 or r.cost > r.cap then
+      return nil
+    end
+    local over = level(r, t) + r.slack * r.p + (r.cost - r.cap) * r.q
+    return over <= 0 and t or t + ceil(over / r.p)
+  end
+
+  local function charge(r, now, start)
+    local p, at_start = r.p, max(0, level(r, start))
+    -- A rate that was corrected may be whole before the start comes, or be raised by then, and
+    -- must not drain then what is taken there: the level is kept as of the start.
+    local mark = max(now, r.at + 1, (r.corrected or r.raises) and start or 0)
+    local x = max(level(r, now), (start - now) * p) + r.cost * r.q
+    if at_start < r.q then
+      r.since, r.low = mark, UNTOUCHED
+    elseif at_start < r.low then
+      r.low = at_start
+    end
+    r.x, r.at = max(0, x - (mark - now) * p), mark
+    return mark
+  end
+
+  local function refund(r, now, mark)
+    if r.p == 0 or not r.found or r.healed or mark < r.since or mark > r.at then
+      return 0
+    end
+    local back = max(0, min(r.cost * r.q, level(r, now), r.x))
+    if mark < r.at and r.low < UNTOUCHED then
+      back = min(back, r.low)
+      r.low = r.low - back
+    end
+    r.x, r.changed = r.x - back, back > 0
+    return floor(back / r.q)
+  end
+
+  -- A bucket that has been full for less than slack is not yet as if untouched.
+  local function lasts(r, now)
+    return max(0, level(r, now) / r.p + r.slack)
+  end
+
+  local function save(r, now)
+    write(r, now, TOKEN, pack(r.at) .. pack(r.x) .. pack(r.q) .. pack(r.since) .. pack(r.low)
+      .. stored.ahead(now, r.at), lasts(r, now))
+  end
+
+  local function remaining(r, now)
+    return r.p == 0 and 0 or max(0, floor((r.cap * r.q - max(0, level(r, now) + r.slack * r.p)) / r.q))
+  end
+
+  local function reset(r, now)
+    return r.p == 0 and -1 or ceil(lasts(r, now))
+  end
+
+  algorithms.T = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = reset, lasts = lasts }
+end
+-- sliding-window: never more than cap units in any window of `per` µs.
+-- Source: docs/algorithms.md#sliding-window
+--
+-- Time is cut into cells of `grain` µs. A unit counts from its start and leaves
+-- `per` after the end of its cell: less than a grain late and never early, so
+-- that per/grain + 1 cells are enough whatever the limit. Cells are numbered by
+-- their ends. The last one (tail) stands apart, since it grows most; `log` holds
+-- those before it that have units, oldest first, as varints: units, then (cells
+-- since the one before, units) for each next.
+do
+  local function varint(n)
+    local s = ''
+    while n >= 128 do
+      local low = n % 128
+      s = s .. char(128 + low)
+      n = (n - low) / 128
+    end
+    return s .. char(n)
+  end
+
+  -- Returns the number at i and the place after it.
+  local function unvarint(v, i)
+    local n, unit, b = 0, 1, byte(v, i)
+    while b >= 128 do
+      n, unit, i = n + (b - 128) * unit, unit * 128, i + 1
+      b = byte(v, i)
+    end
+    return n + b * unit, i + 1
+  end
+
+  -- Calls visit(cell, units, entry, from, to, before) for each entry of the log,
+  -- oldest first, until it returns true. In the text, the entry begins at entry
+  -- and its units stand at from, up to but not at to; before is the cell before.
+  local function each(r, visit)
+    local log, pos, cell, before = r.log, 1, r.head, nil
+    local len = #log
+    while pos <= len do
+      local entry, delta, from, units = pos, 0, pos, 0
+      if before then
+        delta, from = unvarint(log, pos)
+        cell = before + delta
+      end
+      units, pos = unvarint(log, from)
+      if visit(cell, units, entry, from, pos, before) then
+        return true
+      end
+      before = cell
+    end
+  end
+
+  local function clear(r)
+    r.total, r.head, r.last, r.tail, r.count, r.log = 0, 0, 0, 0, 0, ''
+  end
+
+  -- Puts units into a cell after all of the log.
+  local function append(r, cell, units)
+    if r.log == '' then
+      r.head, r.log = cell, varint(units)
+    else
+      r.log = r.log .. varint(cell - r.last) .. varint(units)
+    end
+    r.last = cell
+  end
+
+  -- Puts units into a cell before the last of the log.
+  local function insert(r, cell, units)
+    each(r, function(at, had, entry, from, to, before)
+      if at < cell then
+        return false
+      elseif at == cell then
+        r.log = sub(r.log, 1, from - 1) .. varint(had + units) .. sub(r.log, to)
+      elseif before then
+        r.log = sub(r.log, 1, entry - 1) .. varint(cell - before) .. varint(units)
+          .. varint(at - cell) .. sub(r.log, from)
+      else
+        r.log, r.head = varint(units) .. varint(at - cell) .. r.log, cell
+      end
+      return true
+    end)
+  end
+
+  local function put(r, cell, units)
+    if r.total == 0 then
+      clear(r)
+      r.tail = cell
+    end
+    r.total = r.total + units
+    if cell > r.tail then
+      append(r, r.tail, r.count)
+      r.tail, r.count = cell, units
+    elseif cell == r.tail then
+      r.count = r.count + units
+    elseif r.log == '' or cell > r.last then
+      append(r, cell, units)
+    else
+      insert(r, cell, units)
+    end
+  end
+
+  -- Writes all cells anew: in another grain, each at the later end, and without
+  -- some units of one of them. Returns how many those were.
+  local function rewrite(r, grain, less, cost)
+    local old, back = { head = r.head, log = r.log }, 0
+    local was, tail, count = r.grain, r.tail, r.count
+    local function keep(cell, units)
+      if cell == less then
+        back = min(units, cost)
+      end
+      if cell ~= less or units > back then
+        put(r, ceil(cell * was / grain), cell == less and units - back or units)
+      end
+    end
+    clear(r)
+    each(old, keep)
+    if count > 0 then
+      keep(tail, count)
+    end
+    r.grain = grain
+    return back
+  end
+
+  -- Forgets what has left the window.
+  local function expire(r, now)
+    local gone = floor((now - r.per) / r.grain)
+    if r.tail <= gone then
+      clear(r)
+    elseif r.log ~= '' and r.head <= gone then
+      local rest, head = '', 0
+      each(r, function(cell, units, _, from)
+        if cell > gone then
+          rest, head = sub(r.log, from), cell
+          return true
+        end
+        r.total = r.total - units
+      end)
+      r.log, r.head = rest, head
+    end
+  end
+
+  -- The units of another algorithm. A bucket does not know when what it granted
+  -- last begins: in no more than a second.
+  local function take_over(r, v, now)
+    local units, later = stored.carried(v), byte(v, 1) == TOKEN and 1000000 or 0
+    for i = 1, #units, 2 do
+      if units[i + 1] > 0 then
+        put(r, ceil(min(units[i] + later, now + FAR_AHEAD) / r.grain), units[i + 1])
+      end
+    end
+    r.healed = true
+  end
+
+  local function load(key, now, cost, cap, per, grain)
+    local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain,
+      total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', till = 0, found = false, healed = false }
+    local v = stored.get(key)
+    if not v then
+      return r
+    end
+    r.found = true
+    if byte(v, 1) ~= SLIDING then
+      take_over(r, v, now)
+      expire(r, now)
+      return r
+    end
+    r.till, r.grain, r.total, r.head = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
+    r.last, r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), unpack7(v, 44), sub(v, 52)
+    local back = stored.stepped(now, (r.tail - 1) * r.grain, byte(v, 51))
+    if r.grain ~= grain then
+      rewrite(r, grain)
+    end
+    back = floor(back / grain)
+    if back > 0 then
+      r.tail, r.healed, r.stepped = r.tail - back, true, true
+      if r.log ~= '' then
+        r.head, r.last = r.head - back, r.last - back
+      end
+    end
+    expire(r, now)
+    return r
+  end
+
+  -- The moment from which `need` of the units held have left.
+  local function leave(r, need)
+    local at = r.tail
+    each(r, function(cell, units)
+      need = need - units
+      if need <= 0 then
+        at = cell
+        return true
+      end
+    end)
+    return at * r.grain + r.per
+  end
+
+  local function fit(r, t)
+    if r.cost > r.cap then
+      return nil
+    end
+    local need = r.total + r.cost - r.cap
+    return need <= 0 and t or max(t, leave(r, need))
+  end
+
+  local function charge(r, _, start)
+    local cell = ceil(start / r.grain)
+    put(r, cell, r.cost)
+    return cell * r.grain
+  end
+
+  local function refund(r, _, place)
+    if r.total == 0 or r.healed then
+      return 0
+    end
+    local back = rewrite(r, r.grain, ceil(place / r.grain), r.cost)
+    r.changed = back > 0
+    return back
+  end
+
+  local function lasts(r, now)
+    return r.total == 0 and 0 or r.tail * r.grain + r.per - now
+  end
+
+  local function save(r, now)
+    write(r, now, SLIDING, pack(r.grain) .. pack(r.total) .. pack(r.head) .. pack(r.last) .. pack(r.tail)
+      .. pack(r.count) .. stored.ahead(now, (r.tail - 1) * r.grain) .. r.log, lasts(r, now))
+  end
+
+  local function remaining(r)
+    return max(0, r.cap - r.total)
+  end
+
+  algorithms.S = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = lasts, lasts = lasts }
+end
+-- fixed-window: at most cap units in each window of `per` µs since the epoch.
+-- Source: docs/algorithms.md#fixed-window
+--
+-- The state is the latest charged window and the one before it, each by its last
+-- start, with their units: a start ahead does not close the window at hand. No
+-- unit goes into a window before those two, and none comes back that was taken
+-- before `since`, when the state began. The last `slack` µs of a window admit
+-- nothing: what starts late must not land in the next. A clock that steps back by
+-- less than a window finds those two as they were; otherwise what they had counts in
+-- the window at hand.
+do
+  -- The units of another algorithm, in the last two windows that have any.
+  local function take_over(r, v, now)
+    local units = stored.carried(v)
+    for i = 1, #units, 2 do
+      local t, n = min(units[i], now), units[i + 1]
+      if n > 0 and floor(t / r.per) > floor(r.last / r.per) then
+        r.prior, r.before, r.last, r.count = r.last, r.count, t, n
+      elseif n > 0 then
+        r.last, r.count = max(r.last, t), r.count + n
+      end
+    end
+    r.healed = true
+  end
+
+  local function load(key, now, cost, cap, per, slack)
+    local r = { kind = 'F', key = key, cost = cost, cap = cap, per = per, slack = min(slack, per - 1),
+      last = 0, count = 0, prior = 0, before = 0, since = now, till = 0, found = false, healed = false }
+    local v = stored.get(key)
+    if not v then
+      return r
+    end
+    r.found = true
+    if byte(v, 1) ~= FIXED then
+      take_over(r, v, now)
+      return r
+    end
+    r.till, r.since = unpack7(v, 2), unpack7(v, 37)
+    r.last, r.count, r.prior, r.before = unpack7(v, 9), unpack7(v, 16), unpack7(v, 23), unpack7(v, 30)
+    local notches = byte(v, 44)
+    if stored.stepped(now, r.last, notches) > per then
+      r.count = r.count + (notches > 0 and r.before or 0) -- the last start was in a window ahead, maybe
+      r.last, r.prior, r.before, r.since, r.healed, r.stepped = now, 0, 0, now, true, true
+    elseif floor(r.prior / per) == floor(r.last / per) then
+      r.count, r.before = r.count + r.before, 0
+    end
+    return r
+  end
+
+  local function window(r, t)
+    return floor(t / r.per)
+  end
+
+  local function used(r, w)
+    return w == window(r, r.last) and r.count or w == window(r, r.prior) and r.before or 0
+  end
+
+  local function fit(r, t)
+    if r.cost > r.cap then
+      return nil
+    end
+    local w = window(r, t)
+    if w < window(r, r.prior) then
+      w = window(r, r.prior)
+      t = w * r.per
+    end
+    while (w + 1) * r.per - t <= r.slack or used(r, w) + r.cost > r.cap do
+      w = w + 1
+      t = w * r.per
+    end
+    return t
+  end
+
+  local function charge(r, _, start)
+    local w, latest = window(r, start), window(r, r.last)
+    if w == latest then
+      r.last, r.count = max(r.last, start), r.count + r.cost
+    elseif w == window(r, r.prior) then
+      r.prior, r.before = max(r.prior, start), r.before + r.cost
+    else
+      if w > latest then
+        r.prior, r.before, r.last, r.count = r.last, r.count, start, r.cost
+      else
+        r.prior, r.before = start, r.cost
+      end
+      r.since = max(r.since, window(r, r.prior) * r.per) -- the window before those two is let go
+    end
+    return start
+  end
+
+  local function refund(r, _, place)
+    local w, back = window(r, place), 0
+    if r.healed or place < r.since then
+      return 0
+    elseif w == window(r, r.last) then
+      back = min(r.count, r.cost)
+      r.count = r.count - back
+      if r.count == 0 and r.prior > 0 then
+        r.last, r.count, r.before = r.prior, r.before, 0
+      end
+    elseif w == window(r, r.prior) then
+      back = min(r.before, r.cost)
+      r.before = r.before - back
+    end
+    r.changed = back > 0
+    return back
+  end
+
+  -- µs until the last window with units is over, and the last is open that may
+  -- not get any.
+  local function lasts(r, now)
+    local last = r.count > 0 and r.last or r.before > 0 and r.prior or r.prior - r.per
+    return max(0, (window(r, last) + 1) * r.per - now)
+  end
+
+  local function save(r, now)
+    write(r, now, FIXED, pack(r.last) .. pack(r.count) .. pack(r.prior) .. pack(r.before) .. pack(r.since)
+      .. stored.ahead(now, r.last), lasts(r, now))
+  end
+
+  local function remaining(r, now)
+    local w = window(r, now)
+    return w < window(r, r.prior) and 0 or max(0, r.cap - used(r, w))
+  end
+
+  algorithms.F = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = lasts, lasts = lasts }
+end
+-- concurrency: at most cap runs at once, each holding a place under its attempt
+-- id until it is released or its lease runs out unrenewed.
+-- Source: docs/algorithms.md#concurrency
+--
+-- A sorted set of attempt ids by the end of their lease.
+do
+  local function bounds(now)
+    return '(' .. whole(now), whole(now + LONGEST_LEASE + FAR_AHEAD)
+  end
+
+  local function load(key, now, cost, cap, lease, _, _, member)
+    local from, to = bounds(now)
+    local r = { kind = 'C', key = key, cost = cost, cap = cap, lease = lease, member = member, now = now,
+      held = redis.call('ZCOUNT', key, from, to), mine = false }
+    if r.held >= cap and r.held > 0 then
+      local ends = redis.call('ZSCORE', key, member)
+      r.mine = ends and tonumber(ends) > now or false
+    end
+    return r
+  end
+
+  -- The end of one of the leases now held: skip others end before it
+  -- (ZRANGEBYSCORE) or after it (ZREVRANGEBYSCORE). Nil when there are not so many:
+  -- some places are only set aside.
+  local function ends(command, key, a, b, skip)
+    return tonumber(redis.call(command, key, a, b, 'WITHSCORES', 'LIMIT', whole(skip), 1)[2] or '')
+  end
+
+  -- A full rule has a place free when as many leases have ended as are too many,
+  -- unless they are renewed.
+  local function fit(r, t)
+    if r.held < r.cap or r.mine then
+      return t
+    elseif r.cap == 0 then
+      return nil
+    end
+    local from, to = bounds(r.now)
+    r.free = r.free or ends('ZRANGEBYSCORE', r.key, from, to, r.held - r.cap) or r.now + r.lease
+    return max(t, r.free), true
+  end
+
+  local function charge(r)
+    if not r.mine then
+      r.held, r.free = r.held + 1, nil
+    end
+    return 0
+  end
+
+  local function refund(r)
+    return redis.call('ZREM', r.key, r.member)
+  end
+
+  local function save(r, now, start)
+    redis.call('ZREMRANGEBYSCORE', r.key, '-inf', whole(now))
+    redis.call('ZADD', r.key, whole(start + r.lease), r.member)
+    keep(r.key, start + r.lease - now)
+  end
+
+  local function remaining(r)
+    return max(0, r.cap - r.held)
+  end
+
+  local function reset(r, now)
+    local from, to = bounds(now)
+    return r.held > 0 and ends('ZREVRANGEBYSCORE', r.key, to, from, 0) - now or 0
+  end
+
+  algorithms.C = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = reset }
+end
+-- calendar: at most cap units in each period, and up to `rollover` that the period
+-- before it left over.
+-- Source: docs/algorithms.md#calendar
+--
+-- A period begins at b0 and at b1 the next one does; a is when the one before began,
+-- b2 and b3 are when the next two end. They come from the caller, whose clock or
+-- memory may be wrong: where the clock is not between b0 and b1 the rule is stale, and
+-- admits nothing until the caller has others.
+--
+-- The state is the latest period that has units and the one before it, each by the
+-- last of its starts, as with fixed windows: whatever the boundaries are by now, none
+-- of its units started later. `from` is no later than any start of the latest, `since`
+-- than any of both. A start ahead may stand in the next period while this one still
+-- has room. `carry` is what had been rolled over into the period before; what comes to
+-- the latest follows from it, so that what is given back late is rolled over too. The
+-- last `slack` µs of a period admit nothing. Where what is left is spread, nothing
+-- starts before `next`; before the last charge that was `was`.
+do
+  local EXACT = 9007199254740991
+
+  -- How soon to ask a rule again that is stale.
+  local SOON = 10000
+
+  -- units/of of a time, rounded up; no more than it. All are whole.
+  local function part(time, units, of)
+    local rest = time % of
+    local over = rest * units
+    if over <= EXACT then
+      over = ceil(over / of)
+    else
+      over = ceil(rest / of * units) + 1
+    end
+    return min(time, (time - rest) / of * units + over)
+  end
+
+  -- What the period before the latest has left over, once it has ended.
+  local function left_over(r)
+    if r.prior == 0 or r.prior >= r.b0 then
+      return 0
+    end
+    return min(r.rollover, max(0, r.cap + min(r.carry, r.rollover) - r.before))
+  end
+
+  -- Begins a period: the latest is the one before from now on, or, where it ended
+  -- sooner than at `from`, one that passed without a unit. What had been rolled over into
+  -- that one rolls on; several in a row count as one.
+  local function begin(r, from, before)
+    local carry = left_over(r)
+    r.gap = r.last < before
+    if r.gap then
+      carry = min(r.rollover, max(0, r.cap + carry - r.count))
+      r.prior, r.before, r.carry, r.since = before, 0, carry, max(r.since, before)
+    else
+      r.prior, r.before, r.carry, r.since = r.last, r.count, carry, max(r.since, r.from)
+    end
+    r.last, r.from, r.count, r.next, r.was = from, from, 0, 0, 0
+  end
+
+  -- Sees the state as it is at now: r.idle where the period at hand has no units,
+  -- r.ahead where the latest is the next one, r.gone where nobody knows any more what
+  -- the one at hand had, since the clock has stepped back into it.
+  local function settle(r, now)
+    if r.last - now > 2 * FAR_AHEAD then
+      r.count = r.count + (r.prior >= r.b0 and r.before or 0)
+      r.last, r.from, r.since, r.healed, r.stepped = now, now, now, true, true
+      r.prior, r.before, r.carry, r.next, r.was = 0, 0, 0, 0, 0
+    elseif r.last < r.b0 then
+      begin(r, r.b0, r.a)
+      r.idle = true
+    elseif r.from >= r.b1 then
+      r.ahead = true
+      if r.prior < r.b0 then -- the boundaries have changed, or the clock has stepped back
+        r.prior, r.before, r.carry, r.since = r.b0, 0, left_over(r), max(r.since, r.b0)
+      end
+    end
+    r.gone = r.ahead and r.since >= r.b1 and r.prior >= r.b1
+    r.next = r.spread and min(r.next, r.ahead and r.b2 or r.b1) or 0
+  end
+
+  -- The units of another algorithm that are of the period at hand. What the one before
+  -- it left over nobody knows.
+  local function take_over(r, v, now)
+    local units = stored.carried(v)
+    for i = 1, #units, 2 do
+      local t, n = min(units[i], now), units[i + 1]
+      if n > 0 and t >= r.b0 then
+        r.last, r.count = max(r.last, t), r.count + n
+      end
+    end
+    r.healed = r.found
+  end
+
+  local function load(key, now, cost, rule)
+    local r = { kind = 'K', key = key, cost = cost, cap = unpack7(rule, 2), b0 = unpack7(rule, 9), b1 = unpack7(rule, 16),
+      b2 = unpack7(rule, 23), slack = unpack7(rule, 30), rollover = unpack7(rule, 37), spread = unpack7(rule, 44) == 1,
+      a = unpack7(rule, 51), b3 = unpack7(rule, 58), count = 0, prior = 0, before = 0, carry = 0, since = now,
+      next = 0, was = 0, till = 0, found = false, healed = false }
+    r.last, r.from, r.stale = r.b0, r.b0, now < r.b0 or now >= r.b1
+    local v = stored.get(key)
+    if not v then
+      return r
+    end
+    r.found = not r.stale or byte(v, 1) == CALENDAR
+    if byte(v, 1) ~= CALENDAR then
+      take_over(r, v, now)
+      return r
+    end
+    r.till, r.last, r.from, r.count = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
+    r.prior, r.before, r.carry, r.since = unpack7(v, 30), unpack7(v, 37), unpack7(v, 44), unpack7(v, 51)
+    r.next, r.was, r.ends, r.raw = unpack7(v, 58), unpack7(v, 65), r.till - LONGER, sub(v, 9)
+    if not r.stale then
+      settle(r, now)
+    end
+    return r
+  end
+
+  -- The units of the period at hand, and of the next. Where the boundaries have
+  -- changed, those that may be of either count in both.
+  local function used(r)
+    return r.ahead and r.before or r.count + (r.prior >= r.b0 and r.before or 0)
+  end
+
+  local function used_next(r)
+    return r.last >= r.b1 and r.count + (r.prior >= r.b1 and r.before or 0) or 0
+  end
+
+  -- The units that the period at hand has left, and the next one, which gets nothing
+  -- rolled over before it has begun.
+  local function room(r)
+    return r.gone and 0 or r.cap + (r.ahead and min(r.carry, r.rollover) or left_over(r)) - used(r)
+  end
+
+  local function room_next(r)
+    return r.cap - used_next(r)
+  end
+
+  -- What happens from b2 on nobody knows here, only that nothing is admitted sooner.
+  local function fit(r, t)
+    if r.cost > r.cap then
+      return nil
+    elseif r.stale then
+      return max(t, now + SOON), true
+    end
+    local at = max(t, r.next)
+    if at < r.b1 - r.slack and room(r) >= r.cost then
+      return at
+    end
+    at = max(at, r.b1)
+    if at < r.b2 - r.slack then
+      local left = room_next(r)
+      if left >= r.cost then
+        return at
+      elseif left + min(r.rollover, max(0, room(r))) >= r.cost then
+        return at, true
+      end
+    end
+    return max(t, r.b2), true
+  end
+
+  local function charge(r, _, start)
+    if r.stale then
+      return start
+    end
+    local here, was = start < r.b1, r.next
+    local left, ends = here and room(r) or room_next(r), (here and r.b1 or r.b2) - r.slack
+    if not here and r.last < r.b1 then
+      begin(r, r.b1, r.b0)
+      r.ahead = true
+    end
+    if here and r.ahead then
+      r.prior, r.before = max(r.prior, start), r.before + r.cost
+    else
+      r.last, r.from, r.count = max(r.last, start), min(r.from, start), r.count + r.cost
+    end
+    r.idle = false
+    if r.spread then
+      r.was, r.next = was, start + part(max(0, ends - start), r.cost, max(left, r.cost))
+    end
+    return start
+  end
+
+  -- The pace goes back by the charge that was the last.
+  local function refund(r, _, place)
+    local back = 0
+    if r.healed or place < r.since then
+      return 0
+    elseif place >= r.from and place <= r.last then
+      back = min(r.count, r.cost)
+      r.count = r.count - back
+      r.next = place == r.last and r.was or r.next
+    elseif place <= r.prior then
+      back = min(r.before, r.cost)
+      r.before = r.before - back
+    end
+    r.changed, r.idle = back > 0, r.idle and back == 0
+    return back
+  end
+
+  -- µs until the rule is as if unused.
+  local function reset(r, now)
+    if r.stale then
+      return 0
+    elseif used_next(r) > 0 then
+      return r.b2 - now
+    end
+    return used(r) > 0 and r.b1 - now or max(0, r.next - now)
+  end
+
+  -- µs until the state means nothing any more: where units roll over, not before
+  -- another period has passed.
+  local function lasts(r, now)
+    if r.stale then
+      return max(0, (r.ends or r.b1) - now)
+    elseif r.rollover == 0 then
+      return reset(r, now)
+    elseif r.idle then
+      return r.gap and 0 or r.b2 - now -- of what was before a gap nobody knows how long it has been
+    end
+    return r.b3 + (r.ahead and r.b3 - r.b2 or 0) - now
+  end
+
+  local function save(r, now)
+    if r.idle then
+      return write(r, now, CALENDAR, r.raw, lasts(r, now))
+    end
+    write(r, now, CALENDAR, pack(r.last) .. pack(r.from) .. pack(r.count) .. pack(r.prior)
+      .. pack(r.before) .. pack(r.carry) .. pack(r.since) .. pack(r.next) .. pack(r.was), lasts(r, now))
+  end
+
+  local function remaining(r)
+    return (r.stale or r.cap == 0) and 0 or max(0, room(r))
+  end
+
+  -- When `units` before it and then the cost will have been admitted: an estimate,
+  -- which takes later periods to be as long as the next.
+  local function after(r, now, units)
+    if r.cost > r.cap or r.stale then
+      return (fit(r, now))
+    end
+    local at, ends, left = max(now, r.next), r.b1 - r.slack, max(0, room(r))
+    if at >= ends or units + r.cost > left then
+      units = at < ends and max(0, units - left) or units
+      at, ends, left = max(at, r.b1), r.b2, max(0, room_next(r))
+      if units + r.cost > left then
+        units = max(0, units - left)
+        local rest = units % r.cap
+        at, left = r.b2 + (units - rest) / r.cap * (r.b2 - r.b1), r.cap
+        units, ends = rest, at + r.b2 - r.b1
+      end
+    end
+    return min(EXACT, r.spread and at + part(max(0, ends - at), units, left) or at)
+  end
+
+  algorithms.K = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = reset, lasts = lasts, after = after }
+end
+-- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
+-- letter and numbers of seven bytes each, as include/pack.lua writes them:
+--   T token-bucket    p      q      cap    slack  most
+--   S sliding-window  cap    per    grain  slack  most
+--   F fixed-window    cap    per    slack  -      most
+--   C concurrency     cap    lease  -      -      -
+--   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
+--                     include/calendar.lua
+-- The name of what it counts may follow, where that is not requests, or "*": decisions are told
+-- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per, and part
+-- of it in a sliding window. What an API says may make most millionths of a limit, 0 for no more
+-- than it is. All times are whole microseconds.
+
+-- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
+local corrected
+
+local function most_of(rule)
+  return max(1000000, #rule > 35 and unpack7(rule, 30) or 0)
+end
+
+-- Rule i, which a text describes.
+local function load_rule(i, rule, cost, member, now)
+  if sub(rule, 1, 1) == 'K' then
+    return algorithms.K.load(KEYS[i], now, cost, rule)
+  end
+  local kind, a, b, c, d = sub(rule, 1, 1), unpack7(rule, 2), unpack7(rule, 9), unpack7(rule, 16), unpack7(rule, 23)
+  local most, changed, whole, burst = kind == 'T' and c or a, nil, nil, nil
+  if corrected then
+    a, b, changed, whole, burst = corrected(KEYS[i], rule, kind, a, b, c, d)
+  end
+  local r = algorithms[kind].load(KEYS[i], now, cost, a, b, c, d, member, whole)
+  r.corrected, r.cap, r.most = changed, burst or r.cap, most
+  r.raises = kind == 'T' and most_of(rule) > 1000000
+  return r
+end
+
+-- Rule i, whose text is ARGV[first], and its cost the next.
+local function read_rule(i, first, member, now)
+  return load_rule(i, ARGV[first], tonumber(ARGV[first + 1]), member, now)
+end
+-- µs from now until a rule alone would admit its cost; -1 can't tell.
+local function retry_of(r, now)
+  local t = algorithms[r.kind].fit(r, now)
+  return t and t - now or -1
+end
+
+-- The first moment from now on at which every rule that can tell admits its cost,
+-- the rule that asked for it, and whether that is sure: a suspended rule can't
+-- tell, a full concurrency rule hopes for leases to end. Fixed windows that are
+-- out of step may take long to agree; then it is only the earliest that it can be.
+local function joint_start(rules, now)
+  local start, binding, sure = now, 0, true
+  for _ = 1, 50 do
+    local before = start
+    for i = 1, #rules do
+      local t, hope = algorithms[rules[i].kind].fit(rules[i], start)
+      if not t or hope then
+        sure = false
+      end
+      if t and t > start then
+        start, binding = t, i
+      end
+    end
+    if start == before or #rules == 1 then
+      return start, binding, sure
+    end
+  end
+  return start, binding, false
+end
+
+-- Puts down what rule i has to say: limited, remaining, retry, reset, place.
+local function report(out, i, r, now, retry, place)
+  local n, algorithm = 5 * i, algorithms[r.kind]
+  out[n + 1] = retry == 0 and 0 or 1
+  out[n + 2] = algorithm.remaining(r, now)
+  out[n + 3] = retry
+  out[n + 4] = algorithm.reset(r, now)
+  out[n + 5] = place
+end
+
+-- A denial: how long until all would be admitted, and every rule's report. What
+-- can't be told (-1) outlasts every wait, and a pause besides is told as so much less
+-- than that: one by hand, of which no script knows the end, may be over sooner. A pause
+-- binds where no rule is for ever.
+local function denied(rules, now, start, binding)
+  local wait, pause = start - now, 0
+  local out, last = { 0, 0, now, 0, 0 }, 0
+  for i = 1, #rules do
+    local r = rules[i]
+    if r.kind ~= 'P' then
+      local retry = retry_of(r, now)
+      if wait >= 0 and retry < 0 then
+        wait, binding = -1, i
+      end
+      report(out, i, r, now, retry, 0)
+      last = i
+    else
+      pause = max(pause, r.ends - now)
+      binding = pause > 0 and wait >= 0 and last + 1 or binding
+    end
+  end
+  wait = wait < 0 and -1 - pause or wait
+  out[4], out[5] = wait == 0 and 1 or wait, min(binding, last + 1)
+  return out
+end
+-- What an API has told of the scopes of a provider. It needs call, now and told, and
+-- where heeds says that there is anything. Source: docs/vendor.md#pauses
+--
+-- told   hash: P<level> the pause of a level and of all below it: when it ends, when it
+--        began, and how long it was where the API did not say. A level is the path of a
+--        scope after the provider's name. R<rule> the correction of a rule: see
+--        include/correction.lua. #<level> how many of both there are below a name of the
+--        second or third level; @ how far tell has looked through them for what is over.
+--
+-- A pause is one more rule of a path, behind the others: it admits nothing before it ends,
+-- is charged nothing, and has a round of its own, which no name of a rule can be. One that
+-- has ended stays until it is swept, since there may be those who waited for it.
+algorithms.P = {
+  fit = function(r, t)
+    return max(t, r.ends)
+  end,
+  charge = function()
+    return 0
+  end,
+}
+
+-- While anything is told, who waits is looked at so soon: a correction may end, and will grow
+-- back, before its rule admits more by itself.
+local TOLD_LOOK = 1000000
+
+-- What an API has made of a rule: a part of its limit, which was cut when calls were refused
+-- and grows by the clock, and a limit of the API's own. It needs now.
+-- Source: docs/vendor.md#corrections
+--
+-- Nine numbers: when all of it is over; the part, in millionths, of a moment, and by how many
+-- it grows in a second; a limit, 0 for none, its window in µs, and until when it holds; until
+-- when the part may be above the whole, since calls go through; when it was cut. One that a
+-- worker of an earlier version has written ends with the first seven.
+local WHOLE = 1000000
+
+-- One table, since locals are few.
+local corrections = {}
+
+-- What says by its moment i when it was written, with the moments at all of a list of places as
+-- they are since the clock has stepped back behind that: or else it would hold longer by the step.
+-- The second result says so.
+function corrections.brought_back(v, i, ...)
+  local back = unpack7(v, i) - now
+  if back <= 1000000 then
+    return v, false
+  end
+  for _, at in ipairs({ ... }) do
+    v = sub(v, 1, at - 1) .. pack(max(0, unpack7(v, at) - back)) .. sub(v, at + 7)
+  end
+  return v, true
+end
+
+-- The second result is the text of one that a step of the clock has changed.
+function corrections.read(v)
+  local changed
+  if #v > 49 then
+    v, changed = corrections.brought_back(v, 8, 1, 8, 43, 50, 57)
+  end
+  local r = { ends = unpack7(v, 1), since = unpack7(v, 8), part = unpack7(v, 15), grows = unpack7(v, 22),
+    limit = unpack7(v, 29), per = unpack7(v, 36), till = unpack7(v, 43), raised = 0, cut = 0 }
+  if r.till <= now then
+    r.limit = 0
+  end
+  if #v > 49 then
+    r.raised, r.cut = unpack7(v, 50), unpack7(v, 57)
+  else
+    r.cut = r.since
+  end
+  return r, changed and v or nil
+end
+
+-- The part by now, `most` at the most; while the API's own limit counts, the whole: from there
+-- it grows on when that is over.
+function corrections.part_at(r, most)
+  most = r.raised > now and max(WHOLE, most) or WHOLE
+  local part, since = r.part, r.since
+  if r.till > since then
+    part, since = min(WHOLE, part + floor(max(0, min(now, r.till) - since) * r.grows / 1000000)), r.till
+  end
+  return min(most, part + floor(max(0, now - since) * r.grows / 1000000))
+end
+
+-- By level, false for none; and what a step of the clock has changed, as fields and texts by turns,
+-- which whoever may write does: else each look would find a pause as new as the first one did.
+local pauses = { stepped = {} }
+
+local function pause_of(level)
+  local p = pauses[level]
+  if p == nil then
+    local v, stepped = call('HGET', told, 'P' .. level), false
+    if v then
+      v, stepped = corrections.brought_back(v, 8, 1, 8)
+    end
+    if stepped then
+      table.insert(pauses.stepped, 'P' .. level)
+      table.insert(pauses.stepped, v)
+    end
+    p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), unit = '', cost = 1, units = 0,
+      lines = 0 } or false
+    pauses[level] = p
+  end
+  return p
+end
+
+-- Adds the pauses of a scope and of all above it to the rules of its path.
+local function add_pauses(path, scope)
+  if not heeds then
+    return
+  end
+  for ends in string.gmatch(scope .. '/', '()/') do
+    local p = pause_of(sub(scope, 1, ends - 1))
+    if p then
+      path[#path + 1] = p
+    end
+  end
+end
+
+-- A bucket whose rate is corrected counts in so much finer parts, as far as its numbers
+-- allow, so that only p changes from look to look: what it holds is rewritten when the first
+-- correction comes and when the last one goes, and no unit is lost or won between. There is
+-- room for what may come of its rate; one that is near MOST_RATE by itself goes no further.
+local FINER, MOST_RATE, MOST_LEVEL = 1000, 33554432, 4503599627370495
+
+-- So many millionths of n, rounded down: exact below 10^13 of them.
+local function part_of(n, part)
+  local rest = n % WHOLE
+  return (n - rest) / WHOLE * part + floor(rest * part / WHOLE)
+end
+
+-- What of a limit counts: the part of it, or the API's own, 0 for none, of which refusals
+-- leave less too where it is the larger. Never more than `most`.
+local function counts(limit, own, part, most)
+  if own == 0 then
+    return min(most, part_of(limit, part))
+  end
+  own = min(own, most)
+  return min(own, part_of(max(limit, own), min(part, WHOLE)))
+end
+
+if heeds then
+  corrected = function(key, rule, kind, a, b, c, d)
+    local v = kind ~= 'C' and a > 0 and call('HGET', told, 'R' .. sub(key, #told - 4))
+    local r, stepped
+    if v then
+      r, stepped = corrections.read(v)
+    end
+    if stepped then
+      table.insert(pauses.stepped, 'R' .. sub(key, #told - 4))
+      table.insert(pauses.stepped, stepped)
+    end
+    if not r or r.ends <= now then
+      return a, b
+    end
+    local most = most_of(rule)
+    local part = corrections.part_at(r, most)
+    if kind ~= 'T' then
+      -- A limit is one of its window: the policy may have given the rule another since.
+      local own = r.per == (kind == 'S' and b - d or b) and r.limit or 0
+      return max(1, counts(a, own, part, part_of(a, most))), b, true
+    end
+    local top = a * most / WHOLE
+    local finer = max(1, floor(min(FINER, MOST_RATE / top, MOST_LEVEL / (2 * b * c), MOST_LEVEL / (top * max(d, 1)))))
+    local p, q, own, burst = a * finer, b * finer, 0, nil
+    if r.limit > 0 then
+      own, burst = max(1, floor(q * r.limit / r.per)), min(c, r.limit)
+    end
+    local rate = counts(p, own, part, min(part_of(p, most), MOST_RATE, floor(MOST_LEVEL / max(d, 1))))
+    return max(1, rate), q, true, p, burst
+  end
+end
+-- What a waiting task takes, and its place in the queue of its scope. It needs call and the numbers.
+-- Source: docs/turns.md#queues
+--
+-- queue  sorted set of each scope: the tickets of its tasks, by priority and order. A ticket is
+--        "cost:name", without the cost when it is 1, or by unit "requests=1,tokens=1500:name".
+local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
+local REQUESTS = 'requests'
+
+-- Added to a score, so that it is never negative.
+local SCORES = 4503599627370496
+
+-- What waits is kept for so much longer than it is expected to take: it means something until
+-- asynq brings the task back by itself.
+local STAY = 86400000000
+
+-- The first place of an empty band, or the one after its last. Places go by the clock, in ms: who
+-- comes back to its place is before those who came since.
+local function place_after(last, band, now)
+  local first = band + MIDDLE / 2 + floor(now / 1000) % MIDDLE
+  return last and min(max(last + 1, first), band + BAND - 1) or first
+end
+
+-- The number that sorts bands: 0 for the highest priority.
+local function band_of(score)
+  local band = floor(score / BAND) + LOWEST
+  if not (band >= 0 and band < 2 * LOWEST) then
+    error('a score is damaged')
+  end
+  return band
+end
+
+-- What a task costs under every rule; nil for one that costs by unit.
+local function number_of(ticket)
+  local cost = string.match(ticket, '^(%d*):')
+  return cost and (tonumber(cost) or 1)
+end
+
+-- What a task takes of a unit, '' for places.
+local function cost_of(ticket, unit)
+  local number = number_of(ticket)
+  if number then
+    return number
+  end
+  for its, cost in string.gmatch(string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
+    if its == unit then
+      return tonumber(cost)
+    end
+  end
+  return (unit == '' or unit == REQUESTS) and 1 or 0
+end
+
+-- The unit that a rule counts, '' for places and where each task counts: it follows the
+-- numbers of its text.
+local function unit_of(rule)
+  local kind = byte(rule)
+  local unit = kind == HELD and '*' or sub(rule, kind == CALENDAR and 65 or 37)
+  if unit == '*' then
+    return ''
+  end
+  return unit == '' and REQUESTS or unit
+end
+
+-- The rules of a path that a task takes anything of, each with what it takes; and the task's
+-- signature: '' if those are all, or else their units.
+local function counted(path, ticket)
+  local some, units, all = {}, {}, true
+  for i = 1, #path do
+    local r = path[i]
+    r.cost = cost_of(ticket, r.unit)
+    if r.cost > 0 then
+      some[#some + 1], units[r.unit] = r, true
+    else
+      all = false
+    end
+  end
+  if all then
+    return path, ''
+  end
+  local names = {}
+  for unit in pairs(units) do
+    names[#names + 1] = unit
+  end
+  table.sort(names)
+  return some, table.concat(names, ',') .. ','
+end
+
+-- The group of a task: what its name begins with, up to and with the first slash; '' where it has none.
+local function group_of(ticket)
+  return string.match(ticket, '^[^:]*:([^/]*/)') or ''
+end
+
+-- The level of a rule, by its name: the path of its scope.
+local function level_of(name)
+  return string.match(name, '^[^:]*')
+end
+
+-- The numbers of a path's rules, and the weight that the scope has under each where it
+-- is said: "1,3*2.5,4".
+local function path_numbers(text)
+  return string.gmatch(text, '(%d+)%*?([%d.]*)')
+end
+
+-- Keeps keys at least us µs more, and until asynq brings the tasks back after that: it does so a
+-- twentieth later than expected.
+local function keep_waiting(us, ...)
+  us = us + us / 20
+  for _, key in ipairs({ ... }) do
+    if call('PTTL', key) < us / 1000 + STAY / 2000 then
+      call('PEXPIRE', key, whole(ceil((us + STAY) / 1000)))
+    end
+  end
+end
+-- The order among scopes that wait. It needs call, now, heap, schedule, meta, pack and the numbers.
+-- Source: docs/turns.md#the-tree
+--
+-- A node is a name of a path: '' the provider, '/a', '/a/x', and as a leaf the queue of a scope:
+-- '/a/' for that of '/a'. Each node has a tag, a time in the virtual clock of its parent, and
+-- its siblings take turns by it: start-time fair queueing at each level. A node that has
+-- waiting tasks is, for each signature of those, either listed or blocked:
+--
+-- heap      sorted set, all of score 0: the listed nodes, as parent, 0, signature, 0, rank, node. A rank is
+--           the band of the first task and the tag, in 7 and 16 digits. With '!' as signature: nodes that are empty,
+--           and whose tag is ahead of their parent's time. It is forgotten once that has passed it.
+-- schedule  sorted set: the blocked nodes, as node, 0, signature, by the µs at which their rules admit the
+--           first task below. The provider is never listed: while anybody can be looked at, it is here.
+-- meta      hash. n<node>: its tag, its time, how many nodes below have tasks, how many '!' there are,
+--           and the requests that wait below; then a line for each signature: it, the band, and, where it is
+--           blocked, the cost that blocks and its unit, behind which "=" and a signature say that what comes free
+--           is saved for the tasks of that one. A leaf whose queue has lanes has 1 for '!'.
+--           u<node>, 0, unit: what the tasks below that cost by unit take of another unit, and with '*' of
+--           requests: a task that costs a number takes it of each. Q<scope> the lanes of a queue: lanes.lua.
+--           @ the µs of the last dispatch.
+local tree = { records = {}, nodes = {}, sets = {}, comes = {}, times = {}, sums = {}, at_once = 16 }
+do
+  local format = string.format
+  local SLOT, LATEST, MOST_OF_A_TURN, MANY = 100000, 9007199254740991, 10000, 500
+  local PAST = '!'
+
+  local function parent(id)
+    return string.match(id, '^(.*)/')
+  end
+  tree.parent = parent
+
+  local function read_record(id, v)
+    local nd = { id = id, tag = 0, time = 0, kids = 0, past = 0, units = 0, states = {}, stored = v and true or false }
+    if not v then
+      return nd
+    end
+    local tag, time, kids, past, units = string.match(v, '^(%d+) (%d+) (%d+) (%d+) (%d+)')
+    nd.tag, nd.time, nd.kids = tonumber(tag), tonumber(time), tonumber(kids)
+    nd.past, nd.units = tonumber(past), tonumber(units)
+    for sig, band, cost, unit, is, behind in string.gmatch(v, '\n([^ ]*) (%d+) ?(%d*) ?([^=\n]*)(=?)([^\n]*)') do
+      nd.states[sig] = { band = tonumber(band), cost = tonumber(cost), unit = cost ~= '' and unit or nil, behind = is == '=' and behind or nil }
+    end
+    return nd
+  end
+
+  local function record(nd)
+    local text = format('%.0f %.0f %.0f %.0f %.0f', nd.tag, nd.time, nd.kids, nd.past, nd.units)
+    for sig, state in pairs(nd.states) do
+      text = text .. '\n' .. sig .. ' ' .. whole(state.band)
+      if state.cost then
+        local behind = state.behind and '=' .. sub(state.behind, 1) or ''
+        text = text .. ' ' .. whole(state.cost) .. ' ' .. state.unit .. behind
+      end
+    end
+    return text
+  end
+
+  -- Reads nodes that are not known yet. They are taken apart when they are asked for.
+  function tree.read(ids)
+    local unknown, fields = {}, {}
+    for _, id in ipairs(ids) do
+      if not tree.nodes[id] and tree.records[id] == nil then
+        tree.records[id] = false
+        unknown[#unknown + 1], fields[#fields + 1] = id, 'n' .. id
+      end
+    end
+    for i = 0, #unknown - 1, MANY do
+      local values = call('HMGET', meta, unpack(fields, i + 1, min(#fields, i + MANY)))
+      for j = 1, #values do
+        tree.records[unknown[i + j]] = values[j]
+      end
+    end
+  end
+
+  local function node(id)
+    local nd = tree.nodes[id]
+    if not nd then
+      tree.read({ id })
+      nd = read_record(id, tree.records[id])
+      tree.nodes[id] = nd
+    end
+    return nd
+  end
+  tree.node = node
+
+  -- A node, to be written.
+  local function changed(id)
+    local nd = node(id)
+    nd.changed, nd.gone = true, nil
+    return nd
+  end
+
+  -- The nodes from a leaf up to the provider.
+  function tree.chain(leaf)
+    local ids, id = {}, leaf
+    while id do
+      ids[#ids + 1] = id
+      id = parent(id)
+    end
+    return ids
+  end
+
+  -- Writes what comes to the heap and what goes: first what comes, since an empty key has no TTL.
+  local function write_heap()
+    local come, go = {}, {}
+    for member, is in pairs(tree.comes) do
+      if is then
+        come[#come + 1], come[#come + 2] = '0', member
+      else
+        go[#go + 1] = member
+      end
+    end
+    tree.comes = {}
+    for i = 1, #come, MANY do
+      call('ZADD', heap, unpack(come, i, min(#come, i + MANY - 1)))
+    end
+    for i = 1, #go, MANY do
+      call('ZREM', heap, unpack(go, i, min(#go, i + MANY - 1)))
+    end
+  end
+
+  local function sooner(a, b)
+    return a.band < b.band or a.band == b.band and a.tag < b.tag
+  end
+
+  -- The children of a node for a signature: the first of them, once they are read.
+  local function children(id, sig)
+    local key = id .. '\0' .. sig .. '\0'
+    local set = tree.sets[key]
+    if not set then
+      set = { key = key, upper = id .. '\0' .. sig .. '\1', hidden = {}, many = 0 }
+      tree.sets[key] = set
+    end
+    return set
+  end
+
+  local function read_children(set)
+    write_heap()
+    local most = tree.at_once + set.many
+    local got = call('ZRANGEBYLEX', heap, '[' .. set.key, '(' .. set.upper, 'LIMIT', '0', whole(most))
+    local list, from = {}, #set.key
+    for _, member in ipairs(got) do
+      local id = sub(member, from + 24)
+      if not set.hidden[id] then
+        list[#list + 1] = { band = tonumber(sub(member, from + 1, from + 7)), tag = tonumber(sub(member, from + 8, from + 23)), id = id }
+      end
+    end
+    set.list, set.whole = list, #got < most
+  end
+
+  -- Knows the children of a node without reading them, where its own queue is the only one.
+  local function know_children(set, id, sig)
+    local leaf = sub(id, -1) ~= '/' and sig ~= PAST and node(id).kids == 1 and node(id .. '/')
+    if leaf and leaf.kids == 1 then
+      local state = leaf.states[sig]
+      set.list, set.whole = { state and { band = state.band, tag = leaf.tag, id = leaf.id } or nil }, true
+    end
+  end
+
+  -- The first child that this call has not hidden, if any.
+  local function first(id, sig)
+    local set = children(id, sig)
+    if not set.list and set.many == 0 then
+      know_children(set, id, sig)
+    end
+    while not set.list or #set.list == 0 and not set.whole do
+      read_children(set)
+    end
+    return set.list[1]
+  end
+  tree.first = first
+
+  local function put(id, sig, child, band, tag)
+    local set = children(id, sig)
+    local list, e = set.list, { band = band, tag = tag, id = child }
+    tree.comes[set.key .. format('%07.0f%016.0f', band, tag) .. child] = true
+    if list and not set.hidden[child] and (set.whole or #list > 0 and sooner(e, list[#list])) then
+      local i = #list + 1
+      while i > 1 and sooner(e, list[i - 1]) do
+        list[i] = list[i - 1]
+        i = i - 1
+      end
+      list[i] = e
+    end
+  end
+
+  local function drop(id, sig, child, band, tag)
+    local set = children(id, sig)
+    tree.comes[set.key .. format('%07.0f%016.0f', band, tag) .. child] = false
+    for i, e in ipairs(set.list or {}) do
+      if e.id == child then
+        table.remove(set.list, i)
+        break
+      end
+    end
+  end
+
+  -- Makes a node wait for a moment.
+  local function wait_until(id, sig, t)
+    tree.times[id .. '\0' .. sig] = t
+  end
+
+  -- Has those looked at now that wait behind a signature.
+  local function pass_on(nd, sig)
+    for its, state in pairs(nd.states) do
+      if its ~= sig and state.cost and state.behind == sig then
+        wait_until(nd.id, its, now)
+      end
+    end
+  end
+
+  -- Sees that a node is listed, or is not, as its children are.
+  local function rise(id, sig)
+    local nd, set, child = node(id), children(id, sig), first(id, sig)
+    local state, up = nd.states[sig], parent(id)
+    if not child and set.many > 0 then -- all others are left out
+      return up and state and not state.cost and tree.hide(id, sig)
+    elseif child and state and (state.cost or state.band == child.band or set.many > 0) then
+      return
+    end
+    if state and state.cost then
+      wait_until(id, sig, false)
+      pass_on(nd, sig)
+    elseif state then
+      drop(up, sig, id, state.band, nd.tag)
+    end
+    changed(id)
+    nd.states[sig] = child and { band = child.band } or nil
+    if child and not up then
+      nd.states[sig].cost, nd.states[sig].unit = 0, ''
+      wait_until(id, sig, now)
+    elseif child then
+      put(up, sig, id, child.band, nd.tag)
+    end
+    if up then
+      rise(up, sig)
+    end
+  end
+
+  -- Blocks a node until t, when its rule admits the cost of a unit, or, behind another signature, while that
+  -- waits for the same.
+  function tree.block(id, sig, t, cost, unit, behind)
+    local nd, up = changed(id), parent(id)
+    local state = nd.states[sig]
+    if up and not state.cost then
+      drop(up, sig, id, state.band, nd.tag)
+    end
+    state.cost, state.unit, state.behind = cost, unit, behind
+    wait_until(id, sig, t)
+    if up then
+      rise(up, sig)
+    end
+  end
+
+  -- Lists a node that was blocked. The provider is to be looked at.
+  function tree.unblock(id, sig)
+    local nd, up, child = changed(id), parent(id), first(id, sig)
+    local state = nd.states[sig]
+    if child and not state then
+      error('a node is lost')
+    end
+    pass_on(nd, sig)
+    if not child then
+      wait_until(id, sig, false)
+      nd.states[sig] = nil
+    elseif not up then
+      state.cost, state.unit, state.band, state.behind = 0, '', child.band, nil
+    elseif state.cost then
+      wait_until(id, sig, false)
+      nd.states[sig] = { band = child.band }
+      put(up, sig, id, child.band, nd.tag)
+      rise(up, sig)
+    end
+  end
+
+  -- Has the nodes of a level looked at now: something of its rules has come free.
+  function tree.look_at(id)
+    for sig, state in pairs(node(id).states) do
+      if state.cost and tree.times[id .. '\0' .. sig] ~= false then
+        wait_until(id, sig, now)
+      end
+    end
+  end
+
+  -- The same for all above a leaf: the first task there has gone, and whoever is first now may need less.
+  function tree.look_above(leaf)
+    for _, id in ipairs(tree.chain(parent(leaf))) do
+      tree.look_at(id)
+    end
+  end
+
+  -- Leaves a listed node out until the end of this call, and its parents where all below are.
+  function tree.hide(id, sig)
+    local up = parent(id)
+    local set = children(up, sig)
+    for i, e in ipairs(first(up, sig) and set.list or {}) do
+      if e.id == id then
+        table.remove(set.list, i)
+        set.hidden[id], set.many = true, set.many + 1
+        break
+      end
+    end
+    if up ~= '' and not first(up, sig) then
+      tree.hide(up, sig)
+    end
+  end
+
+  -- Has blocked parents of a leaf looked at now, if its first task may start sooner than those that they
+  -- are blocked for.
+  function tree.hurry(leaf, sig, band, ticket)
+    for _, id in ipairs(tree.chain(parent(leaf))) do
+      local state = node(id).states[sig]
+      if state and state.cost then
+        if band < state.band or cost_of(ticket, state.unit) < state.cost then
+          wait_until(id, sig, now)
+        end
+        return
+      end
+    end
+  end
+
+  -- Counts a task that comes to a queue (1) or leaves it (-1), at each level.
+  function tree.count(leaf, ticket, sign)
+    local cost, more = cost_of(ticket, REQUESTS), {}
+    if not number_of(ticket) then
+      for unit, units in string.gmatch(string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
+        more[unit] = unit ~= REQUESTS and tonumber(units) or nil
+      end
+      more['*'] = cost
+    end
+    for _, id in ipairs(tree.chain(leaf)) do
+      local nd = changed(id)
+      nd.units = max(0, nd.units + sign * cost)
+      for unit, units in pairs(more) do
+        local field = 'u' .. id .. '\0' .. unit
+        tree.sums[field] = (tree.sums[field] or 0) + sign * units
+      end
+    end
+  end
+
+  -- What waits below a node of a unit.
+  function tree.units(id, unit)
+    local units = node(id).units
+    if unit == '' or unit == REQUESTS then
+      return units
+    end
+    local its, all = 'u' .. id .. '\0' .. unit, 'u' .. id .. '\0*'
+    local sums = call('HMGET', meta, its, all)
+    local by_number = units - (tonumber(sums[2] or nil) or 0) - (tree.sums[all] or 0)
+    return max(0, by_number + (tonumber(sums[1] or nil) or 0) + (tree.sums[its] or 0))
+  end
+
+  -- Opens a leaf that has its first task, and its parents. Nobody has saved up: its tag is its parent's
+  -- time at least.
+  local function open(leaf)
+    local id, up = leaf, parent(leaf)
+    changed(leaf).kids = 1
+    while up do
+      local nd, p = changed(id), changed(up)
+      if nd.stored then
+        drop(up, PAST, id, 0, nd.tag)
+        p.past = max(0, p.past - 1)
+      end
+      nd.tag, p.kids = max(nd.tag, p.time), p.kids + 1
+      if p.kids > 1 then
+        return
+      end
+      id = up
+      up = parent(up)
+    end
+  end
+
+  local function forget(id)
+    local nd = node(id)
+    nd.gone, nd.stored = true, false
+    while nd.past > 0 do
+      local e = first(id, PAST)
+      if not e then
+        return
+      end
+      drop(id, PAST, e.id, 0, e.tag)
+      nd.past = nd.past - 1
+      forget(e.id)
+    end
+  end
+
+  -- Closes a leaf that has no tasks any more, and the parents that have none. What they are ahead of others
+  -- is kept.
+  local function close(id)
+    local up = parent(id)
+    while up do
+      local nd, p = changed(id), changed(up)
+      nd.kids, nd.units, nd.past = 0, 0, sub(id, -1) == '/' and 0 or nd.past
+      p.kids = max(0, p.kids - 1)
+      if nd.tag > p.time then
+        put(up, PAST, id, 0, nd.tag)
+        p.past, nd.stored = p.past + 1, true
+      else
+        forget(id)
+      end
+      if p.kids > 0 then
+        return
+      end
+      id = up
+      up = parent(up)
+    end
+  end
+
+  -- Has a queue stand in the tree by its first task: its signature and its band; nil for a queue that is
+  -- empty.
+  function tree.stand(leaf, sig, band)
+    local nd, up = node(leaf), parent(leaf)
+    if sig and nd.kids == 0 then
+      open(leaf)
+    end
+    for its, state in pairs(nd.states) do
+      if its ~= sig or state.band ~= band then
+        changed(leaf).states[its] = nil
+        drop(up, its, leaf, state.band, nd.tag)
+        if its ~= sig then
+          rise(up, its)
+        end
+      end
+    end
+    if sig and not nd.states[sig] then
+      changed(leaf).states[sig] = { band = band }
+      put(up, sig, leaf, band, nd.tag)
+      rise(up, sig)
+    elseif not sig and nd.kids > 0 then
+      close(leaf)
+    end
+  end
+
+  -- Moves the tags of a path on, whose leaf has had a turn: units and weights by level.
+  function tree.turn(leaf, units, weights)
+    local id, up = leaf, parent(leaf)
+    while up do
+      local nd, p = changed(id), changed(up)
+      p.time = max(p.time, nd.tag)
+      local took = max(1, min(units[up] or 1, MOST_OF_A_TURN))
+      local tag = min(LATEST, p.time + max(1, floor(SLOT * took / (weights[up] or 1) + 0.5)))
+      for sig, state in pairs(nd.states) do
+        if not state.cost then
+          drop(up, sig, id, state.band, nd.tag)
+          put(up, sig, id, state.band, tag)
+        end
+      end
+      nd.tag, p.passed = tag, p.past > 0
+      id = up
+      up = parent(up)
+    end
+  end
+
+  -- Forgets empty nodes that the time has passed.
+  local function sweep()
+    local passed = {}
+    for id, nd in pairs(tree.nodes) do
+      passed[#passed + 1] = nd.passed and not nd.gone and id or nil
+    end
+    for _, id in ipairs(passed) do
+      local nd, e = node(id), first(id, PAST)
+      while e and e.tag <= nd.time do
+        drop(id, PAST, e.id, 0, e.tag)
+        nd.past = max(0, nd.past - 1)
+        forget(e.id)
+        e = first(id, PAST)
+      end
+    end
+  end
+
+  function tree.write_times()
+    local set, gone = {}, {}
+    for key, t in pairs(tree.times) do
+      if t then
+        set[#set + 1], set[#set + 2] = whole(t), key
+      else
+        gone[#gone + 1] = key
+      end
+    end
+    tree.times = {}
+    for i = 1, #set, MANY do
+      call('ZADD', schedule, unpack(set, i, min(#set, i + MANY - 1)))
+    end
+    for i = 1, #gone, MANY do
+      call('ZREM', schedule, unpack(gone, i, min(#gone, i + MANY - 1)))
+    end
+  end
+
+  -- Writes the tree. `set` has more fields and values of meta, by turns, and `gone` fields that go.
+  -- Nothing of it stays when nobody waits.
+  function tree.save(set, gone)
+    if node('').kids == 0 then
+      if node('').changed then
+        call('DEL', heap, schedule, meta)
+      end
+      return
+    end
+    sweep()
+    for id, nd in pairs(tree.nodes) do
+      if nd.gone then
+        gone[#gone + 1] = 'n' .. id
+      elseif nd.changed then
+        set[#set + 1], set[#set + 2] = 'n' .. id, record(nd)
+      end
+    end
+    write_heap()
+    tree.write_times()
+    for field, k in pairs(tree.sums) do
+      local sum = k ~= 0 and (tonumber(call('HGET', meta, field) or nil) or 0) + k
+      if sum and sum > 0 then
+        set[#set + 1], set[#set + 2] = field, whole(sum)
+      elseif sum then
+        gone[#gone + 1] = field
+      end
+    end
+    tree.sums = {}
+    for i = 1, #set, MANY do
+      call('HSET', meta, unpack(set, i, min(#set, i + MANY - 1)))
+    end
+    for i = 1, #gone, MANY do
+      call('HDEL', meta, unpack(gone, i, min(#gone, i + MANY - 1)))
+    end
+  end
+end
+-- What was granted, and has not come. It needs call, now, flight, overdue, pack, the numbers, tasks.lua
+-- and tree.lua. Source: docs/turns.md#in-flight
+--
+-- flight   hash: scope, 0, ticket. Its value: the start, the score in the queue, when it was granted, and the id of
+--          the grant; then for each rule its name, "=" and where its units are. "=" and the beginning of a
+--          caller's ids: its last call that granted anything.
+-- overdue  sorted set of the same fields by when they were granted; by HANDED less while they
+--          are to be fetched by whoever serves their group.
+local flights = {}
+
+-- A task that has not come for so long is not on its way.
+local STALE, HANDED = 3000000, 4503599627370496
+
+function flights.text(g, names, places)
+  local text = string.format('%.0f %.0f %.0f %s', g.start, g.score, now, g.id)
+  for i, place in ipairs(places) do
+    text = string.format('%s %s=%.0f', text, names[i], place)
+  end
+  return text
+end
+
+function flights.read(v)
+  local start, score, at, id = string.match(v, '^(%-?%d+) (%-?%d+) (%d+) (%S+)')
+  local g = { start = tonumber(start), score = tonumber(score), at = tonumber(at), id = id, names = {}, places = {} }
+  for name, place in string.gmatch(v, ' (%S+)=(%d+)') do
+    g.names[#g.names + 1], g.places[#g.places + 1] = name, tonumber(place)
+  end
+  return g
+end
+
+function flights.parts(field)
+  local zero = string.find(field, '\0', 1, true)
+  return sub(field, 1, zero - 1), sub(field, zero + 1)
+end
+
+function flights.forget(field)
+  call('HDEL', flight, field)
+  call('ZREM', overdue, field)
+end
+
+-- Gives back what a task was granted, under the rules that the call knows by name, and has those looked at
+-- that wait for them.
+function flights.refund(g, ticket, named)
+  for i, name in ipairs(g.names) do
+    local r = named(name)
+    if r then
+      r.cost, r.member = cost_of(ticket, r.unit), g.id
+      if r.kind == 'C' then -- a lease that has run out is not counted
+        local ends = tonumber(call('ZSCORE', r.key, g.id) or nil)
+        r.held, r.free = r.held - (ends and ends > now and 1 or 0), nil
+      end
+      algorithms[r.kind].refund(r, now, g.places[i])
+      r.dirty = r.dirty or r.changed
+      tree.look_at(level_of(name))
+    end
+  end
+end
+-- Tasks of groups that stand still, and those that cost more than a lowered limit admits: nobody can start
+-- them, so they leave their queues, and come back to the places that they had when the caller says
+-- that they may go on. Source: docs/turns.md#queues-that-stand-still
+--
+-- parked  sorted set: scope, 0, ticket by its score in the queue. One whose name is a group alone is the
+--         last place of the group in the scope, whatever its priority: others of the group go behind it.
+--
+-- `left` and `dear` are how many a call still parks of groups, and of those that cost too much.
+local parking = { groups = {}, left = 1000, dear = 200 }
+do
+  local FEW_HEADS, HEADS, MANY_HEADS = 2, 16, 256
+
+  -- Notes a group that stands still: what its tickets' names begin with.
+  function parking.add(group)
+    parking.groups[group], parking.stand = true, true
+  end
+
+  local function stands(ticket)
+    return parking.stand and parking.groups[group_of(ticket)]
+  end
+  parking.stands = stands
+
+  -- Parks tasks of a queue: two for each, its ticket and its score.
+  function parking.park(l, list)
+    local entries, tickets, last = {}, {}, {}
+    for i = 1, #list, 2 do
+      local ticket, score = list[i], tonumber(list[i + 1])
+      local group = group_of(ticket)
+      entries[i], entries[i + 1], tickets[#tickets + 1] = whole(score), l.scope .. '\0' .. ticket, ticket
+      last[group] = max(last[group] or 0, score % BAND)
+      tree.count(l.leaf, ticket, -1)
+    end
+    call('ZADD', parked, 'LT', unpack(entries)) -- first: a server that refuses a command loses none
+    for group, place in pairs(last) do
+      call('ZADD', parked, 'GT', whole(place), l.scope .. '\0:' .. group)
+    end
+    call('ZREM', l.key, unpack(tickets))
+    parking.parked = true
+  end
+
+  local function park_some(l)
+    local list = {}
+    for i = 1, #l.got, 2 do
+      if #list / 2 < parking.left and stands(l.got[i]) then
+        list[#list + 1], list[#list + 2] = l.got[i], l.got[i + 1]
+      end
+    end
+    if #list == 0 then
+      return false
+    end
+    parking.left = parking.left - #list / 2
+    parking.park(l, list)
+    return true
+  end
+
+  -- Reads the first tasks of a queue that this call has not taken, without those who stand still.
+  function parking.read(l)
+    local size = #l.took == 0 and FEW_HEADS or HEADS
+    repeat
+      l.got, l.next, l.size = call('ZRANGE', l.key, whole(#l.took), whole(#l.took + size - 1), 'WITHSCORES'), 1, size
+      size = MANY_HEADS
+    until not parking.stand or not park_some(l)
+  end
+
+  -- Whether a rule of a path can never admit its task while the limits are what they are, but for those that an
+  -- API has cut: they grow again.
+  function parking.too_dear(path)
+    for _, r in ipairs(path) do
+      if r.cap ~= 0 and r.p ~= 0 and not r.corrected and not algorithms[r.kind].fit(r, now) then
+        return true
+      end
+    end
+    return false
+  end
+
+  -- Takes one out who is parked: returns its score, nil where it is not parked. The last place of a
+  -- group goes when the first in the queue is behind it.
+  function parking.take(l, field, ticket)
+    local score = tonumber(call('ZSCORE', parked, field) or nil)
+    if score and ticket == ':' .. group_of(ticket) then
+      local first = tonumber(call('ZRANGE', l.key, '0', '0', 'WITHSCORES')[2] or nil)
+      if not first or first % BAND > score then
+        call('ZREM', parked, field)
+      end
+      return nil
+    elseif score then
+      call('ZREM', parked, field)
+    end
+    return score
+  end
+end
+-- The queues of a call and their rules: a rule is read once, whoever meets it. It needs n, base, provider,
+-- tasks.lua and tree.lua; rule i is ARGV[base + i].
+local queues = { rules = {}, by_scope = {}, numbers = nil }
+
+-- Rule i.
+function queues.rule(i)
+  local r = queues.rules[i]
+  if not r then
+    r = load_rule(i, ARGV[base + i], 1, '', now)
+    r.name, r.unit = sub(KEYS[i], #provider + 1), unit_of(ARGV[base + i])
+    r.dirty = r.stepped and r.p ~= 0
+    r.till = r.dirty and 0 or r.till
+    queues.rules[i] = r
+  end
+  return r
+end
+
+-- The rule of a name, if the call knows it.
+function queues.named(name)
+  if not queues.numbers then
+    queues.numbers = {}
+    for i = 1, n do
+      queues.numbers[sub(KEYS[i], #provider + 1)] = i
+    end
+  end
+  return queues.numbers[name] and queues.rule(queues.numbers[name])
+end
+
+-- Notes a queue by its key and the numbers of its rules.
+function queues.add(key, text)
+  local scope = sub(key, #provider + 1, -7)
+  local l = { key = key, scope = scope, leaf = scope .. '/', text = text, took = {} }
+  l.left, l.unknown = byte(text) == 33, text == '-'
+  queues.by_scope[scope] = l
+  return l
+end
+
+-- The rules of a queue's scope, pauses behind them, and its weights by level.
+function queues.path(l)
+  if not l.path then
+    l.path, l.weights = {}, {}
+    for i, weight in path_numbers(l.text) do
+      local r = queues.rule(tonumber(i))
+      l.path[#l.path + 1] = r
+      l.weights[level_of(r.name)] = tonumber(weight) or l.weights[level_of(r.name)]
+    end
+    add_pauses(l.path, l.scope)
+  end
+  return l.path
+end
+
+-- Has a queue stand in the tree by its first task.
+function queues.stand(l, ticket, score)
+  if ticket then
+    local _, sig = counted(queues.path(l), ticket)
+    tree.stand(l.leaf, sig, band_of(score))
+  else
+    tree.stand(l.leaf)
+  end
+end
+
+-- The same for whoever is first by now, who may start sooner than who was.
+function queues.stand_anew(l)
+  local first = call('ZRANGE', l.key, '0', '0', 'WITHSCORES')
+  queues.stand(l, first[1], tonumber(first[2]))
+  if first[1] then
+    local _, sig = counted(queues.path(l), first[1])
+    tree.hurry(l.leaf, sig, band_of(tonumber(first[2])), first[1])
+  end
+end
+
+-- The most that a task takes of any rule, by level.
+function queues.units_by_level(path)
+  local units = {}
+  for _, r in ipairs(path) do
+    local level = level_of(r.name)
+    units[level] = max(units[level] or 1, r.cost)
+  end
+  return units
+end
+
+-- Writes the rules that this call has charged or refunded.
+function queues.save()
+  for _, r in pairs(queues.rules) do
+    if r.dirty and r.kind ~= 'C' then
+      algorithms[r.kind].save(r, now)
+    end
+  end
+end
+
+-- The rule of a path that a task waits for, and until when, nil where it can't tell: one that can't, or the
+-- one that alone would admit the task last. Whatever comes free of any other, it can't start before.
+function queues.waits_for(path, start, binding)
+  local last, at
+  for i = 1, #path do
+    local t = algorithms[path[i].kind].fit(path[i], now)
+    if not t then
+      return path[i], nil
+    elseif t > (at or now) then
+      last, at = i, t
+    end
+  end
+  return path[last or max(1, binding)], at or start
+end
+
+-- How many steps a call takes at most, how many blocked nodes it takes up at once, and after how many scopes that
+-- it does not know it ends: the caller comes again with those.
+local STEPS, DUE, UNKNOWN = 1000, 100, 64
+
+-- How soon to look again where something is left for now. How soon to look again at what the caller knows no rules of.
+-- How soon to look at a suspended rule, which a change of its limit brings up sooner. What was granted for others,
+-- and not fetched for so long, has nobody to fetch it: nobody is granted more of the same.
+local SOON, AGAIN, SUSPENDED, ABSENT = 5000, 1000000, 3600000000, 250000
+
+-- What is blocked for no longer may be next when the caller comes again.
+local SOON_LISTED = 500000
+
+local granted, missing, late = {}, {}, {}
+local outs, mine, fields_set, fields_gone = { flight = {}, overdue = {} }, nil, {}, {}
+local roots, again, absent = {}, nil, {}
+tree.at_once = 32
+
+local function look_again(t)
+  again = min(again or t, t)
+end
+
+-- The first task of a queue that this call has not taken: ticket and score.
+local function head(l)
+  if not l.got or l.next > #l.got and #l.got == 2 * l.size then
+    parking.read(l)
+  end
+  return l.got[l.next], tonumber(l.got[l.next + 1])
+end
+
+-- The news.
+
+-- Puts a task back in its queue.
+local function back(l, ticket, score)
+  if call('ZADD', l.key, 'NX', whole(score), ticket) == 1 then
+    tree.count(l.leaf, ticket, 1)
+    queues.stand_anew(l)
+    keep_waiting(0, l.key)
+  end
+end
+
+-- Puts one who was parked back in its queue, unless it is on its way, or costs too much: there it would be
+-- before those who can start.
+local function unpark(l, field, ticket)
+  local group = ticket == ':' .. group_of(ticket)
+  if l.unknown or not group and parking.too_dear((counted(queues.path(l), ticket))) then
+    return
+  end
+  local score = parking.take(l, field, ticket)
+  if score and call('HEXISTS', flight, field) == 0 then
+    back(l, ticket, score)
+  end
+end
+
+local function take_out(l, ticket)
+  local place = call('ZRANK', l.key, ticket)
+  if place then
+    call('ZREM', l.key, ticket)
+    if place == 0 then
+      tree.look_above(l.leaf)
+    end
+    tree.count(l.leaf, ticket, -1)
+    if not l.unknown then
+      queues.stand_anew(l)
+    elseif call('EXISTS', l.key) == 0 then
+      tree.stand(l.leaf)
+    end
+  end
+end
+
+-- What became of one who was granted.
+local function heed_granted(what, l, field, ticket)
+  local value = flies and call('HGET', flight, field)
+  if not value then
+    return
+  end
+  local g = flights.read(value)
+  flights.refund(g, ticket, queues.named)
+  if what ~= 'f' and l and not l.unknown and g.score > -SCORES then
+    local eighth = what == 'a' and call('ZRANGE', l.key, '8', '8', 'WITHSCORES')[2]
+    back(l, ticket, tonumber(eighth or nil) or g.score)
+  end
+  flights.forget(field) -- last: it is never in neither
+end
+
+-- What has come is not in flight any more.
+local function forget_claimed(fields)
+  for i = 1, flies and #fields or 0, 500 do
+    call('HDEL', flight, unpack(fields, i, min(#fields, i + 499)))
+    call('ZREM', overdue, unpack(fields, i, min(#fields, i + 499)))
+  end
+end
+
+local function heed_news()
+  local list, claimed = {}, {}
+  for i = 2 + #KEYS, #ARGV, 3 do
+    local what, scope, ticket = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+    if what == 's' then
+      parking.add(ticket)
+    elseif what == 'm' then
+      mine = mine or {}
+      mine[ticket] = true
+    elseif what == 'c' then
+      claimed[#claimed + 1] = scope .. '\0' .. ticket
+    else
+      list[#list + 1] = { what, queues.by_scope[scope], scope .. '\0' .. ticket, ticket }
+    end
+  end
+  if #granted > 0 then
+    return -- this call was sent before, and has heeded them
+  end
+  forget_claimed(claimed)
+  for _, one in ipairs(list) do
+    local what, l, field, ticket = one[1], one[2], one[3], one[4]
+    if what == 'b' then
+      if l then
+        unpark(l, field, ticket)
+      end
+    else
+      heed_granted(what, l, field, ticket)
+    end
+    if what == 'f' then
+      call('ZREM', parked, field)
+      if l then
+        take_out(l, ticket)
+      end
+    end
+  end
+end
+
+-- Leases that were written before the clock has stepped back would end later by the step, and who has
+-- died keep a place for as long. Those that end behind what the clock had come to are set to end a lease from
+-- now: no sooner than they should, however often. Not every call knows of all rules, so the moment is remembered
+-- until the clock is nearly there again.
+local function bring_leases_back(beat, had)
+  local from = beat - now > FAR_AHEAD and beat or had
+  if not from then
+    return
+  elseif now + FAR_AHEAD >= from then
+    fields_gone[#fields_gone + 1] = '^'
+    return
+  elseif from == beat then
+    fields_set[#fields_set + 1], fields_set[#fields_set + 2] = '^', whole(from)
+  end
+  for i = 1, n do
+    local lease = byte(ARGV[base + i]) == HELD and unpack7(ARGV[base + i], 9)
+    if lease and now + lease + FAR_AHEAD < from then
+      local ends = call('ZRANGEBYSCORE', KEYS[i], '(' .. whole(from), '+inf')
+      for j = 1, #ends do
+        call('ZADD', KEYS[i], 'XX', 'LT', whole(now + lease), ends[j])
+      end
+    end
+  end
+end
+
+-- The granted.
+
+-- Those that this call granted when it was sent before.
+local function granted_before()
+  if flies and call('HGET', flight, '=' .. sub(id, 1, 10)) == id then
+    local all = call('HGETALL', flight)
+    for f = 1, #all, 2 do
+      if byte(all[f]) ~= 61 and sub(flights.read(all[f + 1]).id, 1, #id) == id then
+        local scope, ticket = flights.parts(all[f])
+        granted[#granted + 1], granted[#granted + 2], granted[#granted + 3] = scope, ticket, all[f + 1]
+        most = most - 1
+      end
+    end
+  end
+end
+
+local function is_mine(ticket, l)
+  return not (l and l.left) and (not mine or mine[group_of(ticket)])
+end
+
+-- Whether nobody starts a task that is granted: it is of a scope that is left to others, or of a group that nobody
+-- serves.
+local function is_left(ticket, l)
+  return l.left or not is_mine(ticket, l) and absent[l.scope .. '\0' .. group_of(ticket)]
+end
+
+-- Fetches what others have granted for groups of this caller, and names those who have not come in time.
+local function fetch()
+  local list = flies and call('ZRANGEBYSCORE', overdue, '-inf', whole(now - STALE), 'WITHSCORES', 'LIMIT', '0', '64') or {}
+  for i = 1, #list, 2 do
+    local field, at = list[i], tonumber(list[i + 1])
+    local scope, ticket = flights.parts(field)
+    local value = call('HGET', flight, field)
+    local l = queues.by_scope[scope]
+    if not value then
+      call('ZREM', overdue, field)
+    elseif at < 0 and is_mine(ticket, l) and l and not l.unknown and flights.read(value).start < now then
+      heed_granted('u', l, field, ticket) -- it is granted anew
+    elseif at < 0 and is_mine(ticket, l) then
+      call('ZADD', overdue, whole(now), field)
+      granted[#granted + 1], granted[#granted + 2], granted[#granted + 3] = scope, ticket, value
+    elseif at > 0 or at + HANDED + STALE <= now then
+      call('ZADD', overdue, whole(now - STALE + AGAIN), field) -- others are told in a while
+      late[#late + 1], late[#late + 2] = scope, ticket
+    elseif at + HANDED + ABSENT <= now then
+      absent[scope .. '\0' .. group_of(ticket)] = true
+    end
+  end
+end
+
+-- Grants a task its start. It is charged, and its scope has had a turn.
+local function grant(l, ticket, score, path, start)
+  local gid, names, places = id .. '.' .. whole(#outs.overdue / 2), {}, {}
+  for _, r in ipairs(path) do
+    if r.kind ~= 'P' then
+      r.member, r.dirty = gid, true
+      names[#names + 1], places[#places + 1] = r.name, algorithms[r.kind].charge(r, now, start)
+      if r.kind == 'C' then
+        algorithms.C.save(r, now, start)
+      end
+    end
+  end
+  local field, own = l.scope .. '\0' .. ticket, is_mine(ticket, l)
+  local value = flights.text({ start = start, score = score, id = gid }, names, places)
+  outs.flight[#outs.flight + 1], outs.flight[#outs.flight + 2] = field, value
+  outs.overdue[#outs.overdue + 1], outs.overdue[#outs.overdue + 2] = whole(own and now or now - HANDED), field
+  if own then
+    granted[#granted + 1], granted[#granted + 2], granted[#granted + 3] = l.scope, ticket, value
+    if start <= now and more > 0 then
+      more = more - 1
+    else
+      most = most - 1
+    end
+  end
+  l.took[#l.took + 1], l.next = ticket, l.next + 2
+  tree.count(l.leaf, ticket, -1)
+  tree.turn(l.leaf, queues.units_by_level(path), l.weights)
+  queues.stand(l, head(l))
+end
+
+-- The level at which others are before a task that take something of what it takes, though not the same, and
+-- until when they wait there: what comes free is theirs.
+local function waits_behind(leaf, sig, ticket)
+  for _, at in ipairs(tree.chain(tree.parent(leaf))) do
+    for its, state in pairs(tree.node(at).states) do
+      if its ~= sig and state.cost and state.cost > 0 and cost_of(ticket, state.unit) > 0 then
+        local theirs, ours = tree.first(at, its), tree.first(at, sig)
+        local t = tree.times[at .. '\0' .. its] or tonumber(call('ZSCORE', schedule, at .. '\0' .. its) or nil)
+        if t and t > now and theirs and (theirs.band < ours.band or theirs.band == ours.band and theirs.tag < ours.tag) then
+          return at, t, state, its
+        end
+      end
+    end
+  end
+end
+
+local function block(level, sig, t, cost, unit, behind)
+  tree.block(level, sig, t, cost, unit, behind)
+  if level == '' then
+    roots[sig] = nil
+  end
+end
+
+-- Has the node of the rule wait that a task waits for. One whose cost no rule will ever admit is parked; where a
+-- limit was cut, and grows again, its scope alone waits.
+local function wait_for(l, sig, ticket, score, path, start, binding, sure)
+  local by, free = queues.waits_for(path, start, binding)
+  if not free and parking.too_dear(path) then
+    if parking.dear == 0 then
+      look_again(now)
+      return tree.hide(l.leaf, sig)
+    end
+    parking.dear, l.next = parking.dear - 1, l.next + 2
+    parking.park(l, { ticket, score })
+    return queues.stand(l, head(l))
+  elseif not free and by.corrected then
+    return block(tree.parent(l.leaf), sig, now + TOLD_LOOK, by.cost, by.unit)
+  end
+  local early = sure and free and free - lead > now and lead or 0
+  local look = free and max(now + 1, free - early) or now + SUSPENDED
+  if by.corrected then
+    look = min(look, now + TOLD_LOOK)
+  end
+  block(level_of(by.name), sig, look, by.cost, by.unit)
+end
+
+-- Serves the first task of a leaf. False when the call may grant no more: where it does not know a scope, nobody is to
+-- be granted before it what it could have.
+local function serve(leaf, sig)
+  tree.read(tree.chain(leaf))
+  local l = queues.by_scope[sub(leaf, 1, -2)]
+  if not l or l.unknown then
+    if l then
+      look_again(now + AGAIN)
+    else
+      missing[#missing + 1] = sub(leaf, 1, -2)
+    end
+    tree.hide(leaf, sig)
+    return #missing < UNKNOWN
+  elseif #missing > 0 then
+    return false
+  end
+  local ticket, score = head(l)
+  if not ticket then
+    tree.stand(leaf)
+    return true
+  elseif parking.stands(ticket) then -- there are more than one call parks
+    look_again(now)
+    tree.hide(leaf, sig)
+    return true
+  end
+  local path, its = counted(queues.path(l), ticket)
+  if its ~= sig or band_of(score) ~= tree.node(leaf).states[sig].band then
+    queues.stand(l, ticket, score)
+    return true
+  end
+  local level, t, state, behind = waits_behind(leaf, sig, ticket)
+  if level then
+    block(level, sig, t, state.cost, state.unit, behind)
+    return true
+  end
+  local start, binding, sure = joint_start(path, now)
+  if not sure or start > now + lead + spread then
+    wait_for(l, sig, ticket, score, path, start, binding, sure)
+    return true
+  elseif most <= 0 and (more <= 0 or start > now) and is_mine(ticket, l) then
+    return false
+  end
+  if is_left(ticket, l) then
+    look_again(now + ABSENT)
+    tree.hide(leaf, sig)
+    return true
+  end
+  grant(l, ticket, score, path, start)
+  return true
+end
+
+-- The signature of the provider whose first is the soonest.
+local function next_root()
+  local best, sig
+  for its in pairs(roots) do
+    local e = tree.first('', its)
+    if not e then
+      roots[its] = nil
+    elseif not best or e.band < best.band or e.band == best.band and e.tag < best.tag then
+      best, sig = e, its
+    end
+  end
+  return sig
+end
+
+local function leaf_below(sig)
+  local at = ''
+  repeat
+    local e = tree.first(at, sig)
+    if not e or #e.id <= #at then -- it must come to a leaf
+      error('node ' .. at .. ' is damaged for ' .. sig)
+    end
+    at = e.id
+  until sub(at, -1) == '/'
+  return at
+end
+
+-- Takes up the blocked nodes that are due.
+local function take_up(names)
+  local ids = { '' }
+  for _, name in ipairs(names) do
+    ids[#ids + 1] = flights.parts(name)
+  end
+  tree.read(ids)
+  for _, name in ipairs(names) do
+    tree.unblock(flights.parts(name))
+  end
+  for sig, state in pairs(tree.node('').states) do
+    if state.cost == 0 then
+      roots[sig] = true
+    end
+  end
+end
+
+-- The blocked nodes that are due, but for those of the provider that this call is through with. Those that will be
+-- within the spread are taken up with them, once: their tasks' starts are not behind those that are granted now.
+local function due_nodes(through, early)
+  tree.write_times()
+  local list = {}
+  local names = call('ZRANGEBYSCORE', schedule, '-inf', whole(now + spread), 'WITHSCORES', 'LIMIT', '0', whole(DUE))
+  for i = 1, #names, 2 do
+    local name, is_early = names[i], tonumber(names[i + 1]) > now
+    if not (byte(name) == 0 and (is_early or through[sub(name, 2)]) or is_early and early[name]) then
+      list[#list + 1], early[name] = name, true
+    end
+  end
+  return list
+end
+
+-- Serves all that is due. True when there may be more than the call may grant, or has steps for.
+local function dispatch()
+  local steps, through, early = 0, {}, {}
+  local names = due_nodes(through, early)
+  while #names > 0 do
+    steps = steps + 1
+    take_up(names)
+    for sig in pairs(roots) do
+      through[sig] = true
+    end
+    local sig = next_root()
+    while sig do
+      steps = steps + 1
+      if steps > STEPS or not serve(leaf_below(sig), sig) then
+        return true
+      end
+      sig = next_root()
+    end
+    names = due_nodes(through, early)
+  end
+  return false
+end
+
+-- Lets all blocked nodes be looked at, so many a call.
+local function look_at_all()
+  local names = call('ZREVRANGEBYSCORE', schedule, '+inf', '(' .. whole(now), 'LIMIT', '0', '1000')
+  for _, name in ipairs(names) do
+    tree.times[name] = now
+  end
+  if #names == 1000 then
+    look_again(now)
+  end
+end
+
+-- What this call has granted goes to those in flight before it leaves the queues: a server that refuses a
+-- command half-way leaves no task in neither.
+local function save()
+  if #outs.overdue > 0 then
+    outs.flight[#outs.flight + 1], outs.flight[#outs.flight + 2] = '=' .. sub(id, 1, 10), id
+    call('HSET', flight, unpack(outs.flight))
+    call('ZADD', overdue, unpack(outs.overdue))
+    keep_waiting(0, flight, overdue)
+  end
+  queues.save()
+  for _, l in pairs(queues.by_scope) do
+    if #l.took > 0 then
+      call('ZREM', l.key, unpack(l.took))
+    end
+    if l.took[1] and tree.node(l.leaf).kids == 0 then
+      fields_gone[#fields_gone + 1] = 'Q' .. l.scope
+    end
+  end
+  fields_set[#fields_set + 1], fields_set[#fields_set + 2] = '@', whole(now)
+  tree.save(fields_set, fields_gone)
+end
+
+if stale then
+  return { { now, now, 0 }, {}, {}, {}, {} }
+elseif there % 2 == 0 and call('EXISTS', meta) == 1 then
+  error('the schedule is lost')
+elseif there % 4 == 0 and 2 + #KEYS > #ARGV then
+  return { { now, 0, parks and 1 or 0 }, {}, {}, {}, {} }
+end
+for i = n + 8, #KEYS do
+  queues.add(KEYS[i], ARGV[i + 1])
+end
+local was = call('HMGET', meta, '@', '^')
+if there % 2 == 1 then
+  local ids = { '' }
+  for _, l in pairs(queues.by_scope) do
+    ids[#ids + 1], ids[#ids + 2] = l.leaf, l.scope
+  end
+  tree.read(ids)
+  for i = 1, n, 500 do
+    local states = call('MGET', unpack(KEYS, i, min(n, i + 499)))
+    for j = 1, #states do
+      stored.known[KEYS[i + j - 1]] = states[j]
+    end
+  end
+end
+local beat = tonumber(was[1] or nil) or 0
+bring_leases_back(beat, tonumber(was[2] or nil))
+granted_before()
+heed_news()
+fetch()
+if ARGV[7] == '1' or beat > now then -- or the clock has stepped back
+  look_at_all()
+  for _, field in ipairs(flies and call('ZRANGEBYSCORE', overdue, '(' .. whole(now), '+inf') or {}) do
+    call('ZADD', overdue, whole(now), field)
+  end
+end
+local over = there % 2 == 1 or next(tree.times)
+over = over and dispatch()
+if #pauses.stepped > 0 then
+  call('HSET', told, unpack(pauses.stepped))
+end
+save()
+-- About as many of those who are next as this call has served: of those that are listed, and of those that will be soon.
+local near, many = {}, min(256, 16 + floor(#outs.overdue * 3 / 4))
+for sig in pairs(tree.nodes[''] and not tree.nodes[''].gone and tree.node('').states or {}) do
+  local key = '\0' .. sig .. '\0'
+  for _, member in ipairs(call('ZRANGEBYLEX', heap, '[' .. key, '(' .. '\0' .. sig .. '\1', 'LIMIT', '0', whole(many))) do
+    near[#near + 1] = sub(member, #key + 24)
+  end
+end
+local first = call('ZRANGEBYSCORE', schedule, '-inf', whole(now + SOON_LISTED), 'WITHSCORES', 'LIMIT', '0', whole(many))
+for i = 1, #first, 2 do
+  if byte(first[i]) ~= 0 then
+    near[#near + 1] = flights.parts(first[i])
+  end
+end
+first = first[2] or call('ZRANGE', schedule, '0', '0', 'WITHSCORES')[2]
+local following = tonumber(first or 0)
+if following > 0 and following <= now and not over then
+  following = again or now + SOON
+elseif following > 0 and again then
+  following = min(following, again)
+end
+-- The first call of each minute keeps what waits, however soon it follows the one before.
+if following > 0 and floor(now * 1440 / STAY) ~= floor(beat * 1440 / STAY) then
+  local last = tonumber(call('ZRANGE', schedule, '-1', '-1', 'WITHSCORES')[2])
+  keep_waiting(max(0, last - now), schedule, heap, meta)
+  for _, l in pairs(queues.by_scope) do
+    keep_waiting(0, l.key)
+  end
+end
+if parking.parked or parks and floor(now * 1440 / STAY) ~= floor(beat * 1440 / STAY) then
+  keep_waiting(0, parked)
+end
+return { { now, following, (parks or parking.parked) and 1 or 0 }, granted, missing, near, late }

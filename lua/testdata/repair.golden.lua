@@ -1,0 +1,833 @@
+-- repair: make the tree of a provider anew from its queues, where something of it is damaged.
+--
+-- The queues hold who waits; all else follows from them. What is no ticket, no grant or of another type is
+-- dropped: its task comes back by itself. The first call begins the tree, others go on with more queues.
+--
+-- KEYS[1]     schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next two.
+-- KEYS[2]     heap      sorted set of listed nodes.
+-- KEYS[3]     meta      hash of nodes.
+-- KEYS[4]     flight    hash of what was granted. See include/waiting/flight.lua, here and for the next.
+-- KEYS[5]     overdue   sorted set of the same.
+-- KEYS[6]     parked    sorted set of tasks out of their queues for now. See include/waiting/parked.lua.
+-- KEYS[7..]   queue     the waiting tasks of a scope, one for each of s scopes.
+--
+-- ARGV[1]     clock   "" for the server's clock, or integer µs since the epoch (tests).
+-- ARGV[2]     first   1 to begin, 0 to go on.
+-- ARGV[3]     rules   integer n.
+-- ARGV[4..]   rule    one for each rule. See include/rules.lua.
+-- ARGV[n+4..] path    one for each of s scopes: the numbers of its rules, as dispatch has them.
+--
+-- Returns  {dropped}, how many values were dropped
+--
+-- Writes   KEYS[1..s+6].
+-- Source   docs/turns.md#what-is-damaged
+
+-- The one clock of a call: Redis's own, in whole microseconds since the epoch.
+-- A test may hand in a number instead; production hands in "".
+local now = ARGV[1]
+if now ~= '' then
+  now = tonumber(now)
+else
+  local t = redis.call('TIME')
+  now = t[1] * 1000000 + t[2]
+end
+
+-- No charge is ever made more than a minute ahead.
+local FAR_AHEAD = 60000000
+-- Whole numbers below 2^53 as seven big-endian bytes. Plain arithmetic: not every
+-- server has a struct library, and "%" is an instruction where math.floor is a
+-- call.
+local floor, ceil = math.floor, math.ceil
+local char, byte, sub = string.char, string.byte, string.sub
+
+local function pack(n)
+  local low = n % 16777216
+  local high = (n - low) / 16777216
+  local g, d = low % 256, high % 256
+  low, high = (low - g) / 256, (high - d) / 256
+  local f, c = low % 256, high % 256
+  high = (high - c) / 256
+  local b = high % 256
+  return char((high - b) / 256, b, c, d, (low - f) / 256, f, g)
+end
+-- A rate rule's state is one string whose first byte names its layout, so that
+-- a rule whose algorithm has changed still finds what was spent:
+--   T till at x q since low ahead                       token bucket
+--   S till grain total head last tail count ahead log   sliding window
+--   F till last count prior before since ahead          fixed window
+--   K till last from count prior before carry since next was   calendar
+-- All are numbers of seven bytes, but for the log, and for `ahead`, which is one byte: by how
+-- many quarters of a second, rounded up, the latest start (at, tail, last) was ahead of the clock
+-- when the state was written. What is further ahead now was written by a clock that has since stepped
+-- back. The key expires at `till`.
+local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
+
+-- The first byte of the record of an attempt that was given back: no start has it.
+local GIVEN_BACK = 88
+
+-- A token bucket's `low` when nothing was charged since, as a number and packed.
+local UNTOUCHED, NEVER = 9007199254740991, '\31\255\255\255\255\255\255'
+
+-- To set a TTL costs as much as a write. So one is set for LONGER than the state
+-- means anything, and kept while it is no less than LEAST and no more than MOST.
+local LONGER, LEAST, MOST = 40000000, 1000000, 58000000
+
+-- No lease is longer than a day, so an end beyond that was written by a clock
+-- that has since stepped back and counts for nothing.
+local LONGEST_LEASE = 86400000000
+
+local call = redis.call
+local schedule, heap, meta, flight, overdue, parked = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local provider, n, dropped = sub(schedule, 1, -10), tonumber(ARGV[3]), 0
+
+-- Numbers on their way out of and into Redis.
+local max, min = math.max, math.min
+
+local function unpack7(v, i)
+  local a, b, c, d, e, f, g = byte(v, i, i + 6)
+  return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
+end
+
+-- Numbers leave as text through this alone: %.0f keeps every digit.
+local function whole(n)
+  return string.format('%.0f', n)
+end
+
+-- The TTL, in ms, of a key whose meaning ends us µs from now: a second more.
+local function outlast(us)
+  return whole(ceil(us / 1000) + 1000)
+end
+-- What a waiting task takes, and its place in the queue of its scope. It needs call and the numbers.
+-- Source: docs/turns.md#queues
+--
+-- queue  sorted set of each scope: the tickets of its tasks, by priority and order. A ticket is
+--        "cost:name", without the cost when it is 1, or by unit "requests=1,tokens=1500:name".
+local BAND, MIDDLE, LOWEST = 4294967296, 2147483648, 1048576
+local REQUESTS = 'requests'
+
+-- Added to a score, so that it is never negative.
+local SCORES = 4503599627370496
+
+-- What waits is kept for so much longer than it is expected to take: it means something until
+-- asynq brings the task back by itself.
+local STAY = 86400000000
+
+-- The first place of an empty band, or the one after its last. Places go by the clock, in ms: who
+-- comes back to its place is before those who came since.
+local function place_after(last, band, now)
+  local first = band + MIDDLE / 2 + floor(now / 1000) % MIDDLE
+  return last and min(max(last + 1, first), band + BAND - 1) or first
+end
+
+-- The number that sorts bands: 0 for the highest priority.
+local function band_of(score)
+  local band = floor(score / BAND) + LOWEST
+  if not (band >= 0 and band < 2 * LOWEST) then
+    error('a score is damaged')
+  end
+  return band
+end
+
+-- What a task costs under every rule; nil for one that costs by unit.
+local function number_of(ticket)
+  local cost = string.match(ticket, '^(%d*):')
+  return cost and (tonumber(cost) or 1)
+end
+
+-- What a task takes of a unit, '' for places.
+local function cost_of(ticket, unit)
+  local number = number_of(ticket)
+  if number then
+    return number
+  end
+  for its, cost in string.gmatch(string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
+    if its == unit then
+      return tonumber(cost)
+    end
+  end
+  return (unit == '' or unit == REQUESTS) and 1 or 0
+end
+
+-- The unit that a rule counts, '' for places and where each task counts: it follows the
+-- numbers of its text.
+local function unit_of(rule)
+  local kind = byte(rule)
+  local unit = kind == HELD and '*' or sub(rule, kind == CALENDAR and 65 or 37)
+  if unit == '*' then
+    return ''
+  end
+  return unit == '' and REQUESTS or unit
+end
+
+-- The rules of a path that a task takes anything of, each with what it takes; and the task's
+-- signature: '' if those are all, or else their units.
+local function counted(path, ticket)
+  local some, units, all = {}, {}, true
+  for i = 1, #path do
+    local r = path[i]
+    r.cost = cost_of(ticket, r.unit)
+    if r.cost > 0 then
+      some[#some + 1], units[r.unit] = r, true
+    else
+      all = false
+    end
+  end
+  if all then
+    return path, ''
+  end
+  local names = {}
+  for unit in pairs(units) do
+    names[#names + 1] = unit
+  end
+  table.sort(names)
+  return some, table.concat(names, ',') .. ','
+end
+
+-- The group of a task: what its name begins with, up to and with the first slash; '' where it has none.
+local function group_of(ticket)
+  return string.match(ticket, '^[^:]*:([^/]*/)') or ''
+end
+
+-- The level of a rule, by its name: the path of its scope.
+local function level_of(name)
+  return string.match(name, '^[^:]*')
+end
+
+-- The numbers of a path's rules, and the weight that the scope has under each where it
+-- is said: "1,3*2.5,4".
+local function path_numbers(text)
+  return string.gmatch(text, '(%d+)%*?([%d.]*)')
+end
+
+-- Keeps keys at least us µs more, and until asynq brings the tasks back after that: it does so a
+-- twentieth later than expected.
+local function keep_waiting(us, ...)
+  us = us + us / 20
+  for _, key in ipairs({ ... }) do
+    if call('PTTL', key) < us / 1000 + STAY / 2000 then
+      call('PEXPIRE', key, whole(ceil((us + STAY) / 1000)))
+    end
+  end
+end
+-- The order among scopes that wait. It needs call, now, heap, schedule, meta, pack and the numbers.
+-- Source: docs/turns.md#the-tree
+--
+-- A node is a name of a path: '' the provider, '/a', '/a/x', and as a leaf the queue of a scope:
+-- '/a/' for that of '/a'. Each node has a tag, a time in the virtual clock of its parent, and
+-- its siblings take turns by it: start-time fair queueing at each level. A node that has
+-- waiting tasks is, for each signature of those, either listed or blocked:
+--
+-- heap      sorted set, all of score 0: the listed nodes, as parent, 0, signature, 0, rank, node. A rank is
+--           the band of the first task and the tag, in 7 and 16 digits. With '!' as signature: nodes that are empty,
+--           and whose tag is ahead of their parent's time. It is forgotten once that has passed it.
+-- schedule  sorted set: the blocked nodes, as node, 0, signature, by the µs at which their rules admit the
+--           first task below. The provider is never listed: while anybody can be looked at, it is here.
+-- meta      hash. n<node>: its tag, its time, how many nodes below have tasks, how many '!' there are,
+--           and the requests that wait below; then a line for each signature: it, the band, and, where it is
+--           blocked, the cost that blocks and its unit, behind which "=" and a signature say that what comes free
+--           is saved for the tasks of that one. A leaf whose queue has lanes has 1 for '!'.
+--           u<node>, 0, unit: what the tasks below that cost by unit take of another unit, and with '*' of
+--           requests: a task that costs a number takes it of each. Q<scope> the lanes of a queue: lanes.lua.
+--           @ the µs of the last dispatch.
+local tree = { records = {}, nodes = {}, sets = {}, comes = {}, times = {}, sums = {}, at_once = 16 }
+do
+  local format = string.format
+  local SLOT, LATEST, MOST_OF_A_TURN, MANY = 100000, 9007199254740991, 10000, 500
+  local PAST = '!'
+
+  local function parent(id)
+    return string.match(id, '^(.*)/')
+  end
+  tree.parent = parent
+
+  local function read_record(id, v)
+    local nd = { id = id, tag = 0, time = 0, kids = 0, past = 0, units = 0, states = {}, stored = v and true or false }
+    if not v then
+      return nd
+    end
+    local tag, time, kids, past, units = string.match(v, '^(%d+) (%d+) (%d+) (%d+) (%d+)')
+    nd.tag, nd.time, nd.kids = tonumber(tag), tonumber(time), tonumber(kids)
+    nd.past, nd.units = tonumber(past), tonumber(units)
+    for sig, band, cost, unit, is, behind in string.gmatch(v, '\n([^ ]*) (%d+) ?(%d*) ?([^=\n]*)(=?)([^\n]*)') do
+      nd.states[sig] = { band = tonumber(band), cost = tonumber(cost), unit = cost ~= '' and unit or nil, behind = is == '=' and behind or nil }
+    end
+    return nd
+  end
+
+  local function record(nd)
+    local text = format('%.0f %.0f %.0f %.0f %.0f', nd.tag, nd.time, nd.kids, nd.past, nd.units)
+    for sig, state in pairs(nd.states) do
+      text = text .. '\n' .. sig .. ' ' .. whole(state.band)
+      if state.cost then
+        local behind = state.behind and '=' .. sub(state.behind, 1) or ''
+        text = text .. ' ' .. whole(state.cost) .. ' ' .. state.unit .. behind
+      end
+    end
+    return text
+  end
+
+  -- Reads nodes that are not known yet. They are taken apart when they are asked for.
+  function tree.read(ids)
+    local unknown, fields = {}, {}
+    for _, id in ipairs(ids) do
+      if not tree.nodes[id] and tree.records[id] == nil then
+        tree.records[id] = false
+        unknown[#unknown + 1], fields[#fields + 1] = id, 'n' .. id
+      end
+    end
+    for i = 0, #unknown - 1, MANY do
+      local values = call('HMGET', meta, unpack(fields, i + 1, min(#fields, i + MANY)))
+      for j = 1, #values do
+        tree.records[unknown[i + j]] = values[j]
+      end
+    end
+  end
+
+  local function node(id)
+    local nd = tree.nodes[id]
+    if not nd then
+      tree.read({ id })
+      nd = read_record(id, tree.records[id])
+      tree.nodes[id] = nd
+    end
+    return nd
+  end
+  tree.node = node
+
+  -- A node, to be written.
+  local function changed(id)
+    local nd = node(id)
+    nd.changed, nd.gone = true, nil
+    return nd
+  end
+
+  -- The nodes from a leaf up to the provider.
+  function tree.chain(leaf)
+    local ids, id = {}, leaf
+    while id do
+      ids[#ids + 1] = id
+      id = parent(id)
+    end
+    return ids
+  end
+
+  -- Writes what comes to the heap and what goes: first what comes, since an empty key has no TTL.
+  local function write_heap()
+    local come, go = {}, {}
+    for member, is in pairs(tree.comes) do
+      if is then
+        come[#come + 1], come[#come + 2] = '0', member
+      else
+        go[#go + 1] = member
+      end
+    end
+    tree.comes = {}
+    for i = 1, #come, MANY do
+      call('ZADD', heap, unpack(come, i, min(#come, i + MANY - 1)))
+    end
+    for i = 1, #go, MANY do
+      call('ZREM', heap, unpack(go, i, min(#go, i + MANY - 1)))
+    end
+  end
+
+  local function sooner(a, b)
+    return a.band < b.band or a.band == b.band and a.tag < b.tag
+  end
+
+  -- The children of a node for a signature: the first of them, once they are read.
+  local function children(id, sig)
+    local key = id .. '\0' .. sig .. '\0'
+    local set = tree.sets[key]
+    if not set then
+      set = { key = key, upper = id .. '\0' .. sig .. '\1', hidden = {}, many = 0 }
+      tree.sets[key] = set
+    end
+    return set
+  end
+
+  local function read_children(set)
+    write_heap()
+    local most = tree.at_once + set.many
+    local got = call('ZRANGEBYLEX', heap, '[' .. set.key, '(' .. set.upper, 'LIMIT', '0', whole(most))
+    local list, from = {}, #set.key
+    for _, member in ipairs(got) do
+      local id = sub(member, from + 24)
+      if not set.hidden[id] then
+        list[#list + 1] = { band = tonumber(sub(member, from + 1, from + 7)), tag = tonumber(sub(member, from + 8, from + 23)), id = id }
+      end
+    end
+    set.list, set.whole = list, #got < most
+  end
+
+  -- Knows the children of a node without reading them, where its own queue is the only one.
+  local function know_children(set, id, sig)
+    local leaf = sub(id, -1) ~= '/' and sig ~= PAST and node(id).kids == 1 and node(id .. '/')
+    if leaf and leaf.kids == 1 then
+      local state = leaf.states[sig]
+      set.list, set.whole = { state and { band = state.band, tag = leaf.tag, id = leaf.id } or nil }, true
+    end
+  end
+
+  -- The first child that this call has not hidden, if any.
+  local function first(id, sig)
+    local set = children(id, sig)
+    if not set.list and set.many == 0 then
+      know_children(set, id, sig)
+    end
+    while not set.list or #set.list == 0 and not set.whole do
+      read_children(set)
+    end
+    return set.list[1]
+  end
+  tree.first = first
+
+  local function put(id, sig, child, band, tag)
+    local set = children(id, sig)
+    local list, e = set.list, { band = band, tag = tag, id = child }
+    tree.comes[set.key .. format('%07.0f%016.0f', band, tag) .. child] = true
+    if list and not set.hidden[child] and (set.whole or #list > 0 and sooner(e, list[#list])) then
+      local i = #list + 1
+      while i > 1 and sooner(e, list[i - 1]) do
+        list[i] = list[i - 1]
+        i = i - 1
+      end
+      list[i] = e
+    end
+  end
+
+  local function drop(id, sig, child, band, tag)
+    local set = children(id, sig)
+    tree.comes[set.key .. format('%07.0f%016.0f', band, tag) .. child] = false
+    for i, e in ipairs(set.list or {}) do
+      if e.id == child then
+        table.remove(set.list, i)
+        break
+      end
+    end
+  end
+
+  -- Makes a node wait for a moment.
+  local function wait_until(id, sig, t)
+    tree.times[id .. '\0' .. sig] = t
+  end
+
+  -- Has those looked at now that wait behind a signature.
+  local function pass_on(nd, sig)
+    for its, state in pairs(nd.states) do
+      if its ~= sig and state.cost and state.behind == sig then
+        wait_until(nd.id, its, now)
+      end
+    end
+  end
+
+  -- Sees that a node is listed, or is not, as its children are.
+  local function rise(id, sig)
+    local nd, set, child = node(id), children(id, sig), first(id, sig)
+    local state, up = nd.states[sig], parent(id)
+    if not child and set.many > 0 then -- all others are left out
+      return up and state and not state.cost and tree.hide(id, sig)
+    elseif child and state and (state.cost or state.band == child.band or set.many > 0) then
+      return
+    end
+    if state and state.cost then
+      wait_until(id, sig, false)
+      pass_on(nd, sig)
+    elseif state then
+      drop(up, sig, id, state.band, nd.tag)
+    end
+    changed(id)
+    nd.states[sig] = child and { band = child.band } or nil
+    if child and not up then
+      nd.states[sig].cost, nd.states[sig].unit = 0, ''
+      wait_until(id, sig, now)
+    elseif child then
+      put(up, sig, id, child.band, nd.tag)
+    end
+    if up then
+      rise(up, sig)
+    end
+  end
+
+  -- Blocks a node until t, when its rule admits the cost of a unit, or, behind another signature, while that
+  -- waits for the same.
+  function tree.block(id, sig, t, cost, unit, behind)
+    local nd, up = changed(id), parent(id)
+    local state = nd.states[sig]
+    if up and not state.cost then
+      drop(up, sig, id, state.band, nd.tag)
+    end
+    state.cost, state.unit, state.behind = cost, unit, behind
+    wait_until(id, sig, t)
+    if up then
+      rise(up, sig)
+    end
+  end
+
+  -- Lists a node that was blocked. The provider is to be looked at.
+  function tree.unblock(id, sig)
+    local nd, up, child = changed(id), parent(id), first(id, sig)
+    local state = nd.states[sig]
+    if child and not state then
+      error('a node is lost')
+    end
+    pass_on(nd, sig)
+    if not child then
+      wait_until(id, sig, false)
+      nd.states[sig] = nil
+    elseif not up then
+      state.cost, state.unit, state.band, state.behind = 0, '', child.band, nil
+    elseif state.cost then
+      wait_until(id, sig, false)
+      nd.states[sig] = { band = child.band }
+      put(up, sig, id, child.band, nd.tag)
+      rise(up, sig)
+    end
+  end
+
+  -- Has the nodes of a level looked at now: something of its rules has come free.
+  function tree.look_at(id)
+    for sig, state in pairs(node(id).states) do
+      if state.cost and tree.times[id .. '\0' .. sig] ~= false then
+        wait_until(id, sig, now)
+      end
+    end
+  end
+
+  -- The same for all above a leaf: the first task there has gone, and whoever is first now may need less.
+  function tree.look_above(leaf)
+    for _, id in ipairs(tree.chain(parent(leaf))) do
+      tree.look_at(id)
+    end
+  end
+
+  -- Leaves a listed node out until the end of this call, and its parents where all below are.
+  function tree.hide(id, sig)
+    local up = parent(id)
+    local set = children(up, sig)
+    for i, e in ipairs(first(up, sig) and set.list or {}) do
+      if e.id == id then
+        table.remove(set.list, i)
+        set.hidden[id], set.many = true, set.many + 1
+        break
+      end
+    end
+    if up ~= '' and not first(up, sig) then
+      tree.hide(up, sig)
+    end
+  end
+
+  -- Has blocked parents of a leaf looked at now, if its first task may start sooner than those that they
+  -- are blocked for.
+  function tree.hurry(leaf, sig, band, ticket)
+    for _, id in ipairs(tree.chain(parent(leaf))) do
+      local state = node(id).states[sig]
+      if state and state.cost then
+        if band < state.band or cost_of(ticket, state.unit) < state.cost then
+          wait_until(id, sig, now)
+        end
+        return
+      end
+    end
+  end
+
+  -- Counts a task that comes to a queue (1) or leaves it (-1), at each level.
+  function tree.count(leaf, ticket, sign)
+    local cost, more = cost_of(ticket, REQUESTS), {}
+    if not number_of(ticket) then
+      for unit, units in string.gmatch(string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
+        more[unit] = unit ~= REQUESTS and tonumber(units) or nil
+      end
+      more['*'] = cost
+    end
+    for _, id in ipairs(tree.chain(leaf)) do
+      local nd = changed(id)
+      nd.units = max(0, nd.units + sign * cost)
+      for unit, units in pairs(more) do
+        local field = 'u' .. id .. '\0' .. unit
+        tree.sums[field] = (tree.sums[field] or 0) + sign * units
+      end
+    end
+  end
+
+  -- What waits below a node of a unit.
+  function tree.units(id, unit)
+    local units = node(id).units
+    if unit == '' or unit == REQUESTS then
+      return units
+    end
+    local its, all = 'u' .. id .. '\0' .. unit, 'u' .. id .. '\0*'
+    local sums = call('HMGET', meta, its, all)
+    local by_number = units - (tonumber(sums[2] or nil) or 0) - (tree.sums[all] or 0)
+    return max(0, by_number + (tonumber(sums[1] or nil) or 0) + (tree.sums[its] or 0))
+  end
+
+  -- Opens a leaf that has its first task, and its parents. Nobody has saved up: its tag is its parent's
+  -- time at least.
+  local function open(leaf)
+    local id, up = leaf, parent(leaf)
+    changed(leaf).kids = 1
+    while up do
+      local nd, p = changed(id), changed(up)
+      if nd.stored then
+        drop(up, PAST, id, 0, nd.tag)
+        p.past = max(0, p.past - 1)
+      end
+      nd.tag, p.kids = max(nd.tag, p.time), p.kids + 1
+      if p.kids > 1 then
+        return
+      end
+      id = up
+      up = parent(up)
+    end
+  end
+
+  local function forget(id)
+    local nd = node(id)
+    nd.gone, nd.stored = true, false
+    while nd.past > 0 do
+      local e = first(id, PAST)
+      if not e then
+        return
+      end
+      drop(id, PAST, e.id, 0, e.tag)
+      nd.past = nd.past - 1
+      forget(e.id)
+    end
+  end
+
+  -- Closes a leaf that has no tasks any more, and the parents that have none. What they are ahead of others
+  -- is kept.
+  local function close(id)
+    local up = parent(id)
+    while up do
+      local nd, p = changed(id), changed(up)
+      nd.kids, nd.units, nd.past = 0, 0, sub(id, -1) == '/' and 0 or nd.past
+      p.kids = max(0, p.kids - 1)
+      if nd.tag > p.time then
+        put(up, PAST, id, 0, nd.tag)
+        p.past, nd.stored = p.past + 1, true
+      else
+        forget(id)
+      end
+      if p.kids > 0 then
+        return
+      end
+      id = up
+      up = parent(up)
+    end
+  end
+
+  -- Has a queue stand in the tree by its first task: its signature and its band; nil for a queue that is
+  -- empty.
+  function tree.stand(leaf, sig, band)
+    local nd, up = node(leaf), parent(leaf)
+    if sig and nd.kids == 0 then
+      open(leaf)
+    end
+    for its, state in pairs(nd.states) do
+      if its ~= sig or state.band ~= band then
+        changed(leaf).states[its] = nil
+        drop(up, its, leaf, state.band, nd.tag)
+        if its ~= sig then
+          rise(up, its)
+        end
+      end
+    end
+    if sig and not nd.states[sig] then
+      changed(leaf).states[sig] = { band = band }
+      put(up, sig, leaf, band, nd.tag)
+      rise(up, sig)
+    elseif not sig and nd.kids > 0 then
+      close(leaf)
+    end
+  end
+
+  -- Moves the tags of a path on, whose leaf has had a turn: units and weights by level.
+  function tree.turn(leaf, units, weights)
+    local id, up = leaf, parent(leaf)
+    while up do
+      local nd, p = changed(id), changed(up)
+      p.time = max(p.time, nd.tag)
+      local took = max(1, min(units[up] or 1, MOST_OF_A_TURN))
+      local tag = min(LATEST, p.time + max(1, floor(SLOT * took / (weights[up] or 1) + 0.5)))
+      for sig, state in pairs(nd.states) do
+        if not state.cost then
+          drop(up, sig, id, state.band, nd.tag)
+          put(up, sig, id, state.band, tag)
+        end
+      end
+      nd.tag, p.passed = tag, p.past > 0
+      id = up
+      up = parent(up)
+    end
+  end
+
+  -- Forgets empty nodes that the time has passed.
+  local function sweep()
+    local passed = {}
+    for id, nd in pairs(tree.nodes) do
+      passed[#passed + 1] = nd.passed and not nd.gone and id or nil
+    end
+    for _, id in ipairs(passed) do
+      local nd, e = node(id), first(id, PAST)
+      while e and e.tag <= nd.time do
+        drop(id, PAST, e.id, 0, e.tag)
+        nd.past = max(0, nd.past - 1)
+        forget(e.id)
+        e = first(id, PAST)
+      end
+    end
+  end
+
+  function tree.write_times()
+    local set, gone = {}, {}
+    for key, t in pairs(tree.times) do
+      if t then
+        set[#set + 1], set[#set + 2] = whole(t), key
+      else
+        gone[#gone + 1] = key
+      end
+    end
+    tree.times = {}
+    for i = 1, #set, MANY do
+      call('ZADD', schedule, unpack(set, i, min(#set, i + MANY - 1)))
+    end
+    for i = 1, #gone, MANY do
+      call('ZREM', schedule, unpack(gone, i, min(#gone, i + MANY - 1)))
+    end
+  end
+
+  -- Writes the tree. `set` has more fields and values of meta, by turns, and `gone` fields that go.
+  -- Nothing of it stays when nobody waits.
+  function tree.save(set, gone)
+    if node('').kids == 0 then
+      if node('').changed then
+        call('DEL', heap, schedule, meta)
+      end
+      return
+    end
+    sweep()
+    for id, nd in pairs(tree.nodes) do
+      if nd.gone then
+        gone[#gone + 1] = 'n' .. id
+      elseif nd.changed then
+        set[#set + 1], set[#set + 2] = 'n' .. id, record(nd)
+      end
+    end
+    write_heap()
+    tree.write_times()
+    for field, k in pairs(tree.sums) do
+      local sum = k ~= 0 and (tonumber(call('HGET', meta, field) or nil) or 0) + k
+      if sum and sum > 0 then
+        set[#set + 1], set[#set + 2] = field, whole(sum)
+      elseif sum then
+        gone[#gone + 1] = field
+      end
+    end
+    tree.sums = {}
+    for i = 1, #set, MANY do
+      call('HSET', meta, unpack(set, i, min(#set, i + MANY - 1)))
+    end
+    for i = 1, #gone, MANY do
+      call('HDEL', meta, unpack(gone, i, min(#gone, i + MANY - 1)))
+    end
+  end
+end
+
+-- How many tasks of a queue are looked at. What waits behind them is taken to cost a unit each.
+local LOOKED = 1000
+
+-- Whether a key is of a type, by a command that fails at any other. One that is not is dropped.
+local function is_sound(key, command, ...)
+  local reply = redis.pcall(command, key, ...)
+  if type(reply) == 'table' and reply.err then
+    if not string.find(reply.err, 'WRONGTYPE', 1, true) then
+      return error(reply.err)
+    end
+    call('DEL', key)
+    dropped = dropped + 1
+    return false
+  end
+  return true
+end
+
+local function is_score(score)
+  local band = floor(score / BAND) + LOWEST
+  return score == floor(score) and band >= 0 and band < 2 * LOWEST
+end
+
+local function begin()
+  for _, key in ipairs({ schedule, heap, meta }) do
+    call('DEL', key)
+  end
+  local all = is_sound(flight, 'HGET', '') and call('HGETALL', flight) or {}
+  call('DEL', overdue)
+  for f = 1, #all, 2 do
+    local at = string.match(all[f + 1], '^%-?%d+ %-?%d+ (%d+) %S+')
+    if at and string.find(all[f], '%z[^:]*:') then
+      call('ZADD', overdue, at, all[f])
+    elseif byte(all[f]) ~= 61 then
+      call('HDEL', flight, all[f])
+      dropped = dropped + 1
+    end
+  end
+  if #all > 0 then
+    keep_waiting(0, overdue)
+  end
+  local list = is_sound(parked, 'ZCARD') and call('ZRANGE', parked, '0', '9999') or {}
+  for _, field in ipairs(list) do
+    if not string.find(field, '^%Z*%z[^:]*:') then
+      call('ZREM', parked, field)
+      dropped = dropped + 1
+    end
+  end
+end
+
+-- The rules of a path, as far as signatures need them.
+local function units_of(text)
+  local path = {}
+  for i in path_numbers(text) do
+    path[#path + 1] = { unit = unit_of(ARGV[3 + tonumber(i)]) }
+  end
+  return path
+end
+
+local function stand(key, text)
+  if not is_sound(key, 'ZCARD') then
+    return
+  end
+  local leaf, list = sub(key, #provider + 1, -7) .. '/', call('ZRANGE', key, '0', whole(LOOKED - 1), 'WITHSCORES')
+  local first, score
+  for i = 1, #list, 2 do
+    local its = tonumber(list[i + 1])
+    if string.find(list[i], '^%d*:') and is_score(its) or string.find(list[i], '^[^:]+=%d+:') and is_score(its) then
+      first, score = first or list[i], score or its
+      tree.count(leaf, list[i], 1)
+    else
+      call('ZREM', key, list[i])
+      dropped = dropped + 1
+    end
+  end
+  if not first then
+    return
+  end
+  for _, id in ipairs(tree.chain(leaf)) do
+    local nd = tree.node(id)
+    nd.units = nd.units + max(0, call('ZCARD', key) - LOOKED)
+  end
+  local _, sig = counted(units_of(text), first)
+  tree.stand(leaf, sig, band_of(score))
+  keep_waiting(0, key)
+end
+
+if ARGV[2] == '1' then
+  begin()
+end
+for j = 1, #KEYS - 6 do
+  stand(KEYS[6 + j], ARGV[3 + n + j])
+end
+if next(tree.nodes) then
+  tree.save({}, {})
+  keep_waiting(0, schedule, heap, meta)
+end
+return { dropped }
