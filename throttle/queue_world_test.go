@@ -200,7 +200,7 @@ func (w *queueWorld) ask(t *waiter, how standing, ahead, near int64) {
 		w.stand(t, how, before)
 		return
 	}
-	if waited && w.h.units {
+	if len(queue) > 0 && w.h.units {
 		w.loose[scopePath(t.Scope)] = true
 	}
 	start := w.now + d.Wait.Microseconds()

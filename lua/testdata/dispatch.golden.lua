@@ -2227,6 +2227,9 @@ local SOON_LISTED = 500000
 local granted, missing, late = {}, {}, {}
 local outs, mine, fields_set, fields_gone = { flight = {}, overdue = {} }, nil, {}, {}
 local roots, again, absent = {}, nil, {}
+
+-- How many were granted when this call was through with a signature.
+local through = {}
 tree.at_once = 32
 
 local function look_again(t)
@@ -2465,7 +2468,7 @@ end
 local function block(level, sig, t, cost, unit, behind)
   tree.block(level, sig, t, cost, unit, behind)
   if level == '' then
-    roots[sig] = nil
+    roots[sig], through[sig] = nil, #outs.overdue
   end
 end
 
@@ -2549,7 +2552,7 @@ local function next_root()
   for its in pairs(roots) do
     local e = tree.first('', its)
     if not e then
-      roots[its] = nil
+      roots[its], through[its] = nil, #outs.overdue
     elseif not best or e.band < best.band or e.band == best.band and e.tag < best.tag then
       best, sig = e, its
     end
@@ -2586,15 +2589,16 @@ local function take_up(names)
   end
 end
 
--- The blocked nodes that are due, but for those of the provider that this call is through with. Those that will be
+-- The blocked nodes that are due, but for those of the provider that this call is through with, and has granted nobody
+-- since. Those that will be
 -- within the spread are taken up with them, once: their tasks' starts are not behind those that are granted now.
-local function due_nodes(through, early)
+local function due_nodes(early)
   tree.write_times()
   local list = {}
   local names = call('ZRANGEBYSCORE', schedule, '-inf', whole(now + spread), 'WITHSCORES', 'LIMIT', '0', whole(DUE))
   for i = 1, #names, 2 do
     local name, is_early = names[i], tonumber(names[i + 1]) > now
-    if not (byte(name) == 0 and (is_early or through[sub(name, 2)]) or is_early and early[name]) then
+    if not (byte(name) == 0 and (is_early or through[sub(name, 2)] == #outs.overdue) or is_early and early[name]) then
       list[#list + 1], early[name] = name, true
     end
   end
@@ -2603,14 +2607,11 @@ end
 
 -- Serves all that is due. True when there may be more than the call may grant, or has steps for.
 local function dispatch()
-  local steps, through, early = 0, {}, {}
-  local names = due_nodes(through, early)
-  while #names > 0 do
+  local steps, early = 0, {}
+  local names = due_nodes(early)
+  while #names > 0 and steps <= STEPS do
     steps = steps + 1
     take_up(names)
-    for sig in pairs(roots) do
-      through[sig] = true
-    end
     local sig = next_root()
     while sig do
       steps = steps + 1
@@ -2619,9 +2620,9 @@ local function dispatch()
       end
       sig = next_root()
     end
-    names = due_nodes(through, early)
+    names = due_nodes(early)
   end
-  return false
+  return #names > 0
 end
 
 -- Lets all blocked nodes be looked at, so many a call.
