@@ -39,6 +39,9 @@ type Decision struct {
 	// Degraded says that Redis did not answer and the rules' failure policies
 	// decided. Such a grant is not in Redis.
 	Degraded bool
+	// Handed says that Dispatch had granted it, see Request.Granted: once the run begins that is to be told by
+	// Limiter.TellClaimed. Where it doesn't begin the grant is still in flight.
+	Handed bool
 	// Turn is what it says to one who asked with a ticket.
 	Turn Turn
 	// Grant is what was taken, for GiveBack and Hold. Zero for a denial.

@@ -28,8 +28,8 @@ type DispatchRequest struct {
 	// next is yet to come: two cheap commands, in one round trip, are enough to see whether anything came before it. Only
 	// then, and every few seconds, the call does what it does without.
 	Glance bool
-	// Claimed are tasks that were granted and have come. Until a call says so, and for those that others of
-	// this provider report as Dispatched.Overdue, their grants are kept to be given back.
+	// Claimed are tasks that were granted and have come, and did not ask. Until this, or TellClaimed, says so their
+	// grants are kept to be given back.
 	Claimed []Place
 	// Unused are tasks that were granted and will not come: what they were granted is given back, and they go
 	// back to their places. NotYet are those that do not exist yet: they go behind eight others.
@@ -60,6 +60,10 @@ type Granted struct {
 	Grant Grant
 	// Wait is how long its start was ahead when the call was made; below 0 where it was over.
 	Wait time.Duration
+
+	at     time.Time // the call, by the server's clock
+	begins time.Time // the start, by this process's
+	under  *plan     // nil where the policy does not know the scope any more
 }
 
 // Dispatched is what Dispatch answers.
@@ -314,6 +318,59 @@ func (l *Limiter) readGranted(p Place, value string, now int64, asked time.Time)
 	if l.clock() == "" { // else a test's, which stands still
 		g.came = time.Now().Add(out.Wait)
 	}
-	out.Grant = g
+	out.Grant, out.under, out.at = g, of, time.UnixMicro(now)
+	out.begins = of.clock(&l.skews).begins(asked, time.Now(), out.at, out.Wait)
 	return out, nil
 }
+
+// handed returns the decision of one who was granted its start by Dispatch, and needs not ask: as long as the limits are
+// what they were then, and the start can be in time.
+func (l *Limiter) handed(req *Request) (d Decision, ok bool) {
+	g := req.Granted
+	if g == nil || g.under == nil || req.Scope != g.Scope || req.standing != comes {
+		return d, false
+	}
+	asks := *req // prepare fills in what only one who asks needs
+	p, err := l.prepare(&asks)
+	if err != nil || p != g.under || p.stale(l.serverTime(p.provider)) {
+		return d, false
+	}
+	d = Decision{
+		Allowed: true, Handed: true, Wait: g.Wait, At: g.at, Binding: -1, Grant: g.Grant, Rules: slices.Clone(p.states),
+		Turn: noTurn, begins: g.begins, under: p,
+	}
+	if !l.inTime(&d) || p.misses(&d) {
+		return Decision{}, false
+	}
+	if l.cfg.Observer != nil {
+		l.cfg.Observer.Decided(d, 0, nil)
+	}
+	return d, true
+}
+
+// TellClaimed says of tasks that were granted their starts by Dispatch that they have taken them, without asking: see
+// Request.Granted. They are in flight no more, and nothing of their grants comes back by itself. Costs one round trip. The
+// error wraps ErrUnavailable, or is ctx's; they may be told again.
+func (l *Limiter) TellClaimed(ctx context.Context, provider string, claimed []Place) error {
+	prefix := keyspace(l.cfg.Prefix).provider(provider)
+	fields := make([]string, len(claimed))
+	members := make([]any, len(claimed))
+	for i, p := range claimed {
+		fields[i] = flightField(p)
+		members[i] = fields[i]
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+	defer cancel()
+	_, err := l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		pipe.HDel(ctx, flightKey(prefix), fields...)
+		pipe.ZRem(ctx, overdueKey(prefix), members...)
+		return nil
+	})
+	if err != nil {
+		return unavailable(ctx, "tell who has come of", provider, err)
+	}
+	return nil
+}
+
+// flightField is under which name a task is in flight.
+func flightField(p Place) string { return scopePath(p.Scope) + "\x00" + p.ticket() }

@@ -63,7 +63,8 @@ type Config struct {
 // goroutine and must not block.
 type Observer interface {
 	// Decided tells of a decision asked of Redis, how long the answer took and
-	// its error, if any. d.Rules is set only when err is nil.
+	// its error, if any. d.Rules is set only when err is nil. Of one that Dispatch had granted,
+	// Decision.Handed, nobody was asked, and took is 0.
 	Decided(d Decision, took time.Duration, err error)
 }
 
@@ -242,6 +243,10 @@ type Request struct {
 	// Near is Ahead for one with a Ticket that was not released. At most Ahead.
 	// Defaults to 0.
 	Near time.Duration
+	// Granted is what Dispatch has granted the ticket. Start takes it without asking Redis, if it can be in time; where
+	// Start does not return it as Decision.Handed, and the task is neither decided otherwise nor back in its queue, as
+	// after an error, it is still in flight. Defaults to none.
+	Granted *Granted
 	// Missed is the start, by the server's clock, that one with a Ticket had been granted
 	// and could not use: Decision.At and Wait after it. Only used by Rejoin, which puts
 	// it before those who missed a later one. Defaults to now.

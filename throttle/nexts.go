@@ -21,7 +21,7 @@ func (s *nextSets) of(provider string) *nextScopes {
 		if s.byName == nil || len(s.byName) >= maxPlans {
 			s.byName = map[string]*nextScopes{}
 		}
-		next = &nextScopes{below: map[string][]string{}}
+		next = &nextScopes{below: map[string][]string{}, missed: map[string]int{}}
 		s.byName[provider] = next
 	}
 	return next
@@ -30,15 +30,16 @@ func (s *nextSets) of(provider string) *nextScopes {
 // nextScopes are the scopes of a provider that a dispatch brings along, since it can serve no others: those whose turns
 // are next, as far as the last reply told. That names the first two levels; what was met below is remembered.
 type nextScopes struct {
-	mu    sync.Mutex
-	list  []string
-	below map[string][]string // by provider and tenant: scopes further below that were met, the last at the end
-	now   int64               // when the last call was, by the server's clock
-	at    time.Time           // the same by ours
-	due   int64               // when the first node is to be looked at, by the server's clock
-	until time.Time           // when that has come, or should be looked into anyway
-	parks bool                // somebody is parked
-	vain  time.Time           // when the tree was last made anew
+	mu     sync.Mutex
+	list   []string
+	below  map[string][]string // by provider and tenant: scopes further below that were met, the last at the end
+	missed map[string]int      // those that were missed lately, and how many calls still bring them along
+	now    int64               // when the last call was, by the server's clock
+	at     time.Time           // the same by ours
+	due    int64               // when the first node is to be looked at, by the server's clock
+	until  time.Time           // when that has come, or should be looked into anyway
+	parks  bool                // somebody is parked
+	vain   time.Time           // when the tree was last made anew
 }
 
 // overdueAfter is when a task that was granted is not on its way any more: STALE of lua/include/waiting/flight.lua.
@@ -52,6 +53,10 @@ const (
 	// they are remembered.
 	maxBelow   = 4
 	maxTenants = 20_000
+	// bringsAlong is with how many calls a scope is brought along that was missed: who waits there may be left to others,
+	// or come up again soon. There are at most so many of them.
+	bringsAlong = 8
+	mostBrought = 256
 )
 
 // looked notes what a dispatch told of those who wait.
@@ -94,8 +99,15 @@ func (s *nextScopes) next(near, missing []string) {
 	defer s.mu.Unlock()
 	for _, scope := range missing {
 		s.meet(scope)
+		s.missed[scope] = bringsAlong
 	}
-	s.list = append(s.list[:0], missing...)
+	s.list = s.list[:0]
+	for scope, calls := range s.missed {
+		s.list = append(s.list, scope)
+		if s.missed[scope] = calls - 1; calls <= 1 || len(s.list) > mostBrought {
+			delete(s.missed, scope)
+		}
+	}
 	for _, scope := range near {
 		s.list = append(s.list, scope)
 		s.list = append(s.list, s.below[scope]...)

@@ -25,17 +25,20 @@ import (
 // ahead, which those of one scope share and nobody waits for.
 func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 	for tries := 1; ; tries++ {
-		var d Decision
-		if err := l.really(ctx, req, &d); err != nil || !d.Allowed {
-			return d, err
+		d, handed := l.handed(&req)
+		req.Granted = nil
+		if !handed {
+			if err := l.really(ctx, req, &d); err != nil || !d.Allowed {
+				return d, err
+			}
 		}
 		paused, err := l.untilStart(ctx, &req, &d)
 		if err != nil {
-			return Decision{Binding: -1, At: d.At, Wait: d.Wait}, errors.Join(err, l.GiveBack(ctx, d.Grant))
+			return Decision{Binding: -1, At: d.At, Wait: d.Wait}, errors.Join(err, l.takeBack(ctx, &d))
 		}
 		req.Missed = d.starts()
 		if paused || l.overtaken(req.Scope, d) {
-			if err := l.GiveBack(ctx, d.Grant); err != nil {
+			if err := l.takeBack(ctx, &d); err != nil {
 				return Decision{Binding: -1}, err
 			} else if req.Ticket != "" {
 				return l.Rejoin(ctx, req)
@@ -48,7 +51,7 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 			return d, nil
 		}
 		late := time.Since(d.begins)
-		if err := l.GiveBack(ctx, d.Grant); err != nil {
+		if err := l.takeBack(ctx, &d); err != nil {
 			return Decision{Binding: -1}, err
 		}
 		req.ID, req.standing = "", again
@@ -56,6 +59,15 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 			req.Ahead = max(req.Ahead, min(longestLeeway, untilDeadline(ctx)))
 		}
 	}
+}
+
+// takeBack gives a start back that cannot be used. One that is in flight is given back by whoever says so, or asks
+// for the ticket again.
+func (l *Limiter) takeBack(ctx context.Context, d *Decision) error {
+	if d.Handed {
+		return nil
+	}
+	return l.GiveBack(ctx, d.Grant)
 }
 
 // Wait blocks until req is granted and its start has come. It is for callers

@@ -20,6 +20,9 @@ import (
 func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d throttle.Decision) (err error) {
 	defer t.caught(ctx, j, &err)
 	j.slot.runs()
+	if d.Handed {
+		defer t.claims.tell(j)()
+	}
 	ended := t.started(ctx, j)
 	defer func() { ended(err) }()
 	asynqs := ctx

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hibiken/asynq"
+
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 )
@@ -109,8 +111,9 @@ type watch struct {
 
 // sent is a task that was granted.
 type sent struct {
-	place throttle.Place
-	at    time.Time
+	place   throttle.Place
+	at      time.Time
+	granted *throttle.Granted
 }
 
 // start begins to look around, once, until Stop is called.
@@ -369,7 +372,8 @@ func (w *waker) watch(one *watch) {
 		w.mu.Unlock()
 		got, err := w.dispatched(one, req, room)
 		if err == nil {
-			one.news, one.parked.any = throttle.DispatchRequest{Unused: got.Overdue}, got.Parked
+			one.news, one.parked.any = throttle.DispatchRequest{}, got.Parked
+			w.heedOverdue(one, got.Overdue)
 			w.heedSlow(one)
 		} else {
 			one.parked.back = nil // they have not been tried
@@ -503,29 +507,60 @@ func (w *waker) granted(one *watch, list []throttle.Granted, had room) {
 	defer w.mu.Unlock()
 	w.taken -= had.ahead
 	for _, g := range list {
-		one.out[g.Ticket] = sent{g.Place, time.Now()}
+		one.out[g.Ticket] = sent{g.Place, time.Now(), &g}
 	}
 	if w.starved.Load() && len(list) < had.ahead {
 		w.kickStarved()
 	}
 }
 
-// arrived notes that a task has come: it has not ended, whatever was noted of it before. It says whether
-// it was granted its start here.
-func (w *waker) arrived(provider, ticket string) (granted bool) {
+// arrived notes that a task has come: it has not ended, whatever was noted of it before. It returns what
+// it was granted here, nil if it was not.
+func (w *waker) arrived(provider, ticket string) *throttle.Granted {
 	w.start()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	one := w.watches[provider]
 	if one == nil {
-		return false
+		return nil
 	}
 	if len(one.over) > 0 {
 		one.over = slices.DeleteFunc(one.over, func(p throttle.Place) bool { return p.Ticket == ticket })
 	}
-	_, granted = one.out[ticket]
+	its := one.out[ticket]
 	delete(one.out, ticket)
-	return granted
+	return its.granted
+}
+
+// claimed has the next dispatch tell that tasks have taken their starts.
+func (w *waker) claimed(provider string, places []throttle.Place) {
+	if w.t.stopped() {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	one := w.attend(provider, hint{in: lookAgain})
+	one.runs = append(one.runs, places...)
+}
+
+// heedOverdue finds out what became of tasks that were granted a while ago and have not come. What waits in asynq goes
+// back to its place; any other may have started, and nothing of its grant comes back.
+func (w *waker) heedOverdue(one *watch, overdue []throttle.Place) {
+	for name, its := range byQueue(overdue) {
+		for _, p := range its {
+			info, err := w.t.inspector.GetTaskInfo(name, p.id)
+			switch {
+			case err != nil && !errors.Is(err, asynq.ErrTaskNotFound) && !errors.Is(err, asynq.ErrQueueNotFound):
+				continue // it is told again
+			case err == nil && (info.State == asynq.TaskStatePending || info.State == asynq.TaskStateScheduled || info.State == asynq.TaskStateRetry):
+				one.news.Unused = append(one.news.Unused, p.Place)
+			default:
+				w.mu.Lock()
+				one.runs = append(one.runs, p.Place)
+				w.mu.Unlock()
+			}
+		}
+	}
 }
 
 // run puts granted tasks into pending, those of each queue in one call.

@@ -167,6 +167,7 @@ type Throttle struct {
 	queues  *queueStates
 	waker   *waker
 	planner *planner
+	claims  *claims
 	weights weights
 	holders chan struct{} // a place for each task that may wait in a handler
 	returns returns       // of tasks that the limits refuse as they are
@@ -228,7 +229,7 @@ func New(cfg Config) (*Throttle, error) {
 		t.log = slog.New(slog.DiscardHandler)
 	}
 	t.queues = newQueueStates(cfg.Redis, t.inspector, t.observer.Failed)
-	t.waker, t.planner = newWaker(t), newPlanner(t)
+	t.waker, t.planner, t.claims = newWaker(t), newPlanner(t), newClaims(t)
 	return t, nil
 }
 

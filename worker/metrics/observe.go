@@ -13,7 +13,9 @@ import (
 // Decided counts one decision of a limiter: what each rule that it met said,
 // and how long it took. It implements throttle.Observer.
 func (m *Metrics) Decided(d throttle.Decision, took time.Duration, err error) {
-	m.deciding.Observe(took.Seconds())
+	if !d.Handed { // else nobody was asked
+		m.deciding.Observe(took.Seconds())
+	}
 	switch {
 	case errors.Is(err, context.Canceled):
 		return // nobody wanted the answer any more

@@ -1,0 +1,68 @@
+package worker
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// claims tells Redis which tasks have taken the starts that they were granted here, those of a provider together: what is
+// to be told while a call is under way goes out with the next. It is safe for concurrent use.
+type claims struct {
+	t  *Throttle
+	mu sync.Mutex
+	// next are those to be told by the next call of a provider. One that has a call under way is there, with nil if there
+	// are none.
+	next map[string]*claim
+}
+
+// claim is what one call tells.
+type claim struct {
+	places []throttle.Place
+	told   chan struct{} // closed when the call has ended
+}
+
+func newClaims(t *Throttle) *claims { return &claims{t: t, next: map[string]*claim{}} }
+
+// tell has it told that a task has its start. It does not block: what it returns waits until it was told, so that nobody
+// finds the task in flight who meets it after its run.
+func (c *claims) tell(j *job) (wait func()) {
+	name := provider(j.scope)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	one, sends := c.next[name]
+	if one == nil {
+		one = &claim{told: make(chan struct{})}
+		c.next[name] = one
+	}
+	one.places = append(one.places, j.ask().Place())
+	if !sends {
+		go c.send(name)
+	}
+	return func() { <-one.told }
+}
+
+// send tells what there is of a provider, until there is nothing.
+func (c *claims) send(name string) {
+	for {
+		c.mu.Lock()
+		one := c.next[name]
+		if one == nil {
+			delete(c.next, name)
+			c.mu.Unlock()
+			return
+		}
+		c.next[name] = nil
+		c.mu.Unlock()
+		if err := c.t.cfg.Limiter.TellClaimed(context.Background(), name, one.places); err != nil {
+			c.t.observer.Failed("claim")
+			if more, due := c.t.repeats.due("claim", time.Now()); due {
+				c.t.log.Warn("redis was not told of tasks that have started; it is with the next call", "provider", name, "more", more, "error", err)
+			}
+			c.t.waker.claimed(name, one.places)
+		}
+		close(one.told)
+	}
+}
