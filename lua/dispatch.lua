@@ -156,9 +156,12 @@ local function heed_granted(what, l, field, ticket)
   if not value then
     return
   end
+  if what ~= 'f' and (not l or l.unknown) then
+    return -- it is named again, to somebody who knows its rules
+  end
   local g = flights.read(value)
   flights.refund(g, ticket, queues.named)
-  if what ~= 'f' and l and not l.unknown and g.score > -SCORES then
+  if what ~= 'f' and g.score > -SCORES then
     local eighth = what == 'a' and call('ZRANGE', l.key, '8', '8', 'WITHSCORES')[2]
     back(l, ticket, tonumber(eighth or nil) or g.score)
   end
@@ -493,11 +496,11 @@ end
 
 -- Lets all blocked nodes be looked at, so many a call.
 local function look_at_all()
-  local names = call('ZREVRANGEBYSCORE', schedule, '+inf', '(' .. whole(now), 'LIMIT', '0', '1000')
+  local names = call('ZREVRANGEBYSCORE', schedule, '+inf', '(' .. whole(now), 'LIMIT', '0', '20000')
   for _, name in ipairs(names) do
     tree.times[name] = now
   end
-  if #names == 1000 then
+  if #names == 20000 then
     look_again(now)
   end
 end
@@ -582,7 +585,8 @@ end
 first = first[2] or call('ZRANGE', schedule, '0', '0', 'WITHSCORES')[2]
 local following = tonumber(first or 0)
 if following > 0 and following <= now and not over then
-  following = again or now + SOON
+  local later = call('ZRANGEBYSCORE', schedule, '(' .. whole(now), '+inf', 'WITHSCORES', 'LIMIT', '0', '1')[2]
+  following = min(again or now + SOON, tonumber(later) or now + SUSPENDED)
 elseif following > 0 and again then
   following = min(following, again)
 end

@@ -96,6 +96,7 @@ func (l *Limiter) Dispatch(ctx context.Context, req DispatchRequest) (Dispatched
 	}
 	scopes.add(req.scopes())
 	var out Dispatched
+	var missing []string
 	for range maxDispatchCalls {
 		reply, err := l.dispatch(ctx, req, scopes)
 		if err != nil {
@@ -105,7 +106,8 @@ func (l *Limiter) Dispatch(ctx context.Context, req DispatchRequest) (Dispatched
 		out.Overdue = append(out.Overdue, reply.overdue...)
 		out.Waiting, out.Next = reply.next > 0, max(0, time.Duration(reply.next-reply.now)*time.Microsecond)
 		out.Parked = reply.parked
-		scopes.next(reply.near, reply.missing)
+		missing = reply.missing
+		scopes.next(reply.near, missing)
 		scopes.looked(reply.now, reply.next, out)
 		if len(reply.missing) == 0 && !reply.stale {
 			break
@@ -118,8 +120,14 @@ func (l *Limiter) Dispatch(ctx context.Context, req DispatchRequest) (Dispatched
 		}
 		req.All = reply.stale
 	}
+	if len(missing) > 0 && len(out.Granted) == 0 { // more scopes are left to others than a call brings along
+		out.Next = max(out.Next, missedPause)
+	}
 	return out, nil
 }
+
+// missedPause is when to come again after calls that met more scopes than they could bring along, and granted nobody.
+const missedPause = 100 * time.Millisecond
 
 // maxDispatchCalls bounds the round trips of one Dispatch: scopes that still come up are for the next.
 const maxDispatchCalls = 4
@@ -323,6 +331,10 @@ func (l *Limiter) readGranted(p Place, value string, now int64, asked time.Time)
 	return out, nil
 }
 
+// claimable is how late a start may be claimed: CLAIMABLE of lua/decide_queued.lua. What is later is decided anew, since
+// others may have decided on the task by then.
+const claimable = 2 * time.Millisecond
+
 // handed returns the decision of one who was granted its start by Dispatch, and needs not ask: as long as the limits are
 // what they were then, and the start can be in time.
 func (l *Limiter) handed(req *Request) (d Decision, ok bool) {
@@ -332,14 +344,14 @@ func (l *Limiter) handed(req *Request) (d Decision, ok bool) {
 	}
 	asks := *req // prepare fills in what only one who asks needs
 	p, err := l.prepare(&asks)
-	if err != nil || p != g.under || p.stale(l.serverTime(p.provider)) {
+	if err != nil || p != g.under || p.stale(l.serverTime(p.provider)) || asks.place().ticket() != g.ticket() {
 		return d, false
 	}
 	d = Decision{
 		Allowed: true, Handed: true, Wait: g.Wait, At: g.at, Binding: -1, Grant: g.Grant, Rules: slices.Clone(p.states),
 		Turn: noTurn, begins: g.begins, under: p,
 	}
-	if !l.inTime(&d) || p.misses(&d) {
+	if time.Since(d.begins) > claimable || p.misses(&d) {
 		return Decision{}, false
 	}
 	if l.cfg.Observer != nil {

@@ -20,9 +20,11 @@ import (
 func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d throttle.Decision) (err error) {
 	defer t.caught(ctx, j, &err)
 	j.slot.runs()
+	told := func() {} // before anybody may meet the task again
 	if d.Handed {
-		defer t.claims.tell(j)()
+		told = t.claims.tell(j)
 	}
+	defer func() { told() }()
 	ended := t.started(ctx, j)
 	defer func() { ended(err) }()
 	asynqs := ctx
@@ -51,6 +53,7 @@ func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d thrott
 	err = next.ProcessTask(seen, j.task)
 	if wait, deferred := deferredBy(err); deferred {
 		outcome = "deferred"
+		told()
 		if ended, with := t.tired(asynqs, j, d, wait); ended {
 			return with
 		}

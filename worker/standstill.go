@@ -128,7 +128,9 @@ func (w *waker) releaseInto(name string, ids []string) ([]outcome, error) {
 // at once, puts it back to its place, and parks it.
 func (w *waker) heedStill(one *watch, a answer) {
 	w.queues.note(a.queue, true)
-	one.news.Unused = append(one.news.Unused, a.place)
+	if w.isOut(one, a.place.Ticket) {
+		one.news.Unused = append(one.news.Unused, a.place)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	one.kick()
@@ -151,9 +153,10 @@ func (w *waker) heedSlow(one *watch) {
 	for name, places := range slow {
 		w.queues.ask(w.t.serving, stateStays, name)
 		if w.queues.stands(name) {
-			one.news.Unused = append(one.news.Unused, places...)
 			for _, p := range places {
-				w.arrived(one.provider, p.Ticket)
+				if w.isOut(one, p.Ticket) { // else it has come meanwhile
+					one.news.Unused = append(one.news.Unused, p)
+				}
 			}
 		}
 	}

@@ -59,6 +59,7 @@ const (
 	lookAnyway    = time.Minute // at an announcement that has not been repeated
 	announceAgain = time.Hour
 	outStays      = 3 * time.Second
+	handedStays   = time.Second // a grant may be taken from memory: later somebody else may have seen to the task
 	lately        = 50 * time.Millisecond
 	mostGone      = 128 // taken out of line by one look, which is to take a millisecond or two
 	goneScopes    = 32  // and of so many scopes, as a look has no room for many more
@@ -377,6 +378,9 @@ func (w *waker) watch(one *watch) {
 			w.heedSlow(one)
 		} else {
 			one.parked.back = nil // they have not been tried
+			w.mu.Lock()
+			one.runs = append(req.Claimed, one.runs...)
+			w.mu.Unlock()
 		}
 		if got.Waiting || got.Parked {
 			w.announce(one)
@@ -529,7 +533,19 @@ func (w *waker) arrived(provider, ticket string) *throttle.Granted {
 	}
 	its := one.out[ticket]
 	delete(one.out, ticket)
+	if time.Since(its.at) > handedStays {
+		return nil
+	}
 	return its.granted
+}
+
+// isOut forgets a task that was granted its start here, and says whether it has not come.
+func (w *waker) isOut(one *watch, ticket string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, is := one.out[ticket]
+	delete(one.out, ticket)
+	return is
 }
 
 // claimed has the next dispatch tell that tasks have taken their starts.
