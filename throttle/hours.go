@@ -217,7 +217,7 @@ func (l *Limiter) Hours(scope string) (list []RuleHours, err error) {
 
 // HoursChange returns when any rule of the policy begins or ends to hold next, and in how
 // long that is as far as the clock of the provider's server is known; the zero time where all
-// always hold. It is for those who call Wake: they then ask for all. It costs next to nothing.
+// always hold. It is for those who call Dispatch: they then ask for all. It costs next to nothing.
 func (l *Limiter) HoursChange(provider string) (at time.Time, in time.Duration) {
 	all := l.plans.hours()
 	if len(all) == 0 {

@@ -39,7 +39,7 @@ type Standing struct {
 	At time.Time
 	// Waits says that it stands in the line of its scope, Released that it has
 	// been released and has not asked yet, and Parked that its place is kept while
-	// those of its group stand still, see WakeRequest.StandStill, or while it costs more
+	// those of its group stand still, see DispatchRequest.StandStill, or while it costs more
 	// than its limits can ever admit. One of them at most is
 	// true: none is for one that has not been denied, that has been granted, or that
 	// is not known.
@@ -81,10 +81,10 @@ func (l *Limiter) Inspect(ctx context.Context, scope string) (Inspection, error)
 		if err := l.inspectBelow(ctx, p, page.fresh(seen), &out); err != nil {
 			return Inspection{}, unavailable(ctx, "inspect", scope, err)
 		}
-		if page.seat == "" {
+		if page.after == "" {
 			return out, nil
 		}
-		if page, err = l.inspect(ctx, p, nil, nil, path, page.seat); err != nil {
+		if page, err = l.inspect(ctx, p, nil, nil, path, page.after); err != nil {
 			return Inspection{}, unavailable(ctx, "inspect", scope, err)
 		}
 	}
@@ -210,7 +210,7 @@ type inspection struct {
 	at    time.Time
 	lines []inspected
 	below []string // scopes
-	seat  string   // to go on after; empty at the end
+	after string   // to go on after; empty at the end
 }
 
 type inspected struct {
@@ -222,18 +222,18 @@ type inspected struct {
 }
 
 const (
-	inspectLine  = 6 // numbers of each line in a reply
-	inspectSeats = 1000
+	inspectLine = 6 // numbers of each line in a reply
+	inspectPage = 1000
 	// inspectedAtOnce is of how many queues one call tells.
 	inspectedAtOnce = 64
 )
 
 // inspectOnce asks for lines and a ticket in each, "" for the first, and for the scopes
-// under a path, if there is one, that have a seat after another.
+// under a path, if there is one, that have a queue, after a member of the heap.
 func (l *Limiter) inspectOnce(ctx context.Context, p *plan, scopes, tickets []string, under, after string) (inspection, error) {
 	t := l.table(scopes)
 	args := make([]any, 0, 5+len(t.rules)+2*len(scopes))
-	args = append(args, l.clock(), len(t.rules), under, after, inspectSeats)
+	args = append(args, l.clock(), len(t.rules), under, after, inspectPage)
 	args = append(append(args, t.rules...), t.paths...)
 	for _, ticket := range tickets {
 		args = append(args, ticket)
@@ -272,7 +272,7 @@ func (t *table) readInspection(provider string, reply []any) (out inspection, er
 		n, _ := numbers[i].(int64)
 		return n
 	}
-	out.at, out.seat = time.UnixMicro(number(0)), text(reply[2])
+	out.at, out.after = time.UnixMicro(number(0)), text(reply[2])
 	for i, p := range t.plans {
 		at := 1 + inspectLine*i
 		line := inspected{
@@ -304,7 +304,7 @@ func (i *inspected) heed(p *plan, number int, at time.Time) {
 	}
 }
 
-// fresh are the scopes of a page that have not been seen: a seat may have moved
+// fresh are the scopes of a page that have not been seen: a node may have moved
 // from one page to the next.
 func (i inspection) fresh(seen map[string]bool) (scopes []string) {
 	for _, scope := range i.below {

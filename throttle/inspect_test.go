@@ -243,7 +243,7 @@ func everything(t *testing.T, b *bench) (all []string) {
 // a look in the embedded server takes as long as there are seats, for each line.
 func TestInspectManyLines(t *testing.T) {
 	t.Parallel()
-	const many = 2*inspectSeats + 10
+	const many = 2*inspectPage + 10
 	i := inspector{newBench(t, redistest.Client(t), Config{}, tenants(t, "p", []Rule{bucket(10, 1)}, nil))}
 	i.ask("p/x", "first", 1)
 	asks := make([]Ask, many)

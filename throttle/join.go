@@ -52,7 +52,7 @@ type Placed struct {
 // their rules have units for them now it leaves them alone, and puts them in line
 // otherwise, as if they had asked and been denied. The answer has one Placed for each.
 //
-// Nothing is charged. The lead is that of WakeRequest, and a start is near when it
+// Those who may run at once are charged, and in flight until they come. The lead is that of DispatchRequest, and a start is near when it
 // is at most so far away. Costs one round trip for each provider. The error wraps
 // ErrUnavailable, or is ctx's; some may then stand in line nevertheless.
 func (l *Limiter) LineUp(ctx context.Context, asks []Ask, lead, near time.Duration) ([]Placed, error) {
@@ -157,7 +157,7 @@ func (l *Limiter) Turns(ctx context.Context) (map[string]time.Time, error) {
 }
 
 // Announce lets other processes know that tasks wait for a provider, so that they
-// call Wake for it too. Costs one round trip.
+// call Dispatch for it too. Costs one round trip.
 func (l *Limiter) Announce(ctx context.Context, provider string) error {
 	if err := l.announce(ctx, provider); err != nil {
 		return unavailable(ctx, "announce", provider, err)

@@ -223,7 +223,7 @@ type Request struct {
 	// Ticket names one who can wait for a turn of its own: when it is denied it gets a
 	// place in the line of its scope, which it keeps until it asks again under the
 	// same ticket and is granted; Decision.Turn says where it stands. Whoever hands
-	// out tickets must call Wake, and see that those who are released ask again.
+	// out tickets must call Dispatch, and see that those who are granted their starts come.
 	// Nobody who asks with a ticket overtakes those who wait. At most 1024 bytes.
 	// Defaults to none: it asks for now and is not remembered.
 	Ticket string
@@ -238,14 +238,14 @@ type Request struct {
 	// Stride is the share of the lane: of lanes that wait, one of stride 1 starts six tasks
 	// for one of stride 6. At most a million. Only used with a Lane. Defaults to 1.
 	Stride int
-	// Lead is WakeRequest.Lead. Only used with a Ticket. Defaults to 0.
+	// Lead is DispatchRequest.Lead. Only used with a Ticket. Defaults to 0.
 	Lead time.Duration
 	// Near is Ahead for one with a Ticket that was not released. At most Ahead.
 	// Defaults to 0.
 	Near time.Duration
-	// Granted is what Dispatch has granted the ticket. Start takes it without asking Redis, if it can be in time; where
-	// Start does not return it as Decision.Handed, and the task is neither decided otherwise nor back in its queue, as
-	// after an error, it is still in flight. Defaults to none.
+	// Granted is what Dispatch has granted the ticket. Start takes it without asking Redis, if it can be in time, and
+	// returns it as Decision.Handed. After an error of Start it is still in flight, and to be named in Unused or Gone.
+	// Defaults to none.
 	Granted *Granted
 	// Missed is the start, by the server's clock, that one with a Ticket had been granted
 	// and could not use: Decision.At and Wait after it. Only used by Rejoin, which puts

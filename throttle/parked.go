@@ -9,7 +9,7 @@ import (
 // Parked returns up to n of a provider who are parked, from the one at an offset on: higher
 // priorities first, and of each those first who asked first. Some have a group for a ticket, or
 // none: they stand for the last place in a scope of the group, or of those without one, and are
-// named in WakeRequest.Back like all others. Costs one round trip. The error wraps ErrUnavailable,
+// named in DispatchRequest.Back like all others. Costs one round trip. The error wraps ErrUnavailable,
 // or is ctx's.
 func (l *Limiter) Parked(ctx context.Context, provider string, offset, n int) ([]Place, error) {
 	places, err := l.readParked(ctx, provider, offset, n)

@@ -43,7 +43,7 @@ type plan struct {
 	atOnce   any    // what ask returns for one who starts now
 
 	named   []float64 // the weights of the names of the path, as Policy.weights has them
-	weights []string  // of the scope in the round of each rule, as scripts read them
+	weights []string  // of the scope at the level of each rule, as scripts read them
 	levels  string    // the levels that have rules and the weights there, as turn reads them
 	others  string    // the names of the rules that are left out, as scripts read them
 	part    portion   // the plan of which they are; none where none is left out

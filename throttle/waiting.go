@@ -11,13 +11,13 @@ import (
 )
 
 // Waiting reads who stands in line for a provider, a part at a time, so that whoever hands
-// out tickets can see which of them mean nothing any more, and say so in WakeRequest.Gone.
+// out tickets can see which of them mean nothing any more, and say so in DispatchRequest.Gone.
 // It begins anew when it has come to the end. Not safe for concurrent use.
 type Waiting struct {
 	limiter  *Limiter
 	provider string
-	seat     string // the last seat that was read
-	last     bool   // no seat comes after it
+	entry    string // the last entry that was read
+	last     bool   // none comes after it
 	open     []openLine
 }
 
@@ -28,13 +28,13 @@ type openLine struct {
 }
 
 const (
-	// waitingSeats is of how many lines the beginning is read at once, and waitingFirst how
+	// waitingEntries is of how many lines the beginning is read at once, and waitingFirst how
 	// many of each; waitingPart is how many are read of one alone. So no command holds the
 	// server up for a millisecond.
-	waitingSeats = 64
-	waitingFirst = 128
-	waitingPart  = 500
-	lowestScore  = "-inf"
+	waitingEntries = 64
+	waitingFirst   = 128
+	waitingPart    = 500
+	lowestScore    = "-inf"
 )
 
 // Waiting returns a reader of who stands in line for a provider, whatever the policy says of
@@ -52,7 +52,7 @@ func (l *Limiter) Waiting(provider string) *Waiting {
 func (w *Waiting) Next(ctx context.Context, most int) (places []Place, err error) {
 	for len(places) < most && (!w.last || len(w.open) > 0) {
 		if len(w.open) == 0 {
-			if err = w.readSeats(ctx); err != nil {
+			if err = w.readEntries(ctx); err != nil {
 				return nil, unavailable(ctx, "read who waits for", w.provider, err)
 			}
 		}
@@ -63,33 +63,32 @@ func (w *Waiting) Next(ctx context.Context, most int) (places []Place, err error
 		places = append(places, some...)
 	}
 	if w.last && len(w.open) == 0 {
-		w.seat, w.last = "", false
+		w.entry, w.last = "", false
 	}
 	return places, nil
 }
 
-// readSeats opens the lines of the next seats. A scope with a line has one seat that is with
-// a rule or with none; other members of the round are not scopes', or their places at levels.
-func (w *Waiting) readSeats(ctx context.Context) error {
+// readEntries opens the queues of the next entries of the heap: those of its leaves.
+func (w *Waiting) readEntries(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, w.limiter.cfg.Timeout)
 	defer cancel()
 	from := "-"
-	if w.seat != "" {
-		from = "(" + w.seat
+	if w.entry != "" {
+		from = "(" + w.entry
 	}
 	var read *redis.StringSliceCmd
 	err := ReadFromMaster(ctx, w.limiter.rdb, func(pipe redis.Pipeliner) error {
-		read = pipe.ZRangeByLex(ctx, w.listKey(), &redis.ZRangeBy{Min: from, Max: "+", Count: waitingSeats})
+		read = pipe.ZRangeByLex(ctx, w.listKey(), &redis.ZRangeBy{Min: from, Max: "+", Count: waitingEntries})
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	seats := read.Val()
-	w.last = len(seats) < waitingSeats
-	for _, seat := range seats {
-		w.seat = seat
-		if scope, is := leafScope(seat); is {
+	entries := read.Val()
+	w.last = len(entries) < waitingEntries
+	for _, entry := range entries {
+		w.entry = entry
+		if scope, is := leafScope(entry); is {
 			w.open = append(w.open, openLine{scopeOf(w.provider, scope), lowestScore})
 		}
 	}

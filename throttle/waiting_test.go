@@ -21,7 +21,7 @@ func readAll(b *bench, l *Limiter, most int) map[Place]int {
 		for _, p := range some {
 			got[p]++
 		}
-		if w.seat == "" && !w.last && len(w.open) == 0 {
+		if w.entry == "" && !w.last && len(w.open) == 0 {
 			return got // it begins anew
 		}
 	}
@@ -58,7 +58,7 @@ func TestWaitingNamesAll(t *testing.T) {
 		for i := range 2 * waitingPart {
 			asks = append(asks, Ask{Scope: "p/many", Ticket: fmt.Sprint(i), Priority: i % 3 * 1000, Cost: int64(i % 2 * 2)})
 		}
-		for i := range 2*waitingSeats + 1 {
+		for i := range 2*waitingEntries + 1 {
 			for j := range 2 {
 				asks = append(asks, Ask{Scope: fmt.Sprint("p/t", i, "/below"), Ticket: fmt.Sprint(j), Costs: Costs{Requests: 1, "tokens": 7}})
 			}

@@ -48,7 +48,7 @@ func (p *Policy) Weight(s Scope, level int) float64 {
 	return weights[level]
 }
 
-// weigh notes the weights of the names of a path, nil for none: in the round of a rule
+// weigh notes the weights of the names of a path, nil for none: among those that wait for a rule
 // counts that of the name below the rule's level.
 func (p *plan) weigh(weights []float64) {
 	p.named, p.weights = weights, make([]string, len(p.bounds))

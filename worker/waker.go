@@ -145,7 +145,7 @@ func (w *waker) heedChanges(changed <-chan struct{}) {
 	}
 }
 
-// lookAtAll has all rounds looked at, of every provider that this process looks at or
+// lookAtAll has all nodes looked at, of every provider that this process looks at or
 // that others have announced.
 func (w *waker) lookAtAll() {
 	w.mu.Lock()

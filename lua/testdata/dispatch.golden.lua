@@ -2593,8 +2593,8 @@ local function take_up(names)
 end
 
 -- The blocked nodes that are due, but for those of the provider that this call is through with, and has granted nobody
--- since. Those that will be
--- within the spread are taken up with them, once: their tasks' starts are not behind those that are granted now.
+-- since. Those that will be due within the spread are taken up too, once each, or their tasks would start behind those
+-- that are granted now.
 local function due_nodes(early)
   tree.write_times()
   local list = {}
@@ -2628,7 +2628,7 @@ local function dispatch()
   return #names > 0
 end
 
--- Lets all blocked nodes be looked at, so many a call.
+-- Lets all blocked nodes be looked at: limits have changed, or the clock has stepped back. Each costs about a µs.
 local function look_at_all()
   local names = call('ZREVRANGEBYSCORE', schedule, '+inf', '(' .. whole(now), 'LIMIT', '0', '20000')
   for _, name in ipairs(names) do

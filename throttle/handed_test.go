@@ -1,0 +1,68 @@
+package throttle
+
+import (
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// "Start takes it without asking Redis, if it can be in time", "it is still in flight" until TellClaimed says that it
+// has come, and what is too late, costs something else, or was granted under other limits is decided as ever.
+func TestStartTakesWhatWasGranted(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(l *Limiter, req *Request)
+		handed bool
+	}{
+		"as granted":      {func(*Limiter, *Request) {}, true},
+		"too late":        {func(_ *Limiter, req *Request) { req.Granted.begins = time.Now().Add(-10 * ms) }, false},
+		"of another cost": {func(_ *Limiter, req *Request) { req.Cost = 2 }, false},
+		"other limits":    {func(l *Limiter, _ *Request) { l.SetPolicy(policyOf(t, bigBucket[0])) }, false},
+		"had its turn":    {func(_ *Limiter, req *Request) { req.standing = again }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb := redistest.Client(t)
+			l, err := New(rdb, policyOf(t, bigBucket[0]), Config{Prefix: redistest.Prefix(t)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d, err := l.Decide(ctx, Request{Scope: "p", Cost: 50}); err != nil || !d.Allowed {
+				t.Fatalf("%+v, %v", d, err)
+			}
+			req := Request{Scope: "p", Ticket: "t", Ahead: sec, Lead: sec}
+			if d, err := l.Queue(ctx, req); err != nil || !d.Turn.Waits {
+				t.Fatalf("%+v, %v", d, err)
+			}
+			got, err := l.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, Lead: sec})
+			if err != nil || len(got.Granted) != 1 {
+				t.Fatalf("%+v, %v", got, err)
+			}
+			req.Granted = &got.Granted[0]
+			c.change(l, &req)
+			asked := &calls{map[string]int{}}
+			rdb.AddHook(asked)
+			d, err := l.Start(ctx, req)
+			if err != nil || d.Handed != c.handed || c.handed && (!d.Allowed || len(asked.of) > 0) || !c.handed && len(asked.of) == 0 {
+				t.Fatalf("%+v, %v, after scripts %v", d, err, asked.of)
+			}
+			if !c.handed {
+				return
+			}
+			ask := Ask{Scope: "p", Ticket: "t"}
+			if s, err := l.InspectTicket(ctx, ask); err != nil || !s.Released {
+				t.Errorf("nobody has told that it has come: %+v, %v", s, err)
+			}
+			if err := l.TellClaimed(ctx, "p", []Place{ask.Place()}); err != nil {
+				t.Fatal(err)
+			}
+			if s, err := l.InspectTicket(ctx, ask); err != nil || s.Released || s.Waits {
+				t.Errorf("it has come: %+v, %v", s, err)
+			}
+			if left := rdb.ZCard(ctx, overdueKey(keyspace(l.cfg.Prefix).provider("p"))).Val(); left != 0 {
+				t.Errorf("%d may be named overdue", left)
+			}
+		})
+	}
+}
