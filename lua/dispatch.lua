@@ -5,7 +5,7 @@
 -- it has come. Where a rule does not, its node waits in the schedule. Sent again under its
 -- id it answers with the same tasks, as far as they have not come.
 --
--- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[8]. See include/layout.lua.
+-- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[9]. See include/layout.lua.
 -- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next two.
 -- KEYS[n+2]   heap      sorted set of listed nodes.
 -- KEYS[n+3]   meta      hash of nodes.
@@ -22,12 +22,13 @@
 -- ARGV[5]     most    integer >= 0, how many tasks to grant at most.
 -- ARGV[6]     more    integer >= 0, how many more of those whose start has come already.
 -- ARGV[7]     all     1 to look at every node, whatever it waits for: a limit may have changed.
--- ARGV[8]     rules   integer n.
--- ARGV[9..]   rule    one for each rule. See include/rules.lua.
--- ARGV[n+9..] path    one for each of s scopes: the numbers of its rules, as "1,3*2,4", with the weight of the
+-- ARGV[8]     from    integer µs >= 0: no start is sooner from now, since its task could not be there.
+-- ARGV[9]     rules   integer n.
+-- ARGV[10..]  rule    one for each rule. See include/rules.lua.
+-- ARGV[n+10..] path   one for each of s scopes: the numbers of its rules, as "1,3*2,4", with the weight of the
 --                     scope's name under a rule where it has one; "-" for a scope that the caller knows no rules
 --                     of; after a "!" those of one of which the caller may start nobody.
--- ARGV[n+s+9..] news  three for each task, what, scope and ticket: "c" it has come, "u" it has not come and
+-- ARGV[n+s+10..] news three for each task, what, scope and ticket: "c" it has come, "u" it has not come and
 --                     goes back to its place, "a" there is no such task yet and it is tried again eight places later,
 --                     "f" there is no such task any more, "b" it was parked and goes back. Or "s", any scope, and
 --                     a group that stands still, "m" and one that the caller serves: what the tickets' names begin
@@ -49,7 +50,7 @@
 -- #include layout
 
 local call = redis.call
-local n, base = tonumber(ARGV[8]), 8
+local n, base, from = tonumber(ARGV[9]), 9, tonumber(ARGV[8])
 local schedule, heap, meta, flight, overdue = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
 local told, parked, provider = KEYS[n + 6], KEYS[n + 7], sub(KEYS[n + 1], 1, -10)
 -- A key counts as often as it is named.
@@ -178,7 +179,7 @@ end
 
 local function heed_news()
   local list, claimed = {}, {}
-  for i = 2 + #KEYS, #ARGV, 3 do
+  for i = 3 + #KEYS, #ARGV, 3 do
     local what, scope, ticket = ARGV[i], ARGV[i + 1], ARGV[i + 2]
     if what == 's' then
       parking.add(ticket)
@@ -218,19 +219,19 @@ end
 -- now: no sooner than they should, however often. Not every call knows of all rules, so the moment is remembered
 -- until the clock is nearly there again.
 local function bring_leases_back(beat, had)
-  local from = beat - now > FAR_AHEAD and beat or had
-  if not from then
+  local ends_at = beat - now > FAR_AHEAD and beat or had
+  if not ends_at then
     return
-  elseif now + FAR_AHEAD >= from then
+  elseif now + FAR_AHEAD >= ends_at then
     fields_gone[#fields_gone + 1] = '^'
     return
-  elseif from == beat then
-    fields_set[#fields_set + 1], fields_set[#fields_set + 2] = '^', whole(from)
+  elseif ends_at == beat then
+    fields_set[#fields_set + 1], fields_set[#fields_set + 2] = '^', whole(ends_at)
   end
   for i = 1, n do
     local lease = byte(ARGV[base + i]) == HELD and unpack7(ARGV[base + i], 9)
-    if lease and now + lease + FAR_AHEAD < from then
-      local ends = call('ZRANGEBYSCORE', KEYS[i], '(' .. whole(from), '+inf')
+    if lease and now + lease + FAR_AHEAD < ends_at then
+      local ends = call('ZRANGEBYSCORE', KEYS[i], '(' .. whole(ends_at), '+inf')
       for j = 1, #ends do
         call('ZADD', KEYS[i], 'XX', 'LT', whole(now + lease), ends[j])
       end
@@ -399,7 +400,7 @@ local function serve(leaf, sig)
     block(level, sig, t, state.cost, state.unit, behind)
     return true
   end
-  local start, binding, sure = joint_start(path, now)
+  local start, binding, sure = joint_start(path, now + from)
   if not sure or start > now + lead + spread then
     wait_for(l, sig, ticket, score, path, start, binding, sure)
     return true
@@ -460,14 +461,14 @@ end
 
 -- The blocked nodes that are due, but for those of the provider that this call is through with, and has granted nobody
 -- since. Those that will be due within the spread are taken up too, once each, or their tasks would start behind those
--- that are granted now.
+-- that are granted now; the provider only for a caller from afar, who cannot come again in time.
 local function due_nodes(early)
   tree.write_times()
   local list = {}
   local names = call('ZRANGEBYSCORE', schedule, '-inf', whole(now + spread), 'WITHSCORES', 'LIMIT', '0', whole(DUE))
   for i = 1, #names, 2 do
     local name, is_early = names[i], tonumber(names[i + 1]) > now
-    if not (byte(name) == 0 and (is_early or through[sub(name, 2)] == #outs.overdue) or is_early and early[name]) then
+    if not (byte(name) == 0 and (is_early and from == 0 or through[sub(name, 2)] == #outs.overdue) or is_early and early[name]) then
       list[#list + 1], early[name] = name, true
     end
   end
@@ -531,11 +532,11 @@ if stale then
   return { { now, now, 0 }, {}, {}, {}, {} }
 elseif there % 2 == 0 and call('EXISTS', meta) == 1 then
   error('the schedule is lost')
-elseif there % 4 == 0 and 2 + #KEYS > #ARGV then
+elseif there % 4 == 0 and 3 + #KEYS > #ARGV then
   return { { now, 0, parks and 1 or 0 }, {}, {}, {}, {} }
 end
 for i = n + 8, #KEYS do
-  queues.add(KEYS[i], ARGV[i + 1])
+  queues.add(KEYS[i], ARGV[i + 2])
 end
 local was = call('HMGET', meta, '@', '^')
 if there % 2 == 1 then

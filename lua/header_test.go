@@ -307,7 +307,7 @@ func TestHeaders(t *testing.T) {
 			runs, n := histories(prefix)
 			waitFor(t, rdb, prefix)
 			runs = append(append(waitingRuns(prefix+"-waiting"), runs...), releaseRuns(t, rdb, prefix, n)...)
-			runs = append(runs, parkRuns(t, rdb, prefix, n)...)
+			runs = append(runs, append(parkRuns(t, rdb, prefix, n), takeRuns(t, rdb, prefix, n)...)...)
 			runs = append(runs, manyRuns(prefix+"-many")...)
 			runs = append(runs, repairRuns(t, rdb, prefix+"-repair", n)...)
 			read, wrote := map[string]map[string]bool{}, map[string]map[string]bool{}
@@ -344,7 +344,9 @@ func TestHeaders(t *testing.T) {
 				case Settle:
 					rules -= 4
 				case ReleaseTasks:
-					rules -= 4
+					rules -= 6
+				case TakeTasks:
+					rules -= 5
 				case ParkTasks:
 					rules -= 2
 				}

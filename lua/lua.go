@@ -46,7 +46,8 @@ var (
 	Heartbeat    = load("heartbeat")
 	Tell         = load("tell")
 
-	// ReleaseTasks and ParkTasks work on asynq's keys and are sent by package worker.
+	// TakeTasks, ReleaseTasks and ParkTasks work on asynq's keys and are sent by package worker.
+	TakeTasks    = load("take_tasks")
 	ReleaseTasks = load("release_tasks")
 	ParkTasks    = load("park_tasks")
 )

@@ -39,12 +39,18 @@ func (q taskQueue) add(id, state string) {
 }
 
 // release makes the arguments of a call.
-func (q taskQueue) release(ids ...string) (keys []string, args []any) {
-	args = []any{"1800057600123456789"}
+func (q taskQueue) release(ids ...string) (keys []string, args []any) { return q.releaseTaken("", ids...) }
+
+// releaseTaken is release for tasks that were taken under a lease.
+func (q taskQueue) releaseTaken(lease string, ids ...string) (keys []string, args []any) {
+	args = []any{"1800057600123456789", lease}
 	for _, id := range ids {
 		keys, args = append(keys, q.prefix+"t:"+id), append(args, id)
 	}
-	return append(keys, q.prefix+"pending", q.prefix+"scheduled", q.prefix+"retry", q.prefix+"paused"), args
+	for _, name := range []string{"pending", "scheduled", "retry", "paused", "active", "lease"} {
+		keys = append(keys, q.prefix+name)
+	}
+	return keys, args
 }
 
 // holds returns all that is in the queue: every list, set and hash.
@@ -55,7 +61,7 @@ func (q taskQueue) holds(ids ...string) string {
 	for _, list := range []string{"pending", "active"} {
 		fmt.Fprintln(&out, list, q.rdb.LRange(ctx, q.prefix+list, 0, -1).Val())
 	}
-	for _, set := range []string{"scheduled", "retry", "archived", "completed"} {
+	for _, set := range []string{"scheduled", "retry", "archived", "completed", "lease"} {
 		fmt.Fprintln(&out, set, q.rdb.ZRange(ctx, q.prefix+set, 0, -1).Val())
 	}
 	for _, id := range ids {
@@ -64,7 +70,7 @@ func (q taskQueue) holds(ids ...string) string {
 	return out.String()
 }
 
-// releaseRuns is a history of release_tasks: n tasks move, and have moved.
+// releaseRuns is a history of release_tasks: n tasks move, and have moved, and n that were taken are given back.
 func releaseRuns(t *testing.T, rdb redis.UniversalClient, prefix string, n int) []run {
 	t.Helper()
 	q := taskQueue{t, rdb, prefix + ":"}
@@ -74,7 +80,13 @@ func releaseRuns(t *testing.T, rdb redis.UniversalClient, prefix string, n int) 
 		q.add(ids[i], []string{"scheduled", "retry"}[i%2])
 	}
 	keys, args := q.release(ids...)
-	return []run{{ReleaseTasks, keys, args}, {ReleaseTasks, keys, args}}
+	back := taskQueue{t, rdb, prefix + "-back:"}
+	for _, id := range ids {
+		back.add(id, "active")
+		back.do("ZADD", back.prefix+"lease", aLease, id)
+	}
+	backKeys, backArgs := back.releaseTaken(aLease, ids...)
+	return []run{{ReleaseTasks, keys, args}, {ReleaseTasks, keys, args}, {ReleaseTasks, backKeys, backArgs}}
 }
 
 // release_tasks moves what waits, in order and to the front, says of all else
@@ -131,6 +143,7 @@ scheduled [no message later]
 retry []
 archived [archived]
 completed [completed]
+lease []
 retry map[msg:message of retry pending_since:1800057600123456789 state:pending]
 none map[]
 lost map[msg:message of lost state:retry]

@@ -20,6 +20,8 @@ type DispatchRequest struct {
 	// Lead is how long before its start a task is granted at the latest, and Spread how much earlier it may
 	// be, so that one call serves several.
 	Lead, Spread time.Duration
+	// From is how far ahead the starts are at least: sooner no task can be where it runs, since Redis is far.
+	From time.Duration
 	// Max is how many to grant at most, and MaxReady how many beyond Max if their start has come already.
 	Max, MaxReady int
 	// All looks at everybody, whatever they wait for: limits may have changed.
@@ -192,6 +194,7 @@ func (l *Limiter) dispatch(ctx context.Context, req DispatchRequest, scopes *nex
 	}
 	args := []any{
 		l.clock(), l.slots.client + NewID(), req.Lead.Microseconds(), req.Spread.Microseconds(), max(0, req.Max), max(0, req.MaxReady), all,
+		req.From.Microseconds(),
 	}
 	args = t.appendArgs(args)
 	args = appendNews(args, "c", req.Claimed)
@@ -331,10 +334,6 @@ func (l *Limiter) readGranted(p Place, value string, now int64, asked time.Time)
 	return out, nil
 }
 
-// claimable is how late a start may be claimed: CLAIMABLE of lua/decide_queued.lua. What is later is decided anew, since
-// others may have decided on the task by then.
-const claimable = 2 * time.Millisecond
-
 // handed returns the decision of one who was granted its start by Dispatch, and needs not ask: as long as the limits are
 // what they were then, and the start can be in time.
 func (l *Limiter) handed(req *Request) (d Decision, ok bool) {
@@ -351,7 +350,8 @@ func (l *Limiter) handed(req *Request) (d Decision, ok bool) {
 		Allowed: true, Handed: true, Wait: g.Wait, At: g.at, Binding: -1, Grant: g.Grant, Rules: slices.Clone(p.states),
 		Turn: noTurn, begins: g.begins, under: p,
 	}
-	if time.Since(d.begins) > claimable || p.misses(&d) {
+	l.begins(&d)
+	if !l.inTime(&d) || p.misses(&d) {
 		return Decision{}, false
 	}
 	if l.cfg.Observer != nil {

@@ -43,7 +43,35 @@ func (l *Limiter) inTime(d *Decision) bool {
 	if l.cfg.Pad == 0 || d.Degraded || d.under == nil {
 		return true
 	}
+	l.begins(d)
 	return time.Since(d.begins) <= max(l.cfg.Pad, l.tolerance(d))
+}
+
+// begins corrects when a start comes by what is known of the server's clock by now: a reply that was quicker than all before
+// it shows that the start has come sooner, and that it is later than it seemed.
+func (l *Limiter) begins(d *Decision) {
+	if d.begins.IsZero() || l.clock() != "" {
+		return
+	}
+	if at := d.under.clock(&l.skews).here(time.UnixMicro(d.Grant.start)); at.Before(d.begins) {
+		d.begins = at
+	}
+}
+
+// startLater asks for a start that is so far ahead that its reply can be there in time, where replies are long in coming.
+func (l *Limiter) startLater(req *Request) {
+	if req.late.any() || l.cfg.Pad == 0 {
+		return
+	}
+	p, err := l.plans.of(req.Scope)
+	if err != nil || len(p.bounds) == 0 {
+		return
+	}
+	if slowest := min(p.clock(&l.skews).slowest(), longestLeeway); slowest > l.cfg.Pad {
+		req.late.from = slowest.Truncate(time.Microsecond)
+		req.Ahead = max(req.Ahead, min(2*slowest, longestLeeway))
+		req.Near = max(req.Near, min(2*slowest, longestLeeway))
+	}
 }
 
 // tolerance is by how much a start may be late without any rule minding, where that is more

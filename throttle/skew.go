@@ -18,11 +18,20 @@ import (
 type skew struct {
 	mu          sync.Mutex
 	base        time.Time
-	now, before time.Duration // the least in this span and the one before
+	now, before time.Duration   // the least in this span and the one before
+	older       []time.Duration // the same of those before that, the last at the end
 	since       time.Time
+	lag, varies time.Duration // by how much replies come later than the quickest, and how much that varies
 
 	gone atomic.Bool // another one stands for the server by now
 }
+
+// skewSpans is how many spans count where replies vary by more than steady: a quick one is rare there. Clocks may run apart
+// by no more than the pad meanwhile, 1 in 4000, and 1 in 800 where replies are steady.
+const (
+	skewSpans = 10
+	steady    = 2 * time.Millisecond
+)
 
 // skewSpan is how long a reply counts at least, and half of how long at most: long
 // enough for a fast one, too short for clocks to run apart. Those of looks count too:
@@ -53,14 +62,48 @@ func (s *skew) note(asked, replied, server time.Time) {
 	least, behind := s.behind(asked, server), s.behind(replied, server)
 	age := replied.Sub(s.since)
 	switch {
-	case s.since.IsZero() || age > 2*skewSpan || min(s.now, s.before) < least:
+	case s.since.IsZero() || age > skewSpans*skewSpan || s.least() < least:
 		// Nothing is known, or the server's clock was set back.
-		s.now, s.before, s.since = behind, behind, replied
+		s.now, s.before, s.older, s.since = behind, behind, nil, replied
 	case age > skewSpan:
+		if s.older = append(s.older, s.before); age > 2*skewSpan { // nothing was asked for a while
+			s.older = append(s.older, s.now)
+			s.now = behind
+		}
+		s.older = s.older[max(0, len(s.older)+2-skewSpans):]
 		s.before, s.now, s.since = s.now, behind, replied
 	default:
 		s.now = min(s.now, behind)
 	}
+	later := behind - s.least()
+	s.varies += ((later - s.lag).Abs() - s.varies) / 4
+	s.lag += (later - s.lag) / 8
+}
+
+// least is the shortest delay of a reply, and how far the clocks are apart. s.mu is held.
+func (s *skew) least() time.Duration {
+	least := min(s.now, s.before)
+	if s.lag+4*s.varies > steady {
+		for _, its := range s.older {
+			least = min(least, its)
+		}
+	}
+	return least
+}
+
+// slowest is by how much replies come later than the quickest, but for a few in a hundred: a start that is asked for at
+// once has passed by so much when its reply comes.
+func (s *skew) slowest() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lag + 4*s.varies
+}
+
+// known says whether any reply has told the server's clock.
+func (s *skew) known() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.base.IsZero()
 }
 
 // behind is how far the server's clock was behind ours, which is counted from base
@@ -78,7 +121,7 @@ func (s *skew) here(server time.Time) time.Time {
 
 func (s *skew) come(server time.Time) time.Time {
 	since := time.Duration(server.UnixMicro()-s.base.UnixMicro()) * time.Microsecond
-	return s.base.Add(since + min(s.now, s.before))
+	return s.base.Add(since + s.least())
 }
 
 // there returns what the server's clock shows at least, when ours is at a time; ours,
@@ -89,7 +132,7 @@ func (s *skew) there(ours time.Time) time.Time {
 	if s.base.IsZero() {
 		return ours
 	}
-	return time.UnixMicro(s.base.UnixMicro() + (ours.Sub(s.base) - min(s.now, s.before)).Microseconds())
+	return time.UnixMicro(s.base.UnixMicro() + (ours.Sub(s.base) - s.least()).Microseconds())
 }
 
 // skews are those of the servers that a Limiter asks: one for each provider, whose

@@ -28,6 +28,7 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 		d, handed := l.handed(&req)
 		req.Granted = nil
 		if !handed {
+			l.startLater(&req)
 			if err := l.really(ctx, req, &d); err != nil || !d.Allowed {
 				return d, err
 			}

@@ -337,16 +337,17 @@ func TestSkew(t *testing.T) {
 		set             time.Duration // of the server's clock, before
 		want            time.Duration // how late a start is by it
 	}{
-		0: {0, 3 * ms, 2 * ms, 0, 2 * ms},
-		1: {100 * ms, 20 * ms, 30 * ms, 0, 2 * ms}, // a slow reply makes no start late
-		2: {200 * ms, 1 * ms, 1 * ms, 0, 1 * ms},
-		3: {300 * ms, 0, 9 * ms, 0, 1 * ms},
-		4: {400 * ms, 5 * ms, 5 * ms, -time.Second, 5 * ms}, // set back
-		5: {500 * ms, 5 * ms, 7 * ms, time.Minute, 7 * ms},  // and forward
-		6: {600 * ms, 5 * ms, 6 * ms, 0, 6 * ms},
-		7: {skewSpan + 700*ms, 5 * ms, 9 * ms, 0, 6 * ms},
-		8: {2*skewSpan + 800*ms, 5 * ms, 9 * ms, 0, 9 * ms}, // what is old has been forgotten
-		9: {9 * skewSpan, 5 * ms, 30 * ms, 0, 30 * ms},
+		0:  {0, 3 * ms, 2 * ms, 0, 2 * ms},
+		1:  {100 * ms, 20 * ms, 30 * ms, 0, 2 * ms}, // a slow reply makes no start late
+		2:  {200 * ms, 1 * ms, 1 * ms, 0, 1 * ms},
+		3:  {300 * ms, 0, 9 * ms, 0, 1 * ms},
+		4:  {400 * ms, 5 * ms, 5 * ms, -time.Second, 5 * ms}, // set back
+		5:  {500 * ms, 5 * ms, 7 * ms, time.Minute, 7 * ms},  // and forward
+		6:  {600 * ms, 5 * ms, 6 * ms, 0, 6 * ms},
+		7:  {skewSpan + 700*ms, 5 * ms, 9 * ms, 0, 6 * ms},
+		8:  {2*skewSpan + 800*ms, 5 * ms, 9 * ms, 0, 6 * ms},
+		9:  {9 * skewSpan, 5 * ms, 30 * ms, 0, 6 * ms},
+		10: {20 * skewSpan, 5 * ms, 30 * ms, 0, 30 * ms}, // what is old has been forgotten
 	} {
 		server = server.Add(step.set)
 		asked := base.Add(step.at)
@@ -358,6 +359,22 @@ func TestSkew(t *testing.T) {
 		}
 		if got := both.begins(asked, asked.Add(step.there+step.back), there, sec); !got.Equal(s.here(start)) {
 			t.Errorf("step %d: noted and told in one, a start begins at %v, want %v", i, got, s.here(start))
+		}
+	}
+}
+
+// Where replies are steady what is old is forgotten soon: the clocks may run apart.
+func TestSkewOfSteadyReplies(t *testing.T) {
+	t.Parallel()
+	base := time.Unix(1_800_000_000, 0)
+	var s skew
+	for i := range 100 {
+		asked := base.Add(time.Duration(i) * skewSpan / 2)
+		runs := time.Duration(i) * 100 * time.Microsecond // our clock is too fast
+		there := asked.Add(ms - runs)
+		s.saw(asked, asked.Add(2*ms), there)
+		if late, most := s.here(there).Sub(asked.Add(ms)), ms+4*100*time.Microsecond; late > ms || late < most-4*100*time.Microsecond-5*100*time.Microsecond {
+			t.Fatalf("reply %d: a start is late by %s; replies take 1 ms, and the clocks run apart by 0.1 ms each", i, late)
 		}
 	}
 }

@@ -108,6 +108,7 @@ func (t *Throttle) NewServer(cfg asynq.Config) *Server {
 	cfg = t.Config(cfg)
 	slots := newSlots(concurrency(cfg))
 	g := newGuard(t, newGate(cfg.TaskCheckInterval), slots)
+	g.gate.giveBack = t.waker.giveBack
 	cfg.TaskCheckInterval, cfg.Concurrency = min(cfg.TaskCheckInterval, roundPause), slots.most()
 	t.gates.add(g.gate, slots)
 	return &Server{Server: asynq.NewServerFromRedisClient(g, cfg), throttle: t, guard: g}
@@ -158,6 +159,11 @@ func (s *Server) Run(handler asynq.Handler) error {
 func (s *Server) Stop() {
 	s.throttle.gates.remove(s.guard.gate)
 	s.guard.gate.stop() // first: asynq waits for a look that is held back
+	s.throttle.moves.Go(func() {
+		if left := s.guard.gate.withdraw(); len(left) > 0 {
+			s.throttle.waker.giveBack(left)
+		}
+	})
 	s.Server.Stop()
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -16,33 +17,68 @@ import (
 // this at most.
 const roundPause = 2 * time.Millisecond
 
-// gate decides when an idle server looks for tasks. asynq asks its queues one
-// after the other, a round, until one has a task; when none has, it sleeps and
+// gate decides when an idle server looks for tasks, and hands it those that this process has taken for it.
+//
+// asynq asks its queues one after the other, a round, until one has a task; when none has, it sleeps and
 // begins the next round, and nothing can wake it. So it is told to sleep next to
 // nothing, and the gate holds the first call of a round back when the round
-// before found nothing: until the poll interval is over, or a kick.
+// before found nothing: until the poll interval is over, or a kick, or a task that was taken is to be handed out.
+//
+// Redis is asked beside: a look that waits for an answer, which may be far away, returns empty-handed when a task
+// of another queue is to be handed out, and asynq goes on to that one. The answer is kept for the next look. A queue that
+// is far away and has tasks is asked for several at once: asynq alone takes one in each round trip.
 //
 // A busy server is never held back, and no queue of a round before another: the
 // order in which asynq asks them stays as it is. A gate belongs to one server and
 // is safe for concurrent use.
 type gate struct {
 	interval time.Duration
-	asking   chan struct{} // holds one while a queue is asked, or nobody may ask
+	asking   chan struct{} // holds one for each question, or is full: nobody may ask
 
-	mu     sync.Mutex
-	empty  map[string]bool // the queues that the round at hand found empty
-	asked  time.Time       // when the last of them was
-	kicked chan struct{}   // closed by the next kick
-	heard  chan struct{}   // closed by a kick since the round at hand began
+	mu      sync.Mutex
+	met     map[string]bool // queues that asynq has asked, by their prefix
+	empty   map[string]bool // the queues that the round at hand found empty
+	rests   time.Time       // until when the next round is held back, if this one finds nothing
+	asked   []*question     // what Redis is being asked, all of one queue
+	width   int             // how much it is asked at once
+	taken   handouts
+	overdue *time.Timer   // nil: nothing is here to be handed out
+	kicked  chan struct{} // closed by the next kick
+	heard   chan struct{} // closed by a kick since the round at hand began
+	changed chan struct{} // closed when tasks were put here, or an answer has come
+
+	giveBack func([]*handout) // to asynq, what is not handed out; nil: it stays here
 
 	stopped chan struct{}
 	once    sync.Once
 }
 
+// handoutStays is how long after its time a task may stay here whose server has no slot for it.
+const handoutStays = 250 * time.Millisecond
+
+// question is what Redis is asked for a queue.
+type question struct {
+	queue   string
+	lease   string
+	awaited bool // by a look
+	began   time.Time
+	answer  *redis.Cmd // nil: it is yet to come
+}
+
+const (
+	// mostAsked is how many tasks of a queue Redis is asked for at once, and farAway how long it takes to answer where
+	// that is done.
+	mostAsked = 16
+	farAway   = 2 * time.Millisecond
+)
+
 // newGate returns a gate whose server looks for tasks every interval on average,
 // between half of it and one and a half, as asynq does.
 func newGate(interval time.Duration) *gate {
-	return &gate{interval: interval, asking: make(chan struct{}, 1), empty: map[string]bool{}, kicked: make(chan struct{}), stopped: make(chan struct{})}
+	return &gate{
+		interval: interval, asking: make(chan struct{}, mostAsked), width: 1, met: map[string]bool{}, empty: map[string]bool{},
+		kicked: make(chan struct{}), changed: make(chan struct{}), stopped: make(chan struct{}),
+	}
 }
 
 // kick has every queue asked once, at once, or again if it is being asked now.
@@ -53,67 +89,230 @@ func (g *gate) kick() {
 	g.kicked = make(chan struct{})
 }
 
+// put has tasks handed out that were taken for this server, each at its time. It returns false when the server has
+// stopped: nobody would ask for them.
+func (g *gate) put(list ...*handout) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed() {
+		return false
+	}
+	g.add(list...)
+	g.change()
+	return true
+}
+
+// serves says whether the server asks for tasks of a queue, and how many it has here.
+func (g *gate) serves(name string) (asks bool, has int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.met[queuePrefix(name)] && !g.closed(), len(g.taken)
+}
+
+// withdraw takes back all that was not handed out, once the gate was stopped. Where Redis is being asked, it waits for
+// the answers.
+func (g *gate) withdraw() []*handout {
+	for {
+		g.mu.Lock()
+		g.keep()
+		changed, waits := g.changed, len(g.asked) > 0
+		if !waits {
+			defer g.mu.Unlock()
+			return g.taken.remove(func(*handout) bool { return true })
+		}
+		g.mu.Unlock()
+		<-changed
+	}
+}
+
+// change lets looks see what has changed. g.mu is held.
+func (g *gate) change() {
+	close(g.changed)
+	g.changed = make(chan struct{})
+}
+
 // stop makes every look, held back or yet to come, find nothing, at once.
 func (g *gate) stop() { g.once.Do(func() { close(g.stopped) }) }
 
-// look asks queue for a task by ask, when it is time to.
-func (g *gate) look(ctx context.Context, queue string, ask func(context.Context) *redis.Cmd) *redis.Cmd {
-	if !g.pass(queue) {
-		return redis.NewCmdResult(nil, redis.Nil)
+// look finds a task of queue: one that was taken, or one that ask brings from Redis, when it is time to ask. lease is
+// that under which asynq's own script takes it.
+func (g *gate) look(ctx context.Context, queue, lease string, ask func(context.Context) *redis.Cmd) *redis.Cmd {
+	for began := true; ; began = false {
+		answer, wait, changed, heard := g.next(ctx, queue, lease, began, ask)
+		if answer != nil {
+			return answer
+		}
+		if !g.rest(wait, changed, heard) {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			g.keep()
+			return nothing()
+		}
 	}
-	select {
-	case g.asking <- struct{}{}:
-	case <-g.stopped:
-		return redis.NewCmdResult(nil, redis.Nil)
-	}
-	cmd := ask(ctx)
-	<-g.asking
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if errors.Is(cmd.Err(), redis.Nil) {
-		g.empty[queue], g.asked = true, time.Now()
-	} else {
-		clear(g.empty) // asynq begins a new round
-	}
-	return cmd
 }
 
-// pass waits until queue may be asked; false means that the server stops.
-func (g *gate) pass(queue string) bool {
-	g.mu.Lock()
-	idle, heard := g.empty[queue], g.heard
-	wait := time.Until(g.asked.Add(g.interval/2 + rand.N(max(g.interval, 1))))
-	g.mu.Unlock()
-	if idle && !g.rest(wait, heard) {
-		return false
-	}
+func nothing() *redis.Cmd { return redis.NewCmdResult(nil, redis.Nil) }
+
+// next is one step of a look: its answer, or until when it waits and what ends that sooner.
+func (g *gate) next(ctx context.Context, queue, lease string, began bool, ask func(context.Context) *redis.Cmd) (answer *redis.Cmd, wait time.Duration, changed, heard <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if idle {
+	if g.closed() {
+		g.keep()
+		return nothing(), 0, nil, nil
+	}
+	g.met[queue] = true
+	if answer := g.answer(); answer != nil && !began {
+		return answer, 0, nil, nil
+	}
+	now := time.Now()
+	for (len(g.asked) == 0 || g.asked[0].queue == queue) && len(g.asked) < g.width && g.due(queue, now) {
+		g.ask(ctx, queue, lease, ask)
+	}
+	one, others, found := g.taken.next(queue, now)
+	switch {
+	case one != nil:
+		g.keep()
+		return redis.NewCmdResult(one.message, nil), 0, nil, nil
+	case others, g.empty[queue] && len(g.empty) < len(g.met):
+		g.keep()
+		return nothing(), 0, nil, nil // asynq goes on to another queue
+	case len(g.asked) > 0:
+		for _, q := range g.asked {
+			q.awaited = q.awaited || q.queue == queue
+		}
+		return nil, g.taken.until(now), g.changed, nil
+	}
+	if found {
+		return nothing(), 0, nil, nil
+	}
+	return nil, min(g.rests.Sub(now), g.taken.until(now)), g.changed, g.heard
+}
+
+// due says whether a queue is to be asked now: not while the round before has found nothing. g.mu is held.
+func (g *gate) due(queue string, now time.Time) bool {
+	if len(g.empty) > 0 && len(g.empty) >= len(g.met) && g.empty[queue] && (!now.Before(g.rests) || isClosed(g.heard)) {
 		clear(g.empty)
+	}
+	if g.empty[queue] {
+		return false
 	}
 	if len(g.empty) == 0 {
 		g.heard = g.kicked
 	}
-	return !g.closed()
+	return true
+}
+
+// ask begins to ask Redis. g.mu is held.
+func (g *gate) ask(ctx context.Context, queue, lease string, ask func(context.Context) *redis.Cmd) {
+	q := &question{queue: queue, lease: lease, began: time.Now()}
+	g.asked = append(g.asked, q)
+	go func() {
+		select {
+		case g.asking <- struct{}{}:
+		case <-g.stopped:
+			g.answered(q, nothing())
+			return
+		}
+		answer := ask(ctx)
+		<-g.asking
+		g.answered(q, answer)
+	}()
+}
+
+// answered notes what Redis has answered. A task that no look waits for any more is handed out by the next one.
+func (g *gate) answered(q *question, answer *redis.Cmd) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if errors.Is(answer.Err(), redis.Nil) {
+		g.empty[q.queue], g.width = true, 1
+		g.rests = time.Now().Add(g.interval/2 + rand.N(max(g.interval, 1)))
+	} else {
+		clear(g.empty) // asynq begins a new round
+		if g.width = 1; answer.Err() == nil && time.Since(q.began) > farAway {
+			g.width = min(2*len(g.asked), mostAsked)
+		}
+	}
+	q.answer = answer
+	if !q.awaited || g.closed() {
+		g.keep()
+	}
+	g.change()
+}
+
+// answer takes an answer that a look waits for: a task first, and none only when there is nothing else. g.mu is held.
+func (g *gate) answer() (answer *redis.Cmd) {
+	for i, q := range g.asked {
+		if q.awaited && q.answer != nil && (answer == nil || q.answer.Err() == nil) {
+			answer = q.answer
+			if q.answer.Err() == nil {
+				g.asked = slices.Delete(g.asked, i, i+1)
+				return answer
+			}
+		}
+	}
+	if answer != nil {
+		g.keep() // the answers without a task are dropped
+	}
+	return answer
+}
+
+// keep lets answers be kept for the next look: no look waits for them any more. g.mu is held.
+func (g *gate) keep() {
+	g.asked = slices.DeleteFunc(g.asked, func(q *question) bool {
+		if q.awaited = false; q.answer == nil {
+			return false // it is kept when it comes
+		}
+		if message, err := q.answer.Text(); err == nil {
+			one := newHandout(q.queue, q.lease, message, time.Now())
+			one.found = true
+			g.add(one)
+		}
+		return true
+	})
+}
+
+// add notes tasks to be handed out. g.mu is held.
+func (g *gate) add(list ...*handout) {
+	g.taken.add(list...)
+	if g.overdue == nil {
+		g.overdue = time.AfterFunc(handoutStays, g.expire)
+	}
+}
+
+// expire gives those back that this server has had no slot for: another one may have.
+func (g *gate) expire() {
+	g.mu.Lock()
+	now := time.Now()
+	late := g.taken.remove(func(one *handout) bool { return now.Sub(one.at) >= handoutStays })
+	if g.overdue = nil; len(g.taken) > 0 {
+		g.overdue = time.AfterFunc(handoutStays, g.expire)
+	}
+	g.mu.Unlock()
+	if len(late) > 0 && g.giveBack != nil {
+		g.giveBack(late)
+	}
 }
 
 // closed tells whether the gate was stopped.
-func (g *gate) closed() bool {
+func (g *gate) closed() bool { return isClosed(g.stopped) }
+
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-g.stopped:
+	case <-c:
 		return true
 	default:
 		return false
 	}
 }
 
-// rest waits for the end of wait or a kick; false means that the server stops.
-func (g *gate) rest(wait time.Duration, kicked <-chan struct{}) bool {
+// rest waits for the end of wait, a change or a kick; false means that the server stops.
+func (g *gate) rest(wait time.Duration, changed, kicked <-chan struct{}) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+	case <-changed:
 	case <-kicked:
 	case <-g.stopped:
 		return false
@@ -153,6 +352,20 @@ func (g *gates) remove(one *gate) {
 	delete(g.all, one)
 }
 
+// serving returns a server that asks for tasks of a queue, that with the fewest to be handed out; nil where there is
+// none.
+func (g *gates) serving(name string) (found *gate) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	least := 0
+	for one := range g.all {
+		if asks, has := one.serves(name); asks && (found == nil || has < least) {
+			found, least = one, has
+		}
+	}
+	return found
+}
+
 // shut has no server ask for a task until open is called: no answer is on its way when it
 // returns.
 func (g *gates) shut() (open func()) {
@@ -163,11 +376,15 @@ func (g *gates) shut() (open func()) {
 	}
 	g.mu.Unlock()
 	for _, one := range all {
-		one.asking <- struct{}{}
+		for range cap(one.asking) {
+			one.asking <- struct{}{}
+		}
 	}
 	return func() {
 		for _, one := range all {
-			<-one.asking
+			for range cap(one.asking) {
+				<-one.asking
+			}
 		}
 	}
 }

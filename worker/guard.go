@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -44,6 +45,7 @@ type guard struct {
 	stopping chan struct{}
 	once     sync.Once
 	untaken  untaken
+	beats    beats
 
 	mu     sync.Mutex
 	onEnds map[string]func() // by asynq's key of the task
@@ -76,7 +78,7 @@ func (g *guard) stop() { g.once.Do(func() { close(g.stopping) }) }
 // looks for a task.
 func (g *guard) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
 	args = withoutOurText(keys, args)
-	return g.send(ctx, keys, func(ctx context.Context) *redis.Cmd {
+	return g.send(ctx, keys, args, func(ctx context.Context) *redis.Cmd {
 		return g.UniversalClient.EvalSha(ctx, sha, keys, args...)
 	})
 }
@@ -84,14 +86,17 @@ func (g *guard) EvalSha(ctx context.Context, sha string, keys []string, args ...
 // Eval is EvalSha for a script that Redis did not know.
 func (g *guard) Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
 	args = withoutOurText(keys, args)
-	return g.send(ctx, keys, func(ctx context.Context) *redis.Cmd {
+	return g.send(ctx, keys, args, func(ctx context.Context) *redis.Cmd {
 		return g.UniversalClient.Eval(ctx, script, keys, args...)
 	})
 }
 
-func (g *guard) send(ctx context.Context, keys []string, try func(context.Context) *redis.Cmd) *redis.Cmd {
-	if queue, ok := dequeues(ctx, keys); ok {
-		return g.look(ctx, queue, try)
+func (g *guard) send(ctx context.Context, keys []string, args []any, try func(context.Context) *redis.Cmd) *redis.Cmd {
+	if queue, ok := dequeues(ctx, keys); ok && len(args) > 0 {
+		return g.look(ctx, queue, fmt.Sprint(args[0]), try)
+	}
+	if isServerState(keys) && len(args) > 0 { // else the server ends
+		return redis.NewCmdResult("OK", g.beats.send(func() error { return try(ctx).Err() }))
 	}
 	if !endsRun(ctx, keys) {
 		return try(ctx)
@@ -127,13 +132,14 @@ func (g *guard) untilTaken(ctx context.Context, try func(context.Context) *redis
 	}
 }
 
-// look asks queue for a task by ask, when there is a slot for one and it is time to.
-func (g *guard) look(ctx context.Context, queue string, ask func(context.Context) *redis.Cmd) *redis.Cmd {
+// look finds a task of queue, when there is a slot for one and it is time to: one that was taken, or by ask, under a
+// lease.
+func (g *guard) look(ctx context.Context, queue, lease string, ask func(context.Context) *redis.Cmd) *redis.Cmd {
 	g.pulse.check()
 	if !g.slots.admit(g.gate.stopped) {
 		return redis.NewCmdResult(nil, redis.Nil)
 	}
-	cmd := g.gate.look(ctx, queue, ask)
+	cmd := g.gate.look(ctx, queue, lease, ask)
 	if message, err := cmd.Text(); err == nil {
 		g.slots.comes(queue + "t:" + messageID(message))
 	}

@@ -122,6 +122,7 @@ func (t *Throttle) start(ctx context.Context, j *job, slot *slot) (throttle.Deci
 	defer decided()
 	req := t.request(j)
 	t.queues.came(j.queue)
+	t.waker.learn(ctx, provider(j.scope))
 	req.Granted = t.waker.arrived(provider(j.scope), req.Ticket)
 	if j.crowded = !slot.startsFor(t.tenant(j.scope), req.Granted != nil); j.crowded {
 		d, err := t.cfg.Limiter.Queue(ctx, req)

@@ -21,14 +21,8 @@ const parkPause = time.Minute
 // where they are. After an error some may have been moved. It costs one round trip, and is
 // not to be called where parks says no.
 func (r *releaser) park(ctx context.Context, queue string, ids []string, until time.Time) ([]bool, error) {
-	prefix := "asynq:{" + queue + "}:"
-	keys, args := make([]string, 0, len(ids)+2), make([]any, 0, len(ids)+1)
-	// The fraction tells a call that is sent again from another's; asynq drops it.
-	args = append(args, fmt.Sprintf("%d.%06d", secondAtOrAfter(until), rand.N(1_000_000)))
-	for _, id := range ids {
-		keys, args = append(keys, prefix+"t:"+id), append(args, id)
-	}
-	keys = append(keys, prefix+"pending", prefix+"scheduled")
+	keys, args := taskCall(queue, ids, ownSecond(until))
+	keys = append(keys, queuePrefix(queue)+"pending", queuePrefix(queue)+"scheduled")
 	answers, err := r.answers(ctx, lua.ParkTasks, keys, args, len(ids))
 	if err != nil {
 		if !mayPass(err) && ctx.Err() == nil {
@@ -41,4 +35,10 @@ func (r *releaser) park(ctx context.Context, queue string, ids []string, until t
 		moved[i] = answer == 1
 	}
 	return moved, nil
+}
+
+// ownSecond is the second at or after a time, as asynq's sets have it, with a fraction that asynq drops: by it a
+// call that is sent again is told from another's.
+func ownSecond(at time.Time) string {
+	return fmt.Sprintf("%d.%06d", secondAtOrAfter(at), rand.N(1_000_000))
 }

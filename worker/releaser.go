@@ -127,13 +127,14 @@ var errOutcomes = errors.New("the reply is not the script's")
 
 // byScript leaves those unknown that are not as asynq leaves a task.
 func (r *releaser) byScript(ctx context.Context, queue string, ids []string, out []outcome) error {
-	prefix := "asynq:{" + queue + "}:"
-	keys, args := make([]string, 0, len(ids)+4), make([]any, 0, len(ids)+1)
-	args = append(args, strconv.FormatInt(time.Now().UnixNano(), 10))
-	for _, id := range ids {
-		keys, args = append(keys, prefix+"t:"+id), append(args, id)
-	}
-	keys = append(keys, prefix+"pending", prefix+"scheduled", prefix+"retry", prefix+"paused")
+	return r.toPending(ctx, queue, ids, "", out)
+}
+
+// toPending sends release_tasks: for tasks that wait, and those that this process has taken under a lease.
+func (r *releaser) toPending(ctx context.Context, queue string, ids []string, lease string, out []outcome) error {
+	keys, args := taskCall(queue, ids, strconv.FormatInt(time.Now().UnixNano(), 10), lease)
+	prefix := queuePrefix(queue)
+	keys = append(keys, prefix+"pending", prefix+"scheduled", prefix+"retry", prefix+"paused", prefix+"active", prefix+"lease")
 	answers, err := r.answers(ctx, lua.ReleaseTasks, keys, args, len(ids))
 	for i, answer := range answers {
 		out[i] = outcomes[answer]
@@ -141,14 +142,31 @@ func (r *releaser) byScript(ctx context.Context, queue string, ids []string, out
 	return err
 }
 
-// answers calls a script over asynq's keys, which answers with a number for each of n
-// tasks: by its hash, or by its text where the server does not know it.
-func (r *releaser) answers(ctx context.Context, script *lua.Script, keys []string, args []any, n int) ([]int64, error) {
+// queuePrefix begins asynq's keys of a queue.
+func queuePrefix(queue string) string { return "asynq:{" + queue + "}:" }
+
+// taskCall begins the keys of a script over tasks of a queue, and has its arguments: those given, and the ids.
+func taskCall(queue string, ids []string, first ...any) (keys []string, args []any) {
+	keys, args = make([]string, 0, len(ids)+6), make([]any, 0, len(ids)+len(first))
+	args = append(args, first...)
+	for _, id := range ids {
+		keys, args = append(keys, queuePrefix(queue)+"t:"+id), append(args, id)
+	}
+	return keys, args
+}
+
+// eval sends a script by its hash, or by its text where the server does not know it.
+func (r *releaser) eval(ctx context.Context, script *lua.Script, keys []string, args []any) *redis.Cmd {
 	cmd := r.rdb.EvalSha(ctx, script.SHA, keys, args...)
 	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
 		cmd = r.rdb.Eval(ctx, script.Source, keys, args...)
 	}
-	answers, err := cmd.Int64Slice()
+	return cmd
+}
+
+// answers calls a script over asynq's keys, which answers with a number for each of n tasks.
+func (r *releaser) answers(ctx context.Context, script *lua.Script, keys []string, args []any, n int) ([]int64, error) {
+	answers, err := r.eval(ctx, script, keys, args).Int64Slice()
 	if err == nil && len(answers) != n {
 		err = errOutcomes
 	}

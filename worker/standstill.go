@@ -139,13 +139,22 @@ func (w *waker) heedStill(one *watch, a answer) {
 // slowAfter is when a task that was granted its start is slow to come.
 const slowAfter = 250 * time.Millisecond
 
+// late says whether a task that was granted its start should have come by now.
+func (s sent) late() bool {
+	due := s.at
+	if s.granted != nil && s.granted.Starts().After(due) {
+		due = s.granted.Starts()
+	}
+	return time.Since(due) >= slowAfter
+}
+
 // heedSlow asks of queues of which tasks were granted and do not come whether they stand still. Then these
 // tasks go back to their places.
 func (w *waker) heedSlow(one *watch) {
 	slow := map[string][]throttle.Place{}
 	w.mu.Lock()
 	for ticket, its := range one.out {
-		if name, _, ok := queue.ReadTicket(ticket); ok && time.Since(its.at) >= slowAfter {
+		if name, _, ok := queue.ReadTicket(ticket); ok && its.late() {
 			slow[name] = append(slow[name], its.place)
 		}
 	}

@@ -183,6 +183,7 @@ func (o *seen) OutOfPatience(_, became string, _ time.Duration) {
 func (o *seen) Refused(_, why string)             { o.with(func() { o.refused = append(o.refused, why) }) }
 func (o *seen) Held(time.Duration)                {}
 func (o *seen) Looked(string, string, bool)       {}
+func (o *seen) DispatchLead(time.Duration)        {}
 func (o *seen) Rescheduled(string, time.Duration) { o.with(func() { o.rescheduled++ }) }
 func (o *seen) LeaseHeld(_ string, delta int)     { o.with(func() { o.leases += delta }) }
 func (o *seen) Failed(kind string)                { o.with(func() { o.faults = append(o.faults, kind) }) }

@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/hibiken/asynq"
-
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 )
@@ -30,13 +28,15 @@ type waker struct {
 	releaser *releaser
 	queues   *queueStates
 	pulse    *pulse
+	reach    *reach
 	dispatch func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error) // grants those whose turn it is
 	begin    sync.Once
 	mu       sync.Mutex
 	watches  map[string]*watch
-	seen     map[string]announcement // those that have been looked into
-	lulls    map[string]*lull        // after looks that found that nobody waits
-	taken    int                     // places that calls under way may fill
+	seen     map[string]announcement  // those that have been looked into
+	learned  map[string]chan struct{} // closed when it is known how far away a provider's Redis is
+	lulls    map[string]*lull         // after looks that found that nobody waits
+	taken    int                      // places that calls under way may fill
 
 	sample  int64 // how many tasks had ended when they were last counted
 	recent  int64 // how many ended in the time before
@@ -74,8 +74,8 @@ const (
 
 func newWaker(t *Throttle) *waker {
 	w := &waker{
-		t: t, queues: t.queues, pulse: newPulse(t), dispatch: t.cfg.Limiter.Dispatch,
-		watches: map[string]*watch{}, seen: map[string]announcement{}, lulls: map[string]*lull{},
+		t: t, queues: t.queues, pulse: newPulse(t), reach: newReach(), dispatch: t.cfg.Limiter.Dispatch,
+		watches: map[string]*watch{}, seen: map[string]announcement{}, learned: map[string]chan struct{}{}, lulls: map[string]*lull{},
 	}
 	w.releaser = newReleaser(t.cfg.Redis, t.inspector, t.log, t.observer.Failed)
 	return w
@@ -114,6 +114,7 @@ type watch struct {
 type sent struct {
 	place   throttle.Place
 	at      time.Time
+	hands   time.Time // when it is handed to its server, if it was at hand before; zero: it was not
 	granted *throttle.Granted
 }
 
@@ -290,8 +291,8 @@ func (w *waker) look(provider string, why hint) {
 
 // attend is look for who holds w.mu, and returns who does.
 func (w *waker) attend(provider string, why hint) *watch {
-	at := time.Now().Add(why.in)
 	one := w.watches[provider]
+	at := time.Now().Add(max(0, why.in-w.t.beyond(one != nil && one.far)))
 	if one == nil {
 		one = &watch{
 			provider: provider, wake: make(chan struct{}, 1), missed: map[string]bool{}, next: at, all: why.all, said: why.said,
@@ -355,13 +356,14 @@ func (o *watch) kick() {
 
 // watch looks at a provider for as long as somebody waits for it.
 func (w *waker) watch(one *watch) {
+	w.learn(w.t.serving, one.provider)
 	for {
 		w.heedEnded(one)
 		hours := w.heedHours(one)
 		w.heedStandstill(one, hours)
 		room := w.take()
 		req := throttle.DispatchRequest{
-			Provider: one.provider, Lead: w.t.leadOf(one.far), Spread: w.t.spread(), Max: room.ahead, MaxReady: room.now,
+			Provider: one.provider, Lead: w.t.leadOf(one.far), Spread: w.t.window(one.far), From: w.t.from(one.far), Max: room.ahead, MaxReady: room.now,
 			Gone: one.news.Gone, NotYet: one.news.NotYet, Unused: one.news.Unused, StandStill: one.news.StandStill, Back: one.news.Back,
 			Leave: func(scope string) bool { return w.t.gates.refuse(w.t.tenant(scope), room.lent) },
 		}
@@ -395,6 +397,28 @@ func (w *waker) watch(one *watch) {
 	}
 }
 
+// learn measures how far a provider's Redis is, and learns what time it is there, before the first of its tasks starts
+// here. Whoever comes meanwhile waits for it.
+func (w *waker) learn(ctx context.Context, provider string) {
+	w.mu.Lock()
+	learned, known := w.learned[provider]
+	if !known {
+		if len(w.learned) >= mostStates {
+			clear(w.learned)
+		}
+		learned = make(chan struct{})
+		w.learned[provider] = learned
+	}
+	w.mu.Unlock()
+	if known {
+		<-learned
+		return
+	}
+	defer close(learned)
+	w.t.cfg.Limiter.LearnClock(ctx, provider)
+	w.reach.learn(func() error { return w.t.cfg.Redis.Ping(ctx).Err() })
+}
+
 // heedHours says whether rules have begun or ended to hold since the last look. Turns may
 // have come by it, as by other limits.
 func (w *waker) heedHours(one *watch) bool {
@@ -416,6 +440,11 @@ func (w *waker) dispatched(one *watch, req throttle.DispatchRequest, had room) (
 	began := time.Now()
 	defer func() {
 		one.took = time.Since(began)
+		if len(got.Granted) > 0 {
+			w.reach.dispatch.note(one.took)
+			first := &got.Granted[0]
+			w.reach.ask.note(first.Starts().Add(-first.Wait).Sub(began))
+		}
 		if errors.Is(err, errPanicked) {
 			w.pulse.looked(one.beat, err)
 		}
@@ -428,11 +457,11 @@ func (w *waker) dispatched(one *watch, req throttle.DispatchRequest, had room) (
 func (w *waker) pause(one *watch, got throttle.Dispatched, had room, err error) (wait time.Duration, waits bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	wait = max(0, min(got.Next, lookAgain))
+	wait = max(0, min(w.due(got, one.far), lookAgain))
 	if !one.edge.IsZero() {
 		wait = min(wait, max(0, time.Until(one.edge)))
 	}
-	one.quiet = err == nil && got.Next > wait
+	one.quiet = err == nil && w.due(got, one.far) > wait
 	one.kicked, one.idle = one.kicked || len(one.runs) > 0, false
 	switch {
 	case w.t.stopped():
@@ -466,6 +495,16 @@ func (w *waker) pause(one *watch, got throttle.Dispatched, had room, err error) 
 	}
 	one.next = time.Now().Add(wait)
 	return wait, true
+}
+
+// due is in how long to look again for those who are next: as much sooner than whoever is beside Redis as this process is
+// farther away.
+func (w *waker) due(got throttle.Dispatched, far bool) time.Duration {
+	in := got.Next - w.t.beyond(far)
+	if in < gatedLead && len(got.Granted) == 0 { // what no clock tells is not to be looked at again and again
+		return min(got.Next, gatedLead)
+	}
+	return in
 }
 
 // sooner is how long the next look can wait after one that may have been taken before what was heard
@@ -511,7 +550,7 @@ func (w *waker) granted(one *watch, list []throttle.Granted, had room) {
 	defer w.mu.Unlock()
 	w.taken -= had.ahead
 	for _, g := range list {
-		one.out[g.Ticket] = sent{g.Place, time.Now(), &g}
+		one.out[g.Ticket] = sent{place: g.Place, at: time.Now(), granted: &g}
 	}
 	if w.starved.Load() && len(list) < had.ahead {
 		w.kickStarved()
@@ -533,7 +572,10 @@ func (w *waker) arrived(provider, ticket string) *throttle.Granted {
 	}
 	its := one.out[ticket]
 	delete(one.out, ticket)
-	if time.Since(its.at) > handedStays {
+	if !its.hands.IsZero() {
+		w.reach.pickup.note(time.Since(its.hands))
+	}
+	if time.Since(its.at) > handedStays+mostReach {
 		return nil
 	}
 	return its.granted
@@ -560,15 +602,20 @@ func (w *waker) claimed(provider string, places []throttle.Place) {
 }
 
 // heedOverdue finds out what became of tasks that were granted a while ago and have not come. What waits in asynq goes
-// back to its place; any other may have started, and nothing of its grant comes back.
+// back to its place; any other may have started, and nothing of its grant comes back. What could not be asked is told
+// again.
 func (w *waker) heedOverdue(one *watch, overdue []throttle.Place) {
 	for name, its := range byQueue(overdue) {
-		for _, p := range its {
-			info, err := w.t.inspector.GetTaskInfo(name, p.id)
-			switch {
-			case err != nil && !errors.Is(err, asynq.ErrTaskNotFound) && !errors.Is(err, asynq.ErrQueueNotFound):
-				continue // it is told again
-			case err == nil && (info.State == asynq.TaskStatePending || info.State == asynq.TaskStateScheduled || info.State == asynq.TaskStateRetry):
+		states, err := w.askStates(name, its)
+		if err != nil {
+			if !w.t.stopped() {
+				w.t.observer.Failed("wake")
+			}
+			continue
+		}
+		for i, p := range its {
+			switch states[i] {
+			case "pending", "scheduled", "retry":
 				one.news.Unused = append(one.news.Unused, p.Place)
 			default:
 				w.mu.Lock()
@@ -579,37 +626,47 @@ func (w *waker) heedOverdue(one *watch, overdue []throttle.Place) {
 	}
 }
 
-// run puts granted tasks into pending, those of each queue in one call.
+// run brings granted tasks to a server of this process, or into pending where others serve their queue: those of each
+// queue in one call.
 func (w *waker) run(one *watch, list []throttle.Granted) {
-	byQueue := map[string][]throttle.Place{}
+	byQueue := map[string][]throttle.Granted{}
 	ids := map[string][]string{}
 	var order []string
 	for _, g := range list {
-		p := g.Place
-		name, id, ok := queue.ReadTicket(p.Ticket)
+		name, id, ok := queue.ReadTicket(g.Ticket)
 		if !ok {
-			one.news.Gone = append(one.news.Gone, p)
+			one.news.Gone = append(one.news.Gone, g.Place)
 			continue
 		}
 		if byQueue[name] == nil {
 			order = append(order, name)
 		}
-		byQueue[name], ids[name] = append(byQueue[name], p), append(ids[name], id)
+		byQueue[name], ids[name] = append(byQueue[name], g), append(ids[name], id)
 	}
 	if len(order) > 0 {
 		one.far = slices.ContainsFunc(order, func(name string) bool { return !w.t.queues.owns(name) })
 	}
 	for _, name := range order {
+		if g := w.t.gates.serving(name); g != nil && w.releaser.takes() && !w.queues.stands(name) {
+			w.t.moves.Go(func() { w.takeGranted(one, g, name, byQueue[name], ids[name]) })
+			continue
+		}
 		outcomes, err := w.releaseInto(name, ids[name])
 		w.t.gates.kick()
-		if err != nil && !w.t.stopped() {
-			if more, due := w.t.repeats.due("release "+name, time.Now()); due {
-				w.t.log.Warn("tasks whose turn has come could not be released; they come by themselves", "queue", name, "more", more, "error", err)
-			}
+		w.tellUnreleased(name, err)
+		for i, g := range byQueue[name] {
+			w.heed(one, answer{g.Place, name, ids[name][i], outcomes[i]})
 		}
-		for i, p := range byQueue[name] {
-			w.heed(one, answer{p, name, ids[name][i], outcomes[i]})
-		}
+	}
+}
+
+// tellUnreleased logs that granted tasks did not come, if they did not.
+func (w *waker) tellUnreleased(name string, err error) {
+	if err == nil || w.t.stopped() {
+		return
+	}
+	if more, due := w.t.repeats.due("release "+name, time.Now()); due {
+		w.t.log.Warn("tasks whose turn has come could not be released; they come by themselves", "queue", name, "more", more, "error", err)
 	}
 }
 
@@ -719,6 +776,36 @@ func (t *Throttle) spread() time.Duration {
 		return 0
 	}
 	return max(0, min(spread, t.cfg.Hold*2/3-t.lead()))
+}
+
+// gated says whether servers of this process hand tasks out that it has taken for them: those wait there for their
+// starts, and not in handlers.
+func (t *Throttle) gated(far bool) bool {
+	return t.holds() && !far && !t.gates.none() && t.waker.releaser.takes()
+}
+
+// beyond is how much sooner than lead says tasks are granted, since Redis is far or the machine busy, and window how
+// much of what is next a call grants besides.
+func (t *Throttle) beyond(far bool) time.Duration {
+	if !t.gated(far) {
+		return 0
+	}
+	return t.waker.reach.beyond()
+}
+
+// from is how far ahead of now starts are at least.
+func (t *Throttle) from(far bool) time.Duration {
+	if !t.gated(far) {
+		return 0
+	}
+	return t.waker.reach.from()
+}
+
+func (t *Throttle) window(far bool) time.Duration {
+	if !t.gated(far) {
+		return t.spread()
+	}
+	return t.waker.reach.window()
 }
 
 // holds tells whether tasks may wait in handlers at all. Where they may not, a task

@@ -142,6 +142,8 @@ type Observer interface {
 	// done; and whether it will be done again, since somebody waits. label is
 	// the provider's name where the limits have it, "*" where it may be a customer's.
 	Looked(provider, label string, again bool)
+	// DispatchLead reports how long before their starts tasks are granted in this process, whenever that was measured anew.
+	DispatchLead(lead time.Duration)
 	// Failed tells of a fault of the kind named, such as "release".
 	Failed(kind string)
 }
@@ -262,4 +264,5 @@ func (nobody) LeaseHeld(string, int)             {}
 func (nobody) OutOfPatience(string, string, time.Duration) {}
 
 func (nobody) Looked(string, string, bool) {}
+func (nobody) DispatchLead(time.Duration)  {}
 func (nobody) Failed(string)               {}

@@ -163,6 +163,7 @@ func (pickUps) Rescheduled(string, time.Duration) {}
 func (pickUps) Ran(string, string, time.Duration) {}
 func (pickUps) LeaseHeld(string, int)             {}
 func (pickUps) Looked(string, string, bool)       {}
+func (pickUps) DispatchLead(time.Duration)        {}
 
 func (pickUps) OutOfPatience(string, string, time.Duration) {}
 

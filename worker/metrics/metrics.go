@@ -63,6 +63,7 @@ type Metrics struct {
 	refused    *prometheus.CounterVec
 	impatient  *prometheus.CounterVec
 	holding    prometheus.Gauge
+	lead       prometheus.Gauge
 	holds      prometheus.Histogram
 	errors     *prometheus.CounterVec
 	up         prometheus.Gauge
@@ -127,6 +128,7 @@ func (m *Metrics) makeTaskMetrics() {
 	m.delays = histograms(m, "rescheduled_seconds", "How far ahead a limited task was put back.", waitBuckets, "queue")
 	m.refused = counters(m, "refused_total", "Times that a task was put back until limits change, or another worker takes it.", "queue", "why")
 	m.impatient = counters(m, "out_of_patience_total", "Tasks that waited too long, by what became of them.", "queue", "outcome")
+	m.lead = gauge(m, "dispatch_lead_seconds", "How long before their starts tasks are granted.")
 	m.holding = gauge(m, "held", "Tasks waiting in a handler for a moment that is near.")
 	m.holds = histogram(m, "hold_seconds", "How long a task waited in a handler.", runBuckets)
 }

@@ -104,6 +104,9 @@ func (m *Metrics) Holding(delta int) { m.holding.Add(float64(delta)) }
 // Held counts a task that waited d in a handler.
 func (m *Metrics) Held(d time.Duration) { m.holds.Observe(d.Seconds()) }
 
+// DispatchLead notes how long before their starts tasks are granted.
+func (m *Metrics) DispatchLead(lead time.Duration) { m.lead.Set(lead.Seconds()) }
+
 // Looked notes that it was looked whose turn it is of those who wait for a provider,
 // and whether it will be again. label is what the provider is called here.
 func (m *Metrics) Looked(provider, label string, again bool) { m.looks.note(provider, label, again) }

@@ -1,0 +1,104 @@
+package worker
+
+import (
+	"context"
+	"strings"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// beats sends what asynq's heartbeat writes beside it: while a heartbeat waits for Redis asynq starts no task, and it
+// makes up to four round trips every five seconds. A call is answered with the outcome of the one before, so that what
+// asynq thinks of a lease is at most one beat old: it takes a lease for lost 30 s after its end. It is safe for concurrent use.
+type beats struct {
+	mu    sync.Mutex
+	calls []func() error
+	idle  chan struct{} // closed when all have been sent; nil: they have
+	last  error
+}
+
+// mostBeats is how many calls may wait to be sent: those of several beats.
+const mostBeats = 64
+
+// send has a call sent after those before it, and returns how the last one ended. Where too many wait, it waits too.
+func (b *beats) send(call func() error) error {
+	b.mu.Lock()
+	if len(b.calls) >= mostBeats {
+		idle := b.idle
+		b.mu.Unlock()
+		<-idle
+		b.mu.Lock()
+	}
+	defer b.mu.Unlock()
+	b.calls = append(b.calls, call)
+	if b.idle == nil {
+		b.idle = make(chan struct{})
+		go b.run(b.idle)
+	}
+	return b.last
+}
+
+func (b *beats) run(idle chan struct{}) {
+	for {
+		b.mu.Lock()
+		if len(b.calls) == 0 {
+			b.idle = nil
+			close(idle)
+			b.mu.Unlock()
+			return
+		}
+		call := b.calls[0]
+		b.calls = b.calls[1:]
+		b.mu.Unlock()
+		err := call()
+		b.mu.Lock()
+		b.last = err
+		b.mu.Unlock()
+	}
+}
+
+// wait returns when all calls have been sent.
+func (b *beats) wait() {
+	b.mu.Lock()
+	idle := b.idle
+	b.mu.Unlock()
+	if idle != nil {
+		<-idle
+	}
+}
+
+// isBeat says whether a key is one that asynq's heartbeat writes.
+func isBeat(key string) bool {
+	return strings.HasPrefix(key, "asynq:servers") || strings.HasPrefix(key, "asynq:workers")
+}
+
+// isServerState tells the scripts by which a heartbeat writes what its server does, and forgets it: the second has no
+// arguments.
+func isServerState(keys []string) bool {
+	return len(keys) == 2 && strings.HasPrefix(keys[0], "asynq:servers:") && strings.HasPrefix(keys[1], "asynq:workers:")
+}
+
+// ZAdd sends what a heartbeat adds beside it.
+func (g *guard) ZAdd(ctx context.Context, key string, members ...redis.Z) *redis.IntCmd {
+	if !isBeat(key) {
+		return g.UniversalClient.ZAdd(ctx, key, members...)
+	}
+	return redis.NewIntResult(0, g.beats.send(func() error { return g.UniversalClient.ZAdd(ctx, key, members...).Err() }))
+}
+
+// ZAddXX sends the leases that a heartbeat renews beside it.
+func (g *guard) ZAddXX(ctx context.Context, key string, members ...redis.Z) *redis.IntCmd {
+	if !strings.HasPrefix(key, "asynq:{") || !strings.HasSuffix(key, "}:lease") {
+		return g.UniversalClient.ZAddXX(ctx, key, members...)
+	}
+	return redis.NewIntResult(0, g.beats.send(func() error { return g.UniversalClient.ZAddXX(ctx, key, members...).Err() }))
+}
+
+// ZRem removes after all beats what they have written, as a server that ends does.
+func (g *guard) ZRem(ctx context.Context, key string, members ...any) *redis.IntCmd {
+	if isBeat(key) {
+		g.beats.wait()
+	}
+	return g.UniversalClient.ZRem(ctx, key, members...)
+}

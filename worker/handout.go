@@ -1,0 +1,76 @@
+package worker
+
+import (
+	"slices"
+	"time"
+)
+
+// handout is a task that is active for asynq, and that this process has not handed to its server yet.
+type handout struct {
+	queue   string // asynq's prefix of the keys of its queue
+	id      string
+	lease   string    // under which it was taken
+	message string    // as asynq keeps it
+	at      time.Time // when it is handed out
+	since   time.Time // when it was taken
+	found   bool      // in pending: it comes when its queue is asked, and not before others
+}
+
+// newHandout is one of a message that asynq's script or ours has brought.
+func newHandout(queue, lease, message string, at time.Time) *handout {
+	return &handout{queue: queue, id: messageID(message), lease: lease, message: message, at: at, since: time.Now()}
+}
+
+// noHandout is how long a look waits for a task to be handed out where there is none.
+const noHandout = time.Hour
+
+// handouts are those of a server, by when they are handed out. Whoever has them locks them.
+type handouts []*handout
+
+func (h *handouts) add(list ...*handout) {
+	for _, one := range list {
+		i := len(*h)
+		for i > 0 && one.at.Before((*h)[i-1].at) { // most come in their order
+			i--
+		}
+		*h = slices.Insert(*h, i, one)
+	}
+}
+
+// next takes the first task of a queue whose time has come; others says that there is one of another queue, and found
+// that one was found there in pending.
+func (h *handouts) next(queue string, now time.Time) (one *handout, others, found bool) {
+	for i, its := range *h {
+		if its.at.After(now) {
+			break
+		}
+		if its.queue == queue {
+			*h = slices.Delete(*h, i, i+1)
+			return its, false, false
+		}
+		others, found = others || !its.found, found || its.found
+	}
+	return nil, others, found
+}
+
+// until is how long it takes until the next is to be handed out of those whose time is yet to come.
+func (h *handouts) until(now time.Time) time.Duration {
+	for _, its := range *h {
+		if its.at.After(now) {
+			return its.at.Sub(now)
+		}
+	}
+	return noHandout
+}
+
+// remove takes out those that pick says.
+func (h *handouts) remove(pick func(*handout) bool) (gone []*handout) {
+	*h = slices.DeleteFunc(*h, func(one *handout) bool {
+		out := pick(one)
+		if out {
+			gone = append(gone, one)
+		}
+		return out
+	})
+	return gone
+}

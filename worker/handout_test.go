@@ -1,0 +1,177 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// handing stands for asynq: it asks the queues of a gate in rounds, and notes what it was handed and when.
+type handing struct {
+	gate   *gate
+	queues []string
+	delay  time.Duration // of Redis
+	began  time.Time
+
+	mu   sync.Mutex
+	got  []string
+	asks int
+	has  map[string][]string // what Redis has, by queue
+}
+
+func newHanding(t *testing.T, delay time.Duration, queues ...string) *handing {
+	t.Helper()
+	h := &handing{gate: newGate(100 * time.Millisecond), queues: queues, delay: delay, began: time.Now(), has: map[string][]string{}}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for !h.gate.closed() {
+			h.round()
+		}
+	}()
+	t.Cleanup(func() { h.gate.stop(); <-done; h.gate.withdraw() })
+	return h
+}
+
+func (h *handing) round() {
+	for _, queue := range h.queues {
+		cmd := h.gate.look(context.Background(), queue, "7", func(context.Context) *redis.Cmd { return h.redis(queue) })
+		if message, err := cmd.Text(); err == nil {
+			h.mu.Lock()
+			h.got = append(h.got, message+" "+time.Since(h.began).String())
+			h.mu.Unlock()
+			return
+		} else if !errors.Is(err, redis.Nil) {
+			return
+		}
+	}
+	<-time.After(roundPause)
+}
+
+func (h *handing) redis(queue string) *redis.Cmd {
+	<-time.After(h.delay)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.asks++
+	if len(h.has[queue]) == 0 {
+		return nothing()
+	}
+	message := h.has[queue][0]
+	h.has[queue] = h.has[queue][1:]
+	return redis.NewCmdResult(message, nil)
+}
+
+func (h *handing) handed() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.got)
+}
+
+// at is a task of a queue to be handed out at a time after the beginning.
+func (h *handing) at(queue, message string, after time.Duration) *handout {
+	return &handout{queue: queue, message: message, id: message, lease: "7", at: h.began.Add(after), since: h.began}
+}
+
+// "hands each to asynq some milliseconds before its start": in the order of their times, whatever the order in which they
+// came and whichever queue is asked first, and never sooner.
+func TestHandout(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHanding(t, 0, "high", "low")
+		<-time.After(time.Second)
+		h.gate.put(h.at("low", "c", 1300*time.Millisecond), h.at("high", "a", 1100*time.Millisecond))
+		h.gate.put(h.at("low", "b", 1200*time.Millisecond))
+		<-time.After(time.Second)
+		want := []string{"a 1.1s", "b 1.2s", "c 1.3s"}
+		if got := h.handed(); !slices.Equal(got, want) {
+			t.Errorf("handed out %q, want %q", got, want)
+		}
+	})
+}
+
+// "a look that waits for an answer from afar returns empty-handed when a task is at hand", and the answer is not lost.
+func TestHandoutWhileAsking(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHanding(t, 400*time.Millisecond, "high", "low")
+		h.has["high"] = []string{"pending"}
+		<-time.After(time.Millisecond) // it waits for the answer for high
+		h.gate.put(h.at("low", "a", 100*time.Millisecond), h.at("high", "b", 200*time.Millisecond))
+		<-time.After(time.Second)
+		want := []string{"a 100ms", "b 200ms", "pending 400ms"}
+		if got := h.handed(); !slices.Equal(got, want) {
+			t.Errorf("handed out %q, want %q", got, want)
+		}
+	})
+}
+
+// Tasks that are at hand all the time keep no queue from being asked, nor have Redis asked more often.
+func TestHandoutsLeaveLooks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHanding(t, time.Millisecond, "high", "low")
+		for i := range 2000 {
+			h.gate.put(h.at("high", "taken", time.Duration(i)*time.Millisecond))
+		}
+		<-time.After(time.Second)
+		h.mu.Lock()
+		h.has["low"] = []string{"pending"}
+		h.mu.Unlock()
+		<-time.After(500 * time.Millisecond)
+		found := slices.ContainsFunc(h.handed(), func(s string) bool { return s[:7] == "pending" })
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if !found {
+			t.Error("a pending task was not found in half a second, beside tasks that are at hand")
+		}
+		if h.asks > 60 { // of two queues, ten times a second
+			t.Errorf("Redis was asked %d times in 1.5 s", h.asks)
+		}
+	})
+}
+
+// "A task that its server has no slot for within a quarter of a second, and all that a stopping server has, go into pending."
+func TestHandoutGivenBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(time.Hour)
+		var back []string
+		g.giveBack = func(list []*handout) {
+			for _, one := range list {
+				back = append(back, one.id)
+			}
+		}
+		now := time.Now()
+		g.put(&handout{queue: "q", id: "late", at: now}, &handout{queue: "q", id: "ahead", at: now.Add(time.Minute)})
+		<-time.After(handoutStays)
+		synctest.Wait()
+		if !slices.Equal(back, []string{"late"}) {
+			t.Errorf("given back: %q", back)
+		}
+		asked := make(chan struct{})
+		go g.look(context.Background(), "q", "7", func(context.Context) *redis.Cmd {
+			<-asked
+			return redis.NewCmdResult("found", nil)
+		})
+		synctest.Wait()
+		g.stop()
+		time.AfterFunc(time.Second, func() { close(asked) })
+		var left []string
+		for _, one := range g.withdraw() {
+			left = append(left, one.id+one.message)
+		}
+		slices.Sort(left)
+		if want := []string{"ahead", "found"}; !slices.Equal(left, want) {
+			t.Errorf("a stopped gate had %q, want %q: the one ahead, and what Redis was being asked for", left, want)
+		}
+		if g.put(&handout{queue: "q", id: "too late", at: now}) {
+			t.Error("a stopped gate took a task")
+		}
+	})
+}

@@ -1,0 +1,185 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/lua" //nolint:depguard // see releaser.go
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
+)
+
+// asynqLease is how long asynq takes a task for running that it has handed out, unless it renews that.
+const asynqLease = 30 * time.Second
+
+// take moves tasks of queue from scheduled or retry straight to active, for a server of this process to run them, and
+// returns their messages, "" for one that was not taken, and what became of each. lease names the call: sent again
+// under the same one it answers the same, so after an error it may be repeated, and the tasks that it took are given
+// back by it. It costs one round trip for each hundred tasks, and is not to be called where takes says no.
+func (r *releaser) take(ctx context.Context, queue, lease string, ids []string) (messages []string, out []outcome, err error) {
+	for len(ids) > 0 {
+		n := min(len(ids), releaseBatch)
+		some, became, err := r.takePart(ctx, queue, lease, ids[:n])
+		if err != nil {
+			r.failed("release_task")
+			return messages, out, fmt.Errorf("worker: take tasks of queue %s: %w", queue, err)
+		}
+		messages, out, ids = append(messages, some...), append(out, became...), ids[n:]
+	}
+	return messages, out, nil
+}
+
+// takes says whether tasks can be taken: asynq's keys are known, and the server has not refused a script over them.
+func (r *releaser) takes() bool { return r.known && !r.refused.Load() }
+
+// newLease is the end of a lease that begins now, as take wants it.
+func newLease() string { return ownSecond(time.Now().Add(asynqLease)) }
+
+func (r *releaser) takePart(ctx context.Context, queue, lease string, ids []string) (messages []string, out []outcome, err error) {
+	keys, args := taskCall(queue, ids, lease)
+	prefix := queuePrefix(queue)
+	keys = append(keys, prefix+"active", prefix+"lease", prefix+"scheduled", prefix+"retry", prefix+"paused")
+	answers, err := r.eval(ctx, lua.TakeTasks, keys, args).Slice()
+	if err == nil && len(answers) != len(ids) {
+		err = errOutcomes
+	}
+	if err != nil {
+		if !mayPass(err) && ctx.Err() == nil {
+			r.note(ctx, err)
+		}
+		return nil, nil, err
+	}
+	messages, out = make([]string, len(ids)), make([]outcome, len(ids))
+	for i, answer := range answers {
+		switch a := answer.(type) {
+		case string:
+			messages[i], out[i] = a, moved
+		case int64:
+			out[i] = outcomes[a]
+		}
+	}
+	return messages, out, nil
+}
+
+// giveBack puts tasks that were taken under a lease, and not run, before all others in pending. Those that asynq, or
+// another process, has moved meanwhile stay where they are.
+func (r *releaser) giveBack(ctx context.Context, queue, lease string, ids []string) error {
+	for len(ids) > 0 {
+		n := min(len(ids), releaseBatch)
+		if err := r.toPending(ctx, queue, ids[:n], lease, make([]outcome, n)); err != nil {
+			r.failed("release_task")
+			return fmt.Errorf("worker: give tasks of queue %s back: %w", queue, err)
+		}
+		ids = ids[n:]
+	}
+	return nil
+}
+
+// askStates returns what asynq says tasks of a queue are, "" where it has no such task: all in one round trip where its keys
+// are known, and each in two where they are not.
+func (w *waker) askStates(name string, tasks []inQueue) ([]string, error) {
+	if w.releaser.known {
+		return w.states(w.t.serving, name, tasks, false)
+	}
+	out := make([]string, len(tasks))
+	for i, p := range tasks {
+		info, err := w.t.inspector.GetTaskInfo(name, p.id)
+		if err == nil {
+			out[i] = info.State.String()
+		} else if !errors.Is(err, asynq.ErrTaskNotFound) && !errors.Is(err, asynq.ErrQueueNotFound) {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// takeGranted moves granted tasks of a queue to a server of this process, which runs them at their starts. What does not answer
+// is asked again: some may be taken already.
+func (w *waker) takeGranted(one *watch, g *gate, name string, list []throttle.Granted, ids []string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.serving), asynqLease/2)
+	defer cancel()
+	lease := newLease()
+	messages, out, err := w.releaser.take(ctx, name, lease, ids)
+	for pause := guardPause; mayPass(err) && !w.t.stopped() && sleep(ctx, pause); pause = min(2*pause, guardMaxPause) {
+		messages, out, err = w.releaser.take(ctx, name, lease, ids)
+	}
+	if err != nil {
+		w.tellUnreleased(name, err)
+		if !mayPass(err) {
+			out, _ = w.releaser.release(ctx, name, ids)
+			w.t.gates.kick()
+		}
+		messages = nil
+	}
+	w.handOut(one, g, name, lease, list, messages)
+	w.answered(one, name, list, ids, out)
+}
+
+// handOut has a server hand out what was taken, each at its time.
+func (w *waker) handOut(one *watch, g *gate, name, lease string, list []throttle.Granted, messages []string) {
+	now, early := time.Now(), w.reach.early()
+	var taken []*handout
+	w.mu.Lock()
+	for i, message := range messages {
+		if message == "" {
+			continue
+		}
+		starts := list[i].Starts()
+		its := newHandout(queuePrefix(name), lease, message, starts.Add(-early))
+		taken = append(taken, its)
+		w.reach.hand.note(now.Sub(starts.Add(-list[i].Wait)))
+		if sent, is := one.out[list[i].Ticket]; is && its.at.After(now) {
+			sent.hands = its.at
+			one.out[list[i].Ticket] = sent
+		}
+	}
+	w.mu.Unlock()
+	w.t.observer.DispatchLead(w.reach.lead())
+	if len(taken) > 0 && !g.put(taken...) {
+		w.giveBack(taken)
+	}
+}
+
+// answered notes what became of those that could not be taken, for the next look.
+func (w *waker) answered(one *watch, name string, list []throttle.Granted, ids []string, out []outcome) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, became := range out {
+		if became != moved || one.missed[list[i].Ticket] {
+			one.later = append(one.later, answer{list[i].Place, name, ids[i], became})
+			one.kick()
+		}
+	}
+}
+
+// giveBack puts tasks that were taken, and not handed out, into pending: they are no more this process's than anybody's.
+func (w *waker) giveBack(list []*handout) {
+	type group struct{ queue, lease string }
+	ids := map[group][]string{}
+	w.mu.Lock()
+	for _, its := range list {
+		name := strings.TrimSuffix(strings.TrimPrefix(its.queue, "asynq:{"), "}:")
+		ids[group{name, its.lease}] = append(ids[group{name, its.lease}], its.id)
+		for _, one := range w.watches {
+			if sent, is := one.out[queue.Ticket(name, its.id)]; is {
+				sent.granted = nil // others may see to it
+				one.out[queue.Ticket(name, its.id)] = sent
+			}
+		}
+	}
+	w.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.serving), guardTry)
+	defer cancel()
+	for g, its := range ids {
+		if err := w.releaser.giveBack(ctx, g.queue, g.lease, its); err != nil {
+			w.t.log.Warn("tasks that were taken and not started could not be put back; asynq brings them when their lease is over",
+				"queue", g.queue, "tasks", len(its), "error", err)
+		}
+	}
+	w.t.gates.kick()
+}
