@@ -539,17 +539,7 @@ for i = n + 8, #KEYS do
 end
 local was = call('HMGET', meta, '@', '^')
 if there % 2 == 1 then
-  local ids = { '' }
-  for _, l in pairs(queues.by_scope) do
-    ids[#ids + 1], ids[#ids + 2] = l.leaf, l.scope
-  end
-  tree.read(ids)
-  for i = 1, n, 500 do
-    local states = call('MGET', unpack(KEYS, i, min(n, i + 499)))
-    for j = 1, #states do
-      stored.known[KEYS[i + j - 1]] = states[j]
-    end
-  end
+  queues.read()
 end
 local beat = tonumber(was[1] or nil) or 0
 bring_leases_back(beat, tonumber(was[2] or nil))

@@ -1461,8 +1461,15 @@ do
   local SLOT, LATEST, MOST_OF_A_TURN, MANY = 100000, 9007199254740991, 10000, 500
   local PAST = '!'
 
+  local parents = { [''] = false }
+
   local function parent(id)
-    return string.match(id, '^(.*)/')
+    local up = parents[id]
+    if up == nil then
+      up = string.match(id, '^(.*)/')
+      parents[id] = up
+    end
+    return up
   end
   tree.parent = parent
 
@@ -2144,6 +2151,20 @@ function queues.add(key, text)
   return l
 end
 
+-- Reads the nodes of all queues, and the states of all rules, at once.
+function queues.read()
+  local ids = { '' }
+  for _, l in pairs(queues.by_scope) do
+    ids[#ids + 1], ids[#ids + 2] = l.leaf, l.scope
+  end
+  tree.read(ids)
+  for i = 1, n, 500 do
+    for j, state in ipairs(call('MGET', unpack(KEYS, i, min(n, i + 499)))) do
+      stored.known[KEYS[i + j - 1]] = state
+    end
+  end
+end
+
 -- The rules of a queue's scope, pauses behind them, and its weights by level.
 function queues.path(l)
   if not l.path then
@@ -2673,17 +2694,7 @@ for i = n + 8, #KEYS do
 end
 local was = call('HMGET', meta, '@', '^')
 if there % 2 == 1 then
-  local ids = { '' }
-  for _, l in pairs(queues.by_scope) do
-    ids[#ids + 1], ids[#ids + 2] = l.leaf, l.scope
-  end
-  tree.read(ids)
-  for i = 1, n, 500 do
-    local states = call('MGET', unpack(KEYS, i, min(n, i + 499)))
-    for j = 1, #states do
-      stored.known[KEYS[i + j - 1]] = states[j]
-    end
-  end
+  queues.read()
 end
 local beat = tonumber(was[1] or nil) or 0
 bring_leases_back(beat, tonumber(was[2] or nil))

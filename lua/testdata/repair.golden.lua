@@ -235,8 +235,15 @@ do
   local SLOT, LATEST, MOST_OF_A_TURN, MANY = 100000, 9007199254740991, 10000, 500
   local PAST = '!'
 
+  local parents = { [''] = false }
+
   local function parent(id)
-    return string.match(id, '^(.*)/')
+    local up = parents[id]
+    if up == nil then
+      up = string.match(id, '^(.*)/')
+      parents[id] = up
+    end
+    return up
   end
   tree.parent = parent
 
