@@ -225,7 +225,7 @@ func (l *Limiter) dispatch(ctx context.Context, req DispatchRequest, scopes *nex
 
 func appendNews(args []any, what string, list []Place) []any {
 	for _, p := range list {
-		args = append(args, what, scopePath(p.Scope), p.ticket())
+		args = append(args, what+p.grant, scopePath(p.Scope), p.ticket())
 	}
 	return args
 }
@@ -243,7 +243,7 @@ func (l *Limiter) readDispatch(provider string, list []any, asked time.Time) (ou
 		lists[i] = one
 	}
 	times, granted, overdue := lists[0], lists[1], lists[4]
-	if len(times) != 3 || len(granted)%3 != 0 || len(overdue)%2 != 0 {
+	if len(times) != 3 || len(granted)%3 != 0 || len(overdue)%3 != 0 {
 		return out, errReply
 	}
 	out.now, _ = times[0].(int64)
@@ -262,8 +262,10 @@ func (l *Limiter) readDispatch(provider string, list []any, asked time.Time) (ou
 	for _, s := range lists[3] {
 		out.near = append(out.near, scopeOf(provider, strings.TrimSuffix(text(s), "/")))
 	}
-	for i := 0; i < len(overdue); i += 2 {
-		out.overdue = append(out.overdue, readPlace(scopeOf(provider, overdue[i]), text(overdue[i+1])))
+	for i := 0; i < len(overdue); i += 3 {
+		p := readPlace(scopeOf(provider, overdue[i]), text(overdue[i+1]))
+		p.grant = text(overdue[i+2])
+		out.overdue = append(out.overdue, p)
 	}
 	return out, nil
 }
@@ -305,6 +307,7 @@ func (l *Limiter) readGranted(p Place, value string, now int64, asked time.Time)
 	if err != nil {
 		return Granted{}, err
 	}
+	p.grant = f.id
 	out := Granted{Place: p, Wait: time.Duration(f.start-now) * time.Microsecond}
 	of, err := l.plans.of(p.Scope)
 	if err != nil {

@@ -66,3 +66,33 @@ func TestStartTakesWhatWasGranted(t *testing.T) {
 		})
 	}
 }
+
+// "What is said of it counts for no other grant of the same task": news that are sent again after their reply was lost do not
+// hit the grant that the task has by then.
+func TestNewsNameAGrant(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: sec}), func(b *bench) {
+		ask := Ask{Scope: "p", Ticket: "a"}
+		b.decide(Request{Scope: "p"})
+		b.decide(Request{Scope: "p", Ticket: "a"})
+		b.pass(sec)
+		first := b.dispatch(DispatchRequest{Max: 1}).Granted
+		b.dispatch(DispatchRequest{Unused: placesOf(first)})
+		second := b.dispatch(DispatchRequest{Max: 1}).Granted
+		if len(first) != 1 || len(second) != 1 || first[0].Place == second[0].Place {
+			b.t.Fatalf("%+v, then %+v", first, second)
+		}
+		for what, news := range map[string]DispatchRequest{
+			"unused": {Unused: placesOf(first)}, "not yet": {NotYet: placesOf(first)}, "claimed": {Claimed: placesOf(first)},
+		} {
+			b.dispatch(news)
+			if s, err := b.InspectTicket(ctx, ask); err != nil || !s.Released {
+				b.t.Errorf("%s: %+v, %v; that was said of another grant", what, s, err)
+			}
+		}
+		b.dispatch(DispatchRequest{Claimed: []Place{{Scope: "p", Ticket: "a"}}}) // of any
+		if s, err := b.InspectTicket(ctx, ask); err != nil || s.Released || s.Waits {
+			b.t.Errorf("%+v, %v; it has come", s, err)
+		}
+	})
+}

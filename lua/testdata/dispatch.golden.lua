@@ -29,7 +29,8 @@
 --                     of; after a "!" those of one of which the caller may start nobody.
 -- ARGV[n+s+9..] news  three for each task, what, scope and ticket: "c" it has come, "u" it has not come and
 --                     goes back to its place, "a" there is no such task yet and it is tried again eight places later,
---                     "f" there is no such task any more, "b" it was parked and goes back. Or "s", any scope, and
+--                     "f" there is no such task any more, "b" it was parked and goes back; "c", "u" and "a" with the
+--                     id of the grant behind them, if it shall count for no other. Or "s", any scope, and
 --                     a group that stands still, "m" and one that the caller serves: what the tickets' names begin
 --                     with, up to and with their first slash. Without "m" it serves all.
 --
@@ -39,7 +40,8 @@
 --          granted  three for each task: its scope, its ticket and its grant, as in flight.lua
 --          missing  the scopes that were met and are not among KEYS, each once
 --          near     nodes whose turns are next, as paths
---          overdue  two for each task that was granted and has not come in time: its scope and its ticket
+--          overdue  three for each task that was granted and has not come in time: its scope, its ticket and the id
+--                   of its grant
 --
 -- Writes   KEYS[1..n+s+7] that it changes. Nothing when nobody waits and there is no news.
 -- Source   docs/turns.md#dispatch
@@ -1996,6 +1998,11 @@ function flights.read(v)
   return g
 end
 
+-- Whether a value is that of a grant by its id, '' for any.
+function flights.is(value, id)
+  return id == '' or string.match(value, '^%S+ %S+ %S+ (%S+)') == id
+end
+
 function flights.parts(field)
   local zero = string.find(field, '\0', 1, true)
   return sub(field, 1, zero - 1), sub(field, zero + 1)
@@ -2305,10 +2312,10 @@ local function take_out(l, ticket)
   end
 end
 
--- What became of one who was granted.
-local function heed_granted(what, l, field, ticket)
+-- What became of one who was granted; `its` is the id of the grant that it is said of.
+local function heed_granted(what, l, field, ticket, its)
   local value = flies and call('HGET', flight, field)
-  if not value then
+  if not value or not flights.is(value, its) then
     return
   end
   if what ~= 'f' and (not l or l.unknown) then
@@ -2323,33 +2330,39 @@ local function heed_granted(what, l, field, ticket)
   flights.forget(field) -- last: it is never in neither
 end
 
--- What has come is not in flight any more.
-local function forget_claimed(fields)
+-- What has come is not in flight any more: fields, by the ids of their grants.
+local function forget_claimed(fields, ids)
   for i = 1, flies and #fields or 0, 500 do
-    call('HDEL', flight, unpack(fields, i, min(#fields, i + 499)))
-    call('ZREM', overdue, unpack(fields, i, min(#fields, i + 499)))
+    local gone = {}
+    for j, value in ipairs(call('HMGET', flight, unpack(fields, i, min(#fields, i + 499)))) do
+      gone[#gone + 1] = value and flights.is(value, ids[i + j - 1]) and fields[i + j - 1] or nil
+    end
+    if #gone > 0 then
+      call('HDEL', flight, unpack(gone))
+      call('ZREM', overdue, unpack(gone))
+    end
   end
 end
 
 local function heed_news()
-  local list, claimed = {}, {}
+  local list, claimed, ids = {}, {}, {}
   for i = 2 + #KEYS, #ARGV, 3 do
-    local what, scope, ticket = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+    local what, its, scope, ticket = sub(ARGV[i], 1, 1), sub(ARGV[i], 2), ARGV[i + 1], ARGV[i + 2]
     if what == 's' then
       parking.add(ticket)
     elseif what == 'm' then
       mine = mine or {}
       mine[ticket] = true
     elseif what == 'c' then
-      claimed[#claimed + 1] = scope .. '\0' .. ticket
+      claimed[#claimed + 1], ids[#ids + 1] = scope .. '\0' .. ticket, its
     else
-      list[#list + 1] = { what, queues.by_scope[scope], scope .. '\0' .. ticket, ticket }
+      list[#list + 1] = { what, queues.by_scope[scope], scope .. '\0' .. ticket, ticket, what == 'f' and '' or its }
     end
   end
   if #granted > 0 then
     return -- this call was sent before, and has heeded them
   end
-  forget_claimed(claimed)
+  forget_claimed(claimed, ids)
   for _, one in ipairs(list) do
     local what, l, field, ticket = one[1], one[2], one[3], one[4]
     if what == 'b' then
@@ -2357,7 +2370,7 @@ local function heed_news()
         unpark(l, field, ticket)
       end
     else
-      heed_granted(what, l, field, ticket)
+      heed_granted(what, l, field, ticket, one[5])
     end
     if what == 'f' then
       call('ZREM', parked, field)
@@ -2430,13 +2443,13 @@ local function fetch()
     if not value then
       call('ZREM', overdue, field)
     elseif at < 0 and is_mine(ticket, l) and l and not l.unknown and flights.read(value).start < now then
-      heed_granted('u', l, field, ticket) -- it is granted anew
+      heed_granted('u', l, field, ticket, '') -- it is granted anew
     elseif at < 0 and is_mine(ticket, l) then
       call('ZADD', overdue, whole(now), field)
       granted[#granted + 1], granted[#granted + 2], granted[#granted + 3] = scope, ticket, value
     elseif at > 0 or at + HANDED + STALE <= now then
       call('ZADD', overdue, whole(now - STALE + AGAIN), field) -- others are told in a while
-      late[#late + 1], late[#late + 2] = scope, ticket
+      late[#late + 1], late[#late + 2], late[#late + 3] = scope, ticket, flights.read(value).id
     elseif at + HANDED + ABSENT <= now then
       absent[scope .. '\0' .. group_of(ticket)] = true
     end
