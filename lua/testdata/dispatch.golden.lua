@@ -1456,7 +1456,7 @@ end
 --           is saved for the tasks of that one. A leaf whose queue has lanes has 1 for '!'.
 --           u<node>, 0, unit: what the tasks below that cost by unit take of another unit, and with '*' of
 --           requests: a task that costs a number takes it of each. Q<scope> the lanes of a queue: lanes.lua.
---           @ the µs of the last dispatch.
+--           @ the µs of the last dispatch. * where it is while it goes through all of schedule, as ZSCAN has it.
 local tree = { records = {}, nodes = {}, sets = {}, comes = {}, times = {}, sums = {}, at_once = 16 }
 do
   local format = string.format
@@ -2241,8 +2241,8 @@ function queues.waits_for(path, start, binding)
 end
 
 -- How many steps a call takes at most, how many blocked nodes it takes up at once, and after how many scopes that
--- it does not know it ends: the caller comes again with those.
-local STEPS, DUE, UNKNOWN = 1000, 100, 64
+-- it does not know it ends: the caller comes again with those. How many nodes it looks at when limits have changed.
+local STEPS, DUE, UNKNOWN, ALL_AT_ONCE = 1000, 100, 64, '1000'
 
 -- How soon to look again where something is left for now. How soon to look again at what the caller knows no rules of.
 -- How soon to look at a suspended rule, which a change of its limit brings up sooner. What was granted for others,
@@ -2647,7 +2647,7 @@ local function dispatch()
   local steps, early = 0, {}
   local names = due_nodes(early)
   while #names > 0 and steps <= STEPS do
-    steps = steps + 1
+    steps = steps + #names
     take_up(names)
     local sig = next_root()
     while sig do
@@ -2662,13 +2662,19 @@ local function dispatch()
   return #names > 0
 end
 
--- Lets all blocked nodes be looked at: limits have changed, or the clock has stepped back. Each costs about a µs.
-local function look_at_all()
-  local names = call('ZREVRANGEBYSCORE', schedule, '+inf', '(' .. whole(now), 'LIMIT', '0', '20000')
-  for _, name in ipairs(names) do
-    tree.times[name] = now
+-- Lets all blocked nodes be looked at: limits have changed, or the clock has stepped back. Each costs about a µs, so a call
+-- does some of them, and the next goes on behind those.
+local function look_at_all(cursor)
+  local page = call('ZSCAN', schedule, cursor, 'COUNT', ALL_AT_ONCE)
+  for i = 1, #page[2], 2 do
+    if tonumber(page[2][i + 1]) > now then
+      tree.times[page[2][i]] = now
+    end
   end
-  if #names == 20000 then
+  if page[1] == '0' then
+    fields_gone[#fields_gone + 1] = '*'
+  else
+    fields_set[#fields_set + 1], fields_set[#fields_set + 2] = '*', page[1]
     look_again(now)
   end
 end
@@ -2705,7 +2711,7 @@ end
 for i = n + 8, #KEYS do
   queues.add(KEYS[i], ARGV[i + 1])
 end
-local was = call('HMGET', meta, '@', '^')
+local was = call('HMGET', meta, '@', '^', '*')
 if there % 2 == 1 then
   queues.read()
 end
@@ -2714,8 +2720,11 @@ bring_leases_back(beat, tonumber(was[2] or nil))
 granted_before()
 heed_news()
 fetch()
-if ARGV[7] == '1' or beat > now then -- or the clock has stepped back
-  look_at_all()
+local anew = ARGV[7] == '1' or beat > now -- or the clock has stepped back
+if anew or was[3] then
+  look_at_all(anew and '0' or was[3])
+end
+if anew then
   for _, field in ipairs(flies and call('ZRANGEBYSCORE', overdue, '(' .. whole(now), '+inf') or {}) do
     call('ZADD', overdue, whole(now), field)
   end
