@@ -36,7 +36,7 @@
 --
 -- Returns  {times, granted, missing, near, overdue}, each a list:
 --          times    {now, next, parked}: integer µs, the clock of this call, and when to look again, 0 when
---                   nobody waits; 1 while any are parked
+--                   nobody waits, nor is in flight; 1 while any are parked
 --          granted  three for each task: its scope, its ticket and its grant, as in flight.lua
 --          missing  the scopes that were met and are not among KEYS, each once
 --          near     nodes whose turns are next, as paths
@@ -294,6 +294,16 @@ local function fetch()
       absent[scope .. '\0' .. group_of(ticket)] = true
     end
   end
+end
+
+-- When somebody of those in flight is to be named, if that is before another moment; 0 is never.
+local function next_overdue(t)
+  for least, ahead in pairs({ ['-inf'] = HANDED, ['0'] = 0 }) do
+    local at = tonumber(call('ZRANGEBYSCORE', overdue, least, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')[2] or nil)
+    local its = at and max(now + 1, at + (at < 0 and ahead or 0) + STALE)
+    t = its and (t == 0 or its < t) and its or t
+  end
+  return t
 end
 
 -- Grants a task its start. It is charged, and its scope has had a turn.
@@ -597,8 +607,11 @@ if following > 0 and following <= now and not over then
 elseif following > 0 and again then
   following = min(following, again)
 end
+if following == 0 or following > now + AGAIN then
+  following = next_overdue(following)
+end
 -- The first call of each minute keeps what waits, however soon it follows the one before.
-if following > 0 and floor(now * 1440 / STAY) ~= floor(beat * 1440 / STAY) then
+if first and floor(now * 1440 / STAY) ~= floor(beat * 1440 / STAY) then
   local last = tonumber(call('ZRANGE', schedule, '-1', '-1', 'WITHSCORES')[2])
   keep_waiting(max(0, last - now), schedule, heap, meta)
   for _, l in pairs(queues.by_scope) do

@@ -74,7 +74,7 @@ type Dispatched struct {
 	// Overdue are tasks that somebody was granted 3 s ago or longer, and nobody has said what became of them: this
 	// caller is to find out, and to name them in Claimed, Unused or Gone.
 	Overdue []Place
-	// Waiting says that somebody waits, and Next in how long to call Dispatch again.
+	// Waiting says that somebody waits, or was granted a start and has not come, and Next in how long to call Dispatch again.
 	Waiting bool
 	Next    time.Duration
 	// Parked says that some are parked, as of the last call that was no glance.
@@ -162,10 +162,11 @@ func (l *Limiter) glanceQueue(ctx context.Context, provider string, scopes *next
 	if err != nil {
 		return d, false, unavailable(ctx, "look for those who wait for", provider, err)
 	}
-	if due := first.Val(); len(due) == 0 || int64(due[0].Score) < next {
+	due, out := first.Val(), flying.Val()
+	if len(due)+len(out) == 0 || len(due) > 0 && int64(due[0].Score) < next {
 		return d, false, nil
 	}
-	if out := flying.Val(); len(out) > 0 && int64(out[0].Score) <= stale {
+	if len(out) > 0 && int64(out[0].Score) <= stale {
 		return d, false, nil // or some are to be fetched
 	}
 	return Dispatched{Waiting: true, Next: max(0, time.Until(until)), Parked: parks}, true, nil

@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -95,4 +96,30 @@ func TestNewsNameAGrant(t *testing.T) {
 			b.t.Errorf("%+v, %v; it has come", s, err)
 		}
 	})
+}
+
+// What a killed process was granted is looked at after 3 s, also where nobody waits any more, or the others wait for long.
+func TestInFlightIsLookedAt(t *testing.T) {
+	t.Parallel()
+	for _, others := range []int{0, 1} {
+		onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: time.Hour}), func(b *bench) {
+			b.decide(Request{Scope: "p"})
+			for i := range 1 + others {
+				b.decide(Request{Scope: "p", Ticket: fmt.Sprint(i)})
+			}
+			b.pass(time.Hour)
+			d := b.dispatch(DispatchRequest{Max: 1})
+			if len(d.Granted) != 1 || !d.Waiting || d.Next <= 2*sec || d.Next > 3*sec {
+				b.t.Fatalf("%+v; what was granted is to be looked at in 3 s", d)
+			}
+			b.pass(d.Next)
+			if d = b.dispatch(DispatchRequest{}); len(d.Overdue) != 1 {
+				b.t.Errorf("%+v; one has not come", d)
+			}
+			b.dispatch(DispatchRequest{Claimed: d.Overdue})
+			if d = b.dispatch(DispatchRequest{}); d.Waiting != (others > 0) || d.Waiting && d.Next < time.Minute {
+				b.t.Errorf("%+v; nobody is in flight", d)
+			}
+		})
+	}
 }
