@@ -128,7 +128,8 @@ queues.read()
 if flies and from < #ARGV then
   local fields = {}
   for i = from, #ARGV, 3 do
-    fields[#fields + 1] = list[tonumber(ARGV[i])].scope .. '\0' .. ARGV[i + 1]
+    local l, ticket = list[tonumber(ARGV[i])], ARGV[i + 1]
+    fields[#fields + 1] = l.scope .. '\0' .. ticket
   end
   for j, value in ipairs(call('HMGET', flight, unpack(fields))) do
     on_its_way[fields[j]] = value
