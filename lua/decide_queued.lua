@@ -284,11 +284,11 @@ if not held then
   end
 end
 local score = was_parked and tonumber(was_parked) or mine and own_place(g) or nil
-local place = enter(l, ticket, rank, sig, score, by, t, lead)
+local place, card = enter(l, ticket, rank, sig, score, by, t, lead)
 if was_parked then
   call('ZREM', parked, field)
 end
-local expected = expected_in(l, rules, place, call('ZCARD', l.key))
+local expected = expected_in(l, rules, place, card)
 if place > 0 and expected >= 0 and ARGV[6] ~= '' then -- the first may wait for what this one does not
   expected = max(expected, (blocked_until(l) or now) + lead - now)
 end

@@ -30,17 +30,19 @@
 --                     of; after a "!" those of one of which the caller may start nobody.
 -- ARGV[n+s+10..] news three for each task, what, scope and ticket: "c" it has come, "u" it has not come and
 --                     goes back to its place, "a" there is no such task yet and it is tried again eight places later,
---                     "f" there is no such task any more, "b" it was parked and goes back. Or "s", any scope, and
+--                     "f" there is no such task any more, "b" it was parked and goes back; "c", "u" and "a" with the
+--                     id of the grant behind them, if it shall count for no other. Or "s", any scope, and
 --                     a group that stands still, "m" and one that the caller serves: what the tickets' names begin
 --                     with, up to and with their first slash. Without "m" it serves all.
 --
 -- Returns  {times, granted, missing, near, overdue}, each a list:
 --          times    {now, next, parked}: integer µs, the clock of this call, and when to look again, 0 when
---                   nobody waits; 1 while any are parked
+--                   nobody waits, nor is in flight; 1 while any are parked
 --          granted  three for each task: its scope, its ticket and its grant, as in flight.lua
 --          missing  the scopes that were met and are not among KEYS, each once
 --          near     nodes whose turns are next, as paths
---          overdue  two for each task that was granted and has not come in time: its scope and its ticket
+--          overdue  three for each task that was granted and has not come in time: its scope, its ticket and the id
+--                   of its grant
 --
 -- Writes   KEYS[1..n+s+7] that it changes. Nothing when nobody waits and there is no news.
 -- Source   docs/turns.md#dispatch
@@ -80,8 +82,8 @@ local stale = false
 -- #include waiting/queues
 
 -- How many steps a call takes at most, how many blocked nodes it takes up at once, and after how many scopes that
--- it does not know it ends: the caller comes again with those.
-local STEPS, DUE, UNKNOWN = 1000, 100, 64
+-- it does not know it ends: the caller comes again with those. How many nodes it looks at when limits have changed.
+local STEPS, DUE, UNKNOWN, ALL_AT_ONCE = 1000, 100, 64, '1000'
 
 -- How soon to look again where something is left for now. How soon to look again at what the caller knows no rules of.
 -- How soon to look at a suspended rule, which a change of its limit brings up sooner. What was granted for others,
@@ -151,10 +153,10 @@ local function take_out(l, ticket)
   end
 end
 
--- What became of one who was granted.
-local function heed_granted(what, l, field, ticket)
+-- What became of one who was granted; `its` is the id of the grant that it is said of.
+local function heed_granted(what, l, field, ticket, its)
   local value = flies and call('HGET', flight, field)
-  if not value then
+  if not value or not flights.is(value, its) then
     return
   end
   if what ~= 'f' and (not l or l.unknown) then
@@ -169,33 +171,39 @@ local function heed_granted(what, l, field, ticket)
   flights.forget(field) -- last: it is never in neither
 end
 
--- What has come is not in flight any more.
-local function forget_claimed(fields)
+-- What has come is not in flight any more: fields, by the ids of their grants.
+local function forget_claimed(fields, ids)
   for i = 1, flies and #fields or 0, 500 do
-    call('HDEL', flight, unpack(fields, i, min(#fields, i + 499)))
-    call('ZREM', overdue, unpack(fields, i, min(#fields, i + 499)))
+    local gone = {}
+    for j, value in ipairs(call('HMGET', flight, unpack(fields, i, min(#fields, i + 499)))) do
+      gone[#gone + 1] = value and flights.is(value, ids[i + j - 1]) and fields[i + j - 1] or nil
+    end
+    if #gone > 0 then
+      call('HDEL', flight, unpack(gone))
+      call('ZREM', overdue, unpack(gone))
+    end
   end
 end
 
 local function heed_news()
-  local list, claimed = {}, {}
+  local list, claimed, ids = {}, {}, {}
   for i = 3 + #KEYS, #ARGV, 3 do
-    local what, scope, ticket = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+    local what, its, scope, ticket = sub(ARGV[i], 1, 1), sub(ARGV[i], 2), ARGV[i + 1], ARGV[i + 2]
     if what == 's' then
       parking.add(ticket)
     elseif what == 'm' then
       mine = mine or {}
       mine[ticket] = true
     elseif what == 'c' then
-      claimed[#claimed + 1] = scope .. '\0' .. ticket
+      claimed[#claimed + 1], ids[#ids + 1] = scope .. '\0' .. ticket, its
     else
-      list[#list + 1] = { what, queues.by_scope[scope], scope .. '\0' .. ticket, ticket }
+      list[#list + 1] = { what, queues.by_scope[scope], scope .. '\0' .. ticket, ticket, what == 'f' and '' or its }
     end
   end
   if #granted > 0 then
     return -- this call was sent before, and has heeded them
   end
-  forget_claimed(claimed)
+  forget_claimed(claimed, ids)
   for _, one in ipairs(list) do
     local what, l, field, ticket = one[1], one[2], one[3], one[4]
     if what == 'b' then
@@ -203,7 +211,7 @@ local function heed_news()
         unpark(l, field, ticket)
       end
     else
-      heed_granted(what, l, field, ticket)
+      heed_granted(what, l, field, ticket, one[5])
     end
     if what == 'f' then
       call('ZREM', parked, field)
@@ -276,17 +284,27 @@ local function fetch()
     if not value then
       call('ZREM', overdue, field)
     elseif at < 0 and is_mine(ticket, l) and l and not l.unknown and flights.read(value).start < now then
-      heed_granted('u', l, field, ticket) -- it is granted anew
+      heed_granted('u', l, field, ticket, '') -- it is granted anew
     elseif at < 0 and is_mine(ticket, l) then
       call('ZADD', overdue, whole(now), field)
       granted[#granted + 1], granted[#granted + 2], granted[#granted + 3] = scope, ticket, value
     elseif at > 0 or at + HANDED + STALE <= now then
       call('ZADD', overdue, whole(now - STALE + AGAIN), field) -- others are told in a while
-      late[#late + 1], late[#late + 2] = scope, ticket
+      late[#late + 1], late[#late + 2], late[#late + 3] = scope, ticket, flights.read(value).id
     elseif at + HANDED + ABSENT <= now then
       absent[scope .. '\0' .. group_of(ticket)] = true
     end
   end
+end
+
+-- When somebody of those in flight is to be named, if that is before another moment; 0 is never.
+local function next_overdue(t)
+  for least, ahead in pairs({ ['-inf'] = HANDED, ['0'] = 0 }) do
+    local at = tonumber(call('ZRANGEBYSCORE', overdue, least, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')[2] or nil)
+    local its = at and max(now + 1, at + (at < 0 and ahead or 0) + STALE)
+    t = its and (t == 0 or its < t) and its or t
+  end
+  return t
 end
 
 -- Grants a task its start. It is charged, and its scope has had a turn.
@@ -480,7 +498,7 @@ local function dispatch()
   local steps, early = 0, {}
   local names = due_nodes(early)
   while #names > 0 and steps <= STEPS do
-    steps = steps + 1
+    steps = steps + #names
     take_up(names)
     local sig = next_root()
     while sig do
@@ -495,13 +513,19 @@ local function dispatch()
   return #names > 0
 end
 
--- Lets all blocked nodes be looked at: limits have changed, or the clock has stepped back. Each costs about a µs.
-local function look_at_all()
-  local names = call('ZREVRANGEBYSCORE', schedule, '+inf', '(' .. whole(now), 'LIMIT', '0', '20000')
-  for _, name in ipairs(names) do
-    tree.times[name] = now
+-- Lets all blocked nodes be looked at: limits have changed, or the clock has stepped back. Each costs about a µs, so a call
+-- does some of them, and the next goes on behind those.
+local function look_at_all(cursor)
+  local page = call('ZSCAN', schedule, cursor, 'COUNT', ALL_AT_ONCE)
+  for i = 1, #page[2], 2 do
+    if tonumber(page[2][i + 1]) > now then
+      tree.times[page[2][i]] = now
+    end
   end
-  if #names == 20000 then
+  if page[1] == '0' then
+    fields_gone[#fields_gone + 1] = '*'
+  else
+    fields_set[#fields_set + 1], fields_set[#fields_set + 2] = '*', page[1]
     look_again(now)
   end
 end
@@ -538,27 +562,20 @@ end
 for i = n + 8, #KEYS do
   queues.add(KEYS[i], ARGV[i + 2])
 end
-local was = call('HMGET', meta, '@', '^')
+local was = call('HMGET', meta, '@', '^', '*')
 if there % 2 == 1 then
-  local ids = { '' }
-  for _, l in pairs(queues.by_scope) do
-    ids[#ids + 1], ids[#ids + 2] = l.leaf, l.scope
-  end
-  tree.read(ids)
-  for i = 1, n, 500 do
-    local states = call('MGET', unpack(KEYS, i, min(n, i + 499)))
-    for j = 1, #states do
-      stored.known[KEYS[i + j - 1]] = states[j]
-    end
-  end
+  queues.read()
 end
 local beat = tonumber(was[1] or nil) or 0
 bring_leases_back(beat, tonumber(was[2] or nil))
 granted_before()
 heed_news()
 fetch()
-if ARGV[7] == '1' or beat > now then -- or the clock has stepped back
-  look_at_all()
+local anew = ARGV[7] == '1' or beat > now -- or the clock has stepped back
+if anew or was[3] then
+  look_at_all(anew and '0' or was[3])
+end
+if anew then
   for _, field in ipairs(flies and call('ZRANGEBYSCORE', overdue, '(' .. whole(now), '+inf') or {}) do
     call('ZADD', overdue, whole(now), field)
   end
@@ -591,8 +608,11 @@ if following > 0 and following <= now and not over then
 elseif following > 0 and again then
   following = min(following, again)
 end
+if following == 0 or following > now + AGAIN then
+  following = next_overdue(following)
+end
 -- The first call of each minute keeps what waits, however soon it follows the one before.
-if following > 0 and floor(now * 1440 / STAY) ~= floor(beat * 1440 / STAY) then
+if first and floor(now * 1440 / STAY) ~= floor(beat * 1440 / STAY) then
   local last = tonumber(call('ZRANGE', schedule, '-1', '-1', 'WITHSCORES')[2])
   keep_waiting(max(0, last - now), schedule, heap, meta)
   for _, l in pairs(queues.by_scope) do

@@ -68,7 +68,7 @@ local stale = false
 
 tree.at_once = 8
 local out, longest, entered, seen = { now, -1 }, 0, {}, {}
-local flying, overdues = {}, {}
+local flying, overdues, on_its_way = {}, {}, {}
 
 -- Charges a task that goes straight to asynq.
 local function go(l, ticket, path, start)
@@ -83,7 +83,7 @@ local function go(l, ticket, path, start)
     end
   end
   local field = l.scope .. '\0' .. ticket
-  flying[#flying + 1] = field
+  flying[#flying + 1], on_its_way[field] = field, true
   flying[#flying + 1] = flights.text({ start = start, score = -SCORES, id = gid }, names, places)
   overdues[#overdues + 1], overdues[#overdues + 2] = whole(now), field
 end
@@ -98,7 +98,7 @@ end
 
 local function place(l, ticket, rank)
   local path, sig = counted(queues.path(l), ticket)
-  if flies and call('HEXISTS', flight, l.scope .. '\0' .. ticket) == 1 then
+  if on_its_way[l.scope .. '\0' .. ticket] then
     return 1, 0
   end
   local by, t
@@ -110,9 +110,7 @@ local function place(l, ticket, rank)
     end
     by, t = waits(path, start, binding)
   end
-  local before, new = enter(l, ticket, rank, sig, nil, by, t, lead)
-  l.card = new and l.card and l.card + 1 or l.card or call('ZCARD', l.key)
-  local expected = expected_in(l, path, before, l.card)
+  local expected = expected_in(l, path, enter(l, ticket, rank, sig, nil, by, t, lead))
   longest = max(longest, expected)
   if not seen[l] then
     seen[l], entered[#entered + 1] = true, l
@@ -120,11 +118,24 @@ local function place(l, ticket, rank)
   return 1, expected
 end
 
-local list = {}
+local list, from = {}, #KEYS - 1
 for i = n + 8, #KEYS do
   list[#list + 1] = queues.add(KEYS[i], ARGV[i - 2])
 end
-for i = #KEYS - 1, #ARGV, 3 do
+queues.read()
+
+-- Notes which tasks are in flight.
+if flies and from < #ARGV then
+  local fields = {}
+  for i = from, #ARGV, 3 do
+    local l, ticket = list[tonumber(ARGV[i])], ARGV[i + 1]
+    fields[#fields + 1] = l.scope .. '\0' .. ticket
+  end
+  for j, value in ipairs(call('HMGET', flight, unpack(fields))) do
+    on_its_way[fields[j]] = value
+  end
+end
+for i = from, #ARGV, 3 do
   local placed, expected = 1, -1
   if not stale then
     placed, expected = place(list[tonumber(ARGV[i])], ARGV[i + 1], ARGV[i + 2])
@@ -132,10 +143,8 @@ for i = #KEYS - 1, #ARGV, 3 do
   out[#out + 1], out[#out + 2] = placed, expected
 end
 if #overdues > 0 then
-  for i = 1, #flying, 500 do
-    call('HSET', flight, unpack(flying, i, min(#flying, i + 499)))
-    call('ZADD', overdue, unpack(overdues, i, min(#overdues, i + 499)))
-  end
+  call('HSET', flight, unpack(flying))
+  call('ZADD', overdue, unpack(overdues))
   keep_waiting(0, flight, overdue)
 end
 queues.save()

@@ -76,7 +76,7 @@ type Dispatched struct {
 	// Overdue are tasks that somebody was granted 3 s ago or longer, and nobody has said what became of them: this
 	// caller is to find out, and to name them in Claimed, Unused or Gone.
 	Overdue []Place
-	// Waiting says that somebody waits, and Next in how long to call Dispatch again.
+	// Waiting says that somebody waits, or was granted a start and has not come, and Next in how long to call Dispatch again.
 	Waiting bool
 	Next    time.Duration
 	// Parked says that some are parked, as of the last call that was no glance.
@@ -164,10 +164,11 @@ func (l *Limiter) glanceQueue(ctx context.Context, provider string, scopes *next
 	if err != nil {
 		return d, false, unavailable(ctx, "look for those who wait for", provider, err)
 	}
-	if due := first.Val(); len(due) == 0 || int64(due[0].Score) < next {
+	due, out := first.Val(), flying.Val()
+	if len(due)+len(out) == 0 || len(due) > 0 && int64(due[0].Score) < next {
 		return d, false, nil
 	}
-	if out := flying.Val(); len(out) > 0 && int64(out[0].Score) <= stale {
+	if len(out) > 0 && int64(out[0].Score) <= stale {
 		return d, false, nil // or some are to be fetched
 	}
 	return Dispatched{Waiting: true, Next: max(0, time.Until(until)), Parked: parks}, true, nil
@@ -228,7 +229,7 @@ func (l *Limiter) dispatch(ctx context.Context, req DispatchRequest, scopes *nex
 
 func appendNews(args []any, what string, list []Place) []any {
 	for _, p := range list {
-		args = append(args, what, scopePath(p.Scope), p.ticket())
+		args = append(args, what+p.grant, scopePath(p.Scope), p.ticket())
 	}
 	return args
 }
@@ -246,7 +247,7 @@ func (l *Limiter) readDispatch(provider string, list []any, asked time.Time) (ou
 		lists[i] = one
 	}
 	times, granted, overdue := lists[0], lists[1], lists[4]
-	if len(times) != 3 || len(granted)%3 != 0 || len(overdue)%2 != 0 {
+	if len(times) != 3 || len(granted)%3 != 0 || len(overdue)%3 != 0 {
 		return out, errReply
 	}
 	out.now, _ = times[0].(int64)
@@ -265,8 +266,10 @@ func (l *Limiter) readDispatch(provider string, list []any, asked time.Time) (ou
 	for _, s := range lists[3] {
 		out.near = append(out.near, scopeOf(provider, strings.TrimSuffix(text(s), "/")))
 	}
-	for i := 0; i < len(overdue); i += 2 {
-		out.overdue = append(out.overdue, readPlace(scopeOf(provider, overdue[i]), text(overdue[i+1])))
+	for i := 0; i < len(overdue); i += 3 {
+		p := readPlace(scopeOf(provider, overdue[i]), text(overdue[i+1]))
+		p.grant = text(overdue[i+2])
+		out.overdue = append(out.overdue, p)
 	}
 	return out, nil
 }
@@ -308,6 +311,7 @@ func (l *Limiter) readGranted(p Place, value string, now int64, asked time.Time)
 	if err != nil {
 		return Granted{}, err
 	}
+	p.grant = f.id
 	out := Granted{Place: p, Wait: time.Duration(f.start-now) * time.Microsecond}
 	of, err := l.plans.of(p.Scope)
 	if err != nil {

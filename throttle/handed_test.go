@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -62,6 +63,62 @@ func TestStartTakesWhatWasGranted(t *testing.T) {
 			}
 			if left := rdb.ZCard(ctx, overdueKey(keyspace(l.cfg.Prefix).provider("p"))).Val(); left != 0 {
 				t.Errorf("%d may be named overdue", left)
+			}
+		})
+	}
+}
+
+// "What is said of it counts for no other grant of the same task": news that are sent again after their reply was lost do not
+// hit the grant that the task has by then.
+func TestNewsNameAGrant(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: sec}), func(b *bench) {
+		ask := Ask{Scope: "p", Ticket: "a"}
+		b.decide(Request{Scope: "p"})
+		b.decide(Request{Scope: "p", Ticket: "a"})
+		b.pass(sec)
+		first := b.dispatch(DispatchRequest{Max: 1}).Granted
+		b.dispatch(DispatchRequest{Unused: placesOf(first)})
+		second := b.dispatch(DispatchRequest{Max: 1}).Granted
+		if len(first) != 1 || len(second) != 1 || first[0].Place == second[0].Place {
+			b.t.Fatalf("%+v, then %+v", first, second)
+		}
+		for what, news := range map[string]DispatchRequest{
+			"unused": {Unused: placesOf(first)}, "not yet": {NotYet: placesOf(first)}, "claimed": {Claimed: placesOf(first)},
+		} {
+			b.dispatch(news)
+			if s, err := b.InspectTicket(ctx, ask); err != nil || !s.Released {
+				b.t.Errorf("%s: %+v, %v; that was said of another grant", what, s, err)
+			}
+		}
+		b.dispatch(DispatchRequest{Claimed: []Place{{Scope: "p", Ticket: "a"}}}) // of any
+		if s, err := b.InspectTicket(ctx, ask); err != nil || s.Released || s.Waits {
+			b.t.Errorf("%+v, %v; it has come", s, err)
+		}
+	})
+}
+
+// What a killed process was granted is looked at after 3 s, also where nobody waits any more, or the others wait for long.
+func TestInFlightIsLookedAt(t *testing.T) {
+	t.Parallel()
+	for _, others := range []int{0, 1} {
+		onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: time.Hour}), func(b *bench) {
+			b.decide(Request{Scope: "p"})
+			for i := range 1 + others {
+				b.decide(Request{Scope: "p", Ticket: fmt.Sprint(i)})
+			}
+			b.pass(time.Hour)
+			d := b.dispatch(DispatchRequest{Max: 1})
+			if len(d.Granted) != 1 || !d.Waiting || d.Next <= 2*sec || d.Next > 3*sec {
+				b.t.Fatalf("%+v; what was granted is to be looked at in 3 s", d)
+			}
+			b.pass(d.Next)
+			if d = b.dispatch(DispatchRequest{}); len(d.Overdue) != 1 {
+				b.t.Errorf("%+v; one has not come", d)
+			}
+			b.dispatch(DispatchRequest{Claimed: d.Overdue})
+			if d = b.dispatch(DispatchRequest{}); d.Waiting != (others > 0) || d.Waiting && d.Next < time.Minute {
+				b.t.Errorf("%+v; nobody is in flight", d)
 			}
 		})
 	}

@@ -1,7 +1,10 @@
 package throttle
 
 import (
+	"cmp"
 	"context"
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -53,7 +56,7 @@ type Placed struct {
 // otherwise, as if they had asked and been denied. The answer has one Placed for each.
 //
 // Those who may run at once are charged, and in flight until they come. The lead is that of DispatchRequest, and a start is near when it
-// is at most so far away. Costs one round trip for each provider. The error wraps
+// is at most so far away. Costs one round trip for each 512 of a provider. The error wraps
 // ErrUnavailable, or is ctx's; some may then stand in line nevertheless.
 func (l *Limiter) LineUp(ctx context.Context, asks []Ask, lead, near time.Duration) ([]Placed, error) {
 	out := make([]Placed, len(asks))
@@ -78,59 +81,151 @@ func (l *Limiter) LineUp(ctx context.Context, asks []Ask, lead, near time.Durati
 		groups[p.scope.Provider()] = append(groups[p.scope.Provider()], i)
 	}
 	for _, provider := range order {
-		if err := l.lineUp(ctx, provider, asks, groups[provider], out, lead, near, false); err != nil {
+		if err := l.lineUp(ctx, provider, asks, groups[provider], out, lead, near); err != nil {
 			return out, unavailable(ctx, "line up for", provider, err)
 		}
 	}
 	return out, nil
 }
 
-func (l *Limiter) lineUp(ctx context.Context, provider string, asks []Ask, group []int, out []Placed, lead, near time.Duration, again bool) error {
-	var scopes []string
-	number := map[string]int{}
-	for _, i := range group {
-		if _, known := number[asks[i].Scope]; !known {
-			scopes = append(scopes, asks[i].Scope)
-			number[asks[i].Scope] = len(scopes)
-		}
-	}
-	t := l.table(scopes)
-	var args []any
-	for _, i := range group {
-		a := asks[i]
-		priority := a.Priority
-		if p := t.plans[number[a.Scope]-1]; p != nil {
-			priority = p.effective(priority)
-		}
-		args = append(args, number[a.Scope], a.Place().ticket(), string(appendRank(nil, priority, a.Lane, a.Stride)))
-	}
-	prefix, asked := keyspace(l.cfg.Prefix).provider(provider), time.Now()
-	reply, err := l.joinScript(ctx, provider, scopes, t, lead, near, args)
-	if err != nil {
-		return err
-	}
-	if len(reply) != 1+2*len(group) {
-		return errReply
-	}
-	now, _ := reply[0].(int64)
-	if l.told(prefix, asked, time.UnixMicro(now), scopes) && !again {
-		return l.lineUp(ctx, provider, asks, group, out, lead, near, true)
-	}
+// joinBatch is how many tasks a call of join places at most: few enough that it keeps the server for some milliseconds
+// where each has a tenant of its own. joinCalls is how many such calls go in one round trip, under one Config.Timeout.
+const (
+	joinBatch = 64
+	joinCalls = 8
+)
+
+// lineUp gives places to those of asks that group names, all of one provider.
+func (l *Limiter) lineUp(ctx context.Context, provider string, asks []Ask, group []int, out []Placed, lead, near time.Duration) error {
 	waits := false
-	for k, i := range group {
-		a := asks[i]
-		placed, _ := reply[1+2*k].(int64)
-		expected, _ := reply[2+2*k].(int64)
-		out[i].Waits, out[i].Expected = placed == 1, wait(expected)
-		waits = waits || placed == 1
-		if p := t.plans[number[a.Scope]-1]; placed == 1 && p != nil && len(p.pauses) > 0 {
-			_, out[i].Expected = p.paused(time.UnixMicro(now))
+	for some := range slices.Chunk(group, joinBatch*joinCalls) {
+		var calls []*joinCall
+		for batch := range slices.Chunk(some, joinBatch) {
+			calls = append(calls, l.newJoin(asks, batch, lead, near))
+		}
+		if err := l.joinAll(ctx, provider, asks, calls); err != nil {
+			return err
+		}
+		for _, c := range calls {
+			waits = c.read(asks, out) || waits
 		}
 	}
 	if waits {
 		return l.announce(ctx, provider)
 	}
 	return nil
+}
+
+// joinCall is one call of join.
+type joinCall struct {
+	group  []int // its tasks, as indexes of asks
+	scopes []string
+	number map[string]int // of each scope, from 1
+	table  *table
+	head   []any // the arguments before the table, and
+	tasks  []any // behind it
+	reply  []any
+}
+
+func (l *Limiter) newJoin(asks []Ask, group []int, lead, near time.Duration) *joinCall {
+	c := &joinCall{group: group, number: map[string]int{}}
+	c.head = []any{l.clock(), l.slots.client + NewID(), lead.Microseconds(), near.Microseconds()}
+	for _, i := range group {
+		if _, known := c.number[asks[i].Scope]; !known {
+			c.scopes = append(c.scopes, asks[i].Scope)
+			c.number[asks[i].Scope] = len(c.scopes)
+		}
+	}
+	c.bring(l, asks)
+	return c
+}
+
+// bring brings the rules along that hold now.
+func (c *joinCall) bring(l *Limiter, asks []Ask) {
+	c.table, c.tasks = l.table(c.scopes), nil
+	for _, i := range c.group {
+		a := asks[i]
+		priority := a.Priority
+		if p := c.table.plans[c.number[a.Scope]-1]; p != nil {
+			priority = p.effective(priority)
+		}
+		c.tasks = append(c.tasks, c.number[a.Scope], a.Place().ticket(), string(appendRank(nil, priority, a.Lane, a.Stride)))
+	}
+}
+
+// joinAll sends calls, and once more those that met a damaged value, or came when other rules held.
+func (l *Limiter) joinAll(ctx context.Context, provider string, asks []Ask, calls []*joinCall) error {
+	for first := true; len(calls) > 0; first = false {
+		damaged, err := l.sendJoins(ctx, provider, calls)
+		if err != nil && (!first || !l.repaired(ctx, provider, scopesOf(damaged), err)) {
+			return err
+		}
+		var stale []*joinCall
+		for _, c := range calls {
+			if first && c.stale() {
+				c.bring(l, asks)
+				stale = append(stale, c)
+			}
+		}
+		calls = append(damaged, stale...)
+	}
+	return nil
+}
+
+// sendJoins sends calls in one round trip, and returns those that failed, as damaged values have scripts fail, and
+// the first error. Tasks of one scope get their places in the order of the calls.
+func (l *Limiter) sendJoins(ctx context.Context, provider string, calls []*joinCall) (failed []*joinCall, err error) {
+	prefix, asked := keyspace(l.cfg.Prefix).provider(provider), time.Now()
+	kinds, arguments := map[byte]bool{}, make([][]any, len(calls))
+	for i, c := range calls {
+		maps.Copy(kinds, c.table.present)
+		arguments[i] = slices.Concat([]any{len(c.table.keys(prefix))}, c.table.keys(prefix), c.table.appendArgs(c.head), c.tasks)
+	}
+	// They all run the same script: a server that does not know it has run none of them.
+	for i, cmd := range l.manyLists(ctx, lua.Join.For(kindsOf(kinds)), arguments) {
+		c, fault := calls[i], cmd.Err()
+		if c.reply = cmd.Val(); fault == nil && len(c.reply) != 2+2*len(c.group) {
+			fault = errReply
+		}
+		if fault != nil {
+			c.reply, failed, err = nil, append(failed, c), cmp.Or(err, fault)
+			continue
+		}
+		l.told(prefix, asked, c.now(), c.scopes)
+	}
+	return failed, err
+}
+
+func scopesOf(calls []*joinCall) (scopes []string) {
+	for _, c := range calls {
+		scopes = append(scopes, c.scopes...)
+	}
+	return scopes
+}
+
+// now is the clock of the call.
+func (c *joinCall) now() time.Time {
+	now, _ := c.reply[0].(int64)
+	return time.UnixMicro(now)
+}
+
+// stale says that the call was answered when others of its rules held.
+func (c *joinCall) stale() bool {
+	return c.reply != nil && slices.ContainsFunc(c.table.plans, func(p *plan) bool { return p != nil && p.stale(c.now()) })
+}
+
+// read takes the answers over, and says whether any of its tasks waits.
+func (c *joinCall) read(asks []Ask, out []Placed) (waits bool) {
+	for k, i := range c.group {
+		placed, _ := c.reply[2+2*k].(int64)
+		expected, _ := c.reply[3+2*k].(int64)
+		out[i].Waits, out[i].Expected = placed == 1, wait(expected)
+		waits = waits || placed == 1
+		if p := c.table.plans[c.number[asks[i].Scope]-1]; placed == 1 && p != nil && len(p.pauses) > 0 {
+			_, out[i].Expected = p.paused(c.now())
+		}
+	}
+	return waits
 }
 
 // Turns tells the providers that tasks wait for, or have waited for within a day,
@@ -177,22 +272,4 @@ func (l *Limiter) announce(ctx context.Context, provider string) error {
 		return nil
 	})
 	return err
-}
-
-// joinScript sends a call of join: the group's tasks, each with the number of its scope.
-func (l *Limiter) joinScript(ctx context.Context, provider string, scopes []string, t *table, lead, near time.Duration, tasks []any) ([]any, error) {
-	prefix := keyspace(l.cfg.Prefix).provider(provider)
-	args := t.appendArgs([]any{l.clock(), l.slots.client + NewID(), lead.Microseconds(), near.Microseconds()})
-	args = append(args, tasks...)
-	reply, err := l.lists(ctx, lua.Join.For(t.kinds()), t.keys(prefix), args)
-	if err != nil && l.repaired(ctx, provider, scopes, err) {
-		reply, err = l.lists(ctx, lua.Join.For(t.kinds()), t.keys(prefix), args)
-	}
-	if err == nil && len(reply) != 2+2*len(tasks)/3 {
-		err = errReply
-	}
-	if err != nil {
-		return nil, err
-	}
-	return append(reply[:1:1], reply[2:]...), nil
 }

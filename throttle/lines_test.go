@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -36,4 +37,35 @@ func TestThousandsOfScopesLineUp(t *testing.T) {
 	if err != nil || len(woken.Granted) == 0 {
 		b.t.Errorf("%+v, %v", woken, err)
 	}
+}
+
+// Many line up in calls of a few each, in one round trip, and in their order: also where the server does not know the
+// script yet, and where other rules hold by the time that they come.
+func TestLineUpInPartsKeepsTheOrder(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, minutely(1)), func(b *bench) {
+		b.atTime("2026-01-10T00:00:30Z")
+		b.decide(Request{Scope: "p/x"})
+		var asks []Ask
+		var want []string
+		for i := range 3*joinBatch + 1 {
+			asks = append(asks, Ask{Scope: "p/x", Ticket: fmt.Sprint(i)})
+			want = append(want, ":"+fmt.Sprint(i))
+		}
+		b.atTime("2026-01-10T00:01:30Z")
+		clear(b.plans.known)
+		b.skews.byProvider = nil // the process's own clock is months off
+		b.plans.now = func(provider string) time.Time { return b.skews.of(provider).there(time.Now()) }
+		b.rdb.ScriptFlush(ctx)
+		placed, err := b.LineUp(ctx, asks, 0, 0)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		if placed[0].Waits || !placed[1].Waits || placed[1].Expected != 30*sec {
+			b.t.Errorf("%+v, %+v; the minute has one, and lasts 30 s more", placed[0], placed[1])
+		}
+		if got := b.rdb.ZRange(ctx, b.provider("p")+"/x!queue", 0, -1).Val(); !slices.Equal(got, want[1:]) {
+			b.t.Errorf("they stand as %v", got)
+		}
+	})
 }

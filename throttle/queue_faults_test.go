@@ -47,7 +47,7 @@ var queuePlants = []struct{ what, from, to string }{
 	{"lanes pass those who were there before", "lanes[all] = lanes[all] or place\n", "lanes[all] = lanes[all] or band\n"},
 	{"lanes without number", "or many + 1 < LANES", "or true"},
 	{"lanes that no longer wait hold others up", "place >= band and place <= (first or band)", "false"},
-	{"lanes of each call alone", "      set[#set + 1], set[#set + 2] = 'Q' .. l.scope, l.text_of_lanes\n", ""},
+	{"lanes of each call alone", "      set[#set + 1], set[#set + 2] = 'Q' .. l.scope, lanes_text(l.lanes)\n", ""},
 	{"lanes of an empty queue", "      fields_gone[#fields_gone + 1] = 'Q' .. l.scope\n", ""},
 }
 

@@ -46,6 +46,30 @@ func (l *Limiter) lists(ctx context.Context, script *lua.Script, keys, args []an
 	return cmd.Result()
 }
 
+// manyLists is lists for several calls of one script, in one round trip and their order. Each begins with its number of
+// keys.
+func (l *Limiter) manyLists(ctx context.Context, script *lua.Script, calls [][]any) []*redis.SliceCmd {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+	defer cancel()
+	cmds := make([]*redis.SliceCmd, len(calls))
+	send := func(calls [][]any, cmds []*redis.SliceCmd, first ...any) {
+		_, err := l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			for i, args := range calls {
+				cmds[i] = redis.NewSliceCmd(ctx, slices.Concat(first, args)...)
+				_ = pipe.Process(ctx, cmds[i]) // queues it
+			}
+			return nil
+		})
+		follow(ctx, l.rdb, err) // every command has its own error
+	}
+	send(calls, cmds, "evalsha", script.SHA)
+	if from := slices.IndexFunc(cmds, func(c *redis.SliceCmd) bool { return unknownScript(c.Err()) }); from >= 0 {
+		send(calls[from:from+1], cmds[from:], "eval", script.Source)
+		send(calls[from+1:], cmds[from+1:], "evalsha", script.SHA)
+	}
+	return cmds
+}
+
 // table is several scopes and the rules that they meet, each once.
 type table struct {
 	plans   []*plan // nil for a scope without rules

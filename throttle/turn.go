@@ -10,13 +10,15 @@ import (
 	"github.com/headway-go/headway/lua"
 )
 
-// Place names one who waits: a ticket in the line of a scope.
+// Place names one who waits: a ticket in the line of a scope. That of a Granted, and of one that is Overdue, names its grant
+// too: what is said of it counts for no other grant of the same task.
 type Place struct {
 	Scope  string
 	Ticket string
 
 	cost  int64  // 0 for 1
 	costs string // by unit, instead of cost, as Costs.String writes them
+	grant string // the id of the grant that it is spoken of; "" for whichever it has
 }
 
 // Turn is what a decision says to one who asked with a ticket.

@@ -1367,15 +1367,22 @@ end
 --           is saved for the tasks of that one. A leaf whose queue has lanes has 1 for '!'.
 --           u<node>, 0, unit: what the tasks below that cost by unit take of another unit, and with '*' of
 --           requests: a task that costs a number takes it of each. Q<scope> the lanes of a queue: lanes.lua.
---           @ the µs of the last dispatch.
+--           @ the µs of the last dispatch. * where it is while it goes through all of schedule, as ZSCAN has it.
 local tree = { records = {}, nodes = {}, sets = {}, comes = {}, times = {}, sums = {}, at_once = 16 }
 do
   local format = string.format
   local SLOT, LATEST, MOST_OF_A_TURN, MANY = 100000, 9007199254740991, 10000, 500
   local PAST = '!'
 
+  local parents = { [''] = false }
+
   local function parent(id)
-    return string.match(id, '^(.*)/')
+    local up = parents[id]
+    if up == nil then
+      up = string.match(id, '^(.*)/')
+      parents[id] = up
+    end
+    return up
   end
   tree.parent = parent
 
@@ -1907,6 +1914,20 @@ function queues.add(key, text)
   l.left, l.unknown = byte(text) == 33, text == '-'
   queues.by_scope[scope] = l
   return l
+end
+
+-- Reads the nodes of all queues, and the states of all rules, at once.
+function queues.read()
+  local ids = { '' }
+  for _, l in pairs(queues.by_scope) do
+    ids[#ids + 1], ids[#ids + 2] = l.leaf, l.scope
+  end
+  tree.read(ids)
+  for i = 1, n, 500 do
+    for j, state in ipairs(call('MGET', unpack(KEYS, i, min(n, i + 499)))) do
+      stored.known[KEYS[i + j - 1]] = state
+    end
+  end
 end
 
 -- The rules of a queue's scope, pauses behind them, and its weights by level.

@@ -1,32 +1,52 @@
 -- How a task comes to a queue, for those who ask and those who are planned. It needs queues.lua, lanes.lua,
 -- expect.lua, parked and parks. Source: docs/turns.md#join
 
+-- What a queue is like before a task of a band comes to it. It is read once: nobody else changes it meanwhile.
+local function look_into(l, band)
+  if not l.card then
+    local empty = tree.node(l.leaf).kids == 0
+    l.card, l.lasts, l.firsts = empty and 0 or call('ZCARD', l.key), {}, {}
+    l.bottom = not empty and tonumber(call('ZRANGE', l.key, '-1', '-1', 'WITHSCORES')[2] or nil)
+    l.lanes = read_lanes(tree.node(l.leaf).past > 0 and call('HGET', meta, 'Q' .. l.scope) or '')
+  end
+  if l.lasts[band] == nil then
+    local last = l.bottom and l.bottom >= band and l.bottom
+    if last and last >= band + BAND then
+      last = call('ZREVRANGEBYSCORE', l.key, '(' .. whole(band + BAND), whole(band), 'WITHSCORES', 'LIMIT', '0', '1')[2]
+    end
+    l.lasts[band] = tonumber(last or nil) or false
+  end
+end
+
+-- The first of a band that stands for the virtual time of its lanes, if any.
+local function first_of(l, band)
+  if l.firsts[band] == nil then
+    local first = call('ZRANGEBYSCORE', l.key, whole(band + FRONT), '(' .. whole(band + BAND), 'WITHSCORES', 'LIMIT', '0', '1')[2]
+    l.firsts[band] = tonumber(first or nil) or false
+  end
+  return l.firsts[band] or nil
+end
+
 -- The place of a task that asks for the first time: at the end of its queue or where its lane goes on, and
 -- behind those of its group who are parked.
-local function place_in(l, ticket, rank)
-  local priority, stride, lane = priority_of(rank)
-  local band = -priority * BAND
-  local from, to = whole(band), '(' .. whole(band + BAND)
-  local leaf, lanes, score = tree.node(l.leaf), nil, nil
-  l.text_of_lanes = l.text_of_lanes or leaf.past > 0 and call('HGET', meta, 'Q' .. l.scope) or ''
-  lanes = read_lanes(l.text_of_lanes)
-  if lane ~= '' and l.text_of_lanes ~= '' then
-    local first = call('ZRANGEBYSCORE', l.key, whole(band + FRONT), to, 'WITHSCORES', 'LIMIT', '0', '1')[2]
-    score = place_in_lane(lanes, band, lane, tonumber(first or nil))
+local function place_in(l, ticket, band, lane)
+  local score = lane ~= '' and next(l.lanes) and place_in_lane(l.lanes, band, lane, first_of(l, band))
+    or place_after(l.lasts[band] or nil, band, now)
+  return behind_parked(score, parks and call('ZSCORE', parked, l.scope .. '\0:' .. group_of(ticket)), band)
+end
+
+-- Notes that a task has come to a queue. Returns how many are before it.
+local function took(l, ticket, band, score)
+  local place = l.card
+  if l.bottom and score <= l.bottom then
+    place = call('ZRANK', l.key, ticket)
   end
-  if not score and leaf.kids == 0 then
-    score = place_after(nil, band, now)
-  elseif not score then
-    local last = call('ZREVRANGEBYSCORE', l.key, to, from, 'WITHSCORES', 'LIMIT', '0', '1')[2]
-    score = place_after(tonumber(last or nil), band, now)
+  l.card, l.bottom = l.card + 1, max(l.bottom or score, score)
+  l.lasts[band] = max(l.lasts[band] or score, score)
+  if l.firsts[band] ~= nil and score >= band + FRONT then
+    l.firsts[band] = min(l.firsts[band] or score, score)
   end
-  score = behind_parked(score, parks and call('ZSCORE', parked, l.scope .. '\0:' .. group_of(ticket)), band)
-  if l.text_of_lanes ~= '' or lane ~= '' then
-    take_place(lanes, band, lane, stride, score)
-    l.text_of_lanes = lanes_text(lanes)
-    l.laned, leaf.past = true, 1
-  end
-  return score
+  return place
 end
 
 -- How long until the turn of a task that stands in its queue, which has so many before it and is so long. Where
@@ -91,36 +111,42 @@ local function blocked_until(l)
   end
 end
 
+-- Has a queue stand in the tree by a task that has come to its front.
+local function come_first(l, ticket, sig, band, by, t, lead)
+  tree.stand(l.leaf, sig, band)
+  local level = by and level_of(by.name)
+  local state, at = by and tree.node(level).states[sig], level
+  while at and at ~= l.leaf do
+    local first = tree.first(at, sig)
+    at = first and first.id
+  end
+  if at and (not state.cost or state.cost == 0) then
+    tree.block(level, sig, max(now + 1, t - lead), by.cost, by.unit)
+  else
+    tree.hurry(l.leaf, sig, band, ticket)
+  end
+end
+
 -- Puts a task in its queue, at a score if it has one, and the queue in the tree. `by` is the rule that it waits
--- for and `t` until when, where nobody is before it. Returns how many are before it, and whether it is new there.
+-- for and `t` until when, where nobody is before it. Returns how many are before it, and how many the queue has.
 local function enter(l, ticket, rank, sig, score, by, t, lead)
-  local empty = tree.node(l.leaf).kids == 0
-  local stood = not score and not empty and call('ZRANK', l.key, ticket)
-  if stood then
-    return stood, false
+  local priority, stride, lane = priority_of(rank)
+  local at = score and floor(score / BAND) * BAND or -priority * BAND
+  look_into(l, at)
+  local its = score or place_in(l, ticket, at, lane)
+  if call('ZADD', l.key, 'NX', whole(its), ticket) == 0 then
+    return call('ZRANK', l.key, ticket), l.card
   end
-  score = score or place_in(l, ticket, rank)
-  local new = call('ZADD', l.key, 'NX', whole(score), ticket) == 1
-  local place = empty and 0 or call('ZRANK', l.key, ticket)
-  if new then
-    tree.count(l.leaf, ticket, 1)
+  local place = took(l, ticket, at, its)
+  if not score and (lane ~= '' or next(l.lanes)) then
+    take_place(l.lanes, at, lane, stride, its)
+    l.laned, tree.node(l.leaf).past = true, 1
   end
+  tree.count(l.leaf, ticket, 1)
   if place == 0 then
-    local band = band_of(score)
-    tree.stand(l.leaf, sig, band)
-    local level = by and level_of(by.name)
-    local state, at = by and tree.node(level).states[sig], level
-    while at and at ~= l.leaf do
-      local first = tree.first(at, sig)
-      at = first and first.id
-    end
-    if at and (not state.cost or state.cost == 0) then
-      tree.block(level, sig, max(now + 1, t - lead), by.cost, by.unit)
-    else
-      tree.hurry(l.leaf, sig, band, ticket)
-    end
+    come_first(l, ticket, sig, band_of(its), by, t, lead)
   end
-  return place, new
+  return place, l.card
 end
 
 -- Writes what enter has come to; the tasks wait us µs at most, as far as is known.
@@ -129,7 +155,7 @@ local function save_entered(list, us)
   for _, l in ipairs(list) do
     keep_waiting(us, l.key)
     if l.laned then
-      set[#set + 1], set[#set + 2] = 'Q' .. l.scope, l.text_of_lanes
+      set[#set + 1], set[#set + 2] = 'Q' .. l.scope, lanes_text(l.lanes)
     end
   end
   tree.save(set, {})

@@ -28,6 +28,11 @@ function flights.read(v)
   return g
 end
 
+-- Whether a value is that of a grant by its id, '' for any.
+function flights.is(value, id)
+  return id == '' or string.match(value, '^%S+ %S+ %S+ (%S+)') == id
+end
+
 function flights.parts(field)
   local zero = string.find(field, '\0', 1, true)
   return sub(field, 1, zero - 1), sub(field, zero + 1)

@@ -35,6 +35,20 @@ function queues.add(key, text)
   return l
 end
 
+-- Reads the nodes of all queues, and the states of all rules, at once.
+function queues.read()
+  local ids = { '' }
+  for _, l in pairs(queues.by_scope) do
+    ids[#ids + 1], ids[#ids + 2] = l.leaf, l.scope
+  end
+  tree.read(ids)
+  for i = 1, n, 500 do
+    for j, state in ipairs(call('MGET', unpack(KEYS, i, min(n, i + 499)))) do
+      stored.known[KEYS[i + j - 1]] = state
+    end
+  end
+end
+
 -- The rules of a queue's scope, pauses behind them, and its weights by level.
 function queues.path(l)
   if not l.path then

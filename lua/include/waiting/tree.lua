@@ -17,15 +17,22 @@
 --           is saved for the tasks of that one. A leaf whose queue has lanes has 1 for '!'.
 --           u<node>, 0, unit: what the tasks below that cost by unit take of another unit, and with '*' of
 --           requests: a task that costs a number takes it of each. Q<scope> the lanes of a queue: lanes.lua.
---           @ the µs of the last dispatch.
+--           @ the µs of the last dispatch. * where it is while it goes through all of schedule, as ZSCAN has it.
 local tree = { records = {}, nodes = {}, sets = {}, comes = {}, times = {}, sums = {}, at_once = 16 }
 do
   local format = string.format
   local SLOT, LATEST, MOST_OF_A_TURN, MANY = 100000, 9007199254740991, 10000, 500
   local PAST = '!'
 
+  local parents = { [''] = false }
+
   local function parent(id)
-    return string.match(id, '^(.*)/')
+    local up = parents[id]
+    if up == nil then
+      up = string.match(id, '^(.*)/')
+      parents[id] = up
+    end
+    return up
   end
   tree.parent = parent
 
