@@ -65,7 +65,6 @@ ahead = tonumber(ahead)
 -- #include lease
 -- #include token_bucket when T
 -- #include sliding_window when S
--- #include fixed_window when F
 -- #include concurrency when C
 -- #include calendar when K
 -- #include rules

@@ -77,8 +77,6 @@ while at <= size do
       -- #include express/token_bucket
     elseif algorithm == SLIDING then
       -- #include express/sliding_window
-    elseif algorithm == FIXED then
-      -- #include express/fixed_window
     else
       break
     end

@@ -104,7 +104,6 @@ ahead, near, lead = tonumber(ahead), tonumber(near), tonumber(lead)
 -- #include lease
 -- #include token_bucket when T
 -- #include sliding_window when S
--- #include fixed_window when F
 -- #include concurrency when C
 -- #include calendar when K
 -- #include rules

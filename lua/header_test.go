@@ -243,7 +243,7 @@ func histories(prefix string) (runs []run, n int) {
 	rules := func(place bool, cost int, first ...any) []any {
 		for i, r := range []string{
 			Rule('T', [4]int64{1, 10_000_000, 3}), Rule('S', [4]int64{5, 60_000_000, 1}),
-			Rule('F', [4]int64{9, 60_000_000, 5000}), Rule('C', [4]int64{4, 60_000_000}),
+			Rule('S', [4]int64{9, 0, 60_000_000, 5000}), Rule('C', [4]int64{4, 60_000_000}),
 		} {
 			first = append(first, r, cost)
 			if place {

@@ -50,7 +50,6 @@ local provider = sub(heap, 1, -6)
 -- #include lease
 -- #include token_bucket when T
 -- #include sliding_window when S
--- #include fixed_window when F
 -- #include concurrency when C
 -- #include calendar when K
 -- #include rules

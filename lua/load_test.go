@@ -128,9 +128,11 @@ func newHistory(random *rand.Rand, prefix string) *history {
 		rule := [][4]int64{
 			{limit, per, 1 + random.Int64N(20), random.Int64N(2) * 20_000},
 			{limit, per, []int64{1, per / 128, 997}[random.IntN(3)], 0},
-			{limit, per, random.Int64N(per / 2), 0},
 			{1 + random.Int64N(4), minute * (1 + random.Int64N(5)), 0, 0},
 			{limit, per, random.Int64N(minute / 2), random.Int64N(3) * random.Int64N(limit)},
+		}
+		if random.IntN(2) == 0 {
+			rule[1] = [4]int64{limit, 0, per, random.Int64N(per / 2)} // fixed windows
 		}
 		if random.IntN(20) == 0 {
 			rule[1][0] = 0

@@ -25,8 +25,8 @@ import (
 var files embed.FS
 
 // Kinds names the algorithms that a script can be made for, a letter each:
-// token bucket, sliding window, fixed window, concurrency, calendar.
-const Kinds = "TSFCK"
+// token bucket, sliding or fixed window, concurrency, calendar.
+const Kinds = "TSCK"
 
 // The scripts. Each is ready to send; loading happens once, when the program
 // starts, and a script that cannot be expanded stops it there.

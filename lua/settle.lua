@@ -46,7 +46,6 @@
 -- #include lease
 -- #include token_bucket when T
 -- #include sliding_window when S
--- #include fixed_window when F
 -- #include calendar when K
 -- #include rules
 -- #include settled

@@ -154,12 +154,13 @@ func (l *Limiter) rulesNow(p *plan, places []int64) ([]any, []int64) {
 	return rules, places
 }
 
-// alwaysCounted says that a rule had its algorithm and its unit under all of some policies.
+// alwaysCounted says that a rule had its algorithm, its unit and its fixed windows under all of some policies.
 func alwaysCounted(policies []*Policy, scope Scope, b Bound) bool {
 	for _, policy := range policies {
 		bounds, _ := policy.Match(scope) // no rule is no rule that counts
 		if !slices.ContainsFunc(bounds, func(other Bound) bool {
-			return other.Scope == b.Scope && other.Rule.Name == b.Rule.Name && other.Rule.Algorithm == b.Rule.Algorithm && other.Rule.unit() == b.Rule.unit()
+			return other.Scope == b.Scope && other.Rule.Name == b.Rule.Name && other.Rule.Algorithm == b.Rule.Algorithm && other.Rule.unit() == b.Rule.unit() &&
+				(b.Rule.Algorithm != FixedWindow || other.Rule.Per == b.Rule.Per)
 		}) {
 			return false
 		}

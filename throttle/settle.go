@@ -140,7 +140,7 @@ func (s settling) settlement(g Grant, reply []int64) Settlement {
 	for k, i := range s.rules {
 		state, spent, r := s.plan.states[i], s.spent[k], reply[settleHead+settleRule*k:]
 		out.Rules[k] = SettledRule{Scope: state.Scope, Rule: state.Rule, Unit: state.Unit, Spent: spent, Back: r[0], Debt: r[1], Over: r[2]}
-		g.told.note(s.plan.keys[i], held{kind: s.plan.params[i].kind, unit: state.Unit, units: spent - r[2], over: r[2]})
+		g.told.note(s.plan.keys[i], held{algorithm: s.plan.bounds[i].Rule.Algorithm, unit: state.Unit, units: spent - r[2], over: r[2]})
 	}
 	return out
 }

@@ -1,8 +1,7 @@
 -- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
 -- letter and numbers of seven bytes each, as include/pack.lua writes them:
 --   T token-bucket    p      q      cap    slack  most
---   S sliding-window  cap    per    grain  slack  most
---   F fixed-window    cap    per    slack  -      most
+--   S sliding-window  cap    per    grain  slack  most; fixed-window where per is 0
 --   C concurrency     cap    lease  -      -      -
 --   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
 --                     include/calendar.lua

@@ -100,7 +100,7 @@ if heeds then
     local part = corrections.part_at(r, most)
     if kind ~= 'T' then
       -- A limit is one of its window: the policy may have given the rule another since.
-      local own = r.per == (kind == 'S' and b - d or b) and r.limit or 0
+      local own = r.per == (b > 0 and b - d or c) and r.limit or 0
       return max(1, counts(a, own, part, part_of(a, most))), b, true
     end
     local top = a * most / WHOLE

@@ -64,11 +64,10 @@ end
 -- A rate rule's state is one string whose first byte names its layout, so that
 -- a rule whose algorithm has changed still finds what was spent:
 --   T till at x q since low ahead                       token bucket
---   S till grain total head last tail count ahead log   sliding window
---   F till last count prior before since ahead          fixed window
+--   S till grain total head last tail count ahead log   sliding window, or F: fixed window
 --   K till last from count prior before carry since next was   calendar
 -- All are numbers of seven bytes, but for the log, and for `ahead`, which is one byte: by how
--- many quarters of a second, rounded up, the latest start (at, tail, last) was ahead of the clock
+-- many quarters of a second, rounded up, the latest start (at, tail) was ahead of the clock
 -- when the state was written. What is further ahead now was written by a clock that has since stepped
 -- back. The key expires at `till`.
 local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
@@ -166,9 +165,9 @@ while at <= size do
     state = sub(v, 1, 8) .. stamp .. holds .. unit .. since .. low .. notches
     spare = till - now - level / p - slack
     elseif algorithm == SLIDING then
-    local cap, per, grain = one, two, three
+    local cap, per, grain, slack = one, two, three, four
     local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
-    if kind ~= SLIDING or sub(v, 9, 15) ~= unit then
+    if kind ~= (per > 0 and SLIDING or FIXED) or sub(v, 9, 15) ~= unit then
       break -- never used, or in cells of another grain
     end
     local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
@@ -181,6 +180,12 @@ while at <= size do
     b, c, d, e, f, g, h = byte(v, 44, 50)
     local count = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     local cell, gone = ceil(now / grain), floor((now - per) / grain)
+    if per == 0 then -- a fixed window: what it holds is its last cell
+      cell, gone = gone + 1, 0
+      if tail < cell or grain - now % grain <= slack or count + cost > cap then
+        break
+      end
+    end
     if cost > cap or tail > cell or count == 0 then
       break
     end
@@ -204,7 +209,7 @@ while at <= size do
       head, from = head + n * digit, from + 1
     end
     total = total + cost
-    if total > cap and tail > gone then
+    if total > cap and tail > gone and per > 0 then
       break
     end
     local log = sub(v, from)
@@ -235,36 +240,13 @@ while at <= size do
       state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 37, 43) .. pack(cell) .. pack(cost) .. '\0'
         .. log .. char(count)
     end
+    if per == 0 then
+      total = count + cost
+      holds = pack(total)
+    end
     place = cell * grain
     stamp = pack(place)
     spare = till - place - per
-    elseif algorithm == FIXED then
-    local cap, per, slack = one, two, three
-    local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
-    if kind ~= FIXED then
-      break
-    end
-    local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 9, 15)
-    local last = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 16, 22)
-    local count = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 23, 29)
-    local prior = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    local window, rest = now - now % per, per - now % per
-    if last < window or last >= window + per or prior >= window or rest <= slack
-      or count + cost > cap then
-      break
-    end
-    count = count + cost
-    local latest, notches = stamp, '\0'
-    if last > now then
-      local ahead = ceil((last - now) / 250000)
-      latest, notches = sub(v, 9, 15), char(ahead < 255 and ahead or 255)
-    end
-    holds = pack(count)
-    state = sub(v, 1, 8) .. latest .. holds .. sub(v, 23, 43) .. notches
-    spare = till - now - rest
     else
       break
     end

@@ -23,10 +23,6 @@ for i = 1, n do
     local v, unit = call('GET', key), sub(rule, 16, 22)
     -- #include express/sliding_window when S
     remaining, reset = cap - total, place + per - now
-  elseif algorithm == FIXED then
-    local v = call('GET', key)
-    -- #include express/fixed_window when F
-    remaining, reset = cap - count, rest
   else
     -- #include express/concurrency when C
   end
