@@ -35,7 +35,7 @@
 --          remaining  integer units left after this call, rounded down
 --          retry      integer µs until this rule alone would admit the cost; -1 can't be told
 --          reset      integer µs until the rule is as if unused; -1 can't be told
---          place      where the units were put, for give_back; 0 when nothing was charged
+--          place      where the units were put, for settle; 0 when nothing was charged
 --
 -- Writes   KEYS[1..n+1] when allowed, the last as it was when replayed. Nothing otherwise, but for the mending.
 -- Source   docs/algorithms.md#one-decision

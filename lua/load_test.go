@@ -227,8 +227,8 @@ func (h *history) call(c randomCall, places []any) (s *Script, keys []string, ar
 				cost = 1
 			}
 			first = append(first, h.text(i, r, c), cost)
-			if places != nil && s == GiveBack {
-				first = append(first, places[i])
+			if places != nil && s == Settle {
+				first = append(first, places[i], 0, 0)
 			}
 		}
 		return first
@@ -244,8 +244,8 @@ func (h *history) call(c randomCall, places []any) (s *Script, keys []string, ar
 	case c.verb == 0:
 		return Peek, append(slices.Clone(h.keys), h.told), rules(c.now, "m", scope)
 	case c.verb == 1 && places != nil:
-		s = GiveBack
-		return s, append(attempt, h.ids[c.id], h.due, h.meta, h.ids[c.id]+"="), rules(c.now, h.ids[c.id], 0)
+		s = Settle
+		return s, append(attempt, h.ids[c.id], h.ids[c.id]+"=", h.due, h.meta), rules(c.now, h.ids[c.id], "", c.now+1_000_000_000, 60_000, 0)
 	case c.verb == 5 && len(held) < len(h.rules):
 		return h.settle(c, places)
 	case c.verb == 2 && held != nil:
@@ -282,7 +282,7 @@ func (h *history) settle(c randomCall, places []any) (s *Script, keys []string, 
 		}
 		args = append(args, h.text(i, r, c), granted, place, 0, c.cost)
 	}
-	return Settle, append(keys, h.ids[c.id], h.ids[c.id]+"=", h.due, h.meta), args
+	return Settle, append(keys, h.ids[c.id], h.ids[c.id], h.ids[c.id]+"=", h.due, h.meta), args
 }
 
 // text describes a rule to a call. A calendar's periods are some of an even length,

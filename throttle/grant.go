@@ -69,10 +69,10 @@ func (l *Limiter) GiveBack(ctx context.Context, g Grant) error {
 	p, rules, places, g.cost = l.withOthers(p, rules, places, g.cost)
 	mark := p.attempt(g.id)
 	record := cmp.Or(g.record, mark)
-	c := newCall(lua.GiveBack.For(p.kinds), p.keyArgs, 5, 3+3*len(rules), 1+len(rules))
-	c.args = append(c.args, mark, record, p.queue[1], p.queue[3], p.settled(g.id), l.clock(), g.id, g.since())
+	c := newCall(lua.Settle.For(p.kinds), p.keyArgs, 5, 6+5*len(rules), settleHead+settleRule*len(rules))
+	c.args = append(c.args, mark, record, p.settled(g.id), p.queue[1], p.queue[3], l.clock(), g.id, "", int64(maxParts), 0, g.since())
 	for i := range rules {
-		c.args = append(c.args, rules[i], g.cost.at(i), places[i])
+		c.args = append(c.args, rules[i], g.cost.at(i), places[i], 0, 0)
 	}
 	ctx = context.WithoutCancel(ctx)
 	if _, err := l.runner.run(ctx, c); err != nil {

@@ -95,7 +95,7 @@ var plants = []plantedFault{
 	{"all: an attempt that starts at once when sent again", "ahead", "local left = unpack7(record, 1) - now", "local left = 0"},
 	{"all: a denial that leaves a record", "plain", "mend(rules)\nreturn", "redis.call('SET', attempt, 'D', 'PX', 1000)\nmend(rules)\nreturn"},
 	{"all: a denial that moves a state", "plain", "      if r.healed or redis.call('PTTL'", "      if r.x then r.at = r.at + 1 end\n      if true or redis.call('PTTL'"},
-	{"all: giving back twice", "plain", "redis.call('GET', mark) ~= over", "true"},
+	{"all: giving back twice", "plain", "redis.call('GET', mark) == taken_back then", "false then"},
 	{"all: a TTL that is too short", "plain", "whole(ceil(us / 1000) + 1000)", "whole(max(1, ceil(us / 1000) - 1000))"},
 	{"all: a TTL of seconds", "plain", "whole(ceil(us / 1000) + 1000)", "whole(ceil(us / 1000) + 60000)"},
 	{"all: a longer window that loses its key", "limit changes", "      if r.healed or redis.call('PTTL', r.key) < ceil(algorithm.lasts(r, now) / 1000) then", "      if r.healed then"},

@@ -3,7 +3,7 @@
 -- it was charged, oldest first. It needs algorithms and now.
 
 -- So many places are told apart; what was put into others in between does not come back.
-local MOST_PLACES, MOST_UNITS = 8, 9007199254740991
+local MOST_PLACES = 8
 
 local function read_settled(text)
   local parts = {}

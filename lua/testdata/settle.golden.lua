@@ -1,22 +1,24 @@
--- settle: charge an attempt what it has spent, whatever it was granted.
+-- settle: charge an attempt what it has spent, whatever it was granted, or take its grant back.
 --
--- What it has spent less comes back, in its place, as by give_back. What it has
--- spent more is charged now, as a debt, even where it does not fit, so that nobody
--- starts until it is paid: as far as the rule then holds no more than twice its
--- capacity. What is above that is charged to nobody. It may be settled again: what
--- counts is what was recorded last. Sent again it changes nothing, and answers the
--- same.
+-- What it has spent less comes back in its place, as nearly as each algorithm can: exactly under
+-- windows; of a token bucket no more than has provably not been refilled meanwhile. What it has spent
+-- more is charged now as a debt, even where it does not fit, as far as the rule then holds no more than
+-- twice its capacity; what is above that is charged to nobody. It may be settled again: what counts is
+-- what was recorded last. A grant is taken back once, places of concurrency rules included, and not
+-- settled after that. Sent again the call changes nothing, and answers the same.
 --
--- KEYS[1..n]  rule      state of rule i, none a concurrency rule; n = #KEYS - 4. See include/layout.lua.
--- KEYS[n+1]   mark      string, "X" and the attempt id when it was given back.
--- KEYS[n+2]   settled   hash: by rule what is recorded, see include/settled.lua; "#" the id and the answer of
---                       the last call, or "X" when it was given back.
--- KEYS[n+3]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next.
--- KEYS[n+4]   meta      hash of nodes.
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 5. See include/layout.lua.
+-- KEYS[n+1]   mark      string, "X" and the attempt id when it was taken back. May be the same key as the next.
+-- KEYS[n+2]   attempt   string, the grant's record; once it is taken back "X" and the attempt id, unless it is
+--                       the record of another attempt by now.
+-- KEYS[n+3]   settled   hash: by rule what is recorded, see include/settled.lua; "#" the id and the answer of
+--                       the last call, or "X" when it was taken back.
+-- KEYS[n+4]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next.
+-- KEYS[n+5]   meta      hash of nodes.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id.
--- ARGV[3]     call      the id of this call.
+-- ARGV[3]     call      the id of this call; "" takes the grant back.
 -- ARGV[4]     until     integer µs since the epoch: from then on what was granted does not come back, unless
 --                       it is recorded.
 -- ARGV[5]     stay      integer ms > 0, how long the record is kept: longer than until.
@@ -25,17 +27,18 @@
 -- ARGV[7..]   rules     five for each rule: the rule; where nothing is recorded any more, integer units that
 --                       it is charged, their place (as decide returned it; 0 for units that do not come
 --                       back), and integer units that it has spent besides; integer units that it has
---                       spent. See include/rules.lua.
+--                       spent. Of a concurrency rule 1 where it has a place, and zeros. See include/rules.lua.
 --
 -- Returns  {done, now, then three for each rule: back, debt, over}
---          done  1, 0 when the grant has been given back, -1 when a rule's calendar is of another time and
+--          done  1, 0 when the grant was taken back before, -1 when a rule's calendar is of another time and
 --                nothing was changed
 --          now   integer µs, the clock of this call
---          back  integer units that came back, rounded down
+--          back  integer units that came back, rounded down; 1 for a freed place
 --          debt  integer units that were charged besides
 --          over  integer units spent that are charged to nobody
 --
--- Writes   KEYS[1..n] that took something back or were charged, KEYS[n+2], and KEYS[n+3] where tasks wait for them.
+-- Writes   KEYS[1..n] that took something back or were charged, KEYS[n+1..n+3], and KEYS[n+4] where tasks wait
+--          for them.
 -- Source   docs/algorithms.md#settling
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
@@ -592,6 +595,76 @@ do
   algorithms.S = { load = load, fit = fit, charge = charge, refund = refund, save = save,
     remaining = remaining, reset = lasts, lasts = lasts }
 end
+-- concurrency: at most cap runs at once, each holding a place under its attempt
+-- id until it is released or its lease runs out unrenewed.
+-- Source: docs/algorithms.md#concurrency
+--
+-- A sorted set of attempt ids by the end of their lease.
+do
+  local function bounds(now)
+    return '(' .. whole(now), whole(now + LONGEST_LEASE + FAR_AHEAD)
+  end
+
+  local function load(key, now, cost, cap, lease, _, _, member)
+    local from, to = bounds(now)
+    local r = { kind = 'C', key = key, cost = cost, cap = cap, lease = lease, member = member, now = now,
+      held = redis.call('ZCOUNT', key, from, to), mine = false }
+    if r.held >= cap and r.held > 0 then
+      local ends = redis.call('ZSCORE', key, member)
+      r.mine = ends and tonumber(ends) > now or false
+    end
+    return r
+  end
+
+  -- The end of one of the leases now held: skip others end before it
+  -- (ZRANGEBYSCORE) or after it (ZREVRANGEBYSCORE). Nil when there are not so many:
+  -- some places are only set aside.
+  local function ends(command, key, a, b, skip)
+    return tonumber(redis.call(command, key, a, b, 'WITHSCORES', 'LIMIT', whole(skip), 1)[2] or '')
+  end
+
+  -- A full rule has a place free when as many leases have ended as are too many,
+  -- unless they are renewed.
+  local function fit(r, t)
+    if r.held < r.cap or r.mine then
+      return t
+    elseif r.cap == 0 then
+      return nil
+    end
+    local from, to = bounds(r.now)
+    r.free = r.free or ends('ZRANGEBYSCORE', r.key, from, to, r.held - r.cap) or r.now + r.lease
+    return max(t, r.free), true
+  end
+
+  local function charge(r)
+    if not r.mine then
+      r.held, r.free = r.held + 1, nil
+    end
+    return 0
+  end
+
+  local function refund(r)
+    return redis.call('ZREM', r.key, r.member)
+  end
+
+  local function save(r, now, start)
+    redis.call('ZREMRANGEBYSCORE', r.key, '-inf', whole(now))
+    redis.call('ZADD', r.key, whole(start + r.lease), r.member)
+    keep(r.key, start + r.lease - now)
+  end
+
+  local function remaining(r)
+    return max(0, r.cap - r.held)
+  end
+
+  local function reset(r, now)
+    local from, to = bounds(now)
+    return r.held > 0 and ends('ZREVRANGEBYSCORE', r.key, to, from, 0) - now or 0
+  end
+
+  algorithms.C = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = reset }
+end
 -- calendar: at most cap units in each period, and up to `rollover` that the period
 -- before it left over.
 -- Source: docs/algorithms.md#calendar
@@ -892,7 +965,7 @@ end
 -- it was charged, oldest first. It needs algorithms and now.
 
 -- So many places are told apart; what was put into others in between does not come back.
-local MOST_PLACES, MOST_UNITS = 8, 9007199254740991
+local MOST_PLACES = 8
 
 local function read_settled(text)
   local parts = {}
@@ -960,11 +1033,11 @@ local function names_of_rules(n, length)
   return names
 end
 
-local n, member, id = #KEYS - 4, ARGV[2], ARGV[3]
-local mark, settled, schedule, meta = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
+local n, member, id = #KEYS - 5, ARGV[2], ARGV[3]
+local mark, attempt, settled, schedule, meta = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
 local provider = string.match(schedule, '^(.*)![^!]*$')
-
-local moved = now < tonumber(ARGV[6])
+local taken_back = char(GIVEN_BACK) .. member
+local moved, last = now < tonumber(ARGV[6]), redis.call('HGET', settled, '#')
 
 -- A bucket's numbers stay exact below this.
 local MOST_LEVEL = 6755399441055744
@@ -977,23 +1050,19 @@ local function room(r)
   return r.kind == 'T' and min(units, max(0, floor((MOST_LEVEL - r.x) / r.q))) or units
 end
 
--- What is recorded under rule i, or else what the caller knows of.
-local function recorded(i, name)
-  local had, charged, over = redis.call('HGET', settled, name), tonumber(ARGV[5 * i + 3]), tonumber(ARGV[5 * i + 5])
+-- What is recorded under a rule, or else what the caller knows of.
+local function recorded(name, charged, place, over)
+  local had = last and redis.call('HGET', settled, name)
+  local parts = { place, charged }
   if had then
-    local parts, unpaid = read_settled(had)
-    for j = 1, moved and #parts or 0, 2 do
-      parts[j] = 0
-    end
-    return parts, unpaid
+    parts, over = read_settled(had)
   elseif charged == 0 then
-    return {}, over
+    parts = {}
   end
-  local place = 0
-  if now < tonumber(ARGV[4]) and not moved then
-    place = tonumber(ARGV[5 * i + 4])
+  for j = 1, (moved or not had and now >= tonumber(ARGV[4])) and #parts or 0, 2 do
+    parts[j] = 0
   end
-  return { place, charged }, over
+  return parts, over
 end
 
 -- Charges units as a debt, in r alone.
@@ -1010,8 +1079,15 @@ local function owe(r, parts, units)
 end
 
 local function settle(i, r)
-  local name, spent = sub(KEYS[i], #provider + 1), tonumber(ARGV[5 * i + 6])
-  local parts, over = recorded(i, name)
+  local name, given = sub(KEYS[i], #provider + 1), {}
+  for j = 1, 4 do
+    given[j] = tonumber(ARGV[5 * i + 2 + j])
+  end
+  local charged, place, besides, spent = unpack(given)
+  if r.kind == 'C' then
+    return charged > 0 and algorithms.C.refund(r) or 0, 0, 0
+  end
+  local parts, over = recorded(name, charged, place, besides)
   local more, back, debt = spent - over, 0, 0
   for j = 2, #parts, 2 do
     more = more - parts[j]
@@ -1028,22 +1104,23 @@ local function settle(i, r)
     over = over - free
     back = take_back(r, parts, less - free)
   end
-  redis.call('HSET', settled, name, settled_text(parts, over))
+  if id ~= '' then
+    redis.call('HSET', settled, name, settled_text(parts, over))
+  end
   if r.changed then
     algorithms[r.kind].save(r, now, now)
   end
   return back, debt, over
 end
 
-local last = redis.call('HGET', settled, '#')
 local out = { 1, now }
 for i = 3, 3 * n + 2 do
   out[i] = 0
 end
-if last == char(GIVEN_BACK) or redis.call('GET', mark) == char(GIVEN_BACK) .. member then
+if last == char(GIVEN_BACK) or redis.call('GET', mark) == taken_back then
   out[1] = 0
   return out
-elseif last and sub(last, 1, #id) == id then
+elseif id ~= '' and last and sub(last, 1, #id) == id then
   for i = 3, 3 * n + 2 do
     out[i] = unpack7(last, #id + 7 * i - 20)
   end
@@ -1052,9 +1129,19 @@ end
 local rules = {}
 for i = 1, n do
   rules[i] = load_rule(i, ARGV[5 * i + 2], 1, member, now)
-  if rules[i].stale then
+  if rules[i].stale and id ~= '' then
     out[1] = -1
     return out
+  end
+end
+if id == '' then -- noted before anything comes back, so that it does so once
+  local record = redis.call('GET', attempt)
+  if record and sub(record, -#member) == member then
+    redis.call('SET', attempt, taken_back, 'PX', '60000')
+  end
+  redis.call('SET', mark, taken_back, 'PX', '60000')
+  if last then
+    redis.call('HSET', settled, '#', char(GIVEN_BACK))
   end
 end
 local answer = id
@@ -1062,7 +1149,9 @@ for i = 1, n do
   out[3 * i], out[3 * i + 1], out[3 * i + 2] = settle(i, rules[i])
   answer = answer .. pack(out[3 * i]) .. pack(out[3 * i + 1]) .. pack(out[3 * i + 2])
 end
-redis.call('HSET', settled, '#', answer)
-redis.call('PEXPIRE', settled, ARGV[5])
+if id ~= '' then
+  redis.call('HSET', settled, '#', answer)
+  redis.call('PEXPIRE', settled, ARGV[5])
+end
 freed(schedule, meta, names_of_rules(n, #provider), now)
 return out

@@ -40,7 +40,7 @@ func BenchmarkScripts(b *testing.B) {
 		{"decide/denied by a token bucket", lua.Decide.For("T"), []string{full}, 1},
 		{"decide/denied by one of four", lua.Decide.For("TS"), []string{sliding, full, fixed, sliding}, 1},
 		{"peek/token bucket", lua.Peek.For("T"), []string{token}, 0},
-		{"give_back/token bucket", lua.GiveBack.For("T"), []string{token}, 1},
+		{"settle/token bucket given back", lua.Settle.For("T"), []string{token}, 1},
 		{"renew/one lease", lua.Renew, []string{runs}, 0},
 		{"release/one lease", lua.Release, []string{runs}, 0},
 		{"heartbeat", lua.Heartbeat, []string{""}, 0},
@@ -93,8 +93,9 @@ func arguments(name string, keys []string, extra int, rules []string, i int) (al
 		all = append(all, "hw:{payments}@#process.1")
 	}
 	switch name {
-	case "give_back":
-		all, args = append(all, "hw:{payments}@"+id, "hw:{payments}!schedule", "hw:{payments}!meta", "hw:{payments}@"+id+"="), append(args, 0)
+	case "settle":
+		all = append(all, "hw:{payments}@"+id, "hw:{payments}@"+id+"=", "hw:{payments}!schedule", "hw:{payments}!meta")
+		args = append(args, "", int64(1)<<53, 0, 0)
 	case "decide":
 		all, args = append(all, "hw:{payments}!told"), append(args, "0/acme")
 	case "peek":
@@ -102,8 +103,8 @@ func arguments(name string, keys []string, extra int, rules []string, i int) (al
 	}
 	for _, rule := range rules {
 		args = append(args, rule, 1)
-		if name == "give_back" {
-			args = append(args, 0)
+		if name == "settle" {
+			args = append(args, 0, 0, 0)
 		}
 	}
 	return all, args
