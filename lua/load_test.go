@@ -242,7 +242,7 @@ func (h *history) call(c randomCall, places []any) (s *Script, keys []string, ar
 	scope := []string{"", "/a", "/a/x"}[c.id%3]
 	switch {
 	case c.verb == 0:
-		return Peek, append(slices.Clone(h.keys), h.told), rules(c.now, "m", scope)
+		return Decide, append(attempt, h.told), rules(c.now, "m", "?"+scope)
 	case c.verb == 1 && places != nil:
 		s = Settle
 		return s, append(attempt, h.ids[c.id], h.ids[c.id]+"=", h.due, h.meta), rules(c.now, h.ids[c.id], "", c.now+1_000_000_000, 60_000, 0)

@@ -38,7 +38,6 @@ var (
 	Join         = load("join")
 	Inspect      = load("inspect")
 	Repair       = load("repair")
-	Peek         = load("peek")
 	Settle       = load("settle")
 	Renew        = load("renew")
 	Release      = load("release")
@@ -53,7 +52,7 @@ var (
 // All lists every script of the limiter, by name: all but those over asynq's
 // keys.
 func All() []*Script {
-	return []*Script{Decide, DecideMany, DecideQueued, Dispatch, Heartbeat, Inspect, Join, Peek, Release, Renew, Repair, Settle, Tell}
+	return []*Script{Decide, DecideMany, DecideQueued, Dispatch, Heartbeat, Inspect, Join, Release, Renew, Repair, Settle, Tell}
 }
 
 // Script is one script as Redis gets it. It is never changed after loading, and

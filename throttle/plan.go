@@ -39,7 +39,6 @@ type plan struct {
 	told     any    // one of them: what the API has told
 	mark     string // of the scope, in attempt ids; see attemptID
 	path     string // of the scope, as scripts take it
-	pathArg  any    // the same, as the client takes it
 	atOnce   any    // what ask returns for one who starts now
 
 	named   []float64 // the weights of the names of the path, as Policy.weights has them
@@ -142,7 +141,7 @@ func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time
 	p.decide = lua.Decide.For(p.kinds)
 	p.queue = append([]any{keys.queue(scope)}, queueShared(p.provider)...)
 	p.told, p.path = toldKey(p.provider), scopePath(scope.String())
-	p.pathArg, p.atOnce = p.path, "0"+p.path
+	p.atOnce = "0" + p.path
 	return p
 }
 

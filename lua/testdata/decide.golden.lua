@@ -17,7 +17,8 @@
 --                       the path of the scope after the provider's name: "0/acme/refunds". Before it may
 --                       stand what was too late before: leeway, how much later than its start the run may
 --                       begin, "L20000 0/acme/refunds", or how far ahead the start must be at least,
---                       "F20000 30000/acme/refunds", both integer µs > 0.
+--                       "F20000 30000/acme/refunds", both integer µs > 0. "?/acme/refunds" only asks what
+--                       would be said now, changes nothing at all, and has the longer reply.
 -- ARGV[4..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
 --                       include/rules.lua.
 --
@@ -296,7 +297,7 @@ end
 -- The general way.
 
 local late, ask = string.match(ARGV[3], '^([LF]%d+) (.*)$')
-local ahead, scope = string.match(ask or ARGV[3], '^(%d+)(.*)$')
+local ahead, scope = string.match(ask or ARGV[3], '^([%d?]+)(.*)$')
 ahead = tonumber(ahead)
 
 -- Numbers on their way out of and into Redis.
@@ -1488,6 +1489,15 @@ local function mend(rules)
   end
 end
 
+-- What one who only asks is told where all rules admit the cost now.
+local function asked(rules)
+  local out = { 1, 0, now, 0, 0 }
+  for i = 1, n do
+    report(out, i, rules[i], now, 0, 0)
+  end
+  return out
+end
+
 -- What this attempt has been: nil none, or a record that is none any more when it
 -- was given back, or granted under other rules.
 local before = call('GET', attempt)
@@ -1496,7 +1506,9 @@ if before and sub(before, -#member) ~= member then
 end
 local rules = read_rules()
 local start, binding, sure = joint_start(rules, now + from)
-if before and #before == 7 * (n + 1) + #member then
+if not ahead then
+  return sure and start == now and asked(rules) or denied(rules, now, start, binding)
+elseif before and #before == 7 * (n + 1) + #member then
   return granted_before(rules, before)
 elseif sure and start - now <= ahead and not before then
   return grant(rules, start, binding)

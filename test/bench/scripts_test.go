@@ -39,7 +39,6 @@ func BenchmarkScripts(b *testing.B) {
 		{"decide/four rules", lua.Decide.For("TS"), []string{sliding, token, fixed, sliding}, 1},
 		{"decide/denied by a token bucket", lua.Decide.For("T"), []string{full}, 1},
 		{"decide/denied by one of four", lua.Decide.For("TS"), []string{sliding, full, fixed, sliding}, 1},
-		{"peek/token bucket", lua.Peek.For("T"), []string{token}, 0},
 		{"settle/token bucket given back", lua.Settle.For("T"), []string{token}, 1},
 		{"renew/one lease", lua.Renew, []string{runs}, 0},
 		{"release/one lease", lua.Release, []string{runs}, 0},
@@ -98,8 +97,6 @@ func arguments(name string, keys []string, extra int, rules []string, i int) (al
 		args = append(args, "", int64(1)<<53, 0, 0)
 	case "decide":
 		all, args = append(all, "hw:{payments}!told"), append(args, "0/acme")
-	case "peek":
-		all, args = append(all, "hw:{payments}!told"), append(args, "")
 	}
 	for _, rule := range rules {
 		args = append(args, rule, 1)
