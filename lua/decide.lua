@@ -84,7 +84,7 @@ end
 
 -- What this attempt has been: nil none, or a record that is none any more when it
 -- was given back, or granted under other rules.
-local before = call('GET', attempt)
+local before = ahead and call('GET', attempt)
 if before and sub(before, -#member) ~= member then
   before = nil
 end

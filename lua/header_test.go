@@ -261,9 +261,9 @@ func histories(prefix string) (runs []run, n int) {
 	}
 	giveBack := giveBackOf("a")
 	settle := func(id, call string, spent int) run {
-		keys := append(slices.Clone(state[:3]), prefix+"@"+id, prefix+"@"+id, prefix+"@"+id+"=", prefix+"!schedule", prefix+"!meta")
+		keys := append(slices.Clone(state[:3]), prefix+":u", prefix+"@"+id, prefix+"@"+id, prefix+"@"+id+"=", prefix+"!schedule", prefix+"!meta")
 		args := []any{now, id, call, now + 60_000_000, 60_000, 0}
-		args = append(args, rules(true, 2)[:15]...)
+		args = append(append(args, rules(true, 2)[:15]...), rules(true, 2)[:5]...)
 		for i := 10; i < len(args); i += 5 {
 			args[i] = spent
 		}

@@ -52,7 +52,6 @@
 -- #include concurrency when C
 -- #include calendar when K
 -- #include rules
--- #include settled
 -- #include waiting/freed
 
 local n, member, id = #KEYS - 5, ARGV[2], ARGV[3]
@@ -61,78 +60,22 @@ local provider = string.match(schedule, '^(.*)![^!]*$')
 local taken_back = char(GIVEN_BACK) .. member
 local moved, last = now < tonumber(ARGV[6]), redis.call('HGET', settled, '#')
 
--- A bucket's numbers stay exact below this.
-local MOST_LEVEL = 6755399441055744
-
--- What may be charged beyond what fits: a rule holds no more than two capacities.
-local function room(r)
-  r.cap = 2 * r.cap
-  local units = algorithms[r.kind].remaining(r, now)
-  r.cap = r.cap / 2
-  return r.kind == 'T' and min(units, max(0, floor((MOST_LEVEL - r.x) / r.q))) or units
-end
-
--- What is recorded under a rule, or else what the caller knows of.
-local function recorded(name, charged, place, over)
-  local had = last and redis.call('HGET', settled, name)
-  local parts = { place, charged }
-  if had then
-    parts, over = read_settled(had)
-  elseif charged == 0 then
-    parts = {}
+-- Takes units back where nothing is recorded, and places; returns how many came back.
+local function take(i, r)
+  r.cost = tonumber(ARGV[5 * i + 3])
+  if r.cost == 0 or moved and r.kind ~= 'C' then
+    return 0
   end
-  for j = 1, (moved or not had and now >= tonumber(ARGV[4])) and #parts or 0, 2 do
-    parts[j] = 0
-  end
-  return parts, over
-end
-
--- Charges units as a debt, in r alone.
-local function owe(r, parts, units)
-  r.cost = units
-  parts[#parts + 1] = algorithms[r.kind].charge(r, now, now)
-  parts[#parts + 1] = units
-  if #parts > 2 * MOST_PLACES then
-    parts[3], parts[4] = 0, parts[4] + parts[6]
-    table.remove(parts, 6)
-    table.remove(parts, 5)
-  end
-  r.changed = true
-end
-
-local function settle(i, r)
-  local name, given = sub(KEYS[i], #provider + 1), {}
-  for j = 1, 4 do
-    given[j] = tonumber(ARGV[5 * i + 2 + j])
-  end
-  local charged, place, besides, spent = unpack(given)
-  if r.kind == 'C' then
-    return charged > 0 and algorithms.C.refund(r) or 0, 0, 0
-  end
-  local parts, over = recorded(name, charged, place, besides)
-  local more, back, debt = spent - over, 0, 0
-  for j = 2, #parts, 2 do
-    more = more - parts[j]
-  end
-  if more > 0 then
-    debt = min(more, room(r))
-    over = over + more - debt
-    if debt > 0 then
-      owe(r, parts, debt)
-    end
-  elseif more < 0 then
-    local less = -more
-    local free = min(over, less)
-    over = over - free
-    back = take_back(r, parts, less - free)
-  end
-  if id ~= '' then
-    redis.call('HSET', settled, name, settled_text(parts, over))
-  end
+  local back = algorithms[r.kind].refund(r, now, tonumber(ARGV[5 * i + 4]))
   if r.changed then
     algorithms[r.kind].save(r, now, now)
   end
-  return back, debt, over
+  return back
+end
+
+local settle
+if id ~= '' or last then
+  -- #include settled
 end
 
 local out = { 1, now }
@@ -166,12 +109,18 @@ if id == '' then -- noted before anything comes back, so that it does so once
     redis.call('HSET', settled, '#', char(GIVEN_BACK))
   end
 end
-local answer = id
 for i = 1, n do
-  out[3 * i], out[3 * i + 1], out[3 * i + 2] = settle(i, rules[i])
-  answer = answer .. pack(out[3 * i]) .. pack(out[3 * i + 1]) .. pack(out[3 * i + 2])
+  if settle and rules[i].kind ~= 'C' then
+    out[3 * i], out[3 * i + 1], out[3 * i + 2] = settle(i, rules[i])
+  else
+    out[3 * i] = take(i, rules[i])
+  end
 end
 if id ~= '' then
+  local answer = id
+  for i = 3, 3 * n + 2 do
+    answer = answer .. pack(out[i])
+  end
   redis.call('HSET', settled, '#', answer)
   redis.call('PEXPIRE', settled, ARGV[5])
 end

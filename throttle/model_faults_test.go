@@ -46,8 +46,7 @@ var plants = []plantedFault{
 	{"sliding: a state from the future that stays", "clock steps, none ahead", "    if back > 0 then\n      step_back", "    if false then\n      step_back"},
 
 	{"fixed: one unit more than the limit", "plain", "    local need = held(r, t) + r.cost - r.cap", "    local need = held(r, t) + r.cost - r.cap - 1"},
-	{"fixed: one unit less", "plain", "local units = cell == r.tail and r.count or 0", "local units = cell == r.tail and r.count + min(r.count, 1) or 0"},
-	{"fixed: other windows' units count", "ahead", "(at == cell and had or 0)", "had"},
+	{"fixed: one unit less", "plain", "      return r.count\n", "      return r.count + min(r.count, 1)\n"},
 	{"fixed: a window before that is forgotten", "ahead", "(at == cell and had or 0)", "0"},
 	{"fixed: the window before forgotten by a clock that steps back", "clock steps, none ahead", "window = per > 0 and per or grain", "window = per"},
 	{"fixed: a window that begins late", "plain", "or floor(t / r.grain) + 1", "or ceil(t / r.grain)"},
@@ -114,7 +113,7 @@ var expressPlants = []plantedFault{
 	{"bucket: parts of another rule's unit", "limit changes", "if kind ~= TOKEN or sub(v, 23, 29) ~= unit then", "if kind ~= TOKEN then"},
 	{"bucket: more left than there is", "plain", "remaining, reset = floor((cap * q", "remaining, reset = ceil((cap * q"},
 
-	{"sliding: one unit more than the limit", "plain", "if total > cap and tail", "if total > cap + 1 and tail"},
+	{"sliding: one unit more than the limit", "plain", "if total > cap and", "if total > cap + 1 and"},
 	{"sliding: a log that keeps what has left", "plain", "while head <= gone", "while head < gone"},
 	{"sliding: a unit that leaves early", "plain", "local cell, gone = ceil(now / grain), floor((now - per) / grain)", "local cell, gone = ceil(now / grain), floor((now - per) / grain) + 1"},
 	{"sliding: a cell that begins where it should end", "plain", "local cell, gone = ceil(", "local cell, gone = floor("},
@@ -124,9 +123,9 @@ var expressPlants = []plantedFault{
 	{"sliding: a start ahead that is put before", "ahead", "tail > cell or", ""},
 
 	{"fixed: one unit more than the limit", "plain", "or count + cost > cap then", "or count + cost > cap + 1 then"},
-	{"fixed: a margin that is forgotten", "plain", "or grain - now % grain <= slack", ""},
-	{"fixed: a window that has begun", "plain", "if tail < cell or grain", "if grain"},
-	{"fixed: a window ahead", "ahead", "tail > cell or", ""},
+	{"fixed: a margin that is forgotten", "plain", "or rest <= slack or", "or"},
+	{"fixed: a window that has begun", "plain", "if tail * grain ~= now + rest or", "if"},
+	{"fixed: a window ahead", "ahead", "if tail * grain ~= now + rest or", "if tail * grain < now + rest or"},
 
 	{"concurrency: one run more", "plain", "if held >= cap then", "if held > cap then"},
 	{"concurrency: a lease that has ended", "plain", "call('ZADD', KEYS[i], states[i], member)", "call('ZADD', KEYS[i], format('%.0f', now), member)"},

@@ -167,8 +167,10 @@ do
     if r.per > 0 then
       return r.total
     end
-    local cell = cell_of(r, t)
-    local units = cell == r.tail and r.count or 0
+    local cell, units = cell_of(r, t), 0
+    if cell == r.tail then
+      return r.count
+    end
     stored.each(r.log, r.head, function(at, had)
       units = units + (at == cell and had or 0)
     end)
@@ -184,7 +186,7 @@ do
       return need <= 0 and t or max(t, leave(r, need))
     end
     while need > 0 or r.grain - t % r.grain <= r.slack do
-      t = cell_of(r, t) * r.grain
+      t = t - t % r.grain + r.grain
       need = held(r, t) + r.cost - r.cap
     end
     return t

@@ -40,6 +40,9 @@ end
 -- next; head is the first cell. The entry begins at `entry` and its units stand at `from`, up to but
 -- not at `to`; `before` is the cell before.
 function stored.each(log, head, visit)
+  if log == '' then
+    return
+  end
   local i = 1
   local function varint()
     local n, digit, b = 0, 1, byte(log, i)

@@ -164,11 +164,34 @@ for i = 1, n do
     if remaining < 0 then
       remaining = 0
     end
+  elseif algorithm == SLIDING and two == 0 then
+    local v, unit = call('GET', key), sub(rule, 16, 22)
+    local cap, grain, slack = one, three, four
+    local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
+    if kind ~= FIXED or sub(v, 9, 15) ~= unit then
+      break -- never used, or of another length
+    end
+    local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 16, 22)
+    local total = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 37, 43)
+    local tail = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 44, 50)
+    local count = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    local rest = grain - now % grain
+    if tail * grain ~= now + rest or rest <= slack or count + cost > cap then
+      break -- its last window is not at hand, or does not admit the cost now
+    end
+    count, place = count + cost, now + rest
+    holds, stamp = pack(count), pack(place)
+    state = sub(v, 1, 15) .. pack(total + cost) .. sub(v, 23, 43) .. holds .. '\0' .. sub(v, 52)
+    spare = till - place
+    remaining, reset = cap - count, rest
   elseif algorithm == SLIDING then
     local v, unit = call('GET', key), sub(rule, 16, 22)
-    local cap, per, grain, slack = one, two, three, four
+    local cap, per, grain = one, two, three
     local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
-    if kind ~= (per > 0 and SLIDING or FIXED) or sub(v, 9, 15) ~= unit then
+    if kind ~= SLIDING or sub(v, 9, 15) ~= unit then
       break -- never used, or in cells of another grain
     end
     local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
@@ -181,12 +204,6 @@ for i = 1, n do
     b, c, d, e, f, g, h = byte(v, 44, 50)
     local count = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     local cell, gone = ceil(now / grain), floor((now - per) / grain)
-    if per == 0 then -- a fixed window: what it holds is its last cell
-      cell, gone = gone + 1, 0
-      if tail < cell or grain - now % grain <= slack or count + cost > cap then
-        break
-      end
-    end
     if cost > cap or tail > cell or count == 0 then
       break
     end
@@ -210,7 +227,7 @@ for i = 1, n do
       head, from = head + n * digit, from + 1
     end
     total = total + cost
-    if total > cap and tail > gone and per > 0 then
+    if total > cap and tail > gone then
       break
     end
     local log = sub(v, from)
@@ -240,10 +257,6 @@ for i = 1, n do
       end
       state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 37, 43) .. pack(cell) .. pack(cost) .. '\0'
         .. log .. char(count)
-    end
-    if per == 0 then
-      total = count + cost
-      holds = pack(total)
     end
     place = cell * grain
     stamp = pack(place)
@@ -359,6 +372,9 @@ end
 -- next; head is the first cell. The entry begins at `entry` and its units stand at `from`, up to but
 -- not at `to`; `before` is the cell before.
 function stored.each(log, head, visit)
+  if log == '' then
+    return
+  end
   local i = 1
   local function varint()
     local n, digit, b = 0, 1, byte(log, i)
@@ -735,8 +751,10 @@ do
     if r.per > 0 then
       return r.total
     end
-    local cell = cell_of(r, t)
-    local units = cell == r.tail and r.count or 0
+    local cell, units = cell_of(r, t), 0
+    if cell == r.tail then
+      return r.count
+    end
     stored.each(r.log, r.head, function(at, had)
       units = units + (at == cell and had or 0)
     end)
@@ -752,7 +770,7 @@ do
       return need <= 0 and t or max(t, leave(r, need))
     end
     while need > 0 or r.grain - t % r.grain <= r.slack do
-      t = cell_of(r, t) * r.grain
+      t = t - t % r.grain + r.grain
       need = held(r, t) + r.cost - r.cap
     end
     return t
@@ -1500,7 +1518,7 @@ end
 
 -- What this attempt has been: nil none, or a record that is none any more when it
 -- was given back, or granted under other rules.
-local before = call('GET', attempt)
+local before = ahead and call('GET', attempt)
 if before and sub(before, -#member) ~= member then
   before = nil
 end

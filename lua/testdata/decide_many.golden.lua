@@ -164,10 +164,31 @@ while at <= size do
     holds = pack(x)
     state = sub(v, 1, 8) .. stamp .. holds .. unit .. since .. low .. notches
     spare = till - now - level / p - slack
-    elseif algorithm == SLIDING then
-    local cap, per, grain, slack = one, two, three, four
+    elseif algorithm == SLIDING and two == 0 then
+    local cap, grain, slack = one, three, four
     local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
-    if kind ~= (per > 0 and SLIDING or FIXED) or sub(v, 9, 15) ~= unit then
+    if kind ~= FIXED or sub(v, 9, 15) ~= unit then
+      break -- never used, or of another length
+    end
+    local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 16, 22)
+    local total = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 37, 43)
+    local tail = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 44, 50)
+    local count = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    local rest = grain - now % grain
+    if tail * grain ~= now + rest or rest <= slack or count + cost > cap then
+      break -- its last window is not at hand, or does not admit the cost now
+    end
+    count, place = count + cost, now + rest
+    holds, stamp = pack(count), pack(place)
+    state = sub(v, 1, 15) .. pack(total + cost) .. sub(v, 23, 43) .. holds .. '\0' .. sub(v, 52)
+    spare = till - place
+    elseif algorithm == SLIDING then
+    local cap, per, grain = one, two, three
+    local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
+    if kind ~= SLIDING or sub(v, 9, 15) ~= unit then
       break -- never used, or in cells of another grain
     end
     local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
@@ -180,12 +201,6 @@ while at <= size do
     b, c, d, e, f, g, h = byte(v, 44, 50)
     local count = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     local cell, gone = ceil(now / grain), floor((now - per) / grain)
-    if per == 0 then -- a fixed window: what it holds is its last cell
-      cell, gone = gone + 1, 0
-      if tail < cell or grain - now % grain <= slack or count + cost > cap then
-        break
-      end
-    end
     if cost > cap or tail > cell or count == 0 then
       break
     end
@@ -209,7 +224,7 @@ while at <= size do
       head, from = head + n * digit, from + 1
     end
     total = total + cost
-    if total > cap and tail > gone and per > 0 then
+    if total > cap and tail > gone then
       break
     end
     local log = sub(v, from)
@@ -239,10 +254,6 @@ while at <= size do
       end
       state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 37, 43) .. pack(cell) .. pack(cost) .. '\0'
         .. log .. char(count)
-    end
-    if per == 0 then
-      total = count + cost
-      holds = pack(total)
     end
     place = cell * grain
     stamp = pack(place)

@@ -161,6 +161,9 @@ end
 -- next; head is the first cell. The entry begins at `entry` and its units stand at `from`, up to but
 -- not at `to`; `before` is the cell before.
 function stored.each(log, head, visit)
+  if log == '' then
+    return
+  end
   local i = 1
   local function varint()
     local n, digit, b = 0, 1, byte(log, i)
@@ -537,8 +540,10 @@ do
     if r.per > 0 then
       return r.total
     end
-    local cell = cell_of(r, t)
-    local units = cell == r.tail and r.count or 0
+    local cell, units = cell_of(r, t), 0
+    if cell == r.tail then
+      return r.count
+    end
     stored.each(r.log, r.head, function(at, had)
       units = units + (at == cell and had or 0)
     end)
@@ -554,7 +559,7 @@ do
       return need <= 0 and t or max(t, leave(r, need))
     end
     while need > 0 or r.grain - t % r.grain <= r.slack do
-      t = cell_of(r, t) * r.grain
+      t = t - t % r.grain + r.grain
       need = held(r, t) + r.cost - r.cap
     end
     return t

@@ -1,6 +1,6 @@
-    local cap, per, grain, slack = one, two, three, four
+    local cap, per, grain = one, two, three
     local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
-    if kind ~= (per > 0 and SLIDING or FIXED) or sub(v, 9, 15) ~= unit then
+    if kind ~= SLIDING or sub(v, 9, 15) ~= unit then
       break -- never used, or in cells of another grain
     end
     local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
@@ -13,12 +13,6 @@
     b, c, d, e, f, g, h = byte(v, 44, 50)
     local count = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
     local cell, gone = ceil(now / grain), floor((now - per) / grain)
-    if per == 0 then -- a fixed window: what it holds is its last cell
-      cell, gone = gone + 1, 0
-      if tail < cell or grain - now % grain <= slack or count + cost > cap then
-        break
-      end
-    end
     if cost > cap or tail > cell or count == 0 then
       break
     end
@@ -42,7 +36,7 @@
       head, from = head + n * digit, from + 1
     end
     total = total + cost
-    if total > cap and tail > gone and per > 0 then
+    if total > cap and tail > gone then
       break
     end
     local log = sub(v, from)
@@ -72,10 +66,6 @@
       end
       state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 37, 43) .. pack(cell) .. pack(cost) .. '\0'
         .. log .. char(count)
-    end
-    if per == 0 then
-      total = count + cost
-      holds = pack(total)
     end
     place = cell * grain
     stamp = pack(place)
