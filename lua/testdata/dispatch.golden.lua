@@ -1084,44 +1084,33 @@ local TOLD_LOOK = 1000000
 --
 -- Nine numbers: when all of it is over; the part, in millionths, of a moment, and by how many
 -- it grows in a second; a limit, 0 for none, its window in µs, and until when it holds; until
--- when the part may be above the whole, since calls go through; when it was cut. One that a
--- worker of an earlier version has written ends with the first seven.
+-- when the part may be above the whole, since calls go through; when it was cut.
 local WHOLE = 1000000
 
 -- One table, since locals are few.
 local corrections = {}
 
--- What says by its moment i when it was written, with the moments at all of a list of places as
--- they are since the clock has stepped back behind that: or else it would hold longer by the step.
--- The second result says so.
-function corrections.brought_back(v, i, ...)
-  local back = unpack7(v, i) - now
+-- A pause (P) or a correction (R) of told as it is by now: where the clock has stepped back behind the
+-- moment at which it was written, its moments are too, or else it would hold longer by the step. The
+-- second result says so.
+function corrections.by_now(field, v)
+  local back = unpack7(v, 8) - now
   if back <= 1000000 then
     return v, false
   end
-  for _, at in ipairs({ ... }) do
+  for _, at in ipairs(byte(field) == 80 and { 1, 8 } or { 1, 8, 43, 50, 57 }) do
     v = sub(v, 1, at - 1) .. pack(max(0, unpack7(v, at) - back)) .. sub(v, at + 7)
   end
   return v, true
 end
 
--- The second result is the text of one that a step of the clock has changed.
 function corrections.read(v)
-  local changed
-  if #v > 49 then
-    v, changed = corrections.brought_back(v, 8, 1, 8, 43, 50, 57)
-  end
   local r = { ends = unpack7(v, 1), since = unpack7(v, 8), part = unpack7(v, 15), grows = unpack7(v, 22),
-    limit = unpack7(v, 29), per = unpack7(v, 36), till = unpack7(v, 43), raised = 0, cut = 0 }
+    limit = unpack7(v, 29), per = unpack7(v, 36), till = unpack7(v, 43), raised = unpack7(v, 50), cut = unpack7(v, 57) }
   if r.till <= now then
     r.limit = 0
   end
-  if #v > 49 then
-    r.raised, r.cut = unpack7(v, 50), unpack7(v, 57)
-  else
-    r.cut = r.since
-  end
-  return r, changed and v or nil
+  return r
 end
 
 -- The part by now, `most` at the most; while the API's own limit counts, the whole: from there
@@ -1139,17 +1128,23 @@ end
 -- which whoever may write does: else each look would find a pause as new as the first one did.
 local pauses = { stepped = {} }
 
+-- What a field of told holds by now, if anything.
+local function told_of(field)
+  local v, stepped = call('HGET', told, field), false
+  if v then
+    v, stepped = corrections.by_now(field, v)
+  end
+  if stepped then
+    table.insert(pauses.stepped, field)
+    table.insert(pauses.stepped, v)
+  end
+  return v
+end
+
 local function pause_of(level)
   local p = pauses[level]
   if p == nil then
-    local v, stepped = call('HGET', told, 'P' .. level), false
-    if v then
-      v, stepped = corrections.brought_back(v, 8, 1, 8)
-    end
-    if stepped then
-      table.insert(pauses.stepped, 'P' .. level)
-      table.insert(pauses.stepped, v)
-    end
+    local v = told_of('P' .. level)
     p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), unit = '', cost = 1, units = 0,
       lines = 0 } or false
     pauses[level] = p
@@ -1194,15 +1189,8 @@ end
 
 if heeds then
   corrected = function(key, rule, kind, a, b, c, d)
-    local v = kind ~= 'C' and a > 0 and call('HGET', told, 'R' .. sub(key, #told - 4))
-    local r, stepped
-    if v then
-      r, stepped = corrections.read(v)
-    end
-    if stepped then
-      table.insert(pauses.stepped, 'R' .. sub(key, #told - 4))
-      table.insert(pauses.stepped, stepped)
-    end
+    local v = kind ~= 'C' and a > 0 and told_of('R' .. sub(key, #told - 4))
+    local r = v and corrections.read(v)
     if not r or r.ends <= now then
       return a, b
     end
