@@ -62,12 +62,6 @@ local ahead, scope = string.match(ask or ARGV[3], '^([%d?]+)(.*)$')
 ahead = tonumber(ahead)
 
 -- #include numbers
--- #include state
--- #include lease
--- #include token_bucket when T
--- #include sliding_window when S
--- #include concurrency when C
--- #include calendar when K
 -- #include rules
 -- #include answer
 -- #include told

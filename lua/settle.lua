@@ -45,12 +45,6 @@
 -- #include pack
 -- #include layout
 -- #include numbers
--- #include state
--- #include lease
--- #include token_bucket when T
--- #include sliding_window when S
--- #include concurrency when C
--- #include calendar when K
 -- #include rules
 -- #include waiting/freed
 

@@ -10,6 +10,13 @@
 -- of it in a sliding window. What an API says may make most millionths of a limit, 0 for no more
 -- than it is. All times are whole microseconds.
 
+-- #include state
+-- #include lease
+-- #include token_bucket when T
+-- #include sliding_window when S
+-- #include concurrency when C
+-- #include calendar when K
+
 -- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
 local corrected
 

@@ -133,6 +133,18 @@ for i = 1, n do
   local rule = ARGV[base + i]
   stale = stale or byte(rule) == CALENDAR and (now < unpack7(rule, 9) or now >= unpack7(rule, 16))
 end
+-- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
+-- letter and numbers of seven bytes each, as include/pack.lua writes them:
+--   T token-bucket    p      q      cap    slack  most
+--   S sliding-window  cap    per    grain  slack  most; fixed-window where per is 0
+--   C concurrency     cap    lease  -      -      -
+--   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
+--                     include/calendar.lua
+-- The name of what it counts may follow, where that is not requests, or "*": decisions are told
+-- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per, and part
+-- of it in a sliding window. What an API says may make most millionths of a limit, 0 for no more
+-- than it is. All times are whole microseconds.
+
 -- Writes r's state, which means nothing any more lasts µs from now.
 local function write(r, now, kind, state, lasts)
   lasts = ceil(lasts)
@@ -949,17 +961,6 @@ do
   algorithms.K = { load = load, fit = fit, charge = charge, refund = refund, save = save,
     remaining = remaining, reset = reset, lasts = lasts, after = after }
 end
--- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
--- letter and numbers of seven bytes each, as include/pack.lua writes them:
---   T token-bucket    p      q      cap    slack  most
---   S sliding-window  cap    per    grain  slack  most; fixed-window where per is 0
---   C concurrency     cap    lease  -      -      -
---   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
---                     include/calendar.lua
--- The name of what it counts may follow, where that is not requests, or "*": decisions are told
--- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per, and part
--- of it in a sliding window. What an API says may make most millionths of a limit, 0 for no more
--- than it is. All times are whole microseconds.
 
 -- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
 local corrected
