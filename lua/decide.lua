@@ -17,7 +17,8 @@
 --                       the path of the scope after the provider's name: "0/acme/refunds". Before it may
 --                       stand what was too late before: leeway, how much later than its start the run may
 --                       begin, "L20000 0/acme/refunds", or how far ahead the start must be at least,
---                       "F20000 30000/acme/refunds", both integer µs > 0.
+--                       "F20000 30000/acme/refunds", both integer µs > 0. "?/acme/refunds" only asks what
+--                       would be said now, changes nothing at all, and has the longer reply.
 -- ARGV[4..]   rules     two for each rule: the rule, and integer units > 0 that it costs. See
 --                       include/rules.lua.
 --
@@ -35,7 +36,7 @@
 --          remaining  integer units left after this call, rounded down
 --          retry      integer µs until this rule alone would admit the cost; -1 can't be told
 --          reset      integer µs until the rule is as if unused; -1 can't be told
---          place      where the units were put, for give_back; 0 when nothing was charged
+--          place      where the units were put, for settle; 0 when nothing was charged
 --
 -- Writes   KEYS[1..n+1] when allowed, the last as it was when replayed. Nothing otherwise, but for the mending.
 -- Source   docs/algorithms.md#one-decision
@@ -57,31 +58,35 @@ end
 -- The general way.
 
 local late, ask = string.match(ARGV[3], '^([LF]%d+) (.*)$')
-local ahead, scope = string.match(ask or ARGV[3], '^(%d+)(.*)$')
+local ahead, scope = string.match(ask or ARGV[3], '^([%d?]+)(.*)$')
 ahead = tonumber(ahead)
 
 -- #include numbers
--- #include state
--- #include lease
--- #include token_bucket when T
--- #include sliding_window when S
--- #include fixed_window when F
--- #include concurrency when C
--- #include calendar when K
 -- #include rules
 -- #include answer
 -- #include told
 -- #include grant
 
+-- What one who only asks is told where all rules admit the cost now.
+local function asked(rules)
+  local out = { 1, 0, now, 0, 0 }
+  for i = 1, n do
+    report(out, i, rules[i], now, 0, 0)
+  end
+  return out
+end
+
 -- What this attempt has been: nil none, or a record that is none any more when it
 -- was given back, or granted under other rules.
-local before = call('GET', attempt)
+local before = ahead and call('GET', attempt)
 if before and sub(before, -#member) ~= member then
   before = nil
 end
 local rules = read_rules()
 local start, binding, sure = joint_start(rules, now + from)
-if before and #before == 7 * (n + 1) + #member then
+if not ahead then
+  return sure and start == now and asked(rules) or denied(rules, now, start, binding)
+elseif before and #before == 7 * (n + 1) + #member then
   return granted_before(rules, before)
 elseif sure and start - now <= ahead and not before then
   return grant(rules, start, binding)

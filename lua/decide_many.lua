@@ -75,10 +75,10 @@ while at <= size do
     local place, stamp, holds, state, spare, v = now, moment, nil, nil, nil, kept[key]
     if algorithm == TOKEN then
       -- #include express/token_bucket
+    elseif algorithm == SLIDING and two == 0 then
+      -- #include express/fixed_window
     elseif algorithm == SLIDING then
       -- #include express/sliding_window
-    elseif algorithm == FIXED then
-      -- #include express/fixed_window
     else
       break
     end

@@ -100,13 +100,6 @@ local rank, ahead, near, lead = string.match(ARGV[3], '^(%S+) (%S+) (%S+) (%S+)'
 ahead, near, lead = tonumber(ahead), tonumber(near), tonumber(lead)
 
 -- #include numbers
--- #include state
--- #include lease
--- #include token_bucket when T
--- #include sliding_window when S
--- #include fixed_window when F
--- #include concurrency when C
--- #include calendar when K
 -- #include rules
 -- #include answer
 -- #include told

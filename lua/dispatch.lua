@@ -65,13 +65,6 @@ local most, more = tonumber(ARGV[5]), tonumber(ARGV[6])
 -- #include numbers
 local stale = false
 -- #include waiting/stale when K
--- #include state
--- #include lease
--- #include token_bucket when T
--- #include sliding_window when S
--- #include fixed_window when F
--- #include concurrency when C
--- #include calendar when K
 -- #include rules
 -- #include answer
 -- #include told

@@ -16,10 +16,10 @@ import (
 func TestExpressWay(t *testing.T) {
 	t.Parallel()
 	const start = 1_800_057_600_000_000
+	fixed := Rule('S', [4]int64{100, 0, 60_000_000, 5000})
 	rules := map[string]string{
 		"T": Rule('T', [4]int64{1, 1_000_000, 100}),
 		"S": Rule('S', [4]int64{100, 60_000_000, 1000}),
-		"F": Rule('F', [4]int64{100, 60_000_000, 5000}),
 		"C": Rule('C', [4]int64{100, 60_000_000}),
 		"K": Rule('K', [4]int64{100, start - 1, start + 60_000_000, start + 120_000_000}, 5000, 0, 0, start-60_000_000, start+180_000_000),
 	}
@@ -34,6 +34,9 @@ func TestExpressWay(t *testing.T) {
 				for _, kind := range kinds {
 					keys = append(keys, prefix+string(kind))
 				}
+				if strings.Contains(kinds, "S") {
+					keys = append(keys, prefix+"fixed")
+				}
 				whole := Decide.For(kinds).Source
 				express, _, found := strings.Cut(whole, "-- The general way.")
 				if !found {
@@ -43,6 +46,9 @@ func TestExpressWay(t *testing.T) {
 					args := []any{at, id, ahead}
 					for _, kind := range kinds {
 						args = append(args, rules[string(kind)], 2)
+					}
+					if strings.Contains(kinds, "S") {
+						args = append(args, fixed, 2)
 					}
 					reply, err := redis.NewScript(source).Run(context.Background(), rdb, append(keys, prefix+"@"+id, prefix+"!told"), args...).Result()
 					if err != nil {

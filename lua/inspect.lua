@@ -46,13 +46,6 @@ local heeds, schedule = call('EXISTS', told) == 1, nil
 local provider = sub(heap, 1, -6)
 
 -- #include numbers
--- #include state
--- #include lease
--- #include token_bucket when T
--- #include sliding_window when S
--- #include fixed_window when F
--- #include concurrency when C
--- #include calendar when K
 -- #include rules
 -- #include told
 -- #include waiting/tasks

@@ -48,13 +48,6 @@ local heeds, parks, flies = there % 2 == 1, floor(there / 2) % 2 == 1, there >= 
 -- #include numbers
 local stale = false
 -- #include waiting/stale when K
--- #include state
--- #include lease
--- #include token_bucket when T
--- #include sliding_window when S
--- #include fixed_window when F
--- #include concurrency when C
--- #include calendar when K
 -- #include rules
 -- #include answer
 -- #include told

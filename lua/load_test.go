@@ -128,9 +128,11 @@ func newHistory(random *rand.Rand, prefix string) *history {
 		rule := [][4]int64{
 			{limit, per, 1 + random.Int64N(20), random.Int64N(2) * 20_000},
 			{limit, per, []int64{1, per / 128, 997}[random.IntN(3)], 0},
-			{limit, per, random.Int64N(per / 2), 0},
 			{1 + random.Int64N(4), minute * (1 + random.Int64N(5)), 0, 0},
 			{limit, per, random.Int64N(minute / 2), random.Int64N(3) * random.Int64N(limit)},
+		}
+		if random.IntN(2) == 0 {
+			rule[1] = [4]int64{limit, 0, per, random.Int64N(per / 2)} // fixed windows
 		}
 		if random.IntN(20) == 0 {
 			rule[1][0] = 0
@@ -225,8 +227,8 @@ func (h *history) call(c randomCall, places []any) (s *Script, keys []string, ar
 				cost = 1
 			}
 			first = append(first, h.text(i, r, c), cost)
-			if places != nil && s == GiveBack {
-				first = append(first, places[i])
+			if places != nil && s == Settle {
+				first = append(first, places[i], 0, 0)
 			}
 		}
 		return first
@@ -240,10 +242,10 @@ func (h *history) call(c randomCall, places []any) (s *Script, keys []string, ar
 	scope := []string{"", "/a", "/a/x"}[c.id%3]
 	switch {
 	case c.verb == 0:
-		return Peek, append(slices.Clone(h.keys), h.told), rules(c.now, "m", scope)
+		return Decide, append(attempt, h.told), rules(c.now, "m", "?"+scope)
 	case c.verb == 1 && places != nil:
-		s = GiveBack
-		return s, append(attempt, h.ids[c.id], h.due, h.meta, h.ids[c.id]+"="), rules(c.now, h.ids[c.id], 0)
+		s = Settle
+		return s, append(attempt, h.ids[c.id], h.ids[c.id]+"=", h.due, h.meta), rules(c.now, h.ids[c.id], "", c.now+1_000_000_000, 60_000, 0)
 	case c.verb == 5 && len(held) < len(h.rules):
 		return h.settle(c, places)
 	case c.verb == 2 && held != nil:
@@ -280,7 +282,7 @@ func (h *history) settle(c randomCall, places []any) (s *Script, keys []string, 
 		}
 		args = append(args, h.text(i, r, c), granted, place, 0, c.cost)
 	}
-	return Settle, append(keys, h.ids[c.id], h.ids[c.id]+"=", h.due, h.meta), args
+	return Settle, append(keys, h.ids[c.id], h.ids[c.id], h.ids[c.id]+"=", h.due, h.meta), args
 }
 
 // text describes a rule to a call. A calendar's periods are some of an even length,

@@ -25,8 +25,8 @@ import (
 var files embed.FS
 
 // Kinds names the algorithms that a script can be made for, a letter each:
-// token bucket, sliding window, fixed window, concurrency, calendar.
-const Kinds = "TSFCK"
+// token bucket, sliding or fixed window, concurrency, calendar.
+const Kinds = "TSCK"
 
 // The scripts. Each is ready to send; loading happens once, when the program
 // starts, and a script that cannot be expanded stops it there.
@@ -38,8 +38,6 @@ var (
 	Join         = load("join")
 	Inspect      = load("inspect")
 	Repair       = load("repair")
-	Peek         = load("peek")
-	GiveBack     = load("give_back")
 	Settle       = load("settle")
 	Renew        = load("renew")
 	Release      = load("release")
@@ -55,7 +53,7 @@ var (
 // All lists every script of the limiter, by name: all but those over asynq's
 // keys.
 func All() []*Script {
-	return []*Script{Decide, DecideMany, DecideQueued, Dispatch, GiveBack, Heartbeat, Inspect, Join, Peek, Release, Renew, Repair, Settle, Tell}
+	return []*Script{Decide, DecideMany, DecideQueued, Dispatch, Heartbeat, Inspect, Join, Release, Renew, Repair, Settle, Tell}
 }
 
 // Script is one script as Redis gets it. It is never changed after loading, and

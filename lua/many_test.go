@@ -154,7 +154,7 @@ func crowdOf(random *rand.Rand, prefix string) []path {
 		case 1:
 			return Rule('S', [4]int64{limit, per, []int64{1, 1 + per/128, 997}[random.IntN(3)]})
 		}
-		return Rule('F', [4]int64{limit, per, random.Int64N(per / 2)})
+		return Rule('S', [4]int64{limit, 0, per, random.Int64N(per / 2)})
 	}
 	var shared path
 	for i := range random.IntN(3) {
@@ -447,7 +447,7 @@ func TestManyIsDecidedOnce(t *testing.T) {
 func manyRuns(prefix string) []run {
 	const now = 1_800_057_600_000_000
 	p := path{[]string{prefix + ":t", prefix + ":s", prefix + ":f"}, []string{
-		Rule('T', [4]int64{1, 1_000_000, 10}), Rule('S', [4]int64{10, 60_000_000, 1}), Rule('F', [4]int64{10, 60_000_000, 5000}),
+		Rule('T', [4]int64{1, 1_000_000, 10}), Rule('S', [4]int64{10, 60_000_000, 1}), Rule('S', [4]int64{10, 0, 60_000_000, 5000}),
 	}}
 	alone := func(s *Script, id, batch string) run {
 		a := asking{p, prefix + "@" + id, id, 1}

@@ -106,18 +106,14 @@ end
 
 -- What a field holds, by the clock as it has stepped since.
 local function by_now(field, v)
-  local stepped
-  if byte(field) == 80 then
-    v, stepped = corrections.brought_back(v, 8, 1, 8)
-    stepped = stepped and v
-  else
-    local _
-    _, stepped = corrections.read(v)
+  local stepped = false
+  if v then
+    v, stepped = corrections.by_now(field, v)
   end
   if stepped then
-    call('HSET', told, field, stepped)
+    call('HSET', told, field, v)
   end
-  return stepped or v
+  return v
 end
 
 -- Looks through so many fields, from where the last call has ended, and forgets what is over. Where that
@@ -185,21 +181,23 @@ local function level_for(level)
   return scope and crowding('P' .. scope, scope) or scope or level
 end
 
--- A pause as it stands, nil for none.
+-- When a pause ends, when it began, and how long it was where the API did not say; 0 for none.
 local function pause_of(level)
-  local v = call('HGET', told, 'P' .. level)
-  return v and (corrections.brought_back(v, 8, 1, 8)) or nil
+  local v = by_now('P' .. level, call('HGET', told, 'P' .. level))
+  if v then
+    return unpack7(v, 1), unpack7(v, 8), unpack7(v, 15)
+  end
+  return 0, 0, 0
 end
 
 local function pause(level, us)
   level = level_for(level)
-  local v = pause_of(level)
-  local ends = v and unpack7(v, 1) or 0
+  local ends, since = pause_of(level)
   stood = stood or ends > now
   if ends >= now + us then
     return 0, ends, #level
   end
-  local since = ends > now and unpack7(v, 8) or now
+  since = ends > now and since or now
   put('P' .. level, level, pack(now + us) .. pack(since) .. pack(0))
   return 1, now + us, #level
 end
@@ -209,8 +207,7 @@ end
 local function rest(level, first, most, part)
   local own = level
   level = level_for(level)
-  local v = pause_of(level)
-  local ends, length = v and unpack7(v, 1) or 0, v and unpack7(v, 15) or 0
+  local ends, _, length = pause_of(level)
   stood = stood or ends > now
   if stood then
     return 0, ends, #level
@@ -230,10 +227,10 @@ local function look(name)
 end
 
 local function lift(level)
-  local v = pause_of(level)
-  local over = not v or unpack7(v, 1) <= now
+  local ends, since = pause_of(level)
+  local over = ends <= now
   if not over then
-    call('HSET', told, 'P' .. level, pack(now) .. sub(v, 8, 14) .. pack(0))
+    call('HSET', told, 'P' .. level, pack(now) .. pack(since) .. pack(0))
     look(level .. ':!stop')
     forgets = true
   end
@@ -241,8 +238,8 @@ local function lift(level)
 end
 
 local function correction(name)
-  local v = call('HGET', told, 'R' .. name)
-  return v and (corrections.read(v)) or { since = 0, part = WHOLE, grows = 1, limit = 0, per = 0, till = 0, ends = 0, raised = 0, cut = 0 }
+  local v = by_now('R' .. name, call('HGET', told, 'R' .. name))
+  return corrections.read(v or pack(0) .. pack(0) .. pack(WHOLE) .. pack(1) .. string.rep(pack(0), 5))
 end
 
 local function save(name, r)

@@ -30,7 +30,7 @@ func waitingRuns(prefix string) []run {
 	const now, later = 1_800_057_700_000_000, 1_800_058_120_000_000
 	rules := []string{
 		Rule('T', [4]int64{1, 10_000_000, 3}), Rule('S', [4]int64{5, 60_000_000, 1}),
-		Rule('F', [4]int64{9, 60_000_000, 5000}), Rule('C', [4]int64{4, 60_000_000}),
+		Rule('S', [4]int64{9, 0, 60_000_000, 5000}), Rule('C', [4]int64{4, 60_000_000}),
 	}
 	names := func(prefix string) (state, shared []string) {
 		for _, name := range []string{"schedule", "heap", "meta", "flight", "overdue", "told", "parked"} {

@@ -193,7 +193,7 @@ func TestLoweredBucketIsNotWaitedForLong(t *testing.T) {
 	}
 }
 
-// docs/algorithms.md: "Not at all where the algorithm was another one meanwhile": units that
+// docs/algorithms.md: "Not at all where the algorithm, or the length of a fixed window, was another one meanwhile": units that
 // were taken over may be anybody's.
 func TestGiveBackAfterOtherAlgorithms(t *testing.T) {
 	t.Parallel()

@@ -69,10 +69,10 @@ func (l *Limiter) GiveBack(ctx context.Context, g Grant) error {
 	p, rules, places, g.cost = l.withOthers(p, rules, places, g.cost)
 	mark := p.attempt(g.id)
 	record := cmp.Or(g.record, mark)
-	c := newCall(lua.GiveBack.For(p.kinds), p.keyArgs, 5, 3+3*len(rules), 1+len(rules))
-	c.args = append(c.args, mark, record, p.queue[1], p.queue[3], p.settled(g.id), l.clock(), g.id, g.since())
+	c := newCall(lua.Settle.For(p.kinds), p.keyArgs, 5, 6+5*len(rules), settleHead+settleRule*len(rules))
+	c.args = append(c.args, mark, record, p.settled(g.id), p.queue[1], p.queue[3], l.clock(), g.id, "", int64(maxParts), 0, g.since())
 	for i := range rules {
-		c.args = append(c.args, rules[i], g.cost.at(i), places[i])
+		c.args = append(c.args, rules[i], g.cost.at(i), places[i], 0, 0)
 	}
 	ctx = context.WithoutCancel(ctx)
 	if _, err := l.runner.run(ctx, c); err != nil {
@@ -154,12 +154,13 @@ func (l *Limiter) rulesNow(p *plan, places []int64) ([]any, []int64) {
 	return rules, places
 }
 
-// alwaysCounted says that a rule had its algorithm and its unit under all of some policies.
+// alwaysCounted says that a rule had its algorithm, its unit and its fixed windows under all of some policies.
 func alwaysCounted(policies []*Policy, scope Scope, b Bound) bool {
 	for _, policy := range policies {
 		bounds, _ := policy.Match(scope) // no rule is no rule that counts
 		if !slices.ContainsFunc(bounds, func(other Bound) bool {
-			return other.Scope == b.Scope && other.Rule.Name == b.Rule.Name && other.Rule.Algorithm == b.Rule.Algorithm && other.Rule.unit() == b.Rule.unit()
+			return other.Scope == b.Scope && other.Rule.Name == b.Rule.Name && other.Rule.Algorithm == b.Rule.Algorithm && other.Rule.unit() == b.Rule.unit() &&
+				(b.Rule.Algorithm != FixedWindow || other.Rule.Per == b.Rule.Per)
 		}) {
 			return false
 		}

@@ -465,14 +465,13 @@ func (t *Told) addPause(scope, v string) {
 
 // addCorrection does too; see lua/include/correction.lua.
 func (t *Told) addCorrection(b Bound, v string, pad time.Duration) {
-	if len(v) < 7*packed || !b.Rule.corrected() {
+	if len(v) < 9*packed || !b.Rule.corrected() {
 		return
 	}
 	n := make([]int64, len(v)/packed)
 	for i := range n {
 		n[i] = number(v[i*packed:])
 	}
-	n = append(n, 0) // one of an earlier version ends here
 	ends, since, part, grows, own, per, till, raised := n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7]
 	now, limit, most, top := t.At.UnixMicro(), b.Rule.Limit, b.reach(pad), int64(whole)
 	if raised > now {

@@ -58,7 +58,7 @@ func (l *Limiter) Keep(ctx context.Context, g Grant, id string, stay time.Durati
 	all := l.held(g)
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		h := all[key]
-		k.Rules = append(k.Rules, keptRule{key[len(p.provider):], string(h.kind), h.unit, h.units, h.place, h.over})
+		k.Rules = append(k.Rules, keptRule{key[len(p.provider):], string(h.algorithm), h.unit, h.units, h.place, h.over})
 	}
 	text, err := json.Marshal(k)
 	if err != nil {
@@ -116,7 +116,7 @@ func (l *Limiter) grantOf(p *plan, k kept, key string) Grant {
 	var bounds []Bound
 	for _, r := range k.Rules {
 		i := slices.Index(p.keys, p.provider+r.Key)
-		if i < 0 || string(p.params[i].kind) != r.Kind || p.bounds[i].Rule.unit() != r.Unit {
+		if i < 0 || string(p.bounds[i].Rule.Algorithm) != r.Kind || p.bounds[i].Rule.unit() != r.Unit {
 			continue
 		}
 		b := p.bounds[i]
@@ -124,7 +124,7 @@ func (l *Limiter) grantOf(p *plan, k kept, key string) Grant {
 		bounds = append(bounds, b)
 		g.cost.by, g.places = append(g.cost.by, r.Units), append(g.places, r.Place)
 		if r.Over > 0 {
-			g.told.note(p.keys[i], held{p.params[i].kind, r.Unit, r.Units, 0, r.Over})
+			g.told.note(p.keys[i], held{p.bounds[i].Rule.Algorithm, r.Unit, r.Units, 0, r.Over})
 		}
 	}
 	g.plan = newPlan(l.plans.keys, p.scope, bounds, l.cfg.Pad, l.plans.now(p.provider))

@@ -91,7 +91,7 @@ func (l *Limiter) tolerance(d *Decision) time.Duration {
 		case SlidingWindow:
 			most = min(most, pad+d.leeway)
 		case FixedWindow:
-			most = min(most, us(numbers[1]-start%numbers[1]-numbers[2]))
+			most = min(most, us(numbers[2]-start%numbers[2]-numbers[3]))
 		case Calendar:
 			ends := numbers[2]
 			if start >= ends {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/throttle/answers"
 )
 
@@ -367,8 +366,8 @@ func (l *Limiter) peek(ctx context.Context, p *plan, req Request) (Decision, err
 }
 
 func (l *Limiter) peekOnce(ctx context.Context, p *plan, req Request) (Decision, error) {
-	c := newCall(lua.Peek.For(p.kinds), p.keyArgs, 1, 3+2*len(p.bounds), replyHead+replyRule*len(p.bounds))
-	c.args = p.appendArgs(append(c.args, p.told, l.clock(), p.attemptID(&req), p.pathArg), p.price(&req))
+	c, id := newCall(p.decide, p.keyArgs, 2, 3+2*len(p.bounds), replyHead+replyRule*len(p.bounds)), p.attemptID(&req)
+	c.args = p.appendArgs(append(c.args, p.attempt(id), p.told, l.clock(), id, "?"+p.path), p.price(&req))
 	reply, err := l.runner.run(ctx, c)
 	if err != nil {
 		return Decision{}, unavailable(ctx, "peek at", req.Scope, err)

@@ -50,7 +50,7 @@ func twins(p *plan) []string {
 
 // compare asks rules and twins alike.
 func (w *world) compare(p *plan) {
-	twin := &plan{scope: p.scope, bounds: p.bounds, states: p.states, kinds: p.kinds, keys: twins(p), rules: p.rules, told: p.told, path: p.path,
+	twin := &plan{scope: p.scope, provider: p.provider, bounds: p.bounds, states: p.states, kinds: p.kinds, keys: twins(p), rules: p.rules, told: p.told, path: p.path,
 		from: p.from, until: p.until, hours: p.hours, ends: p.ends, pauses: p.pauses, open: p.open}
 	for _, cost := range []int64{1, 2, 7} {
 		a, b := w.peek(p, ask{cost, w.now})[0], w.peek(twin, ask{cost, w.now})[0]

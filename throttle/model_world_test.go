@@ -95,7 +95,7 @@ func newWorld(rdb redis.UniversalClient, prefix string, h *randomHistory) *world
 	}
 	for w.version = range w.limiters {
 		for _, scope := range h.scopes {
-			must(scriptOf(lua.Peek, w.plan(scope).kinds).Load(ctx, rdb).Err())
+			must(scriptOf(lua.Decide, w.plan(scope).kinds).Load(ctx, rdb).Err())
 		}
 	}
 	w.version = 0
@@ -221,9 +221,9 @@ func (w *world) asOf(p *plan, at int64) *plan {
 // peek asks what decide would say of a cost at a moment.
 func (w *world) peek(p *plan, asks ...ask) []Decision {
 	pipe := w.rdb.Pipeline()
-	script := scriptOf(lua.Peek, p.kinds)
+	script := scriptOf(lua.Decide, p.kinds)
 	for _, a := range asks {
-		script.EvalSha(ctx, pipe, append(slices.Clone(p.keys), text(p.told)), w.asOf(p, a.at).args(a.cost, strconv.FormatInt(a.at, 10), "nobody", p.path)...)
+		script.EvalSha(ctx, pipe, append(slices.Clone(p.keys), p.attempt("nobody"), text(p.told)), w.asOf(p, a.at).args(a.cost, strconv.FormatInt(a.at, 10), "nobody", "?"+p.path)...)
 	}
 	replies, err := pipe.Exec(ctx)
 	must(err)

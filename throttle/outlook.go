@@ -155,10 +155,8 @@ func pace(r Rule, pad time.Duration) (units int64, per time.Duration) {
 		short := max(0, slack*rate-(n[2]-1)*unit)
 		return rate, time.Duration(unit+short) * time.Microsecond
 	case 'S':
-		cells := (n[1] + n[2] - 1) / n[2] // a unit leaves at the end of its cell
+		cells := max(1, (n[1]+n[2]-1)/n[2]) // a unit leaves at the end of its cell
 		return n[0], time.Duration(cells*n[2]) * time.Microsecond
-	case 'F':
-		return n[0], time.Duration(n[1]) * time.Microsecond
 	default:
 		return 0, 0
 	}

@@ -39,7 +39,6 @@ type plan struct {
 	told     any    // one of them: what the API has told
 	mark     string // of the scope, in attempt ids; see attemptID
 	path     string // of the scope, as scripts take it
-	pathArg  any    // the same, as the client takes it
 	atOnce   any    // what ask returns for one who starts now
 
 	named   []float64 // the weights of the names of the path, as Policy.weights has them
@@ -104,7 +103,7 @@ func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time
 	for i, b := range p.bounds {
 		most := b.most()
 		kind, numbers := ruleParams(b.Rule, pad)
-		if kind == 'S' {
+		if b.Rule.Algorithm == SlidingWindow {
 			numbers[2] = grain(mostOf(b.Rule.Limit, max(most, whole)), numbers[1])
 		}
 		width, more := window(b.Rule), []int64{most}
@@ -142,7 +141,7 @@ func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time
 	p.decide = lua.Decide.For(p.kinds)
 	p.queue = append([]any{keys.queue(scope)}, queueShared(p.provider)...)
 	p.told, p.path = toldKey(p.provider), scopePath(scope.String())
-	p.pathArg, p.atOnce = p.path, "0"+p.path
+	p.atOnce = "0" + p.path
 	return p
 }
 
@@ -204,10 +203,8 @@ func (r params) after(now, place, holds int64) (remaining, reset int64) {
 		level := holds + (place-now)*rate
 		remaining = max(0, (burst*unit-level-slack*rate)/unit)
 		return remaining, int64(math.Ceil(float64(level)/float64(rate) + float64(slack)))
-	case 'S':
-		return n[0] - holds, place + n[1] - now
 	default:
-		return n[0] - holds, n[1] - now%n[1]
+		return n[0] - holds, place + n[1] - now
 	}
 }
 
@@ -236,7 +233,7 @@ func ruleParams(r Rule, pad time.Duration) (kind byte, numbers [4]int64) {
 		window := per + slack
 		return 'S', [4]int64{r.Limit, window, grain(r.Limit, window), slack}
 	case FixedWindow:
-		return 'F', [4]int64{r.Limit, per, min(slack, per/2)}
+		return 'S', [4]int64{r.Limit, 0, per, min(slack, per/2)} // a cell that leaves at its end
 	case Calendar:
 		return 'K', numbers // which depend on the time: see calendarParams
 	default:

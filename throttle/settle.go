@@ -122,8 +122,9 @@ func (s settling) call(l *Limiter, g Grant, id string) call {
 		present[s.plan.params[i].kind] = true
 	}
 	until := g.start + g.holds(s.plan).Microseconds()
-	c := newCall(lua.Settle.For(kindsOf(present)), keys, 4, 6+5*len(s.rules), settleHead+settleRule*len(s.rules))
-	c.args = append(c.args, s.plan.attempt(g.id), s.plan.settled(g.id), s.plan.queue[1], s.plan.queue[3],
+	c := newCall(lua.Settle.For(kindsOf(present)), keys, 5, 6+5*len(s.rules), settleHead+settleRule*len(s.rules))
+	mark := s.plan.attempt(g.id)
+	c.args = append(c.args, mark, mark, s.plan.settled(g.id), s.plan.queue[1], s.plan.queue[3],
 		l.clock(), g.id, id, until, g.remembered(s.plan).Milliseconds(), g.since())
 	for k, i := range s.rules {
 		c.args = append(c.args, s.plan.rules[i], s.held[k].units, s.held[k].place, s.held[k].over, s.spent[k])
@@ -140,7 +141,7 @@ func (s settling) settlement(g Grant, reply []int64) Settlement {
 	for k, i := range s.rules {
 		state, spent, r := s.plan.states[i], s.spent[k], reply[settleHead+settleRule*k:]
 		out.Rules[k] = SettledRule{Scope: state.Scope, Rule: state.Rule, Unit: state.Unit, Spent: spent, Back: r[0], Debt: r[1], Over: r[2]}
-		g.told.note(s.plan.keys[i], held{kind: s.plan.params[i].kind, unit: state.Unit, units: spent - r[2], over: r[2]})
+		g.told.note(s.plan.keys[i], held{algorithm: s.plan.bounds[i].Rule.Algorithm, unit: state.Unit, units: spent - r[2], over: r[2]})
 	}
 	return out
 }

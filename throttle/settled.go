@@ -46,11 +46,11 @@ func (s *settled) open() *settlements {
 
 // held is what a grant is charged under a rule.
 type held struct {
-	kind  byte
-	unit  string
-	units int64
-	place int64
-	over  int64 // spent besides, and charged to nobody
+	algorithm Algorithm
+	unit      string
+	units     int64
+	place     int64
+	over      int64 // spent besides, and charged to nobody
 }
 
 // note notes what was settled under a rule. Where its units stand is known to the record
@@ -107,7 +107,7 @@ func (l *Limiter) held(g Grant) map[string]held {
 	_, places := l.rulesNow(p, g.places)
 	for i, b := range p.bounds {
 		if b.Rule.Algorithm != Concurrency && !b.Rule.everybodys() {
-			all[p.keys[i]] = held{p.params[i].kind, b.Rule.unit(), g.cost.at(i), places[i], 0}
+			all[p.keys[i]] = held{b.Rule.Algorithm, b.Rule.unit(), g.cost.at(i), places[i], 0}
 		}
 	}
 	maps.Copy(all, g.told.all())

@@ -4,44 +4,33 @@
 --
 -- Nine numbers: when all of it is over; the part, in millionths, of a moment, and by how many
 -- it grows in a second; a limit, 0 for none, its window in µs, and until when it holds; until
--- when the part may be above the whole, since calls go through; when it was cut. One that a
--- worker of an earlier version has written ends with the first seven.
+-- when the part may be above the whole, since calls go through; when it was cut.
 local WHOLE = 1000000
 
 -- One table, since locals are few.
 local corrections = {}
 
--- What says by its moment i when it was written, with the moments at all of a list of places as
--- they are since the clock has stepped back behind that: or else it would hold longer by the step.
--- The second result says so.
-function corrections.brought_back(v, i, ...)
-  local back = unpack7(v, i) - now
+-- A pause (P) or a correction (R) of told as it is by now: where the clock has stepped back behind the
+-- moment at which it was written, its moments are too, or else it would hold longer by the step. The
+-- second result says so.
+function corrections.by_now(field, v)
+  local back = unpack7(v, 8) - now
   if back <= 1000000 then
     return v, false
   end
-  for _, at in ipairs({ ... }) do
+  for _, at in ipairs(byte(field) == 80 and { 1, 8 } or { 1, 8, 43, 50, 57 }) do
     v = sub(v, 1, at - 1) .. pack(max(0, unpack7(v, at) - back)) .. sub(v, at + 7)
   end
   return v, true
 end
 
--- The second result is the text of one that a step of the clock has changed.
 function corrections.read(v)
-  local changed
-  if #v > 49 then
-    v, changed = corrections.brought_back(v, 8, 1, 8, 43, 50, 57)
-  end
   local r = { ends = unpack7(v, 1), since = unpack7(v, 8), part = unpack7(v, 15), grows = unpack7(v, 22),
-    limit = unpack7(v, 29), per = unpack7(v, 36), till = unpack7(v, 43), raised = 0, cut = 0 }
+    limit = unpack7(v, 29), per = unpack7(v, 36), till = unpack7(v, 43), raised = unpack7(v, 50), cut = unpack7(v, 57) }
   if r.till <= now then
     r.limit = 0
   end
-  if #v > 49 then
-    r.raised, r.cut = unpack7(v, 50), unpack7(v, 57)
-  else
-    r.cut = r.since
-  end
-  return r, changed and v or nil
+  return r
 end
 
 -- The part by now, `most` at the most; while the API's own limit counts, the whole: from there

@@ -30,7 +30,8 @@ local function grant(rules, start, binding)
   for i = 1, n do
     local r = rules[i]
     retries[i] = start == now and 0 or retry_of(r, now)
-    places[i] = algorithms[r.kind].charge(r, now, (r.kind == 'S' or r.kind == 'T') and start + leeway or start)
+    local counts = (r.kind == 'T' or r.kind == 'S' and r.per > 0) and start + leeway or start
+    places[i] = algorithms[r.kind].charge(r, now, counts)
     record = record .. pack(places[i])
   end
   local before = call('SET', attempt, record .. member, 'PX', '30000', 'GET')

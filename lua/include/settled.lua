@@ -1,45 +1,114 @@
--- What is recorded of an attempt that was settled, under one rule: units that it has
--- spent and that are charged to nobody, and then, by turns, the places and units of what
--- it was charged, oldest first. It needs algorithms and now.
+  -- What is recorded of an attempt that was settled, under one rule: units that it has
+  -- spent and that are charged to nobody, and then, by turns, the places and units of what
+  -- it was charged, oldest first. It needs what settle.lua has above it.
 
--- So many places are told apart; what was put into others in between does not come back.
-local MOST_PLACES, MOST_UNITS = 8, 9007199254740991
+  -- So many places are told apart; what was put into others in between does not come back.
+  local MOST_PLACES = 8
 
-local function read_settled(text)
-  local parts = {}
-  for i = 8, #text, 7 do
-    parts[#parts + 1] = unpack7(text, i)
-  end
-  return parts, unpack7(text, 1)
-end
-
-local function settled_text(parts, over)
-  local out = { pack(over) }
-  for i = 1, #parts do
-    out[i + 1] = pack(parts[i])
-  end
-  return table.concat(out)
-end
-
--- Takes units back in r, what was charged last first; returns how many came back, and
--- says in r.changed whether anything did.
-local function take_back(r, parts, less)
-  local back, changed = 0, false
-  while less > 0 and #parts > 0 do
-    local last = #parts
-    local place, units = parts[last - 1], min(parts[last], less)
-    if place > 0 then
-      r.cost = units
-      back = back + algorithms[r.kind].refund(r, now, place)
-      changed = changed or r.changed
+  local function read_settled(text)
+    local parts = {}
+    for i = 8, #text, 7 do
+      parts[#parts + 1] = unpack7(text, i)
     end
-    less = less - units
-    parts[last] = parts[last] - units
-    if parts[last] == 0 then
-      table.remove(parts)
-      table.remove(parts)
-    end
+    return parts, unpack7(text, 1)
   end
-  r.changed = changed
-  return back
-end
+
+  local function settled_text(parts, over)
+    local out = { pack(over) }
+    for i = 1, #parts do
+      out[i + 1] = pack(parts[i])
+    end
+    return table.concat(out)
+  end
+
+  -- Takes units back in r, what was charged last first; returns how many came back, and
+  -- says in r.changed whether anything did.
+  local function take_back(r, parts, less)
+    local back, changed = 0, false
+    while less > 0 and #parts > 0 do
+      local last = #parts
+      local place, units = parts[last - 1], min(parts[last], less)
+      if place > 0 then
+        r.cost = units
+        back = back + algorithms[r.kind].refund(r, now, place)
+        changed = changed or r.changed
+      end
+      less = less - units
+      parts[last] = parts[last] - units
+      if parts[last] == 0 then
+        table.remove(parts)
+        table.remove(parts)
+      end
+    end
+    r.changed = changed
+    return back
+  end
+
+  -- A bucket's numbers stay exact below this.
+  local MOST_LEVEL = 6755399441055744
+
+  -- What may be charged beyond what fits: a rule holds no more than two capacities.
+  local function room(r)
+    r.cap = 2 * r.cap
+    local units = algorithms[r.kind].remaining(r, now)
+    r.cap = r.cap / 2
+    return r.kind == 'T' and min(units, max(0, floor((MOST_LEVEL - r.x) / r.q))) or units
+  end
+
+  -- What is recorded under a rule, or else what the caller knows of.
+  local function recorded(name, charged, place, over)
+    local had = last and redis.call('HGET', settled, name)
+    local parts = { place, charged }
+    if had then
+      parts, over = read_settled(had)
+    elseif charged == 0 then
+      parts = {}
+    end
+    for j = 1, (moved or not had and now >= tonumber(ARGV[4])) and #parts or 0, 2 do
+      parts[j] = 0
+    end
+    return parts, over
+  end
+
+  -- Charges units as a debt, in r alone.
+  local function owe(r, parts, units)
+    r.cost = units
+    parts[#parts + 1] = algorithms[r.kind].charge(r, now, now)
+    parts[#parts + 1] = units
+    if #parts > 2 * MOST_PLACES then
+      parts[3], parts[4] = 0, parts[4] + parts[6]
+      table.remove(parts, 6)
+      table.remove(parts, 5)
+    end
+    r.changed = true
+  end
+
+  settle = function(i, r)
+    local charged, place = tonumber(ARGV[5 * i + 3]), tonumber(ARGV[5 * i + 4])
+    local besides, spent = tonumber(ARGV[5 * i + 5]), tonumber(ARGV[5 * i + 6])
+    local name = sub(KEYS[i], #provider + 1)
+    local parts, over = recorded(name, charged, place, besides)
+    local more, back, debt = spent - over, 0, 0
+    for j = 2, #parts, 2 do
+      more = more - parts[j]
+    end
+    if more > 0 then
+      debt = min(more, room(r))
+      over = over + more - debt
+      if debt > 0 then
+        owe(r, parts, debt)
+      end
+    elseif more < 0 then
+      local less = -more
+      local free = min(over, less)
+      over = over - free
+      back = take_back(r, parts, less - free)
+    end
+    if id ~= '' then
+      redis.call('HSET', settled, name, settled_text(parts, over))
+    end
+    if r.changed then
+      algorithms[r.kind].save(r, now, now)
+    end
+    return back, debt, over
+  end

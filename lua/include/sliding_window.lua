@@ -1,12 +1,17 @@
--- sliding-window: never more than cap units in any window of `per` µs.
+-- sliding-window and fixed-window: never more than cap units in any window of `per` µs, or in
+-- each one of `grain` µs since the epoch.
 -- Source: docs/algorithms.md#sliding-window
 --
 -- Time is cut into cells of `grain` µs. A unit counts from its start and leaves
 -- `per` after the end of its cell: less than a grain late and never early, so
 -- that per/grain + 1 cells are enough whatever the limit. Cells are numbered by
 -- their ends. The last one (tail) stands apart, since it grows most; `log` holds
--- those before it that have units, oldest first, as varints: units, then (cells
--- since the one before, units) for each next.
+-- those before it that have units, oldest first: see each in state.lua.
+--
+-- Fixed windows are cells with a per of 0. One begins with its first moment, where a cell
+-- of a sliding window ends with its last; in it count its own units alone. The one
+-- before is kept for as long, for a clock that steps back. The last `slack` µs of a
+-- window admit nothing: what starts late must not land in the next.
 do
   local function varint(n)
     local s = ''
@@ -18,34 +23,9 @@ do
     return s .. char(n)
   end
 
-  -- Returns the number at i and the place after it.
-  local function unvarint(v, i)
-    local n, unit, b = 0, 1, byte(v, i)
-    while b >= 128 do
-      n, unit, i = n + (b - 128) * unit, unit * 128, i + 1
-      b = byte(v, i)
-    end
-    return n + b * unit, i + 1
-  end
-
-  -- Calls visit(cell, units, entry, from, to, before) for each entry of the log,
-  -- oldest first, until it returns true. In the text, the entry begins at entry
-  -- and its units stand at from, up to but not at to; before is the cell before.
-  local function each(r, visit)
-    local log, pos, cell, before = r.log, 1, r.head, nil
-    local len = #log
-    while pos <= len do
-      local entry, delta, from, units = pos, 0, pos, 0
-      if before then
-        delta, from = unvarint(log, pos)
-        cell = before + delta
-      end
-      units, pos = unvarint(log, from)
-      if visit(cell, units, entry, from, pos, before) then
-        return true
-      end
-      before = cell
-    end
+  -- The cell of a start.
+  local function cell_of(r, t)
+    return r.per > 0 and ceil(t / r.grain) or floor(t / r.grain) + 1
   end
 
   local function clear(r)
@@ -64,7 +44,7 @@ do
 
   -- Puts units into a cell before the last of the log.
   local function insert(r, cell, units)
-    each(r, function(at, had, entry, from, to, before)
+    stored.each(r.log, r.head, function(at, had, entry, from, to, before)
       if at < cell then
         return false
       elseif at == cell then
@@ -97,36 +77,14 @@ do
     end
   end
 
-  -- Writes all cells anew: in another grain, each at the later end, and without
-  -- some units of one of them. Returns how many those were.
-  local function rewrite(r, grain, less, cost)
-    local old, back = { head = r.head, log = r.log }, 0
-    local was, tail, count = r.grain, r.tail, r.count
-    local function keep(cell, units)
-      if cell == less then
-        back = min(units, cost)
-      end
-      if cell ~= less or units > back then
-        put(r, ceil(cell * was / grain), cell == less and units - back or units)
-      end
-    end
-    clear(r)
-    each(old, keep)
-    if count > 0 then
-      keep(tail, count)
-    end
-    r.grain = grain
-    return back
-  end
-
   -- Forgets what has left the window.
   local function expire(r, now)
-    local gone = floor((now - r.per) / r.grain)
+    local gone = floor((now - r.window) / r.grain)
     if r.tail <= gone then
       clear(r)
     elseif r.log ~= '' and r.head <= gone then
       local rest, head = '', 0
-      each(r, function(cell, units, _, from)
+      stored.each(r.log, r.head, function(cell, units, _, from)
         if cell > gone then
           rest, head = sub(r.log, from), cell
           return true
@@ -137,43 +95,55 @@ do
     end
   end
 
-  -- The units of another algorithm. A bucket does not know when what it granted
-  -- last begins: in no more than a second.
+  -- The units of a state of another kind, or in other cells. A bucket does not know when
+  -- what it granted last begins: in no more than a second. What counts as of now is to
+  -- be written, or else it would do so with each look.
   local function take_over(r, v, now)
-    local units, later = stored.carried(v), byte(v, 1) == TOKEN and 1000000 or 0
+    local units, back = stored.carried(v)
+    local later = byte(v, 1) == TOKEN and 1000000 or 0
     for i = 1, #units, 2 do
       if units[i + 1] > 0 then
-        put(r, ceil(min(units[i] + later, now + FAR_AHEAD) / r.grain), units[i + 1])
+        local t = units[i] + later
+        put(r, cell_of(r, min(t, r.per > 0 and now + FAR_AHEAD or now)), units[i + 1])
       end
     end
-    r.healed = true
+    r.healed = byte(v, 1) ~= SLIDING or r.per == 0 or back > 0
   end
 
-  local function load(key, now, cost, cap, per, grain)
-    local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain,
-      total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', till = 0, found = false, healed = false }
-    local v = stored.get(key)
+  -- The clock has stepped back by so many cells, at least. All that fixed windows had counts in
+  -- the one at hand.
+  local function step_back(r, now, cells)
+    local units = r.total
+    r.healed, r.stepped = true, true
+    if r.per == 0 then
+      clear(r)
+      return put(r, cell_of(r, now), units)
+    end
+    r.tail = r.tail - cells
+    if r.log ~= '' then
+      r.head, r.last = r.head - cells, r.last - cells
+    end
+  end
+
+  local function load(key, now, cost, cap, per, grain, slack)
+    local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain, slack = min(slack, grain - 1),
+      window = per > 0 and per or grain, total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', till = 0,
+      found = false, healed = false }
+    local v, kind = stored.get(key), per > 0 and SLIDING or FIXED
     if not v then
       return r
     end
     r.found = true
-    if byte(v, 1) ~= SLIDING then
+    if byte(v, 1) ~= kind or unpack7(v, 9) ~= grain then
       take_over(r, v, now)
       expire(r, now)
       return r
     end
-    r.till, r.grain, r.total, r.head = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
+    r.till, r.total, r.head = unpack7(v, 2), unpack7(v, 16), unpack7(v, 23)
     r.last, r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), unpack7(v, 44), sub(v, 52)
-    local back = stored.stepped(now, (r.tail - 1) * r.grain, byte(v, 51))
-    if r.grain ~= grain then
-      rewrite(r, grain)
-    end
-    back = floor(back / grain)
+    local back = floor(stored.stepped(now, (r.tail - 1) * grain, byte(v, 51)) / grain)
     if back > 0 then
-      r.tail, r.healed, r.stepped = r.tail - back, true, true
-      if r.log ~= '' then
-        r.head, r.last = r.head - back, r.last - back
-      end
+      step_back(r, now, back)
     end
     expire(r, now)
     return r
@@ -182,7 +152,7 @@ do
   -- The moment from which `need` of the units held have left.
   local function leave(r, need)
     local at = r.tail
-    each(r, function(cell, units)
+    stored.each(r.log, r.head, function(cell, units)
       need = need - units
       if need <= 0 then
         at = cell
@@ -192,40 +162,75 @@ do
     return at * r.grain + r.per
   end
 
+  -- The units that count with those of a start at t: in a fixed window its own.
+  local function held(r, t)
+    if r.per > 0 then
+      return r.total
+    end
+    local cell, units = cell_of(r, t), 0
+    if cell == r.tail then
+      return r.count
+    end
+    stored.each(r.log, r.head, function(at, had)
+      units = units + (at == cell and had or 0)
+    end)
+    return units
+  end
+
   local function fit(r, t)
     if r.cost > r.cap then
       return nil
     end
-    local need = r.total + r.cost - r.cap
-    return need <= 0 and t or max(t, leave(r, need))
+    local need = held(r, t) + r.cost - r.cap
+    if r.per > 0 then
+      return need <= 0 and t or max(t, leave(r, need))
+    end
+    while need > 0 or r.grain - t % r.grain <= r.slack do
+      t = t - t % r.grain + r.grain
+      need = held(r, t) + r.cost - r.cap
+    end
+    return t
   end
 
   local function charge(r, _, start)
-    local cell = ceil(start / r.grain)
+    local cell = cell_of(r, start)
     put(r, cell, r.cost)
     return cell * r.grain
   end
 
+  -- Takes units out of their cell.
   local function refund(r, _, place)
+    local before, less, back = { log = r.log, head = r.head, tail = r.tail, count = r.count }, place / r.grain, 0
     if r.total == 0 or r.healed then
       return 0
     end
-    local back = rewrite(r, r.grain, ceil(place / r.grain), r.cost)
+    local function keep(cell, units)
+      if cell == ceil(less) then
+        back = min(units, r.cost)
+        units = units - back
+      end
+      if units > 0 then
+        put(r, cell, units)
+      end
+    end
+    clear(r)
+    stored.each(before.log, before.head, keep)
+    keep(before.tail, before.count)
     r.changed = back > 0
     return back
   end
 
   local function lasts(r, now)
-    return r.total == 0 and 0 or r.tail * r.grain + r.per - now
+    return r.total == 0 and 0 or max(0, r.tail * r.grain + r.per - now)
   end
 
   local function save(r, now)
-    write(r, now, SLIDING, pack(r.grain) .. pack(r.total) .. pack(r.head) .. pack(r.last) .. pack(r.tail)
-      .. pack(r.count) .. stored.ahead(now, (r.tail - 1) * r.grain) .. r.log, lasts(r, now))
+    write(r, now, r.per > 0 and SLIDING or FIXED, pack(r.grain) .. pack(r.total) .. pack(r.head) .. pack(r.last)
+      .. pack(r.tail) .. pack(r.count) .. stored.ahead(now, (r.tail - 1) * r.grain) .. r.log, lasts(r, now))
   end
 
-  local function remaining(r)
-    return max(0, r.cap - r.total)
+  local function remaining(r, now)
+    return max(0, r.cap - held(r, now))
   end
 
   algorithms.S = { load = load, fit = fit, charge = charge, refund = refund, save = save,

@@ -35,37 +35,62 @@ function stored.stepped(now, latest, notches, least)
   return back > max(1000000, least or 0) and back or 0
 end
 
--- What a state of another algorithm still holds against the rule: times and units by
--- turns, oldest first. Of a bucket, which knows no times, it is the level as of its last
--- decision: all that its rate has not let go.
-function stored.carried(v)
-  local kind = byte(v, 1)
-  if kind == TOKEN then
-    local at = unpack7(v, 9)
-    return { at - stored.stepped(now, at, byte(v, 44)), ceil(unpack7(v, 16) / unpack7(v, 23)) }
-  elseif kind == FIXED then
-    return { unpack7(v, 23), unpack7(v, 30), unpack7(v, 9), unpack7(v, 16) }
-  elseif kind == CALENDAR then
-    return { unpack7(v, 30), unpack7(v, 37), unpack7(v, 9), unpack7(v, 23) }
+-- Calls visit(cell, units, entry, from, to, before) for each entry of a log of cells, oldest first,
+-- until it returns true. A log is varints: units, then (cells since the one before, units) for each
+-- next; head is the first cell. The entry begins at `entry` and its units stand at `from`, up to but
+-- not at `to`; `before` is the cell before.
+function stored.each(log, head, visit)
+  if log == '' then
+    return
   end
-  local out, grain, cell, i = {}, unpack7(v, 9), unpack7(v, 23), 52
-  local tail = unpack7(v, 37)
-  local back = floor(stored.stepped(now, (tail - 1) * grain, byte(v, 51)) / grain)
-  local function unvarint()
-    local n, digit, b = 0, 1, byte(v, i)
+  local i = 1
+  local function varint()
+    local n, digit, b = 0, 1, byte(log, i)
     while b >= 128 do
       n, digit, i = n + (b - 128) * digit, digit * 128, i + 1
-      b = byte(v, i)
+      b = byte(log, i)
     end
     i = i + 1
     return n + b * digit
   end
-  while i <= #v do
-    cell = i > 52 and cell + unvarint() or cell
-    out[#out + 1], out[#out + 2] = (cell - back) * grain, unvarint()
+  local cell, before = head, nil
+  while i <= #log do
+    local entry = i
+    cell = before and before + varint() or cell
+    local from = i
+    local units = varint()
+    if visit(cell, units, entry, from, i, before) then
+      return
+    end
+    before = cell
   end
-  out[#out + 1], out[#out + 2] = (tail - back) * grain, unpack7(v, 44)
-  return out
+end
+
+-- What a state of another algorithm still holds against the rule: times and units by
+-- turns, oldest first. Of a bucket, which knows no times, it is the level as of its last
+-- decision: all that its rate has not let go. Of a fixed window it is the end, or now. The
+-- second result is by how many µs the clock has stepped back.
+function stored.carried(v)
+  local kind = byte(v, 1)
+  if kind == TOKEN then
+    local at = unpack7(v, 9)
+    local back = stored.stepped(now, at, byte(v, 44))
+    return { at - back, ceil(unpack7(v, 16) / unpack7(v, 23)) }, back
+  elseif kind == CALENDAR then
+    return { unpack7(v, 30), unpack7(v, 37), unpack7(v, 9), unpack7(v, 23) }, 0
+  end
+  local out, grain, tail = {}, unpack7(v, 9), unpack7(v, 37)
+  local back = floor(stored.stepped(now, (tail - 1) * grain, byte(v, 51)) / grain)
+  local function add(cell, units)
+    local t = (cell - back) * grain
+    if kind == FIXED then
+      t = t - grain > now and t - 1 or max(0, min(t - 1, now))
+    end
+    out[#out + 1], out[#out + 2] = t, units
+  end
+  stored.each(sub(v, 52), unpack7(v, 23), add)
+  add(tail, unpack7(v, 44))
+  return out, back
 end
 
 -- The algorithms, by kind; those that a call has no rule of are left out of its

@@ -29,17 +29,23 @@ local TOLD_LOOK = 1000000
 -- which whoever may write does: else each look would find a pause as new as the first one did.
 local pauses = { stepped = {} }
 
+-- What a field of told holds by now, if anything.
+local function told_of(field)
+  local v, stepped = call('HGET', told, field), false
+  if v then
+    v, stepped = corrections.by_now(field, v)
+  end
+  if stepped then
+    table.insert(pauses.stepped, field)
+    table.insert(pauses.stepped, v)
+  end
+  return v
+end
+
 local function pause_of(level)
   local p = pauses[level]
   if p == nil then
-    local v, stepped = call('HGET', told, 'P' .. level), false
-    if v then
-      v, stepped = corrections.brought_back(v, 8, 1, 8)
-    end
-    if stepped then
-      table.insert(pauses.stepped, 'P' .. level)
-      table.insert(pauses.stepped, v)
-    end
+    local v = told_of('P' .. level)
     p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), unit = '', cost = 1, units = 0,
       lines = 0 } or false
     pauses[level] = p
@@ -84,15 +90,8 @@ end
 
 if heeds then
   corrected = function(key, rule, kind, a, b, c, d)
-    local v = kind ~= 'C' and a > 0 and call('HGET', told, 'R' .. sub(key, #told - 4))
-    local r, stepped
-    if v then
-      r, stepped = corrections.read(v)
-    end
-    if stepped then
-      table.insert(pauses.stepped, 'R' .. sub(key, #told - 4))
-      table.insert(pauses.stepped, stepped)
-    end
+    local v = kind ~= 'C' and a > 0 and told_of('R' .. sub(key, #told - 4))
+    local r = v and corrections.read(v)
     if not r or r.ends <= now then
       return a, b
     end
@@ -100,7 +99,7 @@ if heeds then
     local part = corrections.part_at(r, most)
     if kind ~= 'T' then
       -- A limit is one of its window: the policy may have given the rule another since.
-      local own = r.per == (kind == 'S' and b - d or b) and r.limit or 0
+      local own = r.per == (b > 0 and b - d or c) and r.limit or 0
       return max(1, counts(a, own, part, part_of(a, most))), b, true
     end
     local top = a * most / WHOLE

@@ -64,11 +64,10 @@ end
 -- A rate rule's state is one string whose first byte names its layout, so that
 -- a rule whose algorithm has changed still finds what was spent:
 --   T till at x q since low ahead                       token bucket
---   S till grain total head last tail count ahead log   sliding window
---   F till last count prior before since ahead          fixed window
+--   S till grain total head last tail count ahead log   sliding window, or F: fixed window
 --   K till last from count prior before carry since next was   calendar
 -- All are numbers of seven bytes, but for the log, and for `ahead`, which is one byte: by how
--- many quarters of a second, rounded up, the latest start (at, tail, last) was ahead of the clock
+-- many quarters of a second, rounded up, the latest start (at, tail) was ahead of the clock
 -- when the state was written. What is further ahead now was written by a clock that has since stepped
 -- back. The key expires at `till`.
 local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
@@ -165,6 +164,27 @@ while at <= size do
     holds = pack(x)
     state = sub(v, 1, 8) .. stamp .. holds .. unit .. since .. low .. notches
     spare = till - now - level / p - slack
+    elseif algorithm == SLIDING and two == 0 then
+    local cap, grain, slack = one, three, four
+    local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
+    if kind ~= FIXED or sub(v, 9, 15) ~= unit then
+      break -- never used, or of another length
+    end
+    local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 16, 22)
+    local total = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 37, 43)
+    local tail = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    b, c, d, e, f, g, h = byte(v, 44, 50)
+    local count = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    local rest = grain - now % grain
+    if tail * grain ~= now + rest or rest <= slack or count + cost > cap then
+      break -- its last window is not at hand, or does not admit the cost now
+    end
+    count, place = count + cost, now + rest
+    holds, stamp = pack(count), pack(place)
+    state = sub(v, 1, 15) .. pack(total + cost) .. sub(v, 23, 43) .. holds .. '\0' .. sub(v, 52)
+    spare = till - place
     elseif algorithm == SLIDING then
     local cap, per, grain = one, two, three
     local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
@@ -238,33 +258,6 @@ while at <= size do
     place = cell * grain
     stamp = pack(place)
     spare = till - place - per
-    elseif algorithm == FIXED then
-    local cap, per, slack = one, two, three
-    local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
-    if kind ~= FIXED then
-      break
-    end
-    local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 9, 15)
-    local last = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 16, 22)
-    local count = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 23, 29)
-    local prior = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    local window, rest = now - now % per, per - now % per
-    if last < window or last >= window + per or prior >= window or rest <= slack
-      or count + cost > cap then
-      break
-    end
-    count = count + cost
-    local latest, notches = stamp, '\0'
-    if last > now then
-      local ahead = ceil((last - now) / 250000)
-      latest, notches = sub(v, 9, 15), char(ahead < 255 and ahead or 255)
-    end
-    holds = pack(count)
-    state = sub(v, 1, 8) .. latest .. holds .. sub(v, 23, 43) .. notches
-    spare = till - now - rest
     else
       break
     end

@@ -42,11 +42,10 @@ end
 -- A rate rule's state is one string whose first byte names its layout, so that
 -- a rule whose algorithm has changed still finds what was spent:
 --   T till at x q since low ahead                       token bucket
---   S till grain total head last tail count ahead log   sliding window
---   F till last count prior before since ahead          fixed window
+--   S till grain total head last tail count ahead log   sliding window, or F: fixed window
 --   K till last from count prior before carry since next was   calendar
 -- All are numbers of seven bytes, but for the log, and for `ahead`, which is one byte: by how
--- many quarters of a second, rounded up, the latest start (at, tail, last) was ahead of the clock
+-- many quarters of a second, rounded up, the latest start (at, tail) was ahead of the clock
 -- when the state was written. What is further ahead now was written by a clock that has since stepped
 -- back. The key expires at `till`.
 local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75

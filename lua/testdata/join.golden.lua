@@ -64,11 +64,10 @@ end
 -- A rate rule's state is one string whose first byte names its layout, so that
 -- a rule whose algorithm has changed still finds what was spent:
 --   T till at x q since low ahead                       token bucket
---   S till grain total head last tail count ahead log   sliding window
---   F till last count prior before since ahead          fixed window
+--   S till grain total head last tail count ahead log   sliding window, or F: fixed window
 --   K till last from count prior before carry since next was   calendar
 -- All are numbers of seven bytes, but for the log, and for `ahead`, which is one byte: by how
--- many quarters of a second, rounded up, the latest start (at, tail, last) was ahead of the clock
+-- many quarters of a second, rounded up, the latest start (at, tail) was ahead of the clock
 -- when the state was written. What is further ahead now was written by a clock that has since stepped
 -- back. The key expires at `till`.
 local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
@@ -120,6 +119,18 @@ for i = 1, n do
   local rule = ARGV[base + i]
   stale = stale or byte(rule) == CALENDAR and (now < unpack7(rule, 9) or now >= unpack7(rule, 16))
 end
+-- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
+-- letter and numbers of seven bytes each, as include/pack.lua writes them:
+--   T token-bucket    p      q      cap    slack  most
+--   S sliding-window  cap    per    grain  slack  most; fixed-window where per is 0
+--   C concurrency     cap    lease  -      -      -
+--   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
+--                     include/calendar.lua
+-- The name of what it counts may follow, where that is not requests, or "*": decisions are told
+-- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per, and part
+-- of it in a sliding window. What an API says may make most millionths of a limit, 0 for no more
+-- than it is. All times are whole microseconds.
+
 -- Writes r's state, which means nothing any more lasts µs from now.
 local function write(r, now, kind, state, lasts)
   lasts = ceil(lasts)
@@ -157,37 +168,62 @@ function stored.stepped(now, latest, notches, least)
   return back > max(1000000, least or 0) and back or 0
 end
 
--- What a state of another algorithm still holds against the rule: times and units by
--- turns, oldest first. Of a bucket, which knows no times, it is the level as of its last
--- decision: all that its rate has not let go.
-function stored.carried(v)
-  local kind = byte(v, 1)
-  if kind == TOKEN then
-    local at = unpack7(v, 9)
-    return { at - stored.stepped(now, at, byte(v, 44)), ceil(unpack7(v, 16) / unpack7(v, 23)) }
-  elseif kind == FIXED then
-    return { unpack7(v, 23), unpack7(v, 30), unpack7(v, 9), unpack7(v, 16) }
-  elseif kind == CALENDAR then
-    return { unpack7(v, 30), unpack7(v, 37), unpack7(v, 9), unpack7(v, 23) }
+-- Calls visit(cell, units, entry, from, to, before) for each entry of a log of cells, oldest first,
+-- until it returns true. A log is varints: units, then (cells since the one before, units) for each
+-- next; head is the first cell. The entry begins at `entry` and its units stand at `from`, up to but
+-- not at `to`; `before` is the cell before.
+function stored.each(log, head, visit)
+  if log == '' then
+    return
   end
-  local out, grain, cell, i = {}, unpack7(v, 9), unpack7(v, 23), 52
-  local tail = unpack7(v, 37)
-  local back = floor(stored.stepped(now, (tail - 1) * grain, byte(v, 51)) / grain)
-  local function unvarint()
-    local n, digit, b = 0, 1, byte(v, i)
+  local i = 1
+  local function varint()
+    local n, digit, b = 0, 1, byte(log, i)
     while b >= 128 do
       n, digit, i = n + (b - 128) * digit, digit * 128, i + 1
-      b = byte(v, i)
+      b = byte(log, i)
     end
     i = i + 1
     return n + b * digit
   end
-  while i <= #v do
-    cell = i > 52 and cell + unvarint() or cell
-    out[#out + 1], out[#out + 2] = (cell - back) * grain, unvarint()
+  local cell, before = head, nil
+  while i <= #log do
+    local entry = i
+    cell = before and before + varint() or cell
+    local from = i
+    local units = varint()
+    if visit(cell, units, entry, from, i, before) then
+      return
+    end
+    before = cell
   end
-  out[#out + 1], out[#out + 2] = (tail - back) * grain, unpack7(v, 44)
-  return out
+end
+
+-- What a state of another algorithm still holds against the rule: times and units by
+-- turns, oldest first. Of a bucket, which knows no times, it is the level as of its last
+-- decision: all that its rate has not let go. Of a fixed window it is the end, or now. The
+-- second result is by how many µs the clock has stepped back.
+function stored.carried(v)
+  local kind = byte(v, 1)
+  if kind == TOKEN then
+    local at = unpack7(v, 9)
+    local back = stored.stepped(now, at, byte(v, 44))
+    return { at - back, ceil(unpack7(v, 16) / unpack7(v, 23)) }, back
+  elseif kind == CALENDAR then
+    return { unpack7(v, 30), unpack7(v, 37), unpack7(v, 9), unpack7(v, 23) }, 0
+  end
+  local out, grain, tail = {}, unpack7(v, 9), unpack7(v, 37)
+  local back = floor(stored.stepped(now, (tail - 1) * grain, byte(v, 51)) / grain)
+  local function add(cell, units)
+    local t = (cell - back) * grain
+    if kind == FIXED then
+      t = t - grain > now and t - 1 or max(0, min(t - 1, now))
+    end
+    out[#out + 1], out[#out + 2] = t, units
+  end
+  stored.each(sub(v, 52), unpack7(v, 23), add)
+  add(tail, unpack7(v, 44))
+  return out, back
 end
 
 -- The algorithms, by kind; those that a call has no rule of are left out of its
@@ -347,15 +383,20 @@ do
   algorithms.T = { load = load, fit = fit, charge = charge, refund = refund, save = save,
     remaining = remaining, reset = reset, lasts = lasts }
 end
--- sliding-window: never more than cap units in any window of `per` µs.
+-- sliding-window and fixed-window: never more than cap units in any window of `per` µs, or in
+-- each one of `grain` µs since the epoch.
 -- Source: docs/algorithms.md#sliding-window
 --
 -- Time is cut into cells of `grain` µs. A unit counts from its start and leaves
 -- `per` after the end of its cell: less than a grain late and never early, so
 -- that per/grain + 1 cells are enough whatever the limit. Cells are numbered by
 -- their ends. The last one (tail) stands apart, since it grows most; `log` holds
--- those before it that have units, oldest first, as varints: units, then (cells
--- since the one before, units) for each next.
+-- those before it that have units, oldest first: see each in state.lua.
+--
+-- Fixed windows are cells with a per of 0. One begins with its first moment, where a cell
+-- of a sliding window ends with its last; in it count its own units alone. The one
+-- before is kept for as long, for a clock that steps back. The last `slack` µs of a
+-- window admit nothing: what starts late must not land in the next.
 do
   local function varint(n)
     local s = ''
@@ -367,34 +408,9 @@ do
     return s .. char(n)
   end
 
-  -- Returns the number at i and the place after it.
-  local function unvarint(v, i)
-    local n, unit, b = 0, 1, byte(v, i)
-    while b >= 128 do
-      n, unit, i = n + (b - 128) * unit, unit * 128, i + 1
-      b = byte(v, i)
-    end
-    return n + b * unit, i + 1
-  end
-
-  -- Calls visit(cell, units, entry, from, to, before) for each entry of the log,
-  -- oldest first, until it returns true. In the text, the entry begins at entry
-  -- and its units stand at from, up to but not at to; before is the cell before.
-  local function each(r, visit)
-    local log, pos, cell, before = r.log, 1, r.head, nil
-    local len = #log
-    while pos <= len do
-      local entry, delta, from, units = pos, 0, pos, 0
-      if before then
-        delta, from = unvarint(log, pos)
-        cell = before + delta
-      end
-      units, pos = unvarint(log, from)
-      if visit(cell, units, entry, from, pos, before) then
-        return true
-      end
-      before = cell
-    end
+  -- The cell of a start.
+  local function cell_of(r, t)
+    return r.per > 0 and ceil(t / r.grain) or floor(t / r.grain) + 1
   end
 
   local function clear(r)
@@ -413,7 +429,7 @@ do
 
   -- Puts units into a cell before the last of the log.
   local function insert(r, cell, units)
-    each(r, function(at, had, entry, from, to, before)
+    stored.each(r.log, r.head, function(at, had, entry, from, to, before)
       if at < cell then
         return false
       elseif at == cell then
@@ -446,36 +462,14 @@ do
     end
   end
 
-  -- Writes all cells anew: in another grain, each at the later end, and without
-  -- some units of one of them. Returns how many those were.
-  local function rewrite(r, grain, less, cost)
-    local old, back = { head = r.head, log = r.log }, 0
-    local was, tail, count = r.grain, r.tail, r.count
-    local function keep(cell, units)
-      if cell == less then
-        back = min(units, cost)
-      end
-      if cell ~= less or units > back then
-        put(r, ceil(cell * was / grain), cell == less and units - back or units)
-      end
-    end
-    clear(r)
-    each(old, keep)
-    if count > 0 then
-      keep(tail, count)
-    end
-    r.grain = grain
-    return back
-  end
-
   -- Forgets what has left the window.
   local function expire(r, now)
-    local gone = floor((now - r.per) / r.grain)
+    local gone = floor((now - r.window) / r.grain)
     if r.tail <= gone then
       clear(r)
     elseif r.log ~= '' and r.head <= gone then
       local rest, head = '', 0
-      each(r, function(cell, units, _, from)
+      stored.each(r.log, r.head, function(cell, units, _, from)
         if cell > gone then
           rest, head = sub(r.log, from), cell
           return true
@@ -486,43 +480,55 @@ do
     end
   end
 
-  -- The units of another algorithm. A bucket does not know when what it granted
-  -- last begins: in no more than a second.
+  -- The units of a state of another kind, or in other cells. A bucket does not know when
+  -- what it granted last begins: in no more than a second. What counts as of now is to
+  -- be written, or else it would do so with each look.
   local function take_over(r, v, now)
-    local units, later = stored.carried(v), byte(v, 1) == TOKEN and 1000000 or 0
+    local units, back = stored.carried(v)
+    local later = byte(v, 1) == TOKEN and 1000000 or 0
     for i = 1, #units, 2 do
       if units[i + 1] > 0 then
-        put(r, ceil(min(units[i] + later, now + FAR_AHEAD) / r.grain), units[i + 1])
+        local t = units[i] + later
+        put(r, cell_of(r, min(t, r.per > 0 and now + FAR_AHEAD or now)), units[i + 1])
       end
     end
-    r.healed = true
+    r.healed = byte(v, 1) ~= SLIDING or r.per == 0 or back > 0
   end
 
-  local function load(key, now, cost, cap, per, grain)
-    local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain,
-      total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', till = 0, found = false, healed = false }
-    local v = stored.get(key)
+  -- The clock has stepped back by so many cells, at least. All that fixed windows had counts in
+  -- the one at hand.
+  local function step_back(r, now, cells)
+    local units = r.total
+    r.healed, r.stepped = true, true
+    if r.per == 0 then
+      clear(r)
+      return put(r, cell_of(r, now), units)
+    end
+    r.tail = r.tail - cells
+    if r.log ~= '' then
+      r.head, r.last = r.head - cells, r.last - cells
+    end
+  end
+
+  local function load(key, now, cost, cap, per, grain, slack)
+    local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain, slack = min(slack, grain - 1),
+      window = per > 0 and per or grain, total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', till = 0,
+      found = false, healed = false }
+    local v, kind = stored.get(key), per > 0 and SLIDING or FIXED
     if not v then
       return r
     end
     r.found = true
-    if byte(v, 1) ~= SLIDING then
+    if byte(v, 1) ~= kind or unpack7(v, 9) ~= grain then
       take_over(r, v, now)
       expire(r, now)
       return r
     end
-    r.till, r.grain, r.total, r.head = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
+    r.till, r.total, r.head = unpack7(v, 2), unpack7(v, 16), unpack7(v, 23)
     r.last, r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), unpack7(v, 44), sub(v, 52)
-    local back = stored.stepped(now, (r.tail - 1) * r.grain, byte(v, 51))
-    if r.grain ~= grain then
-      rewrite(r, grain)
-    end
-    back = floor(back / grain)
+    local back = floor(stored.stepped(now, (r.tail - 1) * grain, byte(v, 51)) / grain)
     if back > 0 then
-      r.tail, r.healed, r.stepped = r.tail - back, true, true
-      if r.log ~= '' then
-        r.head, r.last = r.head - back, r.last - back
-      end
+      step_back(r, now, back)
     end
     expire(r, now)
     return r
@@ -531,7 +537,7 @@ do
   -- The moment from which `need` of the units held have left.
   local function leave(r, need)
     local at = r.tail
-    each(r, function(cell, units)
+    stored.each(r.log, r.head, function(cell, units)
       need = need - units
       if need <= 0 then
         at = cell
@@ -541,171 +547,78 @@ do
     return at * r.grain + r.per
   end
 
-  local function fit(r, t)
-    if r.cost > r.cap then
-      return nil
+  -- The units that count with those of a start at t: in a fixed window its own.
+  local function held(r, t)
+    if r.per > 0 then
+      return r.total
     end
-    local need = r.total + r.cost - r.cap
-    return need <= 0 and t or max(t, leave(r, need))
-  end
-
-  local function charge(r, _, start)
-    local cell = ceil(start / r.grain)
-    put(r, cell, r.cost)
-    return cell * r.grain
-  end
-
-  local function refund(r, _, place)
-    if r.total == 0 or r.healed then
-      return 0
+    local cell, units = cell_of(r, t), 0
+    if cell == r.tail then
+      return r.count
     end
-    local back = rewrite(r, r.grain, ceil(place / r.grain), r.cost)
-    r.changed = back > 0
-    return back
-  end
-
-  local function lasts(r, now)
-    return r.total == 0 and 0 or r.tail * r.grain + r.per - now
-  end
-
-  local function save(r, now)
-    write(r, now, SLIDING, pack(r.grain) .. pack(r.total) .. pack(r.head) .. pack(r.last) .. pack(r.tail)
-      .. pack(r.count) .. stored.ahead(now, (r.tail - 1) * r.grain) .. r.log, lasts(r, now))
-  end
-
-  local function remaining(r)
-    return max(0, r.cap - r.total)
-  end
-
-  algorithms.S = { load = load, fit = fit, charge = charge, refund = refund, save = save,
-    remaining = remaining, reset = lasts, lasts = lasts }
-end
--- fixed-window: at most cap units in each window of `per` µs since the epoch.
--- Source: docs/algorithms.md#fixed-window
---
--- The state is the latest charged window and the one before it, each by its last
--- start, with their units: a start ahead does not close the window at hand. No
--- unit goes into a window before those two, and none comes back that was taken
--- before `since`, when the state began. The last `slack` µs of a window admit
--- nothing: what starts late must not land in the next. A clock that steps back by
--- less than a window finds those two as they were; otherwise what they had counts in
--- the window at hand.
-do
-  -- The units of another algorithm, in the last two windows that have any.
-  local function take_over(r, v, now)
-    local units = stored.carried(v)
-    for i = 1, #units, 2 do
-      local t, n = min(units[i], now), units[i + 1]
-      if n > 0 and floor(t / r.per) > floor(r.last / r.per) then
-        r.prior, r.before, r.last, r.count = r.last, r.count, t, n
-      elseif n > 0 then
-        r.last, r.count = max(r.last, t), r.count + n
-      end
-    end
-    r.healed = true
-  end
-
-  local function load(key, now, cost, cap, per, slack)
-    local r = { kind = 'F', key = key, cost = cost, cap = cap, per = per, slack = min(slack, per - 1),
-      last = 0, count = 0, prior = 0, before = 0, since = now, till = 0, found = false, healed = false }
-    local v = stored.get(key)
-    if not v then
-      return r
-    end
-    r.found = true
-    if byte(v, 1) ~= FIXED then
-      take_over(r, v, now)
-      return r
-    end
-    r.till, r.since = unpack7(v, 2), unpack7(v, 37)
-    r.last, r.count, r.prior, r.before = unpack7(v, 9), unpack7(v, 16), unpack7(v, 23), unpack7(v, 30)
-    local notches = byte(v, 44)
-    if stored.stepped(now, r.last, notches) > per then
-      r.count = r.count + (notches > 0 and r.before or 0) -- the last start was in a window ahead, maybe
-      r.last, r.prior, r.before, r.since, r.healed, r.stepped = now, 0, 0, now, true, true
-    elseif floor(r.prior / per) == floor(r.last / per) then
-      r.count, r.before = r.count + r.before, 0
-    end
-    return r
-  end
-
-  local function window(r, t)
-    return floor(t / r.per)
-  end
-
-  local function used(r, w)
-    return w == window(r, r.last) and r.count or w == window(r, r.prior) and r.before or 0
+    stored.each(r.log, r.head, function(at, had)
+      units = units + (at == cell and had or 0)
+    end)
+    return units
   end
 
   local function fit(r, t)
     if r.cost > r.cap then
       return nil
     end
-    local w = window(r, t)
-    if w < window(r, r.prior) then
-      w = window(r, r.prior)
-      t = w * r.per
+    local need = held(r, t) + r.cost - r.cap
+    if r.per > 0 then
+      return need <= 0 and t or max(t, leave(r, need))
     end
-    while (w + 1) * r.per - t <= r.slack or used(r, w) + r.cost > r.cap do
-      w = w + 1
-      t = w * r.per
+    while need > 0 or r.grain - t % r.grain <= r.slack do
+      t = t - t % r.grain + r.grain
+      need = held(r, t) + r.cost - r.cap
     end
     return t
   end
 
   local function charge(r, _, start)
-    local w, latest = window(r, start), window(r, r.last)
-    if w == latest then
-      r.last, r.count = max(r.last, start), r.count + r.cost
-    elseif w == window(r, r.prior) then
-      r.prior, r.before = max(r.prior, start), r.before + r.cost
-    else
-      if w > latest then
-        r.prior, r.before, r.last, r.count = r.last, r.count, start, r.cost
-      else
-        r.prior, r.before = start, r.cost
-      end
-      r.since = max(r.since, window(r, r.prior) * r.per) -- the window before those two is let go
-    end
-    return start
+    local cell = cell_of(r, start)
+    put(r, cell, r.cost)
+    return cell * r.grain
   end
 
+  -- Takes units out of their cell.
   local function refund(r, _, place)
-    local w, back = window(r, place), 0
-    if r.healed or place < r.since then
+    local before, less, back = { log = r.log, head = r.head, tail = r.tail, count = r.count }, place / r.grain, 0
+    if r.total == 0 or r.healed then
       return 0
-    elseif w == window(r, r.last) then
-      back = min(r.count, r.cost)
-      r.count = r.count - back
-      if r.count == 0 and r.prior > 0 then
-        r.last, r.count, r.before = r.prior, r.before, 0
-      end
-    elseif w == window(r, r.prior) then
-      back = min(r.before, r.cost)
-      r.before = r.before - back
     end
+    local function keep(cell, units)
+      if cell == ceil(less) then
+        back = min(units, r.cost)
+        units = units - back
+      end
+      if units > 0 then
+        put(r, cell, units)
+      end
+    end
+    clear(r)
+    stored.each(before.log, before.head, keep)
+    keep(before.tail, before.count)
     r.changed = back > 0
     return back
   end
 
-  -- µs until the last window with units is over, and the last is open that may
-  -- not get any.
   local function lasts(r, now)
-    local last = r.count > 0 and r.last or r.before > 0 and r.prior or r.prior - r.per
-    return max(0, (window(r, last) + 1) * r.per - now)
+    return r.total == 0 and 0 or max(0, r.tail * r.grain + r.per - now)
   end
 
   local function save(r, now)
-    write(r, now, FIXED, pack(r.last) .. pack(r.count) .. pack(r.prior) .. pack(r.before) .. pack(r.since)
-      .. stored.ahead(now, r.last), lasts(r, now))
+    write(r, now, r.per > 0 and SLIDING or FIXED, pack(r.grain) .. pack(r.total) .. pack(r.head) .. pack(r.last)
+      .. pack(r.tail) .. pack(r.count) .. stored.ahead(now, (r.tail - 1) * r.grain) .. r.log, lasts(r, now))
   end
 
   local function remaining(r, now)
-    local w = window(r, now)
-    return w < window(r, r.prior) and 0 or max(0, r.cap - used(r, w))
+    return max(0, r.cap - held(r, now))
   end
 
-  algorithms.F = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+  algorithms.S = { load = load, fit = fit, charge = charge, refund = refund, save = save,
     remaining = remaining, reset = lasts, lasts = lasts }
 end
 -- concurrency: at most cap runs at once, each holding a place under its attempt
@@ -1034,18 +947,6 @@ do
   algorithms.K = { load = load, fit = fit, charge = charge, refund = refund, save = save,
     remaining = remaining, reset = reset, lasts = lasts, after = after }
 end
--- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
--- letter and numbers of seven bytes each, as include/pack.lua writes them:
---   T token-bucket    p      q      cap    slack  most
---   S sliding-window  cap    per    grain  slack  most
---   F fixed-window    cap    per    slack  -      most
---   C concurrency     cap    lease  -      -      -
---   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
---                     include/calendar.lua
--- The name of what it counts may follow, where that is not requests, or "*": decisions are told
--- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per, and part
--- of it in a sliding window. What an API says may make most millionths of a limit, 0 for no more
--- than it is. All times are whole microseconds.
 
 -- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
 local corrected
@@ -1170,44 +1071,33 @@ local TOLD_LOOK = 1000000
 --
 -- Nine numbers: when all of it is over; the part, in millionths, of a moment, and by how many
 -- it grows in a second; a limit, 0 for none, its window in µs, and until when it holds; until
--- when the part may be above the whole, since calls go through; when it was cut. One that a
--- worker of an earlier version has written ends with the first seven.
+-- when the part may be above the whole, since calls go through; when it was cut.
 local WHOLE = 1000000
 
 -- One table, since locals are few.
 local corrections = {}
 
--- What says by its moment i when it was written, with the moments at all of a list of places as
--- they are since the clock has stepped back behind that: or else it would hold longer by the step.
--- The second result says so.
-function corrections.brought_back(v, i, ...)
-  local back = unpack7(v, i) - now
+-- A pause (P) or a correction (R) of told as it is by now: where the clock has stepped back behind the
+-- moment at which it was written, its moments are too, or else it would hold longer by the step. The
+-- second result says so.
+function corrections.by_now(field, v)
+  local back = unpack7(v, 8) - now
   if back <= 1000000 then
     return v, false
   end
-  for _, at in ipairs({ ... }) do
+  for _, at in ipairs(byte(field) == 80 and { 1, 8 } or { 1, 8, 43, 50, 57 }) do
     v = sub(v, 1, at - 1) .. pack(max(0, unpack7(v, at) - back)) .. sub(v, at + 7)
   end
   return v, true
 end
 
--- The second result is the text of one that a step of the clock has changed.
 function corrections.read(v)
-  local changed
-  if #v > 49 then
-    v, changed = corrections.brought_back(v, 8, 1, 8, 43, 50, 57)
-  end
   local r = { ends = unpack7(v, 1), since = unpack7(v, 8), part = unpack7(v, 15), grows = unpack7(v, 22),
-    limit = unpack7(v, 29), per = unpack7(v, 36), till = unpack7(v, 43), raised = 0, cut = 0 }
+    limit = unpack7(v, 29), per = unpack7(v, 36), till = unpack7(v, 43), raised = unpack7(v, 50), cut = unpack7(v, 57) }
   if r.till <= now then
     r.limit = 0
   end
-  if #v > 49 then
-    r.raised, r.cut = unpack7(v, 50), unpack7(v, 57)
-  else
-    r.cut = r.since
-  end
-  return r, changed and v or nil
+  return r
 end
 
 -- The part by now, `most` at the most; while the API's own limit counts, the whole: from there
@@ -1225,17 +1115,23 @@ end
 -- which whoever may write does: else each look would find a pause as new as the first one did.
 local pauses = { stepped = {} }
 
+-- What a field of told holds by now, if anything.
+local function told_of(field)
+  local v, stepped = call('HGET', told, field), false
+  if v then
+    v, stepped = corrections.by_now(field, v)
+  end
+  if stepped then
+    table.insert(pauses.stepped, field)
+    table.insert(pauses.stepped, v)
+  end
+  return v
+end
+
 local function pause_of(level)
   local p = pauses[level]
   if p == nil then
-    local v, stepped = call('HGET', told, 'P' .. level), false
-    if v then
-      v, stepped = corrections.brought_back(v, 8, 1, 8)
-    end
-    if stepped then
-      table.insert(pauses.stepped, 'P' .. level)
-      table.insert(pauses.stepped, v)
-    end
+    local v = told_of('P' .. level)
     p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), unit = '', cost = 1, units = 0,
       lines = 0 } or false
     pauses[level] = p
@@ -1280,15 +1176,8 @@ end
 
 if heeds then
   corrected = function(key, rule, kind, a, b, c, d)
-    local v = kind ~= 'C' and a > 0 and call('HGET', told, 'R' .. sub(key, #told - 4))
-    local r, stepped
-    if v then
-      r, stepped = corrections.read(v)
-    end
-    if stepped then
-      table.insert(pauses.stepped, 'R' .. sub(key, #told - 4))
-      table.insert(pauses.stepped, stepped)
-    end
+    local v = kind ~= 'C' and a > 0 and told_of('R' .. sub(key, #told - 4))
+    local r = v and corrections.read(v)
     if not r or r.ends <= now then
       return a, b
     end
@@ -1296,7 +1185,7 @@ if heeds then
     local part = corrections.part_at(r, most)
     if kind ~= 'T' then
       -- A limit is one of its window: the policy may have given the rule another since.
-      local own = r.per == (kind == 'S' and b - d or b) and r.limit or 0
+      local own = r.per == (b > 0 and b - d or c) and r.limit or 0
       return max(1, counts(a, own, part, part_of(a, most))), b, true
     end
     local top = a * most / WHOLE
@@ -2237,7 +2126,7 @@ local function after_units(r, now, units)
     return algorithms.K.after(r, now, units)
   end
   local whole_windows, t = 0, nil
-  local field = r.kind == 'T' and 'x' or r.kind == 'S' and 'total' or r.kind == 'F' and 'count'
+  local field = r.kind == 'T' and 'x' or r.kind == 'S' and (r.per > 0 and 'total' or 'count')
   if not field then
     return now
   elseif r.kind == 'T' then
@@ -2251,7 +2140,7 @@ local function after_units(r, now, units)
   r[field] = (r.kind == 'T' and max(was, (now - r.at) * r.p) or was) + units
   t = algorithms[r.kind].fit(r, now)
   r[field] = was
-  return t and t + whole_windows * (r.per or 0)
+  return t and t + whole_windows * (r.window or 0)
 end
 
 -- The units that other lines are given while one is given so many: an equal share each,

@@ -1,22 +1,24 @@
--- settle: charge an attempt what it has spent, whatever it was granted.
+-- settle: charge an attempt what it has spent, whatever it was granted, or take its grant back.
 --
--- What it has spent less comes back, in its place, as by give_back. What it has
--- spent more is charged now, as a debt, even where it does not fit, so that nobody
--- starts until it is paid: as far as the rule then holds no more than twice its
--- capacity. What is above that is charged to nobody. It may be settled again: what
--- counts is what was recorded last. Sent again it changes nothing, and answers the
--- same.
+-- What it has spent less comes back in its place, as nearly as each algorithm can: exactly under
+-- windows; of a token bucket no more than has provably not been refilled meanwhile. What it has spent
+-- more is charged now as a debt, even where it does not fit, as far as the rule then holds no more than
+-- twice its capacity; what is above that is charged to nobody. It may be settled again: what counts is
+-- what was recorded last. A grant is taken back once, places of concurrency rules included, and not
+-- settled after that. Sent again the call changes nothing, and answers the same.
 --
--- KEYS[1..n]  rule      state of rule i, none a concurrency rule; n = #KEYS - 4. See include/layout.lua.
--- KEYS[n+1]   mark      string, "X" and the attempt id when it was given back.
--- KEYS[n+2]   settled   hash: by rule what is recorded, see include/settled.lua; "#" the id and the answer of
---                       the last call, or "X" when it was given back.
--- KEYS[n+3]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next.
--- KEYS[n+4]   meta      hash of nodes.
+-- KEYS[1..n]  rule      state of rule i; n = #KEYS - 5. See include/layout.lua.
+-- KEYS[n+1]   mark      string, "X" and the attempt id when it was taken back. May be the same key as the next.
+-- KEYS[n+2]   attempt   string, the grant's record; once it is taken back "X" and the attempt id, unless it is
+--                       the record of another attempt by now.
+-- KEYS[n+3]   settled   hash: by rule what is recorded, see include/settled.lua; "#" the id and the answer of
+--                       the last call, or "X" when it was taken back.
+-- KEYS[n+4]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next.
+-- KEYS[n+5]   meta      hash of nodes.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id.
--- ARGV[3]     call      the id of this call.
+-- ARGV[3]     call      the id of this call; "" takes the grant back.
 -- ARGV[4]     until     integer µs since the epoch: from then on what was granted does not come back, unless
 --                       it is recorded.
 -- ARGV[5]     stay      integer ms > 0, how long the record is kept: longer than until.
@@ -25,17 +27,18 @@
 -- ARGV[7..]   rules     five for each rule: the rule; where nothing is recorded any more, integer units that
 --                       it is charged, their place (as decide returned it; 0 for units that do not come
 --                       back), and integer units that it has spent besides; integer units that it has
---                       spent. See include/rules.lua.
+--                       spent. Of a concurrency rule 1 where it has a place, and zeros. See include/rules.lua.
 --
 -- Returns  {done, now, then three for each rule: back, debt, over}
---          done  1, 0 when the grant has been given back, -1 when a rule's calendar is of another time and
+--          done  1, 0 when the grant was taken back before, -1 when a rule's calendar is of another time and
 --                nothing was changed
 --          now   integer µs, the clock of this call
---          back  integer units that came back, rounded down
+--          back  integer units that came back, rounded down; 1 for a freed place
 --          debt  integer units that were charged besides
 --          over  integer units spent that are charged to nobody
 --
--- Writes   KEYS[1..n] that took something back or were charged, KEYS[n+2], and KEYS[n+3] where tasks wait for them.
+-- Writes   KEYS[1..n] that took something back or were charged, KEYS[n+1..n+3], and KEYS[n+4] where tasks wait
+--          for them.
 -- Source   docs/algorithms.md#settling
 
 -- The one clock of a call: Redis's own, in whole microseconds since the epoch.
@@ -69,11 +72,10 @@ end
 -- A rate rule's state is one string whose first byte names its layout, so that
 -- a rule whose algorithm has changed still finds what was spent:
 --   T till at x q since low ahead                       token bucket
---   S till grain total head last tail count ahead log   sliding window
---   F till last count prior before since ahead          fixed window
+--   S till grain total head last tail count ahead log   sliding window, or F: fixed window
 --   K till last from count prior before carry since next was   calendar
 -- All are numbers of seven bytes, but for the log, and for `ahead`, which is one byte: by how
--- many quarters of a second, rounded up, the latest start (at, tail, last) was ahead of the clock
+-- many quarters of a second, rounded up, the latest start (at, tail) was ahead of the clock
 -- when the state was written. What is further ahead now was written by a clock that has since stepped
 -- back. The key expires at `till`.
 local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
@@ -108,6 +110,18 @@ end
 local function outlast(us)
   return whole(ceil(us / 1000) + 1000)
 end
+-- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
+-- letter and numbers of seven bytes each, as include/pack.lua writes them:
+--   T token-bucket    p      q      cap    slack  most
+--   S sliding-window  cap    per    grain  slack  most; fixed-window where per is 0
+--   C concurrency     cap    lease  -      -      -
+--   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
+--                     include/calendar.lua
+-- The name of what it counts may follow, where that is not requests, or "*": decisions are told
+-- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per, and part
+-- of it in a sliding window. What an API says may make most millionths of a limit, 0 for no more
+-- than it is. All times are whole microseconds.
+
 -- Writes r's state, which means nothing any more lasts µs from now.
 local function write(r, now, kind, state, lasts)
   lasts = ceil(lasts)
@@ -145,37 +159,62 @@ function stored.stepped(now, latest, notches, least)
   return back > max(1000000, least or 0) and back or 0
 end
 
--- What a state of another algorithm still holds against the rule: times and units by
--- turns, oldest first. Of a bucket, which knows no times, it is the level as of its last
--- decision: all that its rate has not let go.
-function stored.carried(v)
-  local kind = byte(v, 1)
-  if kind == TOKEN then
-    local at = unpack7(v, 9)
-    return { at - stored.stepped(now, at, byte(v, 44)), ceil(unpack7(v, 16) / unpack7(v, 23)) }
-  elseif kind == FIXED then
-    return { unpack7(v, 23), unpack7(v, 30), unpack7(v, 9), unpack7(v, 16) }
-  elseif kind == CALENDAR then
-    return { unpack7(v, 30), unpack7(v, 37), unpack7(v, 9), unpack7(v, 23) }
+-- Calls visit(cell, units, entry, from, to, before) for each entry of a log of cells, oldest first,
+-- until it returns true. A log is varints: units, then (cells since the one before, units) for each
+-- next; head is the first cell. The entry begins at `entry` and its units stand at `from`, up to but
+-- not at `to`; `before` is the cell before.
+function stored.each(log, head, visit)
+  if log == '' then
+    return
   end
-  local out, grain, cell, i = {}, unpack7(v, 9), unpack7(v, 23), 52
-  local tail = unpack7(v, 37)
-  local back = floor(stored.stepped(now, (tail - 1) * grain, byte(v, 51)) / grain)
-  local function unvarint()
-    local n, digit, b = 0, 1, byte(v, i)
+  local i = 1
+  local function varint()
+    local n, digit, b = 0, 1, byte(log, i)
     while b >= 128 do
       n, digit, i = n + (b - 128) * digit, digit * 128, i + 1
-      b = byte(v, i)
+      b = byte(log, i)
     end
     i = i + 1
     return n + b * digit
   end
-  while i <= #v do
-    cell = i > 52 and cell + unvarint() or cell
-    out[#out + 1], out[#out + 2] = (cell - back) * grain, unvarint()
+  local cell, before = head, nil
+  while i <= #log do
+    local entry = i
+    cell = before and before + varint() or cell
+    local from = i
+    local units = varint()
+    if visit(cell, units, entry, from, i, before) then
+      return
+    end
+    before = cell
   end
-  out[#out + 1], out[#out + 2] = (tail - back) * grain, unpack7(v, 44)
-  return out
+end
+
+-- What a state of another algorithm still holds against the rule: times and units by
+-- turns, oldest first. Of a bucket, which knows no times, it is the level as of its last
+-- decision: all that its rate has not let go. Of a fixed window it is the end, or now. The
+-- second result is by how many µs the clock has stepped back.
+function stored.carried(v)
+  local kind = byte(v, 1)
+  if kind == TOKEN then
+    local at = unpack7(v, 9)
+    local back = stored.stepped(now, at, byte(v, 44))
+    return { at - back, ceil(unpack7(v, 16) / unpack7(v, 23)) }, back
+  elseif kind == CALENDAR then
+    return { unpack7(v, 30), unpack7(v, 37), unpack7(v, 9), unpack7(v, 23) }, 0
+  end
+  local out, grain, tail = {}, unpack7(v, 9), unpack7(v, 37)
+  local back = floor(stored.stepped(now, (tail - 1) * grain, byte(v, 51)) / grain)
+  local function add(cell, units)
+    local t = (cell - back) * grain
+    if kind == FIXED then
+      t = t - grain > now and t - 1 or max(0, min(t - 1, now))
+    end
+    out[#out + 1], out[#out + 2] = t, units
+  end
+  stored.each(sub(v, 52), unpack7(v, 23), add)
+  add(tail, unpack7(v, 44))
+  return out, back
 end
 
 -- The algorithms, by kind; those that a call has no rule of are left out of its
@@ -335,15 +374,20 @@ do
   algorithms.T = { load = load, fit = fit, charge = charge, refund = refund, save = save,
     remaining = remaining, reset = reset, lasts = lasts }
 end
--- sliding-window: never more than cap units in any window of `per` µs.
+-- sliding-window and fixed-window: never more than cap units in any window of `per` µs, or in
+-- each one of `grain` µs since the epoch.
 -- Source: docs/algorithms.md#sliding-window
 --
 -- Time is cut into cells of `grain` µs. A unit counts from its start and leaves
 -- `per` after the end of its cell: less than a grain late and never early, so
 -- that per/grain + 1 cells are enough whatever the limit. Cells are numbered by
 -- their ends. The last one (tail) stands apart, since it grows most; `log` holds
--- those before it that have units, oldest first, as varints: units, then (cells
--- since the one before, units) for each next.
+-- those before it that have units, oldest first: see each in state.lua.
+--
+-- Fixed windows are cells with a per of 0. One begins with its first moment, where a cell
+-- of a sliding window ends with its last; in it count its own units alone. The one
+-- before is kept for as long, for a clock that steps back. The last `slack` µs of a
+-- window admit nothing: what starts late must not land in the next.
 do
   local function varint(n)
     local s = ''
@@ -355,34 +399,9 @@ do
     return s .. char(n)
   end
 
-  -- Returns the number at i and the place after it.
-  local function unvarint(v, i)
-    local n, unit, b = 0, 1, byte(v, i)
-    while b >= 128 do
-      n, unit, i = n + (b - 128) * unit, unit * 128, i + 1
-      b = byte(v, i)
-    end
-    return n + b * unit, i + 1
-  end
-
-  -- Calls visit(cell, units, entry, from, to, before) for each entry of the log,
-  -- oldest first, until it returns true. In the text, the entry begins at entry
-  -- and its units stand at from, up to but not at to; before is the cell before.
-  local function each(r, visit)
-    local log, pos, cell, before = r.log, 1, r.head, nil
-    local len = #log
-    while pos <= len do
-      local entry, delta, from, units = pos, 0, pos, 0
-      if before then
-        delta, from = unvarint(log, pos)
-        cell = before + delta
-      end
-      units, pos = unvarint(log, from)
-      if visit(cell, units, entry, from, pos, before) then
-        return true
-      end
-      before = cell
-    end
+  -- The cell of a start.
+  local function cell_of(r, t)
+    return r.per > 0 and ceil(t / r.grain) or floor(t / r.grain) + 1
   end
 
   local function clear(r)
@@ -401,7 +420,7 @@ do
 
   -- Puts units into a cell before the last of the log.
   local function insert(r, cell, units)
-    each(r, function(at, had, entry, from, to, before)
+    stored.each(r.log, r.head, function(at, had, entry, from, to, before)
       if at < cell then
         return false
       elseif at == cell then
@@ -434,36 +453,14 @@ do
     end
   end
 
-  -- Writes all cells anew: in another grain, each at the later end, and without
-  -- some units of one of them. Returns how many those were.
-  local function rewrite(r, grain, less, cost)
-    local old, back = { head = r.head, log = r.log }, 0
-    local was, tail, count = r.grain, r.tail, r.count
-    local function keep(cell, units)
-      if cell == less then
-        back = min(units, cost)
-      end
-      if cell ~= less or units > back then
-        put(r, ceil(cell * was / grain), cell == less and units - back or units)
-      end
-    end
-    clear(r)
-    each(old, keep)
-    if count > 0 then
-      keep(tail, count)
-    end
-    r.grain = grain
-    return back
-  end
-
   -- Forgets what has left the window.
   local function expire(r, now)
-    local gone = floor((now - r.per) / r.grain)
+    local gone = floor((now - r.window) / r.grain)
     if r.tail <= gone then
       clear(r)
     elseif r.log ~= '' and r.head <= gone then
       local rest, head = '', 0
-      each(r, function(cell, units, _, from)
+      stored.each(r.log, r.head, function(cell, units, _, from)
         if cell > gone then
           rest, head = sub(r.log, from), cell
           return true
@@ -474,43 +471,55 @@ do
     end
   end
 
-  -- The units of another algorithm. A bucket does not know when what it granted
-  -- last begins: in no more than a second.
+  -- The units of a state of another kind, or in other cells. A bucket does not know when
+  -- what it granted last begins: in no more than a second. What counts as of now is to
+  -- be written, or else it would do so with each look.
   local function take_over(r, v, now)
-    local units, later = stored.carried(v), byte(v, 1) == TOKEN and 1000000 or 0
+    local units, back = stored.carried(v)
+    local later = byte(v, 1) == TOKEN and 1000000 or 0
     for i = 1, #units, 2 do
       if units[i + 1] > 0 then
-        put(r, ceil(min(units[i] + later, now + FAR_AHEAD) / r.grain), units[i + 1])
+        local t = units[i] + later
+        put(r, cell_of(r, min(t, r.per > 0 and now + FAR_AHEAD or now)), units[i + 1])
       end
     end
-    r.healed = true
+    r.healed = byte(v, 1) ~= SLIDING or r.per == 0 or back > 0
   end
 
-  local function load(key, now, cost, cap, per, grain)
-    local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain,
-      total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', till = 0, found = false, healed = false }
-    local v = stored.get(key)
+  -- The clock has stepped back by so many cells, at least. All that fixed windows had counts in
+  -- the one at hand.
+  local function step_back(r, now, cells)
+    local units = r.total
+    r.healed, r.stepped = true, true
+    if r.per == 0 then
+      clear(r)
+      return put(r, cell_of(r, now), units)
+    end
+    r.tail = r.tail - cells
+    if r.log ~= '' then
+      r.head, r.last = r.head - cells, r.last - cells
+    end
+  end
+
+  local function load(key, now, cost, cap, per, grain, slack)
+    local r = { kind = 'S', key = key, cost = cost, cap = cap, per = per, grain = grain, slack = min(slack, grain - 1),
+      window = per > 0 and per or grain, total = 0, head = 0, last = 0, tail = 0, count = 0, log = '', till = 0,
+      found = false, healed = false }
+    local v, kind = stored.get(key), per > 0 and SLIDING or FIXED
     if not v then
       return r
     end
     r.found = true
-    if byte(v, 1) ~= SLIDING then
+    if byte(v, 1) ~= kind or unpack7(v, 9) ~= grain then
       take_over(r, v, now)
       expire(r, now)
       return r
     end
-    r.till, r.grain, r.total, r.head = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
+    r.till, r.total, r.head = unpack7(v, 2), unpack7(v, 16), unpack7(v, 23)
     r.last, r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), unpack7(v, 44), sub(v, 52)
-    local back = stored.stepped(now, (r.tail - 1) * r.grain, byte(v, 51))
-    if r.grain ~= grain then
-      rewrite(r, grain)
-    end
-    back = floor(back / grain)
+    local back = floor(stored.stepped(now, (r.tail - 1) * grain, byte(v, 51)) / grain)
     if back > 0 then
-      r.tail, r.healed, r.stepped = r.tail - back, true, true
-      if r.log ~= '' then
-        r.head, r.last = r.head - back, r.last - back
-      end
+      step_back(r, now, back)
     end
     expire(r, now)
     return r
@@ -519,7 +528,7 @@ do
   -- The moment from which `need` of the units held have left.
   local function leave(r, need)
     local at = r.tail
-    each(r, function(cell, units)
+    stored.each(r.log, r.head, function(cell, units)
       need = need - units
       if need <= 0 then
         at = cell
@@ -529,172 +538,149 @@ do
     return at * r.grain + r.per
   end
 
-  local function fit(r, t)
-    if r.cost > r.cap then
-      return nil
+  -- The units that count with those of a start at t: in a fixed window its own.
+  local function held(r, t)
+    if r.per > 0 then
+      return r.total
     end
-    local need = r.total + r.cost - r.cap
-    return need <= 0 and t or max(t, leave(r, need))
-  end
-
-  local function charge(r, _, start)
-    local cell = ceil(start / r.grain)
-    put(r, cell, r.cost)
-    return cell * r.grain
-  end
-
-  local function refund(r, _, place)
-    if r.total == 0 or r.healed then
-      return 0
+    local cell, units = cell_of(r, t), 0
+    if cell == r.tail then
+      return r.count
     end
-    local back = rewrite(r, r.grain, ceil(place / r.grain), r.cost)
-    r.changed = back > 0
-    return back
-  end
-
-  local function lasts(r, now)
-    return r.total == 0 and 0 or r.tail * r.grain + r.per - now
-  end
-
-  local function save(r, now)
-    write(r, now, SLIDING, pack(r.grain) .. pack(r.total) .. pack(r.head) .. pack(r.last) .. pack(r.tail)
-      .. pack(r.count) .. stored.ahead(now, (r.tail - 1) * r.grain) .. r.log, lasts(r, now))
-  end
-
-  local function remaining(r)
-    return max(0, r.cap - r.total)
-  end
-
-  algorithms.S = { load = load, fit = fit, charge = charge, refund = refund, save = save,
-    remaining = remaining, reset = lasts, lasts = lasts }
-end
--- fixed-window: at most cap units in each window of `per` µs since the epoch.
--- Source: docs/algorithms.md#fixed-window
---
--- The state is the latest charged window and the one before it, each by its last
--- start, with their units: a start ahead does not close the window at hand. No
--- unit goes into a window before those two, and none comes back that was taken
--- before `since`, when the state began. The last `slack` µs of a window admit
--- nothing: what starts late must not land in the next. A clock that steps back by
--- less than a window finds those two as they were; otherwise what they had counts in
--- the window at hand.
-do
-  -- The units of another algorithm, in the last two windows that have any.
-  local function take_over(r, v, now)
-    local units = stored.carried(v)
-    for i = 1, #units, 2 do
-      local t, n = min(units[i], now), units[i + 1]
-      if n > 0 and floor(t / r.per) > floor(r.last / r.per) then
-        r.prior, r.before, r.last, r.count = r.last, r.count, t, n
-      elseif n > 0 then
-        r.last, r.count = max(r.last, t), r.count + n
-      end
-    end
-    r.healed = true
-  end
-
-  local function load(key, now, cost, cap, per, slack)
-    local r = { kind = 'F', key = key, cost = cost, cap = cap, per = per, slack = min(slack, per - 1),
-      last = 0, count = 0, prior = 0, before = 0, since = now, till = 0, found = false, healed = false }
-    local v = stored.get(key)
-    if not v then
-      return r
-    end
-    r.found = true
-    if byte(v, 1) ~= FIXED then
-      take_over(r, v, now)
-      return r
-    end
-    r.till, r.since = unpack7(v, 2), unpack7(v, 37)
-    r.last, r.count, r.prior, r.before = unpack7(v, 9), unpack7(v, 16), unpack7(v, 23), unpack7(v, 30)
-    local notches = byte(v, 44)
-    if stored.stepped(now, r.last, notches) > per then
-      r.count = r.count + (notches > 0 and r.before or 0) -- the last start was in a window ahead, maybe
-      r.last, r.prior, r.before, r.since, r.healed, r.stepped = now, 0, 0, now, true, true
-    elseif floor(r.prior / per) == floor(r.last / per) then
-      r.count, r.before = r.count + r.before, 0
-    end
-    return r
-  end
-
-  local function window(r, t)
-    return floor(t / r.per)
-  end
-
-  local function used(r, w)
-    return w == window(r, r.last) and r.count or w == window(r, r.prior) and r.before or 0
+    stored.each(r.log, r.head, function(at, had)
+      units = units + (at == cell and had or 0)
+    end)
+    return units
   end
 
   local function fit(r, t)
     if r.cost > r.cap then
       return nil
     end
-    local w = window(r, t)
-    if w < window(r, r.prior) then
-      w = window(r, r.prior)
-      t = w * r.per
+    local need = held(r, t) + r.cost - r.cap
+    if r.per > 0 then
+      return need <= 0 and t or max(t, leave(r, need))
     end
-    while (w + 1) * r.per - t <= r.slack or used(r, w) + r.cost > r.cap do
-      w = w + 1
-      t = w * r.per
+    while need > 0 or r.grain - t % r.grain <= r.slack do
+      t = t - t % r.grain + r.grain
+      need = held(r, t) + r.cost - r.cap
     end
     return t
   end
 
   local function charge(r, _, start)
-    local w, latest = window(r, start), window(r, r.last)
-    if w == latest then
-      r.last, r.count = max(r.last, start), r.count + r.cost
-    elseif w == window(r, r.prior) then
-      r.prior, r.before = max(r.prior, start), r.before + r.cost
-    else
-      if w > latest then
-        r.prior, r.before, r.last, r.count = r.last, r.count, start, r.cost
-      else
-        r.prior, r.before = start, r.cost
-      end
-      r.since = max(r.since, window(r, r.prior) * r.per) -- the window before those two is let go
-    end
-    return start
+    local cell = cell_of(r, start)
+    put(r, cell, r.cost)
+    return cell * r.grain
   end
 
+  -- Takes units out of their cell.
   local function refund(r, _, place)
-    local w, back = window(r, place), 0
-    if r.healed or place < r.since then
+    local before, less, back = { log = r.log, head = r.head, tail = r.tail, count = r.count }, place / r.grain, 0
+    if r.total == 0 or r.healed then
       return 0
-    elseif w == window(r, r.last) then
-      back = min(r.count, r.cost)
-      r.count = r.count - back
-      if r.count == 0 and r.prior > 0 then
-        r.last, r.count, r.before = r.prior, r.before, 0
-      end
-    elseif w == window(r, r.prior) then
-      back = min(r.before, r.cost)
-      r.before = r.before - back
     end
+    local function keep(cell, units)
+      if cell == ceil(less) then
+        back = min(units, r.cost)
+        units = units - back
+      end
+      if units > 0 then
+        put(r, cell, units)
+      end
+    end
+    clear(r)
+    stored.each(before.log, before.head, keep)
+    keep(before.tail, before.count)
     r.changed = back > 0
     return back
   end
 
-  -- µs until the last window with units is over, and the last is open that may
-  -- not get any.
   local function lasts(r, now)
-    local last = r.count > 0 and r.last or r.before > 0 and r.prior or r.prior - r.per
-    return max(0, (window(r, last) + 1) * r.per - now)
+    return r.total == 0 and 0 or max(0, r.tail * r.grain + r.per - now)
   end
 
   local function save(r, now)
-    write(r, now, FIXED, pack(r.last) .. pack(r.count) .. pack(r.prior) .. pack(r.before) .. pack(r.since)
-      .. stored.ahead(now, r.last), lasts(r, now))
+    write(r, now, r.per > 0 and SLIDING or FIXED, pack(r.grain) .. pack(r.total) .. pack(r.head) .. pack(r.last)
+      .. pack(r.tail) .. pack(r.count) .. stored.ahead(now, (r.tail - 1) * r.grain) .. r.log, lasts(r, now))
   end
 
   local function remaining(r, now)
-    local w = window(r, now)
-    return w < window(r, r.prior) and 0 or max(0, r.cap - used(r, w))
+    return max(0, r.cap - held(r, now))
   end
 
-  algorithms.F = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+  algorithms.S = { load = load, fit = fit, charge = charge, refund = refund, save = save,
     remaining = remaining, reset = lasts, lasts = lasts }
+end
+-- concurrency: at most cap runs at once, each holding a place under its attempt
+-- id until it is released or its lease runs out unrenewed.
+-- Source: docs/algorithms.md#concurrency
+--
+-- A sorted set of attempt ids by the end of their lease.
+do
+  local function bounds(now)
+    return '(' .. whole(now), whole(now + LONGEST_LEASE + FAR_AHEAD)
+  end
+
+  local function load(key, now, cost, cap, lease, _, _, member)
+    local from, to = bounds(now)
+    local r = { kind = 'C', key = key, cost = cost, cap = cap, lease = lease, member = member, now = now,
+      held = redis.call('ZCOUNT', key, from, to), mine = false }
+    if r.held >= cap and r.held > 0 then
+      local ends = redis.call('ZSCORE', key, member)
+      r.mine = ends and tonumber(ends) > now or false
+    end
+    return r
+  end
+
+  -- The end of one of the leases now held: skip others end before it
+  -- (ZRANGEBYSCORE) or after it (ZREVRANGEBYSCORE). Nil when there are not so many:
+  -- some places are only set aside.
+  local function ends(command, key, a, b, skip)
+    return tonumber(redis.call(command, key, a, b, 'WITHSCORES', 'LIMIT', whole(skip), 1)[2] or '')
+  end
+
+  -- A full rule has a place free when as many leases have ended as are too many,
+  -- unless they are renewed.
+  local function fit(r, t)
+    if r.held < r.cap or r.mine then
+      return t
+    elseif r.cap == 0 then
+      return nil
+    end
+    local from, to = bounds(r.now)
+    r.free = r.free or ends('ZRANGEBYSCORE', r.key, from, to, r.held - r.cap) or r.now + r.lease
+    return max(t, r.free), true
+  end
+
+  local function charge(r)
+    if not r.mine then
+      r.held, r.free = r.held + 1, nil
+    end
+    return 0
+  end
+
+  local function refund(r)
+    return redis.call('ZREM', r.key, r.member)
+  end
+
+  local function save(r, now, start)
+    redis.call('ZREMRANGEBYSCORE', r.key, '-inf', whole(now))
+    redis.call('ZADD', r.key, whole(start + r.lease), r.member)
+    keep(r.key, start + r.lease - now)
+  end
+
+  local function remaining(r)
+    return max(0, r.cap - r.held)
+  end
+
+  local function reset(r, now)
+    local from, to = bounds(now)
+    return r.held > 0 and ends('ZREVRANGEBYSCORE', r.key, to, from, 0) - now or 0
+  end
+
+  algorithms.C = { load = load, fit = fit, charge = charge, refund = refund, save = save,
+    remaining = remaining, reset = reset }
 end
 -- calendar: at most cap units in each period, and up to `rollover` that the period
 -- before it left over.
@@ -952,18 +938,6 @@ do
   algorithms.K = { load = load, fit = fit, charge = charge, refund = refund, save = save,
     remaining = remaining, reset = reset, lasts = lasts, after = after }
 end
--- The rules of a call: a key each, and two ARGV: the rule and its cost. A rule is a
--- letter and numbers of seven bytes each, as include/pack.lua writes them:
---   T token-bucket    p      q      cap    slack  most
---   S sliding-window  cap    per    grain  slack  most
---   F fixed-window    cap    per    slack  -      most
---   C concurrency     cap    lease  -      -      -
---   K calendar        cap    b0     b1     b2, and five more: slack, rollover, spread, a, b3; see
---                     include/calendar.lua
--- The name of what it counts may follow, where that is not requests, or "*": decisions are told
--- what each rule costs, and have no need of it. p = 0 and cap = 0 suspend; slack < per, and part
--- of it in a sliding window. What an API says may make most millionths of a limit, 0 for no more
--- than it is. All times are whole microseconds.
 
 -- What an API makes of a rule's numbers, where it has told anything: see include/told.lua.
 local corrected
@@ -991,51 +965,6 @@ end
 -- Rule i, whose text is ARGV[first], and its cost the next.
 local function read_rule(i, first, member, now)
   return load_rule(i, ARGV[first], tonumber(ARGV[first + 1]), member, now)
-end
--- What is recorded of an attempt that was settled, under one rule: units that it has
--- spent and that are charged to nobody, and then, by turns, the places and units of what
--- it was charged, oldest first. It needs algorithms and now.
-
--- So many places are told apart; what was put into others in between does not come back.
-local MOST_PLACES, MOST_UNITS = 8, 9007199254740991
-
-local function read_settled(text)
-  local parts = {}
-  for i = 8, #text, 7 do
-    parts[#parts + 1] = unpack7(text, i)
-  end
-  return parts, unpack7(text, 1)
-end
-
-local function settled_text(parts, over)
-  local out = { pack(over) }
-  for i = 1, #parts do
-    out[i + 1] = pack(parts[i])
-  end
-  return table.concat(out)
-end
-
--- Takes units back in r, what was charged last first; returns how many came back, and
--- says in r.changed whether anything did.
-local function take_back(r, parts, less)
-  local back, changed = 0, false
-  while less > 0 and #parts > 0 do
-    local last = #parts
-    local place, units = parts[last - 1], min(parts[last], less)
-    if place > 0 then
-      r.cost = units
-      back = back + algorithms[r.kind].refund(r, now, place)
-      changed = changed or r.changed
-    end
-    less = less - units
-    parts[last] = parts[last] - units
-    if parts[last] == 0 then
-      table.remove(parts)
-      table.remove(parts)
-    end
-  end
-  r.changed = changed
-  return back
 end
 -- Has the waiting tasks of some levels looked at now: something of their rules has become free, or has been
 -- changed. It needs sub and whole; names are those of the rules.
@@ -1065,90 +994,151 @@ local function names_of_rules(n, length)
   return names
 end
 
-local n, member, id = #KEYS - 4, ARGV[2], ARGV[3]
-local mark, settled, schedule, meta = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4]
+local n, member, id = #KEYS - 5, ARGV[2], ARGV[3]
+local mark, attempt, settled, schedule, meta = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
 local provider = string.match(schedule, '^(.*)![^!]*$')
+local taken_back = char(GIVEN_BACK) .. member
+local moved, last = now < tonumber(ARGV[6]), redis.call('HGET', settled, '#')
 
-local moved = now < tonumber(ARGV[6])
-
--- A bucket's numbers stay exact below this.
-local MOST_LEVEL = 6755399441055744
-
--- What may be charged beyond what fits: a rule holds no more than two capacities.
-local function room(r)
-  r.cap = 2 * r.cap
-  local units = algorithms[r.kind].remaining(r, now)
-  r.cap = r.cap / 2
-  return r.kind == 'T' and min(units, max(0, floor((MOST_LEVEL - r.x) / r.q))) or units
-end
-
--- What is recorded under rule i, or else what the caller knows of.
-local function recorded(i, name)
-  local had, charged, over = redis.call('HGET', settled, name), tonumber(ARGV[5 * i + 3]), tonumber(ARGV[5 * i + 5])
-  if had then
-    local parts, unpaid = read_settled(had)
-    for j = 1, moved and #parts or 0, 2 do
-      parts[j] = 0
-    end
-    return parts, unpaid
-  elseif charged == 0 then
-    return {}, over
+-- Takes units back where nothing is recorded, and places; returns how many came back.
+local function take(i, r)
+  r.cost = tonumber(ARGV[5 * i + 3])
+  if r.cost == 0 or moved and r.kind ~= 'C' then
+    return 0
   end
-  local place = 0
-  if now < tonumber(ARGV[4]) and not moved then
-    place = tonumber(ARGV[5 * i + 4])
-  end
-  return { place, charged }, over
-end
-
--- Charges units as a debt, in r alone.
-local function owe(r, parts, units)
-  r.cost = units
-  parts[#parts + 1] = algorithms[r.kind].charge(r, now, now)
-  parts[#parts + 1] = units
-  if #parts > 2 * MOST_PLACES then
-    parts[3], parts[4] = 0, parts[4] + parts[6]
-    table.remove(parts, 6)
-    table.remove(parts, 5)
-  end
-  r.changed = true
-end
-
-local function settle(i, r)
-  local name, spent = sub(KEYS[i], #provider + 1), tonumber(ARGV[5 * i + 6])
-  local parts, over = recorded(i, name)
-  local more, back, debt = spent - over, 0, 0
-  for j = 2, #parts, 2 do
-    more = more - parts[j]
-  end
-  if more > 0 then
-    debt = min(more, room(r))
-    over = over + more - debt
-    if debt > 0 then
-      owe(r, parts, debt)
-    end
-  elseif more < 0 then
-    local less = -more
-    local free = min(over, less)
-    over = over - free
-    back = take_back(r, parts, less - free)
-  end
-  redis.call('HSET', settled, name, settled_text(parts, over))
+  local back = algorithms[r.kind].refund(r, now, tonumber(ARGV[5 * i + 4]))
   if r.changed then
     algorithms[r.kind].save(r, now, now)
   end
-  return back, debt, over
+  return back
 end
 
-local last = redis.call('HGET', settled, '#')
+local settle
+if id ~= '' or last then
+  -- What is recorded of an attempt that was settled, under one rule: units that it has
+  -- spent and that are charged to nobody, and then, by turns, the places and units of what
+  -- it was charged, oldest first. It needs what settle.lua has above it.
+
+  -- So many places are told apart; what was put into others in between does not come back.
+  local MOST_PLACES = 8
+
+  local function read_settled(text)
+    local parts = {}
+    for i = 8, #text, 7 do
+      parts[#parts + 1] = unpack7(text, i)
+    end
+    return parts, unpack7(text, 1)
+  end
+
+  local function settled_text(parts, over)
+    local out = { pack(over) }
+    for i = 1, #parts do
+      out[i + 1] = pack(parts[i])
+    end
+    return table.concat(out)
+  end
+
+  -- Takes units back in r, what was charged last first; returns how many came back, and
+  -- says in r.changed whether anything did.
+  local function take_back(r, parts, less)
+    local back, changed = 0, false
+    while less > 0 and #parts > 0 do
+      local last = #parts
+      local place, units = parts[last - 1], min(parts[last], less)
+      if place > 0 then
+        r.cost = units
+        back = back + algorithms[r.kind].refund(r, now, place)
+        changed = changed or r.changed
+      end
+      less = less - units
+      parts[last] = parts[last] - units
+      if parts[last] == 0 then
+        table.remove(parts)
+        table.remove(parts)
+      end
+    end
+    r.changed = changed
+    return back
+  end
+
+  -- A bucket's numbers stay exact below this.
+  local MOST_LEVEL = 6755399441055744
+
+  -- What may be charged beyond what fits: a rule holds no more than two capacities.
+  local function room(r)
+    r.cap = 2 * r.cap
+    local units = algorithms[r.kind].remaining(r, now)
+    r.cap = r.cap / 2
+    return r.kind == 'T' and min(units, max(0, floor((MOST_LEVEL - r.x) / r.q))) or units
+  end
+
+  -- What is recorded under a rule, or else what the caller knows of.
+  local function recorded(name, charged, place, over)
+    local had = last and redis.call('HGET', settled, name)
+    local parts = { place, charged }
+    if had then
+      parts, over = read_settled(had)
+    elseif charged == 0 then
+      parts = {}
+    end
+    for j = 1, (moved or not had and now >= tonumber(ARGV[4])) and #parts or 0, 2 do
+      parts[j] = 0
+    end
+    return parts, over
+  end
+
+  -- Charges units as a debt, in r alone.
+  local function owe(r, parts, units)
+    r.cost = units
+    parts[#parts + 1] = algorithms[r.kind].charge(r, now, now)
+    parts[#parts + 1] = units
+    if #parts > 2 * MOST_PLACES then
+      parts[3], parts[4] = 0, parts[4] + parts[6]
+      table.remove(parts, 6)
+      table.remove(parts, 5)
+    end
+    r.changed = true
+  end
+
+  settle = function(i, r)
+    local charged, place = tonumber(ARGV[5 * i + 3]), tonumber(ARGV[5 * i + 4])
+    local besides, spent = tonumber(ARGV[5 * i + 5]), tonumber(ARGV[5 * i + 6])
+    local name = sub(KEYS[i], #provider + 1)
+    local parts, over = recorded(name, charged, place, besides)
+    local more, back, debt = spent - over, 0, 0
+    for j = 2, #parts, 2 do
+      more = more - parts[j]
+    end
+    if more > 0 then
+      debt = min(more, room(r))
+      over = over + more - debt
+      if debt > 0 then
+        owe(r, parts, debt)
+      end
+    elseif more < 0 then
+      local less = -more
+      local free = min(over, less)
+      over = over - free
+      back = take_back(r, parts, less - free)
+    end
+    if id ~= '' then
+      redis.call('HSET', settled, name, settled_text(parts, over))
+    end
+    if r.changed then
+      algorithms[r.kind].save(r, now, now)
+    end
+    return back, debt, over
+  end
+end
+
 local out = { 1, now }
 for i = 3, 3 * n + 2 do
   out[i] = 0
 end
-if last == char(GIVEN_BACK) or redis.call('GET', mark) == char(GIVEN_BACK) .. member then
+if last == char(GIVEN_BACK) or redis.call('GET', mark) == taken_back then
   out[1] = 0
   return out
-elseif last and sub(last, 1, #id) == id then
+elseif id ~= '' and last and sub(last, 1, #id) == id then
   for i = 3, 3 * n + 2 do
     out[i] = unpack7(last, #id + 7 * i - 20)
   end
@@ -1157,17 +1147,35 @@ end
 local rules = {}
 for i = 1, n do
   rules[i] = load_rule(i, ARGV[5 * i + 2], 1, member, now)
-  if rules[i].stale then
+  if rules[i].stale and id ~= '' then
     out[1] = -1
     return out
   end
 end
-local answer = id
-for i = 1, n do
-  out[3 * i], out[3 * i + 1], out[3 * i + 2] = settle(i, rules[i])
-  answer = answer .. pack(out[3 * i]) .. pack(out[3 * i + 1]) .. pack(out[3 * i + 2])
+if id == '' then -- noted before anything comes back, so that it does so once
+  local record = redis.call('GET', attempt)
+  if record and sub(record, -#member) == member then
+    redis.call('SET', attempt, taken_back, 'PX', '60000')
+  end
+  redis.call('SET', mark, taken_back, 'PX', '60000')
+  if last then
+    redis.call('HSET', settled, '#', char(GIVEN_BACK))
+  end
 end
-redis.call('HSET', settled, '#', answer)
-redis.call('PEXPIRE', settled, ARGV[5])
+for i = 1, n do
+  if settle and rules[i].kind ~= 'C' then
+    out[3 * i], out[3 * i + 1], out[3 * i + 2] = settle(i, rules[i])
+  else
+    out[3 * i] = take(i, rules[i])
+  end
+end
+if id ~= '' then
+  local answer = id
+  for i = 3, 3 * n + 2 do
+    answer = answer .. pack(out[i])
+  end
+  redis.call('HSET', settled, '#', answer)
+  redis.call('PEXPIRE', settled, ARGV[5])
+end
 freed(schedule, meta, names_of_rules(n, #provider), now)
 return out

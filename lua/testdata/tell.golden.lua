@@ -93,44 +93,33 @@ end
 --
 -- Nine numbers: when all of it is over; the part, in millionths, of a moment, and by how many
 -- it grows in a second; a limit, 0 for none, its window in µs, and until when it holds; until
--- when the part may be above the whole, since calls go through; when it was cut. One that a
--- worker of an earlier version has written ends with the first seven.
+-- when the part may be above the whole, since calls go through; when it was cut.
 local WHOLE = 1000000
 
 -- One table, since locals are few.
 local corrections = {}
 
--- What says by its moment i when it was written, with the moments at all of a list of places as
--- they are since the clock has stepped back behind that: or else it would hold longer by the step.
--- The second result says so.
-function corrections.brought_back(v, i, ...)
-  local back = unpack7(v, i) - now
+-- A pause (P) or a correction (R) of told as it is by now: where the clock has stepped back behind the
+-- moment at which it was written, its moments are too, or else it would hold longer by the step. The
+-- second result says so.
+function corrections.by_now(field, v)
+  local back = unpack7(v, 8) - now
   if back <= 1000000 then
     return v, false
   end
-  for _, at in ipairs({ ... }) do
+  for _, at in ipairs(byte(field) == 80 and { 1, 8 } or { 1, 8, 43, 50, 57 }) do
     v = sub(v, 1, at - 1) .. pack(max(0, unpack7(v, at) - back)) .. sub(v, at + 7)
   end
   return v, true
 end
 
--- The second result is the text of one that a step of the clock has changed.
 function corrections.read(v)
-  local changed
-  if #v > 49 then
-    v, changed = corrections.brought_back(v, 8, 1, 8, 43, 50, 57)
-  end
   local r = { ends = unpack7(v, 1), since = unpack7(v, 8), part = unpack7(v, 15), grows = unpack7(v, 22),
-    limit = unpack7(v, 29), per = unpack7(v, 36), till = unpack7(v, 43), raised = 0, cut = 0 }
+    limit = unpack7(v, 29), per = unpack7(v, 36), till = unpack7(v, 43), raised = unpack7(v, 50), cut = unpack7(v, 57) }
   if r.till <= now then
     r.limit = 0
   end
-  if #v > 49 then
-    r.raised, r.cut = unpack7(v, 50), unpack7(v, 57)
-  else
-    r.cut = r.since
-  end
-  return r, changed and v or nil
+  return r
 end
 
 -- The part by now, `most` at the most; while the API's own limit counts, the whole: from there
@@ -235,18 +224,14 @@ end
 
 -- What a field holds, by the clock as it has stepped since.
 local function by_now(field, v)
-  local stepped
-  if byte(field) == 80 then
-    v, stepped = corrections.brought_back(v, 8, 1, 8)
-    stepped = stepped and v
-  else
-    local _
-    _, stepped = corrections.read(v)
+  local stepped = false
+  if v then
+    v, stepped = corrections.by_now(field, v)
   end
   if stepped then
-    call('HSET', told, field, stepped)
+    call('HSET', told, field, v)
   end
-  return stepped or v
+  return v
 end
 
 -- Looks through so many fields, from where the last call has ended, and forgets what is over. Where that
@@ -314,21 +299,23 @@ local function level_for(level)
   return scope and crowding('P' .. scope, scope) or scope or level
 end
 
--- A pause as it stands, nil for none.
+-- When a pause ends, when it began, and how long it was where the API did not say; 0 for none.
 local function pause_of(level)
-  local v = call('HGET', told, 'P' .. level)
-  return v and (corrections.brought_back(v, 8, 1, 8)) or nil
+  local v = by_now('P' .. level, call('HGET', told, 'P' .. level))
+  if v then
+    return unpack7(v, 1), unpack7(v, 8), unpack7(v, 15)
+  end
+  return 0, 0, 0
 end
 
 local function pause(level, us)
   level = level_for(level)
-  local v = pause_of(level)
-  local ends = v and unpack7(v, 1) or 0
+  local ends, since = pause_of(level)
   stood = stood or ends > now
   if ends >= now + us then
     return 0, ends, #level
   end
-  local since = ends > now and unpack7(v, 8) or now
+  since = ends > now and since or now
   put('P' .. level, level, pack(now + us) .. pack(since) .. pack(0))
   return 1, now + us, #level
 end
@@ -338,8 +325,7 @@ end
 local function rest(level, first, most, part)
   local own = level
   level = level_for(level)
-  local v = pause_of(level)
-  local ends, length = v and unpack7(v, 1) or 0, v and unpack7(v, 15) or 0
+  local ends, _, length = pause_of(level)
   stood = stood or ends > now
   if stood then
     return 0, ends, #level
@@ -359,10 +345,10 @@ local function look(name)
 end
 
 local function lift(level)
-  local v = pause_of(level)
-  local over = not v or unpack7(v, 1) <= now
+  local ends, since = pause_of(level)
+  local over = ends <= now
   if not over then
-    call('HSET', told, 'P' .. level, pack(now) .. sub(v, 8, 14) .. pack(0))
+    call('HSET', told, 'P' .. level, pack(now) .. pack(since) .. pack(0))
     look(level .. ':!stop')
     forgets = true
   end
@@ -370,8 +356,8 @@ local function lift(level)
 end
 
 local function correction(name)
-  local v = call('HGET', told, 'R' .. name)
-  return v and (corrections.read(v)) or { since = 0, part = WHOLE, grows = 1, limit = 0, per = 0, till = 0, ends = 0, raised = 0, cut = 0 }
+  local v = by_now('R' .. name, call('HGET', told, 'R' .. name))
+  return corrections.read(v or pack(0) .. pack(0) .. pack(WHOLE) .. pack(1) .. string.rep(pack(0), 5))
 end
 
 local function save(name, r)

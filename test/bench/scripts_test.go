@@ -24,7 +24,7 @@ import (
 // redis_rate's script, which has a turn beside each of ours.
 func BenchmarkScripts(b *testing.B) {
 	token, sliding := lua.Rule('T', [4]int64{1, 1, 1_000_000}), lua.Rule('S', [4]int64{1_000_000, 1_005_000, 5025})
-	fixed, runs := lua.Rule('F', [4]int64{1_000_000, 86_400_000_000, 5000}), lua.Rule('C', [4]int64{1_000_000, 60_000_000})
+	fixed, runs := lua.Rule('S', [4]int64{1_000_000, 0, 86_400_000_000, 5000}), lua.Rule('C', [4]int64{1_000_000, 60_000_000})
 	full := lua.Rule('T', [4]int64{1, 3_600_000_000, 1}) // one an hour
 	for _, test := range []struct {
 		name   string
@@ -34,13 +34,12 @@ func BenchmarkScripts(b *testing.B) {
 	}{
 		{"decide/token bucket", lua.Decide.For("T"), []string{token}, 1},
 		{"decide/sliding window", lua.Decide.For("S"), []string{sliding}, 1},
-		{"decide/fixed window", lua.Decide.For("F"), []string{fixed}, 1},
+		{"decide/fixed window", lua.Decide.For("S"), []string{fixed}, 1},
 		{"decide/concurrency", lua.Decide.For("C"), []string{runs}, 1},
-		{"decide/four rules", lua.Decide.For("TSF"), []string{sliding, token, fixed, sliding}, 1},
+		{"decide/four rules", lua.Decide.For("TS"), []string{sliding, token, fixed, sliding}, 1},
 		{"decide/denied by a token bucket", lua.Decide.For("T"), []string{full}, 1},
-		{"decide/denied by one of four", lua.Decide.For("TSF"), []string{sliding, full, fixed, sliding}, 1},
-		{"peek/token bucket", lua.Peek.For("T"), []string{token}, 0},
-		{"give_back/token bucket", lua.GiveBack.For("T"), []string{token}, 1},
+		{"decide/denied by one of four", lua.Decide.For("TS"), []string{sliding, full, fixed, sliding}, 1},
+		{"settle/token bucket given back", lua.Settle.For("T"), []string{token}, 1},
 		{"renew/one lease", lua.Renew, []string{runs}, 0},
 		{"release/one lease", lua.Release, []string{runs}, 0},
 		{"heartbeat", lua.Heartbeat, []string{""}, 0},
@@ -93,17 +92,16 @@ func arguments(name string, keys []string, extra int, rules []string, i int) (al
 		all = append(all, "hw:{payments}@#process.1")
 	}
 	switch name {
-	case "give_back":
-		all, args = append(all, "hw:{payments}@"+id, "hw:{payments}!schedule", "hw:{payments}!meta", "hw:{payments}@"+id+"="), append(args, 0)
+	case "settle":
+		all = append(all, "hw:{payments}@"+id, "hw:{payments}@"+id+"=", "hw:{payments}!schedule", "hw:{payments}!meta")
+		args = append(args, "", int64(1)<<53, 0, 0)
 	case "decide":
 		all, args = append(all, "hw:{payments}!told"), append(args, "0/acme")
-	case "peek":
-		all, args = append(all, "hw:{payments}!told"), append(args, "")
 	}
 	for _, rule := range rules {
 		args = append(args, rule, 1)
-		if name == "give_back" {
-			args = append(args, 0)
+		if name == "settle" {
+			args = append(args, 0, 0, 0)
 		}
 	}
 	return all, args

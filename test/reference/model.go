@@ -427,7 +427,6 @@ type fixed struct {
 	rule  Rule
 	slack int64
 	list  []units
-	last  [2]int64 // the latest window that had any units, and the one before it that had
 }
 
 func newFixed(r Rule, pad int64) *fixed { return &fixed{rule: r, slack: min(pad+r.Margin, r.Per/2)} }
@@ -447,7 +446,7 @@ func (f *fixed) first(_ func(int64) int64, t, c int64) int64 {
 	if c > f.rule.Limit {
 		return Never
 	}
-	for t = max(t, f.last[1]); ; { // "a window before those two admits nothing more"
+	for {
 		end := f.begin(t) + f.rule.Per
 		if t < end-f.slack && f.count(t)+c <= f.rule.Limit {
 			return t
@@ -459,20 +458,11 @@ func (f *fixed) first(_ func(int64) int64, t, c int64) int64 {
 func (f *fixed) charge(now, s, c int64, id string) {
 	f.list = slices.DeleteFunc(f.list, func(u units) bool { return u.leave <= now })
 	f.list = append(f.list, units{id, s, f.begin(s) + f.rule.Per, c})
-	switch w := f.begin(s); {
-	case w > f.last[0]:
-		f.last = [2]int64{w, f.last[0]}
-	case w < f.last[0]:
-		f.last[1] = w
-	}
 }
 
 func (f *fixed) refund(_ int64, id string) { f.list = without(f.list, id) }
 
 func (f *fixed) remaining(now int64) int64 {
-	if now < f.last[1] {
-		return 0
-	}
 	return max(0, f.rule.Limit-f.count(now))
 }
 

@@ -125,17 +125,16 @@ func (c *clock) turn(cmd redis.Cmder) {
 // what the clock shows at least. A clock that stands still while a test takes its time has not stepped back.
 var sinceArgs = sync.OnceValue(func() map[any]int {
 	at := map[any]int{}
-	for script, since := range map[*lua.Script]int{lua.GiveBack: 2, lua.Settle: 5} {
-		for set := range 1 << len(lua.Kinds) {
-			kinds := ""
-			for i := range len(lua.Kinds) {
-				if set>>i&1 == 1 {
-					kinds += lua.Kinds[i : i+1]
-				}
+	const since = 5
+	for set := range 1 << len(lua.Kinds) {
+		kinds := ""
+		for i := range len(lua.Kinds) {
+			if set>>i&1 == 1 {
+				kinds += lua.Kinds[i : i+1]
 			}
-			variant := script.For(kinds)
-			at[variant.SHA], at[variant.Source] = since, since
 		}
+		variant := lua.Settle.For(kinds)
+		at[variant.SHA], at[variant.Source] = since, since
 	}
 	return at
 })

@@ -19,14 +19,14 @@ for i = 1, n do
     if remaining < 0 then
       remaining = 0
     end
+  elseif algorithm == SLIDING and two == 0 then
+    local v, unit = call('GET', key), sub(rule, 16, 22)
+    -- #include express/fixed_window when S
+    remaining, reset = cap - count, rest
   elseif algorithm == SLIDING then
     local v, unit = call('GET', key), sub(rule, 16, 22)
     -- #include express/sliding_window when S
     remaining, reset = cap - total, place + per - now
-  elseif algorithm == FIXED then
-    local v = call('GET', key)
-    -- #include express/fixed_window when F
-    remaining, reset = cap - count, rest
   else
     -- #include express/concurrency when C
   end

@@ -14,7 +14,7 @@ local function after_units(r, now, units)
   end
   -- #include waiting/expect_calendar when K
   local whole_windows, t = 0, nil
-  local field = r.kind == 'T' and 'x' or r.kind == 'S' and 'total' or r.kind == 'F' and 'count'
+  local field = r.kind == 'T' and 'x' or r.kind == 'S' and (r.per > 0 and 'total' or 'count')
   if not field then
     return now
   elseif r.kind == 'T' then
@@ -28,7 +28,7 @@ local function after_units(r, now, units)
   r[field] = (r.kind == 'T' and max(was, (now - r.at) * r.p) or was) + units
   t = algorithms[r.kind].fit(r, now)
   r[field] = was
-  return t and t + whole_windows * (r.per or 0)
+  return t and t + whole_windows * (r.window or 0)
 end
 
 -- The units that other lines are given while one is given so many: an equal share each,
