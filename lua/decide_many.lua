@@ -49,7 +49,7 @@ elseif calls == '' then
 end
 
 -- Most attempts meet rules that others do, so each is read once.
-local known, heeds = {}, redis.call('EXISTS', KEYS[2]) == 1
+local known, formats, heeds = {}, {}, redis.call('EXISTS', KEYS[2]) == 1
 local function read(i)
   local rule = ARGV[i]
   if #rule < 29 then
@@ -57,22 +57,21 @@ local function read(i)
     return known[i]
   end
   -- #include express/rule
-  local unit = algorithm == TOKEN and sub(rule, 9, 15) or sub(rule, 16, 22)
-  known[i] = { algorithm, one, two, three, four, unit }
+  known[i] = { algorithm, one, two, three, four }
   return known[i]
 end
 
-local out, met, states, was, records, last, at, size = { moment }, {}, {}, {}, {}, 1, 2, #calls
+local out, met, states, places, was, records, at, size = { moment }, {}, {}, {}, {}, {}, 2, #calls
 while at <= size do
   local n, length, c, d = byte(calls, at, at + 3)
-  local text, passed, cost = last + 1, 0, known[c * 256 + d] or read(c * 256 + d)
+  local passed, cost = 0, known[c * 256 + d] or read(c * 256 + d)
   local path = at + 4
-  at, out[text] = path, '\1'
+  at = path
   for i = 1, heeds and 0 or n do
     local k, x, a, t = byte(calls, at, at + 3)
     local key, rule = k * 256 + x, known[a * 256 + t] or read(a * 256 + t)
-    local algorithm, one, two, three, four, unit = rule[1], rule[2], rule[3], rule[4], rule[5], rule[6]
-    local place, stamp, holds, state, spare, v = now, moment, nil, nil, nil, kept[key]
+    local algorithm, one, two, three, four = rule[1], rule[2], rule[3], rule[4], rule[5]
+    local place, holds, state, spare, v = now, nil, nil, nil, kept[key]
     if algorithm == TOKEN then
       -- #include express/token_bucket
     elseif algorithm == SLIDING then
@@ -85,8 +84,8 @@ while at <= size do
     if spare < LEAST or spare > MOST then
       break
     end
-    out[text + 1], out[text + 2] = stamp, holds
-    met[i], states[i], passed, text, at = key, state, i, text + 2, at + 4
+    places[2 * i - 1], places[2 * i] = place, holds
+    met[i], states[i], passed, at = key, state, i, at + 4
   end
   at = path + 4 * n
   local attempt, member
@@ -99,11 +98,17 @@ while at <= size do
     end
   end
   if passed == n then
+    local format = formats[n]
+    if not format then
+      format = '>B' .. string.rep('I7', 2 * n)
+      formats[n] = format
+    end
+    local text = packed(format, 1, unpack(places, 1, 2 * n))
+    out[#out + 1] = text
     if attempt then
       local record = moment
-      for i = last + 2, text, 2 do
-        local stamp = out[i]
-        record = record .. stamp
+      for i = 2, 14 * n, 14 do
+        record = record .. sub(text, i, i + 6)
       end
       kept[attempt] = record .. member
       records[#records + 1] = attempt
@@ -112,10 +117,8 @@ while at <= size do
       local key = met[i]
       was[key], kept[key] = was[key] or #kept[key], states[i]
     end
-    last = text
   else
-    last = last + 1
-    out[last] = '\0'
+    out[#out + 1] = '\0'
   end
 end
 
@@ -132,7 +135,7 @@ for key, length in pairs(was) do
     redis.call('SET', KEYS[key], kept[key], 'KEEPTTL')
   end
 end
-local answer = table.concat(out, '', 1, last)
+local answer = table.concat(out)
 if next(was) or byte(calls, 1) == 1 then
   -- Of a batch that admits nobody a send may yet arrive, and must not admit those
   -- whom decide has admitted meanwhile.

@@ -45,21 +45,40 @@ end
 
 -- No charge is ever made more than a minute ahead.
 local FAR_AHEAD = 60000000
--- Whole numbers below 2^53 as seven big-endian bytes. Plain arithmetic: not every
--- server has a struct library, and "%" is an instruction where math.floor is a
--- call.
+-- Whole numbers below 2^53 as seven big-endian bytes, by Redis's struct library: '>BI7' is a
+-- byte and a number. A server without that library, as miniredis, does it here.
 local floor, ceil = math.floor, math.ceil
 local char, byte, sub = string.char, string.byte, string.sub
 
+local struct = rawget(_G, 'struct') or {
+  pack = function(format, ...)
+    local out, i = {}, 0
+    for kind in string.gmatch(format, '[BI]') do
+      i = i + 1
+      local n = select(i, ...)
+      for place = kind == 'B' and 0 or 6, 0, -1 do
+        out[#out + 1] = char(floor(n / 256 ^ place) % 256)
+      end
+    end
+    return table.concat(out)
+  end,
+  unpack = function(format, text, at)
+    local out = {}
+    at = at or 1
+    for kind in string.gmatch(format, '[BI]') do
+      local n, last = 0, kind == 'B' and at or at + 6
+      while at <= last do
+        n, at = n * 256 + byte(text, at), at + 1
+      end
+      out[#out + 1] = n
+    end
+    return unpack(out)
+  end,
+}
+local packed, unpacked = struct.pack, struct.unpack
+
 local function pack(n)
-  local low = n % 16777216
-  local high = (n - low) / 16777216
-  local g, d = low % 256, high % 256
-  low, high = (low - g) / 256, (high - d) / 256
-  local f, c = low % 256, high % 256
-  high = (high - c) / 256
-  local b = high % 256
-  return char((high - b) / 256, b, c, d, (low - f) / 256, f, g)
+  return packed('>I7', n)
 end
 -- A rate rule's state is one string whose first byte names its layout, so that
 -- a rule whose algorithm has changed still finds what was spent:
@@ -76,8 +95,8 @@ local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
 -- The first byte of the record of an attempt that was given back: no start has it.
 local GIVEN_BACK = 88
 
--- A token bucket's `low` when nothing was charged since, as a number and packed.
-local UNTOUCHED, NEVER = 9007199254740991, '\31\255\255\255\255\255\255'
+-- A token bucket's `low` when nothing was charged since.
+local UNTOUCHED = 9007199254740991
 
 -- To set a TTL costs as much as a write. So one is set for LONGER than the state
 -- means anything, and kept while it is no less than LEAST and no more than MOST.
@@ -99,90 +118,67 @@ elseif calls == '' then
 end
 
 -- Most attempts meet rules that others do, so each is read once.
-local known, heeds = {}, redis.call('EXISTS', KEYS[2]) == 1
+local known, formats, heeds = {}, {}, redis.call('EXISTS', KEYS[2]) == 1
 local function read(i)
   local rule = ARGV[i]
   if #rule < 29 then
     known[i] = tonumber(rule)
     return known[i]
   end
-  local algorithm, b, c, d, e, f, g, h = byte(rule, 1, 8)
-  local one = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-  b, c, d, e, f, g, h = byte(rule, 9, 15)
-  local two = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-  b, c, d, e, f, g, h = byte(rule, 16, 22)
-  local three = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-  b, c, d, e, f, g, h = byte(rule, 23, 29)
-  local four = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-  local unit = algorithm == TOKEN and sub(rule, 9, 15) or sub(rule, 16, 22)
-  known[i] = { algorithm, one, two, three, four, unit }
+  local algorithm, one, two, three, four = unpacked('>BI7I7I7I7', rule)
+  known[i] = { algorithm, one, two, three, four }
   return known[i]
 end
 
-local out, met, states, was, records, last, at, size = { moment }, {}, {}, {}, {}, 1, 2, #calls
+local out, met, states, places, was, records, at, size = { moment }, {}, {}, {}, {}, {}, 2, #calls
 while at <= size do
   local n, length, c, d = byte(calls, at, at + 3)
-  local text, passed, cost = last + 1, 0, known[c * 256 + d] or read(c * 256 + d)
+  local passed, cost = 0, known[c * 256 + d] or read(c * 256 + d)
   local path = at + 4
-  at, out[text] = path, '\1'
+  at = path
   for i = 1, heeds and 0 or n do
     local k, x, a, t = byte(calls, at, at + 3)
     local key, rule = k * 256 + x, known[a * 256 + t] or read(a * 256 + t)
-    local algorithm, one, two, three, four, unit = rule[1], rule[2], rule[3], rule[4], rule[5], rule[6]
-    local place, stamp, holds, state, spare, v = now, moment, nil, nil, nil, kept[key]
+    local algorithm, one, two, three, four = rule[1], rule[2], rule[3], rule[4], rule[5]
+    local place, holds, state, spare, v = now, nil, nil, nil, kept[key]
     if algorithm == TOKEN then
     local p, q, cap, slack = one, two, three, four
-    local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
-    if kind ~= TOKEN or sub(v, 23, 29) ~= unit then
-      break -- never used, or its unit had other parts
+    if byte(v or '') ~= TOKEN then
+      break -- never used
     end
-    local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 9, 15)
-    local last = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 16, 22)
-    local level = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h - (now - last) * p
-    if p == 0 or cost > cap or last - now >= 250000 or level + slack * p + (cost - cap) * q > 0 then
-      break
+    local _, till, last, x, parts, since, low = unpacked('>BI7I7I7I7I7I7', v)
+    local level = x - (now - last) * p
+    if parts ~= q or p == 0 or cost > cap or last - now >= 250000 or level + slack * p + (cost - cap) * q > 0 then
+      break -- its unit had other parts, or it does not admit the cost now
     end
     if level < 0 then
       level = 0
     end
+    local notches = 0
     if last >= now then
-      place = last + 1
-      stamp = pack(place)
+      place, notches = last + 1, 1
     end
-    local since, low, notches = stamp, NEVER, last >= now and '\1' or '\0'
-    if level >= q then
-      b, c, d, e, f, g, h = byte(v, 37, 43)
-      local least = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-      since, low = sub(v, 30, 36), level < least and pack(level) or sub(v, 37, 43)
+    if level < q then
+      since, low = place, UNTOUCHED
+    elseif level < low then
+      low = level
     end
     level = level + cost * q
-    local x = level - (place - now) * p
-    if x < 0 then
-      x, level = 0, (place - now) * p
+    holds = level - (place - now) * p
+    if holds < 0 then
+      holds, level = 0, (place - now) * p
     end
-    holds = pack(x)
-    state = sub(v, 1, 8) .. stamp .. holds .. unit .. since .. low .. notches
+    state = packed('>BI7I7I7I7I7I7B', TOKEN, till, place, holds, q, since, low, notches)
     spare = till - now - level / p - slack
     elseif algorithm == SLIDING then
     local cap, per, grain = one, two, three
-    local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
-    if kind ~= SLIDING or sub(v, 9, 15) ~= unit then
-      break -- never used, or in cells of another grain
+    if byte(v or '') ~= SLIDING then
+      break -- never used
     end
-    local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 16, 22)
-    local total = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 23, 29)
-    local head = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 37, 43)
-    local tail = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 44, 50)
-    local count = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    local _, till, width, total, head, before, tail, count = unpacked('>BI7I7I7I7I7I7I7', v)
     local cell, gone = ceil(now / grain), floor((now - per) / grain)
-    if cost > cap or tail > cell or count == 0 then
-      break
+    if width ~= grain or cost > cap or tail > cell or count == 0 then
+      break -- in cells of another grain, or it does not admit the cost now
     end
     local from, size = 52, #v
     while head <= gone and from <= size do
@@ -203,23 +199,19 @@ while at <= size do
       end
       head, from = head + n * digit, from + 1
     end
-    total = total + cost
-    if total > cap and tail > gone then
+    holds = total + cost
+    if holds > cap and tail > gone then
       break
     end
-    local log = sub(v, from)
+    local log = ''
     if tail <= gone then
-      total, log = cost, pack(0)
-    end
-    holds = pack(total)
-    if tail <= gone then
-      state = sub(v, 1, 15) .. holds .. log .. log .. pack(cell) .. pack(cost) .. '\0'
-    elseif cell == tail then
-      state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 30, 43) .. pack(count + cost) .. '\0' .. log
+      holds, head, before, count = cost, 0, 0, cost
+    elseif tail == cell then
+      log, count = sub(v, from), count + cost
     else
-      b, c, d, e, f, g, h = byte(v, 30, 36)
-      local first, steps = log == '', tail - ((((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h)
-      if first then
+      log = sub(v, from)
+      local steps = tail - before
+      if log == '' then
         head = tail
       else
         while steps >= 128 do
@@ -232,38 +224,33 @@ while at <= size do
         local n = count % 128
         log, count = log .. char(128 + n), (count - n) / 128
       end
-      state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 37, 43) .. pack(cell) .. pack(cost) .. '\0'
-        .. log .. char(count)
+      log = log .. char(count)
+      before, count = tail, cost
     end
+    state = packed('>BI7I7I7I7I7I7I7B', SLIDING, till, grain, holds, head, before, cell, count, 0) .. log
     place = cell * grain
-    stamp = pack(place)
     spare = till - place - per
     elseif algorithm == FIXED then
     local cap, per, slack = one, two, three
-    local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
-    if kind ~= FIXED then
+    if byte(v or '') ~= FIXED then
       break
     end
-    local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 9, 15)
-    local last = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 16, 22)
-    local count = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 23, 29)
-    local prior = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    local _, till, last, count, prior, before, since = unpacked('>BI7I7I7I7I7I7', v)
     local window, rest = now - now % per, per - now % per
     if last < window or last >= window + per or prior >= window or rest <= slack
       or count + cost > cap then
       break
     end
-    count = count + cost
-    local latest, notches = stamp, '\0'
+    local notches = 0
     if last > now then
-      local ahead = ceil((last - now) / 250000)
-      latest, notches = sub(v, 9, 15), char(ahead < 255 and ahead or 255)
+      notches = ceil((last - now) / 250000)
+      notches = notches < 255 and notches or 255
+    else
+      last = now
     end
-    holds = pack(count)
-    state = sub(v, 1, 8) .. latest .. holds .. sub(v, 23, 43) .. notches
+    count = count + cost
+    holds = count
+    state = packed('>BI7I7I7I7I7I7B', FIXED, till, last, count, prior, before, since, notches)
     spare = till - now - rest
     else
       break
@@ -271,8 +258,8 @@ while at <= size do
     if spare < LEAST or spare > MOST then
       break
     end
-    out[text + 1], out[text + 2] = stamp, holds
-    met[i], states[i], passed, text, at = key, state, i, text + 2, at + 4
+    places[2 * i - 1], places[2 * i] = place, holds
+    met[i], states[i], passed, at = key, state, i, at + 4
   end
   at = path + 4 * n
   local attempt, member
@@ -285,11 +272,17 @@ while at <= size do
     end
   end
   if passed == n then
+    local format = formats[n]
+    if not format then
+      format = '>B' .. string.rep('I7', 2 * n)
+      formats[n] = format
+    end
+    local text = packed(format, 1, unpack(places, 1, 2 * n))
+    out[#out + 1] = text
     if attempt then
       local record = moment
-      for i = last + 2, text, 2 do
-        local stamp = out[i]
-        record = record .. stamp
+      for i = 2, 14 * n, 14 do
+        record = record .. sub(text, i, i + 6)
       end
       kept[attempt] = record .. member
       records[#records + 1] = attempt
@@ -298,10 +291,8 @@ while at <= size do
       local key = met[i]
       was[key], kept[key] = was[key] or #kept[key], states[i]
     end
-    last = text
   else
-    last = last + 1
-    out[last] = '\0'
+    out[#out + 1] = '\0'
   end
 end
 
@@ -318,7 +309,7 @@ for key, length in pairs(was) do
     redis.call('SET', KEYS[key], kept[key], 'KEEPTTL')
   end
 end
-local answer = table.concat(out, '', 1, last)
+local answer = table.concat(out)
 if next(was) or byte(calls, 1) == 1 then
   -- Of a batch that admits nobody a send may yet arrive, and must not admit those
   -- whom decide has admitted meanwhile.

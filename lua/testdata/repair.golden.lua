@@ -34,21 +34,40 @@ end
 
 -- No charge is ever made more than a minute ahead.
 local FAR_AHEAD = 60000000
--- Whole numbers below 2^53 as seven big-endian bytes. Plain arithmetic: not every
--- server has a struct library, and "%" is an instruction where math.floor is a
--- call.
+-- Whole numbers below 2^53 as seven big-endian bytes, by Redis's struct library: '>BI7' is a
+-- byte and a number. A server without that library, as miniredis, does it here.
 local floor, ceil = math.floor, math.ceil
 local char, byte, sub = string.char, string.byte, string.sub
 
+local struct = rawget(_G, 'struct') or {
+  pack = function(format, ...)
+    local out, i = {}, 0
+    for kind in string.gmatch(format, '[BI]') do
+      i = i + 1
+      local n = select(i, ...)
+      for place = kind == 'B' and 0 or 6, 0, -1 do
+        out[#out + 1] = char(floor(n / 256 ^ place) % 256)
+      end
+    end
+    return table.concat(out)
+  end,
+  unpack = function(format, text, at)
+    local out = {}
+    at = at or 1
+    for kind in string.gmatch(format, '[BI]') do
+      local n, last = 0, kind == 'B' and at or at + 6
+      while at <= last do
+        n, at = n * 256 + byte(text, at), at + 1
+      end
+      out[#out + 1] = n
+    end
+    return unpack(out)
+  end,
+}
+local packed, unpacked = struct.pack, struct.unpack
+
 local function pack(n)
-  local low = n % 16777216
-  local high = (n - low) / 16777216
-  local g, d = low % 256, high % 256
-  low, high = (low - g) / 256, (high - d) / 256
-  local f, c = low % 256, high % 256
-  high = (high - c) / 256
-  local b = high % 256
-  return char((high - b) / 256, b, c, d, (low - f) / 256, f, g)
+  return packed('>I7', n)
 end
 -- A rate rule's state is one string whose first byte names its layout, so that
 -- a rule whose algorithm has changed still finds what was spent:
@@ -65,8 +84,8 @@ local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
 -- The first byte of the record of an attempt that was given back: no start has it.
 local GIVEN_BACK = 88
 
--- A token bucket's `low` when nothing was charged since, as a number and packed.
-local UNTOUCHED, NEVER = 9007199254740991, '\31\255\255\255\255\255\255'
+-- A token bucket's `low` when nothing was charged since.
+local UNTOUCHED = 9007199254740991
 
 -- To set a TTL costs as much as a write. So one is set for LONGER than the state
 -- means anything, and kept while it is no less than LEAST and no more than MOST.

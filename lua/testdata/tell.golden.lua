@@ -47,21 +47,40 @@ end
 
 -- No charge is ever made more than a minute ahead.
 local FAR_AHEAD = 60000000
--- Whole numbers below 2^53 as seven big-endian bytes. Plain arithmetic: not every
--- server has a struct library, and "%" is an instruction where math.floor is a
--- call.
+-- Whole numbers below 2^53 as seven big-endian bytes, by Redis's struct library: '>BI7' is a
+-- byte and a number. A server without that library, as miniredis, does it here.
 local floor, ceil = math.floor, math.ceil
 local char, byte, sub = string.char, string.byte, string.sub
 
+local struct = rawget(_G, 'struct') or {
+  pack = function(format, ...)
+    local out, i = {}, 0
+    for kind in string.gmatch(format, '[BI]') do
+      i = i + 1
+      local n = select(i, ...)
+      for place = kind == 'B' and 0 or 6, 0, -1 do
+        out[#out + 1] = char(floor(n / 256 ^ place) % 256)
+      end
+    end
+    return table.concat(out)
+  end,
+  unpack = function(format, text, at)
+    local out = {}
+    at = at or 1
+    for kind in string.gmatch(format, '[BI]') do
+      local n, last = 0, kind == 'B' and at or at + 6
+      while at <= last do
+        n, at = n * 256 + byte(text, at), at + 1
+      end
+      out[#out + 1] = n
+    end
+    return unpack(out)
+  end,
+}
+local packed, unpacked = struct.pack, struct.unpack
+
 local function pack(n)
-  local low = n % 16777216
-  local high = (n - low) / 16777216
-  local g, d = low % 256, high % 256
-  low, high = (low - g) / 256, (high - d) / 256
-  local f, c = low % 256, high % 256
-  high = (high - c) / 256
-  local b = high % 256
-  return char((high - b) / 256, b, c, d, (low - f) / 256, f, g)
+  return packed('>I7', n)
 end
 -- Numbers on their way out of and into Redis.
 local max, min = math.max, math.min
