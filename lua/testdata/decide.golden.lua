@@ -117,7 +117,25 @@ local call, format = redis.call, string.format
 local member = ARGV[2]
 local n, base = #KEYS - 2, 2
 local attempt, told = KEYS[n + 1], KEYS[n + 2]
+local provider, scope = sub(told, 1, -6), string.match(ARGV[3], '/.*$') or ''
 local heeds = call('EXISTS', told) == 1
+
+-- Whether an API has told anything of the rules or of a level of the call's own path: of another's it makes no
+-- difference. It needs call, n, told, provider, scope and heeds.
+if heeds then
+  local fields, id = { 'P' }, ''
+  for name in string.gmatch(scope, '/[^/]*') do
+    id = id .. name
+    fields[#fields + 1] = 'P' .. id
+  end
+  for i = 1, n do
+    fields[#fields + 1] = 'R' .. sub(KEYS[i], #provider + 1)
+  end
+  heeds = false
+  for _, v in ipairs(call('HMGET', told, unpack(fields))) do
+    heeds = heeds or v
+  end
+end
 
 if not heeds and byte(ARGV[3]) < 58 then -- a digit, and no lateness
 -- The express way, which most calls go: every rule has been used lately under the
@@ -304,8 +322,7 @@ end
 -- The general way.
 
 local late, ask = string.match(ARGV[3], '^([LF]%d+) (.*)$')
-local ahead, scope = string.match(ask or ARGV[3], '^(%d+)(.*)$')
-ahead = tonumber(ahead)
+local ahead = tonumber(string.match(ask or ARGV[3], '^%d+'))
 
 -- Numbers on their way out of and into Redis.
 local max, min = math.max, math.min
