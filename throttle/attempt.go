@@ -21,6 +21,7 @@ type attempt struct {
 	late    lateness
 	queued  *Request // what was asked for, by one who can wait for a turn
 	sent    time.Time
+	replied time.Time // zero until whoever asked has its reply
 
 	once  bool         // nobody will ask for it again by its id
 	sends atomic.Int32 // how often it went out: go-redis repeats what got no reply
@@ -123,7 +124,10 @@ func (a *attempt) grant(reply []int64) Grant {
 	g.places, g.told = newPlaces(len(a.plan.bounds))
 	g.from = a.sent.Add(time.Duration(reply[3]) * time.Microsecond)
 	if a.limiter.clock() == "" { // else a test's, which stands still
-		g.came = time.Now().Add(time.Duration(reply[3]) * time.Microsecond)
+		if g.came = a.replied; g.came.IsZero() {
+			g.came = time.Now()
+		}
+		g.came = g.came.Add(time.Duration(reply[3]) * time.Microsecond)
 	}
 	g.start = reply[2] + reply[3]
 	for i := range g.places {

@@ -313,6 +313,7 @@ func (l *Limiter) decide(ctx context.Context, p *plan, req *Request, d *Decision
 	took := replied.Sub(a.sent)
 	req.slot.answered(a, err)
 	if err == nil {
+		a.replied = replied
 		a.answered()
 		l.outage.over(p)
 		err = a.answer(ctx, reply, d)

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unique"
 
 	"github.com/headway-go/headway/lua"
 )
@@ -122,7 +123,7 @@ func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time
 		present[kind] = true
 		key := keys.rule(b)
 		p.keys, p.keyArgs, p.hashes = append(p.keys, key), append(p.keyArgs, key), append(p.hashes, keyHash(key))
-		p.rules = append(p.rules, lua.Rule(kind, numbers, more...)+unitText(b.Rule))
+		p.rules = append(p.rules, unique.Make(lua.Rule(kind, numbers, more...)+unitText(b.Rule)).Value()) // so that equal ones compare at once
 		p.params = append(p.params, params{kind, numbers})
 		p.states = append(p.states, RuleState{RuleInfo: &RuleInfo{
 			Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm, Unit: b.Rule.unit(),
