@@ -124,8 +124,8 @@ var expressPlants = []plantedFault{
 
 	{"fixed: one unit more than the limit", "plain", "or count + cost > cap then", "or count + cost > cap + 1 then"},
 	{"fixed: a margin that is forgotten", "plain", "or rest <= slack or", "or"},
-	{"fixed: a window that has begun", "plain", "if tail * grain ~= now + rest or", "if"},
-	{"fixed: a window ahead", "ahead", "if tail * grain ~= now + rest or", "if tail * grain < now + rest or"},
+	{"fixed: a window that has begun", "plain", "tail * grain ~= now + rest or", ""},
+	{"fixed: a window ahead", "ahead", "tail * grain ~= now + rest or", "tail * grain < now + rest or"},
 
 	{"concurrency: one run more", "plain", "if held >= cap then", "if held > cap then"},
 	{"concurrency: a lease that has ended", "plain", "call('ZADD', KEYS[i], states[i], member)", "call('ZADD', KEYS[i], format('%.0f', now), member)"},
