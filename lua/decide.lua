@@ -49,7 +49,10 @@ local call, format = redis.call, string.format
 local member = ARGV[2]
 local n, base = #KEYS - 2, 2
 local attempt, told = KEYS[n + 1], KEYS[n + 2]
+local provider, scope = sub(told, 1, -6), string.match(ARGV[3], '/.*$') or ''
 local heeds = call('EXISTS', told) == 1
+
+-- #include express/told
 
 if not heeds and byte(ARGV[3]) < 58 then -- a digit, and no lateness
   -- #include express/way
@@ -58,8 +61,7 @@ end
 -- The general way.
 
 local late, ask = string.match(ARGV[3], '^([LF]%d+) (.*)$')
-local ahead, scope = string.match(ask or ARGV[3], '^([%d?]+)(.*)$')
-ahead = tonumber(ahead)
+local ahead = tonumber((string.match(ask or ARGV[3], '^%d+'))) -- nil for one who only asks
 
 -- #include numbers
 -- #include rules

@@ -75,19 +75,8 @@ do
   for _, v in ipairs(call('HMGET', meta, unpack(names))) do
     quiet = quiet and not (v and string.find(v, '\n', 1, true))
   end
-  if heeds then
-    for i = 1, #names do
-      names[i] = 'P' .. sub(names[i], 2)
-    end
-    for i = 1, n do
-      names[#names + 1] = 'R' .. sub(KEYS[i], #provider + 1)
-    end
-    heeds = false
-    for _, v in ipairs(call('HMGET', told, unpack(names))) do
-      heeds = heeds or v
-    end
-  end
 end
+-- #include express/told
 local was_parked = parks and call('ZSCORE', parked, field)
 
 if quiet and not value and not heeds and not late and not was_parked and again < '2' then

@@ -184,7 +184,8 @@ func TestForbidden(t *testing.T) {
 		`table\.concat\((?:[^on]|o[^u]|n[^a])`, `_G`, // but of out and names, which are filled with texts alone
 	}, "|") + `)`)
 	for _, s := range every() {
-		code := code(s.Source)
+		code := strings.Replace(code(s.Source), "rawget(_G, 'struct') or", "", 1) // what there is where it is absent
+		code = strings.Replace(code, "struct.pack, struct.unpack", "", 1)
 		if s == Repair { // it is to see which key is of another type, and raises every other error
 			code = strings.Replace(code, "redis.pcall(", "redis.call(", 1)
 		}
@@ -204,7 +205,7 @@ func code(source string) string {
 
 // text is what may stand on either side of "..": a text, a call of a function
 // that makes text, or a variable that is known to hold text.
-var text = regexp.MustCompile(`^(?:'.*'|(?:whole|pack|char|varint|stored\.ahead|sub|format|group_of|string\.match|string\.rep)\(.*|string\.rep\(|table\.concat\(.*|(?:[losr]\.|state\.)?(?:scope|ticket|name|rank|level|node|group|unit|key)|text|PAST|from|id|sig|its|at|child|set\.key|set\.upper|g\.id|name|RUNNING|STRAIGHT|whose|s|record|r\.log|log|state|moment|member|stamp|latest|holds|notches|since|low|answer|NEVER|behind|escaped)$`)
+var text = regexp.MustCompile(`^(?:'.*'|(?:whole|packed|pack|char|varint|stored\.ahead|sub|format|group_of|string\.match|string\.rep)\(.*|string\.rep\(|table\.concat\(.*|(?:[losr]\.|state\.)?(?:scope|ticket|name|rank|level|node|group|unit|key)|text|PAST|from|id|sig|its|at|child|set\.key|set\.upper|g\.id|name|RUNNING|STRAIGHT|whose|s|record|r\.log|log|state|moment|member|latest|answer|behind|begins|path|escaped)$`)
 
 // concatenations returns what is joined to a text and may be a number.
 func concatenations(code string) []string {

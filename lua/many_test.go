@@ -20,6 +20,7 @@ import (
 type path struct {
 	keys  []string
 	rules []string
+	scope string // after the provider's name
 }
 
 // asking is one attempt of a batch; without a record it is known with its batch alone.
@@ -27,6 +28,7 @@ type asking struct {
 	path
 	record, id string
 	cost       int
+	ticket     string
 }
 
 // alone makes the call of decide for an attempt.
@@ -35,7 +37,7 @@ func (a asking) alone(now, ahead int) (keys []string, args []any) {
 		a.record, _, _ = strings.Cut(a.keys[0], ":")
 		a.record += "@alone"
 	}
-	args = []any{now, a.id, ahead}
+	args = []any{now, a.id, fmt.Sprint(ahead, a.scope)}
 	for _, r := range a.rules {
 		args = append(args, r, a.cost)
 	}
@@ -59,7 +61,8 @@ func together(now int, id, record string, all []asking) (keys []string, args []a
 		}
 		two(slices.Index(keys, k) + 1)
 	}
-	keys, args = []string{record, toldOf(record)}, []any{now, id, nil}
+	provider := strings.TrimSuffix(toldOf(record), "!told")
+	keys, args = []string{record, provider + "!told", provider + "!meta", provider + "!flight", provider + "!parked"}, []any{now, id, nil}
 	text := func(s string) {
 		if !slices.Contains(args, any(s)) {
 			args = append(args, s)
@@ -67,23 +70,27 @@ func together(now int, id, record string, all []asking) (keys []string, args []a
 		two(slices.Index(args, any(s)) + 1)
 	}
 	for _, a := range all {
-		id := a.id
-		if a.record == "" {
-			id = ""
-		}
-		calls = append(calls, byte(len(a.keys)), byte(len(id)))
+		calls = append(calls, byte(len(a.keys)), byte(len(a.id)))
+		two(len(a.scope))
+		two(len(a.ticket))
 		text(strconv.Itoa(a.cost))
+		if a.record != "" {
+			key(a.record)
+		} else {
+			two(0)
+		}
 		for i := range a.keys {
 			key(a.keys[i])
 			text(a.rules[i])
 		}
-		if id != "" {
-			key(a.record)
-			calls = append(calls, id...)
-		}
+		calls = append(calls, a.id+a.scope+a.ticket...)
 	}
 	if len(all) > 0 {
-		calls = append([]byte{0}, calls...)
+		tickets := byte(0)
+		if slices.ContainsFunc(all, func(a asking) bool { return a.ticket != "" }) {
+			tickets = 1
+		}
+		calls = append([]byte{0, tickets}, calls...)
 	}
 	args[2] = calls
 	return keys, args
@@ -118,8 +125,12 @@ func split(t *testing.T, reply string, all []asking) (out [][]int64) {
 			continue
 		}
 		one := []int64{start}
-		for range a.keys {
-			one = append(one, take())
+		for _, rule := range a.rules {
+			if place := take(); rule[0] != 'C' {
+				one = append(one, place)
+			} else {
+				one = append(one, 0) // and when the last lease ends
+			}
 			take()
 		}
 		out = append(out, one)
@@ -146,25 +157,29 @@ func started(reply []any, rules int) any {
 // with some of the same.
 func crowdOf(random *rand.Rand, prefix string) []path {
 	const minute = 60_000_000
-	rule := func() string {
+	add := func(p *path, key string) {
 		limit, per := []int64{8, 200, 200, 3000}[random.IntN(4)], minute*(1+random.Int64N(30))
-		switch random.IntN(3) {
+		rule := Rule('S', [4]int64{limit, 0, per, random.Int64N(per / 2)})
+		switch random.IntN(4) {
 		case 0:
-			return Rule('T', [4]int64{limit, per, limit, random.Int64N(2) * 20_000})
+			rule = Rule('T', [4]int64{limit, per, limit, random.Int64N(2) * 20_000})
 		case 1:
-			return Rule('S', [4]int64{limit, per, []int64{1, 1 + per/128, 997}[random.IntN(3)]})
+			rule = Rule('S', [4]int64{limit, per, []int64{1, 1 + per/128, 997}[random.IntN(3)]})
+		case 2:
+			key += ":held"
+			rule = Rule('C', [4]int64{limit, per})
 		}
-		return Rule('S', [4]int64{limit, 0, per, random.Int64N(per / 2)})
+		p.keys, p.rules = append(p.keys, key), append(p.rules, rule)
 	}
 	var shared path
 	for i := range random.IntN(3) {
-		shared.keys, shared.rules = append(shared.keys, fmt.Sprintf("%s:shared%d", prefix, i)), append(shared.rules, rule())
+		add(&shared, fmt.Sprintf("%s:shared%d", prefix, i))
 	}
 	var paths []path
 	for i := range 1 + random.IntN(4) {
-		p := path{slices.Clone(shared.keys), slices.Clone(shared.rules)}
+		p := path{slices.Clone(shared.keys), slices.Clone(shared.rules), ""}
 		for j := range 1 + random.IntN(2) {
-			p.keys, p.rules = append(p.keys, fmt.Sprintf("%s:own%d.%d", prefix, i, j)), append(p.rules, rule())
+			add(&p, fmt.Sprintf("%s:own%d.%d", prefix, i, j))
 		}
 		paths = append(paths, p)
 	}
@@ -197,7 +212,7 @@ func TestManyIsOneAfterTheOther(t *testing.T) {
 		}
 		slices.Sort(all)
 		all = slices.Compact(all)
-		own := append(slices.Clone(all), prefix+"@batch", prefix+"@alone", prefix+"!told")
+		own := append(slices.Clone(all), prefix+"@batch", prefix+"@alone", prefix+"!told", prefix+"!meta", prefix+"!flight", prefix+"!parked")
 		ways := []*manyWay{
 			{name: "redis, alone", rdb: alone, keys: alone},
 			{name: "redis, as a user of its keys", rdb: redistest.User(t, redistest.Literal(own...), grants...), keys: server, many: DecideMany.Source},
@@ -328,6 +343,9 @@ func (w *manyWay) state(t *testing.T, all []string) (out []string) {
 		if v != nil {
 			out = append(out, fmt.Sprintf("%s %q", all[i], v))
 		}
+		if strings.HasSuffix(all[i], ":held") {
+			out = append(out, fmt.Sprint(all[i], w.keys.ZRangeWithScores(context.Background(), all[i], 0, -1).Val()))
+		}
 	}
 	return out
 }
@@ -369,7 +387,7 @@ func TestManyIsDecidedOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ctx, prefix := context.Background(), "{"+redistest.Prefix(t)+"}"
-			p := path{[]string{prefix + ":r"}, []string{Rule('T', [4]int64{1, 1_000_000, 100})}}
+			p := path{[]string{prefix + ":r"}, []string{Rule('T', [4]int64{1, 1_000_000, 100})}, ""}
 			slot := prefix + "@slot"
 			run := func(s *Script, keys []string, args []any) *redis.Cmd {
 				reply := redis.NewScript(s.Source).Run(ctx, rdb, keys, args...)
@@ -448,9 +466,9 @@ func manyRuns(prefix string) []run {
 	const now = 1_800_057_600_000_000
 	p := path{[]string{prefix + ":t", prefix + ":s", prefix + ":f"}, []string{
 		Rule('T', [4]int64{1, 1_000_000, 10}), Rule('S', [4]int64{10, 60_000_000, 1}), Rule('S', [4]int64{10, 0, 60_000_000, 5000}),
-	}}
+	}, ""}
 	alone := func(s *Script, id, batch string) run {
-		a := asking{p, prefix + "@" + id, id, 1}
+		a := asking{p, prefix + "@" + id, id, 1, ""}
 		if s == Decide {
 			keys, args := a.alone(now, 0)
 			return run{s, keys, args}

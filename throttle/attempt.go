@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/headway-go/headway/lua"
 )
 
 // attempt is one request on its way to be decided.
@@ -17,7 +19,9 @@ type attempt struct {
 	cost    price
 	ahead   time.Duration
 	late    lateness
+	queued  *Request // what was asked for, by one who can wait for a turn
 	sent    time.Time
+	replied time.Time // zero until whoever asked has its reply
 
 	once  bool         // nobody will ask for it again by its id
 	sends atomic.Int32 // how often it went out: go-redis repeats what got no reply
@@ -38,7 +42,27 @@ func (l *Limiter) attempt(p *plan, req *Request) *attempt {
 	if !a.once {
 		a.record = p.record(req)
 	}
+	if req.Ticket != "" {
+		a.queued = new(Request)
+		*a.queued = *req
+	}
 	return a
+}
+
+// member is the id by which a batch knows the attempt, if it needs to.
+func (a *attempt) member() string {
+	if a.once && a.plan.leases == nil {
+		return ""
+	}
+	return a.id
+}
+
+// ticket is the name under which it would wait, if it can.
+func (a *attempt) ticket() string {
+	if a.queued == nil {
+		return ""
+	}
+	return a.queued.place().ticket()
 }
 
 // key returns the key of its record, as the client takes it. One that is known with its
@@ -62,15 +86,22 @@ func (a *attempt) answered() {
 	}
 }
 
-// call is the script call that decides it; see lua/decide.lua. Its arguments are
+// call is the script call that decides it; see lua/decide.lua and lua/decide_queued.lua. Its arguments are
 // made when it is sent alone: most are decided together with others.
 func (a *attempt) call() call {
 	n := len(a.plan.bounds)
-	return call{script: a.plan.decide, reply: replyHead + replyRule*n, rules: n, attempt: a}
+	c := call{script: a.plan.decide, reply: replyHead + replyRule*n, rules: n, attempt: a}
+	if a.queued != nil {
+		c.script, c.reply = lua.DecideQueued.For(a.plan.kinds), c.reply+turnReply
+	}
+	return c
 }
 
 func (a *attempt) arguments() []any {
 	p := a.plan
+	if a.queued != nil {
+		return a.queuedArguments(a.queued)
+	}
 	c := newCall(p.decide, p.keyArgs, 2, 3+2*len(p.bounds), 0)
 	return p.appendArgs(append(c.args, a.key(), p.told, a.limiter.clock(), a, p.ask(a.ahead, a.late)), a.cost)
 }
@@ -93,7 +124,10 @@ func (a *attempt) grant(reply []int64) Grant {
 	g.places, g.told = newPlaces(len(a.plan.bounds))
 	g.from = a.sent.Add(time.Duration(reply[3]) * time.Microsecond)
 	if a.limiter.clock() == "" { // else a test's, which stands still
-		g.came = time.Now().Add(time.Duration(reply[3]) * time.Microsecond)
+		if g.came = a.replied; g.came.IsZero() {
+			g.came = time.Now()
+		}
+		g.came = g.came.Add(time.Duration(reply[3]) * time.Microsecond)
 	}
 	g.start = reply[2] + reply[3]
 	for i := range g.places {

@@ -73,7 +73,7 @@ func TestCalendarStaleScripts(t *testing.T) {
 				b.t.Errorf("taken for %s: the denial changed %x to %x", taken, before, after)
 			}
 			ask := Request{Scope: "p/x", ID: NewID(), Cost: 1, Ticket: "t"}
-			if reply, err = b.runner.run(ctx, b.attempt(stale, &ask).queuedCall(&ask)); err != nil {
+			if reply, err = b.runner.run(ctx, b.attempt(stale, &ask).call()); err != nil {
 				b.t.Fatal(err)
 			}
 			if turn := fromReply(stale, reply); turn.Allowed || turn.RetryAfter != 10*ms || turn.Turn.Waits || turn.Binding != 0 {

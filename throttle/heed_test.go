@@ -308,8 +308,8 @@ func TestHeedFaults(t *testing.T) {
 	}
 }
 
-// Nobody pays for what nobody has told: a decision of a provider without pauses is still
-// answered in the short form, and again when the last pause is over.
+// Nobody pays for what nobody has told of its own path: such a decision is answered in the short form, and
+// again when the last pause is over.
 func TestNothingToldIsExpress(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
@@ -323,6 +323,10 @@ func TestNothingToldIsExpress(t *testing.T) {
 		t.Error("nothing was told, and it takes the long way")
 	}
 	b.heed("p/x", turnedDown(sec))
+	if !short() {
+		t.Error("a pause of another scope was told, and it takes the long way")
+	}
+	b.heed("p", turnedDown(sec))
 	if short() {
 		t.Error("a pause was told, and nobody looks for it")
 	}

@@ -304,9 +304,6 @@ func (l *Limiter) really(ctx context.Context, req Request, d *Decision) error {
 func (l *Limiter) decide(ctx context.Context, p *plan, req *Request, d *Decision) error {
 	a := l.attempt(p, req)
 	c := a.call()
-	if req.Ticket != "" {
-		c = a.queuedCall(req)
-	}
 	reply, err := l.runner.run(ctx, c)
 	if err != nil && req.Ticket != "" && l.repaired(ctx, p.scope.Provider(), []string{p.scope.String()}, err) {
 		reply, err = l.runner.run(ctx, c)
@@ -315,6 +312,7 @@ func (l *Limiter) decide(ctx context.Context, p *plan, req *Request, d *Decision
 	took := replied.Sub(a.sent)
 	req.slot.answered(a, err)
 	if err == nil {
+		a.replied = replied
 		a.answered()
 		l.outage.over(p)
 		err = a.answer(ctx, reply, d)

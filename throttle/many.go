@@ -30,9 +30,10 @@ type many struct {
 	attempts []*attempt     // of them
 	args     []any          // evalsha, the SHA, the number of keys, the keys
 	texts    []any          // what the calls refer to, from ARGV[4] on
-	places   map[string]int // of keys and texts, where they were put
+	keys     keyTable       // where in args they were put
+	places   map[string]int // of texts, where they were put
 	costs    last[int64]
-	rules    last[string]
+	rules    [atHand]last[string] // of the first rules of a path
 	calls    []byte
 	text     bool // the server did not know the script by its hash
 	sends    atomic.Int32
@@ -43,39 +44,46 @@ const (
 	maxManyPath = 255  // rules of an attempt: their number is one byte
 	keysAt      = 3    // in args
 	textsAt     = 4    // in ARGV
+	atHand      = 4
+	maxManyText = 1<<16 - 1 // bytes of a path or a ticket
 )
 
 func newMany(first *pending, most int) *many {
-	l := first.call.attempt.limiter
+	a := first.call.attempt
 	m := &many{
-		runner: first.runner, limiter: l, provider: first.call.attempt.plan.provider, id: NewID(), slot: l.slots.take(),
-		asked: make([]*pending, 0, most), attempts: make([]*attempt, 0, most), places: make(map[string]int, most), calls: make([]byte, 1, 1+16*most),
+		runner: first.runner, limiter: a.limiter, provider: a.plan.provider, id: NewID(), slot: a.limiter.slots.take(),
+		asked: make([]*pending, 0, most), attempts: make([]*attempt, 0, most), keys: newKeyTable(most),
+		places: map[string]int{}, calls: make([]byte, 2, 2+32*most),
 	}
-	m.args = append(make([]any, 0, 11+2*most), "evalsha", lua.DecideMany.SHA, 0, m.provider+m.slot.name, first.call.attempt.plan.told)
+	m.args = append(make([]any, 0, 14+2*most), "evalsha", lua.DecideMany.SHA, 0, m.slot.at(m.provider))
+	m.args = append(m.args, a.plan.shared[:]...)
 	return m
 }
 
 // add takes a call in, unless there is no room or the same attempt is in it.
 func (m *many) add(p *pending) bool {
 	a := p.call.attempt
-	if rules := len(a.plan.keys); rules > maxManyPath || len(m.args)+1+rules > keysAt+maxManyKeys {
+	rules := len(a.plan.keys)
+	if rules > maxManyPath || len(m.args)+1+rules > keysAt+maxManyKeys || len(a.plan.path) > maxManyText {
 		return false
 	}
-	id := ""
+	id, record := a.member(), 0
 	if !a.once {
-		if _, twice := m.places[a.record]; twice {
+		var twice bool
+		if record, twice = m.keyAt(a.record, keyHash(a.record), a.record); twice {
 			return false
 		}
-		id = a.id
 	}
-	c := append(m.calls, byte(len(a.plan.keys)), byte(len(id)))
-	c = two(c, m.costAt(a.cost.each))
+	ticket := a.ticket()
+	c := two(two(append(m.calls, byte(rules), byte(len(id))), len(a.plan.path)), len(ticket))
+	c = two(two(c, m.costAt(a.cost.each)), record)
 	for i, key := range a.plan.keys {
-		c = two(c, m.keyAt(key, a.plan.keyArgs[i]))
-		c = two(c, m.ruleAt(a.plan.rules[i]))
+		at, _ := m.keyAt(key, a.plan.hashes[i], a.plan.keyArgs[i])
+		c = two(two(c, at), m.ruleAt(i, a.plan.rules[i]))
 	}
-	if id != "" {
-		c = append(two(c, m.keyAt(a.record, a.record)), id...)
+	c = append(append(append(c, id...), a.plan.path...), ticket...)
+	if ticket != "" {
+		c[1] = 1
 	}
 	m.calls = c
 	m.asked, m.attempts = append(m.asked, p), append(m.attempts, a)
@@ -84,15 +92,13 @@ func (m *many) add(p *pending) bool {
 
 func two(b []byte, n int) []byte { return append(b, byte(n>>8), byte(n)) }
 
-// keyAt returns which of KEYS a key is.
-func (m *many) keyAt(key string, arg any) int {
-	at, known := m.places[key]
+// keyAt returns which of KEYS a key is, and whether it was before.
+func (m *many) keyAt(key string, hash uint64, arg any) (at int, known bool) {
+	at, known = m.keys.find(m.args, key, hash)
 	if !known {
 		m.args = append(m.args, arg)
-		at = len(m.args) - keysAt
-		m.places[key] = at
 	}
-	return at
+	return at - keysAt + 1, known
 }
 
 // last is where the text of the last call was put: the next one's is mostly the same.
@@ -108,12 +114,15 @@ func (m *many) costAt(cost int64) int {
 	return m.costs.at
 }
 
-func (m *many) ruleAt(arg any) int {
+func (m *many) ruleAt(i int, arg any) int {
 	rule := arg.(string) //nolint:forcetypeassert // see newPlan
-	if m.rules.is != rule {
-		m.rules = last[string]{rule, m.textAt(rule, arg)}
+	if i >= atHand {
+		return m.textAt(rule, arg)
 	}
-	return m.rules.at
+	if known := &m.rules[i]; known.is != rule {
+		*known = last[string]{rule, m.textAt(rule, arg)}
+	}
+	return m.rules[i].at
 }
 
 // textAt returns which of ARGV a text is.
@@ -250,7 +259,9 @@ func (m *many) read(reply string) [][]int64 {
 			place, holds := number(reply), number(reply[packed:])
 			numbers := full[replyHead+replyRule*j:]
 			numbers[1], numbers[3] = rules[j].after(start, place, holds)
-			numbers[4] = place
+			if rules[j].kind != 'C' { // whose places have none
+				numbers[4] = place
+			}
 			reply = reply[2*packed:]
 		}
 		all[i] = full
@@ -392,10 +403,10 @@ func (a *apart) mark(batch []*pending) {
 }
 
 // together says whether a call can be decided together with others: one that takes the
-// same under each rule, none of which counts runs or periods.
+// same under each rule, none of which counts periods, and asks for nothing but a start.
 func (p *pending) together() bool {
 	a := p.call.attempt
-	return a != nil && p.call.args == nil && a.cost.by == nil && !a.late.any() && a.plan.leases == nil && !a.plan.calendars
+	return a != nil && p.call.args == nil && a.cost.by == nil && !a.late.any() && !a.plan.calendars && (a.queued == nil || a.queued.starts())
 }
 
 func (a *apart) add(batch []*pending) {

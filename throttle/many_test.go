@@ -145,6 +145,9 @@ func TestTogetherSaysTheSame(t *testing.T) {
 			if rules[i].Algorithm == TokenBucket {
 				rules[i].Burst = limit
 			}
+			if random.IntN(4) == 0 {
+				rules[i] = Rule{Name: fmt.Sprint(i), Algorithm: Concurrency, Limit: limit, Lease: max(per, sec)}
+			}
 		}
 		b := warm(t, redistest.Client(t), rules...)
 		alone := warm(t, redistest.Client(t), rules...)
@@ -221,8 +224,7 @@ func TestDeniedIsAskedForSingly(t *testing.T) {
 	ask("granted again", 1, true, 1, 1)
 }
 
-// A rule that was never used, a concurrency rule and what else is not decided
-// together is decided singly beside the rest.
+// A rule that was never used and what else is not decided together is decided singly beside the rest.
 func TestBatchesMix(t *testing.T) {
 	t.Parallel()
 	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unique"
 
 	"github.com/headway-go/headway/lua"
 )
@@ -28,6 +29,7 @@ type plan struct {
 	provider string        // the prefix of all its keys, hash tag included
 	keys     []string      // of the rules
 	keyArgs  []any         // the same, as the client takes them
+	hashes   []uint64      // of them; see keyTable
 	rules    []any         // each as scripts read it; see lua.Rule
 	params   []params      // the same, taken apart
 	states   []RuleState   // what is known of each rule before it is asked
@@ -37,6 +39,7 @@ type plan struct {
 	decide   *lua.Script
 	queue    []any  // the keys of who waits: queue, schedule, heap, meta, flight, overdue, told, parked
 	told     any    // one of them: what the API has told
+	shared   [4]any // those that decide_many takes: told, meta, flight, parked
 	mark     string // of the scope, in attempt ids; see attemptID
 	path     string // of the scope, as scripts take it
 	atOnce   any    // what ask returns for one who starts now
@@ -118,8 +121,8 @@ func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time
 		}
 		present[kind] = true
 		key := keys.rule(b)
-		p.keys, p.keyArgs = append(p.keys, key), append(p.keyArgs, key)
-		p.rules = append(p.rules, lua.Rule(kind, numbers, more...)+unitText(b.Rule))
+		p.keys, p.keyArgs, p.hashes = append(p.keys, key), append(p.keyArgs, key), append(p.hashes, keyHash(key))
+		p.rules = append(p.rules, unique.Make(lua.Rule(kind, numbers, more...)+unitText(b.Rule)).Value()) // so that equal ones compare at once
 		p.params = append(p.params, params{kind, numbers})
 		p.states = append(p.states, RuleState{RuleInfo: &RuleInfo{
 			Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm, Unit: b.Rule.unit(),
@@ -141,6 +144,7 @@ func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time
 	p.decide = lua.Decide.For(p.kinds)
 	p.queue = append([]any{keys.queue(scope)}, queueShared(p.provider)...)
 	p.told, p.path = toldKey(p.provider), scopePath(scope.String())
+	p.shared = [4]any{p.told, metaKey(p.provider), flightKey(p.provider), parkedKey(p.provider)}
 	p.atOnce = "0" + p.path
 	return p
 }
@@ -195,7 +199,7 @@ type params struct {
 
 // after returns what a rule that has been charged at now says then: what remains, and
 // how long until it is as if unused. The charge was put in place, and the rule holds
-// so much with it. It is what decide works out itself; see lua/include/express/way.lua.
+// so much with it; of a concurrency rule place is when its last lease ends. It is what decide works out itself; see lua/include/express/way.lua.
 func (r params) after(now, place, holds int64) (remaining, reset int64) {
 	switch n := r.numbers; r.kind {
 	case 'T':
@@ -203,6 +207,8 @@ func (r params) after(now, place, holds int64) (remaining, reset int64) {
 		level := holds + (place-now)*rate
 		remaining = max(0, (burst*unit-level-slack*rate)/unit)
 		return remaining, int64(math.Ceil(float64(level)/float64(rate) + float64(slack)))
+	case 'C':
+		return n[0] - holds, place - now
 	default:
 		return n[0] - holds, place + n[1] - now
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,7 +22,8 @@ type runner struct {
 
 	mu      sync.Mutex
 	sending int
-	queue   *round // nil when nobody waits
+	queue   *round   // nil when nobody waits
+	full    []*round // those before it that no more fit in
 
 	apart apart
 	idle  sync.Pool // of *pending
@@ -110,35 +110,50 @@ func (r *runner) next() {
 	go r.drain()
 }
 
+// takeRound returns those who are to be sent next, nil where nobody waits; r.mu is held.
+func (r *runner) takeRound() *round {
+	if len(r.full) > 0 {
+		first := r.full[0]
+		r.full = r.full[1:]
+		return first
+	}
+	last := r.queue
+	r.queue = nil
+	return last
+}
+
 // drain sends what has queued, round after round, until nothing has. Those who
 // were answered may go on first, so that whoever asks at once again is with the
 // next round: nobody is waited for, but a round of few costs as much as one of many.
 func (r *runner) drain() {
 	for {
 		r.mu.Lock()
-		round := r.queue
-		r.queue = nil
+		round := r.takeRound()
 		if round == nil {
 			r.sending--
 			r.mu.Unlock()
 			return
 		}
 		r.mu.Unlock()
-		for batch := range slices.Chunk(round.asked, maxBatch) {
-			r.together(batch)
-		}
-		round.timer.Stop()
+		r.together(round.asked)
 		runtime.Gosched()
 	}
 }
 
 // together sends a batch, and once more what the server did not know by its hash
-// or would not decide together.
+// or would not decide together. Nobody who was answered waits for that.
 func (r *runner) together(batch []*pending) {
+	round := batch[0].round
 	ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
 	defer cancel()
-	for parcels := r.parcels(stillWanted(batch)); len(parcels) > 0; {
-		parcels = r.exchange(ctx, parcels)
+	var again []parcel
+	if parcels := r.parcels(stillWanted(batch)); len(parcels) > 0 {
+		again = r.exchange(ctx, parcels)
+	}
+	round.timer.Stop()
+	round.wake()
+	for len(again) > 0 {
+		again = r.exchange(ctx, again)
 	}
 }
 
@@ -176,32 +191,48 @@ func (r *runner) exchange(ctx context.Context, parcels []parcel) (again []parcel
 func stillWanted(batch []*pending) []*pending {
 	wanted := batch[:0]
 	for _, p := range batch {
-		if p.state.Load() == waiting {
+		if p.wanted() {
 			wanted = append(wanted, p)
 		}
 	}
 	return wanted
 }
 
-// round is the calls that wait to be sent together. They have one timer between
-// them, since one for each costs as much as to hand its answer over.
+// round is the calls that wait to be sent together. One channel tells all of them that
+// they were answered, and one timer that time is over: to tell each by itself costs as much as all
+// else that is done for it.
 type round struct {
 	asked []*pending
-	late  chan struct{} // closed when the first of them has waited for the time-out
+	woken chan struct{} // closed when those who were answered at once are, or the first has waited for the time-out
+	done  atomic.Bool   // it is closed
 	timer *time.Timer
+}
+
+func newRound(timeout time.Duration) *round {
+	one := &round{asked: make([]*pending, 0, maxBatch/4), woken: make(chan struct{})}
+	one.timer = time.AfterFunc(timeout, one.wake)
+	return one
+}
+
+func (one *round) wake() {
+	if one.done.CompareAndSwap(false, true) {
+		close(one.woken)
+	}
 }
 
 // enqueue has a call wait for the next round; r.mu is held.
 func (r *runner) enqueue(ctx context.Context, c call) *pending {
+	if r.queue != nil && len(r.queue.asked) == maxBatch {
+		r.full, r.queue = append(r.full, r.queue), nil
+	}
 	if r.queue == nil {
-		late := make(chan struct{})
-		r.queue = &round{asked: make([]*pending, 0, maxBatch/4), late: late, timer: time.AfterFunc(r.timeout, func() { close(late) })}
+		r.queue = newRound(r.timeout)
 	}
 	p, ok := r.idle.Get().(*pending)
 	if !ok {
-		p = &pending{runner: r, done: make(chan outcome, 1)}
+		p = &pending{runner: r, done: make(chan struct{}, 1)}
 	}
-	p.call, p.ctx, p.late = c, ctx, r.queue.late
+	p.call, p.ctx, p.round = c, ctx, r.queue
 	if c.attempt != nil {
 		p.since = c.attempt.sent // a moment ago
 	} else {
@@ -212,11 +243,6 @@ func (r *runner) enqueue(ctx context.Context, c call) *pending {
 	return p
 }
 
-type outcome struct {
-	reply []int64
-	err   error
-}
-
 // pending is a call that waits to be sent together with others. It is kept for
 // the next call of its runner, and no other's: a bubble of testing/synctest must
 // not see another's channels.
@@ -225,36 +251,58 @@ type pending struct {
 	call   call
 	ctx    context.Context //nolint:containedctx // it waits in a queue with its caller's context
 	since  time.Time
-	late   <-chan struct{} // its round's
+	round  *round
 	state  atomic.Int32
-	done   chan outcome
+
+	listens bool          // the caller's own word for that state
+	done    chan struct{} // tells a caller who listens that there is an outcome
+
+	reply []int64 // the outcome, once there is one
+	err   error
 
 	text   bool // the server did not know the script by its hash
 	singly bool // it was not decided together with others
 }
 
 const (
-	waiting  int32 = iota
-	finished       // there is an outcome
-	left           // the caller's context ended: nobody will use what is granted
-	timedOut       // the time-out passed: the caller may ask again under the same attempt id
+	waiting   int32 = iota
+	listening       // its round was woken, and it has no outcome yet
+	finished        // there is an outcome
+	left            // the caller's context ended: nobody will use what is granted
+	timedOut        // the time-out passed: the caller may ask again under the same attempt id
 )
+
+// wanted says whether somebody waits for its outcome.
+func (p *pending) wanted() bool {
+	state := p.state.Load()
+	return state == waiting || state == listening
+}
 
 // wait returns what becomes of the call. A caller whose time is over leaves it,
 // and others see to what may have been granted.
 func (p *pending) wait() ([]int64, error) {
+	if p.state.Load() == finished {
+		return p.over()
+	}
 	select {
-	case out := <-p.done:
-		return p.over(out)
+	case <-p.round.woken:
 	case <-p.ctx.Done():
 		return p.leave(left, p.ctx.Err())
-	case <-p.late:
 	}
+	if !p.state.CompareAndSwap(waiting, listening) {
+		return p.over()
+	}
+	return p.listen()
+}
+
+// listen waits for the outcome of a call that its round has not: it is sent again, or time is over.
+func (p *pending) listen() ([]int64, error) {
+	p.listens = true
 	timer := time.NewTimer(p.runner.timeout - time.Since(p.since))
 	defer timer.Stop()
 	select {
-	case out := <-p.done:
-		return p.over(out)
+	case <-p.done:
+		return p.over()
 	case <-p.ctx.Done():
 		return p.leave(left, p.ctx.Err())
 	case <-timer.C:
@@ -268,18 +316,24 @@ func (p *pending) wait() ([]int64, error) {
 // leave gives the call up, unless there is an outcome by now. It is not used
 // again: whoever sends it still looks at it.
 func (p *pending) leave(as int32, err error) ([]int64, error) {
-	if !p.state.CompareAndSwap(waiting, as) {
-		return p.over(<-p.done)
+	if p.state.CompareAndSwap(waiting, as) {
+		return nil, err
 	}
-	return nil, err
+	if p.state.CompareAndSwap(listening, as) {
+		return nil, err
+	}
+	if p.listens {
+		<-p.done
+	}
+	return p.over()
 }
 
 // over puts p away for another call.
-func (p *pending) over(out outcome) ([]int64, error) {
-	reply := p.call.full(out.reply)
-	p.call, p.ctx, p.late, p.text, p.singly = call{}, nil, nil, false, false
+func (p *pending) over() ([]int64, error) {
+	reply, err := p.call.full(p.reply), p.err
+	p.call, p.ctx, p.round, p.reply, p.err, p.listens, p.text, p.singly = call{}, nil, nil, nil, nil, false, false, false
 	p.runner.idle.Put(p)
-	return reply, out.err
+	return reply, err
 }
 
 // finish hands the outcome to the caller. When the caller has left for good, what
@@ -287,9 +341,11 @@ func (p *pending) over(out outcome) ([]int64, error) {
 // a time-out the grant stands: it may have asked again, and have been granted the
 // same, or run without Redis. So it is with a call that is sent alone.
 func (p *pending) finish(reply []int64, err error) (unsettled bool) {
+	p.reply, p.err = reply, err
 	switch {
-	case p.state.CompareAndSwap(waiting, finished):
-		p.done <- outcome{reply, err}
+	case p.state.CompareAndSwap(waiting, finished): // its round wakes it
+	case p.state.CompareAndSwap(listening, finished):
+		p.done <- struct{}{}
 	case p.state.Load() == timedOut || p.call.attempt == nil:
 	case err != nil:
 		return true
@@ -309,7 +365,7 @@ func (p *pending) command(ctx context.Context) redis.Cmder {
 func (p *pending) opened(cmd redis.Cmder) (again []parcel) {
 	reply := cmd.(*redis.IntSliceCmd) //nolint:forcetypeassert // see command
 	if unknownScript(reply.Err()) && !p.text {
-		if p.text, p.singly = true, true; p.state.Load() == waiting {
+		if p.text, p.singly = true, true; p.wanted() {
 			again = append(again, p)
 		}
 		return again

@@ -174,16 +174,17 @@ func (a *attempt) ask(req *Request) string {
 	return string(append(append(text, ' '), a.plan.levels...))
 }
 
-// queuedCall is the script call that decides an attempt with a ticket; see lua/decide_queued.lua.
-func (a *attempt) queuedCall(req *Request) call {
+// queuedArguments are those of an attempt with a ticket; see lua/decide_queued.lua.
+func (a *attempt) queuedArguments(req *Request) []any {
 	p := a.plan
-	c := newCall(lua.DecideQueued.For(p.kinds), p.keyArgs, 1+len(p.queue), 6+2*len(p.bounds), replyHead+replyRule*len(p.bounds)+turnReply)
+	c := newCall(lua.DecideQueued.For(p.kinds), p.keyArgs, 1+len(p.queue), 6+2*len(p.bounds), 0)
 	c.args = append(append(c.args, a.key()), p.queue...)
 	c.args = append(c.args, a.limiter.clock(), a, a.ask(req), req.place().ticket(), a.again(req), p.others)
-	c.args = p.appendArgs(c.args, a.cost)
-	c.attempt, c.rules = a, len(p.bounds)
-	return c
+	return p.appendArgs(c.args, a.cost)
 }
+
+// starts says whether one with a ticket wants to start, and not only to stand in its line.
+func (r *Request) starts() bool { return r.standing == comes || r.standing == again }
 
 // readTurn reads the end of a reply; decide's, and one to a request that was granted
 // while nobody waited, have none.

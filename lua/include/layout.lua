@@ -12,8 +12,8 @@ local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
 -- The first byte of the record of an attempt that was given back: no start has it.
 local GIVEN_BACK = 88
 
--- A token bucket's `low` when nothing was charged since, as a number and packed.
-local UNTOUCHED, NEVER = 9007199254740991, '\31\255\255\255\255\255\255'
+-- A token bucket's `low` when nothing was charged since.
+local UNTOUCHED = 9007199254740991
 
 -- To set a TTL costs as much as a write. So one is set for LONGER than the state
 -- means anything, and kept while it is no less than LEAST and no more than MOST.

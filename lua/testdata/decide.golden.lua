@@ -53,9 +53,9 @@ end
 
 -- No charge is ever made more than a minute ahead.
 local FAR_AHEAD = 60000000
--- Whole numbers below 2^53 as seven big-endian bytes. Plain arithmetic: not every
--- server has a struct library, and "%" is an instruction where math.floor is a
--- call.
+-- Whole numbers below 2^53 as seven big-endian bytes: one by plain arithmetic, where "%" is an instruction and
+-- math.floor a call, and several at once by Redis's struct library. '>BI7' is a byte and a number. A
+-- server without that library, as miniredis, does it here.
 local floor, ceil = math.floor, math.ceil
 local char, byte, sub = string.char, string.byte, string.sub
 
@@ -69,6 +69,35 @@ local function pack(n)
   local b = high % 256
   return char((high - b) / 256, b, c, d, (low - f) / 256, f, g)
 end
+
+local struct = rawget(_G, 'struct') or {
+  pack = function(format, ...)
+    local out, numbers = {}, { ... }
+    for i = 2, #format do
+      local kind = byte(format, i)
+      if kind == 66 then
+        out[#out + 1] = char(numbers[#out + 1])
+      elseif kind == 73 then
+        out[#out + 1] = pack(numbers[#out + 1])
+      end
+    end
+    return table.concat(out)
+  end,
+  unpack = function(format, text)
+    local out, at = {}, 1
+    for i = 2, #format do
+      local kind = byte(format, i)
+      if kind == 66 then
+        out[#out + 1], at = byte(text, at), at + 1
+      elseif kind == 73 then
+        local a, b, c, d, e, f, g = byte(text, at, at + 6)
+        out[#out + 1], at = (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g, at + 7
+      end
+    end
+    return unpack(out)
+  end,
+}
+local packed, unpacked = struct.pack, struct.unpack
 -- A rate rule's state is one string whose first byte names its layout, so that
 -- a rule whose algorithm has changed still finds what was spent:
 --   T till at x q since low ahead                       token bucket
@@ -83,8 +112,8 @@ local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
 -- The first byte of the record of an attempt that was given back: no start has it.
 local GIVEN_BACK = 88
 
--- A token bucket's `low` when nothing was charged since, as a number and packed.
-local UNTOUCHED, NEVER = 9007199254740991, '\31\255\255\255\255\255\255'
+-- A token bucket's `low` when nothing was charged since.
+local UNTOUCHED = 9007199254740991
 
 -- To set a TTL costs as much as a write. So one is set for LONGER than the state
 -- means anything, and kept while it is no less than LEAST and no more than MOST.
@@ -98,7 +127,25 @@ local call, format = redis.call, string.format
 local member = ARGV[2]
 local n, base = #KEYS - 2, 2
 local attempt, told = KEYS[n + 1], KEYS[n + 2]
+local provider, scope = sub(told, 1, -6), string.match(ARGV[3], '/.*$') or ''
 local heeds = call('EXISTS', told) == 1
+
+-- Whether an API has told anything of the rules or of a level of the call's own path: of another's it makes no
+-- difference. It needs call, n, told, provider, scope and heeds.
+if heeds then
+  local fields, id = { 'P' }, ''
+  for name in string.gmatch(scope, '/[^/]*') do
+    id = id .. name
+    fields[#fields + 1] = 'P' .. id
+  end
+  for i = 1, n do
+    fields[#fields + 1] = 'R' .. sub(KEYS[i], #provider + 1)
+  end
+  heeds = false
+  for _, v in ipairs(call('HMGET', told, unpack(fields))) do
+    heeds = heeds or v
+  end
+end
 
 if not heeds and byte(ARGV[3]) < 58 then -- a digit, and no lateness
 -- The express way, which most calls go: every rule has been used lately under the
@@ -107,105 +154,74 @@ if not heeds and byte(ARGV[3]) < 58 then -- a digit, and no lateness
 -- rule. Whatever is different leaves it before anything is written, for the
 -- general way below, which answers the same: a test runs both. It needs call, format,
 -- member, attempt, n and base.
-local out, states, moment, passed = { now, 0, 0, 0 }, {}, pack(now), 0
-local record = moment
+local out, states, places, passed = { now, 0, 0, 0 }, {}, { now }, 0
 for i = 1, n do
   local key, rule, cost = KEYS[i], ARGV[base + 2 * i], ARGV[base + 2 * i + 1]
   cost = cost == '1' and 1 or tonumber(cost)
-  local algorithm, b, c, d, e, f, g, h = byte(rule, 1, 8)
-  local one = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-  b, c, d, e, f, g, h = byte(rule, 9, 15)
-  local two = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-  b, c, d, e, f, g, h = byte(rule, 16, 22)
-  local three = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-  b, c, d, e, f, g, h = byte(rule, 23, 29)
-  local four = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+  local algorithm, one, two, three, four = unpacked('>BI7I7I7I7', rule)
   if sub(rule, 1, 1) == 'K' then
     break -- for the general way
   end
-  local place, stamp, holds, state, remaining, reset, spare = now, moment, nil, nil, nil, nil, nil
+  local place, holds, state, remaining, reset, spare = now, nil, nil, nil, nil, nil
   if algorithm == TOKEN then
-    local v, unit = call('GET', key), sub(rule, 9, 15)
+    local v = call('GET', key)
     local p, q, cap, slack = one, two, three, four
-    local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
-    if kind ~= TOKEN or sub(v, 23, 29) ~= unit then
-      break -- never used, or its unit had other parts
+    if byte(v or '') ~= TOKEN then
+      break -- never used
     end
-    local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 9, 15)
-    local last = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 16, 22)
-    local level = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h - (now - last) * p
-    if p == 0 or cost > cap or last - now >= 250000 or level + slack * p + (cost - cap) * q > 0 then
-      break
+    local _, till, last, x, parts, since, low = unpacked('>BI7I7I7I7I7I7', v)
+    local level = x - (now - last) * p
+    if parts ~= q or p == 0 or cost > cap or last - now >= 250000 or level + slack * p + (cost - cap) * q > 0 then
+      break -- its unit had other parts, or it does not admit the cost now
     end
     if level < 0 then
       level = 0
     end
+    local notches = 0
     if last >= now then
-      place = last + 1
-      stamp = pack(place)
+      place, notches = last + 1, 1
     end
-    local since, low, notches = stamp, NEVER, last >= now and '\1' or '\0'
-    if level >= q then
-      b, c, d, e, f, g, h = byte(v, 37, 43)
-      local least = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-      since, low = sub(v, 30, 36), level < least and pack(level) or sub(v, 37, 43)
+    if level < q then
+      since, low = place, UNTOUCHED
+    elseif level < low then
+      low = level
     end
     level = level + cost * q
-    local x = level - (place - now) * p
-    if x < 0 then
-      x, level = 0, (place - now) * p
+    holds = level - (place - now) * p
+    if holds < 0 then
+      holds, level = 0, (place - now) * p
     end
-    holds = pack(x)
-    state = sub(v, 1, 8) .. stamp .. holds .. unit .. since .. low .. notches
+    state = packed('>BI7I7I7I7I7I7B', TOKEN, till, place, holds, q, since, low, notches)
     spare = till - now - level / p - slack
     remaining, reset = floor((cap * q - level - slack * p) / q), ceil(level / p + slack)
     if remaining < 0 then
       remaining = 0
     end
   elseif algorithm == SLIDING and two == 0 then
-    local v, unit = call('GET', key), sub(rule, 16, 22)
+    local v = call('GET', key)
     local cap, grain, slack = one, three, four
-    local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
-    if kind ~= FIXED or sub(v, 9, 15) ~= unit then
-      break -- never used, or of another length
+    if byte(v or '') ~= FIXED then
+      break -- never used
     end
-    local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 16, 22)
-    local total = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 37, 43)
-    local tail = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 44, 50)
-    local count = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    local _, till, width, total, head, before, tail, count = unpacked('>BI7I7I7I7I7I7I7', v)
     local rest = grain - now % grain
-    if tail * grain ~= now + rest or rest <= slack or count + cost > cap then
+    if width ~= grain or tail * grain ~= now + rest or rest <= slack or count + cost > cap then
       break -- its last window is not at hand, or does not admit the cost now
     end
-    count, place = count + cost, now + rest
-    holds, stamp = pack(count), pack(place)
-    state = sub(v, 1, 15) .. pack(total + cost) .. sub(v, 23, 43) .. holds .. '\0' .. sub(v, 52)
+    holds, place = count + cost, now + rest
+    state = packed('>BI7I7I7I7I7I7I7B', FIXED, till, grain, total + cost, head, before, tail, holds, 0) .. sub(v, 52)
     spare = till - place
-    remaining, reset = cap - count, rest
+    remaining, reset = cap - holds, rest
   elseif algorithm == SLIDING then
-    local v, unit = call('GET', key), sub(rule, 16, 22)
+    local v = call('GET', key)
     local cap, per, grain = one, two, three
-    local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
-    if kind ~= SLIDING or sub(v, 9, 15) ~= unit then
-      break -- never used, or in cells of another grain
+    if byte(v or '') ~= SLIDING then
+      break -- never used
     end
-    local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 16, 22)
-    local total = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 23, 29)
-    local head = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 37, 43)
-    local tail = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 44, 50)
-    local count = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    local _, till, width, total, head, before, tail, count = unpacked('>BI7I7I7I7I7I7I7', v)
     local cell, gone = ceil(now / grain), floor((now - per) / grain)
-    if cost > cap or tail > cell or count == 0 then
-      break
+    if width ~= grain or cost > cap or tail > cell or count == 0 then
+      break -- in cells of another grain, or it does not admit the cost now
     end
     local from, size = 52, #v
     while head <= gone and from <= size do
@@ -226,23 +242,19 @@ for i = 1, n do
       end
       head, from = head + n * digit, from + 1
     end
-    total = total + cost
-    if total > cap and tail > gone then
+    holds = total + cost
+    if holds > cap and tail > gone then
       break
     end
-    local log = sub(v, from)
+    local log = ''
     if tail <= gone then
-      total, log = cost, pack(0)
-    end
-    holds = pack(total)
-    if tail <= gone then
-      state = sub(v, 1, 15) .. holds .. log .. log .. pack(cell) .. pack(cost) .. '\0'
-    elseif cell == tail then
-      state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 30, 43) .. pack(count + cost) .. '\0' .. log
+      holds, head, before, count = cost, 0, 0, cost
+    elseif tail == cell then
+      log, count = sub(v, from), count + cost
     else
-      b, c, d, e, f, g, h = byte(v, 30, 36)
-      local first, steps = log == '', tail - ((((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h)
-      if first then
+      log = sub(v, from)
+      local steps = tail - before
+      if log == '' then
         head = tail
       else
         while steps >= 128 do
@@ -255,13 +267,13 @@ for i = 1, n do
         local n = count % 128
         log, count = log .. char(128 + n), (count - n) / 128
       end
-      state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 37, 43) .. pack(cell) .. pack(cost) .. '\0'
-        .. log .. char(count)
+      log = log .. char(count)
+      before, count = tail, cost
     end
+    state = packed('>BI7I7I7I7I7I7I7B', SLIDING, till, grain, holds, head, before, cell, count, 0) .. log
     place = cell * grain
-    stamp = pack(place)
     spare = till - place - per
-    remaining, reset = cap - total, place + per - now
+    remaining, reset = cap - holds, place + per - now
   else
     local cap, lease = one, two
     local from, to = '(' .. format('%.0f', now), format('%.0f', now + LONGEST_LEASE + FAR_AHEAD)
@@ -271,7 +283,7 @@ for i = 1, n do
     end
     local ends = now + lease
     local last = held > 0 and tonumber(call('ZREVRANGEBYSCORE', key, to, from, 'WITHSCORES', 'LIMIT', '0', '1')[2]) or 0
-    place, stamp = 0, pack(0)
+    place = 0
     remaining, reset = cap - held - 1, (ends > last and ends or last) - now
     state, spare = format('%.0f', ends), LEAST
   end
@@ -280,11 +292,12 @@ for i = 1, n do
   end
   local at = 3 * i
   out[at - 1], out[at], out[at + 1] = remaining, reset, place
-  states[i], record, passed = state, record .. stamp, i
+  states[i], places[i + 1], passed = state, place, i
 end
 if passed == n then
   -- The record goes first: it is what makes the call repeatable.
-  local before = call('SET', attempt, record .. member, 'PX', '30000', 'GET')
+  local record = packed('>' .. string.rep('I7', n + 1), unpack(places)) .. member
+  local before = call('SET', attempt, record, 'PX', '30000', 'GET')
   if not before or sub(before, -#member) ~= member then
     for i = 1, n do
       if byte(ARGV[base + 2 * i], 1) ~= HELD then
@@ -310,8 +323,7 @@ end
 -- The general way.
 
 local late, ask = string.match(ARGV[3], '^([LF]%d+) (.*)$')
-local ahead, scope = string.match(ask or ARGV[3], '^([%d?]+)(.*)$')
-ahead = tonumber(ahead)
+local ahead = tonumber((string.match(ask or ARGV[3], '^%d+'))) -- nil for one who only asks
 
 -- Numbers on their way out of and into Redis.
 local max, min = math.max, math.min

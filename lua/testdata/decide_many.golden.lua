@@ -1,35 +1,40 @@
 -- decide_many: admit attempts of one provider in one call, each as decide does, one after the other.
 --
--- It knows no more than the express way of decide, for rules that count units. An
--- attempt that takes anything else changes nothing and is left to decide: one that
--- is denied, was granted or given back before, or meets a rule that was not used
--- lately. Sent again as a whole it changes nothing and answers as it did first.
+-- It knows no more than the fast path of decide and decide_queued. An attempt that takes anything else changes
+-- nothing and is left to those: one that is denied, was granted or given back before, meets a rule that was not
+-- used lately, or an API's pause or correction of its own path; one of a task that is in flight or parked, or
+-- on whose path others wait. Sent again as a whole it changes nothing and answers as it did first.
 --
 -- KEYS[1]     batch     string, what the batch was answered and its id. What another one left there
 --                       is written over.
--- KEYS[2]     told      hash, what the API has told of its limits: while there is any, all attempts are
---                       left to decide. See include/told.lua.
--- KEYS[3..n+2] keys     strings, each once: the states of the rules, and the records of the attempts
---                       that may be asked for singly, as decide has them.
+-- KEYS[2]     told      hash, what the API has told of its limits. See include/told.lua.
+-- KEYS[3]     meta      hash of nodes. See include/waiting/tree.lua.
+-- KEYS[4]     flight    hash of what was granted. See include/waiting/flight.lua.
+-- KEYS[5]     parked    sorted set of tasks out of their queues for now. See include/waiting/parked.lua.
+-- KEYS[6..n+5] keys     strings, each once: the states of the rules, and the records of the attempts
+--                       that may be asked for singly, as decide has them; sorted sets of concurrency rules.
 --
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     id        the batch's.
--- ARGV[3]     calls     in bytes: 1 when the batch was sent before, else 0; for each attempt how many
---                       rules, how long its id is, 0 for one that is only known with its batch; two
---                       for which of ARGV is its cost; for each rule two each for which of KEYS is its
---                       state, and which of ARGV the rule; where there is an id, two for which of KEYS
---                       is its record, and the id. Empty: nobody will use what the batch was or would
---                       be admitted to, which is over from now on.
+-- ARGV[3]     calls     in bytes: 1 when the batch was sent before, else 0; 1 when some of it can wait for a turn,
+--                       else 0; then each attempt: how many rules, how long its id is, 0 for none; two bytes
+--                       each for how long its path and its ticket are, none for one that can't wait, for which
+--                       of ARGV is its cost, and for which of KEYS is its record, 0 for one that is known with
+--                       its batch alone; for each rule two each for which of KEYS is its state, and which of ARGV
+--                       the rule; then the id, the path of the scope after the provider's name, and the ticket.
+--                       Empty: nobody will use what the batch was or would be admitted to, which is
+--                       over from now on.
 -- ARGV[4..]   texts     each once: integer units > 0 that an attempt costs, and one for each rule. See
 --                       include/rules.lua.
 --
 -- Returns  bytes: now and start, the clock of the call that decided, in seven each; then for each
 --          attempt, in their order,
 --          1, and two of seven bytes for each rule: place, as decide returns it, and what the rule
---             holds then: x of a token bucket, total, or count; see include/layout.lua
+--             holds then: x of a token bucket, total, or count; see include/layout.lua. Of a concurrency rule
+--             it is when its last lease ends, and how many places are taken.
 --          0  left to decide
 --
--- Writes   KEYS[1] and KEYS[3..n+2] of the attempts that are admitted, records last; the first alone when it is over,
+-- Writes   KEYS[1] and KEYS[6..n+5] of the attempts that are admitted, records last; the first alone when it is over,
 --          or was sent before and admits nobody.
 -- Source   docs/algorithms.md#one-decision
 
@@ -45,9 +50,9 @@ end
 
 -- No charge is ever made more than a minute ahead.
 local FAR_AHEAD = 60000000
--- Whole numbers below 2^53 as seven big-endian bytes. Plain arithmetic: not every
--- server has a struct library, and "%" is an instruction where math.floor is a
--- call.
+-- Whole numbers below 2^53 as seven big-endian bytes: one by plain arithmetic, where "%" is an instruction and
+-- math.floor a call, and several at once by Redis's struct library. '>BI7' is a byte and a number. A
+-- server without that library, as miniredis, does it here.
 local floor, ceil = math.floor, math.ceil
 local char, byte, sub = string.char, string.byte, string.sub
 
@@ -61,6 +66,35 @@ local function pack(n)
   local b = high % 256
   return char((high - b) / 256, b, c, d, (low - f) / 256, f, g)
 end
+
+local struct = rawget(_G, 'struct') or {
+  pack = function(format, ...)
+    local out, numbers = {}, { ... }
+    for i = 2, #format do
+      local kind = byte(format, i)
+      if kind == 66 then
+        out[#out + 1] = char(numbers[#out + 1])
+      elseif kind == 73 then
+        out[#out + 1] = pack(numbers[#out + 1])
+      end
+    end
+    return table.concat(out)
+  end,
+  unpack = function(format, text)
+    local out, at = {}, 1
+    for i = 2, #format do
+      local kind = byte(format, i)
+      if kind == 66 then
+        out[#out + 1], at = byte(text, at), at + 1
+      elseif kind == 73 then
+        local a, b, c, d, e, f, g = byte(text, at, at + 6)
+        out[#out + 1], at = (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g, at + 7
+      end
+    end
+    return unpack(out)
+  end,
+}
+local packed, unpacked = struct.pack, struct.unpack
 -- A rate rule's state is one string whose first byte names its layout, so that
 -- a rule whose algorithm has changed still finds what was spent:
 --   T till at x q since low ahead                       token bucket
@@ -75,8 +109,8 @@ local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
 -- The first byte of the record of an attempt that was given back: no start has it.
 local GIVEN_BACK = 88
 
--- A token bucket's `low` when nothing was charged since, as a number and packed.
-local UNTOUCHED, NEVER = 9007199254740991, '\31\255\255\255\255\255\255'
+-- A token bucket's `low` when nothing was charged since.
+local UNTOUCHED = 9007199254740991
 
 -- To set a TTL costs as much as a write. So one is set for LONGER than the state
 -- means anything, and kept while it is no less than LEAST and no more than MOST.
@@ -88,121 +122,190 @@ local LONGEST_LEASE = 86400000000
 
 -- All is read before anything is written. What a rule comes to is kept here for the
 -- next attempt that meets it, and written once.
-local kept, id, calls = redis.call('MGET', unpack(KEYS)), ARGV[2], ARGV[3]
+local call, format = redis.call, string.format
+local kept, id, calls = call('MGET', unpack(KEYS)), ARGV[2], ARGV[3]
 local moment, before = pack(now), kept[1]
 if before and sub(before, -#id) == id then
   return moment .. sub(before, 1, -#id - 1)
 elseif calls == '' then
-  redis.call('SET', KEYS[1], char(GIVEN_BACK) .. id, 'PX', '60000')
+  call('SET', KEYS[1], char(GIVEN_BACK) .. id, 'PX', '60000')
   return moment
 end
 
+-- What stands in an attempt's way, if anything does anywhere: most batches need no more than to see that
+-- there is nothing.
+local told, meta, flight, parked = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local there = call('EXISTS', told, parked, parked, flight, flight, flight, flight)
+local free
+if there > 0 or byte(calls, 2) == 1 then
+-- Which attempts of a batch nothing stands in the way of: free[i], for the one whose id begins at byte i
+-- of calls. It needs calls, there, told, meta, flight and parked, and reads each of those once.
+free = {}
+do
+  local provider, heeds, asked = sub(told, 1, -6), there % 2 == 1, { P = {}, R = {}, n = {}, task = {} }
+  local levels = {}
+
+  -- The levels of a path, from the provider's own.
+  local function levels_of(path)
+    local ids, id = { '' }, ''
+    for name in string.gmatch(path, '/[^/]*') do
+      id = id .. name
+      ids[#ids + 1] = id
+    end
+    levels[path] = ids
+    return ids
+  end
+
+  -- What a key holds under names that begin so.
+  local function fetch(key, begins, names)
+    local list, fields = {}, {}
+    for name in pairs(names) do
+      list[#list + 1], fields[#fields + 1] = name, begins .. name
+    end
+    for i = 1, #list, 1000 do
+      local last = i + 999 < #list and i + 999 or #list
+      local values = call('HMGET', key, unpack(fields, i, last))
+      for j = 1, #values do
+        names[list[i + j - 1]] = values[j]
+      end
+    end
+  end
+
+  local attempts, at = {}, 3
+  while at <= #calls do
+    local n, length, k, x, a, t = byte(calls, at, at + 5)
+    local path_at, ticket_at = at + 10 + 4 * n + length, at + 10 + 4 * n + length + k * 256 + x
+    local path, ticket = sub(calls, path_at, ticket_at - 1), a * 256 + t
+    local one = { at = path_at - length, path = path, keys = {} }
+    for _, level in ipairs(levels[path] or levels_of(path)) do
+      asked.P[level] = false
+      if ticket > 0 then
+        asked.n[level] = false
+      end
+    end
+    for i = 1, heeds and n or 0 do
+      k, x = byte(calls, at + 6 + 4 * i, at + 7 + 4 * i)
+      one.keys[i] = sub(KEYS[k * 256 + x], #provider + 1)
+      asked.R[one.keys[i]] = false
+    end
+    if ticket > 0 then
+      one.task = path .. '\0' .. sub(calls, ticket_at, ticket_at + ticket - 1)
+      asked.task[one.task] = false
+    end
+    attempts[#attempts + 1], at = one, ticket_at + ticket
+  end
+  if heeds then
+    fetch(told, 'P', asked.P)
+    fetch(told, 'R', asked.R)
+  end
+  fetch(meta, 'n', asked.n)
+  if there >= 4 then
+    fetch(flight, '', asked.task)
+  end
+  for _, one in ipairs(attempts) do
+    local task = one.task
+    local stands = task and (asked.task[task] or there % 4 >= 2 and call('ZSCORE', parked, task))
+    for _, level in ipairs(levels[one.path]) do
+      local waits = task and asked.n[level]
+      stands = stands or asked.P[level] or waits and string.find(waits, '\n', 1, true)
+    end
+    for _, key in ipairs(one.keys) do
+      stands = stands or asked.R[key]
+    end
+    free[one.at] = not stands
+  end
+end
+end
+
 -- Most attempts meet rules that others do, so each is read once.
-local known, heeds = {}, redis.call('EXISTS', KEYS[2]) == 1
+local known, formats, sets = {}, {}, {}
 local function read(i)
   local rule = ARGV[i]
   if #rule < 29 then
     known[i] = tonumber(rule)
     return known[i]
   end
-  local algorithm, b, c, d, e, f, g, h = byte(rule, 1, 8)
-  local one = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-  b, c, d, e, f, g, h = byte(rule, 9, 15)
-  local two = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-  b, c, d, e, f, g, h = byte(rule, 16, 22)
-  local three = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-  b, c, d, e, f, g, h = byte(rule, 23, 29)
-  local four = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-  local unit = algorithm == TOKEN and sub(rule, 9, 15) or sub(rule, 16, 22)
-  known[i] = { algorithm, one, two, three, four, unit }
+  local algorithm, one, two, three, four = unpacked('>BI7I7I7I7', rule)
+  known[i] = { algorithm, one, two, three, four }
   return known[i]
 end
 
-local out, met, states, was, records, last, at, size = { moment }, {}, {}, {}, {}, 1, 2, #calls
+-- The runs under a concurrency rule, counted once; those that are admitted come to it.
+local function places_of(key)
+  local from, to = '(' .. format('%.0f', now), format('%.0f', now + LONGEST_LEASE + FAR_AHEAD)
+  local set = { held = call('ZCOUNT', KEYS[key], from, to), last = 0 }
+  if set.held > 0 then
+    set.last = tonumber(call('ZREVRANGEBYSCORE', KEYS[key], to, from, 'WITHSCORES', 'LIMIT', '0', '1')[2])
+  end
+  sets[key] = set
+  return set
+end
+
+local out, met, states, places, was, records, at, size = { moment }, {}, {}, {}, {}, {}, 3, #calls
 while at <= size do
-  local n, length, c, d = byte(calls, at, at + 3)
-  local text, passed, cost = last + 1, 0, known[c * 256 + d] or read(c * 256 + d)
-  local path = at + 4
-  at, out[text] = path, '\1'
-  for i = 1, heeds and 0 or n do
+  local n, length, k, x, a, t, c, d, e, f = byte(calls, at, at + 9)
+  local passed, cost, tail = 0, known[c * 256 + d] or read(c * 256 + d), at + 10 + 4 * n
+  at = at + 10
+  local attempt, member, next_at = e * 256 + f, length > 0 and sub(calls, tail, tail + length - 1), tail + length + k * 256 + x + a * 256 + t
+  if free and not free[tail] or attempt > 0 and kept[attempt] and sub(kept[attempt], -length) == member then
+    n, passed = 0, nil -- something stands in its way, or it was sent before
+  end
+  for i = 1, n do
     local k, x, a, t = byte(calls, at, at + 3)
     local key, rule = k * 256 + x, known[a * 256 + t] or read(a * 256 + t)
-    local algorithm, one, two, three, four, unit = rule[1], rule[2], rule[3], rule[4], rule[5], rule[6]
-    local place, stamp, holds, state, spare, v = now, moment, nil, nil, nil, kept[key]
+    local algorithm, one, two, three, four = rule[1], rule[2], rule[3], rule[4], rule[5]
+    local place, holds, state, spare, v = now, nil, nil, nil, kept[key]
     if algorithm == TOKEN then
     local p, q, cap, slack = one, two, three, four
-    local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
-    if kind ~= TOKEN or sub(v, 23, 29) ~= unit then
-      break -- never used, or its unit had other parts
+    if byte(v or '') ~= TOKEN then
+      break -- never used
     end
-    local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 9, 15)
-    local last = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 16, 22)
-    local level = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h - (now - last) * p
-    if p == 0 or cost > cap or last - now >= 250000 or level + slack * p + (cost - cap) * q > 0 then
-      break
+    local _, till, last, x, parts, since, low = unpacked('>BI7I7I7I7I7I7', v)
+    local level = x - (now - last) * p
+    if parts ~= q or p == 0 or cost > cap or last - now >= 250000 or level + slack * p + (cost - cap) * q > 0 then
+      break -- its unit had other parts, or it does not admit the cost now
     end
     if level < 0 then
       level = 0
     end
+    local notches = 0
     if last >= now then
-      place = last + 1
-      stamp = pack(place)
+      place, notches = last + 1, 1
     end
-    local since, low, notches = stamp, NEVER, last >= now and '\1' or '\0'
-    if level >= q then
-      b, c, d, e, f, g, h = byte(v, 37, 43)
-      local least = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-      since, low = sub(v, 30, 36), level < least and pack(level) or sub(v, 37, 43)
+    if level < q then
+      since, low = place, UNTOUCHED
+    elseif level < low then
+      low = level
     end
     level = level + cost * q
-    local x = level - (place - now) * p
-    if x < 0 then
-      x, level = 0, (place - now) * p
+    holds = level - (place - now) * p
+    if holds < 0 then
+      holds, level = 0, (place - now) * p
     end
-    holds = pack(x)
-    state = sub(v, 1, 8) .. stamp .. holds .. unit .. since .. low .. notches
+    state = packed('>BI7I7I7I7I7I7B', TOKEN, till, place, holds, q, since, low, notches)
     spare = till - now - level / p - slack
     elseif algorithm == SLIDING and two == 0 then
     local cap, grain, slack = one, three, four
-    local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
-    if kind ~= FIXED or sub(v, 9, 15) ~= unit then
-      break -- never used, or of another length
+    if byte(v or '') ~= FIXED then
+      break -- never used
     end
-    local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 16, 22)
-    local total = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 37, 43)
-    local tail = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 44, 50)
-    local count = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    local _, till, width, total, head, before, tail, count = unpacked('>BI7I7I7I7I7I7I7', v)
     local rest = grain - now % grain
-    if tail * grain ~= now + rest or rest <= slack or count + cost > cap then
+    if width ~= grain or tail * grain ~= now + rest or rest <= slack or count + cost > cap then
       break -- its last window is not at hand, or does not admit the cost now
     end
-    count, place = count + cost, now + rest
-    holds, stamp = pack(count), pack(place)
-    state = sub(v, 1, 15) .. pack(total + cost) .. sub(v, 23, 43) .. holds .. '\0' .. sub(v, 52)
+    holds, place = count + cost, now + rest
+    state = packed('>BI7I7I7I7I7I7I7B', FIXED, till, grain, total + cost, head, before, tail, holds, 0) .. sub(v, 52)
     spare = till - place
     elseif algorithm == SLIDING then
     local cap, per, grain = one, two, three
-    local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
-    if kind ~= SLIDING or sub(v, 9, 15) ~= unit then
-      break -- never used, or in cells of another grain
+    if byte(v or '') ~= SLIDING then
+      break -- never used
     end
-    local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 16, 22)
-    local total = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 23, 29)
-    local head = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 37, 43)
-    local tail = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 44, 50)
-    local count = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    local _, till, width, total, head, before, tail, count = unpacked('>BI7I7I7I7I7I7I7', v)
     local cell, gone = ceil(now / grain), floor((now - per) / grain)
-    if cost > cap or tail > cell or count == 0 then
-      break
+    if width ~= grain or cost > cap or tail > cell or count == 0 then
+      break -- in cells of another grain, or it does not admit the cost now
     end
     local from, size = 52, #v
     while head <= gone and from <= size do
@@ -223,23 +326,19 @@ while at <= size do
       end
       head, from = head + n * digit, from + 1
     end
-    total = total + cost
-    if total > cap and tail > gone then
+    holds = total + cost
+    if holds > cap and tail > gone then
       break
     end
-    local log = sub(v, from)
+    local log = ''
     if tail <= gone then
-      total, log = cost, pack(0)
-    end
-    holds = pack(total)
-    if tail <= gone then
-      state = sub(v, 1, 15) .. holds .. log .. log .. pack(cell) .. pack(cost) .. '\0'
-    elseif cell == tail then
-      state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 30, 43) .. pack(count + cost) .. '\0' .. log
+      holds, head, before, count = cost, 0, 0, cost
+    elseif tail == cell then
+      log, count = sub(v, from), count + cost
     else
-      b, c, d, e, f, g, h = byte(v, 30, 36)
-      local first, steps = log == '', tail - ((((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h)
-      if first then
+      log = sub(v, from)
+      local steps = tail - before
+      if log == '' then
         head = tail
       else
         while steps >= 128 do
@@ -252,50 +351,58 @@ while at <= size do
         local n = count % 128
         log, count = log .. char(128 + n), (count - n) / 128
       end
-      state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 37, 43) .. pack(cell) .. pack(cost) .. '\0'
-        .. log .. char(count)
+      log = log .. char(count)
+      before, count = tail, cost
     end
+    state = packed('>BI7I7I7I7I7I7I7B', SLIDING, till, grain, holds, head, before, cell, count, 0) .. log
     place = cell * grain
-    stamp = pack(place)
     spare = till - place - per
+    elseif algorithm == HELD then
+      local set = sets[key] or places_of(key)
+      if set.held >= one then
+        break
+      end
+      state, holds, spare = now + two, set.held + 1, LEAST
+      place = state > set.last and state or set.last
     else
       break
     end
     if spare < LEAST or spare > MOST then
       break
     end
-    out[text + 1], out[text + 2] = stamp, holds
-    met[i], states[i], passed, text, at = key, state, i, text + 2, at + 4
-  end
-  at = path + 4 * n
-  local attempt, member
-  if length > 0 then
-    local k, x = byte(calls, at, at + 1)
-    attempt, member = k * 256 + x, sub(calls, at + 2, at + 1 + length)
-    at = at + 2 + length
-    if kept[attempt] and sub(kept[attempt], -length) == member then
-      passed = nil -- sent before
-    end
+    places[2 * i - 1], places[2 * i] = place, holds
+    met[i], states[i], passed, at = key, state, i, at + 4
   end
   if passed == n then
-    if attempt then
+    local fields = formats[n]
+    if not fields then
+      fields = '>B' .. string.rep('I7', 2 * n)
+      formats[n] = fields
+    end
+    out[#out + 1] = packed(fields, 1, unpack(places, 1, 2 * n))
+    for i = 1, n do
+      local key = met[i]
+      local set = sets[key]
+      if set then
+        set.held, set.last = places[2 * i], places[2 * i - 1]
+        set[#set + 1], set[#set + 2] = states[i], member
+        places[2 * i - 1] = 0
+      else
+        was[key], kept[key] = was[key] or #kept[key], states[i]
+      end
+    end
+    if attempt > 0 then
       local record = moment
-      for i = last + 2, text, 2 do
-        local stamp = out[i]
-        record = record .. stamp
+      for i = 1, n do
+        record = record .. pack(places[2 * i - 1])
       end
       kept[attempt] = record .. member
       records[#records + 1] = attempt
     end
-    for i = 1, n do
-      local key = met[i]
-      was[key], kept[key] = was[key] or #kept[key], states[i]
-    end
-    last = text
   else
-    last = last + 1
-    out[last] = '\0'
+    out[#out + 1] = '\0'
   end
+  at = next_at
 end
 
 -- The states go first, and of them what may be refused where SET is not: whatever a
@@ -303,21 +410,37 @@ end
 -- over, a state keeps its TTL, for half of what it costs to set it.
 for key, length in pairs(was) do
   if #kept[key] == length then
-    redis.call('SETRANGE', KEYS[key], '0', kept[key])
+    call('SETRANGE', KEYS[key], '0', kept[key])
   end
 end
 for key, length in pairs(was) do
   if #kept[key] ~= length then
-    redis.call('SET', KEYS[key], kept[key], 'KEEPTTL')
+    call('SET', KEYS[key], kept[key], 'KEEPTTL')
   end
 end
-local answer = table.concat(out, '', 1, last)
-if next(was) or byte(calls, 1) == 1 then
+local runs = false
+for key, set in pairs(sets) do
+  if #set > 0 then
+    runs = true
+    local ends = {}
+    for i = 1, #set, 2 do
+      ends[i], ends[i + 1] = format('%.0f', set[i]), set[i + 1]
+    end
+    call('ZREMRANGEBYSCORE', KEYS[key], '-inf', format('%.0f', now))
+    call('ZADD', KEYS[key], unpack(ends))
+    local ttl = ceil((set.last - now) / 1000) + 1000
+    if call('PTTL', KEYS[key]) < ttl then
+      call('PEXPIRE', KEYS[key], format('%.0f', ttl))
+    end
+  end
+end
+local answer = table.concat(out)
+if runs or next(was) or byte(calls, 1) == 1 then
   -- Of a batch that admits nobody a send may yet arrive, and must not admit those
   -- whom decide has admitted meanwhile.
-  redis.call('SET', KEYS[1], answer .. id, 'PX', '31000')
+  call('SET', KEYS[1], answer .. id, 'PX', '31000')
   for i = 1, #records do
-    redis.call('SET', KEYS[records[i]], kept[records[i]], 'PX', '30000')
+    call('SET', KEYS[records[i]], kept[records[i]], 'PX', '30000')
   end
 end
 return moment .. answer

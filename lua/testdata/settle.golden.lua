@@ -53,9 +53,9 @@ end
 
 -- No charge is ever made more than a minute ahead.
 local FAR_AHEAD = 60000000
--- Whole numbers below 2^53 as seven big-endian bytes. Plain arithmetic: not every
--- server has a struct library, and "%" is an instruction where math.floor is a
--- call.
+-- Whole numbers below 2^53 as seven big-endian bytes: one by plain arithmetic, where "%" is an instruction and
+-- math.floor a call, and several at once by Redis's struct library. '>BI7' is a byte and a number. A
+-- server without that library, as miniredis, does it here.
 local floor, ceil = math.floor, math.ceil
 local char, byte, sub = string.char, string.byte, string.sub
 
@@ -69,6 +69,35 @@ local function pack(n)
   local b = high % 256
   return char((high - b) / 256, b, c, d, (low - f) / 256, f, g)
 end
+
+local struct = rawget(_G, 'struct') or {
+  pack = function(format, ...)
+    local out, numbers = {}, { ... }
+    for i = 2, #format do
+      local kind = byte(format, i)
+      if kind == 66 then
+        out[#out + 1] = char(numbers[#out + 1])
+      elseif kind == 73 then
+        out[#out + 1] = pack(numbers[#out + 1])
+      end
+    end
+    return table.concat(out)
+  end,
+  unpack = function(format, text)
+    local out, at = {}, 1
+    for i = 2, #format do
+      local kind = byte(format, i)
+      if kind == 66 then
+        out[#out + 1], at = byte(text, at), at + 1
+      elseif kind == 73 then
+        local a, b, c, d, e, f, g = byte(text, at, at + 6)
+        out[#out + 1], at = (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g, at + 7
+      end
+    end
+    return unpack(out)
+  end,
+}
+local packed, unpacked = struct.pack, struct.unpack
 -- A rate rule's state is one string whose first byte names its layout, so that
 -- a rule whose algorithm has changed still finds what was spent:
 --   T till at x q since low ahead                       token bucket
@@ -83,8 +112,8 @@ local TOKEN, SLIDING, FIXED, HELD, CALENDAR = 84, 83, 70, 67, 75
 -- The first byte of the record of an attempt that was given back: no start has it.
 local GIVEN_BACK = 88
 
--- A token bucket's `low` when nothing was charged since, as a number and packed.
-local UNTOUCHED, NEVER = 9007199254740991, '\31\255\255\255\255\255\255'
+-- A token bucket's `low` when nothing was charged since.
+local UNTOUCHED = 9007199254740991
 
 -- To set a TTL costs as much as a write. So one is set for LONGER than the state
 -- means anything, and kept while it is no less than LEAST and no more than MOST.

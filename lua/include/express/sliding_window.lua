@@ -1,20 +1,11 @@
     local cap, per, grain = one, two, three
-    local kind, b, c, d, e, f, g, h = byte(v or '', 1, 8)
-    if kind ~= SLIDING or sub(v, 9, 15) ~= unit then
-      break -- never used, or in cells of another grain
+    if byte(v or '') ~= SLIDING then
+      break -- never used
     end
-    local till = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 16, 22)
-    local total = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 23, 29)
-    local head = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 37, 43)
-    local tail = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
-    b, c, d, e, f, g, h = byte(v, 44, 50)
-    local count = (((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h
+    local _, till, width, total, head, before, tail, count = unpacked('>BI7I7I7I7I7I7I7', v)
     local cell, gone = ceil(now / grain), floor((now - per) / grain)
-    if cost > cap or tail > cell or count == 0 then
-      break
+    if width ~= grain or cost > cap or tail > cell or count == 0 then
+      break -- in cells of another grain, or it does not admit the cost now
     end
     local from, size = 52, #v
     while head <= gone and from <= size do
@@ -35,23 +26,19 @@
       end
       head, from = head + n * digit, from + 1
     end
-    total = total + cost
-    if total > cap and tail > gone then
+    holds = total + cost
+    if holds > cap and tail > gone then
       break
     end
-    local log = sub(v, from)
+    local log = ''
     if tail <= gone then
-      total, log = cost, pack(0)
-    end
-    holds = pack(total)
-    if tail <= gone then
-      state = sub(v, 1, 15) .. holds .. log .. log .. pack(cell) .. pack(cost) .. '\0'
-    elseif cell == tail then
-      state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 30, 43) .. pack(count + cost) .. '\0' .. log
+      holds, head, before, count = cost, 0, 0, cost
+    elseif tail == cell then
+      log, count = sub(v, from), count + cost
     else
-      b, c, d, e, f, g, h = byte(v, 30, 36)
-      local first, steps = log == '', tail - ((((((b * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g) * 256 + h)
-      if first then
+      log = sub(v, from)
+      local steps = tail - before
+      if log == '' then
         head = tail
       else
         while steps >= 128 do
@@ -64,9 +51,9 @@
         local n = count % 128
         log, count = log .. char(128 + n), (count - n) / 128
       end
-      state = sub(v, 1, 15) .. holds .. pack(head) .. sub(v, 37, 43) .. pack(cell) .. pack(cost) .. '\0'
-        .. log .. char(count)
+      log = log .. char(count)
+      before, count = tail, cost
     end
+    state = packed('>BI7I7I7I7I7I7I7B', SLIDING, till, grain, holds, head, before, cell, count, 0) .. log
     place = cell * grain
-    stamp = pack(place)
     spare = till - place - per

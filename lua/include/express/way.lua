@@ -4,29 +4,28 @@
 -- rule. Whatever is different leaves it before anything is written, for the
 -- general way below, which answers the same: a test runs both. It needs call, format,
 -- member, attempt, n and base.
-local out, states, moment, passed = { now, 0, 0, 0 }, {}, pack(now), 0
-local record = moment
+local out, states, places, passed = { now, 0, 0, 0 }, {}, { now }, 0
 for i = 1, n do
   local key, rule, cost = KEYS[i], ARGV[base + 2 * i], ARGV[base + 2 * i + 1]
   cost = cost == '1' and 1 or tonumber(cost)
   -- #include express/rule
   -- #include express/calendar when K
-  local place, stamp, holds, state, remaining, reset, spare = now, moment, nil, nil, nil, nil, nil
+  local place, holds, state, remaining, reset, spare = now, nil, nil, nil, nil, nil
   if algorithm == TOKEN then
-    local v, unit = call('GET', key), sub(rule, 9, 15)
+    local v = call('GET', key)
     -- #include express/token_bucket when T
     remaining, reset = floor((cap * q - level - slack * p) / q), ceil(level / p + slack)
     if remaining < 0 then
       remaining = 0
     end
   elseif algorithm == SLIDING and two == 0 then
-    local v, unit = call('GET', key), sub(rule, 16, 22)
+    local v = call('GET', key)
     -- #include express/fixed_window when S
-    remaining, reset = cap - count, rest
+    remaining, reset = cap - holds, rest
   elseif algorithm == SLIDING then
-    local v, unit = call('GET', key), sub(rule, 16, 22)
+    local v = call('GET', key)
     -- #include express/sliding_window when S
-    remaining, reset = cap - total, place + per - now
+    remaining, reset = cap - holds, place + per - now
   else
     -- #include express/concurrency when C
   end
@@ -35,11 +34,12 @@ for i = 1, n do
   end
   local at = 3 * i
   out[at - 1], out[at], out[at + 1] = remaining, reset, place
-  states[i], record, passed = state, record .. stamp, i
+  states[i], places[i + 1], passed = state, place, i
 end
 if passed == n then
   -- The record goes first: it is what makes the call repeatable.
-  local before = call('SET', attempt, record .. member, 'PX', '30000', 'GET')
+  local record = packed('>' .. string.rep('I7', n + 1), unpack(places)) .. member
+  local before = call('SET', attempt, record, 'PX', '30000', 'GET')
   if not before or sub(before, -#member) ~= member then
     for i = 1, n do
       if byte(ARGV[base + 2 * i], 1) ~= HELD then

@@ -1,0 +1,120 @@
+package throttle
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// taskRequests are those of tasks of some scopes, which can wait for a turn.
+func taskRequests(scopes ...string) (reqs []Request) {
+	for i, scope := range scopes {
+		reqs = append(reqs, Request{Scope: scope, Ticket: fmt.Sprint("default:", i), Near: sec, Ahead: sec})
+	}
+	return reqs
+}
+
+// tasksOfTenants is a policy of an account, tenants below it, and how many runs each may have.
+func tasksOfTenants(t *testing.T) *Policy {
+	t.Helper()
+	return tenants(t, "p", []Rule{bucket(1000, 1000)}, []Rule{
+		{Name: "window", Algorithm: SlidingWindow, Limit: 100, Per: time.Minute},
+		{Name: "runs", Algorithm: Concurrency, Limit: 50, Lease: time.Minute},
+	})
+}
+
+// Tasks that nobody is before are decided together, under rules of places too, whatever an API has told of others and whoever
+// waits where they take nothing; those that have to wait get their places as ever.
+func TestTasksAreDecidedTogether(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, tasksOfTenants(t), func(b *bench) {
+		learnMany(b.t, b.Limiter)
+		for _, scope := range []string{"p/a", "p/b"} {
+			if d := b.decide(taskRequests(scope)[0]); !d.Allowed {
+				b.t.Fatalf("%+v", d)
+			}
+		}
+		commands := func(what string, want int64, reqs ...Request) (all []asked) {
+			b.t.Helper()
+			g := gated(b.rdb)
+			all = b.askTogether(reqs...)
+			if n := g.commands.Load(); n != want {
+				b.t.Errorf("%s: %d commands, want %d", what, n, want)
+			}
+			return all
+		}
+		started := func(what string, all []asked, left ...int64) {
+			b.t.Helper()
+			for i, got := range all {
+				if !got.Allowed || got.Turn != noTurn || got.Rules[2].Remaining != left[i] || got.Rules[2].ResetAfter != time.Minute {
+					b.t.Errorf("%s: task %d: %+v", what, i, got.Decision)
+				}
+			}
+		}
+		started("quiet", commands("quiet", 1, taskRequests("p/a", "p/b", "p/a")...), 48, 48, 47)
+		b.heed("p/other", turnedDown(time.Hour))
+		other := b.decide(Request{Scope: "p/other", Ticket: "default:x", Near: sec, Ahead: sec})
+		if other.Allowed || !other.Turn.Waits {
+			b.t.Fatalf("%+v", other)
+		}
+		started("told of another", commands("told of another", 1, taskRequests("p/a", "p/b")...), 46, 47)
+		b.heed("p/b", turnedDown(time.Hour))
+		all := commands("told of one", 1+1, taskRequests("p/a", "p/b")...)
+		started("told of one", all[:1], 45)
+		if d := all[1].Decision; d.Allowed || !d.Paused || !d.Turn.Waits {
+			b.t.Errorf("whose API has told: %+v", d)
+		}
+	})
+}
+
+// A task that a batch has admitted holds a place of its own, which is released, and gives back what it took.
+func TestTaskOfABatchHoldsItsPlace(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, redistest.Client(t), Config{}, tasksOfTenants(t))
+	learnMany(t, b.Limiter)
+	b.giveBack(b.decide(taskRequests("p/a")[0]).Grant)
+	all := b.askTogether(taskRequests("p/a", "p/a", "p/a")...)
+	_, lease := b.Hold(ctx, all[0].Grant)
+	if err := lease.Release(ctx); err != nil {
+		t.Fatal(err)
+	}
+	b.giveBack(all[1].Grant)
+	b.giveBack(all[1].Grant)
+	p := b.plan("p/a")
+	held, err := b.rdb.ZRange(ctx, p.keys[2], 0, -1).Result()
+	if err != nil || len(held) != 1 || held[0] != all[2].attempt.id {
+		t.Errorf("held by %q, %v; want %q", held, err, all[2].attempt.id)
+	}
+	if d, err := b.Peek(ctx, Request{Scope: "p/a"}); err != nil || d.Rules[1].Remaining != 98 {
+		t.Errorf("%+v, %v; want 98 of 100 left in the window", d, err)
+	}
+}
+
+// "A decision of a tenant that waits for nothing costs the same whether others of its provider wait or not, and the same while an
+// API's correction of another scope is in force": it takes one command more, which looks whether that is its own.
+func TestOthersCostNothing(t *testing.T) {
+	t.Parallel()
+	for name, req := range map[string]Request{"a task": taskRequests("p/a")[0], "one that can't wait": {Scope: "p/a"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			policy := tenants(t, "p", []Rule{bucket(1000, 1000)}, []Rule{{Name: "window", Algorithm: SlidingWindow, Limit: 100, Per: time.Minute}})
+			b := newBench(t, redistest.NewServer(t).Client(t), Config{}, policy)
+			cost := func() int {
+				return redistest.Total(redistest.Commands(t, b.rdb, func() { b.decide(req) }))
+			}
+			b.decide(req)
+			quiet := cost()
+			b.heed("p/other", turnedDown(time.Hour))
+			for i := range 5 {
+				if d := b.decide(Request{Scope: "p/other", Ticket: fmt.Sprint("default:", i)}); d.Allowed {
+					t.Fatalf("%+v", d)
+				}
+			}
+			if busy := cost(); busy > quiet+1 {
+				t.Errorf("%d commands while others wait, %d while nobody does", busy, quiet)
+			}
+		})
+	}
+}
