@@ -84,9 +84,9 @@ type outcome struct {
 	cut      time.Time // when it was ended with tasks left; zero when it was not
 	handed   int64     // pick-ups until then; 0 when only runs can be seen
 	commands int64
-	scripts  time.Duration            // that Redis ran scripts
-	longest  map[string]time.Duration // calls of scripts that took long, by name
-	idle     float64                  // commands a second when all was done, where the scenario asks for it
+	scripts  time.Duration // that Redis ran scripts
+	longest  []slowScript
+	idle     float64 // commands a second when all was done, where the scenario asks for it
 	bytes    int64
 	lost     int
 	notes    []string
@@ -108,7 +108,7 @@ func (c contender) once(b *testing.B, s scenario) (outcome, error) {
 		return o, err
 	}
 	o.bytes = ownMemory(b, st.rdb)
-	countAnew(b, st.rdb)
+	countAnew(b, st.rdb, slowFrom)
 	endHogs := hogs(b, s.hogs)
 	defer endHogs()
 	st.began = time.Now()

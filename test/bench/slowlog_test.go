@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -18,7 +19,7 @@ import (
 )
 
 const (
-	// slowFrom is what a script must take for Redis to log it, and slowLogged how many of
+	// slowFrom is what a script must take for Redis to log it in a scenario, and slowLogged how many of
 	// those it keeps: enough that the longest of a run are among them.
 	slowFrom   = 500 * time.Microsecond
 	slowLogged = 20_000
@@ -26,12 +27,12 @@ const (
 	others = "asynq's"
 )
 
-// countAnew has Redis begin to count commands and to log slow scripts.
-func countAnew(b *testing.B, rdb *redis.Client) {
+// countAnew has Redis begin to count commands and to log scripts that take so long.
+func countAnew(b *testing.B, rdb *redis.Client, slow time.Duration) {
 	b.Helper()
 	ctx := context.Background()
 	_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		pipe.ConfigSet(ctx, "slowlog-log-slower-than", strconv.FormatInt(slowFrom.Microseconds(), 10))
+		pipe.ConfigSet(ctx, "slowlog-log-slower-than", strconv.FormatInt(slow.Microseconds(), 10))
 		pipe.ConfigSet(ctx, "slowlog-max-len", strconv.Itoa(slowLogged))
 		pipe.SlowLogReset(ctx)
 		pipe.ConfigResetStat(ctx)
@@ -62,15 +63,22 @@ func scriptTime(b *testing.B, rdb *redis.Client) (total time.Duration) {
 	return total
 }
 
-// longestScripts returns the longest call of each script by name, as far as Redis has logged it.
-// A script's first call by its text, for which Redis compiles it, is left out.
-func longestScripts(b *testing.B, rdb *redis.Client) map[string]time.Duration {
+// slowScript is what Redis has logged of a script.
+type slowScript struct {
+	name    string
+	longest time.Duration
+	tooLong int // calls
+}
+
+// longestScripts returns the longest call of each script, as far as Redis has logged it, the longest
+// first. A script's first call by its text, for which Redis compiles it, is left out.
+func longestScripts(b *testing.B, rdb *redis.Client) []slowScript {
 	b.Helper()
 	logged, err := rdb.SlowLogGet(context.Background(), -1).Result()
 	if err != nil {
 		b.Fatal(err)
 	}
-	longest := map[string]time.Duration{}
+	byName := map[string]slowScript{}
 	for _, one := range logged {
 		if len(one.Args) < 2 || !strings.EqualFold(one.Args[0], "evalsha") {
 			continue
@@ -79,9 +87,14 @@ func longestScripts(b *testing.B, rdb *redis.Client) map[string]time.Duration {
 		if !ours {
 			name = others
 		}
-		longest[name] = max(longest[name], one.Duration)
+		s := byName[name]
+		s.name, s.longest = name, max(s.longest, one.Duration)
+		if one.Duration > tooLong {
+			s.tooLong++
+		}
+		byName[name] = s
 	}
-	return longest
+	return slices.SortedFunc(maps.Values(byName), func(x, y slowScript) int { return cmp.Compare(y.longest, x.longest) })
 }
 
 // scriptNames returns the names of our scripts by their hashes, every variant included.
@@ -110,24 +123,23 @@ func allKinds() (all []string) {
 }
 
 // longestOfOurs is the longest call of a script of ours, -1 where none was logged.
-func longestOfOurs(longest map[string]time.Duration) time.Duration {
-	most := time.Duration(-1)
-	for name, took := range longest {
-		if name != others {
-			most = max(most, took)
+func longestOfOurs(scripts []slowScript) time.Duration {
+	for _, s := range scripts {
+		if s.name != others {
+			return s.longest
 		}
 	}
-	return most
+	return -1
 }
 
-// sayLongest lists scripts, the longest first.
-func sayLongest(longest map[string]time.Duration) string {
-	names := slices.SortedFunc(maps.Keys(longest), func(x, y string) int { return int(longest[y] - longest[x]) })
-	for i, name := range names {
-		names[i] = fmt.Sprintf("%s %.1f", name, float64(longest[name].Microseconds())/1000)
+// sayLongest lists scripts with their longest calls.
+func sayLongest(scripts []slowScript) string {
+	var said []string
+	for _, s := range scripts {
+		said = append(said, fmt.Sprintf("%s %.1f", s.name, float64(s.longest.Microseconds())/1000))
 	}
-	if len(names) == 0 {
-		return ""
+	if len(said) == 0 {
+		return "no script took long"
 	}
-	return "longest, ms: " + strings.Join(names, ", ")
+	return "longest, ms: " + strings.Join(said, ", ")
 }
