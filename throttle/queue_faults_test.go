@@ -87,9 +87,7 @@ func findUnfair(rdb redis.UniversalClient, prefix string) string {
 
 // Every planted fault is found soon: always by the same histories.
 func TestQueueHistoriesFindPlantedFaults(t *testing.T) {
-	if raced {
-		t.Skip("it takes minutes with the race detector, which finds nothing in scripts: make histories")
-	}
+	forHistories(t)
 	t.Parallel()
 	var most atomic.Int64
 	for _, f := range queuePlants {
@@ -114,14 +112,11 @@ func TestQueueHistoriesFindPlantedFaults(t *testing.T) {
 
 // What is planted and is no fault is not found.
 func TestQueueHistoriesFindNothingElse(t *testing.T) {
+	forHistories(t)
 	t.Parallel()
 	rdb := redistest.Client(t)
 	rdb.AddHook(plant("local BAND, MIDDLE", "local fine\nlocal BAND, MIDDLE", true))
-	histories := 20
-	if raced {
-		histories = 5
-	}
-	if found, n := findFault(rdb, redistest.Prefix(t), histories); found != "" {
+	if found, n := findFault(rdb, redistest.Prefix(t), 20); found != "" {
 		t.Errorf("history %d: %s", n, found)
 	}
 }
