@@ -54,20 +54,29 @@ var queuePlants = []struct{ what, from, to string }{
 // mostHistories is how many a planted fault may hide from.
 const mostHistories = 400
 
-// findFault returns what scenes and histories, in this order, find wrong, and how many of the latter it took.
+// firstHistories find most of what is planted, in less time than scenes.
+const firstHistories = 3
+
+// findFault returns what some histories, scenes and the other histories, in this order, find wrong, and how many
+// histories it took.
 func findFault(rdb redis.UniversalClient, prefix string, histories int) (found string, n int) {
+	play := func(until int) bool {
+		for ; n < until && found == ""; n++ {
+			found = newQueueHistory(uint64(n+1), eachHistory).run(rdb, fmt.Sprint(prefix, "h", n+1))
+		}
+		return found != ""
+	}
+	if play(min(firstHistories, histories)) {
+		return found, n
+	}
 	if found = findUnfair(rdb, prefix); found != "" {
-		return found, 0
+		return found, n
 	}
 	if found = laneFault(rdb, prefix); found != "" {
-		return found, 0
+		return found, n
 	}
-	for n = 1; n <= histories; n++ {
-		if found = newQueueHistory(uint64(n), eachHistory).run(rdb, fmt.Sprint(prefix, "h", n)); found != "" {
-			return found, n
-		}
-	}
-	return "", n
+	play(histories)
+	return found, n
 }
 
 // findUnfair returns what the scenes of shares find wrong.
