@@ -33,7 +33,6 @@ func (o *outcome) leave(b *testing.B, stop func() error) error {
 	took := time.Since(since)
 	later := heap()
 	err := stop()
-	stop = nil
 	without := heap()
 	const megabyte = 1 << 20
 	o.notes = append(o.notes, fmt.Sprintf("%d keys after %.0f s; the workers hold %.1f MB in the end, and %.1f MB then",
