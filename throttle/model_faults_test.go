@@ -231,6 +231,7 @@ func (p planted) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 
 // What is planted and is no fault is not found.
 func TestHistoriesFindNothingElse(t *testing.T) {
+	forHistories(t)
 	t.Parallel()
 	rdb := redistest.Client(t)
 	rdb.AddHook(plant("local start, binding, sure", "local fine\nlocal start, binding, sure", true))
@@ -240,9 +241,7 @@ func TestHistoriesFindNothingElse(t *testing.T) {
 // Every planted fault is found by the histories, soon: always the same ones, since
 // what is sought here is not in the scripts.
 func TestHistoriesFindPlantedFaults(t *testing.T) {
-	if raced {
-		t.Skip("keys expire by the wall's clock, and the race detector, which finds nothing in scripts, is slow: make histories")
-	}
+	forHistories(t)
 	t.Parallel()
 	const seed = 1
 	var most atomic.Int64

@@ -124,9 +124,7 @@ var fairCases = []fairCase{
 // "Of two names that wait all the time neither is ahead of its share by more than a task
 // of its own and one of the other."
 func TestSharesOfThoseWhoWait(t *testing.T) {
-	if raced {
-		t.Skip("it takes minutes with the race detector, which finds nothing in scripts: make histories")
-	}
+	forHistories(t)
 	t.Parallel()
 	for _, c := range fairCases {
 		t.Run(c.name, func(t *testing.T) {

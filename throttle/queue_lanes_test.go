@@ -264,6 +264,7 @@ func laneFault(rdb redis.UniversalClient, prefix string) string {
 
 // Lanes of a line share its starts by their strides; within a lane the first come goes first.
 func TestLanes(t *testing.T) {
+	forHistories(t)
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, bigBucket[0]), func(b *bench) {
 		if found := laneFault(b.rdb, b.cfg.Prefix); found != "" {

@@ -611,6 +611,7 @@ var settlePlants = []struct{ what, from, to string }{
 
 // Every planted fault is found soon: always by the same histories.
 func TestSettleHistoriesFindPlantedFaults(t *testing.T) {
+	forHistories(t)
 	t.Parallel()
 	for _, f := range settlePlants {
 		t.Run(f.what, func(t *testing.T) {

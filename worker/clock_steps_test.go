@@ -56,7 +56,7 @@ func (c *setClock) of(t *testing.T, m *miniredis.Miniredis) {
 // backlog, and each task starts once.
 func TestClockSteps(t *testing.T) {
 	t.Parallel()
-	const limit, tasks = 20, 200
+	const limit, tasks = 20, 140
 	for name, row := range map[string]struct {
 		rule  throttle.Rule
 		most  int // starts within a second while the clock goes on

@@ -223,6 +223,7 @@ func TestTooDearWhileHoursLast(t *testing.T) {
 			tasks = append(tasks, queue.Task{Type: "work", Scope: "p/a", ID: fmt.Sprintf("dear %04d", i), Cost: 10})
 		}
 		s.planned(tasks...)
+		<-time.After(100 * time.Second) // the hours are on, and their end is near
 		s.serve(asynq.Config{Concurrency: 8}, nil)
 		parked := func() int64 { return s.rdb.ZCard(s.t.Context(), "hw:{p}!parked").Val() }
 		s.until("all are parked", func() bool { return parked() > 600 })

@@ -42,7 +42,7 @@ func BenchmarkBacklog(b *testing.B) {
 	two := single("2000 at 100/s, token bucket, two workers", 2000, bucket("r", 100, time.Second, 1))
 	two.workers = 2
 	measure(b, two, planned, unplanned)
-	measure(b, nested(2000), planned, unplanned)
+	measure(b, nested(2000, 100), planned, unplanned)
 	measure(b, scopes(100, 20), planned, unplanned, usual1)
 }
 
@@ -52,7 +52,7 @@ func shortBacklogs(b *testing.B) {
 	measure(b, calling(single("200 at 100/s, token bucket", 200, bucket("r", 100, time.Second, 1))),
 		hasty(planned), hasty(unplanned), hasty(usual1), hasty(usualLimit))
 	measure(b, single("200 at 100/s, sliding window", 200, sliding("r", 100, time.Second)), hasty(planned), bullMQ.contender())
-	measure(b, nested(200), hasty(planned))
+	measure(b, nested(200, 100), hasty(planned))
 	measure(b, scopes(20, 5), hasty(planned))
 }
 
@@ -80,18 +80,14 @@ func busy(rule throttle.Rule) scenario {
 
 // nested has 20 tenants under the rule of a provider, which binds, rules of
 // their own and of an endpoint, and two workers.
-func nested(n int) scenario {
-	var names []string
-	for i := range 20 {
-		names = append(names, fmt.Sprintf("p/t%02d/charge", i))
-	}
+func nested(n int, limit int64) scenario {
 	return scenario{
-		name: fmt.Sprintf("%d of 20 tenants at 100/s together, 3 rules, two workers", n), tasks: jobs(n, names...),
+		name: fmt.Sprintf("%d of 20 tenants at %d/s together, 3 rules, two workers", n, limit), tasks: jobs(n, numbered("p/t%02d/charge", 20)...),
 		limits: map[string]throttle.Node{"p": {
-			Rules: []throttle.Rule{sliding("provider", 100, time.Second)},
+			Rules: []throttle.Rule{sliding("provider", limit, time.Second)},
 			Scopes: map[string]throttle.Node{"*": {
-				Rules:  []throttle.Rule{bucket("tenant", 20, time.Second, 5)},
-				Scopes: map[string]throttle.Node{"charge": {Rules: []throttle.Rule{sliding("endpoint", 10, time.Second)}}},
+				Rules:  []throttle.Rule{bucket("tenant", limit/5, time.Second, 5)},
+				Scopes: map[string]throttle.Node{"charge": {Rules: []throttle.Rule{sliding("endpoint", limit/10, time.Second)}}},
 			}},
 		}},
 		binding: "provider", level: 1, workers: 2, api: true,

@@ -116,9 +116,9 @@ func servers(st *stage, serve func(redis.UniversalClient, asynq.Config) (stop fu
 		return nil
 	}
 	for range max(1, st.workers) {
-		rdb := redis.NewClient(&redis.Options{Addr: st.addr(), PoolSize: 2 * concurrency})
+		rdb := redis.NewClient(&redis.Options{Addr: st.addr(), PoolSize: 2 * st.concurrency()})
 		stops = append(stops, func() { _ = rdb.Close() })
-		end, err := serve(rdb, asynq.Config{Concurrency: concurrency, LogLevel: asynq.FatalLevel})
+		end, err := serve(rdb, asynq.Config{Concurrency: st.concurrency(), LogLevel: asynq.FatalLevel})
 		if err != nil {
 			return nil, errors.Join(err, stop())
 		}
@@ -147,6 +147,16 @@ func byHeadway(st *stage) (stop func() error, err error) {
 			return nil, err
 		}
 		srv := limits.NewServer(cfg)
+		return srv.Shutdown, srv.Start(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+			return st.run(ctx, jobOf(ctx, task))
+		}))
+	})
+}
+
+// byBareAsynq serves with asynq alone.
+func byBareAsynq(st *stage) (stop func() error, err error) {
+	return servers(st, func(rdb redis.UniversalClient, cfg asynq.Config) (func(), error) {
+		srv := asynq.NewServerFromRedisClient(rdb, cfg)
 		return srv.Shutdown, srv.Start(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 			return st.run(ctx, jobOf(ctx, task))
 		}))

@@ -38,11 +38,12 @@ func BenchmarkKilled(b *testing.B) {
 }
 
 // victimVariable makes this program a worker of its own, which is killed in the end: the address
-// of its Redis. The policy and the API's address are in the other two.
+// of its Redis. The policy, the API's address and the server's Concurrency are in the others.
 const (
 	victimVariable = "HEADWAY_BENCH_VICTIM"
 	policyVariable = "HEADWAY_BENCH_POLICY"
 	apiVariable    = "HEADWAY_BENCH_API"
+	slotsVariable  = "HEADWAY_BENCH_SLOTS"
 )
 
 // besideAVictim serves with one worker here and another of its own process, which
@@ -67,7 +68,8 @@ func byTwoProcesses(st *stage) (stop func() error, err error) {
 // inTwoProcesses is byTwoProcesses, and also returns what kills the other process.
 func inTwoProcesses(st *stage) (kill func(), stop func() error, err error) {
 	other := exec.Command(os.Args[0]) //nolint:gosec // this program
-	other.Env = append(os.Environ(), victimVariable+"="+st.addr(), policyVariable+"="+string(st.policy.YAML()), apiVariable+"="+st.at.URL(""))
+	other.Env = append(os.Environ(), victimVariable+"="+st.addr(), policyVariable+"="+string(st.policy.YAML()), apiVariable+"="+st.at.URL(""),
+		slotsVariable+"="+strconv.Itoa(st.concurrency()))
 	other.Stderr = os.Stderr
 	out, err := other.StdoutPipe()
 	if err == nil {
@@ -145,7 +147,11 @@ func (tellPickUps) PickedUp(string) { fmt.Fprintln(os.Stdout, pickedUp) }
 
 // victim serves until it is killed.
 func victim() error {
-	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv(victimVariable), PoolSize: 2 * concurrency})
+	slots, err := strconv.Atoi(os.Getenv(slotsVariable))
+	if err != nil {
+		return err
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv(victimVariable), PoolSize: 2 * slots})
 	policy, err := throttle.ParsePolicy("limits.yaml", []byte(os.Getenv(policyVariable)))
 	if err != nil {
 		return err
@@ -158,8 +164,8 @@ func victim() error {
 	if err != nil {
 		return err
 	}
-	calls := &http.Client{Timeout: time.Minute}
-	return limits.NewServer(asynq.Config{Concurrency: concurrency, LogLevel: asynq.FatalLevel}).Run(
+	calls := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2 * slots}, Timeout: time.Minute}
+	return limits.NewServer(asynq.Config{Concurrency: slots, LogLevel: asynq.FatalLevel}).Run(
 		asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 			at, j := time.Now(), jobOf(ctx, task)
 			fmt.Fprintf(os.Stdout, "%d %s %s\n", at.UnixNano(), j.scope, j.id)

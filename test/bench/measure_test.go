@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -57,13 +56,13 @@ func add(b *testing.B, row figures.Row) {
 	table.add(row)
 	b.ReportMetric(0, "ns/op")
 	for unit, figure := range map[string]float64{
-		"%used": 100 * row.Used, "pick-ups": row.PickUps, "commands": row.Commands, "starts/s": row.Rate,
+		"%used": 100 * row.Used, "pick-ups": row.PickUps, "commands": row.Commands, "µs/start": row.Micros, "starts/s": row.Rate,
 	} {
 		if !math.IsNaN(figure) {
 			b.ReportMetric(figure, unit)
 		}
 	}
-	for unit, d := range map[string]time.Duration{"ms-p50": row.P50, "ms-p99": row.P99} {
+	for unit, d := range map[string]time.Duration{"ms-p50": row.P50, "ms-p99": row.P99, "ms-longest": row.Longest} {
 		if d >= 0 {
 			b.ReportMetric(float64(d)/float64(time.Millisecond), unit)
 		}
@@ -85,8 +84,12 @@ type outcome struct {
 	cut      time.Time // when it was ended with tasks left; zero when it was not
 	handed   int64     // pick-ups until then; 0 when only runs can be seen
 	commands int64
+	scripts  time.Duration // that Redis ran scripts
+	longest  []slowScript
+	idle     float64 // commands a second when all was done, where the scenario asks for it
 	bytes    int64
 	lost     int
+	notes    []string
 }
 
 // once lets the contender work the scenario off.
@@ -105,9 +108,7 @@ func (c contender) once(b *testing.B, s scenario) (outcome, error) {
 		return o, err
 	}
 	o.bytes = ownMemory(b, st.rdb)
-	if err := st.rdb.ConfigResetStat(context.Background()).Err(); err != nil {
-		return o, err
-	}
+	countAnew(b, st.rdb, slowFrom)
 	endHogs := hogs(b, s.hogs)
 	defer endHogs()
 	st.began = time.Now()
@@ -116,8 +117,8 @@ func (c contender) once(b *testing.B, s scenario) (outcome, error) {
 		return o, err
 	}
 	o.cut = st.wait(c.spell, s.spell(o.rule))
-	o.handed, o.commands = st.picked.Load(), commandsOf(b, st.rdb)
-	if err := stop(); err != nil {
+	o.count(b)
+	if err := o.leave(b, stop); err != nil {
 		return o, err
 	}
 	o.starts = st.starts.sorted()
@@ -128,6 +129,19 @@ func (c contender) once(b *testing.B, s scenario) (outcome, error) {
 		o.lost = st.lost(b, missing)
 	}
 	return o, nil
+}
+
+// count takes down what Redis and the workers have counted.
+func (o *outcome) count(b *testing.B) {
+	b.Helper()
+	until := time.Now()
+	o.handed, o.commands = o.picked.Load(), commandsOf(b, o.rdb)
+	o.scripts, o.longest = scriptTime(b, o.rdb), longestScripts(b, o.rdb)
+	if o.idlePolls > 0 {
+		o.idle = idleRate(b, o.rdb, o.idlePolls)
+		o.commands -= int64(o.idle * until.Sub(o.began).Seconds())
+		o.notes = append(o.notes, fmt.Sprintf("%.1f commands a second of an idle server left out", o.idle))
+	}
 }
 
 // wait returns when every watched task has started, and a moment later, so that
@@ -160,15 +174,20 @@ func (o outcome) row(b *testing.B) figures.Row {
 	if o.handed == 0 {
 		row.PickUps = perTask(int64(begun), distinct(o.started()))
 	}
-	row.Bytes = perTask(o.bytes, len(o.tasks))
+	row.Bytes, row.Micros = perTask(o.bytes, len(o.tasks)), perTask(o.scripts.Microseconds(), begun)
+	row.Longest = longestOfOurs(o.longest)
 	o.judge(b, &row)
 	o.pace(&row, counted)
 	if o.watch != "" { // the others spent most of it
 		row.PickUps, row.Commands, row.Bytes = figures.None, figures.None, figures.None
 	}
 	if !o.cut.IsZero() {
-		row.Note = fmt.Sprintf("cut after %.0f s", o.cut.Sub(o.began).Seconds())
+		o.notes = append(o.notes, fmt.Sprintf("cut after %.0f s", o.cut.Sub(o.began).Seconds()))
 	}
+	if o.remark != nil {
+		o.notes = append(o.notes, o.remark(o))
+	}
+	row.Note = strings.Join(o.notes, "; ")
 	if o.picture {
 		table.draw(o.who, fromFirst(counted))
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// concurrency is that of every server here.
+// concurrency is that of every server here, where a scenario says nothing else.
 const concurrency = 32
 
 // scenario is a backlog under a policy.
@@ -27,12 +27,23 @@ type scenario struct {
 	watch string
 	// workers is how many servers share the work. Defaults to 1.
 	workers int
+	// slots is the Concurrency of each. Defaults to concurrency.
+	slots int
 	// api makes every task call the counting API.
 	api bool
 	// away is how far the servers are from Redis, each way. Defaults to beside it.
 	away time.Duration
 	// hogs is how many programs use a processor meanwhile.
 	hogs int
+	// jitter is by how much each piece on the way differs from away, either way.
+	jitter time.Duration
+	// idlePolls is how long to count what a server asks that has nothing left to do, to leave it
+	// out of the commands. Defaults to counting it.
+	idlePolls time.Duration
+	// traces is how long after the end to look at what is left. Defaults to not looking.
+	traces time.Duration
+	// remark says what else is to be noted of an outcome. Defaults to nothing.
+	remark func(outcome) string
 	// picture makes the run one of the picture's.
 	picture bool
 }
@@ -59,6 +70,14 @@ func (s scenario) watched() []job {
 		}
 	}
 	return watched
+}
+
+// concurrency is that of each of the scenario's servers.
+func (s scenario) concurrency() int {
+	if s.slots > 0 {
+		return s.slots
+	}
+	return concurrency
 }
 
 // group returns the scope at which the binding rule counts a task.

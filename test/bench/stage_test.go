@@ -51,7 +51,7 @@ func newStage(b *testing.B, s scenario, change func(throttle.Rule) throttle.Rule
 	if s.away > 0 {
 		st.addr = func() string {
 			p := network.NewProxy(b, st.server.Addr())
-			p.Delay(s.away, 0)
+			p.Delay(s.away, s.jitter)
 			return p.Addr()
 		}
 	}
@@ -61,7 +61,7 @@ func newStage(b *testing.B, s scenario, change func(throttle.Rule) throttle.Rule
 		if st.at, err = countapi.Start("127.0.0.1:0", countapi.Config{}); err != nil {
 			b.Fatal(err)
 		}
-		st.calls = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2 * concurrency}, Timeout: time.Minute}
+		st.calls = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2 * s.concurrency()}, Timeout: time.Minute}
 	}
 	return st
 }
@@ -153,7 +153,7 @@ func (r *recorder) missing() []string {
 var (
 	commandCalls = regexp.MustCompile(`(?m)^cmdstat_([^:]+):calls=(\d+)`)
 	// ownCommands are those that connect a client, or ask for the count.
-	ownCommands = regexp.MustCompile(`^(info|hello|auth|ping|select|config|config\|.*|client|client\|.*)$`)
+	ownCommands = regexp.MustCompile(`^(info|hello|auth|ping|select|config|config\|.*|client|client\|.*|slowlog|slowlog\|.*)$`)
 )
 
 // commandsOf returns how many commands Redis has run since it was told to count

@@ -39,6 +39,9 @@ func TestRaisedLimitTakesEffectAtOnce(t *testing.T) {
 		"all of that":      "{rules: [{name: r, algorithm: fixed-window, limit: 1, per: 24h}], scopes: {a: {rules: [{name: r, algorithm: concurrency, limit: 0}]}}}",
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name != "all of that" {
+				long(t)
+			}
 			run(t, rules, func(c *course) {
 				const n = 100
 				c.serve(asynq.Config{})

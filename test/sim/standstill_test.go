@@ -105,6 +105,9 @@ func TestStandstillTakesNothing(t *testing.T) {
 	for name, way := range waysToStand {
 		for _, scope := range []string{"p/a", "p/b"} {
 			t.Run(name+", "+scope, func(t *testing.T) {
+				if name != "nobody serves it" || scope != "p/b" {
+					long(t)
+				}
 				run(t, hundred, func(c *course) {
 					n, others := 300, 2000
 					if raced {
@@ -253,6 +256,7 @@ func TestDeletedWhileParked(t *testing.T) {
 // Those who come to a queue that stands still go behind those who are parked of it, though the places
 // of many that came at once run ahead of the clock.
 func TestComeToStandingQueue(t *testing.T) {
+	long(t)
 	run(t, hundred, func(c *course) {
 		c.knowLow()
 		c.pauseLow()

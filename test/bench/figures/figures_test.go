@@ -196,11 +196,11 @@ func TestTable(t *testing.T) {
 		t.Fatalf("%d lines:\n%s", len(lines), out.String())
 	}
 	for i, want := range []string{
-		"| measure |who |started |used |most |at the API |bound |pick-ups |commands |p50 ms |p99 ms |a second |bytes |lost |twice |note |",
+		"| measure |who |started |used |most |at the API |bound |pick-ups |commands |µs |longest ms |p50 ms |p99 ms |a second |bytes |lost |twice |note |",
 		"",
-		"| 2000 at 100/s |Headway |2000 |99.5 % |100 | |100 | | |0.67 | | | | | | |",
-		"| |the usual way |180 of 2000 | |200, over by 99.50 | | | | | | |18.0 | |0 | | |",
-		"| decisions |BullMQ | | | | | | | | | | | | | |missing: no node |",
+		"| 2000 at 100/s |Headway |2000 |99.5 % |100 | |100 | | | | |0.67 | | | | | | |",
+		"| |the usual way |180 of 2000 | |200, over by 99.50 | | | | | | | | |18.0 | |0 | | |",
+		"| decisions |BullMQ | | | | | | | | | | | | | | | |missing: no node |",
 	} {
 		if got := strings.Join(strings.Fields(strings.ReplaceAll(lines[i], "|", " | ")), " "); want != "" && got != strings.Join(strings.Fields(strings.ReplaceAll(want, "|", " | ")), " ") {
 			t.Errorf("line %d is\n%s\nwant\n%s", i, got, want)

@@ -28,8 +28,12 @@ type Row struct {
 	Used float64
 	// PickUps, Commands and Bytes are for a task.
 	PickUps, Commands, Bytes float64
+	// Micros is how many µs Redis ran scripts for a task.
+	Micros float64
 	// P50 and P99 are of the lateness, or of what a call takes.
 	P50, P99 time.Duration
+	// Longest is the longest call of a script.
+	Longest time.Duration
 	// Rate is how many a second.
 	Rate float64
 	// Lost and Twice are counts of ids.
@@ -42,7 +46,7 @@ type Row struct {
 func NewRow(measure, who string) Row {
 	return Row{
 		Measure: measure, Who: who, Started: -1, Tasks: -1, Most: -1, MostAPI: -1, Bound: -1,
-		Used: None, PickUps: None, Commands: None, Bytes: None, P50: -1, P99: -1, Rate: None, Lost: -1, Twice: -1,
+		Used: None, PickUps: None, Commands: None, Bytes: None, Micros: None, P50: -1, P99: -1, Longest: -1, Rate: None, Lost: -1, Twice: -1,
 	}
 }
 
@@ -61,6 +65,8 @@ var columns = []struct {
 	{"bound", false, func(r Row) string { return count(r.Bound) }},
 	{"pick-ups", false, func(r Row) string { return decimals(r.PickUps, 2, "") }},
 	{"commands", false, func(r Row) string { return decimals(r.Commands, 1, "") }},
+	{"µs", false, func(r Row) string { return decimals(r.Micros, 0, "") }},
+	{"longest ms", false, func(r Row) string { return milliseconds(r.Longest) }},
 	{"p50 ms", false, func(r Row) string { return milliseconds(r.P50) }},
 	{"p99 ms", false, func(r Row) string { return milliseconds(r.P99) }},
 	{"a second", false, func(r Row) string { return rate(r.Rate) }},

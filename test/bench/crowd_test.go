@@ -1,0 +1,114 @@
+package bench
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// BenchmarkCrowd gives many tenants, each with a limit of its own, tasks under one limit that
+// all of them share and that binds.
+func BenchmarkCrowd(b *testing.B) {
+	if !long() {
+		measure(b, crowd(200, 50, 500, 1000), planned)
+		return
+	}
+	measure(b, crowd(200, 50, 2000, 60_000), planned)
+	s := crowd(20_000, 5, 2000, 200_000)
+	s.traces = time.Minute
+	measure(b, s, planned)
+}
+
+// crowd has so many tenants, with a rate a second for each and one for all.
+func crowd(tenants int, each, all int64, tasks int) scenario {
+	return scenario{
+		name:  fmt.Sprintf("%d of %d tenants, %d/s each, at %d/s together, two workers", tasks, tenants, each, all),
+		tasks: jobs(tasks, numbered("p/t%05d", tenants)...),
+		limits: map[string]throttle.Node{"p": {
+			Rules:  []throttle.Rule{sliding("account", all, time.Second)},
+			Scopes: map[string]throttle.Node{"*": {Rules: []throttle.Rule{bucket("tenant", each, time.Second, each)}}},
+		}},
+		binding: "account", level: 1, workers: 2, slots: 200,
+		remark: func(o outcome) string { return sayLongest(o.longest) },
+	}
+}
+
+// numbered returns n names.
+func numbered(format string, n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf(format, i)
+	}
+	return names
+}
+
+// BenchmarkQuiet asks what a provider with little to do feels of another, with many tenants, in
+// the same worker.
+func BenchmarkQuiet(b *testing.B) {
+	if !long() {
+		measure(b, quiet(40, 200, 1000), planned)
+		return
+	}
+	measure(b, quiet(300, 10_000, 20_000), planned)
+}
+
+// quiet has a provider's tasks at 20/s behind those of another's tenants, and lasts as long as
+// the former.
+func quiet(n, tenants, others int) scenario {
+	return scenario{
+		name:  fmt.Sprintf("%d at 20/s beside %d of another provider's %d tenants", n, others, tenants),
+		tasks: append(jobs(others, numbered("busy/t%05d", tenants)...), jobs(n, "quiet")...),
+		limits: map[string]throttle.Node{
+			"quiet": {Rules: []throttle.Rule{bucket("quiet", 20, time.Second, 1)}},
+			"busy": {
+				Rules:  []throttle.Rule{sliding("account", 1000, time.Second)},
+				Scopes: map[string]throttle.Node{"*": {Rules: []throttle.Rule{bucket("tenant", 5, time.Second, 5)}}},
+			},
+		},
+		binding: "quiet", level: 1, watch: "quiet", slots: 200,
+		remark: func(o outcome) string {
+			return fmt.Sprintf("the other: %.0f a second; %s", o.besides(), sayLongest(o.longest))
+		},
+	}
+}
+
+// besides returns how many tasks a second started, of those that are not watched, until the last
+// start of one that is.
+func (o outcome) besides() float64 {
+	all := o.started()
+	last := len(all)
+	for last > 0 && !strings.HasPrefix(all[last-1].scope, o.watch) {
+		last--
+	}
+	if last == 0 {
+		return 0
+	}
+	until := all[last-1].at
+	if !o.cut.IsZero() {
+		until = o.cut
+	}
+	n := 0
+	for _, s := range all {
+		if !strings.HasPrefix(s.scope, o.watch) && s.at.Before(until) {
+			n++
+		}
+	}
+	return float64(n) / until.Sub(o.began).Seconds()
+}
+
+// BenchmarkProviders has several providers at once, each under a rule of its own.
+func BenchmarkProviders(b *testing.B) {
+	n := 4000
+	if !long() {
+		n = 200
+	}
+	const providers = 4
+	measure(b, scenario{
+		name: fmt.Sprintf("%d of %d providers, 100/s each", n, providers), tasks: jobs(n, numbered("p%d", providers)...),
+		limits:  map[string]throttle.Node{"*": {Rules: []throttle.Rule{bucket("r", 100, time.Second, 1)}}},
+		binding: "r", level: 1,
+	}, planned)
+}
