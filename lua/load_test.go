@@ -20,7 +20,7 @@ import (
 var grants = []string{
 	"evalsha", "eval", "script|load", "time", "get", "mget", "set", "setrange", "pttl", "pexpire", "zadd", "zrem", "zcard", "zcount", "zscore",
 	"zrangebyscore", "zrevrangebyscore", "zremrangebyscore",
-	"exists", "del", "zrange", "zrank", "zrangebylex", "hget", "hset", "hdel", "hmget", "hgetall", "hscan", "hexists",
+	"exists", "del", "unlink", "zrange", "zrank", "zrangebylex", "hget", "hset", "hdel", "hmget", "hgetall", "hscan", "hexists",
 }
 
 // Every variant of every script loads, on Redis and on miniredis, under the name

@@ -73,8 +73,8 @@
 // user of its own (a cluster client needs +cluster|slots too, a Ring client +ping):
 //
 //	~hw:{* ~hw:turns ~hw:members %R~hw:limits* +evalsha +eval +time +get +set +pttl +pexpire
-//	+exists +del +mget +hdel +hexists +hget +hgetall +hmget +hscan +hset
-//	+zadd +zcard +zcount +zrange +zrangebylex +zrangebyscore +zrank +zrem +zremrangebyscore +zrevrangebyscore +zscore
+//	+exists +del +unlink +mget +hdel +hexists +hget +hgetall +hmget +hscan +hset
+//	+zadd +zcard +zcount +zrange +zrangebylex +zrangebyscore +zrank +zrem +zremrangebyscore +zrevrangebyscore +zscan +zscore
 //
 // %R~ is for package policies, and needs Redis 7: it reads the limits there and cannot change them.
 // With +setrange besides, decisions of many callers go out as one script

@@ -79,6 +79,22 @@ func isServerState(keys []string) bool {
 	return len(keys) == 2 && strings.HasPrefix(keys[0], "asynq:servers:") && strings.HasPrefix(keys[1], "asynq:workers:")
 }
 
+// sendState sends the script by which a heartbeat writes what its server does: beside it, once its text is known, since a
+// server that has lost it is to get it again.
+func (g *guard) sendState(ctx context.Context, sha string, keys []string, args []any) *redis.Cmd {
+	script := g.state.Load()
+	if script == nil {
+		return g.UniversalClient.EvalSha(ctx, sha, keys, args...)
+	}
+	return redis.NewCmdResult("OK", g.beats.send(func() error {
+		err := g.UniversalClient.EvalSha(ctx, sha, keys, args...).Err()
+		if redis.HasErrorPrefix(err, "NOSCRIPT") {
+			err = g.UniversalClient.Eval(ctx, *script, keys, args...).Err()
+		}
+		return err
+	}))
+}
+
 // ZAdd sends what a heartbeat adds beside it.
 func (g *guard) ZAdd(ctx context.Context, key string, members ...redis.Z) *redis.IntCmd {
 	if !isBeat(key) {

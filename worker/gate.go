@@ -40,7 +40,7 @@ type gate struct {
 	empty   map[string]bool // the queues that the round at hand found empty
 	rests   time.Time       // until when the next round is held back, if this one finds nothing
 	asked   []*question     // what Redis is being asked, all of one queue
-	width   int             // how much it is asked at once
+	width   map[string]int  // for how many tasks of a queue it is asked at once, if for several
 	taken   handouts
 	overdue *time.Timer   // nil: nothing is here to be handed out
 	kicked  chan struct{} // closed by the next kick
@@ -76,7 +76,7 @@ const (
 // between half of it and one and a half, as asynq does.
 func newGate(interval time.Duration) *gate {
 	return &gate{
-		interval: interval, asking: make(chan struct{}, mostAsked), width: 1, met: map[string]bool{}, empty: map[string]bool{},
+		interval: interval, asking: make(chan struct{}, mostAsked), width: map[string]int{}, met: map[string]bool{}, empty: map[string]bool{},
 		kicked: make(chan struct{}), changed: make(chan struct{}), stopped: make(chan struct{}),
 	}
 }
@@ -162,14 +162,16 @@ func (g *gate) next(ctx context.Context, queue, lease string, began bool, ask fu
 		return nothing(), 0, nil, nil
 	}
 	g.met[queue] = true
-	if answer := g.answer(); answer != nil && !began {
-		return answer, 0, nil, nil
+	if !began {
+		if answer := g.answer(); answer != nil {
+			return answer, 0, nil, nil
+		}
 	}
 	now := time.Now()
-	for (len(g.asked) == 0 || g.asked[0].queue == queue) && len(g.asked) < g.width && g.due(queue, now) {
+	for (len(g.asked) == 0 || g.asked[0].queue == queue) && len(g.asked) < max(1, g.width[queue]) && g.due(queue, now) {
 		g.ask(ctx, queue, lease, ask)
 	}
-	one, others, found := g.taken.next(queue, now)
+	one, others := g.taken.next(queue, now)
 	switch {
 	case one != nil:
 		g.keep()
@@ -182,9 +184,6 @@ func (g *gate) next(ctx context.Context, queue, lease string, began bool, ask fu
 			q.awaited = q.awaited || q.queue == queue
 		}
 		return nil, g.taken.until(now), g.changed, nil
-	}
-	if found {
-		return nothing(), 0, nil, nil
 	}
 	return nil, min(g.rests.Sub(now), g.taken.until(now)), g.changed, g.heard
 }
@@ -225,12 +224,13 @@ func (g *gate) answered(q *question, answer *redis.Cmd) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if errors.Is(answer.Err(), redis.Nil) {
-		g.empty[q.queue], g.width = true, 1
+		g.empty[q.queue] = true
+		delete(g.width, q.queue)
 		g.rests = time.Now().Add(g.interval/2 + rand.N(max(g.interval, 1)))
 	} else {
 		clear(g.empty) // asynq begins a new round
-		if g.width = 1; answer.Err() == nil && time.Since(q.began) > farAway {
-			g.width = min(2*len(g.asked), mostAsked)
+		if answer.Err() == nil && time.Since(q.began) > farAway {
+			g.width[q.queue] = min(2*max(1, g.width[q.queue]), mostAsked)
 		}
 	}
 	q.answer = answer
@@ -240,20 +240,21 @@ func (g *gate) answered(q *question, answer *redis.Cmd) {
 	g.change()
 }
 
-// answer takes an answer that a look waits for: a task first, and none only when there is nothing else. g.mu is held.
+// answer takes an answer that a look waits for: a task first, and none only when there is nothing else. All others are
+// kept for the next look. g.mu is held.
 func (g *gate) answer() (answer *redis.Cmd) {
+	at := -1
 	for i, q := range g.asked {
-		if q.awaited && q.answer != nil && (answer == nil || q.answer.Err() == nil) {
-			answer = q.answer
-			if q.answer.Err() == nil {
-				g.asked = slices.Delete(g.asked, i, i+1)
-				return answer
-			}
+		if q.awaited && q.answer != nil && (at < 0 || g.asked[at].answer.Err() != nil) {
+			at = i
 		}
 	}
-	if answer != nil {
-		g.keep() // the answers without a task are dropped
+	if at < 0 {
+		return nil
 	}
+	answer = g.asked[at].answer
+	g.asked = slices.Delete(g.asked, at, at+1)
+	g.keep()
 	return answer
 }
 
@@ -264,9 +265,7 @@ func (g *gate) keep() {
 			return false // it is kept when it comes
 		}
 		if message, err := q.answer.Text(); err == nil {
-			one := newHandout(q.queue, q.lease, message, time.Now())
-			one.found = true
-			g.add(one)
+			g.add(newHandout(q.queue, q.lease, message, time.Now()))
 		}
 		return true
 	})

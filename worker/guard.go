@@ -9,6 +9,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -46,6 +47,7 @@ type guard struct {
 	once     sync.Once
 	untaken  untaken
 	beats    beats
+	state    atomic.Pointer[string] // the script by which a heartbeat writes what its server does; nil: not known yet
 
 	mu     sync.Mutex
 	onEnds map[string]func() // by asynq's key of the task
@@ -78,6 +80,9 @@ func (g *guard) stop() { g.once.Do(func() { close(g.stopping) }) }
 // looks for a task.
 func (g *guard) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
 	args = withoutOurText(keys, args)
+	if isServerState(keys) && len(args) > 0 { // else the server ends
+		return g.sendState(ctx, sha, keys, args)
+	}
 	return g.send(ctx, keys, args, func(ctx context.Context) *redis.Cmd {
 		return g.UniversalClient.EvalSha(ctx, sha, keys, args...)
 	})
@@ -86,6 +91,9 @@ func (g *guard) EvalSha(ctx context.Context, sha string, keys []string, args ...
 // Eval is EvalSha for a script that Redis did not know.
 func (g *guard) Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
 	args = withoutOurText(keys, args)
+	if isServerState(keys) && len(args) > 0 {
+		g.state.Store(&script)
+	}
 	return g.send(ctx, keys, args, func(ctx context.Context) *redis.Cmd {
 		return g.UniversalClient.Eval(ctx, script, keys, args...)
 	})
@@ -94,9 +102,6 @@ func (g *guard) Eval(ctx context.Context, script string, keys []string, args ...
 func (g *guard) send(ctx context.Context, keys []string, args []any, try func(context.Context) *redis.Cmd) *redis.Cmd {
 	if queue, ok := dequeues(ctx, keys); ok && len(args) > 0 {
 		return g.look(ctx, queue, fmt.Sprint(args[0]), try)
-	}
-	if isServerState(keys) && len(args) > 0 { // else the server ends
-		return redis.NewCmdResult("OK", g.beats.send(func() error { return try(ctx).Err() }))
 	}
 	if !endsRun(ctx, keys) {
 		return try(ctx)

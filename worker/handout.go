@@ -13,7 +13,6 @@ type handout struct {
 	message string    // as asynq keeps it
 	at      time.Time // when it is handed out
 	since   time.Time // when it was taken
-	found   bool      // in pending: it comes when its queue is asked, and not before others
 }
 
 // newHandout is one of a message that asynq's script or ours has brought.
@@ -37,20 +36,19 @@ func (h *handouts) add(list ...*handout) {
 	}
 }
 
-// next takes the first task of a queue whose time has come; others says that there is one of another queue, and found
-// that one was found there in pending.
-func (h *handouts) next(queue string, now time.Time) (one *handout, others, found bool) {
+// next takes the first task of a queue whose time has come; others says that there is one of another queue.
+func (h *handouts) next(queue string, now time.Time) (one *handout, others bool) {
 	for i, its := range *h {
 		if its.at.After(now) {
 			break
 		}
 		if its.queue == queue {
 			*h = slices.Delete(*h, i, i+1)
-			return its, false, false
+			return its, false
 		}
-		others, found = others || !its.found, found || its.found
+		others = true
 	}
-	return nil, others, found
+	return nil, others
 }
 
 // until is how long it takes until the next is to be handed out of those whose time is yet to come.

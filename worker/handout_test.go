@@ -111,6 +111,22 @@ func TestHandoutWhileAsking(t *testing.T) {
 	})
 }
 
+// "A queue that is far away and has tasks is asked for several at once", and none of them is lost.
+func TestAskedForSeveral(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHanding(t, 20*time.Millisecond, "high", "low")
+		for range 200 {
+			h.has["low"] = append(h.has["low"], "pending")
+		}
+		h.has["high"] = []string{"pending"}
+		<-time.After(2 * time.Second)
+		if got := len(h.handed()); got != 201 {
+			t.Errorf("%d of 201 tasks were handed out in 2 s; one in each round trip are 100", got)
+		}
+	})
+}
+
 // Tasks that are at hand all the time keep no queue from being asked, nor have Redis asked more often.
 func TestHandoutsLeaveLooks(t *testing.T) {
 	t.Parallel()

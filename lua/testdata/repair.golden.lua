@@ -260,7 +260,7 @@ end
 local tree = { records = {}, nodes = {}, sets = {}, comes = {}, times = {}, sums = {}, at_once = 16 }
 do
   local format = string.format
-  local SLOT, LATEST, MOST_OF_A_TURN, MANY = 100000, 9007199254740991, 10000, 500
+  local SLOT, LATEST, MOST_OF_A_TURN, MANY, SWEPT = 100000, 9007199254740991, 10000, 500, 50
   local PAST = '!'
 
   local parents = { [''] = false }
@@ -697,15 +697,16 @@ do
     end
   end
 
-  -- Forgets empty nodes that the time has passed.
+  -- Forgets empty nodes that the time has passed: some in each call, however many there are.
   local function sweep()
-    local passed = {}
+    local passed, left = {}, SWEPT
     for id, nd in pairs(tree.nodes) do
       passed[#passed + 1] = nd.passed and not nd.gone and id or nil
     end
     for _, id in ipairs(passed) do
       local nd, e = node(id), first(id, PAST)
-      while e and e.tag <= nd.time do
+      while e and e.tag <= nd.time and left > 0 do
+        left = left - 1
         drop(id, PAST, e.id, 0, e.tag)
         nd.past = max(0, nd.past - 1)
         forget(e.id)
@@ -737,7 +738,7 @@ do
   function tree.save(set, gone)
     if node('').kids == 0 then
       if node('').changed then
-        call('DEL', heap, schedule, meta)
+        call('UNLINK', heap, schedule, meta) -- there may be many nodes
       end
       return
     end
