@@ -39,7 +39,9 @@ func (q taskQueue) add(id, state string) {
 }
 
 // release makes the arguments of a call.
-func (q taskQueue) release(ids ...string) (keys []string, args []any) { return q.releaseTaken("", ids...) }
+func (q taskQueue) release(ids ...string) (keys []string, args []any) {
+	return q.releaseTaken("", ids...)
+}
 
 // releaseTaken is release for tasks that were taken under a lease.
 func (q taskQueue) releaseTaken(lease string, ids ...string) (keys []string, args []any) {

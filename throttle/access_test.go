@@ -392,7 +392,16 @@ func (d *declared) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 
 func (d *declared) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if cmds[0].Name() != "evalsha" && cmds[0].Name() != "eval" {
+			return next(ctx, cmds)
+		}
+		var fault error
+		for _, cmd := range cmds { // the scripts of a pipeline are sent each by itself
+			fault = errors.Join(fault, d.ProcessHook(nil)(ctx, cmd))
+		}
+		return fault
+	}
 }
 
 // "Every key is declared: the tests run each script as a Redis user whose ACL

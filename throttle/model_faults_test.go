@@ -109,17 +109,17 @@ var expressPlants = []plantedFault{
 	{"bucket: a level below empty", "plain", "    if level < 0 then\n      level = 0\n    end\n", ""},
 	// That what was charged before is forgotten, TestVariantsAgree finds at once, and
 	// these hardly.
-	{"bucket: low that does not see the least", "one quick bucket", "level < least and pack", "level > least and pack"},
-	{"bucket: parts of another rule's unit", "limit changes", "if kind ~= TOKEN or sub(v, 23, 29) ~= unit then", "if kind ~= TOKEN then"},
+	{"bucket: low that does not see the least", "one quick bucket", "elseif level < low then\n      low = level", "elseif level > low then\n      low = level"},
+	{"bucket: parts of another rule's unit", "limit changes", "if parts ~= q or p == 0", "if p == 0"},
 	{"bucket: more left than there is", "plain", "remaining, reset = floor((cap * q", "remaining, reset = ceil((cap * q"},
 
-	{"sliding: one unit more than the limit", "plain", "if total > cap and", "if total > cap + 1 and"},
+	{"sliding: one unit more than the limit", "plain", "if holds > cap and", "if holds > cap + 1 and"},
 	{"sliding: a log that keeps what has left", "plain", "while head <= gone", "while head < gone"},
 	{"sliding: a unit that leaves early", "plain", "local cell, gone = ceil(now / grain), floor((now - per) / grain)", "local cell, gone = ceil(now / grain), floor((now - per) / grain) + 1"},
 	{"sliding: a cell that begins where it should end", "plain", "local cell, gone = ceil(", "local cell, gone = floor("},
-	{"sliding: a last cell that is not counted on", "plain", "pack(count + cost)", "pack(count)"},
-	{"sliding: a cell put beside its place", "plain", "local first, steps = log == '', tail - ", "local first, steps = log == '', cell - "},
-	{"sliding: cells of another rule's grain", "limit changes", "or sub(v, 9, 15) ~= unit then", "then"},
+	{"sliding: a last cell that is not counted on", "plain", "log, count = sub(v, from), count + cost", "log, count = sub(v, from), count"},
+	{"sliding: a cell put beside its place", "plain", "local steps = tail - before", "local steps = cell - before"},
+	{"sliding: cells of another rule's grain", "limit changes", "if width ~= grain or cost > cap", "if cost > cap"},
 	{"sliding: a start ahead that is put before", "ahead", "tail > cell or", ""},
 
 	{"fixed: one unit more than the limit", "plain", "or count + cost > cap then", "or count + cost > cap + 1 then"},

@@ -403,11 +403,7 @@ func TestCancelledCallGivesBack(t *testing.T) {
 			c.left(3)
 			c.gate.open()
 			c.done()
-			want := int64(maxSenders + 3)
-			if c.many {
-				want = maxSenders + 1 // one command for three
-			}
-			c.wantSent(want)
+			c.wantSent(maxSenders + 1) // one command for three
 			c.wantTaken(maxSenders)
 		},
 		"queued, before the reply": func(c *crowd) {
