@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -64,7 +65,7 @@ func (l *Limiter) startLater(req *Request) {
 		return
 	}
 	p, err := l.plans.of(req.Scope)
-	if err != nil || len(p.bounds) == 0 {
+	if err != nil || !p.minds(l.cfg.Pad, req) {
 		return
 	}
 	if slowest := min(p.clock(&l.skews).slowest(), longestLeeway); slowest > l.cfg.Pad {
@@ -72,6 +73,13 @@ func (l *Limiter) startLater(req *Request) {
 		req.Ahead = max(req.Ahead, min(2*slowest, longestLeeway))
 		req.Near = max(req.Near, min(2*slowest, longestLeeway))
 	}
+}
+
+// minds says whether any rule of a path could be exceeded by a start that is late.
+func (p *plan) minds(pad time.Duration, req *Request) bool {
+	return slices.ContainsFunc(p.bounds, func(b Bound) bool {
+		return b.Rule.Algorithm == SlidingWindow || b.Rule.Algorithm == TokenBucket && !b.Rule.plenty(pad, max(req.Cost, defaultCost))
+	})
 }
 
 // tolerance is by how much a start may be late without any rule minding, where that is more

@@ -99,13 +99,6 @@ func (s *skew) slowest() time.Duration {
 	return s.lag + 4*s.varies
 }
 
-// known says whether any reply has told the server's clock.
-func (s *skew) known() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return !s.base.IsZero()
-}
-
 // behind is how far the server's clock was behind ours, which is counted from base
 // by a clock that nobody sets.
 func (s *skew) behind(ours, server time.Time) time.Duration {

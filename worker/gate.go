@@ -351,14 +351,14 @@ func (g *gates) remove(one *gate) {
 	delete(g.all, one)
 }
 
-// serving returns a server that asks for tasks of a queue, that with the fewest to be handed out; nil where there is
-// none.
+// serving returns a server that asks for tasks of a queue and has a slot, that with the fewest to be handed out; nil where
+// there is none.
 func (g *gates) serving(name string) (found *gate) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	least := 0
-	for one := range g.all {
-		if asks, has := one.serves(name); asks && (found == nil || has < least) {
+	for one, its := range g.all {
+		if asks, has := one.serves(name); asks && !its.busy() && (found == nil || has < least) {
 			found, least = one, has
 		}
 	}

@@ -100,7 +100,9 @@ func TestHandoutWhileAsking(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newHanding(t, 400*time.Millisecond, "high", "low")
+		h.mu.Lock()
 		h.has["high"] = []string{"pending"}
+		h.mu.Unlock()
 		<-time.After(time.Millisecond) // it waits for the answer for high
 		h.gate.put(h.at("low", "a", 100*time.Millisecond), h.at("high", "b", 200*time.Millisecond))
 		<-time.After(time.Second)
@@ -116,10 +118,12 @@ func TestAskedForSeveral(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newHanding(t, 20*time.Millisecond, "high", "low")
+		h.mu.Lock()
 		for range 200 {
 			h.has["low"] = append(h.has["low"], "pending")
 		}
 		h.has["high"] = []string{"pending"}
+		h.mu.Unlock()
 		<-time.After(2 * time.Second)
 		if got := len(h.handed()); got != 201 {
 			t.Errorf("%d of 201 tasks were handed out in 2 s; one in each round trip are 100", got)

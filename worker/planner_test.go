@@ -392,12 +392,15 @@ func TestPlannerBoundsProviders(t *testing.T) {
 }
 
 // slowly answers the first call of a script late: after a while, or when it may.
-type slowly struct{ entered, until chan struct{} }
+type slowly struct {
+	entered, until chan struct{}
+	first          sync.Once
+}
 
 func (*slowly) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (l *slowly) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	first := sync.OnceFunc(func() {
+func (l *slowly) hold() {
+	l.first.Do(func() {
 		close(l.entered)
 		if l.until != nil {
 			<-l.until
@@ -405,16 +408,24 @@ func (l *slowly) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		}
 		<-time.After(100 * time.Millisecond)
 	})
+}
+
+func (l *slowly) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if cmd.Name() == "evalsha" {
-			first()
+			l.hold()
 		}
 		return next(ctx, cmd)
 	}
 }
 
-func (*slowly) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+func (l *slowly) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if cmds[0].Name() == "evalsha" {
+			l.hold()
+		}
+		return next(ctx, cmds)
+	}
 }
 
 // A claim whose reply was lost is sent again, and claims the same; one that fails has what

@@ -288,6 +288,13 @@ func (s *slots) full() (changed <-chan struct{}, again time.Duration) {
 	return s.changed, again
 }
 
+// busy says whether all slots are taken.
+func (s *slots) busy() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.taken+len(s.coming) >= s.size
+}
+
 // hogged says whether one tenant has more than half of the slots. s.mu is held.
 func (s *slots) hogged() bool {
 	for tenant, all := range s.held {

@@ -335,8 +335,8 @@ func TestHoldersAreBounded(t *testing.T) {
 		<-s.ended
 	}
 	most, held := s.seen.get(func(o *seen) int { return o.mostHolding }), s.seen.get(func(o *seen) int { return o.rescheduled })
-	if most != 2 || held == 0 {
-		t.Errorf("%d held at once, want 2; %d rescheduled", most, held)
+	if most < 1 || most > 2 || held == 0 { // those that were taken wait at the gate
+		t.Errorf("%d held at once, want 1 or 2; %d rescheduled", most, held)
 	}
 }
 

@@ -644,7 +644,10 @@ func (w *waker) run(one *watch, list []throttle.Granted) {
 		byQueue[name], ids[name] = append(byQueue[name], g), append(ids[name], id)
 	}
 	if len(order) > 0 {
-		one.far = slices.ContainsFunc(order, func(name string) bool { return !w.t.queues.owns(name) })
+		far := slices.ContainsFunc(order, func(name string) bool { return !w.t.queues.owns(name) })
+		w.mu.Lock()
+		one.far = far
+		w.mu.Unlock()
 	}
 	for _, name := range order {
 		if g := w.t.gates.serving(name); g != nil && w.releaser.takes() && !w.queues.stands(name) {

@@ -152,7 +152,8 @@ func (c *course) knowLow() {
 // moments in between: those who are released hold nothing back, each comes once, and all go on in order.
 func TestPausedWhileTasksWait(t *testing.T) {
 	run(t, hundred, func(c *course) {
-		const n, others = 300, 1200
+		// What is granted at the moment of the pause, up to a tenth of a second of the limit, is lost once.
+		const n, others = 600, 1200
 		c.takes = 5 * time.Millisecond
 		c.serve(asynq.Config{Queues: bothQueues})
 		c.planIn("low", others, "p/a")
@@ -171,7 +172,7 @@ func TestPausedWhileTasksWait(t *testing.T) {
 		before := len(runs)
 		c.planIn("live", n, "p/b")
 		lives := c.finish(n)
-		if share := used(lives, 100); share < 0.98 {
+		if share := used(lives, 100); share < 0.97 {
 			c.Errorf("%.1f %% of the limit was used beside a queue that was paused", 100*share)
 		}
 		for range 10 { // whatever a look is about to do
