@@ -324,7 +324,7 @@ func TestOneTenantIsPickedUpOnce(t *testing.T) {
 		return nil
 	})
 	s.finish(n)
-	if pickups := s.seen.get(func(o *seen) int { return o.pickups }); pickups > n*5/4 {
+	if pickups := s.seen.get(func(o *seen) int { return o.pickups }); pickups > n*3/2 { // beside busy processors some come when the last slot has just gone
 		t.Errorf("%d tasks were picked up %d times", n, pickups)
 	}
 }
