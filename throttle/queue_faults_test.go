@@ -16,7 +16,7 @@ var queuePlants = []struct{ what, from, to string }{
 	{"weights do not count", "SLOT * took / (weights[up] or 1)", "SLOT * took"},
 	{"costs do not count", "SLOT * took /", "SLOT /"},
 	{"what an empty node is ahead is forgotten", "      if nd.tag > p.time then\n", "      if false then\n"},
-	{"what means nothing is kept", "while e and e.tag <= nd.time do", "while false do"},
+	{"what means nothing is kept", "while e and e.tag <= nd.time and left > 0 do", "while false do"},
 	{"who leaves is still counted", "p.kids = max(0, p.kids - 1)", "p.kids = max(0, p.kids)"},
 	{"a blocked node stays listed", "    if up and not state.cost then\n      drop(up, sig, id, state.band, nd.tag)\n    end\n    state.cost", "    state.cost"},
 	{"priorities do not count among nodes", "return a.band < b.band or a.band == b.band and a.tag < b.tag", "return a.tag < b.tag"},
