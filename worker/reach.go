@@ -19,7 +19,7 @@ type delayMeter struct {
 func (d *delayMeter) note(took time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	took = max(0, took)
+	took = min(max(0, took), mostReach)
 	d.seen++
 	if d.seen == 1 || d.seen == 2 && took < d.mean { // the first may have had to load scripts, or to connect
 		d.mean, d.dev = took, took/2

@@ -105,19 +105,31 @@ func (w *waker) takeGranted(one *watch, g *gate, name string, list []throttle.Gr
 	defer cancel()
 	lease := newLease()
 	messages, out, err := w.releaser.take(ctx, name, lease, ids)
+	if err == nil {
+		w.reach.hand.note(time.Since(list[0].Starts().Add(-list[0].Wait)))
+	}
 	for pause := guardPause; mayPass(err) && !w.t.stopped() && sleep(ctx, pause); pause = min(2*pause, guardMaxPause) {
 		messages, out, err = w.releaser.take(ctx, name, lease, ids)
 	}
 	if err != nil {
 		w.tellUnreleased(name, err)
-		if !mayPass(err) {
-			out, _ = w.releaser.release(ctx, name, ids)
-			w.t.gates.kick()
-		}
-		messages = nil
+		out, messages = w.untake(name, lease, ids), nil
 	}
 	w.handOut(one, g, name, lease, list, messages)
 	w.answered(one, name, list, ids, out)
+}
+
+// untake puts tasks into pending of which it is not known whether they were taken: those that were, and those that wait.
+func (w *waker) untake(name, lease string, ids []string) []outcome {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.serving), guardTry)
+	defer cancel()
+	if err := w.releaser.giveBack(ctx, name, lease, ids); err == nil {
+		w.t.gates.kick()
+		return nil // what is not there any more is named again when it is overdue
+	}
+	out, _ := w.releaser.release(ctx, name, ids)
+	w.t.gates.kick()
+	return out
 }
 
 // handOut has a server hand out what was taken, each at its time.
@@ -132,7 +144,6 @@ func (w *waker) handOut(one *watch, g *gate, name, lease string, list []throttle
 		starts := list[i].Starts()
 		its := newHandout(queuePrefix(name), lease, message, starts.Add(-early))
 		taken = append(taken, its)
-		w.reach.hand.note(now.Sub(starts.Add(-list[i].Wait)))
 		if sent, is := one.out[list[i].Ticket]; is && its.at.After(now) {
 			sent.hands = its.at
 			one.out[list[i].Ticket] = sent

@@ -114,6 +114,7 @@ type watch struct {
 type sent struct {
 	place   throttle.Place
 	at      time.Time
+	asked   time.Time // when the dispatch began: others see to what has not come 3 s after that
 	hands   time.Time // when it is handed to its server, if it was at hand before; zero: it was not
 	granted *throttle.Granted
 }
@@ -448,7 +449,7 @@ func (w *waker) dispatched(one *watch, req throttle.DispatchRequest, had room) (
 		if errors.Is(err, errPanicked) {
 			w.pulse.looked(one.beat, err)
 		}
-		w.granted(one, got.Granted, had)
+		w.granted(one, got.Granted, had, began)
 	}()
 	return w.dispatch(w.t.serving, req)
 }
@@ -545,12 +546,12 @@ func (w *waker) announce(one *watch) {
 }
 
 // granted notes who has been granted a start.
-func (w *waker) granted(one *watch, list []throttle.Granted, had room) {
+func (w *waker) granted(one *watch, list []throttle.Granted, had room, asked time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.taken -= had.ahead
 	for _, g := range list {
-		one.out[g.Ticket] = sent{place: g.Place, at: time.Now(), granted: &g}
+		one.out[g.Ticket] = sent{place: g.Place, at: time.Now(), asked: asked, granted: &g}
 	}
 	if w.starved.Load() && len(list) < had.ahead {
 		w.kickStarved()
@@ -575,7 +576,7 @@ func (w *waker) arrived(provider, ticket string) *throttle.Granted {
 	if !its.hands.IsZero() {
 		w.reach.pickup.note(time.Since(its.hands))
 	}
-	if time.Since(its.at) > handedStays+mostReach {
+	if time.Since(its.asked) > handedStays+mostReach {
 		return nil
 	}
 	return its.granted
@@ -683,28 +684,39 @@ type answer struct {
 
 // heed notes what became of a task that was to be put into pending.
 func (w *waker) heed(one *watch, a answer) {
+	again := w.wasMissed(one, a)
 	switch a.became {
 	case moved, queued, unknown:
-		delete(one.missed, a.place.Ticket)
 		return
 	case there:
 		go w.retry(one, a)
 		return
 	case gone:
-		if !one.missed[a.place.Ticket] {
-			one.missed[a.place.Ticket] = true
+		if again {
+			one.news.Gone = append(one.news.Gone, a.place)
+		} else {
 			one.news.NotYet = append(one.news.NotYet, a.place)
-			break
 		}
-		delete(one.missed, a.place.Ticket)
-		one.news.Gone = append(one.news.Gone, a.place)
 	case elsewhere:
 		one.news.Gone = append(one.news.Gone, a.place)
 	case still:
-		delete(one.missed, a.place.Ticket)
 		w.heedStill(one, a)
 	}
 	w.arrived(one.provider, a.place.Ticket)
+}
+
+// wasMissed says whether a task was not there before, and notes whether it is not there now: twice in a row it is gone.
+func (w *waker) wasMissed(one *watch, a answer) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	was := one.missed[a.place.Ticket]
+	switch {
+	case a.became == gone && !was:
+		one.missed[a.place.Ticket] = true
+	case a.became != there && a.became != elsewhere:
+		delete(one.missed, a.place.Ticket)
+	}
+	return was
 }
 
 // heedEnded notes who has ended since the last look, where they stood or after they were
