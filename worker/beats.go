@@ -2,18 +2,21 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
 // beats sends what asynq's heartbeat writes beside it: while a heartbeat waits for Redis asynq starts no task, and it
-// makes up to four round trips every five seconds. A call is answered with the outcome of the one before, so that what
-// asynq thinks of a lease is at most one beat old: it takes a lease for lost 30 s after its end. It is safe for concurrent use.
+// makes up to four round trips every five seconds. A call is answered with the outcome of the last one that has ended. Where
+// Redis does not answer, what waits is dropped: the next heartbeat writes all of it anew. asynq takes a lease for lost 30 s
+// after its end. It is safe for concurrent use.
 type beats struct {
 	mu    sync.Mutex
-	calls []func() error
+	calls []func(context.Context) error
 	idle  chan struct{} // closed when all have been sent; nil: they have
 	last  error
 }
@@ -21,25 +24,24 @@ type beats struct {
 // mostBeats is how many calls may wait to be sent: those of several beats.
 const mostBeats = 64
 
-// send has a call sent after those before it, and returns how the last one ended. Where too many wait, it waits too.
-func (b *beats) send(call func() error) error {
+var errBeats = errors.New("headway: redis does not take what the heartbeat writes")
+
+// send has a call sent after those before it, and returns how the last one ended.
+func (b *beats) send(ctx context.Context, call func(context.Context) error) error {
 	b.mu.Lock()
-	if len(b.calls) >= mostBeats {
-		idle := b.idle
-		b.mu.Unlock()
-		<-idle
-		b.mu.Lock()
-	}
 	defer b.mu.Unlock()
+	if len(b.calls) >= mostBeats {
+		return errBeats
+	}
 	b.calls = append(b.calls, call)
 	if b.idle == nil {
 		b.idle = make(chan struct{})
-		go b.run(b.idle)
+		go b.run(context.WithoutCancel(ctx), b.idle)
 	}
 	return b.last
 }
 
-func (b *beats) run(idle chan struct{}) {
+func (b *beats) run(ctx context.Context, idle chan struct{}) {
 	for {
 		b.mu.Lock()
 		if len(b.calls) == 0 {
@@ -51,20 +53,30 @@ func (b *beats) run(idle chan struct{}) {
 		call := b.calls[0]
 		b.calls = b.calls[1:]
 		b.mu.Unlock()
-		err := call()
+		bounded, done := context.WithTimeout(ctx, guardTry)
+		err := call(bounded)
+		done()
 		b.mu.Lock()
-		b.last = err
+		if b.last = err; mayPass(err) {
+			b.calls = nil
+		}
 		b.mu.Unlock()
 	}
 }
 
-// wait returns when all calls have been sent.
+// wait returns when all calls have been sent, or after a while.
 func (b *beats) wait() {
 	b.mu.Lock()
 	idle := b.idle
 	b.mu.Unlock()
-	if idle != nil {
-		<-idle
+	if idle == nil {
+		return
+	}
+	timer := time.NewTimer(guardLast)
+	defer timer.Stop()
+	select {
+	case <-idle:
+	case <-timer.C:
 	}
 }
 
@@ -86,7 +98,7 @@ func (g *guard) sendState(ctx context.Context, sha string, keys []string, args [
 	if script == nil {
 		return g.UniversalClient.EvalSha(ctx, sha, keys, args...)
 	}
-	return redis.NewCmdResult("OK", g.beats.send(func() error {
+	return redis.NewCmdResult("OK", g.beats.send(ctx, func(ctx context.Context) error {
 		err := g.UniversalClient.EvalSha(ctx, sha, keys, args...).Err()
 		if redis.HasErrorPrefix(err, "NOSCRIPT") {
 			err = g.UniversalClient.Eval(ctx, *script, keys, args...).Err()
@@ -100,7 +112,7 @@ func (g *guard) ZAdd(ctx context.Context, key string, members ...redis.Z) *redis
 	if !isBeat(key) {
 		return g.UniversalClient.ZAdd(ctx, key, members...)
 	}
-	return redis.NewIntResult(0, g.beats.send(func() error { return g.UniversalClient.ZAdd(ctx, key, members...).Err() }))
+	return redis.NewIntResult(0, g.beats.send(ctx, func(ctx context.Context) error { return g.UniversalClient.ZAdd(ctx, key, members...).Err() }))
 }
 
 // ZAddXX sends the leases that a heartbeat renews beside it.
@@ -108,7 +120,7 @@ func (g *guard) ZAddXX(ctx context.Context, key string, members ...redis.Z) *red
 	if !strings.HasPrefix(key, "asynq:{") || !strings.HasSuffix(key, "}:lease") {
 		return g.UniversalClient.ZAddXX(ctx, key, members...)
 	}
-	return redis.NewIntResult(0, g.beats.send(func() error { return g.UniversalClient.ZAddXX(ctx, key, members...).Err() }))
+	return redis.NewIntResult(0, g.beats.send(ctx, func(ctx context.Context) error { return g.UniversalClient.ZAddXX(ctx, key, members...).Err() }))
 }
 
 // ZRem removes after all beats what they have written, as a server that ends does.

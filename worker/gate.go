@@ -351,15 +351,16 @@ func (g *gates) remove(one *gate) {
 	delete(g.all, one)
 }
 
-// serving returns a server that asks for tasks of a queue and has a slot, that with the fewest to be handed out; nil where
-// there is none.
+// serving returns a server that asks for tasks of a queue and has a slot, that with the most to spare beside what is to be
+// handed out; nil where there is none.
 func (g *gates) serving(name string) (found *gate) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	least := 0
+	most := 0
 	for one, its := range g.all {
-		if asks, has := one.serves(name); asks && !its.busy() && (found == nil || has < least) {
-			found, least = one, has
+		free := its.free()
+		if asks, has := one.serves(name); asks && free > 0 && (found == nil || free-has > most) {
+			found, most = one, free-has
 		}
 	}
 	return found

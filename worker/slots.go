@@ -288,11 +288,11 @@ func (s *slots) full() (changed <-chan struct{}, again time.Duration) {
 	return s.changed, again
 }
 
-// busy says whether all slots are taken.
-func (s *slots) busy() bool {
+// free is how many slots are not taken; below 0 where some run beyond them.
+func (s *slots) free() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.taken+len(s.coming) >= s.size
+	return s.size - s.taken - len(s.coming)
 }
 
 // hogged says whether one tenant has more than half of the slots. s.mu is held.

@@ -54,6 +54,7 @@ const (
 	// spread is how much earlier it may be, so that a call serves several tasks.
 	spread = 80 * time.Millisecond
 
+	learnsFor     = 3 * time.Second        // how far away Redis is: then tasks start by what is known
 	lookAgain     = 500 * time.Millisecond // while somebody waits
 	askAround     = time.Second
 	lookAnyway    = time.Minute // at an announcement that has not been repeated
@@ -412,10 +413,16 @@ func (w *waker) learn(ctx context.Context, provider string) {
 	}
 	w.mu.Unlock()
 	if known {
-		<-learned
+		select {
+		case <-learned:
+		case <-ctx.Done():
+		case <-w.t.serving.Done():
+		}
 		return
 	}
 	defer close(learned)
+	ctx, cancel := context.WithTimeout(w.t.serving, learnsFor) // not the task's: others wait for it too
+	defer cancel()
 	w.t.cfg.Limiter.LearnClock(ctx, provider)
 	w.reach.learn(func() error { return w.t.cfg.Redis.Ping(ctx).Err() })
 }
