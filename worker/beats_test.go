@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,9 +14,9 @@ func TestBeatsOfARedisThatIsAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var b beats
-		sent := 0
+		var sent atomic.Int64
 		hangs := func(ctx context.Context) error {
-			sent++
+			sent.Add(1)
 			<-ctx.Done()
 			return ctx.Err()
 		}
@@ -34,8 +35,8 @@ func TestBeatsOfARedisThatIsAway(t *testing.T) {
 			t.Errorf("it was waited for them for %s", took)
 		}
 		<-time.After(guardTry)
-		if sent != 1 {
-			t.Errorf("%d calls were sent to a Redis that does not answer, want 1: the next heartbeat writes all anew", sent)
+		if n := sent.Load(); n != 1 {
+			t.Errorf("%d calls were sent to a Redis that does not answer, want 1: the next heartbeat writes all anew", n)
 		}
 		if err := b.send(t.Context(), func(context.Context) error { return nil }); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("the call after that was answered %v, want how the last one has ended", err)

@@ -44,7 +44,8 @@ func (h *handing) round() {
 		cmd := h.gate.look(context.Background(), queue, "7", func(context.Context) *redis.Cmd { return h.redis(queue) })
 		if message, err := cmd.Text(); err == nil {
 			h.mu.Lock()
-			h.got = append(h.got, message+" "+time.Since(h.began).String())
+			at := time.Since(h.began).Truncate(5 * roundPause) // asynq may be between two rounds
+			h.got = append(h.got, message+" "+at.String())
 			h.mu.Unlock()
 			return
 		} else if !errors.Is(err, redis.Nil) {
