@@ -48,7 +48,7 @@ var plants = []plantedFault{
 	{"fixed: one unit more than the limit", "plain", "    local need = held(r, t) + r.cost - r.cap", "    local need = held(r, t) + r.cost - r.cap - 1"},
 	{"fixed: one unit less", "plain", "      return r.count\n", "      return r.count + min(r.count, 1)\n"},
 	{"fixed: a window before that is forgotten", "ahead", "(at == cell and had or 0)", "0"},
-	{"fixed: the window before forgotten by a clock that steps back", "clock steps, none ahead", "window = per > 0 and per or grain", "window = per"},
+	{"fixed: the window before forgotten by a clock that steps back", "clock steps", "window = per > 0 and per or grain", "window = per"},
 	{"fixed: a window that begins late", "plain", "or floor(t / r.grain) + 1", "or ceil(t / r.grain)"},
 	{"fixed: a margin that is forgotten", "plain", "<= r.slack do", "<= 0 do"},
 	{"fixed: a margin that is forgotten in the next window", "ahead", "while need > 0 or r.grain - t % r.grain <= r.slack do", "while need > 0 do"},
