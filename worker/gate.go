@@ -56,13 +56,16 @@ type gate struct {
 // handoutStays is how long after its time a task may stay here whose server has no slot for it.
 const handoutStays = 250 * time.Millisecond
 
+// ask asks Redis for a task, and returns the lease under which that is taken.
+type ask func(context.Context) (lease string, answer *redis.Cmd)
+
 // question is what Redis is asked for a queue.
 type question struct {
 	queue   string
-	lease   string
 	awaited bool // by a look
 	began   time.Time
 	answer  *redis.Cmd // nil: it is yet to come
+	lease   string     // known with the answer
 }
 
 const (
@@ -134,11 +137,10 @@ func (g *gate) change() {
 // stop makes every look, held back or yet to come, find nothing, at once.
 func (g *gate) stop() { g.once.Do(func() { close(g.stopped) }) }
 
-// look finds a task of queue: one that was taken, or one that ask brings from Redis, when it is time to ask. lease is
-// that under which asynq's own script takes it.
-func (g *gate) look(ctx context.Context, queue, lease string, ask func(context.Context) *redis.Cmd) *redis.Cmd {
+// look finds a task of queue: one that was taken, or one that ask brings from Redis, when it is time to ask.
+func (g *gate) look(ctx context.Context, queue string, ask ask) *redis.Cmd {
 	for began := true; ; began = false {
-		answer, wait, changed, heard := g.next(ctx, queue, lease, began, ask)
+		answer, wait, changed, heard := g.next(ctx, queue, began, ask)
 		if answer != nil {
 			return answer
 		}
@@ -154,7 +156,7 @@ func (g *gate) look(ctx context.Context, queue, lease string, ask func(context.C
 func nothing() *redis.Cmd { return redis.NewCmdResult(nil, redis.Nil) }
 
 // next is one step of a look: its answer, or until when it waits and what ends that sooner.
-func (g *gate) next(ctx context.Context, queue, lease string, began bool, ask func(context.Context) *redis.Cmd) (answer *redis.Cmd, wait time.Duration, changed, heard <-chan struct{}) {
+func (g *gate) next(ctx context.Context, queue string, began bool, ask ask) (answer *redis.Cmd, wait time.Duration, changed, heard <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed() {
@@ -169,7 +171,7 @@ func (g *gate) next(ctx context.Context, queue, lease string, began bool, ask fu
 	}
 	now := time.Now()
 	for (len(g.asked) == 0 || g.asked[0].queue == queue) && len(g.asked) < max(1, g.width[queue]) && g.due(queue, now) {
-		g.ask(ctx, queue, lease, ask)
+		g.ask(ctx, queue, ask)
 	}
 	one, others := g.taken.next(queue, now)
 	switch {
@@ -203,24 +205,24 @@ func (g *gate) due(queue string, now time.Time) bool {
 }
 
 // ask begins to ask Redis. g.mu is held.
-func (g *gate) ask(ctx context.Context, queue, lease string, ask func(context.Context) *redis.Cmd) {
-	q := &question{queue: queue, lease: lease, began: time.Now()}
+func (g *gate) ask(ctx context.Context, queue string, ask ask) {
+	q := &question{queue: queue, began: time.Now()}
 	g.asked = append(g.asked, q)
 	go func() {
 		select {
 		case g.asking <- struct{}{}:
 		case <-g.stopped:
-			g.answered(q, nothing())
+			g.answered(q, "", nothing())
 			return
 		}
-		answer := ask(ctx)
+		lease, answer := ask(ctx)
 		<-g.asking
-		g.answered(q, answer)
+		g.answered(q, lease, answer)
 	}()
 }
 
 // answered notes what Redis has answered. A task that no look waits for any more is handed out by the next one.
-func (g *gate) answered(q *question, answer *redis.Cmd) {
+func (g *gate) answered(q *question, lease string, answer *redis.Cmd) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if errors.Is(answer.Err(), redis.Nil) {
@@ -233,7 +235,7 @@ func (g *gate) answered(q *question, answer *redis.Cmd) {
 			g.width[q.queue] = min(2*max(1, g.width[q.queue]), mostAsked)
 		}
 	}
-	q.answer = answer
+	q.lease, q.answer = lease, answer
 	if !q.awaited || g.closed() {
 		g.keep()
 	}

@@ -63,7 +63,7 @@ func (a *asker) put(queue string, n int) {
 // round is what asynq does again and again.
 func (a *asker) round(ctx context.Context) {
 	for _, queue := range a.queues {
-		cmd := a.gate.look(ctx, queue, "", func(context.Context) *redis.Cmd { return a.redis(queue) })
+		cmd := a.gate.look(ctx, queue, func(context.Context) (string, *redis.Cmd) { return "", a.redis(queue) })
 		if err := cmd.Err(); !errors.Is(err, redis.Nil) {
 			return // it found a task, or gives up
 		}

@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -83,7 +82,7 @@ func (g *guard) EvalSha(ctx context.Context, sha string, keys []string, args ...
 	if isServerState(keys) && len(args) > 0 { // else the server ends
 		return g.sendState(ctx, sha, keys, args)
 	}
-	return g.send(ctx, keys, args, func(ctx context.Context) *redis.Cmd {
+	return g.send(ctx, keys, args, func(ctx context.Context, args []any) *redis.Cmd {
 		return g.UniversalClient.EvalSha(ctx, sha, keys, args...)
 	})
 }
@@ -94,19 +93,22 @@ func (g *guard) Eval(ctx context.Context, script string, keys []string, args ...
 	if isServerState(keys) && len(args) > 0 {
 		g.state.Store(&script)
 	}
-	return g.send(ctx, keys, args, func(ctx context.Context) *redis.Cmd {
+	return g.send(ctx, keys, args, func(ctx context.Context, args []any) *redis.Cmd {
 		return g.UniversalClient.Eval(ctx, script, keys, args...)
 	})
 }
 
-func (g *guard) send(ctx context.Context, keys []string, args []any, try func(context.Context) *redis.Cmd) *redis.Cmd {
+func (g *guard) send(ctx context.Context, keys []string, args []any, try func(context.Context, []any) *redis.Cmd) *redis.Cmd {
 	if queue, ok := dequeues(ctx, keys); ok && len(args) > 0 {
-		return g.look(ctx, queue, fmt.Sprint(args[0]), try)
+		return g.look(ctx, queue, func(ctx context.Context) (string, *redis.Cmd) {
+			lease, args := owned(args)
+			return lease.text, g.found(queue, lease, try(ctx, args))
+		})
 	}
 	if !endsRun(ctx, keys) {
-		return try(ctx)
+		return try(ctx, args)
 	}
-	cmd := g.untilTaken(ctx, try)
+	cmd := g.untilTaken(ctx, func(ctx context.Context) *redis.Cmd { return try(ctx, args) })
 	g.ended(keys, cmd.Err())
 	if lease, _ := ctx.Deadline(); isGone(cmd.Err()) && time.Now().Before(lease) {
 		// Nobody else ends a run before its lease is over: a call before did, whose reply was lost.
@@ -137,14 +139,13 @@ func (g *guard) untilTaken(ctx context.Context, try func(context.Context) *redis
 	}
 }
 
-// look finds a task of queue, when there is a slot for one and it is time to: one that was taken, or by ask, under a
-// lease.
-func (g *guard) look(ctx context.Context, queue, lease string, ask func(context.Context) *redis.Cmd) *redis.Cmd {
+// look finds a task of queue, when there is a slot for one and it is time to: one that was taken, or by ask.
+func (g *guard) look(ctx context.Context, queue string, ask ask) *redis.Cmd {
 	g.pulse.check()
 	if !g.slots.admit(g.gate.stopped) {
 		return redis.NewCmdResult(nil, redis.Nil)
 	}
-	cmd := g.gate.look(ctx, queue, lease, ask)
+	cmd := g.gate.look(ctx, queue, ask)
 	if message, err := cmd.Text(); err == nil {
 		g.slots.comes(queue + "t:" + messageID(message))
 	}

@@ -41,7 +41,7 @@ func newHanding(t *testing.T, delay time.Duration, queues ...string) *handing {
 
 func (h *handing) round() {
 	for _, queue := range h.queues {
-		cmd := h.gate.look(context.Background(), queue, "7", func(context.Context) *redis.Cmd { return h.redis(queue) })
+		cmd := h.gate.look(context.Background(), queue, func(context.Context) (string, *redis.Cmd) { return "7", h.redis(queue) })
 		if message, err := cmd.Text(); err == nil {
 			h.mu.Lock()
 			at := time.Since(h.began).Truncate(5 * roundPause) // asynq may be between two rounds
@@ -176,9 +176,9 @@ func TestHandoutGivenBack(t *testing.T) {
 			t.Errorf("given back: %q", back)
 		}
 		asked := make(chan struct{})
-		go g.look(context.Background(), "q", "7", func(context.Context) *redis.Cmd {
+		go g.look(context.Background(), "q", func(context.Context) (string, *redis.Cmd) {
 			<-asked
-			return redis.NewCmdResult("found", nil)
+			return "7", redis.NewCmdResult("found", nil)
 		})
 		synctest.Wait()
 		g.stop()

@@ -184,13 +184,26 @@ func (w *waker) giveBack(list []*handout) {
 		}
 	}
 	w.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.serving), guardTry)
-	defer cancel()
 	for g, its := range ids {
-		if err := w.releaser.giveBack(ctx, g.queue, g.lease, its); err != nil {
+		if err := w.giveBackUnder(g.queue, g.lease, its); err != nil {
 			w.t.log.Warn("tasks that were taken and not started could not be put back; asynq brings them when their lease is over",
 				"queue", g.queue, "tasks", len(its), "error", err)
 		}
 	}
 	w.t.gates.kick()
+}
+
+// giveBackUnder gives tasks back that were taken under one lease, again until Redis answers, as long as that lasts. A
+// Throttle that ends tries once.
+func (w *waker) giveBackUnder(name, lease string, ids []string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.serving), asynqLease)
+	defer cancel()
+	for pause := guardPause; ; pause = min(2*pause, guardMaxPause) {
+		bounded, done := context.WithTimeout(ctx, guardTry)
+		err := w.releaser.giveBack(bounded, name, lease, ids)
+		done()
+		if !mayPass(err) || w.t.stopped() || !sleep(ctx, pause) {
+			return err
+		}
+	}
 }

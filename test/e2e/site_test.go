@@ -40,7 +40,22 @@ func newSite(t *testing.T, limits string, opts ...redistest.Options) *site {
 	}
 	t.Cleanup(func() { _ = api.Close() })
 	s.api = api
+	t.Cleanup(s.tellWhatIsLeft)
 	return s
+}
+
+// tellWhatIsLeft logs where the tasks are of a test that has failed.
+func (s *site) tellWhatIsLeft() {
+	if !s.Failed() {
+		return
+	}
+	info, err := s.inspector.GetQueueInfo("default")
+	if err != nil {
+		s.Logf("%d of %d tasks succeeded; of the others nothing is known: %v", s.succeeded(), len(s.tasks), err)
+		return
+	}
+	s.Logf("%d of %d tasks succeeded; pending %d, active %d, scheduled %d, retry %d, archived %d",
+		s.succeeded(), len(s.tasks), info.Pending, info.Active, info.Scheduled, info.Retry, info.Archived)
 }
 
 func (s *site) url() string { return "redis://" + s.redis.Addr() }

@@ -40,9 +40,9 @@ func TestConnectionsAreCut(t *testing.T) {
 	})
 	lost := s.until(n)
 	stop()
-	// A worker asks for one task at a time.
-	if most := len(s.workers) * cuts; len(lost) > most {
-		t.Errorf("%d cuts left %d tasks to nobody; at most %d can be", cuts, len(lost), most)
+	// What a look took is given back when Redis answers; one that Redis takes from the network later than that is not.
+	if most := cuts / 4; len(lost) > most {
+		t.Errorf("%d cuts left %d tasks to nobody; want %d at most", cuts, len(lost), most)
 	}
 	s.perfect(lost)
 }
@@ -62,8 +62,7 @@ func TestRepliesAreLost(t *testing.T) {
 	for _, m := range s.workers {
 		replies += m.net.Lost()
 	}
-	// Of a look that asynq makes for one of pending the reply is lost for good; of what is taken otherwise it is not.
-	if len(lost) > replies/3 {
+	if len(lost) > replies/20 {
 		t.Errorf("%d lost replies left %d tasks to nobody", replies, len(lost))
 	}
 	s.perfect(lost)

@@ -153,7 +153,7 @@ func (c *course) knowLow() {
 func TestPausedWhileTasksWait(t *testing.T) {
 	run(t, hundred, func(c *course) {
 		// What is granted at the moment of the pause, up to a tenth of a second of the limit, is lost once.
-		const n, others = 600, 1200
+		const n, others = 900, 1200
 		c.takes = 5 * time.Millisecond
 		c.serve(asynq.Config{Queues: bothQueues})
 		c.planIn("low", others, "p/a")
