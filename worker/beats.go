@@ -115,11 +115,12 @@ func (g *guard) ZAdd(ctx context.Context, key string, members ...redis.Z) *redis
 	return redis.NewIntResult(0, g.beats.send(ctx, func(ctx context.Context) error { return g.UniversalClient.ZAdd(ctx, key, members...).Err() }))
 }
 
-// ZAddXX sends the leases that a heartbeat renews beside it.
+// ZAddXX sends the leases that a heartbeat renews beside it, each with the fraction of its own.
 func (g *guard) ZAddXX(ctx context.Context, key string, members ...redis.Z) *redis.IntCmd {
 	if !strings.HasPrefix(key, "asynq:{") || !strings.HasSuffix(key, "}:lease") {
 		return g.UniversalClient.ZAddXX(ctx, key, members...)
 	}
+	members = g.fences.renew(key, members)
 	return redis.NewIntResult(0, g.beats.send(ctx, func(ctx context.Context) error { return g.UniversalClient.ZAddXX(ctx, key, members...).Err() }))
 }
 

@@ -108,7 +108,7 @@ func (t *Throttle) NewServer(cfg asynq.Config) *Server {
 	cfg = t.Config(cfg)
 	slots := newSlots(concurrency(cfg))
 	g := newGuard(t, newGate(cfg.TaskCheckInterval), slots)
-	g.gate.giveBack = t.waker.giveBack
+	g.gate.giveBack, g.gate.free = t.waker.giveBack, slots.free
 	cfg.TaskCheckInterval, cfg.Concurrency = min(cfg.TaskCheckInterval, roundPause), slots.most()
 	t.gates.add(g.gate, slots)
 	return &Server{Server: asynq.NewServerFromRedisClient(g, cfg), throttle: t, guard: g}

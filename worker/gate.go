@@ -25,22 +25,23 @@ const roundPause = 2 * time.Millisecond
 // before found nothing: until the poll interval is over, or a kick, or a task that was taken is to be handed out.
 //
 // Redis is asked beside: a look that waits for an answer, which may be far away, returns empty-handed when a task
-// of another queue is to be handed out, and asynq goes on to that one. The answer is kept for the next look. A queue that
-// is far away and has tasks is asked for several at once: asynq alone takes one in each round trip.
+// of another queue is to be handed out, and asynq goes on to that one. The answer is kept for the next look. A queue
+// that has had tasks several times in a row is asked for several at once, as many as the server has slots for: asynq
+// alone takes one in each round trip.
 //
-// A busy server is never held back, and no queue of a round before another: the
-// order in which asynq asks them stays as it is. A gate belongs to one server and
-// is safe for concurrent use.
+// A busy server is never held back, and no queue of a round before another: asynq says in which order they are
+// asked. A gate belongs to one server and is safe for concurrent use.
 type gate struct {
 	interval time.Duration
-	asking   chan struct{} // holds one for each question, or is full: nobody may ask
+	asking   chan struct{} // is full while Redis is asked, or nobody may ask
+	free     func() int    // how many slots the server has to spare; nil: enough
 
 	mu      sync.Mutex
 	met     map[string]bool // queues that asynq has asked, by their prefix
 	empty   map[string]bool // the queues that the round at hand found empty
 	rests   time.Time       // until when the next round is held back, if this one finds nothing
-	asked   []*question     // what Redis is being asked, all of one queue
-	width   map[string]int  // for how many tasks of a queue it is asked at once, if for several
+	asked   *question       // what Redis is being asked; nil: nothing
+	finds   map[string]int  // how many tasks of a queue have been found in a row
 	taken   handouts
 	overdue *time.Timer   // nil: nothing is here to be handed out
 	kicked  chan struct{} // closed by the next kick
@@ -56,22 +57,32 @@ type gate struct {
 // handoutStays is how long after its time a task may stay here whose server has no slot for it.
 const handoutStays = 250 * time.Millisecond
 
-// ask asks Redis for a task, and returns the lease under which that is taken.
-type ask func(context.Context) (lease string, answer *redis.Cmd)
+// ask asks Redis for n tasks, and returns n answers.
+type ask func(ctx context.Context, n int) []found
 
-// question is what Redis is asked for a queue.
+// found is an answer to a look, and the lease under which the task was taken that it brings.
+type found struct {
+	lease  string
+	answer *redis.Cmd
+}
+
+// brings says whether it is a task.
+func (f found) brings() bool { return f.answer.Err() == nil }
+
+// question is what Redis is asked.
 type question struct {
 	queue   string
+	n       int  // for how many tasks
 	awaited bool // by a look
 	began   time.Time
-	answer  *redis.Cmd // nil: it is yet to come
-	lease   string     // known with the answer
+	found   []found // nil: the answers are yet to come
 }
 
 const (
-	// mostAsked is how many tasks of a queue Redis is asked for at once, and farAway how long it takes to answer where
-	// that is done.
+	// mostAsked is for how many tasks of a queue Redis is asked at once, and findsMore after how many in a row it is asked
+	// for one more; where it takes longer than farAway to answer, for twice as many each time.
 	mostAsked = 16
+	findsMore = 4
 	farAway   = 2 * time.Millisecond
 )
 
@@ -79,7 +90,7 @@ const (
 // between half of it and one and a half, as asynq does.
 func newGate(interval time.Duration) *gate {
 	return &gate{
-		interval: interval, asking: make(chan struct{}, mostAsked), width: map[string]int{}, met: map[string]bool{}, empty: map[string]bool{},
+		interval: interval, asking: make(chan struct{}, 1), finds: map[string]int{}, met: map[string]bool{}, empty: map[string]bool{},
 		kicked: make(chan struct{}), changed: make(chan struct{}), stopped: make(chan struct{}),
 	}
 }
@@ -112,13 +123,21 @@ func (g *gate) serves(name string) (asks bool, has int) {
 	return g.met[queuePrefix(name)] && !g.closed(), len(g.taken)
 }
 
+// atHand says whether tasks are to be handed out now.
+func (g *gate) atHand() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, n := g.taken.due("", time.Now())
+	return n > 0
+}
+
 // withdraw takes back all that was not handed out, once the gate was stopped. Where Redis is being asked, it waits for
 // the answers.
 func (g *gate) withdraw() []*handout {
 	for {
 		g.mu.Lock()
 		g.keep()
-		changed, waits := g.changed, len(g.asked) > 0
+		changed, waits := g.changed, g.asked != nil
 		if !waits {
 			defer g.mu.Unlock()
 			return g.taken.remove(func(*handout) bool { return true })
@@ -138,25 +157,25 @@ func (g *gate) change() {
 func (g *gate) stop() { g.once.Do(func() { close(g.stopped) }) }
 
 // look finds a task of queue: one that was taken, or one that ask brings from Redis, when it is time to ask.
-func (g *gate) look(ctx context.Context, queue string, ask ask) *redis.Cmd {
+func (g *gate) look(ctx context.Context, queue string, ask ask) found {
 	for began := true; ; began = false {
 		answer, wait, changed, heard := g.next(ctx, queue, began, ask)
 		if answer != nil {
-			return answer
+			return *answer
 		}
 		if !g.rest(wait, changed, heard) {
 			g.mu.Lock()
 			defer g.mu.Unlock()
 			g.keep()
-			return nothing()
+			return *nothing()
 		}
 	}
 }
 
-func nothing() *redis.Cmd { return redis.NewCmdResult(nil, redis.Nil) }
+func nothing() *found { return &found{answer: redis.NewCmdResult(nil, redis.Nil)} }
 
 // next is one step of a look: its answer, or until when it waits and what ends that sooner.
-func (g *gate) next(ctx context.Context, queue string, began bool, ask ask) (answer *redis.Cmd, wait time.Duration, changed, heard <-chan struct{}) {
+func (g *gate) next(ctx context.Context, queue string, began bool, ask ask) (answer *found, wait time.Duration, changed, heard <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed() {
@@ -170,21 +189,19 @@ func (g *gate) next(ctx context.Context, queue string, began bool, ask ask) (ans
 		}
 	}
 	now := time.Now()
-	for (len(g.asked) == 0 || g.asked[0].queue == queue) && len(g.asked) < max(1, g.width[queue]) && g.due(queue, now) {
+	if g.asked == nil && g.room(queue, now) && g.due(queue, now) {
 		g.ask(ctx, queue, ask)
 	}
 	one, others := g.taken.next(queue, now)
 	switch {
 	case one != nil:
 		g.keep()
-		return redis.NewCmdResult(one.message, nil), 0, nil, nil
+		return &found{one.lease, redis.NewCmdResult(one.message, nil)}, 0, nil, nil
 	case others, g.empty[queue] && len(g.empty) < len(g.met):
 		g.keep()
 		return nothing(), 0, nil, nil // asynq goes on to another queue
-	case len(g.asked) > 0:
-		for _, q := range g.asked {
-			q.awaited = q.awaited || q.queue == queue
-		}
+	case g.asked != nil:
+		g.asked.awaited = g.asked.queue == queue
 		return nil, g.taken.until(now), g.changed, nil
 	}
 	return nil, min(g.rests.Sub(now), g.taken.until(now)), g.changed, g.heard
@@ -206,71 +223,101 @@ func (g *gate) due(queue string, now time.Time) bool {
 
 // ask begins to ask Redis. g.mu is held.
 func (g *gate) ask(ctx context.Context, queue string, ask ask) {
-	q := &question{queue: queue, began: time.Now()}
-	g.asked = append(g.asked, q)
+	q := &question{queue: queue, n: g.several(queue), began: time.Now()}
+	g.asked = q
 	go func() {
 		select {
 		case g.asking <- struct{}{}:
 		case <-g.stopped:
-			g.answered(q, "", nothing())
+			g.answered(q, []found{*nothing()})
 			return
 		}
-		lease, answer := ask(ctx)
+		found := ask(ctx, q.n)
 		<-g.asking
-		g.answered(q, lease, answer)
+		g.answered(q, found)
 	}()
 }
 
-// answered notes what Redis has answered. A task that no look waits for any more is handed out by the next one.
-func (g *gate) answered(q *question, lease string, answer *redis.Cmd) {
+// room says whether the server has a slot beside those for what is at hand of a queue. g.mu is held.
+func (g *gate) room(queue string, now time.Time) bool {
+	its, _ := g.taken.due(queue, now)
+	return its == 0 || g.free == nil || its < g.free()
+}
+
+// several is for how many tasks of a queue Redis is asked: for one where another queue has some at hand, which go
+// first or after it as asynq says. g.mu is held.
+func (g *gate) several(queue string) int {
+	n := min(1+g.finds[queue]/findsMore, mostAsked)
+	if n > 1 && g.free != nil {
+		n = min(n, g.free()-len(g.taken))
+	}
+	if _, others := g.taken.due(queue, time.Now()); others > 0 {
+		n = 1
+	}
+	return max(n, 1)
+}
+
+// answered notes what Redis has answered. Tasks that no look waits for any more are handed out by the next ones.
+func (g *gate) answered(q *question, answers []found) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if errors.Is(answer.Err(), redis.Nil) {
+	has := 0
+	for _, one := range answers {
+		if one.brings() {
+			has++
+		}
+	}
+	if has == q.n {
+		more := has
+		if time.Since(q.began) > farAway {
+			more *= findsMore
+		}
+		g.finds[q.queue] = min(g.finds[q.queue]+more, mostAsked*findsMore)
+	} else {
+		delete(g.finds, q.queue)
+	}
+	if has == 0 && errors.Is(answers[0].answer.Err(), redis.Nil) {
 		g.empty[q.queue] = true
-		delete(g.width, q.queue)
 		g.rests = time.Now().Add(g.interval/2 + rand.N(max(g.interval, 1)))
 	} else {
 		clear(g.empty) // asynq begins a new round
-		if answer.Err() == nil && time.Since(q.began) > farAway {
-			g.width[q.queue] = min(2*max(1, g.width[q.queue]), mostAsked)
-		}
 	}
-	q.lease, q.answer = lease, answer
+	q.found = answers
 	if !q.awaited || g.closed() {
 		g.keep()
 	}
 	g.change()
 }
 
-// answer takes an answer that a look waits for: a task first, and none only when there is nothing else. All others are
-// kept for the next look. g.mu is held.
-func (g *gate) answer() (answer *redis.Cmd) {
-	at := -1
-	for i, q := range g.asked {
-		if q.awaited && q.answer != nil && (at < 0 || g.asked[at].answer.Err() != nil) {
-			at = i
-		}
-	}
-	if at < 0 {
+// answer takes an answer that a look waits for, if it has come: a task first. All others are kept for the next look.
+// g.mu is held.
+func (g *gate) answer() *found {
+	q := g.asked
+	if q == nil || !q.awaited || q.found == nil {
 		return nil
 	}
-	answer = g.asked[at].answer
-	g.asked = slices.Delete(g.asked, at, at+1)
+	at := max(0, slices.IndexFunc(q.found, found.brings))
+	answer := q.found[at]
+	q.found = slices.Delete(q.found, at, at+1)
 	g.keep()
-	return answer
+	return &answer
 }
 
 // keep lets answers be kept for the next look: no look waits for them any more. g.mu is held.
 func (g *gate) keep() {
-	g.asked = slices.DeleteFunc(g.asked, func(q *question) bool {
-		if q.awaited = false; q.answer == nil {
-			return false // it is kept when it comes
+	q := g.asked
+	if q == nil {
+		return
+	}
+	if q.awaited = false; q.found == nil {
+		return // they are kept when they come
+	}
+	for _, one := range q.found {
+		if message, err := one.answer.Text(); err == nil {
+			g.add(newHandout(q.queue, one.lease, message, time.Now()))
 		}
-		if message, err := q.answer.Text(); err == nil {
-			g.add(newHandout(q.queue, q.lease, message, time.Now()))
-		}
-		return true
-	})
+	}
+	g.asked = nil
 }
 
 // add notes tasks to be handed out. g.mu is held.
@@ -389,6 +436,18 @@ func (g *gates) shut() (open func()) {
 			}
 		}
 	}
+}
+
+// atHand says whether a server has tasks that are to be handed out now.
+func (g *gates) atHand() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for one := range g.all {
+		if one.atHand() {
+			return true
+		}
+	}
+	return false
 }
 
 // kick has every server look for tasks at once: something was put into pending.

@@ -60,10 +60,20 @@ func (a *asker) put(queue string, n int) {
 	a.tasks[queue] += n
 }
 
+// times asks as often as a gate wants.
+func times(lease string, once func() *redis.Cmd) ask {
+	return func(_ context.Context, n int) (all []found) {
+		for range n {
+			all = append(all, found{lease, once()})
+		}
+		return all
+	}
+}
+
 // round is what asynq does again and again.
 func (a *asker) round(ctx context.Context) {
 	for _, queue := range a.queues {
-		cmd := a.gate.look(ctx, queue, func(context.Context) (string, *redis.Cmd) { return "", a.redis(queue) })
+		cmd := a.gate.look(ctx, queue, times("", func() *redis.Cmd { return a.redis(queue) })).answer
 		if err := cmd.Err(); !errors.Is(err, redis.Nil) {
 			return // it found a task, or gives up
 		}

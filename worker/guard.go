@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,8 +22,8 @@ import (
 // ends and then counts as failed, though it was only limited, or had succeeded.
 // The guard sends such a script until Redis answers.
 //
-// Sending one twice is harmless: it finds the task gone from the active list and
-// changes nothing.
+// Sending one twice is harmless: it finds the task gone from the active list, or taken anew, and
+// changes nothing: see fences.
 //
 // From the message of a task that has succeeded it takes the text that our own put-backs left
 // there: see withoutOurText.
@@ -34,10 +35,12 @@ import (
 // are taken, and asks with each whether waiting tasks are woken.
 type guard struct {
 	redis.UniversalClient
-	gate  *gate
-	slots *slots
-	pulse *pulse
-	log   *slog.Logger
+	gate     *gate
+	slots    *slots
+	pulse    *pulse
+	releaser *releaser
+	moves    *sync.WaitGroup // what a server that ends waits for
+	log      *slog.Logger
 
 	serving context.Context //nolint:containedctx // over when its server is shut down, or all are
 	retire  context.CancelFunc
@@ -46,6 +49,8 @@ type guard struct {
 	once     sync.Once
 	untaken  untaken
 	beats    beats
+	ends     combiner
+	fences   fences
 	state    atomic.Pointer[string] // the script by which a heartbeat writes what its server does; nil: not known yet
 
 	mu     sync.Mutex
@@ -68,7 +73,10 @@ const (
 )
 
 func newGuard(t *Throttle, gate *gate, slots *slots) *guard {
-	g := &guard{UniversalClient: t.cfg.Redis, gate: gate, slots: slots, pulse: t.waker.pulse, log: t.log, stopping: make(chan struct{}), untaken: untaken{log: t.log}}
+	g := &guard{
+		UniversalClient: t.cfg.Redis, gate: gate, slots: slots, pulse: t.waker.pulse, releaser: t.waker.releaser, moves: &t.moves, log: t.log,
+		stopping: make(chan struct{}), untaken: untaken{log: t.log}, ends: combiner{rdb: t.cfg.Redis},
+	}
 	g.serving, g.retire = context.WithCancel(t.serving)
 	return g
 }
@@ -82,8 +90,17 @@ func (g *guard) EvalSha(ctx context.Context, sha string, keys []string, args ...
 	if isServerState(keys) && len(args) > 0 { // else the server ends
 		return g.sendState(ctx, sha, keys, args)
 	}
-	return g.send(ctx, keys, args, func(ctx context.Context, args []any) *redis.Cmd {
-		return g.UniversalClient.EvalSha(ctx, sha, keys, args...)
+	if more := g.fenced(ctx, keys); more != nil {
+		its := g.fences.script(sha)
+		if its == nil {
+			return redis.NewCmdResult(nil, noScript{})
+		}
+		return g.endFenced(ctx, keys, append(slices.Clip(args), more...), its, func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd {
+			return rdb.EvalSha(ctx, sha, keys, args...)
+		})
+	}
+	return g.send(ctx, keys, args, func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd {
+		return rdb.EvalSha(ctx, sha, keys, args...)
 	})
 }
 
@@ -93,22 +110,42 @@ func (g *guard) Eval(ctx context.Context, script string, keys []string, args ...
 	if isServerState(keys) && len(args) > 0 {
 		g.state.Store(&script)
 	}
-	return g.send(ctx, keys, args, func(ctx context.Context, args []any) *redis.Cmd {
-		return g.UniversalClient.Eval(ctx, script, keys, args...)
+	if more := g.fenced(ctx, keys); more != nil {
+		return g.endFenced(ctx, keys, append(slices.Clip(args), more...), g.fences.learn(script), func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd {
+			return rdb.Eval(ctx, script, keys, args...)
+		})
+	}
+	return g.send(ctx, keys, args, func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd {
+		return rdb.Eval(ctx, script, keys, args...)
 	})
 }
 
-func (g *guard) send(ctx context.Context, keys []string, args []any, try func(context.Context, []any) *redis.Cmd) *redis.Cmd {
+// script sends one that asynq wants sent, with arguments, by a client or in a pipeline.
+type script func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd
+
+func (g *guard) send(ctx context.Context, keys []string, args []any, its script) *redis.Cmd {
 	if queue, ok := dequeues(ctx, keys); ok && len(args) > 0 {
-		return g.look(ctx, queue, func(ctx context.Context) (string, *redis.Cmd) {
-			lease, args := owned(args)
-			return lease.text, g.found(queue, lease, try(ctx, args))
-		})
+		return g.look(ctx, queue, func(ctx context.Context, n int) []found { return g.askFor(ctx, queue, n, args, its) })
 	}
 	if !endsRun(ctx, keys) {
-		return try(ctx, args)
+		return its(ctx, g.UniversalClient, args)
 	}
-	cmd := g.untilTaken(ctx, func(ctx context.Context) *redis.Cmd { return try(ctx, args) })
+	return g.end(ctx, keys, func(ctx context.Context) *redis.Cmd {
+		return g.ends.send(func(rdb redis.Scripter) *redis.Cmd { return its(ctx, rdb, args) })
+	})
+}
+
+// fenced returns what a script has besides that ends a run, if the run can be told from others.
+func (g *guard) fenced(ctx context.Context, keys []string) []any {
+	if !endsRun(ctx, keys) {
+		return nil
+	}
+	return g.fences.arguments(keys)
+}
+
+// end has a run's end sent until Redis answers, and does what was to be done then.
+func (g *guard) end(ctx context.Context, keys []string, try func(context.Context) *redis.Cmd) *redis.Cmd {
+	cmd := g.untilTaken(ctx, try)
 	g.ended(keys, cmd.Err())
 	if lease, _ := ctx.Deadline(); isGone(cmd.Err()) && time.Now().Before(lease) {
 		// Nobody else ends a run before its lease is over: a call before did, whose reply was lost.
@@ -145,11 +182,13 @@ func (g *guard) look(ctx context.Context, queue string, ask ask) *redis.Cmd {
 	if !g.slots.admit(g.gate.stopped) {
 		return redis.NewCmdResult(nil, redis.Nil)
 	}
-	cmd := g.gate.look(ctx, queue, ask)
-	if message, err := cmd.Text(); err == nil {
-		g.slots.comes(queue + "t:" + messageID(message))
+	got := g.gate.look(ctx, queue, ask)
+	if message, err := got.answer.Text(); err == nil {
+		key := queue + "t:" + messageID(message)
+		g.fences.takes(key, got.lease)
+		g.slots.comes(key)
 	}
-	return cmd
+	return got.answer
 }
 
 // guardKey finds the guard of a task's server in the task's context.

@@ -51,6 +51,21 @@ func (h *handouts) next(queue string, now time.Time) (one *handout, others bool)
 	return nil, others
 }
 
+// due is how many are to be handed out now, of a queue and of all others.
+func (h *handouts) due(queue string, now time.Time) (its, others int) {
+	for _, one := range *h {
+		switch {
+		case one.at.After(now):
+			return its, others
+		case one.queue == queue:
+			its++
+		default:
+			others++
+		}
+	}
+	return its, others
+}
+
 // until is how long it takes until the next is to be handed out of those whose time is yet to come.
 func (h *handouts) until(now time.Time) time.Duration {
 	for _, its := range *h {

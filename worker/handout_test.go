@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,7 +42,10 @@ func newHanding(t *testing.T, delay time.Duration, queues ...string) *handing {
 
 func (h *handing) round() {
 	for _, queue := range h.queues {
-		cmd := h.gate.look(context.Background(), queue, func(context.Context) (string, *redis.Cmd) { return "7", h.redis(queue) })
+		cmd := h.gate.look(context.Background(), queue, func(ctx context.Context, n int) []found {
+			<-time.After(h.delay)
+			return times("7", func() *redis.Cmd { return h.redis(queue) })(ctx, n)
+		}).answer
 		if message, err := cmd.Text(); err == nil {
 			h.mu.Lock()
 			at := time.Since(h.began).Truncate(5 * roundPause) // asynq may be between two rounds
@@ -56,12 +60,11 @@ func (h *handing) round() {
 }
 
 func (h *handing) redis(queue string) *redis.Cmd {
-	<-time.After(h.delay)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.asks++
 	if len(h.has[queue]) == 0 {
-		return nothing()
+		return nothing().answer
 	}
 	message := h.has[queue][0]
 	h.has[queue] = h.has[queue][1:]
@@ -114,7 +117,7 @@ func TestHandoutWhileAsking(t *testing.T) {
 	})
 }
 
-// "A queue that is far away and has tasks is asked for several at once", and none of them is lost.
+// "A queue that has had tasks several times in a row is asked for several at once", and none of them is lost.
 func TestAskedForSeveral(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -129,6 +132,37 @@ func TestAskedForSeveral(t *testing.T) {
 		if got := len(h.handed()); got != 201 {
 			t.Errorf("%d of 201 tasks were handed out in 2 s; one in each round trip are 100", got)
 		}
+	})
+}
+
+// "As many as the server has slots for": none is taken that would wait here for a slot.
+func TestAskedForNoMoreThanSlots(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const slots = 4
+		var running, most atomic.Int32
+		g := newGate(10 * time.Millisecond)
+		g.free = func() int { return slots - int(running.Load()) }
+		g.giveBack = func(list []*handout) { t.Errorf("%d were given back", len(list)) }
+		ask := func(_ context.Context, n int) []found {
+			most.Store(max(most.Load(), int32(n))) //nolint:gosec // 16 at most
+			return times("7", func() *redis.Cmd { return redis.NewCmdResult("pending", nil) })(t.Context(), n)
+		}
+		for range 40 * slots {
+			for running.Load() == slots { // asynq asks with a slot in its hand
+				<-time.After(time.Millisecond)
+			}
+			if _, err := g.look(t.Context(), "q", ask).answer.Text(); err != nil {
+				t.Fatal(err)
+			}
+			running.Add(1)
+			time.AfterFunc(time.Second, func() { running.Add(-1) })
+		}
+		if most.Load() < 2 {
+			t.Error("Redis was asked for one at a time")
+		}
+		<-time.After(2 * handoutStays)
+		g.stop()
 	})
 }
 
@@ -176,10 +210,10 @@ func TestHandoutGivenBack(t *testing.T) {
 			t.Errorf("given back: %q", back)
 		}
 		asked := make(chan struct{})
-		go g.look(context.Background(), "q", func(context.Context) (string, *redis.Cmd) {
+		go g.look(context.Background(), "q", times("7", func() *redis.Cmd {
 			<-asked
-			return "7", redis.NewCmdResult("found", nil)
-		})
+			return redis.NewCmdResult("found", nil)
+		}))
 		synctest.Wait()
 		g.stop()
 		time.AfterFunc(time.Second, func() { close(asked) })

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -11,10 +12,11 @@ import (
 )
 
 // ownLease is the lease of one of asynq's looks, with a fraction of its own: what the look took is found by it where
-// its reply is lost. The client may send a look more than once and tells nobody, so the lease counts how often it was
-// written. It is not to be copied.
+// its reply is lost. The client may send a look more than once, and tells neither its caller nor its hooks, so the lease
+// counts how often it was written. It is not to be copied.
 type ownLease struct {
 	text    string
+	own     bool
 	written atomic.Int32
 }
 
@@ -27,49 +29,79 @@ func (l *ownLease) MarshalBinary() ([]byte, error) {
 // String is what a hook of the client shows.
 func (l *ownLease) String() string { return l.text }
 
-// owned returns the arguments of a look under a lease of its own. asynq gives the second that its lease ends.
-func owned(args []any) (*ownLease, []any) {
-	lease := &ownLease{text: fmt.Sprint(args[0])}
-	if ends, is := args[0].(int64); is {
-		lease.text = ownSecond(time.Unix(ends, 0))
+// lost says whether the look may have taken a task that answer does not bring. A reply of Redis's own brings what was
+// taken, or says that nothing was.
+func (l *ownLease) lost(answer *redis.Cmd) bool {
+	written, err := l.written.Load(), answer.Err()
+	var reply redis.Error
+	return l.own && (written > 1 || written > 0 && err != nil && !errors.As(err, &reply))
+}
+
+// owned returns the arguments of a look under a lease of its own: asynq gives the second that its lease ends. Where that is
+// unknown, or asynq's keys are, it stays as it is.
+func (g *guard) owned(args []any) (*ownLease, []any) {
+	ends, is := args[0].(int64)
+	if !is || !g.releaser.takes() {
+		return &ownLease{text: fmt.Sprint(args[0])}, args
 	}
+	lease := &ownLease{text: ownSecond(time.Unix(ends, 0)), own: true}
 	args = slices.Clone(args)
 	args[0] = lease
 	return lease, args
 }
 
-// found has what a look took and did not bring given back, and returns its answer.
-func (g *guard) found(queue string, lease *ownLease, answer *redis.Cmd) *redis.Cmd {
-	if resent := lease.written.Load() > 1; resent || mayPass(answer.Err()) {
-		brought, _ := answer.Text()
-		go g.giveBackLost(queue, lease.text, brought)
+// askFor sends asynq's look n times in one round trip, each under a lease of its own, and has what they took and did
+// not bring given back.
+func (g *guard) askFor(ctx context.Context, queue string, n int, args []any, look script) []found {
+	leases, all := make([]*ownLease, n), make([]found, n)
+	send := func(rdb redis.Scripter) {
+		for i := range all {
+			lease, args := g.owned(args)
+			leases[i], all[i] = lease, found{lease.text, look(ctx, rdb, args)}
+		}
 	}
-	return answer
+	if n == 1 {
+		send(g.UniversalClient)
+	} else {
+		pipe := g.Pipeline()
+		send(pipe)
+		_, _ = pipe.Exec(ctx) // each has its own error
+	}
+	for i, one := range all {
+		if lease := leases[i]; lease.lost(one.answer) {
+			brought, _ := one.answer.Text()
+			g.moves.Go(func() { g.giveBackLost(queue, lease, brought) })
+		}
+	}
+	return all
 }
 
-// giveBackLost puts tasks into pending that Redis has handed out under a lease by a reply that was lost, once Redis answers. In
-// the time of a lease it has or has not: then asynq brings them.
-func (g *guard) giveBackLost(queue, lease, brought string) {
-	ctx, cancel := context.WithTimeout(g.serving, asynqLease)
-	defer cancel()
-	ids, err := g.under(ctx, queue, lease)
-	for pause := guardPause; mayPass(err) && sleep(ctx, pause); pause = min(2*pause, guardMaxPause) {
-		ids, err = g.under(ctx, queue, lease)
+// giveBackLost puts tasks into pending that Redis has handed out under a lease by a reply that was lost. It tries for
+// the time of that lease, and once where the server ends: after that asynq's recoverer brings them.
+func (g *guard) giveBackLost(queue string, lease *ownLease, brought string) {
+	ids, err := g.under(queue, lease.text)
+	for began, pause := time.Now(), guardPause; mayPass(err) && time.Since(began) < asynqLease && sleep(g.serving, pause); pause = min(2*pause, guardMaxPause) {
+		ids, err = g.under(queue, lease.text)
+	}
+	if err != nil {
+		g.log.Warn("a task that was taken and not brought could not be looked for; asynq brings it when its lease is over", "queue", queueName(queue), "error", err)
+		return
 	}
 	var lost []*handout
 	for _, id := range ids {
 		if brought == "" || id != messageID(brought) {
-			lost = append(lost, &handout{queue: queue, id: id, lease: lease})
+			lost = append(lost, &handout{queue: queue, id: id, lease: lease.text})
 		}
 	}
-	if len(lost) > 0 && g.gate.giveBack != nil {
+	// More than were taken are another's, whose lease is the same by chance.
+	if len(lost) > 0 && len(lost) <= int(lease.written.Load()) && g.gate.giveBack != nil {
 		g.gate.giveBack(lost)
 	}
 }
 
 // under returns the ids of tasks that are active under a lease.
-func (g *guard) under(ctx context.Context, queue, lease string) ([]string, error) {
-	bounded, cancel := context.WithTimeout(ctx, guardTry)
+func (g *guard) under(queue, lease string) ([]string, error) {
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(g.serving), guardTry)
 	defer cancel()
 	return g.ZRangeArgs(bounded, redis.ZRangeArgs{Key: queue + "lease", ByScore: true, Start: lease, Stop: lease}).Result()
 }

@@ -18,13 +18,26 @@ type losing struct {
 	redis.Hook
 
 	left   atomic.Int32 // how many
+	pipes  atomic.Int32 // and of how many pipelines
 	resend bool         // the client sends the look again, as go-redis does, and tells nobody
 }
 
 func (l *losing) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (l *losing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		if err != nil || !isLook(cmds[0]) || l.pipes.Add(-1) < 0 {
+			return err
+		}
+		if l.resend {
+			return next(ctx, cmds)
+		}
+		for _, cmd := range cmds[1:] { // the first has its reply
+			cmd.SetErr(io.EOF)
+		}
+		return io.EOF
+	}
 }
 
 func (l *losing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
@@ -59,15 +72,16 @@ func TestLostLook(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			inFakeTime(t, perHour(100), func(s *system) {
-				const n, lost = 20, 3
+				const n, lost = 100, 3
 				hook := &losing{resend: resend}
 				hook.left.Store(lost)
+				hook.pipes.Store(lost)
 				s.rdb.AddHook(hook)
 				for i := range n {
 					s.addForeign(fmt.Sprint(i), asynq.MaxRetry(0))
 				}
 				began := time.Now()
-				s.serve(asynq.Config{}, nil)
+				s.serve(asynq.Config{Concurrency: 40}, nil)
 				for i := range n {
 					select {
 					case <-s.ended:
@@ -78,8 +92,8 @@ func TestLostLook(t *testing.T) {
 				if took := time.Since(began); took > asynqLease/10 {
 					t.Errorf("they took %s", took)
 				}
-				if left := hook.left.Load(); left > 0 {
-					t.Errorf("%d replies were not lost: the test tested less than it should", left)
+				if left, pipes := hook.left.Load(), hook.pipes.Load(); left > 0 || pipes > 0 {
+					t.Errorf("%d replies and %d of pipelines were not lost: the test tested less than it should", left, pipes)
 				}
 			})
 		})

@@ -40,5 +40,5 @@ func (r *releaser) park(ctx context.Context, queue string, ids []string, until t
 // ownSecond is the second at or after a time, as asynq's sets have it, with a fraction that asynq drops: by it a
 // call that is sent again is told from another's.
 func ownSecond(at time.Time) string {
-	return fmt.Sprintf("%d.%06d", secondAtOrAfter(at), rand.N(1_000_000))
+	return fmt.Sprintf("%d.%06d", secondAtOrAfter(at), 1+rand.N(999_999))
 }

@@ -332,7 +332,8 @@ func (p *planner) place(ctx context.Context, name string, jobs []*job) (claimed 
 // settle waits, not for long, until those that this process has taken before the page have
 // their places: they are before it. What other processes have taken is not waited for.
 func (p *planner) settle() {
-	for waited := time.Duration(0); waited == 0 || waited < mostSettle && p.t.asking.Load() > 0; waited += settlePause {
+	busy := func() bool { return p.t.asking.Load() > 0 || p.t.gates.atHand() }
+	for waited := time.Duration(0); waited == 0 || waited < mostSettle && busy(); waited += settlePause {
 		if !sleep(p.t.serving, settlePause) {
 			return
 		}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -144,6 +145,11 @@ func (r *releaser) toPending(ctx context.Context, queue string, ids []string, le
 
 // queuePrefix begins asynq's keys of a queue.
 func queuePrefix(queue string) string { return "asynq:{" + queue + "}:" }
+
+// queueName is the queue whose keys begin with a prefix.
+func queueName(prefix string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(prefix, "asynq:{"), "}:")
+}
 
 // taskCall begins the keys of a script over tasks of a queue, and has its arguments: those given, and the ids.
 func taskCall(queue string, ids []string, first ...any) (keys []string, args []any) {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -171,10 +171,14 @@ func (w *waker) answered(one *watch, name string, list []throttle.Granted, ids [
 // giveBack puts tasks that were taken, and not handed out, into pending: they are no more this process's than anybody's.
 func (w *waker) giveBack(list []*handout) {
 	type group struct{ queue, lease string }
+	var groups []group
 	ids := map[group][]string{}
 	w.mu.Lock()
 	for _, its := range list {
-		name := strings.TrimSuffix(strings.TrimPrefix(its.queue, "asynq:{"), "}:")
+		name := queueName(its.queue)
+		if ids[group{name, its.lease}] == nil {
+			groups = append(groups, group{name, its.lease})
+		}
 		ids[group{name, its.lease}] = append(ids[group{name, its.lease}], its.id)
 		for _, one := range w.watches {
 			if sent, is := one.out[queue.Ticket(name, its.id)]; is {
@@ -184,20 +188,23 @@ func (w *waker) giveBack(list []*handout) {
 		}
 	}
 	w.mu.Unlock()
-	for g, its := range ids {
-		if err := w.giveBackUnder(g.queue, g.lease, its); err != nil {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.serving), asynqLease)
+	defer cancel()
+	for _, g := range slices.Backward(groups) { // each goes before what is in pending
+		if err := w.giveBackUnder(ctx, g.queue, g.lease, ids[g]); err != nil {
 			w.t.log.Warn("tasks that were taken and not started could not be put back; asynq brings them when their lease is over",
-				"queue", g.queue, "tasks", len(its), "error", err)
+				"queue", g.queue, "tasks", len(ids[g]), "error", err)
+			if mayPass(err) {
+				break // Redis is still away
+			}
 		}
 	}
 	w.t.gates.kick()
 }
 
-// giveBackUnder gives tasks back that were taken under one lease, again until Redis answers, as long as that lasts. A
-// Throttle that ends tries once.
-func (w *waker) giveBackUnder(name, lease string, ids []string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.serving), asynqLease)
-	defer cancel()
+// giveBackUnder gives tasks back that were taken under one lease, again until Redis answers or ctx is over. A Throttle
+// that ends tries once.
+func (w *waker) giveBackUnder(ctx context.Context, name, lease string, ids []string) error {
 	for pause := guardPause; ; pause = min(2*pause, guardMaxPause) {
 		bounded, done := context.WithTimeout(ctx, guardTry)
 		err := w.releaser.giveBack(bounded, name, lease, ids)

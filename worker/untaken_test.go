@@ -78,19 +78,33 @@ type lostEnd struct{ left atomic.Int64 }
 
 func (l *lostEnd) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (l *lostEnd) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		for _, cmd := range cmds {
+			if cmd.Err() == nil {
+				err = errors.Join(err, l.lose(ctx, cmd))
+			}
+		}
+		return err
+	}
 }
 
 func (l *lostEnd) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		keys := scriptKeys(cmd)
-		if err := next(ctx, cmd); err != nil || !endsRun(withDeadline(ctx), keys) || !isEnd(keys) || l.left.Add(-1) < 0 {
+		if err := next(ctx, cmd); err != nil {
 			return err
 		}
-		err := &net.OpError{Op: "read", Err: errors.New("connection reset")}
-		cmd.SetErr(err)
-		return err
+		return l.lose(ctx, cmd)
 	}
+}
+
+func (l *lostEnd) lose(ctx context.Context, cmd redis.Cmder) error {
+	if keys := scriptKeys(cmd); !endsRun(withDeadline(ctx), keys) || !isEnd(keys) || l.left.Add(-1) < 0 {
+		return nil
+	}
+	err := &net.OpError{Op: "read", Err: errors.New("connection reset")}
+	cmd.SetErr(err)
+	return err
 }
 
 // asynqLines is asynq's logger, and keeps its complaints.
