@@ -124,7 +124,7 @@ func (f *fences) script(hash string) *redis.Script {
 // endFenced sends a fenced script until Redis answers. A refusal of the only copy that was sent is no late copy's: a
 // heartbeat for a run before has overwritten the lease, and asynq's own script, as bare sends it, ends the run.
 func (g *guard) endFenced(ctx context.Context, keys []string, args []any, its *redis.Script, bare script) *redis.Cmd {
-	fraction := &ownLease{text: args[len(args)-1].(string)} //nolint:forcetypeassert // arguments made it
+	fraction := &counted{text: args[len(args)-1].(string)} //nolint:forcetypeassert // arguments made it
 	defer g.fences.drops(keys, fraction.text)
 	fenced := append(slices.Clone(args[:len(args)-1]), fraction)
 	return g.end(ctx, keys, func(ctx context.Context) *redis.Cmd {

@@ -90,18 +90,17 @@ func (g *guard) EvalSha(ctx context.Context, sha string, keys []string, args ...
 	if isServerState(keys) && len(args) > 0 { // else the server ends
 		return g.sendState(ctx, sha, keys, args)
 	}
+	bare := func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd {
+		return rdb.EvalSha(ctx, sha, keys, args...)
+	}
 	if more := g.fenced(ctx, keys); more != nil {
 		its := g.fences.script(sha)
 		if its == nil {
 			return redis.NewCmdResult(nil, noScript{})
 		}
-		return g.endFenced(ctx, keys, append(slices.Clip(args), more...), its, func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd {
-			return rdb.EvalSha(ctx, sha, keys, args...)
-		})
+		return g.endFenced(ctx, keys, append(slices.Clip(args), more...), its, bare)
 	}
-	return g.send(ctx, keys, args, func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd {
-		return rdb.EvalSha(ctx, sha, keys, args...)
-	})
+	return g.send(ctx, keys, args, bare)
 }
 
 // Eval is EvalSha for a script that Redis did not know.
@@ -110,14 +109,13 @@ func (g *guard) Eval(ctx context.Context, script string, keys []string, args ...
 	if isServerState(keys) && len(args) > 0 {
 		g.state.Store(&script)
 	}
-	if more := g.fenced(ctx, keys); more != nil {
-		return g.endFenced(ctx, keys, append(slices.Clip(args), more...), g.fences.learn(script), func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd {
-			return rdb.Eval(ctx, script, keys, args...)
-		})
-	}
-	return g.send(ctx, keys, args, func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd {
+	bare := func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd {
 		return rdb.Eval(ctx, script, keys, args...)
-	})
+	}
+	if more := g.fenced(ctx, keys); more != nil {
+		return g.endFenced(ctx, keys, append(slices.Clip(args), more...), g.fences.learn(script), bare)
+	}
+	return g.send(ctx, keys, args, bare)
 }
 
 // script sends one that asynq wants sent, with arguments, by a client or in a pipeline.

@@ -11,23 +11,29 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ownLease is the lease of one of asynq's looks, with a fraction of its own: what the look took is found by it where
-// its reply is lost. The client may send a look more than once, and tells neither its caller nor its hooks, so the lease
-// counts how often it was written. It is not to be copied.
-type ownLease struct {
+// counted is an argument that counts how often it was written: the client may send a call more than once, and tells
+// neither its caller nor its hooks. It is not to be copied.
+type counted struct {
 	text    string
-	own     bool
 	written atomic.Int32
 }
 
 // MarshalBinary is what go-redis writes.
-func (l *ownLease) MarshalBinary() ([]byte, error) {
-	l.written.Add(1)
-	return []byte(l.text), nil
+func (c *counted) MarshalBinary() ([]byte, error) {
+	c.written.Add(1)
+	return []byte(c.text), nil
 }
 
 // String is what a hook of the client shows.
-func (l *ownLease) String() string { return l.text }
+func (c *counted) String() string { return c.text }
+
+// ownLease is the lease of one of asynq's looks. One with a fraction of its own finds what the look took where its reply
+// is lost.
+type ownLease struct {
+	counted
+
+	own bool
+}
 
 // lost says whether the look may have taken a task that answer does not bring. A reply of Redis's own brings what was
 // taken, or says that nothing was.
@@ -42,9 +48,9 @@ func (l *ownLease) lost(answer *redis.Cmd) bool {
 func (g *guard) owned(args []any) (*ownLease, []any) {
 	ends, is := args[0].(int64)
 	if !is || !g.releaser.takes() {
-		return &ownLease{text: fmt.Sprint(args[0])}, args
+		return &ownLease{counted: counted{text: fmt.Sprint(args[0])}}, args
 	}
-	lease := &ownLease{text: ownSecond(time.Unix(ends, 0)), own: true}
+	lease := &ownLease{counted: counted{text: ownSecond(time.Unix(ends, 0))}, own: true}
 	args = slices.Clone(args)
 	args[0] = lease
 	return lease, args
