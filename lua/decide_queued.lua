@@ -191,15 +191,10 @@ local function nobody_dispatches()
   return first and tonumber(first) + LATE <= now
 end
 
--- Where one goes whose turn had come: back to its place, if it had one, or else to the front, which
--- no place at the end ever is, by the start that it could not use. So those who go back together
--- stand as they stood, whichever comes first.
+-- Where one goes whose turn had come: back to its place, or to the front by the start that it could not use.
 local function own_place(g)
-  if g and g.score > -SCORES then
-    return g.score
-  end
   local start = string.match(ARGV[5], ' (%d+)')
-  return -(priority_of(rank)) * BAND + floor((start and tonumber(start) or now) / 1000) % FRONT
+  return g and g.score or front_place(rank, start and tonumber(start) or now)
 end
 
 local before = call('GET', attempt)

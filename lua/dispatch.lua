@@ -157,7 +157,7 @@ local function heed_granted(what, l, field, ticket, its)
   end
   local g = flights.read(value)
   flights.refund(g, ticket, queues.named)
-  if what ~= 'f' and g.score > -SCORES then
+  if what ~= 'f' then
     local eighth = what == 'a' and call('ZRANGE', l.key, '8', '8', 'WITHSCORES')[2]
     back(l, ticket, tonumber(eighth or nil) or g.score)
   end

@@ -63,8 +63,8 @@ tree.at_once = 8
 local out, longest, entered, seen = { now, -1 }, 0, {}, {}
 local flying, overdues, on_its_way = {}, {}, {}
 
--- Charges a task that goes straight to asynq.
-local function go(l, ticket, path, start)
+-- Charges a task that goes straight to asynq. If it does not come, its place is that of one who comes back.
+local function go(l, ticket, rank, path, start)
   local gid, names, places = id .. '.' .. whole(#overdues / 2), {}, {}
   for _, r in ipairs(path) do
     if r.kind ~= 'P' then
@@ -77,7 +77,7 @@ local function go(l, ticket, path, start)
   end
   local field = l.scope .. '\0' .. ticket
   flying[#flying + 1], on_its_way[field] = field, true
-  flying[#flying + 1] = flights.text({ start = start, score = -SCORES, id = gid }, names, places)
+  flying[#flying + 1] = flights.text({ start = start, score = front_place(rank, start), id = gid }, names, places)
   overdues[#overdues + 1], overdues[#overdues + 2] = whole(now), field
 end
 
@@ -98,7 +98,7 @@ local function place(l, ticket, rank)
   if not held_up(l, sig, ticket) then
     local start, binding, sure = joint_start(path, now)
     if sure and start - now <= near then
-      go(l, ticket, path, start)
+      go(l, ticket, rank, path, start)
       return 0, start - now
     end
     by, t = waits(path, start, binding)

@@ -3,6 +3,7 @@ package throttle
 import (
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -144,6 +145,52 @@ func TestStraightHasItsTurn(t *testing.T) {
 		}
 		if d := b.decide(Request{Scope: "p", Ticket: "b"}); !d.Turn.Waits || d.Turn.Ahead != 0 {
 			b.t.Errorf("%+v; it had its turn, and goes before d", d.Turn)
+		}
+	})
+}
+
+// Those who went straight to asynq and were not taken there, as those of a queue that stands still, go back before all who
+// wait, by the starts that they had.
+func TestStraightGoBackInOrder(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 100, Per: sec}), func(b *bench) {
+		var asks []Ask
+		var want []string
+		for i := range 8 {
+			ticket := fmt.Sprint(8 - i)
+			asks, want = append(asks, Ask{Scope: "p", Ticket: ticket}), append(want, ticket)
+		}
+		placed, err := b.LineUp(ctx, asks, 0, 45*time.Millisecond)
+		if err != nil || placed[4].Waits || !placed[5].Waits {
+			b.t.Fatalf("%+v, %v; five starts are near", placed, err)
+		}
+		b.pass(5 * sec)
+		var unused []Place
+		for _, a := range asks[:5] {
+			unused = append(unused, a.Place())
+		}
+		rand.Shuffle(len(unused), func(i, j int) { unused[i], unused[j] = unused[j], unused[i] })
+		b.dispatch(DispatchRequest{Unused: unused})
+		b.inLine("p", want)
+	})
+}
+
+// A call that gives a grant back and makes another writes the same state twice: its key lasts for as long as what was
+// written last means something. It went 19 s too soon, and the bucket was full again.
+func TestStateWrittenTwiceLasts(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 6, Per: time.Minute, Burst: 3}), func(b *bench) {
+		if placed, err := b.LineUp(ctx, []Ask{{Scope: "p", Ticket: "t", Cost: 2}}, 0, 0); err != nil || placed[0].Waits {
+			b.t.Fatalf("%+v, %v", placed, err)
+		}
+		b.pass(10 * ms)
+		if d := b.decide(Request{Scope: "p", Ticket: "t", Cost: 2}); !d.Allowed {
+			b.t.Fatalf("%+v", d)
+		}
+		key := b.provider("p") + ":r"
+		state, ttl := b.rdb.Get(ctx, key).Val(), b.rdb.PTTL(ctx, key).Val()
+		if means := us(number(state[1:]) - b.now.Load()); ttl < means {
+			b.t.Errorf("the key lasts for %s, its state for %s", ttl, means)
 		}
 	})
 }

@@ -1,11 +1,13 @@
--- Writes r's state, which means nothing any more lasts µs from now.
+-- Writes r's state, which means nothing any more lasts µs from now. A call may write it twice: what it gave back, and
+-- what it took then.
 local function write(r, now, kind, state, lasts)
   lasts = ceil(lasts)
   local spare = r.till - now - lasts
   if spare >= LEAST and spare <= MOST then
     redis.call('SET', r.key, char(kind) .. pack(r.till) .. state, 'KEEPTTL')
   else
-    redis.call('SET', r.key, char(kind) .. pack(now + lasts + LONGER) .. state, 'PX', outlast(lasts + LONGER))
+    r.till = now + lasts + LONGER
+    redis.call('SET', r.key, char(kind) .. pack(r.till) .. state, 'PX', outlast(lasts + LONGER))
   end
 end
 

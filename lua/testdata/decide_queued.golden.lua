@@ -398,14 +398,16 @@ end
 -- of it in a sliding window. What an API says may make most millionths of a limit, 0 for no more
 -- than it is. All times are whole microseconds.
 
--- Writes r's state, which means nothing any more lasts µs from now.
+-- Writes r's state, which means nothing any more lasts µs from now. A call may write it twice: what it gave back, and
+-- what it took then.
 local function write(r, now, kind, state, lasts)
   lasts = ceil(lasts)
   local spare = r.till - now - lasts
   if spare >= LEAST and spare <= MOST then
     redis.call('SET', r.key, char(kind) .. pack(r.till) .. state, 'KEEPTTL')
   else
-    redis.call('SET', r.key, char(kind) .. pack(now + lasts + LONGER) .. state, 'PX', outlast(lasts + LONGER))
+    r.till = now + lasts + LONGER
+    redis.call('SET', r.key, char(kind) .. pack(r.till) .. state, 'PX', outlast(lasts + LONGER))
   end
 end
 
@@ -2277,6 +2279,12 @@ local function priority_of(text)
   return tonumber(priority), tonumber(stride) or 1, lane
 end
 
+-- The place of one that was to start and did not, and had none before: no place at the end of a queue is
+-- before it. So those who come back stand as they stood, whichever comes first.
+local function front_place(rank, start)
+  return -priority_of(rank) * BAND + floor(start / 1000) % FRONT
+end
+
 local function lane_key(band, name)
   return whole(band + 0) .. ':' .. name -- no priority is -0
 end
@@ -2639,15 +2647,10 @@ local function nobody_dispatches()
   return first and tonumber(first) + LATE <= now
 end
 
--- Where one goes whose turn had come: back to its place, if it had one, or else to the front, which
--- no place at the end ever is, by the start that it could not use. So those who go back together
--- stand as they stood, whichever comes first.
+-- Where one goes whose turn had come: back to its place, or to the front by the start that it could not use.
 local function own_place(g)
-  if g and g.score > -SCORES then
-    return g.score
-  end
   local start = string.match(ARGV[5], ' (%d+)')
-  return -(priority_of(rank)) * BAND + floor((start and tonumber(start) or now) / 1000) % FRONT
+  return g and g.score or front_place(rank, start and tonumber(start) or now)
 end
 
 local before = call('GET', attempt)

@@ -160,14 +160,16 @@ end
 -- of it in a sliding window. What an API says may make most millionths of a limit, 0 for no more
 -- than it is. All times are whole microseconds.
 
--- Writes r's state, which means nothing any more lasts µs from now.
+-- Writes r's state, which means nothing any more lasts µs from now. A call may write it twice: what it gave back, and
+-- what it took then.
 local function write(r, now, kind, state, lasts)
   lasts = ceil(lasts)
   local spare = r.till - now - lasts
   if spare >= LEAST and spare <= MOST then
     redis.call('SET', r.key, char(kind) .. pack(r.till) .. state, 'KEEPTTL')
   else
-    redis.call('SET', r.key, char(kind) .. pack(now + lasts + LONGER) .. state, 'PX', outlast(lasts + LONGER))
+    r.till = now + lasts + LONGER
+    redis.call('SET', r.key, char(kind) .. pack(r.till) .. state, 'PX', outlast(lasts + LONGER))
   end
 end
 
@@ -2071,6 +2073,12 @@ local function priority_of(text)
   return tonumber(priority), tonumber(stride) or 1, lane
 end
 
+-- The place of one that was to start and did not, and had none before: no place at the end of a queue is
+-- before it. So those who come back stand as they stood, whichever comes first.
+local function front_place(rank, start)
+  return -priority_of(rank) * BAND + floor(start / 1000) % FRONT
+end
+
 local function lane_key(band, name)
   return whole(band + 0) .. ':' .. name -- no priority is -0
 end
@@ -2346,8 +2354,8 @@ tree.at_once = 8
 local out, longest, entered, seen = { now, -1 }, 0, {}, {}
 local flying, overdues, on_its_way = {}, {}, {}
 
--- Charges a task that goes straight to asynq.
-local function go(l, ticket, path, start)
+-- Charges a task that goes straight to asynq. If it does not come, its place is that of one who comes back.
+local function go(l, ticket, rank, path, start)
   local gid, names, places = id .. '.' .. whole(#overdues / 2), {}, {}
   for _, r in ipairs(path) do
     if r.kind ~= 'P' then
@@ -2360,7 +2368,7 @@ local function go(l, ticket, path, start)
   end
   local field = l.scope .. '\0' .. ticket
   flying[#flying + 1], on_its_way[field] = field, true
-  flying[#flying + 1] = flights.text({ start = start, score = -SCORES, id = gid }, names, places)
+  flying[#flying + 1] = flights.text({ start = start, score = front_place(rank, start), id = gid }, names, places)
   overdues[#overdues + 1], overdues[#overdues + 2] = whole(now), field
 end
 
@@ -2381,7 +2389,7 @@ local function place(l, ticket, rank)
   if not held_up(l, sig, ticket) then
     local start, binding, sure = joint_start(path, now)
     if sure and start - now <= near then
-      go(l, ticket, path, start)
+      go(l, ticket, rank, path, start)
       return 0, start - now
     end
     by, t = waits(path, start, binding)

@@ -436,7 +436,10 @@ func TestBacklogIsInNobodysWay(t *testing.T) {
 				c.Fatalf("%d of b have not run", left)
 			}
 		}
-		if d, alone := last.Sub(began), (n-1)*time.Second/50; d > alone+alone/20+20*time.Millisecond {
+		// Those that go straight to pending, of the first 150 ms, are found when asynq's looks are due: the
+		// limit loses as much once, as it does alone.
+		const straight = 150 * time.Millisecond
+		if d, alone := last.Sub(began), (n-1)*time.Second/50; d > alone+alone/20+20*time.Millisecond+straight {
 			c.Errorf("%s after they were enqueued all of b had started; alone they take %s", d, alone)
 		}
 	})

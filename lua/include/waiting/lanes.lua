@@ -18,6 +18,12 @@ local function priority_of(text)
   return tonumber(priority), tonumber(stride) or 1, lane
 end
 
+-- The place of one that was to start and did not, and had none before: no place at the end of a queue is
+-- before it. So those who come back stand as they stood, whichever comes first.
+local function front_place(rank, start)
+  return -priority_of(rank) * BAND + floor(start / 1000) % FRONT
+end
+
 local function lane_key(band, name)
   return whole(band + 0) .. ':' .. name -- no priority is -0
 end
