@@ -34,6 +34,7 @@ var queuePlants = []struct{ what, from, to string }{
 	{"who asks overtakes", "local held = was_parked or not mine and held_up(l, sig, ticket) and not nobody_dispatches()", "local held = was_parked"},
 	{"who joins overtakes", "  if not held_up(l, sig, ticket) then", "  if true then"},
 	{"what is too late is claimed", "if g.start + CLAIMABLE < now or", "if"},
+	{"a state that is written twice goes too soon", "    r.till = now + lasts + LONGER\n", "    local r = setmetatable({ till = now + lasts + LONGER }, { __index = r })\n"},
 	{"who is too late goes to the end", "return g and g.score or front_place", "return front_place"},
 	{"more are granted than asked for", "  elseif most <= 0 and (more <= 0 or start > now) and is_mine(ticket, l) then\n    return false", "  elseif false then\n    return false"},
 	{"granted too far ahead", "start > now + lead + spread then\n    wait_for", "start > now + lead + spread + 50000 then\n    wait_for"},

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -20,6 +21,7 @@ type queueWorld struct {
 	limiters []*Limiter
 	version  int
 	now      int64
+	began    time.Time
 
 	ledgers   map[string]*ledger
 	tasks     []*waiter
@@ -34,7 +36,7 @@ type queueWorld struct {
 }
 
 func newQueueWorld(rdb redis.UniversalClient, prefix string, h *queueHistory) *queueWorld {
-	w := &queueWorld{rdb: rdb, prefix: prefix, h: h, now: epoch, ledgers: map[string]*ledger{}, byTicket: map[string]*waiter{}, loose: map[string]bool{}, news: DispatchRequest{Provider: "p"}}
+	w := &queueWorld{began: time.Now(), rdb: rdb, prefix: prefix, h: h, now: epoch, ledgers: map[string]*ledger{}, byTicket: map[string]*waiter{}, loose: map[string]bool{}, news: DispatchRequest{Provider: "p"}}
 	for _, limits := range h.versions {
 		w.know(limits)
 	}
@@ -635,9 +637,33 @@ func (w *queueWorld) step(n int) {
 		w.h.counts.of[one.name]++
 		w.h.counts.steps++
 		w.h.log[len(w.h.log)-1] += w.shows()
+		w.statesLast()
 	} else {
 		w.h.log = w.h.log[:len(w.h.log)-1]
 		w.now -= passes
+	}
+}
+
+// statesLast: no state is gone before it means nothing any more. Its key goes by the server's own clock, which is slower
+// than the history's.
+func (w *queueWorld) statesLast() {
+	states, lasts := map[string]*redis.StringCmd{}, map[string]*redis.DurationCmd{}
+	_, err := w.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for key, l := range w.ledgers {
+			if l.rule.Algorithm != Concurrency {
+				states[key], lasts[key] = pipe.Get(ctx, key), pipe.PTTL(ctx, key)
+			}
+		}
+		return nil
+	})
+	if !errors.Is(err, redis.Nil) {
+		must(err)
+	}
+	ran := time.Since(w.began)
+	for key, state := range states {
+		if v := state.Val(); v != "" && us(number(v[1:])-w.now) > lasts[key].Val()+ran {
+			fail("%s is gone in %s, and means something for %s", key, lasts[key].Val(), us(number(v[1:])-w.now))
+		}
 	}
 }
 
