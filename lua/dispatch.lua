@@ -326,7 +326,7 @@ local function grant(l, ticket, score, path, start)
   end
   l.took[#l.took + 1], l.next = ticket, l.next + 2
   tree.count(l.leaf, ticket, -1)
-  tree.turn(l.leaf, queues.units_by_level(path), l.weights)
+  tree.turn(l.leaf, queues.units_by_level(l, path, ticket), l.weights)
   queues.stand(l, head(l))
 end
 
@@ -379,7 +379,6 @@ end
 -- Serves the first task of a leaf. False when the call may grant no more: where it does not know a scope, nobody is to
 -- be granted before it what it could have.
 local function serve(leaf, sig)
-  tree.read(tree.chain(leaf))
   local l = queues.by_scope[sub(leaf, 1, -2)]
   if not l or l.unknown then
     if l then

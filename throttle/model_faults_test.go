@@ -82,7 +82,7 @@ var plants = []plantedFault{
 	{"concurrency: a lost place that is renewed", "plain", "tonumber(score) <= now", "tonumber(score) < 0"},
 
 	{"all: a rule that is not charged", "plain", "for i = 1, n do\n    local r = rules[i]\n    algorithms[r.kind].save", "for i = 2, n do\n    local r = rules[i]\n    algorithms[r.kind].save"},
-	{"all: rules that do not agree on a start", "ahead", "if start == before or #rules == 1 then", "if true then"},
+	{"all: rules that do not agree on a start", "ahead", "start, binding, agree = t, i, 1", "start, binding = t, i"},
 	{"all: a wait that is a µs short", "plain", "return t and t - now or -1", "return t and max(0, t - now - 1) or -1"},
 	{"all: a grant further ahead than asked", "ahead", "start - now <= ahead", "start - now <= ahead + 1000000"},
 	{"sliding: a late start that counts at its first moment", "late", "and start + leeway or start", "and start or start"},

@@ -10,22 +10,22 @@ end
 -- out of step may take long to agree; then it is only the earliest that it can be.
 local function joint_start(rules, now)
   local start, binding, sure = now, 0, true
-  for _ = 1, 50 do
-    local before = start
-    for i = 1, #rules do
-      local t, hope = algorithms[rules[i].kind].fit(rules[i], start)
-      if not t or hope then
-        sure = false
-      end
-      if t and t > start then
-        start, binding = t, i
-      end
+  local many, agree, i = #rules, 0, 0
+  for _ = 1, 50 * many do
+    i = i % many + 1
+    local t, hope = algorithms[rules[i].kind].fit(rules[i], start)
+    if not t or hope then
+      sure = false
     end
-    if start == before or #rules == 1 then
+    agree = agree + 1
+    if t and t > start then
+      start, binding, agree = t, i, 1
+    end
+    if agree == many then
       return start, binding, sure
     end
   end
-  return start, binding, false
+  return start, binding, sure and many == 0
 end
 
 -- Puts down what rule i has to say: limited, remaining, retry, reset, place.

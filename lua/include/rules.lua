@@ -27,7 +27,7 @@ end
 -- Rule i, which a text describes.
 local function load_rule(i, rule, cost, member, now)
   -- #include calendar_rule when K
-  local kind, a, b, c, d = sub(rule, 1, 1), unpack7(rule, 2), unpack7(rule, 9), unpack7(rule, 16), unpack7(rule, 23)
+  local kind, _, a, b, c, d = sub(rule, 1, 1), unpacked('>BI7I7I7I7', rule)
   local most, changed, whole, burst = kind == 'T' and c or a, nil, nil, nil
   if corrected then
     a, b, changed, whole, burst = corrected(KEYS[i], rule, kind, a, b, c, d)

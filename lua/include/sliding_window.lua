@@ -139,8 +139,8 @@ do
       expire(r, now)
       return r
     end
-    r.till, r.total, r.head = unpack7(v, 2), unpack7(v, 16), unpack7(v, 23)
-    r.last, r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), unpack7(v, 44), sub(v, 52)
+    local _, till, _, total, head, last, tail, count = unpacked('>BI7I7I7I7I7I7I7', v)
+    r.till, r.total, r.head, r.last, r.tail, r.count, r.log = till, total, head, last, tail, count, sub(v, 52)
     local back = floor(stored.stepped(now, (r.tail - 1) * grain, byte(v, 51)) / grain)
     if back > 0 then
       step_back(r, now, back)
@@ -225,8 +225,8 @@ do
   end
 
   local function save(r, now)
-    write(r, now, r.per > 0 and SLIDING or FIXED, pack(r.grain) .. pack(r.total) .. pack(r.head) .. pack(r.last)
-      .. pack(r.tail) .. pack(r.count) .. stored.ahead(now, (r.tail - 1) * r.grain) .. r.log, lasts(r, now))
+    write(r, now, r.per > 0 and SLIDING or FIXED, packed('>I7I7I7I7I7I7', r.grain, r.total, r.head, r.last, r.tail, r.count)
+      .. stored.ahead(now, (r.tail - 1) * r.grain) .. r.log, lasts(r, now))
   end
 
   local function remaining(r, now)

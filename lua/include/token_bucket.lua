@@ -55,9 +55,8 @@ do
       clip(r)
       return r
     end
-    r.at, r.x, r.since, r.low = unpack7(v, 9), unpack7(v, 16), unpack7(v, 30), unpack7(v, 37)
-    r.till = unpack7(v, 2)
-    local before = unpack7(v, 23)
+    local _, till, at, x, before, since, low = unpacked('>BI7I7I7I7I7I7', v)
+    r.till, r.at, r.x, r.since, r.low = till, at, x, since, low
     if before ~= q and p > 0 then
       r.x = convert(r, r.x, before, ceil)
       r.low = r.low < UNTOUCHED and max(0, convert(r, r.low, before, floor) - 1) or r.low
@@ -116,8 +115,7 @@ do
   end
 
   local function save(r, now)
-    write(r, now, TOKEN, pack(r.at) .. pack(r.x) .. pack(r.q) .. pack(r.since) .. pack(r.low)
-      .. stored.ahead(now, r.at), lasts(r, now))
+    write(r, now, TOKEN, packed('>I7I7I7I7I7', r.at, r.x, r.q, r.since, r.low) .. stored.ahead(now, r.at), lasts(r, now))
   end
 
   local function remaining(r, now)

@@ -333,9 +333,14 @@ local function unpack7(v, i)
   return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
 end
 
--- Numbers leave as text through this alone: %.0f keeps every digit.
+-- Whole numbers leave as text by this alone. It keeps every digit: %d takes a third of the time of %.0f, and does not
+-- where the server's long has 32 bits.
+local WHOLE, WHOLES = '%d', '%d %d %d %d %d'
+if string.format(WHOLE, 4503599627370497) ~= '4503599627370497' then
+  WHOLE, WHOLES = '%.0f', '%.0f %.0f %.0f %.0f %.0f'
+end
 local function whole(n)
-  return string.format('%.0f', n)
+  return string.format(WHOLE, n)
 end
 
 -- The TTL, in ms, of a key whose meaning ends us µs from now: a second more.
@@ -532,9 +537,8 @@ do
       clip(r)
       return r
     end
-    r.at, r.x, r.since, r.low = unpack7(v, 9), unpack7(v, 16), unpack7(v, 30), unpack7(v, 37)
-    r.till = unpack7(v, 2)
-    local before = unpack7(v, 23)
+    local _, till, at, x, before, since, low = unpacked('>BI7I7I7I7I7I7', v)
+    r.till, r.at, r.x, r.since, r.low = till, at, x, since, low
     if before ~= q and p > 0 then
       r.x = convert(r, r.x, before, ceil)
       r.low = r.low < UNTOUCHED and max(0, convert(r, r.low, before, floor) - 1) or r.low
@@ -593,8 +597,7 @@ do
   end
 
   local function save(r, now)
-    write(r, now, TOKEN, pack(r.at) .. pack(r.x) .. pack(r.q) .. pack(r.since) .. pack(r.low)
-      .. stored.ahead(now, r.at), lasts(r, now))
+    write(r, now, TOKEN, packed('>I7I7I7I7I7', r.at, r.x, r.q, r.since, r.low) .. stored.ahead(now, r.at), lasts(r, now))
   end
 
   local function remaining(r, now)
@@ -749,8 +752,8 @@ do
       expire(r, now)
       return r
     end
-    r.till, r.total, r.head = unpack7(v, 2), unpack7(v, 16), unpack7(v, 23)
-    r.last, r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), unpack7(v, 44), sub(v, 52)
+    local _, till, _, total, head, last, tail, count = unpacked('>BI7I7I7I7I7I7I7', v)
+    r.till, r.total, r.head, r.last, r.tail, r.count, r.log = till, total, head, last, tail, count, sub(v, 52)
     local back = floor(stored.stepped(now, (r.tail - 1) * grain, byte(v, 51)) / grain)
     if back > 0 then
       step_back(r, now, back)
@@ -835,8 +838,8 @@ do
   end
 
   local function save(r, now)
-    write(r, now, r.per > 0 and SLIDING or FIXED, pack(r.grain) .. pack(r.total) .. pack(r.head) .. pack(r.last)
-      .. pack(r.tail) .. pack(r.count) .. stored.ahead(now, (r.tail - 1) * r.grain) .. r.log, lasts(r, now))
+    write(r, now, r.per > 0 and SLIDING or FIXED, packed('>I7I7I7I7I7I7', r.grain, r.total, r.head, r.last, r.tail, r.count)
+      .. stored.ahead(now, (r.tail - 1) * r.grain) .. r.log, lasts(r, now))
   end
 
   local function remaining(r, now)
@@ -1185,7 +1188,7 @@ local function load_rule(i, rule, cost, member, now)
   if sub(rule, 1, 1) == 'K' then
     return algorithms.K.load(KEYS[i], now, cost, rule)
   end
-  local kind, a, b, c, d = sub(rule, 1, 1), unpack7(rule, 2), unpack7(rule, 9), unpack7(rule, 16), unpack7(rule, 23)
+  local kind, _, a, b, c, d = sub(rule, 1, 1), unpacked('>BI7I7I7I7', rule)
   local most, changed, whole, burst = kind == 'T' and c or a, nil, nil, nil
   if corrected then
     a, b, changed, whole, burst = corrected(KEYS[i], rule, kind, a, b, c, d)
@@ -1212,22 +1215,22 @@ end
 -- out of step may take long to agree; then it is only the earliest that it can be.
 local function joint_start(rules, now)
   local start, binding, sure = now, 0, true
-  for _ = 1, 50 do
-    local before = start
-    for i = 1, #rules do
-      local t, hope = algorithms[rules[i].kind].fit(rules[i], start)
-      if not t or hope then
-        sure = false
-      end
-      if t and t > start then
-        start, binding = t, i
-      end
+  local many, agree, i = #rules, 0, 0
+  for _ = 1, 50 * many do
+    i = i % many + 1
+    local t, hope = algorithms[rules[i].kind].fit(rules[i], start)
+    if not t or hope then
+      sure = false
     end
-    if start == before or #rules == 1 then
+    agree = agree + 1
+    if t and t > start then
+      start, binding, agree = t, i, 1
+    end
+    if agree == many then
       return start, binding, sure
     end
   end
-  return start, binding, false
+  return start, binding, sure and many == 0
 end
 
 -- Puts down what rule i has to say: limited, remaining, retry, reset, place.

@@ -148,9 +148,14 @@ local function unpack7(v, i)
   return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
 end
 
--- Numbers leave as text through this alone: %.0f keeps every digit.
+-- Whole numbers leave as text by this alone. It keeps every digit: %d takes a third of the time of %.0f, and does not
+-- where the server's long has 32 bits.
+local WHOLE, WHOLES = '%d', '%d %d %d %d %d'
+if string.format(WHOLE, 4503599627370497) ~= '4503599627370497' then
+  WHOLE, WHOLES = '%.0f', '%.0f %.0f %.0f %.0f %.0f'
+end
 local function whole(n)
-  return string.format('%.0f', n)
+  return string.format(WHOLE, n)
 end
 
 -- The TTL, in ms, of a key whose meaning ends us µs from now: a second more.
@@ -355,9 +360,8 @@ do
       clip(r)
       return r
     end
-    r.at, r.x, r.since, r.low = unpack7(v, 9), unpack7(v, 16), unpack7(v, 30), unpack7(v, 37)
-    r.till = unpack7(v, 2)
-    local before = unpack7(v, 23)
+    local _, till, at, x, before, since, low = unpacked('>BI7I7I7I7I7I7', v)
+    r.till, r.at, r.x, r.since, r.low = till, at, x, since, low
     if before ~= q and p > 0 then
       r.x = convert(r, r.x, before, ceil)
       r.low = r.low < UNTOUCHED and max(0, convert(r, r.low, before, floor) - 1) or r.low
@@ -416,8 +420,7 @@ do
   end
 
   local function save(r, now)
-    write(r, now, TOKEN, pack(r.at) .. pack(r.x) .. pack(r.q) .. pack(r.since) .. pack(r.low)
-      .. stored.ahead(now, r.at), lasts(r, now))
+    write(r, now, TOKEN, packed('>I7I7I7I7I7', r.at, r.x, r.q, r.since, r.low) .. stored.ahead(now, r.at), lasts(r, now))
   end
 
   local function remaining(r, now)
@@ -572,8 +575,8 @@ do
       expire(r, now)
       return r
     end
-    r.till, r.total, r.head = unpack7(v, 2), unpack7(v, 16), unpack7(v, 23)
-    r.last, r.tail, r.count, r.log = unpack7(v, 30), unpack7(v, 37), unpack7(v, 44), sub(v, 52)
+    local _, till, _, total, head, last, tail, count = unpacked('>BI7I7I7I7I7I7I7', v)
+    r.till, r.total, r.head, r.last, r.tail, r.count, r.log = till, total, head, last, tail, count, sub(v, 52)
     local back = floor(stored.stepped(now, (r.tail - 1) * grain, byte(v, 51)) / grain)
     if back > 0 then
       step_back(r, now, back)
@@ -658,8 +661,8 @@ do
   end
 
   local function save(r, now)
-    write(r, now, r.per > 0 and SLIDING or FIXED, pack(r.grain) .. pack(r.total) .. pack(r.head) .. pack(r.last)
-      .. pack(r.tail) .. pack(r.count) .. stored.ahead(now, (r.tail - 1) * r.grain) .. r.log, lasts(r, now))
+    write(r, now, r.per > 0 and SLIDING or FIXED, packed('>I7I7I7I7I7I7', r.grain, r.total, r.head, r.last, r.tail, r.count)
+      .. stored.ahead(now, (r.tail - 1) * r.grain) .. r.log, lasts(r, now))
   end
 
   local function remaining(r, now)
@@ -1008,7 +1011,7 @@ local function load_rule(i, rule, cost, member, now)
   if sub(rule, 1, 1) == 'K' then
     return algorithms.K.load(KEYS[i], now, cost, rule)
   end
-  local kind, a, b, c, d = sub(rule, 1, 1), unpack7(rule, 2), unpack7(rule, 9), unpack7(rule, 16), unpack7(rule, 23)
+  local kind, _, a, b, c, d = sub(rule, 1, 1), unpacked('>BI7I7I7I7', rule)
   local most, changed, whole, burst = kind == 'T' and c or a, nil, nil, nil
   if corrected then
     a, b, changed, whole, burst = corrected(KEYS[i], rule, kind, a, b, c, d)
@@ -1035,22 +1038,22 @@ end
 -- out of step may take long to agree; then it is only the earliest that it can be.
 local function joint_start(rules, now)
   local start, binding, sure = now, 0, true
-  for _ = 1, 50 do
-    local before = start
-    for i = 1, #rules do
-      local t, hope = algorithms[rules[i].kind].fit(rules[i], start)
-      if not t or hope then
-        sure = false
-      end
-      if t and t > start then
-        start, binding = t, i
-      end
+  local many, agree, i = #rules, 0, 0
+  for _ = 1, 50 * many do
+    i = i % many + 1
+    local t, hope = algorithms[rules[i].kind].fit(rules[i], start)
+    if not t or hope then
+      sure = false
     end
-    if start == before or #rules == 1 then
+    agree = agree + 1
+    if t and t > start then
+      start, binding, agree = t, i, 1
+    end
+    if agree == many then
       return start, binding, sure
     end
   end
-  return start, binding, false
+  return start, binding, sure and many == 0
 end
 
 -- Puts down what rule i has to say: limited, remaining, retry, reset, place.
@@ -1278,9 +1281,15 @@ local function band_of(score)
 end
 
 -- What a task costs under every rule; nil for one that costs by unit.
+local numbers = {}
 local function number_of(ticket)
-  local cost = string.match(ticket, '^(%d*):')
-  return cost and (tonumber(cost) or 1)
+  local number = numbers[ticket]
+  if number == nil then
+    local cost = string.match(ticket, '^(%d*):')
+    number = cost and (tonumber(cost) or 1) or false
+    numbers[ticket] = number
+  end
+  return number or nil
 end
 
 -- What a task takes of a unit, '' for places.
@@ -1311,6 +1320,13 @@ end
 -- The rules of a path that a task takes anything of, each with what it takes; and the task's
 -- signature: '' if those are all, or else their units.
 local function counted(path, ticket)
+  local number = number_of(ticket)
+  if number and number > 0 then
+    for i = 1, #path do
+      path[i].cost = number
+    end
+    return path, ''
+  end
   local some, units, all = {}, {}, true
   for i = 1, #path do
     local r = path[i]
@@ -1411,7 +1427,7 @@ do
   end
 
   local function record(nd)
-    local text = format('%.0f %.0f %.0f %.0f %.0f', nd.tag, nd.time, nd.kids, nd.past, nd.units)
+    local text = format(WHOLES, nd.tag, nd.time, nd.kids, nd.past, nd.units)
     for sig, state in pairs(nd.states) do
       text = text .. '\n' .. sig .. ' ' .. whole(state.band)
       if state.cost then
@@ -1457,12 +1473,18 @@ do
     return nd
   end
 
-  -- The nodes from a leaf up to the provider.
+  local chains = {}
+
+  -- The nodes from one up to the provider.
   function tree.chain(leaf)
-    local ids, id = {}, leaf
-    while id do
-      ids[#ids + 1] = id
-      id = parent(id)
+    local ids, id = chains[leaf], leaf
+    if not ids then
+      ids = {}
+      while id do
+        ids[#ids + 1] = id
+        id = parent(id)
+      end
+      chains[leaf] = ids
     end
     return ids
   end
@@ -1688,8 +1710,9 @@ do
 
   -- Counts a task that comes to a queue (1) or leaves it (-1), at each level.
   function tree.count(leaf, ticket, sign)
-    local cost, more = cost_of(ticket, REQUESTS), {}
-    if not number_of(ticket) then
+    local cost, more = number_of(ticket), nil
+    if not cost then
+      cost, more = cost_of(ticket, REQUESTS), {}
       for unit, units in string.gmatch(string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
         more[unit] = unit ~= REQUESTS and tonumber(units) or nil
       end
@@ -1698,7 +1721,7 @@ do
     for _, id in ipairs(tree.chain(leaf)) do
       local nd = changed(id)
       nd.units = max(0, nd.units + sign * cost)
-      for unit, units in pairs(more) do
+      for unit, units in pairs(more or {}) do
         local field = 'u' .. id .. '\0' .. unit
         tree.sums[field] = (tree.sums[field] or 0) + sign * units
       end
@@ -1904,9 +1927,9 @@ local flights = {}
 local STALE, HANDED = 3000000, 4503599627370496
 
 function flights.text(g, names, places)
-  local text = string.format('%.0f %.0f %.0f %s', g.start, g.score, now, g.id)
+  local text = whole(g.start) .. ' ' .. whole(g.score) .. ' ' .. whole(now) .. ' ' .. g.id
   for i, place in ipairs(places) do
-    text = string.format('%s %s=%.0f', text, names[i], place)
+    text = string.format('%s %s=%s', text, names[i], whole(place))
   end
   return text
 end
@@ -2084,7 +2107,9 @@ end
 function queues.read()
   local ids = { '' }
   for _, l in pairs(queues.by_scope) do
-    ids[#ids + 1], ids[#ids + 2] = l.leaf, l.scope
+    for _, id in ipairs(tree.chain(l.leaf)) do
+      ids[#ids + 1] = id
+    end
   end
   tree.read(ids)
   for i = 1, n, 500 do
@@ -2101,7 +2126,9 @@ function queues.path(l)
     for i, weight in path_numbers(l.text) do
       local r = queues.rule(tonumber(i))
       l.path[#l.path + 1] = r
-      l.weights[level_of(r.name)] = tonumber(weight) or l.weights[level_of(r.name)]
+      if weight ~= '' then
+        l.weights[level_of(r.name)] = tonumber(weight)
+      end
     end
     add_pauses(l.path, l.scope)
   end
@@ -2129,12 +2156,17 @@ function queues.stand_anew(l)
 end
 
 -- The most that a task takes of any rule, by level.
-function queues.units_by_level(path)
+function queues.units_by_level(l, path, ticket)
+  local number = number_of(ticket)
+  if number and l.of == number then
+    return l.units
+  end
   local units = {}
   for _, r in ipairs(path) do
     local level = level_of(r.name)
     units[level] = max(units[level] or 1, r.cost)
   end
+  l.of, l.units = number, units
   return units
 end
 
@@ -2414,7 +2446,7 @@ local function grant(l, ticket, score, path, start)
   end
   l.took[#l.took + 1], l.next = ticket, l.next + 2
   tree.count(l.leaf, ticket, -1)
-  tree.turn(l.leaf, queues.units_by_level(path), l.weights)
+  tree.turn(l.leaf, queues.units_by_level(l, path, ticket), l.weights)
   queues.stand(l, head(l))
 end
 
@@ -2467,7 +2499,6 @@ end
 -- Serves the first task of a leaf. False when the call may grant no more: where it does not know a scope, nobody is to
 -- be granted before it what it could have.
 local function serve(leaf, sig)
-  tree.read(tree.chain(leaf))
   local l = queues.by_scope[sub(leaf, 1, -2)]
   if not l or l.unknown then
     if l then

@@ -116,9 +116,14 @@ local function unpack7(v, i)
   return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
 end
 
--- Numbers leave as text through this alone: %.0f keeps every digit.
+-- Whole numbers leave as text by this alone. It keeps every digit: %d takes a third of the time of %.0f, and does not
+-- where the server's long has 32 bits.
+local WHOLE, WHOLES = '%d', '%d %d %d %d %d'
+if string.format(WHOLE, 4503599627370497) ~= '4503599627370497' then
+  WHOLE, WHOLES = '%.0f', '%.0f %.0f %.0f %.0f %.0f'
+end
 local function whole(n)
-  return string.format('%.0f', n)
+  return string.format(WHOLE, n)
 end
 
 -- The TTL, in ms, of a key whose meaning ends us µs from now: a second more.
@@ -157,9 +162,15 @@ local function band_of(score)
 end
 
 -- What a task costs under every rule; nil for one that costs by unit.
+local numbers = {}
 local function number_of(ticket)
-  local cost = string.match(ticket, '^(%d*):')
-  return cost and (tonumber(cost) or 1)
+  local number = numbers[ticket]
+  if number == nil then
+    local cost = string.match(ticket, '^(%d*):')
+    number = cost and (tonumber(cost) or 1) or false
+    numbers[ticket] = number
+  end
+  return number or nil
 end
 
 -- What a task takes of a unit, '' for places.
@@ -190,6 +201,13 @@ end
 -- The rules of a path that a task takes anything of, each with what it takes; and the task's
 -- signature: '' if those are all, or else their units.
 local function counted(path, ticket)
+  local number = number_of(ticket)
+  if number and number > 0 then
+    for i = 1, #path do
+      path[i].cost = number
+    end
+    return path, ''
+  end
   local some, units, all = {}, {}, true
   for i = 1, #path do
     local r = path[i]
@@ -290,7 +308,7 @@ do
   end
 
   local function record(nd)
-    local text = format('%.0f %.0f %.0f %.0f %.0f', nd.tag, nd.time, nd.kids, nd.past, nd.units)
+    local text = format(WHOLES, nd.tag, nd.time, nd.kids, nd.past, nd.units)
     for sig, state in pairs(nd.states) do
       text = text .. '\n' .. sig .. ' ' .. whole(state.band)
       if state.cost then
@@ -336,12 +354,18 @@ do
     return nd
   end
 
-  -- The nodes from a leaf up to the provider.
+  local chains = {}
+
+  -- The nodes from one up to the provider.
   function tree.chain(leaf)
-    local ids, id = {}, leaf
-    while id do
-      ids[#ids + 1] = id
-      id = parent(id)
+    local ids, id = chains[leaf], leaf
+    if not ids then
+      ids = {}
+      while id do
+        ids[#ids + 1] = id
+        id = parent(id)
+      end
+      chains[leaf] = ids
     end
     return ids
   end
@@ -567,8 +591,9 @@ do
 
   -- Counts a task that comes to a queue (1) or leaves it (-1), at each level.
   function tree.count(leaf, ticket, sign)
-    local cost, more = cost_of(ticket, REQUESTS), {}
-    if not number_of(ticket) then
+    local cost, more = number_of(ticket), nil
+    if not cost then
+      cost, more = cost_of(ticket, REQUESTS), {}
       for unit, units in string.gmatch(string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
         more[unit] = unit ~= REQUESTS and tonumber(units) or nil
       end
@@ -577,7 +602,7 @@ do
     for _, id in ipairs(tree.chain(leaf)) do
       local nd = changed(id)
       nd.units = max(0, nd.units + sign * cost)
-      for unit, units in pairs(more) do
+      for unit, units in pairs(more or {}) do
         local field = 'u' .. id .. '\0' .. unit
         tree.sums[field] = (tree.sums[field] or 0) + sign * units
       end

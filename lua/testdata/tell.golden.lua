@@ -100,9 +100,14 @@ local function unpack7(v, i)
   return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
 end
 
--- Numbers leave as text through this alone: %.0f keeps every digit.
+-- Whole numbers leave as text by this alone. It keeps every digit: %d takes a third of the time of %.0f, and does not
+-- where the server's long has 32 bits.
+local WHOLE, WHOLES = '%d', '%d %d %d %d %d'
+if string.format(WHOLE, 4503599627370497) ~= '4503599627370497' then
+  WHOLE, WHOLES = '%.0f', '%.0f %.0f %.0f %.0f %.0f'
+end
 local function whole(n)
-  return string.format('%.0f', n)
+  return string.format(WHOLE, n)
 end
 
 -- The TTL, in ms, of a key whose meaning ends us µs from now: a second more.

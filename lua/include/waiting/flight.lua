@@ -12,9 +12,9 @@ local flights = {}
 local STALE, HANDED = 3000000, 4503599627370496
 
 function flights.text(g, names, places)
-  local text = string.format('%.0f %.0f %.0f %s', g.start, g.score, now, g.id)
+  local text = whole(g.start) .. ' ' .. whole(g.score) .. ' ' .. whole(now) .. ' ' .. g.id
   for i, place in ipairs(places) do
-    text = string.format('%s %s=%.0f', text, names[i], place)
+    text = string.format('%s %s=%s', text, names[i], whole(place))
   end
   return text
 end

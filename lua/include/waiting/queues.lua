@@ -39,7 +39,9 @@ end
 function queues.read()
   local ids = { '' }
   for _, l in pairs(queues.by_scope) do
-    ids[#ids + 1], ids[#ids + 2] = l.leaf, l.scope
+    for _, id in ipairs(tree.chain(l.leaf)) do
+      ids[#ids + 1] = id
+    end
   end
   tree.read(ids)
   for i = 1, n, 500 do
@@ -56,7 +58,9 @@ function queues.path(l)
     for i, weight in path_numbers(l.text) do
       local r = queues.rule(tonumber(i))
       l.path[#l.path + 1] = r
-      l.weights[level_of(r.name)] = tonumber(weight) or l.weights[level_of(r.name)]
+      if weight ~= '' then
+        l.weights[level_of(r.name)] = tonumber(weight)
+      end
     end
     add_pauses(l.path, l.scope)
   end
@@ -84,12 +88,17 @@ function queues.stand_anew(l)
 end
 
 -- The most that a task takes of any rule, by level.
-function queues.units_by_level(path)
+function queues.units_by_level(l, path, ticket)
+  local number = number_of(ticket)
+  if number and l.of == number then
+    return l.units
+  end
   local units = {}
   for _, r in ipairs(path) do
     local level = level_of(r.name)
     units[level] = max(units[level] or 1, r.cost)
   end
+  l.of, l.units = number, units
   return units
 end
 

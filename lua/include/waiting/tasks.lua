@@ -30,9 +30,15 @@ local function band_of(score)
 end
 
 -- What a task costs under every rule; nil for one that costs by unit.
+local numbers = {}
 local function number_of(ticket)
-  local cost = string.match(ticket, '^(%d*):')
-  return cost and (tonumber(cost) or 1)
+  local number = numbers[ticket]
+  if number == nil then
+    local cost = string.match(ticket, '^(%d*):')
+    number = cost and (tonumber(cost) or 1) or false
+    numbers[ticket] = number
+  end
+  return number or nil
 end
 
 -- What a task takes of a unit, '' for places.
@@ -63,6 +69,13 @@ end
 -- The rules of a path that a task takes anything of, each with what it takes; and the task's
 -- signature: '' if those are all, or else their units.
 local function counted(path, ticket)
+  local number = number_of(ticket)
+  if number and number > 0 then
+    for i = 1, #path do
+      path[i].cost = number
+    end
+    return path, ''
+  end
   local some, units, all = {}, {}, true
   for i = 1, #path do
     local r = path[i]

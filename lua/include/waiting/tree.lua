@@ -51,7 +51,7 @@ do
   end
 
   local function record(nd)
-    local text = format('%.0f %.0f %.0f %.0f %.0f', nd.tag, nd.time, nd.kids, nd.past, nd.units)
+    local text = format(WHOLES, nd.tag, nd.time, nd.kids, nd.past, nd.units)
     for sig, state in pairs(nd.states) do
       text = text .. '\n' .. sig .. ' ' .. whole(state.band)
       if state.cost then
@@ -97,12 +97,18 @@ do
     return nd
   end
 
-  -- The nodes from a leaf up to the provider.
+  local chains = {}
+
+  -- The nodes from one up to the provider.
   function tree.chain(leaf)
-    local ids, id = {}, leaf
-    while id do
-      ids[#ids + 1] = id
-      id = parent(id)
+    local ids, id = chains[leaf], leaf
+    if not ids then
+      ids = {}
+      while id do
+        ids[#ids + 1] = id
+        id = parent(id)
+      end
+      chains[leaf] = ids
     end
     return ids
   end
@@ -328,8 +334,9 @@ do
 
   -- Counts a task that comes to a queue (1) or leaves it (-1), at each level.
   function tree.count(leaf, ticket, sign)
-    local cost, more = cost_of(ticket, REQUESTS), {}
-    if not number_of(ticket) then
+    local cost, more = number_of(ticket), nil
+    if not cost then
+      cost, more = cost_of(ticket, REQUESTS), {}
       for unit, units in string.gmatch(string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
         more[unit] = unit ~= REQUESTS and tonumber(units) or nil
       end
@@ -338,7 +345,7 @@ do
     for _, id in ipairs(tree.chain(leaf)) do
       local nd = changed(id)
       nd.units = max(0, nd.units + sign * cost)
-      for unit, units in pairs(more) do
+      for unit, units in pairs(more or {}) do
         local field = 'u' .. id .. '\0' .. unit
         tree.sums[field] = (tree.sums[field] or 0) + sign * units
       end
