@@ -120,6 +120,16 @@ func script(name, kinds string) *Script {
 	return &Script{Name: name, Source: source, SHA: hash, Arg: hash}
 }
 
+// Fence returns a script of asynq's that ends the run of a task as it is sent by package worker: include/fence.lua goes
+// before it, and says what its arguments are.
+func Fence(source string) string {
+	part, err := files.ReadFile("include/fence.lua")
+	if err != nil {
+		panic("lua: " + err.Error())
+	}
+	return string(part) + source
+}
+
 // Rule describes a rule to a script: its kind, a letter of [Kinds], and its
 // numbers, none below 0 or above 2^53, in the order that include/rules.lua has.
 // A calendar has five more than the others.

@@ -10,6 +10,8 @@ import (
 	"sync"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/lua" //nolint:depguard // see releaser.go
 )
 
 // fences keep the end of one run of a task from ending the next. What asynq sends to end a run is sent again until Redis
@@ -22,17 +24,6 @@ type fences struct {
 	own     map[string]string        // fractions by asynq's key of the task, such as "123456"
 	scripts map[string]*redis.Script // asynq's, fenced, by their hash
 }
-
-// fencePrefix goes before asynq's script. Its last two arguments are which key is the lease, and the fraction. Numbers of
-// this size are 0.24 millionths apart.
-const fencePrefix = `do
-  local score = redis.call('ZSCORE', KEYS[tonumber(ARGV[#ARGV - 1])], ARGV[1])
-  local fraction = score and tonumber(score) % 1 or 0
-  if fraction > 4e-7 and math.abs(fraction - tonumber('0.' .. ARGV[#ARGV])) > 4e-7 then
-    return redis.error_reply('FENCED')
-  end
-end
-`
 
 // noScript has asynq send a script whole, by which it is learned.
 type noScript struct{}
@@ -109,7 +100,7 @@ func (f *fences) learn(source string) *redis.Script {
 		f.scripts = map[string]*redis.Script{}
 	}
 	if f.scripts[name] == nil {
-		f.scripts[name] = redis.NewScript(fencePrefix + source)
+		f.scripts[name] = redis.NewScript(lua.Fence(source))
 	}
 	return f.scripts[name]
 }
