@@ -85,6 +85,7 @@ func TestNewsNameAGrant(t *testing.T) {
 		}
 		for what, news := range map[string]DispatchRequest{
 			"unused": {Unused: placesOf(first)}, "not yet": {NotYet: placesOf(first)}, "claimed": {Claimed: placesOf(first)},
+			"claimed, by who knows what it was granted": {Claimed: []Place{ask.Place().Under(first[0].Grant)}},
 		} {
 			b.dispatch(news)
 			if s, err := b.InspectTicket(ctx, ask); err != nil || !s.Released {

@@ -21,6 +21,12 @@ type Place struct {
 	grant string // the id of the grant that it is spoken of; "" for whichever it has
 }
 
+// Under is the place as it was granted so: what is said of it counts for no other grant of the same task.
+func (p Place) Under(g Grant) Place {
+	p.grant = g.id
+	return p
+}
+
 // Turn is what a decision says to one who asked with a ticket.
 type Turn struct {
 	// Waits says that it stands in the line of its scope: whoever has the line in

@@ -28,8 +28,8 @@ func newClaims(t *Throttle) *claims { return &claims{t: t, next: map[string]*cla
 
 // tell has it told that a task has its start. It does not block: what it returns waits until it was told, so that nobody
 // finds the task in flight who meets it after its run.
-func (c *claims) tell(j *job) (wait func()) {
-	name := provider(j.scope)
+func (c *claims) tell(place throttle.Place) (wait func()) {
+	name := provider(place.Scope)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	one, sends := c.next[name]
@@ -37,7 +37,7 @@ func (c *claims) tell(j *job) (wait func()) {
 		one = &claim{told: make(chan struct{})}
 		c.next[name] = one
 	}
-	one.places = append(one.places, j.ask().Place())
+	one.places = append(one.places, place)
 	if !sends {
 		go c.send(name)
 	}

@@ -22,7 +22,7 @@ func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d thrott
 	j.slot.runs()
 	told := func() {} // before anybody may meet the task again
 	if d.Handed {
-		told = t.claims.tell(j)
+		told = t.claims.tell(j.ask().Place().Under(d.Grant))
 	}
 	defer func() { told() }()
 	ended := t.started(ctx, j)
