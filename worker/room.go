@@ -42,7 +42,12 @@ func (w *waker) room() room {
 	if lent > 0 { // those that leave their slots may not be who makes room
 		now = 0
 	}
-	return room{ahead: max(0, min(ahead, mostAtOnce)), now: max(0, now), lent: borrows}
+	ahead, now = max(0, min(ahead, mostAtOnce)), max(0, now)
+	if w.reach.from() == 0 { // beside Redis the next look is a moment away
+		ahead = min(ahead, nearAtOnce)
+		now = min(now, nearAtOnce-ahead)
+	}
+	return room{ahead: ahead, now: now, lent: borrows}
 }
 
 // coming is how many tasks that were granted here have not come, as far as they are on their way. waker.mu is held.

@@ -43,6 +43,7 @@ func TestManyParkedCostLittle(t *testing.T) {
 	if ttl := s.rdb.TTL(t.Context(), "hw:{p}!parked").Val(); ttl < time.Hour {
 		t.Errorf("they are kept for %s", ttl)
 	}
+	s.until("those who went straight to the queue went back", func() bool { return s.rdb.ZCard(t.Context(), "hw:{p}!overdue").Val() == 0 })
 	<-time.After(time.Second)
 	// All other commands are asynq's, which moves what is due into pending meanwhile.
 	own := redistest.Commands(t, s.rdb, func() { <-time.After(seconds * time.Second) })

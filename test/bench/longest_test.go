@@ -162,13 +162,16 @@ func (c *crowded) ticket() string {
 	return queue.Ticket(queue.DefaultQueue, fmt.Sprintf("task%07d", c.tasks))
 }
 
-// lead and spread are a worker's.
-const lead, spread = 20 * time.Millisecond, 80 * time.Millisecond
+// lead and spread are a worker's, and most is how many it grants at once beside Redis.
+const (
+	lead, spread = 20 * time.Millisecond, 80 * time.Millisecond
+	most         = 24
+)
 
-// dispatch grants as many as a worker has slots, and keeps who is on the way and who has not come in time.
+// dispatch grants some, and keeps who is on the way and who has not come in time.
 func (c *crowded) dispatch(req throttle.DispatchRequest) {
 	c.Helper()
-	req.Provider, req.Lead, req.Spread, req.Max = "p", lead, spread, concurrency
+	req.Provider, req.Lead, req.Spread, req.Max = "p", lead, spread, most
 	req.Claimed = append(req.Claimed, c.overdue...)
 	d, err := c.l.Dispatch(c.Context(), req)
 	if err != nil {
