@@ -308,6 +308,7 @@ func TestHeaders(t *testing.T) {
 			waitFor(t, rdb, prefix)
 			runs = append(append(waitingRuns(prefix+"-waiting"), runs...), releaseRuns(t, rdb, prefix, n)...)
 			runs = append(runs, append(parkRuns(t, rdb, prefix, n), takeRuns(t, rdb, prefix, n)...)...)
+			runs = append(runs, keepRuns(t, rdb, prefix, n)...)
 			runs = append(runs, manyRuns(prefix+"-many")...)
 			runs = append(runs, repairRuns(t, rdb, prefix+"-repair", n)...)
 			read, wrote := map[string]map[string]bool{}, map[string]map[string]bool{}
@@ -345,6 +346,8 @@ func TestHeaders(t *testing.T) {
 					rules -= 5
 				case ParkTasks:
 					rules -= 2
+				case KeepLeases:
+					rules = len(r.args) / 2
 				}
 				got := values(reply[0])
 				if r.script == DecideMany { // bytes, which throttle reads

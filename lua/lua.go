@@ -44,10 +44,11 @@ var (
 	Heartbeat    = load("heartbeat")
 	Tell         = load("tell")
 
-	// TakeTasks, ReleaseTasks and ParkTasks work on asynq's keys and are sent by package worker.
+	// These work on asynq's keys and are sent by package worker.
 	TakeTasks    = load("take_tasks")
 	ReleaseTasks = load("release_tasks")
 	ParkTasks    = load("park_tasks")
+	KeepLeases   = load("keep_leases")
 )
 
 // All lists every script of the limiter, by name: all but those over asynq's

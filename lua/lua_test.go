@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 
 // every is every script, by name.
 func every() []*Script {
-	all := append(All(), TakeTasks, ReleaseTasks, ParkTasks)
+	all := append(All(), TakeTasks, ReleaseTasks, ParkTasks, KeepLeases)
 	slices.SortFunc(all, func(a, b *Script) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }

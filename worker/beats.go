@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/lua" //nolint:depguard // see releaser.go
 )
 
 // beats sends what asynq's heartbeat writes beside it: while a heartbeat waits for Redis asynq starts no task, and it
@@ -115,13 +117,17 @@ func (g *guard) ZAdd(ctx context.Context, key string, members ...redis.Z) *redis
 	return redis.NewIntResult(0, g.beats.send(ctx, func(ctx context.Context) error { return g.UniversalClient.ZAdd(ctx, key, members...).Err() }))
 }
 
-// ZAddXX sends the leases that a heartbeat renews beside it, each with the fraction of its own.
+var keepLeases = redis.NewScript(lua.KeepLeases.Source)
+
+// ZAddXX sends the leases that a heartbeat renews beside it, those alone that are still this process's when they arrive.
 func (g *guard) ZAddXX(ctx context.Context, key string, members ...redis.Z) *redis.IntCmd {
 	if !strings.HasPrefix(key, "asynq:{") || !strings.HasSuffix(key, "}:lease") {
 		return g.UniversalClient.ZAddXX(ctx, key, members...)
 	}
-	members = g.fences.renew(key, members)
-	return redis.NewIntResult(0, g.beats.send(ctx, func(ctx context.Context) error { return g.UniversalClient.ZAddXX(ctx, key, members...).Err() }))
+	args := g.fences.renewals(key, members)
+	return redis.NewIntResult(0, g.beats.send(ctx, func(ctx context.Context) error {
+		return keepLeases.Run(ctx, g.UniversalClient, []string{key}, args...).Err()
+	}))
 }
 
 // ZRem removes after all beats what they have written, as a server that ends does.

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -96,9 +97,21 @@ func (c *combiner) together(part []*combined) {
 		for _, one := range part {
 			one.cmd = one.send(pipe)
 		}
-		_, _ = pipe.Exec(ctx) // each has its own error
+		execute(ctx, pipe)
 	}
 	for _, one := range part {
 		close(one.done)
+	}
+}
+
+// execute sends a pipeline. Each of its commands has its own error afterwards, also where a hook of the client's has refused
+// them together.
+func execute(ctx context.Context, pipe redis.Pipeliner) {
+	cmds, err := pipe.Exec(ctx)
+	if err == nil || slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() != nil }) {
+		return
+	}
+	for _, cmd := range cmds {
+		cmd.SetErr(err)
 	}
 }

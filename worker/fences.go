@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -21,8 +22,15 @@ import (
 // has it, is let through. fences are safe for concurrent use.
 type fences struct {
 	mu      sync.Mutex
-	own     map[string]string        // fractions by asynq's key of the task, such as "123456"
-	scripts map[string]*redis.Script // asynq's, fenced, by their hash
+	own     map[string]*pass          // by asynq's key of the task
+	open    map[context.Context]*pass // of ends that Redis has not answered: asynq's syncer sends one again by its context
+	scripts map[string]*redis.Script  // asynq's, fenced, by their hash
+}
+
+// pass is what the end of one run shows.
+type pass struct {
+	fraction string // of its lease, such as "123456"
+	doubtful bool   // a copy that was sent may have been carried out
 }
 
 // noScript has asynq send a script whole, by which it is learned.
@@ -41,53 +49,66 @@ func (f *fences) takes(key, lease string) {
 		return
 	}
 	if f.own == nil || len(f.own) >= mostEnds {
-		f.own = map[string]string{} // those that are forgotten end as they do without us
+		f.own = map[string]*pass{} // those that are forgotten end as they do without us
 	}
-	f.own[key] = fraction
+	f.own[key] = &pass{fraction: fraction}
 }
 
-// drops forgets the run that a script names. The task may have been taken again since.
-func (f *fences) drops(keys []string, fraction any) {
+// of returns the pass of the run that a script ends, and which of its keys is the lease; nil where the task has no fraction
+// of its own.
+func (f *fences) of(ctx context.Context, keys []string) (its *pass, lease int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, key := range keys {
-		if f.own[key] == fraction {
-			delete(f.own, key)
-		}
-	}
-}
-
-// arguments are what a fenced script of a run's end has besides; nil where the task has no fraction of its own.
-func (f *fences) arguments(keys []string) []any {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	lease, fraction := 0, ""
 	for i, key := range keys {
 		if strings.HasSuffix(key, "}:lease") {
 			lease = i + 1
-		} else if own := f.own[key]; own != "" {
-			fraction = own
+		} else if own := f.own[key]; own != nil {
+			its = own
 		}
 	}
-	if lease == 0 || fraction == "" {
-		return nil
+	if again := f.open[ctx]; again != nil {
+		its = again
 	}
-	return []any{strconv.Itoa(lease), fraction}
+	if lease == 0 {
+		return nil, 0
+	}
+	return its, lease
 }
 
-// renew returns members of a lease with the fractions of their own.
-func (f *fences) renew(key string, members []redis.Z) []redis.Z {
+// ends forgets a run whose end Redis has answered, and keeps what it shows where it has not. The task may have been taken
+// again since.
+func (f *fences) ends(ctx context.Context, keys []string, its *pass, answered bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	out := make([]redis.Z, len(members))
-	for i, its := range members {
-		id, _ := its.Member.(string)
-		if fraction, err := strconv.ParseFloat("0."+f.own[strings.TrimSuffix(key, "lease")+"t:"+id], 64); err == nil {
-			its.Score += fraction
+	for _, key := range keys {
+		if f.own[key] == its {
+			delete(f.own, key)
 		}
-		out[i] = its
 	}
-	return out
+	switch {
+	case answered:
+		delete(f.open, ctx)
+	case f.open == nil || len(f.open) >= mostEnds:
+		f.open = map[context.Context]*pass{ctx: its}
+	default:
+		f.open[ctx] = its
+	}
+}
+
+// renewals are what keep_leases is told of leases that asynq renews: each with the fraction of its own.
+func (f *fences) renewals(key string, members []redis.Z) []any {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	args := make([]any, 0, 2*len(members))
+	for _, its := range members {
+		id, _ := its.Member.(string)
+		lease := strconv.FormatInt(int64(its.Score), 10)
+		if own := f.own[strings.TrimSuffix(key, "lease")+"t:"+id]; own != nil {
+			lease += "." + own.fraction
+		}
+		args = append(args, lease, id)
+	}
+	return args
 }
 
 // learn fences a script of asynq's.
@@ -112,29 +133,50 @@ func (f *fences) script(hash string) *redis.Script {
 	return f.scripts[hash]
 }
 
-// endFenced sends a fenced script until Redis answers. A refusal of the only copy that was sent is no late copy's: a
-// heartbeat for a run before has overwritten the lease, and asynq's own script, as bare sends it, ends the run.
-func (g *guard) endFenced(ctx context.Context, keys []string, args []any, its *redis.Script, bare script) *redis.Cmd {
-	fraction := &counted{text: args[len(args)-1].(string)} //nolint:forcetypeassert // arguments made it
-	defer g.fences.drops(keys, fraction.text)
-	fenced := append(slices.Clone(args[:len(args)-1]), fraction)
-	return g.end(ctx, keys, func(ctx context.Context) *redis.Cmd {
-		once := fraction.written.Load() == 0
-		cmd := g.ends.send(func(rdb redis.Scripter) *redis.Cmd { return its.EvalSha(ctx, rdb, keys, fenced...) })
-		once = once && fraction.written.Load() <= 1
-		if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
-			fraction.written.Store(0)
-			cmd = g.ends.send(func(rdb redis.Scripter) *redis.Cmd { return its.Eval(ctx, rdb, keys, fenced...) })
-			once = once && fraction.written.Load() <= 1
+// fence is what a script has before it that ends a run: its pass, and which of its keys is the lease.
+type fence struct {
+	*pass
+
+	lease int
+}
+
+// endFenced sends a fenced script until Redis answers. Where no copy before may have been carried out, a refusal while
+// asynq's lease lasts is no late copy's: the lease was overwritten, and asynq's own script, as bare sends it, ends the run.
+func (g *guard) endFenced(ctx context.Context, keys []string, args []any, by fence, its *redis.Script, bare script) *redis.Cmd {
+	fraction := &counted{text: by.fraction}
+	fenced := append(slices.Clip(args), strconv.Itoa(by.lease), fraction)
+	once := func(send func(redis.Scripter) *redis.Cmd) (cmd *redis.Cmd, written int32) {
+		before := fraction.written.Load()
+		cmd = g.ends.send(send)
+		return cmd, fraction.written.Load() - before
+	}
+	until, _ := ctx.Deadline()
+	cmd := g.end(ctx, keys, func(ctx context.Context) *redis.Cmd {
+		cmd, n := once(func(rdb redis.Scripter) *redis.Cmd { return its.EvalSha(ctx, rdb, keys, fenced...) })
+		if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") { // the last copy has done nothing
+			by.doubtful = by.doubtful || n > 1
+			cmd, n = once(func(rdb redis.Scripter) *redis.Cmd { return its.Eval(ctx, rdb, keys, fenced...) })
 		}
-		switch {
-		case !redis.HasErrorPrefix(cmd.Err(), "FENCED"):
-			return cmd
-		case once:
-			return g.ends.send(func(rdb redis.Scripter) *redis.Cmd { return bare(ctx, rdb, args) })
+		refused := redis.HasErrorPrefix(cmd.Err(), "FENCED")
+		if refused && !by.doubtful && n <= 1 && time.Now().Before(until) {
+			refused = false
+			cmd = g.ends.send(func(rdb redis.Scripter) *redis.Cmd { return bare(ctx, rdb, args) })
 		}
-		return redis.NewCmdResult(nil, goneEarlier{})
+		by.doubtful = by.doubtful || n > 1 || n == 1 && !isReply(cmd.Err())
+		if refused {
+			return redis.NewCmdResult(nil, goneEarlier{})
+		}
+		return cmd
 	})
+	g.fences.ends(ctx, keys, by.pass, cmd.Err() == nil || isGone(cmd.Err()))
+	return cmd
+}
+
+// isReply says whether Redis has answered a script that was written once: what it refused it has not done. Other refusals may
+// be of a connection that was made anew, and say nothing of the script.
+func isReply(err error) bool {
+	return err == nil || slices.ContainsFunc([]string{"NOT FOUND", "FENCED", "NOSCRIPT", "READONLY", "OOM", "MISCONF", "NOREPLICAS", "TRYAGAIN"},
+		func(prefix string) bool { return redis.HasErrorPrefix(err, prefix) })
 }
 
 // goneEarlier is asynq's answer where a copy sent before has ended the run.

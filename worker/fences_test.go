@@ -1,11 +1,15 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"io"
+	"net"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -114,4 +118,162 @@ func TestOverwrittenLease(t *testing.T) {
 	if n := s.ran("t"); n != 1 {
 		t.Errorf("it ran %d times", n)
 	}
+}
+
+// endings are what the network does to the commands of a system's client, each by itself.
+type endings struct {
+	then func(cmd redis.Cmder, send func() error) error
+}
+
+func (e *endings) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (e *endings) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		cmd.SetErr(e.then(cmd, func() error { return next(ctx, cmd) }))
+		return cmd.Err()
+	}
+}
+
+func (e *endings) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) (first error) {
+		for _, cmd := range cmds {
+			cmd.SetErr(e.then(cmd, func() error { return cmp.Or(next(ctx, []redis.Cmder{cmd}), cmd.Err()) }))
+			first = cmp.Or(first, cmd.Err())
+		}
+		return first
+	}
+}
+
+// putsBack says whether a command is asynq's Retry.
+func putsBack(cmd redis.Cmder) bool {
+	keys := scriptKeys(cmd)
+	return slices.Contains(keys, "asynq:{default}:active") && slices.Contains(keys, "asynq:{default}:retry") &&
+		slices.ContainsFunc(keys, func(key string) bool { return strings.Contains(key, ":failed") })
+}
+
+// twice has a task fail once, and then last for long; it counts the runs, and how many there are at a time.
+type twice struct {
+	mu             sync.Mutex
+	all, now, most int
+}
+
+func (w *twice) run(_ context.Context, _ *asynq.Task) error {
+	w.mu.Lock()
+	w.all, w.now = w.all+1, w.now+1
+	w.most = max(w.most, w.now)
+	first := w.all == 1
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.now--
+	}()
+	if first {
+		return errors.New("once more")
+	}
+	<-time.After(40 * time.Second)
+	return nil
+}
+
+func (w *twice) wantTwo(t *testing.T) {
+	t.Helper()
+	<-time.After(3 * time.Minute)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.all != 2 || w.most != 1 {
+		t.Errorf("it ran %d times, and %d at a time, want twice, one after the other", w.all, w.most)
+	}
+}
+
+var atOnce = asynq.Config{Concurrency: 1, RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 }}
+
+// A process whose end of a run hangs renews no lease of whoever runs the task by then: its end would pass the fence.
+func TestHangingEndRenewsNothing(t *testing.T) {
+	t.Parallel()
+	for _, hangs := range []time.Duration{4 * time.Second, 6 * time.Second, 13 * time.Second} {
+		inFakeTime(t, perHour(100), func(s *system) {
+			var hung atomic.Bool
+			s.rdb.AddHook(&endings{func(cmd redis.Cmder, send func() error) error {
+				err := send()
+				if putsBack(cmd) && err == nil && hung.CompareAndSwap(false, true) {
+					<-time.After(hangs)
+					return io.EOF
+				}
+				return err
+			}})
+			s.addForeign("t", asynq.MaxRetry(5))
+			w := &twice{}
+			s.serve(atOnce, w.run)
+			<-time.After(1500 * time.Millisecond)
+			s.serve(atOnce, w.run)
+			w.wantTwo(s.t)
+		})
+	}
+}
+
+// What asynq's syncer sends again shows the run that it ends, and not the next one, also after an answer that says nothing
+// of whether it was carried out.
+func TestSyncerSendsItsOwnEnd(t *testing.T) {
+	t.Parallel()
+	inFakeTime(t, perHour(100), func(s *system) {
+		var told atomic.Bool
+		s.rdb.AddHook(&endings{func(cmd redis.Cmder, send func() error) error {
+			err := send()
+			if putsBack(cmd) && err == nil && told.CompareAndSwap(false, true) {
+				return tooManyClients{}
+			}
+			return err
+		}})
+		s.addForeign("t", asynq.MaxRetry(5))
+		w := &twice{}
+		s.serve(atOnce, w.run)
+		w.wantTwo(s.t)
+	})
+}
+
+// tooManyClients is what Redis says to a connection that is made anew.
+type tooManyClients struct{}
+
+func (tooManyClients) Error() string { return "ERR max number of clients reached" }
+func (tooManyClients) RedisError()   {}
+
+// The end of a run that could not be sent while its lease lasted takes the task from nobody who runs it since.
+func TestEndAfterTheLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: perHour(100)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		mini, rdb := redistest.Miniredis(t)
+		s := newSystemOn(t, rdb, policy, Config{})
+		var cut atomic.Bool
+		away := redis.NewClient(redistest.MiniredisOptions(mini))
+		t.Cleanup(func() { _ = away.Close() })
+		away.AddHook(&endings{func(_ redis.Cmder, send func() error) error {
+			if cut.Load() {
+				<-time.After(200 * time.Millisecond)
+				return &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}
+			}
+			return send()
+		}})
+		a := newSystemOn(t, away, policy, Config{})
+		s.addForeign("t", asynq.MaxRetry(5))
+		a.serve(atOnce, func(context.Context, *asynq.Task) error {
+			cut.Store(a.ran("t") == 1)
+			return errors.New("once more")
+		})
+		a.until("it has run", func() bool { return cut.Load() })
+		s.serve(atOnce, func(context.Context, *asynq.Task) error {
+			<-time.After(2 * time.Second)
+			cut.Store(false)
+			<-time.After(time.Minute)
+			return nil
+		})
+		<-s.ended
+		<-time.After(2 * time.Minute)
+		if n := a.ran("t") + s.ran("t"); n != 2 {
+			t.Errorf("it ran %d times, want twice", n)
+		}
+	})
 }

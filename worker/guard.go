@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -93,12 +92,12 @@ func (g *guard) EvalSha(ctx context.Context, sha string, keys []string, args ...
 	bare := func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd {
 		return rdb.EvalSha(ctx, sha, keys, args...)
 	}
-	if more := g.fenced(ctx, keys); more != nil {
+	if by, is := g.fenced(ctx, keys); is {
 		its := g.fences.script(sha)
 		if its == nil {
 			return redis.NewCmdResult(nil, noScript{})
 		}
-		return g.endFenced(ctx, keys, append(slices.Clip(args), more...), its, bare)
+		return g.endFenced(ctx, keys, args, by, its, bare)
 	}
 	return g.send(ctx, keys, args, bare)
 }
@@ -112,8 +111,8 @@ func (g *guard) Eval(ctx context.Context, script string, keys []string, args ...
 	bare := func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd {
 		return rdb.Eval(ctx, script, keys, args...)
 	}
-	if more := g.fenced(ctx, keys); more != nil {
-		return g.endFenced(ctx, keys, append(slices.Clip(args), more...), g.fences.learn(script), bare)
+	if by, is := g.fenced(ctx, keys); is {
+		return g.endFenced(ctx, keys, args, by, g.fences.learn(script), bare)
 	}
 	return g.send(ctx, keys, args, bare)
 }
@@ -133,12 +132,13 @@ func (g *guard) send(ctx context.Context, keys []string, args []any, its script)
 	})
 }
 
-// fenced returns what a script has besides that ends a run, if the run can be told from others.
-func (g *guard) fenced(ctx context.Context, keys []string) []any {
+// fenced returns what goes before a script that ends a run, if the run can be told from others.
+func (g *guard) fenced(ctx context.Context, keys []string) (by fence, is bool) {
 	if !endsRun(ctx, keys) {
-		return nil
+		return fence{}, false
 	}
-	return g.fences.arguments(keys)
+	its, lease := g.fences.of(ctx, keys)
+	return fence{its, lease}, its != nil
 }
 
 // end has a run's end sent until Redis answers, and does what was to be done then.

@@ -71,7 +71,7 @@ func (g *guard) askFor(ctx context.Context, queue string, n int, args []any, loo
 	} else {
 		pipe := g.Pipeline()
 		send(pipe)
-		_, _ = pipe.Exec(ctx) // each has its own error
+		execute(ctx, pipe)
 	}
 	for i, one := range all {
 		if lease := leases[i]; lease.lost(one.answer) {

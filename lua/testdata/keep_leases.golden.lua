@@ -1,0 +1,32 @@
+-- keep_leases: renew the leases of runs, of those alone that still have the lease under which they were taken.
+--
+-- asynq's heartbeat renews by the task. One that comes late, or while the end of its run is sent again, would write over
+-- the lease of whoever runs the task by then, and the end would pass its fence: see include/fence.lua.
+--
+-- KEYS[1]    lease  sorted set of asynq's: ids of tasks that run, by when asynq takes their run for lost.
+--
+-- ARGV[1..]  runs   two for each task: its lease, s since the epoch, with the fraction of its own, or whole where that is
+--                   not known; and its id.
+--
+-- Returns  {kept}, how many were renewed
+--
+-- Writes   KEYS[1] when kept > 0.
+-- Source   docs/asynq.md#the-dead-syncer-and-the-guard
+
+-- Fractions that are no farther apart are the same: a score of this size is exact to half of it.
+local SAME = 0.0000004
+
+local format, kept = string.format, 0
+for i = 1, #ARGV, 2 do
+  local lease, id = ARGV[i], ARGV[i + 1]
+  local was = redis.call('ZSCORE', KEYS[1], id)
+  local has, own = was and tonumber(was) % 1, tonumber(lease) % 1
+  if was and own <= SAME then
+    lease = format('%s%s', lease, string.match(was, '%.%d+') or '') -- whosever it is, it stays so
+  end
+  if was and (own <= SAME or has <= SAME or math.abs(has - own) <= SAME) then
+    redis.call('ZADD', KEYS[1], 'XX', lease, id)
+    kept = kept + 1
+  end
+end
+return { kept }
