@@ -21,7 +21,8 @@ type Place struct {
 	grant string // the id of the grant that it is spoken of; "" for whichever it has
 }
 
-// Under is the place as it was granted so: what is said of it counts for no other grant of the same task.
+// Under returns the place with the grant that it is spoken of: what is said of it counts for no other grant of the
+// same task.
 func (p Place) Under(g Grant) Place {
 	p.grant = g.id
 	return p

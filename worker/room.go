@@ -43,7 +43,7 @@ func (w *waker) room() room {
 		now = 0
 	}
 	ahead, now = max(0, min(ahead, mostAtOnce)), max(0, now)
-	if w.reach.from() == 0 { // beside Redis the next look is a moment away
+	if w.reach.from() == 0 { // a call holds Redis up, and beside it the next one costs no time
 		ahead = min(ahead, nearAtOnce)
 		now = min(now, nearAtOnce-ahead)
 	}

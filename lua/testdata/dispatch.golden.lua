@@ -1280,8 +1280,9 @@ local function band_of(score)
   return band
 end
 
--- What a task costs under every rule; nil for one that costs by unit.
 local numbers = {}
+
+-- What a task costs under every rule; nil for one that costs by unit. Each ticket is taken apart once.
 local function number_of(ticket)
   local number = numbers[ticket]
   if number == nil then
@@ -2155,10 +2156,10 @@ function queues.stand_anew(l)
   end
 end
 
--- The most that a task takes of any rule, by level.
+-- The most that a task takes of any rule, by level. Tasks of a queue that cost the same take the same.
 function queues.units_by_level(l, path, ticket)
   local number = number_of(ticket)
-  if number and l.of == number then
+  if number and l.last_cost == number then
     return l.units
   end
   local units = {}
@@ -2166,7 +2167,7 @@ function queues.units_by_level(l, path, ticket)
     local level = level_of(r.name)
     units[level] = max(units[level] or 1, r.cost)
   end
-  l.of, l.units = number, units
+  l.last_cost, l.units = number, units
   return units
 end
 

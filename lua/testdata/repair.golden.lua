@@ -161,8 +161,9 @@ local function band_of(score)
   return band
 end
 
--- What a task costs under every rule; nil for one that costs by unit.
 local numbers = {}
+
+-- What a task costs under every rule; nil for one that costs by unit. Each ticket is taken apart once.
 local function number_of(ticket)
   local number = numbers[ticket]
   if number == nil then

@@ -87,10 +87,10 @@ function queues.stand_anew(l)
   end
 end
 
--- The most that a task takes of any rule, by level.
+-- The most that a task takes of any rule, by level. Tasks of a queue that cost the same take the same.
 function queues.units_by_level(l, path, ticket)
   local number = number_of(ticket)
-  if number and l.of == number then
+  if number and l.last_cost == number then
     return l.units
   end
   local units = {}
@@ -98,7 +98,7 @@ function queues.units_by_level(l, path, ticket)
     local level = level_of(r.name)
     units[level] = max(units[level] or 1, r.cost)
   end
-  l.of, l.units = number, units
+  l.last_cost, l.units = number, units
   return units
 end
 
