@@ -29,13 +29,14 @@
 --                       back), and integer units that it has spent besides; integer units that it has
 --                       spent. Of a concurrency rule 1 where it has a place, and zeros. See include/rules.lua.
 --
--- Returns  {done, now, then three for each rule: back, debt, over}
+-- Returns  {done, now, then three for each rule, then waits}: back, debt and over for each rule
 --          done  1, 0 when the grant was taken back before, -1 when a rule's calendar is of another time and
 --                nothing was changed
 --          now   integer µs, the clock of this call
 --          back  integer units that came back, rounded down; 1 for a freed place
 --          debt  integer units that were charged besides
 --          over  integer units spent that are charged to nobody
+--          waits 1 where something came back that tasks wait for, else 0
 --
 -- Writes   KEYS[1..n] that took something back or were charged, KEYS[n+1..n+3], and KEYS[n+4] where tasks wait
 --          for them.
@@ -73,7 +74,7 @@ if id ~= '' or last then
 end
 
 local out = { 1, now }
-for i = 3, 3 * n + 2 do
+for i = 3, 3 * n + 3 do
   out[i] = 0
 end
 if last == char(GIVEN_BACK) or redis.call('GET', mark) == taken_back then
@@ -118,5 +119,11 @@ if id ~= '' then
   redis.call('HSET', settled, '#', answer)
   redis.call('PEXPIRE', settled, ARGV[5])
 end
-freed(schedule, meta, names_of_rules(n, #provider), now)
+local back = 0
+for i = 1, n do
+  back = back + out[3 * i]
+end
+if freed(schedule, meta, names_of_rules(n, #provider), now) and back > 0 then
+  out[3 * n + 3] = 1
+end
 return out

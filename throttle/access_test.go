@@ -136,7 +136,7 @@ func everyTurn(t *testing.T, l *Limiter, full ...Grant) {
 	if p, err := l.plans.of(scope); err == nil {
 		l.repaired(t.Context(), hostileProvider, []string{p.scope.String()}, errDamaged)
 	}
-	_, _ = l.Turns(t.Context())
+	_, _ = l.Turns(t.Context(), time.Time{})
 	_, _ = l.Heed(t.Context(), scope, answers.Advice{Limited: true})
 	_, _ = l.Peek(t.Context(), Request{Scope: scope})
 	_ = l.Forget(t.Context(), scope)

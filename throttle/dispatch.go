@@ -28,7 +28,7 @@ type DispatchRequest struct {
 	All bool
 	// Glance says that nothing is known to have changed since the last call, and that what that told to be
 	// next is yet to come: two cheap commands, in one round trip, are enough to see whether anything came before it. Only
-	// then, and every few seconds, the call does what it does without.
+	// then the call does what it does without.
 	Glance bool
 	// Claimed are tasks that were granted and have come, and did not ask. Until this, or TellClaimed, says so their
 	// grants are kept to be given back.
@@ -81,6 +81,8 @@ type Dispatched struct {
 	Next    time.Duration
 	// Parked says that some are parked, as of the last call that was no glance.
 	Parked bool
+	// Others is how many were granted that this caller does not serve: those who do are to call Dispatch.
+	Others int
 }
 
 // Dispatch grants those who wait and whose turn is near their starts, in the order of their turns: each is
@@ -108,6 +110,7 @@ func (l *Limiter) Dispatch(ctx context.Context, req DispatchRequest) (Dispatched
 		out.Overdue = append(out.Overdue, reply.overdue...)
 		out.Waiting, out.Next = reply.next > 0, max(0, time.Duration(reply.next-reply.now)*time.Microsecond)
 		out.Parked = reply.parked
+		out.Others += reply.others
 		missing = reply.missing
 		scopes.next(reply.near, missing)
 		scopes.looked(reply.now, reply.next, out)
@@ -181,6 +184,7 @@ type dispatchReply struct {
 	near      []string
 	overdue   []Place
 	parked    bool
+	others    int
 	stale     bool // nothing was decided: hours have begun or ended
 }
 
@@ -247,12 +251,14 @@ func (l *Limiter) readDispatch(provider string, list []any, asked time.Time) (ou
 		lists[i] = one
 	}
 	times, granted, overdue := lists[0], lists[1], lists[4]
-	if len(times) != 3 || len(granted)%3 != 0 || len(overdue)%3 != 0 {
+	if len(times) != 4 || len(granted)%3 != 0 || len(overdue)%3 != 0 {
 		return out, errReply
 	}
 	out.now, _ = times[0].(int64)
 	out.next, _ = times[1].(int64)
 	out.parked = times[2] == int64(1)
+	others, _ := times[3].(int64)
+	out.others = int(others)
 	for i := 0; i < len(granted); i += 3 {
 		g, err := l.readGranted(readPlace(scopeOf(provider, granted[i]), text(granted[i+1])), text(granted[i+2]), out.now, asked)
 		if err != nil {

@@ -69,15 +69,17 @@ func (l *Limiter) GiveBack(ctx context.Context, g Grant) error {
 	p, rules, places, g.cost = l.withOthers(p, rules, places, g.cost)
 	mark := p.attempt(g.id)
 	record := cmp.Or(g.record, mark)
-	c := newCall(lua.Settle.For(p.kinds), p.keyArgs, 5, 6+5*len(rules), settleHead+settleRule*len(rules))
+	c := newCall(lua.Settle.For(p.kinds), p.keyArgs, 5, 6+5*len(rules), settleHead+settleRule*len(rules)+settleTail)
 	c.args = append(c.args, mark, record, p.settled(g.id), p.queue[1], p.queue[3], l.clock(), g.id, "", int64(maxParts), 0, g.since())
 	for i := range rules {
 		c.args = append(c.args, rules[i], g.cost.at(i), places[i], 0, 0)
 	}
 	ctx = context.WithoutCancel(ctx)
-	if _, err := l.runner.run(ctx, c); err != nil {
+	reply, err := l.runner.run(ctx, c)
+	if err != nil {
 		return unavailable(ctx, "give back to", g.scope, err)
 	}
+	l.heedFreed(p.scope.Provider(), reply)
 	if g.kept != "" {
 		ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 		defer cancel()

@@ -3,6 +3,7 @@ package throttle
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -118,6 +119,15 @@ func (l *Limiter) Heed(ctx context.Context, scope string, a answers.Advice) (Hee
 type word struct {
 	verb, name string
 	numbers    [5]int64
+}
+
+// frees says whether tasks may start sooner by the word than they would have.
+func (w word) frees() bool {
+	switch w.verb {
+	case "pause", "rest", "cut":
+		return false
+	}
+	return true
 }
 
 // toldWord is what became of a word.
@@ -314,6 +324,9 @@ func (l *Limiter) tell(ctx context.Context, p *plan, words []word) ([]toldWord, 
 			out[i].until, out[i].left = time.UnixMicro(until), us(until-reply[0])
 		}
 		out[i].noted, out[i].full = w.name[:max(0, noted)], noted < 0
+	}
+	if slices.ContainsFunc(out, func(one toldWord) bool { return one.changed }) && slices.ContainsFunc(words, word.frees) {
+		l.tellFreed(p.scope.Provider())
 	}
 	return out, nil
 }

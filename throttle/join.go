@@ -229,14 +229,16 @@ func (c *joinCall) read(asks []Ask, out []Placed) (waits bool) {
 }
 
 // Turns tells the providers that tasks wait for, or have waited for within a day,
-// as far as processes have said so with Announce or LineUp, and when it was said
-// last. Costs one round trip.
-func (l *Limiter) Turns(ctx context.Context) (map[string]time.Time, error) {
-	since := time.Now().Add(-announced).UnixMilli()
+// as far as processes have said so with Announce or LineUp since then, and when it was said
+// last, by the clock of who did. Costs one round trip.
+func (l *Limiter) Turns(ctx context.Context, since time.Time) (map[string]time.Time, error) {
+	if day := time.Now().Add(-announced); since.Before(day) {
+		since = day
+	}
 	var list *redis.ZSliceCmd
 	err := ReadFromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
 		list = pipe.ZRangeByScoreWithScores(ctx, keyspace(l.cfg.Prefix).turns(), &redis.ZRangeBy{
-			Min: strconv.FormatInt(since, 10), Max: "+inf",
+			Min: strconv.FormatInt(since.UnixMicro(), 10), Max: "+inf",
 		})
 		return nil
 	})
@@ -246,7 +248,7 @@ func (l *Limiter) Turns(ctx context.Context) (map[string]time.Time, error) {
 	turns := make(map[string]time.Time, len(list.Val()))
 	for _, z := range list.Val() {
 		provider, _ := z.Member.(string)
-		turns[provider] = time.UnixMilli(int64(z.Score))
+		turns[provider] = time.UnixMicro(int64(z.Score))
 	}
 	return turns, nil
 }
@@ -266,8 +268,8 @@ const announced = 24 * time.Hour
 func (l *Limiter) announce(ctx context.Context, provider string) error {
 	key := keyspace(l.cfg.Prefix).turns()
 	_, err := l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		pipe.ZAdd(ctx, key, redis.Z{Score: float64(time.Now().UnixMilli()), Member: provider})
-		pipe.ZRemRangeByScore(ctx, key, "-inf", strconv.FormatInt(time.Now().Add(-announced).UnixMilli(), 10))
+		pipe.ZAdd(ctx, key, redis.Z{Score: float64(time.Now().UnixMicro()), Member: provider})
+		pipe.ZRemRangeByScore(ctx, key, "-inf", strconv.FormatInt(time.Now().Add(-announced).UnixMicro(), 10))
 		pipe.PExpire(ctx, key, announced)
 		return nil
 	})

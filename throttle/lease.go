@@ -131,12 +131,14 @@ func (s *Lease) Release(ctx context.Context) error {
 	}
 	s.end(context.Canceled)
 	ctx = context.WithoutCancel(ctx)
-	c := newCall(lua.Release, s.keys, 2, 2, 1)
+	c := newCall(lua.Release, s.keys, 2, 2, 2)
 	c.args = append(c.args, s.plan.queue[1], s.plan.queue[3], s.limiter.clock(), s.grant.id)
-	if _, err := s.limiter.runner.run(ctx, c); err != nil {
+	reply, err := s.limiter.runner.run(ctx, c)
+	if err != nil {
 		s.releaseLater(c)
 		return unavailable(ctx, "release a lease of", s.grant.scope, err)
 	}
+	s.limiter.heedFreed(s.plan.scope.Provider(), reply)
 	return nil
 }
 
@@ -166,7 +168,11 @@ func (s *Lease) releaseAfter(pause time.Duration, c call) {
 		return
 	}
 	time.AfterFunc(pause, func() {
-		if _, err := s.limiter.runner.run(context.Background(), c); err != nil && !errors.Is(err, redis.ErrClosed) {
+		reply, err := s.limiter.runner.run(context.Background(), c)
+		switch {
+		case err == nil:
+			s.limiter.heedFreed(s.plan.scope.Provider(), reply)
+		case !errors.Is(err, redis.ErrClosed):
 			s.releaseAfter(min(2*pause, lastRelease), c)
 		}
 	})

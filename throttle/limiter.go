@@ -122,6 +122,7 @@ type Limiter struct {
 	slots   *slots
 	outage  *outage
 	heard   heard
+	freed   freed
 	members memberCount
 	shadows *shadows
 	skews   skews

@@ -31,7 +31,7 @@ func TestReadsComeFromTheMaster(t *testing.T) {
 	if err := b.Announce(ctx, "p"); err != nil {
 		t.Fatal(err)
 	}
-	if turns, err := b.Turns(ctx); err != nil || len(turns) != 1 {
+	if turns, err := b.Turns(ctx, time.Time{}); err != nil || len(turns) != 1 {
 		t.Errorf("p was announced: %v, %v", turns, err)
 	}
 	if out, err := b.Outlook(ctx, "p"); err != nil || out.Waiting != 1 {

@@ -37,16 +37,13 @@ type nextScopes struct {
 	now    int64               // when the last call was, by the server's clock
 	at     time.Time           // the same by ours
 	due    int64               // when the first node is to be looked at, by the server's clock
-	until  time.Time           // when that has come, or should be looked into anyway
+	until  time.Time           // when that has come
 	parks  bool                // somebody is parked
 	vain   time.Time           // when the tree was last made anew
 }
 
 // overdueAfter is when a task that was granted is not on its way any more: STALE of lua/include/waiting/flight.lua.
 const overdueAfter = 3 * time.Second
-
-// glances is how long after a look glances will do.
-const glances = 5 * time.Second
 
 const (
 	// maxBelow is how many scopes below one tenant are brought along when its turn is next, and maxTenants of how many
@@ -64,7 +61,7 @@ func (s *nextScopes) looked(now, due int64, told Dispatched) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.now, s.at = now, time.Now()
-	s.due, s.until, s.parks = due, time.Now().Add(min(told.Next, glances)), told.Parked
+	s.due, s.until, s.parks = due, time.Now().Add(told.Next), told.Parked
 }
 
 // quiet returns what the last dispatch told to be next, until when it is yet to come, and whether somebody was parked;

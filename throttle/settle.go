@@ -75,6 +75,7 @@ func (l *Limiter) Settle(ctx context.Context, g Grant, costs Costs) (Settlement,
 		if err != nil {
 			return Settlement{}, unavailable(ctx, "settle with", g.scope, err)
 		}
+		l.heedFreed(p.scope.Provider(), reply)
 		if reply[0] >= 0 {
 			return s.settlement(g, reply), nil
 		}
@@ -86,10 +87,11 @@ func (l *Limiter) Settle(ctx context.Context, g Grant, costs Costs) (Settlement,
 const (
 	// settleTries is how often it is asked again with calendars of another time.
 	settleTries = 3
-	// settleHead is how many numbers a reply begins with, and settleRule how many each
-	// rule has.
+	// settleHead is how many numbers a reply begins with, settleRule how many each
+	// rule has, and settleTail how many come last.
 	settleHead = 2
 	settleRule = 3
+	settleTail = 1
 	// longestSettling is for how long after its start a grant's units come back.
 	longestSettling = 24 * time.Hour
 )
@@ -122,7 +124,7 @@ func (s settling) call(l *Limiter, g Grant, id string) call {
 		present[s.plan.params[i].kind] = true
 	}
 	until := g.start + g.holds(s.plan).Microseconds()
-	c := newCall(lua.Settle.For(kindsOf(present)), keys, 5, 6+5*len(s.rules), settleHead+settleRule*len(s.rules))
+	c := newCall(lua.Settle.For(kindsOf(present)), keys, 5, 6+5*len(s.rules), settleHead+settleRule*len(s.rules)+settleTail)
 	mark := s.plan.attempt(g.id)
 	c.args = append(c.args, mark, mark, s.plan.settled(g.id), s.plan.queue[1], s.plan.queue[3],
 		l.clock(), g.id, id, until, g.remembered(s.plan).Milliseconds(), g.since())

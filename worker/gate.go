@@ -29,6 +29,9 @@ const roundPause = 2 * time.Millisecond
 // that has had tasks several times in a row is asked for several at once, as many as the server has slots for: asynq
 // alone takes one in each round trip.
 //
+// A queue that was empty several times in a row is only asked whether it has any, until it has: that is one command,
+// where asynq's script is three.
+//
 // A busy server is never held back, and no queue of a round before another: asynq says in which order they are
 // asked. A gate belongs to one server and is safe for concurrent use.
 type gate struct {
@@ -42,13 +45,15 @@ type gate struct {
 	rests   time.Time       // until when the next round is held back, if this one finds nothing
 	asked   *question       // what Redis is being asked; nil: nothing
 	finds   map[string]int  // how many tasks of a queue have been found in a row
+	vain    map[string]int  // how often in a row a queue was empty, with no kick meanwhile
 	taken   handouts
 	overdue *time.Timer   // nil: nothing is here to be handed out
 	kicked  chan struct{} // closed by the next kick
 	heard   chan struct{} // closed by a kick since the round at hand began
 	changed chan struct{} // closed when tasks were put here, or an answer has come
 
-	giveBack func([]*handout) // to asynq, what is not handed out; nil: it stays here
+	giveBack func([]*handout)                             // to asynq, what is not handed out; nil: it stays here
+	pends    func(ctx context.Context, queue string) bool // whether a queue may have a task; nil: it may
 
 	stopped chan struct{}
 	once    sync.Once
@@ -73,6 +78,7 @@ func (f found) brings() bool { return f.answer.Err() == nil }
 type question struct {
 	queue   string
 	n       int  // for how many tasks
+	glance  bool // a first question is whether there are any
 	awaited bool // by a look
 	began   time.Time
 	found   []found // nil: the answers are yet to come
@@ -80,17 +86,20 @@ type question struct {
 
 const (
 	// mostAsked is for how many tasks of a queue Redis is asked at once, and findsMore after how many in a row it is asked
-	// for one more; where it takes longer than farAway to answer, for twice as many each time.
+	// for one more; where it takes longer than farAway to answer, for twice as many each time. After vainOften answers that
+	// there are none a glance goes before.
 	mostAsked = 16
 	findsMore = 4
 	farAway   = 2 * time.Millisecond
+	vainOften = 5
 )
 
 // newGate returns a gate whose server looks for tasks every interval on average,
 // between half of it and one and a half, as asynq does.
 func newGate(interval time.Duration) *gate {
 	return &gate{
-		interval: interval, asking: make(chan struct{}, 1), finds: map[string]int{}, met: map[string]bool{}, empty: map[string]bool{},
+		interval: interval, asking: make(chan struct{}, 1), finds: map[string]int{}, vain: map[string]int{},
+		met: map[string]bool{}, empty: map[string]bool{},
 		kicked: make(chan struct{}), changed: make(chan struct{}), stopped: make(chan struct{}),
 	}
 }
@@ -99,6 +108,7 @@ func newGate(interval time.Duration) *gate {
 func (g *gate) kick() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	clear(g.vain)
 	close(g.kicked)
 	g.kicked = make(chan struct{})
 }
@@ -223,7 +233,7 @@ func (g *gate) due(queue string, now time.Time) bool {
 
 // ask begins to ask Redis. g.mu is held.
 func (g *gate) ask(ctx context.Context, queue string, ask ask) {
-	q := &question{queue: queue, n: g.several(queue), began: time.Now()}
+	q := &question{queue: queue, n: g.several(queue), glance: g.pends != nil && g.vain[queue] >= vainOften, began: time.Now()}
 	g.asked = q
 	go func() {
 		select {
@@ -232,7 +242,10 @@ func (g *gate) ask(ctx context.Context, queue string, ask ask) {
 			g.answered(q, []found{*nothing()})
 			return
 		}
-		found := ask(ctx, q.n)
+		found := []found{*nothing()}
+		if !q.glance || g.pends(ctx, queue) {
+			found = ask(ctx, q.n)
+		}
 		<-g.asking
 		g.answered(q, found)
 	}()
@@ -277,9 +290,11 @@ func (g *gate) answered(q *question, answers []found) {
 		delete(g.finds, q.queue)
 	}
 	if has == 0 && errors.Is(answers[0].answer.Err(), redis.Nil) {
+		g.vain[q.queue]++
 		g.empty[q.queue] = true
 		g.rests = time.Now().Add(g.interval/2 + rand.N(max(g.interval, 1)))
 	} else {
+		delete(g.vain, q.queue)
 		clear(g.empty) // asynq begins a new round
 	}
 	q.found = answers

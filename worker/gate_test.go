@@ -243,7 +243,7 @@ func TestDequeues(t *testing.T) {
 	}
 }
 
-// looks counts the looks for tasks that reach Redis.
+// looks counts the looks for tasks that reach Redis, and the glances that take their place.
 type looks struct {
 	failing
 	mu sync.Mutex
@@ -258,6 +258,17 @@ func (l *looks) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			l.mu.Unlock()
 		}
 		return next(ctx, cmd)
+	}
+}
+
+func (l *looks) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if cmds[0].Name() == "exists" {
+			l.mu.Lock()
+			l.n++
+			l.mu.Unlock()
+		}
+		return next(ctx, cmds)
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/throttle"
 )
 
 // guard is the Redis client under a server. asynq tells Redis what became of a
@@ -77,7 +79,19 @@ func newGuard(t *Throttle, gate *gate, slots *slots) *guard {
 		stopping: make(chan struct{}), untaken: untaken{log: t.log}, ends: combiner{rdb: t.cfg.Redis},
 	}
 	g.serving, g.retire = context.WithCancel(t.serving)
+	gate.pends = g.pends
 	return g
+}
+
+// pends says whether a queue may have a task to be taken: a Redis that does not answer is asked for one, which brings
+// the error.
+func (g *guard) pends(ctx context.Context, queue string) bool {
+	var pending *redis.IntCmd
+	err := throttle.ReadFromMaster(ctx, g.UniversalClient, func(pipe redis.Pipeliner) error {
+		pending = pipe.Exists(ctx, queue+"pending")
+		return nil
+	})
+	return err != nil || pending.Val() > 0
 }
 
 func (g *guard) stop() { g.once.Do(func() { close(g.stopping) }) }

@@ -201,7 +201,7 @@ func (t *Throttle) takeSlot(ctx context.Context) (one *slot, leave func()) {
 		relieves := one.leave()
 		t.running.Add(-1)
 		t.ended.Add(1)
-		t.waker.freed(relieves)
+		t.waker.slotFreed(relieves)
 	})
 	// asynq ends a task whose time is over, and takes another, whatever the handler does.
 	over := context.AfterFunc(ctx, once)
@@ -221,7 +221,7 @@ func (t *Throttle) tenant(scope string) string {
 // unhold ends a task's wait in the handler: another may be released.
 func (t *Throttle) unhold() {
 	<-t.holders
-	t.waker.freed(false)
+	t.waker.slotFreed(false)
 }
 
 // ahead is how far ahead the task may be granted its start: never past its

@@ -31,13 +31,13 @@ type woken struct {
 type beat struct {
 	provider string    // anyProvider for the loop that asks what others announce
 	last     time.Time // when it completed a look, or began
+	due      time.Time // when it is to begin the next, where that is long after the last; zero: soon
 	fault    error     // of the looks since
 	told     bool      // that the next is overdue
 }
 
 const (
-	// overdue is how long after its last look a loop is taken for stuck: at its slowest
-	// it looks twice a second, or asks around once.
+	// overdue is how long after its last look, or after it was due to look again, a loop is taken for stuck.
 	overdue  = 3 * time.Second
 	askPulse = time.Second
 
@@ -65,7 +65,7 @@ func (p *pulse) looked(b *beat, err error) {
 		return
 	}
 	last, told := b.last, b.told
-	b.last, b.told = time.Now(), false
+	b.last, b.due, b.told = time.Now(), time.Time{}, false
 	p.observe(b.provider, true)
 	if told {
 		if len(p.back.providers) == 0 {
@@ -80,6 +80,27 @@ func (p *pulse) looked(b *beat, err error) {
 	}
 	p.mu.Unlock()
 	p.tellBack(back)
+}
+
+// rests notes in how long a loop looks again.
+func (p *pulse) rests(b *beat, wait time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if b.due = (time.Time{}); wait > lookAgain {
+		b.due = time.Now().Add(wait)
+	}
+}
+
+// nothingDue notes that the loops which rest have nothing to look at: what they rest for would have been announced.
+func (p *pulse) nothingDue() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	for b := range p.beats {
+		if now.Before(b.due) && b.fault == nil {
+			p.observe(b.provider, true)
+		}
+	}
 }
 
 // stuck tells whether one is overdue that was told. p.mu is held.
@@ -164,7 +185,7 @@ func (p *pulse) late(now time.Time, away bool) (line []any) {
 			continue
 		}
 		// Where one has not been answered for so long, others will be overdue in a moment.
-		if isLate := now.Sub(b.last) > overdue; isLate || failing {
+		if isLate := now.Sub(b.last) > overdue && now.Sub(b.due) > overdue; isLate || failing {
 			newly, due = append(newly, b), due || isLate
 		}
 	}

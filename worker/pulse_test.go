@@ -211,8 +211,8 @@ func TestStuckWakerIsTold(t *testing.T) {
 					began := time.Now()
 					w.broken.Store(&fault)
 					<-time.After(time.Minute)
-					w.wantTold(test.level, began, overdue-lookAgain, overdue+askPulse+wardServer.TaskCheckInterval*2, test.words)
-					if age := w.looks.age("p as p"); age < time.Minute-lookAgain {
+					w.wantTold(test.level, began, overdue-askAround-spread, overdue+pollMost*5/4+askPulse+wardServer.TaskCheckInterval*2, test.words)
+					if age := w.looks.age("p as p"); age < time.Minute-pollMost*5/4 {
 						t.Errorf("the observer knows of a look %s ago", age)
 					}
 					began = time.Now()
@@ -248,7 +248,7 @@ func TestStuckWakersAreOneLine(t *testing.T) {
 		began := time.Now()
 		w.broken.Store(&fault)
 		<-time.After(time.Minute)
-		w.wantTold(slog.LevelWarn, began, overdue-lookAgain, overdue+askPulse+wardServer.TaskCheckInterval*2, "provider=p ", "more=3")
+		w.wantTold(slog.LevelWarn, began, overdue-askAround-spread, overdue+pollMost*5/4+askPulse+wardServer.TaskCheckInterval*2, "provider=p ", "more=3")
 		began = time.Now()
 		w.broken.Store(nil)
 		<-time.After(time.Minute)

@@ -94,10 +94,10 @@ func (w *waker) worthALook() bool {
 	return r.ahead >= several
 }
 
-// freed notes that a task has left its slot or its place to wait in: where tasks
+// slotFreed notes that a task has left its slot or its place to wait in: where tasks
 // had to wait for one, the providers are looked at again, in a moment if few are
 // free; and at once where a tenant had its share of the slots, and has not any more.
-func (w *waker) freed(relieves bool) {
+func (w *waker) slotFreed(relieves bool) {
 	if relieves {
 		w.mu.Lock()
 		defer w.mu.Unlock()

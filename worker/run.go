@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"slices"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -41,9 +40,6 @@ func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d thrott
 			if more, due := t.repeats.due("place", time.Now()); due {
 				t.log.WarnContext(ctx, "redis did not take the release of a place; it is tried again until the place's lease ends", "queue", j.queue, "task_id", j.id, "more", more, "error", err)
 			}
-		}
-		if holdsPlaces(d) {
-			t.waker.vacated(provider(j.scope))
 		}
 	}()
 
@@ -136,11 +132,6 @@ func (t *Throttle) caught(ctx context.Context, j *job, err *error) {
 			"panic", fmt.Sprint(x), "stack", string(debug.Stack()))
 		*err = &finalError{fmt.Errorf("panic: %v", x)}
 	}
-}
-
-// holdsPlaces tells whether a run has places under concurrency rules.
-func holdsPlaces(d throttle.Decision) bool {
-	return slices.ContainsFunc(d.Rules, func(r throttle.RuleState) bool { return r.Algorithm == throttle.Concurrency })
 }
 
 func (t *Throttle) observeLeases(d throttle.Decision) func() {

@@ -19,10 +19,10 @@ import (
 // pending. Every process that runs tasks has one, and each turn is given once,
 // whichever asks first; there is no leader.
 //
-// It polls nothing that it knows: a provider is looked at when the limiter said to,
-// when a task of this process joins a line or frees a place, and otherwise twice a
-// second while somebody waits. Once a second it asks for which providers other
-// processes have begun to wait.
+// It polls nothing that it knows: a provider is looked at when the limiter said to, and
+// when a task of this process joins a line or frees what others wait for. Twice a second it asks which providers
+// other processes have announced, since tasks of theirs have begun to wait or something has come free; see quiet.go
+// for how often the others are looked at.
 type waker struct {
 	t        *Throttle
 	releaser *releaser
@@ -55,9 +55,11 @@ const (
 	spread = 80 * time.Millisecond
 
 	learnsFor     = 3 * time.Second        // how far away Redis is: then tasks start by what is known
-	lookAgain     = 500 * time.Millisecond // while somebody waits
-	askAround     = time.Second
-	lookAnyway    = time.Minute // at an announcement that has not been repeated
+	lookAgain     = 500 * time.Millisecond // while somebody is on the way
+	askAround     = 500 * time.Millisecond
+	askAll        = 30 * time.Second // for those who were announced within a day; in between for the latest
+	skewed        = 10 * time.Second // what clocks of processes differ by at most, for the latest to be found at once
+	lookAnyway    = time.Minute      // at an announcement that has not been repeated
 	announceAgain = time.Hour
 	outStays      = 3 * time.Second
 	handedStays   = time.Second // a grant may be taken from memory: later somebody else may have seen to the task
@@ -91,7 +93,9 @@ type watch struct {
 	all      bool          // look at every round: limits may have changed
 	changed  bool          // limits have: who was too dear may fit
 	quiet    bool          // nothing is due: a glance will do, if nobody kicks
+	whole    time.Time     // when the last look began that was no glance
 	said     time.Time     // when processes were last told that somebody waits
+	handed   time.Time     // when they were last told that tasks of theirs were granted
 	kicked   bool
 	idle     bool      // nobody waits but those who are parked
 	starved  bool      // tasks were due that there was no room for
@@ -129,6 +133,7 @@ func (w *waker) start() {
 			defer w.pulse.ends(beat)
 			w.guarded("ask around", func() { w.around(beat) })
 		}()
+		context.AfterFunc(w.t.serving, w.t.cfg.Limiter.OnFreed(w.capacityFreed))
 		changed := w.t.cfg.Limiter.PolicyChanged()
 		go w.guarded("heed changes", func() { w.heedChanges(changed) })
 	})
@@ -158,7 +163,7 @@ func (w *waker) lookAtAll() {
 		one.kick()
 	}
 	w.mu.Unlock()
-	turns, err := w.t.cfg.Limiter.Turns(w.t.serving)
+	turns, err := w.t.cfg.Limiter.Turns(w.t.serving, time.Time{})
 	if err != nil && !w.t.stopped() {
 		w.t.observer.Failed("wake") // who is announced is looked at within a minute
 	}
@@ -186,7 +191,7 @@ func (w *waker) guarded(what string, loop func()) {
 
 // around looks into what other processes announce, and exchanges weights with them.
 func (w *waker) around(beat *beat) {
-	var said time.Time
+	var said, all, last time.Time
 	for first := true; ; first = false {
 		if time.Since(said) >= sayWeights {
 			said = time.Now()
@@ -194,8 +199,17 @@ func (w *waker) around(beat *beat) {
 				w.t.observer.Failed("weights")
 			}
 		}
-		turns, err := w.t.cfg.Limiter.Turns(w.t.serving)
+		since, now := last.Add(-skewed), time.Now()
+		if now.Sub(all) >= askAll {
+			since = time.Time{}
+		}
+		turns, err := w.t.cfg.Limiter.Turns(w.t.serving, since)
 		if err == nil {
+			if since.IsZero() {
+				all = now
+			}
+			last = now
+			w.pulse.nothingDue()
 			for provider, said := range turns {
 				w.announced(provider, said, first)
 			}
@@ -218,14 +232,19 @@ type announcement struct {
 func (w *waker) announced(provider string, said time.Time, first bool) {
 	w.mu.Lock()
 	last, known := w.seen[provider]
-	_, watched := w.watches[provider]
-	if watched || known && said.Equal(last.said) && time.Since(last.looked) < lookAnyway {
+	news := !known || !said.Equal(last.said)
+	one := w.watches[provider]
+	if one != nil && news {
+		one.nudge()
+	} else if one != nil || !news && time.Since(last.looked) < lookAnyway {
 		w.mu.Unlock()
 		return
 	}
 	w.seen[provider] = announcement{said, time.Now()}
 	w.mu.Unlock()
-	w.look(provider, hint{all: first, said: said})
+	if one == nil {
+		w.look(provider, hint{all: first, said: said})
+	}
 }
 
 // heard heeds what a decision says of those who wait: one who was denied has the
@@ -318,14 +337,17 @@ func (w *waker) attend(provider string, why hint) *watch {
 	return one
 }
 
-// vacated notes that a run has given its places under concurrency rules back: no clock
-// told when, so that the next look may be far. Where it is near that will do: many
-// runs end while a rate is what is waited for.
-func (w *waker) vacated(provider string) {
+// capacityFreed notes that something has come free that tasks of a provider wait for, as a run's places: no clock told when, so
+// that the next look may be far. Where it is near that will do: many runs end while a rate is what is waited for.
+func (w *waker) capacityFreed(provider string) {
+	if w.t.stopped() {
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	one := w.watches[provider]
 	if one == nil {
+		w.attend(provider, hint{})
 		return
 	}
 	one.vacant = true
@@ -371,8 +393,12 @@ func (w *waker) watch(one *watch) {
 			Leave: func(scope string) bool { return w.t.gates.refuse(w.t.tenant(scope), room.lent) },
 		}
 		w.mu.Lock()
-		req.Glance = one.quiet && !one.kicked
+		kicked := one.kicked
+		req.Glance = one.quiet && !kicked
 		req.All, one.all, one.kicked, one.starved = one.all || hours, false, false, false
+		if !req.Glance {
+			one.whole = time.Now()
+		}
 		one.wanted, one.vacant = time.Time{}, false
 		req.Claimed, one.runs = one.runs, nil
 		w.mu.Unlock()
@@ -389,6 +415,9 @@ func (w *waker) watch(one *watch) {
 		}
 		if got.Waiting || got.Parked {
 			w.announce(one)
+		}
+		if kicked && got.Others > 0 {
+			w.announceOthers(one)
 		}
 		w.run(one, got.Granted)
 		w.sweep(one)
@@ -466,11 +495,12 @@ func (w *waker) dispatched(one *watch, req throttle.DispatchRequest, had room) (
 func (w *waker) pause(one *watch, got throttle.Dispatched, had room, err error) (wait time.Duration, waits bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	wait = max(0, min(w.due(got, one.far), lookAgain))
+	poll := w.pollEach(one, got)
+	wait = max(0, min(w.due(got, one.far), poll))
 	if !one.edge.IsZero() {
 		wait = min(wait, max(0, time.Until(one.edge)))
 	}
-	one.quiet = err == nil && w.due(got, one.far) > wait
+	one.quiet = err == nil && w.due(got, one.far) > wait && time.Since(one.whole) < wholeEach*poll
 	one.kicked, one.idle = one.kicked || len(one.runs) > 0, false
 	switch {
 	case w.t.stopped():
@@ -503,6 +533,9 @@ func (w *waker) pause(one *watch, got throttle.Dispatched, had room, err error) 
 		wait = one.sooner(wait)
 	}
 	one.next = time.Now().Add(wait)
+	if err == nil {
+		w.pulse.rests(one.beat, wait)
+	}
 	return wait, true
 }
 

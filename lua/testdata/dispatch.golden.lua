@@ -36,8 +36,8 @@
 --                     with, up to and with their first slash. Without "m" it serves all.
 --
 -- Returns  {times, granted, missing, near, overdue}, each a list:
---          times    {now, next, parked}: integer µs, the clock of this call, and when to look again, 0 when
---                   nobody waits, nor is in flight; 1 while any are parked
+--          times    {now, next, parked, others}: integer µs, the clock of this call, and when to look again, 0 when
+--                   nobody waits, nor is in flight; 1 while any are parked; how many it granted that others serve
 --          granted  three for each task: its scope, its ticket and its grant, as in flight.lua
 --          missing  the scopes that were met and are not among KEYS, each once
 --          near     nodes whose turns are next, as paths
@@ -2209,7 +2209,7 @@ local SOON_LISTED = 500000
 
 local granted, missing, late = {}, {}, {}
 local outs, mine, fields_set, fields_gone = { flight = {}, overdue = {} }, nil, {}, {}
-local roots, again, absent = {}, nil, {}
+local roots, again, absent, handed = {}, nil, {}, 0
 
 -- How many were granted when this call was through with a signature.
 local through = {}
@@ -2444,6 +2444,8 @@ local function grant(l, ticket, score, path, start)
     else
       most = most - 1
     end
+  else
+    handed = handed + 1
   end
   l.took[#l.took + 1], l.next = ticket, l.next + 2
   tree.count(l.leaf, ticket, -1)
@@ -2666,11 +2668,11 @@ local function save()
 end
 
 if stale then
-  return { { now, now, 0 }, {}, {}, {}, {} }
+  return { { now, now, 0, 0 }, {}, {}, {}, {} }
 elseif there % 2 == 0 and call('EXISTS', meta) == 1 then
   error('the schedule is lost')
 elseif there % 4 == 0 and 3 + #KEYS > #ARGV then
-  return { { now, 0, parks and 1 or 0 }, {}, {}, {}, {} }
+  return { { now, 0, parks and 1 or 0, 0 }, {}, {}, {}, {} }
 end
 for i = n + 8, #KEYS do
   queues.add(KEYS[i], ARGV[i + 2])
@@ -2735,4 +2737,4 @@ end
 if parking.parked or parks and floor(now * 1440 / STAY) ~= floor(beat * 1440 / STAY) then
   keep_waiting(0, parked)
 end
-return { { now, following, (parks or parking.parked) and 1 or 0 }, granted, missing, near, late }
+return { { now, following, (parks or parking.parked) and 1 or 0, handed }, granted, missing, near, late }

@@ -7,7 +7,7 @@
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id.
 --
--- Returns  {freed}, how many places it held
+-- Returns  {freed, waits}: how many places it held, and 1 where tasks wait for them, else 0
 --
 -- Writes   KEYS[1..n], and KEYS[n+1] where tasks wait for them.
 -- Source   docs/algorithms.md#concurrency
@@ -92,22 +92,24 @@ local function outlast(us)
   return whole(ceil(us / 1000) + 1000)
 end
 -- Has the waiting tasks of some levels looked at now: something of their rules has become free, or has been
--- changed. It needs sub and whole; names are those of the rules.
+-- changed. It needs sub and whole; names are those of the rules. Returns whether there are any.
 -- Source: docs/turns.md#the-tree
 local function freed(schedule, meta, names, now)
   if #names == 0 or redis.call('EXISTS', schedule) == 0 then
-    return
+    return false
   end
   local fields = {}
   for i = 1, #names do
     fields[i] = 'n' .. string.match(names[i], '^[^:]*')
   end
-  local nodes = redis.call('HMGET', meta, unpack(fields))
+  local nodes, any = redis.call('HMGET', meta, unpack(fields)), false
   for i = 1, #fields do
     for sig in string.gmatch(nodes[i] or '', '\n([^ ]*)') do -- the record of a node: see tree.lua
       redis.call('ZADD', schedule, 'XX', 'LT', whole(now), sub(fields[i], 2) .. '\0' .. sig)
+      any = true
     end
   end
+  return any
 end
 
 -- The names of rules 1 to n, whose provider's keys begin with so many bytes.
@@ -124,7 +126,5 @@ local provider = string.match(KEYS[n + 1], '^(.*)![^!]*$')
 for i = 1, n do
   places = places + redis.call('ZREM', KEYS[i], ARGV[2])
 end
-if places > 0 then
-  freed(KEYS[n + 1], KEYS[n + 2], names_of_rules(n, #provider), now)
-end
-return { places }
+local waits = places > 0 and freed(KEYS[n + 1], KEYS[n + 2], names_of_rules(n, #provider), now)
+return { places, waits and 1 or 0 }

@@ -29,13 +29,14 @@
 --                       back), and integer units that it has spent besides; integer units that it has
 --                       spent. Of a concurrency rule 1 where it has a place, and zeros. See include/rules.lua.
 --
--- Returns  {done, now, then three for each rule: back, debt, over}
+-- Returns  {done, now, then three for each rule, then waits}: back, debt and over for each rule
 --          done  1, 0 when the grant was taken back before, -1 when a rule's calendar is of another time and
 --                nothing was changed
 --          now   integer µs, the clock of this call
 --          back  integer units that came back, rounded down; 1 for a freed place
 --          debt  integer units that were charged besides
 --          over  integer units spent that are charged to nobody
+--          waits 1 where something came back that tasks wait for, else 0
 --
 -- Writes   KEYS[1..n] that took something back or were charged, KEYS[n+1..n+3], and KEYS[n+4] where tasks wait
 --          for them.
@@ -1001,22 +1002,24 @@ local function read_rule(i, first, member, now)
   return load_rule(i, ARGV[first], tonumber(ARGV[first + 1]), member, now)
 end
 -- Has the waiting tasks of some levels looked at now: something of their rules has become free, or has been
--- changed. It needs sub and whole; names are those of the rules.
+-- changed. It needs sub and whole; names are those of the rules. Returns whether there are any.
 -- Source: docs/turns.md#the-tree
 local function freed(schedule, meta, names, now)
   if #names == 0 or redis.call('EXISTS', schedule) == 0 then
-    return
+    return false
   end
   local fields = {}
   for i = 1, #names do
     fields[i] = 'n' .. string.match(names[i], '^[^:]*')
   end
-  local nodes = redis.call('HMGET', meta, unpack(fields))
+  local nodes, any = redis.call('HMGET', meta, unpack(fields)), false
   for i = 1, #fields do
     for sig in string.gmatch(nodes[i] or '', '\n([^ ]*)') do -- the record of a node: see tree.lua
       redis.call('ZADD', schedule, 'XX', 'LT', whole(now), sub(fields[i], 2) .. '\0' .. sig)
+      any = true
     end
   end
+  return any
 end
 
 -- The names of rules 1 to n, whose provider's keys begin with so many bytes.
@@ -1166,7 +1169,7 @@ if id ~= '' or last then
 end
 
 local out = { 1, now }
-for i = 3, 3 * n + 2 do
+for i = 3, 3 * n + 3 do
   out[i] = 0
 end
 if last == char(GIVEN_BACK) or redis.call('GET', mark) == taken_back then
@@ -1211,5 +1214,11 @@ if id ~= '' then
   redis.call('HSET', settled, '#', answer)
   redis.call('PEXPIRE', settled, ARGV[5])
 end
-freed(schedule, meta, names_of_rules(n, #provider), now)
+local back = 0
+for i = 1, n do
+  back = back + out[3 * i]
+end
+if freed(schedule, meta, names_of_rules(n, #provider), now) and back > 0 then
+  out[3 * n + 3] = 1
+end
 return out

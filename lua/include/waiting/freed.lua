@@ -1,20 +1,22 @@
 -- Has the waiting tasks of some levels looked at now: something of their rules has become free, or has been
--- changed. It needs sub and whole; names are those of the rules.
+-- changed. It needs sub and whole; names are those of the rules. Returns whether there are any.
 -- Source: docs/turns.md#the-tree
 local function freed(schedule, meta, names, now)
   if #names == 0 or redis.call('EXISTS', schedule) == 0 then
-    return
+    return false
   end
   local fields = {}
   for i = 1, #names do
     fields[i] = 'n' .. string.match(names[i], '^[^:]*')
   end
-  local nodes = redis.call('HMGET', meta, unpack(fields))
+  local nodes, any = redis.call('HMGET', meta, unpack(fields)), false
   for i = 1, #fields do
     for sig in string.gmatch(nodes[i] or '', '\n([^ ]*)') do -- the record of a node: see tree.lua
       redis.call('ZADD', schedule, 'XX', 'LT', whole(now), sub(fields[i], 2) .. '\0' .. sig)
+      any = true
     end
   end
+  return any
 end
 
 -- The names of rules 1 to n, whose provider's keys begin with so many bytes.

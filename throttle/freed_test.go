@@ -1,0 +1,107 @@
+package throttle
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// "What comes free, by this Limiter, that tasks wait for: places that a run gives back, units that are settled or given
+// back, a rule that is reset", and nothing else.
+func TestFreedIsTold(t *testing.T) {
+	t.Parallel()
+	calls, tokens := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 4, Per: time.Hour}, Rule{Name: "c", Algorithm: Concurrency, Limit: 2, Lease: leaseTime}
+	onBoth(t, Config{}, policyOf(t, calls, tokens), func(b *bench) {
+		told := 0
+		end := b.OnFreed(func(provider string) {
+			if provider != "p" {
+				b.t.Errorf("%q came free", provider)
+			}
+			told++
+		})
+		want := func(n int, after string) {
+			b.t.Helper()
+			if told != n {
+				b.t.Errorf("after %s: told %d times, want %d", after, told, n)
+			}
+			told = 0
+		}
+		run := func() (Grant, *Lease) {
+			d := b.decide(Request{Scope: "p"})
+			if !d.Allowed {
+				b.t.Fatalf("%+v", d)
+			}
+			_, lease := b.Hold(ctx, d.Grant)
+			return d.Grant, lease
+		}
+		release := func(lease *Lease) {
+			if err := lease.Release(ctx); err != nil {
+				b.t.Fatal(err)
+			}
+		}
+		first, lease := run()
+		release(lease)
+		b.giveBack(first)
+		want(0, "a run ended that nobody waited for")
+
+		one, lease := run()
+		two, other := run()
+		b.decide(Request{Scope: "p", Ticket: "a"})
+		release(lease)
+		want(1, "a place was given back")
+		release(lease)
+		want(0, "it was given back again")
+		if _, err := b.Settle(ctx, one, Costs{"requests": 2}); err != nil {
+			b.t.Fatal(err)
+		}
+		want(0, "more was spent")
+		if _, err := b.Settle(ctx, one, Costs{"requests": 0}); err != nil {
+			b.t.Fatal(err)
+		}
+		want(1, "less was spent")
+		b.giveBack(two)
+		want(1, "a grant was given back")
+		if _, err := b.Reset(ctx, "p", ""); err != nil {
+			b.t.Fatal(err)
+		}
+		want(1, "the rules were reset")
+		end()
+		release(other)
+		want(0, "nobody listens")
+	})
+}
+
+// "A Limiter that has nobody to call announces the provider, as Announce does, four times a second at most."
+func TestFreedIsAnnounced(t *testing.T) {
+	t.Parallel()
+	bubble(t, Config{}, policyOf(t, Rule{Name: "c", Algorithm: Concurrency, Limit: 1, Lease: leaseTime}), nil, func(t *testing.T, _ *wire, l *Limiter) {
+		announced := func() time.Time {
+			synctest.Wait()
+			turns, err := l.Turns(t.Context(), time.Time{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return turns["p"]
+		}
+		_, lease := l.Hold(t.Context(), grantedBy(t, l).Grant)
+		if d, err := l.Queue(t.Context(), Request{Scope: "p/x", Ticket: "waits"}); err != nil || d.Allowed || !announced().IsZero() {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		if err := lease.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if at := announced(); at.UnixMicro() != time.Now().UnixMicro() {
+			t.Errorf("announced at %v, and a place came free at %v", at, time.Now())
+		}
+		began, seen := time.Now(), map[time.Time]bool{}
+		for range 40 {
+			<-time.After(25 * time.Millisecond)
+			l.tellFreed("p")
+			seen[announced()] = true
+		}
+		<-time.After(announcedEach)
+		if last := announced(); len(seen) > 5 || last.Before(began.Add(time.Second)) {
+			t.Errorf("%d announcements in a second, the last after %s", len(seen), last.Sub(began))
+		}
+	})
+}

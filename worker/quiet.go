@@ -1,0 +1,57 @@
+package worker
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// A provider is quiet while nobody there is due for a while, and nobody is on the way. What makes a task due sooner is
+// announced, by whoever does, or is done by this process. So looks at quiet providers only find what an announcement
+// that was lost would have told, or a clock that has stepped, and need not be many: a process with thousands of quiet
+// providers makes some dozens of them a second in all.
+const (
+	// pollMost is how often a quiet provider is looked at by a process that has few, and pollShare how much less often
+	// for each that it has.
+	pollMost  = time.Second
+	pollShare = 20 * time.Millisecond
+
+	// wholeEach is which of the looks at a quiet provider is no glance.
+	wholeEach = 30
+
+	// tellEach is how often other processes are told that tasks of theirs were granted.
+	tellEach = 250 * time.Millisecond
+)
+
+// pollEach is in how long a provider is looked at again, if nothing is due or heard before. w.mu is held.
+func (w *waker) pollEach(one *watch, got throttle.Dispatched) time.Duration {
+	if !got.Waiting || len(got.Granted)+len(one.out) > 0 {
+		return lookAgain
+	}
+	each := max(pollMost, time.Duration(len(w.watches))*pollShare)
+	return each*3/4 + rand.N(each/2) // those of many begin together
+}
+
+// nudge has a quiet provider looked at: there may be news, which a look that is on its way may have come too soon for.
+func (o *watch) nudge() {
+	if left := time.Until(o.next); left > 0 && left <= spread {
+		return
+	}
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+// announceOthers lets other processes know that tasks which they serve were granted starts, by a look that they do not
+// know of.
+func (w *waker) announceOthers(one *watch) {
+	if time.Since(one.handed) < tellEach {
+		return
+	}
+	one.handed = time.Now()
+	if err := w.t.cfg.Limiter.Announce(w.t.serving, one.provider); err != nil && !w.t.stopped() {
+		w.t.observer.Failed("wake")
+	}
+}
