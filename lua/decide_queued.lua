@@ -36,8 +36,8 @@
 --                       include/rules.lua.
 --
 -- Returns  {now, then three for each rule: remaining, reset, place}, as decide; or
---          {allowed, replayed, now, wait, binding, then five for each rule, then ahead, expected, look}:
---          all but the last three as decide, and
+--          {allowed, replayed, now, wait, binding, then five for each rule, then ahead, expected, look, stood}:
+--          all but the last four as decide, and
 --          wait       denied: as decide; it says nothing of those who are before
 --          ahead      how many of its scope are before it; -1 when it does not stand in its queue
 --          expected   integer µs until its turn is expected; -1 can't be told
@@ -128,10 +128,10 @@ do
   end
 end
 
--- Adds the three numbers of a turn to a general reply.
-local function with_turn(reply, place, expected, look)
+-- Adds the four numbers of a turn to a general reply.
+local function with_turn(reply, place, expected, look, stood)
   local last = #reply
-  reply[last + 1], reply[last + 2], reply[last + 3] = place, expected, look
+  reply[last + 1], reply[last + 2], reply[last + 3], reply[last + 4] = place, expected, look, stood and 1 or 0
   return reply
 end
 
@@ -261,7 +261,7 @@ if not held then
   end
 end
 local score = was_parked and tonumber(was_parked) or mine and own_place(g) or nil
-local place, card = enter(l, ticket, rank, sig, score, by, t, lead)
+local place, card, stood = enter(l, ticket, rank, sig, score, by, t, lead)
 if was_parked then
   call('ZREM', parked, field)
 end
@@ -271,4 +271,4 @@ if place > 0 and expected >= 0 and ARGV[6] ~= '' then -- the first may wait for 
 end
 save_entered({ l }, max(0, expected))
 local first = call('ZRANGE', schedule, '0', '0', 'WITHSCORES')[2] or error('the schedule is lost')
-return with_turn(reply, place, expected, max(0, tonumber(first) - now))
+return with_turn(reply, place, expected, max(0, tonumber(first) - now), stood or was_parked)

@@ -27,7 +27,7 @@
 -- Returns  {now, look, then two for each task: placed, expected}
 --          now       integer µs, the clock of this call
 --          look      integer µs until dispatch must be called; -1 when this is no reason to
---          placed    1 when the task stands in its queue now, 0 when it goes straight to asynq
+--          placed    1 when the task stands in its queue now, 2 when it did so before; 0 when it goes straight to asynq
 --          expected  integer µs until its start is expected; -1 can't be told
 --
 -- Writes   KEYS[1..n+5] and KEYS[n+8..n+s+7], as tasks are charged or come to their queues.
@@ -103,12 +103,13 @@ local function place(l, ticket, rank)
     end
     by, t = waits(path, start, binding)
   end
-  local expected = expected_in(l, path, enter(l, ticket, rank, sig, nil, by, t, lead))
+  local before, card, stood = enter(l, ticket, rank, sig, nil, by, t, lead)
+  local expected = expected_in(l, path, before, card)
   longest = max(longest, expected)
   if not seen[l] then
     seen[l], entered[#entered + 1] = true, l
   end
-  return 1, expected
+  return stood and 2 or 1, expected
 end
 
 local list, from = {}, #KEYS - 1

@@ -41,6 +41,8 @@ type Placed struct {
 	// Waits says that it stands in line now. Otherwise it is to be run at once: its
 	// start is near, and nobody is before it.
 	Waits bool
+	// Again says that it stood there before.
+	Again bool
 	// Expected is when its start may be expected from now, Unknown where no clock
 	// tells.
 	Expected time.Duration
@@ -219,9 +221,9 @@ func (c *joinCall) read(asks []Ask, out []Placed) (waits bool) {
 	for k, i := range c.group {
 		placed, _ := c.reply[2+2*k].(int64)
 		expected, _ := c.reply[3+2*k].(int64)
-		out[i].Waits, out[i].Expected = placed == 1, wait(expected)
-		waits = waits || placed == 1
-		if p := c.table.plans[c.number[asks[i].Scope]-1]; placed == 1 && p != nil && len(p.pauses) > 0 {
+		out[i].Waits, out[i].Again, out[i].Expected = placed > 0, placed == 2, wait(expected)
+		waits = waits || out[i].Waits
+		if p := c.table.plans[c.number[asks[i].Scope]-1]; out[i].Waits && p != nil && len(p.pauses) > 0 {
 			_, out[i].Expected = p.paused(c.now())
 		}
 	}

@@ -41,17 +41,20 @@ type Turn struct {
 	// Look says that somebody waits and in how long Limiter.Dispatch should be called at
 	// the latest; below 0 when this decision gives no reason to.
 	Look time.Duration
+	// Again says that it stood there before it asked: nobody has granted it, and it came by itself.
+	Again bool
 }
 
 // SafetyNet is in how long one who waits should ask again by itself if nobody wakes
-// it: some time after its start is expected, or, where no clock tells when that is,
-// in a minute.
+// it: half as long again after its start is expected, and 3 s, or, where no clock tells when that is,
+// in a minute. Where starts are later than expected, since workers cannot keep up with the limits, each who came by itself
+// would make them later yet: so it is not soon.
 func SafetyNet(expected time.Duration) time.Duration {
 	const unknown, slack = time.Minute, 3 * time.Second
 	if expected > Unknown/2 {
 		return unknown
 	}
-	return expected + expected/20 + slack
+	return expected + expected/2 + slack
 }
 
 // noTurn is the Turn of a decision that says nothing of lines.
@@ -61,7 +64,7 @@ const (
 	maxTicketBytes = 1024
 	maxLaneBytes   = 128
 	maxStride      = 1_000_000
-	turnReply      = 3 // numbers at the end of a reply
+	turnReply      = 4 // numbers at the end of a reply
 )
 
 // standing is how a ticket is to be taken; see lua/decide_queued.lua.
@@ -205,6 +208,7 @@ func readTurn(p *plan, reply []int64) Turn {
 	if t[2] >= 0 {
 		turn.Look = time.Duration(t[2]) * time.Microsecond
 	}
+	turn.Again = t[3] == 1
 	return turn
 }
 

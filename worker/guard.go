@@ -40,6 +40,7 @@ type guard struct {
 	slots    *slots
 	pulse    *pulse
 	releaser *releaser
+	planner  *planner
 	moves    *sync.WaitGroup // what a server that ends waits for
 	log      *slog.Logger
 
@@ -75,7 +76,7 @@ const (
 
 func newGuard(t *Throttle, gate *gate, slots *slots) *guard {
 	g := &guard{
-		UniversalClient: t.cfg.Redis, gate: gate, slots: slots, pulse: t.waker.pulse, releaser: t.waker.releaser, moves: &t.moves, log: t.log,
+		UniversalClient: t.cfg.Redis, gate: gate, slots: slots, pulse: t.waker.pulse, releaser: t.waker.releaser, planner: t.planner, moves: &t.moves, log: t.log,
 		stopping: make(chan struct{}), untaken: untaken{log: t.log}, ends: combiner{rdb: t.cfg.Redis},
 	}
 	g.serving, g.retire = context.WithCancel(t.serving)
@@ -139,7 +140,12 @@ func (g *guard) send(ctx context.Context, keys []string, args []any, its script)
 		return g.look(ctx, queue, func(ctx context.Context, n int) []found { return g.askFor(ctx, queue, n, args, its) })
 	}
 	if !endsRun(ctx, keys) {
-		return its(ctx, g.UniversalClient, args)
+		cmd := its(ctx, g.UniversalClient, args)
+		if queue, ok := forwards(keys); ok {
+			n, _ := cmd.Int()
+			g.planner.forwarded(queueName(queue), n)
+		}
+		return cmd
 	}
 	return g.end(ctx, keys, func(ctx context.Context) *redis.Cmd {
 		return g.ends.send(func(rdb redis.Scripter) *redis.Cmd { return its(ctx, rdb, args) })
@@ -297,6 +303,14 @@ func endsRun(ctx context.Context, keys []string) bool {
 		}
 	}
 	return false
+}
+
+// forwards tells the script by which asynq moves tasks that are due into pending, and returns the prefix of their queue's keys.
+func forwards(keys []string) (queue string, ok bool) {
+	if len(keys) != 2 || !strings.HasSuffix(keys[0], "}:scheduled") && !strings.HasSuffix(keys[0], "}:retry") {
+		return "", false
+	}
+	return strings.CutSuffix(keys[1], "pending")
 }
 
 // isGone tells the answer of a script that ends a run to one that has ended.

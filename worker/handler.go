@@ -198,9 +198,12 @@ func (t *Throttle) takeSlot(ctx context.Context) (one *slot, leave func()) {
 	t.running.Add(1)
 	one = guardOf(ctx).takeSlot(ctx)
 	once := sync.OnceFunc(func() {
+		ran := one.ran() // what was put back says nothing of how soon runs end
 		relieves := one.leave()
 		t.running.Add(-1)
-		t.ended.Add(1)
+		if ran {
+			t.ended.Add(1)
+		}
 		t.waker.slotFreed(relieves)
 	})
 	// asynq ends a task whose time is over, and takes another, whatever the handler does.
@@ -342,7 +345,10 @@ func (t *Throttle) putBack(ctx context.Context, j *job, d throttle.Decision) err
 	rule, _ := d.BindingRule()
 	at := time.Now().Add(d.Recheck(0))
 	if d.Turn.Waits {
-		at = time.Now().Add(safetyNet(d))
+		if d.Turn.Again && !j.crowded && t.waker.dispatches(provider(j.scope)) {
+			t.nets.came()
+		}
+		at = time.Now().Add(t.safetyNet(d))
 		if j.crowded { // no clock tells when a run ends, and others of the queue may start
 			j.why = "other tasks of its tenant have half of the slots"
 			return t.wait(ctx, j, "", t.heeding(j, time.Now().Add(throttle.SafetyNet(throttle.Unknown)+rand.N(pausedNet))))
@@ -383,11 +389,11 @@ func (t *Throttle) failed(ctx context.Context, task *asynq.Task) {
 const pausedNet = 10 * time.Minute
 
 // safetyNet is in how long one comes by itself that nobody wakes.
-func safetyNet(d throttle.Decision) time.Duration {
+func (t *Throttle) safetyNet(d throttle.Decision) time.Duration {
 	if rule, _ := d.BindingRule(); rule.Paused && d.Turn.Expected == throttle.Unknown {
 		return pausedNet + rand.N(pausedNet/2) // not all at once
 	}
-	return throttle.SafetyNet(d.Turn.Expected)
+	return t.nets.of(d.Turn.Expected)
 }
 
 // deadline returns the task's deadline if it ends before wait has passed. The

@@ -94,6 +94,25 @@ func (p *planner) met(name, kind string) {
 	p.passes.Go(func() { p.run(name, b) })
 }
 
+// forwarded notes that asynq has moved several tasks of a queue into pending, since they were due, and plans the queue: most of
+// them came by themselves, and stand in line. It returns when that is done, so that none of them is picked up before.
+func (p *planner) forwarded(name string, n int) {
+	if n < planAfter || !p.t.waker.releaser.parks() || p.t.stopped() {
+		return
+	}
+	p.mu.Lock()
+	b := p.queues[name]
+	if b == nil || b.busy || b.told && time.Now().Before(b.rested) {
+		p.mu.Unlock()
+		return
+	}
+	b.busy = true
+	p.passes.Add(1)
+	p.mu.Unlock()
+	defer p.passes.Done()
+	p.run(name, b)
+}
+
 // wait returns when the passes that Stop ends have seen to what they have claimed, or after
 // a while.
 func (p *planner) wait() {
@@ -215,7 +234,10 @@ func (p *planner) net(j *job, at throttle.Placed) (until time.Time, waits bool) 
 	if at.Err != nil || !at.Waits || at.Expected == 0 {
 		return until, false
 	}
-	until = time.Now().Add(throttle.SafetyNet(at.Expected))
+	if at.Again && p.t.waker.dispatches(provider(j.scope)) {
+		p.t.nets.came()
+	}
+	until = time.Now().Add(p.t.nets.of(at.Expected))
 	for _, most := range []time.Duration{j.maxWait, at.MaxWait} {
 		if p.t.cfg.Patience == nil || most == 0 {
 			continue

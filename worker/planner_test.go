@@ -123,7 +123,7 @@ func TestPlannerLeavesAlone(t *testing.T) {
 	if got := s.states(pending...); slices.ContainsFunc(got, func(state string) bool { return state != "pending" }) {
 		t.Errorf("%q are %q", pending, got)
 	}
-	if at := time.Until(s.info("waits").NextProcessAt); at < time.Hour || at > 70*time.Minute {
+	if at := time.Until(s.info("waits").NextProcessAt); at < time.Hour || at > 95*time.Minute {
 		t.Errorf("parked for %s; its start is an hour away", at)
 	}
 	if n := s.seen.get(func(o *seen) int { return o.rescheduled }); n != 3 {

@@ -149,6 +149,14 @@ func (p *pulse) observe(provider string, again bool) {
 	p.t.observer.Looked(provider, label, again)
 }
 
+// well says whether a loop does its work.
+func (p *pulse) well(b *beat) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	return b.fault == nil && (now.Sub(b.last) <= overdue || now.Sub(b.due) <= overdue)
+}
+
 // check logs a line for the loops that are overdue, once until they look again. It costs
 // next to nothing more often than once a second.
 func (p *pulse) check() {

@@ -33,6 +33,14 @@ func (w *waker) pollEach(one *watch, got throttle.Dispatched) time.Duration {
 	return each*3/4 + rand.N(each/2) // those of many begin together
 }
 
+// dispatches says whether this process grants a provider's tasks their starts, as far as it knows.
+func (w *waker) dispatches(provider string) bool {
+	w.mu.Lock()
+	one := w.watches[provider]
+	w.mu.Unlock()
+	return one != nil && w.pulse.well(one.beat)
+}
+
 // nudge has a quiet provider looked at: there may be news, which a look that is on its way may have come too soon for.
 func (o *watch) nudge() {
 	if left := time.Until(o.next); left > 0 && left <= spread {

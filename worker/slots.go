@@ -146,6 +146,16 @@ func (o *slot) runs() {
 	o.since = time.Now()
 }
 
+// ran says whether the slot's task has run; true where nobody counts.
+func (o *slot) ran() bool {
+	if o == nil {
+		return true
+	}
+	o.of.mu.Lock()
+	defer o.of.mu.Unlock()
+	return !o.since.IsZero()
+}
+
 // mayStart says whether a task of a tenant may start that has so many slots besides. s.mu is held.
 func (s *slots) mayStart(tenant string, has int) bool {
 	return tenant == "" || s.started < s.size || has < s.half && s.counted() <= s.size

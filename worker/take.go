@@ -181,10 +181,7 @@ func (w *waker) giveBack(list []*handout) {
 		}
 		ids[group{name, its.lease}] = append(ids[group{name, its.lease}], its.id)
 		for _, one := range w.watches {
-			if sent, is := one.out[queue.Ticket(name, its.id)]; is {
-				sent.granted = nil // others may see to it
-				one.out[queue.Ticket(name, its.id)] = sent
-			}
+			delete(one.out, queue.Ticket(name, its.id)) // others may see to it, and there is room for another
 		}
 	}
 	w.mu.Unlock()

@@ -235,7 +235,7 @@ func hangs(ctx context.Context, _ throttle.DispatchRequest) (throttle.Dispatched
 }
 
 // "With the waking part alone dead things go on", and "each comes when asynq brings
-// it, 3 s and 5 % after its turn was expected, and starts as soon as its units are free".
+// it, 3 s and half as long again after its turn was expected, and starts as soon as its units are free".
 func TestNobodyWakes(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, perSecond(2), Config{})

@@ -169,6 +169,7 @@ type Throttle struct {
 	queues  *queueStates
 	waker   *waker
 	planner *planner
+	nets    nets
 	claims  *claims
 	weights weights
 	holders chan struct{} // a place for each task that may wait in a handler

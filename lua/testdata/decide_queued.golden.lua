@@ -36,8 +36,8 @@
 --                       include/rules.lua.
 --
 -- Returns  {now, then three for each rule: remaining, reset, place}, as decide; or
---          {allowed, replayed, now, wait, binding, then five for each rule, then ahead, expected, look}:
---          all but the last three as decide, and
+--          {allowed, replayed, now, wait, binding, then five for each rule, then ahead, expected, look, stood}:
+--          all but the last four as decide, and
 --          wait       denied: as decide; it says nothing of those who are before
 --          ahead      how many of its scope are before it; -1 when it does not stand in its queue
 --          expected   integer µs until its turn is expected; -1 can't be told
@@ -1672,10 +1672,10 @@ local function path_numbers(text)
   return string.gmatch(text, '(%d+)%*?([%d.]*)')
 end
 
--- Keeps keys at least us µs more, and until asynq brings the tasks back after that: it does so a
--- twentieth later than expected.
+-- Keeps keys at least us µs more, and until asynq brings the tasks back after that: it does so half as
+-- late again as expected.
 local function keep_waiting(us, ...)
-  us = us + us / 20
+  us = us + us / 2
   for _, key in ipairs({ ... }) do
     if call('PTTL', key) < us / 1000 + STAY / 2000 then
       call('PEXPIRE', key, whole(ceil((us + STAY) / 1000)))
@@ -2546,14 +2546,15 @@ local function come_first(l, ticket, sig, band, by, t, lead)
 end
 
 -- Puts a task in its queue, at a score if it has one, and the queue in the tree. `by` is the rule that it waits
--- for and `t` until when, where nobody is before it. Returns how many are before it, and how many the queue has.
+-- for and `t` until when, where nobody is before it. Returns how many are before it, how many the queue has, and whether
+-- it stood there before.
 local function enter(l, ticket, rank, sig, score, by, t, lead)
   local priority, stride, lane = priority_of(rank)
   local at = score and floor(score / BAND) * BAND or -priority * BAND
   look_into(l, at)
   local its = score or place_in(l, ticket, at, lane)
   if call('ZADD', l.key, 'NX', whole(its), ticket) == 0 then
-    return call('ZRANK', l.key, ticket), l.card
+    return call('ZRANK', l.key, ticket), l.card, true
   end
   local place = took(l, ticket, at, its)
   if not score and (lane ~= '' or next(l.lanes)) then
@@ -2608,10 +2609,10 @@ do
   end
 end
 
--- Adds the three numbers of a turn to a general reply.
-local function with_turn(reply, place, expected, look)
+-- Adds the four numbers of a turn to a general reply.
+local function with_turn(reply, place, expected, look, stood)
   local last = #reply
-  reply[last + 1], reply[last + 2], reply[last + 3] = place, expected, look
+  reply[last + 1], reply[last + 2], reply[last + 3], reply[last + 4] = place, expected, look, stood and 1 or 0
   return reply
 end
 
@@ -2741,7 +2742,7 @@ if not held then
   end
 end
 local score = was_parked and tonumber(was_parked) or mine and own_place(g) or nil
-local place, card = enter(l, ticket, rank, sig, score, by, t, lead)
+local place, card, stood = enter(l, ticket, rank, sig, score, by, t, lead)
 if was_parked then
   call('ZREM', parked, field)
 end
@@ -2751,4 +2752,4 @@ if place > 0 and expected >= 0 and ARGV[6] ~= '' then -- the first may wait for 
 end
 save_entered({ l }, max(0, expected))
 local first = call('ZRANGE', schedule, '0', '0', 'WITHSCORES')[2] or error('the schedule is lost')
-return with_turn(reply, place, expected, max(0, tonumber(first) - now))
+return with_turn(reply, place, expected, max(0, tonumber(first) - now), stood or was_parked)

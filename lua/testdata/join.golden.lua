@@ -27,7 +27,7 @@
 -- Returns  {now, look, then two for each task: placed, expected}
 --          now       integer µs, the clock of this call
 --          look      integer µs until dispatch must be called; -1 when this is no reason to
---          placed    1 when the task stands in its queue now, 0 when it goes straight to asynq
+--          placed    1 when the task stands in its queue now, 2 when it did so before; 0 when it goes straight to asynq
 --          expected  integer µs until its start is expected; -1 can't be told
 --
 -- Writes   KEYS[1..n+5] and KEYS[n+8..n+s+7], as tasks are charged or come to their queues.
@@ -1348,10 +1348,10 @@ local function path_numbers(text)
   return string.gmatch(text, '(%d+)%*?([%d.]*)')
 end
 
--- Keeps keys at least us µs more, and until asynq brings the tasks back after that: it does so a
--- twentieth later than expected.
+-- Keeps keys at least us µs more, and until asynq brings the tasks back after that: it does so half as
+-- late again as expected.
 local function keep_waiting(us, ...)
-  us = us + us / 20
+  us = us + us / 2
   for _, key in ipairs({ ... }) do
     if call('PTTL', key) < us / 1000 + STAY / 2000 then
       call('PEXPIRE', key, whole(ceil((us + STAY) / 1000)))
@@ -2349,14 +2349,15 @@ local function come_first(l, ticket, sig, band, by, t, lead)
 end
 
 -- Puts a task in its queue, at a score if it has one, and the queue in the tree. `by` is the rule that it waits
--- for and `t` until when, where nobody is before it. Returns how many are before it, and how many the queue has.
+-- for and `t` until when, where nobody is before it. Returns how many are before it, how many the queue has, and whether
+-- it stood there before.
 local function enter(l, ticket, rank, sig, score, by, t, lead)
   local priority, stride, lane = priority_of(rank)
   local at = score and floor(score / BAND) * BAND or -priority * BAND
   look_into(l, at)
   local its = score or place_in(l, ticket, at, lane)
   if call('ZADD', l.key, 'NX', whole(its), ticket) == 0 then
-    return call('ZRANK', l.key, ticket), l.card
+    return call('ZRANK', l.key, ticket), l.card, true
   end
   local place = took(l, ticket, at, its)
   if not score and (lane ~= '' or next(l.lanes)) then
@@ -2427,12 +2428,13 @@ local function place(l, ticket, rank)
     end
     by, t = waits(path, start, binding)
   end
-  local expected = expected_in(l, path, enter(l, ticket, rank, sig, nil, by, t, lead))
+  local before, card, stood = enter(l, ticket, rank, sig, nil, by, t, lead)
+  local expected = expected_in(l, path, before, card)
   longest = max(longest, expected)
   if not seen[l] then
     seen[l], entered[#entered + 1] = true, l
   end
-  return 1, expected
+  return stood and 2 or 1, expected
 end
 
 local list, from = {}, #KEYS - 1

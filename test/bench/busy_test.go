@@ -67,6 +67,20 @@ func BenchmarkBusy(b *testing.B) {
 	})
 }
 
+// BenchmarkBehind asks what a backlog costs where the workers' slots, and not the limit, hold it back: each task is later
+// than its limits admit it.
+func BenchmarkBehind(b *testing.B) {
+	n, lasts := 12_000, 50*time.Millisecond
+	if !long() {
+		n = 400
+	}
+	const slots, workers = 10, 2
+	s := crowd(50, 100, 1000, n)
+	s.name = fmt.Sprintf("%d of 50 tenants at 1000/s together, two workers that run %.0f/s together", n, slots*workers/lasts.Seconds())
+	s.slots, s.workers, s.lasts = slots, workers, lasts
+	measure(b, s, planned)
+}
+
 // busyLoop returns what uses a processor for so long when nobody else does.
 func busyLoop(d time.Duration) func() {
 	var sink atomic.Uint64

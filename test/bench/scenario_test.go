@@ -31,6 +31,8 @@ type scenario struct {
 	slots int
 	// api makes every task call the counting API.
 	api bool
+	// lasts is how long a run takes. Defaults to no time.
+	lasts time.Duration
 	// away is how far the servers are from Redis, each way. Defaults to beside it.
 	away time.Duration
 	// hogs is how many programs use a processor meanwhile.

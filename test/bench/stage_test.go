@@ -78,6 +78,9 @@ func (st *stage) end() {
 // run is what every handler does: it notes the start and calls the API.
 func (st *stage) run(ctx context.Context, j job) error {
 	st.starts.note(start{job: j, at: time.Now()})
+	if st.lasts > 0 {
+		<-time.After(st.lasts)
+	}
 	if st.at == nil {
 		return nil
 	}

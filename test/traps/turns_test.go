@@ -279,7 +279,7 @@ func TestLinesExpire(t *testing.T) {
 				if !line {
 					continue
 				}
-				least, most := longest+day/2-slack, longest+longest/20+day+slack // through its safety net
+				least, most := longest+day/2-slack, longest+longest/2+day+slack // through its safety net
 				if kind != "queue" {
 					least = day/2 - slack // they are looked at, and kept, meanwhile
 				}

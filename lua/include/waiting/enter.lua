@@ -128,14 +128,15 @@ local function come_first(l, ticket, sig, band, by, t, lead)
 end
 
 -- Puts a task in its queue, at a score if it has one, and the queue in the tree. `by` is the rule that it waits
--- for and `t` until when, where nobody is before it. Returns how many are before it, and how many the queue has.
+-- for and `t` until when, where nobody is before it. Returns how many are before it, how many the queue has, and whether
+-- it stood there before.
 local function enter(l, ticket, rank, sig, score, by, t, lead)
   local priority, stride, lane = priority_of(rank)
   local at = score and floor(score / BAND) * BAND or -priority * BAND
   look_into(l, at)
   local its = score or place_in(l, ticket, at, lane)
   if call('ZADD', l.key, 'NX', whole(its), ticket) == 0 then
-    return call('ZRANK', l.key, ticket), l.card
+    return call('ZRANK', l.key, ticket), l.card, true
   end
   local place = took(l, ticket, at, its)
   if not score and (lane ~= '' or next(l.lanes)) then
