@@ -335,12 +335,12 @@ end
 -- The level at which others are before a task that take something of what it takes, though not the same, and
 -- until when they wait there: what comes free is theirs.
 local function waits_behind(leaf, sig, ticket)
-  for _, at in ipairs(tree.chain(tree.parent(leaf))) do
+  for _, at in ipairs(tree.chain(leaf)) do
     for its, state in pairs(tree.node(at).states) do
       if its ~= sig and state.cost and state.cost > 0 and cost_of(ticket, state.unit) > 0 then
-        local theirs, ours = tree.first(at, its), tree.first(at, sig)
-        local t = tree.times[at .. '\0' .. its] or tonumber(call('ZSCORE', schedule, at .. '\0' .. its) or nil)
-        if t and t > now and theirs and (theirs.band < ours.band or theirs.band == ours.band and theirs.tag < ours.tag) then
+        local theirs, ours = tree.first(tree.node(at), its), tree.first(tree.node(at), sig)
+        local t = tree.waits_until(at, its)
+        if t and t > now and theirs and tree.sooner(theirs, ours) then
           return at, t, state, its
         end
       end
@@ -368,7 +368,7 @@ local function wait_for(l, sig, ticket, score, path, start, binding, sure)
     parking.park(l, { ticket, score })
     return queues.stand(l, head(l))
   elseif not free and by.corrected then
-    return block(tree.parent(l.leaf), sig, now + TOLD_LOOK, by.cost, by.unit)
+    return block(l.scope, sig, now + TOLD_LOOK, by.cost, by.unit)
   end
   local early = sure and free and free - lead > now and lead or 0
   local look = free and max(now + 1, free - early) or now + SUSPENDED
@@ -432,10 +432,10 @@ end
 local function next_root()
   local best, sig
   for its in pairs(roots) do
-    local e = tree.first('', its)
+    local e = tree.first(tree.node(''), its)
     if not e then
       roots[its], through[its] = nil, #outs.overdue
-    elseif not best or e.band < best.band or e.band == best.band and e.tag < best.tag then
+    elseif not best or tree.sooner(e, best) then
       best, sig = e, its
     end
   end
@@ -445,7 +445,7 @@ end
 local function leaf_below(sig)
   local at = ''
   repeat
-    local e = tree.first(at, sig)
+    local e = tree.first(tree.node(at), sig)
     if not e or #e.id <= #at then -- it must come to a leaf
       error('node ' .. at .. ' is damaged for ' .. sig)
     end
@@ -513,7 +513,7 @@ local function look_at_all(cursor)
   local page = call('ZSCAN', schedule, cursor, 'COUNT', ALL_AT_ONCE)
   for i = 1, #page[2], 2 do
     if tonumber(page[2][i + 1]) > now then
-      tree.times[page[2][i]] = now
+      tree.times[page[2][i]] = whole(now)
     end
   end
   if page[1] == '0' then

@@ -84,7 +84,7 @@ local function before_at(level, leaf, sig)
   if child .. '/' == leaf and child == level .. '/' then
     child = leaf
   end
-  for _, member in ipairs(call('ZRANGEBYLEX', heap, '[' .. key, '(' .. level .. '\0' .. sig .. '\1', 'LIMIT', '0', '1000')) do
+  for _, member in ipairs(tree.members(key, 1000)) do
     if sub(member, #key + 24) == child then
       return at
     end

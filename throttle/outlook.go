@@ -85,10 +85,9 @@ func (l *Limiter) countWaiting(ctx context.Context, p *plan, out *Outlook) error
 	defer cancel()
 	leaf := scopePath(p.scope.String()) + "/"
 	fields := []string{"n" + leaf}
-	for i, key := range p.keys {
+	for _, key := range p.keys {
 		level, _, _ := strings.Cut(key[len(p.provider):], ":")
-		unit := p.states[i].Unit
-		fields = append(fields, "n"+level, "u"+level+"\x00"+unit, "u"+level+"\x00*", "u"+leaf+"\x00"+unit, "u"+leaf+"\x00*")
+		fields = append(fields, "n"+level)
 	}
 	var sums *redis.SliceCmd
 	err := ReadFromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
@@ -98,31 +97,43 @@ func (l *Limiter) countWaiting(ctx context.Context, p *plan, out *Outlook) error
 	if err != nil {
 		return err
 	}
-	own := nodeSums(sums.Val()[0])
+	own := readNodeSum(sums.Val()[0])
 	out.Waiting = own.units
 	for i := range out.Rules {
-		at := sums.Val()[1+5*i:]
-		all := nodeSums(at[0])
-		out.Rules[i].Waiting, out.Rules[i].Lines, out.Rules[i].Own = all.units, all.kids, own.units
-		if unit := p.states[i].Unit; unit != "" && unit != Requests {
-			out.Rules[i].Waiting = max(0, all.units-sum(at[2])) + sum(at[1])
-			out.Rules[i].Own = max(0, own.units-sum(at[4])) + sum(at[3])
-		}
+		all, unit := readNodeSum(sums.Val()[1+i]), p.states[i].Unit
+		out.Rules[i].Waiting, out.Rules[i].Lines, out.Rules[i].Own = all.of(unit), all.kids, own.of(unit)
 	}
 	return nil
 }
 
-// nodeSum is how many children of a node have tasks, and how many requests wait below it.
-type nodeSum struct{ kids, units int64 }
+// nodeSum is how many children of a node have tasks, how many requests wait below it, and what those that cost by
+// unit take of others; "*" has how many of the requests are theirs.
+type nodeSum struct {
+	kids, units int64
+	byUnit      map[string]int64
+}
 
-func nodeSums(record any) nodeSum {
+func readNodeSum(record any) nodeSum {
 	line, _, _ := strings.Cut(text(record), "\n")
 	parts := strings.Split(line, " ")
 	const numbers = 5 // tag, time, children, empty children, requests
-	if len(parts) != numbers {
+	if len(parts) < numbers {
 		return nodeSum{}
 	}
-	return nodeSum{kids: sum(parts[2]), units: sum(parts[4])}
+	n := nodeSum{kids: sum(parts[2]), units: sum(parts[4]), byUnit: map[string]int64{}}
+	for _, part := range parts[numbers:] {
+		unit, units, _ := strings.Cut(part, "=")
+		n.byUnit[unit] = sum(units)
+	}
+	return n
+}
+
+// of is what waits of a unit: a task that costs a number takes it of each.
+func (n nodeSum) of(unit string) int64 {
+	if unit == "" || unit == Requests {
+		return n.units
+	}
+	return max(0, n.units-n.byUnit["*"]+n.byUnit[unit])
 }
 
 // sum reads a number of units or lines; none is 0.

@@ -14,7 +14,6 @@ type treeSeen struct {
 	heap     map[string]bool
 	schedule map[string]float64
 	nodes    map[string]nodeSeen
-	sums     map[string]int64
 	flight   map[string]inFlight // by scope path, 0, ticket
 	overdue  map[string]float64
 	parked   map[string]float64
@@ -22,6 +21,7 @@ type treeSeen struct {
 
 type nodeSeen struct {
 	tag, time, kids, past, units int64
+	tokens                       int64 // of those that cost by unit
 	states                       map[string]stateSeen
 }
 
@@ -37,6 +37,10 @@ func readNode(v string) nodeSeen {
 	n := nodeSeen{states: map[string]stateSeen{}}
 	_, err := fmt.Sscan(lines[0], &n.tag, &n.time, &n.kids, &n.past, &n.units)
 	must(err)
+	if _, sums, is := strings.Cut(lines[0], " tokens="); is {
+		_, err := fmt.Sscan(sums, &n.tokens)
+		must(err)
+	}
 	for _, line := range lines[1:] {
 		parts := strings.Split(line, " ")
 		s := stateSeen{blocked: len(parts) > 2}
@@ -72,7 +76,7 @@ func readTree(rdb redis.UniversalClient, prefix string, scopes []string) treeSee
 	must(err)
 	s := treeSeen{
 		queues: map[string][]redis.Z{}, heap: map[string]bool{}, schedule: scoresOf(schedule.Val()), nodes: map[string]nodeSeen{},
-		sums: map[string]int64{}, flight: map[string]inFlight{}, overdue: scoresOf(overdue.Val()), parked: scoresOf(parked.Val()),
+		flight: map[string]inFlight{}, overdue: scoresOf(overdue.Val()), parked: scoresOf(parked.Val()),
 	}
 	for i, scope := range scopes {
 		if q := queues[i].Val(); len(q) > 0 {
@@ -83,14 +87,8 @@ func readTree(rdb redis.UniversalClient, prefix string, scopes []string) treeSee
 		s.heap[member] = true
 	}
 	for field, v := range meta.Val() {
-		switch field[0] {
-		case 'n':
+		if field[0] == 'n' {
 			s.nodes[field[1:]] = readNode(v)
-		case 'u':
-			var n int64
-			_, err := fmt.Sscan(v, &n)
-			must(err)
-			s.sums[field[1:]] = n
 		}
 	}
 	for field, v := range flight.Val() {
@@ -165,13 +163,13 @@ func (s treeSeen) faults(signature func(path string, ticket string) string, loos
 		kids[leaf] = map[string]bool{"": true}
 	}
 	if len(s.queues) == 0 {
-		if len(s.heap)+len(s.schedule)+len(s.nodes)+len(s.sums) > 0 {
-			fault("nobody waits, and there is %v %v %v %v", s.heap, s.schedule, s.nodes, s.sums)
+		if len(s.heap)+len(s.schedule)+len(s.nodes) > 0 {
+			fault("nobody waits, and there is %v %v %v", s.heap, s.schedule, s.nodes)
 		}
 		return out
 	}
 	for id, want := range sums {
-		if got := s.sums[id+"\x00tokens"]; got != want {
+		if got := s.nodes[id].tokens; got != want {
 			fault("%d tokens wait below node %q, and it says %d", want, id, got)
 		}
 	}

@@ -161,31 +161,29 @@ local function band_of(score)
   return band
 end
 
-local numbers = {}
+local known_costs = {}
 
--- What a task costs under every rule; nil for one that costs by unit. Each ticket is taken apart once.
-local function number_of(ticket)
-  local number = numbers[ticket]
-  if number == nil then
-    local cost = string.match(ticket, '^(%d*):')
-    number = cost and (tonumber(cost) or 1) or false
-    numbers[ticket] = number
+-- What a task costs: a number, under every rule, or a table by unit. Each ticket is taken apart once.
+local function costs_of(ticket)
+  local costs = known_costs[ticket]
+  if not costs then
+    local text = string.match(ticket, '^(%d*):')
+    costs = text and (tonumber(text) or 1) or {}
+    for unit, units in string.gmatch(text and '' or string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
+      costs[unit] = tonumber(units)
+    end
+    known_costs[ticket] = costs
   end
-  return number or nil
+  return costs
 end
 
 -- What a task takes of a unit, '' for places.
 local function cost_of(ticket, unit)
-  local number = number_of(ticket)
-  if number then
-    return number
+  local costs = costs_of(ticket)
+  if type(costs) == 'number' then
+    return costs
   end
-  for its, cost in string.gmatch(string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
-    if its == unit then
-      return tonumber(cost)
-    end
-  end
-  return (unit == '' or unit == REQUESTS) and 1 or 0
+  return costs[unit] or (unit == '' or unit == REQUESTS) and 1 or 0
 end
 
 -- The unit that a rule counts, '' for places and where each task counts: it follows the
@@ -199,35 +197,34 @@ local function unit_of(rule)
   return unit == '' and REQUESTS or unit
 end
 
--- The rules of a path that a task takes anything of, each with what it takes; and the task's
--- signature: '' if those are all, or else their units.
-local function counted(path, ticket)
-  local number = number_of(ticket)
-  if number and number > 0 then
-    for i = 1, #path do
-      path[i].cost = number
-    end
-    return path, ''
-  end
-  local some, units, all = {}, {}, true
-  for i = 1, #path do
-    local r = path[i]
-    r.cost = cost_of(ticket, r.unit)
-    if r.cost > 0 then
-      some[#some + 1], units[r.unit] = r, true
-    else
-      all = false
-    end
-  end
-  if all then
-    return path, ''
-  end
+-- The signature of tasks that take of these units alone, and not of all rules of their path.
+local function signature(units)
   local names = {}
   for unit in pairs(units) do
     names[#names + 1] = unit
   end
   table.sort(names)
-  return some, table.concat(names, ',') .. ','
+  return table.concat(names, ',') .. ','
+end
+
+-- The rules of a path that a task takes anything of, each with what it takes; and the task's
+-- signature, '' if those are all.
+local function counted(path, ticket)
+  local costs = costs_of(ticket)
+  if type(costs) == 'number' and costs > 0 then
+    for i = 1, #path do
+      path[i].cost = costs
+    end
+    return path, ''
+  end
+  local some, units = {}, {}
+  for _, r in ipairs(path) do
+    r.cost = cost_of(ticket, r.unit)
+    if r.cost > 0 then
+      some[#some + 1], units[r.unit] = r, true
+    end
+  end
+  return some, #some == #path and '' or signature(units)
 end
 
 -- The group of a task: what its name begins with, up to and with the first slash; '' where it has none.
@@ -244,6 +241,24 @@ end
 -- is said: "1,3*2.5,4".
 local function path_numbers(text)
   return string.gmatch(text, '(%d+)%*?([%d.]*)')
+end
+
+-- A command on any number of members of a key, some at a time.
+local function in_parts(command, key, list)
+  for i = 1, #list, 500 do
+    call(command, key, unpack(list, i, min(#list, i + 499)))
+  end
+end
+
+-- The values of any number of fields of a hash, false for none.
+local function values_of(key, fields)
+  local values = #fields > 0 and call('HMGET', key, unpack(fields, 1, min(#fields, 500))) or {}
+  for i = 501, #fields, 500 do
+    for _, value in ipairs(call('HMGET', key, unpack(fields, i, min(#fields, i + 499)))) do
+      values[#values + 1] = value
+    end
+  end
+  return values
 end
 
 -- Keeps keys at least us µs more, and until asynq brings the tasks back after that: it does so half as
@@ -270,38 +285,52 @@ end
 -- schedule  sorted set: the blocked nodes, as node, 0, signature, by the µs at which their rules admit the
 --           first task below. The provider is never listed: while anybody can be looked at, it is here.
 -- meta      hash. n<node>: its tag, its time, how many nodes below have tasks, how many '!' there are,
---           and the requests that wait below; then a line for each signature: it, the band, and, where it is
---           blocked, the cost that blocks and its unit, behind which "=" and a signature say that what comes free
---           is saved for the tasks of that one. A leaf whose queue has lanes has 1 for '!'.
---           u<node>, 0, unit: what the tasks below that cost by unit take of another unit, and with '*' of
---           requests: a task that costs a number takes it of each. Q<scope> the lanes of a queue: lanes.lua.
+--           and the requests that wait below; behind these, as "tokens=1500", what the tasks below that cost by unit
+--           take of other units, and with '*' of requests: a task that costs a number takes it of each. Then a line
+--           for each signature: it, the band, and, where it is blocked, the cost that blocks and its unit, behind
+--           which "=" and a signature say that what comes free is saved for the tasks of that one. A leaf whose
+--           queue has lanes has 1 for '!'. Q<scope> the lanes of a queue: lanes.lua.
 --           @ the µs of the last dispatch. * where it is while it goes through all of schedule, as ZSCAN has it.
-local tree = { records = {}, nodes = {}, sets = {}, comes = {}, times = {}, sums = {}, at_once = 16 }
+--
+-- What is to be written is kept until tree.save: `comes` of the heap and `times` of the schedule, each with its
+-- score, or false for what goes.
+local tree = { records = {}, nodes = {}, comes = {}, times = {}, at_once = 16 }
 do
   local format = string.format
-  local SLOT, LATEST, MOST_OF_A_TURN, MANY, SWEPT = 100000, 9007199254740991, 10000, 500, 50
-  local PAST = '!'
+  local SLOT, LATEST, MOST_OF_A_TURN, SWEPT = 100000, 9007199254740991, 10000, 50
+  local PAST, NONE = '!', {}
 
-  local parents = { [''] = false }
+  local chains = {}
 
-  local function parent(id)
-    local up = parents[id]
-    if up == nil then
-      up = string.match(id, '^(.*)/')
-      parents[id] = up
+  -- The nodes from one up to the provider.
+  function tree.chain(leaf)
+    local ids, id = chains[leaf], leaf
+    if not ids then
+      ids = {}
+      while id do
+        ids[#ids + 1] = id
+        id = string.match(id, '^(.*)/')
+      end
+      chains[leaf] = ids
     end
-    return up
+    return ids
   end
-  tree.parent = parent
 
+  -- A node, which its record describes: `up` is its parent, nil for the provider.
   local function read_record(id, v)
-    local nd = { id = id, tag = 0, time = 0, kids = 0, past = 0, units = 0, states = {}, stored = v and true or false }
+    local nd = { id = id, up = string.match(id, '^(.*)/'), tag = 0, time = 0, kids = 0, past = 0, units = 0, states = {}, stored = v and true or false }
     if not v then
       return nd
     end
-    local tag, time, kids, past, units = string.match(v, '^(%d+) (%d+) (%d+) (%d+) (%d+)')
+    local tag, time, kids, past, units, sums = string.match(v, '^(%d+) (%d+) (%d+) (%d+) (%d+)([^\n]*)')
     nd.tag, nd.time, nd.kids = tonumber(tag), tonumber(time), tonumber(kids)
     nd.past, nd.units = tonumber(past), tonumber(units)
+    if sums ~= '' then
+      nd.sums = {}
+      for unit, sum in string.gmatch(sums, ' ([^=]+)=(%d+)') do
+        nd.sums[unit] = tonumber(sum)
+      end
+    end
     for sig, band, cost, unit, is, behind in string.gmatch(v, '\n([^ ]*) (%d+) ?(%d*) ?([^=\n]*)(=?)([^\n]*)') do
       nd.states[sig] = { band = tonumber(band), cost = tonumber(cost), unit = cost ~= '' and unit or nil, behind = is == '=' and behind or nil }
     end
@@ -310,6 +339,11 @@ do
 
   local function record(nd)
     local text = format(WHOLES, nd.tag, nd.time, nd.kids, nd.past, nd.units)
+    if nd.sums then
+      for unit, sum in pairs(nd.sums) do
+        text = sum > 0 and text .. ' ' .. unit .. '=' .. whole(sum) or text
+      end
+    end
     for sig, state in pairs(nd.states) do
       text = text .. '\n' .. sig .. ' ' .. whole(state.band)
       if state.cost then
@@ -329,11 +363,9 @@ do
         unknown[#unknown + 1], fields[#fields + 1] = id, 'n' .. id
       end
     end
-    for i = 0, #unknown - 1, MANY do
-      local values = call('HMGET', meta, unpack(fields, i + 1, min(#fields, i + MANY)))
-      for j = 1, #values do
-        tree.records[unknown[i + j]] = values[j]
-      end
+    local values = values_of(meta, fields)
+    for i = 1, #values do
+      tree.records[unknown[i]] = values[i]
     end
   end
 
@@ -355,73 +387,57 @@ do
     return nd
   end
 
-  local chains = {}
-
-  -- The nodes from one up to the provider.
-  function tree.chain(leaf)
-    local ids, id = chains[leaf], leaf
-    if not ids then
-      ids = {}
-      while id do
-        ids[#ids + 1] = id
-        id = parent(id)
-      end
-      chains[leaf] = ids
-    end
-    return ids
-  end
-
-  -- Writes what comes to the heap and what goes: first what comes, since an empty key has no TTL.
-  local function write_heap()
+  -- Writes what comes to a key and what goes: first what comes, since an empty key has no TTL. Nothing is left.
+  local function write_changes(key, changes)
     local come, go = {}, {}
-    for member, is in pairs(tree.comes) do
-      if is then
-        come[#come + 1], come[#come + 2] = '0', member
+    for member, score in pairs(changes) do
+      if score then
+        come[#come + 1], come[#come + 2] = score, member
       else
         go[#go + 1] = member
       end
     end
-    tree.comes = {}
-    for i = 1, #come, MANY do
-      call('ZADD', heap, unpack(come, i, min(#come, i + MANY - 1)))
-    end
-    for i = 1, #go, MANY do
-      call('ZREM', heap, unpack(go, i, min(#go, i + MANY - 1)))
-    end
+    in_parts('ZADD', key, come)
+    in_parts('ZREM', key, go)
+    return {}
   end
 
+  -- Whether one of two siblings has its turn first.
   local function sooner(a, b)
     return a.band < b.band or a.band == b.band and a.tag < b.tag
   end
+  tree.sooner = sooner
 
   -- The children of a node for a signature: the first of them, once they are read.
-  local function children(id, sig)
-    local key = id .. '\0' .. sig .. '\0'
-    local set = tree.sets[key]
-    if not set then
-      set = { key = key, upper = id .. '\0' .. sig .. '\1', hidden = {}, many = 0 }
-      tree.sets[key] = set
-    end
+  local function children(nd, sig)
+    nd.sets = nd.sets or {}
+    local set = nd.sets[sig] or { key = nd.id .. '\0' .. sig .. '\0', hidden = {}, many = 0 }
+    nd.sets[sig] = set
     return set
   end
 
+  -- The members of the heap that begin with the key of a set, so many at most, in their order.
+  function tree.members(key, most)
+    tree.comes = write_changes(heap, tree.comes)
+    return call('ZRANGEBYLEX', heap, '[' .. key, '(' .. sub(key, 1, -2) .. '\1', 'LIMIT', '0', whole(most))
+  end
+
   local function read_children(set)
-    write_heap()
     local most = tree.at_once + set.many
-    local got = call('ZRANGEBYLEX', heap, '[' .. set.key, '(' .. set.upper, 'LIMIT', '0', whole(most))
-    local list, from = {}, #set.key
+    local got, list, from = tree.members(set.key, most), {}, #set.key
     for _, member in ipairs(got) do
       local id = sub(member, from + 24)
       if not set.hidden[id] then
-        list[#list + 1] = { band = tonumber(sub(member, from + 1, from + 7)), tag = tonumber(sub(member, from + 8, from + 23)), id = id }
+        list[#list + 1] = { id = id, band = tonumber(sub(member, from + 1, from + 7)),
+          tag = tonumber(sub(member, from + 8, from + 23)), member = member }
       end
     end
     set.list, set.whole = list, #got < most
   end
 
   -- Knows the children of a node without reading them, where its own queue is the only one.
-  local function know_children(set, id, sig)
-    local leaf = sub(id, -1) ~= '/' and sig ~= PAST and node(id).kids == 1 and node(id .. '/')
+  local function know_children(set, nd, sig)
+    local leaf = sub(nd.id, -1) ~= '/' and sig ~= PAST and nd.kids == 1 and node(nd.id .. '/')
     if leaf and leaf.kids == 1 then
       local state = leaf.states[sig]
       set.list, set.whole = { state and { band = state.band, tag = leaf.tag, id = leaf.id } or nil }, true
@@ -429,10 +445,10 @@ do
   end
 
   -- The first child that this call has not hidden, if any.
-  local function first(id, sig)
-    local set = children(id, sig)
+  local function first(nd, sig)
+    local set = children(nd, sig)
     if not set.list and set.many == 0 then
-      know_children(set, id, sig)
+      know_children(set, nd, sig)
     end
     while not set.list or #set.list == 0 and not set.whole do
       read_children(set)
@@ -441,149 +457,153 @@ do
   end
   tree.first = first
 
-  local function put(id, sig, child, band, tag)
-    local set = children(id, sig)
-    local list, e = set.list, { band = band, tag = tag, id = child }
-    tree.comes[set.key .. format('%07.0f%016.0f', band, tag) .. child] = true
-    if list and not set.hidden[child] and (set.whole or #list > 0 and sooner(e, list[#list])) then
-      local i = #list + 1
-      while i > 1 and sooner(e, list[i - 1]) do
-        list[i] = list[i - 1]
+  -- What stands in the heap for a node, by a band and its tag.
+  local function member_of(set, nd, band)
+    return set.key .. format('%07.0f%016.0f', band, nd.tag) .. nd.id
+  end
+
+  local function put(nd, sig, band)
+    local set = children(node(nd.up), sig)
+    local list, e = set.list, { id = nd.id, band = band, tag = nd.tag, member = member_of(set, nd, band) }
+    tree.comes[e.member] = '0'
+    if list and not set.hidden[nd.id] and (set.whole or #list > 0 and sooner(e, list[#list])) then
+      local i = #list
+      while i > 0 and sooner(e, list[i]) do
         i = i - 1
       end
-      list[i] = e
+      table.insert(list, i + 1, e)
     end
   end
 
-  local function drop(id, sig, child, band, tag)
-    local set = children(id, sig)
-    tree.comes[set.key .. format('%07.0f%016.0f', band, tag) .. child] = false
-    for i, e in ipairs(set.list or {}) do
-      if e.id == child then
-        table.remove(set.list, i)
-        break
+  -- Takes a node out of what is read of its siblings, and returns it if it was there.
+  local function take_out(set, id)
+    for i, e in ipairs(set.list or NONE) do
+      if e.id == id then
+        return table.remove(set.list, i)
       end
     end
   end
 
-  -- Makes a node wait for a moment.
-  local function wait_until(id, sig, t)
-    tree.times[id .. '\0' .. sig] = t
+  local function drop(nd, sig, band)
+    local set = children(node(nd.up), sig)
+    local e = take_out(set, nd.id)
+    tree.comes[e and e.member or member_of(set, nd, band)] = false
+  end
+
+  -- Makes a node wait for a moment; false for none.
+  local function wait_until(nd, sig, t)
+    tree.times[nd.id .. '\0' .. sig] = t and whole(t)
+  end
+
+  -- Until when a node waits, nil where it does not.
+  function tree.waits_until(id, sig)
+    local key = id .. '\0' .. sig
+    return tonumber(tree.times[key] or call('ZSCORE', schedule, key) or nil)
   end
 
   -- Has those looked at now that wait behind a signature.
   local function pass_on(nd, sig)
     for its, state in pairs(nd.states) do
       if its ~= sig and state.cost and state.behind == sig then
-        wait_until(nd.id, its, now)
+        wait_until(nd, its, now)
       end
     end
   end
 
   -- Sees that a node is listed, or is not, as its children are.
   local function rise(id, sig)
-    local nd, set, child = node(id), children(id, sig), first(id, sig)
-    local state, up = nd.states[sig], parent(id)
+    local nd = node(id)
+    local child, state, set = first(nd, sig), nd.states[sig], nd.sets[sig]
     if not child and set.many > 0 then -- all others are left out
-      return up and state and not state.cost and tree.hide(id, sig)
+      return nd.up and state and not state.cost and tree.hide(id, sig)
     elseif child and state and (state.cost or state.band == child.band or set.many > 0) then
       return
     end
     if state and state.cost then
-      wait_until(id, sig, false)
+      wait_until(nd, sig, false)
       pass_on(nd, sig)
     elseif state then
-      drop(up, sig, id, state.band, nd.tag)
+      drop(nd, sig, state.band)
     end
-    changed(id)
-    nd.states[sig] = child and { band = child.band } or nil
-    if child and not up then
+    changed(id).states[sig] = child and { band = child.band } or nil
+    if child and not nd.up then
       nd.states[sig].cost, nd.states[sig].unit = 0, ''
-      wait_until(id, sig, now)
+      wait_until(nd, sig, now)
     elseif child then
-      put(up, sig, id, child.band, nd.tag)
+      put(nd, sig, child.band)
     end
-    if up then
-      rise(up, sig)
+    if nd.up then
+      rise(nd.up, sig)
     end
   end
 
   -- Blocks a node until t, when its rule admits the cost of a unit, or, behind another signature, while that
   -- waits for the same.
   function tree.block(id, sig, t, cost, unit, behind)
-    local nd, up = changed(id), parent(id)
+    local nd = changed(id)
     local state = nd.states[sig]
-    if up and not state.cost then
-      drop(up, sig, id, state.band, nd.tag)
+    if nd.up and not state.cost then
+      drop(nd, sig, state.band)
     end
     state.cost, state.unit, state.behind = cost, unit, behind
-    wait_until(id, sig, t)
-    if up then
-      rise(up, sig)
+    wait_until(nd, sig, t)
+    if nd.up then
+      rise(nd.up, sig)
     end
   end
 
   -- Lists a node that was blocked. The provider is to be looked at.
   function tree.unblock(id, sig)
-    local nd, up, child = changed(id), parent(id), first(id, sig)
+    local nd = changed(id)
     local state = nd.states[sig]
-    if child and not state then
+    if first(nd, sig) and not state then
       error('a node is lost')
     end
     pass_on(nd, sig)
-    if not child then
-      wait_until(id, sig, false)
+    if not state or state.cost then
+      wait_until(nd, sig, false)
       nd.states[sig] = nil
-    elseif not up then
-      state.cost, state.unit, state.band, state.behind = 0, '', child.band, nil
-    elseif state.cost then
-      wait_until(id, sig, false)
-      nd.states[sig] = { band = child.band }
-      put(up, sig, id, child.band, nd.tag)
-      rise(up, sig)
+      rise(id, sig)
     end
   end
 
   -- Has the nodes of a level looked at now: something of its rules has come free.
   function tree.look_at(id)
-    for sig, state in pairs(node(id).states) do
+    local nd = node(id)
+    for sig, state in pairs(nd.states) do
       if state.cost and tree.times[id .. '\0' .. sig] ~= false then
-        wait_until(id, sig, now)
+        wait_until(nd, sig, now)
       end
     end
   end
 
   -- The same for all above a leaf: the first task there has gone, and whoever is first now may need less.
   function tree.look_above(leaf)
-    for _, id in ipairs(tree.chain(parent(leaf))) do
+    for _, id in ipairs(tree.chain(leaf)) do
       tree.look_at(id)
     end
   end
 
   -- Leaves a listed node out until the end of this call, and its parents where all below are.
   function tree.hide(id, sig)
-    local up = parent(id)
+    local up = node(node(id).up)
     local set = children(up, sig)
-    for i, e in ipairs(first(up, sig) and set.list or {}) do
-      if e.id == id then
-        table.remove(set.list, i)
-        set.hidden[id], set.many = true, set.many + 1
-        break
-      end
+    if first(up, sig) and take_out(set, id) then
+      set.hidden[id], set.many = true, set.many + 1
     end
-    if up ~= '' and not first(up, sig) then
-      tree.hide(up, sig)
+    if up.up and not first(up, sig) then
+      tree.hide(up.id, sig)
     end
   end
 
   -- Has blocked parents of a leaf looked at now, if its first task may start sooner than those that they
   -- are blocked for.
   function tree.hurry(leaf, sig, band, ticket)
-    for _, id in ipairs(tree.chain(parent(leaf))) do
+    for _, id in ipairs(tree.chain(leaf)) do
       local state = node(id).states[sig]
       if state and state.cost then
         if band < state.band or cost_of(ticket, state.unit) < state.cost then
-          wait_until(id, sig, now)
+          wait_until(node(id), sig, now)
         end
         return
       end
@@ -592,171 +612,149 @@ do
 
   -- Counts a task that comes to a queue (1) or leaves it (-1), at each level.
   function tree.count(leaf, ticket, sign)
-    local cost, more = number_of(ticket), nil
-    if not cost then
-      cost, more = cost_of(ticket, REQUESTS), {}
-      for unit, units in string.gmatch(string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
-        more[unit] = unit ~= REQUESTS and tonumber(units) or nil
-      end
-      more['*'] = cost
-    end
+    local costs = costs_of(ticket)
+    local by_unit = type(costs) == 'table'
+    local cost = by_unit and cost_of(ticket, REQUESTS) or costs
     for _, id in ipairs(tree.chain(leaf)) do
       local nd = changed(id)
       nd.units = max(0, nd.units + sign * cost)
-      for unit, units in pairs(more or {}) do
-        local field = 'u' .. id .. '\0' .. unit
-        tree.sums[field] = (tree.sums[field] or 0) + sign * units
+      if by_unit then
+        nd.sums = nd.sums or {}
+        for unit, units in pairs(costs) do
+          nd.sums[unit] = unit ~= REQUESTS and max(0, (nd.sums[unit] or 0) + sign * units) or nil
+        end
+        nd.sums['*'] = max(0, (nd.sums['*'] or 0) + sign * cost)
       end
     end
   end
 
   -- What waits below a node of a unit.
   function tree.units(id, unit)
-    local units = node(id).units
-    if unit == '' or unit == REQUESTS then
-      return units
-    end
-    local its, all = 'u' .. id .. '\0' .. unit, 'u' .. id .. '\0*'
-    local sums = call('HMGET', meta, its, all)
-    local by_number = units - (tonumber(sums[2] or nil) or 0) - (tree.sums[all] or 0)
-    return max(0, by_number + (tonumber(sums[1] or nil) or 0) + (tree.sums[its] or 0))
+    local nd = node(id)
+    local sums = unit ~= '' and unit ~= REQUESTS and nd.sums or NONE
+    return max(0, nd.units - (sums['*'] or 0) + (sums[unit] or 0))
   end
 
   -- Opens a leaf that has its first task, and its parents. Nobody has saved up: its tag is its parent's
   -- time at least.
-  local function open(leaf)
-    local id, up = leaf, parent(leaf)
-    changed(leaf).kids = 1
-    while up do
-      local nd, p = changed(id), changed(up)
+  local function open(nd)
+    nd.kids = 1
+    while nd.up do
+      local p = changed(nd.up)
       if nd.stored then
-        drop(up, PAST, id, 0, nd.tag)
+        drop(nd, PAST, 0)
         p.past = max(0, p.past - 1)
       end
       nd.tag, p.kids = max(nd.tag, p.time), p.kids + 1
       if p.kids > 1 then
         return
       end
-      id = up
-      up = parent(up)
+      nd = p
     end
   end
 
-  local function forget(id)
-    local nd = node(id)
+  -- Forgets an empty node and all below it.
+  local function forget(nd)
     nd.gone, nd.stored = true, false
     while nd.past > 0 do
-      local e = first(id, PAST)
+      local e = first(nd, PAST)
       if not e then
         return
       end
-      drop(id, PAST, e.id, 0, e.tag)
+      drop(node(e.id), PAST, 0)
       nd.past = nd.past - 1
-      forget(e.id)
+      forget(node(e.id))
     end
   end
 
   -- Closes a leaf that has no tasks any more, and the parents that have none. What they are ahead of others
   -- is kept.
-  local function close(id)
-    local up = parent(id)
-    while up do
-      local nd, p = changed(id), changed(up)
-      nd.kids, nd.units, nd.past = 0, 0, sub(id, -1) == '/' and 0 or nd.past
+  local function close(nd)
+    while nd.up do
+      local p = changed(nd.up)
+      nd.kids, nd.units, nd.sums, nd.past = 0, 0, nil, sub(nd.id, -1) == '/' and 0 or nd.past
       p.kids = max(0, p.kids - 1)
       if nd.tag > p.time then
-        put(up, PAST, id, 0, nd.tag)
+        put(nd, PAST, 0)
         p.past, nd.stored = p.past + 1, true
       else
-        forget(id)
+        forget(nd)
       end
       if p.kids > 0 then
         return
       end
-      id = up
-      up = parent(up)
+      nd = p
     end
   end
 
   -- Has a queue stand in the tree by its first task: its signature and its band; nil for a queue that is
   -- empty.
   function tree.stand(leaf, sig, band)
-    local nd, up = node(leaf), parent(leaf)
+    local nd = node(leaf)
     if sig and nd.kids == 0 then
-      open(leaf)
+      open(changed(leaf))
     end
     for its, state in pairs(nd.states) do
       if its ~= sig or state.band ~= band then
         changed(leaf).states[its] = nil
-        drop(up, its, leaf, state.band, nd.tag)
+        drop(nd, its, state.band)
         if its ~= sig then
-          rise(up, its)
+          rise(nd.up, its)
         end
       end
     end
     if sig and not nd.states[sig] then
       changed(leaf).states[sig] = { band = band }
-      put(up, sig, leaf, band, nd.tag)
-      rise(up, sig)
+      put(nd, sig, band)
+      rise(nd.up, sig)
     elseif not sig and nd.kids > 0 then
-      close(leaf)
+      close(changed(leaf))
     end
   end
 
   -- Moves the tags of a path on, whose leaf has had a turn: units and weights by level.
   function tree.turn(leaf, units, weights)
-    local id, up = leaf, parent(leaf)
-    while up do
-      local nd, p = changed(id), changed(up)
+    local nd = changed(leaf)
+    while nd.up do
+      local p = changed(nd.up)
       p.time = max(p.time, nd.tag)
-      local took = max(1, min(units[up] or 1, MOST_OF_A_TURN))
-      local tag = min(LATEST, p.time + max(1, floor(SLOT * took / (weights[up] or 1) + 0.5)))
+      local took = max(1, min(units[p.id] or 1, MOST_OF_A_TURN))
+      local tag = min(LATEST, p.time + max(1, floor(SLOT * took / (weights[p.id] or 1) + 0.5)))
       for sig, state in pairs(nd.states) do
         if not state.cost then
-          drop(up, sig, id, state.band, nd.tag)
-          put(up, sig, id, state.band, tag)
+          drop(nd, sig, state.band)
         end
       end
       nd.tag, p.passed = tag, p.past > 0
-      id = up
-      up = parent(up)
+      for sig, state in pairs(nd.states) do
+        if not state.cost then
+          put(nd, sig, state.band)
+        end
+      end
+      nd = p
     end
   end
 
   -- Forgets empty nodes that the time has passed: some in each call, however many there are.
   local function sweep()
     local passed, left = {}, SWEPT
-    for id, nd in pairs(tree.nodes) do
-      passed[#passed + 1] = nd.passed and not nd.gone and id or nil
+    for _, nd in pairs(tree.nodes) do
+      passed[#passed + 1] = nd.passed and not nd.gone and nd or nil
     end
-    for _, id in ipairs(passed) do
-      local nd, e = node(id), first(id, PAST)
+    for _, nd in ipairs(passed) do
+      local e = first(nd, PAST)
       while e and e.tag <= nd.time and left > 0 do
         left = left - 1
-        drop(id, PAST, e.id, 0, e.tag)
+        drop(node(e.id), PAST, 0)
         nd.past = max(0, nd.past - 1)
-        forget(e.id)
-        e = first(id, PAST)
+        forget(node(e.id))
+        e = first(nd, PAST)
       end
     end
   end
 
   function tree.write_times()
-    local set, gone = {}, {}
-    for key, t in pairs(tree.times) do
-      if t then
-        set[#set + 1], set[#set + 2] = whole(t), key
-      else
-        gone[#gone + 1] = key
-      end
-    end
-    tree.times = {}
-    for i = 1, #set, MANY do
-      call('ZADD', schedule, unpack(set, i, min(#set, i + MANY - 1)))
-    end
-    for i = 1, #gone, MANY do
-      call('ZREM', schedule, unpack(gone, i, min(#gone, i + MANY - 1)))
-    end
+    tree.times = write_changes(schedule, tree.times)
   end
 
   -- Writes the tree. `set` has more fields and values of meta, by turns, and `gone` fields that go.
@@ -776,23 +774,10 @@ do
         set[#set + 1], set[#set + 2] = 'n' .. id, record(nd)
       end
     end
-    write_heap()
+    tree.comes = write_changes(heap, tree.comes)
     tree.write_times()
-    for field, k in pairs(tree.sums) do
-      local sum = k ~= 0 and (tonumber(call('HGET', meta, field) or nil) or 0) + k
-      if sum and sum > 0 then
-        set[#set + 1], set[#set + 2] = field, whole(sum)
-      elseif sum then
-        gone[#gone + 1] = field
-      end
-    end
-    tree.sums = {}
-    for i = 1, #set, MANY do
-      call('HSET', meta, unpack(set, i, min(#set, i + MANY - 1)))
-    end
-    for i = 1, #gone, MANY do
-      call('HDEL', meta, unpack(gone, i, min(#gone, i + MANY - 1)))
-    end
+    in_parts('HSET', meta, set)
+    in_parts('HDEL', meta, gone)
   end
 end
 

@@ -74,7 +74,7 @@ local function held_up(l, sig, ticket)
   if tree.node(l.leaf).kids > 0 then
     return true
   end
-  for _, id in ipairs(tree.chain(tree.parent(l.leaf))) do
+  for _, id in ipairs(tree.chain(l.leaf)) do
     for its, state in pairs(tree.node(id).states) do
       if its == sig or not state.cost or state.cost == 0 or cost_of(ticket, state.unit) > 0 then
         return true
@@ -86,15 +86,14 @@ end
 
 -- Whether a leaf is the next of all that wait, wherever it or its parents are blocked.
 local function is_next(l, sig)
-  local id, up = l.leaf, tree.parent(l.leaf)
-  local state = tree.node(id).states[sig]
-  while state and up do
-    local first, tag = tree.first(up, sig), tree.node(id).tag
-    if first and first.id ~= id and (first.band < state.band or first.band == state.band and first.tag < tag) then
+  local nd = tree.node(l.leaf)
+  local state = nd.states[sig]
+  while state and nd.up do
+    local first = tree.first(tree.node(nd.up), sig)
+    if first and first.id ~= nd.id and tree.sooner(first, { band = state.band, tag = nd.tag }) then
       return false
     end
-    id = up
-    up = tree.parent(up)
+    nd = tree.node(nd.up)
   end
   return state ~= nil
 end
@@ -102,10 +101,10 @@ end
 -- When the queue of a leaf is looked at, where it or a parent is blocked.
 local function blocked_until(l)
   for sig in pairs(tree.node(l.leaf).states) do
-    for _, id in ipairs(tree.chain(tree.parent(l.leaf))) do
+    for _, id in ipairs(tree.chain(l.leaf)) do
       local state = tree.node(id).states[sig]
       if state and state.cost then
-        return tree.times[id .. '\0' .. sig] or tonumber(call('ZSCORE', schedule, id .. '\0' .. sig) or nil)
+        return tree.waits_until(id, sig)
       end
     end
   end
@@ -117,7 +116,7 @@ local function come_first(l, ticket, sig, band, by, t, lead)
   local level = by and level_of(by.name)
   local state, at = by and tree.node(level).states[sig], level
   while at and at ~= l.leaf do
-    local first = tree.first(at, sig)
+    local first = tree.first(tree.node(at), sig)
     at = first and first.id
   end
   if at and (not state.cost or state.cost == 0) then

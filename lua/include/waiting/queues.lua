@@ -89,17 +89,15 @@ end
 
 -- The most that a task takes of any rule, by level. Tasks of a queue that cost the same take the same.
 function queues.units_by_level(l, path, ticket)
-  local number = number_of(ticket)
-  if number and l.last_cost == number then
-    return l.units
+  local costs = costs_of(ticket)
+  if l.last_costs ~= costs then
+    l.last_costs, l.units = costs, {}
+    for _, r in ipairs(path) do
+      local level = level_of(r.name)
+      l.units[level] = max(l.units[level] or 1, r.cost)
+    end
   end
-  local units = {}
-  for _, r in ipairs(path) do
-    local level = level_of(r.name)
-    units[level] = max(units[level] or 1, r.cost)
-  end
-  l.last_cost, l.units = number, units
-  return units
+  return l.units
 end
 
 -- Writes the rules that this call has charged or refunded.

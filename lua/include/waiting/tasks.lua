@@ -29,31 +29,29 @@ local function band_of(score)
   return band
 end
 
-local numbers = {}
+local known_costs = {}
 
--- What a task costs under every rule; nil for one that costs by unit. Each ticket is taken apart once.
-local function number_of(ticket)
-  local number = numbers[ticket]
-  if number == nil then
-    local cost = string.match(ticket, '^(%d*):')
-    number = cost and (tonumber(cost) or 1) or false
-    numbers[ticket] = number
+-- What a task costs: a number, under every rule, or a table by unit. Each ticket is taken apart once.
+local function costs_of(ticket)
+  local costs = known_costs[ticket]
+  if not costs then
+    local text = string.match(ticket, '^(%d*):')
+    costs = text and (tonumber(text) or 1) or {}
+    for unit, units in string.gmatch(text and '' or string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
+      costs[unit] = tonumber(units)
+    end
+    known_costs[ticket] = costs
   end
-  return number or nil
+  return costs
 end
 
 -- What a task takes of a unit, '' for places.
 local function cost_of(ticket, unit)
-  local number = number_of(ticket)
-  if number then
-    return number
+  local costs = costs_of(ticket)
+  if type(costs) == 'number' then
+    return costs
   end
-  for its, cost in string.gmatch(string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
-    if its == unit then
-      return tonumber(cost)
-    end
-  end
-  return (unit == '' or unit == REQUESTS) and 1 or 0
+  return costs[unit] or (unit == '' or unit == REQUESTS) and 1 or 0
 end
 
 -- The unit that a rule counts, '' for places and where each task counts: it follows the
@@ -67,35 +65,34 @@ local function unit_of(rule)
   return unit == '' and REQUESTS or unit
 end
 
--- The rules of a path that a task takes anything of, each with what it takes; and the task's
--- signature: '' if those are all, or else their units.
-local function counted(path, ticket)
-  local number = number_of(ticket)
-  if number and number > 0 then
-    for i = 1, #path do
-      path[i].cost = number
-    end
-    return path, ''
-  end
-  local some, units, all = {}, {}, true
-  for i = 1, #path do
-    local r = path[i]
-    r.cost = cost_of(ticket, r.unit)
-    if r.cost > 0 then
-      some[#some + 1], units[r.unit] = r, true
-    else
-      all = false
-    end
-  end
-  if all then
-    return path, ''
-  end
+-- The signature of tasks that take of these units alone, and not of all rules of their path.
+local function signature(units)
   local names = {}
   for unit in pairs(units) do
     names[#names + 1] = unit
   end
   table.sort(names)
-  return some, table.concat(names, ',') .. ','
+  return table.concat(names, ',') .. ','
+end
+
+-- The rules of a path that a task takes anything of, each with what it takes; and the task's
+-- signature, '' if those are all.
+local function counted(path, ticket)
+  local costs = costs_of(ticket)
+  if type(costs) == 'number' and costs > 0 then
+    for i = 1, #path do
+      path[i].cost = costs
+    end
+    return path, ''
+  end
+  local some, units = {}, {}
+  for _, r in ipairs(path) do
+    r.cost = cost_of(ticket, r.unit)
+    if r.cost > 0 then
+      some[#some + 1], units[r.unit] = r, true
+    end
+  end
+  return some, #some == #path and '' or signature(units)
 end
 
 -- The group of a task: what its name begins with, up to and with the first slash; '' where it has none.
@@ -112,6 +109,24 @@ end
 -- is said: "1,3*2.5,4".
 local function path_numbers(text)
   return string.gmatch(text, '(%d+)%*?([%d.]*)')
+end
+
+-- A command on any number of members of a key, some at a time.
+local function in_parts(command, key, list)
+  for i = 1, #list, 500 do
+    call(command, key, unpack(list, i, min(#list, i + 499)))
+  end
+end
+
+-- The values of any number of fields of a hash, false for none.
+local function values_of(key, fields)
+  local values = #fields > 0 and call('HMGET', key, unpack(fields, 1, min(#fields, 500))) or {}
+  for i = 501, #fields, 500 do
+    for _, value in ipairs(call('HMGET', key, unpack(fields, i, min(#fields, i + 499)))) do
+      values[#values + 1] = value
+    end
+  end
+  return values
 end
 
 -- Keeps keys at least us µs more, and until asynq brings the tasks back after that: it does so half as
