@@ -112,21 +112,11 @@ for i = 1, #rules do
   by_name[r.name] = r
 end
 local l = { key = KEYS[n + 2], scope = scope, leaf = scope .. '/' }
-local sig = ''
-do
-  local units = {}
-  for i = 1, #rules do
-    units[rules[i].unit] = true
-  end
-  if ARGV[6] ~= '' then
-    local names = {}
-    for unit in pairs(units) do
-      names[#names + 1] = unit
-    end
-    table.sort(names)
-    sig = table.concat(names, ',') .. ','
-  end
+local units = {}
+for i = 1, #rules do
+  units[rules[i].unit] = true
 end
+local sig = ARGV[6] == '' and '' or signature(units)
 
 -- Adds the four numbers of a turn to a general reply.
 local function with_turn(reply, place, expected, look, stood)
@@ -250,15 +240,7 @@ end
 
 local by, t = nil, nil
 if not held then
-  for i = 1, #rules do
-    local free = algorithms[rules[i].kind].fit(rules[i], now)
-    if not free then
-      by, t = nil, nil
-      break
-    elseif free > (t or now) then
-      by, t = rules[i], free
-    end
-  end
+  by, t = waits_for(rules, start, binding)
 end
 local score = was_parked and tonumber(was_parked) or mine and own_place(g) or nil
 local place, card, stood = enter(l, ticket, rank, sig, score, by, t, lead)

@@ -87,7 +87,7 @@ local SOON, AGAIN, SUSPENDED, ABSENT = 5000, 1000000, 3600000000, 250000
 local SOON_LISTED = 500000
 
 local granted, missing, late = {}, {}, {}
-local outs, mine, fields_set, fields_gone = { flight = {}, overdue = {} }, nil, {}, {}
+local mine, fields_set, fields_gone = nil, {}, {}
 local roots, again, absent, handed = {}, nil, {}, 0
 
 -- How many were granted when this call was through with a signature.
@@ -302,20 +302,8 @@ end
 
 -- Grants a task its start. It is charged, and its scope has had a turn.
 local function grant(l, ticket, score, path, start)
-  local gid, names, places = id .. '.' .. whole(#outs.overdue / 2), {}, {}
-  for _, r in ipairs(path) do
-    if r.kind ~= 'P' then
-      r.member, r.dirty = gid, true
-      names[#names + 1], places[#places + 1] = r.name, algorithms[r.kind].charge(r, now, start)
-      if r.kind == 'C' then
-        algorithms.C.save(r, now, start)
-      end
-    end
-  end
-  local field, own = l.scope .. '\0' .. ticket, is_mine(ticket, l)
-  local value = flights.text({ start = start, score = score, id = gid }, names, places)
-  outs.flight[#outs.flight + 1], outs.flight[#outs.flight + 2] = field, value
-  outs.overdue[#outs.overdue + 1], outs.overdue[#outs.overdue + 2] = whole(own and now or now - HANDED), field
+  local own = is_mine(ticket, l)
+  local value = flights.grant(l, ticket, path, start, score, own and now or now - HANDED)
   if own then
     granted[#granted + 1], granted[#granted + 2], granted[#granted + 3] = l.scope, ticket, value
     if start <= now and more > 0 then
@@ -358,7 +346,7 @@ end
 -- Has the node of the rule wait that a task waits for. One whose cost no rule will ever admit is parked; where a
 -- limit was cut, and grows again, its scope alone waits.
 local function wait_for(l, sig, ticket, score, path, start, binding, sure)
-  local by, free = queues.waits_for(path, start, binding)
+  local by, free = waits_for(path, start, binding)
   if not free and parking.too_dear(path) then
     if parking.dear == 0 then
       look_again(now)
@@ -529,9 +517,7 @@ end
 local function save()
   if #outs.overdue > 0 then
     outs.flight[#outs.flight + 1], outs.flight[#outs.flight + 2] = '=' .. sub(id, 1, 10), id
-    call('HSET', flight, unpack(outs.flight))
-    call('ZADD', overdue, unpack(outs.overdue))
-    keep_waiting(0, flight, overdue)
+    flights.save()
   end
   queues.save()
   for _, l in pairs(queues.by_scope) do

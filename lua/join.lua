@@ -60,34 +60,7 @@ local stale = false
 -- #include waiting/enter
 
 tree.at_once = 8
-local out, longest, entered, seen = { now, -1 }, 0, {}, {}
-local flying, overdues, on_its_way = {}, {}, {}
-
--- Charges a task that goes straight to asynq. If it does not come, its place is that of one who comes back.
-local function go(l, ticket, rank, path, start)
-  local gid, names, places = id .. '.' .. whole(#overdues / 2), {}, {}
-  for _, r in ipairs(path) do
-    if r.kind ~= 'P' then
-      r.member, r.dirty = gid, true
-      names[#names + 1], places[#places + 1] = r.name, algorithms[r.kind].charge(r, now, start)
-      if r.kind == 'C' then
-        algorithms.C.save(r, now, start)
-      end
-    end
-  end
-  local field = l.scope .. '\0' .. ticket
-  flying[#flying + 1], on_its_way[field] = field, true
-  flying[#flying + 1] = flights.text({ start = start, score = front_place(rank, start), id = gid }, names, places)
-  overdues[#overdues + 1], overdues[#overdues + 2] = whole(now), field
-end
-
--- The rule that a task waits for whom nobody is before, and until when.
-local function waits(path, start, binding)
-  local by, t = queues.waits_for(path, start, binding)
-  if t and t > now then
-    return by, t
-  end
-end
+local out, longest, entered, seen, on_its_way = { now, -1 }, 0, {}, {}, {}
 
 local function place(l, ticket, rank)
   local path, sig = counted(queues.path(l), ticket)
@@ -98,10 +71,11 @@ local function place(l, ticket, rank)
   if not held_up(l, sig, ticket) then
     local start, binding, sure = joint_start(path, now)
     if sure and start - now <= near then
-      go(l, ticket, rank, path, start)
+      flights.grant(l, ticket, path, start, front_place(rank, start), now) -- if it does not come it is one who comes back
+      on_its_way[l.scope .. '\0' .. ticket] = true
       return 0, start - now
     end
-    by, t = waits(path, start, binding)
+    by, t = waits_for(path, start, binding)
   end
   local before, card, stood = enter(l, ticket, rank, sig, nil, by, t, lead)
   local expected = expected_in(l, path, before, card)
@@ -136,11 +110,7 @@ for i = from, #ARGV, 3 do
   end
   out[#out + 1], out[#out + 2] = placed, expected
 end
-if #overdues > 0 then
-  call('HSET', flight, unpack(flying))
-  call('ZADD', overdue, unpack(overdues))
-  keep_waiting(0, flight, overdue)
-end
+flights.save()
 queues.save()
 if #entered > 0 then
   save_entered(entered, longest)

@@ -205,7 +205,7 @@ func code(source string) string {
 
 // text is what may stand on either side of "..": a text, a call of a function
 // that makes text, or a variable that is known to hold text.
-var text = regexp.MustCompile(`^(?:'.*'|(?:whole|packed|pack|char|varint|stored\.ahead|sub|format|group_of|string\.match|string\.rep)\(.*|string\.rep\(|table\.concat\(.*|(?:[losr]\.|state\.)?(?:scope|ticket|name|rank|level|node|group|unit|key)|text|PAST|from|id|sig|its|at|child|set\.key|nd\.id|g\.id|name|RUNNING|STRAIGHT|whose|s|record|r\.log|log|state|moment|member|latest|answer|behind|begins|path|escaped)$`)
+var text = regexp.MustCompile(`^(?:'.*'|(?:whole|packed|pack|char|varint|stored\.ahead|sub|format|group_of|string\.match|string\.rep)\(.*|string\.rep\(|table\.concat\(.*|(?:[losr]\.|state\.)?(?:scope|ticket|name|rank|level|node|group|unit|key)|text|PAST|from|id|sig|its|at|child|set\.key|nd\.id|gid|g\.id|name|RUNNING|STRAIGHT|whose|s|record|r\.log|log|state|moment|member|latest|answer|behind|begins|path|escaped)$`)
 
 // concatenations returns what is joined to a text and may be a number.
 func concatenations(code string) []string {

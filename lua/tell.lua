@@ -57,10 +57,9 @@ local BELOW_SECOND, BELOW_THIRD = 20000, 2000
 -- Who tells what is new looks through about so many for what is over; who finds no room through more.
 local FEW, MANY = 50, 500
 
-local more, forgets, swept = false, false, false
-
--- Whether a pause stood already: what is refused then had been on its way, and cuts nothing.
-local stood = false
+-- Whether anything was written, and whether it was looked for room. Whether a pause stood already: what is refused
+-- then had been on its way, and cuts nothing.
+local wrote, swept, stood = false, false, false
 
 -- How long a pause is kept that has ended.
 local function kept(length)
@@ -89,31 +88,36 @@ local function count(name, more)
   end
 end
 
+local function put(begins, name, value)
+  if call('HSET', told, begins .. name, value) == 1 then
+    count(name, 1)
+  end
+  wrote = true
+end
+
 local function forget(field)
   if call('HDEL', told, field) == 1 then
     count(sub(field, 2), -1)
   end
 end
 
--- Until when a field is kept; where there is no room, a rest no longer than any pause.
+-- What a field holds, by the clock as it has stepped since.
+local function by_now(field, v)
+  local stepped
+  v, stepped = corrections.by_now(field, v)
+  if stepped then
+    call('HSET', told, field, v)
+  end
+  return v
+end
+
+-- Until when a field is kept; where there is no room below a scope, a rest no longer than any pause.
 local function kept_until(field, v, scope)
   if byte(field) == 82 then -- "R"
     return unpack7(v, 1)
   end
   local no_room = scope and sub(field, 2, #scope + 2) == scope .. '/'
   return unpack7(v, 1) + kept(no_room and 0 or unpack7(v, 15))
-end
-
--- What a field holds, by the clock as it has stepped since.
-local function by_now(field, v)
-  local stepped = false
-  if v then
-    v, stepped = corrections.by_now(field, v)
-  end
-  if stepped then
-    call('HSET', told, field, v)
-  end
-  return v
 end
 
 -- Looks through so many fields, from where the last call has ended, and forgets what is over. Where that
@@ -128,9 +132,8 @@ local function sweep(some, scope)
       local ends = kept_until(field, by_now(field, found[2][i + 1]), scope)
       if ends <= now then
         forget(field)
-      else
-        last = max(last, ends)
       end
+      last = max(last, ends)
     end
   end
   if found[1] ~= '0' then
@@ -144,41 +147,33 @@ local function sweep(some, scope)
   end
 end
 
--- The innermost name above a level, or a rule, that is to stand for it since there is no room for one more; nil
--- where there is.
-local function crowding(field, name)
+-- The innermost name above a level, or a rule, that is to stand for it since there is no room for one more, and what
+-- is over has made none; nil where there is.
+local function crowding(begins, name)
   local second, third = above(name)
-  if not second or call('HGET', told, field) then
-    return nil
-  elseif third then
-    return (below(third) >= BELOW_THIRD or below(second) >= BELOW_SECOND) and third or nil
+  local function full()
+    if third then
+      return (below(third) >= BELOW_THIRD or below(second) >= BELOW_SECOND) and third or nil
+    end
+    return below(second) >= 2 * BELOW_SECOND and second or nil
   end
-  return below(second) >= 2 * BELOW_SECOND and second or nil
-end
-
--- The same, when what is over has made room.
-local function crowded_by(field, name)
-  local scope = crowding(field, name)
+  local scope = second and not call('HGET', told, begins .. name) and full()
   if scope and not swept then
     swept = true
     sweep(MANY, scope)
-    scope = crowding(field, name)
+    scope = full()
   end
   return scope
 end
 
-local function put(field, name, value)
-  if call('HSET', told, field, value) == 1 then
-    count(name, 1)
+-- What a word is noted of. Where there is no room for a pause of its own, that which has none, so that no call goes out
+-- that the API would refuse. A correction that there is no room for is none: the rule's own limit counts.
+local function noted_of(verb, name)
+  if verb == 'pause' or verb == 'rest' then
+    local scope = crowding('P', name)
+    return scope and crowding('P', scope) or scope or name
   end
-  more = true
-end
-
--- The level at which a pause is noted: where there is no room for its own that which has none, so that
--- no call goes out that the API would refuse.
-local function level_for(level)
-  local scope = crowded_by('P' .. level, level)
-  return scope and crowding('P' .. scope, scope) or scope or level
+  return (verb == 'lift' or verb == 'look' or not crowding('R', name)) and name
 end
 
 -- When a pause ends, when it began, and how long it was where the API did not say; 0 for none.
@@ -190,77 +185,70 @@ local function pause_of(level)
   return 0, 0, 0
 end
 
-local function pause(level, us)
-  level = level_for(level)
-  local ends, since = pause_of(level)
-  stood = stood or ends > now
-  if ends >= now + us then
-    return 0, ends, #level
-  end
-  since = ends > now and since or now
-  put('P' .. level, level, pack(now + us) .. pack(since) .. pack(0))
-  return 1, now + us, #level
-end
-
--- While it rests all that is told is of the same calls. Who has rested and is refused again
--- soon after that rests for longer; not so where others' refusals are noted at the same level.
-local function rest(level, first, most, part)
-  local own = level
-  level = level_for(level)
-  local ends, _, length = pause_of(level)
-  stood = stood or ends > now
-  if stood then
-    return 0, ends, #level
-  end
-  local again = length > 0 and level == own and now - ends <= kept(length)
-  length = again and min(2 * length, most) or min(first, most)
-  local us = length + floor(length * part / 1000000)
-  put('P' .. level, level, pack(now + us) .. pack(now) .. pack(length))
-  return 1, now + us, #level
-end
-
 -- Lets those of a rule be looked at now: they may have been put off for longer than they
 -- need to be from now on.
 local function look(name)
   freed(schedule, meta, { name }, now)
-  return 1, 0, #name
+  return 1, 0
 end
 
-local function lift(level)
+-- Each verb returns whether it changed anything, and until when that holds.
+local verbs = { look = look }
+
+function verbs.pause(level, us, length)
   local ends, since = pause_of(level)
-  local over = ends <= now
-  if not over then
-    call('HSET', told, 'P' .. level, pack(now) .. pack(since) .. pack(0))
-    look(level .. ':!stop')
-    forgets = true
+  stood = stood or ends > now
+  if ends >= now + us then
+    return 0, ends
   end
-  return over and 0 or 1, 0, #level
+  put('P', level, pack(now + us) .. pack(ends > now and since or now) .. pack(length))
+  return 1, now + us
+end
+
+-- While it rests all that is told is of the same calls. Who has rested and is refused again
+-- soon after that rests for longer; not so where others' refusals are noted at the same level.
+function verbs.rest(level, first, most, part, _, _, own)
+  local ends, _, length = pause_of(level)
+  if ends > now then
+    stood = true
+    return 0, ends
+  end
+  local again = length > 0 and level == own and now - ends <= kept(length)
+  length = min(again and 2 * length or first, most)
+  return verbs.pause(level, length + floor(length * part / 1000000), length)
+end
+
+function verbs.lift(level)
+  local ends, since = pause_of(level)
+  if ends <= now then
+    return 0, 0
+  end
+  put('P', level, pack(now) .. pack(since) .. pack(0))
+  return look(level .. ':!stop')
 end
 
 local function correction(name)
-  local v = by_now('R' .. name, call('HGET', told, 'R' .. name))
-  return corrections.read(v or pack(0) .. pack(0) .. pack(WHOLE) .. pack(1) .. string.rep(pack(0), 5))
+  return corrections.read(by_now('R' .. name, call('HGET', told, 'R' .. name)))
 end
 
 local function save(name, r)
   r.ends = max(r.limit > 0 and r.till or 0, r.raised, r.since + ceil(max(0, WHOLE - r.part) * 1000000 / r.grows))
-  put('R' .. name, name, pack(r.ends) .. pack(r.since) .. pack(r.part) .. pack(r.grows)
-    .. pack(r.limit) .. pack(r.per) .. pack(r.till) .. pack(r.raised) .. pack(r.cut))
+  put('R', name, corrections.text(r))
   return r.ends
 end
 
-local function cut(name, left, apart, grows, least, most)
+function verbs.cut(name, left, apart, grows, least, most)
   local r = correction(name)
   if stood or now - r.cut < apart then
     return 0, r.ends
   end
-  local part = max(least, floor(corrections.part_at(r, most) * left / WHOLE))
-  r.since, r.part, r.grows, r.cut = now, part, max(1, grows), now
+  r.part = max(least, floor(corrections.part_at(r, most) * left / WHOLE))
+  r.since, r.grows, r.cut = now, max(1, grows), now
   return 1, save(name, r)
 end
 
 -- What has grown for as long as calls went through goes on from where it is.
-local function rise(name, most, grows, us)
+function verbs.rise(name, most, grows, us)
   local r = correction(name)
   local fresh = r.raised <= now
   r.part, r.since, r.grows, r.raised = corrections.part_at(r, most), now, max(1, grows), now + us
@@ -270,56 +258,46 @@ local function rise(name, most, grows, us)
   return fresh and 1 or 0, save(name, r)
 end
 
-local function adopt(name, limit, per, us)
+function verbs.adopt(name, limit, per, us)
   local r = correction(name)
-  local had = r.limit
-  if had == 0 and limit == 0 then
+  if r.limit == 0 and limit == 0 then
     return 0, max(now, r.ends)
   end
-  local known = had == limit and r.per == per
+  local known = r.limit == limit and r.per == per
   r.limit, r.per, r.till = limit, per, limit > 0 and now + us or now
   if not known then -- it may be more than the rule's
     look(name)
   end
-  forgets = forgets or had > 0 and (limit == 0 or limit > had)
   return known and 0 or 1, max(now, save(name, r))
 end
 
-local function free(name)
+function verbs.free(name)
   if correction(name).ends <= now then
     return 0, 0
   end
   forget('R' .. name)
-  look(name)
-  forgets = true
-  return 1, 0
+  wrote = true
+  return look(name)
 end
-
--- A correction that there is no room for is none: the rule's own limit counts.
-local function corrects(verb)
-  return function(name, ...)
-    if crowded_by('R' .. name, name) then
-      return 0, 0, -1
-    end
-    local changed, ends = verb(name, ...)
-    return changed, ends, #name
-  end
-end
-
-local verbs = { pause = pause, rest = rest, lift = lift, cut = corrects(cut), adopt = corrects(adopt), rise = corrects(rise),
-  free = corrects(free), look = look }
 
 local out = { now }
 for i = 2, #ARGV, 7 do
-  local changed, ends, noted = verbs[ARGV[i]](ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]),
-    tonumber(ARGV[i + 5]), tonumber(ARGV[i + 6]))
-  out[#out + 1], out[#out + 2], out[#out + 3] = changed, ends, noted
+  local verb, name, numbers = ARGV[i], ARGV[i + 1], {}
+  for j = 1, 5 do
+    numbers[j] = tonumber(ARGV[i + 1 + j])
+  end
+  numbers[6] = name
+  local changed, ends, its = 0, 0, noted_of(verb, name)
+  if its then
+    changed, ends = verbs[verb](its, unpack(numbers))
+  end
+  out[#out + 1], out[#out + 2], out[#out + 3] = changed, ends, its and #its or -1
   if ends > 0 then
     keep(told, 2 * (ends - now) + RESTED)
   end
 end
 
-if more or forgets then
+if wrote then
   sweep(FEW)
 end
 return out

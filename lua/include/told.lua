@@ -31,10 +31,7 @@ local pauses = { stepped = {} }
 
 -- What a field of told holds by now, if anything.
 local function told_of(field)
-  local v, stepped = call('HGET', told, field), false
-  if v then
-    v, stepped = corrections.by_now(field, v)
-  end
+  local v, stepped = corrections.by_now(field, call('HGET', told, field))
   if stepped then
     table.insert(pauses.stepped, field)
     table.insert(pauses.stepped, v)

@@ -1309,7 +1309,7 @@ local corrections = {}
 -- moment at which it was written, its moments are too, or else it would hold longer by the step. The
 -- second result says so.
 function corrections.by_now(field, v)
-  local back = unpack7(v, 8) - now
+  local back = v and unpack7(v, 8) - now or 0
   if back <= 1000000 then
     return v, false
   end
@@ -1319,13 +1319,26 @@ function corrections.by_now(field, v)
   return v, true
 end
 
+local NUMBERS = { 'ends', 'since', 'part', 'grows', 'limit', 'per', 'till', 'raised', 'cut' }
+
+-- What a text says, or, where there is none, that nothing is corrected.
 function corrections.read(v)
-  local r = { ends = unpack7(v, 1), since = unpack7(v, 8), part = unpack7(v, 15), grows = unpack7(v, 22),
-    limit = unpack7(v, 29), per = unpack7(v, 36), till = unpack7(v, 43), raised = unpack7(v, 50), cut = unpack7(v, 57) }
+  local r = { ends = 0, since = 0, part = WHOLE, grows = 1, limit = 0, per = 0, till = 0, raised = 0, cut = 0 }
+  for i, name in ipairs(v and NUMBERS or {}) do
+    r[name] = unpack7(v, 7 * i - 6)
+  end
   if r.till <= now then
     r.limit = 0
   end
   return r
+end
+
+function corrections.text(r)
+  local out = {}
+  for i, name in ipairs(NUMBERS) do
+    out[i] = pack(r[name])
+  end
+  return table.concat(out)
 end
 
 -- The part by now, `most` at the most; while the API's own limit counts, the whole: from there
@@ -1345,10 +1358,7 @@ local pauses = { stepped = {} }
 
 -- What a field of told holds by now, if anything.
 local function told_of(field)
-  local v, stepped = call('HGET', told, field), false
-  if v then
-    v, stepped = corrections.by_now(field, v)
-  end
+  local v, stepped = corrections.by_now(field, call('HGET', told, field))
   if stepped then
     table.insert(pauses.stepped, field)
     table.insert(pauses.stepped, v)

@@ -1353,7 +1353,7 @@ local corrections = {}
 -- moment at which it was written, its moments are too, or else it would hold longer by the step. The
 -- second result says so.
 function corrections.by_now(field, v)
-  local back = unpack7(v, 8) - now
+  local back = v and unpack7(v, 8) - now or 0
   if back <= 1000000 then
     return v, false
   end
@@ -1363,13 +1363,26 @@ function corrections.by_now(field, v)
   return v, true
 end
 
+local NUMBERS = { 'ends', 'since', 'part', 'grows', 'limit', 'per', 'till', 'raised', 'cut' }
+
+-- What a text says, or, where there is none, that nothing is corrected.
 function corrections.read(v)
-  local r = { ends = unpack7(v, 1), since = unpack7(v, 8), part = unpack7(v, 15), grows = unpack7(v, 22),
-    limit = unpack7(v, 29), per = unpack7(v, 36), till = unpack7(v, 43), raised = unpack7(v, 50), cut = unpack7(v, 57) }
+  local r = { ends = 0, since = 0, part = WHOLE, grows = 1, limit = 0, per = 0, till = 0, raised = 0, cut = 0 }
+  for i, name in ipairs(v and NUMBERS or {}) do
+    r[name] = unpack7(v, 7 * i - 6)
+  end
   if r.till <= now then
     r.limit = 0
   end
   return r
+end
+
+function corrections.text(r)
+  local out = {}
+  for i, name in ipairs(NUMBERS) do
+    out[i] = pack(r[name])
+  end
+  return table.concat(out)
 end
 
 -- The part by now, `most` at the most; while the API's own limit counts, the whole: from there
@@ -1389,10 +1402,7 @@ local pauses = { stepped = {} }
 
 -- What a field of told holds by now, if anything.
 local function told_of(field)
-  local v, stepped = call('HGET', told, field), false
-  if v then
-    v, stepped = corrections.by_now(field, v)
-  end
+  local v, stepped = corrections.by_now(field, call('HGET', told, field))
   if stepped then
     table.insert(pauses.stepped, field)
     table.insert(pauses.stepped, v)
@@ -1651,6 +1661,21 @@ local function counted(path, ticket)
     end
   end
   return some, #some == #path and '' or signature(units)
+end
+
+-- The rule of a path that a task waits for, and until when, nil where it can't tell: one that can't, or the
+-- one that alone would admit the task last. Whatever comes free of any other, it can't start before.
+local function waits_for(path, start, binding)
+  local last, at
+  for i = 1, #path do
+    local t = algorithms[path[i].kind].fit(path[i], now)
+    if not t then
+      return path[i], nil
+    elseif t > (at or now) then
+      last, at = i, t
+    end
+  end
+  return path[last or max(1, binding)], at or start
 end
 
 -- The group of a task: what its name begins with, up to and with the first slash; '' where it has none.
@@ -2219,12 +2244,34 @@ local flights = {}
 -- A task that has not come for so long is not on its way.
 local STALE, HANDED = 3000000, 4503599627370496
 
-function flights.text(g, names, places)
-  local text = whole(g.start) .. ' ' .. whole(g.score) .. ' ' .. whole(now) .. ' ' .. g.id
-  for i, place in ipairs(places) do
-    text = string.format('%s %s=%s', text, names[i], whole(place))
+-- What this call has granted, to be written: fields and values, and times and fields, by turns.
+local outs = { flight = {}, overdue = {} }
+
+-- Charges a task at its start under the rules of its path, and puts it in flight as of a moment, with the score of its
+-- place. Returns what stands there.
+function flights.grant(l, ticket, path, start, score, moment)
+  local gid, field = id .. '.' .. whole(#outs.overdue / 2), l.scope .. '\0' .. ticket
+  local text = whole(start) .. ' ' .. whole(score) .. ' ' .. whole(now) .. ' ' .. gid
+  for _, r in ipairs(path) do
+    if r.kind ~= 'P' then
+      r.member, r.dirty = gid, true
+      text = text .. ' ' .. r.name .. '=' .. whole(algorithms[r.kind].charge(r, now, start))
+      if r.kind == 'C' then
+        algorithms.C.save(r, now, start)
+      end
+    end
   end
+  outs.flight[#outs.flight + 1], outs.flight[#outs.flight + 2] = field, text
+  outs.overdue[#outs.overdue + 1], outs.overdue[#outs.overdue + 2] = whole(moment), field
   return text
+end
+
+function flights.save()
+  if #outs.overdue > 0 then
+    call('HSET', flight, unpack(outs.flight))
+    call('ZADD', overdue, unpack(outs.overdue))
+    keep_waiting(0, flight, overdue)
+  end
 end
 
 function flights.read(v)
@@ -2516,8 +2563,8 @@ end
 -- Has a queue stand in the tree by a task that has come to its front.
 local function come_first(l, ticket, sig, band, by, t, lead)
   tree.stand(l.leaf, sig, band)
-  local level = by and level_of(by.name)
-  local state, at = by and tree.node(level).states[sig], level
+  local level = t and t > now and level_of(by.name)
+  local state, at = level and tree.node(level).states[sig], level
   while at and at ~= l.leaf do
     local first = tree.first(tree.node(at), sig)
     at = first and first.id
@@ -2577,21 +2624,11 @@ for i = 1, #rules do
   by_name[r.name] = r
 end
 local l = { key = KEYS[n + 2], scope = scope, leaf = scope .. '/' }
-local sig = ''
-do
-  local units = {}
-  for i = 1, #rules do
-    units[rules[i].unit] = true
-  end
-  if ARGV[6] ~= '' then
-    local names = {}
-    for unit in pairs(units) do
-      names[#names + 1] = unit
-    end
-    table.sort(names)
-    sig = table.concat(names, ',') .. ','
-  end
+local units = {}
+for i = 1, #rules do
+  units[rules[i].unit] = true
 end
+local sig = ARGV[6] == '' and '' or signature(units)
 
 -- Adds the four numbers of a turn to a general reply.
 local function with_turn(reply, place, expected, look, stood)
@@ -2715,15 +2752,7 @@ end
 
 local by, t = nil, nil
 if not held then
-  for i = 1, #rules do
-    local free = algorithms[rules[i].kind].fit(rules[i], now)
-    if not free then
-      by, t = nil, nil
-      break
-    elseif free > (t or now) then
-      by, t = rules[i], free
-    end
-  end
+  by, t = waits_for(rules, start, binding)
 end
 local score = was_parked and tonumber(was_parked) or mine and own_place(g) or nil
 local place, card, stood = enter(l, ticket, rank, sig, score, by, t, lead)

@@ -1132,7 +1132,7 @@ local corrections = {}
 -- moment at which it was written, its moments are too, or else it would hold longer by the step. The
 -- second result says so.
 function corrections.by_now(field, v)
-  local back = unpack7(v, 8) - now
+  local back = v and unpack7(v, 8) - now or 0
   if back <= 1000000 then
     return v, false
   end
@@ -1142,13 +1142,26 @@ function corrections.by_now(field, v)
   return v, true
 end
 
+local NUMBERS = { 'ends', 'since', 'part', 'grows', 'limit', 'per', 'till', 'raised', 'cut' }
+
+-- What a text says, or, where there is none, that nothing is corrected.
 function corrections.read(v)
-  local r = { ends = unpack7(v, 1), since = unpack7(v, 8), part = unpack7(v, 15), grows = unpack7(v, 22),
-    limit = unpack7(v, 29), per = unpack7(v, 36), till = unpack7(v, 43), raised = unpack7(v, 50), cut = unpack7(v, 57) }
+  local r = { ends = 0, since = 0, part = WHOLE, grows = 1, limit = 0, per = 0, till = 0, raised = 0, cut = 0 }
+  for i, name in ipairs(v and NUMBERS or {}) do
+    r[name] = unpack7(v, 7 * i - 6)
+  end
   if r.till <= now then
     r.limit = 0
   end
   return r
+end
+
+function corrections.text(r)
+  local out = {}
+  for i, name in ipairs(NUMBERS) do
+    out[i] = pack(r[name])
+  end
+  return table.concat(out)
 end
 
 -- The part by now, `most` at the most; while the API's own limit counts, the whole: from there
@@ -1168,10 +1181,7 @@ local pauses = { stepped = {} }
 
 -- What a field of told holds by now, if anything.
 local function told_of(field)
-  local v, stepped = call('HGET', told, field), false
-  if v then
-    v, stepped = corrections.by_now(field, v)
-  end
+  local v, stepped = corrections.by_now(field, call('HGET', told, field))
   if stepped then
     table.insert(pauses.stepped, field)
     table.insert(pauses.stepped, v)
@@ -1344,6 +1354,21 @@ local function counted(path, ticket)
     end
   end
   return some, #some == #path and '' or signature(units)
+end
+
+-- The rule of a path that a task waits for, and until when, nil where it can't tell: one that can't, or the
+-- one that alone would admit the task last. Whatever comes free of any other, it can't start before.
+local function waits_for(path, start, binding)
+  local last, at
+  for i = 1, #path do
+    local t = algorithms[path[i].kind].fit(path[i], now)
+    if not t then
+      return path[i], nil
+    elseif t > (at or now) then
+      last, at = i, t
+    end
+  end
+  return path[last or max(1, binding)], at or start
 end
 
 -- The group of a task: what its name begins with, up to and with the first slash; '' where it has none.
@@ -1912,12 +1937,34 @@ local flights = {}
 -- A task that has not come for so long is not on its way.
 local STALE, HANDED = 3000000, 4503599627370496
 
-function flights.text(g, names, places)
-  local text = whole(g.start) .. ' ' .. whole(g.score) .. ' ' .. whole(now) .. ' ' .. g.id
-  for i, place in ipairs(places) do
-    text = string.format('%s %s=%s', text, names[i], whole(place))
+-- What this call has granted, to be written: fields and values, and times and fields, by turns.
+local outs = { flight = {}, overdue = {} }
+
+-- Charges a task at its start under the rules of its path, and puts it in flight as of a moment, with the score of its
+-- place. Returns what stands there.
+function flights.grant(l, ticket, path, start, score, moment)
+  local gid, field = id .. '.' .. whole(#outs.overdue / 2), l.scope .. '\0' .. ticket
+  local text = whole(start) .. ' ' .. whole(score) .. ' ' .. whole(now) .. ' ' .. gid
+  for _, r in ipairs(path) do
+    if r.kind ~= 'P' then
+      r.member, r.dirty = gid, true
+      text = text .. ' ' .. r.name .. '=' .. whole(algorithms[r.kind].charge(r, now, start))
+      if r.kind == 'C' then
+        algorithms.C.save(r, now, start)
+      end
+    end
   end
+  outs.flight[#outs.flight + 1], outs.flight[#outs.flight + 2] = field, text
+  outs.overdue[#outs.overdue + 1], outs.overdue[#outs.overdue + 2] = whole(moment), field
   return text
+end
+
+function flights.save()
+  if #outs.overdue > 0 then
+    call('HSET', flight, unpack(outs.flight))
+    call('ZADD', overdue, unpack(outs.overdue))
+    keep_waiting(0, flight, overdue)
+  end
 end
 
 function flights.read(v)
@@ -2163,21 +2210,6 @@ function queues.save()
   end
 end
 
--- The rule of a path that a task waits for, and until when, nil where it can't tell: one that can't, or the
--- one that alone would admit the task last. Whatever comes free of any other, it can't start before.
-function queues.waits_for(path, start, binding)
-  local last, at
-  for i = 1, #path do
-    local t = algorithms[path[i].kind].fit(path[i], now)
-    if not t then
-      return path[i], nil
-    elseif t > (at or now) then
-      last, at = i, t
-    end
-  end
-  return path[last or max(1, binding)], at or start
-end
-
 -- How many steps a call takes at most, how many blocked nodes it takes up at once, and after how many scopes that
 -- it does not know it ends: the caller comes again with those. How many nodes it looks at when limits have changed.
 local STEPS, DUE, UNKNOWN, ALL_AT_ONCE = 1000, 100, 64, '1000'
@@ -2191,7 +2223,7 @@ local SOON, AGAIN, SUSPENDED, ABSENT = 5000, 1000000, 3600000000, 250000
 local SOON_LISTED = 500000
 
 local granted, missing, late = {}, {}, {}
-local outs, mine, fields_set, fields_gone = { flight = {}, overdue = {} }, nil, {}, {}
+local mine, fields_set, fields_gone = nil, {}, {}
 local roots, again, absent, handed = {}, nil, {}, 0
 
 -- How many were granted when this call was through with a signature.
@@ -2406,20 +2438,8 @@ end
 
 -- Grants a task its start. It is charged, and its scope has had a turn.
 local function grant(l, ticket, score, path, start)
-  local gid, names, places = id .. '.' .. whole(#outs.overdue / 2), {}, {}
-  for _, r in ipairs(path) do
-    if r.kind ~= 'P' then
-      r.member, r.dirty = gid, true
-      names[#names + 1], places[#places + 1] = r.name, algorithms[r.kind].charge(r, now, start)
-      if r.kind == 'C' then
-        algorithms.C.save(r, now, start)
-      end
-    end
-  end
-  local field, own = l.scope .. '\0' .. ticket, is_mine(ticket, l)
-  local value = flights.text({ start = start, score = score, id = gid }, names, places)
-  outs.flight[#outs.flight + 1], outs.flight[#outs.flight + 2] = field, value
-  outs.overdue[#outs.overdue + 1], outs.overdue[#outs.overdue + 2] = whole(own and now or now - HANDED), field
+  local own = is_mine(ticket, l)
+  local value = flights.grant(l, ticket, path, start, score, own and now or now - HANDED)
   if own then
     granted[#granted + 1], granted[#granted + 2], granted[#granted + 3] = l.scope, ticket, value
     if start <= now and more > 0 then
@@ -2462,7 +2482,7 @@ end
 -- Has the node of the rule wait that a task waits for. One whose cost no rule will ever admit is parked; where a
 -- limit was cut, and grows again, its scope alone waits.
 local function wait_for(l, sig, ticket, score, path, start, binding, sure)
-  local by, free = queues.waits_for(path, start, binding)
+  local by, free = waits_for(path, start, binding)
   if not free and parking.too_dear(path) then
     if parking.dear == 0 then
       look_again(now)
@@ -2633,9 +2653,7 @@ end
 local function save()
   if #outs.overdue > 0 then
     outs.flight[#outs.flight + 1], outs.flight[#outs.flight + 2] = '=' .. sub(id, 1, 10), id
-    call('HSET', flight, unpack(outs.flight))
-    call('ZADD', overdue, unpack(outs.overdue))
-    keep_waiting(0, flight, overdue)
+    flights.save()
   end
   queues.save()
   for _, l in pairs(queues.by_scope) do

@@ -1115,7 +1115,7 @@ local corrections = {}
 -- moment at which it was written, its moments are too, or else it would hold longer by the step. The
 -- second result says so.
 function corrections.by_now(field, v)
-  local back = unpack7(v, 8) - now
+  local back = v and unpack7(v, 8) - now or 0
   if back <= 1000000 then
     return v, false
   end
@@ -1125,13 +1125,26 @@ function corrections.by_now(field, v)
   return v, true
 end
 
+local NUMBERS = { 'ends', 'since', 'part', 'grows', 'limit', 'per', 'till', 'raised', 'cut' }
+
+-- What a text says, or, where there is none, that nothing is corrected.
 function corrections.read(v)
-  local r = { ends = unpack7(v, 1), since = unpack7(v, 8), part = unpack7(v, 15), grows = unpack7(v, 22),
-    limit = unpack7(v, 29), per = unpack7(v, 36), till = unpack7(v, 43), raised = unpack7(v, 50), cut = unpack7(v, 57) }
+  local r = { ends = 0, since = 0, part = WHOLE, grows = 1, limit = 0, per = 0, till = 0, raised = 0, cut = 0 }
+  for i, name in ipairs(v and NUMBERS or {}) do
+    r[name] = unpack7(v, 7 * i - 6)
+  end
   if r.till <= now then
     r.limit = 0
   end
   return r
+end
+
+function corrections.text(r)
+  local out = {}
+  for i, name in ipairs(NUMBERS) do
+    out[i] = pack(r[name])
+  end
+  return table.concat(out)
 end
 
 -- The part by now, `most` at the most; while the API's own limit counts, the whole: from there
@@ -1151,10 +1164,7 @@ local pauses = { stepped = {} }
 
 -- What a field of told holds by now, if anything.
 local function told_of(field)
-  local v, stepped = call('HGET', told, field), false
-  if v then
-    v, stepped = corrections.by_now(field, v)
-  end
+  local v, stepped = corrections.by_now(field, call('HGET', told, field))
   if stepped then
     table.insert(pauses.stepped, field)
     table.insert(pauses.stepped, v)
@@ -1327,6 +1337,21 @@ local function counted(path, ticket)
     end
   end
   return some, #some == #path and '' or signature(units)
+end
+
+-- The rule of a path that a task waits for, and until when, nil where it can't tell: one that can't, or the
+-- one that alone would admit the task last. Whatever comes free of any other, it can't start before.
+local function waits_for(path, start, binding)
+  local last, at
+  for i = 1, #path do
+    local t = algorithms[path[i].kind].fit(path[i], now)
+    if not t then
+      return path[i], nil
+    elseif t > (at or now) then
+      last, at = i, t
+    end
+  end
+  return path[last or max(1, binding)], at or start
 end
 
 -- The group of a task: what its name begins with, up to and with the first slash; '' where it has none.
@@ -1895,12 +1920,34 @@ local flights = {}
 -- A task that has not come for so long is not on its way.
 local STALE, HANDED = 3000000, 4503599627370496
 
-function flights.text(g, names, places)
-  local text = whole(g.start) .. ' ' .. whole(g.score) .. ' ' .. whole(now) .. ' ' .. g.id
-  for i, place in ipairs(places) do
-    text = string.format('%s %s=%s', text, names[i], whole(place))
+-- What this call has granted, to be written: fields and values, and times and fields, by turns.
+local outs = { flight = {}, overdue = {} }
+
+-- Charges a task at its start under the rules of its path, and puts it in flight as of a moment, with the score of its
+-- place. Returns what stands there.
+function flights.grant(l, ticket, path, start, score, moment)
+  local gid, field = id .. '.' .. whole(#outs.overdue / 2), l.scope .. '\0' .. ticket
+  local text = whole(start) .. ' ' .. whole(score) .. ' ' .. whole(now) .. ' ' .. gid
+  for _, r in ipairs(path) do
+    if r.kind ~= 'P' then
+      r.member, r.dirty = gid, true
+      text = text .. ' ' .. r.name .. '=' .. whole(algorithms[r.kind].charge(r, now, start))
+      if r.kind == 'C' then
+        algorithms.C.save(r, now, start)
+      end
+    end
   end
+  outs.flight[#outs.flight + 1], outs.flight[#outs.flight + 2] = field, text
+  outs.overdue[#outs.overdue + 1], outs.overdue[#outs.overdue + 2] = whole(moment), field
   return text
+end
+
+function flights.save()
+  if #outs.overdue > 0 then
+    call('HSET', flight, unpack(outs.flight))
+    call('ZADD', overdue, unpack(outs.overdue))
+    keep_waiting(0, flight, overdue)
+  end
 end
 
 function flights.read(v)
@@ -2053,21 +2100,6 @@ function queues.save()
       algorithms[r.kind].save(r, now)
     end
   end
-end
-
--- The rule of a path that a task waits for, and until when, nil where it can't tell: one that can't, or the
--- one that alone would admit the task last. Whatever comes free of any other, it can't start before.
-function queues.waits_for(path, start, binding)
-  local last, at
-  for i = 1, #path do
-    local t = algorithms[path[i].kind].fit(path[i], now)
-    if not t then
-      return path[i], nil
-    elseif t > (at or now) then
-      last, at = i, t
-    end
-  end
-  return path[last or max(1, binding)], at or start
 end
 -- The place of a task in its queue by its lane. It needs now, pack, the numbers and tasks.lua.
 -- Source: docs/turns.md#lanes
@@ -2317,8 +2349,8 @@ end
 -- Has a queue stand in the tree by a task that has come to its front.
 local function come_first(l, ticket, sig, band, by, t, lead)
   tree.stand(l.leaf, sig, band)
-  local level = by and level_of(by.name)
-  local state, at = by and tree.node(level).states[sig], level
+  local level = t and t > now and level_of(by.name)
+  local state, at = level and tree.node(level).states[sig], level
   while at and at ~= l.leaf do
     local first = tree.first(tree.node(at), sig)
     at = first and first.id
@@ -2367,34 +2399,7 @@ local function save_entered(list, us)
 end
 
 tree.at_once = 8
-local out, longest, entered, seen = { now, -1 }, 0, {}, {}
-local flying, overdues, on_its_way = {}, {}, {}
-
--- Charges a task that goes straight to asynq. If it does not come, its place is that of one who comes back.
-local function go(l, ticket, rank, path, start)
-  local gid, names, places = id .. '.' .. whole(#overdues / 2), {}, {}
-  for _, r in ipairs(path) do
-    if r.kind ~= 'P' then
-      r.member, r.dirty = gid, true
-      names[#names + 1], places[#places + 1] = r.name, algorithms[r.kind].charge(r, now, start)
-      if r.kind == 'C' then
-        algorithms.C.save(r, now, start)
-      end
-    end
-  end
-  local field = l.scope .. '\0' .. ticket
-  flying[#flying + 1], on_its_way[field] = field, true
-  flying[#flying + 1] = flights.text({ start = start, score = front_place(rank, start), id = gid }, names, places)
-  overdues[#overdues + 1], overdues[#overdues + 2] = whole(now), field
-end
-
--- The rule that a task waits for whom nobody is before, and until when.
-local function waits(path, start, binding)
-  local by, t = queues.waits_for(path, start, binding)
-  if t and t > now then
-    return by, t
-  end
-end
+local out, longest, entered, seen, on_its_way = { now, -1 }, 0, {}, {}, {}
 
 local function place(l, ticket, rank)
   local path, sig = counted(queues.path(l), ticket)
@@ -2405,10 +2410,11 @@ local function place(l, ticket, rank)
   if not held_up(l, sig, ticket) then
     local start, binding, sure = joint_start(path, now)
     if sure and start - now <= near then
-      go(l, ticket, rank, path, start)
+      flights.grant(l, ticket, path, start, front_place(rank, start), now) -- if it does not come it is one who comes back
+      on_its_way[l.scope .. '\0' .. ticket] = true
       return 0, start - now
     end
-    by, t = waits(path, start, binding)
+    by, t = waits_for(path, start, binding)
   end
   local before, card, stood = enter(l, ticket, rank, sig, nil, by, t, lead)
   local expected = expected_in(l, path, before, card)
@@ -2443,11 +2449,7 @@ for i = from, #ARGV, 3 do
   end
   out[#out + 1], out[#out + 2] = placed, expected
 end
-if #overdues > 0 then
-  call('HSET', flight, unpack(flying))
-  call('ZADD', overdue, unpack(overdues))
-  keep_waiting(0, flight, overdue)
-end
+flights.save()
 queues.save()
 if #entered > 0 then
   save_entered(entered, longest)

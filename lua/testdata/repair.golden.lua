@@ -227,6 +227,21 @@ local function counted(path, ticket)
   return some, #some == #path and '' or signature(units)
 end
 
+-- The rule of a path that a task waits for, and until when, nil where it can't tell: one that can't, or the
+-- one that alone would admit the task last. Whatever comes free of any other, it can't start before.
+local function waits_for(path, start, binding)
+  local last, at
+  for i = 1, #path do
+    local t = algorithms[path[i].kind].fit(path[i], now)
+    if not t then
+      return path[i], nil
+    elseif t > (at or now) then
+      last, at = i, t
+    end
+  end
+  return path[last or max(1, binding)], at or start
+end
+
 -- The group of a task: what its name begins with, up to and with the first slash; '' where it has none.
 local function group_of(ticket)
   return string.match(ticket, '^[^:]*:([^/]*/)') or ''

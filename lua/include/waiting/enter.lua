@@ -113,8 +113,8 @@ end
 -- Has a queue stand in the tree by a task that has come to its front.
 local function come_first(l, ticket, sig, band, by, t, lead)
   tree.stand(l.leaf, sig, band)
-  local level = by and level_of(by.name)
-  local state, at = by and tree.node(level).states[sig], level
+  local level = t and t > now and level_of(by.name)
+  local state, at = level and tree.node(level).states[sig], level
   while at and at ~= l.leaf do
     local first = tree.first(tree.node(at), sig)
     at = first and first.id

@@ -108,18 +108,3 @@ function queues.save()
     end
   end
 end
-
--- The rule of a path that a task waits for, and until when, nil where it can't tell: one that can't, or the
--- one that alone would admit the task last. Whatever comes free of any other, it can't start before.
-function queues.waits_for(path, start, binding)
-  local last, at
-  for i = 1, #path do
-    local t = algorithms[path[i].kind].fit(path[i], now)
-    if not t then
-      return path[i], nil
-    elseif t > (at or now) then
-      last, at = i, t
-    end
-  end
-  return path[last or max(1, binding)], at or start
-end
