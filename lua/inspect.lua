@@ -78,12 +78,9 @@ end
 
 -- How many children of a level have their turn before the one that a leaf is below.
 local function before_at(level, leaf, sig)
-  local escaped = string.gsub(level, '%W', '%%%0')
-  local child = string.match(leaf, '^' .. escaped .. '/[^/]*')
   local key, at = level .. '\0' .. sig .. '\0', 0
-  if child .. '/' == leaf and child == level .. '/' then
-    child = leaf
-  end
+  local slash = string.find(leaf, '/', #level + 2, true)
+  local child = slash and sub(leaf, 1, slash - 1) or leaf
   for _, member in ipairs(tree.members(key, 1000)) do
     if sub(member, #key + 24) == child then
       return at
@@ -91,40 +88,6 @@ local function before_at(level, leaf, sig)
     at = at + 1
   end
   return 0
-end
-
-local function full(r, places)
-  return r.kind == 'C' and places > r.cap - r.held
-end
-
--- When a task is expected to start that has so many tasks of its own queue before it, and the rule that it waits
--- for. Of those who share a level each has a turn for each that the queue has, and those who are before it one
--- more.
-local function expected(l, place, card, ticket)
-  local latest, binding = now, 0
-  local path = queues.path(l)
-  local _, sig = counted(path, ticket)
-  for i, r in ipairs(path) do
-    r.cost, r.mine = cost_of(ticket, r.unit), floor(tree.units(l.leaf, r.unit) * place / card)
-    if (r.cost > 0 or r.mine > 0) and not algorithms[r.kind].fit(r, now) then
-      return -1, i
-    end
-  end
-  for i, r in ipairs(path) do
-    local level = level_of(r.name)
-    local all, kids = tree.units(level, r.unit), tree.node(level).kids
-    local turns = turns_of(r.mine, kids - 1, l.weights[level] or 0) + before_at(level, l.leaf, sig) * max(1, r.cost)
-    local t = after_units(r, now, r.mine + min(max(0, all - tree.units(l.leaf, r.unit)), turns))
-    if (r.cost > 0 or r.mine > 0) and t and t > latest then
-      latest, binding = t, i
-    end
-  end
-  for i, r in ipairs(path) do
-    if binding == 0 and full(r, place + 1) then
-      return -1, i
-    end
-  end
-  return latest - now, binding
 end
 
 local function queue(j, s)
@@ -138,7 +101,11 @@ local function queue(j, s)
   end
   local waits, binding = -1, 0
   if place and not l.unknown then
-    waits, binding = expected(l, place, card, ticket)
+    local path = queues.path(l)
+    local _, sig = counted(path, ticket)
+    waits, binding = expected_in(l, path, place, card, function(level)
+      return before_at(level, l.leaf, sig)
+    end)
   end
   local out = call('HEXISTS', flight, l.scope .. '\0' .. ticket)
   return card, flying_under(l.scope), place or -1, out, waits, binding

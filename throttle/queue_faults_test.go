@@ -12,13 +12,13 @@ import (
 
 // queuePlants are faults of those who wait, which histories or scenes must find.
 var queuePlants = []struct{ what, from, to string }{
-	{"a turn moves no tag", "local tag = min(LATEST, p.time + max(1, floor(SLOT * took / (weights[up] or 1) + 0.5)))", "local tag = nd.tag"},
-	{"weights do not count", "SLOT * took / (weights[up] or 1)", "SLOT * took"},
+	{"a turn moves no tag", "local tag = min(LATEST, p.time + max(1, floor(SLOT * took / (weights[p.id] or 1) + 0.5)))", "local tag = nd.tag"},
+	{"weights do not count", "SLOT * took / (weights[p.id] or 1)", "SLOT * took"},
 	{"costs do not count", "SLOT * took /", "SLOT /"},
 	{"what an empty node is ahead is forgotten", "      if nd.tag > p.time then\n", "      if false then\n"},
 	{"what means nothing is kept", "while e and e.tag <= nd.time and left > 0 do", "while false do"},
 	{"who leaves is still counted", "p.kids = max(0, p.kids - 1)", "p.kids = max(0, p.kids)"},
-	{"a blocked node stays listed", "    if up and not state.cost then\n      drop(nd, sig, state.band)\n    end\n    state.cost", "    state.cost"},
+	{"a blocked node stays listed", "    if nd.up and not state.cost then\n      drop(nd, sig, state.band)\n    end\n    state.cost", "    state.cost"},
 	{"priorities do not count among nodes", "return a.band < b.band or a.band == b.band and a.tag < b.tag", "return a.tag < b.tag"},
 	{"who needs less waits as long", "if band < state.band or cost_of(ticket, state.unit) < state.cost then", "if false then"},
 	{"sums of what waits", "nd.units = max(0, nd.units + sign * cost)", "nd.units = max(0, nd.units + cost)"},

@@ -2408,16 +2408,11 @@ end
 local function behind_parked(score, last, band)
   return last and max(score, min(band + tonumber(last) + 1, band + BAND - 1)) or score
 end
--- Whether a clock says when a rule will admit more, or a pause is over.
-local function can_tell(r)
-  if r.kind == 'P' then
-    return r.ends > now
-  end
-  return r.kind ~= 'C'
-end
+-- When the start of a waiting task is expected: an estimate, by which nothing is decided. It needs now, tasks.lua and
+-- tree.lua.
 
 -- When the `units` before it and then the rule's cost will have been admitted, as
--- far as a clock can tell; nil where it can't. An estimate: nothing is decided by it.
+-- far as a clock can tell; nil where it can't.
 local function after_units(r, now, units)
   if r.kind == 'P' then
     return max(now, r.ends)
@@ -2425,8 +2420,7 @@ local function after_units(r, now, units)
   if r.kind == 'K' then
     return algorithms.K.after(r, now, units)
   end
-  local whole_windows, t = 0, nil
-  local field = r.kind == 'T' and 'x' or r.kind == 'S' and (r.per > 0 and 'total' or 'count')
+  local whole_windows, field = 0, r.kind == 'T' and 'x' or r.kind == 'S' and (r.per > 0 and 'total' or 'count')
   if not field then
     return now
   elseif r.kind == 'T' then
@@ -2438,15 +2432,37 @@ local function after_units(r, now, units)
   local was = r[field]
   -- A bucket that has been full for a while is no fuller than full.
   r[field] = (r.kind == 'T' and max(was, (now - r.at) * r.p) or was) + units
-  t = algorithms[r.kind].fit(r, now)
+  local t = algorithms[r.kind].fit(r, now)
   r[field] = was
   return t and t + whole_windows * (r.window or 0)
 end
 
--- The units that other lines are given while one is given so many: an equal share each,
--- for one of weight 1.
-local function turns_of(units, lines, weight)
-  return ceil(units * max(0, lines) / (weight > 0 and weight or 1))
+-- How long until the turn of a task that stands in its queue, which has so many before it and is so long, and the rule
+-- that it waits for; -1 where no clock tells. Of those who share a level each has a turn for each that the queue has,
+-- one for one of weight 1; and one more those of them that are `before` at a level, or all.
+local function expected_in(l, path, place, card, before)
+  local latest, binding = now, 0
+  for i, r in ipairs(path) do
+    local level, mine = level_of(r.name), tree.units(l.leaf, r.unit)
+    local own = card > 1 and floor(max(0, mine - r.cost) * place / (card - 1)) or 0
+    if own + r.cost > 0 then
+      if not algorithms[r.kind].fit(r, now) then
+        return -1, i
+      end
+      local others = max(0, tree.node(level).kids - 1) / (l.weights and l.weights[level] or 1)
+      local turns = own * others + (before and before(level) or others) * max(1, r.cost)
+      local t = after_units(r, now, own + min(max(0, tree.units(level, r.unit) - mine), ceil(turns)))
+      if t and t > latest then
+        latest, binding = t, i
+      end
+    end
+  end
+  for i, r in ipairs(path) do
+    if binding == 0 and r.kind == 'C' and place + 1 > r.cap - r.held then
+      return -1, i
+    end
+  end
+  return latest - now, binding
 end
 -- How a task comes to a queue, for those who ask and those who are planned. It needs queues.lua, lanes.lua,
 -- expect.lua, parked and parks. Source: docs/turns.md#join
@@ -2497,24 +2513,6 @@ local function took(l, ticket, band, score)
     l.firsts[band] = min(l.firsts[band] or score, score)
   end
   return place
-end
-
--- How long until the turn of a task that stands in its queue, which has so many before it and is so long. Where
--- several nodes share a level each of them has a turn in between. -1 where no clock tells.
-local function expected_in(l, path, place, card)
-  local latest, known = now, false
-  for _, r in ipairs(path) do
-    local level, mine = level_of(r.name), tree.units(l.leaf, r.unit)
-    local own = card > 1 and floor(max(0, mine - r.cost) * place / (card - 1)) or 0
-    local all, kids = tree.units(level, r.unit), tree.node(level).kids
-    local others = min(max(0, all - mine), turns_of(own + r.cost, kids - 1, l.weights and l.weights[level] or 0))
-    local t = after_units(r, now, own + others)
-    if not t then
-      return -1
-    end
-    known, latest = known or can_tell(r), max(latest, t)
-  end
-  return known and latest - now or -1
 end
 
 -- Whether one who comes is behind others: those of its own queue, or those who wait for what it takes too, at any

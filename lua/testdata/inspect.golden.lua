@@ -1944,16 +1944,11 @@ function queues.save()
     end
   end
 end
--- Whether a clock says when a rule will admit more, or a pause is over.
-local function can_tell(r)
-  if r.kind == 'P' then
-    return r.ends > now
-  end
-  return r.kind ~= 'C'
-end
+-- When the start of a waiting task is expected: an estimate, by which nothing is decided. It needs now, tasks.lua and
+-- tree.lua.
 
 -- When the `units` before it and then the rule's cost will have been admitted, as
--- far as a clock can tell; nil where it can't. An estimate: nothing is decided by it.
+-- far as a clock can tell; nil where it can't.
 local function after_units(r, now, units)
   if r.kind == 'P' then
     return max(now, r.ends)
@@ -1961,8 +1956,7 @@ local function after_units(r, now, units)
   if r.kind == 'K' then
     return algorithms.K.after(r, now, units)
   end
-  local whole_windows, t = 0, nil
-  local field = r.kind == 'T' and 'x' or r.kind == 'S' and (r.per > 0 and 'total' or 'count')
+  local whole_windows, field = 0, r.kind == 'T' and 'x' or r.kind == 'S' and (r.per > 0 and 'total' or 'count')
   if not field then
     return now
   elseif r.kind == 'T' then
@@ -1974,15 +1968,37 @@ local function after_units(r, now, units)
   local was = r[field]
   -- A bucket that has been full for a while is no fuller than full.
   r[field] = (r.kind == 'T' and max(was, (now - r.at) * r.p) or was) + units
-  t = algorithms[r.kind].fit(r, now)
+  local t = algorithms[r.kind].fit(r, now)
   r[field] = was
   return t and t + whole_windows * (r.window or 0)
 end
 
--- The units that other lines are given while one is given so many: an equal share each,
--- for one of weight 1.
-local function turns_of(units, lines, weight)
-  return ceil(units * max(0, lines) / (weight > 0 and weight or 1))
+-- How long until the turn of a task that stands in its queue, which has so many before it and is so long, and the rule
+-- that it waits for; -1 where no clock tells. Of those who share a level each has a turn for each that the queue has,
+-- one for one of weight 1; and one more those of them that are `before` at a level, or all.
+local function expected_in(l, path, place, card, before)
+  local latest, binding = now, 0
+  for i, r in ipairs(path) do
+    local level, mine = level_of(r.name), tree.units(l.leaf, r.unit)
+    local own = card > 1 and floor(max(0, mine - r.cost) * place / (card - 1)) or 0
+    if own + r.cost > 0 then
+      if not algorithms[r.kind].fit(r, now) then
+        return -1, i
+      end
+      local others = max(0, tree.node(level).kids - 1) / (l.weights and l.weights[level] or 1)
+      local turns = own * others + (before and before(level) or others) * max(1, r.cost)
+      local t = after_units(r, now, own + min(max(0, tree.units(level, r.unit) - mine), ceil(turns)))
+      if t and t > latest then
+        latest, binding = t, i
+      end
+    end
+  end
+  for i, r in ipairs(path) do
+    if binding == 0 and r.kind == 'C' and place + 1 > r.cap - r.held then
+      return -1, i
+    end
+  end
+  return latest - now, binding
 end
 
 -- The scopes of those in flight, but for those who are overdue.
@@ -2010,12 +2026,9 @@ end
 
 -- How many children of a level have their turn before the one that a leaf is below.
 local function before_at(level, leaf, sig)
-  local escaped = string.gsub(level, '%W', '%%%0')
-  local child = string.match(leaf, '^' .. escaped .. '/[^/]*')
   local key, at = level .. '\0' .. sig .. '\0', 0
-  if child .. '/' == leaf and child == level .. '/' then
-    child = leaf
-  end
+  local slash = string.find(leaf, '/', #level + 2, true)
+  local child = slash and sub(leaf, 1, slash - 1) or leaf
   for _, member in ipairs(tree.members(key, 1000)) do
     if sub(member, #key + 24) == child then
       return at
@@ -2023,40 +2036,6 @@ local function before_at(level, leaf, sig)
     at = at + 1
   end
   return 0
-end
-
-local function full(r, places)
-  return r.kind == 'C' and places > r.cap - r.held
-end
-
--- When a task is expected to start that has so many tasks of its own queue before it, and the rule that it waits
--- for. Of those who share a level each has a turn for each that the queue has, and those who are before it one
--- more.
-local function expected(l, place, card, ticket)
-  local latest, binding = now, 0
-  local path = queues.path(l)
-  local _, sig = counted(path, ticket)
-  for i, r in ipairs(path) do
-    r.cost, r.mine = cost_of(ticket, r.unit), floor(tree.units(l.leaf, r.unit) * place / card)
-    if (r.cost > 0 or r.mine > 0) and not algorithms[r.kind].fit(r, now) then
-      return -1, i
-    end
-  end
-  for i, r in ipairs(path) do
-    local level = level_of(r.name)
-    local all, kids = tree.units(level, r.unit), tree.node(level).kids
-    local turns = turns_of(r.mine, kids - 1, l.weights[level] or 0) + before_at(level, l.leaf, sig) * max(1, r.cost)
-    local t = after_units(r, now, r.mine + min(max(0, all - tree.units(l.leaf, r.unit)), turns))
-    if (r.cost > 0 or r.mine > 0) and t and t > latest then
-      latest, binding = t, i
-    end
-  end
-  for i, r in ipairs(path) do
-    if binding == 0 and full(r, place + 1) then
-      return -1, i
-    end
-  end
-  return latest - now, binding
 end
 
 local function queue(j, s)
@@ -2070,7 +2049,11 @@ local function queue(j, s)
   end
   local waits, binding = -1, 0
   if place and not l.unknown then
-    waits, binding = expected(l, place, card, ticket)
+    local path = queues.path(l)
+    local _, sig = counted(path, ticket)
+    waits, binding = expected_in(l, path, place, card, function(level)
+      return before_at(level, l.leaf, sig)
+    end)
   end
   local out = call('HEXISTS', flight, l.scope .. '\0' .. ticket)
   return card, flying_under(l.scope), place or -1, out, waits, binding

@@ -49,24 +49,6 @@ local function took(l, ticket, band, score)
   return place
 end
 
--- How long until the turn of a task that stands in its queue, which has so many before it and is so long. Where
--- several nodes share a level each of them has a turn in between. -1 where no clock tells.
-local function expected_in(l, path, place, card)
-  local latest, known = now, false
-  for _, r in ipairs(path) do
-    local level, mine = level_of(r.name), tree.units(l.leaf, r.unit)
-    local own = card > 1 and floor(max(0, mine - r.cost) * place / (card - 1)) or 0
-    local all, kids = tree.units(level, r.unit), tree.node(level).kids
-    local others = min(max(0, all - mine), turns_of(own + r.cost, kids - 1, l.weights and l.weights[level] or 0))
-    local t = after_units(r, now, own + others)
-    if not t then
-      return -1
-    end
-    known, latest = known or can_tell(r), max(latest, t)
-  end
-  return known and latest - now or -1
-end
-
 -- Whether one who comes is behind others: those of its own queue, or those who wait for what it takes too, at any
 -- level.
 local function held_up(l, sig, ticket)
