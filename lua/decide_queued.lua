@@ -67,10 +67,9 @@ local value = call('HGET', flight, field)
 local there = call('EXISTS', told, parked, parked)
 local heeds, parks, quiet = there % 2 == 1, there >= 2, true
 do
-  local names, id = { 'n' }, ''
-  for name in string.gmatch(scope, '/[^/]*') do
-    id = id .. name
-    names[#names + 1] = 'n' .. id
+  local names = {}
+  for ends in string.gmatch(scope .. '/', '()/') do
+    names[#names + 1] = 'n' .. sub(scope, 1, ends - 1)
   end
   for _, v in ipairs(call('HMGET', meta, unpack(names))) do
     quiet = quiet and not (v and string.find(v, '\n', 1, true))

@@ -98,6 +98,11 @@ local function look_again(t)
   again = min(again or t, t)
 end
 
+-- Adds a scope, a ticket and what is told of it to a list of the reply.
+local function add(list, scope, ticket, its)
+  list[#list + 1], list[#list + 2], list[#list + 3] = scope, ticket, its
+end
+
 -- The first task of a queue that this call has not taken: ticket and score.
 local function head(l)
   if not l.got or l.next > #l.got and #l.got == 2 * l.size then
@@ -121,7 +126,7 @@ end
 -- before those who can start.
 local function unpark(l, field, ticket)
   local group = ticket == ':' .. group_of(ticket)
-  if l.unknown or not group and parking.too_dear((counted(queues.path(l), ticket))) then
+  if not l or l.unknown or not group and parking.too_dear((counted(queues.path(l), ticket))) then
     return
   end
   local score = parking.take(l, field, ticket)
@@ -131,7 +136,7 @@ local function unpark(l, field, ticket)
 end
 
 local function take_out(l, ticket)
-  local place = call('ZRANK', l.key, ticket)
+  local place = l and call('ZRANK', l.key, ticket)
   if place then
     call('ZREM', l.key, ticket)
     if place == 0 then
@@ -166,53 +171,39 @@ end
 
 -- What has come is not in flight any more: fields, by the ids of their grants.
 local function forget_claimed(fields, ids)
-  for i = 1, flies and #fields or 0, 500 do
-    local gone = {}
-    for j, value in ipairs(call('HMGET', flight, unpack(fields, i, min(#fields, i + 499)))) do
-      gone[#gone + 1] = value and flights.is(value, ids[i + j - 1]) and fields[i + j - 1] or nil
-    end
-    if #gone > 0 then
-      call('HDEL', flight, unpack(gone))
-      call('ZREM', overdue, unpack(gone))
-    end
+  local gone = {}
+  for i, value in ipairs(flies and values_of(flight, fields) or {}) do
+    gone[#gone + 1] = value and flights.is(value, ids[i]) and fields[i] or nil
   end
+  in_parts('HDEL', flight, gone)
+  in_parts('ZREM', overdue, gone)
 end
 
 local function heed_news()
-  local list, claimed, ids = {}, {}, {}
+  local claimed, ids = {}, {}
   for i = 3 + #KEYS, #ARGV, 3 do
     local what, its, scope, ticket = sub(ARGV[i], 1, 1), sub(ARGV[i], 2), ARGV[i + 1], ARGV[i + 2]
+    local l, field = queues.by_scope[scope], scope .. '\0' .. ticket
     if what == 's' then
       parking.add(ticket)
     elseif what == 'm' then
       mine = mine or {}
       mine[ticket] = true
+    elseif #granted > 0 then
+      -- this call was sent before, and has heeded it
     elseif what == 'c' then
-      claimed[#claimed + 1], ids[#ids + 1] = scope .. '\0' .. ticket, its
+      claimed[#claimed + 1], ids[#ids + 1] = field, its
+    elseif what == 'b' then
+      unpark(l, field, ticket)
+    elseif what == 'f' then
+      heed_granted(what, l, field, ticket, '')
+      call('ZREM', parked, field)
+      take_out(l, ticket)
     else
-      list[#list + 1] = { what, queues.by_scope[scope], scope .. '\0' .. ticket, ticket, what == 'f' and '' or its }
+      heed_granted(what, l, field, ticket, its)
     end
-  end
-  if #granted > 0 then
-    return -- this call was sent before, and has heeded them
   end
   forget_claimed(claimed, ids)
-  for _, one in ipairs(list) do
-    local what, l, field, ticket = one[1], one[2], one[3], one[4]
-    if what == 'b' then
-      if l then
-        unpark(l, field, ticket)
-      end
-    else
-      heed_granted(what, l, field, ticket, one[5])
-    end
-    if what == 'f' then
-      call('ZREM', parked, field)
-      if l then
-        take_out(l, ticket)
-      end
-    end
-  end
 end
 
 -- Leases that were written before the clock has stepped back would end later by the step, and who has
@@ -249,7 +240,7 @@ local function granted_before()
     for f = 1, #all, 2 do
       if byte(all[f]) ~= 61 and sub(flights.read(all[f + 1]).id, 1, #id) == id then
         local scope, ticket = flights.parts(all[f])
-        granted[#granted + 1], granted[#granted + 2], granted[#granted + 3] = scope, ticket, all[f + 1]
+        add(granted, scope, ticket, all[f + 1])
         most = most - 1
       end
     end
@@ -280,10 +271,10 @@ local function fetch()
       heed_granted('u', l, field, ticket, '') -- it is granted anew
     elseif at < 0 and is_mine(ticket, l) then
       call('ZADD', overdue, whole(now), field)
-      granted[#granted + 1], granted[#granted + 2], granted[#granted + 3] = scope, ticket, value
+      add(granted, scope, ticket, value)
     elseif at > 0 or at + HANDED + STALE <= now then
       call('ZADD', overdue, whole(now - STALE + AGAIN), field) -- others are told in a while
-      late[#late + 1], late[#late + 2], late[#late + 3] = scope, ticket, flights.read(value).id
+      add(late, scope, ticket, flights.read(value).id)
     elseif at + HANDED + ABSENT <= now then
       absent[scope .. '\0' .. group_of(ticket)] = true
     end
@@ -305,7 +296,7 @@ local function grant(l, ticket, score, path, start)
   local own = is_mine(ticket, l)
   local value = flights.grant(l, ticket, path, start, score, own and now or now - HANDED)
   if own then
-    granted[#granted + 1], granted[#granted + 2], granted[#granted + 3] = l.scope, ticket, value
+    add(granted, l.scope, ticket, value)
     if start <= now and more > 0 then
       more = more - 1
     else
@@ -562,9 +553,7 @@ if anew then
 end
 local over = there % 2 == 1 or next(tree.times)
 over = over and dispatch()
-if #pauses.stepped > 0 then
-  call('HSET', told, unpack(pauses.stepped))
-end
+save_stepped()
 save()
 -- About as many of those who are next as this call has served: of those that are listed, and of those that will be soon.
 local near, many = {}, min(256, 16 + floor(#outs.overdue * 3 / 4))

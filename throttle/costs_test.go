@@ -188,7 +188,7 @@ func TestCostsStandInLine(t *testing.T) {
 			b.t.Errorf("%+v %v", out, err)
 		}
 		s, err := b.InspectTicket(ctx, Ask{Scope: "p/a", Ticket: "3", Costs: Costs{"requests": 1}})
-		if err != nil || !s.Waits || s.Ahead != 1 || s.Expected != 250*time.Millisecond || s.Binding.Rule.Name != "tokens" {
+		if err != nil || !s.Waits || s.Ahead != 1 || s.Expected != 500*time.Millisecond || s.Binding.Rule.Name != "tokens" {
 			b.t.Errorf("%+v %v", s, err)
 		}
 		if d := ask("p/b", "4", Costs{"requests": 1}); !d.Allowed {

@@ -19,7 +19,7 @@ func twinOf(key string) string { return strings.Replace(key, ":{", "-twin:{", 1)
 var probe = redis.NewScript(generalParts() + `
 local start = tonumber(ARGV[3])
 for i = 1, #KEYS do
-  local r = read_rule(i, 2 * i + 2, ARGV[2], now)
+  local r = load_rule(i, ARGV[2 * i + 2], tonumber(ARGV[2 * i + 3]), ARGV[2], now)
   algorithms[r.kind].charge(r, now, start)
   algorithms[r.kind].save(r, now, start)
 end

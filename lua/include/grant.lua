@@ -4,27 +4,21 @@
 local function read_rules()
   local rules = {}
   for i = 1, n do
-    rules[i] = read_rule(i, base + 2 * i, member, now)
+    rules[i] = load_rule(i, ARGV[base + 2 * i], tonumber(ARGV[base + 2 * i + 1]), member, now)
   end
   add_pauses(rules, scope)
   return rules
 end
 
 -- How much later than its start the run may begin, and how far ahead the start must be.
-local leeway, from = 0, 0
-if late and byte(late) == 76 then
-  leeway = tonumber(sub(late, 2))
-elseif late then
-  from = tonumber(sub(late, 2))
-end
+local leeway = late and byte(late) == 76 and tonumber(sub(late, 2)) or 0
+local from = late and leeway == 0 and tonumber(sub(late, 2)) or 0
 
 -- Charges every rule at start. The record goes first, here too. Nil, with nothing
 -- changed, for an attempt that was decided before. One with leeway may begin up to so much
 -- later: windows and buckets count it as of the last moment at which it may.
 local function grant(rules, start, binding)
-  if #pauses.stepped > 0 then
-    redis.call('HSET', told, unpack(pauses.stepped))
-  end
+  save_stepped()
   local out, record = { 1, 0, now, start - now, binding }, pack(start)
   local retries, places = {}, {}
   for i = 1, n do
@@ -66,9 +60,7 @@ end
 -- limit changed meanwhile outlasts; a state from the future, or of another
 -- algorithm, whose units would seem to be spent anew with each look.
 local function mend(rules)
-  if #pauses.stepped > 0 then
-    redis.call('HSET', told, unpack(pauses.stepped))
-  end
+  save_stepped()
   for i = 1, n do
     local r = rules[i]
     if r.kind == 'C' then

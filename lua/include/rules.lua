@@ -37,8 +37,3 @@ local function load_rule(i, rule, cost, member, now)
   r.raises = kind == 'T' and most_of(rule) > 1000000
   return r
 end
-
--- Rule i, whose text is ARGV[first], and its cost the next.
-local function read_rule(i, first, member, now)
-  return load_rule(i, ARGV[first], tonumber(ARGV[first + 1]), member, now)
-end

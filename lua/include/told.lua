@@ -27,39 +27,32 @@ local TOLD_LOOK = 1000000
 
 -- By level, false for none; and what a step of the clock has changed, as fields and texts by turns,
 -- which whoever may write does: else each look would find a pause as new as the first one did.
-local pauses = { stepped = {} }
+local pauses, stepped = {}, {}
+
+local function save_stepped()
+  if #stepped > 0 then
+    call('HSET', told, unpack(stepped))
+  end
+end
 
 -- What a field of told holds by now, if anything.
 local function told_of(field)
-  local v, stepped = corrections.by_now(field, call('HGET', told, field))
-  if stepped then
-    table.insert(pauses.stepped, field)
-    table.insert(pauses.stepped, v)
+  local v, is_new = corrections.by_now(field, call('HGET', told, field))
+  if is_new then
+    stepped[#stepped + 1], stepped[#stepped + 2] = field, v
   end
   return v
 end
 
-local function pause_of(level)
-  local p = pauses[level]
-  if p == nil then
-    local v = told_of('P' .. level)
-    p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), unit = '', cost = 1, units = 0,
-      lines = 0 } or false
-    pauses[level] = p
-  end
-  return p
-end
-
 -- Adds the pauses of a scope and of all above it to the rules of its path.
 local function add_pauses(path, scope)
-  if not heeds then
-    return
-  end
-  for ends in string.gmatch(scope .. '/', '()/') do
-    local p = pause_of(sub(scope, 1, ends - 1))
-    if p then
-      path[#path + 1] = p
+  for ends in string.gmatch(heeds and scope .. '/' or '', '()/') do
+    local level = sub(scope, 1, ends - 1)
+    if pauses[level] == nil then
+      local v = told_of('P' .. level)
+      pauses[level] = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), unit = '', cost = 1 }
     end
+    path[#path + 1] = pauses[level] or nil
   end
 end
 

@@ -78,27 +78,20 @@ end
 
 local struct = rawget(_G, 'struct') or {
   pack = function(format, ...)
-    local out, numbers = {}, { ... }
-    for i = 2, #format do
-      local kind = byte(format, i)
-      if kind == 66 then
-        out[#out + 1] = char(numbers[#out + 1])
-      elseif kind == 73 then
-        out[#out + 1] = pack(numbers[#out + 1])
-      end
-    end
-    return table.concat(out)
+    local i, numbers = 0, { ... }
+    return (string.gsub(sub(format, 2), '[BI]7?', function(kind)
+      i = i + 1
+      return kind == 'B' and char(numbers[i]) or pack(numbers[i])
+    end))
   end,
   unpack = function(format, text)
     local out, at = {}, 1
-    for i = 2, #format do
-      local kind = byte(format, i)
-      if kind == 66 then
-        out[#out + 1], at = byte(text, at), at + 1
-      elseif kind == 73 then
-        local a, b, c, d, e, f, g = byte(text, at, at + 6)
-        out[#out + 1], at = (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g, at + 7
+    for kind in string.gmatch(format, '[BI]') do
+      local n, last = 0, kind == 'B' and at or at + 6
+      for i = at, last do
+        n = n * 256 + byte(text, i)
       end
+      out[#out + 1], at = n, last + 1
     end
     return unpack(out)
   end,
@@ -140,22 +133,20 @@ local late = string.match(ARGV[5], '^.([LF]%d+)')
 
 -- A calendar rule whose boundaries the clock is not between is stale. By it nothing is
 -- decided, and nobody loses a turn or a place: the caller asks again with others.
-do
-  local function moment_at(text, i)
-    local a, b, c, d, e, f, g = byte(text, i, i + 6)
-    return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
+for i = 1, n do
+  local rule = ARGV[base + 2 * i]
+  local from, to = 0, now + 1
+  if byte(rule) == CALENDAR then
+    from, to = unpacked('>I7I7', sub(rule, 9))
   end
-  for i = 1, n do
-    local rule = ARGV[base + 2 * i]
-    if sub(rule, 1, 1) == 'K' and (now < moment_at(rule, 9) or now >= moment_at(rule, 16)) then
-      local out = { 0, 0, now, 10000, i }
-      for j = 6, 5 * n + 5 do
-        out[j] = 0
-      end
-      out[5 * i + 1], out[5 * i + 3] = 1, 10000
-      out[5 * n + 6], out[5 * n + 7], out[5 * n + 8] = -1, -1, -1
-      return out
+  if now < from or now >= to then
+    local out = { 0, 0, now, 10000, i }
+    for j = 6, 5 * n + 5 do
+      out[j] = 0
     end
+    out[5 * i + 1], out[5 * i + 3] = 1, 10000
+    out[5 * n + 6], out[5 * n + 7], out[5 * n + 8] = -1, -1, -1
+    return out
   end
 end
 
@@ -164,10 +155,9 @@ local value = call('HGET', flight, field)
 local there = call('EXISTS', told, parked, parked)
 local heeds, parks, quiet = there % 2 == 1, there >= 2, true
 do
-  local names, id = { 'n' }, ''
-  for name in string.gmatch(scope, '/[^/]*') do
-    id = id .. name
-    names[#names + 1] = 'n' .. id
+  local names = {}
+  for ends in string.gmatch(scope .. '/', '()/') do
+    names[#names + 1] = 'n' .. sub(scope, 1, ends - 1)
   end
   for _, v in ipairs(call('HMGET', meta, unpack(names))) do
     quiet = quiet and not (v and string.find(v, '\n', 1, true))
@@ -176,10 +166,9 @@ end
 -- Whether an API has told anything of the rules or of a level of the call's own path: of another's it makes no
 -- difference. It needs call, n, told, provider, scope and heeds.
 if heeds then
-  local fields, id = { 'P' }, ''
-  for name in string.gmatch(scope, '/[^/]*') do
-    id = id .. name
-    fields[#fields + 1] = 'P' .. id
+  local fields = {}
+  for ends in string.gmatch(scope .. '/', '()/') do
+    fields[#fields + 1] = 'P' .. sub(scope, 1, ends - 1)
   end
   for i = 1, n do
     fields[#fields + 1] = 'R' .. sub(KEYS[i], #provider + 1)
@@ -1242,11 +1231,6 @@ local function load_rule(i, rule, cost, member, now)
   r.raises = kind == 'T' and most_of(rule) > 1000000
   return r
 end
-
--- Rule i, whose text is ARGV[first], and its cost the next.
-local function read_rule(i, first, member, now)
-  return load_rule(i, ARGV[first], tonumber(ARGV[first + 1]), member, now)
-end
 -- µs from now until a rule alone would admit its cost; -1 can't tell.
 local function retry_of(r, now)
   local t = algorithms[r.kind].fit(r, now)
@@ -1398,39 +1382,32 @@ end
 
 -- By level, false for none; and what a step of the clock has changed, as fields and texts by turns,
 -- which whoever may write does: else each look would find a pause as new as the first one did.
-local pauses = { stepped = {} }
+local pauses, stepped = {}, {}
+
+local function save_stepped()
+  if #stepped > 0 then
+    call('HSET', told, unpack(stepped))
+  end
+end
 
 -- What a field of told holds by now, if anything.
 local function told_of(field)
-  local v, stepped = corrections.by_now(field, call('HGET', told, field))
-  if stepped then
-    table.insert(pauses.stepped, field)
-    table.insert(pauses.stepped, v)
+  local v, is_new = corrections.by_now(field, call('HGET', told, field))
+  if is_new then
+    stepped[#stepped + 1], stepped[#stepped + 2] = field, v
   end
   return v
 end
 
-local function pause_of(level)
-  local p = pauses[level]
-  if p == nil then
-    local v = told_of('P' .. level)
-    p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), unit = '', cost = 1, units = 0,
-      lines = 0 } or false
-    pauses[level] = p
-  end
-  return p
-end
-
 -- Adds the pauses of a scope and of all above it to the rules of its path.
 local function add_pauses(path, scope)
-  if not heeds then
-    return
-  end
-  for ends in string.gmatch(scope .. '/', '()/') do
-    local p = pause_of(sub(scope, 1, ends - 1))
-    if p then
-      path[#path + 1] = p
+  for ends in string.gmatch(heeds and scope .. '/' or '', '()/') do
+    local level = sub(scope, 1, ends - 1)
+    if pauses[level] == nil then
+      local v = told_of('P' .. level)
+      pauses[level] = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), unit = '', cost = 1 }
     end
+    path[#path + 1] = pauses[level] or nil
   end
 end
 
@@ -1486,27 +1463,21 @@ end
 local function read_rules()
   local rules = {}
   for i = 1, n do
-    rules[i] = read_rule(i, base + 2 * i, member, now)
+    rules[i] = load_rule(i, ARGV[base + 2 * i], tonumber(ARGV[base + 2 * i + 1]), member, now)
   end
   add_pauses(rules, scope)
   return rules
 end
 
 -- How much later than its start the run may begin, and how far ahead the start must be.
-local leeway, from = 0, 0
-if late and byte(late) == 76 then
-  leeway = tonumber(sub(late, 2))
-elseif late then
-  from = tonumber(sub(late, 2))
-end
+local leeway = late and byte(late) == 76 and tonumber(sub(late, 2)) or 0
+local from = late and leeway == 0 and tonumber(sub(late, 2)) or 0
 
 -- Charges every rule at start. The record goes first, here too. Nil, with nothing
 -- changed, for an attempt that was decided before. One with leeway may begin up to so much
 -- later: windows and buckets count it as of the last moment at which it may.
 local function grant(rules, start, binding)
-  if #pauses.stepped > 0 then
-    redis.call('HSET', told, unpack(pauses.stepped))
-  end
+  save_stepped()
   local out, record = { 1, 0, now, start - now, binding }, pack(start)
   local retries, places = {}, {}
   for i = 1, n do
@@ -1548,9 +1519,7 @@ end
 -- limit changed meanwhile outlasts; a state from the future, or of another
 -- algorithm, whose units would seem to be spent anew with each look.
 local function mend(rules)
-  if #pauses.stepped > 0 then
-    redis.call('HSET', told, unpack(pauses.stepped))
-  end
+  save_stepped()
   for i = 1, n do
     local r = rules[i]
     if r.kind == 'C' then

@@ -78,27 +78,20 @@ end
 
 local struct = rawget(_G, 'struct') or {
   pack = function(format, ...)
-    local out, numbers = {}, { ... }
-    for i = 2, #format do
-      local kind = byte(format, i)
-      if kind == 66 then
-        out[#out + 1] = char(numbers[#out + 1])
-      elseif kind == 73 then
-        out[#out + 1] = pack(numbers[#out + 1])
-      end
-    end
-    return table.concat(out)
+    local i, numbers = 0, { ... }
+    return (string.gsub(sub(format, 2), '[BI]7?', function(kind)
+      i = i + 1
+      return kind == 'B' and char(numbers[i]) or pack(numbers[i])
+    end))
   end,
   unpack = function(format, text)
     local out, at = {}, 1
-    for i = 2, #format do
-      local kind = byte(format, i)
-      if kind == 66 then
-        out[#out + 1], at = byte(text, at), at + 1
-      elseif kind == 73 then
-        local a, b, c, d, e, f, g = byte(text, at, at + 6)
-        out[#out + 1], at = (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g, at + 7
+    for kind in string.gmatch(format, '[BI]') do
+      local n, last = 0, kind == 'B' and at or at + 6
+      for i = at, last do
+        n = n * 256 + byte(text, i)
       end
+      out[#out + 1], at = n, last + 1
     end
     return unpack(out)
   end,
@@ -1021,11 +1014,6 @@ local function load_rule(i, rule, cost, member, now)
   r.raises = kind == 'T' and most_of(rule) > 1000000
   return r
 end
-
--- Rule i, whose text is ARGV[first], and its cost the next.
-local function read_rule(i, first, member, now)
-  return load_rule(i, ARGV[first], tonumber(ARGV[first + 1]), member, now)
-end
 -- µs from now until a rule alone would admit its cost; -1 can't tell.
 local function retry_of(r, now)
   local t = algorithms[r.kind].fit(r, now)
@@ -1177,39 +1165,32 @@ end
 
 -- By level, false for none; and what a step of the clock has changed, as fields and texts by turns,
 -- which whoever may write does: else each look would find a pause as new as the first one did.
-local pauses = { stepped = {} }
+local pauses, stepped = {}, {}
+
+local function save_stepped()
+  if #stepped > 0 then
+    call('HSET', told, unpack(stepped))
+  end
+end
 
 -- What a field of told holds by now, if anything.
 local function told_of(field)
-  local v, stepped = corrections.by_now(field, call('HGET', told, field))
-  if stepped then
-    table.insert(pauses.stepped, field)
-    table.insert(pauses.stepped, v)
+  local v, is_new = corrections.by_now(field, call('HGET', told, field))
+  if is_new then
+    stepped[#stepped + 1], stepped[#stepped + 2] = field, v
   end
   return v
 end
 
-local function pause_of(level)
-  local p = pauses[level]
-  if p == nil then
-    local v = told_of('P' .. level)
-    p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), unit = '', cost = 1, units = 0,
-      lines = 0 } or false
-    pauses[level] = p
-  end
-  return p
-end
-
 -- Adds the pauses of a scope and of all above it to the rules of its path.
 local function add_pauses(path, scope)
-  if not heeds then
-    return
-  end
-  for ends in string.gmatch(scope .. '/', '()/') do
-    local p = pause_of(sub(scope, 1, ends - 1))
-    if p then
-      path[#path + 1] = p
+  for ends in string.gmatch(heeds and scope .. '/' or '', '()/') do
+    local level = sub(scope, 1, ends - 1)
+    if pauses[level] == nil then
+      local v = told_of('P' .. level)
+      pauses[level] = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), unit = '', cost = 1 }
     end
+    path[#path + 1] = pauses[level] or nil
   end
 end
 
@@ -2234,6 +2215,11 @@ local function look_again(t)
   again = min(again or t, t)
 end
 
+-- Adds a scope, a ticket and what is told of it to a list of the reply.
+local function add(list, scope, ticket, its)
+  list[#list + 1], list[#list + 2], list[#list + 3] = scope, ticket, its
+end
+
 -- The first task of a queue that this call has not taken: ticket and score.
 local function head(l)
   if not l.got or l.next > #l.got and #l.got == 2 * l.size then
@@ -2257,7 +2243,7 @@ end
 -- before those who can start.
 local function unpark(l, field, ticket)
   local group = ticket == ':' .. group_of(ticket)
-  if l.unknown or not group and parking.too_dear((counted(queues.path(l), ticket))) then
+  if not l or l.unknown or not group and parking.too_dear((counted(queues.path(l), ticket))) then
     return
   end
   local score = parking.take(l, field, ticket)
@@ -2267,7 +2253,7 @@ local function unpark(l, field, ticket)
 end
 
 local function take_out(l, ticket)
-  local place = call('ZRANK', l.key, ticket)
+  local place = l and call('ZRANK', l.key, ticket)
   if place then
     call('ZREM', l.key, ticket)
     if place == 0 then
@@ -2302,53 +2288,39 @@ end
 
 -- What has come is not in flight any more: fields, by the ids of their grants.
 local function forget_claimed(fields, ids)
-  for i = 1, flies and #fields or 0, 500 do
-    local gone = {}
-    for j, value in ipairs(call('HMGET', flight, unpack(fields, i, min(#fields, i + 499)))) do
-      gone[#gone + 1] = value and flights.is(value, ids[i + j - 1]) and fields[i + j - 1] or nil
-    end
-    if #gone > 0 then
-      call('HDEL', flight, unpack(gone))
-      call('ZREM', overdue, unpack(gone))
-    end
+  local gone = {}
+  for i, value in ipairs(flies and values_of(flight, fields) or {}) do
+    gone[#gone + 1] = value and flights.is(value, ids[i]) and fields[i] or nil
   end
+  in_parts('HDEL', flight, gone)
+  in_parts('ZREM', overdue, gone)
 end
 
 local function heed_news()
-  local list, claimed, ids = {}, {}, {}
+  local claimed, ids = {}, {}
   for i = 3 + #KEYS, #ARGV, 3 do
     local what, its, scope, ticket = sub(ARGV[i], 1, 1), sub(ARGV[i], 2), ARGV[i + 1], ARGV[i + 2]
+    local l, field = queues.by_scope[scope], scope .. '\0' .. ticket
     if what == 's' then
       parking.add(ticket)
     elseif what == 'm' then
       mine = mine or {}
       mine[ticket] = true
+    elseif #granted > 0 then
+      -- this call was sent before, and has heeded it
     elseif what == 'c' then
-      claimed[#claimed + 1], ids[#ids + 1] = scope .. '\0' .. ticket, its
+      claimed[#claimed + 1], ids[#ids + 1] = field, its
+    elseif what == 'b' then
+      unpark(l, field, ticket)
+    elseif what == 'f' then
+      heed_granted(what, l, field, ticket, '')
+      call('ZREM', parked, field)
+      take_out(l, ticket)
     else
-      list[#list + 1] = { what, queues.by_scope[scope], scope .. '\0' .. ticket, ticket, what == 'f' and '' or its }
+      heed_granted(what, l, field, ticket, its)
     end
-  end
-  if #granted > 0 then
-    return -- this call was sent before, and has heeded them
   end
   forget_claimed(claimed, ids)
-  for _, one in ipairs(list) do
-    local what, l, field, ticket = one[1], one[2], one[3], one[4]
-    if what == 'b' then
-      if l then
-        unpark(l, field, ticket)
-      end
-    else
-      heed_granted(what, l, field, ticket, one[5])
-    end
-    if what == 'f' then
-      call('ZREM', parked, field)
-      if l then
-        take_out(l, ticket)
-      end
-    end
-  end
 end
 
 -- Leases that were written before the clock has stepped back would end later by the step, and who has
@@ -2385,7 +2357,7 @@ local function granted_before()
     for f = 1, #all, 2 do
       if byte(all[f]) ~= 61 and sub(flights.read(all[f + 1]).id, 1, #id) == id then
         local scope, ticket = flights.parts(all[f])
-        granted[#granted + 1], granted[#granted + 2], granted[#granted + 3] = scope, ticket, all[f + 1]
+        add(granted, scope, ticket, all[f + 1])
         most = most - 1
       end
     end
@@ -2416,10 +2388,10 @@ local function fetch()
       heed_granted('u', l, field, ticket, '') -- it is granted anew
     elseif at < 0 and is_mine(ticket, l) then
       call('ZADD', overdue, whole(now), field)
-      granted[#granted + 1], granted[#granted + 2], granted[#granted + 3] = scope, ticket, value
+      add(granted, scope, ticket, value)
     elseif at > 0 or at + HANDED + STALE <= now then
       call('ZADD', overdue, whole(now - STALE + AGAIN), field) -- others are told in a while
-      late[#late + 1], late[#late + 2], late[#late + 3] = scope, ticket, flights.read(value).id
+      add(late, scope, ticket, flights.read(value).id)
     elseif at + HANDED + ABSENT <= now then
       absent[scope .. '\0' .. group_of(ticket)] = true
     end
@@ -2441,7 +2413,7 @@ local function grant(l, ticket, score, path, start)
   local own = is_mine(ticket, l)
   local value = flights.grant(l, ticket, path, start, score, own and now or now - HANDED)
   if own then
-    granted[#granted + 1], granted[#granted + 2], granted[#granted + 3] = l.scope, ticket, value
+    add(granted, l.scope, ticket, value)
     if start <= now and more > 0 then
       more = more - 1
     else
@@ -2698,9 +2670,7 @@ if anew then
 end
 local over = there % 2 == 1 or next(tree.times)
 over = over and dispatch()
-if #pauses.stepped > 0 then
-  call('HSET', told, unpack(pauses.stepped))
-end
+save_stepped()
 save()
 -- About as many of those who are next as this call has served: of those that are listed, and of those that will be soon.
 local near, many = {}, min(256, 16 + floor(#outs.overdue * 3 / 4))

@@ -64,27 +64,20 @@ end
 
 local struct = rawget(_G, 'struct') or {
   pack = function(format, ...)
-    local out, numbers = {}, { ... }
-    for i = 2, #format do
-      local kind = byte(format, i)
-      if kind == 66 then
-        out[#out + 1] = char(numbers[#out + 1])
-      elseif kind == 73 then
-        out[#out + 1] = pack(numbers[#out + 1])
-      end
-    end
-    return table.concat(out)
+    local i, numbers = 0, { ... }
+    return (string.gsub(sub(format, 2), '[BI]7?', function(kind)
+      i = i + 1
+      return kind == 'B' and char(numbers[i]) or pack(numbers[i])
+    end))
   end,
   unpack = function(format, text)
     local out, at = {}, 1
-    for i = 2, #format do
-      local kind = byte(format, i)
-      if kind == 66 then
-        out[#out + 1], at = byte(text, at), at + 1
-      elseif kind == 73 then
-        local a, b, c, d, e, f, g = byte(text, at, at + 6)
-        out[#out + 1], at = (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g, at + 7
+    for kind in string.gmatch(format, '[BI]') do
+      local n, last = 0, kind == 'B' and at or at + 6
+      for i = at, last do
+        n = n * 256 + byte(text, i)
       end
+      out[#out + 1], at = n, last + 1
     end
     return unpack(out)
   end,
@@ -1004,11 +997,6 @@ local function load_rule(i, rule, cost, member, now)
   r.raises = kind == 'T' and most_of(rule) > 1000000
   return r
 end
-
--- Rule i, whose text is ARGV[first], and its cost the next.
-local function read_rule(i, first, member, now)
-  return load_rule(i, ARGV[first], tonumber(ARGV[first + 1]), member, now)
-end
 -- µs from now until a rule alone would admit its cost; -1 can't tell.
 local function retry_of(r, now)
   local t = algorithms[r.kind].fit(r, now)
@@ -1160,39 +1148,32 @@ end
 
 -- By level, false for none; and what a step of the clock has changed, as fields and texts by turns,
 -- which whoever may write does: else each look would find a pause as new as the first one did.
-local pauses = { stepped = {} }
+local pauses, stepped = {}, {}
+
+local function save_stepped()
+  if #stepped > 0 then
+    call('HSET', told, unpack(stepped))
+  end
+end
 
 -- What a field of told holds by now, if anything.
 local function told_of(field)
-  local v, stepped = corrections.by_now(field, call('HGET', told, field))
-  if stepped then
-    table.insert(pauses.stepped, field)
-    table.insert(pauses.stepped, v)
+  local v, is_new = corrections.by_now(field, call('HGET', told, field))
+  if is_new then
+    stepped[#stepped + 1], stepped[#stepped + 2] = field, v
   end
   return v
 end
 
-local function pause_of(level)
-  local p = pauses[level]
-  if p == nil then
-    local v = told_of('P' .. level)
-    p = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), unit = '', cost = 1, units = 0,
-      lines = 0 } or false
-    pauses[level] = p
-  end
-  return p
-end
-
 -- Adds the pauses of a scope and of all above it to the rules of its path.
 local function add_pauses(path, scope)
-  if not heeds then
-    return
-  end
-  for ends in string.gmatch(scope .. '/', '()/') do
-    local p = pause_of(sub(scope, 1, ends - 1))
-    if p then
-      path[#path + 1] = p
+  for ends in string.gmatch(heeds and scope .. '/' or '', '()/') do
+    local level = sub(scope, 1, ends - 1)
+    if pauses[level] == nil then
+      local v = told_of('P' .. level)
+      pauses[level] = v and { kind = 'P', name = level .. ':!stop', ends = unpack7(v, 1), unit = '', cost = 1 }
     end
+    path[#path + 1] = pauses[level] or nil
   end
 end
 

@@ -44,27 +44,20 @@ end
 
 local struct = rawget(_G, 'struct') or {
   pack = function(format, ...)
-    local out, numbers = {}, { ... }
-    for i = 2, #format do
-      local kind = byte(format, i)
-      if kind == 66 then
-        out[#out + 1] = char(numbers[#out + 1])
-      elseif kind == 73 then
-        out[#out + 1] = pack(numbers[#out + 1])
-      end
-    end
-    return table.concat(out)
+    local i, numbers = 0, { ... }
+    return (string.gsub(sub(format, 2), '[BI]7?', function(kind)
+      i = i + 1
+      return kind == 'B' and char(numbers[i]) or pack(numbers[i])
+    end))
   end,
   unpack = function(format, text)
     local out, at = {}, 1
-    for i = 2, #format do
-      local kind = byte(format, i)
-      if kind == 66 then
-        out[#out + 1], at = byte(text, at), at + 1
-      elseif kind == 73 then
-        local a, b, c, d, e, f, g = byte(text, at, at + 6)
-        out[#out + 1], at = (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g, at + 7
+    for kind in string.gmatch(format, '[BI]') do
+      local n, last = 0, kind == 'B' and at or at + 6
+      for i = at, last do
+        n = n * 256 + byte(text, i)
       end
+      out[#out + 1], at = n, last + 1
     end
     return unpack(out)
   end,

@@ -73,27 +73,20 @@ end
 
 local struct = rawget(_G, 'struct') or {
   pack = function(format, ...)
-    local out, numbers = {}, { ... }
-    for i = 2, #format do
-      local kind = byte(format, i)
-      if kind == 66 then
-        out[#out + 1] = char(numbers[#out + 1])
-      elseif kind == 73 then
-        out[#out + 1] = pack(numbers[#out + 1])
-      end
-    end
-    return table.concat(out)
+    local i, numbers = 0, { ... }
+    return (string.gsub(sub(format, 2), '[BI]7?', function(kind)
+      i = i + 1
+      return kind == 'B' and char(numbers[i]) or pack(numbers[i])
+    end))
   end,
   unpack = function(format, text)
     local out, at = {}, 1
-    for i = 2, #format do
-      local kind = byte(format, i)
-      if kind == 66 then
-        out[#out + 1], at = byte(text, at), at + 1
-      elseif kind == 73 then
-        local a, b, c, d, e, f, g = byte(text, at, at + 6)
-        out[#out + 1], at = (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g, at + 7
+    for kind in string.gmatch(format, '[BI]') do
+      local n, last = 0, kind == 'B' and at or at + 6
+      for i = at, last do
+        n = n * 256 + byte(text, i)
       end
+      out[#out + 1], at = n, last + 1
     end
     return unpack(out)
   end,
@@ -995,11 +988,6 @@ local function load_rule(i, rule, cost, member, now)
   r.corrected, r.cap, r.most = changed, burst or r.cap, most
   r.raises = kind == 'T' and most_of(rule) > 1000000
   return r
-end
-
--- Rule i, whose text is ARGV[first], and its cost the next.
-local function read_rule(i, first, member, now)
-  return load_rule(i, ARGV[first], tonumber(ARGV[first + 1]), member, now)
 end
 -- Has the waiting tasks of some levels looked at now: something of their rules has become free, or has been
 -- changed. It needs sub and whole; names are those of the rules. Returns whether there are any.

@@ -7,10 +7,9 @@ do
 
   -- The levels of a path, from the provider's own.
   local function levels_of(path)
-    local ids, id = { '' }, ''
-    for name in string.gmatch(path, '/[^/]*') do
-      id = id .. name
-      ids[#ids + 1] = id
+    local ids = {}
+    for ends in string.gmatch(path .. '/', '()/') do
+      ids[#ids + 1] = sub(path, 1, ends - 1)
     end
     levels[path] = ids
     return ids
