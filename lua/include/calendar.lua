@@ -90,12 +90,11 @@ do
     r.healed = r.found
   end
 
-  local function load(key, now, cost, rule)
-    local r = { kind = 'K', key = key, cost = cost, cap = unpack7(rule, 2), b0 = unpack7(rule, 9), b1 = unpack7(rule, 16),
-      b2 = unpack7(rule, 23), slack = unpack7(rule, 30), rollover = unpack7(rule, 37), spread = unpack7(rule, 44) == 1,
-      a = unpack7(rule, 51), b3 = unpack7(rule, 58), count = 0, prior = 0, before = 0, carry = 0, since = now,
-      next = 0, was = 0, till = 0, found = false, healed = false }
-    r.last, r.from, r.stale = r.b0, r.b0, now < r.b0 or now >= r.b1
+  local function load(key, now, cost, cap, b0, b1, b2, _, _, rule)
+    local slack, rollover, spread, a, b3 = unpacked('>I7I7I7I7I7', sub(rule, 30))
+    local r = { kind = 'K', key = key, cost = cost, cap = cap, a = a, b0 = b0, b1 = b1, b2 = b2, b3 = b3, slack = slack,
+      rollover = rollover, spread = spread == 1, stale = now < b0 or now >= b1, last = b0, from = b0, count = 0, prior = 0,
+      before = 0, carry = 0, since = now, next = 0, was = 0, till = 0, found = false, healed = false }
     local v = stored.get(key)
     if not v then
       return r
@@ -105,9 +104,9 @@ do
       take_over(r, v, now)
       return r
     end
-    r.till, r.last, r.from, r.count = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
-    r.prior, r.before, r.carry, r.since = unpack7(v, 30), unpack7(v, 37), unpack7(v, 44), unpack7(v, 51)
-    r.next, r.was, r.ends, r.raw = unpack7(v, 58), unpack7(v, 65), r.till - LONGER, sub(v, 9)
+    r.till, r.raw = unpack7(v, 2), sub(v, 9)
+    r.ends = r.till - LONGER
+    r.last, r.from, r.count, r.prior, r.before, r.carry, r.since, r.next, r.was = unpacked('>I7I7I7I7I7I7I7I7I7', r.raw)
     if not r.stale then
       settle(r, now)
     end
@@ -220,11 +219,8 @@ do
   end
 
   local function save(r, now)
-    if r.idle then
-      return write(r, now, CALENDAR, r.raw, lasts(r, now))
-    end
-    write(r, now, CALENDAR, pack(r.last) .. pack(r.from) .. pack(r.count) .. pack(r.prior)
-      .. pack(r.before) .. pack(r.carry) .. pack(r.since) .. pack(r.next) .. pack(r.was), lasts(r, now))
+    write(r, now, CALENDAR, r.idle and r.raw or packed('>I7I7I7I7I7I7I7I7I7', r.last, r.from, r.count, r.prior, r.before, r.carry, r.since,
+      r.next, r.was), lasts(r, now))
   end
 
   local function remaining(r)

@@ -26,14 +26,12 @@ end
 
 -- Rule i, which a text describes.
 local function load_rule(i, rule, cost, member, now)
-  -- #include calendar_rule when K
   local kind, _, a, b, c, d = sub(rule, 1, 1), unpacked('>BI7I7I7I7', rule)
-  local most, changed, whole, burst = kind == 'T' and c or a, nil, nil, nil
+  local changed, whole, burst
   if corrected then
     a, b, changed, whole, burst = corrected(KEYS[i], rule, kind, a, b, c, d)
   end
-  local r = algorithms[kind].load(KEYS[i], now, cost, a, b, c, d, member, whole)
-  r.corrected, r.cap, r.most = changed, burst or r.cap, most
-  r.raises = kind == 'T' and most_of(rule) > 1000000
+  local r = algorithms[kind].load(KEYS[i], now, cost, a, b, c, d, member, whole, rule)
+  r.corrected, r.cap, r.raises = changed, burst or r.cap, kind == 'T' and most_of(rule) > 1000000
   return r
 end

@@ -97,7 +97,7 @@ end
 
 -- The algorithms, by kind; those that a call has no rule of are left out of its
 -- script, since making functions is what a short script spends most on. Each has
---   load(key, now, cost, a, b, c, d, member)  the rule as it stands; healed where
+--   load(key, now, cost, a, b, c, d, member, whole, rule)  the rule as it stands; healed where
 --                         that is no longer what is stored, and stepped where the clock has
 --                         stepped back since: it must be stored, or each look would find the
 --                         state as new as the first one did

@@ -80,7 +80,7 @@ end
 
 if heeds then
   corrected = function(key, rule, kind, a, b, c, d)
-    local v = kind ~= 'C' and a > 0 and told_of('R' .. sub(key, #told - 4))
+    local v = (kind == 'T' or kind == 'S') and a > 0 and told_of('R' .. sub(key, #told - 4))
     local r = v and corrections.read(v)
     if not r or r.ends <= now then
       return a, b

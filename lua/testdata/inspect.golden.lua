@@ -249,7 +249,7 @@ end
 
 -- The algorithms, by kind; those that a call has no rule of are left out of its
 -- script, since making functions is what a short script spends most on. Each has
---   load(key, now, cost, a, b, c, d, member)  the rule as it stands; healed where
+--   load(key, now, cost, a, b, c, d, member, whole, rule)  the rule as it stands; healed where
 --                         that is no longer what is stored, and stepped where the clock has
 --                         stepped back since: it must be stored, or each look would find the
 --                         state as new as the first one did
@@ -802,12 +802,11 @@ do
     r.healed = r.found
   end
 
-  local function load(key, now, cost, rule)
-    local r = { kind = 'K', key = key, cost = cost, cap = unpack7(rule, 2), b0 = unpack7(rule, 9), b1 = unpack7(rule, 16),
-      b2 = unpack7(rule, 23), slack = unpack7(rule, 30), rollover = unpack7(rule, 37), spread = unpack7(rule, 44) == 1,
-      a = unpack7(rule, 51), b3 = unpack7(rule, 58), count = 0, prior = 0, before = 0, carry = 0, since = now,
-      next = 0, was = 0, till = 0, found = false, healed = false }
-    r.last, r.from, r.stale = r.b0, r.b0, now < r.b0 or now >= r.b1
+  local function load(key, now, cost, cap, b0, b1, b2, _, _, rule)
+    local slack, rollover, spread, a, b3 = unpacked('>I7I7I7I7I7', sub(rule, 30))
+    local r = { kind = 'K', key = key, cost = cost, cap = cap, a = a, b0 = b0, b1 = b1, b2 = b2, b3 = b3, slack = slack,
+      rollover = rollover, spread = spread == 1, stale = now < b0 or now >= b1, last = b0, from = b0, count = 0, prior = 0,
+      before = 0, carry = 0, since = now, next = 0, was = 0, till = 0, found = false, healed = false }
     local v = stored.get(key)
     if not v then
       return r
@@ -817,9 +816,9 @@ do
       take_over(r, v, now)
       return r
     end
-    r.till, r.last, r.from, r.count = unpack7(v, 2), unpack7(v, 9), unpack7(v, 16), unpack7(v, 23)
-    r.prior, r.before, r.carry, r.since = unpack7(v, 30), unpack7(v, 37), unpack7(v, 44), unpack7(v, 51)
-    r.next, r.was, r.ends, r.raw = unpack7(v, 58), unpack7(v, 65), r.till - LONGER, sub(v, 9)
+    r.till, r.raw = unpack7(v, 2), sub(v, 9)
+    r.ends = r.till - LONGER
+    r.last, r.from, r.count, r.prior, r.before, r.carry, r.since, r.next, r.was = unpacked('>I7I7I7I7I7I7I7I7I7', r.raw)
     if not r.stale then
       settle(r, now)
     end
@@ -932,11 +931,8 @@ do
   end
 
   local function save(r, now)
-    if r.idle then
-      return write(r, now, CALENDAR, r.raw, lasts(r, now))
-    end
-    write(r, now, CALENDAR, pack(r.last) .. pack(r.from) .. pack(r.count) .. pack(r.prior)
-      .. pack(r.before) .. pack(r.carry) .. pack(r.since) .. pack(r.next) .. pack(r.was), lasts(r, now))
+    write(r, now, CALENDAR, r.idle and r.raw or packed('>I7I7I7I7I7I7I7I7I7', r.last, r.from, r.count, r.prior, r.before, r.carry, r.since,
+      r.next, r.was), lasts(r, now))
   end
 
   local function remaining(r)
@@ -976,17 +972,13 @@ end
 
 -- Rule i, which a text describes.
 local function load_rule(i, rule, cost, member, now)
-  if sub(rule, 1, 1) == 'K' then
-    return algorithms.K.load(KEYS[i], now, cost, rule)
-  end
   local kind, _, a, b, c, d = sub(rule, 1, 1), unpacked('>BI7I7I7I7', rule)
-  local most, changed, whole, burst = kind == 'T' and c or a, nil, nil, nil
+  local changed, whole, burst
   if corrected then
     a, b, changed, whole, burst = corrected(KEYS[i], rule, kind, a, b, c, d)
   end
-  local r = algorithms[kind].load(KEYS[i], now, cost, a, b, c, d, member, whole)
-  r.corrected, r.cap, r.most = changed, burst or r.cap, most
-  r.raises = kind == 'T' and most_of(rule) > 1000000
+  local r = algorithms[kind].load(KEYS[i], now, cost, a, b, c, d, member, whole, rule)
+  r.corrected, r.cap, r.raises = changed, burst or r.cap, kind == 'T' and most_of(rule) > 1000000
   return r
 end
 -- What an API has told of the scopes of a provider. It needs call, now and told, and
@@ -1128,7 +1120,7 @@ end
 
 if heeds then
   corrected = function(key, rule, kind, a, b, c, d)
-    local v = kind ~= 'C' and a > 0 and told_of('R' .. sub(key, #told - 4))
+    local v = (kind == 'T' or kind == 'S') and a > 0 and told_of('R' .. sub(key, #told - 4))
     local r = v and corrections.read(v)
     if not r or r.ends <= now then
       return a, b
