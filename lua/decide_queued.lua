@@ -126,21 +126,17 @@ end
 
 -- Takes what the task was granted, if it is not too late: as its own attempt's.
 local function claim(g)
-  if g.start + CLAIMABLE < now or #g.names ~= n then
+  if g.start + CLAIMABLE < now or g.many ~= n then
     return nil
   end
   local out, record = { 1, 0, now, g.start - now, 0 }, pack(g.start)
-  local places = {}
-  for i, name in ipairs(g.names) do
-    places[name] = g.places[i]
-  end
   for i = 1, n do
-    local r = rules[i]
-    if not places[r.name] then
+    local place = g.places[rules[i].name]
+    if not place then
       return nil
     end
-    record = record .. pack(places[r.name])
-    report(out, i, r, now, 0, places[r.name])
+    record = record .. pack(place)
+    report(out, i, rules[i], now, 0, place)
   end
   call('SET', attempt, record .. member, 'PX', '30000')
   for i = 1, n do

@@ -53,27 +53,19 @@ local provider = sub(heap, 1, -6)
 -- #include waiting/queues
 -- #include waiting/expect
 
--- The scopes of those in flight, but for those who are overdue.
+-- How many are in flight at each level and below it, but for those who are overdue.
 local STALE = 3000000
 local flying = {}
 do
   local all = call('HGETALL', flight)
   for f = 1, #all, 2 do
-    local at = string.match(all[f + 1], '^%S+ %S+ (%d+)')
-    if byte(all[f]) ~= 61 and at and tonumber(at) + STALE > now then
-      flying[#flying + 1] = string.match(all[f], '^%Z*') .. '/'
+    local at, scope = string.match(all[f + 1], '^%S+ %S+ (%d+)'), string.match(all[f], '^%Z*')
+    local counts = byte(all[f]) ~= 61 and at and tonumber(at) + STALE > now
+    for ends in string.gmatch(counts and scope .. '/' or '', '()/') do
+      local level = sub(scope, 1, ends - 1)
+      flying[level] = (flying[level] or 0) + 1
     end
   end
-end
-
-local function flying_under(scope)
-  local count, level = 0, scope .. '/'
-  for i = 1, #flying do
-    if sub(flying[i], 1, #level) == level then
-      count = count + 1
-    end
-  end
-  return count
 end
 
 -- How many children of a level have their turn before the one that a leaf is below.
@@ -108,7 +100,7 @@ local function queue(j, s)
     end)
   end
   local out = call('HEXISTS', flight, l.scope .. '\0' .. ticket)
-  return card, flying_under(l.scope), place or -1, out, waits, binding
+  return card, flying[l.scope] or 0, place or -1, out, waits, binding
 end
 
 -- The scopes of a page of the heap that are asked for, and the member to go on after.

@@ -93,13 +93,13 @@ end
 queues.read()
 
 -- Notes which tasks are in flight.
-if flies and from < #ARGV then
+if flies then
   local fields = {}
   for i = from, #ARGV, 3 do
     local l, ticket = list[tonumber(ARGV[i])], ARGV[i + 1]
     fields[#fields + 1] = l.scope .. '\0' .. ticket
   end
-  for j, value in ipairs(call('HMGET', flight, unpack(fields))) do
+  for j, value in ipairs(values_of(flight, fields)) do
     on_its_way[fields[j]] = value
   end
 end

@@ -2237,9 +2237,9 @@ end
 
 function flights.read(v)
   local start, score, at, id = string.match(v, '^(%-?%d+) (%-?%d+) (%d+) (%S+)')
-  local g = { start = tonumber(start), score = tonumber(score), at = tonumber(at), id = id, names = {}, places = {} }
+  local g = { start = tonumber(start), score = tonumber(score), at = tonumber(at), id = id, places = {}, many = 0 }
   for name, place in string.gmatch(v, ' (%S+)=(%d+)') do
-    g.names[#g.names + 1], g.places[#g.places + 1] = name, tonumber(place)
+    g.places[name], g.many = tonumber(place), g.many + 1
   end
   return g
 end
@@ -2262,7 +2262,7 @@ end
 -- Gives back what a task was granted, under the rules that the call knows by name, and has those looked at
 -- that wait for them.
 function flights.refund(g, ticket, named)
-  for i, name in ipairs(g.names) do
+  for name, place in pairs(g.places) do
     local r = named(name)
     if r then
       r.cost, r.member = cost_of(ticket, r.unit), g.id
@@ -2270,7 +2270,7 @@ function flights.refund(g, ticket, named)
         local ends = tonumber(call('ZSCORE', r.key, g.id) or nil)
         r.held, r.free = r.held - (ends and ends > now and 1 or 0), nil
       end
-      algorithms[r.kind].refund(r, now, g.places[i])
+      algorithms[r.kind].refund(r, now, place)
       r.dirty = r.dirty or r.changed
       tree.look_at(level_of(name))
     end
@@ -2364,11 +2364,6 @@ do
     end
   end
 end
-
--- The place of a task behind the last of its group that was parked, if any: it came after that.
-local function behind_parked(score, last, band)
-  return last and max(score, min(band + tonumber(last) + 1, band + BAND - 1)) or score
-end
 -- When the start of a waiting task is expected: an estimate, by which nothing is decided. It needs now, tasks.lua and
 -- tree.lua.
 
@@ -2459,7 +2454,8 @@ end
 local function place_in(l, ticket, band, lane)
   local score = lane ~= '' and next(l.lanes) and place_in_lane(l.lanes, band, lane, first_of(l, band))
     or place_after(l.lasts[band] or nil, band, now)
-  return behind_parked(score, parks and call('ZSCORE', parked, l.scope .. '\0:' .. group_of(ticket)), band)
+  local last = parks and call('ZSCORE', parked, l.scope .. '\0:' .. group_of(ticket))
+  return last and max(score, min(band + tonumber(last) + 1, band + BAND - 1)) or score
 end
 
 -- Notes that a task has come to a queue. Returns how many are before it.
@@ -2598,21 +2594,17 @@ end
 
 -- Takes what the task was granted, if it is not too late: as its own attempt's.
 local function claim(g)
-  if g.start + CLAIMABLE < now or #g.names ~= n then
+  if g.start + CLAIMABLE < now or g.many ~= n then
     return nil
   end
   local out, record = { 1, 0, now, g.start - now, 0 }, pack(g.start)
-  local places = {}
-  for i, name in ipairs(g.names) do
-    places[name] = g.places[i]
-  end
   for i = 1, n do
-    local r = rules[i]
-    if not places[r.name] then
+    local place = g.places[rules[i].name]
+    if not place then
       return nil
     end
-    record = record .. pack(places[r.name])
-    report(out, i, r, now, 0, places[r.name])
+    record = record .. pack(place)
+    report(out, i, rules[i], now, 0, place)
   end
   call('SET', attempt, record .. member, 'PX', '30000')
   for i = 1, n do

@@ -1942,9 +1942,9 @@ end
 
 function flights.read(v)
   local start, score, at, id = string.match(v, '^(%-?%d+) (%-?%d+) (%d+) (%S+)')
-  local g = { start = tonumber(start), score = tonumber(score), at = tonumber(at), id = id, names = {}, places = {} }
+  local g = { start = tonumber(start), score = tonumber(score), at = tonumber(at), id = id, places = {}, many = 0 }
   for name, place in string.gmatch(v, ' (%S+)=(%d+)') do
-    g.names[#g.names + 1], g.places[#g.places + 1] = name, tonumber(place)
+    g.places[name], g.many = tonumber(place), g.many + 1
   end
   return g
 end
@@ -1967,7 +1967,7 @@ end
 -- Gives back what a task was granted, under the rules that the call knows by name, and has those looked at
 -- that wait for them.
 function flights.refund(g, ticket, named)
-  for i, name in ipairs(g.names) do
+  for name, place in pairs(g.places) do
     local r = named(name)
     if r then
       r.cost, r.member = cost_of(ticket, r.unit), g.id
@@ -1975,7 +1975,7 @@ function flights.refund(g, ticket, named)
         local ends = tonumber(call('ZSCORE', r.key, g.id) or nil)
         r.held, r.free = r.held - (ends and ends > now and 1 or 0), nil
       end
-      algorithms[r.kind].refund(r, now, g.places[i])
+      algorithms[r.kind].refund(r, now, place)
       r.dirty = r.dirty or r.changed
       tree.look_at(level_of(name))
     end
@@ -2097,7 +2097,8 @@ function queues.named(name)
       queues.numbers[sub(KEYS[i], #provider + 1)] = i
     end
   end
-  return queues.numbers[name] and queues.rule(queues.numbers[name])
+  local i = queues.numbers[name]
+  return i and queues.rule(i)
 end
 
 -- Notes a queue by its key and the numbers of its rules.
@@ -2141,23 +2142,23 @@ function queues.path(l)
   return l.path
 end
 
--- Has a queue stand in the tree by its first task.
+-- Has a queue stand in the tree by its first task. Returns its signature.
 function queues.stand(l, ticket, score)
+  local _, sig
   if ticket then
-    local _, sig = counted(queues.path(l), ticket)
-    tree.stand(l.leaf, sig, band_of(score))
-  else
-    tree.stand(l.leaf)
+    _, sig = counted(queues.path(l), ticket)
   end
+  tree.stand(l.leaf, sig, sig and band_of(score))
+  return sig
 end
 
 -- The same for whoever is first by now, who may start sooner than who was.
 function queues.stand_anew(l)
   local first = call('ZRANGE', l.key, '0', '0', 'WITHSCORES')
-  queues.stand(l, first[1], tonumber(first[2]))
-  if first[1] then
-    local _, sig = counted(queues.path(l), first[1])
-    tree.hurry(l.leaf, sig, band_of(tonumber(first[2])), first[1])
+  local ticket, score = first[1], tonumber(first[2])
+  local sig = queues.stand(l, ticket, score)
+  if sig then
+    tree.hurry(l.leaf, sig, band_of(score), ticket)
   end
 end
 

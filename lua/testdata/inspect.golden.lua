@@ -1832,7 +1832,8 @@ function queues.named(name)
       queues.numbers[sub(KEYS[i], #provider + 1)] = i
     end
   end
-  return queues.numbers[name] and queues.rule(queues.numbers[name])
+  local i = queues.numbers[name]
+  return i and queues.rule(i)
 end
 
 -- Notes a queue by its key and the numbers of its rules.
@@ -1876,23 +1877,23 @@ function queues.path(l)
   return l.path
 end
 
--- Has a queue stand in the tree by its first task.
+-- Has a queue stand in the tree by its first task. Returns its signature.
 function queues.stand(l, ticket, score)
+  local _, sig
   if ticket then
-    local _, sig = counted(queues.path(l), ticket)
-    tree.stand(l.leaf, sig, band_of(score))
-  else
-    tree.stand(l.leaf)
+    _, sig = counted(queues.path(l), ticket)
   end
+  tree.stand(l.leaf, sig, sig and band_of(score))
+  return sig
 end
 
 -- The same for whoever is first by now, who may start sooner than who was.
 function queues.stand_anew(l)
   local first = call('ZRANGE', l.key, '0', '0', 'WITHSCORES')
-  queues.stand(l, first[1], tonumber(first[2]))
-  if first[1] then
-    local _, sig = counted(queues.path(l), first[1])
-    tree.hurry(l.leaf, sig, band_of(tonumber(first[2])), first[1])
+  local ticket, score = first[1], tonumber(first[2])
+  local sig = queues.stand(l, ticket, score)
+  if sig then
+    tree.hurry(l.leaf, sig, band_of(score), ticket)
   end
 end
 
@@ -1974,27 +1975,19 @@ local function expected_in(l, path, place, card, before)
   return latest - now, binding
 end
 
--- The scopes of those in flight, but for those who are overdue.
+-- How many are in flight at each level and below it, but for those who are overdue.
 local STALE = 3000000
 local flying = {}
 do
   local all = call('HGETALL', flight)
   for f = 1, #all, 2 do
-    local at = string.match(all[f + 1], '^%S+ %S+ (%d+)')
-    if byte(all[f]) ~= 61 and at and tonumber(at) + STALE > now then
-      flying[#flying + 1] = string.match(all[f], '^%Z*') .. '/'
+    local at, scope = string.match(all[f + 1], '^%S+ %S+ (%d+)'), string.match(all[f], '^%Z*')
+    local counts = byte(all[f]) ~= 61 and at and tonumber(at) + STALE > now
+    for ends in string.gmatch(counts and scope .. '/' or '', '()/') do
+      local level = sub(scope, 1, ends - 1)
+      flying[level] = (flying[level] or 0) + 1
     end
   end
-end
-
-local function flying_under(scope)
-  local count, level = 0, scope .. '/'
-  for i = 1, #flying do
-    if sub(flying[i], 1, #level) == level then
-      count = count + 1
-    end
-  end
-  return count
 end
 
 -- How many children of a level have their turn before the one that a leaf is below.
@@ -2029,7 +2022,7 @@ local function queue(j, s)
     end)
   end
   local out = call('HEXISTS', flight, l.scope .. '\0' .. ticket)
-  return card, flying_under(l.scope), place or -1, out, waits, binding
+  return card, flying[l.scope] or 0, place or -1, out, waits, binding
 end
 
 -- The scopes of a page of the heap that are asked for, and the member to go on after.

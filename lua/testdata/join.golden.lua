@@ -1925,9 +1925,9 @@ end
 
 function flights.read(v)
   local start, score, at, id = string.match(v, '^(%-?%d+) (%-?%d+) (%d+) (%S+)')
-  local g = { start = tonumber(start), score = tonumber(score), at = tonumber(at), id = id, names = {}, places = {} }
+  local g = { start = tonumber(start), score = tonumber(score), at = tonumber(at), id = id, places = {}, many = 0 }
   for name, place in string.gmatch(v, ' (%S+)=(%d+)') do
-    g.names[#g.names + 1], g.places[#g.places + 1] = name, tonumber(place)
+    g.places[name], g.many = tonumber(place), g.many + 1
   end
   return g
 end
@@ -1950,7 +1950,7 @@ end
 -- Gives back what a task was granted, under the rules that the call knows by name, and has those looked at
 -- that wait for them.
 function flights.refund(g, ticket, named)
-  for i, name in ipairs(g.names) do
+  for name, place in pairs(g.places) do
     local r = named(name)
     if r then
       r.cost, r.member = cost_of(ticket, r.unit), g.id
@@ -1958,7 +1958,7 @@ function flights.refund(g, ticket, named)
         local ends = tonumber(call('ZSCORE', r.key, g.id) or nil)
         r.held, r.free = r.held - (ends and ends > now and 1 or 0), nil
       end
-      algorithms[r.kind].refund(r, now, g.places[i])
+      algorithms[r.kind].refund(r, now, place)
       r.dirty = r.dirty or r.changed
       tree.look_at(level_of(name))
     end
@@ -1989,7 +1989,8 @@ function queues.named(name)
       queues.numbers[sub(KEYS[i], #provider + 1)] = i
     end
   end
-  return queues.numbers[name] and queues.rule(queues.numbers[name])
+  local i = queues.numbers[name]
+  return i and queues.rule(i)
 end
 
 -- Notes a queue by its key and the numbers of its rules.
@@ -2033,23 +2034,23 @@ function queues.path(l)
   return l.path
 end
 
--- Has a queue stand in the tree by its first task.
+-- Has a queue stand in the tree by its first task. Returns its signature.
 function queues.stand(l, ticket, score)
+  local _, sig
   if ticket then
-    local _, sig = counted(queues.path(l), ticket)
-    tree.stand(l.leaf, sig, band_of(score))
-  else
-    tree.stand(l.leaf)
+    _, sig = counted(queues.path(l), ticket)
   end
+  tree.stand(l.leaf, sig, sig and band_of(score))
+  return sig
 end
 
 -- The same for whoever is first by now, who may start sooner than who was.
 function queues.stand_anew(l)
   local first = call('ZRANGE', l.key, '0', '0', 'WITHSCORES')
-  queues.stand(l, first[1], tonumber(first[2]))
-  if first[1] then
-    local _, sig = counted(queues.path(l), first[1])
-    tree.hurry(l.leaf, sig, band_of(tonumber(first[2])), first[1])
+  local ticket, score = first[1], tonumber(first[2])
+  local sig = queues.stand(l, ticket, score)
+  if sig then
+    tree.hurry(l.leaf, sig, band_of(score), ticket)
   end
 end
 
@@ -2162,11 +2163,6 @@ do
     end
   end
 end
-
--- The place of a task behind the last of its group that was parked, if any: it came after that.
-local function behind_parked(score, last, band)
-  return last and max(score, min(band + tonumber(last) + 1, band + BAND - 1)) or score
-end
 -- When the start of a waiting task is expected: an estimate, by which nothing is decided. It needs now, tasks.lua and
 -- tree.lua.
 
@@ -2257,7 +2253,8 @@ end
 local function place_in(l, ticket, band, lane)
   local score = lane ~= '' and next(l.lanes) and place_in_lane(l.lanes, band, lane, first_of(l, band))
     or place_after(l.lasts[band] or nil, band, now)
-  return behind_parked(score, parks and call('ZSCORE', parked, l.scope .. '\0:' .. group_of(ticket)), band)
+  local last = parks and call('ZSCORE', parked, l.scope .. '\0:' .. group_of(ticket))
+  return last and max(score, min(band + tonumber(last) + 1, band + BAND - 1)) or score
 end
 
 -- Notes that a task has come to a queue. Returns how many are before it.
@@ -2403,13 +2400,13 @@ end
 queues.read()
 
 -- Notes which tasks are in flight.
-if flies and from < #ARGV then
+if flies then
   local fields = {}
   for i = from, #ARGV, 3 do
     local l, ticket = list[tonumber(ARGV[i])], ARGV[i + 1]
     fields[#fields + 1] = l.scope .. '\0' .. ticket
   end
-  for j, value in ipairs(call('HMGET', flight, unpack(fields))) do
+  for j, value in ipairs(values_of(flight, fields)) do
     on_its_way[fields[j]] = value
   end
 end

@@ -812,11 +812,8 @@ local function is_score(score)
 end
 
 local function begin()
-  for _, key in ipairs({ schedule, heap, meta }) do
-    call('DEL', key)
-  end
+  call('DEL', schedule, heap, meta, overdue)
   local all = is_sound(flight, 'HGET', '') and call('HGETALL', flight) or {}
-  call('DEL', overdue)
   for f = 1, #all, 2 do
     local at = string.match(all[f + 1], '^%-?%d+ %-?%d+ (%d+) %S+')
     if at and string.find(all[f], '%z[^:]*:') then

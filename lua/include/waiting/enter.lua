@@ -32,7 +32,8 @@ end
 local function place_in(l, ticket, band, lane)
   local score = lane ~= '' and next(l.lanes) and place_in_lane(l.lanes, band, lane, first_of(l, band))
     or place_after(l.lasts[band] or nil, band, now)
-  return behind_parked(score, parks and call('ZSCORE', parked, l.scope .. '\0:' .. group_of(ticket)), band)
+  local last = parks and call('ZSCORE', parked, l.scope .. '\0:' .. group_of(ticket))
+  return last and max(score, min(band + tonumber(last) + 1, band + BAND - 1)) or score
 end
 
 -- Notes that a task has come to a queue. Returns how many are before it.

@@ -43,9 +43,9 @@ end
 
 function flights.read(v)
   local start, score, at, id = string.match(v, '^(%-?%d+) (%-?%d+) (%d+) (%S+)')
-  local g = { start = tonumber(start), score = tonumber(score), at = tonumber(at), id = id, names = {}, places = {} }
+  local g = { start = tonumber(start), score = tonumber(score), at = tonumber(at), id = id, places = {}, many = 0 }
   for name, place in string.gmatch(v, ' (%S+)=(%d+)') do
-    g.names[#g.names + 1], g.places[#g.places + 1] = name, tonumber(place)
+    g.places[name], g.many = tonumber(place), g.many + 1
   end
   return g
 end
@@ -68,7 +68,7 @@ end
 -- Gives back what a task was granted, under the rules that the call knows by name, and has those looked at
 -- that wait for them.
 function flights.refund(g, ticket, named)
-  for i, name in ipairs(g.names) do
+  for name, place in pairs(g.places) do
     local r = named(name)
     if r then
       r.cost, r.member = cost_of(ticket, r.unit), g.id
@@ -76,7 +76,7 @@ function flights.refund(g, ticket, named)
         local ends = tonumber(call('ZSCORE', r.key, g.id) or nil)
         r.held, r.free = r.held - (ends and ends > now and 1 or 0), nil
       end
-      algorithms[r.kind].refund(r, now, g.places[i])
+      algorithms[r.kind].refund(r, now, place)
       r.dirty = r.dirty or r.changed
       tree.look_at(level_of(name))
     end

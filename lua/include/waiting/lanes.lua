@@ -86,8 +86,3 @@ do
     end
   end
 end
-
--- The place of a task behind the last of its group that was parked, if any: it came after that.
-local function behind_parked(score, last, band)
-  return last and max(score, min(band + tonumber(last) + 1, band + BAND - 1)) or score
-end

@@ -23,7 +23,8 @@ function queues.named(name)
       queues.numbers[sub(KEYS[i], #provider + 1)] = i
     end
   end
-  return queues.numbers[name] and queues.rule(queues.numbers[name])
+  local i = queues.numbers[name]
+  return i and queues.rule(i)
 end
 
 -- Notes a queue by its key and the numbers of its rules.
@@ -67,23 +68,23 @@ function queues.path(l)
   return l.path
 end
 
--- Has a queue stand in the tree by its first task.
+-- Has a queue stand in the tree by its first task. Returns its signature.
 function queues.stand(l, ticket, score)
+  local _, sig
   if ticket then
-    local _, sig = counted(queues.path(l), ticket)
-    tree.stand(l.leaf, sig, band_of(score))
-  else
-    tree.stand(l.leaf)
+    _, sig = counted(queues.path(l), ticket)
   end
+  tree.stand(l.leaf, sig, sig and band_of(score))
+  return sig
 end
 
 -- The same for whoever is first by now, who may start sooner than who was.
 function queues.stand_anew(l)
   local first = call('ZRANGE', l.key, '0', '0', 'WITHSCORES')
-  queues.stand(l, first[1], tonumber(first[2]))
-  if first[1] then
-    local _, sig = counted(queues.path(l), first[1])
-    tree.hurry(l.leaf, sig, band_of(tonumber(first[2])), first[1])
+  local ticket, score = first[1], tonumber(first[2])
+  local sig = queues.stand(l, ticket, score)
+  if sig then
+    tree.hurry(l.leaf, sig, band_of(score), ticket)
   end
 end
 
