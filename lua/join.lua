@@ -60,7 +60,9 @@ local stale = false
 -- #include waiting/enter
 
 tree.at_once = 8
-local out, longest, entered, seen, on_its_way = { now, -1 }, 0, {}, {}, {}
+-- How long those who have come to a queue wait at most, as far as is known; nil where nobody has.
+local longest
+local out, on_its_way = { now, -1 }, {}
 
 local function place(l, ticket, rank)
   local path, sig = counted(queues.path(l), ticket)
@@ -79,10 +81,7 @@ local function place(l, ticket, rank)
   end
   local before, card, stood = enter(l, ticket, rank, sig, nil, by, t, lead)
   local expected = expected_in(l, path, before, card)
-  longest = max(longest, expected)
-  if not seen[l] then
-    seen[l], entered[#entered + 1] = true, l
-  end
+  longest = max(longest or 0, expected)
   return stood and 2 or 1, expected
 end
 
@@ -112,8 +111,8 @@ for i = from, #ARGV, 3 do
 end
 flights.save()
 queues.save()
-if #entered > 0 then
-  save_entered(entered, longest)
+if longest then
+  save_entered(list, longest)
   local first = call('ZRANGE', schedule, '0', '0', 'WITHSCORES')[2]
   out[2] = first and max(0, tonumber(first) - now) or -1
 end

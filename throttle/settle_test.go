@@ -601,7 +601,7 @@ var settlePlants = []struct{ what, from, to string }{
 	{"what is over comes back", "local free = min(over, less)", "local free = 0"},
 	{"the first comes back first", "local place, units = parts[last - 1], min(parts[last], less)", "local place, units = parts[1], min(parts[last], less)"},
 	{"twice what came back", "r.cost = units\n        back", "r.cost = 2 * units\n        back"},
-	{"relative to what was granted", "    if had then\n      parts", "    if false then\n      parts"},
+	{"relative to what was granted", "local had = last and redis.call('HGET', settled, name)", "local had = nil"},
 	{"what the caller knows is charged to nobody counts for nothing", "recorded(name, charged, place, besides)", "recorded(name, charged, place, 0)"},
 	{"settled after it was given back", "if last == char(GIVEN_BACK) or redis.call('GET', mark) ==", "if last == 1 or redis.call('GET', mark) == 1 or '' =="},
 	{"given back what was granted, not what was settled", "local had = last and", "local had = id ~= '' and last and"},

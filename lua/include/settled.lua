@@ -5,22 +5,6 @@
   -- So many places are told apart; what was put into others in between does not come back.
   local MOST_PLACES = 8
 
-  local function read_settled(text)
-    local parts = {}
-    for i = 8, #text, 7 do
-      parts[#parts + 1] = unpack7(text, i)
-    end
-    return parts, unpack7(text, 1)
-  end
-
-  local function settled_text(parts, over)
-    local out = { pack(over) }
-    for i = 1, #parts do
-      out[i + 1] = pack(parts[i])
-    end
-    return table.concat(out)
-  end
-
   -- Takes units back in r, what was charged last first; returns how many came back, and
   -- says in r.changed whether anything did.
   local function take_back(r, parts, less)
@@ -58,11 +42,12 @@
   -- What is recorded under a rule, or else what the caller knows of.
   local function recorded(name, charged, place, over)
     local had = last and redis.call('HGET', settled, name)
-    local parts = { place, charged }
+    local parts = not had and charged > 0 and { place, charged } or {}
     if had then
-      parts, over = read_settled(had)
-    elseif charged == 0 then
-      parts = {}
+      for j = 8, #had, 7 do
+        parts[#parts + 1] = unpack7(had, j)
+      end
+      over = unpack7(had, 1)
     end
     for j = 1, (moved or not had and now >= tonumber(ARGV[4])) and #parts or 0, 2 do
       parts[j] = 0
@@ -105,7 +90,11 @@
       back = take_back(r, parts, less - free)
     end
     if id ~= '' then
-      redis.call('HSET', settled, name, settled_text(parts, over))
+      local text = pack(over)
+      for j = 1, #parts do
+        text = text .. pack(parts[j])
+      end
+      redis.call('HSET', settled, name, text)
     end
     if r.changed then
       algorithms[r.kind].save(r, now, now)

@@ -155,8 +155,8 @@ for i = 1, n do
     break -- for the general way
   end
   local place, holds, state, remaining, reset, spare = now, nil, nil, nil, nil, nil
+  local v = algorithm ~= HELD and call('GET', key)
   if algorithm == TOKEN then
-    local v = call('GET', key)
     local p, q, cap, slack = one, two, three, four
     if byte(v or '') ~= TOKEN then
       break -- never used
@@ -190,7 +190,6 @@ for i = 1, n do
       remaining = 0
     end
   elseif algorithm == SLIDING and two == 0 then
-    local v = call('GET', key)
     local cap, grain, slack = one, three, four
     if byte(v or '') ~= FIXED then
       break -- never used
@@ -205,7 +204,6 @@ for i = 1, n do
     spare = till - place
     remaining, reset = cap - holds, rest
   elseif algorithm == SLIDING then
-    local v = call('GET', key)
     local cap, per, grain = one, two, three
     if byte(v or '') ~= SLIDING then
       break -- never used

@@ -196,8 +196,8 @@ for i = 1, n do
     break -- for the general way
   end
   local place, holds, state, remaining, reset, spare = now, nil, nil, nil, nil, nil
+  local v = algorithm ~= HELD and call('GET', key)
   if algorithm == TOKEN then
-    local v = call('GET', key)
     local p, q, cap, slack = one, two, three, four
     if byte(v or '') ~= TOKEN then
       break -- never used
@@ -231,7 +231,6 @@ for i = 1, n do
       remaining = 0
     end
   elseif algorithm == SLIDING and two == 0 then
-    local v = call('GET', key)
     local cap, grain, slack = one, three, four
     if byte(v or '') ~= FIXED then
       break -- never used
@@ -246,7 +245,6 @@ for i = 1, n do
     spare = till - place
     remaining, reset = cap - holds, rest
   elseif algorithm == SLIDING then
-    local v = call('GET', key)
     local cap, per, grain = one, two, three
     if byte(v or '') ~= SLIDING then
       break -- never used
@@ -2554,11 +2552,14 @@ local function enter(l, ticket, rank, sig, score, by, t, lead)
   return place, l.card
 end
 
--- Writes what enter has come to; the tasks wait us µs at most, as far as is known.
+-- Writes what enter has come to, for those of the queues that it has met; the tasks wait us µs at most, as far as is
+-- known.
 local function save_entered(list, us)
   local set = {}
   for _, l in ipairs(list) do
-    keep_waiting(us, l.key)
+    if l.card then
+      keep_waiting(us, l.key)
+    end
     if l.laned then
       set[#set + 1], set[#set + 2] = 'Q' .. l.scope, lanes_text(l.lanes)
     end

@@ -2353,11 +2353,14 @@ local function enter(l, ticket, rank, sig, score, by, t, lead)
   return place, l.card
 end
 
--- Writes what enter has come to; the tasks wait us µs at most, as far as is known.
+-- Writes what enter has come to, for those of the queues that it has met; the tasks wait us µs at most, as far as is
+-- known.
 local function save_entered(list, us)
   local set = {}
   for _, l in ipairs(list) do
-    keep_waiting(us, l.key)
+    if l.card then
+      keep_waiting(us, l.key)
+    end
     if l.laned then
       set[#set + 1], set[#set + 2] = 'Q' .. l.scope, lanes_text(l.lanes)
     end
@@ -2367,7 +2370,9 @@ local function save_entered(list, us)
 end
 
 tree.at_once = 8
-local out, longest, entered, seen, on_its_way = { now, -1 }, 0, {}, {}, {}
+-- How long those who have come to a queue wait at most, as far as is known; nil where nobody has.
+local longest
+local out, on_its_way = { now, -1 }, {}
 
 local function place(l, ticket, rank)
   local path, sig = counted(queues.path(l), ticket)
@@ -2386,10 +2391,7 @@ local function place(l, ticket, rank)
   end
   local before, card, stood = enter(l, ticket, rank, sig, nil, by, t, lead)
   local expected = expected_in(l, path, before, card)
-  longest = max(longest, expected)
-  if not seen[l] then
-    seen[l], entered[#entered + 1] = true, l
-  end
+  longest = max(longest or 0, expected)
   return stood and 2 or 1, expected
 end
 
@@ -2419,8 +2421,8 @@ for i = from, #ARGV, 3 do
 end
 flights.save()
 queues.save()
-if #entered > 0 then
-  save_entered(entered, longest)
+if longest then
+  save_entered(list, longest)
   local first = call('ZRANGE', schedule, '0', '0', 'WITHSCORES')[2]
   out[2] = first and max(0, tonumber(first) - now) or -1
 end

@@ -11,19 +11,17 @@ for i = 1, n do
   -- #include express/rule
   -- #include express/calendar when K
   local place, holds, state, remaining, reset, spare = now, nil, nil, nil, nil, nil
+  local v = algorithm ~= HELD and call('GET', key)
   if algorithm == TOKEN then
-    local v = call('GET', key)
     -- #include express/token_bucket when T
     remaining, reset = floor((cap * q - level - slack * p) / q), ceil(level / p + slack)
     if remaining < 0 then
       remaining = 0
     end
   elseif algorithm == SLIDING and two == 0 then
-    local v = call('GET', key)
     -- #include express/fixed_window when S
     remaining, reset = cap - holds, rest
   elseif algorithm == SLIDING then
-    local v = call('GET', key)
     -- #include express/sliding_window when S
     remaining, reset = cap - holds, place + per - now
   else

@@ -132,11 +132,14 @@ local function enter(l, ticket, rank, sig, score, by, t, lead)
   return place, l.card
 end
 
--- Writes what enter has come to; the tasks wait us µs at most, as far as is known.
+-- Writes what enter has come to, for those of the queues that it has met; the tasks wait us µs at most, as far as is
+-- known.
 local function save_entered(list, us)
   local set = {}
   for _, l in ipairs(list) do
-    keep_waiting(us, l.key)
+    if l.card then
+      keep_waiting(us, l.key)
+    end
     if l.laned then
       set[#set + 1], set[#set + 2] = 'Q' .. l.scope, lanes_text(l.lanes)
     end
