@@ -71,6 +71,7 @@ local stale = false
 -- #include waiting/tasks
 -- #include waiting/tree
 -- #include waiting/flight
+-- #include waiting/grants
 -- #include waiting/parked
 -- #include waiting/queues
 

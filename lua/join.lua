@@ -54,6 +54,7 @@ local stale = false
 -- #include waiting/tasks
 -- #include waiting/tree
 -- #include waiting/flight
+-- #include waiting/grants
 -- #include waiting/queues
 -- #include waiting/lanes
 -- #include waiting/expect

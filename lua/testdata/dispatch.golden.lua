@@ -1910,36 +1910,6 @@ local flights = {}
 -- A task that has not come for so long is not on its way.
 local STALE, HANDED = 3000000, 4503599627370496
 
--- What this call has granted, to be written: fields and values, and times and fields, by turns.
-local outs = { flight = {}, overdue = {} }
-
--- Charges a task at its start under the rules of its path, and puts it in flight as of a moment, with the score of its
--- place. Returns what stands there.
-function flights.grant(l, ticket, path, start, score, moment)
-  local gid, field = id .. '.' .. whole(#outs.overdue / 2), l.scope .. '\0' .. ticket
-  local text = whole(start) .. ' ' .. whole(score) .. ' ' .. whole(now) .. ' ' .. gid
-  for _, r in ipairs(path) do
-    if r.kind ~= 'P' then
-      r.member, r.dirty = gid, true
-      text = text .. ' ' .. r.name .. '=' .. whole(algorithms[r.kind].charge(r, now, start))
-      if r.kind == 'C' then
-        algorithms.C.save(r, now, start)
-      end
-    end
-  end
-  outs.flight[#outs.flight + 1], outs.flight[#outs.flight + 2] = field, text
-  outs.overdue[#outs.overdue + 1], outs.overdue[#outs.overdue + 2] = whole(moment), field
-  return text
-end
-
-function flights.save()
-  if #outs.overdue > 0 then
-    call('HSET', flight, unpack(outs.flight))
-    call('ZADD', overdue, unpack(outs.overdue))
-    keep_waiting(0, flight, overdue)
-  end
-end
-
 function flights.read(v)
   local start, score, at, id = string.match(v, '^(%-?%d+) (%-?%d+) (%d+) (%S+)')
   local g = { start = tonumber(start), score = tonumber(score), at = tonumber(at), id = id, places = {}, many = 0 }
@@ -1979,6 +1949,37 @@ function flights.refund(g, ticket, named)
       r.dirty = r.dirty or r.changed
       tree.look_at(level_of(name))
     end
+  end
+end
+-- How a task is granted its start. It needs flight.lua, and id, that of the call.
+
+-- What this call has granted, to be written: fields and values, and times and fields, by turns.
+local outs = { flight = {}, overdue = {} }
+
+-- Charges a task at its start under the rules of its path, and puts it in flight as of a moment, with the score of its
+-- place. Returns what stands there.
+function flights.grant(l, ticket, path, start, score, moment)
+  local gid, field = id .. '.' .. whole(#outs.overdue / 2), l.scope .. '\0' .. ticket
+  local text = whole(start) .. ' ' .. whole(score) .. ' ' .. whole(now) .. ' ' .. gid
+  for _, r in ipairs(path) do
+    if r.kind ~= 'P' then
+      r.member, r.dirty = gid, true
+      text = text .. ' ' .. r.name .. '=' .. whole(algorithms[r.kind].charge(r, now, start))
+      if r.kind == 'C' then
+        algorithms.C.save(r, now, start)
+      end
+    end
+  end
+  outs.flight[#outs.flight + 1], outs.flight[#outs.flight + 2] = field, text
+  outs.overdue[#outs.overdue + 1], outs.overdue[#outs.overdue + 2] = whole(moment), field
+  return text
+end
+
+function flights.save()
+  if #outs.overdue > 0 then
+    call('HSET', flight, unpack(outs.flight))
+    call('ZADD', overdue, unpack(outs.overdue))
+    keep_waiting(0, flight, overdue)
   end
 end
 -- Tasks of groups that stand still, and those that cost more than a lowered limit admits: nobody can start

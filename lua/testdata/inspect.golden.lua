@@ -1932,7 +1932,7 @@ local function after_units(r, now, units)
   end
   local whole_windows, field = 0, r.kind == 'T' and 'x' or r.kind == 'S' and (r.per > 0 and 'total' or 'count')
   if not field then
-    return now
+    return algorithms[r.kind].fit(r, now) and now
   elseif r.kind == 'T' then
     units = units * r.q
   elseif r.cap > 0 then
@@ -1951,26 +1951,24 @@ end
 -- that it waits for; -1 where no clock tells. Of those who share a level each has a turn for each that the queue has,
 -- one for one of weight 1; and one more those of them that are `before` at a level, or all.
 local function expected_in(l, path, place, card, before)
-  local latest, binding = now, 0
+  local latest, binding, full = now, 0, nil
   for i, r in ipairs(path) do
     local level, mine = level_of(r.name), tree.units(l.leaf, r.unit)
     local own = card > 1 and floor(max(0, mine - r.cost) * place / (card - 1)) or 0
     if own + r.cost > 0 then
-      if not algorithms[r.kind].fit(r, now) then
-        return -1, i
-      end
       local others = max(0, tree.node(level).kids - 1) / (l.weights and l.weights[level] or 1)
       local turns = own * others + (before and before(level) or others) * max(1, r.cost)
       local t = after_units(r, now, own + min(max(0, tree.units(level, r.unit) - mine), ceil(turns)))
-      if t and t > latest then
+      if not t then
+        return -1, i
+      elseif t > latest then
         latest, binding = t, i
       end
+      full = full or r.kind == 'C' and place + 1 > r.cap - r.held and i
     end
   end
-  for i, r in ipairs(path) do
-    if binding == 0 and r.kind == 'C' and place + 1 > r.cap - r.held then
-      return -1, i
-    end
+  if binding == 0 and full then
+    return -1, full
   end
   return latest - now, binding
 end

@@ -1893,36 +1893,6 @@ local flights = {}
 -- A task that has not come for so long is not on its way.
 local STALE, HANDED = 3000000, 4503599627370496
 
--- What this call has granted, to be written: fields and values, and times and fields, by turns.
-local outs = { flight = {}, overdue = {} }
-
--- Charges a task at its start under the rules of its path, and puts it in flight as of a moment, with the score of its
--- place. Returns what stands there.
-function flights.grant(l, ticket, path, start, score, moment)
-  local gid, field = id .. '.' .. whole(#outs.overdue / 2), l.scope .. '\0' .. ticket
-  local text = whole(start) .. ' ' .. whole(score) .. ' ' .. whole(now) .. ' ' .. gid
-  for _, r in ipairs(path) do
-    if r.kind ~= 'P' then
-      r.member, r.dirty = gid, true
-      text = text .. ' ' .. r.name .. '=' .. whole(algorithms[r.kind].charge(r, now, start))
-      if r.kind == 'C' then
-        algorithms.C.save(r, now, start)
-      end
-    end
-  end
-  outs.flight[#outs.flight + 1], outs.flight[#outs.flight + 2] = field, text
-  outs.overdue[#outs.overdue + 1], outs.overdue[#outs.overdue + 2] = whole(moment), field
-  return text
-end
-
-function flights.save()
-  if #outs.overdue > 0 then
-    call('HSET', flight, unpack(outs.flight))
-    call('ZADD', overdue, unpack(outs.overdue))
-    keep_waiting(0, flight, overdue)
-  end
-end
-
 function flights.read(v)
   local start, score, at, id = string.match(v, '^(%-?%d+) (%-?%d+) (%d+) (%S+)')
   local g = { start = tonumber(start), score = tonumber(score), at = tonumber(at), id = id, places = {}, many = 0 }
@@ -1962,6 +1932,37 @@ function flights.refund(g, ticket, named)
       r.dirty = r.dirty or r.changed
       tree.look_at(level_of(name))
     end
+  end
+end
+-- How a task is granted its start. It needs flight.lua, and id, that of the call.
+
+-- What this call has granted, to be written: fields and values, and times and fields, by turns.
+local outs = { flight = {}, overdue = {} }
+
+-- Charges a task at its start under the rules of its path, and puts it in flight as of a moment, with the score of its
+-- place. Returns what stands there.
+function flights.grant(l, ticket, path, start, score, moment)
+  local gid, field = id .. '.' .. whole(#outs.overdue / 2), l.scope .. '\0' .. ticket
+  local text = whole(start) .. ' ' .. whole(score) .. ' ' .. whole(now) .. ' ' .. gid
+  for _, r in ipairs(path) do
+    if r.kind ~= 'P' then
+      r.member, r.dirty = gid, true
+      text = text .. ' ' .. r.name .. '=' .. whole(algorithms[r.kind].charge(r, now, start))
+      if r.kind == 'C' then
+        algorithms.C.save(r, now, start)
+      end
+    end
+  end
+  outs.flight[#outs.flight + 1], outs.flight[#outs.flight + 2] = field, text
+  outs.overdue[#outs.overdue + 1], outs.overdue[#outs.overdue + 2] = whole(moment), field
+  return text
+end
+
+function flights.save()
+  if #outs.overdue > 0 then
+    call('HSET', flight, unpack(outs.flight))
+    call('ZADD', overdue, unpack(outs.overdue))
+    keep_waiting(0, flight, overdue)
   end
 end
 -- The queues of a call and their rules: a rule is read once, whoever meets it. It needs n, base, provider,
@@ -2177,7 +2178,7 @@ local function after_units(r, now, units)
   end
   local whole_windows, field = 0, r.kind == 'T' and 'x' or r.kind == 'S' and (r.per > 0 and 'total' or 'count')
   if not field then
-    return now
+    return algorithms[r.kind].fit(r, now) and now
   elseif r.kind == 'T' then
     units = units * r.q
   elseif r.cap > 0 then
@@ -2196,26 +2197,24 @@ end
 -- that it waits for; -1 where no clock tells. Of those who share a level each has a turn for each that the queue has,
 -- one for one of weight 1; and one more those of them that are `before` at a level, or all.
 local function expected_in(l, path, place, card, before)
-  local latest, binding = now, 0
+  local latest, binding, full = now, 0, nil
   for i, r in ipairs(path) do
     local level, mine = level_of(r.name), tree.units(l.leaf, r.unit)
     local own = card > 1 and floor(max(0, mine - r.cost) * place / (card - 1)) or 0
     if own + r.cost > 0 then
-      if not algorithms[r.kind].fit(r, now) then
-        return -1, i
-      end
       local others = max(0, tree.node(level).kids - 1) / (l.weights and l.weights[level] or 1)
       local turns = own * others + (before and before(level) or others) * max(1, r.cost)
       local t = after_units(r, now, own + min(max(0, tree.units(level, r.unit) - mine), ceil(turns)))
-      if t and t > latest then
+      if not t then
+        return -1, i
+      elseif t > latest then
         latest, binding = t, i
       end
+      full = full or r.kind == 'C' and place + 1 > r.cap - r.held and i
     end
   end
-  for i, r in ipairs(path) do
-    if binding == 0 and r.kind == 'C' and place + 1 > r.cap - r.held then
-      return -1, i
-    end
+  if binding == 0 and full then
+    return -1, full
   end
   return latest - now, binding
 end
