@@ -12,7 +12,7 @@ for i = 1, n do
       out[j] = 0
     end
     out[5 * i + 1], out[5 * i + 3] = 1, 10000
-    out[5 * n + 6], out[5 * n + 7], out[5 * n + 8] = -1, -1, -1
+    out[5 * n + 6], out[5 * n + 7], out[5 * n + 8], out[5 * n + 9] = -1, -1, -1, 0
     return out
   end
 end
