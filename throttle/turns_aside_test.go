@@ -270,3 +270,40 @@ func TestParksSomeAtATime(t *testing.T) {
 		}
 	})
 }
+
+// "Sent again, it leaves tasks where they are": those who are parked too, who have their places when they come back.
+func TestParkedAreLeftThere(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: sec}), func(b *bench) {
+		b.decide(Request{Scope: "p/x"})
+		var asks []Ask
+		for i := range 4 {
+			asks = append(asks, Ask{Scope: "p/x", Ticket: fmt.Sprint("-low/", i)})
+		}
+		lineUpAll(b, asks)
+		still := DispatchRequest{Provider: "p", Max: 9, StandStill: []string{"-low/"}}
+		b.pass(2 * sec)
+		if d, err := b.Dispatch(ctx, still); err != nil || !d.Parked || len(d.Granted) > 0 {
+			b.t.Fatalf("%+v, %v", d, err)
+		}
+		placed, err := b.LineUp(ctx, []Ask{asks[1], asks[0]}, 0, 0)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		for _, p := range placed {
+			if !p.Waits || !p.Again || p.Expected != Unknown {
+				b.t.Errorf("one who is parked is %+v", p)
+			}
+		}
+		var back []Place
+		for _, a := range asks {
+			back = append(back, a.Place())
+		}
+		if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Back: back}); err != nil {
+			b.t.Fatal(err)
+		}
+		if got := b.started(asks); !slices.Equal(got, []string{"-low/0", "-low/1", "-low/2", "-low/3"}) {
+			b.t.Errorf("they start in the order %q", got)
+		}
+	})
+}

@@ -97,7 +97,7 @@ func (p *planner) met(name, kind string) {
 // forwarded notes that asynq has moved several tasks of a queue into pending, since they were due, and plans the queue: most of
 // them came by themselves, and stand in line. It returns when that is done, so that none of them is picked up before.
 func (p *planner) forwarded(name string, n int) {
-	if n < planAfter || !p.t.waker.releaser.parks() || p.t.stopped() {
+	if n < planAfter || !p.t.waker.releaser.parks() || p.t.queues.stands(name) || p.t.stopped() {
 		return
 	}
 	p.mu.Lock()

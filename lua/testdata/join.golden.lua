@@ -27,7 +27,8 @@
 -- Returns  {now, look, then two for each task: placed, expected}
 --          now       integer µs, the clock of this call
 --          look      integer µs until dispatch must be called; -1 when this is no reason to
---          placed    1 when the task stands in its queue now, 2 when it did so before; 0 when it goes straight to asynq
+--          placed    1 when the task stands in its queue now, 2 when it did so before or is parked; 0 when it goes
+--                    straight to asynq
 --          expected  integer µs until its start is expected; -1 can't be told
 --
 -- Writes   KEYS[1..n+5] and KEYS[n+8..n+s+7], as tasks are charged or come to their queues.
@@ -2377,6 +2378,8 @@ local function place(l, ticket, rank)
   local path, sig = counted(queues.path(l), ticket)
   if on_its_way[l.scope .. '\0' .. ticket] then
     return 1, 0
+  elseif parks and call('ZSCORE', parked, l.scope .. '\0' .. ticket) then
+    return 2, -1
   end
   local by, t
   if not held_up(l, sig, ticket) then
