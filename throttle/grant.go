@@ -54,7 +54,10 @@ func (g Grant) Zero() bool { return g.id == "" }
 // ErrUnavailable when Redis could not be told; then the units stay spent, which
 // is safe. A context that has ended does not stop it: it has its own time-out.
 // Costs one round trip, two for a grant that Kept has found.
-func (l *Limiter) GiveBack(ctx context.Context, g Grant) error {
+func (l *Limiter) GiveBack(ctx context.Context, g Grant) error { return l.giveBack(ctx, g, true) }
+
+// giveBack tells of what has come free, or not where its caller takes it again.
+func (l *Limiter) giveBack(ctx context.Context, g Grant, tells bool) error {
 	g.shadow.giveBack()
 	if g.Zero() {
 		return nil
@@ -79,7 +82,9 @@ func (l *Limiter) GiveBack(ctx context.Context, g Grant) error {
 	if err != nil {
 		return unavailable(ctx, "give back to", g.scope, err)
 	}
-	l.heedFreed(p.scope.Provider(), reply)
+	if tells {
+		l.heedFreed(p.scope.Provider(), reply)
+	}
 	if g.kept != "" {
 		ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 		defer cancel()

@@ -295,6 +295,19 @@ func TestParkedAreLeftThere(t *testing.T) {
 				b.t.Errorf("one who is parked is %+v", p)
 			}
 		}
+		for _, group := range []string{"-low/", "-live/"} { // the rule is free, but not for one behind those
+			one := Ask{Scope: "p/x", Ticket: group + "4"}
+			placed, err := b.LineUp(ctx, []Ask{one}, 0, 0)
+			if err != nil || placed[0].Waits != (group == "-low/") {
+				b.t.Errorf("one of %s comes: %+v, %v", group, placed, err)
+			}
+			if placed[0].Waits {
+				asks = append(asks, one)
+				if d, err := b.Dispatch(ctx, still); err != nil || len(d.Granted) > 0 {
+					b.t.Fatalf("%+v, %v", d, err)
+				}
+			}
+		}
 		var back []Place
 		for _, a := range asks {
 			back = append(back, a.Place())
@@ -302,7 +315,7 @@ func TestParkedAreLeftThere(t *testing.T) {
 		if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Back: back}); err != nil {
 			b.t.Fatal(err)
 		}
-		if got := b.started(asks); !slices.Equal(got, []string{"-low/0", "-low/1", "-low/2", "-low/3"}) {
+		if got := b.started(asks); !slices.Equal(got, []string{"-low/0", "-low/1", "-low/2", "-low/3", "-low/4"}) {
 			b.t.Errorf("they start in the order %q", got)
 		}
 	})

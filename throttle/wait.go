@@ -35,11 +35,11 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 		}
 		paused, err := l.untilStart(ctx, &req, &d)
 		if err != nil {
-			return Decision{Binding: -1, At: d.At, Wait: d.Wait}, errors.Join(err, l.takeBack(ctx, &d))
+			return Decision{Binding: -1, At: d.At, Wait: d.Wait}, errors.Join(err, l.takeBack(ctx, &d, true))
 		}
 		req.Missed = d.starts()
 		if paused || l.overtaken(req.Scope, d) {
-			if err := l.takeBack(ctx, &d); err != nil {
+			if err := l.takeBack(ctx, &d, true); err != nil {
 				return Decision{Binding: -1}, err
 			} else if req.Ticket != "" {
 				return l.Rejoin(ctx, req)
@@ -52,7 +52,7 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 			return d, nil
 		}
 		late := time.Since(d.begins)
-		if err := l.takeBack(ctx, &d); err != nil {
+		if err := l.takeBack(ctx, &d, false); err != nil { // those who wait would be granted what it asks for anew
 			return Decision{Binding: -1}, err
 		}
 		req.ID, req.standing = "", again
@@ -64,11 +64,11 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 
 // takeBack gives a start back that cannot be used. One that is in flight is given back by whoever says so, or asks
 // for the ticket again.
-func (l *Limiter) takeBack(ctx context.Context, d *Decision) error {
+func (l *Limiter) takeBack(ctx context.Context, d *Decision, tells bool) error {
 	if d.Handed {
 		return nil
 	}
-	return l.GiveBack(ctx, d.Grant)
+	return l.giveBack(ctx, d.Grant, tells)
 }
 
 // Wait blocks until req is granted and its start has come. It is for callers

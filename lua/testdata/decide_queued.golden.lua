@@ -2438,11 +2438,11 @@ local function took(l, ticket, band, score)
   return place
 end
 
--- Whether one who comes is behind others: those of its own queue, or those who wait for what it takes too, at any
--- level.
+-- Whether one who comes is behind others: those of its own queue, those of its group who are parked, or those who wait
+-- for what it takes too, at any level.
 local function held_up(l, sig, ticket)
   tree.read(tree.chain(l.leaf))
-  if tree.node(l.leaf).kids > 0 then
+  if tree.node(l.leaf).kids > 0 or parks and call('ZSCORE', parked, l.scope .. '\0:' .. group_of(ticket)) then
     return true
   end
   for _, id in ipairs(tree.chain(l.leaf)) do

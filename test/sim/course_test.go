@@ -65,6 +65,7 @@ func run(t *testing.T, rules string, test func(c *course)) {
 			p.server.Shutdown()
 			_ = p.rdb.Close()
 		}
+		<-time.After(time.Second) // replies that a hook still holds up
 	})
 }
 
