@@ -7,7 +7,7 @@
 -- ARGV[1]     clock     "" for the server's clock, or integer µs since the epoch (tests).
 -- ARGV[2]     member    the attempt id.
 --
--- Returns  {freed, waits}: how many places it held, and 1 where tasks wait for them, else 0
+-- Returns  {freed, waits}: how many places it held, and 1 where tasks wait for such, else 0
 --
 -- Writes   KEYS[1..n], and KEYS[n+1] where tasks wait for them.
 -- Source   docs/algorithms.md#concurrency
@@ -22,5 +22,5 @@ local provider = string.match(KEYS[n + 1], '^(.*)![^!]*$')
 for i = 1, n do
   places = places + redis.call('ZREM', KEYS[i], ARGV[2])
 end
-local waits = places > 0 and freed(KEYS[n + 1], KEYS[n + 2], names_of_rules(n, #provider), now)
+local waits = freed(KEYS[n + 1], KEYS[n + 2], names_of_rules(n, #provider), now)
 return { places, waits and 1 or 0 }

@@ -77,14 +77,23 @@ local out = { 1, now }
 for i = 3, 3 * n + 3 do
   out[i] = 0
 end
+-- The answer, once those who wait for what came back are looked at now: also where the call is sent again, since its
+-- reply was lost.
+local function answer(came_back)
+  if freed(schedule, meta, names_of_rules(n, #provider), now) and came_back then
+    out[3 * n + 3] = 1
+  end
+  return out
+end
+
 if last == char(GIVEN_BACK) or redis.call('GET', mark) == taken_back then
   out[1] = 0
-  return out
+  return answer(true)
 elseif id ~= '' and last and sub(last, 1, #id) == id then
   for i = 3, 3 * n + 2 do
     out[i] = unpack7(last, #id + 7 * i - 20)
   end
-  return out
+  return answer(true)
 end
 local rules = {}
 for i = 1, n do
@@ -112,18 +121,15 @@ for i = 1, n do
   end
 end
 if id ~= '' then
-  local answer = id
+  local text = id
   for i = 3, 3 * n + 2 do
-    answer = answer .. pack(out[i])
+    text = text .. pack(out[i])
   end
-  redis.call('HSET', settled, '#', answer)
+  redis.call('HSET', settled, '#', text)
   redis.call('PEXPIRE', settled, ARGV[5])
 end
-local back = 0
+local came_back = false
 for i = 1, n do
-  back = back + out[3 * i]
+  came_back = came_back or out[3 * i] > 0 or rules[i].changed and out[3 * i + 1] == 0 -- or less than a unit did
 end
-if freed(schedule, meta, names_of_rules(n, #provider), now) and back > 0 then
-  out[3 * n + 3] = 1
-end
-return out
+return answer(came_back)

@@ -81,7 +81,7 @@ type Dispatched struct {
 	Next    time.Duration
 	// Parked says that some are parked, as of the last call that was no glance.
 	Parked bool
-	// Others is how many were granted that this caller does not serve: those who do are to call Dispatch.
+	// Others is how many were granted that this caller does not serve, or were left to others: those are to call Dispatch.
 	Others int
 }
 

@@ -37,6 +37,13 @@ func (l *Limiter) OnFreed(f func(provider string)) (end func()) {
 	}
 }
 
+// AnnounceSoon is Announce in the background, four times a second at most for each provider: at once, or as soon as it may.
+func (l *Limiter) AnnounceSoon(provider string) {
+	l.freed.mu.Lock()
+	defer l.freed.mu.Unlock()
+	l.freed.announce(l, provider)
+}
+
 // heedFreed tells of what has come free, if the last number of a reply says that tasks wait for it.
 func (l *Limiter) heedFreed(provider string, reply []int64) {
 	if reply[len(reply)-1] == 1 {

@@ -50,7 +50,7 @@ func TestFreedIsTold(t *testing.T) {
 		release(lease)
 		want(1, "a place was given back")
 		release(lease)
-		want(0, "it was given back again")
+		want(1, "that was sent again, as where its reply is lost")
 		if _, err := b.Settle(ctx, one, Costs{"requests": 2}); err != nil {
 			b.t.Fatal(err)
 		}
@@ -59,8 +59,10 @@ func TestFreedIsTold(t *testing.T) {
 			b.t.Fatal(err)
 		}
 		want(1, "less was spent")
-		b.giveBack(two)
-		want(1, "a grant was given back")
+		for range 2 { // as where its reply is lost
+			b.giveBack(two)
+			want(1, "a grant was given back")
+		}
 		if _, err := b.Reset(ctx, "p", ""); err != nil {
 			b.t.Fatal(err)
 		}

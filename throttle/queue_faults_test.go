@@ -28,7 +28,7 @@ var queuePlants = []struct{ what, from, to string }{
 	{"the granted stay in their queues", "      call('ZREM', l.key, unpack(l.took))\n", ""},
 	{"overdue too soon", "whole(now - STALE), 'WITHSCORES'", "whole(now - 1000000), 'WITHSCORES'"},
 	{"the unused go to the end", "tonumber(eighth or nil) or g.score", "place_after(nil, 0, now)"},
-	{"who stands still is read", "    until not parking.stand or not park_some(l)", "    until true"},
+	{"who stands still is granted", "    return parking.stand and parking.groups[group_of(ticket)]", "    return false"},
 	{"saved for nobody", "  if level then\n    block(level, sig, t, state.cost, state.unit, behind)", "  if false then\n    block(level, sig, t, state.cost, state.unit, behind)"},
 	{"looked at too late", "max(now + 1, free - early) or now + SUSPENDED", "free + 1000000 or now + SUSPENDED"},
 	{"who asks overtakes", "local held = was_parked or not mine and held_up(l, sig, ticket) and not nobody_dispatches()", "local held = was_parked"},

@@ -43,6 +43,8 @@ const (
 	// planRest is how long a queue is left alone after a pass, and planFault after one
 	// that failed.
 	planRest, planFault = 100 * time.Millisecond, 5 * time.Second
+	// mostForward is how long asynq waits with what else is due while a queue is planned.
+	mostForward = 250 * time.Millisecond
 	// planLock is how long a process that died keeps others from planning.
 	planLock = 2 * time.Second
 	// planClaim is when asynq brings back what a process claimed that died.
@@ -95,22 +97,31 @@ func (p *planner) met(name, kind string) {
 }
 
 // forwarded notes that asynq has moved several tasks of a queue into pending, since they were due, and plans the queue: most of
-// them came by themselves, and stand in line. It returns when that is done, so that none of them is picked up before.
+// them came by themselves, and stand in line. It returns when that is done, so that few of them are picked up before, or
+// after mostForward: asynq has other queues to look after.
 func (p *planner) forwarded(name string, n int) {
-	if n < planAfter || !p.t.waker.releaser.parks() || p.t.queues.stands(name) || p.t.stopped() {
+	if n < planAfter || !p.t.waker.releaser.parks() || p.t.queues.stands(name) {
 		return
 	}
 	p.mu.Lock()
 	b := p.queues[name]
-	if b == nil || b.busy || b.told && time.Now().Before(b.rested) {
+	if b == nil || b.busy || b.told && time.Now().Before(b.rested) || p.t.stopped() {
 		p.mu.Unlock()
 		return
 	}
 	b.busy = true
-	p.passes.Add(1)
+	done := make(chan struct{})
+	p.passes.Go(func() {
+		defer close(done)
+		p.run(name, b)
+	})
 	p.mu.Unlock()
-	defer p.passes.Done()
-	p.run(name, b)
+	timer := time.NewTimer(mostForward)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+	}
 }
 
 // wait returns when the passes that Stop ends have seen to what they have claimed, or after

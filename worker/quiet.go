@@ -19,9 +19,6 @@ const (
 
 	// wholeEach is which of the looks at a quiet provider is no glance.
 	wholeEach = 30
-
-	// tellEach is how often other processes are told that tasks of theirs were granted.
-	tellEach = 250 * time.Millisecond
 )
 
 // pollEach is in how long a provider is looked at again, if nothing is due or heard before. w.mu is held.
@@ -46,20 +43,18 @@ func (o *watch) nudge() {
 	if left := time.Until(o.next); left > 0 && left <= spread {
 		return
 	}
+	if o.wanted.IsZero() {
+		o.wanted = time.Now()
+	}
 	select {
 	case o.wake <- struct{}{}:
 	default:
 	}
 }
 
-// announceOthers lets other processes know that tasks which they serve were granted starts, by a look that they do not
-// know of.
-func (w *waker) announceOthers(one *watch) {
-	if time.Since(one.handed) < tellEach {
-		return
-	}
-	one.handed = time.Now()
-	if err := w.t.cfg.Limiter.Announce(w.t.serving, one.provider); err != nil && !w.t.stopped() {
-		w.t.observer.Failed("wake")
-	}
+// lacksRoom says whether tasks were due that there was no room for here.
+func (w *waker) lacksRoom(one *watch) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return one.starved
 }

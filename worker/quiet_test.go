@@ -4,10 +4,15 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/hibiken/asynq"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 )
 
@@ -140,4 +145,90 @@ func TestOthersAreTold(t *testing.T) {
 			t.Error("something came free here, others' tasks were granted, and they were not told")
 		}
 	})
+}
+
+// An announcement that comes while a look is on its way that finds nobody is looked into.
+func TestAnnouncedWhileLooking(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWard(t)
+		defer w.limits.Stop()
+		w.limits.waker.start()
+		<-time.After(2 * time.Second)
+		other, err := throttle.New(w.rdb, w.limits.cfg.Limiter.Policy(), throttle.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var joined atomic.Int64 // when
+		var found atomic.Int64
+		w.limits.waker.dispatch = func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error) {
+			if joined.Load() != 0 { // somebody waits
+				if found.Load() == 0 {
+					found.Store(time.Now().UnixNano())
+				}
+				return throttle.Dispatched{Waiting: true, Next: time.Hour}, nil
+			}
+			// the script has found nobody; its reply is on its way while another process joins and announces
+			joined.Store(time.Now().UnixNano())
+			if err := other.Announce(context.Background(), "p"); err != nil {
+				t.Error(err)
+			}
+			<-time.After(askAround + 10*time.Millisecond) // Redis is slow, or the process busy
+			return throttle.Dispatched{}, nil
+		}
+		w.limits.waker.look("p", hint{})
+		<-time.After(5 * time.Minute)
+		if found.Load() == 0 {
+			t.Fatal("never looked at again in 5 minutes")
+		}
+		if late := time.Duration(found.Load() - joined.Load()); late > 2*time.Second {
+			t.Errorf("looked at %v after it was announced", late)
+		}
+	})
+}
+
+// What comes free in a process that has no slot for who waits is taken by another that has.
+func TestFreedWhereThereIsNoRoom(t *testing.T) {
+	t.Parallel()
+	for _, many := range []int{0, 2000} {
+		synctest.Test(t, func(t *testing.T) {
+			rules := []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: 10 * time.Hour}}
+			policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: rules}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, rdb := redistest.Miniredis(t)
+			a, b := newSystemOn(t, rdb, policy, Config{}), newSystemOn(t, rdb, policy, Config{})
+			settle, started := make(chan struct{}), make(chan time.Time, 1)
+			a.serve(asynq.Config{Concurrency: 1}, func(ctx context.Context, task *asynq.Task) error {
+				<-settle
+				if _, err := Settle(ctx, throttle.Costs{"requests": 0}); err != nil {
+					t.Error(err)
+				}
+				<-time.After(20 * time.Minute)
+				return nil
+			})
+			a.add(queue.Task{})
+			<-time.After(time.Second)
+			b.serve(asynq.Config{Concurrency: 1}, func(ctx context.Context, task *asynq.Task) error {
+				started <- time.Now()
+				return nil
+			})
+			a.add(queue.Task{})
+			<-time.After(10 * time.Second)
+			b.throttle.waker.mu.Lock()
+			for i := range many { // quiet ones
+				b.throttle.waker.watches[fmt.Sprint("other ", i)] = &watch{out: map[string]sent{}}
+			}
+			b.throttle.waker.mu.Unlock()
+			<-time.After(10 * time.Minute)
+			began := time.Now()
+			close(settle)
+			at := <-started
+			if at.Sub(began) > 700*time.Millisecond {
+				t.Errorf("%d more providers: started %v after units came free", many, at.Sub(began))
+			}
+			<-time.After(30 * time.Minute)
+		})
+	}
 }

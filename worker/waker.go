@@ -95,7 +95,6 @@ type watch struct {
 	quiet    bool          // nothing is due: a glance will do, if nobody kicks
 	whole    time.Time     // when the last look began that was no glance
 	said     time.Time     // when processes were last told that somebody waits
-	handed   time.Time     // when they were last told that tasks of theirs were granted
 	kicked   bool
 	idle     bool      // nobody waits but those who are parked
 	starved  bool      // tasks were due that there was no room for
@@ -416,13 +415,13 @@ func (w *waker) watch(one *watch) {
 		if got.Waiting || got.Parked {
 			w.announce(one)
 		}
-		if kicked && got.Others > 0 {
-			w.announceOthers(one)
-		}
 		w.run(one, got.Granted)
 		w.sweep(one)
 		w.pulse.looked(one.beat, err)
 		wait, waits := w.pause(one, got, room, err)
+		if kicked && (got.Others > 0 || w.lacksRoom(one)) {
+			w.t.cfg.Limiter.AnnounceSoon(one.provider) // others cannot know of this look, and may start what this process cannot
+		}
 		if !waits || !w.rest(one, wait) {
 			return
 		}

@@ -37,7 +37,7 @@
 --
 -- Returns  {times, granted, missing, near, overdue}, each a list:
 --          times    {now, next, parked, others}: integer µs, the clock of this call, and when to look again, 0 when
---                   nobody waits, nor is in flight; 1 while any are parked; how many it granted that others serve
+--                   nobody waits, nor is in flight; 1 while any are parked; how many it granted that others serve, or left to others
 --          granted  three for each task: its scope, its ticket and its grant, as in flight.lua
 --          missing  the scopes that were met and are not among KEYS, each once
 --          near     nodes whose turns are next, as paths
@@ -1673,8 +1673,18 @@ do
   function tree.unblock(id, sig)
     local nd = changed(id)
     local state = nd.states[sig]
-    if first(nd, sig) and not state then
+    local child = first(nd, sig)
+    if child and not state then
       error('a node is lost')
+    elseif not child and state and nd.sets[sig].many > 0 then -- all below are left out
+      if nd.up and state.cost then
+        wait_until(nd, sig, false)
+        nd.states[sig] = { band = state.band }
+        put(nd, sig, state.band)
+        rise(nd.up, sig)
+        tree.hide(id, sig)
+      end
+      return
     end
     pass_on(nd, sig)
     if not state or state.cost then
@@ -2290,6 +2300,19 @@ local function forget_claimed(fields, ids)
   in_parts('ZREM', overdue, gone)
 end
 
+local function heed_one(what, its, l, field, ticket)
+  if what == 'b' then
+    unpark(l, field, ticket)
+  elseif what == 'f' then
+    heed_granted(what, l, field, ticket, '')
+    call('ZREM', parked, field)
+    take_out(l, ticket)
+  else
+    heed_granted(what, l, field, ticket, its)
+  end
+end
+
+-- Those who have come are named first, and heeded before all others: nothing of theirs comes back.
 local function heed_news()
   local claimed, ids = {}, {}
   for i = 3 + #KEYS, #ARGV, 3 do
@@ -2304,14 +2327,10 @@ local function heed_news()
       -- this call was sent before, and has heeded it
     elseif what == 'c' then
       claimed[#claimed + 1], ids[#ids + 1] = field, its
-    elseif what == 'b' then
-      unpark(l, field, ticket)
-    elseif what == 'f' then
-      heed_granted(what, l, field, ticket, '')
-      call('ZREM', parked, field)
-      take_out(l, ticket)
     else
-      heed_granted(what, l, field, ticket, its)
+      forget_claimed(claimed, ids)
+      claimed, ids = {}, {}
+      heed_one(what, its, l, field, ticket)
     end
   end
   forget_claimed(claimed, ids)
@@ -2474,6 +2493,7 @@ local function serve(leaf, sig)
   local l = queues.by_scope[sub(leaf, 1, -2)]
   if not l or l.unknown then
     if l then
+      handed = handed + 1
       look_again(now + AGAIN)
     else
       missing[#missing + 1] = sub(leaf, 1, -2)
@@ -2510,6 +2530,7 @@ local function serve(leaf, sig)
     return false
   end
   if is_left(ticket, l) then
+    handed = handed + 1
     look_again(now + ABSENT)
     tree.hide(leaf, sig)
     return true

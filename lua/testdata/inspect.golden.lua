@@ -1583,8 +1583,18 @@ do
   function tree.unblock(id, sig)
     local nd = changed(id)
     local state = nd.states[sig]
-    if first(nd, sig) and not state then
+    local child = first(nd, sig)
+    if child and not state then
       error('a node is lost')
+    elseif not child and state and nd.sets[sig].many > 0 then -- all below are left out
+      if nd.up and state.cost then
+        wait_until(nd, sig, false)
+        nd.states[sig] = { band = state.band }
+        put(nd, sig, state.band)
+        rise(nd.up, sig)
+        tree.hide(id, sig)
+      end
+      return
     end
     pass_on(nd, sig)
     if not state or state.cost then

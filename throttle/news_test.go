@@ -1,0 +1,56 @@
+package throttle
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Who has come and has ended, both told in one call, has spent what it was granted.
+func TestClaimedAndGone(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: time.Hour}), func(b *bench) {
+		b.decide(Request{Scope: "p/a"})
+		if d, err := b.Queue(ctx, Request{Scope: "p/a", Ticket: "x"}); err != nil || !d.Turn.Waits {
+			b.t.Fatalf("%+v, %v", d, err)
+		}
+		b.pass(time.Hour)
+		one := b.dispatch(DispatchRequest{Max: 1}).Granted
+		if len(one) != 1 {
+			b.t.Fatalf("%+v", one)
+		}
+		place := one[0].Place.Under(one[0].Grant)
+		b.dispatch(DispatchRequest{Max: 1, Claimed: []Place{place}, Gone: []Place{one[0].Place}})
+		if d := b.decide(Request{Scope: "p/b"}); d.Allowed {
+			b.t.Error("two runs in an hour")
+		}
+	})
+}
+
+// Who was left to others in a call that granted somebody of another signature is found by the next.
+func TestLeftBesideAnotherSignature(t *testing.T) {
+	t.Parallel()
+	calls, tokens := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 10, Per: sec}, Rule{Name: "t", Algorithm: SlidingWindow, Limit: 10, Per: sec, Unit: "tokens"}
+	onBoth(t, Config{}, policyOf(t, calls, tokens), func(b *bench) {
+		for i := range 4 {
+			req := Request{Scope: fmt.Sprintf("p/%c", 'a'+i%2), Ticket: fmt.Sprint(i)}
+			if i%2 == 0 {
+				req.Costs, req.Priority = Costs{"requests": 1}, 5
+			}
+			if d, err := b.Queue(ctx, req); err != nil || !d.Turn.Waits {
+				b.t.Fatalf("%+v, %v", d, err)
+			}
+		}
+		req := DispatchRequest{Provider: "p", Max: 10, Leave: func(scope string) bool { return scope == "p/a" }}
+		woken := b.dispatch(req)
+		if strings.Join(tickets(placesOf(woken.Granted)), " ") != "1 3" {
+			b.t.Errorf("%+v: want those of p/b", woken)
+		}
+		b.pass(sec)
+		req.Leave = nil
+		if woken = b.dispatch(req); strings.Join(tickets(placesOf(woken.Granted)), " ") != "0 2" {
+			b.t.Errorf("%+v: want those of p/a", woken)
+		}
+	})
+}
