@@ -102,7 +102,7 @@ func (c *calendar) next(at time.Time) time.Time {
 
 // calendarParams is ruleParams for a calendar: what scripts are told of it at a time.
 func calendarParams(r Rule, pad time.Duration, p periods) (numbers [4]int64, more []int64) {
-	slack := min(pad+r.Margin, shortestPeriod/2).Microseconds()
+	slack := min(pad+r.widened(), shortestPeriod/2).Microseconds()
 	spread := int64(0)
 	if r.Spread {
 		spread = 1

@@ -75,6 +75,7 @@ const (
 	fieldLease
 	fieldOnRedisError
 	fieldMargin
+	fieldPrefetch
 	fieldMaxWait
 	fieldResets
 	fieldActive
@@ -88,7 +89,7 @@ const (
 )
 
 var fieldNames = []string{
-	"name", "algorithm", "limit", "per", "burst", "lease", "on_redis_error", "margin", "max_wait",
+	"name", "algorithm", "limit", "per", "burst", "lease", "on_redis_error", "margin", "prefetch", "max_wait",
 	"resets", "active", "timezone", "rollover", "spread", "shadow", "unit", "unlimited",
 }
 
@@ -142,6 +143,7 @@ func draftRules(rules []Rule) []draftRule {
 			fieldLease:        {text: formatDuration(r.Lease), set: r.Lease != 0},
 			fieldOnRedisError: {text: quote(string(r.OnRedisError)), set: r.OnRedisError != ""},
 			fieldMargin:       {text: formatDuration(r.Margin), set: r.Margin != 0},
+			fieldPrefetch:     {text: formatDuration(r.Prefetch), set: r.Prefetch != 0},
 			fieldMaxWait:      {text: formatDuration(r.MaxWait), set: r.MaxWait != 0},
 			fieldResets:       {text: quote(r.Resets), set: r.Resets != ""},
 			fieldActive:       {text: quote(r.Active), set: r.Active != ""},

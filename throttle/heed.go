@@ -295,9 +295,9 @@ func (b Bound) adopted(limit int64) int64 {
 }
 
 // countedIn is the window in which scripts count a limit of the rule: the pad slows a bucket, and a
-// margin does not. See ruleParams.
+// margin or a prefetch does not. See ruleParams.
 func (r Rule) countedIn(pad time.Duration) time.Duration {
-	if r.Algorithm == TokenBucket && r.Margin == 0 {
+	if r.Algorithm == TokenBucket && r.widened() == 0 {
 		return r.Per + pad
 	}
 	return r.Per

@@ -22,7 +22,7 @@ const (
 // plenty says that what passes a bucket within the pad is more than all that can be late at
 // once. Its rate is one pad slower for that; see ruleParams.
 func (r Rule) plenty(pad time.Duration, cost int64) bool {
-	if r.Algorithm != TokenBucket || r.Margin > 0 || r.Limit < lateAtOnce || cost > math.MaxInt64/lateAtOnce {
+	if r.Algorithm != TokenBucket || r.widened() > 0 || r.Limit < lateAtOnce || cost > math.MaxInt64/lateAtOnce {
 		return false
 	}
 	units, _ := mulDiv(r.Limit, pad.Microseconds(), (r.Per + 2*pad).Microseconds())
@@ -32,7 +32,7 @@ func (r Rule) plenty(pad time.Duration, cost int64) bool {
 // room is how long a bucket takes for half of what may start at once beside a cost: for so long
 // it can leave open when a start comes. Others wait for as long as that is not known.
 func (r Rule) room(cost int64) time.Duration {
-	if r.Margin > 0 || r.Limit == 0 || cost >= r.Capacity() {
+	if r.widened() > 0 || r.Limit == 0 || cost >= r.Capacity() {
 		return 0
 	}
 	room, _ := mulDiv((r.Capacity()-cost)/2, r.Per.Microseconds(), r.Limit)
@@ -83,7 +83,7 @@ func (p *plan) minds(pad time.Duration, req *Request) bool {
 }
 
 // tolerance is by how much a start may be late without any rule minding, where that is more
-// than the pad. Lateness is told by this process's clock, which may be late itself: up to the
+// than the pad: a prefetch widens a window as the pad does. Lateness is told by this process's clock, which may be late itself: up to the
 // end of a window, or of a rule's hours, a pad is left.
 func (l *Limiter) tolerance(d *Decision) time.Duration {
 	p, pad, start := d.under, l.cfg.Pad, d.Grant.start
@@ -94,12 +94,12 @@ func (l *Limiter) tolerance(d *Decision) time.Duration {
 			most = min(most, b.Rule.Lease/2) // its place is held until then
 		case TokenBucket:
 			if !b.Rule.plenty(pad, d.Grant.cost.at(i)) {
-				most = min(most, pad+d.leeway)
+				most = min(most, pad+b.Rule.Prefetch+d.leeway)
 			}
 		case SlidingWindow:
-			most = min(most, pad+d.leeway)
+			most = min(most, pad+b.Rule.Prefetch+d.leeway)
 		case FixedWindow:
-			most = min(most, us(numbers[2]-start%numbers[2]-numbers[3]))
+			most = min(most, us(numbers[2]-start%numbers[2]-numbers[3])+b.Rule.Prefetch)
 		case Calendar:
 			ends := numbers[2]
 			if start >= ends {

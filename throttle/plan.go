@@ -215,19 +215,19 @@ func (r params) after(now, place, holds int64) (remaining, reset int64) {
 }
 
 // ruleParams returns the kind and the numbers of a rule, as lua.Rule takes them.
-// The pad and the rule's margin widen its window: what starts or arrives late by no
+// The pad, the rule's margin and its prefetch widen its window: what starts or arrives late by no
 // more than they are is still within the bound.
 //
 // A token bucket has no window. The pad slows it by pad/per, which keeps its
-// bound over any per and longer; a margin, which is to keep it over any length
+// bound over any per and longer; a margin or a prefetch, which are to keep it over any length
 // of time, is demanded before a unit is, pad included, and leaves the rate alone. A bucket
 // that minds no late start is slowed once more for those.
 func ruleParams(r Rule, pad time.Duration) (kind byte, numbers [4]int64) {
-	slack := (pad + r.Margin).Microseconds()
+	slack := (pad + r.widened()).Microseconds()
 	per := r.Per.Microseconds()
 	switch r.Algorithm {
 	case TokenBucket:
-		if r.Margin == 0 {
+		if r.widened() == 0 {
 			per, slack = per+slack, 0
 		}
 		if r.plenty(pad, 1) {

@@ -200,15 +200,26 @@ func randomRule(random *rand.Rand, name string) Rule {
 		if r.Spread = maybe(); maybe() {
 			r.Rollover = random.Int64N(maxLimit + 1)
 		}
+		if !r.Spread && maybe() {
+			r.Prefetch = max(minPrefetch, micros(maxPrefetch))
+		}
 		return r
 	}
 	r.Per = micros(maxTime)
 	if maybe() && r.Per >= 4*time.Microsecond {
 		r.Margin = micros(r.Per / 4)
 	}
+	if maybe() && r.Per >= prefetchWindow {
+		r.Prefetch = max(minPrefetch, micros(maxPrefetch))
+	}
 	if r.Algorithm == TokenBucket && maybe() {
 		r.Limit = max(r.Limit, 1<<30)
 		r.Burst = 1 + random.Int64N(1<<20)
+	}
+	if r.Algorithm == TokenBucket && r.Prefetch > 0 {
+		if r.Burst = max(r.Burst, r.prefetchBurst()); r.Burst > 1<<20 {
+			r.Burst, r.Prefetch = 0, 0
+		}
 	}
 	return r
 }

@@ -151,6 +151,9 @@ func yamlRule(r Rule) string {
 	if r.Margin != 0 {
 		put(fieldMargin, formatDuration(r.Margin))
 	}
+	if r.Prefetch != 0 {
+		put(fieldPrefetch, formatDuration(r.Prefetch))
+	}
 	if r.MaxWait != 0 {
 		put(fieldMaxWait, formatDuration(r.MaxWait))
 	}

@@ -90,8 +90,9 @@ func TestYAMLForm(t *testing.T) {
 	t.Parallel()
 	p := mustParse(t, `{"limits": {
   search: {rules: [{name: z, limit: 10, algorithm: concurrency, lease: 30s, on_redis_error: closed},
-    {name: a, algorithm: "token-bucket", burst: 1, per: 60s, limit: 5, max_wait: 86400s, margin: 1500us, on_redis_error: share},
+    {name: a, algorithm: "token-bucket", per: 60s, limit: 5, max_wait: 86400s, margin: 1500us, prefetch: 50000us, burst: 4, on_redis_error: share},
     {name: day, algorithm: calendar, timezone: UTC, resets: '0 0 * * *', limit: 1, rollover: 0, spread: false},
+    {name: hour, algorithm: calendar, prefetch: 1ms, resets: "@hourly", limit: 1},
     {name: month, algorithm: calendar, spread: true, rollover: 5, timezone: America/Los_Angeles, resets: "@monthly", limit: 9},
     {unlimited: true, name: "yes"}, {name: w, algorithm: fixed-window, limit: 0, per: 30d}]},
   "mail": {}, 404: {scopes: {"*": {scopes: {}, rules: []}, b: {rules: [{name: r, algorithm: token-bucket, limit: 1, per: 1h, burst: 2}]}}}}}`)
@@ -107,8 +108,9 @@ limits:
   search:
     rules:
       - {name: z, algorithm: concurrency, limit: 10}
-      - {name: a, algorithm: token-bucket, limit: 5, per: 1m, on_redis_error: share, margin: 1.5ms, max_wait: 24h}
+      - {name: a, algorithm: token-bucket, limit: 5, per: 1m, burst: 4, on_redis_error: share, margin: 1.5ms, prefetch: 50ms, max_wait: 24h}
       - {name: day, algorithm: calendar, limit: 1, resets: "0 0 * * *"}
+      - {name: hour, algorithm: calendar, limit: 1, resets: "@hourly", prefetch: 1ms}
       - {name: month, algorithm: calendar, limit: 9, resets: "@monthly", timezone: "America/Los_Angeles", rollover: 5, spread: true}
       - {name: "yes", unlimited: true}
       - {name: w, algorithm: fixed-window, limit: 0, per: 30d}

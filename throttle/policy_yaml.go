@@ -254,6 +254,8 @@ func (d decoder) field(r *Rule, f field, e strictyaml.Field, path string) (w wri
 		r.Lease, w = d.duration(e, path)
 	case fieldMargin:
 		r.Margin, w = d.duration(e, path)
+	case fieldPrefetch:
+		r.Prefetch, w = d.duration(e, path)
 	case fieldMaxWait:
 		r.MaxWait, w = d.duration(e, path)
 	case fieldResets:

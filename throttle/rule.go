@@ -47,6 +47,13 @@ const (
 	minLease = time.Second
 	maxLease = day
 
+	// No start begins more than pauseGrace after its API's pause was told, so that units are
+	// charged no longer before it.
+	minPrefetch = time.Millisecond
+	maxPrefetch = pauseGrace
+	// prefetchWindow is the shortest window to prefetch for: that costs no more than 2.5 % then.
+	prefetchWindow = 10 * time.Second
+
 	// shortestPeriod is that of a calendar: cron knows none below a minute.
 	shortestPeriod = time.Minute
 
@@ -83,6 +90,14 @@ type Rule struct {
 	// calls arrive: less than Per, less than half of it with FixedWindow, less than
 	// 30s with Calendar. Not with Concurrency. Defaults to none.
 	Margin time.Duration
+	// Prefetch lets a process charge units up to so long before their starts come, and hand
+	// them out by itself: many decisions then share one call. It is added to the window as Margin
+	// is, so that the bound stays as strict, and costs Prefetch/Per of the limit. 1ms to 250ms.
+	// A window, or a calendar's period, is at least 10s long; the burst of a TokenBucket is at
+	// least two more than twice what it refills within Prefetch. Not with Concurrency, nor with
+	// Spread. A path is prefetched for where all its rules say so; the least counts. Defaults to none.
+	// Source: docs/algorithms.md#prefetch
+	Prefetch time.Duration
 	// MaxWait is the longest that a task waits for this rule, 1µs to 366 days.
 	// Defaults to no bound.
 	MaxWait time.Duration
@@ -125,6 +140,17 @@ func (r Rule) Capacity() int64 {
 		return max(r.Burst, defaultBurst)
 	}
 	return r.Limit
+}
+
+// widened is by how much the rule's window is longer than Per, but for the pad: by so much may starts be apart in
+// how late they are after their charges.
+func (r Rule) widened() time.Duration { return r.Margin + r.Prefetch }
+
+// prefetchBurst is the least burst of a bucket with its Prefetch. Half of it is what the bucket refills within
+// that, which is demanded before a unit is, and a unit: so the rate stays whole, the pad included.
+func (r Rule) prefetchBurst() int64 {
+	refilled, rest := mulDiv(r.Limit, r.Prefetch.Microseconds(), max(r.Per.Microseconds(), 1))
+	return 2*(refilled+min(rest, 1)) + 2
 }
 
 // withDefaults returns the rule with every default written out.

@@ -161,7 +161,7 @@ func (p *plan) settles() time.Duration {
 		case Calendar:
 			longest = longestSettling
 		case SlidingWindow, FixedWindow:
-			longest = max(longest, b.Rule.Per+b.Rule.Margin)
+			longest = max(longest, b.Rule.Per+b.Rule.widened())
 		}
 	}
 	return min(longest, longestSettling)

@@ -64,7 +64,7 @@ func newShare(r Rule, live int64, now time.Time, slack time.Duration) *share {
 
 // window is the length of the rule's window. What is granted here may start as
 // late as what Redis grants.
-func (s *share) window() time.Duration { return s.rule.Per + s.rule.Margin + s.slack }
+func (s *share) window() time.Duration { return s.rule.Per + s.rule.widened() + s.slack }
 
 // unit is how long a token bucket takes to refill n units.
 func (s *share) unit(n int64) time.Duration {

@@ -167,7 +167,7 @@ unmatched: deny
 limits:
   payments:
     rules:
-      - {name: account, algorithm: sliding-window, limit: 200, per: 1s, margin: 20ms, max_wait: 1h}
+      - {name: account, algorithm: sliding-window, limit: 200, per: 10s, margin: 20ms, prefetch: 50ms, max_wait: 1h}
     scopes:
       "*":
         rules:

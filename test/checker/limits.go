@@ -218,7 +218,7 @@ func readRule(n *yaml.Node) (rule, error) {
 			err = v.Decode(&r.shadow)
 		case "unlimited":
 			err = v.Decode(&r.unlimited)
-		case "lease", "on_redis_error", "margin", "max_wait", "spread": // change when a call starts, not what is allowed
+		case "lease", "on_redis_error", "margin", "prefetch", "max_wait", "spread": // change when a call starts, not what is allowed
 		default:
 			err = fmt.Errorf("unknown field %q", key)
 		}

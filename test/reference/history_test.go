@@ -122,7 +122,7 @@ func (h *history) draw(k kind) {
 func (h *history) add(r throttle.Rule, level int) {
 	r.Name = fmt.Sprintf("r%d", len(h.rules))
 	h.rules = append(h.rules, bounded{r, level, Rule{
-		Algorithm: Algorithm(r.Algorithm), Limit: r.Limit, Per: r.Per.Microseconds(), Burst: r.Burst, Margin: r.Margin.Microseconds(),
+		Algorithm: Algorithm(r.Algorithm), Limit: r.Limit, Per: r.Per.Microseconds(), Burst: r.Burst, Margin: (r.Margin + r.Prefetch).Microseconds(),
 		Lease: r.Lease.Microseconds(), Rollover: r.Rollover, Spread: r.Spread, Begins: begins[r.Resets+r.Timezone],
 	}})
 }
@@ -148,19 +148,32 @@ func (h *history) margin() time.Duration {
 	return pick[time.Duration](h, 0, 0, 0, time.Millisecond, 20*time.Millisecond, 1234*µs)
 }
 
+// ahead has some rules prefetch, which widens a window as a margin does.
+func (h *history) ahead(r throttle.Rule) throttle.Rule {
+	if r.Spread || r.Algorithm != throttle.Calendar && r.Per < 10*time.Second || h.rng.IntN(3) > 0 {
+		return r
+	}
+	r.Prefetch = pick(h, time.Millisecond, 50*time.Millisecond, 250*time.Millisecond, 3333*µs)
+	if r.Algorithm == throttle.TokenBucket {
+		refilled := (r.Limit*r.Prefetch.Microseconds() + r.Per.Microseconds() - 1) / r.Per.Microseconds()
+		r.Burst = max(r.Burst, 2*refilled+2)
+	}
+	return r
+}
+
 func bucketRule(h *history) throttle.Rule {
-	return throttle.Rule{
+	return h.ahead(throttle.Rule{
 		Algorithm: throttle.TokenBucket, Limit: h.limit(), Per: h.per(), Margin: h.margin(),
 		Burst: pick[int64](h, 1, 1, 2, 5, 10, 1000, 1+h.rng.Int64N(100)),
-	}
+	})
 }
 
 func slidingRule(h *history) throttle.Rule {
-	return throttle.Rule{Algorithm: throttle.SlidingWindow, Limit: h.limit(), Per: h.per(), Margin: h.margin()}
+	return h.ahead(throttle.Rule{Algorithm: throttle.SlidingWindow, Limit: h.limit(), Per: h.per(), Margin: h.margin()})
 }
 
 func fixedRule(h *history) throttle.Rule {
-	return throttle.Rule{Algorithm: throttle.FixedWindow, Limit: h.limit(), Per: h.per(), Margin: h.margin()}
+	return h.ahead(throttle.Rule{Algorithm: throttle.FixedWindow, Limit: h.limit(), Per: h.per(), Margin: h.margin()})
 }
 
 func concurrencyRule(h *history) throttle.Rule {
@@ -178,7 +191,7 @@ func calendarRule(h *history) throttle.Rule {
 	if r.Resets == "0 0 * * *" && h.rng.IntN(2) == 0 {
 		r.Timezone = "America/Los_Angeles"
 	}
-	return r
+	return h.ahead(r)
 }
 
 // begins has the periods of the calendars by what resets and timezone say, in plain Go.

@@ -36,7 +36,7 @@ var kinds = []kind{
 // pad, limits that need coarse cells, rates that have to be rounded, rules that are suspended.
 func extremeRule(h *history) throttle.Rule {
 	r := pick(h, bucketRule, bucketRule, slidingRule, fixedRule)(h)
-	r.Margin = 0
+	r.Margin, r.Prefetch = 0, 0
 	switch r.Algorithm {
 	case throttle.TokenBucket:
 		r.Limit = pick[int64](h, 0, 1_000_000, 999_983, 1_000_000_007, 1_000_000_000_000, 123_456_789)
@@ -247,7 +247,7 @@ func TestLateStartsKeepTheBound(t *testing.T) {
 			t.Parallel()
 			late := 0
 			for seed := range uint64(5) {
-				k := kind{rules: only(func(h *history) throttle.Rule { r := rule(h); r.Margin = 0; return r }), ahead: true}
+				k := kind{rules: only(func(h *history) throttle.Rule { r := rule(h); r.Margin, r.Prefetch = 0, 0; return r }), ahead: true}
 				h, err := newHistory(t.Context(), redistest.Client(t), redistest.Prefix(t), seed+1, k)
 				if err != nil {
 					t.Fatal(err)
