@@ -42,6 +42,9 @@ type Decision struct {
 	// Handed says that Dispatch had granted it, see Request.Granted: once the run begins that is to be told by
 	// Limiter.TellClaimed. Where it doesn't begin the grant is still in flight.
 	Handed bool
+	// Prefetched says that this process had charged its units before they were asked for, see Rule.Prefetch: no call
+	// was made. At is when they were charged, and Rules is what Redis said then, less what was handed out since.
+	Prefetched bool
 	// Turn is what it says to one who asked with a ticket.
 	Turn Turn
 	// Grant is what was taken, for GiveBack and Hold. Zero for a denial.

@@ -336,6 +336,9 @@ func (l *Limiter) noted(ctx context.Context, p *plan, w word, one toldWord, know
 	if o, ok := l.cfg.Observer.(AnswerObserver); ok && one.changed {
 		o.Heeded(map[string]string{"pause": "pause", "rest": "pause", "cut": "cut", "adopt": "limit", "rise": "rise"}[w.verb])
 	}
+	if one.changed && (w.verb == "cut" || w.verb == "adopt") {
+		l.emptyUnder(p.provider + w.name)
+	}
 	until := one.until.UTC().Format(time.RFC3339)
 	scope := p.scope.String()
 	switch {
@@ -343,6 +346,7 @@ func (l *Limiter) noted(ctx context.Context, p *plan, w word, one toldWord, know
 		l.heard.unsaid(p.provider+w.name, w.verb)
 	case w.verb == "pause" || w.verb == "rest":
 		l.heard.note(p, one)
+		l.emptyBelow(p.provider, one.noted)
 		scope = p.scope.levels()[strings.Count(one.noted, "/")]
 		if one.changed {
 			l.cfg.Logger.WarnContext(ctx, "the API says to stay away; nothing starts in the scope until then", "scope", scope, "answered", p.scope.String(), "until", until, "said", known)

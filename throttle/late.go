@@ -68,7 +68,7 @@ func (l *Limiter) startLater(req *Request) {
 	if err != nil || !p.minds(l.cfg.Pad, req) {
 		return
 	}
-	if slowest := min(p.clock(&l.skews).slowest(), longestLeeway); slowest > l.cfg.Pad {
+	if slowest := min(p.clock(&l.skews).slowest(), longestLeeway); slowest > l.cfg.Pad+p.prefetch() {
 		req.late.from = slowest.Truncate(time.Microsecond)
 		req.Ahead = max(req.Ahead, min(2*slowest, longestLeeway))
 		req.Near = max(req.Near, min(2*slowest, longestLeeway))

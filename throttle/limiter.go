@@ -63,7 +63,7 @@ type Config struct {
 type Observer interface {
 	// Decided tells of a decision asked of Redis, how long the answer took and
 	// its error, if any. d.Rules is set only when err is nil. Of one that Dispatch had granted,
-	// Decision.Handed, nobody was asked, and took is 0.
+	// Decision.Handed, and of one that was prefetched, nobody was asked, and took is 0.
 	Decided(d Decision, took time.Duration, err error)
 }
 
@@ -188,7 +188,7 @@ func (l *Limiter) Policy() *Policy {
 // Source: docs/algorithms.md#changing-a-limit
 func (l *Limiter) SetPolicy(policy *Policy) {
 	if policy != nil {
-		l.plans.set(policy)
+		l.emptyStocks(l.plans.set(policy), (*stock).close)
 	}
 }
 
@@ -299,6 +299,9 @@ func (l *Limiter) really(ctx context.Context, req Request, d *Decision) error {
 		d.Allowed, d.Binding, d.under = true, -1, p
 		return nil
 	}
+	if p.stocks(&req) {
+		return l.fromStock(ctx, p, &req, d)
+	}
 	return l.decide(ctx, p, &req, d)
 }
 
@@ -313,18 +316,18 @@ func (l *Limiter) decide(ctx context.Context, p *plan, req *Request, d *Decision
 	took := replied.Sub(a.sent)
 	req.slot.answered(a, err)
 	if err == nil {
-		a.replied = replied
-		a.answered()
-		l.outage.over(p)
-		err = a.answer(ctx, reply, d)
-		d.under = p
-		l.denied(p, d)
-		server := time.UnixMicro(reply[2])
-		d.begins = p.clock(&l.skews).begins(a.sent, replied, server, d.Wait-d.overdue)
+		err = l.answered(ctx, a, reply, replied, d)
 		d.leeway = req.late.leeway
 		if fresh := l.renewed(p, d); fresh != nil && !req.renewed {
 			req.renewed, *d = true, Decision{}
 			return l.decide(ctx, fresh, req, d)
+		}
+		if p.stock != nil && err == nil && !d.Allowed && req.Ticket == "" && !req.renewed {
+			if gone := p.stock.empty(); len(gone) > 0 { // it may be what the stock holds that is missing
+				l.giveBackDraws(gone)
+				req.renewed, *d = true, Decision{}
+				return l.decide(ctx, p, req, d)
+			}
 		}
 		if p.misses(d) {
 			return l.elsewhen(ctx, p, req, d)
@@ -334,6 +337,22 @@ func (l *Limiter) decide(ctx context.Context, p *plan, req *Request, d *Decision
 	}
 	if l.cfg.Observer != nil {
 		l.cfg.Observer.Decided(*d, took, err)
+	}
+	return err
+}
+
+// answered reads the reply to an attempt, and what it tells of the server.
+func (l *Limiter) answered(ctx context.Context, a *attempt, reply []int64, replied time.Time, d *Decision) error {
+	p := a.plan
+	a.replied = replied
+	a.answered()
+	l.outage.over(p)
+	err := a.answer(ctx, reply, d)
+	d.under = p
+	l.denied(p, d)
+	d.begins = p.clock(&l.skews).begins(a.sent, replied, time.UnixMicro(reply[2]), d.Wait-d.overdue)
+	if p.stock != nil && err == nil {
+		p.stock.saw(d)
 	}
 	return err
 }

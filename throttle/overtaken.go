@@ -70,6 +70,7 @@ func (l *Limiter) lookAtPauses(p *plan) {
 			}
 			if until := time.UnixMicro(number(v)); until.After(at) {
 				l.heard.pause(p.provider+levels[i], until, at)
+				l.emptyBelow(p.provider, levels[i])
 			}
 		}
 	}()

@@ -16,7 +16,7 @@ import (
 )
 
 // plan is what a scope comes to under a policy: the keys and arguments of its
-// scripts, worked out once. It is never changed, but that it finds its server's clock.
+// scripts, worked out once. It is never changed, but that it finds its server's clock, and for its stock.
 type plan struct {
 	settings
 	key      string // under which it is kept: the scope, and which of its rules it leaves out
@@ -59,6 +59,7 @@ type plan struct {
 	open        bool    // none holds, and openRule stands for them
 
 	server atomic.Pointer[skew] // its clock; see clock
+	stock  *stock               // what is charged before it is asked for; nil where nothing may be
 }
 
 // settings are what the policy has for a scope beside its rules. They are the same in all
@@ -146,6 +147,7 @@ func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time
 	p.told, p.path = toldKey(p.provider), scopePath(scope.String())
 	p.shared = [4]any{p.told, metaKey(p.provider), flightKey(p.provider), parkedKey(p.provider)}
 	p.atOnce = "0" + p.path
+	p.stock = newStock(p.bounds)
 	return p
 }
 
@@ -428,6 +430,26 @@ func (c *plans) raises() bool {
 	return c.policy.raises
 }
 
+// stocks are the plans that may have something in stock, and that are so.
+func (c *plans) stocks(are func(*plan) bool) (some []*plan) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.stocked(are)
+}
+
+// stocked is stocks where c.mu is held.
+func (c *plans) stocked(are func(*plan) bool) (some []*plan) {
+	if !c.policy.prefetches {
+		return nil
+	}
+	for _, p := range c.known {
+		if p.stock != nil && are(p) {
+			some = append(some, p)
+		}
+	}
+	return some
+}
+
 // earlier returns the policies before the current one, the latest last.
 func (c *plans) earlier() []*Policy {
 	c.mu.RLock()
@@ -435,16 +457,18 @@ func (c *plans) earlier() []*Policy {
 	return slices.Clone(c.before)
 }
 
-// set makes all scopes be worked out anew.
-func (c *plans) set(policy *Policy) {
+// set makes all scopes be worked out anew, and returns the plans from before that may have something in stock.
+func (c *plans) set(policy *Policy) (old []*plan) {
 	windows := policy.windows()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	old = c.stocked(func(*plan) bool { return true })
 	c.before = append(c.before, c.policy)
 	c.before = c.before[max(0, len(c.before)-keptPolicies):]
 	c.policy, c.known, c.turn, c.windows = policy, map[string]*plan{}, c.turn+1, windows
 	close(c.changed)
 	c.changed = make(chan struct{})
+	return old
 }
 
 const maxPlans = 10_000

@@ -68,10 +68,11 @@ type Node struct {
 // Policy is all rules by scope. It is immutable and safe for concurrent use.
 // The zero Policy has no rules and denies every scope.
 type Policy struct {
-	unmatched Unmatched
-	root      tree
-	raises    bool   // some limit may grow above the configured one
-	text      []byte // what YAML returns
+	unmatched  Unmatched
+	root       tree
+	raises     bool   // some limit may grow above the configured one
+	prefetches bool   // some rule does
+	text       []byte // what YAML returns
 }
 
 // tree is a Node that has been checked.
@@ -309,6 +310,7 @@ func (d draft) policy(faults *strictyaml.Faults) *Policy {
 	if !faults.None() {
 		return nil
 	}
+	p.prefetches = p.has(func(r Rule) bool { return r.Prefetch > 0 })
 	p.raises, p.text = p.root.raises(), p.format()
 	if len(p.text) > maxFileBytes {
 		faults.Add(d.at, "", fmt.Sprintf("the policy is %d bytes long when written out; the most is %d: "+

@@ -92,10 +92,11 @@ func TestDecided(t *testing.T) {
 	m.Decided(decide(false, account, suspended), time.Millisecond, nil)
 	m.Decided(decide(true, account), time.Second, nil)
 	m.Decided(decide(true, full), time.Second, nil)
+	m.Decided(throttle.Decision{Rules: []throttle.RuleState{account}, Prefetched: true}, 0, nil) // nobody was asked
 	m.Decided(throttle.Decision{}, time.Second, throttle.ErrUnavailable)
 	m.Decided(throttle.Decision{}, time.Second, fmt.Errorf("stopped: %w", context.Canceled))
 	wantLines(t, scrape(t, m),
-		`headway_decisions_total{outcome="allowed",rule="payments:account"} 3`,
+		`headway_decisions_total{outcome="allowed",rule="payments:account"} 4`,
 		`headway_decisions_total{outcome="denied",rule="payments:account"} 0`,
 		`headway_decisions_total{outcome="degraded",rule="payments:account"} 1`,
 		`headway_decisions_total{outcome="denied",rule="payments/*/refunds:refunds"} 2`,

@@ -13,7 +13,7 @@ import (
 // Decided counts one decision of a limiter: what each rule that it met said,
 // and how long it took. It implements throttle.Observer.
 func (m *Metrics) Decided(d throttle.Decision, took time.Duration, err error) {
-	if !d.Handed { // else nobody was asked
+	if !d.Handed && !d.Prefetched { // else nobody was asked
 		m.deciding.Observe(took.Seconds())
 	}
 	switch {
