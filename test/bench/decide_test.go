@@ -25,6 +25,9 @@ const (
 	turn      = 500 * time.Millisecond
 	manyKeys  = 1000
 	neverFull = 1_000_000
+	// prefetched is how long before it is asked for a unit may be charged, where rules say so.
+	prefetched = 50 * time.Millisecond
+	aheadOf    = "Headway, prefetch 50ms"
 )
 
 // decider decides on one unit for the i-th of many keys; it never denies here.
@@ -35,20 +38,29 @@ type decider struct {
 
 // BenchmarkDecide counts decisions of 64 callers in one process beside those of
 // redis_rate and of throttled, in turns and in the same run: ours each a command
-// of its own, and those of many callers sharing round trips. The figures are the
-// medians of the turns.
+// of its own, those of many callers sharing round trips, and those with units charged
+// ahead. The figures are the medians of the turns.
 func BenchmarkDecide(b *testing.B) {
 	const one, four = "decisions, 64 callers, one rule", "decisions, 64 callers, three levels, four rules"
+	const alike = "decisions, 64 callers, one rule, one key"
 	measureDecisions(b, one, func(rdb *redis.Client) []decider {
 		return []decider{
 			byRedisRate(rdb), byThrottled(b, rdb),
 			byLimiter(b, rdb, "Headway", "p/", false), byLimiter(b, rdb, "Headway, each alone", "p/", true),
+			byLimiter(b, rdb, aheadOf, "f/", false),
+		}
+	})
+	measureDecisions(b, alike, func(rdb *redis.Client) []decider {
+		return []decider{
+			ofOneKey(byRedisRate(rdb)), ofOneKey(byLimiter(b, rdb, "Headway", "p/", false)),
+			ofOneKey(byLimiter(b, rdb, aheadOf, "f/", false)),
 		}
 	})
 	measureDecisions(b, four, func(rdb *redis.Client) []decider {
 		return []decider{
 			byRedisRate(rdb),
 			byLimiter(b, rdb, "Headway", "q/", false), byLimiter(b, rdb, "Headway, each alone", "q/", true),
+			byLimiter(b, rdb, aheadOf, "g/", false),
 		}
 	})
 }
@@ -118,6 +130,11 @@ func inTurn(b *testing.B, decide func(context.Context, int) error) []time.Durati
 	return slices.Concat(took...)
 }
 
+// ofOneKey has a decider decide on one key alone.
+func ofOneKey(d decider) decider {
+	return decider{d.name, func(ctx context.Context, _ int) error { return d.decide(ctx, 0) }}
+}
+
 func byRedisRate(rdb *redis.Client) decider {
 	limiter := redis_rate.NewLimiter(rdb)
 	return decider{"redis_rate", func(ctx context.Context, i int) error {
@@ -159,11 +176,28 @@ func byLimiter(b *testing.B, rdb *redis.Client, name, prefix string, alone bool)
 	}}
 }
 
+// ahead is the rule with units charged before they are asked for.
+func ahead(r throttle.Rule) throttle.Rule {
+	r.Prefetch = prefetched
+	return r
+}
+
 // unreached is a policy whose limits nothing here comes near.
 func unreached(b *testing.B) *throttle.Policy {
 	b.Helper()
 	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{
 		"p": {Scopes: map[string]throttle.Node{"*": {Rules: []throttle.Rule{bucket("r", neverFull, time.Second, neverFull)}}}},
+		"f": {Scopes: map[string]throttle.Node{"*": {Rules: []throttle.Rule{ahead(bucket("r", 100*neverFull, 10*time.Second, 10*neverFull))}}}},
+		"g": {
+			Rules: []throttle.Rule{ahead(sliding("account", 10*neverFull, 10*time.Second))},
+			Scopes: map[string]throttle.Node{"*": {
+				Rules: []throttle.Rule{
+					ahead(bucket("tenant", 10*neverFull, 10*time.Second, neverFull)),
+					ahead(throttle.Rule{Name: "plan", Algorithm: throttle.FixedWindow, Limit: neverFull, Per: 24 * time.Hour}),
+				},
+				Scopes: map[string]throttle.Node{"b": {Rules: []throttle.Rule{ahead(sliding("endpoint", 10*neverFull, 10*time.Second))}}},
+			}},
+		},
 		"q": {
 			Rules: []throttle.Rule{sliding("account", neverFull, time.Second)},
 			Scopes: map[string]throttle.Node{"*": {
