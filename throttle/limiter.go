@@ -276,7 +276,8 @@ func (l *Limiter) Allow(ctx context.Context, scope string) (Decision, error) {
 // that nothing was decided: *ScopeError, *UnmatchedError, *AppError or *CostError (which no
 // wait will mend), ctx's own error, or one that wraps ErrUnavailable. Units that
 // a cancelled call may have taken are given back. Costs one round trip to Redis,
-// shared with other callers where it can be.
+// shared with other callers where it can be; none where its units are charged already, see
+// Rule.Prefetch.
 func (l *Limiter) Decide(ctx context.Context, req Request) (d Decision, err error) {
 	err = l.really(ctx, req, &d)
 	l.beside(&d, &req, d.Wait)
