@@ -885,7 +885,7 @@ func TestPrefetchFromFarAway(t *testing.T) {
 // Units that were charged in the last moment of a rule's hours are not used after it.
 func TestPrefetchedAndHours(t *testing.T) {
 	t.Parallel()
-	day, night := minuteOf(1000), minuteOf(1000)
+	day, night := minuteOf(100_000), minuteOf(100_000)
 	day.Name, day.Active, night.Name, night.Active = "day", dayHours, "night", nightHours
 	for _, late := range []struct{ there, back time.Duration }{{0, 10 * ms}, {10 * ms, 0}} {
 		prefetching(t, policyOf(t, day, night), func(p *prefetcher) {
@@ -893,7 +893,7 @@ func TestPrefetchedAndHours(t *testing.T) {
 			for round := range 6 {
 				p.way.there.Store(0)
 				p.way.back.Store(0)
-				<-time.After(time.Until(eight) - time.Duration(60+round)*ms)
+				<-time.After(time.Until(eight) - sec - time.Duration(3*round)*ms)
 				p.way.there.Store(int64(late.there))
 				p.way.back.Store(int64(late.back))
 				for time.Until(eight) > -60*ms {
