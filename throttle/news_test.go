@@ -20,7 +20,7 @@ func TestClaimedAndGone(t *testing.T) {
 		if len(one) != 1 {
 			b.t.Fatalf("%+v", one)
 		}
-		place := one[0].Place.Under(one[0].Grant)
+		place := one[0].Under(one[0].Grant)
 		b.dispatch(DispatchRequest{Max: 1, Claimed: []Place{place}, Gone: []Place{one[0].Place}})
 		if d := b.decide(Request{Scope: "p/b"}); d.Allowed {
 			b.t.Error("two runs in an hour")

@@ -200,7 +200,7 @@ func TestFreedWhereThereIsNoRoom(t *testing.T) {
 			_, rdb := redistest.Miniredis(t)
 			a, b := newSystemOn(t, rdb, policy, Config{}), newSystemOn(t, rdb, policy, Config{})
 			settle, started := make(chan struct{}), make(chan time.Time, 1)
-			a.serve(asynq.Config{Concurrency: 1}, func(ctx context.Context, task *asynq.Task) error {
+			a.serve(asynq.Config{Concurrency: 1}, func(ctx context.Context, _ *asynq.Task) error {
 				<-settle
 				if _, err := Settle(ctx, throttle.Costs{"requests": 0}); err != nil {
 					t.Error(err)
@@ -210,7 +210,7 @@ func TestFreedWhereThereIsNoRoom(t *testing.T) {
 			})
 			a.add(queue.Task{})
 			<-time.After(time.Second)
-			b.serve(asynq.Config{Concurrency: 1}, func(ctx context.Context, task *asynq.Task) error {
+			b.serve(asynq.Config{Concurrency: 1}, func(context.Context, *asynq.Task) error {
 				started <- time.Now()
 				return nil
 			})
