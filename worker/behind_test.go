@@ -21,7 +21,7 @@ func TestBehindTheLimits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const (
-			tasks, tenants = 1500, 50
+			tasks, tenants = 900, 50
 			workers, slots = 2, 3
 			lasts          = 100 * time.Millisecond
 		)
