@@ -5,7 +5,7 @@
 -- it has come. Where a rule does not, its node waits in the schedule. Sent again under its
 -- id it answers with the same tasks, as far as they have not come.
 --
--- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[9]. See include/layout.lua.
+-- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[10]. See include/layout.lua.
 -- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next two.
 -- KEYS[n+2]   heap      sorted set of listed nodes.
 -- KEYS[n+3]   meta      hash of nodes.
@@ -23,12 +23,14 @@
 -- ARGV[6]     more    integer >= 0, how many more of those whose start has come already.
 -- ARGV[7]     all     1 to look at every node, whatever it waits for: a limit may have changed.
 -- ARGV[8]     from    integer µs >= 0: no start is sooner from now, since its task could not be there.
--- ARGV[9]     rules   integer n.
--- ARGV[10..]  rule    one for each rule. See include/rules.lua.
--- ARGV[n+10..] path   one for each of s scopes: the numbers of its rules, as "1,3*2,4", with the weight of the
+-- ARGV[9]     edge    integer µs, when the rules of one of the scopes begin or end to hold, "" for never: no start that
+--                     is not before it is granted by these.
+-- ARGV[10]    rules   integer n.
+-- ARGV[11..]  rule    one for each rule. See include/rules.lua.
+-- ARGV[n+11..] path   one for each of s scopes: the numbers of its rules, as "1,3*2,4", with the weight of the
 --                     scope's name under a rule where it has one; "-" for a scope that the caller knows no rules
 --                     of; after a "!" those of one of which the caller may start nobody.
--- ARGV[n+s+10..] news three for each task, what, scope and ticket: "c" it has come, "u" it has not come and
+-- ARGV[n+s+11..] news three for each task, what, scope and ticket: "c" it has come, "u" it has not come and
 --                     goes back to its place, "a" there is no such task yet and it is tried again eight places later,
 --                     "f" there is no such task any more, "b" it was parked and goes back; "c", "u" and "a" with the
 --                     id of the grant behind them, if it shall count for no other. Or "s", any scope, and
@@ -52,7 +54,7 @@
 -- #include layout
 
 local call = redis.call
-local n, base, from = tonumber(ARGV[9]), 9, tonumber(ARGV[8])
+local n, base, from, edge = tonumber(ARGV[10]), 10, tonumber(ARGV[8]), tonumber(ARGV[9]) or math.huge
 local schedule, heap, meta, flight, overdue = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
 local told, parked, provider = KEYS[n + 6], KEYS[n + 7], sub(KEYS[n + 1], 1, -10)
 -- A key counts as often as it is named.
@@ -195,7 +197,7 @@ end
 -- Those who have come are named first, and heeded before all others: nothing of theirs comes back.
 local function heed_news()
   local claimed, ids = {}, {}
-  for i = 3 + #KEYS, #ARGV, 3 do
+  for i = 4 + #KEYS, #ARGV, 3 do
     local what, its, scope, ticket = sub(ARGV[i], 1, 1), sub(ARGV[i], 2), ARGV[i + 1], ARGV[i + 2]
     local l, field = queues.by_scope[scope], scope .. '\0' .. ticket
     if what == 's' then
@@ -361,6 +363,9 @@ local function wait_for(l, sig, ticket, score, path, start, binding, sure)
   end
   local early = sure and free and free - lead > now and lead or 0
   local look = free and max(now + 1, free - early) or now + SUSPENDED
+  if sure and start >= edge then
+    look = max(now + 1, edge)
+  end
   if by.corrected then
     look = min(look, now + TOLD_LOOK)
   end
@@ -403,7 +408,7 @@ local function serve(leaf, sig)
     return true
   end
   local start, binding, sure = joint_start(path, now + from)
-  if not sure or start > now + lead + spread then
+  if not sure or start > now + lead + spread or start >= edge then
     wait_for(l, sig, ticket, score, path, start, binding, sure)
     return true
   elseif most <= 0 and (more <= 0 or start > now) and is_mine(ticket, l) then
@@ -539,11 +544,11 @@ if stale then
   return { { now, now, 0, 0 }, {}, {}, {}, {} }
 elseif there % 2 == 0 and call('EXISTS', meta) == 1 then
   error('the schedule is lost')
-elseif there % 4 == 0 and 3 + #KEYS > #ARGV then
+elseif there % 4 == 0 and 4 + #KEYS > #ARGV then
   return { { now, 0, parks and 1 or 0, 0 }, {}, {}, {}, {} }
 end
 for i = n + 8, #KEYS do
-  queues.add(KEYS[i], ARGV[i + 2])
+  queues.add(KEYS[i], ARGV[i + 3])
 end
 local was = call('HMGET', meta, '@', '^', '*')
 if there % 2 == 1 then

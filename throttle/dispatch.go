@@ -199,7 +199,7 @@ func (l *Limiter) dispatch(ctx context.Context, req DispatchRequest, scopes *nex
 	}
 	args := []any{
 		l.clock(), l.slots.client + NewID(), req.Lead.Microseconds(), req.Spread.Microseconds(), max(0, req.Max), max(0, req.MaxReady), all,
-		req.From.Microseconds(),
+		req.From.Microseconds(), t.edge(),
 	}
 	args = t.appendArgs(args)
 	args = appendNews(args, "c", req.Claimed)

@@ -330,3 +330,43 @@ func TestHoursCostNothing(t *testing.T) {
 		}
 	}
 }
+
+// A start is granted by the rules that hold then, so nobody is granted one that is behind an edge of hours until then: those
+// who would have to start at the edge are not handed out before it, to be decided anew again and again.
+func TestHoursEndBeforeTheStartOfATurn(t *testing.T) {
+	t.Parallel()
+	policy := policyOf(t,
+		Rule{Name: "day", Algorithm: FixedWindow, Limit: 1, Per: time.Minute, Active: dayHours},
+		Rule{Name: "night", Algorithm: FixedWindow, Limit: 2, Per: time.Minute, Active: nightHours},
+	)
+	for name, from := range map[string]time.Duration{"near": 0, "far": 40 * ms} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, policy, func(b *bench) {
+				b.at(oClock(19, 59, 30))
+				for i := range 4 {
+					if d := b.decide(Request{Scope: "p/x", Ticket: fmt.Sprint(i)}); d.Allowed == (i > 0) {
+						b.t.Fatalf("%d: %+v", i, d)
+					}
+				}
+				req := DispatchRequest{Provider: "p", Max: 10, Lead: 10 * ms, Spread: from, From: from}
+				for _, before := range []int64{10_000, 5_000, 1} {
+					b.at(oClock(20, 0, 0) - before)
+					if got := b.dispatch(req); len(got.Granted) != 0 || got.Next != us(before) {
+						b.t.Errorf("%d µs before: %+v", before, got)
+					}
+				}
+				b.at(oClock(20, 0, 0))
+				got := b.dispatch(req)
+				if len(got.Granted) != 2 {
+					b.t.Fatalf("%+v", got)
+				}
+				for _, g := range got.Granted {
+					if g.Wait != from {
+						b.t.Errorf("%+v", g)
+					}
+				}
+			})
+		})
+	}
+}

@@ -37,7 +37,7 @@ var queuePlants = []struct{ what, from, to string }{
 	{"a state that is written twice goes too soon", "    r.till = now + lasts + LONGER\n", "    local r = setmetatable({ till = now + lasts + LONGER }, { __index = r })\n"},
 	{"who is too late goes to the end", "return g and g.score or front_place", "return front_place"},
 	{"more are granted than asked for", "  elseif most <= 0 and (more <= 0 or start > now) and is_mine(ticket, l) then\n    return false", "  elseif false then\n    return false"},
-	{"granted too far ahead", "start > now + lead + spread then\n    wait_for", "start > now + lead + spread + 50000 then\n    wait_for"},
+	{"granted too far ahead", "start > now + lead + spread or start >= edge then\n", "start > now + lead + spread + 50000 or start >= edge then\n"},
 	{"what comes free is not looked at", "      tree.look_at(level_of(name))\n", ""},
 
 	{"lanes that start alike", "min(place + stride, band", "min(place + 1, band"},

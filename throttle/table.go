@@ -128,6 +128,17 @@ func (t *table) leave(leaves func(scope string) bool) {
 	}
 }
 
+// edge is when rules of one of the scopes begin or end to hold, in µs since the epoch; "" where all always hold.
+func (t *table) edge() any {
+	var least any = ""
+	for _, p := range t.plans {
+		if p != nil && p.hours.until != 0 && (least == "" || p.hours.until < least.(int64)) {
+			least = p.hours.until
+		}
+	}
+	return least
+}
+
 func (t *table) kinds() string { return kindsOf(t.present) }
 
 func (t *table) keys(provider string) []any {

@@ -23,6 +23,7 @@ const roundPause = 2 * time.Millisecond
 // begins the next round, and nothing can wake it. So it is told to sleep next to
 // nothing, and the gate holds the first call of a round back when the round
 // before found nothing: until the poll interval is over, or a kick, or a task that was taken is to be handed out.
+// Where it has one queue the gate waits after its answer, not before the next question: asynq would sleep meanwhile.
 //
 // Redis is asked beside: a look that waits for an answer, which may be far away, returns empty-handed when a task
 // of another queue is to be handed out, and asynq goes on to that one. The answer is kept for the next look. A queue
@@ -42,6 +43,9 @@ type gate struct {
 	mu      sync.Mutex
 	met     map[string]bool // queues that asynq has asked, by their prefix
 	empty   map[string]bool // the queues that the round at hand found empty
+	last    string          // the queue of the last look, if it found nothing
+	sole    bool            // asynq asked for it again: it has no other
+	until   time.Time       // how long the look at hand lasts that found nothing; zero: it has not
 	rests   time.Time       // until when the next round is held back, if this one finds nothing
 	asked   *question       // what Redis is being asked; nil: nothing
 	finds   map[string]int  // how many tasks of a queue have been found in a row
@@ -182,6 +186,20 @@ func (g *gate) look(ctx context.Context, queue string, ask ask) found {
 	}
 }
 
+// begins notes the queue of a look: of a round asynq asks each once. g.mu is held.
+func (g *gate) begins(queue string) {
+	g.met[queue] = true
+	g.sole = len(g.met) == 1 && (g.sole || g.last == queue)
+	g.last, g.until = "", time.Time{}
+}
+
+// goesOn has asynq go on to its next queue. g.mu is held.
+func (g *gate) goesOn(queue string) *found {
+	g.last = queue
+	g.keep()
+	return nothing()
+}
+
 func nothing() *found { return &found{answer: redis.NewCmdResult(nil, redis.Nil)} }
 
 // next is one step of a look: its answer, or until when it waits and what ends that sooner.
@@ -192,14 +210,14 @@ func (g *gate) next(ctx context.Context, queue string, began bool, ask ask) (ans
 		g.keep()
 		return nothing(), 0, nil, nil
 	}
-	g.met[queue] = true
-	if !began {
-		if answer := g.answer(); answer != nil {
-			return answer, 0, nil, nil
-		}
+	if began {
+		g.begins(queue)
+	} else if answer := g.answer(); answer != nil {
+		return answer, 0, nil, nil
 	}
 	now := time.Now()
-	if g.asked == nil && g.room(queue, now) && g.due(queue, now) {
+	over := g.asked == nil && !g.until.IsZero() && !now.Before(g.until)
+	if g.asked == nil && !over && g.room(queue, now) && g.due(queue, now) {
 		g.ask(ctx, queue, ask)
 	}
 	one, others := g.taken.next(queue, now)
@@ -207,14 +225,17 @@ func (g *gate) next(ctx context.Context, queue string, began bool, ask ask) (ans
 	case one != nil:
 		g.keep()
 		return &found{one.lease, redis.NewCmdResult(one.message, nil)}, 0, nil, nil
-	case others, g.empty[queue] && len(g.empty) < len(g.met):
-		g.keep()
-		return nothing(), 0, nil, nil // asynq goes on to another queue
+	case others, over, g.empty[queue] && len(g.empty) < len(g.met):
+		return g.goesOn(queue), 0, nil, nil
 	case g.asked != nil:
 		g.asked.awaited = g.asked.queue == queue
 		return nil, g.taken.until(now), g.changed, nil
 	}
-	return nil, min(g.rests.Sub(now), g.taken.until(now)), g.changed, g.heard
+	wait = min(g.rests.Sub(now), g.taken.until(now))
+	if !g.until.IsZero() {
+		wait = min(wait, g.until.Sub(now))
+	}
+	return nil, wait, g.changed, g.heard
 }
 
 // due says whether a queue is to be asked now: not while the round before has found nothing. g.mu is held.
@@ -314,8 +335,17 @@ func (g *gate) answer() *found {
 	at := max(0, slices.IndexFunc(q.found, found.brings))
 	answer := q.found[at]
 	q.found = slices.Delete(q.found, at, at+1)
-	g.keep()
-	return &answer
+	if !errors.Is(answer.answer.Err(), redis.Nil) {
+		g.keep()
+		return &answer
+	} else if g.sole && g.until.IsZero() {
+		g.until = g.rests // meanwhile asynq would sleep, deaf to what comes, and ask for the same again
+	}
+	if g.sole {
+		g.keep()
+		return nil
+	}
+	return g.goesOn(q.queue)
 }
 
 // keep lets answers be kept for the next look: no look waits for them any more. g.mu is held.

@@ -141,6 +141,36 @@ func TestGate(t *testing.T) {
 	})
 }
 
+// "Where it has one queue the gate waits after its answer, not before the next question: asynq would sleep meanwhile": what
+// comes is handed out at once, and in what follows Redis is asked as often as of several queues.
+func TestGateOfOneQueue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const interval = 100 * time.Millisecond
+		a := newAsker(interval, "a")
+		a.run(t)
+		<-time.After(10 * interval) // it is known that there is one
+		slept := 0
+		for range 50 {
+			a.gate.kick() // it is asked for now
+			synctest.Wait()
+			a.put("a", 1)
+			a.gate.kick()
+			a.since()
+			slept += a.tasks["a"]
+			<-time.After(2 * interval)
+		}
+		if slept > 10 { // one in fifty comes between two rounds
+			t.Errorf("asynq slept %d of 50 times when a task came", slept)
+		}
+		a.since()
+		<-time.After(100 * interval)
+		if n := len(a.since()); n < 90 || n > 110 {
+			t.Errorf("it was asked %d times in 100 intervals", n)
+		}
+	})
+}
+
 // A kick while a queue is asked has all of them asked once more.
 func TestGateKickedWhileAsking(t *testing.T) {
 	t.Parallel()
