@@ -92,8 +92,18 @@ func (p *planner) met(name, kind string) {
 	if b.met < planAfter || b.busy || now.Before(b.rested) || p.t.stopped() {
 		return
 	}
+	p.begin(name, b)
+}
+
+// begin begins a pass over a queue, and returns what is closed when it is over. p.mu is held.
+func (p *planner) begin(name string, b *backlog) (over <-chan struct{}) {
 	b.busy = true
-	p.passes.Go(func() { p.run(name, b) })
+	done := make(chan struct{})
+	p.passes.Go(func() {
+		defer close(done)
+		p.run(name, b)
+	})
+	return done
 }
 
 // forwarded notes that asynq has moved several tasks of a queue into pending, since they were due, and plans the queue: most of
@@ -109,17 +119,12 @@ func (p *planner) forwarded(name string, n int) {
 		p.mu.Unlock()
 		return
 	}
-	b.busy = true
-	done := make(chan struct{})
-	p.passes.Go(func() {
-		defer close(done)
-		p.run(name, b)
-	})
+	over := p.begin(name, b)
 	p.mu.Unlock()
 	timer := time.NewTimer(mostForward)
 	defer timer.Stop()
 	select {
-	case <-done:
+	case <-over:
 	case <-timer.C:
 	}
 }

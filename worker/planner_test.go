@@ -80,6 +80,43 @@ func TestBacklogIsPlannedWhereItStands(t *testing.T) {
 	})
 }
 
+// "What asynq moves to pending, since its time has come, is planned before anybody takes it": those who stand in line
+// get their places again, and nobody picks them up.
+func TestForwardedArePlanned(t *testing.T) {
+	t.Parallel()
+	inFakeTime(t, perHour(1), func(s *system) {
+		const n = 40
+		ctx, t := s.t.Context(), s.t
+		for i := range n {
+			s.foreign(fmt.Sprintf("%02d", i), map[string]string{queue.HeaderScope: "p/a"})
+		}
+		s.serve(asynq.Config{Concurrency: 4}, func(context.Context, *asynq.Task) error { return nil })
+		<-time.After(10 * time.Second)
+		const times = 5
+		before := s.seen.get(func(o *seen) int { return o.pickups })
+		for range times {
+			for _, set := range []string{"asynq:{default}:scheduled", "asynq:{default}:retry"} {
+				waits, err := s.rdb.ZRange(ctx, set, 0, -1).Result()
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, id := range waits {
+					s.rdb.ZAdd(ctx, set, redis.Z{Score: float64(time.Now().Unix()), Member: id})
+				}
+			}
+			<-time.After(10 * time.Second)
+		}
+		// Some are taken before the pass has begun. Without it eight or more are each time, until so many were put back.
+		if got := s.seen.get(func(o *seen) int { return o.pickups }) - before; got > 4*times {
+			t.Errorf("tasks that stand in line were picked up %d times", got)
+		}
+		info, err := s.inspector.GetQueueInfo("default")
+		if err != nil || info.Pending+info.Active > 0 || info.Scheduled+info.Retry != n-1 {
+			t.Errorf("%+v, %v", info, err)
+		}
+	})
+}
+
 // "What must not wait unseen stays in pending."
 func TestPlannerLeavesAlone(t *testing.T) {
 	t.Parallel()
