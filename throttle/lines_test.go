@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/headway-go/headway/test/redistest"
 )
 
@@ -43,7 +45,9 @@ func TestThousandsOfScopesLineUp(t *testing.T) {
 // script yet, and where other rules hold by the time that they come.
 func TestLineUpInPartsKeepsTheOrder(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, minutely(1)), func(b *bench) {
+	test := func(t *testing.T, rdb redis.UniversalClient) {
+		t.Parallel()
+		b := newBench(t, rdb, Config{}, policyOf(t, minutely(1)))
 		b.atTime("2026-01-10T00:00:30Z")
 		b.decide(Request{Scope: "p/x"})
 		var asks []Ask
@@ -56,7 +60,6 @@ func TestLineUpInPartsKeepsTheOrder(t *testing.T) {
 		clear(b.plans.known)
 		b.skews.byProvider = nil // the process's own clock is months off
 		b.plans.now = func(provider string) time.Time { return b.skews.of(provider).there(time.Now()) }
-		b.rdb.ScriptFlush(ctx)
 		placed, err := b.LineUp(ctx, asks, 0, 0)
 		if err != nil {
 			b.t.Fatal(err)
@@ -67,5 +70,11 @@ func TestLineUpInPartsKeepsTheOrder(t *testing.T) {
 		if got := b.rdb.ZRange(ctx, b.provider("p")+"/x!queue", 0, -1).Val(); !slices.Equal(got, want[1:]) {
 			b.t.Errorf("they stand as %v", got)
 		}
+	}
+	// Of its own, since it does not know the script.
+	t.Run("redis", func(t *testing.T) { test(t, redistest.NewServer(t).Client(t)) })
+	t.Run("miniredis", func(t *testing.T) {
+		_, rdb := redistest.Miniredis(t)
+		test(t, rdb)
 	})
 }

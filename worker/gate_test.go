@@ -157,7 +157,9 @@ func TestGateOfOneQueue(t *testing.T) {
 			a.put("a", 1)
 			a.gate.kick()
 			a.since()
+			a.mu.Lock()
 			slept += a.tasks["a"]
+			a.mu.Unlock()
 			<-time.After(2 * interval)
 		}
 		if slept > 10 { // one in fifty comes between two rounds
