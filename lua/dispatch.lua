@@ -573,7 +573,7 @@ over = over and dispatch()
 save_stepped()
 save()
 -- About as many of those who are next as this call has served: of those that are listed, and of those that will be soon.
-local near, many = {}, min(256, 16 + floor(#outs.overdue * 3 / 4))
+local near, many = {}, min(256, 4 + floor(#outs.overdue * 9 / 16))
 for sig in pairs(tree.nodes[''] and not tree.nodes[''].gone and tree.node('').states or {}) do
   local key = '\0' .. sig .. '\0'
   for _, member in ipairs(call('ZRANGEBYLEX', heap, '[' .. key, '(' .. '\0' .. sig .. '\1', 'LIMIT', '0', whole(many))) do

@@ -37,8 +37,10 @@ local function costs_of(ticket)
   if not costs then
     local text = string.match(ticket, '^(%d*):')
     costs = text and (tonumber(text) or 1) or {}
-    for unit, units in string.gmatch(text and '' or string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
-      costs[unit] = tonumber(units)
+    if not text then
+      for unit, units in string.gmatch(string.match(ticket, '^[^:]*'), '([^=,]+)=(%d+)') do
+        costs[unit] = tonumber(units)
+      end
     end
     known_costs[ticket] = costs
   end

@@ -26,8 +26,19 @@ do
   local format = string.format
   local SLOT, LATEST, MOST_OF_A_TURN, SWEPT = 100000, 9007199254740991, 10000, 50
   local PAST, NONE = '!', {}
+  local RANK = WHOLE == '%d' and '%07d%016d' or '%07.0f%016.0f'
 
-  local chains = {}
+  local chains, ups = {}, {}
+
+  -- The parent of a node, false for the provider.
+  local function up_of(id)
+    local up = ups[id]
+    if up == nil then
+      up = string.match(id, '^(.*)/') or false
+      ups[id] = up
+    end
+    return up
+  end
 
   -- The nodes from one up to the provider.
   function tree.chain(leaf)
@@ -36,20 +47,20 @@ do
       ids = {}
       while id do
         ids[#ids + 1] = id
-        id = string.match(id, '^(.*)/')
+        id = up_of(id)
       end
       chains[leaf] = ids
     end
     return ids
   end
 
-  -- A node, which its record describes: `up` is its parent, nil for the provider.
+  -- A node, which its record describes: `up` is its parent, false for the provider.
   local function read_record(id, v)
-    local nd = { id = id, up = string.match(id, '^(.*)/'), tag = 0, time = 0, kids = 0, past = 0, units = 0, states = {}, stored = v and true or false }
+    local nd = { id = id, up = up_of(id), tag = 0, time = 0, kids = 0, past = 0, units = 0, states = {}, stored = v and true or false }
     if not v then
       return nd
     end
-    local tag, time, kids, past, units, sums = string.match(v, '^(%d+) (%d+) (%d+) (%d+) (%d+)([^\n]*)')
+    local tag, time, kids, past, units, sums, all = string.match(v, '^(%d+) (%d+) (%d+) (%d+) (%d+)([^\n]*)(.*)')
     nd.tag, nd.time, nd.kids = tonumber(tag), tonumber(time), tonumber(kids)
     nd.past, nd.units = tonumber(past), tonumber(units)
     if sums ~= '' then
@@ -57,6 +68,11 @@ do
       for unit, sum in string.gmatch(sums, ' ([^=]+)=(%d+)') do
         nd.sums[unit] = tonumber(sum)
       end
+    end
+    local one, its = string.match(all, '^\n([^ \n]*) (%d+)$')
+    if one then -- as most have it
+      nd.states[one] = { band = tonumber(its) }
+      return nd
     end
     for sig, band, cost, unit, is, behind in string.gmatch(v, '\n([^ ]*) (%d+) ?(%d*) ?([^=\n]*)(=?)([^\n]*)') do
       nd.states[sig] = { band = tonumber(band), cost = tonumber(cost), unit = cost ~= '' and unit or nil, behind = is == '=' and behind or nil }
@@ -186,7 +202,7 @@ do
 
   -- What stands in the heap for a node, by a band and its tag.
   local function member_of(set, nd, band)
-    return set.key .. format('%07.0f%016.0f', band, nd.tag) .. nd.id
+    return set.key .. format(RANK, band, nd.tag) .. nd.id
   end
 
   local function put(nd, sig, band)
