@@ -65,7 +65,7 @@ func waitingRuns(prefix string) []run {
 	call := 0
 	dispatch := func(at int, news ...any) run {
 		call++
-		args := []any{at, fmt.Sprintf("dispatcher%d", call), 10_000, 80_000, 100, 1, 1, 0, ""}
+		args := []any{at, fmt.Sprintf("dispatcher%d", call), 10_000, 80_000, 100, 1, 1, 0, "", 32}
 		return several(Dispatch, slices.Concat(state, shared), args, news...)
 	}
 	join := func(at int, tasks ...any) run {

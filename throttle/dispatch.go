@@ -112,7 +112,7 @@ func (l *Limiter) Dispatch(ctx context.Context, req DispatchRequest) (Dispatched
 		out.Parked = reply.parked
 		out.Others += reply.others
 		missing = reply.missing
-		scopes.next(reply.near, missing)
+		scopes.next(reply.near, missing, reply.granted)
 		scopes.looked(reply.now, reply.next, out)
 		if len(reply.missing) == 0 && !reply.stale {
 			break
@@ -199,7 +199,7 @@ func (l *Limiter) dispatch(ctx context.Context, req DispatchRequest, scopes *nex
 	}
 	args := []any{
 		l.clock(), l.slots.client + NewID(), req.Lead.Microseconds(), req.Spread.Microseconds(), max(0, req.Max), max(0, req.MaxReady), all,
-		req.From.Microseconds(), t.edge(),
+		req.From.Microseconds(), t.edge(), scopes.named(),
 	}
 	args = t.appendArgs(args)
 	args = appendNews(args, "c", req.Claimed)

@@ -21,7 +21,7 @@ func (s *nextSets) of(provider string) *nextScopes {
 		if s.byName == nil || len(s.byName) >= maxPlans {
 			s.byName = map[string]*nextScopes{}
 		}
-		next = &nextScopes{below: map[string][]string{}, missed: map[string]int{}}
+		next = &nextScopes{below: map[string][]string{}, missed: map[string]int{}, names: firstNamed}
 		s.byName[provider] = next
 	}
 	return next
@@ -40,6 +40,7 @@ type nextScopes struct {
 	until  time.Time           // when that has come
 	parks  bool                // somebody is parked
 	vain   time.Time           // when the tree was last made anew
+	names  int                 // how many scopes a reply is to name
 }
 
 // overdueAfter is when a task that was granted is not on its way any more: STALE of lua/include/waiting/flight.lua.
@@ -54,7 +55,18 @@ const (
 	// or come up again soon. There are at most so many of them.
 	bringsAlong = 8
 	mostBrought = 256
+	// firstNamed, leastNamed and mostNamed are how many scopes a reply names that may be next. Other processes serve some of
+	// them before the next call, so it follows from what calls have missed: a call that misses any is made twice, and costs as
+	// much more as some hundred scopes that are brought along for nothing.
+	firstNamed, leastNamed, mostNamed = 32, 8, 256
 )
+
+// named is how many scopes the next reply is to name.
+func (s *nextScopes) named() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.names
+}
 
 // looked notes what a dispatch told of those who wait.
 func (s *nextScopes) looked(now, due int64, told Dispatched) {
@@ -90,10 +102,19 @@ func (s *nextScopes) add(scopes []string) {
 	}
 }
 
-// next notes who is next: the nodes that the reply named, with what is known below them, and those that it missed.
-func (s *nextScopes) next(near, missing []string) {
+// next notes who is next: the nodes that the reply named, with what is known below them, and those that it missed, but for
+// those that it granted a start: others are before them now.
+func (s *nextScopes) next(near, missing []string, granted []Granted) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for i := range granted {
+		delete(s.missed, granted[i].Scope)
+	}
+	if len(missing) > 0 {
+		s.names = min(s.names*5/4, mostNamed)
+	} else if len(granted) > 0 {
+		s.names = max(s.names-(s.names+15)/16, leastNamed)
+	}
 	for _, scope := range missing {
 		s.meet(scope)
 		s.missed[scope] = bringsAlong

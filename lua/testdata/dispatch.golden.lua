@@ -5,7 +5,7 @@
 -- it has come. Where a rule does not, its node waits in the schedule. Sent again under its
 -- id it answers with the same tasks, as far as they have not come.
 --
--- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[10]. See include/layout.lua.
+-- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[11]. See include/layout.lua.
 -- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next two.
 -- KEYS[n+2]   heap      sorted set of listed nodes.
 -- KEYS[n+3]   meta      hash of nodes.
@@ -25,12 +25,13 @@
 -- ARGV[8]     from    integer µs >= 0: no start is sooner from now, since its task could not be there.
 -- ARGV[9]     edge    integer µs, when the rules of one of the scopes begin or end to hold, "" for never: no start that
 --                     is not before it is granted by these.
--- ARGV[10]    rules   integer n.
--- ARGV[11..]  rule    one for each rule. See include/rules.lua.
--- ARGV[n+11..] path   one for each of s scopes: the numbers of its rules, as "1,3*2,4", with the weight of the
+-- ARGV[10]    near    integer >= 1, how many of those whose turns are next it names, and of those that it does not know.
+-- ARGV[11]    rules   integer n.
+-- ARGV[12..]  rule    one for each rule. See include/rules.lua.
+-- ARGV[n+12..] path   one for each of s scopes: the numbers of its rules, as "1,3*2,4", with the weight of the
 --                     scope's name under a rule where it has one; "-" for a scope that the caller knows no rules
 --                     of; after a "!" those of one of which the caller may start nobody.
--- ARGV[n+s+11..] news three for each task, what, scope and ticket: "c" it has come, "u" it has not come and
+-- ARGV[n+s+12..] news three for each task, what, scope and ticket: "c" it has come, "u" it has not come and
 --                     goes back to its place, "a" there is no such task yet and it is tried again eight places later,
 --                     "f" there is no such task any more, "b" it was parked and goes back; "c", "u" and "a" with the
 --                     id of the grant behind them, if it shall count for no other. Or "s", any scope, and
@@ -125,7 +126,7 @@ local LONGER, LEAST, MOST = 40000000, 1000000, 58000000
 local LONGEST_LEASE = 86400000000
 
 local call = redis.call
-local n, base, from, edge = tonumber(ARGV[10]), 10, tonumber(ARGV[8]), tonumber(ARGV[9]) or math.huge
+local n, base, from, edge = tonumber(ARGV[11]), 11, tonumber(ARGV[8]), tonumber(ARGV[9]) or math.huge
 local schedule, heap, meta, flight, overdue = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
 local told, parked, provider = KEYS[n + 6], KEYS[n + 7], sub(KEYS[n + 1], 1, -10)
 -- A key counts as often as it is named.
@@ -133,7 +134,7 @@ local there = call('EXISTS', schedule, flight, flight, told, told, told, told, p
   parked, parked)
 local heeds, parks, flies = floor(there / 4) % 2 == 1, there >= 8, floor(there / 2) % 2 == 1
 local id, lead, spread = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local most, more = tonumber(ARGV[5]), tonumber(ARGV[6])
+local most, more, many = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[10])
 
 -- Numbers on their way out of and into Redis.
 local max, min = math.max, math.min
@@ -2215,9 +2216,9 @@ function queues.save()
   end
 end
 
--- How many steps a call takes at most, how many blocked nodes it takes up at once, and after how many scopes that
--- it does not know it ends: the caller comes again with those. How many nodes it looks at when limits have changed.
-local STEPS, DUE, UNKNOWN, ALL_AT_ONCE = 1000, 100, 64, '1000'
+-- How many steps a call takes at most, how many blocked nodes it takes up at once, and how many nodes it looks at when
+-- limits have changed.
+local STEPS, DUE, ALL_AT_ONCE = 1000, 100, '1000'
 
 -- How soon to look again where something is left for now. How soon to look again at what the caller knows no rules of.
 -- How soon to look at a suspended rule, which a change of its limit brings up sooner. What was granted for others,
@@ -2335,7 +2336,7 @@ end
 -- Those who have come are named first, and heeded before all others: nothing of theirs comes back.
 local function heed_news()
   local claimed, ids = {}, {}
-  for i = 4 + #KEYS, #ARGV, 3 do
+  for i = 5 + #KEYS, #ARGV, 3 do
     local what, its, scope, ticket = sub(ARGV[i], 1, 1), sub(ARGV[i], 2), ARGV[i + 1], ARGV[i + 2]
     local l, field = queues.by_scope[scope], scope .. '\0' .. ticket
     if what == 's' then
@@ -2522,7 +2523,7 @@ local function serve(leaf, sig)
       missing[#missing + 1] = sub(leaf, 1, -2)
     end
     tree.hide(leaf, sig)
-    return #missing < UNKNOWN
+    return #missing < min(many, most + max(0, more) + 4)
   elseif #missing > 0 then
     return false
   end
@@ -2682,11 +2683,11 @@ if stale then
   return { { now, now, 0, 0 }, {}, {}, {}, {} }
 elseif there % 2 == 0 and call('EXISTS', meta) == 1 then
   error('the schedule is lost')
-elseif there % 4 == 0 and 4 + #KEYS > #ARGV then
+elseif there % 4 == 0 and 5 + #KEYS > #ARGV then
   return { { now, 0, parks and 1 or 0, 0 }, {}, {}, {}, {} }
 end
 for i = n + 8, #KEYS do
-  queues.add(KEYS[i], ARGV[i + 3])
+  queues.add(KEYS[i], ARGV[i + 4])
 end
 local was = call('HMGET', meta, '@', '^', '*')
 if there % 2 == 1 then
@@ -2710,8 +2711,8 @@ local over = there % 2 == 1 or next(tree.times)
 over = over and dispatch()
 save_stepped()
 save()
--- About as many of those who are next as this call has served: of those that are listed, and of those that will be soon.
-local near, many = {}, min(256, 4 + floor(#outs.overdue * 9 / 16))
+-- Those who are next: of those that are listed, and of those that will be soon.
+local near = {}
 for sig in pairs(tree.nodes[''] and not tree.nodes[''].gone and tree.node('').states or {}) do
   local key = '\0' .. sig .. '\0'
   for _, member in ipairs(call('ZRANGEBYLEX', heap, '[' .. key, '(' .. '\0' .. sig .. '\1', 'LIMIT', '0', whole(many))) do
