@@ -54,7 +54,7 @@ type Placed struct {
 }
 
 // LineUp gives places to those who are about to be enqueued, in their order: where
-// their rules have units for them now it leaves them alone, and puts them in line
+// their rules have units for them now it leaves them alone, up to 16 of each 64, and puts them in line
 // otherwise, as if they had asked and been denied. The answer has one Placed for each.
 //
 // Those who may run at once are charged, and in flight until they come. The lead is that of DispatchRequest, and a start is near when it

@@ -41,6 +41,40 @@ func TestThousandsOfScopesLineUp(t *testing.T) {
 	}
 }
 
+// "All but a few of many": those are granted as soon as somebody dispatches, in their order.
+func TestFewOfManyGoStraight(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1000, Per: sec}), func(b *bench) {
+		var asks []Ask
+		var want []string
+		for i := range 2 * joinBatch {
+			asks = append(asks, Ask{Scope: "p/x", Ticket: fmt.Sprint(i)})
+		}
+		placed, err := b.LineUp(ctx, asks, 0, 0)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		for i, p := range placed {
+			if p.Expected != 0 {
+				b.t.Errorf("%d: %+v, though there are units for all", i, p)
+			}
+			if p.Waits {
+				want = append(want, asks[i].Ticket)
+			}
+		}
+		if len(want) < 2*joinBatch-32 || placed[0].Waits {
+			b.t.Errorf("%d of %d wait, the first: %t", len(want), len(asks), placed[0].Waits)
+		}
+		var got []string
+		for _, g := range b.dispatch(DispatchRequest{Max: len(asks)}).Granted {
+			got = append(got, g.Ticket)
+		}
+		if !slices.Equal(got, want) {
+			b.t.Errorf("got %v, want %v", got, want)
+		}
+	})
+}
+
 // Many line up in calls of a few each, in one round trip, and in their order: also where the server does not know the
 // script yet, and where other rules hold by the time that they come.
 func TestLineUpInPartsKeepsTheOrder(t *testing.T) {

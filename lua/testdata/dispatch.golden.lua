@@ -2114,7 +2114,6 @@ function queues.rule(i)
   if not r then
     r = load_rule(i, ARGV[base + i], 1, '', now)
     r.name, r.unit = sub(KEYS[i], #provider + 1), unit_of(ARGV[base + i])
-    r.level = level_of(r.name)
     r.dirty = r.stepped and r.p ~= 0
     r.till = r.dirty and 0 or r.till
     queues.rules[i] = r
@@ -2167,7 +2166,7 @@ function queues.path(l)
       local r = queues.rule(tonumber(i))
       l.path[#l.path + 1] = r
       if weight ~= '' then
-        l.weights[r.level] = tonumber(weight)
+        l.weights[level_of(r.name)] = tonumber(weight)
       end
     end
     add_pauses(l.path, l.scope)
@@ -2201,6 +2200,7 @@ function queues.units_by_level(l, path, ticket)
   if l.last_costs ~= costs then
     l.last_costs, l.units = costs, {}
     for _, r in ipairs(path) do
+      r.level = r.level or level_of(r.name)
       l.units[r.level] = max(l.units[r.level] or 1, r.cost)
     end
   end

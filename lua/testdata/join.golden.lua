@@ -1,8 +1,8 @@
 -- join: give places to tasks before they are enqueued, many in one call.
 --
 -- A task whose start would be near, and that nobody is before, goes straight to asynq: it is charged and in
--- flight. All others come to the queues of their scopes, as if they had asked and been denied. Sent again, it
--- leaves tasks where they are.
+-- flight. All others come to the queues of their scopes, as if they had asked and been denied, and so do all but a
+-- few of many. Sent again, it leaves tasks where they are.
 --
 -- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[5]. See include/layout.lua.
 -- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next two.
@@ -2004,7 +2004,6 @@ function queues.rule(i)
   if not r then
     r = load_rule(i, ARGV[base + i], 1, '', now)
     r.name, r.unit = sub(KEYS[i], #provider + 1), unit_of(ARGV[base + i])
-    r.level = level_of(r.name)
     r.dirty = r.stepped and r.p ~= 0
     r.till = r.dirty and 0 or r.till
     queues.rules[i] = r
@@ -2057,7 +2056,7 @@ function queues.path(l)
       local r = queues.rule(tonumber(i))
       l.path[#l.path + 1] = r
       if weight ~= '' then
-        l.weights[r.level] = tonumber(weight)
+        l.weights[level_of(r.name)] = tonumber(weight)
       end
     end
     add_pauses(l.path, l.scope)
@@ -2091,6 +2090,7 @@ function queues.units_by_level(l, path, ticket)
   if l.last_costs ~= costs then
     l.last_costs, l.units = costs, {}
     for _, r in ipairs(path) do
+      r.level = r.level or level_of(r.name)
       l.units[r.level] = max(l.units[r.level] or 1, r.cost)
     end
   end
@@ -2401,6 +2401,9 @@ tree.at_once = 8
 -- How long those who have come to a queue wait at most, as far as is known; nil where nobody has.
 local longest
 local out, on_its_way = { now, -1 }, {}
+-- How many tasks of a call go straight to asynq at most. More are not picked up before their starts are over, and each of
+-- those asks anew; whoever dispatches hands them out in less time than it takes to answer them.
+local direct = 16
 
 local function place(l, ticket, rank)
   local path, sig = counted(queues.path(l), ticket)
@@ -2412,7 +2415,8 @@ local function place(l, ticket, rank)
   local by, t
   if not held_up(l, sig, ticket) then
     local start, binding, sure = joint_start(path, now)
-    if sure and start - now <= near then
+    if sure and start - now <= near and direct > 0 then
+      direct = direct - 1
       flights.grant(l, ticket, path, start, front_place(rank, start), now) -- if it does not come it is one who comes back
       on_its_way[l.scope .. '\0' .. ticket] = true
       return 0, start - now
