@@ -25,7 +25,7 @@
 -- ARGV[8]     from    integer µs >= 0: no start is sooner from now, since its task could not be there.
 -- ARGV[9]     edge    integer µs, when the rules of one of the scopes begin or end to hold, "" for never: no start that
 --                     is not before it is granted by these.
--- ARGV[10]    near    integer >= 1, how many of those whose turns are next it names, and of those that it does not know.
+-- ARGV[10]    near    integer >= 1, how many of those whose turns are next it names.
 -- ARGV[11]    rules   integer n.
 -- ARGV[12..]  rule    one for each rule. See include/rules.lua.
 -- ARGV[n+12..] path   one for each of s scopes: the numbers of its rules, as "1,3*2,4", with the weight of the
@@ -78,9 +78,9 @@ local stale = false
 -- #include waiting/parked
 -- #include waiting/queues
 
--- How many steps a call takes at most, how many blocked nodes it takes up at once, and how many nodes it looks at when
--- limits have changed.
-local STEPS, DUE, ALL_AT_ONCE = 1000, 100, '1000'
+-- How many steps a call takes at most, how many blocked nodes it takes up at once, and after how many scopes that
+-- it does not know it ends: the caller comes again with those. How many nodes it looks at when limits have changed.
+local STEPS, DUE, MISSING, ALL_AT_ONCE = 1000, 100, 64, '1000'
 
 -- How soon to look again where something is left for now. How soon to look again at what the caller knows no rules of.
 -- How soon to look at a suspended rule, which a change of its limit brings up sooner. What was granted for others,
@@ -351,7 +351,9 @@ end
 -- limit was cut, and grows again, its scope alone waits.
 local function wait_for(l, sig, ticket, score, path, start, binding, sure)
   local by, free = waits_for(path, start, binding)
-  if not free and parking.too_dear(path) then
+  if not by then -- it takes nothing of any rule, and is to start when others may hold
+    return block(l.scope, sig, max(now + 1, edge), 1, '')
+  elseif not free and parking.too_dear(path) then
     if parking.dear == 0 then
       look_again(now)
       return tree.hide(l.leaf, sig)
@@ -385,7 +387,7 @@ local function serve(leaf, sig)
       missing[#missing + 1] = sub(leaf, 1, -2)
     end
     tree.hide(leaf, sig)
-    return #missing < min(many, most + max(0, more) + 4)
+    return #missing < min(MISSING, most + max(0, more) + 4 + handed) -- those that are left hide others
   elseif #missing > 0 then
     return false
   end

@@ -70,7 +70,7 @@ func waitingRuns(prefix string) []run {
 	}
 	join := func(at int, tasks ...any) run {
 		call++
-		return several(Join, slices.Concat(state, shared), []any{at, fmt.Sprintf("dispatcher%d", call), 10_000, 150_000}, tasks...)
+		return several(Join, slices.Concat(state, shared), []any{at, fmt.Sprintf("dispatcher%d", call), 10_000, 150_000, 16}, tasks...)
 	}
 	tasks := []any{1, ":l1", 0, 2, ":l2", 5, 3, ":l3", "0:6:low", 4, ":l4", 0}
 	others := []any{1, ":m1", 0, 2, ":m2", 5, 3, ":m3", 0, 4, ":m4", 0}

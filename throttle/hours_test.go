@@ -370,3 +370,30 @@ func TestHoursEndBeforeTheStartOfATurn(t *testing.T) {
 		})
 	}
 }
+
+// Nor is one that takes nothing of any rule until then: it may take something of one that begins.
+func TestHoursBeginBeforeWhoTakesNothing(t *testing.T) {
+	t.Parallel()
+	policy := policyOf(t,
+		Rule{Name: "words", Algorithm: TokenBucket, Limit: 1, Per: time.Minute, Unit: "tokens"},
+		Rule{Name: "night", Algorithm: TokenBucket, Limit: 1, Per: time.Minute, Active: nightHours},
+	)
+	onBoth(t, Config{}, policy, func(b *bench) {
+		b.at(oClock(7, 50, 0))
+		calls := Costs{Requests: 1, "tokens": 0}
+		for i := range 2 {
+			if d := b.decide(Request{Scope: "p/x", Ticket: fmt.Sprint(i), Costs: calls}); d.Allowed == (i > 0) {
+				b.t.Fatalf("%d: %+v", i, d)
+			}
+		}
+		b.at(oClock(19, 59, 59) + 980_000)
+		req := DispatchRequest{Provider: "p", Max: 10, Lead: 10 * ms, From: 40 * ms, Spread: 40 * ms, All: true}
+		if got := b.dispatch(req); len(got.Granted) != 0 || got.Next != 20*ms {
+			b.t.Errorf("%+v", got)
+		}
+		b.at(oClock(20, 0, 0))
+		if got := b.dispatch(req); len(got.Granted) != 1 {
+			b.t.Errorf("%+v", got)
+		}
+	})
+}

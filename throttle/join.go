@@ -54,8 +54,10 @@ type Placed struct {
 }
 
 // LineUp gives places to those who are about to be enqueued, in their order: where
-// their rules have units for them now it leaves them alone, up to 16 of each 64, and puts them in line
-// otherwise, as if they had asked and been denied. The answer has one Placed for each.
+// their rules have units for them now it leaves them alone, and puts them in line
+// otherwise, as if they had asked and been denied. It leaves 16 alone at most of each 512 of a provider, and no others
+// start sooner than near: more are not picked up before their starts are over, and each would ask
+// anew, where who dispatches hands them out. The answer has one Placed for each.
 //
 // Those who may run at once are charged, and in flight until they come. The lead is that of DispatchRequest, and a start is near when it
 // is at most so far away. Costs one round trip for each 512 of a provider. The error wraps
@@ -95,6 +97,8 @@ func (l *Limiter) LineUp(ctx context.Context, asks []Ask, lead, near time.Durati
 const (
 	joinBatch = 64
 	joinCalls = 8
+	// mostDirect is how many tasks of one round trip are left alone.
+	mostDirect = 16
 )
 
 // lineUp gives places to those of asks that group names, all of one provider.
@@ -102,8 +106,10 @@ func (l *Limiter) lineUp(ctx context.Context, provider string, asks []Ask, group
 	waits := false
 	for some := range slices.Chunk(group, joinBatch*joinCalls) {
 		var calls []*joinCall
+		direct := mostDirect
 		for batch := range slices.Chunk(some, joinBatch) {
-			calls = append(calls, l.newJoin(asks, batch, lead, near))
+			calls = append(calls, l.newJoin(asks, batch, lead, near, direct))
+			direct = 0
 		}
 		if err := l.joinAll(ctx, provider, asks, calls); err != nil {
 			return err
@@ -129,9 +135,8 @@ type joinCall struct {
 	reply  []any
 }
 
-func (l *Limiter) newJoin(asks []Ask, group []int, lead, near time.Duration) *joinCall {
+func (l *Limiter) newJoin(asks []Ask, group []int, lead, near time.Duration, direct int) *joinCall {
 	c := &joinCall{group: group, number: map[string]int{}}
-	c.head = []any{l.clock(), l.slots.client + NewID(), lead.Microseconds(), near.Microseconds()}
 	for _, i := range group {
 		if _, known := c.number[asks[i].Scope]; !known {
 			c.scopes = append(c.scopes, asks[i].Scope)
@@ -139,6 +144,12 @@ func (l *Limiter) newJoin(asks []Ask, group []int, lead, near time.Duration) *jo
 		}
 	}
 	c.bring(l, asks)
+	for _, p := range c.table.plans {
+		if p != nil {
+			near = p.reach(near, l.serverTime) // by then other rules may hold
+		}
+	}
+	c.head = []any{l.clock(), l.slots.client + NewID(), lead.Microseconds(), near.Microseconds(), direct}
 	return c
 }
 

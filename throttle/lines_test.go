@@ -55,7 +55,7 @@ func TestFewOfManyGoStraight(t *testing.T) {
 			b.t.Fatal(err)
 		}
 		for i, p := range placed {
-			if p.Expected != 0 {
+			if p.Expected > us(1) {
 				b.t.Errorf("%d: %+v, though there are units for all", i, p)
 			}
 			if p.Waits {
@@ -71,6 +71,33 @@ func TestFewOfManyGoStraight(t *testing.T) {
 		}
 		if !slices.Equal(got, want) {
 			b.t.Errorf("got %v, want %v", got, want)
+		}
+	})
+}
+
+// "No others start sooner than near", since they are about to be enqueued; and they stand in nobody's way until then.
+func TestFewOfManyGoStraightAndOthersSoon(t *testing.T) {
+	t.Parallel()
+	const near, lead = 150 * ms, 20 * ms
+	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1000, Per: sec}), func(b *bench) {
+		var asks []Ask
+		for i := range joinBatch + 1 {
+			asks = append(asks, Ask{Scope: fmt.Sprint("p/", i%20), Ticket: fmt.Sprint(i)})
+		}
+		placed, err := b.LineUp(ctx, asks, lead, near)
+		if err != nil || placed[mostDirect-1].Waits || !placed[mostDirect+3].Waits {
+			b.t.Fatalf("%+v, %v", placed, err)
+		}
+		if d := b.decide(Request{Scope: "p/other", Ticket: "o"}); !d.Allowed {
+			b.t.Errorf("another is held up: %+v", d)
+		}
+		req := DispatchRequest{Max: len(asks), Lead: lead}
+		if got := b.dispatch(req); len(got.Granted) != 0 || got.Next != near-lead {
+			b.t.Errorf("%+v, before they are there", got)
+		}
+		b.pass(near - lead)
+		if got := b.dispatch(req).Granted; len(got) != len(asks)-mostDirect {
+			b.t.Errorf("%d were granted of %d", len(got), len(asks)-mostDirect)
 		}
 	})
 }

@@ -58,6 +58,29 @@ func TestQueueWithoutRules(t *testing.T) {
 	})
 }
 
+// However many scopes are left to others, who is behind them has its turn, where there is room for one alone.
+func TestLeaveManyForOne(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1000, Per: sec}), func(b *bench) {
+		var asks []Ask
+		for i := range 60 {
+			asks = append(asks, Ask{Scope: fmt.Sprintf("p/t/%02d", i), Ticket: "a"})
+		}
+		b.decide(Request{Scope: "p/first", Cost: 1000})
+		if _, err := b.LineUp(ctx, append(asks, Ask{Scope: "p/u", Ticket: "b"}), 0, 0); err != nil {
+			b.t.Fatal(err)
+		}
+		b.pass(sec)
+		req := DispatchRequest{Max: 1, Leave: func(scope string) bool { return scope != "p/u" }}
+		for range 10 {
+			if got := b.dispatch(req).Granted; len(got) > 0 {
+				return
+			}
+		}
+		b.t.Error("it was not granted in ten calls")
+	})
+}
+
 // "They … are left to others; who is behind them in order does not wait": they are released as soon as somebody may.
 func TestLeave(t *testing.T) {
 	t.Parallel()

@@ -26,6 +26,7 @@ func TestBehindTheLimits(t *testing.T) {
 			lasts          = 100 * time.Millisecond
 		)
 		server, near := redistest.Miniredis(t)
+		t.Cleanup(synctest.Wait) // what was announced at the end has been
 		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {
 			Rules:  []throttle.Rule{{Name: "account", Algorithm: throttle.SlidingWindow, Limit: 1000, Per: time.Second}},
 			Scopes: map[string]throttle.Node{"*": {Rules: []throttle.Rule{{Name: "tenant", Algorithm: throttle.TokenBucket, Limit: 100, Per: time.Second}}}},

@@ -45,7 +45,8 @@ type gate struct {
 	empty   map[string]bool // the queues that the round at hand found empty
 	last    string          // the queue of the last look, if it found nothing
 	sole    bool            // asynq asked for it again: it has no other
-	until   time.Time       // how long the look at hand lasts that found nothing; zero: it has not
+	begun   time.Time       // when the look at hand did: the lease under which it takes a task is counted from there
+	until   time.Time       // how long it lasts, if it found nothing; zero: it has not
 	rests   time.Time       // until when the next round is held back, if this one finds nothing
 	asked   *question       // what Redis is being asked; nil: nothing
 	finds   map[string]int  // how many tasks of a queue have been found in a row
@@ -190,7 +191,7 @@ func (g *gate) look(ctx context.Context, queue string, ask ask) found {
 func (g *gate) begins(queue string) {
 	g.met[queue] = true
 	g.sole = len(g.met) == 1 && (g.sole || g.last == queue)
-	g.last, g.until = "", time.Time{}
+	g.last, g.begun, g.until = "", time.Now(), time.Time{}
 }
 
 // goesOn has asynq go on to its next queue. g.mu is held.
@@ -339,7 +340,11 @@ func (g *gate) answer() *found {
 		g.keep()
 		return &answer
 	} else if g.sole && g.until.IsZero() {
-		g.until = g.rests // meanwhile asynq would sleep, deaf to what comes, and ask for the same again
+		// Meanwhile asynq would sleep, deaf to what comes, and ask for the same again.
+		g.until = g.rests
+		if longest := g.begun.Add(g.interval * 3 / 2); g.until.After(longest) {
+			g.until = longest
+		}
 	}
 	if g.sole {
 		g.keep()

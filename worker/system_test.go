@@ -58,6 +58,7 @@ func inFakeTime(t *testing.T, rules []throttle.Rule, test func(*system)) {
 			t.Fatal(err)
 		}
 		_, rdb := redistest.Miniredis(t)
+		t.Cleanup(synctest.Wait) // what was announced at the end has been
 		test(newSystemOn(t, rdb, policy, Config{}))
 	})
 }

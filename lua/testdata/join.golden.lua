@@ -4,7 +4,7 @@
 -- flight. All others come to the queues of their scopes, as if they had asked and been denied, and so do all but a
 -- few of many. Sent again, it leaves tasks where they are.
 --
--- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[5]. See include/layout.lua.
+-- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[6]. See include/layout.lua.
 -- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next two.
 -- KEYS[n+2]   heap      sorted set of listed nodes.
 -- KEYS[n+3]   meta      hash of nodes.
@@ -18,10 +18,11 @@
 -- ARGV[2]     call    the id of this call.
 -- ARGV[3]     lead    integer µs >= 0, how long before its start a task is granted.
 -- ARGV[4]     near    integer µs >= 0, how near a start must be for its task to go straight to asynq.
--- ARGV[5]     rules   integer n.
--- ARGV[6..]   rule    one for each rule. See include/rules.lua.
--- ARGV[n+6..] path    one for each of s scopes: the numbers of its rules, as dispatch has them.
--- ARGV[n+s+6..] tasks three for each task: the number of its scope; its ticket; its priority, with its lane
+-- ARGV[5]     direct  integer >= 0, how many tasks go straight to asynq at most.
+-- ARGV[6]     rules   integer n.
+-- ARGV[7..]   rule    one for each rule. See include/rules.lua.
+-- ARGV[n+7..] path    one for each of s scopes: the numbers of its rules, as dispatch has them.
+-- ARGV[n+s+7..] tasks three for each task: the number of its scope; its ticket; its priority, with its lane
 --                     as in decide_queued.lua.
 --
 -- Returns  {now, look, then two for each task: placed, expected}
@@ -29,7 +30,7 @@
 --          look      integer µs until dispatch must be called; -1 when this is no reason to
 --          placed    1 when the task stands in its queue now, 2 when it did so before or is parked; 0 when it goes
 --                    straight to asynq
---          expected  integer µs until its start is expected; -1 can't be told
+--          expected  integer µs until its start is expected; -1 can't be told, 0 for one that is in flight
 --
 -- Writes   KEYS[1..n+5] and KEYS[n+8..n+s+7], as tasks are charged or come to their queues.
 -- Source   docs/turns.md#join
@@ -110,8 +111,8 @@ local LONGER, LEAST, MOST = 40000000, 1000000, 58000000
 local LONGEST_LEASE = 86400000000
 
 local call = redis.call
-local n, base = tonumber(ARGV[5]), 5
-local id, lead, near = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local n, base = tonumber(ARGV[6]), 6
+local direct, id, lead, near = tonumber(ARGV[5]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local schedule, heap, meta, flight, overdue = KEYS[n + 1], KEYS[n + 2], KEYS[n + 3], KEYS[n + 4], KEYS[n + 5]
 local told, parked, provider = KEYS[n + 6], KEYS[n + 7], sub(KEYS[n + 1], 1, -10)
 local there = call('EXISTS', told, parked, parked, flight, flight, flight, flight)
@@ -2401,9 +2402,6 @@ tree.at_once = 8
 -- How long those who have come to a queue wait at most, as far as is known; nil where nobody has.
 local longest
 local out, on_its_way = { now, -1 }, {}
--- How many tasks of a call go straight to asynq at most. More are not picked up before their starts are over, and each of
--- those asks anew; whoever dispatches hands them out in less time than it takes to answer them.
-local direct = 16
 
 local function place(l, ticket, rank)
   local path, sig = counted(queues.path(l), ticket)
@@ -2415,23 +2413,28 @@ local function place(l, ticket, rank)
   local by, t
   if not held_up(l, sig, ticket) then
     local start, binding, sure = joint_start(path, now)
-    if sure and start - now <= near and direct > 0 then
+    local soon = sure and start - now <= near
+    if soon and direct > 0 then
       direct = direct - 1
       flights.grant(l, ticket, path, start, front_place(rank, start), now) -- if it does not come it is one who comes back
       on_its_way[l.scope .. '\0' .. ticket] = true
       return 0, start - now
     end
-    by, t = waits_for(path, start, binding)
+    if soon then -- it waits in its own queue alone, and until it is there
+      by, t = { name = l.scope, cost = 1, unit = '' }, now + near
+    else
+      by, t = waits_for(path, start, binding)
+    end
   end
   local before, card, stood = enter(l, ticket, rank, sig, nil, by, t, lead)
   local expected = expected_in(l, path, before, card)
   longest = max(longest or 0, expected)
-  return stood and 2 or 1, expected
+  return stood and 2 or 1, expected == 0 and 1 or expected
 end
 
-local list, from = {}, #KEYS - 1
+local list, from = {}, #KEYS
 for i = n + 8, #KEYS do
-  list[#list + 1] = queues.add(KEYS[i], ARGV[i - 2])
+  list[#list + 1] = queues.add(KEYS[i], ARGV[i - 1])
 end
 queues.read()
 
