@@ -397,3 +397,17 @@ func TestHoursBeginBeforeWhoTakesNothing(t *testing.T) {
 		}
 	})
 }
+
+// Nor is one that is planned, however near that start is.
+func TestHoursEndBeforeWhoIsPlanned(t *testing.T) {
+	t.Parallel()
+	policy := policyOf(t, Rule{Name: "day", Algorithm: FixedWindow, Limit: 1, Per: time.Minute, Active: dayHours})
+	onBoth(t, Config{}, policy, func(b *bench) {
+		b.at(oClock(19, 59, 59) + 900_000)
+		b.decide(Request{Scope: "p/x"})
+		placed, err := b.LineUp(ctx, []Ask{{Scope: "p/x", Ticket: "a"}}, 0, 150*ms)
+		if err != nil || !placed[0].Waits {
+			b.t.Errorf("%+v, %v", placed, err)
+		}
+	})
+}

@@ -62,7 +62,7 @@ func TestFewOfManyGoStraight(t *testing.T) {
 				want = append(want, asks[i].Ticket)
 			}
 		}
-		if len(want) < 2*joinBatch-32 || placed[0].Waits {
+		if len(want) != 2*joinBatch-mostDirect || placed[0].Waits {
 			b.t.Errorf("%d of %d wait, the first: %t", len(want), len(asks), placed[0].Waits)
 		}
 		var got []string
