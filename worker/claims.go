@@ -26,9 +26,20 @@ type claim struct {
 
 func newClaims(t *Throttle) *claims { return &claims{t: t, next: map[string]*claim{}} }
 
-// tell has it told that a task has its start. It does not block: what it returns waits until it was told, so that nobody
-// finds the task in flight who meets it after its run.
+// tell has it told that a task has its start. It takes no lock itself, so that no run waits for others that begin: a
+// goroutine that is stopped while it holds one would have all of them start late. What it returns waits until it was
+// told, so that nobody finds the task in flight who meets it after its run.
 func (c *claims) tell(place throttle.Place) (wait func()) {
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		<-c.add(place).told
+	}()
+	return func() { <-told }
+}
+
+// add has a task told by the next call.
+func (c *claims) add(place throttle.Place) *claim {
 	name := provider(place.Scope)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -41,7 +52,7 @@ func (c *claims) tell(place throttle.Place) (wait func()) {
 	if !sends {
 		go c.send(name)
 	}
-	return func() { <-one.told }
+	return one
 }
 
 // send tells what there is of a provider, until there is nothing.

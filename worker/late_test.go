@@ -227,29 +227,53 @@ func argument(cmd redis.Cmder) string {
 // "nothing that others may hold up comes between" a start that was in time and its run
 func TestNothingHoldsAStartUp(t *testing.T) {
 	t.Parallel()
+	for name, enqueue := range map[string]func(*system, queue.Task){
+		"one who asks":        (*system).add,
+		"one who was granted": func(s *system, task queue.Task) { s.planned(task) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			startsUnderLocks(t, enqueue)
+		})
+	}
+}
+
+// startsUnderLocks has somebody hold the worker's locks from before the second task's start until it runs.
+func startsUnderLocks(t *testing.T, enqueue func(*system, queue.Task)) {
+	t.Helper()
 	// The second holds however long it takes to come, and none holds twice.
 	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: 1, Per: 3 * time.Second}}, Config{Hold: 10 * time.Second})
 	waker := s.throttle.waker
-	s.seen.onHold = sync.OnceFunc(func() { // before its start is due, and until it has run
+	locks := []*sync.Mutex{&waker.mu, &s.throttle.claims.mu}
+	lock := sync.OnceFunc(func() {
 		waker.starved.Store(true)
-		waker.mu.Lock()
+		for _, its := range s.throttle.gates.all {
+			locks = append(locks, &its.mu)
+		}
+		for _, mu := range locks {
+			mu.Lock()
+		}
 	})
-	unlock := sync.OnceFunc(waker.mu.Unlock)
+	unlock := sync.OnceFunc(func() {
+		for _, mu := range locks {
+			mu.Unlock()
+		}
+	})
+	s.seen.onHold = lock
 	var runs atomic.Int64
-	s.add(queue.Task{ID: "goes"})
-	s.add(queue.Task{ID: "holds"})
 	s.serve(asynq.Config{}, func(context.Context, *asynq.Task) error {
 		if runs.Add(1) == 2 {
 			unlock()
 		}
 		return nil
 	})
-	for range 2 {
+	for _, id := range []string{"goes", "holds"} {
+		enqueue(s, queue.Task{ID: id, Type: "work", Scope: "p/a"})
 		select {
 		case <-s.ended:
 		case <-time.After(bound):
 			unlock()
-			t.Fatal("a start waits for who looks after those that wait")
+			t.Fatal("a start waits for a lock that others hold")
 		}
 	}
 }
