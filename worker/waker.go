@@ -392,8 +392,8 @@ func (w *waker) watch(one *watch) {
 			Leave: func(scope string) bool { return w.t.gates.refuse(w.t.tenant(scope), room.lent) },
 		}
 		w.mu.Lock()
-		kicked := one.kicked
-		req.Glance = one.quiet && !kicked
+		sooner := one.kicked || one.vacant // than others look
+		req.Glance = one.quiet && !one.kicked
 		req.All, one.all, one.kicked, one.starved = one.all || hours, false, false, false
 		if !req.Glance {
 			one.whole = time.Now()
@@ -419,7 +419,7 @@ func (w *waker) watch(one *watch) {
 		w.sweep(one)
 		w.pulse.looked(one.beat, err)
 		wait, waits := w.pause(one, got, room, err)
-		if kicked && (got.Others > 0 || w.lacksRoom(one)) {
+		if sooner && (got.Others > 0 || w.lacksRoom(one)) {
 			w.t.cfg.Limiter.AnnounceSoon(one.provider) // others cannot know of this look, and may start what this process cannot
 		}
 		if !waits || !w.rest(one, wait) {
