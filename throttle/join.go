@@ -53,11 +53,16 @@ type Placed struct {
 	Err error
 }
 
+// AllWait has LineUp put all in line, as if no start were near.
+const AllWait time.Duration = -1
+
 // LineUp gives places to those who are about to be enqueued, in their order: where
 // their rules have units for them now it leaves them alone, and puts them in line
 // otherwise, as if they had asked and been denied. It leaves 16 alone at most of each 512 of a provider, and no others
 // start sooner than near: more are not picked up before their starts are over, and each would ask
 // anew, where who dispatches hands them out. The answer has one Placed for each.
+//
+// Of those who are enqueued already, with AllWait for near, none is left alone: who may run at once is the first to be dispatched.
 //
 // Those who may run at once are charged, and in flight until they come. The lead is that of DispatchRequest, and a start is near when it
 // is at most so far away. Costs one round trip for each 512 of a provider. The error wraps
@@ -107,6 +112,9 @@ func (l *Limiter) lineUp(ctx context.Context, provider string, asks []Ask, group
 	for some := range slices.Chunk(group, joinBatch*joinCalls) {
 		var calls []*joinCall
 		direct := mostDirect
+		if near == AllWait {
+			direct = 0
+		}
 		for batch := range slices.Chunk(some, joinBatch) {
 			calls = append(calls, l.newJoin(asks, batch, lead, near, direct))
 			direct = 0
@@ -149,7 +157,7 @@ func (l *Limiter) newJoin(asks []Ask, group []int, lead, near time.Duration, dir
 			near = p.reach(near, l.serverTime) // by then other rules may hold
 		}
 	}
-	c.head = []any{l.clock(), l.slots.client + NewID(), lead.Microseconds(), near.Microseconds(), direct}
+	c.head = []any{l.clock(), l.slots.client + NewID(), lead.Microseconds(), max(near, 0).Microseconds(), direct}
 	return c
 }
 

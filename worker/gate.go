@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -37,10 +38,10 @@ const roundPause = 2 * time.Millisecond
 // asked. A gate belongs to one server and is safe for concurrent use.
 type gate struct {
 	interval time.Duration
-	asking   chan struct{} // is full while Redis is asked, or nobody may ask
-	free     func() int    // how many slots the server has to spare; nil: enough
+	free     func() int // how many slots the server has to spare; nil: enough
 
 	mu      sync.Mutex
+	shuts   map[string]int  // queues that are not asked now, and how many have shut them
 	met     map[string]bool // queues that asynq has asked, by their prefix
 	empty   map[string]bool // the queues that the round at hand found empty
 	last    string          // the queue of the last look, if it found nothing
@@ -103,7 +104,7 @@ const (
 // between half of it and one and a half, as asynq does.
 func newGate(interval time.Duration) *gate {
 	return &gate{
-		interval: interval, asking: make(chan struct{}, 1), finds: map[string]int{}, vain: map[string]int{},
+		interval: interval, shuts: map[string]int{}, finds: map[string]int{}, vain: map[string]int{},
 		met: map[string]bool{}, empty: map[string]bool{},
 		kicked: make(chan struct{}), changed: make(chan struct{}), stopped: make(chan struct{}),
 	}
@@ -218,30 +219,74 @@ func (g *gate) next(ctx context.Context, queue string, began bool, ask ask) (ans
 	}
 	now := time.Now()
 	over := g.asked == nil && !g.until.IsZero() && !now.Before(g.until)
-	if g.asked == nil && !over && g.room(queue, now) && g.due(queue, now) {
+	shut := g.shuts[queue] > 0
+	if g.asked == nil && !over && !shut && g.room(queue, now) && g.due(queue, now) {
 		g.ask(ctx, queue, ask)
 	}
 	one, others := g.taken.next(queue, now)
+	unshut, left := g.unshut()
 	switch {
 	case one != nil:
 		g.keep()
 		return &found{one.lease, redis.NewCmdResult(one.message, nil)}, 0, nil, nil
-	case others, over, g.empty[queue] && len(g.empty) < len(g.met):
+	case others, over, (shut || g.empty[queue]) && left > 0, shut && unshut > 0 && g.mayBegin(now):
 		return g.goesOn(queue), 0, nil, nil
 	case g.asked != nil:
 		g.asked.awaited = g.asked.queue == queue
 		return nil, g.taken.until(now), g.changed, nil
 	}
-	wait = min(g.rests.Sub(now), g.taken.until(now))
+	wait = g.taken.until(now)
+	if unshut > 0 {
+		wait = min(wait, g.rests.Sub(now))
+	}
 	if !g.until.IsZero() {
 		wait = min(wait, g.until.Sub(now))
 	}
 	return nil, wait, g.changed, g.heard
 }
 
+// shut keeps a queue from being asked, as if it were empty; what is here is handed out. When it returns no answer is on its
+// way, and it is for open to end it.
+func (g *gate) shut(queue string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for g.shuts[queue]++; g.asked != nil && g.asked.queue == queue && g.asked.found == nil; g.mu.Lock() {
+		changed := g.changed
+		g.mu.Unlock()
+		<-changed
+	}
+}
+
+// open lets a queue be asked again that was shut.
+func (g *gate) open(queue string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.shuts[queue]--; g.shuts[queue] <= 0 {
+		delete(g.shuts, queue)
+	}
+	g.change()
+}
+
+// unshut is how many of the queues that asynq has asked are not shut, and how many of them are left in the round at hand.
+// g.mu is held.
+func (g *gate) unshut() (all, left int) {
+	for name := range g.met {
+		if g.shuts[name] > 0 {
+			continue
+		}
+		if all++; !g.empty[name] {
+			left++
+		}
+	}
+	return all, left
+}
+
+// mayBegin says whether a round may begin after one that has found nothing. g.mu is held.
+func (g *gate) mayBegin(now time.Time) bool { return !now.Before(g.rests) || isClosed(g.heard) }
+
 // due says whether a queue is to be asked now: not while the round before has found nothing. g.mu is held.
 func (g *gate) due(queue string, now time.Time) bool {
-	if len(g.empty) > 0 && len(g.empty) >= len(g.met) && g.empty[queue] && (!now.Before(g.rests) || isClosed(g.heard)) {
+	if _, left := g.unshut(); left == 0 && g.empty[queue] && g.mayBegin(now) {
 		clear(g.empty)
 	}
 	if g.empty[queue] {
@@ -258,17 +303,10 @@ func (g *gate) ask(ctx context.Context, queue string, ask ask) {
 	q := &question{queue: queue, n: g.several(queue), glance: g.pends != nil && g.vain[queue] >= vainOften, began: time.Now()}
 	g.asked = q
 	go func() {
-		select {
-		case g.asking <- struct{}{}:
-		case <-g.stopped:
-			g.answered(q, []found{*nothing()})
-			return
-		}
 		found := []found{*nothing()}
 		if !q.glance || g.pends(ctx, queue) {
 			found = ask(ctx, q.n)
 		}
-		<-g.asking
 		g.answered(q, found)
 	}()
 }
@@ -465,25 +503,17 @@ func (g *gates) serving(name string) (found *gate) {
 	return found
 }
 
-// shut has no server ask for a task until open is called: no answer is on its way when it
-// returns.
-func (g *gates) shut() (open func()) {
+// shut has no server ask for tasks of a queue until open is called: no answer is on its way when it returns.
+func (g *gates) shut(name string) (open func()) {
 	g.mu.Lock()
-	var all []*gate
-	for one := range g.all {
-		all = append(all, one)
-	}
+	all := slices.Collect(maps.Keys(g.all))
 	g.mu.Unlock()
 	for _, one := range all {
-		for range cap(one.asking) {
-			one.asking <- struct{}{}
-		}
+		one.shut(queuePrefix(name))
 	}
 	return func() {
 		for _, one := range all {
-			for range cap(one.asking) {
-				<-one.asking
-			}
+			one.open(queuePrefix(name))
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -28,6 +29,7 @@ type asker struct {
 	tasks map[string]int
 	fails int
 	asked []string
+	looks int
 	wake  func() // called once, while Redis is being asked
 }
 
@@ -73,6 +75,9 @@ func times(lease string, once func() *redis.Cmd) ask {
 // round is what asynq does again and again.
 func (a *asker) round(ctx context.Context) {
 	for _, queue := range a.queues {
+		a.mu.Lock()
+		a.looks++
+		a.mu.Unlock()
 		cmd := a.gate.look(ctx, queue, times("", func() *redis.Cmd { return a.redis(queue) })).answer
 		if err := cmd.Err(); !errors.Is(err, redis.Nil) {
 			return // it found a task, or gives up
@@ -170,6 +175,87 @@ func TestGateOfOneQueue(t *testing.T) {
 		if n := len(a.since()); n < 90 || n > 110 {
 			t.Errorf("it was asked %d times in 100 intervals", n)
 		}
+	})
+}
+
+// "shut keeps a queue from being asked, as if it were empty; what is here is handed out": others are asked as often as
+// before, and nobody goes round in circles meanwhile.
+func TestGateShut(t *testing.T) {
+	t.Parallel()
+	const interval = 100 * time.Millisecond
+	for _, test := range []struct {
+		name        string
+		queues      []string
+		shut        []string
+		least, most int // how often Redis is asked in 20 intervals
+	}{
+		{"the only one", []string{"a"}, []string{"a"}, 0, 0},
+		{"one of two", []string{"a", "b"}, []string{"a"}, 15, 40},
+		{"the other", []string{"a", "b"}, []string{"b"}, 15, 40},
+		{"both", []string{"a", "b"}, []string{"a", "b"}, 0, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				a := newAsker(interval, test.queues...)
+				a.run(t)
+				<-time.After(3 * interval)
+				for _, queue := range test.shut {
+					a.gate.shut(queue)
+					a.put(queue, 3)
+				}
+				a.since()
+				a.looks = 0
+				<-time.After(20 * interval)
+				asked := a.since()
+				if n := len(asked); n < test.least || n > test.most || a.looks > 2*n+60 {
+					t.Errorf("%d looks, asked %q", a.looks, asked)
+				}
+				for _, one := range asked {
+					if queue, _, _ := strings.Cut(one, " "); slices.Contains(test.shut, queue) {
+						t.Errorf("%s was asked", queue)
+					}
+				}
+				a.gate.put(newHandout(test.shut[0], "", "task", time.Now()))
+				<-time.After(2 * roundPause) // asynq may sleep between two rounds
+				if _, has := a.gate.serves(test.shut[0]); has != 0 {
+					t.Error("what is here is not handed out")
+				}
+				for _, queue := range test.shut {
+					a.gate.open(queue)
+				}
+				<-time.After(roundPause * time.Duration(5*len(test.shut)))
+				a.since()
+				for _, queue := range test.shut {
+					if a.tasks[queue] > 0 {
+						t.Errorf("open, and %d tasks are left in %s", a.tasks[queue], queue)
+					}
+				}
+			})
+		})
+	}
+}
+
+// "When it returns no answer is on its way."
+func TestGateShutsBehindAnAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(time.Hour)
+		defer g.stop()
+		answers := make(chan struct{})
+		go g.look(t.Context(), "a", func(context.Context, int) []found {
+			<-answers
+			return []found{*nothing()}
+		})
+		synctest.Wait()
+		shut := make(chan struct{})
+		go func() { g.shut("a"); close(shut) }()
+		synctest.Wait()
+		if isClosed(shut) {
+			t.Error("shut while Redis is asked")
+		}
+		close(answers)
+		<-shut
 	})
 }
 

@@ -18,8 +18,7 @@ import (
 // that each need not be picked up once to learn that it must wait, and nobody waits
 // behind them all. See docs/decisions/0016. It is safe for concurrent use.
 type planner struct {
-	t     *Throttle
-	alone chan struct{} // holds one while the servers' gates are shut
+	t *Throttle
 
 	mu     sync.Mutex
 	queues map[string]*backlog
@@ -35,6 +34,13 @@ type backlog struct {
 	rested time.Time       // when it may be again
 	size   int             // of the next page
 	told   bool            // that it could not be planned
+	shut   shutting
+}
+
+// shutting is how long nobody here takes tasks of a queue.
+type shutting struct {
+	until time.Time
+	open  func() // nil: it is open
 }
 
 const (
@@ -53,8 +59,10 @@ const (
 	// settlePause is what a task takes from asynq to its handler, and more.
 	settlePause = 500 * time.Microsecond
 	mostSettle  = 10 * time.Millisecond
-	// mostShut is how long no task of any queue is taken for one page.
-	mostShut = 50 * time.Millisecond
+	// mostShut is how long no task of the queue is taken, and pageShut is how much of that there is left for a page at least.
+	mostShut, pageShut = 100 * time.Millisecond, 50 * time.Millisecond
+	// shutPause is how often one who does not plan a queue looks whether another still does.
+	shutPause = 10 * time.Millisecond
 	// mostProviders is of how many a page is: each costs round trips.
 	mostProviders = 8
 
@@ -66,7 +74,7 @@ const (
 )
 
 func newPlanner(t *Throttle) *planner {
-	return &planner{t: t, alone: make(chan struct{}, 1), queues: map[string]*backlog{}}
+	return &planner{t: t, queues: map[string]*backlog{}}
 }
 
 // met notes that a task of a queue was picked up and put back, and plans the queue when
@@ -167,10 +175,13 @@ func (p *planner) run(name string, b *backlog) {
 	}
 }
 
-// plan plans a queue, unless another process does.
+// plan plans a queue, or leaves its tasks alone while another process does.
 func (p *planner) plan(ctx context.Context, name string, b *backlog) error {
-	if free, err := p.lock(ctx, name); err != nil || !free {
+	defer p.open(b)
+	if free, err := p.lock(ctx, name); err != nil {
 		return err
+	} else if !free {
+		return p.leave(ctx, name, b)
 	}
 	defer p.t.cfg.Redis.Del(context.WithoutCancel(ctx), planKey(name))
 	for {
@@ -192,6 +203,36 @@ func (p *planner) lock(ctx context.Context, name string) (free bool, err error) 
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// leave takes no tasks of a queue that another process plans, for a while: most would have to be put back.
+func (p *planner) leave(ctx context.Context, name string, b *backlog) error {
+	for p.shut(name, b); time.Now().Before(b.shut.until) && sleep(ctx, shutPause); {
+		if there, err := p.t.cfg.Redis.Exists(ctx, planKey(name)).Result(); err != nil || there == 0 {
+			return err
+		}
+	}
+	return nil
+}
+
+// shut has nobody here take tasks of a queue, from now on or since the page before. It opens by itself: a Redis that hangs
+// costs the order, and not the other tasks.
+func (p *planner) shut(name string, b *backlog) {
+	if b.shut.open != nil && time.Until(b.shut.until) >= pageShut {
+		return
+	}
+	p.open(b)
+	open := sync.OnceFunc(p.t.gates.shut(name))
+	timer := time.AfterFunc(mostShut, open)
+	b.shut = shutting{time.Now().Add(mostShut), func() { timer.Stop(); open() }}
+}
+
+// open ends shut.
+func (p *planner) open(b *backlog) {
+	if b.shut.open != nil {
+		b.shut.open()
+	}
+	b.shut = shutting{}
 }
 
 // page is what became of the first tasks in pending.
@@ -224,7 +265,7 @@ func (p *planner) page(ctx context.Context, name string, b *backlog) (page, erro
 	if err != nil || len(jobs) == 0 {
 		return out, err
 	}
-	jobs, placed, err := p.place(ctx, name, jobs)
+	jobs, placed, err := p.place(ctx, name, b, jobs)
 	ctx = context.WithoutCancel(ctx) // what is claimed is seen to
 	if err != nil {
 		return out, errors.Join(err, p.putBack(ctx, name, jobs))
@@ -240,6 +281,9 @@ func (p *planner) page(ctx context.Context, name string, b *backlog) (page, erro
 		}
 	}
 	out.parked = len(parked)
+	if len(back) > 0 {
+		p.open(b) // they may run
+	}
 	return out, errors.Join(p.putBack(ctx, name, back), p.keep(ctx, name, parked, until))
 }
 
@@ -347,17 +391,10 @@ func idsOf(jobs []*job) (ids []string) {
 	return ids
 }
 
-// place claims tasks and gives them places. Meanwhile nobody here takes others: some that
+// place claims tasks and gives them places. Meanwhile nobody here takes others of their queue: some that
 // stand behind the page would be in line before it.
-func (p *planner) place(ctx context.Context, name string, jobs []*job) (claimed []*job, placed []throttle.Placed, err error) {
-	if len(jobs) == 0 {
-		return nil, nil, nil
-	}
-	p.alone <- struct{}{}
-	defer func() { <-p.alone }()
-	open := sync.OnceFunc(p.t.gates.shut())
-	defer open()
-	defer time.AfterFunc(mostShut, open).Stop() // a Redis that hangs costs the order, not the other tasks
+func (p *planner) place(ctx context.Context, name string, b *backlog, jobs []*job) (claimed []*job, placed []throttle.Placed, err error) {
+	p.shut(name, b)
 	claimed, err = p.claim(ctx, name, jobs)
 	if err != nil || len(claimed) == 0 {
 		return claimed, nil, err
@@ -384,7 +421,7 @@ func (p *planner) lineUp(ctx context.Context, jobs []*job) ([]throttle.Placed, e
 	for i, j := range jobs {
 		asks[i] = j.ask()
 	}
-	placed, err := p.t.cfg.Limiter.LineUp(ctx, asks, p.t.lead(), 0)
+	placed, err := p.t.cfg.Limiter.LineUp(ctx, asks, p.t.lead(), throttle.AllWait)
 	looked := map[string]bool{}
 	for i, j := range jobs {
 		if name := provider(j.scope); err == nil && placed[i].Waits && !looked[name] {
