@@ -67,7 +67,7 @@ const (
 	mostGone      = 128 // taken out of line by one look, which is to take a millisecond or two
 	goneScopes    = 32  // and of so many scopes, as a look has no room for many more
 	mostAtOnce    = 64  // granted ahead by one look
-	nearAtOnce    = 24  // the same and those whose start has come, beside Redis: the next look is a moment away
+	nearAtOnce    = 18  // the same and those whose start has come, beside Redis: the next look is a moment away
 
 	// A task that is being put back while its turn comes is still active: it is
 	// tried again so often, after a pause that doubles: for two seconds in all, since on a busy machine

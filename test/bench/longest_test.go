@@ -165,7 +165,7 @@ func (c *crowded) ticket() string {
 // lead and spread are a worker's, and most is how many it grants at once beside Redis.
 const (
 	lead, spread = 20 * time.Millisecond, 80 * time.Millisecond
-	most         = 24
+	most         = 18
 )
 
 // dispatch grants some, and keeps who is on the way and who has not come in time.
