@@ -1,6 +1,6 @@
 -- Which attempts of a batch nothing stands in the way of: free[i], for the one whose id begins at byte i
--- of calls. It needs calls, there, told, meta, flight and parked, and reads each of those once.
-free = {}
+-- of calls; nil where nothing stands in any's way. It needs calls, there, told, meta, flight and parked, and reads each of
+-- those once.
 do
   local provider, heeds, parks, flies = sub(told, 1, -6), there % 2 == 1, there % 4 >= 2, there >= 4
   local asked, levels, attempts, at = { P = {}, R = {}, n = {}, task = {} }, {}, {}, 3
@@ -29,29 +29,58 @@ do
     end
   end
 
-  while at <= #calls do
+  -- Whether an API has told anything of any level or rule here: what it has told of others is in nobody's way, and most
+  -- batches are through with this.
+  local function is_told()
+    for i = 6, #KEYS do
+      asked.R[sub(KEYS[i], #provider + 1)] = false
+    end
+    local i = 3
+    while i <= #calls do
+      local n, length, k, x, a, t = byte(calls, i, i + 5)
+      i = i + 10 + 4 * n + length
+      local path = sub(calls, i, i + k * 256 + x - 1)
+      if not levels[path] then
+        for _, level in ipairs(levels_of(path)) do
+          asked.P[level] = false
+        end
+      end
+      i = i + k * 256 + x + a * 256 + t
+    end
+    fetch(told, 'P', asked.P)
+    fetch(told, 'R', asked.R)
+    for _, its in ipairs({ asked.P, asked.R }) do
+      for _, v in pairs(its) do
+        if v then
+          return true
+        end
+      end
+    end
+    return false
+  end
+
+  heeds = heeds and is_told()
+  if heeds or byte(calls, 2) == 1 then
+    free = {}
+  end
+  while free and at <= #calls do
     local n, length, k, x, a, t = byte(calls, at, at + 5)
     local path_at = at + 10 + 4 * n + length
     local ticket_at, size = path_at + k * 256 + x, a * 256 + t
     local path = sub(calls, path_at, ticket_at - 1)
     local one = { at = path_at - length, levels = levels[path] or levels_of(path), keys = {} }
     one.task = size > 0 and path .. '\0' .. sub(calls, ticket_at, ticket_at + size - 1)
-    for _, level in ipairs(one.levels) do
-      asked.P[level] = false
-      if one.task then
-        asked.n[level], asked.task[one.task] = false, false
+    if one.task then
+      asked.task[one.task] = false
+      for _, level in ipairs(one.levels) do
+        asked.n[level] = false
       end
     end
     for i = 1, heeds and n or 0 do
       k, x = byte(calls, at + 6 + 4 * i, at + 7 + 4 * i)
       one.keys[i] = sub(KEYS[k * 256 + x], #provider + 1)
-      asked.R[one.keys[i]] = false
     end
     attempts[#attempts + 1], at = one, ticket_at + size
-  end
-  if heeds then
-    fetch(told, 'P', asked.P)
-    fetch(told, 'R', asked.R)
   end
   fetch(meta, 'n', asked.n)
   if flies then
