@@ -66,7 +66,7 @@ func TestDeadlineOfAsynqs(t *testing.T) {
 		server.Shutdown()
 		mu.Lock()
 		defer mu.Unlock()
-		late := 0
+		late, twice := 0, 0
 		for i := range doomed {
 			id := fmt.Sprint("doomed ", i)
 			if ran[id] > 0 {
@@ -76,11 +76,13 @@ func TestDeadlineOfAsynqs(t *testing.T) {
 			info, err := w.limits.inspector.GetTaskInfo("default", id)
 			must(t, err)
 			known := info.State == asynq.TaskStateArchived && info.Retried == 0 // at its last pick-up before
-			if !known && (info.State != asynq.TaskStateRetry || info.Retried != 1) {
+			if info.Retried == 2 { // it was granted in the moment in which asynq failed it
+				twice++
+			} else if !known && (info.State != asynq.TaskStateRetry || info.Retried != 1) {
 				t.Errorf("%s is %+v: want one retry burnt", id, info)
 			}
 		}
-		if late < doomed/2 || failures != late {
+		if late < doomed/2 || twice > 1 || failures != late+twice {
 			t.Errorf("%d came too late, and asynq failed tasks %d times", late, failures)
 		}
 		if want := 20 + others + doomed - late; len(starts) != want {

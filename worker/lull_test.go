@@ -110,7 +110,7 @@ func TestLooksGoOn(t *testing.T) {
 		}
 		w.limits.waker.look("p", hint{})
 		<-time.After(time.Minute)
-		if n := looks.Load(); n < 150 {
+		if n := looks.Load(); n < 120 { // two of three come at once, the third within 1.5 s
 			t.Errorf("%d looks in a minute", n)
 		}
 	})

@@ -14,7 +14,7 @@ import (
 const (
 	// pollMost is how often a quiet provider is looked at by a process that has few, and pollShare how much less often
 	// for each that it has.
-	pollMost  = time.Second
+	pollMost  = 1200 * time.Millisecond
 	pollShare = 20 * time.Millisecond
 
 	// wholeEach is which of the looks at a quiet provider is no glance.

@@ -101,6 +101,9 @@ func (w *waker) askStates(name string, tasks []inQueue) ([]string, error) {
 // takeGranted moves granted tasks of a queue to a server of this process, which runs them at their starts. What does not answer
 // is asked again: some may be taken already.
 func (w *waker) takeGranted(one *watch, g *gate, name string, list []throttle.Granted, ids []string) {
+	if list, ids = w.stillOut(one, list, ids); len(ids) == 0 {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.serving), asynqLease/2)
 	defer cancel()
 	lease := newLease()
@@ -117,6 +120,18 @@ func (w *waker) takeGranted(one *watch, g *gate, name string, list []throttle.Gr
 	}
 	w.handOut(one, g, name, lease, list, messages)
 	w.answered(one, name, list, ids, out)
+}
+
+// stillOut leaves out those that have ended since they were granted: asynq has counted a failure, and would count another.
+func (w *waker) stillOut(one *watch, list []throttle.Granted, ids []string) (out []throttle.Granted, its []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, g := range list {
+		if _, is := one.out[g.Ticket]; is {
+			out, its = append(out, g), append(its, ids[i])
+		}
+	}
+	return out, its
 }
 
 // untake puts tasks into pending of which it is not known whether they were taken: those that were, and those that wait.

@@ -53,6 +53,10 @@ const (
 	gatedLead = 20 * time.Millisecond
 	// spread is how much earlier it may be, so that a call serves several tasks.
 	spread = 80 * time.Millisecond
+	// mostSpread is spread where a look grants fewer than fewGranted otherwise: with the lead no more than the 250 ms that a
+	// start may be ahead unseen by who pauses its scope.
+	mostSpread = 230 * time.Millisecond
+	fewGranted = 3
 
 	learnsFor     = 3 * time.Second        // how far away Redis is: then tasks start by what is known
 	lookAgain     = 500 * time.Millisecond // while somebody is on the way
@@ -92,6 +96,7 @@ type watch struct {
 	wake     chan struct{} // holds one kick
 	all      bool          // look at every round: limits may have changed
 	changed  bool          // limits have: who was too dear may fit
+	wide     time.Duration // the spread of a slow limit
 	quiet    bool          // nothing is due: a glance will do, if nobody kicks
 	whole    time.Time     // when the last look began that was no glance
 	said     time.Time     // when processes were last told that somebody waits
@@ -365,6 +370,7 @@ func (w *waker) leaves(j *job) {
 	defer w.mu.Unlock()
 	one := w.attend(provider(j.scope), hint{in: lookAgain})
 	one.over = append(one.over, j.ask().Place())
+	delete(one.out, j.ask().Ticket) // nobody waits for it to come
 	if time.Until(one.next) > spread {
 		one.kick()
 	}
@@ -378,6 +384,19 @@ func (o *watch) kick() {
 	}
 }
 
+// widen has looks grant what starts within more time where few tasks do, since a look and the call that brings its tasks
+// cost as much for one as for several; where tasks wait at the gate alone, so that they take no slots.
+func (o *watch) widen(granted int, gated bool) {
+	switch {
+	case !gated:
+		o.wide = 0
+	case granted > 0 && granted < fewGranted:
+		o.wide = min(max(2*o.wide, spread), mostSpread)
+	case granted > 2*fewGranted:
+		o.wide /= 2
+	}
+}
+
 // watch looks at a provider for as long as somebody waits for it.
 func (w *waker) watch(one *watch) {
 	w.learn(w.t.serving, one.provider)
@@ -387,7 +406,7 @@ func (w *waker) watch(one *watch) {
 		w.heedStandstill(one, hours)
 		room := w.take()
 		req := throttle.DispatchRequest{
-			Provider: one.provider, Lead: w.t.leadOf(one.far), Spread: w.t.window(one.far), From: w.t.from(one.far), Max: room.ahead, MaxReady: room.now,
+			Provider: one.provider, Lead: w.t.leadOf(one.far), Spread: max(w.t.window(one.far), one.wide), From: w.t.from(one.far), Max: room.ahead, MaxReady: room.now,
 			Gone: one.news.Gone, NotYet: one.news.NotYet, Unused: one.news.Unused, StandStill: one.news.StandStill, Back: one.news.Back,
 			Leave: func(scope string) bool { return w.t.gates.refuse(w.t.tenant(scope), room.lent) },
 		}
@@ -406,6 +425,7 @@ func (w *waker) watch(one *watch) {
 			one.news, one.parked.any = throttle.DispatchRequest{}, got.Parked
 			w.heedOverdue(one, got.Overdue)
 			w.heedSlow(one)
+			one.widen(len(got.Granted), w.t.gated(one.far))
 		} else {
 			one.parked.back = nil // they have not been tried
 			w.mu.Lock()
@@ -485,7 +505,7 @@ func (w *waker) dispatched(one *watch, req throttle.DispatchRequest, had room) (
 		if errors.Is(err, errPanicked) {
 			w.pulse.looked(one.beat, err)
 		}
-		w.granted(one, got.Granted, had, began)
+		got.Granted = w.granted(one, got.Granted, had, began)
 	}()
 	return w.dispatch(w.t.serving, req)
 }
@@ -586,16 +606,20 @@ func (w *waker) announce(one *watch) {
 }
 
 // granted notes who has been granted a start.
-func (w *waker) granted(one *watch, list []throttle.Granted, had room, asked time.Time) {
+func (w *waker) granted(one *watch, list []throttle.Granted, had room, asked time.Time) []throttle.Granted {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.taken -= had.ahead
+	list = slices.DeleteFunc(list, func(g throttle.Granted) bool { // the next look tells that it has ended meanwhile
+		return slices.ContainsFunc(one.over, func(p throttle.Place) bool { return p.Ticket == g.Ticket })
+	})
 	for _, g := range list {
 		one.out[g.Ticket] = sent{place: g.Place, at: time.Now(), asked: asked, granted: &g}
 	}
 	if w.starved.Load() && len(list) < had.ahead {
 		w.kickStarved()
 	}
+	return list
 }
 
 // arrived notes that a task has come: it has not ended, whatever was noted of it before. It returns what
