@@ -76,7 +76,7 @@ func TestDeadlineOfAsynqs(t *testing.T) {
 			info, err := w.limits.inspector.GetTaskInfo("default", id)
 			must(t, err)
 			known := info.State == asynq.TaskStateArchived && info.Retried == 0 // at its last pick-up before
-			if info.Retried == 2 { // it was granted in the moment in which asynq failed it
+			if info.Retried == 2 {                                              // it was granted in the moment in which asynq failed it
 				twice++
 			} else if !known && (info.State != asynq.TaskStateRetry || info.Retried != 1) {
 				t.Errorf("%s is %+v: want one retry burnt", id, info)

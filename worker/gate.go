@@ -242,18 +242,28 @@ func (g *gate) next(ctx context.Context, queue string, began bool, ask ask) (ans
 	if !g.until.IsZero() {
 		wait = min(wait, g.until.Sub(now))
 	}
+	if unshut == 0 {
+		return nil, wait, g.changed, nil // a kick that has been heard is heeded when one is open
+	}
 	return nil, wait, g.changed, g.heard
 }
 
-// shut keeps a queue from being asked, as if it were empty; what is here is handed out. When it returns no answer is on its
-// way, and it is for open to end it.
+// shut keeps a queue from being asked, as if it were empty, until open ends that; what is here is handed out.
 func (g *gate) shut(queue string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for g.shuts[queue]++; g.asked != nil && g.asked.queue == queue && g.asked.found == nil; g.mu.Lock() {
+	g.shuts[queue]++
+}
+
+// settled returns when no answer of a queue that was shut is on its way.
+func (g *gate) settled(queue string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for g.asked != nil && g.asked.queue == queue && g.asked.found == nil {
 		changed := g.changed
 		g.mu.Unlock()
 		<-changed
+		g.mu.Lock()
 	}
 }
 
@@ -503,19 +513,20 @@ func (g *gates) serving(name string) (found *gate) {
 	return found
 }
 
-// shut has no server ask for tasks of a queue until open is called: no answer is on its way when it returns.
-func (g *gates) shut(name string) (open func()) {
+// shut has no server ask for tasks of a queue until open is called. settled returns when no answer is on its way.
+func (g *gates) shut(name string) (open, settled func()) {
 	g.mu.Lock()
-	all := slices.Collect(maps.Keys(g.all))
+	all, prefix := slices.Collect(maps.Keys(g.all)), queuePrefix(name)
 	g.mu.Unlock()
-	for _, one := range all {
-		one.shut(queuePrefix(name))
-	}
-	return func() {
-		for _, one := range all {
-			one.open(queuePrefix(name))
+	each := func(do func(*gate, string)) func() {
+		return func() {
+			for _, one := range all {
+				do(one, prefix)
+			}
 		}
 	}
+	each((*gate).shut)()
+	return sync.OnceFunc(each((*gate).open)), each((*gate).settled)
 }
 
 // atHand says whether a server has tasks that are to be handed out now.

@@ -209,8 +209,10 @@ func TestGateShut(t *testing.T) {
 				<-time.After(3 * interval)
 				for _, queue := range test.shut {
 					a.gate.shut(queue)
+					a.gate.settled(queue)
 					a.put(queue, 3)
 				}
+				a.gate.kick()
 				a.since()
 				before := a.looked()
 				<-time.After(20 * interval)
@@ -245,7 +247,7 @@ func TestGateShut(t *testing.T) {
 	}
 }
 
-// "When it returns no answer is on its way."
+// "settled returns when no answer of a queue that was shut is on its way"
 func TestGateShutsBehindAnAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -258,7 +260,7 @@ func TestGateShutsBehindAnAnswer(t *testing.T) {
 		})
 		synctest.Wait()
 		shut := make(chan struct{})
-		go func() { g.shut("a"); close(shut) }()
+		go func() { g.shut("a"); g.settled("a"); close(shut) }()
 		synctest.Wait()
 		if isClosed(shut) {
 			t.Error("shut while Redis is asked")

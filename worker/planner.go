@@ -222,9 +222,10 @@ func (p *planner) shut(name string, b *backlog) {
 		return
 	}
 	p.open(b)
-	open := sync.OnceFunc(p.t.gates.shut(name))
-	timer := time.AfterFunc(mostShut, open)
+	open, settled := p.t.gates.shut(name)
+	timer := time.AfterFunc(mostShut, open) // before anything that may hang
 	b.shut = shutting{time.Now().Add(mostShut), func() { timer.Stop(); open() }}
+	settled()
 }
 
 // open ends shut.
@@ -281,10 +282,11 @@ func (p *planner) page(ctx context.Context, name string, b *backlog) (page, erro
 		}
 	}
 	out.parked = len(parked)
+	err = p.putBack(ctx, name, back)
 	if len(back) > 0 {
 		p.open(b) // they may run
 	}
-	return out, errors.Join(p.putBack(ctx, name, back), p.keep(ctx, name, parked, until))
+	return out, errors.Join(err, p.keep(ctx, name, parked, until))
 }
 
 // net is until when asynq keeps a task that was given a place, and whether it may: one

@@ -399,7 +399,7 @@ func TestPlannerShutsBriefly(t *testing.T) {
 	s.throttle.planner.wait()
 }
 
-// "While another process plans it, no task of it is taken, for 100 ms at most": they would have to be put back.
+// "While another process plans a queue, no task of it is taken, for 100 ms at most": they would have to be put back.
 func TestPlannedByAnother(t *testing.T) {
 	t.Parallel()
 	for _, ends := range []bool{true, false} {

@@ -3,13 +3,16 @@ package worker
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 )
 
@@ -83,4 +86,41 @@ func TestSlowLimitsAreGrantedSeveralAtOnce(t *testing.T) {
 			})
 		})
 	}
+}
+
+// "Where there are slots for twice as many": slow limits take no room from a quick one beside them.
+func TestSlowLimitsLeaveRoom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const slow, seconds = 12, 3
+		nodes := map[string]throttle.Node{"quick": {Rules: steady(300)}}
+		for i := range slow {
+			nodes[fmt.Sprint("slow", i)] = throttle.Node{Rules: steady(10)}
+		}
+		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, nodes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rdb := redistest.Miniredis(t)
+		t.Cleanup(synctest.Wait)
+		s := newSystemOn(t, rdb, policy, Config{})
+		for i := range slow {
+			s.planned(jobs(seconds*20, fmt.Sprintf("slow%d/a", i))...)
+		}
+		s.planned(jobs(seconds*300, "quick/a")...)
+		s.serve(asynq.Config{Concurrency: 10}, func(context.Context, *asynq.Task) error {
+			<-time.After(10 * time.Millisecond)
+			return nil
+		})
+		began := time.Now()
+		for left := seconds * 300; left > 0; {
+			if id := <-s.ended; strings.HasPrefix(id, "quick") {
+				left--
+			}
+		}
+		// The slots are taken for 4.2 of each 10 ms; 3.7 s without wider spreads, 7 with those that ask nobody for room.
+		if took := time.Since(began); took > seconds*time.Second*3/2 {
+			t.Errorf("the quick one's tasks took %v, and %v would do", took, seconds*time.Second)
+		}
+	})
 }

@@ -106,6 +106,7 @@ type watch struct {
 	next     time.Time // when the next look is due, as far as this process knows
 	wanted   time.Time // when one was asked for since the last began, which may not have seen why; zero: none was
 	vacant   bool      // places were given back since
+	early    bool      // it is looked at sooner than others do
 	hours    time.Time // when rules begin or end to hold next, by the server's clock
 	edge     time.Time // the same by ours
 	news     throttle.DispatchRequest
@@ -385,16 +386,27 @@ func (o *watch) kick() {
 }
 
 // widen has looks grant what starts within more time where few tasks do, since a look and the call that brings its tasks
-// cost as much for one as for several; where tasks wait at the gate alone, so that they take no slots.
-func (o *watch) widen(granted int, gated bool) {
+// cost as much for one as for several; where there are slots for twice as many, since each counts as taken for so much longer.
+func (w *waker) widen(o *watch, granted int) {
 	switch {
-	case !gated:
+	case !w.t.gated(o.far) || !w.hasPlenty():
 		o.wide = 0
 	case granted > 0 && granted < fewGranted:
 		o.wide = min(max(2*o.wide, spread), mostSpread)
 	case granted > 2*fewGranted:
 		o.wide /= 2
 	}
+}
+
+// hasPlenty says whether no more than half of the slots are taken, by tasks that run or are on their way.
+func (w *waker) hasPlenty() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	taken := int(w.t.running.Load())
+	for _, one := range w.watches {
+		taken += len(one.out)
+	}
+	return 2*taken <= w.t.slots
 }
 
 // watch looks at a provider for as long as somebody waits for it.
@@ -411,7 +423,7 @@ func (w *waker) watch(one *watch) {
 			Leave: func(scope string) bool { return w.t.gates.refuse(w.t.tenant(scope), room.lent) },
 		}
 		w.mu.Lock()
-		sooner := one.kicked || one.vacant // than others look
+		one.early = one.early || one.kicked || one.vacant
 		req.Glance = one.quiet && !one.kicked
 		req.All, one.all, one.kicked, one.starved = one.all || hours, false, false, false
 		if !req.Glance {
@@ -425,7 +437,7 @@ func (w *waker) watch(one *watch) {
 			one.news, one.parked.any = throttle.DispatchRequest{}, got.Parked
 			w.heedOverdue(one, got.Overdue)
 			w.heedSlow(one)
-			one.widen(len(got.Granted), w.t.gated(one.far))
+			w.widen(one, len(got.Granted))
 		} else {
 			one.parked.back = nil // they have not been tried
 			w.mu.Lock()
@@ -439,9 +451,11 @@ func (w *waker) watch(one *watch) {
 		w.sweep(one)
 		w.pulse.looked(one.beat, err)
 		wait, waits := w.pause(one, got, room, err)
-		if sooner && (got.Others > 0 || w.lacksRoom(one)) {
+		lacks := got.Others > 0 || w.lacksRoom(one)
+		if one.early && lacks {
 			w.t.cfg.Limiter.AnnounceSoon(one.provider) // others cannot know of this look, and may start what this process cannot
 		}
+		one.early = one.early && !lacks && (err != nil || wait == 0) // else it is known what came of it
 		if !waits || !w.rest(one, wait) {
 			return
 		}
