@@ -42,12 +42,7 @@ func (w *waker) room() room {
 	if lent > 0 { // those that leave their slots may not be who makes room
 		now = 0
 	}
-	ahead, now = max(0, min(ahead, mostAtOnce)), max(0, now)
-	if w.reach.from() == 0 { // a call holds Redis up, and beside it the next one costs no time
-		ahead = min(ahead, nearAtOnce)
-		now = min(now, nearAtOnce-ahead)
-	}
-	return room{ahead: ahead, now: now, lent: borrows}
+	return room{ahead: max(0, min(ahead, mostAtOnce)), now: max(0, now), lent: borrows}
 }
 
 // coming is how many tasks that were granted here have not come, as far as they are on their way. waker.mu is held.
@@ -74,11 +69,15 @@ func (w *waker) leaving() int {
 	return min(int(max(w.recent, ended-w.sample)), burstOf*w.t.slots)
 }
 
-// take sets the room aside until the look has been taken.
+// take sets the room that a look may use aside until it has been taken.
 func (w *waker) take() room {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r := w.room()
+	if w.reach.from() == 0 { // a call holds Redis up, and beside it the next one costs no time
+		r.ahead = min(r.ahead, nearAtOnce)
+		r.now = min(r.now, nearAtOnce-r.ahead)
+	}
 	w.taken += r.ahead
 	return r
 }
