@@ -1,8 +1,8 @@
 -- join: give places to tasks before they are enqueued, many in one call.
 --
 -- A task whose start would be near, and that nobody is before, goes straight to asynq: it is charged and in
--- flight. All others come to the queues of their scopes, as if they had asked and been denied, and so do all of
--- many. Sent again, it leaves tasks where they are.
+-- flight. All others come to the queues of their scopes, as if they had asked and been denied, and so do all but a
+-- few of many. Sent again, it leaves tasks where they are.
 --
 -- KEYS[1..n]  rule      state of rule i of those that the scopes meet; n is ARGV[6]. See include/layout.lua.
 -- KEYS[n+1]   schedule  sorted set of blocked nodes. See include/waiting/tree.lua, here and for the next two.

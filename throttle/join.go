@@ -58,9 +58,9 @@ const AllWait time.Duration = -1
 
 // LineUp gives places to those who are about to be enqueued, in their order: where
 // their rules have units for them now it leaves them alone, and puts them in line
-// otherwise, as if they had asked and been denied. Of more than 16 of a provider it leaves none alone, and none
-// starts sooner than near: they are not picked up before their starts are over, and each would ask
-// anew, behind the others, where who dispatches hands them out. The answer has one Placed for each.
+// otherwise, as if they had asked and been denied. It leaves 16 alone at most of each 512 of a provider, and no others
+// start sooner than near: more are not picked up before their starts are over, and each would ask
+// anew, where who dispatches hands them out. The answer has one Placed for each.
 //
 // Of those who are enqueued already, with AllWait for near, none is left alone: who may run at once is the first to be dispatched.
 //
@@ -102,20 +102,22 @@ func (l *Limiter) LineUp(ctx context.Context, asks []Ask, lead, near time.Durati
 const (
 	joinBatch = 64
 	joinCalls = 8
-	// mostDirect is how many tasks are left alone that line up together: of more, none.
+	// mostDirect is how many tasks of one round trip are left alone.
 	mostDirect = 16
 )
 
 // lineUp gives places to those of asks that group names, all of one provider.
 func (l *Limiter) lineUp(ctx context.Context, provider string, asks []Ask, group []int, out []Placed, lead, near time.Duration) error {
-	waits, direct := false, 0
-	if near != AllWait && len(group) <= mostDirect {
-		direct = mostDirect
-	}
+	waits := false
 	for some := range slices.Chunk(group, joinBatch*joinCalls) {
 		var calls []*joinCall
+		direct := mostDirect
+		if near == AllWait {
+			direct = 0
+		}
 		for batch := range slices.Chunk(some, joinBatch) {
 			calls = append(calls, l.newJoin(asks, batch, lead, near, direct))
+			direct = 0
 		}
 		if err := l.joinAll(ctx, provider, asks, calls); err != nil {
 			return err

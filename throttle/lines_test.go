@@ -42,7 +42,7 @@ func TestThousandsOfScopesLineUp(t *testing.T) {
 }
 
 // "All but a few of many": those are granted as soon as somebody dispatches, in their order.
-func TestNoneOfManyGoesStraight(t *testing.T) {
+func TestFewOfManyGoStraight(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1000, Per: sec}), func(b *bench) {
 		var asks []Ask
@@ -62,8 +62,8 @@ func TestNoneOfManyGoesStraight(t *testing.T) {
 				want = append(want, asks[i].Ticket)
 			}
 		}
-		if len(want) != 2*joinBatch {
-			b.t.Errorf("%d of %d wait", len(want), len(asks))
+		if len(want) != 2*joinBatch-mostDirect || placed[0].Waits {
+			b.t.Errorf("%d of %d wait, the first: %t", len(want), len(asks), placed[0].Waits)
 		}
 		var got []string
 		for _, g := range b.dispatch(DispatchRequest{Max: len(asks)}).Granted {
@@ -76,7 +76,7 @@ func TestNoneOfManyGoesStraight(t *testing.T) {
 }
 
 // "No others start sooner than near", since they are about to be enqueued; and they stand in nobody's way until then.
-func TestManyStartSoonTogether(t *testing.T) {
+func TestFewOfManyGoStraightAndOthersSoon(t *testing.T) {
 	t.Parallel()
 	const near, lead = 150 * ms, 20 * ms
 	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1000, Per: sec}), func(b *bench) {
@@ -85,7 +85,7 @@ func TestManyStartSoonTogether(t *testing.T) {
 			asks = append(asks, Ask{Scope: fmt.Sprint("p/", i%20), Ticket: fmt.Sprint(i)})
 		}
 		placed, err := b.LineUp(ctx, asks, lead, near)
-		if err != nil || !placed[0].Waits || !placed[len(asks)-1].Waits {
+		if err != nil || placed[mostDirect-1].Waits || !placed[mostDirect+3].Waits {
 			b.t.Fatalf("%+v, %v", placed, err)
 		}
 		if d := b.decide(Request{Scope: "p/other", Ticket: "o"}); !d.Allowed {
@@ -96,8 +96,8 @@ func TestManyStartSoonTogether(t *testing.T) {
 			b.t.Errorf("%+v, before they are there", got)
 		}
 		b.pass(near - lead)
-		if got := b.dispatch(req).Granted; len(got) != len(asks) {
-			b.t.Errorf("%d were granted of %d", len(got), len(asks))
+		if got := b.dispatch(req).Granted; len(got) != len(asks)-mostDirect {
+			b.t.Errorf("%d were granted of %d", len(got), len(asks)-mostDirect)
 		}
 	})
 }
@@ -125,10 +125,10 @@ func TestLineUpInPartsKeepsTheOrder(t *testing.T) {
 		if err != nil {
 			b.t.Fatal(err)
 		}
-		if placed[0].Expected > us(1) || !placed[1].Waits || placed[1].Expected != 30*sec {
+		if placed[0].Waits || !placed[1].Waits || placed[1].Expected != 30*sec {
 			b.t.Errorf("%+v, %+v; the minute has one, and lasts 30 s more", placed[0], placed[1])
 		}
-		if got := b.rdb.ZRange(ctx, b.provider("p")+"/x!queue", 0, -1).Val(); !slices.Equal(got, want) {
+		if got := b.rdb.ZRange(ctx, b.provider("p")+"/x!queue", 0, -1).Val(); !slices.Equal(got, want[1:]) {
 			b.t.Errorf("they stand as %v", got)
 		}
 	}
