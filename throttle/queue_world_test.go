@@ -1,8 +1,10 @@
 package throttle
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -136,7 +138,13 @@ func (w *queueWorld) settle(claimed ...*waiter) {
 			l.drop(g.id, w.now)
 		}
 	}
-	for field, g := range w.seen.flight {
+	// In the order of their starts, as what one call grants of a rule comes: a pace goes by it.
+	fields := slices.SortedFunc(maps.Keys(w.seen.flight), func(a, b string) int {
+		one, other := w.seen.flight[a], w.seen.flight[b]
+		return cmp.Or(cmp.Compare(one.start, other.start), cmp.Compare(one.id, other.id))
+	})
+	for _, field := range fields {
+		g := w.seen.flight[field]
 		if was, had := before[field]; had && was.id == g.id {
 			continue
 		}
