@@ -43,7 +43,7 @@ func TestFewAtOnceBesideRedis(t *testing.T) {
 	})
 }
 
-// "Looks grant what starts within more time where few tasks do", and nothing that is more than 250 ms ahead: of a slow limit
+// "A slow limit gets a wider spread", and nothing is granted that is more than 250 ms ahead: of a slow limit
 // each look grants several, and of one that is quick no more than before.
 func TestSlowLimitsAreGrantedSeveralAtOnce(t *testing.T) {
 	t.Parallel()
@@ -88,7 +88,7 @@ func TestSlowLimitsAreGrantedSeveralAtOnce(t *testing.T) {
 	}
 }
 
-// "Where there are slots for twice as many": slow limits take no room from a quick one beside them.
+// "Half of the slots must be free": slow limits take no room from a quick one beside them.
 func TestSlowLimitsLeaveRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

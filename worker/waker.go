@@ -53,8 +53,8 @@ const (
 	gatedLead = 20 * time.Millisecond
 	// spread is how much earlier it may be, so that a call serves several tasks.
 	spread = 80 * time.Millisecond
-	// mostSpread is spread where a look grants fewer than fewGranted otherwise: with the lead no more than the 250 ms that a
-	// start may be ahead unseen by who pauses its scope.
+	// mostSpread is the spread of a slow limit, one of which a look grants fewer than fewGranted tasks. With the lead it stays
+	// within 250 ms: a start that is further ahead is checked for pauses again.
 	mostSpread = 230 * time.Millisecond
 	fewGranted = 3
 
@@ -106,7 +106,7 @@ type watch struct {
 	next     time.Time // when the next look is due, as far as this process knows
 	wanted   time.Time // when one was asked for since the last began, which may not have seen why; zero: none was
 	vacant   bool      // places were given back since
-	early    bool      // it is looked at sooner than others do
+	early    bool      // this process looks before others can know of a reason
 	hours    time.Time // when rules begin or end to hold next, by the server's clock
 	edge     time.Time // the same by ours
 	news     throttle.DispatchRequest
@@ -385,8 +385,8 @@ func (o *watch) kick() {
 	}
 }
 
-// widen has looks grant what starts within more time where few tasks do, since a look and the call that brings its tasks
-// cost as much for one as for several; where there are slots for twice as many, since each counts as taken for so much longer.
+// widen adapts the spread to the limit. A look, and the call that brings its tasks, cost as much for one task as for
+// several, so a slow limit gets a wider spread. Each task then takes its slot for longer, so half of the slots must be free.
 func (w *waker) widen(o *watch, granted int) {
 	switch {
 	case !w.t.gated(o.far) || !w.hasPlenty():
