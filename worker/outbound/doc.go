@@ -98,7 +98,7 @@
 // or as two of them do (TestHideEscaped), or any part of eight bytes and more; below four
 // bytes only where it stands as a word of its own (TestSecretsNeverStandInErrors,
 // TestSecretsNeverStandInPayloadErrors, TestHide, and FuzzHide against a search that knows
-// no shortcut). Of the body these are the values, from four bytes on, a part of one from
+// no shortcut). Any white space within counts as one byte. Of the body these are the values, from four bytes on, a part of one from
 // sixteen; field names stay readable. What cannot be recognised is not hidden: a secret that
 // the API encodes or hashes, or a shorter part of one.
 //

@@ -176,7 +176,8 @@ func known(p payload) map[string]int {
 	secrets := map[string]int{}
 	add := func(secret string, part int) {
 		// U+FFFD is what clean makes of what does not print: to find it tells nothing.
-		if secret = strings.TrimSpace(secret); len(secret) >= shortest && !strings.ContainsRune(secret, utf8.RuneError) {
+		// Its length is counted as it is compared: white space within it counts once.
+		if secret = strings.TrimSpace(secret); len(oneSpace.ReplaceAllString(secret, " ")) >= shortest && !strings.ContainsRune(secret, utf8.RuneError) {
 			secrets[secret] = part
 		}
 	}
@@ -261,6 +262,7 @@ func FuzzHide(f *testing.F) {
 	f.Add("a  b\tc", "", `["\u0041\ud83d\ude00<>&\"\\ aaaaaaaaaaaaaaaaaaaaaaa"]`, `A\ud83d\ude00`, uint8(2), uint8(7))
 	f.Add("aaaaaaaaaaaaaaaaaaaaa", "aaaa", "aaaaaaaaaaaaaaaaaaaaaaaaaaa aaaa", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", uint8(3), uint8(1))
 	f.Add("1  000 ==", "", `["\u0041\ud83d\ude00<>&\"\\ aaaaaaaaaaaaaaaaaaaaaaa"]`, `A\ud8+d\ude00`, uint8(2), uint8(7))
+	f.Add("a"+strings.Repeat(" ", 40)+"a", "", "", "aa"+strings.Repeat(" ", 40)+"a", uint8(0), uint8(0))
 	f.Fuzz(func(t *testing.T, header, query, body, text string, from, echo uint8) {
 		p := payload{URL: "http://h/?" + query, Headers: map[string]string{"X-A": header}, Body: body}
 		data, err := json.Marshal(p)
