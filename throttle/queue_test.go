@@ -106,3 +106,34 @@ func TestLeave(t *testing.T) {
 		}
 	})
 }
+
+// A task that was granted its start, came too late, and starts under another limit may bring the next start of its rule
+// nearer than who waits for that was told: it is looked at again.
+func TestTooLateUnderAQuickerLimit(t *testing.T) {
+	t.Parallel()
+	daily := func(limit int64) Rule {
+		return Rule{Name: "r", Algorithm: Calendar, Limit: limit, Resets: "0 0 * * *", Spread: true}
+	}
+	onBoth(t, Config{}, policyOf(t, daily(2)), func(b *bench) {
+		first := b.decide(Request{Scope: "p/a", Ticket: "0"})
+		for _, ticket := range []string{"1", "2"} {
+			if d := b.decide(Request{Scope: "p/a", Ticket: ticket}); !d.Turn.Waits {
+				b.t.Fatalf("%+v", d)
+			}
+		}
+		b.giveBack(first.Grant)
+		if woken := b.dispatch(DispatchRequest{Provider: "p", Max: 2}); len(woken.Granted) != 1 {
+			b.t.Fatalf("%+v", woken)
+		}
+		b.pass(sec)
+		quick := b.under(daily(86400))
+		quick.dispatch(DispatchRequest{Provider: "p", Max: 1, All: true})
+		if d := quick.decide(Request{Scope: "p/a", Ticket: "1"}); !d.Allowed {
+			b.t.Fatalf("%+v", d)
+		}
+		b.pass(2 * sec)
+		if woken := quick.dispatch(DispatchRequest{Provider: "p", Max: 1}); len(woken.Granted) != 1 {
+			b.t.Errorf("%+v: its rule admits a start each second", woken)
+		}
+	})
+}

@@ -270,6 +270,11 @@ func (*queueWorld) goesFirst(a, b *waiter, how string) {
 	if (a.aside || b.aside) && strings.HasPrefix(a.Ticket, "g/") != strings.HasPrefix(b.Ticket, "g/") && max(a.placed, b.placed)-min(a.placed, b.placed) < 100_000 {
 		return
 	}
+	// Places go by the clock, in ms, and those of many who come at once run ahead of it: who comes to a queue
+	// that is empty, since its tasks were granted, may have the place that one of them comes back to.
+	if (a.left > 0 || b.left > 0) && max(a.placed, b.placed)-min(a.placed, b.placed) < 10_000 {
+		return
+	}
 	// Lanes share their turns. Who came back to the front, and who has no lane, keep their order
 	// towards all.
 	if shares := a.lane != "" && b.lane != "" && a.order > 0 && b.order > 0; shares && a.lane != b.lane && a.priority == b.priority {

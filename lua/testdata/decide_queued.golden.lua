@@ -2615,10 +2615,11 @@ local function claim(g)
 end
 
 -- Takes the task out of its queue, if it stands there: nobody has dispatched it. Where the call does not know all
--- rules of the scope, the next dispatch sees who is first by then.
+-- rules of the scope, the next dispatch sees who is first by then. Where it was in flight its refund may have
+-- brought others' starts nearer.
 local function leave()
   if call('ZREM', l.key, ticket) == 0 then
-    return
+    return tree.write_times()
   end
   tree.count(l.leaf, ticket, -1)
   tree.turn(l.leaf, {}, {})
