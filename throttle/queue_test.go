@@ -137,3 +137,27 @@ func TestTooLateUnderAQuickerLimit(t *testing.T) {
 		}
 	})
 }
+
+// Who comes to the front when a task that stands still is parked is granted in the same call, though that has found nobody
+// more of those who take what it takes.
+func TestBehindOneThatStandsStill(t *testing.T) {
+	t.Parallel()
+	policy := policyOf(t,
+		Rule{Name: "calls", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 100},
+		Rule{Name: "words", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 100, Unit: "tokens"})
+	onBoth(t, Config{}, policy, func(b *bench) {
+		for _, req := range []Request{
+			{Scope: "p/b", Ticket: "first", Costs: Costs{"tokens": 1}, Priority: 1},
+			{Scope: "p/a", Ticket: "g/stands", Costs: Costs{Requests: 0, "tokens": 1}},
+			{Scope: "p/a", Ticket: "second", Costs: Costs{"tokens": 1}},
+		} {
+			if d, err := b.Queue(ctx, req); err != nil || !d.Turn.Waits {
+				b.t.Fatalf("%+v, %v", d, err)
+			}
+		}
+		woken := b.dispatch(DispatchRequest{Provider: "p", Max: 5, StandStill: []string{"g/"}})
+		if got := strings.Join(tickets(placesOf(woken.Granted)), " "); got != "first second" {
+			b.t.Errorf("%q are granted", got)
+		}
+	})
+}

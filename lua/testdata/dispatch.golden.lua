@@ -1415,8 +1415,8 @@ end
 --           @ the µs of the last dispatch. * where it is while it goes through all of schedule, as ZSCAN has it.
 --
 -- What is to be written is kept until tree.save: `comes` of the heap and `times` of the schedule, each with its
--- score, or false for what goes.
-local tree = { records = {}, nodes = {}, comes = {}, times = {}, at_once = 16 }
+-- score, or false for what goes. `through` says of a signature how many had been granted when a dispatch found nobody more.
+local tree = { records = {}, nodes = {}, comes = {}, times = {}, through = {}, at_once = 16 }
 do
   local format = string.format
   local SLOT, LATEST, MOST_OF_A_TURN, SWEPT = 100000, 9007199254740991, 10000, 50
@@ -1604,6 +1604,9 @@ do
     local set = children(node(nd.up), sig)
     local list, e = set.list, { id = nd.id, band = band, tag = nd.tag, member = member_of(set, nd, band) }
     tree.comes[e.member] = '0'
+    if nd.up == '' then
+      tree.through[sig] = nil
+    end
     if list and not set.hidden[nd.id] and (set.whole or #list > 0 and sooner(e, list[#list])) then
       local i = #list
       while i > 0 and sooner(e, list[i]) do
@@ -2231,9 +2234,6 @@ local SOON_LISTED = 500000
 local granted, missing, late = {}, {}, {}
 local mine, fields_set, fields_gone = nil, {}, {}
 local roots, again, absent, handed = {}, nil, {}, 0
-
--- How many were granted when this call was through with a signature.
-local through = {}
 tree.at_once = 32
 
 local function look_again(t)
@@ -2481,7 +2481,7 @@ end
 local function block(level, sig, t, cost, unit, behind)
   tree.block(level, sig, t, cost, unit, behind)
   if level == '' then
-    roots[sig], through[sig] = nil, #outs.overdue
+    roots[sig], tree.through[sig] = nil, #outs.overdue
   end
 end
 
@@ -2571,7 +2571,7 @@ local function next_root()
   for its in pairs(roots) do
     local e = tree.first(tree.node(''), its)
     if not e then
-      roots[its], through[its] = nil, #outs.overdue
+      roots[its], tree.through[its] = nil, #outs.overdue
     elseif not best or tree.sooner(e, best) then
       best, sig = e, its
     end
@@ -2608,8 +2608,8 @@ local function take_up(names)
   end
 end
 
--- The blocked nodes that are due, but for those of the provider that this call is through with, and has granted nobody
--- since. Those that will be due within the spread are taken up too, once each, or their tasks would start behind those
+-- The blocked nodes that are due, but for those of the provider that this call is through with, since when it has granted
+-- nobody, and nobody has come to be listed. Those that will be due within the spread are taken up too, once each, or their tasks would start behind those
 -- that are granted now; the provider only for a caller from afar, who cannot come again in time.
 local function due_nodes(early)
   tree.write_times()
@@ -2617,7 +2617,7 @@ local function due_nodes(early)
   local names = call('ZRANGEBYSCORE', schedule, '-inf', whole(now + spread), 'WITHSCORES', 'LIMIT', '0', whole(DUE))
   for i = 1, #names, 2 do
     local name, is_early = names[i], tonumber(names[i + 1]) > now
-    if not (byte(name) == 0 and (is_early and from == 0 or through[sub(name, 2)] == #outs.overdue) or is_early and early[name]) then
+    if not (byte(name) == 0 and (is_early and from == 0 or tree.through[sub(name, 2)] == #outs.overdue) or is_early and early[name]) then
       list[#list + 1], early[name] = name, true
     end
   end

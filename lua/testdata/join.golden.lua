@@ -1397,8 +1397,8 @@ end
 --           @ the µs of the last dispatch. * where it is while it goes through all of schedule, as ZSCAN has it.
 --
 -- What is to be written is kept until tree.save: `comes` of the heap and `times` of the schedule, each with its
--- score, or false for what goes.
-local tree = { records = {}, nodes = {}, comes = {}, times = {}, at_once = 16 }
+-- score, or false for what goes. `through` says of a signature how many had been granted when a dispatch found nobody more.
+local tree = { records = {}, nodes = {}, comes = {}, times = {}, through = {}, at_once = 16 }
 do
   local format = string.format
   local SLOT, LATEST, MOST_OF_A_TURN, SWEPT = 100000, 9007199254740991, 10000, 50
@@ -1586,6 +1586,9 @@ do
     local set = children(node(nd.up), sig)
     local list, e = set.list, { id = nd.id, band = band, tag = nd.tag, member = member_of(set, nd, band) }
     tree.comes[e.member] = '0'
+    if nd.up == '' then
+      tree.through[sig] = nil
+    end
     if list and not set.hidden[nd.id] and (set.whole or #list > 0 and sooner(e, list[#list])) then
       local i = #list
       while i > 0 and sooner(e, list[i]) do
