@@ -150,11 +150,10 @@ local function claim(g)
 end
 
 -- Takes the task out of its queue, if it stands there: nobody has dispatched it. Where the call does not know all
--- rules of the scope, the next dispatch sees who is first by then. Where it was in flight its refund may have
--- brought others' starts nearer.
+-- rules of the scope, the next dispatch sees who is first by then.
 local function leave()
   if call('ZREM', l.key, ticket) == 0 then
-    return tree.write_times()
+    return
   end
   tree.count(l.leaf, ticket, -1)
   tree.turn(l.leaf, {}, {})
@@ -210,6 +209,9 @@ if g then
       algorithms[rules[i].kind].save(rules[i], now)
     end
   end
+  if call('EXISTS', schedule) == 1 then -- one that is lost is not begun anew: dispatch is to see that
+    tree.write_times()
+  end
 end
 local mine = g or again == '1' or again == '2'
 local held = was_parked or not mine and held_up(l, sig, ticket) and not nobody_dispatches()
@@ -231,7 +233,7 @@ end
 mend(rules)
 local reply = denied(rules, now, start, held and 1 or binding)
 if before then
-  return with_turn(reply, -1, -1, -1)
+  return with_turn(reply, -1, -1, g and 0 or -1)
 end
 
 local by, t = nil, nil

@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 )
@@ -158,6 +159,91 @@ func TestBehindOneThatStandsStill(t *testing.T) {
 		woken := b.dispatch(DispatchRequest{Provider: "p", Max: 5, StandStill: []string{"g/"}})
 		if got := strings.Join(tickets(placesOf(woken.Granted)), " "); got != "first second" {
 			b.t.Errorf("%q are granted", got)
+		}
+	})
+}
+
+// A tenant whose tasks are left to others, or stand still, hides nobody below the same level: who comes to be listed there
+// later in a call is granted by it.
+func TestBehindOneThatIsLeft(t *testing.T) {
+	t.Parallel()
+	policy := policyOf(t,
+		Rule{Name: "calls", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 100},
+		Rule{Name: "words", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 100, Unit: "tokens"})
+	for name, first := range map[string]string{"parked": "g/light", "granted": "light"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{}, policy, func(b *bench) {
+				for _, req := range []Request{
+					{Scope: "p/t/left", Ticket: "others", Costs: Costs{"tokens": 1}, Priority: 1},
+					{Scope: "p/t/b", Ticket: first, Costs: Costs{Requests: 0, "tokens": 1}},
+					{Scope: "p/t/b", Ticket: "second", Costs: Costs{"tokens": 1}},
+				} {
+					if d, err := b.Queue(ctx, req); err != nil || !d.Turn.Waits {
+						b.t.Fatalf("%+v, %v", d, err)
+					}
+				}
+				woken := b.dispatch(DispatchRequest{
+					Provider: "p", Max: 5, StandStill: []string{"g/"}, Leave: func(scope string) bool { return scope == "p/t/left" },
+				})
+				want := map[string]string{"parked": "second", "granted": "light second"}[name]
+				if got := strings.Join(tickets(placesOf(woken.Granted)), " "); got != want {
+					b.t.Errorf("%q are granted, want %q; next in %s", got, want, woken.Next)
+				}
+			})
+		})
+	}
+}
+
+// What a task gives back that asks under an attempt id which is over is looked at for those behind it.
+func TestRefundOfAnOverAttempt(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: Concurrency, Limit: 1}), func(b *bench) {
+		over := b.decide(Request{Scope: "p/a", Ticket: "0", ID: "attempt"})
+		b.giveBack(over.Grant)
+		for _, ticket := range []string{"0", "1"} {
+			if d, err := b.Queue(ctx, Request{Scope: "p/a", Ticket: ticket}); err != nil || !d.Turn.Waits {
+				b.t.Fatalf("%+v, %v", d, err)
+			}
+		}
+		if woken := b.dispatch(DispatchRequest{Max: 5}); len(woken.Granted) != 1 {
+			b.t.Fatalf("%+v", woken)
+		}
+		if d := b.decide(Request{Scope: "p/a", Ticket: "0", ID: "attempt"}); d.Allowed || d.Turn.Look != 0 {
+			b.t.Fatalf("%+v", d)
+		}
+		if woken := b.dispatch(DispatchRequest{Max: 5}); len(woken.Granted) != 1 || woken.Granted[0].Ticket != "1" {
+			b.t.Errorf("%+v: the place is free", woken)
+		}
+	})
+}
+
+// A schedule that is lost is made anew, though a task that was granted its start asks before anybody sees it.
+func TestLostScheduleIsSeen(t *testing.T) {
+	t.Parallel()
+	own := Node{Rules: []Rule{{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: sec, Burst: 1}}}
+	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Scopes: map[string]Node{"a": own, "b": own}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	onBoth(t, Config{Logger: slog.New(slog.DiscardHandler)}, policy, func(b *bench) {
+		const each = 10
+		for _, scope := range []string{"p/a", "p/b"} {
+			for i := range each {
+				if d, err := b.Queue(ctx, Request{Scope: scope, Ticket: fmt.Sprint(i)}); err != nil || !d.Turn.Waits {
+					b.t.Fatalf("%+v, %v", d, err)
+				}
+			}
+		}
+		b.dispatch(DispatchRequest{Max: each})
+		b.pass(2 * sec)
+		b.rdb.Del(ctx, scheduleKey(b.provider("p")))
+		if d := b.decide(Request{Scope: "p/a", Ticket: "0"}); !d.Allowed {
+			b.t.Fatalf("%+v", d)
+		}
+		b.pass(sec)
+		if woken := b.dispatch(DispatchRequest{Max: each}); len(woken.Granted) != 2 {
+			b.t.Errorf("%+v: one of each tenant should be granted", woken.Granted)
 		}
 	})
 }

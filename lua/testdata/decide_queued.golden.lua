@@ -1941,6 +1941,19 @@ do
     end
   end
 
+  -- Lists a node again that was left out: it has a child that is not.
+  local function show(nd, sig)
+    local set = children(node(nd.up), sig)
+    if set.hidden[nd.id] then
+      set.hidden[nd.id], set.many, set.list, set.whole = nil, set.many - 1, nil, nil
+      if nd.up == '' then
+        tree.through[sig] = nil
+      else
+        show(node(nd.up), sig)
+      end
+    end
+  end
+
   -- Sees that a node is listed, or is not, as its children are.
   local function rise(id, sig)
     local nd = node(id)
@@ -1948,7 +1961,7 @@ do
     if not child and set.many > 0 then -- all others are left out
       return nd.up and state and not state.cost and tree.hide(id, sig)
     elseif child and state and (state.cost or state.band == child.band or set.many > 0) then
-      return
+      return nd.up and not state.cost and show(nd, sig)
     end
     if state and state.cost then
       wait_until(nd, sig, false)
@@ -2618,11 +2631,10 @@ local function claim(g)
 end
 
 -- Takes the task out of its queue, if it stands there: nobody has dispatched it. Where the call does not know all
--- rules of the scope, the next dispatch sees who is first by then. Where it was in flight its refund may have
--- brought others' starts nearer.
+-- rules of the scope, the next dispatch sees who is first by then.
 local function leave()
   if call('ZREM', l.key, ticket) == 0 then
-    return tree.write_times()
+    return
   end
   tree.count(l.leaf, ticket, -1)
   tree.turn(l.leaf, {}, {})
@@ -2678,6 +2690,9 @@ if g then
       algorithms[rules[i].kind].save(rules[i], now)
     end
   end
+  if call('EXISTS', schedule) == 1 then -- one that is lost is not begun anew: dispatch is to see that
+    tree.write_times()
+  end
 end
 local mine = g or again == '1' or again == '2'
 local held = was_parked or not mine and held_up(l, sig, ticket) and not nobody_dispatches()
@@ -2699,7 +2714,7 @@ end
 mend(rules)
 local reply = denied(rules, now, start, held and 1 or binding)
 if before then
-  return with_turn(reply, -1, -1, -1)
+  return with_turn(reply, -1, -1, g and 0 or -1)
 end
 
 local by, t = nil, nil

@@ -1633,6 +1633,19 @@ do
     end
   end
 
+  -- Lists a node again that was left out: it has a child that is not.
+  local function show(nd, sig)
+    local set = children(node(nd.up), sig)
+    if set.hidden[nd.id] then
+      set.hidden[nd.id], set.many, set.list, set.whole = nil, set.many - 1, nil, nil
+      if nd.up == '' then
+        tree.through[sig] = nil
+      else
+        show(node(nd.up), sig)
+      end
+    end
+  end
+
   -- Sees that a node is listed, or is not, as its children are.
   local function rise(id, sig)
     local nd = node(id)
@@ -1640,7 +1653,7 @@ do
     if not child and set.many > 0 then -- all others are left out
       return nd.up and state and not state.cost and tree.hide(id, sig)
     elseif child and state and (state.cost or state.band == child.band or set.many > 0) then
-      return
+      return nd.up and not state.cost and show(nd, sig)
     end
     if state and state.cost then
       wait_until(nd, sig, false)
