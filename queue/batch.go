@@ -48,7 +48,7 @@ func (p *Paused) heed(r *ruleSum) {
 		return
 	}
 	until := time.Time{}
-	if r.RetryAfter != throttle.Unknown {
+	if r.RetryAfter != throttle.Never {
 		until = r.seen.Add(r.RetryAfter)
 	}
 	if p.Scope == "" || until.IsZero() || until.After(p.Until) {

@@ -132,7 +132,7 @@ func (c *Client) Enqueue(ctx context.Context, t Task) (Result, error) {
 type item struct {
 	result  Result
 	task    *asynq.Task
-	ask     throttle.Ask // empty for a task that is not planned
+	ask     throttle.Waiter // empty for a task that is not planned
 	call    *call
 	delay   time.Duration
 	maxWait time.Duration
@@ -156,7 +156,7 @@ func (c *Client) prepare(ctx context.Context, e Entry) *item {
 	}
 	it.result.ID, it.result.Queue, it.result.AppScope, it.result.Timeout = t.ID, t.Queue, c.appScope(t), t.Timeout
 	if c.turns.limiter != nil && t.Delay == 0 {
-		it.ask = throttle.Ask{Scope: t.Scope, Ticket: Ticket(t.Queue, t.ID), Cost: t.Cost, Costs: t.Costs, Priority: t.Priority}
+		it.ask = throttle.Waiter{Scope: t.Scope, ID: Ticket(t.Queue, t.ID), Cost: t.Cost, Costs: t.Costs, Priority: t.Priority}
 	}
 	var err error
 	if it.task, err = t.asynqTask(now); err != nil {

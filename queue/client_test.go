@@ -238,7 +238,7 @@ func TestRememberRoundsUp(t *testing.T) {
 
 func TestEnqueueRefuses(t *testing.T) {
 	t.Parallel()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{
 		"a": {Rules: []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 5, Per: time.Second}}},
 	})
 	if err != nil {

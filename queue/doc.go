@@ -14,7 +14,7 @@
 // writes. What is wrong with a task is told in full, as an [InvalidError] that
 // lists every fault, before anything is enqueued.
 //
-// The worker publishes the policy it runs (package policies); a Client that is
+// The worker publishes the policy it runs (package policystore); a Client that is
 // given it ([PublishedPolicy], [ClientConfig]) refuses at once what could never
 // run.
 package queue

@@ -60,7 +60,7 @@ func ExampleClient_EnqueueBatch() {
 func ExampleClientConfig() {
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Addr()})
 	defer func() { _ = rdb.Close() }()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{
 		"payments": {Rules: []throttle.Rule{
 			{Name: "account", Algorithm: throttle.TokenBucket, Limit: 20, Per: time.Second, Burst: 5},
 		}},

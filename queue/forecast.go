@@ -126,7 +126,7 @@ func (s *idSet) add(queue, id string) bool {
 
 // looker says what the next task of a scope meets.
 type looker interface {
-	Outlook(ctx context.Context, scope string) (throttle.Outlook, error)
+	Forecast(ctx context.Context, scope string) (throttle.Forecast, error)
 }
 
 // outlook adds up what is asked of rules, and says when it is had. It is the
@@ -145,7 +145,7 @@ func newOutlook(l looker) *outlook {
 
 // ruleSum is a rule and what waits for it.
 type ruleSum struct {
-	throttle.RuleOutlook
+	throttle.RuleForecast
 	name   Binding
 	seen   time.Time     // when it was looked at, by our clock
 	window time.Duration // how much of a fixed window, or of a period, was left then
@@ -184,7 +184,7 @@ func (o *outlook) line(ctx context.Context, scope string) (*lineSum, error) {
 		return l, nil
 	}
 	seen := time.Now()
-	now, err := o.limiter.Outlook(ctx, scope)
+	now, err := o.limiter.Forecast(ctx, scope)
 	if err != nil {
 		return nil, err
 	}
@@ -206,8 +206,8 @@ func (o *outlook) line(ctx context.Context, scope string) (*lineSum, error) {
 	return l, nil
 }
 
-func newRuleSum(r throttle.RuleOutlook, name Binding, seen, at time.Time) *ruleSum {
-	sum := &ruleSum{RuleOutlook: r, name: name, seen: seen, units: r.Waiting, lines: r.Lines}
+func newRuleSum(r throttle.RuleForecast, name Binding, seen, at time.Time) *ruleSum {
+	sum := &ruleSum{RuleForecast: r, name: name, seen: seen, units: r.Waiting, lines: r.Lines}
 	if r.Algorithm == throttle.Calendar {
 		sum.window = r.Rest
 	}
@@ -264,7 +264,7 @@ func (l *lineSum) start(cost spending) moment {
 	if l.pause != nil {
 		held = l.pause.RetryAfter
 	}
-	if held == throttle.Unknown {
+	if held == throttle.Never {
 		return moment{}
 	}
 	if !start.known {
@@ -426,7 +426,7 @@ func (r *ruleSum) leave(place int64) time.Duration {
 // can tell.
 func (r *ruleSum) spans(n float64, more time.Duration) (time.Duration, bool) {
 	d := n*float64(r.Per) + float64(more)
-	if d > math.MaxInt64/2 || more == throttle.Unknown {
+	if d > math.MaxInt64/2 || more == throttle.Never {
 		return 0, false
 	}
 	return max(0, time.Duration(d)), true

@@ -124,13 +124,13 @@ func (w *world) run() {
 	}
 }
 
-// Outlook is a limiter's of the same state.
-func (w *world) Outlook(_ context.Context, scope string) (throttle.Outlook, error) {
+// Forecast is a limiter's of the same state.
+func (w *world) Forecast(_ context.Context, scope string) (throttle.Forecast, error) {
 	s := numberOf(scope)
-	out := throttle.Outlook{At: time.UnixMicro(w.now), Waiting: total(w.queues[s])}
+	out := throttle.Forecast{At: time.UnixMicro(w.now), Waiting: total(w.queues[s])}
 	for _, i := range w.paths[s] {
 		r := w.rules[i]
-		o := throttle.RuleOutlook{RuleState: throttle.RuleState{RuleInfo: new(throttle.RuleInfo)}, Units: r.limit, Per: micros(r.per), Own: out.Waiting}
+		o := throttle.RuleForecast{RuleState: throttle.RuleState{RuleInfo: new(throttle.RuleInfo)}, Units: r.limit, Per: micros(r.per), Own: out.Waiting}
 		o.Rule, o.Algorithm, o.Limit = fmt.Sprint(i), r.algorithm, r.limit
 		for other, path := range w.paths {
 			if n := total(w.queues[other]); n > 0 && slices.Contains(path, i) {
@@ -340,14 +340,14 @@ func TestForecastAgainstBruteForce(t *testing.T) {
 // A calendar that spreads what is left goes on at its pace, in later periods too.
 func TestForecastSpread(t *testing.T) {
 	t.Parallel()
-	rule := throttle.RuleOutlook{RuleState: throttle.RuleState{RuleInfo: new(throttle.RuleInfo)}, Units: 10, Per: 100 * time.Second, Rest: 40 * time.Second, Spread: true}
+	rule := throttle.RuleForecast{RuleState: throttle.RuleState{RuleInfo: new(throttle.RuleInfo)}, Units: 10, Per: 100 * time.Second, Rest: 40 * time.Second, Spread: true}
 	rule.Algorithm, rule.Limit, rule.Remaining = throttle.Calendar, 10, 4
 	waiting, closed, rolled := rule, rule, rule
 	waiting.Limited, waiting.RetryAfter = true, 8*time.Second
 	closed.Limited, closed.RetryAfter = true, 40*time.Second
 	rolled.Spread, rolled.Remaining = false, 14
 	for name, test := range map[string]struct {
-		rule throttle.RuleOutlook
+		rule throttle.RuleForecast
 		want map[int64]time.Duration // by units: from now on
 	}{
 		"now":         {rule, map[int64]time.Duration{1: 0, 2: 10 * time.Second, 4: 30 * time.Second, 5: 40 * time.Second, 6: 50 * time.Second, 15: 140 * time.Second}},
@@ -367,10 +367,10 @@ func TestForecastSpread(t *testing.T) {
 // hoursOutlook is a bucket of one a second, whose hours are over in ten.
 type hoursOutlook struct{ at time.Time }
 
-func (h hoursOutlook) Outlook(context.Context, string) (throttle.Outlook, error) {
+func (h hoursOutlook) Forecast(context.Context, string) (throttle.Forecast, error) {
 	r := throttle.RuleState{RuleInfo: &throttle.RuleInfo{Scope: "p", Rule: "r", Algorithm: throttle.TokenBucket, Limit: 1}, Remaining: 1}
-	return throttle.Outlook{
-		At: h.at, Until: h.at.Add(10 * time.Second), Rules: []throttle.RuleOutlook{{RuleState: r, Units: 1, Per: time.Second}},
+	return throttle.Forecast{
+		At: h.at, Until: h.at.Add(10 * time.Second), Rules: []throttle.RuleForecast{{RuleState: r, Units: 1, Per: time.Second}},
 	}, nil
 }
 
@@ -394,27 +394,27 @@ func TestForecastEndsWithHours(t *testing.T) {
 }
 
 // looks is a looker that always sees the same.
-type looks map[string]throttle.Outlook
+type looks map[string]throttle.Forecast
 
-func (l looks) Outlook(_ context.Context, scope string) (throttle.Outlook, error) {
+func (l looks) Forecast(_ context.Context, scope string) (throttle.Forecast, error) {
 	return l[scope], nil
 }
 
 // "A pause that has an end puts everything off by it", and one without can't be told.
 func TestForecastPaused(t *testing.T) {
 	t.Parallel()
-	rate := throttle.RuleOutlook{RuleState: throttle.RuleState{RuleInfo: new(throttle.RuleInfo)}, Units: 1, Per: time.Second}
+	rate := throttle.RuleForecast{RuleState: throttle.RuleState{RuleInfo: new(throttle.RuleInfo)}, Units: 1, Per: time.Second}
 	rate.Scope, rate.Rule, rate.Algorithm, rate.Limit, rate.Remaining = "p", "rate", throttle.FixedWindow, 1, 1
-	pause := func(level string, left time.Duration) throttle.RuleOutlook {
-		r := throttle.RuleOutlook{RuleState: throttle.RuleState{RuleInfo: new(throttle.RuleInfo)}}
+	pause := func(level string, left time.Duration) throttle.RuleForecast {
+		r := throttle.RuleForecast{RuleState: throttle.RuleState{RuleInfo: new(throttle.RuleInfo)}}
 		r.Scope, r.Rule, r.Algorithm, r.Paused, r.Limited, r.RetryAfter = level, throttle.PausedRule, throttle.SlidingWindow, true, true, left
 		return r
 	}
 	o := newOutlook(looks{
-		"p/free": {Rules: []throttle.RuleOutlook{rate}},
-		"p/a":    {Rules: []throttle.RuleOutlook{rate, pause("p/a", time.Hour)}},
-		"p/a/b":  {Rules: []throttle.RuleOutlook{rate, pause("p/a", time.Hour), pause("p/a/b", 2*time.Hour)}},
-		"q":      {Rules: []throttle.RuleOutlook{pause("q", throttle.Unknown)}},
+		"p/free": {Rules: []throttle.RuleForecast{rate}},
+		"p/a":    {Rules: []throttle.RuleForecast{rate, pause("p/a", time.Hour)}},
+		"p/a/b":  {Rules: []throttle.RuleForecast{rate, pause("p/a", time.Hour), pause("p/a/b", 2*time.Hour)}},
+		"q":      {Rules: []throttle.RuleForecast{pause("q", throttle.Never)}},
 	})
 	began := time.Now()
 	for _, step := range []struct {

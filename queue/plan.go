@@ -40,18 +40,18 @@ func (c *Client) plan(ctx context.Context, items []*item) {
 	if len(open) == 0 {
 		return
 	}
-	asks, weights := make([]throttle.Ask, len(open)), c.turns.weights.now(ctx)
+	asks, weights := make([]throttle.Waiter, len(open)), c.turns.weights.now(ctx)
 	for i, it := range open {
 		asks[i] = weights.ranked(it.ask, it.result.Queue)
 	}
 	now := time.Now()
-	placed, err := c.turns.limiter.LineUp(ctx, asks, planLead, planNear)
+	placed, err := c.turns.limiter.Join(ctx, asks, planLead, planNear)
 	if err != nil {
 		return
 	}
 	for i, it := range open {
 		c.turns.heard(it.ask.Scope, placed[i].Waits, now)
-		if placed[i].Err == nil && placed[i].Expected != throttle.Unknown {
+		if placed[i].Err == nil && placed[i].Expected != throttle.Never {
 			it.result.Start = now.Add(placed[i].Expected)
 		}
 		switch {
@@ -106,14 +106,14 @@ func (w *weights) now(ctx context.Context) Weights {
 }
 
 // tooLate tells whether a task is expected to start after its deadline.
-func (it *item) tooLate(now time.Time, placed throttle.Placed) bool {
-	return !it.deadline.IsZero() && placed.Expected != throttle.Unknown && now.Add(placed.Expected).After(it.deadline)
+func (it *item) tooLate(now time.Time, placed throttle.Joined) bool {
+	return !it.deadline.IsZero() && placed.Expected != throttle.Never && now.Add(placed.Expected).After(it.deadline)
 }
 
 // heeding is when asynq is to bring a task back by itself: some time after its start is
 // expected, but when its patience ends or its deadline comes, so that somebody sees to that.
-func (it *item) heeding(now time.Time, placed throttle.Placed) time.Time {
-	at := now.Add(throttle.SafetyNet(placed.Expected))
+func (it *item) heeding(now time.Time, placed throttle.Joined) time.Time {
+	at := now.Add(throttle.FallbackDelay(placed.Expected))
 	if !it.deadline.IsZero() && it.deadline.Before(at) {
 		at = it.deadline
 	}
@@ -145,7 +145,7 @@ func (p *planner) open(items []*item) []*item {
 	}
 	var open []*item
 	for _, it := range items {
-		if it.call != nil && it.ask.Ticket != "" {
+		if it.call != nil && it.ask.ID != "" {
 			open = append(open, it)
 		}
 	}

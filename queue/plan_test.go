@@ -19,9 +19,9 @@ import (
 // planned returns a client that gives turns, under limits of the test's own.
 func planned(t *testing.T, rdb redis.UniversalClient) *queue.Client {
 	t.Helper()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {
 		Rules: []throttle.Rule{{Name: "account", Algorithm: throttle.SlidingWindow, Limit: 100, Per: time.Second}},
-		Scopes: map[string]throttle.Node{
+		Scopes: map[string]throttle.ScopeConfig{
 			"*":   {Rules: []throttle.Rule{{Name: "tenant", Algorithm: throttle.TokenBucket, Limit: 10, Per: time.Second}}},
 			"off": {Rules: []throttle.Rule{{Name: "off", Algorithm: throttle.SlidingWindow, Limit: 0, Per: time.Second}}},
 		},
@@ -156,9 +156,9 @@ func TestPlannedUnderMaxPriority(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Client(t), redistest.Prefix(t)
 	for most, least := range map[int]time.Duration{0: 8 * time.Second, 1: 0} {
-		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {
+		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {
 			Rules:  []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: time.Second}},
-			Scopes: map[string]throttle.Node{"*": {MaxPriority: &most}},
+			Scopes: map[string]throttle.ScopeConfig{"*": {MaxPriority: &most}},
 		}})
 		if err != nil {
 			t.Fatal(err)

@@ -8,18 +8,18 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policies"
+	"github.com/headway-go/headway/throttle/policystore"
 )
 
-// PublishedPolicy returns the policy that workers run under, as package policies keeps it in
-// Redis; nil where there is none. The error is a *policies.DamagedError where it is not
+// PublishedPolicy returns the policy that workers run under, as package policystore keeps it in
+// Redis; nil where there is none. The error is a *policystore.DamagedError where it is not
 // understood, ctx's, or one that wraps throttle.ErrUnavailable. Costs a few round trips.
 func PublishedPolicy(ctx context.Context, rdb redis.UniversalClient) (*throttle.Policy, error) {
-	p, err := policies.New(rdb, policies.Config{}).Now(ctx)
+	p, err := policystore.New(rdb, policystore.Config{}).Now(ctx)
 	switch {
 	case err == nil:
 		return p, nil
-	case errors.Is(err, policies.ErrNone):
+	case errors.Is(err, policystore.ErrNone):
 		return nil, nil
 	case ctx.Err() != nil:
 		return nil, ctx.Err()

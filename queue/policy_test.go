@@ -9,7 +9,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policies"
+	"github.com/headway-go/headway/throttle/policystore"
 )
 
 func TestPublishedPolicy(t *testing.T) {
@@ -23,7 +23,7 @@ func TestPublishedPolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := policies.New(rdb, policies.Config{})
+	store := policystore.New(rdb, policystore.Config{})
 	if _, _, err := store.PublishFile(ctx, "worker", p, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestPublishedPolicy(t *testing.T) {
 		t.Errorf("cancelled: %v", err)
 	}
 	rdb.HSet(ctx, "hw:limits", "version", "x")
-	if _, err := queue.PublishedPolicy(ctx, rdb); !errors.As(err, new(*policies.DamagedError)) {
+	if _, err := queue.PublishedPolicy(ctx, rdb); !errors.As(err, new(*policystore.DamagedError)) {
 		t.Errorf("damaged: %v", err)
 	}
 	rdb.Del(ctx, "hw:limits")

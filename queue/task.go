@@ -91,7 +91,7 @@ type Task struct {
 	// MaxWait is how long the task waits for its limits, from the moment when it is
 	// due: it was enqueued, or its Delay was over. Where a rule has a max_wait of its
 	// own, the shorter one counts. What then becomes of the task is the worker's
-	// Config.Patience: unless told it waits on.
+	// Config.OnMaxWait: unless told it waits on.
 	// Defaults to 0, as long as it takes.
 	MaxWait time.Duration
 

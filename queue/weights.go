@@ -118,7 +118,7 @@ func (w Weights) Rank(queue string, own int) (priority int, lane string, stride 
 	return own, queue, stride
 }
 
-func (w Weights) ranked(ask throttle.Ask, queue string) throttle.Ask {
+func (w Weights) ranked(ask throttle.Waiter, queue string) throttle.Waiter {
 	ask.Priority, ask.Lane, ask.Stride = w.Rank(queue, ask.Priority)
 	return ask
 }

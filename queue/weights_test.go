@@ -117,7 +117,7 @@ func TestPublishedWeights(t *testing.T) {
 func TestClientLearnsWeights(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.NewServer(t).Client(t)
-	policy, err := throttle.NewPolicy("", map[string]throttle.Node{"p": {Rules: []throttle.Rule{
+	policy, err := throttle.NewPolicy("", map[string]throttle.ScopeConfig{"p": {Rules: []throttle.Rule{
 		{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: time.Hour},
 	}}})
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 
 	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle/answers"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // documentedAccess is the command of docs/operations.md that makes a user, word
@@ -67,7 +67,7 @@ const hostileProvider = "p {*}"
 // none has are the answers looked at.
 func everyCall(t *testing.T, rdb redis.UniversalClient, prefix string, rules []Rule, instead ...redis.Hook) error {
 	t.Helper()
-	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{hostileProvider: {Rules: rules, Scopes: map[string]Node{"*": {Rules: rules}}}})
+	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{hostileProvider: {Rules: rules, Scopes: map[string]ScopeConfig{"*": {Rules: rules}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,26 +82,26 @@ func everyCall(t *testing.T, rdb redis.UniversalClient, prefix string, rules []R
 	}
 	decide := func(id string, ahead time.Duration, want bool) Decision {
 		t.Helper()
-		d, err := l.Decide(t.Context(), Request{Scope: hostileProvider + "/a b*", ID: id, Ahead: ahead})
+		d, err := l.Decide(t.Context(), Request{Scope: hostileProvider + "/a b*", ID: id, MaxDelay: ahead})
 		if err == nil && d.Allowed != want && failed.err() == nil {
 			t.Errorf("attempt %q: %+v", id, d)
 		}
 		return d
 	}
 	d := decide("one *", 0, true)
-	_, lease := l.Hold(t.Context(), d.Grant)
+	_, lease := l.Lease(t.Context(), d.Grant)
 	if lease.limiter != nil {
 		lease.beat(defaultLease) // which keeps its error to itself
 	}
 	_, _ = l.Peek(t.Context(), Request{Scope: hostileProvider + "/a b*"})
 	_, _ = l.Settle(t.Context(), d.Grant, Costs{Requests: 1})
-	_ = l.Keep(t.Context(), d.Grant, "one *", time.Hour)
-	_, _ = l.Kept(t.Context(), hostileProvider+"/a b*", "one *")
+	_ = l.SaveGrant(t.Context(), d.Grant, "one *", time.Hour)
+	_, _ = l.LoadGrant(t.Context(), hostileProvider+"/a b*", "one *")
 	decide("one *", 0, true)
-	second := decide("two", MaxAhead, true)
-	decide("three", MaxAhead, false)
-	_ = l.GiveBack(t.Context(), second.Grant)
-	_ = l.GiveBack(t.Context(), second.Grant)
+	second := decide("two", MaxDelayLimit, true)
+	decide("three", MaxDelayLimit, false)
+	_ = l.Refund(t.Context(), second.Grant)
+	_ = l.Refund(t.Context(), second.Grant)
 	last := decide("four", 0, true)
 	_ = lease.Release(t.Context())
 	everyTurn(t, l, d.Grant, last.Grant)
@@ -115,31 +115,31 @@ func everyCall(t *testing.T, rdb redis.UniversalClient, prefix string, rules []R
 func everyTurn(t *testing.T, l *Limiter, full ...Grant) {
 	t.Helper()
 	scope := hostileProvider + "/a b*"
-	one := []Place{{Scope: scope, Ticket: "one *"}}
-	_, _ = l.Rejoin(t.Context(), Request{Scope: scope, Ticket: "one *"})
+	one := []WaiterRef{{Scope: scope, ID: "one *"}}
+	_, _ = l.RequeueFront(t.Context(), Request{Scope: scope, WaiterID: "one *"})
 	_, _ = l.Inspect(t.Context(), hostileProvider)
 	for _, g := range full {
-		_ = l.GiveBack(t.Context(), g)
+		_ = l.Refund(t.Context(), g)
 	}
-	for _, req := range []DispatchRequest{{}, {NotYet: one}, {Claimed: one}} {
+	for _, req := range []DispatchRequest{{}, {NotFound: one}, {Claimed: one}} {
 		req.Provider, req.Max = hostileProvider, 10
 		_, _ = l.Dispatch(t.Context(), req)
 	}
-	_, _ = l.Decide(t.Context(), Request{Scope: scope, Ticket: "one *"})
-	_, _ = l.LineUp(t.Context(), []Ask{{Scope: scope, Ticket: "two"}}, 0, 0)
-	_, _ = l.Dispatch(t.Context(), DispatchRequest{Provider: hostileProvider, Max: 10, Gone: one, All: true})
-	_, _ = l.LineUp(t.Context(), []Ask{{Scope: scope, Ticket: "g/three"}}, 0, 0)
-	_, _ = l.Dispatch(t.Context(), DispatchRequest{Provider: hostileProvider, Max: 10, StandStill: []string{"g/"}, All: true})
-	_, _ = l.InspectTicket(t.Context(), Ask{Scope: scope, Ticket: "g/three"})
+	_, _ = l.Decide(t.Context(), Request{Scope: scope, WaiterID: "one *"})
+	_, _ = l.Join(t.Context(), []Waiter{{Scope: scope, ID: "two"}}, 0, 0)
+	_, _ = l.Dispatch(t.Context(), DispatchRequest{Provider: hostileProvider, Max: 10, Deleted: one, CheckAll: true})
+	_, _ = l.Join(t.Context(), []Waiter{{Scope: scope, ID: "g/three"}}, 0, 0)
+	_, _ = l.Dispatch(t.Context(), DispatchRequest{Provider: hostileProvider, Max: 10, StalledGroups: []string{"g/"}, CheckAll: true})
+	_, _ = l.InspectWaiter(t.Context(), Waiter{Scope: scope, ID: "g/three"})
 	back, _ := l.Parked(t.Context(), hostileProvider, 0, 10)
-	_, _ = l.Dispatch(t.Context(), DispatchRequest{Provider: hostileProvider, Max: 10, Back: back})
-	if p, err := l.plans.of(scope); err == nil {
+	_, _ = l.Dispatch(t.Context(), DispatchRequest{Provider: hostileProvider, Max: 10, Unpark: back})
+	if p, err := l.scopes.of(scope); err == nil {
 		l.repaired(t.Context(), hostileProvider, []string{p.scope.String()}, errDamaged)
 	}
-	_, _ = l.Turns(t.Context(), time.Time{})
-	_, _ = l.Heed(t.Context(), scope, answers.Advice{Limited: true})
+	_, _ = l.ActiveProviders(t.Context(), time.Time{})
+	_, _ = l.Report(t.Context(), scope, upstream.Hint{Limited: true})
 	_, _ = l.Peek(t.Context(), Request{Scope: scope})
-	_ = l.Forget(t.Context(), scope)
+	_ = l.ResetUpstream(t.Context(), scope)
 }
 
 // failures is a hook that keeps the errors of scripts.

@@ -32,7 +32,7 @@ func TestAllOrNone(t *testing.T) {
 		if !again.Allowed || again.Rules[2].Remaining != 98 {
 			b.t.Errorf("the same attempt was charged again: %+v", again)
 		}
-		ahead := b.decide(Request{Scope: "p/x", ID: "c", Ahead: sec})
+		ahead := b.decide(Request{Scope: "p/x", ID: "c", MaxDelay: sec})
 		if !ahead.Allowed || ahead.Wait != 100*ms || ahead.Rules[2].Remaining != 97 {
 			b.t.Errorf("got %+v, want a start in 100ms", ahead)
 		}

@@ -55,10 +55,10 @@ func (p *Policy) AppsAt(s Scope) (apps []string, lowest Scope) {
 	return apps, lowest
 }
 
-// MayUse tells an *AppError for an application that may not spend from a scope: at each
+// Authorize tells an *AppError for an application that may not spend from a scope: at each
 // level of its path that names applications, it must be one of them. Costs as much as
 // Match.
-func (p *Policy) MayUse(s Scope, app string) error {
+func (p *Policy) Authorize(s Scope, app string) error {
 	var refused error
 	p.levelsOfApps(s, func(level Scope, apps []string) {
 		if refused == nil && !slices.Contains(apps, app) {

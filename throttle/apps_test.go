@@ -38,7 +38,7 @@ func TestMayUse(t *testing.T) {
 		{"search/x", "", ""},
 		{"nobody/knows", "", ""},
 	} {
-		err := p.MayUse(mustScope(t, c.scope), c.app)
+		err := p.Authorize(mustScope(t, c.scope), c.app)
 		if c.want == "" && err != nil || c.want != "" && (!errors.As(err, new(*AppError)) || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s by %q: %v, want %q", c.scope, c.app, err, c.want)
 		}
@@ -75,7 +75,7 @@ func TestAppFaults(t *testing.T) {
 	for i := range many {
 		many[i] = strings.Repeat("x", i+1)[:min(i+1, 120)]
 	}
-	_, err := NewPolicy("", map[string]Node{"a": {Apps: many}})
+	_, err := NewPolicy("", map[string]ScopeConfig{"a": {Apps: many}})
 	if err == nil || strings.Count(err.Error(), "\n") != 0 || !strings.Contains(err.Error(), "is one of 103; the most is 100") {
 		t.Errorf("%v", err)
 	}
@@ -97,7 +97,7 @@ func TestApps(t *testing.T) {
 		if may != (err == nil && d.Allowed) || !may && !errors.As(err, new(*AppError)) {
 			t.Errorf("%q: %+v, %v", app, d, err)
 		}
-		if placed, err := l.LineUp(t.Context(), []Ask{{Scope: "payments/globex", Ticket: "x"}}, 0, 0); err != nil || placed[0].Err != nil {
+		if placed, err := l.Join(t.Context(), []Waiter{{Scope: "payments/globex", ID: "x"}}, 0, 0); err != nil || placed[0].Err != nil {
 			t.Errorf("%q cannot plan: %+v, %v", app, placed, err)
 		}
 	}

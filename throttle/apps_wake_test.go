@@ -47,9 +47,9 @@ func (b *bench) looks(l *Limiter) (out Dispatched) {
 	}
 }
 
-func ticketsOf(places []Place) (tickets []string) {
+func ticketsOf(places []WaiterRef) (tickets []string) {
 	for _, p := range places {
-		tickets = append(tickets, p.Ticket)
+		tickets = append(tickets, p.ID)
 	}
 	return tickets
 }
@@ -61,7 +61,7 @@ func TestWakeLeavesOthersTasks(t *testing.T) {
 	onBoth(t, Config{App: "mail"}, mustParse(t, sharedByApps), func(b *bench) {
 		billing := b.of("billing")
 		b.decide(Request{Scope: "p/b"})
-		placed, err := b.LineUp(ctx, []Ask{{Scope: "p/a", Ticket: "a1"}, {Scope: "p/a", Ticket: "a2"}}, 0, 0)
+		placed, err := b.Join(ctx, []Waiter{{Scope: "p/a", ID: "a1"}, {Scope: "p/a", ID: "a2"}}, 0, 0)
 		if err != nil || !placed[0].Waits || !placed[1].Waits {
 			t.Fatalf("%+v, %v", placed, err)
 		}
@@ -75,11 +75,11 @@ func TestWakeLeavesOthersTasks(t *testing.T) {
 		if got := ticketsOf(placesOf(b.looks(billing).Granted)); !slices.Equal(got, []string{"a1"}) {
 			t.Errorf("billing releases %q, want a1", got)
 		}
-		if d, err := billing.Decide(ctx, Request{Scope: "p/a", Ticket: "a1"}); err != nil || !d.Allowed {
+		if d, err := billing.Decide(ctx, Request{Scope: "p/a", WaiterID: "a1"}); err != nil || !d.Allowed {
 			t.Errorf("%+v, %v", d, err)
 		}
 		// One behind it is not kept waiting, and a2 keeps its place.
-		if d := b.decide(Request{Scope: "p/b", Ticket: "b1"}); d.Allowed {
+		if d := b.decide(Request{Scope: "p/b", WaiterID: "b1"}); d.Allowed {
 			t.Fatalf("%+v", d)
 		}
 		b.now.Add(2 * sec.Microseconds())
@@ -88,10 +88,10 @@ func TestWakeLeavesOthersTasks(t *testing.T) {
 		if woken := b.looks(b.Limiter); len(woken.Granted) > 1 {
 			t.Errorf("%+v", woken)
 		}
-		if d := b.decide(Request{Scope: "p/b", Ticket: "b1"}); !d.Allowed {
+		if d := b.decide(Request{Scope: "p/b", WaiterID: "b1"}); !d.Allowed {
 			t.Errorf("%+v: it was not released", d)
 		}
-		if s, err := b.InspectTicket(ctx, Ask{Scope: "p/a", Ticket: "a2"}); err != nil || !s.Waits || s.Ahead != 0 {
+		if s, err := b.InspectWaiter(ctx, Waiter{Scope: "p/a", ID: "a2"}); err != nil || !s.Waits || s.Ahead != 0 {
 			t.Errorf("%+v, %v", s, err)
 		}
 	})
@@ -104,7 +104,7 @@ func TestRestore(t *testing.T) {
 		billing := b.of("billing")
 		b.decide(Request{Scope: "p/b"})
 		for _, ticket := range []string{"a1", "a2"} {
-			if d, err := billing.Decide(ctx, Request{Scope: "p/a", Ticket: ticket}); err != nil || !d.Turn.Waits {
+			if d, err := billing.Decide(ctx, Request{Scope: "p/a", WaiterID: ticket}); err != nil || !d.Position.Waits {
 				t.Fatalf("%+v, %v", d, err)
 			}
 		}
@@ -113,7 +113,7 @@ func TestRestore(t *testing.T) {
 			t.Fatalf("billing releases %q", got)
 		}
 		for ticket, released := range map[string]bool{"a1": true, "a2": false, "a3": false} {
-			req := Request{Scope: "p/a", Ticket: ticket}
+			req := Request{Scope: "p/a", WaiterID: ticket}
 			if _, err := b.Decide(ctx, req); !errors.As(err, new(*AppError)) {
 				t.Errorf("%s: %v", ticket, err)
 			}
@@ -122,11 +122,11 @@ func TestRestore(t *testing.T) {
 			}
 		}
 		for ticket, ahead := range map[string]int64{"a1": 0, "a2": 1} {
-			if s, err := b.InspectTicket(ctx, Ask{Scope: "p/a", Ticket: ticket}); err != nil || !s.Waits || s.Ahead != ahead {
+			if s, err := b.InspectWaiter(ctx, Waiter{Scope: "p/a", ID: ticket}); err != nil || !s.Waits || s.Ahead != ahead {
 				t.Errorf("%s: %+v, %v", ticket, s, err)
 			}
 		}
-		if s, err := b.InspectTicket(ctx, Ask{Scope: "p/a", Ticket: "a3"}); err != nil || s.Waits || s.Released {
+		if s, err := b.InspectWaiter(ctx, Waiter{Scope: "p/a", ID: "a3"}); err != nil || s.Waits || s.Released {
 			t.Errorf("a3: %+v, %v", s, err)
 		}
 		if got := ticketsOf(placesOf(b.looks(billing).Granted)); !slices.Equal(got, []string{"a1"}) {

@@ -11,7 +11,7 @@ import (
 // attempt is one request on its way to be decided.
 type attempt struct {
 	limiter *Limiter
-	plan    *plan
+	plan    *compiledScope
 	scope   string
 	id      string
 	record  string // the key of what was granted under the id, once it is known; see key
@@ -37,12 +37,12 @@ func (a *attempt) MarshalBinary() ([]byte, error) {
 // String is the attempt id, for hooks that print commands.
 func (a *attempt) String() string { return a.id }
 
-func (l *Limiter) attempt(p *plan, req *Request) *attempt {
-	a := &attempt{limiter: l, plan: p, scope: req.Scope, id: p.attemptID(req), once: req.once, cost: p.price(req), ahead: req.Ahead, late: req.late, sent: time.Now()}
+func (l *Limiter) attempt(p *compiledScope, req *Request) *attempt {
+	a := &attempt{limiter: l, plan: p, scope: req.Scope, id: p.attemptID(req), once: req.once, cost: p.price(req), ahead: req.MaxDelay, late: req.late, sent: time.Now()}
 	if !a.once {
 		a.record = p.record(req)
 	}
-	if req.Ticket != "" {
+	if req.WaiterID != "" {
 		a.queued = new(Request)
 		*a.queued = *req
 	}
@@ -140,6 +140,6 @@ func (a *attempt) grant(reply []int64) Grant {
 // nobody is left to tell: units come back by the clock and leases run out.
 func (a *attempt) orphaned(reply []int64) {
 	if reply[0] == 1 {
-		_ = a.limiter.GiveBack(context.Background(), a.grant(reply))
+		_ = a.limiter.Refund(context.Background(), a.grant(reply))
 	}
 }

@@ -12,8 +12,8 @@ import (
 // taken makes a limiter take it for another time, until a reply tells it better.
 func (b *bench) taken(text string) {
 	at := when(b.t, text)
-	b.plans.now = func(string) time.Time { return at }
-	clear(b.plans.known)
+	b.scopes.now = func(string) time.Time { return at }
+	clear(b.scopes.known)
 }
 
 // A caller that takes it for another time is told so by the server's clock, asks again
@@ -53,15 +53,15 @@ func TestCalendarStaleScripts(t *testing.T) {
 	onBoth(t, Config{}, policyOf(t, daily(2, "UTC")), func(b *bench) {
 		b.atTime("2026-01-10T12:00:00Z")
 		d := b.decide(Request{Scope: "p/x"})
-		p, err := b.plans.of("p/x")
+		p, err := b.scopes.of("p/x")
 		if err != nil {
 			b.t.Fatal(err)
 		}
 		key := p.keys[0]
 		before := b.rdb.Get(ctx, key).Val()
 		for _, taken := range []string{"2026-01-09T12:00:00Z", "2026-01-11T12:00:00Z", "2026-02-11T12:00:00Z"} {
-			stale := newPlan(b.plans.keys, p.scope, p.bounds, 0, when(b.t, taken))
-			reply, err := b.runner.run(ctx, b.attempt(stale, &Request{Scope: "p/x", ID: NewID(), Cost: 1, Ahead: time.Minute}).call())
+			stale := compileScope(b.scopes.keys, p.scope, p.bounds, 0, when(b.t, taken))
+			reply, err := b.runner.run(ctx, b.attempt(stale, &Request{Scope: "p/x", ID: NewID(), Cost: 1, MaxDelay: time.Minute}).call())
 			if err != nil {
 				b.t.Fatal(err)
 			}
@@ -72,11 +72,11 @@ func TestCalendarStaleScripts(t *testing.T) {
 			if after := b.rdb.Get(ctx, key).Val(); after != before {
 				b.t.Errorf("taken for %s: the denial changed %x to %x", taken, before, after)
 			}
-			ask := Request{Scope: "p/x", ID: NewID(), Cost: 1, Ticket: "t"}
+			ask := Request{Scope: "p/x", ID: NewID(), Cost: 1, WaiterID: "t"}
 			if reply, err = b.runner.run(ctx, b.attempt(stale, &ask).call()); err != nil {
 				b.t.Fatal(err)
 			}
-			if turn := fromReply(stale, reply); turn.Allowed || turn.RetryAfter != 10*ms || turn.Turn.Waits || turn.Binding != 0 {
+			if turn := fromReply(stale, reply); turn.Allowed || turn.RetryAfter != 10*ms || turn.Position.Waits || turn.Binding != 0 {
 				b.t.Errorf("taken for %s, a turn: %+v", taken, turn)
 			}
 			if b.rdb.Exists(ctx, p.queue[1].(string)).Val() != 0 {
@@ -84,10 +84,10 @@ func TestCalendarStaleScripts(t *testing.T) {
 			}
 		}
 		// Units come back whatever the time is taken for.
-		b.plans.again(p, when(b.t, "2026-02-11T12:00:00Z"))
-		b.plans.now = func(string) time.Time { return when(b.t, "2026-02-11T12:00:00Z") }
+		b.scopes.refresh(p, when(b.t, "2026-02-11T12:00:00Z"))
+		b.scopes.now = func(string) time.Time { return when(b.t, "2026-02-11T12:00:00Z") }
 		b.giveBack(d.Grant)
-		b.plans.now = b.serverTime
+		b.scopes.now = b.serverTime
 		if d := b.decide(Request{Scope: "p/x"}); d.Rules[0].Remaining != 1 {
 			b.t.Errorf("after giving back: %+v", d)
 		}
@@ -99,9 +99,9 @@ func TestCalendarPlans(t *testing.T) {
 	t.Parallel()
 	policy := policyOf(t, daily(2, "UTC"), Rule{Name: "hourly", Algorithm: Calendar, Limit: 3, Resets: "0 * * * *", Timezone: "Asia/Kathmandu"})
 	b := newBench(t, redistest.Client(t), Config{}, policy)
-	plan := func(at string) *plan {
+	plan := func(at string) *compiledScope {
 		b.atTime(at)
-		p, err := b.plans.of("p/x")
+		p, err := b.scopes.of("p/x")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +112,7 @@ func TestCalendarPlans(t *testing.T) {
 		"2026-01-10T12:14:59Z": true, "2026-01-10T12:15:00Z": false,
 		"2026-01-10T11:15:00Z": true, "2026-01-10T11:14:59.5Z": true, "2026-01-10T11:14:58Z": false,
 	} {
-		b.plans.keep(first)
+		b.scopes.keep(first)
 		if got := plan(at); (got == first) != same {
 			t.Errorf("%s: the same plan is %t", at, got == first)
 		}
@@ -127,7 +127,7 @@ func TestCalendarIsDecidedSingly(t *testing.T) {
 			rules[1].Name = "window"
 		}
 		b := newBench(t, redistest.Client(t), Config{}, policyOf(t, rules...))
-		p, err := b.plans.of("p/x")
+		p, err := b.scopes.of("p/x")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,12 +148,12 @@ func TestServerTime(t *testing.T) {
 	}
 	provider := keyspace(l.cfg.Prefix).provider("p")
 	ours := time.Now()
-	if got := l.skews.of(provider).there(ours); !got.Equal(ours) {
+	if got := l.skews.of(provider).toServer(ours); !got.Equal(ours) {
 		t.Errorf("nothing was told, and it is %v there when it is %v here", got, ours)
 	}
 	clock := l.skews.of(provider)
-	clock.saw(ours, ours.Add(20*ms), ours.Add(hour+10*ms)) // an hour ahead
-	if got, want := clock.there(ours.Add(sec)), ours.Add(hour+sec-10*ms); got.Sub(want).Abs() > 2*time.Microsecond {
+	clock.observe(ours, ours.Add(20*ms), ours.Add(hour+10*ms)) // an hour ahead
+	if got, want := clock.toServer(ours.Add(sec)), ours.Add(hour+sec-10*ms); got.Sub(want).Abs() > 2*time.Microsecond {
 		t.Errorf("it is %v there, want %v", got, want)
 	}
 }
@@ -197,7 +197,7 @@ func TestCalendarStaleWake(t *testing.T) {
 	onBoth(t, Config{}, policyOf(t, minutely(1)), func(b *bench) {
 		b.atTime("2026-01-10T00:00:30Z")
 		for _, ticket := range []string{"first", "second"} {
-			b.decide(Request{Scope: "p/x", Ticket: ticket})
+			b.decide(Request{Scope: "p/x", WaiterID: ticket})
 		}
 		wake := func() Dispatched {
 			b.t.Helper()
@@ -218,16 +218,16 @@ func TestCalendarStaleWake(t *testing.T) {
 			if !woken.Waiting || len(woken.Granted) > 0 || woken.Next > 10*ms {
 				b.t.Errorf("taken for %s: %+v", taken, woken)
 			}
-			if b.plans.known["p/x"].stale(time.UnixMicro(b.now.Load())) {
+			if b.scopes.known["p/x"].stale(time.UnixMicro(b.now.Load())) {
 				b.t.Errorf("taken for %s: the plan is as it was", taken)
 			}
 		}
-		b.plans.now = b.serverTime
+		b.scopes.now = b.serverTime
 		b.now.Add(10_000)
-		if woken := wake(); len(woken.Granted) != 1 || woken.Granted[0].Ticket != "second" {
+		if woken := wake(); len(woken.Granted) != 1 || woken.Granted[0].ID != "second" {
 			b.t.Errorf("by the right calendar: %+v", woken)
 		}
-		if d := b.decide(Request{Scope: "p/x", Ticket: "second"}); !d.Allowed {
+		if d := b.decide(Request{Scope: "p/x", WaiterID: "second"}); !d.Allowed {
 			b.t.Errorf("got %+v", d)
 		}
 	})
@@ -240,7 +240,7 @@ func TestCalendarOutlook(t *testing.T) {
 	rule.Spread = true
 	b := newBench(t, redistest.Client(t), Config{}, policyOf(t, rule))
 	b.atTime("2026-03-08T19:00:00Z") // on a day of 23 hours; the next has 24
-	o, err := b.Outlook(ctx, "p/x")
+	o, err := b.Forecast(ctx, "p/x")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,17 +250,17 @@ func TestCalendarOutlook(t *testing.T) {
 	b.decide(Request{Scope: "p/x", Cost: 5})
 	want := []time.Duration{6 * hour, 6*hour + 72*time.Minute, 6*hour + 144*time.Minute}
 	for i, ticket := range []string{"a", "b", "c"} {
-		d := b.decide(Request{Scope: "p/x", Ticket: ticket})
-		if d.Turn.Expected != want[i] {
-			t.Errorf("%s is expected in %v, want %v", ticket, d.Turn.Expected, want[i])
+		d := b.decide(Request{Scope: "p/x", WaiterID: ticket})
+		if d.Position.Expected != want[i] {
+			t.Errorf("%s is expected in %v, want %v", ticket, d.Position.Expected, want[i])
 		}
 	}
 	for range 30 {
-		b.decide(Request{Scope: "p/x", Ticket: NewID()})
+		b.decide(Request{Scope: "p/x", WaiterID: NewID()})
 	}
-	last := b.decide(Request{Scope: "p/x", Ticket: "last"})
-	if from, to := 12*hour+2*24*hour, 12*hour+3*24*hour; last.Turn.Expected < from || last.Turn.Expected > to {
-		t.Errorf("behind 33, of which five start today and ten a day, it is expected in %v", last.Turn.Expected)
+	last := b.decide(Request{Scope: "p/x", WaiterID: "last"})
+	if from, to := 12*hour+2*24*hour, 12*hour+3*24*hour; last.Position.Expected < from || last.Position.Expected > to {
+		t.Errorf("behind 33, of which five start today and ten a day, it is expected in %v", last.Position.Expected)
 	}
 	in, err := b.Inspect(ctx, "p/x")
 	if err != nil || in.NextStart != 6*hour || in.Waiting != 34 || in.Binding.Rule.Name != "r" {
@@ -271,22 +271,22 @@ func TestCalendarOutlook(t *testing.T) {
 // A process whose clock is months off learns the server's time from whatever it asks.
 func TestCalendarWrongClock(t *testing.T) {
 	t.Parallel()
-	asked := Ask{Scope: "p/x", Ticket: "second"}
+	asked := Waiter{Scope: "p/x", ID: "second"}
 	tests := map[string]func(b *bench) (time.Duration, error){
 		"inspect": func(b *bench) (time.Duration, error) {
 			in, err := b.Inspect(ctx, "p/x")
 			return in.NextStart, err
 		},
 		"inspect a ticket": func(b *bench) (time.Duration, error) {
-			standing, err := b.InspectTicket(ctx, asked)
+			standing, err := b.InspectWaiter(ctx, asked)
 			return standing.Expected, err
 		},
 		"outlook": func(b *bench) (time.Duration, error) {
-			o, err := b.Outlook(ctx, "p/x")
+			o, err := b.Forecast(ctx, "p/x")
 			return o.Rules[0].Rest, err
 		},
 		"line up": func(b *bench) (time.Duration, error) {
-			placed, err := b.LineUp(ctx, []Ask{asked}, 0, 0)
+			placed, err := b.Join(ctx, []Waiter{asked}, 0, 0)
 			return placed[0].Expected, err
 		},
 		"decide": func(b *bench) (time.Duration, error) {
@@ -295,7 +295,7 @@ func TestCalendarWrongClock(t *testing.T) {
 		},
 		"dispatch": func(b *bench) (time.Duration, error) {
 			b.nexts.of("p").add([]string{"p/x"})
-			woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 5, All: true})
+			woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 5, CheckAll: true})
 			return woken.Next, err
 		},
 	}
@@ -305,11 +305,11 @@ func TestCalendarWrongClock(t *testing.T) {
 			onBoth(t, Config{}, policyOf(t, minutely(1)), func(b *bench) {
 				b.atTime("2026-01-10T00:00:30Z")
 				for _, ticket := range []string{"first", "second"} {
-					b.decide(Request{Scope: "p/x", Ticket: ticket})
+					b.decide(Request{Scope: "p/x", WaiterID: ticket})
 				}
-				clear(b.plans.known)
+				clear(b.scopes.known)
 				b.skews.byProvider = nil
-				b.plans.now = func(provider string) time.Time { return b.skews.of(provider).there(time.Now()) }
+				b.scopes.now = func(provider string) time.Time { return b.skews.of(provider).toServer(time.Now()) }
 				if got, err := ask(b); err != nil || got != 30*sec {
 					b.t.Errorf("%v, %v; want 30s", got, err)
 				}

@@ -126,7 +126,7 @@ func TestCalendarSteps(t *testing.T) {
 			1: {"2026-01-12T08:00:00Z", 1, allow(0, 8*hour)},
 		}},
 		"limit 0 suspends": {daily(0, "UTC"), []step{
-			0: {"2026-01-10T00:00:00Z", 1, deny(0, Unknown, 0)},
+			0: {"2026-01-10T00:00:00Z", 1, deny(0, Never, 0)},
 		}},
 		"a margin ends the period sooner": {Rule{Name: "r", Algorithm: Calendar, Limit: 5, Resets: "* * * * *", Margin: 10 * sec}, []step{
 			0: {"2026-01-10T00:00:49.999999Z", 1, allow(4, 10*sec+time.Microsecond)},
@@ -210,7 +210,7 @@ func TestCalendarCases(t *testing.T) {
 			shared := b.under(minutely(3))
 			b.atTime("2026-01-10T00:00:50Z")
 			b.decide(Request{Scope: "p/x"})
-			ahead := b.decide(Request{Scope: "p/x", Ahead: time.Minute})
+			ahead := b.decide(Request{Scope: "p/x", MaxDelay: time.Minute})
 			if ahead.Wait != 20*sec {
 				b.t.Fatalf("got %+v", ahead)
 			}
@@ -279,12 +279,12 @@ func TestCalendarCases(t *testing.T) {
 			shared.decide(Request{Scope: "p/x"})
 			b.atTime("2026-01-10T00:00:45Z")
 			b.decide(Request{Scope: "p/x"})
-			ahead := b.decide(Request{Scope: "p/x", Cost: 1, Ahead: time.Minute})
+			ahead := b.decide(Request{Scope: "p/x", Cost: 1, MaxDelay: time.Minute})
 			if ahead.Wait != 20*sec {
 				b.t.Fatalf("got %+v", ahead)
 			}
 			shared.decide(Request{Scope: "p/x"}) // the last of the period at hand
-			if d := shared.decide(Request{Scope: "p/x", Cost: 3, Ahead: time.Minute}); d.Allowed {
+			if d := shared.decide(Request{Scope: "p/x", Cost: 3, MaxDelay: time.Minute}); d.Allowed {
 				b.t.Errorf("three, with one there already: %+v", d)
 			}
 			b.atTime("2026-01-10T00:01:00Z")
@@ -293,7 +293,7 @@ func TestCalendarCases(t *testing.T) {
 		"what may come to be rolled over is worth a look when it does": {[]Rule{rolling}, func(b *bench) {
 			b.atTime("2026-01-10T00:00:59Z")
 			b.decide(Request{Scope: "p/x"})
-			p, err := b.plans.of("p/x")
+			p, err := b.scopes.of("p/x")
 			if err != nil {
 				b.t.Fatal(err)
 			}
@@ -301,19 +301,19 @@ func TestCalendarCases(t *testing.T) {
 			if err := probe.Run(ctx, b.rdb, p.keys, p.args(3, b.clock(), "ahead", probeAt)...).Err(); err != nil {
 				b.t.Fatal(err)
 			}
-			d := b.decide(Request{Scope: "p/x", Cost: 3, Ahead: time.Minute})
+			d := b.decide(Request{Scope: "p/x", Cost: 3, MaxDelay: time.Minute})
 			if d.Allowed || d.RetryAfter != 61*sec {
 				b.t.Errorf("three, where at most two roll over: %+v", d)
 			}
 			if err := probe.Run(ctx, b.rdb, p.keys, p.args(1, b.clock(), "now", b.now.Load())...).Err(); err != nil {
 				b.t.Fatal(err)
 			}
-			d = b.decide(Request{Scope: "p/x", Cost: 2, Ahead: time.Minute})
+			d = b.decide(Request{Scope: "p/x", Cost: 2, MaxDelay: time.Minute})
 			if d.Allowed || d.RetryAfter != 61*sec {
 				b.t.Errorf("two, where one rolls over: %+v", d)
 			}
 			low := b.under(func() Rule { r := rolling; r.Limit = 5; return r }())
-			d = low.decide(Request{Scope: "p/x", Cost: 4, Ahead: time.Minute})
+			d = low.decide(Request{Scope: "p/x", Cost: 4, MaxDelay: time.Minute})
 			if d.Allowed || d.RetryAfter != sec {
 				b.t.Errorf("four, where five are and three taken, and two may roll over: %+v", d)
 			}
@@ -339,7 +339,7 @@ func TestCalendarCases(t *testing.T) {
 			shared := b.under(spread)
 			b.atTime("2026-01-10T00:00:48Z")
 			b.decide(Request{Scope: "p/x"})
-			ahead := b.decide(Request{Scope: "p/x", Ahead: time.Minute})
+			ahead := b.decide(Request{Scope: "p/x", MaxDelay: time.Minute})
 			if ahead.Wait != 20*sec {
 				b.t.Fatalf("got %+v", ahead)
 			}
@@ -355,7 +355,7 @@ func TestCalendarCases(t *testing.T) {
 			shared := b.under(spread)
 			b.atTime("2026-01-10T00:00:30Z")
 			b.decide(Request{Scope: "p/x"})
-			if d := b.decide(Request{Scope: "p/x", Ahead: time.Minute}); d.Wait != 20*sec {
+			if d := b.decide(Request{Scope: "p/x", MaxDelay: time.Minute}); d.Wait != 20*sec {
 				b.t.Fatalf("got %+v", d)
 			}
 			if d := shared.decide(Request{Scope: "p/x"}); d.Allowed || d.RetryAfter != 22*sec {
@@ -380,7 +380,7 @@ func TestCalendarCases(t *testing.T) {
 			shared.decide(Request{Scope: "p/x", Cost: 3})
 			b.atTime("2026-01-10T00:01:50Z")
 			b.decide(Request{Scope: "p/x"})
-			b.decide(Request{Scope: "p/x", Ahead: time.Minute}) // in the third minute
+			b.decide(Request{Scope: "p/x", MaxDelay: time.Minute}) // in the third minute
 			b.atTime("2026-01-10T00:00:59Z")
 			if d := shared.decide(Request{Scope: "p/x"}); d.Allowed || d.RetryAfter != sec {
 				b.t.Errorf("the first minute was let go: %+v", d)

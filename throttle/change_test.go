@@ -33,7 +33,7 @@ func envelopeOf(r Rule) envelope {
 
 func changing(r Rule) *Policy {
 	r.Name = "r"
-	p, err := NewPolicy("", map[string]Node{"p": {Rules: []Rule{r}}})
+	p, err := NewPolicy("", map[string]ScopeConfig{"p": {Rules: []Rule{r}}})
 	if err != nil {
 		panic(err)
 	}
@@ -102,12 +102,12 @@ func (b *bench) changeHistory(seed uint64) {
 		for range 100 {
 			b.now.Add(rng.Int64N(2 * time.Second.Microseconds() / busy))
 			cost := int64(1 + rng.IntN(3)*rng.IntN(2))
-			d, err := b.Decide(b.t.Context(), Request{Scope: "p", Cost: cost, Ahead: changeAhead * time.Duration(rng.IntN(2))})
+			d, err := b.Decide(b.t.Context(), Request{Scope: "p", Cost: cost, MaxDelay: changeAhead * time.Duration(rng.IntN(2))})
 			if err != nil {
 				continue // it can never pass, just now
 			}
 			if d.Allowed && rng.IntN(8) == 0 {
-				if err := b.GiveBack(b.t.Context(), d.Grant); err != nil {
+				if err := b.Refund(b.t.Context(), d.Grant); err != nil {
 					b.t.Fatal(err)
 				}
 			} else if d.Allowed {
@@ -218,7 +218,7 @@ func TestGiveBackAfterOtherAlgorithms(t *testing.T) {
 			}
 		}
 		before := left()
-		if err := b.GiveBack(b.t.Context(), first.Grant); err != nil {
+		if err := b.Refund(b.t.Context(), first.Grant); err != nil {
 			b.t.Fatal(err)
 		}
 		if after := left(); after != before || before > 48 {
@@ -231,7 +231,7 @@ func TestGiveBackAfterOtherAlgorithms(t *testing.T) {
 		}
 		b.SetPolicy(changing(Rule{Algorithm: SlidingWindow, Limit: 300, Per: time.Hour}))
 		before = left()
-		if err := b.GiveBack(b.t.Context(), second.Grant); err != nil || left() != before+10 {
+		if err := b.Refund(b.t.Context(), second.Grant); err != nil || left() != before+10 {
 			b.t.Errorf("%d left after giving ten back to %d: %v", left(), before, err)
 		}
 	})

@@ -17,20 +17,20 @@ func TestClockStepsUnderASuspendedBucket(t *testing.T) {
 	suspended.Limit = 0
 	onBoth(t, Config{}, policyOf(t, bucket), func(b *bench) {
 		for i := range 4 {
-			b.decide(Request{Scope: "p/x", Ticket: fmt.Sprint("t", i)})
+			b.decide(Request{Scope: "p/x", WaiterID: fmt.Sprint("t", i)})
 		}
 		b.dispatch(DispatchRequest{Max: 1})
 		b.SetPolicy(policyOf(t, suspended))
 		b.dispatch(DispatchRequest{Max: 1})
 		b.pass(-time.Minute)
 		for range 3 {
-			b.dispatch(DispatchRequest{Max: 1, All: true})
+			b.dispatch(DispatchRequest{Max: 1, CheckAll: true})
 			b.pass(sec)
 		}
 		b.SetPolicy(policyOf(t, bucket))
-		b.dispatch(DispatchRequest{Max: 1, All: true}) // sees what is stored
+		b.dispatch(DispatchRequest{Max: 1, CheckAll: true}) // sees what is stored
 		b.pass(sec)
-		if woken := b.dispatch(DispatchRequest{Max: 1, All: true}); len(woken.Granted) != 1 {
+		if woken := b.dispatch(DispatchRequest{Max: 1, CheckAll: true}); len(woken.Granted) != 1 {
 			b.t.Errorf("%+v; its limit is back", woken)
 		}
 	})
@@ -52,21 +52,21 @@ func TestClockStepsLeaveLiveRunsTheirPlaces(t *testing.T) {
 	t.Parallel()
 	one := Rule{Name: "c", Algorithm: Concurrency, Limit: 1, Lease: 60 * sec}
 	slow := Rule{Name: "s", Algorithm: TokenBucket, Limit: 1, Per: time.Hour, Burst: 1}
-	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Scopes: map[string]Node{"x": {Rules: []Rule{one}}, "y": {Rules: []Rule{slow}}}}})
+	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Scopes: map[string]ScopeConfig{"x": {Rules: []Rule{one}}, "y": {Rules: []Rule{slow}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	onBoth(t, Config{}, policy, func(b *bench) {
 		d := b.decide(Request{Scope: "p/x", ID: "lives"})
 		b.decide(Request{Scope: "p/y"})
-		b.decide(Request{Scope: "p/y", Ticket: "slow"})
+		b.decide(Request{Scope: "p/y", WaiterID: "slow"})
 		b.dispatch(DispatchRequest{Max: 1}) // the next look is an hour off
 		for range 28 {
 			b.pass(20 * sec)
 			b.renewed(d)
 		}
 		b.pass(-865 * sec) // 305 before the last look
-		b.decide(Request{Scope: "p/x", Ticket: "waits"})
+		b.decide(Request{Scope: "p/x", WaiterID: "waits"})
 		for i := range 60 {
 			if woken := b.dispatch(DispatchRequest{Max: 1}); len(woken.Granted) > 0 {
 				b.t.Fatalf("its place is given away %d s after the step", i)
@@ -85,17 +85,17 @@ func TestClockStepsTwice(t *testing.T) {
 	one := Rule{Name: "c", Algorithm: Concurrency, Limit: 1, Lease: 30 * sec}
 	onBoth(t, Config{}, policyOf(t, one), func(b *bench) {
 		b.decide(Request{Scope: "p/x", ID: "first"})
-		b.decide(Request{Scope: "p/x", Ticket: "second"})
-		b.decide(Request{Scope: "p/x", Ticket: "third"})
+		b.decide(Request{Scope: "p/x", WaiterID: "second"})
+		b.decide(Request{Scope: "p/x", WaiterID: "third"})
 		b.dispatch(DispatchRequest{Max: 1})
 		for _, ticket := range []string{"second", "third"} { // which die
 			b.pass(-time.Hour)
 			b.dispatch(DispatchRequest{Max: 1})
 			b.pass(31 * sec)
-			if woken := b.dispatch(DispatchRequest{Max: 1}); len(woken.Granted) != 1 || woken.Granted[0].Ticket != ticket {
+			if woken := b.dispatch(DispatchRequest{Max: 1}); len(woken.Granted) != 1 || woken.Granted[0].ID != ticket {
 				b.t.Fatalf("%+v; %s has waited for a lease and a second", woken, ticket)
 			}
-			if d := b.decide(Request{Scope: "p/x", Ticket: ticket}); !d.Allowed {
+			if d := b.decide(Request{Scope: "p/x", WaiterID: ticket}); !d.Allowed {
 				b.t.Fatalf("%+v", d)
 			}
 		}
@@ -146,7 +146,7 @@ func TestDamagedStep(t *testing.T) {
 	bucket := Rule{Name: "b", Algorithm: TokenBucket, Limit: 5, Per: sec, Burst: 1}
 	onBoth(t, Config{Logger: slog.New(slog.DiscardHandler)}, policyOf(t, bucket), func(b *bench) {
 		b.decide(Request{Scope: "p/x"})
-		b.decide(Request{Scope: "p/x", Ticket: "waits"})
+		b.decide(Request{Scope: "p/x", WaiterID: "waits"})
 		b.rdb.HSet(ctx, b.provider("p")+"!meta", "^", "text")
 		b.pass(2 * sec)
 		if woken := b.dispatch(DispatchRequest{Max: 1}); len(woken.Granted) != 1 {
@@ -159,7 +159,7 @@ func TestDamagedStep(t *testing.T) {
 func TestCutAfterAStepIsKeptByGrants(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 100, Per: sec}), func(b *bench) {
-		if _, err := b.tell(ctx, b.plan("p/x"), []word{{"cut", ":r", [5]int64{500_000, 0, 50_000, 100_000, 1_000_000}}}); err != nil {
+		if _, err := b.tell(ctx, b.plan("p/x"), []signal{{"cut", ":r", [5]int64{500_000, 0, 50_000, 100_000, 1_000_000}}}); err != nil {
 			b.t.Fatal(err)
 		}
 		b.pass(-time.Hour)

@@ -38,7 +38,7 @@ func (s *stepped) run(b *bench) {
 		}
 		b.at(clock.Microseconds())
 		next++
-		d := b.decide(Request{Scope: "p/x", ID: fmt.Sprint("run", next), Cost: s.cost, Ahead: s.ahead})
+		d := b.decide(Request{Scope: "p/x", ID: fmt.Sprint("run", next), Cost: s.cost, MaxDelay: s.ahead})
 		if d.Allowed {
 			s.starts = append(s.starts, t+d.Wait)
 			continue
@@ -165,7 +165,7 @@ func TestClockStepsBackAmidWhatHolds(t *testing.T) {
 		}},
 		"an API's pause, which tasks wait for": {[]Rule{limited}, func(b *bench) {
 			b.heed("p/x", refusedFor(10*sec))
-			b.decide(Request{Scope: "p/x", Ticket: "one"})
+			b.decide(Request{Scope: "p/x", WaiterID: "one"})
 			b.pass(4 * sec)
 			b.dispatch(DispatchRequest{Provider: "p", Max: 1})
 			b.pass(hour)
@@ -193,8 +193,8 @@ func TestClockStepsBackAmidWhatHolds(t *testing.T) {
 		"a limit that refusals have cut": {[]Rule{limited}, func(b *bench) {
 			p := b.plan("p/x")
 			// Half of it is left, and grows back in ten seconds.
-			cut := word{"cut", ":r", [5]int64{500_000, 0, 50_000, 100_000, 1_000_000}}
-			if _, err := b.tell(ctx, p, []word{cut}); err != nil {
+			cut := signal{"cut", ":r", [5]int64{500_000, 0, 50_000, 100_000, 1_000_000}}
+			if _, err := b.tell(ctx, p, []signal{cut}); err != nil {
 				b.t.Fatal(err)
 			}
 			if n := b.admitted("p/x", 200); n != 50 {
@@ -211,7 +211,7 @@ func TestClockStepsBackAmidWhatHolds(t *testing.T) {
 		}},
 		"a run that has died": {[]Rule{one}, func(b *bench) {
 			b.decide(Request{Scope: "p/x", ID: "dies"})
-			if d := b.decide(Request{Scope: "p/x", Ticket: "waits"}); !d.Turn.Waits {
+			if d := b.decide(Request{Scope: "p/x", WaiterID: "waits"}); !d.Position.Waits {
 				b.t.Fatalf("%+v", d)
 			}
 			b.pass(10 * sec)
@@ -229,7 +229,7 @@ func TestClockStepsBackAmidWhatHolds(t *testing.T) {
 		}},
 		"a run that goes on": {[]Rule{one}, func(b *bench) {
 			d := b.decide(Request{Scope: "p/x", ID: "lives"})
-			b.decide(Request{Scope: "p/x", Ticket: "waits"})
+			b.decide(Request{Scope: "p/x", WaiterID: "waits"})
 			b.dispatch(DispatchRequest{Provider: "p", Max: 1})
 			b.pass(hour)
 			renew := func() int64 {
@@ -252,14 +252,14 @@ func TestClockStepsBackAmidWhatHolds(t *testing.T) {
 		}},
 		"a turn that nobody takes": {[]Rule{bucket}, func(b *bench) {
 			ask(b)
-			b.decide(Request{Scope: "p/x", Ticket: "lost"})
-			b.decide(Request{Scope: "p/x", Ticket: "next"})
+			b.decide(Request{Scope: "p/x", WaiterID: "lost"})
+			b.decide(Request{Scope: "p/x", WaiterID: "next"})
 			b.pass(sec)
 			if woken := b.dispatch(DispatchRequest{Provider: "p", Max: 1}); len(woken.Granted) != 1 {
 				b.t.Fatalf("%+v", woken)
 			}
 			b.pass(hour)
-			released, over := 0, []Place(nil)
+			released, over := 0, []WaiterRef(nil)
 			for range 8 {
 				b.pass(sec)
 				d := b.dispatch(DispatchRequest{Provider: "p", Max: 1, Unused: over})
@@ -293,14 +293,14 @@ func TestOldPauseTakesNothingBackAfterAClockStep(t *testing.T) {
 			}
 			return strconv.FormatInt(time.Now().UnixMicro()+off.Load(), 10)
 		}
-		if _, err := here.Heed(t.Context(), "p/a", refusedFor(30*time.Second)); err != nil {
+		if _, err := here.Report(t.Context(), "p/a", refusedFor(30*time.Second)); err != nil {
 			t.Fatal(err)
 		}
 		<-time.After(10 * time.Minute)
 		off.Store(-time.Hour.Microseconds())
 		began := time.Now()
 		for {
-			d, err := here.Start(ctx, Request{Scope: "p/a", Ahead: 5 * time.Second})
+			d, err := here.Start(ctx, Request{Scope: "p/a", MaxDelay: 5 * time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -7,12 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headway-go/headway/throttle/answers"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // owns is an answer that tells an API's own limit.
-func owns(limit int64, window time.Duration) answers.Advice {
-	return answers.Advice{Quotas: []answers.Quota{{Unit: "requests", Limit: limit, Window: window, Remaining: answers.Unknown, Reset: answers.Unknown}}}
+func owns(limit int64, window time.Duration) upstream.Hint {
+	return upstream.Hint{Quotas: []upstream.Quota{{Unit: "requests", Limit: limit, Window: window, Remaining: upstream.Unknown, Reset: upstream.Unknown}}}
 }
 
 // admitted is how many are admitted now, of so many who ask.
@@ -48,7 +48,7 @@ func TestAdoptedLimit(t *testing.T) {
 				if n := b.admitted("p/b", 20); n != 10 {
 					b.t.Errorf("%d of another tenant were admitted, of 10", n)
 				}
-				told, err := b.Told(ctx, "p/a")
+				told, err := b.UpstreamState(ctx, "p/a")
 				if err != nil || len(told.Corrections) != 1 || told.Corrections[0].Limit != 4 || told.Corrections[0].Own != 4 || told.Corrections[0].Bound.Rule.Name != "own" {
 					b.t.Errorf("%+v, %v", told, err)
 				}
@@ -79,7 +79,7 @@ func TestNotAdopted(t *testing.T) {
 	tokens := owns(4, time.Minute)
 	tokens.Quotas[0].Unit = "tokens"
 	onBoth(t, Config{}, policy, func(b *bench) {
-		for _, a := range []answers.Advice{owns(4, time.Hour), owns(4, 24*time.Hour), owns(4, 0), owns(answers.Unknown, time.Minute), tokens} {
+		for _, a := range []upstream.Hint{owns(4, time.Hour), owns(4, 24*time.Hour), owns(4, 0), owns(upstream.Unknown, time.Minute), tokens} {
 			if out := b.heed("p", a); out.Changed {
 				b.t.Errorf("%+v is heeded: %+v", a, out)
 			}
@@ -148,8 +148,8 @@ func TestTooDearKeepsItsPlace(t *testing.T) {
 						w, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 9})
 						var got []string
 						for _, p := range w.Granted {
-							got = append(got, p.Scope+" "+p.Ticket)
-							b.decide(Request{Scope: p.Scope, Ticket: p.Ticket, ID: NewID(), Cost: map[string]int64{"dear": 10}[p.Ticket]})
+							got = append(got, p.Scope+" "+p.ID)
+							b.decide(Request{Scope: p.Scope, WaiterID: p.ID, ID: NewID(), Cost: map[string]int64{"dear": 10}[p.ID]})
 						}
 						if err != nil || strings.Join(got, ", ") != want || want == "" && (!w.Waiting || w.Next > sec) {
 							b.t.Fatalf("released %q, want %q; %+v, %v", got, want, w, err)
@@ -157,7 +157,7 @@ func TestTooDearKeepsItsPlace(t *testing.T) {
 					}
 					wait := func(scope, ticket string, cost int64) {
 						b.t.Helper()
-						if d := b.decide(Request{Scope: scope, Ticket: ticket, ID: NewID(), Cost: cost}); !d.Turn.Waits {
+						if d := b.decide(Request{Scope: scope, WaiterID: ticket, ID: NewID(), Cost: cost}); !d.Position.Waits {
 							b.t.Fatalf("%s was granted: %+v", ticket, d)
 						}
 					}
@@ -169,7 +169,7 @@ func TestTooDearKeepsItsPlace(t *testing.T) {
 						wake("")
 					}
 					wait("p/a", "2", 1)
-					if d := b.decide(Request{Scope: "p/b", Ticket: "b"}); !d.Allowed {
+					if d := b.decide(Request{Scope: "p/b", WaiterID: "b"}); !d.Allowed {
 						b.t.Fatalf("another line's should go on: %+v", d)
 					}
 					b.pass(sec)
@@ -208,7 +208,7 @@ func TestAdoptedBucketForgetsNothing(t *testing.T) {
 func TestIgnoreOutlivesAPeriod(t *testing.T) {
 	t.Parallel()
 	rules := []Rule{{Name: "day", Algorithm: Calendar, Limit: 10, Resets: "*/15 * * * *"}}
-	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Rules: rules, Answers: AnswersIgnore}})
+	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Rules: rules, Answers: AnswersIgnore}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +234,7 @@ func TestCut(t *testing.T) {
 	policy := tenants(t, "p", []Rule{{Name: "all", Algorithm: SlidingWindow, Limit: 1000, Per: 10 * sec}}, own)
 	onBoth(t, Config{}, policy, func(b *bench) {
 		limits := func() (s, f int64) {
-			told, err := b.Told(ctx, "p/a")
+			told, err := b.UpstreamState(ctx, "p/a")
 			if err != nil {
 				b.t.Fatal(err)
 			}
@@ -272,7 +272,7 @@ func TestCut(t *testing.T) {
 		if s, f := limits(); s != 11 || f != 100 { // the one grows back as fast as it is cut
 			b.t.Errorf("of a hundred refusals %d and %d are left", s, f)
 		}
-		if err := b.Forget(ctx, "p/a"); err != nil {
+		if err := b.ResetUpstream(ctx, "p/a"); err != nil {
 			b.t.Fatal(err)
 		}
 		if s, f := limits(); s != 100 || f != 1000 {
@@ -304,7 +304,7 @@ func TestCorrectedBucketKeepsItsUnits(t *testing.T) {
 						b.t.Fatalf("%+v", d)
 					}
 					b.giveBack(d.Grant)
-					if err := b.Forget(ctx, "p"); err != nil {
+					if err := b.ResetUpstream(ctx, "p"); err != nil {
 						b.t.Fatal(err)
 					}
 				}
@@ -372,7 +372,7 @@ limits:
 			b.t.Errorf("%+v", out)
 		}
 		b.heed("p/a", turnedDown(sec))
-		told, err := b.Told(ctx, "p/a")
+		told, err := b.UpstreamState(ctx, "p/a")
 		if err != nil || len(told.Pauses) != 1 || len(told.Corrections) != 0 {
 			b.t.Errorf("%+v, %v", told, err)
 		}

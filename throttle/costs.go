@@ -137,7 +137,7 @@ func (c price) at(i int) int64 {
 }
 
 // price is what a request takes under each rule of the plan that decides it.
-func (p *plan) price(r *Request) price {
+func (p *compiledScope) price(r *Request) price {
 	if len(r.Costs) == 0 {
 		return price{each: r.Cost}
 	}
@@ -153,7 +153,7 @@ func (p *plan) price(r *Request) price {
 
 // counted returns the plan of those rules that count any of the costs. Plans are kept, as
 // those of scopes are, each as long as that of its scope.
-func (c *plans) counted(p *plan, costs Costs) *plan {
+func (c *scopeCache) counted(p *compiledScope, costs Costs) *compiledScope {
 	mask := make([]byte, len(p.all))
 	for i, b := range p.all {
 		if mask[i] = '1'; costs.under(b.Rule) == 0 {
@@ -182,26 +182,26 @@ func (c *plans) counted(p *plan, costs Costs) *plan {
 
 // portion is the plan of which another one leaves out rules, and the costs that it is for.
 type portion struct {
-	of    *plan
+	of    *compiledScope
 	costs Costs
 }
 
 // partOf makes the plan of those rules that count any of the costs at a time. It holds no longer
 // than the other: whose hours begin or end may be a rule that it leaves out.
-func (c *plans) partOf(p *plan, costs Costs, at time.Time) *plan {
-	var all []Bound
+func (c *scopeCache) partOf(p *compiledScope, costs Costs, at time.Time) *compiledScope {
+	var all []MatchedRule
 	for _, b := range p.all {
 		if costs.under(b.Rule) > 0 {
 			all = append(all, b)
 		}
 	}
 	if len(all) == 0 { // it may be paused, and its line stays in order
-		all = []Bound{{Rule: openRule, Scope: p.scope}}
+		all = []MatchedRule{{Rule: openRule, Scope: p.scope}}
 	}
-	some := newPlan(c.keys, p.scope, all, c.pad, at)
+	some := compileScope(c.keys, p.scope, all, c.pad, at)
 	some.made, some.settings, some.part = p.made, p.settings, portion{p, maps.Clone(costs)}
 	if p.hours.until != 0 {
-		some.within(periods{from: p.hours.from, to: p.hours.until})
+		some.within(calendarWindow{from: p.hours.from, to: p.hours.until})
 	}
 	some.weigh(p.named)
 	some.levels = p.levels // its scope shares at those of the rules that are left out, too
@@ -222,7 +222,7 @@ func otherText(name, unit string) string {
 }
 
 // checkCosts refuses costs that no wait could admit.
-func (p *plan) checkCosts(costs Costs) error {
+func (p *compiledScope) checkCosts(costs Costs) error {
 	if err := costs.Check(); err != nil {
 		return err
 	}
@@ -231,7 +231,7 @@ func (p *plan) checkCosts(costs Costs) error {
 
 // worstOf returns a *CostError for the rule that admits least of those that can never admit
 // what they would be charged, nil where there is none.
-func worstOf(s Scope, bounds []Bound, charge func(Rule) int64) error {
+func worstOf(s Scope, bounds []MatchedRule, charge func(Rule) int64) error {
 	var worst *CostError
 	for _, b := range bounds {
 		if b.Rule.Algorithm == Concurrency || b.Rule.Limit == 0 || b.Rule.Shadow || b.Rule.Active != "" {

@@ -97,7 +97,7 @@ func TestCostsCountByUnit(t *testing.T) {
 				if got := leftOf(d); got != row.want {
 					b.t.Errorf("got %s, want %s", got, row.want)
 				}
-				if err := b.GiveBack(ctx, d.Grant); err != nil {
+				if err := b.Refund(ctx, d.Grant); err != nil {
 					b.t.Fatal(err)
 				}
 				all := b.decide(Request{Scope: "p/x"})
@@ -159,7 +159,7 @@ func TestCostsThatNeverPass(t *testing.T) {
 				b.t.Errorf("%v: %+v", costs, d)
 			}
 		}
-		placed, err := b.LineUp(ctx, []Ask{{Scope: "p/x", Ticket: "a", Costs: Costs{"tokens": 1001}}}, 0, 0)
+		placed, err := b.Join(ctx, []Waiter{{Scope: "p/x", ID: "a", Costs: Costs{"tokens": 1001}}}, 0, 0)
 		if err != nil || !errors.As(placed[0].Err, new(*CostError)) {
 			b.t.Errorf("%+v %v", placed, err)
 		}
@@ -172,29 +172,29 @@ func TestCostsStandInLine(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
 		ask := func(scope, ticket string, costs Costs) Decision {
-			return b.decide(Request{Scope: scope, Ticket: ticket, Costs: costs})
+			return b.decide(Request{Scope: scope, WaiterID: ticket, Costs: costs})
 		}
 		if d := ask("p/a", "1", Costs{"tokens": 1000}); !d.Allowed {
 			b.t.Fatalf("%+v", d)
 		}
-		if d := ask("p/a", "2", Costs{"tokens": 500}); !d.Turn.Waits {
+		if d := ask("p/a", "2", Costs{"tokens": 500}); !d.Position.Waits {
 			b.t.Fatalf("%+v", d)
 		}
-		if d := ask("p/a", "3", Costs{"requests": 1}); !d.Turn.Waits || d.Turn.Ahead != 1 || d.Turn.Expected < 400*time.Millisecond {
+		if d := ask("p/a", "3", Costs{"requests": 1}); !d.Position.Waits || d.Position.Ahead != 1 || d.Position.Expected < 400*time.Millisecond {
 			b.t.Errorf("it should stand behind the other: %+v", d)
 		}
-		out, err := b.Outlook(ctx, "p/a")
+		out, err := b.Forecast(ctx, "p/a")
 		if err != nil || out.Waiting != 2 || out.Rules[0].Own != 2 || out.Rules[1].Own != 500 || out.Rules[1].Waiting != 500 {
 			b.t.Errorf("%+v %v", out, err)
 		}
-		s, err := b.InspectTicket(ctx, Ask{Scope: "p/a", Ticket: "3", Costs: Costs{"requests": 1}})
+		s, err := b.InspectWaiter(ctx, Waiter{Scope: "p/a", ID: "3", Costs: Costs{"requests": 1}})
 		if err != nil || !s.Waits || s.Ahead != 1 || s.Expected != 500*time.Millisecond || s.Binding.Rule.Name != "tokens" {
 			b.t.Errorf("%+v %v", s, err)
 		}
 		if d := ask("p/b", "4", Costs{"requests": 1}); !d.Allowed {
 			b.t.Errorf("another scope's should not wait: %+v", d)
 		}
-		if stands, err := b.Stands(ctx, Ask{Scope: "p/a", Ticket: "2", Costs: Costs{"tokens": 500}}); !stands || err != nil {
+		if stands, err := b.IsQueued(ctx, Waiter{Scope: "p/a", ID: "2", Costs: Costs{"tokens": 500}}); !stands || err != nil {
 			b.t.Errorf("%t %v", stands, err)
 		}
 	})
@@ -205,14 +205,14 @@ func TestCostsLeaveNothing(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, twoUnits[:3]...), func(b *bench) {
 		ask := func(ticket string, costs Costs) Decision {
-			return b.decide(Request{Scope: "p/a", Ticket: ticket, Costs: costs})
+			return b.decide(Request{Scope: "p/a", WaiterID: ticket, Costs: costs})
 		}
 		for _, line := range [][]Costs{
 			{{"tokens": 500}, {"requests": 1}}, {{"tokens": 500, "requests": 0}, {"requests": 1}}, {{"requests": 3}, {"tokens": 500, "requests": 0}},
 		} {
 			ask("first", Costs{"tokens": 1000, "requests": 3})
 			for i, costs := range line {
-				if d := ask(fmt.Sprint(i), costs); !d.Turn.Waits {
+				if d := ask(fmt.Sprint(i), costs); !d.Position.Waits {
 					b.t.Fatalf("%+v", d)
 				}
 			}
@@ -242,9 +242,9 @@ func TestCostsStandInLineInHours(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			onBoth(t, Config{}, policy, func(b *bench) {
-				b.plans.now = func(string) time.Time { return time.UnixMicro(b.now.Load() - late) }
+				b.scopes.now = func(string) time.Time { return time.UnixMicro(b.now.Load() - late) }
 				ask := func(ticket string, costs Costs) Decision {
-					return b.decide(Request{Scope: "p/a", Ticket: ticket, Costs: costs})
+					return b.decide(Request{Scope: "p/a", WaiterID: ticket, Costs: costs})
 				}
 				b.at(oClock(7, 0, 0))
 				if d := ask("night", Costs{"requests": 1}); !d.Allowed || len(d.Rules) != 1 {
@@ -255,22 +255,22 @@ func TestCostsStandInLineInHours(t *testing.T) {
 				if !other.Allowed || len(other.Rules) != 2 {
 					b.t.Fatalf("%+v", other)
 				}
-				if d := ask("1", Costs{"tokens": 1000}); !d.Turn.Waits {
+				if d := ask("1", Costs{"tokens": 1000}); !d.Position.Waits {
 					b.t.Fatalf("%+v", d)
 				}
-				if some := b.plans.counted(b.plan("p/a"), Costs{"requests": 1}); late == 0 && some.others != ":tokens\x01tokens\x00" {
+				if some := b.scopes.counted(b.plan("p/a"), Costs{"requests": 1}); late == 0 && some.others != ":tokens\x01tokens\x00" {
 					b.t.Errorf("it knows of %q", some.others)
 				}
-				if d := ask("2", Costs{"requests": 1}); !d.Turn.Waits || d.Turn.Ahead != 1 {
+				if d := ask("2", Costs{"requests": 1}); !d.Position.Waits || d.Position.Ahead != 1 {
 					b.t.Errorf("it should stand behind the other: %+v", d)
 				}
 				b.at(oClock(20, 0, 1))
-				some := b.plans.counted(b.plan("p/a"), Costs{"requests": 1})
+				some := b.scopes.counted(b.plan("p/a"), Costs{"requests": 1})
 				if some.others != "" {
 					b.t.Errorf("it knows of %q", some.others)
 				}
 				morning := time.UnixMicro(epoch + oClock(32, 0, 0))
-				if !some.stale(morning) || b.plans.again(some, morning).others != ":tokens\x01tokens\x00" {
+				if !some.stale(morning) || b.scopes.refresh(some, morning).others != ":tokens\x01tokens\x00" {
 					b.t.Error("it is not made anew when the hours begin")
 				}
 			})
@@ -282,21 +282,21 @@ func TestCostsStandInLineInHours(t *testing.T) {
 func TestCostsPlansAreKept(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
-		p, err := b.plans.of("p/x")
+		p, err := b.scopes.of("p/x")
 		if err != nil {
 			b.t.Fatal(err)
 		}
-		some := b.plans.counted(p, Costs{"tokens": 5, "requests": 0})
+		some := b.scopes.counted(p, Costs{"tokens": 5, "requests": 0})
 		cost := some.price(&Request{Costs: Costs{"tokens": 5, "requests": 0}})
-		again := b.plans.counted(p, Costs{"tokens": 7, "requests": 0, "images": 2})
+		again := b.scopes.counted(p, Costs{"tokens": 7, "requests": 0, "images": 2})
 		if some != again || len(some.bounds) != 3 || cost.at(0) != 5 || cost.at(2) != 1 || some.others != ":requests\x00" {
 			b.t.Errorf("%+v, %+v", some, again)
 		}
-		if all := b.plans.counted(p, Costs{"tokens": 5}); all != p {
+		if all := b.scopes.counted(p, Costs{"tokens": 5}); all != p {
 			b.t.Error("a plan of all rules was made anew")
 		}
 		b.SetPolicy(b.Policy())
-		if p, _ := b.plans.of("p/x"); b.plans.counted(p, Costs{"tokens": 5, "requests": 0}) == some {
+		if p, _ := b.scopes.of("p/x"); b.scopes.counted(p, Costs{"tokens": 5, "requests": 0}) == some {
 			b.t.Error("a plan of another policy is used")
 		}
 	})
@@ -306,7 +306,7 @@ func TestCostsPlansAreKept(t *testing.T) {
 func TestCostsInAnOutage(t *testing.T) {
 	t.Parallel()
 	rule := Rule{Name: "tokens", Algorithm: SlidingWindow, Limit: 100, Per: sec, Unit: "tokens", OnRedisError: FailShare}.withDefaults()
-	p := newPlan("hw", mustScope(t, "p/x"), []Bound{{Scope: mustScope(t, "p"), Rule: rule}}, 0, time.Now())
+	p := compileScope("hw", mustScope(t, "p/x"), []MatchedRule{{Scope: mustScope(t, "p"), Rule: rule}}, 0, time.Now())
 	o := newOutage(nil)
 	now := time.Now()
 	o.shares[p.keys[0]] = newShare(rule, 1, now.Add(-2*sec), 0)

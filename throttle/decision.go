@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// Unknown is the wait of a decision that no clock can end: a rule whose limit is
+// Never is the wait of a decision that no clock can end: a rule whose limit is
 // 0 waits until it is raised. Where a place in line is told, so is the wait for a full
 // concurrency rule, until a run ends. It is longer than any other wait, so
 // "RetryAfter <= patience" needs no special case.
-const Unknown = time.Duration(math.MaxInt64)
+const Never = time.Duration(math.MaxInt64)
 
 // Decision is the answer to one request. The zero Decision is a denial.
 type Decision struct {
 	// Allowed says that the request was granted, under every rule; otherwise it
 	// was under none, and nothing was charged.
 	Allowed bool
-	// Wait is how long after now the granted start is, at most Request.Ahead; the
+	// Wait is how long after now the granted start is, at most Request.MaxDelay; the
 	// charge counts at that start. 0 for a denial.
 	Wait time.Duration
 	// RetryAfter is, for a denial, how long until the request would be allowed if
@@ -40,21 +40,21 @@ type Decision struct {
 	// decided. Such a grant is not in Redis.
 	Degraded bool
 	// Handed says that Dispatch had granted it, see Request.Granted: once the run begins that is to be told by
-	// Limiter.TellClaimed. Where it doesn't begin the grant is still in flight.
+	// Limiter.ReportClaimed. Where it doesn't begin the grant is still in flight.
 	Handed bool
 	// Prefetched says that this process had charged its units before they were asked for, see Rule.Prefetch: no call
 	// was made. At is when they were charged, and Rules is what Redis said then, less what was handed out since.
 	Prefetched bool
-	// Turn is what it says to one who asked with a ticket.
-	Turn Turn
-	// Grant is what was taken, for GiveBack and Hold. Zero for a denial.
+	// Position is what it says to one who asked with a ticket.
+	Position QueuePosition
+	// Grant is what was taken, for Refund and Hold. Zero for a denial.
 	Grant Grant
 
-	overdue  time.Duration // how long ago the start of a repeated attempt was
-	replayed bool          // it was granted before
-	begins   time.Time     // the start, by this process's clock
-	leeway   time.Duration // see lateness
-	under    *plan         // by which it was decided
+	overdue  time.Duration  // how long ago the start of a repeated attempt was
+	replayed bool           // it was granted before
+	begins   time.Time      // the start, by this process's clock
+	leeway   time.Duration  // see lateness
+	under    *compiledScope // by which it was decided
 }
 
 // RuleState is what one rule says in a decision.
@@ -96,30 +96,30 @@ type RuleInfo struct {
 	window time.Duration // how long the limit takes to come back in full
 }
 
-// Five is the answer in five whole numbers that many limiters give: whether the
+// Tuple is the answer in five whole numbers that many limiters give: whether the
 // caller is limited (1 or 0), the limit, what remains of it, after how many
 // seconds to try again (-1 when not limited) and after how many the limit is
 // whole again. Seconds are rounded up, so that no caller comes back too early.
-type Five [5]int64
+type Tuple [5]int64
 
-// Five returns the rule's own five numbers.
-func (r RuleState) Five() Five {
-	five := Five{0, r.Limit, r.Remaining, -1, seconds(r.ResetAfter)}
+// Tuple returns the rule's own five numbers.
+func (r RuleState) Tuple() Tuple {
+	five := Tuple{0, r.Limit, r.Remaining, -1, seconds(r.ResetAfter)}
 	if r.Limited {
 		five[0], five[3] = 1, seconds(r.RetryAfter)
 	}
 	return five
 }
 
-// Five returns the binding rule's own five numbers, never a mix of several rules.
+// Tuple returns the binding rule's own five numbers, never a mix of several rules.
 // Whether the caller is limited, and for how long, is the whole decision's: a
 // grant ahead is not limited, and where rules must agree on a moment that none of
 // them asked for alone, it is that moment. A scope without rules is not limited
 // and has no limit: {0, 0, 0, -1, 0}.
-func (d Decision) Five() Five {
-	five := Five{0, 0, 0, -1, 0}
+func (d Decision) Tuple() Tuple {
+	five := Tuple{0, 0, 0, -1, 0}
 	if r, ok := d.BindingRule(); ok {
-		five = r.Five()
+		five = r.Tuple()
 	}
 	five[0], five[3] = 0, -1
 	if !d.Allowed {
@@ -138,7 +138,7 @@ func (d Decision) BindingRule() (RuleState, bool) {
 
 // seconds rounds up, and keeps Unknown the longest.
 func seconds(d time.Duration) int64 {
-	if d == Unknown {
+	if d == Never {
 		return math.MaxInt64
 	}
 	whole := int64(d / time.Second)
@@ -172,15 +172,15 @@ func lengthened(short []int64, rules int) []int64 {
 }
 
 // fromReply reads the reply of decide and peek.
-func fromReply(p *plan, reply []int64) (d Decision) {
+func fromReply(p *compiledScope, reply []int64) (d Decision) {
 	p.read(reply, &d)
 	return d
 }
 
 // read fills a decision that is empty: it is too large to be handed on again and again.
-func (p *plan) read(reply []int64, d *Decision) {
+func (p *compiledScope) read(reply []int64, d *Decision) {
 	d.Allowed, d.At, d.Binding = reply[0] == 1, time.UnixMicro(reply[2]), int(reply[4])-1
-	d.Rules, d.Turn = slices.Clone(p.states), readTurn(p, reply)
+	d.Rules, d.Position = slices.Clone(p.states), readTurn(p, reply)
 	if d.Allowed {
 		d.replayed = reply[1] == 1
 		start := time.Duration(reply[3]) * time.Microsecond
@@ -204,8 +204,8 @@ func (p *plan) read(reply []int64, d *Decision) {
 
 // wait reads a time of a reply: whole microseconds, -1 for what no clock tells.
 func wait(us int64) time.Duration {
-	if us < 0 || us > int64(Unknown/time.Microsecond) {
-		return Unknown
+	if us < 0 || us > int64(Never/time.Microsecond) {
+		return Never
 	}
 	return time.Duration(us) * time.Microsecond
 }

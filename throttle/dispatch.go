@@ -20,52 +20,52 @@ type DispatchRequest struct {
 	// Lead is how long before its start a task is granted at the latest, and Spread how much earlier it may
 	// be, so that one call serves several.
 	Lead, Spread time.Duration
-	// From is how far ahead the starts are at least: sooner no task can be where it runs, since Redis is far.
-	From time.Duration
+	// MinLead is how far ahead the starts are at least: sooner no task can be where it runs, since Redis is far.
+	MinLead time.Duration
 	// Max is how many to grant at most, and MaxReady how many beyond Max if their start has come already.
 	Max, MaxReady int
-	// All looks at everybody, whatever they wait for: limits may have changed.
-	All bool
-	// Glance says that nothing is known to have changed since the last call, and that what that told to be
+	// CheckAll looks at everybody, whatever they wait for: limits may have changed.
+	CheckAll bool
+	// OnlyIfDue says that nothing is known to have changed since the last call, and that what that told to be
 	// next is yet to come: two cheap commands, in one round trip, are enough to see whether anything came before it. Only
 	// then the call does what it does without.
-	Glance bool
-	// Claimed are tasks that were granted and have come, and did not ask. Until this, or TellClaimed, says so their
+	OnlyIfDue bool
+	// Claimed are tasks that were granted and have come, and did not ask. Until this, or ReportClaimed, says so their
 	// grants are kept to be given back.
-	Claimed []Place
+	Claimed []WaiterRef
 	// Unused are tasks that were granted and will not come: what they were granted is given back, and they go
 	// back to their places. NotYet are those that do not exist yet: they go behind eight others.
-	Unused, NotYet []Place
-	// Gone are tasks that there are no more, whether they were granted or wait: some hundreds at most.
-	Gone []Place
-	// StandStill are groups of which nobody can start, as the tasks of a queue that is paused: what
+	Unused, NotFound []WaiterRef
+	// Deleted are tasks that there are no more, whether they were granted or wait: some hundreds at most.
+	Deleted []WaiterRef
+	// StalledGroups are groups of which nobody can start, as the tasks of a queue that is paused: what
 	// the tickets of a group begin with, up to and with the first slash, "-low/" of "-low/17". Those
 	// of them whose turn comes are parked: they take no units and nobody waits behind them, until they are
 	// named in Back.
-	StandStill []string
-	// Back are those who were parked and go back to their places. Those are parked too who cost more than a
+	StalledGroups []string
+	// Unpark are those who were parked and go back to their places. Those are parked too who cost more than a
 	// rule can admit, and stay so as long as they do.
-	Back []Place
-	// Serves are the groups of which this caller can start tasks; those of others are granted for whoever
+	Unpark []WaiterRef
+	// Groups are the groups of which this caller can start tasks; those of others are granted for whoever
 	// serves them. Defaults to all.
-	Serves []string
-	// Leave names scopes of which this caller can run nobody now. They, and those of a scope that the application
+	Groups []string
+	// Skip names scopes of which this caller can run nobody now. They, and those of a scope that the application
 	// (Config.App) may not spend from, are left to others; who is behind them in order does not wait. It must be quick and
 	// is called in Dispatch's goroutine. Defaults to none.
-	Leave func(scope string) bool
+	Skip func(scope string) bool
 }
 
 // Granted is a task whose turn has come, with its grant.
 type Granted struct {
-	Place
+	WaiterRef
 	// Grant is what it took.
 	Grant Grant
 	// Wait is how long its start was ahead when the call was made; below 0 where it was over.
 	Wait time.Duration
 
-	at     time.Time // the call, by the server's clock
-	begins time.Time // the start, by this process's
-	under  *plan     // nil where the policy does not know the scope any more
+	at     time.Time      // the call, by the server's clock
+	begins time.Time      // the start, by this process's
+	under  *compiledScope // nil where the policy does not know the scope any more
 }
 
 // Dispatched is what Dispatch answers.
@@ -75,14 +75,14 @@ type Dispatched struct {
 	Granted []Granted
 	// Overdue are tasks that somebody was granted 3 s ago or longer, and nobody has said what became of them: this
 	// caller is to find out, and to name them in Claimed, Unused or Gone.
-	Overdue []Place
+	Overdue []WaiterRef
 	// Waiting says that somebody waits, or was granted a start and has not come, and Next in how long to call Dispatch again.
 	Waiting bool
 	Next    time.Duration
 	// Parked says that some are parked, as of the last call that was no glance.
 	Parked bool
-	// Others is how many were granted that this caller does not serve, or were left to others: those are to call Dispatch.
-	Others int
+	// ForOthers is how many were granted that this caller does not serve, or were left to others: those are to call Dispatch.
+	ForOthers int
 }
 
 // Dispatch grants those who wait and whose turn is near their starts, in the order of their turns: each is
@@ -92,7 +92,7 @@ type Dispatched struct {
 // ErrUnavailable, or is ctx's; the news are to be told again then.
 func (l *Limiter) Dispatch(ctx context.Context, req DispatchRequest) (Dispatched, error) {
 	scopes := l.nexts.of(req.Provider)
-	if req.Glance && !req.news() {
+	if req.OnlyIfDue && !req.news() {
 		d, quiet, err := l.glanceQueue(ctx, req.Provider, scopes)
 		if quiet || err != nil && !damaged(err) {
 			return d, err
@@ -110,7 +110,7 @@ func (l *Limiter) Dispatch(ctx context.Context, req DispatchRequest) (Dispatched
 		out.Overdue = append(out.Overdue, reply.overdue...)
 		out.Waiting, out.Next = reply.next > 0, max(0, time.Duration(reply.next-reply.now)*time.Microsecond)
 		out.Parked = reply.parked
-		out.Others += reply.others
+		out.ForOthers += reply.others
 		missing = reply.missing
 		scopes.next(reply.near, missing, reply.granted)
 		scopes.looked(reply.now, reply.next, out)
@@ -121,9 +121,9 @@ func (l *Limiter) Dispatch(ctx context.Context, req DispatchRequest) (Dispatched
 		req.MaxReady = min(req.MaxReady, left)
 		req.Max = left - req.MaxReady
 		if !reply.stale {
-			req.Claimed, req.Unused, req.NotYet, req.Gone, req.Back = nil, nil, nil, nil, nil
+			req.Claimed, req.Unused, req.NotFound, req.Deleted, req.Unpark = nil, nil, nil, nil, nil
 		}
-		req.All = reply.stale
+		req.CheckAll = reply.stale
 	}
 	if len(missing) > 0 && len(out.Granted) == 0 { // more scopes are left to others than a call brings along
 		out.Next = max(out.Next, missedPause)
@@ -139,12 +139,12 @@ const maxDispatchCalls = 4
 
 // news says whether the call has anything to tell.
 func (r *DispatchRequest) news() bool {
-	return r.All || len(r.Claimed)+len(r.Unused)+len(r.NotYet)+len(r.Gone)+len(r.Back) > 0
+	return r.CheckAll || len(r.Claimed)+len(r.Unused)+len(r.NotFound)+len(r.Deleted)+len(r.Unpark) > 0
 }
 
 // scopes are those of the news, but of what has come: nothing of those is to be changed.
 func (r *DispatchRequest) scopes() (scopes []string) {
-	for _, p := range slices.Concat(r.Unused, r.NotYet, r.Gone, r.Back) {
+	for _, p := range slices.Concat(r.Unused, r.NotFound, r.Deleted, r.Unpark) {
 		scopes = append(scopes, p.Scope)
 	}
 	return scopes
@@ -182,7 +182,7 @@ type dispatchReply struct {
 	granted   []Granted
 	missing   []string
 	near      []string
-	overdue   []Place
+	overdue   []WaiterRef
 	parked    bool
 	others    int
 	stale     bool // nothing was decided: hours have begun or ended
@@ -192,25 +192,25 @@ func (l *Limiter) dispatch(ctx context.Context, req DispatchRequest, scopes *nex
 	prefix := keyspace(l.cfg.Prefix).provider(req.Provider)
 	known := scopes.known()
 	t := l.table(known)
-	t.leave(req.Leave)
+	t.leave(req.Skip)
 	all := 0
-	if req.All {
+	if req.CheckAll {
 		all = 1
 	}
 	args := []any{
 		l.clock(), l.slots.client + NewID(), req.Lead.Microseconds(), req.Spread.Microseconds(), max(0, req.Max), max(0, req.MaxReady), all,
-		req.From.Microseconds(), t.edge(), scopes.named(),
+		req.MinLead.Microseconds(), t.edge(), scopes.named(),
 	}
 	args = t.appendArgs(args)
 	args = appendNews(args, "c", req.Claimed)
-	args = appendNews(args, "f", req.Gone) // before the others: who is gone is not put back
+	args = appendNews(args, "f", req.Deleted) // before the others: who is gone is not put back
 	args = appendNews(args, "u", req.Unused)
-	args = appendNews(args, "a", req.NotYet)
-	args = appendNews(args, "b", req.Back)
-	for _, group := range req.StandStill {
+	args = appendNews(args, "a", req.NotFound)
+	args = appendNews(args, "b", req.Unpark)
+	for _, group := range req.StalledGroups {
 		args = append(args, "s", "", group)
 	}
-	for _, group := range req.Serves {
+	for _, group := range req.Groups {
 		args = append(args, "m", "", group)
 	}
 	asked := time.Now()
@@ -231,7 +231,7 @@ func (l *Limiter) dispatch(ctx context.Context, req DispatchRequest, scopes *nex
 	return reply, err
 }
 
-func appendNews(args []any, what string, list []Place) []any {
+func appendNews(args []any, what string, list []WaiterRef) []any {
 	for _, p := range list {
 		args = append(args, what+p.grant, scopePath(p.Scope), p.ticket())
 	}
@@ -312,14 +312,14 @@ func readInFlight(v string) (f inFlight, err error) {
 }
 
 // readGranted reads what a task was granted.
-func (l *Limiter) readGranted(p Place, value string, now int64, asked time.Time) (Granted, error) {
+func (l *Limiter) readGranted(p WaiterRef, value string, now int64, asked time.Time) (Granted, error) {
 	f, err := readInFlight(value)
 	if err != nil {
 		return Granted{}, err
 	}
 	p.grant = f.id
-	out := Granted{Place: p, Wait: time.Duration(f.start-now) * time.Microsecond}
-	of, err := l.plans.of(p.Scope)
+	out := Granted{WaiterRef: p, Wait: time.Duration(f.start-now) * time.Microsecond}
+	of, err := l.scopes.of(p.Scope)
 	if err != nil {
 		return out, nil //nolint:nilerr // a policy that no longer knows the scope: it took nothing that can be told
 	}
@@ -327,7 +327,7 @@ func (l *Limiter) readGranted(p Place, value string, now int64, asked time.Time)
 	if costs, err := ParseCosts(p.costs); err == nil {
 		req.Costs = costs
 	}
-	if counted, err := l.priced(of, &req); err == nil {
+	if counted, err := l.withCost(of, &req); err == nil {
 		of = counted
 	}
 	g := Grant{scope: p.Scope, id: f.id, plan: of, cost: of.price(&req), start: f.start}
@@ -358,7 +358,7 @@ func (l *Limiter) handed(req *Request) (d Decision, ok bool) {
 	}
 	d = Decision{
 		Allowed: true, Handed: true, Wait: g.Wait, At: g.at, Binding: -1, Grant: g.Grant, Rules: slices.Clone(p.states),
-		Turn: noTurn, begins: g.begins, under: p,
+		Position: noTurn, begins: g.begins, under: p,
 	}
 	l.begins(&d)
 	if !l.inTime(&d) || p.misses(&d) {
@@ -370,10 +370,10 @@ func (l *Limiter) handed(req *Request) (d Decision, ok bool) {
 	return d, true
 }
 
-// TellClaimed says of tasks that were granted their starts by Dispatch that they have taken them, without asking: see
+// ReportClaimed says of tasks that were granted their starts by Dispatch that they have taken them, without asking: see
 // Request.Granted. They are in flight no more, and nothing of their grants comes back by itself. Costs one round trip. The
 // error wraps ErrUnavailable, or is ctx's; they may be told again.
-func (l *Limiter) TellClaimed(ctx context.Context, provider string, claimed []Place) error {
+func (l *Limiter) ReportClaimed(ctx context.Context, provider string, claimed []WaiterRef) error {
 	prefix := keyspace(l.cfg.Prefix).provider(provider)
 	fields := make([]string, len(claimed))
 	members := make([]any, len(claimed))
@@ -395,4 +395,4 @@ func (l *Limiter) TellClaimed(ctx context.Context, provider string, claimed []Pl
 }
 
 // flightField is under which name a task is in flight.
-func flightField(p Place) string { return scopePath(p.Scope) + "\x00" + p.ticket() }
+func flightField(p WaiterRef) string { return scopePath(p.Scope) + "\x00" + p.ticket() }

@@ -23,8 +23,8 @@
 //   - [Limiter.Start] is Decide that also waits for a start that lies ahead. It
 //     is what package worker calls for each task.
 //   - [Limiter.Peek] says what Decide would, and takes nothing.
-//   - [Limiter.GiveBack] undoes a grant whose run did not happen.
-//   - [Limiter.Hold] keeps the places under concurrency rules while a run lasts.
+//   - [Limiter.Refund] undoes a grant whose run did not happen.
+//   - [Limiter.Lease] keeps the places under concurrency rules while a run lasts.
 //
 // A denial is a [Decision], never an error: it says which rule binds, what is
 // left, and when to come back. An error means that nothing was decided.
@@ -39,7 +39,7 @@
 // All rules on the path pass and all are charged, or none is. A denial changes
 // nothing. What each algorithm promises stands at [Algorithm]; the bounds hold
 // for the moments at which runs start, in this and every other process, as long
-// as each starts within Config.Pad of the moment that it was granted for, which
+// as each starts within Config.StartTolerance of the moment that it was granted for, which
 // Wait and Start see to. docs/algorithms.md has the proofs.
 //
 // Sending a decision twice charges once: every attempt has an id, drawn at
@@ -56,7 +56,7 @@
 // Redis may be down, too slow, full, read-only, or refuse the call. Then each
 // rule's [FailurePolicy] decides: closed (the default) decides nothing and
 // returns [ErrUnavailable]; open lets the run start uncounted; share counts in
-// this process against the limit divided by the processes that [Limiter.Join]
+// this process against the limit divided by the processes that [Limiter.Heartbeat]
 // saw. A closed rule on the path outweighs the others, share without Join is
 // closed, and the answer says that it is Degraded: no rule is ever silently
 // open. A context that has ended is the context's own error and no outage.
@@ -76,7 +76,7 @@
 //	+exists +del +unlink +mget +hdel +hexists +hget +hgetall +hmget +hscan +hset
 //	+zadd +zcard +zcount +zrange +zrangebylex +zrangebyscore +zrank +zrem +zremrangebyscore +zrevrangebyscore +zscan +zscore
 //
-// %R~ is for package policies, and needs Redis 7: it reads the limits there and cannot change them.
+// %R~ is for package policystore, and needs Redis 7: it reads the limits there and cannot change them.
 // With +setrange besides, decisions of many callers go out as one script
 // call; without it they are decided one by one.
 //

@@ -97,7 +97,7 @@ func (f field) String() string { return fieldNames[f] }
 
 // draftOf returns the draft of a tree made in Go. It stops one level below the
 // deepest that is allowed, which is fault enough: a map can hold itself.
-func draftOf(unmatched Unmatched, limits map[string]Node) draft {
+func draftOf(unmatched Unmatched, limits map[string]ScopeConfig) draft {
 	d := draft{scopes: draftScopes(limits, 1)}
 	if unmatched != "" {
 		d.unmatched = written{text: string(unmatched), set: true}
@@ -112,7 +112,7 @@ func draftNames(names []string) (drafts []draftName) {
 	return drafts
 }
 
-func draftScopes(nodes map[string]Node, level int) []draftScope {
+func draftScopes(nodes map[string]ScopeConfig, level int) []draftScope {
 	scopes := make([]draftScope, 0, len(nodes))
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
 		weight := nodes[name].Weight

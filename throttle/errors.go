@@ -12,9 +12,9 @@ var (
 	// concurrency rule could not be renewed in time: somebody else may have them.
 	ErrLeaseLost = errors.New("throttle: the run's lease is lost")
 
-	// ErrPatience is in every error that says a wait would be longer than a
+	// ErrMaxWait is in every error that says a wait would be longer than a
 	// rule's max_wait or the context's deadline allows. Nothing was charged.
-	ErrPatience = errors.New("throttle: the wait is longer than allowed")
+	ErrMaxWait = errors.New("throttle: the wait is longer than allowed")
 )
 
 // errNoAnswer is ErrUnavailable's cause when Config.Timeout is over.

@@ -64,12 +64,12 @@ limits:
 
 // A program can make its policy itself; the same checks hold.
 func ExampleNewPolicy() {
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{
 		"payments": {
 			Rules: []throttle.Rule{
 				{Name: "account", Algorithm: throttle.SlidingWindow, Limit: 200, Per: time.Second},
 			},
-			Scopes: map[string]throttle.Node{
+			Scopes: map[string]throttle.ScopeConfig{
 				"internal": {Rules: []throttle.Rule{{Name: "burst", Algorithm: throttle.TokenBucket, Limit: 5, Per: time.Minute, Burst: 10}}},
 			},
 		},
@@ -94,7 +94,7 @@ func ExampleNewPolicy() {
 // A quota for each day on the clocks of California, and one for each month that what
 // is left of the month before is added to.
 func ExampleRule_calendar() {
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{
 		"mail": {Rules: []throttle.Rule{
 			{Name: "daily", Algorithm: throttle.Calendar, Limit: 10_000, Resets: "0 0 * * *", Timezone: "America/Los_Angeles"},
 			{Name: "monthly", Algorithm: throttle.Calendar, Limit: 200_000, Resets: "@monthly", Rollover: 50_000, Spread: true},

@@ -25,8 +25,8 @@ func limiterOf(name, limits string) *throttle.Limiter {
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Addr(), ContextTimeoutEnabled: true})
 	limiter, err := throttle.New(rdb, policy, throttle.Config{
-		Prefix: "example-" + name + throttle.NewID(),
-		Pad:    -1, // so that the numbers below are round
+		Prefix:         "example-" + name + throttle.NewID(),
+		StartTolerance: -1, // so that the numbers below are round
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -120,7 +120,7 @@ limits:
 	soon, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer cancel()
 	_, err := limiter.Wait(soon, throttle.Request{Scope: "sms"})
-	fmt.Println(errors.Is(err, throttle.ErrPatience))
+	fmt.Println(errors.Is(err, throttle.ErrMaxWait))
 	// Output:
 	// true
 	// true
@@ -128,7 +128,7 @@ limits:
 
 // Hold keeps a place under a concurrency rule while a run lasts. The run works
 // under the context that Hold returns: it ends when the place is lost.
-func ExampleLimiter_Hold() {
+func ExampleLimiter_Lease() {
 	limiter := limiterOf("hold", `
 limits:
   render:
@@ -141,7 +141,7 @@ limits:
 	if err != nil || !d.Allowed {
 		log.Fatal(err)
 	}
-	held, lease := limiter.Hold(ctx, d.Grant)
+	held, lease := limiter.Lease(ctx, d.Grant)
 	other, err := limiter.Allow(ctx, "render")
 	fmt.Println("a second run beside it:", other.Allowed, err)
 	fmt.Println("the run:", render(held))
@@ -155,8 +155,8 @@ limits:
 	// a second run after it: true <nil>
 }
 
-// GiveBack undoes a grant whose run did not happen.
-func ExampleLimiter_GiveBack() {
+// Refund undoes a grant whose run did not happen.
+func ExampleLimiter_Refund() {
 	limiter := limiterOf("back", `
 limits:
   search:
@@ -168,7 +168,7 @@ limits:
 		log.Fatal(err)
 	}
 	fmt.Println(d.Allowed, d.Rules[0].Remaining)
-	if err := limiter.GiveBack(ctx, d.Grant); err != nil {
+	if err := limiter.Refund(ctx, d.Grant); err != nil {
 		log.Fatal(err)
 	}
 	d, err = limiter.Peek(ctx, throttle.Request{Scope: "search"})
@@ -180,7 +180,7 @@ limits:
 
 // The five numbers that many limiters answer with: limited, limit, remaining,
 // retry after, reset after; in whole seconds, rounded up.
-func ExampleDecision_Five() {
+func ExampleDecision_Tuple() {
 	limiter := limiterOf("five", `
 limits:
   user:
@@ -194,7 +194,7 @@ limits:
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Println(d.Five())
+		fmt.Println(d.Tuple())
 	}
 	// Output:
 	// [0 2 1 -1 60]

@@ -19,11 +19,11 @@ type announcing struct{ again bool } // more has come free since
 // announcedEach is how often a provider is announced at most.
 const announcedEach = 250 * time.Millisecond
 
-// OnFreed has f called with each provider of which something comes free, by this Limiter, that tasks wait for: places
+// OnCapacityFreed has f called with each provider of which something comes free, by this Limiter, that tasks wait for: places
 // that a run gives back, units that are settled or given back, a pause that ends, a rule that is reset. It may be called
 // by several goroutines at once and must be quick. The result ends that. A Limiter that has nobody to call announces the
 // provider, as Announce does, four times a second at most.
-func (l *Limiter) OnFreed(f func(provider string)) (end func()) {
+func (l *Limiter) OnCapacityFreed(f func(provider string)) (end func()) {
 	l.freed.mu.Lock()
 	defer l.freed.mu.Unlock()
 	if l.freed.listeners == nil {
@@ -37,8 +37,8 @@ func (l *Limiter) OnFreed(f func(provider string)) (end func()) {
 	}
 }
 
-// AnnounceSoon is Announce in the background, four times a second at most for each provider: at once, or as soon as it may.
-func (l *Limiter) AnnounceSoon(provider string) {
+// PublishActiveSoon is Announce in the background, four times a second at most for each provider: at once, or as soon as it may.
+func (l *Limiter) PublishActiveSoon(provider string) {
 	l.freed.mu.Lock()
 	defer l.freed.mu.Unlock()
 	l.freed.announce(l, provider)

@@ -13,7 +13,7 @@ func TestFreedIsTold(t *testing.T) {
 	calls, tokens := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 4, Per: time.Hour}, Rule{Name: "c", Algorithm: Concurrency, Limit: 2, Lease: leaseTime}
 	onBoth(t, Config{}, policyOf(t, calls, tokens), func(b *bench) {
 		told := 0
-		end := b.OnFreed(func(provider string) {
+		end := b.OnCapacityFreed(func(provider string) {
 			if provider != "p" {
 				b.t.Errorf("%q came free", provider)
 			}
@@ -31,7 +31,7 @@ func TestFreedIsTold(t *testing.T) {
 			if !d.Allowed {
 				b.t.Fatalf("%+v", d)
 			}
-			_, lease := b.Hold(ctx, d.Grant)
+			_, lease := b.Lease(ctx, d.Grant)
 			return d.Grant, lease
 		}
 		release := func(lease *Lease) {
@@ -46,7 +46,7 @@ func TestFreedIsTold(t *testing.T) {
 
 		one, lease := run()
 		two, other := run()
-		b.decide(Request{Scope: "p", Ticket: "a"})
+		b.decide(Request{Scope: "p", WaiterID: "a"})
 		release(lease)
 		want(1, "a place was given back")
 		release(lease)
@@ -79,14 +79,14 @@ func TestFreedIsAnnounced(t *testing.T) {
 	bubble(t, Config{}, policyOf(t, Rule{Name: "c", Algorithm: Concurrency, Limit: 1, Lease: leaseTime}), nil, func(t *testing.T, _ *wire, l *Limiter) {
 		announced := func() time.Time {
 			synctest.Wait()
-			turns, err := l.Turns(t.Context(), time.Time{})
+			turns, err := l.ActiveProviders(t.Context(), time.Time{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			return turns["p"]
 		}
-		_, lease := l.Hold(t.Context(), grantedBy(t, l).Grant)
-		if d, err := l.Queue(t.Context(), Request{Scope: "p/x", Ticket: "waits"}); err != nil || d.Allowed || !announced().IsZero() {
+		_, lease := l.Lease(t.Context(), grantedBy(t, l).Grant)
+		if d, err := l.Queue(t.Context(), Request{Scope: "p/x", WaiterID: "waits"}); err != nil || d.Allowed || !announced().IsZero() {
 			t.Fatalf("%+v, %v", d, err)
 		}
 		if err := lease.Release(t.Context()); err != nil {

@@ -14,10 +14,10 @@ import (
 // given back once. The zero Grant took nothing.
 type Grant struct {
 	scope  string
-	id     string // as Redis knows it; see plan.attemptID
-	plan   *plan  // under which it was granted; nil for one that took nothing
-	kept   string // the key under which Keep has it
-	record string // the key of its record, where that is not its id's
+	id     string         // as Redis knows it; see plan.attemptID
+	plan   *compiledScope // under which it was granted; nil for one that took nothing
+	kept   string         // the key under which Keep has it
+	record string         // the key of its record, where that is not its id's
 	cost   price
 	told   *settled      // what was settled of it; nil for one that can't be
 	shadow *shadow       // what shadow rules took beside it, if there are any
@@ -44,7 +44,7 @@ func (g Grant) ID() string {
 // Zero reports whether the grant took nothing.
 func (g Grant) Zero() bool { return g.id == "" }
 
-// GiveBack takes a grant back: a run that did not happen spends nothing. Window
+// Refund takes a grant back: a run that did not happen spends nothing. Window
 // rules give back exactly, in the place of the grant; a token bucket never holds
 // more than it would had the units not been taken, and so may give back less;
 // places of concurrency rules are freed. What comes back can be spent at once. Under a rule
@@ -54,7 +54,7 @@ func (g Grant) Zero() bool { return g.id == "" }
 // ErrUnavailable when Redis could not be told; then the units stay spent, which
 // is safe. A context that has ended does not stop it: it has its own time-out.
 // Costs one round trip, two for a grant that Kept has found.
-func (l *Limiter) GiveBack(ctx context.Context, g Grant) error { return l.giveBack(ctx, g, true) }
+func (l *Limiter) Refund(ctx context.Context, g Grant) error { return l.giveBack(ctx, g, true) }
 
 // giveBack tells of what has come free, or not where its caller takes it again.
 func (l *Limiter) giveBack(ctx context.Context, g Grant, tells bool) error {
@@ -110,12 +110,12 @@ func (g Grant) since() int64 {
 
 // withOthers adds the rules of a scope that a grant took nothing of, those that were not
 // there then too: it may have been settled with units of theirs.
-func (l *Limiter) withOthers(p *plan, rules []any, places []int64, cost price) (*plan, []any, []int64, price) {
-	all, err := l.plans.of(p.scope.String())
+func (l *Limiter) withOthers(p *compiledScope, rules []any, places []int64, cost price) (*compiledScope, []any, []int64, price) {
+	all, err := l.scopes.of(p.scope.String())
 	if err != nil || all == p || !slices.ContainsFunc(all.keys, func(key string) bool { return !slices.Contains(p.keys, key) }) {
 		return p, rules, places, cost
 	}
-	both := &plan{scope: p.scope, provider: p.provider, keys: slices.Clone(p.keys), keyArgs: slices.Clone(p.keyArgs), params: slices.Clone(p.params), queue: p.queue}
+	both := &compiledScope{scope: p.scope, provider: p.provider, keys: slices.Clone(p.keys), keyArgs: slices.Clone(p.keyArgs), params: slices.Clone(p.params), queue: p.queue}
 	rules, places = slices.Clone(rules), slices.Clone(places)
 	by := make([]int64, len(p.keys))
 	for i := range by {
@@ -140,9 +140,9 @@ func (l *Limiter) withOthers(p *plan, rules []any, places []int64, cost price) (
 // nowhere: they were taken over, and may be anybody's. To a longer window, units that a shorter one
 // has let go are still spent, and whoever writes its state under the old rule would forget
 // them.
-func (l *Limiter) rulesNow(p *plan, places []int64) ([]any, []int64) {
-	later := l.plans.since(p.made)
-	now, err := l.plans.of(p.scope.String())
+func (l *Limiter) rulesNow(p *compiledScope, places []int64) ([]any, []int64) {
+	later := l.scopes.since(p.made)
+	now, err := l.scopes.of(p.scope.String())
 	if len(later) == 0 && (err != nil || now == p) {
 		return p.rules, places
 	}
@@ -162,10 +162,10 @@ func (l *Limiter) rulesNow(p *plan, places []int64) ([]any, []int64) {
 }
 
 // alwaysCounted says that a rule had its algorithm, its unit and its fixed windows under all of some policies.
-func alwaysCounted(policies []*Policy, scope Scope, b Bound) bool {
+func alwaysCounted(policies []*Policy, scope Scope, b MatchedRule) bool {
 	for _, policy := range policies {
 		bounds, _ := policy.Match(scope) // no rule is no rule that counts
-		if !slices.ContainsFunc(bounds, func(other Bound) bool {
+		if !slices.ContainsFunc(bounds, func(other MatchedRule) bool {
 			return other.Scope == b.Scope && other.Rule.Name == b.Rule.Name && other.Rule.Algorithm == b.Rule.Algorithm && other.Rule.unit() == b.Rule.unit() &&
 				(b.Rule.Algorithm != FixedWindow || other.Rule.Per == b.Rule.Per)
 		}) {

@@ -8,7 +8,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 )
 
-// "Start takes it without asking Redis, if it can be in time", "it is still in flight" until TellClaimed says that it
+// "Start takes it without asking Redis, if it can be in time", "it is still in flight" until ReportClaimed says that it
 // has come, and what is too late, costs something else, or was granted under other limits is decided as ever.
 func TestStartTakesWhatWasGranted(t *testing.T) {
 	t.Parallel()
@@ -25,15 +25,15 @@ func TestStartTakesWhatWasGranted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rdb := redistest.Client(t)
-			l, err := New(rdb, policyOf(t, bigBucket[0]), Config{Prefix: redistest.Prefix(t), Pad: 500 * ms}) // it is not late on a busy machine
+			l, err := New(rdb, policyOf(t, bigBucket[0]), Config{Prefix: redistest.Prefix(t), StartTolerance: 500 * ms}) // it is not late on a busy machine
 			if err != nil {
 				t.Fatal(err)
 			}
 			if d, err := l.Decide(ctx, Request{Scope: "p", Cost: 50}); err != nil || !d.Allowed {
 				t.Fatalf("%+v, %v", d, err)
 			}
-			req := Request{Scope: "p", Ticket: "t", Ahead: sec, Lead: sec}
-			if d, err := l.Queue(ctx, req); err != nil || !d.Turn.Waits {
+			req := Request{Scope: "p", WaiterID: "t", MaxDelay: sec, DispatchLead: sec}
+			if d, err := l.Queue(ctx, req); err != nil || !d.Position.Waits {
 				t.Fatalf("%+v, %v", d, err)
 			}
 			got, err := l.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, Lead: sec})
@@ -51,14 +51,14 @@ func TestStartTakesWhatWasGranted(t *testing.T) {
 			if !c.handed {
 				return
 			}
-			ask := Ask{Scope: "p", Ticket: "t"}
-			if s, err := l.InspectTicket(ctx, ask); err != nil || !s.Released {
+			ask := Waiter{Scope: "p", ID: "t"}
+			if s, err := l.InspectWaiter(ctx, ask); err != nil || !s.Released {
 				t.Errorf("nobody has told that it has come: %+v, %v", s, err)
 			}
-			if err := l.TellClaimed(ctx, "p", []Place{ask.Place()}); err != nil {
+			if err := l.ReportClaimed(ctx, "p", []WaiterRef{ask.Ref()}); err != nil {
 				t.Fatal(err)
 			}
-			if s, err := l.InspectTicket(ctx, ask); err != nil || s.Released || s.Waits {
+			if s, err := l.InspectWaiter(ctx, ask); err != nil || s.Released || s.Waits {
 				t.Errorf("it has come: %+v, %v", s, err)
 			}
 			if left := rdb.ZCard(ctx, overdueKey(keyspace(l.cfg.Prefix).provider("p"))).Val(); left != 0 {
@@ -73,27 +73,27 @@ func TestStartTakesWhatWasGranted(t *testing.T) {
 func TestNewsNameAGrant(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: sec}), func(b *bench) {
-		ask := Ask{Scope: "p", Ticket: "a"}
+		ask := Waiter{Scope: "p", ID: "a"}
 		b.decide(Request{Scope: "p"})
-		b.decide(Request{Scope: "p", Ticket: "a"})
+		b.decide(Request{Scope: "p", WaiterID: "a"})
 		b.pass(sec)
 		first := b.dispatch(DispatchRequest{Max: 1}).Granted
 		b.dispatch(DispatchRequest{Unused: placesOf(first)})
 		second := b.dispatch(DispatchRequest{Max: 1}).Granted
-		if len(first) != 1 || len(second) != 1 || first[0].Place == second[0].Place {
+		if len(first) != 1 || len(second) != 1 || first[0].WaiterRef == second[0].WaiterRef {
 			b.t.Fatalf("%+v, then %+v", first, second)
 		}
 		for what, news := range map[string]DispatchRequest{
-			"unused": {Unused: placesOf(first)}, "not yet": {NotYet: placesOf(first)}, "claimed": {Claimed: placesOf(first)},
-			"claimed, by who knows what it was granted": {Claimed: []Place{ask.Place().Under(first[0].Grant)}},
+			"unused": {Unused: placesOf(first)}, "not yet": {NotFound: placesOf(first)}, "claimed": {Claimed: placesOf(first)},
+			"claimed, by who knows what it was granted": {Claimed: []WaiterRef{ask.Ref().WithGrant(first[0].Grant)}},
 		} {
 			b.dispatch(news)
-			if s, err := b.InspectTicket(ctx, ask); err != nil || !s.Released {
+			if s, err := b.InspectWaiter(ctx, ask); err != nil || !s.Released {
 				b.t.Errorf("%s: %+v, %v; that was said of another grant", what, s, err)
 			}
 		}
-		b.dispatch(DispatchRequest{Claimed: []Place{{Scope: "p", Ticket: "a"}}}) // of any
-		if s, err := b.InspectTicket(ctx, ask); err != nil || s.Released || s.Waits {
+		b.dispatch(DispatchRequest{Claimed: []WaiterRef{{Scope: "p", ID: "a"}}}) // of any
+		if s, err := b.InspectWaiter(ctx, ask); err != nil || s.Released || s.Waits {
 			b.t.Errorf("%+v, %v; it has come", s, err)
 		}
 	})
@@ -106,7 +106,7 @@ func TestInFlightIsLookedAt(t *testing.T) {
 		onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: time.Hour}), func(b *bench) {
 			b.decide(Request{Scope: "p"})
 			for i := range 1 + others {
-				b.decide(Request{Scope: "p", Ticket: fmt.Sprint(i)})
+				b.decide(Request{Scope: "p", WaiterID: fmt.Sprint(i)})
 			}
 			b.pass(time.Hour)
 			d := b.dispatch(DispatchRequest{Max: 1})

@@ -21,14 +21,14 @@ func (d Decision) Header() http.Header {
 		r := &d.Rules[i]
 		name := quoted(r.Pattern + ":" + r.Rule)
 		limit := name + ";r=" + strconv.FormatInt(r.Remaining, 10)
-		if r.ResetAfter != Unknown {
+		if r.ResetAfter != Never {
 			limit += ";t=" + strconv.FormatInt(seconds(r.ResetAfter), 10)
 		}
 		policy := name + ";q=" + strconv.FormatInt(r.Limit, 10)
 		switch {
 		case r.Algorithm == Concurrency:
 			policy += `;qu="concurrent-requests"`
-		case r.window != Unknown:
+		case r.window != Never:
 			policy += ";w=" + strconv.FormatInt(seconds(r.window), 10)
 		}
 		limits, policies = append(limits, limit), append(policies, policy)
@@ -37,7 +37,7 @@ func (d Decision) Header() http.Header {
 		h.Set("RateLimit", strings.Join(limits, ", "))
 		h.Set("RateLimit-Policy", strings.Join(policies, ", "))
 	}
-	if !d.Allowed && d.RetryAfter != Unknown {
+	if !d.Allowed && d.RetryAfter != Never {
 		h.Set("Retry-After", strconv.FormatInt(max(1, seconds(d.RetryAfter)), 10))
 	}
 	return h
@@ -48,10 +48,10 @@ func (d Decision) Header() http.Header {
 func window(r Rule) time.Duration {
 	switch {
 	case r.Algorithm == Concurrency || r.Limit == 0:
-		return Unknown
+		return Never
 	case r.Algorithm == TokenBucket:
 		full := math.Ceil(float64(r.Per) / float64(r.Limit) * float64(r.Capacity()))
-		return time.Duration(min(full, float64(Unknown/2)))
+		return time.Duration(min(full, float64(Never/2)))
 	}
 	return r.Per
 }

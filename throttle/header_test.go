@@ -63,7 +63,7 @@ func TestHeader(t *testing.T) {
 			},
 		},
 		"no clock tells": {
-			Decision{RetryAfter: Unknown, Rules: []RuleState{state(suspended, "p", 0, Unknown, Unknown)}},
+			Decision{RetryAfter: Never, Rules: []RuleState{state(suspended, "p", 0, Never, Never)}},
 			http.Header{"Ratelimit": {`"p:s";r=0`}, "Ratelimit-Policy": {`"p:s";q=1`}},
 		},
 		"longer than a clock can say": {
@@ -106,8 +106,8 @@ func listOf(parameters string) *regexp.Regexp {
 // "no name that a task brought leaves by a header"
 func TestHeaderNamesNoTenant(t *testing.T) {
 	t.Parallel()
-	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Scopes: map[string]Node{
-		"*": {Rules: []Rule{window10()}, Scopes: map[string]Node{"*": {Rules: []Rule{runs10()}}}},
+	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Scopes: map[string]ScopeConfig{
+		"*": {Rules: []Rule{window10()}, Scopes: map[string]ScopeConfig{"*": {Rules: []Rule{runs10()}}}},
 	}}})
 	if err != nil {
 		t.Fatal(err)
@@ -127,29 +127,29 @@ func TestFive(t *testing.T) {
 	r := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 5, Per: 60 * sec}
 	states := []RuleState{
 		state(r, "p", 4, 0, 0), state(r, "p", 0, 1, 60*sec), state(r, "p", 2, 59999*ms, 60001*ms),
-		state(r, "p", 0, Unknown, Unknown), state(r, "p", 0, Unknown-1, Unknown-1),
+		state(r, "p", 0, Never, Never), state(r, "p", 0, Never-1, Never-1),
 	}
-	for i, want := range []Five{
+	for i, want := range []Tuple{
 		{0, 5, 4, -1, 0}, {1, 5, 0, 1, 60}, {1, 5, 2, 60, 61}, {1, 5, 0, 9223372036854775807, 9223372036854775807},
 		{1, 5, 0, 9223372037, 9223372037},
 	} {
-		if got := states[i].Five(); got != want {
+		if got := states[i].Tuple(); got != want {
 			t.Errorf("rule %d: got %v, want %v", i, got, want)
 		}
 	}
 	for name, test := range map[string]struct {
 		decision Decision
-		want     Five
+		want     Tuple
 	}{
-		"no rules":                    {Decision{Allowed: true, Binding: -1}, Five{0, 0, 0, -1, 0}},
-		"zero":                        {Decision{}, Five{1, 0, 0, 0, 0}},
-		"allowed":                     {Decision{Allowed: true, Rules: states, Binding: 0}, Five{0, 5, 4, -1, 0}},
-		"denied":                      {Decision{RetryAfter: 59999 * ms, Rules: states, Binding: 2}, Five{1, 5, 2, 60, 61}},
-		"granted ahead":               {Decision{Allowed: true, Wait: sec, Rules: states, Binding: 1}, Five{0, 5, 0, -1, 60}},
-		"a moment that none asks for": {Decision{RetryAfter: 90 * sec, Rules: states, Binding: 2}, Five{1, 5, 2, 90, 61}},
-		"suspended":                   {Decision{RetryAfter: Unknown, Rules: states, Binding: 3}, Five{1, 5, 0, 9223372036854775807, 9223372036854775807}},
+		"no rules":                    {Decision{Allowed: true, Binding: -1}, Tuple{0, 0, 0, -1, 0}},
+		"zero":                        {Decision{}, Tuple{1, 0, 0, 0, 0}},
+		"allowed":                     {Decision{Allowed: true, Rules: states, Binding: 0}, Tuple{0, 5, 4, -1, 0}},
+		"denied":                      {Decision{RetryAfter: 59999 * ms, Rules: states, Binding: 2}, Tuple{1, 5, 2, 60, 61}},
+		"granted ahead":               {Decision{Allowed: true, Wait: sec, Rules: states, Binding: 1}, Tuple{0, 5, 0, -1, 60}},
+		"a moment that none asks for": {Decision{RetryAfter: 90 * sec, Rules: states, Binding: 2}, Tuple{1, 5, 2, 90, 61}},
+		"suspended":                   {Decision{RetryAfter: Never, Rules: states, Binding: 3}, Tuple{1, 5, 0, 9223372036854775807, 9223372036854775807}},
 	} {
-		if got := test.decision.Five(); got != test.want {
+		if got := test.decision.Tuple(); got != test.want {
 			t.Errorf("%s: got %v, want %v", name, got, test.want)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/lua"
-	"github.com/headway-go/headway/throttle/answers"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // How long a scope rests whose API refuses and does not say for how long: firstRest, and
@@ -43,8 +43,8 @@ const (
 	whole, onePercent = 1_000_000, 10_000
 )
 
-// Heeded is what followed from an answer.
-type Heeded struct {
+// ReportResult is what followed from an answer.
+type ReportResult struct {
 	// Until is when the scope's pause ends, by the Redis server's clock; zero where the answer
 	// asks for none.
 	Until time.Time
@@ -52,7 +52,7 @@ type Heeded struct {
 	Changed bool
 }
 
-// Heed notes what an API's answer says about its limits, for all who spend from a scope and
+// Report notes what an API's answer says about its limits, for all who spend from a scope and
 // from those below it, in every process: nobody starts there before the API wants to be
 // called again. Those of other scopes go on.
 //
@@ -77,13 +77,13 @@ type Heeded struct {
 // that has ended does not stop it. The error is a *ScopeError or *UnmatchedError, or wraps
 // ErrUnavailable.
 // Source: docs/vendor.md#pauses
-func (l *Limiter) Heed(ctx context.Context, scope string, a answers.Advice) (Heeded, error) {
-	if !a.Limited && len(a.Quotas) == 0 && !l.plans.raises() {
-		return Heeded{}, nil
+func (l *Limiter) Report(ctx context.Context, scope string, a upstream.Hint) (ReportResult, error) {
+	if !a.Limited && len(a.Quotas) == 0 && !l.scopes.raises() {
+		return ReportResult{}, nil
 	}
-	p, err := l.plans.of(scope)
+	p, err := l.scopes.of(scope)
 	if err != nil || len(p.bounds) == 0 || p.answers == AnswersIgnore || !p.hearsHost(a.Host) {
-		return Heeded{}, err
+		return ReportResult{}, err
 	}
 	words, out, known := l.pauses(p, a)
 	if p.answers != AnswersPause {
@@ -115,14 +115,14 @@ func (l *Limiter) Heed(ctx context.Context, scope string, a answers.Advice) (Hee
 	return out, nil
 }
 
-// word is what is told; see lua/tell.lua.
-type word struct {
+// signal is what is told; see lua/tell.lua.
+type signal struct {
 	verb, name string
 	numbers    [5]int64
 }
 
 // frees says whether tasks may start sooner by the word than they would have.
-func (w word) frees() bool {
+func (w signal) frees() bool {
 	switch w.verb {
 	case "pause", "rest", "cut":
 		return false
@@ -141,24 +141,24 @@ type toldWord struct {
 
 // pauses is the word for the pause that an answer asks for, if there is one that is not
 // known, and what is known otherwise.
-func (l *Limiter) pauses(p *plan, a answers.Advice) (words []word, out Heeded, known bool) {
+func (l *Limiter) pauses(p *compiledScope, a upstream.Hint) (words []signal, out ReportResult, known bool) {
 	wait, known, asks := stays(a)
 	if !asks {
 		return nil, out, known
 	}
 	wait = min(wait, l.cfg.LongestPause)
 	if until, told := l.heard.until(p, time.Now(), wait); told {
-		return nil, Heeded{Until: until}, known
+		return nil, ReportResult{Until: until}, known
 	}
 	if known {
-		return []word{{"pause", p.path, [5]int64{wait.Microseconds()}}}, out, known
+		return []signal{{"pause", p.path, [5]int64{wait.Microseconds()}}}, out, known
 	}
 	most := min(mostRest, l.cfg.LongestPause*10/11) // with what chance adds it is no longer than that
-	return []word{{"rest", p.path, [5]int64{firstRest.Microseconds(), most.Microseconds(), rand.N(int64(100_000))}}}, out, known
+	return []signal{{"rest", p.path, [5]int64{firstRest.Microseconds(), most.Microseconds(), rand.N(int64(100_000))}}}, out, known
 }
 
 // stays tells how long an answer asks to stay away, if it does, and whether it says so.
-func stays(a answers.Advice) (wait time.Duration, known, asks bool) {
+func stays(a upstream.Hint) (wait time.Duration, known, asks bool) {
 	if a.Limited {
 		return a.Retry, a.RetryKnown && a.Retry > 0, true
 	}
@@ -177,11 +177,11 @@ func (r Rule) corrected() bool {
 
 // hears reports whether answers to the path's calls correct a rule: one of the scope's own level, or
 // of a level that says that it heeds.
-func (p *plan) hears(b Bound) bool { return b.heeds || b.Scope == p.scope }
+func (p *compiledScope) hears(b MatchedRule) bool { return b.heeds || b.Scope == p.scope }
 
 // paced are the rules that refusals cut, and that grow again: those of the lowest level that
 // has any.
-func (p *plan) paced() (some []int) {
+func (p *compiledScope) paced() (some []int) {
 	for i := len(p.bounds) - 1; i >= 0; i-- {
 		b := p.bounds[i]
 		if !b.Rule.corrected() || b.Rule.Per > mostWindow || !p.hears(b) {
@@ -196,7 +196,7 @@ func (p *plan) paced() (some []int) {
 }
 
 // cuts are the words that cut rules.
-func (p *plan) cuts() (words []word) {
+func (p *compiledScope) cuts() (words []signal) {
 	for _, i := range p.paced() {
 		b := p.bounds[i]
 		c := b.corrects.filled()
@@ -204,7 +204,7 @@ func (p *plan) cuts() (words []word) {
 			continue // nothing is left to cut
 		}
 		apart := min(max(b.Rule.Per, leastWindow), time.Minute)
-		words = append(words, word{"cut", p.ruleName(i), [5]int64{
+		words = append(words, signal{"cut", p.ruleName(i), [5]int64{
 			(100 - c.Cut) * onePercent, apart.Microseconds(), b.grows(), c.Least * onePercent, c.Most * onePercent,
 		}})
 	}
@@ -212,14 +212,14 @@ func (p *plan) cuts() (words []word) {
 }
 
 // rises are the words by which rules may grow above their limits, since a call was not refused.
-func (l *Limiter) rises(p *plan) (words []word) {
+func (l *Limiter) rises(p *compiledScope) (words []signal) {
 	for _, i := range p.paced() {
 		b := p.bounds[i]
 		if !b.corrects.raises() {
 			continue
 		}
-		w := word{"rise", p.ruleName(i), [5]int64{b.most(), b.grows(), adoptedFor.Microseconds()}}
-		if l.heard.says(p.keys[i], w, adoptedFor/2) {
+		w := signal{"rise", p.ruleName(i), [5]int64{b.most(), b.grows(), adoptedFor.Microseconds()}}
+		if l.heard.signalResult(p.keys[i], w, adoptedFor/2) {
 			words = append(words, w)
 		}
 	}
@@ -227,12 +227,12 @@ func (l *Limiter) rises(p *plan) (words []word) {
 }
 
 // grows is by how many millionths of a limit it grows in a second.
-func (b Bound) grows() int64 {
+func (b MatchedRule) grows() int64 {
 	return max(1, b.corrects.filled().Grow*onePercent*int64(time.Second)/int64(max(b.Rule.Per, leastWindow)))
 }
 
 // most is how many millionths of its limit may come of a rule, 0 for no more than it is.
-func (b Bound) most() int64 {
+func (b MatchedRule) most() int64 {
 	if !b.corrects.raises() || !b.Rule.corrected() {
 		return 0
 	}
@@ -241,7 +241,7 @@ func (b Bound) most() int64 {
 
 // reach is how many millionths of its limit may come of a rule: what the policy lets, as far as
 // a bucket's numbers go. See lua/include/told.lua.
-func (b Bound) reach(pad time.Duration) int64 {
+func (b MatchedRule) reach(pad time.Duration) int64 {
 	most := max(whole, b.most())
 	if b.Rule.Algorithm != TokenBucket {
 		return most
@@ -258,11 +258,11 @@ func mostOf(limit, most int64) int64 {
 }
 
 // ruleName is what follows the provider in a rule's key.
-func (p *plan) ruleName(i int) string { return p.keys[i][len(p.provider):] }
+func (p *compiledScope) ruleName(i int) string { return p.keys[i][len(p.provider):] }
 
 // adoptions are the words for limits of the API's own: each for the lowest rule of the same
 // unit and window.
-func (l *Limiter) adoptions(p *plan, a answers.Advice) (words []word) {
+func (l *Limiter) adoptions(p *compiledScope, a upstream.Hint) (words []signal) {
 	for _, q := range a.Quotas {
 		if q.Limit <= 0 || q.Window <= 0 {
 			continue
@@ -274,8 +274,8 @@ func (l *Limiter) adoptions(p *plan, a answers.Advice) (words []word) {
 			}
 			limit := p.bounds[i].adopted(q.Limit)
 			holds := max(adoptedFor, 2*r.Per)
-			w := word{"adopt", p.ruleName(i), [5]int64{limit, r.countedIn(l.cfg.Pad).Microseconds(), holds.Microseconds()}}
-			if l.heard.says(p.keys[i], w, holds/2) {
+			w := signal{"adopt", p.ruleName(i), [5]int64{limit, r.countedIn(l.cfg.StartTolerance).Microseconds(), holds.Microseconds()}}
+			if l.heard.signalResult(p.keys[i], w, holds/2) {
 				words = append(words, w)
 			}
 			break
@@ -286,7 +286,7 @@ func (l *Limiter) adoptions(p *plan, a answers.Advice) (words []word) {
 
 // adopted is what is taken of an API's own limit, 0 where it says nothing: one that is no
 // smaller does where the rule's may grow, which it then does no further than that.
-func (b Bound) adopted(limit int64) int64 {
+func (b MatchedRule) adopted(limit int64) int64 {
 	most := b.most()
 	if most == 0 && limit >= b.Rule.Limit {
 		return 0
@@ -304,7 +304,7 @@ func (r Rule) countedIn(pad time.Duration) time.Duration {
 }
 
 // tell tells words; see lua/tell.lua.
-func (l *Limiter) tell(ctx context.Context, p *plan, words []word) ([]toldWord, error) {
+func (l *Limiter) tell(ctx context.Context, p *compiledScope, words []signal) ([]toldWord, error) {
 	c := newCall(lua.Tell, []any{p.told, p.queue[1], p.queue[3]}, 0, 1+7*len(words), 1+3*len(words))
 	c.args = append(c.args, l.clock())
 	for _, w := range words {
@@ -325,16 +325,16 @@ func (l *Limiter) tell(ctx context.Context, p *plan, words []word) ([]toldWord, 
 		}
 		out[i].noted, out[i].full = w.name[:max(0, noted)], noted < 0
 	}
-	if slices.ContainsFunc(out, func(one toldWord) bool { return one.changed }) && slices.ContainsFunc(words, word.frees) {
+	if slices.ContainsFunc(out, func(one toldWord) bool { return one.changed }) && slices.ContainsFunc(words, signal.frees) {
 		l.tellFreed(p.scope.Provider())
 	}
 	return out, nil
 }
 
 // noted keeps what was told, and has what is new in the log.
-func (l *Limiter) noted(ctx context.Context, p *plan, w word, one toldWord, known bool) {
-	if o, ok := l.cfg.Observer.(AnswerObserver); ok && one.changed {
-		o.Heeded(map[string]string{"pause": "pause", "rest": "pause", "cut": "cut", "adopt": "limit", "rise": "rise"}[w.verb])
+func (l *Limiter) noted(ctx context.Context, p *compiledScope, w signal, one toldWord, known bool) {
+	if o, ok := l.cfg.Observer.(UpstreamObserver); ok && one.changed {
+		o.UpstreamSignal(map[string]string{"pause": "pause", "rest": "pause", "cut": "cut", "adopt": "limit", "rise": "rise"}[w.verb])
 	}
 	if one.changed && (w.verb == "cut" || w.verb == "adopt") {
 		l.emptyUnder(p.provider + w.name)
@@ -365,11 +365,11 @@ func (l *Limiter) noted(ctx context.Context, p *plan, w word, one toldWord, know
 	}
 }
 
-// Forget ends the pause of a scope, and all corrections of the rules at its level, at once, and
+// ResetUpstream ends the pause of a scope, and all corrections of the rules at its level, at once, and
 // those who wait for them come. What has been told of scopes above and below it stays. Costs
 // one round trip. Its errors are those of Heed.
-func (l *Limiter) Forget(ctx context.Context, scope string) error {
-	p, err := l.plans.of(scope)
+func (l *Limiter) ResetUpstream(ctx context.Context, scope string) error {
+	p, err := l.scopes.of(scope)
 	if err != nil || len(p.bounds) == 0 {
 		return err
 	}
@@ -377,14 +377,14 @@ func (l *Limiter) Forget(ctx context.Context, scope string) error {
 }
 
 // forget forgets what was told of a rule at the scope's level, or of all and of its pause.
-func (l *Limiter) forget(ctx context.Context, p *plan, rule string) error {
-	var words []word
+func (l *Limiter) forget(ctx context.Context, p *compiledScope, rule string) error {
+	var words []signal
 	if rule == "" {
-		words = append(words, word{verb: "lift", name: p.path})
+		words = append(words, signal{verb: "lift", name: p.path})
 	}
 	for i, b := range p.bounds {
 		if b.Scope == p.scope && b.Rule.corrected() && (rule == "" || b.Rule.Name == rule) {
-			words = append(words, word{verb: "free", name: p.ruleName(i)})
+			words = append(words, signal{verb: "free", name: p.ruleName(i)})
 			l.heard.forget(p.provider, p.ruleName(i))
 		}
 	}
@@ -398,18 +398,18 @@ func (l *Limiter) forget(ctx context.Context, p *plan, rule string) error {
 	return err
 }
 
-// Told is what an API has told of a scope and of those above it, as far as it still holds.
-type Told struct {
+// UpstreamState is what an API has told of a scope and of those above it, as far as it still holds.
+type UpstreamState struct {
 	// At is the Redis server's time.
 	At time.Time
 	// Pauses are outermost first.
-	Pauses []ToldPause
+	Pauses []UpstreamPause
 	// Corrections are in the order of the rules.
 	Corrections []Correction
 }
 
-// ToldPause is how long nothing starts in a scope and below it, since its API said so.
-type ToldPause struct {
+// UpstreamPause is how long nothing starts in a scope and below it, since its API said so.
+type UpstreamPause struct {
 	// Scope is the one that was told of: that asked for, or one above it.
 	Scope string
 	// Since and Until are by the Redis server's clock.
@@ -421,7 +421,7 @@ type ToldPause struct {
 // Correction is what counts in the place of a rule's limit.
 type Correction struct {
 	// Bound is the rule as the policy has it.
-	Bound Bound
+	Bound MatchedRule
 	// Limit is what counts now: Part of the configured limit, or the API's own.
 	Limit int64
 	// Part is what counts of the configured limit, in millionths: less than 1,000,000 after
@@ -434,11 +434,11 @@ type Correction struct {
 	Until time.Time
 }
 
-// Told tells what holds for a scope. Costs one round trip. Its errors are those of Heed.
-func (l *Limiter) Told(ctx context.Context, scope string) (Told, error) {
-	p, err := l.plans.of(scope)
+// UpstreamState tells what holds for a scope. Costs one round trip. Its errors are those of Heed.
+func (l *Limiter) UpstreamState(ctx context.Context, scope string) (UpstreamState, error) {
+	p, err := l.scopes.of(scope)
 	if err != nil {
-		return Told{}, err
+		return UpstreamState{}, err
 	}
 	levels := p.scope.levels()
 	fields := make([]string, 0, len(levels)+len(p.keys))
@@ -453,9 +453,9 @@ func (l *Limiter) Told(ctx context.Context, scope string) (Told, error) {
 	pipe := l.rdb.Pipeline()
 	clock, values := pipe.Time(ctx), pipe.HMGet(ctx, toldKey(p.provider), fields...)
 	if _, err := pipe.Exec(ctx); err != nil {
-		return Told{}, unavailable(ctx, "ask what was told of", scope, err)
+		return UpstreamState{}, unavailable(ctx, "ask what was told of", scope, err)
 	}
-	out := Told{At: clock.Val()}
+	out := UpstreamState{At: clock.Val()}
 	if fixed := l.clock(); fixed != "" {
 		out.At = time.UnixMicro(sum(fixed))
 	}
@@ -463,25 +463,25 @@ func (l *Limiter) Told(ctx context.Context, scope string) (Told, error) {
 		if i < len(levels) {
 			out.addPause(levels[i], text(v))
 		} else {
-			out.addCorrection(p.bounds[i-len(levels)], text(v), l.cfg.Pad)
+			out.addCorrection(p.bounds[i-len(levels)], text(v), l.cfg.StartTolerance)
 		}
 	}
 	return out, nil
 }
 
 // addPause reads a field of what was told; see lua/include/told.lua.
-func (t *Told) addPause(scope, v string) {
+func (t *UpstreamState) addPause(scope, v string) {
 	if len(v) < 3*packed {
 		return
 	}
-	one := ToldPause{Scope: scope, Until: time.UnixMicro(number(v)), Since: time.UnixMicro(number(v[packed:])), Guessed: number(v[2*packed:]) > 0}
+	one := UpstreamPause{Scope: scope, Until: time.UnixMicro(number(v)), Since: time.UnixMicro(number(v[packed:])), Guessed: number(v[2*packed:]) > 0}
 	if one.Until.After(t.At) {
 		t.Pauses = append(t.Pauses, one)
 	}
 }
 
 // addCorrection does too; see lua/include/correction.lua.
-func (t *Told) addCorrection(b Bound, v string, pad time.Duration) {
+func (t *UpstreamState) addCorrection(b MatchedRule, v string, pad time.Duration) {
 	if len(v) < 9*packed || !b.Rule.corrected() {
 		return
 	}
@@ -523,9 +523,9 @@ func (s Scope) levels() (all []string) {
 	return append(all, s.text)
 }
 
-// heard is what this process has told, or was told, so that it says nothing twice: of up to
+// reportCache is what this process has told, or was told, so that it says nothing twice: of up to
 // maxPlans scopes and rules.
-type heard struct {
+type reportCache struct {
 	waiting atomic.Int64 // for a start
 
 	mu     sync.Mutex
@@ -551,7 +551,7 @@ type heardNumbers struct {
 }
 
 // until tells whether an answer that asks for so long says nothing new.
-func (h *heard) until(p *plan, now time.Time, wait time.Duration) (until time.Time, told bool) {
+func (h *reportCache) until(p *compiledScope, now time.Time, wait time.Duration) (until time.Time, told bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	one, known := h.pauses[p.provider+p.path]
@@ -561,7 +561,7 @@ func (h *heard) until(p *plan, now time.Time, wait time.Duration) (until time.Ti
 
 // note notes the pause that an answer to the scope's calls asked for: it may count for a level above,
 // which those beside the scope have to hear of too.
-func (h *heard) note(p *plan, one toldWord) {
+func (h *reportCache) note(p *compiledScope, one toldWord) {
 	if !one.until.IsZero() {
 		at := one.until.Add(-one.left)
 		h.pause(p.provider+p.path, one.until, at)
@@ -575,10 +575,10 @@ func (h *heard) note(p *plan, one toldWord) {
 	delete(h.pauses, p.provider+p.path)
 }
 
-// says tells whether a word of a rule, by its key, is worth telling, and takes it for told: other
+// signalResult tells whether a word of a rule, by its key, is worth telling, and takes it for told: other
 // numbers at most once in limitsApart, since an API may tell the limits of its parts by turns, and
 // the same when so much time has passed.
-func (h *heard) says(key string, w word, again time.Duration) bool {
+func (h *reportCache) signalResult(key string, w signal, again time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now, its := time.Now(), heardWord{key, w.verb}
@@ -600,7 +600,7 @@ const (
 
 // unsaid notes that there was no room for what was told of a rule, by its key: it is told again with an
 // answer that comes in roomApart or later, since each time costs a look for room.
-func (h *heard) unsaid(key, verb string) {
+func (h *reportCache) unsaid(key, verb string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if its := (heardWord{key, verb}); !h.words[its].told.IsZero() {
@@ -608,7 +608,7 @@ func (h *heard) unsaid(key, verb string) {
 	}
 }
 
-func (h *heard) forget(provider, rule string) {
+func (h *reportCache) forget(provider, rule string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.words, heardWord{provider + rule, "adopt"})

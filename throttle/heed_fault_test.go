@@ -7,7 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/throttle/answers"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // An API's own limit is one of its window: where the policy gives the rule another window
@@ -49,8 +49,8 @@ func TestRetryAfterBothPauses(t *testing.T) {
 	}{
 		"the API's is longer":         {10 * sec, time.Minute, time.Minute, []Rule{bucket(10, 10)}},
 		"that by hand is longer":      {time.Minute, 10 * sec, time.Minute, []Rule{bucket(10, 10)}},
-		"that by hand has no end":     {0, 10 * sec, Unknown, []Rule{bucket(10, 10)}},
-		"a suspended rule":            {10 * sec, time.Minute, Unknown, []Rule{{Name: "r", Algorithm: FixedWindow, Limit: 0, Per: sec}}},
+		"that by hand has no end":     {0, 10 * sec, Never, []Rule{bucket(10, 10)}},
+		"a suspended rule":            {10 * sec, time.Minute, Never, []Rule{{Name: "r", Algorithm: FixedWindow, Limit: 0, Per: sec}}},
 		"no rule but that by hand":    {10 * sec, time.Minute, time.Minute, nil},
 		"no API, and no rule besides": {10 * sec, 0, 10 * sec, nil},
 	} {
@@ -60,7 +60,7 @@ func TestRetryAfterBothPauses(t *testing.T) {
 			if test.until > 0 {
 				until = time.UnixMicro(epoch).Add(test.until)
 			}
-			policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Rules: test.rules, Pause: PauseOn, PausedUntil: until}})
+			policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Rules: test.rules, Pause: PauseOn, PausedUntil: until}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -70,8 +70,8 @@ func TestRetryAfterBothPauses(t *testing.T) {
 				}
 				byAPI := test.told > test.until && test.until > 0
 				for _, ticket := range []string{"", "t"} {
-					d := b.decide(Request{Scope: "p", Ticket: ticket, ID: NewID()})
-					if d.Allowed || d.RetryAfter != test.want || d.Paused != byAPI || d.Paused != (d.Binding < 0) || ticket != "" && d.Turn.Expected != test.want {
+					d := b.decide(Request{Scope: "p", WaiterID: ticket, ID: NewID()})
+					if d.Allowed || d.RetryAfter != test.want || d.Paused != byAPI || d.Paused != (d.Binding < 0) || ticket != "" && d.Position.Expected != test.want {
 						b.t.Errorf("with ticket %q: %+v", ticket, d)
 					}
 				}
@@ -108,7 +108,7 @@ func TestGuessedRestIsBounded(t *testing.T) {
 func TestPauseAloneHasEnded(t *testing.T) {
 	t.Parallel()
 	ends := time.UnixMicro(epoch).Add(sec)
-	policy, err := NewPolicy(UnmatchedAllow, map[string]Node{"p": {Pause: PauseOn, PausedUntil: ends}})
+	policy, err := NewPolicy(UnmatchedAllow, map[string]ScopeConfig{"p": {Pause: PauseOn, PausedUntil: ends}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,14 +118,14 @@ func TestPauseAloneHasEnded(t *testing.T) {
 			return d.Allowed && len(d.Rules) == 0 && d.Binding == -1, err
 		},
 		"outlook": func(b *bench) (bool, error) {
-			o, err := b.Outlook(ctx, "p")
+			o, err := b.Forecast(ctx, "p")
 			return o.At.After(ends) && len(o.Rules) == 0 && o.Until.IsZero(), err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			onBoth(t, Config{}, policy, func(b *bench) {
-				b.plans.now = func(string) time.Time { return time.UnixMicro(epoch) }
+				b.scopes.now = func(string) time.Time { return time.UnixMicro(epoch) }
 				b.pass(2 * sec)
 				if ok, err := ask(b); err != nil || !ok {
 					b.t.Errorf("%t, %v", ok, err)
@@ -142,11 +142,11 @@ func TestUntoldIsToldAgain(t *testing.T) {
 	onBoth(t, Config{}, policy, func(b *bench) {
 		up := b.runner.rdb
 		b.runner.rdb = redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
-		if _, err := b.Heed(ctx, "p", owns(4, time.Minute)); !errors.Is(err, ErrUnavailable) {
+		if _, err := b.Report(ctx, "p", owns(4, time.Minute)); !errors.Is(err, ErrUnavailable) {
 			b.t.Fatalf("%v", err)
 		}
 		b.runner.rdb = up
-		if out, err := b.Heed(ctx, "p", owns(4, time.Minute)); err != nil || !out.Changed {
+		if out, err := b.Report(ctx, "p", owns(4, time.Minute)); err != nil || !out.Changed {
 			b.t.Errorf("%+v, %v", out, err)
 		}
 		if n := b.counts("p", "r", 10); n != 4 {
@@ -157,7 +157,7 @@ func TestUntoldIsToldAgain(t *testing.T) {
 		if n := b.counts("p", "r", 10); n != 20 {
 			b.t.Errorf("%d counts", n)
 		}
-		if out, err := b.Heed(ctx, "p", answers.Advice{}); err != nil || out.Changed {
+		if out, err := b.Report(ctx, "p", upstream.Hint{}); err != nil || out.Changed {
 			b.t.Errorf("it is told once in half an hour: %+v, %v", out, err)
 		}
 	})

@@ -12,26 +12,26 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle/answers"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // turnedDown is an answer that refuses, and says for how long unless that is 0.
-func turnedDown(wait time.Duration) answers.Advice {
-	return answers.Advice{Limited: true, Retry: wait, RetryKnown: wait > 0}
+func turnedDown(wait time.Duration) upstream.Hint {
+	return upstream.Hint{Limited: true, Retry: wait, RetryKnown: wait > 0}
 }
 
 // quotaLeft is an answer of a quota of which so much is left.
-func quotaLeft(unit string, remaining int64, reset time.Duration) answers.Advice {
-	return answers.Advice{Quotas: []answers.Quota{{Unit: unit, Limit: 100, Remaining: remaining, Reset: reset}}}
+func quotaLeft(unit string, remaining int64, reset time.Duration) upstream.Hint {
+	return upstream.Hint{Quotas: []upstream.Quota{{Unit: unit, Limit: 100, Remaining: remaining, Reset: reset}}}
 }
 
 // anew makes the limiter forget what it has told, as another process's knows nothing of it.
 func (b *bench) anew() { b.heard.pauses, b.heard.words = nil, nil }
 
-func (b *bench) heed(scope string, a answers.Advice) Heeded {
+func (b *bench) heed(scope string, a upstream.Hint) ReportResult {
 	b.t.Helper()
 	b.anew()
-	out, err := b.Heed(ctx, scope, a)
+	out, err := b.Report(ctx, scope, a)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -48,12 +48,12 @@ func TestPauseCoversItsScope(t *testing.T) {
 		b.pass(10 * sec)
 		for scope, wait := range map[string]time.Duration{"p": 0, "p/a": 20 * sec, "p/a/x": 20 * sec, "p/b": 0, "p/ab": 0} {
 			for _, ticket := range []string{"", "t" + scope} {
-				d := b.decide(Request{Scope: scope, Ticket: ticket, ID: NewID()})
+				d := b.decide(Request{Scope: scope, WaiterID: ticket, ID: NewID()})
 				if d.Allowed != (wait == 0) || d.Paused != (wait > 0) || d.RetryAfter != wait || d.Paused && d.Binding != -1 {
 					b.t.Errorf("%s with ticket %q: %+v", scope, ticket, d)
 				}
-				if waits := ticket != "" && wait > 0; d.Turn.Waits != waits || waits && d.Turn.Expected != wait {
-					b.t.Errorf("%s with ticket %q: %+v", scope, ticket, d.Turn)
+				if waits := ticket != "" && wait > 0; d.Position.Waits != waits || waits && d.Position.Expected != wait {
+					b.t.Errorf("%s with ticket %q: %+v", scope, ticket, d.Position)
 				}
 			}
 			if d, err := b.Peek(ctx, Request{Scope: scope}); err != nil || d.Allowed != (wait == 0) || d.Paused != (wait > 0) {
@@ -80,10 +80,10 @@ func TestPauseEndsAhead(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, bucket(1000, 1000)), func(b *bench) {
 		b.heed("p", turnedDown(100*ms))
-		if d := b.decide(Request{Scope: "p", Ahead: 99 * ms}); d.Allowed {
+		if d := b.decide(Request{Scope: "p", MaxDelay: 99 * ms}); d.Allowed {
 			b.t.Errorf("too far ahead: %+v", d)
 		}
-		if d := b.decide(Request{Scope: "p", Ahead: 100 * ms}); !d.Allowed || d.Wait != 100*ms {
+		if d := b.decide(Request{Scope: "p", MaxDelay: 100 * ms}); !d.Allowed || d.Wait != 100*ms {
 			b.t.Errorf("granted %v ahead: %+v", d.Wait, d)
 		}
 	})
@@ -95,12 +95,12 @@ func TestHeed(t *testing.T) {
 	t.Parallel()
 	type step struct {
 		after   time.Duration
-		answer  answers.Advice
+		answer  upstream.Hint
 		least   time.Duration // of the pause, from then
 		most    time.Duration
 		changed bool
 	}
-	exactly := func(after time.Duration, a answers.Advice, wait time.Duration, changed bool) step {
+	exactly := func(after time.Duration, a upstream.Hint, wait time.Duration, changed bool) step {
 		return step{after, a, wait, wait, changed}
 	}
 	rests := func(after, wait time.Duration) step { return step{after, turnedDown(0), wait, wait + wait/10, true} }
@@ -119,11 +119,11 @@ func TestHeed(t *testing.T) {
 		"soon means a minute": {rests(0, sec), rests(61*sec, 2*sec), rests(64*sec, sec)},
 		"no request left": {
 			exactly(0, quotaLeft("requests", 0, 7*sec), 7*sec, true), exactly(0, quotaLeft("requests", 1, 100*sec), 0, false),
-			exactly(0, quotaLeft("tokens", 0, 100*sec), 0, false), exactly(0, quotaLeft("requests", 0, answers.Unknown), 0, false),
+			exactly(0, quotaLeft("tokens", 0, 100*sec), 0, false), exactly(0, quotaLeft("requests", 0, upstream.Unknown), 0, false),
 		},
-		"nothing said": {exactly(0, answers.Advice{Retry: sec, RetryKnown: true}, 0, false)},
+		"nothing said": {exactly(0, upstream.Hint{Retry: sec, RetryKnown: true}, 0, false)},
 		"now is not known for how long": {
-			{0, answers.Advice{Limited: true, RetryKnown: true}, sec, sec + sec/10, true},
+			{0, upstream.Hint{Limited: true, RetryKnown: true}, sec, sec + sec/10, true},
 		},
 	}
 	for name, steps := range tests {
@@ -154,20 +154,20 @@ func TestHeedCosts(t *testing.T) {
 	counted := &counter{}
 	rdb := redistest.Client(t)
 	b := newBench(t, rdb, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, policyOf(t, bucket(1000, 1000)))
-	if _, err := b.Heed(ctx, "p", turnedDown(sec)); err != nil { // the script is known now
+	if _, err := b.Report(ctx, "p", turnedDown(sec)); err != nil { // the script is known now
 		t.Fatal(err)
 	}
 	rdb.AddHook(counted)
 	log.Reset()
 	for i, step := range []struct {
-		answer answers.Advice
+		answer upstream.Hint
 		calls  int
 	}{
-		{answers.Advice{}, 0}, {quotaLeft("requests", 5, sec), 0}, {turnedDown(60 * sec), 1}, {turnedDown(60 * sec), 0}, {turnedDown(59 * sec), 0},
+		{upstream.Hint{}, 0}, {quotaLeft("requests", 5, sec), 0}, {turnedDown(60 * sec), 1}, {turnedDown(60 * sec), 0}, {turnedDown(59 * sec), 0},
 		{turnedDown(0), 0}, {quotaLeft("requests", 0, 10*sec), 0}, {turnedDown(61 * sec), 1},
 	} {
 		counted.n = 0
-		if _, err := b.Heed(ctx, "p", step.answer); err != nil || counted.n != step.calls {
+		if _, err := b.Report(ctx, "p", step.answer); err != nil || counted.n != step.calls {
 			t.Errorf("answer %d: %d calls, want %d; %v", i, counted.n, step.calls, err)
 		}
 	}
@@ -195,7 +195,7 @@ func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 // seconds only.
 func TestHeedAfterForget(t *testing.T) {
 	t.Parallel()
-	h, p, now := &heard{}, &plan{provider: "p"}, time.Now()
+	h, p, now := &reportCache{}, &compiledScope{provider: "p"}, time.Now()
 	h.note(p, toldWord{until: now.Add(time.Hour), left: time.Hour})
 	for after, want := range map[time.Duration]bool{0: true, 4 * sec: true, 6 * sec: false} {
 		if _, told := h.until(p, now.Add(after), 30*sec); told != want {
@@ -203,7 +203,7 @@ func TestHeedAfterForget(t *testing.T) {
 		}
 	}
 	for i := range maxPlans + 10 {
-		h.note(&plan{provider: "p", path: "/" + NewID()[:8] + string(rune('a'+i%26))}, toldWord{until: now.Add(time.Hour), left: time.Hour})
+		h.note(&compiledScope{provider: "p", path: "/" + NewID()[:8] + string(rune('a'+i%26))}, toldWord{until: now.Add(time.Hour), left: time.Hour})
 	}
 	if len(h.pauses) > maxPlans {
 		t.Errorf("it keeps %d scopes", len(h.pauses))
@@ -219,25 +219,25 @@ func TestForget(t *testing.T) {
 		b.heed("p/a", turnedDown(time.Hour))
 		b.heed("p/b", turnedDown(0))
 		b.heed("p/a/x", turnedDown(2*time.Hour))
-		b.decide(Request{Scope: "p/a", Ticket: "t"})
-		got, err := b.Told(ctx, "p/a/x")
+		b.decide(Request{Scope: "p/a", WaiterID: "t"})
+		got, err := b.UpstreamState(ctx, "p/a/x")
 		pauses := got.Pauses
 		if err != nil || len(pauses) != 2 || pauses[0].Scope != "p/a" || pauses[1].Scope != "p/a/x" || pauses[0].Guessed ||
 			pauses[0].Until.UnixMicro() != epoch+time.Hour.Microseconds() || pauses[0].Since.UnixMicro() != epoch {
 			b.t.Errorf("%+v, %v", got, err)
 		}
-		if got, err := b.Told(ctx, "p/b"); err != nil || len(got.Pauses) != 1 || !got.Pauses[0].Guessed {
+		if got, err := b.UpstreamState(ctx, "p/b"); err != nil || len(got.Pauses) != 1 || !got.Pauses[0].Guessed {
 			b.t.Errorf("%+v, %v", got, err)
 		}
 		b.pass(sec)
-		if err := b.Forget(ctx, "p/a"); err != nil {
+		if err := b.ResetUpstream(ctx, "p/a"); err != nil {
 			b.t.Fatal(err)
 		}
 		woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 10})
 		if err != nil || len(woken.Granted) != 1 {
 			b.t.Errorf("%+v, %v", woken, err)
 		}
-		if d := b.decide(Request{Scope: "p/a", Ticket: "t", ID: NewID()}); !d.Allowed {
+		if d := b.decide(Request{Scope: "p/a", WaiterID: "t", ID: NewID()}); !d.Allowed {
 			b.t.Errorf("%+v", d)
 		}
 		if d := b.decide(Request{Scope: "p/a/x"}); d.Allowed {
@@ -245,7 +245,7 @@ func TestForget(t *testing.T) {
 		}
 		b.pass(2 * time.Minute)
 		for _, scope := range []string{"p/a/x", "p/b"} {
-			if err := b.Forget(ctx, scope); err != nil {
+			if err := b.ResetUpstream(ctx, scope); err != nil {
 				b.t.Fatal(err)
 			}
 		}
@@ -285,25 +285,25 @@ func TestHeedFaults(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, redistest.Client(t), Config{}, policyOf(t, bucket(1000, 1000)))
 	var unmatched *UnmatchedError
-	if _, err := b.Heed(ctx, "other", turnedDown(sec)); !errors.As(err, &unmatched) {
+	if _, err := b.Report(ctx, "other", turnedDown(sec)); !errors.As(err, &unmatched) {
 		t.Errorf("%v", err)
 	}
 	down, err := New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1}), b.Policy(), Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := down.Heed(ctx, "p", turnedDown(sec)); !errors.Is(err, ErrUnavailable) {
+	if _, err := down.Report(ctx, "p", turnedDown(sec)); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("%v", err)
 	}
 	if _, err := New(b.rdb, b.Policy(), Config{LongestPause: ms}); err == nil || !strings.Contains(err.Error(), "LongestPause is 1ms") {
 		t.Errorf("%v", err)
 	}
-	allowing, err := NewPolicy(UnmatchedAllow, map[string]Node{"p": {Rules: []Rule{bucket(1, 1)}}})
+	allowing, err := NewPolicy(UnmatchedAllow, map[string]ScopeConfig{"p": {Rules: []Rule{bucket(1, 1)}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.SetPolicy(allowing)
-	if out, err := b.Heed(ctx, "other", turnedDown(sec)); err != nil || !out.Until.IsZero() {
+	if out, err := b.Report(ctx, "other", turnedDown(sec)); err != nil || !out.Until.IsZero() {
 		t.Errorf("%+v, %v", out, err)
 	}
 }
@@ -337,8 +337,8 @@ func TestNothingToldIsExpress(t *testing.T) {
 	}
 }
 
-func (b *bench) plan(scope string) *plan {
-	p, err := b.plans.of(scope)
+func (b *bench) plan(scope string) *compiledScope {
+	p, err := b.scopes.of(scope)
 	if err != nil {
 		b.t.Fatal(err)
 	}

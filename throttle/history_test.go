@@ -92,7 +92,7 @@ var flavours = []flavour{
 type randomHistory struct {
 	flavour
 	seed     uint64
-	versions []map[string]Node
+	versions []map[string]ScopeConfig
 	scopes   []string
 	ops      []op
 }
@@ -147,14 +147,14 @@ func (f flavour) history(seed uint64, steps int) *randomHistory {
 				rules[i] = h.changed(r, rules[i])
 			}
 		}
-		h.versions = append(h.versions, map[string]Node{"p": {
+		h.versions = append(h.versions, map[string]ScopeConfig{"p": {
 			Rules:  append([]Rule(nil), rules[:shared]...),
-			Scopes: map[string]Node{"*": {Rules: append([]Rule(nil), rules[shared:]...)}},
+			Scopes: map[string]ScopeConfig{"*": {Rules: append([]Rule(nil), rules[shared:]...)}},
 		}})
 	}
 	if shared == len(rules) {
 		for i := range h.versions {
-			h.versions[i]["p"] = Node{Rules: h.versions[i]["p"].Rules}
+			h.versions[i]["p"] = ScopeConfig{Rules: h.versions[i]["p"].Rules}
 		}
 	}
 	h.draw(r, rules, steps)
@@ -258,7 +258,7 @@ func (h *randomHistory) draw(r drawing, rules []Rule, steps int) {
 			o.Pass = r.one(-1, -1000, -r.Int64N(scale+1), -59_000_000, -61_000_000, -r.Int64N(100_000_000), -3_600_000_000, r.Int64N(100_000_000))
 		}
 		if h.ahead && r.IntN(2) == 0 {
-			o.Ahead = r.one(r.Int64N(min(scale, MaxAhead.Microseconds())+1), r.Int64N(5_000_000), r.Int64N(MaxAhead.Microseconds()+1))
+			o.Ahead = r.one(r.Int64N(min(scale, MaxDelayLimit.Microseconds())+1), r.Int64N(5_000_000), r.Int64N(MaxDelayLimit.Microseconds()+1))
 		}
 		switch {
 		case r.IntN(10) < 6:

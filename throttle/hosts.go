@@ -83,7 +83,7 @@ func HostOf(u *url.URL) string {
 }
 
 // hearsHost reports whether answers of a host count. The host is that of Advice.Host.
-func (p *plan) hearsHost(host string) bool {
+func (p *compiledScope) hearsHost(host string) bool {
 	if len(p.hosts) == 0 || host == "" {
 		return true
 	}

@@ -84,7 +84,7 @@ func TestHostsOfAnswers(t *testing.T) {
 				if out := b.heed("p", limit); out.Changed != heeded {
 					b.t.Errorf("a limit: %+v", out)
 				}
-				if told, err := b.Told(ctx, "p"); err != nil || len(told.Pauses) > 0 != heeded || len(told.Corrections) > 0 != heeded {
+				if told, err := b.UpstreamState(ctx, "p"); err != nil || len(told.Pauses) > 0 != heeded || len(told.Corrections) > 0 != heeded {
 					b.t.Errorf("%+v, %v", told, err)
 				}
 			})
@@ -142,7 +142,7 @@ func TestHostsFaults(t *testing.T) {
 	for i := range many {
 		many[i] = fmt.Sprintf("h%d.example", i)
 	}
-	if _, err := NewPolicy(UnmatchedDeny, map[string]Node{"a": {Hosts: many}}); err == nil || !strings.Contains(err.Error(), "hosts are 101; the most is 100") {
+	if _, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"a": {Hosts: many}}); err == nil || !strings.Contains(err.Error(), "hosts are 101; the most is 100") {
 		t.Errorf("%v", err)
 	}
 }

@@ -15,17 +15,17 @@ type hours struct {
 	window *wallclock.Window
 
 	mu   sync.Mutex
-	last stretch // asked for last
+	last interval // asked for last
 }
 
-// stretch is a time in which nothing begins or ends, in µs since the epoch. Of plans whose
+// interval is a time in which nothing begins or ends, in µs since the epoch. Of plans whose
 // rules always hold it is zero.
-type stretch struct {
+type interval struct {
 	from, until int64
 	holds       bool
 }
 
-func (s stretch) has(at int64) bool { return s.from <= at && at < s.until }
+func (s interval) has(at int64) bool { return s.from <= at && at < s.until }
 
 // windows are the hours that have been met, up to a bound.
 var windows struct {
@@ -63,7 +63,7 @@ func (r Rule) hours() *hours {
 }
 
 // around returns the stretch of a moment, which begins with its minute at the latest.
-func (h *hours) around(at time.Time) stretch {
+func (h *hours) around(at time.Time) interval {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.last.has(at.UnixMicro()) {
@@ -73,7 +73,7 @@ func (h *hours) around(at time.Time) stretch {
 	if until.IsZero() {
 		until = at.Add(rare)
 	}
-	h.last = stretch{at.Truncate(time.Minute).UnixMicro(), until.UnixMicro(), h.window.Holds(at)}
+	h.last = interval{at.Truncate(time.Minute).UnixMicro(), until.UnixMicro(), h.window.Holds(at)}
 	return h.last
 }
 
@@ -81,11 +81,11 @@ func (h *hours) around(at time.Time) stretch {
 // the plan does to that in which the others are the same. Where none is left, one stands
 // for them that lets everything pass: those who wait are woken by it, and a reply tells when
 // the rules hold again, whatever the process's clock says.
-func (p *plan) inForce(bounds []Bound, at time.Time) []Bound {
-	if !slices.ContainsFunc(bounds, func(b Bound) bool { return b.Rule.Active != "" }) {
+func (p *compiledScope) inForce(bounds []MatchedRule, at time.Time) []MatchedRule {
+	if !slices.ContainsFunc(bounds, func(b MatchedRule) bool { return b.Rule.Active != "" }) {
 		return bounds
 	}
-	var left []Bound
+	var left []MatchedRule
 	for _, b := range bounds {
 		ends := int64(0)
 		if b.Rule.Active != "" {
@@ -98,28 +98,28 @@ func (p *plan) inForce(bounds []Bound, at time.Time) []Bound {
 		left, p.ends = append(left, b), append(p.ends, ends)
 	}
 	if len(left) == 0 {
-		left, p.ends = []Bound{{Rule: openRule, Scope: p.scope}}, []int64{0}
+		left, p.ends = []MatchedRule{{Rule: openRule, Scope: p.scope}}, []int64{0}
 	}
 	return left
 }
 
-func (p *plan) during(s stretch) {
+func (p *compiledScope) during(s interval) {
 	if p.hours.until == 0 {
 		p.hours = s
 	}
 	p.hours.from, p.hours.until = max(p.hours.from, s.from), min(p.hours.until, s.until)
-	p.within(periods{from: s.from, to: s.until})
+	p.within(calendarWindow{from: s.from, to: s.until})
 }
 
 // shown takes the rule off a decision that stands for none.
-func (p *plan) shown(d *Decision) {
+func (p *compiledScope) shown(d *Decision) {
 	if p.open {
 		d.Rules, d.Binding = nil, -1
 	}
 }
 
 // reach is how far ahead a start can be granted by the plan.
-func (p *plan) reach(ahead time.Duration, now func(provider string) time.Time) time.Duration {
+func (p *compiledScope) reach(ahead time.Duration, now func(provider string) time.Time) time.Duration {
 	if p.hours.until == 0 {
 		return ahead
 	}
@@ -128,7 +128,7 @@ func (p *plan) reach(ahead time.Duration, now func(provider string) time.Time) t
 
 // misses says that a start was granted for a time at which other rules hold than those that
 // it was charged under. One that an attempt was granted before they did is none.
-func (p *plan) misses(d *Decision) bool {
+func (p *compiledScope) misses(d *Decision) bool {
 	if !d.Allowed || p.hours.until == 0 {
 		return false
 	}
@@ -139,32 +139,32 @@ func (p *plan) misses(d *Decision) bool {
 // maxMissed is how often in a row a start is decided anew that its rules' hours miss.
 const maxMissed = 4
 
-// elsewhen gives a grant back that the plan misses, and decides by the rules of that time.
+// retryInWindow gives a grant back that the plan misses, and decides by the rules of that time.
 // One whose turn had come keeps it.
-func (l *Limiter) elsewhen(ctx context.Context, p *plan, req *Request, d *Decision) error {
+func (l *Limiter) retryInWindow(ctx context.Context, p *compiledScope, req *Request, d *Decision) error {
 	grant, at := d.Grant, d.At
 	*d = Decision{Binding: -1}
-	if err := l.GiveBack(ctx, grant); err != nil {
+	if err := l.Refund(ctx, grant); err != nil {
 		return err
 	}
 	req.ID, req.slot, req.once = NewID(), nil, true
 	if req.missed++; req.missed > maxMissed {
-		d.RetryAfter, d.At = max(l.cfg.Pad, time.Millisecond), at
+		d.RetryAfter, d.At = max(l.cfg.StartTolerance, time.Millisecond), at
 		return nil
 	}
-	if req.Ticket != "" {
+	if req.WaiterID != "" {
 		req.standing = again
 	}
 	if p.stale(at) {
-		p = l.plans.again(p, at)
+		p = l.scopes.refresh(p, at)
 	}
-	req.Ahead, req.Near = 0, 0
+	req.MaxDelay, req.MaxDelayQueued = 0, 0
 	*d = Decision{}
 	return l.decide(ctx, p, req, d)
 }
 
 // changes is when other rules hold than those of the plan; the zero time where they always do.
-func (p *plan) changes() time.Time {
+func (p *compiledScope) changes() time.Time {
 	if p.hours.until == 0 {
 		return time.Time{}
 	}
@@ -172,7 +172,7 @@ func (p *plan) changes() time.Time {
 }
 
 // clip bounds the waits of a denial: a rule holds nobody up when its hours are over.
-func (p *plan) clip(d *Decision) {
+func (p *compiledScope) clip(d *Decision) {
 	if d.Allowed || !p.hours.has(d.At.UnixMicro()) {
 		return
 	}
@@ -192,7 +192,7 @@ func (p *plan) clip(d *Decision) {
 
 // RuleHours is a rule that holds in certain hours.
 type RuleHours struct {
-	Bound
+	MatchedRule
 	// Holds says that it holds now, and Changes when that changes.
 	Holds   bool
 	Changes time.Time
@@ -201,7 +201,7 @@ type RuleHours struct {
 // Hours returns the rules of a scope that hold in certain hours, by the clock of Redis as far
 // as it is known. It does no I/O. The error is a *ScopeError or *UnmatchedError.
 func (l *Limiter) Hours(scope string) (list []RuleHours, err error) {
-	p, err := l.plans.of(scope)
+	p, err := l.scopes.of(scope)
 	if err != nil {
 		return nil, err
 	}
@@ -215,13 +215,13 @@ func (l *Limiter) Hours(scope string) (list []RuleHours, err error) {
 	return list, nil
 }
 
-// HoursChange returns when any rule of the policy begins or ends to hold next, and in how
+// NextHoursChange returns when any rule of the policy begins or ends to hold next, and in how
 // long that is as far as the clock of the provider's server is known; the zero time where all
 // always hold. It is for those who call Dispatch: they then ask for all. It costs next to nothing.
-func (l *Limiter) HoursChange(provider string) (at time.Time, in time.Duration) {
-	all := l.plans.hours()
+func (l *Limiter) NextHoursChange(provider string) (at time.Time, in time.Duration) {
+	all := l.scopes.hours()
 	if len(all) == 0 {
-		return time.Time{}, Unknown
+		return time.Time{}, Never
 	}
 	now := l.serverTime(keyspace(l.cfg.Prefix).provider(provider))
 	next := all[0].around(now).until
@@ -232,7 +232,7 @@ func (l *Limiter) HoursChange(provider string) (at time.Time, in time.Duration) 
 }
 
 // hours are those of the policy's rules.
-func (c *plans) hours() []*hours {
+func (c *scopeCache) hours() []*hours {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.windows

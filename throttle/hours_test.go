@@ -48,11 +48,11 @@ func TestHoursSteps(t *testing.T) {
 			8: {oClock(32, 0, 0), 0, "day", true, 0},
 		} {
 			b.at(row.at)
-			peeked, err := b.Peek(t.Context(), Request{Scope: "p/x", Ahead: row.ahead})
+			peeked, err := b.Peek(t.Context(), Request{Scope: "p/x", MaxDelay: row.ahead})
 			if err != nil || peeked.Allowed != row.want || len(peeked.Rules) != 1 || peeked.Rules[0].Rule != row.rule {
 				b.t.Errorf("%d: peek says %+v, %v", i, peeked, err)
 			}
-			d := b.decide(Request{Scope: "p/x", Ahead: row.ahead})
+			d := b.decide(Request{Scope: "p/x", MaxDelay: row.ahead})
 			if d.Allowed != row.want || len(d.Rules) != 1 || d.Rules[0].Rule != row.rule || d.RetryAfter != row.retry || d.Rules[0].RetryAfter != row.retry {
 				b.t.Errorf("%d: got %+v", i, d)
 			}
@@ -71,8 +71,8 @@ func TestHoursOfTheOnlyRule(t *testing.T) {
 	onBoth(t, Config{}, policy, func(b *bench) {
 		b.at(oClock(3, 0, 0))
 		for n := range 10 {
-			d := b.decide(Request{Scope: "p/x", Cost: 1000, Ticket: []string{"", fmt.Sprint(n)}[n%2]})
-			if !d.Allowed || d.Wait != 0 || len(d.Rules) != 0 || d.Binding != -1 || d.Turn.Waits {
+			d := b.decide(Request{Scope: "p/x", Cost: 1000, WaiterID: []string{"", fmt.Sprint(n)}[n%2]})
+			if !d.Allowed || d.Wait != 0 || len(d.Rules) != 0 || d.Binding != -1 || d.Position.Waits {
 				b.t.Fatalf("by night: %+v", d)
 			}
 			b.giveBack(d.Grant)
@@ -118,10 +118,10 @@ func TestHoursAndAWrongClock(t *testing.T) {
 			return l.Decide(ctx, Request{Scope: "p/x", ID: "own"})
 		},
 		"a ticket": func(l *Limiter, ctx context.Context) (Decision, error) {
-			return l.Start(ctx, Request{Scope: "p/x", Ticket: "t"})
+			return l.Start(ctx, Request{Scope: "p/x", WaiterID: "t"})
 		},
 		"ahead": func(l *Limiter, ctx context.Context) (Decision, error) {
-			return l.Decide(ctx, Request{Scope: "p/x", Ahead: MaxAhead})
+			return l.Decide(ctx, Request{Scope: "p/x", MaxDelay: MaxDelayLimit})
 		},
 	}
 	for name, ask := range ask {
@@ -148,7 +148,7 @@ func TestHoursAndAWrongClock(t *testing.T) {
 							t.Fatal(err)
 						}
 						// What the process believes before a reply has told better.
-						l.skews.of(l.plans.keys.provider("p")).saw(time.Now(), time.Now(), at.Add(off))
+						l.skews.of(l.scopes.keys.provider("p")).observe(time.Now(), time.Now(), at.Add(off))
 						d, err := ask(l, t.Context())
 						if err != nil || !d.Allowed || len(d.Rules) != 1 || d.Rules[0].Rule != edge.rule || d.Rules[0].Remaining != 49 {
 							t.Errorf("at %s: %+v, %v", edge.server, d, err)
@@ -177,7 +177,7 @@ func TestHoursTogether(t *testing.T) {
 	for i, at := range []int64{oClock(8, 0, 0), oClock(20, 0, 0)} {
 		rule := rules[i]
 		b.at(at)
-		b.plans.now = func(string) time.Time { return time.UnixMicro(epoch + at - 1) } // a moment late
+		b.scopes.now = func(string) time.Time { return time.UnixMicro(epoch + at - 1) } // a moment late
 		var group sync.WaitGroup
 		for range 100 {
 			group.Go(func() {
@@ -191,7 +191,7 @@ func TestHoursTogether(t *testing.T) {
 	}
 	for i, at := range []int64{oClock(33, 0, 0), oClock(45, 0, 0)} { // the next day, of the same window
 		b.at(at)
-		b.plans.now = b.serverTime
+		b.scopes.now = b.serverTime
 		if d := b.decide(Request{Scope: "p/x"}); d.Rules[0].Rule != rules[i] || d.Rules[0].Remaining != 399 {
 			t.Errorf("got %+v", d)
 		}
@@ -227,7 +227,7 @@ func TestHoursEndWaits(t *testing.T) {
 func TestHoursBeginBeforeAStart(t *testing.T) {
 	t.Parallel()
 	policy := policyOf(t, Rule{Name: "day", Algorithm: FixedWindow, Limit: 1, Per: 24 * time.Hour, Active: dayHours})
-	onBoth(t, Config{Pad: 5 * ms}, policy, func(b *bench) {
+	onBoth(t, Config{StartTolerance: 5 * ms}, policy, func(b *bench) {
 		b.at(oClock(7, 59, 59))
 		b.now.Add(970_000)
 		once := sync.OnceFunc(func() { // the first that is granted is too late
@@ -279,14 +279,14 @@ func TestHoursAreTold(t *testing.T) {
 		if want := []string{"day false 08:00", "late false 15:15"}; err != nil || !slices.Equal(got, want) {
 			b.t.Errorf("got %q, %v", got, err)
 		}
-		if o, err := b.Outlook(t.Context(), "p/x"); err != nil || len(o.Rules) != 1 || o.Until.UnixMicro() != epoch+oClock(8, 0, 0) {
+		if o, err := b.Forecast(t.Context(), "p/x"); err != nil || len(o.Rules) != 1 || o.Until.UnixMicro() != epoch+oClock(8, 0, 0) {
 			b.t.Errorf("the outlook is %+v, %v", o, err)
 		}
-		if at, in := b.HoursChange("p"); in != time.Hour || at.UnixMicro() != epoch+oClock(8, 0, 0) {
+		if at, in := b.NextHoursChange("p"); in != time.Hour || at.UnixMicro() != epoch+oClock(8, 0, 0) {
 			b.t.Errorf("the next change is at %s, in %s", at, in)
 		}
 		b.SetPolicy(policyOf(b.t, Rule{Name: "always", Algorithm: Concurrency, Limit: 1}))
-		if at, in := b.HoursChange("p"); !at.IsZero() || in != Unknown {
+		if at, in := b.NextHoursChange("p"); !at.IsZero() || in != Never {
 			b.t.Errorf("without hours: %s, %s", at, in)
 		}
 	})
@@ -345,11 +345,11 @@ func TestHoursEndBeforeTheStartOfATurn(t *testing.T) {
 			onBoth(t, Config{}, policy, func(b *bench) {
 				b.at(oClock(19, 59, 30))
 				for i := range 4 {
-					if d := b.decide(Request{Scope: "p/x", Ticket: fmt.Sprint(i)}); d.Allowed == (i > 0) {
+					if d := b.decide(Request{Scope: "p/x", WaiterID: fmt.Sprint(i)}); d.Allowed == (i > 0) {
 						b.t.Fatalf("%d: %+v", i, d)
 					}
 				}
-				req := DispatchRequest{Provider: "p", Max: 10, Lead: 10 * ms, Spread: from, From: from}
+				req := DispatchRequest{Provider: "p", Max: 10, Lead: 10 * ms, Spread: from, MinLead: from}
 				for _, before := range []int64{10_000, 5_000, 1} {
 					b.at(oClock(20, 0, 0) - before)
 					if got := b.dispatch(req); len(got.Granted) != 0 || got.Next != us(before) {
@@ -382,12 +382,12 @@ func TestHoursBeginBeforeWhoTakesNothing(t *testing.T) {
 		b.at(oClock(7, 50, 0))
 		calls := Costs{Requests: 1, "tokens": 0}
 		for i := range 2 {
-			if d := b.decide(Request{Scope: "p/x", Ticket: fmt.Sprint(i), Costs: calls}); d.Allowed == (i > 0) {
+			if d := b.decide(Request{Scope: "p/x", WaiterID: fmt.Sprint(i), Costs: calls}); d.Allowed == (i > 0) {
 				b.t.Fatalf("%d: %+v", i, d)
 			}
 		}
 		b.at(oClock(19, 59, 59) + 980_000)
-		req := DispatchRequest{Provider: "p", Max: 10, Lead: 10 * ms, From: 40 * ms, Spread: 40 * ms, All: true}
+		req := DispatchRequest{Provider: "p", Max: 10, Lead: 10 * ms, MinLead: 40 * ms, Spread: 40 * ms, CheckAll: true}
 		if got := b.dispatch(req); len(got.Granted) != 0 || got.Next != 20*ms {
 			b.t.Errorf("%+v", got)
 		}
@@ -405,7 +405,7 @@ func TestHoursEndBeforeWhoIsPlanned(t *testing.T) {
 	onBoth(t, Config{}, policy, func(b *bench) {
 		b.at(oClock(19, 59, 59) + 900_000)
 		b.decide(Request{Scope: "p/x"})
-		placed, err := b.LineUp(ctx, []Ask{{Scope: "p/x", Ticket: "a"}}, 0, 150*ms)
+		placed, err := b.Join(ctx, []Waiter{{Scope: "p/x", ID: "a"}}, 0, 150*ms)
 		if err != nil || !placed[0].Waits {
 			b.t.Errorf("%+v, %v", placed, err)
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/headway-go/headway/lua"
 )
 
-// Inspection is how those stand who wait in a scope and in the scopes below it.
-type Inspection struct {
+// QueueStats is how those stand who wait in a scope and in the scopes below it.
+type QueueStats struct {
 	// At is Redis's time.
 	At time.Time
 	// Waiting is how many stand in line, in so many Lines: one for each scope in
@@ -28,18 +28,18 @@ type Inspection struct {
 	NextStart time.Duration
 	// Binding is the rule that the first waits for, or the pause of a policy. The zero Bound
 	// when nobody waits, or when it is Paused.
-	Binding Bound
+	Binding MatchedRule
 	// Paused says that the first waits until an API wants to be called again; see Told.
 	Paused bool
 }
 
-// Standing is how one stands who may be waiting.
-type Standing struct {
+// WaiterStatus is how one stands who may be waiting.
+type WaiterStatus struct {
 	// At is Redis's time.
 	At time.Time
 	// Waits says that it stands in the line of its scope, Released that it has
 	// been released and has not asked yet, and Parked that its place is kept while
-	// those of its group stand still, see DispatchRequest.StandStill, or while it costs more
+	// those of its group stand still, see DispatchRequest.StalledGroups, or while it costs more
 	// than its limits can ever admit. One of them at most is
 	// true: none is for one that has not been denied, that has been granted, or that
 	// is not known.
@@ -51,7 +51,7 @@ type Standing struct {
 	Expected time.Duration
 	// Binding is the rule that it waits for: the one that asks for the longest wait, by
 	// what is before it now. The zero Bound unless it waits, or when it is Paused.
-	Binding Bound
+	Binding MatchedRule
 	// Paused says that it waits until an API wants to be called again; see Told.
 	Paused bool
 }
@@ -64,34 +64,34 @@ type Standing struct {
 // moment. Costs one round trip, and where others wait of the provider one more for
 // each 64 lines below the scope and for each 1000 of the provider. The error is a
 // *ScopeError or *UnmatchedError, wraps ErrUnavailable, or is ctx's.
-func (l *Limiter) Inspect(ctx context.Context, scope string) (Inspection, error) {
-	p, err := l.plans.of(scope)
+func (l *Limiter) Inspect(ctx context.Context, scope string) (QueueStats, error) {
+	p, err := l.scopes.of(scope)
 	if err != nil {
-		return Inspection{}, err
+		return QueueStats{}, err
 	}
 	path := scopePath(scope) + "/"
 	page, err := l.inspect(ctx, p, []string{scope}, []string{""}, path, "")
 	if err != nil {
-		return Inspection{}, unavailable(ctx, "inspect", scope, err)
+		return QueueStats{}, unavailable(ctx, "inspect", scope, err)
 	}
-	out := Inspection{At: page.at, Released: page.lines[0].released, NextStart: Unknown}
+	out := QueueStats{At: page.at, Released: page.lines[0].released, NextStart: Never}
 	out.add(page.lines)
 	seen := map[string]bool{scope: true}
 	for {
 		if err := l.inspectBelow(ctx, p, page.fresh(seen), &out); err != nil {
-			return Inspection{}, unavailable(ctx, "inspect", scope, err)
+			return QueueStats{}, unavailable(ctx, "inspect", scope, err)
 		}
 		if page.after == "" {
 			return out, nil
 		}
 		if page, err = l.inspect(ctx, p, nil, nil, path, page.after); err != nil {
-			return Inspection{}, unavailable(ctx, "inspect", scope, err)
+			return QueueStats{}, unavailable(ctx, "inspect", scope, err)
 		}
 	}
 }
 
 // inspectBelow adds the lines of scopes.
-func (l *Limiter) inspectBelow(ctx context.Context, p *plan, scopes []string, out *Inspection) error {
+func (l *Limiter) inspectBelow(ctx context.Context, p *compiledScope, scopes []string, out *QueueStats) error {
 	for len(scopes) > 0 {
 		some := scopes[:min(inspectedAtOnce, len(scopes))]
 		scopes = scopes[len(some):]
@@ -105,46 +105,46 @@ func (l *Limiter) inspectBelow(ctx context.Context, p *plan, scopes []string, ou
 }
 
 // add counts lines in: whose first is expected soonest comes next.
-func (i *Inspection) add(lines []inspected) {
+func (i *QueueStats) add(lines []inspected) {
 	for _, line := range lines {
 		if line.waiting == 0 {
 			continue
 		}
 		i.Waiting, i.Lines = i.Waiting+line.waiting, i.Lines+1
-		if line.expected < i.NextStart || i.NextStart == Unknown && i.Binding.Scope.Len() == 0 {
+		if line.expected < i.NextStart || i.NextStart == Never && i.Binding.Scope.Len() == 0 {
 			i.NextStart, i.Binding, i.Paused = line.expected, line.binding, line.paused
 		}
 	}
 }
 
-// InspectTicket tells how one stands who asks, or was lined up, with a ticket: its
+// InspectWaiter tells how one stands who asks, or was lined up, with a ticket: its
 // scope, ticket and cost are those of the Ask. It changes nothing. Its errors are
 // those of Inspect; costs one round trip, and one more where it is not found.
-func (l *Limiter) InspectTicket(ctx context.Context, ask Ask) (Standing, error) {
-	p, err := l.plans.of(ask.Scope)
+func (l *Limiter) InspectWaiter(ctx context.Context, ask Waiter) (WaiterStatus, error) {
+	p, err := l.scopes.of(ask.Scope)
 	if err != nil {
-		return Standing{}, err
+		return WaiterStatus{}, err
 	}
-	if ask.Ticket == "" {
-		return Standing{}, fmt.Errorf("throttle: InspectTicket of %q needs a ticket", ask.Scope)
+	if ask.ID == "" {
+		return WaiterStatus{}, fmt.Errorf("throttle: InspectTicket of %q needs a ticket", ask.Scope)
 	}
-	ticket := ask.Place().ticket()
+	ticket := ask.Ref().ticket()
 	page, err := l.inspect(ctx, p, []string{ask.Scope}, []string{ticket}, "", "")
 	if err != nil {
-		return Standing{}, unavailable(ctx, "inspect a ticket of", ask.Scope, err)
+		return WaiterStatus{}, unavailable(ctx, "inspect a ticket of", ask.Scope, err)
 	}
 	line := page.lines[0]
-	s := Standing{At: page.at, Waits: line.ahead >= 0, Released: line.out}
+	s := WaiterStatus{At: page.at, Waits: line.ahead >= 0, Released: line.out}
 	if s.Waits {
 		s.Released, s.Ahead, s.Expected, s.Binding, s.Paused = false, line.ahead, line.expected, line.binding, line.paused
 	} else if !s.Released {
-		s.Parked, err = l.parked(ctx, p.scope, ask.Place())
+		s.Parked, err = l.parked(ctx, p.scope, ask.Ref())
 	}
 	return s, err
 }
 
 // parked tells whether one is parked.
-func (l *Limiter) parked(ctx context.Context, scope Scope, p Place) (bool, error) {
+func (l *Limiter) parked(ctx context.Context, scope Scope, p WaiterRef) (bool, error) {
 	read := func() error {
 		ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 		defer cancel()
@@ -160,16 +160,16 @@ func (l *Limiter) parked(ctx context.Context, scope Scope, p Place) (bool, error
 	return err == nil, nil
 }
 
-// Stands tells whether one who asked, or was lined up, with a ticket has a place in line,
+// IsQueued tells whether one who asked, or was lined up, with a ticket has a place in line,
 // is parked, or was released and has not come, whatever the policy says of its scope by now. Costs one
 // round trip. The error is a *ScopeError, wraps ErrUnavailable, or is ctx's.
-func (l *Limiter) Stands(ctx context.Context, ask Ask) (bool, error) {
-	waits, released, err := l.stands(ctx, ask.Place())
+func (l *Limiter) IsQueued(ctx context.Context, ask Waiter) (bool, error) {
+	waits, released, err := l.stands(ctx, ask.Ref())
 	return waits || released, err
 }
 
 // stands tells whether one has a place in line, and whether it was released and has not come.
-func (l *Limiter) stands(ctx context.Context, p Place) (waits, released bool, err error) {
+func (l *Limiter) stands(ctx context.Context, p WaiterRef) (waits, released bool, err error) {
 	scope, err := ParseScope(p.Scope)
 	if err != nil {
 		return false, false, err
@@ -201,8 +201,8 @@ func (l *Limiter) Restore(ctx context.Context, req Request) (restored bool, err 
 	if err != nil || !released {
 		return false, err
 	}
-	d, err := l.Rejoin(ctx, req)
-	return d.Turn.Waits, err
+	d, err := l.RequeueFront(ctx, req)
+	return d.Position.Waits, err
 }
 
 // inspection is a reply of lua/inspect.lua.
@@ -217,7 +217,7 @@ type inspected struct {
 	waiting, released, ahead int64
 	out                      bool
 	expected                 time.Duration
-	binding                  Bound
+	binding                  MatchedRule
 	paused                   bool
 }
 
@@ -230,7 +230,7 @@ const (
 
 // inspectOnce asks for lines and a ticket in each, "" for the first, and for the scopes
 // under a path, if there is one, that have a queue, after a member of the heap.
-func (l *Limiter) inspectOnce(ctx context.Context, p *plan, scopes, tickets []string, under, after string) (inspection, error) {
+func (l *Limiter) inspectOnce(ctx context.Context, p *compiledScope, scopes, tickets []string, under, after string) (inspection, error) {
 	t := l.table(scopes)
 	args := make([]any, 0, 5+len(t.rules)+2*len(scopes))
 	args = append(args, l.clock(), len(t.rules), under, after, inspectPage)
@@ -250,7 +250,7 @@ func (l *Limiter) inspectOnce(ctx context.Context, p *plan, scopes, tickets []st
 }
 
 // inspect is inspectOnce, and once more where plans were stale.
-func (l *Limiter) inspect(ctx context.Context, p *plan, scopes, tickets []string, under, after string) (inspection, error) {
+func (l *Limiter) inspect(ctx context.Context, p *compiledScope, scopes, tickets []string, under, after string) (inspection, error) {
 	asked := time.Now()
 	out, err := l.inspectOnce(ctx, p, scopes, tickets, under, after)
 	if err == nil && l.told(p.provider, asked, out.at, scopes) {
@@ -294,13 +294,13 @@ func (t *table) readInspection(provider string, reply []any) (out inspection, er
 
 // heed takes over which rule of the plan binds. Of pauses it is the one that lasts longest,
 // and nobody starts before its end.
-func (i *inspected) heed(p *plan, number int, at time.Time) {
+func (i *inspected) heed(p *compiledScope, number int, at time.Time) {
 	i.binding = p.bounds[number-1]
 	switch {
 	case len(p.pauses) > 0:
 		i.binding, i.expected = p.paused(at)
 	case i.binding.Rule == openRule:
-		i.binding = Bound{}
+		i.binding = MatchedRule{}
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// Inspect tells of all who wait in a scope, InspectTicket of one of them.
+// Inspect tells of all who wait in a scope, InspectWaiter of one of them.
 func ExampleLimiter_Inspect() {
 	limiter := limiterOf("inspect", `
 limits:
@@ -17,7 +17,7 @@ limits:
       - {name: account, algorithm: sliding-window, limit: 1, per: 1h}
 `)
 	for _, ticket := range []string{"first", "second", "third"} {
-		if _, err := limiter.Decide(ctx, throttle.Request{Scope: "payments/acme", Ticket: ticket}); err != nil {
+		if _, err := limiter.Decide(ctx, throttle.Request{Scope: "payments/acme", WaiterID: ticket}); err != nil {
 			log.Fatal(err)
 		}
 	}
@@ -27,7 +27,7 @@ limits:
 	}
 	fmt.Println(got.Waiting, "wait, the next for", got.NextStart.Round(time.Hour), "by rule", got.Binding.Rule.Name)
 
-	third, err := limiter.InspectTicket(ctx, throttle.Ask{Scope: "payments/acme", Ticket: "third"})
+	third, err := limiter.InspectWaiter(ctx, throttle.Waiter{Scope: "payments/acme", ID: "third"})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 // inspector is a bench that asks who waits.
 type inspector struct{ *bench }
 
-func (b inspector) scope(scope string) Inspection {
+func (b inspector) scope(scope string) QueueStats {
 	b.t.Helper()
 	got, err := b.Inspect(context.Background(), scope)
 	if err != nil {
@@ -23,9 +23,9 @@ func (b inspector) scope(scope string) Inspection {
 	return got
 }
 
-func (b inspector) ticket(scope, ticket string, cost int64) Standing {
+func (b inspector) ticket(scope, ticket string, cost int64) WaiterStatus {
 	b.t.Helper()
-	got, err := b.InspectTicket(context.Background(), Ask{Scope: scope, Ticket: ticket, Cost: cost})
+	got, err := b.InspectWaiter(context.Background(), Waiter{Scope: scope, ID: ticket, Cost: cost})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -35,12 +35,12 @@ func (b inspector) ticket(scope, ticket string, cost int64) Standing {
 // ask has one ask with a ticket under an id of its own, and returns the answer.
 func (b inspector) ask(scope, ticket string, cost int64) Decision {
 	b.t.Helper()
-	return b.decide(Request{Scope: scope, Ticket: ticket, Cost: cost, ID: NewID()})
+	return b.decide(Request{Scope: scope, WaiterID: ticket, Cost: cost, ID: NewID()})
 }
 
 func (b inspector) wake(provider string, most int) Dispatched {
 	b.t.Helper()
-	woken, err := b.Dispatch(context.Background(), DispatchRequest{Provider: provider, Lead: 10 * ms, Max: most, All: true})
+	woken, err := b.Dispatch(context.Background(), DispatchRequest{Provider: provider, Lead: 10 * ms, Max: most, CheckAll: true})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func (b inspector) wake(provider string, most int) Dispatched {
 // tenants is a policy of provider p with rules for it and for each tenant.
 func tenants(t testing.TB, provider string, rules, tenant []Rule) *Policy {
 	t.Helper()
-	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{provider: {Rules: rules, Scopes: map[string]Node{"*": {Rules: tenant}}}})
+	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{provider: {Rules: rules, Scopes: map[string]ScopeConfig{"*": {Rules: tenant}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,14 +64,14 @@ func TestInspectTicket(t *testing.T) {
 	onBoth(t, Config{}, policyOf(t, bucket(10, 2)), func(b *bench) {
 		i := inspector{b}
 		i.ask("p/x", "a", 2)
-		if got, want := i.scope("p/x"), (Inspection{At: time.UnixMicro(epoch), NextStart: Unknown}); got != want {
+		if got, want := i.scope("p/x"), (QueueStats{At: time.UnixMicro(epoch), NextStart: Never}); got != want {
 			t.Errorf("with nobody waiting: %+v", got)
 		}
 		tickets := []string{"b", "c", "d"}
 		for n, ticket := range tickets {
-			turn := i.ask("p/x", ticket, 2).Turn
+			turn := i.ask("p/x", ticket, 2).Position
 			got := i.ticket("p/x", ticket, 2)
-			want := Standing{At: time.UnixMicro(epoch), Waits: true, Ahead: int64(n), Expected: time.Duration(n+1) * 200 * ms, Binding: got.Binding}
+			want := WaiterStatus{At: time.UnixMicro(epoch), Waits: true, Ahead: int64(n), Expected: time.Duration(n+1) * 200 * ms, Binding: got.Binding}
 			if got != want || got.Binding.Rule.Name != "r" || got.Binding.Scope.String() != "p" || turn.Ahead != got.Ahead || turn.Expected != got.Expected {
 				t.Errorf("%s: %+v, told %+v", ticket, got, turn)
 			}
@@ -79,14 +79,14 @@ func TestInspectTicket(t *testing.T) {
 		if got := i.scope("p/x"); got.Waiting != 3 || got.Lines != 1 || got.Released != 0 || got.NextStart != 200*ms || got.Binding.Rule.Name != "r" {
 			t.Errorf("the scope: %+v", got)
 		}
-		for _, other := range []Ask{{Ticket: "a", Cost: 2}, {Ticket: "b", Cost: 1}, {Ticket: "nobody"}} {
-			if got := i.ticket("p/x", other.Ticket, other.Cost); got != (Standing{At: time.UnixMicro(epoch)}) {
+		for _, other := range []Waiter{{ID: "a", Cost: 2}, {ID: "b", Cost: 1}, {ID: "nobody"}} {
+			if got := i.ticket("p/x", other.ID, other.Cost); got != (WaiterStatus{At: time.UnixMicro(epoch)}) {
 				t.Errorf("%+v, who does not wait: %+v", other, got)
 			}
 		}
 
 		b.at(195_000)
-		if woken := i.wake("p", 10); len(woken.Granted) != 1 || woken.Granted[0].Ticket != "b" {
+		if woken := i.wake("p", 10); len(woken.Granted) != 1 || woken.Granted[0].ID != "b" {
 			t.Fatalf("%+v", woken)
 		}
 		if got := i.ticket("p/x", "b", 2); got.Waits || !got.Released {
@@ -121,9 +121,9 @@ func TestInspectBinding(t *testing.T) {
 	}{
 		"provider":       {bucket(1, 1), slow, "r", []time.Duration{sec, 10 * sec, 10 * sec}},
 		"tenant":         {bucket(100, 9), slow, "slow", []time.Duration{10 * sec, 10 * sec, 20 * sec}},
-		"no place":       {bucket(100, 9), runs(1), "runs", []time.Duration{Unknown, Unknown, Unknown}},
+		"no place":       {bucket(100, 9), runs(1), "runs", []time.Duration{Never, Never, Never}},
 		"places to come": {bucket(1, 1), runs(2), "r", []time.Duration{sec, 2 * sec, 3 * sec}},
-		"suspended":      {bucket(100, 9), bucket(0, 1), "r", []time.Duration{Unknown, Unknown, Unknown}},
+		"suspended":      {bucket(100, 9), bucket(0, 1), "r", []time.Duration{Never, Never, Never}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -156,9 +156,9 @@ func TestInspectBinding(t *testing.T) {
 func TestInspectBelow(t *testing.T) {
 	t.Parallel()
 	const provider = hostileProvider
-	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{provider: {
+	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{provider: {
 		Rules:  []Rule{bucket(10, 1)},
-		Scopes: map[string]Node{"*": {Scopes: map[string]Node{"*": {Rules: []Rule{{Name: "%2F\u00fc", Algorithm: FixedWindow, Limit: 1, Per: 3600 * sec}}}}}},
+		Scopes: map[string]ScopeConfig{"*": {Scopes: map[string]ScopeConfig{"*": {Rules: []Rule{{Name: "%2F\u00fc", Algorithm: FixedWindow, Limit: 1, Per: 3600 * sec}}}}}},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -174,7 +174,7 @@ func TestInspectBelow(t *testing.T) {
 				}
 			}
 		}
-		for scope, want := range map[string]Inspection{
+		for scope, want := range map[string]QueueStats{
 			provider:                   {Waiting: 12, Lines: 6},
 			provider + "/a":            {Waiting: 6, Lines: 3},
 			provider + "/a/x:y!queue":  {Waiting: 2, Lines: 1},
@@ -184,7 +184,7 @@ func TestInspectBelow(t *testing.T) {
 			provider + "/a b*":         {Waiting: 2, Lines: 1},
 			provider + "/nobody/waits": {},
 		} {
-			if got := i.scope(scope); got.Waiting != want.Waiting || got.Lines != want.Lines || want.Lines > 0 && got.NextStart == Unknown {
+			if got := i.scope(scope); got.Waiting != want.Waiting || got.Lines != want.Lines || want.Lines > 0 && got.NextStart == Never {
 				t.Errorf("%q: %+v, want %+v", scope, got, want)
 			}
 		}
@@ -246,12 +246,12 @@ func TestInspectManyLines(t *testing.T) {
 	const many = 2*inspectPage + 10
 	i := inspector{newBench(t, redistest.Client(t), Config{}, tenants(t, "p", []Rule{bucket(10, 1)}, nil))}
 	i.ask("p/x", "first", 1)
-	asks := make([]Ask, many)
+	asks := make([]Waiter, many)
 	for n := range asks {
-		asks[n] = Ask{Scope: fmt.Sprintf("p/%d/y", n%(many-5)), Ticket: fmt.Sprint(n)}
+		asks[n] = Waiter{Scope: fmt.Sprintf("p/%d/y", n%(many-5)), ID: fmt.Sprint(n)}
 	}
 	for some := range slices.Chunk(asks, 500) {
-		if _, err := i.LineUp(t.Context(), some, 10*ms, 0); err != nil {
+		if _, err := i.Join(t.Context(), some, 10*ms, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -276,10 +276,10 @@ func TestInspectErrors(t *testing.T) {
 	if _, err := l.Inspect(t.Context(), "p/*"); !errors.As(err, &bad) {
 		t.Errorf("no scope: %v", err)
 	}
-	if _, err := l.InspectTicket(t.Context(), Ask{Scope: "other", Ticket: "t"}); !errors.As(err, &unmatched) {
+	if _, err := l.InspectWaiter(t.Context(), Waiter{Scope: "other", ID: "t"}); !errors.As(err, &unmatched) {
 		t.Errorf("a ticket of an unknown scope: %v", err)
 	}
-	if _, err := l.InspectTicket(t.Context(), Ask{Scope: "p"}); err == nil {
+	if _, err := l.InspectWaiter(t.Context(), Waiter{Scope: "p"}); err == nil {
 		t.Error("a ticket without a name")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -291,7 +291,7 @@ func TestInspectErrors(t *testing.T) {
 	if _, err := l.Inspect(t.Context(), "p"); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("without Redis: %v", err)
 	}
-	if _, err := l.InspectTicket(t.Context(), Ask{Scope: "p", Ticket: "t"}); !errors.Is(err, ErrUnavailable) {
+	if _, err := l.InspectWaiter(t.Context(), Waiter{Scope: "p", ID: "t"}); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("a ticket, without Redis: %v", err)
 	}
 }
@@ -320,10 +320,10 @@ func TestInspectBesideSuspended(t *testing.T) {
 	onBoth(t, Config{}, policyOf(t, calls, tokens), func(b *bench) {
 		i := inspector{b}
 		for _, ticket := range []string{"runs", "a", "b"} {
-			b.decide(Request{Scope: "p/x", Ticket: ticket, Costs: Costs{"requests": 1}, ID: NewID()})
+			b.decide(Request{Scope: "p/x", WaiterID: ticket, Costs: Costs{"requests": 1}, ID: NewID()})
 		}
 		for n, ticket := range []string{"a", "b"} {
-			got, err := i.InspectTicket(ctx, Ask{Scope: "p/x", Ticket: ticket, Costs: Costs{"requests": 1}})
+			got, err := i.InspectWaiter(ctx, Waiter{Scope: "p/x", ID: ticket, Costs: Costs{"requests": 1}})
 			if err != nil || !got.Waits || got.Binding.Rule.Name != "calls" || got.Expected != time.Duration(n+1)*10*sec {
 				b.t.Errorf("%s: %+v, %v", ticket, got, err)
 			}

@@ -13,10 +13,10 @@ import (
 	"github.com/headway-go/headway/lua"
 )
 
-// Ask is one who is to be given a place.
-type Ask struct {
+// Waiter is one who is to be given a place.
+type Waiter struct {
 	Scope    string
-	Ticket   string
+	ID       string
 	Cost     int64  // 0 for 1
 	Costs    Costs  // by unit, instead of Cost
 	Priority int    // as Request.Priority
@@ -25,7 +25,7 @@ type Ask struct {
 }
 
 // Check is Policy.Check, or CheckCosts, for one who asks. The error may also be a *ScopeError.
-func (a Ask) Check(p *Policy) error {
+func (a Waiter) Check(p *Policy) error {
 	scope, err := ParseScope(a.Scope)
 	if err != nil {
 		return err
@@ -36,8 +36,8 @@ func (a Ask) Check(p *Policy) error {
 	return p.Check(scope, max(a.Cost, defaultCost))
 }
 
-// Placed is what LineUp says of one Ask.
-type Placed struct {
+// Joined is what Join says of one Ask.
+type Joined struct {
 	// Waits says that it stands in line now. Otherwise it is to be run at once: its
 	// start is near, and nobody is before it.
 	Waits bool
@@ -53,31 +53,31 @@ type Placed struct {
 	Err error
 }
 
-// AllWait has LineUp put all in line, as if no start were near.
-const AllWait time.Duration = -1
+// QueueAll has Join put all in line, as if no start were near.
+const QueueAll time.Duration = -1
 
-// LineUp gives places to those who are about to be enqueued, in their order: where
+// Join gives places to those who are about to be enqueued, in their order: where
 // their rules have units for them now it leaves them alone, and puts them in line
 // otherwise, as if they had asked and been denied. It leaves 16 alone at most of each 512 of a provider, and no others
 // start sooner than near: more are not picked up before their starts are over, and each would ask
-// anew, where who dispatches hands them out. The answer has one Placed for each.
+// anew, where who dispatches hands them out. The answer has one Joined for each.
 //
-// Of those who are enqueued already, with AllWait for near, none is left alone: who may run at once is the first to be dispatched.
+// Of those who are enqueued already, with QueueAll for near, none is left alone: who may run at once is the first to be dispatched.
 //
 // Those who may run at once are charged, and in flight until they come. The lead is that of DispatchRequest, and a start is near when it
 // is at most so far away. Costs one round trip for each 512 of a provider. The error wraps
 // ErrUnavailable, or is ctx's; some may then stand in line nevertheless.
-func (l *Limiter) LineUp(ctx context.Context, asks []Ask, lead, near time.Duration) ([]Placed, error) {
-	out := make([]Placed, len(asks))
+func (l *Limiter) Join(ctx context.Context, asks []Waiter, lead, near time.Duration) ([]Joined, error) {
+	out := make([]Joined, len(asks))
 	groups := map[string][]int{}
 	var order []string
 	for i, a := range asks {
-		p, err := l.plans.of(a.Scope)
+		p, err := l.scopes.of(a.Scope)
 		if err == nil {
 			err = a.checkRank()
 		}
 		if err == nil {
-			p, err = l.priced(p, &Request{Cost: max(a.Cost, 0), Costs: a.Costs})
+			p, err = l.withCost(p, &Request{Cost: max(a.Cost, 0), Costs: a.Costs})
 		}
 		if err != nil || len(p.bounds) == 0 {
 			out[i].Err = err
@@ -107,12 +107,12 @@ const (
 )
 
 // lineUp gives places to those of asks that group names, all of one provider.
-func (l *Limiter) lineUp(ctx context.Context, provider string, asks []Ask, group []int, out []Placed, lead, near time.Duration) error {
+func (l *Limiter) lineUp(ctx context.Context, provider string, asks []Waiter, group []int, out []Joined, lead, near time.Duration) error {
 	waits := false
 	for some := range slices.Chunk(group, joinBatch*joinCalls) {
 		var calls []*joinCall
 		direct := mostDirect
-		if near == AllWait {
+		if near == QueueAll {
 			direct = 0
 		}
 		for batch := range slices.Chunk(some, joinBatch) {
@@ -143,7 +143,7 @@ type joinCall struct {
 	reply  []any
 }
 
-func (l *Limiter) newJoin(asks []Ask, group []int, lead, near time.Duration, direct int) *joinCall {
+func (l *Limiter) newJoin(asks []Waiter, group []int, lead, near time.Duration, direct int) *joinCall {
 	c := &joinCall{group: group, number: map[string]int{}}
 	for _, i := range group {
 		if _, known := c.number[asks[i].Scope]; !known {
@@ -162,7 +162,7 @@ func (l *Limiter) newJoin(asks []Ask, group []int, lead, near time.Duration, dir
 }
 
 // bring brings the rules along that hold now.
-func (c *joinCall) bring(l *Limiter, asks []Ask) {
+func (c *joinCall) bring(l *Limiter, asks []Waiter) {
 	c.table, c.tasks = l.table(c.scopes), nil
 	for _, i := range c.group {
 		a := asks[i]
@@ -170,12 +170,12 @@ func (c *joinCall) bring(l *Limiter, asks []Ask) {
 		if p := c.table.plans[c.number[a.Scope]-1]; p != nil {
 			priority = p.effective(priority)
 		}
-		c.tasks = append(c.tasks, c.number[a.Scope], a.Place().ticket(), string(appendRank(nil, priority, a.Lane, a.Stride)))
+		c.tasks = append(c.tasks, c.number[a.Scope], a.Ref().ticket(), string(appendRank(nil, priority, a.Lane, a.Stride)))
 	}
 }
 
 // joinAll sends calls, and once more those that met a damaged value, or came when other rules held.
-func (l *Limiter) joinAll(ctx context.Context, provider string, asks []Ask, calls []*joinCall) error {
+func (l *Limiter) joinAll(ctx context.Context, provider string, asks []Waiter, calls []*joinCall) error {
 	for first := true; len(calls) > 0; first = false {
 		damaged, err := l.sendJoins(ctx, provider, calls)
 		if err != nil && (!first || !l.repaired(ctx, provider, scopesOf(damaged), err)) {
@@ -232,11 +232,11 @@ func (c *joinCall) now() time.Time {
 
 // stale says that the call was answered when others of its rules held.
 func (c *joinCall) stale() bool {
-	return c.reply != nil && slices.ContainsFunc(c.table.plans, func(p *plan) bool { return p != nil && p.stale(c.now()) })
+	return c.reply != nil && slices.ContainsFunc(c.table.plans, func(p *compiledScope) bool { return p != nil && p.stale(c.now()) })
 }
 
 // read takes the answers over, and says whether any of its tasks waits.
-func (c *joinCall) read(asks []Ask, out []Placed) (waits bool) {
+func (c *joinCall) read(asks []Waiter, out []Joined) (waits bool) {
 	for k, i := range c.group {
 		placed, _ := c.reply[2+2*k].(int64)
 		expected, _ := c.reply[3+2*k].(int64)
@@ -249,10 +249,10 @@ func (c *joinCall) read(asks []Ask, out []Placed) (waits bool) {
 	return waits
 }
 
-// Turns tells the providers that tasks wait for, or have waited for within a day,
-// as far as processes have said so with Announce or LineUp since then, and when it was said
+// ActiveProviders tells the providers that tasks wait for, or have waited for within a day,
+// as far as processes have said so with Announce or Join since then, and when it was said
 // last, by the clock of who did. Costs one round trip.
-func (l *Limiter) Turns(ctx context.Context, since time.Time) (map[string]time.Time, error) {
+func (l *Limiter) ActiveProviders(ctx context.Context, since time.Time) (map[string]time.Time, error) {
 	if day := time.Now().Add(-announced); since.Before(day) {
 		since = day
 	}
@@ -274,9 +274,9 @@ func (l *Limiter) Turns(ctx context.Context, since time.Time) (map[string]time.T
 	return turns, nil
 }
 
-// Announce lets other processes know that tasks wait for a provider, so that they
+// PublishActive lets other processes know that tasks wait for a provider, so that they
 // call Dispatch for it too. Costs one round trip.
-func (l *Limiter) Announce(ctx context.Context, provider string) error {
+func (l *Limiter) PublishActive(ctx context.Context, provider string) error {
 	if err := l.announce(ctx, provider); err != nil {
 		return unavailable(ctx, "announce", provider, err)
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ErrNotKept says that no grant is kept under an id of a scope: it never was, its time is
+// ErrGrantNotFound says that no grant is kept under an id of a scope: it never was, its time is
 // over, or it was given back.
-var ErrNotKept = errors.New("throttle: no grant is kept under this id")
+var ErrGrantNotFound = errors.New("throttle: no grant is kept under this id")
 
 // kept is a grant as Redis keeps it. Places of concurrency rules are no part of it: they
 // end with their run.
@@ -34,7 +34,7 @@ type keptRule struct {
 	Over  int64  `json:"over,omitempty"` // see held
 }
 
-// Keep lets a grant be found by Kept under an id, such as a task's, from any process, for
+// SaveGrant lets a grant be found by Kept under an id, such as a task's, from any process, for
 // so long: for who learns only later what was spent, by a webhook or a batch API. What is
 // never settled stays charged as it was estimated, and comes back by the clock. Another
 // grant that is kept under the id takes its place. Units come back for a day at most,
@@ -43,7 +43,7 @@ type keptRule struct {
 //
 // The id has 1 to 1024 bytes. The error says what is wrong, or wraps ErrUnavailable. Costs
 // one round trip, none for a grant that took nothing or was made in an outage.
-func (l *Limiter) Keep(ctx context.Context, g Grant, id string, stay time.Duration) error {
+func (l *Limiter) SaveGrant(ctx context.Context, g Grant, id string, stay time.Duration) error {
 	if id == "" || len(id) > maxTicketBytes {
 		return fmt.Errorf("throttle: Keep: the id has %d bytes; write 1 to %d", len(id), maxTicketBytes)
 	}
@@ -78,12 +78,12 @@ func (l *Limiter) Keep(ctx context.Context, g Grant, id string, stay time.Durati
 	return nil
 }
 
-// Kept finds a grant that was kept under an id of a scope, in any process, to Settle it or
-// to GiveBack it; to give it back ends its being kept. Rules that are gone, or count
+// LoadGrant finds a grant that was kept under an id of a scope, in any process, to Settle it or
+// to Refund it; to give it back ends its being kept. Rules that are gone, or count
 // otherwise by now, have no part in it. The error is a *ScopeError, *UnmatchedError or
-// ErrNotKept, or wraps ErrUnavailable. Costs one round trip.
-func (l *Limiter) Kept(ctx context.Context, scope, id string) (Grant, error) {
-	p, err := l.plans.of(scope)
+// ErrGrantNotFound, or wraps ErrUnavailable. Costs one round trip.
+func (l *Limiter) LoadGrant(ctx context.Context, scope, id string) (Grant, error) {
+	p, err := l.scopes.of(scope)
 	if err != nil {
 		return Grant{}, err
 	}
@@ -97,13 +97,13 @@ func (l *Limiter) Kept(ctx context.Context, scope, id string) (Grant, error) {
 		return nil
 	})
 	if errors.Is(err, redis.Nil) {
-		return Grant{}, fmt.Errorf("%w: %s of %s", ErrNotKept, quote(id), quote(scope))
+		return Grant{}, fmt.Errorf("%w: %s of %s", ErrGrantNotFound, quote(id), quote(scope))
 	} else if err != nil {
 		return Grant{}, unavailable(ctx, "look for a grant of", scope, err)
 	}
 	var k kept
 	if err := json.Unmarshal([]byte(text.Val()), &k); err != nil || k.ID == "" {
-		return Grant{}, fmt.Errorf("%w: %s of %s cannot be read", ErrNotKept, quote(id), quote(scope))
+		return Grant{}, fmt.Errorf("%w: %s of %s cannot be read", ErrGrantNotFound, quote(id), quote(scope))
 	}
 	g := l.grantOf(p, k, key)
 	g.told.keep(time.Now().Add(left.Val()))
@@ -111,9 +111,9 @@ func (l *Limiter) Kept(ctx context.Context, scope, id string) (Grant, error) {
 }
 
 // grantOf makes a kept grant one again, under the rules as they are by now.
-func (l *Limiter) grantOf(p *plan, k kept, key string) Grant {
+func (l *Limiter) grantOf(p *compiledScope, k kept, key string) Grant {
 	g := Grant{scope: p.scope.String(), id: k.ID, kept: key, told: &settled{}, start: k.Start, lasts: us(k.Lasts), cost: price{by: []int64{}}}
-	var bounds []Bound
+	var bounds []MatchedRule
 	for _, r := range k.Rules {
 		i := slices.Index(p.keys, p.provider+r.Key)
 		if i < 0 || string(p.bounds[i].Rule.Algorithm) != r.Kind || p.bounds[i].Rule.unit() != r.Unit {
@@ -127,7 +127,7 @@ func (l *Limiter) grantOf(p *plan, k kept, key string) Grant {
 			g.told.note(p.keys[i], held{p.bounds[i].Rule.Algorithm, r.Unit, r.Units, 0, r.Over})
 		}
 	}
-	g.plan = newPlan(l.plans.keys, p.scope, bounds, l.cfg.Pad, l.plans.now(p.provider))
+	g.plan = compileScope(l.scopes.keys, p.scope, bounds, l.cfg.StartTolerance, l.scopes.now(p.provider))
 	g.plan.made = p.made
 	return g
 }

@@ -18,13 +18,13 @@ func TestKept(t *testing.T) {
 		}
 		other.clock = b.clock
 		d := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 600}})
-		if err := b.Keep(ctx, d.Grant, "task/1", time.Hour); err != nil {
+		if err := b.SaveGrant(ctx, d.Grant, "task/1", time.Hour); err != nil {
 			b.t.Fatal(err)
 		}
 		if ttl := b.rdb.PTTL(ctx, b.keptKey(mustScope(b.t, "p/x"), "task/1")).Val(); ttl <= 59*time.Minute || ttl > time.Hour {
 			b.t.Errorf("it is kept for %s", ttl)
 		}
-		found, err := other.Kept(ctx, "p/x", "task/1")
+		found, err := other.LoadGrant(ctx, "p/x", "task/1")
 		if err != nil || found.ID() != d.Grant.ID() {
 			b.t.Fatalf("%+v %v", found, err)
 		}
@@ -32,7 +32,7 @@ func TestKept(t *testing.T) {
 		if err != nil || b.left() != "requests 2, tokens 900, daily 4900, parallel 1" {
 			b.t.Errorf("%v %v, %s", s, err, b.left())
 		}
-		again, err := b.Kept(ctx, "p/x", "task/1")
+		again, err := b.LoadGrant(ctx, "p/x", "task/1")
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -40,11 +40,11 @@ func TestKept(t *testing.T) {
 			b.t.Errorf("%v %v", s, err)
 		}
 		for range 2 {
-			if err := other.GiveBack(ctx, found); err != nil || b.left() != "requests 3, tokens 999, daily 5000, parallel 1" {
+			if err := other.Refund(ctx, found); err != nil || b.left() != "requests 3, tokens 999, daily 5000, parallel 1" {
 				b.t.Errorf("%v, %s", err, b.left()) // the run still has its place
 			}
 		}
-		if g, err := b.Kept(ctx, "p/x", "task/1"); !errors.Is(err, ErrNotKept) {
+		if g, err := b.LoadGrant(ctx, "p/x", "task/1"); !errors.Is(err, ErrGrantNotFound) {
 			b.t.Errorf("%+v %v", g, err)
 		}
 	})
@@ -56,7 +56,7 @@ func TestKeptIsRemembered(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, twoUnits[:2]...), func(b *bench) {
 		keep := func(g Grant) {
-			if err := b.Keep(ctx, g, "a", 50*time.Hour); err != nil {
+			if err := b.SaveGrant(ctx, g, "a", 50*time.Hour); err != nil {
 				b.t.Fatal(err)
 			}
 		}
@@ -66,7 +66,7 @@ func TestKeptIsRemembered(t *testing.T) {
 			"kept, settled":         func(g Grant) { keep(g); settle(g) },
 			"kept, found":           func(g Grant) { keep(g); settle(b.kept("a")) },
 			"kept, found, and here": func(g Grant) { keep(g); settle(b.kept("a")); settle(g) },
-			"kept again, for less":  func(g Grant) { keep(g); settle(g); _ = b.Keep(ctx, g, "b", time.Hour) },
+			"kept again, for less":  func(g Grant) { keep(g); settle(g); _ = b.SaveGrant(ctx, g, "b", time.Hour) },
 		} {
 			g := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 600}}).Grant
 			then(g)
@@ -89,7 +89,7 @@ func TestKeptIsRemembered(t *testing.T) {
 
 func (b *bench) kept(id string) Grant {
 	b.t.Helper()
-	g, err := b.Kept(ctx, "p/x", id)
+	g, err := b.LoadGrant(ctx, "p/x", id)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -101,14 +101,14 @@ func TestKeptUnderOtherRules(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
 		d := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 600}})
-		if err := b.Keep(ctx, d.Grant, "a", time.Hour); err != nil {
+		if err := b.SaveGrant(ctx, d.Grant, "a", time.Hour); err != nil {
 			b.t.Fatal(err)
 		}
 		b.SetPolicy(policyOf(b.t,
 			Rule{Name: "requests", Algorithm: FixedWindow, Limit: 3, Per: sec},
 			Rule{Name: "tokens", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000, Unit: "words"},
 			Rule{Name: "daily", Algorithm: Calendar, Limit: 5000, Resets: "@daily", Unit: "tokens"}))
-		g, err := b.Kept(ctx, "p/x", "a")
+		g, err := b.LoadGrant(ctx, "p/x", "a")
 		if err != nil || len(g.places) != 1 {
 			b.t.Fatalf("%+v %v", g, err)
 		}
@@ -123,7 +123,7 @@ func TestKeptUnderOtherRules(t *testing.T) {
 func TestGiveBackOfWhatWasNotAskedFor(t *testing.T) {
 	t.Parallel()
 	kept := func(b *bench, g Grant) Grant {
-		if err := b.Keep(ctx, g, "a", time.Hour); err != nil {
+		if err := b.SaveGrant(ctx, g, "a", time.Hour); err != nil {
 			b.t.Fatal(err)
 		}
 		return b.kept("a")
@@ -145,7 +145,7 @@ func TestGiveBackOfWhatWasNotAskedFor(t *testing.T) {
 			onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
 				g := row.find(b, b.decide(Request{Scope: "p/x", Costs: row.costs}).Grant)
 				b.settled(g, Costs{"tokens": 701, "requests": 0})
-				if err := b.GiveBack(ctx, g); err != nil || b.left() != row.want {
+				if err := b.Refund(ctx, g); err != nil || b.left() != row.want {
 					b.t.Errorf("%v, %s left, want %s", err, b.left(), row.want)
 				}
 			})
@@ -158,14 +158,14 @@ func TestKeepRefuses(t *testing.T) {
 	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
 		g := b.decide(Request{Scope: "p/x"}).Grant
 		for id, stay := range map[string]time.Duration{"": time.Hour, "a": 0, "b": 367 * day} {
-			if err := b.Keep(ctx, g, id, stay); err == nil {
+			if err := b.SaveGrant(ctx, g, id, stay); err == nil {
 				b.t.Errorf("%q for %s", id, stay)
 			}
 		}
-		if err := b.Keep(ctx, Grant{}, "zero", time.Hour); err != nil {
+		if err := b.SaveGrant(ctx, Grant{}, "zero", time.Hour); err != nil {
 			b.t.Error(err)
 		}
-		if g, err := b.Kept(ctx, "p/x", "zero"); !errors.Is(err, ErrNotKept) {
+		if g, err := b.LoadGrant(ctx, "p/x", "zero"); !errors.Is(err, ErrGrantNotFound) {
 			b.t.Errorf("%+v %v", g, err)
 		}
 	})

@@ -31,7 +31,7 @@ func (k keyspace) provider(name string) string {
 	return string(k) + ":{" + escape(name) + "}"
 }
 
-func (k keyspace) rule(b Bound) string {
+func (k keyspace) rule(b MatchedRule) string {
 	key := k.scope(b.Scope) + ":" + escape(b.Rule.Name)
 	if b.Rule.Algorithm == Concurrency {
 		key += ":held"

@@ -30,7 +30,7 @@ func TestKeysNeverCollide(t *testing.T) {
 		if err != nil {
 			return // such as "*", which no task may name
 		}
-		key := k.rule(Bound{Scope: scope, Rule: Rule{Name: rule, Algorithm: algorithm}})
+		key := k.rule(MatchedRule{Scope: scope, Rule: Rule{Name: rule, Algorithm: algorithm}})
 		kind := "state"
 		if algorithm == Concurrency {
 			kind = "set" // keys of another type, so that a change of algorithm finds none of the other
@@ -49,7 +49,7 @@ func TestKeysNeverCollide(t *testing.T) {
 			t.Errorf("keys of provider %q have the hash tags %q and %q", name, was, tag)
 		}
 		provider[name] = tag
-		if attempt := (&plan{provider: k.provider(name)}).attempt(rule); tagOf(t, attempt) != tag || owner[attempt] != "" {
+		if attempt := (&compiledScope{provider: k.provider(name)}).attempt(rule); tagOf(t, attempt) != tag || owner[attempt] != "" {
 			t.Errorf("the attempt %q of %q is not of its provider's slot", attempt, name)
 		}
 	}
@@ -96,7 +96,7 @@ func TestKeysForOthers(t *testing.T) {
 			continue
 		}
 		key := ScopeKey("other", s)
-		if rule := keyspace("other").rule(Bound{Scope: s, Rule: Rule{Name: "r"}}); rule != key+":r" {
+		if rule := keyspace("other").rule(MatchedRule{Scope: s, Rule: Rule{Name: "r"}}); rule != key+":r" {
 			t.Errorf("the keys of %q begin with %q, and a rule's is %q", s, key, rule)
 		}
 	}
@@ -123,7 +123,7 @@ func TestProviderHasOneSlot(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		p := newPlan("hw", scope, []Bound{
+		p := compileScope("hw", scope, []MatchedRule{
 			{Scope: scope, Rule: runs10()},
 			{Scope: Scope{text: name + "/" + hostileNames[2]}, Rule: window10()},
 		}, 0, time.Now())
@@ -149,12 +149,12 @@ func TestKeysNameNoLimit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := k.rule(Bound{Scope: scope, Rule: window10()})
+	want := k.rule(MatchedRule{Scope: scope, Rule: window10()})
 	for _, r := range []Rule{
 		{Name: "r", Algorithm: SlidingWindow, Limit: 99, Per: time.Hour}, {Name: "r", Algorithm: TokenBucket, Limit: 1, Per: ms, Burst: 7},
 		{Name: "r", Algorithm: FixedWindow, Limit: 5, Per: sec, Margin: ms}, daily(5, "UTC"), daily(5, "Asia/Kathmandu"), monthly(5),
 	} {
-		if got := k.rule(Bound{Scope: scope, Rule: r, Pattern: "p/*"}); got != want {
+		if got := k.rule(MatchedRule{Scope: scope, Rule: r, Pattern: "p/*"}); got != want {
 			t.Errorf("%+v has the key %q, %+v has %q", r, got, window10(), want)
 		}
 	}

@@ -41,11 +41,11 @@ func (r Rule) room(cost int64) time.Duration {
 
 // inTime says whether the run of a grant may begin now.
 func (l *Limiter) inTime(d *Decision) bool {
-	if l.cfg.Pad == 0 || d.Degraded || d.under == nil {
+	if l.cfg.StartTolerance == 0 || d.Degraded || d.under == nil {
 		return true
 	}
 	l.begins(d)
-	return time.Since(d.begins) <= max(l.cfg.Pad, l.tolerance(d))
+	return time.Since(d.begins) <= max(l.cfg.StartTolerance, l.tolerance(d))
 }
 
 // begins corrects when a start comes by what is known of the server's clock by now: a reply that was quicker than all before
@@ -54,30 +54,30 @@ func (l *Limiter) begins(d *Decision) {
 	if d.begins.IsZero() || l.clock() != "" {
 		return
 	}
-	if at := d.under.clock(&l.skews).here(time.UnixMicro(d.Grant.start)); at.Before(d.begins) {
+	if at := d.under.clock(&l.skews).toLocal(time.UnixMicro(d.Grant.start)); at.Before(d.begins) {
 		d.begins = at
 	}
 }
 
 // startLater asks for a start that is so far ahead that its reply can be there in time, where replies are long in coming.
 func (l *Limiter) startLater(req *Request) {
-	if req.late.any() || l.cfg.Pad == 0 {
+	if req.late.any() || l.cfg.StartTolerance == 0 {
 		return
 	}
-	p, err := l.plans.of(req.Scope)
-	if err != nil || !p.minds(l.cfg.Pad, req) {
+	p, err := l.scopes.of(req.Scope)
+	if err != nil || !p.minds(l.cfg.StartTolerance, req) {
 		return
 	}
-	if slowest := min(p.clock(&l.skews).slowest(), longestLeeway); slowest > l.cfg.Pad+p.prefetch() {
+	if slowest := min(p.clock(&l.skews).slowest(), longestLeeway); slowest > l.cfg.StartTolerance+p.prefetch() {
 		req.late.from = slowest.Truncate(time.Microsecond)
-		req.Ahead = max(req.Ahead, min(2*slowest, longestLeeway))
-		req.Near = max(req.Near, min(2*slowest, longestLeeway))
+		req.MaxDelay = max(req.MaxDelay, min(2*slowest, longestLeeway))
+		req.MaxDelayQueued = max(req.MaxDelayQueued, min(2*slowest, longestLeeway))
 	}
 }
 
 // minds says whether any rule of a path could be exceeded by a start that is late.
-func (p *plan) minds(pad time.Duration, req *Request) bool {
-	return slices.ContainsFunc(p.bounds, func(b Bound) bool {
+func (p *compiledScope) minds(pad time.Duration, req *Request) bool {
+	return slices.ContainsFunc(p.bounds, func(b MatchedRule) bool {
 		return b.Rule.Algorithm == SlidingWindow || b.Rule.Algorithm == TokenBucket && !b.Rule.plenty(pad, max(req.Cost, defaultCost))
 	})
 }
@@ -86,8 +86,8 @@ func (p *plan) minds(pad time.Duration, req *Request) bool {
 // than the pad: a prefetch widens a window as the pad does. Lateness is told by this process's clock, which may be late itself: up to the
 // end of a window, or of a rule's hours, a pad is left.
 func (l *Limiter) tolerance(d *Decision) time.Duration {
-	p, pad, start := d.under, l.cfg.Pad, d.Grant.start
-	most := Unknown
+	p, pad, start := d.under, l.cfg.StartTolerance, d.Grant.start
+	most := Never
 	for i, b := range p.bounds {
 		switch numbers := p.params[i].numbers; b.Rule.Algorithm {
 		case Concurrency:
@@ -151,9 +151,9 @@ func (l *Limiter) after(d *Decision, late time.Duration, tries int) lateness {
 		switch {
 		case r.Algorithm == SlidingWindow:
 			most = min(most, r.Per/4)
-		case r.Algorithm == TokenBucket && !r.plenty(l.cfg.Pad, cost):
+		case r.Algorithm == TokenBucket && !r.plenty(l.cfg.StartTolerance, cost):
 			room := r.room(cost)
-			if spaced = spaced || room < l.cfg.Pad; room >= l.cfg.Pad {
+			if spaced = spaced || room < l.cfg.StartTolerance; room >= l.cfg.StartTolerance {
 				most = min(most, room)
 			}
 		default:

@@ -67,9 +67,9 @@ func TestLateStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o := &late{by: test.by}
-			bubble(t, Config{Pad: 5 * ms, Observer: o}, policyOf(t, test.rules...), nil, func(t *testing.T, _ *wire, l *Limiter) {
+			bubble(t, Config{StartTolerance: 5 * ms, Observer: o}, policyOf(t, test.rules...), nil, func(t *testing.T, _ *wire, l *Limiter) {
 				<-time.After(time.Until(time.Now().Truncate(long).Add(long + time.Hour)))
-				d, err := l.Start(t.Context(), Request{Scope: "p/x", ID: "first", Ahead: sec})
+				d, err := l.Start(t.Context(), Request{Scope: "p/x", ID: "first", MaxDelay: sec})
 				if err != nil || !d.Allowed || o.tries != test.tries {
 					t.Errorf("%d tries: %+v, %v", o.tries, d, err)
 				}
@@ -94,7 +94,7 @@ func TestLateForEver(t *testing.T) {
 	bubble(t, Config{Observer: o}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: sec}), nil, func(t *testing.T, _ *wire, l *Limiter) {
 		ctx, cancel := context.WithTimeout(t.Context(), 59*sec+ms)
 		defer cancel()
-		if d, err := l.Start(ctx, Request{Scope: "p/x", Ticket: "t"}); ctx.Err() == nil || err == nil || d.Allowed || o.tries != 60 {
+		if d, err := l.Start(ctx, Request{Scope: "p/x", WaiterID: "t"}); ctx.Err() == nil || err == nil || d.Allowed || o.tries != 60 {
 			t.Errorf("%d tries: %+v, %v", o.tries, d, err)
 		}
 		if d, err := l.Peek(t.Context(), Request{Scope: "p/x"}); err != nil || d.Rules[0].Remaining != 1 {
@@ -106,7 +106,7 @@ func TestLateForEver(t *testing.T) {
 // "negative means none, and that no start is ever too late"
 func TestNoPad(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{Pad: -1, Observer: &late{by: []time.Duration{sec}}}, policyOf(t, window10()), nil, func(t *testing.T, _ *wire, l *Limiter) {
+	bubble(t, Config{StartTolerance: -1, Observer: &late{by: []time.Duration{sec}}}, policyOf(t, window10()), nil, func(t *testing.T, _ *wire, l *Limiter) {
 		d, err := l.Start(t.Context(), Request{Scope: "p/x", ID: "first"})
 		if err != nil || !d.Allowed || d.Grant.ID() != "first" {
 			t.Errorf("got %+v, %v", d, err)
@@ -149,7 +149,7 @@ func TestLateIsNeverOver(t *testing.T) {
 				rule := rule // the other seed runs beside
 				rule.Name = "r"
 				o := &lag{luck: rand.New(rand.NewPCG(seed, 0)), most: 60 * ms}
-				bubble(t, Config{Pad: 5 * ms, Observer: o}, policyOf(t, rule), nil, func(t *testing.T, _ *wire, l *Limiter) {
+				bubble(t, Config{StartTolerance: 5 * ms, Observer: o}, policyOf(t, rule), nil, func(t *testing.T, _ *wire, l *Limiter) {
 					starts := startsOf(t, l, 15, 5*sec, rand.New(rand.NewPCG(seed, 1)))
 					if least := int(rule.Limit * 5 * sec.Nanoseconds() / rule.Per.Nanoseconds() / 4); len(starts) < least {
 						t.Errorf("%d starts; the limit would have admitted four times as many as %d", len(starts), least)

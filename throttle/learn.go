@@ -8,10 +8,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// LearnClock asks a provider's server what time it is: once, or several times where it is far away. The quickest of some
+// SyncClock asks a provider's server what time it is: once, or several times where it is far away. The quickest of some
 // replies says when starts come, and the first alone may be a slow one. It is to be called before the first start. Costs one
 // round trip, and a second one to a server that is far; what does not answer is let be.
-func (l *Limiter) LearnClock(ctx context.Context, provider string) {
+func (l *Limiter) SyncClock(ctx context.Context, provider string) {
 	clock := l.skews.of(keyspace(l.cfg.Prefix).provider(provider))
 	if _, cluster := l.rdb.(*redis.ClusterClient); cluster || l.clock() != "" {
 		return // a cluster's client cannot say which of its servers is asked
@@ -25,10 +25,10 @@ func (l *Limiter) LearnClock(ctx context.Context, provider string) {
 			return 0
 		}
 		replied := time.Now()
-		clock.saw(asked, replied, at)
+		clock.observe(asked, replied, at)
 		return replied.Sub(asked)
 	}
-	if ask() < l.cfg.Pad {
+	if ask() < l.cfg.StartTolerance {
 		return
 	}
 	var all sync.WaitGroup

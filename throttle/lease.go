@@ -16,7 +16,7 @@ import (
 type Lease struct {
 	limiter *Limiter
 	grant   Grant
-	plan    *plan
+	plan    *compiledScope
 	keys    []any
 	leases  []any
 	lost    context.CancelCauseFunc
@@ -30,7 +30,7 @@ type Lease struct {
 	renew *time.Timer
 }
 
-// Hold keeps the places of an allowed decision while a run lasts: it renews them
+// Lease keeps the places of an allowed decision while a run lasts: it renews them
 // every third of the shortest lease, and the context it returns ends with cause
 // ErrLeaseLost at the moment when they have run out unrenewed, whatever Redis or
 // the network do meanwhile. A handler that ignores its context may then overlap
@@ -40,7 +40,7 @@ type Lease struct {
 // concurrency rules there is nothing to hold: the context is ctx itself and
 // Release does nothing. Hold costs no round trip and a renewal one; between
 // renewals it keeps no goroutine.
-func (l *Limiter) Hold(ctx context.Context, g Grant) (context.Context, *Lease) {
+func (l *Limiter) Lease(ctx context.Context, g Grant) (context.Context, *Lease) {
 	held, lease := l.hold(ctx, g)
 	lease.shadow = g.shadow
 	g.shadow.hold()

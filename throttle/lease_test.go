@@ -38,7 +38,7 @@ func places(t *testing.T, l *Limiter) int64 {
 func TestLease(t *testing.T) {
 	t.Parallel()
 	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, _ *wire, l *Limiter) {
-		ctx, lease := l.Hold(t.Context(), grantedBy(t, l).Grant)
+		ctx, lease := l.Lease(t.Context(), grantedBy(t, l).Grant)
 		<-time.After(time.Hour)
 		if ctx.Err() != nil || places(t, l) != 0 {
 			t.Fatalf("after an hour: %v, %d places free", context.Cause(ctx), places(t, l))
@@ -98,7 +98,7 @@ func TestLeaseLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bubble(t, Config{}, policyOf(t, oneRun()), test.change, func(t *testing.T, w *wire, l *Limiter) {
-				ctx, lease := l.Hold(t.Context(), grantedBy(t, l).Grant)
+				ctx, lease := l.Lease(t.Context(), grantedBy(t, l).Grant)
 				began := time.Now()
 				test.lose(t, w, l)
 				<-ctx.Done()
@@ -124,7 +124,7 @@ func TestLeaseLost(t *testing.T) {
 func TestLeaseOutlastsOutage(t *testing.T) {
 	t.Parallel()
 	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, w *wire, l *Limiter) {
-		ctx, lease := l.Hold(t.Context(), grantedBy(t, l).Grant)
+		ctx, lease := l.Lease(t.Context(), grantedBy(t, l).Grant)
 		for range 5 {
 			<-time.After(leaseTime / 3)
 			w.down.Store(true)
@@ -148,7 +148,7 @@ func TestLateHold(t *testing.T) {
 		d := grantedBy(t, l)
 		<-time.After(leaseTime * 2 / 3)
 		w.down.Store(true)
-		ctx, lease := l.Hold(t.Context(), d.Grant)
+		ctx, lease := l.Lease(t.Context(), d.Grant)
 		began := time.Now()
 		<-ctx.Done()
 		if took := time.Since(began); took != leaseTime/3 || !errors.Is(context.Cause(ctx), ErrLeaseLost) {
@@ -161,7 +161,7 @@ func TestLateHold(t *testing.T) {
 		}
 		d = grantedBy(t, l)
 		<-time.After(leaseTime)
-		ctx, lease = l.Hold(t.Context(), d.Grant)
+		ctx, lease = l.Lease(t.Context(), d.Grant)
 		synctest.Wait()
 		if !errors.Is(context.Cause(ctx), ErrLeaseLost) {
 			t.Errorf("a lease that has run out is held: %v", context.Cause(ctx))
@@ -176,7 +176,7 @@ func TestReleaseWithDeadContext(t *testing.T) {
 	t.Parallel()
 	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, _ *wire, l *Limiter) {
 		parent, cancel := context.WithCancelCause(t.Context())
-		ctx, lease := l.Hold(parent, grantedBy(t, l).Grant)
+		ctx, lease := l.Lease(parent, grantedBy(t, l).Grant)
 		reason := errors.New("stopped")
 		cancel(reason)
 		<-time.After(time.Hour)
@@ -197,7 +197,7 @@ func TestReleaseWithDeadContext(t *testing.T) {
 func TestReleaseDuringOutage(t *testing.T) {
 	t.Parallel()
 	bubble(t, Config{}, policyOf(t, oneRun()), contextTimeout, func(t *testing.T, w *wire, l *Limiter) {
-		ctx, lease := l.Hold(t.Context(), grantedBy(t, l).Grant)
+		ctx, lease := l.Lease(t.Context(), grantedBy(t, l).Grant)
 		w.hung.Store(true)
 		began := time.Now()
 		if err := lease.Release(t.Context()); !errors.Is(err, ErrUnavailable) || time.Since(began) != defaultTimeout {
@@ -233,7 +233,7 @@ func TestNothingToHold(t *testing.T) {
 	t.Parallel()
 	bubble(t, Config{}, policyOf(t, window10()), nil, func(t *testing.T, _ *wire, l *Limiter) {
 		for _, g := range []Grant{{}, grantedBy(t, l).Grant} {
-			ctx, lease := l.Hold(t.Context(), g)
+			ctx, lease := l.Lease(t.Context(), g)
 			if ctx != t.Context() {
 				t.Error("the context is another")
 			}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/throttle/answers"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // Config is how a Limiter works. The zero Config is ready to use.
@@ -19,7 +19,7 @@ type Config struct {
 	// Prefix begins every key, so that several systems can share a Redis: letters,
 	// digits, '-', '_' and '.'. Defaults to "hw".
 	Prefix string
-	// Pad is how late a run may always start after the moment it was granted for: timers
+	// StartTolerance is how late a run may always start after the moment it was granted for: timers
 	// wake late and replies take time. It widens every rate rule's window, so that a run that
 	// is late by no more is still within its limits; it costs Pad/Per of the limit, and
 	// 2 Pad/Per of a token bucket that lets 1000 units through within it. A run that is later
@@ -29,7 +29,7 @@ type Config struct {
 	// limits should have the same. At most 1s and at least 1ms, since no timer keeps less;
 	// negative means none, and that no start is ever too late. Defaults to 5ms.
 	// Source: docs/algorithms.md#late-starts
-	Pad time.Duration
+	StartTolerance time.Duration
 	// Timeout bounds one decision, retries included. It is kept as exactly as the
 	// client's ContextTimeoutEnabled lets it be; a wait for a free connection of the
 	// client's is bounded by its PoolTimeout. Defaults to 3s.
@@ -37,7 +37,7 @@ type Config struct {
 	// App is the name of this application, for scopes whose policy names those that may
 	// spend from them. Defaults to none, which may spend where nobody is named.
 	App string
-	// LongestPause bounds what an API can ask for, see Limiter.Heed: no pause is longer, but
+	// LongestPause bounds what an API can ask for, see Limiter.Report: no pause is longer, but
 	// it may be told again. 1s to 31 days. Defaults to 24h.
 	LongestPause time.Duration
 	// Unbatched sends each decision as a command of its own, at once. Otherwise
@@ -67,11 +67,11 @@ type Observer interface {
 	Decided(d Decision, took time.Duration, err error)
 }
 
-// AnswerObserver is an Observer that is also told what follows from APIs' answers.
-type AnswerObserver interface {
-	// Heeded tells of something new that an answer has brought about: a "pause", a "cut" of a
+// UpstreamObserver is an Observer that is also told what follows from APIs' answers.
+type UpstreamObserver interface {
+	// UpstreamSignal tells of something new that an answer has brought about: a "pause", a "cut" of a
 	// rule, or a "limit" of the API's own.
-	Heeded(what string)
+	UpstreamSignal(what string)
 }
 
 const (
@@ -80,8 +80,8 @@ const (
 	defaultTimeout = 3 * time.Second
 	longestPause   = 24 * time.Hour
 
-	// MaxAhead is the furthest ahead that a start may be granted.
-	MaxAhead = time.Minute
+	// MaxDelayLimit is the furthest ahead that a start may be granted.
+	MaxDelayLimit = time.Minute
 
 	maxIDBytes = 128
 )
@@ -90,10 +90,10 @@ func (c Config) withDefaults() Config {
 	if c.Prefix == "" {
 		c.Prefix = defaultPrefix
 	}
-	if c.Pad == 0 {
-		c.Pad = defaultPad
+	if c.StartTolerance == 0 {
+		c.StartTolerance = defaultPad
 	}
-	c.Pad = max(c.Pad, 0)
+	c.StartTolerance = max(c.StartTolerance, 0)
 	if c.Timeout <= 0 {
 		c.Timeout = defaultTimeout
 	}
@@ -115,13 +115,13 @@ func (c Config) withDefaults() Config {
 // waiting, [Limiter.Peek] for those that only look.
 type Limiter struct {
 	cfg     Config
-	plans   *plans
+	scopes  *scopeCache
 	rdb     redis.UniversalClient
 	runner  *runner
 	nexts   nextSets
 	slots   *slots
 	outage  *outage
-	heard   heard
+	heard   reportCache
 	freed   freed
 	members memberCount
 	shadows *shadows
@@ -148,34 +148,34 @@ func New(rdb redis.UniversalClient, policy *Policy, cfg Config) (*Limiter, error
 			break
 		}
 	}
-	if cfg.Pad != 0 && (cfg.Pad < time.Millisecond || cfg.Pad > time.Second) {
-		faults = append(faults, fmt.Errorf("throttle: Config.Pad is %s; it is how late timers are: 1ms to 1s, or negative for none", cfg.Pad))
+	if cfg.StartTolerance != 0 && (cfg.StartTolerance < time.Millisecond || cfg.StartTolerance > time.Second) {
+		faults = append(faults, fmt.Errorf("throttle: Config.Pad is %s; it is how late timers are: 1ms to 1s, or negative for none", cfg.StartTolerance))
 	}
-	if cfg.LongestPause < time.Second || cfg.LongestPause > answers.MaxWait {
-		faults = append(faults, fmt.Errorf("throttle: Config.LongestPause is %s; at least 1s and at most %s", cfg.LongestPause, answers.MaxWait))
+	if cfg.LongestPause < time.Second || cfg.LongestPause > upstream.MaxWait {
+		faults = append(faults, fmt.Errorf("throttle: Config.LongestPause is %s; at least 1s and at most %s", cfg.LongestPause, upstream.MaxWait))
 	}
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
-	cfg.Pad = cfg.Pad.Truncate(time.Microsecond) // as scripts count
+	cfg.StartTolerance = cfg.StartTolerance.Truncate(time.Microsecond) // as scripts count
 	keys := keyspace(cfg.Prefix)
 	l := &Limiter{
 		cfg:    cfg,
-		plans:  newPlans(policy, keys, cfg.Pad, cfg.App),
+		scopes: newPlans(policy, keys, cfg.StartTolerance, cfg.App),
 		rdb:    rdb,
 		runner: newRunner(rdb, cfg.Timeout, cfg.Unbatched),
 		slots:  newSlots(),
 		outage: newOutage(cfg.Logger),
 		clock:  func() string { return "" },
 	}
-	l.plans.now = l.serverTime
+	l.scopes.now = l.serverTime
 	l.shadows = newShadows(l, cfg)
 	return l, nil
 }
 
 // Policy returns the policy that the limiter decides under.
 func (l *Limiter) Policy() *Policy {
-	policy, _ := l.plans.current()
+	policy, _ := l.scopes.current()
 	return policy
 }
 
@@ -183,22 +183,22 @@ func (l *Limiter) Policy() *Policy {
 // spent stays spent, under rules of the same name at the same level, whatever else of
 // them has changed; a decision that is under way may still be made under the policy
 // before. Package worker lets those who wait know at once. Other processes keep theirs:
-// package policies carries one to all of them. It costs nothing but that scopes are
+// package policystore carries one to all of them. It costs nothing but that scopes are
 // worked out anew. A nil policy changes nothing.
 // Source: docs/algorithms.md#changing-a-limit
 func (l *Limiter) SetPolicy(policy *Policy) {
 	if policy != nil {
-		l.emptyStocks(l.plans.set(policy), (*stock).close)
+		l.emptyStocks(l.scopes.set(policy), (*stock).close)
 	}
 }
 
-// Earlier returns the policies that the limiter had before this one, the latest last: 16 at
+// EarlierPolicies returns the policies that the limiter had before this one, the latest last: 16 at
 // most. It does no I/O.
-func (l *Limiter) Earlier() []*Policy { return l.plans.earlier() }
+func (l *Limiter) EarlierPolicies() []*Policy { return l.scopes.earlier() }
 
 // PolicyChanged returns a channel that is closed when SetPolicy is called the next time.
 func (l *Limiter) PolicyChanged() <-chan struct{} {
-	_, changed := l.plans.current()
+	_, changed := l.scopes.current()
 	return changed
 }
 
@@ -216,17 +216,17 @@ type Request struct {
 	// half a minute is not charged again but answered with the first grant. 1 to 128
 	// bytes; draw a new one for each attempt. Defaults to a random one.
 	ID string
-	// Ahead is how far ahead a start may be granted, at most MaxAhead: the charge
+	// MaxDelay is how far ahead a start may be granted, at most MaxDelayLimit: the charge
 	// counts at that start, and the caller must wait Decision.Wait. Defaults to 0,
 	// now or never.
-	Ahead time.Duration
-	// Ticket names one who can wait for a turn of its own: when it is denied it gets a
+	MaxDelay time.Duration
+	// WaiterID names one who can wait for a turn of its own: when it is denied it gets a
 	// place in the line of its scope, which it keeps until it asks again under the
-	// same ticket and is granted; Decision.Turn says where it stands. Whoever hands
+	// same ticket and is granted; Decision.Position says where it stands. Whoever hands
 	// out tickets must call Dispatch, and see that those who are granted their starts come.
 	// Nobody who asks with a ticket overtakes those who wait. At most 1024 bytes.
 	// Defaults to none: it asks for now and is not remembered.
-	Ticket string
+	WaiterID string
 	// Priority is that of the ticket: a higher one goes first under every rule. At
 	// most a million either way. One above Policy.MaxPriority of its scope counts as
 	// that when it gets its place; a place in line stays as it is. Defaults to 0.
@@ -238,19 +238,19 @@ type Request struct {
 	// Stride is the share of the lane: of lanes that wait, one of stride 1 starts six tasks
 	// for one of stride 6. At most a million. Only used with a Lane. Defaults to 1.
 	Stride int
-	// Lead is DispatchRequest.Lead. Only used with a Ticket. Defaults to 0.
-	Lead time.Duration
-	// Near is Ahead for one with a Ticket that was not released. At most Ahead.
+	// DispatchLead is DispatchRequest.Lead. Only used with a Ticket. Defaults to 0.
+	DispatchLead time.Duration
+	// MaxDelayQueued is Ahead for one with a Ticket that was not released. At most Ahead.
 	// Defaults to 0.
-	Near time.Duration
+	MaxDelayQueued time.Duration
 	// Granted is what Dispatch has granted the ticket. Start takes it without asking Redis, if it can be in time, and
 	// returns it as Decision.Handed. After an error of Start it is still in flight, and to be named in Unused or Gone.
 	// Defaults to none.
 	Granted *Granted
-	// Missed is the start, by the server's clock, that one with a Ticket had been granted
-	// and could not use: Decision.At and Wait after it. Only used by Rejoin, which puts
+	// MissedStart is the start, by the server's clock, that one with a Ticket had been granted
+	// and could not use: Decision.At and Wait after it. Only used by RequeueFront, which puts
 	// it before those who missed a later one. Defaults to now.
-	Missed time.Time
+	MissedStart time.Time
 	// OnWait is called by Start and Wait when a granted start is still ahead, with
 	// how far; what it returns is called when that wait is over. Defaults to none.
 	OnWait func(ahead time.Duration) (over func())
@@ -279,13 +279,13 @@ func (l *Limiter) Allow(ctx context.Context, scope string) (Decision, error) {
 // shared with other callers where it can be; none where its units are charged already, see
 // Rule.Prefetch.
 func (l *Limiter) Decide(ctx context.Context, req Request) (d Decision, err error) {
-	err = l.really(ctx, req, &d)
-	l.beside(&d, &req, d.Wait)
+	err = l.decideOnly(ctx, req, &d)
+	l.evaluateShadows(&d, &req, d.Wait)
 	return d, err
 }
 
-// really is Decide without shadow rules. It fills a decision that is empty.
-func (l *Limiter) really(ctx context.Context, req Request, d *Decision) error {
+// decideOnly is Decide without shadow rules. It fills a decision that is empty.
+func (l *Limiter) decideOnly(ctx context.Context, req Request, d *Decision) error {
 	if req.once = req.ID == ""; req.once {
 		req.slot = nil
 	}
@@ -306,11 +306,11 @@ func (l *Limiter) really(ctx context.Context, req Request, d *Decision) error {
 	return l.decide(ctx, p, &req, d)
 }
 
-func (l *Limiter) decide(ctx context.Context, p *plan, req *Request, d *Decision) error {
+func (l *Limiter) decide(ctx context.Context, p *compiledScope, req *Request, d *Decision) error {
 	a := l.attempt(p, req)
 	c := a.call()
 	reply, err := l.runner.run(ctx, c)
-	if err != nil && req.Ticket != "" && l.repaired(ctx, p.scope.Provider(), []string{p.scope.String()}, err) {
+	if err != nil && req.WaiterID != "" && l.repaired(ctx, p.scope.Provider(), []string{p.scope.String()}, err) {
 		reply, err = l.runner.run(ctx, c)
 	}
 	replied := time.Now()
@@ -323,7 +323,7 @@ func (l *Limiter) decide(ctx context.Context, p *plan, req *Request, d *Decision
 			req.renewed, *d = true, Decision{}
 			return l.decide(ctx, fresh, req, d)
 		}
-		if p.stock != nil && err == nil && !d.Allowed && req.Ticket == "" && !req.renewed {
+		if p.stock != nil && err == nil && !d.Allowed && req.WaiterID == "" && !req.renewed {
 			if gone := p.stock.empty(); len(gone) > 0 { // it may be what the stock holds that is missing
 				l.giveBackDraws(gone)
 				req.renewed, *d = true, Decision{}
@@ -331,7 +331,7 @@ func (l *Limiter) decide(ctx context.Context, p *plan, req *Request, d *Decision
 			}
 		}
 		if p.misses(d) {
-			return l.elsewhen(ctx, p, req, d)
+			return l.retryInWindow(ctx, p, req, d)
 		}
 	} else {
 		*d, err = l.withoutRedis(ctx, p, req, err)
@@ -369,13 +369,13 @@ func (l *Limiter) Peek(ctx context.Context, req Request) (Decision, error) {
 }
 
 // peek is peekOnce, and once more where the plan was stale.
-func (l *Limiter) peek(ctx context.Context, p *plan, req Request) (Decision, error) {
+func (l *Limiter) peek(ctx context.Context, p *compiledScope, req Request) (Decision, error) {
 	if len(p.bounds) == 0 {
 		return Decision{Allowed: true, Binding: -1}, nil
 	}
 	d, err := l.peekOnce(ctx, p, req)
 	if err == nil && p.stale(d.At) {
-		fresh := l.plans.again(p, d.At)
+		fresh := l.scopes.refresh(p, d.At)
 		if fresh == nil { // there were pauses alone, and they have ended
 			return Decision{Allowed: true, Binding: -1, At: d.At}, nil
 		}
@@ -384,7 +384,7 @@ func (l *Limiter) peek(ctx context.Context, p *plan, req Request) (Decision, err
 	return d, err
 }
 
-func (l *Limiter) peekOnce(ctx context.Context, p *plan, req Request) (Decision, error) {
+func (l *Limiter) peekOnce(ctx context.Context, p *compiledScope, req Request) (Decision, error) {
 	c, id := newCall(p.decide, p.keyArgs, 2, 3+2*len(p.bounds), replyHead+replyRule*len(p.bounds)), p.attemptID(&req)
 	c.args = p.appendArgs(append(c.args, p.attempt(id), p.told, l.clock(), id, "?"+p.path), p.price(&req))
 	reply, err := l.runner.run(ctx, c)
@@ -395,15 +395,15 @@ func (l *Limiter) peekOnce(ctx context.Context, p *plan, req Request) (Decision,
 }
 
 // prepare fills in what req leaves out and refuses what can never be granted.
-func (l *Limiter) prepare(req *Request) (*plan, error) {
-	p, err := l.plans.of(req.Scope)
+func (l *Limiter) prepare(req *Request) (*compiledScope, error) {
+	p, err := l.scopes.of(req.Scope)
 	if err != nil {
 		return nil, err
 	}
 	if p.refusal != nil && req.standing != rejoins { // which spends nothing
 		return nil, p.refusal
 	}
-	if p, err = l.priced(p, req); err != nil {
+	if p, err = l.withCost(p, req); err != nil {
 		return nil, err
 	}
 	if req.ID == "" {
@@ -415,22 +415,22 @@ func (l *Limiter) prepare(req *Request) (*plan, error) {
 	if err := req.checkTicket(); err != nil {
 		return nil, err
 	}
-	req.Ahead = p.reach(min(max(req.Ahead, 0), MaxAhead), l.serverTime)
-	req.Ahead = min(req.Ahead, MaxAhead-req.late.leeway)
-	if reach := int64(req.Ahead + req.late.leeway); reach > l.ahead.Load() {
+	req.MaxDelay = p.reach(min(max(req.MaxDelay, 0), MaxDelayLimit), l.serverTime)
+	req.MaxDelay = min(req.MaxDelay, MaxDelayLimit-req.late.leeway)
+	if reach := int64(req.MaxDelay + req.late.leeway); reach > l.ahead.Load() {
 		l.ahead.Store(reach) // of two at once either will do
 	}
 	return p, nil
 }
 
-// priced returns the plan of the rules that req takes anything of, unless they can never
+// withCost returns the plan of the rules that req takes anything of, unless they can never
 // admit it.
-func (l *Limiter) priced(p *plan, req *Request) (*plan, error) {
+func (l *Limiter) withCost(p *compiledScope, req *Request) (*compiledScope, error) {
 	if len(req.Costs) > 0 {
 		if err := p.checkCosts(req.Costs); err != nil {
 			return nil, err
 		}
-		return l.plans.counted(p, req.Costs), nil
+		return l.scopes.counted(p, req.Costs), nil
 	}
 	if req.Cost == 0 {
 		req.Cost = defaultCost

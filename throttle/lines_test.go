@@ -18,11 +18,11 @@ func TestThousandsOfScopesLineUp(t *testing.T) {
 	const scopes = 5000
 	b := newBench(t, redistest.Client(t), Config{}, policyOf(t, bucket(1_000_000, 1))) // whose Lua has such a bound
 	b.decide(Request{Scope: "p/first", ID: NewID()})
-	asks := make([]Ask, scopes)
+	asks := make([]Waiter, scopes)
 	for i := range asks {
-		asks[i] = Ask{Scope: fmt.Sprint("p/", i), Ticket: "a"}
+		asks[i] = Waiter{Scope: fmt.Sprint("p/", i), ID: "a"}
 	}
-	placed, err := b.LineUp(ctx, asks, 0, 0)
+	placed, err := b.Join(ctx, asks, 0, 0)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func TestThousandsOfScopesLineUp(t *testing.T) {
 		b.t.Errorf("%+v, %v", got, err)
 	}
 	b.at(2 * time.Second.Microseconds())
-	woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Lead: time.Second, Max: 10, All: true})
+	woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Lead: time.Second, Max: 10, CheckAll: true})
 	if err != nil || len(woken.Granted) == 0 {
 		b.t.Errorf("%+v, %v", woken, err)
 	}
@@ -45,12 +45,12 @@ func TestThousandsOfScopesLineUp(t *testing.T) {
 func TestFewOfManyGoStraight(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1000, Per: sec}), func(b *bench) {
-		var asks []Ask
+		var asks []Waiter
 		var want []string
 		for i := range 2 * joinBatch {
-			asks = append(asks, Ask{Scope: "p/x", Ticket: fmt.Sprint(i)})
+			asks = append(asks, Waiter{Scope: "p/x", ID: fmt.Sprint(i)})
 		}
-		placed, err := b.LineUp(ctx, asks, 0, 0)
+		placed, err := b.Join(ctx, asks, 0, 0)
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -59,7 +59,7 @@ func TestFewOfManyGoStraight(t *testing.T) {
 				b.t.Errorf("%d: %+v, though there are units for all", i, p)
 			}
 			if p.Waits {
-				want = append(want, asks[i].Ticket)
+				want = append(want, asks[i].ID)
 			}
 		}
 		if len(want) != 2*joinBatch-mostDirect || placed[0].Waits {
@@ -67,7 +67,7 @@ func TestFewOfManyGoStraight(t *testing.T) {
 		}
 		var got []string
 		for _, g := range b.dispatch(DispatchRequest{Max: len(asks)}).Granted {
-			got = append(got, g.Ticket)
+			got = append(got, g.ID)
 		}
 		if !slices.Equal(got, want) {
 			b.t.Errorf("got %v, want %v", got, want)
@@ -80,15 +80,15 @@ func TestFewOfManyGoStraightAndOthersSoon(t *testing.T) {
 	t.Parallel()
 	const near, lead = 150 * ms, 20 * ms
 	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1000, Per: sec}), func(b *bench) {
-		var asks []Ask
+		var asks []Waiter
 		for i := range joinBatch + 1 {
-			asks = append(asks, Ask{Scope: fmt.Sprint("p/", i%20), Ticket: fmt.Sprint(i)})
+			asks = append(asks, Waiter{Scope: fmt.Sprint("p/", i%20), ID: fmt.Sprint(i)})
 		}
-		placed, err := b.LineUp(ctx, asks, lead, near)
+		placed, err := b.Join(ctx, asks, lead, near)
 		if err != nil || placed[mostDirect-1].Waits || !placed[mostDirect+3].Waits {
 			b.t.Fatalf("%+v, %v", placed, err)
 		}
-		if d := b.decide(Request{Scope: "p/other", Ticket: "o"}); !d.Allowed {
+		if d := b.decide(Request{Scope: "p/other", WaiterID: "o"}); !d.Allowed {
 			b.t.Errorf("another is held up: %+v", d)
 		}
 		req := DispatchRequest{Max: len(asks), Lead: lead}
@@ -111,17 +111,17 @@ func TestLineUpInPartsKeepsTheOrder(t *testing.T) {
 		b := newBench(t, rdb, Config{}, policyOf(t, minutely(1)))
 		b.atTime("2026-01-10T00:00:30Z")
 		b.decide(Request{Scope: "p/x"})
-		var asks []Ask
+		var asks []Waiter
 		var want []string
 		for i := range 3*joinBatch + 1 {
-			asks = append(asks, Ask{Scope: "p/x", Ticket: fmt.Sprint(i)})
+			asks = append(asks, Waiter{Scope: "p/x", ID: fmt.Sprint(i)})
 			want = append(want, ":"+fmt.Sprint(i))
 		}
 		b.atTime("2026-01-10T00:01:30Z")
-		clear(b.plans.known)
+		clear(b.scopes.known)
 		b.skews.byProvider = nil // the process's own clock is months off
-		b.plans.now = func(provider string) time.Time { return b.skews.of(provider).there(time.Now()) }
-		placed, err := b.LineUp(ctx, asks, 0, 0)
+		b.scopes.now = func(provider string) time.Time { return b.skews.of(provider).toServer(time.Now()) }
+		placed, err := b.Join(ctx, asks, 0, 0)
 		if err != nil {
 			b.t.Fatal(err)
 		}

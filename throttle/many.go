@@ -14,13 +14,13 @@ import (
 	"github.com/headway-go/headway/lua"
 )
 
-// many is attempts of one provider that are decided in one script call, each as
+// batchCommand is attempts of one provider that are decided in one script call, each as
 // if it had been decided alone; see lua/decide_many.lua. Whoever needs more than
 // the script knows is decided singly after that.
 //
 // An attempt that nobody can ask for again by its id is known with its batch
 // alone: they have one record between them, in a slot of the batch's.
-type many struct {
+type batchCommand struct {
 	runner   *runner
 	limiter  *Limiter
 	provider string
@@ -48,9 +48,9 @@ const (
 	maxManyText = 1<<16 - 1 // bytes of a path or a ticket
 )
 
-func newMany(first *pending, most int) *many {
+func newMany(first *pending, most int) *batchCommand {
 	a := first.call.attempt
-	m := &many{
+	m := &batchCommand{
 		runner: first.runner, limiter: a.limiter, provider: a.plan.provider, id: NewID(), slot: a.limiter.slots.take(),
 		asked: make([]*pending, 0, most), attempts: make([]*attempt, 0, most), keys: newKeyTable(most),
 		places: map[string]int{}, calls: make([]byte, 2, 2+32*most),
@@ -61,7 +61,7 @@ func newMany(first *pending, most int) *many {
 }
 
 // add takes a call in, unless there is no room or the same attempt is in it.
-func (m *many) add(p *pending) bool {
+func (m *batchCommand) add(p *pending) bool {
 	a := p.call.attempt
 	rules := len(a.plan.keys)
 	if rules > maxManyPath || len(m.args)+1+rules > keysAt+maxManyKeys || len(a.plan.path) > maxManyText {
@@ -93,7 +93,7 @@ func (m *many) add(p *pending) bool {
 func two(b []byte, n int) []byte { return append(b, byte(n>>8), byte(n)) }
 
 // keyAt returns which of KEYS a key is, and whether it was before.
-func (m *many) keyAt(key string, hash uint64, arg any) (at int, known bool) {
+func (m *batchCommand) keyAt(key string, hash uint64, arg any) (at int, known bool) {
 	at, known = m.keys.find(m.args, key, hash)
 	if !known {
 		m.args = append(m.args, arg)
@@ -107,14 +107,14 @@ type last[T comparable] struct {
 	at int
 }
 
-func (m *many) costAt(cost int64) int {
+func (m *batchCommand) costAt(cost int64) int {
 	if m.costs.at == 0 || m.costs.is != cost {
 		m.costs = last[int64]{cost, m.textAt(strconv.FormatInt(cost, 10), cost)}
 	}
 	return m.costs.at
 }
 
-func (m *many) ruleAt(i int, arg any) int {
+func (m *batchCommand) ruleAt(i int, arg any) int {
 	rule := arg.(string) //nolint:forcetypeassert // see newPlan
 	if i >= atHand {
 		return m.textAt(rule, arg)
@@ -126,7 +126,7 @@ func (m *many) ruleAt(i int, arg any) int {
 }
 
 // textAt returns which of ARGV a text is.
-func (m *many) textAt(text string, arg any) int {
+func (m *batchCommand) textAt(text string, arg any) int {
 	at, known := m.places[text]
 	if !known {
 		at = textsAt + len(m.texts)
@@ -138,7 +138,7 @@ func (m *many) textAt(text string, arg any) int {
 
 // MarshalBinary returns the calls. The client asks for them with each send, and the
 // script is told of all but the first.
-func (m *many) MarshalBinary() ([]byte, error) {
+func (m *batchCommand) MarshalBinary() ([]byte, error) {
 	m.calls[0] = 0
 	if m.sends.Add(1) > 1 {
 		m.calls[0] = 1
@@ -147,9 +147,9 @@ func (m *many) MarshalBinary() ([]byte, error) {
 }
 
 // String is for hooks that print commands.
-func (m *many) String() string { return strconv.Itoa(len(m.asked)) + " attempts" }
+func (m *batchCommand) String() string { return strconv.Itoa(len(m.asked)) + " attempts" }
 
-func (m *many) command(ctx context.Context) redis.Cmder {
+func (m *batchCommand) command(ctx context.Context) redis.Cmder {
 	m.args[2] = len(m.args) - keysAt
 	if m.text {
 		m.args[0], m.args[1] = "eval", lua.DecideMany.Source
@@ -158,7 +158,7 @@ func (m *many) command(ctx context.Context) redis.Cmder {
 	return redis.NewStringCmd(ctx, append(args, m.texts...)...)
 }
 
-func (m *many) opened(cmd redis.Cmder) (again []parcel) {
+func (m *batchCommand) opened(cmd redis.Cmder) (again []command) {
 	reply, err := cmd.(*redis.StringCmd).Result() //nolint:forcetypeassert // see command
 	var refused redis.Error
 	switch {
@@ -170,15 +170,15 @@ func (m *many) opened(cmd redis.Cmder) (again []parcel) {
 	case errors.As(err, &refused) && m.sends.Load() == 1:
 		// It may be about one of them alone, or about this script.
 		m.over()
-		m.runner.apart.pause()
-		return m.apart(m.asked)
+		m.runner.unbatchables.pause()
+		return m.unbatchable(m.asked)
 	}
 	m.failed(err)
 	return nil
 }
 
 // over lets another batch use the slot, unless this one may yet arrive once more.
-func (m *many) over() {
+func (m *batchCommand) over() {
 	if m.sends.Load() == 1 {
 		m.limiter.slots.put(m.slot)
 	}
@@ -186,7 +186,7 @@ func (m *many) over() {
 
 // inFull sends the text of the script. A batch that may have been decided before
 // its reply was lost stays as it is, since no other finds that.
-func (m *many) inFull() (again []parcel) {
+func (m *batchCommand) inFull() (again []command) {
 	m.text = true
 	wanted := m.asked
 	if m.sends.Load() == 1 {
@@ -194,12 +194,12 @@ func (m *many) inFull() (again []parcel) {
 		wanted = stillWanted(slices.Clone(m.asked))
 	}
 	if len(wanted) == len(m.asked) {
-		return []parcel{m}
+		return []command{m}
 	}
 	m.limiter.slots.put(m.slot)
-	again = m.runner.parcels(wanted)
+	again = m.runner.commands(wanted)
 	for _, one := range again {
-		if many, ok := one.(*many); ok {
+		if many, ok := one.(*batchCommand); ok {
 			many.text = true
 		}
 	}
@@ -207,7 +207,7 @@ func (m *many) inFull() (again []parcel) {
 }
 
 // handOut gives each its part of the reply.
-func (m *many) handOut(reply string) (again []parcel) {
+func (m *batchCommand) handOut(reply string) (again []command) {
 	sends := m.sends.Load()
 	var left []*pending
 	for i, numbers := range m.read(reply) {
@@ -223,14 +223,14 @@ func (m *many) handOut(reply string) (again []parcel) {
 		}
 	}
 	if len(left) > 0 {
-		m.runner.apart.add(left)
+		m.runner.unbatchables.add(left)
 	}
-	return m.apart(left)
+	return m.unbatchable(left)
 }
 
 // read writes out the reply for each attempt, as that of decide: empty for one
 // that is left to it, nil where the reply ends too early.
-func (m *many) read(reply string) [][]int64 {
+func (m *batchCommand) read(reply string) [][]int64 {
 	numbers := 0
 	for _, a := range m.attempts {
 		numbers += replyHead + replyRule*len(a.plan.params)
@@ -280,11 +280,11 @@ func number(b string) (n int64) {
 	return n
 }
 
-// apart has calls decided singly, of callers who have not gone meanwhile: nobody
+// unbatchable has calls decided singly, of callers who have not gone meanwhile: nobody
 // would give back what is granted to others. A send of the batch that arrives late
 // finds its record and admits nobody. It counts for the attempt nevertheless, but for
 // the one that was answered.
-func (m *many) apart(batch []*pending) (again []parcel) {
+func (m *batchCommand) unbatchable(batch []*pending) (again []command) {
 	for _, p := range stillWanted(batch) {
 		p.singly, p.text = true, false
 		p.call.attempt.sends.Add(m.sends.Load() - 1)
@@ -294,7 +294,7 @@ func (m *many) apart(batch []*pending) (again []parcel) {
 }
 
 // failed tells of an error, after which nobody knows what was decided.
-func (m *many) failed(err error) {
+func (m *batchCommand) failed(err error) {
 	var gone []int
 	for i, p := range m.asked {
 		switch unsettled := p.finish(nil, err); {
@@ -311,7 +311,7 @@ func (m *many) failed(err error) {
 
 // settle learns what became of attempts whose callers have gone, and gives it
 // back. The batch is over then: where it has not arrived it admits nobody.
-func (m *many) settle(gone []int) {
+func (m *batchCommand) settle(gone []int) {
 	ctx, cancel := context.WithTimeout(context.Background(), m.runner.timeout)
 	defer cancel()
 	ask := func(how, script string) (string, error) {
@@ -334,15 +334,15 @@ func (m *many) settle(gone []int) {
 	}
 }
 
-// parcels packs a batch: attempts of one provider together, what else there is
+// commands packs a batch: attempts of one provider together, what else there is
 // one by one, and behind them.
-func (r *runner) parcels(batch []*pending) []parcel {
+func (r *runner) commands(batch []*pending) []command {
 	if len(batch) == 1 {
-		return []parcel{batch[0]}
+		return []command{batch[0]}
 	}
-	r.apart.mark(batch)
-	var together []*many
-	var rest []parcel
+	r.unbatchables.mark(batch)
+	var together []*batchCommand
+	var rest []command
 	for i, p := range batch {
 		if p.singly {
 			rest = append(rest, p)
@@ -357,7 +357,7 @@ func (r *runner) parcels(batch []*pending) []parcel {
 			rest = append(rest, p)
 		}
 	}
-	all := make([]parcel, 0, len(together)+len(rest))
+	all := make([]command, 0, len(together)+len(rest))
 	for _, m := range together {
 		if len(m.asked) > 1 {
 			all = append(all, m)
@@ -371,7 +371,7 @@ func (r *runner) parcels(batch []*pending) []parcel {
 	return append(all, rest...)
 }
 
-func of(all []*many, provider string) *many {
+func of(all []*batchCommand, provider string) *batchCommand {
 	for _, m := range all {
 		if m.provider == provider {
 			return m
@@ -380,16 +380,16 @@ func of(all []*many, provider string) *many {
 	return nil
 }
 
-// apart is what is known to be decided singly: to ask for it together first would
+// unbatchable is what is known to be decided singly: to ask for it together first would
 // only be another round trip.
-type apart struct {
+type unbatchable struct {
 	mu    sync.Mutex
-	plans map[*plan]struct{} // those last decided other than from now on
-	until time.Time          // everything, because the server refused the script
+	plans map[*compiledScope]struct{} // those last decided other than from now on
+	until time.Time                   // everything, because the server refused the script
 }
 
 // mark marks the calls that have to be decided singly.
-func (a *apart) mark(batch []*pending) {
+func (a *unbatchable) mark(batch []*pending) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	all := !a.until.IsZero() && time.Now().Before(a.until)
@@ -409,25 +409,25 @@ func (p *pending) together() bool {
 	return a != nil && p.call.args == nil && a.cost.by == nil && !a.late.any() && !a.plan.calendars && (a.queued == nil || a.queued.starts())
 }
 
-func (a *apart) add(batch []*pending) {
+func (a *unbatchable) add(batch []*pending) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.plans == nil || len(a.plans) > maxPlans {
-		a.plans = map[*plan]struct{}{}
+		a.plans = map[*compiledScope]struct{}{}
 	}
 	for _, p := range batch {
 		a.plans[p.call.attempt.plan] = struct{}{}
 	}
 }
 
-func (a *apart) remove(p *plan) {
+func (a *unbatchable) remove(p *compiledScope) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.plans, p)
 }
 
 // pause has everything decided singly for a while.
-func (a *apart) pause() {
+func (a *unbatchable) pause() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.until = time.Now().Add(time.Second)

@@ -79,7 +79,7 @@ func TestUnknownBatchIsSettled(t *testing.T) {
 	for _, arrives := range []string{"before", "later"} {
 		b := warm(t, redistest.Client(t), window10())
 		ctx, leave := context.WithCancel(t.Context())
-		p, err := b.plans.of("p/x")
+		p, err := b.scopes.of("p/x")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +90,7 @@ func TestUnknownBatchIsSettled(t *testing.T) {
 		}
 		b.runner.queue = nil
 		b.runner.mu.Unlock()
-		m := b.runner.parcels(slices.Clone(batch))[0].(*many)
+		m := b.runner.commands(slices.Clone(batch))[0].(*batchCommand)
 		left := func() int64 {
 			d, err := b.Peek(t.Context(), Request{Scope: "p/x"})
 			if err != nil {
@@ -141,7 +141,7 @@ func TestBatchThatMayHaveArrivedStays(t *testing.T) {
 	b := warm(t, redistest.Client(t), window10())
 	for _, sends := range []int32{1, 2} {
 		ctx, leave := context.WithCancel(t.Context())
-		p, err := b.plans.of("p/x")
+		p, err := b.scopes.of("p/x")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,14 +152,14 @@ func TestBatchThatMayHaveArrivedStays(t *testing.T) {
 		}
 		b.runner.queue = nil
 		b.runner.mu.Unlock()
-		m := b.runner.parcels(slices.Clone(batch))[0].(*many)
+		m := b.runner.commands(slices.Clone(batch))[0].(*batchCommand)
 		m.sends.Store(sends)
 		leave()
 		if _, err := batch[1].wait(); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
 		again := m.inFull()
-		one, ok := again[0].(*many)
+		one, ok := again[0].(*batchCommand)
 		if !ok || len(again) != 1 || !one.text || (one == m) != (sends == 2) || len(one.asked) != 2+int(sends/2) {
 			t.Errorf("after %d sends %d attempts are sent again in a batch of their own: %t", sends, len(one.asked), one != m)
 		}
@@ -198,7 +198,7 @@ func TestRefusedManyIsDecidedSingly(t *testing.T) {
 			prefix := redistest.Prefix(t)
 			may := slices.DeleteFunc(slices.Clone(commands), func(c string) bool { return c == "+"+without })
 			b := newBench(t, redistest.User(t, []string{prefix + ":*"}, may...), Config{}, policyOf(t, window10(), bucket))
-			b.plans.keys = keyspace(prefix)
+			b.scopes.keys = keyspace(prefix)
 			learnMany(t, &Limiter{runner: &runner{rdb: redistest.Client(t)}})
 			b.decide(Request{Scope: "p/x"})
 			b.at((sec / 2).Microseconds()) // the sliding window gets a cell more: its state is longer then
@@ -219,7 +219,7 @@ func TestRefusedManyIsDecidedSingly(t *testing.T) {
 			if n := g.commands.Load(); n != 3+2 {
 				t.Errorf("%s without %s: %d commands, want 5", way, without, n)
 			}
-			b.runner.apart.until = time.Now()
+			b.runner.unbatchables.until = time.Now()
 			ask()
 			if n := g.commands.Load(); n != 5+3 {
 				t.Errorf("%s without %s: %d commands, want 8", way, without, n)
@@ -279,7 +279,7 @@ func (b *bench) askTwice(reqs ...Request) (granted int64) {
 	b.t.Helper()
 	was := make([]bool, len(reqs))
 	for range 2 {
-		b.runner.apart.until, b.runner.apart.plans = time.Time{}, nil
+		b.runner.unbatchables.until, b.runner.unbatchables.plans = time.Time{}, nil
 		for i, got := range b.tryTogether(reqs...) {
 			was[i] = was[i] || got.err == nil && got.Allowed
 		}
@@ -303,13 +303,13 @@ func TestLateBatchOfNobody(t *testing.T) {
 	learn(t, b.Limiter, "p/x")
 	learnMany(t, b.Limiter)
 	batch := b.batchOf(Request{Scope: "p/x"}, Request{Scope: "p/x", ID: "one"}, Request{Scope: "p/x"})
-	m := b.runner.parcels(slices.Clone(batch))[0].(*many)
+	m := b.runner.commands(slices.Clone(batch))[0].(*batchCommand)
 	first, err := m.MarshalBinary()
 	if err != nil {
 		t.Fatal(err)
 	}
 	late := slices.Clone(first)
-	for again := []parcel{m}; len(again) > 0; {
+	for again := []command{m}; len(again) > 0; {
 		again = b.runner.exchange(t.Context(), again)
 	}
 	for _, p := range batch {
@@ -349,7 +349,7 @@ func TestGoneIsNotDecidedSingly(t *testing.T) {
 			b = (&bench{Limiter: b.Limiter, t: t, rdb: user, now: b.now}).under(window10())
 		}
 		batch := b.batchOf(Request{Scope: "p/x"}, Request{Scope: "p/x", ID: "one"}, Request{Scope: "p/x"})
-		parcels := b.runner.parcels(slices.Clone(batch))
+		parcels := b.runner.commands(slices.Clone(batch))
 		for _, p := range batch[:2] {
 			if _, err := p.leave(way.as, errNoAnswer); !errors.Is(err, errNoAnswer) {
 				t.Errorf("%s: %v", name, err)

@@ -11,7 +11,7 @@ import (
 // taskRequests are those of tasks of some scopes, which can wait for a turn.
 func taskRequests(scopes ...string) (reqs []Request) {
 	for i, scope := range scopes {
-		reqs = append(reqs, Request{Scope: scope, Ticket: fmt.Sprint("default:", i), Near: sec, Ahead: sec})
+		reqs = append(reqs, Request{Scope: scope, WaiterID: fmt.Sprint("default:", i), MaxDelayQueued: sec, MaxDelay: sec})
 	}
 	return reqs
 }
@@ -48,22 +48,22 @@ func TestTasksAreDecidedTogether(t *testing.T) {
 		started := func(what string, all []asked, left ...int64) {
 			b.t.Helper()
 			for i, got := range all {
-				if !got.Allowed || got.Turn != noTurn || got.Rules[2].Remaining != left[i] || got.Rules[2].ResetAfter != time.Minute {
+				if !got.Allowed || got.Position != noTurn || got.Rules[2].Remaining != left[i] || got.Rules[2].ResetAfter != time.Minute {
 					b.t.Errorf("%s: task %d: %+v", what, i, got.Decision)
 				}
 			}
 		}
 		started("quiet", commands("quiet", 1, taskRequests("p/a", "p/b", "p/a")...), 48, 48, 47)
 		b.heed("p/other", turnedDown(time.Hour))
-		other := b.decide(Request{Scope: "p/other", Ticket: "default:x", Near: sec, Ahead: sec})
-		if other.Allowed || !other.Turn.Waits {
+		other := b.decide(Request{Scope: "p/other", WaiterID: "default:x", MaxDelayQueued: sec, MaxDelay: sec})
+		if other.Allowed || !other.Position.Waits {
 			b.t.Fatalf("%+v", other)
 		}
 		started("told of another", commands("told of another", 1, taskRequests("p/a", "p/b")...), 46, 47)
 		b.heed("p/b", turnedDown(time.Hour))
 		all := commands("told of one", 1+1, taskRequests("p/a", "p/b")...)
 		started("told of one", all[:1], 45)
-		if d := all[1].Decision; d.Allowed || !d.Paused || !d.Turn.Waits {
+		if d := all[1].Decision; d.Allowed || !d.Paused || !d.Position.Waits {
 			b.t.Errorf("whose API has told: %+v", d)
 		}
 	})
@@ -76,7 +76,7 @@ func TestTaskOfABatchHoldsItsPlace(t *testing.T) {
 	learnMany(t, b.Limiter)
 	b.giveBack(b.decide(taskRequests("p/a")[0]).Grant)
 	all := b.askTogether(taskRequests("p/a", "p/a", "p/a")...)
-	_, lease := b.Hold(ctx, all[0].Grant)
+	_, lease := b.Lease(ctx, all[0].Grant)
 	if err := lease.Release(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestOthersCostNothing(t *testing.T) {
 			quiet := cost()
 			b.heed("p/other", turnedDown(time.Hour))
 			for i := range 5 {
-				if d := b.decide(Request{Scope: "p/other", Ticket: fmt.Sprint("default:", i)}); d.Allowed {
+				if d := b.decide(Request{Scope: "p/other", WaiterID: fmt.Sprint("default:", i)}); d.Allowed {
 					t.Fatalf("%+v", d)
 				}
 			}

@@ -161,7 +161,7 @@ func TestTogetherSaysTheSame(t *testing.T) {
 				reqs = append(reqs, Request{Scope: "p/x", Cost: 1 + random.Int64N(2)*random.Int64N(3)})
 			}
 			if random.IntN(3) == 0 {
-				clear(b.runner.apart.plans)
+				clear(b.runner.unbatchables.plans)
 			}
 			all := b.askTogether(reqs...)
 			// First who is admitted together, then the rest.
@@ -227,8 +227,8 @@ func TestDeniedIsAskedForSingly(t *testing.T) {
 // A rule that was never used and what else is not decided together is decided singly beside the rest.
 func TestBatchesMix(t *testing.T) {
 	t.Parallel()
-	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{
-		"p": {Scopes: map[string]Node{"*": {Rules: []Rule{window10()}}, "runs": {Rules: []Rule{runs10()}}}},
+	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{
+		"p": {Scopes: map[string]ScopeConfig{"*": {Rules: []Rule{window10()}}, "runs": {Rules: []Rule{runs10()}}}},
 		"q": {Rules: []Rule{window10()}},
 	})
 	if err != nil {
@@ -286,7 +286,7 @@ func TestForeignReplyToMany(t *testing.T) {
 	t.Parallel()
 	for _, reply := range []string{"*0\r\n", ":1\r\n", "$-1\r\n", "$0\r\n\r\n", "$8\r\n1234567X\r\n", "$15\r\n12345671234567\x01\r\n"} {
 		b := newBench(t, answering(t, reply), Config{}, policyOf(t, window10()))
-		p, err := b.plans.of("p/x")
+		p, err := b.scopes.of("p/x")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -314,7 +314,7 @@ func TestManyHasBoundedKeys(t *testing.T) {
 	for i := range 12 {
 		rules = append(rules, Rule{Name: fmt.Sprint("r", i), Algorithm: SlidingWindow, Limit: 1000, Per: time.Minute})
 	}
-	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Scopes: map[string]Node{"*": {Rules: rules}}}})
+	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Scopes: map[string]ScopeConfig{"*": {Rules: rules}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -323,7 +323,7 @@ func TestManyHasBoundedKeys(t *testing.T) {
 		learn(b.t, b.Limiter, "p/x")
 		learnMany(b.t, b.Limiter)
 		var reqs []Request
-		var m *many
+		var m *batchCommand
 		for i := range most + 10 {
 			req := Request{Scope: fmt.Sprint("p/", i), Cost: int64(i + 1)}
 			reqs = append(reqs, req)
@@ -377,7 +377,7 @@ func TestManyDeclaresItsKeys(t *testing.T) {
 // Hooks that print commands print no bytes, and count as no send.
 func TestManyPrints(t *testing.T) {
 	t.Parallel()
-	m := &many{args: []any{"evalsha"}}
+	m := &batchCommand{args: []any{"evalsha"}}
 	if got := redis.NewCmd(context.Background(), m.args[0], m).String(); got != "evalsha 0 attempts" || m.sends.Load() != 0 {
 		t.Errorf("%q, %d sends", got, m.sends.Load())
 	}

@@ -13,8 +13,8 @@ func TestReadsComeFromTheMaster(t *testing.T) {
 	reads, master, replica := redistest.LaggingReplica(t)
 	b := newBench(t, reads, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: time.Hour}))
 	d := b.decide(Request{Scope: "p"})
-	waits := Ask{Scope: "p", Ticket: "t"}
-	if d := b.decide(Request{Scope: waits.Scope, Ticket: waits.Ticket}); !d.Turn.Waits {
+	waits := Waiter{Scope: "p", ID: "t"}
+	if d := b.decide(Request{Scope: waits.Scope, WaiterID: waits.ID}); !d.Position.Waits {
 		t.Fatalf("%+v", d)
 	}
 	key := scheduleKey(b.provider("p"))
@@ -22,30 +22,30 @@ func TestReadsComeFromTheMaster(t *testing.T) {
 		t.Fatal("the client does not read from the replica, or that is not behind")
 	}
 
-	if stands, err := b.Stands(ctx, waits); err != nil || !stands {
+	if stands, err := b.IsQueued(ctx, waits); err != nil || !stands {
 		t.Errorf("it stands in line: %v, %v", stands, err)
 	}
 	if places, err := b.Waiting("p").Next(ctx, 1); err != nil || len(places) != 1 {
 		t.Errorf("one stands in line: %v, %v", places, err)
 	}
-	if err := b.Announce(ctx, "p"); err != nil {
+	if err := b.PublishActive(ctx, "p"); err != nil {
 		t.Fatal(err)
 	}
-	if turns, err := b.Turns(ctx, time.Time{}); err != nil || len(turns) != 1 {
+	if turns, err := b.ActiveProviders(ctx, time.Time{}); err != nil || len(turns) != 1 {
 		t.Errorf("p was announced: %v, %v", turns, err)
 	}
-	if out, err := b.Outlook(ctx, "p"); err != nil || out.Waiting != 1 {
+	if out, err := b.Forecast(ctx, "p"); err != nil || out.Waiting != 1 {
 		t.Errorf("one waits: %+v, %v", out, err)
 	}
-	if err := b.Keep(ctx, d.Grant, "kept", time.Hour); err != nil {
+	if err := b.SaveGrant(ctx, d.Grant, "kept", time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Kept(ctx, "p", "kept"); err != nil {
+	if _, err := b.LoadGrant(ctx, "p", "kept"); err != nil {
 		t.Errorf("it is kept: %v", err)
 	}
 
 	wake := func(glance bool) Dispatched {
-		woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, Glance: glance})
+		woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, OnlyIfDue: glance})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,7 @@ import (
 
 // lines renders bounds as "rule limit@scope", which overlay tables are easy to
 // read in.
-func lines(bounds []Bound) string {
+func lines(bounds []MatchedRule) string {
 	var out []string
 	for _, b := range bounds {
 		out = append(out, fmt.Sprintf("%s %d@%s", b.Rule.Name, b.Rule.Limit, b.Scope))
@@ -70,7 +70,7 @@ limits:
       b: {rules: [{name: r, algorithm: concurrency, limit: 3}]}
 `)
 	bounds, err := p.Match(mustScope(t, "a/b"))
-	want := []Bound{{
+	want := []MatchedRule{{
 		Rule:  Rule{Name: "r", Algorithm: Concurrency, Limit: 3, Lease: 30 * time.Second, OnRedisError: FailClosed},
 		Scope: mustScope(t, "a/b"),
 	}}
@@ -125,10 +125,10 @@ limits:
 
 func TestMatchUnmatched(t *testing.T) {
 	t.Parallel()
-	limits := map[string]Node{"a": {Scopes: map[string]Node{
+	limits := map[string]ScopeConfig{"a": {Scopes: map[string]ScopeConfig{
 		"b": {Rules: []Rule{{Name: "r", Algorithm: Concurrency, Limit: 1}}},
 		"c": {Rules: []Rule{{Name: "r", Unlimited: true}}},
-		"d": {Scopes: map[string]Node{"e": {}}},
+		"d": {Scopes: map[string]ScopeConfig{"e": {}}},
 	}}}
 	for i, row := range []struct {
 		unmatched Unmatched
@@ -158,7 +158,7 @@ func TestMatchUnmatched(t *testing.T) {
 	if _, err := zero.Match(mustScope(t, "a")); err == nil {
 		t.Error("the zero Policy admits a scope")
 	}
-	p, _ := NewPolicy("", map[string]Node{"*": {Rules: []Rule{{Name: "r", Unlimited: true}}}})
+	p, _ := NewPolicy("", map[string]ScopeConfig{"*": {Rules: []Rule{{Name: "r", Unlimited: true}}}})
 	if _, err := p.Match(Scope{}); err == nil {
 		t.Error("the zero Scope meets a rule")
 	}
@@ -167,10 +167,10 @@ func TestMatchUnmatched(t *testing.T) {
 // The model is the definition of the overlay, word for word: given parent's
 // layers P, low to high, the layers below are each "*" of P, then each name of P. What the
 // last of them says of answers counts for the rules of its level, and below it.
-func modelMatch(limits map[string]Node, s Scope) (bounds []Bound, matched bool) {
-	layers, says, heeds := []Node{{Scopes: limits}}, Corrects{}, false
+func modelMatch(limits map[string]ScopeConfig, s Scope) (bounds []MatchedRule, matched bool) {
+	layers, says, heeds := []ScopeConfig{{Scopes: limits}}, Corrects{}, false
 	for i, name := range s.Names() {
-		var below []Node
+		var below []ScopeConfig
 		for _, want := range []string{"*", name} {
 			for _, p := range layers {
 				if n, ok := p.Scopes[want]; ok {
@@ -195,7 +195,7 @@ func modelMatch(limits map[string]Node, s Scope) (bounds []Bound, matched bool) 
 		}
 		for _, name := range order {
 			if r := rules[name]; !r.Unlimited {
-				bounds = append(bounds, Bound{Rule: r, Scope: s.Prefix(i + 1), corrects: says, heeds: heeds})
+				bounds = append(bounds, MatchedRule{Rule: r, Scope: s.Prefix(i + 1), corrects: says, heeds: heeds})
 			}
 		}
 	}
@@ -229,12 +229,12 @@ func TestMatchModel(t *testing.T) {
 func TestMatchWorstTree(t *testing.T) {
 	t.Parallel()
 	// Both "*" and n at every level: 2^8 nodes cover the last one.
-	limits := map[string]Node{}
+	limits := map[string]ScopeConfig{}
 	for level := maxLevels; level > 0; level-- {
-		rule := func(limit int64) Node {
-			return Node{Rules: []Rule{{Name: "r", Algorithm: Concurrency, Limit: limit}}, Scopes: limits}
+		rule := func(limit int64) ScopeConfig {
+			return ScopeConfig{Rules: []Rule{{Name: "r", Algorithm: Concurrency, Limit: limit}}, Scopes: limits}
 		}
-		limits = map[string]Node{"*": rule(int64(level)), "n": rule(int64(10 * level))}
+		limits = map[string]ScopeConfig{"*": rule(int64(level)), "n": rule(int64(10 * level))}
 	}
 	p, err := NewPolicy(UnmatchedDeny, limits)
 	if err != nil {
@@ -278,7 +278,7 @@ func BenchmarkMatch(b *testing.B) {
 }
 
 // bare returns the bounds without their patterns, for tests of other things.
-func bare(bounds []Bound) []Bound {
+func bare(bounds []MatchedRule) []MatchedRule {
 	out := slices.Clone(bounds)
 	for i := range out {
 		out[i].Pattern = ""

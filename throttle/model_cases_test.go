@@ -13,8 +13,8 @@ import (
 func (b *bench) under(rules ...Rule) *bench {
 	b.t.Helper()
 	cfg := b.cfg
-	if cfg.Pad == 0 {
-		cfg.Pad = -1
+	if cfg.StartTolerance == 0 {
+		cfg.StartTolerance = -1
 	}
 	l, err := New(b.rdb, policyOf(b.t, rules...), cfg)
 	if err != nil {
@@ -26,7 +26,7 @@ func (b *bench) under(rules ...Rule) *bench {
 
 func (b *bench) pttl(rule string) time.Duration {
 	b.t.Helper()
-	p, err := b.plans.of("p/x")
+	p, err := b.scopes.of("p/x")
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -43,11 +43,11 @@ func (b *bench) pttl(rule string) time.Duration {
 // rule can ever admit.
 func (b *bench) raw(cost int64, ahead time.Duration) Decision {
 	b.t.Helper()
-	p, err := b.plans.of("p/x")
+	p, err := b.scopes.of("p/x")
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	reply, err := b.runner.run(context.Background(), b.attempt(p, &Request{Scope: "p/x", ID: NewID(), Cost: cost, Ahead: ahead}).call())
+	reply, err := b.runner.run(context.Background(), b.attempt(p, &Request{Scope: "p/x", ID: NewID(), Cost: cost, MaxDelay: ahead}).call())
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestCases(t *testing.T) {
 			[]Rule{bucket(1, 10*sec, 1)}, func(b *bench) {
 				b.decide(Request{Scope: "p/x"})
 				b.at(-30e6)
-				d := b.decide(Request{Scope: "p/x", Ahead: time.Minute})
+				d := b.decide(Request{Scope: "p/x", MaxDelay: time.Minute})
 				if !d.Allowed || d.Wait != 10*sec {
 					b.t.Fatalf("got %+v, want a start in 10s", d)
 				}
@@ -105,7 +105,7 @@ func TestCases(t *testing.T) {
 		"a start far ahead under a rate that divides nothing": {
 			[]Rule{bucket(999_999_999_989, sec, 4_000_000_000), {Name: "slow", Algorithm: TokenBucket, Limit: 1, Per: time.Minute}}, func(b *bench) {
 				b.decide(Request{Scope: "p/x"})
-				if d := b.decide(Request{Scope: "p/x", Ahead: time.Minute}); !d.Allowed || d.Wait != time.Minute {
+				if d := b.decide(Request{Scope: "p/x", MaxDelay: time.Minute}); !d.Allowed || d.Wait != time.Minute {
 					b.t.Errorf("got %+v", d)
 				}
 			},
@@ -114,7 +114,7 @@ func TestCases(t *testing.T) {
 			[]Rule{bucket(5, sec, 5), {Name: "s", Algorithm: SlidingWindow, Limit: 5, Per: sec}, {Name: "f", Algorithm: FixedWindow, Limit: 5, Per: sec}}, func(b *bench) {
 				for _, ahead := range []time.Duration{0, time.Minute} {
 					for range 3 {
-						if d := b.raw(6, ahead); d.Allowed || d.RetryAfter != Unknown {
+						if d := b.raw(6, ahead); d.Allowed || d.RetryAfter != Never {
 							b.t.Fatalf("got %+v", d)
 						}
 						b.now.Add(3600e6)
@@ -128,7 +128,7 @@ func TestCases(t *testing.T) {
 				if d := b.decide(Request{Scope: "p/x"}); d.RetryAfter != hour || d.Binding != 1 {
 					b.t.Errorf("got %+v, want an hour for rule 1", d)
 				}
-				if d := b.under(Rule{Name: "c", Algorithm: Concurrency, Limit: 1}, sliding(1, hour), Rule{Name: "z", Algorithm: FixedWindow, Limit: 0, Per: hour}).decide(Request{Scope: "p/x"}); d.RetryAfter != Unknown || d.Binding != 2 {
+				if d := b.under(Rule{Name: "c", Algorithm: Concurrency, Limit: 1}, sliding(1, hour), Rule{Name: "z", Algorithm: FixedWindow, Limit: 0, Per: hour}).decide(Request{Scope: "p/x"}); d.RetryAfter != Never || d.Binding != 2 {
 					b.t.Errorf("got %+v, want no end, for the suspended rule", d)
 				}
 			},
@@ -167,7 +167,7 @@ func TestCases(t *testing.T) {
 				shared := b.under(sliding(3, sec))
 				b.decide(Request{Scope: "p/x"})
 				b.at(100e3)
-				if d := b.decide(Request{Scope: "p/x", Ahead: sec}); d.Wait != 400*ms {
+				if d := b.decide(Request{Scope: "p/x", MaxDelay: sec}); d.Wait != 400*ms {
 					b.t.Fatalf("got %+v", d)
 				}
 				b.at(200e3)
@@ -184,7 +184,7 @@ func TestCases(t *testing.T) {
 				shared := b.under(fixed(3, sec))
 				b.at(900e3)
 				b.decide(Request{Scope: "p/x"})
-				ahead := b.decide(Request{Scope: "p/x", Ahead: sec})
+				ahead := b.decide(Request{Scope: "p/x", MaxDelay: sec})
 				if ahead.Wait != 500*ms {
 					b.t.Fatalf("got %+v", ahead)
 				}
@@ -207,8 +207,8 @@ func TestCases(t *testing.T) {
 		"five numbers of a grant ahead": {
 			[]Rule{bucket(1, sec, 1)}, func(b *bench) {
 				b.decide(Request{Scope: "p/x"})
-				d := b.decide(Request{Scope: "p/x", Ahead: sec})
-				if five := d.Five(); !d.Allowed || five[0] != 0 || five[3] != -1 {
+				d := b.decide(Request{Scope: "p/x", MaxDelay: sec})
+				if five := d.Tuple(); !d.Allowed || five[0] != 0 || five[3] != -1 {
 					b.t.Errorf("allowed %t, five %v", d.Allowed, five)
 				}
 			},
@@ -218,7 +218,7 @@ func TestCases(t *testing.T) {
 				d := b.decide(Request{Scope: "p/x", ID: "a"})
 				b.giveBack(d.Grant)
 				d = b.decide(Request{Scope: "p/x", ID: "a"})
-				if five := d.Five(); d.Allowed || five[0] != 1 || five[3] != 1 {
+				if five := d.Tuple(); d.Allowed || five[0] != 1 || five[3] != 1 {
 					b.t.Errorf("allowed %t, five %v", d.Allowed, five)
 				}
 			},
@@ -300,7 +300,7 @@ func TestBucketRate(t *testing.T) {
 				// What a bucket can owe: all of its burst, a start a minute ahead, a
 				// clock that stepped back a minute.
 				owes := new(big.Int).Mul(big.NewInt(q), big.NewInt(burst))
-				owes.Add(owes, new(big.Int).Mul(big.NewInt(p), big.NewInt(2*MaxAhead.Microseconds())))
+				owes.Add(owes, new(big.Int).Mul(big.NewInt(p), big.NewInt(2*MaxDelayLimit.Microseconds())))
 				if owes.Cmp(big.NewInt(1<<53)) >= 0 {
 					t.Errorf("%s: owes up to %v parts, which Lua can't count", name, owes)
 				}

@@ -35,12 +35,12 @@ func generalParts() string {
 }
 
 // charge charges the twins of a grant.
-func (w *world) charge(p *plan, req Request, start int64) {
+func (w *world) charge(p *compiledScope, req Request, start int64) {
 	must(probe.Run(ctx, w.rdb, twins(p), p.args(req.Cost, w.limiters[w.version].clock(), p.attemptID(&req), start)...).Err())
 	w.snapshotTwins(p)
 }
 
-func twins(p *plan) []string {
+func twins(p *compiledScope) []string {
 	keys := make([]string, len(p.keys))
 	for i, key := range p.keys {
 		keys[i] = twinOf(key)
@@ -49,8 +49,8 @@ func twins(p *plan) []string {
 }
 
 // compare asks rules and twins alike.
-func (w *world) compare(p *plan) {
-	twin := &plan{scope: p.scope, provider: p.provider, bounds: p.bounds, states: p.states, kinds: p.kinds, keys: twins(p), rules: p.rules, told: p.told, path: p.path,
+func (w *world) compare(p *compiledScope) {
+	twin := &compiledScope{scope: p.scope, provider: p.provider, bounds: p.bounds, states: p.states, kinds: p.kinds, keys: twins(p), rules: p.rules, told: p.told, path: p.path,
 		from: p.from, until: p.until, hours: p.hours, ends: p.ends, pauses: p.pauses, open: p.open}
 	for _, cost := range []int64{1, 2, 7} {
 		a, b := w.peek(p, ask{cost, w.now})[0], w.peek(twin, ask{cost, w.now})[0]
@@ -75,7 +75,7 @@ func (w *world) compare(p *plan) {
 	}
 }
 
-func (w *world) snapshotTwins(p *plan) {
+func (w *world) snapshotTwins(p *compiledScope) {
 	pipe := w.rdb.Pipeline()
 	for _, key := range twins(p) {
 		pipe.PTTL(ctx, key)

@@ -48,7 +48,7 @@ type world struct {
 
 type granted struct {
 	d       Decision
-	p       *plan
+	p       *compiledScope
 	start   int64 // by the clock
 	attempt string
 	pass    int
@@ -77,7 +77,7 @@ func newWorld(rdb redis.UniversalClient, prefix string, h *randomHistory) *world
 	for _, limits := range h.versions {
 		policy, err := NewPolicy(UnmatchedDeny, limits)
 		must(err)
-		l, err := New(rdb, policy, Config{Prefix: prefix, Pad: -1, Unbatched: true})
+		l, err := New(rdb, policy, Config{Prefix: prefix, StartTolerance: -1, Unbatched: true})
 		must(err)
 		l.clock = func() string { return strconv.FormatInt(w.now, 10) }
 		w.limiters = append(w.limiters, l)
@@ -102,8 +102,8 @@ func newWorld(rdb redis.UniversalClient, prefix string, h *randomHistory) *world
 	return w
 }
 
-func (w *world) plan(scope string) *plan {
-	p, err := w.limiters[w.version].plans.of(scope)
+func (w *world) plan(scope string) *compiledScope {
+	p, err := w.limiters[w.version].scopes.of(scope)
 	must(err)
 	return p
 }
@@ -211,15 +211,15 @@ func (w *world) expiry(key, content string, ttl, stalled time.Duration) {
 type ask struct{ cost, at int64 }
 
 // asOf is a plan as it is at another time.
-func (w *world) asOf(p *plan, at int64) *plan {
+func (w *world) asOf(p *compiledScope, at int64) *compiledScope {
 	if !p.stale(time.UnixMicro(at)) {
 		return p
 	}
-	return newPlan(w.limiters[w.version].plans.keys, p.scope, p.bounds, 0, time.UnixMicro(at))
+	return compileScope(w.limiters[w.version].scopes.keys, p.scope, p.bounds, 0, time.UnixMicro(at))
 }
 
 // peek asks what decide would say of a cost at a moment.
-func (w *world) peek(p *plan, asks ...ask) []Decision {
+func (w *world) peek(p *compiledScope, asks ...ask) []Decision {
 	pipe := w.rdb.Pipeline()
 	script := scriptOf(lua.Decide, p.kinds)
 	for _, a := range asks {
@@ -270,7 +270,7 @@ func (w *world) decide(o op) {
 			cost = min(cost, b.Rule.Capacity())
 		}
 	}
-	req := Request{Scope: o.Scope, Cost: cost, ID: fmt.Sprintf("op%d", o.N), Ahead: time.Duration(o.Ahead) * time.Microsecond}
+	req := Request{Scope: o.Scope, Cost: cost, ID: fmt.Sprintf("op%d", o.N), MaxDelay: time.Duration(o.Ahead) * time.Microsecond}
 	if w.behind {
 		req.late, _ = o.late()
 	}
@@ -317,7 +317,7 @@ func (w *world) decide(o op) {
 
 // delay is the most that steps of the clock back may delay anybody by: no more than the steps,
 // nor, but for leases, than docs/algorithms.md#clock-steps says of each rule.
-func (w *world) delay(p *plan) int64 {
+func (w *world) delay(p *compiledScope) int64 {
 	if w.back == 0 {
 		return 0
 	}
@@ -336,7 +336,7 @@ func (w *world) delay(p *plan) int64 {
 			aligned += per // what is left of one that it had been in
 		case Calendar:
 			length, _ := r.span(w.now)
-			one = 2*MaxAhead.Microseconds() + length
+			one = 2*MaxDelayLimit.Microseconds() + length
 			aligned += 2 * length
 		case Concurrency:
 		}
@@ -345,7 +345,7 @@ func (w *world) delay(p *plan) int64 {
 	return most + aligned
 }
 
-func units(p *plan, i int, cost int64) int64 {
+func units(p *compiledScope, i int, cost int64) int64 {
 	if p.bounds[i].Rule.Algorithm == Concurrency {
 		return 1
 	}
@@ -354,14 +354,14 @@ func units(p *plan, i int, cost int64) int64 {
 
 func waitOf(us, moment int64) time.Duration {
 	if moment == never {
-		return Unknown
+		return Never
 	}
 	return time.Duration(us) * time.Microsecond
 }
 
-func (w *world) allowed(o op, p *plan, req Request, d Decision, attempt string, after map[string]string) {
-	if d.Wait > req.Ahead {
-		fail("granted %v ahead, of %v", d.Wait, req.Ahead)
+func (w *world) allowed(o op, p *compiledScope, req Request, d Decision, attempt string, after map[string]string) {
+	if d.Wait > req.MaxDelay {
+		fail("granted %v ahead, of %v", d.Wait, req.MaxDelay)
 	}
 	if d.Wait < req.late.from {
 		fail("granted %v ahead, of %v at least", d.Wait, req.late.from)
@@ -411,12 +411,12 @@ func (w *world) exact(l *ledger) bool {
 	return w.back == 0 && l.exact(w.u()) && (!w.wide || l.rule.Algorithm != FixedWindow)
 }
 
-func (w *world) denied(p *plan, req Request, d Decision, attempt string, after map[string]string) {
+func (w *world) denied(p *compiledScope, req Request, d Decision, attempt string, after map[string]string) {
 	if after[attempt] != "" {
 		fail("a denial left a record")
 	}
-	if d.RetryAfter <= 0 || d.RetryAfter <= req.Ahead && d.RetryAfter != Unknown && !hoping(p) && req.late.from == 0 {
-		fail("denied for %v with a start allowed %v ahead", d.RetryAfter, req.Ahead)
+	if d.RetryAfter <= 0 || d.RetryAfter <= req.MaxDelay && d.RetryAfter != Never && !hoping(p) && req.late.from == 0 {
+		fail("denied for %v with a start allowed %v ahead", d.RetryAfter, req.MaxDelay)
 	}
 	mended := false
 	for i, key := range p.keys {
@@ -436,7 +436,7 @@ func (w *world) denied(p *plan, req Request, d Decision, attempt string, after m
 	for tries := 3; mended; tries-- {
 		w.sync()
 		sent := time.Now()
-		_, err := w.limiters[w.version].Decide(ctx, Request{Scope: req.Scope, Cost: req.Cost, ID: req.ID, Ahead: req.Ahead, late: req.late})
+		_, err := w.limiters[w.version].Decide(ctx, Request{Scope: req.Scope, Cost: req.Cost, ID: req.ID, MaxDelay: req.MaxDelay, late: req.late})
 		must(err)
 		again := w.snapshot(sent)
 		if equalKeys(again, after, p.keys) {
@@ -449,12 +449,12 @@ func (w *world) denied(p *plan, req Request, d Decision, attempt string, after m
 	}
 }
 
-func leased(p *plan) bool { return len(p.leases) > 0 }
+func leased(p *compiledScope) bool { return len(p.leases) > 0 }
 
 // hoping says that a wait may be longer than it is told: until a lease is not renewed,
 // or until it is known what a period leaves over.
-func hoping(p *plan) bool {
-	return leased(p) || slices.ContainsFunc(p.bounds, func(b Bound) bool { return b.Rule.Rollover > 0 })
+func hoping(p *compiledScope) bool {
+	return leased(p) || slices.ContainsFunc(p.bounds, func(b MatchedRule) bool { return b.Rule.Rollover > 0 })
 }
 
 func equalKeys(a, b map[string]string, keys []string) bool {
@@ -467,11 +467,11 @@ func equalKeys(a, b map[string]string, keys []string) bool {
 }
 
 // ttls: every key outlasts its meaning, and not by much.
-func (w *world) ttls(p *plan, d Decision, stalled time.Duration) {
+func (w *world) ttls(p *compiledScope, d Decision, stalled time.Duration) {
 	for i, key := range p.keys {
 		r := d.Rules[i]
 		at, ok := w.expires[key]
-		if !ok || r.ResetAfter == Unknown {
+		if !ok || r.ResetAfter == Never {
 			continue
 		}
 		lasts := time.Duration(at-w.now) * time.Microsecond
@@ -521,12 +521,12 @@ func (w *world) longest() time.Duration {
 
 // answers: what a decision says of later moments is true: the scripts are asked
 // at those moments, if nobody else comes meanwhile.
-func (w *world) answers(o op, p *plan, cost int64, d Decision) {
+func (w *world) answers(o op, p *compiledScope, cost int64, d Decision) {
 	i := o.N % len(p.bounds)
 	r, rule := d.Rules[i], p.bounds[i].Rule
 	asks := []ask{{cost, w.now}, {cost, w.now}, {cost, w.now}, {cost, w.now}, {1, w.now}, {1, w.now}, {cost, w.now}, {cost, w.now}}
 	after := func(k int, wait time.Duration, back int64) {
-		if wait > 0 && wait != Unknown {
+		if wait > 0 && wait != Never {
 			asks[k].at += wait.Microseconds() - back
 		}
 	}
@@ -542,16 +542,16 @@ func (w *world) answers(o op, p *plan, cost int64, d Decision) {
 		return // into which period the clock steps back, one that is open may be further off than its next
 	}
 	apart := w.behind && o.N%4 == 3 // it was asked for a start some way ahead, which may not be there while one at once is
-	if !d.Allowed && d.RetryAfter != Unknown && !w.beyond(p, d.RetryAfter) && (!got[0].Allowed || got[1].Allowed && !apart) {
+	if !d.Allowed && d.RetryAfter != Never && !w.beyond(p, d.RetryAfter) && (!got[0].Allowed || got[1].Allowed && !apart) {
 		fail("denied for %v: allowed then is %t, a microsecond before %t", d.RetryAfter, got[0].Allowed, got[1].Allowed)
 	}
-	if !d.Allowed && r.Limited != (r.RetryAfter != 0) || !d.Allowed && r.Limited && r.RetryAfter != Unknown && (got[2].Rules[i].Limited || !got[3].Rules[i].Limited) {
+	if !d.Allowed && r.Limited != (r.RetryAfter != 0) || !d.Allowed && r.Limited && r.RetryAfter != Never && (got[2].Rules[i].Limited || !got[3].Rules[i].Limited) {
 		fail("%s limited %t for %v: limited then is %t, a microsecond before %t", p.keys[i], r.Limited, r.RetryAfter, got[2].Rules[i].Limited, got[3].Rules[i].Limited)
 	}
 	if rule.Rollover > 0 || rule.Spread {
 		return // more may be left than the limit, and not at once
 	}
-	if r.ResetAfter != Unknown && rule.Limit > 0 && (got[4].Rules[i].Remaining != rule.Capacity() || r.ResetAfter > 0 && got[5].Rules[i].Remaining == rule.Capacity() && rule.Margin == 0) {
+	if r.ResetAfter != Never && rule.Limit > 0 && (got[4].Rules[i].Remaining != rule.Capacity() || r.ResetAfter > 0 && got[5].Rules[i].Remaining == rule.Capacity() && rule.Margin == 0) {
 		fail("%s resets in %v: %d left then, %d a microsecond before", p.keys[i], r.ResetAfter, got[4].Rules[i].Remaining, got[5].Rules[i].Remaining)
 	}
 	aligned := rule.Algorithm == FixedWindow || rule.Algorithm == Calendar
@@ -564,8 +564,8 @@ func (w *world) answers(o op, p *plan, cost int64, d Decision) {
 }
 
 // beyond says that a wait ends later than a calendar on the path is known: it may be longer.
-func (w *world) beyond(p *plan, wait time.Duration) bool {
-	return slices.ContainsFunc(p.bounds, func(b Bound) bool {
+func (w *world) beyond(p *compiledScope, wait time.Duration) bool {
+	return slices.ContainsFunc(p.bounds, func(b MatchedRule) bool {
 		if b.Rule.Algorithm != Calendar {
 			return false
 		}
@@ -614,9 +614,9 @@ func (w *world) again(g *granted) {
 func (w *world) giveBack(g *granted) {
 	l := w.limiters[w.version]
 	sent := time.Now()
-	must(l.GiveBack(ctx, g.d.Grant))
+	must(l.Refund(ctx, g.d.Grant))
 	first := w.snapshot(sent, g.attempt)
-	must(l.GiveBack(ctx, g.d.Grant))
+	must(l.Refund(ctx, g.d.Grant))
 	w.stored = w.snapshot(sent, g.attempt)
 	if !maps.Equal(first, w.stored) {
 		fail("giving back twice changed\n%v\nto\n%v", first, w.stored)
@@ -662,7 +662,7 @@ func (w *world) crowded(g *granted) (until int64) {
 	return until
 }
 
-func (*world) due(p *plan) string { return p.queue[1].(string) } //nolint:forcetypeassert // it is one
+func (*world) due(p *compiledScope) string { return p.queue[1].(string) } //nolint:forcetypeassert // it is one
 
 func (w *world) lease(what int, g *granted) {
 	keys, leases, _ := g.p.leaseKeys()

@@ -12,7 +12,7 @@ func TestClaimedAndGone(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: time.Hour}), func(b *bench) {
 		b.decide(Request{Scope: "p/a"})
-		if d, err := b.Queue(ctx, Request{Scope: "p/a", Ticket: "x"}); err != nil || !d.Turn.Waits {
+		if d, err := b.Queue(ctx, Request{Scope: "p/a", WaiterID: "x"}); err != nil || !d.Position.Waits {
 			b.t.Fatalf("%+v, %v", d, err)
 		}
 		b.pass(time.Hour)
@@ -20,8 +20,8 @@ func TestClaimedAndGone(t *testing.T) {
 		if len(one) != 1 {
 			b.t.Fatalf("%+v", one)
 		}
-		place := one[0].Under(one[0].Grant)
-		b.dispatch(DispatchRequest{Max: 1, Claimed: []Place{place}, Gone: []Place{one[0].Place}})
+		place := one[0].WithGrant(one[0].Grant)
+		b.dispatch(DispatchRequest{Max: 1, Claimed: []WaiterRef{place}, Deleted: []WaiterRef{one[0].WaiterRef}})
 		if d := b.decide(Request{Scope: "p/b"}); d.Allowed {
 			b.t.Error("two runs in an hour")
 		}
@@ -34,21 +34,21 @@ func TestLeftBesideAnotherSignature(t *testing.T) {
 	calls, tokens := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 10, Per: sec}, Rule{Name: "t", Algorithm: SlidingWindow, Limit: 10, Per: sec, Unit: "tokens"}
 	onBoth(t, Config{}, policyOf(t, calls, tokens), func(b *bench) {
 		for i := range 4 {
-			req := Request{Scope: fmt.Sprintf("p/%c", 'a'+i%2), Ticket: fmt.Sprint(i)}
+			req := Request{Scope: fmt.Sprintf("p/%c", 'a'+i%2), WaiterID: fmt.Sprint(i)}
 			if i%2 == 0 {
 				req.Costs, req.Priority = Costs{"requests": 1}, 5
 			}
-			if d, err := b.Queue(ctx, req); err != nil || !d.Turn.Waits {
+			if d, err := b.Queue(ctx, req); err != nil || !d.Position.Waits {
 				b.t.Fatalf("%+v, %v", d, err)
 			}
 		}
-		req := DispatchRequest{Provider: "p", Max: 10, Leave: func(scope string) bool { return scope == "p/a" }}
+		req := DispatchRequest{Provider: "p", Max: 10, Skip: func(scope string) bool { return scope == "p/a" }}
 		woken := b.dispatch(req)
 		if strings.Join(tickets(placesOf(woken.Granted)), " ") != "1 3" {
 			b.t.Errorf("%+v: want those of p/b", woken)
 		}
 		b.pass(sec)
-		req.Leave = nil
+		req.Skip = nil
 		if woken = b.dispatch(req); strings.Join(tickets(placesOf(woken.Granted)), " ") != "0 2" {
 			b.t.Errorf("%+v: want those of p/a", woken)
 		}

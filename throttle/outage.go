@@ -41,7 +41,7 @@ func (o *outage) began(err error) {
 
 // over notes that Redis decided under the rules of a plan, and tells when that
 // ends the outage.
-func (o *outage) over(p *plan) {
+func (o *outage) over(p *compiledScope) {
 	if !o.on.Load() {
 		return
 	}
@@ -65,7 +65,7 @@ func (o *outage) failed() (first bool) {
 }
 
 // decided drops the shares of a plan, and all of them when it ends the outage.
-func (o *outage) decided(p *plan) (lasted time.Duration, done bool) {
+func (o *outage) decided(p *compiledScope) (lasted time.Duration, done bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, key := range p.keys {
@@ -84,7 +84,7 @@ func (o *outage) decided(p *plan) (lasted time.Duration, done bool) {
 // withoutRedis decides by the rules' failure policies: closed refuses to decide,
 // open does not count, share counts in this process. A closed rule on the path
 // outweighs the others, and the answer always says that it is degraded.
-func (l *Limiter) withoutRedis(ctx context.Context, p *plan, req *Request, cause error) (Decision, error) {
+func (l *Limiter) withoutRedis(ctx context.Context, p *compiledScope, req *Request, cause error) (Decision, error) {
 	none := Decision{Binding: -1}
 	if err := ended(ctx); err != nil {
 		return none, err
@@ -96,12 +96,12 @@ func (l *Limiter) withoutRedis(ctx context.Context, p *plan, req *Request, cause
 			return none, unavailable(ctx, "decide for", req.Scope, cause)
 		}
 	}
-	return l.outage.decide(p, req, live, time.Duration(l.ahead.Load())+l.cfg.Pad), nil
+	return l.outage.decide(p, req, live, time.Duration(l.ahead.Load())+l.cfg.StartTolerance), nil
 }
 
 // decide grants req from this process's shares, under all of them or none. What
 // Redis granted before may start as late as slack from now.
-func (o *outage) decide(p *plan, req *Request, live int64, slack time.Duration) Decision {
+func (o *outage) decide(p *compiledScope, req *Request, live int64, slack time.Duration) Decision {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()
@@ -167,7 +167,7 @@ func (o *outage) drop() {
 
 // hold keeps the places of a grant of this outage until they are given back:
 // its holder is in this process, and ends with it.
-func (o *outage) hold(p *plan, g Grant) {
+func (o *outage) hold(p *compiledScope, g Grant) {
 	o.each(p, func(s *share) {
 		if _, held := s.held[g.id]; held {
 			s.held[g.id] = forever
@@ -177,12 +177,12 @@ func (o *outage) hold(p *plan, g Grant) {
 
 // giveBack frees the places that a grant of this outage holds; its units are few
 // and stay spent.
-func (o *outage) giveBack(p *plan, g Grant) {
+func (o *outage) giveBack(p *compiledScope, g Grant) {
 	o.each(p, func(s *share) { delete(s.held, g.id) })
 }
 
 // each visits the shares of a plan's concurrency rules.
-func (o *outage) each(p *plan, visit func(*share)) {
+func (o *outage) each(p *compiledScope, visit func(*share)) {
 	if p == nil {
 		return // a grant of a stand-in's
 	}

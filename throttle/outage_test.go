@@ -187,7 +187,7 @@ func TestOutageIsToldOnce(t *testing.T) {
 	t.Parallel()
 	log := &lineHandler{}
 	open := failing(FailOpen)
-	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Scopes: map[string]Node{"*": {Rules: []Rule{open}}}}})
+	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Scopes: map[string]ScopeConfig{"*": {Rules: []Rule{open}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,7 +247,7 @@ func TestShareDuringOutage(t *testing.T) {
 	window := Rule{Name: "window", Algorithm: SlidingWindow, Limit: 9, Per: 10 * sec, OnRedisError: FailShare}
 	runs := Rule{Name: "runs", Algorithm: Concurrency, Limit: 5, Lease: 20 * sec, OnRedisError: FailShare}
 	open := failing(FailOpen)
-	bubble(t, Config{Pad: -1}, policyOf(t, window, runs, open), noRetries, func(t *testing.T, w *wire, l *Limiter) {
+	bubble(t, Config{StartTolerance: -1}, policyOf(t, window, runs, open), noRetries, func(t *testing.T, w *wire, l *Limiter) {
 		l.members.seen.Store(2)
 		w.down.Store(true)
 		decide := func(cost int64) Decision {
@@ -277,8 +277,8 @@ func TestShareDuringOutage(t *testing.T) {
 		if d := decide(1); d.Allowed || d.Binding != 1 || d.RetryAfter != 10*sec {
 			t.Fatalf("both places are taken: %+v", d)
 		}
-		_, lease := l.Hold(t.Context(), first.Grant)
-		if err := l.GiveBack(t.Context(), second.Grant); err != nil {
+		_, lease := l.Lease(t.Context(), first.Grant)
+		if err := l.Refund(t.Context(), second.Grant); err != nil {
 			t.Fatal(err)
 		}
 		third := decide(1)
@@ -325,7 +325,7 @@ func TestJoin(t *testing.T) {
 			limiters[i] = l
 			var ctx context.Context
 			ctx, leave[i] = context.WithCancel(t.Context())
-			joined.Go(func() { l.Join(ctx) })
+			joined.Go(func() { l.Heartbeat(ctx) })
 		}
 		live := func(want ...int64) {
 			t.Helper()

@@ -9,23 +9,23 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Outlook is what the next task of a scope meets: how its rules stand, how fast they
+// Forecast is what the next task of a scope meets: how its rules stand, how fast they
 // go on, and who waits for them.
-type Outlook struct {
+type Forecast struct {
 	// At is the Redis server's time.
 	At time.Time
 	// Waiting is how many requests stand in the scope's own queue: the sum of its tasks'
 	// costs, of those by unit their requests.
 	Waiting int64
 	// Rules has one entry for each rule on the scope's path that holds now, outermost first.
-	Rules []RuleOutlook
+	Rules []RuleForecast
 	// Until is when other rules hold, by the server's clock; zero where none holds in
 	// certain hours only.
 	Until time.Time
 }
 
-// RuleOutlook is one rule of an Outlook.
-type RuleOutlook struct {
+// RuleForecast is one rule of an Outlook.
+type RuleForecast struct {
 	// RuleState is what Peek says for one unit.
 	RuleState
 	// Units come back every Per while tasks wait for them, the pad and the margin
@@ -45,17 +45,17 @@ type RuleOutlook struct {
 	Waiting, Lines int64
 }
 
-// Outlook returns what the next task of a scope meets, and changes nothing. It costs
+// Forecast returns what the next task of a scope meets, and changes nothing. It costs
 // two round trips. Its errors are those of Peek.
-func (l *Limiter) Outlook(ctx context.Context, scope string) (Outlook, error) {
-	p, err := l.plans.of(scope)
+func (l *Limiter) Forecast(ctx context.Context, scope string) (Forecast, error) {
+	p, err := l.scopes.of(scope)
 	if err != nil {
-		return Outlook{}, err
+		return Forecast{}, err
 	}
 	d, err := l.peek(ctx, p, Request{Scope: scope, Cost: defaultCost, ID: NewID()})
 	if err == nil && p.stale(d.At) {
-		if p = l.plans.again(p, d.At); p == nil {
-			return Outlook{At: d.At}, nil
+		if p = l.scopes.refresh(p, d.At); p == nil {
+			return Forecast{At: d.At}, nil
 		}
 	}
 	if err != nil || len(d.Rules) != len(p.bounds) {
@@ -63,24 +63,24 @@ func (l *Limiter) Outlook(ctx context.Context, scope string) (Outlook, error) {
 		if !d.At.IsZero() {
 			at = d.At
 		}
-		return Outlook{At: at, Until: p.changes()}, err
+		return Forecast{At: at, Until: p.changes()}, err
 	}
-	out := Outlook{At: d.At, Until: p.changes(), Rules: make([]RuleOutlook, len(d.Rules))}
+	out := Forecast{At: d.At, Until: p.changes(), Rules: make([]RuleForecast, len(d.Rules))}
 	for i := range d.Rules {
-		r := RuleOutlook{RuleState: d.Rules[i]}
-		r.Units, r.Per = pace(p.bounds[i].Rule, l.cfg.Pad)
+		r := RuleForecast{RuleState: d.Rules[i]}
+		r.Units, r.Per = pace(p.bounds[i].Rule, l.cfg.StartTolerance)
 		r.calendar(p.bounds[i].Rule, d.At)
 		out.Rules[i] = r
 	}
 	if err := l.countWaiting(ctx, p, &out); err != nil {
-		return Outlook{}, unavailable(ctx, "look at the queues of", scope, err)
+		return Forecast{}, unavailable(ctx, "look at the queues of", scope, err)
 	}
 	return out, nil
 }
 
 // countWaiting reads what waits below the levels of a scope's rules: see lua/include/waiting/tree.lua. Those in flight are
 // charged already.
-func (l *Limiter) countWaiting(ctx context.Context, p *plan, out *Outlook) error {
+func (l *Limiter) countWaiting(ctx context.Context, p *compiledScope, out *Forecast) error {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
 	leaf := scopePath(p.scope.String()) + "/"
@@ -143,7 +143,7 @@ func sum(v any) int64 {
 }
 
 // calendar tells of a calendar's periods.
-func (r *RuleOutlook) calendar(rule Rule, at time.Time) {
+func (r *RuleForecast) calendar(rule Rule, at time.Time) {
 	if rule.Algorithm != Calendar || rule.Limit == 0 {
 		return
 	}

@@ -11,9 +11,9 @@ import (
 // TestOutlook holds what Outlook tells against what was charged and lined up.
 func TestOutlook(t *testing.T) {
 	t.Parallel()
-	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p q": {
+	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p q": {
 		Rules: []Rule{{Name: "account", Algorithm: SlidingWindow, Limit: 5, Per: sec}, {Name: "held", Algorithm: Concurrency, Limit: 9}},
-		Scopes: map[string]Node{"*": {Rules: []Rule{
+		Scopes: map[string]ScopeConfig{"*": {Rules: []Rule{
 			{Name: "tenant", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 2},
 			{Name: "off", Algorithm: FixedWindow, Limit: 0, Per: sec},
 		}}},
@@ -25,14 +25,14 @@ func TestOutlook(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asks := []Ask{
-		{Scope: "p q/a*", Ticket: "1"}, {Scope: "p q/a*", Ticket: "2", Cost: 2}, {Scope: "p q/b", Ticket: "3"},
-		{Scope: "p q", Ticket: "4"},
+	asks := []Waiter{
+		{Scope: "p q/a*", ID: "1"}, {Scope: "p q/a*", ID: "2", Cost: 2}, {Scope: "p q/b", ID: "3"},
+		{Scope: "p q", ID: "4"},
 	}
-	if _, err := l.LineUp(t.Context(), asks, 0, 0); err != nil {
+	if _, err := l.Join(t.Context(), asks, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	got, err := l.Outlook(t.Context(), "p q/a*")
+	got, err := l.Forecast(t.Context(), "p q/a*")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,16 +58,16 @@ func TestOutlook(t *testing.T) {
 		}
 	}
 	// Of those to whom nobody was before one goes straight to asynq, and is charged then.
-	straight := []Ask{{Scope: "s/a", Ticket: "5", Cost: 2}, {Scope: "s/a", Ticket: "6", Cost: 2}}
-	if _, err := l.LineUp(t.Context(), straight, 0, 0); err != nil {
+	straight := []Waiter{{Scope: "s/a", ID: "5", Cost: 2}, {Scope: "s/a", ID: "6", Cost: 2}}
+	if _, err := l.Join(t.Context(), straight, 0, 0); err != nil {
 		t.Fatal(err)
 	}
 	for scope, want := range map[string][2]int64{"s/a": {1, 2}, "s/b": {1, 0}} {
-		if got, err = l.Outlook(t.Context(), scope); err != nil || got.Rules[0].Remaining != want[0] || got.Waiting != want[1] {
+		if got, err = l.Forecast(t.Context(), scope); err != nil || got.Rules[0].Remaining != want[0] || got.Waiting != want[1] {
 			t.Errorf("%s: %+v %v", scope, got, err)
 		}
 	}
-	if _, err := l.Outlook(t.Context(), "elsewhere"); err == nil {
+	if _, err := l.Forecast(t.Context(), "elsewhere"); err == nil {
 		t.Error("a scope without rules has an outlook")
 	}
 }
@@ -89,7 +89,7 @@ func TestPace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBench(t, redistest.Client(t), Config{Pad: 5 * ms}, policyOf(t, rule))
+			b := newBench(t, redistest.Client(t), Config{StartTolerance: 5 * ms}, policyOf(t, rule))
 			const many = 1000
 			b.at(0)
 			first, last := int64(0), int64(0)
@@ -105,7 +105,7 @@ func TestPace(t *testing.T) {
 				}
 				last = at
 			}
-			o, err := b.Outlook(context.Background(), "p")
+			o, err := b.Forecast(context.Background(), "p")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -119,7 +119,7 @@ func TestPace(t *testing.T) {
 	}
 }
 
-func windowOf(r RuleOutlook) int64 {
+func windowOf(r RuleForecast) int64 {
 	if r.Algorithm == TokenBucket {
 		return 0
 	}

@@ -46,7 +46,7 @@ func (l *Limiter) untilStart(ctx context.Context, req *Request, d *Decision) (pa
 // lookAtPauses asks what pauses there are of a plan's scope and of those above it, and has those
 // heard of them who wait. It is asked once for all who want to know in the same moment, and
 // nobody is held up by it: where Redis does not answer, starts are as they were granted.
-func (l *Limiter) lookAtPauses(p *plan) {
+func (l *Limiter) lookAtPauses(p *compiledScope) {
 	if !l.heard.looks(p) {
 		return
 	}
@@ -78,14 +78,14 @@ func (l *Limiter) lookAtPauses(p *plan) {
 
 // denied notes a denial: where it is for an API's pause that is not known here, those who wait
 // for a start are told of that.
-func (l *Limiter) denied(p *plan, d *Decision) {
+func (l *Limiter) denied(p *compiledScope, d *Decision) {
 	if d.Paused && l.heard.waiting.Load() > 0 && l.heard.unknown(p) {
 		l.lookAtPauses(p)
 	}
 }
 
 // paths are those of the plan's scope and of those above it, outermost first.
-func (p *plan) paths() (all []string) {
+func (p *compiledScope) paths() (all []string) {
 	for i := range p.path {
 		if p.path[i] == '/' {
 			all = append(all, p.path[:i])
@@ -97,7 +97,7 @@ func (p *plan) paths() (all []string) {
 // since tells whether a pause was heard of after a start was granted that is before its end,
 // and returns what is closed when another one is. Whatever was decided later knew of the pause;
 // when an attempt was that is answered once more, nobody knows.
-func (h *heard) since(d *Decision) (next <-chan struct{}, overtaken bool) {
+func (h *reportCache) since(d *Decision) (next <-chan struct{}, overtaken bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.next == nil {
@@ -121,7 +121,7 @@ func (h *heard) since(d *Decision) (next <-chan struct{}, overtaken bool) {
 
 // pause notes a pause of a scope, by its key, that was in force at a time of the server's, and
 // tells those who wait for a start.
-func (h *heard) pause(key string, until, at time.Time) {
+func (h *reportCache) pause(key string, until, at time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.pauses == nil || len(h.pauses) >= maxPlans {
@@ -136,7 +136,7 @@ func (h *heard) pause(key string, until, at time.Time) {
 }
 
 // looks says that it is time for a look at the pauses of a plan's scope, and takes it for made.
-func (h *heard) looks(p *plan) bool {
+func (h *reportCache) looks(p *compiledScope) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now, key := time.Now(), p.provider+p.path
@@ -151,7 +151,7 @@ func (h *heard) looks(p *plan) bool {
 }
 
 // unknown says that no pause is known for which the plan's scope may have been denied.
-func (h *heard) unknown(p *plan) bool {
+func (h *reportCache) unknown(p *compiledScope) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, level := range p.paths() {

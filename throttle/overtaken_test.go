@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle/answers"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // startedAt is what became of a start, and when.
@@ -38,7 +38,7 @@ func pacedBubble(t *testing.T) (here, there *Limiter, start func(req Request) <-
 	}
 	return here, there, func(req Request) <-chan startedAt {
 		done, began := make(chan startedAt, 1), time.Now()
-		req.Ahead, req.Near = 5*time.Second, 5*time.Second
+		req.MaxDelay, req.MaxDelayQueued = 5*time.Second, 5*time.Second
 		go func() {
 			d, err := here.Start(t.Context(), req)
 			done <- startedAt{d, err, time.Since(began)}
@@ -47,8 +47,8 @@ func pacedBubble(t *testing.T) (here, there *Limiter, start func(req Request) <-
 	}
 }
 
-func refusedFor(wait time.Duration) answers.Advice {
-	return answers.Advice{Limited: true, RetryKnown: true, Retry: wait}
+func refusedFor(wait time.Duration) upstream.Hint {
+	return upstream.Hint{Limited: true, RetryKnown: true, Retry: wait}
 }
 
 // "A scope that is paused during the wait takes back": docs/vendor.md says how soon, and of
@@ -83,13 +83,13 @@ func TestAPIPauseTakesStartsBack(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					here, there, start := pacedBubble(t)
-					done := start(Request{Scope: "p/a", Ticket: ticket})
+					done := start(Request{Scope: "p/a", WaiterID: ticket})
 					time.AfterFunc(row.at, func() {
 						tells := here
 						if row.other {
 							tells = there
 						}
-						if _, err := tells.Heed(t.Context(), row.scope, refusedFor(row.wait)); err != nil {
+						if _, err := tells.Report(t.Context(), row.scope, refusedFor(row.wait)); err != nil {
 							t.Error(err)
 						}
 					})
@@ -103,11 +103,11 @@ func TestAPIPauseTakesStartsBack(t *testing.T) {
 					if starts {
 						return
 					}
-					if in, err := here.Inspect(t.Context(), "p/a"); err != nil || in.Waiting > 0 != (ticket != "") || got.d.Turn.Waits != (ticket != "") || got.d.Turn.Ahead != 0 {
-						t.Errorf("%+v, %+v, %v", got.d.Turn, in, err)
+					if in, err := here.Inspect(t.Context(), "p/a"); err != nil || in.Waiting > 0 != (ticket != "") || got.d.Position.Waits != (ticket != "") || got.d.Position.Ahead != 0 {
+						t.Errorf("%+v, %+v, %v", got.d.Position, in, err)
 					}
 					<-time.After(row.wait) // its unit is back, and its turn comes
-					if d, err := here.Start(t.Context(), Request{Scope: "p/a", Ticket: ticket, Ahead: time.Second, Near: time.Second}); err != nil || !d.Allowed {
+					if d, err := here.Start(t.Context(), Request{Scope: "p/a", WaiterID: ticket, MaxDelay: time.Second, MaxDelayQueued: time.Second}); err != nil || !d.Allowed {
 						t.Errorf("%+v, %v", d, err)
 					}
 				})
@@ -122,17 +122,17 @@ func TestAPIPauseThatIsOverTakesNothingBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		here, there, start := pacedBubble(t)
-		if _, err := here.Heed(t.Context(), "p/a", refusedFor(time.Minute)); err != nil {
+		if _, err := here.Report(t.Context(), "p/a", refusedFor(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 		<-time.After(ms)
-		if err := there.Forget(t.Context(), "p/a"); err != nil { // here it is known for as long as it was told
+		if err := there.ResetUpstream(t.Context(), "p/a"); err != nil { // here it is known for as long as it was told
 			t.Fatal(err)
 		}
 		if got := <-start(Request{Scope: "p/a"}); got.err != nil || !got.d.Allowed || got.took > 1010*ms {
 			t.Errorf("after %v, %v: %+v", got.took, got.err, got.d)
 		}
-		if _, err := here.Heed(t.Context(), "p/a", refusedFor(time.Second)); err != nil {
+		if _, err := here.Report(t.Context(), "p/a", refusedFor(time.Second)); err != nil {
 			t.Fatal(err)
 		}
 		if got := <-start(Request{Scope: "p/a"}); got.err != nil || !got.d.Allowed || got.took > 1010*ms {
@@ -152,8 +152,8 @@ func TestWaitOutlastsAnAPIPause(t *testing.T) {
 				tells = there
 			}
 			began := time.Now()
-			time.AfterFunc(300*ms, func() { _, _ = tells.Heed(t.Context(), "p/a", refusedFor(30*time.Second)) })
-			d, err := here.Wait(t.Context(), Request{Scope: "p/a", ID: "mine", Ahead: 5 * time.Second})
+			time.AfterFunc(300*ms, func() { _, _ = tells.Report(t.Context(), "p/a", refusedFor(30*time.Second)) })
+			d, err := here.Wait(t.Context(), Request{Scope: "p/a", ID: "mine", MaxDelay: 5 * time.Second})
 			if took := time.Since(began); err != nil || !d.Allowed || took < 30300*ms || took > 30400*ms {
 				t.Errorf("after %v: %+v, %v", took, d, err)
 			}
@@ -181,7 +181,7 @@ func TestLooksAtPausesAreFew(t *testing.T) {
 			done := make(chan error)
 			for range row.n {
 				go func() {
-					d, err := l.Start(t.Context(), Request{Scope: "p", Ahead: 5 * time.Second})
+					d, err := l.Start(t.Context(), Request{Scope: "p", MaxDelay: 5 * time.Second})
 					if err == nil && !d.Allowed {
 						err = errors.New("denied")
 					}

@@ -9,9 +9,9 @@ import (
 // Parked returns up to n of a provider who are parked, from the one at an offset on: higher
 // priorities first, and of each those first who asked first. Some have a group for a ticket, or
 // none: they stand for the last place in a scope of the group, or of those without one, and are
-// named in DispatchRequest.Back like all others. Costs one round trip. The error wraps ErrUnavailable,
+// named in DispatchRequest.Unpark like all others. Costs one round trip. The error wraps ErrUnavailable,
 // or is ctx's.
-func (l *Limiter) Parked(ctx context.Context, provider string, offset, n int) ([]Place, error) {
+func (l *Limiter) Parked(ctx context.Context, provider string, offset, n int) ([]WaiterRef, error) {
 	places, err := l.readParked(ctx, provider, offset, n)
 	if err != nil && l.repaired(ctx, provider, nil, err) {
 		places, err = l.readParked(ctx, provider, offset, n)
@@ -22,7 +22,7 @@ func (l *Limiter) Parked(ctx context.Context, provider string, offset, n int) ([
 	return places, nil
 }
 
-func (l *Limiter) readParked(ctx context.Context, provider string, offset, n int) ([]Place, error) {
+func (l *Limiter) readParked(ctx context.Context, provider string, offset, n int) ([]WaiterRef, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
 	key := parkedKey(keyspace(l.cfg.Prefix).provider(provider))
@@ -30,7 +30,7 @@ func (l *Limiter) readParked(ctx context.Context, provider string, offset, n int
 	if err != nil {
 		return nil, err
 	}
-	places := make([]Place, len(list))
+	places := make([]WaiterRef, len(list))
 	for i, z := range list {
 		scope, ticket, _ := strings.Cut(text(z.Member), "\x00")
 		if !strings.Contains(ticket, ":") || math.Abs(z.Score) > maxScore {
@@ -45,4 +45,4 @@ func (l *Limiter) readParked(ctx context.Context, provider string, offset, n int
 const maxScore = 1 << 52
 
 // parkedMember is under which name one is parked.
-func parkedMember(p Place) string { return scopePath(p.Scope) + "\x00" + p.ticket() }
+func parkedMember(p WaiterRef) string { return scopePath(p.Scope) + "\x00" + p.ticket() }

@@ -29,19 +29,19 @@ const PausedRule = "/paused"
 var pausedRule = Rule{Name: PausedRule, Algorithm: SlidingWindow, Per: time.Second}.withDefaults()
 
 // Paused says that it is no rule of the policy's: its level is paused, until Until.
-func (b Bound) Paused() bool { return b.Rule.Name == PausedRule }
+func (b MatchedRule) Paused() bool { return b.Rule.Name == PausedRule }
 
 // left is how long a pause lasts from a moment on, Unknown where no clock ends it.
-func (b Bound) left(at time.Time) time.Duration {
+func (b MatchedRule) left(at time.Time) time.Duration {
 	if b.Until.IsZero() {
-		return Unknown
+		return Never
 	}
 	return max(time.Microsecond, b.Until.Sub(at))
 }
 
 // pauseOf returns the pause of a level that layers cover, if there is one at a time: the
 // word of the name lies over that of "*".
-func pauseOf(layers []*tree, level Scope, at time.Time) (b Bound, paused bool) {
+func pauseOf(layers []*tree, level Scope, at time.Time) (b MatchedRule, paused bool) {
 	var says *tree
 	for _, layer := range layers {
 		if layer.pause != PauseInherited {
@@ -51,7 +51,7 @@ func pauseOf(layers []*tree, level Scope, at time.Time) (b Bound, paused bool) {
 	if says == nil || says.pause != PauseOn || !says.until.IsZero() && !at.Before(says.until) {
 		return b, false
 	}
-	return Bound{Rule: pausedRule, Scope: level, Pattern: says.path, Until: says.until}, true
+	return MatchedRule{Rule: pausedRule, Scope: level, Pattern: says.path, Until: says.until}, true
 }
 
 // A pause ends while scripts' clocks go: they count from the epoch.
@@ -73,7 +73,7 @@ func (s *draftScope) checkPause(path string, faults *strictyaml.Faults) (Pause, 
 
 // paused returns the pauses of the plan that last longest from a moment on, and for how
 // long.
-func (p *plan) paused(at time.Time) (longest Bound, left time.Duration) {
+func (p *compiledScope) paused(at time.Time) (longest MatchedRule, left time.Duration) {
 	for _, i := range p.pauses {
 		if l := p.bounds[i].left(at); l > left {
 			longest, left = p.bounds[i], l
@@ -85,7 +85,7 @@ func (p *plan) paused(at time.Time) (longest Bound, left time.Duration) {
 // heedPauses completes a denial: no script knows when a pause by hand ends. The one that lasts
 // longest binds, which may be an API's, that is told for so long, and the wait is that of the
 // rule that asks for most.
-func (p *plan) heedPauses(d *Decision, told time.Duration) {
+func (p *compiledScope) heedPauses(d *Decision, told time.Duration) {
 	if len(p.pauses) == 0 || d.Allowed {
 		return
 	}
@@ -103,13 +103,13 @@ func (p *plan) heedPauses(d *Decision, told time.Duration) {
 		longest = max(longest, d.Rules[i].RetryAfter)
 	}
 	d.RetryAfter = longest
-	if d.Turn.Waits {
-		d.Turn.Expected = longest
+	if d.Position.Waits {
+		d.Position.Expected = longest
 	}
 }
 
 // live are the bounds without the pauses that have ended.
-func live(bounds []Bound, at time.Time) (list []Bound) {
+func live(bounds []MatchedRule, at time.Time) (list []MatchedRule) {
 	for _, b := range bounds {
 		if !b.Paused() || b.Until.IsZero() || at.Before(b.Until) {
 			list = append(list, b)
@@ -119,7 +119,7 @@ func live(bounds []Bound, at time.Time) (list []Bound) {
 }
 
 // pauseGrace is how long a start that was granted before a pause may still be ahead: with
-// the notice of package policies, it has come within a second of the change.
+// the notice of package policystore, it has come within a second of the change.
 const pauseGrace = 250 * time.Millisecond
 
 // overtaken says that a scope was paused while a start was waited for that was granted for
@@ -128,6 +128,6 @@ func (l *Limiter) overtaken(scope string, d Decision) bool {
 	if d.Wait <= pauseGrace {
 		return false
 	}
-	p, err := l.plans.of(scope)
+	p, err := l.scopes.of(scope)
 	return err == nil && len(p.pauses) > 0
 }

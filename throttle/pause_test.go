@@ -81,7 +81,7 @@ func TestPauseIsWritten(t *testing.T) {
 			t.Errorf("%s:\n%v\nwant %s", text, err, want)
 		}
 	}
-	if _, err := NewPolicy("", map[string]Node{"p": {Pause: "maybe"}}); err == nil || !strings.Contains(err.Error(), `paused is "maybe"; write true or false`) {
+	if _, err := NewPolicy("", map[string]ScopeConfig{"p": {Pause: "maybe"}}); err == nil || !strings.Contains(err.Error(), `paused is "maybe"; write true or false`) {
 		t.Error(err)
 	}
 }
@@ -103,7 +103,7 @@ func TestPausedDecisions(t *testing.T) {
 			level string
 			retry time.Duration
 		}{
-			"p/a": {"p/a", Unknown}, "p/a/deep": {"p/a", Unknown}, "whole/x": {"whole", Unknown}, "p/timed": {"p/timed", time.Minute},
+			"p/a": {"p/a", Never}, "p/a/deep": {"p/a", Never}, "whole/x": {"whole", Never}, "p/timed": {"p/timed", time.Minute},
 		} {
 			d := b.decide(Request{Scope: scope})
 			rule, _ := d.BindingRule()
@@ -135,7 +135,7 @@ func TestPausedDecisions(t *testing.T) {
 func TestPauseEndsUnmatched(t *testing.T) {
 	t.Parallel()
 	for unmatched, want := range map[Unmatched]bool{UnmatchedAllow: true, UnmatchedDeny: false} {
-		p, err := NewPolicy(unmatched, map[string]Node{"p": {Pause: PauseOn, PausedUntil: time.UnixMicro(epoch).Add(time.Second)}})
+		p, err := NewPolicy(unmatched, map[string]ScopeConfig{"p": {Pause: PauseOn, PausedUntil: time.UnixMicro(epoch).Add(time.Second)}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -174,16 +174,16 @@ func TestPausedWithoutRedis(t *testing.T) {
 func TestPausedLines(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, mustParse(t, pausableUnder("deny")), func(b *bench) {
-		for scope, want := range map[string]time.Duration{"p/a": Unknown, "p/timed": time.Minute, "whole/x": Unknown} {
-			d := b.decide(Request{Scope: scope, Ticket: "one"})
-			if !d.Turn.Waits || d.Turn.Expected != want {
-				b.t.Errorf("%s: %+v", scope, d.Turn)
+		for scope, want := range map[string]time.Duration{"p/a": Never, "p/timed": time.Minute, "whole/x": Never} {
+			d := b.decide(Request{Scope: scope, WaiterID: "one"})
+			if !d.Position.Waits || d.Position.Expected != want {
+				b.t.Errorf("%s: %+v", scope, d.Position)
 			}
-			placed, err := b.LineUp(b.t.Context(), []Ask{{Scope: scope, Ticket: "two"}}, 0, 0)
+			placed, err := b.Join(b.t.Context(), []Waiter{{Scope: scope, ID: "two"}}, 0, 0)
 			if err != nil || !placed[0].Waits || placed[0].Expected != want {
 				b.t.Errorf("%s: %+v, %v", scope, placed, err)
 			}
-			s, err := b.InspectTicket(b.t.Context(), Ask{Scope: scope, Ticket: "two"})
+			s, err := b.InspectWaiter(b.t.Context(), Waiter{Scope: scope, ID: "two"})
 			if err != nil || !s.Waits || s.Ahead != 1 || s.Expected != want || !s.Binding.Paused() {
 				b.t.Errorf("%s: %+v, %v", scope, s, err)
 			}
@@ -191,19 +191,19 @@ func TestPausedLines(t *testing.T) {
 			if err != nil || i.Waiting != 2 || i.NextStart != want || !i.Binding.Paused() {
 				b.t.Errorf("%s: %+v, %v", scope, i, err)
 			}
-			o, err := b.Outlook(b.t.Context(), scope)
+			o, err := b.Forecast(b.t.Context(), scope)
 			if r := o.Rules[len(o.Rules)-1]; err != nil || scope == "whole/x" && (!r.Paused || r.Units != 0) {
 				b.t.Errorf("%s: %+v, %v", scope, o, err)
 			}
 		}
-		woken, err := b.Dispatch(b.t.Context(), DispatchRequest{Provider: "p", Max: 10, All: true})
+		woken, err := b.Dispatch(b.t.Context(), DispatchRequest{Provider: "p", Max: 10, CheckAll: true})
 		if err != nil || len(woken.Granted) > 0 || !woken.Waiting {
 			b.t.Errorf("%+v, %v", woken, err)
 		}
 		b.SetPolicy(mustParse(t, "unmatched: allow\nlimits: {p: {rules: [{name: account, algorithm: token-bucket, limit: 100, per: 1s, burst: 10}]}}"))
 		for provider, n := range map[string]int{"p": 4, "whole": 2} { // whole has no rule any more, and is allowed
-			woken, err := b.Dispatch(b.t.Context(), DispatchRequest{Provider: provider, Max: 10, All: true})
-			if err != nil || len(woken.Granted) != n || woken.Granted[0].Ticket != "one" {
+			woken, err := b.Dispatch(b.t.Context(), DispatchRequest{Provider: provider, Max: 10, CheckAll: true})
+			if err != nil || len(woken.Granted) != n || woken.Granted[0].ID != "one" {
 				b.t.Errorf("%s: %+v, %v", provider, woken, err)
 			}
 		}
@@ -236,8 +236,8 @@ func TestPauseTakesStartsBack(t *testing.T) {
 				<-time.After(900 * time.Millisecond)
 			}
 			time.AfterFunc(row.into, func() { l.SetPolicy(mustParse(t, strings.Replace(rules, "{p: {", "{p: {paused: true, ", 1))) })
-			d, err := l.Start(t.Context(), Request{Scope: "p", Ticket: row.ticket, Ahead: 2 * time.Second, Near: 2 * time.Second})
-			if err != nil || d.Allowed != row.starts || d.Turn.Waits != (row.ticket != "") {
+			d, err := l.Start(t.Context(), Request{Scope: "p", WaiterID: row.ticket, MaxDelay: 2 * time.Second, MaxDelayQueued: 2 * time.Second})
+			if err != nil || d.Allowed != row.starts || d.Position.Waits != (row.ticket != "") {
 				t.Errorf("%+v: %+v, %v", row, d, err)
 			}
 			l.SetPolicy(mustParse(t, rules))
@@ -266,7 +266,7 @@ func TestWaitGoesOnAfterPause(t *testing.T) {
 		defer cancel()
 		until := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
 		l.SetPolicy(mustParse(t, "limits: {p: {paused: true, paused_until: "+until+"}}"))
-		if _, err := l.Wait(ctx, Request{Scope: "p"}); !errors.Is(err, ErrPatience) || ctx.Err() != nil {
+		if _, err := l.Wait(ctx, Request{Scope: "p"}); !errors.Is(err, ErrMaxWait) || ctx.Err() != nil {
 			t.Error(err)
 		}
 	})
@@ -278,7 +278,7 @@ func TestPauseLeavesNoState(t *testing.T) {
 	onBoth(t, Config{}, mustParse(t, pausableUnder("deny")), func(b *bench) {
 		for range 50 {
 			scope := []string{"p/a", "p/timed", "whole/x"}[rand.N(3)]
-			if d := b.decide(Request{Scope: scope, Cost: 1 + rand.Int64N(5), Ahead: rand.N(time.Second)}); d.Allowed {
+			if d := b.decide(Request{Scope: scope, Cost: 1 + rand.Int64N(5), MaxDelay: rand.N(time.Second)}); d.Allowed {
 				b.t.Fatalf("%+v", d)
 			}
 		}

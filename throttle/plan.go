@@ -15,16 +15,16 @@ import (
 	"github.com/headway-go/headway/lua"
 )
 
-// plan is what a scope comes to under a policy: the keys and arguments of its
+// compiledScope is what a scope comes to under a policy: the keys and arguments of its
 // scripts, worked out once. It is never changed, but that it finds its server's clock, and for its stock.
-type plan struct {
+type compiledScope struct {
 	settings
 	key      string // under which it is kept: the scope, and which of its rules it leaves out
 	most     int64  // no cost up to it is more than a rule can admit
 	made     making
 	scope    Scope
-	all      []Bound       // the rules that the scope meets
-	bounds   []Bound       // those that decide
+	all      []MatchedRule // the rules that the scope meets
+	bounds   []MatchedRule // those that decide
 	shadows  []*shadowRule // those that are asked beside
 	provider string        // the prefix of all its keys, hash tag included
 	keys     []string      // of the rules
@@ -53,13 +53,13 @@ type plan struct {
 	// From when until when the plan holds, by the server's clock in µs: as long as the
 	// periods of its calendars last, and its pauses. For ever where until is 0.
 	from, until int64
-	hours       stretch // the same of the hours in which its rules hold alone
-	ends        []int64 // and when each of its rules ends to hold; 0 for those that always do
-	calendars   bool    // some rule is a calendar
-	open        bool    // none holds, and openRule stands for them
+	hours       interval // the same of the hours in which its rules hold alone
+	ends        []int64  // and when each of its rules ends to hold; 0 for those that always do
+	calendars   bool     // some rule is a calendar
+	open        bool     // none holds, and openRule stands for them
 
-	server atomic.Pointer[skew] // its clock; see clock
-	stock  *stock               // what is charged before it is asked for; nil where nothing may be
+	server atomic.Pointer[clockOffset] // its clock; see clock
+	stock  *stock                      // what is charged before it is asked for; nil where nothing may be
 }
 
 // settings are what the policy has for a scope beside its rules. They are the same in all
@@ -73,7 +73,7 @@ type settings struct {
 }
 
 func (p *Policy) settings(s Scope, app string) settings {
-	return settings{refusal: p.MayUse(s, app), answers: p.Answers(s), hosts: hostPatterns(p.Hosts(s)), maxPriority: p.maxPriority(s)}
+	return settings{refusal: p.Authorize(s, app), answers: p.Answers(s), hosts: hostPatterns(p.Hosts(s)), maxPriority: p.maxPriority(s)}
 }
 
 // The sliding window counts in cells of a grain, and a unit leaves less than a
@@ -98,8 +98,8 @@ const (
 	maxDrain = 1 << 25
 )
 
-func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time.Time) *plan {
-	p := &plan{key: scope.String(), most: math.MaxInt64, scope: scope, all: all, provider: keys.provider(scope.Provider()), mark: scopeMark(scope)}
+func compileScope(keys keyspace, scope Scope, all []MatchedRule, pad time.Duration, at time.Time) *compiledScope {
+	p := &compiledScope{key: scope.String(), most: math.MaxInt64, scope: scope, all: all, provider: keys.provider(scope.Provider()), mark: scopeMark(scope)}
 	p.bounds = p.inForce(p.split(keys, pad, all), at)
 	p.open = len(p.bounds) == 1 && p.bounds[0].Rule == openRule
 	p.weigh(nil)
@@ -156,18 +156,18 @@ func newPlan(keys keyspace, scope Scope, all []Bound, pad time.Duration, at time
 var openRule = Rule{Name: "/", Algorithm: TokenBucket, Limit: maxLimit, Per: time.Second, Burst: maxLimit, OnRedisError: FailOpen}
 
 // opened returns the plan by which a scope without rules is woken.
-func (p *plan) opened(keys keyspace) *plan {
-	open := newPlan(keys, p.scope, []Bound{{Rule: openRule, Scope: p.scope}}, 0, time.Time{})
+func (p *compiledScope) opened(keys keyspace) *compiledScope {
+	open := compileScope(keys, p.scope, []MatchedRule{{Rule: openRule, Scope: p.scope}}, 0, time.Time{})
 	open.settings = p.settings
 	return open
 }
 
 // pause notes that a bound is a pause: the plan holds until that ends.
-func (p *plan) pause(i int) {
+func (p *compiledScope) pause(i int) {
 	p.pauses = append(p.pauses, i)
 	p.states[i].Paused = true
 	if until := p.bounds[i].Until; !until.IsZero() {
-		p.within(periods{to: until.UnixMicro()})
+		p.within(calendarWindow{to: until.UnixMicro()})
 	}
 }
 
@@ -301,7 +301,7 @@ func gcd(a, b int64) int64 {
 }
 
 // clock is that of the server which decides for the plan.
-func (p *plan) clock(all *skews) *skew {
+func (p *compiledScope) clock(all *skews) *clockOffset {
 	s := p.server.Load()
 	if s == nil || s.gone.Load() {
 		s = all.of(p.provider)
@@ -311,7 +311,7 @@ func (p *plan) clock(all *skews) *skew {
 }
 
 // ask is how far ahead an attempt may start, and its scope, as decide reads them.
-func (p *plan) ask(ahead time.Duration, after lateness) any {
+func (p *compiledScope) ask(ahead time.Duration, after lateness) any {
 	switch {
 	case after.any():
 		return after.text() + " " + strconv.FormatInt(ahead.Microseconds(), 10) + p.path
@@ -324,7 +324,7 @@ func (p *plan) ask(ahead time.Duration, after lateness) any {
 // attemptID is the id under which Redis knows an attempt. An id of the caller's own is one of
 // its scope: the same id in another scope is another attempt, with a record, and places under
 // the rules that both have, of its own. One that the Limiter drew is nobody else's.
-func (p *plan) attemptID(req *Request) string {
+func (p *compiledScope) attemptID(req *Request) string {
 	if req.once || req.slot != nil {
 		return req.ID
 	}
@@ -339,10 +339,10 @@ func scopeMark(s Scope) string {
 }
 
 // attempt returns the key of the grant under an attempt id.
-func (p *plan) attempt(id string) string { return p.provider + "@" + escape(id) }
+func (p *compiledScope) attempt(id string) string { return p.provider + "@" + escape(id) }
 
 // appendArgs appends the two arguments of each rule.
-func (p *plan) appendArgs(args []any, cost price) []any {
+func (p *compiledScope) appendArgs(args []any, cost price) []any {
 	for i, rule := range p.rules {
 		args = append(args, rule, cost.at(i))
 	}
@@ -350,7 +350,7 @@ func (p *plan) appendArgs(args []any, cost price) []any {
 }
 
 // leaseKeys returns the keys of the concurrency rules and their leases in µs.
-func (p *plan) leaseKeys() (keys []string, leases []any, shortest time.Duration) {
+func (p *compiledScope) leaseKeys() (keys []string, leases []any, shortest time.Duration) {
 	for _, i := range p.leases {
 		lease := p.bounds[i].Rule.Lease
 		keys = append(keys, p.keys[i])
@@ -363,16 +363,16 @@ func (p *plan) leaseKeys() (keys []string, leases []any, shortest time.Duration)
 }
 
 // longestLease is how long the last place of a run stays taken that is not renewed.
-func (p *plan) longestLease() (longest time.Duration) {
+func (p *compiledScope) longestLease() (longest time.Duration) {
 	for _, i := range p.leases {
 		longest = max(longest, p.bounds[i].Rule.Lease)
 	}
 	return longest
 }
 
-// plans keeps what has been worked out, by scope, up to a bound: a flood of new
+// scopeCache keeps what has been worked out, by scope, up to a bound: a flood of new
 // scopes costs work again, never memory.
-type plans struct {
+type scopeCache struct {
 	keys keyspace
 	pad  time.Duration
 	app  string
@@ -380,7 +380,7 @@ type plans struct {
 
 	mu      sync.RWMutex
 	policy  *Policy
-	known   map[string]*plan
+	known   map[string]*compiledScope
 	changed chan struct{} // closed when policy is another one
 	before  []*Policy     // those before it, the latest last
 	turn    int           // how many there have been
@@ -390,19 +390,19 @@ type plans struct {
 // making is under which of a limiter's policies a plan was made. One policy may be set
 // again.
 type making struct {
-	by   *plans
+	by   *scopeCache
 	turn int
 }
 
 // keptPolicies is how many policies are kept for what was granted under them.
 const keptPolicies = 16
 
-func newPlans(policy *Policy, keys keyspace, pad time.Duration, app string) *plans {
-	return &plans{policy: policy, keys: keys, pad: pad, app: app, known: map[string]*plan{}, changed: make(chan struct{}), windows: policy.windows()}
+func newPlans(policy *Policy, keys keyspace, pad time.Duration, app string) *scopeCache {
+	return &scopeCache{policy: policy, keys: keys, pad: pad, app: app, known: map[string]*compiledScope{}, changed: make(chan struct{}), windows: policy.windows()}
 }
 
 // current returns the policy, and what is closed when it is another one.
-func (c *plans) current() (*Policy, <-chan struct{}) {
+func (c *scopeCache) current() (*Policy, <-chan struct{}) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.policy, c.changed
@@ -410,7 +410,7 @@ func (c *plans) current() (*Policy, <-chan struct{}) {
 
 // since returns the policies since one that a plan was made under, that one left out; of
 // another limiter's plan, or one from long ago, the current one alone.
-func (c *plans) since(made making) (later []*Policy) {
+func (c *scopeCache) since(made making) (later []*Policy) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	if made.by != c {
@@ -424,21 +424,21 @@ func (c *plans) since(made making) (later []*Policy) {
 }
 
 // raises says whether the policy lets any limit grow above the configured one.
-func (c *plans) raises() bool {
+func (c *scopeCache) raises() bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.policy.raises
 }
 
 // stocks are the plans that may have something in stock, and that are so.
-func (c *plans) stocks(are func(*plan) bool) (some []*plan) {
+func (c *scopeCache) stocks(are func(*compiledScope) bool) (some []*compiledScope) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.stocked(are)
 }
 
 // stocked is stocks where c.mu is held.
-func (c *plans) stocked(are func(*plan) bool) (some []*plan) {
+func (c *scopeCache) stocked(are func(*compiledScope) bool) (some []*compiledScope) {
 	if !c.policy.prefetches {
 		return nil
 	}
@@ -451,21 +451,21 @@ func (c *plans) stocked(are func(*plan) bool) (some []*plan) {
 }
 
 // earlier returns the policies before the current one, the latest last.
-func (c *plans) earlier() []*Policy {
+func (c *scopeCache) earlier() []*Policy {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return slices.Clone(c.before)
 }
 
 // set makes all scopes be worked out anew, and returns the plans from before that may have something in stock.
-func (c *plans) set(policy *Policy) (old []*plan) {
+func (c *scopeCache) set(policy *Policy) (old []*compiledScope) {
 	windows := policy.windows()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	old = c.stocked(func(*plan) bool { return true })
+	old = c.stocked(func(*compiledScope) bool { return true })
 	c.before = append(c.before, c.policy)
 	c.before = c.before[max(0, len(c.before)-keptPolicies):]
-	c.policy, c.known, c.turn, c.windows = policy, map[string]*plan{}, c.turn+1, windows
+	c.policy, c.known, c.turn, c.windows = policy, map[string]*compiledScope{}, c.turn+1, windows
 	close(c.changed)
 	c.changed = make(chan struct{})
 	return old
@@ -473,7 +473,7 @@ func (c *plans) set(policy *Policy) (old []*plan) {
 
 const maxPlans = 10_000
 
-func (c *plans) of(scope string) (*plan, error) {
+func (c *scopeCache) of(scope string) (*compiledScope, error) {
 	c.mu.RLock()
 	p, policy, turn := c.known[scope], c.policy, c.turn
 	c.mu.RUnlock()
@@ -489,7 +489,7 @@ func (c *plans) of(scope string) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p = newPlan(c.keys, s, bounds, c.pad, now)
+	p = compileScope(c.keys, s, bounds, c.pad, now)
 	p.weigh(policy.weights(s))
 	p.made, p.settings = making{c, turn}, policy.settings(s, c.app)
 	c.keep(p)
@@ -497,7 +497,7 @@ func (c *plans) of(scope string) (*plan, error) {
 }
 
 // keep keeps a plan, unless the policy is another one by now.
-func (c *plans) keep(p *plan) {
+func (c *scopeCache) keep(p *compiledScope) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.turn != p.made.turn {
@@ -510,7 +510,7 @@ func (c *plans) keep(p *plan) {
 }
 
 // forget lets a plan go.
-func (c *plans) forget(p *plan) {
+func (c *scopeCache) forget(p *compiledScope) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.known[p.key] == p {
@@ -519,7 +519,7 @@ func (c *plans) forget(p *plan) {
 }
 
 // check refuses a cost that no wait could admit.
-func (p *plan) check(cost int64) error {
+func (p *compiledScope) check(cost int64) error {
 	if cost < 1 {
 		return &CostError{Scope: p.scope, Cost: cost}
 	}

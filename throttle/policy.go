@@ -21,19 +21,19 @@ const (
 
 var unmatcheds = []string{string(UnmatchedDeny), string(UnmatchedAllow)}
 
-// Node is the rules of one name of the tree and the names under it. Under the
+// ScopeConfig is the rules of one name of the tree and the names under it. Under the
 // name "*" stand the rules of every name of that level; those of a name itself
 // are laid over them, rule by rule.
-type Node struct {
+type ScopeConfig struct {
 	// Rules in the order in which decisions list them. Their names differ.
 	Rules []Rule
 	// Scopes are the names one level down.
-	Scopes map[string]Node
+	Scopes map[string]ScopeConfig
 	// Owner is who answers for what stands here: a team, an address. For people, nothing is
 	// decided by it. At most 128 bytes, the characters of a name. Defaults to none.
 	Owner string
 	// Hosts are those whose answers count for this level and those below it, HOST, HOST:PORT or
-	// *.HOST: see Limiter.Heed. They replace those of a level above. Empty means what the levels
+	// *.HOST: see Limiter.Report. They replace those of a level above. Empty means what the levels
 	// above say, and any host where none says anything.
 	Hosts []string
 	// Apps are the applications (Config.App) that may spend from this level and those below
@@ -95,8 +95,8 @@ type tree struct {
 	maxPriority *int     // nil for no cap
 }
 
-// Bound is one rule as a task meets it.
-type Bound struct {
+// MatchedRule is one rule as a task meets it.
+type MatchedRule struct {
 	Rule Rule
 	// Scope is the prefix of the task's scope at which the rule counts: tasks
 	// that share it share the limit.
@@ -114,7 +114,7 @@ type Bound struct {
 // NewPolicy returns the policy of a tree of limits, with every default written
 // out. It keeps no part of limits. An empty unmatched means deny. The error is
 // a *PolicyError with every fault.
-func NewPolicy(unmatched Unmatched, limits map[string]Node) (*Policy, error) {
+func NewPolicy(unmatched Unmatched, limits map[string]ScopeConfig) (*Policy, error) {
 	var faults strictyaml.Faults
 	p := draftOf(unmatched, limits).policy(&faults)
 	if err := refused("policy", &faults); err != nil {
@@ -138,12 +138,12 @@ func NewPolicy(unmatched Unmatched, limits map[string]Node) (*Policy, error) {
 // rule and no error. One whose rules were all removed has met them: it has no
 // rule and no error either way. Match costs a map look-up for each node that
 // covers a level, whatever the size of the policy, and allocates the answer.
-func (p *Policy) Match(s Scope) ([]Bound, error) {
+func (p *Policy) Match(s Scope) ([]MatchedRule, error) {
 	return p.matchAt(s, time.Time{})
 }
 
 // matchAt is Match without the pauses that have ended at a time.
-func (p *Policy) matchAt(s Scope, at time.Time) ([]Bound, error) {
+func (p *Policy) matchAt(s Scope, at time.Time) ([]MatchedRule, error) {
 	bounds, matched := p.resolve(s, at)
 	if !matched && p.unmatched != UnmatchedAllow {
 		return nil, &UnmatchedError{Scope: s}
@@ -184,7 +184,7 @@ const usualLayers = 8
 
 // resolve folds, level by level, the trees that cover the path. matched is true
 // when any rule stood on the way, removed or not, or a pause.
-func (p *Policy) resolve(s Scope, at time.Time) (bounds []Bound, matched bool) {
+func (p *Policy) resolve(s Scope, at time.Time) (bounds []MatchedRule, matched bool) {
 	var here, below [usualLayers]*tree
 	layers, next := append(here[:0], &p.root), below[:0]
 	var says heeding
@@ -258,7 +258,7 @@ func under(dst, layers []*tree, name string) []*tree {
 // fold appends the rules of one level, each layer laid over those before it. A
 // removal keeps its place until the end, so that a rule that comes back after it
 // does too.
-func fold(bounds []Bound, layers []*tree, at Scope) []Bound {
+func fold(bounds []MatchedRule, layers []*tree, at Scope) []MatchedRule {
 	start, removed := len(bounds), false
 	for _, layer := range layers {
 		level := bounds[start:]
@@ -267,7 +267,7 @@ func fold(bounds []Bound, layers []*tree, at Scope) []Bound {
 			if i := indexOf(level, r.Name); i >= 0 {
 				bounds[start+i].Rule, bounds[start+i].Pattern = r, layer.path
 			} else {
-				bounds = append(bounds, Bound{Rule: r, Scope: at, Pattern: layer.path})
+				bounds = append(bounds, MatchedRule{Rule: r, Scope: at, Pattern: layer.path})
 			}
 		}
 	}
@@ -287,7 +287,7 @@ func fold(bounds []Bound, layers []*tree, at Scope) []Bound {
 	return bounds[:kept]
 }
 
-func indexOf(level []Bound, rule string) int {
+func indexOf(level []MatchedRule, rule string) int {
 	for i := range level {
 		if level[i].Rule.Name == rule {
 			return i

@@ -10,7 +10,7 @@ import (
 	"github.com/headway-go/headway/throttle/strictyaml"
 )
 
-// Answers says what follows from what an API says of its limits; see Limiter.Heed.
+// Answers says what follows from what an API says of its limits; see Limiter.Report.
 type Answers string
 
 // What may follow from an API's answers.
@@ -95,7 +95,7 @@ func answersText(a Answers, c Corrects) string {
 
 // AnswersYAML returns what a node says of answers as it stands in limits.yaml: pause, or
 // {cut: 30%, most: 150%}; empty where it says nothing.
-func (n Node) AnswersYAML() string { return answersText(n.Answers, n.Corrects.bare()) }
+func (n ScopeConfig) AnswersYAML() string { return answersText(n.Answers, n.Corrects.bare()) }
 
 // ParseAnswers reads what stands at answers in limits.yaml, a word or fields, as AnswersYAML
 // writes it; name is what errors call the text. The error is a *PolicyError.
@@ -125,7 +125,7 @@ type draftAnswers struct {
 }
 
 // draftAnswersOf is the draft of what was said in Go.
-func draftAnswersOf(n Node) draftAnswers {
+func draftAnswersOf(n ScopeConfig) draftAnswers {
 	d := draftAnswers{mode: written{text: string(n.Answers), set: n.Answers != ""}, corrects: n.Corrects}
 	for i, f := range correctsFields {
 		value := *f.of(&n.Corrects)

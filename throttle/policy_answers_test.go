@@ -38,7 +38,7 @@ limits:
 			}
 		}
 		_, limits := policy.Limits()
-		n, there := Node{Scopes: limits}, true
+		n, there := ScopeConfig{Scopes: limits}, true
 		for _, name := range s.Names() {
 			if n, there = n.Scopes[name]; !there {
 				break
@@ -80,7 +80,7 @@ func TestAnswersFaults(t *testing.T) {
 			checkFaults(t, "limits: {a: {answers: "+text+"}}\n", want)
 		})
 	}
-	_, err := NewPolicy(UnmatchedDeny, map[string]Node{"a": {Corrects: Corrects{Cut: 91}}, "b": {Answers: AnswersPause, Corrects: Corrects{Cut: 10}}})
+	_, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"a": {Corrects: Corrects{Cut: 91}}, "b": {Answers: AnswersPause, Corrects: Corrects{Cut: 10}}})
 	if want := "policy: limits.a.answers.cut: cut is 91%; it must be 1% to 90%\n" +
 		"policy: limits.b.answers.cut: cut says how rules are corrected, and with pause none is; remove it, or write heed"; err == nil || err.Error() != want {
 		t.Errorf("%v", err)

@@ -12,7 +12,7 @@ import (
 
 // Limits returns the policy as the tree that NewPolicy makes an equal one of, for a
 // program that changes something in it. The caller may keep and change it.
-func (p *Policy) Limits() (Unmatched, map[string]Node) {
+func (p *Policy) Limits() (Unmatched, map[string]ScopeConfig) {
 	unmatched := p.unmatched
 	if unmatched == "" {
 		unmatched = UnmatchedDeny
@@ -20,8 +20,8 @@ func (p *Policy) Limits() (Unmatched, map[string]Node) {
 	return unmatched, p.root.node().Scopes
 }
 
-func (t *tree) node() Node {
-	n := Node{Rules: slices.Clone(t.rules), Scopes: map[string]Node{}, Owner: t.owner, Apps: slices.Clone(t.apps), Hosts: slices.Clone(t.hosts), Pause: t.pause, PausedUntil: t.until}
+func (t *tree) node() ScopeConfig {
+	n := ScopeConfig{Rules: slices.Clone(t.rules), Scopes: map[string]ScopeConfig{}, Owner: t.owner, Apps: slices.Clone(t.apps), Hosts: slices.Clone(t.hosts), Pause: t.pause, PausedUntil: t.until}
 	n.Weight, n.Shares, n.Answers, n.Corrects = t.weight, maps.Clone(t.shares), t.answers, t.corrects
 	if t.maxPriority != nil {
 		n.MaxPriority = new(*t.maxPriority)

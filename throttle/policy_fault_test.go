@@ -306,12 +306,12 @@ func TestPolicyErrorListsAll(t *testing.T) {
 func TestNewPolicyFaults(t *testing.T) {
 	t.Parallel()
 	ok := Rule{Name: "ok", Algorithm: Concurrency, Limit: 1}
-	one := func(r Rule) map[string]Node { return map[string]Node{"a": {Rules: []Rule{ok, r}}} }
-	itself := map[string]Node{}
-	itself["n"] = Node{Rules: []Rule{ok}, Scopes: itself}
+	one := func(r Rule) map[string]ScopeConfig { return map[string]ScopeConfig{"a": {Rules: []Rule{ok, r}}} }
+	itself := map[string]ScopeConfig{}
+	itself["n"] = ScopeConfig{Rules: []Rule{ok}, Scopes: itself}
 	for name, row := range map[string]struct {
 		unmatched Unmatched
-		limits    map[string]Node
+		limits    map[string]ScopeConfig
 		want      string
 	}{
 		"unmatched": {"Deny", nil, `policy: unmatched: unmatched is "Deny"; did you mean deny?`},
@@ -328,8 +328,8 @@ func TestNewPolicyFaults(t *testing.T) {
 		"lease":         {"", one(Rule{Name: "r", Algorithm: Concurrency, Limit: 1, Lease: 48 * time.Hour}), `policy: limits.a.rules[1].lease: lease is 2d; the most is 24h`},
 		"company":       {"", one(Rule{Name: "r", Algorithm: Concurrency, Limit: 1, Per: time.Second, Burst: 2}), "policy: limits.a.rules[1].per: per does not go with concurrency; remove it\npolicy: limits.a.rules[1].burst: burst does not go with concurrency; remove it"},
 		"unlimited":     {"", one(Rule{Name: "r", Unlimited: true, Limit: 2}), `policy: limits.a.rules[1].limit: limit stands beside unlimited, which removes the rule; remove one of the two`},
-		"scope name":    {"", map[string]Node{"a": {Scopes: map[string]Node{"b/c": {}}}}, `policy: limits.a.scopes."b/c": name holds a '/', which divides names; write another character`},
-		"two scopes":    {"", map[string]Node{"": {}, "\xff": {}}, "policy: limits.\"\": name is empty; write 1 to 128 bytes\npolicy: limits.\"\\xff\": name is not UTF-8 (byte 0xff at offset 0); encode it, in hex for instance"},
+		"scope name":    {"", map[string]ScopeConfig{"a": {Scopes: map[string]ScopeConfig{"b/c": {}}}}, `policy: limits.a.scopes."b/c": name holds a '/', which divides names; write another character`},
+		"two scopes":    {"", map[string]ScopeConfig{"": {}, "\xff": {}}, "policy: limits.\"\": name is empty; write 1 to 128 bytes\npolicy: limits.\"\\xff\": name is not UTF-8 (byte 0xff at offset 0); encode it, in hex for instance"},
 		"a ring":        {"", itself, `policy: limits.n.scopes.n.scopes.n.scopes.n.scopes.n.scopes.n.scopes.n.scopes.n.scopes.n: n is at level 9; the most is 8`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -84,16 +84,16 @@ limits:
 func TestPolicyIsImmutable(t *testing.T) {
 	t.Parallel()
 	rules := []Rule{{Name: "r", Algorithm: Concurrency, Limit: 1}}
-	below := map[string]Node{"b": {Rules: rules}}
-	limits := map[string]Node{"a": {Rules: rules, Scopes: below}}
+	below := map[string]ScopeConfig{"b": {Rules: rules}}
+	limits := map[string]ScopeConfig{"a": {Rules: rules, Scopes: below}}
 	p, err := NewPolicy(UnmatchedDeny, limits)
 	if err != nil {
 		t.Fatal(err)
 	}
 	before := string(p.YAML())
 	rules[0].Limit = 99
-	below["b"] = Node{}
-	below["*"] = Node{Rules: rules}
+	below["b"] = ScopeConfig{}
+	below["*"] = ScopeConfig{Rules: rules}
 	delete(limits, "a")
 	clear(p.YAML())
 	s := mustScope(t, "a/b")
@@ -135,13 +135,13 @@ func TestPolicyConcurrently(t *testing.T) {
 
 // randomLimits returns a tree of valid rules with names out of names, which
 // may hold "*".
-func randomLimits(random *rand.Rand, names []string, levels int) map[string]Node {
+func randomLimits(random *rand.Rand, names []string, levels int) map[string]ScopeConfig {
 	if levels == 0 {
 		return nil
 	}
-	limits := map[string]Node{}
+	limits := map[string]ScopeConfig{}
 	for range 1 + random.IntN(3) {
-		var node Node
+		var node ScopeConfig
 		for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
 			if random.IntN(2*len(names)) < 3 {
 				node.Rules = append(node.Rules, randomRule(random, name))

@@ -26,11 +26,11 @@ var hostile = []string{
 // "ParsePolicy reads the text back to an equal policy", whatever the names.
 func TestYAMLHostileNames(t *testing.T) {
 	t.Parallel()
-	limits := map[string]Node{}
+	limits := map[string]ScopeConfig{}
 	for _, name := range hostile {
-		limits[name] = Node{
+		limits[name] = ScopeConfig{
 			Rules:  []Rule{{Name: name, Algorithm: Concurrency, Limit: 1}, {Name: "*", Unlimited: true}},
-			Scopes: map[string]Node{"*": {}, name: {Rules: []Rule{{Name: name, Algorithm: SlidingWindow, Limit: 1, Per: day}}}},
+			Scopes: map[string]ScopeConfig{"*": {}, name: {Rules: []Rule{{Name: name, Algorithm: SlidingWindow, Limit: 1, Per: day}}}},
 		}
 	}
 	p, err := NewPolicy(UnmatchedAllow, limits)

@@ -55,7 +55,7 @@ const (
 )
 
 // newStock returns the stock of a path, nil unless all its rules prefetch: a concurrency rule and a pause do not.
-func newStock(bounds []Bound) *stock {
+func newStock(bounds []MatchedRule) *stock {
 	if len(bounds) == 0 {
 		return nil
 	}
@@ -70,7 +70,7 @@ func newStock(bounds []Bound) *stock {
 }
 
 // prefetch is how long before its start a unit may be charged on the plan's path, 0 where none may be.
-func (p *plan) prefetch() time.Duration {
+func (p *compiledScope) prefetch() time.Duration {
 	if p.stock == nil {
 		return 0
 	}
@@ -79,14 +79,14 @@ func (p *plan) prefetch() time.Duration {
 
 // stocks says whether a request may be served from the plan's stock: it asks for a number of units, nobody asks
 // again for its id, and it does not wait in line.
-func (p *plan) stocks(req *Request) bool {
-	return p.stock != nil && req.Ticket == "" && len(req.Costs) == 0 && !req.late.any() && req.starts() &&
+func (p *compiledScope) stocks(req *Request) bool {
+	return p.stock != nil && req.WaiterID == "" && len(req.Costs) == 0 && !req.late.any() && req.starts() &&
 		(req.once || req.slot != nil && !req.slot.spent)
 }
 
 // fromStock takes the units of a request from the stock, and fills that where it is worth it. Otherwise the
 // request is decided as any other.
-func (l *Limiter) fromStock(ctx context.Context, p *plan, req *Request, d *Decision) error {
+func (l *Limiter) fromStock(ctx context.Context, p *compiledScope, req *Request, d *Decision) error {
 	o := p.stock.order(time.Now(), req.Cost, p.most)
 	if o.from != nil {
 		p.handOut(&o, req, d)
@@ -106,7 +106,7 @@ func (l *Limiter) fromStock(ctx context.Context, p *plan, req *Request, d *Decis
 
 // draw charges units for a request and for those that are expected next. It does not decide where so many are
 // denied, or were charged under the rules of another time.
-func (l *Limiter) draw(ctx context.Context, p *plan, req *Request, o *order, d *Decision) (decided bool, err error) {
+func (l *Limiter) draw(ctx context.Context, p *compiledScope, req *Request, o *order, d *Decision) (decided bool, err error) {
 	defer p.stock.end()
 	a := l.attempt(p, &Request{Scope: req.Scope, Cost: o.units, ID: NewID(), once: true})
 	reply, err := l.runner.run(ctx, a.call())
@@ -120,7 +120,7 @@ func (l *Limiter) draw(ctx context.Context, p *plan, req *Request, o *order, d *
 		case !got.Allowed:
 			return false, nil
 		case p.stale(got.At) || p.misses(got):
-			_ = l.GiveBack(ctx, got.Grant) // else the units stay spent
+			_ = l.Refund(ctx, got.Grant) // else the units stay spent
 			return false, nil
 		default:
 			begins := got.begins
@@ -140,7 +140,7 @@ func (l *Limiter) draw(ctx context.Context, p *plan, req *Request, o *order, d *
 
 // valid is for how long units may be handed out that were charged at a time of the server's: no longer than the
 // plan holds.
-func (p *plan) valid(at time.Time) time.Duration {
+func (p *compiledScope) valid(at time.Time) time.Duration {
 	if p.until == 0 {
 		return p.stock.within
 	}
@@ -148,7 +148,7 @@ func (p *plan) valid(at time.Time) time.Duration {
 }
 
 // handOut makes the decision of a request from the draw that has its units.
-func (p *plan) handOut(o *order, req *Request, d *Decision) {
+func (p *compiledScope) handOut(o *order, req *Request, d *Decision) {
 	*d = o.from.decision
 	d.Rules = slices.Clone(o.states)
 	for i := range d.Rules {
@@ -311,12 +311,12 @@ func (l *Limiter) giveBackDraws(gone []*draw) {
 	for _, one := range gone {
 		g := one.decision.Grant
 		g.cost = price{each: one.left}
-		_ = l.GiveBack(context.Background(), g)
+		_ = l.Refund(context.Background(), g)
 	}
 }
 
 // emptyStocks gives back what plans have in stock.
-func (l *Limiter) emptyStocks(plans []*plan, empty func(*stock) []*draw) {
+func (l *Limiter) emptyStocks(plans []*compiledScope, empty func(*stock) []*draw) {
 	var gone []*draw
 	for _, p := range plans {
 		gone = append(gone, empty(p.stock)...)
@@ -328,16 +328,16 @@ func (l *Limiter) emptyStocks(plans []*plan, empty func(*stock) []*draw) {
 
 // emptyBelow gives back what is in stock for a level, by its path, and below it.
 func (l *Limiter) emptyBelow(provider, level string) {
-	l.emptyStocks(l.plans.stocks(func(p *plan) bool { return p.below(provider, level) }), (*stock).empty)
+	l.emptyStocks(l.scopes.stocks(func(p *compiledScope) bool { return p.below(provider, level) }), (*stock).empty)
 }
 
 // emptyUnder gives back what is in stock under a rule, by its key.
 func (l *Limiter) emptyUnder(rule string) {
-	l.emptyStocks(l.plans.stocks(func(p *plan) bool { return slices.Contains(p.keys, rule) }), (*stock).empty)
+	l.emptyStocks(l.scopes.stocks(func(p *compiledScope) bool { return slices.Contains(p.keys, rule) }), (*stock).empty)
 }
 
 // below says whether the plan's scope is at a level, by its path, or below it.
-func (p *plan) below(provider, level string) bool {
+func (p *compiledScope) below(provider, level string) bool {
 	rest, is := strings.CutPrefix(p.path, level)
 	return is && p.provider == provider && (rest == "" || rest[0] == '/')
 }

@@ -133,7 +133,7 @@ func (p *prefetcher) held(scope string) int64 {
 
 func (p *prefetcher) stock(scope string) *stock {
 	p.t.Helper()
-	of, err := p.plans.of(scope)
+	of, err := p.scopes.of(scope)
 	if err != nil || of.stock == nil {
 		p.t.Fatalf("no stock, %v", err)
 	}
@@ -189,7 +189,7 @@ func TestPrefetch(t *testing.T) {
 					if left := 1000 - 1 - n; d.Rules[0].Remaining != left && r.Algorithm != TokenBucket || d.Rules[0].Remaining > left || d.Rules[0].Remaining < left-1 {
 						t.Fatalf("decision %d leaves %d", n, d.Rules[0].Remaining)
 					}
-					if d.Wait != 0 || d.Binding != 0 || d.RetryAfter != 0 || d.Degraded || d.Turn != noTurn || d.At.After(at) || at.Sub(d.At) > fifty {
+					if d.Wait != 0 || d.Binding != 0 || d.RetryAfter != 0 || d.Degraded || d.Position != noTurn || d.At.After(at) || at.Sub(d.At) > fifty {
 						t.Fatalf("at %s: %+v", at, d)
 					}
 					if d.Prefetched {
@@ -277,7 +277,7 @@ func TestPrefetchedStartInTime(t *testing.T) {
 				if !d.Prefetched {
 					t.Fatalf("got %+v", d)
 				}
-				d.under, _ = p.plans.of("p/x")
+				d.under, _ = p.scopes.of("p/x")
 				<-time.After(time.Until(charged.Add(fifty + 5*ms)))
 				if !p.inTime(&d) {
 					t.Error("a start is late before its time")
@@ -302,7 +302,7 @@ func TestPrefetchedAtTheEndOfAWindow(t *testing.T) {
 		if err != nil || !d.Prefetched || time.Since(d.At) != 45*ms {
 			t.Fatalf("got %+v, %v", d, err)
 		}
-		d.under, _ = p.plans.of("p/x")
+		d.under, _ = p.scopes.of("p/x")
 		<-time.After(8 * ms)
 		if !p.inTime(&d) {
 			t.Error("a start a pad before the end comes too late")
@@ -345,7 +345,7 @@ func TestPrefetchedIsGivenBackAndSettled(t *testing.T) {
 					}
 				}
 				for range 2 {
-					if err := p.GiveBack(p.t.Context(), two.Grant); err != nil {
+					if err := p.Refund(p.t.Context(), two.Grant); err != nil {
 						t.Error(err)
 					}
 					came("given back", 2)
@@ -360,7 +360,7 @@ func TestPrefetchedIsGivenBackAndSettled(t *testing.T) {
 					}
 					came(fmt.Sprint("spent ", spent), 2+3-spent)
 				}
-				if err := p.GiveBack(p.t.Context(), more.Grant); err != nil {
+				if err := p.Refund(p.t.Context(), more.Grant); err != nil {
 					t.Error(err)
 				}
 				came("given back after that", 5)
@@ -425,7 +425,7 @@ func TestPrefetchedAndAPIs(t *testing.T) {
 		prefetching(t, policy, func(p *prefetcher) {
 			asked := p.fill("p/x", 20)
 			held := p.held("p/x")
-			if _, err := p.Heed(p.t.Context(), scope, refusedFor(time.Minute)); err != nil {
+			if _, err := p.Report(p.t.Context(), scope, refusedFor(time.Minute)); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
@@ -434,7 +434,7 @@ func TestPrefetchedAndAPIs(t *testing.T) {
 				t.Errorf("%s is paused: %+v, %v", scope, d, err)
 			}
 			if here {
-				if err := p.Forget(p.t.Context(), "p/x"); err != nil {
+				if err := p.ResetUpstream(p.t.Context(), "p/x"); err != nil {
 					t.Fatal(err)
 				}
 				if left := p.left("p/x")[0]; left != 1000-asked {
@@ -449,7 +449,7 @@ func TestPrefetchedAndAPIs(t *testing.T) {
 	prefetching(t, policy, func(p *prefetcher) { // a limit of the API's own is no pause
 		asked := p.fill("p/x", 20)
 		a := owns(500, time.Minute)
-		if _, err := p.Heed(p.t.Context(), "p/x", a); err != nil {
+		if _, err := p.Report(p.t.Context(), "p/x", a); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -465,16 +465,16 @@ func TestPrefetchedAndPausesOfOthers(t *testing.T) {
 	prefetching(t, policyOf(t, minuteOf(1000)), func(p *prefetcher) {
 		asked := p.fill("p/x", 20)
 		other := newPrefetcher(p.t, p.rdb, Config{}, policyOf(t, minuteOf(1000)))
-		if _, err := other.Heed(p.t.Context(), "p/x", refusedFor(time.Minute)); err != nil {
+		if _, err := other.Report(p.t.Context(), "p/x", refusedFor(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
-		of, _ := p.plans.of("p/x")
+		of, _ := p.scopes.of("p/x")
 		p.lookAtPauses(of)
 		synctest.Wait()
 		if d, err := p.Allow(p.t.Context(), "p/x"); err != nil || !d.Paused {
 			t.Errorf("got %+v, %v", d, err)
 		}
-		if err := p.Forget(p.t.Context(), "p/x"); err != nil {
+		if err := p.ResetUpstream(p.t.Context(), "p/x"); err != nil {
 			t.Fatal(err)
 		}
 		if left := p.left("p/x")[0]; left != 1000-asked {
@@ -597,11 +597,11 @@ func TestPrefetchIsNotForAll(t *testing.T) {
 		want bool
 	}{
 		"of its own":   {want: true},
-		"a start soon": {req: Request{Ahead: sec}, want: true},
+		"a start soon": {req: Request{MaxDelay: sec}, want: true},
 		"two rules":    {more: []Rule{prefetchRules(1000)["bucket"]}, want: true},
 		"another rule": {more: []Rule{plain}},
 		"places":       {more: []Rule{{Name: "c", Algorithm: Concurrency, Limit: 10_000}}},
-		"a ticket":     {req: Request{Ticket: "t"}},
+		"a ticket":     {req: Request{WaiterID: "t"}},
 		"costs":        {req: Request{Cost: 1, Costs: Costs{Requests: 2}}},
 		"its own id":   {req: Request{ID: "mine"}},
 		"a shadow":     {more: []Rule{{Name: "s", Algorithm: SlidingWindow, Limit: 1000, Per: time.Minute, Shadow: true}}, want: true},
@@ -612,8 +612,8 @@ func TestPrefetchIsNotForAll(t *testing.T) {
 				prefetched := 0
 				for i := range 100 {
 					req := row.req
-					if req.Scope = "p/x"; req.Ticket != "" {
-						req.Ticket += fmt.Sprint(i)
+					if req.Scope = "p/x"; req.WaiterID != "" {
+						req.WaiterID += fmt.Sprint(i)
 					}
 					if req.ID != "" {
 						req.ID += fmt.Sprint(i)
@@ -634,7 +634,7 @@ func TestPrefetchIsNotForAll(t *testing.T) {
 // Who may have been granted a start by now, or was late for one, is answered about that one.
 func TestPrefetchIsForNewRequests(t *testing.T) {
 	t.Parallel()
-	p := &plan{stock: newStock([]Bound{{Rule: minuteOf(10)}})}
+	p := &compiledScope{stock: newStock([]MatchedRule{{Rule: minuteOf(10)}})}
 	for i, row := range []struct {
 		req  Request
 		want bool
@@ -656,7 +656,7 @@ func TestPrefetchBearsSlowReplies(t *testing.T) {
 	t.Parallel()
 	prefetching(t, policyOf(t, minuteOf(1000)), func(p *prefetcher) {
 		p.ask(Request{Scope: "p/x"})
-		of, _ := p.plans.of("p/x")
+		of, _ := p.scopes.of("p/x")
 		for lag, want := range map[time.Duration]bool{0: false, 54 * ms: false, 56 * ms: true} {
 			of.clock(&p.skews).lag = lag
 			req := Request{Scope: "p/x", Cost: 1}
@@ -695,7 +695,7 @@ func TestWaitTakesWhatIsPrefetched(t *testing.T) {
 		if err != nil || !d.Prefetched || d.Grant.Zero() {
 			t.Errorf("got %+v, %v", d, err)
 		}
-		s, err := p.Start(p.t.Context(), Request{Scope: "p/x", Ahead: sec})
+		s, err := p.Start(p.t.Context(), Request{Scope: "p/x", MaxDelay: sec})
 		if err != nil || !s.Prefetched || s.Wait != 0 || s.Grant.ID() == d.Grant.ID() {
 			t.Errorf("got %+v, %v", s, err)
 		}
@@ -941,7 +941,7 @@ func TestPrefetchByManyAtOnce(t *testing.T) {
 					prefetched.Add(1)
 				}
 				if spent.Add(cost); n%10 == 0 {
-					if err := p.GiveBack(t.Context(), d.Grant); err != nil {
+					if err := p.Refund(t.Context(), d.Grant); err != nil {
 						t.Error(err)
 					}
 					spent.Add(-cost)

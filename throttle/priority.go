@@ -44,7 +44,7 @@ func (s settings) effective(priority int) int {
 }
 
 // draftMaxPriority returns the draft of a cap made in Go.
-func draftMaxPriority(n Node) (int64, written) {
+func draftMaxPriority(n ScopeConfig) (int64, written) {
 	if n.MaxPriority == nil {
 		return 0, written{}
 	}

@@ -79,7 +79,7 @@ func TestMaxPriorityFaults(t *testing.T) {
 	if _, err := ParsePolicy("x", []byte("limits: {a: {max_priorty: 5}}")); err == nil || !strings.Contains(err.Error(), "did you mean max_priority?") {
 		t.Error(err)
 	}
-	_, err := NewPolicy("", map[string]Node{"a": {MaxPriority: new(-1000001)}})
+	_, err := NewPolicy("", map[string]ScopeConfig{"a": {MaxPriority: new(-1000001)}})
 	if want := "policy: limits.a.max_priority: max_priority is -1000001; it must be -1000000 to 1000000"; err == nil || err.Error() != want {
 		t.Errorf("%v", err)
 	}
@@ -99,19 +99,19 @@ limits:
 }
 
 // started has all who wait start one by one, and returns their tickets in that order.
-func (b *bench) started(asks []Ask) (tickets []string) {
+func (b *bench) started(asks []Waiter) (tickets []string) {
 	b.t.Helper()
 	costs := map[string]Costs{}
 	for _, a := range asks {
-		costs[a.Ticket] = a.Costs
+		costs[a.ID] = a.Costs
 	}
 	for range 3 * len(asks) {
 		b.pass(sec)
 		for _, p := range b.dispatch(DispatchRequest{Provider: "p", Max: 1}).Granted {
-			if d := b.decide(Request{Scope: p.Scope, Ticket: p.Ticket, Costs: costs[p.Ticket], Ahead: sec}); !d.Allowed {
-				b.t.Fatalf("%s: %+v", p.Ticket, d)
+			if d := b.decide(Request{Scope: p.Scope, WaiterID: p.ID, Costs: costs[p.ID], MaxDelay: sec}); !d.Allowed {
+				b.t.Fatalf("%s: %+v", p.ID, d)
 			}
-			tickets = append(tickets, p.Ticket)
+			tickets = append(tickets, p.ID)
 		}
 	}
 	if len(tickets) != len(asks) {
@@ -121,11 +121,11 @@ func (b *bench) started(asks []Ask) (tickets []string) {
 }
 
 // ways are how tasks come to wait: by asking themselves, or planned together.
-var ways = map[string]func(*bench, []Ask){
-	"one by one": func(b *bench, asks []Ask) {
+var ways = map[string]func(*bench, []Waiter){
+	"one by one": func(b *bench, asks []Waiter) {
 		for _, a := range asks {
-			if d := b.decide(Request{Scope: a.Scope, Ticket: a.Ticket, Costs: a.Costs, Priority: a.Priority, Lane: a.Lane, Stride: a.Stride}); !d.Turn.Waits {
-				b.t.Fatalf("%s does not wait: %+v", a.Ticket, d)
+			if d := b.decide(Request{Scope: a.Scope, WaiterID: a.ID, Costs: a.Costs, Priority: a.Priority, Lane: a.Lane, Stride: a.Stride}); !d.Position.Waits {
+				b.t.Fatalf("%s does not wait: %+v", a.ID, d)
 			}
 		}
 	},
@@ -133,9 +133,9 @@ var ways = map[string]func(*bench, []Ask){
 }
 
 // asksOf are n tasks of a tenant.
-func asksOf(tenant string, n, priority int, costs Costs) (asks []Ask) {
+func asksOf(tenant string, n, priority int, costs Costs) (asks []Waiter) {
 	for i := range n {
-		asks = append(asks, Ask{Scope: "p/" + tenant, Ticket: fmt.Sprint(tenant, i), Priority: priority, Costs: costs})
+		asks = append(asks, Waiter{Scope: "p/" + tenant, ID: fmt.Sprint(tenant, i), Priority: priority, Costs: costs})
 	}
 	return asks
 }
@@ -180,9 +180,9 @@ func TestCappedTenantTakesTurns(t *testing.T) {
 	}
 }
 
-func namesOf(asks []Ask) (names []string) {
+func namesOf(asks []Waiter) (names []string) {
 	for _, a := range asks {
-		names = append(names, a.Ticket)
+		names = append(names, a.ID)
 	}
 	return names
 }
@@ -203,10 +203,10 @@ func TestChangedCapCountsFromThenOn(t *testing.T) {
 				late := asksOf("late", 4, 1000000, nil)
 				join(b, late)
 				b.SetPolicy(tenantsUnder(t, "max_priority: 3"))
-				last := Ask{Scope: "p/last", Ticket: "last", Priority: 1000000}
-				join(b, []Ask{last})
+				last := Waiter{Scope: "p/last", ID: "last", Priority: 1000000}
+				join(b, []Waiter{last})
 				want := []string{"greedy0", "greedy1", "last", "late0", "meek0", "late1", "meek1", "late2", "meek2", "late3", "meek3"}
-				if got := b.started(slices.Concat(meek, stood, late, []Ask{last})); !slices.Equal(got, want) {
+				if got := b.started(slices.Concat(meek, stood, late, []Waiter{last})); !slices.Equal(got, want) {
 					b.t.Errorf("the order is %q, want %q", got, want)
 				}
 			})
@@ -221,7 +221,7 @@ func TestCapTellsExpectedStart(t *testing.T) {
 	onBoth(t, Config{}, tenantsUnder(t, "max_priority: 0"), func(b *bench) {
 		b.decide(Request{Scope: "p"})
 		lineUpAll(b, asksOf("a", 9, 0, nil))
-		placed, err := b.LineUp(ctx, []Ask{{Scope: "p/a", Ticket: "urgent", Priority: 1000000}}, 0, 0)
+		placed, err := b.Join(ctx, []Waiter{{Scope: "p/a", ID: "urgent", Priority: 1000000}}, 0, 0)
 		if err != nil || placed[0].Expected < 9*sec || placed[0].Expected > 11*sec {
 			b.t.Errorf("%+v, %v: nine wait before it, one starts each second", placed, err)
 		}
@@ -230,10 +230,10 @@ func TestCapTellsExpectedStart(t *testing.T) {
 	onBoth(t, Config{}, daily, func(b *bench) {
 		b.atTime("2026-01-10T00:00:00.1Z")
 		b.decide(Request{Scope: "p"})
-		b.decide(Request{Scope: "p", Ticket: "first"})
+		b.decide(Request{Scope: "p", WaiterID: "first"})
 		b.taken("2026-01-09T23:59:59.9Z")
-		if d := b.decide(Request{Scope: "p", Ticket: "urgent", Priority: 1000000}); d.Turn.Ahead != 1 {
-			b.t.Errorf("%+v: one waits before it", d.Turn)
+		if d := b.decide(Request{Scope: "p", WaiterID: "urgent", Priority: 1000000}); d.Position.Ahead != 1 {
+			b.t.Errorf("%+v: one waits before it", d.Position)
 		}
 	})
 }
@@ -243,12 +243,12 @@ func TestCappedTaskHasItsLane(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, tenantsUnder(t, "max_priority: 0"), func(b *bench) {
 		b.decide(Request{Scope: "p"})
-		var asks []Ask
+		var asks []Waiter
 		for i := range 6 {
-			asks = append(asks, Ask{Scope: "p/a", Ticket: fmt.Sprint("low", i), Lane: "low", Stride: 2})
+			asks = append(asks, Waiter{Scope: "p/a", ID: fmt.Sprint("low", i), Lane: "low", Stride: 2})
 		}
 		for i := range 6 {
-			asks = append(asks, Ask{Scope: "p/a", Ticket: fmt.Sprint("high", i), Lane: "high", Stride: 1, Priority: 1000000})
+			asks = append(asks, Waiter{Scope: "p/a", ID: fmt.Sprint("high", i), Lane: "high", Stride: 1, Priority: 1000000})
 		}
 		lineUpAll(b, asks)
 		high := 0
@@ -267,10 +267,10 @@ func TestPriorityRefused(t *testing.T) {
 	onBoth(t, Config{}, tenantsUnder(t, "max_priority: 0"), func(b *bench) {
 		for _, priority := range []int{maxPriority + 1, -maxPriority - 1} {
 			want := fmt.Sprintf("Priority is %d; the most is 1000000 either way", priority)
-			if _, err := b.Decide(ctx, Request{Scope: "p", Ticket: "t", Priority: priority}); err == nil || !strings.Contains(err.Error(), want) {
+			if _, err := b.Decide(ctx, Request{Scope: "p", WaiterID: "t", Priority: priority}); err == nil || !strings.Contains(err.Error(), want) {
 				b.t.Errorf("Decide: %v", err)
 			}
-			placed, err := b.LineUp(ctx, []Ask{{Scope: "p", Ticket: "t", Priority: priority}}, 0, time.Millisecond)
+			placed, err := b.Join(ctx, []Waiter{{Scope: "p", ID: "t", Priority: priority}}, 0, time.Millisecond)
 			if err != nil || placed[0].Err == nil || !strings.Contains(placed[0].Err.Error(), want) {
 				b.t.Errorf("LineUp: %+v, %v", placed, err)
 			}

@@ -18,9 +18,9 @@ var benchTenants = []int{1, 200, 10_000}
 // benchPolicy is one of an account of 2,000/s, whose tenants have a rule of their own.
 func benchPolicy(b *testing.B, own int64) *Policy {
 	b.Helper()
-	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {
+	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {
 		Rules:  []Rule{{Name: "account", Algorithm: SlidingWindow, Limit: 2000, Per: time.Second}},
-		Scopes: map[string]Node{"*": {Rules: []Rule{{Name: "own", Algorithm: SlidingWindow, Limit: own, Per: time.Second}}}},
+		Scopes: map[string]ScopeConfig{"*": {Rules: []Rule{{Name: "own", Algorithm: SlidingWindow, Limit: own, Per: time.Second}}}},
 	}})
 	if err != nil {
 		b.Fatal(err)
@@ -74,11 +74,11 @@ func BenchmarkLineUp(b *testing.B) {
 			before := spentBy(b, rdb)
 			for b.Loop() {
 				rdb.FlushAll(b.Context())
-				asks := make([]Ask, tasks)
+				asks := make([]Waiter, tasks)
 				for i := range asks {
-					asks[i] = Ask{Scope: fmt.Sprint("p/", i%tenants), Ticket: fmt.Sprint("-default/", i)}
+					asks[i] = Waiter{Scope: fmt.Sprint("p/", i%tenants), ID: fmt.Sprint("-default/", i)}
 				}
-				if _, err := l.LineUp(b.Context(), asks, 20*time.Millisecond, 0); err != nil {
+				if _, err := l.Join(b.Context(), asks, 20*time.Millisecond, 0); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -19,10 +19,10 @@ import (
 // damagedPolicy has rules of two levels, and weights at the second.
 func damagedPolicy(t *testing.T) *Policy {
 	t.Helper()
-	own := Node{Rules: []Rule{{Name: "own", Algorithm: SlidingWindow, Limit: 5, Per: sec}}, Shares: map[string]Share{"x": {Weight: 2}, "y": {Weight: 1}}}
-	p, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {
+	own := ScopeConfig{Rules: []Rule{{Name: "own", Algorithm: SlidingWindow, Limit: 5, Per: sec}}, Shares: map[string]Share{"x": {Weight: 2}, "y": {Weight: 1}}}
+	p, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {
 		Rules:  []Rule{{Name: "all", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 10}},
-		Scopes: map[string]Node{"*": own},
+		Scopes: map[string]ScopeConfig{"*": own},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -45,13 +45,13 @@ func begin(b *bench) *waiters {
 		b.decide(Request{Scope: scope, Cost: 5})
 	}
 	for i := range 4 {
-		w.ask(Request{Scope: "p/a/x", Ticket: fmt.Sprint("ax", i), Lane: []string{"low", "high"}[i%2], Stride: 1 + i%2})
-		w.ask(Request{Scope: "p/a/y", Ticket: fmt.Sprint("ay", i)})
-		w.ask(Request{Scope: "p/b", Ticket: fmt.Sprint("g/b", i)})
-		w.ask(Request{Scope: "p/c", Ticket: fmt.Sprint("c", i), Cost: 2})
+		w.ask(Request{Scope: "p/a/x", WaiterID: fmt.Sprint("ax", i), Lane: []string{"low", "high"}[i%2], Stride: 1 + i%2})
+		w.ask(Request{Scope: "p/a/y", WaiterID: fmt.Sprint("ay", i)})
+		w.ask(Request{Scope: "p/b", WaiterID: fmt.Sprint("g/b", i)})
+		w.ask(Request{Scope: "p/c", WaiterID: fmt.Sprint("c", i), Cost: 2})
 	}
 	b.pass(300 * ms)
-	if d := b.dispatch(DispatchRequest{Max: 2, StandStill: []string{"g/"}}); len(d.Granted) != 2 || !d.Parked {
+	if d := b.dispatch(DispatchRequest{Max: 2, StalledGroups: []string{"g/"}}); len(d.Granted) != 2 || !d.Parked {
 		b.t.Fatalf("%+v", d)
 	}
 	return w
@@ -59,8 +59,8 @@ func begin(b *bench) *waiters {
 
 func (w *waiters) ask(req Request) {
 	w.t.Helper()
-	w.tasks[req.Ticket] = req
-	if d := w.decide(req); !d.Turn.Waits {
+	w.tasks[req.WaiterID] = req
+	if d := w.decide(req); !d.Position.Waits {
 		w.t.Fatalf("%+v", d)
 	}
 }
@@ -69,12 +69,12 @@ func (w *waiters) ask(req Request) {
 // have come so.
 func (w *waiters) goOn() (alone int) {
 	w.t.Helper()
-	var over []Place
+	var over []WaiterRef
 	start := func(req Request) {
 		w.t.Helper()
-		req.Ahead = sec
+		req.MaxDelay = sec
 		if d := w.decide(req); d.Allowed {
-			w.started[req.Ticket]++
+			w.started[req.WaiterID]++
 		}
 	}
 	drain := func() {
@@ -85,10 +85,10 @@ func (w *waiters) goOn() (alone int) {
 			if err != nil {
 				w.t.Fatal(err)
 			}
-			d := w.dispatch(DispatchRequest{Max: 8, Unused: over, Back: back})
+			d := w.dispatch(DispatchRequest{Max: 8, Unused: over, Unpark: back})
 			over = d.Overdue
 			for _, g := range d.Granted {
-				if req, known := w.tasks[g.Ticket]; known {
+				if req, known := w.tasks[g.ID]; known {
 					start(req)
 				}
 			}
@@ -321,14 +321,14 @@ func TestRepairRefused(t *testing.T) {
 	}
 	acl("-del")
 	for range 2 {
-		_, err := w.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, All: true})
+		_, err := w.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true})
 		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "WRONGTYPE") {
 			t.Fatalf("%v", err)
 		}
 	}
 	acl("+del")
 	redistest.WaitFor(t, "what is damaged to be dropped", bound, func() bool {
-		_, err := w.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, All: true})
+		_, err := w.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true})
 		return err == nil
 	})
 	w.goOn()
@@ -341,7 +341,7 @@ func TestGlanceAtDamaged(t *testing.T) {
 		w := begin(b)
 		b.nexts.of("p").looked(1, 1, Dispatched{Waiting: true, Next: time.Minute})
 		b.rdb.Set(ctx, scheduleKey(b.provider("p")), "text", 0)
-		b.dispatch(DispatchRequest{Glance: true})
+		b.dispatch(DispatchRequest{OnlyIfDue: true})
 		w.goOn()
 	})
 }
@@ -352,9 +352,9 @@ func TestDamagedTimes(t *testing.T) {
 	policy := policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 10})
 	onBoth(t, Config{Logger: slog.New(slog.DiscardHandler)}, policy, func(b *bench) {
 		b.decide(Request{Scope: "p/z", Cost: 10})
-		asks := func(scope string, n int) (list []Ask) {
+		asks := func(scope string, n int) (list []Waiter) {
 			for i := range n {
-				list = append(list, Ask{Scope: scope, Ticket: fmt.Sprint(i)})
+				list = append(list, Waiter{Scope: scope, ID: fmt.Sprint(i)})
 			}
 			return list
 		}
@@ -363,8 +363,8 @@ func TestDamagedTimes(t *testing.T) {
 			for len(scopes) < n {
 				b.pass(100 * ms)
 				for _, g := range b.dispatch(DispatchRequest{Max: 1}).Granted {
-					if d := b.decide(Request{Scope: g.Scope, Ticket: g.Ticket}); !d.Allowed {
-						b.t.Fatalf("%v: %+v", g.Place, d)
+					if d := b.decide(Request{Scope: g.Scope, WaiterID: g.ID}); !d.Allowed {
+						b.t.Fatalf("%v: %+v", g.WaiterRef, d)
 					}
 					scopes = append(scopes, g.Scope)
 				}

@@ -16,7 +16,7 @@ func TestGivesWayOften(t *testing.T) {
 		rules = append(rules, Rule{Name: fmt.Sprint("r", i), Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 100, Unit: fmt.Sprint("u", i)})
 		shares[fmt.Sprint("c", i)] = Share{Weight: 1}
 	}
-	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Rules: rules, Scopes: map[string]Node{"a": {
+	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Rules: rules, Scopes: map[string]ScopeConfig{"a": {
 		Rules:  []Rule{{Name: "own", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000}},
 		Shares: shares,
 	}}}})
@@ -24,7 +24,7 @@ func TestGivesWayOften(t *testing.T) {
 		t.Fatal(err)
 	}
 	onBoth(t, Config{}, policy, func(b *bench) {
-		var asks []Ask
+		var asks []Waiter
 		for i := range classes {
 			costs := Costs{Requests: 0, fmt.Sprint("u", i): 100}
 			scope := fmt.Sprint("p/a/c", i)
@@ -32,10 +32,10 @@ func TestGivesWayOften(t *testing.T) {
 				b.t.Fatalf("%+v", d)
 			}
 			for k := range each {
-				asks = append(asks, Ask{Scope: scope, Ticket: fmt.Sprint("t", i, ".", k), Costs: Costs{Requests: 0, fmt.Sprint("u", i): 1}})
+				asks = append(asks, Waiter{Scope: scope, ID: fmt.Sprint("t", i, ".", k), Costs: Costs{Requests: 0, fmt.Sprint("u", i): 1}})
 			}
 		}
-		if _, err := b.LineUp(ctx, asks, 0, 0); err != nil {
+		if _, err := b.Join(ctx, asks, 0, 0); err != nil {
 			b.t.Fatal(err)
 		}
 		b.pass(sec)
@@ -54,9 +54,9 @@ func TestBehindManyWhoWaitForAnother(t *testing.T) {
 		Rule{Name: "words", Algorithm: TokenBucket, Limit: 1, Per: sec, Burst: 20, Unit: "tokens"})
 	words, calls := Costs{"tokens": 20}, Costs{Requests: 1}
 	for name, ask := range map[string]func(b *bench){
-		"asks": func(b *bench) { b.decide(Request{Scope: "p/z", Ticket: "first", Costs: calls, Priority: 1}) },
+		"asks": func(b *bench) { b.decide(Request{Scope: "p/z", WaiterID: "first", Costs: calls, Priority: 1}) },
 		"lines up": func(b *bench) {
-			if _, err := b.LineUp(ctx, []Ask{{Scope: "p/z", Ticket: "first", Costs: calls, Priority: 1}}, 0, 0); err != nil {
+			if _, err := b.Join(ctx, []Waiter{{Scope: "p/z", ID: "first", Costs: calls, Priority: 1}}, 0, 0); err != nil {
 				b.t.Fatal(err)
 			}
 		},
@@ -66,12 +66,12 @@ func TestBehindManyWhoWaitForAnother(t *testing.T) {
 			onBoth(t, Config{}, policy, func(b *bench) {
 				b.decide(Request{Scope: "p/x", Costs: words})
 				for i := range 40 {
-					b.decide(Request{Scope: fmt.Sprint("p/s", i), Ticket: "t", Costs: words, Priority: 1})
+					b.decide(Request{Scope: fmt.Sprint("p/s", i), WaiterID: "t", Costs: words, Priority: 1})
 				}
-				b.decide(Request{Scope: "p/z", Ticket: "second", Costs: words})
+				b.decide(Request{Scope: "p/z", WaiterID: "second", Costs: words})
 				ask(b)
 				woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 10})
-				if err != nil || len(woken.Granted) != 1 || woken.Granted[0].Ticket != "first" {
+				if err != nil || len(woken.Granted) != 1 || woken.Granted[0].ID != "first" {
 					b.t.Errorf("%+v, %v: the one that takes no words should be released", woken, err)
 				}
 			})
@@ -88,23 +88,23 @@ func TestBehindOneThatEnded(t *testing.T) {
 		Rule{Name: "calls", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000})
 	onBoth(t, Config{}, policy, func(b *bench) {
 		one := Costs{"requests": 1, "tokens": 1}
-		b.decide(Request{Scope: "p/first", Ticket: "first", Costs: one})
-		var last Ask
+		b.decide(Request{Scope: "p/first", WaiterID: "first", Costs: one})
+		var last Waiter
 		for i := range 40 {
-			last = Ask{Scope: fmt.Sprintf("p/t%02d", i), Ticket: fmt.Sprint("dear ", i), Costs: one}
-			if d := b.decide(Request{Scope: last.Scope, Ticket: last.Ticket, Costs: one}); !d.Turn.Waits {
+			last = Waiter{Scope: fmt.Sprintf("p/t%02d", i), ID: fmt.Sprint("dear ", i), Costs: one}
+			if d := b.decide(Request{Scope: last.Scope, WaiterID: last.ID, Costs: one}); !d.Position.Waits {
 				b.t.Fatalf("%+v", d)
 			}
 		}
-		behind := Ask{Scope: last.Scope, Ticket: "cheap", Costs: Costs{"requests": 1, "tokens": 0}}
-		b.decide(Request{Scope: behind.Scope, Ticket: behind.Ticket, Costs: behind.Costs})
+		behind := Waiter{Scope: last.Scope, ID: "cheap", Costs: Costs{"requests": 1, "tokens": 0}}
+		b.decide(Request{Scope: behind.Scope, WaiterID: behind.ID, Costs: behind.Costs})
 		b.pass(sec)
 		if woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 20}); err != nil || len(woken.Granted) != 0 {
 			b.t.Fatalf("%+v, %v; they wait for an hour", woken, err)
 		}
-		woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 20, Gone: []Place{last.Place()}})
-		if err != nil || len(woken.Granted) != 1 || woken.Granted[0].Ticket != behind.Ticket {
-			b.t.Errorf("%+v, %v; want %q", woken, err, behind.Ticket)
+		woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 20, Deleted: []WaiterRef{last.Ref()}})
+		if err != nil || len(woken.Granted) != 1 || woken.Granted[0].ID != behind.ID {
+			b.t.Errorf("%+v, %v; want %q", woken, err, behind.ID)
 		}
 	})
 }
@@ -114,14 +114,14 @@ func TestEndedInAPause(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: sec, Burst: 1}), func(b *bench) {
 		b.heed("p", turnedDown(10*time.Minute))
-		a := Ask{Scope: "p/a", Ticket: "a"}
-		if d := b.decide(Request{Scope: a.Scope, Ticket: a.Ticket}); !d.Turn.Waits {
+		a := Waiter{Scope: "p/a", ID: "a"}
+		if d := b.decide(Request{Scope: a.Scope, WaiterID: a.ID}); !d.Position.Waits {
 			b.t.Fatalf("%+v", d)
 		}
 		if woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1}); err != nil || !woken.Waiting {
 			b.t.Fatalf("%+v, %v", woken, err)
 		}
-		if woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, Gone: []Place{a.Place()}}); err != nil || woken.Waiting {
+		if woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, Deleted: []WaiterRef{a.Ref()}}); err != nil || woken.Waiting {
 			b.t.Errorf("%+v, %v; nobody waits", woken, err)
 		}
 		if left := b.rdb.Exists(ctx, b.provider("p")+"!schedule", b.provider("p")+"!meta", b.provider("p")+"!heap").Val(); left != 0 {
@@ -136,8 +136,8 @@ func TestEndedHadNoTurn(t *testing.T) {
 	t.Parallel()
 	all := Rule{Name: "all", Algorithm: TokenBucket, Limit: 1, Per: sec, Burst: 1}
 	own := Rule{Name: "own", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 100}
-	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {
-		Rules: []Rule{all}, Scopes: map[string]Node{"*": {Rules: []Rule{own}}},
+	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {
+		Rules: []Rule{all}, Scopes: map[string]ScopeConfig{"*": {Rules: []Rule{own}}},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -146,11 +146,11 @@ func TestEndedHadNoTurn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			onBoth(t, Config{}, policy, func(b *bench) {
-				ask := func(scope, ticket string) Ask {
-					if d := b.decide(Request{Scope: scope, Ticket: ticket}); !d.Turn.Waits && ticket != "first" {
+				ask := func(scope, ticket string) Waiter {
+					if d := b.decide(Request{Scope: scope, WaiterID: ticket}); !d.Position.Waits && ticket != "first" {
 						b.t.Fatalf("%s does not wait: %+v", ticket, d)
 					}
-					return Ask{Scope: scope, Ticket: ticket}
+					return Waiter{Scope: scope, ID: ticket}
 				}
 				ask("p/0", "first")
 				const others = 5
@@ -160,7 +160,7 @@ func TestEndedHadNoTurn(t *testing.T) {
 				last := ask("p/a/0", "impatient 0")
 				for i := 1; i <= 30; i++ { // the next one comes before the last has ended
 					next := ask(fmt.Sprint("p/a/", i%3), fmt.Sprint("impatient ", i))
-					if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Gone: []Place{last.Place()}}); err != nil {
+					if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Deleted: []WaiterRef{last.Ref()}}); err != nil {
 						b.t.Fatal(err)
 					}
 					last = next
@@ -173,10 +173,10 @@ func TestEndedHadNoTurn(t *testing.T) {
 						b.t.Fatalf("%+v, %v, after %d turns", woken, err, turns)
 					}
 					got := woken.Granted[0]
-					if got.Ticket == patient.Ticket {
+					if got.ID == patient.ID {
 						return
 					}
-					b.decide(Request{Scope: got.Scope, Ticket: got.Ticket})
+					b.decide(Request{Scope: got.Scope, WaiterID: got.ID})
 				}
 			})
 		})

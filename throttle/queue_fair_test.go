@@ -16,7 +16,7 @@ import (
 // fairCase is scopes that wait all the time, and what their names may differ by.
 type fairCase struct {
 	name   string
-	limits map[string]Node
+	limits map[string]ScopeConfig
 	scopes []string
 	// weights are those of the names that share, each of all scopes below it.
 	weights map[string]float64
@@ -25,97 +25,97 @@ type fairCase struct {
 	slack   int // tasks of a name that may start before what they cost counts
 }
 
-func weighed(weights map[string]int64) map[string]Node {
-	nodes := map[string]Node{}
+func weighed(weights map[string]int64) map[string]ScopeConfig {
+	nodes := map[string]ScopeConfig{}
 	for name, weight := range weights {
-		nodes[name] = Node{Weight: weight}
+		nodes[name] = ScopeConfig{Weight: weight}
 	}
 	return nodes
 }
 
 var fairCases = []fairCase{
 	{
-		name: "1:1", limits: map[string]Node{"p": {Rules: bigBucket}},
+		name: "1:1", limits: map[string]ScopeConfig{"p": {Rules: bigBucket}},
 		scopes: []string{"p/a", "p/b", "p/c"}, weights: map[string]float64{"p/a": 1, "p/b": 1, "p/c": 1}, most: 1, starts: 60,
 	},
 	{
-		name: "1:3", limits: map[string]Node{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"b": 3})}},
+		name: "1:3", limits: map[string]ScopeConfig{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"b": 3})}},
 		scopes: []string{"p/a", "p/b"}, weights: map[string]float64{"p/a": 1, "p/b": 3}, most: 1, starts: 80,
 	},
 	{
-		name: "1000:1", limits: map[string]Node{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"*": 1000, "b": 1})}},
+		name: "1000:1", limits: map[string]ScopeConfig{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"*": 1000, "b": 1})}},
 		scopes: []string{"p/a", "p/b"}, weights: map[string]float64{"p/a": 1000, "p/b": 1}, most: 1, starts: 60,
 	},
 	{
-		name: "weights and costs", limits: map[string]Node{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"b": 3, "c": 7})}},
+		name: "weights and costs", limits: map[string]ScopeConfig{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"b": 3, "c": 7})}},
 		scopes: []string{"p/a", "p/b", "p/c"}, weights: map[string]float64{"p/a": 1, "p/b": 3, "p/c": 7}, most: 20, starts: 200,
 	},
 	{
-		name: "a tenant of three endpoints beside a tenant of one", limits: map[string]Node{"p": {Rules: bigBucket}},
+		name: "a tenant of three endpoints beside a tenant of one", limits: map[string]ScopeConfig{"p": {Rules: bigBucket}},
 		scopes:  []string{"p/a/x", "p/a/y", "p/a/z", "p/b/x"},
 		weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 1, starts: 80,
 	},
 	{
-		name: "three endpoints, and costs", limits: map[string]Node{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"a": 2})}},
+		name: "three endpoints, and costs", limits: map[string]ScopeConfig{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"a": 2})}},
 		scopes:  []string{"p/a/x", "p/a/y", "p/a/z", "p/b/x"},
 		weights: map[string]float64{"p/a": 2, "p/b": 1}, most: 10, starts: 150, slack: 2,
 	},
 	{
-		name: "classes, each with its part of 60, 20 and what is left", limits: map[string]Node{"p": {Rules: bigBucket, Shares: map[string]Share{
-			"i": {Part: 60}, "b": {Part: 20, Weight: 1}, "x": {Weight: 2},
+		name: "classes, each with its part of 60, 20 and what is left", limits: map[string]ScopeConfig{"p": {Rules: bigBucket, Shares: map[string]Share{
+			"i": {Guaranteed: 60}, "b": {Guaranteed: 20, Weight: 1}, "x": {Weight: 2},
 		}}},
 		scopes: []string{"p/i", "p/b", "p/x"}, weights: map[string]float64{"p/i": .65, "p/b": .25, "p/x": .10}, most: 1, starts: 100,
 	},
 	{
-		name: "what one class does not use the others share", limits: map[string]Node{"p": {Rules: bigBucket, Shares: map[string]Share{
-			"i": {Part: 60}, "b": {Part: 20, Weight: 1}, "x": {Weight: 2},
+		name: "what one class does not use the others share", limits: map[string]ScopeConfig{"p": {Rules: bigBucket, Shares: map[string]Share{
+			"i": {Guaranteed: 60}, "b": {Guaranteed: 20, Weight: 1}, "x": {Weight: 2},
 		}}},
 		scopes: []string{"p/b", "p/x"}, weights: map[string]float64{"p/b": .25, "p/x": .10}, most: 1, starts: 70,
 	},
 	{
-		name: "classes below an own rule, while others below the account's go faster", limits: map[string]Node{"p": {
+		name: "classes below an own rule, while others below the account's go faster", limits: map[string]ScopeConfig{"p": {
 			Rules: []Rule{{Name: "all", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 1}},
-			Scopes: map[string]Node{"a": {
+			Scopes: map[string]ScopeConfig{"a": {
 				Rules:  []Rule{{Name: "own", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 1}},
-				Shares: map[string]Share{"i": {Part: 50}, "b": {Weight: 1}},
+				Shares: map[string]Share{"i": {Guaranteed: 50}, "b": {Weight: 1}},
 			}},
 		}},
 		scopes: []string{"p/a/i", "p/a/b", "p/c", "p/d"}, weights: map[string]float64{"p/a/i": .75, "p/a/b": .25}, most: 1, starts: 400,
 	},
 	{
-		name: "classes below a tenant whose own rule would let all through", limits: map[string]Node{"p": {
+		name: "classes below a tenant whose own rule would let all through", limits: map[string]ScopeConfig{"p": {
 			Rules: bigBucket,
-			Scopes: map[string]Node{"a": {
+			Scopes: map[string]ScopeConfig{"a": {
 				Rules:  []Rule{{Name: "own", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000}},
-				Shares: map[string]Share{"i": {Part: 50}, "b": {Weight: 1}},
+				Shares: map[string]Share{"i": {Guaranteed: 50}, "b": {Weight: 1}},
 			}},
 		}},
 		scopes: []string{"p/a/i", "p/a/b", "p/c", "p/d"}, weights: map[string]float64{"p/a/i": .75, "p/a/b": .25}, most: 1, starts: 200,
 	},
 	{
-		name: "and beside that tenant others have theirs", limits: map[string]Node{"p": {
+		name: "and beside that tenant others have theirs", limits: map[string]ScopeConfig{"p": {
 			Rules: bigBucket,
-			Scopes: map[string]Node{"a": {
+			Scopes: map[string]ScopeConfig{"a": {
 				Rules:  []Rule{{Name: "own", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000}},
-				Shares: map[string]Share{"i": {Part: 50}, "b": {Weight: 1}},
+				Shares: map[string]Share{"i": {Guaranteed: 50}, "b": {Weight: 1}},
 			}},
 		}},
 		scopes: []string{"p/a/i", "p/a/b", "p/c", "p/d"}, weights: map[string]float64{"p/a": 1, "p/c": 1, "p/d": 1}, most: 1, starts: 200,
 	},
 	{
-		name: "a plan that lets through about as much as its tenant's share", limits: map[string]Node{"p": {
+		name: "a plan that lets through about as much as its tenant's share", limits: map[string]ScopeConfig{"p": {
 			Rules: []Rule{{Name: "all", Algorithm: TokenBucket, Limit: 40, Per: sec}},
-			Scopes: map[string]Node{"a": {
+			Scopes: map[string]ScopeConfig{"a": {
 				Rules:  []Rule{{Name: "own", Algorithm: TokenBucket, Limit: 10, Per: sec}},
-				Shares: map[string]Share{"i": {Part: 70}, "b": {Weight: 1}},
+				Shares: map[string]Share{"i": {Guaranteed: 70}, "b": {Weight: 1}},
 			}, "c": {Weight: 2}},
 		}},
 		scopes: []string{"p/a/i", "p/a/b", "p/c", "p/d"}, weights: map[string]float64{"p/a/i": .85, "p/a/b": .15}, most: 1, starts: 200,
 	},
 	{
-		name: "an own rule that lets through a little less than the account's", limits: map[string]Node{"p": {
+		name: "an own rule that lets through a little less than the account's", limits: map[string]ScopeConfig{"p": {
 			Rules:  []Rule{{Name: "all", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 1}},
-			Scopes: map[string]Node{"a": {Rules: []Rule{{Name: "own", Algorithm: TokenBucket, Limit: 90, Per: sec, Burst: 1}}}},
+			Scopes: map[string]ScopeConfig{"a": {Rules: []Rule{{Name: "own", Algorithm: TokenBucket, Limit: 90, Per: sec, Burst: 1}}}},
 		}},
 		scopes: []string{"p/a", "p/b"}, weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 1, starts: 80, slack: 1,
 	},
@@ -147,7 +147,7 @@ func (c fairCase) run(rdb redis.UniversalClient, prefix string) string {
 			f.add(scope, cost(), 0)
 			f.add(scope, cost(), 0)
 		}
-		f.run(c.starts, func(started Place) { f.add(started.Scope, cost(), 0) })
+		f.run(c.starts, func(started WaiterRef) { f.add(started.Scope, cost(), 0) })
 		f.fair(c)
 	})
 }
@@ -170,13 +170,13 @@ func faultOf(play func()) (found string) {
 // fairWorld is a world of which the order of starts counts.
 type fairWorld struct {
 	*queueWorld
-	started []Place
+	started []WaiterRef
 }
 
-func newFairWorld(rdb redis.UniversalClient, prefix string, limits map[string]Node, scopes []string) *fairWorld {
-	h := &queueHistory{seed: 1, counts: newQueueCounts(), lead: 5000, scopes: scopes, versions: []map[string]Node{limits}}
+func newFairWorld(rdb redis.UniversalClient, prefix string, limits map[string]ScopeConfig, scopes []string) *fairWorld {
+	h := &queueHistory{seed: 1, counts: newQueueCounts(), lead: 5000, scopes: scopes, versions: []map[string]ScopeConfig{limits}}
 	w := newQueueWorld(rdb, prefix, h)
-	first := &waiter{Place: Place{Scope: scopes[0], Ticket: "first", cost: w.plan(scopes[0]).most}}
+	first := &waiter{WaiterRef: WaiterRef{Scope: scopes[0], ID: "first", cost: w.plan(scopes[0]).most}}
 	if first.cost > 1<<30 {
 		first.cost = 1
 	}
@@ -186,27 +186,27 @@ func newFairWorld(rdb redis.UniversalClient, prefix string, limits map[string]No
 }
 
 func (f *fairWorld) add(scope string, cost int64, priority int) *waiter {
-	t := &waiter{Place: Place{Scope: scope, Ticket: fmt.Sprintf("t%d", len(f.tasks)), cost: cost}, priority: priority}
+	t := &waiter{WaiterRef: WaiterRef{Scope: scope, ID: fmt.Sprintf("t%d", len(f.tasks)), cost: cost}, priority: priority}
 	f.queueWorld.add(t)
 	f.ask(t, comes, 0, 0)
 	return t
 }
 
 // run goes on until so many have started.
-func (f *fairWorld) run(starts int, then func(Place)) {
+func (f *fairWorld) run(starts int, then func(WaiterRef)) {
 	for looks := 0; len(f.started) < starts; looks++ {
 		if looks > 50*starts {
 			fail("only %d started", len(f.started))
 		}
 		d := f.dispatch(4, 0, false)
 		for _, g := range d.Granted {
-			t := f.byTicket[g.Ticket]
+			t := f.byTicket[g.ID]
 			f.ask(t, comes, 20_000, 0)
 			if t.stage != running {
-				fail("%s was granted its start and could not start", t.Ticket)
+				fail("%s was granted its start and could not start", t.ID)
 			}
-			f.started = append(f.started, t.Place)
-			then(t.Place)
+			f.started = append(f.started, t.WaiterRef)
+			then(t.WaiterRef)
 		}
 		if len(d.Granted) == 0 {
 			f.now += max(1, d.Next.Microseconds())
@@ -259,7 +259,7 @@ func (f *fairWorld) fair(c fairCase) {
 // A name's share has a part at least, and the rest by weight.
 func TestWeightAmong(t *testing.T) {
 	t.Parallel()
-	shares := map[string]Share{"i": {Part: 60}, "b": {Weight: 3}}
+	shares := map[string]Share{"i": {Guaranteed: 60}, "b": {Weight: 3}}
 	tests := []struct {
 		name string
 		want float64
@@ -280,15 +280,15 @@ func TestBacklogDelaysNobodysFirst(t *testing.T) {
 	b := newBench(t, redistest.Client(t), Config{}, policy)
 	b.decide(Request{Scope: "p/big"})
 	for i := 0; i < waiting; i += batch {
-		asks := make([]Ask, batch)
+		asks := make([]Waiter, batch)
 		for k := range asks {
-			asks[k] = Ask{Scope: "p/big", Ticket: fmt.Sprint(i + k), Cost: 1}
+			asks[k] = Waiter{Scope: "p/big", ID: fmt.Sprint(i + k), Cost: 1}
 		}
-		if _, err := b.LineUp(ctx, asks, 0, 0); err != nil {
+		if _, err := b.Join(ctx, asks, 0, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	b.decide(Request{Scope: "p/small", Ticket: "only"})
+	b.decide(Request{Scope: "p/small", WaiterID: "only"})
 	for turns := range 3 {
 		b.now.Add(10_000)
 		woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1})
@@ -298,7 +298,7 @@ func TestBacklogDelaysNobodysFirst(t *testing.T) {
 		if woken.Granted[0].Scope == "p/small" {
 			return
 		}
-		if d := b.decide(Request{Scope: "p/big", Ticket: woken.Granted[0].Ticket, Ahead: sec}); !d.Allowed {
+		if d := b.decide(Request{Scope: "p/big", WaiterID: woken.Granted[0].ID, MaxDelay: sec}); !d.Allowed {
 			t.Fatalf("turn %d: %+v", turns, d)
 		}
 	}
@@ -308,33 +308,33 @@ func TestBacklogDelaysNobodysFirst(t *testing.T) {
 // shareScenes are what weights must not be got around by, and must not get in the way of.
 var shareScenes = []struct {
 	name   string
-	limits map[string]Node
+	limits map[string]ScopeConfig
 	scopes []string
 	play   func(f *fairWorld)
 }{
 	// Who empties its line with each turn, and is back before the next, gains nothing.
-	{"an emptied line", map[string]Node{"p": {Rules: bigBucket}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
+	{"an emptied line", map[string]ScopeConfig{"p": {Rules: bigBucket}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
 		f.add("p/a", 10, 0)
 		f.add("p/b", 10, 0)
 		f.add("p/b", 10, 0)
-		f.run(40, func(p Place) { f.add(p.Scope, 10, 0) })
+		f.run(40, func(p WaiterRef) { f.add(p.Scope, 10, 0) })
 		f.fair(fairCase{weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 10})
 	}},
 	// Costly tasks, one at a time, are paid for as if more were waiting.
-	{"a costly line that empties", map[string]Node{"p": {Rules: bigBucket}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
+	{"a costly line that empties", map[string]ScopeConfig{"p": {Rules: bigBucket}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
 		f.add("p/a", 50, 0)
 		for range 3 {
 			f.add("p/b", 1, 0)
 		}
-		f.run(160, func(p Place) { f.add(p.Scope, max(1, p.cost), 0) })
+		f.run(160, func(p WaiterRef) { f.add(p.Scope, max(1, p.cost), 0) })
 		f.fair(fairCase{weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 50})
 	}},
 	// Who comes back after others had many turns has no credit for the time.
-	{"idle for long", map[string]Node{"p": {Rules: bigBucket}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
+	{"idle for long", map[string]ScopeConfig{"p": {Rules: bigBucket}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
 		f.add("p/a", 1, 0)
 		f.add("p/b", 1, 0)
 		f.add("p/b", 1, 0)
-		f.run(50, func(p Place) {
+		f.run(50, func(p WaiterRef) {
 			if p.Scope == "p/b" {
 				f.add("p/b", 1, 0)
 			}
@@ -343,31 +343,31 @@ var shareScenes = []struct {
 			f.add("p/a", 1, 0)
 		}
 		f.started = nil
-		f.run(30, func(p Place) { f.add(p.Scope, 1, 0) })
+		f.run(30, func(p WaiterRef) { f.add(p.Scope, 1, 0) })
 		f.fair(fairCase{weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 1})
 	}},
 	// Endpoints that come together are one tenant's.
-	{"many endpoints at once", map[string]Node{"p": {Rules: bigBucket}}, endpoints(5), func(f *fairWorld) {
+	{"many endpoints at once", map[string]ScopeConfig{"p": {Rules: bigBucket}}, endpoints(5), func(f *fairWorld) {
 		for _, scope := range f.h.scopes {
 			f.add(scope, 1, 0)
 		}
 		f.add("p/b", 1, 0)
-		f.run(14, func(p Place) { f.add(p.Scope, 1, 0) })
+		f.run(14, func(p WaiterRef) { f.add(p.Scope, 1, 0) })
 		f.fair(fairCase{weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 1})
 	}},
 	// Who needs much of a unit is not starved by those who take of another too.
-	{"saved across units", map[string]Node{"p": {Rules: []Rule{
+	{"saved across units", map[string]ScopeConfig{"p": {Rules: []Rule{
 		{Name: "calls", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 50},
 		{Name: "tokens", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 50, Unit: "tokens"},
 	}}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
-		dear := &waiter{Place: Place{Scope: "p/a", Ticket: "dear", costs: "requests=40"}}
+		dear := &waiter{WaiterRef: WaiterRef{Scope: "p/a", ID: "dear", costs: "requests=40"}}
 		f.queueWorld.add(dear)
 		f.ask(dear, comes, 0, 0)
 		for range 5 {
 			f.add("p/b", 1, 0)
 		}
-		f.run(60, func(p Place) {
-			if p.Ticket != "dear" {
+		f.run(60, func(p WaiterRef) {
+			if p.ID != "dear" {
 				f.add("p/b", 1, 0)
 			}
 		})
@@ -376,20 +376,20 @@ var shareScenes = []struct {
 		}
 	}},
 	// Priority comes before every share.
-	{"priorities", map[string]Node{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"b": 100})}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
+	{"priorities", map[string]ScopeConfig{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"b": 100})}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
 		for range 5 {
 			f.add("p/b", 1, 0)
 		}
 		for range 5 {
 			f.add("p/a", 1, 1)
 		}
-		f.run(10, func(Place) {})
+		f.run(10, func(WaiterRef) {})
 		if got := f.order(); got != " a a a a a b b b b b" {
 			fail("with priority 1 those of a go first: %s", got)
 		}
 	}},
 	// Who started while nobody was there to wake has not taken slots for ever.
-	{"nobody wakes", map[string]Node{"p": {Rules: []Rule{{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: sec}}}},
+	{"nobody wakes", map[string]ScopeConfig{"p": {Rules: []Rule{{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: sec}}}},
 		[]string{"p/a", "p/b"}, func(f *fairWorld) {
 			f.add("p/b", 1, 0)
 			for range 20 {
@@ -401,23 +401,23 @@ var shareScenes = []struct {
 				}
 			}
 			f.add("p/a", 1, 0)
-			f.run(30, func(p Place) { f.add(p.Scope, 1, 0) })
+			f.run(30, func(p WaiterRef) { f.add(p.Scope, 1, 0) })
 			f.fair(fairCase{weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 1})
 		}},
 	// What means nothing any more is forgotten, while others go on waiting.
-	{"slots of the past", map[string]Node{"p": {Rules: bigBucket}}, endpoints(5), func(f *fairWorld) {
+	{"slots of the past", map[string]ScopeConfig{"p": {Rules: bigBucket}}, endpoints(5), func(f *fairWorld) {
 		for _, scope := range f.h.scopes[:5] {
 			f.add(scope, 1, 0)
 		}
 		for range 3 {
 			f.add("p/b", 1, 0)
 		}
-		f.run(8, func(p Place) {
+		f.run(8, func(p WaiterRef) {
 			if p.Scope == "p/b" {
 				f.add("p/b", 1, 0)
 			}
 		})
-		f.run(400, func(Place) { f.add("p/b", 1, 0) })
+		f.run(400, func(WaiterRef) { f.add("p/b", 1, 0) })
 		for field := range f.meta() {
 			if strings.HasPrefix(field, "n/a") {
 				fail("%s is kept: %v", field, f.meta())
@@ -425,9 +425,9 @@ var shareScenes = []struct {
 		}
 	}},
 	// Of tenants that never come again nothing stays, while another waits all the time.
-	{"times of the past", map[string]Node{"p": {Rules: bigBucket, Scopes: map[string]Node{"*": {Rules: plenty}}}},
+	{"times of the past", map[string]ScopeConfig{"p": {Rules: bigBucket, Scopes: map[string]ScopeConfig{"*": {Rules: plenty}}}},
 		classes("t%d/x", 6), func(f *fairWorld) {
-			again := func(p Place) {
+			again := func(p WaiterRef) {
 				if p.Scope == "p/b" {
 					f.add("p/b", 1, 0)
 				}
@@ -446,10 +446,10 @@ var shareScenes = []struct {
 			}
 		}},
 	// Places go with the weights of their level, and hide nobody when weights come back.
-	{"weights that go and come", map[string]Node{"p": {Rules: bigBucket, Scopes: map[string]Node{"a": {
+	{"weights that go and come", map[string]ScopeConfig{"p": {Rules: bigBucket, Scopes: map[string]ScopeConfig{"a": {
 		Rules: plenty, Shares: map[string]Share{"6": {Weight: 1}, "7": {Weight: 3}},
 	}}}}, classes("a/%d", 8), func(f *fairWorld) {
-		f.know(map[string]Node{"p": {Rules: bigBucket, Scopes: map[string]Node{"a": {Rules: plenty}}}})
+		f.know(map[string]ScopeConfig{"p": {Rules: bigBucket, Scopes: map[string]ScopeConfig{"a": {Rules: plenty}}}})
 		f.disturbed = true // lines that no look has met keep what they had
 		for _, scope := range f.h.scopes[:6] {
 			f.add(scope, 1, 0)
@@ -457,7 +457,7 @@ var shareScenes = []struct {
 		f.add("p/b", 1, 0)
 		f.add("p/b", 1, 0)
 		f.version = 1
-		f.run(30, func(p Place) {
+		f.run(30, func(p WaiterRef) {
 			if p.Scope == "p/b" {
 				f.add(p.Scope, 1, 0)
 			}
@@ -466,7 +466,7 @@ var shareScenes = []struct {
 		for _, scope := range []string{"p/a/6", "p/a/6", "p/a/7", "p/a/7"} {
 			f.add(scope, 1, 0)
 		}
-		f.run(90, func(p Place) { f.add(p.Scope, 1, 0) })
+		f.run(90, func(p WaiterRef) { f.add(p.Scope, 1, 0) })
 		f.fair(fairCase{weights: map[string]float64{"p/a/6": 1, "p/a/7": 3}, most: 1})
 	}},
 }
@@ -509,10 +509,10 @@ func TestShareScenes(t *testing.T) {
 func TestLevelGetsRulesWhileScopesWait(t *testing.T) {
 	t.Parallel()
 	policy := func(own ...Rule) *Policy {
-		p, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {
+		p, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {
 			Rules: []Rule{{Name: "rpm", Algorithm: TokenBucket, Limit: 1, Per: sec}},
-			Scopes: map[string]Node{"acme": {
-				Rules: own, Shares: map[string]Share{"i": {Part: 60}, "b": {}}, Scopes: map[string]Node{"*": {}},
+			Scopes: map[string]ScopeConfig{"acme": {
+				Rules: own, Shares: map[string]Share{"i": {Guaranteed: 60}, "b": {}}, Scopes: map[string]ScopeConfig{"*": {}},
 			}},
 		}})
 		if err != nil {
@@ -529,30 +529,30 @@ func TestLevelGetsRulesWhileScopesWait(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			onBoth(t, Config{}, policies[0], func(b *bench) {
-				var asks []Ask
+				var asks []Waiter
 				for i := range 10 {
-					asks = append(asks, Ask{Scope: "p/acme/i", Ticket: fmt.Sprint("i", i)},
-						Ask{Scope: "p/acme/b", Ticket: fmt.Sprint("b", i), Costs: Costs{Requests: int64(i % 2), "tokens": 5}})
+					asks = append(asks, Waiter{Scope: "p/acme/i", ID: fmt.Sprint("i", i)},
+						Waiter{Scope: "p/acme/b", ID: fmt.Sprint("b", i), Costs: Costs{Requests: int64(i % 2), "tokens": 5}})
 				}
-				if _, err := b.LineUp(ctx, asks, 0, 0); err != nil {
+				if _, err := b.Join(ctx, asks, 0, 0); err != nil {
 					b.t.Fatal(err)
 				}
 				b.SetPolicy(policies[1])
 				came := map[string]int{}
 				for range 80 {
-					woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, All: true})
+					woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true})
 					if err != nil {
 						b.t.Fatal(err)
 					}
 					for _, p := range woken.Granted {
-						req := Request{Scope: p.Scope, Ticket: p.Ticket}
+						req := Request{Scope: p.Scope, WaiterID: p.ID}
 						for _, a := range asks {
-							if a.Ticket == p.Ticket {
+							if a.ID == p.ID {
 								req.Costs = a.Costs
 							}
 						}
 						if d := b.decide(req); d.Allowed {
-							came[p.Ticket]++
+							came[p.ID]++
 						}
 					}
 					b.pass(sec)

@@ -18,7 +18,7 @@ func (f *fairWorld) lane(name string, n int) {
 }
 
 func (f *fairWorld) inLane(name string) *waiter {
-	t := &waiter{Place: Place{Scope: "p/a", Ticket: fmt.Sprintf("t%03d", len(f.tasks)), cost: 1}, lane: name}
+	t := &waiter{WaiterRef: WaiterRef{Scope: "p/a", ID: fmt.Sprintf("t%03d", len(f.tasks)), cost: 1}, lane: name}
 	f.queueWorld.add(t)
 	return t
 }
@@ -35,7 +35,7 @@ func (f *fairWorld) planLane(name string, n int) {
 // lanes are the lanes of those who started.
 func (f *fairWorld) lanes() (names []string) {
 	for _, p := range f.started {
-		names = append(names, f.byTicket[p.Ticket].lane)
+		names = append(names, f.byTicket[p.ID].lane)
 	}
 	return names
 }
@@ -87,7 +87,7 @@ var laneScenes = []struct {
 		f.lane("low", 12)
 		f.lane("default", 30)
 		f.lane("critical", 60)
-		f.run(90, func(Place) {})
+		f.run(90, func(WaiterRef) {})
 		f.ofEvery60()
 		f.lanesFair("critical", "default", "low")
 	}},
@@ -96,7 +96,7 @@ var laneScenes = []struct {
 		f.planLane("default", 30)
 		f.planLane("low", 6)
 		f.planLane("critical", 60)
-		f.run(90, func(Place) {})
+		f.run(90, func(WaiterRef) {})
 		f.ofEvery60()
 		f.lanesFair("critical", "default", "low")
 	}},
@@ -106,7 +106,7 @@ var laneScenes = []struct {
 			tasks = append(tasks, f.inLane([]string{"low", "default", "critical", "critical", "critical"}[i%5]))
 		}
 		f.join(tasks, 0)
-		f.run(70, func(Place) {})
+		f.run(70, func(WaiterRef) {})
 		f.ofEvery60()
 		f.lanesFair("critical", "default", "low")
 	}},
@@ -114,7 +114,7 @@ var laneScenes = []struct {
 		for _, lane := range []string{"low", "default", "critical"} {
 			f.lane(lane, 6)
 		}
-		f.run(90, func(p Place) { f.lane(f.byTicket[p.Ticket].lane, 1) })
+		f.run(90, func(p WaiterRef) { f.lane(f.byTicket[p.ID].lane, 1) })
 		f.ofEvery60()
 		f.lanesFair("critical", "default", "low")
 	}},
@@ -122,10 +122,10 @@ var laneScenes = []struct {
 	{"late", func(f *fairWorld) {
 		f.lane("low", 30)
 		f.lane("default", 60)
-		f.run(40, func(Place) {})
+		f.run(40, func(WaiterRef) {})
 		f.started = nil
 		f.lane("critical", 30)
-		f.run(40, func(Place) {})
+		f.run(40, func(WaiterRef) {})
 		f.lanesFair("critical", "default", "low")
 		if first := slices.Index(f.lanes(), "critical"); first > 2 {
 			fail("its first is number %d: %v", first, f.lanes())
@@ -135,8 +135,8 @@ var laneScenes = []struct {
 	{"one at a time", func(f *fairWorld) {
 		f.lane("critical", 60)
 		f.lane("low", 1)
-		f.run(50, func(p Place) {
-			if lane := f.byTicket[p.Ticket].lane; lane == "low" {
+		f.run(50, func(p WaiterRef) {
+			if lane := f.byTicket[p.ID].lane; lane == "low" {
 				f.lane(lane, 1)
 			}
 		})
@@ -146,7 +146,7 @@ var laneScenes = []struct {
 	{"alone", func(f *fairWorld) {
 		f.lane("critical", 3)
 		f.lane("low", 20)
-		f.run(23, func(Place) {})
+		f.run(23, func(WaiterRef) {})
 		if got := strings.Join(f.lanes()[6:], " "); got != strings.TrimSpace(strings.Repeat("low ", 17)) {
 			fail("%v", f.lanes())
 		}
@@ -155,16 +155,16 @@ var laneScenes = []struct {
 	{"back at the front", func(f *fairWorld) {
 		f.lane("low", 10)
 		for range 3 {
-			f.run(len(f.started)+1, func(Place) {})
-			f.giveBack(f.byTicket[f.started[len(f.started)-1].Ticket])
+			f.run(len(f.started)+1, func(WaiterRef) {})
+			f.giveBack(f.byTicket[f.started[len(f.started)-1].ID])
 		}
 		for _, p := range f.started {
-			t := f.byTicket[p.Ticket]
+			t := f.byTicket[p.ID]
 			f.ask(t, rejoins, 0, 0)
 		}
 		f.started = nil
 		f.lane("critical", 10)
-		f.run(3, func(Place) {})
+		f.run(3, func(WaiterRef) {})
 		if got := strings.Join(f.lanes(), " "); got != "low low low" {
 			fail("%s", got)
 		}
@@ -176,7 +176,7 @@ var laneScenes = []struct {
 		f.lane("critical", 5)
 		f.planLane("", 5)
 		f.planLane("default", 5)
-		f.run(25, func(Place) {})
+		f.run(25, func(WaiterRef) {})
 		if got := strings.Join(f.lanes(), " "); got != strings.ReplaceAll("low low low low low - - - - - critical critical critical critical critical - - - - - default default default default default", "-", "") {
 			fail("%q", got)
 		}
@@ -189,7 +189,7 @@ var laneScenes = []struct {
 		}
 		f.lane("low", 1)
 		f.lane("critical", 30)
-		f.run(20, func(Place) {})
+		f.run(20, func(WaiterRef) {})
 		if got := f.lanes(); slices.Contains(got, "critical") {
 			fail("those without a lane came first: %q", got)
 		}
@@ -200,7 +200,7 @@ var laneScenes = []struct {
 		urgent := f.inLane("low")
 		urgent.priority = 1
 		f.ask(urgent, comes, 0, 0)
-		f.run(6, func(Place) {})
+		f.run(6, func(WaiterRef) {})
 		if got := f.lanes(); got[0] != "low" {
 			fail("priority 1 goes first: %v", got)
 		}
@@ -213,12 +213,12 @@ var laneScenes = []struct {
 		if lanes := f.meta()["Q/a"]; len(lanes) > 32*(7+len("lane%20NN")+1) {
 			fail("%d bytes are kept", len(lanes))
 		}
-		f.run(80, func(Place) {})
+		f.run(80, func(WaiterRef) {})
 		at := map[string]int{}
 		for i, p := range f.started {
-			lane, n := f.byTicket[p.Ticket].lane, 0
-			if _, err := fmt.Sscanf(p.Ticket, "t%d", &n); err != nil || at[lane] > n {
-				fail("start %d: %s of %s is before its turn", i, p.Ticket, lane)
+			lane, n := f.byTicket[p.ID].lane, 0
+			if _, err := fmt.Sscanf(p.ID, "t%d", &n); err != nil || at[lane] > n {
+				fail("start %d: %s of %s is before its turn", i, p.ID, lane)
 			}
 			at[lane] = n
 		}
@@ -228,11 +228,11 @@ var laneScenes = []struct {
 		f.lane("low", 60)
 		for i := range 40 {
 			f.lane(fmt.Sprintf("lane %d", i), 1)
-			f.run(len(f.started)+1, func(Place) {})
+			f.run(len(f.started)+1, func(WaiterRef) {})
 		}
 		f.started = nil
 		f.lane("critical", 10)
-		f.run(10, func(Place) {})
+		f.run(10, func(WaiterRef) {})
 		f.lanesFair("critical", "low")
 	}},
 	// What is known of lanes is forgotten with the line.
@@ -240,7 +240,7 @@ var laneScenes = []struct {
 		f.add("p/b", 1, 0)
 		f.lane("low", 5)
 		f.lane("critical", 1)
-		f.run(14, func(Place) { f.add("p/b", 1, 0) })
+		f.run(14, func(WaiterRef) { f.add("p/b", 1, 0) })
 		for field := range f.meta() {
 			if field[0] == 'Q' && len(f.seen.queues["/a"]) == 0 {
 				fail("%q is kept", field)
@@ -251,7 +251,7 @@ var laneScenes = []struct {
 
 func laneFault(rdb redis.UniversalClient, prefix string) string {
 	for i, s := range laneScenes {
-		limits := map[string]Node{"p": {Rules: bigBucket}}
+		limits := map[string]ScopeConfig{"p": {Rules: bigBucket}}
 		found := faultOf(func() {
 			s.play(newFairWorld(rdb, fmt.Sprintf("%slane%d", prefix, i), limits, []string{"p/a", "p/b"}))
 		})
@@ -278,12 +278,12 @@ func TestLanesAreExpected(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: sec}), func(b *bench) {
 		b.decide(Request{Scope: "p"})
-		lineUp := func(lane string, priority, n int) (last Placed) {
-			var asks []Ask
+		lineUp := func(lane string, priority, n int) (last Joined) {
+			var asks []Waiter
 			for i := range n {
-				asks = append(asks, Ask{Scope: "p", Ticket: fmt.Sprint(lane, priority, i), Lane: lane, Stride: strides[lane], Priority: priority})
+				asks = append(asks, Waiter{Scope: "p", ID: fmt.Sprint(lane, priority, i), Lane: lane, Stride: strides[lane], Priority: priority})
 			}
-			placed, err := b.LineUp(ctx, asks, 0, 0)
+			placed, err := b.Join(ctx, asks, 0, 0)
 			if err != nil {
 				b.t.Fatal(err)
 			}
@@ -299,8 +299,8 @@ func TestLanesAreExpected(t *testing.T) {
 		about("critical, six for one of low", lineUp("critical", 0, 30).Expected.Seconds(), 35)
 		about("one that goes before all", lineUp("", 1, 2).Expected.Seconds(), 2)
 		about("one that goes behind all", lineUp("", -1, 1).Expected.Seconds(), 133)
-		d := b.decide(Request{Scope: "p", Ticket: "own", Lane: "default", Stride: 2})
-		about("the first of default", d.Turn.Expected.Seconds(), 4)
+		d := b.decide(Request{Scope: "p", WaiterID: "own", Lane: "default", Stride: 2})
+		about("the first of default", d.Position.Expected.Seconds(), 4)
 	})
 }
 
@@ -309,14 +309,14 @@ func TestLaneRefused(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, bigBucket[0]), func(b *bench) {
 		for _, req := range []Request{
-			{Scope: "p", Ticket: "t", Lane: strings.Repeat("x", 129)},
-			{Scope: "p", Ticket: "t", Lane: "x", Stride: -1},
-			{Scope: "p", Ticket: "t", Lane: "x", Stride: maxStride + 1},
+			{Scope: "p", WaiterID: "t", Lane: strings.Repeat("x", 129)},
+			{Scope: "p", WaiterID: "t", Lane: "x", Stride: -1},
+			{Scope: "p", WaiterID: "t", Lane: "x", Stride: maxStride + 1},
 		} {
 			if _, err := b.Decide(ctx, req); err == nil {
 				b.t.Errorf("%d bytes, stride %d: no error", len(req.Lane), req.Stride)
 			}
-			placed, err := b.LineUp(ctx, []Ask{{Scope: "p", Ticket: "t", Lane: req.Lane, Stride: req.Stride}}, 0, 0)
+			placed, err := b.Join(ctx, []Waiter{{Scope: "p", ID: "t", Lane: req.Lane, Stride: req.Stride}}, 0, 0)
 			if err != nil || placed[0].Err == nil {
 				b.t.Errorf("%d bytes, stride %d: %+v, %v", len(req.Lane), req.Stride, placed, err)
 			}

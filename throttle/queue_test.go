@@ -22,8 +22,8 @@ func TestQueue(t *testing.T) {
 		onBoth(t, Config{}, policyOf(t, rule), func(b *bench) {
 			queue := func(ticket string) {
 				b.t.Helper()
-				d, err := b.Queue(ctx, Request{Scope: "p/a", Ticket: ticket, Ahead: sec, Near: sec})
-				if err != nil || d.Allowed || !d.Turn.Waits {
+				d, err := b.Queue(ctx, Request{Scope: "p/a", WaiterID: ticket, MaxDelay: sec, MaxDelayQueued: sec})
+				if err != nil || d.Allowed || !d.Position.Waits {
 					b.t.Fatalf("%s of %s: %+v, %v", ticket, kind, d, err)
 				}
 			}
@@ -37,7 +37,7 @@ func TestQueue(t *testing.T) {
 			}
 			queue("1") // goes back to its place, before the one behind it
 			queue("3")
-			if d := b.decide(Request{Scope: "p/a", Ticket: "0"}); !d.Allowed || d.Rules[0].Remaining != 9 {
+			if d := b.decide(Request{Scope: "p/a", WaiterID: "0"}); !d.Allowed || d.Rules[0].Remaining != 9 {
 				b.t.Errorf("%s: %+v: the others were charged", kind, d)
 			}
 			b.inLine("p/a", []string{"1", "2", "3"})
@@ -48,12 +48,12 @@ func TestQueue(t *testing.T) {
 // "A scope that no rule concerns has no line."
 func TestQueueWithoutRules(t *testing.T) {
 	t.Parallel()
-	policy, err := NewPolicy(UnmatchedAllow, map[string]Node{"q": {}})
+	policy, err := NewPolicy(UnmatchedAllow, map[string]ScopeConfig{"q": {}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	onBoth(t, Config{}, policy, func(b *bench) {
-		if d, err := b.Queue(ctx, Request{Scope: "p/a", Ticket: "1"}); err != nil || !d.Allowed {
+		if d, err := b.Queue(ctx, Request{Scope: "p/a", WaiterID: "1"}); err != nil || !d.Allowed {
 			b.t.Errorf("%+v, %v", d, err)
 		}
 	})
@@ -63,16 +63,16 @@ func TestQueueWithoutRules(t *testing.T) {
 func TestLeaveManyForOne(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1000, Per: sec}), func(b *bench) {
-		var asks []Ask
+		var asks []Waiter
 		for i := range 60 {
-			asks = append(asks, Ask{Scope: fmt.Sprintf("p/t/%02d", i), Ticket: "a"})
+			asks = append(asks, Waiter{Scope: fmt.Sprintf("p/t/%02d", i), ID: "a"})
 		}
 		b.decide(Request{Scope: "p/first", Cost: 1000})
-		if _, err := b.LineUp(ctx, append(asks, Ask{Scope: "p/u", Ticket: "b"}), 0, 0); err != nil {
+		if _, err := b.Join(ctx, append(asks, Waiter{Scope: "p/u", ID: "b"}), 0, 0); err != nil {
 			b.t.Fatal(err)
 		}
 		b.pass(sec)
-		req := DispatchRequest{Max: 1, Leave: func(scope string) bool { return scope != "p/u" }}
+		req := DispatchRequest{Max: 1, Skip: func(scope string) bool { return scope != "p/u" }}
 		for range 10 {
 			if got := b.dispatch(req).Granted; len(got) > 0 {
 				return
@@ -88,11 +88,11 @@ func TestLeave(t *testing.T) {
 	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 10, Per: sec}), func(b *bench) {
 		for i := range 4 {
 			scope := fmt.Sprintf("p/%c", 'a'+i%2)
-			if d, err := b.Queue(ctx, Request{Scope: scope, Ticket: fmt.Sprint(i)}); err != nil || !d.Turn.Waits {
+			if d, err := b.Queue(ctx, Request{Scope: scope, WaiterID: fmt.Sprint(i)}); err != nil || !d.Position.Waits {
 				b.t.Fatalf("%+v, %v", d, err)
 			}
 		}
-		req := DispatchRequest{Provider: "p", Max: 10, Leave: func(scope string) bool { return scope == "p/a" }}
+		req := DispatchRequest{Provider: "p", Max: 10, Skip: func(scope string) bool { return scope == "p/a" }}
 		woken := b.dispatch(req)
 		if strings.Join(tickets(placesOf(woken.Granted)), " ") != "1 3" || !woken.Waiting {
 			b.t.Errorf("%+v: want those of p/b", woken)
@@ -101,7 +101,7 @@ func TestLeave(t *testing.T) {
 			b.t.Error("it is to look again at once, for nobody")
 		}
 		b.pass(sec)
-		req.Leave = nil
+		req.Skip = nil
 		if woken = b.dispatch(req); strings.Join(tickets(placesOf(woken.Granted)), " ") != "0 2" {
 			b.t.Errorf("%+v: want those of p/a", woken)
 		}
@@ -116,9 +116,9 @@ func TestTooLateUnderAQuickerLimit(t *testing.T) {
 		return Rule{Name: "r", Algorithm: Calendar, Limit: limit, Resets: "0 0 * * *", Spread: true}
 	}
 	onBoth(t, Config{}, policyOf(t, daily(2)), func(b *bench) {
-		first := b.decide(Request{Scope: "p/a", Ticket: "0"})
+		first := b.decide(Request{Scope: "p/a", WaiterID: "0"})
 		for _, ticket := range []string{"1", "2"} {
-			if d := b.decide(Request{Scope: "p/a", Ticket: ticket}); !d.Turn.Waits {
+			if d := b.decide(Request{Scope: "p/a", WaiterID: ticket}); !d.Position.Waits {
 				b.t.Fatalf("%+v", d)
 			}
 		}
@@ -128,8 +128,8 @@ func TestTooLateUnderAQuickerLimit(t *testing.T) {
 		}
 		b.pass(sec)
 		quick := b.under(daily(86400))
-		quick.dispatch(DispatchRequest{Provider: "p", Max: 1, All: true})
-		if d := quick.decide(Request{Scope: "p/a", Ticket: "1"}); !d.Allowed {
+		quick.dispatch(DispatchRequest{Provider: "p", Max: 1, CheckAll: true})
+		if d := quick.decide(Request{Scope: "p/a", WaiterID: "1"}); !d.Allowed {
 			b.t.Fatalf("%+v", d)
 		}
 		b.pass(2 * sec)
@@ -148,15 +148,15 @@ func TestBehindOneThatStandsStill(t *testing.T) {
 		Rule{Name: "words", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 100, Unit: "tokens"})
 	onBoth(t, Config{}, policy, func(b *bench) {
 		for _, req := range []Request{
-			{Scope: "p/b", Ticket: "first", Costs: Costs{"tokens": 1}, Priority: 1},
-			{Scope: "p/a", Ticket: "g/stands", Costs: Costs{Requests: 0, "tokens": 1}},
-			{Scope: "p/a", Ticket: "second", Costs: Costs{"tokens": 1}},
+			{Scope: "p/b", WaiterID: "first", Costs: Costs{"tokens": 1}, Priority: 1},
+			{Scope: "p/a", WaiterID: "g/stands", Costs: Costs{Requests: 0, "tokens": 1}},
+			{Scope: "p/a", WaiterID: "second", Costs: Costs{"tokens": 1}},
 		} {
-			if d, err := b.Queue(ctx, req); err != nil || !d.Turn.Waits {
+			if d, err := b.Queue(ctx, req); err != nil || !d.Position.Waits {
 				b.t.Fatalf("%+v, %v", d, err)
 			}
 		}
-		woken := b.dispatch(DispatchRequest{Provider: "p", Max: 5, StandStill: []string{"g/"}})
+		woken := b.dispatch(DispatchRequest{Provider: "p", Max: 5, StalledGroups: []string{"g/"}})
 		if got := strings.Join(tickets(placesOf(woken.Granted)), " "); got != "first second" {
 			b.t.Errorf("%q are granted", got)
 		}
@@ -175,16 +175,16 @@ func TestBehindOneThatIsLeft(t *testing.T) {
 			t.Parallel()
 			onBoth(t, Config{}, policy, func(b *bench) {
 				for _, req := range []Request{
-					{Scope: "p/t/left", Ticket: "others", Costs: Costs{"tokens": 1}, Priority: 1},
-					{Scope: "p/t/b", Ticket: first, Costs: Costs{Requests: 0, "tokens": 1}},
-					{Scope: "p/t/b", Ticket: "second", Costs: Costs{"tokens": 1}},
+					{Scope: "p/t/left", WaiterID: "others", Costs: Costs{"tokens": 1}, Priority: 1},
+					{Scope: "p/t/b", WaiterID: first, Costs: Costs{Requests: 0, "tokens": 1}},
+					{Scope: "p/t/b", WaiterID: "second", Costs: Costs{"tokens": 1}},
 				} {
-					if d, err := b.Queue(ctx, req); err != nil || !d.Turn.Waits {
+					if d, err := b.Queue(ctx, req); err != nil || !d.Position.Waits {
 						b.t.Fatalf("%+v, %v", d, err)
 					}
 				}
 				woken := b.dispatch(DispatchRequest{
-					Provider: "p", Max: 5, StandStill: []string{"g/"}, Leave: func(scope string) bool { return scope == "p/t/left" },
+					Provider: "p", Max: 5, StalledGroups: []string{"g/"}, Skip: func(scope string) bool { return scope == "p/t/left" },
 				})
 				want := map[string]string{"parked": "second", "granted": "light second"}[name]
 				if got := strings.Join(tickets(placesOf(woken.Granted)), " "); got != want {
@@ -199,20 +199,20 @@ func TestBehindOneThatIsLeft(t *testing.T) {
 func TestRefundOfAnOverAttempt(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: Concurrency, Limit: 1}), func(b *bench) {
-		over := b.decide(Request{Scope: "p/a", Ticket: "0", ID: "attempt"})
+		over := b.decide(Request{Scope: "p/a", WaiterID: "0", ID: "attempt"})
 		b.giveBack(over.Grant)
 		for _, ticket := range []string{"0", "1"} {
-			if d, err := b.Queue(ctx, Request{Scope: "p/a", Ticket: ticket}); err != nil || !d.Turn.Waits {
+			if d, err := b.Queue(ctx, Request{Scope: "p/a", WaiterID: ticket}); err != nil || !d.Position.Waits {
 				b.t.Fatalf("%+v, %v", d, err)
 			}
 		}
 		if woken := b.dispatch(DispatchRequest{Max: 5}); len(woken.Granted) != 1 {
 			b.t.Fatalf("%+v", woken)
 		}
-		if d := b.decide(Request{Scope: "p/a", Ticket: "0", ID: "attempt"}); d.Allowed || d.Turn.Look != 0 {
+		if d := b.decide(Request{Scope: "p/a", WaiterID: "0", ID: "attempt"}); d.Allowed || d.Position.Look != 0 {
 			b.t.Fatalf("%+v", d)
 		}
-		if woken := b.dispatch(DispatchRequest{Max: 5}); len(woken.Granted) != 1 || woken.Granted[0].Ticket != "1" {
+		if woken := b.dispatch(DispatchRequest{Max: 5}); len(woken.Granted) != 1 || woken.Granted[0].ID != "1" {
 			b.t.Errorf("%+v: the place is free", woken)
 		}
 	})
@@ -221,8 +221,8 @@ func TestRefundOfAnOverAttempt(t *testing.T) {
 // A schedule that is lost is made anew, though a task that was granted its start asks before anybody sees it.
 func TestLostScheduleIsSeen(t *testing.T) {
 	t.Parallel()
-	own := Node{Rules: []Rule{{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: sec, Burst: 1}}}
-	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Scopes: map[string]Node{"a": own, "b": own}}})
+	own := ScopeConfig{Rules: []Rule{{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: sec, Burst: 1}}}
+	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Scopes: map[string]ScopeConfig{"a": own, "b": own}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +230,7 @@ func TestLostScheduleIsSeen(t *testing.T) {
 		const each = 10
 		for _, scope := range []string{"p/a", "p/b"} {
 			for i := range each {
-				if d, err := b.Queue(ctx, Request{Scope: scope, Ticket: fmt.Sprint(i)}); err != nil || !d.Turn.Waits {
+				if d, err := b.Queue(ctx, Request{Scope: scope, WaiterID: fmt.Sprint(i)}); err != nil || !d.Position.Waits {
 					b.t.Fatalf("%+v, %v", d, err)
 				}
 			}
@@ -238,7 +238,7 @@ func TestLostScheduleIsSeen(t *testing.T) {
 		b.dispatch(DispatchRequest{Max: each})
 		b.pass(2 * sec)
 		b.rdb.Del(ctx, scheduleKey(b.provider("p")))
-		if d := b.decide(Request{Scope: "p/a", Ticket: "0"}); !d.Allowed {
+		if d := b.decide(Request{Scope: "p/a", WaiterID: "0"}); !d.Allowed {
 			b.t.Fatalf("%+v", d)
 		}
 		b.pass(sec)

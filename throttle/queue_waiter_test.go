@@ -29,7 +29,7 @@ const (
 
 // waiter is one task.
 type waiter struct {
-	Place
+	WaiterRef
 	priority int
 	lane     string
 	stage    stage
@@ -62,7 +62,7 @@ func (t *waiter) costsByUnit() Costs {
 // steps left out.
 type queueHistory struct {
 	seed         uint64
-	versions     []map[string]Node
+	versions     []map[string]ScopeConfig
 	scopes       []string
 	lead, spread int64
 	steps        bool
@@ -100,7 +100,7 @@ func newQueueHistory(seed uint64, each int) *queueHistory {
 	draw := &randomHistory{}
 	h.weight = 1 + int64(seed%7) // not drawn: the histories of each seed stay what they were
 	if seed%3 == 0 {
-		h.shares = map[string]Share{"x": {Part: 60}, "y": {Weight: 3}}
+		h.shares = map[string]Share{"x": {Guaranteed: 60}, "y": {Weight: 3}}
 	}
 	for level, n := range levels {
 		for range n {
@@ -132,13 +132,13 @@ func newQueueHistory(seed uint64, each int) *queueHistory {
 		if h.raises && v != 1 {
 			corrects.Most = raisedTo
 		}
-		h.versions = append(h.versions, map[string]Node{"p": {
+		h.versions = append(h.versions, map[string]ScopeConfig{"p": {
 			Corrects: corrects,
 			Rules:    append([]Rule(nil), rules[0]...),
-			Scopes: map[string]Node{
+			Scopes: map[string]ScopeConfig{
 				"*": {
 					Rules:  append([]Rule(nil), rules[1]...),
-					Scopes: map[string]Node{"*": {Rules: append([]Rule(nil), rules[2]...)}},
+					Scopes: map[string]ScopeConfig{"*": {Rules: append([]Rule(nil), rules[2]...)}},
 					Shares: h.shares,
 				},
 				"a": {Weight: h.weight},
@@ -184,11 +184,11 @@ func (h *queueHistory) String() string {
 func (w *queueWorld) newTask(r drawing) *waiter {
 	scope := w.h.scopes[r.IntN(len(w.h.scopes))]
 	t := &waiter{priority: int(r.one(0, 0, 0, 0, 1, -1, 1_000_000))}
-	t.Place = Place{Scope: scope, Ticket: fmt.Sprintf("t%d", len(w.tasks)), cost: r.one(1, 1, 1, 2, 3, 20)}
+	t.WaiterRef = WaiterRef{Scope: scope, ID: fmt.Sprintf("t%d", len(w.tasks)), cost: r.one(1, 1, 1, 2, 3, 20)}
 	if w.h.seed%4 == 1 { // not drawn: the histories of each seed stay what they were
 		t.lane = []string{"critical", "low", "default", "low", ""}[len(w.tasks)%5]
 	}
-	first, err := w.limiters[0].plans.of(scope)
+	first, err := w.limiters[0].scopes.of(scope)
 	must(err)
 	least := func(unit string) int64 {
 		most := int64(math.MaxInt64)
@@ -214,7 +214,7 @@ func (w *queueWorld) newTask(r drawing) *waiter {
 		}
 	}
 	if len(w.tasks)%3 == 0 {
-		t.Ticket = "g/" + t.Ticket
+		t.ID = "g/" + t.ID
 	}
 	t.cost = min(t.cost, least(""))
 	w.add(t)
@@ -267,7 +267,7 @@ func (*queueWorld) goesFirst(a, b *waiter, how string) {
 	}
 	// Places of many who come at once run ahead of the clock, and who comes then to a line that one of
 	// them has left for a while, of another group, may be before it.
-	if (a.aside || b.aside) && strings.HasPrefix(a.Ticket, "g/") != strings.HasPrefix(b.Ticket, "g/") && max(a.placed, b.placed)-min(a.placed, b.placed) < 100_000 {
+	if (a.aside || b.aside) && strings.HasPrefix(a.ID, "g/") != strings.HasPrefix(b.ID, "g/") && max(a.placed, b.placed)-min(a.placed, b.placed) < 100_000 {
 		return
 	}
 	// Places go by the clock, in ms, and those of many who come at once run ahead of it: who comes to a queue
@@ -340,7 +340,7 @@ func queueSeed(t *testing.T) uint64 {
 }
 
 // raised is the rule at the most that an API can make of it.
-func (b Bound) raised() Rule {
+func (b MatchedRule) raised() Rule {
 	r := b.Rule
 	if most := b.most(); most > 0 {
 		r.Limit = mostOf(r.Limit, most)

@@ -56,10 +56,10 @@ func newQueueWorld(rdb redis.UniversalClient, prefix string, h *queueHistory) *q
 }
 
 // know adds a version of the limits.
-func (w *queueWorld) know(limits map[string]Node) {
+func (w *queueWorld) know(limits map[string]ScopeConfig) {
 	policy, err := NewPolicy(UnmatchedDeny, limits)
 	must(err)
-	l, err := New(w.rdb, policy, Config{Prefix: w.prefix, Pad: -1, Unbatched: true})
+	l, err := New(w.rdb, policy, Config{Prefix: w.prefix, StartTolerance: -1, Unbatched: true})
 	must(err)
 	l.clock = func() string { return strconv.FormatInt(w.now, 10) }
 	w.limiters = append(w.limiters, l)
@@ -67,21 +67,21 @@ func (w *queueWorld) know(limits map[string]Node) {
 
 func (w *queueWorld) limiter() *Limiter { return w.limiters[w.version] }
 
-func (w *queueWorld) plan(scope string) *plan {
-	p, err := w.limiter().plans.of(scope)
+func (w *queueWorld) plan(scope string) *compiledScope {
+	p, err := w.limiter().scopes.of(scope)
 	must(err)
 	return p
 }
 
 func (w *queueWorld) add(t *waiter) {
 	w.tasks = append(w.tasks, t)
-	w.byTicket[t.Ticket] = t
+	w.byTicket[t.ID] = t
 }
 
-func (w *queueWorld) pathOf(t *waiter) *plan {
+func (w *queueWorld) pathOf(t *waiter) *compiledScope {
 	p := w.plan(t.Scope)
 	if costs := t.costsByUnit(); costs != nil {
-		p = w.limiter().plans.counted(p, costs)
+		p = w.limiter().scopes.counted(p, costs)
 	}
 	return p
 }
@@ -182,8 +182,8 @@ func (w *queueWorld) charge(t *waiter, id string, start int64) {
 func (w *queueWorld) request(t *waiter, ahead, near int64) Request {
 	t.asks++
 	return Request{
-		Scope: t.Scope, Cost: t.cost, Costs: t.costsByUnit(), ID: fmt.Sprintf("%s.%d", t.Ticket, t.asks), Ahead: us(ahead), Near: us(near),
-		Ticket: t.Ticket, Priority: t.priority, Lane: t.lane, Stride: strides[t.lane], Lead: us(w.h.lead),
+		Scope: t.Scope, Cost: t.cost, Costs: t.costsByUnit(), ID: fmt.Sprintf("%s.%d", t.ID, t.asks), MaxDelay: us(ahead), MaxDelayQueued: us(near),
+		WaiterID: t.ID, Priority: t.priority, Lane: t.lane, Stride: strides[t.lane], DispatchLead: us(w.h.lead),
 	}
 }
 
@@ -205,7 +205,7 @@ func (w *queueWorld) ask(t *waiter, how standing, ahead, near int64) {
 	must(err)
 	if !d.Allowed {
 		w.settle()
-		if !d.Turn.Waits {
+		if !d.Position.Waits {
 			fail("%s was denied and does not wait", t.key())
 		}
 		w.stand(t, how, before)
@@ -224,8 +224,8 @@ func (w *queueWorld) ask(t *waiter, how standing, ahead, near int64) {
 		fail("%s only wanted a place, and was granted", t.key())
 	case claimed && d.Wait < -2*us(1000):
 		fail("%s has claimed a start %v ago", t.key(), -d.Wait)
-	case !claimed && !flew && how == comes && d.Wait > req.Near, !claimed && d.Wait > req.Ahead:
-		fail("%s was granted %v ahead, of %v and %v", t.key(), d.Wait, req.Ahead, req.Near)
+	case !claimed && !flew && how == comes && d.Wait > req.MaxDelayQueued, !claimed && d.Wait > req.MaxDelay:
+		fail("%s was granted %v ahead, of %v and %v", t.key(), d.Wait, req.MaxDelay, req.MaxDelayQueued)
 	case !flew && how == comes && waited && !w.disturbed && w.now-w.looked < 1e6:
 		fail("%s was granted before %v, who wait", t.key(), before.queues[scopePath(t.Scope)])
 	}
@@ -278,12 +278,12 @@ func (w *queueWorld) stand(t *waiter, how standing, before treeSeen) {
 // join plans tasks that are about to be enqueued.
 func (w *queueWorld) join(tasks []*waiter, near int64) {
 	w.looks()
-	var asks []Ask
+	var asks []Waiter
 	for _, t := range tasks {
-		asks = append(asks, Ask{Scope: t.Scope, Ticket: t.Ticket, Cost: t.cost, Costs: t.costsByUnit(), Priority: t.priority, Lane: t.lane, Stride: strides[t.lane]})
+		asks = append(asks, Waiter{Scope: t.Scope, ID: t.ID, Cost: t.cost, Costs: t.costsByUnit(), Priority: t.priority, Lane: t.lane, Stride: strides[t.lane]})
 	}
 	before := w.seen
-	placed, err := w.limiter().LineUp(ctx, asks, us(w.h.lead), us(near))
+	placed, err := w.limiter().Join(ctx, asks, us(w.h.lead), us(near))
 	must(err)
 	w.settle()
 	for i, p := range placed {
@@ -308,18 +308,18 @@ func (w *queueWorld) join(tasks []*waiter, near int64) {
 func (w *queueWorld) dispatch(most int, spread int64, all bool) Dispatched {
 	w.looks()
 	req := w.news
-	req.Lead, req.Spread, req.Max, req.All = us(w.h.lead), us(spread), most, all
+	req.Lead, req.Spread, req.Max, req.CheckAll = us(w.h.lead), us(spread), most, all
 	w.news = DispatchRequest{Provider: "p"}
 	if w.still {
-		req.StandStill = []string{"g/"}
+		req.StalledGroups = []string{"g/"}
 	}
 	if w.leaves != "" {
-		req.Leave = func(scope string) bool { return scope == w.leaves }
+		req.Skip = func(scope string) bool { return scope == w.leaves }
 	}
 	before := w.seen
 	var claimed []*waiter
 	for _, p := range req.Claimed {
-		claimed = append(claimed, w.byTicket[p.Ticket])
+		claimed = append(claimed, w.byTicket[p.ID])
 	}
 	d, err := w.limiter().Dispatch(ctx, req)
 	must(err)
@@ -327,32 +327,32 @@ func (w *queueWorld) dispatch(most int, spread int64, all bool) Dispatched {
 	w.settle(claimed...)
 	named := map[string]bool{}
 	for _, g := range d.Granted {
-		t := w.byTicket[g.Ticket]
-		if named[g.Ticket] || t.stage == running || t.stage == gone {
-			fail("%s was granted, twice, or though it does not wait", g.Ticket)
+		t := w.byTicket[g.ID]
+		if named[g.ID] || t.stage == running || t.stage == gone {
+			fail("%s was granted, twice, or though it does not wait", g.ID)
 		}
 		if g.Wait > us(w.h.lead+spread) || g.Wait < 0 {
-			fail("%s was granted %v ahead", g.Ticket, g.Wait)
+			fail("%s was granted %v ahead", g.ID, g.Wait)
 		}
 		if g.Scope == w.leaves {
-			fail("%s was granted, and its scope is left to others", g.Ticket)
+			fail("%s was granted, and its scope is left to others", g.ID)
 		}
-		if w.still && strings.HasPrefix(g.Ticket, "g/") {
-			fail("%s was granted, and its group stands still", g.Ticket)
+		if w.still && strings.HasPrefix(g.ID, "g/") {
+			fail("%s was granted, and its group stands still", g.ID)
 		}
 		if _, flies := w.seen.flight[w.field(t)]; !flies {
-			fail("%s was granted, and is not in flight", g.Ticket)
+			fail("%s was granted, and is not in flight", g.ID)
 		}
-		named[g.Ticket] = true
+		named[g.ID] = true
 		t.stage, t.left = released, w.now
 	}
 	if len(d.Granted) > most {
 		fail("%d were granted, of %d at most", len(d.Granted), most)
 	}
 	for _, p := range d.Overdue {
-		t := w.byTicket[p.Ticket]
+		t := w.byTicket[p.ID]
 		if t.left+outStays > w.now {
-			fail("%s is overdue after %d µs", p.Ticket, w.now-t.left)
+			fail("%s is overdue after %d µs", p.ID, w.now-t.left)
 		}
 	}
 	w.moved(req, named)
@@ -366,7 +366,7 @@ func (w *queueWorld) dispatch(most int, spread int64, all bool) Dispatched {
 // moved notes who went back to its place, or was parked.
 func (w *queueWorld) moved(req DispatchRequest, named map[string]bool) {
 	for _, t := range w.tasks {
-		if named[t.Ticket] || t.stage == gone || t.stage == running {
+		if named[t.ID] || t.stage == gone || t.stage == running {
 			continue
 		}
 		_, flies := w.seen.flight[w.field(t)]
@@ -383,20 +383,20 @@ func (w *queueWorld) moved(req DispatchRequest, named map[string]bool) {
 			t.stage = astray
 		}
 	}
-	for _, p := range req.NotYet {
-		w.byTicket[p.Ticket].passed = true
+	for _, p := range req.NotFound {
+		w.byTicket[p.ID].passed = true
 	}
 }
 
 // inOrder: within a scope those go first that have the higher priority, and then those that asked first.
 func (w *queueWorld) inOrder(before treeSeen, granted []Granted, named map[string]bool) {
 	for i, g := range granted {
-		t := w.byTicket[g.Ticket]
+		t := w.byTicket[g.ID]
 		for _, other := range granted[i+1:] {
-			w.goesFirst(t, w.byTicket[other.Ticket], "granted")
+			w.goesFirst(t, w.byTicket[other.ID], "granted")
 		}
 		for _, z := range before.queues[scopePath(t.Scope)] {
-			if other := w.byTicket[readPlace("", text(z.Member)).Ticket]; !named[other.Ticket] && other.stage == waits {
+			if other := w.byTicket[readPlace("", text(z.Member)).ID]; !named[other.ID] && other.stage == waits {
 				w.goesFirst(t, other, "left in its queue")
 			}
 		}
@@ -412,7 +412,7 @@ func (w *queueWorld) nobodyIdle() {
 	}
 	var heads []head
 	for _, q := range w.seen.queues {
-		t := w.byTicket[readPlace("", text(q[0].Member)).Ticket]
+		t := w.byTicket[readPlace("", text(q[0].Member)).ID]
 		most := t.cost
 		for _, n := range t.costsByUnit() {
 			most = max(most, n)
@@ -420,7 +420,7 @@ func (w *queueWorld) nobodyIdle() {
 		heads = append(heads, head{t, max(1, most)})
 	}
 	for _, h := range heads {
-		if w.still && strings.HasPrefix(h.t.Ticket, "g/") || h.t.Scope == w.leaves || slices.ContainsFunc(heads, func(o head) bool { return o.cost > h.cost || o.t.costs != h.t.costs }) {
+		if w.still && strings.HasPrefix(h.t.ID, "g/") || h.t.Scope == w.leaves || slices.ContainsFunc(heads, func(o head) bool { return o.cost > h.cost || o.t.costs != h.t.costs }) {
 			continue
 		}
 		d, err := w.limiter().Peek(ctx, Request{Scope: h.t.Scope, Cost: h.t.cost, Costs: h.t.costsByUnit()})
@@ -432,7 +432,7 @@ func (w *queueWorld) nobodyIdle() {
 
 func (w *queueWorld) giveBack(t *waiter) {
 	w.looks()
-	must(w.limiter().GiveBack(ctx, t.d.Grant))
+	must(w.limiter().Refund(ctx, t.d.Grant))
 	now := w.plan(t.Scope)
 	for i, key := range now.keys {
 		w.ledgers[key].drop(t.d.Grant.id, w.now)
@@ -469,20 +469,20 @@ var queueHappenings = []struct {
 	{"claim", 16, func(w *queueWorld, r drawing) bool {
 		return w.some(r, []stage{released}, func(t *waiter) {
 			g := w.seen.flight[w.field(t)]
-			w.news.Claimed = append(w.news.Claimed, t.Place)
+			w.news.Claimed = append(w.news.Claimed, t.WaiterRef)
 			t.d = Decision{Allowed: true, Grant: w.grantOf(t, g)}
 			t.stage = running
 		})
 	}},
 	{"unused", 4, func(w *queueWorld, r drawing) bool {
 		return w.some(r, []stage{released, straight}, func(t *waiter) {
-			w.news.Unused = append(w.news.Unused, t.Place)
+			w.news.Unused = append(w.news.Unused, t.WaiterRef)
 			w.dispatch(int(r.one(0, 3)), 0, false)
 		})
 	}},
 	{"not yet", 2, func(w *queueWorld, r drawing) bool {
 		return w.some(r, []stage{released}, func(t *waiter) {
-			w.news.NotYet = append(w.news.NotYet, t.Place)
+			w.news.NotFound = append(w.news.NotFound, t.WaiterRef)
 			t.passed = true
 			w.dispatch(int(r.one(0, 3)), 0, false)
 		})
@@ -495,7 +495,7 @@ var queueHappenings = []struct {
 	}},
 	{"gone", 3, func(w *queueWorld, r drawing) bool {
 		return w.some(r, []stage{released, waits, aside}, func(t *waiter) {
-			w.news.Gone = append(w.news.Gone, t.Place)
+			w.news.Deleted = append(w.news.Deleted, t.WaiterRef)
 			w.dispatch(int(r.one(0, 0, 5)), 0, false)
 			t.stage = gone
 		})
@@ -568,7 +568,7 @@ func (w *queueWorld) grantOf(t *waiter, f inFlight) Grant {
 func (w *queueWorld) goOn(n int) bool {
 	list, err := w.limiter().Parked(ctx, "p", 0, n)
 	must(err)
-	w.news.Back = list
+	w.news.Unpark = list
 	w.dispatch(8, 0, false)
 	return len(list) == n
 }
@@ -583,7 +583,7 @@ func (w *queueWorld) finish(t *waiter) {
 	w.giveBackPlaces(p, t)
 }
 
-func (w *queueWorld) giveBackPlaces(p *plan, t *waiter) {
+func (w *queueWorld) giveBackPlaces(p *compiledScope, t *waiter) {
 	keys, _, _ := p.leaseKeys()
 	for _, key := range keys {
 		must(w.rdb.ZRem(ctx, key, t.d.Grant.id).Err())

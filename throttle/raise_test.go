@@ -7,13 +7,13 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle/answers"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // raising is a policy whose answers correct its rules so far.
 func raising(t testing.TB, c Corrects, rules ...Rule) *Policy {
 	t.Helper()
-	p, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Rules: rules, Corrects: c}})
+	p, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Rules: rules, Corrects: c}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,7 +23,7 @@ func raising(t testing.TB, c Corrects, rules ...Rule) *Policy {
 // counts is what counts in the place of a rule's limit.
 func (b *bench) counts(scope, rule string, limit int64) int64 {
 	b.t.Helper()
-	told, err := b.Told(ctx, scope)
+	told, err := b.UpstreamState(ctx, scope)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestLargerLimitIsAdopted(t *testing.T) {
 			if algorithm == TokenBucket {
 				rule.Burst = 3
 			}
-			onBoth(t, Config{Pad: -1}, raising(t, Corrects{Most: 150}, rule), func(b *bench) {
+			onBoth(t, Config{StartTolerance: -1}, raising(t, Corrects{Most: 150}, rule), func(b *bench) {
 				minute := func() (n int) {
 					b.pass(time.Minute - us(b.now.Load()%60_000_000))
 					for range 299 {
@@ -126,14 +126,14 @@ func TestLimitGrows(t *testing.T) {
 	onBoth(t, Config{}, policy, func(b *bench) {
 		for i, step := range []struct {
 			after  time.Duration
-			answer answers.Advice
+			answer upstream.Hint
 			counts int64
 		}{
-			{0, answers.Advice{}, 100}, {10 * sec, answers.Advice{}, 110}, {5 * sec, answers.Advice{}, 115}, {60 * sec, answers.Advice{}, 150},
-			{0, turnedDown(ms), 75}, {sec, answers.Advice{}, 76}, {34 * sec, answers.Advice{}, 110},
-			{0, turnedDown(ms), 55}, {10 * sec, turnedDown(ms), 40}, {10 * sec, turnedDown(ms), 40}, {50 * sec, answers.Advice{}, 90},
-			{0, owns(100, 10*sec), 90}, {time.Minute, answers.Advice{}, 100}, // it has told its limit: no further than that
-			{0, turnedDown(ms), 50}, {0, owns(120, 10*sec), 60}, {time.Minute, answers.Advice{}, 120}, {0, turnedDown(ms), 60},
+			{0, upstream.Hint{}, 100}, {10 * sec, upstream.Hint{}, 110}, {5 * sec, upstream.Hint{}, 115}, {60 * sec, upstream.Hint{}, 150},
+			{0, turnedDown(ms), 75}, {sec, upstream.Hint{}, 76}, {34 * sec, upstream.Hint{}, 110},
+			{0, turnedDown(ms), 55}, {10 * sec, turnedDown(ms), 40}, {10 * sec, turnedDown(ms), 40}, {50 * sec, upstream.Hint{}, 90},
+			{0, owns(100, 10*sec), 90}, {time.Minute, upstream.Hint{}, 100}, // it has told its limit: no further than that
+			{0, turnedDown(ms), 50}, {0, owns(120, 10*sec), 60}, {time.Minute, upstream.Hint{}, 120}, {0, turnedDown(ms), 60},
 		} {
 			b.pass(step.after)
 			b.heed("p", step.answer)
@@ -144,13 +144,13 @@ func TestLimitGrows(t *testing.T) {
 				b.t.Fatalf("step %d: %d of a day count", i, n)
 			}
 		}
-		if err := b.Forget(ctx, "p"); err != nil {
+		if err := b.ResetUpstream(ctx, "p"); err != nil {
 			b.t.Fatal(err)
 		}
-		b.heed("p", answers.Advice{})
+		b.heed("p", upstream.Hint{})
 		for range 3 {
 			b.pass(50 * time.Minute)
-			b.heed("p", answers.Advice{})
+			b.heed("p", upstream.Hint{})
 			if n := b.counts("p", "r", 100); n != 150 {
 				b.t.Errorf("%d counts while calls go through", n)
 			}
@@ -159,7 +159,7 @@ func TestLimitGrows(t *testing.T) {
 		if n, keys := b.counts("p", "r", 100), b.admitted("p", 200); n != 100 || keys != 100 {
 			b.t.Errorf("%d counts and %d are admitted, and nobody has called for an hour", n, keys)
 		}
-		b.heed("p", answers.Advice{})
+		b.heed("p", upstream.Hint{})
 		if n := b.counts("p", "r", 100); n != 100 {
 			b.t.Errorf("%d counts when the first call goes through", n)
 		}
@@ -172,9 +172,9 @@ func TestCorrectsOfTheRulesLevel(t *testing.T) {
 	rule := func(name string) []Rule {
 		return []Rule{{Name: name, Algorithm: SlidingWindow, Limit: 100, Per: time.Minute}}
 	}
-	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {
+	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {
 		Rules: rule("all"), Corrects: Corrects{Cut: 40},
-		Scopes: map[string]Node{"a": {Corrects: Corrects{Cut: 60, Most: 200}, Scopes: map[string]Node{"own": {Rules: rule("own")}}}},
+		Scopes: map[string]ScopeConfig{"a": {Corrects: Corrects{Cut: 60, Most: 200}, Scopes: map[string]ScopeConfig{"own": {Rules: rule("own")}}}},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -185,8 +185,8 @@ func TestCorrectsOfTheRulesLevel(t *testing.T) {
 		if all, own := b.counts("p/a/own", "all", 100), b.counts("p/a/own", "own", 100); all != 60 || own != 40 {
 			b.t.Errorf("%d and %d are left", all, own)
 		}
-		b.heed("p/a", answers.Advice{})
-		b.heed("p/a/own", answers.Advice{})
+		b.heed("p/a", upstream.Hint{})
+		b.heed("p/a/own", upstream.Hint{})
 		b.pass(50*time.Minute + 30*sec)
 		if all, own := b.counts("p/a/own", "all", 100), b.counts("p/a/own", "own", 100); all != 100 || own != 140 {
 			b.t.Errorf("%d and %d are left", all, own)
@@ -207,7 +207,7 @@ func TestRaisingCosts(t *testing.T) {
 			counted := &counter{}
 			rdb.AddHook(counted)
 			for range 10 {
-				if _, err := b.Heed(ctx, "p", answers.Advice{}); err != nil {
+				if _, err := b.Report(ctx, "p", upstream.Hint{}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -235,7 +235,7 @@ func TestNeverMoreThanTheLarger(t *testing.T) {
 			if rule.Algorithm == TokenBucket {
 				rule.Burst = 1 + r.Int64N(10)
 			}
-			onBoth(t, Config{Pad: -1, Unbatched: true}, raising(t, Corrects{Most: 300, Grow: 30, Cut: 50}, rule), func(b *bench) {
+			onBoth(t, Config{StartTolerance: -1, Unbatched: true}, raising(t, Corrects{Most: 300, Grow: 30, Cut: 50}, rule), func(b *bench) {
 				r := rand.New(rand.NewPCG(seed, 8))
 				most := b.plan("p").bounds[0].raised()
 				l := &ledger{rule: most, last: epoch}
@@ -243,19 +243,19 @@ func TestNeverMoreThanTheLarger(t *testing.T) {
 					b.pass(us(r.Int64N(3_000_000)))
 					switch r.IntN(12) {
 					case 0:
-						b.heed("p", answers.Advice{})
+						b.heed("p", upstream.Hint{})
 					case 1:
 						b.heed("p", owns(1+r.Int64N(4*rule.Limit), rule.Per))
 					case 2:
 						b.heed("p", turnedDown(ms))
 					case 3:
-						if err := b.Forget(ctx, "p"); err != nil {
+						if err := b.ResetUpstream(ctx, "p"); err != nil {
 							b.t.Fatal(err)
 						}
 					}
 					now := b.now.Load()
 					l.look(most, now, now)
-					d := b.decide(Request{Scope: "p", ID: NewID(), Cost: 1 + r.Int64N(min(3, b.plan("p").most)), Ahead: us(r.Int64N(2) * 5_000_000)})
+					d := b.decide(Request{Scope: "p", ID: NewID(), Cost: 1 + r.Int64N(min(3, b.plan("p").most)), MaxDelay: us(r.Int64N(2) * 5_000_000)})
 					if !d.Allowed {
 						continue
 					}
@@ -274,11 +274,11 @@ func TestNeverMoreThanTheLarger(t *testing.T) {
 func TestRaisedBucketKeepsStartsAhead(t *testing.T) {
 	t.Parallel()
 	rule := Rule{Name: "r", Algorithm: TokenBucket, Limit: 10, Per: 10 * sec, Burst: 1}
-	onBoth(t, Config{Pad: -1, Unbatched: true}, raising(t, Corrects{Most: 300}, rule), func(b *bench) {
+	onBoth(t, Config{StartTolerance: -1, Unbatched: true}, raising(t, Corrects{Most: 300}, rule), func(b *bench) {
 		l := &ledger{rule: b.plan("p").bounds[0].raised(), last: epoch}
 		ask := func() {
 			now := b.now.Load()
-			d := b.decide(Request{Scope: "p", ID: NewID(), Ahead: 5 * sec})
+			d := b.decide(Request{Scope: "p", ID: NewID(), MaxDelay: 5 * sec})
 			if !d.Allowed {
 				return
 			}

@@ -11,4 +11,6 @@ func scriptOf(s *lua.Script, kinds string) *redis.Script {
 	return redis.NewScript(s.For(kinds).Source)
 }
 
-func (p *plan) args(cost int64, first ...any) []any { return p.appendArgs(first, price{each: cost}) }
+func (p *compiledScope) args(cost int64, first ...any) []any {
+	return p.appendArgs(first, price{each: cost})
+}

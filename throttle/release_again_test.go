@@ -19,7 +19,7 @@ func TestReleaseIsSentAgain(t *testing.T) {
 			rule := oneRun()
 			rule.Lease = time.Hour
 			bubble(t, Config{}, policyOf(t, rule), contextTimeout, func(t *testing.T, w *wire, l *Limiter) {
-				_, lease := l.Hold(t.Context(), grantedBy(t, l).Grant)
+				_, lease := l.Lease(t.Context(), grantedBy(t, l).Grant)
 				fault(w, true)
 				if err := lease.Release(t.Context()); !errors.Is(err, ErrUnavailable) {
 					t.Errorf("got %v", err)
@@ -40,7 +40,7 @@ func TestReleaseIsSentAgain(t *testing.T) {
 func TestReleaseGivesUp(t *testing.T) {
 	t.Parallel()
 	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, w *wire, l *Limiter) {
-		_, lease := l.Hold(t.Context(), grantedBy(t, l).Grant)
+		_, lease := l.Lease(t.Context(), grantedBy(t, l).Grant)
 		w.down.Store(true)
 		const calls = 3
 		sent := gated(l.rdb)

@@ -16,7 +16,7 @@ func lossy(t *testing.T, cfg Config, rules ...Rule) (*wire, *Limiter, *bench) {
 	w := &wire{}
 	b := newBench(t, clientOf(t, w.through(optionsOf(t))), cfg, policy)
 	b.cfg.Prefix = steady.cfg.Prefix
-	b.plans.keys = steady.plans.keys
+	b.scopes.keys = steady.scopes.keys
 	b.clock = steady.clock
 	return w, b.Limiter, steady
 }
@@ -67,7 +67,7 @@ func TestLostGiveBackIsDoneOnce(t *testing.T) {
 	d := steady.decide(Request{Scope: "p/x", Cost: 3})
 	steady.decide(Request{Scope: "p/x", Cost: 3})
 	w.lose.Store(2)
-	if err := l.GiveBack(t.Context(), d.Grant); err != nil {
+	if err := l.Refund(t.Context(), d.Grant); err != nil {
 		t.Fatal(err)
 	}
 	if left := steady.decide(Request{Scope: "p/x"}).Rules[0].Remaining; left != 6 {
@@ -116,7 +116,7 @@ func TestScriptsComeBack(t *testing.T) {
 			t.Fatalf("alone: %+v, %v", d, err)
 		}
 		flush()
-		if err := l.GiveBack(t.Context(), d.Grant); err != nil {
+		if err := l.Refund(t.Context(), d.Grant); err != nil {
 			t.Fatal(err)
 		}
 		flush()

@@ -13,11 +13,11 @@ import (
 // names of the rules that it was done for. Costs two round trips. The error is a *ScopeError
 // or *UnmatchedError, wraps ErrUnavailable, or is ctx's.
 func (l *Limiter) Reset(ctx context.Context, scope, rule string) (names []string, err error) {
-	p, err := l.plans.of(scope)
+	p, err := l.scopes.of(scope)
 	if err != nil {
 		return nil, err
 	}
-	var words []word // whoever waits for a rule is looked at now
+	var words []signal // whoever waits for a rule is looked at now
 	limited, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
 	_, err = l.rdb.TxPipelined(limited, func(pipe redis.Pipeliner) error {
@@ -28,7 +28,7 @@ func (l *Limiter) Reset(ctx context.Context, scope, rule string) (names []string
 			names = append(names, b.Rule.Name)
 			key := keyspace(l.cfg.Prefix).rule(b)
 			pipe.Del(ctx, key)
-			words = append(words, word{verb: "look", name: key[len(p.provider):]})
+			words = append(words, signal{verb: "look", name: key[len(p.provider):]})
 		}
 		return nil
 	})

@@ -22,11 +22,11 @@ type runner struct {
 
 	mu      sync.Mutex
 	sending int
-	queue   *round   // nil when nobody waits
-	full    []*round // those before it that no more fit in
+	queue   *pendingBatch   // nil when nobody waits
+	full    []*pendingBatch // those before it that no more fit in
 
-	apart apart
-	idle  sync.Pool // of *pending
+	unbatchables unbatchable
+	idle         sync.Pool // of *pending
 }
 
 const (
@@ -56,22 +56,22 @@ func (r *runner) once(ctx context.Context, c call) ([]int64, error) {
 		return nil, err
 	}
 	if r.unbatched {
-		return r.alone(ctx, c)
+		return r.sendOne(ctx, c)
 	}
 	r.mu.Lock()
 	if r.sending < maxSenders {
 		r.sending++
 		r.mu.Unlock()
 		defer r.next()
-		return r.alone(ctx, c)
+		return r.sendOne(ctx, c)
 	}
 	p := r.enqueue(ctx, c)
 	r.mu.Unlock()
 	return p.wait()
 }
 
-// alone sends one call under its caller's context.
-func (r *runner) alone(ctx context.Context, c call) ([]int64, error) {
+// sendOne sends one call under its caller's context.
+func (r *runner) sendOne(ctx context.Context, c call) ([]int64, error) {
 	bounded := within(ctx, r.timeout)
 	reply, err := c.send(bounded, r.rdb)
 	if err == nil {
@@ -111,7 +111,7 @@ func (r *runner) next() {
 }
 
 // takeRound returns those who are to be sent next, nil where nobody waits; r.mu is held.
-func (r *runner) takeRound() *round {
+func (r *runner) takeRound() *pendingBatch {
 	if len(r.full) > 0 {
 		first := r.full[0]
 		r.full = r.full[1:]
@@ -146,8 +146,8 @@ func (r *runner) together(batch []*pending) {
 	round := batch[0].round
 	ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
 	defer cancel()
-	var again []parcel
-	if parcels := r.parcels(stillWanted(batch)); len(parcels) > 0 {
+	var again []command
+	if parcels := r.commands(stillWanted(batch)); len(parcels) > 0 {
 		again = r.exchange(ctx, parcels)
 	}
 	round.timer.Stop()
@@ -157,17 +157,17 @@ func (r *runner) together(batch []*pending) {
 	}
 }
 
-// parcel is one command of a batch.
-type parcel interface {
+// command is one command of a batch.
+type command interface {
 	// command asks for the script by its hash, or sends its text.
 	command(ctx context.Context) redis.Cmder
 	// opened hands the reply out, and returns what has to be sent once more.
-	opened(cmd redis.Cmder) (again []parcel)
+	opened(cmd redis.Cmder) (again []command)
 }
 
 // exchange sends parcels in one round trip, and returns what has to be sent once
 // more.
-func (r *runner) exchange(ctx context.Context, parcels []parcel) (again []parcel) {
+func (r *runner) exchange(ctx context.Context, parcels []command) (again []command) {
 	if len(parcels) == 1 {
 		cmd := parcels[0].command(ctx)
 		follow(ctx, r.rdb, r.rdb.Process(ctx, cmd)) // the command has its error
@@ -198,23 +198,23 @@ func stillWanted(batch []*pending) []*pending {
 	return wanted
 }
 
-// round is the calls that wait to be sent together. One channel tells all of them that
+// pendingBatch is the calls that wait to be sent together. One channel tells all of them that
 // they were answered, and one timer that time is over: to tell each by itself costs as much as all
 // else that is done for it.
-type round struct {
+type pendingBatch struct {
 	asked []*pending
 	woken chan struct{} // closed when those who were answered at once are, or the first has waited for the time-out
 	done  atomic.Bool   // it is closed
 	timer *time.Timer
 }
 
-func newRound(timeout time.Duration) *round {
-	one := &round{asked: make([]*pending, 0, maxBatch/4), woken: make(chan struct{})}
+func newRound(timeout time.Duration) *pendingBatch {
+	one := &pendingBatch{asked: make([]*pending, 0, maxBatch/4), woken: make(chan struct{})}
 	one.timer = time.AfterFunc(timeout, one.wake)
 	return one
 }
 
-func (one *round) wake() {
+func (one *pendingBatch) wake() {
 	if one.done.CompareAndSwap(false, true) {
 		close(one.woken)
 	}
@@ -251,7 +251,7 @@ type pending struct {
 	call   call
 	ctx    context.Context //nolint:containedctx // it waits in a queue with its caller's context
 	since  time.Time
-	round  *round
+	round  *pendingBatch
 	state  atomic.Int32
 
 	listens bool          // the caller's own word for that state
@@ -362,7 +362,7 @@ func (p *pending) command(ctx context.Context) redis.Cmder {
 	return p.call.command(ctx)
 }
 
-func (p *pending) opened(cmd redis.Cmder) (again []parcel) {
+func (p *pending) opened(cmd redis.Cmder) (again []command) {
 	reply := cmd.(*redis.IntSliceCmd) //nolint:forcetypeassert // see command
 	if unknownScript(reply.Err()) && !p.text {
 		if p.text, p.singly = true, true; p.wanted() {
@@ -371,7 +371,7 @@ func (p *pending) opened(cmd redis.Cmder) (again []parcel) {
 		return again
 	}
 	if p.together() && p.call.short(reply.Val()) {
-		p.runner.apart.remove(p.call.attempt.plan)
+		p.runner.unbatchables.remove(p.call.attempt.plan)
 	}
 	if p.finish(p.call.result(reply)) {
 		go p.runner.settle(p.call)

@@ -53,7 +53,7 @@ func allowed(l *Limiter, scope string) error {
 // learn lets the server know the script that decides on scope.
 func learn(t *testing.T, l *Limiter, scope string) {
 	t.Helper()
-	p, err := l.plans.of(scope)
+	p, err := l.scopes.of(scope)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,11 +105,11 @@ func together(t *testing.T, l *Limiter, n int, before func(), call func(i int) e
 // pipeline", as one script call for each provider: each caller gets its own answer.
 func TestCallersShareRoundTrips(t *testing.T) {
 	t.Parallel()
-	scopes := map[string]Node{}
+	scopes := map[string]ScopeConfig{}
 	for i := range 40 {
-		scopes[fmt.Sprint(i)] = Node{Rules: []Rule{{Name: "r", Algorithm: SlidingWindow, Limit: int64(100 + i), Per: time.Minute}}}
+		scopes[fmt.Sprint(i)] = ScopeConfig{Rules: []Rule{{Name: "r", Algorithm: SlidingWindow, Limit: int64(100 + i), Per: time.Minute}}}
 	}
-	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Scopes: scopes}, "q": {Scopes: scopes}})
+	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Scopes: scopes}, "q": {Scopes: scopes}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func TestUnbatched(t *testing.T) {
 // An error is the caller's whose rule it concerns, and nobody else's.
 func TestErrorsReachTheirCallers(t *testing.T) {
 	t.Parallel()
-	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Scopes: map[string]Node{"*": {Rules: []Rule{window10()}}}}})
+	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Scopes: map[string]ScopeConfig{"*": {Rules: []Rule{window10()}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestErrorsReachTheirCallers(t *testing.T) {
 
 func keyOf(t *testing.T, l *Limiter, scope string, rule int) string {
 	t.Helper()
-	p, err := l.plans.of(scope)
+	p, err := l.scopes.of(scope)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +217,7 @@ func newCrowd(t *testing.T, server *redistest.Server, rules ...Rule) *crowd {
 		bench: newBench(t, server.Client(t), patient, policy), watch: newBench(t, server.Client(t), Config{}, policy),
 		others: make(chan error), gone: make(chan error),
 	}
-	c.watch.plans.keys = c.plans.keys
+	c.watch.scopes.keys = c.scopes.keys
 	c.ctx, c.leave = context.WithCancel(t.Context())
 	t.Cleanup(c.leave)
 	if c.many = len(rules) == 1; c.many {
@@ -429,7 +429,7 @@ func TestCancelledCallGivesBack(t *testing.T) {
 			c.waitTaken(maxSenders)
 		},
 		"queued, with the reply": func(c *crowd) {
-			p, err := c.plans.of("p/x")
+			p, err := c.scopes.of("p/x")
 			if err != nil {
 				c.t.Fatal(err)
 			}
@@ -582,8 +582,8 @@ func TestOneRoundTrip(t *testing.T) {
 		{Name: "a", Algorithm: SlidingWindow, Limit: 100, Per: sec}, {Name: "b", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 100},
 		{Name: "c", Algorithm: FixedWindow, Limit: 100, Per: time.Minute}, {Name: "d", Algorithm: Concurrency, Limit: 100},
 	}
-	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Rules: rules, Scopes: map[string]Node{
-		"*": {Rules: rules, Scopes: map[string]Node{"*": {Rules: rules}}},
+	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Rules: rules, Scopes: map[string]ScopeConfig{
+		"*": {Rules: rules, Scopes: map[string]ScopeConfig{"*": {Rules: rules}}},
 	}}})
 	if err != nil {
 		t.Fatal(err)

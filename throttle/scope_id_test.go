@@ -16,7 +16,7 @@ func TestSameIDInTwoScopes(t *testing.T) {
 		"start":  each(func(b *bench, req Request) (Decision, error) { return b.Start(ctx, req) }),
 		"wait":   each(func(b *bench, req Request) (Decision, error) { return b.Wait(ctx, req) }),
 		"turn": each(func(b *bench, req Request) (Decision, error) {
-			req.Ticket = "t" + req.Scope
+			req.WaiterID = "t" + req.Scope
 			return b.Decide(ctx, req)
 		}),
 		"together": func(b *bench, reqs ...Request) (all []Decision) {
@@ -85,10 +85,10 @@ func TestSameIDSettlesApart(t *testing.T) {
 		var grants []Grant
 		for _, scope := range []string{"p/a", "p/b"} {
 			d := b.decide(Request{Scope: scope, ID: "mine", Cost: 2})
-			if err := b.Keep(ctx, d.Grant, "kept", time.Hour); err != nil {
+			if err := b.SaveGrant(ctx, d.Grant, "kept", time.Hour); err != nil {
 				b.t.Fatal(err)
 			}
-			kept, err := b.Kept(ctx, scope, "kept")
+			kept, err := b.LoadGrant(ctx, scope, "kept")
 			if err != nil || kept.ID() != "mine" {
 				b.t.Fatalf("%q, %v", kept.ID(), err)
 			}
@@ -98,7 +98,7 @@ func TestSameIDSettlesApart(t *testing.T) {
 			grants = append(grants, d.Grant)
 		}
 		for _, g := range grants { // a lease of each
-			_, lease := b.Hold(ctx, g)
+			_, lease := b.Lease(ctx, g)
 			if err := lease.Release(ctx); err != nil {
 				b.t.Fatal(err)
 			}

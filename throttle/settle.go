@@ -38,7 +38,7 @@ func (s Settlement) Over() bool {
 }
 
 // Settle makes what a grant was charged what it has spent: costs, of the units that they
-// name; all others stay as they are. What was spent less comes back as by GiveBack, and
+// name; all others stay as they are. What was spent less comes back as by Refund, and
 // can be spent at once. What was spent more is charged now, as a debt, even where it does
 // not fit: nobody starts until it is paid. No rule ever holds more than twice its capacity;
 // what is above that is not charged, and told. Concurrency rules are left alone.
@@ -46,7 +46,7 @@ func (s Settlement) Over() bool {
 // It can be called again, as more is known, however much later: what counts is what was settled
 // last by this process, or, of a grant that is kept, by any. Units of
 // a grant come back for as long as a rule holds them, a day at most. Of rules that have
-// another algorithm or unit by now none come back. GiveBack of a grant that was settled
+// another algorithm or unit by now none come back. Refund of a grant that was settled
 // gives back what was recorded; settling one that was given back does nothing, for a minute.
 //
 // The error says which of costs is wrong, or wraps ErrUnavailable when Redis could not be
@@ -63,7 +63,7 @@ func (l *Limiter) Settle(ctx context.Context, g Grant, costs Costs) (Settlement,
 	ctx = context.WithoutCancel(ctx)
 	call := NewID()
 	for range settleTries {
-		p, err := l.plans.of(g.scope)
+		p, err := l.scopes.of(g.scope)
 		if err != nil {
 			return Settlement{}, nil //nolint:nilerr // a scope that no rule counts any more
 		}
@@ -79,7 +79,7 @@ func (l *Limiter) Settle(ctx context.Context, g Grant, costs Costs) (Settlement,
 		if reply[0] >= 0 {
 			return s.settlement(g, reply), nil
 		}
-		l.plans.renew(time.UnixMicro(reply[1]), g.scope)
+		l.scopes.renew(time.UnixMicro(reply[1]), g.scope)
 	}
 	return Settlement{}, fmt.Errorf("%w: settle with %q: calendars change while they are asked", ErrUnavailable, g.scope)
 }
@@ -98,13 +98,13 @@ const (
 
 // settling is the rules that a settlement is about.
 type settling struct {
-	plan  *plan
+	plan  *compiledScope
 	rules []int  // of the plan
 	held  []held // what the grant is charged under each
 	spent []int64
 }
 
-func (l *Limiter) settling(p *plan, g Grant, costs Costs) settling {
+func (l *Limiter) settling(p *compiledScope, g Grant, costs Costs) settling {
 	s, held := settling{plan: p}, l.held(g)
 	for i, b := range p.bounds {
 		spent, named := costs[b.Rule.unit()]
@@ -150,7 +150,7 @@ func (s settling) settlement(g Grant, reply []int64) Settlement {
 
 // settles is for how long after its start units of a grant may come back: as long as a
 // rule holds them, but for a bucket that is never empty, and a day at most.
-func (p *plan) settles() time.Duration {
+func (p *compiledScope) settles() time.Duration {
 	longest := time.Minute
 	for _, b := range p.bounds {
 		switch b.Rule.Algorithm {
@@ -168,7 +168,7 @@ func (p *plan) settles() time.Duration {
 }
 
 // settled returns the key of what was settled of an attempt. No id is written with an '='.
-func (p *plan) settled(id string) string { return p.attempt(id) + "=" }
+func (p *compiledScope) settled(id string) string { return p.attempt(id) + "=" }
 
 // String tells of rules at which something came back, was charged or is over, for logs:
 // "tokens of llm: 1830 spent, 330 charged".

@@ -113,7 +113,7 @@ func TestSettleWhatWasNotAskedFor(t *testing.T) {
 	})
 }
 
-// "GiveBack of a grant that was settled gives back what was recorded; settling one that was
+// "Refund of a grant that was settled gives back what was recorded; settling one that was
 // given back does nothing."
 func TestSettleAndGiveBack(t *testing.T) {
 	t.Parallel()
@@ -122,7 +122,7 @@ func TestSettleAndGiveBack(t *testing.T) {
 			g := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 600}}).Grant
 			b.settled(g, Costs{"tokens": spent})
 			for range 2 {
-				if err := b.GiveBack(ctx, g); err != nil {
+				if err := b.Refund(ctx, g); err != nil {
 					b.t.Fatal(err)
 				}
 				if left := b.left(); left != fmt.Sprintf("requests 3, tokens %d, daily 5000, parallel 2", tokens) {
@@ -135,7 +135,7 @@ func TestSettleAndGiveBack(t *testing.T) {
 			b.now.Add(10_000)
 		}
 		g := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 600}}).Grant
-		if err := b.GiveBack(ctx, g); err != nil {
+		if err := b.Refund(ctx, g); err != nil {
 			b.t.Fatal(err)
 		}
 		if said := b.settled(g, Costs{"tokens": 700}); said != "" || b.left() != "requests 3, tokens 1000, daily 5000, parallel 2" {
@@ -202,7 +202,7 @@ func TestSettleWakes(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 100, Per: time.Hour, Unit: "tokens"}), func(b *bench) {
 		g := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 100}}).Grant
-		if d := b.decide(Request{Scope: "p/x", Ticket: "t", Costs: Costs{"tokens": 60}}); !d.Turn.Waits {
+		if d := b.decide(Request{Scope: "p/x", WaiterID: "t", Costs: Costs{"tokens": 60}}); !d.Position.Waits {
 			b.t.Fatalf("%+v", d)
 		}
 		wake := func() Dispatched {
@@ -275,7 +275,7 @@ func TestGiveBackWithoutTheRecord(t *testing.T) {
 		b.settled(g, Costs{"tokens": 200})
 		b.pass(25 * time.Hour)
 		b.rdb.Del(ctx, b.plan("p/x").settled(g.ID()))
-		if err := b.GiveBack(ctx, g); err != nil || b.left() != "r 500" {
+		if err := b.Refund(ctx, g); err != nil || b.left() != "r 500" {
 			b.t.Errorf("%v, %s left", err, b.left())
 		}
 	})
@@ -456,9 +456,9 @@ func settleHistory(rdb redis.UniversalClient, prefix string, seed uint64, steps 
 	if r.IntN(4) == 0 {
 		rules = settleRules[3:]
 	}
-	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Rules: rules}})
+	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Rules: rules}})
 	must(err)
-	l, err := New(rdb, policy, Config{Prefix: prefix, Pad: -1, Unbatched: true})
+	l, err := New(rdb, policy, Config{Prefix: prefix, StartTolerance: -1, Unbatched: true})
 	must(err)
 	now := int64(epoch)
 	l.clock = func() string { return fmt.Sprint(now) }
@@ -525,7 +525,7 @@ func settleHistory(rdb redis.UniversalClient, prefix string, seed uint64, steps 
 			}
 		case len(grants) > lost:
 			of := lost + r.IntN(len(grants)-lost)
-			must(l.GiveBack(ctx, grants[of]))
+			must(l.Refund(ctx, grants[of]))
 			gone[of] = true
 			for _, m := range models {
 				m.settle(of, 0, 0, now)

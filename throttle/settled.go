@@ -116,12 +116,12 @@ func (l *Limiter) held(g Grant) map[string]held {
 
 // remembered is for how long what was settled of a grant stays in Redis: for longer than any of
 // it can come back, and than the grant is kept.
-func (g Grant) remembered(p *plan) time.Duration {
-	return max(g.holds(p), p.settles()) + 2*MaxAhead + g.told.left()
+func (g Grant) remembered(p *compiledScope) time.Duration {
+	return max(g.holds(p), p.settles()) + 2*MaxDelayLimit + g.told.left()
 }
 
 // holds is for how long after its start units of a grant may come back.
-func (g Grant) holds(p *plan) time.Duration { return cmp.Or(g.lasts, p.settles()) }
+func (g Grant) holds(p *compiledScope) time.Duration { return cmp.Or(g.lasts, p.settles()) }
 
 // nowhere takes the places of those rules away under which the grant was settled: the record
 // knows them.

@@ -57,7 +57,7 @@ type shadows struct {
 
 func newShadows(l *Limiter, cfg Config) *shadows {
 	beside := &Limiter{
-		cfg: Config{Prefix: cfg.Prefix, Pad: cfg.Pad, Timeout: cfg.Timeout}, plans: l.plans, rdb: l.rdb,
+		cfg: Config{Prefix: cfg.Prefix, StartTolerance: cfg.StartTolerance, Timeout: cfg.Timeout}, scopes: l.scopes, rdb: l.rdb,
 		runner: newRunner(l.rdb, cfg.Timeout, cfg.Unbatched), slots: l.slots, outage: newOutage(slog.New(slog.DiscardHandler)),
 		clock: func() string { return l.clock() },
 	}
@@ -70,14 +70,14 @@ func newShadows(l *Limiter, cfg Config) *shadows {
 type shadowRule struct {
 	keys  keyspace
 	pad   time.Duration
-	of    *plan
-	bound Bound
-	plan  atomic.Pointer[plan] // of the rule alone
+	of    *compiledScope
+	bound MatchedRule
+	plan  atomic.Pointer[compiledScope] // of the rule alone
 }
 
 // split takes the shadow rules out of those that a scope meets.
-func (p *plan) split(keys keyspace, pad time.Duration, all []Bound) (deciding []Bound) {
-	if !slices.ContainsFunc(all, func(b Bound) bool { return b.Rule.Shadow }) {
+func (p *compiledScope) split(keys keyspace, pad time.Duration, all []MatchedRule) (deciding []MatchedRule) {
+	if !slices.ContainsFunc(all, func(b MatchedRule) bool { return b.Rule.Shadow }) {
 		return all
 	}
 	for _, b := range all {
@@ -92,15 +92,15 @@ func (p *plan) split(keys keyspace, pad time.Duration, all []Bound) (deciding []
 }
 
 // under returns the plan of the rule alone.
-func (r *shadowRule) under(now func(provider string) time.Time) *plan {
+func (r *shadowRule) under(now func(provider string) time.Time) *compiledScope {
 	if p := r.plan.Load(); p != nil && p.holds(now) {
 		return p
 	}
-	return r.anew(now(r.of.provider))
+	return r.refresh(now(r.of.provider))
 }
 
-func (r *shadowRule) anew(at time.Time) *plan {
-	p := newPlan(r.keys, r.of.scope, []Bound{r.bound}, r.pad, at)
+func (r *shadowRule) refresh(at time.Time) *compiledScope {
+	p := compileScope(r.keys, r.of.scope, []MatchedRule{r.bound}, r.pad, at)
 	p.made = r.of.made
 	r.plan.Store(p)
 	return p
@@ -119,9 +119,9 @@ type shadow struct {
 	leases []*Lease
 }
 
-// beside has the shadow rules asked about a start that was granted, in the background, when
+// evaluateShadows has the shadow rules asked about a start that was granted, in the background, when
 // it has come.
-func (l *Limiter) beside(d *Decision, req *Request, in time.Duration) {
+func (l *Limiter) evaluateShadows(d *Decision, req *Request, in time.Duration) {
 	p := d.under
 	d.under = nil
 	if p != nil && len(p.shadows) > 0 && d.Allowed && !d.Degraded {
@@ -129,7 +129,7 @@ func (l *Limiter) beside(d *Decision, req *Request, in time.Duration) {
 	}
 }
 
-func (l *Limiter) askBeside(p *plan, d *Decision, req Request, in time.Duration) {
+func (l *Limiter) askBeside(p *compiledScope, d *Decision, req Request, in time.Duration) {
 	s := &shadow{of: l.shadows}
 	d.Grant.shadow = s
 	if req.Cost == 0 {
@@ -207,7 +207,7 @@ func (s *shadows) decide(r *shadowRule, req Request) (Decision, error) {
 		}
 		a.answered()
 		d := fromReply(p, reply)
-		s.l.skews.of(p.provider).saw(a.sent, time.Now(), d.At)
+		s.l.skews.of(p.provider).observe(a.sent, time.Now(), d.At)
 		if d.Allowed {
 			d.Grant = a.grant(reply)
 		}
@@ -218,14 +218,14 @@ func (s *shadows) decide(r *shadowRule, req Request) (Decision, error) {
 			s.undo(d.Grant)
 			req.ID, req.once = NewID(), true
 		}
-		p = r.anew(d.At)
+		p = r.refresh(d.At)
 	}
 }
 
 // heard counts what a rule said.
 func (s *shadows) heard(r *shadowRule, req Request, d Decision, outcome ShadowOutcome) {
 	b := r.bound
-	cost := (&plan{bounds: []Bound{b}}).price(&req).at(0)
+	cost := (&compiledScope{bounds: []MatchedRule{b}}).price(&req).at(0)
 	told := Shadowed{Outcome: outcome, Cost: cost, RuleState: RuleState{RuleInfo: &RuleInfo{
 		Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm,
 	}}}
@@ -247,7 +247,7 @@ func (s *shadow) took(g Grant) {
 	case s.gone:
 		s.of.undo(g)
 	case s.over:
-		_, lease := s.of.l.Hold(context.Background(), g)
+		_, lease := s.of.l.Lease(context.Background(), g)
 		s.of.free(lease)
 	default:
 		s.grants = append(s.grants, g)
@@ -260,12 +260,12 @@ func (s *shadow) took(g Grant) {
 // lease keeps the place of a concurrency rule. It does not matter to the run whether it is
 // lost. s.mu is held.
 func (s *shadow) lease(g Grant) {
-	_, lease := s.of.l.Hold(context.Background(), g)
+	_, lease := s.of.l.Lease(context.Background(), g)
 	s.leases = append(s.leases, lease)
 }
 
 func (s *shadows) undo(g Grant) {
-	s.background(mostShadowEnds, func() { _ = s.l.GiveBack(context.Background(), g) }) // or it stays spent, which harms nobody
+	s.background(mostShadowEnds, func() { _ = s.l.Refund(context.Background(), g) }) // or it stays spent, which harms nobody
 }
 
 // free frees a place; one that could not be freed is free when its lease ends.
@@ -335,7 +335,7 @@ func (s *shadow) freeAll() {
 // one unit now. It changes nothing. Its errors are those of Peek; costs one round trip for
 // each of the rules.
 func (l *Limiter) PeekShadows(ctx context.Context, scope string) ([]RuleState, error) {
-	p, err := l.plans.of(scope)
+	p, err := l.scopes.of(scope)
 	if err != nil {
 		return nil, err
 	}
@@ -348,7 +348,7 @@ func (l *Limiter) PeekShadows(ctx context.Context, scope string) ([]RuleState, e
 		}
 		d, err := l.peekOnce(ctx, own, req)
 		if err == nil && own.stale(d.At) {
-			d, err = l.peekOnce(ctx, r.anew(d.At), req)
+			d, err = l.peekOnce(ctx, r.refresh(d.At), req)
 		}
 		if err != nil {
 			return nil, err
@@ -410,7 +410,7 @@ func (s *shadowSums) flush(at ruleAt) {
 	delete(s.rules, at)
 	s.mu.Unlock()
 	longest := sum.longest.String()
-	if sum.longest == Unknown {
+	if sum.longest == Never {
 		longest = "no clock tells"
 	}
 	s.log.Info("a shadow rule would have made tasks wait", "rule", at.pattern+":"+at.name,

@@ -142,7 +142,7 @@ func TestShadowIsGivenBack(t *testing.T) {
 					return
 				}
 				b.decide(Request{Scope: "p/x"})
-				ahead := b.decide(Request{Scope: "p/x", Ahead: MaxAhead})
+				ahead := b.decide(Request{Scope: "p/x", MaxDelay: MaxDelayLimit})
 				if !ahead.Allowed || ahead.Wait == 0 {
 					b.t.Fatalf("got %+v", ahead)
 				}
@@ -184,7 +184,7 @@ func TestShadowPlaces(t *testing.T) {
 					if err != nil || !d.Allowed {
 						t.Fatalf("run %d: %+v, %v", i, d, err)
 					}
-					ctx, lease := l.Hold(t.Context(), d.Grant)
+					ctx, lease := l.Lease(t.Context(), d.Grant)
 					leases = append(leases, lease)
 					if got := left(); got != want || ctx.Err() != nil {
 						t.Errorf("%d left with run %d, want %d", got, i, want)
@@ -213,7 +213,7 @@ func TestShadowComesLate(t *testing.T) {
 	t.Parallel()
 	rules := []Rule{{Name: "places", Algorithm: Concurrency, Limit: 2, Lease: sec, Shadow: true}, trial}
 	onBoth(t, Config{}, policyOf(t, rules...), func(b *bench) {
-		p, err := b.plans.of("p")
+		p, err := b.scopes.of("p")
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -336,11 +336,11 @@ func TestShadowInAnOutage(t *testing.T) {
 				if err != nil || !d.Allowed || d.Degraded != (len(rules) > 1) {
 					t.Fatalf("got %+v, %v", d, err)
 				}
-				_, lease := l.Hold(t.Context(), d.Grant)
+				_, lease := l.Lease(t.Context(), d.Grant)
 				if err := lease.Release(t.Context()); err != nil {
 					t.Error(err)
 				}
-				if err := l.GiveBack(t.Context(), d.Grant); err != nil {
+				if err := l.Refund(t.Context(), d.Grant); err != nil {
 					t.Error(err)
 				}
 			}
@@ -494,9 +494,9 @@ func TestShadowConcurrently(t *testing.T) {
 				if err != nil || !d.Allowed {
 					t.Errorf("got %+v, %v", d, err)
 				}
-				_, lease := l.Hold(context.Background(), d.Grant)
+				_, lease := l.Lease(context.Background(), d.Grant)
 				if (n+i)%3 == 0 {
-					_ = l.GiveBack(context.Background(), d.Grant)
+					_ = l.Refund(context.Background(), d.Grant)
 				}
 				_ = lease.Release(context.Background())
 			}

@@ -41,7 +41,7 @@ const shareGrain = 256
 // a share's bucket takes to fill at most.
 var forever = time.Unix(1<<40, 0)
 
-const longest = Unknown / 4
+const longest = Never / 4
 
 func newShare(r Rule, live int64, now time.Time, slack time.Duration) *share {
 	s := &share{rule: r, limit: r.Limit / live, slack: slack}
@@ -77,7 +77,7 @@ func (s *share) unit(n int64) time.Duration {
 // fit returns how long until the share admits cost: 0 now, Unknown never by itself.
 func (s *share) fit(now time.Time, cost int64) time.Duration {
 	if s.limit == 0 || s.rule.Algorithm != Concurrency && cost > s.capacity {
-		return Unknown
+		return Never
 	}
 	s.forget(now)
 	switch s.rule.Algorithm {
@@ -118,7 +118,7 @@ func (s *share) fitRun(now time.Time) time.Duration {
 // untilEnd is Unknown for a place that its holder keeps.
 func untilEnd(ends, now time.Time) time.Duration {
 	if ends.Equal(forever) {
-		return Unknown
+		return Never
 	}
 	return max(0, ends.Sub(now))
 }

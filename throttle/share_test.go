@@ -29,7 +29,7 @@ func TestShareSteps(t *testing.T) {
 			3: {12 * sec, 1, 8 * sec, 0},
 			4: {12 * sec, 3, 10 * sec, 0},
 			5: {20 * sec, 2, 0, 0},
-			6: {20 * sec, 4, Unknown, 0},
+			6: {20 * sec, 4, Never, 0},
 		}},
 		"what Redis granted may start late": {Rule{Algorithm: SlidingWindow, Limit: 4, Per: 10 * sec, Margin: sec}, 1, 500 * ms, []ask{
 			0: {0, 1, 12 * sec, 0},
@@ -48,7 +48,7 @@ func TestShareSteps(t *testing.T) {
 			1: {5 * sec, 3, 0, 1},
 			2: {64 * sec, 1, 0, 0},
 			3: {64 * sec, 1, sec, 0},
-			4: {64 * sec, 5, Unknown, 0},
+			4: {64 * sec, 5, Never, 0},
 			5: {65 * sec, 4, 0, 0},
 		}},
 		"token bucket": {Rule{Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 5}, 2, 0, []ask{
@@ -56,18 +56,18 @@ func TestShareSteps(t *testing.T) {
 			1: {200 * ms, 1, 0, 0},
 			2: {200 * ms, 2, 400 * ms, 0},
 			3: {10 * sec, 2, 0, 0},
-			4: {10 * sec, 3, Unknown, 0},
+			4: {10 * sec, 3, Never, 0},
 		}},
 		"a bucket's burst is at least one": {Rule{Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 1}, 5, 0, []ask{
 			0: {0, 1, 500 * ms, 0},
 			1: {500 * ms, 1, 0, 0},
 			2: {600 * ms, 1, 400 * ms, 0},
 		}},
-		"more processes than units": {Rule{Algorithm: SlidingWindow, Limit: 2, Per: sec}, 3, 0, []ask{0: {time.Hour, 1, Unknown, 0}}},
+		"more processes than units": {Rule{Algorithm: SlidingWindow, Limit: 2, Per: sec}, 3, 0, []ask{0: {time.Hour, 1, Never, 0}}},
 		"a bucket with more processes than units": {Rule{Algorithm: TokenBucket, Limit: 2, Per: sec, Burst: 2}, 3, 0, []ask{
-			0: {time.Hour, 1, Unknown, 0},
+			0: {time.Hour, 1, Never, 0},
 		}},
-		"suspended": {Rule{Algorithm: SlidingWindow, Limit: 0, Per: sec}, 1, 0, []ask{0: {time.Hour, 1, Unknown, 0}}},
+		"suspended": {Rule{Algorithm: SlidingWindow, Limit: 0, Per: sec}, 1, 0, []ask{0: {time.Hour, 1, Never, 0}}},
 		"concurrency": {Rule{Algorithm: Concurrency, Limit: 5, Lease: 10 * sec}, 2, 0, []ask{
 			0: {0, 9, 10 * sec, 0},
 			1: {10 * sec, 9, 0, 1},

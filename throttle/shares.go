@@ -15,9 +15,9 @@ import (
 // Share is what a name is to get of what the rules of the level above it let through,
 // while others wait there.
 type Share struct {
-	// Part is the guaranteed part in percent, 0 for none, at most 100 with those of the
+	// Guaranteed is the guaranteed part in percent, 0 for none, at most 100 with those of the
 	// other names. What nobody uses is lent at once.
-	Part int64 `json:"part,omitempty"`
+	Guaranteed int64 `json:"part,omitempty"`
 	// Weight shares the rest out, 1 to 1000. Defaults to 1.
 	Weight int64 `json:"weight,omitempty"`
 }
@@ -38,11 +38,11 @@ const (
 func weightAmong(shares map[string]Share, name string) float64 {
 	parts, sum := int64(0), int64(0)
 	for _, s := range shares {
-		parts, sum = parts+s.Part, sum+s.weight()
+		parts, sum = parts+s.Guaranteed, sum+s.weight()
 	}
 	of := func(s Share) float64 {
 		rest := float64(wholePart-parts) * float64(s.weight()) / float64(sum)
-		return max(leastWeight, (float64(s.Part)+rest)/wholePart*float64(len(shares)))
+		return max(leastWeight, (float64(s.Guaranteed)+rest)/wholePart*float64(len(shares)))
 	}
 	if s, ok := shares[name]; ok {
 		return of(s)
@@ -59,10 +59,10 @@ func (s Share) weight() int64 { return max(s.Weight, defaultShare) }
 // YAML returns the share as it stands in limits.yaml: {part: 60%, weight: 3}.
 func (s Share) YAML() string {
 	var fields []string
-	if s.Part != 0 {
-		fields = append(fields, "part: "+strconv.FormatInt(s.Part, 10)+"%")
+	if s.Guaranteed != 0 {
+		fields = append(fields, "part: "+strconv.FormatInt(s.Guaranteed, 10)+"%")
 	}
-	if s.weight() != defaultShare || s.Part == 0 {
+	if s.weight() != defaultShare || s.Guaranteed == 0 {
 		fields = append(fields, "weight: "+strconv.FormatInt(s.weight(), 10))
 	}
 	return "{" + strings.Join(fields, ", ") + "}"
@@ -102,11 +102,11 @@ func (s *draftScope) checkShares(path string, level int, faults *strictyaml.Faul
 	for i := range s.shares {
 		d := &s.shares[i]
 		d.check(strictyaml.PathTo(path+".shares", d.name), faults)
-		shares[d.name] = Share{Part: d.share.Part, Weight: d.share.weight()}
-		if d.share.Part >= 1 && d.share.Part <= wholePart {
-			parts += d.share.Part
+		shares[d.name] = Share{Guaranteed: d.share.Guaranteed, Weight: d.share.weight()}
+		if d.share.Guaranteed >= 1 && d.share.Guaranteed <= wholePart {
+			parts += d.share.Guaranteed
 		}
-		if d.share.Part == 0 && least == nil {
+		if d.share.Guaranteed == 0 && least == nil {
 			least = d
 		}
 	}
@@ -129,7 +129,7 @@ func (d *draftShare) check(path string, faults *strictyaml.Faults) {
 		faults.Add(d.at, path, "name "+reason)
 	}
 	checkWeight(d.share.Weight, d.weight, path+".weight", faults)
-	if d.part.good() && (d.share.Part < 1 || d.share.Part > wholePart) {
+	if d.part.good() && (d.share.Guaranteed < 1 || d.share.Guaranteed > wholePart) {
 		faults.Add(d.part.at, path+".part", fmt.Sprintf("part is %s; it must be 1%% to %d%%", d.part.text, wholePart))
 	}
 }
@@ -159,7 +159,7 @@ func draftShares(shares map[string]Share) (drafts []draftShare) {
 		s := shares[name]
 		drafts = append(drafts, draftShare{
 			name: name, share: s,
-			part:   written{text: strconv.FormatInt(s.Part, 10) + "%", set: s.Part != 0},
+			part:   written{text: strconv.FormatInt(s.Guaranteed, 10) + "%", set: s.Guaranteed != 0},
 			weight: written{text: strconv.FormatInt(s.Weight, 10), set: s.Weight != 0},
 		})
 	}
@@ -182,7 +182,7 @@ func (d decoder) shares(e strictyaml.Field, path string) (shares []draftShare) {
 		for _, f := range d.Fields(e.Value, at) {
 			switch f.Name {
 			case "part":
-				s.share.Part, s.part = d.percent(f, at+".part")
+				s.share.Guaranteed, s.part = d.percent(f, at+".part")
 			case "weight":
 				s.share.Weight, s.weight = d.number(f, at+".weight")
 			default:

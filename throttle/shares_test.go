@@ -95,7 +95,7 @@ func TestShareFaults(t *testing.T) {
 			t.Errorf("%s:\n%v\nwant\n%s", text, err, want)
 		}
 	}
-	_, err := NewPolicy("", map[string]Node{"a": {Weight: -1, Shares: map[string]Share{"b": {Part: -3, Weight: 2000}}}})
+	_, err := NewPolicy("", map[string]ScopeConfig{"a": {Weight: -1, Shares: map[string]Share{"b": {Guaranteed: -3, Weight: 2000}}}})
 	if err == nil || !strings.Contains(err.Error(), "weight is -1") || !strings.Contains(err.Error(), "part is -3%") || !strings.Contains(err.Error(), "weight is 2000") {
 		t.Errorf("%v", err)
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// skew tells when a moment of a Redis server's clock has come on this process's.
+// clockOffset tells when a moment of a Redis server's clock has come on this process's.
 //
 // A reply that says what time it was there came after that time. So the least that
 // any recent reply was behind is never less than how far the clocks are apart, and
@@ -15,7 +15,7 @@ import (
 // was. All starts have that much in common, and it moves none of them against
 // another. Half the delay of a slow reply is not lost, which is what tells starts
 // that are too late from those that are not.
-type skew struct {
+type clockOffset struct {
 	mu          sync.Mutex
 	base        time.Time
 	now, before time.Duration   // the least in this span and the one before
@@ -38,9 +38,9 @@ const (
 // the first start of a process mostly follows one.
 const skewSpan = 2 * time.Second
 
-// saw notes a reply: when it was asked for, when it came, and the server's time in
+// observe notes a reply: when it was asked for, when it came, and the server's time in
 // between.
-func (s *skew) saw(asked, replied, server time.Time) {
+func (s *clockOffset) observe(asked, replied, server time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.note(asked, replied, server)
@@ -48,14 +48,14 @@ func (s *skew) saw(asked, replied, server time.Time) {
 
 // begins notes a reply, as saw does, and returns when a start has come that is so far
 // from the server's time in it.
-func (s *skew) begins(asked, replied, server time.Time, in time.Duration) time.Time {
+func (s *clockOffset) begins(asked, replied, server time.Time, in time.Duration) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.note(asked, replied, server)
 	return s.come(server.Add(in))
 }
 
-func (s *skew) note(asked, replied, server time.Time) {
+func (s *clockOffset) note(asked, replied, server time.Time) {
 	if s.base.IsZero() {
 		s.base = asked
 	}
@@ -81,7 +81,7 @@ func (s *skew) note(asked, replied, server time.Time) {
 }
 
 // least is the shortest delay of a reply, and how far the clocks are apart. s.mu is held.
-func (s *skew) least() time.Duration {
+func (s *clockOffset) least() time.Duration {
 	least := min(s.now, s.before)
 	if s.lag+4*s.varies > steady {
 		for _, its := range s.older {
@@ -93,7 +93,7 @@ func (s *skew) least() time.Duration {
 
 // slowest is by how much replies come later than the quickest, but for a few in a hundred: a start that is asked for at
 // once has passed by so much when its reply comes.
-func (s *skew) slowest() time.Duration {
+func (s *clockOffset) slowest() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lag + 4*s.varies
@@ -101,25 +101,25 @@ func (s *skew) slowest() time.Duration {
 
 // behind is how far the server's clock was behind ours, which is counted from base
 // by a clock that nobody sets.
-func (s *skew) behind(ours, server time.Time) time.Duration {
+func (s *clockOffset) behind(ours, server time.Time) time.Duration {
 	return ours.Sub(s.base) - time.Duration(server.UnixMicro()-s.base.UnixMicro())*time.Microsecond
 }
 
-// here returns when a moment of the server's has come for certain.
-func (s *skew) here(server time.Time) time.Time {
+// toLocal returns when a moment of the server's has come for certain.
+func (s *clockOffset) toLocal(server time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.come(server)
 }
 
-func (s *skew) come(server time.Time) time.Time {
+func (s *clockOffset) come(server time.Time) time.Time {
 	since := time.Duration(server.UnixMicro()-s.base.UnixMicro()) * time.Microsecond
 	return s.base.Add(since + s.least())
 }
 
-// there returns what the server's clock shows at least, when ours is at a time; ours,
+// toServer returns what the server's clock shows at least, when ours is at a time; ours,
 // where no reply has told yet.
-func (s *skew) there(ours time.Time) time.Time {
+func (s *clockOffset) toServer(ours time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.base.IsZero() {
@@ -132,10 +132,10 @@ func (s *skew) there(ours time.Time) time.Time {
 // keys share a server.
 type skews struct {
 	mu         sync.Mutex
-	byProvider map[string]*skew
+	byProvider map[string]*clockOffset
 }
 
-func (s *skews) of(provider string) *skew {
+func (s *skews) of(provider string) *clockOffset {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	one := s.byProvider[provider]
@@ -144,9 +144,9 @@ func (s *skews) of(provider string) *skew {
 			for _, old := range s.byProvider {
 				old.gone.Store(true)
 			}
-			s.byProvider = map[string]*skew{}
+			s.byProvider = map[string]*clockOffset{}
 		}
-		one = &skew{}
+		one = &clockOffset{}
 		s.byProvider[provider] = one
 	}
 	return one

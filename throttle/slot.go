@@ -70,7 +70,7 @@ func (one *slot) answered(a *attempt, err error) {
 }
 
 // record returns the key of an attempt's record.
-func (p *plan) record(req *Request) string {
+func (p *compiledScope) record(req *Request) string {
 	if req.slot != nil {
 		return req.slot.at(p.provider)
 	}

@@ -83,7 +83,7 @@ func TestAttemptsTakeLittle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := l.GiveBack(context.Background(), d.Grant); err != nil {
+		if err := l.Refund(context.Background(), d.Grant); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := l.Allow(context.Background(), "p/x"); err != nil {
@@ -179,7 +179,7 @@ func TestGiveBackOnceThroughSlots(t *testing.T) {
 		t.Fatalf("records %q", keys)
 	}
 	for range 3 {
-		if err := l.GiveBack(context.Background(), d.Grant); err != nil || left() != 998 && left() != 999 {
+		if err := l.Refund(context.Background(), d.Grant); err != nil || left() != 998 && left() != 999 {
 			t.Fatalf("%v, %d left", err, left())
 		}
 	}
@@ -188,10 +188,10 @@ func TestGiveBackOnceThroughSlots(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := left()
-	if err := l.GiveBack(context.Background(), last.Grant); err != nil || left() != before+1 {
+	if err := l.Refund(context.Background(), last.Grant); err != nil || left() != before+1 {
 		t.Fatalf("%v, %d left", err, left())
 	}
-	p, err := l.plans.of("p/x")
+	p, err := l.scopes.of("p/x")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +215,7 @@ func TestGivenBackStaysKnown(t *testing.T) {
 		if id == "warm" {
 			continue
 		}
-		if err := l.GiveBack(context.Background(), d.Grant); err != nil {
+		if err := l.Refund(context.Background(), d.Grant); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -48,8 +48,8 @@ func onBoth(t *testing.T, cfg Config, policy *Policy, test func(*bench)) {
 func newBench(t *testing.T, rdb redis.UniversalClient, cfg Config, policy *Policy) *bench {
 	t.Helper()
 	cfg.Prefix = redistest.Prefix(t)
-	if cfg.Pad == 0 {
-		cfg.Pad = -1
+	if cfg.StartTolerance == 0 {
+		cfg.StartTolerance = -1
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(undamaged{t: t})
@@ -97,9 +97,9 @@ func (b *bench) dispatch(req DispatchRequest) Dispatched {
 }
 
 // placesOf are the places of those who were granted.
-func placesOf(list []Granted) (places []Place) {
+func placesOf(list []Granted) (places []WaiterRef) {
 	for _, g := range list {
-		places = append(places, g.Place)
+		places = append(places, g.WaiterRef)
 	}
 	return places
 }
@@ -115,14 +115,14 @@ func (b *bench) decide(req Request) Decision {
 
 func (b *bench) giveBack(g Grant) {
 	b.t.Helper()
-	if err := b.GiveBack(context.Background(), g); err != nil {
+	if err := b.Refund(context.Background(), g); err != nil {
 		b.t.Fatal(err)
 	}
 }
 
 func policyOf(t testing.TB, rules ...Rule) *Policy {
 	t.Helper()
-	p, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Rules: rules}})
+	p, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Rules: rules}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,8 +206,8 @@ func TestSteps(t *testing.T) {
 			3: {30 * sec, 1, allow(0, 30*sec)},
 		}},
 		"limit 0 suspends": {Rule{Name: "r", Algorithm: SlidingWindow, Limit: 0, Per: sec}, []step{
-			0: {0, 1, deny(0, Unknown, 0)},
-			1: {10 * sec, 7, deny(0, Unknown, 0)},
+			0: {0, 1, deny(0, Never, 0)},
+			1: {10 * sec, 7, deny(0, Never, 0)},
 		}},
 	}
 	for name, test := range tests {

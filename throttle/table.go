@@ -72,9 +72,9 @@ func (l *Limiter) manyLists(ctx context.Context, script *lua.Script, calls [][]a
 
 // table is several scopes and the rules that they meet, each once.
 type table struct {
-	plans   []*plan // nil for a scope without rules
-	queues  []any   // keys
-	paths   []any   // each the numbers of its rules
+	plans   []*compiledScope // nil for a scope without rules
+	queues  []any            // keys
+	paths   []any            // each the numbers of its rules
 	rules   []any
 	ruleKey []any
 	number  map[string]int
@@ -86,7 +86,7 @@ type table struct {
 func (l *Limiter) table(scopes []string) *table {
 	t := &table{number: map[string]int{}, present: map[byte]bool{}}
 	for _, scope := range scopes {
-		p, err := l.plans.of(scope)
+		p, err := l.scopes.of(scope)
 		if err == nil && len(p.bounds) == 0 {
 			p = p.opened(keyspace(l.cfg.Prefix))
 		}

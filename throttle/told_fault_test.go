@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/headway-go/headway/throttle/answers"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // The pad slows a bucket that keeps to its API's limit as it slows any other; a margin leaves
@@ -20,7 +20,7 @@ func TestAdoptedRateIsPadded(t *testing.T) {
 		t.Run(fmt.Sprint(one.told, one.margin), func(t *testing.T) {
 			t.Parallel()
 			rule := Rule{Name: "r", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000, Margin: one.margin}
-			onBoth(t, Config{Pad: 5 * ms}, raising(t, Corrects{Most: 150}, rule), func(b *bench) {
+			onBoth(t, Config{StartTolerance: 5 * ms}, raising(t, Corrects{Most: 150}, rule), func(b *bench) {
 				b.decide(Request{Scope: "p", Cost: 700})
 				b.heed("p", owns(one.told, sec))
 				was := b.peek().Rules[0].Remaining
@@ -47,7 +47,7 @@ func TestBucketsOfLargeNumbersAreRaised(t *testing.T) {
 		t.Run(fmt.Sprint(one.limit, one.most), func(t *testing.T) {
 			t.Parallel()
 			rule := Rule{Name: "r", Algorithm: TokenBucket, Limit: one.limit, Per: time.Minute, Burst: one.limit}
-			onBoth(t, Config{Pad: 5 * ms}, raising(t, Corrects{Most: one.most}, rule), func(b *bench) {
+			onBoth(t, Config{StartTolerance: 5 * ms}, raising(t, Corrects{Most: one.most}, rule), func(b *bench) {
 				b.heed("p", owns(1<<40, time.Minute))
 				b.decide(Request{Scope: "p", Cost: one.limit})
 				b.pass(3 * sec)
@@ -106,14 +106,14 @@ func TestUntoldLimitGrowsOn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rule := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 100, Per: 10 * sec}
-			onBoth(t, Config{Pad: -1}, raising(t, Corrects{Cut: 50, Grow: 10, Most: 150}, rule), func(b *bench) {
+			onBoth(t, Config{StartTolerance: -1}, raising(t, Corrects{Cut: 50, Grow: 10, Most: 150}, rule), func(b *bench) {
 				for i, step := range steps {
 					b.pass(step.after)
 					switch step.what {
 					case told:
 						b.heed("p", owns(100, 10*sec))
 					case calls:
-						b.heed("p", answers.Advice{})
+						b.heed("p", upstream.Hint{})
 					case refused:
 						b.heed("p", turnedDown(ms))
 						b.pass(ms)
@@ -143,7 +143,7 @@ func TestToldOfABucketsOtherWindow(t *testing.T) {
 		}{{100, time.Minute, 100}, {90, time.Second, 60}, {500, 10 * sec, 500}, {900, 10 * sec, 600}, {30, 100 * ms, 6}, {30, 10 * ms, 1}} {
 			t.Run(fmt.Sprint(pad, one.limit, one.per), func(t *testing.T) {
 				t.Parallel()
-				onBoth(t, Config{Pad: pad}, policyOf(t, bucket(100, 60)), func(b *bench) {
+				onBoth(t, Config{StartTolerance: pad}, policyOf(t, bucket(100, 60)), func(b *bench) {
 					b.heed("p", owns(60, sec))
 					rule := bucket(one.limit, 60)
 					rule.Per = one.per
@@ -162,9 +162,9 @@ func TestToldOfABucketsOtherWindow(t *testing.T) {
 // that has told the one tells the other.
 func TestSameLimitInAnotherWindow(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{Pad: -1}, policyOf(t, bucket(100, 1)), func(b *bench) {
+	onBoth(t, Config{StartTolerance: -1}, policyOf(t, bucket(100, 1)), func(b *bench) {
 		adopt := func(per time.Duration) toldWord {
-			out, err := b.tell(ctx, b.plan("p"), []word{{"adopt", ":r", [5]int64{1, per.Microseconds(), time.Hour.Microseconds()}}})
+			out, err := b.tell(ctx, b.plan("p"), []signal{{"adopt", ":r", [5]int64{1, per.Microseconds(), time.Hour.Microseconds()}}})
 			if err != nil {
 				b.t.Fatal(err)
 			}
@@ -172,7 +172,7 @@ func TestSameLimitInAnotherWindow(t *testing.T) {
 		}
 		adopt(time.Minute)
 		b.admitted("p", 1)
-		if d := b.decide(Request{Scope: "p", Ticket: "1", ID: NewID()}); !d.Turn.Waits {
+		if d := b.decide(Request{Scope: "p", WaiterID: "1", ID: NewID()}); !d.Position.Waits {
 			b.t.Fatalf("%+v", d)
 		}
 		b.pass(100 * ms)
@@ -186,10 +186,10 @@ func TestSameLimitInAnotherWindow(t *testing.T) {
 	t.Run("heard", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			h := &heard{}
+			h := &reportCache{}
 			says := func(per time.Duration) bool {
 				<-time.After(2 * limitsApart)
-				return h.says("p:r", word{"adopt", ":r", [5]int64{1, per.Microseconds()}}, time.Hour)
+				return h.signalResult("p:r", signal{"adopt", ":r", [5]int64{1, per.Microseconds()}}, time.Hour)
 			}
 			if !says(sec) || says(sec) || !says(time.Minute) || says(time.Minute) || !says(sec) {
 				t.Error("another window's is not told, or one is told twice")

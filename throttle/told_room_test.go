@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/lua"
-	"github.com/headway-go/headway/throttle/answers"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // tellMany tells n words of levels or rules below a name, many in a call.
@@ -67,7 +67,7 @@ func TestToldIsBounded(t *testing.T) {
 		b.starts(map[string]bool{"p/a": true, "p/a/new": true, "p/a/last": false})
 		heeded := b.heed("p/a/new", turnedDown(time.Minute))
 		b.starts(map[string]bool{"p/a": false, "p/a/new": false, "p/a/other": false, "p/b/x": false, "p/b": true, "p/b/y": true, "p/c/z": true})
-		if told, err := b.Told(ctx, "p/a/new"); err != nil || len(told.Pauses) != 1 || told.Pauses[0].Scope != "p/a" || !told.Pauses[0].Until.Equal(heeded.Until) {
+		if told, err := b.UpstreamState(ctx, "p/a/new"); err != nil || len(told.Pauses) != 1 || told.Pauses[0].Scope != "p/a" || !told.Pauses[0].Until.Equal(heeded.Until) {
 			b.t.Errorf("%+v, %v, after %+v", told, err, heeded)
 		}
 		if _, counts := b.toldOf(); counts["#/a"] != fmt.Sprint(most) || len(counts) != 2 {
@@ -155,7 +155,7 @@ func TestRestsOfOthersAreNotInVain(t *testing.T) {
 	onBoth(t, Config{}, policy, func(b *bench) {
 		b.tellMany("pause", "/eu/a", 2000, [5]int64{time.Hour.Microseconds()})
 		for i := range 5 {
-			if got := b.heed(fmt.Sprint("p/eu/a/new", i), answers.Advice{Limited: true}); got.Until.Sub(time.UnixMicro(b.now.Load())) > 2*sec {
+			if got := b.heed(fmt.Sprint("p/eu/a/new", i), upstream.Hint{Limited: true}); got.Until.Sub(time.UnixMicro(b.now.Load())) > 2*sec {
 				b.t.Errorf("rest %d ends %v, at %v", i, got.Until, time.UnixMicro(b.now.Load()))
 			}
 			b.pass(2 * sec)
@@ -207,7 +207,7 @@ limits:
 		b.tellMany("pause", "/eu/a", 2000, [5]int64{time.Minute.Microseconds()})
 		heed := func() bool {
 			b.t.Helper()
-			out, err := b.Heed(ctx, scope, owns(4, time.Minute))
+			out, err := b.Report(ctx, scope, owns(4, time.Minute))
 			if err != nil {
 				b.t.Fatal(err)
 			}

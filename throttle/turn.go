@@ -10,26 +10,26 @@ import (
 	"github.com/headway-go/headway/lua"
 )
 
-// Place names one who waits: a ticket in the line of a scope. That of a Granted, and of one that is Overdue, names its grant
+// WaiterRef names one who waits: a ticket in the line of a scope. That of a Granted, and of one that is Overdue, names its grant
 // too: what is said of it counts for no other grant of the same task.
-type Place struct {
-	Scope  string
-	Ticket string
+type WaiterRef struct {
+	Scope string
+	ID    string
 
 	cost  int64  // 0 for 1
 	costs string // by unit, instead of cost, as Costs.String writes them
 	grant string // the id of the grant that it is spoken of; "" for whichever it has
 }
 
-// Under returns the place with the grant that it is spoken of: what is said of it counts for no other grant of the
+// WithGrant returns the place with the grant that it is spoken of: what is said of it counts for no other grant of the
 // same task.
-func (p Place) Under(g Grant) Place {
+func (p WaiterRef) WithGrant(g Grant) WaiterRef {
 	p.grant = g.id
 	return p
 }
 
-// Turn is what a decision says to one who asked with a ticket.
-type Turn struct {
+// QueuePosition is what a decision says to one who asked with a ticket.
+type QueuePosition struct {
 	// Waits says that it stands in the line of its scope: whoever has the line in
 	// hand grants it, by Limiter.Dispatch, when its start is near.
 	Waits bool
@@ -45,20 +45,20 @@ type Turn struct {
 	Again bool
 }
 
-// SafetyNet is in how long one who waits should ask again by itself if nobody wakes
+// FallbackDelay is in how long one who waits should ask again by itself if nobody wakes
 // it: half as long again after its start is expected, and 3 s, or, where no clock tells when that is,
 // in a minute. Where starts are later than expected, since workers cannot keep up with the limits, each who came by itself
 // would make them later yet: so it is not soon.
-func SafetyNet(expected time.Duration) time.Duration {
+func FallbackDelay(expected time.Duration) time.Duration {
 	const unknown, slack = time.Minute, 3 * time.Second
-	if expected > Unknown/2 {
+	if expected > Never/2 {
 		return unknown
 	}
 	return expected + expected/2 + slack
 }
 
 // noTurn is the Turn of a decision that says nothing of lines.
-var noTurn = Turn{Look: -1}
+var noTurn = QueuePosition{Look: -1}
 
 const (
 	maxTicketBytes = 1024
@@ -80,12 +80,12 @@ const (
 // again is how a ticket is to be taken, as decide_queued reads it.
 func (a *attempt) again(req *Request) any {
 	late := a.late.text()
-	if req.standing == comes || late == "" && req.Missed.IsZero() {
+	if req.standing == comes || late == "" && req.MissedStart.IsZero() {
 		return int(req.standing)
 	}
 	text := strconv.Itoa(int(req.standing)) + late
-	if !req.Missed.IsZero() {
-		text += " " + strconv.FormatInt(req.Missed.UnixMicro(), 10)
+	if !req.MissedStart.IsZero() {
+		text += " " + strconv.FormatInt(req.MissedStart.UnixMicro(), 10)
 	}
 	return text
 }
@@ -94,20 +94,20 @@ func (a *attempt) again(req *Request) any {
 func (d Decision) starts() time.Time { return d.At.Add(d.Wait) }
 
 // ticket is the name under which one stands in line: its cost is read there.
-func (p Place) ticket() string {
+func (p WaiterRef) ticket() string {
 	if p.costs != "" {
-		return p.costs + ":" + p.Ticket
+		return p.costs + ":" + p.ID
 	}
 	if p.cost <= defaultCost {
-		return ":" + p.Ticket
+		return ":" + p.ID
 	}
-	return strconv.FormatInt(p.cost, 10) + ":" + p.Ticket
+	return strconv.FormatInt(p.cost, 10) + ":" + p.ID
 }
 
 // readPlace reads what ticket wrote.
-func readPlace(scope, ticket string) Place {
+func readPlace(scope, ticket string) WaiterRef {
 	cost, name, _ := strings.Cut(ticket, ":")
-	p := Place{Scope: scope, Ticket: name}
+	p := WaiterRef{Scope: scope, ID: name}
 	if strings.Contains(cost, "=") {
 		p.costs = cost
 		return p
@@ -117,7 +117,7 @@ func readPlace(scope, ticket string) Place {
 }
 
 // under is what one who stands there takes of a rule.
-func (p Place) under(r Rule) int64 {
+func (p WaiterRef) under(r Rule) int64 {
 	if costs, err := ParseCosts(p.costs); err == nil {
 		return costs.under(r)
 	}
@@ -125,20 +125,20 @@ func (p Place) under(r Rule) int64 {
 }
 
 // place is where one stands who asks so.
-func (r *Request) place() Place {
-	return Place{Scope: r.Scope, Ticket: r.Ticket, cost: r.Cost, costs: r.Costs.String()}
+func (r *Request) place() WaiterRef {
+	return WaiterRef{Scope: r.Scope, ID: r.WaiterID, cost: r.Cost, costs: r.Costs.String()}
 }
 
-// Place is where the one who asks stands in line.
-func (a Ask) Place() Place {
-	return Place{Scope: a.Scope, Ticket: a.Ticket, cost: a.Cost, costs: a.Costs.String()}
+// Ref is where the one who asks stands in line.
+func (a Waiter) Ref() WaiterRef {
+	return WaiterRef{Scope: a.Scope, ID: a.ID, cost: a.Cost, costs: a.Costs.String()}
 }
 
 const defaultCost = 1
 
 func (r *Request) checkTicket() error {
-	if len(r.Ticket) > maxTicketBytes {
-		return fmt.Errorf("throttle: Request.Ticket is %d bytes long; the most is %d", len(r.Ticket), maxTicketBytes)
+	if len(r.WaiterID) > maxTicketBytes {
+		return fmt.Errorf("throttle: Request.Ticket is %d bytes long; the most is %d", len(r.WaiterID), maxTicketBytes)
 	}
 	if err := checkPriority("Request", r.Priority); err != nil {
 		return err
@@ -146,7 +146,7 @@ func (r *Request) checkTicket() error {
 	return checkLane("Request", r.Lane, r.Stride)
 }
 
-func (a Ask) checkRank() error {
+func (a Waiter) checkRank() error {
 	if err := checkPriority("Ask", a.Priority); err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func appendRank(text []byte, priority int, lane string, stride int) []byte {
 func (a *attempt) ask(req *Request) string {
 	text := make([]byte, 0, 48)
 	text = appendRank(text, a.plan.effective(req.Priority), req.Lane, req.Stride)
-	for _, d := range []time.Duration{a.ahead, min(req.Ahead, req.Near), req.Lead} {
+	for _, d := range []time.Duration{a.ahead, min(req.MaxDelay, req.MaxDelayQueued), req.DispatchLead} {
 		text = strconv.AppendInt(append(text, ' '), d.Microseconds(), 10)
 	}
 	return string(append(append(text, ' '), a.plan.levels...))
@@ -198,13 +198,13 @@ func (r *Request) starts() bool { return r.standing == comes || r.standing == ag
 
 // readTurn reads the end of a reply; decide's, and one to a request that was granted
 // while nobody waited, have none.
-func readTurn(p *plan, reply []int64) Turn {
+func readTurn(p *compiledScope, reply []int64) QueuePosition {
 	head := replyHead + replyRule*len(p.bounds)
 	if len(reply) < head+turnReply {
 		return noTurn
 	}
 	t := reply[head:]
-	turn := Turn{Waits: t[0] >= 0, Ahead: max(0, t[0]), Expected: wait(t[1]), Look: -1}
+	turn := QueuePosition{Waits: t[0] >= 0, Ahead: max(0, t[0]), Expected: wait(t[1]), Look: -1}
 	if t[2] >= 0 {
 		turn.Look = time.Duration(t[2]) * time.Microsecond
 	}
@@ -212,10 +212,10 @@ func readTurn(p *plan, reply []int64) Turn {
 	return turn
 }
 
-// Rejoin puts one whose turn had come, and who could not use it, back before those in its line:
+// RequeueFront puts one whose turn had come, and who could not use it, back before those in its line:
 // a run that was granted and given back because its process stops, say. Several stand in
 // the order of the starts that they missed, req.Missed, whichever comes back first. Nothing is charged. Costs one round trip.
-func (l *Limiter) Rejoin(ctx context.Context, req Request) (Decision, error) {
+func (l *Limiter) RequeueFront(ctx context.Context, req Request) (Decision, error) {
 	req.standing = rejoins
 	return l.Decide(ctx, req)
 }

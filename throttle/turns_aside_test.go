@@ -24,7 +24,7 @@ func manyTooDear(t *testing.T, policy *Policy) {
 		for i := range tenantsAside {
 			scope := fmt.Sprint("p/t", i)
 			b.heed(scope, owns(4, time.Minute))
-			if d := b.decide(Request{Scope: scope, Ticket: fmt.Sprint(i), Cost: 10}); !d.Turn.Waits {
+			if d := b.decide(Request{Scope: scope, WaiterID: fmt.Sprint(i), Cost: 10}); !d.Position.Waits {
 				b.t.Fatalf("%d was granted: %+v", i, d)
 			}
 		}
@@ -46,10 +46,10 @@ func manyTooDear(t *testing.T, policy *Policy) {
 			for {
 				woken := look()
 				if len(woken.Granted) > 0 {
-					if p := woken.Granted[0]; p.Ticket != fmt.Sprint(i) {
+					if p := woken.Granted[0]; p.ID != fmt.Sprint(i) {
 						b.t.Fatalf("%v was released, not %d", p, i)
 					}
-					b.decide(Request{Scope: fmt.Sprint("p/t", i), Ticket: fmt.Sprint(i), Cost: 10})
+					b.decide(Request{Scope: fmt.Sprint("p/t", i), WaiterID: fmt.Sprint(i), Cost: 10})
 					break
 				}
 				if woken.Next <= 0 || woken.Next > sec {
@@ -75,14 +75,14 @@ func TestTooDearForGood(t *testing.T) {
 	onBoth(t, Config{}, limits(20), func(b *bench) {
 		b.heed("p", owns(4, time.Minute))
 		for ticket, cost := range []int64{10, 1} {
-			if d := b.decide(Request{Scope: "p", Ticket: fmt.Sprint(ticket), Cost: cost}); !d.Turn.Waits {
+			if d := b.decide(Request{Scope: "p", WaiterID: fmt.Sprint(ticket), Cost: cost}); !d.Position.Waits {
 				b.t.Fatalf("%+v", d)
 			}
 		}
 		b.SetPolicy(limits(5))
 		b.pass(sec)
-		woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 9, All: true})
-		if err != nil || len(woken.Granted) != 1 || woken.Granted[0].Ticket != "1" {
+		woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 9, CheckAll: true})
+		if err != nil || len(woken.Granted) != 1 || woken.Granted[0].ID != "1" {
 			b.t.Errorf("%+v, %v: the second should be released", woken, err)
 		}
 	})
@@ -96,10 +96,10 @@ func TestTimeStaysWhileAnyWait(t *testing.T) {
 	onBoth(t, Config{}, policyOf(t, bigBucket[0]), func(b *bench) {
 		b.decide(Request{Scope: "p/b", Cost: 50})
 		for ticket := range 9 {
-			b.decide(Request{Scope: "p/b", Ticket: fmt.Sprint(ticket)})
+			b.decide(Request{Scope: "p/b", WaiterID: fmt.Sprint(ticket)})
 		}
 		b.SetPolicy(policyOf(b.t, bigBucket[0], more))
-		b.decide(Request{Scope: "p/a", Ticket: "a", Cost: 10})
+		b.decide(Request{Scope: "p/a", WaiterID: "a", Cost: 10})
 		b.pass(sec / 5)
 		woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1})
 		if err != nil || len(woken.Granted) != 1 || woken.Granted[0].Scope != "p/a" {
@@ -121,21 +121,21 @@ func TestTooDearForTheRuleKeepsItsPlace(t *testing.T) {
 	}
 	onBoth(t, Config{}, limit(10), func(b *bench) {
 		b.decide(Request{Scope: "p/a", ID: NewID(), Cost: 10})
-		lineUpAll(b, []Ask{
-			{Scope: "p/a", Ticket: "cheap"}, {Scope: "p/a", Ticket: "dear first", Cost: 10, Priority: 5},
-			{Scope: "p/a", Ticket: "dear second", Cost: 9, Priority: 5}, {Scope: "p/a", Ticket: "dear last", Cost: 8},
-			{Scope: "p/b", Ticket: "other"},
+		lineUpAll(b, []Waiter{
+			{Scope: "p/a", ID: "cheap"}, {Scope: "p/a", ID: "dear first", Cost: 10, Priority: 5},
+			{Scope: "p/a", ID: "dear second", Cost: 9, Priority: 5}, {Scope: "p/a", ID: "dear last", Cost: 8},
+			{Scope: "p/b", ID: "other"},
 		})
 		var order []string
-		look := func(back []Place) {
+		look := func(back []WaiterRef) {
 			b.t.Helper()
-			woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, All: true, Back: back})
+			woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true, Unpark: back})
 			if err != nil {
 				b.t.Fatal(err)
 			}
 			for _, p := range woken.Granted {
-				b.decide(Request{Scope: p.Scope, Ticket: p.Ticket, Cost: map[string]int64{"dear first": 10, "dear second": 9, "dear last": 8}[p.Ticket], ID: NewID()})
-				order = append(order, p.Ticket)
+				b.decide(Request{Scope: p.Scope, WaiterID: p.ID, Cost: map[string]int64{"dear first": 10, "dear second": 9, "dear last": 8}[p.ID], ID: NewID()})
+				order = append(order, p.ID)
 			}
 		}
 		b.SetPolicy(limit(5))
@@ -147,7 +147,7 @@ func TestTooDearForTheRuleKeepsItsPlace(t *testing.T) {
 			b.t.Fatalf("%s were released while the others are too dear", got)
 		}
 		b.decide(Request{Scope: "p/c", ID: NewID(), Cost: 4})
-		lineUpAll(b, []Ask{{Scope: "p/a", Ticket: "later"}})
+		lineUpAll(b, []Waiter{{Scope: "p/a", ID: "later"}})
 		order = nil
 		b.SetPolicy(limit(10))
 		places, err := b.Parked(ctx, "p", 0, 100)
@@ -170,11 +170,11 @@ func TestParkedAreKeptWhileOthersWait(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: time.Hour, Burst: 1}), func(b *bench) {
 		b.decide(Request{Scope: "p/a", ID: NewID()})
-		lineUpAll(b, []Ask{{Scope: "p/a", Ticket: "g/still"}, {Scope: "p/a", Ticket: "waits"}})
+		lineUpAll(b, []Waiter{{Scope: "p/a", ID: "g/still"}, {Scope: "p/a", ID: "waits"}})
 		key := b.provider("p") + "!parked"
 		look := func() {
 			b.t.Helper()
-			if woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, All: true, StandStill: []string{"g/"}}); err != nil || !woken.Parked || !woken.Waiting {
+			if woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true, StalledGroups: []string{"g/"}}); err != nil || !woken.Parked || !woken.Waiting {
 				b.t.Fatalf("%+v, %v", woken, err)
 			}
 		}
@@ -203,32 +203,32 @@ func TestTooDearPutBackKeepsNobodyWaiting(t *testing.T) {
 		t.Run(fmt.Sprint("back ", back), func(t *testing.T) {
 			onBoth(t, Config{}, limits(100), func(b *bench) {
 				b.decide(Request{Scope: "p/z", Costs: Costs{"input": 100, "output": 10}, ID: NewID()})
-				asks := []Ask{
-					{Scope: "p/b", Ticket: "b", Costs: Costs{"input": 5}},
-					{Scope: "p/a", Ticket: "dear", Costs: Costs{"input": 50}},
+				asks := []Waiter{
+					{Scope: "p/b", ID: "b", Costs: Costs{"input": 5}},
+					{Scope: "p/a", ID: "dear", Costs: Costs{"input": 50}},
 				}
 				const cheap = 60
 				for i := range cheap {
-					asks = append(asks, Ask{Scope: "p/a", Ticket: fmt.Sprintf("cheap %02d", i), Costs: Costs{"output": 1}})
+					asks = append(asks, Waiter{Scope: "p/a", ID: fmt.Sprintf("cheap %02d", i), Costs: Costs{"output": 1}})
 				}
 				lineUpAll(b, asks)
 				b.SetPolicy(limits(10))
 				started := 0
 				for i := range 100 { // ten seconds: there are units for all
-					req := DispatchRequest{Provider: "p", Max: 100, All: i == 0}
+					req := DispatchRequest{Provider: "p", Max: 100, CheckAll: i == 0}
 					if back && i%10 == 0 {
 						places, err := b.Parked(ctx, "p", 0, 200)
 						if err != nil {
 							b.t.Fatal(err)
 						}
-						req.Back = places
+						req.Unpark = places
 					}
 					woken, err := b.Dispatch(ctx, req)
 					if err != nil {
 						b.t.Fatal(err)
 					}
 					for _, p := range woken.Granted {
-						if d := b.decide(Request{Scope: p.Scope, Ticket: p.Ticket, Costs: Costs{"output": 1}, ID: NewID()}); d.Allowed {
+						if d := b.decide(Request{Scope: p.Scope, WaiterID: p.ID, Costs: Costs{"output": 1}, ID: NewID()}); d.Allowed {
 							started++
 						}
 					}
@@ -251,19 +251,19 @@ func TestParksSomeAtATime(t *testing.T) {
 	onBoth(t, Config{}, limit(10), func(b *bench) {
 		const dear = 500
 		b.decide(Request{Scope: "p/a", ID: NewID(), Cost: 10})
-		asks := make([]Ask, dear)
+		asks := make([]Waiter, dear)
 		for i := range asks {
-			asks[i] = Ask{Scope: "p/a", Ticket: fmt.Sprint("g/", i), Cost: 10}
+			asks[i] = Waiter{Scope: "p/a", ID: fmt.Sprint("g/", i), Cost: 10}
 		}
 		lineUpAll(b, asks)
 		b.SetPolicy(limit(5))
 		for calls := 1; calls <= 3; calls++ {
-			woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, All: true})
+			woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true})
 			if err != nil || len(woken.Granted) > 0 || calls < 3 && woken.Next > 0 {
 				b.t.Fatalf("%+v, %v", woken, err)
 			}
 			places, err := b.Parked(ctx, "p", 0, 2*dear)
-			tasks := slices.DeleteFunc(places, func(p Place) bool { return p.Ticket == "g/" })
+			tasks := slices.DeleteFunc(places, func(p WaiterRef) bool { return p.ID == "g/" })
 			if want := min(200*calls, dear); err != nil || len(tasks) != want {
 				b.t.Errorf("after %d calls %d are parked, not %d: %v", calls, len(tasks), want, err)
 			}
@@ -276,28 +276,28 @@ func TestParkedAreLeftThere(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: sec}), func(b *bench) {
 		b.decide(Request{Scope: "p/x"})
-		var asks []Ask
+		var asks []Waiter
 		for i := range 4 {
-			asks = append(asks, Ask{Scope: "p/x", Ticket: fmt.Sprint("-low/", i)})
+			asks = append(asks, Waiter{Scope: "p/x", ID: fmt.Sprint("-low/", i)})
 		}
 		lineUpAll(b, asks)
-		still := DispatchRequest{Provider: "p", Max: 9, StandStill: []string{"-low/"}}
+		still := DispatchRequest{Provider: "p", Max: 9, StalledGroups: []string{"-low/"}}
 		b.pass(2 * sec)
 		if d, err := b.Dispatch(ctx, still); err != nil || !d.Parked || len(d.Granted) > 0 {
 			b.t.Fatalf("%+v, %v", d, err)
 		}
-		placed, err := b.LineUp(ctx, []Ask{asks[1], asks[0]}, 0, 0)
+		placed, err := b.Join(ctx, []Waiter{asks[1], asks[0]}, 0, 0)
 		if err != nil {
 			b.t.Fatal(err)
 		}
 		for _, p := range placed {
-			if !p.Waits || !p.Again || p.Expected != Unknown {
+			if !p.Waits || !p.Again || p.Expected != Never {
 				b.t.Errorf("one who is parked is %+v", p)
 			}
 		}
 		for _, group := range []string{"-low/", "-live/"} { // the rule is free, but not for one behind those
-			one := Ask{Scope: "p/x", Ticket: group + "4"}
-			placed, err := b.LineUp(ctx, []Ask{one}, 0, 0)
+			one := Waiter{Scope: "p/x", ID: group + "4"}
+			placed, err := b.Join(ctx, []Waiter{one}, 0, 0)
 			if err != nil || placed[0].Waits != (group == "-low/") {
 				b.t.Errorf("one of %s comes: %+v, %v", group, placed, err)
 			}
@@ -308,11 +308,11 @@ func TestParkedAreLeftThere(t *testing.T) {
 				}
 			}
 		}
-		var back []Place
+		var back []WaiterRef
 		for _, a := range asks {
-			back = append(back, a.Place())
+			back = append(back, a.Ref())
 		}
-		if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Back: back}); err != nil {
+		if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Unpark: back}); err != nil {
 			b.t.Fatal(err)
 		}
 		if got := b.started(asks); !slices.Equal(got, []string{"-low/0", "-low/1", "-low/2", "-low/3", "-low/4"}) {

@@ -35,7 +35,7 @@ func TestThreeDaysBehindWhatNoClockTells(t *testing.T) {
 	none := window
 	none.Limit = 0
 	one := Rule{Name: "c", Algorithm: Concurrency, Limit: 1, Lease: 24 * time.Hour}
-	paused, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Rules: []Rule{window}, Pause: PauseOn}})
+	paused, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Rules: []Rule{window}, Pause: PauseOn}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestThreeDaysBehindWhatNoClockTells(t *testing.T) {
 				}
 				runs()
 				for i := range 4 {
-					if d := b.decide(Request{Scope: fmt.Sprint("p/", i%2), Ticket: fmt.Sprint(i)}); !d.Turn.Waits {
+					if d := b.decide(Request{Scope: fmt.Sprint("p/", i%2), WaiterID: fmt.Sprint(i)}); !d.Position.Waits {
 						b.t.Fatalf("%+v", d)
 					}
 				}
@@ -76,10 +76,10 @@ func TestThreeDaysBehindWhatNoClockTells(t *testing.T) {
 				}
 				b.SetPolicy(test.after)
 				// Those who waited behind a pause are put with the rules by the first look after it.
-				if d := b.decide(Request{Scope: "p/2", Ticket: "new"}); d.Allowed && name != "paused" {
+				if d := b.decide(Request{Scope: "p/2", WaiterID: "new"}); d.Allowed && name != "paused" {
 					b.t.Error("a new task goes before those who wait")
 				}
-				woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 5, All: true})
+				woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 5, CheckAll: true})
 				order := slices.DeleteFunc(tickets(placesOf(woken.Granted)), func(ticket string) bool { return ticket == "new" })
 				if err != nil || fmt.Sprint(order) != "[0 1 2 3]" {
 					b.t.Errorf("%v, %v: in the order in which they came", order, err)
@@ -97,9 +97,9 @@ func (b *bench) looksOn() {
 	}
 }
 
-func tickets(places []Place) (list []string) {
+func tickets(places []WaiterRef) (list []string) {
 	for _, p := range places {
-		list = append(list, p.Ticket)
+		list = append(list, p.ID)
 	}
 	return list
 }
@@ -109,13 +109,13 @@ func TestComingKeepsWhoWaits(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 0, Per: sec}), func(b *bench) {
 		for i := range 3 {
-			b.decide(Request{Scope: "p/a", Ticket: fmt.Sprint(i)})
+			b.decide(Request{Scope: "p/a", WaiterID: fmt.Sprint(i)})
 		}
 		for range 3 * 24 {
 			b.age(time.Hour)
 			for i := range 3 {
-				if d := b.decide(Request{Scope: "p/a", Ticket: fmt.Sprint(i)}); d.Turn.Ahead != int64(i) {
-					b.t.Fatalf("%d has %d before it", i, d.Turn.Ahead)
+				if d := b.decide(Request{Scope: "p/a", WaiterID: fmt.Sprint(i)}); d.Position.Ahead != int64(i) {
+					b.t.Fatalf("%d has %d before it", i, d.Position.Ahead)
 				}
 			}
 		}
@@ -130,11 +130,11 @@ func TestLineOutlivesItsSafetyNet(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: FixedWindow, Limit: 1, Per: 60 * 24 * time.Hour}), func(b *bench) {
 		b.decide(Request{Scope: "p/a"})
-		d := b.decide(Request{Scope: "p/a", Ticket: "t"})
-		if d.Turn.Expected < 24*time.Hour {
-			b.t.Fatalf("expected in %v", d.Turn.Expected)
+		d := b.decide(Request{Scope: "p/a", WaiterID: "t"})
+		if d.Position.Expected < 24*time.Hour {
+			b.t.Fatalf("expected in %v", d.Position.Expected)
 		}
-		line, net := b.provider("p")+"/a!queue", SafetyNet(d.Turn.Expected)
+		line, net := b.provider("p")+"/a!queue", FallbackDelay(d.Position.Expected)
 		if left := b.rdb.PTTL(ctx, line).Val(); left < net {
 			b.t.Errorf("the line lives for %v, and its task comes in %v", left, net)
 		}

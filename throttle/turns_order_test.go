@@ -19,21 +19,21 @@ func TestRejoinKeepsTheOrder(t *testing.T) {
 		starts := make([]time.Time, held)
 		var want []string
 		for i := range held {
-			d := b.decide(Request{Scope: "p", Ticket: fmt.Sprint(i), Ahead: sec, Near: sec})
+			d := b.decide(Request{Scope: "p", WaiterID: fmt.Sprint(i), MaxDelay: sec, MaxDelayQueued: sec})
 			if !d.Allowed {
 				b.t.Fatalf("%+v", d)
 			}
 			starts[i] = d.starts()
 			b.giveBack(d.Grant)
-			b.decide(Request{Scope: "p", Cost: 1, Ahead: sec}) // its unit is somebody else's
+			b.decide(Request{Scope: "p", Cost: 1, MaxDelay: sec}) // its unit is somebody else's
 			want = append(want, fmt.Sprint(i))
 		}
 		for i := range behind {
-			b.decide(Request{Scope: "p", Ticket: fmt.Sprint("behind ", i)})
+			b.decide(Request{Scope: "p", WaiterID: fmt.Sprint("behind ", i)})
 			want = append(want, fmt.Sprint("behind ", i))
 		}
 		for _, i := range rand.Perm(held) {
-			if d, err := b.Rejoin(ctx, Request{Scope: "p", Ticket: fmt.Sprint(i), Missed: starts[i]}); err != nil || !d.Turn.Waits {
+			if d, err := b.RequeueFront(ctx, Request{Scope: "p", WaiterID: fmt.Sprint(i), MissedStart: starts[i]}); err != nil || !d.Position.Waits {
 				b.t.Fatalf("%+v, %v", d, err)
 			}
 		}
@@ -52,9 +52,9 @@ func (b *bench) inLine(scope string, want []string) {
 			b.t.Fatal(err)
 		}
 		for _, p := range woken.Granted {
-			got = append(got, p.Ticket)
-			if d := b.decide(Request{Scope: scope, Ticket: p.Ticket, Ahead: sec}); !d.Allowed {
-				b.t.Fatalf("%s: %+v", p.Ticket, d)
+			got = append(got, p.ID)
+			if d := b.decide(Request{Scope: scope, WaiterID: p.ID, MaxDelay: sec}); !d.Allowed {
+				b.t.Fatalf("%s: %+v", p.ID, d)
 			}
 		}
 	}
@@ -74,7 +74,7 @@ func TestTooLateKeepTheirPlaces(t *testing.T) {
 		b.decide(Request{Scope: "p", Cost: 4})
 		var want []string
 		for i := range 6 {
-			b.decide(Request{Scope: "p", Ticket: fmt.Sprint(i)})
+			b.decide(Request{Scope: "p", WaiterID: fmt.Sprint(i)})
 			want = append(want, fmt.Sprint(i))
 		}
 		b.pass(sec)
@@ -84,24 +84,24 @@ func TestTooLateKeepTheirPlaces(t *testing.T) {
 		b.pass(10 * ms)
 		b.SetPolicy(policy(0))
 		for _, i := range rand.Perm(4) {
-			if d := b.decide(Request{Scope: "p", Ticket: fmt.Sprint(i), Ahead: sec}); !d.Turn.Waits {
+			if d := b.decide(Request{Scope: "p", WaiterID: fmt.Sprint(i), MaxDelay: sec}); !d.Position.Waits {
 				b.t.Fatalf("%+v", d)
 			}
 		}
 		b.SetPolicy(policy(4))
-		b.dispatch(DispatchRequest{All: true})
+		b.dispatch(DispatchRequest{CheckAll: true})
 		b.inLine("p", want)
 	})
 }
 
-// A wait for a start that is ended says which start it was for, so that Rejoin can be told.
+// A wait for a start that is ended says which start it was for, so that RequeueFront can be told.
 func TestEndedWaitTellsItsStart(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: 10 * sec}), func(b *bench) {
 		b.decide(Request{Scope: "p"})
 		for range 2 { // the units of the first have come back
 			stopping, stop := context.WithCancel(ctx)
-			d, err := b.Start(stopping, Request{Scope: "p", Ticket: "t", Ahead: MaxAhead, Near: MaxAhead, OnWait: func(time.Duration) func() {
+			d, err := b.Start(stopping, Request{Scope: "p", WaiterID: "t", MaxDelay: MaxDelayLimit, MaxDelayQueued: MaxDelayLimit, OnWait: func(time.Duration) func() {
 				stop()
 				return func() {}
 			}})
@@ -118,25 +118,25 @@ func TestComersGoBehindTheParked(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: 3600 * sec}), func(b *bench) {
 		b.decide(Request{Scope: "p/a", ID: NewID()})
-		asks := make([]Ask, 100)
+		asks := make([]Waiter, 100)
 		for i := range asks {
-			asks[i] = Ask{Scope: "p/a", Ticket: fmt.Sprintf("g/%d", i)}
+			asks[i] = Waiter{Scope: "p/a", ID: fmt.Sprintf("g/%d", i)}
 		}
 		lineUpAll(b, asks)
-		if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, All: true, StandStill: []string{"g/"}}); err != nil {
+		if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true, StalledGroups: []string{"g/"}}); err != nil {
 			b.t.Fatal(err)
 		}
 		b.pass(ms)
-		late := Ask{Scope: "p/a", Ticket: "g/late"}
-		lineUpAll(b, []Ask{late})
+		late := Waiter{Scope: "p/a", ID: "g/late"}
+		lineUpAll(b, []Waiter{late})
 		places, err := b.Parked(ctx, "p", 0, 2*len(asks))
 		if err != nil || len(places) < len(asks) {
 			b.t.Fatalf("%d are parked, %v", len(places), err)
 		}
-		if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Back: places}); err != nil {
+		if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Unpark: places}); err != nil {
 			b.t.Fatal(err)
 		}
-		if s, err := b.InspectTicket(ctx, late); err != nil || !s.Waits || s.Ahead != int64(len(asks)) {
+		if s, err := b.InspectWaiter(ctx, late); err != nil || !s.Waits || s.Ahead != int64(len(asks)) {
 			b.t.Errorf("%+v, %v: want %d before it", s, err, len(asks))
 		}
 	})

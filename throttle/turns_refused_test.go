@@ -16,14 +16,14 @@ func TestRefusedCommandLosesNoPlace(t *testing.T) {
 		do      func(b *bench) error
 	}{
 		"look":  {"hset", func(b *bench) error { _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 2}); return err }},
-		"start": {"set", func(b *bench) error { _, err := b.Decide(ctx, Request{Scope: "p", Ticket: "0"}); return err }},
+		"start": {"set", func(b *bench) error { _, err := b.Decide(ctx, Request{Scope: "p", WaiterID: "0"}); return err }},
 		"late": {"zadd", func(b *bench) error {
 			b.pass(4 * sec)
 			_, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 2})
 			return err
 		}},
 		"not there": {"zadd", func(b *bench) error {
-			_, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", NotYet: []Place{{Scope: "p", Ticket: "0"}}})
+			_, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", NotFound: []WaiterRef{{Scope: "p", ID: "0"}}})
 			return err
 		}},
 	} {
@@ -32,9 +32,9 @@ func TestRefusedCommandLosesNoPlace(t *testing.T) {
 			b := newBench(t, rdb, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 2, Per: sec}))
 			b.decide(Request{Scope: "p", Cost: 2})
 			for i := range 5 {
-				b.decide(Request{Scope: "p", Ticket: fmt.Sprint(i)})
+				b.decide(Request{Scope: "p", WaiterID: fmt.Sprint(i)})
 			}
-			if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, All: true}); err != nil {
+			if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 1, CheckAll: true}); err != nil {
 				t.Fatal(err)
 			}
 			b.pass(sec)

@@ -13,21 +13,21 @@ import (
 // A tenant whose own rule binds it for long stands in nobody's way, planned or not.
 func TestPlannedTenantHoldsUpNobody(t *testing.T) {
 	t.Parallel()
-	policy, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {
+	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {
 		Rules:  []Rule{{Name: "all", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 10}},
-		Scopes: map[string]Node{"*": {Rules: []Rule{{Name: "own", Algorithm: SlidingWindow, Limit: 1, Per: time.Hour}}}},
+		Scopes: map[string]ScopeConfig{"*": {Rules: []Rule{{Name: "own", Algorithm: SlidingWindow, Limit: 1, Per: time.Hour}}}},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	onBoth(t, Config{}, policy, func(b *bench) {
 		b.decide(Request{Scope: "p/a"})
-		placed, err := b.LineUp(ctx, []Ask{{Scope: "p/a", Ticket: "t"}}, 0, 0)
+		placed, err := b.Join(ctx, []Waiter{{Scope: "p/a", ID: "t"}}, 0, 0)
 		if err != nil || !placed[0].Waits {
 			b.t.Fatalf("%+v, %v; its rule is spent", placed, err)
 		}
-		if d := b.decide(Request{Scope: "p/b", Ticket: "u"}); !d.Allowed {
-			b.t.Errorf("denied, behind one that waits for a rule of its own: %+v", d.Turn)
+		if d := b.decide(Request{Scope: "p/b", WaiterID: "u"}); !d.Allowed {
+			b.t.Errorf("denied, behind one that waits for a rule of its own: %+v", d.Position)
 		}
 	})
 }
@@ -36,7 +36,7 @@ func TestPlannedTenantHoldsUpNobody(t *testing.T) {
 func TestRaisedLimitWakesAll(t *testing.T) {
 	t.Parallel()
 	limits := func(limit int64) *Policy {
-		p, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Scopes: map[string]Node{
+		p, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Scopes: map[string]ScopeConfig{
 			"*": {Rules: []Rule{{Name: "own", Algorithm: SlidingWindow, Limit: limit, Per: sec}}},
 		}}})
 		if err != nil {
@@ -47,7 +47,7 @@ func TestRaisedLimitWakesAll(t *testing.T) {
 	onBoth(t, Config{}, limits(0), func(b *bench) {
 		const scopes = 100
 		for i := range scopes {
-			b.decide(Request{Scope: fmt.Sprintf("p/%d", i), Ticket: fmt.Sprint(i)})
+			b.decide(Request{Scope: fmt.Sprintf("p/%d", i), WaiterID: fmt.Sprint(i)})
 		}
 		for range 10 { // until each is in the round of its own rule, for an hour
 			if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: scopes}); err != nil {
@@ -61,7 +61,7 @@ func TestRaisedLimitWakesAll(t *testing.T) {
 		raised.clock = b.clock
 		released := 0
 		for calls := range 40 {
-			woken, err := raised.Dispatch(ctx, DispatchRequest{Provider: "p", Max: scopes, All: calls == 0})
+			woken, err := raised.Dispatch(ctx, DispatchRequest{Provider: "p", Max: scopes, CheckAll: calls == 0})
 			if err != nil {
 				b.t.Fatal(err)
 			}
@@ -77,7 +77,7 @@ func TestRaisedLimitWakesAll(t *testing.T) {
 func TestChangedLimitsAreLookedAtInParts(t *testing.T) {
 	t.Parallel()
 	limits := func(limit int64) *Policy {
-		p, err := NewPolicy(UnmatchedDeny, map[string]Node{"p": {Scopes: map[string]Node{
+		p, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Scopes: map[string]ScopeConfig{
 			"*": {Rules: []Rule{{Name: "own", Algorithm: SlidingWindow, Limit: limit, Per: sec}}},
 		}}})
 		if err != nil {
@@ -87,9 +87,9 @@ func TestChangedLimitsAreLookedAtInParts(t *testing.T) {
 	}
 	b := newBench(t, redistest.Client(t), Config{}, limits(0))
 	const scopes = 4000
-	asks := make([]Ask, scopes)
+	asks := make([]Waiter, scopes)
 	for i := range asks {
-		asks[i] = Ask{Scope: fmt.Sprint("p/", i), Ticket: "t"}
+		asks[i] = Waiter{Scope: fmt.Sprint("p/", i), ID: "t"}
 	}
 	lineUpAll(b, asks)
 	for range scopes / 60 {
@@ -106,7 +106,7 @@ func TestChangedLimitsAreLookedAtInParts(t *testing.T) {
 	}
 	for calls := range 2 * scopes {
 		before := due()
-		d, err := raised.Dispatch(ctx, DispatchRequest{Provider: "p", All: calls == 0})
+		d, err := raised.Dispatch(ctx, DispatchRequest{Provider: "p", CheckAll: calls == 0})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -129,7 +129,7 @@ func TestChangedLimitsAreLookedAtInParts(t *testing.T) {
 func TestStraightHasItsTurn(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 2, Per: sec}), func(b *bench) {
-		placed, err := b.LineUp(ctx, []Ask{{Scope: "p", Ticket: "a"}, {Scope: "p", Ticket: "b"}, {Scope: "p", Ticket: "c"}, {Scope: "p", Ticket: "d"}}, 0, 0)
+		placed, err := b.Join(ctx, []Waiter{{Scope: "p", ID: "a"}, {Scope: "p", ID: "b"}, {Scope: "p", ID: "c"}, {Scope: "p", ID: "d"}}, 0, 0)
 		if err != nil || placed[0].Waits || placed[1].Waits || !placed[2].Waits || !placed[3].Waits {
 			b.t.Fatalf("%+v, %v; the rule has two units", placed, err)
 		}
@@ -137,14 +137,14 @@ func TestStraightHasItsTurn(t *testing.T) {
 			b.t.Errorf("%v was granted what those have who went straight", d.Granted)
 		}
 		b.now.Add(time.Hour.Microseconds())
-		if d := b.dispatch(DispatchRequest{Max: 1}); len(d.Granted) != 1 || d.Granted[0].Ticket != "c" {
+		if d := b.dispatch(DispatchRequest{Max: 1}); len(d.Granted) != 1 || d.Granted[0].ID != "c" {
 			b.t.Errorf("%v; nobody has come, and c is the first who waits", d.Granted)
 		}
-		if d := b.decide(Request{Scope: "p", Ticket: "a"}); !d.Allowed {
-			b.t.Errorf("%+v; it had its turn, and there is a unit", d.Turn)
+		if d := b.decide(Request{Scope: "p", WaiterID: "a"}); !d.Allowed {
+			b.t.Errorf("%+v; it had its turn, and there is a unit", d.Position)
 		}
-		if d := b.decide(Request{Scope: "p", Ticket: "b"}); !d.Turn.Waits || d.Turn.Ahead != 0 {
-			b.t.Errorf("%+v; it had its turn, and goes before d", d.Turn)
+		if d := b.decide(Request{Scope: "p", WaiterID: "b"}); !d.Position.Waits || d.Position.Ahead != 0 {
+			b.t.Errorf("%+v; it had its turn, and goes before d", d.Position)
 		}
 	})
 }
@@ -154,20 +154,20 @@ func TestStraightHasItsTurn(t *testing.T) {
 func TestStraightGoBackInOrder(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 100, Per: sec}), func(b *bench) {
-		var asks []Ask
+		var asks []Waiter
 		var want []string
 		for i := range 8 {
 			ticket := fmt.Sprint(8 - i)
-			asks, want = append(asks, Ask{Scope: "p", Ticket: ticket}), append(want, ticket)
+			asks, want = append(asks, Waiter{Scope: "p", ID: ticket}), append(want, ticket)
 		}
-		placed, err := b.LineUp(ctx, asks, 0, 45*time.Millisecond)
+		placed, err := b.Join(ctx, asks, 0, 45*time.Millisecond)
 		if err != nil || placed[4].Waits || !placed[5].Waits {
 			b.t.Fatalf("%+v, %v; five starts are near", placed, err)
 		}
 		b.pass(5 * sec)
-		var unused []Place
+		var unused []WaiterRef
 		for _, a := range asks[:5] {
-			unused = append(unused, a.Place())
+			unused = append(unused, a.Ref())
 		}
 		rand.Shuffle(len(unused), func(i, j int) { unused[i], unused[j] = unused[j], unused[i] })
 		b.dispatch(DispatchRequest{Unused: unused})
@@ -180,11 +180,11 @@ func TestStraightGoBackInOrder(t *testing.T) {
 func TestStateWrittenTwiceLasts(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 6, Per: time.Minute, Burst: 3}), func(b *bench) {
-		if placed, err := b.LineUp(ctx, []Ask{{Scope: "p", Ticket: "t", Cost: 2}}, 0, 0); err != nil || placed[0].Waits {
+		if placed, err := b.Join(ctx, []Waiter{{Scope: "p", ID: "t", Cost: 2}}, 0, 0); err != nil || placed[0].Waits {
 			b.t.Fatalf("%+v, %v", placed, err)
 		}
 		b.pass(10 * ms)
-		if d := b.decide(Request{Scope: "p", Ticket: "t", Cost: 2}); !d.Allowed {
+		if d := b.decide(Request{Scope: "p", WaiterID: "t", Cost: 2}); !d.Allowed {
 			b.t.Fatalf("%+v", d)
 		}
 		key := b.provider("p") + ":r"
@@ -201,11 +201,11 @@ func TestLostScheduleHeals(t *testing.T) {
 	onBoth(t, Config{Logger: slog.New(slog.DiscardHandler)}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: time.Hour}), func(b *bench) {
 		d := b.decide(Request{Scope: "p"})
 		for _, ticket := range []string{"a", "b"} {
-			b.decide(Request{Scope: "p", Ticket: ticket})
+			b.decide(Request{Scope: "p", WaiterID: ticket})
 		}
 		b.rdb.Del(ctx, scheduleKey(b.provider("p")))
-		if d := b.decide(Request{Scope: "p", Ticket: "b"}); d.Allowed || !d.Turn.Waits || d.Turn.Look != 0 {
-			b.t.Errorf("%+v of one that came back", d.Turn)
+		if d := b.decide(Request{Scope: "p", WaiterID: "b"}); d.Allowed || !d.Position.Waits || d.Position.Look != 0 {
+			b.t.Errorf("%+v of one that came back", d.Position)
 		}
 		b.nexts.of("p").vain = time.Time{}
 		b.rdb.Del(ctx, scheduleKey(b.provider("p")))
@@ -213,7 +213,7 @@ func TestLostScheduleHeals(t *testing.T) {
 			b.t.Error("nobody looks again")
 		}
 		b.giveBack(d.Grant)
-		if d := b.dispatch(DispatchRequest{Max: 8}); len(d.Granted) != 1 || d.Granted[0].Ticket != "a" {
+		if d := b.dispatch(DispatchRequest{Max: 8}); len(d.Granted) != 1 || d.Granted[0].ID != "a" {
 			b.t.Errorf("%+v, and a is first", d)
 		}
 	})

@@ -10,7 +10,7 @@ import (
 
 // Start decides and, if granted, waits for the start moment: when it returns an
 // allowed decision the run may begin, and must begin at once. A start that came too
-// late for a rule on its path (see Config.Pad), because a timer, a reply or a processor
+// late for a rule on its path (see Config.StartTolerance), because a timer, a reply or a processor
 // was late, is given back and decided anew under a new attempt id, so Decision.Grant
 // and not req.ID names it. That is done again until one is in time or limits are in the way:
 // being late is no denial. Each time costs two round trips.
@@ -29,7 +29,7 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 		req.Granted = nil
 		if !handed {
 			l.startLater(&req)
-			if err := l.really(ctx, req, &d); err != nil || !d.Allowed {
+			if err := l.decideOnly(ctx, req, &d); err != nil || !d.Allowed {
 				return d, err
 			}
 		}
@@ -37,18 +37,18 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 		if err != nil {
 			return Decision{Binding: -1, At: d.At, Wait: d.Wait}, errors.Join(err, l.takeBack(ctx, &d, true))
 		}
-		req.Missed = d.starts()
+		req.MissedStart = d.starts()
 		if paused || l.overtaken(req.Scope, d) {
 			if err := l.takeBack(ctx, &d, true); err != nil {
 				return Decision{Binding: -1}, err
-			} else if req.Ticket != "" {
-				return l.Rejoin(ctx, req)
+			} else if req.WaiterID != "" {
+				return l.RequeueFront(ctx, req)
 			}
 			req.ID = ""
 			continue
 		}
 		if l.inTime(&d) {
-			l.beside(&d, &req, 0)
+			l.evaluateShadows(&d, &req, 0)
 			return d, nil
 		}
 		late := time.Since(d.begins)
@@ -57,7 +57,7 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 		}
 		req.ID, req.standing = "", again
 		if req.late = l.after(&d, late, tries); req.late.from > 0 {
-			req.Ahead = max(req.Ahead, min(longestLeeway, untilDeadline(ctx)))
+			req.MaxDelay = max(req.MaxDelay, min(longestLeeway, untilDeadline(ctx)))
 		}
 	}
 }
@@ -75,7 +75,7 @@ func (l *Limiter) takeBack(ctx context.Context, d *Decision, tells bool) error {
 // that have a goroutine to spare for the wait; tasks of asynq are better off
 // with package worker.
 //
-// It returns an error that wraps ErrPatience, at once and charging nothing, when
+// It returns an error that wraps ErrMaxWait, at once and charging nothing, when
 // the wait is known to outlast ctx's deadline or a rule's max_wait; ctx's error
 // when it ends first, with the units given back; otherwise the errors of Decide.
 // An outage under a closed rule is waited out, for as long as max_wait allows. A policy
@@ -91,11 +91,11 @@ func (l *Limiter) Wait(ctx context.Context, req Request) (Decision, error) {
 		return Decision{}, err
 	}
 	began := time.Now()
-	ahead := max(req.Ahead, waitAhead)
+	ahead := max(req.MaxDelay, waitAhead)
 	for {
 		changed := l.PolicyChanged()
 		// A start is taken only where it would not outlast anybody's patience.
-		req.Ahead = min(ahead, p.patience(time.Since(began)), untilDeadline(ctx))
+		req.MaxDelay = min(ahead, p.patience(time.Since(began)), untilDeadline(ctx))
 		d, err := l.Start(ctx, req)
 		var pause time.Duration
 		switch {
@@ -103,7 +103,7 @@ func (l *Limiter) Wait(ctx context.Context, req Request) (Decision, error) {
 			return d, nil
 		case err == nil:
 			err = tooLong(ctx, d, time.Since(began))
-			pause = d.Recheck(req.Ahead)
+			pause = d.RetryDelay(req.MaxDelay)
 			req.ID = NewID()
 			if req.slot != nil && req.slot.spent {
 				req.slot = l.slots.take() // an attempt of an outage may yet arrive in the other
@@ -114,7 +114,7 @@ func (l *Limiter) Wait(ctx context.Context, req Request) (Decision, error) {
 			if waited := time.Since(began); p.patience(waited) > 0 {
 				err = nil
 			} else {
-				err = fmt.Errorf("%w: asked for %s: %w", ErrPatience, waited.Round(time.Millisecond), err)
+				err = fmt.Errorf("%w: asked for %s: %w", ErrMaxWait, waited.Round(time.Millisecond), err)
 			}
 			pause = outagePause
 		}
@@ -138,13 +138,13 @@ const (
 	recheck = 500 * time.Millisecond
 )
 
-// Recheck returns when a denied request is worth asking again, by a caller that
+// RetryDelay returns when a denied request is worth asking again, by a caller that
 // can take a start granted that far ahead: a little before RetryAfter where a
 // clock tells it, and about half a second where only a raised limit or a run
 // that ends does. Callers who come together are spread over a tenth of it.
-func (d Decision) Recheck(ahead time.Duration) time.Duration {
+func (d Decision) RetryDelay(ahead time.Duration) time.Duration {
 	pause := d.RetryAfter
-	if r, ok := d.BindingRule(); ok && r.Algorithm == Concurrency || pause == Unknown {
+	if r, ok := d.BindingRule(); ok && r.Algorithm == Concurrency || pause == Never {
 		pause = min(pause, recheck)
 		return pause - pause/10 + rand.N(pause/10+1)
 	}
@@ -153,8 +153,8 @@ func (d Decision) Recheck(ahead time.Duration) time.Duration {
 
 // patience returns how much longer a request may wait for the least patient of
 // its rules, 0 when no longer.
-func (p *plan) patience(waited time.Duration) time.Duration {
-	left := Unknown
+func (p *compiledScope) patience(waited time.Duration) time.Duration {
+	left := Never
 	for _, b := range p.bounds {
 		if b.Rule.MaxWait > 0 {
 			left = min(left, max(0, b.Rule.MaxWait-waited))
@@ -164,8 +164,8 @@ func (p *plan) patience(waited time.Duration) time.Duration {
 }
 
 // maxWait is the shortest max_wait of the rules, 0 where none has one.
-func (p *plan) maxWait() time.Duration {
-	if left := p.patience(0); left != Unknown {
+func (p *compiledScope) maxWait() time.Duration {
+	if left := p.patience(0); left != Never {
 		return left
 	}
 	return 0
@@ -176,14 +176,14 @@ func untilDeadline(ctx context.Context) time.Duration {
 	if deadline, ok := ctx.Deadline(); ok {
 		return time.Until(deadline)
 	}
-	return Unknown
+	return Never
 }
 
 // tooLong refuses a wait that is known to outlast ctx or a rule that it is for.
 func tooLong(ctx context.Context, d Decision, waited time.Duration) error {
 	if left, known := untilDeadline(ctx), d.atLeast(); known > left {
 		return fmt.Errorf("%w: allowed in %s, after the context's deadline in %s: %w",
-			ErrPatience, known, left.Round(time.Millisecond), context.DeadlineExceeded)
+			ErrMaxWait, known, left.Round(time.Millisecond), context.DeadlineExceeded)
 	}
 	for i := range d.Rules {
 		r := d.Rules[i]
@@ -191,15 +191,15 @@ func tooLong(ctx context.Context, d Decision, waited time.Duration) error {
 		case d.Paused:
 			r.Limited, r.RetryAfter = true, max(r.RetryAfter, d.RetryAfter)
 		case r.Algorithm == Concurrency:
-			r.RetryAfter = Unknown // a run may end before its lease
+			r.RetryAfter = Never // a run may end before its lease
 		}
-		if r.Limited && r.MaxWait > 0 && (waited >= r.MaxWait || r.RetryAfter != Unknown && waited+r.RetryAfter > r.MaxWait) {
+		if r.Limited && r.MaxWait > 0 && (waited >= r.MaxWait || r.RetryAfter != Never && waited+r.RetryAfter > r.MaxWait) {
 			more := "asks for " + r.RetryAfter.String() + " more"
-			if r.RetryAfter == Unknown {
+			if r.RetryAfter == Never {
 				more = "cannot tell how much longer"
 			}
 			return fmt.Errorf("%w: rule %s of %s %s after %s; its max_wait is %s",
-				ErrPatience, r.Rule, r.Scope, more, waited.Round(time.Millisecond), r.MaxWait)
+				ErrMaxWait, r.Rule, r.Scope, more, waited.Round(time.Millisecond), r.MaxWait)
 		}
 	}
 	return nil
@@ -214,11 +214,11 @@ func (d Decision) atLeast() (wait time.Duration) {
 		case !r.Limited:
 		case r.Algorithm == Concurrency:
 			places = true
-		case r.RetryAfter != Unknown:
+		case r.RetryAfter != Never:
 			wait = max(wait, r.RetryAfter)
 		}
 	}
-	if (!places || d.Paused) && d.RetryAfter != Unknown {
+	if (!places || d.Paused) && d.RetryAfter != Never {
 		wait = d.RetryAfter // of all rules together
 	}
 	return wait

@@ -44,7 +44,7 @@ func TestWaitStarts(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			bubble(t, Config{Pad: -1}, policyOf(t, test.rules...), nil, func(t *testing.T, _ *wire, l *Limiter) {
+			bubble(t, Config{StartTolerance: -1}, policyOf(t, test.rules...), nil, func(t *testing.T, _ *wire, l *Limiter) {
 				began := time.Now()
 				var mu sync.Mutex
 				var starts []time.Duration
@@ -73,7 +73,7 @@ func TestWaitStarts(t *testing.T) {
 func TestWaitForPlace(t *testing.T) {
 	t.Parallel()
 	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, _ *wire, l *Limiter) {
-		_, lease := l.Hold(t.Context(), grantedBy(t, l).Grant)
+		_, lease := l.Lease(t.Context(), grantedBy(t, l).Grant)
 		done := make(chan time.Time)
 		go func() {
 			if _, err := l.Wait(t.Context(), Request{Scope: "p/x"}); err != nil {
@@ -109,13 +109,13 @@ func TestWaitForPlaceInTime(t *testing.T) {
 		"within the deadline":        {[]Rule{oneRun()}, 20 * sec, 5 * sec, 5 * sec, nil},
 		"not by the deadline":        {[]Rule{oneRun()}, 20 * sec, 0, 20 * sec, context.DeadlineExceeded},
 		"within max_wait":            {[]Rule{patient}, time.Hour, 5 * sec, 5 * sec, nil},
-		"not by max_wait":            {[]Rule{patient}, time.Hour, 0, 20 * sec, ErrPatience},
-		"another rule asks for more": {[]Rule{spent, oneRun()}, 20 * sec, 5 * sec, 0, ErrPatience},
+		"not by max_wait":            {[]Rule{patient}, time.Hour, 0, 20 * sec, ErrMaxWait},
+		"another rule asks for more": {[]Rule{spent, oneRun()}, 20 * sec, 5 * sec, 0, ErrMaxWait},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bubble(t, Config{}, policyOf(t, test.rules...), nil, func(t *testing.T, _ *wire, l *Limiter) {
-				held, lease := l.Hold(t.Context(), grantedBy(t, l).Grant)
+				held, lease := l.Lease(t.Context(), grantedBy(t, l).Grant)
 				began := time.Now()
 				if test.freed > 0 {
 					time.AfterFunc(test.freed, func() { _ = lease.Release(held) })
@@ -134,7 +134,7 @@ func TestWaitForPlaceInTime(t *testing.T) {
 	}
 }
 
-// "An error that wraps ErrPatience, at once and charging nothing, when the wait is
+// "An error that wraps ErrMaxWait, at once and charging nothing, when the wait is
 // known to outlast ctx's deadline or a rule's max_wait".
 func TestWaitRefuses(t *testing.T) {
 	t.Parallel()
@@ -172,7 +172,7 @@ func TestWaitRefuses(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			bubble(t, Config{Pad: -1}, policyOf(t, test.rules...), nil, func(t *testing.T, _ *wire, l *Limiter) {
+			bubble(t, Config{StartTolerance: -1}, policyOf(t, test.rules...), nil, func(t *testing.T, _ *wire, l *Limiter) {
 				if _, err := l.Allow(t.Context(), "p/x"); err != nil {
 					t.Fatal(err)
 				}
@@ -188,7 +188,7 @@ func TestWaitRefuses(t *testing.T) {
 				}
 				began := time.Now()
 				d, err := l.Wait(ctx, Request{Scope: "p/x"})
-				if !errors.Is(err, ErrPatience) || err.Error() != test.want || d.Allowed {
+				if !errors.Is(err, ErrMaxWait) || err.Error() != test.want || d.Allowed {
 					t.Errorf("got %+v\n%v, want\n%s", d, err, test.want)
 				}
 				if errors.Is(err, context.DeadlineExceeded) != (test.deadline > 0) {
@@ -211,7 +211,7 @@ func TestWaitRefuses(t *testing.T) {
 func TestMaxWaitOfAnotherRule(t *testing.T) {
 	t.Parallel()
 	quick := Rule{Name: "quick", Algorithm: SlidingWindow, Limit: 100, Per: sec, MaxWait: 10 * ms}
-	bubble(t, Config{Pad: -1}, policyOf(t, bucket(1, 1), quick), nil, func(t *testing.T, _ *wire, l *Limiter) {
+	bubble(t, Config{StartTolerance: -1}, policyOf(t, bucket(1, 1), quick), nil, func(t *testing.T, _ *wire, l *Limiter) {
 		began := time.Now()
 		for want := range 3 {
 			if _, err := l.Wait(t.Context(), Request{Scope: "p/x"}); err != nil {
@@ -227,7 +227,7 @@ func TestMaxWaitOfAnotherRule(t *testing.T) {
 // "ctx's error when it ends first, with the units given back".
 func TestCancelledWaitGivesBack(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{Pad: -1}, policyOf(t, bucket(10, 1), runs10()), nil, func(t *testing.T, _ *wire, l *Limiter) {
+	bubble(t, Config{StartTolerance: -1}, policyOf(t, bucket(10, 1), runs10()), nil, func(t *testing.T, _ *wire, l *Limiter) {
 		grantedBy(t, l)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -240,7 +240,7 @@ func TestCancelledWaitGivesBack(t *testing.T) {
 			t.Fatalf("it has no start of its own: %+v, %v", d, err)
 		}
 		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) || errors.Is(err, ErrPatience) {
+		if err := <-done; !errors.Is(err, context.Canceled) || errors.Is(err, ErrMaxWait) {
 			t.Errorf("got %v, want the context's own error", err)
 		}
 		if d, err := l.Peek(t.Context(), Request{Scope: "p/x"}); err != nil || d.Rules[0].RetryAfter != 50*ms || d.Rules[1].Remaining != 9 {
@@ -273,7 +273,7 @@ func TestWaitOutlastsOutage(t *testing.T) {
 			began := time.Now()
 			_, err := l.Wait(t.Context(), Request{Scope: "p/x"})
 			took := time.Since(began)
-			if !errors.Is(err, ErrPatience) || !errors.Is(err, ErrUnavailable) || took < 10*sec || took > 15*sec {
+			if !errors.Is(err, ErrMaxWait) || !errors.Is(err, ErrUnavailable) || took < 10*sec || took > 15*sec {
 				t.Errorf("after %s: %v", took, err)
 			}
 			w.down.Store(false)
@@ -302,10 +302,10 @@ func TestWaitOutlastsOutage(t *testing.T) {
 // how far; what it returns is called when that wait is over."
 func TestOnWait(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{Pad: -1}, policyOf(t, bucket(10, 1)), nil, func(t *testing.T, _ *wire, l *Limiter) {
+	bubble(t, Config{StartTolerance: -1}, policyOf(t, bucket(10, 1)), nil, func(t *testing.T, _ *wire, l *Limiter) {
 		var told []time.Duration
 		over := 0
-		req := Request{Scope: "p/x", Ahead: sec, OnWait: func(ahead time.Duration) func() {
+		req := Request{Scope: "p/x", MaxDelay: sec, OnWait: func(ahead time.Duration) func() {
 			told = append(told, ahead)
 			return func() { over++ }
 		}}
@@ -331,7 +331,7 @@ func TestSkew(t *testing.T) {
 	t.Parallel()
 	base := time.Unix(1_800_000_000, 0)
 	server := base.Add(-time.Hour) // the server's clock is an hour behind
-	var s, both skew
+	var s, both clockOffset
 	for i, step := range []struct {
 		at, there, back time.Duration // asked, and how long the ways took
 		set             time.Duration // of the server's clock, before
@@ -352,13 +352,13 @@ func TestSkew(t *testing.T) {
 		server = server.Add(step.set)
 		asked := base.Add(step.at)
 		there := server.Add(step.at + step.there)
-		s.saw(asked, asked.Add(step.there+step.back), there)
+		s.observe(asked, asked.Add(step.there+step.back), there)
 		start := there.Add(sec)
-		if got := s.here(start).Sub(asked.Add(step.there + sec)); got != step.want {
+		if got := s.toLocal(start).Sub(asked.Add(step.there + sec)); got != step.want {
 			t.Errorf("step %d: a start is late by %s, want %s", i, got, step.want)
 		}
-		if got := both.begins(asked, asked.Add(step.there+step.back), there, sec); !got.Equal(s.here(start)) {
-			t.Errorf("step %d: noted and told in one, a start begins at %v, want %v", i, got, s.here(start))
+		if got := both.begins(asked, asked.Add(step.there+step.back), there, sec); !got.Equal(s.toLocal(start)) {
+			t.Errorf("step %d: noted and told in one, a start begins at %v, want %v", i, got, s.toLocal(start))
 		}
 	}
 }
@@ -367,13 +367,13 @@ func TestSkew(t *testing.T) {
 func TestSkewOfSteadyReplies(t *testing.T) {
 	t.Parallel()
 	base := time.Unix(1_800_000_000, 0)
-	var s skew
+	var s clockOffset
 	for i := range 100 {
 		asked := base.Add(time.Duration(i) * skewSpan / 2)
 		runs := time.Duration(i) * 100 * time.Microsecond // our clock is too fast
 		there := asked.Add(ms - runs)
-		s.saw(asked, asked.Add(2*ms), there)
-		if late, most := s.here(there).Sub(asked.Add(ms)), ms+4*100*time.Microsecond; late > ms || late < most-4*100*time.Microsecond-5*100*time.Microsecond {
+		s.observe(asked, asked.Add(2*ms), there)
+		if late, most := s.toLocal(there).Sub(asked.Add(ms)), ms+4*100*time.Microsecond; late > ms || late < most-4*100*time.Microsecond-5*100*time.Microsecond {
 			t.Fatalf("reply %d: a start is late by %s; replies take 1 ms, and the clocks run apart by 0.1 ms each", i, late)
 		}
 	}
@@ -383,7 +383,7 @@ func TestSkewOfSteadyReplies(t *testing.T) {
 func TestClockOfAPlan(t *testing.T) {
 	t.Parallel()
 	var all skews
-	p := &plan{provider: "hw:{p}"}
+	p := &compiledScope{provider: "hw:{p}"}
 	first := p.clock(&all)
 	if p.clock(&all) != first || all.of(p.provider) != first {
 		t.Error("the plan has another clock than its provider")

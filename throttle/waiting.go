@@ -11,7 +11,7 @@ import (
 )
 
 // Waiting reads who stands in line for a provider, a part at a time, so that whoever hands
-// out tickets can see which of them mean nothing any more, and say so in DispatchRequest.Gone.
+// out tickets can see which of them mean nothing any more, and say so in DispatchRequest.Deleted.
 // It begins anew when it has come to the end. Not safe for concurrent use.
 type Waiting struct {
 	limiter  *Limiter
@@ -49,7 +49,7 @@ func (l *Limiter) Waiting(provider string) *Waiting {
 //
 // Costs a round trip for each 64 lines, and one more for each further 500 who stand in one.
 // The error wraps ErrUnavailable, or is ctx's; the next call goes on where this one did.
-func (w *Waiting) Next(ctx context.Context, most int) (places []Place, err error) {
+func (w *Waiting) Next(ctx context.Context, most int) (places []WaiterRef, err error) {
 	for len(places) < most && (!w.last || len(w.open) > 0) {
 		if len(w.open) == 0 {
 			if err = w.readEntries(ctx); err != nil {
@@ -96,7 +96,7 @@ func (w *Waiting) readEntries(ctx context.Context) error {
 }
 
 // readLines reads a part of each open line that was not begun, or of the first that was.
-func (w *Waiting) readLines(ctx context.Context) (places []Place, err error) {
+func (w *Waiting) readLines(ctx context.Context) (places []WaiterRef, err error) {
 	if len(w.open) == 0 {
 		return nil, nil
 	}

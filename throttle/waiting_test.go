@@ -10,9 +10,9 @@ import (
 )
 
 // readAll reads who waits for p in parts, and counts how often each was read.
-func readAll(b *bench, l *Limiter, most int) map[Place]int {
+func readAll(b *bench, l *Limiter, most int) map[WaiterRef]int {
 	b.t.Helper()
-	got, w := map[Place]int{}, l.Waiting("p")
+	got, w := map[WaiterRef]int{}, l.Waiting("p")
 	for {
 		some, err := w.Next(ctx, most)
 		if err != nil {
@@ -27,9 +27,9 @@ func readAll(b *bench, l *Limiter, most int) map[Place]int {
 	}
 }
 
-func lineUpAll(b *bench, asks []Ask) {
+func lineUpAll(b *bench, asks []Waiter) {
 	b.t.Helper()
-	placed, err := b.LineUp(ctx, asks, 0, 0)
+	placed, err := b.Join(ctx, asks, 0, 0)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestWaitingNamesAll(t *testing.T) {
 	t.Parallel()
 	account := Rule{Name: "account", Algorithm: SlidingWindow, Limit: 2, Per: 3600 * sec}
 	tenant := Rule{Name: "tenant", Algorithm: TokenBucket, Limit: 2, Per: 3600 * sec, Burst: 2}
-	policy, err := NewPolicy("", map[string]Node{"p": {Rules: []Rule{account}, Scopes: map[string]Node{
+	policy, err := NewPolicy("", map[string]ScopeConfig{"p": {Rules: []Rule{account}, Scopes: map[string]ScopeConfig{
 		"*": {Weight: 3, Rules: []Rule{tenant}}, "odd {%} *": {Weight: 2, Rules: []Rule{tenant}},
 	}}})
 	if err != nil {
@@ -54,16 +54,16 @@ func TestWaitingNamesAll(t *testing.T) {
 	}
 	onBoth(t, Config{}, policy, func(b *bench) {
 		b.decide(Request{Scope: "p/first", Cost: 2, ID: NewID()})
-		var asks []Ask
+		var asks []Waiter
 		for i := range 2 * waitingPart {
-			asks = append(asks, Ask{Scope: "p/many", Ticket: fmt.Sprint(i), Priority: i % 3 * 1000, Cost: int64(i % 2 * 2)})
+			asks = append(asks, Waiter{Scope: "p/many", ID: fmt.Sprint(i), Priority: i % 3 * 1000, Cost: int64(i % 2 * 2)})
 		}
 		for i := range 2*waitingEntries + 1 {
 			for j := range 2 {
-				asks = append(asks, Ask{Scope: fmt.Sprint("p/t", i, "/below"), Ticket: fmt.Sprint(j), Costs: Costs{Requests: 1, "tokens": 7}})
+				asks = append(asks, Waiter{Scope: fmt.Sprint("p/t", i, "/below"), ID: fmt.Sprint(j), Costs: Costs{Requests: 1, "tokens": 7}})
 			}
 		}
-		asks = append(asks, Ask{Scope: "p", Ticket: "top"}, Ask{Scope: "p/odd {%} *", Ticket: "odd: {%} *"})
+		asks = append(asks, Waiter{Scope: "p", ID: "top"}, Waiter{Scope: "p/odd {%} *", ID: "odd: {%} *"})
 		lineUpAll(b, asks)
 		b.pass(sec)
 		_, _ = b.Dispatch(ctx, DispatchRequest{Provider: "p"}) // which moves seats
@@ -77,7 +77,7 @@ func TestWaitingNamesAll(t *testing.T) {
 				b.t.Errorf("in parts of %d: %d places, want %d", most, len(got), len(asks))
 			}
 			for _, a := range asks {
-				if n := got[a.Place()]; n < 1 || n > 2 {
+				if n := got[a.Ref()]; n < 1 || n > 2 {
 					b.t.Fatalf("in parts of %d: %+v came %d times", most, a, n)
 				}
 			}
@@ -90,9 +90,9 @@ func TestWaitingWhileTheyLeave(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{Timeout: time.Minute}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: 3600 * sec}), func(b *bench) {
 		b.decide(Request{Scope: "p/a", ID: NewID()})
-		asks := make([]Ask, 5*waitingPart)
+		asks := make([]Waiter, 5*waitingPart)
 		for i := range asks {
-			asks[i] = Ask{Scope: "p/a", Ticket: fmt.Sprint(i)}
+			asks[i] = Waiter{Scope: "p/a", ID: fmt.Sprint(i)}
 		}
 		lineUpAll(b, asks)
 		w, seen := b.Waiting("p"), 0
@@ -104,7 +104,7 @@ func TestWaitingWhileTheyLeave(t *testing.T) {
 			if seen += len(some); len(some) == 0 {
 				break
 			}
-			if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Gone: some}); err != nil {
+			if _, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Deleted: some}); err != nil {
 				b.t.Fatal(err)
 			}
 		}
@@ -156,7 +156,7 @@ func TestWaitingAccess(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		_, _ = l.Decide(ctx, Request{Scope: "p/a", Ticket: NewID()})
+		_, _ = l.Decide(ctx, Request{Scope: "p/a", WaiterID: NewID()})
 	}
 	if some, err := l.Waiting("p").Next(ctx, 10); err != nil || len(some) != 1 {
 		t.Errorf("%v, %v", some, err)
@@ -183,12 +183,12 @@ func TestWaitingAccess(t *testing.T) {
 func TestGoneOfUnknownScopes(t *testing.T) {
 	t.Parallel()
 	rule := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: sec}
-	policy, err := NewPolicy("", map[string]Node{"p": {Scopes: map[string]Node{"a": {Rules: []Rule{rule}}}}})
+	policy, err := NewPolicy("", map[string]ScopeConfig{"p": {Scopes: map[string]ScopeConfig{"a": {Rules: []Rule{rule}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	onBoth(t, Config{}, policy, func(b *bench) {
-		strange, err := NewPolicy("", map[string]Node{"p": {Scopes: map[string]Node{"b": {Rules: []Rule{rule}}}}})
+		strange, err := NewPolicy("", map[string]ScopeConfig{"p": {Scopes: map[string]ScopeConfig{"b": {Rules: []Rule{rule}}}}})
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -197,26 +197,26 @@ func TestGoneOfUnknownScopes(t *testing.T) {
 			b.t.Fatal(err)
 		}
 		other.clock = b.clock
-		var gone []Place
+		var gone []WaiterRef
 		for i := range 5 {
-			b.decide(Request{Scope: "p/a", Ticket: fmt.Sprint(i), ID: NewID()})
-			if a := (Ask{Scope: "p/a", Ticket: fmt.Sprint(i)}); i%2 == 1 {
-				gone = append(gone, a.Place())
+			b.decide(Request{Scope: "p/a", WaiterID: fmt.Sprint(i), ID: NewID()})
+			if a := (Waiter{Scope: "p/a", ID: fmt.Sprint(i)}); i%2 == 1 {
+				gone = append(gone, a.Ref())
 			}
 		}
-		if _, err := other.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 10, Gone: gone}); err != nil {
+		if _, err := other.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 10, Deleted: gone}); err != nil {
 			b.t.Fatal(err)
 		}
-		if got, err := b.Outlook(ctx, "p/a"); err != nil || got.Waiting != 2 {
+		if got, err := b.Forecast(ctx, "p/a"); err != nil || got.Waiting != 2 {
 			b.t.Errorf("%+v, %v; two are left", got, err)
 		}
 		for _, want := range []string{"2", "4"} {
 			b.pass(2 * sec)
 			woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 10})
-			if err != nil || len(woken.Granted) != 1 || woken.Granted[0].Ticket != want {
+			if err != nil || len(woken.Granted) != 1 || woken.Granted[0].ID != want {
 				b.t.Fatalf("%+v, %v; want %q", woken, err, want)
 			}
-			b.decide(Request{Scope: "p/a", Ticket: want, ID: NewID()})
+			b.decide(Request{Scope: "p/a", WaiterID: want, ID: NewID()})
 		}
 	})
 }

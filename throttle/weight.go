@@ -50,7 +50,7 @@ func (p *Policy) Weight(s Scope, level int) float64 {
 
 // weigh notes the weights of the names of a path, nil for none: among those that wait for a rule
 // counts that of the name below the rule's level.
-func (p *plan) weigh(weights []float64) {
+func (p *compiledScope) weigh(weights []float64) {
 	p.named, p.weights = weights, make([]string, len(p.bounds))
 	var levels []string
 	for i, b := range p.bounds {

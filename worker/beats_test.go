@@ -57,7 +57,7 @@ func TestTakenForWhoHasASlot(t *testing.T) {
 	slots := newSlots(2)
 	all.add(full, slots)
 	all.add(idle, newSlots(2))
-	for _, g := range []*gate{full, idle} {
+	for _, g := range []*dequeuePacer{full, idle} {
 		g.met[queuePrefix("q")] = true
 	}
 	first := slots.take("a")

@@ -27,9 +27,9 @@ func TestBehindTheLimits(t *testing.T) {
 		)
 		server, near := redistest.Miniredis(t)
 		t.Cleanup(synctest.Wait) // what was announced at the end has been
-		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {
+		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {
 			Rules:  []throttle.Rule{{Name: "account", Algorithm: throttle.SlidingWindow, Limit: 1000, Per: time.Second}},
-			Scopes: map[string]throttle.Node{"*": {Rules: []throttle.Rule{{Name: "tenant", Algorithm: throttle.TokenBucket, Limit: 100, Per: time.Second}}}},
+			Scopes: map[string]throttle.ScopeConfig{"*": {Rules: []throttle.Rule{{Name: "tenant", Algorithm: throttle.TokenBucket, Limit: 100, Per: time.Second}}}},
 		}})
 		if err != nil {
 			t.Fatal(err)
@@ -57,7 +57,7 @@ func TestBehindTheLimits(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			limits, err := New(Config{Redis: far, Limiter: limiter, Observer: o})
+			limits, err := NewMiddleware(MiddlewareConfig{Redis: far, Limiter: limiter, Observer: o})
 			if err != nil {
 				t.Fatal(err)
 			}

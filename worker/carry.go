@@ -59,10 +59,10 @@ func (c carried) check() error {
 	return nil
 }
 
-// carry hands a task on its last attempt to a carrier and revokes it. If that
+// reenqueue hands a task on its last attempt to a carrier and revokes it. If that
 // can't be done the task stays in its handler until it can: nothing is lost, and
 // while Redis is away there is nothing else to do.
-func (t *Throttle) carry(ctx context.Context, j *job, limited *Limited) error {
+func (t *Middleware) reenqueue(ctx context.Context, j *job, limited *Limited) error {
 	for pause := arrivePause; ; pause = min(2*pause, outagePause) {
 		err := t.send(ctx, j, limited)
 		if err == nil {
@@ -79,7 +79,7 @@ func (t *Throttle) carry(ctx context.Context, j *job, limited *Limited) error {
 // carrierID is the id of what carries a task.
 func carrierID(id string) string { return carryType + ":" + id }
 
-func (t *Throttle) send(ctx context.Context, j *job, limited *Limited) error {
+func (t *Middleware) send(ctx context.Context, j *job, limited *Limited) error {
 	info, err := t.inspector.GetTaskInfo(j.queue, j.id)
 	if err != nil {
 		return err
@@ -127,9 +127,9 @@ func ownHeaders(j *job, info *asynq.TaskInfo) map[string]string {
 	return h
 }
 
-// arrive runs a carrier: it enqueues the task that it carries, once that task is
+// finishReenqueue runs a carrier: it enqueues the task that it carries, once that task is
 // gone from its old form.
-func (t *Throttle) arrive(ctx context.Context, carrier *asynq.Task) error {
+func (t *Middleware) finishReenqueue(ctx context.Context, carrier *asynq.Task) error {
 	var c carried
 	if err := json.Unmarshal(carrier.Payload(), &c); err != nil {
 		return permanent(fmt.Errorf("headway: a carrier's payload can't be read: %w", err))
@@ -161,7 +161,7 @@ func (t *Throttle) arrive(ctx context.Context, carrier *asynq.Task) error {
 	return &Limited{At: time.Now(), text: waitingText + " to bring back task " + c.ID}
 }
 
-func (t *Throttle) enqueue(ctx context.Context, name string, c carried) error {
+func (t *Middleware) enqueue(ctx context.Context, name string, c carried) error {
 	task := asynq.NewTaskWithHeaders(c.Type, c.Payload, c.Headers)
 	opts := []asynq.Option{
 		asynq.TaskID(c.ID), asynq.Queue(name), asynq.MaxRetry(neverByAsynq), asynq.Timeout(neverCut),
@@ -186,7 +186,7 @@ func (c carried) became(info *asynq.TaskInfo) bool {
 
 // clearWay removes the old form of a task whose revocation never reached Redis:
 // asynq's recoverer has archived it as a task whose worker died.
-func (t *Throttle) clearWay(name string, info *asynq.TaskInfo) {
+func (t *Middleware) clearWay(name string, info *asynq.TaskInfo) {
 	if info.State != asynq.TaskStateArchived || info.LastErr != asynq.ErrLeaseExpired.Error() {
 		return
 	}

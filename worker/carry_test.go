@@ -58,7 +58,7 @@ func TestArrivalsReplyIsLost(t *testing.T) {
 	for name, again := range map[string]bool{"and the call is sent again": true, "and the client gives up": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSystem(t, perSecond(1), Config{Hold: -1})
+			s := newSystem(t, perSecond(1), MiddlewareConfig{Hold: -1})
 			lost := &lostArrival{id: "foreign", sentAgain: again}
 			s.rdb.AddHook(lost)
 			s.add(queue.Task{ID: "first"})

@@ -11,7 +11,7 @@ import (
 // claims tells Redis which tasks have taken the starts that they were granted here, those of a provider together: what is
 // to be told while a call is under way goes out with the next. It is safe for concurrent use.
 type claims struct {
-	t  *Throttle
+	t  *Middleware
 	mu sync.Mutex
 	// next are those to be told by the next call of a provider. One that has a call under way is there, with nil if there
 	// are none.
@@ -20,16 +20,16 @@ type claims struct {
 
 // claim is what one call tells.
 type claim struct {
-	places []throttle.Place
+	places []throttle.WaiterRef
 	told   chan struct{} // closed when the call has ended
 }
 
-func newClaims(t *Throttle) *claims { return &claims{t: t, next: map[string]*claim{}} }
+func newClaims(t *Middleware) *claims { return &claims{t: t, next: map[string]*claim{}} }
 
 // tell has it told that a task has its start. It takes no lock itself, so that no run waits for others that begin: a
 // goroutine that is stopped while it holds one would have all of them start late. What it returns waits until it was
 // told, so that nobody finds the task in flight who meets it after its run.
-func (c *claims) tell(place throttle.Place) (wait func()) {
+func (c *claims) tell(place throttle.WaiterRef) (wait func()) {
 	told := make(chan struct{})
 	go func() {
 		defer close(told)
@@ -39,7 +39,7 @@ func (c *claims) tell(place throttle.Place) (wait func()) {
 }
 
 // add has a task told by the next call.
-func (c *claims) add(place throttle.Place) *claim {
+func (c *claims) add(place throttle.WaiterRef) *claim {
 	name := provider(place.Scope)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,7 +67,7 @@ func (c *claims) send(name string) {
 		}
 		c.next[name] = nil
 		c.mu.Unlock()
-		if err := c.t.cfg.Limiter.TellClaimed(context.Background(), name, one.places); err != nil {
+		if err := c.t.cfg.Limiter.ReportClaimed(context.Background(), name, one.places); err != nil {
 			c.t.observer.Failed("claim")
 			if more, due := c.t.repeats.due("claim", time.Now()); due {
 				c.t.log.Warn("redis was not told of tasks that have started; it is with the next call", "provider", name, "more", more, "error", err)

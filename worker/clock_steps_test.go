@@ -73,7 +73,7 @@ func TestClockSteps(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					rule := row.rule
 					rule.Name, rule.Limit, rule.Per = "r", limit, time.Second
-					policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: []throttle.Rule{rule}}})
+					policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: []throttle.Rule{rule}}})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -88,7 +88,7 @@ func TestClockSteps(t *testing.T) {
 						starts = append(starts, time.Now())
 						return nil
 					}
-					one, other := newSystemOn(t, rdb, policy, Config{}), newSystemOn(t, rdb, policy, Config{})
+					one, other := newSystemOn(t, rdb, policy, MiddlewareConfig{}), newSystemOn(t, rdb, policy, MiddlewareConfig{})
 					one.planned(jobs(tasks, "p/a")...)
 					began := time.Now()
 					one.serve(asynq.Config{Concurrency: 8}, start)
@@ -148,15 +148,15 @@ func TestWaitsGoByRedissClock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: full(10 * time.Minute)}})
+				policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: full(10 * time.Minute)}})
 				must(t, err)
 				clock := setClock{off: off}
 				m, rdb := redistest.Miniredis(t)
 				clock.of(t, m)
-				s := newSystemOn(t, rdb, policy, Config{Patience: Fail()})
+				s := newSystemOn(t, rdb, policy, MiddlewareConfig{OnMaxWait: Fail()})
 				d, err := s.throttle.cfg.Limiter.Decide(t.Context(), throttle.Request{Scope: "p/a"})
 				must(t, err)
-				ctx, lease := s.throttle.cfg.Limiter.Hold(t.Context(), d.Grant)
+				ctx, lease := s.throttle.cfg.Limiter.Lease(t.Context(), d.Grant)
 				t.Cleanup(func() { _ = lease.Release(context.WithoutCancel(ctx)) })
 				// Another worker, whose clock is right, has put it back ten minutes less three seconds ago.
 				s.addForeign("t", asynq.MaxRetry(3))

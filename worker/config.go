@@ -32,7 +32,7 @@ const (
 // It takes the number of tasks that may wait in handlers from Concurrency, the
 // first time it is called, and what queues weigh from Queues and StrictPriority each
 // time: among tasks that wait for their limits they count as they do in asynq.
-func (t *Throttle) Config(cfg asynq.Config) asynq.Config {
+func (t *Middleware) Config(cfg asynq.Config) asynq.Config {
 	t.size(concurrency(cfg))
 	t.weights.serves(queue.NewWeights(cfg.Queues, cfg.StrictPriority))
 	t.queues.serve(cfg.Queues)
@@ -93,8 +93,8 @@ func concurrency(cfg asynq.Config) int {
 // Server is an asynq server whose tasks keep the limits.
 type Server struct {
 	*asynq.Server
-	throttle *Throttle
-	guard    *guard
+	throttle *Middleware
+	guard    *retryingClient
 }
 
 // NewServer returns an asynq server over Config.Redis, made of cfg as Config
@@ -104,7 +104,7 @@ type Server struct {
 //
 // Concurrency tasks run at once, and at most half as many more of other tenants while one tenant's have more
 // than half of the slots: see Config.Tenant.
-func (t *Throttle) NewServer(cfg asynq.Config) *Server {
+func (t *Middleware) NewServer(cfg asynq.Config) *Server {
 	cfg = t.Config(cfg)
 	slots := newSlots(concurrency(cfg))
 	g := newGuard(t, newGate(cfg.TaskCheckInterval), slots)
@@ -135,9 +135,9 @@ func (s *Server) Start(handler asynq.Handler) error {
 
 // join counts the process among those that share the limits, once it serves, and once
 // a rule asks for it.
-func (t *Throttle) join() {
+func (t *Middleware) join() {
 	if limiter := t.cfg.Limiter; t.serves.Load() && limiter.Policy().SharesLimits() {
-		t.joined.Do(func() { go limiter.Join(t.serving) })
+		t.joined.Do(func() { go limiter.Heartbeat(t.serving) })
 	}
 }
 
@@ -169,7 +169,7 @@ func (s *Server) Stop() {
 
 // retired tells whether servers were started here and all of them were stopped: tasks that
 // this process released would only wait for another to look.
-func (t *Throttle) retired() bool { return t.serves.Load() && t.gates.none() }
+func (t *Middleware) retired() bool { return t.serves.Load() && t.gates.none() }
 
 // Shutdown takes no new task, puts those that wait in handlers back and lets the
 // running ones end, for asynq's ShutdownTimeout at most: then they go back too. The Throttle ends

@@ -101,7 +101,7 @@ func TestDeadlineOfAsynqs(t *testing.T) {
 // The same where its turn is far: asynq brings it back at its deadline.
 func TestDeadlineOfAsynqsInLine(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, full(0), Config{})
+	s := newSystem(t, full(0), MiddlewareConfig{})
 	began, end := make(chan struct{}), make(chan struct{})
 	s.add(queue.Task{ID: "blocks"})
 	s.serve(asynq.Config{Concurrency: 4, RetryDelayFunc: never}, func(context.Context, *asynq.Task) error {
@@ -125,7 +125,7 @@ func TestDeadlineOfAsynqsInLine(t *testing.T) {
 // what it has to others, at once, and comes back by asynq's own delay.
 func TestCancelProcessing(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: 1, Per: 4 * time.Second}}, Config{Hold: 5 * time.Second})
+	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: 1, Per: 4 * time.Second}}, MiddlewareConfig{Hold: 5 * time.Second})
 	held := make(chan struct{}, 10)
 	s.seen.onHold = func() { held <- struct{}{} }
 	s.add(queue.Task{ID: "first"})
@@ -151,14 +151,14 @@ func TestCancelProcessing(t *testing.T) {
 // line for longer than asynq keeps it.
 func TestTimeoutWhileDeciding(t *testing.T) {
 	t.Parallel()
-	s := forAnHour(t, Config{})
+	s := forAnHour(t, MiddlewareConfig{})
 	s.addForeign("waits", asynq.Timeout(time.Hour), asynq.MaxRetry(5))
 	s.onlyWait(1)
 	// Its handler has been called and is over, as asynq sees it, before it is denied.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	j := &job{task: asynq.NewTask("work", nil), id: "waits", queue: "default", scope: "p/a"}
-	if err := s.throttle.denied(ctx, j, throttle.Decision{Turn: throttle.Turn{Waits: true}}); err == nil {
+	if err := s.throttle.denied(ctx, j, throttle.Decision{Position: throttle.QueuePosition{Waits: true}}); err == nil {
 		t.Error("it is not told to have ended")
 	}
 	s.onlyWait(0)
@@ -168,13 +168,13 @@ func TestTimeoutWhileDeciding(t *testing.T) {
 // been denied and not yet put back.
 func TestRecoveredInLine(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1), Config{})
+	s := newSystem(t, perHour(1), MiddlewareConfig{})
 	if d, err := s.throttle.cfg.Limiter.Allow(t.Context(), "p/a"); err != nil || !d.Allowed {
 		t.Fatalf("%+v, %v", d, err)
 	}
 	for id, retries := range map[string]int{"comes back": 3, "is archived": 0} {
 		s.addForeign(id, asynq.MaxRetry(retries))
-		_, err := s.throttle.cfg.Limiter.LineUp(t.Context(), []throttle.Ask{{Scope: "p/a", Ticket: queue.Ticket("default", id)}}, 0, 0)
+		_, err := s.throttle.cfg.Limiter.Join(t.Context(), []throttle.Waiter{{Scope: "p/a", ID: queue.Ticket("default", id)}}, 0, 0)
 		must(t, err)
 		key := "asynq:{default}:"
 		must(t, s.rdb.LRem(t.Context(), key+"pending", 1, id).Err())
@@ -189,7 +189,7 @@ func TestRecoveredInLine(t *testing.T) {
 		info := s.info("comes back")
 		return info != nil && info.State == asynq.TaskStateRetry && info.Retried == 1
 	})
-	if got, err := s.throttle.cfg.Limiter.InspectTicket(t.Context(), throttle.Ask{Scope: "p/a", Ticket: queue.Ticket("default", "comes back")}); err != nil || !got.Waits {
+	if got, err := s.throttle.cfg.Limiter.InspectWaiter(t.Context(), throttle.Waiter{Scope: "p/a", ID: queue.Ticket("default", "comes back")}); err != nil || !got.Waits {
 		t.Errorf("%+v, %v: it has lost its place", got, err)
 	}
 }

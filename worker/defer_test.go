@@ -29,7 +29,7 @@ func (b busy) DeferBy() (wait time.Duration, known, deferred bool) {
 // on their last attempt too, come back after the wait, and are no failures.
 func TestDeferredByTheAPI(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(100), Config{})
+	s := newSystem(t, perHour(100), MiddlewareConfig{})
 	s.add(queue.Task{ID: "own", MaxRetry: queue.Retries(0)})
 	s.addForeign("foreign", asynq.MaxRetry(0))
 	s.addForeign("more", asynq.MaxRetry(5))
@@ -72,7 +72,7 @@ func TestDeferredByWhat(t *testing.T) {
 			t.Fatalf("%v, %t", wait, deferred)
 		}
 	}
-	s := newSystem(t, perHour(100), Config{})
+	s := newSystem(t, perHour(100), MiddlewareConfig{})
 	s.add(queue.Task{ID: "t", MaxRetry: queue.Retries(0)})
 	s.serve(asynq.Config{}, func(context.Context, *asynq.Task) error { return busy{} })
 	s.until("it is archived", func() bool {
@@ -88,7 +88,7 @@ func TestDeferredByWhat(t *testing.T) {
 // is a failure as any other, so that no API keeps a task for ever; each attempt begins to count anew.
 func TestDeferralsEnd(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(100), Config{MaxDeferrals: 2})
+	s := newSystem(t, perHour(100), MiddlewareConfig{MaxDeferrals: 2})
 	s.add(queue.Task{ID: "own", MaxRetry: queue.Retries(0)})
 	s.add(queue.Task{ID: "again", MaxRetry: queue.Retries(1)})
 	s.addForeign("foreign", asynq.MaxRetry(1))
@@ -108,7 +108,7 @@ func TestDeferralsEnd(t *testing.T) {
 func TestDeferralsEndByMaxWait(t *testing.T) {
 	t.Parallel()
 	rule := throttle.Rule{Name: "r", Algorithm: throttle.TokenBucket, Limit: 100, Per: time.Second, Burst: 100, MaxWait: time.Second}
-	s := newSystem(t, []throttle.Rule{rule}, Config{Patience: Fail(), MaxDeferrals: -1})
+	s := newSystem(t, []throttle.Rule{rule}, MiddlewareConfig{OnMaxWait: Fail(), MaxDeferrals: -1})
 	s.add(queue.Task{ID: "own", MaxRetry: queue.Retries(3)})
 	s.addForeign("foreign", asynq.MaxRetry(3))
 	s.serve(asynq.Config{}, func(context.Context, *asynq.Task) error { return busy{wait: 100 * time.Millisecond, known: true} })

@@ -68,7 +68,7 @@ func scriptKeys(cmd redis.Cmder) (keys []string) {
 // while a limited task is put back must not make it a failed one.
 func TestDeadSyncer(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perSecond(1), Config{Hold: -1})
+	s := newSystem(t, perSecond(1), MiddlewareConfig{Hold: -1})
 	fault := &failing{}
 	s.rdb.AddHook(fault)
 	s.add(queue.Task{ID: "first", MaxRetry: queue.Retries(0)})
@@ -92,16 +92,16 @@ func TestDeadSyncer(t *testing.T) {
 // running uses an attempt, as in asynq."
 func TestKilled(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(100), Config{})
+	s := newSystem(t, perHour(100), MiddlewareConfig{})
 	ctx := t.Context()
 	if err := s.rdb.Set(ctx, "hw:run:{default}:in its last attempt", 1, time.Minute).Err(); err != nil {
 		t.Fatal(err)
 	}
 	j := func(id string) *job { return &job{id: id, queue: "default", own: true, budget: 0, retried: 1} }
-	if err := s.throttle.fresh(ctx, j("before its start")); err != nil {
+	if err := s.throttle.checkExpired(ctx, j("before its start")); err != nil {
 		t.Errorf("killed before its start: %v", err)
 	}
-	if err := s.throttle.fresh(ctx, j("in its last attempt")); err == nil {
+	if err := s.throttle.checkExpired(ctx, j("in its last attempt")); err == nil {
 		t.Error("killed in its last attempt, it may run again")
 	}
 }
@@ -109,7 +109,7 @@ func TestKilled(t *testing.T) {
 // The mark of a last attempt is there while it runs and gone after it.
 func TestMarkOfLastAttempt(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(100), Config{})
+	s := newSystem(t, perHour(100), MiddlewareConfig{})
 	s.add(queue.Task{ID: "t", MaxRetry: queue.Retries(0)})
 	during := make(chan int64, 1)
 	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
@@ -130,7 +130,7 @@ func TestMarkOfLastAttempt(t *testing.T) {
 // older, and it runs all the same, since it had not started.
 func TestRecoveredBeforeItsStart(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(100), Config{})
+	s := newSystem(t, perHour(100), MiddlewareConfig{})
 	ctx := t.Context()
 	s.add(queue.Task{ID: "t", MaxRetry: queue.Retries(0)})
 	// What a worker that was killed leaves behind: the task active, its lease long over.
@@ -155,7 +155,7 @@ func TestRecoveredBeforeItsStart(t *testing.T) {
 func TestShutdownWhileHolding(t *testing.T) {
 	t.Parallel()
 	rules := []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: 15 * time.Second}}
-	s := newSystem(t, rules, Config{Hold: throttle.MaxAhead, Holders: 3})
+	s := newSystem(t, rules, MiddlewareConfig{Hold: throttle.MaxDelayLimit, MaxHolds: 3})
 	s.add(queue.Task{ID: "runs"})
 	server := s.serve(asynq.Config{}, nil)
 	<-s.ended
@@ -185,7 +185,7 @@ func TestShutdownWhileHolding(t *testing.T) {
 func TestLimiterIsAway(t *testing.T) {
 	t.Parallel()
 	away := redistest.NewServer(t)
-	s := newSystem(t, perHour(100), Config{})
+	s := newSystem(t, perHour(100), MiddlewareConfig{})
 	policy := s.throttle.cfg.Limiter.Policy()
 	rdb := redis.NewClient(&redis.Options{Addr: away.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = rdb.Close() })
@@ -214,7 +214,7 @@ func TestLimiterIsAway(t *testing.T) {
 // A lost lease cancels the run.
 func TestLostLease(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1, Lease: time.Second}}, Config{})
+	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1, Lease: time.Second}}, MiddlewareConfig{})
 	s.add(queue.Task{ID: "t", MaxRetry: queue.Retries(0)})
 	cause := make(chan error, 1)
 	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {

@@ -89,17 +89,17 @@ func TestLateCopyOfAnEnd(t *testing.T) {
 	}
 	t.Run("Redis", func(t *testing.T) {
 		t.Parallel()
-		run(t, newSystem(t, perHour(100), Config{}), 0)
+		run(t, newSystem(t, perHour(100), MiddlewareConfig{}), 0)
 	})
 	t.Run("miniredis", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: perHour(100)}})
+			policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: perHour(100)}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			_, rdb := redistest.Miniredis(t)
-			run(t, newSystemOn(t, rdb, policy, Config{}), 20*time.Second)
+			run(t, newSystemOn(t, rdb, policy, MiddlewareConfig{}), 20*time.Second)
 		})
 	})
 }
@@ -108,7 +108,7 @@ func TestLateCopyOfAnEnd(t *testing.T) {
 // task active.
 func TestOverwrittenLease(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(100), Config{})
+	s := newSystem(t, perHour(100), MiddlewareConfig{})
 	s.addForeign("t", asynq.MaxRetry(5))
 	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
 		return s.rdb.ZAddXX(ctx, "asynq:{default}:lease", redis.Z{Score: float64(time.Now().Add(asynqLease).Unix()) + 0.000001, Member: "t"}).Err()
@@ -241,12 +241,12 @@ func (tooManyClients) RedisError()   {}
 func TestEndAfterTheLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: perHour(100)}})
+		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: perHour(100)}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		mini, rdb := redistest.Miniredis(t)
-		s := newSystemOn(t, rdb, policy, Config{})
+		s := newSystemOn(t, rdb, policy, MiddlewareConfig{})
 		var cut atomic.Bool
 		away := redis.NewClient(redistest.MiniredisOptions(mini))
 		t.Cleanup(func() { _ = away.Close() })
@@ -257,7 +257,7 @@ func TestEndAfterTheLease(t *testing.T) {
 			}
 			return send()
 		}})
-		a := newSystemOn(t, away, policy, Config{})
+		a := newSystemOn(t, away, policy, MiddlewareConfig{})
 		s.addForeign("t", asynq.MaxRetry(5))
 		a.serve(atOnce, func(context.Context, *asynq.Task) error {
 			cut.Store(a.ran("t") == 1)

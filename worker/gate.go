@@ -18,7 +18,7 @@ import (
 // this at most.
 const roundPause = 2 * time.Millisecond
 
-// gate decides when an idle server looks for tasks, and hands it those that this process has taken for it.
+// dequeuePacer decides when an idle server looks for tasks, and hands it those that this process has taken for it.
 //
 // asynq asks its queues one after the other, a round, until one has a task; when none has, it sleeps and
 // begins the next round, and nothing can wake it. So it is told to sleep next to
@@ -36,7 +36,7 @@ const roundPause = 2 * time.Millisecond
 //
 // A busy server is never held back, and no queue of a round before another: asynq says in which order they are
 // asked. A gate belongs to one server and is safe for concurrent use.
-type gate struct {
+type dequeuePacer struct {
 	interval time.Duration
 	free     func() int // how many slots the server has to spare; nil: enough
 
@@ -102,8 +102,8 @@ const (
 
 // newGate returns a gate whose server looks for tasks every interval on average,
 // between half of it and one and a half, as asynq does.
-func newGate(interval time.Duration) *gate {
-	return &gate{
+func newGate(interval time.Duration) *dequeuePacer {
+	return &dequeuePacer{
 		interval: interval, shuts: map[string]int{}, finds: map[string]int{}, vain: map[string]int{},
 		met: map[string]bool{}, empty: map[string]bool{},
 		kicked: make(chan struct{}), changed: make(chan struct{}), stopped: make(chan struct{}),
@@ -111,7 +111,7 @@ func newGate(interval time.Duration) *gate {
 }
 
 // kick has every queue asked once, at once, or again if it is being asked now.
-func (g *gate) kick() {
+func (g *dequeuePacer) kick() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	clear(g.vain)
@@ -121,7 +121,7 @@ func (g *gate) kick() {
 
 // put has tasks handed out that were taken for this server, each at its time. It returns false when the server has
 // stopped: nobody would ask for them.
-func (g *gate) put(list ...*handout) bool {
+func (g *dequeuePacer) put(list ...*handout) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed() {
@@ -133,14 +133,14 @@ func (g *gate) put(list ...*handout) bool {
 }
 
 // serves says whether the server asks for tasks of a queue, and how many it has here.
-func (g *gate) serves(name string) (asks bool, has int) {
+func (g *dequeuePacer) serves(name string) (asks bool, has int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.met[queuePrefix(name)] && !g.closed(), len(g.taken)
 }
 
 // atHand says whether tasks are to be handed out now.
-func (g *gate) atHand() bool {
+func (g *dequeuePacer) atHand() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	_, n := g.taken.due("", time.Now())
@@ -149,7 +149,7 @@ func (g *gate) atHand() bool {
 
 // withdraw takes back all that was not handed out, once the gate was stopped. Where Redis is being asked, it waits for
 // the answers.
-func (g *gate) withdraw() []*handout {
+func (g *dequeuePacer) withdraw() []*handout {
 	for {
 		g.mu.Lock()
 		g.keep()
@@ -164,16 +164,16 @@ func (g *gate) withdraw() []*handout {
 }
 
 // change lets looks see what has changed. g.mu is held.
-func (g *gate) change() {
+func (g *dequeuePacer) change() {
 	close(g.changed)
 	g.changed = make(chan struct{})
 }
 
 // stop makes every look, held back or yet to come, find nothing, at once.
-func (g *gate) stop() { g.once.Do(func() { close(g.stopped) }) }
+func (g *dequeuePacer) stop() { g.once.Do(func() { close(g.stopped) }) }
 
 // look finds a task of queue: one that was taken, or one that ask brings from Redis, when it is time to ask.
-func (g *gate) look(ctx context.Context, queue string, ask ask) found {
+func (g *dequeuePacer) look(ctx context.Context, queue string, ask ask) found {
 	for began := true; ; began = false {
 		answer, wait, changed, heard := g.next(ctx, queue, began, ask)
 		if answer != nil {
@@ -189,14 +189,14 @@ func (g *gate) look(ctx context.Context, queue string, ask ask) found {
 }
 
 // begins notes the queue of a look: of a round asynq asks each once. g.mu is held.
-func (g *gate) begins(queue string) {
+func (g *dequeuePacer) begins(queue string) {
 	g.met[queue] = true
 	g.sole = len(g.met) == 1 && (g.sole || g.last == queue)
 	g.last, g.begun, g.until = "", time.Now(), time.Time{}
 }
 
 // goesOn has asynq go on to its next queue. g.mu is held.
-func (g *gate) goesOn(queue string) *found {
+func (g *dequeuePacer) goesOn(queue string) *found {
 	g.last = queue
 	g.keep()
 	return nothing()
@@ -205,7 +205,7 @@ func (g *gate) goesOn(queue string) *found {
 func nothing() *found { return &found{answer: redis.NewCmdResult(nil, redis.Nil)} }
 
 // next is one step of a look: its answer, or until when it waits and what ends that sooner.
-func (g *gate) next(ctx context.Context, queue string, began bool, ask ask) (answer *found, wait time.Duration, changed, heard <-chan struct{}) {
+func (g *dequeuePacer) next(ctx context.Context, queue string, began bool, ask ask) (answer *found, wait time.Duration, changed, heard <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed() {
@@ -249,14 +249,14 @@ func (g *gate) next(ctx context.Context, queue string, began bool, ask ask) (ans
 }
 
 // shut keeps a queue from being asked, as if it were empty, until open ends that; what is here is handed out.
-func (g *gate) shut(queue string) {
+func (g *dequeuePacer) shut(queue string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.shuts[queue]++
 }
 
 // settled returns when no answer of a queue that was shut is on its way.
-func (g *gate) settled(queue string) {
+func (g *dequeuePacer) settled(queue string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for g.asked != nil && g.asked.queue == queue && g.asked.found == nil {
@@ -268,7 +268,7 @@ func (g *gate) settled(queue string) {
 }
 
 // open lets a queue be asked again that was shut.
-func (g *gate) open(queue string) {
+func (g *dequeuePacer) open(queue string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.shuts[queue]--; g.shuts[queue] <= 0 {
@@ -279,7 +279,7 @@ func (g *gate) open(queue string) {
 
 // unshut is how many of the queues that asynq has asked are not shut, and how many of them are left in the round at hand.
 // g.mu is held.
-func (g *gate) unshut() (all, left int) {
+func (g *dequeuePacer) unshut() (all, left int) {
 	for name := range g.met {
 		if g.shuts[name] > 0 {
 			continue
@@ -292,10 +292,10 @@ func (g *gate) unshut() (all, left int) {
 }
 
 // mayBegin says whether a round may begin after one that has found nothing. g.mu is held.
-func (g *gate) mayBegin(now time.Time) bool { return !now.Before(g.rests) || isClosed(g.heard) }
+func (g *dequeuePacer) mayBegin(now time.Time) bool { return !now.Before(g.rests) || isClosed(g.heard) }
 
 // due says whether a queue is to be asked now: not while the round before has found nothing. g.mu is held.
-func (g *gate) due(queue string, now time.Time) bool {
+func (g *dequeuePacer) due(queue string, now time.Time) bool {
 	if _, left := g.unshut(); left == 0 && g.empty[queue] && g.mayBegin(now) {
 		clear(g.empty)
 	}
@@ -309,7 +309,7 @@ func (g *gate) due(queue string, now time.Time) bool {
 }
 
 // ask begins to ask Redis. g.mu is held.
-func (g *gate) ask(ctx context.Context, queue string, ask ask) {
+func (g *dequeuePacer) ask(ctx context.Context, queue string, ask ask) {
 	q := &question{queue: queue, n: g.several(queue), glance: g.pends != nil && g.vain[queue] >= vainOften, began: time.Now()}
 	g.asked = q
 	go func() {
@@ -322,14 +322,14 @@ func (g *gate) ask(ctx context.Context, queue string, ask ask) {
 }
 
 // room says whether the server has a slot beside those for what is at hand of a queue. g.mu is held.
-func (g *gate) room(queue string, now time.Time) bool {
+func (g *dequeuePacer) room(queue string, now time.Time) bool {
 	its, _ := g.taken.due(queue, now)
 	return its == 0 || g.free == nil || its < g.free()
 }
 
 // several is for how many tasks of a queue Redis is asked: for one where another queue has some at hand, which go
 // first or after it as asynq says. g.mu is held.
-func (g *gate) several(queue string) int {
+func (g *dequeuePacer) several(queue string) int {
 	n := min(1+g.finds[queue]/findsMore, mostAsked)
 	if n > 1 && g.free != nil {
 		n = min(n, g.free()-len(g.taken))
@@ -341,7 +341,7 @@ func (g *gate) several(queue string) int {
 }
 
 // answered notes what Redis has answered. Tasks that no look waits for any more are handed out by the next ones.
-func (g *gate) answered(q *question, answers []found) {
+func (g *dequeuePacer) answered(q *question, answers []found) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	has := 0
@@ -376,7 +376,7 @@ func (g *gate) answered(q *question, answers []found) {
 
 // answer takes an answer that a look waits for, if it has come: a task first. All others are kept for the next look.
 // g.mu is held.
-func (g *gate) answer() *found {
+func (g *dequeuePacer) answer() *found {
 	q := g.asked
 	if q == nil || !q.awaited || q.found == nil {
 		return nil
@@ -402,7 +402,7 @@ func (g *gate) answer() *found {
 }
 
 // keep lets answers be kept for the next look: no look waits for them any more. g.mu is held.
-func (g *gate) keep() {
+func (g *dequeuePacer) keep() {
 	q := g.asked
 	if q == nil {
 		return
@@ -419,7 +419,7 @@ func (g *gate) keep() {
 }
 
 // add notes tasks to be handed out. g.mu is held.
-func (g *gate) add(list ...*handout) {
+func (g *dequeuePacer) add(list ...*handout) {
 	g.taken.add(list...)
 	if g.overdue == nil {
 		g.overdue = time.AfterFunc(handoutStays, g.expire)
@@ -427,7 +427,7 @@ func (g *gate) add(list ...*handout) {
 }
 
 // expire gives those back that this server has had no slot for: another one may have.
-func (g *gate) expire() {
+func (g *dequeuePacer) expire() {
 	g.mu.Lock()
 	now := time.Now()
 	late := g.taken.remove(func(one *handout) bool { return now.Sub(one.at) >= handoutStays })
@@ -441,7 +441,7 @@ func (g *gate) expire() {
 }
 
 // closed tells whether the gate was stopped.
-func (g *gate) closed() bool { return isClosed(g.stopped) }
+func (g *dequeuePacer) closed() bool { return isClosed(g.stopped) }
 
 func isClosed(c <-chan struct{}) bool {
 	select {
@@ -453,7 +453,7 @@ func isClosed(c <-chan struct{}) bool {
 }
 
 // rest waits for the end of wait, a change or a kick; false means that the server stops.
-func (g *gate) rest(wait time.Duration, changed, kicked <-chan struct{}) bool {
+func (g *dequeuePacer) rest(wait time.Duration, changed, kicked <-chan struct{}) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
@@ -480,19 +480,19 @@ func dequeues(ctx context.Context, keys []string) (queue string, ok bool) {
 // gates are those of a Throttle's servers. They are safe for concurrent use.
 type gates struct {
 	mu  sync.Mutex
-	all map[*gate]*slots
+	all map[*dequeuePacer]*slots
 }
 
-func (g *gates) add(one *gate, its *slots) {
+func (g *gates) add(one *dequeuePacer, its *slots) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.all == nil {
-		g.all = map[*gate]*slots{}
+		g.all = map[*dequeuePacer]*slots{}
 	}
 	g.all[one] = its
 }
 
-func (g *gates) remove(one *gate) {
+func (g *gates) remove(one *dequeuePacer) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.all, one)
@@ -500,7 +500,7 @@ func (g *gates) remove(one *gate) {
 
 // serving returns a server that asks for tasks of a queue and has a slot, that with the most to spare beside what is to be
 // handed out; nil where there is none.
-func (g *gates) serving(name string) (found *gate) {
+func (g *gates) serving(name string) (found *dequeuePacer) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	most := 0
@@ -518,15 +518,15 @@ func (g *gates) shut(name string) (open, settled func()) {
 	g.mu.Lock()
 	all, prefix := slices.Collect(maps.Keys(g.all)), queuePrefix(name)
 	g.mu.Unlock()
-	each := func(do func(*gate, string)) func() {
+	each := func(do func(*dequeuePacer, string)) func() {
 		return func() {
 			for _, one := range all {
 				do(one, prefix)
 			}
 		}
 	}
-	each((*gate).shut)()
-	return sync.OnceFunc(each((*gate).open)), each((*gate).settled)
+	each((*dequeuePacer).shut)()
+	return sync.OnceFunc(each((*dequeuePacer).open)), each((*dequeuePacer).settled)
 }
 
 // atHand says whether a server has tasks that are to be handed out now.

@@ -21,7 +21,7 @@ import (
 // asker stands for asynq and its Redis: it asks queues through a gate, in rounds,
 // and writes down when each was asked.
 type asker struct {
-	gate   *gate
+	gate   *dequeuePacer
 	queues []string
 	began  time.Time
 
@@ -415,7 +415,7 @@ func TestIdleServer(t *testing.T) {
 		_, rdb := redistest.Miniredis(t)
 		seen := &looks{}
 		rdb.AddHook(seen)
-		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: perHour(1)}})
+		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: perHour(1)}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -423,7 +423,7 @@ func TestIdleServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		limits, err := New(Config{Redis: rdb, Limiter: limiter})
+		limits, err := NewMiddleware(MiddlewareConfig{Redis: rdb, Limiter: limiter})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// guard is the Redis client under a server. asynq tells Redis what became of a
+// retryingClient is the Redis client under a server. asynq tells Redis what became of a
 // task in one script, and when that fails it tries again with a context that is
 // over already (asynq v0.25 and v0.26): the task stays active until its lease
 // ends and then counts as failed, though it was only limited, or had succeeded.
@@ -34,11 +34,11 @@ import (
 //
 // It also holds an idle server's looks for tasks back at the gate, and those of one whose slots
 // are taken, and asks with each whether waiting tasks are woken.
-type guard struct {
+type retryingClient struct {
 	redis.UniversalClient
-	gate     *gate
+	gate     *dequeuePacer
 	slots    *slots
-	pulse    *pulse
+	pulse    *watchdog
 	releaser *releaser
 	planner  *planner
 	moves    *sync.WaitGroup // what a server that ends waits for
@@ -74,8 +74,8 @@ const (
 	mostEnds = 10_000
 )
 
-func newGuard(t *Throttle, gate *gate, slots *slots) *guard {
-	g := &guard{
+func newGuard(t *Middleware, gate *dequeuePacer, slots *slots) *retryingClient {
+	g := &retryingClient{
 		UniversalClient: t.cfg.Redis, gate: gate, slots: slots, pulse: t.waker.pulse, releaser: t.waker.releaser, planner: t.planner, moves: &t.moves, log: t.log,
 		stopping: make(chan struct{}), untaken: untaken{log: t.log}, ends: combiner{rdb: t.cfg.Redis},
 	}
@@ -86,7 +86,7 @@ func newGuard(t *Throttle, gate *gate, slots *slots) *guard {
 
 // pends says whether a queue may have a task to be taken: a Redis that does not answer is asked for one, which brings
 // the error.
-func (g *guard) pends(ctx context.Context, queue string) bool {
+func (g *retryingClient) pends(ctx context.Context, queue string) bool {
 	var pending *redis.IntCmd
 	err := throttle.ReadFromMaster(ctx, g.UniversalClient, func(pipe redis.Pipeliner) error {
 		pending = pipe.Exists(ctx, queue+"pending")
@@ -95,11 +95,11 @@ func (g *guard) pends(ctx context.Context, queue string) bool {
 	return err != nil || pending.Val() > 0
 }
 
-func (g *guard) stop() { g.once.Do(func() { close(g.stopping) }) }
+func (g *retryingClient) stop() { g.once.Do(func() { close(g.stopping) }) }
 
 // EvalSha sends a script: again if it ends a task's run, and when it is time if it
 // looks for a task.
-func (g *guard) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+func (g *retryingClient) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
 	args = withoutOurText(keys, args)
 	if isServerState(keys) && len(args) > 0 { // else the server ends
 		return g.sendState(ctx, sha, keys, args)
@@ -118,7 +118,7 @@ func (g *guard) EvalSha(ctx context.Context, sha string, keys []string, args ...
 }
 
 // Eval is EvalSha for a script that Redis did not know.
-func (g *guard) Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
+func (g *retryingClient) Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
 	args = withoutOurText(keys, args)
 	if isServerState(keys) && len(args) > 0 {
 		g.state.Store(&script)
@@ -135,7 +135,7 @@ func (g *guard) Eval(ctx context.Context, script string, keys []string, args ...
 // script sends one that asynq wants sent, with arguments, by a client or in a pipeline.
 type script func(ctx context.Context, rdb redis.Scripter, args []any) *redis.Cmd
 
-func (g *guard) send(ctx context.Context, keys []string, args []any, its script) *redis.Cmd {
+func (g *retryingClient) send(ctx context.Context, keys []string, args []any, its script) *redis.Cmd {
 	if queue, ok := dequeues(ctx, keys); ok && len(args) > 0 {
 		return g.look(ctx, queue, func(ctx context.Context, n int) []found { return g.askFor(ctx, queue, n, args, its) })
 	}
@@ -153,7 +153,7 @@ func (g *guard) send(ctx context.Context, keys []string, args []any, its script)
 }
 
 // fenced returns what goes before a script that ends a run, if the run can be told from others.
-func (g *guard) fenced(ctx context.Context, keys []string) (by fence, is bool) {
+func (g *retryingClient) fenced(ctx context.Context, keys []string) (by fence, is bool) {
 	if !endsRun(ctx, keys) {
 		return fence{}, false
 	}
@@ -162,7 +162,7 @@ func (g *guard) fenced(ctx context.Context, keys []string) (by fence, is bool) {
 }
 
 // end has a run's end sent until Redis answers, and does what was to be done then.
-func (g *guard) end(ctx context.Context, keys []string, try func(context.Context) *redis.Cmd) *redis.Cmd {
+func (g *retryingClient) end(ctx context.Context, keys []string, try func(context.Context) *redis.Cmd) *redis.Cmd {
 	cmd := g.untilTaken(ctx, try)
 	g.ended(keys, cmd.Err())
 	if lease, _ := ctx.Deadline(); isGone(cmd.Err()) && time.Now().Before(lease) {
@@ -173,7 +173,7 @@ func (g *guard) end(ctx context.Context, keys []string, try func(context.Context
 }
 
 // untilTaken sends a script that ends a run until Redis answers.
-func (g *guard) untilTaken(ctx context.Context, try func(context.Context) *redis.Cmd) *redis.Cmd {
+func (g *retryingClient) untilTaken(ctx context.Context, try func(context.Context) *redis.Cmd) *redis.Cmd {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), guardLimit)
 	defer cancel()
 	var waits untakenTask
@@ -195,7 +195,7 @@ func (g *guard) untilTaken(ctx context.Context, try func(context.Context) *redis
 }
 
 // look finds a task of queue, when there is a slot for one and it is time to: one that was taken, or by ask.
-func (g *guard) look(ctx context.Context, queue string, ask ask) *redis.Cmd {
+func (g *retryingClient) look(ctx context.Context, queue string, ask ask) *redis.Cmd {
 	g.pulse.check()
 	if !g.slots.admit(g.gate.stopped) {
 		return redis.NewCmdResult(nil, redis.Nil)
@@ -213,20 +213,20 @@ func (g *guard) look(ctx context.Context, queue string, ask ask) *redis.Cmd {
 type guardKey struct{}
 
 // guardOf returns nil where the server was not made by NewServer.
-func guardOf(ctx context.Context) *guard {
-	g, _ := ctx.Value(guardKey{}).(*guard)
+func guardOf(ctx context.Context) *retryingClient {
+	g, _ := ctx.Value(guardKey{}).(*retryingClient)
 	return g
 }
 
 // handled is a handler whose tasks know the guard.
-func (g *guard) handled(next asynq.Handler) asynq.Handler {
+func (g *retryingClient) handled(next asynq.Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 		return next.ProcessTask(context.WithValue(ctx, guardKey{}, g), task)
 	})
 }
 
 // takeSlot gives a task a slot of its server; nil where nobody counts them.
-func (g *guard) takeSlot(ctx context.Context) *slot {
+func (g *retryingClient) takeSlot(ctx context.Context) *slot {
 	if g == nil {
 		return nil
 	}
@@ -240,7 +240,7 @@ func taskKey(queue, id string) string { return "asynq:{" + queue + "}:t:" + id }
 
 // onEnd has do called when Redis has taken what became of a task, and not if this process
 // dies before.
-func (g *guard) onEnd(j *job, do func()) {
+func (g *retryingClient) onEnd(j *job, do func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.onEnds == nil || len(g.onEnds) >= mostEnds {
@@ -251,7 +251,7 @@ func (g *guard) onEnd(j *job, do func()) {
 
 // ended does what was to be done when a run's end is noted: now, or by a call before whose
 // reply was lost.
-func (g *guard) ended(keys []string, err error) {
+func (g *retryingClient) ended(keys []string, err error) {
 	for _, key := range keys {
 		g.slots.ended(key)
 	}
@@ -273,7 +273,7 @@ func (g *guard) ended(keys []string, err error) {
 }
 
 // rest waits before the next try; a stopping server has little time left.
-func (g *guard) rest(ctx context.Context, pause time.Duration, cancel context.CancelFunc) bool {
+func (g *retryingClient) rest(ctx context.Context, pause time.Duration, cancel context.CancelFunc) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	stopping := g.stopping

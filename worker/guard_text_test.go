@@ -16,7 +16,7 @@ import (
 // "A completed task keeps no text of having waited", and the text of a real failure stays.
 func TestCompletedTaskHasNotFailed(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perSecond(1), Config{Hold: -1, Patience: WaitOn()})
+	s := newSystem(t, perSecond(1), MiddlewareConfig{Hold: -1, OnMaxWait: WaitOn()})
 	for _, id := range []string{"a", "b", "c"} {
 		s.add(queue.Task{ID: id, Remember: time.Hour})
 	}

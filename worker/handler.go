@@ -20,27 +20,27 @@ import (
 // with that reason; one that next has no handler for fails as it does with asynq's
 // own mux. Neither spends anything. Use it with a server whose asynq.Config went
 // through Config.
-func (t *Throttle) Handler(next asynq.Handler) asynq.Handler {
+func (t *Middleware) Handler(next asynq.Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 		t.size(1)
 		slot, leave := t.takeSlot(ctx)
 		defer leave()
 		t.waker.pulse.check()
 		if task.Type() == carryType {
-			return t.arrive(ctx, task)
+			return t.finishReenqueue(ctx, task)
 		}
 		j, err := t.read(ctx, task)
 		j.slot = slot
 		t.observer.PickedUp(j.queue)
 		if err == nil {
-			if err = t.fresh(ctx, j); err != nil && j.scope != "" {
+			if err = t.checkExpired(ctx, j); err != nil && j.scope != "" {
 				t.waker.leaves(j)
 			}
 		}
 		if err != nil {
 			return permanent(err)
 		}
-		if err := known(next, task); err != nil {
+		if err := checkHandler(next, task); err != nil {
 			return t.noHandler(ctx, j, err)
 		}
 		if j.scope == "" {
@@ -59,7 +59,7 @@ func (t *Throttle) Handler(next asynq.Handler) asynq.Handler {
 }
 
 // unscoped runs a task that no limit concerns, where such tasks may run.
-func (t *Throttle) unscoped(ctx context.Context, j *job, next asynq.Handler) error {
+func (t *Middleware) unscoped(ctx context.Context, j *job, next asynq.Handler) error {
 	if t.cfg.FailUnscoped && t.cfg.Limiter.Policy().Denies() {
 		return permanent(errUnscoped)
 	}
@@ -69,19 +69,19 @@ func (t *Throttle) unscoped(ctx context.Context, j *job, next asynq.Handler) err
 var errUnscoped = fmt.Errorf("headway: the task names no scope to spend from, and the limits deny what meets no rule; "+
 	"set its header %s, or unmatched: allow", queue.HeaderScope)
 
-// Knower is what a handler can also be, to say which tasks it is for: others
+// TaskMatcher is what a handler can also be, to say which tasks it is for: others
 // then fail before they spend anything, see Config.FailUnknownTypes. An asynq.ServeMux is asked by itself,
 // and takes a pattern for the beginning of a type.
-type Knower interface {
-	Knows(task *asynq.Task) bool
+type TaskMatcher interface {
+	Matches(task *asynq.Task) bool
 }
 
-// known refuses a task that next has no handler for, before anything is spent.
-func known(next asynq.Handler, task *asynq.Task) error {
+// checkHandler refuses a task that next has no handler for, before anything is spent.
+func checkHandler(next asynq.Handler, task *asynq.Task) error {
 	knows := true
 	switch h := next.(type) {
-	case Knower:
-		knows = h.Knows(task)
+	case TaskMatcher:
+		knows = h.Matches(task)
 	case *asynq.ServeMux:
 		_, pattern := h.Handler(task)
 		knows = pattern != ""
@@ -104,33 +104,33 @@ func (e *noHandlerError) Unwrap() error { return asynq.ErrHandlerNotFound }
 // noHandler is what becomes of a task that next has no handler for: another worker may have
 // one, such as those of the next release. It has had no turn, and leaves its line, if it stands
 // in one, until it comes again.
-func (t *Throttle) noHandler(ctx context.Context, j *job, err error) error {
+func (t *Middleware) noHandler(ctx context.Context, j *job, err error) error {
 	if j.scope != "" && t.stands(ctx, j) {
 		t.waker.leaves(j)
 	}
 	if t.cfg.FailUnknownTypes {
 		return permanent(err)
 	}
-	return t.counted(j, err)
+	return t.applyBudget(j, err)
 }
 
 // start decides on the task and, where its time is near and there is a place to
 // wait in, waits for it. One whose tenant has its share of the slots goes to its line instead.
-func (t *Throttle) start(ctx context.Context, j *job, slot *slot) (throttle.Decision, error) {
+func (t *Middleware) start(ctx context.Context, j *job, slot *slot) (throttle.Decision, error) {
 	t.asking.Add(1)
 	decided := sync.OnceFunc(func() { t.asking.Add(-1) })
 	defer decided()
 	req := t.request(j)
 	t.queues.came(j.queue)
 	t.waker.learn(ctx, provider(j.scope))
-	req.Granted = t.waker.arrived(provider(j.scope), req.Ticket)
+	req.Granted = t.waker.arrived(provider(j.scope), req.WaiterID)
 	if j.crowded = !slot.startsFor(t.tenant(j.scope), req.Granted != nil); j.crowded {
 		d, err := t.cfg.Limiter.Queue(ctx, req)
 		t.hear(j, d, err)
 		return d, err
 	}
 	ctx, cancel := t.whileServing(ctx)
-	leave := t.stay(ctx, j, &req)
+	leave := t.acquireHold(ctx, j, &req)
 	if hold := req.OnWait; hold != nil {
 		req.OnWait = func(d time.Duration) func() { decided(); return hold(d) }
 	}
@@ -151,40 +151,40 @@ func (t *Throttle) start(ctx context.Context, j *job, slot *slot) (throttle.Deci
 }
 
 // hear heeds what a decision says of those who wait.
-func (t *Throttle) hear(j *job, d throttle.Decision, err error) {
-	if err == nil && d.Turn.Look >= 0 {
+func (t *Middleware) hear(j *job, d throttle.Decision, err error) {
+	if err == nil && d.Position.Look >= 0 {
 		t.waker.heard(provider(j.scope), d)
 	}
 }
 
-// stay gives the task a place to wait for its start in, if there is one, and says in
+// acquireHold gives the task a place to wait for its start in, if there is one, and says in
 // the request how long it may. leave gives the place back.
-func (t *Throttle) stay(ctx context.Context, j *job, req *throttle.Request) (leave func()) {
+func (t *Middleware) acquireHold(ctx context.Context, j *job, req *throttle.Request) (leave func()) {
 	ahead := t.ahead(ctx, j)
 	if ahead <= 0 || !t.holds() {
 		return func() {}
 	}
-	req.Ahead, req.Near, req.OnWait = ahead, ahead, t.hold
+	req.MaxDelay, req.MaxDelayQueued, req.OnWait = ahead, ahead, t.hold
 	select {
 	case t.holders <- struct{}{}:
-		return t.unhold
+		return t.endHold
 	default:
 		// Another process released more than it could take. A task whose turn has
 		// come waits nevertheless, or it would only be released again; but the last
 		// slot is for those that need not wait.
-		req.Near = 0
+		req.MaxDelayQueued = 0
 		if int(t.surplus.Add(1))+cap(t.holders) >= t.slots {
-			req.Ahead = 0
+			req.MaxDelay = 0
 		}
 		return func() { t.surplus.Add(-1) }
 	}
 }
 
 // request asks for a task, which can wait for its turn.
-func (t *Throttle) request(j *job) throttle.Request {
+func (t *Middleware) request(j *job) throttle.Request {
 	return throttle.Request{
-		Scope: j.scope, Cost: j.cost, Costs: j.costs, Ticket: queue.Ticket(j.queue, j.id),
-		Priority: j.priority, Lane: j.lane, Stride: j.stride, Lead: t.lead(),
+		Scope: j.scope, Cost: j.cost, Costs: j.costs, WaiterID: queue.Ticket(j.queue, j.id),
+		Priority: j.priority, Lane: j.lane, Stride: j.stride, DispatchLead: t.lead(),
 	}
 }
 
@@ -194,7 +194,7 @@ func provider(scope string) string {
 }
 
 // takeSlot counts a task that has come to a slot. leave frees it: another may be released.
-func (t *Throttle) takeSlot(ctx context.Context) (one *slot, leave func()) {
+func (t *Middleware) takeSlot(ctx context.Context) (one *slot, leave func()) {
 	t.running.Add(1)
 	one = guardOf(ctx).takeSlot(ctx)
 	once := sync.OnceFunc(func() {
@@ -212,7 +212,7 @@ func (t *Throttle) takeSlot(ctx context.Context) (one *slot, leave func()) {
 }
 
 // tenant is whose slots tasks of a scope take, empty where it is nobody's.
-func (t *Throttle) tenant(scope string) string {
+func (t *Middleware) tenant(scope string) string {
 	if t.cfg.Tenant != nil {
 		return t.cfg.Tenant(scope)
 	}
@@ -221,15 +221,15 @@ func (t *Throttle) tenant(scope string) string {
 	return name
 }
 
-// unhold ends a task's wait in the handler: another may be released.
-func (t *Throttle) unhold() {
+// endHold ends a task's wait in the handler: another may be released.
+func (t *Middleware) endHold() {
 	<-t.holders
 	t.waker.slotFreed(false)
 }
 
 // ahead is how far ahead the task may be granted its start: never past its
 // deadline.
-func (t *Throttle) ahead(ctx context.Context, j *job) time.Duration {
+func (t *Middleware) ahead(ctx context.Context, j *job) time.Duration {
 	ahead := t.cfg.Hold
 	if until, ok := j.until(ctx); ok {
 		ahead = min(ahead, time.Until(until))
@@ -238,7 +238,7 @@ func (t *Throttle) ahead(ctx context.Context, j *job) time.Duration {
 }
 
 // hold counts a task that waits in its handler; what it returns ends the wait.
-func (t *Throttle) hold(time.Duration) func() {
+func (t *Middleware) hold(time.Duration) func() {
 	began := time.Now()
 	t.observer.Holding(1)
 	return func() {
@@ -251,7 +251,7 @@ func (t *Throttle) hold(time.Duration) func() {
 var errStopping = errors.New("headway: the worker is stopping")
 
 // whileServing is ctx, but over when Stop is called, or the task's server is shut down.
-func (t *Throttle) whileServing(ctx context.Context) (context.Context, context.CancelFunc) {
+func (t *Middleware) whileServing(ctx context.Context) (context.Context, context.CancelFunc) {
 	serving := t.served(ctx)
 	ctx, cancel := context.WithCancelCause(ctx)
 	detach := context.AfterFunc(serving, func() { cancel(errStopping) })
@@ -260,11 +260,11 @@ func (t *Throttle) whileServing(ctx context.Context) (context.Context, context.C
 
 // undecided is what becomes of a task that could not be decided on, or whose wait for its start
 // was ended.
-func (t *Throttle) undecided(ctx context.Context, j *job, d throttle.Decision, err error) error {
+func (t *Middleware) undecided(ctx context.Context, j *job, d throttle.Decision, err error) error {
 	if ctx.Err() != nil {
 		return t.cutOff(ctx, j)
 	}
-	if t.cfg.Patience != nil && !j.carriesDue() {
+	if t.cfg.OnMaxWait != nil && !j.carriesDue() {
 		j.since = t.sinceKept(ctx, j) // being put back does not begin the wait anew
 	}
 	switch {
@@ -283,14 +283,14 @@ func (t *Throttle) undecided(ctx context.Context, j *job, d throttle.Decision, e
 
 // rejoin puts a task whose turn had come, and that was waiting for its start, back before those in
 // its line, by the start that it missed.
-func (t *Throttle) rejoin(ctx context.Context, j *job, missed throttle.Decision) (throttle.Decision, error) {
+func (t *Middleware) rejoin(ctx context.Context, j *job, missed throttle.Decision) (throttle.Decision, error) {
 	req := t.request(j)
 	if !missed.At.IsZero() {
-		req.Missed = missed.At.Add(missed.Wait)
+		req.MissedStart = missed.At.Add(missed.Wait)
 	}
-	d, err := t.cfg.Limiter.Rejoin(ctx, req)
-	if err == nil && d.Turn.Waits {
-		err = t.cfg.Limiter.Announce(ctx, provider(j.scope))
+	d, err := t.cfg.Limiter.RequeueFront(ctx, req)
+	if err == nil && d.Position.Waits {
+		err = t.cfg.Limiter.PublishActive(ctx, provider(j.scope))
 	}
 	if err != nil {
 		t.observer.Failed("rejoin")
@@ -299,18 +299,18 @@ func (t *Throttle) rejoin(ctx context.Context, j *job, missed throttle.Decision)
 }
 
 // served is over when nothing of a task's server waits any more.
-func (t *Throttle) served(ctx context.Context) context.Context {
+func (t *Middleware) served(ctx context.Context) context.Context {
 	if g := guardOf(ctx); g != nil {
 		return g.serving
 	}
 	return t.serving
 }
 
-func (t *Throttle) stopped() bool { return t.serving.Err() != nil }
+func (t *Middleware) stopped() bool { return t.serving.Err() != nil }
 
 // denied is what becomes of a task that may not start yet. One whose patience or deadline
 // ends before it can start ends now; any other is put back.
-func (t *Throttle) denied(ctx context.Context, j *job, d throttle.Decision) error {
+func (t *Middleware) denied(ctx context.Context, j *job, d throttle.Decision) error {
 	if ctx.Err() != nil {
 		return t.cutOff(ctx, j)
 	}
@@ -341,17 +341,17 @@ func tooLate(scope string, d throttle.Decision, wait time.Duration, by throttle.
 }
 
 // putBack reschedules a denied task for the time that the decision names.
-func (t *Throttle) putBack(ctx context.Context, j *job, d throttle.Decision) error {
+func (t *Middleware) putBack(ctx context.Context, j *job, d throttle.Decision) error {
 	rule, _ := d.BindingRule()
-	at := time.Now().Add(d.Recheck(0))
-	if d.Turn.Waits {
-		if d.Turn.Again && !j.crowded && t.waker.dispatches(provider(j.scope)) {
+	at := time.Now().Add(d.RetryDelay(0))
+	if d.Position.Waits {
+		if d.Position.Again && !j.crowded && t.waker.dispatches(provider(j.scope)) {
 			t.nets.came()
 		}
 		at = time.Now().Add(t.safetyNet(d))
 		if j.crowded { // no clock tells when a run ends, and others of the queue may start
 			j.why = "other tasks of its tenant have half of the slots"
-			return t.wait(ctx, j, "", t.heeding(j, time.Now().Add(throttle.SafetyNet(throttle.Unknown)+rand.N(pausedNet))))
+			return t.wait(ctx, j, "", t.heeding(j, time.Now().Add(throttle.FallbackDelay(throttle.Never)+rand.N(pausedNet))))
 		}
 		t.planner.met(j.queue, j.task.Type())
 	}
@@ -362,14 +362,14 @@ func (t *Throttle) putBack(ctx context.Context, j *job, d throttle.Decision) err
 // its time-out has passed, somebody has cancelled it, or its lease was lost. asynq counts it
 // as failed, heeds no more what its handler returns, and brings it back after a delay of its
 // own: until then it does not stand in line.
-func (t *Throttle) cutOff(ctx context.Context, j *job) error {
+func (t *Middleware) cutOff(ctx context.Context, j *job) error {
 	t.waker.leaves(j)
 	return ctx.Err()
 }
 
 // failed notes a failure of asynq's own: it may have come before a handler saw the task,
 // which stands in line then, or counts as released. What a handler fails it has seen to.
-func (t *Throttle) failed(ctx context.Context, task *asynq.Task) {
+func (t *Middleware) failed(ctx context.Context, task *asynq.Task) {
 	if ctx.Err() == nil {
 		return
 	}
@@ -389,17 +389,17 @@ func (t *Throttle) failed(ctx context.Context, task *asynq.Task) {
 const pausedNet = 10 * time.Minute
 
 // safetyNet is in how long one comes by itself that nobody wakes.
-func (t *Throttle) safetyNet(d throttle.Decision) time.Duration {
-	if rule, _ := d.BindingRule(); rule.Paused && d.Turn.Expected == throttle.Unknown {
+func (t *Middleware) safetyNet(d throttle.Decision) time.Duration {
+	if rule, _ := d.BindingRule(); rule.Paused && d.Position.Expected == throttle.Never {
 		return pausedNet + rand.N(pausedNet/2) // not all at once
 	}
-	return t.nets.of(d.Turn.Expected)
+	return t.nets.of(d.Position.Expected)
 }
 
 // deadline returns the task's deadline if it ends before wait has passed. The
 // deadline of a context may be that of asynq's Timeout, which begins anew with
 // each pick-up; only Redis tells them apart.
-func (t *Throttle) deadline(ctx context.Context, j *job, wait time.Duration) time.Time {
+func (t *Middleware) deadline(ctx context.Context, j *job, wait time.Duration) time.Time {
 	turn := time.Now().Add(wait)
 	if j.own {
 		if !j.deadline.IsZero() && turn.After(j.deadline) {
@@ -420,7 +420,7 @@ func (t *Throttle) deadline(ctx context.Context, j *job, wait time.Duration) tim
 // wait gives the task back to asynq until at. asynq archives a task on its last
 // attempt whatever the error, so one that is not our own is carried over into
 // the form that package queue makes, which never is on its last.
-func (t *Throttle) wait(ctx context.Context, j *job, rule string, at time.Time) error {
+func (t *Middleware) wait(ctx context.Context, j *job, rule string, at time.Time) error {
 	if ends := t.deadline(ctx, j, time.Until(at)); !ends.IsZero() {
 		at = ends // so that it leaves its line then, and nobody keeps it longer
 	}
@@ -428,7 +428,7 @@ func (t *Throttle) wait(ctx context.Context, j *job, rule string, at time.Time) 
 	limited := newLimited(j, rule, at)
 	t.keepWait(ctx, j, at)
 	if !j.own && j.last() {
-		return t.carry(ctx, j, limited)
+		return t.reenqueue(ctx, j, limited)
 	}
 	if !j.own {
 		t.keepLock(ctx, j, at)
@@ -440,7 +440,7 @@ func (t *Throttle) wait(ctx context.Context, j *job, rule string, at time.Time) 
 }
 
 // keepText lets the task keep the text of its last real failure.
-func (t *Throttle) keepText(j *job, limited *Limited) {
+func (t *Middleware) keepText(j *job, limited *Limited) {
 	info, err := t.inspector.GetTaskInfo(j.queue, j.id)
 	if err != nil {
 		t.observer.Failed("last_error")

@@ -15,7 +15,7 @@ import (
 
 // handing stands for asynq: it asks the queues of a gate in rounds, and notes what it was handed and when.
 type handing struct {
-	gate   *gate
+	gate   *dequeuePacer
 	queues []string
 	delay  time.Duration // of Redis
 	began  time.Time

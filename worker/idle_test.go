@@ -16,7 +16,7 @@ import (
 func TestIdleCommands(t *testing.T) {
 	t.Parallel()
 	const seconds, once = 4, 30 // once: commands that are not sent each second, as a whole look at who waits
-	s := newSystem(t, perHour(1), Config{})
+	s := newSystem(t, perHour(1), MiddlewareConfig{})
 	server := s.throttle.NewServer(asynq.Config{LogLevel: asynq.FatalLevel})
 	if err := server.Start(s.counting(nil)); err != nil {
 		t.Fatal(err)

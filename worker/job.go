@@ -43,7 +43,7 @@ type job struct {
 
 // read learns what a task spends and how it may fail. The error is one that no
 // retry mends.
-func (t *Throttle) read(ctx context.Context, task *asynq.Task) (*job, error) {
+func (t *Middleware) read(ctx context.Context, task *asynq.Task) (*job, error) {
 	j := &job{task: task}
 	j.id, _ = asynq.GetTaskID(ctx)
 	j.queue, _ = asynq.GetQueueName(ctx)
@@ -53,7 +53,7 @@ func (t *Throttle) read(ctx context.Context, task *asynq.Task) (*job, error) {
 }
 
 // spends learns from the task itself what it spends and how it may fail.
-func (t *Throttle) spends(j *job) error {
+func (t *Middleware) spends(j *job) error {
 	spec, found, err := queue.ReadSpec(j.task)
 	if err != nil {
 		return err
@@ -76,9 +76,9 @@ func (t *Throttle) spends(j *job) error {
 }
 
 // ask is how the task gets its place in line.
-func (j *job) ask() throttle.Ask {
-	return throttle.Ask{
-		Scope: j.scope, Cost: j.cost, Costs: j.costs, Ticket: queue.Ticket(j.queue, j.id),
+func (j *job) ask() throttle.Waiter {
+	return throttle.Waiter{
+		Scope: j.scope, Cost: j.cost, Costs: j.costs, ID: queue.Ticket(j.queue, j.id),
 		Priority: j.priority, Lane: j.lane, Stride: j.stride,
 	}
 }

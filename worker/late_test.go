@@ -43,7 +43,7 @@ func (l *lateMark) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func TestLateMark(t *testing.T) {
 	t.Parallel()
 	const per = time.Second
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: per, Margin: per / 2}}, Config{})
+	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: per, Margin: per / 2}}, MiddlewareConfig{})
 	mark := &lateMark{release: make(chan struct{})}
 	s.rdb.AddHook(mark)
 	starts := make(chan time.Time, 2)
@@ -111,7 +111,7 @@ func (d *decisions) Decided(decided throttle.Decision, _ time.Duration, err erro
 // observed has the system's limiter tell its decisions.
 func (s *system) observed(rules []throttle.Rule, o throttle.Observer) {
 	s.t.Helper()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: rules}})
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: rules}})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func TestLastAttemptsFarFromRedis(t *testing.T) {
 			t.Parallel()
 			const tasks, limit, per = 40, 20, time.Second
 			rules := []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: limit, Per: per, Margin: per / 4}} // the handler may get its processor late
-			s, o := newSystem(t, rules, Config{}), &decisions{}
+			s, o := newSystem(t, rules, MiddlewareConfig{}), &decisions{}
 			s.observed(rules, o)
 			for i := range tasks / 2 {
 				s.add(queue.Task{ID: "own" + strconv.Itoa(i), MaxRetry: queue.Retries(0)})
@@ -176,7 +176,7 @@ func TestLateIsNotPutBack(t *testing.T) {
 			t.Parallel()
 			const tasks = 300
 			rules := []throttle.Rule{rule}
-			s := newSystem(t, rules, Config{})
+			s := newSystem(t, rules, MiddlewareConfig{})
 			s.observed(rules, &decisions{late: 20 * time.Millisecond})
 			for i := range tasks / 2 {
 				s.add(queue.Task{ID: "own" + strconv.Itoa(i), MaxRetry: queue.Retries(0)})
@@ -241,7 +241,7 @@ func TestNothingHoldsAStartUp(t *testing.T) {
 // startsUnderLocks has somebody hold the worker's locks from before the second task's start until it runs.
 func startsUnderLocks(t *testing.T, enqueue func(*system, queue.Task)) {
 	t.Helper()
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: 1, Per: 3 * time.Second}}, Config{Hold: 10 * time.Second})
+	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: 1, Per: 3 * time.Second}}, MiddlewareConfig{Hold: 10 * time.Second})
 	waker := s.throttle.waker
 	locks := []*sync.Mutex{&waker.mu, &s.throttle.claims.mu}
 	lock := sync.OnceFunc(func() {

@@ -30,7 +30,7 @@ type plain struct {
 	At        time.Time         `json:"at"`
 }
 
-// Leave gives the waiting tasks of a queue back their plain asynq form: their
+// Detach gives the waiting tasks of a queue back their plain asynq form: their
 // max retry is what is left of their budget, their time-out and deadline are
 // asynq's, and no header bounds them. It is for leaving Headway, and for tasks
 // that programs without it shall run. It returns how many it changed.
@@ -39,7 +39,7 @@ type plain struct {
 // is enqueued meanwhile, is not changed. Each task is written down in Redis
 // before it is taken out of its queue, and calling Leave again finishes what a
 // crash cut off. What is lost: how often a task had failed, and its last error.
-func Leave(ctx context.Context, rdb redis.UniversalClient, name string) (changed int, err error) {
+func Detach(ctx context.Context, rdb redis.UniversalClient, name string) (changed int, err error) {
 	l := &leaving{
 		rdb: rdb, queue: name, client: asynq.NewClientFromRedisClient(rdb),
 		inspector: asynq.NewInspectorFromRedisClient(rdb),

@@ -27,7 +27,7 @@ func lockKey(j *job) string {
 }
 
 // keepLock puts the task's lock off until at, if it holds one.
-func (t *Throttle) keepLock(ctx context.Context, j *job, at time.Time) {
+func (t *Middleware) keepLock(ctx context.Context, j *job, at time.Time) {
 	left := t.lockLeft(ctx, j)
 	if left <= 0 {
 		return
@@ -38,7 +38,7 @@ func (t *Throttle) keepLock(ctx context.Context, j *job, at time.Time) {
 }
 
 // lockLeft returns how long the task's lock still has, 0 when it holds none.
-func (t *Throttle) lockLeft(ctx context.Context, j *job) time.Duration {
+func (t *Middleware) lockLeft(ctx context.Context, j *job) time.Duration {
 	var holder *redis.StringCmd
 	var left *redis.DurationCmd
 	err := throttle.ReadFromMaster(ctx, t.cfg.Redis, func(pipe redis.Pipeliner) error {
@@ -53,7 +53,7 @@ func (t *Throttle) lockLeft(ctx context.Context, j *job) time.Duration {
 
 // keepLocks is keepLock for many tasks, most of which hold none: one round trip, and
 // another where some do.
-func (t *Throttle) keepLocks(ctx context.Context, jobs []*job, until []time.Time) {
+func (t *Middleware) keepLocks(ctx context.Context, jobs []*job, until []time.Time) {
 	if len(jobs) == 0 {
 		return
 	}

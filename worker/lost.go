@@ -45,7 +45,7 @@ func (l *ownLease) lost(answer *redis.Cmd) bool {
 
 // owned returns the arguments of a look under a lease of its own: asynq gives the second that its lease ends. Where that is
 // unknown, or asynq's keys are, it stays as it is.
-func (g *guard) owned(args []any) (*ownLease, []any) {
+func (g *retryingClient) owned(args []any) (*ownLease, []any) {
 	ends, is := args[0].(int64)
 	if !is || !g.releaser.takes() {
 		return &ownLease{counted: counted{text: fmt.Sprint(args[0])}}, args
@@ -58,7 +58,7 @@ func (g *guard) owned(args []any) (*ownLease, []any) {
 
 // askFor sends asynq's look n times in one round trip, each under a lease of its own, and has what they took and did
 // not bring given back.
-func (g *guard) askFor(ctx context.Context, queue string, n int, args []any, look script) []found {
+func (g *retryingClient) askFor(ctx context.Context, queue string, n int, args []any, look script) []found {
 	leases, all := make([]*ownLease, n), make([]found, n)
 	send := func(rdb redis.Scripter) {
 		for i := range all {
@@ -84,7 +84,7 @@ func (g *guard) askFor(ctx context.Context, queue string, n int, args []any, loo
 
 // giveBackLost puts tasks into pending that Redis has handed out under a lease by a reply that was lost. It tries for
 // the time of that lease, and once where the server ends: after that asynq's recoverer brings them.
-func (g *guard) giveBackLost(queue string, lease *ownLease, brought string) {
+func (g *retryingClient) giveBackLost(queue string, lease *ownLease, brought string) {
 	ids, err := g.under(queue, lease.text)
 	for began, pause := time.Now(), guardPause; mayPass(err) && time.Since(began) < asynqLease && sleep(g.serving, pause); pause = min(2*pause, guardMaxPause) {
 		ids, err = g.under(queue, lease.text)
@@ -106,7 +106,7 @@ func (g *guard) giveBackLost(queue string, lease *ownLease, brought string) {
 }
 
 // under returns the ids of tasks that are active under a lease.
-func (g *guard) under(queue, lease string) ([]string, error) {
+func (g *retryingClient) under(queue, lease string) ([]string, error) {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(g.serving), guardTry)
 	defer cancel()
 	return g.ZRangeArgs(bounded, redis.ZRangeArgs{Key: queue + "lease", ByScore: true, Start: lease, Stop: lease}).Result()

@@ -60,12 +60,12 @@ func TestProcessesAtRest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWard(t)
-		second, err := New(w.limits.cfg)
+		second, err := NewMiddleware(w.limits.cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var looks atomic.Int64
-		for _, one := range []*Throttle{w.limits, second} {
+		for _, one := range []*Middleware{w.limits, second} {
 			ask := one.waker.dispatch
 			one.waker.dispatch = func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 				looks.Add(1)
@@ -76,14 +76,14 @@ func TestProcessesAtRest(t *testing.T) {
 			<-time.After(askAround / 2)
 		}
 		limiter := w.limits.cfg.Limiter
-		if err := limiter.Announce(t.Context(), "p"); err != nil {
+		if err := limiter.PublishActive(t.Context(), "p"); err != nil {
 			t.Fatal(err)
 		}
 		<-time.After(lookAnyway / 2)
 		if n := looks.Load(); n != 2 {
 			t.Errorf("%d looks after one announcement, want one of each process", n)
 		}
-		said, err := limiter.Turns(t.Context(), time.Time{})
+		said, err := limiter.ActiveProviders(t.Context(), time.Time{})
 		if err != nil || time.Since(said["p"]) < lookAnyway/2-askAround {
 			t.Errorf("%v, %v: it was announced again, and nobody waits", said, err)
 		}
@@ -124,11 +124,11 @@ func TestEndedWhileReleased(t *testing.T) {
 	const key = "asynq:{default}:t:one"
 	for name, end := range map[string]struct {
 		by   []any
-		tell func(throttle.DispatchRequest) []throttle.Place
+		tell func(throttle.DispatchRequest) []throttle.WaiterRef
 	}{
-		"archived": {[]any{"HSET", key, "state", "archived"}, func(r throttle.DispatchRequest) []throttle.Place { return r.Gone }},
+		"archived": {[]any{"HSET", key, "state", "archived"}, func(r throttle.DispatchRequest) []throttle.WaiterRef { return r.Deleted }},
 		// It may be on its way to another queue: it is looked for once more.
-		"deleted": {[]any{"DEL", key}, func(r throttle.DispatchRequest) []throttle.Place { return r.NotYet }},
+		"deleted": {[]any{"DEL", key}, func(r throttle.DispatchRequest) []throttle.WaiterRef { return r.NotFound }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -137,12 +137,12 @@ func TestEndedWhileReleased(t *testing.T) {
 				defer w.limits.Stop()
 				w.limits.Config(asynq.Config{Concurrency: 4}) // its server serves the queue
 				w.rdb.HSet(t.Context(), key, "state", "active", "msg", "as asynq leaves it")
-				one := throttle.Place{Scope: "p/a", Ticket: queue.Ticket("default", "one")}
+				one := throttle.WaiterRef{Scope: "p/a", ID: queue.Ticket("default", "one")}
 				asked := make(chan throttle.DispatchRequest, 10)
 				w.limits.waker.dispatch = func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 					asked <- req
 					if len(asked) == 1 {
-						return throttle.Dispatched{Granted: []throttle.Granted{{Place: one}}, Waiting: true, Next: time.Hour}, nil
+						return throttle.Dispatched{Granted: []throttle.Granted{{WaiterRef: one}}, Waiting: true, Next: time.Hour}, nil
 					}
 					return throttle.Dispatched{}, nil
 				}
@@ -215,14 +215,14 @@ func TestHeardWhileALookIsOnItsWay(t *testing.T) {
 	t.Parallel()
 	const took = 5 * time.Millisecond
 	far, near := throttle.Decision{}, throttle.Decision{}
-	far.Turn.Look, near.Turn.Look = time.Minute, 100*time.Millisecond
+	far.Position.Look, near.Position.Look = time.Minute, 100*time.Millisecond
 	for name, tt := range map[string]struct {
 		hear func(*waker)
 		saw  throttle.Dispatched // by the look that was on its way
 		want time.Duration       // from its end to the next
 	}{
 		"its turn is far":         {func(w *waker) { w.heard("p", far) }, throttle.Dispatched{}, lookAgain},
-		"its turn is near":        {func(w *waker) { w.heard("p", near) }, throttle.Dispatched{Waiting: true, Next: time.Hour}, near.Turn.Look - took/2},
+		"its turn is near":        {func(w *waker) { w.heard("p", near) }, throttle.Dispatched{Waiting: true, Next: time.Hour}, near.Position.Look - took/2},
 		"and others are parked":   {func(w *waker) { w.heard("p", far) }, throttle.Dispatched{Parked: true}, lookAgain},
 		"a place was given back":  {func(w *waker) { w.capacityFreed("p") }, throttle.Dispatched{Waiting: true, Next: time.Hour}, 0},
 		"but another turn is due": {func(w *waker) { w.capacityFreed("p") }, throttle.Dispatched{Waiting: true, Next: spread / 2}, spread / 2},
@@ -268,12 +268,12 @@ func TestReleasedWhilePutBack(t *testing.T) {
 		defer w.limits.Stop()
 		w.limits.Config(asynq.Config{Concurrency: 4}) // its server serves the queue
 		w.rdb.HSet(t.Context(), key, "state", "active", "msg", "as asynq leaves it")
-		one := throttle.Place{Scope: "p/a", Ticket: queue.Ticket("default", "one")}
+		one := throttle.WaiterRef{Scope: "p/a", ID: queue.Ticket("default", "one")}
 		var looks, running atomic.Int64
 		w.limits.waker.dispatch = func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
 			running.Add(int64(len(req.Claimed)))
 			if looks.Add(1) == 1 {
-				return throttle.Dispatched{Granted: []throttle.Granted{{Place: one}}, Waiting: true, Next: time.Hour}, nil
+				return throttle.Dispatched{Granted: []throttle.Granted{{WaiterRef: one}}, Waiting: true, Next: time.Hour}, nil
 			}
 			return throttle.Dispatched{Waiting: true, Next: time.Hour}, nil
 		}

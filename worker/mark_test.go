@@ -53,7 +53,7 @@ func TestKilledAfterItsRun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSystem(t, perHour(100), Config{})
+			s := newSystem(t, perHour(100), MiddlewareConfig{})
 			s.add(queue.Task{ID: "t", MaxRetry: queue.Retries(0)})
 			s.servedBy(&dies{}, func(context.Context, *asynq.Task) error {
 				if errors.Is(tt.ends, errPanicked) {
@@ -88,7 +88,7 @@ func (s *system) servedBy(hook *dies, handler asynq.HandlerFunc) {
 	rdb.AddHook(hook)
 	limiter, err := throttle.New(rdb, s.throttle.cfg.Limiter.Policy(), throttle.Config{})
 	must(s.t, err)
-	limits, err := New(Config{Redis: rdb, Limiter: limiter})
+	limits, err := NewMiddleware(MiddlewareConfig{Redis: rdb, Limiter: limiter})
 	must(s.t, err)
 	server := limits.NewServer(asynq.Config{Concurrency: 1, LogLevel: asynq.FatalLevel, TaskCheckInterval: 20 * time.Millisecond})
 	must(s.t, server.Start(s.counting(handler)))
@@ -99,7 +99,7 @@ func (s *system) servedBy(hook *dies, handler asynq.HandlerFunc) {
 // The mark of a last attempt is gone when asynq has noted how it ended, whatever that was.
 func TestNoMarkIsLeft(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(100), Config{})
+	s := newSystem(t, perHour(100), MiddlewareConfig{})
 	ids := []string{"succeeds", "fails", "is kept", "panics"}
 	for _, id := range ids {
 		task := queue.Task{ID: id, MaxRetry: queue.Retries(0)}

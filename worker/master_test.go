@@ -25,18 +25,18 @@ func TestMarksComeFromTheMaster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	th, err := New(Config{Redis: reads, Limiter: limiter, Logger: slog.New(slog.DiscardHandler)})
+	th, err := NewMiddleware(MiddlewareConfig{Redis: reads, Limiter: limiter, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx := context.Background()
 	j := &job{id: "t", queue: "default", own: true, retried: 1, task: asynq.NewTask("type", nil)}
 	th.mark(ctx, j, time.Minute)
-	if err := th.fresh(ctx, j); err == nil {
+	if err := th.checkExpired(ctx, j); err == nil {
 		t.Error("killed in its last attempt, it may run again")
 	}
 	reads.HSet(ctx, "asynq:{default}:t:t", "state", "scheduled")
-	if states, err := th.waker.states(ctx, "default", []inQueue{{throttle.Place{}, "t"}}, true); err != nil || states[0] != "scheduled" {
+	if states, err := th.waker.states(ctx, "default", []inQueue{{throttle.WaiterRef{}, "t"}}, true); err != nil || states[0] != "scheduled" {
 		t.Errorf("the task is there: %q, %v", states, err)
 	}
 	reads.Set(ctx, lockKey(j), j.id, time.Minute)

@@ -20,12 +20,12 @@ import (
 //
 // The queue's workers must be Headway's. A task whose id another task has there stays
 // where it is and waits on; that is logged, and told as Observer.Failed("move").
-func MoveTo(name string) Patience {
-	return func(_ context.Context, w Waited) Verdict {
+func MoveTo(name string) MaxWaitPolicy {
+	return func(_ context.Context, w Expired) Action {
 		if name == "" || name == w.Queue {
-			return Verdict{}
+			return Action{}
 		}
-		return Verdict{becameMoved, func(ctx context.Context, t *Throttle, j *job, w Waited) (bool, error) {
+		return Action{becameMoved, func(ctx context.Context, t *Middleware, j *job, w Expired) (bool, error) {
 			if err := t.move(ctx, j, name); err != nil {
 				t.observer.Failed("move")
 				t.log.WarnContext(ctx, "a task whose patience has ended could not be moved and waits on",
@@ -57,7 +57,7 @@ const becameMoved = "moved"
 
 var errIDTaken = errors.New("another task has its id there")
 
-func (t *Throttle) move(ctx context.Context, j *job, to string) error {
+func (t *Middleware) move(ctx context.Context, j *job, to string) error {
 	info, err := t.inspector.GetTaskInfo(j.queue, j.id)
 	if err != nil {
 		return err
@@ -107,7 +107,7 @@ func lasting(headers map[string]string) map[string]string {
 }
 
 // followMove lets a moved task go in its new queue, as soon as it has gone from its old one.
-func (t *Throttle) followMove(from, to, id string) {
+func (t *Middleware) followMove(from, to, id string) {
 	for began := time.Now(); time.Since(began) < followMost; {
 		if !sleep(context.Background(), followPause) {
 			return

@@ -8,7 +8,7 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// nets says when asynq is to bring waiting tasks by itself, should nobody grant them: see throttle.SafetyNet. Tasks are
+// nets says when asynq is to bring waiting tasks by itself, should nobody grant them: see throttle.FallbackDelay. Tasks are
 // expected when their limits admit them. Where the workers cannot keep up with that all come by themselves first, are
 // picked up and put back for nothing, and keep the workers from the others. So each that does, while this process grants
 // starts, makes the net of those after it looser, and a while without any makes it tighter again. The zero nets is ready
@@ -43,8 +43,8 @@ func (n *nets) of(expected time.Duration) time.Duration {
 	n.mu.Lock()
 	slip := n.by(time.Now())
 	n.mu.Unlock()
-	net := throttle.SafetyNet(expected)
-	if expected > throttle.Unknown/mostSlip {
+	net := throttle.FallbackDelay(expected)
+	if expected > throttle.Never/mostSlip {
 		return net // no clock tells
 	}
 	return net + time.Duration(slip*float64(net))

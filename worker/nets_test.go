@@ -14,7 +14,7 @@ func TestNets(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var n nets
-		tight := throttle.SafetyNet(time.Minute)
+		tight := throttle.FallbackDelay(time.Minute)
 		if got := n.of(time.Minute); got != tight {
 			t.Errorf("nobody has come by itself, and a net is %s, want %s", got, tight)
 		}
@@ -37,7 +37,7 @@ func TestNets(t *testing.T) {
 		if got := n.of(time.Minute); got != most {
 			t.Errorf("many have come, and a net is %s, want %s", got, most)
 		}
-		if got := n.of(throttle.Unknown); got != throttle.SafetyNet(throttle.Unknown) {
+		if got := n.of(throttle.Never); got != throttle.FallbackDelay(throttle.Never) {
 			t.Errorf("where no clock tells it is %s", got)
 		}
 		<-time.After(slipHalves)

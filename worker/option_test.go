@@ -17,7 +17,7 @@ import (
 // for a turn never counts against its time-out.
 func TestDeadlines(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1), Config{})
+	s := newSystem(t, perHour(1), MiddlewareConfig{})
 	s.add(queue.Task{ID: "spends it"})
 	s.serve(asynq.Config{Concurrency: 1}, nil)
 	<-s.ended
@@ -45,7 +45,7 @@ func TestDeadlines(t *testing.T) {
 // by its deadline fails then.
 func TestDeadlineBeforeLeaseEnds(t *testing.T) {
 	t.Parallel()
-	s, unblock := blockedUntil(t, full(0), Config{})
+	s, unblock := blockedUntil(t, full(0), MiddlewareConfig{})
 	s.add(queue.Task{ID: "late", Deadline: time.Now().Add(2 * time.Second)})
 	s.add(queue.Task{ID: "soon", Deadline: time.Now().Add(20 * time.Second)})
 	if why := s.archived("late"); !strings.Contains(why, "deadline") || !strings.Contains(why, "has passed") {
@@ -58,7 +58,7 @@ func TestDeadlineBeforeLeaseEnds(t *testing.T) {
 // "timeout bounds the run from its start"
 func TestTimeoutOfOwn(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(100), Config{})
+	s := newSystem(t, perHour(100), MiddlewareConfig{})
 	s.add(queue.Task{ID: "t", Timeout: 20 * time.Millisecond, MaxRetry: queue.Retries(0)})
 	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
 		<-ctx.Done()
@@ -76,7 +76,7 @@ func TestTimeoutOfOwn(t *testing.T) {
 // "waiting stops the lock's clock"
 func TestUniqueWhileWaiting(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1), Config{})
+	s := newSystem(t, perHour(1), MiddlewareConfig{})
 	s.add(queue.Task{ID: "spends it"})
 	s.serve(asynq.Config{Concurrency: 1}, nil)
 	<-s.ended
@@ -100,7 +100,7 @@ func TestUniqueWhileWaiting(t *testing.T) {
 // "retention works for limited tasks"
 func TestRetention(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perSecond(1), Config{Hold: -1})
+	s := newSystem(t, perSecond(1), MiddlewareConfig{Hold: -1})
 	s.add(queue.Task{ID: "a"})
 	s.add(queue.Task{ID: "b", Remember: time.Hour})
 	s.serve(asynq.Config{Concurrency: 1}, nil)
@@ -113,7 +113,7 @@ func TestRetention(t *testing.T) {
 // "existing apps need no change at the enqueuing side"
 func TestSpends(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(10), Config{Spends: func(task *asynq.Task) (string, int64) {
+	s := newSystem(t, perHour(10), MiddlewareConfig{Spends: func(task *asynq.Task) (string, int64) {
 		if task.Type() == "free" {
 			return "", 0
 		}
@@ -134,7 +134,7 @@ func TestSpends(t *testing.T) {
 // "Leave gives the waiting tasks of a queue back their plain asynq form"
 func TestLeave(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1), Config{Hold: -1})
+	s := newSystem(t, perHour(1), MiddlewareConfig{Hold: -1})
 	s.add(queue.Task{ID: "spends it"})
 	server := s.serve(asynq.Config{Concurrency: 1}, nil)
 	<-s.ended
@@ -150,7 +150,7 @@ func TestLeave(t *testing.T) {
 	if _, err := s.client.Enqueue(asynq.NewTask("plain", nil), asynq.TaskID("plain")); err != nil {
 		t.Fatal(err)
 	}
-	n, err := Leave(t.Context(), s.rdb, "default")
+	n, err := Detach(t.Context(), s.rdb, "default")
 	if err != nil || n != 4 {
 		t.Fatalf("changed %d tasks: %v", n, err)
 	}
@@ -164,7 +164,7 @@ func TestLeave(t *testing.T) {
 	if w := s.info("waits"); w.Timeout != 90*time.Second || w.Retention != time.Hour || string(w.Payload) != `{"n":1}` || w.State != asynq.TaskStateScheduled {
 		t.Errorf("waits is %+v", w)
 	}
-	if n, err := Leave(t.Context(), s.rdb, "default"); err != nil || n != 0 {
+	if n, err := Detach(t.Context(), s.rdb, "default"); err != nil || n != 0 {
 		t.Errorf("a second Leave changed %d: %v", n, err)
 	}
 	if keys := s.rdb.Keys(t.Context(), "hw:leaving*").Val(); len(keys) > 0 {
@@ -175,7 +175,7 @@ func TestLeave(t *testing.T) {
 // "calling Leave again finishes what a crash cut off"
 func TestLeaveAfterCrash(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1), Config{})
+	s := newSystem(t, perHour(1), MiddlewareConfig{})
 	s.add(queue.Task{ID: "t", MaxRetry: queue.Retries(3)})
 	l := &leaving{rdb: s.rdb, queue: "default", client: s.client, inspector: s.inspector}
 	p, _, err := plainOf(s.info("t"))
@@ -186,7 +186,7 @@ func TestLeaveAfterCrash(t *testing.T) {
 	if err := s.inspector.DeleteTask("default", "t"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Leave(t.Context(), s.rdb, "default"); err != nil {
+	if _, err := Detach(t.Context(), s.rdb, "default"); err != nil {
 		t.Fatal(err)
 	}
 	if info := s.info("t"); info == nil || info.MaxRetry != p.MaxRetry {
@@ -197,7 +197,7 @@ func TestLeaveAfterCrash(t *testing.T) {
 // "Config returns cfg with what limited tasks need around what it holds already"
 func TestConfigKeepsTheUsers(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1), Config{})
+	s := newSystem(t, perHour(1), MiddlewareConfig{})
 	mine := errors.New("mine")
 	var told []error
 	cfg := s.throttle.Config(asynq.Config{

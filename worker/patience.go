@@ -13,9 +13,9 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// Waited is a task whose patience has ended: it has waited for its limits for longer
+// Expired is a task whose patience has ended: it has waited for its limits for longer
 // than its own max_wait, or that of a rule which limits it, or can't start before.
-type Waited struct {
+type Expired struct {
 	// Task is the task; its result writer is the task's own.
 	Task *asynq.Task
 	// ID and Queue are asynq's, Scope what it spends from.
@@ -33,7 +33,7 @@ type Waited struct {
 
 // String tells what the task waited for and how long: "waited 1m2s for rule tenant of
 // payments/acme; its max_wait is 1m0s". Scopes may hold customers' names.
-func (w Waited) String() string {
+func (w Expired) String() string {
 	began := "waited " + w.Waited.Round(time.Millisecond).String()
 	if w.Waited < w.MaxWait {
 		began += " and can't start in time"
@@ -51,7 +51,7 @@ func (w Waited) String() string {
 	return fmt.Sprintf("%s%s; its max_wait is %s", began, what, w.MaxWait)
 }
 
-// Patience decides what becomes of a task that has waited too long. It is called when
+// MaxWaitPolicy decides what becomes of a task that has waited too long. It is called when
 // such a task is picked up and has to wait on, in the task's goroutine, with asynq's
 // context of that pick-up, and again at the next one if it lets the task wait. One that
 // panics lets it wait.
@@ -65,35 +65,35 @@ func (w Waited) String() string {
 //		}
 //		return worker.Fail()(ctx, w)
 //	}
-type Patience func(ctx context.Context, w Waited) Verdict
+type MaxWaitPolicy func(ctx context.Context, w Expired) Action
 
-// Verdict is what a Patience decided. The zero Verdict lets the task wait on.
-type Verdict struct {
+// Action is what a Patience decided. The zero Verdict lets the task wait on.
+type Action struct {
 	became string
 	// end ends the task with what the handler is to return; false where it has to wait on.
-	end func(ctx context.Context, t *Throttle, j *job, w Waited) (ended bool, with error)
+	end func(ctx context.Context, t *Middleware, j *job, w Expired) (ended bool, with error)
 }
 
 // WaitOn lets tasks wait for as long as it takes, as if they had no max_wait.
-func WaitOn() Patience {
-	return func(context.Context, Waited) Verdict { return Verdict{} }
+func WaitOn() MaxWaitPolicy {
+	return func(context.Context, Expired) Action { return Action{} }
 }
 
 // Fail fails the task for good, whatever retries it has left: asynq archives it with a
 // reason that names the rule and how long it waited, and its ErrorHandler is told.
-func Fail() Patience {
-	return always(Verdict{"failed", func(_ context.Context, _ *Throttle, _ *job, w Waited) (bool, error) {
+func Fail() MaxWaitPolicy {
+	return always(Action{"failed", func(_ context.Context, _ *Middleware, _ *job, w Expired) (bool, error) {
 		return true, permanent(fmt.Errorf("headway: %s", w))
 	}})
 }
 
 // Drop ends the task without running it, without a failure and without a retry. It is
-// recorded: a line in Config.Logger, a call of Observer.OutOfPatience, the record
+// recorded: a line in Config.Logger, a call of Observer.MaxWaitExceeded, the record
 // function if there is one, and, where the task has a retention, a result that is a
 // JSON object of "dropped": true, scope, rule, waited_ms and max_wait_ms. asynq counts
 // the task as processed.
-func Drop(record func(Waited)) Patience {
-	return always(Verdict{"dropped", func(ctx context.Context, t *Throttle, j *job, w Waited) (bool, error) {
+func Drop(record func(Expired)) MaxWaitPolicy {
+	return always(Action{"dropped", func(ctx context.Context, t *Middleware, j *job, w Expired) (bool, error) {
 		t.log.InfoContext(ctx, "a task was dropped: its patience has ended", "queue", w.Queue, "task_id", w.ID, "type", w.Task.Type(), "why", w.String())
 		t.leaveResult(j, w)
 		if record != nil {
@@ -106,14 +106,14 @@ func Drop(record func(Waited)) Patience {
 // Fallback runs handler instead of the task's own, at once. It spends nothing and keeps
 // to no limit. Its error counts as the task's own run: a failure is retried as far as the
 // task may be, and the retry is decided on anew.
-func Fallback(handler asynq.Handler) Patience {
-	return always(Verdict{"fallback", func(ctx context.Context, t *Throttle, j *job, _ Waited) (bool, error) {
+func Fallback(handler asynq.Handler) MaxWaitPolicy {
+	return always(Action{"fallback", func(ctx context.Context, t *Middleware, j *job, _ Expired) (bool, error) {
 		return true, t.run(ctx, j, handler, throttle.Decision{})
 	}})
 }
 
-func always(v Verdict) Patience {
-	return func(context.Context, Waited) Verdict { return v }
+func always(v Action) MaxWaitPolicy {
+	return func(context.Context, Expired) Action { return v }
 }
 
 // dropped is the result of a task that was dropped.
@@ -126,7 +126,7 @@ type dropped struct {
 }
 
 // leaveResult writes the result that asynq keeps for as long as the task's retention.
-func (t *Throttle) leaveResult(j *job, w Waited) {
+func (t *Middleware) leaveResult(j *job, w Expired) {
 	out := j.task.ResultWriter()
 	if out == nil {
 		return
@@ -142,7 +142,7 @@ func (t *Throttle) leaveResult(j *job, w Waited) {
 
 // impatient ends a task that was denied and has waited too long, if its Patience says so.
 // A deadline that comes before the end of its patience counts first.
-func (t *Throttle) impatient(ctx context.Context, j *job, d throttle.Decision, deadline time.Time) (ended bool, with error) {
+func (t *Middleware) impatient(ctx context.Context, j *job, d throttle.Decision, deadline time.Time) (ended bool, with error) {
 	w, over := t.waited(ctx, j, d)
 	if !over || !deadline.IsZero() && deadline.Before(t.ours(j.scope, j.since.Add(w.MaxWait))) {
 		return false, nil
@@ -152,7 +152,7 @@ func (t *Throttle) impatient(ctx context.Context, j *job, d throttle.Decision, d
 		return false, nil
 	}
 	if ended, with = verdict.end(ctx, t, j, w); ended {
-		t.observer.OutOfPatience(j.queue, verdict.became, w.Waited)
+		t.observer.MaxWaitExceeded(j.queue, verdict.became, w.Waited)
 	}
 	// One that is retried keeps its place, and so does one that is put off or carried on.
 	if ended && (with == nil || errors.Is(with, asynq.SkipRetry) || verdict.became == becameMoved) {
@@ -163,22 +163,22 @@ func (t *Throttle) impatient(ctx context.Context, j *job, d throttle.Decision, d
 
 // tired ends a task that its API has put off and that would wait for longer than it may, if its
 // Patience says so.
-func (t *Throttle) tired(ctx context.Context, j *job, d throttle.Decision, wait time.Duration) (ended bool, with error) {
+func (t *Middleware) tired(ctx context.Context, j *job, d throttle.Decision, wait time.Duration) (ended bool, with error) {
 	d.Paused, d.RetryAfter = true, wait
 	return t.impatient(ctx, j, d, time.Time{})
 }
 
 // judge asks the user's function, which must not take the worker down.
-func (t *Throttle) judge(ctx context.Context, w Waited) (verdict Verdict) {
+func (t *Middleware) judge(ctx context.Context, w Expired) (verdict Action) {
 	defer func() {
 		if x := recover(); x != nil {
 			t.observer.Failed("patience")
 			t.log.ErrorContext(ctx, "Config.Patience panicked; the task waits on", "queue", w.Queue, "task_id", w.ID,
 				"panic", fmt.Sprint(x), "stack", string(debug.Stack()))
-			verdict = Verdict{}
+			verdict = Action{}
 		}
 	}()
-	return t.cfg.Patience(ctx, w)
+	return t.cfg.OnMaxWait(ctx, w)
 }
 
 // clockLate is by how much the moment may be later than Redis's clock is known to show, which is the shortest
@@ -187,13 +187,13 @@ const clockLate = 50 * time.Millisecond
 
 // waited tells how long a denied task has waited, and whether its patience is over. It
 // notes in the job since when it waits and what bounds that.
-func (t *Throttle) waited(ctx context.Context, j *job, d throttle.Decision) (w Waited, over bool) {
-	if t.cfg.Patience == nil || !j.bound(d) {
+func (t *Middleware) waited(ctx context.Context, j *job, d throttle.Decision) (w Expired, over bool) {
+	if t.cfg.OnMaxWait == nil || !j.bound(d) {
 		return w, false
 	}
 	j.since = t.since(ctx, j)
 	binding, _ := d.BindingRule()
-	w = Waited{
+	w = Expired{
 		Task: j.task, ID: j.id, Queue: j.queue, Scope: j.scope,
 		Rule: binding.Rule, RuleScope: binding.Scope, Told: d.Paused, Waited: max(0, t.now(j.scope).Sub(j.since)),
 	}
@@ -246,11 +246,11 @@ func earliest(d throttle.Decision) (wait time.Duration, by throttle.RuleState) {
 		case !r.Limited || r.Paused:
 		case r.Algorithm == throttle.Concurrency:
 			places = true
-		case r.RetryAfter != throttle.Unknown && r.RetryAfter > wait:
+		case r.RetryAfter != throttle.Never && r.RetryAfter > wait:
 			wait, by = r.RetryAfter, r
 		}
 	}
-	if !places && d.RetryAfter != throttle.Unknown && d.RetryAfter > wait {
+	if !places && d.RetryAfter != throttle.Never && d.RetryAfter > wait {
 		wait = d.RetryAfter // of all rules together
 		by, _ = d.BindingRule()
 	}
@@ -259,7 +259,7 @@ func earliest(d throttle.Decision) (wait time.Duration, by throttle.RuleState) {
 
 // heeding is at, or when the task's patience ends, if that is sooner and still to come: so
 // asynq brings it back even if nobody else does.
-func (t *Throttle) heeding(j *job, at time.Time) time.Time {
+func (t *Middleware) heeding(j *job, at time.Time) time.Time {
 	if j.since.IsZero() {
 		return at
 	}
@@ -273,7 +273,7 @@ func (t *Throttle) heeding(j *job, at time.Time) time.Time {
 
 // since is when the task's wait began. One of our own that has not failed carries it.
 // Any other's is when it was first limited, or put off by its API, since its last real failure.
-func (t *Throttle) since(ctx context.Context, j *job) time.Time {
+func (t *Middleware) since(ctx context.Context, j *job) time.Time {
 	if j.carriesDue() {
 		return j.due
 	}
@@ -284,10 +284,10 @@ func (t *Throttle) since(ctx context.Context, j *job) time.Time {
 }
 
 // now is by Redis's clock, which waits go by: that of a worker may be set while its tasks wait.
-func (t *Throttle) now(scope string) time.Time { return t.cfg.Limiter.Now(scope) }
+func (t *Middleware) now(scope string) time.Time { return t.cfg.Limiter.ServerNow(scope) }
 
 // ours is when a moment of Redis's clock comes by this process's, or up to clockLate before: asynq rounds it up to a second.
-func (t *Throttle) ours(scope string, at time.Time) time.Time {
+func (t *Middleware) ours(scope string, at time.Time) time.Time {
 	return time.Now().Add(at.Sub(t.now(scope)) - clockLate)
 }
 

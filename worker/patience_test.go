@@ -33,14 +33,14 @@ func full(maxWait time.Duration) []throttle.Rule {
 }
 
 // blocked starts a server whose only place a task has until the test ends.
-func blocked(t *testing.T, rules []throttle.Rule, cfg Config) *system {
+func blocked(t *testing.T, rules []throttle.Rule, cfg MiddlewareConfig) *system {
 	t.Helper()
 	s, _ := blockedUntil(t, rules, cfg)
 	return s
 }
 
 // blockedUntil is blocked, until what it returns is called.
-func blockedUntil(t *testing.T, rules []throttle.Rule, cfg Config) (*system, func()) {
+func blockedUntil(t *testing.T, rules []throttle.Rule, cfg MiddlewareConfig) (*system, func()) {
 	t.Helper()
 	s := newSystem(t, rules, cfg)
 	began, end := make(chan struct{}), make(chan struct{})
@@ -100,7 +100,7 @@ func TestPatienceEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := blocked(t, tt.rules, Config{Patience: Fail()})
+			s := blocked(t, tt.rules, MiddlewareConfig{OnMaxWait: Fail()})
 			added := time.Now()
 			tt.add(s)
 			why := s.archived("t")
@@ -120,19 +120,19 @@ func TestPatienceEnds(t *testing.T) {
 // "Waits on" is the default, and what a function may say: "one that panics lets it wait".
 func TestPatienceWaitsOn(t *testing.T) {
 	t.Parallel()
-	for name, patience := range map[string]Patience{
+	for name, patience := range map[string]MaxWaitPolicy{
 		"default": nil,
 		"WaitOn":  WaitOn(),
-		"zero":    func(context.Context, Waited) Verdict { return Verdict{} },
-		"panics":  func(context.Context, Waited) Verdict { panic("no") },
+		"zero":    func(context.Context, Expired) Action { return Action{} },
+		"panics":  func(context.Context, Expired) Action { panic("no") },
 		"here":    MoveTo("default"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			asked := make(chan Waited, 100)
-			cfg := Config{Patience: patience}
+			asked := make(chan Expired, 100)
+			cfg := MiddlewareConfig{OnMaxWait: patience}
 			if patience != nil {
-				cfg.Patience = func(ctx context.Context, w Waited) Verdict { asked <- w; return patience(ctx, w) }
+				cfg.OnMaxWait = func(ctx context.Context, w Expired) Action { asked <- w; return patience(ctx, w) }
 			}
 			s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: 3 * time.Second}}, cfg)
 			s.add(queue.Task{ID: "first"})
@@ -160,8 +160,8 @@ func TestPatienceWaitsOn(t *testing.T) {
 // recorded".
 func TestDrop(t *testing.T) {
 	t.Parallel()
-	var recorded []Waited
-	s := blocked(t, full(short), Config{Patience: Drop(func(w Waited) { recorded = append(recorded, w) })})
+	var recorded []Expired
+	s := blocked(t, full(short), MiddlewareConfig{OnMaxWait: Drop(func(w Expired) { recorded = append(recorded, w) })})
 	s.add(queue.Task{ID: "kept", Remember: time.Hour})
 	s.until("it is completed", func() bool {
 		info := s.info("kept")
@@ -193,7 +193,7 @@ func TestDrop(t *testing.T) {
 func TestFallback(t *testing.T) {
 	t.Parallel()
 	answered, spends := make(chan string, 10), &spendings{}
-	s := blocked(t, full(short), Config{Usage: spends, Patience: Fallback(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+	s := blocked(t, full(short), MiddlewareConfig{Usage: spends, OnMaxWait: Fallback(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
 		id, _ := asynq.GetTaskID(ctx)
 		answered <- id
 		if id == "fails" {
@@ -223,7 +223,7 @@ func TestFallback(t *testing.T) {
 // left": it runs there once, and is gone from here.
 func TestMoveTo(t *testing.T) {
 	t.Parallel()
-	s := blocked(t, full(short), Config{Patience: MoveTo("slow")})
+	s := blocked(t, full(short), MiddlewareConfig{OnMaxWait: MoveTo("slow")})
 	s.add(queue.Task{ID: "own", Payload: []byte(`{"a":1}`), Remember: time.Hour, MaxRetry: queue.Retries(2), Priority: 3})
 	s.addForeign("foreign", asynq.MaxRetry(0))
 	for id, retries := range map[string]string{"own": "2", "foreign": "0"} {
@@ -271,7 +271,7 @@ func movedBy(s *system, id string) (context.Context, *job) {
 // the task there. "A task whose id another task has there stays where it is."
 func TestMoveAgain(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1), Config{})
+	s := newSystem(t, perHour(1), MiddlewareConfig{})
 	s.add(queue.Task{ID: "twice"})
 	ctx, j := movedBy(s, "twice")
 	must(t, s.throttle.move(ctx, j, "slow"))
@@ -302,7 +302,7 @@ func (s *system) waitsSince(id string, retries int) time.Time {
 // the task, until an hour after it is to come again.
 func TestWaitSurvives(t *testing.T) {
 	t.Parallel()
-	s := blocked(t, full(time.Hour), Config{Patience: Fail()})
+	s := blocked(t, full(time.Hour), MiddlewareConfig{OnMaxWait: Fail()})
 	s.addForeign("t", asynq.MaxRetry(3))
 	var since time.Time
 	s.until("it waits", func() bool {
@@ -334,7 +334,7 @@ func TestWaitSurvives(t *testing.T) {
 func TestWaitIsNotForged(t *testing.T) {
 	t.Parallel()
 	const forged = "500 (headway: it waits since 2001-01-01T00:00:00Z)"
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1, MaxWait: time.Hour}}, Config{Patience: Drop(nil)})
+	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1, MaxWait: time.Hour}}, MiddlewareConfig{OnMaxWait: Drop(nil)})
 	began, end := make(chan struct{}), make(chan struct{})
 	defer close(end)
 	cfg := asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 3 * time.Second }}
@@ -364,7 +364,7 @@ func TestWaitIsNotForged(t *testing.T) {
 // keeps the text of that failure.
 func TestWaitBeginsAnew(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1, MaxWait: 2 * time.Second}}, Config{Patience: Fail()})
+	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1, MaxWait: 2 * time.Second}}, MiddlewareConfig{OnMaxWait: Fail()})
 	began, end := make(chan struct{}), make(chan struct{})
 	defer close(end)
 	cfg := asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 3 * time.Second }}
@@ -393,7 +393,7 @@ func TestWaitBeginsAnew(t *testing.T) {
 // "Waited, MaxWait" in words.
 func TestWaitedString(t *testing.T) {
 	t.Parallel()
-	for want, w := range map[string]Waited{
+	for want, w := range map[string]Expired{
 		"waited 1m2s for rule tenant of payments/acme; its max_wait is 1m0s": {
 			Rule: "tenant", RuleScope: "payments/acme", Waited: 62 * time.Second, MaxWait: time.Minute,
 		},
@@ -420,7 +420,7 @@ func TestWaitedString(t *testing.T) {
 // task was there, and not yet gone from here, is followed by one that ends the move.
 func TestMovedAfterCrash(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, full(short), Config{Patience: MoveTo("slow")})
+	s := newSystem(t, full(short), MiddlewareConfig{OnMaxWait: MoveTo("slow")})
 	began, end := make(chan struct{}), make(chan struct{})
 	s.add(queue.Task{ID: "blocks"})
 	s.add(queue.Task{ID: "own", Delay: time.Second})
@@ -465,7 +465,7 @@ func TestPatienceOfBacklog(t *testing.T) {
 	var mu sync.Mutex
 	early, ended := 0, 0
 	most := 2 * time.Second
-	s := newSystem(t, full(most), Config{Patience: Drop(func(w Waited) {
+	s := newSystem(t, full(most), MiddlewareConfig{OnMaxWait: Drop(func(w Expired) {
 		mu.Lock()
 		defer mu.Unlock()
 		ended++
@@ -508,16 +508,16 @@ func TestPatienceOfBacklog(t *testing.T) {
 // waits for other limits, and no longer than its max_wait.
 func TestPatienceUnderLoweredLimit(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(2), Config{Patience: Fail()})
+	s := newSystem(t, perHour(2), MiddlewareConfig{OnMaxWait: Fail()})
 	s.add(queue.Task{ID: "spends it", Cost: 2})
 	s.serve(asynq.Config{}, nil)
 	<-s.ended
 	// It has its place from before: it would fail at once, known to outlast its patience.
-	d, err := s.throttle.cfg.Limiter.Decide(t.Context(), throttle.Request{Scope: "p/a", Cost: 2, Ticket: queue.Ticket("default", "u")})
-	if err != nil || !d.Turn.Waits {
+	d, err := s.throttle.cfg.Limiter.Decide(t.Context(), throttle.Request{Scope: "p/a", Cost: 2, WaiterID: queue.Ticket("default", "u")})
+	if err != nil || !d.Position.Waits {
 		t.Fatalf("%+v, %v", d, err)
 	}
-	lowered, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: perHour(1)}})
+	lowered, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: perHour(1)}})
 	must(t, err)
 	s.throttle.cfg.Limiter.SetPolicy(lowered)
 	s.add(queue.Task{ID: "u", Cost: 2, MaxWait: short, MaxRetry: queue.Retries(0)})
@@ -531,7 +531,7 @@ func TestPatienceUnderLoweredLimit(t *testing.T) {
 func TestPatienceInAnOutage(t *testing.T) {
 	t.Parallel()
 	away := redistest.NewServer(t)
-	s := newSystem(t, full(4*time.Second), Config{Patience: Fail()})
+	s := newSystem(t, full(4*time.Second), MiddlewareConfig{OnMaxWait: Fail()})
 	rdb := redis.NewClient(&redis.Options{Addr: away.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = rdb.Close() })
 	limiter, err := throttle.New(rdb, s.throttle.cfg.Limiter.Policy(), throttle.Config{Timeout: bound})
@@ -581,22 +581,22 @@ func TestWhoLeavesTheLine(t *testing.T) {
 	t.Parallel()
 	putOff := errors.Join(newLimited(&job{}, "", time.Now()), asynq.RevokeTask)
 	for name, tt := range map[string]struct {
-		verdict Verdict
+		verdict Action
 		with    error
 		leaves  bool
 	}{
-		"dropped":            {Verdict{became: "dropped"}, nil, true},
-		"failed":             {Verdict{became: "failed"}, permanent(errors.New("too late")), true},
-		"moved":              {Verdict{became: becameMoved}, putOff, true},
-		"fallback":           {Verdict{became: "fallback"}, nil, true},
-		"fallback that ends": {Verdict{became: "fallback"}, permanent(errors.New("no answer")), true},
-		"fallback, retried":  {Verdict{became: "fallback"}, errors.New("no answer"), false},
-		"fallback, put off":  {Verdict{became: "fallback"}, putOff, false},
+		"dropped":            {Action{became: "dropped"}, nil, true},
+		"failed":             {Action{became: "failed"}, permanent(errors.New("too late")), true},
+		"moved":              {Action{became: becameMoved}, putOff, true},
+		"fallback":           {Action{became: "fallback"}, nil, true},
+		"fallback that ends": {Action{became: "fallback"}, permanent(errors.New("no answer")), true},
+		"fallback, retried":  {Action{became: "fallback"}, errors.New("no answer"), false},
+		"fallback, put off":  {Action{became: "fallback"}, putOff, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			tt.verdict.end = func(context.Context, *Throttle, *job, Waited) (bool, error) { return true, tt.with }
-			s := newSystem(t, full(0), Config{Patience: always(tt.verdict)})
+			tt.verdict.end = func(context.Context, *Middleware, *job, Expired) (bool, error) { return true, tt.with }
+			s := newSystem(t, full(0), MiddlewareConfig{OnMaxWait: always(tt.verdict)})
 			defer s.throttle.Stop()
 			s.throttle.waker.dispatch = func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error) {
 				return throttle.Dispatched{Waiting: true, Next: time.Hour}, nil // or a look could be over before it is seen

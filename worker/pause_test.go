@@ -27,12 +27,12 @@ func TestSafetyNetOfAPause(t *testing.T) {
 		expected    time.Duration
 		least, most time.Duration
 	}{
-		"a pause":          {true, throttle.Unknown, pausedNet, pausedNet * 3 / 2},
+		"a pause":          {true, throttle.Never, pausedNet, pausedNet * 3 / 2},
 		"one that ends":    {true, time.Hour, time.Hour, time.Hour + 31*time.Minute},
-		"a suspended rule": {false, throttle.Unknown, time.Minute, time.Minute},
+		"a suspended rule": {false, throttle.Never, time.Minute, time.Minute},
 	} {
-		d := throttle.Decision{Rules: []throttle.RuleState{{RuleInfo: &throttle.RuleInfo{Paused: tt.paused}}}, Turn: throttle.Turn{Waits: true, Expected: tt.expected}}
-		if got := (&Throttle{}).safetyNet(d); got < tt.least || got > tt.most {
+		d := throttle.Decision{Rules: []throttle.RuleState{{RuleInfo: &throttle.RuleInfo{Paused: tt.paused}}}, Position: throttle.QueuePosition{Waits: true, Expected: tt.expected}}
+		if got := (&Middleware{}).safetyNet(d); got < tt.least || got > tt.most {
 			t.Errorf("%s: %s, want %s to %s", name, got, tt.least, tt.most)
 		}
 	}

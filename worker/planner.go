@@ -18,7 +18,7 @@ import (
 // that each need not be picked up once to learn that it must wait, and nobody waits
 // behind them all. See docs/decisions/0016. It is safe for concurrent use.
 type planner struct {
-	t *Throttle
+	t *Middleware
 
 	mu     sync.Mutex
 	queues map[string]*backlog
@@ -73,7 +73,7 @@ const (
 	maxTypes            = 1000
 )
 
-func newPlanner(t *Throttle) *planner {
+func newPlanner(t *Middleware) *planner {
 	return &planner{t: t, queues: map[string]*backlog{}}
 }
 
@@ -292,7 +292,7 @@ func (p *planner) page(ctx context.Context, name string, b *backlog) (page, erro
 // net is until when asynq keeps a task that was given a place, and whether it may: one
 // whose turn has come may not, nor one whose wait is bounded, but not known to have begun
 // or over, since that is judged when it is picked up.
-func (p *planner) net(j *job, at throttle.Placed) (until time.Time, waits bool) {
+func (p *planner) net(j *job, at throttle.Joined) (until time.Time, waits bool) {
 	if at.Err != nil || !at.Waits || at.Expected == 0 {
 		return until, false
 	}
@@ -301,7 +301,7 @@ func (p *planner) net(j *job, at throttle.Placed) (until time.Time, waits bool) 
 	}
 	until = time.Now().Add(p.t.nets.of(at.Expected))
 	for _, most := range []time.Duration{j.maxWait, at.MaxWait} {
-		if p.t.cfg.Patience == nil || most == 0 {
+		if p.t.cfg.OnMaxWait == nil || most == 0 {
 			continue
 		}
 		ends := p.t.ours(j.scope, j.due.Add(most))
@@ -395,7 +395,7 @@ func idsOf(jobs []*job) (ids []string) {
 
 // place claims tasks and gives them places. Meanwhile nobody here takes others of their queue: some that
 // stand behind the page would be in line before it.
-func (p *planner) place(ctx context.Context, name string, b *backlog, jobs []*job) (claimed []*job, placed []throttle.Placed, err error) {
+func (p *planner) place(ctx context.Context, name string, b *backlog, jobs []*job) (claimed []*job, placed []throttle.Joined, err error) {
 	p.shut(name, b)
 	claimed, err = p.claim(ctx, name, jobs)
 	if err != nil || len(claimed) == 0 {
@@ -418,12 +418,12 @@ func (p *planner) settle() {
 }
 
 // lineUp gives tasks their places, and has their providers looked at.
-func (p *planner) lineUp(ctx context.Context, jobs []*job) ([]throttle.Placed, error) {
-	asks := make([]throttle.Ask, len(jobs))
+func (p *planner) lineUp(ctx context.Context, jobs []*job) ([]throttle.Joined, error) {
+	asks := make([]throttle.Waiter, len(jobs))
 	for i, j := range jobs {
 		asks[i] = j.ask()
 	}
-	placed, err := p.t.cfg.Limiter.LineUp(ctx, asks, p.t.lead(), throttle.AllWait)
+	placed, err := p.t.cfg.Limiter.Join(ctx, asks, p.t.lead(), throttle.QueueAll)
 	looked := map[string]bool{}
 	for i, j := range jobs {
 		if name := provider(j.scope); err == nil && placed[i].Waits && !looked[name] {

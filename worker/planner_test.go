@@ -121,7 +121,7 @@ func TestForwardedArePlanned(t *testing.T) {
 // "What must not wait unseen stays in pending."
 func TestPlannerLeavesAlone(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1), Config{Spends: func(task *asynq.Task) (string, int64) {
+	s := newSystem(t, perHour(1), MiddlewareConfig{Spends: func(task *asynq.Task) (string, int64) {
 		if string(task.Payload()) == "panics" {
 			panic("it has no ResultWriter")
 		}
@@ -173,7 +173,7 @@ func TestPlannerLeavesAlone(t *testing.T) {
 // lose its turn.
 func TestPlannerLeavesTheReleased(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1), Config{})
+	s := newSystem(t, perHour(1), MiddlewareConfig{})
 	limiter := s.throttle.cfg.Limiter
 	d, err := limiter.Decide(t.Context(), throttle.Request{Scope: "p/a"})
 	if err != nil || !d.Allowed {
@@ -182,10 +182,10 @@ func TestPlannerLeavesTheReleased(t *testing.T) {
 	for _, id := range []string{"a", "b"} {
 		s.foreign(id, map[string]string{queue.HeaderScope: "p/a"})
 	}
-	if _, err := limiter.LineUp(t.Context(), []throttle.Ask{{Scope: "p/a", Ticket: queue.Ticket("default", "a")}}, 0, 0); err != nil {
+	if _, err := limiter.Join(t.Context(), []throttle.Waiter{{Scope: "p/a", ID: queue.Ticket("default", "a")}}, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := limiter.GiveBack(t.Context(), d.Grant); err != nil {
+	if err := limiter.Refund(t.Context(), d.Grant); err != nil {
 		t.Fatal(err)
 	}
 	woken, err := limiter.Dispatch(t.Context(), throttle.DispatchRequest{Provider: "p", Max: 1})
@@ -201,7 +201,7 @@ func TestPlannerLeavesTheReleased(t *testing.T) {
 // A parked task keeps its unique lock for as long as it waits besides.
 func TestPlannerKeepsLocks(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1), Config{})
+	s := newSystem(t, perHour(1), MiddlewareConfig{})
 	limited := map[string]string{queue.HeaderScope: "p/a"}
 	s.foreign("starts", limited)
 	s.foreign("unique", limited, asynq.Unique(time.Minute))
@@ -216,7 +216,7 @@ func TestPlannerKeepsLocks(t *testing.T) {
 // "One process at a time plans a queue."
 func TestPlanner(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1), Config{})
+	s := newSystem(t, perHour(1), MiddlewareConfig{})
 	const n = 3 * mostPage
 	for i := range n {
 		s.foreign(fmt.Sprintf("%03d", i), map[string]string{queue.HeaderScope: "p/a"})
@@ -247,7 +247,7 @@ func TestPlanner(t *testing.T) {
 // is left alone for longer.
 func TestPlannerFails(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1), Config{})
+	s := newSystem(t, perHour(1), MiddlewareConfig{})
 	limited := map[string]string{queue.HeaderScope: "p/a"}
 	ids := []string{"a", "b", "c"}
 	for _, id := range ids {
@@ -336,7 +336,7 @@ func TestPlannerWithoutTheScript(t *testing.T) {
 // "a server that shuts down sees first to what it has claimed"
 func TestPlannerStops(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1), Config{})
+	s := newSystem(t, perHour(1), MiddlewareConfig{})
 	for _, id := range []string{"starts", "waits"} {
 		s.foreign(id, map[string]string{queue.HeaderScope: "p/a"})
 	}
@@ -368,7 +368,7 @@ func TestPlannerStops(t *testing.T) {
 // "For 100 ms at most: a Redis that hangs then costs the order, and not other tasks."
 func TestPlannerShutsBriefly(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1), Config{})
+	s := newSystem(t, perHour(1), MiddlewareConfig{})
 	s.foreign("a", map[string]string{queue.HeaderScope: "p/a"})
 	hangs := &slowly{entered: make(chan struct{}), until: make(chan struct{})}
 	rdb := s.server.Client(t)
@@ -443,7 +443,7 @@ func leftToAnother(s *system, ends bool) {
 // "Should the process die, asynq brings them back."
 func TestPlannerDies(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, steady(100), Config{})
+	s := newSystem(t, steady(100), MiddlewareConfig{})
 	for _, id := range []string{"a", "b", "c"} {
 		s.foreign(id, map[string]string{queue.HeaderScope: "p/a"})
 	}
@@ -465,7 +465,7 @@ func TestPlannerDies(t *testing.T) {
 // A page is of a few providers: each costs round trips while nothing else is taken.
 func TestPlannerBoundsProviders(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1), Config{})
+	s := newSystem(t, perHour(1), MiddlewareConfig{})
 	for i := range 3 * mostProviders {
 		s.foreign(fmt.Sprint(i), map[string]string{queue.HeaderScope: fmt.Sprintf("p%d/a", i)})
 	}
@@ -516,7 +516,7 @@ func (l *slowly) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 // it took put back.
 func TestPlannerClaimsAgain(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1), Config{})
+	s := newSystem(t, perHour(1), MiddlewareConfig{})
 	limited := map[string]string{queue.HeaderScope: "p/a"}
 	r := s.throttle.waker.releaser
 	own := r.rdb

@@ -71,7 +71,7 @@ func TestStrictPriorityIsCapped(t *testing.T) {
 // sharedBy is an API with one place, that tenants share, each with a cap or none.
 func sharedBy(t *testing.T, maxPriority *int) *throttle.Policy {
 	t.Helper()
-	limits := map[string]throttle.Node{"p": {Rules: full(0), Scopes: map[string]throttle.Node{"*": {MaxPriority: maxPriority}}}}
+	limits := map[string]throttle.ScopeConfig{"p": {Rules: full(0), Scopes: map[string]throttle.ScopeConfig{"*": {MaxPriority: maxPriority}}}}
 	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, limits)
 	if err != nil {
 		t.Fatal(err)

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// pulse tells whether the waker's loops do their work. A loop that hangs in a call,
+// watchdog tells whether the waker's loops do their work. A loop that hangs in a call,
 // or never comes back, cannot tell of itself: so each notes the looks that it has
 // completed, and those who handle tasks ask in passing whether one is overdue. It is
 // safe for concurrent use.
-type pulse struct {
-	t     *Throttle
+type watchdog struct {
+	t     *Middleware
 	asked atomic.Int64 // when it was last asked, in ns since the epoch
 	mu    sync.Mutex
 	beats map[*beat]struct{}
@@ -45,10 +45,10 @@ const (
 	anyProvider = "*"
 )
 
-func newPulse(t *Throttle) *pulse { return &pulse{t: t, beats: map[*beat]struct{}{}} }
+func newPulse(t *Middleware) *watchdog { return &watchdog{t: t, beats: map[*beat]struct{}{}} }
 
 // begins notes a loop whose first look is about to be made.
-func (p *pulse) begins(provider string) *beat {
+func (p *watchdog) begins(provider string) *beat {
 	b := &beat{provider: provider, last: time.Now()}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -58,7 +58,7 @@ func (p *pulse) begins(provider string) *beat {
 }
 
 // looked notes a look: completed, or failed by err.
-func (p *pulse) looked(b *beat, err error) {
+func (p *watchdog) looked(b *beat, err error) {
 	p.mu.Lock()
 	if b.fault = err; err != nil {
 		p.mu.Unlock()
@@ -83,7 +83,7 @@ func (p *pulse) looked(b *beat, err error) {
 }
 
 // rests notes in how long a loop looks again.
-func (p *pulse) rests(b *beat, wait time.Duration) {
+func (p *watchdog) rests(b *beat, wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if b.due = (time.Time{}); wait > lookAgain {
@@ -92,7 +92,7 @@ func (p *pulse) rests(b *beat, wait time.Duration) {
 }
 
 // nothingDue notes that the loops which rest have nothing to look at: what they rest for would have been announced.
-func (p *pulse) nothingDue() {
+func (p *watchdog) nothingDue() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
@@ -104,7 +104,7 @@ func (p *pulse) nothingDue() {
 }
 
 // stuck tells whether one is overdue that was told. p.mu is held.
-func (p *pulse) stuck() bool {
+func (p *watchdog) stuck() bool {
 	for b := range p.beats {
 		if b.told {
 			return true
@@ -114,13 +114,13 @@ func (p *pulse) stuck() bool {
 }
 
 // takeBack returns who looks again, to be told. p.mu is held.
-func (p *pulse) takeBack() woken {
+func (p *watchdog) takeBack() woken {
 	back := p.back
 	p.back = woken{}
 	return back
 }
 
-func (p *pulse) tellBack(back woken) {
+func (p *watchdog) tellBack(back woken) {
 	if len(back.providers) > 0 {
 		first := slices.Min(back.providers)
 		p.t.log.Info("waiting tasks are woken again", "provider", first, "after", back.after, "more", len(back.providers)-1)
@@ -128,7 +128,7 @@ func (p *pulse) tellBack(back woken) {
 }
 
 // ends forgets a loop: nobody waits, or the process stops.
-func (p *pulse) ends(b *beat) {
+func (p *watchdog) ends(b *beat) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.beats, b)
@@ -141,16 +141,16 @@ func (p *pulse) ends(b *beat) {
 }
 
 // observe tells the observer of a look. p.mu is held.
-func (p *pulse) observe(provider string, again bool) {
+func (p *watchdog) observe(provider string, again bool) {
 	label := anyProvider
 	if p.t.cfg.Limiter.Policy().Names(provider) {
 		label = provider
 	}
-	p.t.observer.Looked(provider, label, again)
+	p.t.observer.DispatcherPolled(provider, label, again)
 }
 
 // well says whether a loop does its work.
-func (p *pulse) well(b *beat) bool {
+func (p *watchdog) well(b *beat) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
@@ -159,7 +159,7 @@ func (p *pulse) well(b *beat) bool {
 
 // check logs a line for the loops that are overdue, once until they look again. It costs
 // next to nothing more often than once a second.
-func (p *pulse) check() {
+func (p *watchdog) check() {
 	now, asked := time.Now(), p.asked.Load()
 	if now.UnixNano()-asked < int64(askPulse) || !p.asked.CompareAndSwap(asked, now.UnixNano()) || p.t.stopped() {
 		return
@@ -184,7 +184,7 @@ func (p *pulse) check() {
 // late returns what to tell of loops that are newly overdue: of those that Redis does not
 // answer, which mends itself, or of the others. It is nothing where there are none. p.mu is
 // held.
-func (p *pulse) late(now time.Time, away bool) (line []any) {
+func (p *watchdog) late(now time.Time, away bool) (line []any) {
 	var newly []*beat
 	due := false
 	for b := range p.beats {

@@ -72,7 +72,7 @@ var wardServer = asynq.Config{LogLevel: asynq.FatalLevel, TaskCheckInterval: 500
 type ward struct {
 	*testing.T
 	rdb    *redis.Client
-	limits *Throttle
+	limits *Middleware
 	said   *told
 	looks  *lastLooks
 	runs   chan time.Time
@@ -86,7 +86,7 @@ type lastLooks struct {
 	at map[string]time.Time
 }
 
-func (l *lastLooks) Looked(provider, label string, again bool) {
+func (l *lastLooks) DispatcherPolled(provider, label string, again bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.at, provider+" as "+label)
@@ -110,7 +110,7 @@ func newWard(t *testing.T) *ward {
 	w := &ward{T: t, said: &told{}, looks: &lastLooks{at: map[string]time.Time{}}, runs: make(chan time.Time, 10)}
 	_, w.rdb = redistest.Miniredis(t)
 	one := []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: 10 * time.Minute}}
-	policy, err := throttle.NewPolicy(throttle.UnmatchedAllow, map[string]throttle.Node{"p": {Rules: one}, "*": {Rules: one}})
+	policy, err := throttle.NewPolicy(throttle.UnmatchedAllow, map[string]throttle.ScopeConfig{"p": {Rules: one}, "*": {Rules: one}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func newWard(t *testing.T) *ward {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.limits, err = New(Config{Redis: w.rdb, Limiter: limiter, Logger: slog.New(w.said), Observer: w.looks}); err != nil {
+	if w.limits, err = NewMiddleware(MiddlewareConfig{Redis: w.rdb, Limiter: limiter, Logger: slog.New(w.said), Observer: w.looks}); err != nil {
 		t.Fatal(err)
 	}
 	ask := w.limits.waker.dispatch

@@ -32,7 +32,7 @@ func TestQuietProviders(t *testing.T) {
 				busy++
 				return throttle.Dispatched{Waiting: true, Next: 100 * time.Millisecond}, nil
 			}
-			if looks++; !req.Glance {
+			if looks++; !req.OnlyIfDue {
 				whole++
 			}
 			return throttle.Dispatched{Waiting: true, Next: 2 * time.Hour}, nil
@@ -87,7 +87,7 @@ func TestQuietIsAnnounced(t *testing.T) {
 		for i := range 20 {
 			provider := fmt.Sprint("quiet ", i*25)
 			began := time.Now()
-			if err := other.Announce(t.Context(), provider); err != nil {
+			if err := other.PublishActive(t.Context(), provider); err != nil {
 				t.Fatal(err)
 			}
 			<-time.After(askAround + spread + time.Millisecond)
@@ -119,7 +119,7 @@ func TestOthersAreTold(t *testing.T) {
 		said := func() time.Time {
 			t.Helper()
 			synctest.Wait()
-			turns, err := w.limits.cfg.Limiter.Turns(t.Context(), time.Time{})
+			turns, err := w.limits.cfg.Limiter.ActiveProviders(t.Context(), time.Time{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -128,7 +128,7 @@ func TestOthersAreTold(t *testing.T) {
 		w.limits.waker.look("p", hint{})
 		<-time.After(time.Minute)
 		before := said()
-		next <- throttle.Dispatched{Waiting: true, Next: time.Hour, Others: 3}
+		next <- throttle.Dispatched{Waiting: true, Next: time.Hour, ForOthers: 3}
 		<-time.After(2 * pollMost)
 		if !said().Equal(before) {
 			t.Error("others were told of what was due, which they know")
@@ -138,7 +138,7 @@ func TestOthersAreTold(t *testing.T) {
 			soon = time.Until(w.limits.waker.watches["p"].next) <= 2*spread
 			w.limits.waker.mu.Unlock()
 		}
-		next <- throttle.Dispatched{Waiting: true, Next: time.Hour, Others: 3}
+		next <- throttle.Dispatched{Waiting: true, Next: time.Hour, ForOthers: 3}
 		began := time.Now()
 		w.limits.waker.capacityFreed("p")
 		if at := said(); at.UnixMicro() < began.UnixMicro() {
@@ -170,7 +170,7 @@ func TestAnnouncedWhileLooking(t *testing.T) {
 			}
 			// the script has found nobody; its reply is on its way while another process joins and announces
 			joined.Store(time.Now().UnixNano())
-			if err := other.Announce(context.Background(), "p"); err != nil {
+			if err := other.PublishActive(context.Background(), "p"); err != nil {
 				t.Error(err)
 			}
 			<-time.After(askAround + 10*time.Millisecond) // Redis is slow, or the process busy
@@ -193,12 +193,12 @@ func TestFreedWhereThereIsNoRoom(t *testing.T) {
 	for _, many := range []int{0, 2000} {
 		synctest.Test(t, func(t *testing.T) {
 			rules := []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: 10 * time.Hour}}
-			policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: rules}})
+			policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: rules}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			_, rdb := redistest.Miniredis(t)
-			a, b := newSystemOn(t, rdb, policy, Config{}), newSystemOn(t, rdb, policy, Config{})
+			a, b := newSystemOn(t, rdb, policy, MiddlewareConfig{}), newSystemOn(t, rdb, policy, MiddlewareConfig{})
 			settle, started := make(chan struct{}), make(chan time.Time, 1)
 			a.serve(asynq.Config{Concurrency: 1}, func(ctx context.Context, _ *asynq.Task) error {
 				<-settle

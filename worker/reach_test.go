@@ -90,7 +90,7 @@ type farRun struct {
 func runFar(t *testing.T, distance time.Duration, rules []throttle.Rule, tasks, concurrency int) farRun {
 	t.Helper()
 	server, near := redistest.Miniredis(t)
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: rules}})
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: rules}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func runFar(t *testing.T, distance time.Duration, rules []throttle.Rule, tasks, 
 		t.Fatal(err)
 	}
 	o := &seen{}
-	limits, err := New(Config{Redis: far, Limiter: limiter, Observer: o})
+	limits, err := NewMiddleware(MiddlewareConfig{Redis: far, Limiter: limiter, Observer: o})
 	if err != nil {
 		t.Fatal(err)
 	}

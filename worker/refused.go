@@ -52,7 +52,7 @@ func refusal(err error) (why, of string) {
 
 // refused puts a task back that was refused and may run some day. It returns false for one
 // that fails for good.
-func (t *Throttle) refused(ctx context.Context, j *job, err error) (ended bool, with error) {
+func (t *Middleware) refused(ctx context.Context, j *job, err error) (ended bool, with error) {
 	why, of := refusal(err)
 	pause := limitsPause
 	switch {
@@ -80,14 +80,14 @@ func (t *Throttle) refused(ctx context.Context, j *job, err error) (ended bool, 
 }
 
 // hopeless tells whether a task that was refused fails for good.
-func (t *Throttle) hopeless(ctx context.Context, j *job, err error) bool {
+func (t *Middleware) hopeless(ctx context.Context, j *job, err error) bool {
 	if fails := t.cfg.FailRefused; fails != nil {
 		return fails(ctx, j.ask(), err)
 	}
 	if !errors.As(err, new(*throttle.CostError)) {
 		return false
 	}
-	for _, before := range t.cfg.Limiter.Earlier() {
+	for _, before := range t.cfg.Limiter.EarlierPolicies() {
 		if j.ask().Check(before) == nil {
 			return false
 		}
@@ -96,8 +96,8 @@ func (t *Throttle) hopeless(ctx context.Context, j *job, err error) bool {
 }
 
 // stands tells whether a task stands in line, or was released: also where that can't be told.
-func (t *Throttle) stands(ctx context.Context, j *job) bool {
-	stands, err := t.cfg.Limiter.Stands(ctx, j.ask())
+func (t *Middleware) stands(ctx context.Context, j *job) bool {
+	stands, err := t.cfg.Limiter.IsQueued(ctx, j.ask())
 	if err != nil {
 		t.observer.Failed("overtaken")
 	}
@@ -106,10 +106,10 @@ func (t *Throttle) stands(ctx context.Context, j *job) bool {
 
 // restore gives a task whose turn had come, and that this application may not run, its place
 // back, and lets those know who may.
-func (t *Throttle) restore(ctx context.Context, j *job) {
+func (t *Middleware) restore(ctx context.Context, j *job) {
 	restored, err := t.cfg.Limiter.Restore(ctx, t.request(j))
 	if err == nil && restored {
-		err = t.cfg.Limiter.Announce(ctx, provider(j.scope))
+		err = t.cfg.Limiter.PublishActive(ctx, provider(j.scope))
 	}
 	if err != nil {
 		t.observer.Failed("rejoin")
@@ -117,7 +117,7 @@ func (t *Throttle) restore(ctx context.Context, j *job) {
 }
 
 // tellRefused logs that tasks wait so, once a minute for all of one kind.
-func (t *Throttle) tellRefused(ctx context.Context, j *job, why, of string, err error) {
+func (t *Middleware) tellRefused(ctx context.Context, j *job, why, of string, err error) {
 	n, due := t.repeats.due(why+" "+of, time.Now())
 	if !due {
 		return

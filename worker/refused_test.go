@@ -32,7 +32,7 @@ func (l *says) times(text string) int {
 func logTo(l *says) *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
 // limits puts a policy in force.
-func (s *system) limits(limits map[string]throttle.Node) *throttle.Policy {
+func (s *system) limits(limits map[string]throttle.ScopeConfig) *throttle.Policy {
 	s.t.Helper()
 	p, err := throttle.NewPolicy(throttle.UnmatchedDeny, limits)
 	if err != nil {
@@ -52,7 +52,7 @@ func (s *system) as(app string) *system {
 	cfg := s.throttle.cfg
 	cfg.Limiter, cfg.Observer = limiter, &seen{}
 	other := &system{t: s.t, server: s.server, rdb: s.rdb, inspector: s.inspector, seen: &seen{}, runs: map[string]int{}, ended: s.ended}
-	if other.throttle, err = New(cfg); err != nil {
+	if other.throttle, err = NewMiddleware(cfg); err != nil {
 		s.t.Fatal(err)
 	}
 	return other
@@ -87,8 +87,8 @@ func (s *system) archive() (ids []string) {
 func TestOtherAppsTasksWait(t *testing.T) {
 	t.Parallel()
 	var log says
-	s := newSystem(t, perHour(100), Config{Logger: logTo(&log)})
-	s.limits(map[string]throttle.Node{"p": {Apps: []string{"billing"}, Rules: perHour(100)}})
+	s := newSystem(t, perHour(100), MiddlewareConfig{Logger: logTo(&log)})
+	s.limits(map[string]throttle.ScopeConfig{"p": {Apps: []string{"billing"}, Rules: perHour(100)}})
 	ids := []string{"own", "own0", "foreign", "foreign0"}
 	s.add(queue.Task{ID: "own"})
 	s.add(queue.Task{ID: "own0", MaxRetry: queue.Retries(0)})
@@ -127,8 +127,8 @@ func TestOtherAppsTasksWait(t *testing.T) {
 func TestOtherAppsTasksKeepTheirPlaces(t *testing.T) {
 	t.Parallel()
 	one := []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1, Lease: time.Hour}}
-	s := newSystem(t, one, Config{})
-	s.limits(map[string]throttle.Node{"p": {Apps: []string{"billing"}, Rules: one}})
+	s := newSystem(t, one, MiddlewareConfig{})
+	s.limits(map[string]throttle.ScopeConfig{"p": {Apps: []string{"billing"}, Rules: one}})
 	billing := s.as("billing")
 	held, err := billing.throttle.cfg.Limiter.Allow(t.Context(), "p/a")
 	if err != nil || !held.Allowed {
@@ -141,7 +141,7 @@ func TestOtherAppsTasksKeepTheirPlaces(t *testing.T) {
 			t.Fatalf("%+v, %v", got, err)
 		}
 	}
-	if err := billing.throttle.cfg.Limiter.GiveBack(t.Context(), held.Grant); err != nil {
+	if err := billing.throttle.cfg.Limiter.Refund(t.Context(), held.Grant); err != nil {
 		t.Fatal(err)
 	}
 	billing.throttle.size(4)
@@ -200,8 +200,8 @@ func TestRefusedComeBackSomeAtATime(t *testing.T) {
 func TestUnmatchedWaits(t *testing.T) {
 	t.Parallel()
 	var log says
-	s := newSystem(t, perHour(100), Config{Logger: logTo(&log)})
-	renamed := map[string]throttle.Node{"renamed": {Rules: perHour(100)}}
+	s := newSystem(t, perHour(100), MiddlewareConfig{Logger: logTo(&log)})
+	renamed := map[string]throttle.ScopeConfig{"renamed": {Rules: perHour(100)}}
 	s.limits(renamed)
 	s.add(queue.Task{ID: "own0", MaxRetry: queue.Retries(0)})
 	s.addForeign("foreign0", asynq.MaxRetry(0))
@@ -214,7 +214,7 @@ func TestUnmatchedWaits(t *testing.T) {
 	if text := s.info("own0").LastErr; !strings.Contains(text, "meets no rule") || log.times("wait for their scope to have rules") != 1 {
 		t.Errorf("its last error is %q", text)
 	}
-	s.limits(map[string]throttle.Node{"p": {Rules: perHour(100)}})
+	s.limits(map[string]throttle.ScopeConfig{"p": {Rules: perHour(100)}})
 	for range 2 {
 		<-s.ended
 	}
@@ -227,8 +227,8 @@ func TestUnmatchedWaits(t *testing.T) {
 // cost that could never pass fails for good.
 func TestLoweredUnderANewTask(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(10), Config{})
-	s.limits(map[string]throttle.Node{"p": {Rules: perHour(3)}})
+	s := newSystem(t, perHour(10), MiddlewareConfig{})
+	s.limits(map[string]throttle.ScopeConfig{"p": {Rules: perHour(3)}})
 	s.add(queue.Task{ID: "could", Cost: 5, MaxRetry: queue.Retries(0)})
 	s.add(queue.Task{ID: "never", Cost: 11})
 	s.serve(asynq.Config{}, nil)
@@ -237,7 +237,7 @@ func TestLoweredUnderANewTask(t *testing.T) {
 	if s.refusals("cost") != 1 {
 		t.Errorf("told %d times", s.refusals("cost"))
 	}
-	s.limits(map[string]throttle.Node{"p": {Rules: perHour(10)}})
+	s.limits(map[string]throttle.ScopeConfig{"p": {Rules: perHour(10)}})
 	if id := <-s.ended; id != "could" {
 		t.Errorf("%s ran", id)
 	}

@@ -6,8 +6,8 @@ import "time"
 // fast as they come.
 const burstOf = 4
 
-// room is how many tasks one look may grant.
-type room struct {
+// capacity is how many tasks one look may grant.
+type capacity struct {
 	// ahead is how many whatever their start: none that would find no place to wait
 	// in, or no slot to run in.
 	ahead int
@@ -18,11 +18,11 @@ type room struct {
 	lent bool
 }
 
-// room is what this process can take: nothing once its servers take no more tasks. w.mu is
+// capacity is what this process can take: nothing once its servers take no more tasks. w.mu is
 // held.
-func (w *waker) room() room {
+func (w *waker) capacity() capacity {
 	if w.t.retired() {
-		return room{}
+		return capacity{}
 	}
 	out := w.taken
 	for _, one := range w.watches {
@@ -42,7 +42,7 @@ func (w *waker) room() room {
 	if lent > 0 { // those that leave their slots may not be who makes room
 		now = 0
 	}
-	return room{ahead: max(0, min(ahead, mostAtOnce)), now: max(0, now), lent: borrows}
+	return capacity{ahead: max(0, min(ahead, mostAtOnce)), now: max(0, now), lent: borrows}
 }
 
 // coming is how many tasks that were granted here have not come, as far as they are on their way. waker.mu is held.
@@ -70,10 +70,10 @@ func (w *waker) leaving() int {
 }
 
 // take sets the room that a look may use aside until it has been taken.
-func (w *waker) take() room {
+func (w *waker) take() capacity {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	r := w.room()
+	r := w.capacity()
 	if w.reach.from() == 0 { // a call holds Redis up, and beside it the next one costs no time
 		r.ahead = min(r.ahead, nearAtOnce)
 		r.now = min(r.now, nearAtOnce-r.ahead)
@@ -86,7 +86,7 @@ func (w *waker) take() room {
 // in hardly more commands than one. In a burst it is for as many as go out while the
 // others are taken. w.mu is held.
 func (w *waker) worthALook() bool {
-	r, several := w.room(), max(1, min(cap(w.t.holders), w.t.slots)/3)
+	r, several := w.capacity(), max(1, min(cap(w.t.holders), w.t.slots)/3)
 	if w.burst {
 		return r.ahead+r.now >= max(several, w.leaving()/2)
 	}

@@ -93,9 +93,9 @@ func TestSlowLimitsLeaveRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const slow, seconds = 12, 3
-		nodes := map[string]throttle.Node{"quick": {Rules: steady(300)}}
+		nodes := map[string]throttle.ScopeConfig{"quick": {Rules: steady(300)}}
 		for i := range slow {
-			nodes[fmt.Sprint("slow", i)] = throttle.Node{Rules: steady(10)}
+			nodes[fmt.Sprint("slow", i)] = throttle.ScopeConfig{Rules: steady(10)}
 		}
 		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, nodes)
 		if err != nil {
@@ -103,7 +103,7 @@ func TestSlowLimitsLeaveRoom(t *testing.T) {
 		}
 		_, rdb := redistest.Miniredis(t)
 		t.Cleanup(synctest.Wait)
-		s := newSystemOn(t, rdb, policy, Config{})
+		s := newSystemOn(t, rdb, policy, MiddlewareConfig{})
 		for i := range slow {
 			s.planned(jobs(seconds*20, fmt.Sprintf("slow%d/a", i))...)
 		}

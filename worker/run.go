@@ -16,12 +16,12 @@ import (
 
 // run lets next process a task that may start now. Whatever happens in it, a
 // panic included, its places are freed when it has ended, and only then.
-func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d throttle.Decision) (err error) {
-	defer t.caught(ctx, j, &err)
+func (t *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d throttle.Decision) (err error) {
+	defer t.recoverPanic(ctx, j, &err)
 	j.slot.runs()
 	told := func() {} // before anybody may meet the task again
 	if d.Handed {
-		told = t.claims.tell(j.ask().Place().Under(d.Grant))
+		told = t.claims.tell(j.ask().Ref().WithGrant(d.Grant))
 	}
 	defer func() { told() }()
 	ended := t.started(ctx, j)
@@ -32,7 +32,7 @@ func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d thrott
 	}
 	ctx, cancel := j.bounded(ctx, t.cfg.MaxTimeout)
 	defer cancel()
-	ctx, lease := t.cfg.Limiter.Hold(t.withRun(ctx, j, d.Grant), d.Grant)
+	ctx, lease := t.cfg.Limiter.Lease(t.withRun(ctx, j, d.Grant), d.Grant)
 	defer t.observeLeases(d)()
 	defer func() {
 		if err := lease.Release(ctx); err != nil {
@@ -66,12 +66,12 @@ func (t *Throttle) run(ctx context.Context, j *job, next asynq.Handler, d thrott
 	} else if err == nil {
 		outcome = "ok"
 	}
-	return t.counted(j, err)
+	return t.applyBudget(j, err)
 }
 
 // spent tells what a task that starts spends. A start that came too late has been given
 // back before, and is no run.
-func (t *Throttle) spent(j *job) {
+func (t *Middleware) spent(j *job) {
 	if t.cfg.Usage == nil {
 		return
 	}
@@ -111,9 +111,9 @@ func (j *job) bounded(ctx context.Context, most time.Duration) (context.Context,
 	return ctx, func() { own(); all() }
 }
 
-// counted ends a task of our own whose budget of retries is used up: asynq, which
+// applyBudget ends a task of our own whose budget of retries is used up: asynq, which
 // was told to retry for ever, would not.
-func (t *Throttle) counted(j *job, err error) error {
+func (t *Middleware) applyBudget(j *job, err error) error {
 	if err == nil || !j.own || !j.last() || !t.isFailure(err) ||
 		errors.Is(err, asynq.SkipRetry) || errors.Is(err, asynq.RevokeTask) {
 		return err
@@ -121,9 +121,9 @@ func (t *Throttle) counted(j *job, err error) error {
 	return &finalError{err}
 }
 
-// caught makes an error of a panic that ends a task's last attempt. Any other
+// recoverPanic makes an error of a panic that ends a task's last attempt. Any other
 // panic is asynq's to catch, which would retry a task of our own for ever.
-func (t *Throttle) caught(ctx context.Context, j *job, err *error) {
+func (t *Middleware) recoverPanic(ctx context.Context, j *job, err *error) {
 	if !j.own || !j.last() {
 		return
 	}
@@ -134,7 +134,7 @@ func (t *Throttle) caught(ctx context.Context, j *job, err *error) {
 	}
 }
 
-func (t *Throttle) observeLeases(d throttle.Decision) func() {
+func (t *Middleware) observeLeases(d throttle.Decision) func() {
 	if d.Grant.Zero() {
 		return func() {}
 	}
@@ -163,9 +163,9 @@ const (
 
 func markKey(j *job) string { return "hw:run:{" + j.queue + "}:" + j.id }
 
-// fresh refuses a task that may not run any more: past its deadline, or killed
+// checkExpired refuses a task that may not run any more: past its deadline, or killed
 // while it ran its last attempt.
-func (t *Throttle) fresh(ctx context.Context, j *job) error {
+func (t *Middleware) checkExpired(ctx context.Context, j *job) error {
 	if !j.deadline.IsZero() && !time.Now().Before(j.deadline) {
 		return fmt.Errorf("headway: its deadline of %s has passed", j.deadline.UTC().Format(time.RFC3339))
 	}
@@ -183,7 +183,7 @@ func (t *Throttle) fresh(ctx context.Context, j *job) error {
 	return nil
 }
 
-func (t *Throttle) unmark(ctx context.Context, j *job) {
+func (t *Middleware) unmark(ctx context.Context, j *job) {
 	if err := t.cfg.Redis.Del(ctx, markKey(j)).Err(); err != nil {
 		t.observer.Failed("mark")
 	}
@@ -193,7 +193,7 @@ func (t *Throttle) unmark(ctx context.Context, j *job) {
 // for it: a start that does would be late where Redis is far, and take its unit from others.
 // Redis keeps what was sent to it, so a crash a moment later leaves the mark too. Whoever
 // ends the run waits until the mark was made, or the two would come in any order.
-func (t *Throttle) started(asynqs context.Context, j *job) (ended func(err error)) {
+func (t *Middleware) started(asynqs context.Context, j *job) (ended func(err error)) {
 	if !j.own || !j.last() {
 		return func(error) {}
 	}
@@ -235,7 +235,7 @@ func isFinal(err error) bool {
 	return err == nil || errors.Is(err, asynq.SkipRetry) || errors.Is(err, asynq.RevokeTask)
 }
 
-func (t *Throttle) mark(ctx context.Context, j *job, stay time.Duration) {
+func (t *Middleware) mark(ctx context.Context, j *job, stay time.Duration) {
 	if err := t.cfg.Redis.Set(ctx, markKey(j), 1, stay).Err(); err != nil && ctx.Err() == nil {
 		t.observer.Failed("mark")
 	}

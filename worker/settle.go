@@ -11,7 +11,7 @@ import (
 
 // running is the run that a context is of.
 type running struct {
-	throttle *Throttle
+	throttle *Middleware
 	job      *job
 	grant    throttle.Grant
 
@@ -23,7 +23,7 @@ type runningKey struct{}
 
 // withRun lets a handler settle what its run spends. A run that spends nothing has no part
 // in it.
-func (t *Throttle) withRun(ctx context.Context, j *job, g throttle.Grant) context.Context {
+func (t *Middleware) withRun(ctx context.Context, j *job, g throttle.Grant) context.Context {
 	if g.Zero() {
 		return ctx
 	}
@@ -81,14 +81,14 @@ func Settle(ctx context.Context, costs throttle.Costs) (throttle.Settlement, err
 	return got, err
 }
 
-// Keep lets what the task of a handler's ctx was charged be settled from elsewhere when its
-// handler has ended, for so long: throttle.Limiter.Kept finds it by the task's scope and id.
+// SaveGrant lets what the task of a handler's ctx was charged be settled from elsewhere when its
+// handler has ended, for so long: throttle.Limiter.LoadGrant finds it by the task's scope and id.
 // A later attempt that is kept takes its place. Its errors and cost are those of
-// throttle.Limiter.Keep; outside of a limited task's run it does nothing.
-func Keep(ctx context.Context, stay time.Duration) error {
+// throttle.Limiter.SaveGrant; outside of a limited task's run it does nothing.
+func SaveGrant(ctx context.Context, stay time.Duration) error {
 	r, ok := ctx.Value(runningKey{}).(*running)
 	if !ok {
 		return nil
 	}
-	return r.throttle.cfg.Limiter.Keep(ctx, r.grant, r.job.id, stay)
+	return r.throttle.cfg.Limiter.SaveGrant(ctx, r.grant, r.job.id, stay)
 }

@@ -34,7 +34,7 @@ func (s *system) tokensLeft() (calls, tokens int64) {
 // starts when it has ended. Tasks that asynq itself enqueued cost by unit too.
 func TestSettle(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, tokensPerHour(1000), Config{
+	s := newSystem(t, tokensPerHour(1000), MiddlewareConfig{
 		Spends: func(*asynq.Task) (string, int64) { return "p/a", 0 },
 		Costs:  func(*asynq.Task) throttle.Costs { return throttle.Costs{"tokens": 700} },
 	})
@@ -65,7 +65,7 @@ func TestSettle(t *testing.T) {
 // stays charged as it was estimated."
 func TestSettleEachAttempt(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, tokensPerHour(10_000), Config{})
+	s := newSystem(t, tokensPerHour(10_000), MiddlewareConfig{})
 	s.add(queue.Task{ID: "a", MaxRetry: queue.Retries(1), Costs: throttle.Costs{"tokens": 1000}})
 	runs := 0
 	s.serve(asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 }}, func(ctx context.Context, _ *asynq.Task) error {
@@ -85,12 +85,12 @@ func TestSettleEachAttempt(t *testing.T) {
 // What is kept is settled from elsewhere when the handler has ended.
 func TestKeep(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, tokensPerHour(1000), Config{})
+	s := newSystem(t, tokensPerHour(1000), MiddlewareConfig{})
 	s.add(queue.Task{ID: "batch-7", Costs: throttle.Costs{"tokens": 800}})
-	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error { return Keep(ctx, time.Hour) })
+	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error { return SaveGrant(ctx, time.Hour) })
 	<-s.ended
 	l := s.throttle.cfg.Limiter
-	g, err := l.Kept(t.Context(), "p/a", "batch-7")
+	g, err := l.LoadGrant(t.Context(), "p/a", "batch-7")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,10 +105,10 @@ func TestSettleNothing(t *testing.T) {
 	if got, err := Settle(t.Context(), throttle.Costs{"tokens": 1}); err != nil || len(got.Rules) > 0 {
 		t.Errorf("%v %v", got, err)
 	}
-	if err := Keep(t.Context(), time.Hour); err != nil {
+	if err := SaveGrant(t.Context(), time.Hour); err != nil {
 		t.Error(err)
 	}
-	s := newSystem(t, tokensPerHour(10), Config{})
+	s := newSystem(t, tokensPerHour(10), MiddlewareConfig{})
 	if _, err := s.client.EnqueueContext(t.Context(), asynq.NewTask("free", nil)); err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ func TestRunHeedsSIGTSTP(t *testing.T) { //nolint:paralleltest // signals are th
 	caught := make(chan os.Signal, 10) // whatever happens, the test lives on
 	signal.Notify(caught, syscall.SIGTSTP, syscall.SIGTERM)
 	defer signal.Stop(caught)
-	s := newSystem(t, perHour(2), Config{})
+	s := newSystem(t, perHour(2), MiddlewareConfig{})
 	server := s.throttle.NewServer(asynq.Config{
 		Concurrency: 4, LogLevel: asynq.FatalLevel, TaskCheckInterval: 20 * time.Millisecond, DelayedTaskCheckInterval: 100 * time.Millisecond,
 	})
@@ -64,7 +64,7 @@ func tell(t *testing.T, s syscall.Signal) {
 // A server that was stopped releases no task that it will not take.
 func TestStoppedReleasesNobody(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1}}, Config{})
+	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1}}, MiddlewareConfig{})
 	var looks atomic.Int64
 	ask := s.throttle.waker.dispatch
 	s.throttle.waker.dispatch = func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {

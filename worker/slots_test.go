@@ -15,7 +15,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/answers"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // starts gives n tasks of a tenant slots, and returns those that may start.
@@ -248,8 +248,8 @@ func TestSlotsOfTasksThatDoNotCome(t *testing.T) {
 // tenants is a policy of p whose tenants start so many a second each.
 func tenants(t *testing.T, limit int64) *throttle.Policy {
 	t.Helper()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{
-		"p": {Scopes: map[string]throttle.Node{"*": {
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{
+		"p": {Scopes: map[string]throttle.ScopeConfig{"*": {
 			Rules: []throttle.Rule{{Name: "rate", Algorithm: throttle.SlidingWindow, Limit: limit, Per: time.Second}},
 		}}},
 	})
@@ -263,7 +263,7 @@ func tenants(t *testing.T, limit int64) *throttle.Policy {
 // beside them, those that were enqueued behind all of its own, and those that wait in line.
 func TestNoTenantTakesAllSlots(t *testing.T) {
 	t.Parallel()
-	s := newSystemOn(t, redistest.NewServer(t).Client(t), tenants(t, 1000), Config{})
+	s := newSystemOn(t, redistest.NewServer(t).Client(t), tenants(t, 1000), MiddlewareConfig{})
 	var running, most atomic.Int64
 	let := make(chan struct{})
 	var endless, others []queue.Task
@@ -315,8 +315,8 @@ func TestNoTenantTakesAllSlots(t *testing.T) {
 func TestOneTenantIsPickedUpOnce(t *testing.T) {
 	t.Parallel()
 	const size, n = 16, 320
-	s := newSystemOn(t, redistest.NewServer(t).Client(t), tenants(t, 100_000), Config{})
-	_, err := s.throttle.cfg.Limiter.Heed(t.Context(), "p/a", answers.Advice{Limited: true, Retry: 2 * time.Second, RetryKnown: true})
+	s := newSystemOn(t, redistest.NewServer(t).Client(t), tenants(t, 100_000), MiddlewareConfig{})
+	_, err := s.throttle.cfg.Limiter.Report(t.Context(), "p/a", upstream.Hint{Limited: true, Retry: 2 * time.Second, RetryKnown: true})
 	must(t, err)
 	s.planned(jobs(n, "p/a")...)
 	s.serve(asynq.Config{Concurrency: size}, func(ctx context.Context, _ *asynq.Task) error {
@@ -333,7 +333,7 @@ func TestOneTenantIsPickedUpOnce(t *testing.T) {
 // another server has room for them and serves other queues either.
 func TestHangingTenantIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	s := newSystemOn(t, redistest.NewServer(t).Client(t), tenants(t, 1000), Config{})
+	s := newSystemOn(t, redistest.NewServer(t).Client(t), tenants(t, 1000), MiddlewareConfig{})
 	for i := range 40 {
 		s.add(queue.Task{ID: fmt.Sprint(i), Scope: "p/a", Queue: "one"})
 	}
@@ -355,7 +355,7 @@ func TestHangingTenantIsLeftAlone(t *testing.T) {
 // that are lent.
 func TestTenantBesideUnscopedTasks(t *testing.T) {
 	t.Parallel()
-	s := newSystemOn(t, redistest.NewServer(t).Client(t), tenants(t, 1000), Config{})
+	s := newSystemOn(t, redistest.NewServer(t).Client(t), tenants(t, 1000), MiddlewareConfig{})
 	for range 2 {
 		_, err := s.client.Enqueue(asynq.NewTask("unscoped", nil))
 		must(t, err)
@@ -392,11 +392,11 @@ func (s *system) others(tasks []queue.Task) (n int) {
 func TestTenant(t *testing.T) {
 	t.Parallel()
 	for scope, want := range map[string]string{"p": "", "p/a": "a", "p/a/x": "a", "q/a/y/z": "a", "p/a b/x": "a b"} {
-		if got := new(Throttle).tenant(scope); got != want {
+		if got := new(Middleware).tenant(scope); got != want {
 			t.Errorf("tenant(%q) = %q, want %q", scope, got, want)
 		}
 	}
-	own := &Throttle{cfg: Config{Tenant: strings.ToUpper}}
+	own := &Middleware{cfg: MiddlewareConfig{Tenant: strings.ToUpper}}
 	if got := own.tenant("p/a"); got != "P/A" {
 		t.Errorf("a function of one's own is asked: %q", got)
 	}

@@ -46,7 +46,7 @@ func TestSpentByUnit(t *testing.T) {
 		plain: {`p/a "" default work 4`, `p/a "" default work 1`, `p/a "" default work 2`},
 		both:  {`p/a "" default work 4`, `p/a default work requests=0,tokens=5`, `p/a default work requests=2,tokens=7`},
 	} {
-		s := newSystem(t, []throttle.Rule{tokens}, Config{Usage: told})
+		s := newSystem(t, []throttle.Rule{tokens}, MiddlewareConfig{Usage: told})
 		s.add(queue.Task{ID: "plain", Cost: 4})
 		s.add(queue.Task{ID: "a", Costs: throttle.Costs{"requests": 0, "tokens": 5}})
 		s.add(queue.Task{ID: "b", Costs: throttle.Costs{"requests": 2, "tokens": 7}})
@@ -76,7 +76,7 @@ func (c *corrected) Settled(scope string, by usage.By, more throttle.Costs) {
 func TestSettledIsTold(t *testing.T) {
 	t.Parallel()
 	told := &corrected{}
-	s := newSystem(t, tokensPerHour(1000), Config{Usage: told})
+	s := newSystem(t, tokensPerHour(1000), MiddlewareConfig{Usage: told})
 	s.add(queue.Task{ID: "plain", Type: "plain", Cost: 4})
 	s.add(queue.Task{ID: "a", Costs: throttle.Costs{"tokens": 500}})
 	s.serve(asynq.Config{}, func(ctx context.Context, task *asynq.Task) error {
@@ -118,7 +118,7 @@ func (s *spendings) want(t *testing.T, want ...string) {
 func TestSpent(t *testing.T) {
 	t.Parallel()
 	told := &spendings{}
-	s := newSystem(t, perHour(9), Config{Usage: told, Spends: func(task *asynq.Task) (string, int64) {
+	s := newSystem(t, perHour(9), MiddlewareConfig{Usage: told, Spends: func(task *asynq.Task) (string, int64) {
 		if task.Type() == "free" {
 			return "", 0
 		}
@@ -154,7 +154,7 @@ func TestSpentOnce(t *testing.T) {
 	const per = 400 * time.Millisecond
 	for _, hold := range []time.Duration{-1, 0} {
 		told := &spendings{}
-		s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: per}}, Config{Usage: told, Hold: hold})
+		s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: per}}, MiddlewareConfig{Usage: told, Hold: hold})
 		s.rdb.AddHook(&lateMark{})
 		for _, id := range []string{"first", "second", "third"} {
 			s.add(queue.Task{ID: id, MaxRetry: queue.Retries(0)})

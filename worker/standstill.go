@@ -17,7 +17,7 @@ type parked struct {
 	all     bool      // go through all of them, page by page: queues may have gone on, or limits changed
 	from    time.Time // before which that is a page a second
 	paged   time.Time
-	back    []throttle.Place // of the last page, to be put back
+	back    []throttle.WaiterRef // of the last page, to be put back
 }
 
 const (
@@ -41,12 +41,12 @@ func (w *waker) heedStandstill(one *watch, hours bool) {
 		one.all, one.changed = true, false // those who were behind them may start
 	}
 	w.mu.Unlock()
-	one.news.StandStill, one.news.Back = nil, nil
+	one.news.StalledGroups, one.news.Unpark = nil, nil
 	for _, name := range names {
-		one.news.StandStill = append(one.news.StandStill, queue.TicketGroups(name)...)
+		one.news.StalledGroups = append(one.news.StalledGroups, queue.TicketGroups(name)...)
 	}
 	if p.any && (p.atOnce() || time.Since(p.paged) >= stateStays) {
-		one.news.Back = w.goOn(p, one.provider)
+		one.news.Unpark = w.goOn(p, one.provider)
 	}
 }
 
@@ -59,7 +59,7 @@ func (p *parked) atOnce() bool { return p.any && p.all && !time.Now().Before(p.f
 
 // goOn returns parked tasks whose queues do not stand still, of one page. It reads on while all are gone
 // through and a page has none of them, and past a page that was tried the last time.
-func (w *waker) goOn(p *parked, provider string) []throttle.Place {
+func (w *waker) goOn(p *parked, provider string) []throttle.WaiterRef {
 	for range parkedPages {
 		tried := len(p.back) > 0
 		page, err := w.t.cfg.Limiter.Parked(w.t.serving, provider, p.offset, parkedPage)
@@ -84,14 +84,14 @@ func (w *waker) goOn(p *parked, provider string) []throttle.Place {
 
 // sortPage notes which of a page go back, and returns how much of it was read. Those that were
 // to go back before and are still there, since no rules are known for them, stay.
-func (w *waker) sortPage(p *parked, page []throttle.Place) (read int) {
-	tried, scopes, names := map[throttle.Place]bool{}, map[string]bool{}, make([]string, len(page))
+func (w *waker) sortPage(p *parked, page []throttle.WaiterRef) (read int) {
+	tried, scopes, names := map[throttle.WaiterRef]bool{}, map[string]bool{}, make([]string, len(page))
 	for _, place := range p.back {
 		tried[place] = true
 	}
 	p.back = nil
 	for i, place := range page {
-		names[i], _, _ = queue.ReadTicket(place.Ticket)
+		names[i], _, _ = queue.ReadTicket(place.ID)
 		if names[i] != "" && !w.queues.stands(names[i]) {
 			w.queues.ask(w.t.serving, stateStays, names[i])
 		}
@@ -128,7 +128,7 @@ func (w *waker) releaseInto(name string, ids []string) ([]outcome, error) {
 // at once, puts it back to its place, and parks it.
 func (w *waker) heedStill(one *watch, a answer) {
 	w.queues.note(a.queue, true)
-	if w.isOut(one, a.place.Ticket) {
+	if w.isOut(one, a.place.ID) {
 		one.news.Unused = append(one.news.Unused, a.place)
 	}
 	w.mu.Lock()
@@ -151,7 +151,7 @@ func (s sent) late() bool {
 // heedSlow asks of queues of which tasks were granted and do not come whether they stand still. Then these
 // tasks go back to their places.
 func (w *waker) heedSlow(one *watch) {
-	slow := map[string][]throttle.Place{}
+	slow := map[string][]throttle.WaiterRef{}
 	w.mu.Lock()
 	for ticket, its := range one.out {
 		if name, _, ok := queue.ReadTicket(ticket); ok && its.late() {
@@ -163,7 +163,7 @@ func (w *waker) heedSlow(one *watch) {
 		w.queues.ask(w.t.serving, stateStays, name)
 		if w.queues.stands(name) {
 			for _, p := range places {
-				if w.isOut(one, p.Ticket) { // else it has come meanwhile
+				if w.isOut(one, p.ID) { // else it has come meanwhile
 					one.news.Unused = append(one.news.Unused, p)
 				}
 			}

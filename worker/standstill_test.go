@@ -27,7 +27,7 @@ func low(n int) (tasks []queue.Task) {
 func TestManyParkedCostLittle(t *testing.T) {
 	t.Parallel()
 	const seconds = 4
-	s := newSystem(t, steady(100), Config{})
+	s := newSystem(t, steady(100), MiddlewareConfig{})
 	must(t, s.rdb.SAdd(t.Context(), "asynq:queues", "low").Err())
 	must(t, s.inspector.PauseQueue("low"))
 	s.planned(low(20_000)...)
@@ -56,7 +56,7 @@ func TestManyParkedCostLittle(t *testing.T) {
 // are taken for served.
 func TestServedByOthers(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, steady(100), Config{})
+	s := newSystem(t, steady(100), MiddlewareConfig{})
 	plain := asynq.NewServerFromRedisClient(s.rdb, asynq.Config{Queues: map[string]int{"other": 1}, LogLevel: asynq.FatalLevel})
 	must(t, plain.Start(s.counting(nil)))
 	t.Cleanup(plain.Shutdown)
@@ -195,7 +195,7 @@ func TestFitAgainAfterARestart(t *testing.T) {
 				s.until("all are parked", func() bool { return parked() >= dear*9/10 && s.rdb.Exists(s.t.Context(), "hw:{p}!schedule").Val() == 0 })
 				if restart {
 					server.Shutdown()
-					newSystemOn(s.t, s.rdb, policyOfP(s.t, bucket(1000)), Config{}).serve(asynq.Config{Concurrency: 8}, nil)
+					newSystemOn(s.t, s.rdb, policyOfP(s.t, bucket(1000)), MiddlewareConfig{}).serve(asynq.Config{Concurrency: 8}, nil)
 				} else {
 					limits.SetPolicy(policyOfP(s.t, bucket(1000)))
 				}

@@ -29,7 +29,7 @@ type sweep struct {
 	offset int       // this is where the next of them begin
 	until  time.Time // this process is the one for this long, and
 	mine   bool      // was so the last time that it asked
-	missed []throttle.Place
+	missed []throttle.WaiterRef
 }
 
 const (
@@ -82,7 +82,7 @@ func (w *waker) sweepOnce(ctx context.Context, one *watch) error {
 	places := late
 	if now := time.Now(); err == nil && now.Sub(s.whole) >= sweepEach {
 		s.whole = now
-		var some []throttle.Place
+		var some []throttle.WaiterRef
 		some, err = w.readLine(ctx, one)
 		places = append(places, some...)
 	}
@@ -90,17 +90,17 @@ func (w *waker) sweepOnce(ctx context.Context, one *watch) error {
 		return err
 	}
 	over, missing, err := w.ended(ctx, places, false)
-	known := map[throttle.Place]bool{} // to be gone by now, or to be there
+	known := map[throttle.WaiterRef]bool{} // to be gone by now, or to be there
 	for _, p := range missed {
 		known[p] = true
 	}
-	s.missed = slices.DeleteFunc(missing, func(p throttle.Place) bool { return known[p] })
+	s.missed = slices.DeleteFunc(missing, func(p throttle.WaiterRef) bool { return known[p] })
 	return errors.Join(err, w.bury(ctx, one, append(gone, over...)))
 }
 
 // late are the tasks of a provider that were released here some time ago and have not come.
 // w.mu is held.
-func (w *waker) late(name string) (places []throttle.Place) {
+func (w *waker) late(name string) (places []throttle.WaiterRef) {
 	one := w.watches[name]
 	if one == nil {
 		return nil
@@ -114,7 +114,7 @@ func (w *waker) late(name string) (places []throttle.Place) {
 }
 
 // readLine returns some of those who stand in line, if this process is the one to read them.
-func (w *waker) readLine(ctx context.Context, one *watch) ([]throttle.Place, error) {
+func (w *waker) readLine(ctx context.Context, one *watch) ([]throttle.WaiterRef, error) {
 	s, limiter := &one.sweep, w.t.cfg.Limiter
 	if now := time.Now(); now.Add(sweepEach).After(s.until) {
 		mine, err := limiter.Claim(ctx, one.provider, sweepClaim, s.mine)
@@ -135,15 +135,15 @@ func (w *waker) readLine(ctx context.Context, one *watch) ([]throttle.Place, err
 }
 
 // readParked returns some of those who are parked, the next time those behind them.
-func (w *waker) readParked(ctx context.Context, one *watch) ([]throttle.Place, error) {
+func (w *waker) readParked(ctx context.Context, one *watch) ([]throttle.WaiterRef, error) {
 	s := &one.sweep
 	page, err := w.t.cfg.Limiter.Parked(ctx, one.provider, s.offset, sweepParked)
 	s.offset += len(page)
 	if len(page) < sweepParked {
 		s.offset = 0
 	}
-	return slices.DeleteFunc(page, func(p throttle.Place) bool { // the last place of a queue is nobody's
-		_, id, _ := queue.ReadTicket(p.Ticket)
+	return slices.DeleteFunc(page, func(p throttle.WaiterRef) bool { // the last place of a queue is nobody's
+		_, id, _ := queue.ReadTicket(p.ID)
 		return id == ""
 	}), err
 }
@@ -151,7 +151,7 @@ func (w *waker) readParked(ctx context.Context, one *watch) ([]throttle.Place, e
 // ended returns those of the places whose tasks have ended, where they are kept, and those
 // whose tasks are not there. With again these have ended too, but for those that are being
 // carried over.
-func (w *waker) ended(ctx context.Context, places []throttle.Place, again bool) (ended, missing []throttle.Place, err error) {
+func (w *waker) ended(ctx context.Context, places []throttle.WaiterRef, again bool) (ended, missing []throttle.WaiterRef, err error) {
 	for name, its := range byQueue(places) {
 		for some := range slices.Chunk(its, sweepBatch) {
 			some, err = w.notWaiting(ctx, name, some)
@@ -165,9 +165,9 @@ func (w *waker) ended(ctx context.Context, places []throttle.Place, again bool) 
 			for i, state := range states {
 				switch state {
 				case "archived", "completed", "aggregating":
-					ended = append(ended, some[i].Place)
+					ended = append(ended, some[i].WaiterRef)
 				case "":
-					missing = append(missing, some[i].Place)
+					missing = append(missing, some[i].WaiterRef)
 				}
 			}
 		}
@@ -180,16 +180,16 @@ func (w *waker) ended(ctx context.Context, places []throttle.Place, again bool) 
 
 // inQueue is a place and the id of its task.
 type inQueue struct {
-	throttle.Place
+	throttle.WaiterRef
 	id string
 }
 
 // byQueue sorts places by the queues of their tasks. A ticket that none of ours is stands for
 // a task with no id: there is none.
-func byQueue(places []throttle.Place) map[string][]inQueue {
+func byQueue(places []throttle.WaiterRef) map[string][]inQueue {
 	sorted := map[string][]inQueue{}
 	for _, p := range places {
-		name, id, _ := queue.ReadTicket(p.Ticket)
+		name, id, _ := queue.ReadTicket(p.ID)
 		sorted[name] = append(sorted[name], inQueue{p, id})
 	}
 	return sorted
@@ -254,14 +254,14 @@ func (w *waker) states(ctx context.Context, name string, its []inQueue, carried 
 }
 
 // bury has places forgotten, some at a time.
-func (w *waker) bury(ctx context.Context, one *watch, places []throttle.Place) error {
+func (w *waker) bury(ctx context.Context, one *watch, places []throttle.WaiterRef) error {
 	for len(places) > 0 {
 		n := portion(places)
-		if _, err := w.dispatch(ctx, throttle.DispatchRequest{Provider: one.provider, Lead: w.t.lead(), Spread: w.t.spread(), Gone: places[:n]}); err != nil {
+		if _, err := w.dispatch(ctx, throttle.DispatchRequest{Provider: one.provider, Lead: w.t.lead(), Spread: w.t.spread(), Deleted: places[:n]}); err != nil {
 			return err
 		}
 		for _, p := range places[:n] {
-			w.arrived(one.provider, p.Ticket)
+			w.arrived(one.provider, p.ID)
 		}
 		w.mu.Lock()
 		one.kick()
@@ -275,7 +275,7 @@ func (w *waker) bury(ctx context.Context, one *watch, places []throttle.Place) e
 }
 
 // portion is how many of those who have ended one look takes out of their lines.
-func portion(places []throttle.Place) int {
+func portion(places []throttle.WaiterRef) int {
 	scopes := map[string]bool{}
 	for n, p := range places[:min(len(places), mostGone)] {
 		if scopes[p.Scope] = true; len(scopes) > goneScopes {
@@ -288,7 +288,7 @@ func portion(places []throttle.Place) int {
 // revive sees that nobody waits without a place whose id was enqueued again just before it
 // was forgotten: a task that was planned then is picked up, and goes to the end of its line.
 // One that is to wait for a time of its own is left to wait.
-func (w *waker) revive(ctx context.Context, places []throttle.Place) error {
+func (w *waker) revive(ctx context.Context, places []throttle.WaiterRef) error {
 	for name, its := range byQueue(places) {
 		states, err := w.states(ctx, name, its, false)
 		if err != nil {

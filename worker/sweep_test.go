@@ -22,7 +22,7 @@ func (s *system) waiting(scope string) (waits, released int64) {
 	s.t.Helper()
 	got, err := s.throttle.cfg.Limiter.Inspect(s.t.Context(), scope)
 	must(s.t, err)
-	next, err := s.throttle.cfg.Limiter.Outlook(s.t.Context(), scope)
+	next, err := s.throttle.cfg.Limiter.Forecast(s.t.Context(), scope)
 	must(s.t, err)
 	if sum := next.Rules[0].Waiting; sum != got.Waiting {
 		return -1, got.Released
@@ -46,7 +46,7 @@ func (s *system) onlyWait(want int64) {
 }
 
 // forAnHour returns a system whose limit one task has used up, with a server.
-func forAnHour(t *testing.T, cfg Config) *system {
+func forAnHour(t *testing.T, cfg MiddlewareConfig) *system {
 	t.Helper()
 	s := newSystem(t, perHour(1), cfg)
 	s.add(queue.Task{ID: "spends it"})
@@ -91,7 +91,7 @@ func TestByHandLeavesAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := forAnHour(t, Config{})
+			s := forAnHour(t, MiddlewareConfig{})
 			s.planned(jobs(tasks, "p/a")...)
 			var low []queue.Task
 			for _, task := range append(jobs(3, "p/a"), jobs(2, "p/b")...) {
@@ -107,8 +107,8 @@ func TestByHandLeavesAtOnce(t *testing.T) {
 				return
 			}
 			s.onlyWait(5)
-			last := throttle.Ask{Scope: "p/a", Ticket: queue.Ticket("low", "p/a 002")}
-			got, err := s.throttle.cfg.Limiter.InspectTicket(t.Context(), last)
+			last := throttle.Waiter{Scope: "p/a", ID: queue.Ticket("low", "p/a 002")}
+			got, err := s.throttle.cfg.Limiter.InspectWaiter(t.Context(), last)
 			if err != nil || !got.Waits || got.Ahead != 2 || got.Expected > 6*time.Hour {
 				t.Errorf("the last that is left stands so: %+v, %v", got, err)
 			}
@@ -125,7 +125,7 @@ func TestPutBackLeavesAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := forAnHour(t, Config{})
+			s := forAnHour(t, MiddlewareConfig{})
 			for i := range 3 { // fewer than are planned where they stand
 				id := fmt.Sprint("foreign ", i)
 				s.addForeign(id, asynq.MaxRetry(3), asynq.Unique(time.Hour))
@@ -156,7 +156,7 @@ func TestManyAreDeleted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const tasks = 10_000
-			s := forAnHour(t, Config{})
+			s := forAnHour(t, MiddlewareConfig{})
 			list := make([]queue.Task, tasks)
 			for i := range list {
 				list[i] = queue.Task{Type: "work", Scope: fmt.Sprint("p/", i%scopes), ID: fmt.Sprint(i), Queue: "low"}
@@ -177,10 +177,10 @@ func TestManyAreDeleted(t *testing.T) {
 // Of scopes that the process has no rules for, too: its policy may be another's by now.
 func TestDeletedOfUnknownScope(t *testing.T) {
 	t.Parallel()
-	s := forAnHour(t, Config{})
+	s := forAnHour(t, MiddlewareConfig{})
 	s.planned(jobs(4, "p/a")...)
 	s.onlyWait(4)
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"q": {Rules: perHour(1)}})
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"q": {Rules: perHour(1)}})
 	must(t, err)
 	was := s.throttle.cfg.Limiter.Policy()
 	s.throttle.cfg.Limiter.SetPolicy(policy)
@@ -195,10 +195,10 @@ func TestDeletedOfUnknownScope(t *testing.T) {
 // A limiter that keeps its state elsewhere than asynq its tasks.
 func TestDeletedWithTwoServers(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1), Config{})
+	s := newSystem(t, perHour(1), MiddlewareConfig{})
 	limiter, err := throttle.New(redistest.NewServer(t).Client(t), s.throttle.cfg.Limiter.Policy(), throttle.Config{})
 	must(t, err)
-	s.throttle, err = New(Config{Redis: s.rdb, Limiter: limiter, Observer: s.seen})
+	s.throttle, err = NewMiddleware(MiddlewareConfig{Redis: s.rdb, Limiter: limiter, Observer: s.seen})
 	must(t, err)
 	s.planned(jobs(1, "p/a")...)
 	s.serve(asynq.Config{Concurrency: 2}, nil)
@@ -214,7 +214,7 @@ func TestDeletedWithTwoServers(t *testing.T) {
 // whenever it comes between.
 func TestEnqueuedAgainUnderItsID(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1), Config{})
+	s := newSystem(t, perHour(1), MiddlewareConfig{})
 	began, end := make(chan struct{}), make(chan struct{})
 	s.throttle.cfg.Limiter.SetPolicy(policyOfP(t, full(0)))
 	s.add(queue.Task{ID: "blocks"})
@@ -249,7 +249,7 @@ func TestEnqueuedAgainUnderItsID(t *testing.T) {
 
 func policyOfP(t *testing.T, rules []throttle.Rule) *throttle.Policy {
 	t.Helper()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: rules}})
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: rules}})
 	must(t, err)
 	return policy
 }
@@ -268,16 +268,16 @@ func TestEndedOnItsWay(t *testing.T) {
 				w.limits.Config(asynq.Config{Concurrency: 4}) // its server serves the queue
 				w.rdb.HSet(t.Context(), key, "state", "scheduled", "msg", "as asynq leaves it")
 				w.rdb.ZAdd(t.Context(), "asynq:{default}:scheduled", redis.Z{Score: 1, Member: "one"})
-				one := throttle.Place{Scope: "p/a", Ticket: queue.Ticket("default", "one")}
+				one := throttle.WaiterRef{Scope: "p/a", ID: queue.Ticket("default", "one")}
 				var looks int
 				told := make(chan throttle.DispatchRequest, 100)
 				w.limits.waker.dispatch = func(_ context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {
-					if len(req.Gone) > 0 {
+					if len(req.Deleted) > 0 {
 						told <- req
 						return throttle.Dispatched{}, nil
 					}
 					if looks++; looks == 1 {
-						return throttle.Dispatched{Granted: []throttle.Granted{{Place: one}}, Waiting: true, Next: time.Hour}, nil
+						return throttle.Dispatched{Granted: []throttle.Granted{{WaiterRef: one}}, Waiting: true, Next: time.Hour}, nil
 					}
 					return throttle.Dispatched{Waiting: true, Next: time.Hour}, nil
 				}
@@ -289,8 +289,8 @@ func TestEndedOnItsWay(t *testing.T) {
 				must(t, w.rdb.Do(t.Context(), end...).Err())
 				select {
 				case req := <-told:
-					if len(req.Gone) != 1 || req.Gone[0] != one {
-						t.Errorf("told %+v", req.Gone)
+					if len(req.Deleted) != 1 || req.Deleted[0] != one {
+						t.Errorf("told %+v", req.Deleted)
 					}
 				case <-time.After(2*lookAgain + sweepAgain):
 					t.Error("nobody is told that it has gone")
@@ -303,7 +303,7 @@ func TestEndedOnItsWay(t *testing.T) {
 // "One process of all does it for a provider", and another when that has ended.
 func TestOneProcessSweeps(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1), Config{})
+	s := newSystem(t, perHour(1), MiddlewareConfig{})
 	s.add(queue.Task{ID: "spends it"})
 	first := s.serve(asynq.Config{Concurrency: 2}, nil)
 	<-s.ended
@@ -311,7 +311,7 @@ func TestOneProcessSweeps(t *testing.T) {
 	s.until("the first claims it", func() bool { return s.rdb.Exists(t.Context(), "hw:{p}!claim").Val() == 1 })
 	limiter, err := throttle.New(s.rdb, s.throttle.cfg.Limiter.Policy(), throttle.Config{})
 	must(t, err)
-	second, err := New(Config{Redis: s.rdb, Limiter: limiter})
+	second, err := NewMiddleware(MiddlewareConfig{Redis: s.rdb, Limiter: limiter})
 	must(t, err)
 	server := second.NewServer(asynq.Config{LogLevel: asynq.FatalLevel, Concurrency: 2})
 	must(t, server.Start(s.counting(nil)))
@@ -327,7 +327,7 @@ func TestOneProcessSweeps(t *testing.T) {
 // while it is carried over": such a task keeps its place.
 func TestCarriedKeepsItsPlace(t *testing.T) {
 	t.Parallel()
-	s := forAnHour(t, Config{})
+	s := forAnHour(t, MiddlewareConfig{})
 	s.planned(jobs(3, "p/a")...)
 	s.onlyWait(3)
 	msg := s.rdb.HGetAll(t.Context(), "asynq:{default}:t:p/a 001").Val()
@@ -338,7 +338,7 @@ func TestCarriedKeepsItsPlace(t *testing.T) {
 	s.onlyWait(2)
 	must(t, s.rdb.HSet(t.Context(), "asynq:{default}:t:p/a 001", msg).Err())
 	must(t, s.rdb.Del(t.Context(), carrier).Err())
-	got, err := s.throttle.cfg.Limiter.InspectTicket(t.Context(), throttle.Ask{Scope: "p/a", Ticket: queue.Ticket("default", "p/a 001")})
+	got, err := s.throttle.cfg.Limiter.InspectWaiter(t.Context(), throttle.Waiter{Scope: "p/a", ID: queue.Ticket("default", "p/a 001")})
 	if err != nil || !got.Waits {
 		t.Errorf("%+v, %v", got, err)
 	}

@@ -22,7 +22,7 @@ type system struct {
 	t         *testing.T
 	server    *redistest.Server // nil in fake time
 	rdb       *redis.Client
-	throttle  *Throttle
+	throttle  *Middleware
 	inspector *asynq.Inspector
 	client    *asynq.Client
 	queue     *queue.Client
@@ -36,9 +36,9 @@ type system struct {
 // bound is how long a test waits for what must happen.
 const bound = 2 * time.Minute
 
-func newSystem(t *testing.T, rules []throttle.Rule, cfg Config) *system {
+func newSystem(t *testing.T, rules []throttle.Rule, cfg MiddlewareConfig) *system {
 	t.Helper()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: rules}})
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: rules}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,17 +53,17 @@ func newSystem(t *testing.T, rules []throttle.Rule, cfg Config) *system {
 func inFakeTime(t *testing.T, rules []throttle.Rule, test func(*system)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: rules}})
+		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: rules}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, rdb := redistest.Miniredis(t)
 		t.Cleanup(synctest.Wait) // what was announced at the end has been
-		test(newSystemOn(t, rdb, policy, Config{}))
+		test(newSystemOn(t, rdb, policy, MiddlewareConfig{}))
 	})
 }
 
-func newSystemOn(t *testing.T, rdb *redis.Client, policy *throttle.Policy, cfg Config) *system {
+func newSystemOn(t *testing.T, rdb *redis.Client, policy *throttle.Policy, cfg MiddlewareConfig) *system {
 	t.Helper()
 	s := &system{t: t, rdb: rdb, seen: &seen{}, runs: map[string]int{}, ended: make(chan string, 10_000)}
 	limiter, err := throttle.New(s.rdb, policy, throttle.Config{})
@@ -71,7 +71,7 @@ func newSystemOn(t *testing.T, rdb *redis.Client, policy *throttle.Policy, cfg C
 		t.Fatal(err)
 	}
 	cfg.Redis, cfg.Limiter, cfg.Observer = s.rdb, limiter, s.seen
-	if s.throttle, err = New(cfg); err != nil {
+	if s.throttle, err = NewMiddleware(cfg); err != nil {
 		t.Fatal(err)
 	}
 	s.inspector = asynq.NewInspectorFromRedisClient(s.rdb)
@@ -178,16 +178,16 @@ type seen struct {
 func (o *seen) with(f func()) { o.mu.Lock(); defer o.mu.Unlock(); f() }
 
 func (o *seen) PickedUp(string) { o.with(func() { o.pickups++ }) }
-func (o *seen) OutOfPatience(_, became string, _ time.Duration) {
+func (o *seen) MaxWaitExceeded(_, became string, _ time.Duration) {
 	o.with(func() { o.became = append(o.became, became) })
 }
-func (o *seen) Refused(_, why string)             { o.with(func() { o.refused = append(o.refused, why) }) }
-func (o *seen) Held(time.Duration)                {}
-func (o *seen) Looked(string, string, bool)       {}
-func (o *seen) DispatchLead(time.Duration)        {}
-func (o *seen) Rescheduled(string, time.Duration) { o.with(func() { o.rescheduled++ }) }
-func (o *seen) LeaseHeld(_ string, delta int)     { o.with(func() { o.leases += delta }) }
-func (o *seen) Failed(kind string)                { o.with(func() { o.faults = append(o.faults, kind) }) }
+func (o *seen) Refused(_, why string)                 { o.with(func() { o.refused = append(o.refused, why) }) }
+func (o *seen) Held(time.Duration)                    {}
+func (o *seen) DispatcherPolled(string, string, bool) {}
+func (o *seen) DispatchLead(time.Duration)            {}
+func (o *seen) Rescheduled(string, time.Duration)     { o.with(func() { o.rescheduled++ }) }
+func (o *seen) LeaseHeld(_ string, delta int)         { o.with(func() { o.leases += delta }) }
+func (o *seen) Failed(kind string)                    { o.with(func() { o.faults = append(o.faults, kind) }) }
 func (o *seen) Holding(delta int) {
 	o.with(func() { o.holding += delta; o.mostHolding = max(o.mostHolding, o.holding) })
 	if delta > 0 && o.onHold != nil {
@@ -216,7 +216,7 @@ func perHour(limit int64) []throttle.Rule {
 // and never archives a task, whatever its max retry."
 func TestLimitedIsNoFailure(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perSecond(5), Config{Hold: -1})
+	s := newSystem(t, perSecond(5), MiddlewareConfig{Hold: -1})
 	var handled []error
 	for i := range 20 {
 		id := string(rune('a' + i))
@@ -246,7 +246,7 @@ func TestLimitedIsNoFailure(t *testing.T) {
 // "A foreign task on its last attempt keeps id, type, payload, headers, queue and budget."
 func TestForeignLastAttempt(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perSecond(1), Config{Hold: -1})
+	s := newSystem(t, perSecond(1), MiddlewareConfig{Hold: -1})
 	var got []*asynq.Task
 	for _, id := range []string{"a", "b", "c", "d"} {
 		s.addForeign(id, asynq.MaxRetry(0), asynq.Retention(time.Hour), asynq.Timeout(time.Minute))
@@ -283,7 +283,7 @@ func TestForeignLastAttempt(t *testing.T) {
 // "A foreign task on its last attempt keeps its budget": a real failure ends it.
 func TestForeignLastAttemptFails(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perSecond(1), Config{Hold: -1})
+	s := newSystem(t, perSecond(1), MiddlewareConfig{Hold: -1})
 	s.addForeign("first", asynq.MaxRetry(0))
 	s.addForeign("second", asynq.MaxRetry(0))
 	s.serve(asynq.Config{Concurrency: 1}, func(context.Context, *asynq.Task) error { return context.DeadlineExceeded })
@@ -307,7 +307,7 @@ func TestOwnBudget(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSystem(t, perSecond(100), Config{})
+			s := newSystem(t, perSecond(100), MiddlewareConfig{})
 			s.add(queue.Task{ID: "t", MaxRetry: queue.Retries(2)})
 			s.serve(asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 }}, handler)
 			s.until("the task is archived", func() bool {
@@ -327,7 +327,7 @@ func TestOwnBudget(t *testing.T) {
 // "in bounded number, so that limited tasks never take all slots"
 func TestHoldersAreBounded(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: 10, Per: time.Second}}, Config{Holders: 2})
+	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: 10, Per: time.Second}}, MiddlewareConfig{MaxHolds: 2})
 	const tasks = 12
 	for i := range tasks {
 		s.add(queue.Task{ID: "limited" + string(rune('a'+i))})
@@ -346,7 +346,7 @@ func TestHoldersAreBounded(t *testing.T) {
 // "keeps the text of its last real error"
 func TestLastErrorIsKept(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perSecond(1), Config{Hold: -1})
+	s := newSystem(t, perSecond(1), MiddlewareConfig{Hold: -1})
 	s.add(queue.Task{ID: "t", MaxRetry: queue.Retries(3)})
 	blocker := make(chan struct{})
 	s.serve(asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 }},
@@ -372,8 +372,8 @@ func TestLastErrorIsKept(t *testing.T) {
 // handler for, fails for good with that reason and spends nothing", where Config says so.
 func TestNeverPasses(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(3), Config{
-		FailUnknownTypes: true, FailRefused: func(context.Context, throttle.Ask, error) bool { return true },
+	s := newSystem(t, perHour(3), MiddlewareConfig{
+		FailUnknownTypes: true, FailRefused: func(context.Context, throttle.Waiter, error) bool { return true },
 	})
 	s.add(queue.Task{ID: "unmatched", Scope: "other/x"})
 	s.add(queue.Task{ID: "cost", Cost: 4})
@@ -407,7 +407,7 @@ func TestNeverPasses(t *testing.T) {
 // "No unit stays with a run that ended": places are freed by success, failure and panic.
 func TestPlacesAreFreed(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1, Lease: time.Hour}}, Config{})
+	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1, Lease: time.Hour}}, MiddlewareConfig{})
 	for _, id := range []string{"ok", "fails", "panics", "after"} {
 		s.add(queue.Task{ID: id, MaxRetry: queue.Retries(0)})
 	}

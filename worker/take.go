@@ -100,7 +100,7 @@ func (w *waker) askStates(name string, tasks []inQueue) ([]string, error) {
 
 // takeGranted moves granted tasks of a queue to a server of this process, which runs them at their starts. What does not answer
 // is asked again: some may be taken already.
-func (w *waker) takeGranted(one *watch, g *gate, name string, list []throttle.Granted, ids []string) {
+func (w *waker) takeGranted(one *watch, g *dequeuePacer, name string, list []throttle.Granted, ids []string) {
 	if list, ids = w.stillOut(one, list, ids); len(ids) == 0 {
 		return
 	}
@@ -127,7 +127,7 @@ func (w *waker) stillOut(one *watch, list []throttle.Granted, ids []string) (out
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, g := range list {
-		if _, is := one.out[g.Ticket]; is {
+		if _, is := one.out[g.ID]; is {
 			out, its = append(out, g), append(its, ids[i])
 		}
 	}
@@ -148,7 +148,7 @@ func (w *waker) untake(name, lease string, ids []string) []outcome {
 }
 
 // handOut has a server hand out what was taken, each at its time.
-func (w *waker) handOut(one *watch, g *gate, name, lease string, list []throttle.Granted, messages []string) {
+func (w *waker) handOut(one *watch, g *dequeuePacer, name, lease string, list []throttle.Granted, messages []string) {
 	now, early := time.Now(), w.reach.early()
 	var taken []*handout
 	w.mu.Lock()
@@ -159,9 +159,9 @@ func (w *waker) handOut(one *watch, g *gate, name, lease string, list []throttle
 		starts := list[i].Starts()
 		its := newHandout(queuePrefix(name), lease, message, starts.Add(-early))
 		taken = append(taken, its)
-		if sent, is := one.out[list[i].Ticket]; is && its.at.After(now) {
+		if sent, is := one.out[list[i].ID]; is && its.at.After(now) {
 			sent.hands = its.at
-			one.out[list[i].Ticket] = sent
+			one.out[list[i].ID] = sent
 		}
 	}
 	w.mu.Unlock()
@@ -176,8 +176,8 @@ func (w *waker) answered(one *watch, name string, list []throttle.Granted, ids [
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, became := range out {
-		if became != moved || one.missed[list[i].Ticket] {
-			one.later = append(one.later, answer{list[i].Place, name, ids[i], became})
+		if became != moved || one.missed[list[i].ID] {
+			one.later = append(one.later, answer{list[i].WaiterRef, name, ids[i], became})
 			one.kick()
 		}
 	}

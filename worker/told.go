@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/answers"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
-// Told reports the status and header of an API's answer to the call of a task's handler, as from the
+// ReportStatus reports the status and header of an API's answer to the call of a task's handler, as from the
 // API that limits.yaml means, so that all workers heed it: where the answer says to stay away, nobody starts in the task's scope, or below it,
-// until that is over. See throttle.Limiter.Heed.
+// until that is over. See throttle.Limiter.Report.
 //
 //	resp, err := client.Do(req.WithContext(ctx))
 //	…
@@ -26,21 +26,21 @@ import (
 // back to the front of its line and comes when the API wants to be called again. Where Redis
 // cannot be told only this task stays away. Outside of a handler it only reads the answer.
 // Costs what Heed does.
-func Told(ctx context.Context, status int, header http.Header) error {
-	return report(ctx, status, answers.Read(status, header, time.Now()))
+func ReportStatus(ctx context.Context, status int, header http.Header) error {
+	return report(ctx, status, upstream.Read(status, header, time.Now()))
 }
 
 // ReportResponse is Told for a whole response. It also says which host answered, so that a host
 // that limits.yaml does not name changes no limit.
 func ReportResponse(ctx context.Context, resp *http.Response) error {
-	advice := answers.Read(resp.StatusCode, resp.Header, time.Now())
+	advice := upstream.Read(resp.StatusCode, resp.Header, time.Now())
 	if resp.Request != nil && resp.Request.URL != nil {
 		advice.Host = throttle.HostOf(resp.Request.URL)
 	}
 	return report(ctx, resp.StatusCode, advice)
 }
 
-func report(ctx context.Context, status int, advice answers.Advice) error {
+func report(ctx context.Context, status int, advice upstream.Hint) error {
 	if r, ok := ctx.Value(runKey{}).(*taskRun); ok && r.job.scope != "" {
 		r.told(ctx, advice)
 	}
@@ -73,7 +73,7 @@ func (e *RefusedError) DeferBy() (wait time.Duration, known, deferred bool) {
 
 // taskRun is one run of a task, for those whom its handler calls.
 type taskRun struct {
-	throttle *Throttle
+	throttle *Middleware
 	job      *job
 
 	mu     sync.Mutex
@@ -83,13 +83,13 @@ type taskRun struct {
 type runKey struct{}
 
 // asRun is ctx for a handler, and what becomes of its run.
-func (t *Throttle) asRun(ctx context.Context, j *job) (context.Context, *taskRun) {
+func (t *Middleware) asRun(ctx context.Context, j *job) (context.Context, *taskRun) {
 	r := &taskRun{throttle: t, job: j}
 	return context.WithValue(ctx, runKey{}, r), r
 }
 
-func (r *taskRun) told(ctx context.Context, advice answers.Advice) {
-	out, err := r.throttle.cfg.Limiter.Heed(ctx, r.job.scope, advice)
+func (r *taskRun) told(ctx context.Context, advice upstream.Hint) {
+	out, err := r.throttle.cfg.Limiter.Report(ctx, r.job.scope, advice)
 	if err != nil {
 		r.throttle.observer.Failed("heed")
 		return
@@ -102,7 +102,7 @@ func (r *taskRun) told(ctx context.Context, advice answers.Advice) {
 // deferred puts a task back whose API has put it off: before those in its line where its
 // scope is paused, in the order of their starts, so that it comes first when that is over, and
 // else for the time that it asks for.
-func (t *Throttle) deferred(ctx context.Context, r *taskRun, started throttle.Decision, wait time.Duration) error {
+func (t *Middleware) deferred(ctx context.Context, r *taskRun, started throttle.Decision, wait time.Duration) error {
 	j, at := r.job, time.Now().Add(wait)
 	r.mu.Lock()
 	paused := r.paused
@@ -111,8 +111,8 @@ func (t *Throttle) deferred(ctx context.Context, r *taskRun, started throttle.De
 		return t.wait(ctx, j, "", at)
 	}
 	d, err := t.rejoin(ctx, j, started)
-	if err == nil && d.Turn.Waits {
-		at = time.Now().Add(throttle.SafetyNet(d.Turn.Expected))
+	if err == nil && d.Position.Waits {
+		at = time.Now().Add(throttle.FallbackDelay(d.Position.Expected))
 		t.waker.heard(provider(j.scope), d)
 	}
 	return t.wait(ctx, j, "", at)

@@ -17,7 +17,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/answers"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 func retryAfterMS(ms int) http.Header { return http.Header{"Retry-After-Ms": {fmt.Sprint(ms)}} }
@@ -28,7 +28,7 @@ func retryAfterMS(ms int) http.Header { return http.Header{"Retry-After-Ms": {fm
 func TestToldPausesTheScope(t *testing.T) {
 	t.Parallel()
 	const pause = 1500 * time.Millisecond
-	s := newSystem(t, perHour(1000), Config{})
+	s := newSystem(t, perHour(1000), MiddlewareConfig{})
 	var mu sync.Mutex
 	var order []string
 	var refusedAt, early time.Time
@@ -44,11 +44,11 @@ func TestToldPausesTheScope(t *testing.T) {
 		switch {
 		case id == "first" && !refused:
 			refused, refusedAt = true, time.Now()
-			return fmt.Errorf("call: %w", Told(ctx, http.StatusTooManyRequests, retryAfterMS(int(pause.Milliseconds()))))
+			return fmt.Errorf("call: %w", ReportStatus(ctx, http.StatusTooManyRequests, retryAfterMS(int(pause.Milliseconds()))))
 		case id != "other" && refused && time.Since(refusedAt) < pause-20*time.Millisecond:
 			early = time.Now()
 		}
-		return Told(ctx, http.StatusOK, http.Header{})
+		return ReportStatus(ctx, http.StatusOK, http.Header{})
 	})
 	s.add(queue.Task{ID: "first", MaxRetry: queue.Retries(0)})
 	s.until("it is refused", func() bool { mu.Lock(); defer mu.Unlock(); return refused })
@@ -93,7 +93,7 @@ func TestToldPausesTheScope(t *testing.T) {
 func TestToldTakesHeldStartsBack(t *testing.T) {
 	t.Parallel()
 	rule := throttle.Rule{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: 20 * time.Second}
-	s := newSystem(t, []throttle.Rule{rule}, Config{Hold: time.Minute})
+	s := newSystem(t, []throttle.Rule{rule}, MiddlewareConfig{Hold: time.Minute})
 	holding := func(n int) func() bool {
 		return func() bool { return s.seen.get(func(o *seen) int { return o.holding }) == n }
 	}
@@ -102,7 +102,7 @@ func TestToldTakesHeldStartsBack(t *testing.T) {
 			return nil
 		}
 		redistest.WaitFor(t, "the other to hold", bound, holding(1))
-		return Told(ctx, http.StatusTooManyRequests, retryAfterMS(3_600_000))
+		return ReportStatus(ctx, http.StatusTooManyRequests, retryAfterMS(3_600_000))
 	})
 	s.add(queue.Task{ID: "refused", MaxRetry: queue.Retries(0)})
 	s.until("it runs", func() bool { return s.ran("refused") == 1 })
@@ -134,7 +134,7 @@ func TestToldReads(t *testing.T) {
 		{429, nil, "headway: the API answered 429 and does not say when to come back"},
 		{503, http.Header{"Retry-After": {"30"}}, "headway: the API answered 503 and asks to come back in 30s"},
 	} {
-		err := Told(t.Context(), test.status, test.header)
+		err := ReportStatus(t.Context(), test.status, test.header)
 		if got := fmt.Sprint(err); err == nil && test.want != "" || err != nil && got != test.want {
 			t.Errorf("%d, %v: %v", test.status, test.header, err)
 		}
@@ -149,8 +149,8 @@ func TestToldReads(t *testing.T) {
 // no limit": the task waits all the same, and others go on.
 func TestReportResponse(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1000), Config{})
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: perHour(1000), Hosts: []string{"api.example.com"}}})
+	s := newSystem(t, perHour(1000), MiddlewareConfig{})
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: perHour(1000), Hosts: []string{"api.example.com"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestReportResponse(t *testing.T) {
 		return ReportResponse(ctx, resp)
 	})
 	paused := func() int {
-		told, err := s.throttle.cfg.Limiter.Told(t.Context(), "p/a")
+		told, err := s.throttle.cfg.Limiter.UpstreamState(t.Context(), "p/a")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,11 +184,11 @@ func TestReportResponse(t *testing.T) {
 // A task without a scope is put off alone.
 func TestToldWithoutScope(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1000), Config{})
+	s := newSystem(t, perHour(1000), MiddlewareConfig{})
 	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
 		id, _ := asynq.GetTaskID(ctx)
 		if s.ran(id) == 1 {
-			return Told(ctx, http.StatusTooManyRequests, retryAfterMS(200))
+			return ReportStatus(ctx, http.StatusTooManyRequests, retryAfterMS(200))
 		}
 		return nil
 	})
@@ -220,8 +220,8 @@ func TestAPIPauseIsNamed(t *testing.T) {
 			t.Parallel()
 			rules := perHour(1000)
 			rules[0].MaxWait = test.maxWait
-			s := newSystem(t, rules, Config{Patience: Fail()})
-			if _, err := s.throttle.cfg.Limiter.Heed(t.Context(), "p/a", answers.Advice{Limited: true, RetryKnown: true, Retry: time.Hour}); err != nil {
+			s := newSystem(t, rules, MiddlewareConfig{OnMaxWait: Fail()})
+			if _, err := s.throttle.cfg.Limiter.Report(t.Context(), "p/a", upstream.Hint{Limited: true, RetryKnown: true, Retry: time.Hour}); err != nil {
 				t.Fatal(err)
 			}
 			s.serve(asynq.Config{}, func(context.Context, *asynq.Task) error { return nil })

@@ -70,7 +70,7 @@ func TestNoTraceOfTasksMovedByHand(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSystem(t, steady(40), Config{})
+			s := newSystem(t, steady(40), MiddlewareConfig{})
 			s.planned(jobs(40, "p/a")...)
 			if len(s.traces()) == 0 {
 				t.Fatal("nobody waits: the test tests nothing")
@@ -106,7 +106,7 @@ func TestNoTraceOfPutBackTasks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, unblock := blockedUntil(t, full(0), Config{})
+			s, unblock := blockedUntil(t, full(0), MiddlewareConfig{})
 			for i := range 3 { // fewer than are planned where they stand
 				s.addForeign(fmt.Sprint("foreign ", i), asynq.MaxRetry(3))
 				s.until("it waits", func() bool {
@@ -127,12 +127,12 @@ func TestNoTraceOfPutBackTasks(t *testing.T) {
 func TestNoTraceOfEnded(t *testing.T) {
 	t.Parallel()
 	nothing := asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })
-	for name, patience := range map[string]Patience{
+	for name, patience := range map[string]MaxWaitPolicy{
 		"Fail": Fail(), "Drop": Drop(nil), "MoveTo": MoveTo("slow"), "Fallback": Fallback(nothing),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, unblock := blockedUntil(t, full(short), Config{Patience: patience})
+			s, unblock := blockedUntil(t, full(short), MiddlewareConfig{OnMaxWait: patience})
 			for i := range 4 {
 				s.add(queue.Task{ID: fmt.Sprint("own ", i), MaxRetry: queue.Retries(i % 2)})
 				s.addForeign(fmt.Sprint("foreign ", i), asynq.MaxRetry(i%2))

@@ -179,7 +179,7 @@ func TestCostlyIsNotStarved(t *testing.T) {
 // tell, the safety net is a minute away.
 func TestFreedPlaceWakes(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 2}}, Config{})
+	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 2}}, MiddlewareConfig{})
 	s.planned(jobs(30, "p/a")...)
 	for _, task := range jobs(10, "p/b") {
 		s.addForeign(task.ID)
@@ -192,7 +192,7 @@ func TestFreedPlaceWakes(t *testing.T) {
 // leave no trace", and orphans cost no units: 10 % of them left 54 % of the quota.
 func TestTasksAreMovedByHand(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, steady(40), Config{})
+	s := newSystem(t, steady(40), MiddlewareConfig{})
 	s.planned(jobs(100, "p/a")...)
 	for i := 20; i < 100; i += 10 {
 		must(t, s.inspector.DeleteTask("default", fmt.Sprintf("p/a %03d", i)))
@@ -238,7 +238,7 @@ func hangs(ctx context.Context, _ throttle.DispatchRequest) (throttle.Dispatched
 // it, 3 s and half as long again after its turn was expected, and starts as soon as its units are free".
 func TestNobodyWakes(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perSecond(2), Config{})
+	s := newSystem(t, perSecond(2), MiddlewareConfig{})
 	s.throttle.waker.dispatch = hangs
 	s.planned(jobs(3, "p/a")...)
 	s.serve(asynq.Config{Concurrency: 8}, nil)
@@ -255,7 +255,7 @@ func TestNobodyWakes(t *testing.T) {
 // fails when its deadline comes, and leaves no place behind.
 func TestDeadlineInLine(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(1), Config{})
+	s := newSystem(t, perHour(1), MiddlewareConfig{})
 	s.planned(queue.Task{Type: "work", Scope: "p/a", ID: "first"})
 	s.serve(asynq.Config{Concurrency: 2}, nil)
 	<-s.ended
@@ -265,7 +265,7 @@ func TestDeadlineInLine(t *testing.T) {
 	s.planned(queue.Task{Type: "work", Scope: "p/a", ID: "planned", Deadline: time.Now().Add(30 * time.Minute)})
 	s.failsInLine("planned")
 	// No clock tells when the place of another comes free: so they wait until their deadlines.
-	s = blocked(t, full(0), Config{})
+	s = blocked(t, full(0), MiddlewareConfig{})
 	s.add(queue.Task{ID: "late", Deadline: time.Now().Add(2 * time.Second)})
 	s.planned(queue.Task{Type: "work", Scope: "p/a", ID: "planned", Deadline: time.Now().Add(2 * time.Second)})
 	s.failsInLine("late")
@@ -294,8 +294,8 @@ func must(t *testing.T, err error) {
 // both wait".
 func TestTenantsShareByWeight(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, steady(50), Config{})
-	policy, err := throttle.NewPolicy("", map[string]throttle.Node{"p": {Rules: steady(50), Scopes: map[string]throttle.Node{
+	s := newSystem(t, steady(50), MiddlewareConfig{})
+	policy, err := throttle.NewPolicy("", map[string]throttle.ScopeConfig{"p": {Rules: steady(50), Scopes: map[string]throttle.ScopeConfig{
 		"b": {Weight: 3},
 	}}})
 	must(t, err)

@@ -36,7 +36,7 @@ func (s *system) startMux(cfg asynq.Config, mux *asynq.ServeMux) *Server {
 // own budget, then archived, and charges nothing.
 func TestUnknownTypeIsRetried(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(3), Config{})
+	s := newSystem(t, perHour(3), MiddlewareConfig{})
 	s.add(queue.Task{ID: "own", Type: "new", MaxRetry: queue.Retries(2)})
 	s.add(queue.Task{ID: "none", Type: "new", MaxRetry: queue.Retries(0)})
 	task := asynq.NewTaskWithHeaders("new", nil, map[string]string{queue.HeaderScope: "p/a"})
@@ -80,7 +80,7 @@ func TestUnknownTypeIsRetried(t *testing.T) {
 // "Old workers lose no tasks of new types while a release is rolled out."
 func TestUnknownTypeRunsElsewhere(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perHour(3), Config{})
+	s := newSystem(t, perHour(3), MiddlewareConfig{})
 	s.add(queue.Task{ID: "t", Type: "new"})
 	old := s.startMux(asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 }}, s.muxFor("work"))
 	s.until("it has failed once", func() bool { i := s.info("t"); return i != nil && i.Retried > 0 })
@@ -93,7 +93,7 @@ func TestUnknownTypeRunsElsewhere(t *testing.T) {
 // handler for it, gives its units to the next.
 func TestUnknownTypeTakesNoTurn(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1, Lease: time.Hour}}, Config{})
+	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1, Lease: time.Hour}}, MiddlewareConfig{})
 	let := make(chan struct{})
 	mux := asynq.NewServeMux()
 	mux.Handle("work", s.counting(func(context.Context, *asynq.Task) error { <-let; return nil }))

@@ -26,7 +26,7 @@ func TestUntakenEndsAreTwoLines(t *testing.T) {
 	t.Parallel()
 	const tasks, faults = 8, 40
 	log := &told{all: true}
-	s := newSystem(t, perHour(100), Config{Logger: slog.New(log)})
+	s := newSystem(t, perHour(100), MiddlewareConfig{Logger: slog.New(log)})
 	fault := &failing{}
 	s.rdb.AddHook(fault)
 	for i := range tasks {
@@ -129,7 +129,7 @@ func (l *asynqLines) keep(a []any) {
 func TestLostReplyOfAnEnd(t *testing.T) {
 	t.Parallel()
 	const tasks = 5
-	s := newSystem(t, perHour(100), Config{})
+	s := newSystem(t, perHour(100), MiddlewareConfig{})
 	lost, log := &lostEnd{}, &asynqLines{}
 	lost.left.Store(tasks)
 	s.rdb.AddHook(lost)

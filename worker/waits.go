@@ -29,7 +29,7 @@ func waitKey(j *job) string {
 
 // keepWait keeps until the task comes again when its wait began, in µs since 1970, 0 where it carries that, and how
 // often its API has put it off.
-func (t *Throttle) keepWait(ctx context.Context, j *job, at time.Time) {
+func (t *Middleware) keepWait(ctx context.Context, j *job, at time.Time) {
 	since, stays := int64(0), waitStays
 	if !j.since.IsZero() && !j.carriesDue() {
 		since = j.since.UnixMicro()
@@ -47,7 +47,7 @@ func (t *Throttle) keepWait(ctx context.Context, j *job, at time.Time) {
 
 // sinceKept reads what is kept of the wait. It returns when that began, the zero time where nothing is
 // known of it, and notes the deferrals in the job.
-func (t *Throttle) sinceKept(ctx context.Context, j *job) time.Time {
+func (t *Middleware) sinceKept(ctx context.Context, j *job) time.Time {
 	var kept *redis.StringCmd
 	err := throttle.ReadFromMaster(ctx, t.cfg.Redis, func(pipe redis.Pipeliner) error {
 		kept = pipe.Get(ctx, waitKey(j))
@@ -71,7 +71,7 @@ func (t *Throttle) sinceKept(ctx context.Context, j *job) time.Time {
 
 // mayDefer counts a deferral, which is kept as the task is put back, and says whether it may be put off once
 // more. Where Redis does not answer it may.
-func (t *Throttle) mayDefer(ctx context.Context, j *job) bool {
+func (t *Middleware) mayDefer(ctx context.Context, j *job) bool {
 	if t.cfg.MaxDeferrals < 0 {
 		return true
 	}

@@ -24,10 +24,10 @@ import (
 // other processes have announced, since tasks of theirs have begun to wait or something has come free; see quiet.go
 // for how often the others are looked at.
 type waker struct {
-	t        *Throttle
+	t        *Middleware
 	releaser *releaser
 	queues   *queueStates
-	pulse    *pulse
+	pulse    *watchdog
 	reach    *reach
 	dispatch func(context.Context, throttle.DispatchRequest) (throttle.Dispatched, error) // grants those whose turn it is
 	begin    sync.Once
@@ -35,7 +35,7 @@ type waker struct {
 	watches  map[string]*watch
 	seen     map[string]announcement  // those that have been looked into
 	learned  map[string]chan struct{} // closed when it is known how far away a provider's Redis is
-	lulls    map[string]*lull         // after looks that found that nobody waits
+	lulls    map[string]*backoff      // after looks that found that nobody waits
 	taken    int                      // places that calls under way may fill
 
 	sample  int64 // how many tasks had ended when they were last counted
@@ -80,10 +80,10 @@ const (
 	activePause = 2 * time.Millisecond
 )
 
-func newWaker(t *Throttle) *waker {
+func newWaker(t *Middleware) *waker {
 	w := &waker{
 		t: t, queues: t.queues, pulse: newPulse(t), reach: newReach(), dispatch: t.cfg.Limiter.Dispatch,
-		watches: map[string]*watch{}, seen: map[string]announcement{}, learned: map[string]chan struct{}{}, lulls: map[string]*lull{},
+		watches: map[string]*watch{}, seen: map[string]announcement{}, learned: map[string]chan struct{}{}, lulls: map[string]*backoff{},
 	}
 	w.releaser = newReleaser(t.cfg.Redis, t.inspector, t.log, t.observer.Failed)
 	return w
@@ -110,20 +110,20 @@ type watch struct {
 	hours    time.Time // when rules begin or end to hold next, by the server's clock
 	edge     time.Time // the same by ours
 	news     throttle.DispatchRequest
-	runs     []throttle.Place // granted, and found to run already
+	runs     []throttle.WaiterRef // granted, and found to run already
 	parked   parked
-	later    []answer         // granted, tried again, and found to have ended, or to stand still
-	over     []throttle.Place // ended instead of waiting
-	missed   map[string]bool  // tickets whose task was not there once
-	took     time.Duration    // the last look
-	far      bool             // of those granted last, some only other processes take
-	out      map[string]sent  // tasks granted here that have not come here, by ticket
+	later    []answer             // granted, tried again, and found to have ended, or to stand still
+	over     []throttle.WaiterRef // ended instead of waiting
+	missed   map[string]bool      // tickets whose task was not there once
+	took     time.Duration        // the last look
+	far      bool                 // of those granted last, some only other processes take
+	out      map[string]sent      // tasks granted here that have not come here, by ticket
 	sweep    sweep
 }
 
 // sent is a task that was granted.
 type sent struct {
-	place   throttle.Place
+	place   throttle.WaiterRef
 	at      time.Time
 	asked   time.Time // when the dispatch began: others see to what has not come 3 s after that
 	hands   time.Time // when it is handed to its server, if it was at hand before; zero: it was not
@@ -138,7 +138,7 @@ func (w *waker) start() {
 			defer w.pulse.ends(beat)
 			w.guarded("ask around", func() { w.around(beat) })
 		}()
-		context.AfterFunc(w.t.serving, w.t.cfg.Limiter.OnFreed(w.capacityFreed))
+		context.AfterFunc(w.t.serving, w.t.cfg.Limiter.OnCapacityFreed(w.capacityFreed))
 		changed := w.t.cfg.Limiter.PolicyChanged()
 		go w.guarded("heed changes", func() { w.heedChanges(changed) })
 	})
@@ -168,7 +168,7 @@ func (w *waker) lookAtAll() {
 		one.kick()
 	}
 	w.mu.Unlock()
-	turns, err := w.t.cfg.Limiter.Turns(w.t.serving, time.Time{})
+	turns, err := w.t.cfg.Limiter.ActiveProviders(w.t.serving, time.Time{})
 	if err != nil && !w.t.stopped() {
 		w.t.observer.Failed("wake") // who is announced is looked at within a minute
 	}
@@ -208,7 +208,7 @@ func (w *waker) around(beat *beat) {
 		if now.Sub(all) >= askAll {
 			since = time.Time{}
 		}
-		turns, err := w.t.cfg.Limiter.Turns(w.t.serving, since)
+		turns, err := w.t.cfg.Limiter.ActiveProviders(w.t.serving, since)
 		if err == nil {
 			if since.IsZero() {
 				all = now
@@ -259,7 +259,7 @@ func (w *waker) heard(provider string, d throttle.Decision) {
 	if d.Allowed && w.wellKnown(provider) {
 		return
 	}
-	w.look(provider, hint{in: d.Turn.Look})
+	w.look(provider, hint{in: d.Position.Look})
 }
 
 // wellKnown says whether a provider is looked at without anybody's hint. In a lull
@@ -277,16 +277,16 @@ func (w *waker) wellKnown(provider string) bool {
 	return l != nil
 }
 
-// lull is a while in which what grants hint at is not followed, so that looks that
+// backoff is a while in which what grants hint at is not followed, so that looks that
 // find nobody are a small part of what Redis does, however many tasks start.
-type lull struct{ hinted bool }
+type backoff struct{ hinted bool }
 
 // lullOf is how long a lull is, by how long the look before took.
 const lullOf = 20
 
 // rests begins a lull. w.mu is held.
 func (w *waker) rests(one *watch) {
-	l := &lull{}
+	l := &backoff{}
 	w.lulls[one.provider] = l
 	time.AfterFunc(min(lullOf*one.took, lookAgain), func() {
 		w.mu.Lock()
@@ -313,11 +313,11 @@ func (w *waker) look(provider string, why hint) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.attend(provider, why)
+	w.ensureLoop(provider, why)
 }
 
-// attend is look for who holds w.mu, and returns who does.
-func (w *waker) attend(provider string, why hint) *watch {
+// ensureLoop is look for who holds w.mu, and returns who does.
+func (w *waker) ensureLoop(provider string, why hint) *watch {
 	one := w.watches[provider]
 	at := time.Now().Add(max(0, why.in-w.t.beyond(one != nil && one.far)))
 	if one == nil {
@@ -352,7 +352,7 @@ func (w *waker) capacityFreed(provider string) {
 	defer w.mu.Unlock()
 	one := w.watches[provider]
 	if one == nil {
-		w.attend(provider, hint{})
+		w.ensureLoop(provider, hint{})
 		return
 	}
 	one.vacant = true
@@ -369,9 +369,9 @@ func (w *waker) leaves(j *job) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	one := w.attend(provider(j.scope), hint{in: lookAgain})
-	one.over = append(one.over, j.ask().Place())
-	delete(one.out, j.ask().Ticket) // nobody waits for it to come
+	one := w.ensureLoop(provider(j.scope), hint{in: lookAgain})
+	one.over = append(one.over, j.ask().Ref())
+	delete(one.out, j.ask().ID) // nobody waits for it to come
 	if time.Until(one.next) > spread {
 		one.kick()
 	}
@@ -418,15 +418,15 @@ func (w *waker) watch(one *watch) {
 		w.heedStandstill(one, hours)
 		room := w.take()
 		req := throttle.DispatchRequest{
-			Provider: one.provider, Lead: w.t.leadOf(one.far), Spread: max(w.t.window(one.far), one.wide), From: w.t.from(one.far), Max: room.ahead, MaxReady: room.now,
-			Gone: one.news.Gone, NotYet: one.news.NotYet, Unused: one.news.Unused, StandStill: one.news.StandStill, Back: one.news.Back,
-			Leave: func(scope string) bool { return w.t.gates.refuse(w.t.tenant(scope), room.lent) },
+			Provider: one.provider, Lead: w.t.leadOf(one.far), Spread: max(w.t.window(one.far), one.wide), MinLead: w.t.from(one.far), Max: room.ahead, MaxReady: room.now,
+			Deleted: one.news.Deleted, NotFound: one.news.NotFound, Unused: one.news.Unused, StalledGroups: one.news.StalledGroups, Unpark: one.news.Unpark,
+			Skip: func(scope string) bool { return w.t.gates.refuse(w.t.tenant(scope), room.lent) },
 		}
 		w.mu.Lock()
 		one.early = one.early || one.kicked || one.vacant
-		req.Glance = one.quiet && !one.kicked
-		req.All, one.all, one.kicked, one.starved = one.all || hours, false, false, false
-		if !req.Glance {
+		req.OnlyIfDue = one.quiet && !one.kicked
+		req.CheckAll, one.all, one.kicked, one.starved = one.all || hours, false, false, false
+		if !req.OnlyIfDue {
 			one.whole = time.Now()
 		}
 		one.wanted, one.vacant = time.Time{}, false
@@ -451,9 +451,9 @@ func (w *waker) watch(one *watch) {
 		w.sweep(one)
 		w.pulse.looked(one.beat, err)
 		wait, waits := w.pause(one, got, room, err)
-		lacks := got.Others > 0 || w.lacksRoom(one)
+		lacks := got.ForOthers > 0 || w.lacksRoom(one)
 		if one.early && lacks {
-			w.t.cfg.Limiter.AnnounceSoon(one.provider) // others cannot know of this look, and may start what this process cannot
+			w.t.cfg.Limiter.PublishActiveSoon(one.provider) // others cannot know of this look, and may start what this process cannot
 		}
 		one.early = one.early && !lacks && (err != nil || wait == 0) // else it is known what came of it
 		if !waits || !w.rest(one, wait) {
@@ -486,14 +486,14 @@ func (w *waker) learn(ctx context.Context, provider string) {
 	defer close(learned)
 	ctx, cancel := context.WithTimeout(w.t.serving, learnsFor) // not the task's: others wait for it too
 	defer cancel()
-	w.t.cfg.Limiter.LearnClock(ctx, provider)
+	w.t.cfg.Limiter.SyncClock(ctx, provider)
 	w.reach.learn(func() error { return w.t.cfg.Redis.Ping(ctx).Err() })
 }
 
 // heedHours says whether rules have begun or ended to hold since the last look. Turns may
 // have come by it, as by other limits.
 func (w *waker) heedHours(one *watch) bool {
-	at, in := w.t.cfg.Limiter.HoursChange(one.provider)
+	at, in := w.t.cfg.Limiter.NextHoursChange(one.provider)
 	passed := !one.hours.IsZero() && at.After(one.hours)
 	one.hours, one.edge = at, time.Time{}
 	if !at.IsZero() {
@@ -506,7 +506,7 @@ var errPanicked = errors.New("it panicked")
 
 // dispatched grants those whose turn it is. Whatever happens, the room that was set aside for them
 // is free again.
-func (w *waker) dispatched(one *watch, req throttle.DispatchRequest, had room) (got throttle.Dispatched, err error) {
+func (w *waker) dispatched(one *watch, req throttle.DispatchRequest, had capacity) (got throttle.Dispatched, err error) {
 	err = errPanicked // what a panic leaves behind
 	began := time.Now()
 	defer func() {
@@ -525,7 +525,7 @@ func (w *waker) dispatched(one *watch, req throttle.DispatchRequest, had room) (
 }
 
 // pause returns how long the next look can wait, if there is to be one.
-func (w *waker) pause(one *watch, got throttle.Dispatched, had room, err error) (wait time.Duration, waits bool) {
+func (w *waker) pause(one *watch, got throttle.Dispatched, had capacity, err error) (wait time.Duration, waits bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	poll := w.pollEach(one, got)
@@ -541,7 +541,7 @@ func (w *waker) pause(one *watch, got throttle.Dispatched, had room, err error) 
 	case err != nil:
 		w.t.observer.Failed("wake")
 		wait = lookAgain
-	case len(one.news.Gone)+len(one.news.NotYet)+len(one.news.Unused)+len(one.over) > 0, one.parked.atOnce():
+	case len(one.news.Deleted)+len(one.news.NotFound)+len(one.news.Unused)+len(one.over) > 0, one.parked.atOnce():
 		wait = 0
 	case got.Waiting && len(got.Granted) >= had.ahead && got.Next <= 0:
 		one.starved = true
@@ -612,7 +612,7 @@ func (w *waker) announce(one *watch) {
 	if time.Since(one.said) < announceAgain {
 		return
 	}
-	if err := w.t.cfg.Limiter.Announce(w.t.serving, one.provider); err == nil {
+	if err := w.t.cfg.Limiter.PublishActive(w.t.serving, one.provider); err == nil {
 		one.said = time.Now()
 	} else if !w.t.stopped() {
 		w.t.observer.Failed("wake")
@@ -620,15 +620,15 @@ func (w *waker) announce(one *watch) {
 }
 
 // granted notes who has been granted a start.
-func (w *waker) granted(one *watch, list []throttle.Granted, had room, asked time.Time) []throttle.Granted {
+func (w *waker) granted(one *watch, list []throttle.Granted, had capacity, asked time.Time) []throttle.Granted {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.taken -= had.ahead
 	list = slices.DeleteFunc(list, func(g throttle.Granted) bool { // the next look tells that it has ended meanwhile
-		return slices.ContainsFunc(one.over, func(p throttle.Place) bool { return p.Ticket == g.Ticket })
+		return slices.ContainsFunc(one.over, func(p throttle.WaiterRef) bool { return p.ID == g.ID })
 	})
 	for _, g := range list {
-		one.out[g.Ticket] = sent{place: g.Place, at: time.Now(), asked: asked, granted: &g}
+		one.out[g.ID] = sent{place: g.WaiterRef, at: time.Now(), asked: asked, granted: &g}
 	}
 	if w.starved.Load() && len(list) < had.ahead {
 		w.kickStarved()
@@ -647,7 +647,7 @@ func (w *waker) arrived(provider, ticket string) *throttle.Granted {
 		return nil
 	}
 	if len(one.over) > 0 {
-		one.over = slices.DeleteFunc(one.over, func(p throttle.Place) bool { return p.Ticket == ticket })
+		one.over = slices.DeleteFunc(one.over, func(p throttle.WaiterRef) bool { return p.ID == ticket })
 	}
 	its := one.out[ticket]
 	delete(one.out, ticket)
@@ -670,20 +670,20 @@ func (w *waker) isOut(one *watch, ticket string) bool {
 }
 
 // claimed has the next dispatch tell that tasks have taken their starts.
-func (w *waker) claimed(provider string, places []throttle.Place) {
+func (w *waker) claimed(provider string, places []throttle.WaiterRef) {
 	if w.t.stopped() {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	one := w.attend(provider, hint{in: lookAgain})
+	one := w.ensureLoop(provider, hint{in: lookAgain})
 	one.runs = append(one.runs, places...)
 }
 
 // heedOverdue finds out what became of tasks that were granted a while ago and have not come. What waits in asynq goes
 // back to its place; any other may have started, and nothing of its grant comes back. What could not be asked is told
 // again.
-func (w *waker) heedOverdue(one *watch, overdue []throttle.Place) {
+func (w *waker) heedOverdue(one *watch, overdue []throttle.WaiterRef) {
 	for name, its := range byQueue(overdue) {
 		states, err := w.askStates(name, its)
 		if err != nil {
@@ -695,10 +695,10 @@ func (w *waker) heedOverdue(one *watch, overdue []throttle.Place) {
 		for i, p := range its {
 			switch states[i] {
 			case "pending", "scheduled", "retry":
-				one.news.Unused = append(one.news.Unused, p.Place)
+				one.news.Unused = append(one.news.Unused, p.WaiterRef)
 			default:
 				w.mu.Lock()
-				one.runs = append(one.runs, p.Place)
+				one.runs = append(one.runs, p.WaiterRef)
 				w.mu.Unlock()
 			}
 		}
@@ -712,9 +712,9 @@ func (w *waker) run(one *watch, list []throttle.Granted) {
 	ids := map[string][]string{}
 	var order []string
 	for _, g := range list {
-		name, id, ok := queue.ReadTicket(g.Ticket)
+		name, id, ok := queue.ReadTicket(g.ID)
 		if !ok {
-			one.news.Gone = append(one.news.Gone, g.Place)
+			one.news.Deleted = append(one.news.Deleted, g.WaiterRef)
 			continue
 		}
 		if byQueue[name] == nil {
@@ -737,7 +737,7 @@ func (w *waker) run(one *watch, list []throttle.Granted) {
 		w.t.gates.kick()
 		w.tellUnreleased(name, err)
 		for i, g := range byQueue[name] {
-			w.heed(one, answer{g.Place, name, ids[name][i], outcomes[i]})
+			w.handleOutcome(one, answer{g.WaiterRef, name, ids[name][i], outcomes[i]})
 		}
 	}
 }
@@ -754,14 +754,14 @@ func (w *waker) tellUnreleased(name string, err error) {
 
 // answer is what became of a task that was to be put into pending.
 type answer struct {
-	place  throttle.Place
+	place  throttle.WaiterRef
 	queue  string
 	id     string
 	became outcome
 }
 
-// heed notes what became of a task that was to be put into pending.
-func (w *waker) heed(one *watch, a answer) {
+// handleOutcome notes what became of a task that was to be put into pending.
+func (w *waker) handleOutcome(one *watch, a answer) {
 	again := w.wasMissed(one, a)
 	switch a.became {
 	case moved, queued, unknown:
@@ -771,28 +771,28 @@ func (w *waker) heed(one *watch, a answer) {
 		return
 	case gone:
 		if again {
-			one.news.Gone = append(one.news.Gone, a.place)
+			one.news.Deleted = append(one.news.Deleted, a.place)
 		} else {
-			one.news.NotYet = append(one.news.NotYet, a.place)
+			one.news.NotFound = append(one.news.NotFound, a.place)
 		}
 	case elsewhere:
-		one.news.Gone = append(one.news.Gone, a.place)
+		one.news.Deleted = append(one.news.Deleted, a.place)
 	case still:
 		w.heedStill(one, a)
 	}
-	w.arrived(one.provider, a.place.Ticket)
+	w.arrived(one.provider, a.place.ID)
 }
 
 // wasMissed says whether a task was not there before, and notes whether it is not there now: twice in a row it is gone.
 func (w *waker) wasMissed(one *watch, a answer) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	was := one.missed[a.place.Ticket]
+	was := one.missed[a.place.ID]
 	switch {
 	case a.became == gone && !was:
-		one.missed[a.place.Ticket] = true
+		one.missed[a.place.ID] = true
 	case a.became != there && a.became != elsewhere:
-		delete(one.missed, a.place.Ticket)
+		delete(one.missed, a.place.ID)
 	}
 	return was
 }
@@ -803,12 +803,12 @@ func (w *waker) heedEnded(one *watch) {
 	w.mu.Lock()
 	later := one.later
 	one.later = nil
-	n := min(portion(one.over), max(0, mostGone-len(one.news.Gone)))
-	one.news.Gone = append(one.news.Gone, one.over[:n]...)
+	n := min(portion(one.over), max(0, mostGone-len(one.news.Deleted)))
+	one.news.Deleted = append(one.news.Deleted, one.over[:n]...)
 	one.over = slices.Delete(one.over, 0, n)
 	w.mu.Unlock()
 	for _, a := range later {
-		w.heed(one, a)
+		w.handleOutcome(one, a)
 	}
 }
 
@@ -822,7 +822,7 @@ func (w *waker) retry(one *watch, a answer) {
 			return
 		}
 		w.mu.Lock()
-		_, waiting := one.out[a.place.Ticket]
+		_, waiting := one.out[a.place.ID]
 		w.mu.Unlock()
 		if !waiting {
 			return // it has come
@@ -838,7 +838,7 @@ func (w *waker) retry(one *watch, a answer) {
 	defer w.mu.Unlock()
 	switch a.became {
 	case there:
-		delete(one.out, a.place.Ticket)
+		delete(one.out, a.place.ID)
 		one.runs = append(one.runs, a.place)
 	case gone, elsewhere, still:
 		one.later = append(one.later, a)
@@ -850,10 +850,10 @@ func (w *waker) retry(one *watch, a answer) {
 
 // lead is how long before its start a task is released, and spread how much earlier
 // it may be: never so early that it would not be held.
-func (t *Throttle) lead() time.Duration { return t.leadOf(t.gates.none()) }
+func (t *Middleware) lead() time.Duration { return t.leadOf(t.gates.none()) }
 
 // leadOf is the lead for servers whose looks this process can bring about or, far, cannot: they look by themselves.
-func (t *Throttle) leadOf(far bool) time.Duration {
+func (t *Middleware) leadOf(far bool) time.Duration {
 	if !t.holds() {
 		return 0
 	}
@@ -864,7 +864,7 @@ func (t *Throttle) leadOf(far bool) time.Duration {
 	return max(0, min(lead, t.cfg.Hold*2/3))
 }
 
-func (t *Throttle) spread() time.Duration {
+func (t *Middleware) spread() time.Duration {
 	if !t.holds() {
 		return 0
 	}
@@ -873,13 +873,13 @@ func (t *Throttle) spread() time.Duration {
 
 // gated says whether servers of this process hand tasks out that it has taken for them: those wait there for their
 // starts, and not in handlers.
-func (t *Throttle) gated(far bool) bool {
+func (t *Middleware) gated(far bool) bool {
 	return t.holds() && !far && !t.gates.none() && t.waker.releaser.takes()
 }
 
 // beyond is how much sooner than lead says tasks are granted, since Redis is far or the machine busy, and window how
 // much of what is next a call grants besides.
-func (t *Throttle) beyond(far bool) time.Duration {
+func (t *Middleware) beyond(far bool) time.Duration {
 	if !t.gated(far) {
 		return 0
 	}
@@ -887,14 +887,14 @@ func (t *Throttle) beyond(far bool) time.Duration {
 }
 
 // from is how far ahead of now starts are at least.
-func (t *Throttle) from(far bool) time.Duration {
+func (t *Middleware) from(far bool) time.Duration {
 	if !t.gated(far) {
 		return 0
 	}
 	return t.waker.reach.from()
 }
 
-func (t *Throttle) window(far bool) time.Duration {
+func (t *Middleware) window(far bool) time.Duration {
 	if !t.gated(far) {
 		return t.spread()
 	}
@@ -903,7 +903,7 @@ func (t *Throttle) window(far bool) time.Duration {
 
 // holds tells whether tasks may wait in handlers at all. Where they may not, a task
 // is released only when its start has come.
-func (t *Throttle) holds() bool { return t.cfg.Hold > 0 && cap(t.holders) > 0 }
+func (t *Middleware) holds() bool { return t.cfg.Hold > 0 && cap(t.holders) > 0 }
 
 func (g *gates) none() bool {
 	g.mu.Lock()

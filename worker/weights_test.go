@@ -26,7 +26,7 @@ type oneByOne struct {
 
 func newOneByOne(t *testing.T, cfg asynq.Config) *oneByOne {
 	t.Helper()
-	s := &oneByOne{system: newSystem(t, full(0), Config{}), next: make(chan struct{})}
+	s := &oneByOne{system: newSystem(t, full(0), MiddlewareConfig{}), next: make(chan struct{})}
 	cfg.Concurrency = 8
 	s.serve(cfg, func(ctx context.Context, task *asynq.Task) error {
 		_ = s.order.handle(ctx, task)
@@ -237,7 +237,7 @@ func TestEqualWeightsKeepTheOrder(t *testing.T) {
 func TestWeightsOfOtherWorkers(t *testing.T) {
 	t.Parallel()
 	s := newOneByOne(t, asynq.Config{Queues: asynqs})
-	other, err := New(Config{Redis: s.rdb, Limiter: s.throttle.cfg.Limiter})
+	other, err := NewMiddleware(MiddlewareConfig{Redis: s.rdb, Limiter: s.throttle.cfg.Limiter})
 	if err != nil {
 		t.Fatal(err)
 	}

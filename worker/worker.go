@@ -29,8 +29,8 @@ import (
 	"github.com/headway-go/headway/throttle/usage"
 )
 
-// Config is what New needs. Redis and Limiter are required.
-type Config struct {
+// MiddlewareConfig is what New needs. Redis and Limiter are required.
+type MiddlewareConfig struct {
 	// Redis is where asynq keeps its tasks. New takes no ownership of it.
 	Redis redis.UniversalClient
 	// Limiter decides. It may keep its state in another Redis.
@@ -44,32 +44,32 @@ type Config struct {
 	// counts where it returns none. The same is asked of it. Defaults to none.
 	Costs func(*asynq.Task) throttle.Costs
 	// Hold is how near a start must be for its task to wait in the handler, in a
-	// slot of the server's Concurrency. At most throttle.MaxAhead; negative means
+	// slot of the server's Concurrency. At most throttle.MaxDelayLimit; negative means
 	// never, and costs precision. Defaults to 250ms.
 	Hold time.Duration
-	// Holders is how many tasks may wait in handlers at once, so that limited
+	// MaxHolds is how many tasks may wait in handlers at once, so that limited
 	// tasks never take all slots. Defaults to three quarters of Concurrency,
 	// rounded down.
-	Holders int
+	MaxHolds int
 	// Tenant says whose tasks those of a scope are, empty for nobody's. The tasks of one tenant count for
 	// half of a server's slots at most: what it has beyond that for longer than a moment others
 	// have too, beyond Concurrency, and it starts no more of its own until the server is
 	// below Concurrency. That holds for servers of NewServer. It is called for each task and must be
 	// quick. Defaults to the scope's second name, whatever its first is.
 	Tenant func(scope string) string
-	// Patience decides what becomes of tasks that have waited for longer than their
+	// OnMaxWait decides what becomes of tasks that have waited for longer than their
 	// max_wait or a rule's: see WaitOn, Fail, Drop, MoveTo and Fallback. Defaults to
 	// WaitOn.
-	Patience Patience
+	OnMaxWait MaxWaitPolicy
 	// FailRefused tells whether a task that the limits refuse as they are fails at once, for
 	// good: its scope meets no rule while the policy denies such scopes (why is a
 	// *throttle.UnmatchedError), or its cost is above what a rule can admit (a
 	// *throttle.CostError). Others wait until the limits change; a worker asks for them again
 	// within a minute, if nobody wakes them. It is called in the task's goroutine, each
 	// time that such a task is picked up, with asynq's context. See
-	// policies.Past.NeverAdmitted.
+	// policystore.Past.NeverAdmitted.
 	// Defaults to failing tasks whose cost no policy of this process has ever admitted.
-	FailRefused func(ctx context.Context, task throttle.Ask, why error) bool
+	FailRefused func(ctx context.Context, task throttle.Waiter, why error) bool
 	// FailUnknownTypes fails tasks whose type has no handler here at once, for good. Defaults
 	// to false: that is a failure as any other, and is retried as far as the task may be, so
 	// that old workers lose no tasks of new types while a release is rolled out.
@@ -131,17 +131,17 @@ type Observer interface {
 	// Ran tells of a run that ended: outcome is "ok", "failed", "lost" (its lease) or
 	// "deferred" (by the API, see Deferrer).
 	Ran(queue, outcome string, took time.Duration)
-	// OutOfPatience tells of a task that waited too long and was "failed", "dropped" or
+	// MaxWaitExceeded tells of a task that waited too long and was "failed", "dropped" or
 	// "moved" for it, or run by a "fallback".
-	OutOfPatience(queue, became string, waited time.Duration)
+	MaxWaitExceeded(queue, became string, waited time.Duration)
 	// LeaseHeld tells of a place under a concurrency rule, payments/*:parallel,
 	// taken (1) or freed (-1).
 	LeaseHeld(rule string, delta int)
-	// Looked tells that it was looked whose turn it is of those who wait for a
+	// DispatcherPolled tells that it was looked whose turn it is of those who wait for a
 	// provider, "*" for what other processes announce, or that this is about to be
 	// done; and whether it will be done again, since somebody waits. label is
 	// the provider's name where the limits have it, "*" where it may be a customer's.
-	Looked(provider, label string, again bool)
+	DispatcherPolled(provider, label string, again bool)
 	// DispatchLead reports how long before their starts tasks are granted in this process, whenever that was measured anew.
 	DispatchLead(lead time.Duration)
 	// Failed tells of a fault of the kind named, such as "release".
@@ -156,10 +156,10 @@ const (
 	outagePause = 2 * time.Second
 )
 
-// Throttle makes one process's workers keep the limits. It is safe for
+// Middleware makes one process's workers keep the limits. It is safe for
 // concurrent use by any number of servers and handlers.
-type Throttle struct {
-	cfg       Config
+type Middleware struct {
+	cfg       MiddlewareConfig
 	client    *asynq.Client
 	inspector *asynq.Inspector
 	observer  Observer
@@ -191,9 +191,9 @@ type Throttle struct {
 	isFailure func(error) bool // the user's own, set by Config
 }
 
-// New returns a Throttle. It does no I/O. The error names each field of cfg that
+// NewMiddleware returns a Throttle. It does no I/O. The error names each field of cfg that
 // is wrong.
-func New(cfg Config) (*Throttle, error) {
+func NewMiddleware(cfg MiddlewareConfig) (*Middleware, error) {
 	var faults []error
 	if cfg.Redis == nil {
 		faults = append(faults, errors.New("worker: Config.Redis is nil; give the client that asynq uses"))
@@ -201,11 +201,11 @@ func New(cfg Config) (*Throttle, error) {
 	if cfg.Limiter == nil {
 		faults = append(faults, errors.New("worker: Config.Limiter is nil; see throttle.New"))
 	}
-	if cfg.Hold > throttle.MaxAhead {
-		faults = append(faults, fmt.Errorf("worker: Config.Hold is %s; the most is %s", cfg.Hold, throttle.MaxAhead))
+	if cfg.Hold > throttle.MaxDelayLimit {
+		faults = append(faults, fmt.Errorf("worker: Config.Hold is %s; the most is %s", cfg.Hold, throttle.MaxDelayLimit))
 	}
-	if cfg.Holders < 0 {
-		faults = append(faults, fmt.Errorf("worker: Config.Holders is %d; 0 stands for three quarters of Concurrency", cfg.Holders))
+	if cfg.MaxHolds < 0 {
+		faults = append(faults, fmt.Errorf("worker: Config.Holders is %d; 0 stands for three quarters of Concurrency", cfg.MaxHolds))
 	}
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
@@ -216,7 +216,7 @@ func New(cfg Config) (*Throttle, error) {
 	if cfg.MaxDeferrals == 0 {
 		cfg.MaxDeferrals = defaultDeferrals
 	}
-	t := &Throttle{
+	t := &Middleware{
 		cfg:       cfg,
 		client:    asynq.NewClientFromRedisClient(cfg.Redis),
 		inspector: asynq.NewInspectorFromRedisClient(cfg.Redis),
@@ -239,13 +239,13 @@ func New(cfg Config) (*Throttle, error) {
 // Stop makes the tasks that wait in handlers go back to their queues, and lets
 // none wait any more. Running tasks are not touched. Server.Shutdown calls it. It is for good: nothing
 // that is limited starts under t from then on, on any of its servers.
-func (t *Throttle) Stop() { t.stop() }
+func (t *Middleware) Stop() { t.stop() }
 
 // size makes the places for tasks that wait in handlers, once it is known how
 // many run at a time.
-func (t *Throttle) size(concurrency int) {
+func (t *Middleware) size(concurrency int) {
 	t.sized.Do(func() {
-		n := t.cfg.Holders
+		n := t.cfg.MaxHolds
 		if n == 0 {
 			n = concurrency * 3 / 4
 		}
@@ -262,8 +262,8 @@ func (nobody) Rescheduled(string, time.Duration) {}
 func (nobody) Ran(string, string, time.Duration) {}
 func (nobody) LeaseHeld(string, int)             {}
 
-func (nobody) OutOfPatience(string, string, time.Duration) {}
+func (nobody) MaxWaitExceeded(string, string, time.Duration) {}
 
-func (nobody) Looked(string, string, bool) {}
-func (nobody) DispatchLead(time.Duration)  {}
-func (nobody) Failed(string)               {}
+func (nobody) DispatcherPolled(string, string, bool) {}
+func (nobody) DispatchLead(time.Duration)            {}
+func (nobody) Failed(string)                         {}

@@ -6,7 +6,7 @@ import (
 	"unicode"
 
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policies"
+	"github.com/headway-go/headway/throttle/policystore"
 )
 
 // docs/operations.md: "Nothing of it reaches the terminal", whatever stands in a file or in the limits.
@@ -18,7 +18,7 @@ func TestNastyNamesAreEscaped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := policies.New(rdb, policies.Config{}).PublishFile(t.Context(), "worker", p, nil); err != nil {
+	if _, _, err := policystore.New(rdb, policystore.Config{}).PublishFile(t.Context(), "worker", p, nil); err != nil {
 		t.Fatal(err)
 	}
 	var lines []byte

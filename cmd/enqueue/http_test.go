@@ -14,7 +14,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policies"
+	"github.com/headway-go/headway/throttle/policystore"
 )
 
 const limitsYAML = "limits:\n  a:\n    rules:\n      - {name: r, algorithm: token-bucket, limit: 9, per: 1s, burst: 4}\n"
@@ -142,7 +142,7 @@ func TestHTTPPublishedPolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := policies.New(rdb, policies.Config{}).PublishFile(t.Context(), "worker", p, nil); err != nil {
+	if _, _, err := policystore.New(rdb, policystore.Config{}).PublishFile(t.Context(), "worker", p, nil); err != nil {
 		t.Fatal(err)
 	}
 	want := outcome{code: cli.ExitFailed, stderr: "enqueue http: -scope: \"b\" meets no rule and the policy denies such scopes; correct the scope, give it a rule, or write unmatched: allow\n"}

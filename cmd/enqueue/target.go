@@ -11,7 +11,7 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policies"
+	"github.com/headway-go/headway/throttle/policystore"
 )
 
 // target is where tasks go and what they are checked against: the flags that
@@ -97,7 +97,7 @@ func (t *target) clientConfig() queue.ClientConfig {
 func (c *command) published(ctx context.Context, rdb redis.UniversalClient, url string) (*throttle.Policy, error) {
 	policy, err := queue.PublishedPolicy(ctx, rdb)
 	switch {
-	case errors.As(err, new(*policies.DamagedError)):
+	case errors.As(err, new(*policystore.DamagedError)):
 		return nil, &cli.Error{
 			What: "the limits that a worker published at " + cli.RedisName(url) + " cannot be read:\n" + policyFaults(err),
 			Try:  "-limits FILE, or restart the worker with the same version as this program",

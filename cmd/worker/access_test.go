@@ -18,7 +18,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/answers"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // accessRule is a command of docs/operations.md that makes a user, word by word.
@@ -381,11 +381,11 @@ func (l *limited) busy() {
 		l.t.Fatal(err)
 	}
 	for i := range 10 {
-		if _, err := limiter.Decide(l.t.Context(), throttle.Request{Scope: "payments/acme", Ticket: fmt.Sprint("t", i)}); err != nil {
+		if _, err := limiter.Decide(l.t.Context(), throttle.Request{Scope: "payments/acme", WaiterID: fmt.Sprint("t", i)}); err != nil {
 			l.t.Fatal(err)
 		}
 	}
-	if _, err := limiter.Heed(l.t.Context(), "payments/acme", answers.Advice{Limited: true}); err != nil {
+	if _, err := limiter.Report(l.t.Context(), "payments/acme", upstream.Hint{Limited: true}); err != nil {
 		l.t.Fatal(err)
 	}
 	enqueue(l.t, rdb, queue.Task{Type: "work", ID: "one", Scope: "payments/acme"})

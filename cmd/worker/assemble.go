@@ -10,7 +10,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policies"
+	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/worker"
 	"github.com/headway-go/headway/worker/metrics"
 	"github.com/headway-go/headway/worker/outbound"
@@ -31,9 +31,9 @@ func newLimiter(rdb redis.UniversalClient, policy *throttle.Policy, app string, 
 // assemble puts wrapper and server together. It does no I/O.
 func assemble(p parts) (system, error) {
 	log := p.watch.calm(p.log)
-	limits, err := worker.New(worker.Config{
-		Redis: p.redis, Limiter: p.limiter, Patience: p.options.patience, Observer: p.metrics, Usage: p.usage, Logger: log,
-		FailRefused:      policies.NewPast(policies.New(p.redis, policies.Config{}), p.limiter).NeverAdmitted,
+	limits, err := worker.NewMiddleware(worker.MiddlewareConfig{
+		Redis: p.redis, Limiter: p.limiter, OnMaxWait: p.options.patience, Observer: p.metrics, Usage: p.usage, Logger: log,
+		FailRefused:      policystore.NewPast(policystore.New(p.redis, policystore.Config{}), p.limiter).NeverAdmitted,
 		FailUnknownTypes: true, FailUnscoped: true, MaxTimeout: p.options.maxTimeout,
 	})
 	if err != nil {
@@ -72,8 +72,8 @@ func (s *taskServer) Shutdown() {
 // of asynq's mux, for which "http" is the beginning of "httpx" too.
 type httpOnly struct{ asynq.Handler }
 
-// Knows implements worker.Knower.
-func (httpOnly) Knows(t *asynq.Task) bool { return t.Type() == queue.TypeHTTP }
+// Matches implements worker.TaskMatcher.
+func (httpOnly) Matches(t *asynq.Task) bool { return t.Type() == queue.TypeHTTP }
 
 // logFailure tells of a task that failed: aloud when it is for good.
 func logFailure(ctx context.Context, log *slog.Logger, t *asynq.Task, err error) {

@@ -17,7 +17,7 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policies"
+	"github.com/headway-go/headway/throttle/policystore"
 )
 
 // inspectUsage is what "worker inspect -h" prints; testdata/inspect.golden holds the
@@ -69,8 +69,8 @@ type inspection struct {
 	now       func() time.Time // of this host: what "in 3s" is told from
 	inspector *asynq.Inspector
 	limiter   *throttle.Limiter
-	version   *policies.Version // what stands in Redis; nil where that is not known, or not gone by
-	ahead     time.Duration     // the server's clock less this host's, as far as known
+	version   *policystore.Version // what stands in Redis; nil where that is not known, or not gone by
+	ahead     time.Duration        // the server's clock less this host's, as far as known
 }
 
 // runInspect is the program "worker inspect".
@@ -147,7 +147,7 @@ func (i *inspection) read(words []string) error {
 // plainly is an error without the name of the package that it comes from.
 func plainly(err error) string {
 	text := err.Error()
-	for _, name := range []string{"throttle: ", "queue: ", "policies: "} {
+	for _, name := range []string{"throttle: ", "queue: ", "policystore: "} {
 		text = strings.TrimPrefix(text, name)
 	}
 	return text
@@ -220,7 +220,7 @@ func (i *inspection) print(object any, lines [][2]string) error {
 }
 
 // start tells when a task is expected to start, and what it waits for.
-func (i *inspection) start(at time.Time, b throttle.Bound) string {
+func (i *inspection) start(at time.Time, b throttle.MatchedRule) string {
 	if b.Paused() {
 		return i.resumes(at, b)
 	}
@@ -235,7 +235,7 @@ func (i *inspection) start(at time.Time, b throttle.Bound) string {
 }
 
 // resumes tells when a pause is expected to end.
-func (i *inspection) resumes(at time.Time, b throttle.Bound) string {
+func (i *inspection) resumes(at time.Time, b throttle.MatchedRule) string {
 	if at.IsZero() {
 		return "when " + cli.Quote(b.Scope.String()) + " is resumed"
 	}
@@ -249,11 +249,11 @@ func (i *inspection) moment(at time.Time) string {
 
 // expected is the moment so long after at; zero where no clock tells. The end of a pause is
 // told as it is.
-func expected(at time.Time, in time.Duration, b throttle.Bound) time.Time {
+func expected(at time.Time, in time.Duration, b throttle.MatchedRule) time.Time {
 	if b.Paused() {
 		return b.Until
 	}
-	if in == throttle.Unknown {
+	if in == throttle.Never {
 		return time.Time{}
 	}
 	return at.Add(in)

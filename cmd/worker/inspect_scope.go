@@ -78,7 +78,7 @@ func (i *inspection) scope(ctx context.Context) error {
 	if err != nil {
 		return i.explainScope(ctx, err)
 	}
-	told, err := i.limiter.Told(ctx, i.name)
+	told, err := i.limiter.UpstreamState(ctx, i.name)
 	if err != nil {
 		return explain(ctx, err, i.url)
 	}
@@ -118,8 +118,8 @@ func (i *inspection) scope(ctx context.Context) error {
 }
 
 // told tells of the pause that ends last.
-func (r *scopeReport) told(told throttle.Told) {
-	var last throttle.ToldPause
+func (r *scopeReport) told(told throttle.UpstreamState) {
+	var last throttle.UpstreamPause
 	for _, p := range told.Pauses {
 		if p.Until.After(last.Until) {
 			last = p
@@ -137,7 +137,7 @@ func paused(is bool) string {
 }
 
 // toldLines are what an API has told, one thing a line.
-func toldLines(told throttle.Told) (lines [][2]string) {
+func toldLines(told throttle.UpstreamState) (lines [][2]string) {
 	for _, p := range told.Pauses {
 		lines = append(lines, [2]string{"paused", fmt.Sprintf("%s, until %s, by what the API said", cli.Quote(p.Scope), stamp(p.Until))})
 	}

@@ -165,8 +165,8 @@ func (i *inspection) turn(ctx context.Context, info *asynq.TaskInfo, r *taskRepo
 	}
 	r.pausedBy, r.usedBy = i.pausedBy(spec.Scope), i.usedBy(spec.Scope)
 	lines := append([][2]string{{"scope", scope}}, slices.Concat(r.pausedBy.lines(), r.usedBy.lines())...)
-	got, err := i.limiter.InspectTicket(ctx, throttle.Ask{
-		Scope: spec.Scope, Ticket: queue.Ticket(info.Queue, info.ID), Cost: spec.Cost, Costs: spec.Costs,
+	got, err := i.limiter.InspectWaiter(ctx, throttle.Waiter{
+		Scope: spec.Scope, ID: queue.Ticket(info.Queue, info.ID), Cost: spec.Cost, Costs: spec.Costs,
 	})
 	if errors.As(err, new(*throttle.UnmatchedError)) {
 		r.Error = plainly(err)
@@ -196,7 +196,7 @@ func (i *inspection) turn(ctx context.Context, info *asynq.TaskInfo, r *taskRepo
 func (i *inspection) maxPriority(name string) *int {
 	scope, err := throttle.ParseScope(name)
 	if err != nil {
-		return nil // InspectTicket reports it
+		return nil // InspectWaiter reports it
 	}
 	limit, limited := i.limiter.Policy().MaxPriority(scope)
 	if !limited {

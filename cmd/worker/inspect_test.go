@@ -19,7 +19,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policies"
+	"github.com/headway-go/headway/throttle/policystore"
 )
 
 const inspectLimits = `limits:
@@ -62,7 +62,7 @@ func newInspected(t *testing.T) *inspected {
 // publish makes a policy the one that workers run under.
 func (i *inspected) publish(p *throttle.Policy) {
 	i.t.Helper()
-	if _, _, err := policies.New(i.rdb, policies.Config{}).PublishFile(i.t.Context(), "worker", p, nil); err != nil {
+	if _, _, err := policystore.New(i.rdb, policystore.Config{}).PublishFile(i.t.Context(), "worker", p, nil); err != nil {
 		i.t.Fatal(err)
 	}
 }
@@ -313,7 +313,7 @@ func TestInspectReleased(t *testing.T) {
 	if err := i.rdb.Del(t.Context(), "hw:{runs}:parallel:held").Err(); err != nil {
 		t.Fatal(err)
 	}
-	woken, err := i.limits.Dispatch(t.Context(), throttle.DispatchRequest{Provider: "runs", Max: 1, All: true})
+	woken, err := i.limits.Dispatch(t.Context(), throttle.DispatchRequest{Provider: "runs", Max: 1, CheckAll: true})
 	if err != nil || len(woken.Granted) != 1 {
 		t.Fatalf("%+v, %v", woken, err)
 	}
@@ -338,7 +338,7 @@ func TestInspectTooDear(t *testing.T) {
 	}
 	i.publish(lowered)
 	i.limits.SetPolicy(lowered)
-	if woken, err := i.limits.Dispatch(t.Context(), throttle.DispatchRequest{Provider: "free", Max: 1, All: true}); err != nil || len(woken.Granted) > 0 || !woken.Parked {
+	if woken, err := i.limits.Dispatch(t.Context(), throttle.DispatchRequest{Provider: "free", Max: 1, CheckAll: true}); err != nil || len(woken.Granted) > 0 || !woken.Parked {
 		t.Fatalf("%+v, %v", woken, err)
 	}
 	want(t, i.objects("task", "waits")[0], map[string]any{"turn": "parked", "place": nil})
@@ -435,7 +435,7 @@ func TestShown(t *testing.T) {
 			t.Errorf("%q: %s, want %s", text, got, want)
 		}
 	}
-	if got := fmt.Sprint(expected(time.Unix(5, 0), throttle.Unknown, throttle.Bound{}).IsZero()); got != "true" {
+	if got := fmt.Sprint(expected(time.Unix(5, 0), throttle.Never, throttle.MatchedRule{}).IsZero()); got != "true" {
 		t.Error("no clock tells, and yet there is a time")
 	}
 }

@@ -91,7 +91,7 @@ func leave(ctx context.Context, url string, queues []string, asJSON bool, stdout
 		return err
 	}
 	for _, name := range queues {
-		changed, err := worker.Leave(ctx, rdb, name)
+		changed, err := worker.Detach(ctx, rdb, name)
 		if werr := writeLeft(stdout, name, changed, asJSON); werr != nil {
 			return errors.Join(err, werr)
 		}

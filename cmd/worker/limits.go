@@ -20,7 +20,7 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policies"
+	"github.com/headway-go/headway/throttle/policystore"
 )
 
 // limitsUsage is what "worker limits -h" prints; testdata/limits.golden holds the same
@@ -114,7 +114,7 @@ type limitsCommand struct {
 	json    bool
 
 	rdb   redis.UniversalClient
-	store *policies.Store
+	store *policystore.Store
 	now   time.Time // the server's, when current was asked
 	out   io.Writer
 	errs  io.Writer
@@ -250,7 +250,7 @@ func (c *limitsCommand) run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = rdb.Close() }() // nothing is in flight any more
-	c.rdb, c.store = rdb, policies.New(rdb, policies.Config{})
+	c.rdb, c.store = rdb, policystore.New(rdb, policystore.Config{})
 	if err := limitsVerbs[c.verb].run(c, ctx); err != nil {
 		return c.explain(ctx, err)
 	}
@@ -264,30 +264,30 @@ func (c *limitsCommand) explain(ctx context.Context, err error) error {
 	switch {
 	case err == nil || errors.As(err, &told) || errors.Is(err, errDifferent):
 		return err
-	case errors.Is(err, policies.ErrNone):
+	case errors.Is(err, policystore.ErrNone):
 		return &cli.Error{What: "there are no limits at " + cli.RedisName(c.url), Try: "worker limits import -replace limits.yaml, or start a worker with -limits", Err: err}
-	case errors.Is(err, policies.ErrNotPermitted):
+	case errors.Is(err, policystore.ErrNotPermitted):
 		return &cli.Error{What: "the user of Redis at " + cli.RedisName(c.url) + " may not change limits; nothing was changed",
 			Try: "-redis with a user that may; docs/operations.md has its ACL rule", Err: err}
-	case errors.As(err, new(*policies.ConflictError)):
+	case errors.As(err, new(*policystore.ConflictError)):
 		return &cli.Error{What: plainly(err), Try: "worker limits history; then change what is there by now", Err: err}
-	case errors.As(err, new(*policies.VersionError)):
+	case errors.As(err, new(*policystore.VersionError)):
 		return &cli.Error{What: plainly(err), Try: "worker limits history", Err: err}
-	case errors.As(err, new(*policies.DamagedError)):
+	case errors.As(err, new(*policystore.DamagedError)):
 		return explainDamage(err)
-	case errors.As(err, new(*policies.MissingError)), errors.As(err, new(*policies.NotPausedError)), errors.Is(err, policies.ErrUnchanged),
+	case errors.As(err, new(*policystore.MissingError)), errors.As(err, new(*policystore.NotPausedError)), errors.Is(err, policystore.ErrUnchanged),
 		errors.As(err, new(*throttle.PolicyError)), errors.As(err, new(*throttle.ScopeError)), errors.As(err, new(*throttle.UnmatchedError)):
 		return &cli.Error{What: plainly(err), Err: err}
 	}
 	return explain(ctx, err, c.url)
 }
 
-func (c *limitsCommand) edit() policies.Edit {
-	return policies.Edit{By: c.as, IfVersion: c.version, For: c.lasts}
+func (c *limitsCommand) edit() policystore.Edit {
+	return policystore.Edit{By: c.as, IfVersion: c.version, For: c.lasts}
 }
 
 // current is what stands there, and what it comes to at the server's time, which is noted.
-func (c *limitsCommand) current(ctx context.Context) (policies.Version, *throttle.Policy, error) {
+func (c *limitsCommand) current(ctx context.Context) (policystore.Version, *throttle.Policy, error) {
 	v, err := c.store.Current(ctx)
 	if err != nil {
 		return v, nil, err
@@ -313,7 +313,7 @@ func (c *limitsCommand) set(ctx context.Context) error {
 }
 
 func (c *limitsCommand) assign(ctx context.Context) error {
-	var as policies.Assigned
+	var as policystore.Assigned
 	for _, word := range c.words[1:] {
 		if !assigned(&as, word) {
 			return &cli.Error{What: fmt.Sprintf("%q is not owner=NAME, apps=NAME,…, hosts=HOST,…, weight=N, shares=NAME:60%%:2,…, max_priority=N or answers=WORD, or the second of its kind", word), Try: "worker limits assign payments owner=payments-team apps=billing,refunds"}
@@ -324,7 +324,7 @@ func (c *limitsCommand) assign(ctx context.Context) error {
 }
 
 // assigned reads one KEY=VALUE of assign. It says whether it is one, and the first.
-func assigned(as *policies.Assigned, word string) bool {
+func assigned(as *policystore.Assigned, word string) bool {
 	switch key, value, _ := strings.Cut(word, "="); {
 	case key == "owner" && as.Owner == nil:
 		as.Owner = &value
@@ -376,7 +376,7 @@ func readShares(shares map[string]throttle.Share, text string) bool {
 			n, err := strconv.ParseInt(digits, 10, 64)
 			to := &s.Weight
 			if part {
-				to = &s.Part
+				to = &s.Guaranteed
 			}
 			if err != nil || n < 1 || *to != 0 {
 				return false
@@ -449,7 +449,7 @@ func (c *limitsCommand) reset(ctx context.Context) error {
 	if len(c.words) > 1 {
 		rule = c.words[1]
 	}
-	told, err := limiter.Told(ctx, c.words[0])
+	told, err := limiter.UpstreamState(ctx, c.words[0])
 	if err != nil {
 		return err
 	}

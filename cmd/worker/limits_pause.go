@@ -13,7 +13,7 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policies"
+	"github.com/headway-go/headway/throttle/policystore"
 )
 
 func (c *limitsCommand) pause(ctx context.Context) error {
@@ -47,7 +47,7 @@ func (c *limitsCommand) drain(ctx context.Context) error {
 	began := time.Now()
 	made, err := c.store.Pause(ctx, c.edit(), c.words[0])
 	switch {
-	case errors.Is(err, policies.ErrUnchanged): // it is paused for good already
+	case errors.Is(err, policystore.ErrUnchanged): // it is paused for good already
 	case err != nil:
 		return err
 	default:
@@ -98,7 +98,7 @@ func stillRun(n int, scope string) string {
 
 // wait waits until those have ended that ran when the pause had come into force. It returns
 // how many still run when ctx ends.
-func (c *limitsCommand) wait(ctx context.Context, d *drained, v policies.Version) (left int, err error) {
+func (c *limitsCommand) wait(ctx context.Context, d *drained, v policystore.Version) (left int, err error) {
 	in, err := c.store.InForceIn(ctx, v)
 	if err != nil {
 		return 0, err
@@ -190,7 +190,7 @@ func (d *drained) pauses(scope string) bool {
 }
 
 // pauseText is what a node says of its pause, empty for nothing.
-func pauseText(n throttle.Node) string {
+func pauseText(n throttle.ScopeConfig) string {
 	switch {
 	case n.Pause == throttle.PauseOff:
 		return "not paused"
@@ -202,7 +202,7 @@ func pauseText(n throttle.Node) string {
 	return "paused until " + stamp(n.PausedUntil)
 }
 
-func pausedOrResumed(p policies.Pause) string {
+func pausedOrResumed(p policystore.Pause) string {
 	if p.Resumed {
 		return "resumed"
 	}
@@ -210,7 +210,7 @@ func pausedOrResumed(p policies.Pause) string {
 }
 
 // pauseReports is what list says of a node's pause, if there is anything to say.
-func pauseReports(v policies.Version, path string, n throttle.Node, now time.Time) []ruleReport {
+func pauseReports(v policystore.Version, path string, n throttle.ScopeConfig, now time.Time) []ruleReport {
 	if n.Pause == throttle.PauseInherited {
 		return nil
 	}
@@ -218,7 +218,7 @@ func pauseReports(v policies.Version, path string, n throttle.Node, now time.Tim
 }
 
 // pauseReport tells who paused a node, or resumed it.
-func pauseReport(v policies.Version, path string, n throttle.Node, now time.Time) ruleReport {
+func pauseReport(v policystore.Version, path string, n throttle.ScopeConfig, now time.Time) ruleReport {
 	r := origin(v, path, throttle.PausedRule, "paused: "+string(n.Pause), now)
 	if p, live := v.Paused(path, now); live {
 		r.From = "set"
@@ -257,7 +257,7 @@ type pausedBy struct {
 
 // lookUp learns who made the pauses of the limits in Redis.
 func (i *inspection) lookUp(ctx context.Context, rdb redis.UniversalClient) {
-	store := policies.New(rdb, policies.Config{})
+	store := policystore.New(rdb, policystore.Config{})
 	v, err := store.Current(ctx)
 	if err != nil {
 		return
@@ -284,7 +284,7 @@ func (i *inspection) pausedBy(scope string) (by pausedBy) {
 		}
 		by = pausedBy{Scope: b.Scope.String(), Until: stamp(b.Until)}
 		if i.version != nil {
-			r := pauseReport(*i.version, b.Pattern, throttle.Node{Pause: throttle.PauseOn}, i.serverTime())
+			r := pauseReport(*i.version, b.Pattern, throttle.ScopeConfig{Pause: throttle.PauseOn}, i.serverTime())
 			by.By, by.User, by.Since = r.UpdatedBy, r.UpdatedUser, r.CreatedAt
 			if by.Since == "" {
 				by.Since = r.UpdatedAt

@@ -12,7 +12,7 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policies"
+	"github.com/headway-go/headway/throttle/policystore"
 )
 
 // print writes one result: an object, or a line for people.
@@ -44,7 +44,7 @@ type changeReport struct {
 }
 
 // tell prints what was changed: each rule that is not what it was.
-func (c *limitsCommand) tell(made policies.Made, err error) error {
+func (c *limitsCommand) tell(made policystore.Made, err error) error {
 	if err != nil {
 		return err
 	}
@@ -93,12 +93,12 @@ func rulesBy(p *throttle.Policy) (rules map[[2]string]string, order [][2]string)
 	unmatched, limits := p.Limits()
 	rules = map[[2]string]string{{"", unmatchedRule}: string(unmatched)}
 	order = [][2]string{{"", unmatchedRule}}
-	for path, r := range policies.Rules(limits) {
+	for path, r := range policystore.Rules(limits) {
 		at := [2]string{path, r.Name}
 		rules[at] = r.YAML()
 		order = append(order, at)
 	}
-	for path, n := range policies.Nodes(limits) {
+	for path, n := range policystore.Nodes(limits) {
 		for _, field := range assignedFields {
 			if text := field.of(n); text != "" {
 				at := [2]string{path, field.name}
@@ -116,36 +116,36 @@ const pausedField = "paused:"
 // assignedFields are what is told of a scope beside its rules, in their place.
 var assignedFields = []struct {
 	name string
-	of   func(throttle.Node) string
-	set  func(policies.Assignment) bool // live, by an assignment of the scope
+	of   func(throttle.ScopeConfig) string
+	set  func(policystore.Assignment) bool // live, by an assignment of the scope
 }{
-	{"owner:", func(n throttle.Node) string { return n.Owner }, func(policies.Assignment) bool { return true }},
-	{"apps:", func(n throttle.Node) string { return strings.Join(n.Apps, ", ") }, func(policies.Assignment) bool { return true }},
-	{"hosts:", func(n throttle.Node) string { return strings.Join(n.Hosts, ", ") }, func(a policies.Assignment) bool { return a.Hosts != nil }},
+	{"owner:", func(n throttle.ScopeConfig) string { return n.Owner }, func(policystore.Assignment) bool { return true }},
+	{"apps:", func(n throttle.ScopeConfig) string { return strings.Join(n.Apps, ", ") }, func(policystore.Assignment) bool { return true }},
+	{"hosts:", func(n throttle.ScopeConfig) string { return strings.Join(n.Hosts, ", ") }, func(a policystore.Assignment) bool { return a.Hosts != nil }},
 	{pausedField, pauseText, nil},
-	{"weight:", func(n throttle.Node) string {
+	{"weight:", func(n throttle.ScopeConfig) string {
 		if n.Weight == 0 {
 			return ""
 		}
 		return strconv.FormatInt(n.Weight, 10)
-	}, func(a policies.Assignment) bool { return a.Weight != 0 }},
-	{"shares:", func(n throttle.Node) string {
+	}, func(a policystore.Assignment) bool { return a.Weight != 0 }},
+	{"shares:", func(n throttle.ScopeConfig) string {
 		if len(n.Shares) == 0 {
 			return ""
 		}
 		return throttle.SharesYAML(n.Shares)
-	}, func(a policies.Assignment) bool { return a.Shares != nil }},
-	{"max_priority:", func(n throttle.Node) string {
+	}, func(a policystore.Assignment) bool { return a.Shares != nil }},
+	{"max_priority:", func(n throttle.ScopeConfig) string {
 		if n.MaxPriority == nil {
 			return ""
 		}
 		return strconv.Itoa(*n.MaxPriority)
-	}, func(a policies.Assignment) bool { return a.MaxPriority != nil }},
-	{"answers:", throttle.Node.AnswersYAML, func(a policies.Assignment) bool { return a.Answers != nil }},
+	}, func(a policystore.Assignment) bool { return a.MaxPriority != nil }},
+	{"answers:", throttle.ScopeConfig.AnswersYAML, func(a policystore.Assignment) bool { return a.Answers != nil }},
 }
 
 // otherReports are what a node says beside its rules and its pause.
-func otherReports(v policies.Version, path string, n throttle.Node, now time.Time) (list []ruleReport) {
+func otherReports(v policystore.Version, path string, n throttle.ScopeConfig, now time.Time) (list []ruleReport) {
 	for _, field := range assignedFields {
 		text := field.of(n)
 		if text == "" || field.name == pausedField {
@@ -244,7 +244,7 @@ type ruleReport struct {
 }
 
 // origin tells where a rule of a version comes from.
-func origin(v policies.Version, scope, name, text string, now time.Time) ruleReport {
+func origin(v policystore.Version, scope, name, text string, now time.Time) ruleReport {
 	r := ruleReport{Scope: scope, Name: name, Text: text, From: "file"}
 	source := v.File
 	if v.Imported != nil {
@@ -299,7 +299,7 @@ func (c *limitsCommand) list(ctx context.Context) error {
 	}
 	_, limits := p.Limits()
 	there := map[[2]string]bool{}
-	for path, n := range policies.Nodes(limits) {
+	for path, n := range policystore.Nodes(limits) {
 		reports := append(otherReports(v, path, n, c.now), pauseReports(v, path, n, c.now)...)
 		for _, r := range n.Rules {
 			there[[2]string{path, r.Name}] = true
@@ -340,7 +340,7 @@ func (c *limitsCommand) show(ctx context.Context) error {
 		return err
 	}
 	_, limits := p.Limits()
-	for path, n := range policies.Nodes(limits) {
+	for path, n := range policystore.Nodes(limits) {
 		if !covers(path, scope.String()) {
 			continue
 		}
@@ -353,7 +353,7 @@ func (c *limitsCommand) show(ctx context.Context) error {
 	for _, b := range bounds {
 		report := origin(v, b.Pattern, b.Rule.Name, b.Rule.YAML(), c.now)
 		if b.Paused() {
-			report = pauseReport(v, b.Pattern, throttle.Node{Pause: throttle.PauseOn, PausedUntil: b.Until}, c.now)
+			report = pauseReport(v, b.Pattern, throttle.ScopeConfig{Pause: throttle.PauseOn, PausedUntil: b.Until}, c.now)
 		}
 		report.At = b.Scope.String()
 		if weight := p.Weight(scope, b.Scope.Len()); weight != 1 {
@@ -374,20 +374,20 @@ func (c *limitsCommand) show(ctx context.Context) error {
 }
 
 // told is what an API has told of the scope.
-func (c *limitsCommand) told(ctx context.Context, p *throttle.Policy) (throttle.Told, error) {
+func (c *limitsCommand) told(ctx context.Context, p *throttle.Policy) (throttle.UpstreamState, error) {
 	limiter, err := throttle.New(c.rdb, p, throttle.Config{})
 	if err != nil {
-		return throttle.Told{}, err
+		return throttle.UpstreamState{}, err
 	}
-	return limiter.Told(ctx, c.words[0])
+	return limiter.UpstreamState(ctx, c.words[0])
 }
 
 // showPattern shows the rules that the limits have at a place, such as payments/*, which
 // is no scope of a task.
-func (c *limitsCommand) showPattern(v policies.Version, p *throttle.Policy, noScope error) error {
+func (c *limitsCommand) showPattern(v policystore.Version, p *throttle.Policy, noScope error) error {
 	_, limits := p.Limits()
 	found := false
-	for path, n := range policies.Nodes(limits) {
+	for path, n := range policystore.Nodes(limits) {
 		if path != c.words[0] {
 			continue
 		}
@@ -436,7 +436,7 @@ type versionReport struct {
 func (c *limitsCommand) history(ctx context.Context) error {
 	list, err := c.store.History(ctx)
 	if err == nil && len(list) == 0 {
-		err = policies.ErrNone
+		err = policystore.ErrNone
 	}
 	if err != nil {
 		return err

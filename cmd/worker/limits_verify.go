@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
-	"github.com/headway-go/headway/throttle/policies"
+	"github.com/headway-go/headway/throttle/policystore"
 )
 
 // chainReport is what verify prints; docs/json.md has its fields.
@@ -26,7 +26,7 @@ type chainReport struct {
 func (c *limitsCommand) verify(ctx context.Context) error {
 	chain, err := c.store.Verify(ctx, c.hash)
 	r := chainReport{Oldest: chain.Oldest, Newest: chain.Newest, Sound: chain.Sound, Hash: chain.Hash, Noted: chain.Noted}
-	var fault *policies.ChainError
+	var fault *policystore.ChainError
 	if errors.As(err, &fault) {
 		r.Unfit, r.Error = fault.Version, plainly(err)
 		if err := c.printJSON(r); err != nil {

@@ -36,7 +36,7 @@ type options struct {
 	listen      listenAddr
 	maxTimeout  time.Duration // of a run
 	drain       time.Duration
-	patience    worker.Patience // nil: wait on
+	patience    worker.MaxWaitPolicy // nil: wait on
 	logLevel    slog.Level
 	logFormat   string
 	version     bool
@@ -169,7 +169,7 @@ func parsePorts(s string) (ports []int, err error) {
 }
 
 // parsePatience reads what becomes of tasks that have waited for longer than max_wait.
-func parsePatience(s string) (worker.Patience, error) {
+func parsePatience(s string) (worker.MaxWaitPolicy, error) {
 	to, moves := strings.CutPrefix(s, "move=")
 	switch {
 	case s == "wait":

@@ -13,7 +13,7 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policies"
+	"github.com/headway-go/headway/throttle/policystore"
 )
 
 // publishAgain is how often a worker whose Redis user may not publish tries to, where there are no
@@ -75,7 +75,7 @@ func readLimitsFile(ctx context.Context, path string) (limitsSource, error) {
 // limits is where a worker has its policy from: its file, and what stands in Redis,
 // which all workers share.
 type limits struct {
-	store *policies.Store
+	store *policystore.Store
 	by    string // this worker, in the history
 	log   *slog.Logger
 	// apply puts a policy in force in this process alone; nil before there is a limiter.
@@ -95,7 +95,7 @@ func newLimits(rdb redis.UniversalClient, read limitsSource, log *slog.Logger) *
 	if err != nil {
 		host = "unknown"
 	}
-	return &limits{store: policies.New(rdb, policies.Config{}), read: read, by: "worker on " + host, log: log}
+	return &limits{store: policystore.New(rdb, policystore.Config{}), read: read, by: "worker on " + host, log: log}
 }
 
 // settle publishes the file, if there is one, and returns the policy to begin with: the
@@ -114,9 +114,9 @@ func (l *limits) settle(ctx context.Context) (*throttle.Policy, error) {
 	}
 	policy, err := l.store.Now(ctx)
 	switch {
-	case errors.Is(err, policies.ErrNone) && l.read.policy != nil: // it may not be published
+	case errors.Is(err, policystore.ErrNone) && l.read.policy != nil: // it may not be published
 		return l.read.policy, nil
-	case errors.Is(err, policies.ErrNone):
+	case errors.Is(err, policystore.ErrNone):
 		return nil, cli.Errorf("worker -limits limits.yaml (see examples/quickstart/limits.yaml)",
 			"there are no limits: -limits is not given, and no worker has published any in the last 24 hours")
 	case err != nil:
@@ -132,11 +132,11 @@ func (l *limits) settle(ctx context.Context) (*throttle.Policy, error) {
 // in Redis.
 func (l *limits) begin(ctx context.Context) error {
 	stood, err := l.store.File(ctx)
-	if err != nil && !errors.Is(err, policies.ErrNone) && !errors.As(err, new(*policies.DamagedError)) {
+	if err != nil && !errors.Is(err, policystore.ErrNone) && !errors.As(err, new(*policystore.DamagedError)) {
 		return err // else it is only not told what the new one lacks
 	}
 	err = l.publish(ctx, nil, stood)
-	if errors.Is(err, policies.ErrNotPermitted) {
+	if errors.Is(err, policystore.ErrNotPermitted) {
 		return l.notPermitted(ctx, err)
 	}
 	return err
@@ -147,7 +147,7 @@ func (l *limits) begin(ctx context.Context) error {
 func (l *limits) notPermitted(ctx context.Context, cause error) error {
 	v, err := l.store.Current(ctx)
 	switch {
-	case errors.Is(err, policies.ErrNone):
+	case errors.Is(err, policystore.ErrNone):
 		l.log.WarnContext(ctx, "this Redis user may not publish limits, and there are none in Redis: this worker goes by its own file until there are; "+
 			"worker limits import -replace publishes it, run as a user that may change limits", "file", l.read.path, "error", cause)
 		l.told = true
@@ -168,7 +168,7 @@ func (l *limits) notPermitted(ctx context.Context, cause error) error {
 func (l *limits) tellPauses(ctx context.Context, policy *throttle.Policy) {
 	var paused []string
 	_, tree := policy.Limits()
-	for path, n := range policies.Nodes(tree) {
+	for path, n := range policystore.Nodes(tree) {
 		if n.Pause == throttle.PauseOn {
 			paused = append(paused, path)
 		}
@@ -182,13 +182,13 @@ func (l *limits) tellPauses(ctx context.Context, policy *throttle.Policy) {
 // under what it superseded.
 func (l *limits) wait(ctx context.Context) error {
 	v, err := l.store.Current(ctx)
-	if errors.Is(err, policies.ErrNone) || err == nil && v.Number == 1 {
+	if errors.Is(err, policystore.ErrNone) || err == nil && v.Number == 1 {
 		return nil
 	} else if err != nil {
 		return err
 	}
 	in, err := l.store.InForceIn(ctx, v)
-	timer := time.NewTimer(min(in, policies.Notice))
+	timer := time.NewTimer(min(in, policystore.Notice))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -199,7 +199,7 @@ func (l *limits) wait(ctx context.Context) error {
 
 // explainDamage says what to do about limits in Redis that are not understood.
 func explainDamage(err error) error {
-	if errors.As(err, new(*policies.DamagedError)) {
+	if errors.As(err, new(*policystore.DamagedError)) {
 		return &cli.Error{What: plainly(err), Try: "this program's newest version; DEL hw:limits loses what was set live", Err: err}
 	}
 	if errors.As(err, new(*throttle.PolicyError)) {
@@ -215,7 +215,7 @@ func (l *limits) publish(ctx context.Context, before, stood *throttle.Policy) er
 	if err != nil {
 		return err
 	}
-	l.older = became == policies.FileSuperseded
+	l.older = became == policystore.FileSuperseded
 	switch {
 	case l.older:
 		l.log.WarnContext(ctx, "the limits file is an older one, which was superseded, and changes nothing; worker limits import -replace brings it back",
@@ -223,10 +223,10 @@ func (l *limits) publish(ctx context.Context, before, stood *throttle.Policy) er
 	case v.Imported != nil:
 		l.log.WarnContext(ctx, "the limits that were imported stand in place of the file; worker limits unset lets it count again",
 			"file", l.read.path, "version", v.Number, "by", v.Imported.By, "at", v.Imported.At)
-	case became == policies.FileNew:
+	case became == policystore.FileNew:
 		l.log.InfoContext(ctx, "the limits file is published", "file", l.read.path, "version", v.Number)
 	}
-	if became == policies.FileNew {
+	if became == policystore.FileNew {
 		l.tellGone(ctx, stood, l.read.policy)
 	}
 	if n := len(v.Rules); n > 0 {
@@ -237,9 +237,9 @@ func (l *limits) publish(ctx context.Context, before, stood *throttle.Policy) er
 
 // follow keeps the limiter's policy what all workers run under, until ctx ends.
 func (l *limits) follow(ctx context.Context, limiter *throttle.Limiter, log *slog.Logger, refused func(error)) {
-	policies.Follow(ctx, l.store, limiter, policies.FollowConfig{
+	policystore.Follow(ctx, l.store, limiter, policystore.FollowConfig{
 		Logger:    log,
-		OnVersion: func(policies.Version, *throttle.Policy) { refused(nil) },
+		OnVersion: func(policystore.Version, *throttle.Policy) { refused(nil) },
 		OnRefused: refused,
 		OnNone:    func() { l.restore(ctx) },
 	})
@@ -260,7 +260,7 @@ func (l *limits) restore(ctx context.Context) {
 		l.log.WarnContext(ctx, "the limits are gone from Redis, and the file could not be published; trying again", "error", err)
 	}
 	l.told = err != nil
-	if errors.Is(err, policies.ErrNotPermitted) {
+	if errors.Is(err, policystore.ErrNotPermitted) {
 		l.again = time.Now().Add(publishAgain)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policies"
+	"github.com/headway-go/headway/throttle/policystore"
 )
 
 // reloadEvery is how often the limits file is looked at.
@@ -91,7 +91,7 @@ func (l *limits) take(ctx context.Context, text []byte, stands fileStamp, asked 
 	}
 	l.read.policy = policy
 	err = l.publish(ctx, before.policy, before.policy)
-	if errors.Is(err, policies.ErrNotPermitted) {
+	if errors.Is(err, policystore.ErrNotPermitted) {
 		err = l.notPermitted(ctx, err)
 	}
 	if err != nil {

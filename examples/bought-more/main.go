@@ -20,7 +20,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policies"
+	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -59,17 +59,17 @@ func run(ctx context.Context, out io.Writer, addr string) error {
 	if err != nil {
 		return err
 	}
-	throttled, err := worker.New(worker.Config{Redis: rdb, Limiter: limiter})
+	throttled, err := worker.NewMiddleware(worker.MiddlewareConfig{Redis: rdb, Limiter: limiter})
 	if err != nil {
 		return err
 	}
 
 	// The limits stand in Redis, and every process that follows them changes with them.
-	store := policies.New(rdb, policies.Config{})
+	store := policystore.New(rdb, policystore.Config{})
 	if _, _, err := store.PublishFile(ctx, "the example", policy, nil); err != nil {
 		return err
 	}
-	go policies.Follow(ctx, store, limiter, policies.FollowConfig{})
+	go policystore.Follow(ctx, store, limiter, policystore.FollowConfig{})
 
 	charged := make(chan struct{}, 40)
 	srv := throttled.NewServer(asynq.Config{Concurrency: 8, LogLevel: asynq.ErrorLevel})
@@ -93,7 +93,7 @@ func run(ctx context.Context, out io.Writer, addr string) error {
 		<-charged
 	}
 	fmt.Fprintf(out, "4 charges in %.1fs at 2 a second\n", time.Since(began).Seconds())
-	made, err := store.Set(ctx, policies.Edit{By: "sales"}, "payments/acme", "tenant", map[string]string{"limit": "100"})
+	made, err := store.Set(ctx, policystore.Edit{By: "sales"}, "payments/acme", "tenant", map[string]string{"limit": "100"})
 	if err != nil {
 		return err
 	}

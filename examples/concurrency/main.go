@@ -49,7 +49,7 @@ func report(ctx context.Context, d time.Duration) error {
 func run(ctx context.Context, out io.Writer, addr string, report func(context.Context) error) error {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{
 		"warehouse": {Rules: []throttle.Rule{{Name: "reports", Algorithm: throttle.Concurrency, Limit: 2, Lease: 10 * time.Second}}},
 	})
 	if err != nil {
@@ -65,7 +65,7 @@ func run(ctx context.Context, out io.Writer, addr string, report func(context.Co
 		if err != nil {
 			return err
 		}
-		held, lease := limiter.Hold(ctx, d.Grant)
+		held, lease := limiter.Lease(ctx, d.Grant)
 		defer lease.Release(ctx) //nolint:errcheck // the place is free when the lease ends
 		for n, seen := running.Add(1), most.Load(); n > seen && !most.CompareAndSwap(seen, n); seen = most.Load() {
 		}

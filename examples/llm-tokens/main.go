@@ -92,7 +92,7 @@ func run(ctx context.Context, out io.Writer, addr string) error {
 	if err != nil {
 		return err
 	}
-	limits, err := worker.New(worker.Config{Redis: rdb, Limiter: limiter})
+	limits, err := worker.NewMiddleware(worker.MiddlewareConfig{Redis: rdb, Limiter: limiter})
 	if err != nil {
 		return err
 	}

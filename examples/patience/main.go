@@ -37,15 +37,15 @@ func main() {
 }
 
 // patience chooses by a task's type. Each of these is a strategy of its own, too:
-// worker.Config{Patience: worker.Fail()}.
-func patience(dropped chan<- string) worker.Patience {
-	drop := worker.Drop(func(w worker.Waited) { dropped <- w.ID + ": dropped" })
+// worker.MiddlewareConfig{OnMaxWait: worker.Fail()}.
+func patience(dropped chan<- string) worker.MaxWaitPolicy {
+	drop := worker.Drop(func(w worker.Expired) { dropped <- w.ID + ": dropped" })
 	mail := worker.Fallback(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
 		id, _ := asynq.GetTaskID(ctx)
 		dropped <- id + ": sent by e-mail"
 		return nil
 	}))
-	return func(ctx context.Context, w worker.Waited) worker.Verdict {
+	return func(ctx context.Context, w worker.Expired) worker.Action {
 		switch w.Task.Type() {
 		case "notification":
 			return drop(ctx, w)
@@ -61,7 +61,7 @@ func patience(dropped chan<- string) worker.Patience {
 func run(ctx context.Context, out io.Writer, addr string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{
 		"sms": {Rules: []throttle.Rule{{
 			Name: "gateway", Algorithm: throttle.Concurrency, Limit: 1, MaxWait: time.Second,
 		}}},
@@ -74,7 +74,7 @@ func run(ctx context.Context, out io.Writer, addr string) error {
 		return err
 	}
 	ended := make(chan string)
-	limits, err := worker.New(worker.Config{Redis: rdb, Limiter: limiter, Patience: patience(ended)})
+	limits, err := worker.NewMiddleware(worker.MiddlewareConfig{Redis: rdb, Limiter: limiter, OnMaxWait: patience(ended)})
 	if err != nil {
 		return err
 	}

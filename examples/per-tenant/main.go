@@ -50,7 +50,7 @@ func run(ctx context.Context, out io.Writer, addr string) error {
 	if err != nil {
 		return err
 	}
-	throttled, err := worker.New(worker.Config{Redis: rdb, Limiter: limiter})
+	throttled, err := worker.NewMiddleware(worker.MiddlewareConfig{Redis: rdb, Limiter: limiter})
 	if err != nil {
 		return err
 	}

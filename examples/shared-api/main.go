@@ -60,7 +60,7 @@ func quote(limiter *throttle.Limiter, upstream func()) http.HandlerFunc {
 func run(ctx context.Context, out io.Writer, addr string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{
 		"prices": {Rules: []throttle.Rule{{Name: "plan", Algorithm: throttle.SlidingWindow, Limit: 4, Per: time.Second}}},
 	})
 	if err != nil {
@@ -88,7 +88,7 @@ func run(ctx context.Context, out io.Writer, addr string) error {
 			return err
 		}
 	}
-	limits, err := worker.New(worker.Config{Redis: rdb, Limiter: limiter})
+	limits, err := worker.NewMiddleware(worker.MiddlewareConfig{Redis: rdb, Limiter: limiter})
 	if err != nil {
 		return err
 	}

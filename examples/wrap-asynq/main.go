@@ -53,7 +53,7 @@ func run(ctx context.Context, out io.Writer, addr string, mails int) error {
 	}
 
 	// What is new: the policy, and the server made by Headway.
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{
 		"mail": {Rules: []throttle.Rule{{Name: "account", Algorithm: throttle.SlidingWindow, Limit: 3, Per: time.Second}}},
 	})
 	if err != nil {
@@ -63,7 +63,7 @@ func run(ctx context.Context, out io.Writer, addr string, mails int) error {
 	if err != nil {
 		return err
 	}
-	limits, err := worker.New(worker.Config{
+	limits, err := worker.NewMiddleware(worker.MiddlewareConfig{
 		Redis: rdb, Limiter: limiter,
 		Spends: func(*asynq.Task) (scope string, cost int64) { return "mail", 1 },
 	})

@@ -30,13 +30,13 @@ type scene struct {
 	client    *asynq.Client
 	inspector *asynq.Inspector
 	limiter   *throttle.Limiter
-	limits    *worker.Throttle
+	limits    *worker.Middleware
 }
 
-func newScene(t *testing.T, rule throttle.Rule, cfg worker.Config) *scene {
+func newScene(t *testing.T, rule throttle.Rule, cfg worker.MiddlewareConfig) *scene {
 	t.Helper()
 	rdb := redistest.NewServer(t).Client(t)
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"api": {Rules: []throttle.Rule{rule}}})
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"api": {Rules: []throttle.Rule{rule}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func newScene(t *testing.T, rule throttle.Rule, cfg worker.Config) *scene {
 		t.Fatal(err)
 	}
 	cfg.Redis, cfg.Limiter = rdb, s.limiter
-	if s.limits, err = worker.New(cfg); err != nil {
+	if s.limits, err = worker.NewMiddleware(cfg); err != nil {
 		t.Fatal(err)
 	}
 	return s

@@ -19,7 +19,7 @@ import (
 // "processed counts two more for each task that is carried over, failed none"
 func TestCountersOfCarriedTasks(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, sliding(1, 2*time.Second), worker.Config{Hold: -1})
+	s := newScene(t, sliding(1, 2*time.Second), worker.MiddlewareConfig{Hold: -1})
 	s.add("first", asynq.MaxRetry(0))
 	s.add("carried", asynq.MaxRetry(0))
 	s.serve(asynq.Config{Concurrency: 1}, succeed)
@@ -32,7 +32,7 @@ func TestCountersOfCarriedTasks(t *testing.T) {
 // "the time of the last failure is that of the last wait"
 func TestLastFailedAtIsTheLastWait(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, sliding(1, time.Minute), worker.Config{Hold: -1})
+	s := newScene(t, sliding(1, time.Minute), worker.MiddlewareConfig{Hold: -1})
 	s.add("task", asynq.MaxRetry(3))
 	failed := errors.New("the API answered 500")
 	var at atomic.Int64
@@ -58,7 +58,7 @@ func TestLastFailedAtIsTheLastWait(t *testing.T) {
 // spend nothing."
 func TestGroups(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, sliding(10, time.Hour), worker.Config{})
+	s := newScene(t, sliding(10, time.Hour), worker.MiddlewareConfig{})
 	for _, id := range []string{"a", "b", "c"} {
 		s.add(id, asynq.Group("g"))
 	}
@@ -87,7 +87,7 @@ func TestGroups(t *testing.T) {
 // "Handler and Config do for a server of your own, but for the guard."
 func TestAServerOfYourOwn(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, sliding(2, time.Second), worker.Config{})
+	s := newScene(t, sliding(2, time.Second), worker.MiddlewareConfig{})
 	client := queue.NewClient(s.rdb, queue.ClientConfig{})
 	ids := []string{"1", "2", "3", "4", "5", "6"}
 	for _, id := range ids {

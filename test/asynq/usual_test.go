@@ -27,7 +27,7 @@ func TestTheUsualWayLosesLastAttempts(t *testing.T) {
 	const tasks, burst = 100, 20
 	t.Run("usual way", func(t *testing.T) {
 		t.Parallel()
-		s := newScene(t, sliding(burst, time.Hour), worker.Config{})
+		s := newScene(t, sliding(burst, time.Hour), worker.MiddlewareConfig{})
 		limiter := redis_rate.NewLimiter(s.rdb)
 		limit := redis_rate.Limit{Rate: 1, Burst: burst, Period: time.Hour}
 		var ran atomic.Int64
@@ -67,7 +67,7 @@ func TestTheUsualWayLosesLastAttempts(t *testing.T) {
 	})
 	t.Run("headway", func(t *testing.T) {
 		t.Parallel()
-		s := newScene(t, sliding(burst, time.Second), worker.Config{})
+		s := newScene(t, sliding(burst, time.Second), worker.MiddlewareConfig{})
 		var ran atomic.Int64
 		for i := range tasks {
 			s.add(fmt.Sprint(i), asynq.MaxRetry(0))

@@ -83,11 +83,11 @@ func busy(rule throttle.Rule) scenario {
 func nested(n int, limit int64) scenario {
 	return scenario{
 		name: fmt.Sprintf("%d of 20 tenants at %d/s together, 3 rules, two workers", n, limit), tasks: jobs(n, numbered("p/t%02d/charge", 20)...),
-		limits: map[string]throttle.Node{"p": {
+		limits: map[string]throttle.ScopeConfig{"p": {
 			Rules: []throttle.Rule{sliding("provider", limit, time.Second)},
-			Scopes: map[string]throttle.Node{"*": {
+			Scopes: map[string]throttle.ScopeConfig{"*": {
 				Rules:  []throttle.Rule{bucket("tenant", limit/5, time.Second, 5)},
-				Scopes: map[string]throttle.Node{"charge": {Rules: []throttle.Rule{sliding("endpoint", limit/10, time.Second)}}},
+				Scopes: map[string]throttle.ScopeConfig{"charge": {Rules: []throttle.Rule{sliding("endpoint", limit/10, time.Second)}}},
 			}},
 		}},
 		binding: "provider", level: 1, workers: 2, api: true,
@@ -102,7 +102,7 @@ func scopes(n, tasks int) scenario {
 	}
 	return scenario{
 		name: fmt.Sprintf("%d scopes of %d at 5/s", n, tasks), tasks: jobs(n*tasks, names...),
-		limits: map[string]throttle.Node{"p": {Scopes: map[string]throttle.Node{"*": {
+		limits: map[string]throttle.ScopeConfig{"p": {Scopes: map[string]throttle.ScopeConfig{"*": {
 			Rules: []throttle.Rule{bucket("r", 5, time.Second, 1)},
 		}}}},
 		binding: "r", level: 2,

@@ -115,7 +115,7 @@ func (c *busyCounts) Rescheduled(string, time.Duration) { c.back.Add(1) }
 // is no rule.
 func workOff(b *testing.B, rule throttle.Rule, work func()) (seconds float64, counts *busyCounts) {
 	b.Helper()
-	limits := map[string]throttle.Node{"p": {Rules: []throttle.Rule{rule}}}
+	limits := map[string]throttle.ScopeConfig{"p": {Rules: []throttle.Rule{rule}}}
 	if rule.Name == "" {
 		limits = neverReached()
 	}
@@ -163,7 +163,7 @@ func busyServer(b *testing.B, st *stage, cfg asynq.Config, counts *busyCounts, h
 	if err != nil {
 		b.Fatal(err)
 	}
-	limits, err := worker.New(worker.Config{Redis: st.rdb, Limiter: limiter, Observer: counts})
+	limits, err := worker.NewMiddleware(worker.MiddlewareConfig{Redis: st.rdb, Limiter: limiter, Observer: counts})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -79,7 +79,7 @@ func byAsynq(st *stage) error {
 
 // byQueue enqueues with our client, which is given the policy.
 func byQueue(st *stage) error {
-	limiter, err := throttle.New(st.rdb, st.policy, throttle.Config{Pad: pad})
+	limiter, err := throttle.New(st.rdb, st.policy, throttle.Config{StartTolerance: pad})
 	if err != nil {
 		return err
 	}
@@ -138,11 +138,11 @@ const pad = 5 * time.Millisecond
 
 func byHeadway(st *stage) (stop func() error, err error) {
 	return servers(st, func(rdb redis.UniversalClient, cfg asynq.Config) (func(), error) {
-		limiter, err := throttle.New(rdb, st.policy, throttle.Config{Pad: pad})
+		limiter, err := throttle.New(rdb, st.policy, throttle.Config{StartTolerance: pad})
 		if err != nil {
 			return nil, err
 		}
-		limits, err := worker.New(worker.Config{Redis: rdb, Limiter: limiter, Observer: pickUps{st}})
+		limits, err := worker.NewMiddleware(worker.MiddlewareConfig{Redis: rdb, Limiter: limiter, Observer: pickUps{st}})
 		if err != nil {
 			return nil, err
 		}
@@ -166,15 +166,15 @@ func byBareAsynq(st *stage) (stop func() error, err error) {
 // pickUps counts for a stage how often its tasks are taken from the queue.
 type pickUps struct{ *stage }
 
-func (p pickUps) PickedUp(string)                 { p.picked.Add(1) }
-func (pickUps) Holding(int)                       {}
-func (pickUps) Held(time.Duration)                {}
-func (pickUps) Rescheduled(string, time.Duration) {}
-func (pickUps) Ran(string, string, time.Duration) {}
-func (pickUps) LeaseHeld(string, int)             {}
-func (pickUps) Looked(string, string, bool)       {}
-func (pickUps) DispatchLead(time.Duration)        {}
+func (p pickUps) PickedUp(string)                     { p.picked.Add(1) }
+func (pickUps) Holding(int)                           {}
+func (pickUps) Held(time.Duration)                    {}
+func (pickUps) Rescheduled(string, time.Duration)     {}
+func (pickUps) Ran(string, string, time.Duration)     {}
+func (pickUps) LeaseHeld(string, int)                 {}
+func (pickUps) DispatcherPolled(string, string, bool) {}
+func (pickUps) DispatchLead(time.Duration)            {}
 
-func (pickUps) OutOfPatience(string, string, time.Duration) {}
+func (pickUps) MaxWaitExceeded(string, string, time.Duration) {}
 
 func (pickUps) Failed(string) {}

@@ -27,9 +27,9 @@ func crowd(tenants int, each, all int64, tasks int) scenario {
 	return scenario{
 		name:  fmt.Sprintf("%d of %d tenants, %d/s each, at %d/s together, two workers", tasks, tenants, each, all),
 		tasks: jobs(tasks, numbered("p/t%05d", tenants)...),
-		limits: map[string]throttle.Node{"p": {
+		limits: map[string]throttle.ScopeConfig{"p": {
 			Rules:  []throttle.Rule{sliding("account", all, time.Second)},
-			Scopes: map[string]throttle.Node{"*": {Rules: []throttle.Rule{bucket("tenant", each, time.Second, each)}}},
+			Scopes: map[string]throttle.ScopeConfig{"*": {Rules: []throttle.Rule{bucket("tenant", each, time.Second, each)}}},
 		}},
 		binding: "account", level: 1, workers: 2, slots: 200,
 		remark: func(o outcome) string { return sayLongest(o.longest) },
@@ -61,11 +61,11 @@ func quiet(n, tenants, others int) scenario {
 	return scenario{
 		name:  fmt.Sprintf("%d at 20/s beside %d of another provider's %d tenants", n, others, tenants),
 		tasks: append(jobs(others, numbered("busy/t%05d", tenants)...), jobs(n, "quiet")...),
-		limits: map[string]throttle.Node{
+		limits: map[string]throttle.ScopeConfig{
 			"quiet": {Rules: []throttle.Rule{bucket("quiet", 20, time.Second, 1)}},
 			"busy": {
 				Rules:  []throttle.Rule{sliding("account", 1000, time.Second)},
-				Scopes: map[string]throttle.Node{"*": {Rules: []throttle.Rule{bucket("tenant", 5, time.Second, 5)}}},
+				Scopes: map[string]throttle.ScopeConfig{"*": {Rules: []throttle.Rule{bucket("tenant", 5, time.Second, 5)}}},
 			},
 		},
 		binding: "quiet", level: 1, watch: "quiet", slots: 200,
@@ -108,7 +108,7 @@ func BenchmarkProviders(b *testing.B) {
 	const providers = 4
 	measure(b, scenario{
 		name: fmt.Sprintf("%d of %d providers, 100/s each", n, providers), tasks: jobs(n, numbered("p%d", providers)...),
-		limits:  map[string]throttle.Node{"*": {Rules: []throttle.Rule{bucket("r", 100, time.Second, 1)}}},
+		limits:  map[string]throttle.ScopeConfig{"*": {Rules: []throttle.Rule{bucket("r", 100, time.Second, 1)}}},
 		binding: "r", level: 1,
 	}, planned)
 }

@@ -185,27 +185,27 @@ func ahead(r throttle.Rule) throttle.Rule {
 // unreached is a policy whose limits nothing here comes near.
 func unreached(b *testing.B) *throttle.Policy {
 	b.Helper()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{
-		"p": {Scopes: map[string]throttle.Node{"*": {Rules: []throttle.Rule{bucket("r", neverFull, time.Second, neverFull)}}}},
-		"f": {Scopes: map[string]throttle.Node{"*": {Rules: []throttle.Rule{ahead(bucket("r", 100*neverFull, 10*time.Second, 10*neverFull))}}}},
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{
+		"p": {Scopes: map[string]throttle.ScopeConfig{"*": {Rules: []throttle.Rule{bucket("r", neverFull, time.Second, neverFull)}}}},
+		"f": {Scopes: map[string]throttle.ScopeConfig{"*": {Rules: []throttle.Rule{ahead(bucket("r", 100*neverFull, 10*time.Second, 10*neverFull))}}}},
 		"g": {
 			Rules: []throttle.Rule{ahead(sliding("account", 10*neverFull, 10*time.Second))},
-			Scopes: map[string]throttle.Node{"*": {
+			Scopes: map[string]throttle.ScopeConfig{"*": {
 				Rules: []throttle.Rule{
 					ahead(bucket("tenant", 10*neverFull, 10*time.Second, neverFull)),
 					ahead(throttle.Rule{Name: "plan", Algorithm: throttle.FixedWindow, Limit: neverFull, Per: 24 * time.Hour}),
 				},
-				Scopes: map[string]throttle.Node{"b": {Rules: []throttle.Rule{ahead(sliding("endpoint", 10*neverFull, 10*time.Second))}}},
+				Scopes: map[string]throttle.ScopeConfig{"b": {Rules: []throttle.Rule{ahead(sliding("endpoint", 10*neverFull, 10*time.Second))}}},
 			}},
 		},
 		"q": {
 			Rules: []throttle.Rule{sliding("account", neverFull, time.Second)},
-			Scopes: map[string]throttle.Node{"*": {
+			Scopes: map[string]throttle.ScopeConfig{"*": {
 				Rules: []throttle.Rule{
 					bucket("tenant", neverFull, time.Second, neverFull),
 					{Name: "plan", Algorithm: throttle.FixedWindow, Limit: neverFull, Per: 24 * time.Hour},
 				},
-				Scopes: map[string]throttle.Node{"b": {Rules: []throttle.Rule{sliding("endpoint", neverFull, time.Second)}}},
+				Scopes: map[string]throttle.ScopeConfig{"b": {Rules: []throttle.Rule{sliding("endpoint", neverFull, time.Second)}}},
 			}},
 		},
 	})

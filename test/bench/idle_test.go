@@ -53,7 +53,7 @@ func idleOnce(b *testing.B, c contender, providers int) (rate float64) {
 	scopes := numbered("p%04d", providers)
 	st := newStage(b, scenario{
 		tasks:  jobs(providers, scopes...),
-		limits: map[string]throttle.Node{"*": {Rules: []throttle.Rule{sliding("r", 1, time.Hour)}}},
+		limits: map[string]throttle.ScopeConfig{"*": {Rules: []throttle.Rule{sliding("r", 1, time.Hour)}}},
 	}, nil)
 	defer st.end()
 	if providers > 0 {
@@ -81,7 +81,7 @@ func idleOnce(b *testing.B, c contender, providers int) (rate float64) {
 // spend takes a unit of each of the scopes.
 func (st *stage) spend(b *testing.B, scopes []string) {
 	b.Helper()
-	limiter, err := throttle.New(st.rdb, st.policy, throttle.Config{Pad: pad})
+	limiter, err := throttle.New(st.rdb, st.policy, throttle.Config{StartTolerance: pad})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -156,11 +156,11 @@ func victim() error {
 	if err != nil {
 		return err
 	}
-	limiter, err := throttle.New(rdb, policy, throttle.Config{Pad: pad})
+	limiter, err := throttle.New(rdb, policy, throttle.Config{StartTolerance: pad})
 	if err != nil {
 		return err
 	}
-	limits, err := worker.New(worker.Config{Redis: rdb, Limiter: limiter, Observer: tellPickUps{}})
+	limits, err := worker.NewMiddleware(worker.MiddlewareConfig{Redis: rdb, Limiter: limiter, Observer: tellPickUps{}})
 	if err != nil {
 		return err
 	}

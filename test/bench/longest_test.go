@@ -40,7 +40,7 @@ type crowded struct {
 	tenants      []string
 	inQueue, out int
 	onTheWay     []throttle.Granted
-	overdue      []throttle.Place
+	overdue      []throttle.WaiterRef
 	tasks        int
 }
 
@@ -57,10 +57,10 @@ func newCrowded(b *testing.B, tenants, inQueue, out int) *crowded {
 }
 
 // crowdUnder has tenants at 5/s each, under so many a second together.
-func crowdUnder(together int64) map[string]throttle.Node {
-	return map[string]throttle.Node{"p": {
+func crowdUnder(together int64) map[string]throttle.ScopeConfig {
+	return map[string]throttle.ScopeConfig{"p": {
 		Rules:  []throttle.Rule{sliding("account", together, time.Second)},
-		Scopes: map[string]throttle.Node{"*": {Rules: []throttle.Rule{bucket("tenant", 5, time.Second, 5)}}},
+		Scopes: map[string]throttle.ScopeConfig{"*": {Rules: []throttle.Rule{bucket("tenant", 5, time.Second, 5)}}},
 	}}
 }
 
@@ -83,12 +83,12 @@ func (c *crowded) run() {
 		if tries == 1000 {
 			c.Fatalf("%d are out after %d dispatches", len(c.onTheWay), tries)
 		}
-		c.dispatch(throttle.DispatchRequest{All: tries == 0})
+		c.dispatch(throttle.DispatchRequest{CheckAll: tries == 0})
 	}
 	c.log(place, c.rounds)
 	c.log(place+", a tighter policy over them", func() {
 		c.under(100)
-		c.dispatch(throttle.DispatchRequest{All: true})
+		c.dispatch(throttle.DispatchRequest{CheckAll: true})
 		c.rounds()
 	})
 }
@@ -136,7 +136,7 @@ func (c *crowded) rounds() {
 	for i := range n {
 		mine := c.tenants[i*7%len(c.tenants)]
 		c.join(mine)
-		c.ask(throttle.Request{Scope: mine, Ticket: c.ticket()})
+		c.ask(throttle.Request{Scope: mine, WaiterID: c.ticket()})
 		c.come(8)
 		c.dispatch(throttle.DispatchRequest{Claimed: c.leave(8), Unused: c.leave(8)})
 	}
@@ -148,11 +148,11 @@ func (c *crowded) rounds() {
 // join has a task of each of the scopes join those who wait.
 func (c *crowded) join(scopes ...string) {
 	c.Helper()
-	asks := make([]throttle.Ask, len(scopes))
+	asks := make([]throttle.Waiter, len(scopes))
 	for i, scope := range scopes {
-		asks[i] = throttle.Ask{Scope: scope, Ticket: c.ticket()}
+		asks[i] = throttle.Waiter{Scope: scope, ID: c.ticket()}
 	}
-	if _, err := c.l.LineUp(c.Context(), asks, lead, 0); err != nil {
+	if _, err := c.l.Join(c.Context(), asks, lead, 0); err != nil {
 		c.Fatal(err)
 	}
 }
@@ -181,10 +181,10 @@ func (c *crowded) dispatch(req throttle.DispatchRequest) {
 }
 
 // leave takes the first of those on their way out.
-func (c *crowded) leave(n int) (places []throttle.Place) {
+func (c *crowded) leave(n int) (places []throttle.WaiterRef) {
 	n = min(n, len(c.onTheWay))
 	for _, g := range c.onTheWay[:n] {
-		places = append(places, g.Place)
+		places = append(places, g.WaiterRef)
 	}
 	c.onTheWay = c.onTheWay[n:]
 	return places
@@ -194,8 +194,8 @@ func (c *crowded) leave(n int) (places []throttle.Place) {
 func (c *crowded) come(n int) {
 	c.Helper()
 	for _, p := range c.leave(n) {
-		if d := c.ask(throttle.Request{Scope: p.Scope, Ticket: p.Ticket, Ahead: time.Second}); d.Allowed {
-			if err := c.l.GiveBack(c.Context(), d.Grant); err != nil {
+		if d := c.ask(throttle.Request{Scope: p.Scope, WaiterID: p.ID, MaxDelay: time.Second}); d.Allowed {
+			if err := c.l.Refund(c.Context(), d.Grant); err != nil {
 				c.Fatal(err)
 			}
 		}
@@ -204,7 +204,7 @@ func (c *crowded) come(n int) {
 
 func (c *crowded) ask(req throttle.Request) throttle.Decision {
 	c.Helper()
-	req.Lead = lead
+	req.DispatchLead = lead
 	d, err := c.l.Decide(c.Context(), req)
 	if err != nil {
 		c.Fatal(err)

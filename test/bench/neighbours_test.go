@@ -16,7 +16,7 @@ import (
 	"github.com/headway-go/headway/test/bench/figures"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/answers"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // neighbours is how many tenants of a provider wait beside one that waits for nothing.
@@ -35,7 +35,7 @@ func BenchmarkNeighbours(b *testing.B) {
 				return throttle.Request{Scope: scope}
 			}},
 			{"of tasks", func(_ *throttle.Limiter, scope string, i int) throttle.Request {
-				return throttle.Request{Scope: scope, Ticket: queue.Ticket(queue.DefaultQueue, "task"+strconv.Itoa(i))}
+				return throttle.Request{Scope: scope, WaiterID: queue.Ticket(queue.DefaultQueue, "task"+strconv.Itoa(i))}
 			}},
 		} {
 			name := fmt.Sprintf("decisions %s of a tenant that waits for nothing, %s", way.name, rules.name)
@@ -90,25 +90,25 @@ func besideNeighbours(b *testing.B, name, scope string, ask func(*throttle.Limit
 
 // besides are the limits of providers with a tenant that waits for nothing, others that may start
 // once an hour, and one whose API has told its limit.
-func besides() map[string]throttle.Node {
-	tenants := map[string]throttle.Node{"mine": {Rules: []throttle.Rule{bucket("tenant", neverFull, time.Second, neverFull)}}}
+func besides() map[string]throttle.ScopeConfig {
+	tenants := map[string]throttle.ScopeConfig{"mine": {Rules: []throttle.Rule{bucket("tenant", neverFull, time.Second, neverFull)}}}
 	for _, name := range numbered("t%02d", neighbours) {
-		tenants[name] = throttle.Node{Rules: []throttle.Rule{sliding("tenant", 1, time.Hour)}}
+		tenants[name] = throttle.ScopeConfig{Rules: []throttle.Rule{sliding("tenant", 1, time.Hour)}}
 	}
-	tenants["told"] = throttle.Node{Rules: []throttle.Rule{sliding("tenant", 1000, time.Minute)}}
-	return map[string]throttle.Node{
+	tenants["told"] = throttle.ScopeConfig{Rules: []throttle.Rule{sliding("tenant", 1000, time.Minute)}}
+	return map[string]throttle.ScopeConfig{
 		"one": {Scopes: tenants},
 		"two": {Rules: []throttle.Rule{sliding("account", neverFull, time.Second)}, Scopes: tenants},
 	}
 }
 
-func limiterOf(b *testing.B, rdb *redis.Client, limits map[string]throttle.Node) *throttle.Limiter {
+func limiterOf(b *testing.B, rdb *redis.Client, limits map[string]throttle.ScopeConfig) *throttle.Limiter {
 	b.Helper()
 	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, limits)
 	if err != nil {
 		b.Fatal(err)
 	}
-	l, err := throttle.New(rdb, policy, throttle.Config{Pad: pad})
+	l, err := throttle.New(rdb, policy, throttle.Config{StartTolerance: pad})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -119,24 +119,24 @@ func limiterOf(b *testing.B, rdb *redis.Client, limits map[string]throttle.Node)
 func haveWait(b *testing.B, l *throttle.Limiter, provider string) {
 	b.Helper()
 	for turn := range 2 {
-		var asks []throttle.Ask
+		var asks []throttle.Waiter
 		for _, name := range numbered("t%02d", neighbours) {
-			asks = append(asks, throttle.Ask{Scope: provider + "/" + name, Ticket: queue.Ticket(queue.DefaultQueue, fmt.Sprint(name, turn))})
+			asks = append(asks, throttle.Waiter{Scope: provider + "/" + name, ID: queue.Ticket(queue.DefaultQueue, fmt.Sprint(name, turn))})
 		}
-		var placed []throttle.Placed
+		var placed []throttle.Joined
 		for some := range slices.Chunk(asks, 8) { // so that all may start that can
-			more, err := l.LineUp(b.Context(), some, 0, 0)
+			more, err := l.Join(b.Context(), some, 0, 0)
 			if err != nil {
 				b.Fatal(err)
 			}
 			placed = append(placed, more...)
 		}
 		if turn == 0 { // those who may start have come, so that none is overdue
-			var claimed []throttle.Place
+			var claimed []throttle.WaiterRef
 			for _, a := range asks {
-				claimed = append(claimed, a.Place())
+				claimed = append(claimed, a.Ref())
 			}
-			if err := l.TellClaimed(b.Context(), provider, claimed); err != nil {
+			if err := l.ReportClaimed(b.Context(), provider, claimed); err != nil {
 				b.Fatal(err)
 			}
 		} else if !placed[0].Waits {
@@ -148,8 +148,8 @@ func haveWait(b *testing.B, l *throttle.Limiter, provider string) {
 // haveCorrected has an API tell a limit of another tenant's that is smaller than its rule's.
 func haveCorrected(b *testing.B, l *throttle.Limiter, provider string) {
 	b.Helper()
-	heeded, err := l.Heed(b.Context(), provider+"/told", answers.Advice{Quotas: []answers.Quota{
-		{Unit: "requests", Limit: 500, Remaining: answers.Unknown, Reset: answers.Unknown, Window: time.Minute},
+	heeded, err := l.Report(b.Context(), provider+"/told", upstream.Hint{Quotas: []upstream.Quota{
+		{Unit: "requests", Limit: 500, Remaining: upstream.Unknown, Reset: upstream.Unknown, Window: time.Minute},
 	}})
 	if err != nil || !heeded.Changed {
 		b.Fatalf("the API's limit was not taken: %+v, %v", heeded, err)

@@ -17,7 +17,7 @@ type scenario struct {
 	name  string
 	tasks []job
 	// limits is the policy's tree.
-	limits map[string]throttle.Node
+	limits map[string]throttle.ScopeConfig
 	// binding is the name of the rule that holds the tasks back, which the figures
 	// are about, and level how many names of a scope it counts by.
 	binding string
@@ -100,7 +100,7 @@ func (s scenario) spell(rule figures.Rule) time.Duration {
 }
 
 // ruleNamed returns a rule of a tree.
-func ruleNamed(limits map[string]throttle.Node, name string) (throttle.Rule, bool) {
+func ruleNamed(limits map[string]throttle.ScopeConfig, name string) (throttle.Rule, bool) {
 	for _, node := range limits {
 		for _, r := range node.Rules {
 			if r.Name == name {
@@ -115,14 +115,14 @@ func ruleNamed(limits map[string]throttle.Node, name string) (throttle.Rule, boo
 }
 
 // adapted returns a tree with every rule changed.
-func adapted(limits map[string]throttle.Node, change func(throttle.Rule) throttle.Rule) map[string]throttle.Node {
-	changed := map[string]throttle.Node{}
+func adapted(limits map[string]throttle.ScopeConfig, change func(throttle.Rule) throttle.Rule) map[string]throttle.ScopeConfig {
+	changed := map[string]throttle.ScopeConfig{}
 	for name, node := range limits {
 		var rules []throttle.Rule
 		for _, r := range node.Rules {
 			rules = append(rules, change(r))
 		}
-		changed[name] = throttle.Node{Rules: rules, Scopes: adapted(node.Scopes, change)}
+		changed[name] = throttle.ScopeConfig{Rules: rules, Scopes: adapted(node.Scopes, change)}
 	}
 	return changed
 }
@@ -144,7 +144,7 @@ func sliding(name string, limit int64, per time.Duration) throttle.Rule {
 // single is a backlog of n tasks under one rule.
 func single(name string, n int, rule throttle.Rule) scenario {
 	return scenario{
-		name: name, tasks: jobs(n, "p"), limits: map[string]throttle.Node{"p": {Rules: []throttle.Rule{rule}}},
+		name: name, tasks: jobs(n, "p"), limits: map[string]throttle.ScopeConfig{"p": {Rules: []throttle.Rule{rule}}},
 		binding: rule.Name, level: 1,
 	}
 }

@@ -28,7 +28,7 @@ func tenants(name string, ofA, ofB int) scenario {
 	tasks := append(jobs(ofA, "p/a"), jobs(ofB, "p/b")...)
 	return scenario{
 		name: name, tasks: tasks, watch: "p/b", binding: "b", level: 2,
-		limits: map[string]throttle.Node{"p": {Scopes: map[string]throttle.Node{
+		limits: map[string]throttle.ScopeConfig{"p": {Scopes: map[string]throttle.ScopeConfig{
 			"a": {Rules: []throttle.Rule{bucket("a", 10, time.Second, 1)}},
 			"b": {Rules: []throttle.Rule{bucket("b", 50, time.Second, 1)}},
 		}}},

@@ -100,7 +100,7 @@ func drainer(b *testing.B, st *stage, handler asynq.Handler, headway bool) (stop
 	if err != nil {
 		b.Fatal(err)
 	}
-	limits, err := worker.New(worker.Config{Redis: st.rdb, Limiter: limiter})
+	limits, err := worker.NewMiddleware(worker.MiddlewareConfig{Redis: st.rdb, Limiter: limiter})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -112,17 +112,17 @@ func drainer(b *testing.B, st *stage, handler asynq.Handler, headway bool) (stop
 }
 
 // neverReached is the tree of a policy whose limits nothing here comes near.
-func neverReached() map[string]throttle.Node {
-	return map[string]throttle.Node{
+func neverReached() map[string]throttle.ScopeConfig {
+	return map[string]throttle.ScopeConfig{
 		"p": {Rules: []throttle.Rule{bucket("r", neverFull, time.Second, neverFull)}},
 		"q": {
 			Rules: []throttle.Rule{sliding("account", neverFull, time.Second)},
-			Scopes: map[string]throttle.Node{"*": {
+			Scopes: map[string]throttle.ScopeConfig{"*": {
 				Rules: []throttle.Rule{
 					bucket("tenant", neverFull, time.Second, neverFull),
 					{Name: "parallel", Algorithm: throttle.Concurrency, Limit: neverFull},
 				},
-				Scopes: map[string]throttle.Node{"b": {Rules: []throttle.Rule{sliding("endpoint", neverFull, time.Second)}}},
+				Scopes: map[string]throttle.ScopeConfig{"b": {Rules: []throttle.Rule{sliding("endpoint", neverFull, time.Second)}}},
 			}},
 		},
 	}

@@ -75,7 +75,7 @@ func (st *stage) ask(ctx context.Context, limiter *redis_rate.Limiter, scope str
 	return nil
 }
 
-func (st *stage) match(scope string) ([]throttle.Bound, error) {
+func (st *stage) match(scope string) ([]throttle.MatchedRule, error) {
 	s, err := throttle.ParseScope(scope)
 	if err != nil {
 		return nil, err

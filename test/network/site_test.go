@@ -99,7 +99,7 @@ func (s *site) worker() *member {
 	if err != nil {
 		s.Fatal(err)
 	}
-	limits, err := worker.New(worker.Config{Redis: rdb, Limiter: limiter})
+	limits, err := worker.NewMiddleware(worker.MiddlewareConfig{Redis: rdb, Limiter: limiter})
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -46,7 +46,7 @@ type stage struct {
 	rdb       *redis.Client
 	client    *asynq.Client
 	inspector *asynq.Inspector
-	limits    *worker.Throttle
+	limits    *worker.Middleware
 	limiter   *throttle.Limiter
 	began     time.Time
 
@@ -67,7 +67,7 @@ func newStage(t *testing.T, limits string) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st.limiter, err = throttle.New(rdb, policy, throttle.Config{Pad: -1}); err != nil {
+	if st.limiter, err = throttle.New(rdb, policy, throttle.Config{StartTolerance: -1}); err != nil {
 		t.Fatal(err)
 	}
 	st.anew()
@@ -87,7 +87,7 @@ func (st *stage) anew() {
 		return
 	}
 	var err error
-	if st.limits, err = worker.New(worker.Config{Redis: st.rdb, Limiter: st.limiter}); err != nil {
+	if st.limits, err = worker.NewMiddleware(worker.MiddlewareConfig{Redis: st.rdb, Limiter: st.limiter}); err != nil {
 		st.t.Fatal(err)
 	}
 }
@@ -595,11 +595,11 @@ func TestAsynq(t *testing.T) {
 	}
 }
 
-// "A `worker.Throttle` ends with the last of its servers": what another one of it picks up runs, and none
+// "A `worker.Middleware` ends with the last of its servers": what another one of it picks up runs, and none
 // can be started after that.
 func TestLimitsEndWithTheirServers(t *testing.T) {
 	t.Parallel()
-	says(t, "../../docs/asynq.md", "A `worker.Throttle` ends with the last of its servers: the others go on when one is shut down")
+	says(t, "../../docs/asynq.md", "A `worker.Middleware` ends with the last of its servers: the others go on when one is shut down")
 	synctest.Test(t, func(t *testing.T) {
 		st := newStage(t, hosts[1].limits)
 		first, second := st.server(asynq.Config{}), st.server(asynq.Config{})

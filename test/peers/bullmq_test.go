@@ -13,7 +13,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/answers"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // tests/rate_limiter.test.ts of BullMQ, and what a queue of asynq's does under Headway in the same
@@ -131,7 +131,7 @@ func (r refusal) DeferBy() (wait time.Duration, known, deferred bool) {
 
 // refuse pauses the scope for all, and puts the task off.
 func (s *shop) refuse(ctx context.Context, wait time.Duration) error {
-	if _, err := s.limiter.Heed(ctx, "api", answers.Advice{Limited: true, Retry: wait, RetryKnown: true}); err != nil {
+	if _, err := s.limiter.Report(ctx, "api", upstream.Hint{Limited: true, Retry: wait, RetryKnown: true}); err != nil {
 		return err
 	}
 	return refusal(wait)
@@ -381,9 +381,9 @@ func TestBullMQ(t *testing.T) {
 		},
 		"a pause that is taken back": func(t *testing.T) {
 			s := newShop(t, 1, time.Second)
-			_, err := s.limiter.Heed(t.Context(), "api", answers.Advice{Limited: true, Retry: 10 * time.Second, RetryKnown: true})
+			_, err := s.limiter.Report(t.Context(), "api", upstream.Hint{Limited: true, Retry: 10 * time.Second, RetryKnown: true})
 			s.must(err)
-			s.must(s.limiter.Forget(t.Context(), "api"))
+			s.must(s.limiter.ResetUpstream(t.Context(), "api"))
 			s.bulk("a", 2)
 			s.serve(asynq.Config{}, s.counted(nil))
 			s.after(5 * time.Second)
@@ -433,7 +433,7 @@ func TestBullMQ(t *testing.T) {
 // ours higher one: a task of its priority n has -n here.
 func (s *shop) byPriority(priorities ...int) {
 	s.t.Helper()
-	_, err := s.limiter.Heed(s.t.Context(), "api", answers.Advice{Limited: true, Retry: 5 * time.Second, RetryKnown: true})
+	_, err := s.limiter.Report(s.t.Context(), "api", upstream.Hint{Limited: true, Retry: 5 * time.Second, RetryKnown: true})
 	s.must(err)
 	for i, n := range priorities {
 		_, err := s.made.Enqueue(s.t.Context(), queue.Task{Type: "work", Scope: "api", ID: fmt.Sprint(i + 1), Priority: -n})

@@ -99,7 +99,7 @@ func TestGubernatorPeers(t *testing.T) {
 	own := newOurs(t, sliding(2, time.Minute))
 	rdb := redistest.Client(t)
 	rdb.AddHook(own.clock)
-	other, err := throttle.New(rdb, own.limiter.Policy(), throttle.Config{Pad: -1})
+	other, err := throttle.New(rdb, own.limiter.Policy(), throttle.Config{StartTolerance: -1})
 	if err != nil {
 		t.Fatal(err)
 	}

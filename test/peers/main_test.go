@@ -90,7 +90,7 @@ func newOurs(t *testing.T, rule throttle.Rule) *ours {
 	rdb.AddHook(o.clock)
 	var err error
 	// No pad: the peers have none. TestPadIsTheDifference has what it changes.
-	if o.limiter, err = throttle.New(rdb, o.policy(t, rule), throttle.Config{Pad: -1, Timeout: time.Minute}); err != nil {
+	if o.limiter, err = throttle.New(rdb, o.policy(t, rule), throttle.Config{StartTolerance: -1, Timeout: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	return o
@@ -99,7 +99,7 @@ func newOurs(t *testing.T, rule throttle.Rule) *ours {
 func (o *ours) policy(t *testing.T, rule throttle.Rule) *throttle.Policy {
 	t.Helper()
 	rule.Name = "rule"
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{o.scope: {Rules: []throttle.Rule{rule}}})
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{o.scope: {Rules: []throttle.Rule{rule}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func (o *ours) do(t *testing.T, i int, st step) answer {
 	ask := o.limiter.Decide
 	switch st.kind {
 	case cancel:
-		if err := o.limiter.GiveBack(t.Context(), o.grants[int(st.n)]); err != nil {
+		if err := o.limiter.Refund(t.Context(), o.grants[int(st.n)]); err != nil {
 			t.Fatal(err)
 		}
 		return answer{}
@@ -127,7 +127,7 @@ func (o *ours) do(t *testing.T, i int, st step) answer {
 	case look:
 		ask = o.limiter.Peek
 	}
-	d, err := ask(t.Context(), throttle.Request{Scope: o.scope, Cost: max(1, st.n), Ahead: st.ahead})
+	d, err := ask(t.Context(), throttle.Request{Scope: o.scope, Cost: max(1, st.n), MaxDelay: st.ahead})
 	if cost := new(throttle.CostError); errors.As(err, &cost) {
 		return answer{error: true}
 	}

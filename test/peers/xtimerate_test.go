@@ -188,7 +188,7 @@ func TestXTimeRateWaits(t *testing.T) {
 			if _, err := wait(ctx, 2); err != nil {
 				t.Error(err)
 			}
-			if took, err := wait(ctx, 3); !errors.Is(err, throttle.ErrPatience) || took != 0 {
+			if took, err := wait(ctx, 3); !errors.Is(err, throttle.ErrMaxWait) || took != 0 {
 				t.Errorf("two units in one unit's time: %v after %s", err, took)
 			}
 		},
@@ -196,7 +196,7 @@ func TestXTimeRateWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				limiter := throttletest.New(t, throttletest.Policy(t, limits), throttle.Config{Pad: -1})
+				limiter := throttletest.New(t, throttletest.Policy(t, limits), throttle.Config{StartTolerance: -1})
 				c(t, func(ctx context.Context, n int64) (time.Duration, error) {
 					began := time.Now()
 					_, err := limiter.Wait(ctx, throttle.Request{Scope: "api", Cost: n})
@@ -218,7 +218,7 @@ func TestXTimeRateZero(t *testing.T) {
 	if !x.do(t, 0, first).granted || x.do(t, 0, first).granted {
 		t.Error("the peer has changed, and docs/peers.md with it")
 	}
-	if got := own.do(t, 0, first); got.granted || got.retry != throttle.Unknown {
+	if got := own.do(t, 0, first); got.granted || got.retry != throttle.Never {
 		t.Errorf("a suspended rule answers %+v", got)
 	}
 	own.do(t, 0, step{kind: change, rule: &ten})

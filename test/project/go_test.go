@@ -21,7 +21,7 @@ import (
 
 // %s
 func _(ctx context.Context, rdb redis.UniversalClient, policy *throttle.Policy, limiter *throttle.Limiter,
-	limits *worker.Throttle, mux *asynq.ServeMux, handler asynq.Handler, client *queue.Client,
+	limits *worker.Middleware, mux *asynq.ServeMux, handler asynq.Handler, client *queue.Client,
 	tenantOf func(*asynq.Task) string) error {
 	{
 %s	}
@@ -31,25 +31,25 @@ func _(ctx context.Context, rdb redis.UniversalClient, policy *throttle.Policy, 
 
 // importable are the packages that a fragment may speak of, by name.
 var importable = map[string]string{
-	"asynq":     "github.com/hibiken/asynq",
-	"context":   "context",
-	"errors":    "errors",
-	"fmt":       "fmt",
-	"http":      "net/http",
-	"log":       "log",
-	"metrics":   "github.com/headway-go/headway/worker/metrics",
-	"os":        "os",
-	"outbound":  "github.com/headway-go/headway/worker/outbound",
-	"policies":  "github.com/headway-go/headway/throttle/policies",
-	"queue":     "github.com/headway-go/headway/queue",
-	"redis":     "github.com/redis/go-redis/v9",
-	"roundtrip": "github.com/headway-go/headway/throttle/roundtrip",
-	"slog":      "log/slog",
-	"strconv":   "strconv",
-	"strings":   "strings",
-	"throttle":  "github.com/headway-go/headway/throttle",
-	"time":      "time",
-	"worker":    "github.com/headway-go/headway/worker",
+	"asynq":       "github.com/hibiken/asynq",
+	"context":     "context",
+	"errors":      "errors",
+	"fmt":         "fmt",
+	"http":        "net/http",
+	"log":         "log",
+	"metrics":     "github.com/headway-go/headway/worker/metrics",
+	"os":          "os",
+	"outbound":    "github.com/headway-go/headway/worker/outbound",
+	"policystore": "github.com/headway-go/headway/throttle/policystore",
+	"queue":       "github.com/headway-go/headway/queue",
+	"redis":       "github.com/redis/go-redis/v9",
+	"roundtrip":   "github.com/headway-go/headway/throttle/roundtrip",
+	"slog":        "log/slog",
+	"strconv":     "strconv",
+	"strings":     "strings",
+	"throttle":    "github.com/headway-go/headway/throttle",
+	"time":        "time",
+	"worker":      "github.com/headway-go/headway/worker",
 }
 
 var qualifier = regexp.MustCompile(`\b([a-z]+)\.[A-Z]`)

@@ -21,7 +21,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/answers"
+	"github.com/headway-go/headway/throttle/upstream"
 	"github.com/headway-go/headway/throttle/usage"
 )
 
@@ -298,7 +298,7 @@ func refused(t *testing.T, url, limits, scope string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := limiter.Heed(t.Context(), scope, answers.Advice{Limited: true}); err != nil {
+	if _, err := limiter.Report(t.Context(), scope, upstream.Hint{Limited: true}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -100,7 +100,7 @@ func newHistory(ctx context.Context, rdb *redis.Client, root string, seed uint64
 	if err != nil {
 		return nil, err
 	}
-	h.limiter, err = throttle.New(rdb, policy, throttle.Config{Pad: pad, Unbatched: h.rng.IntN(2) == 0, Timeout: time.Minute})
+	h.limiter, err = throttle.New(rdb, policy, throttle.Config{StartTolerance: pad, Unbatched: h.rng.IntN(2) == 0, Timeout: time.Minute})
 	return h, err
 }
 
@@ -223,9 +223,9 @@ func (h *history) policy() (*throttle.Policy, error) {
 	for _, r := range h.rules {
 		levels[r.level] = append(levels[r.level], r.Rule)
 	}
-	return throttle.NewPolicy(throttle.UnmatchedAllow, map[string]throttle.Node{h.root: {
-		Rules: levels[0], Scopes: map[string]throttle.Node{"*": {
-			Rules: levels[1], Scopes: map[string]throttle.Node{"*": {Rules: levels[2]}},
+	return throttle.NewPolicy(throttle.UnmatchedAllow, map[string]throttle.ScopeConfig{h.root: {
+		Rules: levels[0], Scopes: map[string]throttle.ScopeConfig{"*": {
+			Rules: levels[1], Scopes: map[string]throttle.ScopeConfig{"*": {Rules: levels[2]}},
 		}},
 	}})
 }
@@ -266,7 +266,7 @@ func (h *history) ask(ahead bool) request {
 		}
 	}
 	if ahead && h.rng.IntN(2) == 0 {
-		req.Ahead = time.Duration(pick[int64](h, 1, 1000, 250_000, 1+h.rng.Int64N(2_000_000), 60_000_000)) * µs
+		req.MaxDelay = time.Duration(pick[int64](h, 1, 1000, 250_000, 1+h.rng.Int64N(2_000_000), 60_000_000)) * µs
 	}
 	h.ids++
 	req.ID = fmt.Sprintf("%s-%d", h.root, h.ids)
@@ -349,8 +349,8 @@ func (h *history) decide(req request, take bool) (throttle.Decision, Answer, boo
 	if h.tamper != nil {
 		h.tamper(&d)
 	}
-	h.note("%s %v ahead %s, taken %v: granted %v, wait %s, retry %s", req.Scope, req.Costs, req.Ahead, take, d.Allowed, d.Wait, d.RetryAfter)
-	a := h.world.Decide(h.at, req.Ahead.Microseconds(), req.ID, req.path, take)
+	h.note("%s %v ahead %s, taken %v: granted %v, wait %s, retry %s", req.Scope, req.Costs, req.MaxDelay, take, d.Allowed, d.Wait, d.RetryAfter)
+	a := h.world.Decide(h.at, req.MaxDelay.Microseconds(), req.ID, req.path, take)
 	h.compare(req, d, a)
 	if take && d.Allowed {
 		h.grant(req, d)
@@ -406,7 +406,7 @@ func (h *history) compare(req request, d throttle.Decision, a Answer) {
 }
 
 func micros(d time.Duration) int64 {
-	if d == throttle.Unknown {
+	if d == throttle.Never {
 		return Never
 	}
 	return d.Microseconds()
@@ -425,7 +425,7 @@ func (h *history) probe(req request, d throttle.Decision) {
 	h.counts.probed++
 	denied := h.at
 	wait := micros(d.RetryAfter)
-	req.Ahead = 0
+	req.MaxDelay = 0
 	req.ID += "'"
 	for _, p := range []struct {
 		at      int64
@@ -456,7 +456,7 @@ func (h *history) refund() {
 		return // this machine was slow: a process that knows of more time than Redis shows takes that for a step back
 	}
 	h.counts.refunded++
-	if err := h.limiter.GiveBack(h.ctx, r.grant); err != nil {
+	if err := h.limiter.Refund(h.ctx, r.grant); err != nil {
 		h.object("error", "giving back: %v", err)
 	}
 	h.note("given back what started at %d", r.start)

@@ -105,7 +105,7 @@ type World struct {
 	counters map[string]counter
 }
 
-// NewWorld returns a world in which nothing was charged. Pad is Config.Pad in microseconds.
+// NewWorld returns a world in which nothing was charged. Pad is Config.StartTolerance in microseconds.
 func NewWorld(pad int64) *World { return &World{pad: pad, counters: map[string]counter{}} }
 
 // Charge is what one rule of a path is asked for. Place is the scope at which it counts and its name.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/answers"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // far has each call take up to so long there, and as long back.
@@ -102,7 +102,7 @@ func (c *crowd) run(seed uint64) {
 	for i := range c.policies {
 		rules := append([]throttle.Rule(nil), c.rules...)
 		rules[0].MaxWait = time.Duration(i+1) * time.Hour
-		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: rules}})
+		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: rules}})
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -114,7 +114,7 @@ func (c *crowd) run(seed uint64) {
 		rdb := redis.NewClient(redistest.MiniredisOptions(m))
 		defer func() { _ = rdb.Close() }()
 		rdb.AddHook(far{crowdFar})
-		l, err := throttle.New(rdb, c.policies[0], throttle.Config{Pad: crowdPad, Unbatched: i == 2})
+		l, err := throttle.New(rdb, c.policies[0], throttle.Config{StartTolerance: crowdPad, Unbatched: i == 2})
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -148,7 +148,7 @@ func (c *crowd) disturb(l *throttle.Limiter, rng *rand.Rand) {
 		<-time.After(time.Duration(rng.Int64N(int64(5 * time.Second))))
 		if rng.IntN(4) > 0 {
 			l.SetPolicy(c.policies[i%2])
-		} else if _, err := l.Heed(c.t.Context(), "p/x", answers.Advice{Limited: true, RetryKnown: true, Retry: time.Second}); err != nil {
+		} else if _, err := l.Report(c.t.Context(), "p/x", upstream.Hint{Limited: true, RetryKnown: true, Retry: time.Second}); err != nil {
 			c.t.Error(err)
 		}
 	}
@@ -199,7 +199,7 @@ func (c *crowd) start(l *throttle.Limiter, d throttle.Decision, cost int64, rng 
 	var err error
 	switch what {
 	case 0:
-		err = l.GiveBack(c.t.Context(), d.Grant)
+		err = l.Refund(c.t.Context(), d.Grant)
 	case 1:
 		_, err = l.Settle(c.t.Context(), d.Grant, throttle.Costs{"requests": cost})
 	}
@@ -238,14 +238,14 @@ func TestPrefetchedAndUsedLate(t *testing.T) {
 
 func usedLate(t *testing.T, r throttle.Rule) {
 	t.Helper()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: []throttle.Rule{r}}})
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: []throttle.Rule{r}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, rdb := redistest.Miniredis(t)
 	var processes [2]*throttle.Limiter
 	for i := range processes {
-		if processes[i], err = throttle.New(rdb, policy, throttle.Config{Pad: crowdPad}); err != nil {
+		if processes[i], err = throttle.New(rdb, policy, throttle.Config{StartTolerance: crowdPad}); err != nil {
 			t.Fatal(err)
 		}
 	}

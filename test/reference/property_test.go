@@ -191,7 +191,7 @@ func TestWrongAnswersAreFound(t *testing.T) {
 // shift makes the waits of denials longer or shorter.
 func shift(by time.Duration) func(*throttle.Decision) {
 	return func(d *throttle.Decision) {
-		if !d.Allowed && d.RetryAfter != throttle.Unknown {
+		if !d.Allowed && d.RetryAfter != throttle.Never {
 			d.RetryAfter += by
 		}
 	}

@@ -52,12 +52,12 @@ func (c *course) both(q *quota, tell bool) {
 	for range 2 {
 		p := &process{w: c.world}
 		p.rdb = c.connect(p)
-		p.serve(worker.Config{Observer: c.seen}, asynq.Config{Concurrency: 32}, func(ctx context.Context, _ *asynq.Task) error {
+		p.serve(worker.MiddlewareConfig{Observer: c.seen}, asynq.Config{Concurrency: 32}, func(ctx context.Context, _ *asynq.Task) error {
 			id, _ := asynq.GetTaskID(ctx)
 			if id[:3] == "p/a" {
 				status, header := q.call(tell)
 				<-time.After(time.Millisecond)
-				if err := worker.Told(ctx, status, header); err != nil {
+				if err := worker.ReportStatus(ctx, status, header); err != nil {
 					return err
 				}
 			}

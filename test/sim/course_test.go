@@ -90,7 +90,7 @@ func (c *course) serve(serving asynq.Config, hooks ...redis.Hook) {
 	for _, h := range hooks {
 		p.rdb.AddHook(h)
 	}
-	p.serve(worker.Config{Observer: c.seen}, serving, func(ctx context.Context, _ *asynq.Task) error {
+	p.serve(worker.MiddlewareConfig{Observer: c.seen}, serving, func(ctx context.Context, _ *asynq.Task) error {
 		id, _ := asynq.GetTaskID(ctx)
 		c.ended <- ran{id, time.Now()}
 		<-time.After(c.takes)
@@ -193,7 +193,7 @@ func TestTurnsDoNotDrift(t *testing.T) {
 					done <- taken
 					return
 				case <-time.After(25 * time.Millisecond):
-					d, err := others.Decide(c.Context(), throttle.Request{Scope: "p/b", Ahead: 250 * time.Millisecond})
+					d, err := others.Decide(c.Context(), throttle.Request{Scope: "p/b", MaxDelay: 250 * time.Millisecond})
 					if err == nil && d.Allowed {
 						taken++
 					}
@@ -339,11 +339,11 @@ func TestPlannedBeforeItExists(t *testing.T) {
 	run(t, "{rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s}]}", func(c *course) {
 		const n = 200
 		c.serve(asynq.Config{})
-		var asks []throttle.Ask
+		var asks []throttle.Waiter
 		for i := range n {
-			asks = append(asks, throttle.Ask{Scope: "p/a", Ticket: queue.Ticket("default", fmt.Sprintf("p/a %04d", i))})
+			asks = append(asks, throttle.Waiter{Scope: "p/a", ID: queue.Ticket("default", fmt.Sprintf("p/a %04d", i))})
 		}
-		placed, err := c.limiter(c.admin).LineUp(c.Context(), asks, 20*time.Millisecond, 0)
+		placed, err := c.limiter(c.admin).Join(c.Context(), asks, 20*time.Millisecond, 0)
 		if err != nil || !placed[n-1].Waits {
 			c.Fatalf("%+v, %v", placed[n-1], err)
 		}
@@ -352,7 +352,7 @@ func TestPlannedBeforeItExists(t *testing.T) {
 		for i := range n {
 			task := queue.Task{Type: "work", Scope: "p/a", ID: fmt.Sprintf("p/a %04d", i)}
 			if placed[i].Waits {
-				task.Delay = throttle.SafetyNet(placed[i].Expected)
+				task.Delay = throttle.FallbackDelay(placed[i].Expected)
 			}
 			if _, err := plain.Enqueue(c.Context(), task); err != nil {
 				c.Fatal(err)
@@ -394,7 +394,7 @@ func TestOrphans(t *testing.T) {
 			for len(turn) > 0 {
 				<-time.After(50 * time.Millisecond)
 				for id, at := range turn {
-					s, err := asks.InspectTicket(c.Context(), throttle.Ask{Scope: "p/a", Ticket: queue.Ticket("default", id)})
+					s, err := asks.InspectWaiter(c.Context(), throttle.Waiter{Scope: "p/a", ID: queue.Ticket("default", id)})
 					if err == nil && !s.Waits && !s.Released {
 						delete(turn, id)
 					} else if time.Since(at) > time.Second {

@@ -19,7 +19,7 @@ type ends struct {
 	at map[string]time.Time
 }
 
-func (e *ends) note(w worker.Waited) {
+func (e *ends) note(w worker.Expired) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.at[w.ID] = time.Now()
@@ -29,7 +29,7 @@ func (e *ends) note(w worker.Waited) {
 func (c *course) impatient(e *ends) {
 	p := &process{w: c.world}
 	p.rdb = c.connect(p)
-	p.serve(worker.Config{Observer: c.seen, Patience: worker.Drop(e.note)}, asynq.Config{}, func(context.Context, *asynq.Task) error {
+	p.serve(worker.MiddlewareConfig{Observer: c.seen, OnMaxWait: worker.Drop(e.note)}, asynq.Config{}, func(context.Context, *asynq.Task) error {
 		c.Error("a suspended task ran")
 		return nil
 	})

@@ -13,21 +13,21 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policies"
+	"github.com/headway-go/headway/throttle/policystore"
 )
 
 // follow has all processes follow the limits in Redis, until what it returns is called.
-func (c *course) follow() (*policies.Store, func()) {
+func (c *course) follow() (*policystore.Store, func()) {
 	c.Helper()
-	store := policies.New(c.admin, policies.Config{})
+	store := policystore.New(c.admin, policystore.Config{})
 	if _, _, err := store.PublishFile(c.Context(), "a worker", c.policy, nil); err != nil {
 		c.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(c.Context())
 	for _, l := range c.limiters {
-		go policies.Follow(ctx, store, l, policies.FollowConfig{})
+		go policystore.Follow(ctx, store, l, policystore.FollowConfig{})
 	}
-	<-time.After(policies.Notice)
+	<-time.After(policystore.Notice)
 	return store, cancel
 }
 
@@ -69,7 +69,7 @@ func TestPause(t *testing.T) {
 				c.plan(n, "p/b")
 				<-time.After(time.Second + anyTime(random, 3*time.Second))
 				began, lasts := time.Now(), 10*time.Second+anyTime(random, 4*time.Minute)
-				edit := policies.Edit{By: "anna"}
+				edit := policystore.Edit{By: "anna"}
 				if tt.ends {
 					edit.For = lasts
 				}

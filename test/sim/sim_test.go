@@ -184,14 +184,14 @@ func (p *process) keep(c net.Conn) {
 func (w *world) start() {
 	p := &process{w: w}
 	p.rdb = w.connect(p)
-	p.serve(worker.Config{}, asynq.Config{TaskCheckInterval: 2 * time.Second, DelayedTaskCheckInterval: 5 * time.Second}, p.run)
+	p.serve(worker.MiddlewareConfig{}, asynq.Config{TaskCheckInterval: 2 * time.Second, DelayedTaskCheckInterval: 5 * time.Second}, p.run)
 	w.workers = append(w.workers, p)
 }
 
 // serve starts the process's server.
-func (p *process) serve(cfg worker.Config, serving asynq.Config, handler asynq.HandlerFunc) {
+func (p *process) serve(cfg worker.MiddlewareConfig, serving asynq.Config, handler asynq.HandlerFunc) {
 	cfg.Redis, cfg.Limiter = p.rdb, p.w.limiter(p.rdb)
-	limits, err := worker.New(cfg)
+	limits, err := worker.NewMiddleware(cfg)
 	if err != nil {
 		p.w.Fatal(err)
 	}
@@ -387,13 +387,13 @@ type pausing struct {
 func (w *world) pause() {
 	scope := []string{"p", fmt.Sprintf("p/t%d", w.random.IntN(50)), "q", "u"}[w.random.IntN(4)]
 	one := pausing{scope: scope, from: time.Since(w.began)}
-	w.meanwhile(func(limits map[string]throttle.Node) { pauseIn(limits, scope) })
+	w.meanwhile(func(limits map[string]throttle.ScopeConfig) { pauseIn(limits, scope) })
 	one.to = time.Since(w.began)
 	w.pauses = append(w.pauses, one)
 }
 
 // meanwhile has all processes follow other limits for a while in which traffic goes on.
-func (w *world) meanwhile(change func(limits map[string]throttle.Node)) {
+func (w *world) meanwhile(change func(limits map[string]throttle.ScopeConfig)) {
 	was := w.policy
 	unmatched, limits := was.Limits()
 	change(limits)
@@ -411,11 +411,11 @@ func (w *world) meanwhile(change func(limits map[string]throttle.Node)) {
 	w.follow()
 }
 
-func pauseIn(limits map[string]throttle.Node, scope string) {
+func pauseIn(limits map[string]throttle.ScopeConfig, scope string) {
 	provider, tenant, nested := strings.Cut(scope, "/")
 	n := limits[provider]
 	if nested {
-		n.Scopes[tenant] = throttle.Node{Pause: throttle.PauseOn}
+		n.Scopes[tenant] = throttle.ScopeConfig{Pause: throttle.PauseOn}
 	} else {
 		n.Pause = throttle.PauseOn
 	}

@@ -138,7 +138,7 @@ func (p *process) spend(ctx context.Context, spec queue.Spec, id string, began t
 	switch how {
 	case 0:
 	case 1:
-		if err := worker.Keep(ctx, time.Hour); err != nil {
+		if err := worker.SaveGrant(ctx, time.Hour); err != nil {
 			return
 		}
 		w.mu.Lock()
@@ -192,15 +192,15 @@ func (w *world) hear() {
 	w.mu.Unlock()
 	l := w.limiters[0]
 	for _, c := range kept {
-		g, err := l.Kept(w.Context(), c.scope, c.id)
+		g, err := l.LoadGrant(w.Context(), c.scope, c.id)
 		if err != nil {
-			if !errors.Is(err, throttle.ErrNotKept) && !errors.Is(err, throttle.ErrUnavailable) {
+			if !errors.Is(err, throttle.ErrGrantNotFound) && !errors.Is(err, throttle.ErrUnavailable) {
 				w.Errorf("task %s is kept, and cannot be found: %v", c.id, err)
 			}
 			continue
 		}
 		if w.random.IntN(3) == 0 {
-			_ = l.GiveBack(w.Context(), g) // where its reply is lost it may have come through
+			_ = l.Refund(w.Context(), g) // where its reply is lost it may have come through
 			w.mu.Lock()
 			for _, a := range c.by {
 				*a = account{}
@@ -222,7 +222,7 @@ var zones = []string{"UTC", "America/Los_Angeles", "Australia/Lord_Howe", "Asia/
 // change changes limits of the provider, and the zone of the other's calendar, for a while in
 // which traffic goes on.
 func (w *world) change() {
-	w.meanwhile(func(limits map[string]throttle.Node) {
+	w.meanwhile(func(limits map[string]throttle.ScopeConfig) {
 		limits["p"].Rules[1].Timezone = zones[w.random.IntN(len(zones))]
 		for i, limit := range lowered {
 			if w.random.IntN(2) == 0 {

@@ -87,7 +87,7 @@ func TestDeepDebt(t *testing.T) {
 		w.at(0)
 		l := w.limiter(bucket(10, 200*ms, 10))
 		for range 10 {
-			if d := l.decide(throttle.Request{Cost: 10, Ahead: time.Minute}); !d.Allowed {
+			if d := l.decide(throttle.Request{Cost: 10, MaxDelay: time.Minute}); !d.Allowed {
 				w.Fatalf("%+v", d)
 			}
 		}
@@ -252,9 +252,9 @@ func TestOneTenantsWait(t *testing.T) {
 	shared[1].Per, shared[2].Per = 10*sec, 10*sec
 	forEach(t, shared, func(w *world, rule throttle.Rule) {
 		w.at(0)
-		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {
+		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {
 			Rules:  []throttle.Rule{rule},
-			Scopes: map[string]throttle.Node{"*": {Rules: []throttle.Rule{{Name: "own", Algorithm: throttle.TokenBucket, Limit: 1, Per: 2 * sec}}}},
+			Scopes: map[string]throttle.ScopeConfig{"*": {Rules: []throttle.Rule{{Name: "own", Algorithm: throttle.TokenBucket, Limit: 1, Per: 2 * sec}}}},
 		}})
 		if err != nil {
 			w.Fatal(err)
@@ -271,7 +271,7 @@ func TestOneTenantsWait(t *testing.T) {
 				w.Fatalf("tenant %d: %+v", i, d)
 			}
 		}
-		if d := l.decide(throttle.Request{Scope: "p/greedy", Ahead: 2 * sec}); !d.Allowed || d.Wait != 2*sec {
+		if d := l.decide(throttle.Request{Scope: "p/greedy", MaxDelay: 2 * sec}); !d.Allowed || d.Wait != 2*sec {
 			w.Fatalf("a start ahead: %+v", d)
 		}
 		for i := 45; i < 90; i++ {

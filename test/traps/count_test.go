@@ -147,7 +147,7 @@ func TestSuspended(t *testing.T) {
 		l := w.limiter(rule)
 		for i := range 10 {
 			w.at(time.Duration(i) * hour)
-			if d := l.take(1); d.Allowed || d.RetryAfter != throttle.Unknown || d.Rules[0].Remaining != 0 {
+			if d := l.take(1); d.Allowed || d.RetryAfter != throttle.Never || d.Rules[0].Remaining != 0 {
 				w.Errorf("call %d: %+v", i, d)
 			}
 		}

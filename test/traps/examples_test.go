@@ -153,7 +153,7 @@ func TestTokenBucketScript(t *testing.T) {
 	onBoth(t, func(w *world) {
 		l := w.limiter(bucket(1, sec, 10))
 		w.at(0)
-		if d := l.take(1); !d.Allowed || d.RetryAfter != 0 || d.Five() != (throttle.Five{0, 10, 9, -1, 1}) {
+		if d := l.take(1); !d.Allowed || d.RetryAfter != 0 || d.Tuple() != (throttle.Tuple{0, 10, 9, -1, 1}) {
 			w.Errorf("the first: %+v", d)
 		}
 		w.at(9 * sec)
@@ -199,15 +199,15 @@ limits:
 			if d.Allowed != (i < 6) {
 				w.Fatalf("call %d: %+v", i+1, d)
 			}
-			user, trade := d.Rules[0].Five(), d.Rules[1].Five()
+			user, trade := d.Rules[0].Tuple(), d.Rules[1].Tuple()
 			n := min(i+1, 6)
-			wantUser := throttle.Five{0, 16, 16 - n, -1, 2 * n}
-			wantTrade := throttle.Five{0, 6, 6 - n, -1, (3*n + 1) / 2}
+			wantUser := throttle.Tuple{0, 16, 16 - n, -1, 2 * n}
+			wantTrade := throttle.Tuple{0, 6, 6 - n, -1, (3*n + 1) / 2}
 			if !d.Allowed {
 				wantTrade[0], wantTrade[3] = 1, 2
 			}
-			if user != wantUser || trade != wantTrade || d.Five() != trade {
-				w.Errorf("call %d: %v %v, as a whole %v; want %v %v, and trade's", i+1, user, trade, d.Five(), wantUser, wantTrade)
+			if user != wantUser || trade != wantTrade || d.Tuple() != trade {
+				w.Errorf("call %d: %v %v, as a whole %v; want %v %v, and trade's", i+1, user, trade, d.Tuple(), wantUser, wantTrade)
 			}
 		}
 		for i := range 12 {

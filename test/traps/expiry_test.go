@@ -109,7 +109,7 @@ func TestResetsInTime(t *testing.T) {
 		both := w.limiter(fixed(1, 60*sec), other)
 		d := both.take(1)
 		if r := d.Rules[1]; d.Allowed || r.ResetAfter != 0 || r.RetryAfter != 0 || r.Remaining != 5 ||
-			r.Five() != (throttle.Five{0, 5, 5, -1, 0}) {
+			r.Tuple() != (throttle.Tuple{0, 5, 5, -1, 0}) {
 			w.Errorf("a rule that nothing was taken from: %+v", r)
 		}
 	})

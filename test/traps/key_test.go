@@ -20,7 +20,7 @@ import (
 func everyVerb(w *world, rdb redis.UniversalClient, policy *throttle.Policy) {
 	w.Helper()
 	w.at(0)
-	l, err := throttle.New(rdb, policy, throttle.Config{Prefix: w.prefix, Pad: time.Second}) // however late, no start is decided anew
+	l, err := throttle.New(rdb, policy, throttle.Config{Prefix: w.prefix, StartTolerance: time.Second}) // however late, no start is decided anew
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -37,14 +37,14 @@ func everyVerb(w *world, rdb redis.UniversalClient, policy *throttle.Policy) {
 	}
 	d, err := l.Decide(ctx, req())
 	check("decide", err)
-	check("give back", l.GiveBack(ctx, d.Grant))
+	check("give back", l.Refund(ctx, d.Grant))
 	_, err = l.Peek(ctx, req())
 	check("peek", err)
 	_, err = l.Start(ctx, req())
 	check("start", err)
 	d, err = l.Wait(ctx, req())
 	check("wait", err)
-	held, lease := l.Hold(ctx, d.Grant)
+	held, lease := l.Lease(ctx, d.Grant)
 	check("hold", held.Err())
 	check("release", lease.Release(ctx))
 	for range 3 {
@@ -230,12 +230,12 @@ func TestNamesStayApart(t *testing.T) {
 // attempt ids left out.
 func keysOf(w *world, scope, rule string) []string {
 	w.Helper()
-	node := throttle.Node{Rules: []throttle.Rule{{Name: rule, Algorithm: throttle.FixedWindow, Limit: 1, Per: hour}}}
+	node := throttle.ScopeConfig{Rules: []throttle.Rule{{Name: rule, Algorithm: throttle.FixedWindow, Limit: 1, Per: hour}}}
 	names := strings.Split(scope, "/")
 	for i := len(names) - 1; i > 0; i-- {
-		node = throttle.Node{Scopes: map[string]throttle.Node{names[i]: node}}
+		node = throttle.ScopeConfig{Scopes: map[string]throttle.ScopeConfig{names[i]: node}}
 	}
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{names[0]: node})
+	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{names[0]: node})
 	if err != nil {
 		w.Fatalf("%q: %v", scope, err)
 	}

@@ -63,7 +63,7 @@ func TestHeldWhileItRuns(t *testing.T) {
 		l := w.limiter(places(1, sec))
 		ctx, cancel := context.WithCancel(context.Background())
 		d := l.take(1)
-		held, lease := l.Hold(ctx, d.Grant)
+		held, lease := l.Lease(ctx, d.Grant)
 		start := time.Now()
 		redistest.WaitFor(w, "longer than a lease", bound, func() bool {
 			if l.take(1).Allowed {
@@ -90,7 +90,7 @@ func TestToldOfTheLoss(t *testing.T) {
 	onBoth(t, func(w *world) {
 		ctx := context.Background()
 		l := w.limiter(places(1, sec))
-		held, lease := l.Hold(ctx, l.take(1).Grant)
+		held, lease := l.Lease(ctx, l.take(1).Grant)
 		w.rdb.Del(ctx, w.keys()...)
 		if !l.take(1).Allowed {
 			w.Error("the place was not free")
@@ -119,7 +119,7 @@ func TestHeldUntilItStarts(t *testing.T) {
 		w.at(20 * sec)
 		l = w.limiter(bucket(1, 20*sec, 1), places(2, 5*sec))
 		l.take(1)
-		d := l.decide(throttle.Request{Ahead: 30 * sec})
+		d := l.decide(throttle.Request{MaxDelay: 30 * sec})
 		if !d.Allowed || d.Wait != 20*sec {
 			w.Fatalf("%+v", d)
 		}
@@ -221,7 +221,7 @@ func TestGivenBackAhead(t *testing.T) {
 		w.at(0)
 		var ahead []throttle.Decision
 		for range 300 {
-			d := l.decide(throttle.Request{Ahead: 30 * sec})
+			d := l.decide(throttle.Request{MaxDelay: 30 * sec})
 			if !d.Allowed {
 				w.Fatalf("%+v", d)
 			}

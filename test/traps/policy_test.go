@@ -52,10 +52,10 @@ func TestNoRules(t *testing.T) {
 		}
 		allow := w.limiterOn(w.rdb, w.parsed("unmatched: allow\nlimits: {p: {rules: [{name: a, algorithm: fixed-window, limit: 1, per: 1h}]}}"))
 		d, err = allow.Allow(ctx, "q/x")
-		if err != nil || !d.Allowed || d.Binding != -1 || d.Five() != (throttle.Five{0, 0, 0, -1, 0}) || len(d.Header()) != 0 {
+		if err != nil || !d.Allowed || d.Binding != -1 || d.Tuple() != (throttle.Tuple{0, 0, 0, -1, 0}) || len(d.Header()) != 0 {
 			w.Errorf("allow: %+v, %v", d, err)
 		}
-		if err := allow.GiveBack(ctx, d.Grant); err != nil {
+		if err := allow.Refund(ctx, d.Grant); err != nil {
 			w.Error(err)
 		}
 	})
@@ -94,18 +94,18 @@ func TestOfOneRule(t *testing.T) {
 			d := l.take(1)
 			mine := false
 			for _, r := range d.Rules {
-				mine = mine || r.Five() == d.Five()
+				mine = mine || r.Tuple() == d.Tuple()
 			}
 			if !mine {
-				w.Errorf("%v is none of %v and %v", d.Five(), d.Rules[0].Five(), d.Rules[1].Five())
+				w.Errorf("%v is none of %v and %v", d.Tuple(), d.Rules[0].Tuple(), d.Rules[1].Tuple())
 			}
-			if allowed := d.Five()[3] == -1; allowed != d.Allowed {
-				w.Errorf("allowed %t: %v", d.Allowed, d.Five())
+			if allowed := d.Tuple()[3] == -1; allowed != d.Allowed {
+				w.Errorf("allowed %t: %v", d.Allowed, d.Tuple())
 			}
 		}
 		d := l.take(1)
-		if want := (throttle.Five{1, 6, 0, 2, 9}); d.Five() != want || d.RetryAfter != 1500*ms {
-			w.Errorf("%v after %v, want %v after 1.5s", d.Five(), d.RetryAfter, want)
+		if want := (throttle.Tuple{1, 6, 0, 2, 9}); d.Tuple() != want || d.RetryAfter != 1500*ms {
+			w.Errorf("%v after %v, want %v after 1.5s", d.Tuple(), d.RetryAfter, want)
 		}
 		if got := d.Header().Get("Retry-After"); got != "2" || d.Header().Get("RateLimit") == "" {
 			w.Errorf("headers %v", d.Header())

@@ -75,18 +75,18 @@ func (s *shop) addForeign(id string) {
 }
 
 // open starts a worker process; what it returns stops it.
-func (s *shop) open(policy *throttle.Policy, cfg worker.Config, handler asynq.HandlerFunc) (stop func()) {
+func (s *shop) open(policy *throttle.Policy, cfg worker.MiddlewareConfig, handler asynq.HandlerFunc) (stop func()) {
 	s.Helper()
 	deciding := throttle.Config{Prefix: s.prefix}
 	if s.mini != nil {
-		deciding.Pad = 100 * ms // its replies are late under the race detector, and late starts are decided anew
+		deciding.StartTolerance = 100 * ms // its replies are late under the race detector, and late starts are decided anew
 	}
 	limiter, err := throttle.New(s.rdb, policy, deciding)
 	if err != nil {
 		s.Fatal(err)
 	}
 	cfg.Redis, cfg.Limiter = s.rdb, limiter
-	limits, err := worker.New(cfg)
+	limits, err := worker.NewMiddleware(cfg)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -209,7 +209,7 @@ func TestLastAttempt(t *testing.T) {
 			s.add(queue.Task{ID: fmt.Sprint("own ", i)})
 			s.addForeign(fmt.Sprint("foreign ", i))
 		}
-		s.open(w.policy(sliding(12, sec)), worker.Config{Hold: -1}, nil)
+		s.open(w.policy(sliding(12, sec)), worker.MiddlewareConfig{Hold: -1}, nil)
 		redistest.WaitFor(s, "24 tasks to run", bound, func() bool { return len(s.ran()) >= 24 })
 		s.onceEach(s.ran(), 24)
 		s.noFailure()
@@ -228,7 +228,7 @@ func TestNeverInBulk(t *testing.T) {
 				for i := range 50 {
 					s.add(queue.Task{ID: fmt.Sprint(i)})
 				}
-				s.open(w.policy(roomy(20, sec)), worker.Config{Hold: hold}, nil)
+				s.open(w.policy(roomy(20, sec)), worker.MiddlewareConfig{Hold: hold}, nil)
 				redistest.WaitFor(s, "some to wait", bound, func() bool { return len(s.ran()) >= 20 })
 				_, _ = s.inspector.RunAllRetryTasks(s.queue) // what asynq's own tools may do
 				runs := s.done(50)
@@ -253,7 +253,7 @@ func TestChargedPerRun(t *testing.T) {
 		late := time.Now().Add(50 * ms)
 		s.add(queue.Task{ID: "late", Deadline: late})
 		redistest.WaitFor(w, "the deadline to pass", bound, func() bool { return time.Now().After(late) })
-		s.open(w.policy(day, sliding(10, sec)), worker.Config{Hold: -1}, nil)
+		s.open(w.policy(day, sliding(10, sec)), worker.MiddlewareConfig{Hold: -1}, nil)
 		s.onceEach(s.done(15), 15)
 		s.until("the late one to be archived", func() bool {
 			info, err := s.inspector.GetTaskInfo(s.queue, "late")
@@ -274,11 +274,11 @@ func TestFoundAgain(t *testing.T) {
 		for i := range 6 {
 			s.add(queue.Task{ID: fmt.Sprint(i)})
 		}
-		stop := s.open(w.policy(roomy(2, sec)), worker.Config{}, nil)
+		stop := s.open(w.policy(roomy(2, sec)), worker.MiddlewareConfig{}, nil)
 		redistest.WaitFor(s, "the first to run", bound, func() bool { return len(s.ran()) >= 2 })
 		stop()
 		before := len(s.ran())
-		s.open(w.policy(roomy(2, sec)), worker.Config{}, nil)
+		s.open(w.policy(roomy(2, sec)), worker.MiddlewareConfig{}, nil)
 		runs := s.done(6)
 		s.onceEach(runs, 6)
 		s.within(runs, 2, sec)
@@ -299,7 +299,7 @@ func TestOthersGoOn(t *testing.T) {
 		for i := range 18 {
 			s.add(queue.Task{ID: fmt.Sprint("slow ", i), Scope: "p/slow"})
 		}
-		s.open(policy, worker.Config{}, nil)
+		s.open(policy, worker.MiddlewareConfig{}, nil)
 		redistest.WaitFor(s, "the slow to wait", bound, func() bool { return len(s.ran()) >= 4 })
 		for i := range 20 {
 			s.add(queue.Task{ID: fmt.Sprint("free ", i), Scope: "p/free"},
@@ -351,7 +351,7 @@ func heldLonger(w *world, tasks int, lease time.Duration) {
 		s.add(queue.Task{ID: fmt.Sprint(i)})
 	}
 	per := lease * 5 / 4
-	s.open(w.policy(bucket(1, per, 1), places(1, lease)), worker.Config{Hold: 4 * lease}, func(ctx context.Context, _ *asynq.Task) error {
+	s.open(w.policy(bucket(1, per, 1), places(1, lease)), worker.MiddlewareConfig{Hold: 4 * lease}, func(ctx context.Context, _ *asynq.Task) error {
 		mu.Lock()
 		running++
 		most = max(most, running)
@@ -394,7 +394,7 @@ func TestHostileNamesEndToEnd(t *testing.T) {
 				}
 			}
 		}
-		s.open(policy, worker.Config{}, nil)
+		s.open(policy, worker.MiddlewareConfig{}, nil)
 		s.done(scopes)
 		s.until("the others to wait", func() bool {
 			info, err := s.inspector.GetQueueInfo(s.queue)

@@ -12,16 +12,16 @@ import (
 )
 
 // ticketed are n who ask for places in the line of p/x: t00, t01, ...
-func ticketed(n int) (asks []throttle.Ask) {
+func ticketed(n int) (asks []throttle.Waiter) {
 	for i := range n {
-		asks = append(asks, throttle.Ask{Scope: "p/x", Ticket: fmt.Sprintf("t%02d", i)})
+		asks = append(asks, throttle.Waiter{Scope: "p/x", ID: fmt.Sprintf("t%02d", i)})
 	}
 	return asks
 }
 
-func (l limiter) lineUp(asks []throttle.Ask, near time.Duration) []throttle.Placed {
+func (l limiter) lineUp(asks []throttle.Waiter, near time.Duration) []throttle.Joined {
 	l.w.Helper()
-	placed, err := l.LineUp(context.Background(), asks, 20*ms, near)
+	placed, err := l.Join(context.Background(), asks, 20*ms, near)
 	if err != nil {
 		l.w.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func (l limiter) wake(req throttle.DispatchRequest) (tickets []string) {
 			l.w.Fatal(err)
 		}
 		for _, g := range d.Granted {
-			tickets = append(tickets, g.Ticket)
+			tickets = append(tickets, g.ID)
 		}
 		if len(d.Overdue) == 0 {
 			return tickets
@@ -57,12 +57,12 @@ func (l limiter) wake(req throttle.DispatchRequest) (tickets []string) {
 // comes is one who has been released and asks: its start is as near as wake looks.
 func (l limiter) comes(ticket string) throttle.Decision {
 	l.w.Helper()
-	return l.decide(throttle.Request{Ticket: ticket, Ahead: 100 * ms, Lead: 20 * ms})
+	return l.decide(throttle.Request{WaiterID: ticket, MaxDelay: 100 * ms, DispatchLead: 20 * ms})
 }
 
-func (l limiter) standing(ticket string) throttle.Standing {
+func (l limiter) standing(ticket string) throttle.WaiterStatus {
 	l.w.Helper()
-	s, err := l.InspectTicket(context.Background(), throttle.Ask{Scope: "p/x", Ticket: ticket})
+	s, err := l.InspectWaiter(context.Background(), throttle.Waiter{Scope: "p/x", ID: ticket})
 	if err != nil {
 		l.w.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestReleasedIsSetAside(t *testing.T) {
 		for i := range 200 {
 			w.at(time.Duration(i) * 10 * ms)
 			out = append(out, processes[i%2].wake(throttle.DispatchRequest{})...)
-			out = append(out, processes[1-i%2].wake(throttle.DispatchRequest{All: true})...)
+			out = append(out, processes[1-i%2].wake(throttle.DispatchRequest{CheckAll: true})...)
 			if i%4 > 0 {
 				continue // they take a while to come
 			}
@@ -120,7 +120,7 @@ func TestStraightOrInLine(t *testing.T) {
 		w.at(0)
 		var straight, waits []string
 		for i, p := range l.lineUp(ticketed(n), 150*ms) {
-			ticket := ticketed(n)[i].Ticket
+			ticket := ticketed(n)[i].ID
 			s := l.standing(ticket)
 			if s.Waits != p.Waits {
 				w.Errorf("%s was told to wait: %t; in line: %t", ticket, p.Waits, s.Waits)
@@ -136,7 +136,7 @@ func TestStraightOrInLine(t *testing.T) {
 		}
 		grants := map[string]throttle.Decision{}
 		for _, ticket := range straight {
-			if grants[ticket] = l.decide(throttle.Request{Ticket: ticket, Ahead: 150 * ms}); !grants[ticket].Allowed {
+			if grants[ticket] = l.decide(throttle.Request{WaiterID: ticket, MaxDelay: 150 * ms}); !grants[ticket].Allowed {
 				w.Errorf("%s went straight to its queue and was denied: %+v", ticket, grants[ticket])
 			}
 		}
@@ -144,7 +144,7 @@ func TestStraightOrInLine(t *testing.T) {
 		for i := range 60 {
 			w.at(time.Duration(i) * 100 * ms)
 			for ticket, d := range grants { // their runs end, which frees places
-				if err := l.GiveBack(context.Background(), d.Grant); rule.Algorithm == throttle.Concurrency && err != nil {
+				if err := l.Refund(context.Background(), d.Grant); rule.Algorithm == throttle.Concurrency && err != nil {
 					w.Fatalf("%s: %v", ticket, err)
 				}
 			}
@@ -205,7 +205,7 @@ func TestOrphanGoesBackEightPlaces(t *testing.T) {
 		w.at(0)
 		l.admitted(1)
 		l.lineUp(ticketed(12), 0)
-		orphan := []throttle.Place{{Scope: "p/x", Ticket: "t00"}}
+		orphan := []throttle.WaiterRef{{Scope: "p/x", ID: "t00"}}
 		var turns []string
 		var news throttle.DispatchRequest
 		for i := range 14 {
@@ -221,9 +221,9 @@ func TestOrphanGoesBackEightPlaces(t *testing.T) {
 							w.Errorf("%s was released and denied", ticket)
 						}
 					case slices.Contains(turns[:len(turns)-1], "t00"):
-						news.Gone = orphan
+						news.Deleted = orphan
 					default:
-						news.NotYet = orphan
+						news.NotFound = orphan
 					}
 				}
 			}
@@ -293,16 +293,16 @@ func TestLinesExpire(t *testing.T) {
 			}
 		}
 		for i := range 30 {
-			l.decide(throttle.Request{Ticket: fmt.Sprint("asks ", i)})
+			l.decide(throttle.Request{WaiterID: fmt.Sprint("asks ", i)})
 			kept(fmt.Sprint(i+1, " who asked"), time.Duration(i+1)*hour)
 		}
 		l.lineUp(ticketed(30), 0)
 		kept("30 who were lined up", 60*hour)
 		l.wake(throttle.DispatchRequest{Lead: hour})
 		kept("one was released", 60*hour)
-		l.wake(throttle.DispatchRequest{Lead: hour, NotYet: []throttle.Place{{Scope: "p/x", Ticket: "asks 0"}}})
+		l.wake(throttle.DispatchRequest{Lead: hour, NotFound: []throttle.WaiterRef{{Scope: "p/x", ID: "asks 0"}}})
 		kept("one was put back", 60*hour)
-		if err := l.Announce(ctx, "p"); err != nil {
+		if err := l.PublishActive(ctx, "p"); err != nil {
 			w.Fatal(err)
 		}
 		if ttl := w.rdb.PTTL(ctx, w.prefix+":turns").Val(); ttl <= day-60*sec || ttl > day {

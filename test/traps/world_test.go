@@ -231,7 +231,7 @@ func (w *world) limiter(rules ...throttle.Rule) limiter {
 
 func (w *world) policy(rules ...throttle.Rule) *throttle.Policy {
 	w.Helper()
-	p, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.Node{"p": {Rules: rules}})
+	p, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: rules}})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -251,7 +251,7 @@ func (w *world) parsed(text string) *throttle.Policy {
 // limiterOn has no pad, so that times are exact.
 func (w *world) limiterOn(rdb redis.UniversalClient, p *throttle.Policy) limiter {
 	w.Helper()
-	l, err := throttle.New(rdb, p, throttle.Config{Prefix: w.prefix, Pad: -1, Timeout: bound})
+	l, err := throttle.New(rdb, p, throttle.Config{Prefix: w.prefix, StartTolerance: -1, Timeout: bound})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -299,7 +299,7 @@ func (l limiter) left() int64 {
 
 func (l limiter) giveBack(d throttle.Decision) {
 	l.w.Helper()
-	if err := l.GiveBack(context.Background(), d.Grant); err != nil {
+	if err := l.Refund(context.Background(), d.Grant); err != nil {
 		l.w.Fatal(err)
 	}
 }

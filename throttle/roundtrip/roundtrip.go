@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/answers"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // Transport is an http.RoundTripper that spends from a scope for each request. It is safe
@@ -49,7 +49,7 @@ type Transport struct {
 	// it waits for its start, for as long as its context and the rules' max_wait allow.
 	Refuse bool
 	// IgnoreAnswers leaves it at that. Otherwise what an answer says of the API's own limits
-	// is heeded by all who spend from the scope, in every process: see throttle.Limiter.Heed.
+	// is heeded by all who spend from the scope, in every process: see throttle.Limiter.Report.
 	// The answer is the caller's as it is. Defaults to false.
 	IgnoreAnswers bool
 	// Base sends the requests. Defaults to http.DefaultTransport.
@@ -79,7 +79,7 @@ func (e *LimitedError) Error() string {
 	if e.Rule == "" {
 		return fmt.Sprintf("roundtrip: the API has told to stay away from %s for another %s", e.Scope, e.RetryAfter)
 	}
-	if e.RetryAfter == throttle.Unknown {
+	if e.RetryAfter == throttle.Never {
 		return fmt.Sprintf("roundtrip: rule %s limits %s, and no clock tells for how long", e.Rule, e.Scope)
 	}
 	return fmt.Sprintf("roundtrip: rule %s limits %s for another %s", e.Rule, e.Scope, e.RetryAfter)
@@ -104,7 +104,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, errors.Join(err, closeBody(r))
 	}
-	ctx, lease := t.Limiter.Hold(r.Context(), d.Grant)
+	ctx, lease := t.Limiter.Lease(r.Context(), d.Grant)
 	sent := r
 	if ctx != r.Context() {
 		sent = r.WithContext(ctx)
@@ -116,9 +116,9 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp.Request = r
 	if !t.IgnoreAnswers {
 		// The answer is there, whether Redis can be told of it or not.
-		advice := answers.Read(resp.StatusCode, resp.Header, time.Now())
+		advice := upstream.Read(resp.StatusCode, resp.Header, time.Now())
 		advice.Host = throttle.HostOf(r.URL)
-		_, _ = t.Limiter.Heed(r.Context(), scope, advice)
+		_, _ = t.Limiter.Report(r.Context(), scope, advice)
 	}
 	resp.Body = t.held(r, resp, d.Grant, func() error { return lease.Release(context.WithoutCancel(ctx)) })
 	return resp, nil

@@ -68,7 +68,7 @@ func TestTransportNamesTheHost(t *testing.T) {
 		if err := get(t, Wrap(http.DefaultClient, limiter, "p/a"), s.URL); err != nil {
 			t.Fatal(err)
 		}
-		if told, err := limiter.Told(t.Context(), "p/a"); err != nil || len(told.Pauses) != want {
+		if told, err := limiter.UpstreamState(t.Context(), "p/a"); err != nil || len(told.Pauses) != want {
 			t.Errorf("%s: %+v, %v", host, told, err)
 		}
 	}
@@ -135,7 +135,7 @@ func TestWaitEnds(t *testing.T) {
 	if err == nil {
 		_ = resp.Body.Close()
 	}
-	if !errors.Is(err, throttle.ErrPatience) || a.calls.Load() != 1 || !body.closed.Load() {
+	if !errors.Is(err, throttle.ErrMaxWait) || a.calls.Load() != 1 || !body.closed.Load() {
 		t.Errorf("%v after %d calls; the body is closed: %t", err, a.calls.Load(), body.closed.Load())
 	}
 }
@@ -255,7 +255,7 @@ func TestIncomplete(t *testing.T) {
 	if err := get(t, &http.Client{Transport: &Transport{}}, "http://127.0.0.1:1"); !errors.Is(err, errIncomplete) {
 		t.Errorf("%v", err)
 	}
-	never := LimitedError{Scope: "p", Rule: "r", RetryAfter: throttle.Unknown}
+	never := LimitedError{Scope: "p", Rule: "r", RetryAfter: throttle.Never}
 	if text := never.Error(); !strings.Contains(text, "no clock tells") {
 		t.Error(text)
 	}
@@ -282,7 +282,7 @@ func TestTransportHeeds(t *testing.T) {
 		if err != nil || resp.Body.Close() != nil || resp.StatusCode != http.StatusTooManyRequests || string(body) != "slow down" {
 			t.Errorf("%d, %q, %v", resp.StatusCode, body, err)
 		}
-		told, err := limiter.Told(t.Context(), "p/a")
+		told, err := limiter.UpstreamState(t.Context(), "p/a")
 		if err != nil || len(told.Pauses) != want {
 			t.Errorf("ignored %t: %+v, %v", ignore, told, err)
 		}

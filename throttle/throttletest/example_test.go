@@ -22,7 +22,7 @@ type sender struct {
 
 func (s *sender) send(ctx context.Context, tenant, text string) error {
 	_, err := s.limiter.Wait(ctx, throttle.Request{Scope: "mail/" + tenant})
-	if errors.Is(err, throttle.ErrPatience) {
+	if errors.Is(err, throttle.ErrMaxWait) {
 		return fmt.Errorf("put off %q", text)
 	}
 	return err
@@ -30,7 +30,7 @@ func (s *sender) send(ctx context.Context, tenant, text string) error {
 
 // A stand-in with scripted answers shows what a program does when it is limited.
 func ExampleScript() {
-	limiter := throttletest.Script(throttletest.Allow(), throttletest.Fail(throttle.ErrPatience))
+	limiter := throttletest.Script(throttletest.Allow(), throttletest.Fail(throttle.ErrMaxWait))
 	s := &sender{limiter}
 
 	fmt.Println(s.send(context.Background(), "acme", "hello"))
@@ -50,7 +50,7 @@ func ExampleLimiter_Otherwise() {
 	limiter := &throttletest.Limiter{}
 	limiter.Otherwise(func(req throttle.Request) throttletest.Answer {
 		if req.Scope == "mail/acme" {
-			return throttletest.Fail(throttle.ErrPatience)
+			return throttletest.Fail(throttle.ErrMaxWait)
 		}
 		return throttletest.Allow()
 	})
@@ -107,7 +107,7 @@ func (t *t) end() {
 func ExampleNewWithRedis() {
 	t := &t{}
 	defer t.end()
-	limiter, redis := throttletest.NewWithRedis(t, throttletest.Policy(t, mails), throttle.Config{Pad: -1})
+	limiter, redis := throttletest.NewWithRedis(t, throttletest.Policy(t, mails), throttle.Config{StartTolerance: -1})
 	ask := func(n int) {
 		allowed := 0
 		for range n {

@@ -23,8 +23,8 @@ type Interface interface {
 	Peek(ctx context.Context, req throttle.Request) (throttle.Decision, error)
 	Start(ctx context.Context, req throttle.Request) (throttle.Decision, error)
 	Wait(ctx context.Context, req throttle.Request) (throttle.Decision, error)
-	GiveBack(ctx context.Context, g throttle.Grant) error
-	Hold(ctx context.Context, g throttle.Grant) (context.Context, *throttle.Lease)
+	Refund(ctx context.Context, g throttle.Grant) error
+	Lease(ctx context.Context, g throttle.Grant) (context.Context, *throttle.Lease)
 }
 
 var (
@@ -101,8 +101,8 @@ func (l *Limiter) Requests() []throttle.Request {
 	return slices.Clone(l.requests)
 }
 
-// GivenBack returns the attempt ids of the grants that were given back, in order.
-func (l *Limiter) GivenBack() []string {
+// Refunded returns the attempt ids of the grants that were given back, in order.
+func (l *Limiter) Refunded() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.back)
@@ -199,7 +199,7 @@ func (l *Limiter) Start(ctx context.Context, req throttle.Request) (throttle.Dec
 // Wait takes answers until one allows, waiting in between for as long as each
 // denial says, half a second where no clock tells, and a quarter of a second
 // after throttle.ErrUnavailable, which it asks again under the same attempt id. A
-// denial until after ctx's deadline ends it at once, with throttle.ErrPatience;
+// denial until after ctx's deadline ends it at once, with throttle.ErrMaxWait;
 // so does any other error.
 func (l *Limiter) Wait(ctx context.Context, req throttle.Request) (throttle.Decision, error) {
 	for {
@@ -234,8 +234,8 @@ func (l *Limiter) named(id string) string {
 	return fmt.Sprintf("attempt-%d", l.drawn)
 }
 
-// GiveBack remembers that a grant was given back.
-func (l *Limiter) GiveBack(_ context.Context, g throttle.Grant) error {
+// Refund remembers that a grant was given back.
+func (l *Limiter) Refund(_ context.Context, g throttle.Grant) error {
 	if g.Zero() {
 		return nil
 	}
@@ -245,9 +245,9 @@ func (l *Limiter) GiveBack(_ context.Context, g throttle.Grant) error {
 	return nil
 }
 
-// Hold returns a context that LoseLeases ends, and a lease whose release does
+// Lease returns a context that LoseLeases ends, and a lease whose release does
 // nothing. A zero grant holds nothing, and the context is ctx itself.
-func (l *Limiter) Hold(ctx context.Context, g throttle.Grant) (context.Context, *throttle.Lease) {
+func (l *Limiter) Lease(ctx context.Context, g throttle.Grant) (context.Context, *throttle.Lease) {
 	if g.Zero() {
 		return ctx, &throttle.Lease{}
 	}

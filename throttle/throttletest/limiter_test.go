@@ -43,10 +43,10 @@ func TestScript(t *testing.T) {
 	if len(asked) != 7 || asked[1].Cost != 3 || asked[1].ID != "mine" || asked[0].Cost != 1 || asked[0].Scope != "p/x" {
 		t.Errorf("it was asked %+v", asked)
 	}
-	if err := errors.Join(l.GiveBack(t.Context(), first.Grant), l.GiveBack(t.Context(), throttle.Grant{})); err != nil {
+	if err := errors.Join(l.Refund(t.Context(), first.Grant), l.Refund(t.Context(), throttle.Grant{})); err != nil {
 		t.Error(err)
 	}
-	if back := l.GivenBack(); !slices.Equal(back, []string{"attempt-1"}) {
+	if back := l.Refunded(); !slices.Equal(back, []string{"attempt-1"}) {
 		t.Errorf("given back: %v", back)
 	}
 }
@@ -58,7 +58,7 @@ func TestWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := throttletest.Script(throttletest.Deny(time.Minute), throttletest.Fail(throttle.ErrUnavailable),
-			throttletest.Deny(throttle.Unknown), throttletest.AllowIn(time.Second))
+			throttletest.Deny(throttle.Never), throttletest.AllowIn(time.Second))
 		began, told, over := time.Now(), time.Duration(0), time.Duration(0)
 		d, err := l.Wait(t.Context(), throttle.Request{Scope: "p", OnWait: func(ahead time.Duration) func() {
 			told = ahead
@@ -92,7 +92,7 @@ func TestContexts(t *testing.T) {
 		if _, err := l.Wait(ctx, throttle.Request{Scope: "p"}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
-		if back := l.GivenBack(); !slices.Equal(back, []string{"attempt-2"}) {
+		if back := l.Refunded(); !slices.Equal(back, []string{"attempt-2"}) {
 			t.Errorf("the grant of a wait that ended was not given back: %q", back)
 		}
 		for name, ask := range map[string]func() (throttle.Decision, error){
@@ -114,11 +114,11 @@ func TestContexts(t *testing.T) {
 		defer cancel()
 		began := time.Now()
 		_, err := l.Wait(short, throttle.Request{Scope: "p"})
-		if !errors.Is(err, throttle.ErrPatience) || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 0 {
+		if !errors.Is(err, throttle.ErrMaxWait) || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 0 {
 			t.Errorf("a denial until after the deadline, after %s: %v", time.Since(began), err)
 		}
-		l.Then(throttletest.Deny(throttle.Unknown), throttletest.Deny(throttle.Unknown), throttletest.Deny(throttle.Unknown))
-		if _, err := l.Wait(short, throttle.Request{Scope: "p"}); errors.Is(err, throttle.ErrPatience) || !errors.Is(err, context.DeadlineExceeded) {
+		l.Then(throttletest.Deny(throttle.Never), throttletest.Deny(throttle.Never), throttletest.Deny(throttle.Never))
+		if _, err := l.Wait(short, throttle.Request{Scope: "p"}); errors.Is(err, throttle.ErrMaxWait) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a denial that no clock ends: %v", err)
 		}
 	})
@@ -171,15 +171,15 @@ func TestConcurrentUse(t *testing.T) {
 					t.Errorf("%+v, %v", d, err)
 				}
 				_, _ = l.Peek(t.Context(), throttle.Request{Scope: "p"})
-				_, _ = l.Hold(t.Context(), d.Grant)
-				_ = l.GiveBack(t.Context(), d.Grant)
+				_, _ = l.Lease(t.Context(), d.Grant)
+				_ = l.Refund(t.Context(), d.Grant)
 				l.LoseLeases()
 			}
 		})
 	}
 	users.Wait()
 	ids := map[string]bool{}
-	for _, id := range l.GivenBack() {
+	for _, id := range l.Refunded() {
 		ids[id] = true
 	}
 	if len(ids) != 400 || len(l.Requests()) != 400 {
@@ -195,9 +195,9 @@ func TestLoseLeases(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	none, _ := l.Hold(t.Context(), throttle.Grant{})
-	first, lease := l.Hold(t.Context(), d.Grant)
-	second, _ := l.Hold(t.Context(), d.Grant)
+	none, _ := l.Lease(t.Context(), throttle.Grant{})
+	first, lease := l.Lease(t.Context(), d.Grant)
+	second, _ := l.Lease(t.Context(), d.Grant)
 	if errors.Join(none.Err(), first.Err(), second.Err()) != nil {
 		t.Error("lost at once")
 	}
@@ -213,7 +213,7 @@ func TestLoseLeases(t *testing.T) {
 	if err := lease.Release(first); err != nil {
 		t.Error(err)
 	}
-	if ctx, _ := l.Hold(t.Context(), d.Grant); ctx.Err() != nil {
+	if ctx, _ := l.Lease(t.Context(), d.Grant); ctx.Err() != nil {
 		t.Error("what is held later is lost too")
 	}
 }
@@ -236,10 +236,10 @@ func TestGrantsOfNothing(t *testing.T) {
 		}
 		for _, scope := range []string{"p/x", "elsewhere", ""} {
 			g := throttle.NewGrant(scope, "id")
-			if err := l.GiveBack(t.Context(), g); err != nil {
+			if err := l.Refund(t.Context(), g); err != nil {
 				t.Errorf("%q: %v", scope, err)
 			}
-			ctx, lease := l.Hold(t.Context(), g)
+			ctx, lease := l.Lease(t.Context(), g)
 			if err := lease.Release(t.Context()); err != nil {
 				t.Errorf("%q: %v", scope, err)
 			}
@@ -264,7 +264,7 @@ func TestNew(t *testing.T) {
 	t.Parallel()
 	for range 2 { // bubbles share nothing
 		synctest.Test(t, func(t *testing.T) {
-			l := throttletest.New(t, throttletest.Policy(t, limits), throttle.Config{Pad: -1})
+			l := throttletest.New(t, throttletest.Policy(t, limits), throttle.Config{StartTolerance: -1})
 			began := time.Now()
 			var workers sync.WaitGroup
 			for range 10 {
@@ -275,7 +275,7 @@ func TestNew(t *testing.T) {
 							t.Error(err)
 							return
 						}
-						ctx, lease := l.Hold(t.Context(), d.Grant)
+						ctx, lease := l.Lease(t.Context(), d.Grant)
 						<-time.After(time.Second)
 						if ctx.Err() != nil {
 							t.Error(context.Cause(ctx))
@@ -338,7 +338,7 @@ limits:
   p:
     rules:
       - {name: hourly, algorithm: token-bucket, limit: 3600, per: 1h, burst: 2}
-`), throttle.Config{Pad: -1})
+`), throttle.Config{StartTolerance: -1})
 	server.Advance(0)
 	steps := []struct {
 		advance time.Duration

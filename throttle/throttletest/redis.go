@@ -40,7 +40,7 @@ func (r *Redis) Restart() {
 
 // Advance moves the server's clock, and with it what has been spent, without
 // waiting. From the first call on the clock moves by Advance alone. That is for
-// tests outside of a bubble, of Allow, Decide, Peek and GiveBack: what waits or
+// tests outside of a bubble, of Allow, Decide, Peek and Refund: what waits or
 // holds leases goes by the clock of this process too, and wants a bubble.
 func (r *Redis) Advance(d time.Duration) {
 	r.mu.Lock()

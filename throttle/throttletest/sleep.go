@@ -15,7 +15,7 @@ const (
 )
 
 func pause(d throttle.Decision) time.Duration {
-	if d.RetryAfter == throttle.Unknown {
+	if d.RetryAfter == throttle.Never {
 		return unknownPause
 	}
 	return max(d.RetryAfter, time.Millisecond)
@@ -24,10 +24,10 @@ func pause(d throttle.Decision) time.Duration {
 // tooLong refuses a wait that is known to outlast ctx.
 func tooLong(ctx context.Context, d throttle.Decision) error {
 	deadline, ok := ctx.Deadline()
-	if !ok || d.RetryAfter == throttle.Unknown || d.RetryAfter <= time.Until(deadline) {
+	if !ok || d.RetryAfter == throttle.Never || d.RetryAfter <= time.Until(deadline) {
 		return nil
 	}
-	return fmt.Errorf("%w: allowed in %s, after the context's deadline: %w", throttle.ErrPatience, d.RetryAfter, context.DeadlineExceeded)
+	return fmt.Errorf("%w: allowed in %s, after the context's deadline: %w", throttle.ErrMaxWait, d.RetryAfter, context.DeadlineExceeded)
 }
 
 // sleep waits for d as a real limiter does, telling req of it.
@@ -49,5 +49,5 @@ func sleep(ctx context.Context, req throttle.Request, d time.Duration) error {
 }
 
 func (l *Limiter) putBack(ctx context.Context, g throttle.Grant, err error) error {
-	return errors.Join(err, l.GiveBack(ctx, g))
+	return errors.Join(err, l.Refund(ctx, g))
 }

@@ -54,7 +54,7 @@ func TestShadowed(t *testing.T) {
 	}
 	told("payments/*", throttle.ShadowAllowed, 0)
 	told("payments/*", throttle.ShadowDenied, 2*time.Second)
-	told("payments/*", throttle.ShadowDenied, throttle.Unknown)
+	told("payments/*", throttle.ShadowDenied, throttle.Never)
 	told("payments/*", throttle.ShadowDropped, 0)
 	told("payments/*", throttle.ShadowFailed, 0)
 	told("search", throttle.ShadowAllowed, 0)
@@ -83,7 +83,7 @@ func TestDecided(t *testing.T) {
 	full := refunds
 	full.Limited, full.RetryAfter = true, 2*time.Second
 	suspended := full
-	suspended.RetryAfter = throttle.Unknown
+	suspended.RetryAfter = throttle.Never
 	decide := func(degraded bool, rules ...throttle.RuleState) throttle.Decision {
 		return throttle.Decision{Rules: rules, Degraded: degraded}
 	}
@@ -264,17 +264,17 @@ func TestLooks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := New(Config{})
-		m.Looked("payments", "payments", true)
-		m.Looked("a customer", "*", true)
+		m.DispatcherPolled("payments", "payments", true)
+		m.DispatcherPolled("a customer", "*", true)
 		<-time.After(3 * time.Second)
-		m.Looked("another", "*", true)
+		m.DispatcherPolled("another", "*", true)
 		<-time.After(1500 * time.Millisecond)
 		wantLines(t, scrape(t, m), `headway_unlooked_seconds{provider="payments"} 4.5`, `headway_unlooked_seconds{provider="*"} 4.5`)
-		m.Looked("payments", "payments", true)
-		m.Looked("a customer", "*", false)
+		m.DispatcherPolled("payments", "payments", true)
+		m.DispatcherPolled("a customer", "*", false)
 		wantLines(t, scrape(t, m), `headway_unlooked_seconds{provider="payments"} 0`, `headway_unlooked_seconds{provider="*"} 1.5`)
-		m.Looked("payments", "payments", false)
-		m.Looked("another", "*", false)
+		m.DispatcherPolled("payments", "payments", false)
+		m.DispatcherPolled("another", "*", false)
 		if page := scrape(t, m); strings.Contains(page, "headway_unlooked_seconds{") {
 			t.Error("nobody waits, and a look is told")
 		}

@@ -29,8 +29,8 @@ func (m *Metrics) Decided(d throttle.Decision, took time.Duration, err error) {
 	}
 }
 
-// Heeded implements throttle.AnswerObserver.
-func (m *Metrics) Heeded(what string) { m.heeded.WithLabelValues(what).Inc() }
+// UpstreamSignal implements throttle.UpstreamObserver.
+func (m *Metrics) UpstreamSignal(what string) { m.heeded.WithLabelValues(what).Inc() }
 
 func (s *series) decided(r *throttle.RuleState, degraded bool) {
 	switch {
@@ -45,7 +45,7 @@ func (s *series) decided(r *throttle.RuleState, degraded bool) {
 		return
 	}
 	s.denials.Inc()
-	if r.RetryAfter < throttle.Unknown {
+	if r.RetryAfter < throttle.Never {
 		s.wait.Observe(r.RetryAfter.Seconds())
 	}
 }
@@ -54,7 +54,7 @@ func (s *series) decided(r *throttle.RuleState, degraded bool) {
 func (m *Metrics) Shadowed(one throttle.Shadowed) {
 	rule := m.unreal.of(ruleKey{one.Pattern, one.Rule}.label())
 	m.shadows.WithLabelValues(rule, m.outcomes.of(string(one.Outcome))).Inc()
-	if one.Outcome == throttle.ShadowDenied && one.RetryAfter < throttle.Unknown {
+	if one.Outcome == throttle.ShadowDenied && one.RetryAfter < throttle.Never {
 		m.shadowed.WithLabelValues(rule).Observe(one.RetryAfter.Seconds())
 	}
 }
@@ -86,8 +86,8 @@ func (m *Metrics) Rescheduled(queue string, wait time.Duration) {
 	m.delays.WithLabelValues(queue).Observe(wait.Seconds())
 }
 
-// OutOfPatience counts a task of queue that waited too long, by what became of it.
-func (m *Metrics) OutOfPatience(queue, became string, _ time.Duration) {
+// MaxWaitExceeded counts a task of queue that waited too long, by what became of it.
+func (m *Metrics) MaxWaitExceeded(queue, became string, _ time.Duration) {
 	m.impatient.WithLabelValues(m.queues.of(queue), m.outcomes.of(became)).Inc()
 }
 
@@ -107,9 +107,11 @@ func (m *Metrics) Held(d time.Duration) { m.holds.Observe(d.Seconds()) }
 // DispatchLead notes how long before their starts tasks are granted.
 func (m *Metrics) DispatchLead(lead time.Duration) { m.lead.Set(lead.Seconds()) }
 
-// Looked notes that it was looked whose turn it is of those who wait for a provider,
+// DispatcherPolled notes that it was looked whose turn it is of those who wait for a provider,
 // and whether it will be again. label is what the provider is called here.
-func (m *Metrics) Looked(provider, label string, again bool) { m.looks.note(provider, label, again) }
+func (m *Metrics) DispatcherPolled(provider, label string, again bool) {
+	m.looks.note(provider, label, again)
+}
 
 // Failed counts something that went wrong. kind is a word of the source, such
 // as "release"; never text from an error.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headway-go/headway/throttle/answers"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // StatusError says that the API answered, and not with 2xx.
@@ -118,7 +118,7 @@ const maxRetryAfter = 24 * time.Hour
 
 // retryAfter is what an answer asks for, at most 24h, and -1 where it asks for nothing.
 func retryAfter(resp *http.Response, now time.Time) time.Duration {
-	advice := answers.Read(resp.StatusCode, resp.Header, now)
+	advice := upstream.Read(resp.StatusCode, resp.Header, now)
 	if !advice.RetryKnown {
 		return -1
 	}

@@ -83,7 +83,7 @@ func TestStatusErrorText(t *testing.T) {
 	}
 }
 
-// What an answer asks for is what package answers reads of it, a day at most.
+// What an answer asks for is what package upstream reads of it, a day at most.
 func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)

@@ -41,7 +41,7 @@
 //
 // 2xx is success; 408, 425, 429 and 5xx are a *StatusError that asynq retries;
 // any other answer is a *StatusError with asynq.SkipRetry (TestStatuses,
-// TestStatusErrorText). When to come back is what package answers reads, never more
+// TestStatusErrorText). When to come back is what package upstream reads, never more
 // than 24 hours (TestRetryAfter); Config.Told is told of each answer (TestAnswersAreTold). The status alone decides: a body that breaks
 // off or does not end in time turns no success into a failure
 // (TestBodyThatBreaksOffChangesNothing, TestEndlessAnswerEndsWithTheRun).

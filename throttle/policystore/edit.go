@@ -1,0 +1,609 @@
+package policystore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// Edit is who changes the limits, and what for.
+type Edit struct {
+	// By is who, for the history: a label that nobody checks. The history has the Redis user
+	// beside it. Required.
+	By string
+	// IfVersion refuses the change unless this version stands there. Defaults to 0: what is
+	// changed must only be as it was when this change began.
+	IfVersion int64
+	// For is how long a rule that is set or removed stays so, or a scope paused. Defaults to
+	// for good.
+	For time.Duration
+}
+
+// Made is a change that was made.
+type Made struct {
+	// Version is the one that it made.
+	Version Version
+	// Before is the override that was there of the same rule, and Rule what the rule was
+	// before and is now, both empty where there was, or is, none.
+	Before     *Override
+	RuleBefore string
+	Rule       string
+	// PauseBefore is what was said live of the pause of the same scope, nil for nothing.
+	PauseBefore  *Pause
+	PolicyBefore *throttle.Policy
+	Policy       *throttle.Policy
+}
+
+// ErrUnchanged says that a change would change nothing.
+var ErrUnchanged = errors.New("policystore: it is so already; nothing was changed")
+
+// Set writes a rule where scope has it, "*" for every name: payments/*. Fields are those
+// of limits.yaml, as throttle.RuleWith takes them, and those not given keep their value:
+// that of the rule there, or else the one that scope inherits. The error is a
+// *ConflictError, a *throttle.PolicyError for what the limits may not say, or those of
+// Store. Costs some round trips.
+func (s *Store) Set(ctx context.Context, e Edit, scope, rule string, fields map[string]string) (Made, error) {
+	r := ruleEdit{Edit: e, scope: scope, name: rule}
+	return s.rule(ctx, &r, func(v *draft, policy *throttle.Policy, now time.Time) error { return r.set(v, policy, now, fields) })
+}
+
+// Remove takes a rule away where scope has it: one that the file has there, or one that
+// was set. What scope inherits then holds. Its errors are those of Set, and a
+// *MissingError.
+func (s *Store) Remove(ctx context.Context, e Edit, scope, rule string) (Made, error) {
+	r := ruleEdit{Edit: e, scope: scope, name: rule}
+	return s.rule(ctx, &r, r.remove)
+}
+
+// MissingError says that scope has no such rule of its own.
+type MissingError struct {
+	Scope, Rule string
+	Inherits    string // the rule that it inherits instead, as limits.yaml has it; empty for none
+}
+
+func (e *MissingError) Error() string {
+	text := fmt.Sprintf("policystore: %s has no rule %q of its own", e.Scope, e.Rule)
+	if e.Inherits != "" {
+		text += ", and inherits " + e.Inherits + "; set it with unlimited=true to lift it"
+	}
+	return text
+}
+
+// ruleEdit is a change of one rule, which may have to be made again over what somebody else
+// has changed meanwhile.
+type ruleEdit struct {
+	Edit
+	scope, name string
+
+	made Made
+	seen *Override // as it was when this change began
+	over bool      // it has begun
+}
+
+// rule sets or removes one rule.
+func (s *Store) rule(ctx context.Context, r *ruleEdit, change func(*draft, *throttle.Policy, time.Time) error) (Made, error) {
+	if err := r.checkFor(); err != nil {
+		return r.made, err
+	}
+	if r.scope == "" {
+		return r.made, &throttle.ScopeError{Scope: r.scope, Reason: emptyScope}
+	}
+	v, err := s.edit(ctx, r.Edit, func(v *draft, policy *throttle.Policy, now time.Time) error {
+		if err := r.begin(v, policy); err != nil {
+			return err
+		}
+		if r.For == 0 { // what is for good does not rest on what is not
+			lasting, _, err := v.withoutTemporary().policy(v.base, now)
+			if err != nil {
+				return err
+			}
+			policy = lasting
+		}
+		return change(v, policy, now)
+	})
+	r.made.Version, r.made.Policy = v.Version, v.policy
+	return r.made, err
+}
+
+// begin notes what is there of the rule, which must be what was there the first time.
+func (r *ruleEdit) begin(v *draft, policy *throttle.Policy) error {
+	r.made.Before, r.made.RuleBefore, r.made.PolicyBefore = nil, "", policy
+	for _, temporary := range []bool{false, true} {
+		if i, found := v.find(r.scope, r.name, temporary); found {
+			r.made.Before = new(v.Rules[i])
+		}
+	}
+	if r.over && !sameOverride(r.seen, r.made.Before) {
+		return &ConflictError{Now: v.Version}
+	}
+	r.over, r.seen = true, r.made.Before
+	return nil
+}
+
+func (r *ruleEdit) path() []string { return strings.Split(r.scope, "/") }
+
+func (r *ruleEdit) set(v *draft, policy *throttle.Policy, now time.Time, fields map[string]string) error {
+	was, own := ruleAt(policy, r.path(), r.name)
+	if own {
+		r.made.RuleBefore = was.YAML()
+	}
+	was.Name = r.name
+	rule, err := throttle.RuleWith(was, fields)
+	if err != nil {
+		return err
+	}
+	r.made.Rule = rule.YAML()
+	v.Change = r.told("set", assignments(fields))
+	if own && r.made.Rule == r.made.RuleBefore && r.For == 0 {
+		return ErrUnchanged
+	}
+	v.put(r.override(v, now))
+	return nil
+}
+
+func (r *ruleEdit) remove(v *draft, policy *throttle.Policy, now time.Time) error {
+	was, own := ruleAt(policy, r.path(), r.name)
+	if !own {
+		return &MissingError{Scope: r.scope, Rule: r.name, Inherits: inherited(was)}
+	}
+	r.made.RuleBefore, r.made.Rule = was.YAML(), ""
+	v.Change = r.told("remove", "")
+	if r.For == 0 {
+		v.drop(r.scope, r.name)
+		if _, has := ruleAt(v.base, r.path(), r.name); !has {
+			return nil // it was only set, and is gone with that
+		}
+	}
+	v.put(r.override(v, now))
+	return nil
+}
+
+// told is the change as the history has it.
+func (r *ruleEdit) told(verb, fields string) string {
+	text := verb + " " + r.scope + " " + r.name + fields
+	if r.For > 0 {
+		text += " for " + r.For.String()
+	}
+	return text
+}
+
+// override is what lies over the rule from now on.
+func (r *ruleEdit) override(v *draft, now time.Time) Override {
+	o := Override{
+		Scope: r.scope, Name: r.name, Rule: r.made.Rule,
+		CreatedBy: r.By, CreatedUser: v.User, CreatedAt: now, UpdatedBy: r.By, UpdatedUser: v.User, UpdatedAt: now,
+	}
+	if r.For > 0 {
+		o.Until = now.Add(r.For)
+	}
+	return o
+}
+
+const emptyScope = "is empty; write names divided by '/', such as payments/acme"
+
+func (e Edit) checkFor() error {
+	if e.For < 0 || e.For > 0 && e.For <= Notice {
+		return fmt.Errorf("policystore: for %s is too short: a change comes into force after %s", e.For, Notice)
+	}
+	return nil
+}
+
+func inherited(r throttle.Rule) string {
+	if r.Algorithm == "" {
+		return ""
+	}
+	return r.YAML()
+}
+
+func sameOverride(a, b *Override) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Rule == b.Rule && a.Until.Equal(b.Until) && a.UpdatedAt.Equal(b.UpdatedAt) && a.UpdatedBy == b.UpdatedBy
+}
+
+// assignments writes fields as they are given on a command line.
+func assignments(fields map[string]string) string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		b.WriteString(" " + name + "=" + fields[name])
+	}
+	return b.String()
+}
+
+// ruleAt returns the rule that a policy has at a path, or the one that a task of that
+// scope meets there: then own is false.
+func ruleAt(p *throttle.Policy, path []string, name string) (r throttle.Rule, own bool) {
+	_, limits := p.Limits()
+	for _, r := range nodeAt(limits, path).Rules {
+		if r.Name == name {
+			return r, true
+		}
+	}
+	scope, err := throttle.ParseScope(strings.Join(path, "/"))
+	if err != nil {
+		return r, false
+	}
+	bounds, _ := p.Match(scope) // no rule is no rule to keep anything of
+	for _, b := range bounds {
+		if b.Scope == scope && b.Rule.Name == name {
+			return b.Rule, false
+		}
+	}
+	return r, false
+}
+
+// Unset takes back what was set and removed of a rule, so that the file, or what was
+// imported, counts again; of all rules of a scope, and its pause, for an empty rule; and of everything,
+// what was imported included, for an empty scope. The error is ErrUnchanged where there
+// was nothing of it, a *ConflictError, or those of Store.
+func (s *Store) Unset(ctx context.Context, e Edit, scope, rule string) (Made, error) {
+	return s.whole(ctx, e, func(v *draft, _ *throttle.Policy, _ time.Time) error {
+		v.Change = strings.TrimSpace("unset " + scope + " " + rule)
+		if scope != "" {
+			if !v.drop(scope, rule) {
+				return ErrUnchanged
+			}
+			return nil
+		}
+		if v.Imported == nil && v.live() == 0 {
+			return ErrUnchanged
+		}
+		v.Change = "unset everything"
+		v.Imported, v.Rules, v.Scopes, v.Pauses = nil, nil, nil, nil
+		return nil
+	})
+}
+
+// Import takes a policy over. With replace it stands in place of the file that workers
+// were started with, and everything that was set or removed is gone. Without, each of its
+// rules is set, and what it does not have stays. Either way a scope that was paused or
+// resumed live stays so unless p says of itself whether it is paused: limits that a machine
+// brings shall not undo what somebody stopped by hand. Its errors are those of Set, and
+// ErrUnchanged.
+func (s *Store) Import(ctx context.Context, e Edit, p *throttle.Policy, from string, replace bool) (Made, error) {
+	return s.whole(ctx, e, func(v *draft, policy *throttle.Policy, now time.Time) error {
+		v.Change = "import " + from
+		if replace {
+			v.Change = "import -replace " + from
+			v.Imported, v.Rules, v.Scopes = v.bring(p, e.By, now), nil, nil
+			_, limits := p.Limits()
+			for path, n := range nodesOf(limits, "") {
+				if n.Pause != throttle.PauseInherited {
+					v.unpause(path)
+				}
+			}
+			return nil
+		}
+		_, limits := p.Limits()
+		_, has := policy.Limits()
+		changed := false
+		for path, n := range nodesOf(limits, "") {
+			if was := nodeAt(has, strings.Split(path, "/")); n.Pause != throttle.PauseInherited && (n.Pause != was.Pause || !n.PausedUntil.Equal(was.PausedUntil)) {
+				changed = true
+				v.pause(Pause{Scope: path, Resumed: n.Pause == throttle.PauseOff, Until: n.PausedUntil, Since: now, UpdatedBy: e.By, UpdatedUser: v.User, UpdatedAt: now})
+			}
+		}
+		for path, n := range nodesOf(limits, "") {
+			was := nodeAt(has, strings.Split(path, "/"))
+			if saysNothing(n) || assignedAlike(n, was) {
+				continue
+			}
+			changed = true
+			a := v.assignmentOf(path, was)
+			a.UpdatedBy, a.UpdatedUser, a.UpdatedAt = e.By, v.User, now
+			if n.Owner != "" || n.Apps != nil {
+				a.Owner, a.Apps = n.Owner, n.Apps
+			}
+			if n.Hosts != nil {
+				a.Hosts = &n.Hosts
+			}
+			if n.Weight != 0 {
+				a.Weight = n.Weight
+			}
+			if len(n.Shares) > 0 {
+				a.Shares = &n.Shares
+			}
+			if n.MaxPriority != nil {
+				a.MaxPriority, a.NoMaxPriority = n.MaxPriority, false
+			}
+			if text := n.AnswersYAML(); text != "" {
+				a.Answers = &text
+			}
+			v.assign(a)
+		}
+		for path, rule := range Rules(limits) {
+			if was, own := ruleAt(policy, strings.Split(path, "/"), rule.Name); own && was == rule {
+				continue
+			}
+			changed = true
+			v.settle(path, rule.Name)
+			v.put(Override{
+				Scope: path, Name: rule.Name, Rule: rule.YAML(),
+				CreatedBy: e.By, CreatedUser: v.User, CreatedAt: now, UpdatedBy: e.By, UpdatedUser: v.User, UpdatedAt: now,
+			})
+		}
+		if !changed {
+			return ErrUnchanged
+		}
+		return nil
+	})
+}
+
+// Rules visits the rules of a tree, each with the path at which it stands, payments/*, in
+// the order of the paths' names.
+func Rules(limits map[string]throttle.ScopeConfig) iter.Seq2[string, throttle.Rule] {
+	return rulesOf(limits, "")
+}
+
+// Nodes visits the nodes of a tree, as Rules does their rules.
+func Nodes(limits map[string]throttle.ScopeConfig) iter.Seq2[string, throttle.ScopeConfig] {
+	return nodesOf(limits, "")
+}
+
+func rulesOf(limits map[string]throttle.ScopeConfig, under string) iter.Seq2[string, throttle.Rule] {
+	return func(yield func(string, throttle.Rule) bool) {
+		for path, n := range nodesOf(limits, under) {
+			for _, r := range n.Rules {
+				if !yield(path, r) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// nodesOf visits the nodes of a tree, each with its path.
+func nodesOf(limits map[string]throttle.ScopeConfig, under string) iter.Seq2[string, throttle.ScopeConfig] {
+	return func(yield func(string, throttle.ScopeConfig) bool) {
+		for _, name := range slices.Sorted(maps.Keys(limits)) {
+			path := strings.TrimPrefix(under+"/"+name, "/")
+			if !yield(path, limits[name]) {
+				return
+			}
+			for path, n := range nodesOf(limits[name].Scopes, path) {
+				if !yield(path, n) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Assign says who answers for a scope, and which applications may spend from it: nil keeps
+// what the limits say, an empty list or text takes it away. What is above or below the
+// scope stays as it is. Its errors are those of Set, and ErrUnchanged.
+func (s *Store) Assign(ctx context.Context, e Edit, scope string, owner *string, apps []string) (Made, error) {
+	return s.Reassign(ctx, e, scope, Assigned{Owner: owner, Apps: apps})
+}
+
+// Assigned is what Reassign says of a scope; nil keeps what the limits say.
+type Assigned struct {
+	Owner *string
+	Apps  []string // an empty list takes it away
+	// Hosts are those whose answers count. An empty list takes them away.
+	Hosts []string
+	// Weight is that of the scope among those beside it, 1 for an equal share.
+	Weight *int64
+	// Shares are those of the names below the scope. An empty map takes them away.
+	Shares map[string]throttle.Share
+	// MaxPriority caps the priority of tasks, -1000000 to 1000000. NoMaxPriority takes the cap of
+	// the scope itself away, so that "*" and the levels above count; it stands without MaxPriority.
+	MaxPriority   *int
+	NoMaxPriority bool
+	// Answers is what follows from what an API says, as limits.yaml has it: pause, or
+	// {most: 150%}. An empty text takes it away.
+	Answers *string
+}
+
+// Reassign does what Assign does, and all else that Assigned has.
+// Its errors are those of Assign.
+func (s *Store) Reassign(ctx context.Context, e Edit, scope string, as Assigned) (Made, error) {
+	return s.whole(ctx, e, func(v *draft, policy *throttle.Policy, now time.Time) error {
+		_, limits := policy.Limits()
+		n := nodeAt(limits, strings.Split(scope, "/"))
+		a := v.assignmentOf(scope, n)
+		a.UpdatedBy, a.UpdatedUser, a.UpdatedAt = e.By, v.User, now
+		v.Change = "assign " + scope
+		if as.Owner != nil {
+			a.Owner = *as.Owner
+			v.Change += " owner=" + *as.Owner
+		}
+		if as.Apps != nil {
+			a.Apps = slices.Clone(as.Apps)
+			v.Change += " apps=" + strings.Join(as.Apps, ",")
+		}
+		if as.Hosts != nil {
+			hosts := slices.Clone(as.Hosts)
+			a.Hosts = &hosts
+			v.Change += " hosts=" + strings.Join(hosts, ",")
+		}
+		if as.Weight != nil {
+			a.Weight = *as.Weight
+			v.Change += fmt.Sprintf(" weight=%d", *as.Weight)
+		}
+		if as.Shares != nil {
+			shares := maps.Clone(as.Shares)
+			a.Shares = &shares
+			v.Change += " shares=" + sharesText(shares)
+		}
+		switch {
+		case as.MaxPriority != nil:
+			a.MaxPriority, a.NoMaxPriority = new(*as.MaxPriority), false
+			v.Change += fmt.Sprintf(" max_priority=%d", *as.MaxPriority)
+		case as.NoMaxPriority:
+			a.MaxPriority, a.NoMaxPriority = nil, true
+			v.Change += " max_priority="
+		}
+		if as.Answers != nil {
+			a.Answers = as.Answers
+			v.Change += " answers=" + *as.Answers
+		}
+		then := n
+		if err := a.layOver(&then); err != nil {
+			return err
+		}
+		if assignedAlike(n, then) {
+			return ErrUnchanged
+		}
+		if len(a.Apps) == 0 {
+			a.Apps = nil
+		}
+		v.assign(a)
+		return nil
+	})
+}
+
+// assignmentOf is what was assigned to a scope, and of who answers for it and who may
+// spend from it what the limits say.
+func (v *draft) assignmentOf(scope string, n throttle.ScopeConfig) Assignment {
+	a := Assignment{Scope: scope}
+	for _, was := range v.Scopes {
+		if was.Scope == scope {
+			a = was
+		}
+	}
+	a.Owner, a.Apps = n.Owner, n.Apps
+	return a
+}
+
+func saysNothing(n throttle.ScopeConfig) bool {
+	return n.Owner == "" && n.Apps == nil && n.Hosts == nil && n.Weight == 0 && len(n.Shares) == 0 && n.MaxPriority == nil && n.AnswersYAML() == ""
+}
+
+// assignedAlike says that two nodes have the same of what is assigned.
+func assignedAlike(a, b throttle.ScopeConfig) bool {
+	return a.Owner == b.Owner && slices.Equal(a.Apps, b.Apps) && slices.Equal(a.Hosts, b.Hosts) && a.Weight == b.Weight && maps.Equal(a.Shares, b.Shares) &&
+		sameCap(a.MaxPriority, b.MaxPriority) && a.AnswersYAML() == b.AnswersYAML()
+}
+
+func sameCap(a, b *int) bool { return a == b || a != nil && b != nil && *a == *b }
+
+// sharesText writes shares as they are given on a command line: batch:3,interactive:60%.
+func sharesText(shares map[string]throttle.Share) string {
+	names := slices.Sorted(maps.Keys(shares))
+	for i, name := range names {
+		s := shares[name]
+		if s.Guaranteed != 0 {
+			names[i] += fmt.Sprintf(":%d%%", s.Guaranteed)
+		}
+		if s.Weight > 1 || s.Guaranteed == 0 {
+			names[i] += fmt.Sprintf(":%d", max(1, s.Weight))
+		}
+	}
+	return strings.Join(names, ",")
+}
+
+// Rollback makes the limits what they were in a version, as a version of their own, and so
+// pauses what was paused then, as far as that has not ended, and nothing else. The
+// error is ErrUnchanged where they are so already, a *ConflictError, or those of Version.
+func (s *Store) Rollback(ctx context.Context, e Edit, number int64) (Made, error) {
+	then, err := s.Version(ctx, number)
+	if err != nil {
+		return Made{}, err
+	}
+	return s.whole(ctx, e, func(v *draft, _ *throttle.Policy, now time.Time) error {
+		v.Change = fmt.Sprintf("rollback %d", number)
+		before := v.clone()
+		v.Imported, v.Rules, v.Scopes = then.Imported, slices.Clone(then.Rules), slices.Clone(then.Scopes)
+		v.Pauses = slices.Clone(then.Pauses)
+		if then.Imported == nil && then.File == nil && v.File != nil { // there was no file yet
+			none, err := throttle.NewPolicy("", nil)
+			if err != nil {
+				return err
+			}
+			v.Imported = v.bring(none, e.By, now)
+		}
+		if then.Imported == nil && then.File != nil && (v.File == nil || v.File.Sum != then.File.Sum) {
+			v.Imported = then.File // the workers' file is another one by now
+		}
+		v.expire(now)
+		if v.sameAs(before) {
+			return ErrUnchanged
+		}
+		return nil
+	})
+}
+
+func sameSource(a, b *Source) bool {
+	return a == nil && b == nil || a != nil && b != nil && a.Sum == b.Sum
+}
+
+// Published is what became of a file.
+type Published int
+
+const (
+	// FileStands says that the file is the one that was published last.
+	FileStands Published = iota
+	// FileNew says that it is by now.
+	FileNew
+	// FileSuperseded says that it was published before and that another one was since: a worker
+	// that starts with an older file changes nothing.
+	FileSuperseded
+)
+
+// PublishFile makes p the file that workers were started with. One that was published
+// before, and superseded since, changes nothing, so that workers of two releases do not
+// undo each other, unless it comes after the file that stands there: before is what the
+// same worker had until somebody changed the file, nil when it has just started. The error
+// is those of Store.
+func (s *Store) PublishFile(ctx context.Context, by string, p, before *throttle.Policy) (Published, Version, error) {
+	out := FileStands
+	v, err := s.edit(ctx, Edit{By: by}, func(v *draft, _ *throttle.Policy, now time.Time) error {
+		out = FileStands
+		sum := sumOf(p.YAML())
+		if v.File != nil && v.File.Sum == sum {
+			return ErrUnchanged
+		}
+		if v.File != nil && (before == nil || v.File.Sum != sumOf(before.YAML())) {
+			if slices.Contains(v.Files, sum) {
+				out = FileSuperseded
+				return ErrUnchanged
+			}
+		}
+		out = FileNew
+		v.File = v.bring(p, by, now)
+		v.Files = append(slices.DeleteFunc(v.Files, func(known string) bool { return known == sum }), sum)
+		v.Files = v.Files[max(0, len(v.Files)-keptFiles):]
+		v.Change = "publish a limits file"
+		return nil
+	})
+	if errors.Is(err, ErrUnchanged) {
+		err = nil
+	}
+	return out, v.Version, err
+}
+
+// keptFiles is how many files are known again.
+const keptFiles = 200
+
+// bring makes a policy a source of the version that is being made.
+func (v *draft) bring(p *throttle.Policy, by string, now time.Time) *Source {
+	text := p.YAML()
+	sum := sumOf(text)
+	v.texts[sum] = text
+	return &Source{Sum: sum, By: by, User: v.User, At: now}
+}
+
+// whole is edit for a change that is made to everything: should somebody else change
+// anything meanwhile, nothing is changed.
+func (s *Store) whole(ctx context.Context, e Edit, change func(*draft, *throttle.Policy, time.Time) error) (Made, error) {
+	var made Made
+	began := int64(-1) // the version that it was begun over
+	v, err := s.edit(ctx, e, func(v *draft, policy *throttle.Policy, now time.Time) error {
+		if began >= 0 && began != v.number {
+			return &ConflictError{Now: v.Version}
+		}
+		began, made.PolicyBefore = v.number, policy
+		return change(v, policy, now)
+	})
+	made.Version, made.Policy = v.Version, v.policy
+	return made, err
+}

@@ -1,0 +1,355 @@
+package policystore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+)
+
+// followed is a process that follows a store, in a bubble of fake time.
+type followed struct {
+	*throttle.Limiter
+	t    *testing.T
+	log  *lines
+	none int
+	bad  int
+}
+
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// follows begins to follow, and stops when the test ends.
+func follows(t *testing.T, rdb redis.UniversalClient) *followed {
+	t.Helper()
+	l, err := throttle.New(rdb, policyOf(t, file), throttle.Config{})
+	must(t, err)
+	f := &followed{Limiter: l, t: t, log: &lines{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		Follow(ctx, New(rdb, Config{}), l, FollowConfig{
+			Logger: slog.New(slog.NewTextHandler(f.log, nil)), OnNone: func() { f.none++ }, OnRefused: func(error) { f.bad++ },
+		})
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return f
+}
+
+func (f *followed) says(parts ...string) {
+	f.t.Helper()
+	has(f.t, string(f.Policy().YAML()), parts...)
+}
+
+func inBubble(t *testing.T, test func(t *testing.T, m *miniredis.Miniredis, s *Store)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m, rdb := redistest.Miniredis(t)
+		s := New(rdb, Config{})
+		_, _, err := s.PublishFile(t.Context(), "worker one", policyOf(t, file), nil)
+		must(t, err)
+		test(t, m, s)
+	})
+}
+
+func pass(d time.Duration) {
+	timer := time.NewTimer(d)
+	<-timer.C
+	synctest.Wait()
+}
+
+// README: "Every worker applies a change within a second", all at the same moment.
+func TestAllChangeAtOnce(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
+		var all []*followed
+		for range 3 {
+			all = append(all, follows(t, redis.NewClient(redistest.MiniredisOptions(m))))
+			pass(130 * time.Millisecond) // they do not look at the same time
+		}
+		pass(time.Second)
+		must(t, set(s, anna, "payments/acme", "tenant", "limit=100"))
+		pass(Notice - 2*time.Millisecond)
+		for _, f := range all {
+			f.says("!limit: 100")
+		}
+		pass(4 * time.Millisecond)
+		for _, f := range all {
+			f.says("limit: 100")
+			has(t, f.log.String(), "version=2", `change="set payments/acme tenant limit=100"`, "by=anna")
+		}
+	})
+}
+
+func TestWhatEndsEndsEverywhere(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
+		f := follows(t, redis.NewClient(redistest.MiniredisOptions(m)))
+		must(t, set(s, Edit{By: "anna", For: time.Minute}, "payments/acme", "tenant", "limit=100"))
+		pass(time.Minute - 2*time.Millisecond)
+		f.says("limit: 100")
+		pass(4 * time.Millisecond)
+		f.says("!limit: 100")
+		has(t, f.log.String(), "have ended")
+	})
+}
+
+// A version that is not understood changes nothing, and is told once; the next is taken.
+func TestKeepsWhatItUnderstands(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
+		f := follows(t, redis.NewClient(redistest.MiniredisOptions(m)))
+		must(t, set(s, anna, "payments/acme", "tenant", "limit=100"))
+		pass(time.Second)
+		m.HSet("hw:limits", "v:3", `{"format":1,"version":3,"rules":[{"scope":"p","name":"r","rule":"{name: r, algorithm: later, limit: 1}"}]}`)
+		m.HSet("hw:limits", "version", "3")
+		pass(3 * time.Second)
+		f.says("limit: 100")
+		if f.bad != 1 || strings.Count(f.log.String(), "not understood") != 1 {
+			t.Errorf("told %d times:\n%s", f.bad, f.log)
+		}
+		m.HSet("hw:limits", "v:4", strings.Replace(m.HGet("hw:limits", "v:2"), `"version":2`, `"version":4`, 1))
+		m.HSet("hw:limits", "version", "4") // as a program writes it that knows more
+		must(t, set(s, anna, "payments/acme", "tenant", "limit=300"))
+		pass(time.Second)
+		f.says("limit: 300")
+	})
+}
+
+// Redis is down for a while, and empty when it is back: what is in force stays.
+func TestKeepsWhatItHas(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
+		f := follows(t, redis.NewClient(redistest.MiniredisOptions(m)))
+		must(t, set(s, anna, "payments/acme", "tenant", "limit=100"))
+		pass(time.Second)
+		m.SetError("LOADING")
+		pass(5 * time.Second)
+		f.says("limit: 100")
+		if strings.Count(f.log.String(), "cannot be asked") != 1 {
+			t.Errorf("%s", f.log)
+		}
+		m.SetError("")
+		m.FlushAll()
+		pass(time.Second)
+		f.says("limit: 100")
+		has(t, f.log.String(), "can be asked for again")
+		if f.none == 0 {
+			t.Error("not told that there is nothing")
+		}
+		_, _, err := s.PublishFile(t.Context(), "worker one", policyOf(t, file), nil) // version 1 again
+		must(t, err)
+		pass(time.Second)
+		f.says("!limit: 100")
+	})
+}
+
+// A process whose clock is off changes at the same moment nevertheless.
+func TestChangesByTheServersClock(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
+		for _, off := range []time.Duration{time.Hour, -time.Hour} {
+			m.SetTime(time.Now().Add(off))
+			f := follows(t, redis.NewClient(redistest.MiniredisOptions(m)))
+			must(t, set(s, anna, "payments/acme", "tenant", "limit=100"))
+			m.SetTime(time.Now().Add(off))
+			pass(2 * time.Second) // miniredis's clock stands; the process's offset to it is what it was at the look
+			f.says("limit: 100")
+			_, err := s.Unset(t.Context(), anna, "", "")
+			must(t, err)
+			pass(2 * time.Second)
+			f.says("!limit: 100")
+		}
+	})
+}
+
+// A version of one number is another one where Redis was emptied between.
+func TestNumbersBeginAnew(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
+		f := follows(t, redis.NewClient(redistest.MiniredisOptions(m)))
+		pass(time.Second)
+		m.FlushAll()
+		_, err := s.Import(t.Context(), anna, policyOf(t, strings.Replace(file, "200", "77", 1)), "f", true)
+		must(t, err)
+		pass(2 * time.Second)
+		f.says("limit: 77")
+	})
+}
+
+// "While somebody changes something each fraction of a second, within a second and a half."
+func TestManyChangesComeIntoForce(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
+		f := follows(t, redis.NewClient(redistest.MiniredisOptions(m)))
+		pass(time.Second)
+		for i := range 50 {
+			must(t, set(s, anna, "payments/acme", "tenant", fmt.Sprintf("limit=%d", 1000+i)))
+			pass(200 * time.Millisecond)
+			if i > 8 {
+				f.says(fmt.Sprintf("limit: %d", 1000+i)[:len("limit: 10")], "!limit: 1000,")
+			}
+		}
+		pass(1500 * time.Millisecond)
+		f.says("limit: 1049")
+	})
+}
+
+// What is not understood, or is gone, costs no more than looks.
+func TestFollowDoesNotSpin(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
+		f := follows(t, redis.NewClient(redistest.MiniredisOptions(m)))
+		must(t, set(s, Edit{By: "anna", For: 3 * time.Second}, "payments/acme", "tenant", "limit=100"))
+		pass(2 * time.Second)
+		m.HSet("hw:limits", "v:3", "{")
+		m.HSet("hw:limits", "version", "3:x")
+		pass(10 * time.Second)
+		m.FlushAll()
+		began := m.CommandCount()
+		pass(10 * time.Second)
+		if n := m.CommandCount() - began; n > 30 {
+			t.Errorf("%d commands in 10 s", n)
+		}
+		if f.none == 0 || f.none > 26 || f.bad != 1 {
+			t.Errorf("told of nothing %d times, of what is not understood %d times", f.none, f.bad)
+		}
+	})
+}
+
+// "Renewed every hour by who follows", whether a worker is there or not; where it may not be,
+// that is told once, and tried each minute.
+func TestFollowKeeps(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
+		rdb := redis.NewClient(redistest.MiniredisOptions(m))
+		refused := &refusing{command: "pexpire"}
+		rdb.AddHook(refused)
+		f := follows(t, rdb)
+		stays := func(want time.Duration) {
+			t.Helper()
+			if ttl := m.TTL(s.key); ttl < want-time.Hour-time.Minute || ttl > want {
+				t.Errorf("it stays for %s, want %s", ttl, want)
+			}
+		}
+		pass(150 * time.Minute)
+		stays(fileStays)
+		met := refused.refuse(errors.New("READONLY"))
+		if met > 4 {
+			t.Errorf("it was renewed %d times", met)
+		}
+		pass(time.Hour)
+		if n := refused.refuse(nil) - met; n < 25 || n > 61 || strings.Count(f.log.String(), "could not be renewed") != 1 {
+			t.Errorf("tried %d times, told\n%s", n, f.log)
+		}
+		pass(2 * time.Minute)
+		stays(fileStays)
+		has(t, f.log.String(), "can be renewed again")
+		must(t, set(s, anna, "payments/acme", "tenant", "limit=100"))
+		m.SetTTL(s.key, time.Hour) // somebody who had read the version before was late
+		pass(2 * time.Second)
+		stays(changesStay)
+	})
+}
+
+// refusing counts a command, and refuses it.
+type refusing struct {
+	command string
+
+	mu  sync.Mutex
+	met int
+	by  error
+}
+
+// refuse has the command refused by an error, or no more; it returns how often it was met.
+func (r *refusing) refuse(by error) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.by = by
+	return r.met
+}
+
+func (r *refusing) meet() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.met++
+	return r.by
+}
+
+func (r *refusing) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (r *refusing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == r.command {
+			if err := r.meet(); err != nil {
+				cmd.SetErr(err)
+				return err
+			}
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (r *refusing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// reply is an error that a server answered with.
+type reply string
+
+func (r reply) Error() string { return string(r) }
+func (reply) RedisError()     {}
+
+// docs/operations.md: "Who only follows works without a word": it renews nothing, and says so once
+// when nobody else has done it for long.
+func TestFollowMayOnlyRead(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, m *miniredis.Miniredis, s *Store) {
+		rdb := redis.NewClient(redistest.MiniredisOptions(m))
+		tries := &refusing{command: "pexpire"}
+		tries.refuse(reply("NOPERM this user has no permissions to access one of the keys used as arguments"))
+		rdb.AddHook(tries)
+		f := follows(t, rdb)
+		pass(fileStays/2 - time.Hour)
+		if n := tries.refuse(tries.meet()); n > 13 || strings.Contains(f.log.String(), "WARN") {
+			t.Errorf("tried %d times, told\n%s", n, f.log)
+		}
+		pass(6 * time.Hour)
+		if n := strings.Count(f.log.String(), "WARN"); n != 1 || !strings.Contains(f.log.String(), "expire soon") {
+			t.Errorf("told %d times\n%s", n, f.log)
+		}
+		must(t, s.Keep(t.Context())) // somebody does it, and no more of it
+		pass(fileStays/2 - time.Hour)
+		if n := strings.Count(f.log.String(), "WARN"); n != 1 {
+			t.Errorf("told %d times\n%s", n, f.log)
+		}
+		f.says("limit: 20,")
+	})
+}

@@ -1,0 +1,112 @@
+package policystore
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// Past tells what limits there have been: those that a limiter had in this process, and the
+// versions that a store keeps. It is safe for concurrent use.
+type Past struct {
+	store   *Store
+	limiter *throttle.Limiter
+
+	mu     sync.Mutex
+	asked  time.Time // when the store was asked last
+	known  string    // what stood for its last version then
+	before []*throttle.Policy
+}
+
+// NewPast returns the Past of a store and a limiter. It does no I/O.
+func NewPast(store *Store, limiter *throttle.Limiter) *Past {
+	return &Past{store: store, limiter: limiter}
+}
+
+// NeverAdmitted tells whether a task that the limits refuse now, and why they do, has been
+// refused by all that there were: its scope has never met a rule, or its cost was always above
+// what a rule admits. It is what worker.Config.FailRefused takes.
+//
+// While the store can't be asked the answer is no, so that nothing is lost. Costs one round
+// trip each 400 ms at most, and a few more after each change: the versions that are kept are
+// read again, and stay in memory.
+func (p *Past) NeverAdmitted(ctx context.Context, task throttle.Waiter, why error) bool {
+	for _, before := range p.limiter.EarlierPolicies() {
+		if admits(before, task, why) {
+			return false
+		}
+	}
+	kept, err := p.kept(ctx)
+	if err != nil {
+		return false
+	}
+	for _, before := range kept {
+		if admits(before, task, why) {
+			return false
+		}
+	}
+	return true
+}
+
+// admits tells whether a policy would not have refused a task for the same reason.
+func admits(before *throttle.Policy, task throttle.Waiter, why error) bool {
+	err := task.Check(before)
+	if errors.As(why, new(*throttle.UnmatchedError)) {
+		return !errors.As(err, new(*throttle.UnmatchedError)) && !errors.As(err, new(*throttle.ScopeError))
+	}
+	return err == nil
+}
+
+// kept returns what the versions of the store came to, each when it came into force.
+func (p *Past) kept(ctx context.Context) ([]*throttle.Policy, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.asked.IsZero() && time.Since(p.asked) < look {
+		return p.before, nil
+	}
+	mark, err := p.store.mark(ctx, p.store.rdb)
+	if err != nil {
+		return nil, err
+	}
+	if mark != p.known || p.asked.IsZero() {
+		before, err := p.read(ctx)
+		if err != nil {
+			return nil, err
+		}
+		p.before, p.known = before, mark
+	}
+	p.asked = time.Now()
+	return p.before, nil
+}
+
+// read reads all versions. Those that are not understood tell nothing.
+func (p *Past) read(ctx context.Context) (all []*throttle.Policy, err error) {
+	list, err := p.store.History(ctx)
+	if err != nil {
+		return nil, err
+	}
+	bases := map[string]*throttle.Policy{}
+	for _, v := range list {
+		sum := ""
+		if source := v.source(); source != nil {
+			sum = source.Sum
+		}
+		base := bases[sum]
+		if base == nil {
+			base, err = p.store.base(ctx, p.store.rdb, v)
+			if errors.As(err, new(*DamagedError)) {
+				continue
+			} else if err != nil {
+				return nil, err
+			}
+			bases[sum] = base
+		}
+		if policy, _, err := v.policy(base, v.InForce); err == nil {
+			all = append(all, policy)
+		}
+	}
+	return all, nil
+}

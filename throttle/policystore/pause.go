@@ -1,0 +1,132 @@
+package policystore
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// Pause lets nobody start who spends from scope, "*" for every name, or from what lies
+// below it, from the moment on at which the change is in force and until Edit.For is over:
+// for good without it. They wait in their order, and go on when it ends. A scope that is
+// paused already gets another end; when one that ends is over, what the file says of the
+// scope counts, or that it was resumed. The scope needs no rules. The error is ErrUnchanged
+// where it is paused for good already, a *ConflictError, a *throttle.PolicyError or
+// *throttle.ScopeError for what is no scope, or those of Store. Costs some round trips.
+func (s *Store) Pause(ctx context.Context, e Edit, scope string) (Made, error) {
+	return s.pausing(ctx, e, scope, func(v *draft, is throttle.ScopeConfig, now time.Time) error {
+		if is.Pause == throttle.PauseOn && is.PausedUntil.IsZero() && e.For == 0 {
+			return ErrUnchanged
+		}
+		p := Pause{Scope: scope, Since: now, UpdatedBy: e.By, UpdatedUser: v.User, UpdatedAt: now}
+		if was, is := v.Paused(scope, now); is && was.Resumed {
+			p.ThenResumed = e.For > 0
+		} else if is {
+			p.Since, p.ThenResumed = was.Since, was.ThenResumed && e.For > 0
+		}
+		v.Change = "pause " + scope
+		if e.For > 0 {
+			p.Until = now.Add(e.For)
+			v.Change += " for " + e.For.String()
+		}
+		v.pause(p)
+		return nil
+	})
+}
+
+// NotPausedError says that a scope is not paused itself, so that it cannot be resumed.
+type NotPausedError struct {
+	Scope string
+	Above string // the level above that is paused, empty for none
+}
+
+func (e *NotPausedError) Error() string {
+	text := fmt.Sprintf("policystore: %s is not paused", e.Scope)
+	if e.Above != "" {
+		text += fmt.Sprintf(" itself; %s is, and all that lies below it", e.Above)
+	}
+	return text
+}
+
+// Resume takes the pause of scope back: the file's too, and for one name that of "*". What
+// is paused above or below it stays paused. Its errors are those of Pause, and a
+// *NotPausedError.
+func (s *Store) Resume(ctx context.Context, e Edit, scope string) (Made, error) {
+	e.For = 0
+	return s.pausing(ctx, e, scope, func(v *draft, _ throttle.ScopeConfig, now time.Time) error {
+		policy, err := v.draftPolicy(now)
+		if err != nil {
+			return err
+		}
+		if above, paused := pausedAt(policy, scope); !paused {
+			return &NotPausedError{scope, above}
+		}
+		v.Change = "resume " + scope
+		v.unpause(scope)
+		if policy, err = v.draftPolicy(now); err != nil {
+			return err
+		}
+		if _, still := pausedAt(policy, scope); still { // the file or "*" says so
+			v.pause(Pause{Scope: scope, Resumed: true, Since: now, UpdatedBy: e.By, UpdatedUser: v.User, UpdatedAt: now})
+		}
+		return nil
+	})
+}
+
+// draftPolicy is what a draft comes to over the limits that it began with.
+func (v *draft) draftPolicy(now time.Time) (*throttle.Policy, error) {
+	p, _, err := v.Version.policy(v.base, now)
+	return p, err
+}
+
+// pausedAt tells whether a policy pauses a scope, or a place such as payments/*, and else
+// which level above it.
+func pausedAt(p *throttle.Policy, scope string) (above string, paused bool) {
+	at, err := throttle.ParseScope(scope)
+	if err != nil {
+		_, limits := p.Limits()
+		return "", nodeAt(limits, strings.Split(scope, "/")).Pause == throttle.PauseOn
+	}
+	bounds, _ := p.Match(at) // no rule is no pause
+	for _, b := range bounds {
+		if b.Paused() && b.Scope == at {
+			return "", true
+		}
+		if b.Paused() {
+			above = b.Scope.String()
+		}
+	}
+	return above, false
+}
+
+// pausing changes the pause of one scope. Should somebody else change the same meanwhile,
+// nothing is changed.
+func (s *Store) pausing(ctx context.Context, e Edit, scope string, change func(v *draft, is throttle.ScopeConfig, now time.Time) error) (Made, error) {
+	var made Made
+	if err := e.checkFor(); err != nil {
+		return made, err
+	}
+	if scope == "" {
+		return made, &throttle.ScopeError{Scope: scope, Reason: emptyScope}
+	}
+	var seen Pause // as it was when this change began
+	first := true
+	v, err := s.edit(ctx, e, func(v *draft, policy *throttle.Policy, now time.Time) error {
+		made.PauseBefore, made.PolicyBefore = nil, policy
+		was, said := v.Paused(scope, now)
+		if said {
+			made.PauseBefore = new(was)
+		}
+		if !first && was != seen {
+			return &ConflictError{Now: v.Version}
+		}
+		first, seen = false, was
+		_, limits := policy.Limits()
+		return change(v, nodeAt(limits, strings.Split(scope, "/")), now)
+	})
+	made.Version, made.Policy = v.Version, v.policy
+	return made, err
+}

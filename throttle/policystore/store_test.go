@@ -1,0 +1,539 @@
+package policystore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+)
+
+const file = `
+limits:
+  payments:
+    rules:
+      - {name: account, algorithm: sliding-window, limit: 200, per: 1s}
+    scopes:
+      "*":
+        rules:
+          - {name: tenant, algorithm: token-bucket, limit: 20, per: 1s, burst: 5}
+`
+
+func policyOf(t *testing.T, text string) *throttle.Policy {
+	t.Helper()
+	p, err := throttle.ParsePolicy("limits.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func newStore(t *testing.T) (*Store, *redis.Client) {
+	t.Helper()
+	rdb := redistest.Client(t)
+	return New(rdb, Config{Prefix: redistest.Prefix(t)}), rdb
+}
+
+// withFile is a store that a worker has published the file in.
+func withFile(t *testing.T) (*Store, *redis.Client) {
+	t.Helper()
+	s, rdb := newStore(t)
+	if _, _, err := s.PublishFile(t.Context(), "worker one", policyOf(t, file), nil); err != nil {
+		t.Fatal(err)
+	}
+	return s, rdb
+}
+
+var anna, bert = Edit{By: "anna"}, Edit{By: "bert"}
+
+// now is what the store says now.
+func (s *Store) nowSays(t *testing.T) string {
+	t.Helper()
+	v, err := s.Current(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := s.now(t.Context(), s.rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, _, err := s.Policy(t.Context(), v, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(p.YAML())
+}
+
+func has(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if want, missing := strings.CutPrefix(part, "!"); missing == strings.Contains(text, want) {
+			t.Errorf("%q is missing: %t, in\n%s", want, !missing, text)
+		}
+	}
+}
+
+func TestSetKeepsWhatIsNotGiven(t *testing.T) {
+	t.Parallel()
+	s, _ := withFile(t)
+	made, err := s.Set(t.Context(), anna, "payments/*", "tenant", map[string]string{"limit": "40"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if made.Version.Number != 2 || made.Version.By != "anna" || made.Version.Change != "set payments/* tenant limit=40" ||
+		!strings.Contains(made.RuleBefore, "limit: 20") || made.Rule != "{name: tenant, algorithm: token-bucket, limit: 40, per: 1s, burst: 5}" {
+		t.Errorf("%+v", made)
+	}
+	// One that only "*" has is the scope's own from then on, and keeps what it inherits.
+	if made, err = s.Set(t.Context(), bert, "payments/acme", "tenant", map[string]string{"burst": "9"}); err != nil {
+		t.Fatal(err)
+	}
+	if made.RuleBefore != "" || made.Rule != "{name: tenant, algorithm: token-bucket, limit: 40, per: 1s, burst: 9}" {
+		t.Errorf("%+v", made)
+	}
+	// A rule that is new, in a place that is.
+	if _, err := s.Set(t.Context(), bert, "search/*/images", "plan", map[string]string{"algorithm": "fixed-window", "limit": "7", "per": "1h"}); err != nil {
+		t.Fatal(err)
+	}
+	has(t, s.nowSays(t), "limit: 200", "limit: 40, per: 1s, burst: 5", "limit: 40, per: 1s, burst: 9", "images:", "limit: 7, per: 1h")
+	v, err := s.Current(t.Context())
+	if err != nil || len(v.Rules) != 3 || v.Rules[1].CreatedBy != "bert" && v.Rules[0].CreatedBy != "bert" {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
+
+func TestSetRefuses(t *testing.T) {
+	t.Parallel()
+	s, _ := withFile(t)
+	for want, set := range map[string]func() error{
+		"the least is 0":                 func() error { return set(s, anna, "payments", "account", "limit=-1") },
+		"algorithm is missing":           func() error { return set(s, anna, "payments", "new", "limit=1") },
+		"is not a field of a rule":       func() error { return set(s, anna, "payments", "account", "bursts=1") },
+		"name is empty":                  func() error { return set(s, anna, "payments//x", "account", "algorithm=concurrency", "limit=1") },
+		"scope \"\": is empty":           func() error { return set(s, anna, "", "account", "limit=1") },
+		`"\x1b[2J" is nobody`:            func() error { return set(s, Edit{By: "\x1b[2J"}, "payments", "account", "limit=1") },
+		"needs somebody":                 func() error { return set(s, Edit{By: " "}, "payments", "account", "limit=1") },
+		"meant for version 7":            func() error { return set(s, Edit{By: "anna", IfVersion: 7}, "payments", "account", "limit=1") },
+		"payments has no rule \"x\"":     func() error { _, err := s.Remove(t.Context(), anna, "payments", "x"); return err },
+		"and inherits {name: tenant, al": func() error { _, err := s.Remove(t.Context(), anna, "payments/acme", "tenant"); return err },
+		"it is so already":               func() error { _, err := s.Unset(t.Context(), anna, "payments", "account"); return err },
+		"version 9 of the limits":        func() error { _, err := s.Rollback(t.Context(), anna, 9); return err },
+	} {
+		if err := set(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+	}
+	if v, err := s.Current(t.Context()); err != nil || v.Number != 1 {
+		t.Errorf("a refused change changed something: %+v, %v", v, err)
+	}
+}
+
+// set is Set with its fields as a command line has them.
+func set(s *Store, e Edit, scope, rule string, fields ...string) error {
+	m := map[string]string{}
+	for _, f := range fields {
+		key, value, _ := strings.Cut(f, "=")
+		m[key] = value
+	}
+	_, err := s.Set(context.Background(), e, scope, rule, m)
+	return err
+}
+
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRemoveAndUnset(t *testing.T) {
+	t.Parallel()
+	s, _ := withFile(t)
+	ctx := t.Context()
+	must(t, set(s, anna, "payments/*", "tenant", "limit=40"), set(s, anna, "payments/acme", "tenant", "limit=100"))
+	_, err := s.Remove(ctx, anna, "payments/*", "tenant")
+	must(t, err)
+	has(t, s.nowSays(t), "!limit: 40", "!limit: 20,", "limit: 100")
+	_, err = s.Unset(ctx, bert, "payments/*", "tenant")
+	must(t, err)
+	has(t, s.nowSays(t), "limit: 20,", "limit: 100")
+	_, err = s.Unset(ctx, bert, "payments/acme", "")
+	must(t, err)
+	if got := s.nowSays(t); got != string(policyOf(t, file).YAML()) {
+		t.Error(got)
+	}
+}
+
+func TestForATime(t *testing.T) {
+	t.Parallel()
+	s, _ := withFile(t)
+	must(t, set(s, anna, "payments/acme", "tenant", "limit=100"))
+	must(t, set(s, Edit{By: "bert", For: time.Hour}, "payments/acme", "tenant", "limit=500"))
+	has(t, s.nowSays(t), "limit: 500", "!limit: 100")
+	v, err := s.Current(t.Context())
+	must(t, err)
+	p, next, err := s.Policy(t.Context(), v, v.At.Add(time.Hour-1))
+	must(t, err)
+	has(t, string(p.YAML()), "limit: 500")
+	if !next.Equal(v.At.Add(time.Hour)) {
+		t.Errorf("it changes at %v", next)
+	}
+	p, next, err = s.Policy(t.Context(), v, v.At.Add(time.Hour))
+	must(t, err)
+	has(t, string(p.YAML()), "!limit: 500", "limit: 100") // what was there before it
+	if !next.IsZero() {
+		t.Errorf("then at %v", next)
+	}
+	// What is set for good does not rest on what ends, and comes when that has.
+	must(t, set(s, anna, "payments/acme", "tenant", "burst=2"))
+	has(t, s.nowSays(t), "limit: 500, per: 1s, burst: 5")
+	v, err = s.Current(t.Context())
+	must(t, err)
+	p, _, err = s.Policy(t.Context(), v, v.At.Add(2*time.Hour))
+	must(t, err)
+	has(t, string(p.YAML()), "limit: 100, per: 1s, burst: 2")
+	for _, lasts := range []time.Duration{-time.Second, Notice} {
+		if err := set(s, Edit{By: "bert", For: lasts}, "payments/acme", "tenant", "limit=9"); err == nil {
+			t.Errorf("for %s was taken", lasts)
+		}
+	}
+}
+
+// A change that says what is so already makes no version, and removing what was only set
+// leaves nothing behind.
+func TestNothingIsLeftBehind(t *testing.T) {
+	t.Parallel()
+	s, rdb := withFile(t)
+	if err := set(s, anna, "payments", "account", "limit=200"); !errors.Is(err, ErrUnchanged) {
+		t.Errorf("%v", err)
+	}
+	must(t, set(s, anna, "payments/acme", "tenant", "limit=100"))
+	_, err := s.Remove(t.Context(), anna, "payments/acme", "tenant")
+	must(t, err)
+	v, err := s.Current(t.Context())
+	if err != nil || len(v.Rules) != 0 {
+		t.Errorf("%+v, %v", v.Rules, err)
+	}
+	// One connection is enough, whatever there is to do.
+	options := *rdb.Options()
+	options.PoolSize, options.PoolTimeout = 1, time.Second
+	narrow := redis.NewClient(&options)
+	t.Cleanup(func() { _ = narrow.Close() })
+	must(t, set(&Store{rdb: narrow, key: s.key, most: s.most}, anna, "payments", "account", "limit=7"))
+}
+
+// "A worker that starts with an older file changes nothing", however much was changed since.
+func TestOlderFileIsKnownForLong(t *testing.T) {
+	t.Parallel()
+	s, _ := withFile(t)
+	newer := policyOf(t, strings.Replace(file, "limit: 20,", "limit: 30,", 1))
+	_, _, err := s.PublishFile(t.Context(), "worker two", newer, nil)
+	must(t, err)
+	for i := range Kept + 5 {
+		must(t, set(s, anna, "payments", "account", fmt.Sprintf("limit=%d", i)))
+	}
+	if what, _, err := s.PublishFile(t.Context(), "worker one", policyOf(t, file), nil); what != FileSuperseded || err != nil {
+		t.Errorf("%v, %v", what, err)
+	}
+}
+
+// Back to before there was a file.
+func TestRollbackToNoFile(t *testing.T) {
+	t.Parallel()
+	s, _ := newStore(t)
+	must(t, set(s, anna, "p", "r", "algorithm=concurrency", "limit=1"))
+	_, _, err := s.PublishFile(t.Context(), "worker one", policyOf(t, file), nil)
+	must(t, err)
+	_, err = s.Rollback(t.Context(), anna, 1)
+	must(t, err)
+	has(t, s.nowSays(t), "limit: 1}", "!account")
+	if _, err := s.Rollback(t.Context(), anna, 99); !errors.As(err, new(*VersionError)) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestImportAndRollback(t *testing.T) {
+	t.Parallel()
+	s, _ := withFile(t)
+	ctx := t.Context()
+	must(t, set(s, anna, "payments/acme", "tenant", "limit=100"))
+	other := policyOf(t, "limits:\n  payments: {rules: [{name: account, algorithm: sliding-window, limit: 50, per: 1s}]}\n  mail: {rules: [{name: day, algorithm: fixed-window, limit: 9, per: 24h}]}\n")
+	_, err := s.Import(ctx, bert, other, "other.yaml", false)
+	must(t, err)
+	has(t, s.nowSays(t), "limit: 50", "limit: 9", "limit: 100", "limit: 20")
+	_, err = s.Import(ctx, bert, other, "other.yaml", false)
+	if !errors.Is(err, ErrUnchanged) {
+		t.Errorf("the same again: %v", err)
+	}
+	_, err = s.Import(ctx, bert, other, "other.yaml", true)
+	must(t, err)
+	if got := s.nowSays(t); got != string(other.YAML()) {
+		t.Errorf("replaced:\n%s", got)
+	}
+	// A worker's file does not count any more, until it is unset.
+	what, _, err := s.PublishFile(ctx, "worker one", policyOf(t, strings.Replace(file, "200", "201", 1)), policyOf(t, file))
+	if what != FileNew || err != nil || s.nowSays(t) != string(other.YAML()) {
+		t.Errorf("%v, %v", what, err)
+	}
+	_, err = s.Rollback(ctx, anna, 2)
+	must(t, err)
+	has(t, s.nowSays(t), "limit: 200", "limit: 100", "!limit: 9") // version 2 had the file before
+	_, err = s.Unset(ctx, anna, "", "")
+	must(t, err)
+	has(t, s.nowSays(t), "limit: 201", "!limit: 100")
+	history, err := s.History(ctx)
+	must(t, err)
+	var changes []string
+	for i, v := range history {
+		if v.Number != int64(i+1) || v.At.IsZero() || v.InForce.Sub(v.At) != Notice {
+			t.Errorf("%+v", v)
+		}
+		changes = append(changes, v.By+": "+v.Change)
+	}
+	want := []string{
+		"worker one: publish a limits file", "anna: set payments/acme tenant limit=100", "bert: import other.yaml",
+		"bert: import -replace other.yaml", "worker one: publish a limits file", "anna: rollback 2", "anna: unset everything",
+	}
+	if !slices.Equal(changes, want) {
+		t.Errorf("%q", changes)
+	}
+}
+
+// docs/limits.md: "A worker that starts with an older file changes nothing."
+func TestOlderFileChangesNothing(t *testing.T) {
+	t.Parallel()
+	s, _ := withFile(t)
+	ctx, older := t.Context(), policyOf(t, file)
+	newer := policyOf(t, strings.Replace(file, "limit: 20,", "limit: 30,", 1))
+	publish := func(p, before *throttle.Policy, want Published) {
+		t.Helper()
+		if got, _, err := s.PublishFile(ctx, "worker two", p, before); err != nil || got != want {
+			t.Errorf("%v, %v; want %v", got, err, want)
+		}
+	}
+	publish(older, nil, FileStands)
+	publish(newer, nil, FileNew)
+	publish(older, nil, FileSuperseded) // an older worker starts again
+	publish(newer, older, FileStands)   // and gets the newer file late
+	has(t, s.nowSays(t), "limit: 30")
+	publish(older, newer, FileNew) // somebody puts the file back while workers run
+	publish(older, newer, FileStands)
+	publish(newer, nil, FileSuperseded)
+	has(t, s.nowSays(t), "limit: 20")
+}
+
+// docs/limits.md: "Two people who change limits at once cannot silently undo each other."
+func TestTwoAtOnce(t *testing.T) {
+	t.Parallel()
+	s, _ := withFile(t)
+	var wg sync.WaitGroup
+	errs := make([]error, 8)
+	for i := range errs {
+		wg.Go(func() { errs[i] = set(s, anna, "payments/t"+fmt.Sprint(i), "tenant", "limit=1"+fmt.Sprint(i)) })
+	}
+	wg.Wait()
+	must(t, errs...) // each of a rule of its own: all are made
+	for i := range errs {
+		has(t, s.nowSays(t), fmt.Sprintf("limit: 1%d,", i))
+	}
+	v, err := s.Current(t.Context())
+	if err != nil || v.Number != 9 {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
+
+// The change of one is being made when somebody else changes the same rule.
+func TestSomebodyElseIsQuicker(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		others func(s *Store) error
+		edit   func(s *Store) error
+		want   string
+	}{
+		"the same rule": {
+			func(s *Store) error { return set(s, bert, "payments", "account", "limit=7") },
+			func(s *Store) error { return set(s, anna, "payments", "account", "limit=9") }, `"set payments account limit=7" by "bert"`,
+		},
+		"another rule": {
+			func(s *Store) error { return set(s, bert, "payments", "other", "algorithm=concurrency", "limit=7") },
+			func(s *Store) error { return set(s, anna, "payments", "account", "limit=9") }, "",
+		},
+		"everything": {
+			func(s *Store) error { return set(s, bert, "payments", "other", "algorithm=concurrency", "limit=7") },
+			func(s *Store) error { _, err := s.Unset(context.Background(), anna, "", ""); return err }, `"set payments other algorithm=concurrency limit=7" by "bert"`,
+		},
+		"the same pause": {
+			func(s *Store) error {
+				return errors.Join(set(s, bert, "payments", "account", "limit=7"), paused(s, bert, "payments"))
+			},
+			func(s *Store) error { return paused(s, Edit{By: "anna", For: time.Hour}, "payments") }, `"pause payments" by "bert"`,
+		},
+		"a rule of what is paused": {
+			func(s *Store) error { return set(s, bert, "payments", "account", "limit=7") },
+			func(s *Store) error { return paused(s, anna, "payments") }, "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, rdb := withFile(t)
+			must(t, set(s, anna, "payments/acme", "tenant", "limit=100"))
+			hasty := &meddler{do: func() { must(t, c.others(s)) }}
+			own := redis.NewClient(rdb.Options())
+			t.Cleanup(func() { _ = own.Close() })
+			own.AddHook(hasty)
+			err := c.edit(&Store{rdb: own, key: s.key, most: s.most})
+			if c.want == "" {
+				must(t, err)
+				return
+			}
+			if !errors.As(err, new(*ConflictError)) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "nothing was changed") {
+				t.Errorf("%v", err)
+			}
+			has(t, s.nowSays(t), "limit: 7", "!limit: 9")
+		})
+	}
+}
+
+// meddler changes something before the first transaction is carried out.
+type meddler struct {
+	once sync.Once
+	do   func()
+}
+
+func (*meddler) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (*meddler) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (m *meddler) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		m.once.Do(m.do)
+		return next(ctx, cmds)
+	}
+}
+
+func TestDamaged(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		field, text, want string
+	}{
+		"a version that is no number": {currentField, "x", `its version is "x"`},
+		"a version that is not there": {currentField, "5", "version 5 of the limits in Redis: it is not there"},
+		"no JSON":                     {"v:1", "{", "version 1 of the limits in Redis: it is not understood"},
+		"a field that is unknown":     {"v:1", `{"format":1,"version":1,"later":true}`, `unknown field "later"`},
+		"another format":              {"v:1", `{"format":2,"version":1}`, "it has format 2, and this program knows format 1"},
+		"another number":              {"v:1", `{"format":1,"version":2}`, "it says that it is version 2"},
+		"more than one":               {"v:1", `{"format":1,"version":1}{}`, "something follows it"},
+		"a rule that is unknown":      {"v:1", `{"format":1,"version":1,"rules":[{"scope":"p","name":"r","rule":"{name: r, algorithm: later, limit: 1}"}]}`, "rule r of p:1:22: algorithm is \"later\""},
+		"no text":                     {"v:1", `{"format":1,"version":1,"file":{"sum":"ab"}}`, "its text is not there"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, rdb := withFile(t)
+			rdb.HSet(t.Context(), s.key, c.field, c.text)
+			v, err := s.Current(t.Context())
+			if err == nil {
+				_, _, err = s.Policy(t.Context(), v, time.Now())
+			}
+			if !errors.As(err, new(*DamagedError)) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v; want %q", err, c.want)
+			}
+			if err := set(s, anna, "payments", "account", "limit=1"); !errors.As(err, new(*DamagedError)) {
+				t.Errorf("changed: %v", err)
+			}
+		})
+	}
+}
+
+func TestNothingThere(t *testing.T) {
+	t.Parallel()
+	s, rdb := newStore(t)
+	if _, err := s.Current(t.Context()); !errors.Is(err, ErrNone) {
+		t.Error(err)
+	}
+	must(t, s.Keep(t.Context()))
+	if n := rdb.Exists(t.Context(), s.key).Val(); n != 0 {
+		t.Error("Keep made a key")
+	}
+	must(t, set(s, anna, "p/*", "r", "algorithm=concurrency", "limit=1")) // without any file
+	has(t, s.nowSays(t), "limit: 1")
+	_ = rdb.Close()
+	_, err := s.Current(t.Context())
+	if !errors.Is(err, throttle.ErrUnavailable) {
+		t.Error(err)
+	}
+	if err := set(s, anna, "p/*", "r", "limit=1"); !errors.Is(err, throttle.ErrUnavailable) {
+		t.Error(err)
+	}
+}
+
+// docs/keys.md: a file alone for a day, all else for a year.
+func TestStays(t *testing.T) {
+	t.Parallel()
+	s, rdb := withFile(t)
+	stays := func(want time.Duration) {
+		t.Helper()
+		if got := rdb.PTTL(t.Context(), s.key).Val(); got > want || got < want-time.Minute {
+			t.Errorf("%v, want %v", got, want)
+		}
+	}
+	stays(fileStays)
+	must(t, set(s, anna, "payments", "account", "limit=1"))
+	stays(changesStay)
+	_, err := s.Unset(t.Context(), anna, "", "")
+	must(t, err)
+	stays(changesStay) // the history of it has no other copy
+	rdb.PExpire(t.Context(), s.key, time.Minute)
+	must(t, s.Keep(t.Context()))
+	stays(changesStay)
+}
+
+// The history has a bound, and so has what it takes.
+func TestHistoryEnds(t *testing.T) {
+	t.Parallel()
+	s, rdb := withFile(t)
+	for i := range Kept + 5 {
+		must(t, set(s, anna, "payments", "account", fmt.Sprintf("limit=%d", i)))
+	}
+	history, err := s.History(t.Context())
+	must(t, err)
+	if len(history) != Kept || history[0].Number != 7 {
+		t.Errorf("%d kept, from %d", len(history), history[0].Number)
+	}
+	has(t, s.nowSays(t), fmt.Sprintf("limit: %d,", Kept+4))
+	// Sources that no version needs go with it, and the oldest when all are too large.
+	s.most = 20_000
+	for i := range 6 {
+		text := "limits: {big: {scopes: {"
+		for j := range 80 {
+			text += fmt.Sprintf("t%d: {rules: [{name: r, algorithm: concurrency, limit: %d}]}, ", j, i)
+		}
+		_, err := s.Import(t.Context(), anna, policyOf(t, text+"}}}"), "big.yaml", true)
+		must(t, err)
+	}
+	if used := rdb.MemoryUsage(t.Context(), s.key, 0).Val(); used > int64(s.most)*3/2 {
+		t.Errorf("%d bytes", used)
+	}
+	if history, err = s.History(t.Context()); err != nil || len(history) < 2 || len(history) > 5 {
+		t.Errorf("%d kept, %v", len(history), err)
+	}
+	has(t, s.nowSays(t), "limit: 5}")
+}
+
+// Who reads of a conflict sees whom Redis names, and no more than that reaches the terminal.
+func TestConflictEscapes(t *testing.T) {
+	t.Parallel()
+	err := &ConflictError{Now: Version{Number: 3, By: "\x1b[2J\u202eeve\u009b", Change: "set \x1b]0;x\a"}}
+	for _, r := range err.Error() {
+		if !unicode.IsPrint(r) {
+			t.Fatalf("%q has %U", err.Error(), r)
+		}
+	}
+	has(t, err.Error(), `by "\x1b[2J\u202eeve\u009b" at`)
+}

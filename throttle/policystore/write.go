@@ -1,0 +1,224 @@
+package policystore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/throttle"
+)
+
+// draft is a version that is being made.
+type draft struct {
+	Version
+	texts  map[string][]byte // of its new sources, by their sums
+	base   *throttle.Policy  // what the version before lies over
+	number int64             // of the version before
+	policy *throttle.Policy  // what it comes to
+}
+
+// tries is how often a change is made again that others were quicker than.
+const tries = 20
+
+// edit makes the next version out of the one that stands there, and writes it unless
+// somebody else was quicker: then it is made again from what stands there by then. What
+// it made is returned with every error of change too.
+func (s *Store) edit(ctx context.Context, e Edit, change func(v *draft, policy *throttle.Policy, now time.Time) error) (draft, error) {
+	if strings.TrimSpace(e.By) == "" || strings.ContainsFunc(e.By, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return draft{}, fmt.Errorf("policystore: a change needs somebody whom it is by, in printable characters, and %.40q is nobody", e.By)
+	}
+	var v draft
+	for range tries {
+		var declined error // says itself what is wrong
+		err := s.rdb.Watch(ctx, func(tx *redis.Tx) error {
+			if v, declined = s.next(ctx, tx, e, change); declined != nil {
+				return declined
+			}
+			return s.write(ctx, tx, &v)
+		}, s.key)
+		switch {
+		case refused(err):
+			return v, fmt.Errorf("%w: %w", ErrNotPermitted, err)
+		case err == nil || declined != nil:
+			return v, declined
+		case !errors.Is(err, redis.TxFailedErr):
+			return v, unavailable(ctx, "change", err)
+		}
+	}
+	now, err := s.Current(ctx)
+	if err != nil {
+		return v, err
+	}
+	return v, &ConflictError{Now: now}
+}
+
+// next makes the next version. All that it rests on is read on the connection that
+// watches.
+func (s *Store) next(ctx context.Context, tx *redis.Tx, e Edit, change func(*draft, *throttle.Policy, time.Time) error) (draft, error) {
+	now, err := s.now(ctx, tx)
+	if err != nil {
+		return draft{}, err
+	}
+	before, hash, err := s.before(ctx, tx)
+	if err != nil {
+		return draft{}, err
+	}
+	user, err := whoAmI(ctx, tx)
+	if err != nil {
+		return draft{}, err
+	}
+	v := draft{Version: before.clone(), texts: map[string][]byte{}, number: before.Number}
+	if e.IfVersion > 0 && e.IfVersion != before.Number {
+		return v, &ConflictError{Want: e.IfVersion, Now: before}
+	}
+	if v.base, err = s.base(ctx, tx, before); err != nil {
+		return v, err
+	}
+	v.User = user
+	policy, _, err := before.policy(v.base, now)
+	if err != nil {
+		return v, &DamagedError{before.Number, err}
+	}
+	if err := change(&v, policy, now); err != nil {
+		v.Version, v.policy = before, policy
+		return v, err
+	}
+	v.Number, v.At, v.InForce, v.By = before.Number+1, now, now.Add(Notice), e.By
+	v.Prev = hash
+	v.expire(now)
+	v.Edited = v.Edited || v.Imported != nil || v.live() > 0
+	return v, s.check(ctx, tx, &v, now)
+}
+
+// before is the version that stands there, the zero Version for none, and its hash as it was when it
+// was written: should somebody have changed its text since, the chain shows it.
+func (s *Store) before(ctx context.Context, tx *redis.Tx) (v Version, hash string, err error) {
+	mark, err := s.mark(ctx, tx)
+	if err != nil || mark == "" {
+		return v, "", err
+	}
+	if v, err = s.marked(ctx, tx, mark); err != nil {
+		return v, "", err
+	}
+	if _, hash, err = readMark(mark); hash == "" {
+		hash = v.Hash
+	}
+	return v, hash, err
+}
+
+// whoAmI is the Redis user of the connection, empty where the server does not say.
+func whoAmI(ctx context.Context, tx *redis.Tx) (string, error) {
+	user, err := tx.ACLWhoAmI(ctx).Result()
+	var answer redis.Error
+	if errors.As(err, &answer) {
+		return "", nil // it knows no users, or this one may not ask
+	}
+	if err != nil {
+		return "", unavailable(ctx, "ask for the user who changes", err)
+	}
+	return user, nil
+}
+
+// check works out what a draft comes to, and refuses one that says what limits may not.
+func (s *Store) check(ctx context.Context, tx *redis.Tx, v *draft, now time.Time) error {
+	source := v.source()
+	var policy *throttle.Policy
+	var err error
+	if source != nil && v.texts[source.Sum] != nil {
+		policy, err = throttle.ParsePolicy("the limits", v.texts[source.Sum])
+	} else {
+		policy, err = s.base(ctx, tx, v.Version)
+	}
+	if err != nil {
+		return err
+	}
+	v.policy, _, err = v.Version.policy(policy, now)
+	return err
+}
+
+// write writes a draft, and lets the oldest go. What is watched has not changed since.
+func (s *Store) write(ctx context.Context, tx *redis.Tx, v *draft) error {
+	text, err := v.encode()
+	if err != nil {
+		return err
+	}
+	v.Hash = sumOf([]byte(text))
+	all, err := tx.HGetAll(ctx, s.key).Result()
+	if err != nil {
+		return err
+	}
+	gone := s.outlived(all, v, len(text))
+	cmds, err := tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		for sum, source := range v.texts {
+			p.HSet(ctx, s.key, sourceField+sum, source)
+		}
+		p.HSet(ctx, s.key, fieldOf(v.Number), text, currentField, markOf(v.Number, text))
+		if len(gone) > 0 {
+			p.HDel(ctx, s.key, gone...)
+		}
+		p.PExpire(ctx, s.key, v.stays())
+		return nil
+	})
+	for _, cmd := range cmds {
+		if refused(cmd.Err()) {
+			return cmd.Err() // the reason; EXEC says only that there was one
+		}
+	}
+	return err
+}
+
+// outlived are the fields of versions that are too many, or too large together, and of
+// the sources that none of the others needs.
+func (s *Store) outlived(all map[string]string, v *draft, size int) (gone []string) {
+	needed := map[string]bool{}
+	for _, sum := range v.sources() {
+		needed[sum] = true
+	}
+	for sum, text := range v.texts {
+		all[sourceField+sum] = string(text)
+	}
+	for _, n := range newestFirst(all) {
+		text := all[fieldOf(n)]
+		before, err := readVersion(n, text)
+		size += len(text)
+		for _, sum := range before.sources() {
+			if !needed[sum] {
+				size += len(all[sourceField+sum])
+			}
+		}
+		if err != nil || v.Number-n >= Kept || size > s.most {
+			gone = append(gone, fieldOf(n))
+			size = max(size, s.most) // all that are older go too
+			continue
+		}
+		for _, sum := range before.sources() {
+			needed[sum] = true
+		}
+	}
+	for field := range all {
+		if sum, is := strings.CutPrefix(field, sourceField); is && !needed[sum] {
+			gone = append(gone, field)
+		}
+	}
+	return gone
+}
+
+func newestFirst(all map[string]string) (numbers []int64) {
+	for field := range all {
+		if digits, is := strings.CutPrefix(field, versionField); is {
+			if n, err := strconv.ParseInt(digits, versionFormat, 64); err == nil {
+				numbers = append(numbers, n)
+			}
+		}
+	}
+	slices.Sort(numbers)
+	slices.Reverse(numbers)
+	return numbers
+}

@@ -1,0 +1,267 @@
+package upstream
+
+import (
+	"cmp"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	maxName   = 64   // bytes of a Quota's Name, Unit and Source
+	maxFields = 64   // fields of an answer that are read
+	maxValues = 8    // values of a field
+	maxValue  = 1024 // bytes of a value
+)
+
+// A field is a header field that may tell of a limit.
+type field struct {
+	name   string // lower case, "rate-limit" written as "ratelimit"
+	key    string // as in the header
+	values []string
+}
+
+// collect picks these fields out, sorted, so that nothing depends on the order
+// of a map.
+func collect(header http.Header) []field {
+	var found []field
+	for key, values := range header {
+		if isOurs(key) {
+			name := strings.Replace(strings.ToLower(key), "rate-limit", "ratelimit", 1)
+			found = append(found, field{name, key, values[:min(len(values), maxValues)]})
+		}
+	}
+	slices.SortFunc(found, func(a, b field) int {
+		return cmp.Or(strings.Compare(a.name, b.name), strings.Compare(a.key, b.key))
+	})
+	return joinSame(found[:min(len(found), maxFields)])
+}
+
+// joinSame makes one field of X-RateLimit-Limit and X-Rate-Limit-Limit, and of
+// names that differ in case.
+func joinSame(fields []field) []field {
+	joined := fields[:0]
+	for _, f := range fields {
+		if last := len(joined) - 1; last >= 0 && joined[last].name == f.name {
+			all := slices.Concat(joined[last].values, f.values) // never into the header's own
+			joined[last].values = all[:min(len(all), maxValues)]
+			continue
+		}
+		joined = append(joined, f)
+	}
+	return joined
+}
+
+// isOurs is asked of every name of every answer: it does not allocate.
+func isOurs(key string) bool {
+	for i := range len(key) {
+		if key[i]|0x20 == 'r' && (hasPrefixFold(key[i:], "ratelimit") ||
+			hasPrefixFold(key[i:], "rate-limit") || hasPrefixFold(key[i:], "retry-after")) {
+			return true
+		}
+	}
+	for i := range prefixes {
+		if hasPrefixFold(key, prefixes[i].prefix) {
+			return true
+		}
+	}
+	return strings.EqualFold(key, shopifyField)
+}
+
+func hasPrefixFold(s, prefix string) bool {
+	return len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix)
+}
+
+func valuesOf(fields []field, name string) []string {
+	for i := range fields {
+		if fields[i].name == name {
+			return fields[i].trimmed()
+		}
+	}
+	return nil
+}
+
+// trimmed returns the values that are short enough to be read whole.
+func (f *field) trimmed() []string {
+	values := make([]string, 0, len(f.values))
+	for _, v := range f.values {
+		if v = strings.Trim(v, " \t"); len(v) <= maxValue {
+			values = append(values, v)
+		}
+	}
+	return values
+}
+
+// members reads the values as one list.
+func (f *field) members() []member {
+	var all []member
+	for _, v := range f.values {
+		all = append(all, members(v[:min(len(v), maxValue)], len(v) <= maxValue)...)
+	}
+	return all
+}
+
+// A role is what a field tells of its quota.
+type role byte
+
+const (
+	noRole role = iota
+	limitRole
+	remainingRole
+	usedRole
+	resetRole      // when it is whole again, in one of many forms
+	resetAfterRole // the same as a wait: more exact, and no clock comes in
+	windowRole     // length of the window, in milliseconds
+	nameRole
+)
+
+var roles = map[string]role{
+	"limit": limitRole, "max": limitRole, "remaining": remainingRole,
+	"used": usedRole, "observed": usedRole,
+	"reset": resetRole, "resettime": resetRole, "reset-after": resetAfterRole,
+	"interval-milliseconds": windowRole, "resource": nameRole, "name": nameRole,
+}
+
+// windows are the words for one. A month and a year are the longest that there
+// are, so that a limit over them is never taken for a higher rate than it is.
+var windows = map[string]time.Duration{
+	"second": time.Second, "secondly": time.Second, "minute": time.Minute, "minutely": time.Minute,
+	"hour": time.Hour, "hourly": time.Hour, "day": day, "daily": day, "week": 7 * day, "weekly": 7 * day,
+	"month": 31 * day, "monthly": 31 * day, "year": 366 * day, "yearly": 366 * day,
+}
+
+// units are those that APIs write in more than one way.
+var units = map[string]string{
+	"": "requests", "request": "requests", "req": "requests", "token": "tokens",
+}
+
+// prefixes are those of fields in this form that do not say ratelimit.
+var prefixes = []struct{ prefix, source, window string }{
+	{"anthropic-priority-", "anthropic-priority", ""},
+	{"x-app-limit-24hour-", "x-app-limit", "-day"},
+	{"x-user-limit-24hour-", "x-user-limit", "-day"},
+}
+
+// A subject is the quota that a field speaks of, as the field's name has it.
+type subject struct {
+	source string
+	unit   string
+	byUnit bool // the name says the unit
+	window time.Duration
+}
+
+// parseName understands <source>-<role>-<unit>-<window> and
+// <source>-<unit>-<window>-<role>, of which unit and window may be missing.
+func parseName(name string) (subject, role) {
+	source, rest := cutSource(name)
+	if !isWord(source) {
+		return subject{}, noRole
+	}
+	part, r := cutRole(rest)
+	s := subject{source: source}
+	part, s.window = cutWindow(part)
+	if s.unit = unitOf(part); s.unit == "" || hasRole(part) {
+		return subject{}, noRole
+	}
+	s.byUnit = part != ""
+	return s, r
+}
+
+// cutSource cuts x-ratelimit-limit-tokens into x-ratelimit and limit-tokens.
+func cutSource(name string) (source, rest string) {
+	for _, p := range prefixes {
+		if rest, ok := strings.CutPrefix(name, p.prefix); ok {
+			return p.source, rest + p.window
+		}
+	}
+	const word = "ratelimit"
+	at := strings.Index(name, word)
+	if at < 0 || at > 0 && name[at-1] != '-' {
+		return "", ""
+	}
+	source, rest = name[:at+len(word)], name[at+len(word):]
+	if rest != "" && rest[0] != '-' {
+		return "", ""
+	}
+	return source, strings.TrimPrefix(rest, "-")
+}
+
+// cutRole cuts limit-tokens and tokens-limit into tokens and its role. A window
+// alone (daily), and nothing at all, are a limit too.
+func cutRole(rest string) (part string, r role) {
+	if rest == "" || strings.HasSuffix(rest, "ly") && windows[rest] != 0 {
+		return rest, limitRole
+	}
+	if r := roles[rest]; r != noRole {
+		return "", r
+	}
+	words := strings.Split(rest, "-")
+	first, last := words[0], words[len(words)-1]
+	switch {
+	case strings.HasSuffix(rest, "-reset-after"):
+		return strings.TrimSuffix(rest, "-reset-after"), resetAfterRole
+	case strings.HasPrefix(rest, "reset-after-"):
+		return strings.TrimPrefix(rest, "reset-after-"), resetAfterRole
+	case roles[first] != noRole && roles[first] != nameRole:
+		return rest[len(first)+1:], roles[first]
+	case roles[last] != noRole && roles[last] != nameRole:
+		return rest[:len(rest)-len(last)-1], roles[last]
+	}
+	return rest, noRole
+}
+
+// cutWindow cuts a window's word off either end: videos-minute, daily-requests.
+func cutWindow(part string) (rest string, length time.Duration) {
+	if at := strings.LastIndexByte(part, '-'); windows[part[at+1:]] != 0 {
+		length, rest = windows[part[at+1:]], part[:max(at, 0)]
+		if rest == "per" {
+			return "", length
+		}
+		return strings.TrimSuffix(rest, "-per"), length
+	}
+	if first, rest, _ := strings.Cut(part, "-"); windows[first] != 0 {
+		return rest, windows[first]
+	}
+	return part, 0
+}
+
+func hasRole(part string) bool {
+	return slices.ContainsFunc(strings.Split(part, "-"), func(word string) bool { return roles[word] != noRole })
+}
+
+// unitOf returns the one way to write a unit, "" for what is none.
+func unitOf(s string) string {
+	s = strings.ToLower(s)
+	if one, ok := units[s]; ok {
+		return one
+	}
+	if !isWord(s) {
+		return ""
+	}
+	return s
+}
+
+func isWord(s string) bool {
+	for i := range len(s) {
+		if !isUnitChar(s[i]) {
+			return false
+		}
+	}
+	return len(s) <= maxName && strings.Trim(s, "-_.") != ""
+}
+
+func isUnitChar(c byte) bool {
+	return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '-' || c == '_' || c == '.'
+}
+
+// printable cuts a name to its bound, and returns "" for one that is not
+// printable ASCII.
+func printable(s string) string {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return ""
+		}
+	}
+	return s[:min(len(s), maxName)]
+}

@@ -1,0 +1,116 @@
+// Package answers reads what an API's HTTP answer says about its limits: when to
+// come back, and how much of which quota is left.
+//
+// It knows Retry-After and its forms in milliseconds, RateLimit and
+// RateLimit-Policy of the IETF draft (draft-ietf-httpapi-ratelimit-headers) in
+// the current form and in earlier ones, the X-RateLimit family, quotas by unit
+// (tokens, requests) and by window (minute, day), and some vendors' own fields.
+// docs/vendor.md lists them and says how ambiguous ones are decided.
+//
+// What it does not understand it leaves out: a value that makes no sense never
+// becomes a wait. It does no I/O and has no clock; what follows from an answer is
+// its caller's business.
+package upstream
+
+import (
+	"net/http"
+	"time"
+)
+
+// MaxWait bounds Advice.Retry and Quota.Reset: a longer one is cut to MaxWait, so
+// a wait of exactly MaxWait says "that long or longer".
+const MaxWait = 31 * day
+
+// MaxQuotas is the most quotas that an Advice has.
+const MaxQuotas = 16
+
+// Unknown is the Limit, Remaining or Reset of a Quota of which the answer does
+// not tell it.
+const Unknown = -1
+
+const day = 24 * time.Hour
+
+// Hint is what one answer says. The zero Advice says nothing.
+type Hint struct {
+	// Host is the host that answered, HOST:PORT; see throttle.HostOf. Empty where the caller answers
+	// for it. Read leaves it empty.
+	Host string
+
+	// Limited says that the call was refused for a limit: a 429, or a 503 that
+	// says when to come back. A limit under another status, such as GitHub's
+	// 403, is not seen here but in Quotas, where one has nothing left.
+	Limited bool
+
+	// Retry is how long from now the API asks to stay away: 0 to MaxWait, and
+	// meaningless unless RetryKnown. It comes from the answer's Retry-After,
+	// under any status from 400 to 599: where the answer is not Limited it
+	// speaks of this one call, not of a limit. For a Limited answer without one,
+	// it is the longest Reset of the quotas that have nothing left.
+	Retry      time.Duration
+	RetryKnown bool
+
+	// Quotas are the limits that the answer tells, at most MaxQuotas, in an
+	// order that depends on nothing but what it says: the IETF draft's first,
+	// then by unit, window and name.
+	Quotas []Quota
+}
+
+// Quota is one limit as the answer tells it. Limit or Remaining is known.
+type Quota struct {
+	// Name is the policy's name in the IETF draft, or what the vendor calls the
+	// limit ("core"); "" where it has none. At most 64 bytes of printable ASCII.
+	Name string
+
+	// Unit is what is counted, in lower case: "requests" where nothing else is
+	// said, "tokens", "input-tokens", "content-bytes", "concurrent-requests".
+	// At most 64 bytes of a-z, 0-9, '-', '_' and '.'.
+	Unit string
+
+	Limit     int64         // units in a window, 1 to 2^53-1, or Unknown
+	Remaining int64         // units left, 0 to 2^53-1, or Unknown; may exceed Limit
+	Reset     time.Duration // from now until it is whole again, 0 to MaxWait, or Unknown
+	Window    time.Duration // length of the window, at most 366 days; 0 where it is not told
+
+	// Source is the family of the header fields that told it, for logs:
+	// "ratelimit" (the IETF draft), "x-ratelimit", "anthropic-ratelimit". It is
+	// at most 64 bytes of printable ASCII.
+	Source string
+}
+
+// Read reads an answer's status and header. Waits are counted from the answer's
+// own Date where it has one that makes sense, so that a local clock that is off
+// does not matter, and else from now.
+//
+// It neither keeps nor changes header, and is safe for concurrent use as long as
+// nobody writes to it. An answer without any such field costs one pass over the
+// header's names, about half a microsecond, and allocates nothing; one with them
+// costs some microseconds. At most 64 fields are read, of each 8 values of 1 KiB.
+func Read(status int, header http.Header, now time.Time) Hint {
+	advice := Hint{Limited: status == http.StatusTooManyRequests}
+	fields := collect(header)
+	if len(fields) == 0 {
+		return advice
+	}
+	c := clockOf(header, now)
+	if 400 <= status && status <= 599 {
+		advice.Retry, advice.RetryKnown = c.retry(fields)
+	}
+	if status == http.StatusServiceUnavailable {
+		advice.Limited = advice.RetryKnown
+	}
+	advice.Quotas = c.quotas(fields)
+	if advice.Limited && !advice.RetryKnown {
+		advice.Retry, advice.RetryKnown = longestReset(advice.Quotas)
+	}
+	return advice
+}
+
+// longestReset returns when the last of the exhausted quotas is whole again.
+func longestReset(quotas []Quota) (wait time.Duration, known bool) {
+	for _, q := range quotas {
+		if q.Remaining == 0 && q.Reset != Unknown {
+			wait, known = max(wait, q.Reset), true
+		}
+	}
+	return wait, known
+}

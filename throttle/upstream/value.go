@@ -1,0 +1,210 @@
+package upstream
+
+import (
+	"net/http"
+	"strings"
+	"time"
+)
+
+const (
+	maxNumber = 1<<53 - 1 // what a double holds exactly, as most APIs' own numbers are
+	maxSpan   = 366 * day // no window or reset that makes sense is longer
+
+	// A number of seconds from epochFrom on and below epochTo is a moment
+	// (2001 to 2286). A thousand times that is one in milliseconds.
+	epochFrom = 1e9
+	epochTo   = 1e10
+)
+
+// decimal reads ASCII digits with at most one fraction: the whole part, which
+// stops at maxNumber+1, and the fraction in billionths, rounded up.
+func decimal(s string) (whole, billionths int64, ok bool) {
+	digits, fraction, dot := strings.Cut(s, ".")
+	if !isDigits(digits) || dot && !isDigits(fraction) {
+		return 0, 0, false
+	}
+	for i := range len(digits) {
+		whole = min(whole*10+int64(digits[i]-'0'), maxNumber+1)
+	}
+	for i := range 9 {
+		billionths *= 10
+		if i < len(fraction) {
+			billionths += int64(fraction[i] - '0')
+		}
+	}
+	if len(fraction) > 9 && strings.Trim(fraction[9:], "0") != "" {
+		billionths++
+	}
+	return whole, billionths, true
+}
+
+func isDigits(s string) bool {
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// count reads a number of units, dropping its fraction.
+func count(s string) (n int64, ok bool) {
+	n, _, ok = decimal(s)
+	return n, ok && n <= maxNumber
+}
+
+// span returns a decimal number of units of time, rounded up to the nanosecond
+// and held within limit.
+func span(whole, billionths int64, unit, limit time.Duration) time.Duration {
+	if whole > int64(limit/unit) {
+		return limit
+	}
+	var part time.Duration
+	if unit >= time.Second {
+		part = time.Duration(billionths) * (unit / time.Second)
+	} else {
+		part = (time.Duration(billionths)*unit + time.Second - 1) / time.Second
+	}
+	return min(time.Duration(whole)*unit+part, limit)
+}
+
+// window reads the length of a window in seconds or milliseconds, 0 for one that
+// makes no sense.
+func window(s string, unit time.Duration) time.Duration {
+	whole, billionths, ok := decimal(s)
+	if !ok || whole > int64(maxSpan/unit) {
+		return 0
+	}
+	return span(whole, billionths, unit, maxSpan)
+}
+
+var durationUnits = map[string]time.Duration{
+	"d": day, "h": time.Hour, "m": time.Minute, "s": time.Second,
+	"ms": time.Millisecond, "us": time.Microsecond, "µs": time.Microsecond, "ns": time.Nanosecond,
+}
+
+// duration reads numbers with their units, such as 6m0s, 7.66s and 1d2h; what is
+// longer than maxSpan becomes a little more than that.
+func duration(s string) (d time.Duration, ok bool) {
+	const long = maxSpan + 1
+	for ok = s != ""; s != ""; {
+		digits := strings.IndexFunc(s, func(r rune) bool { return r != '.' && (r < '0' || r > '9') })
+		if digits < 1 {
+			return 0, false
+		}
+		whole, billionths, isNumber := decimal(s[:digits])
+		s = s[digits:]
+		name := s
+		if end := strings.IndexAny(s, "0123456789."); end >= 0 {
+			name = s[:end]
+		}
+		unit := durationUnits[name]
+		if !isNumber || unit == 0 {
+			return 0, false
+		}
+		d, s = min(d+span(whole, billionths, unit, long), long), s[len(name):]
+	}
+	return d, ok
+}
+
+// date reads a date of HTTP in its three forms, or one of RFC 3339.
+func date(s string) (time.Time, bool) {
+	at, err := http.ParseTime(s)
+	if err != nil {
+		at, err = time.Parse(time.RFC3339, s)
+	}
+	return at, err == nil
+}
+
+// A clock turns moments into waits: it is the time that it was where the answer
+// was written.
+type clock struct{ now time.Time }
+
+// clockOf takes the answer's Date, if it is of a time in which a server with a
+// clock can live.
+func clockOf(header http.Header, now time.Time) clock {
+	if at, err := http.ParseTime(header.Get("Date")); err == nil && epochFrom <= at.Unix() && at.Unix() < epochTo {
+		return clock{at}
+	}
+	return clock{now}
+}
+
+// until returns how long it is until at, 0 for what has gone by.
+func (c clock) until(at time.Time) time.Duration { return max(at.Sub(c.now), 0) }
+
+// reset reads when a quota is whole again: a duration with units, a date, or a
+// number whose size tells what it is: seconds from now up to MaxWait, seconds
+// since 1970, or milliseconds since 1970. A number of any other size, and what
+// is more than a year ahead, is not understood.
+func (c clock) reset(s string) (wait time.Duration, ok bool) {
+	if whole, billionths, isNumber := decimal(s); isNumber {
+		wait, ok = c.number(whole, billionths)
+	} else if at, isDate := date(s); isDate {
+		wait, ok = c.until(at), true
+	} else {
+		wait, ok = duration(s)
+	}
+	return min(wait, MaxWait), ok && wait <= maxSpan
+}
+
+func (c clock) number(whole, billionths int64) (time.Duration, bool) {
+	switch {
+	case whole <= int64(MaxWait/time.Second):
+		return span(whole, billionths, time.Second, MaxWait), true
+	case epochFrom <= whole && whole < epochTo:
+		return c.until(time.Unix(whole, billionths)), true
+	case epochFrom*1000 <= whole && whole < epochTo*1000:
+		return c.until(time.UnixMilli(whole).Add(span(0, billionths, time.Millisecond, day))), true
+	}
+	return 0, false
+}
+
+// retry reads when to come back. The forms in milliseconds are the more exact,
+// so they go first; of several values of one field the longest counts.
+func (c clock) retry(fields []field) (wait time.Duration, known bool) {
+	for _, form := range []struct {
+		name string
+		read func(string) (time.Duration, bool)
+	}{
+		{"retry-after-ms", milliseconds},
+		{"x-ms-retry-after-ms", milliseconds},
+		{"retry-after", c.retryAfter},
+	} {
+		for _, value := range valuesOf(fields, form.name) {
+			if w, ok := form.read(value); ok {
+				wait, known = max(wait, w), true
+			}
+		}
+		if known {
+			break
+		}
+	}
+	return min(wait, MaxWait), known
+}
+
+// milliseconds reads a wait; one below 0 has gone by.
+func milliseconds(s string) (time.Duration, bool) {
+	return delay(s, time.Millisecond)
+}
+
+// retryAfter reads seconds or a date. A number that is a moment in seconds since
+// 1970 is one that somebody wrote into the wrong field: as a wait it would be
+// decades.
+func (c clock) retryAfter(s string) (time.Duration, bool) {
+	if at, ok := date(s); ok {
+		return c.until(at), true
+	}
+	if whole, billionths, ok := decimal(s); ok && epochFrom <= whole && whole < epochTo {
+		return c.until(time.Unix(whole, billionths)), true
+	}
+	return delay(s, time.Second)
+}
+
+func delay(s string, unit time.Duration) (time.Duration, bool) {
+	s, negative := strings.CutPrefix(s, "-")
+	whole, billionths, ok := decimal(s)
+	if negative {
+		return 0, ok
+	}
+	return span(whole, billionths, unit, MaxWait), ok
+}
