@@ -178,15 +178,15 @@ func (c *Client) inForce() *throttle.Policy {
 
 // appScope is the lowest level of a task's scope that names applications.
 func (c *Client) appScope(t Task) string {
-	policy := c.inForce()
-	if policy == nil {
+	pol := c.inForce()
+	if pol == nil {
 		return ""
 	}
 	scope, err := throttle.ParseScope(t.Scope)
 	if err != nil {
 		return ""
 	}
-	_, level := policy.AppsAt(scope)
+	_, level := pol.AppsAt(scope)
 	return level.String()
 }
 
@@ -206,19 +206,19 @@ func isSource(err error) bool {
 
 // check refuses what could never run.
 func (c *Client) check(t Task, now time.Time) error {
-	found, policy := c.within.check(t, t.checkMethod(c.allowMethods, t.validate(now, nil))), c.inForce()
-	if policy == nil || found.has("scope") || found.has("cost") {
+	found, pol := c.within.check(t, t.checkMethod(c.allowMethods, t.validate(now, nil))), c.inForce()
+	if pol == nil || found.has("scope") || found.has("cost") {
 		return found.err()
 	}
 	scope, err := throttle.ParseScope(t.Scope)
 	if err == nil {
-		err = t.CheckCosts(policy, scope)
+		err = t.CheckCosts(pol, scope)
 	}
 	if ce, ok := errors.AsType[*throttle.CostError](err); ok {
 		found = append(found, costFault(ce))
 	} else if err != nil {
 		found = append(found, scopeFault(err))
-	} else if apps, all := policy.Apps(scope); !all && len(apps) == 0 {
+	} else if apps, all := pol.Apps(scope); !all && len(apps) == 0 {
 		found = append(found, Fault{Field: "scope", Reason: "no application may spend from it: its levels name others each; worker limits assign changes who may"})
 	}
 	return found.err()

@@ -238,14 +238,14 @@ func TestRememberRoundsUp(t *testing.T) {
 
 func TestEnqueueRefuses(t *testing.T) {
 	t.Parallel()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{
+	pol, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{
 		"a": {Rules: []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 5, Per: time.Second}}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	rdb, name := redistest.Client(t), redistest.Prefix(t)
-	client := queue.NewClient(rdb, queue.ClientConfig{Policy: policy})
+	client := queue.NewClient(rdb, queue.ClientConfig{Policy: pol})
 	for want, task := range map[string]queue.Task{
 		`queue: invalid task: type: required; "http" for an outbound request, or a type that a Go program has registered`:                               {Scope: "a"},
 		`queue: invalid task: scope: "b" meets no rule and the policy denies such scopes; correct the scope, give it a rule, or write unmatched: allow`: {Type: "mail", Scope: "b"},

@@ -54,8 +54,8 @@ const (
 
 // everyRule has a rule of each kind. None of their windows ends during a test.
 var everyRule = []Rule{
-	{Name: "s {*", Algorithm: SlidingWindow, Limit: 2, Per: maxTime}, {Name: "b", Algorithm: TokenBucket, Limit: 2, Per: maxTime, Burst: 2},
-	{Name: "f", Algorithm: FixedWindow, Limit: 2, Per: maxTime}, {Name: "c", Algorithm: Concurrency, Limit: 2},
+	{Name: "s {*", Algorithm: SlidingWindow, Limit: 2, Per: MaxTime}, {Name: "b", Algorithm: TokenBucket, Limit: 2, Per: MaxTime, Burst: 2},
+	{Name: "f", Algorithm: FixedWindow, Limit: 2, Per: MaxTime}, {Name: "c", Algorithm: Concurrency, Limit: 2},
 	{Name: "k", Algorithm: Calendar, Limit: 2, Resets: "0 0 29 2 *"},
 }
 
@@ -67,7 +67,7 @@ const hostileProvider = "p {*}"
 // none has are the answers looked at.
 func everyCall(t *testing.T, rdb redis.UniversalClient, prefix string, rules []Rule, instead ...redis.Hook) error {
 	t.Helper()
-	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{hostileProvider: {Rules: rules, Scopes: map[string]ScopeConfig{"*": {Rules: rules}}}})
+	pol, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{hostileProvider: {Rules: rules, Scopes: map[string]ScopeConfig{"*": {Rules: rules}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func everyCall(t *testing.T, rdb redis.UniversalClient, prefix string, rules []R
 	for _, hook := range instead {
 		rdb.AddHook(hook)
 	}
-	l, err := New(rdb, policy, Config{Prefix: prefix, Timeout: 5 * sec})
+	l, err := New(rdb, pol, Config{Prefix: prefix, Timeout: 5 * sec})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func everyCall(t *testing.T, rdb redis.UniversalClient, prefix string, rules []R
 	d := decide("one *", 0, true)
 	_, lease := l.Lease(t.Context(), d.Grant)
 	if lease.limiter != nil {
-		lease.beat(defaultLease) // which keeps its error to itself
+		lease.beat(30 * time.Second) // which keeps its error to itself
 	}
 	_, _ = l.Peek(t.Context(), Request{Scope: hostileProvider + "/a b*"})
 	_, _ = l.Settle(t.Context(), d.Grant, Costs{Requests: 1})

@@ -58,7 +58,7 @@ func ticketsOf(places []WaiterRef) (tickets []string) {
 // grants those behind them, however often it looks, and keeps nobody else from granting them.
 func TestWakeLeavesOthersTasks(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{App: "mail"}, mustParse(t, sharedByApps), func(b *bench) {
+	onBoth(t, Config{App: "mail"}, parsedPolicy(t, sharedByApps), func(b *bench) {
 		billing := b.of("billing")
 		b.decide(Request{Scope: "p/b"})
 		placed, err := b.Join(ctx, []Waiter{{Scope: "p/a", ID: "a1"}, {Scope: "p/a", ID: "a2"}}, 0, 0)
@@ -100,7 +100,7 @@ func TestWakeLeavesOthersTasks(t *testing.T) {
 // "Restore gives one who was released its place in line back."
 func TestRestore(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{App: "mail"}, mustParse(t, sharedByApps), func(b *bench) {
+	onBoth(t, Config{App: "mail"}, parsedPolicy(t, sharedByApps), func(b *bench) {
 		billing := b.of("billing")
 		b.decide(Request{Scope: "p/b"})
 		for _, ticket := range []string{"a1", "a2"} {
@@ -137,19 +137,19 @@ func TestRestore(t *testing.T) {
 
 func TestPolicyApps(t *testing.T) {
 	t.Parallel()
-	p := mustParse(t, appsLimits)
+	p := parsedPolicy(t, appsLimits)
 	for scope, want := range map[string][]string{
 		"payments": {"billing", "refunds", "a b"}, "payments/globex": {"billing"}, "payments/acme/x": {"billing", "refunds"},
 	} {
-		if got, all := p.Apps(mustScope(t, scope)); all || !slices.Equal(got, want) {
+		if got, all := p.Apps(parsedScope(t, scope)); all || !slices.Equal(got, want) {
 			t.Errorf("%s: %q, %t, want %q", scope, got, all, want)
 		}
 	}
-	if got, all := p.Apps(mustScope(t, "search/x")); !all || got != nil {
+	if got, all := p.Apps(parsedScope(t, "search/x")); !all || got != nil {
 		t.Errorf("%q, %t", got, all)
 	}
-	nobody := mustParse(t, "limits: {a: {apps: [x], scopes: {b: {apps: [y]}}}}")
-	if got, all := nobody.Apps(mustScope(t, "a/b")); all || len(got) != 0 {
+	nobody := parsedPolicy(t, "limits: {a: {apps: [x], scopes: {b: {apps: [y]}}}}")
+	if got, all := nobody.Apps(parsedScope(t, "a/b")); all || len(got) != 0 {
 		t.Errorf("%q, %t", got, all)
 	}
 }

@@ -167,7 +167,7 @@ func TestCalendarSpreadIsExact(t *testing.T) {
 	rdb := redistest.Client(t)
 	for range 300 {
 		rule := Rule{Name: "r", Algorithm: Calendar, Spread: true, Resets: []string{"* * * * *", "@monthly", "0 0 29 2 *"}[random.IntN(3)]}
-		rule.Limit = 2 + random.Int64N([]int64{10, 1000, 1_000_000_000, maxLimit - 2}[random.IntN(4)])
+		rule.Limit = 2 + random.Int64N([]int64{10, 1000, 1_000_000_000, MaxLimit - 2}[random.IntN(4)])
 		b := newBench(t, rdb, Config{}, policyOf(t, rule))
 		b.atTime("2028-02-29T00:00:00Z")
 		b.now.Add(random.Int64N(60e6))

@@ -102,24 +102,24 @@ func TestCalendarSteps(t *testing.T) {
 		}},
 		"months": {monthly(3), []step{
 			0: {"2026-02-01T07:59:59Z", 3, allow(0, sec)},
-			1: {"2026-02-01T08:00:00Z", 3, allow(0, 28*day)},
-			2: {"2026-03-01T08:00:00Z", 3, allow(0, 31*day-hour)},
+			1: {"2026-02-01T08:00:00Z", 3, allow(0, 28*oneDay)},
+			2: {"2026-03-01T08:00:00Z", 3, allow(0, 31*oneDay-hour)},
 			3: {"2026-04-01T06:59:59Z", 1, deny(0, sec, sec)},
-			4: {"2026-04-01T07:00:00Z", 3, allow(0, 30*day)},
+			4: {"2026-04-01T07:00:00Z", 3, allow(0, 30*oneDay)},
 		}},
 		"leap years": {monthly(1), []step{
-			0: {"2028-02-01T08:00:00Z", 1, allow(0, 29*day)},
-			1: {"2028-02-29T08:00:00Z", 1, deny(0, day, day)},
-			2: {"2028-03-01T08:00:00Z", 1, allow(0, 31*day-hour)},
+			0: {"2028-02-01T08:00:00Z", 1, allow(0, 29*oneDay)},
+			1: {"2028-02-29T08:00:00Z", 1, deny(0, oneDay, oneDay)},
+			2: {"2028-03-01T08:00:00Z", 1, allow(0, 31*oneDay-hour)},
 		}},
 		"leap days": {Rule{Name: "r", Algorithm: Calendar, Limit: 1, Resets: "0 0 29 2 *"}, []step{
-			0: {"2028-02-29T00:00:00Z", 1, allow(0, (4*365+1)*day)},
-			1: {"2031-02-28T00:00:00Z", 1, deny(0, 366*day, 366*day)},
-			2: {"2096-02-29T00:00:00Z", 1, allow(0, 8*365*day+day)}, // 2100 is none
+			0: {"2028-02-29T00:00:00Z", 1, allow(0, (4*365+1)*oneDay)},
+			1: {"2031-02-28T00:00:00Z", 1, deny(0, 366*oneDay, 366*oneDay)},
+			2: {"2096-02-29T00:00:00Z", 1, allow(0, 8*365*oneDay+oneDay)}, // 2100 is none
 		}},
 		"the 31st of a month": {Rule{Name: "r", Algorithm: Calendar, Limit: 1, Resets: "0 12 31 * *"}, []step{
-			0: {"2026-01-31T12:00:00Z", 1, allow(0, 59*day)},
-			1: {"2026-03-31T12:00:00Z", 1, allow(0, 61*day)},
+			0: {"2026-01-31T12:00:00Z", 1, allow(0, 59*oneDay)},
+			1: {"2026-03-31T12:00:00Z", 1, allow(0, 61*oneDay)},
 		}},
 		"office hours": {Rule{Name: "r", Algorithm: Calendar, Limit: 1, Resets: "0 9,17 * * mon-fri", Timezone: "Europe/Berlin"}, []step{
 			0: {"2026-01-09T16:00:00Z", 1, allow(0, 64*hour)},

@@ -94,9 +94,9 @@ func TestNotAdopted(t *testing.T) {
 // window, and one with nothing left of another unit than requests pauses nobody.
 func TestAdoptedByItsUnit(t *testing.T) {
 	t.Parallel()
-	policy := policyOf(t, Rule{Name: "calls", Algorithm: SlidingWindow, Limit: 500, Per: time.Minute},
+	pol := policyOf(t, Rule{Name: "calls", Algorithm: SlidingWindow, Limit: 500, Per: time.Minute},
 		Rule{Name: "tokens", Algorithm: TokenBucket, Limit: 90_000, Per: time.Minute, Burst: 9000, Unit: "tokens"})
-	onBoth(t, Config{}, policy, func(b *bench) {
+	onBoth(t, Config{}, pol, func(b *bench) {
 		tell := func(unit string, limit int64) {
 			a := owns(limit, time.Minute)
 			a.Quotas[0].Unit, a.Quotas[0].Remaining, a.Quotas[0].Reset = unit, 5, sec
@@ -339,7 +339,7 @@ func TestCutBucketPaces(t *testing.T) {
 // "answers" of limits.yaml says what follows, for a level and those below it.
 func TestAnswersOfPolicy(t *testing.T) {
 	t.Parallel()
-	policy, err := ParsePolicy("limits.yaml", []byte(`
+	pol, err := ParsePolicy("limits.yaml", []byte(`
 limits:
   p:
     answers: pause
@@ -350,7 +350,7 @@ limits:
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := ParsePolicy("again.yaml", policy.YAML())
+	again, err := ParsePolicy("again.yaml", pol.YAML())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -359,7 +359,7 @@ limits:
 		if err != nil {
 			t.Fatal(err)
 		}
-		if a, b := policy.Answers(s), again.Answers(s); a != want || b != want {
+		if a, b := pol.Answers(s), again.Answers(s); a != want || b != want {
 			t.Errorf("%s: %s, and %s when it is written and read", scope, a, b)
 		}
 	}
@@ -367,7 +367,7 @@ limits:
 	if want := `answers is "always"`; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v", err)
 	}
-	onBoth(t, Config{}, policy, func(b *bench) {
+	onBoth(t, Config{}, pol, func(b *bench) {
 		if out := b.heed("p/deaf/x", turnedDown(sec)); out.Changed {
 			b.t.Errorf("%+v", out)
 		}

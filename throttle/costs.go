@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // Requests is the unit that a rule counts unless it names another.
@@ -17,6 +16,9 @@ const Requests = "requests"
 // that are not given are 1, and other units 0. A rule counts its own unit alone, and one
 // whose unit costs 0 is not asked and not charged; a concurrency rule counts one place.
 type Costs map[string]int64
+
+// defaultRequests is what something takes that does not say.
+const defaultRequests = 1
 
 // The bounds of Costs.
 const (
@@ -63,13 +65,13 @@ func (c Costs) Of(unit string) int64 {
 	if n, given := c[unit]; given || unit != Requests {
 		return n
 	}
-	return defaultCost
+	return defaultRequests
 }
 
 // Check tells what is wrong with them, if anything: there are 1 to 16 units, each named
 // by 1 to 32 lower-case letters, digits, '-' and '_' and 0 to 1e12 of it, and not all are 0.
 func (c Costs) Check() error {
-	if err := c.checkUnits(); err != nil {
+	if err := c.CheckUnits(); err != nil {
 		return err
 	}
 	for unit := range c {
@@ -83,8 +85,8 @@ func (c Costs) Check() error {
 	return errors.New("throttle: costs: all are 0; what costs nothing needs no limit")
 }
 
-// checkUnits is Check, but all may be 0.
-func (c Costs) checkUnits() error {
+// CheckUnits is Check, but all may be 0, as what was spent in the end may be.
+func (c Costs) CheckUnits() error {
 	if len(c) == 0 || len(c) > maxUnits {
 		return fmt.Errorf("throttle: costs: %d units; write 1 to %d", len(c), maxUnits)
 	}
@@ -92,8 +94,8 @@ func (c Costs) checkUnits() error {
 		if reason := unitReason(unit); reason != "" {
 			return fmt.Errorf("throttle: costs: unit %s %s", quote(unit), reason)
 		}
-		if n := c[unit]; n < 0 || n > maxLimit {
-			return fmt.Errorf("throttle: costs: %d %s; write 0 to %d", n, unit, int64(maxLimit))
+		if n := c[unit]; n < 0 || n > MaxLimit {
+			return fmt.Errorf("throttle: costs: %d %s; write 0 to %d", n, unit, int64(MaxLimit))
 		}
 	}
 	return nil
@@ -112,126 +114,17 @@ func unitReason(unit string) string {
 	return ""
 }
 
-// under is what a rule is charged.
-func (c Costs) under(r Rule) int64 {
-	if r.Algorithm == Concurrency || r.everybodys() {
-		return defaultCost
+// Under returns what a rule is charged: its own unit alone, and one place of a concurrency rule.
+func (c Costs) Under(r Rule) int64 {
+	if r.Algorithm == Concurrency {
+		return defaultRequests
 	}
 	return c.Of(r.unit())
 }
 
-// everybodys says that it is no rule of a policy's, but one that each task meets.
-func (r Rule) everybodys() bool { return r.Name == PausedRule || r.Name == openRule.Name }
-
-// price is what a request takes under each rule of its plan.
-type price struct {
-	each int64   // under every rule, where by is nil
-	by   []int64 // rule by rule
-}
-
-func (c price) at(i int) int64 {
-	if c.by == nil {
-		return c.each
-	}
-	return c.by[i]
-}
-
-// price is what a request takes under each rule of the plan that decides it.
-func (p *compiledScope) price(r *Request) price {
-	if len(r.Costs) == 0 {
-		return price{each: r.Cost}
-	}
-	by := make([]int64, len(p.bounds))
-	for i, b := range p.bounds {
-		by[i] = r.Costs.under(b.Rule)
-	}
-	if len(by) > 0 && slices.Min(by) == slices.Max(by) {
-		return price{each: by[0]}
-	}
-	return price{by: by}
-}
-
-// counted returns the plan of those rules that count any of the costs. Plans are kept, as
-// those of scopes are, each as long as that of its scope.
-func (c *scopeCache) counted(p *compiledScope, costs Costs) *compiledScope {
-	mask := make([]byte, len(p.all))
-	for i, b := range p.all {
-		if mask[i] = '1'; costs.under(b.Rule) == 0 {
-			mask[i] = '0'
-		}
-	}
-	if !slices.Contains(mask, '0') {
-		return p
-	}
-	key := p.key + "\x00" + string(mask) // no scope holds a zero
-	c.mu.RLock()
-	known := c.known[key]
-	c.mu.RUnlock()
-	if known != nil && known.part.of == p && known.holds(c.now) {
-		return known
-	}
-	at := c.now(p.provider)
-	if begins := time.UnixMicro(p.from); p.until != 0 && at.Before(begins) { // which a reply has told
-		at = begins
-	}
-	some := c.partOf(p, costs, at)
-	some.key = key
-	c.keep(some)
-	return some
-}
-
-// portion is the plan of which another one leaves out rules, and the costs that it is for.
-type portion struct {
-	of    *compiledScope
-	costs Costs
-}
-
-// partOf makes the plan of those rules that count any of the costs at a time. It holds no longer
-// than the other: whose hours begin or end may be a rule that it leaves out.
-func (c *scopeCache) partOf(p *compiledScope, costs Costs, at time.Time) *compiledScope {
-	var all []MatchedRule
-	for _, b := range p.all {
-		if costs.under(b.Rule) > 0 {
-			all = append(all, b)
-		}
-	}
-	if len(all) == 0 { // it may be paused, and its line stays in order
-		all = []MatchedRule{{Rule: openRule, Scope: p.scope}}
-	}
-	some := compileScope(c.keys, p.scope, all, c.pad, at)
-	some.made, some.settings, some.part = p.made, p.settings, portion{p, maps.Clone(costs)}
-	if p.hours.until != 0 {
-		some.within(calendarWindow{from: p.hours.from, to: p.hours.until})
-	}
-	some.weigh(p.named)
-	some.levels = p.levels // its scope shares at those of the rules that are left out, too
-	for i, name := range p.keys {
-		if !slices.Contains(some.keys, name) {
-			some.others += otherText(name[len(p.provider):], p.bounds[i].Rule.unit())
-		}
-	}
-	return some
-}
-
-// otherText names a rule that is left out, and its unit, unless that is the usual one.
-func otherText(name, unit string) string {
-	if unit != Requests {
-		name += "\x01" + unit
-	}
-	return name + "\x00"
-}
-
-// checkCosts refuses costs that no wait could admit.
-func (p *compiledScope) checkCosts(costs Costs) error {
-	if err := costs.Check(); err != nil {
-		return err
-	}
-	return worstOf(p.scope, p.bounds, costs.under)
-}
-
-// worstOf returns a *CostError for the rule that admits least of those that can never admit
-// what they would be charged, nil where there is none.
-func worstOf(s Scope, bounds []MatchedRule, charge func(Rule) int64) error {
+// CheckMatched returns a *CostError for the rule that admits least of those that can never admit
+// what they would be charged, nil where there is none. The rules are those that Match returns for a scope.
+func CheckMatched(s Scope, bounds []MatchedRule, charge func(Rule) int64) error {
 	var worst *CostError
 	for _, b := range bounds {
 		if b.Rule.Algorithm == Concurrency || b.Rule.Limit == 0 || b.Rule.Shadow || b.Rule.Active != "" {

@@ -3,62 +3,10 @@ package throttle
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
 )
-
-func TestParseCosts(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]Costs{
-		"tokens=1500":            {"tokens": 1500},
-		"requests=1,tokens=1500": {"requests": 1, "tokens": 1500},
-		"requests=0,tokens=1":    {"requests": 0, "tokens": 1},
-		"tokens=0":               {"tokens": 0}, // one request
-		"a-b_0=1000000000000":    {"a-b_0": 1e12},
-	} {
-		got, err := ParseCosts(text)
-		if err != nil || !reflect.DeepEqual(got, want) || got.String() != text {
-			t.Errorf("%s: %v %q %v", text, got, got, err)
-		}
-	}
-	for text, want := range map[string]string{
-		"":                         `"" is not a unit and a whole number, such as tokens=1500`,
-		"tokens":                   `"tokens" is not a unit and a whole number, such as tokens=1500`,
-		"tokens=1e3":               `"tokens=1e3" is not a unit and a whole number, such as tokens=1500`,
-		"tokens=+1":                `"tokens=+1" is not a unit and a whole number, such as tokens=1500`,
-		"a=1,a=2":                  `"a" stands there twice`,
-		"a=0,a=2":                  `"a" stands there twice`,
-		"Tokens=1":                 `unit "Tokens" is no unit's name; write lower-case letters, digits, '-' and '_'`,
-		"=1":                       `unit "" is empty; write a name such as tokens`,
-		"tokens=-1":                `-1 tokens; write 0 to 1000000000000`,
-		"requests=0":               `all are 0; what costs nothing needs no limit`,
-		"requests=0,x=0":           `all are 0; what costs nothing needs no limit`,
-		manyUnits(17):              `17 units; write 1 to 16`,
-		longUnit(33) + "=1":        `unit "` + longUnit(33) + `" is 33 bytes long; the most is 32`,
-		"tokens=1,a:b=1":           `unit "a:b" is no unit's name; write lower-case letters, digits, '-' and '_'`,
-		"t=1000000000001":          `1000000000001 t; write 0 to 1000000000000`,
-		"t=9999999999999999999999": `"t=9999999999999999999999" is not a unit and a whole number, such as tokens=1500`,
-	} {
-		if got, err := ParseCosts(text); err == nil || err.Error() != "throttle: costs: "+want {
-			t.Errorf("%s: %v %v", text, got, err)
-		}
-	}
-	if _, err := ParseCosts(manyUnits(16)); err != nil {
-		t.Error(err)
-	}
-}
-
-func manyUnits(n int) string {
-	units := make([]string, n)
-	for i := range units {
-		units[i] = fmt.Sprintf("u%d=1", i)
-	}
-	return strings.Join(units, ",")
-}
-
-func longUnit(n int) string { return strings.Repeat("u", n) }
 
 // twoUnits is what an API allows that counts requests, tokens and runs.
 var twoUnits = []Rule{
@@ -135,9 +83,9 @@ func TestCostsAllOrNothing(t *testing.T) {
 
 func TestCostsThatNeverPass(t *testing.T) {
 	t.Parallel()
-	policy := policyOf(t, twoUnits...)
-	scope := mustScope(t, "p/x")
-	err := policy.CheckCosts(scope, Costs{"tokens": 200_000})
+	pol := policyOf(t, twoUnits...)
+	scope := parsedScope(t, "p/x")
+	err := pol.CheckCosts(scope, Costs{"tokens": 200_000})
 	var tooMuch *CostError
 	if !errors.As(err, &tooMuch) || tooMuch.Unit != "tokens" || tooMuch.Capacity != 1000 {
 		t.Fatal(err)
@@ -147,13 +95,13 @@ func TestCostsThatNeverPass(t *testing.T) {
 	if err.Error() != want {
 		t.Error(err)
 	}
-	if err := policy.CheckCosts(scope, Costs{"requests": 3, "tokens": 1000}); err != nil {
+	if err := pol.CheckCosts(scope, Costs{"requests": 3, "tokens": 1000}); err != nil {
 		t.Error(err)
 	}
-	if err := policy.CheckCosts(scope, Costs{"requests": 4}); !errors.As(err, &tooMuch) || tooMuch.Rule != "requests" {
+	if err := pol.CheckCosts(scope, Costs{"requests": 4}); !errors.As(err, &tooMuch) || tooMuch.Rule != "requests" {
 		t.Error(err)
 	}
-	onBoth(t, Config{}, policy, func(b *bench) {
+	onBoth(t, Config{}, pol, func(b *bench) {
 		for _, costs := range []Costs{{"tokens": 1001}, {"tokens": -1}, {"requests": 0}} {
 			if d, err := b.Decide(ctx, Request{Scope: "p/x", Costs: costs}); err == nil {
 				b.t.Errorf("%v: %+v", costs, d)
@@ -237,11 +185,11 @@ func TestCostsLeaveNothing(t *testing.T) {
 func TestCostsStandInLineInHours(t *testing.T) {
 	t.Parallel()
 	day := Rule{Name: "tokens", Algorithm: TokenBucket, Limit: 1000, Per: time.Minute, Burst: 1000, Unit: "tokens", Active: dayHours}
-	policy := policyOf(t, twoUnits[0], day)
+	pol := policyOf(t, twoUnits[0], day)
 	for name, late := range map[string]int64{"known": 0, "a reply tells": 500_000} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			onBoth(t, Config{}, policy, func(b *bench) {
+			onBoth(t, Config{}, pol, func(b *bench) {
 				b.scopes.now = func(string) time.Time { return time.UnixMicro(b.now.Load() - late) }
 				ask := func(ticket string, costs Costs) Decision {
 					return b.decide(Request{Scope: "p/a", WaiterID: ticket, Costs: costs})
@@ -305,8 +253,8 @@ func TestCostsPlansAreKept(t *testing.T) {
 // A share of a limit is of the rule's own unit.
 func TestCostsInAnOutage(t *testing.T) {
 	t.Parallel()
-	rule := Rule{Name: "tokens", Algorithm: SlidingWindow, Limit: 100, Per: sec, Unit: "tokens", OnRedisError: FailShare}.withDefaults()
-	p := compileScope("hw", mustScope(t, "p/x"), []MatchedRule{{Scope: mustScope(t, "p"), Rule: rule}}, 0, time.Now())
+	rule := Rule{Name: "tokens", Algorithm: SlidingWindow, Limit: 100, Per: sec, Unit: "tokens", OnRedisError: FailShare}
+	p := compileScope("hw", parsedScope(t, "p/x"), []MatchedRule{{Scope: parsedScope(t, "p"), Rule: rule}}, 0, time.Now())
 	o := newOutage(nil)
 	now := time.Now()
 	o.shares[p.keys[0]] = newShare(rule, 1, now.Add(-2*sec), 0)

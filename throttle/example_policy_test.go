@@ -11,7 +11,7 @@ import (
 // Every level of the path that has rules is checked, and acme's rule is laid
 // over the one that every tenant has.
 func ExampleParsePolicy() {
-	policy, err := throttle.ParsePolicy("limits.yaml", []byte(`
+	pol, err := throttle.ParsePolicy("limits.yaml", []byte(`
 limits:
   payments:
     rules:
@@ -34,7 +34,7 @@ limits:
 		fmt.Println(err)
 		return
 	}
-	bounds, err := policy.Match(scope)
+	bounds, err := pol.Match(scope)
 	for _, b := range bounds {
 		fmt.Printf("%s: %s of %d at %s\n", b.Rule.Name, b.Rule.Algorithm, b.Rule.Limit, b.Scope)
 	}
@@ -116,7 +116,7 @@ func ExampleRule_calendar() {
 
 // Check tells before a task is made what no waiting would cure.
 func ExamplePolicy_Check() {
-	policy, err := throttle.LoadPolicy("testdata/limits.yaml")
+	pol, err := throttle.LoadPolicy("testdata/limits.yaml")
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -132,7 +132,7 @@ func ExamplePolicy_Check() {
 		}
 		var cost *throttle.CostError
 		var unmatched *throttle.UnmatchedError
-		switch err := policy.Check(scope, task.cost); {
+		switch err := pol.Check(scope, task.cost); {
 		case errors.As(err, &cost):
 			fmt.Printf("%s: cost %d, but %s admits %d\n", scope, cost.Cost, cost.Rule, cost.Capacity)
 		case errors.As(err, &unmatched):

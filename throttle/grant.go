@@ -163,10 +163,10 @@ func (l *Limiter) rulesNow(p *compiledScope, places []int64) ([]any, []int64) {
 
 // alwaysCounted says that a rule had its algorithm, its unit and its fixed windows under all of some policies.
 func alwaysCounted(policies []*Policy, scope Scope, b MatchedRule) bool {
-	for _, policy := range policies {
-		bounds, _ := policy.Match(scope) // no rule is no rule that counts
+	for _, pol := range policies {
+		bounds, _ := pol.Match(scope) // no rule is no rule that counts
 		if !slices.ContainsFunc(bounds, func(other MatchedRule) bool {
-			return other.Scope == b.Scope && other.Rule.Name == b.Rule.Name && other.Rule.Algorithm == b.Rule.Algorithm && other.Rule.unit() == b.Rule.unit() &&
+			return other.Scope == b.Scope && other.Rule.Name == b.Rule.Name && other.Rule.Algorithm == b.Rule.Algorithm && other.Rule.Unit == b.Rule.Unit &&
 				(b.Rule.Algorithm != FixedWindow || other.Rule.Per == b.Rule.Per)
 		}) {
 			return false

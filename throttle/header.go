@@ -24,14 +24,14 @@ func (d Decision) Header() http.Header {
 		if r.ResetAfter != Never {
 			limit += ";t=" + strconv.FormatInt(seconds(r.ResetAfter), 10)
 		}
-		policy := name + ";q=" + strconv.FormatInt(r.Limit, 10)
+		pol := name + ";q=" + strconv.FormatInt(r.Limit, 10)
 		switch {
 		case r.Algorithm == Concurrency:
-			policy += `;qu="concurrent-requests"`
+			pol += `;qu="concurrent-requests"`
 		case r.window != Never:
-			policy += ";w=" + strconv.FormatInt(seconds(r.window), 10)
+			pol += ";w=" + strconv.FormatInt(seconds(r.window), 10)
 		}
-		limits, policies = append(limits, limit), append(policies, policy)
+		limits, policies = append(limits, limit), append(policies, pol)
 	}
 	if len(limits) > 0 {
 		h.Set("RateLimit", strings.Join(limits, ", "))

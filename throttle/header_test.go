@@ -25,7 +25,7 @@ func TestHeader(t *testing.T) {
 	odd := Rule{Name: `"odd" \ ü`, Algorithm: FixedWindow, Limit: 1, Per: ms}
 	month := Rule{Name: "month", Algorithm: Calendar, Limit: 500, Resets: "@monthly", Rollover: 50}
 	suspended := Rule{Name: "s", Algorithm: TokenBucket, Limit: 0, Per: sec, Burst: 1}
-	endless := Rule{Name: "e", Algorithm: TokenBucket, Limit: 1, Per: maxTime, Burst: maxLimit}
+	endless := Rule{Name: "e", Algorithm: TokenBucket, Limit: 1, Per: MaxTime, Burst: MaxLimit}
 	tests := map[string]struct {
 		decision Decision
 		want     http.Header
@@ -43,8 +43,8 @@ func TestHeader(t *testing.T) {
 		},
 		"a calendar": {
 			Decision{Allowed: true, Rules: []RuleState{func() RuleState {
-				s := state(month, "p", 520, 0, 20*day)
-				s.window = 31 * day
+				s := state(month, "p", 520, 0, 20*oneDay)
+				s.window = 31 * oneDay
 				return s
 			}()}},
 			http.Header{"Ratelimit": {`"p:month";r=520;t=1728000`}, "Ratelimit-Policy": {`"p:month";q=500;w=2678400`}},
@@ -67,7 +67,7 @@ func TestHeader(t *testing.T) {
 			http.Header{"Ratelimit": {`"p:s";r=0`}, "Ratelimit-Policy": {`"p:s";q=1`}},
 		},
 		"longer than a clock can say": {
-			Decision{Allowed: true, Rules: []RuleState{state(endless, "p", maxLimit-1, 0, maxTime)}},
+			Decision{Allowed: true, Rules: []RuleState{state(endless, "p", MaxLimit-1, 0, MaxTime)}},
 			http.Header{
 				"Ratelimit":        {`"p:e";r=999999999999;t=31622400`},
 				"Ratelimit-Policy": {`"p:e";q=1000000000000;w=4611686019`},

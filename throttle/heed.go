@@ -170,21 +170,21 @@ func stays(a upstream.Hint) (wait time.Duration, known, asks bool) {
 	return wait, true, wait > 0
 }
 
-// corrected tells whether a rule is one whose limit an API can correct.
-func (r Rule) corrected() bool {
+// correctable tells whether a rule is one whose limit an API can correct.
+func correctable(r Rule) bool {
 	return r.Limit > 0 && r != openRule && (r.Algorithm == TokenBucket || r.Algorithm == SlidingWindow || r.Algorithm == FixedWindow)
 }
 
 // hears reports whether answers to the path's calls correct a rule: one of the scope's own level, or
 // of a level that says that it heeds.
-func (p *compiledScope) hears(b MatchedRule) bool { return b.heeds || b.Scope == p.scope }
+func (p *compiledScope) hears(b MatchedRule) bool { return b.Heeds || b.Scope == p.scope }
 
 // paced are the rules that refusals cut, and that grow again: those of the lowest level that
 // has any.
 func (p *compiledScope) paced() (some []int) {
 	for i := len(p.bounds) - 1; i >= 0; i-- {
 		b := p.bounds[i]
-		if !b.Rule.corrected() || b.Rule.Per > mostWindow || !p.hears(b) {
+		if !correctable(b.Rule) || b.Rule.Per > mostWindow || !p.hears(b) {
 			continue
 		}
 		if len(some) > 0 && b.Scope.Len() != p.bounds[some[0]].Scope.Len() {
@@ -199,13 +199,13 @@ func (p *compiledScope) paced() (some []int) {
 func (p *compiledScope) cuts() (words []signal) {
 	for _, i := range p.paced() {
 		b := p.bounds[i]
-		c := b.corrects.filled()
+		c := b.Corrects.WithDefaults()
 		if c.Least >= c.Most {
 			continue // nothing is left to cut
 		}
 		apart := min(max(b.Rule.Per, leastWindow), time.Minute)
 		words = append(words, signal{"cut", p.ruleName(i), [5]int64{
-			(100 - c.Cut) * onePercent, apart.Microseconds(), b.grows(), c.Least * onePercent, c.Most * onePercent,
+			(100 - c.Cut) * onePercent, apart.Microseconds(), growsBy(b), c.Least * onePercent, c.Most * onePercent,
 		}})
 	}
 	return words
@@ -215,10 +215,10 @@ func (p *compiledScope) cuts() (words []signal) {
 func (l *Limiter) rises(p *compiledScope) (words []signal) {
 	for _, i := range p.paced() {
 		b := p.bounds[i]
-		if !b.corrects.raises() {
+		if !b.Corrects.Raises() {
 			continue
 		}
-		w := signal{"rise", p.ruleName(i), [5]int64{b.most(), b.grows(), adoptedFor.Microseconds()}}
+		w := signal{"rise", p.ruleName(i), [5]int64{mostMillionths(b), growsBy(b), adoptedFor.Microseconds()}}
 		if l.heard.signalResult(p.keys[i], w, adoptedFor/2) {
 			words = append(words, w)
 		}
@@ -226,23 +226,23 @@ func (l *Limiter) rises(p *compiledScope) (words []signal) {
 	return words
 }
 
-// grows is by how many millionths of a limit it grows in a second.
-func (b MatchedRule) grows() int64 {
-	return max(1, b.corrects.filled().Grow*onePercent*int64(time.Second)/int64(max(b.Rule.Per, leastWindow)))
+// growsBy is by how many millionths of a limit it grows in a second.
+func growsBy(b MatchedRule) int64 {
+	return max(1, b.Corrects.WithDefaults().Grow*onePercent*int64(time.Second)/int64(max(b.Rule.Per, leastWindow)))
 }
 
-// most is how many millionths of its limit may come of a rule, 0 for no more than it is.
-func (b MatchedRule) most() int64 {
-	if !b.corrects.raises() || !b.Rule.corrected() {
+// mostMillionths is how many millionths of its limit may come of a rule, 0 for no more than it is.
+func mostMillionths(b MatchedRule) int64 {
+	if !b.Corrects.Raises() || !correctable(b.Rule) {
 		return 0
 	}
-	return b.corrects.Most * onePercent
+	return b.Corrects.Most * onePercent
 }
 
-// reach is how many millionths of its limit may come of a rule: what the policy lets, as far as
+// reachOf is how many millionths of its limit may come of a rule: what the policy lets, as far as
 // a bucket's numbers go. See lua/include/told.lua.
-func (b MatchedRule) reach(pad time.Duration) int64 {
-	most := max(whole, b.most())
+func reachOf(b MatchedRule, pad time.Duration) int64 {
+	most := max(whole, mostMillionths(b))
 	if b.Rule.Algorithm != TokenBucket {
 		return most
 	}
@@ -269,12 +269,12 @@ func (l *Limiter) adoptions(p *compiledScope, a upstream.Hint) (words []signal) 
 		}
 		for i := len(p.bounds) - 1; i >= 0; i-- {
 			r := p.bounds[i].Rule
-			if !r.corrected() || r.unit() != q.Unit || r.Per != q.Window || !p.hears(p.bounds[i]) {
+			if !correctable(r) || r.Unit != q.Unit || r.Per != q.Window || !p.hears(p.bounds[i]) {
 				continue
 			}
-			limit := p.bounds[i].adopted(q.Limit)
+			limit := adoptedOf(p.bounds[i], q.Limit)
 			holds := max(adoptedFor, 2*r.Per)
-			w := signal{"adopt", p.ruleName(i), [5]int64{limit, r.countedIn(l.cfg.StartTolerance).Microseconds(), holds.Microseconds()}}
+			w := signal{"adopt", p.ruleName(i), [5]int64{limit, countedIn(r, l.cfg.StartTolerance).Microseconds(), holds.Microseconds()}}
 			if l.heard.signalResult(p.keys[i], w, holds/2) {
 				words = append(words, w)
 			}
@@ -284,10 +284,10 @@ func (l *Limiter) adoptions(p *compiledScope, a upstream.Hint) (words []signal) 
 	return words
 }
 
-// adopted is what is taken of an API's own limit, 0 where it says nothing: one that is no
+// adoptedOf is what is taken of an API's own limit, 0 where it says nothing: one that is no
 // smaller does where the rule's may grow, which it then does no further than that.
-func (b MatchedRule) adopted(limit int64) int64 {
-	most := b.most()
+func adoptedOf(b MatchedRule, limit int64) int64 {
+	most := mostMillionths(b)
 	if most == 0 && limit >= b.Rule.Limit {
 		return 0
 	}
@@ -296,8 +296,8 @@ func (b MatchedRule) adopted(limit int64) int64 {
 
 // countedIn is the window in which scripts count a limit of the rule: the pad slows a bucket, and a
 // margin or a prefetch does not. See ruleParams.
-func (r Rule) countedIn(pad time.Duration) time.Duration {
-	if r.Algorithm == TokenBucket && r.widened() == 0 {
+func countedIn(r Rule, pad time.Duration) time.Duration {
+	if r.Algorithm == TokenBucket && widened(r) == 0 {
 		return r.Per + pad
 	}
 	return r.Per
@@ -347,7 +347,7 @@ func (l *Limiter) noted(ctx context.Context, p *compiledScope, w signal, one tol
 	case w.verb == "pause" || w.verb == "rest":
 		l.heard.note(p, one)
 		l.emptyBelow(p.provider, one.noted)
-		scope = p.scope.levels()[strings.Count(one.noted, "/")]
+		scope = levelsOf(p.scope)[strings.Count(one.noted, "/")]
 		if one.changed {
 			l.cfg.Logger.WarnContext(ctx, "the API says to stay away; nothing starts in the scope until then", "scope", scope, "answered", p.scope.String(), "until", until, "said", known)
 		}
@@ -383,7 +383,7 @@ func (l *Limiter) forget(ctx context.Context, p *compiledScope, rule string) err
 		words = append(words, signal{verb: "lift", name: p.path})
 	}
 	for i, b := range p.bounds {
-		if b.Scope == p.scope && b.Rule.corrected() && (rule == "" || b.Rule.Name == rule) {
+		if b.Scope == p.scope && correctable(b.Rule) && (rule == "" || b.Rule.Name == rule) {
 			words = append(words, signal{verb: "free", name: p.ruleName(i)})
 			l.heard.forget(p.provider, p.ruleName(i))
 		}
@@ -440,7 +440,7 @@ func (l *Limiter) UpstreamState(ctx context.Context, scope string) (UpstreamStat
 	if err != nil {
 		return UpstreamState{}, err
 	}
-	levels := p.scope.levels()
+	levels := levelsOf(p.scope)
 	fields := make([]string, 0, len(levels)+len(p.keys))
 	for _, level := range levels {
 		fields = append(fields, "P"+scopePath(level))
@@ -482,7 +482,7 @@ func (t *UpstreamState) addPause(scope, v string) {
 
 // addCorrection does too; see lua/include/correction.lua.
 func (t *UpstreamState) addCorrection(b MatchedRule, v string, pad time.Duration) {
-	if len(v) < 9*packed || !b.Rule.corrected() {
+	if len(v) < 9*packed || !correctable(b.Rule) {
 		return
 	}
 	n := make([]int64, len(v)/packed)
@@ -490,7 +490,7 @@ func (t *UpstreamState) addCorrection(b MatchedRule, v string, pad time.Duration
 		n[i] = number(v[i*packed:])
 	}
 	ends, since, part, grows, own, per, till, raised := n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7]
-	now, limit, most, top := t.At.UnixMicro(), b.Rule.Limit, b.reach(pad), int64(whole)
+	now, limit, most, top := t.At.UnixMicro(), b.Rule.Limit, reachOf(b, pad), int64(whole)
 	if raised > now {
 		top = most
 	}
@@ -499,7 +499,7 @@ func (t *UpstreamState) addCorrection(b MatchedRule, v string, pad time.Duration
 	}
 	c := Correction{Bound: b, Until: time.UnixMicro(ends), Part: min(top, part+max(0, now-since)*grows/1_000_000)}
 	c.Limit = max(1, mostOf(limit, c.Part))
-	window := b.Rule.countedIn(pad).Microseconds()
+	window := countedIn(b.Rule, pad).Microseconds()
 	if b.Rule.Algorithm == TokenBucket && own > 0 && per != window { // a rate
 		own, _ = mulDiv(own, window, per)
 		own, per = max(1, own), window
@@ -513,14 +513,15 @@ func (t *UpstreamState) addCorrection(b MatchedRule, v string, pad time.Duration
 	}
 }
 
-// levels are the scope's own path and those above it, outermost first.
-func (s Scope) levels() (all []string) {
-	for i := range s.text {
-		if s.text[i] == '/' {
-			all = append(all, s.text[:i])
+// levelsOf returns the scope's own path and those above it, outermost first.
+func levelsOf(s Scope) (all []string) {
+	path := s.String()
+	for i := range path {
+		if path[i] == '/' {
+			all = append(all, path[:i])
 		}
 	}
-	return append(all, s.text)
+	return append(all, path)
 }
 
 // reportCache is what this process has told, or was told, so that it says nothing twice: of up to

@@ -235,7 +235,7 @@ func (h *randomHistory) draw(r drawing, rules []Rule, steps int) {
 	rule := rules[r.IntN(len(rules))]
 	scale := max(rule.Per, rule.Lease).Microseconds()
 	if rule.Algorithm == Calendar {
-		scale, _ = rule.span(0)
+		scale, _ = spanOf(rule, 0)
 	}
 	costs := []int64{1, 1, 1, 2, 3, rule.Limit, max(rule.Limit/3, 1), rule.Burst + 1}
 	var doomed []int

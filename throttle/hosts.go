@@ -82,19 +82,6 @@ func HostOf(u *url.URL) string {
 	return net.JoinHostPort(u.Hostname(), port)
 }
 
-// hearsHost reports whether answers of a host count. The host is that of Advice.Host.
-func (p *compiledScope) hearsHost(host string) bool {
-	if len(p.hosts) == 0 || host == "" {
-		return true
-	}
-	name, port, err := net.SplitHostPort(host)
-	if err != nil {
-		name, port = host, ""
-	}
-	name, _ = hostName(name)
-	return slices.ContainsFunc(p.hosts, func(h hostPattern) bool { return h.matches(name, port) })
-}
-
 // checkHosts checks the hosts of a level, and returns them as they were written.
 func (s *draftScope) checkHosts(path string, faults *strictyaml.Faults) (hosts []string) {
 	path += ".hosts"
@@ -130,10 +117,15 @@ func (p *Policy) Hosts(s Scope) []string {
 	return slices.Clone(hosts)
 }
 
-func hostPatterns(hosts []string) []hostPattern {
-	patterns := make([]hostPattern, len(hosts))
-	for i, h := range hosts {
-		patterns[i], _ = parseHostPattern(h) // a Policy has only those that are sound
+// HostMatches reports whether any of a policy's hosts is a host, HOST or HOST:PORT.
+func HostMatches(hosts []string, host string) bool {
+	name, port, err := net.SplitHostPort(host)
+	if err != nil {
+		name, port = host, ""
 	}
-	return patterns
+	name, _ = hostName(name)
+	return slices.ContainsFunc(hosts, func(h string) bool {
+		pattern, fault := parseHostPattern(h)
+		return fault == "" && pattern.matches(name, port)
+	})
 }

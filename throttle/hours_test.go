@@ -65,7 +65,7 @@ func TestHoursSteps(t *testing.T) {
 func TestHoursOfTheOnlyRule(t *testing.T) {
 	t.Parallel()
 	policy := policyOf(t, Rule{Name: "day", Algorithm: TokenBucket, Limit: 1, Per: time.Hour, Active: dayHours})
-	if err := policy.Check(mustScope(t, "p/x"), 1000); err != nil {
+	if err := policy.Check(parsedScope(t, "p/x"), 1000); err != nil {
 		t.Error(err)
 	}
 	onBoth(t, Config{}, policy, func(b *bench) {
@@ -90,7 +90,7 @@ func TestHoursOfTheOnlyRule(t *testing.T) {
 // An inherited rule does not come back in the hours in which the one in its place is off.
 func TestHoursBringNothingBack(t *testing.T) {
 	t.Parallel()
-	p := mustParse(t, `limits: {p: {scopes: {"*": {rules: [{name: r, algorithm: concurrency, limit: 1}]},
+	p := parsedPolicy(t, `limits: {p: {scopes: {"*": {rules: [{name: r, algorithm: concurrency, limit: 1}]},
   x: {rules: [{name: r, algorithm: concurrency, limit: 2, active: "* 8-19 * * *"}]}}}}`)
 	onBoth(t, Config{}, p, func(b *bench) {
 		b.at(oClock(3, 0, 0))
@@ -108,7 +108,7 @@ func TestHoursBringNothingBack(t *testing.T) {
 // others, with a ticket, ahead. What was charged under the wrong rule is given back.
 func TestHoursAndAWrongClock(t *testing.T) {
 	t.Parallel()
-	policy := policyOf(t,
+	pol := policyOf(t,
 		Rule{Name: "day", Algorithm: FixedWindow, Limit: 50, Per: 48 * time.Hour, Active: dayHours},
 		Rule{Name: "night", Algorithm: FixedWindow, Limit: 50, Per: 48 * time.Hour, Active: nightHours},
 	)
@@ -143,7 +143,7 @@ func TestHoursAndAWrongClock(t *testing.T) {
 							t.Fatal(err)
 						}
 						m.SetTime(at)
-						l, err := New(rdb, policy, Config{})
+						l, err := New(rdb, pol, Config{})
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -265,11 +265,11 @@ func TestHoursInAnOutage(t *testing.T) {
 // What tells whether rules hold, and when that changes.
 func TestHoursAreTold(t *testing.T) {
 	t.Parallel()
-	policy := mustParse(t, `limits: {p: {rules: [
+	pol := parsedPolicy(t, `limits: {p: {rules: [
   {name: always, algorithm: concurrency, limit: 1},
   {name: day, algorithm: concurrency, limit: 1, active: "* 8-19 * * *"},
   {name: late, algorithm: concurrency, limit: 1, active: "* 21 * * *", timezone: Asia/Kathmandu, shadow: true}]}}`)
-	onBoth(t, Config{}, policy, func(b *bench) {
+	onBoth(t, Config{}, pol, func(b *bench) {
 		b.at(oClock(7, 0, 0))
 		var got []string
 		list, err := b.Hours("p/x")
@@ -374,11 +374,11 @@ func TestHoursEndBeforeTheStartOfATurn(t *testing.T) {
 // Nor is one that takes nothing of any rule until then: it may take something of one that begins.
 func TestHoursBeginBeforeWhoTakesNothing(t *testing.T) {
 	t.Parallel()
-	policy := policyOf(t,
+	pol := policyOf(t,
 		Rule{Name: "words", Algorithm: TokenBucket, Limit: 1, Per: time.Minute, Unit: "tokens"},
 		Rule{Name: "night", Algorithm: TokenBucket, Limit: 1, Per: time.Minute, Active: nightHours},
 	)
-	onBoth(t, Config{}, policy, func(b *bench) {
+	onBoth(t, Config{}, pol, func(b *bench) {
 		b.at(oClock(7, 50, 0))
 		calls := Costs{Requests: 1, "tokens": 0}
 		for i := range 2 {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/headway-go/headway/throttle/strictyaml"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -47,8 +48,8 @@ func (l *Limiter) SaveGrant(ctx context.Context, g Grant, id string, stay time.D
 	if id == "" || len(id) > maxTicketBytes {
 		return fmt.Errorf("throttle: Keep: the id has %d bytes; write 1 to %d", len(id), maxTicketBytes)
 	}
-	if stay < time.Millisecond || stay > maxTime {
-		return fmt.Errorf("throttle: Keep: it would stay for %s; write 1ms to %s", stay, formatDuration(maxTime))
+	if stay < time.Millisecond || stay > MaxTime {
+		return fmt.Errorf("throttle: Keep: it would stay for %s; write 1ms to %s", stay, MaxTime)
 	}
 	if g.Zero() || g.local {
 		return nil
@@ -97,13 +98,13 @@ func (l *Limiter) LoadGrant(ctx context.Context, scope, id string) (Grant, error
 		return nil
 	})
 	if errors.Is(err, redis.Nil) {
-		return Grant{}, fmt.Errorf("%w: %s of %s", ErrGrantNotFound, quote(id), quote(scope))
+		return Grant{}, fmt.Errorf("%w: %s of %s", ErrGrantNotFound, strictyaml.Quote(id), strictyaml.Quote(scope))
 	} else if err != nil {
 		return Grant{}, unavailable(ctx, "look for a grant of", scope, err)
 	}
 	var k kept
 	if err := json.Unmarshal([]byte(text.Val()), &k); err != nil || k.ID == "" {
-		return Grant{}, fmt.Errorf("%w: %s of %s cannot be read", ErrGrantNotFound, quote(id), quote(scope))
+		return Grant{}, fmt.Errorf("%w: %s of %s cannot be read", ErrGrantNotFound, strictyaml.Quote(id), strictyaml.Quote(scope))
 	}
 	g := l.grantOf(p, k, key)
 	g.told.keep(time.Now().Add(left.Val()))
@@ -116,7 +117,7 @@ func (l *Limiter) grantOf(p *compiledScope, k kept, key string) Grant {
 	var bounds []MatchedRule
 	for _, r := range k.Rules {
 		i := slices.Index(p.keys, p.provider+r.Key)
-		if i < 0 || string(p.bounds[i].Rule.Algorithm) != r.Kind || p.bounds[i].Rule.unit() != r.Unit {
+		if i < 0 || string(p.bounds[i].Rule.Algorithm) != r.Kind || p.bounds[i].Rule.Unit != r.Unit {
 			continue
 		}
 		b := p.bounds[i]

@@ -10,9 +10,9 @@ import (
 // A grant that is kept is found in another process, settled and given back there.
 func TestKept(t *testing.T) {
 	t.Parallel()
-	policy := policyOf(t, twoUnits...)
-	onBoth(t, Config{}, policy, func(b *bench) {
-		other, err := New(b.rdb, policy, b.cfg)
+	pol := policyOf(t, twoUnits...)
+	onBoth(t, Config{}, pol, func(b *bench) {
+		other, err := New(b.rdb, pol, b.cfg)
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -21,7 +21,7 @@ func TestKept(t *testing.T) {
 		if err := b.SaveGrant(ctx, d.Grant, "task/1", time.Hour); err != nil {
 			b.t.Fatal(err)
 		}
-		if ttl := b.rdb.PTTL(ctx, b.keptKey(mustScope(b.t, "p/x"), "task/1")).Val(); ttl <= 59*time.Minute || ttl > time.Hour {
+		if ttl := b.rdb.PTTL(ctx, b.keptKey(parsedScope(b.t, "p/x"), "task/1")).Val(); ttl <= 59*time.Minute || ttl > time.Hour {
 			b.t.Errorf("it is kept for %s", ttl)
 		}
 		found, err := other.LoadGrant(ctx, "p/x", "task/1")
@@ -71,7 +71,7 @@ func TestKeptIsRemembered(t *testing.T) {
 			g := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 600}}).Grant
 			then(g)
 			ttl := b.rdb.PTTL(ctx, b.plan("p/x").settled(g.ID())).Val()
-			if least := b.rdb.PTTL(ctx, b.keptKey(mustScope(b.t, "p/x"), "a")).Val(); ttl < least+time.Minute || least < 49*time.Hour {
+			if least := b.rdb.PTTL(ctx, b.keptKey(parsedScope(b.t, "p/x"), "a")).Val(); ttl < least+time.Minute || least < 49*time.Hour {
 				b.t.Errorf("%s: it is remembered for %s, and kept for %s", name, ttl, least)
 			}
 			b.pass(10 * sec)
@@ -157,7 +157,7 @@ func TestKeepRefuses(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
 		g := b.decide(Request{Scope: "p/x"}).Grant
-		for id, stay := range map[string]time.Duration{"": time.Hour, "a": 0, "b": 367 * day} {
+		for id, stay := range map[string]time.Duration{"": time.Hour, "a": 0, "b": 367 * oneDay} {
 			if err := b.SaveGrant(ctx, g, id, stay); err == nil {
 				b.t.Errorf("%q for %s", id, stay)
 			}

@@ -70,7 +70,7 @@ func TestKeysNeverCollide(t *testing.T) {
 		for range random.IntN(4) {
 			path += []string{"/", "", ":", "%"}[random.IntN(4)] + pick()
 		}
-		check(path, pick(), Algorithm(algorithms[random.IntN(len(algorithms))]))
+		check(path, pick(), Algorithm(allAlgorithms[random.IntN(len(allAlgorithms))]))
 	}
 	if tags := map[string]string{}; len(provider) > 0 {
 		for name, tag := range provider {
@@ -125,7 +125,7 @@ func TestProviderHasOneSlot(t *testing.T) {
 		}
 		p := compileScope("hw", scope, []MatchedRule{
 			{Scope: scope, Rule: runs10()},
-			{Scope: Scope{text: name + "/" + hostileNames[2]}, Rule: window10()},
+			{Scope: parsedScope(t, name+"/"+hostileNames[2]), Rule: window10()},
 		}, 0, time.Now())
 		slots := map[int64]bool{}
 		for _, key := range append(p.keys, p.attempt("id"), p.attempt(name)) {

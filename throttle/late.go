@@ -19,10 +19,10 @@ const (
 	longestLeeway = 250 * time.Millisecond
 )
 
-// plenty says that what passes a bucket within the pad is more than all that can be late at
+// manyFit says that what passes a bucket within the pad is more than all that can be late at
 // once. Its rate is one pad slower for that; see ruleParams.
-func (r Rule) plenty(pad time.Duration, cost int64) bool {
-	if r.Algorithm != TokenBucket || r.widened() > 0 || r.Limit < lateAtOnce || cost > math.MaxInt64/lateAtOnce {
+func manyFit(r Rule, pad time.Duration, cost int64) bool {
+	if r.Algorithm != TokenBucket || widened(r) > 0 || r.Limit < lateAtOnce || cost > math.MaxInt64/lateAtOnce {
 		return false
 	}
 	units, _ := mulDiv(r.Limit, pad.Microseconds(), (r.Per + 2*pad).Microseconds())
@@ -31,8 +31,8 @@ func (r Rule) plenty(pad time.Duration, cost int64) bool {
 
 // room is how long a bucket takes for half of what may start at once beside a cost: for so long
 // it can leave open when a start comes. Others wait for as long as that is not known.
-func (r Rule) room(cost int64) time.Duration {
-	if r.widened() > 0 || r.Limit == 0 || cost >= r.Capacity() {
+func roomOf(r Rule, cost int64) time.Duration {
+	if widened(r) > 0 || r.Limit == 0 || cost >= r.Capacity() {
 		return 0
 	}
 	room, _ := mulDiv((r.Capacity()-cost)/2, r.Per.Microseconds(), r.Limit)
@@ -78,7 +78,7 @@ func (l *Limiter) startLater(req *Request) {
 // minds says whether any rule of a path could be exceeded by a start that is late.
 func (p *compiledScope) minds(pad time.Duration, req *Request) bool {
 	return slices.ContainsFunc(p.bounds, func(b MatchedRule) bool {
-		return b.Rule.Algorithm == SlidingWindow || b.Rule.Algorithm == TokenBucket && !b.Rule.plenty(pad, max(req.Cost, defaultCost))
+		return b.Rule.Algorithm == SlidingWindow || b.Rule.Algorithm == TokenBucket && !manyFit(b.Rule, pad, max(req.Cost, defaultCost))
 	})
 }
 
@@ -93,7 +93,7 @@ func (l *Limiter) tolerance(d *Decision) time.Duration {
 		case Concurrency:
 			most = min(most, b.Rule.Lease/2) // its place is held until then
 		case TokenBucket:
-			if !b.Rule.plenty(pad, d.Grant.cost.at(i)) {
+			if !manyFit(b.Rule, pad, d.Grant.cost.at(i)) {
 				most = min(most, pad+b.Rule.Prefetch+d.leeway)
 			}
 		case SlidingWindow:
@@ -105,7 +105,7 @@ func (l *Limiter) tolerance(d *Decision) time.Duration {
 			if start >= ends {
 				ends = numbers[3]
 			}
-			most = min(most, us(ends-start)-min(pad+b.Rule.Margin, shortestPeriod/2))
+			most = min(most, us(ends-start)-min(pad+b.Rule.Margin, cronPeriod/2))
 		}
 	}
 	if p.hours.until != 0 {
@@ -151,8 +151,8 @@ func (l *Limiter) after(d *Decision, late time.Duration, tries int) lateness {
 		switch {
 		case r.Algorithm == SlidingWindow:
 			most = min(most, r.Per/4)
-		case r.Algorithm == TokenBucket && !r.plenty(l.cfg.StartTolerance, cost):
-			room := r.room(cost)
+		case r.Algorithm == TokenBucket && !manyFit(r, l.cfg.StartTolerance, cost):
+			room := roomOf(r, cost)
 			if spaced = spaced || room < l.cfg.StartTolerance; room >= l.cfg.StartTolerance {
 				most = min(most, room)
 			}
@@ -169,3 +169,7 @@ func (l *Limiter) after(d *Decision, late time.Duration, tries int) lateness {
 	}
 	return lateness{leeway: min(2*late, most).Truncate(time.Microsecond)}
 }
+
+// widened is by how much the rule's window is longer than Per, but for the pad: by so much may starts be apart in
+// how late they are after their charges.
+func widened(r Rule) time.Duration { return r.Margin + r.Prefetch }

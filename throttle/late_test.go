@@ -230,9 +230,9 @@ func TestPlenty(t *testing.T) {
 		{Rule{Algorithm: TokenBucket, Limit: 1_000_000, Per: sec, Margin: ms}, 1, false},
 		{Rule{Algorithm: TokenBucket, Limit: 1_000_000, Per: time.Minute}, 1, false},
 		{Rule{Algorithm: SlidingWindow, Limit: 1_000_000, Per: sec}, 1, false},
-		{Rule{Algorithm: TokenBucket, Limit: maxLimit, Per: sec}, maxLimit, false},
+		{Rule{Algorithm: TokenBucket, Limit: MaxLimit, Per: sec}, MaxLimit, false},
 	} {
-		if got := test.rule.plenty(5*ms, test.cost); got != test.want {
+		if got := manyFit(test.rule, 5*ms, test.cost); got != test.want {
 			t.Errorf("%+v at %d: %t", test.rule, test.cost, got)
 		}
 	}

@@ -195,7 +195,7 @@ func modelMatch(limits map[string]ScopeConfig, s Scope) (bounds []MatchedRule, m
 		}
 		for _, name := range order {
 			if r := rules[name]; !r.Unlimited {
-				bounds = append(bounds, MatchedRule{Rule: r, Scope: s.Prefix(i + 1), corrects: says, heeds: heeds})
+				bounds = append(bounds, MatchedRule{Rule: r, Scope: s.Prefix(i + 1), Corrects: says, Heeds: heeds})
 			}
 		}
 	}

@@ -52,9 +52,3 @@ func (l *Limiter) join(ctx context.Context, id string, stay time.Duration) (int6
 	}
 	return reply[0], nil
 }
-
-// SharesLimits reports whether any rule of the policy has the failure policy
-// share, and so needs Join.
-func (p *Policy) SharesLimits() bool {
-	return p.has(func(r Rule) bool { return r.OnRedisError == FailShare && !r.Shadow })
-}

@@ -22,7 +22,7 @@ var modelCalendars = []struct {
 const minuteMicros = 60_000_000
 
 // span returns how long a period of a calendar is, and which one a moment is in.
-func (r Rule) span(byClock int64) (length, index int64) {
+func spanOf(r Rule, byClock int64) (length, index int64) {
 	for _, c := range modelCalendars {
 		if r.Resets == c.resets && (r.Timezone == c.timezone || r.Timezone == "") {
 			length = c.minutes * minuteMicros
@@ -33,10 +33,10 @@ func (r Rule) span(byClock int64) (length, index int64) {
 }
 
 // begins returns when a period begins.
-func (r Rule) begins(index int64) int64 {
-	length, _ := r.span(0)
+func beginsAt(r Rule, index int64) int64 {
+	length, _ := spanOf(r, 0)
 	at := index * length
-	for _, i := r.span(at); i < index; _, i = r.span(at) {
+	for _, i := spanOf(r, at); i < index; _, i = spanOf(r, at) {
 		at += minuteMicros
 	}
 	return at
@@ -44,7 +44,7 @@ func (r Rule) begins(index int64) int64 {
 
 func (l *ledger) inPeriod(index int64, pass int) (units int64) {
 	for _, c := range l.charges {
-		if _, i := l.rule.span(c.byClock); i == index && c.pass == pass {
+		if _, i := spanOf(l.rule, c.byClock); i == index && c.pass == pass {
 			units += c.units
 		}
 	}
@@ -75,8 +75,8 @@ func (l *ledger) touch(c charge, now int64) {
 	if l.touched == nil {
 		l.touched = map[int64]bool{}
 	}
-	_, at := l.rule.span(c.byClock)
-	_, here := l.rule.span(now)
+	_, at := spanOf(l.rule, c.byClock)
+	_, here := spanOf(l.rule, now)
 	l.touched[at], l.touched[here] = true, true
 }
 
@@ -89,8 +89,8 @@ func (l *ledger) expired(now int64, changed bool) {
 		return
 	}
 	l.charges = slices.DeleteFunc(l.charges, func(c charge) bool {
-		_, index := l.rule.span(c.byClock)
-		return changed || l.rule.begins(index+1) <= now
+		_, index := spanOf(l.rule, c.byClock)
+		return changed || beginsAt(l.rule, index+1) <= now
 	})
 }
 
@@ -98,12 +98,12 @@ func (l *ledger) expired(now int64, changed bool) {
 // and the next, or the one before where the next has no units yet. It knows of the
 // period at hand from then on.
 func (l *ledger) dropLate(id string, now int64) {
-	_, here := l.rule.span(now)
+	_, here := spanOf(l.rule, now)
 	for _, c := range l.charges {
 		if c.id != id || l.touched == nil {
 			continue
 		}
-		_, index := l.rule.span(c.byClock)
+		_, index := spanOf(l.rule, c.byClock)
 		if index >= here || index == here-1 && !l.touched[here+1] {
 			l.touched[here] = true
 		} else if l.rule.Rollover > 0 {
@@ -115,7 +115,7 @@ func (l *ledger) dropLate(id string, now int64) {
 // calendarFault: in the period of c, at most limit and what has been rolled over; at
 // its pace.
 func (l *ledger) calendarFault(c charge, u, now int64) string {
-	_, index := l.rule.span(c.byClock)
+	_, index := spanOf(l.rule, c.byClock)
 	most := l.rule.Limit + l.rule.Rollover
 	if l.exactly(u, now) {
 		most = l.rule.Limit + l.rolled(index, c.pass)
@@ -123,7 +123,7 @@ func (l *ledger) calendarFault(c charge, u, now int64) string {
 	if units := l.inPeriod(index, c.pass); units > most {
 		return fmt.Sprintf("%d units in the period of %d, of %d", units, c.byClock, most)
 	}
-	if _, late := l.rule.span(c.byClock + l.rule.Margin.Microseconds()); late != index {
+	if _, late := spanOf(l.rule, c.byClock+l.rule.Margin.Microseconds()); late != index {
 		return fmt.Sprintf("started at %d, it may arrive in the next period", c.byClock)
 	}
 	if l.rule.Spread && l.exactly(u, now) && c.byClock < l.paced && index == l.pacedIn {
@@ -145,20 +145,20 @@ func (l *ledger) exactly(u, now int64) bool { return !l.inexact && u == now }
 // pace notes when the next unit of a spread period may start. Nothing is rolled over
 // into one that has not begun.
 func (l *ledger) pace(c charge, now int64) {
-	_, index := l.rule.span(c.byClock)
+	_, index := spanOf(l.rule, c.byClock)
 	left := l.rule.Limit - l.inPeriod(index, c.pass) + c.units
-	if _, here := l.rule.span(now); here == index {
+	if _, here := spanOf(l.rule, now); here == index {
 		left += l.rolled(index, c.pass)
 	}
 	left = max(left, c.units)
-	rest := l.rule.begins(index+1) - l.rule.Margin.Microseconds() - c.byClock
+	rest := beginsAt(l.rule, index+1) - l.rule.Margin.Microseconds() - c.byClock
 	l.paced, l.pacedIn = c.byClock+(rest*c.units+left-1)/left, index
 }
 
 // opens returns when cost may start at the earliest, where that is exact.
 func (l *ledger) opens(cost, u, now int64) int64 {
-	_, index := l.rule.span(now)
-	end, at := l.rule.begins(index+1), now
+	_, index := spanOf(l.rule, now)
+	end, at := beginsAt(l.rule, index+1), now
 	if l.rule.Spread && l.pacedIn == index {
 		at = max(at, l.paced)
 	}

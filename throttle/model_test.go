@@ -161,7 +161,7 @@ func (l *ledger) onlyLatest() {
 		latest = max(latest, i)
 	}
 	l.charges = slices.DeleteFunc(slices.Clone(l.charges), func(c charge) bool {
-		_, i := l.rule.span(c.byClock)
+		_, i := spanOf(l.rule, c.byClock)
 		return i < latest-1
 	})
 }
@@ -202,9 +202,9 @@ func (l *ledger) held(u, now int64) []charge {
 		oldest := windows[max(0, len(windows)-2):]
 		return slices.DeleteFunc(here, func(c charge) bool { return c.byClock/per < oldest[0] })
 	case Calendar:
-		_, here := l.rule.span(now)
+		_, here := spanOf(l.rule, now)
 		return slices.DeleteFunc(slices.Clone(l.charges), func(c charge) bool {
-			_, i := l.rule.span(c.byClock)
+			_, i := spanOf(l.rule, c.byClock)
 			return c.pass != l.pass || i < here || i > here+1
 		})
 	}
@@ -268,11 +268,11 @@ func (l *ledger) lasts(start, u, now int64) int64 {
 		return start + per - byClock%per
 	}
 	if l.rule.Algorithm == Calendar {
-		length, index := l.rule.span(start - u + now)
+		length, index := spanOf(l.rule, start-u+now)
 		if l.rule.Rollover > 0 {
 			return never // what rolls over from one to the next follows from the first
 		}
-		return start + l.rule.begins(index+1) - (start - u + now) + 2*length
+		return start + beginsAt(l.rule, index+1) - (start - u + now) + 2*length
 	}
 	return start + l.per()
 }
@@ -499,7 +499,7 @@ func (l *ledger) left(u, now int64) int64 {
 	case FixedWindow:
 		spent = l.inWindow(now, l.pass)
 	case Calendar:
-		_, index := l.rule.span(now)
+		_, index := spanOf(l.rule, now)
 		spent = l.inPeriod(index, l.pass)
 		if l.exactly(u, now) {
 			spent -= l.rolled(index, l.pass)

@@ -335,7 +335,7 @@ func (w *world) delay(p *compiledScope) int64 {
 			one = 2 * per
 			aligned += per // what is left of one that it had been in
 		case Calendar:
-			length, _ := r.span(w.now)
+			length, _ := spanOf(r, w.now)
 			one = 2*MaxDelayLimit.Microseconds() + length
 			aligned += 2 * length
 		case Concurrency:
@@ -500,7 +500,7 @@ func (w *world) remembers(key string, rule Rule, lasts, stalled time.Duration) {
 	if latest < 0 || len(w.limiters) > 1 || w.back > 0 {
 		return
 	}
-	means := us(rule.begins(latest+3) - w.now)
+	means := us(beginsAt(rule, latest+3) - w.now)
 	if lasts+stall < means || lasts > means+62*time.Second+stalled {
 		fail("%s lasts %v and means something for %v", key, lasts, means)
 	}
@@ -511,7 +511,7 @@ func (w *world) longest() time.Duration {
 	var longest time.Duration
 	for _, l := range w.ledgers {
 		if l.rule.Algorithm == Calendar {
-			length, _ := l.rule.span(w.now)
+			length, _ := spanOf(l.rule, w.now)
 			longest = max(longest, us(4*length))
 		}
 		longest = max(longest, l.rule.Per+l.rule.Margin, l.rule.Lease+time.Minute, l.rule.Per*time.Duration(l.rule.Burst))
@@ -569,8 +569,8 @@ func (w *world) beyond(p *compiledScope, wait time.Duration) bool {
 		if b.Rule.Algorithm != Calendar {
 			return false
 		}
-		_, here := b.Rule.span(w.now)
-		_, then := b.Rule.span(w.now + wait.Microseconds())
+		_, here := spanOf(b.Rule, w.now)
+		_, then := spanOf(b.Rule, w.now + wait.Microseconds())
 		return then > here+1
 	})
 }

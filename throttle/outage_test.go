@@ -129,7 +129,7 @@ func TestFailurePolicies(t *testing.T) {
 // one (traps T26, T44).
 func TestForeignKey(t *testing.T) {
 	t.Parallel()
-	for _, algorithm := range algorithms {
+	for _, algorithm := range allAlgorithms {
 		for _, foreign := range []string{"list", "set"} {
 			r := Rule{Name: "r", Algorithm: Algorithm(algorithm), Limit: 10}
 			switch r.Algorithm {
@@ -308,8 +308,8 @@ func TestJoin(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m, _ := redistest.Miniredis(t)
-		policy := policyOf(t, failing(FailShare))
-		if !policy.SharesLimits() || policyOf(t, failing(FailOpen)).SharesLimits() {
+		pol := policyOf(t, failing(FailShare))
+		if !pol.SharesLimits() || policyOf(t, failing(FailOpen)).SharesLimits() {
 			t.Error("SharesLimits")
 		}
 		var limiters [3]*Limiter
@@ -318,7 +318,7 @@ func TestJoin(t *testing.T) {
 		var joined sync.WaitGroup
 		for i := range limiters {
 			wires[i] = &wire{}
-			l, err := New(clientOf(t, wires[i].through(redistest.MiniredisOptions(m))), policy, Config{Prefix: "joined"})
+			l, err := New(clientOf(t, wires[i].through(redistest.MiniredisOptions(m))), pol, Config{Prefix: "joined"})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -147,7 +147,7 @@ func (r *RuleForecast) calendar(rule Rule, at time.Time) {
 	if rule.Algorithm != Calendar || rule.Limit == 0 {
 		return
 	}
-	of := rule.calendar().around(at)
+	of := periodsOf(rule, at)
 	r.Units, r.Per, r.Spread = rule.Limit, us(of.next-of.to), rule.Spread
 	r.Rest = us(of.to - at.UnixMicro())
 }

@@ -26,7 +26,7 @@ type startedAt struct {
 func pacedBubble(t *testing.T) (here, there *Limiter, start func(req Request) <-chan startedAt) {
 	t.Helper()
 	_, rdb := redistest.Miniredis(t)
-	policy := mustParse(t, `limits: {p: {rules: [{name: all, algorithm: sliding-window, limit: 1000, per: 1s}], scopes: {"*": {rules: [{name: r, algorithm: token-bucket, limit: 1, per: 1s, burst: 1}]}}}}`)
+	policy := parsedPolicy(t, `limits: {p: {rules: [{name: all, algorithm: sliding-window, limit: 1000, per: 1s}], scopes: {"*": {rules: [{name: r, algorithm: token-bucket, limit: 1, per: 1s, burst: 1}]}}}}`)
 	for _, l := range []**Limiter{&here, &there} {
 		var err error
 		if *l, err = New(rdb, policy, Config{Prefix: "overtaken"}); err != nil {
@@ -169,7 +169,7 @@ func TestLooksAtPausesAreFew(t *testing.T) {
 		_, rdb := redistest.Miniredis(t)
 		looks := &hmgets{}
 		rdb.AddHook(looks)
-		l, err := New(rdb, mustParse(t, `limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s, burst: 1}]}}`), Config{})
+		l, err := New(rdb, parsedPolicy(t, `limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s, burst: 1}]}}`), Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

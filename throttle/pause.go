@@ -31,14 +31,6 @@ var pausedRule = Rule{Name: PausedRule, Algorithm: SlidingWindow, Per: time.Seco
 // Paused says that it is no rule of the policy's: its level is paused, until Until.
 func (b MatchedRule) Paused() bool { return b.Rule.Name == PausedRule }
 
-// left is how long a pause lasts from a moment on, Unknown where no clock ends it.
-func (b MatchedRule) left(at time.Time) time.Duration {
-	if b.Until.IsZero() {
-		return Never
-	}
-	return max(time.Microsecond, b.Until.Sub(at))
-}
-
 // pauseOf returns the pause of a level that layers cover, if there is one at a time: the
 // word of the name lies over that of "*".
 func pauseOf(layers []*tree, level Scope, at time.Time) (b MatchedRule, paused bool) {
@@ -69,65 +61,4 @@ func (s *draftScope) checkPause(path string, faults *strictyaml.Faults) (Pause, 
 		faults.Add(s.untilAt, path+".paused_until", "paused_until is not between 1970 and 2255; remove it for a pause that has no end")
 	}
 	return s.pause, s.until.UTC()
-}
-
-// paused returns the pauses of the plan that last longest from a moment on, and for how
-// long.
-func (p *compiledScope) paused(at time.Time) (longest MatchedRule, left time.Duration) {
-	for _, i := range p.pauses {
-		if l := p.bounds[i].left(at); l > left {
-			longest, left = p.bounds[i], l
-		}
-	}
-	return longest, left
-}
-
-// heedPauses completes a denial: no script knows when a pause by hand ends. The one that lasts
-// longest binds, which may be an API's, that is told for so long, and the wait is that of the
-// rule that asks for most.
-func (p *compiledScope) heedPauses(d *Decision, told time.Duration) {
-	if len(p.pauses) == 0 || d.Allowed {
-		return
-	}
-	longest := told
-	if told > 0 {
-		d.Binding, d.Paused = -1, true
-	}
-	for _, i := range p.pauses {
-		d.Rules[i].RetryAfter = p.bounds[i].left(d.At)
-		if d.Rules[i].RetryAfter > longest {
-			longest, d.Binding, d.Paused = d.Rules[i].RetryAfter, i, false
-		}
-	}
-	for i := range d.Rules {
-		longest = max(longest, d.Rules[i].RetryAfter)
-	}
-	d.RetryAfter = longest
-	if d.Position.Waits {
-		d.Position.Expected = longest
-	}
-}
-
-// live are the bounds without the pauses that have ended.
-func live(bounds []MatchedRule, at time.Time) (list []MatchedRule) {
-	for _, b := range bounds {
-		if !b.Paused() || b.Until.IsZero() || at.Before(b.Until) {
-			list = append(list, b)
-		}
-	}
-	return list
-}
-
-// pauseGrace is how long a start that was granted before a pause may still be ahead: with
-// the notice of package policystore, it has come within a second of the change.
-const pauseGrace = 250 * time.Millisecond
-
-// overtaken says that a scope was paused while a start was waited for that was granted for
-// longer ahead than a pause lets go.
-func (l *Limiter) overtaken(scope string, d Decision) bool {
-	if d.Wait <= pauseGrace {
-		return false
-	}
-	p, err := l.scopes.of(scope)
-	return err == nil && len(p.pauses) > 0
 }

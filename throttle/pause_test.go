@@ -1,7 +1,6 @@
 package throttle
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -26,66 +25,6 @@ limits:
   open: {rules: [{name: paused, algorithm: fixed-window, limit: 5, per: 1s}]}
 `
 
-// docs/limits.md: "a pause counts at the level where it stands, and for all below it".
-func TestPausedLevels(t *testing.T) {
-	t.Parallel()
-	p := mustParse(t, pausableUnder("allow"))
-	const tenant = "account 100@p, /paused 0@p/a, tenant 5@p/a"
-	for scope, want := range map[string]string{
-		"p":        "account 100@p",
-		"p/a":      tenant,
-		"p/a/deep": tenant, // paused above
-		"p/free":   "account 100@p, tenant 5@p/free",
-		"whole":    "/paused 0@whole",
-		"whole/a":  "/paused 0@whole",
-		"whole/b":  "/paused 0@whole",
-		"open":     "paused 5@open",
-		"other":    "",
-	} {
-		bounds, err := p.Match(mustScope(t, scope))
-		if got := lines(bounds); err != nil || got != want {
-			t.Errorf("%s meets %q, %v, want %q", scope, got, err, want)
-		}
-	}
-	bounds, err := p.Match(mustScope(t, "p/timed"))
-	if err != nil || len(bounds) != 3 || !bounds[1].Paused() || bounds[1].Pattern != "p/timed" ||
-		bounds[1].Until != time.Date(2027, 1, 16, 0, 1, 0, 0, time.UTC) || bounds[0].Paused() {
-		t.Errorf("%+v, %v", bounds, err)
-	}
-}
-
-func TestPauseIsWritten(t *testing.T) {
-	t.Parallel()
-	p := mustParse(t, pausableUnder("deny"))
-	unmatched, limits := p.Limits()
-	again, err := NewPolicy(unmatched, limits)
-	if err != nil || !bytes.Equal(again.YAML(), p.YAML()) {
-		t.Fatalf("%s\nbecomes\n%s\n%v", p.YAML(), again.YAML(), err)
-	}
-	for _, want := range []string{"paused: true\n", "paused: false\n", "paused_until: 2027-01-16T00:01:00Z\n"} {
-		if !strings.Contains(string(p.YAML()), want) {
-			t.Errorf("no %q in\n%s", want, p.YAML())
-		}
-	}
-	for text, want := range map[string]string{
-		"limits: {p: {paused: yes}}":                                               `paused is the text "yes"; write true, or remove the line`,
-		"limits: {p: {paused_until: 2030-01-31T12:00:00Z}}":                        "paused_until stands without paused: true",
-		"limits: {p: {paused: false, paused_until: 2030-01-31T12:00Z}}":            "paused_until is the text \"2030-01-31T12:00Z\"; write a time with its zone",
-		"limits: {p: {paused: true, paused_until: 2030-01-31}}":                    "paused_until is the date 2030-01-31; write a time",
-		"limits: {p: {paused: true, paused_until: 2300-01-31T12:00:00Z}}":          "paused_until is not between 1970 and 2255",
-		"limits: {p: {paused: true, paused_until: \"0000-01-01T00:00:00+09:00\"}}": "paused_until is not between 1970 and 2255",
-		"limits: {p: {pause: true}}":                                               "pause is not a field of a scope; did you mean paused?",
-		"limits: {p: {rules: [{name: /paused, unlimited: true}]}}":                 "name holds a '/'",
-	} {
-		if _, err := ParsePolicy("it", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s:\n%v\nwant %s", text, err, want)
-		}
-	}
-	if _, err := NewPolicy("", map[string]ScopeConfig{"p": {Pause: "maybe"}}); err == nil || !strings.Contains(err.Error(), `paused is "maybe"; write true or false`) {
-		t.Error(err)
-	}
-}
-
 func pausableUnder(unmatched string) string {
 	return strings.Replace(pausable, "UNMATCHED", unmatched, 1)
 }
@@ -94,7 +33,7 @@ func pausableUnder(unmatched string) string {
 func TestPausedDecisions(t *testing.T) {
 	t.Parallel()
 	// paused_until above is a minute after the bench's epoch.
-	onBoth(t, Config{}, mustParse(t, pausableUnder("allow")), func(b *bench) {
+	onBoth(t, Config{}, parsedPolicy(t, pausableUnder("allow")), func(b *bench) {
 		at := time.UnixMicro(epoch)
 		if want := time.Date(2027, 1, 16, 0, 0, 0, 0, time.UTC); !at.Equal(want) {
 			b.t.Fatalf("the epoch is %s", at.UTC())
@@ -156,7 +95,7 @@ func TestPauseEndsUnmatched(t *testing.T) {
 func TestPausedWithoutRedis(t *testing.T) {
 	t.Parallel()
 	server := redistest.NewServer(t)
-	p := mustParse(t, `limits: {p: {rules: [{name: r, algorithm: fixed-window, limit: 5, per: 1s, on_redis_error: open}], scopes: {a: {paused: true}}}}`)
+	p := parsedPolicy(t, `limits: {p: {rules: [{name: r, algorithm: fixed-window, limit: 5, per: 1s, on_redis_error: open}], scopes: {a: {paused: true}}}}`)
 	l, err := New(server.Client(t), p, Config{Timeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -173,7 +112,7 @@ func TestPausedWithoutRedis(t *testing.T) {
 // docs/limits.md: those who wait are told where they stand, and that it is the pause.
 func TestPausedLines(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, mustParse(t, pausableUnder("deny")), func(b *bench) {
+	onBoth(t, Config{}, parsedPolicy(t, pausableUnder("deny")), func(b *bench) {
 		for scope, want := range map[string]time.Duration{"p/a": Never, "p/timed": time.Minute, "whole/x": Never} {
 			d := b.decide(Request{Scope: scope, WaiterID: "one"})
 			if !d.Position.Waits || d.Position.Expected != want {
@@ -200,7 +139,7 @@ func TestPausedLines(t *testing.T) {
 		if err != nil || len(woken.Granted) > 0 || !woken.Waiting {
 			b.t.Errorf("%+v, %v", woken, err)
 		}
-		b.SetPolicy(mustParse(t, "unmatched: allow\nlimits: {p: {rules: [{name: account, algorithm: token-bucket, limit: 100, per: 1s, burst: 10}]}}"))
+		b.SetPolicy(parsedPolicy(t, "unmatched: allow\nlimits: {p: {rules: [{name: account, algorithm: token-bucket, limit: 100, per: 1s, burst: 10}]}}"))
 		for provider, n := range map[string]int{"p": 4, "whole": 2} { // whole has no rule any more, and is allowed
 			woken, err := b.Dispatch(b.t.Context(), DispatchRequest{Provider: provider, Max: 10, CheckAll: true})
 			if err != nil || len(woken.Granted) != n || woken.Granted[0].ID != "one" {
@@ -225,7 +164,7 @@ func TestPauseTakesStartsBack(t *testing.T) {
 			starts bool
 		}{{"", 800 * time.Millisecond, false}, {"one", 100 * time.Millisecond, false}, {"", 0, true}} {
 			_, rdb := redistest.Miniredis(t)
-			l, err := New(rdb, mustParse(t, rules), Config{Prefix: "pause"})
+			l, err := New(rdb, parsedPolicy(t, rules), Config{Prefix: "pause"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -235,12 +174,12 @@ func TestPauseTakesStartsBack(t *testing.T) {
 			if row.starts {
 				<-time.After(900 * time.Millisecond)
 			}
-			time.AfterFunc(row.into, func() { l.SetPolicy(mustParse(t, strings.Replace(rules, "{p: {", "{p: {paused: true, ", 1))) })
+			time.AfterFunc(row.into, func() { l.SetPolicy(parsedPolicy(t, strings.Replace(rules, "{p: {", "{p: {paused: true, ", 1))) })
 			d, err := l.Start(t.Context(), Request{Scope: "p", WaiterID: row.ticket, MaxDelay: 2 * time.Second, MaxDelayQueued: 2 * time.Second})
 			if err != nil || d.Allowed != row.starts || d.Position.Waits != (row.ticket != "") {
 				t.Errorf("%+v: %+v, %v", row, d, err)
 			}
-			l.SetPolicy(mustParse(t, rules))
+			l.SetPolicy(parsedPolicy(t, rules))
 			if d, err := l.Peek(t.Context(), Request{Scope: "p"}); err != nil || d.Allowed == row.starts {
 				t.Errorf("%+v: %+v, %v: its unit is not back", row, d, err)
 			}
@@ -253,19 +192,19 @@ func TestWaitGoesOnAfterPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := redistest.Miniredis(t)
-		l, err := New(rdb, mustParse(t, "limits: {p: {paused: true}}"), Config{})
+		l, err := New(rdb, parsedPolicy(t, "limits: {p: {paused: true}}"), Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		time.AfterFunc(10*time.Minute, func() { l.SetPolicy(mustParse(t, "unmatched: allow\nlimits: {}")) })
+		time.AfterFunc(10*time.Minute, func() { l.SetPolicy(parsedPolicy(t, "unmatched: allow\nlimits: {}")) })
 		if _, err := l.Wait(t.Context(), Request{Scope: "p"}); err != nil || time.Since(began) > 10*time.Minute+time.Millisecond {
 			t.Errorf("%v after %s", err, time.Since(began))
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		until := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
-		l.SetPolicy(mustParse(t, "limits: {p: {paused: true, paused_until: "+until+"}}"))
+		l.SetPolicy(parsedPolicy(t, "limits: {p: {paused: true, paused_until: "+until+"}}"))
 		if _, err := l.Wait(ctx, Request{Scope: "p"}); !errors.Is(err, ErrMaxWait) || ctx.Err() != nil {
 			t.Error(err)
 		}
@@ -275,7 +214,7 @@ func TestWaitGoesOnAfterPause(t *testing.T) {
 // A paused path costs no other state than its rules have, whatever is asked of it.
 func TestPauseLeavesNoState(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, mustParse(t, pausableUnder("deny")), func(b *bench) {
+	onBoth(t, Config{}, parsedPolicy(t, pausableUnder("deny")), func(b *bench) {
 		for range 50 {
 			scope := []string{"p/a", "p/timed", "whole/x"}[rand.N(3)]
 			if d := b.decide(Request{Scope: scope, Cost: 1 + rand.Int64N(5), MaxDelay: rand.N(time.Second)}); d.Allowed {

@@ -67,13 +67,16 @@ type compiledScope struct {
 type settings struct {
 	refusal error // the application may not spend from the scope
 	answers Answers
-	hosts   []hostPattern // whose answers count, none for all
+	hosts   []string // whose answers count, none for all
 
-	maxPriority *int // a higher priority counts as this one; nil for no cap
+	maxPriority int // a higher priority counts as this one, where it is capped
+	capped      bool
 }
 
-func (p *Policy) settings(s Scope, app string) settings {
-	return settings{refusal: p.Authorize(s, app), answers: p.Answers(s), hosts: hostPatterns(p.Hosts(s)), maxPriority: p.maxPriority(s)}
+func settingsOf(p *Policy, s Scope, app string) settings {
+	its := settings{refusal: p.Authorize(s, app), answers: p.Answers(s), hosts: p.Hosts(s)}
+	its.maxPriority, its.capped = p.MaxPriority(s)
+	return its
 }
 
 // The sliding window counts in cells of a grain, and a unit leaves less than a
@@ -105,14 +108,14 @@ func compileScope(keys keyspace, scope Scope, all []MatchedRule, pad time.Durati
 	p.weigh(nil)
 	present := map[byte]bool{}
 	for i, b := range p.bounds {
-		most := b.most()
+		most := mostMillionths(b)
 		kind, numbers := ruleParams(b.Rule, pad)
 		if b.Rule.Algorithm == SlidingWindow {
 			numbers[2] = grain(mostOf(b.Rule.Limit, max(most, whole)), numbers[1])
 		}
 		width, more := window(b.Rule), []int64{most}
 		if b.Rule.Algorithm == Calendar {
-			of := b.Rule.calendar().around(at)
+			of := periodsOf(b.Rule, at)
 			numbers, more = calendarParams(b.Rule, pad, of)
 			p.within(of)
 			p.calendars = true
@@ -126,7 +129,7 @@ func compileScope(keys keyspace, scope Scope, all []MatchedRule, pad time.Durati
 		p.rules = append(p.rules, unique.Make(lua.Rule(kind, numbers, more...)+unitText(b.Rule)).Value()) // so that equal ones compare at once
 		p.params = append(p.params, params{kind, numbers})
 		p.states = append(p.states, RuleState{RuleInfo: &RuleInfo{
-			Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm, Unit: b.Rule.unit(),
+			Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm, Unit: b.Rule.Unit,
 			Limit: b.Rule.Capacity(), window: width, MaxWait: b.Rule.MaxWait,
 		}})
 		if b.Paused() {
@@ -153,7 +156,7 @@ func compileScope(keys keyspace, scope Scope, all []MatchedRule, pad time.Durati
 
 // openRule stands for no rule at all where scripts need one: those who wait for a rule that
 // is gone are woken by it. No policy has a rule of its name.
-var openRule = Rule{Name: "/", Algorithm: TokenBucket, Limit: maxLimit, Per: time.Second, Burst: maxLimit, OnRedisError: FailOpen}
+var openRule = Rule{Name: "/", Algorithm: TokenBucket, Limit: MaxLimit, Per: time.Second, Burst: MaxLimit, OnRedisError: FailOpen, Unit: Requests}
 
 // opened returns the plan by which a scope without rules is woken.
 func (p *compiledScope) opened(keys keyspace) *compiledScope {
@@ -174,10 +177,10 @@ func (p *compiledScope) pause(i int) {
 // unitText is what follows a rule's numbers: its unit, unless that is the usual one, and
 // "*" where each task counts, whatever it costs.
 func unitText(r Rule) string {
-	if r.everybodys() {
+	if everybodys(r) {
 		return "*"
 	}
-	if unit := r.unit(); unit != Requests {
+	if unit := r.Unit; unit != Requests && unit != "" {
 		return unit
 	}
 	return ""
@@ -225,14 +228,14 @@ func (r params) after(now, place, holds int64) (remaining, reset int64) {
 // of time, is demanded before a unit is, pad included, and leaves the rate alone. A bucket
 // that minds no late start is slowed once more for those.
 func ruleParams(r Rule, pad time.Duration) (kind byte, numbers [4]int64) {
-	slack := (pad + r.widened()).Microseconds()
+	slack := (pad + widened(r)).Microseconds()
 	per := r.Per.Microseconds()
 	switch r.Algorithm {
 	case TokenBucket:
-		if r.widened() == 0 {
+		if widened(r) == 0 {
 			per, slack = per+slack, 0
 		}
-		if r.plenty(pad, 1) {
+		if manyFit(r, pad, 1) {
 			per += pad.Microseconds() // for what is later than the pad
 		}
 		rate, unit := bucketRate(r.Limit, per, slack, r.Capacity())
@@ -384,7 +387,6 @@ type scopeCache struct {
 	changed chan struct{} // closed when policy is another one
 	before  []*Policy     // those before it, the latest last
 	turn    int           // how many there have been
-	windows []*hours      // of the policy's rules
 }
 
 // making is under which of a limiter's policies a plan was made. One policy may be set
@@ -398,7 +400,7 @@ type making struct {
 const keptPolicies = 16
 
 func newPlans(policy *Policy, keys keyspace, pad time.Duration, app string) *scopeCache {
-	return &scopeCache{policy: policy, keys: keys, pad: pad, app: app, known: map[string]*compiledScope{}, changed: make(chan struct{}), windows: policy.windows()}
+	return &scopeCache{policy: policy, keys: keys, pad: pad, app: app, known: map[string]*compiledScope{}, changed: make(chan struct{})}
 }
 
 // current returns the policy, and what is closed when it is another one.
@@ -427,7 +429,7 @@ func (c *scopeCache) since(made making) (later []*Policy) {
 func (c *scopeCache) raises() bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.policy.raises
+	return c.policy.RaisesLimits()
 }
 
 // stocks are the plans that may have something in stock, and that are so.
@@ -439,7 +441,7 @@ func (c *scopeCache) stocks(are func(*compiledScope) bool) (some []*compiledScop
 
 // stocked is stocks where c.mu is held.
 func (c *scopeCache) stocked(are func(*compiledScope) bool) (some []*compiledScope) {
-	if !c.policy.prefetches {
+	if !c.policy.Prefetches() {
 		return nil
 	}
 	for _, p := range c.known {
@@ -459,13 +461,12 @@ func (c *scopeCache) earlier() []*Policy {
 
 // set makes all scopes be worked out anew, and returns the plans from before that may have something in stock.
 func (c *scopeCache) set(policy *Policy) (old []*compiledScope) {
-	windows := policy.windows()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	old = c.stocked(func(*compiledScope) bool { return true })
 	c.before = append(c.before, c.policy)
 	c.before = c.before[max(0, len(c.before)-keptPolicies):]
-	c.policy, c.known, c.turn, c.windows = policy, map[string]*compiledScope{}, c.turn+1, windows
+	c.policy, c.known, c.turn = policy, map[string]*compiledScope{}, c.turn+1
 	close(c.changed)
 	c.changed = make(chan struct{})
 	return old
@@ -475,7 +476,7 @@ const maxPlans = 10_000
 
 func (c *scopeCache) of(scope string) (*compiledScope, error) {
 	c.mu.RLock()
-	p, policy, turn := c.known[scope], c.policy, c.turn
+	p, pol, turn := c.known[scope], c.policy, c.turn
 	c.mu.RUnlock()
 	if p != nil && p.holds(c.now) {
 		return p, nil
@@ -485,13 +486,13 @@ func (c *scopeCache) of(scope string) (*compiledScope, error) {
 		return nil, err
 	}
 	now := c.now(c.keys.provider(s.Provider()))
-	bounds, err := policy.matchAt(s, now)
+	bounds, err := pol.MatchAt(s, now)
 	if err != nil {
 		return nil, err
 	}
 	p = compileScope(c.keys, s, bounds, c.pad, now)
-	p.weigh(policy.weights(s))
-	p.made, p.settings = making{c, turn}, policy.settings(s, c.app)
+	p.weigh(pol.Weights(s))
+	p.made, p.settings = making{c, turn}, settingsOf(pol, s, c.app)
 	c.keep(p)
 	return p, nil
 }
@@ -526,5 +527,5 @@ func (p *compiledScope) check(cost int64) error {
 	if cost <= p.most {
 		return nil
 	}
-	return worstOf(p.scope, p.bounds, func(Rule) int64 { return cost })
+	return CheckMatched(p.scope, p.bounds, func(Rule) int64 { return cost })
 }

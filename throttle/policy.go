@@ -70,9 +70,10 @@ type ScopeConfig struct {
 type Policy struct {
 	unmatched  Unmatched
 	root       tree
-	raises     bool   // some limit may grow above the configured one
-	prefetches bool   // some rule does
-	text       []byte // what YAML returns
+	raises     bool     // some limit may grow above the configured one
+	prefetches bool     // some rule does
+	windows    []*hours // of the rules, each once
+	text       []byte   // what YAML returns
 }
 
 // tree is a Node that has been checked.
@@ -107,8 +108,10 @@ type MatchedRule struct {
 	// Until is when a pause ends, the zero time for never and for a rule.
 	Until time.Time
 
-	corrects Corrects // the rule, by answers; without what the defaults say
-	heeds    bool     // answers to the calls of scopes below correct the rule too
+	// Corrects is how far answers correct the rule, without what the defaults say.
+	Corrects Corrects
+	// Heeds says that answers to the calls of scopes below the rule's correct it too.
+	Heeds bool
 }
 
 // NewPolicy returns the policy of a tree of limits, with every default written
@@ -139,11 +142,11 @@ func NewPolicy(unmatched Unmatched, limits map[string]ScopeConfig) (*Policy, err
 // rule and no error either way. Match costs a map look-up for each node that
 // covers a level, whatever the size of the policy, and allocates the answer.
 func (p *Policy) Match(s Scope) ([]MatchedRule, error) {
-	return p.matchAt(s, time.Time{})
+	return p.MatchAt(s, time.Time{})
 }
 
-// matchAt is Match without the pauses that have ended at a time.
-func (p *Policy) matchAt(s Scope, at time.Time) ([]MatchedRule, error) {
+// MatchAt is Match without the pauses that have ended at a time.
+func (p *Policy) MatchAt(s Scope, at time.Time) ([]MatchedRule, error) {
 	bounds, matched := p.resolve(s, at)
 	if !matched && p.unmatched != UnmatchedAllow {
 		return nil, &UnmatchedError{Scope: s}
@@ -163,7 +166,7 @@ func (p *Policy) Check(s Scope, cost int64) error {
 	if err != nil {
 		return err
 	}
-	return worstOf(s, bounds, func(Rule) int64 { return cost })
+	return CheckMatched(s, bounds, func(Rule) int64 { return cost })
 }
 
 // CheckCosts is Check for costs by unit. The error may also be that of Costs.Check.
@@ -175,7 +178,7 @@ func (p *Policy) CheckCosts(s Scope, costs Costs) error {
 	if err != nil {
 		return err
 	}
-	return worstOf(s, bounds, costs.under)
+	return CheckMatched(s, bounds, costs.Under)
 }
 
 // usualLayers is how many trees cover a level in an ordinary policy; more than
@@ -198,7 +201,7 @@ func (p *Policy) resolve(s Scope, at time.Time) (bounds []MatchedRule, matched b
 		bounds = fold(bounds, layers, level)
 		says = says.under(layers)
 		for i := first; i < len(bounds); i++ {
-			bounds[i].corrects, bounds[i].heeds = says.corrects, says.said
+			bounds[i].Corrects, bounds[i].Heeds = says.corrects, says.said
 		}
 		if pause, paused := pauseOf(layers, level, at); paused {
 			bounds, matched = slices.Insert(bounds, first, pause), true
@@ -216,6 +219,12 @@ func nameAt(path string, start int) (name string, end int) {
 	}
 	return path[start:end], end
 }
+
+// Prefetches reports whether any rule has a Prefetch.
+func (p *Policy) Prefetches() bool { return p.prefetches }
+
+// RaisesLimits reports whether an API's answers can make any limit larger than the configured one.
+func (p *Policy) RaisesLimits() bool { return p.raises }
 
 // Denies reports whether scopes that meet no rule are denied.
 func (p *Policy) Denies() bool { return p.unmatched != UnmatchedAllow }
@@ -311,7 +320,7 @@ func (d draft) policy(faults *strictyaml.Faults) *Policy {
 		return nil
 	}
 	p.prefetches = p.has(func(r Rule) bool { return r.Prefetch > 0 })
-	p.raises, p.text = p.root.raises(), p.format()
+	p.windows, p.raises, p.text = p.allHours(), p.root.raises(), p.format()
 	if len(p.text) > maxFileBytes {
 		faults.Add(d.at, "", fmt.Sprintf("the policy is %d bytes long when written out; the most is %d: "+
 			`let "*" carry what scopes have in common`, len(p.text), maxFileBytes))
@@ -402,4 +411,10 @@ func (p *Policy) YAML() []byte {
 		return p.format()
 	}
 	return bytes.Clone(p.text)
+}
+
+// SharesLimits reports whether any rule of the policy has the failure policy
+// share, and so needs Join.
+func (p *Policy) SharesLimits() bool {
+	return p.has(func(r Rule) bool { return r.OnRedisError == FailShare && !r.Shadow })
 }

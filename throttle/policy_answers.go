@@ -55,8 +55,8 @@ var correctsFields = []percent{
 	{"most", 100, 1000, func(c *Corrects) *int64 { return &c.Most }},
 }
 
-// filled is c with its defaults written out.
-func (c Corrects) filled() Corrects {
+// WithDefaults returns c with every default written out.
+func (c Corrects) WithDefaults() Corrects {
 	for _, f := range correctsFields {
 		if at := f.of(&c); *at == 0 {
 			*at = *f.of(&defaultCorrects)
@@ -75,8 +75,8 @@ func (c Corrects) bare() Corrects {
 	return c
 }
 
-// raises says whether a limit may become more than the configured one.
-func (c Corrects) raises() bool { return c.Most > defaultCorrects.Most }
+// Raises reports whether a limit may become more than the configured one.
+func (c Corrects) Raises() bool { return c.Most > defaultCorrects.Most }
 
 // answersText is how a level's answers stand in limits.yaml, empty where it says nothing:
 // pause, or {cut: 30%, most: 150%}.
@@ -224,11 +224,11 @@ func (p *Policy) Answers(s Scope) Answers { return p.heeding(s).answers }
 
 // Corrects returns how far answers correct the rules at the level of a scope, with every
 // default written out. What stands at a level replaces all of what stands above it.
-func (p *Policy) Corrects(s Scope) Corrects { return p.heeding(s).corrects.filled() }
+func (p *Policy) Corrects(s Scope) Corrects { return p.heeding(s).corrects.WithDefaults() }
 
 // raises reports whether any level lets limits grow above the configured ones.
 func (t *tree) raises() bool {
-	if t.corrects.raises() || t.every != nil && t.every.raises() {
+	if t.corrects.Raises() || t.every != nil && t.every.raises() {
 		return true
 	}
 	for _, child := range t.scopes {

@@ -60,7 +60,7 @@ func TestRuleWith(t *testing.T) {
 		"one field": {bucket, map[string]string{"limit": "100"}, "{name: r, algorithm: token-bucket, limit: 100, per: 1s, burst: 5}"},
 		"several":   {bucket, map[string]string{"per": "1m", "burst": "9", "margin": "1s"}, "{name: r, algorithm: token-bucket, limit: 20, per: 1m, burst: 9, margin: 1s}"},
 		"prefetch":  {bucket, map[string]string{"per": "1m", "prefetch": "50ms"}, "{name: r, algorithm: token-bucket, limit: 20, per: 1m, burst: 5, prefetch: 50ms}"},
-		"a burst that is in the way": {Rule{Name: "r", Algorithm: TokenBucket, Limit: 20, Per: time.Minute, Burst: 5, Prefetch: 50 * ms}, map[string]string{"burst": "3"},
+		"a burst that is in the way": {Rule{Name: "r", Algorithm: TokenBucket, Limit: 20, Per: time.Minute, Burst: 5, Prefetch: 50 * time.Millisecond}, map[string]string{"burst": "3"},
 			"the rule: prefetch is 50ms; with it burst must be at least 4, and is 3"},
 		"a field taken":             {bucket, map[string]string{"burst": "", "lease": ""}, "{name: r, algorithm: token-bucket, limit: 20, per: 1s}"},
 		"another kind":              {bucket, map[string]string{"algorithm": "sliding-window", "burst": ""}, "{name: r, algorithm: sliding-window, limit: 20, per: 1s}"},

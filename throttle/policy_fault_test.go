@@ -324,7 +324,7 @@ func TestNewPolicyFaults(t *testing.T) {
 		"no per":        {"", one(Rule{Name: "r", Algorithm: FixedWindow, Limit: 1}), `policy: limits.a.rules[1]: per is missing; write the length of the window, such as 1s`},
 		"per":           {"", one(Rule{Name: "r", Algorithm: FixedWindow, Limit: 1, Per: 1500}), `policy: limits.a.rules[1].per: per is 1.5us, and limits count whole microseconds; write 1us or 2us`},
 		"burst":         {"", one(Rule{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: time.Second, Burst: -1}), `policy: limits.a.rules[1].burst: burst is -1; the least is 1`},
-		"slow bucket":   {"", one(Rule{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: 366 * day, Burst: maxLimit}), `policy: limits.a.rules[1].burst: burst is 1000000000000, and burst x per / limit is longer than 142 years; lower burst or per, or raise limit`},
+		"slow bucket":   {"", one(Rule{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: 366 * day, Burst: MaxLimit}), `policy: limits.a.rules[1].burst: burst is 1000000000000, and burst x per / limit is longer than 142 years; lower burst or per, or raise limit`},
 		"lease":         {"", one(Rule{Name: "r", Algorithm: Concurrency, Limit: 1, Lease: 48 * time.Hour}), `policy: limits.a.rules[1].lease: lease is 2d; the most is 24h`},
 		"company":       {"", one(Rule{Name: "r", Algorithm: Concurrency, Limit: 1, Per: time.Second, Burst: 2}), "policy: limits.a.rules[1].per: per does not go with concurrency; remove it\npolicy: limits.a.rules[1].burst: burst does not go with concurrency; remove it"},
 		"unlimited":     {"", one(Rule{Name: "r", Unlimited: true, Limit: 2}), `policy: limits.a.rules[1].limit: limit stands beside unlimited, which removes the rule; remove one of the two`},

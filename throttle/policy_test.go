@@ -154,7 +154,7 @@ func randomLimits(random *rand.Rand, names []string, levels int) map[string]Scop
 			node.Corrects = Corrects{Cut: 1 + random.Int64N(90), Grow: random.Int64N(101), Most: 100 + random.Int64N(901)}
 		}
 		if random.IntN(4) == 0 {
-			node.MaxPriority = new(random.IntN(2*maxPriority+1) - maxPriority)
+			node.MaxPriority = new(random.IntN(2*MaxPriority+1) - MaxPriority)
 		}
 		random.Shuffle(len(node.Rules), func(i, j int) { node.Rules[i], node.Rules[j] = node.Rules[j], node.Rules[i] })
 		if random.IntN(4) > 0 {
@@ -174,7 +174,7 @@ func randomRule(random *rand.Rand, name string) Rule {
 		return time.Duration(n) * time.Microsecond
 	}
 	maybe := func() bool { return random.IntN(3) == 0 }
-	r := Rule{Name: name, Algorithm: Algorithm(algorithms[random.IntN(len(algorithms))]), Limit: random.Int64N(maxLimit + 1)}
+	r := Rule{Name: name, Algorithm: Algorithm(algorithms[random.IntN(len(algorithms))]), Limit: random.Int64N(MaxLimit + 1)}
 	if maybe() {
 		return Rule{Name: name, Unlimited: true}
 	}
@@ -182,7 +182,7 @@ func randomRule(random *rand.Rand, name string) Rule {
 		r.OnRedisError = FailurePolicy(failurePolicies[random.IntN(len(failurePolicies))])
 	}
 	if maybe() {
-		r.MaxWait = micros(maxTime)
+		r.MaxWait = micros(MaxTime)
 	}
 	if r.Shadow = maybe(); maybe() {
 		r.Active = []string{"* 8-19 * * 1-5", "30-59 2 * * sun"}[random.IntN(2)]
@@ -198,14 +198,14 @@ func randomRule(random *rand.Rand, name string) Rule {
 		r.Resets = []string{"0 0 * * *", "@monthly", "*/5 9-17 1,15 * mon-fri", "30 2 29 2 *"}[random.IntN(4)]
 		r.Timezone = []string{"", "UTC", "America/Los_Angeles", "Asia/Kathmandu"}[random.IntN(4)]
 		if r.Spread = maybe(); maybe() {
-			r.Rollover = random.Int64N(maxLimit + 1)
+			r.Rollover = random.Int64N(MaxLimit + 1)
 		}
 		if !r.Spread && maybe() {
 			r.Prefetch = max(minPrefetch, micros(maxPrefetch))
 		}
 		return r
 	}
-	r.Per = micros(maxTime)
+	r.Per = micros(MaxTime)
 	if maybe() && r.Per >= 4*time.Microsecond {
 		r.Margin = micros(r.Per / 4)
 	}

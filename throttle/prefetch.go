@@ -59,7 +59,7 @@ func newStock(bounds []MatchedRule) *stock {
 	if len(bounds) == 0 {
 		return nil
 	}
-	least := maxPrefetch
+	least := pauseGrace
 	for _, b := range bounds {
 		least = min(least, b.Rule.Prefetch)
 	}

@@ -10,7 +10,7 @@ import (
 // BenchmarkPrefetched is a decision from the stock, by one caller and by one for each processor.
 func BenchmarkPrefetched(b *testing.B) {
 	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Rules: []Rule{
-		{Name: "r", Algorithm: TokenBucket, Limit: maxLimit / 10, Per: 10 * time.Second, Burst: 1 << 36, Prefetch: 50 * time.Millisecond},
+		{Name: "r", Algorithm: TokenBucket, Limit: MaxLimit / 10, Per: 10 * time.Second, Burst: 1 << 36, Prefetch: 50 * time.Millisecond},
 	}}})
 	if err != nil {
 		b.Fatal(err)

@@ -420,7 +420,7 @@ func TestPrefetchedAndAnotherPolicy(t *testing.T) {
 func TestPrefetchedAndAPIs(t *testing.T) {
 	t.Parallel()
 	// A refusal cuts no rule that stands above its scope: the pause alone empties the stock.
-	policy := mustParse(t, `limits: {p: {rules: [{name: r, algorithm: sliding-window, limit: 1000, per: 1m, prefetch: 50ms}], scopes: {"*": {}}}}`)
+	policy := parsedPolicy(t, `limits: {p: {rules: [{name: r, algorithm: sliding-window, limit: 1000, per: 1m, prefetch: 50ms}], scopes: {"*": {}}}}`)
 	for scope, here := range map[string]bool{"p/x": true, "p/x/y": false, "p/z": false} {
 		prefetching(t, policy, func(p *prefetcher) {
 			asked := p.fill("p/x", 20)
@@ -445,7 +445,7 @@ func TestPrefetchedAndAPIs(t *testing.T) {
 			}
 		})
 	}
-	policy = mustParse(t, `limits: {p: {scopes: {"*": {rules: [{name: r, algorithm: sliding-window, limit: 1000, per: 1m, prefetch: 50ms}]}}}}`)
+	policy = parsedPolicy(t, `limits: {p: {scopes: {"*": {rules: [{name: r, algorithm: sliding-window, limit: 1000, per: 1m, prefetch: 50ms}]}}}}`)
 	prefetching(t, policy, func(p *prefetcher) { // a limit of the API's own is no pause
 		asked := p.fill("p/x", 20)
 		a := owns(500, time.Minute)

@@ -7,8 +7,8 @@ import (
 	"github.com/headway-go/headway/throttle/strictyaml"
 )
 
-// maxPriority bounds priorities in either direction.
-const maxPriority = 1_000_000
+// MaxPriority bounds priorities in either direction.
+const MaxPriority = 1_000_000
 
 // MaxPriority returns the highest priority that counts for tasks of a scope, and whether there is
 // one: the lowest max_priority on its path. At each level a name's own replaces that of "*".
@@ -35,14 +35,6 @@ func (p *Policy) maxPriority(s Scope) (lowest *int) {
 	return lowest
 }
 
-// effective is the priority that counts for one who asks for a priority.
-func (s settings) effective(priority int) int {
-	if s.maxPriority == nil {
-		return priority
-	}
-	return min(priority, *s.maxPriority)
-}
-
 // draftMaxPriority returns the draft of a cap made in Go.
 func draftMaxPriority(n ScopeConfig) (int64, written) {
 	if n.MaxPriority == nil {
@@ -56,17 +48,10 @@ func (s *draftScope) checkMaxPriority(path string, faults *strictyaml.Faults) *i
 	if !s.capped.good() {
 		return nil
 	}
-	if s.maxPriority < -maxPriority || s.maxPriority > maxPriority {
+	if s.maxPriority < -MaxPriority || s.maxPriority > MaxPriority {
 		faults.Add(s.capped.at, path+".max_priority",
-			fmt.Sprintf("max_priority is %s; it must be %d to %d", s.capped.text, -maxPriority, maxPriority))
+			fmt.Sprintf("max_priority is %s; it must be %d to %d", s.capped.text, -MaxPriority, MaxPriority))
 		return nil
 	}
 	return new(int(s.maxPriority))
-}
-
-func checkPriority(of string, priority int) error {
-	if priority < -maxPriority || priority > maxPriority {
-		return fmt.Errorf("throttle: %s.Priority is %d; the most is %d either way", of, priority, maxPriority)
-	}
-	return nil
 }

@@ -16,14 +16,14 @@ func TestGivesWayOften(t *testing.T) {
 		rules = append(rules, Rule{Name: fmt.Sprint("r", i), Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 100, Unit: fmt.Sprint("u", i)})
 		shares[fmt.Sprint("c", i)] = Share{Weight: 1}
 	}
-	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Rules: rules, Scopes: map[string]ScopeConfig{"a": {
+	pol, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Rules: rules, Scopes: map[string]ScopeConfig{"a": {
 		Rules:  []Rule{{Name: "own", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000}},
 		Shares: shares,
 	}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	onBoth(t, Config{}, policy, func(b *bench) {
+	onBoth(t, Config{}, pol, func(b *bench) {
 		var asks []Waiter
 		for i := range classes {
 			costs := Costs{Requests: 0, fmt.Sprint("u", i): 100}
@@ -49,7 +49,7 @@ func TestGivesWayOften(t *testing.T) {
 // One that is first behind many who wait for what it takes nothing of is not overlooked.
 func TestBehindManyWhoWaitForAnother(t *testing.T) {
 	t.Parallel()
-	policy := policyOf(t,
+	pol := policyOf(t,
 		Rule{Name: "calls", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 100},
 		Rule{Name: "words", Algorithm: TokenBucket, Limit: 1, Per: sec, Burst: 20, Unit: "tokens"})
 	words, calls := Costs{"tokens": 20}, Costs{Requests: 1}
@@ -63,7 +63,7 @@ func TestBehindManyWhoWaitForAnother(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			onBoth(t, Config{}, policy, func(b *bench) {
+			onBoth(t, Config{}, pol, func(b *bench) {
 				b.decide(Request{Scope: "p/x", Costs: words})
 				for i := range 40 {
 					b.decide(Request{Scope: fmt.Sprint("p/s", i), WaiterID: "t", Costs: words, Priority: 1})
@@ -83,10 +83,10 @@ func TestBehindManyWhoWaitForAnother(t *testing.T) {
 // behind it has its turn, though it waits for another rule than those before it.
 func TestBehindOneThatEnded(t *testing.T) {
 	t.Parallel()
-	policy := policyOf(t,
+	pol := policyOf(t,
 		Rule{Name: "tokens", Algorithm: FixedWindow, Limit: 1, Per: time.Hour, Unit: "tokens"},
 		Rule{Name: "calls", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000})
-	onBoth(t, Config{}, policy, func(b *bench) {
+	onBoth(t, Config{}, pol, func(b *bench) {
 		one := Costs{"requests": 1, "tokens": 1}
 		b.decide(Request{Scope: "p/first", WaiterID: "first", Costs: one})
 		var last Waiter
@@ -136,13 +136,13 @@ func TestEndedHadNoTurn(t *testing.T) {
 	t.Parallel()
 	all := Rule{Name: "all", Algorithm: TokenBucket, Limit: 1, Per: sec, Burst: 1}
 	own := Rule{Name: "own", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 100}
-	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {
+	pol, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {
 		Rules: []Rule{all}, Scopes: map[string]ScopeConfig{"*": {Rules: []Rule{own}}},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, policy := range map[string]*Policy{"one level": policyOf(t, all), "two levels": policy} {
+	for name, policy := range map[string]*Policy{"one level": policyOf(t, all), "two levels": pol} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			onBoth(t, Config{}, policy, func(b *bench) {

@@ -256,21 +256,6 @@ func (f *fairWorld) fair(c fairCase) {
 	}
 }
 
-// A name's share has a part at least, and the rest by weight.
-func TestWeightAmong(t *testing.T) {
-	t.Parallel()
-	shares := map[string]Share{"i": {Guaranteed: 60}, "b": {Weight: 3}}
-	tests := []struct {
-		name string
-		want float64
-	}{{"i", 2 * .7}, {"b", 2 * .3}, {"other", 2 * .3}}
-	for _, test := range tests {
-		if got := weightAmong(shares, test.name); math.Abs(got-test.want) > 1e-9 {
-			t.Errorf("%s has %v, want %v", test.name, got, test.want)
-		}
-	}
-}
-
 // "Whatever waits of one tenant, another's first task waits for a turn of each name that
 // waits, and no more."
 func TestBacklogDelaysNobodysFirst(t *testing.T) {
@@ -508,7 +493,7 @@ func TestShareScenes(t *testing.T) {
 // down before have their turns.
 func TestLevelGetsRulesWhileScopesWait(t *testing.T) {
 	t.Parallel()
-	policy := func(own ...Rule) *Policy {
+	pol := func(own ...Rule) *Policy {
 		p, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {
 			Rules: []Rule{{Name: "rpm", Algorithm: TokenBucket, Limit: 1, Per: sec}},
 			Scopes: map[string]ScopeConfig{"acme": {
@@ -523,8 +508,8 @@ func TestLevelGetsRulesWhileScopesWait(t *testing.T) {
 	own := Rule{Name: "own", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000}
 	tokens := Rule{Name: "tokens", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000, Unit: "tokens"}
 	for name, policies := range map[string][]*Policy{
-		"gets":  {policy(), policy(own)},
-		"loses": {policy(own, tokens), policy(own)},
+		"gets":  {pol(), pol(own)},
+		"loses": {pol(own, tokens), pol(own)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

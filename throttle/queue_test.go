@@ -143,10 +143,10 @@ func TestTooLateUnderAQuickerLimit(t *testing.T) {
 // more of those who take what it takes.
 func TestBehindOneThatStandsStill(t *testing.T) {
 	t.Parallel()
-	policy := policyOf(t,
+	pol := policyOf(t,
 		Rule{Name: "calls", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 100},
 		Rule{Name: "words", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 100, Unit: "tokens"})
-	onBoth(t, Config{}, policy, func(b *bench) {
+	onBoth(t, Config{}, pol, func(b *bench) {
 		for _, req := range []Request{
 			{Scope: "p/b", WaiterID: "first", Costs: Costs{"tokens": 1}, Priority: 1},
 			{Scope: "p/a", WaiterID: "g/stands", Costs: Costs{Requests: 0, "tokens": 1}},

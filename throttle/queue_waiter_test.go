@@ -193,7 +193,7 @@ func (w *queueWorld) newTask(r drawing) *waiter {
 	least := func(unit string) int64 {
 		most := int64(math.MaxInt64)
 		for _, b := range first.bounds {
-			if b.Rule.Algorithm != Concurrency && (unit == "" || b.Rule.unit() == unit) {
+			if b.Rule.Algorithm != Concurrency && (unit == "" || b.Rule.Unit == unit) {
 				most = min(most, b.Rule.Capacity())
 			}
 		}
@@ -208,7 +208,7 @@ func (w *queueWorld) newTask(r drawing) *waiter {
 			delete(costs, "tokens")
 		}
 		for _, b := range first.bounds {
-			if costs.under(b.Rule) > 0 && costs.Check() == nil {
+			if charged(costs, b.Rule) > 0 && costs.Check() == nil {
 				t.cost, t.costs = 0, costs.String()
 			}
 		}
@@ -340,9 +340,9 @@ func queueSeed(t *testing.T) uint64 {
 }
 
 // raised is the rule at the most that an API can make of it.
-func (b MatchedRule) raised() Rule {
+func raisedOf(b MatchedRule) Rule {
 	r := b.Rule
-	if most := b.most(); most > 0 {
+	if most := mostMillionths(b); most > 0 {
 		r.Limit = mostOf(r.Limit, most)
 	}
 	return r

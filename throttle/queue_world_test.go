@@ -47,7 +47,7 @@ func newQueueWorld(rdb redis.UniversalClient, prefix string, h *queueHistory) *q
 		p := w.plan(scope)
 		for i, key := range p.keys {
 			if w.ledgers[key] == nil {
-				w.ledgers[key] = &ledger{rule: p.bounds[i].raised(), last: epoch}
+				w.ledgers[key] = &ledger{rule: raisedOf(p.bounds[i]), last: epoch}
 			}
 		}
 	}
@@ -93,7 +93,7 @@ func (w *queueWorld) looks() {
 	for _, scope := range w.h.scopes {
 		p := w.plan(scope)
 		for i, key := range p.keys {
-			w.ledgers[key].look(p.bounds[i].raised(), w.now, w.now)
+			w.ledgers[key].look(raisedOf(p.bounds[i]), w.now, w.now)
 		}
 	}
 }
@@ -108,11 +108,11 @@ func (w *queueWorld) signature(path, ticket string) string {
 	}
 	all, units := true, []string{}
 	for _, b := range w.plan(scope).bounds {
-		unit := b.Rule.unit()
-		if b.Rule.everybodys() {
+		unit := b.Rule.Unit
+		if everybodys(b.Rule) {
 			unit = ""
 		}
-		if costs.under(b.Rule) == 0 {
+		if charged(costs, b.Rule) == 0 {
 			all = false
 		} else if !slices.Contains(units, unit) {
 			units = append(units, unit)
@@ -436,7 +436,7 @@ func (w *queueWorld) giveBack(t *waiter) {
 	now := w.plan(t.Scope)
 	for i, key := range now.keys {
 		w.ledgers[key].drop(t.d.Grant.id, w.now)
-		w.ledgers[key].trim(now.bounds[i].raised(), w.now)
+		w.ledgers[key].trim(raisedOf(now.bounds[i]), w.now)
 	}
 	t.stage = gone
 	w.settle()

@@ -237,7 +237,7 @@ func TestNeverMoreThanTheLarger(t *testing.T) {
 			}
 			onBoth(t, Config{StartTolerance: -1, Unbatched: true}, raising(t, Corrects{Most: 300, Grow: 30, Cut: 50}, rule), func(b *bench) {
 				r := rand.New(rand.NewPCG(seed, 8))
-				most := b.plan("p").bounds[0].raised()
+				most := raisedOf(b.plan("p").bounds[0])
 				l := &ledger{rule: most, last: epoch}
 				for range 300 {
 					b.pass(us(r.Int64N(3_000_000)))
@@ -275,7 +275,7 @@ func TestRaisedBucketKeepsStartsAhead(t *testing.T) {
 	t.Parallel()
 	rule := Rule{Name: "r", Algorithm: TokenBucket, Limit: 10, Per: 10 * sec, Burst: 1}
 	onBoth(t, Config{StartTolerance: -1, Unbatched: true}, raising(t, Corrects{Most: 300}, rule), func(b *bench) {
-		l := &ledger{rule: b.plan("p").bounds[0].raised(), last: epoch}
+		l := &ledger{rule: raisedOf(b.plan("p").bounds[0]), last: epoch}
 		ask := func() {
 			now := b.now.Load()
 			d := b.decide(Request{Scope: "p", ID: NewID(), MaxDelay: 5 * sec})

@@ -39,18 +39,21 @@ const (
 
 var failurePolicies = []string{string(FailClosed), string(FailOpen), string(FailShare)}
 
-// The bounds of a rule. interfaces for people print them, so they are round.
+// What a rule's limit, and its times, may be at most.
 const (
-	maxLimit = 1_000_000_000_000
+	MaxLimit = 1_000_000_000_000
+	MaxTime  = 366 * day
+)
+
+// The other bounds of a rule. Messages print them, so they are round.
+const (
 	minTime  = time.Microsecond
-	maxTime  = 366 * day
 	minLease = time.Second
 	maxLease = day
 
-	// No start begins more than pauseGrace after its API's pause was told, so that units are
-	// charged no longer before it.
+	// No start begins more than this after its API's pause was told, so that units are charged no longer before it.
 	minPrefetch = time.Millisecond
-	maxPrefetch = pauseGrace
+	maxPrefetch = 250 * time.Millisecond
 	// prefetchWindow is the shortest window to prefetch for: that costs no more than 2.5 % then.
 	prefetchWindow = 10 * time.Second
 
@@ -142,15 +145,12 @@ func (r Rule) Capacity() int64 {
 	return r.Limit
 }
 
-// widened is by how much the rule's window is longer than Per, but for the pad: by so much may starts be apart in
-// how late they are after their charges.
-func (r Rule) widened() time.Duration { return r.Margin + r.Prefetch }
-
 // prefetchBurst is the least burst of a bucket with its Prefetch. Half of it is what the bucket refills within
 // that, which is demanded before a unit is, and a unit: so the rate stays whole, the pad included.
 func (r Rule) prefetchBurst() int64 {
-	refilled, rest := mulDiv(r.Limit, r.Prefetch.Microseconds(), max(r.Per.Microseconds(), 1))
-	return 2*(refilled+min(rest, 1)) + 2
+	part := r.Limit * min(r.Prefetch, maxPrefetch).Microseconds() // 2.5e17 at most
+	per := max(r.Per.Microseconds(), 1)
+	return 2*((part+per-1)/per) + 2
 }
 
 // withDefaults returns the rule with every default written out.

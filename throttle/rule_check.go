@@ -44,14 +44,14 @@ func (c ruleCheck) run() {
 		c.checkRequired()
 	}
 	c.checkCompany()
-	c.checkNumber(fieldLimit, c.rule.Limit, 0, maxLimit)
-	c.checkNumber(fieldBurst, c.rule.Burst, 1, maxLimit)
-	c.checkNumber(fieldRollover, c.rule.Rollover, 0, maxLimit)
-	c.checkTime(fieldPer, c.rule.Per, minTime, maxTime)
+	c.checkNumber(fieldLimit, c.rule.Limit, 0, MaxLimit)
+	c.checkNumber(fieldBurst, c.rule.Burst, 1, MaxLimit)
+	c.checkNumber(fieldRollover, c.rule.Rollover, 0, MaxLimit)
+	c.checkTime(fieldPer, c.rule.Per, minTime, MaxTime)
 	c.checkTime(fieldLease, c.rule.Lease, minLease, maxLease)
-	c.checkTime(fieldMargin, c.rule.Margin, minTime, maxTime)
+	c.checkTime(fieldMargin, c.rule.Margin, minTime, MaxTime)
 	c.checkTime(fieldPrefetch, c.rule.Prefetch, minPrefetch, maxPrefetch)
-	c.checkTime(fieldMaxWait, c.rule.MaxWait, minTime, maxTime)
+	c.checkTime(fieldMaxWait, c.rule.MaxWait, minTime, MaxTime)
 	c.checkOnRedisError()
 	c.checkMargin()
 	c.checkPrefetch()
@@ -218,13 +218,14 @@ func (c ruleCheck) checkPrefetch() {
 // checkWidened keeps the margin and the prefetch together to what a margin may be.
 func (c ruleCheck) checkWidened() {
 	r, text := c.rule, c.fields[fieldPrefetch].text
+	widened := r.Margin + r.Prefetch
 	switch {
-	case r.Algorithm == Calendar && r.Margin < shortestPeriod/2 && r.widened() >= shortestPeriod/2:
+	case r.Algorithm == Calendar && r.Margin < shortestPeriod/2 && widened >= shortestPeriod/2:
 		c.fault(fieldPrefetch, "is %s; with calendar it must be less than %s with the margin", text, formatDuration(shortestPeriod/2))
 	case !c.fields[fieldPer].good():
-	case r.Algorithm == FixedWindow && r.Margin < r.Per-r.Margin && r.widened() >= r.Per-r.widened():
+	case r.Algorithm == FixedWindow && r.Margin < r.Per-r.Margin && widened >= r.Per-widened:
 		c.fault(fieldPrefetch, "is %s; in a fixed window it must be less than half of per (%s) with the margin", text, c.fields[fieldPer].text)
-	case r.Algorithm != FixedWindow && r.Margin < r.Per && r.widened() >= r.Per:
+	case r.Algorithm != FixedWindow && r.Margin < r.Per && widened >= r.Per:
 		c.fault(fieldPrefetch, "is %s; it must be less than per (%s) with the margin", text, c.fields[fieldPer].text)
 	}
 }

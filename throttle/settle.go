@@ -54,7 +54,7 @@ func (s Settlement) Over() bool {
 // Costs one round trip, none where no rule counts any of costs or the grant was not made by
 // Redis. Source: docs/algorithms.md#settling
 func (l *Limiter) Settle(ctx context.Context, g Grant, costs Costs) (Settlement, error) {
-	if err := costs.checkUnits(); err != nil {
+	if err := costs.CheckUnits(); err != nil {
 		return Settlement{}, err
 	}
 	if g.Zero() || g.local {
@@ -107,8 +107,8 @@ type settling struct {
 func (l *Limiter) settling(p *compiledScope, g Grant, costs Costs) settling {
 	s, held := settling{plan: p}, l.held(g)
 	for i, b := range p.bounds {
-		spent, named := costs[b.Rule.unit()]
-		if b.Rule.Algorithm == Concurrency || b.Rule.everybodys() || !named {
+		spent, named := costs[b.Rule.Unit]
+		if b.Rule.Algorithm == Concurrency || everybodys(b.Rule) || !named {
 			continue
 		}
 		s.rules, s.spent, s.held = append(s.rules, i), append(s.spent, spent), append(s.held, held[p.keys[i]])
@@ -161,7 +161,7 @@ func (p *compiledScope) settles() time.Duration {
 		case Calendar:
 			longest = longestSettling
 		case SlidingWindow, FixedWindow:
-			longest = max(longest, b.Rule.Per+b.Rule.widened())
+			longest = max(longest, b.Rule.Per+widened(b.Rule))
 		}
 	}
 	return min(longest, longestSettling)

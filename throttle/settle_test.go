@@ -456,9 +456,9 @@ func settleHistory(rdb redis.UniversalClient, prefix string, seed uint64, steps 
 	if r.IntN(4) == 0 {
 		rules = settleRules[3:]
 	}
-	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Rules: rules}})
+	pol, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Rules: rules}})
 	must(err)
-	l, err := New(rdb, policy, Config{Prefix: prefix, StartTolerance: -1, Unbatched: true})
+	l, err := New(rdb, pol, Config{Prefix: prefix, StartTolerance: -1, Unbatched: true})
 	must(err)
 	now := int64(epoch)
 	l.clock = func() string { return fmt.Sprint(now) }
@@ -489,7 +489,7 @@ func settleHistory(rdb redis.UniversalClient, prefix string, seed uint64, steps 
 			must(err)
 			fits := true
 			for i, m := range models {
-				cost := costs.Of(rules[i].unit())
+				cost := costs.Of(unitOf(rules[i]))
 				fits = fits && (m.rule.Algorithm == TokenBucket || cost == 0 || m.holds(now)+cost <= m.rule.Limit)
 			}
 			if d.Allowed && !fits || !d.Allowed && fits && rules[len(rules)-1].Algorithm != TokenBucket {
@@ -497,7 +497,7 @@ func settleHistory(rdb redis.UniversalClient, prefix string, seed uint64, steps 
 			}
 			if d.Allowed {
 				for i, m := range models {
-					m.charge(len(grants), costs.Of(rules[i].unit()), now, false)
+					m.charge(len(grants), costs.Of(unitOf(rules[i])), now, false)
 				}
 				grants = append(grants, d.Grant)
 			}

@@ -106,8 +106,8 @@ func (l *Limiter) held(g Grant) map[string]held {
 	p, all := g.plan, map[string]held{}
 	_, places := l.rulesNow(p, g.places)
 	for i, b := range p.bounds {
-		if b.Rule.Algorithm != Concurrency && !b.Rule.everybodys() {
-			all[p.keys[i]] = held{b.Rule.Algorithm, b.Rule.unit(), g.cost.at(i), places[i], 0}
+		if b.Rule.Algorithm != Concurrency && !everybodys(b.Rule) {
+			all[p.keys[i]] = held{b.Rule.Algorithm, b.Rule.Unit, g.cost.at(i), places[i], 0}
 		}
 	}
 	maps.Copy(all, g.told.all())

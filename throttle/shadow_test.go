@@ -104,7 +104,7 @@ func TestShadowNeverRefuses(t *testing.T) {
 	t.Parallel()
 	suspended := Rule{Name: "none", Algorithm: FixedWindow, Limit: 0, Per: sec, MaxWait: ms, Shadow: true}
 	policy := policyOf(t, trial, suspended)
-	if err := policy.Check(mustScope(t, "p/x"), 100); err != nil {
+	if err := policy.Check(parsedScope(t, "p/x"), 100); err != nil {
 		t.Error(err)
 	}
 	onBoth(t, Config{}, policy, func(b *bench) {
@@ -405,9 +405,9 @@ func TestShadowComesAlive(t *testing.T) {
 			b.t.Errorf("it was not reset: %v, %v", names, err)
 		}
 	})
-	p := mustParse(t, `limits: {p: {scopes: {"*": {rules: [{name: a, algorithm: concurrency, limit: 1}, {name: b, algorithm: concurrency, limit: 1, shadow: true}]},
+	p := parsedPolicy(t, `limits: {p: {scopes: {"*": {rules: [{name: a, algorithm: concurrency, limit: 1}, {name: b, algorithm: concurrency, limit: 1, shadow: true}]},
   x: {rules: [{name: a, algorithm: concurrency, limit: 1, shadow: true}, {name: b, algorithm: concurrency, limit: 1}]}}}}`)
-	bounds, err := p.Match(mustScope(t, "p/x"))
+	bounds, err := p.Match(parsedScope(t, "p/x"))
 	if err != nil || len(bounds) != 2 || !bounds[0].Rule.Shadow || bounds[1].Rule.Shadow {
 		t.Errorf("overridden: %+v, %v", bounds, err)
 	}

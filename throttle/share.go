@@ -22,7 +22,6 @@ type share struct {
 
 	spent []spending           // windows and periods, oldest first
 	full  time.Time            // token bucket: when it will be full
-	ends  *calendar            // calendar: when its periods end
 	held  map[string]time.Time // concurrency: the end of each run's place
 	opens time.Time            // concurrency: when every lease in Redis has run out
 }
@@ -51,10 +50,7 @@ func newShare(r Rule, live int64, now time.Time, slack time.Duration) *share {
 	case TokenBucket:
 		s.capacity = max(1, min(r.Burst/live, int64(longest/s.unit(1))))
 		s.full = last.Add(s.unit(s.capacity))
-	case Calendar:
-		s.ends = r.calendar()
-		s.spent = []spending{{last, last, s.limit}}
-	case SlidingWindow, FixedWindow:
+	case SlidingWindow, FixedWindow, Calendar:
 		s.spent = []spending{{last, last, s.limit}}
 	case Concurrency:
 		s.held, s.opens = map[string]time.Time{}, last.Add(r.Lease)
@@ -64,7 +60,7 @@ func newShare(r Rule, live int64, now time.Time, slack time.Duration) *share {
 
 // window is the length of the rule's window. What is granted here may start as
 // late as what Redis grants.
-func (s *share) window() time.Duration { return s.rule.Per + s.rule.widened() + s.slack }
+func (s *share) window() time.Duration { return s.rule.Per + widened(s.rule) + s.slack }
 
 // unit is how long a token bucket takes to refill n units.
 func (s *share) unit(n int64) time.Duration {
@@ -127,7 +123,7 @@ func untilEnd(ends, now time.Time) time.Duration {
 // begin where Redis has them begin, at the Unix epoch, and periods where it has them.
 func (s *share) leaves(at time.Time) time.Time {
 	if s.rule.Algorithm == Calendar {
-		return time.UnixMicro(s.ends.around(at).to)
+		return s.rule.PeriodsAt(at).To
 	}
 	if s.rule.Algorithm != FixedWindow {
 		return at.Add(s.window())

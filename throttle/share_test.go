@@ -75,8 +75,8 @@ func TestShareSteps(t *testing.T) {
 			3: {12 * sec, 9, 8 * sec, 0},
 			4: {20 * sec, 9, 0, 0},
 		}},
-		"the slowest bucket of all": {Rule{Algorithm: TokenBucket, Limit: 1, Per: maxTime, Burst: maxLimit}, 1, 0, []ask{
-			0: {0, 1, maxTime, 0},
+		"the slowest bucket of all": {Rule{Algorithm: TokenBucket, Limit: 1, Per: MaxTime, Burst: MaxLimit}, 1, 0, []ask{
+			0: {0, 1, MaxTime, 0},
 		}},
 	}
 	for name, test := range tests {

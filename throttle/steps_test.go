@@ -224,3 +224,36 @@ func TestSteps(t *testing.T) {
 		})
 	}
 }
+
+func parsedPolicy(tb testing.TB, text string) *Policy {
+	tb.Helper()
+	p, err := ParsePolicy("limits.yaml", []byte(text))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return p
+}
+
+func parsedScope(tb testing.TB, s string) Scope {
+	tb.Helper()
+	scope, err := ParseScope(s)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return scope
+}
+
+// unitOf is what a rule counts that no policy has written the defaults of.
+func unitOf(r Rule) string {
+	if r.Unit == "" && r.Algorithm != Concurrency {
+		return Requests
+	}
+	return r.Unit
+}
+
+var allAlgorithms = []Algorithm{TokenBucket, SlidingWindow, FixedWindow, Concurrency, Calendar}
+
+const oneDay = 24 * time.Hour
+
+// maxBucketTest is the longest time, in µs, that a bucket of a policy may take to fill.
+const maxBucketTest = 1<<52 - 1

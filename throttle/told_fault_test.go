@@ -52,7 +52,7 @@ func TestBucketsOfLargeNumbersAreRaised(t *testing.T) {
 				b.decide(Request{Scope: "p", Cost: one.limit})
 				b.pass(3 * sec)
 				per := int64(60_005)
-				if rule.plenty(5*ms, 1) {
+				if manyFit(rule, 5*ms, 1) {
 					per += 5
 				}
 				if n, want := b.peek().Rules[0].Remaining, one.want*3000/per; n < want-want/100_000-1 || n > want {
@@ -69,8 +69,8 @@ func TestBucketsOfLargeNumbersAreRaised(t *testing.T) {
 // Scopes are swept however many fields a call adds: none is stepped over.
 func TestToldIsSweptByPairs(t *testing.T) {
 	t.Parallel()
-	policy := tenants(t, "p", nil, []Rule{{Name: "r", Algorithm: SlidingWindow, Limit: 10, Per: sec}})
-	onBoth(t, Config{}, policy, func(b *bench) {
+	pol := tenants(t, "p", nil, []Rule{{Name: "r", Algorithm: SlidingWindow, Limit: 10, Per: sec}})
+	onBoth(t, Config{}, pol, func(b *bench) {
 		b.heed("p/one", quotaLeft(Requests, 0, time.Hour)) // a pause without a cut
 		for i := range 150 {
 			b.heed(fmt.Sprint("p/", i), turnedDown(10*ms))

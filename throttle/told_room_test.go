@@ -197,7 +197,7 @@ func TestWhatIsOverMakesRoom(t *testing.T) {
 // half an hour later.
 func TestNoRoomIsToldAgain(t *testing.T) {
 	t.Parallel()
-	policy := mustParse(t, `
+	policy := parsedPolicy(t, `
 limits:
   p:
     scopes: {"*": {scopes: {"*": {scopes: {"*": {rules: [{name: own, algorithm: sliding-window, limit: 20, per: 1m}]}}}}}}

@@ -119,7 +119,7 @@ func readPlace(scope, ticket string) WaiterRef {
 // under is what one who stands there takes of a rule.
 func (p WaiterRef) under(r Rule) int64 {
 	if costs, err := ParseCosts(p.costs); err == nil {
-		return costs.under(r)
+		return charged(costs, r)
 	}
 	return max(defaultCost, p.cost)
 }
@@ -227,4 +227,19 @@ func (l *Limiter) RequeueFront(ctx context.Context, req Request) (Decision, erro
 func (l *Limiter) Queue(ctx context.Context, req Request) (Decision, error) {
 	req.standing = queues
 	return l.Decide(ctx, req)
+}
+
+// effective is the priority that counts for one who asks for a priority.
+func (s settings) effective(priority int) int {
+	if !s.capped {
+		return priority
+	}
+	return min(priority, s.maxPriority)
+}
+
+func checkPriority(of string, priority int) error {
+	if priority < -MaxPriority || priority > MaxPriority {
+		return fmt.Errorf("throttle: %s.Priority is %d; the most is %d either way", of, priority, MaxPriority)
+	}
+	return nil
 }

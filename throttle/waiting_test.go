@@ -46,13 +46,13 @@ func TestWaitingNamesAll(t *testing.T) {
 	t.Parallel()
 	account := Rule{Name: "account", Algorithm: SlidingWindow, Limit: 2, Per: 3600 * sec}
 	tenant := Rule{Name: "tenant", Algorithm: TokenBucket, Limit: 2, Per: 3600 * sec, Burst: 2}
-	policy, err := NewPolicy("", map[string]ScopeConfig{"p": {Rules: []Rule{account}, Scopes: map[string]ScopeConfig{
+	pol, err := NewPolicy("", map[string]ScopeConfig{"p": {Rules: []Rule{account}, Scopes: map[string]ScopeConfig{
 		"*": {Weight: 3, Rules: []Rule{tenant}}, "odd {%} *": {Weight: 2, Rules: []Rule{tenant}},
 	}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	onBoth(t, Config{}, policy, func(b *bench) {
+	onBoth(t, Config{}, pol, func(b *bench) {
 		b.decide(Request{Scope: "p/first", Cost: 2, ID: NewID()})
 		var asks []Waiter
 		for i := range 2 * waitingPart {
@@ -183,11 +183,11 @@ func TestWaitingAccess(t *testing.T) {
 func TestGoneOfUnknownScopes(t *testing.T) {
 	t.Parallel()
 	rule := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: sec}
-	policy, err := NewPolicy("", map[string]ScopeConfig{"p": {Scopes: map[string]ScopeConfig{"a": {Rules: []Rule{rule}}}}})
+	pol, err := NewPolicy("", map[string]ScopeConfig{"p": {Scopes: map[string]ScopeConfig{"a": {Rules: []Rule{rule}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	onBoth(t, Config{}, policy, func(b *bench) {
+	onBoth(t, Config{}, pol, func(b *bench) {
 		strange, err := NewPolicy("", map[string]ScopeConfig{"p": {Scopes: map[string]ScopeConfig{"b": {Rules: []Rule{rule}}}}})
 		if err != nil {
 			b.t.Fatal(err)

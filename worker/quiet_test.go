@@ -193,12 +193,12 @@ func TestFreedWhereThereIsNoRoom(t *testing.T) {
 	for _, many := range []int{0, 2000} {
 		synctest.Test(t, func(t *testing.T) {
 			rules := []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: 10 * time.Hour}}
-			policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: rules}})
+			pol, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: rules}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			_, rdb := redistest.Miniredis(t)
-			a, b := newSystemOn(t, rdb, policy, MiddlewareConfig{}), newSystemOn(t, rdb, policy, MiddlewareConfig{})
+			a, b := newSystemOn(t, rdb, pol, MiddlewareConfig{}), newSystemOn(t, rdb, pol, MiddlewareConfig{})
 			settle, started := make(chan struct{}), make(chan time.Time, 1)
 			a.serve(asynq.Config{Concurrency: 1}, func(ctx context.Context, _ *asynq.Task) error {
 				<-settle

@@ -45,10 +45,10 @@ func (t *target) register(fs *flag.FlagSet) {
 // open connects to Redis and finds the policy. The caller closes the client. A
 // limits file is read first, so that its faults are told without a Redis.
 func (c *command) open(ctx context.Context, t *target) (redis.UniversalClient, *queue.Client, error) {
-	var policy *throttle.Policy
+	var pol *throttle.Policy
 	var err error
 	if t.limits != "" {
-		if policy, err = throttle.LoadPolicy(t.limits); err != nil {
+		if pol, err = throttle.LoadPolicy(t.limits); err != nil {
 			return nil, nil, explainLimits(err)
 		}
 	}
@@ -57,13 +57,13 @@ func (c *command) open(ctx context.Context, t *target) (redis.UniversalClient, *
 	if err != nil {
 		return nil, nil, err
 	}
-	if policy == nil {
-		if policy, err = c.published(ctx, rdb, t.redis); err != nil {
+	if pol == nil {
+		if pol, err = c.published(ctx, rdb, t.redis); err != nil {
 			return nil, nil, errors.Join(err, rdb.Close())
 		}
 	}
-	c.policy = policy
-	client, err := newClient(rdb, policy, t.clientConfig())
+	c.policy = pol
+	client, err := newClient(rdb, pol, t.clientConfig())
 	if err != nil {
 		return nil, nil, errors.Join(err, rdb.Close())
 	}

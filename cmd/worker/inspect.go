@@ -184,7 +184,7 @@ func (i *inspection) run(ctx context.Context) error {
 
 // published returns the policy that workers published.
 func (i *inspection) published(ctx context.Context, rdb redis.UniversalClient) (*throttle.Policy, error) {
-	policy, err := queue.PublishedPolicy(ctx, rdb)
+	pol, err := queue.PublishedPolicy(ctx, rdb)
 	switch {
 	case errors.As(err, new(*throttle.PolicyError)):
 		return nil, &cli.Error{
@@ -192,11 +192,11 @@ func (i *inspection) published(ctx context.Context, rdb redis.UniversalClient) (
 		}
 	case err != nil:
 		return nil, explain(ctx, err, i.url)
-	case policy == nil:
+	case pol == nil:
 		return nil, cli.Errorf("-limits FILE, with the limits that the workers run under",
 			"there are no limits to go by: -limits is not given, and no worker has published any in the last 24 hours")
 	}
-	return policy, nil
+	return pol, nil
 }
 
 // print writes an object, or lines of a label and a text each.

@@ -165,9 +165,9 @@ func (l *limits) notPermitted(ctx context.Context, cause error) error {
 }
 
 // tellPauses says that something is paused, since tasks then wait for no reason that shows.
-func (l *limits) tellPauses(ctx context.Context, policy *throttle.Policy) {
+func (l *limits) tellPauses(ctx context.Context, pol *throttle.Policy) {
 	var paused []string
-	_, tree := policy.Limits()
+	_, tree := pol.Limits()
 	for path, n := range policystore.Nodes(tree) {
 		if n.Pause == throttle.PauseOn {
 			paused = append(paused, path)

@@ -84,11 +84,11 @@ func complete(ctx context.Context, url string) (throttle.Settlement, error) {
 func run(ctx context.Context, out io.Writer, addr string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
-	policy, err := throttle.ParsePolicy("limits.yaml", []byte(limitsYAML))
+	pol, err := throttle.ParsePolicy("limits.yaml", []byte(limitsYAML))
 	if err != nil {
 		return err
 	}
-	limiter, err := throttle.New(rdb, policy, throttle.Config{})
+	limiter, err := throttle.New(rdb, pol, throttle.Config{})
 	if err != nil {
 		return err
 	}

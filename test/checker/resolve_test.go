@@ -23,7 +23,7 @@ func TestTheLimiterResolvesAlike(t *testing.T) {
 	met, paused := 0, 0
 	for range 100 {
 		text := "unmatched: " + []string{"deny", "allow"}[rnd.IntN(2)] + "\nlimits:\n" + randomScopes(rnd, 1)
-		policy, err := throttle.ParsePolicy("random.yaml", []byte(text))
+		pol, err := throttle.ParsePolicy("random.yaml", []byte(text))
 		if err != nil {
 			t.Fatalf("seed %d: %v\n%s", seed, err, text)
 		}
@@ -33,7 +33,7 @@ func TestTheLimiterResolvesAlike(t *testing.T) {
 		}
 		for range 20 {
 			path := randomPath(rnd)
-			want, denied := byLimiter(t, policy, path)
+			want, denied := byLimiter(t, pol, path)
 			got, unmatched := byChecker(t, limits, path)
 			paused += strings.Count(strings.Join(got, ","), throttle.PausedRule)
 			if !slices.Equal(got, want) || denied != unmatched {

@@ -238,14 +238,14 @@ func TestPrefetchedAndUsedLate(t *testing.T) {
 
 func usedLate(t *testing.T, r throttle.Rule) {
 	t.Helper()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: []throttle.Rule{r}}})
+	pol, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: []throttle.Rule{r}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, rdb := redistest.Miniredis(t)
 	var processes [2]*throttle.Limiter
 	for i := range processes {
-		if processes[i], err = throttle.New(rdb, policy, throttle.Config{StartTolerance: crowdPad}); err != nil {
+		if processes[i], err = throttle.New(rdb, pol, throttle.Config{StartTolerance: crowdPad}); err != nil {
 			t.Fatal(err)
 		}
 	}

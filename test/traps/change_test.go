@@ -252,14 +252,14 @@ func TestOneTenantsWait(t *testing.T) {
 	shared[1].Per, shared[2].Per = 10*sec, 10*sec
 	forEach(t, shared, func(w *world, rule throttle.Rule) {
 		w.at(0)
-		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {
+		pol, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {
 			Rules:  []throttle.Rule{rule},
 			Scopes: map[string]throttle.ScopeConfig{"*": {Rules: []throttle.Rule{{Name: "own", Algorithm: throttle.TokenBucket, Limit: 1, Per: 2 * sec}}}},
 		}})
 		if err != nil {
 			w.Fatal(err)
 		}
-		l := w.limiterOn(w.rdb, policy)
+		l := w.limiterOn(w.rdb, pol)
 		for range w.size(1000) {
 			l.decide(throttle.Request{Scope: "p/greedy"})
 		}

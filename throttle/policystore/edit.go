@@ -129,8 +129,8 @@ func (r *ruleEdit) begin(v *draft, policy *throttle.Policy) error {
 
 func (r *ruleEdit) path() []string { return strings.Split(r.scope, "/") }
 
-func (r *ruleEdit) set(v *draft, policy *throttle.Policy, now time.Time, fields map[string]string) error {
-	was, own := ruleAt(policy, r.path(), r.name)
+func (r *ruleEdit) set(v *draft, pol *throttle.Policy, now time.Time, fields map[string]string) error {
+	was, own := ruleAt(pol, r.path(), r.name)
 	if own {
 		r.made.RuleBefore = was.YAML()
 	}
@@ -269,7 +269,7 @@ func (s *Store) Unset(ctx context.Context, e Edit, scope, rule string) (Made, er
 // brings shall not undo what somebody stopped by hand. Its errors are those of Set, and
 // ErrUnchanged.
 func (s *Store) Import(ctx context.Context, e Edit, p *throttle.Policy, from string, replace bool) (Made, error) {
-	return s.whole(ctx, e, func(v *draft, policy *throttle.Policy, now time.Time) error {
+	return s.whole(ctx, e, func(v *draft, pol *throttle.Policy, now time.Time) error {
 		v.Change = "import " + from
 		if replace {
 			v.Change = "import -replace " + from
@@ -283,7 +283,7 @@ func (s *Store) Import(ctx context.Context, e Edit, p *throttle.Policy, from str
 			return nil
 		}
 		_, limits := p.Limits()
-		_, has := policy.Limits()
+		_, has := pol.Limits()
 		changed := false
 		for path, n := range nodesOf(limits, "") {
 			if was := nodeAt(has, strings.Split(path, "/")); n.Pause != throttle.PauseInherited && (n.Pause != was.Pause || !n.PausedUntil.Equal(was.PausedUntil)) {
@@ -320,7 +320,7 @@ func (s *Store) Import(ctx context.Context, e Edit, p *throttle.Policy, from str
 			v.assign(a)
 		}
 		for path, rule := range Rules(limits) {
-			if was, own := ruleAt(policy, strings.Split(path, "/"), rule.Name); own && was == rule {
+			if was, own := ruleAt(pol, strings.Split(path, "/"), rule.Name); own && was == rule {
 				continue
 			}
 			changed = true

@@ -129,17 +129,17 @@ func whoAmI(ctx context.Context, tx *redis.Tx) (string, error) {
 // check works out what a draft comes to, and refuses one that says what limits may not.
 func (s *Store) check(ctx context.Context, tx *redis.Tx, v *draft, now time.Time) error {
 	source := v.source()
-	var policy *throttle.Policy
+	var pol *throttle.Policy
 	var err error
 	if source != nil && v.texts[source.Sum] != nil {
-		policy, err = throttle.ParsePolicy("the limits", v.texts[source.Sum])
+		pol, err = throttle.ParsePolicy("the limits", v.texts[source.Sum])
 	} else {
-		policy, err = s.base(ctx, tx, v.Version)
+		pol, err = s.base(ctx, tx, v.Version)
 	}
 	if err != nil {
 		return err
 	}
-	v.policy, _, err = v.Version.policy(policy, now)
+	v.policy, _, err = v.Version.policy(pol, now)
 	return err
 }
 

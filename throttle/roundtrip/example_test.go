@@ -23,7 +23,7 @@ func ExampleTransport_settle() {
 		fmt.Fprint(w, `{"text": "hello", "usage": {"total_tokens": 150}}`)
 	}))
 	defer api.Close()
-	policy, err := throttle.ParsePolicy("limits.yaml", []byte(`
+	pol, err := throttle.ParsePolicy("limits.yaml", []byte(`
 limits:
   llm:
     rules:
@@ -33,7 +33,7 @@ limits:
 		log.Fatal(err)
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Addr()})
-	limiter, err := throttle.New(rdb, policy, throttle.Config{Prefix: "example-" + throttle.NewID()})
+	limiter, err := throttle.New(rdb, pol, throttle.Config{Prefix: "example-" + throttle.NewID()})
 	if err != nil {
 		log.Fatal(err)
 	}

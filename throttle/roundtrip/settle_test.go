@@ -266,7 +266,7 @@ func TestSettleBroken(t *testing.T) {
 // "What fails is told by the body's Close, and never by a Read."
 func TestSettleFails(t *testing.T) {
 	t.Parallel()
-	policy, err := throttle.ParsePolicy("limits.yaml", []byte("limits: {p: {rules: ["+tokens+"]}}"))
+	pol, err := throttle.ParsePolicy("limits.yaml", []byte("limits: {p: {rules: ["+tokens+"]}}"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,7 +284,7 @@ func TestSettleFails(t *testing.T) {
 			srv := redistest.NewServer(t)
 			rdb := redis.NewClient(&redis.Options{Addr: srv.Addr(), MaxRetries: -1})
 			defer rdb.Close()
-			limiter, err := throttle.New(rdb, policy, throttle.Config{Timeout: time.Second})
+			limiter, err := throttle.New(rdb, pol, throttle.Config{Timeout: time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}

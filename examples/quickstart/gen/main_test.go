@@ -29,7 +29,7 @@ func TestTheFileIsWhatGenWrites(t *testing.T) {
 // above 1, tasks with max_retry 0", and all of it passes the policy.
 func TestTheQuickstartShowsWhatItShould(t *testing.T) {
 	t.Parallel()
-	policy, err := throttle.LoadPolicy("../limits.yaml")
+	pol, err := throttle.LoadPolicy("../limits.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,10 +44,10 @@ func TestTheQuickstartShowsWhatItShould(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := policy.Check(scope, task.Cost); err != nil {
+		if err := pol.Check(scope, task.Cost); err != nil {
 			t.Error(err)
 		}
-		bounds, err := policy.Match(scope)
+		bounds, err := pol.Match(scope)
 		if err != nil {
 			t.Fatal(err)
 		}

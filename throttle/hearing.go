@@ -1,0 +1,9 @@
+package throttle
+
+// hearsHost reports whether answers of a host count. The host is that of Advice.Host.
+func (p *compiledScope) hearsHost(host string) bool {
+	if len(p.hosts) == 0 || host == "" {
+		return true
+	}
+	return HostMatches(p.hosts, host)
+}

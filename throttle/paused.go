@@ -1,0 +1,74 @@
+package throttle
+
+import (
+	"time"
+)
+
+// pauseLeft is how long a pause lasts from a moment on, Unknown where no clock ends it.
+func pauseLeft(b MatchedRule, at time.Time) time.Duration {
+	if b.Until.IsZero() {
+		return Never
+	}
+	return max(time.Microsecond, b.Until.Sub(at))
+}
+
+// paused returns the pauses of the plan that last longest from a moment on, and for how
+// long.
+func (p *compiledScope) paused(at time.Time) (longest MatchedRule, left time.Duration) {
+	for _, i := range p.pauses {
+		if l := pauseLeft(p.bounds[i], at); l > left {
+			longest, left = p.bounds[i], l
+		}
+	}
+	return longest, left
+}
+
+// heedPauses completes a denial: no script knows when a pause by hand ends. The one that lasts
+// longest binds, which may be an API's, that is told for so long, and the wait is that of the
+// rule that asks for most.
+func (p *compiledScope) heedPauses(d *Decision, told time.Duration) {
+	if len(p.pauses) == 0 || d.Allowed {
+		return
+	}
+	longest := told
+	if told > 0 {
+		d.Binding, d.Paused = -1, true
+	}
+	for _, i := range p.pauses {
+		d.Rules[i].RetryAfter = pauseLeft(p.bounds[i], d.At)
+		if d.Rules[i].RetryAfter > longest {
+			longest, d.Binding, d.Paused = d.Rules[i].RetryAfter, i, false
+		}
+	}
+	for i := range d.Rules {
+		longest = max(longest, d.Rules[i].RetryAfter)
+	}
+	d.RetryAfter = longest
+	if d.Position.Waits {
+		d.Position.Expected = longest
+	}
+}
+
+// live are the bounds without the pauses that have ended.
+func live(bounds []MatchedRule, at time.Time) (list []MatchedRule) {
+	for _, b := range bounds {
+		if !b.Paused() || b.Until.IsZero() || at.Before(b.Until) {
+			list = append(list, b)
+		}
+	}
+	return list
+}
+
+// pauseGrace is how long a start that was granted before a pause may still be ahead: with
+// the notice of package policystore, it has come within a second of the change.
+const pauseGrace = 250 * time.Millisecond
+
+// overtaken says that a scope was paused while a start was waited for that was granted for
+// longer ahead than a pause lets go.
+func (l *Limiter) overtaken(scope string, d Decision) bool {
+	if d.Wait <= pauseGrace {
+		return false
+	}
+	p, err := l.scopes.of(scope)
+	return err == nil && len(p.pauses) > 0
+}
