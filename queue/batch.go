@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Summary counts the results of a batch.
@@ -61,7 +62,7 @@ type Binding struct{ Scope, Rule string }
 
 // String returns both, "payments/acme tenant", or "the pause of payments/acme".
 func (b Binding) String() string {
-	if b.Rule == throttle.PausedRule {
+	if b.Rule == policy.PausedRule {
 		return "the pause of " + b.Scope
 	}
 	return b.Scope + " " + b.Rule

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // State is what became of a task that was to be enqueued.
@@ -56,7 +57,7 @@ type ClientConfig struct {
 	// Policy refuses a task whose scope it does not know, or whose cost it can
 	// never admit, before it is enqueued.
 	// Defaults to nil: scopes and costs are checked by the worker alone.
-	Policy *throttle.Policy
+	Policy *policy.Policy
 	// Limiter gives tasks their turns before they are enqueued: while a limit is
 	// used up, a task goes to its place in line at once, and to nobody's way in its
 	// queue. It must have the policy and the state that the workers' has. Policy may
@@ -84,7 +85,7 @@ type ClientConfig struct {
 type Client struct {
 	rdb    redis.UniversalClient
 	asynq  *asynq.Client
-	policy *throttle.Policy
+	policy *policy.Policy
 	turns  planner
 
 	allowMethods []string
@@ -169,7 +170,7 @@ func (c *Client) prepare(ctx context.Context, e Entry) *item {
 }
 
 // inForce is the policy at hand, nil for none.
-func (c *Client) inForce() *throttle.Policy {
+func (c *Client) inForce() *policy.Policy {
 	if c.policy == nil && c.turns.limiter != nil {
 		return c.turns.limiter.Policy()
 	}
@@ -182,7 +183,7 @@ func (c *Client) appScope(t Task) string {
 	if pol == nil {
 		return ""
 	}
-	scope, err := throttle.ParseScope(t.Scope)
+	scope, err := policy.ParseScope(t.Scope)
 	if err != nil {
 		return ""
 	}
@@ -210,11 +211,11 @@ func (c *Client) check(t Task, now time.Time) error {
 	if pol == nil || found.has("scope") || found.has("cost") {
 		return found.err()
 	}
-	scope, err := throttle.ParseScope(t.Scope)
+	scope, err := policy.ParseScope(t.Scope)
 	if err == nil {
 		err = t.CheckCosts(pol, scope)
 	}
-	if ce, ok := errors.AsType[*throttle.CostError](err); ok {
+	if ce, ok := errors.AsType[*policy.CostError](err); ok {
 		found = append(found, costFault(ce))
 	} else if err != nil {
 		found = append(found, scopeFault(err))
@@ -225,7 +226,7 @@ func (c *Client) check(t Task, now time.Time) error {
 }
 
 // CheckCosts is Policy.Check for what the task costs under a scope's rules.
-func (t Task) CheckCosts(policy *throttle.Policy, scope throttle.Scope) error {
+func (t Task) CheckCosts(policy *policy.Policy, scope policy.Scope) error {
 	if len(t.Costs) > 0 {
 		return policy.CheckCosts(scope, t.Costs)
 	}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // info returns what asynq knows of a task.
@@ -238,8 +238,8 @@ func TestRememberRoundsUp(t *testing.T) {
 
 func TestEnqueueRefuses(t *testing.T) {
 	t.Parallel()
-	pol, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{
-		"a": {Rules: []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 5, Per: time.Second}}},
+	pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{
+		"a": {Rules: []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 5, Per: time.Second}}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -260,11 +260,11 @@ func TestEnqueueRefuses(t *testing.T) {
 		}
 	}
 	_, err = client.Enqueue(t.Context(), queue.Task{Type: "mail", Scope: "a", Cost: 6, Queue: name})
-	if ce, ok := errors.AsType[*throttle.CostError](err); !ok || ce.Capacity != 5 {
+	if ce, ok := errors.AsType[*policy.CostError](err); !ok || ce.Capacity != 5 {
 		t.Errorf("no *throttle.CostError in %v", err)
 	}
 	_, err = client.Enqueue(t.Context(), queue.Task{Type: "mail", Scope: "b", Queue: name})
-	if _, ok := errors.AsType[*throttle.UnmatchedError](err); !ok {
+	if _, ok := errors.AsType[*policy.UnmatchedError](err); !ok {
 		t.Errorf("no *throttle.UnmatchedError in %v", err)
 	}
 	if n, err := rdb.Exists(t.Context(), "asynq:{"+name+"}:pending").Result(); n != 0 || err != nil {

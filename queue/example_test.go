@@ -11,7 +11,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 func ExampleClient_Enqueue() {
@@ -60,9 +60,9 @@ func ExampleClient_EnqueueBatch() {
 func ExampleClientConfig() {
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Addr()})
 	defer func() { _ = rdb.Close() }()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{
-		"payments": {Rules: []throttle.Rule{
-			{Name: "account", Algorithm: throttle.TokenBucket, Limit: 20, Per: time.Second, Burst: 5},
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{
+		"payments": {Rules: []policy.Rule{
+			{Name: "account", Algorithm: policy.TokenBucket, Limit: 20, Per: time.Second, Burst: 5},
 		}},
 	})
 	if err != nil {

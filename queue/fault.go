@@ -12,8 +12,8 @@ type Fault struct {
 	Field string
 	// Reason says what is wrong and what to write instead.
 	Reason string
-	// Err is the cause where another package refused: a *throttle.ScopeError,
-	// *throttle.UnmatchedError or *throttle.CostError. Otherwise nil.
+	// Err is the cause where another package refused: a *policy.ScopeError,
+	// *policy.UnmatchedError or *policy.CostError. Otherwise nil.
 	Err error
 }
 
@@ -41,7 +41,7 @@ func (e *InvalidError) Reasons() string {
 	return strings.Join(texts, "; ")
 }
 
-// Unwrap returns the causes, so that errors.As finds a *throttle.CostError.
+// Unwrap returns the causes, so that errors.As finds a *policy.CostError.
 func (e *InvalidError) Unwrap() []error {
 	var errs []error
 	for _, f := range e.Faults {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Forecast tells what EnqueueBatch would make of entries, and when each task would
@@ -208,10 +209,10 @@ func (o *outlook) line(ctx context.Context, scope string) (*lineSum, error) {
 
 func newRuleSum(r throttle.RuleForecast, name Binding, seen, at time.Time) *ruleSum {
 	sum := &ruleSum{RuleForecast: r, name: name, seen: seen, units: r.Waiting, lines: r.Lines}
-	if r.Algorithm == throttle.Calendar {
+	if r.Algorithm == policy.Calendar {
 		sum.window = r.Rest
 	}
-	if r.Algorithm == throttle.FixedWindow && r.Per > 0 {
+	if r.Algorithm == policy.FixedWindow && r.Per > 0 {
 		sum.window = r.Per - time.Duration(at.UnixNano()%int64(r.Per))
 	}
 	return sum
@@ -284,7 +285,7 @@ func (l *lineSum) start(cost spending) moment {
 		}
 		wait, known := r.after(r.turn(l, i, cost))
 		switch {
-		case r.Algorithm == throttle.Concurrency:
+		case r.Algorithm == policy.Concurrency:
 			full = full || !known
 			continue
 		case !known:
@@ -318,15 +319,15 @@ func (r *ruleSum) turn(l *lineSum, i int, cost spending) int64 {
 // spending is what a task costs: a number, or by unit. The zero spending is none.
 type spending struct {
 	each int64
-	by   throttle.Costs
+	by   policy.Costs
 }
 
 // cost is what a task takes of the rule.
 func (r *ruleSum) cost(cost spending) int64 {
 	switch {
-	case r.Algorithm == throttle.Concurrency && cost.by != nil:
+	case r.Algorithm == policy.Concurrency && cost.by != nil:
 		return 1
-	case r.Algorithm == throttle.Concurrency:
+	case r.Algorithm == policy.Concurrency:
 		return min(cost.each, 1)
 	case cost.by != nil:
 		return cost.by.Of(r.Unit)
@@ -337,11 +338,11 @@ func (r *ruleSum) cost(cost spending) int64 {
 // waste lets go what is left of a window when a cost does not fit into it: nobody
 // of the line can use it before its first. It returns how many units that were.
 func (r *ruleSum) waste(cost int64) int64 {
-	if cost == 0 || r.Units == 0 || r.Algorithm == throttle.TokenBucket {
+	if cost == 0 || r.Units == 0 || r.Algorithm == policy.TokenBucket {
 		return 0
 	}
 	laid, free := r.units, int64(0)
-	if r.Algorithm == throttle.FixedWindow || r.Algorithm == throttle.Calendar {
+	if r.Algorithm == policy.FixedWindow || r.Algorithm == policy.Calendar {
 		free = r.free()
 	}
 	room := r.Limit - (laid-free)%r.Limit
@@ -358,7 +359,7 @@ func (r *ruleSum) waste(cost int64) int64 {
 // free is how many units the rule gives at once.
 func (r *ruleSum) free() int64 {
 	switch {
-	case r.Algorithm == throttle.Calendar && (!r.Limited || r.Spread && r.RetryAfter < r.Rest):
+	case r.Algorithm == policy.Calendar && (!r.Limited || r.Spread && r.RetryAfter < r.Rest):
 		return max(0, r.Remaining) // with what was rolled over; at once, or by the end of the period
 	case r.Limited:
 		return 0
@@ -370,7 +371,7 @@ func (r *ruleSum) free() int64 {
 // units, and false where no clock tells.
 func (r *ruleSum) after(units int64) (time.Duration, bool) {
 	free := r.free()
-	if r.Algorithm == throttle.Concurrency {
+	if r.Algorithm == policy.Concurrency {
 		return 0, units <= free
 	}
 	if r.Units == 0 {
@@ -383,9 +384,9 @@ func (r *ruleSum) after(units int64) (time.Duration, bool) {
 		return 0, true
 	}
 	switch r.Algorithm {
-	case throttle.TokenBucket:
+	case policy.TokenBucket:
 		return r.spans(float64(units-r.Limit)/float64(r.Units), r.ResetAfter)
-	case throttle.FixedWindow, throttle.Calendar:
+	case policy.FixedWindow, policy.Calendar:
 		next := r.window
 		if r.Limited {
 			next = r.RetryAfter

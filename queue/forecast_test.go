@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // A forecast is held against a plain simulation of the rules, which takes one task
@@ -25,7 +26,7 @@ type world struct {
 
 // plainRule keeps every unit that it gave.
 type plainRule struct {
-	algorithm         throttle.Algorithm
+	algorithm         policy.Algorithm
 	limit, burst, per int64
 	taken             []taken
 	full              int64 // of a bucket: what it lacks at `at`, in parts of which per are a unit
@@ -49,13 +50,13 @@ func (r *plainRule) since(from, to int64) (units int64) {
 // earliest is the first moment from t on at which there is room for a cost.
 func (r *plainRule) earliest(t, cost int64) int64 {
 	switch r.algorithm {
-	case throttle.TokenBucket:
+	case policy.TokenBucket:
 		over := r.full - (t-r.at)*r.limit - (r.burst-cost)*r.per
 		if over <= 0 {
 			return t
 		}
 		return t + (over+r.limit-1)/r.limit
-	case throttle.FixedWindow, throttle.Calendar: // one of even periods
+	case policy.FixedWindow, policy.Calendar: // one of even periods
 		for r.since(t-t%r.per, t-t%r.per+r.per)+cost > r.limit {
 			t += r.per - t%r.per
 		}
@@ -137,7 +138,7 @@ func (w *world) Forecast(_ context.Context, scope string) (throttle.Forecast, er
 				o.Waiting, o.Lines = o.Waiting+n, o.Lines+1
 			}
 		}
-		if r.algorithm == throttle.TokenBucket {
+		if r.algorithm == policy.TokenBucket {
 			o.Limit = r.burst
 			o.ResetAfter = micros((max(0, r.full-(w.now-r.at)*r.limit) + r.limit - 1) / r.limit)
 		} else if n := len(r.taken); n > 0 {
@@ -146,7 +147,7 @@ func (w *world) Forecast(_ context.Context, scope string) (throttle.Forecast, er
 		for o.Remaining < o.Limit && r.earliest(w.now, o.Remaining+1) == w.now {
 			o.Remaining++
 		}
-		if r.algorithm == throttle.Calendar {
+		if r.algorithm == policy.Calendar {
 			o.Rest = micros(r.per - w.now%r.per)
 		}
 		o.RetryAfter = micros(r.earliest(w.now, 1) - w.now)
@@ -172,11 +173,11 @@ func numberOf(scope string) (n int) {
 
 // anyKind and buckets are what rules may be.
 var (
-	anyKind = []throttle.Algorithm{throttle.TokenBucket, throttle.SlidingWindow, throttle.FixedWindow, throttle.Calendar}
+	anyKind = []policy.Algorithm{policy.TokenBucket, policy.SlidingWindow, policy.FixedWindow, policy.Calendar}
 	buckets = anyKind[:1]
 )
 
-func someRule(r *rand.Rand, kinds []throttle.Algorithm, most int64) *plainRule {
+func someRule(r *rand.Rand, kinds []policy.Algorithm, most int64) *plainRule {
 	rule := &plainRule{algorithm: kinds[r.IntN(len(kinds))], limit: most + r.Int64N(60), per: []int64{100_000, 1_000_000, 3_700_000}[r.IntN(3)]}
 	rule.burst = most + r.Int64N(20)
 	return rule
@@ -186,7 +187,7 @@ func someRule(r *rand.Rand, kinds []throttle.Algorithm, most int64) *plainRule {
 type history struct {
 	scopes int
 	own    int // at most so many rules of each scope, beside the one that all share
-	kinds  []throttle.Algorithm
+	kinds  []policy.Algorithm
 	cost   int64
 	mixed  bool // costs are from 1 to cost
 	idle   bool // nothing was taken before, and nobody waits
@@ -236,7 +237,7 @@ func (h history) fill(r *rand.Rand, w *world, n int) (scopes []int, costs []int6
 
 func (w *world) window() (longest int64) {
 	for _, r := range w.rules {
-		if r.algorithm != throttle.TokenBucket {
+		if r.algorithm != policy.TokenBucket {
 			longest = max(longest, r.per)
 		}
 	}
@@ -341,7 +342,7 @@ func TestForecastAgainstBruteForce(t *testing.T) {
 func TestForecastSpread(t *testing.T) {
 	t.Parallel()
 	rule := throttle.RuleForecast{RuleState: throttle.RuleState{RuleInfo: new(throttle.RuleInfo)}, Units: 10, Per: 100 * time.Second, Rest: 40 * time.Second, Spread: true}
-	rule.Algorithm, rule.Limit, rule.Remaining = throttle.Calendar, 10, 4
+	rule.Algorithm, rule.Limit, rule.Remaining = policy.Calendar, 10, 4
 	waiting, closed, rolled := rule, rule, rule
 	waiting.Limited, waiting.RetryAfter = true, 8*time.Second
 	closed.Limited, closed.RetryAfter = true, 40*time.Second
@@ -368,7 +369,7 @@ func TestForecastSpread(t *testing.T) {
 type hoursOutlook struct{ at time.Time }
 
 func (h hoursOutlook) Forecast(context.Context, string) (throttle.Forecast, error) {
-	r := throttle.RuleState{RuleInfo: &throttle.RuleInfo{Scope: "p", Rule: "r", Algorithm: throttle.TokenBucket, Limit: 1}, Remaining: 1}
+	r := throttle.RuleState{RuleInfo: &throttle.RuleInfo{Scope: "p", Rule: "r", Algorithm: policy.TokenBucket, Limit: 1}, Remaining: 1}
 	return throttle.Forecast{
 		At: h.at, Until: h.at.Add(10 * time.Second), Rules: []throttle.RuleForecast{{RuleState: r, Units: 1, Per: time.Second}},
 	}, nil
@@ -404,10 +405,10 @@ func (l looks) Forecast(_ context.Context, scope string) (throttle.Forecast, err
 func TestForecastPaused(t *testing.T) {
 	t.Parallel()
 	rate := throttle.RuleForecast{RuleState: throttle.RuleState{RuleInfo: new(throttle.RuleInfo)}, Units: 1, Per: time.Second}
-	rate.Scope, rate.Rule, rate.Algorithm, rate.Limit, rate.Remaining = "p", "rate", throttle.FixedWindow, 1, 1
+	rate.Scope, rate.Rule, rate.Algorithm, rate.Limit, rate.Remaining = "p", "rate", policy.FixedWindow, 1, 1
 	pause := func(level string, left time.Duration) throttle.RuleForecast {
 		r := throttle.RuleForecast{RuleState: throttle.RuleState{RuleInfo: new(throttle.RuleInfo)}}
-		r.Scope, r.Rule, r.Algorithm, r.Paused, r.Limited, r.RetryAfter = level, throttle.PausedRule, throttle.SlidingWindow, true, true, left
+		r.Scope, r.Rule, r.Algorithm, r.Paused, r.Limited, r.RetryAfter = level, policy.PausedRule, policy.SlidingWindow, true, true, left
 		return r
 	}
 	o := newOutlook(looks{

@@ -8,7 +8,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // The task headers in which a task carries what it spends and how it may fail.
@@ -36,14 +36,14 @@ const NoBudget = -1
 
 // Spec is what a task's headers say.
 type Spec struct {
-	Scope    string         // valid
-	Cost     int64          // 1 to MaxCost; 0 with Costs
-	Costs    throttle.Costs // by unit, instead of Cost; nil: none
-	Budget   int            // retries after real failures, or NoBudget
-	Deadline time.Time      // zero: none
-	Timeout  time.Duration  // of one run from its start; 0: none
-	MaxWait  time.Duration  // for its limits; 0: no bound of its own
-	Due      time.Time      // when it could start first; zero: unknown
+	Scope    string        // valid
+	Cost     int64         // 1 to MaxCost; 0 with Costs
+	Costs    policy.Costs  // by unit, instead of Cost; nil: none
+	Budget   int           // retries after real failures, or NoBudget
+	Deadline time.Time     // zero: none
+	Timeout  time.Duration // of one run from its start; 0: none
+	MaxWait  time.Duration // for its limits; 0: no bound of its own
+	Due      time.Time     // when it could start first; zero: unknown
 	Priority int
 	ID       string // asynq's task id; empty when the header is absent
 }
@@ -76,8 +76,8 @@ const sendsARequest = "0 requests; a task of type \"http\" sends one"
 
 // sendsUncounted reports whether a task of type http would send its request without spending any of the rules
 // that count requests.
-func sendsUncounted(kind string, costs throttle.Costs) bool {
-	return kind == TypeHTTP && len(costs) > 0 && costs.Of(throttle.Requests) == 0
+func sendsUncounted(kind string, costs policy.Costs) bool {
+	return kind == TypeHTTP && len(costs) > 0 && costs.Of(policy.Requests) == 0
 }
 
 // ReadSpec reads the headers of a task. It answers false when the task carries
@@ -108,7 +108,7 @@ func ReadSpec(t *asynq.Task) (Spec, bool, error) {
 	if sendsUncounted(t.Type(), spec.Costs) {
 		r.fail(HeaderCost, sendsARequest)
 	}
-	if _, err := throttle.ParseScope(scope); err != nil {
+	if _, err := policy.ParseScope(scope); err != nil {
 		r.fail(HeaderScope, err.Error())
 	}
 	if r.err != nil {
@@ -168,12 +168,12 @@ func (r *headerReader) fail(name, reason string) {
 }
 
 // cost reads a number or costs by unit.
-func (r *headerReader) cost() (int64, throttle.Costs) {
+func (r *headerReader) cost() (int64, policy.Costs) {
 	text := r.headers[HeaderCost]
 	if !strings.Contains(text, "=") {
 		return r.number(HeaderCost, DefaultCost, 1, MaxCost), nil
 	}
-	costs, err := throttle.ParseCosts(text)
+	costs, err := policy.ParseCosts(text)
 	if err != nil {
 		r.fail(HeaderCost, strings.TrimPrefix(err.Error(), "throttle: costs: "))
 	}

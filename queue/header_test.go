@@ -11,7 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 func TestReadSpec(t *testing.T) {
@@ -29,7 +29,7 @@ func TestReadSpec(t *testing.T) {
 		},
 		"cost by unit": {
 			map[string]string{"headway-scope": "a", "headway-cost": "requests=1,tokens=1500"},
-			queue.Spec{Scope: "a", Costs: throttle.Costs{"requests": 1, "tokens": 1500}, Budget: queue.NoBudget}, true,
+			queue.Spec{Scope: "a", Costs: policy.Costs{"requests": 1, "tokens": 1500}, Budget: queue.NoBudget}, true,
 		},
 		"all": {
 			map[string]string{

@@ -8,7 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // MaxLine is the most bytes that a line may have.
@@ -276,11 +276,11 @@ func (d *decoder) text(field string, value []byte) string {
 }
 
 // cost reads a number, or an object of numbers by unit.
-func (d *decoder) cost(field string, value []byte) (int64, throttle.Costs) {
+func (d *decoder) cost(field string, value []byte) (int64, policy.Costs) {
 	if value[0] != '{' {
 		return d.number(field, value, 1, MaxCost), nil
 	}
-	costs := throttle.Costs{}
+	costs := policy.Costs{}
 	d.each(field, value, func(unit string, value []byte) {
 		before := len(d.found)
 		costs[unit] = d.number(field, value, 0, MaxCost)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 func TestParseLine(t *testing.T) {
@@ -80,7 +80,7 @@ func TestParseLine(t *testing.T) {
 		},
 		"cost by unit": {
 			`{"type":"mail","scope":"a","cost":{"requests":1,"tokens":1500}}`,
-			queue.Task{Type: "mail", Scope: "a", Costs: throttle.Costs{"requests": 1, "tokens": 1500}},
+			queue.Task{Type: "mail", Scope: "a", Costs: policy.Costs{"requests": 1, "tokens": 1500}},
 		},
 		"no retries": {`{"type":"mail","scope":"a","max_retry":0}`, queue.Task{Type: "mail", Scope: "a", MaxRetry: queue.Retries(0)}},
 		"empty headers": {

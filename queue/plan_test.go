@@ -14,16 +14,17 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // planned returns a client that gives turns, under limits of the test's own.
 func planned(t *testing.T, rdb redis.UniversalClient) *queue.Client {
 	t.Helper()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {
-		Rules: []throttle.Rule{{Name: "account", Algorithm: throttle.SlidingWindow, Limit: 100, Per: time.Second}},
-		Scopes: map[string]throttle.ScopeConfig{
-			"*":   {Rules: []throttle.Rule{{Name: "tenant", Algorithm: throttle.TokenBucket, Limit: 10, Per: time.Second}}},
-			"off": {Rules: []throttle.Rule{{Name: "off", Algorithm: throttle.SlidingWindow, Limit: 0, Per: time.Second}}},
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {
+		Rules: []policy.Rule{{Name: "account", Algorithm: policy.SlidingWindow, Limit: 100, Per: time.Second}},
+		Scopes: map[string]policy.ScopeConfig{
+			"*":   {Rules: []policy.Rule{{Name: "tenant", Algorithm: policy.TokenBucket, Limit: 10, Per: time.Second}}},
+			"off": {Rules: []policy.Rule{{Name: "off", Algorithm: policy.SlidingWindow, Limit: 0, Per: time.Second}}},
 		},
 	}})
 	if err != nil {
@@ -156,9 +157,9 @@ func TestPlannedUnderMaxPriority(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Client(t), redistest.Prefix(t)
 	for most, least := range map[int]time.Duration{0: 8 * time.Second, 1: 0} {
-		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {
-			Rules:  []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: time.Second}},
-			Scopes: map[string]throttle.ScopeConfig{"*": {MaxPriority: &most}},
+		policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {
+			Rules:  []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: time.Second}},
+			Scopes: map[string]policy.ScopeConfig{"*": {MaxPriority: &most}},
 		}})
 		if err != nil {
 			t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
@@ -19,7 +19,7 @@ func TestPublishedPolicy(t *testing.T) {
 	if p, err := queue.PublishedPolicy(ctx, rdb); p != nil || err != nil {
 		t.Fatalf("before: %v %v", p, err)
 	}
-	p, err := throttle.ParsePolicy("limits.yaml", []byte("limits:\n  a:\n    rules:\n      - {name: r, algorithm: concurrency, limit: 4}\n"))
+	p, err := policy.Parse("limits.yaml", []byte("limits:\n  a:\n    rules:\n      - {name: r, algorithm: concurrency, limit: 4}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

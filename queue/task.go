@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hibiken/asynq"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // TypeHTTP is the type of a task that is one outbound HTTP request.
@@ -63,7 +63,7 @@ type Task struct {
 	// given are 1. Upgrade all workers before the first such task: older ones fail it for
 	// good.
 	// Defaults to none.
-	Costs throttle.Costs
+	Costs policy.Costs
 
 	// Queue is the asynq queue: letters, digits, "_", "-" and ".".
 	// Defaults to "default".

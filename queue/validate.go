@@ -8,7 +8,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // What a task may ask for.
@@ -102,7 +102,7 @@ func checkScope(text string) faults {
 	if text == "" {
 		return faults{{Field: "scope", Reason: "required; the path it spends from, such as payments/acme"}}
 	}
-	_, err := throttle.ParseScope(text)
+	_, err := policy.ParseScope(text)
 	if err == nil {
 		return nil
 	}
@@ -114,8 +114,8 @@ func scopeFault(err error) Fault {
 	return Fault{Field: "scope", Reason: strings.TrimPrefix(err.Error(), "throttle: scope "), Err: err}
 }
 
-func costFault(err *throttle.CostError) Fault {
-	if err.Unit != "" && err.Unit != throttle.Requests {
+func costFault(err *policy.CostError) Fault {
+	if err.Unit != "" && err.Unit != policy.Requests {
 		return Fault{Field: "cost", Err: err, Reason: fmt.Sprintf(
 			"costs %d %s, and the most that rule %q can ever admit is %d; split the task, or raise the rule's burst or limit",
 			err.Cost, err.Unit, err.Rule, err.Capacity)}
@@ -134,7 +134,7 @@ func checkRange(n, low, high int64, add adder) {
 	}
 }
 
-func checkCost(kind string, cost int64, costs throttle.Costs, add adder) {
+func checkCost(kind string, cost int64, costs policy.Costs, add adder) {
 	switch {
 	case cost != 0 && len(costs) > 0:
 		add("%d, and costs by unit as well; write one of the two", cost)

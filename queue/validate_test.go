@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 func TestValidate(t *testing.T) {
@@ -59,7 +59,7 @@ func TestValidate(t *testing.T) {
 func TestInvalidErrorUnwraps(t *testing.T) {
 	t.Parallel()
 	err := queue.Task{Type: "mail", Scope: "/"}.Validate()
-	if _, ok := errors.AsType[*throttle.ScopeError](err); !ok {
+	if _, ok := errors.AsType[*policy.ScopeError](err); !ok {
 		t.Errorf("no *throttle.ScopeError in %v", err)
 	}
 	if !strings.HasPrefix(err.Error(), "queue: invalid task: scope: ") {

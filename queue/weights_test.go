@@ -11,6 +11,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Strides are to each other as the inverses of the weights, and ranks in the weights' order.
@@ -117,8 +118,8 @@ func TestPublishedWeights(t *testing.T) {
 func TestClientLearnsWeights(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.NewServer(t).Client(t)
-	policy, err := throttle.NewPolicy("", map[string]throttle.ScopeConfig{"p": {Rules: []throttle.Rule{
-		{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: time.Hour},
+	policy, err := policy.New("", map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{
+		{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: time.Hour},
 	}}})
 	if err != nil {
 		t.Fatal(err)

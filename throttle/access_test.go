@@ -20,6 +20,7 @@ import (
 
 	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
@@ -53,10 +54,10 @@ const (
 )
 
 // everyRule has a rule of each kind. None of their windows ends during a test.
-var everyRule = []Rule{
-	{Name: "s {*", Algorithm: SlidingWindow, Limit: 2, Per: MaxTime}, {Name: "b", Algorithm: TokenBucket, Limit: 2, Per: MaxTime, Burst: 2},
-	{Name: "f", Algorithm: FixedWindow, Limit: 2, Per: MaxTime}, {Name: "c", Algorithm: Concurrency, Limit: 2},
-	{Name: "k", Algorithm: Calendar, Limit: 2, Resets: "0 0 29 2 *"},
+var everyRule = []policy.Rule{
+	{Name: "s {*", Algorithm: policy.SlidingWindow, Limit: 2, Per: policy.MaxTime}, {Name: "b", Algorithm: policy.TokenBucket, Limit: 2, Per: policy.MaxTime, Burst: 2},
+	{Name: "f", Algorithm: policy.FixedWindow, Limit: 2, Per: policy.MaxTime}, {Name: "c", Algorithm: policy.Concurrency, Limit: 2},
+	{Name: "k", Algorithm: policy.Calendar, Limit: 2, Resets: "0 0 29 2 *"},
 }
 
 const hostileProvider = "p {*}"
@@ -65,9 +66,9 @@ const hostileProvider = "p {*}"
 // error of a script; what takes the place of the server may be hooked in. A
 // script that fails halfway has charged some rules and not others: only where
 // none has are the answers looked at.
-func everyCall(t *testing.T, rdb redis.UniversalClient, prefix string, rules []Rule, instead ...redis.Hook) error {
+func everyCall(t *testing.T, rdb redis.UniversalClient, prefix string, rules []policy.Rule, instead ...redis.Hook) error {
 	t.Helper()
-	pol, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{hostileProvider: {Rules: rules, Scopes: map[string]ScopeConfig{"*": {Rules: rules}}}})
+	pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{hostileProvider: {Rules: rules, Scopes: map[string]policy.ScopeConfig{"*": {Rules: rules}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +95,7 @@ func everyCall(t *testing.T, rdb redis.UniversalClient, prefix string, rules []R
 		lease.beat(30 * time.Second) // which keeps its error to itself
 	}
 	_, _ = l.Peek(t.Context(), Request{Scope: hostileProvider + "/a b*"})
-	_, _ = l.Settle(t.Context(), d.Grant, Costs{Requests: 1})
+	_, _ = l.Settle(t.Context(), d.Grant, policy.Costs{policy.Requests: 1})
 	_ = l.SaveGrant(t.Context(), d.Grant, "one *", time.Hour)
 	_, _ = l.LoadGrant(t.Context(), hostileProvider+"/a b*", "one *")
 	decide("one *", 0, true)
@@ -409,9 +410,9 @@ func (d *declared) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 // all that a limiter does, with rules of all kinds and of each alone.
 func TestEveryKeyIsDeclared(t *testing.T) {
 	t.Parallel()
-	policies := map[string][]Rule{"all kinds": everyRule}
+	policies := map[string][]policy.Rule{"all kinds": everyRule}
 	for _, r := range everyRule {
-		policies[string(r.Algorithm)] = []Rule{r}
+		policies[string(r.Algorithm)] = []policy.Rule{r}
 	}
 	cluster := redistest.Cluster(t)
 	ways := map[string]func(ctx context.Context, keys []string, cmd redis.Cmder) error{
@@ -440,11 +441,11 @@ func TestEveryKeyIsDeclared(t *testing.T) {
 					if script == lua.ReleaseTasks {
 						continue // package worker's
 					}
-					counted := slices.ContainsFunc(rules, func(r Rule) bool { return r.Algorithm != Concurrency })
+					counted := slices.ContainsFunc(rules, func(r policy.Rule) bool { return r.Algorithm != policy.Concurrency })
 					if script == lua.Settle && !counted {
 						continue // places are not settled
 					}
-					if hasLeases := slices.ContainsFunc(rules, func(r Rule) bool { return r.Algorithm == Concurrency }); d.seen[script.Name] != (!leases || hasLeases) {
+					if hasLeases := slices.ContainsFunc(rules, func(r policy.Rule) bool { return r.Algorithm == policy.Concurrency }); d.seen[script.Name] != (!leases || hasLeases) {
 						t.Errorf("%s was run: %t", script.Name, d.seen[script.Name])
 					}
 				}

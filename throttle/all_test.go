@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"context"
+	"github.com/headway-go/headway/throttle/policy"
 	"testing"
 )
 
@@ -9,10 +10,10 @@ import (
 func TestAllOrNone(t *testing.T) {
 	t.Parallel()
 	policy := policyOf(t,
-		Rule{Name: "account", Algorithm: SlidingWindow, Limit: 5, Per: sec},
-		Rule{Name: "bucket", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 2},
-		Rule{Name: "day", Algorithm: FixedWindow, Limit: 100, Per: 60 * sec},
-		Rule{Name: "parallel", Algorithm: Concurrency, Limit: 3},
+		policy.Rule{Name: "account", Algorithm: policy.SlidingWindow, Limit: 5, Per: sec},
+		policy.Rule{Name: "bucket", Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 2},
+		policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 100, Per: 60 * sec},
+		policy.Rule{Name: "parallel", Algorithm: policy.Concurrency, Limit: 3},
 	)
 	onBoth(t, Config{}, policy, func(b *bench) {
 		first := b.decide(Request{Scope: "p/x", Cost: 2, ID: "a"})
@@ -48,7 +49,7 @@ func TestAllOrNone(t *testing.T) {
 
 func TestRealClock(t *testing.T) {
 	t.Parallel()
-	policy := policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: 3600 * sec})
+	policy := policyOf(t, policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 1, Per: 3600 * sec})
 	onBoth(t, Config{}, policy, func(b *bench) {
 		b.clock = func() string { return "" }
 		for i, want := range []bool{true, false} {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 const appsLimits = `
@@ -36,7 +37,7 @@ func TestApps(t *testing.T) {
 			t.Fatal(err)
 		}
 		d, err := l.Allow(t.Context(), "payments/globex")
-		if may != (err == nil && d.Allowed) || !may && !errors.As(err, new(*AppError)) {
+		if may != (err == nil && d.Allowed) || !may && !errors.As(err, new(*policy.AppError)) {
 			t.Errorf("%q: %+v, %v", app, d, err)
 		}
 		if placed, err := l.Join(t.Context(), []Waiter{{Scope: "payments/globex", ID: "x"}}, 0, 0); err != nil || placed[0].Err != nil {

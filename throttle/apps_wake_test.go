@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"errors"
+	"github.com/headway-go/headway/throttle/policy"
 	"slices"
 	"testing"
 	"time"
@@ -114,7 +115,7 @@ func TestRestore(t *testing.T) {
 		}
 		for ticket, released := range map[string]bool{"a1": true, "a2": false, "a3": false} {
 			req := Request{Scope: "p/a", WaiterID: ticket}
-			if _, err := b.Decide(ctx, req); !errors.As(err, new(*AppError)) {
+			if _, err := b.Decide(ctx, req); !errors.As(err, new(*policy.AppError)) {
 				t.Errorf("%s: %v", ticket, err)
 			}
 			if restored, err := b.Restore(ctx, req); err != nil || restored != released {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // taken makes a limiter take it for another time, until a reply tells it better.
@@ -97,7 +98,7 @@ func TestCalendarStaleScripts(t *testing.T) {
 // Plans are kept for as long as their periods last.
 func TestCalendarPlans(t *testing.T) {
 	t.Parallel()
-	policy := policyOf(t, daily(2, "UTC"), Rule{Name: "hourly", Algorithm: Calendar, Limit: 3, Resets: "0 * * * *", Timezone: "Asia/Kathmandu"})
+	policy := policyOf(t, daily(2, "UTC"), policy.Rule{Name: "hourly", Algorithm: policy.Calendar, Limit: 3, Resets: "0 * * * *", Timezone: "Asia/Kathmandu"})
 	b := newBench(t, redistest.Client(t), Config{}, policy)
 	plan := func(at string) *compiledScope {
 		b.atTime(at)
@@ -122,7 +123,7 @@ func TestCalendarPlans(t *testing.T) {
 // The script that decides many knows no calendars: whoever has one is decided singly.
 func TestCalendarIsDecidedSingly(t *testing.T) {
 	t.Parallel()
-	for kind, rules := range map[string][]Rule{"calendar": {daily(2, "UTC"), window10()}, "window": {window10()}} {
+	for kind, rules := range map[string][]policy.Rule{"calendar": {daily(2, "UTC"), window10()}, "window": {window10()}} {
 		if kind == "calendar" {
 			rules[1].Name = "window"
 		}
@@ -166,8 +167,8 @@ func TestCalendarSpreadIsExact(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	rdb := redistest.Client(t)
 	for range 300 {
-		rule := Rule{Name: "r", Algorithm: Calendar, Spread: true, Resets: []string{"* * * * *", "@monthly", "0 0 29 2 *"}[random.IntN(3)]}
-		rule.Limit = 2 + random.Int64N([]int64{10, 1000, 1_000_000_000, MaxLimit - 2}[random.IntN(4)])
+		rule := policy.Rule{Name: "r", Algorithm: policy.Calendar, Spread: true, Resets: []string{"* * * * *", "@monthly", "0 0 29 2 *"}[random.IntN(3)]}
+		rule.Limit = 2 + random.Int64N([]int64{10, 1000, 1_000_000_000, policy.MaxLimit - 2}[random.IntN(4)])
 		b := newBench(t, rdb, Config{}, policyOf(t, rule))
 		b.atTime("2028-02-29T00:00:00Z")
 		b.now.Add(random.Int64N(60e6))

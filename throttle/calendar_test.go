@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"context"
+	"github.com/headway-go/headway/throttle/policy"
 	"testing"
 	"time"
 )
@@ -20,16 +21,16 @@ func (b *bench) atTime(text string) {
 	b.now.Store(when(b.t, text).UnixMicro())
 }
 
-func monthly(limit int64) Rule {
-	return Rule{Name: "r", Algorithm: Calendar, Limit: limit, Resets: "0 0 1 * *", Timezone: "America/Los_Angeles"}
+func monthly(limit int64) policy.Rule {
+	return policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: limit, Resets: "0 0 1 * *", Timezone: "America/Los_Angeles"}
 }
 
-func daily(limit int64, zone string) Rule {
-	return Rule{Name: "r", Algorithm: Calendar, Limit: limit, Resets: "0 0 * * *", Timezone: zone}
+func daily(limit int64, zone string) policy.Rule {
+	return policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: limit, Resets: "0 0 * * *", Timezone: zone}
 }
 
-func minutely(limit int64) Rule {
-	return Rule{Name: "r", Algorithm: Calendar, Limit: limit, Resets: "* * * * *"}
+func minutely(limit int64) policy.Rule {
+	return policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: limit, Resets: "* * * * *"}
 }
 
 // "Calendar admits limit units in each period": days of 23 and 25 hours, months, leap
@@ -54,7 +55,7 @@ func TestCalendarSteps(t *testing.T) {
 	evenly := minutely(3)
 	evenly.Spread, evenly.Margin = true, sec
 	tests := map[string]struct {
-		rule  Rule
+		rule  policy.Rule
 		steps []step
 	}{
 		"a day": {daily(2, "America/Los_Angeles"), []step{
@@ -76,16 +77,16 @@ func TestCalendarSteps(t *testing.T) {
 			1: {"2026-11-02T07:00:00Z", 1, deny(0, hour, hour)},
 			2: {"2026-11-02T08:00:00Z", 1, allow(0, 24*hour)},
 		}},
-		"a time of day that is skipped": {Rule{Name: "r", Algorithm: Calendar, Limit: 1, Resets: "30 2 * * *", Timezone: "Europe/Berlin"}, []step{
+		"a time of day that is skipped": {policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 1, Resets: "30 2 * * *", Timezone: "Europe/Berlin"}, []step{
 			0: {"2026-03-28T01:30:00Z", 1, allow(0, 23*hour+30*time.Minute)}, // to 3:00, to which the clocks jump
 			1: {"2026-03-29T01:00:00Z", 1, allow(0, 23*hour+30*time.Minute)},
 			2: {"2026-03-30T00:30:00Z", 1, allow(0, 24*hour)},
 		}},
-		"a time of day that comes twice": {Rule{Name: "r", Algorithm: Calendar, Limit: 1, Resets: "30 2 * * *", Timezone: "Europe/Berlin"}, []step{
+		"a time of day that comes twice": {policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 1, Resets: "30 2 * * *", Timezone: "Europe/Berlin"}, []step{
 			0: {"2026-10-25T00:30:00Z", 1, allow(0, 25*hour)},
 			1: {"2026-10-25T01:30:00Z", 1, deny(0, 24*hour, 24*hour)}, // 2:30 again
 		}},
-		"the hours of a day of 25": {Rule{Name: "r", Algorithm: Calendar, Limit: 1, Resets: "0 * * * *", Timezone: "Europe/Berlin"}, []step{
+		"the hours of a day of 25": {policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 1, Resets: "0 * * * *", Timezone: "Europe/Berlin"}, []step{
 			0: {"2026-10-25T00:00:00Z", 1, allow(0, hour)},
 			1: {"2026-10-25T01:00:00Z", 1, allow(0, hour)},
 			2: {"2026-10-25T01:59:59Z", 1, deny(0, sec, sec)},
@@ -112,23 +113,23 @@ func TestCalendarSteps(t *testing.T) {
 			1: {"2028-02-29T08:00:00Z", 1, deny(0, oneDay, oneDay)},
 			2: {"2028-03-01T08:00:00Z", 1, allow(0, 31*oneDay-hour)},
 		}},
-		"leap days": {Rule{Name: "r", Algorithm: Calendar, Limit: 1, Resets: "0 0 29 2 *"}, []step{
+		"leap days": {policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 1, Resets: "0 0 29 2 *"}, []step{
 			0: {"2028-02-29T00:00:00Z", 1, allow(0, (4*365+1)*oneDay)},
 			1: {"2031-02-28T00:00:00Z", 1, deny(0, 366*oneDay, 366*oneDay)},
 			2: {"2096-02-29T00:00:00Z", 1, allow(0, 8*365*oneDay+oneDay)}, // 2100 is none
 		}},
-		"the 31st of a month": {Rule{Name: "r", Algorithm: Calendar, Limit: 1, Resets: "0 12 31 * *"}, []step{
+		"the 31st of a month": {policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 1, Resets: "0 12 31 * *"}, []step{
 			0: {"2026-01-31T12:00:00Z", 1, allow(0, 59*oneDay)},
 			1: {"2026-03-31T12:00:00Z", 1, allow(0, 61*oneDay)},
 		}},
-		"office hours": {Rule{Name: "r", Algorithm: Calendar, Limit: 1, Resets: "0 9,17 * * mon-fri", Timezone: "Europe/Berlin"}, []step{
+		"office hours": {policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 1, Resets: "0 9,17 * * mon-fri", Timezone: "Europe/Berlin"}, []step{
 			0: {"2026-01-09T16:00:00Z", 1, allow(0, 64*hour)},
 			1: {"2026-01-12T08:00:00Z", 1, allow(0, 8*hour)},
 		}},
 		"limit 0 suspends": {daily(0, "UTC"), []step{
 			0: {"2026-01-10T00:00:00Z", 1, deny(0, Never, 0)},
 		}},
-		"a margin ends the period sooner": {Rule{Name: "r", Algorithm: Calendar, Limit: 5, Resets: "* * * * *", Margin: 10 * sec}, []step{
+		"a margin ends the period sooner": {policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 5, Resets: "* * * * *", Margin: 10 * sec}, []step{
 			0: {"2026-01-10T00:00:49.999999Z", 1, allow(4, 10*sec+time.Microsecond)},
 			1: {"2026-01-10T00:00:50Z", 1, deny(4, 10*sec, 10*sec)},
 			2: {"2026-01-10T00:01:00Z", 5, allow(0, 60*sec)},
@@ -189,7 +190,7 @@ func TestCalendarSteps(t *testing.T) {
 // These are what else can happen around the end of a period.
 func TestCalendarCases(t *testing.T) {
 	t.Parallel()
-	slow := Rule{Name: "slow", Algorithm: TokenBucket, Limit: 1, Per: 20 * sec}
+	slow := policy.Rule{Name: "slow", Algorithm: policy.TokenBucket, Limit: 1, Per: 20 * sec}
 	rolling := minutely(3)
 	rolling.Rollover = 2
 	spread := minutely(6)
@@ -203,10 +204,10 @@ func TestCalendarCases(t *testing.T) {
 		}
 	}
 	tests := map[string]struct {
-		rules []Rule
+		rules []policy.Rule
 		run   func(b *bench)
 	}{
-		"a start ahead does not close the period before it": {[]Rule{minutely(3), slow}, func(b *bench) {
+		"a start ahead does not close the period before it": {[]policy.Rule{minutely(3), slow}, func(b *bench) {
 			shared := b.under(minutely(3))
 			b.atTime("2026-01-10T00:00:50Z")
 			b.decide(Request{Scope: "p/x"})
@@ -229,7 +230,7 @@ func TestCalendarCases(t *testing.T) {
 				b.t.Errorf("after giving back: %+v", d)
 			}
 		}},
-		"giving back after the period has ended": {[]Rule{rolling}, func(b *bench) {
+		"giving back after the period has ended": {[]policy.Rule{rolling}, func(b *bench) {
 			b.atTime("2026-01-10T00:00:30Z")
 			d := b.decide(Request{Scope: "p/x", Cost: 3})
 			b.atTime("2026-01-10T00:01:00Z")
@@ -239,7 +240,7 @@ func TestCalendarCases(t *testing.T) {
 			b.decide(Request{Scope: "p/x"})
 			left(b, 4)
 		}},
-		"giving back into the period before, when this one has been charged": {[]Rule{rolling}, func(b *bench) {
+		"giving back into the period before, when this one has been charged": {[]policy.Rule{rolling}, func(b *bench) {
 			b.atTime("2026-01-10T00:00:30Z")
 			first := b.decide(Request{Scope: "p/x", Cost: 2})
 			b.atTime("2026-01-10T00:01:00Z")
@@ -254,7 +255,7 @@ func TestCalendarCases(t *testing.T) {
 			b.atTime("2026-01-10T00:02:00Z")
 			left(b, 5)
 		}},
-		"giving back across two periods gives nothing": {[]Rule{minutely(3)}, func(b *bench) {
+		"giving back across two periods gives nothing": {[]policy.Rule{minutely(3)}, func(b *bench) {
 			b.atTime(begin)
 			d := b.decide(Request{Scope: "p/x", Cost: 3})
 			for _, at := range []string{"2026-01-10T00:01:00Z", "2026-01-10T00:02:00Z"} {
@@ -264,7 +265,7 @@ func TestCalendarCases(t *testing.T) {
 			b.giveBack(d.Grant)
 			left(b, 1)
 		}},
-		"giving back what a lost state had": {[]Rule{minutely(3)}, func(b *bench) {
+		"giving back what a lost state had": {[]policy.Rule{minutely(3)}, func(b *bench) {
 			b.atTime(begin)
 			d := b.decide(Request{Scope: "p/x", Cost: 3})
 			b.rdb.Del(ctx, keyOf(b.t, b.Limiter, "p/x", 0))
@@ -273,7 +274,7 @@ func TestCalendarCases(t *testing.T) {
 			b.giveBack(d.Grant)
 			left(b, 1)
 		}},
-		"nothing is rolled over before its period has begun": {[]Rule{rolling, slow}, func(b *bench) {
+		"nothing is rolled over before its period has begun": {[]policy.Rule{rolling, slow}, func(b *bench) {
 			shared := b.under(rolling)
 			b.atTime(begin)
 			shared.decide(Request{Scope: "p/x"})
@@ -290,7 +291,7 @@ func TestCalendarCases(t *testing.T) {
 			b.atTime("2026-01-10T00:01:00Z")
 			left(b, 2)
 		}},
-		"what may come to be rolled over is worth a look when it does": {[]Rule{rolling}, func(b *bench) {
+		"what may come to be rolled over is worth a look when it does": {[]policy.Rule{rolling}, func(b *bench) {
 			b.atTime("2026-01-10T00:00:59Z")
 			b.decide(Request{Scope: "p/x"})
 			p, err := b.scopes.of("p/x")
@@ -312,7 +313,7 @@ func TestCalendarCases(t *testing.T) {
 			if d.Allowed || d.RetryAfter != 61*sec {
 				b.t.Errorf("two, where one rolls over: %+v", d)
 			}
-			low := b.under(func() Rule { r := rolling; r.Limit = 5; return r }())
+			low := b.under(func() policy.Rule { r := rolling; r.Limit = 5; return r }())
 			d = low.decide(Request{Scope: "p/x", Cost: 4, MaxDelay: time.Minute})
 			if d.Allowed || d.RetryAfter != sec {
 				b.t.Errorf("four, where five are and three taken, and two may roll over: %+v", d)
@@ -322,7 +323,7 @@ func TestCalendarCases(t *testing.T) {
 				b.t.Errorf("they have rolled over: %+v", d)
 			}
 		}},
-		"spread: giving back the last goes back to the pace before": {[]Rule{spread}, func(b *bench) {
+		"spread: giving back the last goes back to the pace before": {[]policy.Rule{spread}, func(b *bench) {
 			b.atTime(begin)
 			b.decide(Request{Scope: "p/x"})
 			b.atTime("2026-01-10T00:00:10Z")
@@ -335,7 +336,7 @@ func TestCalendarCases(t *testing.T) {
 				b.t.Errorf("after giving back: %+v", d)
 			}
 		}},
-		"spread: giving back a start in the next period goes back to the pace of this one": {[]Rule{spread, slow}, func(b *bench) {
+		"spread: giving back a start in the next period goes back to the pace of this one": {[]policy.Rule{spread, slow}, func(b *bench) {
 			shared := b.under(spread)
 			b.atTime("2026-01-10T00:00:48Z")
 			b.decide(Request{Scope: "p/x"})
@@ -351,7 +352,7 @@ func TestCalendarCases(t *testing.T) {
 				b.t.Errorf("after giving back: %+v", d)
 			}
 		}},
-		"spread: a start ahead is followed by what is due after it": {[]Rule{spread, slow}, func(b *bench) {
+		"spread: a start ahead is followed by what is due after it": {[]policy.Rule{spread, slow}, func(b *bench) {
 			shared := b.under(spread)
 			b.atTime("2026-01-10T00:00:30Z")
 			b.decide(Request{Scope: "p/x"})
@@ -362,7 +363,7 @@ func TestCalendarCases(t *testing.T) {
 				b.t.Errorf("five left for ten seconds from then on: %+v", d)
 			}
 		}},
-		"a clock that steps back over the end of a period": {[]Rule{minutely(3)}, func(b *bench) {
+		"a clock that steps back over the end of a period": {[]policy.Rule{minutely(3)}, func(b *bench) {
 			b.atTime("2026-01-10T00:00:59Z")
 			b.decide(Request{Scope: "p/x", Cost: 3})
 			b.atTime("2026-01-10T00:01:01Z")
@@ -374,7 +375,7 @@ func TestCalendarCases(t *testing.T) {
 			b.atTime("2026-01-10T00:01:00Z")
 			left(b, 1)
 		}},
-		"a clock that steps back into a period that nobody remembers": {[]Rule{minutely(3), slow}, func(b *bench) {
+		"a clock that steps back into a period that nobody remembers": {[]policy.Rule{minutely(3), slow}, func(b *bench) {
 			shared := b.under(minutely(3))
 			b.atTime("2026-01-10T00:00:59Z")
 			shared.decide(Request{Scope: "p/x", Cost: 3})
@@ -387,7 +388,7 @@ func TestCalendarCases(t *testing.T) {
 			}
 			left(&bench{Limiter: shared.Limiter, t: b.t}, 0)
 		}},
-		"a clock that steps back by more than a minute": {[]Rule{daily(3, "UTC")}, func(b *bench) {
+		"a clock that steps back by more than a minute": {[]policy.Rule{daily(3, "UTC")}, func(b *bench) {
 			b.atTime("2026-01-10T23:59:00Z")
 			b.decide(Request{Scope: "p/x", Cost: 1})
 			b.atTime("2026-01-11T00:05:00Z")
@@ -399,7 +400,7 @@ func TestCalendarCases(t *testing.T) {
 			b.atTime("2026-01-11T00:00:00Z")
 			left(b, 3)
 		}},
-		"a state outlasts what it means": {[]Rule{rolling, {Name: "plain", Algorithm: Calendar, Limit: 3, Resets: "* * * * *"}}, func(b *bench) {
+		"a state outlasts what it means": {[]policy.Rule{rolling, {Name: "plain", Algorithm: policy.Calendar, Limit: 3, Resets: "* * * * *"}}, func(b *bench) {
 			b.atTime("2026-01-10T00:00:30Z")
 			b.decide(Request{Scope: "p/x"})
 			if got := b.pttl("plain"); got < 70*sec || got > 90*sec {
@@ -409,7 +410,7 @@ func TestCalendarCases(t *testing.T) {
 				b.t.Errorf("with roll-over it lasts %v, want two periods more", got)
 			}
 		}},
-		"a denial changes nothing": {[]Rule{rolling}, func(b *bench) {
+		"a denial changes nothing": {[]policy.Rule{rolling}, func(b *bench) {
 			b.atTime("2026-01-10T00:00:30Z")
 			b.decide(Request{Scope: "p/x", Cost: 3})
 			key := keyOf(b.t, b.Limiter, "p/x", 0)
@@ -428,7 +429,7 @@ func TestCalendarCases(t *testing.T) {
 				b.t.Errorf("denials changed %x to %x", before, got)
 			}
 		}},
-		"a raised limit counts at once, a lowered one too": {[]Rule{daily(3, "UTC")}, func(b *bench) {
+		"a raised limit counts at once, a lowered one too": {[]policy.Rule{daily(3, "UTC")}, func(b *bench) {
 			b.atTime(begin)
 			b.decide(Request{Scope: "p/x", Cost: 3})
 			if d := b.under(daily(5, "UTC")).decide(Request{Scope: "p/x"}); !d.Allowed || d.Rules[0].Remaining != 1 {
@@ -453,9 +454,9 @@ func TestCalendarChanged(t *testing.T) {
 	pacific := daily(10, "America/Los_Angeles")
 	pacificRolling := pacific
 	pacificRolling.Rollover = 5
-	spreadMonth := Rule{Name: "r", Algorithm: Calendar, Limit: 10, Resets: "@monthly", Spread: true}
+	spreadMonth := policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 10, Resets: "@monthly", Spread: true}
 	tests := map[string]struct {
-		before, after Rule
+		before, after policy.Rule
 		run           func(was, is *bench)
 	}{
 		"what was spent since the new period began": {daily(10, "UTC"), pacific, func(was, is *bench) {
@@ -483,7 +484,7 @@ func TestCalendarChanged(t *testing.T) {
 				is.t.Errorf("%+v", d)
 			}
 		}},
-		"both periods that the state has": {pacific, Rule{Name: "r", Algorithm: Calendar, Limit: 10, Resets: "@monthly"}, func(was, is *bench) {
+		"both periods that the state has": {pacific, policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 10, Resets: "@monthly"}, func(was, is *bench) {
 			for _, at := range []string{"2026-01-10T12:00:00Z", "2026-01-11T12:00:00Z"} {
 				was.atTime(at)
 				was.decide(Request{Scope: "p/x", Cost: 3})
@@ -492,28 +493,28 @@ func TestCalendarChanged(t *testing.T) {
 				is.t.Errorf("%+v", d)
 			}
 		}},
-		"a shorter period": {Rule{Name: "r", Algorithm: Calendar, Limit: 10, Resets: "@monthly"}, daily(10, "UTC"), func(was, is *bench) {
+		"a shorter period": {policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 10, Resets: "@monthly"}, daily(10, "UTC"), func(was, is *bench) {
 			was.atTime("2026-01-10T12:00:00Z")
 			was.decide(Request{Scope: "p/x", Cost: 9})
 			if d := is.decide(Request{Scope: "p/x", Cost: 2}); d.Allowed || d.RetryAfter != 12*hour {
 				is.t.Errorf("%+v", d)
 			}
 		}},
-		"a pace of months is over with the day": {spreadMonth, func() Rule { r := daily(10, "UTC"); r.Spread = true; return r }(), func(was, is *bench) {
+		"a pace of months is over with the day": {spreadMonth, func() policy.Rule { r := daily(10, "UTC"); r.Spread = true; return r }(), func(was, is *bench) {
 			was.atTime("2026-01-10T12:00:00Z")
 			was.decide(Request{Scope: "p/x"})
 			if d := is.decide(Request{Scope: "p/x"}); d.Allowed || d.RetryAfter != 12*hour {
 				is.t.Errorf("%+v", d)
 			}
 		}},
-		"no pace any more": {spreadMonth, Rule{Name: "r", Algorithm: Calendar, Limit: 10, Resets: "@monthly"}, func(was, is *bench) {
+		"no pace any more": {spreadMonth, policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 10, Resets: "@monthly"}, func(was, is *bench) {
 			was.atTime("2026-01-10T12:00:00Z")
 			was.decide(Request{Scope: "p/x"})
 			if d := is.decide(Request{Scope: "p/x"}); !d.Allowed || d.Rules[0].Remaining != 8 {
 				is.t.Errorf("%+v", d)
 			}
 		}},
-		"roll-over from where the zones differ": {pacificRolling, func() Rule { r := daily(10, "UTC"); r.Rollover = 5; return r }(), func(was, is *bench) {
+		"roll-over from where the zones differ": {pacificRolling, func() policy.Rule { r := daily(10, "UTC"); r.Rollover = 5; return r }(), func(was, is *bench) {
 			was.atTime("2026-01-10T12:00:00Z")
 			was.decide(Request{Scope: "p/x", Cost: 7})
 			was.atTime("2026-01-11T00:00:00Z")

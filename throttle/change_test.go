@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"fmt"
+	"github.com/headway-go/headway/throttle/policy"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -13,48 +14,48 @@ import (
 // admits then.
 type envelope struct{ burst, rate, edge float64 }
 
-func envelopeOf(r Rule) envelope {
+func envelopeOf(r policy.Rule) envelope {
 	rate := float64(r.Limit) / r.Per.Seconds()
 	switch r.Algorithm {
-	case Calendar: // of whole minutes: the first number of resets is how many
+	case policy.Calendar: // of whole minutes: the first number of resets is how many
 		most, minutes := float64(r.Limit+r.Rollover), 1.0
 		if r.Rollover > 0 {
 			minutes = 2
 		}
 		return envelope{2 * most, most / (60 * minutes), most}
-	case TokenBucket:
+	case policy.TokenBucket:
 		return envelope{float64(max(r.Burst, 1)), rate, 0}
-	case FixedWindow:
+	case policy.FixedWindow:
 		return envelope{2 * float64(r.Limit), rate, float64(r.Limit)}
 	default:
 		return envelope{float64(r.Limit), rate, 0}
 	}
 }
 
-func changing(r Rule) *Policy {
+func changing(r policy.Rule) *policy.Policy {
 	r.Name = "r"
-	p, err := NewPolicy("", map[string]ScopeConfig{"p": {Rules: []Rule{r}}})
+	p, err := policy.New("", map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{r}}})
 	if err != nil {
 		panic(err)
 	}
 	return p
 }
 
-var changes = []Rule{
-	{Algorithm: TokenBucket, Limit: 10, Per: time.Second},
-	{Algorithm: TokenBucket, Limit: 3, Per: time.Second, Burst: 40},
-	{Algorithm: TokenBucket, Limit: 100, Per: time.Minute, Burst: 7},
-	{Algorithm: TokenBucket, Limit: 10, Per: time.Second, Burst: 100},
-	{Algorithm: TokenBucket, Limit: 100, Per: time.Minute, Burst: 100},
-	{Algorithm: SlidingWindow, Limit: 100, Per: time.Second},
-	{Algorithm: SlidingWindow, Limit: 10, Per: time.Second},
-	{Algorithm: SlidingWindow, Limit: 200, Per: time.Minute},
-	{Algorithm: SlidingWindow, Limit: 7, Per: 700 * time.Millisecond},
-	{Algorithm: FixedWindow, Limit: 10, Per: time.Second},
-	{Algorithm: FixedWindow, Limit: 90, Per: 20 * time.Second},
-	{Algorithm: FixedWindow, Limit: 0, Per: time.Second},
-	{Algorithm: Calendar, Limit: 60, Resets: "* * * * *", Timezone: "UTC"},
-	{Algorithm: Calendar, Limit: 100, Resets: "*/2 * * * *", Timezone: "Asia/Kathmandu", Rollover: 20},
+var changes = []policy.Rule{
+	{Algorithm: policy.TokenBucket, Limit: 10, Per: time.Second},
+	{Algorithm: policy.TokenBucket, Limit: 3, Per: time.Second, Burst: 40},
+	{Algorithm: policy.TokenBucket, Limit: 100, Per: time.Minute, Burst: 7},
+	{Algorithm: policy.TokenBucket, Limit: 10, Per: time.Second, Burst: 100},
+	{Algorithm: policy.TokenBucket, Limit: 100, Per: time.Minute, Burst: 100},
+	{Algorithm: policy.SlidingWindow, Limit: 100, Per: time.Second},
+	{Algorithm: policy.SlidingWindow, Limit: 10, Per: time.Second},
+	{Algorithm: policy.SlidingWindow, Limit: 200, Per: time.Minute},
+	{Algorithm: policy.SlidingWindow, Limit: 7, Per: 700 * time.Millisecond},
+	{Algorithm: policy.FixedWindow, Limit: 10, Per: time.Second},
+	{Algorithm: policy.FixedWindow, Limit: 90, Per: 20 * time.Second},
+	{Algorithm: policy.FixedWindow, Limit: 0, Per: time.Second},
+	{Algorithm: policy.Calendar, Limit: 60, Resets: "* * * * *", Timezone: "UTC"},
+	{Algorithm: policy.Calendar, Limit: 100, Resets: "*/2 * * * *", Timezone: "Asia/Kathmandu", Rollover: 20},
 }
 
 // docs/algorithms.md: "Never more than a rule would that had the larger burst of the two, and
@@ -172,10 +173,10 @@ func mostIn(from, until int64, in []span) float64 {
 // not waited for until it has drained that at its new rate, which would be four days here.
 func TestLoweredBucketIsNotWaitedForLong(t *testing.T) {
 	t.Parallel()
-	lowered := changing(Rule{Algorithm: TokenBucket, Limit: 10, Per: time.Hour, Burst: 10})
-	for name, from := range map[string]Rule{
-		"a window": {Algorithm: SlidingWindow, Limit: 1000, Per: time.Second},
-		"a bucket": {Algorithm: TokenBucket, Limit: 1000, Per: time.Second, Burst: 1000},
+	lowered := changing(policy.Rule{Algorithm: policy.TokenBucket, Limit: 10, Per: time.Hour, Burst: 10})
+	for name, from := range map[string]policy.Rule{
+		"a window": {Algorithm: policy.SlidingWindow, Limit: 1000, Per: time.Second},
+		"a bucket": {Algorithm: policy.TokenBucket, Limit: 1000, Per: time.Second, Burst: 1000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -197,8 +198,8 @@ func TestLoweredBucketIsNotWaitedForLong(t *testing.T) {
 // were taken over may be anybody's.
 func TestGiveBackAfterOtherAlgorithms(t *testing.T) {
 	t.Parallel()
-	window := changing(Rule{Algorithm: SlidingWindow, Limit: 200, Per: time.Hour})
-	bucket := changing(Rule{Algorithm: TokenBucket, Limit: 200, Per: time.Hour, Burst: 200})
+	window := changing(policy.Rule{Algorithm: policy.SlidingWindow, Limit: 200, Per: time.Hour})
+	bucket := changing(policy.Rule{Algorithm: policy.TokenBucket, Limit: 200, Per: time.Hour, Burst: 200})
 	onBoth(t, Config{}, window, func(b *bench) {
 		first, err := b.Decide(b.t.Context(), Request{Scope: "p", Cost: 150})
 		if err != nil || !first.Allowed {
@@ -211,7 +212,7 @@ func TestGiveBackAfterOtherAlgorithms(t *testing.T) {
 			}
 			return d.Rules[0].Remaining
 		}
-		for _, policy := range []*Policy{bucket, window} {
+		for _, policy := range []*policy.Policy{bucket, window} {
 			b.SetPolicy(policy)
 			if d, err := b.Allow(b.t.Context(), "p"); err != nil || !d.Allowed {
 				b.t.Fatalf("%+v, %v", d, err)
@@ -229,7 +230,7 @@ func TestGiveBackAfterOtherAlgorithms(t *testing.T) {
 		if err != nil || !second.Allowed {
 			b.t.Fatalf("%+v, %v", second, err)
 		}
-		b.SetPolicy(changing(Rule{Algorithm: SlidingWindow, Limit: 300, Per: time.Hour}))
+		b.SetPolicy(changing(policy.Rule{Algorithm: policy.SlidingWindow, Limit: 300, Per: time.Hour}))
 		before = left()
 		if err := b.Refund(b.t.Context(), second.Grant); err != nil || left() != before+10 {
 			b.t.Errorf("%d left after giving ten back to %d: %v", left(), before, err)

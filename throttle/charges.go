@@ -1,16 +1,17 @@
 package throttle
 
 import (
+	"github.com/headway-go/headway/throttle/policy"
 	"maps"
 	"slices"
 	"time"
 )
 
 // everybodys says that it is no rule of a policy's, but one that each task meets.
-func everybodys(r Rule) bool { return r.Name == PausedRule || r.Name == openRule.Name }
+func everybodys(r policy.Rule) bool { return r.Name == policy.PausedRule || r.Name == openRule.Name }
 
 // charged is what a rule is charged of costs.
-func charged(costs Costs, r Rule) int64 {
+func charged(costs policy.Costs, r policy.Rule) int64 {
 	if everybodys(r) {
 		return defaultCost
 	}
@@ -47,7 +48,7 @@ func (p *compiledScope) price(r *Request) price {
 
 // counted returns the plan of those rules that count any of the costs. Plans are kept, as
 // those of scopes are, each as long as that of its scope.
-func (c *scopeCache) counted(p *compiledScope, costs Costs) *compiledScope {
+func (c *scopeCache) counted(p *compiledScope, costs policy.Costs) *compiledScope {
 	mask := make([]byte, len(p.all))
 	for i, b := range p.all {
 		if mask[i] = '1'; charged(costs, b.Rule) == 0 {
@@ -77,20 +78,20 @@ func (c *scopeCache) counted(p *compiledScope, costs Costs) *compiledScope {
 // portion is the plan of which another one leaves out rules, and the costs that it is for.
 type portion struct {
 	of    *compiledScope
-	costs Costs
+	costs policy.Costs
 }
 
 // partOf makes the plan of those rules that count any of the costs at a time. It holds no longer
 // than the other: whose hours begin or end may be a rule that it leaves out.
-func (c *scopeCache) partOf(p *compiledScope, costs Costs, at time.Time) *compiledScope {
-	var all []MatchedRule
+func (c *scopeCache) partOf(p *compiledScope, costs policy.Costs, at time.Time) *compiledScope {
+	var all []policy.MatchedRule
 	for _, b := range p.all {
 		if charged(costs, b.Rule) > 0 {
 			all = append(all, b)
 		}
 	}
 	if len(all) == 0 { // it may be paused, and its line stays in order
-		all = []MatchedRule{{Rule: openRule, Scope: p.scope}}
+		all = []policy.MatchedRule{{Rule: openRule, Scope: p.scope}}
 	}
 	some := compileScope(c.keys, p.scope, all, c.pad, at)
 	some.made, some.settings, some.part = p.made, p.settings, portion{p, maps.Clone(costs)}
@@ -109,16 +110,16 @@ func (c *scopeCache) partOf(p *compiledScope, costs Costs, at time.Time) *compil
 
 // otherText names a rule that is left out, and its unit, unless that is the usual one.
 func otherText(name, unit string) string {
-	if unit != Requests {
+	if unit != policy.Requests {
 		name += "\x01" + unit
 	}
 	return name + "\x00"
 }
 
 // checkCosts refuses costs that no wait could admit.
-func (p *compiledScope) checkCosts(costs Costs) error {
+func (p *compiledScope) checkCosts(costs policy.Costs) error {
 	if err := costs.Check(); err != nil {
 		return err
 	}
-	return CheckMatched(p.scope, p.bounds, func(r Rule) int64 { return charged(costs, r) })
+	return policy.CheckMatched(p.scope, p.bounds, func(r policy.Rule) int64 { return charged(costs, r) })
 }

@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // A look goes on when the clock steps back under a bucket whose limit is 0.
 func TestClockStepsUnderASuspendedBucket(t *testing.T) {
 	t.Parallel()
-	bucket := Rule{Name: "b", Algorithm: TokenBucket, Limit: 5, Per: sec, Burst: 3}
+	bucket := policy.Rule{Name: "b", Algorithm: policy.TokenBucket, Limit: 5, Per: sec, Burst: 3}
 	suspended := bucket
 	suspended.Limit = 0
 	onBoth(t, Config{}, policyOf(t, bucket), func(b *bench) {
@@ -50,9 +51,9 @@ func (b *bench) renewed(d Decision) bool {
 // A live run that renews its lease in time keeps its place, however often a step back is looked at.
 func TestClockStepsLeaveLiveRunsTheirPlaces(t *testing.T) {
 	t.Parallel()
-	one := Rule{Name: "c", Algorithm: Concurrency, Limit: 1, Lease: 60 * sec}
-	slow := Rule{Name: "s", Algorithm: TokenBucket, Limit: 1, Per: time.Hour, Burst: 1}
-	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Scopes: map[string]ScopeConfig{"x": {Rules: []Rule{one}}, "y": {Rules: []Rule{slow}}}}})
+	one := policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 1, Lease: 60 * sec}
+	slow := policy.Rule{Name: "s", Algorithm: policy.TokenBucket, Limit: 1, Per: time.Hour, Burst: 1}
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{"x": {Rules: []policy.Rule{one}}, "y": {Rules: []policy.Rule{slow}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +83,7 @@ func TestClockStepsLeaveLiveRunsTheirPlaces(t *testing.T) {
 // What died between two steps back keeps its place no longer than a lease, too.
 func TestClockStepsTwice(t *testing.T) {
 	t.Parallel()
-	one := Rule{Name: "c", Algorithm: Concurrency, Limit: 1, Lease: 30 * sec}
+	one := policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 1, Lease: 30 * sec}
 	onBoth(t, Config{}, policyOf(t, one), func(b *bench) {
 		b.decide(Request{Scope: "p/x", ID: "first"})
 		b.decide(Request{Scope: "p/x", WaiterID: "second"})
@@ -106,7 +107,7 @@ func TestClockStepsTwice(t *testing.T) {
 // has more than its limit. Where the clock has gone on as ever all of it comes back.
 func TestGivingBackAfterAStep(t *testing.T) {
 	t.Parallel()
-	rule := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 10, Per: 10 * sec}
+	rule := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: 10 * sec}
 	for _, step := range []time.Duration{0, 2 * sec, 11 * sec, 30 * sec} {
 		for _, settles := range []bool{false, true} {
 			t.Run(fmt.Sprint(step, settles), func(t *testing.T) {
@@ -124,7 +125,7 @@ func TestGivingBackAfterAStep(t *testing.T) {
 						g.came = time.Now().Add(-step)
 					}
 					if settles {
-						if _, err := b.Settle(ctx, g, Costs{Requests: 0}); err != nil {
+						if _, err := b.Settle(ctx, g, policy.Costs{policy.Requests: 0}); err != nil {
 							b.t.Fatal(err)
 						}
 					} else {
@@ -143,7 +144,7 @@ func TestGivingBackAfterAStep(t *testing.T) {
 // A damaged moment of a step is dropped as any other value is.
 func TestDamagedStep(t *testing.T) {
 	t.Parallel()
-	bucket := Rule{Name: "b", Algorithm: TokenBucket, Limit: 5, Per: sec, Burst: 1}
+	bucket := policy.Rule{Name: "b", Algorithm: policy.TokenBucket, Limit: 5, Per: sec, Burst: 1}
 	onBoth(t, Config{Logger: slog.New(slog.DiscardHandler)}, policyOf(t, bucket), func(b *bench) {
 		b.decide(Request{Scope: "p/x"})
 		b.decide(Request{Scope: "p/x", WaiterID: "waits"})
@@ -158,7 +159,7 @@ func TestDamagedStep(t *testing.T) {
 // A cut of a limit that a step back begins anew begins so once, while everything is granted too.
 func TestCutAfterAStepIsKeptByGrants(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 100, Per: sec}), func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 100, Per: sec}), func(b *bench) {
 		if _, err := b.tell(ctx, b.plan("p/x"), []signal{{"cut", ":r", [5]int64{500_000, 0, 50_000, 100_000, 1_000_000}}}); err != nil {
 			b.t.Fatal(err)
 		}

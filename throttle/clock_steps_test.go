@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // stepped runs a rule for as long as it is told to, with as many starts as it admits, and the clock
@@ -82,20 +83,20 @@ func TestClockSteps(t *testing.T) {
 	t.Parallel()
 	rules := []struct {
 		name   string
-		rule   Rule
+		rule   policy.Rule
 		window time.Duration
 		most   int64         // units in a window while the clock goes on
 		back   int64         // and so many more when it steps back
 		forth  int64         // or forth
 		quiet  time.Duration // the longest time without a start after a step, but for a second
 	}{
-		{"sliding", Rule{Algorithm: SlidingWindow, Limit: 5, Per: sec}, sec, 5, 0, 5, sec + 10*ms},
-		{"sliding, in cells", Rule{Algorithm: SlidingWindow, Limit: 200, Per: 10 * sec}, 10 * sec, 200, 0, 200, 10*sec + 100*ms},
-		{"bucket", Rule{Algorithm: TokenBucket, Limit: 5, Per: sec, Burst: 3}, sec, 5 + 3, 0, 3, 200 * ms},
-		{"bucket, slow", Rule{Algorithm: TokenBucket, Limit: 1, Per: 10 * sec, Burst: 2}, 10 * sec, 1 + 2, 0, 2, 10 * sec},
-		{"fixed", Rule{Algorithm: FixedWindow, Limit: 5, Per: sec}, sec, 2 * 5, 5, 5, 2 * sec},
-		{"fixed, of a minute", Rule{Algorithm: FixedWindow, Limit: 5, Per: time.Minute}, time.Minute, 2 * 5, 5, 5, 2 * time.Minute},
-		{"calendar", Rule{Algorithm: Calendar, Limit: 5, Resets: "* * * * *"}, time.Minute, 2 * 5, 5, 5, 3 * time.Minute},
+		{"sliding", policy.Rule{Algorithm: policy.SlidingWindow, Limit: 5, Per: sec}, sec, 5, 0, 5, sec + 10*ms},
+		{"sliding, in cells", policy.Rule{Algorithm: policy.SlidingWindow, Limit: 200, Per: 10 * sec}, 10 * sec, 200, 0, 200, 10*sec + 100*ms},
+		{"bucket", policy.Rule{Algorithm: policy.TokenBucket, Limit: 5, Per: sec, Burst: 3}, sec, 5 + 3, 0, 3, 200 * ms},
+		{"bucket, slow", policy.Rule{Algorithm: policy.TokenBucket, Limit: 1, Per: 10 * sec, Burst: 2}, 10 * sec, 1 + 2, 0, 2, 10 * sec},
+		{"fixed", policy.Rule{Algorithm: policy.FixedWindow, Limit: 5, Per: sec}, sec, 2 * 5, 5, 5, 2 * sec},
+		{"fixed, of a minute", policy.Rule{Algorithm: policy.FixedWindow, Limit: 5, Per: time.Minute}, time.Minute, 2 * 5, 5, 5, 2 * time.Minute},
+		{"calendar", policy.Rule{Algorithm: policy.Calendar, Limit: 5, Resets: "* * * * *"}, time.Minute, 2 * 5, 5, 5, 3 * time.Minute},
 	}
 	for _, r := range rules {
 		for _, step := range []time.Duration{-1500 * ms, -30 * sec, -time.Minute, -time.Hour, sec, time.Minute, time.Hour} {
@@ -137,18 +138,18 @@ func TestClockSteps(t *testing.T) {
 func TestClockStepsBackAmidWhatHolds(t *testing.T) {
 	t.Parallel()
 	const hour = -time.Hour
-	limited := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 100, Per: sec}
-	one := Rule{Name: "c", Algorithm: Concurrency, Limit: 1, Lease: 30 * sec}
-	bucket := Rule{Name: "b", Algorithm: TokenBucket, Limit: 1, Per: sec, Burst: 1}
+	limited := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 100, Per: sec}
+	one := policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 1, Lease: 30 * sec}
+	bucket := policy.Rule{Name: "b", Algorithm: policy.TokenBucket, Limit: 1, Per: sec, Burst: 1}
 	ask := func(b *bench) Decision {
 		b.t.Helper()
 		return b.decide(Request{Scope: "p/x", ID: NewID()})
 	}
 	for name, row := range map[string]struct {
-		rules []Rule
+		rules []policy.Rule
 		run   func(b *bench)
 	}{
-		"an API's pause": {[]Rule{limited}, func(b *bench) {
+		"an API's pause": {[]policy.Rule{limited}, func(b *bench) {
 			b.heed("p/x", refusedFor(10*sec))
 			b.pass(4 * sec)
 			b.pass(hour)
@@ -163,7 +164,7 @@ func TestClockStepsBackAmidWhatHolds(t *testing.T) {
 				b.t.Errorf("it holds for longer than it was told: %+v", d)
 			}
 		}},
-		"an API's pause, which tasks wait for": {[]Rule{limited}, func(b *bench) {
+		"an API's pause, which tasks wait for": {[]policy.Rule{limited}, func(b *bench) {
 			b.heed("p/x", refusedFor(10*sec))
 			b.decide(Request{Scope: "p/x", WaiterID: "one"})
 			b.pass(4 * sec)
@@ -179,7 +180,7 @@ func TestClockStepsBackAmidWhatHolds(t *testing.T) {
 				b.t.Errorf("it is not released when the pause is over: %+v", woken)
 			}
 		}},
-		"a pause that was over": {[]Rule{limited}, func(b *bench) {
+		"a pause that was over": {[]policy.Rule{limited}, func(b *bench) {
 			b.heed("p/x", refusedFor(sec))
 			b.pass(5 * time.Minute)
 			b.pass(hour)
@@ -190,7 +191,7 @@ func TestClockStepsBackAmidWhatHolds(t *testing.T) {
 				b.t.Errorf("it holds for longer than it was told: %+v", d)
 			}
 		}},
-		"a limit that refusals have cut": {[]Rule{limited}, func(b *bench) {
+		"a limit that refusals have cut": {[]policy.Rule{limited}, func(b *bench) {
 			p := b.plan("p/x")
 			// Half of it is left, and grows back in ten seconds.
 			cut := signal{"cut", ":r", [5]int64{500_000, 0, 50_000, 100_000, 1_000_000}}
@@ -209,7 +210,7 @@ func TestClockStepsBackAmidWhatHolds(t *testing.T) {
 				b.t.Errorf("%d are admitted when it has grown back, want 100", n)
 			}
 		}},
-		"a run that has died": {[]Rule{one}, func(b *bench) {
+		"a run that has died": {[]policy.Rule{one}, func(b *bench) {
 			b.decide(Request{Scope: "p/x", ID: "dies"})
 			if d := b.decide(Request{Scope: "p/x", WaiterID: "waits"}); !d.Position.Waits {
 				b.t.Fatalf("%+v", d)
@@ -227,7 +228,7 @@ func TestClockStepsBackAmidWhatHolds(t *testing.T) {
 				b.t.Errorf("its place is not free a lease and a second after the step: %+v", woken)
 			}
 		}},
-		"a run that goes on": {[]Rule{one}, func(b *bench) {
+		"a run that goes on": {[]policy.Rule{one}, func(b *bench) {
 			d := b.decide(Request{Scope: "p/x", ID: "lives"})
 			b.decide(Request{Scope: "p/x", WaiterID: "waits"})
 			b.dispatch(DispatchRequest{Provider: "p", Max: 1})
@@ -250,7 +251,7 @@ func TestClockStepsBackAmidWhatHolds(t *testing.T) {
 				b.pass(10 * sec)
 			}
 		}},
-		"a turn that nobody takes": {[]Rule{bucket}, func(b *bench) {
+		"a turn that nobody takes": {[]policy.Rule{bucket}, func(b *bench) {
 			ask(b)
 			b.decide(Request{Scope: "p/x", WaiterID: "lost"})
 			b.decide(Request{Scope: "p/x", WaiterID: "next"})

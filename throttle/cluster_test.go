@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // tryAgain is a hook that refuses scripts as a node does whose slot is half moved.
@@ -52,7 +53,7 @@ func (h *tryAgain) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 // than a second." No rule's failure policy is asked, though this one would let it start.
 func TestDecisionWaitsForAMove(t *testing.T) {
 	t.Parallel()
-	rule := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: sec, OnRedisError: FailOpen}
+	rule := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: sec, OnRedisError: policy.FailOpen}
 	bubble(t, Config{}, policyOf(t, rule), nil, func(t *testing.T, _ *wire, l *Limiter) {
 		h := &tryAgain{}
 		l.rdb.AddHook(h)
@@ -71,7 +72,7 @@ func TestDecisionWaitsForAMove(t *testing.T) {
 // kept.
 func TestLongMoveIsAnOutage(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: sec}), nil, func(t *testing.T, _ *wire, l *Limiter) {
+	bubble(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: sec}), nil, func(t *testing.T, _ *wire, l *Limiter) {
 		h := &tryAgain{}
 		l.rdb.AddHook(h)
 		h.left.Store(1 << 30)
@@ -112,7 +113,7 @@ func TestFollowsAFailover(t *testing.T) {
 				},
 			})
 			t.Cleanup(func() { _ = rdb.Close() })
-			l, err := New(rdb, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1000, Per: sec}), cfg)
+			l, err := New(rdb, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1000, Per: sec}), cfg)
 			if err != nil {
 				t.Fatal(err)
 			}

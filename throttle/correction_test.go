@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
@@ -30,15 +31,15 @@ func (b *bench) admitted(scope string, of int) (n int) {
 // for it until an answer says otherwise, or for an hour", for each algorithm that has windows.
 func TestAdoptedLimit(t *testing.T) {
 	t.Parallel()
-	for _, algorithm := range []Algorithm{TokenBucket, SlidingWindow, FixedWindow} {
+	for _, algorithm := range []policy.Algorithm{policy.TokenBucket, policy.SlidingWindow, policy.FixedWindow} {
 		t.Run(string(algorithm), func(t *testing.T) {
 			t.Parallel()
-			rule := Rule{Name: "own", Algorithm: algorithm, Limit: 10, Per: time.Minute}
-			above := Rule{Name: "all", Algorithm: algorithm, Limit: 1000, Per: time.Minute}
-			if algorithm == TokenBucket {
+			rule := policy.Rule{Name: "own", Algorithm: algorithm, Limit: 10, Per: time.Minute}
+			above := policy.Rule{Name: "all", Algorithm: algorithm, Limit: 1000, Per: time.Minute}
+			if algorithm == policy.TokenBucket {
 				rule.Burst, above.Burst = 10, 1000
 			}
-			onBoth(t, Config{}, tenants(t, "p", []Rule{above}, []Rule{rule}), func(b *bench) {
+			onBoth(t, Config{}, tenants(t, "p", []policy.Rule{above}, []policy.Rule{rule}), func(b *bench) {
 				if !b.heed("p/a", owns(4, time.Minute)).Changed || b.heed("p/a", owns(4, time.Minute)).Changed {
 					b.t.Error("it was not new, or new twice")
 				}
@@ -74,8 +75,8 @@ func TestAdoptedLimit(t *testing.T) {
 // What says nothing of a rule's requests in its window is no limit of it.
 func TestNotAdopted(t *testing.T) {
 	t.Parallel()
-	policy := policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 10, Per: time.Minute},
-		Rule{Name: "day", Algorithm: Calendar, Limit: 10, Resets: "0 0 * * *"}, Rule{Name: "c", Algorithm: Concurrency, Limit: 10})
+	policy := policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: time.Minute},
+		policy.Rule{Name: "day", Algorithm: policy.Calendar, Limit: 10, Resets: "0 0 * * *"}, policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 10})
 	tokens := owns(4, time.Minute)
 	tokens.Quotas[0].Unit = "tokens"
 	onBoth(t, Config{}, policy, func(b *bench) {
@@ -94,13 +95,13 @@ func TestNotAdopted(t *testing.T) {
 // window, and one with nothing left of another unit than requests pauses nobody.
 func TestAdoptedByItsUnit(t *testing.T) {
 	t.Parallel()
-	pol := policyOf(t, Rule{Name: "calls", Algorithm: SlidingWindow, Limit: 500, Per: time.Minute},
-		Rule{Name: "tokens", Algorithm: TokenBucket, Limit: 90_000, Per: time.Minute, Burst: 9000, Unit: "tokens"})
+	pol := policyOf(t, policy.Rule{Name: "calls", Algorithm: policy.SlidingWindow, Limit: 500, Per: time.Minute},
+		policy.Rule{Name: "tokens", Algorithm: policy.TokenBucket, Limit: 90_000, Per: time.Minute, Burst: 9000, Unit: "tokens"})
 	onBoth(t, Config{}, pol, func(b *bench) {
 		tell := func(unit string, limit int64) {
 			a := owns(limit, time.Minute)
 			a.Quotas[0].Unit, a.Quotas[0].Remaining, a.Quotas[0].Reset = unit, 5, sec
-			if unit != Requests {
+			if unit != policy.Requests {
 				a.Quotas[0].Remaining = 0
 			}
 			if out := b.heed("p", a); !out.Until.IsZero() {
@@ -115,12 +116,12 @@ func TestAdoptedByItsUnit(t *testing.T) {
 		}
 		tell("words", 50)
 		counts(500, 90_000)
-		tell(Requests, 100)
+		tell(policy.Requests, 100)
 		counts(100, 90_000)
 		tell("tokens", 60_000)
 		counts(100, 60_000)
-		b.decide(Request{Scope: "p", Costs: Costs{Requests: 1, "tokens": 9000}})
-		if d := b.decide(Request{Scope: "p", ID: NewID(), Costs: Costs{"tokens": 1000}}); d.Allowed || d.RetryAfter < 999*ms || d.RetryAfter > 1010*ms {
+		b.decide(Request{Scope: "p", Costs: policy.Costs{policy.Requests: 1, "tokens": 9000}})
+		if d := b.decide(Request{Scope: "p", ID: NewID(), Costs: policy.Costs{"tokens": 1000}}); d.Allowed || d.RetryAfter < 999*ms || d.RetryAfter > 1010*ms {
 			b.t.Errorf("1000 tokens of 60000 a minute come in a second: %+v", d)
 		}
 	})
@@ -131,17 +132,17 @@ func TestAdoptedByItsUnit(t *testing.T) {
 func TestTooDearKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	for name, at := range map[string]string{"its own rule": "p/a", "a rule that others share": "p"} {
-		for _, algorithm := range []Algorithm{TokenBucket, SlidingWindow, FixedWindow} {
+		for _, algorithm := range []policy.Algorithm{policy.TokenBucket, policy.SlidingWindow, policy.FixedWindow} {
 			t.Run(name+" "+string(algorithm), func(t *testing.T) {
 				t.Parallel()
-				rule := func(name string) Rule {
-					r := Rule{Name: name, Algorithm: algorithm, Limit: 20, Per: time.Minute}
-					if algorithm == TokenBucket {
+				rule := func(name string) policy.Rule {
+					r := policy.Rule{Name: name, Algorithm: algorithm, Limit: 20, Per: time.Minute}
+					if algorithm == policy.TokenBucket {
 						r.Burst = 20
 					}
 					return r
 				}
-				policy := tenants(t, "p", []Rule{rule("all")}, []Rule{rule("own")})
+				policy := tenants(t, "p", []policy.Rule{rule("all")}, []policy.Rule{rule("own")})
 				onBoth(t, Config{}, policy, func(b *bench) {
 					wake := func(want string) {
 						b.t.Helper()
@@ -187,7 +188,7 @@ func TestTooDearKeepsItsPlace(t *testing.T) {
 // nothing when that is over.
 func TestAdoptedBucketForgetsNothing(t *testing.T) {
 	t.Parallel()
-	policy := policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 5000, Per: time.Hour, Burst: 5000})
+	policy := policyOf(t, policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 5000, Per: time.Hour, Burst: 5000})
 	onBoth(t, Config{}, policy, func(b *bench) {
 		if d := b.decide(Request{Scope: "p", Cost: 4900}); !d.Allowed {
 			b.t.Fatalf("%+v", d)
@@ -207,8 +208,8 @@ func TestAdoptedBucketForgetsNothing(t *testing.T) {
 // "answers: ignore" holds in the next period of a calendar too.
 func TestIgnoreOutlivesAPeriod(t *testing.T) {
 	t.Parallel()
-	rules := []Rule{{Name: "day", Algorithm: Calendar, Limit: 10, Resets: "*/15 * * * *"}}
-	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Rules: rules, Answers: AnswersIgnore}})
+	rules := []policy.Rule{{Name: "day", Algorithm: policy.Calendar, Limit: 10, Resets: "*/15 * * * *"}}
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules, Answers: policy.AnswersIgnore}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,9 +230,9 @@ func TestIgnoreOutlivesAPeriod(t *testing.T) {
 // 2 % in each window." Refusals of one burst cut once.
 func TestCut(t *testing.T) {
 	t.Parallel()
-	own := []Rule{{Name: "s", Algorithm: SlidingWindow, Limit: 100, Per: 10 * sec}, {Name: "f", Algorithm: FixedWindow, Limit: 1000, Per: time.Hour},
-		{Name: "day", Algorithm: FixedWindow, Limit: 1000, Per: 24 * time.Hour}, {Name: "c", Algorithm: Concurrency, Limit: 10}}
-	policy := tenants(t, "p", []Rule{{Name: "all", Algorithm: SlidingWindow, Limit: 1000, Per: 10 * sec}}, own)
+	own := []policy.Rule{{Name: "s", Algorithm: policy.SlidingWindow, Limit: 100, Per: 10 * sec}, {Name: "f", Algorithm: policy.FixedWindow, Limit: 1000, Per: time.Hour},
+		{Name: "day", Algorithm: policy.FixedWindow, Limit: 1000, Per: 24 * time.Hour}, {Name: "c", Algorithm: policy.Concurrency, Limit: 10}}
+	policy := tenants(t, "p", []policy.Rule{{Name: "all", Algorithm: policy.SlidingWindow, Limit: 1000, Per: 10 * sec}}, own)
 	onBoth(t, Config{}, policy, func(b *bench) {
 		limits := func() (s, f int64) {
 			told, err := b.UpstreamState(ctx, "p/a")
@@ -287,8 +288,8 @@ func TestCorrectedBucketKeepsItsUnits(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 1))
 	for i := range 12 {
-		rule := Rule{
-			Name: "r", Algorithm: TokenBucket, Limit: 1 + random.Int64N(5000), Burst: 20 + random.Int64N(5000),
+		rule := policy.Rule{
+			Name: "r", Algorithm: policy.TokenBucket, Limit: 1 + random.Int64N(5000), Burst: 20 + random.Int64N(5000),
 			Per: time.Duration(1+random.Int64N(3_600_000)) * ms, Margin: time.Duration(random.Int64N(2)) * 100 * us(1),
 		}
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
@@ -321,7 +322,7 @@ func TestCorrectedBucketKeepsItsUnits(t *testing.T) {
 // A bucket whose limit was cut goes on at so much of its rate: no call over it, and no unit idle.
 func TestCutBucketPaces(t *testing.T) {
 	t.Parallel()
-	rule := Rule{Name: "r", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 1}
+	rule := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 1}
 	onBoth(t, Config{}, policyOf(t, rule), func(b *bench) {
 		b.heed("p", turnedDown(ms))
 		b.pass(ms)
@@ -339,7 +340,7 @@ func TestCutBucketPaces(t *testing.T) {
 // "answers" of limits.yaml says what follows, for a level and those below it.
 func TestAnswersOfPolicy(t *testing.T) {
 	t.Parallel()
-	pol, err := ParsePolicy("limits.yaml", []byte(`
+	pol, err := policy.Parse("limits.yaml", []byte(`
 limits:
   p:
     answers: pause
@@ -350,12 +351,12 @@ limits:
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := ParsePolicy("again.yaml", pol.YAML())
+	again, err := policy.Parse("again.yaml", pol.YAML())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for scope, want := range map[string]Answers{"p": AnswersPause, "p/a/b": AnswersPause, "p/deaf": AnswersIgnore, "p/deaf/x": AnswersIgnore, "p/deaf/not": AnswersHeed} {
-		s, err := ParseScope(scope)
+	for scope, want := range map[string]policy.Answers{"p": policy.AnswersPause, "p/a/b": policy.AnswersPause, "p/deaf": policy.AnswersIgnore, "p/deaf/x": policy.AnswersIgnore, "p/deaf/not": policy.AnswersHeed} {
+		s, err := policy.ParseScope(scope)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -363,7 +364,7 @@ limits:
 			t.Errorf("%s: %s, and %s when it is written and read", scope, a, b)
 		}
 	}
-	_, err = ParsePolicy("limits.yaml", []byte("limits: {p: {answers: always}}"))
+	_, err = policy.Parse("limits.yaml", []byte("limits: {p: {answers: always}}"))
 	if want := `answers is "always"`; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v", err)
 	}

@@ -3,17 +3,18 @@ package throttle
 import (
 	"errors"
 	"fmt"
+	"github.com/headway-go/headway/throttle/policy"
 	"strings"
 	"testing"
 	"time"
 )
 
 // twoUnits is what an API allows that counts requests, tokens and runs.
-var twoUnits = []Rule{
-	{Name: "requests", Algorithm: SlidingWindow, Limit: 3, Per: sec},
-	{Name: "tokens", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000, Unit: "tokens"},
-	{Name: "daily", Algorithm: Calendar, Limit: 5000, Resets: "@daily", Unit: "tokens"},
-	{Name: "parallel", Algorithm: Concurrency, Limit: 2},
+var twoUnits = []policy.Rule{
+	{Name: "requests", Algorithm: policy.SlidingWindow, Limit: 3, Per: sec},
+	{Name: "tokens", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000, Unit: "tokens"},
+	{Name: "daily", Algorithm: policy.Calendar, Limit: 5000, Resets: "@daily", Unit: "tokens"},
+	{Name: "parallel", Algorithm: policy.Concurrency, Limit: 2},
 }
 
 // "A rule counts its own unit alone, and one whose unit costs 0 is not asked and not charged;
@@ -24,13 +25,13 @@ func TestCostsCountByUnit(t *testing.T) {
 		req  Request
 		want string // what is left of each rule that is asked
 	}{
-		"both":             {Request{Costs: Costs{"requests": 2, "tokens": 600}}, "requests 1, tokens 400, daily 4400, parallel 1"},
-		"requests alone":   {Request{Costs: Costs{"requests": 2}}, "requests 1, parallel 1"},
-		"tokens alone":     {Request{Costs: Costs{"requests": 0, "tokens": 600}}, "tokens 400, daily 4400, parallel 1"},
-		"one request":      {Request{Costs: Costs{"tokens": 600}}, "requests 2, tokens 400, daily 4400, parallel 1"},
-		"nobody's unit":    {Request{Costs: Costs{"images": 7}}, "requests 2, parallel 1"},
+		"both":             {Request{Costs: policy.Costs{"requests": 2, "tokens": 600}}, "requests 1, tokens 400, daily 4400, parallel 1"},
+		"requests alone":   {Request{Costs: policy.Costs{"requests": 2}}, "requests 1, parallel 1"},
+		"tokens alone":     {Request{Costs: policy.Costs{"requests": 0, "tokens": 600}}, "tokens 400, daily 4400, parallel 1"},
+		"one request":      {Request{Costs: policy.Costs{"tokens": 600}}, "requests 2, tokens 400, daily 4400, parallel 1"},
+		"nobody's unit":    {Request{Costs: policy.Costs{"images": 7}}, "requests 2, parallel 1"},
 		"a number":         {Request{Cost: 3}, "requests 0, tokens 997, daily 4997, parallel 1"},
-		"the same of each": {Request{Costs: Costs{"requests": 1, "tokens": 1}}, "requests 2, tokens 999, daily 4999, parallel 1"},
+		"the same of each": {Request{Costs: policy.Costs{"requests": 1, "tokens": 1}}, "requests 2, tokens 999, daily 4999, parallel 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -69,13 +70,13 @@ func leftOf(d Decision) string {
 func TestCostsAllOrNothing(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
-		b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 900}})
-		d := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 200}})
+		b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 900}})
+		d := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 200}})
 		r, _ := d.BindingRule()
 		if d.Allowed || r.Rule != "tokens" || r.Unit != "tokens" || r.Remaining != 100 || d.RetryAfter != 100*time.Millisecond {
 			b.t.Fatalf("%+v", d)
 		}
-		if d := b.decide(Request{Scope: "p/x", Costs: Costs{"requests": 2}}); !d.Allowed {
+		if d := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"requests": 2}}); !d.Allowed {
 			b.t.Errorf("a denial has charged requests: %+v", d)
 		}
 	})
@@ -85,8 +86,8 @@ func TestCostsThatNeverPass(t *testing.T) {
 	t.Parallel()
 	pol := policyOf(t, twoUnits...)
 	scope := parsedScope(t, "p/x")
-	err := pol.CheckCosts(scope, Costs{"tokens": 200_000})
-	var tooMuch *CostError
+	err := pol.CheckCosts(scope, policy.Costs{"tokens": 200_000})
+	var tooMuch *policy.CostError
 	if !errors.As(err, &tooMuch) || tooMuch.Unit != "tokens" || tooMuch.Capacity != 1000 {
 		t.Fatal(err)
 	}
@@ -95,20 +96,20 @@ func TestCostsThatNeverPass(t *testing.T) {
 	if err.Error() != want {
 		t.Error(err)
 	}
-	if err := pol.CheckCosts(scope, Costs{"requests": 3, "tokens": 1000}); err != nil {
+	if err := pol.CheckCosts(scope, policy.Costs{"requests": 3, "tokens": 1000}); err != nil {
 		t.Error(err)
 	}
-	if err := pol.CheckCosts(scope, Costs{"requests": 4}); !errors.As(err, &tooMuch) || tooMuch.Rule != "requests" {
+	if err := pol.CheckCosts(scope, policy.Costs{"requests": 4}); !errors.As(err, &tooMuch) || tooMuch.Rule != "requests" {
 		t.Error(err)
 	}
 	onBoth(t, Config{}, pol, func(b *bench) {
-		for _, costs := range []Costs{{"tokens": 1001}, {"tokens": -1}, {"requests": 0}} {
+		for _, costs := range []policy.Costs{{"tokens": 1001}, {"tokens": -1}, {"requests": 0}} {
 			if d, err := b.Decide(ctx, Request{Scope: "p/x", Costs: costs}); err == nil {
 				b.t.Errorf("%v: %+v", costs, d)
 			}
 		}
-		placed, err := b.Join(ctx, []Waiter{{Scope: "p/x", ID: "a", Costs: Costs{"tokens": 1001}}}, 0, 0)
-		if err != nil || !errors.As(placed[0].Err, new(*CostError)) {
+		placed, err := b.Join(ctx, []Waiter{{Scope: "p/x", ID: "a", Costs: policy.Costs{"tokens": 1001}}}, 0, 0)
+		if err != nil || !errors.As(placed[0].Err, new(*policy.CostError)) {
 			b.t.Errorf("%+v %v", placed, err)
 		}
 	})
@@ -119,30 +120,30 @@ func TestCostsThatNeverPass(t *testing.T) {
 func TestCostsStandInLine(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
-		ask := func(scope, ticket string, costs Costs) Decision {
+		ask := func(scope, ticket string, costs policy.Costs) Decision {
 			return b.decide(Request{Scope: scope, WaiterID: ticket, Costs: costs})
 		}
-		if d := ask("p/a", "1", Costs{"tokens": 1000}); !d.Allowed {
+		if d := ask("p/a", "1", policy.Costs{"tokens": 1000}); !d.Allowed {
 			b.t.Fatalf("%+v", d)
 		}
-		if d := ask("p/a", "2", Costs{"tokens": 500}); !d.Position.Waits {
+		if d := ask("p/a", "2", policy.Costs{"tokens": 500}); !d.Position.Waits {
 			b.t.Fatalf("%+v", d)
 		}
-		if d := ask("p/a", "3", Costs{"requests": 1}); !d.Position.Waits || d.Position.Ahead != 1 || d.Position.Expected < 400*time.Millisecond {
+		if d := ask("p/a", "3", policy.Costs{"requests": 1}); !d.Position.Waits || d.Position.Ahead != 1 || d.Position.Expected < 400*time.Millisecond {
 			b.t.Errorf("it should stand behind the other: %+v", d)
 		}
 		out, err := b.Forecast(ctx, "p/a")
 		if err != nil || out.Waiting != 2 || out.Rules[0].Own != 2 || out.Rules[1].Own != 500 || out.Rules[1].Waiting != 500 {
 			b.t.Errorf("%+v %v", out, err)
 		}
-		s, err := b.InspectWaiter(ctx, Waiter{Scope: "p/a", ID: "3", Costs: Costs{"requests": 1}})
+		s, err := b.InspectWaiter(ctx, Waiter{Scope: "p/a", ID: "3", Costs: policy.Costs{"requests": 1}})
 		if err != nil || !s.Waits || s.Ahead != 1 || s.Expected != 500*time.Millisecond || s.Binding.Rule.Name != "tokens" {
 			b.t.Errorf("%+v %v", s, err)
 		}
-		if d := ask("p/b", "4", Costs{"requests": 1}); !d.Allowed {
+		if d := ask("p/b", "4", policy.Costs{"requests": 1}); !d.Allowed {
 			b.t.Errorf("another scope's should not wait: %+v", d)
 		}
-		if stands, err := b.IsQueued(ctx, Waiter{Scope: "p/a", ID: "2", Costs: Costs{"tokens": 500}}); !stands || err != nil {
+		if stands, err := b.IsQueued(ctx, Waiter{Scope: "p/a", ID: "2", Costs: policy.Costs{"tokens": 500}}); !stands || err != nil {
 			b.t.Errorf("%t %v", stands, err)
 		}
 	})
@@ -152,13 +153,13 @@ func TestCostsStandInLine(t *testing.T) {
 func TestCostsLeaveNothing(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, twoUnits[:3]...), func(b *bench) {
-		ask := func(ticket string, costs Costs) Decision {
+		ask := func(ticket string, costs policy.Costs) Decision {
 			return b.decide(Request{Scope: "p/a", WaiterID: ticket, Costs: costs})
 		}
-		for _, line := range [][]Costs{
+		for _, line := range [][]policy.Costs{
 			{{"tokens": 500}, {"requests": 1}}, {{"tokens": 500, "requests": 0}, {"requests": 1}}, {{"requests": 3}, {"tokens": 500, "requests": 0}},
 		} {
-			ask("first", Costs{"tokens": 1000, "requests": 3})
+			ask("first", policy.Costs{"tokens": 1000, "requests": 3})
 			for i, costs := range line {
 				if d := ask(fmt.Sprint(i), costs); !d.Position.Waits {
 					b.t.Fatalf("%+v", d)
@@ -184,36 +185,36 @@ func TestCostsLeaveNothing(t *testing.T) {
 // asked before them: also where a reply tells first that they have begun.
 func TestCostsStandInLineInHours(t *testing.T) {
 	t.Parallel()
-	day := Rule{Name: "tokens", Algorithm: TokenBucket, Limit: 1000, Per: time.Minute, Burst: 1000, Unit: "tokens", Active: dayHours}
+	day := policy.Rule{Name: "tokens", Algorithm: policy.TokenBucket, Limit: 1000, Per: time.Minute, Burst: 1000, Unit: "tokens", Active: dayHours}
 	pol := policyOf(t, twoUnits[0], day)
 	for name, late := range map[string]int64{"known": 0, "a reply tells": 500_000} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			onBoth(t, Config{}, pol, func(b *bench) {
 				b.scopes.now = func(string) time.Time { return time.UnixMicro(b.now.Load() - late) }
-				ask := func(ticket string, costs Costs) Decision {
+				ask := func(ticket string, costs policy.Costs) Decision {
 					return b.decide(Request{Scope: "p/a", WaiterID: ticket, Costs: costs})
 				}
 				b.at(oClock(7, 0, 0))
-				if d := ask("night", Costs{"requests": 1}); !d.Allowed || len(d.Rules) != 1 {
+				if d := ask("night", policy.Costs{"requests": 1}); !d.Allowed || len(d.Rules) != 1 {
 					b.t.Fatalf("%+v", d)
 				}
 				b.at(oClock(8, 0, 0))
-				other := b.decide(Request{Scope: "p/b", Costs: Costs{"tokens": 1000}}) // it belongs to another process
+				other := b.decide(Request{Scope: "p/b", Costs: policy.Costs{"tokens": 1000}}) // it belongs to another process
 				if !other.Allowed || len(other.Rules) != 2 {
 					b.t.Fatalf("%+v", other)
 				}
-				if d := ask("1", Costs{"tokens": 1000}); !d.Position.Waits {
+				if d := ask("1", policy.Costs{"tokens": 1000}); !d.Position.Waits {
 					b.t.Fatalf("%+v", d)
 				}
-				if some := b.scopes.counted(b.plan("p/a"), Costs{"requests": 1}); late == 0 && some.others != ":tokens\x01tokens\x00" {
+				if some := b.scopes.counted(b.plan("p/a"), policy.Costs{"requests": 1}); late == 0 && some.others != ":tokens\x01tokens\x00" {
 					b.t.Errorf("it knows of %q", some.others)
 				}
-				if d := ask("2", Costs{"requests": 1}); !d.Position.Waits || d.Position.Ahead != 1 {
+				if d := ask("2", policy.Costs{"requests": 1}); !d.Position.Waits || d.Position.Ahead != 1 {
 					b.t.Errorf("it should stand behind the other: %+v", d)
 				}
 				b.at(oClock(20, 0, 1))
-				some := b.scopes.counted(b.plan("p/a"), Costs{"requests": 1})
+				some := b.scopes.counted(b.plan("p/a"), policy.Costs{"requests": 1})
 				if some.others != "" {
 					b.t.Errorf("it knows of %q", some.others)
 				}
@@ -234,17 +235,17 @@ func TestCostsPlansAreKept(t *testing.T) {
 		if err != nil {
 			b.t.Fatal(err)
 		}
-		some := b.scopes.counted(p, Costs{"tokens": 5, "requests": 0})
-		cost := some.price(&Request{Costs: Costs{"tokens": 5, "requests": 0}})
-		again := b.scopes.counted(p, Costs{"tokens": 7, "requests": 0, "images": 2})
+		some := b.scopes.counted(p, policy.Costs{"tokens": 5, "requests": 0})
+		cost := some.price(&Request{Costs: policy.Costs{"tokens": 5, "requests": 0}})
+		again := b.scopes.counted(p, policy.Costs{"tokens": 7, "requests": 0, "images": 2})
 		if some != again || len(some.bounds) != 3 || cost.at(0) != 5 || cost.at(2) != 1 || some.others != ":requests\x00" {
 			b.t.Errorf("%+v, %+v", some, again)
 		}
-		if all := b.scopes.counted(p, Costs{"tokens": 5}); all != p {
+		if all := b.scopes.counted(p, policy.Costs{"tokens": 5}); all != p {
 			b.t.Error("a plan of all rules was made anew")
 		}
 		b.SetPolicy(b.Policy())
-		if p, _ := b.scopes.of("p/x"); b.scopes.counted(p, Costs{"tokens": 5, "requests": 0}) == some {
+		if p, _ := b.scopes.of("p/x"); b.scopes.counted(p, policy.Costs{"tokens": 5, "requests": 0}) == some {
 			b.t.Error("a plan of another policy is used")
 		}
 	})
@@ -253,13 +254,13 @@ func TestCostsPlansAreKept(t *testing.T) {
 // A share of a limit is of the rule's own unit.
 func TestCostsInAnOutage(t *testing.T) {
 	t.Parallel()
-	rule := Rule{Name: "tokens", Algorithm: SlidingWindow, Limit: 100, Per: sec, Unit: "tokens", OnRedisError: FailShare}
-	p := compileScope("hw", parsedScope(t, "p/x"), []MatchedRule{{Scope: parsedScope(t, "p"), Rule: rule}}, 0, time.Now())
+	rule := policy.Rule{Name: "tokens", Algorithm: policy.SlidingWindow, Limit: 100, Per: sec, Unit: "tokens", OnRedisError: policy.FailShare}
+	p := compileScope("hw", parsedScope(t, "p/x"), []policy.MatchedRule{{Scope: parsedScope(t, "p"), Rule: rule}}, 0, time.Now())
 	o := newOutage(nil)
 	now := time.Now()
 	o.shares[p.keys[0]] = newShare(rule, 1, now.Add(-2*sec), 0)
-	d := o.decide(p, &Request{Scope: "p/x", ID: "a", Costs: Costs{"tokens": 60}}, 1, 0)
-	if again := o.decide(p, &Request{Scope: "p/x", ID: "b", Costs: Costs{"tokens": 60}}, 1, 0); !d.Allowed || again.Allowed {
+	d := o.decide(p, &Request{Scope: "p/x", ID: "a", Costs: policy.Costs{"tokens": 60}}, 1, 0)
+	if again := o.decide(p, &Request{Scope: "p/x", ID: "b", Costs: policy.Costs{"tokens": 60}}, 1, 0); !d.Allowed || again.Allowed {
 		t.Errorf("%+v, %+v", d, again)
 	}
 }

@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"github.com/headway-go/headway/throttle/policy"
 	"math"
 	"slices"
 	"time"
@@ -80,7 +81,7 @@ type RuleInfo struct {
 	// Pattern where the policy has it: payments/*:tenant. Only Pattern is free of
 	// names that tasks bring.
 	Scope, Rule, Pattern string
-	Algorithm            Algorithm
+	Algorithm            policy.Algorithm
 	// Unit is what the rule counts, Requests unless it says otherwise: Limit and
 	// Remaining are of it. Empty for Concurrency, which counts places.
 	Unit string

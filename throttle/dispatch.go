@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // DispatchRequest asks for the grants of those of a provider whose turn is near.
@@ -324,7 +325,7 @@ func (l *Limiter) readGranted(p WaiterRef, value string, now int64, asked time.T
 		return out, nil //nolint:nilerr // a policy that no longer knows the scope: it took nothing that can be told
 	}
 	req := Request{Scope: p.Scope, Cost: p.cost}
-	if costs, err := ParseCosts(p.costs); err == nil {
+	if costs, err := policy.ParseCosts(p.costs); err == nil {
 		req.Costs = costs
 	}
 	if counted, err := l.withCost(of, &req); err == nil {

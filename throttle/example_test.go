@@ -12,6 +12,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 var ctx = context.Background()
@@ -19,7 +20,7 @@ var ctx = context.Background()
 // limiterOf returns a limiter under limits as limits.yaml has them. A program's
 // own comes from LoadPolicy and its Redis client.
 func limiterOf(name, limits string) *throttle.Limiter {
-	policy, err := throttle.ParsePolicy("limits.yaml", []byte(limits))
+	policy, err := policy.Parse("limits.yaml", []byte(limits))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -70,7 +71,7 @@ limits:
 `)
 	for _, cost := range []int64{400, 200, 501} {
 		d, err := limiter.Decide(ctx, throttle.Request{Scope: "search", Cost: cost})
-		if permanent := (*throttle.CostError)(nil); errors.As(err, &permanent) {
+		if permanent := (*policy.CostError)(nil); errors.As(err, &permanent) {
 			fmt.Println("never:", permanent.Cost, "is more than", permanent.Capacity)
 			continue
 		}

@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"github.com/headway-go/headway/throttle/policy"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,7 +11,7 @@ import (
 // back, a rule that is reset", and nothing else.
 func TestFreedIsTold(t *testing.T) {
 	t.Parallel()
-	calls, tokens := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 4, Per: time.Hour}, Rule{Name: "c", Algorithm: Concurrency, Limit: 2, Lease: leaseTime}
+	calls, tokens := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 4, Per: time.Hour}, policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 2, Lease: leaseTime}
 	onBoth(t, Config{}, policyOf(t, calls, tokens), func(b *bench) {
 		told := 0
 		end := b.OnCapacityFreed(func(provider string) {
@@ -51,11 +52,11 @@ func TestFreedIsTold(t *testing.T) {
 		want(1, "a place was given back")
 		release(lease)
 		want(1, "that was sent again, as where its reply is lost")
-		if _, err := b.Settle(ctx, one, Costs{"requests": 2}); err != nil {
+		if _, err := b.Settle(ctx, one, policy.Costs{"requests": 2}); err != nil {
 			b.t.Fatal(err)
 		}
 		want(0, "more was spent")
-		if _, err := b.Settle(ctx, one, Costs{"requests": 0}); err != nil {
+		if _, err := b.Settle(ctx, one, policy.Costs{"requests": 0}); err != nil {
 			b.t.Fatal(err)
 		}
 		want(1, "less was spent")
@@ -76,7 +77,7 @@ func TestFreedIsTold(t *testing.T) {
 // "A Limiter that has nobody to call announces the provider, as Announce does, four times a second at most."
 func TestFreedIsAnnounced(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{}, policyOf(t, Rule{Name: "c", Algorithm: Concurrency, Limit: 1, Lease: leaseTime}), nil, func(t *testing.T, _ *wire, l *Limiter) {
+	bubble(t, Config{}, policyOf(t, policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 1, Lease: leaseTime}), nil, func(t *testing.T, _ *wire, l *Limiter) {
 		announced := func() time.Time {
 			synctest.Wait()
 			turns, err := l.ActiveProviders(t.Context(), time.Time{})

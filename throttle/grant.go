@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Grant is what an allowed decision took: a value that can be kept, copied and
@@ -162,12 +163,12 @@ func (l *Limiter) rulesNow(p *compiledScope, places []int64) ([]any, []int64) {
 }
 
 // alwaysCounted says that a rule had its algorithm, its unit and its fixed windows under all of some policies.
-func alwaysCounted(policies []*Policy, scope Scope, b MatchedRule) bool {
+func alwaysCounted(policies []*policy.Policy, scope policy.Scope, b policy.MatchedRule) bool {
 	for _, pol := range policies {
 		bounds, _ := pol.Match(scope) // no rule is no rule that counts
-		if !slices.ContainsFunc(bounds, func(other MatchedRule) bool {
+		if !slices.ContainsFunc(bounds, func(other policy.MatchedRule) bool {
 			return other.Scope == b.Scope && other.Rule.Name == b.Rule.Name && other.Rule.Algorithm == b.Rule.Algorithm && other.Rule.Unit == b.Rule.Unit &&
-				(b.Rule.Algorithm != FixedWindow || other.Rule.Per == b.Rule.Per)
+				(b.Rule.Algorithm != policy.FixedWindow || other.Rule.Per == b.Rule.Per)
 		}) {
 			return false
 		}

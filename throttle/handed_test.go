@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // "Start takes it without asking Redis, if it can be in time", "it is still in flight" until ReportClaimed says that it
@@ -72,7 +73,7 @@ func TestStartTakesWhatWasGranted(t *testing.T) {
 // hit the grant that the task has by then.
 func TestNewsNameAGrant(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: sec}), func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: sec}), func(b *bench) {
 		ask := Waiter{Scope: "p", ID: "a"}
 		b.decide(Request{Scope: "p"})
 		b.decide(Request{Scope: "p", WaiterID: "a"})
@@ -103,7 +104,7 @@ func TestNewsNameAGrant(t *testing.T) {
 func TestInFlightIsLookedAt(t *testing.T) {
 	t.Parallel()
 	for _, others := range []int{0, 1} {
-		onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: time.Hour}), func(b *bench) {
+		onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: time.Hour}), func(b *bench) {
 			b.decide(Request{Scope: "p"})
 			for i := range 1 + others {
 				b.decide(Request{Scope: "p", WaiterID: fmt.Sprint(i)})

@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"github.com/headway-go/headway/throttle/policy"
 	"math"
 	"net/http"
 	"strconv"
@@ -26,7 +27,7 @@ func (d Decision) Header() http.Header {
 		}
 		pol := name + ";q=" + strconv.FormatInt(r.Limit, 10)
 		switch {
-		case r.Algorithm == Concurrency:
+		case r.Algorithm == policy.Concurrency:
 			pol += `;qu="concurrent-requests"`
 		case r.window != Never:
 			pol += ";w=" + strconv.FormatInt(seconds(r.window), 10)
@@ -45,11 +46,11 @@ func (d Decision) Header() http.Header {
 
 // window is how long a rule's limit takes to come back in full, Unknown when no
 // clock tells. A calendar's period is the plan's to say.
-func window(r Rule) time.Duration {
+func window(r policy.Rule) time.Duration {
 	switch {
-	case r.Algorithm == Concurrency || r.Limit == 0:
+	case r.Algorithm == policy.Concurrency || r.Limit == 0:
 		return Never
-	case r.Algorithm == TokenBucket:
+	case r.Algorithm == policy.TokenBucket:
 		full := math.Ceil(float64(r.Per) / float64(r.Limit) * float64(r.Capacity()))
 		return time.Duration(min(full, float64(Never/2)))
 	}

@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"github.com/headway-go/headway/throttle/policy"
 	"net/http"
 	"reflect"
 	"regexp"
@@ -10,7 +11,7 @@ import (
 )
 
 // state is what one rule says, for the tables below.
-func state(r Rule, pattern string, remaining int64, retry, reset time.Duration) RuleState {
+func state(r policy.Rule, pattern string, remaining int64, retry, reset time.Duration) RuleState {
 	return RuleState{RuleInfo: &RuleInfo{
 		Scope: "p/acme", Rule: r.Name, Pattern: pattern, Algorithm: r.Algorithm, Limit: r.Capacity(), window: window(r), MaxWait: r.MaxWait,
 	}, Limited: retry > 0, Remaining: remaining, RetryAfter: retry, ResetAfter: reset}
@@ -18,14 +19,14 @@ func state(r Rule, pattern string, remaining int64, retry, reset time.Duration) 
 
 func TestHeader(t *testing.T) {
 	t.Parallel()
-	sliding := Rule{Name: "account", Algorithm: SlidingWindow, Limit: 200, Per: sec}
-	tenant := Rule{Name: "tenant", Algorithm: TokenBucket, Limit: 20, Per: sec, Burst: 50}
-	fixed := Rule{Name: "day", Algorithm: FixedWindow, Limit: 1000, Per: 24 * time.Hour}
-	runs := Rule{Name: "parallel", Algorithm: Concurrency, Limit: 4, Lease: 30 * sec}
-	odd := Rule{Name: `"odd" \ ü`, Algorithm: FixedWindow, Limit: 1, Per: ms}
-	month := Rule{Name: "month", Algorithm: Calendar, Limit: 500, Resets: "@monthly", Rollover: 50}
-	suspended := Rule{Name: "s", Algorithm: TokenBucket, Limit: 0, Per: sec, Burst: 1}
-	endless := Rule{Name: "e", Algorithm: TokenBucket, Limit: 1, Per: MaxTime, Burst: MaxLimit}
+	sliding := policy.Rule{Name: "account", Algorithm: policy.SlidingWindow, Limit: 200, Per: sec}
+	tenant := policy.Rule{Name: "tenant", Algorithm: policy.TokenBucket, Limit: 20, Per: sec, Burst: 50}
+	fixed := policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 1000, Per: 24 * time.Hour}
+	runs := policy.Rule{Name: "parallel", Algorithm: policy.Concurrency, Limit: 4, Lease: 30 * sec}
+	odd := policy.Rule{Name: `"odd" \ ü`, Algorithm: policy.FixedWindow, Limit: 1, Per: ms}
+	month := policy.Rule{Name: "month", Algorithm: policy.Calendar, Limit: 500, Resets: "@monthly", Rollover: 50}
+	suspended := policy.Rule{Name: "s", Algorithm: policy.TokenBucket, Limit: 0, Per: sec, Burst: 1}
+	endless := policy.Rule{Name: "e", Algorithm: policy.TokenBucket, Limit: 1, Per: policy.MaxTime, Burst: policy.MaxLimit}
 	tests := map[string]struct {
 		decision Decision
 		want     http.Header
@@ -67,7 +68,7 @@ func TestHeader(t *testing.T) {
 			http.Header{"Ratelimit": {`"p:s";r=0`}, "Ratelimit-Policy": {`"p:s";q=1`}},
 		},
 		"longer than a clock can say": {
-			Decision{Allowed: true, Rules: []RuleState{state(endless, "p", MaxLimit-1, 0, MaxTime)}},
+			Decision{Allowed: true, Rules: []RuleState{state(endless, "p", policy.MaxLimit-1, 0, policy.MaxTime)}},
 			http.Header{
 				"Ratelimit":        {`"p:e";r=999999999999;t=31622400`},
 				"Ratelimit-Policy": {`"p:e";q=1000000000000;w=4611686019`},
@@ -106,8 +107,8 @@ func listOf(parameters string) *regexp.Regexp {
 // "no name that a task brought leaves by a header"
 func TestHeaderNamesNoTenant(t *testing.T) {
 	t.Parallel()
-	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Scopes: map[string]ScopeConfig{
-		"*": {Rules: []Rule{window10()}, Scopes: map[string]ScopeConfig{"*": {Rules: []Rule{runs10()}}}},
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{
+		"*": {Rules: []policy.Rule{window10()}, Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{runs10()}}}},
 	}}})
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +125,7 @@ func TestHeaderNamesNoTenant(t *testing.T) {
 // "Seconds are rounded up, so that no caller comes back too early."
 func TestFive(t *testing.T) {
 	t.Parallel()
-	r := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 5, Per: 60 * sec}
+	r := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 5, Per: 60 * sec}
 	states := []RuleState{
 		state(r, "p", 4, 0, 0), state(r, "p", 0, 1, 60*sec), state(r, "p", 2, 59999*ms, 60001*ms),
 		state(r, "p", 0, Never, Never), state(r, "p", 0, Never-1, Never-1),

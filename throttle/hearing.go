@@ -1,9 +1,11 @@
 package throttle
 
+import "github.com/headway-go/headway/throttle/policy"
+
 // hearsHost reports whether answers of a host count. The host is that of Advice.Host.
 func (p *compiledScope) hearsHost(host string) bool {
 	if len(p.hosts) == 0 || host == "" {
 		return true
 	}
-	return HostMatches(p.hosts, host)
+	return policy.HostMatches(p.hosts, host)
 }

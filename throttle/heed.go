@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
@@ -82,11 +83,11 @@ func (l *Limiter) Report(ctx context.Context, scope string, a upstream.Hint) (Re
 		return ReportResult{}, nil
 	}
 	p, err := l.scopes.of(scope)
-	if err != nil || len(p.bounds) == 0 || p.answers == AnswersIgnore || !p.hearsHost(a.Host) {
+	if err != nil || len(p.bounds) == 0 || p.answers == policy.AnswersIgnore || !p.hearsHost(a.Host) {
 		return ReportResult{}, err
 	}
 	words, out, known := l.pauses(p, a)
-	if p.answers != AnswersPause {
+	if p.answers != policy.AnswersPause {
 		switch {
 		case !a.Limited:
 			words = append(words, l.rises(p)...)
@@ -171,13 +172,13 @@ func stays(a upstream.Hint) (wait time.Duration, known, asks bool) {
 }
 
 // correctable tells whether a rule is one whose limit an API can correct.
-func correctable(r Rule) bool {
-	return r.Limit > 0 && r != openRule && (r.Algorithm == TokenBucket || r.Algorithm == SlidingWindow || r.Algorithm == FixedWindow)
+func correctable(r policy.Rule) bool {
+	return r.Limit > 0 && r != openRule && (r.Algorithm == policy.TokenBucket || r.Algorithm == policy.SlidingWindow || r.Algorithm == policy.FixedWindow)
 }
 
 // hears reports whether answers to the path's calls correct a rule: one of the scope's own level, or
 // of a level that says that it heeds.
-func (p *compiledScope) hears(b MatchedRule) bool { return b.Heeds || b.Scope == p.scope }
+func (p *compiledScope) hears(b policy.MatchedRule) bool { return b.Heeds || b.Scope == p.scope }
 
 // paced are the rules that refusals cut, and that grow again: those of the lowest level that
 // has any.
@@ -227,12 +228,12 @@ func (l *Limiter) rises(p *compiledScope) (words []signal) {
 }
 
 // growsBy is by how many millionths of a limit it grows in a second.
-func growsBy(b MatchedRule) int64 {
+func growsBy(b policy.MatchedRule) int64 {
 	return max(1, b.Corrects.WithDefaults().Grow*onePercent*int64(time.Second)/int64(max(b.Rule.Per, leastWindow)))
 }
 
 // mostMillionths is how many millionths of its limit may come of a rule, 0 for no more than it is.
-func mostMillionths(b MatchedRule) int64 {
+func mostMillionths(b policy.MatchedRule) int64 {
 	if !b.Corrects.Raises() || !correctable(b.Rule) {
 		return 0
 	}
@@ -241,9 +242,9 @@ func mostMillionths(b MatchedRule) int64 {
 
 // reachOf is how many millionths of its limit may come of a rule: what the policy lets, as far as
 // a bucket's numbers go. See lua/include/told.lua.
-func reachOf(b MatchedRule, pad time.Duration) int64 {
+func reachOf(b policy.MatchedRule, pad time.Duration) int64 {
 	most := max(whole, mostMillionths(b))
-	if b.Rule.Algorithm != TokenBucket {
+	if b.Rule.Algorithm != policy.TokenBucket {
 		return most
 	}
 	_, n := ruleParams(b.Rule, pad)
@@ -286,7 +287,7 @@ func (l *Limiter) adoptions(p *compiledScope, a upstream.Hint) (words []signal) 
 
 // adoptedOf is what is taken of an API's own limit, 0 where it says nothing: one that is no
 // smaller does where the rule's may grow, which it then does no further than that.
-func adoptedOf(b MatchedRule, limit int64) int64 {
+func adoptedOf(b policy.MatchedRule, limit int64) int64 {
 	most := mostMillionths(b)
 	if most == 0 && limit >= b.Rule.Limit {
 		return 0
@@ -296,8 +297,8 @@ func adoptedOf(b MatchedRule, limit int64) int64 {
 
 // countedIn is the window in which scripts count a limit of the rule: the pad slows a bucket, and a
 // margin or a prefetch does not. See ruleParams.
-func countedIn(r Rule, pad time.Duration) time.Duration {
-	if r.Algorithm == TokenBucket && widened(r) == 0 {
+func countedIn(r policy.Rule, pad time.Duration) time.Duration {
+	if r.Algorithm == policy.TokenBucket && widened(r) == 0 {
 		return r.Per + pad
 	}
 	return r.Per
@@ -421,7 +422,7 @@ type UpstreamPause struct {
 // Correction is what counts in the place of a rule's limit.
 type Correction struct {
 	// Bound is the rule as the policy has it.
-	Bound MatchedRule
+	Bound policy.MatchedRule
 	// Limit is what counts now: Part of the configured limit, or the API's own.
 	Limit int64
 	// Part is what counts of the configured limit, in millionths: less than 1,000,000 after
@@ -481,7 +482,7 @@ func (t *UpstreamState) addPause(scope, v string) {
 }
 
 // addCorrection does too; see lua/include/correction.lua.
-func (t *UpstreamState) addCorrection(b MatchedRule, v string, pad time.Duration) {
+func (t *UpstreamState) addCorrection(b policy.MatchedRule, v string, pad time.Duration) {
 	if len(v) < 9*packed || !correctable(b.Rule) {
 		return
 	}
@@ -500,7 +501,7 @@ func (t *UpstreamState) addCorrection(b MatchedRule, v string, pad time.Duration
 	c := Correction{Bound: b, Until: time.UnixMicro(ends), Part: min(top, part+max(0, now-since)*grows/1_000_000)}
 	c.Limit = max(1, mostOf(limit, c.Part))
 	window := countedIn(b.Rule, pad).Microseconds()
-	if b.Rule.Algorithm == TokenBucket && own > 0 && per != window { // a rate
+	if b.Rule.Algorithm == policy.TokenBucket && own > 0 && per != window { // a rate
 		own, _ = mulDiv(own, window, per)
 		own, per = max(1, own), window
 	}
@@ -514,7 +515,7 @@ func (t *UpstreamState) addCorrection(b MatchedRule, v string, pad time.Duration
 }
 
 // levelsOf returns the scope's own path and those above it, outermost first.
-func levelsOf(s Scope) (all []string) {
+func levelsOf(s policy.Scope) (all []string) {
 	path := s.String()
 	for i := range path {
 		if path[i] == '/' {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
@@ -14,11 +15,11 @@ import (
 // since, it says nothing of that.
 func TestAdoptedForItsWindowAlone(t *testing.T) {
 	t.Parallel()
-	for _, algorithm := range []Algorithm{SlidingWindow, FixedWindow} {
+	for _, algorithm := range []policy.Algorithm{policy.SlidingWindow, policy.FixedWindow} {
 		for _, margin := range []time.Duration{0, sec} {
 			t.Run(string(algorithm)+margin.String(), func(t *testing.T) {
 				t.Parallel()
-				rule := Rule{Name: "r", Algorithm: algorithm, Limit: 50, Per: time.Minute, Margin: margin}
+				rule := policy.Rule{Name: "r", Algorithm: algorithm, Limit: 50, Per: time.Minute, Margin: margin}
 				onBoth(t, Config{}, policyOf(t, rule), func(b *bench) {
 					b.heed("p", owns(4, time.Minute))
 					if n := b.admitted("p", 60); n != 4 {
@@ -45,12 +46,12 @@ func TestRetryAfterBothPauses(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		until, told, want time.Duration
-		rules             []Rule
+		rules             []policy.Rule
 	}{
-		"the API's is longer":         {10 * sec, time.Minute, time.Minute, []Rule{bucket(10, 10)}},
-		"that by hand is longer":      {time.Minute, 10 * sec, time.Minute, []Rule{bucket(10, 10)}},
-		"that by hand has no end":     {0, 10 * sec, Never, []Rule{bucket(10, 10)}},
-		"a suspended rule":            {10 * sec, time.Minute, Never, []Rule{{Name: "r", Algorithm: FixedWindow, Limit: 0, Per: sec}}},
+		"the API's is longer":         {10 * sec, time.Minute, time.Minute, []policy.Rule{bucket(10, 10)}},
+		"that by hand is longer":      {time.Minute, 10 * sec, time.Minute, []policy.Rule{bucket(10, 10)}},
+		"that by hand has no end":     {0, 10 * sec, Never, []policy.Rule{bucket(10, 10)}},
+		"a suspended rule":            {10 * sec, time.Minute, Never, []policy.Rule{{Name: "r", Algorithm: policy.FixedWindow, Limit: 0, Per: sec}}},
 		"no rule but that by hand":    {10 * sec, time.Minute, time.Minute, nil},
 		"no API, and no rule besides": {10 * sec, 0, 10 * sec, nil},
 	} {
@@ -60,7 +61,7 @@ func TestRetryAfterBothPauses(t *testing.T) {
 			if test.until > 0 {
 				until = time.UnixMicro(epoch).Add(test.until)
 			}
-			policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Rules: test.rules, Pause: PauseOn, PausedUntil: until}})
+			policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: test.rules, Pause: policy.PauseOn, PausedUntil: until}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -108,7 +109,7 @@ func TestGuessedRestIsBounded(t *testing.T) {
 func TestPauseAloneHasEnded(t *testing.T) {
 	t.Parallel()
 	ends := time.UnixMicro(epoch).Add(sec)
-	policy, err := NewPolicy(UnmatchedAllow, map[string]ScopeConfig{"p": {Pause: PauseOn, PausedUntil: ends}})
+	policy, err := policy.New(policy.UnmatchedAllow, map[string]policy.ScopeConfig{"p": {Pause: policy.PauseOn, PausedUntil: ends}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +139,7 @@ func TestPauseAloneHasEnded(t *testing.T) {
 // What could not be told is told with the next answer.
 func TestUntoldIsToldAgain(t *testing.T) {
 	t.Parallel()
-	policy := raising(t, Corrects{Most: 200}, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 10, Per: time.Minute})
+	policy := raising(t, policy.Corrects{Most: 200}, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: time.Minute})
 	onBoth(t, Config{}, policy, func(b *bench) {
 		up := b.runner.rdb
 		b.runner.rdb = redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
@@ -167,8 +168,8 @@ func TestUntoldIsToldAgain(t *testing.T) {
 // nobody up by then, and the pause does.
 func TestPauseOutlastsHours(t *testing.T) {
 	t.Parallel()
-	rule := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: 24 * time.Hour, Active: "0-29 * * * *"}
-	onBoth(t, Config{}, policyOf(t, rule, Rule{Name: "c", Algorithm: Concurrency, Limit: 10}), func(b *bench) {
+	rule := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: 24 * time.Hour, Active: "0-29 * * * *"}
+	onBoth(t, Config{}, policyOf(t, rule, policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 10}), func(b *bench) {
 		hour := time.Hour.Microseconds()
 		b.now.Store((epoch/hour + 1) * hour)
 		b.decide(Request{Scope: "p"})

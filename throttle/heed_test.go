@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
@@ -42,7 +43,7 @@ func (b *bench) heed(scope string, a upstream.Hint) ReportResult {
 // is told to the microsecond.
 func TestPauseCoversItsScope(t *testing.T) {
 	t.Parallel()
-	policy := tenants(t, "p", []Rule{bucket(1000, 1000)}, []Rule{bucket(1000, 1000)})
+	policy := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, []policy.Rule{bucket(1000, 1000)})
 	onBoth(t, Config{}, policy, func(b *bench) {
 		b.heed("p/a", turnedDown(30*sec))
 		b.pass(10 * sec)
@@ -214,7 +215,7 @@ func TestHeedAfterForget(t *testing.T) {
 // what is left; when nothing is, there is no key.
 func TestForget(t *testing.T) {
 	t.Parallel()
-	policy := tenants(t, "p", []Rule{bucket(1000, 1000)}, []Rule{bucket(1000, 1000)})
+	policy := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, []policy.Rule{bucket(1000, 1000)})
 	onBoth(t, Config{}, policy, func(b *bench) {
 		b.heed("p/a", turnedDown(time.Hour))
 		b.heed("p/b", turnedDown(0))
@@ -265,7 +266,7 @@ func (b *bench) provider(name string) string { return keyspace(b.cfg.Prefix).pro
 // Scopes that come and go are forgotten, however many there are.
 func TestToldIsSwept(t *testing.T) {
 	t.Parallel()
-	policy := tenants(t, "p", []Rule{bucket(1000, 1000)}, nil)
+	policy := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, nil)
 	onBoth(t, Config{}, policy, func(b *bench) {
 		most := int64(0)
 		for i := range 1000 {
@@ -284,7 +285,7 @@ func TestToldIsSwept(t *testing.T) {
 func TestHeedFaults(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, redistest.Client(t), Config{}, policyOf(t, bucket(1000, 1000)))
-	var unmatched *UnmatchedError
+	var unmatched *policy.UnmatchedError
 	if _, err := b.Report(ctx, "other", turnedDown(sec)); !errors.As(err, &unmatched) {
 		t.Errorf("%v", err)
 	}
@@ -298,7 +299,7 @@ func TestHeedFaults(t *testing.T) {
 	if _, err := New(b.rdb, b.Policy(), Config{LongestPause: ms}); err == nil || !strings.Contains(err.Error(), "LongestPause is 1ms") {
 		t.Errorf("%v", err)
 	}
-	allowing, err := NewPolicy(UnmatchedAllow, map[string]ScopeConfig{"p": {Rules: []Rule{bucket(1, 1)}}})
+	allowing, err := policy.New(policy.UnmatchedAllow, map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{bucket(1, 1)}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // What an op does.
@@ -66,10 +67,10 @@ func (o op) String() string {
 type flavour struct {
 	name                           string
 	ahead, steps, changes, twinned bool
-	bucket                         bool      // one token bucket, from which much is given back
-	quick                          bool      // it is empty again within two seconds, so that its TTL is seldom set
-	only                           Algorithm // rules of one algorithm alone
-	late                           bool      // starts are asked for with leeway, and used late
+	bucket                         bool             // one token bucket, from which much is given back
+	quick                          bool             // it is empty again within two seconds, so that its TTL is seldom set
+	only                           policy.Algorithm // rules of one algorithm alone
+	late                           bool             // starts are asked for with leeway, and used late
 }
 
 // In a plain history every answer must be the definition's own. What the others
@@ -92,7 +93,7 @@ var flavours = []flavour{
 type randomHistory struct {
 	flavour
 	seed     uint64
-	versions []map[string]ScopeConfig
+	versions []map[string]policy.ScopeConfig
 	scopes   []string
 	ops      []op
 }
@@ -101,7 +102,7 @@ func (h *randomHistory) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, seed %d\n", h.name, h.seed)
 	for i, limits := range h.versions {
-		policy, err := NewPolicy(UnmatchedDeny, limits)
+		policy, err := policy.New(policy.UnmatchedDeny, limits)
 		if err != nil {
 			return err.Error()
 		}
@@ -125,13 +126,13 @@ func (f flavour) history(seed uint64, steps int) *randomHistory {
 	r := drawing{rand.New(rand.NewPCG(seed, 1))}
 	h := &randomHistory{flavour: f, seed: seed, scopes: []string{"p/a", "p/b"}}
 	shared := r.IntN(3)
-	var rules []Rule
+	var rules []policy.Rule
 	for i := range max(1, shared+r.IntN(3)) {
 		rules = append(rules, h.rule(r, fmt.Sprintf("r%d", i)))
 	}
 	if h.bucket {
 		per := us(r.one(1_000_000, 10_000_000, 60_000_000))
-		rules = []Rule{{Name: "r", Algorithm: TokenBucket, Limit: r.one(3, 7, 20), Per: per, Burst: r.one(2, 5, 20)}}
+		rules = []policy.Rule{{Name: "r", Algorithm: policy.TokenBucket, Limit: r.one(3, 7, 20), Per: per, Burst: r.one(2, 5, 20)}}
 	}
 	if h.quick {
 		rules[0].Per, rules[0].Burst = time.Second, r.one(2, 5)
@@ -147,14 +148,14 @@ func (f flavour) history(seed uint64, steps int) *randomHistory {
 				rules[i] = h.changed(r, rules[i])
 			}
 		}
-		h.versions = append(h.versions, map[string]ScopeConfig{"p": {
-			Rules:  append([]Rule(nil), rules[:shared]...),
-			Scopes: map[string]ScopeConfig{"*": {Rules: append([]Rule(nil), rules[shared:]...)}},
+		h.versions = append(h.versions, map[string]policy.ScopeConfig{"p": {
+			Rules:  append([]policy.Rule(nil), rules[:shared]...),
+			Scopes: map[string]policy.ScopeConfig{"*": {Rules: append([]policy.Rule(nil), rules[shared:]...)}},
 		}})
 	}
 	if shared == len(rules) {
 		for i := range h.versions {
-			h.versions[i]["p"] = ScopeConfig{Rules: h.versions[i]["p"].Rules}
+			h.versions[i]["p"] = policy.ScopeConfig{Rules: h.versions[i]["p"].Rules}
 		}
 	}
 	h.draw(r, rules, steps)
@@ -163,22 +164,22 @@ func (f flavour) history(seed uint64, steps int) *randomHistory {
 
 // rule draws a rule. Windows are short beside the histories and limits small
 // beside the costs, so that most of them bind.
-func (h *randomHistory) rule(r drawing, name string) Rule {
-	rule := Rule{Name: name, Per: us(r.one(250_000, 1_000_000, 2_000_000, 10_000_000, 60_000_000)), Limit: r.one(1, 2, 3, 7, 20)}
-	rule.Algorithm = []Algorithm{TokenBucket, TokenBucket, SlidingWindow, FixedWindow, Concurrency, Calendar}[r.IntN(6)]
+func (h *randomHistory) rule(r drawing, name string) policy.Rule {
+	rule := policy.Rule{Name: name, Per: us(r.one(250_000, 1_000_000, 2_000_000, 10_000_000, 60_000_000)), Limit: r.one(1, 2, 3, 7, 20)}
+	rule.Algorithm = []policy.Algorithm{policy.TokenBucket, policy.TokenBucket, policy.SlidingWindow, policy.FixedWindow, policy.Concurrency, policy.Calendar}[r.IntN(6)]
 	if h.only != "" {
 		rule.Algorithm = h.only
 	}
 	switch rule.Algorithm {
-	case TokenBucket:
+	case policy.TokenBucket:
 		rule.Burst = r.one(1, 2, 5, 20)
-	case SlidingWindow:
+	case policy.SlidingWindow:
 		if r.IntN(3) == 0 {
 			rule.Limit = r.one(129, 300)
 		}
-	case Concurrency:
-		return Rule{Name: name, Algorithm: Concurrency, Limit: r.one(1, 2, 5), Lease: us(r.one(1_000_000, 5_000_000, 30_000_000))}
-	case Calendar:
+	case policy.Concurrency:
+		return policy.Rule{Name: name, Algorithm: policy.Concurrency, Limit: r.one(1, 2, 5), Lease: us(r.one(1_000_000, 5_000_000, 30_000_000))}
+	case policy.Calendar:
 		return h.calendar(r, rule)
 	}
 	if r.IntN(6) == 0 {
@@ -188,7 +189,7 @@ func (h *randomHistory) rule(r drawing, name string) Rule {
 }
 
 // calendar draws when a rule resets, and what becomes of what is left.
-func (h *randomHistory) calendar(r drawing, rule Rule) Rule {
+func (h *randomHistory) calendar(r drawing, rule policy.Rule) policy.Rule {
 	of := modelCalendars[r.IntN(len(modelCalendars))]
 	rule.Resets, rule.Timezone, rule.Per = of.resets, of.timezone, 0
 	rule.Rollover, rule.Spread = r.one(0, 0, 1, 5, 30), r.IntN(3) == 0
@@ -199,9 +200,9 @@ func (h *randomHistory) calendar(r drawing, rule Rule) Rule {
 }
 
 // changed is the rule after somebody has changed it.
-func (h *randomHistory) changed(r drawing, rule Rule) Rule {
+func (h *randomHistory) changed(r drawing, rule policy.Rule) policy.Rule {
 	was := rule
-	if rule.Algorithm == Concurrency {
+	if rule.Algorithm == policy.Concurrency {
 		rule.Limit, rule.Lease = r.one(1, 2, 5), us(r.one(1_000_000, 5_000_000, 30_000_000))
 		return rule
 	}
@@ -209,7 +210,7 @@ func (h *randomHistory) changed(r drawing, rule Rule) Rule {
 	case 0:
 		rule.Limit = r.one(1, 2, 3, 7, 20)
 	case 1:
-		if rule.Algorithm == Calendar {
+		if rule.Algorithm == policy.Calendar {
 			return h.calendar(r, rule)
 		}
 		rule.Per = us(r.one(250_000, 1_000_000, 2_000_000, 10_000_000, 60_000_000))
@@ -217,11 +218,11 @@ func (h *randomHistory) changed(r drawing, rule Rule) Rule {
 	case 2:
 		rule.Limit = 0
 	case 3:
-		if rule.Algorithm == TokenBucket {
+		if rule.Algorithm == policy.TokenBucket {
 			rule.Burst = r.one(1, 2, 5, 20)
 		}
 	default:
-		for rule = h.rule(r, rule.Name); rule.Algorithm == Concurrency; {
+		for rule = h.rule(r, rule.Name); rule.Algorithm == policy.Concurrency; {
 			rule = h.rule(r, rule.Name) // only flips between what counts units
 		}
 	}
@@ -231,10 +232,10 @@ func (h *randomHistory) changed(r drawing, rule Rule) Rule {
 	return rule
 }
 
-func (h *randomHistory) draw(r drawing, rules []Rule, steps int) {
+func (h *randomHistory) draw(r drawing, rules []policy.Rule, steps int) {
 	rule := rules[r.IntN(len(rules))]
 	scale := max(rule.Per, rule.Lease).Microseconds()
-	if rule.Algorithm == Calendar {
+	if rule.Algorithm == policy.Calendar {
 		scale, _ = spanOf(rule, 0)
 	}
 	costs := []int64{1, 1, 1, 2, 3, rule.Limit, max(rule.Limit/3, 1), rule.Burst + 1}

@@ -2,6 +2,8 @@ package throttle
 
 import (
 	"fmt"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/upstream"
 	"net/url"
 	"slices"
 	"testing"
@@ -10,7 +12,7 @@ import (
 
 // accountOf is an account of 100 a second with tenants below it, of 50 a second each where a rule is
 // named, whose nodes say this and that.
-func accountOf(t *testing.T, account, tenants string) *Policy {
+func accountOf(t *testing.T, account, tenants string) *policy.Policy {
 	t.Helper()
 	return parsedPolicy(t, fmt.Sprintf(`
 limits:
@@ -90,7 +92,7 @@ func TestHostsOfAnswers(t *testing.T) {
 		})
 	}
 	for scope, want := range map[string][]string{"p/a": {"own.example.net"}, "p/a/b": {"own.example.net"}, "q": nil} {
-		for _, p := range []*Policy{pol, parsedPolicy(t, string(pol.YAML()))} {
+		for _, p := range []*policy.Policy{pol, parsedPolicy(t, string(pol.YAML()))} {
 			if got := p.Hosts(parsedScope(t, scope)); !slices.Equal(got, want) {
 				t.Errorf("%s: %q, want %q", scope, got, want)
 			}
@@ -109,7 +111,7 @@ func TestHostOf(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := HostOf(u); got != want {
+		if got := upstream.HostOf(u); got != want {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}
 	}
@@ -127,7 +129,7 @@ limits:
       - {name: r, algorithm: calendar, limit: 1000, resets: "0 0 * * *"}
       - {name: tokens, algorithm: token-bucket, limit: 1000, per: 1s, unit: tokens}
 `)
-	for what, costs := range map[string]Costs{"a plain cost": nil, "costs by unit": {Requests: 1}} {
+	for what, costs := range map[string]policy.Costs{"a plain cost": nil, "costs by unit": {policy.Requests: 1}} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			onBoth(t, Config{}, pol, func(b *bench) {

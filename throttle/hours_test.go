@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 const (
@@ -26,8 +27,8 @@ func oClock(h, m, s int64) int64 { return ((h*60+m)*60 + s) * 1_000_000 }
 func TestHoursSteps(t *testing.T) {
 	t.Parallel()
 	policy := policyOf(t,
-		Rule{Name: "day", Algorithm: FixedWindow, Limit: 1, Per: 24 * time.Hour, Active: dayHours},
-		Rule{Name: "night", Algorithm: FixedWindow, Limit: 2, Per: 24 * time.Hour, Active: nightHours},
+		policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 1, Per: 24 * time.Hour, Active: dayHours},
+		policy.Rule{Name: "night", Algorithm: policy.FixedWindow, Limit: 2, Per: 24 * time.Hour, Active: nightHours},
 	)
 	onBoth(t, Config{}, policy, func(b *bench) {
 		for i, row := range []struct {
@@ -64,7 +65,7 @@ func TestHoursSteps(t *testing.T) {
 // ticket too. By day a cost that it can never admit waits for the evening.
 func TestHoursOfTheOnlyRule(t *testing.T) {
 	t.Parallel()
-	policy := policyOf(t, Rule{Name: "day", Algorithm: TokenBucket, Limit: 1, Per: time.Hour, Active: dayHours})
+	policy := policyOf(t, policy.Rule{Name: "day", Algorithm: policy.TokenBucket, Limit: 1, Per: time.Hour, Active: dayHours})
 	if err := policy.Check(parsedScope(t, "p/x"), 1000); err != nil {
 		t.Error(err)
 	}
@@ -109,8 +110,8 @@ func TestHoursBringNothingBack(t *testing.T) {
 func TestHoursAndAWrongClock(t *testing.T) {
 	t.Parallel()
 	pol := policyOf(t,
-		Rule{Name: "day", Algorithm: FixedWindow, Limit: 50, Per: 48 * time.Hour, Active: dayHours},
-		Rule{Name: "night", Algorithm: FixedWindow, Limit: 50, Per: 48 * time.Hour, Active: nightHours},
+		policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 50, Per: 48 * time.Hour, Active: dayHours},
+		policy.Rule{Name: "night", Algorithm: policy.FixedWindow, Limit: 50, Per: 48 * time.Hour, Active: nightHours},
 	)
 	ask := map[string]func(l *Limiter, ctx context.Context) (Decision, error){
 		"alone": func(l *Limiter, ctx context.Context) (Decision, error) { return l.Allow(ctx, "p/x") },
@@ -154,7 +155,7 @@ func TestHoursAndAWrongClock(t *testing.T) {
 							t.Errorf("at %s: %+v, %v", edge.server, d, err)
 						}
 						other := map[string]string{"day": "night", "night": "day"}[edge.rule]
-						l2, _ := New(rdb, policyOf(t, Rule{Name: other, Algorithm: FixedWindow, Limit: 50, Per: 48 * time.Hour}), Config{})
+						l2, _ := New(rdb, policyOf(t, policy.Rule{Name: other, Algorithm: policy.FixedWindow, Limit: 50, Per: 48 * time.Hour}), Config{})
 						if p, err := l2.Peek(t.Context(), Request{Scope: "p/x"}); err != nil || p.Rules[0].Remaining != 50 {
 							t.Errorf("at %s: the rule that did not hold was charged: %+v, %v", edge.server, p, err)
 						}
@@ -169,8 +170,8 @@ func TestHoursAndAWrongClock(t *testing.T) {
 func TestHoursTogether(t *testing.T) {
 	t.Parallel()
 	policy := policyOf(t,
-		Rule{Name: "day", Algorithm: FixedWindow, Limit: 500, Per: 48 * time.Hour, Active: dayHours},
-		Rule{Name: "night", Algorithm: FixedWindow, Limit: 500, Per: 48 * time.Hour, Active: nightHours},
+		policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 500, Per: 48 * time.Hour, Active: dayHours},
+		policy.Rule{Name: "night", Algorithm: policy.FixedWindow, Limit: 500, Per: 48 * time.Hour, Active: nightHours},
 	)
 	b := newBench(t, redistest.Client(t), Config{}, policy)
 	rules := []string{"day", "night"}
@@ -204,7 +205,7 @@ func TestHoursEndWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := redistest.Miniredis(t)
-		rule := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: 24 * time.Hour, MaxWait: 2 * time.Hour, Active: "* 0-1 * * *"}
+		rule := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: 24 * time.Hour, MaxWait: 2 * time.Hour, Active: "* 0-1 * * *"}
 		l, err := New(rdb, policyOf(t, rule), Config{})
 		if err != nil {
 			t.Fatal(err)
@@ -226,7 +227,7 @@ func TestHoursEndWaits(t *testing.T) {
 // its reply was on its way.
 func TestHoursBeginBeforeAStart(t *testing.T) {
 	t.Parallel()
-	policy := policyOf(t, Rule{Name: "day", Algorithm: FixedWindow, Limit: 1, Per: 24 * time.Hour, Active: dayHours})
+	policy := policyOf(t, policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 1, Per: 24 * time.Hour, Active: dayHours})
 	onBoth(t, Config{StartTolerance: 5 * ms}, policy, func(b *bench) {
 		b.at(oClock(7, 59, 59))
 		b.now.Add(970_000)
@@ -247,7 +248,7 @@ func TestHoursInAnOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m, rdb := redistest.Miniredis(t)
-		l, err := New(rdb, policyOf(t, Rule{Name: "r", Algorithm: Concurrency, Limit: 1, Active: "* 1 * * *"}), Config{})
+		l, err := New(rdb, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.Concurrency, Limit: 1, Active: "* 1 * * *"}), Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -285,7 +286,7 @@ func TestHoursAreTold(t *testing.T) {
 		if at, in := b.NextHoursChange("p"); in != time.Hour || at.UnixMicro() != epoch+oClock(8, 0, 0) {
 			b.t.Errorf("the next change is at %s, in %s", at, in)
 		}
-		b.SetPolicy(policyOf(b.t, Rule{Name: "always", Algorithm: Concurrency, Limit: 1}))
+		b.SetPolicy(policyOf(b.t, policy.Rule{Name: "always", Algorithm: policy.Concurrency, Limit: 1}))
 		if at, in := b.NextHoursChange("p"); !at.IsZero() || in != Never {
 			b.t.Errorf("without hours: %s, %s", at, in)
 		}
@@ -295,7 +296,7 @@ func TestHoursAreTold(t *testing.T) {
 // A shadow rule has its hours too: outside them it is not asked.
 func TestHoursOfAShadow(t *testing.T) {
 	t.Parallel()
-	rule := Rule{Name: "trial", Algorithm: FixedWindow, Limit: 1, Per: 24 * time.Hour, Active: dayHours, Shadow: true}
+	rule := policy.Rule{Name: "trial", Algorithm: policy.FixedWindow, Limit: 1, Per: 24 * time.Hour, Active: dayHours, Shadow: true}
 	onBoth(t, Config{}, policyOf(t, rule), func(b *bench) {
 		told := &shadowsTold{}
 		b.shadows.tell = told.add
@@ -317,10 +318,10 @@ func TestHoursOfAShadow(t *testing.T) {
 // Policies without hours cost no command more, nor do rules that hold: one call each.
 func TestHoursCostNothing(t *testing.T) {
 	t.Parallel()
-	always := Rule{Name: "r", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000}
+	always := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000}
 	inHours := always
 	inHours.Active = "0-58 * * * *" // mostly
-	for name, rule := range map[string]Rule{"always": always, "in hours": inHours} {
+	for name, rule := range map[string]policy.Rule{"always": always, "in hours": inHours} {
 		rdb := redistest.NewServer(t).Client(t)
 		b := newBench(t, rdb, Config{}, policyOf(t, rule))
 		b.decide(Request{Scope: "p/x"}) // the server learns the script
@@ -336,8 +337,8 @@ func TestHoursCostNothing(t *testing.T) {
 func TestHoursEndBeforeTheStartOfATurn(t *testing.T) {
 	t.Parallel()
 	policy := policyOf(t,
-		Rule{Name: "day", Algorithm: FixedWindow, Limit: 1, Per: time.Minute, Active: dayHours},
-		Rule{Name: "night", Algorithm: FixedWindow, Limit: 2, Per: time.Minute, Active: nightHours},
+		policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 1, Per: time.Minute, Active: dayHours},
+		policy.Rule{Name: "night", Algorithm: policy.FixedWindow, Limit: 2, Per: time.Minute, Active: nightHours},
 	)
 	for name, from := range map[string]time.Duration{"near": 0, "far": 40 * ms} {
 		t.Run(name, func(t *testing.T) {
@@ -375,12 +376,12 @@ func TestHoursEndBeforeTheStartOfATurn(t *testing.T) {
 func TestHoursBeginBeforeWhoTakesNothing(t *testing.T) {
 	t.Parallel()
 	pol := policyOf(t,
-		Rule{Name: "words", Algorithm: TokenBucket, Limit: 1, Per: time.Minute, Unit: "tokens"},
-		Rule{Name: "night", Algorithm: TokenBucket, Limit: 1, Per: time.Minute, Active: nightHours},
+		policy.Rule{Name: "words", Algorithm: policy.TokenBucket, Limit: 1, Per: time.Minute, Unit: "tokens"},
+		policy.Rule{Name: "night", Algorithm: policy.TokenBucket, Limit: 1, Per: time.Minute, Active: nightHours},
 	)
 	onBoth(t, Config{}, pol, func(b *bench) {
 		b.at(oClock(7, 50, 0))
-		calls := Costs{Requests: 1, "tokens": 0}
+		calls := policy.Costs{policy.Requests: 1, "tokens": 0}
 		for i := range 2 {
 			if d := b.decide(Request{Scope: "p/x", WaiterID: fmt.Sprint(i), Costs: calls}); d.Allowed == (i > 0) {
 				b.t.Fatalf("%d: %+v", i, d)
@@ -401,7 +402,7 @@ func TestHoursBeginBeforeWhoTakesNothing(t *testing.T) {
 // Nor is one that is planned, however near that start is.
 func TestHoursEndBeforeWhoIsPlanned(t *testing.T) {
 	t.Parallel()
-	policy := policyOf(t, Rule{Name: "day", Algorithm: FixedWindow, Limit: 1, Per: time.Minute, Active: dayHours})
+	policy := policyOf(t, policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 1, Per: time.Minute, Active: dayHours})
 	onBoth(t, Config{}, policy, func(b *bench) {
 		b.at(oClock(19, 59, 59) + 900_000)
 		b.decide(Request{Scope: "p/x"})

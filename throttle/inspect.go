@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // QueueStats is how those stand who wait in a scope and in the scopes below it.
@@ -28,7 +29,7 @@ type QueueStats struct {
 	NextStart time.Duration
 	// Binding is the rule that the first waits for, or the pause of a policy. The zero Bound
 	// when nobody waits, or when it is Paused.
-	Binding MatchedRule
+	Binding policy.MatchedRule
 	// Paused says that the first waits until an API wants to be called again; see Told.
 	Paused bool
 }
@@ -51,7 +52,7 @@ type WaiterStatus struct {
 	Expected time.Duration
 	// Binding is the rule that it waits for: the one that asks for the longest wait, by
 	// what is before it now. The zero Bound unless it waits, or when it is Paused.
-	Binding MatchedRule
+	Binding policy.MatchedRule
 	// Paused says that it waits until an API wants to be called again; see Told.
 	Paused bool
 }
@@ -144,7 +145,7 @@ func (l *Limiter) InspectWaiter(ctx context.Context, ask Waiter) (WaiterStatus, 
 }
 
 // parked tells whether one is parked.
-func (l *Limiter) parked(ctx context.Context, scope Scope, p WaiterRef) (bool, error) {
+func (l *Limiter) parked(ctx context.Context, scope policy.Scope, p WaiterRef) (bool, error) {
 	read := func() error {
 		ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 		defer cancel()
@@ -170,7 +171,7 @@ func (l *Limiter) IsQueued(ctx context.Context, ask Waiter) (bool, error) {
 
 // stands tells whether one has a place in line, and whether it was released and has not come.
 func (l *Limiter) stands(ctx context.Context, p WaiterRef) (waits, released bool, err error) {
-	scope, err := ParseScope(p.Scope)
+	scope, err := policy.ParseScope(p.Scope)
 	if err != nil {
 		return false, false, err
 	}
@@ -217,7 +218,7 @@ type inspected struct {
 	waiting, released, ahead int64
 	out                      bool
 	expected                 time.Duration
-	binding                  MatchedRule
+	binding                  policy.MatchedRule
 	paused                   bool
 }
 
@@ -300,7 +301,7 @@ func (i *inspected) heed(p *compiledScope, number int, at time.Time) {
 	case len(p.pauses) > 0:
 		i.binding, i.expected = p.paused(at)
 	case i.binding.Rule == openRule:
-		i.binding = MatchedRule{}
+		i.binding = policy.MatchedRule{}
 	}
 }
 

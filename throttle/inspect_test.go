@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // inspector is a bench that asks who waits.
@@ -48,9 +49,9 @@ func (b inspector) wake(provider string, most int) Dispatched {
 }
 
 // tenants is a policy of provider p with rules for it and for each tenant.
-func tenants(t testing.TB, provider string, rules, tenant []Rule) *Policy {
+func tenants(t testing.TB, provider string, rules, tenant []policy.Rule) *policy.Policy {
 	t.Helper()
-	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{provider: {Rules: rules, Scopes: map[string]ScopeConfig{"*": {Rules: tenant}}}})
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{provider: {Rules: rules, Scopes: map[string]policy.ScopeConfig{"*": {Rules: tenant}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,10 +113,12 @@ func TestInspectTicket(t *testing.T) {
 // stands at; a full concurrency rule and one that can never admit have no clock.
 func TestInspectBinding(t *testing.T) {
 	t.Parallel()
-	runs := func(limit int64) Rule { return Rule{Name: "runs", Algorithm: Concurrency, Limit: limit} }
-	slow := Rule{Name: "slow", Algorithm: SlidingWindow, Limit: 2, Per: 10 * sec}
+	runs := func(limit int64) policy.Rule {
+		return policy.Rule{Name: "runs", Algorithm: policy.Concurrency, Limit: limit}
+	}
+	slow := policy.Rule{Name: "slow", Algorithm: policy.SlidingWindow, Limit: 2, Per: 10 * sec}
 	tests := map[string]struct {
-		provider, tenant Rule
+		provider, tenant policy.Rule
 		binding          string
 		expected         []time.Duration // of those who wait
 	}{
@@ -128,7 +131,7 @@ func TestInspectBinding(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			policy := tenants(t, "p", []Rule{test.provider}, []Rule{test.tenant})
+			policy := tenants(t, "p", []policy.Rule{test.provider}, []policy.Rule{test.tenant})
 			onBoth(t, Config{}, policy, func(b *bench) {
 				i := inspector{b}
 				waits := 0
@@ -156,9 +159,9 @@ func TestInspectBinding(t *testing.T) {
 func TestInspectBelow(t *testing.T) {
 	t.Parallel()
 	const provider = hostileProvider
-	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{provider: {
-		Rules:  []Rule{bucket(10, 1)},
-		Scopes: map[string]ScopeConfig{"*": {Scopes: map[string]ScopeConfig{"*": {Rules: []Rule{{Name: "%2F\u00fc", Algorithm: FixedWindow, Limit: 1, Per: 3600 * sec}}}}}},
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{provider: {
+		Rules:  []policy.Rule{bucket(10, 1)},
+		Scopes: map[string]policy.ScopeConfig{"*": {Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{{Name: "%2F\u00fc", Algorithm: policy.FixedWindow, Limit: 1, Per: 3600 * sec}}}}}},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -207,7 +210,7 @@ func TestInspectBelow(t *testing.T) {
 // "Changes nothing."
 func TestInspectChangesNothing(t *testing.T) {
 	t.Parallel()
-	i := inspector{newBench(t, redistest.Client(t), Config{}, tenants(t, "p", []Rule{bucket(10, 1)}, everyRule))}
+	i := inspector{newBench(t, redistest.Client(t), Config{}, tenants(t, "p", []policy.Rule{bucket(10, 1)}, everyRule))}
 	for _, ticket := range []string{"a", "b", "c"} {
 		i.ask("p/x", ticket, 1)
 	}
@@ -244,7 +247,7 @@ func everything(t *testing.T, b *bench) (all []string) {
 func TestInspectManyLines(t *testing.T) {
 	t.Parallel()
 	const many = 2*inspectPage + 10
-	i := inspector{newBench(t, redistest.Client(t), Config{}, tenants(t, "p", []Rule{bucket(10, 1)}, nil))}
+	i := inspector{newBench(t, redistest.Client(t), Config{}, tenants(t, "p", []policy.Rule{bucket(10, 1)}, nil))}
 	i.ask("p/x", "first", 1)
 	asks := make([]Waiter, many)
 	for n := range asks {
@@ -268,8 +271,8 @@ func TestInspectErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var unmatched *UnmatchedError
-	var bad *ScopeError
+	var unmatched *policy.UnmatchedError
+	var bad *policy.ScopeError
 	if _, err := l.Inspect(t.Context(), "other/x"); !errors.As(err, &unmatched) {
 		t.Errorf("an unknown scope: %v", err)
 	}
@@ -314,16 +317,16 @@ func TestInspectReply(t *testing.T) {
 // is suspended.
 func TestInspectBesideSuspended(t *testing.T) {
 	t.Parallel()
-	calls := Rule{Name: "calls", Algorithm: SlidingWindow, Limit: 1, Per: 10 * sec}
+	calls := policy.Rule{Name: "calls", Algorithm: policy.SlidingWindow, Limit: 1, Per: 10 * sec}
 	tokens := bucket(0, 1)
 	tokens.Unit = "tokens"
 	onBoth(t, Config{}, policyOf(t, calls, tokens), func(b *bench) {
 		i := inspector{b}
 		for _, ticket := range []string{"runs", "a", "b"} {
-			b.decide(Request{Scope: "p/x", WaiterID: ticket, Costs: Costs{"requests": 1}, ID: NewID()})
+			b.decide(Request{Scope: "p/x", WaiterID: ticket, Costs: policy.Costs{"requests": 1}, ID: NewID()})
 		}
 		for n, ticket := range []string{"a", "b"} {
-			got, err := i.InspectWaiter(ctx, Waiter{Scope: "p/x", ID: ticket, Costs: Costs{"requests": 1}})
+			got, err := i.InspectWaiter(ctx, Waiter{Scope: "p/x", ID: ticket, Costs: policy.Costs{"requests": 1}})
 			if err != nil || !got.Waits || got.Binding.Rule.Name != "calls" || got.Expected != time.Duration(n+1)*10*sec {
 				b.t.Errorf("%s: %+v, %v", ticket, got, err)
 			}

@@ -11,22 +11,23 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Waiter is one who is to be given a place.
 type Waiter struct {
 	Scope    string
 	ID       string
-	Cost     int64  // 0 for 1
-	Costs    Costs  // by unit, instead of Cost
-	Priority int    // as Request.Priority
-	Lane     string // as Request.Lane
-	Stride   int    // as Request.Stride
+	Cost     int64        // 0 for 1
+	Costs    policy.Costs // by unit, instead of Cost
+	Priority int          // as Request.Priority
+	Lane     string       // as Request.Lane
+	Stride   int          // as Request.Stride
 }
 
 // Check is Policy.Check, or CheckCosts, for one who asks. The error may also be a *ScopeError.
-func (a Waiter) Check(p *Policy) error {
-	scope, err := ParseScope(a.Scope)
+func (a Waiter) Check(p *policy.Policy) error {
+	scope, err := policy.ParseScope(a.Scope)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/strictyaml"
 	"github.com/redis/go-redis/v9"
 )
@@ -48,8 +49,8 @@ func (l *Limiter) SaveGrant(ctx context.Context, g Grant, id string, stay time.D
 	if id == "" || len(id) > maxTicketBytes {
 		return fmt.Errorf("throttle: Keep: the id has %d bytes; write 1 to %d", len(id), maxTicketBytes)
 	}
-	if stay < time.Millisecond || stay > MaxTime {
-		return fmt.Errorf("throttle: Keep: it would stay for %s; write 1ms to %s", stay, MaxTime)
+	if stay < time.Millisecond || stay > policy.MaxTime {
+		return fmt.Errorf("throttle: Keep: it would stay for %s; write 1ms to %s", stay, policy.MaxTime)
 	}
 	if g.Zero() || g.local {
 		return nil
@@ -114,7 +115,7 @@ func (l *Limiter) LoadGrant(ctx context.Context, scope, id string) (Grant, error
 // grantOf makes a kept grant one again, under the rules as they are by now.
 func (l *Limiter) grantOf(p *compiledScope, k kept, key string) Grant {
 	g := Grant{scope: p.scope.String(), id: k.ID, kept: key, told: &settled{}, start: k.Start, lasts: us(k.Lasts), cost: price{by: []int64{}}}
-	var bounds []MatchedRule
+	var bounds []policy.MatchedRule
 	for _, r := range k.Rules {
 		i := slices.Index(p.keys, p.provider+r.Key)
 		if i < 0 || string(p.bounds[i].Rule.Algorithm) != r.Kind || p.bounds[i].Rule.Unit != r.Unit {
@@ -133,6 +134,6 @@ func (l *Limiter) grantOf(p *compiledScope, k kept, key string) Grant {
 	return g
 }
 
-func (l *Limiter) keptKey(s Scope, id string) string {
+func (l *Limiter) keptKey(s policy.Scope, id string) string {
 	return ScopeKey(l.cfg.Prefix, s) + "!kept:" + escape(id)
 }

@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"errors"
+	"github.com/headway-go/headway/throttle/policy"
 	"slices"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ func TestKept(t *testing.T) {
 			b.t.Fatal(err)
 		}
 		other.clock = b.clock
-		d := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 600}})
+		d := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 600}})
 		if err := b.SaveGrant(ctx, d.Grant, "task/1", time.Hour); err != nil {
 			b.t.Fatal(err)
 		}
@@ -28,7 +29,7 @@ func TestKept(t *testing.T) {
 		if err != nil || found.ID() != d.Grant.ID() {
 			b.t.Fatalf("%+v %v", found, err)
 		}
-		s, err := other.Settle(ctx, found, Costs{"tokens": 100})
+		s, err := other.Settle(ctx, found, policy.Costs{"tokens": 100})
 		if err != nil || b.left() != "requests 2, tokens 900, daily 4900, parallel 1" {
 			b.t.Errorf("%v %v, %s", s, err, b.left())
 		}
@@ -36,7 +37,7 @@ func TestKept(t *testing.T) {
 		if err != nil {
 			b.t.Fatal(err)
 		}
-		if s, err := b.Settle(ctx, again, Costs{"tokens": 300}); err != nil || s.Rules[0].Debt != 200 {
+		if s, err := b.Settle(ctx, again, policy.Costs{"tokens": 300}); err != nil || s.Rules[0].Debt != 200 {
 			b.t.Errorf("%v %v", s, err)
 		}
 		for range 2 {
@@ -60,7 +61,7 @@ func TestKeptIsRemembered(t *testing.T) {
 				b.t.Fatal(err)
 			}
 		}
-		settle := func(g Grant) { b.settled(g, Costs{"tokens": 700}) }
+		settle := func(g Grant) { b.settled(g, policy.Costs{"tokens": 700}) }
 		for name, then := range map[string]func(g Grant){
 			"settled, kept":         func(g Grant) { settle(g); keep(g) },
 			"kept, settled":         func(g Grant) { keep(g); settle(g) },
@@ -68,7 +69,7 @@ func TestKeptIsRemembered(t *testing.T) {
 			"kept, found, and here": func(g Grant) { keep(g); settle(b.kept("a")); settle(g) },
 			"kept again, for less":  func(g Grant) { keep(g); settle(g); _ = b.SaveGrant(ctx, g, "b", time.Hour) },
 		} {
-			g := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 600}}).Grant
+			g := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 600}}).Grant
 			then(g)
 			ttl := b.rdb.PTTL(ctx, b.plan("p/x").settled(g.ID())).Val()
 			if least := b.rdb.PTTL(ctx, b.keptKey(parsedScope(b.t, "p/x"), "a")).Val(); ttl < least+time.Minute || least < 49*time.Hour {
@@ -76,12 +77,12 @@ func TestKeptIsRemembered(t *testing.T) {
 			}
 			b.pass(10 * sec)
 		}
-		g := b.decide(Request{Scope: "p/x", Costs: Costs{"requests": 1}}).Grant // kept when its record has gone
+		g := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"requests": 1}}).Grant // kept when its record has gone
 		settle(g)
 		b.pass(time.Hour)
 		b.rdb.Del(ctx, b.plan("p/x").settled(g.ID()))
 		keep(g)
-		if said := b.settled(b.kept("a"), Costs{"tokens": 710, "requests": 1}); said != "requests 0 0 0, tokens 0 10 0" {
+		if said := b.settled(b.kept("a"), policy.Costs{"tokens": 710, "requests": 1}); said != "requests 0 0 0, tokens 0 10 0" {
 			b.t.Error(said)
 		}
 	})
@@ -100,19 +101,19 @@ func (b *bench) kept(id string) Grant {
 func TestKeptUnderOtherRules(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
-		d := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 600}})
+		d := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 600}})
 		if err := b.SaveGrant(ctx, d.Grant, "a", time.Hour); err != nil {
 			b.t.Fatal(err)
 		}
 		b.SetPolicy(policyOf(b.t,
-			Rule{Name: "requests", Algorithm: FixedWindow, Limit: 3, Per: sec},
-			Rule{Name: "tokens", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000, Unit: "words"},
-			Rule{Name: "daily", Algorithm: Calendar, Limit: 5000, Resets: "@daily", Unit: "tokens"}))
+			policy.Rule{Name: "requests", Algorithm: policy.FixedWindow, Limit: 3, Per: sec},
+			policy.Rule{Name: "tokens", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000, Unit: "words"},
+			policy.Rule{Name: "daily", Algorithm: policy.Calendar, Limit: 5000, Resets: "@daily", Unit: "tokens"}))
 		g, err := b.LoadGrant(ctx, "p/x", "a")
 		if err != nil || len(g.places) != 1 {
 			b.t.Fatalf("%+v %v", g, err)
 		}
-		if said := b.settled(g, Costs{"tokens": 100}); said != "daily 500 0 0" {
+		if said := b.settled(g, policy.Costs{"tokens": 100}); said != "daily 500 0 0" {
 			b.t.Error(said)
 		}
 	})
@@ -129,22 +130,22 @@ func TestGiveBackOfWhatWasNotAskedFor(t *testing.T) {
 		return b.kept("a")
 	}
 	before := func(b *bench, g Grant) Grant {
-		b.SetPolicy(policyOf(b.t, slices.Concat(twoUnits, []Rule{{Name: "more", Algorithm: FixedWindow, Limit: 4000, Per: time.Hour, Unit: "tokens"}})...))
+		b.SetPolicy(policyOf(b.t, slices.Concat(twoUnits, []policy.Rule{{Name: "more", Algorithm: policy.FixedWindow, Limit: 4000, Per: time.Hour, Unit: "tokens"}})...))
 		return g
 	}
 	for name, row := range map[string]struct {
-		costs Costs
+		costs policy.Costs
 		find  func(b *bench, g Grant) Grant
 		want  string
 	}{
-		"kept":          {Costs{"requests": 1}, kept, "requests 3, tokens 1000, daily 5000, parallel 1"},           // places are not kept
-		"before a rule": {Costs{"tokens": 1}, before, "requests 3, tokens 999, daily 5000, parallel 2, more 4000"}, // a bucket gives back whole units
+		"kept":          {policy.Costs{"requests": 1}, kept, "requests 3, tokens 1000, daily 5000, parallel 1"},           // places are not kept
+		"before a rule": {policy.Costs{"tokens": 1}, before, "requests 3, tokens 999, daily 5000, parallel 2, more 4000"}, // a bucket gives back whole units
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
 				g := row.find(b, b.decide(Request{Scope: "p/x", Costs: row.costs}).Grant)
-				b.settled(g, Costs{"tokens": 701, "requests": 0})
+				b.settled(g, policy.Costs{"tokens": 701, "requests": 0})
 				if err := b.Refund(ctx, g); err != nil || b.left() != row.want {
 					b.t.Errorf("%v, %s left, want %s", err, b.left(), row.want)
 				}

@@ -1,6 +1,9 @@
 package throttle
 
-import "strings"
+import (
+	"github.com/headway-go/headway/throttle/policy"
+	"strings"
+)
 
 // keyspace names the keys that a limiter keeps in Redis.
 //
@@ -31,9 +34,9 @@ func (k keyspace) provider(name string) string {
 	return string(k) + ":{" + escape(name) + "}"
 }
 
-func (k keyspace) rule(b MatchedRule) string {
+func (k keyspace) rule(b policy.MatchedRule) string {
 	key := k.scope(b.Scope) + ":" + escape(b.Rule.Name)
-	if b.Rule.Algorithm == Concurrency {
+	if b.Rule.Algorithm == policy.Concurrency {
 		key += ":held"
 	}
 	return key
@@ -42,7 +45,7 @@ func (k keyspace) rule(b MatchedRule) string {
 // ScopeKey returns what the keys of a scope begin with, hw:{payments}/acme, under
 // the Prefix of a Config, for what others keep of it beside the limiter: "!" and a
 // word of their own follow.
-func ScopeKey(prefix string, s Scope) string { return keyspace(prefix).scope(s) }
+func ScopeKey(prefix string, s policy.Scope) string { return keyspace(prefix).scope(s) }
 
 // EscapeName writes a name as it stands in keys, and UnescapeName reads it. Two
 // names never become one, and none holds a character that divides parts of keys.
@@ -52,7 +55,7 @@ func EscapeName(name string) string { return escape(name) }
 func UnescapeName(text string) string { return unescape(text) }
 
 // scope returns what the keys of a scope begin with.
-func (k keyspace) scope(s Scope) string {
+func (k keyspace) scope(s policy.Scope) string {
 	provider, rest, nested := strings.Cut(s.String(), "/")
 	key := k.provider(provider)
 	if nested {
@@ -64,7 +67,7 @@ func (k keyspace) scope(s Scope) string {
 }
 
 // queue returns the key of those who wait of a scope.
-func (k keyspace) queue(s Scope) string { return k.scope(s) + "!queue" }
+func (k keyspace) queue(s policy.Scope) string { return k.scope(s) + "!queue" }
 
 // queueShared returns the keys that the queues of a provider share, in the order in which scripts take them:
 // schedule, heap, meta, flight, overdue, told, parked.

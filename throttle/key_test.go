@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 var hostileNames = []string{
@@ -24,15 +25,15 @@ func TestKeysNeverCollide(t *testing.T) {
 	t.Parallel()
 	owner, provider := map[string]string{}, map[string]string{}
 	const k = keyspace("hw")
-	check := func(path, rule string, algorithm Algorithm) {
+	check := func(path, rule string, algorithm policy.Algorithm) {
 		t.Helper()
-		scope, err := ParseScope(path)
+		scope, err := policy.ParseScope(path)
 		if err != nil {
 			return // such as "*", which no task may name
 		}
-		key := k.rule(MatchedRule{Scope: scope, Rule: Rule{Name: rule, Algorithm: algorithm}})
+		key := k.rule(policy.MatchedRule{Scope: scope, Rule: policy.Rule{Name: rule, Algorithm: algorithm}})
 		kind := "state"
-		if algorithm == Concurrency {
+		if algorithm == policy.Concurrency {
 			kind = "set" // keys of another type, so that a change of algorithm finds none of the other
 		}
 		who := strings.Join([]string{path, rule, kind}, "\x00")
@@ -55,12 +56,12 @@ func TestKeysNeverCollide(t *testing.T) {
 	}
 	for _, a := range hostileNames {
 		for _, b := range hostileNames {
-			check(a, b, SlidingWindow)
-			check(a, b, Concurrency)
-			check(a+"/"+b, "r", TokenBucket)
-			check(a+"/"+b, "r", Concurrency)
-			check("p/"+a+"/"+b, "held", FixedWindow)
-			check("p/"+a, b, FixedWindow)
+			check(a, b, policy.SlidingWindow)
+			check(a, b, policy.Concurrency)
+			check(a+"/"+b, "r", policy.TokenBucket)
+			check(a+"/"+b, "r", policy.Concurrency)
+			check("p/"+a+"/"+b, "held", policy.FixedWindow)
+			check("p/"+a, b, policy.FixedWindow)
 		}
 	}
 	random := rand.New(rand.NewPCG(1, 2))
@@ -70,7 +71,7 @@ func TestKeysNeverCollide(t *testing.T) {
 		for range random.IntN(4) {
 			path += []string{"/", "", ":", "%"}[random.IntN(4)] + pick()
 		}
-		check(path, pick(), Algorithm(allAlgorithms[random.IntN(len(allAlgorithms))]))
+		check(path, pick(), policy.Algorithm(allAlgorithms[random.IntN(len(allAlgorithms))]))
 	}
 	if tags := map[string]string{}; len(provider) > 0 {
 		for name, tag := range provider {
@@ -91,12 +92,12 @@ func TestKeysForOthers(t *testing.T) {
 		if got := UnescapeName(text); got != name || strings.ContainsAny(text, "{}/:@!*?[] ") {
 			t.Errorf("%q is written as %q and read as %q", name, text, got)
 		}
-		s, err := ParseScope("p/" + name)
+		s, err := policy.ParseScope("p/" + name)
 		if err != nil {
 			continue
 		}
 		key := ScopeKey("other", s)
-		if rule := keyspace("other").rule(MatchedRule{Scope: s, Rule: Rule{Name: "r"}}); rule != key+":r" {
+		if rule := keyspace("other").rule(policy.MatchedRule{Scope: s, Rule: policy.Rule{Name: "r"}}); rule != key+":r" {
 			t.Errorf("the keys of %q begin with %q, and a rule's is %q", s, key, rule)
 		}
 	}
@@ -119,11 +120,11 @@ func TestProviderHasOneSlot(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Cluster(t)
 	for _, name := range hostileNames {
-		scope, err := ParseScope(name)
+		scope, err := policy.ParseScope(name)
 		if err != nil {
 			continue
 		}
-		p := compileScope("hw", scope, []MatchedRule{
+		p := compileScope("hw", scope, []policy.MatchedRule{
 			{Scope: scope, Rule: runs10()},
 			{Scope: parsedScope(t, name+"/"+hostileNames[2]), Rule: window10()},
 		}, 0, time.Now())
@@ -145,16 +146,16 @@ func TestProviderHasOneSlot(t *testing.T) {
 func TestKeysNameNoLimit(t *testing.T) {
 	t.Parallel()
 	const k = keyspace("hw")
-	scope, err := ParseScope("p/x")
+	scope, err := policy.ParseScope("p/x")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := k.rule(MatchedRule{Scope: scope, Rule: window10()})
-	for _, r := range []Rule{
-		{Name: "r", Algorithm: SlidingWindow, Limit: 99, Per: time.Hour}, {Name: "r", Algorithm: TokenBucket, Limit: 1, Per: ms, Burst: 7},
-		{Name: "r", Algorithm: FixedWindow, Limit: 5, Per: sec, Margin: ms}, daily(5, "UTC"), daily(5, "Asia/Kathmandu"), monthly(5),
+	want := k.rule(policy.MatchedRule{Scope: scope, Rule: window10()})
+	for _, r := range []policy.Rule{
+		{Name: "r", Algorithm: policy.SlidingWindow, Limit: 99, Per: time.Hour}, {Name: "r", Algorithm: policy.TokenBucket, Limit: 1, Per: ms, Burst: 7},
+		{Name: "r", Algorithm: policy.FixedWindow, Limit: 5, Per: sec, Margin: ms}, daily(5, "UTC"), daily(5, "Asia/Kathmandu"), monthly(5),
 	} {
-		if got := k.rule(MatchedRule{Scope: scope, Rule: r, Pattern: "p/*"}); got != want {
+		if got := k.rule(policy.MatchedRule{Scope: scope, Rule: r, Pattern: "p/*"}); got != want {
 			t.Errorf("%+v has the key %q, %+v has %q", r, got, window10(), want)
 		}
 	}

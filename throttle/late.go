@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"github.com/headway-go/headway/throttle/policy"
 	"math"
 	"slices"
 	"strconv"
@@ -21,8 +22,8 @@ const (
 
 // manyFit says that what passes a bucket within the pad is more than all that can be late at
 // once. Its rate is one pad slower for that; see ruleParams.
-func manyFit(r Rule, pad time.Duration, cost int64) bool {
-	if r.Algorithm != TokenBucket || widened(r) > 0 || r.Limit < lateAtOnce || cost > math.MaxInt64/lateAtOnce {
+func manyFit(r policy.Rule, pad time.Duration, cost int64) bool {
+	if r.Algorithm != policy.TokenBucket || widened(r) > 0 || r.Limit < lateAtOnce || cost > math.MaxInt64/lateAtOnce {
 		return false
 	}
 	units, _ := mulDiv(r.Limit, pad.Microseconds(), (r.Per + 2*pad).Microseconds())
@@ -31,7 +32,7 @@ func manyFit(r Rule, pad time.Duration, cost int64) bool {
 
 // room is how long a bucket takes for half of what may start at once beside a cost: for so long
 // it can leave open when a start comes. Others wait for as long as that is not known.
-func roomOf(r Rule, cost int64) time.Duration {
+func roomOf(r policy.Rule, cost int64) time.Duration {
 	if widened(r) > 0 || r.Limit == 0 || cost >= r.Capacity() {
 		return 0
 	}
@@ -77,8 +78,8 @@ func (l *Limiter) startLater(req *Request) {
 
 // minds says whether any rule of a path could be exceeded by a start that is late.
 func (p *compiledScope) minds(pad time.Duration, req *Request) bool {
-	return slices.ContainsFunc(p.bounds, func(b MatchedRule) bool {
-		return b.Rule.Algorithm == SlidingWindow || b.Rule.Algorithm == TokenBucket && !manyFit(b.Rule, pad, max(req.Cost, defaultCost))
+	return slices.ContainsFunc(p.bounds, func(b policy.MatchedRule) bool {
+		return b.Rule.Algorithm == policy.SlidingWindow || b.Rule.Algorithm == policy.TokenBucket && !manyFit(b.Rule, pad, max(req.Cost, defaultCost))
 	})
 }
 
@@ -90,17 +91,17 @@ func (l *Limiter) tolerance(d *Decision) time.Duration {
 	most := Never
 	for i, b := range p.bounds {
 		switch numbers := p.params[i].numbers; b.Rule.Algorithm {
-		case Concurrency:
+		case policy.Concurrency:
 			most = min(most, b.Rule.Lease/2) // its place is held until then
-		case TokenBucket:
+		case policy.TokenBucket:
 			if !manyFit(b.Rule, pad, d.Grant.cost.at(i)) {
 				most = min(most, pad+b.Rule.Prefetch+d.leeway)
 			}
-		case SlidingWindow:
+		case policy.SlidingWindow:
 			most = min(most, pad+b.Rule.Prefetch+d.leeway)
-		case FixedWindow:
+		case policy.FixedWindow:
 			most = min(most, us(numbers[2]-start%numbers[2]-numbers[3])+b.Rule.Prefetch)
-		case Calendar:
+		case policy.Calendar:
 			ends := numbers[2]
 			if start >= ends {
 				ends = numbers[3]
@@ -149,9 +150,9 @@ func (l *Limiter) after(d *Decision, late time.Duration, tries int) lateness {
 	for i, b := range d.under.bounds {
 		r, cost := b.Rule, d.Grant.cost.at(i)
 		switch {
-		case r.Algorithm == SlidingWindow:
+		case r.Algorithm == policy.SlidingWindow:
 			most = min(most, r.Per/4)
-		case r.Algorithm == TokenBucket && !manyFit(r, l.cfg.StartTolerance, cost):
+		case r.Algorithm == policy.TokenBucket && !manyFit(r, l.cfg.StartTolerance, cost):
 			room := roomOf(r, cost)
 			if spaced = spaced || room < l.cfg.StartTolerance; room >= l.cfg.StartTolerance {
 				most = min(most, room)
@@ -172,4 +173,4 @@ func (l *Limiter) after(d *Decision, late time.Duration, tries int) lateness {
 
 // widened is by how much the rule's window is longer than Per, but for the pad: by so much may starts be apart in
 // how late they are after their charges.
-func widened(r Rule) time.Duration { return r.Margin + r.Prefetch }
+func widened(r policy.Rule) time.Duration { return r.Margin + r.Prefetch }

@@ -3,6 +3,7 @@ package throttle
 import (
 	"context"
 	"fmt"
+	"github.com/headway-go/headway/throttle/policy"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -27,40 +28,40 @@ func (o *late) Decided(Decision, time.Duration, error) {
 func TestLateStart(t *testing.T) {
 	t.Parallel()
 	long := 24 * time.Hour
-	day := Rule{Name: "r", Algorithm: FixedWindow, Limit: 10, Per: long}
-	period := Rule{Name: "r", Algorithm: Calendar, Limit: 10, Resets: "0 0 * * *"}
-	window := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 10, Per: time.Minute}
-	quick := Rule{Name: "r", Algorithm: TokenBucket, Limit: 1_000_000, Per: sec, Burst: 1}
-	spaced := Rule{Name: "r", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 1}
-	wide := Rule{Name: "r", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 10}
-	places := Rule{Name: "r", Algorithm: Concurrency, Limit: 10, Lease: 10 * sec}
+	day := policy.Rule{Name: "r", Algorithm: policy.FixedWindow, Limit: 10, Per: long}
+	period := policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 10, Resets: "0 0 * * *"}
+	window := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: time.Minute}
+	quick := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 1_000_000, Per: sec, Burst: 1}
+	spaced := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 1}
+	wide := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 10}
+	places := policy.Rule{Name: "r", Algorithm: policy.Concurrency, Limit: 10, Lease: 10 * sec}
 	for name, test := range map[string]struct {
-		rules []Rule
+		rules []policy.Rule
 		by    []time.Duration // so late is each try
 		tries int
 	}{
-		"in time":                               {[]Rule{window}, nil, 1},
-		"within the pad":                        {[]Rule{window}, []time.Duration{5 * ms}, 1},
-		"sliding window":                        {[]Rule{window}, []time.Duration{5*ms + 1}, 2},
-		"sliding window, with leeway":           {[]Rule{window}, []time.Duration{20 * ms, 45 * ms}, 2},
-		"sliding window, later than that":       {[]Rule{window}, []time.Duration{20 * ms, 45*ms + 1}, 3},
-		"sliding window, later than any leeway": {[]Rule{window}, []time.Duration{sec, sec, 255 * ms}, 3},
-		"spaced bucket, always as late":         {[]Rule{spaced}, []time.Duration{6 * ms, 6 * ms, 6 * ms, 6 * ms, 6 * ms, 6 * ms}, 3},
-		"spaced bucket, later each time":        {[]Rule{spaced}, []time.Duration{6 * ms, 6 * ms, 117*ms + 1}, 4},
-		"wide bucket":                           {[]Rule{wide}, []time.Duration{20 * ms, 45 * ms}, 2},
-		"wide bucket, later than its room":      {[]Rule{wide}, []time.Duration{sec, 256 * ms}, 3},
-		"bucket that lets plenty through":       {[]Rule{quick}, []time.Duration{time.Minute}, 1},
-		"places":                                {[]Rule{places}, []time.Duration{5 * sec}, 1},
-		"places, of which the lease runs out":   {[]Rule{places}, []time.Duration{6 * sec}, 2},
-		"fixed window":                          {[]Rule{day}, []time.Duration{22 * time.Hour}, 1},
-		"fixed window that has ended":           {[]Rule{day}, []time.Duration{23 * time.Hour}, 2},
-		"calendar":                              {[]Rule{period}, []time.Duration{22 * time.Hour}, 1},
-		"calendar whose period has ended":       {[]Rule{period}, []time.Duration{23 * time.Hour}, 2},
+		"in time":                               {[]policy.Rule{window}, nil, 1},
+		"within the pad":                        {[]policy.Rule{window}, []time.Duration{5 * ms}, 1},
+		"sliding window":                        {[]policy.Rule{window}, []time.Duration{5*ms + 1}, 2},
+		"sliding window, with leeway":           {[]policy.Rule{window}, []time.Duration{20 * ms, 45 * ms}, 2},
+		"sliding window, later than that":       {[]policy.Rule{window}, []time.Duration{20 * ms, 45*ms + 1}, 3},
+		"sliding window, later than any leeway": {[]policy.Rule{window}, []time.Duration{sec, sec, 255 * ms}, 3},
+		"spaced bucket, always as late":         {[]policy.Rule{spaced}, []time.Duration{6 * ms, 6 * ms, 6 * ms, 6 * ms, 6 * ms, 6 * ms}, 3},
+		"spaced bucket, later each time":        {[]policy.Rule{spaced}, []time.Duration{6 * ms, 6 * ms, 117*ms + 1}, 4},
+		"wide bucket":                           {[]policy.Rule{wide}, []time.Duration{20 * ms, 45 * ms}, 2},
+		"wide bucket, later than its room":      {[]policy.Rule{wide}, []time.Duration{sec, 256 * ms}, 3},
+		"bucket that lets plenty through":       {[]policy.Rule{quick}, []time.Duration{time.Minute}, 1},
+		"places":                                {[]policy.Rule{places}, []time.Duration{5 * sec}, 1},
+		"places, of which the lease runs out":   {[]policy.Rule{places}, []time.Duration{6 * sec}, 2},
+		"fixed window":                          {[]policy.Rule{day}, []time.Duration{22 * time.Hour}, 1},
+		"fixed window that has ended":           {[]policy.Rule{day}, []time.Duration{23 * time.Hour}, 2},
+		"calendar":                              {[]policy.Rule{period}, []time.Duration{22 * time.Hour}, 1},
+		"calendar whose period has ended":       {[]policy.Rule{period}, []time.Duration{23 * time.Hour}, 2},
 		"a path minds what one of its rules does": {
-			[]Rule{places, {Name: "w", Algorithm: SlidingWindow, Limit: 10, Per: sec}}, []time.Duration{6 * ms}, 2,
+			[]policy.Rule{places, {Name: "w", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec}}, []time.Duration{6 * ms}, 2,
 		},
 		"a bucket beside a window that ends": {
-			[]Rule{spaced, {Name: "f", Algorithm: FixedWindow, Limit: 10, Per: 100 * ms}},
+			[]policy.Rule{spaced, {Name: "f", Algorithm: policy.FixedWindow, Limit: 10, Per: 100 * ms}},
 			[]time.Duration{6 * ms, 83 * ms, 6 * ms}, 3,
 		},
 	} {
@@ -76,7 +77,7 @@ func TestLateStart(t *testing.T) {
 				if (d.Grant.ID() == "first") != (test.tries == 1) {
 					t.Errorf("granted as %q", d.Grant.ID())
 				}
-				if test.rules[0].Algorithm == TokenBucket {
+				if test.rules[0].Algorithm == policy.TokenBucket {
 					return // of which less may come back
 				}
 				if d, err := l.Peek(t.Context(), Request{Scope: "p/x"}); err != nil || d.Rules[0].Remaining != 9 {
@@ -91,7 +92,7 @@ func TestLateStart(t *testing.T) {
 func TestLateForEver(t *testing.T) {
 	t.Parallel()
 	o := &late{by: slices.Repeat([]time.Duration{sec}, 1000)}
-	bubble(t, Config{Observer: o}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: sec}), nil, func(t *testing.T, _ *wire, l *Limiter) {
+	bubble(t, Config{Observer: o}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: sec}), nil, func(t *testing.T, _ *wire, l *Limiter) {
 		ctx, cancel := context.WithTimeout(t.Context(), 59*sec+ms)
 		defer cancel()
 		if d, err := l.Start(ctx, Request{Scope: "p/x", WaiterID: "t"}); ctx.Err() == nil || err == nil || d.Allowed || o.tries != 60 {
@@ -136,12 +137,12 @@ func (o *lag) Decided(Decision, time.Duration, error) {
 // put off that the limits admit.
 func TestLateIsNeverOver(t *testing.T) {
 	t.Parallel()
-	for name, rule := range map[string]Rule{
-		"sliding window, exact":  {Algorithm: SlidingWindow, Limit: 7, Per: 200 * ms},
-		"sliding window, coarse": {Algorithm: SlidingWindow, Limit: 140, Per: sec},
-		"fixed window":           {Algorithm: FixedWindow, Limit: 20, Per: 200 * ms},
-		"wide bucket":            {Algorithm: TokenBucket, Limit: 50, Per: sec, Burst: 20},
-		"spaced bucket":          {Algorithm: TokenBucket, Limit: 20, Per: sec, Burst: 1},
+	for name, rule := range map[string]policy.Rule{
+		"sliding window, exact":  {Algorithm: policy.SlidingWindow, Limit: 7, Per: 200 * ms},
+		"sliding window, coarse": {Algorithm: policy.SlidingWindow, Limit: 140, Per: sec},
+		"fixed window":           {Algorithm: policy.FixedWindow, Limit: 20, Per: 200 * ms},
+		"wide bucket":            {Algorithm: policy.TokenBucket, Limit: 50, Per: sec, Burst: 20},
+		"spaced bucket":          {Algorithm: policy.TokenBucket, Limit: 20, Per: sec, Burst: 1},
 	} {
 		for seed := range uint64(2) {
 			t.Run(fmt.Sprintf("%s, seed %d", name, seed), func(t *testing.T) {
@@ -192,19 +193,19 @@ func startsOf(t *testing.T, l *Limiter, callers int, length time.Duration, luck 
 
 // exceeded fails where the rule was exceeded: a window strictly, a bucket by what it says, over
 // times of per and longer, and over shorter ones with a pad more.
-func exceeded(t *testing.T, r Rule, starts []time.Time) {
+func exceeded(t *testing.T, r policy.Rule, starts []time.Time) {
 	t.Helper()
 	for i, from := range starts {
 		for n := i; n < len(starts); n++ {
 			length, units := starts[n].Sub(from), int64(n-i+1)
 			most := r.Limit
 			switch {
-			case r.Algorithm == FixedWindow && !from.Truncate(r.Per).Equal(starts[n].Truncate(r.Per)),
-				r.Algorithm == SlidingWindow && length >= r.Per:
+			case r.Algorithm == policy.FixedWindow && !from.Truncate(r.Per).Equal(starts[n].Truncate(r.Per)),
+				r.Algorithm == policy.SlidingWindow && length >= r.Per:
 				continue
-			case r.Algorithm == TokenBucket && length < r.Per:
+			case r.Algorithm == policy.TokenBucket && length < r.Per:
 				most = r.Burst + int64((length+5*ms)*time.Duration(r.Limit)/r.Per)
-			case r.Algorithm == TokenBucket:
+			case r.Algorithm == policy.TokenBucket:
 				most = r.Burst + int64(length*time.Duration(r.Limit)/r.Per)
 			}
 			if units > most {
@@ -219,24 +220,24 @@ func exceeded(t *testing.T, r Rule, starts []time.Time) {
 func TestPlenty(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		rule Rule
+		rule policy.Rule
 		cost int64
 		want bool
 	}{
-		{Rule{Algorithm: TokenBucket, Limit: 1_000_000, Per: sec}, 1, true},
-		{Rule{Algorithm: TokenBucket, Limit: 1_000_000, Per: sec}, 5, false},
-		{Rule{Algorithm: TokenBucket, Limit: 202_000, Per: sec}, 1, true},
-		{Rule{Algorithm: TokenBucket, Limit: 201_999, Per: sec}, 1, false},
-		{Rule{Algorithm: TokenBucket, Limit: 1_000_000, Per: sec, Margin: ms}, 1, false},
-		{Rule{Algorithm: TokenBucket, Limit: 1_000_000, Per: time.Minute}, 1, false},
-		{Rule{Algorithm: SlidingWindow, Limit: 1_000_000, Per: sec}, 1, false},
-		{Rule{Algorithm: TokenBucket, Limit: MaxLimit, Per: sec}, MaxLimit, false},
+		{policy.Rule{Algorithm: policy.TokenBucket, Limit: 1_000_000, Per: sec}, 1, true},
+		{policy.Rule{Algorithm: policy.TokenBucket, Limit: 1_000_000, Per: sec}, 5, false},
+		{policy.Rule{Algorithm: policy.TokenBucket, Limit: 202_000, Per: sec}, 1, true},
+		{policy.Rule{Algorithm: policy.TokenBucket, Limit: 201_999, Per: sec}, 1, false},
+		{policy.Rule{Algorithm: policy.TokenBucket, Limit: 1_000_000, Per: sec, Margin: ms}, 1, false},
+		{policy.Rule{Algorithm: policy.TokenBucket, Limit: 1_000_000, Per: time.Minute}, 1, false},
+		{policy.Rule{Algorithm: policy.SlidingWindow, Limit: 1_000_000, Per: sec}, 1, false},
+		{policy.Rule{Algorithm: policy.TokenBucket, Limit: policy.MaxLimit, Per: sec}, policy.MaxLimit, false},
 	} {
 		if got := manyFit(test.rule, 5*ms, test.cost); got != test.want {
 			t.Errorf("%+v at %d: %t", test.rule, test.cost, got)
 		}
 	}
-	r := Rule{Algorithm: TokenBucket, Limit: 1_000_000, Per: sec, Burst: 1}
+	r := policy.Rule{Algorithm: policy.TokenBucket, Limit: 1_000_000, Per: sec, Burst: 1}
 	_, n := ruleParams(r, 5*ms)
 	if over := 1005*ms.Microseconds()*n[0]/n[1] + 1_000_000*5/1010; over > r.Limit {
 		t.Errorf("%d units in a second, of %d", over, r.Limit)

@@ -7,12 +7,15 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/redis/go-redis/v9"
 )
 
 const leaseTime = 30 * sec
 
-func oneRun() Rule { return Rule{Name: "c", Algorithm: Concurrency, Limit: 1, Lease: leaseTime} }
+func oneRun() policy.Rule {
+	return policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 1, Lease: leaseTime}
+}
 
 // granted is a decision that was allowed.
 func grantedBy(t *testing.T, l *Limiter) Decision {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
@@ -133,7 +134,7 @@ type Limiter struct {
 // New returns a Limiter that keeps its state in rdb: a single server, Sentinel,
 // Cluster or Ring client. It does no I/O and takes no ownership: closing rdb
 // stays with the caller. The error names each field of cfg that is wrong.
-func New(rdb redis.UniversalClient, policy *Policy, cfg Config) (*Limiter, error) {
+func New(rdb redis.UniversalClient, policy *policy.Policy, cfg Config) (*Limiter, error) {
 	var faults []error
 	if rdb == nil {
 		faults = append(faults, errors.New("throttle: New needs a Redis client, got nil"))
@@ -174,7 +175,7 @@ func New(rdb redis.UniversalClient, policy *Policy, cfg Config) (*Limiter, error
 }
 
 // Policy returns the policy that the limiter decides under.
-func (l *Limiter) Policy() *Policy {
+func (l *Limiter) Policy() *policy.Policy {
 	policy, _ := l.scopes.current()
 	return policy
 }
@@ -186,7 +187,7 @@ func (l *Limiter) Policy() *Policy {
 // package policystore carries one to all of them. It costs nothing but that scopes are
 // worked out anew. A nil policy changes nothing.
 // Source: docs/algorithms.md#changing-a-limit
-func (l *Limiter) SetPolicy(policy *Policy) {
+func (l *Limiter) SetPolicy(policy *policy.Policy) {
 	if policy != nil {
 		l.emptyStocks(l.scopes.set(policy), (*stock).close)
 	}
@@ -194,7 +195,7 @@ func (l *Limiter) SetPolicy(policy *Policy) {
 
 // EarlierPolicies returns the policies that the limiter had before this one, the latest last: 16 at
 // most. It does no I/O.
-func (l *Limiter) EarlierPolicies() []*Policy { return l.scopes.earlier() }
+func (l *Limiter) EarlierPolicies() []*policy.Policy { return l.scopes.earlier() }
 
 // PolicyChanged returns a channel that is closed when SetPolicy is called the next time.
 func (l *Limiter) PolicyChanged() <-chan struct{} {
@@ -211,7 +212,7 @@ type Request struct {
 	Cost int64
 	// Costs is what it takes by unit, instead of Cost. A rule that counts none of it is
 	// left out of the decision. Defaults to none.
-	Costs Costs
+	Costs policy.Costs
 	// ID is the attempt id: a request sent again for the same Scope under the same ID within
 	// half a minute is not charged again but answered with the first grant. 1 to 128
 	// bytes; draw a new one for each attempt. Defaults to a random one.

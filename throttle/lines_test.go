@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Thousands of scopes line up in one call, more than one command of a script can have
@@ -44,7 +45,7 @@ func TestThousandsOfScopesLineUp(t *testing.T) {
 // "All but a few of many": those are granted as soon as somebody dispatches, in their order.
 func TestFewOfManyGoStraight(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1000, Per: sec}), func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1000, Per: sec}), func(b *bench) {
 		var asks []Waiter
 		var want []string
 		for i := range 2 * joinBatch {
@@ -79,7 +80,7 @@ func TestFewOfManyGoStraight(t *testing.T) {
 func TestFewOfManyGoStraightAndOthersSoon(t *testing.T) {
 	t.Parallel()
 	const near, lead = 150 * ms, 20 * ms
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1000, Per: sec}), func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1000, Per: sec}), func(b *bench) {
 		var asks []Waiter
 		for i := range joinBatch + 1 {
 			asks = append(asks, Waiter{Scope: fmt.Sprint("p/", i%20), ID: fmt.Sprint(i)})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // The same attempt twice in a batch, and again singly, is charged once; given back
@@ -192,7 +193,7 @@ func TestScriptOfManyComesBack(t *testing.T) {
 func TestRefusedManyIsDecidedSingly(t *testing.T) {
 	t.Parallel()
 	_, commands := documentedAccess(t)
-	bucket := Rule{Name: "b", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 10}
+	bucket := policy.Rule{Name: "b", Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 10}
 	for _, without := range []string{"mget", "setrange"} {
 		for way, request := range waysToAsk {
 			prefix := redistest.Prefix(t)
@@ -268,9 +269,9 @@ func TestRefusedIsNeverGranted(t *testing.T) {
 
 // slowRules have 10 units for a test. The state of the first gets longer with each half
 // second in which it is charged.
-var slowRules = []Rule{
-	{Name: "s", Algorithm: SlidingWindow, Limit: 10, Per: 60 * sec},
-	{Name: "b", Algorithm: TokenBucket, Limit: 10, Per: 40 * sec, Burst: 10},
+var slowRules = []policy.Rule{
+	{Name: "s", Algorithm: policy.SlidingWindow, Limit: 10, Per: 60 * sec},
+	{Name: "b", Algorithm: policy.TokenBucket, Limit: 10, Per: 40 * sec, Burst: 10},
 }
 
 // askTwice asks together, and once more where requests have an id of their own, and

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // taskRequests are those of tasks of some scopes, which can wait for a turn.
@@ -17,11 +18,11 @@ func taskRequests(scopes ...string) (reqs []Request) {
 }
 
 // tasksOfTenants is a policy of an account, tenants below it, and how many runs each may have.
-func tasksOfTenants(t *testing.T) *Policy {
+func tasksOfTenants(t *testing.T) *policy.Policy {
 	t.Helper()
-	return tenants(t, "p", []Rule{bucket(1000, 1000)}, []Rule{
-		{Name: "window", Algorithm: SlidingWindow, Limit: 100, Per: time.Minute},
-		{Name: "runs", Algorithm: Concurrency, Limit: 50, Lease: time.Minute},
+	return tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, []policy.Rule{
+		{Name: "window", Algorithm: policy.SlidingWindow, Limit: 100, Per: time.Minute},
+		{Name: "runs", Algorithm: policy.Concurrency, Limit: 50, Lease: time.Minute},
 	})
 }
 
@@ -99,7 +100,7 @@ func TestOthersCostNothing(t *testing.T) {
 	for name, req := range map[string]Request{"a task": taskRequests("p/a")[0], "one that can't wait": {Scope: "p/a"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			policy := tenants(t, "p", []Rule{bucket(1000, 1000)}, []Rule{{Name: "window", Algorithm: SlidingWindow, Limit: 100, Per: time.Minute}})
+			policy := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, []policy.Rule{{Name: "window", Algorithm: policy.SlidingWindow, Limit: 100, Per: time.Minute}})
 			b := newBench(t, redistest.NewServer(t).Client(t), Config{}, policy)
 			cost := func() int {
 				return redistest.Total(redistest.Commands(t, b.rdb, func() { b.decide(req) }))

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // asked is a decision that was asked for in a batch.
@@ -82,7 +83,7 @@ func (b *bench) peek() Decision {
 }
 
 // warm is a bench over a rule that was used lately, with scripts that are known.
-func warm(t *testing.T, rdb redis.UniversalClient, rules ...Rule) *bench {
+func warm(t *testing.T, rdb redis.UniversalClient, rules ...policy.Rule) *bench {
 	t.Helper()
 	b := newBench(t, rdb, Config{}, policyOf(t, rules...))
 	learn(t, b.Limiter, "p/x")
@@ -100,8 +101,8 @@ func TestTogetherIsOneAfterTheOther(t *testing.T) {
 	for name, rdb := range clients {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			bucket := Rule{Name: "b", Algorithm: TokenBucket, Limit: 20, Per: 10 * sec, Burst: 20}
-			day := Rule{Name: "d", Algorithm: FixedWindow, Limit: 100, Per: 60 * sec}
+			bucket := policy.Rule{Name: "b", Algorithm: policy.TokenBucket, Limit: 20, Per: 10 * sec, Burst: 20}
+			day := policy.Rule{Name: "d", Algorithm: policy.FixedWindow, Limit: 100, Per: 60 * sec}
 			b := warm(t, rdb, window10(), bucket, day)
 			g := gated(rdb)
 			reqs := make([]Request, 12)
@@ -135,18 +136,18 @@ func TestTogetherSaysTheSame(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	asked, admitted := 0, 0
 	for range 12 {
-		var rules []Rule
+		var rules []policy.Rule
 		for i := range 1 + random.IntN(3) {
 			limit, per := []int64{7, 100, 3000, 999_983}[random.IntN(4)], time.Duration(1+random.Int64N(100))*sec/10
-			rules = append(rules, Rule{
-				Name: fmt.Sprint(i), Algorithm: []Algorithm{TokenBucket, SlidingWindow, FixedWindow}[random.IntN(3)],
+			rules = append(rules, policy.Rule{
+				Name: fmt.Sprint(i), Algorithm: []policy.Algorithm{policy.TokenBucket, policy.SlidingWindow, policy.FixedWindow}[random.IntN(3)],
 				Limit: limit, Per: per, Margin: time.Duration(random.Int64N(2)) * per / 50,
 			})
-			if rules[i].Algorithm == TokenBucket {
+			if rules[i].Algorithm == policy.TokenBucket {
 				rules[i].Burst = limit
 			}
 			if random.IntN(4) == 0 {
-				rules[i] = Rule{Name: fmt.Sprint(i), Algorithm: Concurrency, Limit: limit, Lease: max(per, sec)}
+				rules[i] = policy.Rule{Name: fmt.Sprint(i), Algorithm: policy.Concurrency, Limit: limit, Lease: max(per, sec)}
 			}
 		}
 		b := warm(t, redistest.Client(t), rules...)
@@ -227,9 +228,9 @@ func TestDeniedIsAskedForSingly(t *testing.T) {
 // A rule that was never used and what else is not decided together is decided singly beside the rest.
 func TestBatchesMix(t *testing.T) {
 	t.Parallel()
-	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{
-		"p": {Scopes: map[string]ScopeConfig{"*": {Rules: []Rule{window10()}}, "runs": {Rules: []Rule{runs10()}}}},
-		"q": {Rules: []Rule{window10()}},
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{
+		"p": {Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{window10()}}, "runs": {Rules: []policy.Rule{runs10()}}}},
+		"q": {Rules: []policy.Rule{window10()}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -258,9 +259,9 @@ func TestBatchesMix(t *testing.T) {
 func TestLongPathsAreDecidedSingly(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{maxManyPath, maxManyPath + 1, maxManyKeys - 1, maxManyKeys} {
-		var rules []Rule
+		var rules []policy.Rule
 		for i := range n {
-			rules = append(rules, Rule{Name: fmt.Sprint("r", i), Algorithm: FixedWindow, Limit: 6, Per: sec})
+			rules = append(rules, policy.Rule{Name: fmt.Sprint("r", i), Algorithm: policy.FixedWindow, Limit: 6, Per: sec})
 		}
 		b := newBench(t, redistest.Client(t), Config{Timeout: 5 * sec}, policyOf(t, rules...))
 		learn(t, b.Limiter, "p/x")
@@ -310,11 +311,11 @@ func TestForeignReplyToMany(t *testing.T) {
 // that is as long as can be is taken.
 func TestManyHasBoundedKeys(t *testing.T) {
 	t.Parallel()
-	var rules []Rule
+	var rules []policy.Rule
 	for i := range 12 {
-		rules = append(rules, Rule{Name: fmt.Sprint("r", i), Algorithm: SlidingWindow, Limit: 1000, Per: time.Minute})
+		rules = append(rules, policy.Rule{Name: fmt.Sprint("r", i), Algorithm: policy.SlidingWindow, Limit: 1000, Per: time.Minute})
 	}
-	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Scopes: map[string]ScopeConfig{"*": {Rules: rules}}}})
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{"*": {Rules: rules}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,13 +5,14 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // What decides who goes next is read from the master, whatever the client does with other reads.
 func TestReadsComeFromTheMaster(t *testing.T) {
 	t.Parallel()
 	reads, master, replica := redistest.LaggingReplica(t)
-	b := newBench(t, reads, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: time.Hour}))
+	b := newBench(t, reads, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: time.Hour}))
 	d := b.decide(Request{Scope: "p"})
 	waits := Waiter{Scope: "p", ID: "t"}
 	if d := b.decide(Request{Scope: waits.Scope, WaiterID: waits.ID}); !d.Position.Waits {

@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"fmt"
+	"github.com/headway-go/headway/throttle/policy"
 	"slices"
 )
 
@@ -22,7 +23,7 @@ var modelCalendars = []struct {
 const minuteMicros = 60_000_000
 
 // span returns how long a period of a calendar is, and which one a moment is in.
-func spanOf(r Rule, byClock int64) (length, index int64) {
+func spanOf(r policy.Rule, byClock int64) (length, index int64) {
 	for _, c := range modelCalendars {
 		if r.Resets == c.resets && (r.Timezone == c.timezone || r.Timezone == "") {
 			length = c.minutes * minuteMicros
@@ -33,7 +34,7 @@ func spanOf(r Rule, byClock int64) (length, index int64) {
 }
 
 // begins returns when a period begins.
-func beginsAt(r Rule, index int64) int64 {
+func beginsAt(r policy.Rule, index int64) int64 {
 	length, _ := spanOf(r, 0)
 	at := index * length
 	for _, i := spanOf(r, at); i < index; _, i = spanOf(r, at) {
@@ -85,7 +86,7 @@ func (l *ledger) touch(c charge, now int64) {
 // period that it counts in by now.
 func (l *ledger) expired(now int64, changed bool) {
 	l.touched, l.pacedIn = nil, -1
-	if l.rule.Algorithm != Calendar {
+	if l.rule.Algorithm != policy.Calendar {
 		return
 	}
 	l.charges = slices.DeleteFunc(l.charges, func(c charge) bool {

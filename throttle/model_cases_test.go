@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"context"
+	"github.com/headway-go/headway/throttle/policy"
 	"math/big"
 	"strconv"
 	"testing"
@@ -10,7 +11,7 @@ import (
 
 // under is a limiter with another policy over the same state and clock: what a
 // process is that was started after the limits had changed.
-func (b *bench) under(rules ...Rule) *bench {
+func (b *bench) under(rules ...policy.Rule) *bench {
 	b.t.Helper()
 	cfg := b.cfg
 	if cfg.StartTolerance == 0 {
@@ -59,21 +60,21 @@ const hour = time.Hour
 // These are histories that once went wrong, or nearly did.
 func TestCases(t *testing.T) {
 	t.Parallel()
-	bucket := func(limit int64, per time.Duration, burst int64) Rule {
-		return Rule{Name: "r", Algorithm: TokenBucket, Limit: limit, Per: per, Burst: burst}
+	bucket := func(limit int64, per time.Duration, burst int64) policy.Rule {
+		return policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: limit, Per: per, Burst: burst}
 	}
-	sliding := func(limit int64, per time.Duration) Rule {
-		return Rule{Name: "r", Algorithm: SlidingWindow, Limit: limit, Per: per}
+	sliding := func(limit int64, per time.Duration) policy.Rule {
+		return policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: limit, Per: per}
 	}
-	fixed := func(limit int64, per time.Duration) Rule {
-		return Rule{Name: "r", Algorithm: FixedWindow, Limit: limit, Per: per}
+	fixed := func(limit int64, per time.Duration) policy.Rule {
+		return policy.Rule{Name: "r", Algorithm: policy.FixedWindow, Limit: limit, Per: per}
 	}
 	tests := map[string]struct {
-		rules []Rule
+		rules []policy.Rule
 		run   func(b *bench)
 	}{
 		"a bucket that is charged after its clock stepped back keeps its key long enough": {
-			[]Rule{bucket(1, 10*sec, 1)}, func(b *bench) {
+			[]policy.Rule{bucket(1, 10*sec, 1)}, func(b *bench) {
 				b.decide(Request{Scope: "p/x"})
 				b.at(-30e6)
 				d := b.decide(Request{Scope: "p/x", MaxDelay: time.Minute})
@@ -86,9 +87,9 @@ func TestCases(t *testing.T) {
 			},
 		},
 		"giving back under a rule that was suspended meanwhile": {
-			[]Rule{bucket(5, sec, 5), {Name: "s", Algorithm: SlidingWindow, Limit: 3, Per: sec}}, func(b *bench) {
+			[]policy.Rule{bucket(5, sec, 5), {Name: "s", Algorithm: policy.SlidingWindow, Limit: 3, Per: sec}}, func(b *bench) {
 				d := b.decide(Request{Scope: "p/x", Cost: 2})
-				now := b.under(bucket(0, sec, 5), Rule{Name: "s", Algorithm: SlidingWindow, Limit: 3, Per: sec})
+				now := b.under(bucket(0, sec, 5), policy.Rule{Name: "s", Algorithm: policy.SlidingWindow, Limit: 3, Per: sec})
 				now.giveBack(d.Grant)
 				if left := b.decide(Request{Scope: "p/x"}).Rules[1].Remaining; left != 2 {
 					b.t.Errorf("window has %d left, want 2", left)
@@ -96,14 +97,14 @@ func TestCases(t *testing.T) {
 			},
 		},
 		"giving back at more than a unit a microsecond": {
-			[]Rule{bucket(1_000_000_000, sec, 1_000_000)}, func(b *bench) {
+			[]policy.Rule{bucket(1_000_000_000, sec, 1_000_000)}, func(b *bench) {
 				b.decide(Request{Scope: "p/x"})
 				d := b.decide(Request{Scope: "p/x"})
 				b.giveBack(d.Grant)
 			},
 		},
 		"a start far ahead under a rate that divides nothing": {
-			[]Rule{bucket(999_999_999_989, sec, 4_000_000_000), {Name: "slow", Algorithm: TokenBucket, Limit: 1, Per: time.Minute}}, func(b *bench) {
+			[]policy.Rule{bucket(999_999_999_989, sec, 4_000_000_000), {Name: "slow", Algorithm: policy.TokenBucket, Limit: 1, Per: time.Minute}}, func(b *bench) {
 				b.decide(Request{Scope: "p/x"})
 				if d := b.decide(Request{Scope: "p/x", MaxDelay: time.Minute}); !d.Allowed || d.Wait != time.Minute {
 					b.t.Errorf("got %+v", d)
@@ -111,7 +112,7 @@ func TestCases(t *testing.T) {
 			},
 		},
 		"no wait ends where a lowered limit is below the cost": {
-			[]Rule{bucket(5, sec, 5), {Name: "s", Algorithm: SlidingWindow, Limit: 5, Per: sec}, {Name: "f", Algorithm: FixedWindow, Limit: 5, Per: sec}}, func(b *bench) {
+			[]policy.Rule{bucket(5, sec, 5), {Name: "s", Algorithm: policy.SlidingWindow, Limit: 5, Per: sec}, {Name: "f", Algorithm: policy.FixedWindow, Limit: 5, Per: sec}}, func(b *bench) {
 				for _, ahead := range []time.Duration{0, time.Minute} {
 					for range 3 {
 						if d := b.raw(6, ahead); d.Allowed || d.RetryAfter != Never {
@@ -123,23 +124,23 @@ func TestCases(t *testing.T) {
 			},
 		},
 		"a full concurrency rule does not hide a longer wait": {
-			[]Rule{{Name: "c", Algorithm: Concurrency, Limit: 1}, {Name: "s", Algorithm: SlidingWindow, Limit: 1, Per: hour}}, func(b *bench) {
+			[]policy.Rule{{Name: "c", Algorithm: policy.Concurrency, Limit: 1}, {Name: "s", Algorithm: policy.SlidingWindow, Limit: 1, Per: hour}}, func(b *bench) {
 				b.decide(Request{Scope: "p/x"})
 				if d := b.decide(Request{Scope: "p/x"}); d.RetryAfter != hour || d.Binding != 1 {
 					b.t.Errorf("got %+v, want an hour for rule 1", d)
 				}
-				if d := b.under(Rule{Name: "c", Algorithm: Concurrency, Limit: 1}, sliding(1, hour), Rule{Name: "z", Algorithm: FixedWindow, Limit: 0, Per: hour}).decide(Request{Scope: "p/x"}); d.RetryAfter != Never || d.Binding != 2 {
+				if d := b.under(policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 1}, sliding(1, hour), policy.Rule{Name: "z", Algorithm: policy.FixedWindow, Limit: 0, Per: hour}).decide(Request{Scope: "p/x"}); d.RetryAfter != Never || d.Binding != 2 {
 					b.t.Errorf("got %+v, want no end, for the suspended rule", d)
 				}
 			},
 		},
 		"a place is free when as many leases have ended as the limit was lowered by": {
-			[]Rule{{Name: "c", Algorithm: Concurrency, Limit: 3}}, func(b *bench) {
+			[]policy.Rule{{Name: "c", Algorithm: policy.Concurrency, Limit: 3}}, func(b *bench) {
 				for i := range int64(3) {
 					b.at(i * 1e6)
 					b.decide(Request{Scope: "p/x"})
 				}
-				low := b.under(Rule{Name: "c", Algorithm: Concurrency, Limit: 1})
+				low := b.under(policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 1})
 				d := low.decide(Request{Scope: "p/x"})
 				if d.RetryAfter != 30*sec {
 					b.t.Errorf("wait %v, want until the last of three ends, 30s", d.RetryAfter)
@@ -151,7 +152,7 @@ func TestCases(t *testing.T) {
 			},
 		},
 		"a longer window keeps what is still known, once it was asked": {
-			[]Rule{sliding(3, sec)}, func(b *bench) {
+			[]policy.Rule{sliding(3, sec)}, func(b *bench) {
 				b.decide(Request{Scope: "p/x", Cost: 3})
 				long := b.under(sliding(3, hour))
 				if d := long.decide(Request{Scope: "p/x"}); d.Allowed || d.RetryAfter != hour {
@@ -163,7 +164,7 @@ func TestCases(t *testing.T) {
 			},
 		},
 		"a start ahead does not hold back what starts before it": {
-			[]Rule{sliding(3, sec), {Name: "slow", Algorithm: TokenBucket, Limit: 2, Per: sec}}, func(b *bench) {
+			[]policy.Rule{sliding(3, sec), {Name: "slow", Algorithm: policy.TokenBucket, Limit: 2, Per: sec}}, func(b *bench) {
 				shared := b.under(sliding(3, sec))
 				b.decide(Request{Scope: "p/x"})
 				b.at(100e3)
@@ -180,7 +181,7 @@ func TestCases(t *testing.T) {
 			},
 		},
 		"a start ahead does not close the window before it": {
-			[]Rule{fixed(3, sec), {Name: "slow", Algorithm: TokenBucket, Limit: 2, Per: sec}}, func(b *bench) {
+			[]policy.Rule{fixed(3, sec), {Name: "slow", Algorithm: policy.TokenBucket, Limit: 2, Per: sec}}, func(b *bench) {
 				shared := b.under(fixed(3, sec))
 				b.at(900e3)
 				b.decide(Request{Scope: "p/x"})
@@ -205,7 +206,7 @@ func TestCases(t *testing.T) {
 			},
 		},
 		"five numbers of a grant ahead": {
-			[]Rule{bucket(1, sec, 1)}, func(b *bench) {
+			[]policy.Rule{bucket(1, sec, 1)}, func(b *bench) {
 				b.decide(Request{Scope: "p/x"})
 				d := b.decide(Request{Scope: "p/x", MaxDelay: sec})
 				if five := d.Tuple(); !d.Allowed || five[0] != 0 || five[3] != -1 {
@@ -214,7 +215,7 @@ func TestCases(t *testing.T) {
 			},
 		},
 		"five numbers of an attempt that was given back": {
-			[]Rule{bucket(5, sec, 5)}, func(b *bench) {
+			[]policy.Rule{bucket(5, sec, 5)}, func(b *bench) {
 				d := b.decide(Request{Scope: "p/x", ID: "a"})
 				b.giveBack(d.Grant)
 				d = b.decide(Request{Scope: "p/x", ID: "a"})
@@ -236,11 +237,11 @@ func TestCases(t *testing.T) {
 // and whoever then comes back when told to is let in.
 func TestAlgorithmChanged(t *testing.T) {
 	t.Parallel()
-	rules := map[string]Rule{
-		"bucket":   {Name: "r", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 5},
-		"sliding":  {Name: "r", Algorithm: SlidingWindow, Limit: 5, Per: hour},
-		"fixed":    {Name: "r", Algorithm: FixedWindow, Limit: 5, Per: hour},
-		"calendar": {Name: "r", Algorithm: Calendar, Limit: 5, Resets: "0 * * * *", Timezone: "Asia/Kathmandu", Rollover: 5},
+	rules := map[string]policy.Rule{
+		"bucket":   {Name: "r", Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 5},
+		"sliding":  {Name: "r", Algorithm: policy.SlidingWindow, Limit: 5, Per: hour},
+		"fixed":    {Name: "r", Algorithm: policy.FixedWindow, Limit: 5, Per: hour},
+		"calendar": {Name: "r", Algorithm: policy.Calendar, Limit: 5, Resets: "0 * * * *", Timezone: "Asia/Kathmandu", Rollover: 5},
 	}
 	for from, before := range rules {
 		for to, after := range rules {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // plants are faults that somebody might make, each a change in the scripts' text.
@@ -141,7 +142,7 @@ type plantedFault struct{ what, in, from, to string }
 // history draws a history that has much of what the fault is in.
 func (f plantedFault) history(in flavour, seed uint64) *randomHistory {
 	kind, _, _ := strings.Cut(f.what, ":")
-	in.only = map[string]Algorithm{"sliding": SlidingWindow, "fixed": FixedWindow, "concurrency": Concurrency, "calendar": Calendar}[kind]
+	in.only = map[string]policy.Algorithm{"sliding": policy.SlidingWindow, "fixed": policy.FixedWindow, "concurrency": policy.Concurrency, "calendar": policy.Calendar}[kind]
 	return in.history(seed, 100)
 }
 

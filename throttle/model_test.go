@@ -3,6 +3,7 @@ package throttle
 import (
 	"cmp"
 	"fmt"
+	"github.com/headway-go/headway/throttle/policy"
 	"math"
 	"slices"
 )
@@ -30,7 +31,7 @@ type charge struct {
 
 // ledger is what one rule has let start and must remember.
 type ledger struct {
-	rule    Rule
+	rule    policy.Rule
 	charges []charge
 
 	// Token bucket: what had been refilled up to the decision of the last grant.
@@ -71,7 +72,7 @@ const parts = 60_000_000
 
 func (l *ledger) per() int64 {
 	slack := l.rule.Margin.Microseconds()
-	if l.rule.Algorithm != SlidingWindow {
+	if l.rule.Algorithm != policy.SlidingWindow {
 		slack = 0
 	}
 	return l.rule.Per.Microseconds() + slack
@@ -106,10 +107,10 @@ func (l *ledger) byRefill() []charge {
 func (l *ledger) stepBack(us, now int64) {
 	l.back += us
 	known := int64(60e6)
-	if l.rule.Algorithm == FixedWindow {
+	if l.rule.Algorithm == policy.FixedWindow {
 		known = l.rule.Per.Microseconds()
 	}
-	lost := l.rule.Algorithm == Calendar && l.latest > now+120e6
+	lost := l.rule.Algorithm == policy.Calendar && l.latest > now+120e6
 	if lost {
 		l.latest = now
 	}
@@ -121,7 +122,7 @@ func (l *ledger) stepBack(us, now int64) {
 // look is a decision at u by the clock now: what need not be remembered any more
 // is forgotten, and if the rule has changed, what was spent is kept as the
 // algorithms' pages say.
-func (l *ledger) look(rule Rule, u, now int64) {
+func (l *ledger) look(rule policy.Rule, u, now int64) {
 	l.forget(u)
 	loose := l.loose
 	l.whole, l.loose = nil, false
@@ -135,17 +136,17 @@ func (l *ledger) look(rule Rule, u, now int64) {
 	l.rule, l.changed = rule, true
 	l.inexact = true // a key may outlast what the old rule meant, by a second
 	switch {
-	case u != now && (rule.Algorithm != before.rule.Algorithm || rule.Algorithm == TokenBucket):
+	case u != now && (rule.Algorithm != before.rule.Algorithm || rule.Algorithm == policy.TokenBucket):
 		// Where the clock has stepped back, a bucket drains at its own rate up to
 		// where the clock had been, and fixed windows come again.
 		l.charges = nil
 	case rule.Algorithm != before.rule.Algorithm:
 		l.carry(before, u, now)
-	case rule.Algorithm == TokenBucket:
+	case rule.Algorithm == policy.TokenBucket:
 		l.clip()
-	case rule.Algorithm == FixedWindow && rule.Per != before.rule.Per:
+	case rule.Algorithm == policy.FixedWindow && rule.Per != before.rule.Per:
 		l.charges = nil
-	case rule.Algorithm == Calendar && (rule.Resets != before.rule.Resets || rule.Timezone != before.rule.Timezone):
+	case rule.Algorithm == policy.Calendar && (rule.Resets != before.rule.Resets || rule.Timezone != before.rule.Timezone):
 		before.onlyLatest()
 		l.charges, l.touched = before.charges, nil
 		if u != now {
@@ -167,14 +168,14 @@ func (l *ledger) onlyLatest() {
 }
 
 func (l *ledger) forget(u int64) {
-	if l.rule.Algorithm == TokenBucket && l.until <= u {
+	if l.rule.Algorithm == policy.TokenBucket && l.until <= u {
 		l.charges = nil
 	}
 	l.charges = slices.DeleteFunc(l.charges, func(c charge) bool {
 		switch l.rule.Algorithm {
-		case TokenBucket:
+		case policy.TokenBucket:
 			return false
-		case Concurrency:
+		case policy.Concurrency:
 			return c.ends <= u
 		}
 		return c.until <= u
@@ -186,12 +187,12 @@ func (l *ledger) forget(u int64) {
 func (l *ledger) held(u, now int64) []charge {
 	per := l.rule.Per.Microseconds()
 	switch l.rule.Algorithm {
-	case TokenBucket:
+	case policy.TokenBucket:
 		if units := l.owed(u) / parts; units > 0 {
 			return []charge{{id: carried, units: units, start: l.last, byClock: l.last - u + now, pass: l.pass}}
 		}
 		return nil
-	case FixedWindow:
+	case policy.FixedWindow:
 		here := slices.DeleteFunc(slices.Clone(l.charges), func(c charge) bool { return c.pass != l.pass })
 		windows := make([]int64, len(here))
 		for i, c := range here {
@@ -201,7 +202,7 @@ func (l *ledger) held(u, now int64) []charge {
 		windows = slices.Compact(windows)
 		oldest := windows[max(0, len(windows)-2):]
 		return slices.DeleteFunc(here, func(c charge) bool { return c.byClock/per < oldest[0] })
-	case Calendar:
+	case policy.Calendar:
 		_, here := spanOf(l.rule, now)
 		return slices.DeleteFunc(slices.Clone(l.charges), func(c charge) bool {
 			_, i := spanOf(l.rule, c.byClock)
@@ -215,7 +216,7 @@ func (l *ledger) held(u, now int64) []charge {
 func (l *ledger) carry(before ledger, u, now int64) {
 	l.charges = before.held(u, now)
 	l.refilled, l.last, l.until, l.inexact, l.touched = 0, u, math.MaxInt64, true, nil
-	if l.rule.Algorithm == TokenBucket && len(l.charges) > 0 {
+	if l.rule.Algorithm == policy.TokenBucket && len(l.charges) > 0 {
 		l.last = 0 // a bucket knows of no decision since the last start that it took over
 		for _, c := range l.charges {
 			l.last = max(l.last, min(c.start, u))
@@ -224,14 +225,14 @@ func (l *ledger) carry(before ledger, u, now int64) {
 	for i := range l.charges {
 		c := &l.charges[i]
 		switch {
-		case l.rule.Algorithm != SlidingWindow && c.start > u:
+		case l.rule.Algorithm != policy.SlidingWindow && c.start > u:
 			c.start, c.byClock = u, now // spent by now, wherever it starts
-		case l.rule.Algorithm == SlidingWindow && before.rule.Algorithm == TokenBucket:
+		case l.rule.Algorithm == policy.SlidingWindow && before.rule.Algorithm == policy.TokenBucket:
 			c.start += 1_000_000 // a bucket does not know its starts: they are not later than this
 			c.byClock += 1_000_000
 		}
 		c.pass, c.until = l.pass, l.lasts(c.start, u, now)
-		if l.rule.Algorithm == TokenBucket {
+		if l.rule.Algorithm == policy.TokenBucket {
 			c.refill = l.refill(c.start)
 		}
 	}
@@ -243,7 +244,7 @@ func (l *ledger) carry(before ledger, u, now int64) {
 // clip lets go what a bucket that was changed holds beyond full, but for what may have been
 // granted ahead.
 func (l *ledger) clip() {
-	if l.rule.Algorithm != TokenBucket || l.rule.Limit == 0 {
+	if l.rule.Algorithm != policy.TokenBucket || l.rule.Limit == 0 {
 		return
 	}
 	most := l.rule.Capacity() + 60_000_000*l.rate()/parts
@@ -262,12 +263,12 @@ func (l *ledger) unclip() {
 
 // lasts returns up to when a start must be remembered.
 func (l *ledger) lasts(start, u, now int64) int64 {
-	if l.rule.Algorithm == FixedWindow {
+	if l.rule.Algorithm == policy.FixedWindow {
 		per := l.rule.Per.Microseconds()
 		byClock := start - u + now
 		return start + per - byClock%per
 	}
-	if l.rule.Algorithm == Calendar {
+	if l.rule.Algorithm == policy.Calendar {
 		length, index := spanOf(l.rule, start-u+now)
 		if l.rule.Rollover > 0 {
 			return never // what rolls over from one to the next follows from the first
@@ -285,7 +286,7 @@ func (l *ledger) seen(u, now int64) {
 		l.trim(l.rule, u)
 	}
 	for i := range l.charges {
-		if l.rule.Algorithm == SlidingWindow && u == now {
+		if l.rule.Algorithm == policy.SlidingWindow && u == now {
 			l.charges[i].until = max(l.charges[i].until, l.charges[i].start+l.per())
 		}
 	}
@@ -297,7 +298,7 @@ func (l *ledger) seen(u, now int64) {
 // keep is a grant: everything is written anew, for as long as the rule needs it.
 func (l *ledger) keep(u int64) {
 	for i := range l.charges {
-		if l.rule.Algorithm == SlidingWindow {
+		if l.rule.Algorithm == policy.SlidingWindow {
 			l.charges[i].until = l.charges[i].start + l.per()
 		}
 	}
@@ -305,7 +306,7 @@ func (l *ledger) keep(u int64) {
 }
 
 func (l *ledger) owedUntil(u int64) int64 {
-	if l.rule.Algorithm != TokenBucket || l.rule.Limit == 0 {
+	if l.rule.Algorithm != policy.TokenBucket || l.rule.Limit == 0 {
 		return u
 	}
 	return u + l.owed(u)/l.rate()
@@ -315,7 +316,7 @@ func (l *ledger) owedUntil(u int64) int64 {
 func (l *ledger) take(c charge, u, now int64) string {
 	c.until = l.lasts(c.start, u, now)
 	c.ends = c.start + l.rule.Lease.Microseconds()
-	if l.rule.Algorithm == TokenBucket {
+	if l.rule.Algorithm == policy.TokenBucket {
 		at := max(u, l.last+1) // no two decisions are at one moment
 		l.refilled, l.last = l.refill(at), at
 		c.refill = l.refill(c.start)
@@ -325,17 +326,17 @@ func (l *ledger) take(c charge, u, now int64) string {
 	l.latest = max(l.latest, c.byClock)
 	var fault string
 	switch l.rule.Algorithm {
-	case TokenBucket:
+	case policy.TokenBucket:
 		fault = l.bucketFault(c)
-	case SlidingWindow:
+	case policy.SlidingWindow:
 		fault = l.slidingFault(c)
-	case FixedWindow:
+	case policy.FixedWindow:
 		fault = l.fixedFault(c)
-	case Calendar:
+	case policy.Calendar:
 		fault = l.calendarFault(c, u, now)
 		l.touch(c, now)
 		l.pace(c, now)
-	case Concurrency:
+	case policy.Concurrency:
 		if n := l.runs(u); n > l.rule.Limit {
 			fault = fmt.Sprintf("%d runs at once", n)
 		}
@@ -427,11 +428,11 @@ func (l *ledger) runs(u int64) int64 {
 // drop takes a grant back, at a moment by the scripts' clock.
 func (l *ledger) drop(id string, now int64) {
 	had := len(l.charges)
-	if l.rule.Algorithm == Calendar {
+	if l.rule.Algorithm == policy.Calendar {
 		l.dropLate(id, now)
 	}
 	l.charges = slices.DeleteFunc(l.charges, func(c charge) bool { return c.id == id })
-	if had > len(l.charges) && (l.rule.Algorithm == TokenBucket || l.rule.Spread || l.changed) {
+	if had > len(l.charges) && (l.rule.Algorithm == policy.TokenBucket || l.rule.Spread || l.changed) {
 		// A bucket may hold less than the units not taken would leave, and a
 		// window that was shorter for a while finds nothing to give back.
 		l.inexact = true
@@ -439,15 +440,15 @@ func (l *ledger) drop(id string, now int64) {
 }
 
 // trim: giving back, too, writes what the rule as it is now needs, and no more.
-func (l *ledger) trim(rule Rule, u int64) {
+func (l *ledger) trim(rule policy.Rule, u int64) {
 	now := *l
 	now.rule = rule
 	for i, c := range l.charges {
-		if rule.Algorithm == SlidingWindow {
+		if rule.Algorithm == policy.SlidingWindow {
 			l.charges[i].until = min(c.until, c.start+now.per())
 		}
 	}
-	if rule.Algorithm == TokenBucket && rule.Limit > 0 {
+	if rule.Algorithm == policy.TokenBucket && rule.Limit > 0 {
 		l.until = min(l.until, now.owedUntil(u))
 	}
 }
@@ -457,7 +458,7 @@ const carried = "carried"
 
 // exact says whether the rule must answer as the definition does.
 func (l *ledger) exact(u int64) bool {
-	if l.inexact || l.rule.Margin > 0 && l.rule.Algorithm != SlidingWindow {
+	if l.inexact || l.rule.Margin > 0 && l.rule.Algorithm != policy.SlidingWindow {
 		return false
 	}
 	for _, c := range l.charges {
@@ -465,7 +466,7 @@ func (l *ledger) exact(u int64) bool {
 			return false
 		}
 	}
-	return l.rule.Algorithm != SlidingWindow || grain(l.rule.Limit, l.per()) == 1
+	return l.rule.Algorithm != policy.SlidingWindow || grain(l.rule.Limit, l.per()) == 1
 }
 
 // left returns the most units that may start at u.
@@ -475,7 +476,7 @@ func (l *ledger) left(u, now int64) int64 {
 	}
 	spent := int64(0)
 	switch l.rule.Algorithm {
-	case TokenBucket:
+	case policy.TokenBucket:
 		// What is left of the fullest interval around u.
 		spent = math.MinInt64
 		here := charge{refill: l.refill(u)}
@@ -490,15 +491,15 @@ func (l *ledger) left(u, now int64) int64 {
 			}
 		}
 		spent = (spent + parts - 1) / parts
-	case SlidingWindow:
+	case policy.SlidingWindow:
 		for _, from := range append(slices.Clone(l.charges), charge{start: u}) {
 			if from.start <= u && u-from.start < l.per() {
 				spent = max(spent, l.inWindowFrom(from.start))
 			}
 		}
-	case FixedWindow:
+	case policy.FixedWindow:
 		spent = l.inWindow(now, l.pass)
-	case Calendar:
+	case policy.Calendar:
 		_, index := spanOf(l.rule, now)
 		spent = l.inPeriod(index, l.pass)
 		if l.exactly(u, now) {
@@ -506,7 +507,7 @@ func (l *ledger) left(u, now int64) int64 {
 		} else {
 			spent -= l.rule.Rollover
 		}
-	case Concurrency:
+	case policy.Concurrency:
 		spent = l.runs(u)
 	}
 	return max(0, l.rule.Capacity()-spent)
@@ -518,16 +519,16 @@ const never = math.MaxInt64
 // against the definition, when exact.
 func (l *ledger) earliest(cost, u, now int64) int64 {
 	switch {
-	case l.rule.Limit == 0 || l.rule.Algorithm != Concurrency && cost > l.rule.Capacity():
+	case l.rule.Limit == 0 || l.rule.Algorithm != policy.Concurrency && cost > l.rule.Capacity():
 		return never
-	case l.rule.Algorithm == TokenBucket:
+	case l.rule.Algorithm == policy.TokenBucket:
 		if over := l.owed(u) + (cost-l.rule.Capacity())*parts; over > 0 {
 			return u + (over+l.rate()-1)/l.rate()
 		}
 		return u
-	case l.rule.Algorithm == Calendar:
+	case l.rule.Algorithm == policy.Calendar:
 		return l.opens(cost, u, now)
-	case l.rule.Algorithm == FixedWindow:
+	case l.rule.Algorithm == policy.FixedWindow:
 		if l.inWindow(now, l.pass)+cost > l.rule.Limit {
 			per := l.rule.Per.Microseconds()
 			return u + per - now%per
@@ -537,7 +538,7 @@ func (l *ledger) earliest(cost, u, now int64) int64 {
 	// What was spent leaves at certain moments only.
 	moments := []int64{u}
 	for _, c := range l.charges {
-		if l.rule.Algorithm == Concurrency {
+		if l.rule.Algorithm == policy.Concurrency {
 			moments = append(moments, c.ends)
 		} else {
 			moments = append(moments, c.start+l.per())
@@ -554,7 +555,7 @@ func (l *ledger) earliest(cost, u, now int64) int64 {
 
 // fits tries a start at t out.
 func (l *ledger) fits(cost, t int64) bool {
-	if l.rule.Algorithm == Concurrency {
+	if l.rule.Algorithm == policy.Concurrency {
 		return l.runs(t) < l.rule.Limit
 	}
 	trial := ledger{rule: l.rule, charges: append(slices.Clone(l.charges), charge{start: t, units: cost})}

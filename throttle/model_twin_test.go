@@ -6,6 +6,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // A twin of each rule's key stands beside it: only what is never given back is
@@ -60,14 +61,14 @@ func (w *world) compare(p *compiledScope) {
 				w.crowd = 0
 			}
 			rule := p.bounds[i].Rule
-			if r.Algorithm == Concurrency || rule.Rollover > 0 { // the twin has nothing to roll over where it has no state
+			if r.Algorithm == policy.Concurrency || rule.Rollover > 0 { // the twin has nothing to roll over where it has no state
 				continue
 			}
 			same := r.Remaining == t.Remaining && r.RetryAfter == t.RetryAfter && r.ResetAfter == t.ResetAfter
 			less := r.Remaining <= t.Remaining && r.RetryAfter >= t.RetryAfter && r.ResetAfter >= t.ResetAfter
-			exact := r.Algorithm == SlidingWindow || r.Algorithm == FixedWindow && !w.wide ||
-				r.Algorithm == Calendar && !rule.Spread ||
-				r.Algorithm == TokenBucket && !w.late && w.crowd == 0 && p.bounds[i].Rule.Margin == 0
+			exact := r.Algorithm == policy.SlidingWindow || r.Algorithm == policy.FixedWindow && !w.wide ||
+				r.Algorithm == policy.Calendar && !rule.Spread ||
+				r.Algorithm == policy.TokenBucket && !w.late && w.crowd == 0 && p.bounds[i].Rule.Margin == 0
 			if exact && !same || !less {
 				fail("%s after giving all back:\n%+v\nits twin:\n%+v", p.keys[i], r, t)
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // world runs one history on a server and holds every answer, and what is left in
@@ -75,7 +76,7 @@ func newWorld(rdb redis.UniversalClient, prefix string, h *randomHistory) *world
 		disturbed: map[string]bool{}, expires: map[string]int64{}, synced: map[string]time.Duration{}, stored: map[string]string{},
 	}
 	for _, limits := range h.versions {
-		policy, err := NewPolicy(UnmatchedDeny, limits)
+		policy, err := policy.New(policy.UnmatchedDeny, limits)
 		must(err)
 		l, err := New(rdb, policy, Config{Prefix: prefix, StartTolerance: -1, Unbatched: true})
 		must(err)
@@ -266,7 +267,7 @@ func (w *world) decide(o op) {
 	p := w.plan(o.Scope)
 	cost := o.Cost
 	for _, b := range p.bounds {
-		if b.Rule.Algorithm != Concurrency && b.Rule.Limit > 0 {
+		if b.Rule.Algorithm != policy.Concurrency && b.Rule.Limit > 0 {
 			cost = min(cost, b.Rule.Capacity())
 		}
 	}
@@ -326,19 +327,19 @@ func (w *world) delay(p *compiledScope) int64 {
 		r := b.Rule
 		one, per := w.back, (r.Per + r.Margin).Microseconds()
 		switch r.Algorithm {
-		case TokenBucket: // as long as it takes to drain what is full, and to fill: that long a step is waited for
+		case policy.TokenBucket: // as long as it takes to drain what is full, and to fill: that long a step is waited for
 			fills := r.Burst * per / max(r.Limit, 1)
 			one = fills + min(max(fills, 1e6), 10e6)
-		case SlidingWindow:
+		case policy.SlidingWindow:
 			one = per + per/100 + 1e6
-		case FixedWindow:
+		case policy.FixedWindow:
 			one = 2 * per
 			aligned += per // what is left of one that it had been in
-		case Calendar:
+		case policy.Calendar:
 			length, _ := spanOf(r, w.now)
 			one = 2*MaxDelayLimit.Microseconds() + length
 			aligned += 2 * length
-		case Concurrency:
+		case policy.Concurrency:
 		}
 		most = max(most, min(w.back, one))
 	}
@@ -346,7 +347,7 @@ func (w *world) delay(p *compiledScope) int64 {
 }
 
 func units(p *compiledScope, i int, cost int64) int64 {
-	if p.bounds[i].Rule.Algorithm == Concurrency {
+	if p.bounds[i].Rule.Algorithm == policy.Concurrency {
 		return 1
 	}
 	return cost
@@ -375,14 +376,14 @@ func (w *world) allowed(o op, p *compiledScope, req Request, d Decision, attempt
 		}
 		l := w.ledgers[key]
 		c := charge{id: d.Grant.id, units: units(p, i, req.Cost), start: w.u() + d.Wait.Microseconds(), byClock: w.now + d.Wait.Microseconds(), pass: l.pass}
-		if _, late := o.late(); req.late.leeway > 0 && (l.rule.Algorithm == SlidingWindow || l.rule.Algorithm == TokenBucket) {
+		if _, late := o.late(); req.late.leeway > 0 && (l.rule.Algorithm == policy.SlidingWindow || l.rule.Algorithm == policy.TokenBucket) {
 			c.start, c.byClock, l.inexact = c.start+late.Microseconds(), c.byClock+late.Microseconds(), true
 		}
 		if broken := l.take(c, w.u(), w.now); broken != "" {
 			fail("%s: %s", key, broken)
 		}
 		per := max(l.rule.Per.Microseconds(), 1)
-		w.wide = w.wide || l.rule.Algorithm == FixedWindow && c.byClock/per > w.now/per+1
+		w.wide = w.wide || l.rule.Algorithm == policy.FixedWindow && c.byClock/per > w.now/per+1
 		w.left(key, l, d.Rules[i].Remaining)
 		// Decisions at one moment are a µs apart, and so may be healed by it.
 		w.disturbed[key] = w.back > 0
@@ -408,7 +409,7 @@ func (w *world) left(key string, l *ledger, got int64) {
 // exact says whether a rule must answer as the definition does. Where the clock
 // has stepped back it may be more careful, by the step.
 func (w *world) exact(l *ledger) bool {
-	return w.back == 0 && l.exact(w.u()) && (!w.wide || l.rule.Algorithm != FixedWindow)
+	return w.back == 0 && l.exact(w.u()) && (!w.wide || l.rule.Algorithm != policy.FixedWindow)
 }
 
 func (w *world) denied(p *compiledScope, req Request, d Decision, attempt string, after map[string]string) {
@@ -454,7 +455,7 @@ func leased(p *compiledScope) bool { return len(p.leases) > 0 }
 // hoping says that a wait may be longer than it is told: until a lease is not renewed,
 // or until it is known what a period leaves over.
 func hoping(p *compiledScope) bool {
-	return leased(p) || slices.ContainsFunc(p.bounds, func(b MatchedRule) bool { return b.Rule.Rollover > 0 })
+	return leased(p) || slices.ContainsFunc(p.bounds, func(b policy.MatchedRule) bool { return b.Rule.Rollover > 0 })
 }
 
 func equalKeys(a, b map[string]string, keys []string) bool {
@@ -482,7 +483,7 @@ func (w *world) ttls(p *compiledScope, d Decision, stalled time.Duration) {
 			w.remembers(key, rule, lasts, stalled)
 			continue
 		}
-		if len(w.limiters) == 1 && w.back == 0 && r.Algorithm != Concurrency && lasts > r.ResetAfter+62*time.Second+stalled {
+		if len(w.limiters) == 1 && w.back == 0 && r.Algorithm != policy.Concurrency && lasts > r.ResetAfter+62*time.Second+stalled {
 			fail("%s lasts %v and means something for %v only", key, lasts, r.ResetAfter)
 		}
 		if len(w.limiters) == 1 && w.back == 0 && lasts > r.ResetAfter+time.Minute+w.longest() {
@@ -492,7 +493,7 @@ func (w *world) ttls(p *compiledScope, d Decision, stalled time.Duration) {
 }
 
 // remembers: where units roll over, a state outlasts the two periods after its own.
-func (w *world) remembers(key string, rule Rule, lasts, stalled time.Duration) {
+func (w *world) remembers(key string, rule policy.Rule, lasts, stalled time.Duration) {
 	latest := int64(-1)
 	for i := range w.ledgers[key].touched {
 		latest = max(latest, i)
@@ -510,7 +511,7 @@ func (w *world) remembers(key string, rule Rule, lasts, stalled time.Duration) {
 func (w *world) longest() time.Duration {
 	var longest time.Duration
 	for _, l := range w.ledgers {
-		if l.rule.Algorithm == Calendar {
+		if l.rule.Algorithm == policy.Calendar {
 			length, _ := spanOf(l.rule, w.now)
 			longest = max(longest, us(4*length))
 		}
@@ -554,8 +555,8 @@ func (w *world) answers(o op, p *compiledScope, cost int64, d Decision) {
 	if r.ResetAfter != Never && rule.Limit > 0 && (got[4].Rules[i].Remaining != rule.Capacity() || r.ResetAfter > 0 && got[5].Rules[i].Remaining == rule.Capacity() && rule.Margin == 0) {
 		fail("%s resets in %v: %d left then, %d a microsecond before", p.keys[i], r.ResetAfter, got[4].Rules[i].Remaining, got[5].Rules[i].Remaining)
 	}
-	aligned := rule.Algorithm == FixedWindow || rule.Algorithm == Calendar
-	if rule.Algorithm == Concurrency || aligned && rule.Margin > 0 || w.back > 0 {
+	aligned := rule.Algorithm == policy.FixedWindow || rule.Algorithm == policy.Calendar
+	if rule.Algorithm == policy.Concurrency || aligned && rule.Margin > 0 || w.back > 0 {
 		return // costs do not count, the end of a window admits nothing, or a look heals
 	}
 	if r.Remaining > 0 && got[6].Rules[i].Limited || r.Remaining < rule.Capacity() && !got[7].Rules[i].Limited {
@@ -565,12 +566,12 @@ func (w *world) answers(o op, p *compiledScope, cost int64, d Decision) {
 
 // beyond says that a wait ends later than a calendar on the path is known: it may be longer.
 func (w *world) beyond(p *compiledScope, wait time.Duration) bool {
-	return slices.ContainsFunc(p.bounds, func(b MatchedRule) bool {
-		if b.Rule.Algorithm != Calendar {
+	return slices.ContainsFunc(p.bounds, func(b policy.MatchedRule) bool {
+		if b.Rule.Algorithm != policy.Calendar {
 			return false
 		}
 		_, here := spanOf(b.Rule, w.now)
-		_, then := spanOf(b.Rule, w.now + wait.Microseconds())
+		_, then := spanOf(b.Rule, w.now+wait.Microseconds())
 		return then > here+1
 	})
 }
@@ -582,7 +583,7 @@ func (w *world) again(g *granted) {
 	sent := time.Now()
 	l := w.limiters[w.version]
 	d, err := l.Decide(ctx, Request{Scope: g.d.Grant.scope, Cost: g.d.Grant.cost.each, ID: g.d.Grant.ID()})
-	var tooMuch *CostError
+	var tooMuch *policy.CostError
 	if errors.As(err, &tooMuch) {
 		return
 	}
@@ -655,7 +656,7 @@ func (w *world) giveBack(g *granted) {
 // it may be a hair less full than its twin.
 func (w *world) crowded(g *granted) (until int64) {
 	for i, b := range g.p.bounds {
-		if b.Rule.Algorithm == TokenBucket && g.d.Grant.places[i] > w.now {
+		if b.Rule.Algorithm == policy.TokenBucket && g.d.Grant.places[i] > w.now {
 			until = max(until, g.d.Grant.places[i])
 		}
 	}

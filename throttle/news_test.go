@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"fmt"
+	"github.com/headway-go/headway/throttle/policy"
 	"strings"
 	"testing"
 	"time"
@@ -10,7 +11,7 @@ import (
 // Who has come and has ended, both told in one call, has spent what it was granted.
 func TestClaimedAndGone(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: time.Hour}), func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: time.Hour}), func(b *bench) {
 		b.decide(Request{Scope: "p/a"})
 		if d, err := b.Queue(ctx, Request{Scope: "p/a", WaiterID: "x"}); err != nil || !d.Position.Waits {
 			b.t.Fatalf("%+v, %v", d, err)
@@ -31,12 +32,12 @@ func TestClaimedAndGone(t *testing.T) {
 // Who was left to others in a call that granted somebody of another signature is found by the next.
 func TestLeftBesideAnotherSignature(t *testing.T) {
 	t.Parallel()
-	calls, tokens := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 10, Per: sec}, Rule{Name: "t", Algorithm: SlidingWindow, Limit: 10, Per: sec, Unit: "tokens"}
+	calls, tokens := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec}, policy.Rule{Name: "t", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec, Unit: "tokens"}
 	onBoth(t, Config{}, policyOf(t, calls, tokens), func(b *bench) {
 		for i := range 4 {
 			req := Request{Scope: fmt.Sprintf("p/%c", 'a'+i%2), WaiterID: fmt.Sprint(i)}
 			if i%2 == 0 {
-				req.Costs, req.Priority = Costs{"requests": 1}, 5
+				req.Costs, req.Priority = policy.Costs{"requests": 1}, 5
 			}
 			if d, err := b.Queue(ctx, req); err != nil || !d.Position.Waits {
 				b.t.Fatalf("%+v, %v", d, err)

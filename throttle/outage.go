@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"context"
+	"github.com/headway-go/headway/throttle/policy"
 	"log/slog"
 	"slices"
 	"sync"
@@ -92,7 +93,7 @@ func (l *Limiter) withoutRedis(ctx context.Context, p *compiledScope, req *Reque
 	l.outage.began(cause)
 	live := l.members.live()
 	for _, b := range p.bounds {
-		if b.Rule.OnRedisError == FailClosed || b.Rule.OnRedisError == FailShare && live == 0 {
+		if b.Rule.OnRedisError == policy.FailClosed || b.Rule.OnRedisError == policy.FailShare && live == 0 {
 			return none, unavailable(ctx, "decide for", req.Scope, cause)
 		}
 	}
@@ -108,7 +109,7 @@ func (o *outage) decide(p *compiledScope, req *Request, live int64, slack time.D
 	d := Decision{Allowed: true, Degraded: true, Binding: -1, At: now, Rules: slices.Clone(p.states)}
 	shares, cost := make([]*share, len(p.bounds)), p.price(req)
 	for i, b := range p.bounds {
-		if b.Rule.OnRedisError != FailShare {
+		if b.Rule.OnRedisError != policy.FailShare {
 			continue
 		}
 		shares[i] = o.share(p.keys[i], b.Rule, live, now, slack)
@@ -143,7 +144,7 @@ func (o *outage) decide(p *compiledScope, req *Request, live int64, slack time.D
 // should it be asked for again, begins anew as fully spent, which is safe.
 const maxShares = 10_000
 
-func (o *outage) share(key string, r Rule, live int64, now time.Time, slack time.Duration) *share {
+func (o *outage) share(key string, r policy.Rule, live int64, now time.Time, slack time.Duration) *share {
 	s := o.shares[key]
 	if s == nil {
 		if len(o.shares) >= maxShares {

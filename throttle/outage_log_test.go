@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"context"
+	"github.com/headway-go/headway/throttle/policy"
 	"log/slog"
 	"testing"
 	"time"
@@ -28,7 +29,7 @@ func (h *asking) Handle(ctx context.Context, _ slog.Record) error {
 func TestOutageLogsUnlocked(t *testing.T) {
 	t.Parallel()
 	h := &asking{}
-	bubble(t, Config{Logger: slog.New(h)}, policyOf(t, failing(FailOpen)), nil, func(t *testing.T, w *wire, l *Limiter) {
+	bubble(t, Config{Logger: slog.New(h)}, policyOf(t, failing(policy.FailOpen)), nil, func(t *testing.T, w *wire, l *Limiter) {
 		h.limiter = l
 		w.down.Store(true)
 		if d, err := l.Allow(t.Context(), "p/x"); err != nil || !d.Degraded {

@@ -13,10 +13,11 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
-func failing(p FailurePolicy) Rule {
-	return Rule{Name: string(p), Algorithm: SlidingWindow, Limit: 10, Per: sec, OnRedisError: p}
+func failing(p policy.FailurePolicy) policy.Rule {
+	return policy.Rule{Name: string(p), Algorithm: policy.SlidingWindow, Limit: 10, Per: sec, OnRedisError: p}
 }
 
 // outages is every way in which Redis fails to decide.
@@ -91,17 +92,17 @@ func TestFailurePolicies(t *testing.T) {
 		t.Run(outage, func(t *testing.T) {
 			t.Parallel()
 			tests := map[string]struct {
-				rules   []Rule
+				rules   []policy.Rule
 				members int64
 				allowed bool
 			}{
-				"default":                    {[]Rule{{Name: "r", Algorithm: SlidingWindow, Limit: 10, Per: sec}}, 1, false},
-				"closed":                     {[]Rule{failing(FailClosed)}, 1, false},
-				"open":                       {[]Rule{failing(FailOpen)}, 0, true},
-				"closed outweighs open":      {[]Rule{failing(FailOpen), failing(FailClosed)}, 1, false},
-				"closed outweighs share":     {[]Rule{failing(FailShare), failing(FailClosed)}, 1, false},
-				"share without Join":         {[]Rule{failing(FailShare)}, 0, false},
-				"share without Join or open": {[]Rule{failing(FailOpen), failing(FailShare)}, 0, false},
+				"default":                    {[]policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec}}, 1, false},
+				"closed":                     {[]policy.Rule{failing(policy.FailClosed)}, 1, false},
+				"open":                       {[]policy.Rule{failing(policy.FailOpen)}, 0, true},
+				"closed outweighs open":      {[]policy.Rule{failing(policy.FailOpen), failing(policy.FailClosed)}, 1, false},
+				"closed outweighs share":     {[]policy.Rule{failing(policy.FailShare), failing(policy.FailClosed)}, 1, false},
+				"share without Join":         {[]policy.Rule{failing(policy.FailShare)}, 0, false},
+				"share without Join or open": {[]policy.Rule{failing(policy.FailOpen), failing(policy.FailShare)}, 0, false},
 			}
 			for name, test := range tests {
 				l, err := New(rdb, policyOf(t, test.rules...), Config{Prefix: redistest.Prefix(t), Timeout: sec})
@@ -131,10 +132,10 @@ func TestForeignKey(t *testing.T) {
 	t.Parallel()
 	for _, algorithm := range allAlgorithms {
 		for _, foreign := range []string{"list", "set"} {
-			r := Rule{Name: "r", Algorithm: Algorithm(algorithm), Limit: 10}
+			r := policy.Rule{Name: "r", Algorithm: policy.Algorithm(algorithm), Limit: 10}
 			switch r.Algorithm {
-			case Concurrency:
-			case Calendar:
+			case policy.Concurrency:
+			case policy.Calendar:
 				r.Resets = "@daily"
 			default:
 				r.Per = sec
@@ -186,8 +187,8 @@ func (h *lineHandler) Handle(_ context.Context, r slog.Record) error {
 func TestOutageIsToldOnce(t *testing.T) {
 	t.Parallel()
 	log := &lineHandler{}
-	open := failing(FailOpen)
-	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Scopes: map[string]ScopeConfig{"*": {Rules: []Rule{open}}}}})
+	open := failing(policy.FailOpen)
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{open}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,9 +245,9 @@ func noRetries(opts *redis.Options) { opts.MaxRetries = -1 }
 // its rules or none.
 func TestShareDuringOutage(t *testing.T) {
 	t.Parallel()
-	window := Rule{Name: "window", Algorithm: SlidingWindow, Limit: 9, Per: 10 * sec, OnRedisError: FailShare}
-	runs := Rule{Name: "runs", Algorithm: Concurrency, Limit: 5, Lease: 20 * sec, OnRedisError: FailShare}
-	open := failing(FailOpen)
+	window := policy.Rule{Name: "window", Algorithm: policy.SlidingWindow, Limit: 9, Per: 10 * sec, OnRedisError: policy.FailShare}
+	runs := policy.Rule{Name: "runs", Algorithm: policy.Concurrency, Limit: 5, Lease: 20 * sec, OnRedisError: policy.FailShare}
+	open := failing(policy.FailOpen)
 	bubble(t, Config{StartTolerance: -1}, policyOf(t, window, runs, open), noRetries, func(t *testing.T, w *wire, l *Limiter) {
 		l.members.seen.Store(2)
 		w.down.Store(true)
@@ -308,8 +309,8 @@ func TestJoin(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m, _ := redistest.Miniredis(t)
-		pol := policyOf(t, failing(FailShare))
-		if !pol.SharesLimits() || policyOf(t, failing(FailOpen)).SharesLimits() {
+		pol := policyOf(t, failing(policy.FailShare))
+		if !pol.SharesLimits() || policyOf(t, failing(policy.FailOpen)).SharesLimits() {
 			t.Error("SharesLimits")
 		}
 		var limiters [3]*Limiter

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -130,7 +131,7 @@ func readNodeSum(record any) nodeSum {
 
 // of is what waits of a unit: a task that costs a number takes it of each.
 func (n nodeSum) of(unit string) int64 {
-	if unit == "" || unit == Requests {
+	if unit == "" || unit == policy.Requests {
 		return n.units
 	}
 	return max(0, n.units-n.byUnit["*"]+n.byUnit[unit])
@@ -143,8 +144,8 @@ func sum(v any) int64 {
 }
 
 // calendar tells of a calendar's periods.
-func (r *RuleForecast) calendar(rule Rule, at time.Time) {
-	if rule.Algorithm != Calendar || rule.Limit == 0 {
+func (r *RuleForecast) calendar(rule policy.Rule, at time.Time) {
+	if rule.Algorithm != policy.Calendar || rule.Limit == 0 {
 		return
 	}
 	of := periodsOf(rule, at)
@@ -153,7 +154,7 @@ func (r *RuleForecast) calendar(rule Rule, at time.Time) {
 }
 
 // pace returns how many units a rule admits in how long while tasks wait for it.
-func pace(r Rule, pad time.Duration) (units int64, per time.Duration) {
+func pace(r policy.Rule, pad time.Duration) (units int64, per time.Duration) {
 	kind, n := ruleParams(r, pad)
 	if r.Limit == 0 {
 		return 0, 0

@@ -6,18 +6,19 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // TestOutlook holds what Outlook tells against what was charged and lined up.
 func TestOutlook(t *testing.T) {
 	t.Parallel()
-	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p q": {
-		Rules: []Rule{{Name: "account", Algorithm: SlidingWindow, Limit: 5, Per: sec}, {Name: "held", Algorithm: Concurrency, Limit: 9}},
-		Scopes: map[string]ScopeConfig{"*": {Rules: []Rule{
-			{Name: "tenant", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 2},
-			{Name: "off", Algorithm: FixedWindow, Limit: 0, Per: sec},
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p q": {
+		Rules: []policy.Rule{{Name: "account", Algorithm: policy.SlidingWindow, Limit: 5, Per: sec}, {Name: "held", Algorithm: policy.Concurrency, Limit: 9}},
+		Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{
+			{Name: "tenant", Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 2},
+			{Name: "off", Algorithm: policy.FixedWindow, Limit: 0, Per: sec},
 		}}},
-	}, "s": {Rules: []Rule{{Name: "all", Algorithm: SlidingWindow, Limit: 3, Per: 10 * sec}}}})
+	}, "s": {Rules: []policy.Rule{{Name: "all", Algorithm: policy.SlidingWindow, Limit: 3, Per: 10 * sec}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,16 +77,16 @@ func TestOutlook(t *testing.T) {
 // thousandth.
 func TestPace(t *testing.T) {
 	t.Parallel()
-	for name, rule := range map[string]Rule{
-		"bucket":             {Name: "r", Algorithm: TokenBucket, Limit: 30, Per: sec},
-		"bucket, burst":      {Name: "r", Algorithm: TokenBucket, Limit: 30, Per: sec, Burst: 7},
-		"bucket, margin":     {Name: "r", Algorithm: TokenBucket, Limit: 30, Per: sec, Margin: 20 * ms},
-		"bucket, both":       {Name: "r", Algorithm: TokenBucket, Limit: 30, Per: sec, Burst: 2, Margin: 40 * ms},
-		"bucket, wide both":  {Name: "r", Algorithm: TokenBucket, Limit: 30, Per: sec, Burst: 9, Margin: 40 * ms},
-		"sliding":            {Name: "r", Algorithm: SlidingWindow, Limit: 40, Per: sec},
-		"sliding, cells":     {Name: "r", Algorithm: SlidingWindow, Limit: 250, Per: sec, Margin: 7 * ms},
-		"fixed":              {Name: "r", Algorithm: FixedWindow, Limit: 40, Per: sec},
-		"fixed, with margin": {Name: "r", Algorithm: FixedWindow, Limit: 40, Per: sec, Margin: 100 * ms},
+	for name, rule := range map[string]policy.Rule{
+		"bucket":             {Name: "r", Algorithm: policy.TokenBucket, Limit: 30, Per: sec},
+		"bucket, burst":      {Name: "r", Algorithm: policy.TokenBucket, Limit: 30, Per: sec, Burst: 7},
+		"bucket, margin":     {Name: "r", Algorithm: policy.TokenBucket, Limit: 30, Per: sec, Margin: 20 * ms},
+		"bucket, both":       {Name: "r", Algorithm: policy.TokenBucket, Limit: 30, Per: sec, Burst: 2, Margin: 40 * ms},
+		"bucket, wide both":  {Name: "r", Algorithm: policy.TokenBucket, Limit: 30, Per: sec, Burst: 9, Margin: 40 * ms},
+		"sliding":            {Name: "r", Algorithm: policy.SlidingWindow, Limit: 40, Per: sec},
+		"sliding, cells":     {Name: "r", Algorithm: policy.SlidingWindow, Limit: 250, Per: sec, Margin: 7 * ms},
+		"fixed":              {Name: "r", Algorithm: policy.FixedWindow, Limit: 40, Per: sec},
+		"fixed, with margin": {Name: "r", Algorithm: policy.FixedWindow, Limit: 40, Per: sec, Margin: 100 * ms},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -120,7 +121,7 @@ func TestPace(t *testing.T) {
 }
 
 func windowOf(r RuleForecast) int64 {
-	if r.Algorithm == TokenBucket {
+	if r.Algorithm == policy.TokenBucket {
 		return 0
 	}
 	return r.Per.Microseconds()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 const pausable = `
@@ -46,7 +47,7 @@ func TestPausedDecisions(t *testing.T) {
 		} {
 			d := b.decide(Request{Scope: scope})
 			rule, _ := d.BindingRule()
-			if d.Allowed || rule.Rule != PausedRule || rule.Scope != want.level || !rule.Paused || !rule.Limited ||
+			if d.Allowed || rule.Rule != policy.PausedRule || rule.Scope != want.level || !rule.Paused || !rule.Limited ||
 				d.RetryAfter != want.retry || rule.RetryAfter != want.retry {
 				b.t.Errorf("%s: %+v", scope, d)
 			}
@@ -73,8 +74,8 @@ func TestPausedDecisions(t *testing.T) {
 // A pause that has ended leaves a scope without rules what it was.
 func TestPauseEndsUnmatched(t *testing.T) {
 	t.Parallel()
-	for unmatched, want := range map[Unmatched]bool{UnmatchedAllow: true, UnmatchedDeny: false} {
-		p, err := NewPolicy(unmatched, map[string]ScopeConfig{"p": {Pause: PauseOn, PausedUntil: time.UnixMicro(epoch).Add(time.Second)}})
+	for unmatched, want := range map[policy.Unmatched]bool{policy.UnmatchedAllow: true, policy.UnmatchedDeny: false} {
+		p, err := policy.New(unmatched, map[string]policy.ScopeConfig{"p": {Pause: policy.PauseOn, PausedUntil: time.UnixMicro(epoch).Add(time.Second)}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,7 +85,7 @@ func TestPauseEndsUnmatched(t *testing.T) {
 			}
 			b.at(time.Second.Microseconds())
 			d, err := b.Decide(b.t.Context(), Request{Scope: "p"})
-			if d.Allowed != want || errors.As(err, new(*UnmatchedError)) == want {
+			if d.Allowed != want || errors.As(err, new(*policy.UnmatchedError)) == want {
 				b.t.Errorf("%s: %+v, %v", unmatched, d, err)
 			}
 		})

@@ -1,11 +1,12 @@
 package throttle
 
 import (
+	"github.com/headway-go/headway/throttle/policy"
 	"time"
 )
 
 // pauseLeft is how long a pause lasts from a moment on, Unknown where no clock ends it.
-func pauseLeft(b MatchedRule, at time.Time) time.Duration {
+func pauseLeft(b policy.MatchedRule, at time.Time) time.Duration {
 	if b.Until.IsZero() {
 		return Never
 	}
@@ -14,7 +15,7 @@ func pauseLeft(b MatchedRule, at time.Time) time.Duration {
 
 // paused returns the pauses of the plan that last longest from a moment on, and for how
 // long.
-func (p *compiledScope) paused(at time.Time) (longest MatchedRule, left time.Duration) {
+func (p *compiledScope) paused(at time.Time) (longest policy.MatchedRule, left time.Duration) {
 	for _, i := range p.pauses {
 		if l := pauseLeft(p.bounds[i], at); l > left {
 			longest, left = p.bounds[i], l
@@ -50,7 +51,7 @@ func (p *compiledScope) heedPauses(d *Decision, told time.Duration) {
 }
 
 // live are the bounds without the pauses that have ended.
-func live(bounds []MatchedRule, at time.Time) (list []MatchedRule) {
+func live(bounds []policy.MatchedRule, at time.Time) (list []policy.MatchedRule) {
 	for _, b := range bounds {
 		if !b.Paused() || b.Until.IsZero() || at.Before(b.Until) {
 			list = append(list, b)

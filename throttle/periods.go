@@ -1,13 +1,14 @@
 package throttle
 
 import (
+	"github.com/headway-go/headway/throttle/policy"
 	"strconv"
 	"strings"
 	"time"
 )
 
 // calendarParams is ruleParams for a calendar: what scripts are told of it at a time.
-func calendarParams(r Rule, pad time.Duration, p calendarWindow) (numbers [4]int64, more []int64) {
+func calendarParams(r policy.Rule, pad time.Duration, p calendarWindow) (numbers [4]int64, more []int64) {
 	slack := min(pad+widened(r), cronPeriod/2).Microseconds()
 	spread := int64(0)
 	if r.Spread {
@@ -141,7 +142,7 @@ func (l *Limiter) serverTime(provider string) time.Time {
 // neighbours, in µs since the epoch.
 type calendarWindow struct{ before, from, to, next, beyond int64 }
 
-func periodsOf(r Rule, at time.Time) calendarWindow {
+func periodsOf(r policy.Rule, at time.Time) calendarWindow {
 	p := r.PeriodsAt(at)
 	return calendarWindow{p.Before.UnixMicro(), p.From.UnixMicro(), p.To.UnixMicro(), p.Next.UnixMicro(), p.Beyond.UnixMicro()}
 }

@@ -13,6 +13,7 @@ import (
 	"unique"
 
 	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // compiledScope is what a scope comes to under a policy: the keys and arguments of its
@@ -22,20 +23,20 @@ type compiledScope struct {
 	key      string // under which it is kept: the scope, and which of its rules it leaves out
 	most     int64  // no cost up to it is more than a rule can admit
 	made     making
-	scope    Scope
-	all      []MatchedRule // the rules that the scope meets
-	bounds   []MatchedRule // those that decide
-	shadows  []*shadowRule // those that are asked beside
-	provider string        // the prefix of all its keys, hash tag included
-	keys     []string      // of the rules
-	keyArgs  []any         // the same, as the client takes them
-	hashes   []uint64      // of them; see keyTable
-	rules    []any         // each as scripts read it; see lua.Rule
-	params   []params      // the same, taken apart
-	states   []RuleState   // what is known of each rule before it is asked
-	leases   []int         // which rules are concurrency rules
-	pauses   []int         // which are no rules but pauses
-	kinds    string        // in the order of lua.Kinds
+	scope    policy.Scope
+	all      []policy.MatchedRule // the rules that the scope meets
+	bounds   []policy.MatchedRule // those that decide
+	shadows  []*shadowRule        // those that are asked beside
+	provider string               // the prefix of all its keys, hash tag included
+	keys     []string             // of the rules
+	keyArgs  []any                // the same, as the client takes them
+	hashes   []uint64             // of them; see keyTable
+	rules    []any                // each as scripts read it; see lua.Rule
+	params   []params             // the same, taken apart
+	states   []RuleState          // what is known of each rule before it is asked
+	leases   []int                // which rules are concurrency rules
+	pauses   []int                // which are no rules but pauses
+	kinds    string               // in the order of lua.Kinds
 	decide   *lua.Script
 	queue    []any  // the keys of who waits: queue, schedule, heap, meta, flight, overdue, told, parked
 	told     any    // one of them: what the API has told
@@ -66,14 +67,14 @@ type compiledScope struct {
 // plans of the scope, whichever of its rules hold.
 type settings struct {
 	refusal error // the application may not spend from the scope
-	answers Answers
+	answers policy.Answers
 	hosts   []string // whose answers count, none for all
 
 	maxPriority int // a higher priority counts as this one, where it is capped
 	capped      bool
 }
 
-func settingsOf(p *Policy, s Scope, app string) settings {
+func settingsOf(p *policy.Policy, s policy.Scope, app string) settings {
 	its := settings{refusal: p.Authorize(s, app), answers: p.Answers(s), hosts: p.Hosts(s)}
 	its.maxPriority, its.capped = p.MaxPriority(s)
 	return its
@@ -101,7 +102,7 @@ const (
 	maxDrain = 1 << 25
 )
 
-func compileScope(keys keyspace, scope Scope, all []MatchedRule, pad time.Duration, at time.Time) *compiledScope {
+func compileScope(keys keyspace, scope policy.Scope, all []policy.MatchedRule, pad time.Duration, at time.Time) *compiledScope {
 	p := &compiledScope{key: scope.String(), most: math.MaxInt64, scope: scope, all: all, provider: keys.provider(scope.Provider()), mark: scopeMark(scope)}
 	p.bounds = p.inForce(p.split(keys, pad, all), at)
 	p.open = len(p.bounds) == 1 && p.bounds[0].Rule == openRule
@@ -110,11 +111,11 @@ func compileScope(keys keyspace, scope Scope, all []MatchedRule, pad time.Durati
 	for i, b := range p.bounds {
 		most := mostMillionths(b)
 		kind, numbers := ruleParams(b.Rule, pad)
-		if b.Rule.Algorithm == SlidingWindow {
+		if b.Rule.Algorithm == policy.SlidingWindow {
 			numbers[2] = grain(mostOf(b.Rule.Limit, max(most, whole)), numbers[1])
 		}
 		width, more := window(b.Rule), []int64{most}
-		if b.Rule.Algorithm == Calendar {
+		if b.Rule.Algorithm == policy.Calendar {
 			of := periodsOf(b.Rule, at)
 			numbers, more = calendarParams(b.Rule, pad, of)
 			p.within(of)
@@ -135,7 +136,7 @@ func compileScope(keys keyspace, scope Scope, all []MatchedRule, pad time.Durati
 		if b.Paused() {
 			p.pause(i)
 		}
-		if b.Rule.Algorithm == Concurrency {
+		if b.Rule.Algorithm == policy.Concurrency {
 			p.leases = append(p.leases, i)
 		} else if b.Rule.Active == "" && b.Rule != openRule { // when its hours are over it admits any cost
 			p.most = min(p.most, b.Rule.Capacity())
@@ -156,11 +157,11 @@ func compileScope(keys keyspace, scope Scope, all []MatchedRule, pad time.Durati
 
 // openRule stands for no rule at all where scripts need one: those who wait for a rule that
 // is gone are woken by it. No policy has a rule of its name.
-var openRule = Rule{Name: "/", Algorithm: TokenBucket, Limit: MaxLimit, Per: time.Second, Burst: MaxLimit, OnRedisError: FailOpen, Unit: Requests}
+var openRule = policy.Rule{Name: "/", Algorithm: policy.TokenBucket, Limit: policy.MaxLimit, Per: time.Second, Burst: policy.MaxLimit, OnRedisError: policy.FailOpen, Unit: policy.Requests}
 
 // opened returns the plan by which a scope without rules is woken.
 func (p *compiledScope) opened(keys keyspace) *compiledScope {
-	open := compileScope(keys, p.scope, []MatchedRule{{Rule: openRule, Scope: p.scope}}, 0, time.Time{})
+	open := compileScope(keys, p.scope, []policy.MatchedRule{{Rule: openRule, Scope: p.scope}}, 0, time.Time{})
 	open.settings = p.settings
 	return open
 }
@@ -176,11 +177,11 @@ func (p *compiledScope) pause(i int) {
 
 // unitText is what follows a rule's numbers: its unit, unless that is the usual one, and
 // "*" where each task counts, whatever it costs.
-func unitText(r Rule) string {
+func unitText(r policy.Rule) string {
 	if everybodys(r) {
 		return "*"
 	}
-	if unit := r.Unit; unit != Requests && unit != "" {
+	if unit := r.Unit; unit != policy.Requests && unit != "" {
 		return unit
 	}
 	return ""
@@ -227,11 +228,11 @@ func (r params) after(now, place, holds int64) (remaining, reset int64) {
 // bound over any per and longer; a margin or a prefetch, which are to keep it over any length
 // of time, is demanded before a unit is, pad included, and leaves the rate alone. A bucket
 // that minds no late start is slowed once more for those.
-func ruleParams(r Rule, pad time.Duration) (kind byte, numbers [4]int64) {
+func ruleParams(r policy.Rule, pad time.Duration) (kind byte, numbers [4]int64) {
 	slack := (pad + widened(r)).Microseconds()
 	per := r.Per.Microseconds()
 	switch r.Algorithm {
-	case TokenBucket:
+	case policy.TokenBucket:
 		if widened(r) == 0 {
 			per, slack = per+slack, 0
 		}
@@ -240,12 +241,12 @@ func ruleParams(r Rule, pad time.Duration) (kind byte, numbers [4]int64) {
 		}
 		rate, unit := bucketRate(r.Limit, per, slack, r.Capacity())
 		return 'T', [4]int64{rate, unit, min(r.Capacity(), maxParts/unit), slack}
-	case SlidingWindow:
+	case policy.SlidingWindow:
 		window := per + slack
 		return 'S', [4]int64{r.Limit, window, grain(r.Limit, window), slack}
-	case FixedWindow:
+	case policy.FixedWindow:
 		return 'S', [4]int64{r.Limit, 0, per, min(slack, per/2)} // a cell that leaves at its end
-	case Calendar:
+	case policy.Calendar:
 		return 'K', numbers // which depend on the time: see calendarParams
 	default:
 		return 'C', [4]int64{r.Limit, r.Lease.Microseconds()}
@@ -336,7 +337,7 @@ func (p *compiledScope) attemptID(req *Request) string {
 
 // scopeMark is what tells a scope's attempt ids from those of others: 72 bits of its hash, so
 // that a record is short however long the scope.
-func scopeMark(s Scope) string {
+func scopeMark(s policy.Scope) string {
 	sum := sha256.Sum256([]byte(s.String()))
 	return "~" + base64.RawURLEncoding.EncodeToString(sum[:9])
 }
@@ -382,11 +383,11 @@ type scopeCache struct {
 	now  func(provider string) time.Time // by the clock of the provider's server
 
 	mu      sync.RWMutex
-	policy  *Policy
+	policy  *policy.Policy
 	known   map[string]*compiledScope
-	changed chan struct{} // closed when policy is another one
-	before  []*Policy     // those before it, the latest last
-	turn    int           // how many there have been
+	changed chan struct{}    // closed when policy is another one
+	before  []*policy.Policy // those before it, the latest last
+	turn    int              // how many there have been
 }
 
 // making is under which of a limiter's policies a plan was made. One policy may be set
@@ -399,12 +400,12 @@ type making struct {
 // keptPolicies is how many policies are kept for what was granted under them.
 const keptPolicies = 16
 
-func newPlans(policy *Policy, keys keyspace, pad time.Duration, app string) *scopeCache {
+func newPlans(policy *policy.Policy, keys keyspace, pad time.Duration, app string) *scopeCache {
 	return &scopeCache{policy: policy, keys: keys, pad: pad, app: app, known: map[string]*compiledScope{}, changed: make(chan struct{})}
 }
 
 // current returns the policy, and what is closed when it is another one.
-func (c *scopeCache) current() (*Policy, <-chan struct{}) {
+func (c *scopeCache) current() (*policy.Policy, <-chan struct{}) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.policy, c.changed
@@ -412,11 +413,11 @@ func (c *scopeCache) current() (*Policy, <-chan struct{}) {
 
 // since returns the policies since one that a plan was made under, that one left out; of
 // another limiter's plan, or one from long ago, the current one alone.
-func (c *scopeCache) since(made making) (later []*Policy) {
+func (c *scopeCache) since(made making) (later []*policy.Policy) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	if made.by != c {
-		return []*Policy{c.policy}
+		return []*policy.Policy{c.policy}
 	}
 	turns := c.turn - made.turn
 	if turns == 0 {
@@ -453,14 +454,14 @@ func (c *scopeCache) stocked(are func(*compiledScope) bool) (some []*compiledSco
 }
 
 // earlier returns the policies before the current one, the latest last.
-func (c *scopeCache) earlier() []*Policy {
+func (c *scopeCache) earlier() []*policy.Policy {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return slices.Clone(c.before)
 }
 
 // set makes all scopes be worked out anew, and returns the plans from before that may have something in stock.
-func (c *scopeCache) set(policy *Policy) (old []*compiledScope) {
+func (c *scopeCache) set(policy *policy.Policy) (old []*compiledScope) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	old = c.stocked(func(*compiledScope) bool { return true })
@@ -481,7 +482,7 @@ func (c *scopeCache) of(scope string) (*compiledScope, error) {
 	if p != nil && p.holds(c.now) {
 		return p, nil
 	}
-	s, err := ParseScope(scope)
+	s, err := policy.ParseScope(scope)
 	if err != nil {
 		return nil, err
 	}
@@ -522,10 +523,10 @@ func (c *scopeCache) forget(p *compiledScope) {
 // check refuses a cost that no wait could admit.
 func (p *compiledScope) check(cost int64) error {
 	if cost < 1 {
-		return &CostError{Scope: p.scope, Cost: cost}
+		return &policy.CostError{Scope: p.scope, Cost: cost}
 	}
 	if cost <= p.most {
 		return nil
 	}
-	return CheckMatched(p.scope, p.bounds, func(Rule) int64 { return cost })
+	return policy.CheckMatched(p.scope, p.bounds, func(policy.Rule) int64 { return cost })
 }

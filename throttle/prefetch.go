@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"context"
+	"github.com/headway-go/headway/throttle/policy"
 	"math"
 	"slices"
 	"strings"
@@ -55,7 +56,7 @@ const (
 )
 
 // newStock returns the stock of a path, nil unless all its rules prefetch: a concurrency rule and a pause do not.
-func newStock(bounds []MatchedRule) *stock {
+func newStock(bounds []policy.MatchedRule) *stock {
 	if len(bounds) == 0 {
 		return nil
 	}

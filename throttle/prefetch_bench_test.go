@@ -5,12 +5,13 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // BenchmarkPrefetched is a decision from the stock, by one caller and by one for each processor.
 func BenchmarkPrefetched(b *testing.B) {
-	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Rules: []Rule{
-		{Name: "r", Algorithm: TokenBucket, Limit: MaxLimit / 10, Per: 10 * time.Second, Burst: 1 << 36, Prefetch: 50 * time.Millisecond},
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{
+		{Name: "r", Algorithm: policy.TokenBucket, Limit: policy.MaxLimit / 10, Per: 10 * time.Second, Burst: 1 << 36, Prefetch: 50 * time.Millisecond},
 	}}})
 	if err != nil {
 		b.Fatal(err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 const fifty = 50 * ms
@@ -77,7 +78,7 @@ type prefetcher struct {
 	way *way
 }
 
-func newPrefetcher(t *testing.T, rdb redis.UniversalClient, cfg Config, policy *Policy) *prefetcher {
+func newPrefetcher(t *testing.T, rdb redis.UniversalClient, cfg Config, policy *policy.Policy) *prefetcher {
 	t.Helper()
 	l, err := New(rdb, policy, cfg)
 	if err != nil {
@@ -87,7 +88,7 @@ func newPrefetcher(t *testing.T, rdb redis.UniversalClient, cfg Config, policy *
 }
 
 // prefetching runs a test in a bubble.
-func prefetching(t *testing.T, policy *Policy, test func(*prefetcher)) {
+func prefetching(t *testing.T, policy *policy.Policy, test func(*prefetcher)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := redistest.Miniredis(t)
@@ -157,16 +158,16 @@ func (p *prefetcher) left(scope string) []int64 {
 }
 
 // minuteOf is so many units in a minute, some of which are charged ahead.
-func minuteOf(limit int64) Rule {
-	return Rule{Name: "r", Algorithm: SlidingWindow, Limit: limit, Per: time.Minute, Prefetch: fifty}
+func minuteOf(limit int64) policy.Rule {
+	return policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: limit, Per: time.Minute, Prefetch: fifty}
 }
 
-func prefetchRules(limit int64) map[string]Rule {
-	rules := map[string]Rule{
+func prefetchRules(limit int64) map[string]policy.Rule {
+	rules := map[string]policy.Rule{
 		"sliding": minuteOf(limit),
-		"bucket":  {Algorithm: TokenBucket, Limit: limit, Per: 24 * time.Hour, Burst: limit},
-		"fixed":   {Algorithm: FixedWindow, Limit: limit, Per: 24 * time.Hour},
-		"day":     {Algorithm: Calendar, Limit: limit, Resets: "0 12 * * *"},
+		"bucket":  {Algorithm: policy.TokenBucket, Limit: limit, Per: 24 * time.Hour, Burst: limit},
+		"fixed":   {Algorithm: policy.FixedWindow, Limit: limit, Per: 24 * time.Hour},
+		"day":     {Algorithm: policy.Calendar, Limit: limit, Resets: "0 12 * * *"},
 	}
 	for name, r := range rules {
 		r.Name, r.Prefetch = name, fifty
@@ -186,7 +187,7 @@ func TestPrefetch(t *testing.T) {
 				for n := range int64(600) {
 					at := time.Now()
 					d := p.ask(Request{Scope: "p/x"})
-					if left := 1000 - 1 - n; d.Rules[0].Remaining != left && r.Algorithm != TokenBucket || d.Rules[0].Remaining > left || d.Rules[0].Remaining < left-1 {
+					if left := 1000 - 1 - n; d.Rules[0].Remaining != left && r.Algorithm != policy.TokenBucket || d.Rules[0].Remaining > left || d.Rules[0].Remaining < left-1 {
 						t.Fatalf("decision %d leaves %d", n, d.Rules[0].Remaining)
 					}
 					if d.Wait != 0 || d.Binding != 0 || d.RetryAfter != 0 || d.Degraded || d.Position != noTurn || d.At.After(at) || at.Sub(d.At) > fifty {
@@ -219,7 +220,7 @@ func TestPrefetchedComesBack(t *testing.T) {
 				<-time.After(fifty)
 				synctest.Wait()
 				want := 1000 - asked
-				if r.Algorithm == TokenBucket {
+				if r.Algorithm == policy.TokenBucket {
 					want-- // its slack
 				}
 				if left, held := p.left("p/x")[0], p.held("p/x"); held != 0 || left != want {
@@ -268,7 +269,7 @@ func TestPrefetchedStartInTime(t *testing.T) {
 	for name, r := range prefetchRules(1000) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			policy := policyOf(t, r, Rule{Name: "other", Algorithm: SlidingWindow, Limit: 1000, Per: time.Minute, Prefetch: fifty})
+			policy := policyOf(t, r, policy.Rule{Name: "other", Algorithm: policy.SlidingWindow, Limit: 1000, Per: time.Minute, Prefetch: fifty})
 			prefetching(t, policy, func(p *prefetcher) {
 				p.fill("p/x", 10)
 				charged := time.Now()
@@ -351,11 +352,11 @@ func TestPrefetchedIsGivenBackAndSettled(t *testing.T) {
 					came("given back", 2)
 				}
 				settled := []int64{1, 5, 3}
-				if r.Algorithm == TokenBucket {
+				if r.Algorithm == policy.TokenBucket {
 					settled = settled[:1] // a debt is charged after the stock, and keeps that from coming back in full
 				}
 				for _, spent := range settled {
-					if _, err := p.Settle(p.t.Context(), more.Grant, Costs{Requests: spent}); err != nil {
+					if _, err := p.Settle(p.t.Context(), more.Grant, policy.Costs{policy.Requests: spent}); err != nil {
 						t.Error(err)
 					}
 					came(fmt.Sprint("spent ", spent), 2+3-spent)
@@ -540,7 +541,7 @@ func TestPrefetchLeavesNothingUnused(t *testing.T) {
 						}
 					}
 					least := 200
-					if r.Algorithm == TokenBucket {
+					if r.Algorithm == policy.TokenBucket {
 						if least--; processes > 1 { // its slack, and what others charge after it keeps some from coming back
 							least = 160
 						}
@@ -592,19 +593,19 @@ func TestPrefetchIsNotForAll(t *testing.T) {
 	plain := minuteOf(1000)
 	plain.Prefetch, plain.Name = 0, "plain"
 	for name, row := range map[string]struct {
-		more []Rule
+		more []policy.Rule
 		req  Request
 		want bool
 	}{
 		"of its own":   {want: true},
 		"a start soon": {req: Request{MaxDelay: sec}, want: true},
-		"two rules":    {more: []Rule{prefetchRules(1000)["bucket"]}, want: true},
-		"another rule": {more: []Rule{plain}},
-		"places":       {more: []Rule{{Name: "c", Algorithm: Concurrency, Limit: 10_000}}},
+		"two rules":    {more: []policy.Rule{prefetchRules(1000)["bucket"]}, want: true},
+		"another rule": {more: []policy.Rule{plain}},
+		"places":       {more: []policy.Rule{{Name: "c", Algorithm: policy.Concurrency, Limit: 10_000}}},
 		"a ticket":     {req: Request{WaiterID: "t"}},
-		"costs":        {req: Request{Cost: 1, Costs: Costs{Requests: 2}}},
+		"costs":        {req: Request{Cost: 1, Costs: policy.Costs{policy.Requests: 2}}},
 		"its own id":   {req: Request{ID: "mine"}},
-		"a shadow":     {more: []Rule{{Name: "s", Algorithm: SlidingWindow, Limit: 1000, Per: time.Minute, Shadow: true}}, want: true},
+		"a shadow":     {more: []policy.Rule{{Name: "s", Algorithm: policy.SlidingWindow, Limit: 1000, Per: time.Minute, Shadow: true}}, want: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -634,7 +635,7 @@ func TestPrefetchIsNotForAll(t *testing.T) {
 // Who may have been granted a start by now, or was late for one, is answered about that one.
 func TestPrefetchIsForNewRequests(t *testing.T) {
 	t.Parallel()
-	p := &compiledScope{stock: newStock([]MatchedRule{{Rule: minuteOf(10)}})}
+	p := &compiledScope{stock: newStock([]policy.MatchedRule{{Rule: minuteOf(10)}})}
 	for i, row := range []struct {
 		req  Request
 		want bool
@@ -708,7 +709,7 @@ func TestWaitTakesWhatIsPrefetched(t *testing.T) {
 // "While Redis does not answer, what is in stock is used": after it the rules' on_redis_error decides, as ever.
 func TestPrefetchedInAnOutage(t *testing.T) {
 	t.Parallel()
-	for policy, want := range map[FailurePolicy]string{FailClosed: "unavailable", FailOpen: "degraded"} {
+	for policy, want := range map[policy.FailurePolicy]string{policy.FailClosed: "unavailable", policy.FailOpen: "degraded"} {
 		r := minuteOf(1000)
 		r.OnRedisError = policy
 		prefetching(t, policyOf(t, r), func(p *prefetcher) {

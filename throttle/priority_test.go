@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"fmt"
+	"github.com/headway-go/headway/throttle/policy"
 	"slices"
 	"strings"
 	"testing"
@@ -9,7 +10,7 @@ import (
 )
 
 // tenantsUnder is an API that two tenants share, whose level "*" has more fields.
-func tenantsUnder(t *testing.T, fields string) *Policy {
+func tenantsUnder(t *testing.T, fields string) *policy.Policy {
 	t.Helper()
 	return parsedPolicy(t, fmt.Sprintf(`
 limits:
@@ -24,7 +25,7 @@ limits:
 // started has all who wait start one by one, and returns their tickets in that order.
 func (b *bench) started(asks []Waiter) (tickets []string) {
 	b.t.Helper()
-	costs := map[string]Costs{}
+	costs := map[string]policy.Costs{}
 	for _, a := range asks {
 		costs[a.ID] = a.Costs
 	}
@@ -56,7 +57,7 @@ var ways = map[string]func(*bench, []Waiter){
 }
 
 // asksOf are n tasks of a tenant.
-func asksOf(tenant string, n, priority int, costs Costs) (asks []Waiter) {
+func asksOf(tenant string, n, priority int, costs policy.Costs) (asks []Waiter) {
 	for i := range n {
 		asks = append(asks, Waiter{Scope: "p/" + tenant, ID: fmt.Sprint(tenant, i), Priority: priority, Costs: costs})
 	}
@@ -86,7 +87,7 @@ func TestCappedTenantTakesTurns(t *testing.T) {
 		"capped with a weight": {"max_priority: 0, weight: 1", 0, turns},
 	} {
 		for way, join := range ways {
-			for what, costs := range map[string]Costs{"plain": nil, "by unit": {Requests: 1}} {
+			for what, costs := range map[string]policy.Costs{"plain": nil, "by unit": {policy.Requests: 1}} {
 				t.Run(name+", "+way+", "+what, func(t *testing.T) {
 					t.Parallel()
 					onBoth(t, Config{}, tenantsUnder(t, row.fields), func(b *bench) {
@@ -188,7 +189,7 @@ func TestCappedTaskHasItsLane(t *testing.T) {
 func TestPriorityRefused(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, tenantsUnder(t, "max_priority: 0"), func(b *bench) {
-		for _, priority := range []int{MaxPriority + 1, -MaxPriority - 1} {
+		for _, priority := range []int{policy.MaxPriority + 1, -policy.MaxPriority - 1} {
 			want := fmt.Sprintf("Priority is %d; the most is 1000000 either way", priority)
 			if _, err := b.Decide(ctx, Request{Scope: "p", WaiterID: "t", Priority: priority}); err == nil || !strings.Contains(err.Error(), want) {
 				b.t.Errorf("Decide: %v", err)

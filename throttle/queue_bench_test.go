@@ -10,17 +10,18 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // benchTenants are how many tenants share an account, from one to as many as have a task each.
 var benchTenants = []int{1, 200, 10_000}
 
 // benchPolicy is one of an account of 2,000/s, whose tenants have a rule of their own.
-func benchPolicy(b *testing.B, own int64) *Policy {
+func benchPolicy(b *testing.B, own int64) *policy.Policy {
 	b.Helper()
-	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {
-		Rules:  []Rule{{Name: "account", Algorithm: SlidingWindow, Limit: 2000, Per: time.Second}},
-		Scopes: map[string]ScopeConfig{"*": {Rules: []Rule{{Name: "own", Algorithm: SlidingWindow, Limit: own, Per: time.Second}}}},
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {
+		Rules:  []policy.Rule{{Name: "account", Algorithm: policy.SlidingWindow, Limit: 2000, Per: time.Second}},
+		Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{{Name: "own", Algorithm: policy.SlidingWindow, Limit: own, Per: time.Second}}}},
 	}})
 	if err != nil {
 		b.Fatal(err)

@@ -14,15 +14,16 @@ import (
 
 	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // damagedPolicy has rules of two levels, and weights at the second.
-func damagedPolicy(t *testing.T) *Policy {
+func damagedPolicy(t *testing.T) *policy.Policy {
 	t.Helper()
-	own := ScopeConfig{Rules: []Rule{{Name: "own", Algorithm: SlidingWindow, Limit: 5, Per: sec}}, Shares: map[string]Share{"x": {Weight: 2}, "y": {Weight: 1}}}
-	p, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {
-		Rules:  []Rule{{Name: "all", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 10}},
-		Scopes: map[string]ScopeConfig{"*": own},
+	own := policy.ScopeConfig{Rules: []policy.Rule{{Name: "own", Algorithm: policy.SlidingWindow, Limit: 5, Per: sec}}, Shares: map[string]policy.Share{"x": {Weight: 2}, "y": {Weight: 1}}}
+	p, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {
+		Rules:  []policy.Rule{{Name: "all", Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 10}},
+		Scopes: map[string]policy.ScopeConfig{"*": own},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -349,7 +350,7 @@ func TestGlanceAtDamaged(t *testing.T) {
 // Where what names are ahead of each other is lost, who comes anew is not before all who wait.
 func TestDamagedTimes(t *testing.T) {
 	t.Parallel()
-	policy := policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 10})
+	policy := policyOf(t, policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 10})
 	onBoth(t, Config{Logger: slog.New(slog.DiscardHandler)}, policy, func(b *bench) {
 		b.decide(Request{Scope: "p/z", Cost: 10})
 		asks := func(scope string, n int) (list []Waiter) {

@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"fmt"
+	"github.com/headway-go/headway/throttle/policy"
 	"testing"
 	"time"
 )
@@ -10,14 +11,14 @@ import (
 func TestGivesWayOften(t *testing.T) {
 	t.Parallel()
 	const classes, each = 4, 60
-	var rules []Rule
-	shares := map[string]Share{}
+	var rules []policy.Rule
+	shares := map[string]policy.Share{}
 	for i := range classes {
-		rules = append(rules, Rule{Name: fmt.Sprint("r", i), Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 100, Unit: fmt.Sprint("u", i)})
-		shares[fmt.Sprint("c", i)] = Share{Weight: 1}
+		rules = append(rules, policy.Rule{Name: fmt.Sprint("r", i), Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 100, Unit: fmt.Sprint("u", i)})
+		shares[fmt.Sprint("c", i)] = policy.Share{Weight: 1}
 	}
-	pol, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Rules: rules, Scopes: map[string]ScopeConfig{"a": {
-		Rules:  []Rule{{Name: "own", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000}},
+	pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules, Scopes: map[string]policy.ScopeConfig{"a": {
+		Rules:  []policy.Rule{{Name: "own", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000}},
 		Shares: shares,
 	}}}})
 	if err != nil {
@@ -26,13 +27,13 @@ func TestGivesWayOften(t *testing.T) {
 	onBoth(t, Config{}, pol, func(b *bench) {
 		var asks []Waiter
 		for i := range classes {
-			costs := Costs{Requests: 0, fmt.Sprint("u", i): 100}
+			costs := policy.Costs{policy.Requests: 0, fmt.Sprint("u", i): 100}
 			scope := fmt.Sprint("p/a/c", i)
 			if d := b.decide(Request{Scope: scope, Costs: costs}); !d.Allowed {
 				b.t.Fatalf("%+v", d)
 			}
 			for k := range each {
-				asks = append(asks, Waiter{Scope: scope, ID: fmt.Sprint("t", i, ".", k), Costs: Costs{Requests: 0, fmt.Sprint("u", i): 1}})
+				asks = append(asks, Waiter{Scope: scope, ID: fmt.Sprint("t", i, ".", k), Costs: policy.Costs{policy.Requests: 0, fmt.Sprint("u", i): 1}})
 			}
 		}
 		if _, err := b.Join(ctx, asks, 0, 0); err != nil {
@@ -50,9 +51,9 @@ func TestGivesWayOften(t *testing.T) {
 func TestBehindManyWhoWaitForAnother(t *testing.T) {
 	t.Parallel()
 	pol := policyOf(t,
-		Rule{Name: "calls", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 100},
-		Rule{Name: "words", Algorithm: TokenBucket, Limit: 1, Per: sec, Burst: 20, Unit: "tokens"})
-	words, calls := Costs{"tokens": 20}, Costs{Requests: 1}
+		policy.Rule{Name: "calls", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 100},
+		policy.Rule{Name: "words", Algorithm: policy.TokenBucket, Limit: 1, Per: sec, Burst: 20, Unit: "tokens"})
+	words, calls := policy.Costs{"tokens": 20}, policy.Costs{policy.Requests: 1}
 	for name, ask := range map[string]func(b *bench){
 		"asks": func(b *bench) { b.decide(Request{Scope: "p/z", WaiterID: "first", Costs: calls, Priority: 1}) },
 		"lines up": func(b *bench) {
@@ -84,10 +85,10 @@ func TestBehindManyWhoWaitForAnother(t *testing.T) {
 func TestBehindOneThatEnded(t *testing.T) {
 	t.Parallel()
 	pol := policyOf(t,
-		Rule{Name: "tokens", Algorithm: FixedWindow, Limit: 1, Per: time.Hour, Unit: "tokens"},
-		Rule{Name: "calls", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000})
+		policy.Rule{Name: "tokens", Algorithm: policy.FixedWindow, Limit: 1, Per: time.Hour, Unit: "tokens"},
+		policy.Rule{Name: "calls", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000})
 	onBoth(t, Config{}, pol, func(b *bench) {
-		one := Costs{"requests": 1, "tokens": 1}
+		one := policy.Costs{"requests": 1, "tokens": 1}
 		b.decide(Request{Scope: "p/first", WaiterID: "first", Costs: one})
 		var last Waiter
 		for i := range 40 {
@@ -96,7 +97,7 @@ func TestBehindOneThatEnded(t *testing.T) {
 				b.t.Fatalf("%+v", d)
 			}
 		}
-		behind := Waiter{Scope: last.Scope, ID: "cheap", Costs: Costs{"requests": 1, "tokens": 0}}
+		behind := Waiter{Scope: last.Scope, ID: "cheap", Costs: policy.Costs{"requests": 1, "tokens": 0}}
 		b.decide(Request{Scope: behind.Scope, WaiterID: behind.ID, Costs: behind.Costs})
 		b.pass(sec)
 		if woken, err := b.Dispatch(ctx, DispatchRequest{Provider: "p", Max: 20}); err != nil || len(woken.Granted) != 0 {
@@ -112,7 +113,7 @@ func TestBehindOneThatEnded(t *testing.T) {
 // A line that is emptied while its provider is paused is forgotten at once.
 func TestEndedInAPause(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: sec, Burst: 1}), func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 1, Per: sec, Burst: 1}), func(b *bench) {
 		b.heed("p", turnedDown(10*time.Minute))
 		a := Waiter{Scope: "p/a", ID: "a"}
 		if d := b.decide(Request{Scope: a.Scope, WaiterID: a.ID}); !d.Position.Waits {
@@ -134,15 +135,15 @@ func TestEndedInAPause(t *testing.T) {
 // their tenant off neither at its own scope nor at any other, however many they are.
 func TestEndedHadNoTurn(t *testing.T) {
 	t.Parallel()
-	all := Rule{Name: "all", Algorithm: TokenBucket, Limit: 1, Per: sec, Burst: 1}
-	own := Rule{Name: "own", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 100}
-	pol, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {
-		Rules: []Rule{all}, Scopes: map[string]ScopeConfig{"*": {Rules: []Rule{own}}},
+	all := policy.Rule{Name: "all", Algorithm: policy.TokenBucket, Limit: 1, Per: sec, Burst: 1}
+	own := policy.Rule{Name: "own", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 100}
+	pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {
+		Rules: []policy.Rule{all}, Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{own}}},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, policy := range map[string]*Policy{"one level": policyOf(t, all), "two levels": pol} {
+	for name, policy := range map[string]*policy.Policy{"one level": policyOf(t, all), "two levels": pol} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			onBoth(t, Config{}, policy, func(b *bench) {

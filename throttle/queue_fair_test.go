@@ -11,12 +11,13 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // fairCase is scopes that wait all the time, and what their names may differ by.
 type fairCase struct {
 	name   string
-	limits map[string]ScopeConfig
+	limits map[string]policy.ScopeConfig
 	scopes []string
 	// weights are those of the names that share, each of all scopes below it.
 	weights map[string]float64
@@ -25,97 +26,97 @@ type fairCase struct {
 	slack   int // tasks of a name that may start before what they cost counts
 }
 
-func weighed(weights map[string]int64) map[string]ScopeConfig {
-	nodes := map[string]ScopeConfig{}
+func weighed(weights map[string]int64) map[string]policy.ScopeConfig {
+	nodes := map[string]policy.ScopeConfig{}
 	for name, weight := range weights {
-		nodes[name] = ScopeConfig{Weight: weight}
+		nodes[name] = policy.ScopeConfig{Weight: weight}
 	}
 	return nodes
 }
 
 var fairCases = []fairCase{
 	{
-		name: "1:1", limits: map[string]ScopeConfig{"p": {Rules: bigBucket}},
+		name: "1:1", limits: map[string]policy.ScopeConfig{"p": {Rules: bigBucket}},
 		scopes: []string{"p/a", "p/b", "p/c"}, weights: map[string]float64{"p/a": 1, "p/b": 1, "p/c": 1}, most: 1, starts: 60,
 	},
 	{
-		name: "1:3", limits: map[string]ScopeConfig{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"b": 3})}},
+		name: "1:3", limits: map[string]policy.ScopeConfig{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"b": 3})}},
 		scopes: []string{"p/a", "p/b"}, weights: map[string]float64{"p/a": 1, "p/b": 3}, most: 1, starts: 80,
 	},
 	{
-		name: "1000:1", limits: map[string]ScopeConfig{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"*": 1000, "b": 1})}},
+		name: "1000:1", limits: map[string]policy.ScopeConfig{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"*": 1000, "b": 1})}},
 		scopes: []string{"p/a", "p/b"}, weights: map[string]float64{"p/a": 1000, "p/b": 1}, most: 1, starts: 60,
 	},
 	{
-		name: "weights and costs", limits: map[string]ScopeConfig{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"b": 3, "c": 7})}},
+		name: "weights and costs", limits: map[string]policy.ScopeConfig{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"b": 3, "c": 7})}},
 		scopes: []string{"p/a", "p/b", "p/c"}, weights: map[string]float64{"p/a": 1, "p/b": 3, "p/c": 7}, most: 20, starts: 200,
 	},
 	{
-		name: "a tenant of three endpoints beside a tenant of one", limits: map[string]ScopeConfig{"p": {Rules: bigBucket}},
+		name: "a tenant of three endpoints beside a tenant of one", limits: map[string]policy.ScopeConfig{"p": {Rules: bigBucket}},
 		scopes:  []string{"p/a/x", "p/a/y", "p/a/z", "p/b/x"},
 		weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 1, starts: 80,
 	},
 	{
-		name: "three endpoints, and costs", limits: map[string]ScopeConfig{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"a": 2})}},
+		name: "three endpoints, and costs", limits: map[string]policy.ScopeConfig{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"a": 2})}},
 		scopes:  []string{"p/a/x", "p/a/y", "p/a/z", "p/b/x"},
 		weights: map[string]float64{"p/a": 2, "p/b": 1}, most: 10, starts: 150, slack: 2,
 	},
 	{
-		name: "classes, each with its part of 60, 20 and what is left", limits: map[string]ScopeConfig{"p": {Rules: bigBucket, Shares: map[string]Share{
+		name: "classes, each with its part of 60, 20 and what is left", limits: map[string]policy.ScopeConfig{"p": {Rules: bigBucket, Shares: map[string]policy.Share{
 			"i": {Guaranteed: 60}, "b": {Guaranteed: 20, Weight: 1}, "x": {Weight: 2},
 		}}},
 		scopes: []string{"p/i", "p/b", "p/x"}, weights: map[string]float64{"p/i": .65, "p/b": .25, "p/x": .10}, most: 1, starts: 100,
 	},
 	{
-		name: "what one class does not use the others share", limits: map[string]ScopeConfig{"p": {Rules: bigBucket, Shares: map[string]Share{
+		name: "what one class does not use the others share", limits: map[string]policy.ScopeConfig{"p": {Rules: bigBucket, Shares: map[string]policy.Share{
 			"i": {Guaranteed: 60}, "b": {Guaranteed: 20, Weight: 1}, "x": {Weight: 2},
 		}}},
 		scopes: []string{"p/b", "p/x"}, weights: map[string]float64{"p/b": .25, "p/x": .10}, most: 1, starts: 70,
 	},
 	{
-		name: "classes below an own rule, while others below the account's go faster", limits: map[string]ScopeConfig{"p": {
-			Rules: []Rule{{Name: "all", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 1}},
-			Scopes: map[string]ScopeConfig{"a": {
-				Rules:  []Rule{{Name: "own", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 1}},
-				Shares: map[string]Share{"i": {Guaranteed: 50}, "b": {Weight: 1}},
+		name: "classes below an own rule, while others below the account's go faster", limits: map[string]policy.ScopeConfig{"p": {
+			Rules: []policy.Rule{{Name: "all", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 1}},
+			Scopes: map[string]policy.ScopeConfig{"a": {
+				Rules:  []policy.Rule{{Name: "own", Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 1}},
+				Shares: map[string]policy.Share{"i": {Guaranteed: 50}, "b": {Weight: 1}},
 			}},
 		}},
 		scopes: []string{"p/a/i", "p/a/b", "p/c", "p/d"}, weights: map[string]float64{"p/a/i": .75, "p/a/b": .25}, most: 1, starts: 400,
 	},
 	{
-		name: "classes below a tenant whose own rule would let all through", limits: map[string]ScopeConfig{"p": {
+		name: "classes below a tenant whose own rule would let all through", limits: map[string]policy.ScopeConfig{"p": {
 			Rules: bigBucket,
-			Scopes: map[string]ScopeConfig{"a": {
-				Rules:  []Rule{{Name: "own", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000}},
-				Shares: map[string]Share{"i": {Guaranteed: 50}, "b": {Weight: 1}},
+			Scopes: map[string]policy.ScopeConfig{"a": {
+				Rules:  []policy.Rule{{Name: "own", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000}},
+				Shares: map[string]policy.Share{"i": {Guaranteed: 50}, "b": {Weight: 1}},
 			}},
 		}},
 		scopes: []string{"p/a/i", "p/a/b", "p/c", "p/d"}, weights: map[string]float64{"p/a/i": .75, "p/a/b": .25}, most: 1, starts: 200,
 	},
 	{
-		name: "and beside that tenant others have theirs", limits: map[string]ScopeConfig{"p": {
+		name: "and beside that tenant others have theirs", limits: map[string]policy.ScopeConfig{"p": {
 			Rules: bigBucket,
-			Scopes: map[string]ScopeConfig{"a": {
-				Rules:  []Rule{{Name: "own", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000}},
-				Shares: map[string]Share{"i": {Guaranteed: 50}, "b": {Weight: 1}},
+			Scopes: map[string]policy.ScopeConfig{"a": {
+				Rules:  []policy.Rule{{Name: "own", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000}},
+				Shares: map[string]policy.Share{"i": {Guaranteed: 50}, "b": {Weight: 1}},
 			}},
 		}},
 		scopes: []string{"p/a/i", "p/a/b", "p/c", "p/d"}, weights: map[string]float64{"p/a": 1, "p/c": 1, "p/d": 1}, most: 1, starts: 200,
 	},
 	{
-		name: "a plan that lets through about as much as its tenant's share", limits: map[string]ScopeConfig{"p": {
-			Rules: []Rule{{Name: "all", Algorithm: TokenBucket, Limit: 40, Per: sec}},
-			Scopes: map[string]ScopeConfig{"a": {
-				Rules:  []Rule{{Name: "own", Algorithm: TokenBucket, Limit: 10, Per: sec}},
-				Shares: map[string]Share{"i": {Guaranteed: 70}, "b": {Weight: 1}},
+		name: "a plan that lets through about as much as its tenant's share", limits: map[string]policy.ScopeConfig{"p": {
+			Rules: []policy.Rule{{Name: "all", Algorithm: policy.TokenBucket, Limit: 40, Per: sec}},
+			Scopes: map[string]policy.ScopeConfig{"a": {
+				Rules:  []policy.Rule{{Name: "own", Algorithm: policy.TokenBucket, Limit: 10, Per: sec}},
+				Shares: map[string]policy.Share{"i": {Guaranteed: 70}, "b": {Weight: 1}},
 			}, "c": {Weight: 2}},
 		}},
 		scopes: []string{"p/a/i", "p/a/b", "p/c", "p/d"}, weights: map[string]float64{"p/a/i": .85, "p/a/b": .15}, most: 1, starts: 200,
 	},
 	{
-		name: "an own rule that lets through a little less than the account's", limits: map[string]ScopeConfig{"p": {
-			Rules:  []Rule{{Name: "all", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 1}},
-			Scopes: map[string]ScopeConfig{"a": {Rules: []Rule{{Name: "own", Algorithm: TokenBucket, Limit: 90, Per: sec, Burst: 1}}}},
+		name: "an own rule that lets through a little less than the account's", limits: map[string]policy.ScopeConfig{"p": {
+			Rules:  []policy.Rule{{Name: "all", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 1}},
+			Scopes: map[string]policy.ScopeConfig{"a": {Rules: []policy.Rule{{Name: "own", Algorithm: policy.TokenBucket, Limit: 90, Per: sec, Burst: 1}}}},
 		}},
 		scopes: []string{"p/a", "p/b"}, weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 1, starts: 80, slack: 1,
 	},
@@ -173,8 +174,8 @@ type fairWorld struct {
 	started []WaiterRef
 }
 
-func newFairWorld(rdb redis.UniversalClient, prefix string, limits map[string]ScopeConfig, scopes []string) *fairWorld {
-	h := &queueHistory{seed: 1, counts: newQueueCounts(), lead: 5000, scopes: scopes, versions: []map[string]ScopeConfig{limits}}
+func newFairWorld(rdb redis.UniversalClient, prefix string, limits map[string]policy.ScopeConfig, scopes []string) *fairWorld {
+	h := &queueHistory{seed: 1, counts: newQueueCounts(), lead: 5000, scopes: scopes, versions: []map[string]policy.ScopeConfig{limits}}
 	w := newQueueWorld(rdb, prefix, h)
 	first := &waiter{WaiterRef: WaiterRef{Scope: scopes[0], ID: "first", cost: w.plan(scopes[0]).most}}
 	if first.cost > 1<<30 {
@@ -261,7 +262,7 @@ func (f *fairWorld) fair(c fairCase) {
 func TestBacklogDelaysNobodysFirst(t *testing.T) {
 	t.Parallel()
 	const waiting, batch = 100_000, 5000
-	policy := policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 1})
+	policy := policyOf(t, policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 1})
 	b := newBench(t, redistest.Client(t), Config{}, policy)
 	b.decide(Request{Scope: "p/big"})
 	for i := 0; i < waiting; i += batch {
@@ -293,12 +294,12 @@ func TestBacklogDelaysNobodysFirst(t *testing.T) {
 // shareScenes are what weights must not be got around by, and must not get in the way of.
 var shareScenes = []struct {
 	name   string
-	limits map[string]ScopeConfig
+	limits map[string]policy.ScopeConfig
 	scopes []string
 	play   func(f *fairWorld)
 }{
 	// Who empties its line with each turn, and is back before the next, gains nothing.
-	{"an emptied line", map[string]ScopeConfig{"p": {Rules: bigBucket}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
+	{"an emptied line", map[string]policy.ScopeConfig{"p": {Rules: bigBucket}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
 		f.add("p/a", 10, 0)
 		f.add("p/b", 10, 0)
 		f.add("p/b", 10, 0)
@@ -306,7 +307,7 @@ var shareScenes = []struct {
 		f.fair(fairCase{weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 10})
 	}},
 	// Costly tasks, one at a time, are paid for as if more were waiting.
-	{"a costly line that empties", map[string]ScopeConfig{"p": {Rules: bigBucket}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
+	{"a costly line that empties", map[string]policy.ScopeConfig{"p": {Rules: bigBucket}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
 		f.add("p/a", 50, 0)
 		for range 3 {
 			f.add("p/b", 1, 0)
@@ -315,7 +316,7 @@ var shareScenes = []struct {
 		f.fair(fairCase{weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 50})
 	}},
 	// Who comes back after others had many turns has no credit for the time.
-	{"idle for long", map[string]ScopeConfig{"p": {Rules: bigBucket}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
+	{"idle for long", map[string]policy.ScopeConfig{"p": {Rules: bigBucket}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
 		f.add("p/a", 1, 0)
 		f.add("p/b", 1, 0)
 		f.add("p/b", 1, 0)
@@ -332,7 +333,7 @@ var shareScenes = []struct {
 		f.fair(fairCase{weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 1})
 	}},
 	// Endpoints that come together are one tenant's.
-	{"many endpoints at once", map[string]ScopeConfig{"p": {Rules: bigBucket}}, endpoints(5), func(f *fairWorld) {
+	{"many endpoints at once", map[string]policy.ScopeConfig{"p": {Rules: bigBucket}}, endpoints(5), func(f *fairWorld) {
 		for _, scope := range f.h.scopes {
 			f.add(scope, 1, 0)
 		}
@@ -341,9 +342,9 @@ var shareScenes = []struct {
 		f.fair(fairCase{weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 1})
 	}},
 	// Who needs much of a unit is not starved by those who take of another too.
-	{"saved across units", map[string]ScopeConfig{"p": {Rules: []Rule{
-		{Name: "calls", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 50},
-		{Name: "tokens", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 50, Unit: "tokens"},
+	{"saved across units", map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{
+		{Name: "calls", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 50},
+		{Name: "tokens", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 50, Unit: "tokens"},
 	}}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
 		dear := &waiter{WaiterRef: WaiterRef{Scope: "p/a", ID: "dear", costs: "requests=40"}}
 		f.queueWorld.add(dear)
@@ -361,7 +362,7 @@ var shareScenes = []struct {
 		}
 	}},
 	// Priority comes before every share.
-	{"priorities", map[string]ScopeConfig{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"b": 100})}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
+	{"priorities", map[string]policy.ScopeConfig{"p": {Rules: bigBucket, Scopes: weighed(map[string]int64{"b": 100})}}, []string{"p/a", "p/b"}, func(f *fairWorld) {
 		for range 5 {
 			f.add("p/b", 1, 0)
 		}
@@ -374,7 +375,7 @@ var shareScenes = []struct {
 		}
 	}},
 	// Who started while nobody was there to wake has not taken slots for ever.
-	{"nobody wakes", map[string]ScopeConfig{"p": {Rules: []Rule{{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: sec}}}},
+	{"nobody wakes", map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{{Name: "r", Algorithm: policy.TokenBucket, Limit: 1, Per: sec}}}},
 		[]string{"p/a", "p/b"}, func(f *fairWorld) {
 			f.add("p/b", 1, 0)
 			for range 20 {
@@ -390,7 +391,7 @@ var shareScenes = []struct {
 			f.fair(fairCase{weights: map[string]float64{"p/a": 1, "p/b": 1}, most: 1})
 		}},
 	// What means nothing any more is forgotten, while others go on waiting.
-	{"slots of the past", map[string]ScopeConfig{"p": {Rules: bigBucket}}, endpoints(5), func(f *fairWorld) {
+	{"slots of the past", map[string]policy.ScopeConfig{"p": {Rules: bigBucket}}, endpoints(5), func(f *fairWorld) {
 		for _, scope := range f.h.scopes[:5] {
 			f.add(scope, 1, 0)
 		}
@@ -410,7 +411,7 @@ var shareScenes = []struct {
 		}
 	}},
 	// Of tenants that never come again nothing stays, while another waits all the time.
-	{"times of the past", map[string]ScopeConfig{"p": {Rules: bigBucket, Scopes: map[string]ScopeConfig{"*": {Rules: plenty}}}},
+	{"times of the past", map[string]policy.ScopeConfig{"p": {Rules: bigBucket, Scopes: map[string]policy.ScopeConfig{"*": {Rules: plenty}}}},
 		classes("t%d/x", 6), func(f *fairWorld) {
 			again := func(p WaiterRef) {
 				if p.Scope == "p/b" {
@@ -431,10 +432,10 @@ var shareScenes = []struct {
 			}
 		}},
 	// Places go with the weights of their level, and hide nobody when weights come back.
-	{"weights that go and come", map[string]ScopeConfig{"p": {Rules: bigBucket, Scopes: map[string]ScopeConfig{"a": {
-		Rules: plenty, Shares: map[string]Share{"6": {Weight: 1}, "7": {Weight: 3}},
+	{"weights that go and come", map[string]policy.ScopeConfig{"p": {Rules: bigBucket, Scopes: map[string]policy.ScopeConfig{"a": {
+		Rules: plenty, Shares: map[string]policy.Share{"6": {Weight: 1}, "7": {Weight: 3}},
 	}}}}, classes("a/%d", 8), func(f *fairWorld) {
-		f.know(map[string]ScopeConfig{"p": {Rules: bigBucket, Scopes: map[string]ScopeConfig{"a": {Rules: plenty}}}})
+		f.know(map[string]policy.ScopeConfig{"p": {Rules: bigBucket, Scopes: map[string]policy.ScopeConfig{"a": {Rules: plenty}}}})
 		f.disturbed = true // lines that no look has met keep what they had
 		for _, scope := range f.h.scopes[:6] {
 			f.add(scope, 1, 0)
@@ -456,7 +457,7 @@ var shareScenes = []struct {
 	}},
 }
 
-var plenty = []Rule{{Name: "own", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000}}
+var plenty = []policy.Rule{{Name: "own", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000}}
 
 // classes are so many scopes, and the tenant b.
 func classes(format string, n int) (scopes []string) {
@@ -493,11 +494,11 @@ func TestShareScenes(t *testing.T) {
 // down before have their turns.
 func TestLevelGetsRulesWhileScopesWait(t *testing.T) {
 	t.Parallel()
-	pol := func(own ...Rule) *Policy {
-		p, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {
-			Rules: []Rule{{Name: "rpm", Algorithm: TokenBucket, Limit: 1, Per: sec}},
-			Scopes: map[string]ScopeConfig{"acme": {
-				Rules: own, Shares: map[string]Share{"i": {Guaranteed: 60}, "b": {}}, Scopes: map[string]ScopeConfig{"*": {}},
+	pol := func(own ...policy.Rule) *policy.Policy {
+		p, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {
+			Rules: []policy.Rule{{Name: "rpm", Algorithm: policy.TokenBucket, Limit: 1, Per: sec}},
+			Scopes: map[string]policy.ScopeConfig{"acme": {
+				Rules: own, Shares: map[string]policy.Share{"i": {Guaranteed: 60}, "b": {}}, Scopes: map[string]policy.ScopeConfig{"*": {}},
 			}},
 		}})
 		if err != nil {
@@ -505,9 +506,9 @@ func TestLevelGetsRulesWhileScopesWait(t *testing.T) {
 		}
 		return p
 	}
-	own := Rule{Name: "own", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000}
-	tokens := Rule{Name: "tokens", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000, Unit: "tokens"}
-	for name, policies := range map[string][]*Policy{
+	own := policy.Rule{Name: "own", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000}
+	tokens := policy.Rule{Name: "tokens", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000, Unit: "tokens"}
+	for name, policies := range map[string][]*policy.Policy{
 		"gets":  {pol(), pol(own)},
 		"loses": {pol(own, tokens), pol(own)},
 	} {
@@ -517,7 +518,7 @@ func TestLevelGetsRulesWhileScopesWait(t *testing.T) {
 				var asks []Waiter
 				for i := range 10 {
 					asks = append(asks, Waiter{Scope: "p/acme/i", ID: fmt.Sprint("i", i)},
-						Waiter{Scope: "p/acme/b", ID: fmt.Sprint("b", i), Costs: Costs{Requests: int64(i % 2), "tokens": 5}})
+						Waiter{Scope: "p/acme/b", ID: fmt.Sprint("b", i), Costs: policy.Costs{policy.Requests: int64(i % 2), "tokens": 5}})
 				}
 				if _, err := b.Join(ctx, asks, 0, 0); err != nil {
 					b.t.Fatal(err)

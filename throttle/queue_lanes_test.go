@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -251,7 +252,7 @@ var laneScenes = []struct {
 
 func laneFault(rdb redis.UniversalClient, prefix string) string {
 	for i, s := range laneScenes {
-		limits := map[string]ScopeConfig{"p": {Rules: bigBucket}}
+		limits := map[string]policy.ScopeConfig{"p": {Rules: bigBucket}}
 		found := faultOf(func() {
 			s.play(newFairWorld(rdb, fmt.Sprintf("%slane%d", prefix, i), limits, []string{"p/a", "p/b"}))
 		})
@@ -276,7 +277,7 @@ func TestLanes(t *testing.T) {
 // What is expected of a task's start goes by its lane and by its priority.
 func TestLanesAreExpected(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: sec}), func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 1, Per: sec}), func(b *bench) {
 		b.decide(Request{Scope: "p"})
 		lineUp := func(lane string, priority, n int) (last Joined) {
 			var asks []Waiter

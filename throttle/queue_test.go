@@ -5,18 +5,20 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // "Queue gives a waiter its place in line, whatever its limits would admit now": it is charged nothing, and
 // stands behind those who came before it.
 func TestQueue(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []Algorithm{TokenBucket, SlidingWindow, FixedWindow, Concurrency} {
-		rule := Rule{Name: "r", Algorithm: kind, Limit: 10}
-		if kind == TokenBucket {
+	for _, kind := range []policy.Algorithm{policy.TokenBucket, policy.SlidingWindow, policy.FixedWindow, policy.Concurrency} {
+		rule := policy.Rule{Name: "r", Algorithm: kind, Limit: 10}
+		if kind == policy.TokenBucket {
 			rule.Burst = 10
 		}
-		if kind != Concurrency {
+		if kind != policy.Concurrency {
 			rule.Per = sec
 		}
 		onBoth(t, Config{}, policyOf(t, rule), func(b *bench) {
@@ -48,11 +50,11 @@ func TestQueue(t *testing.T) {
 // "A scope that no rule concerns has no line."
 func TestQueueWithoutRules(t *testing.T) {
 	t.Parallel()
-	policy, err := NewPolicy(UnmatchedAllow, map[string]ScopeConfig{"q": {}})
+	limits, err := policy.New(policy.UnmatchedAllow, map[string]policy.ScopeConfig{"q": {}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	onBoth(t, Config{}, policy, func(b *bench) {
+	onBoth(t, Config{}, limits, func(b *bench) {
 		if d, err := b.Queue(ctx, Request{Scope: "p/a", WaiterID: "1"}); err != nil || !d.Allowed {
 			b.t.Errorf("%+v, %v", d, err)
 		}
@@ -62,7 +64,7 @@ func TestQueueWithoutRules(t *testing.T) {
 // However many scopes are left to others, who is behind them has its turn, where there is room for one alone.
 func TestLeaveManyForOne(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1000, Per: sec}), func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1000, Per: sec}), func(b *bench) {
 		var asks []Waiter
 		for i := range 60 {
 			asks = append(asks, Waiter{Scope: fmt.Sprintf("p/t/%02d", i), ID: "a"})
@@ -85,7 +87,7 @@ func TestLeaveManyForOne(t *testing.T) {
 // "They … are left to others; who is behind them in order does not wait": they are released as soon as somebody may.
 func TestLeave(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 10, Per: sec}), func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec}), func(b *bench) {
 		for i := range 4 {
 			scope := fmt.Sprintf("p/%c", 'a'+i%2)
 			if d, err := b.Queue(ctx, Request{Scope: scope, WaiterID: fmt.Sprint(i)}); err != nil || !d.Position.Waits {
@@ -112,8 +114,8 @@ func TestLeave(t *testing.T) {
 // nearer than who waits for that was told: it is looked at again.
 func TestTooLateUnderAQuickerLimit(t *testing.T) {
 	t.Parallel()
-	daily := func(limit int64) Rule {
-		return Rule{Name: "r", Algorithm: Calendar, Limit: limit, Resets: "0 0 * * *", Spread: true}
+	daily := func(limit int64) policy.Rule {
+		return policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: limit, Resets: "0 0 * * *", Spread: true}
 	}
 	onBoth(t, Config{}, policyOf(t, daily(2)), func(b *bench) {
 		first := b.decide(Request{Scope: "p/a", WaiterID: "0"})
@@ -144,13 +146,13 @@ func TestTooLateUnderAQuickerLimit(t *testing.T) {
 func TestBehindOneThatStandsStill(t *testing.T) {
 	t.Parallel()
 	pol := policyOf(t,
-		Rule{Name: "calls", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 100},
-		Rule{Name: "words", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 100, Unit: "tokens"})
+		policy.Rule{Name: "calls", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 100},
+		policy.Rule{Name: "words", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 100, Unit: "tokens"})
 	onBoth(t, Config{}, pol, func(b *bench) {
 		for _, req := range []Request{
-			{Scope: "p/b", WaiterID: "first", Costs: Costs{"tokens": 1}, Priority: 1},
-			{Scope: "p/a", WaiterID: "g/stands", Costs: Costs{Requests: 0, "tokens": 1}},
-			{Scope: "p/a", WaiterID: "second", Costs: Costs{"tokens": 1}},
+			{Scope: "p/b", WaiterID: "first", Costs: policy.Costs{"tokens": 1}, Priority: 1},
+			{Scope: "p/a", WaiterID: "g/stands", Costs: policy.Costs{policy.Requests: 0, "tokens": 1}},
+			{Scope: "p/a", WaiterID: "second", Costs: policy.Costs{"tokens": 1}},
 		} {
 			if d, err := b.Queue(ctx, req); err != nil || !d.Position.Waits {
 				b.t.Fatalf("%+v, %v", d, err)
@@ -167,17 +169,17 @@ func TestBehindOneThatStandsStill(t *testing.T) {
 // later in a call is granted by it.
 func TestBehindOneThatIsLeft(t *testing.T) {
 	t.Parallel()
-	policy := policyOf(t,
-		Rule{Name: "calls", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 100},
-		Rule{Name: "words", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 100, Unit: "tokens"})
+	limits := policyOf(t,
+		policy.Rule{Name: "calls", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 100},
+		policy.Rule{Name: "words", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 100, Unit: "tokens"})
 	for name, first := range map[string]string{"parked": "g/light", "granted": "light"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			onBoth(t, Config{}, policy, func(b *bench) {
+			onBoth(t, Config{}, limits, func(b *bench) {
 				for _, req := range []Request{
-					{Scope: "p/t/left", WaiterID: "others", Costs: Costs{"tokens": 1}, Priority: 1},
-					{Scope: "p/t/b", WaiterID: first, Costs: Costs{Requests: 0, "tokens": 1}},
-					{Scope: "p/t/b", WaiterID: "second", Costs: Costs{"tokens": 1}},
+					{Scope: "p/t/left", WaiterID: "others", Costs: policy.Costs{"tokens": 1}, Priority: 1},
+					{Scope: "p/t/b", WaiterID: first, Costs: policy.Costs{policy.Requests: 0, "tokens": 1}},
+					{Scope: "p/t/b", WaiterID: "second", Costs: policy.Costs{"tokens": 1}},
 				} {
 					if d, err := b.Queue(ctx, req); err != nil || !d.Position.Waits {
 						b.t.Fatalf("%+v, %v", d, err)
@@ -198,7 +200,7 @@ func TestBehindOneThatIsLeft(t *testing.T) {
 // What a task gives back that asks under an attempt id which is over is looked at for those behind it.
 func TestRefundOfAnOverAttempt(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: Concurrency, Limit: 1}), func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.Concurrency, Limit: 1}), func(b *bench) {
 		over := b.decide(Request{Scope: "p/a", WaiterID: "0", ID: "attempt"})
 		b.giveBack(over.Grant)
 		for _, ticket := range []string{"0", "1"} {
@@ -221,12 +223,12 @@ func TestRefundOfAnOverAttempt(t *testing.T) {
 // A schedule that is lost is made anew, though a task that was granted its start asks before anybody sees it.
 func TestLostScheduleIsSeen(t *testing.T) {
 	t.Parallel()
-	own := ScopeConfig{Rules: []Rule{{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: sec, Burst: 1}}}
-	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Scopes: map[string]ScopeConfig{"a": own, "b": own}}})
+	own := policy.ScopeConfig{Rules: []policy.Rule{{Name: "r", Algorithm: policy.TokenBucket, Limit: 1, Per: sec, Burst: 1}}}
+	limits, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{"a": own, "b": own}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	onBoth(t, Config{Logger: slog.New(slog.DiscardHandler)}, policy, func(b *bench) {
+	onBoth(t, Config{Logger: slog.New(slog.DiscardHandler)}, limits, func(b *bench) {
 		const each = 10
 		for _, scope := range []string{"p/a", "p/b"} {
 			for i := range each {

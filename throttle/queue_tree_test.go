@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -142,8 +143,8 @@ func (s treeSeen) faults(signature func(path string, ticket string) string, loos
 		var waits, tokens int64
 		for _, z := range q {
 			place := readPlace("", text(z.Member))
-			waits += place.under(Rule{Algorithm: TokenBucket})
-			if costs, err := ParseCosts(place.costs); place.costs != "" && err == nil {
+			waits += place.under(policy.Rule{Algorithm: policy.TokenBucket})
+			if costs, err := policy.ParseCosts(place.costs); place.costs != "" && err == nil {
 				tokens += costs.Of("tokens")
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -48,11 +49,11 @@ func (t *waiter) key() string { return t.ticket() }
 var strides = map[string]int{"critical": 1, "default": 2, "low": 6}
 
 // costsByUnit is what it costs by unit, nil where that is a number.
-func (t *waiter) costsByUnit() Costs {
+func (t *waiter) costsByUnit() policy.Costs {
 	if t.costs == "" {
 		return nil
 	}
-	costs, err := ParseCosts(t.costs)
+	costs, err := policy.ParseCosts(t.costs)
 	must(err)
 	return costs
 }
@@ -62,14 +63,14 @@ func (t *waiter) costsByUnit() Costs {
 // steps left out.
 type queueHistory struct {
 	seed         uint64
-	versions     []map[string]ScopeConfig
+	versions     []map[string]policy.ScopeConfig
 	scopes       []string
 	lead, spread int64
 	steps        bool
-	weight       int64            // of one of the tenants
-	shares       map[string]Share // of the names below each
-	raises       bool             // an API can make more of a rule than its limit
-	units        bool             // rules count requests and tokens, and tasks cost by unit
+	weight       int64                   // of one of the tenants
+	shares       map[string]policy.Share // of the names below each
+	raises       bool                    // an API can make more of a rule than its limit
+	units        bool                    // rules count requests and tokens, and tasks cost by unit
 	each         int
 	left         map[int]bool // steps left out
 	log          []string
@@ -96,21 +97,21 @@ func newQueueHistory(seed uint64, each int) *queueHistory {
 	if levels == [3]int{} {
 		levels[r.IntN(3)] = 1
 	}
-	var rules [3][]Rule
+	var rules [3][]policy.Rule
 	draw := &randomHistory{}
 	h.weight = 1 + int64(seed%7) // not drawn: the histories of each seed stay what they were
 	if seed%3 == 0 {
-		h.shares = map[string]Share{"x": {Guaranteed: 60}, "y": {Weight: 3}}
+		h.shares = map[string]policy.Share{"x": {Guaranteed: 60}, "y": {Weight: 3}}
 	}
 	for level, n := range levels {
 		for range n {
 			rule := draw.rule(r, fmt.Sprintf("r%d%d", level, len(rules[level])))
-			if level == 0 && rule.Algorithm != Concurrency {
+			if level == 0 && rule.Algorithm != policy.Concurrency {
 				rule.Limit = max(rule.Limit, 3)
 			}
 			rule.Per = min(rule.Per, 10*time.Second)
 			rule.Margin = min(rule.Margin, rule.Per/8)
-			if h.units && rule.Algorithm != Concurrency && r.IntN(2) == 0 {
+			if h.units && rule.Algorithm != policy.Concurrency && r.IntN(2) == 0 {
 				rule.Unit = "tokens"
 			}
 			rules[level] = append(rules[level], rule)
@@ -128,17 +129,17 @@ func newQueueHistory(seed uint64, each int) *queueHistory {
 				}
 			}
 		}
-		corrects := Corrects{}
+		corrects := policy.Corrects{}
 		if h.raises && v != 1 {
 			corrects.Most = raisedTo
 		}
-		h.versions = append(h.versions, map[string]ScopeConfig{"p": {
+		h.versions = append(h.versions, map[string]policy.ScopeConfig{"p": {
 			Corrects: corrects,
-			Rules:    append([]Rule(nil), rules[0]...),
-			Scopes: map[string]ScopeConfig{
+			Rules:    append([]policy.Rule(nil), rules[0]...),
+			Scopes: map[string]policy.ScopeConfig{
 				"*": {
-					Rules:  append([]Rule(nil), rules[1]...),
-					Scopes: map[string]ScopeConfig{"*": {Rules: append([]Rule(nil), rules[2]...)}},
+					Rules:  append([]policy.Rule(nil), rules[1]...),
+					Scopes: map[string]policy.ScopeConfig{"*": {Rules: append([]policy.Rule(nil), rules[2]...)}},
 					Shares: h.shares,
 				},
 				"a": {Weight: h.weight},
@@ -152,16 +153,16 @@ func newQueueHistory(seed uint64, each int) *queueHistory {
 const raisedTo = 300
 
 // changedLimit is the rule after somebody has changed its limit.
-func changedLimit(r drawing, rule Rule) Rule {
+func changedLimit(r drawing, rule policy.Rule) policy.Rule {
 	switch {
-	case rule.Algorithm == Concurrency:
+	case rule.Algorithm == policy.Concurrency:
 		rule.Limit = r.one(0, 1, 2, 5)
 	case r.IntN(4) == 0:
 		rule.Limit = 0
 	default:
 		rule.Limit = r.one(1, 2, 3, 7, 20)
 	}
-	if rule.Algorithm == TokenBucket && r.IntN(2) == 0 {
+	if rule.Algorithm == policy.TokenBucket && r.IntN(2) == 0 {
 		rule.Burst = r.one(1, 2, 5, 20)
 	}
 	return rule
@@ -171,7 +172,7 @@ func (h *queueHistory) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d, lead %dµs, spread %dµs\n", h.seed, h.lead, h.spread)
 	for i, limits := range h.versions {
-		policy, err := NewPolicy(UnmatchedDeny, limits)
+		policy, err := policy.New(policy.UnmatchedDeny, limits)
 		if err != nil {
 			return err.Error()
 		}
@@ -193,16 +194,16 @@ func (w *queueWorld) newTask(r drawing) *waiter {
 	least := func(unit string) int64 {
 		most := int64(math.MaxInt64)
 		for _, b := range first.bounds {
-			if b.Rule.Algorithm != Concurrency && (unit == "" || b.Rule.Unit == unit) {
+			if b.Rule.Algorithm != policy.Concurrency && (unit == "" || b.Rule.Unit == unit) {
 				most = min(most, b.Rule.Capacity())
 			}
 		}
 		return most
 	}
 	if w.h.units && r.IntN(4) > 0 {
-		costs := Costs{Requests: min(r.one(0, 1, 1, 2), least(Requests)), "tokens": min(r.one(0, 1, 3, 20), least("tokens"))}
-		if costs[Requests] == 1 && r.IntN(2) == 0 {
-			delete(costs, Requests) // it is 1 all the same
+		costs := policy.Costs{policy.Requests: min(r.one(0, 1, 1, 2), least(policy.Requests)), "tokens": min(r.one(0, 1, 3, 20), least("tokens"))}
+		if costs[policy.Requests] == 1 && r.IntN(2) == 0 {
+			delete(costs, policy.Requests) // it is 1 all the same
 		}
 		if costs["tokens"] == 0 && r.IntN(2) == 0 {
 			delete(costs, "tokens")
@@ -340,7 +341,7 @@ func queueSeed(t *testing.T) uint64 {
 }
 
 // raised is the rule at the most that an API can make of it.
-func raisedOf(b MatchedRule) Rule {
+func raisedOf(b policy.MatchedRule) policy.Rule {
 	r := b.Rule
 	if most := mostMillionths(b); most > 0 {
 		r.Limit = mostOf(r.Limit, most)
@@ -352,4 +353,4 @@ func raisedOf(b MatchedRule) Rule {
 const outStays = 3_000_000
 
 // bigBucket binds nobody for long: those who wait for it have their turns in order.
-var bigBucket = []Rule{{Name: "r", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 50}}
+var bigBucket = []policy.Rule{{Name: "r", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 50}}

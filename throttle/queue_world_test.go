@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -32,7 +33,7 @@ type queueWorld struct {
 	order     int64
 	seen      treeSeen
 	still     bool
-	leaves    string // the scope that this caller leaves to others
+	leaves    string          // the scope that this caller leaves to others
 	disturbed bool            // limits have changed
 	loose     map[string]bool // leaves that stand by one who is first no more, until a dispatch comes to them
 	looked    int64
@@ -56,8 +57,8 @@ func newQueueWorld(rdb redis.UniversalClient, prefix string, h *queueHistory) *q
 }
 
 // know adds a version of the limits.
-func (w *queueWorld) know(limits map[string]ScopeConfig) {
-	policy, err := NewPolicy(UnmatchedDeny, limits)
+func (w *queueWorld) know(limits map[string]policy.ScopeConfig) {
+	policy, err := policy.New(policy.UnmatchedDeny, limits)
 	must(err)
 	l, err := New(w.rdb, policy, Config{Prefix: w.prefix, StartTolerance: -1, Unbatched: true})
 	must(err)
@@ -102,7 +103,7 @@ func (w *queueWorld) looks() {
 func (w *queueWorld) signature(path, ticket string) string {
 	scope := scopeOf("p", path)
 	place := readPlace(scope, ticket)
-	costs, err := ParseCosts(place.costs)
+	costs, err := policy.ParseCosts(place.costs)
 	if place.costs == "" || err != nil {
 		return ""
 	}
@@ -170,7 +171,7 @@ func (w *queueWorld) charge(t *waiter, id string, start int64) {
 	p := w.pathOf(t)
 	for i, key := range p.keys {
 		c := charge{id: id, units: t.under(p.bounds[i].Rule), start: start, byClock: start, pass: w.ledgers[key].pass}
-		if w.ledgers[key].rule.Algorithm == Concurrency {
+		if w.ledgers[key].rule.Algorithm == policy.Concurrency {
 			c.units = 1
 		}
 		if broken := w.ledgers[key].take(c, w.now, w.now); broken != "" {
@@ -197,7 +198,7 @@ func (w *queueWorld) ask(t *waiter, how standing, ahead, near int64) {
 	queue := before.queues[scopePath(t.Scope)]
 	waited := len(queue) > 0 && queue[0].Member != t.key() // who is first may be the next
 	d, err := w.limiter().Decide(ctx, req)
-	var tooMuch *CostError
+	var tooMuch *policy.CostError
 	if errors.As(err, &tooMuch) {
 		t.stage = astray
 		return
@@ -668,7 +669,7 @@ func (w *queueWorld) statesLast() {
 	states, lasts := map[string]*redis.StringCmd{}, map[string]*redis.DurationCmd{}
 	_, err := w.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for key, l := range w.ledgers {
-			if l.rule.Algorithm != Concurrency {
+			if l.rule.Algorithm != policy.Concurrency {
 				states[key], lasts[key] = pipe.Get(ctx, key), pipe.PTTL(ctx, key)
 			}
 		}

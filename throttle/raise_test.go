@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // raising is a policy whose answers correct its rules so far.
-func raising(t testing.TB, c Corrects, rules ...Rule) *Policy {
+func raising(t testing.TB, c policy.Corrects, rules ...policy.Rule) *policy.Policy {
 	t.Helper()
-	p, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Rules: rules, Corrects: c}})
+	p, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules, Corrects: c}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,14 +40,14 @@ func (b *bench) counts(scope, rule string, limit int64) int64 {
 // algorithm that has windows, and what the policy lets is in force at once.
 func TestLargerLimitIsAdopted(t *testing.T) {
 	t.Parallel()
-	for _, algorithm := range []Algorithm{TokenBucket, SlidingWindow, FixedWindow} {
+	for _, algorithm := range []policy.Algorithm{policy.TokenBucket, policy.SlidingWindow, policy.FixedWindow} {
 		t.Run(string(algorithm), func(t *testing.T) {
 			t.Parallel()
-			rule := Rule{Name: "r", Algorithm: algorithm, Limit: 100, Per: time.Minute}
-			if algorithm == TokenBucket {
+			rule := policy.Rule{Name: "r", Algorithm: algorithm, Limit: 100, Per: time.Minute}
+			if algorithm == policy.TokenBucket {
 				rule.Burst = 3
 			}
-			onBoth(t, Config{StartTolerance: -1}, raising(t, Corrects{Most: 150}, rule), func(b *bench) {
+			onBoth(t, Config{StartTolerance: -1}, raising(t, policy.Corrects{Most: 150}, rule), func(b *bench) {
 				minute := func() (n int) {
 					b.pass(time.Minute - us(b.now.Load()%60_000_000))
 					for range 299 {
@@ -89,10 +90,10 @@ func TestLargerLimitIsAdopted(t *testing.T) {
 // stand against the configured one when it counts again.
 func TestRaisedIsSpent(t *testing.T) {
 	t.Parallel()
-	for _, algorithm := range []Algorithm{SlidingWindow, FixedWindow} {
+	for _, algorithm := range []policy.Algorithm{policy.SlidingWindow, policy.FixedWindow} {
 		t.Run(string(algorithm), func(t *testing.T) {
 			t.Parallel()
-			onBoth(t, Config{}, raising(t, Corrects{Most: 150}, Rule{Name: "r", Algorithm: algorithm, Limit: 10, Per: time.Hour}), func(b *bench) {
+			onBoth(t, Config{}, raising(t, policy.Corrects{Most: 150}, policy.Rule{Name: "r", Algorithm: algorithm, Limit: 10, Per: time.Hour}), func(b *bench) {
 				b.heed("p", owns(14, time.Hour))
 				if n := b.admitted("p", 20); n != 14 {
 					b.t.Errorf("%d were admitted", n)
@@ -120,9 +121,9 @@ func TestRaisedIsSpent(t *testing.T) {
 // one counts again.
 func TestLimitGrows(t *testing.T) {
 	t.Parallel()
-	corrects := Corrects{Cut: 50, Grow: 10, Least: 40, Most: 150}
-	policy := raising(t, corrects, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 100, Per: 10 * sec},
-		Rule{Name: "day", Algorithm: FixedWindow, Limit: 1000, Per: 24 * time.Hour})
+	corrects := policy.Corrects{Cut: 50, Grow: 10, Least: 40, Most: 150}
+	policy := raising(t, corrects, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 100, Per: 10 * sec},
+		policy.Rule{Name: "day", Algorithm: policy.FixedWindow, Limit: 1000, Per: 24 * time.Hour})
 	onBoth(t, Config{}, policy, func(b *bench) {
 		for i, step := range []struct {
 			after  time.Duration
@@ -169,12 +170,12 @@ func TestLimitGrows(t *testing.T) {
 // The numbers of the level at which a rule counts decide, whoever is told below it.
 func TestCorrectsOfTheRulesLevel(t *testing.T) {
 	t.Parallel()
-	rule := func(name string) []Rule {
-		return []Rule{{Name: name, Algorithm: SlidingWindow, Limit: 100, Per: time.Minute}}
+	rule := func(name string) []policy.Rule {
+		return []policy.Rule{{Name: name, Algorithm: policy.SlidingWindow, Limit: 100, Per: time.Minute}}
 	}
-	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {
-		Rules: rule("all"), Corrects: Corrects{Cut: 40},
-		Scopes: map[string]ScopeConfig{"a": {Corrects: Corrects{Cut: 60, Most: 200}, Scopes: map[string]ScopeConfig{"own": {Rules: rule("own")}}}},
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {
+		Rules: rule("all"), Corrects: policy.Corrects{Cut: 40},
+		Scopes: map[string]policy.ScopeConfig{"a": {Corrects: policy.Corrects{Cut: 60, Most: 200}, Scopes: map[string]policy.ScopeConfig{"own": {Rules: rule("own")}}}},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -202,7 +203,7 @@ func TestRaisingCosts(t *testing.T) {
 		t.Run(fmt.Sprint(most), func(t *testing.T) {
 			t.Parallel()
 			rdb := redistest.Client(t)
-			b := newBench(t, rdb, Config{}, raising(t, Corrects{Most: most}, window10()))
+			b := newBench(t, rdb, Config{}, raising(t, policy.Corrects{Most: most}, window10()))
 			b.decide(Request{Scope: "p"})
 			counted := &counter{}
 			rdb.AddHook(counted)
@@ -231,11 +232,11 @@ func TestNeverMoreThanTheLarger(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			r := rand.New(rand.NewPCG(seed, 7))
-			rule := Rule{Name: "r", Algorithm: []Algorithm{TokenBucket, SlidingWindow, FixedWindow}[seed%3], Limit: 1 + r.Int64N(20), Per: 10 * sec}
-			if rule.Algorithm == TokenBucket {
+			rule := policy.Rule{Name: "r", Algorithm: []policy.Algorithm{policy.TokenBucket, policy.SlidingWindow, policy.FixedWindow}[seed%3], Limit: 1 + r.Int64N(20), Per: 10 * sec}
+			if rule.Algorithm == policy.TokenBucket {
 				rule.Burst = 1 + r.Int64N(10)
 			}
-			onBoth(t, Config{StartTolerance: -1, Unbatched: true}, raising(t, Corrects{Most: 300, Grow: 30, Cut: 50}, rule), func(b *bench) {
+			onBoth(t, Config{StartTolerance: -1, Unbatched: true}, raising(t, policy.Corrects{Most: 300, Grow: 30, Cut: 50}, rule), func(b *bench) {
 				r := rand.New(rand.NewPCG(seed, 8))
 				most := raisedOf(b.plan("p").bounds[0])
 				l := &ledger{rule: most, last: epoch}
@@ -273,8 +274,8 @@ func TestNeverMoreThanTheLarger(t *testing.T) {
 // one before they come.
 func TestRaisedBucketKeepsStartsAhead(t *testing.T) {
 	t.Parallel()
-	rule := Rule{Name: "r", Algorithm: TokenBucket, Limit: 10, Per: 10 * sec, Burst: 1}
-	onBoth(t, Config{StartTolerance: -1, Unbatched: true}, raising(t, Corrects{Most: 300}, rule), func(b *bench) {
+	rule := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 10, Per: 10 * sec, Burst: 1}
+	onBoth(t, Config{StartTolerance: -1, Unbatched: true}, raising(t, policy.Corrects{Most: 300}, rule), func(b *bench) {
 		l := &ledger{rule: raisedOf(b.plan("p").bounds[0]), last: epoch}
 		ask := func() {
 			now := b.now.Load()

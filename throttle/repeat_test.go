@@ -5,11 +5,12 @@ import (
 	"testing"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // lossy is a limiter whose network loses replies, with go-redis's default number
 // of retries, and another whose network does not, over the same keys.
-func lossy(t *testing.T, cfg Config, rules ...Rule) (*wire, *Limiter, *bench) {
+func lossy(t *testing.T, cfg Config, rules ...policy.Rule) (*wire, *Limiter, *bench) {
 	t.Helper()
 	policy := policyOf(t, rules...)
 	steady := newBench(t, redistest.Client(t), cfg, policy)
@@ -21,9 +22,11 @@ func lossy(t *testing.T, cfg Config, rules ...Rule) (*wire, *Limiter, *bench) {
 	return w, b.Limiter, steady
 }
 
-func window10() Rule { return Rule{Name: "r", Algorithm: SlidingWindow, Limit: 10, Per: sec} }
+func window10() policy.Rule {
+	return policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec}
+}
 
-func runs10() Rule { return Rule{Name: "c", Algorithm: Concurrency, Limit: 10} }
+func runs10() policy.Rule { return policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 10} }
 
 // "Safe to repeat: go-redis may send a script twice after a lost reply; one
 // attempt id is charged once." (trap L33)

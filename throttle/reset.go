@@ -3,6 +3,7 @@ package throttle
 import (
 	"context"
 
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -22,7 +23,7 @@ func (l *Limiter) Reset(ctx context.Context, scope, rule string) (names []string
 	defer cancel()
 	_, err = l.rdb.TxPipelined(limited, func(pipe redis.Pipeliner) error {
 		for _, b := range p.all {
-			if b.Scope != p.scope || b.Rule.Algorithm == Concurrency || b.Paused() || rule != "" && b.Rule.Name != rule {
+			if b.Scope != p.scope || b.Rule.Algorithm == policy.Concurrency || b.Paused() || rule != "" && b.Rule.Name != rule {
 				continue
 			}
 			names = append(names, b.Rule.Name)

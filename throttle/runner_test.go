@@ -14,6 +14,7 @@ import (
 
 	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // bound is how long a test waits for what must come.
@@ -105,11 +106,11 @@ func together(t *testing.T, l *Limiter, n int, before func(), call func(i int) e
 // pipeline", as one script call for each provider: each caller gets its own answer.
 func TestCallersShareRoundTrips(t *testing.T) {
 	t.Parallel()
-	scopes := map[string]ScopeConfig{}
+	scopes := map[string]policy.ScopeConfig{}
 	for i := range 40 {
-		scopes[fmt.Sprint(i)] = ScopeConfig{Rules: []Rule{{Name: "r", Algorithm: SlidingWindow, Limit: int64(100 + i), Per: time.Minute}}}
+		scopes[fmt.Sprint(i)] = policy.ScopeConfig{Rules: []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: int64(100 + i), Per: time.Minute}}}
 	}
-	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Scopes: scopes}, "q": {Scopes: scopes}})
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Scopes: scopes}, "q": {Scopes: scopes}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +162,7 @@ func TestUnbatched(t *testing.T) {
 // An error is the caller's whose rule it concerns, and nobody else's.
 func TestErrorsReachTheirCallers(t *testing.T) {
 	t.Parallel()
-	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Scopes: map[string]ScopeConfig{"*": {Rules: []Rule{window10()}}}}})
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{window10()}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +210,7 @@ type crowd struct {
 
 // newCrowd makes a crowd under rules of which the first counts units: with a
 // concurrency rule each is decided singly, without one all of them together.
-func newCrowd(t *testing.T, server *redistest.Server, rules ...Rule) *crowd {
+func newCrowd(t *testing.T, server *redistest.Server, rules ...policy.Rule) *crowd {
 	t.Helper()
 	policy := policyOf(t, rules...)
 	patient := Config{Timeout: 3 * bound} // so that no time-out does what a context has to
@@ -455,7 +456,7 @@ func TestCancelledCallGivesBack(t *testing.T) {
 		},
 	}
 	for name, test := range tests {
-		for how, rules := range map[string][]Rule{"singly": {window10(), runs10()}, "together": {window10()}} {
+		for how, rules := range map[string][]policy.Rule{"singly": {window10(), runs10()}, "together": {window10()}} {
 			t.Run(name+", "+how, func(t *testing.T) {
 				t.Parallel()
 				server := redistest.Shared(t)
@@ -578,12 +579,12 @@ func (c *counting) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 func TestOneRoundTrip(t *testing.T) {
 	t.Parallel()
 	server := redistest.NewServer(t)
-	rules := []Rule{
-		{Name: "a", Algorithm: SlidingWindow, Limit: 100, Per: sec}, {Name: "b", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 100},
-		{Name: "c", Algorithm: FixedWindow, Limit: 100, Per: time.Minute}, {Name: "d", Algorithm: Concurrency, Limit: 100},
+	rules := []policy.Rule{
+		{Name: "a", Algorithm: policy.SlidingWindow, Limit: 100, Per: sec}, {Name: "b", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 100},
+		{Name: "c", Algorithm: policy.FixedWindow, Limit: 100, Per: time.Minute}, {Name: "d", Algorithm: policy.Concurrency, Limit: 100},
 	}
-	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Rules: rules, Scopes: map[string]ScopeConfig{
-		"*": {Rules: rules, Scopes: map[string]ScopeConfig{"*": {Rules: rules}}},
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules, Scopes: map[string]policy.ScopeConfig{
+		"*": {Rules: rules, Scopes: map[string]policy.ScopeConfig{"*": {Rules: rules}}},
 	}}})
 	if err != nil {
 		t.Fatal(err)

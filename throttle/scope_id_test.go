@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // An attempt id is one of its scope: asked for in two scopes of a provider it is charged in
@@ -26,11 +27,11 @@ func TestSameIDInTwoScopes(t *testing.T) {
 			return all
 		},
 	}
-	rules := map[string][]Rule{
+	rules := map[string][]policy.Rule{
 		"window":   {window10()},
-		"bucket":   {{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: time.Hour, Burst: 10}},
+		"bucket":   {{Name: "r", Algorithm: policy.TokenBucket, Limit: 1, Per: time.Hour, Burst: 10}},
 		"places":   {runs10()},
-		"together": {window10(), {Name: "d", Algorithm: FixedWindow, Limit: 10, Per: time.Hour}},
+		"together": {window10(), {Name: "d", Algorithm: policy.FixedWindow, Limit: 10, Per: time.Hour}},
 	}
 	for way, ask := range ways {
 		for kind, shared := range rules {
@@ -92,7 +93,7 @@ func TestSameIDSettlesApart(t *testing.T) {
 			if err != nil || kept.ID() != "mine" {
 				b.t.Fatalf("%q, %v", kept.ID(), err)
 			}
-			if s, err := b.Settle(ctx, kept, Costs{Requests: 1}); err != nil || len(s.Rules) != 1 || s.Rules[0].Back != 1 {
+			if s, err := b.Settle(ctx, kept, policy.Costs{policy.Requests: 1}); err != nil || len(s.Rules) != 1 || s.Rules[0].Back != 1 {
 				b.t.Errorf("%s: %+v, %v: a unit should come back", scope, s, err)
 			}
 			grants = append(grants, d.Grant)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Settlement is what became of the difference between what a grant was charged and what
@@ -53,7 +54,7 @@ func (s Settlement) Over() bool {
 // told; then what was charged stays charged. A context that has ended does not stop it.
 // Costs one round trip, none where no rule counts any of costs or the grant was not made by
 // Redis. Source: docs/algorithms.md#settling
-func (l *Limiter) Settle(ctx context.Context, g Grant, costs Costs) (Settlement, error) {
+func (l *Limiter) Settle(ctx context.Context, g Grant, costs policy.Costs) (Settlement, error) {
 	if err := costs.CheckUnits(); err != nil {
 		return Settlement{}, err
 	}
@@ -104,11 +105,11 @@ type settling struct {
 	spent []int64
 }
 
-func (l *Limiter) settling(p *compiledScope, g Grant, costs Costs) settling {
+func (l *Limiter) settling(p *compiledScope, g Grant, costs policy.Costs) settling {
 	s, held := settling{plan: p}, l.held(g)
 	for i, b := range p.bounds {
 		spent, named := costs[b.Rule.Unit]
-		if b.Rule.Algorithm == Concurrency || everybodys(b.Rule) || !named {
+		if b.Rule.Algorithm == policy.Concurrency || everybodys(b.Rule) || !named {
 			continue
 		}
 		s.rules, s.spent, s.held = append(s.rules, i), append(s.spent, spent), append(s.held, held[p.keys[i]])
@@ -154,13 +155,13 @@ func (p *compiledScope) settles() time.Duration {
 	longest := time.Minute
 	for _, b := range p.bounds {
 		switch b.Rule.Algorithm {
-		case Concurrency:
-		case TokenBucket:
+		case policy.Concurrency:
+		case policy.TokenBucket:
 			fill := float64(b.Rule.Per) / float64(max(b.Rule.Limit, 1)) * float64(b.Rule.Capacity())
 			longest = max(longest, time.Duration(min(2*fill, float64(longestSettling))))
-		case Calendar:
+		case policy.Calendar:
 			longest = longestSettling
-		case SlidingWindow, FixedWindow:
+		case policy.SlidingWindow, policy.FixedWindow:
 			longest = max(longest, b.Rule.Per+widened(b.Rule))
 		}
 	}

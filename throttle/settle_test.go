@@ -12,10 +12,11 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // settled settles, and says what came back, was charged and is over, by rule.
-func (b *bench) settled(g Grant, costs Costs) string {
+func (b *bench) settled(g Grant, costs policy.Costs) string {
 	b.t.Helper()
 	s, err := b.Settle(ctx, g, costs)
 	if err != nil {
@@ -44,42 +45,42 @@ func (b *bench) left() string {
 // ever holds more than twice its capacity; what is above that is not charged, and told."
 func TestSettle(t *testing.T) {
 	t.Parallel()
-	words := func(algorithm Algorithm) Rule {
-		r := Rule{Name: "words", Algorithm: algorithm, Limit: 1000, Unit: "tokens"}
+	words := func(algorithm policy.Algorithm) policy.Rule {
+		r := policy.Rule{Name: "words", Algorithm: algorithm, Limit: 1000, Unit: "tokens"}
 		switch algorithm {
-		case TokenBucket:
+		case policy.TokenBucket:
 			r.Per, r.Burst = sec, 1000
-		case Calendar:
+		case policy.Calendar:
 			r.Resets = "@daily"
 		default:
 			r.Per = sec
 		}
 		return r
 	}
-	for _, algorithm := range []Algorithm{TokenBucket, SlidingWindow, FixedWindow, Calendar} {
+	for _, algorithm := range []policy.Algorithm{policy.TokenBucket, policy.SlidingWindow, policy.FixedWindow, policy.Calendar} {
 		t.Run(string(algorithm), func(t *testing.T) {
 			t.Parallel()
-			rules := []Rule{words(algorithm), {Name: "calls", Algorithm: SlidingWindow, Limit: 10, Per: sec}, {Name: "runs", Algorithm: Concurrency, Limit: 5}}
+			rules := []policy.Rule{words(algorithm), {Name: "calls", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec}, {Name: "runs", Algorithm: policy.Concurrency, Limit: 5}}
 			onBoth(t, Config{}, policyOf(t, rules...), func(b *bench) {
-				g := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 600}}).Grant
+				g := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 600}}).Grant
 				bucket := map[int][2]string{ // of several debts in a row it can prove less
 					5: {"words 1200 0 0", "words 200, calls 9, runs 4"}, 6: {"", "words 200, calls 9, runs 4"},
 					7: {"words 0 0 0, calls 1 0 0", "words 200, calls 10, runs 4"},
 				}
 				for i, step := range []struct {
-					costs      Costs
+					costs      policy.Costs
 					said, left string
 				}{
-					0: {Costs{"tokens": 500}, "words 100 0 0", "words 500, calls 9, runs 4"},
-					1: {Costs{"tokens": 900}, "words 0 400 0", "words 100, calls 9, runs 4"}, // more is known
-					2: {Costs{"tokens": 1300}, "words 0 400 0", "words 0, calls 9, runs 4"},
-					3: {Costs{"tokens": 2600}, "words 0 700 600", "words 0, calls 9, runs 4"},
-					4: {Costs{"tokens": 2500}, "words 0 0 500", "words 0, calls 9, runs 4"}, // of what is charged to nobody
-					5: {Costs{"tokens": 300}, "words 1700 0 0", "words 700, calls 9, runs 4"},
-					6: {Costs{"images": 3}, "", "words 700, calls 9, runs 4"}, // no rule counts it
-					7: {Costs{"tokens": 0, "requests": 0}, "words 300 0 0, calls 1 0 0", "words 1000, calls 10, runs 4"},
+					0: {policy.Costs{"tokens": 500}, "words 100 0 0", "words 500, calls 9, runs 4"},
+					1: {policy.Costs{"tokens": 900}, "words 0 400 0", "words 100, calls 9, runs 4"}, // more is known
+					2: {policy.Costs{"tokens": 1300}, "words 0 400 0", "words 0, calls 9, runs 4"},
+					3: {policy.Costs{"tokens": 2600}, "words 0 700 600", "words 0, calls 9, runs 4"},
+					4: {policy.Costs{"tokens": 2500}, "words 0 0 500", "words 0, calls 9, runs 4"}, // of what is charged to nobody
+					5: {policy.Costs{"tokens": 300}, "words 1700 0 0", "words 700, calls 9, runs 4"},
+					6: {policy.Costs{"images": 3}, "", "words 700, calls 9, runs 4"}, // no rule counts it
+					7: {policy.Costs{"tokens": 0, "requests": 0}, "words 300 0 0, calls 1 0 0", "words 1000, calls 10, runs 4"},
 				} {
-					if other, ok := bucket[i]; ok && algorithm == TokenBucket {
+					if other, ok := bucket[i]; ok && algorithm == policy.TokenBucket {
 						step.said, step.left = other[0], other[1]
 					}
 					if said := b.settled(g, step.costs); said != step.said {
@@ -99,15 +100,15 @@ func TestSettle(t *testing.T) {
 func TestSettleWhatWasNotAskedFor(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
-		g := b.decide(Request{Scope: "p/x", Costs: Costs{"requests": 1}}).Grant
-		if said := b.settled(g, Costs{"tokens": 700}); said != "tokens 0 700 0, daily 0 700 0" {
+		g := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"requests": 1}}).Grant
+		if said := b.settled(g, policy.Costs{"tokens": 700}); said != "tokens 0 700 0, daily 0 700 0" {
 			b.t.Error(said)
 		}
-		if said := b.settled(g, Costs{"tokens": 0}); said != "tokens 700 0 0, daily 700 0 0" {
+		if said := b.settled(g, policy.Costs{"tokens": 0}); said != "tokens 700 0 0, daily 700 0 0" {
 			b.t.Error(said)
 		}
 		number := b.decide(Request{Scope: "p/x", Cost: 2}).Grant
-		if said := b.settled(number, Costs{"tokens": 5, "requests": 1}); said != "requests 1 0 0, tokens 0 3 0, daily 0 3 0" {
+		if said := b.settled(number, policy.Costs{"tokens": 5, "requests": 1}); said != "requests 1 0 0, tokens 0 3 0, daily 0 3 0" {
 			b.t.Error(said)
 		}
 	})
@@ -119,8 +120,8 @@ func TestSettleAndGiveBack(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
 		for spent, tokens := range map[int64]int{100: 1000, 600: 1000, 900: 999} { // a bucket gives back whole units
-			g := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 600}}).Grant
-			b.settled(g, Costs{"tokens": spent})
+			g := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 600}}).Grant
+			b.settled(g, policy.Costs{"tokens": spent})
 			for range 2 {
 				if err := b.Refund(ctx, g); err != nil {
 					b.t.Fatal(err)
@@ -129,16 +130,16 @@ func TestSettleAndGiveBack(t *testing.T) {
 					b.t.Errorf("%d: %s", spent, left)
 				}
 			}
-			if said := b.settled(g, Costs{"tokens": 700}); said != "" {
+			if said := b.settled(g, policy.Costs{"tokens": 700}); said != "" {
 				b.t.Errorf("settled after it was given back: %s", said)
 			}
 			b.now.Add(10_000)
 		}
-		g := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 600}}).Grant
+		g := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 600}}).Grant
 		if err := b.Refund(ctx, g); err != nil {
 			b.t.Fatal(err)
 		}
-		if said := b.settled(g, Costs{"tokens": 700}); said != "" || b.left() != "requests 3, tokens 1000, daily 5000, parallel 2" {
+		if said := b.settled(g, policy.Costs{"tokens": 700}); said != "" || b.left() != "requests 3, tokens 1000, daily 5000, parallel 2" {
 			b.t.Errorf("settled after it was given back: %s, %s", said, b.left())
 		}
 	})
@@ -147,15 +148,15 @@ func TestSettleAndGiveBack(t *testing.T) {
 // "Nobody starts until it is paid."
 func TestSettleDebtIsWaitedFor(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000, Unit: "tokens"}), func(b *bench) {
-		g := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 1000}}).Grant
-		b.settled(g, Costs{"tokens": 1500})
-		d := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 1}})
+	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000, Unit: "tokens"}), func(b *bench) {
+		g := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 1000}}).Grant
+		b.settled(g, policy.Costs{"tokens": 1500})
+		d := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 1}})
 		if d.Allowed || d.RetryAfter != 501*time.Millisecond {
 			b.t.Errorf("%+v", d)
 		}
 		b.now.Add(501_000)
-		if d := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 1}}); !d.Allowed {
+		if d := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 1}}); !d.Allowed {
 			b.t.Errorf("%+v", d)
 		}
 	})
@@ -168,9 +169,9 @@ func TestSettleTwice(t *testing.T) {
 	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
 		last := &repeated{}
 		b.rdb.AddHook(last)
-		g := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 600}}).Grant
+		g := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 600}}).Grant
 		last.on = true
-		if said := b.settled(g, Costs{"tokens": 1500}); said != "tokens 0 900 0, daily 0 900 0" {
+		if said := b.settled(g, policy.Costs{"tokens": 1500}); said != "tokens 0 900 0, daily 0 900 0" {
 			b.t.Error(said)
 		}
 		if left := b.left(); left != "requests 2, tokens 0, daily 3500, parallel 1" {
@@ -200,9 +201,9 @@ func (r *repeated) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 // What comes back by settling lets those go on who wait.
 func TestSettleWakes(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 100, Per: time.Hour, Unit: "tokens"}), func(b *bench) {
-		g := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 100}}).Grant
-		if d := b.decide(Request{Scope: "p/x", WaiterID: "t", Costs: Costs{"tokens": 60}}); !d.Position.Waits {
+	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 100, Per: time.Hour, Unit: "tokens"}), func(b *bench) {
+		g := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 100}}).Grant
+		if d := b.decide(Request{Scope: "p/x", WaiterID: "t", Costs: policy.Costs{"tokens": 60}}); !d.Position.Waits {
 			b.t.Fatalf("%+v", d)
 		}
 		wake := func() Dispatched {
@@ -215,7 +216,7 @@ func TestSettleWakes(t *testing.T) {
 		if w := wake(); len(w.Granted) != 0 {
 			b.t.Fatalf("%+v", w)
 		}
-		b.settled(g, Costs{"tokens": 30})
+		b.settled(g, policy.Costs{"tokens": 30})
 		if w := wake(); len(w.Granted) != 1 {
 			b.t.Errorf("%+v", w)
 		}
@@ -226,20 +227,20 @@ func TestSettleWakes(t *testing.T) {
 // charged twice, and nothing that was spent is charged to nobody.
 func TestSettleWithoutTheRecord(t *testing.T) {
 	t.Parallel()
-	for _, algorithm := range []Algorithm{TokenBucket, SlidingWindow, FixedWindow, Calendar} {
+	for _, algorithm := range []policy.Algorithm{policy.TokenBucket, policy.SlidingWindow, policy.FixedWindow, policy.Calendar} {
 		t.Run(string(algorithm), func(t *testing.T) {
 			t.Parallel()
-			words := Rule{Name: "words", Algorithm: algorithm, Limit: 1000, Unit: "tokens"}
+			words := policy.Rule{Name: "words", Algorithm: algorithm, Limit: 1000, Unit: "tokens"}
 			switch algorithm {
-			case TokenBucket:
+			case policy.TokenBucket:
 				words.Per, words.Burst = time.Minute, 1000
-			case Calendar:
+			case policy.Calendar:
 				words.Resets = "@daily"
 			default:
 				words.Per = time.Minute
 			}
-			onBoth(t, Config{}, policyOf(t, words, Rule{Name: "calls", Algorithm: SlidingWindow, Limit: 10, Per: sec}), func(b *bench) {
-				g := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 100}}).Grant
+			onBoth(t, Config{}, policyOf(t, words, policy.Rule{Name: "calls", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec}), func(b *bench) {
+				g := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 100}}).Grant
 				for i, step := range []struct {
 					tokens int64
 					said   string
@@ -253,7 +254,7 @@ func TestSettleWithoutTheRecord(t *testing.T) {
 					6: {3000, "words 0 0 910"},
 					7: {3100, "words 0 100 910"},
 				} {
-					if said := b.settled(g, Costs{"tokens": step.tokens}); said != step.said {
+					if said := b.settled(g, policy.Costs{"tokens": step.tokens}); said != step.said {
 						b.t.Errorf("%d: %s, want %s", i, said, step.said)
 					}
 					b.pass(25 * time.Hour)
@@ -269,10 +270,10 @@ func TestSettleWithoutTheRecord(t *testing.T) {
 // A grant that was settled gives nothing back twice, when Redis has let the record go.
 func TestGiveBackWithoutTheRecord(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: Calendar, Limit: 1000, Resets: "@yearly", Unit: "tokens"}), func(b *bench) {
-		b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 300}})
-		g := b.decide(Request{Scope: "p/x", Costs: Costs{"tokens": 600}}).Grant
-		b.settled(g, Costs{"tokens": 200})
+	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.Calendar, Limit: 1000, Resets: "@yearly", Unit: "tokens"}), func(b *bench) {
+		b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 300}})
+		g := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 600}}).Grant
+		b.settled(g, policy.Costs{"tokens": 200})
 		b.pass(25 * time.Hour)
 		b.rdb.Del(ctx, b.plan("p/x").settled(g.ID()))
 		if err := b.Refund(ctx, g); err != nil || b.left() != "r 500" {
@@ -285,12 +286,12 @@ func TestSettleRefuses(t *testing.T) {
 	t.Parallel()
 	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
 		g := b.decide(Request{Scope: "p/x"}).Grant
-		for _, costs := range []Costs{nil, {}, {"tokens": -1}, {"Tokens": 1}} {
+		for _, costs := range []policy.Costs{nil, {}, {"tokens": -1}, {"Tokens": 1}} {
 			if s, err := b.Settle(ctx, g, costs); err == nil {
 				b.t.Errorf("%v: %+v", costs, s)
 			}
 		}
-		if s, err := b.Settle(ctx, Grant{}, Costs{"tokens": 1}); err != nil || len(s.Rules) > 0 {
+		if s, err := b.Settle(ctx, Grant{}, policy.Costs{"tokens": 1}); err != nil || len(s.Rules) > 0 {
 			b.t.Errorf("%+v %v", s, err)
 		}
 	})
@@ -298,7 +299,7 @@ func TestSettleRefuses(t *testing.T) {
 
 // The model of settling: what each rule was charged, by moment.
 type settleModel struct {
-	rule    Rule
+	rule    policy.Rule
 	charges map[int][]part // by attempt
 	lost    []part         // spent by nobody, and did not come back
 }
@@ -330,7 +331,7 @@ func (m *settleModel) all() []part {
 
 func (m *settleModel) counts(at, now int64) bool {
 	per := m.rule.Per.Microseconds()
-	if m.rule.Algorithm == FixedWindow {
+	if m.rule.Algorithm == policy.FixedWindow {
 		return at/per == now/per
 	}
 	return at > now-per
@@ -368,7 +369,7 @@ func (m *settleModel) settle(attempt int, spent, over, now int64) (must, may, de
 	}
 	if more > 0 {
 		debt = more
-		if m.rule.Algorithm != TokenBucket {
+		if m.rule.Algorithm != policy.TokenBucket {
 			debt = min(more, max(0, 2*m.rule.Capacity()-m.holds(now)))
 		}
 		return 0, 0, debt, over + more - debt
@@ -432,11 +433,11 @@ func (m *settleModel) charge(attempt int, units, now int64, debt bool) {
 }
 
 // settleRules are those of the histories, over two units.
-var settleRules = []Rule{
-	{Name: "calls", Algorithm: SlidingWindow, Limit: 7, Per: sec},
-	{Name: "words", Algorithm: SlidingWindow, Limit: 100, Per: 3 * sec, Unit: "tokens"},
-	{Name: "fixed", Algorithm: FixedWindow, Limit: 150, Per: 2 * sec, Unit: "tokens"},
-	{Name: "bucket", Algorithm: TokenBucket, Limit: 50, Per: sec, Burst: 120, Unit: "tokens"},
+var settleRules = []policy.Rule{
+	{Name: "calls", Algorithm: policy.SlidingWindow, Limit: 7, Per: sec},
+	{Name: "words", Algorithm: policy.SlidingWindow, Limit: 100, Per: 3 * sec, Unit: "tokens"},
+	{Name: "fixed", Algorithm: policy.FixedWindow, Limit: 150, Per: 2 * sec, Unit: "tokens"},
+	{Name: "bucket", Algorithm: policy.TokenBucket, Limit: 50, Per: sec, Burst: 120, Unit: "tokens"},
 }
 
 // settleHistory runs decisions, settlements and gives back at random moments and holds them
@@ -456,7 +457,7 @@ func settleHistory(rdb redis.UniversalClient, prefix string, seed uint64, steps 
 	if r.IntN(4) == 0 {
 		rules = settleRules[3:]
 	}
-	pol, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Rules: rules}})
+	pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules}})
 	must(err)
 	l, err := New(rdb, pol, Config{Prefix: prefix, StartTolerance: -1, Unbatched: true})
 	must(err)
@@ -484,15 +485,15 @@ func settleHistory(rdb redis.UniversalClient, prefix string, seed uint64, steps 
 		now += r.one(0, 1, r.Int64N(100_000), r.Int64N(1_000_000), r.Int64N(4_000_000))
 		switch n := r.IntN(10); {
 		case n < 4:
-			costs := Costs{"requests": r.one(0, 1, 1, 2), "tokens": r.one(1, 10, 40, 90)}
+			costs := policy.Costs{"requests": r.one(0, 1, 1, 2), "tokens": r.one(1, 10, 40, 90)}
 			d, err := l.Decide(ctx, Request{Scope: "p", Costs: costs})
 			must(err)
 			fits := true
 			for i, m := range models {
 				cost := costs.Of(unitOf(rules[i]))
-				fits = fits && (m.rule.Algorithm == TokenBucket || cost == 0 || m.holds(now)+cost <= m.rule.Limit)
+				fits = fits && (m.rule.Algorithm == policy.TokenBucket || cost == 0 || m.holds(now)+cost <= m.rule.Limit)
 			}
-			if d.Allowed && !fits || !d.Allowed && fits && rules[len(rules)-1].Algorithm != TokenBucket {
+			if d.Allowed && !fits || !d.Allowed && fits && rules[len(rules)-1].Algorithm != policy.TokenBucket {
 				fail("allowed is %t, and it fits: %t", d.Allowed, fits)
 			}
 			if d.Allowed {
@@ -503,7 +504,7 @@ func settleHistory(rdb redis.UniversalClient, prefix string, seed uint64, steps 
 			}
 		case n < 9 && len(grants) > lost:
 			of := len(grants) - 1 - r.IntN(min(len(grants)-lost, 5))
-			costs := Costs{"tokens": r.one(0, 5, 30, 95, 200, 700)}
+			costs := policy.Costs{"tokens": r.one(0, 5, 30, 95, 200, 700)}
 			if r.IntN(3) == 0 {
 				costs["requests"] = r.one(0, 1, 3, 30)
 			}
@@ -543,7 +544,7 @@ func settleHistory(rdb redis.UniversalClient, prefix string, seed uint64, steps 
 // held holds a settlement against the model, and returns what is over by now.
 func (m *settleModel) held(of int, said SettledRule, over, now int64) int64 {
 	must, may, debt, stays := m.settle(of, said.Spent, over, now)
-	bucket := m.rule.Algorithm == TokenBucket
+	bucket := m.rule.Algorithm == policy.TokenBucket
 	switch {
 	case bucket && (said.Back > may || said.Debt+said.Over-over > debt && debt > 0):
 		fail("%s: %+v; the model: %d may come back, a debt of %d", m.rule.Name, said, may, debt)
@@ -556,7 +557,7 @@ func (m *settleModel) held(of int, said SettledRule, over, now int64) int64 {
 
 // sound holds what is left, and the bound, against the model.
 func (m *settleModel) sound(r RuleState, now int64) {
-	if m.rule.Algorithm == TokenBucket {
+	if m.rule.Algorithm == policy.TokenBucket {
 		if over := m.over(2, true); over > 0 {
 			fail("bucket: %d units more than two bursts and the rate", over)
 		}

@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"cmp"
+	"github.com/headway-go/headway/throttle/policy"
 	"maps"
 	"slices"
 	"sync"
@@ -46,7 +47,7 @@ func (s *settled) open() *settlements {
 
 // held is what a grant is charged under a rule.
 type held struct {
-	algorithm Algorithm
+	algorithm policy.Algorithm
 	unit      string
 	units     int64
 	place     int64
@@ -106,7 +107,7 @@ func (l *Limiter) held(g Grant) map[string]held {
 	p, all := g.plan, map[string]held{}
 	_, places := l.rulesNow(p, g.places)
 	for i, b := range p.bounds {
-		if b.Rule.Algorithm != Concurrency && !everybodys(b.Rule) {
+		if b.Rule.Algorithm != policy.Concurrency && !everybodys(b.Rule) {
 			all[p.keys[i]] = held{b.Rule.Algorithm, b.Rule.Unit, g.cost.at(i), places[i], 0}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
+	"github.com/headway-go/headway/throttle/policy"
 	"log/slog"
 	"slices"
 	"sync"
@@ -71,13 +72,13 @@ type shadowRule struct {
 	keys  keyspace
 	pad   time.Duration
 	of    *compiledScope
-	bound MatchedRule
+	bound policy.MatchedRule
 	plan  atomic.Pointer[compiledScope] // of the rule alone
 }
 
 // split takes the shadow rules out of those that a scope meets.
-func (p *compiledScope) split(keys keyspace, pad time.Duration, all []MatchedRule) (deciding []MatchedRule) {
-	if !slices.ContainsFunc(all, func(b MatchedRule) bool { return b.Rule.Shadow }) {
+func (p *compiledScope) split(keys keyspace, pad time.Duration, all []policy.MatchedRule) (deciding []policy.MatchedRule) {
+	if !slices.ContainsFunc(all, func(b policy.MatchedRule) bool { return b.Rule.Shadow }) {
 		return all
 	}
 	for _, b := range all {
@@ -100,7 +101,7 @@ func (r *shadowRule) under(now func(provider string) time.Time) *compiledScope {
 }
 
 func (r *shadowRule) refresh(at time.Time) *compiledScope {
-	p := compileScope(r.keys, r.of.scope, []MatchedRule{r.bound}, r.pad, at)
+	p := compileScope(r.keys, r.of.scope, []policy.MatchedRule{r.bound}, r.pad, at)
 	p.made = r.of.made
 	r.plan.Store(p)
 	return p
@@ -225,7 +226,7 @@ func (s *shadows) decide(r *shadowRule, req Request) (Decision, error) {
 // heard counts what a rule said.
 func (s *shadows) heard(r *shadowRule, req Request, d Decision, outcome ShadowOutcome) {
 	b := r.bound
-	cost := (&compiledScope{bounds: []MatchedRule{b}}).price(&req).at(0)
+	cost := (&compiledScope{bounds: []policy.MatchedRule{b}}).price(&req).at(0)
 	told := Shadowed{Outcome: outcome, Cost: cost, RuleState: RuleState{RuleInfo: &RuleInfo{
 		Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm,
 	}}}

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // shadowsTold gathers what shadow rules said.
@@ -57,14 +58,14 @@ func shadowLeft(b *bench, scope string) int64 {
 	return states[0].Remaining
 }
 
-var trial = Rule{Name: "trial", Algorithm: SlidingWindow, Limit: 2, Per: sec, Shadow: true}
+var trial = policy.Rule{Name: "trial", Algorithm: policy.SlidingWindow, Limit: 2, Per: sec, Shadow: true}
 
 // "It decides and counts what it would have done, and stops nobody", beside a rule and
 // alone. What it says is nobody's part of a decision.
 func TestShadowStopsNobody(t *testing.T) {
 	t.Parallel()
-	account := Rule{Name: "account", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 100}
-	for name, rules := range map[string][]Rule{"beside a rule": {account, trial}, "alone": {trial}} {
+	account := policy.Rule{Name: "account", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 100}
+	for name, rules := range map[string][]policy.Rule{"beside a rule": {account, trial}, "alone": {trial}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for _, verb := range []string{"Decide", "Start", "Wait"} {
@@ -102,7 +103,7 @@ func TestShadowStopsNobody(t *testing.T) {
 // A cost that no wait would let pass, a suspended limit and a max_wait stop nobody either.
 func TestShadowNeverRefuses(t *testing.T) {
 	t.Parallel()
-	suspended := Rule{Name: "none", Algorithm: FixedWindow, Limit: 0, Per: sec, MaxWait: ms, Shadow: true}
+	suspended := policy.Rule{Name: "none", Algorithm: policy.FixedWindow, Limit: 0, Per: sec, MaxWait: ms, Shadow: true}
 	policy := policyOf(t, trial, suspended)
 	if err := policy.Check(parsedScope(t, "p/x"), 100); err != nil {
 		t.Error(err)
@@ -123,8 +124,8 @@ func TestShadowNeverRefuses(t *testing.T) {
 // whose start has not come.
 func TestShadowIsGivenBack(t *testing.T) {
 	t.Parallel()
-	account := Rule{Name: "account", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 1}
-	for name, rules := range map[string][]Rule{"beside a rule": {account, trial}, "alone": {trial}} {
+	account := policy.Rule{Name: "account", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 1}
+	for name, rules := range map[string][]policy.Rule{"beside a rule": {account, trial}, "alone": {trial}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			onBoth(t, Config{}, policyOf(t, rules...), func(b *bench) {
@@ -158,9 +159,9 @@ func TestShadowIsGivenBack(t *testing.T) {
 // "A concurrency shadow's place is held and released with the real lease."
 func TestShadowPlaces(t *testing.T) {
 	t.Parallel()
-	places := Rule{Name: "places", Algorithm: Concurrency, Limit: 2, Lease: sec, Shadow: true}
-	for name, rules := range map[string][]Rule{
-		"beside a rule": {{Name: "held", Algorithm: Concurrency, Limit: 10}, places}, "alone": {places},
+	places := policy.Rule{Name: "places", Algorithm: policy.Concurrency, Limit: 2, Lease: sec, Shadow: true}
+	for name, rules := range map[string][]policy.Rule{
+		"beside a rule": {{Name: "held", Algorithm: policy.Concurrency, Limit: 10}, places}, "alone": {places},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -211,7 +212,7 @@ func TestShadowPlaces(t *testing.T) {
 // granted to a start that was given back come back.
 func TestShadowComesLate(t *testing.T) {
 	t.Parallel()
-	rules := []Rule{{Name: "places", Algorithm: Concurrency, Limit: 2, Lease: sec, Shadow: true}, trial}
+	rules := []policy.Rule{{Name: "places", Algorithm: policy.Concurrency, Limit: 2, Lease: sec, Shadow: true}, trial}
 	onBoth(t, Config{}, policyOf(t, rules...), func(b *bench) {
 		p, err := b.scopes.of("p")
 		if err != nil {
@@ -294,7 +295,7 @@ func TestShadowDelaysNobody(t *testing.T) {
 	t.Parallel()
 	rdb, open := blocking(t, ":trial")
 	told := &shadowsTold{}
-	account := Rule{Name: "account", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000}
+	account := policy.Rule{Name: "account", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000}
 	l, err := New(rdb, policyOf(t, account, trial), Config{Prefix: redistest.Prefix(t), OnShadow: told.add, Timeout: bound})
 	if err != nil {
 		t.Fatal(err)
@@ -319,8 +320,8 @@ func TestShadowDelaysNobody(t *testing.T) {
 // asked about; the log has one line of it.
 func TestShadowInAnOutage(t *testing.T) {
 	t.Parallel()
-	for name, rules := range map[string][]Rule{
-		"alone": {trial}, "beside an open rule": {{Name: "open", Algorithm: Concurrency, Limit: 1, OnRedisError: FailOpen}, trial},
+	for name, rules := range map[string][]policy.Rule{
+		"alone": {trial}, "beside an open rule": {{Name: "open", Algorithm: policy.Concurrency, Limit: 1, OnRedisError: policy.FailOpen}, trial},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -416,7 +417,7 @@ func TestShadowComesAlive(t *testing.T) {
 // The periods of a calendar count as those of a rule do, one after another.
 func TestShadowCalendar(t *testing.T) {
 	t.Parallel()
-	daily := Rule{Name: "daily", Algorithm: Calendar, Limit: 1, Resets: "0 0 * * *", Shadow: true}
+	daily := policy.Rule{Name: "daily", Algorithm: policy.Calendar, Limit: 1, Resets: "0 0 * * *", Shadow: true}
 	onBoth(t, Config{}, policyOf(t, daily), func(b *bench) {
 		for day := range 3 {
 			told := &shadowsTold{}
@@ -445,7 +446,7 @@ func TestShadowIsTold(t *testing.T) {
 			}
 			return a
 		}})
-		slow := Rule{Name: "slow", Algorithm: SlidingWindow, Limit: 2, Per: 5 * time.Minute, Shadow: true}
+		slow := policy.Rule{Name: "slow", Algorithm: policy.SlidingWindow, Limit: 2, Per: 5 * time.Minute, Shadow: true}
 		l, err := New(rdb, policyOf(t, slow), Config{Logger: slog.New(text)})
 		if err != nil {
 			t.Fatal(err)
@@ -481,7 +482,7 @@ level=INFO msg="a shadow rule would have made tasks wait" rule=p:slow starts=10 
 func TestShadowConcurrently(t *testing.T) {
 	t.Parallel()
 	told := &shadowsTold{}
-	places := Rule{Name: "places", Algorithm: Concurrency, Limit: 3, Shadow: true}
+	places := policy.Rule{Name: "places", Algorithm: policy.Concurrency, Limit: 3, Shadow: true}
 	l, err := New(redistest.Client(t), policyOf(t, trial, places), Config{Prefix: redistest.Prefix(t), OnShadow: told.add})
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"github.com/headway-go/headway/throttle/policy"
 	"math"
 	"time"
 )
@@ -15,7 +16,7 @@ import (
 // since it could admit nothing otherwise. What shares have spent is not known to
 // Redis when it decides again.
 type share struct {
-	rule     Rule
+	rule     policy.Rule
 	limit    int64
 	capacity int64
 	slack    time.Duration
@@ -42,17 +43,17 @@ var forever = time.Unix(1<<40, 0)
 
 const longest = Never / 4
 
-func newShare(r Rule, live int64, now time.Time, slack time.Duration) *share {
+func newShare(r policy.Rule, live int64, now time.Time, slack time.Duration) *share {
 	s := &share{rule: r, limit: r.Limit / live, slack: slack}
 	s.capacity = s.limit
 	last := now.Add(slack)
 	switch r.Algorithm {
-	case TokenBucket:
+	case policy.TokenBucket:
 		s.capacity = max(1, min(r.Burst/live, int64(longest/s.unit(1))))
 		s.full = last.Add(s.unit(s.capacity))
-	case SlidingWindow, FixedWindow, Calendar:
+	case policy.SlidingWindow, policy.FixedWindow, policy.Calendar:
 		s.spent = []spending{{last, last, s.limit}}
-	case Concurrency:
+	case policy.Concurrency:
 		s.held, s.opens = map[string]time.Time{}, last.Add(r.Lease)
 	}
 	return s
@@ -72,16 +73,16 @@ func (s *share) unit(n int64) time.Duration {
 
 // fit returns how long until the share admits cost: 0 now, Unknown never by itself.
 func (s *share) fit(now time.Time, cost int64) time.Duration {
-	if s.limit == 0 || s.rule.Algorithm != Concurrency && cost > s.capacity {
+	if s.limit == 0 || s.rule.Algorithm != policy.Concurrency && cost > s.capacity {
 		return Never
 	}
 	s.forget(now)
 	switch s.rule.Algorithm {
-	case TokenBucket:
+	case policy.TokenBucket:
 		return max(0, s.full.Sub(now)-s.unit(s.capacity-cost))
-	case Concurrency:
+	case policy.Concurrency:
 		return s.fitRun(now)
-	case SlidingWindow, FixedWindow, Calendar:
+	case policy.SlidingWindow, policy.FixedWindow, policy.Calendar:
 	}
 	over := cost - s.left(now)
 	for _, one := range s.spent {
@@ -122,10 +123,10 @@ func untilEnd(ends, now time.Time) time.Duration {
 // leaves is when what was spent at a moment can be spent again. Fixed windows
 // begin where Redis has them begin, at the Unix epoch, and periods where it has them.
 func (s *share) leaves(at time.Time) time.Time {
-	if s.rule.Algorithm == Calendar {
+	if s.rule.Algorithm == policy.Calendar {
 		return s.rule.PeriodsAt(at).To
 	}
-	if s.rule.Algorithm != FixedWindow {
+	if s.rule.Algorithm != policy.FixedWindow {
 		return at.Add(s.window())
 	}
 	per := s.rule.Per.Microseconds()
@@ -135,7 +136,7 @@ func (s *share) leaves(at time.Time) time.Time {
 
 // together tells whether what is spent now may stand with what was spent last.
 func (s *share) together(last spending, now time.Time) bool {
-	if s.rule.Algorithm == FixedWindow || s.rule.Algorithm == Calendar {
+	if s.rule.Algorithm == policy.FixedWindow || s.rule.Algorithm == policy.Calendar {
 		return s.leaves(last.at).Equal(s.leaves(now))
 	}
 	return !now.Before(last.at) && now.Sub(last.from) < s.window()/shareGrain
@@ -154,14 +155,14 @@ func (s *share) forget(now time.Time) {
 
 func (s *share) take(now time.Time, id string, cost int64) {
 	switch s.rule.Algorithm {
-	case TokenBucket:
+	case policy.TokenBucket:
 		if s.full.Before(now) {
 			s.full = now
 		}
 		s.full = s.full.Add(s.unit(cost))
-	case Concurrency:
+	case policy.Concurrency:
 		s.held[id] = now.Add(s.rule.Lease)
-	case SlidingWindow, FixedWindow, Calendar:
+	case policy.SlidingWindow, policy.FixedWindow, policy.Calendar:
 		if n := len(s.spent) - 1; n >= 0 && s.together(s.spent[n], now) {
 			s.spent[n].at, s.spent[n].units = now, s.spent[n].units+cost
 			return
@@ -172,18 +173,18 @@ func (s *share) take(now time.Time, id string, cost int64) {
 
 func (s *share) left(now time.Time) int64 {
 	switch s.rule.Algorithm {
-	case TokenBucket:
+	case policy.TokenBucket:
 		if s.limit == 0 {
 			return 0
 		}
 		owed := float64(max(0, s.full.Sub(now))) / float64(s.unit(1))
 		return max(0, s.capacity-int64(owed+0.999999))
-	case Concurrency:
+	case policy.Concurrency:
 		if now.Before(s.opens) {
 			return 0
 		}
 		return max(0, s.limit-int64(len(s.held)))
-	case SlidingWindow, FixedWindow, Calendar:
+	case policy.SlidingWindow, policy.FixedWindow, policy.Calendar:
 	}
 	left := s.limit
 	for _, one := range s.spent {
@@ -196,15 +197,15 @@ func (s *share) left(now time.Time) int64 {
 func (s *share) reset(now time.Time) time.Duration {
 	last := s.full
 	switch s.rule.Algorithm {
-	case TokenBucket:
-	case Concurrency:
+	case policy.TokenBucket:
+	case policy.Concurrency:
 		last = s.opens
 		for _, ends := range s.held {
 			if ends.After(last) {
 				last = ends
 			}
 		}
-	case SlidingWindow, FixedWindow, Calendar:
+	case policy.SlidingWindow, policy.FixedWindow, policy.Calendar:
 		if len(s.spent) == 0 {
 			return 0
 		}

@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"github.com/headway-go/headway/throttle/policy"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -17,12 +18,12 @@ func TestShareSteps(t *testing.T) {
 		left int64
 	}
 	tests := map[string]struct {
-		rule  Rule
+		rule  policy.Rule
 		live  int64
 		slack time.Duration
 		asks  []ask
 	}{
-		"sliding window": {Rule{Algorithm: SlidingWindow, Limit: 11, Per: 10 * sec}, 3, 0, []ask{
+		"sliding window": {policy.Rule{Algorithm: policy.SlidingWindow, Limit: 11, Per: 10 * sec}, 3, 0, []ask{
 			0: {0, 1, 10 * sec, 0},
 			1: {10 * sec, 2, 0, 1},
 			2: {12 * sec, 1, 0, 0},
@@ -31,19 +32,19 @@ func TestShareSteps(t *testing.T) {
 			5: {20 * sec, 2, 0, 0},
 			6: {20 * sec, 4, Never, 0},
 		}},
-		"what Redis granted may start late": {Rule{Algorithm: SlidingWindow, Limit: 4, Per: 10 * sec, Margin: sec}, 1, 500 * ms, []ask{
+		"what Redis granted may start late": {policy.Rule{Algorithm: policy.SlidingWindow, Limit: 4, Per: 10 * sec, Margin: sec}, 1, 500 * ms, []ask{
 			0: {0, 1, 12 * sec, 0},
 			1: {12 * sec, 4, 0, 0},
 			2: {12 * sec, 1, 11500 * ms, 0},
 		}},
-		"fixed window": {Rule{Algorithm: FixedWindow, Limit: 4, Per: 7 * sec}, 2, 0, []ask{
+		"fixed window": {policy.Rule{Algorithm: policy.FixedWindow, Limit: 4, Per: 7 * sec}, 2, 0, []ask{
 			0: {3 * sec, 1, 4 * sec, 0},
 			1: {7 * sec, 1, 0, 1},
 			2: {8 * sec, 1, 0, 0},
 			3: {8 * sec, 1, 6 * sec, 0},
 			4: {14 * sec, 2, 0, 0},
 		}},
-		"calendar": {Rule{Algorithm: Calendar, Limit: 9, Resets: "* * * * *", Timezone: "UTC", Rollover: 9}, 2, 500 * ms, []ask{
+		"calendar": {policy.Rule{Algorithm: policy.Calendar, Limit: 9, Resets: "* * * * *", Timezone: "UTC", Rollover: 9}, 2, 500 * ms, []ask{
 			0: {0, 1, 5 * sec, 0}, // the minute ends then
 			1: {5 * sec, 3, 0, 1},
 			2: {64 * sec, 1, 0, 0},
@@ -51,32 +52,32 @@ func TestShareSteps(t *testing.T) {
 			4: {64 * sec, 5, Never, 0},
 			5: {65 * sec, 4, 0, 0},
 		}},
-		"token bucket": {Rule{Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 5}, 2, 0, []ask{
+		"token bucket": {policy.Rule{Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 5}, 2, 0, []ask{
 			0: {0, 1, 200 * ms, 0},
 			1: {200 * ms, 1, 0, 0},
 			2: {200 * ms, 2, 400 * ms, 0},
 			3: {10 * sec, 2, 0, 0},
 			4: {10 * sec, 3, Never, 0},
 		}},
-		"a bucket's burst is at least one": {Rule{Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 1}, 5, 0, []ask{
+		"a bucket's burst is at least one": {policy.Rule{Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 1}, 5, 0, []ask{
 			0: {0, 1, 500 * ms, 0},
 			1: {500 * ms, 1, 0, 0},
 			2: {600 * ms, 1, 400 * ms, 0},
 		}},
-		"more processes than units": {Rule{Algorithm: SlidingWindow, Limit: 2, Per: sec}, 3, 0, []ask{0: {time.Hour, 1, Never, 0}}},
-		"a bucket with more processes than units": {Rule{Algorithm: TokenBucket, Limit: 2, Per: sec, Burst: 2}, 3, 0, []ask{
+		"more processes than units": {policy.Rule{Algorithm: policy.SlidingWindow, Limit: 2, Per: sec}, 3, 0, []ask{0: {time.Hour, 1, Never, 0}}},
+		"a bucket with more processes than units": {policy.Rule{Algorithm: policy.TokenBucket, Limit: 2, Per: sec, Burst: 2}, 3, 0, []ask{
 			0: {time.Hour, 1, Never, 0},
 		}},
-		"suspended": {Rule{Algorithm: SlidingWindow, Limit: 0, Per: sec}, 1, 0, []ask{0: {time.Hour, 1, Never, 0}}},
-		"concurrency": {Rule{Algorithm: Concurrency, Limit: 5, Lease: 10 * sec}, 2, 0, []ask{
+		"suspended": {policy.Rule{Algorithm: policy.SlidingWindow, Limit: 0, Per: sec}, 1, 0, []ask{0: {time.Hour, 1, Never, 0}}},
+		"concurrency": {policy.Rule{Algorithm: policy.Concurrency, Limit: 5, Lease: 10 * sec}, 2, 0, []ask{
 			0: {0, 9, 10 * sec, 0},
 			1: {10 * sec, 9, 0, 1},
 			2: {11 * sec, 9, 0, 0},
 			3: {12 * sec, 9, 8 * sec, 0},
 			4: {20 * sec, 9, 0, 0},
 		}},
-		"the slowest bucket of all": {Rule{Algorithm: TokenBucket, Limit: 1, Per: MaxTime, Burst: MaxLimit}, 1, 0, []ask{
-			0: {0, 1, MaxTime, 0},
+		"the slowest bucket of all": {policy.Rule{Algorithm: policy.TokenBucket, Limit: 1, Per: policy.MaxTime, Burst: policy.MaxLimit}, 1, 0, []ask{
+			0: {0, 1, policy.MaxTime, 0},
 		}},
 	}
 	for name, test := range tests {
@@ -116,7 +117,7 @@ func TestShareIsStrict(t *testing.T) {
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		limit := 1 + random.Int64N(5000)
-		s := newShare(Rule{Algorithm: SlidingWindow, Limit: limit, Per: per}, 1, time.UnixMicro(epoch), 0)
+		s := newShare(policy.Rule{Algorithm: policy.SlidingWindow, Limit: limit, Per: per}, 1, time.UnixMicro(epoch), 0)
 		now := time.UnixMicro(epoch)
 		var took []spending
 		for range 4000 {
@@ -153,7 +154,7 @@ func TestSharesAreBounded(t *testing.T) {
 	t.Parallel()
 	o := newOutage(nil)
 	now := time.UnixMicro(epoch)
-	runs := Rule{Algorithm: Concurrency, Limit: 1, Lease: sec}
+	runs := policy.Rule{Algorithm: policy.Concurrency, Limit: 1, Lease: sec}
 	busy := o.share("busy", runs, 1, now.Add(-sec), 0)
 	busy.take(now, "run", 1)
 	for i := range maxShares + 100 {

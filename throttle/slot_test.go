@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // records returns the keys of attempts.
@@ -31,7 +32,7 @@ func slotted(t *testing.T) (*Limiter, redis.UniversalClient, string) {
 func slottedAt(t *testing.T, prefix string) (*Limiter, redis.UniversalClient, string) {
 	t.Helper()
 	rdb := redistest.Client(t)
-	l, err := New(rdb, policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 1000, Per: time.Second, Burst: 1000}), Config{Prefix: prefix})
+	l, err := New(rdb, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 1000, Per: time.Second, Burst: 1000}), Config{Prefix: prefix})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +246,7 @@ func TestReplayedIsOverdue(t *testing.T) {
 // markOf is what the ids of a scope's attempts end with.
 func markOf(t *testing.T, scope string) string {
 	t.Helper()
-	s, err := ParseScope(scope)
+	s, err := policy.ParseScope(scope)
 	if err != nil {
 		t.Fatal(err)
 	}

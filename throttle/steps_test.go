@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // bench is a limiter whose clock is the test's own, on one kind of server.
@@ -28,7 +29,7 @@ const epoch = 1_800_057_600_000_000
 
 // onBoth runs a test on a real Redis and on miniredis, which hides what the real
 // one shows and is what the embedded server is made of.
-func onBoth(t *testing.T, cfg Config, policy *Policy, test func(*bench)) {
+func onBoth(t *testing.T, cfg Config, policy *policy.Policy, test func(*bench)) {
 	t.Helper()
 	servers := map[string]func(*testing.T) redis.UniversalClient{
 		"redis": func(t *testing.T) redis.UniversalClient { return redistest.Client(t) },
@@ -45,7 +46,7 @@ func onBoth(t *testing.T, cfg Config, policy *Policy, test func(*bench)) {
 	}
 }
 
-func newBench(t *testing.T, rdb redis.UniversalClient, cfg Config, policy *Policy) *bench {
+func newBench(t *testing.T, rdb redis.UniversalClient, cfg Config, policy *policy.Policy) *bench {
 	t.Helper()
 	cfg.Prefix = redistest.Prefix(t)
 	if cfg.StartTolerance == 0 {
@@ -120,9 +121,9 @@ func (b *bench) giveBack(g Grant) {
 	}
 }
 
-func policyOf(t testing.TB, rules ...Rule) *Policy {
+func policyOf(t testing.TB, rules ...policy.Rule) *policy.Policy {
 	t.Helper()
-	p, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Rules: rules}})
+	p, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,10 +164,10 @@ func TestSteps(t *testing.T) {
 		return answer{false, remaining, retry, reset}
 	}
 	tests := map[string]struct {
-		rule  Rule
+		rule  policy.Rule
 		steps []step
 	}{
-		"token bucket: burst, then pace": {Rule{Name: "r", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 3}, []step{
+		"token bucket: burst, then pace": {policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 3}, []step{
 			0: {0, 1, allow(2, 100*ms)},
 			1: {0, 2, allow(0, 300*ms)},
 			2: {0, 1, deny(0, 100*ms, 300*ms)},
@@ -175,14 +176,14 @@ func TestSteps(t *testing.T) {
 			5: {1000 * ms, 3, allow(0, 300*ms)},
 			6: {1250 * ms, 3, deny(2, 50*ms, 50*ms)},
 		}},
-		"token bucket: a rate that divides nothing": {Rule{Name: "r", Algorithm: TokenBucket, Limit: 3, Per: sec}, []step{
+		"token bucket: a rate that divides nothing": {policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 3, Per: sec}, []step{
 			0: {0, 1, allow(0, 333334*time.Microsecond)},
 			1: {333333 * time.Microsecond, 1, deny(0, time.Microsecond, time.Microsecond)},
 			2: {333334 * time.Microsecond, 1, allow(0, 333334*time.Microsecond)},
 			3: {666667 * time.Microsecond, 1, deny(0, time.Microsecond, time.Microsecond)},
 			4: {666668 * time.Microsecond, 1, allow(0, 333334*time.Microsecond)},
 		}},
-		"sliding window: strict in any window": {Rule{Name: "r", Algorithm: SlidingWindow, Limit: 3, Per: sec}, []step{
+		"sliding window: strict in any window": {policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 3, Per: sec}, []step{
 			0: {0, 1, allow(2, sec)},
 			1: {400 * ms, 2, allow(0, sec)},
 			2: {500 * ms, 1, deny(0, 500*ms, 900*ms)},
@@ -192,20 +193,20 @@ func TestSteps(t *testing.T) {
 			6: {1400 * ms, 3, deny(2, 600*ms, 600*ms)},
 			7: {2000 * ms, 3, allow(0, sec)},
 		}},
-		"fixed window: from the epoch": {Rule{Name: "r", Algorithm: FixedWindow, Limit: 2, Per: sec}, []step{
+		"fixed window: from the epoch": {policy.Rule{Name: "r", Algorithm: policy.FixedWindow, Limit: 2, Per: sec}, []step{
 			0: {900 * ms, 2, allow(0, 100*ms)},
 			1: {950 * ms, 1, deny(0, 50*ms, 50*ms)},
 			2: {1000 * ms, 2, allow(0, sec)},
 			3: {1999 * ms, 1, deny(0, ms, ms)},
 			4: {2000 * ms, 1, allow(1, sec)},
 		}},
-		"concurrency: places until the lease ends": {Rule{Name: "r", Algorithm: Concurrency, Limit: 2, Lease: 30 * sec}, []step{
+		"concurrency: places until the lease ends": {policy.Rule{Name: "r", Algorithm: policy.Concurrency, Limit: 2, Lease: 30 * sec}, []step{
 			0: {0, 5, allow(1, 30*sec)},
 			1: {10 * sec, 1, allow(0, 30*sec)},
 			2: {10 * sec, 1, deny(0, 20*sec, 30*sec)},
 			3: {30 * sec, 1, allow(0, 30*sec)},
 		}},
-		"limit 0 suspends": {Rule{Name: "r", Algorithm: SlidingWindow, Limit: 0, Per: sec}, []step{
+		"limit 0 suspends": {policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 0, Per: sec}, []step{
 			0: {0, 1, deny(0, Never, 0)},
 			1: {10 * sec, 7, deny(0, Never, 0)},
 		}},
@@ -225,18 +226,18 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-func parsedPolicy(tb testing.TB, text string) *Policy {
+func parsedPolicy(tb testing.TB, text string) *policy.Policy {
 	tb.Helper()
-	p, err := ParsePolicy("limits.yaml", []byte(text))
+	p, err := policy.Parse("limits.yaml", []byte(text))
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return p
 }
 
-func parsedScope(tb testing.TB, s string) Scope {
+func parsedScope(tb testing.TB, s string) policy.Scope {
 	tb.Helper()
-	scope, err := ParseScope(s)
+	scope, err := policy.ParseScope(s)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -244,14 +245,14 @@ func parsedScope(tb testing.TB, s string) Scope {
 }
 
 // unitOf is what a rule counts that no policy has written the defaults of.
-func unitOf(r Rule) string {
-	if r.Unit == "" && r.Algorithm != Concurrency {
-		return Requests
+func unitOf(r policy.Rule) string {
+	if r.Unit == "" && r.Algorithm != policy.Concurrency {
+		return policy.Requests
 	}
 	return r.Unit
 }
 
-var allAlgorithms = []Algorithm{TokenBucket, SlidingWindow, FixedWindow, Concurrency, Calendar}
+var allAlgorithms = []policy.Algorithm{policy.TokenBucket, policy.SlidingWindow, policy.FixedWindow, policy.Concurrency, policy.Calendar}
 
 const oneDay = 24 * time.Hour
 

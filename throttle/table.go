@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 func text(v any) string {
@@ -91,7 +92,7 @@ func (l *Limiter) table(scopes []string) *table {
 			p = p.opened(keyspace(l.cfg.Prefix))
 		}
 		if err != nil {
-			s, err := ParseScope(scope)
+			s, err := policy.ParseScope(scope)
 			if err == nil {
 				t.plans = append(t.plans, nil)
 				t.queues, t.paths = append(t.queues, keyspace(l.cfg.Prefix).queue(s)), append(t.paths, "-")

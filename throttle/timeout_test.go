@@ -10,11 +10,12 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // bubble runs a test in a synctest bubble, with a limiter over a miniredis that
 // is reached through a wire. opts may be changed before the client is made.
-func bubble(t *testing.T, cfg Config, policy *Policy, change func(*redis.Options), test func(t *testing.T, w *wire, l *Limiter)) {
+func bubble(t *testing.T, cfg Config, policy *policy.Policy, change func(*redis.Options), test func(t *testing.T, w *wire, l *Limiter)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		m, _ := redistest.Miniredis(t)
@@ -82,7 +83,7 @@ func TestTimeout(t *testing.T) {
 func TestDeadContextIsNoOutage(t *testing.T) {
 	t.Parallel()
 	open := window10()
-	open.OnRedisError = FailOpen
+	open.OnRedisError = policy.FailOpen
 	for name, change := range map[string]func(*redis.Options){"ContextTimeoutEnabled": contextTimeout, "default": nil} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
@@ -19,8 +20,8 @@ func TestAdoptedRateIsPadded(t *testing.T) {
 	}{{0, 800, 318}, {0, 1000, 398}, {0, 1200, 477}, {0, 9000, 597}, {ms, 1000, 400}, {ms, 1200, 480}} {
 		t.Run(fmt.Sprint(one.told, one.margin), func(t *testing.T) {
 			t.Parallel()
-			rule := Rule{Name: "r", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000, Margin: one.margin}
-			onBoth(t, Config{StartTolerance: 5 * ms}, raising(t, Corrects{Most: 150}, rule), func(b *bench) {
+			rule := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000, Margin: one.margin}
+			onBoth(t, Config{StartTolerance: 5 * ms}, raising(t, policy.Corrects{Most: 150}, rule), func(b *bench) {
 				b.decide(Request{Scope: "p", Cost: 700})
 				b.heed("p", owns(one.told, sec))
 				was := b.peek().Rules[0].Remaining
@@ -46,8 +47,8 @@ func TestBucketsOfLargeNumbersAreRaised(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(one.limit, one.most), func(t *testing.T) {
 			t.Parallel()
-			rule := Rule{Name: "r", Algorithm: TokenBucket, Limit: one.limit, Per: time.Minute, Burst: one.limit}
-			onBoth(t, Config{StartTolerance: 5 * ms}, raising(t, Corrects{Most: one.most}, rule), func(b *bench) {
+			rule := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: one.limit, Per: time.Minute, Burst: one.limit}
+			onBoth(t, Config{StartTolerance: 5 * ms}, raising(t, policy.Corrects{Most: one.most}, rule), func(b *bench) {
 				b.heed("p", owns(1<<40, time.Minute))
 				b.decide(Request{Scope: "p", Cost: one.limit})
 				b.pass(3 * sec)
@@ -69,9 +70,9 @@ func TestBucketsOfLargeNumbersAreRaised(t *testing.T) {
 // Scopes are swept however many fields a call adds: none is stepped over.
 func TestToldIsSweptByPairs(t *testing.T) {
 	t.Parallel()
-	pol := tenants(t, "p", nil, []Rule{{Name: "r", Algorithm: SlidingWindow, Limit: 10, Per: sec}})
+	pol := tenants(t, "p", nil, []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec}})
 	onBoth(t, Config{}, pol, func(b *bench) {
-		b.heed("p/one", quotaLeft(Requests, 0, time.Hour)) // a pause without a cut
+		b.heed("p/one", quotaLeft(policy.Requests, 0, time.Hour)) // a pause without a cut
 		for i := range 150 {
 			b.heed(fmt.Sprint("p/", i), turnedDown(10*ms))
 		}
@@ -105,8 +106,8 @@ func TestUntoldLimitGrowsOn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rule := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 100, Per: 10 * sec}
-			onBoth(t, Config{StartTolerance: -1}, raising(t, Corrects{Cut: 50, Grow: 10, Most: 150}, rule), func(b *bench) {
+			rule := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 100, Per: 10 * sec}
+			onBoth(t, Config{StartTolerance: -1}, raising(t, policy.Corrects{Cut: 50, Grow: 10, Most: 150}, rule), func(b *bench) {
 				for i, step := range steps {
 					b.pass(step.after)
 					switch step.what {

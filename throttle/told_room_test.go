@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
@@ -58,7 +59,7 @@ func (b *bench) toldOf() (fields int, counts map[string]string) {
 // process hears of that.
 func TestToldIsBounded(t *testing.T) {
 	t.Parallel()
-	policy := tenants(t, "p", []Rule{bucket(1000, 1000)}, nil)
+	policy := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, nil)
 	onBoth(t, Config{}, policy, func(b *bench) {
 		b.heed("p/b/x", turnedDown(time.Hour))
 		const most = 40_000
@@ -87,7 +88,7 @@ func TestToldIsBounded(t *testing.T) {
 // What is over is forgotten little by little, with its counts.
 func TestToldIsForgotten(t *testing.T) {
 	t.Parallel()
-	policy := tenants(t, "p", []Rule{bucket(1000, 1000)}, nil)
+	policy := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, nil)
 	onBoth(t, Config{}, policy, func(b *bench) {
 		b.heed("p/b/x", turnedDown(time.Hour))
 		b.tellMany("pause", "/a", 3000, [5]int64{time.Minute.Microseconds()})
@@ -117,7 +118,7 @@ func TestToldIsForgotten(t *testing.T) {
 // has a pause of its own.
 func TestTenantsKeepTheirRoom(t *testing.T) {
 	t.Parallel()
-	policy := tenants(t, "p", []Rule{bucket(1000, 1000)}, nil)
+	policy := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, nil)
 	onBoth(t, Config{}, policy, func(b *bench) {
 		b.rdb.HSet(ctx, toldKey(b.provider("p")), "#/eu", 20_000)
 		b.heed("p/eu/b/x", turnedDown(time.Minute))
@@ -129,7 +130,7 @@ func TestTenantsKeepTheirRoom(t *testing.T) {
 // the room wrongly, or tells how far it was looked through, stops nobody.
 func TestRoomSurvives(t *testing.T) {
 	t.Parallel()
-	policy := tenants(t, "p", []Rule{bucket(1000, 1000)}, nil)
+	policy := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, nil)
 	onBoth(t, Config{}, policy, func(b *bench) {
 		b.pass(24 * time.Hour)
 		b.tellMany("pause", "/eu/a", 2000, [5]int64{10 * sec.Microseconds()})
@@ -151,7 +152,7 @@ func TestRoomSurvives(t *testing.T) {
 // Refusals of several paths that are noted at their tenant are not in vain because of each other.
 func TestRestsOfOthersAreNotInVain(t *testing.T) {
 	t.Parallel()
-	policy := tenants(t, "p", []Rule{bucket(1000, 1000)}, nil)
+	policy := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, nil)
 	onBoth(t, Config{}, policy, func(b *bench) {
 		b.tellMany("pause", "/eu/a", 2000, [5]int64{time.Hour.Microseconds()})
 		for i := range 5 {
@@ -166,7 +167,7 @@ func TestRestsOfOthersAreNotInVain(t *testing.T) {
 // "2,000 of them below one of the third": one tenant of a region takes a tenth of its room.
 func TestToldIsBoundedPerTenant(t *testing.T) {
 	t.Parallel()
-	policy := tenants(t, "p", []Rule{bucket(1000, 1000)}, nil)
+	policy := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, nil)
 	onBoth(t, Config{}, policy, func(b *bench) {
 		b.tellMany("pause", "/eu/a", 3000, [5]int64{time.Minute.Microseconds()})
 		if n, counts := b.toldOf(); n != 2001 || counts["#/eu/a"] != "2000" || counts["#/eu"] != "2001" {
@@ -182,7 +183,7 @@ func TestToldIsBoundedPerTenant(t *testing.T) {
 // are no reason to pause a whole tenant.
 func TestWhatIsOverMakesRoom(t *testing.T) {
 	t.Parallel()
-	policy := tenants(t, "p", []Rule{bucket(1000, 1000)}, nil)
+	policy := tenants(t, "p", []policy.Rule{bucket(1000, 1000)}, nil)
 	onBoth(t, Config{}, policy, func(b *bench) {
 		b.tellMany("rest", "/eu/a", 2000, [5]int64{sec.Microseconds(), time.Minute.Microseconds()})
 		b.pass(5 * sec)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // WaiterRef names one who waits: a ticket in the line of a scope. That of a Granted, and of one that is Overdue, names its grant
@@ -117,8 +118,8 @@ func readPlace(scope, ticket string) WaiterRef {
 }
 
 // under is what one who stands there takes of a rule.
-func (p WaiterRef) under(r Rule) int64 {
-	if costs, err := ParseCosts(p.costs); err == nil {
+func (p WaiterRef) under(r policy.Rule) int64 {
+	if costs, err := policy.ParseCosts(p.costs); err == nil {
 		return charged(costs, r)
 	}
 	return max(defaultCost, p.cost)
@@ -238,8 +239,8 @@ func (s settings) effective(priority int) int {
 }
 
 func checkPriority(of string, priority int) error {
-	if priority < -MaxPriority || priority > MaxPriority {
-		return fmt.Errorf("throttle: %s.Priority is %d; the most is %d either way", of, priority, MaxPriority)
+	if priority < -policy.MaxPriority || priority > policy.MaxPriority {
+		return fmt.Errorf("throttle: %s.Priority is %d; the most is %d either way", of, priority, policy.MaxPriority)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"fmt"
+	"github.com/headway-go/headway/throttle/policy"
 	"slices"
 	"testing"
 	"time"
@@ -11,13 +12,13 @@ import (
 // no look follows another without a pause.
 func TestManyTooDear(t *testing.T) {
 	t.Parallel()
-	own := []Rule{{Name: "own", Algorithm: SlidingWindow, Limit: 20, Per: time.Minute}}
-	account := []Rule{{Name: "account", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000}}
+	own := []policy.Rule{{Name: "own", Algorithm: policy.SlidingWindow, Limit: 20, Per: time.Minute}}
+	account := []policy.Rule{{Name: "account", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000}}
 	t.Run("alone", func(t *testing.T) { manyTooDear(t, tenants(t, "p", nil, own)) })
 	t.Run("below an account", func(t *testing.T) { manyTooDear(t, tenants(t, "p", account, own)) })
 }
 
-func manyTooDear(t *testing.T, policy *Policy) {
+func manyTooDear(t *testing.T, policy *policy.Policy) {
 	t.Helper()
 	const tenantsAside = 100
 	onBoth(t, Config{}, policy, func(b *bench) {
@@ -68,9 +69,9 @@ func manyTooDear(t *testing.T, policy *Policy) {
 // one rule for a while, and for another for good.
 func TestTooDearForGood(t *testing.T) {
 	t.Parallel()
-	limits := func(low int64) *Policy {
-		return policyOf(t, Rule{Name: "own", Algorithm: SlidingWindow, Limit: 20, Per: time.Minute},
-			Rule{Name: "low", Algorithm: FixedWindow, Limit: low, Per: time.Hour})
+	limits := func(low int64) *policy.Policy {
+		return policyOf(t, policy.Rule{Name: "own", Algorithm: policy.SlidingWindow, Limit: 20, Per: time.Minute},
+			policy.Rule{Name: "low", Algorithm: policy.FixedWindow, Limit: low, Per: time.Hour})
 	}
 	onBoth(t, Config{}, limits(20), func(b *bench) {
 		b.heed("p", owns(4, time.Minute))
@@ -92,7 +93,7 @@ func TestTooDearForGood(t *testing.T) {
 // the last one, and so does the slot of a line that was emptied.
 func TestTimeStaysWhileAnyWait(t *testing.T) {
 	t.Parallel()
-	more := Rule{Name: "more", Algorithm: TokenBucket, Limit: 1000, Per: sec, Burst: 1000}
+	more := policy.Rule{Name: "more", Algorithm: policy.TokenBucket, Limit: 1000, Per: sec, Burst: 1000}
 	onBoth(t, Config{}, policyOf(t, bigBucket[0]), func(b *bench) {
 		b.decide(Request{Scope: "p/b", Cost: 50})
 		for ticket := range 9 {
@@ -116,8 +117,8 @@ func TestTimeStaysWhileAnyWait(t *testing.T) {
 // priority 0 again when the limit is what it was, and nobody waits for it meanwhile.
 func TestTooDearForTheRuleKeepsItsPlace(t *testing.T) {
 	t.Parallel()
-	limit := func(limit int64) *Policy {
-		return policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: limit, Per: sec, Burst: limit})
+	limit := func(limit int64) *policy.Policy {
+		return policyOf(t, policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: limit, Per: sec, Burst: limit})
 	}
 	onBoth(t, Config{}, limit(10), func(b *bench) {
 		b.decide(Request{Scope: "p/a", ID: NewID(), Cost: 10})
@@ -168,7 +169,7 @@ func TestTooDearForTheRuleKeepsItsPlace(t *testing.T) {
 // "Until their queues go on; half a day to a day after the last look": also while others wait.
 func TestParkedAreKeptWhileOthersWait(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: time.Hour, Burst: 1}), func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 1, Per: time.Hour, Burst: 1}), func(b *bench) {
 		b.decide(Request{Scope: "p/a", ID: NewID()})
 		lineUpAll(b, []Waiter{{Scope: "p/a", ID: "g/still"}, {Scope: "p/a", ID: "waits"}})
 		key := b.provider("p") + "!parked"
@@ -194,22 +195,22 @@ func TestParkedAreKeptWhileOthersWait(t *testing.T) {
 // line waiting who takes nothing of its rule.
 func TestTooDearPutBackKeepsNobodyWaiting(t *testing.T) {
 	t.Parallel()
-	limits := func(input int64) *Policy {
+	limits := func(input int64) *policy.Policy {
 		return policyOf(t,
-			Rule{Name: "input", Algorithm: TokenBucket, Limit: input, Per: time.Hour, Burst: input, Unit: "input"},
-			Rule{Name: "output", Algorithm: TokenBucket, Limit: 10, Per: sec, Burst: 10, Unit: "output"})
+			policy.Rule{Name: "input", Algorithm: policy.TokenBucket, Limit: input, Per: time.Hour, Burst: input, Unit: "input"},
+			policy.Rule{Name: "output", Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 10, Unit: "output"})
 	}
 	for _, back := range []bool{false, true} {
 		t.Run(fmt.Sprint("back ", back), func(t *testing.T) {
 			onBoth(t, Config{}, limits(100), func(b *bench) {
-				b.decide(Request{Scope: "p/z", Costs: Costs{"input": 100, "output": 10}, ID: NewID()})
+				b.decide(Request{Scope: "p/z", Costs: policy.Costs{"input": 100, "output": 10}, ID: NewID()})
 				asks := []Waiter{
-					{Scope: "p/b", ID: "b", Costs: Costs{"input": 5}},
-					{Scope: "p/a", ID: "dear", Costs: Costs{"input": 50}},
+					{Scope: "p/b", ID: "b", Costs: policy.Costs{"input": 5}},
+					{Scope: "p/a", ID: "dear", Costs: policy.Costs{"input": 50}},
 				}
 				const cheap = 60
 				for i := range cheap {
-					asks = append(asks, Waiter{Scope: "p/a", ID: fmt.Sprintf("cheap %02d", i), Costs: Costs{"output": 1}})
+					asks = append(asks, Waiter{Scope: "p/a", ID: fmt.Sprintf("cheap %02d", i), Costs: policy.Costs{"output": 1}})
 				}
 				lineUpAll(b, asks)
 				b.SetPolicy(limits(10))
@@ -228,7 +229,7 @@ func TestTooDearPutBackKeepsNobodyWaiting(t *testing.T) {
 						b.t.Fatal(err)
 					}
 					for _, p := range woken.Granted {
-						if d := b.decide(Request{Scope: p.Scope, WaiterID: p.ID, Costs: Costs{"output": 1}, ID: NewID()}); d.Allowed {
+						if d := b.decide(Request{Scope: p.Scope, WaiterID: p.ID, Costs: policy.Costs{"output": 1}, ID: NewID()}); d.Allowed {
 							started++
 						}
 					}
@@ -245,8 +246,8 @@ func TestTooDearPutBackKeepsNobodyWaiting(t *testing.T) {
 // "200 a call": no call is held up by how many are too dear.
 func TestParksSomeAtATime(t *testing.T) {
 	t.Parallel()
-	limit := func(limit int64) *Policy {
-		return policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: limit, Per: sec, Burst: limit})
+	limit := func(limit int64) *policy.Policy {
+		return policyOf(t, policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: limit, Per: sec, Burst: limit})
 	}
 	onBoth(t, Config{}, limit(10), func(b *bench) {
 		const dear = 500
@@ -274,7 +275,7 @@ func TestParksSomeAtATime(t *testing.T) {
 // "Sent again, it leaves tasks where they are": those who are parked too, who have their places when they come back.
 func TestParkedAreLeftThere(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: sec}), func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: sec}), func(b *bench) {
 		b.decide(Request{Scope: "p/x"})
 		var asks []Waiter
 		for i := range 4 {

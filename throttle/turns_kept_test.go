@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"fmt"
+	"github.com/headway-go/headway/throttle/policy"
 	"slices"
 	"testing"
 	"time"
@@ -31,17 +32,17 @@ func (b *bench) age(d time.Duration) {
 // Tasks wait for days for what no clock tells, and looks go on all the while: all that is known of them stays, and so does their order.
 func TestThreeDaysBehindWhatNoClockTells(t *testing.T) {
 	t.Parallel()
-	window := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 10, Per: sec}
+	window := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec}
 	none := window
 	none.Limit = 0
-	one := Rule{Name: "c", Algorithm: Concurrency, Limit: 1, Lease: 24 * time.Hour}
-	paused, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Rules: []Rule{window}, Pause: PauseOn}})
+	one := policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 1, Lease: 24 * time.Hour}
+	paused, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{window}, Pause: policy.PauseOn}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, test := range map[string]struct{ before, after *Policy }{
+	for name, test := range map[string]struct{ before, after *policy.Policy }{
 		"no units":  {policyOf(t, none), policyOf(t, window)},
-		"no places": {policyOf(t, one), policyOf(t, Rule{Name: "c", Algorithm: Concurrency, Limit: 10})},
+		"no places": {policyOf(t, one), policyOf(t, policy.Rule{Name: "c", Algorithm: policy.Concurrency, Limit: 10})},
 		"paused":    {paused, policyOf(t, window)},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -107,7 +108,7 @@ func tickets(places []WaiterRef) (list []string) {
 // Where nobody looks, but tasks come by themselves each hour, all stays as well.
 func TestComingKeepsWhoWaits(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 0, Per: sec}), func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 0, Per: sec}), func(b *bench) {
 		for i := range 3 {
 			b.decide(Request{Scope: "p/a", WaiterID: fmt.Sprint(i)})
 		}
@@ -128,7 +129,7 @@ func TestComingKeepsWhoWaits(t *testing.T) {
 // A line lives until its last task comes by itself, however long that takes.
 func TestLineOutlivesItsSafetyNet(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: FixedWindow, Limit: 1, Per: 60 * 24 * time.Hour}), func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.FixedWindow, Limit: 1, Per: 60 * 24 * time.Hour}), func(b *bench) {
 		b.decide(Request{Scope: "p/a"})
 		d := b.decide(Request{Scope: "p/a", WaiterID: "t"})
 		if d.Position.Expected < 24*time.Hour {

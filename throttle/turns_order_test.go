@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/headway-go/headway/throttle/policy"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -13,7 +14,7 @@ import (
 // by the starts that they were granted, whichever of them comes back first.
 func TestRejoinKeepsTheOrder(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 100, Per: sec}), func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 100, Per: sec}), func(b *bench) {
 		b.decide(Request{Scope: "p"})
 		const held, behind = 8, 3
 		starts := make([]time.Time, held)
@@ -67,8 +68,8 @@ func (b *bench) inLine(scope string, want []string) {
 // places, in whichever order they come.
 func TestTooLateKeepTheirPlaces(t *testing.T) {
 	t.Parallel()
-	policy := func(limit int64) *Policy {
-		return policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: limit, Per: sec})
+	policy := func(limit int64) *policy.Policy {
+		return policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: limit, Per: sec})
 	}
 	onBoth(t, Config{}, policy(4), func(b *bench) {
 		b.decide(Request{Scope: "p", Cost: 4})
@@ -97,7 +98,7 @@ func TestTooLateKeepTheirPlaces(t *testing.T) {
 // A wait for a start that is ended says which start it was for, so that RequeueFront can be told.
 func TestEndedWaitTellsItsStart(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 1, Per: 10 * sec}), func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 1, Per: 10 * sec}), func(b *bench) {
 		b.decide(Request{Scope: "p"})
 		for range 2 { // the units of the first have come back
 			stopping, stop := context.WithCancel(ctx)
@@ -116,7 +117,7 @@ func TestEndedWaitTellsItsStart(t *testing.T) {
 // batch run ahead of the clock, and one who comes meanwhile is not before them.
 func TestComersGoBehindTheParked(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: 3600 * sec}), func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: 3600 * sec}), func(b *bench) {
 		b.decide(Request{Scope: "p/a", ID: NewID()})
 		asks := make([]Waiter, 100)
 		for i := range asks {

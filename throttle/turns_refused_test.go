@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // A server that refuses one command half-way through a script, as an ACL that changes does, leaves
@@ -29,7 +30,7 @@ func TestRefusedCommandLosesNoPlace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			rdb := redistest.NewServer(t).Client(t)
-			b := newBench(t, rdb, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 2, Per: sec}))
+			b := newBench(t, rdb, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 2, Per: sec}))
 			b.decide(Request{Scope: "p", Cost: 2})
 			for i := range 5 {
 				b.decide(Request{Scope: "p", WaiterID: fmt.Sprint(i)})

@@ -8,14 +8,15 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // A tenant whose own rule binds it for long stands in nobody's way, planned or not.
 func TestPlannedTenantHoldsUpNobody(t *testing.T) {
 	t.Parallel()
-	policy, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {
-		Rules:  []Rule{{Name: "all", Algorithm: TokenBucket, Limit: 100, Per: sec, Burst: 10}},
-		Scopes: map[string]ScopeConfig{"*": {Rules: []Rule{{Name: "own", Algorithm: SlidingWindow, Limit: 1, Per: time.Hour}}}},
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {
+		Rules:  []policy.Rule{{Name: "all", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 10}},
+		Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{{Name: "own", Algorithm: policy.SlidingWindow, Limit: 1, Per: time.Hour}}}},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -35,9 +36,9 @@ func TestPlannedTenantHoldsUpNobody(t *testing.T) {
 // A limit that was raised wakes those who wait, for however many rules.
 func TestRaisedLimitWakesAll(t *testing.T) {
 	t.Parallel()
-	limits := func(limit int64) *Policy {
-		p, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Scopes: map[string]ScopeConfig{
-			"*": {Rules: []Rule{{Name: "own", Algorithm: SlidingWindow, Limit: limit, Per: sec}}},
+	limits := func(limit int64) *policy.Policy {
+		p, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{
+			"*": {Rules: []policy.Rule{{Name: "own", Algorithm: policy.SlidingWindow, Limit: limit, Per: sec}}},
 		}}})
 		if err != nil {
 			t.Fatal(err)
@@ -76,9 +77,9 @@ func TestRaisedLimitWakesAll(t *testing.T) {
 // However many wait, a call that looks at all of them, since limits have changed, looks at some; the next go on.
 func TestChangedLimitsAreLookedAtInParts(t *testing.T) {
 	t.Parallel()
-	limits := func(limit int64) *Policy {
-		p, err := NewPolicy(UnmatchedDeny, map[string]ScopeConfig{"p": {Scopes: map[string]ScopeConfig{
-			"*": {Rules: []Rule{{Name: "own", Algorithm: SlidingWindow, Limit: limit, Per: sec}}},
+	limits := func(limit int64) *policy.Policy {
+		p, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{
+			"*": {Rules: []policy.Rule{{Name: "own", Algorithm: policy.SlidingWindow, Limit: limit, Per: sec}}},
 		}}})
 		if err != nil {
 			t.Fatal(err)
@@ -128,7 +129,7 @@ func TestChangedLimitsAreLookedAtInParts(t *testing.T) {
 // Who goes straight to asynq has its start. However late it comes, it has its turn still: before those who came since.
 func TestStraightHasItsTurn(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 2, Per: sec}), func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 2, Per: sec}), func(b *bench) {
 		placed, err := b.Join(ctx, []Waiter{{Scope: "p", ID: "a"}, {Scope: "p", ID: "b"}, {Scope: "p", ID: "c"}, {Scope: "p", ID: "d"}}, 0, 0)
 		if err != nil || placed[0].Waits || placed[1].Waits || !placed[2].Waits || !placed[3].Waits {
 			b.t.Fatalf("%+v, %v; the rule has two units", placed, err)
@@ -153,7 +154,7 @@ func TestStraightHasItsTurn(t *testing.T) {
 // wait, by the starts that they had.
 func TestStraightGoBackInOrder(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 100, Per: sec}), func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 100, Per: sec}), func(b *bench) {
 		var asks []Waiter
 		var want []string
 		for i := range 8 {
@@ -179,7 +180,7 @@ func TestStraightGoBackInOrder(t *testing.T) {
 // written last means something. It went 19 s too soon, and the bucket was full again.
 func TestStateWrittenTwiceLasts(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: TokenBucket, Limit: 6, Per: time.Minute, Burst: 3}), func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 6, Per: time.Minute, Burst: 3}), func(b *bench) {
 		if placed, err := b.Join(ctx, []Waiter{{Scope: "p", ID: "t", Cost: 2}}, 0, 0); err != nil || placed[0].Waits {
 			b.t.Fatalf("%+v, %v", placed, err)
 		}
@@ -198,7 +199,7 @@ func TestStateWrittenTwiceLasts(t *testing.T) {
 // A schedule that was lost, as a key is that somebody deletes, is made anew when somebody asks or looks.
 func TestLostScheduleHeals(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{Logger: slog.New(slog.DiscardHandler)}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: time.Hour}), func(b *bench) {
+	onBoth(t, Config{Logger: slog.New(slog.DiscardHandler)}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: time.Hour}), func(b *bench) {
 		d := b.decide(Request{Scope: "p"})
 		for _, ticket := range []string{"a", "b"} {
 			b.decide(Request{Scope: "p", WaiterID: ticket})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/headway-go/headway/throttle/policy"
 	"math/rand/v2"
 	"time"
 )
@@ -144,7 +145,7 @@ const (
 // that ends does. Callers who come together are spread over a tenth of it.
 func (d Decision) RetryDelay(ahead time.Duration) time.Duration {
 	pause := d.RetryAfter
-	if r, ok := d.BindingRule(); ok && r.Algorithm == Concurrency || pause == Never {
+	if r, ok := d.BindingRule(); ok && r.Algorithm == policy.Concurrency || pause == Never {
 		pause = min(pause, recheck)
 		return pause - pause/10 + rand.N(pause/10+1)
 	}
@@ -190,7 +191,7 @@ func tooLong(ctx context.Context, d Decision, waited time.Duration) error {
 		switch {
 		case d.Paused:
 			r.Limited, r.RetryAfter = true, max(r.RetryAfter, d.RetryAfter)
-		case r.Algorithm == Concurrency:
+		case r.Algorithm == policy.Concurrency:
 			r.RetryAfter = Never // a run may end before its lease
 		}
 		if r.Limited && r.MaxWait > 0 && (waited >= r.MaxWait || r.RetryAfter != Never && waited+r.RetryAfter > r.MaxWait) {
@@ -212,7 +213,7 @@ func (d Decision) atLeast() (wait time.Duration) {
 	for _, r := range d.Rules {
 		switch {
 		case !r.Limited:
-		case r.Algorithm == Concurrency:
+		case r.Algorithm == policy.Concurrency:
 			places = true
 		case r.RetryAfter != Never:
 			wait = max(wait, r.RetryAfter)

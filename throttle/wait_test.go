@@ -9,35 +9,36 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/redis/go-redis/v9"
 )
 
-func bucket(limit, burst int64) Rule {
-	return Rule{Name: "r", Algorithm: TokenBucket, Limit: limit, Per: sec, Burst: burst}
+func bucket(limit, burst int64) policy.Rule {
+	return policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: limit, Per: sec, Burst: burst}
 }
 
 // Waiters start at the moments that their rule allows, each at its own.
 func TestWaitStarts(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
-		rules []Rule
+		rules []policy.Rule
 		costs []int64
 		want  []time.Duration // of the starts, in the order in which they come
 	}{
 		"token bucket": {
-			[]Rule{bucket(10, 2)}, []int64{1, 1, 1, 1, 1},
+			[]policy.Rule{bucket(10, 2)}, []int64{1, 1, 1, 1, 1},
 			[]time.Duration{0, 0, 100 * ms, 200 * ms, 300 * ms},
 		},
 		"sliding window": {
-			[]Rule{{Name: "r", Algorithm: SlidingWindow, Limit: 2, Per: sec}}, []int64{1, 1, 1, 1, 1},
+			[]policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 2, Per: sec}}, []int64{1, 1, 1, 1, 1},
 			[]time.Duration{0, 0, sec, sec, 2 * sec},
 		},
 		"fixed window": {
-			[]Rule{{Name: "r", Algorithm: FixedWindow, Limit: 2, Per: sec}}, []int64{1, 1, 1, 1, 1},
+			[]policy.Rule{{Name: "r", Algorithm: policy.FixedWindow, Limit: 2, Per: sec}}, []int64{1, 1, 1, 1, 1},
 			[]time.Duration{0, 0, sec, sec, 2 * sec},
 		},
 		"the later of two rules": {
-			[]Rule{bucket(1, 1), {Name: "w", Algorithm: FixedWindow, Limit: 2, Per: 10 * sec}}, []int64{1, 1, 1},
+			[]policy.Rule{bucket(1, 1), {Name: "w", Algorithm: policy.FixedWindow, Limit: 2, Per: 10 * sec}}, []int64{1, 1, 1},
 			[]time.Duration{0, sec, 10 * sec},
 		},
 	}
@@ -100,17 +101,17 @@ func TestWaitForPlaceInTime(t *testing.T) {
 	spent := bucket(1, 1)
 	spent.Name, spent.Per = "slow", 25*sec
 	for name, test := range map[string]struct {
-		rules    []Rule
+		rules    []policy.Rule
 		deadline time.Duration
 		freed    time.Duration // 0 for never
 		after    time.Duration
 		want     error
 	}{
-		"within the deadline":        {[]Rule{oneRun()}, 20 * sec, 5 * sec, 5 * sec, nil},
-		"not by the deadline":        {[]Rule{oneRun()}, 20 * sec, 0, 20 * sec, context.DeadlineExceeded},
-		"within max_wait":            {[]Rule{patient}, time.Hour, 5 * sec, 5 * sec, nil},
-		"not by max_wait":            {[]Rule{patient}, time.Hour, 0, 20 * sec, ErrMaxWait},
-		"another rule asks for more": {[]Rule{spent, oneRun()}, 20 * sec, 5 * sec, 0, ErrMaxWait},
+		"within the deadline":        {[]policy.Rule{oneRun()}, 20 * sec, 5 * sec, 5 * sec, nil},
+		"not by the deadline":        {[]policy.Rule{oneRun()}, 20 * sec, 0, 20 * sec, context.DeadlineExceeded},
+		"within max_wait":            {[]policy.Rule{patient}, time.Hour, 5 * sec, 5 * sec, nil},
+		"not by max_wait":            {[]policy.Rule{patient}, time.Hour, 0, 20 * sec, ErrMaxWait},
+		"another rule asks for more": {[]policy.Rule{spent, oneRun()}, 20 * sec, 5 * sec, 0, ErrMaxWait},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -138,34 +139,34 @@ func TestWaitForPlaceInTime(t *testing.T) {
 // known to outlast ctx's deadline or a rule's max_wait".
 func TestWaitRefuses(t *testing.T) {
 	t.Parallel()
-	patient := func(r Rule, most time.Duration) Rule {
+	patient := func(r policy.Rule, most time.Duration) policy.Rule {
 		r.MaxWait = most
 		return r
 	}
 	tests := map[string]struct {
-		rules    []Rule
+		rules    []policy.Rule
 		deadline time.Duration
 		want     string
 		after    time.Duration
 	}{
 		"deadline": {
-			[]Rule{bucket(1, 1)}, 800 * ms,
+			[]policy.Rule{bucket(1, 1)}, 800 * ms,
 			"throttle: the wait is longer than allowed: allowed in 1s, after the context's deadline in 800ms: context deadline exceeded", 0,
 		},
 		"deadline within a hold": {
-			[]Rule{bucket(10, 1)}, 80 * ms,
+			[]policy.Rule{bucket(10, 1)}, 80 * ms,
 			"throttle: the wait is longer than allowed: allowed in 100ms, after the context's deadline in 80ms: context deadline exceeded", 0,
 		},
 		"max_wait": {
-			[]Rule{patient(bucket(1, 1), 900*ms)}, 0,
+			[]policy.Rule{patient(bucket(1, 1), 900*ms)}, 0,
 			"throttle: the wait is longer than allowed: rule r of p asks for 1s more after 0s; its max_wait is 900ms", 0,
 		},
 		"max_wait within a hold": {
-			[]Rule{patient(bucket(10, 1), 90*ms)}, 0,
+			[]policy.Rule{patient(bucket(10, 1), 90*ms)}, 0,
 			"throttle: the wait is longer than allowed: rule r of p asks for 100ms more after 0s; its max_wait is 90ms", 0,
 		},
 		"max_wait of a suspended rule": {
-			[]Rule{patient(Rule{Name: "r", Algorithm: SlidingWindow, Per: sec}, 1700*ms)}, 0,
+			[]policy.Rule{patient(policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Per: sec}, 1700*ms)}, 0,
 			"throttle: the wait is longer than allowed: rule r of p cannot tell how much longer after 1.7s; its max_wait is 1.7s", 1700 * ms,
 		},
 	}
@@ -210,7 +211,7 @@ func TestWaitRefuses(t *testing.T) {
 // rule does not count, nor does it keep a start from being granted ahead.
 func TestMaxWaitOfAnotherRule(t *testing.T) {
 	t.Parallel()
-	quick := Rule{Name: "quick", Algorithm: SlidingWindow, Limit: 100, Per: sec, MaxWait: 10 * ms}
+	quick := policy.Rule{Name: "quick", Algorithm: policy.SlidingWindow, Limit: 100, Per: sec, MaxWait: 10 * ms}
 	bubble(t, Config{StartTolerance: -1}, policyOf(t, bucket(1, 1), quick), nil, func(t *testing.T, _ *wire, l *Limiter) {
 		began := time.Now()
 		for want := range 3 {

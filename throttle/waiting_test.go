@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // readAll reads who waits for p in parts, and counts how often each was read.
@@ -44,10 +45,10 @@ func lineUpAll(b *bench, asks []Waiter) {
 // the priority, the cost, and however small the part, under a policy that knows none of them.
 func TestWaitingNamesAll(t *testing.T) {
 	t.Parallel()
-	account := Rule{Name: "account", Algorithm: SlidingWindow, Limit: 2, Per: 3600 * sec}
-	tenant := Rule{Name: "tenant", Algorithm: TokenBucket, Limit: 2, Per: 3600 * sec, Burst: 2}
-	pol, err := NewPolicy("", map[string]ScopeConfig{"p": {Rules: []Rule{account}, Scopes: map[string]ScopeConfig{
-		"*": {Weight: 3, Rules: []Rule{tenant}}, "odd {%} *": {Weight: 2, Rules: []Rule{tenant}},
+	account := policy.Rule{Name: "account", Algorithm: policy.SlidingWindow, Limit: 2, Per: 3600 * sec}
+	tenant := policy.Rule{Name: "tenant", Algorithm: policy.TokenBucket, Limit: 2, Per: 3600 * sec, Burst: 2}
+	pol, err := policy.New("", map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{account}, Scopes: map[string]policy.ScopeConfig{
+		"*": {Weight: 3, Rules: []policy.Rule{tenant}}, "odd {%} *": {Weight: 2, Rules: []policy.Rule{tenant}},
 	}}})
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +61,7 @@ func TestWaitingNamesAll(t *testing.T) {
 		}
 		for i := range 2*waitingEntries + 1 {
 			for j := range 2 {
-				asks = append(asks, Waiter{Scope: fmt.Sprint("p/t", i, "/below"), ID: fmt.Sprint(j), Costs: Costs{Requests: 1, "tokens": 7}})
+				asks = append(asks, Waiter{Scope: fmt.Sprint("p/t", i, "/below"), ID: fmt.Sprint(j), Costs: policy.Costs{policy.Requests: 1, "tokens": 7}})
 			}
 		}
 		asks = append(asks, Waiter{Scope: "p", ID: "top"}, Waiter{Scope: "p/odd {%} *", ID: "odd: {%} *"})
@@ -88,7 +89,7 @@ func TestWaitingNamesAll(t *testing.T) {
 // It goes on where it was, while those that it has read leave.
 func TestWaitingWhileTheyLeave(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{Timeout: time.Minute}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: 3600 * sec}), func(b *bench) {
+	onBoth(t, Config{Timeout: time.Minute}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: 3600 * sec}), func(b *bench) {
 		b.decide(Request{Scope: "p/a", ID: NewID()})
 		asks := make([]Waiter, 5*waitingPart)
 		for i := range asks {
@@ -182,13 +183,13 @@ func TestWaitingAccess(t *testing.T) {
 // leave their lines too, and who knows the rules wakes those behind them.
 func TestGoneOfUnknownScopes(t *testing.T) {
 	t.Parallel()
-	rule := Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: sec}
-	pol, err := NewPolicy("", map[string]ScopeConfig{"p": {Scopes: map[string]ScopeConfig{"a": {Rules: []Rule{rule}}}}})
+	rule := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: sec}
+	pol, err := policy.New("", map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{"a": {Rules: []policy.Rule{rule}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	onBoth(t, Config{}, pol, func(b *bench) {
-		strange, err := NewPolicy("", map[string]ScopeConfig{"p": {Scopes: map[string]ScopeConfig{"b": {Rules: []Rule{rule}}}}})
+		strange, err := policy.New("", map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{"b": {Rules: []policy.Rule{rule}}}}})
 		if err != nil {
 			b.t.Fatal(err)
 		}

@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"github.com/headway-go/headway/throttle/policy"
 	"testing"
 	"time"
 )
@@ -9,7 +10,7 @@ import (
 // told to be next, and sees whatever does.
 func TestGlance(t *testing.T) {
 	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, Rule{Name: "r", Algorithm: SlidingWindow, Limit: 1, Per: time.Hour}), func(b *bench) {
+	onBoth(t, Config{}, policyOf(t, policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: time.Hour}), func(b *bench) {
 		at := keyspace(b.cfg.Prefix).provider("p") + "!meta"
 		looked := func() bool { // the call noted the time of a look
 			b.t.Helper()

@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"context"
+	"github.com/headway-go/headway/throttle/policy"
 	"slices"
 	"time"
 )
@@ -19,11 +20,11 @@ func (s interval) has(at int64) bool { return s.from <= at && at < s.until }
 // the plan does to that in which the others are the same. Where none is left, one stands
 // for them that lets everything pass: those who wait are woken by it, and a reply tells when
 // the rules hold again, whatever the process's clock says.
-func (p *compiledScope) inForce(bounds []MatchedRule, at time.Time) []MatchedRule {
-	if !slices.ContainsFunc(bounds, func(b MatchedRule) bool { return b.Rule.Active != "" }) {
+func (p *compiledScope) inForce(bounds []policy.MatchedRule, at time.Time) []policy.MatchedRule {
+	if !slices.ContainsFunc(bounds, func(b policy.MatchedRule) bool { return b.Rule.Active != "" }) {
 		return bounds
 	}
-	var left []MatchedRule
+	var left []policy.MatchedRule
 	for _, b := range bounds {
 		ends := int64(0)
 		if b.Rule.Active != "" {
@@ -36,7 +37,7 @@ func (p *compiledScope) inForce(bounds []MatchedRule, at time.Time) []MatchedRul
 		left, p.ends = append(left, b), append(p.ends, ends)
 	}
 	if len(left) == 0 {
-		left, p.ends = []MatchedRule{{Rule: openRule, Scope: p.scope}}, []int64{0}
+		left, p.ends = []policy.MatchedRule{{Rule: openRule, Scope: p.scope}}, []int64{0}
 	}
 	return left
 }
@@ -130,7 +131,7 @@ func (p *compiledScope) clip(d *Decision) {
 
 // RuleHours is a rule that holds in certain hours.
 type RuleHours struct {
-	MatchedRule
+	policy.MatchedRule
 	// Holds says that it holds now, and Changes when that changes.
 	Holds   bool
 	Changes time.Time
@@ -167,7 +168,7 @@ func (l *Limiter) NextHoursChange(provider string) (at time.Time, in time.Durati
 }
 
 // intervalOf returns the interval of a moment in which a rule with Active holds, or does not.
-func intervalOf(r Rule, at time.Time) interval {
+func intervalOf(r policy.Rule, at time.Time) interval {
 	active, from, until := r.ActiveAt(at)
 	return interval{from.UnixMicro(), until.UnixMicro(), active}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Where the workers' slots, and not the limits, hold a backlog back, each task is later than its limits admit it. The slots
@@ -27,9 +28,9 @@ func TestBehindTheLimits(t *testing.T) {
 		)
 		server, near := redistest.Miniredis(t)
 		t.Cleanup(synctest.Wait) // what was announced at the end has been
-		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {
-			Rules:  []throttle.Rule{{Name: "account", Algorithm: throttle.SlidingWindow, Limit: 1000, Per: time.Second}},
-			Scopes: map[string]throttle.ScopeConfig{"*": {Rules: []throttle.Rule{{Name: "tenant", Algorithm: throttle.TokenBucket, Limit: 100, Per: time.Second}}}},
+		policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {
+			Rules:  []policy.Rule{{Name: "account", Algorithm: policy.SlidingWindow, Limit: 1000, Per: time.Second}},
+			Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{{Name: "tenant", Algorithm: policy.TokenBucket, Limit: 100, Per: time.Second}}}},
 		}})
 		if err != nil {
 			t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // setClock is a Redis's clock that is off by what step says, to the millisecond.
@@ -58,14 +59,14 @@ func TestClockSteps(t *testing.T) {
 	t.Parallel()
 	const limit, tasks = 20, 140
 	for name, row := range map[string]struct {
-		rule  throttle.Rule
+		rule  policy.Rule
 		most  int // starts within a second while the clock goes on
 		forth int // how many more, where it steps forth
 		quiet time.Duration
 	}{
-		"sliding window": {throttle.Rule{Algorithm: throttle.SlidingWindow}, limit, limit, 2010 * time.Millisecond},
-		"fixed window":   {throttle.Rule{Algorithm: throttle.FixedWindow}, 3 * limit, 0, 3 * time.Second},
-		"token bucket":   {throttle.Rule{Algorithm: throttle.TokenBucket, Burst: 5}, limit + 5, 5, 1050 * time.Millisecond},
+		"sliding window": {policy.Rule{Algorithm: policy.SlidingWindow}, limit, limit, 2010 * time.Millisecond},
+		"fixed window":   {policy.Rule{Algorithm: policy.FixedWindow}, 3 * limit, 0, 3 * time.Second},
+		"token bucket":   {policy.Rule{Algorithm: policy.TokenBucket, Burst: 5}, limit + 5, 5, 1050 * time.Millisecond},
 	} {
 		for _, by := range []time.Duration{-time.Hour, -time.Minute, time.Minute, time.Hour} {
 			t.Run(fmt.Sprintf("%s, %v", name, by), func(t *testing.T) {
@@ -73,7 +74,7 @@ func TestClockSteps(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					rule := row.rule
 					rule.Name, rule.Limit, rule.Per = "r", limit, time.Second
-					policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: []throttle.Rule{rule}}})
+					policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{rule}}})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -148,7 +149,7 @@ func TestWaitsGoByRedissClock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: full(10 * time.Minute)}})
+				policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: full(10 * time.Minute)}})
 				must(t, err)
 				clock := setClock{off: off}
 				m, rdb := redistest.Miniredis(t)

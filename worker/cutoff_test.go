@@ -13,6 +13,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 func never(int, error, *asynq.Task) time.Duration { return time.Hour }
@@ -125,7 +126,7 @@ func TestDeadlineOfAsynqsInLine(t *testing.T) {
 // what it has to others, at once, and comes back by asynq's own delay.
 func TestCancelProcessing(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: 1, Per: 4 * time.Second}}, MiddlewareConfig{Hold: 5 * time.Second})
+	s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.TokenBucket, Limit: 1, Per: 4 * time.Second}}, MiddlewareConfig{Hold: 5 * time.Second})
 	held := make(chan struct{}, 10)
 	s.seen.onHold = func() { held <- struct{}{} }
 	s.add(queue.Task{ID: "first"})

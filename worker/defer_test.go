@@ -11,7 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // busy is what a handler says whose API is limited itself.
@@ -107,8 +107,8 @@ func TestDeferralsEnd(t *testing.T) {
 // "Where Patience is set a max_wait bounds it too": the time counts in which the API puts a task off.
 func TestDeferralsEndByMaxWait(t *testing.T) {
 	t.Parallel()
-	rule := throttle.Rule{Name: "r", Algorithm: throttle.TokenBucket, Limit: 100, Per: time.Second, Burst: 100, MaxWait: time.Second}
-	s := newSystem(t, []throttle.Rule{rule}, MiddlewareConfig{OnMaxWait: Fail(), MaxDeferrals: -1})
+	rule := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 100, Per: time.Second, Burst: 100, MaxWait: time.Second}
+	s := newSystem(t, []policy.Rule{rule}, MiddlewareConfig{OnMaxWait: Fail(), MaxDeferrals: -1})
 	s.add(queue.Task{ID: "own", MaxRetry: queue.Retries(3)})
 	s.addForeign("foreign", asynq.MaxRetry(3))
 	s.serve(asynq.Config{}, func(context.Context, *asynq.Task) error { return busy{wait: 100 * time.Millisecond, known: true} })

@@ -14,6 +14,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // failing is a hook that fails the scripts that end a run, for as long as it is told.
@@ -154,7 +155,7 @@ func TestRecoveredBeforeItsStart(t *testing.T) {
 // "Shutdown while holding: nothing lost": tasks that wait in handlers go back.
 func TestShutdownWhileHolding(t *testing.T) {
 	t.Parallel()
-	rules := []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: 15 * time.Second}}
+	rules := []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: 15 * time.Second}}
 	s := newSystem(t, rules, MiddlewareConfig{Hold: throttle.MaxDelayLimit, MaxHolds: 3})
 	s.add(queue.Task{ID: "runs"})
 	server := s.serve(asynq.Config{}, nil)
@@ -214,7 +215,7 @@ func TestLimiterIsAway(t *testing.T) {
 // A lost lease cancels the run.
 func TestLostLease(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1, Lease: time.Second}}, MiddlewareConfig{})
+	s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 1, Lease: time.Second}}, MiddlewareConfig{})
 	s.add(queue.Task{ID: "t", MaxRetry: queue.Retries(0)})
 	cause := make(chan error, 1)
 	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {

@@ -18,7 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // copies keeps what asynq has sent to put a task back, for the network to bring it again.
@@ -94,7 +94,7 @@ func TestLateCopyOfAnEnd(t *testing.T) {
 	t.Run("miniredis", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: perHour(100)}})
+			policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: perHour(100)}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -241,7 +241,7 @@ func (tooManyClients) RedisError()   {}
 func TestEndAfterTheLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: perHour(100)}})
+		policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: perHour(100)}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // asker stands for asynq and its Redis: it asks queues through a gate, in rounds,
@@ -415,7 +416,7 @@ func TestIdleServer(t *testing.T) {
 		_, rdb := redistest.Miniredis(t)
 		seen := &looks{}
 		rdb.AddHook(seen)
-		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: perHour(1)}})
+		policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: perHour(1)}})
 		if err != nil {
 			t.Fatal(err)
 		}

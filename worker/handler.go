@@ -13,6 +13,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Handler wraps next: a task runs when every rule on its scope's path admits it,
@@ -334,7 +335,7 @@ func tooLate(scope string, d throttle.Decision, wait time.Duration, by throttle.
 		return fmt.Sprintf("the API of %s says to stay away for another %s", scope, wait)
 	case by.Rule == "":
 		return fmt.Sprintf("the limits of %s admit it in %s at the earliest", scope, wait)
-	case by.Rule == throttle.PausedRule:
+	case by.Rule == policy.PausedRule:
 		return fmt.Sprintf("%s is paused, and it starts in %s at the earliest", by.Scope, wait)
 	}
 	return fmt.Sprintf("rule %s of %s admits it in %s at the earliest", by.Rule, by.Scope, wait)

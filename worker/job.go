@@ -8,6 +8,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // job is one pick-up of a task: what it spends, and what asynq says of it.
@@ -20,7 +21,7 @@ type job struct {
 
 	scope string // empty: not limited
 	cost  int64
-	costs throttle.Costs // by unit, instead of cost
+	costs policy.Costs // by unit, instead of cost
 
 	priority int    // its own, or its queue's
 	lane     string // of its scope's line; see throttle.Request

@@ -16,6 +16,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // lateMark is a hook that holds up the first mark of a last attempt.
@@ -43,7 +44,7 @@ func (l *lateMark) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func TestLateMark(t *testing.T) {
 	t.Parallel()
 	const per = time.Second
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: per, Margin: per / 2}}, MiddlewareConfig{})
+	s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: per, Margin: per / 2}}, MiddlewareConfig{})
 	mark := &lateMark{release: make(chan struct{})}
 	s.rdb.AddHook(mark)
 	starts := make(chan time.Time, 2)
@@ -109,9 +110,9 @@ func (d *decisions) Decided(decided throttle.Decision, _ time.Duration, err erro
 }
 
 // observed has the system's limiter tell its decisions.
-func (s *system) observed(rules []throttle.Rule, o throttle.Observer) {
+func (s *system) observed(rules []policy.Rule, o throttle.Observer) {
 	s.t.Helper()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: rules}})
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules}})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -128,7 +129,7 @@ func TestLastAttemptsFarFromRedis(t *testing.T) {
 		t.Run(away.String(), func(t *testing.T) {
 			t.Parallel()
 			const tasks, limit, per = 40, 20, time.Second
-			rules := []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: limit, Per: per, Margin: per / 4}} // the handler may get its processor late
+			rules := []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: limit, Per: per, Margin: per / 4}} // the handler may get its processor late
 			s, o := newSystem(t, rules, MiddlewareConfig{}), &decisions{}
 			s.observed(rules, o)
 			for i := range tasks / 2 {
@@ -167,15 +168,15 @@ func TestLastAttemptsFarFromRedis(t *testing.T) {
 // fill the processors, is no reason to put its task back, to carry it over or to pick it up twice.
 func TestLateIsNotPutBack(t *testing.T) {
 	t.Parallel()
-	for name, rule := range map[string]throttle.Rule{
-		"sliding window": {Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1_000_000, Per: time.Second},
-		"token bucket":   {Name: "r", Algorithm: throttle.TokenBucket, Limit: 1_000_000, Per: time.Second},
-		"concurrency":    {Name: "r", Algorithm: throttle.Concurrency, Limit: 1_000_000},
+	for name, rule := range map[string]policy.Rule{
+		"sliding window": {Name: "r", Algorithm: policy.SlidingWindow, Limit: 1_000_000, Per: time.Second},
+		"token bucket":   {Name: "r", Algorithm: policy.TokenBucket, Limit: 1_000_000, Per: time.Second},
+		"concurrency":    {Name: "r", Algorithm: policy.Concurrency, Limit: 1_000_000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const tasks = 300
-			rules := []throttle.Rule{rule}
+			rules := []policy.Rule{rule}
 			s := newSystem(t, rules, MiddlewareConfig{})
 			s.observed(rules, &decisions{late: 20 * time.Millisecond})
 			for i := range tasks / 2 {
@@ -241,7 +242,7 @@ func TestNothingHoldsAStartUp(t *testing.T) {
 // startsUnderLocks has somebody hold the worker's locks from before the second task's start until it runs.
 func startsUnderLocks(t *testing.T, enqueue func(*system, queue.Task)) {
 	t.Helper()
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: 1, Per: 3 * time.Second}}, MiddlewareConfig{Hold: 10 * time.Second})
+	s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.TokenBucket, Limit: 1, Per: 3 * time.Second}}, MiddlewareConfig{Hold: 10 * time.Second})
 	waker := s.throttle.waker
 	locks := []*sync.Mutex{&waker.mu, &s.throttle.claims.mu}
 	lock := sync.OnceFunc(func() {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Limited is the error with which a handler hands a limited task back to asynq.
@@ -39,7 +39,7 @@ func newLimited(j *job, rule string, at time.Time) *Limited {
 		if j.why != "" {
 			e.text = waitingText + ": " + j.why
 		}
-	case throttle.PausedRule:
+	case policy.PausedRule:
 		e.text += " is paused"
 	default:
 		e.text += ", rule " + rule

@@ -10,6 +10,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // What became of a task's last attempt, and whose lock it is, the master knows, whatever the
@@ -17,7 +18,7 @@ import (
 func TestMarksComeFromTheMaster(t *testing.T) {
 	t.Parallel()
 	reads, _, _ := redistest.LaggingReplica(t)
-	policy, err := throttle.NewPolicy(throttle.UnmatchedAllow, nil)
+	policy, err := policy.New(policy.UnmatchedAllow, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

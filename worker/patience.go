@@ -11,6 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Expired is a task whose patience has ended: it has waited for its limits for longer
@@ -22,7 +23,7 @@ type Expired struct {
 	ID, Queue, Scope string
 	// Rule is the rule that it waits for, and RuleScope the level at which that counts.
 	// Both are empty where limits changed so that they can never admit it, and where it is
-	// Told; Rule is throttle.PausedRule where that level is paused.
+	// Told; Rule is policy.PausedRule where that level is paused.
 	Rule, RuleScope string
 	// Told says that it waits until its API wants to be called again; see Told.
 	Told bool
@@ -43,7 +44,7 @@ func (w Expired) String() string {
 	case w.Told:
 		what = ", since the API of " + w.Scope + " says to stay away"
 	case w.Rule == "":
-	case w.Rule == throttle.PausedRule:
+	case w.Rule == policy.PausedRule:
 		what = " while " + w.RuleScope + " is paused"
 	default:
 		what = " for rule " + w.Rule + " of " + w.RuleScope
@@ -244,7 +245,7 @@ func earliest(d throttle.Decision) (wait time.Duration, by throttle.RuleState) {
 	for _, r := range d.Rules {
 		switch {
 		case !r.Limited || r.Paused:
-		case r.Algorithm == throttle.Concurrency:
+		case r.Algorithm == policy.Concurrency:
 			places = true
 		case r.RetryAfter != throttle.Never && r.RetryAfter > wait:
 			wait, by = r.RetryAfter, r

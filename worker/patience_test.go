@@ -17,30 +17,31 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // short is a patience that a test can wait for, and spent a rule that one task uses up
 // for an hour.
 const short = time.Second
 
-func spent(maxWait time.Duration) []throttle.Rule {
-	return []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: time.Hour, MaxWait: maxWait}}
+func spent(maxWait time.Duration) []policy.Rule {
+	return []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: time.Hour, MaxWait: maxWait}}
 }
 
 // full is a rule that one run uses up for as long as it takes: no clock tells when.
-func full(maxWait time.Duration) []throttle.Rule {
-	return []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1, MaxWait: maxWait}}
+func full(maxWait time.Duration) []policy.Rule {
+	return []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 1, MaxWait: maxWait}}
 }
 
 // blocked starts a server whose only place a task has until the test ends.
-func blocked(t *testing.T, rules []throttle.Rule, cfg MiddlewareConfig) *system {
+func blocked(t *testing.T, rules []policy.Rule, cfg MiddlewareConfig) *system {
 	t.Helper()
 	s, _ := blockedUntil(t, rules, cfg)
 	return s
 }
 
 // blockedUntil is blocked, until what it returns is called.
-func blockedUntil(t *testing.T, rules []throttle.Rule, cfg MiddlewareConfig) (*system, func()) {
+func blockedUntil(t *testing.T, rules []policy.Rule, cfg MiddlewareConfig) (*system, func()) {
 	t.Helper()
 	s := newSystem(t, rules, cfg)
 	began, end := make(chan struct{}), make(chan struct{})
@@ -80,7 +81,7 @@ func TestPatienceEnds(t *testing.T) {
 	t.Parallel()
 	long := time.Hour
 	for name, tt := range map[string]struct {
-		rules []throttle.Rule
+		rules []policy.Rule
 		add   func(s *system)
 		says  string
 	}{
@@ -134,7 +135,7 @@ func TestPatienceWaitsOn(t *testing.T) {
 			if patience != nil {
 				cfg.OnMaxWait = func(ctx context.Context, w Expired) Action { asked <- w; return patience(ctx, w) }
 			}
-			s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: 3 * time.Second}}, cfg)
+			s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: 3 * time.Second}}, cfg)
 			s.add(queue.Task{ID: "first"})
 			s.serve(asynq.Config{}, nil)
 			<-s.ended
@@ -334,7 +335,7 @@ func TestWaitSurvives(t *testing.T) {
 func TestWaitIsNotForged(t *testing.T) {
 	t.Parallel()
 	const forged = "500 (headway: it waits since 2001-01-01T00:00:00Z)"
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1, MaxWait: time.Hour}}, MiddlewareConfig{OnMaxWait: Drop(nil)})
+	s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 1, MaxWait: time.Hour}}, MiddlewareConfig{OnMaxWait: Drop(nil)})
 	began, end := make(chan struct{}), make(chan struct{})
 	defer close(end)
 	cfg := asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 3 * time.Second }}
@@ -364,7 +365,7 @@ func TestWaitIsNotForged(t *testing.T) {
 // keeps the text of that failure.
 func TestWaitBeginsAnew(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1, MaxWait: 2 * time.Second}}, MiddlewareConfig{OnMaxWait: Fail()})
+	s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 1, MaxWait: 2 * time.Second}}, MiddlewareConfig{OnMaxWait: Fail()})
 	began, end := make(chan struct{}), make(chan struct{})
 	defer close(end)
 	cfg := asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 3 * time.Second }}
@@ -401,7 +402,7 @@ func TestWaitedString(t *testing.T) {
 			Rule: "r", RuleScope: "p", Waited: time.Second, MaxWait: time.Minute,
 		},
 		"waited 1m2s while payments is paused; its max_wait is 1m0s": {
-			Scope: "payments/acme", Rule: throttle.PausedRule, RuleScope: "payments", Waited: 62 * time.Second, MaxWait: time.Minute,
+			Scope: "payments/acme", Rule: policy.PausedRule, RuleScope: "payments", Waited: 62 * time.Second, MaxWait: time.Minute,
 		},
 		"waited 1s and can't start in time, since the API of p/a says to stay away; its max_wait is 1m0s": {
 			Scope: "p/a", Told: true, Waited: time.Second, MaxWait: time.Minute,
@@ -517,7 +518,7 @@ func TestPatienceUnderLoweredLimit(t *testing.T) {
 	if err != nil || !d.Position.Waits {
 		t.Fatalf("%+v, %v", d, err)
 	}
-	lowered, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: perHour(1)}})
+	lowered, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: perHour(1)}})
 	must(t, err)
 	s.throttle.cfg.Limiter.SetPolicy(lowered)
 	s.add(queue.Task{ID: "u", Cost: 2, MaxWait: short, MaxRetry: queue.Retries(0)})

@@ -5,13 +5,14 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // The last error that asynq keeps of a task says that its scope is paused.
 func TestLimitedByAPause(t *testing.T) {
 	t.Parallel()
 	for rule, want := range map[string]string{
-		throttle.PausedRule: "headway: waiting: p/a is paused", "tenant": "headway: waiting: p/a, rule tenant", "": "headway: waiting: p/a",
+		policy.PausedRule: "headway: waiting: p/a is paused", "tenant": "headway: waiting: p/a, rule tenant", "": "headway: waiting: p/a",
 	} {
 		if got := newLimited(&job{scope: "p/a"}, rule, time.Now()).Error(); got != want || !isWaiting(got) {
 			t.Errorf("%q: got %q, want %q", rule, got, want)

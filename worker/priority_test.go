@@ -8,7 +8,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // docs/limits.md: "tenants with the same cap take turns, however their tasks are enqueued": in a batch, one by one,
@@ -69,10 +69,10 @@ func TestStrictPriorityIsCapped(t *testing.T) {
 }
 
 // sharedBy is an API with one place, that tenants share, each with a cap or none.
-func sharedBy(t *testing.T, maxPriority *int) *throttle.Policy {
+func sharedBy(t *testing.T, maxPriority *int) *policy.Policy {
 	t.Helper()
-	limits := map[string]throttle.ScopeConfig{"p": {Rules: full(0), Scopes: map[string]throttle.ScopeConfig{"*": {MaxPriority: maxPriority}}}}
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, limits)
+	limits := map[string]policy.ScopeConfig{"p": {Rules: full(0), Scopes: map[string]policy.ScopeConfig{"*": {MaxPriority: maxPriority}}}}
+	policy, err := policy.New(policy.UnmatchedDeny, limits)
 	if err != nil {
 		t.Fatal(err)
 	}

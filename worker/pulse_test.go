@@ -18,6 +18,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // told is a slog.Handler that keeps what was said of waking, or all, and when.
@@ -109,8 +110,8 @@ func newWard(t *testing.T) *ward {
 	t.Helper()
 	w := &ward{T: t, said: &told{}, looks: &lastLooks{at: map[string]time.Time{}}, runs: make(chan time.Time, 10)}
 	_, w.rdb = redistest.Miniredis(t)
-	one := []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: 10 * time.Minute}}
-	policy, err := throttle.NewPolicy(throttle.UnmatchedAllow, map[string]throttle.ScopeConfig{"p": {Rules: one}, "*": {Rules: one}})
+	one := []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: 10 * time.Minute}}
+	policy, err := policy.New(policy.UnmatchedAllow, map[string]policy.ScopeConfig{"p": {Rules: one}, "*": {Rules: one}})
 	if err != nil {
 		t.Fatal(err)
 	}

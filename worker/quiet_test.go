@@ -14,6 +14,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // "Looks at quiet providers need not be many": a process that has 500 makes some 50 a second in all, most of them
@@ -192,8 +193,8 @@ func TestFreedWhereThereIsNoRoom(t *testing.T) {
 	t.Parallel()
 	for _, many := range []int{0, 2000} {
 		synctest.Test(t, func(t *testing.T) {
-			rules := []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: 10 * time.Hour}}
-			pol, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: rules}})
+			rules := []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: 10 * time.Hour}}
+			pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -202,7 +203,7 @@ func TestFreedWhereThereIsNoRoom(t *testing.T) {
 			settle, started := make(chan struct{}), make(chan time.Time, 1)
 			a.serve(asynq.Config{Concurrency: 1}, func(ctx context.Context, _ *asynq.Task) error {
 				<-settle
-				if _, err := Settle(ctx, throttle.Costs{"requests": 0}); err != nil {
+				if _, err := Settle(ctx, policy.Costs{"requests": 0}); err != nil {
 					t.Error(err)
 				}
 				<-time.After(time.Minute)

@@ -16,6 +16,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // "Beside Redis they are 20 and 80 ms, and never less; they grow to a second at most": and they follow what was measured,
@@ -87,10 +88,10 @@ type farRun struct {
 }
 
 // runFar plans tasks under rules, and has a worker run them that is away.
-func runFar(t *testing.T, distance time.Duration, rules []throttle.Rule, tasks, concurrency int) farRun {
+func runFar(t *testing.T, distance time.Duration, rules []policy.Rule, tasks, concurrency int) farRun {
 	t.Helper()
 	server, near := redistest.Miniredis(t)
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: rules}})
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +161,7 @@ func TestDistanceIsHidden(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				limit, tasks := test.limit, 14*test.limit
-				got := runFar(t, test.distance, []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: int64(limit), Per: time.Second}}, tasks, 300)
+				got := runFar(t, test.distance, []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: int64(limit), Per: time.Second}}, tasks, 300)
 				for i := range got.starts[limit:] {
 					if within := got.starts[i+limit].Sub(got.starts[i]); within < time.Second {
 						t.Fatalf("%d starts within %v", limit+1, within)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // A task that the limits refuse as they are, or that is for another application, is not lost:
@@ -36,9 +37,9 @@ type RefusedObserver interface {
 // refusal is why the limits refuse a task, as observers are told, "" for any other error; and
 // what all have in common that are told of as one.
 func refusal(err error) (why, of string) {
-	var app *throttle.AppError
-	var cost *throttle.CostError
-	var unmatched *throttle.UnmatchedError
+	var app *policy.AppError
+	var cost *policy.CostError
+	var unmatched *policy.UnmatchedError
 	switch {
 	case errors.As(err, &app):
 		return "app", app.Level.String()
@@ -84,7 +85,7 @@ func (t *Middleware) hopeless(ctx context.Context, j *job, err error) bool {
 	if fails := t.cfg.FailRefused; fails != nil {
 		return fails(ctx, j.ask(), err)
 	}
-	if !errors.As(err, new(*throttle.CostError)) {
+	if !errors.As(err, new(*policy.CostError)) {
 		return false
 	}
 	for _, before := range t.cfg.Limiter.EarlierPolicies() {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // says is a log to look into.
@@ -32,9 +33,9 @@ func (l *says) times(text string) int {
 func logTo(l *says) *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
 // limits puts a policy in force.
-func (s *system) limits(limits map[string]throttle.ScopeConfig) *throttle.Policy {
+func (s *system) limits(limits map[string]policy.ScopeConfig) *policy.Policy {
 	s.t.Helper()
-	p, err := throttle.NewPolicy(throttle.UnmatchedDeny, limits)
+	p, err := policy.New(policy.UnmatchedDeny, limits)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -88,7 +89,7 @@ func TestOtherAppsTasksWait(t *testing.T) {
 	t.Parallel()
 	var log says
 	s := newSystem(t, perHour(100), MiddlewareConfig{Logger: logTo(&log)})
-	s.limits(map[string]throttle.ScopeConfig{"p": {Apps: []string{"billing"}, Rules: perHour(100)}})
+	s.limits(map[string]policy.ScopeConfig{"p": {Apps: []string{"billing"}, Rules: perHour(100)}})
 	ids := []string{"own", "own0", "foreign", "foreign0"}
 	s.add(queue.Task{ID: "own"})
 	s.add(queue.Task{ID: "own0", MaxRetry: queue.Retries(0)})
@@ -126,9 +127,9 @@ func TestOtherAppsTasksWait(t *testing.T) {
 // "Its place in line is kept": whoever picks them up, tasks start in their order.
 func TestOtherAppsTasksKeepTheirPlaces(t *testing.T) {
 	t.Parallel()
-	one := []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1, Lease: time.Hour}}
+	one := []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 1, Lease: time.Hour}}
 	s := newSystem(t, one, MiddlewareConfig{})
-	s.limits(map[string]throttle.ScopeConfig{"p": {Apps: []string{"billing"}, Rules: one}})
+	s.limits(map[string]policy.ScopeConfig{"p": {Apps: []string{"billing"}, Rules: one}})
 	billing := s.as("billing")
 	held, err := billing.throttle.cfg.Limiter.Allow(t.Context(), "p/a")
 	if err != nil || !held.Allowed {
@@ -201,7 +202,7 @@ func TestUnmatchedWaits(t *testing.T) {
 	t.Parallel()
 	var log says
 	s := newSystem(t, perHour(100), MiddlewareConfig{Logger: logTo(&log)})
-	renamed := map[string]throttle.ScopeConfig{"renamed": {Rules: perHour(100)}}
+	renamed := map[string]policy.ScopeConfig{"renamed": {Rules: perHour(100)}}
 	s.limits(renamed)
 	s.add(queue.Task{ID: "own0", MaxRetry: queue.Retries(0)})
 	s.addForeign("foreign0", asynq.MaxRetry(0))
@@ -214,7 +215,7 @@ func TestUnmatchedWaits(t *testing.T) {
 	if text := s.info("own0").LastErr; !strings.Contains(text, "meets no rule") || log.times("wait for their scope to have rules") != 1 {
 		t.Errorf("its last error is %q", text)
 	}
-	s.limits(map[string]throttle.ScopeConfig{"p": {Rules: perHour(100)}})
+	s.limits(map[string]policy.ScopeConfig{"p": {Rules: perHour(100)}})
 	for range 2 {
 		<-s.ended
 	}
@@ -228,7 +229,7 @@ func TestUnmatchedWaits(t *testing.T) {
 func TestLoweredUnderANewTask(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, perHour(10), MiddlewareConfig{})
-	s.limits(map[string]throttle.ScopeConfig{"p": {Rules: perHour(3)}})
+	s.limits(map[string]policy.ScopeConfig{"p": {Rules: perHour(3)}})
 	s.add(queue.Task{ID: "could", Cost: 5, MaxRetry: queue.Retries(0)})
 	s.add(queue.Task{ID: "never", Cost: 11})
 	s.serve(asynq.Config{}, nil)
@@ -237,7 +238,7 @@ func TestLoweredUnderANewTask(t *testing.T) {
 	if s.refusals("cost") != 1 {
 		t.Errorf("told %d times", s.refusals("cost"))
 	}
-	s.limits(map[string]throttle.ScopeConfig{"p": {Rules: perHour(10)}})
+	s.limits(map[string]policy.ScopeConfig{"p": {Rules: perHour(10)}})
 	if id := <-s.ended; id != "could" {
 		t.Errorf("%s ran", id)
 	}

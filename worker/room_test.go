@@ -14,6 +14,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // A call beside Redis grants no more than a few tasks, however many slots there are and however many tasks wait.
@@ -93,11 +94,11 @@ func TestSlowLimitsLeaveRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const slow, seconds = 12, 3
-		nodes := map[string]throttle.ScopeConfig{"quick": {Rules: steady(300)}}
+		nodes := map[string]policy.ScopeConfig{"quick": {Rules: steady(300)}}
 		for i := range slow {
-			nodes[fmt.Sprint("slow", i)] = throttle.ScopeConfig{Rules: steady(10)}
+			nodes[fmt.Sprint("slow", i)] = policy.ScopeConfig{Rules: steady(10)}
 		}
-		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, nodes)
+		policy, err := policy.New(policy.UnmatchedDeny, nodes)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/usage"
 )
 
@@ -84,7 +85,7 @@ func (t *Middleware) spent(j *job) {
 		u.SpentCosts(j.scope, by, j.costs)
 		return
 	}
-	t.cfg.Usage.Spent(j.scope, by, max(j.costs.Of(throttle.Requests), 1))
+	t.cfg.Usage.Spent(j.scope, by, max(j.costs.Of(policy.Requests), 1))
 }
 
 // by is who spends, but for the application.
@@ -140,7 +141,7 @@ func (t *Middleware) observeLeases(d throttle.Decision) func() {
 	}
 	each := func(delta int) {
 		for _, r := range d.Rules {
-			if r.Algorithm == throttle.Concurrency {
+			if r.Algorithm == policy.Concurrency {
 				t.observer.LeaseHeld(r.Pattern+":"+r.Rule, delta)
 			}
 		}

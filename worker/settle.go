@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // running is the run that a context is of.
@@ -16,7 +17,7 @@ type running struct {
 	grant    throttle.Grant
 
 	mu   sync.Mutex
-	told throttle.Costs // what it has spent, as Config.Usage was told; nil: as at its start
+	told policy.Costs // what it has spent, as Config.Usage was told; nil: as at its start
 }
 
 type runningKey struct{}
@@ -31,7 +32,7 @@ func (t *Middleware) withRun(ctx context.Context, j *job, g throttle.Grant) cont
 }
 
 // settled tells what a run has spent more than was told before.
-func (r *running) settled(costs throttle.Costs) {
+func (r *running) settled(costs policy.Costs) {
 	u, asks := r.throttle.cfg.Usage.(SettledUsage)
 	if !asks {
 		return
@@ -41,7 +42,7 @@ func (r *running) settled(costs throttle.Costs) {
 	if r.told == nil {
 		r.told = r.job.estimated()
 	}
-	more := throttle.Costs{}
+	more := policy.Costs{}
 	for unit, n := range costs {
 		if d := n - r.told.Of(unit); d != 0 {
 			more[unit], r.told[unit] = d, n
@@ -53,23 +54,23 @@ func (r *running) settled(costs throttle.Costs) {
 }
 
 // estimated is what a task was told to spend when it started, by unit.
-func (j *job) estimated() throttle.Costs {
+func (j *job) estimated() policy.Costs {
 	if len(j.costs) > 0 {
 		return maps.Clone(j.costs)
 	}
-	return throttle.Costs{throttle.Requests: max(j.cost, 1)}
+	return policy.Costs{policy.Requests: max(j.cost, 1)}
 }
 
 // Settle makes what the task of a handler's ctx was charged at its start what it has spent:
 //
-//	worker.Settle(ctx, throttle.Costs{"tokens": 1830})
+//	worker.Settle(ctx, policy.Costs{"tokens": 1830})
 //
 // Less comes back, more is charged as a debt; see throttle.Limiter.Settle, whose errors and
 // cost it has. It can be called as often as more is known, while an answer streams say, and
 // whether the handler then fails or not: each attempt of a task is charged anew, and settled
 // by itself. What a handler never settles stays charged as it was estimated. Outside of a
 // limited task's run it does nothing.
-func Settle(ctx context.Context, costs throttle.Costs) (throttle.Settlement, error) {
+func Settle(ctx context.Context, costs policy.Costs) (throttle.Settlement, error) {
 	r, ok := ctx.Value(runningKey{}).(*running)
 	if !ok {
 		return throttle.Settlement{}, nil

@@ -10,13 +10,14 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // tokensPerHour is a limit that comes back no sooner than a test ends.
-func tokensPerHour(limit int64) []throttle.Rule {
-	return []throttle.Rule{
-		{Name: "calls", Algorithm: throttle.SlidingWindow, Limit: 100, Per: time.Hour},
-		{Name: "tokens", Algorithm: throttle.SlidingWindow, Limit: limit, Per: time.Hour, Unit: "tokens"},
+func tokensPerHour(limit int64) []policy.Rule {
+	return []policy.Rule{
+		{Name: "calls", Algorithm: policy.SlidingWindow, Limit: 100, Per: time.Hour},
+		{Name: "tokens", Algorithm: policy.SlidingWindow, Limit: limit, Per: time.Hour, Unit: "tokens"},
 	}
 }
 
@@ -36,17 +37,17 @@ func TestSettle(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, tokensPerHour(1000), MiddlewareConfig{
 		Spends: func(*asynq.Task) (string, int64) { return "p/a", 0 },
-		Costs:  func(*asynq.Task) throttle.Costs { return throttle.Costs{"tokens": 700} },
+		Costs:  func(*asynq.Task) policy.Costs { return policy.Costs{"tokens": 700} },
 	})
 	for _, id := range []string{"a", "b", "c"} {
-		s.add(queue.Task{ID: id, Costs: throttle.Costs{"requests": 1, "tokens": 700}})
+		s.add(queue.Task{ID: id, Costs: policy.Costs{"requests": 1, "tokens": 700}})
 	}
 	if _, err := s.client.EnqueueContext(t.Context(), asynq.NewTask("told", nil), asynq.TaskID("told")); err != nil {
 		t.Fatal(err)
 	}
 	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
 		for _, spent := range []int64{50, 90, 100} { // as the answer streams
-			got, err := Settle(ctx, throttle.Costs{"tokens": spent})
+			got, err := Settle(ctx, policy.Costs{"tokens": spent})
 			if err != nil || len(got.Rules) != 1 || got.Rules[0].Spent != spent {
 				t.Errorf("%v %v", got, err)
 			}
@@ -66,11 +67,11 @@ func TestSettle(t *testing.T) {
 func TestSettleEachAttempt(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, tokensPerHour(10_000), MiddlewareConfig{})
-	s.add(queue.Task{ID: "a", MaxRetry: queue.Retries(1), Costs: throttle.Costs{"tokens": 1000}})
+	s.add(queue.Task{ID: "a", MaxRetry: queue.Retries(1), Costs: policy.Costs{"tokens": 1000}})
 	runs := 0
 	s.serve(asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 }}, func(ctx context.Context, _ *asynq.Task) error {
 		if runs++; runs == 1 {
-			_, err := Settle(ctx, throttle.Costs{"tokens": 300})
+			_, err := Settle(ctx, policy.Costs{"tokens": 300})
 			return errors.Join(err, errors.New("cut off"))
 		}
 		return nil
@@ -86,7 +87,7 @@ func TestSettleEachAttempt(t *testing.T) {
 func TestKeep(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, tokensPerHour(1000), MiddlewareConfig{})
-	s.add(queue.Task{ID: "batch-7", Costs: throttle.Costs{"tokens": 800}})
+	s.add(queue.Task{ID: "batch-7", Costs: policy.Costs{"tokens": 800}})
 	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error { return SaveGrant(ctx, time.Hour) })
 	<-s.ended
 	l := s.throttle.cfg.Limiter
@@ -94,7 +95,7 @@ func TestKeep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := l.Settle(t.Context(), g, throttle.Costs{"tokens": 120}); err != nil || got.Rules[0].Back != 680 {
+	if got, err := l.Settle(t.Context(), g, policy.Costs{"tokens": 120}); err != nil || got.Rules[0].Back != 680 {
 		t.Errorf("%v %v", got, err)
 	}
 }
@@ -102,7 +103,7 @@ func TestKeep(t *testing.T) {
 // "Outside of a limited task's run it does nothing."
 func TestSettleNothing(t *testing.T) {
 	t.Parallel()
-	if got, err := Settle(t.Context(), throttle.Costs{"tokens": 1}); err != nil || len(got.Rules) > 0 {
+	if got, err := Settle(t.Context(), policy.Costs{"tokens": 1}); err != nil || len(got.Rules) > 0 {
 		t.Errorf("%v %v", got, err)
 	}
 	if err := SaveGrant(t.Context(), time.Hour); err != nil {
@@ -113,7 +114,7 @@ func TestSettleNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
-		if got, err := Settle(ctx, throttle.Costs{"tokens": 1}); err != nil || len(got.Rules) > 0 {
+		if got, err := Settle(ctx, policy.Costs{"tokens": 1}); err != nil || len(got.Rules) > 0 {
 			t.Errorf("%v %v", got, err)
 		}
 		return nil

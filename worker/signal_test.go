@@ -16,6 +16,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // "SIGTSTP stops it from taking tasks, as Stop does", and SIGTERM ends it.
@@ -64,7 +65,7 @@ func tell(t *testing.T, s syscall.Signal) {
 // A server that was stopped releases no task that it will not take.
 func TestStoppedReleasesNobody(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1}}, MiddlewareConfig{})
+	s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 1}}, MiddlewareConfig{})
 	var looks atomic.Int64
 	ask := s.throttle.waker.dispatch
 	s.throttle.waker.dispatch = func(ctx context.Context, req throttle.DispatchRequest) (throttle.Dispatched, error) {

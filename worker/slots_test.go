@@ -14,7 +14,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
@@ -246,11 +246,11 @@ func TestSlotsOfTasksThatDoNotCome(t *testing.T) {
 }
 
 // tenants is a policy of p whose tenants start so many a second each.
-func tenants(t *testing.T, limit int64) *throttle.Policy {
+func tenants(t *testing.T, limit int64) *policy.Policy {
 	t.Helper()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{
-		"p": {Scopes: map[string]throttle.ScopeConfig{"*": {
-			Rules: []throttle.Rule{{Name: "rate", Algorithm: throttle.SlidingWindow, Limit: limit, Per: time.Second}},
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{
+		"p": {Scopes: map[string]policy.ScopeConfig{"*": {
+			Rules: []policy.Rule{{Name: "rate", Algorithm: policy.SlidingWindow, Limit: limit, Per: time.Second}},
 		}}},
 	})
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/usage"
 )
 
@@ -30,7 +30,7 @@ func (s *spendings) Spent(scope string, by usage.By, units int64) {
 // apart is one that is told units as well.
 type apart struct{ spendings }
 
-func (a *apart) SpentCosts(scope string, by usage.By, costs throttle.Costs) {
+func (a *apart) SpentCosts(scope string, by usage.By, costs policy.Costs) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.all = append(a.all, fmt.Sprintf("%s %s %s %s", scope, by.Queue, by.Type, costs))
@@ -40,16 +40,16 @@ func (a *apart) SpentCosts(scope string, by usage.By, costs throttle.Costs) {
 // least, to others.
 func TestSpentByUnit(t *testing.T) {
 	t.Parallel()
-	tokens := throttle.Rule{Name: "tokens", Algorithm: throttle.SlidingWindow, Limit: 1000, Per: time.Hour, Unit: "tokens"}
+	tokens := policy.Rule{Name: "tokens", Algorithm: policy.SlidingWindow, Limit: 1000, Per: time.Hour, Unit: "tokens"}
 	plain, both := &spendings{}, &apart{}
 	for told, want := range map[Usage][]string{
 		plain: {`p/a "" default work 4`, `p/a "" default work 1`, `p/a "" default work 2`},
 		both:  {`p/a "" default work 4`, `p/a default work requests=0,tokens=5`, `p/a default work requests=2,tokens=7`},
 	} {
-		s := newSystem(t, []throttle.Rule{tokens}, MiddlewareConfig{Usage: told})
+		s := newSystem(t, []policy.Rule{tokens}, MiddlewareConfig{Usage: told})
 		s.add(queue.Task{ID: "plain", Cost: 4})
-		s.add(queue.Task{ID: "a", Costs: throttle.Costs{"requests": 0, "tokens": 5}})
-		s.add(queue.Task{ID: "b", Costs: throttle.Costs{"requests": 2, "tokens": 7}})
+		s.add(queue.Task{ID: "a", Costs: policy.Costs{"requests": 0, "tokens": 5}})
+		s.add(queue.Task{ID: "b", Costs: policy.Costs{"requests": 2, "tokens": 7}})
 		s.serve(asynq.Config{}, nil)
 		for range 3 {
 			<-s.ended
@@ -65,7 +65,7 @@ func TestSpentByUnit(t *testing.T) {
 // corrected is one that is told what runs come to.
 type corrected struct{ apart }
 
-func (c *corrected) Settled(scope string, by usage.By, more throttle.Costs) {
+func (c *corrected) Settled(scope string, by usage.By, more policy.Costs) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.all = append(c.all, fmt.Sprintf("settled %s %s %s %s", scope, by.Queue, by.Type, more))
@@ -78,18 +78,18 @@ func TestSettledIsTold(t *testing.T) {
 	told := &corrected{}
 	s := newSystem(t, tokensPerHour(1000), MiddlewareConfig{Usage: told})
 	s.add(queue.Task{ID: "plain", Type: "plain", Cost: 4})
-	s.add(queue.Task{ID: "a", Costs: throttle.Costs{"tokens": 500}})
+	s.add(queue.Task{ID: "a", Costs: policy.Costs{"tokens": 500}})
 	s.serve(asynq.Config{}, func(ctx context.Context, task *asynq.Task) error {
 		if task.Type() == "plain" {
-			_, err := Settle(ctx, throttle.Costs{"requests": 2, "rows": 7})
+			_, err := Settle(ctx, policy.Costs{"requests": 2, "rows": 7})
 			return err
 		}
-		for _, costs := range []throttle.Costs{{"tokens": 90}, {"requests": 1, "tokens": 90}, {"tokens": 100}} {
+		for _, costs := range []policy.Costs{{"tokens": 90}, {"requests": 1, "tokens": 90}, {"tokens": 100}} {
 			if _, err := Settle(ctx, costs); err != nil {
 				t.Error(err)
 			}
 		}
-		if _, err := Settle(ctx, throttle.Costs{"tokens": -1}); err == nil {
+		if _, err := Settle(ctx, policy.Costs{"tokens": -1}); err == nil {
 			t.Error("less than nothing was settled")
 		}
 		return nil
@@ -154,7 +154,7 @@ func TestSpentOnce(t *testing.T) {
 	const per = 400 * time.Millisecond
 	for _, hold := range []time.Duration{-1, 0} {
 		told := &spendings{}
-		s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: per}}, MiddlewareConfig{Usage: told, Hold: hold})
+		s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: per}}, MiddlewareConfig{Usage: told, Hold: hold})
 		s.rdb.AddHook(&lateMark{})
 		for _, id := range []string{"first", "second", "third"} {
 			s.add(queue.Task{ID: id, MaxRetry: queue.Retries(0)})

@@ -12,6 +12,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // low are n tasks of one scope in a queue of their own.
@@ -84,8 +85,8 @@ func TestServedByOthers(t *testing.T) {
 // let the others pass, and go before them again as soon as the limit is what it was.
 func TestLoweredAndRestored(t *testing.T) {
 	t.Parallel()
-	bucket := func(limit int64) []throttle.Rule {
-		return []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: limit, Per: time.Second, Burst: limit}}
+	bucket := func(limit int64) []policy.Rule {
+		return []policy.Rule{{Name: "r", Algorithm: policy.TokenBucket, Limit: limit, Per: time.Second, Burst: limit}}
 	}
 	inFakeTime(t, bucket(20), func(s *system) {
 		const dear, cheap = 30, 100
@@ -131,8 +132,8 @@ func TestLoweredAndRestored(t *testing.T) {
 // Tasks that are deleted or archived while a lowered limit refuses them leave nothing behind.
 func TestNoTraceOfTooDearTasksDeleted(t *testing.T) {
 	t.Parallel()
-	bucket := func(limit int64) []throttle.Rule {
-		return []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: limit, Per: time.Second, Burst: limit}}
+	bucket := func(limit int64) []policy.Rule {
+		return []policy.Rule{{Name: "r", Algorithm: policy.TokenBucket, Limit: limit, Per: time.Second, Burst: limit}}
 	}
 	for name, end := range map[string]func(*asynq.Inspector, string) error{
 		"deleted":  func(i *asynq.Inspector, id string) error { return i.DeleteTask("default", id) },
@@ -172,8 +173,8 @@ func TestNoTraceOfTooDearTasksDeleted(t *testing.T) {
 // "At once when limits change …, and two seconds after a process starts": all that fit again go back.
 func TestFitAgainAfterARestart(t *testing.T) {
 	t.Parallel()
-	bucket := func(limit int64) []throttle.Rule {
-		return []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: limit, Per: time.Second, Burst: limit}}
+	bucket := func(limit int64) []policy.Rule {
+		return []policy.Rule{{Name: "r", Algorithm: policy.TokenBucket, Limit: limit, Per: time.Second, Burst: limit}}
 	}
 	for name, restart := range map[string]bool{"changed": false, "restarted": true} {
 		t.Run(name, func(t *testing.T) {
@@ -213,9 +214,9 @@ func TestFitAgainAfterARestart(t *testing.T) {
 // who cost too much while the hours last.
 func TestTooDearWhileHoursLast(t *testing.T) {
 	t.Parallel()
-	rules := []throttle.Rule{
-		{Name: "r", Algorithm: throttle.TokenBucket, Limit: 20, Per: time.Second, Burst: 20},
-		{Name: "low", Algorithm: throttle.TokenBucket, Limit: 5, Per: time.Second, Burst: 5, Active: "1 * * * *"},
+	rules := []policy.Rule{
+		{Name: "r", Algorithm: policy.TokenBucket, Limit: 20, Per: time.Second, Burst: 20},
+		{Name: "low", Algorithm: policy.TokenBucket, Limit: 5, Per: time.Second, Burst: 5, Active: "1 * * * *"},
 	}
 	inFakeTime(t, rules, func(s *system) {
 		const dear = 800

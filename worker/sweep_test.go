@@ -14,6 +14,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // waiting is how many are said to wait of a scope and those below, in lines and in the sums that
@@ -180,7 +181,7 @@ func TestDeletedOfUnknownScope(t *testing.T) {
 	s := forAnHour(t, MiddlewareConfig{})
 	s.planned(jobs(4, "p/a")...)
 	s.onlyWait(4)
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"q": {Rules: perHour(1)}})
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"q": {Rules: perHour(1)}})
 	must(t, err)
 	was := s.throttle.cfg.Limiter.Policy()
 	s.throttle.cfg.Limiter.SetPolicy(policy)
@@ -247,9 +248,9 @@ func TestEnqueuedAgainUnderItsID(t *testing.T) {
 	s.untilNoTrace()
 }
 
-func policyOfP(t *testing.T, rules []throttle.Rule) *throttle.Policy {
+func policyOfP(t *testing.T, rules []policy.Rule) *policy.Policy {
 	t.Helper()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: rules}})
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules}})
 	must(t, err)
 	return policy
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // system is an asynq server whose tasks keep limits, over a Redis of its own.
@@ -36,9 +37,9 @@ type system struct {
 // bound is how long a test waits for what must happen.
 const bound = 2 * time.Minute
 
-func newSystem(t *testing.T, rules []throttle.Rule, cfg MiddlewareConfig) *system {
+func newSystem(t *testing.T, rules []policy.Rule, cfg MiddlewareConfig) *system {
 	t.Helper()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: rules}})
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,10 +51,10 @@ func newSystem(t *testing.T, rules []throttle.Rule, cfg MiddlewareConfig) *syste
 
 // inFakeTime has a test's system, over a miniredis, where a busy machine is no slower than
 // another: for what is counted while time passes.
-func inFakeTime(t *testing.T, rules []throttle.Rule, test func(*system)) {
+func inFakeTime(t *testing.T, rules []policy.Rule, test func(*system)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: rules}})
+		policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,7 +64,7 @@ func inFakeTime(t *testing.T, rules []throttle.Rule, test func(*system)) {
 	})
 }
 
-func newSystemOn(t *testing.T, rdb *redis.Client, policy *throttle.Policy, cfg MiddlewareConfig) *system {
+func newSystemOn(t *testing.T, rdb *redis.Client, policy *policy.Policy, cfg MiddlewareConfig) *system {
 	t.Helper()
 	s := &system{t: t, rdb: rdb, seen: &seen{}, runs: map[string]int{}, ended: make(chan string, 10_000)}
 	limiter, err := throttle.New(s.rdb, policy, throttle.Config{})
@@ -204,12 +205,12 @@ func (o *seen) get(f func(*seen) int) int {
 	return f(o)
 }
 
-func perSecond(limit int64) []throttle.Rule {
-	return []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: limit, Per: time.Second}}
+func perSecond(limit int64) []policy.Rule {
+	return []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: limit, Per: time.Second}}
 }
 
-func perHour(limit int64) []throttle.Rule {
-	return []throttle.Rule{{Name: "r", Algorithm: throttle.SlidingWindow, Limit: limit, Per: time.Hour}}
+func perHour(limit int64) []policy.Rule {
+	return []policy.Rule{{Name: "r", Algorithm: policy.SlidingWindow, Limit: limit, Per: time.Hour}}
 }
 
 // "Being limited burns no attempt, counts as no failure, calls no ErrorHandler
@@ -327,7 +328,7 @@ func TestOwnBudget(t *testing.T) {
 // "in bounded number, so that limited tasks never take all slots"
 func TestHoldersAreBounded(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: 10, Per: time.Second}}, MiddlewareConfig{MaxHolds: 2})
+	s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.TokenBucket, Limit: 10, Per: time.Second}}, MiddlewareConfig{MaxHolds: 2})
 	const tasks = 12
 	for i := range tasks {
 		s.add(queue.Task{ID: "limited" + string(rune('a'+i))})
@@ -407,7 +408,7 @@ func TestNeverPasses(t *testing.T) {
 // "No unit stays with a run that ended": places are freed by success, failure and panic.
 func TestPlacesAreFreed(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1, Lease: time.Hour}}, MiddlewareConfig{})
+	s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 1, Lease: time.Hour}}, MiddlewareConfig{})
 	for _, id := range []string{"ok", "fails", "panics", "after"} {
 		s.add(queue.Task{ID: id, MaxRetry: queue.Retries(0)})
 	}

@@ -35,7 +35,7 @@ func ReportStatus(ctx context.Context, status int, header http.Header) error {
 func ReportResponse(ctx context.Context, resp *http.Response) error {
 	advice := upstream.Read(resp.StatusCode, resp.Header, time.Now())
 	if resp.Request != nil && resp.Request.URL != nil {
-		advice.Host = throttle.HostOf(resp.Request.URL)
+		advice.Host = upstream.HostOf(resp.Request.URL)
 	}
 	return report(ctx, resp.StatusCode, advice)
 }

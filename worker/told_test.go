@@ -17,6 +17,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
@@ -92,8 +93,8 @@ func TestToldPausesTheScope(t *testing.T) {
 // was granted goes back to its line at once, and does not begin.
 func TestToldTakesHeldStartsBack(t *testing.T) {
 	t.Parallel()
-	rule := throttle.Rule{Name: "r", Algorithm: throttle.SlidingWindow, Limit: 1, Per: 20 * time.Second}
-	s := newSystem(t, []throttle.Rule{rule}, MiddlewareConfig{Hold: time.Minute})
+	rule := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: 20 * time.Second}
+	s := newSystem(t, []policy.Rule{rule}, MiddlewareConfig{Hold: time.Minute})
 	holding := func(n int) func() bool {
 		return func() bool { return s.seen.get(func(o *seen) int { return o.holding }) == n }
 	}
@@ -150,7 +151,7 @@ func TestToldReads(t *testing.T) {
 func TestReportResponse(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, perHour(1000), MiddlewareConfig{})
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: perHour(1000), Hosts: []string{"api.example.com"}}})
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: perHour(1000), Hosts: []string{"api.example.com"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // planned enqueues tasks that have their turns before they are in their queue.
@@ -92,8 +93,8 @@ func (s *system) finish(n int) {
 	})
 }
 
-func steady(limit int64) []throttle.Rule {
-	return []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: limit, Per: time.Second}}
+func steady(limit int64) []policy.Rule {
+	return []policy.Rule{{Name: "r", Algorithm: policy.TokenBucket, Limit: limit, Per: time.Second}}
 }
 
 // "pick-ups a task, planned: 1.00": turns are an order, and no time that drifts from
@@ -163,7 +164,7 @@ func TestPriorities(t *testing.T) {
 // "A task of cost 50 gets its turn among tasks of cost 1."
 func TestCostlyIsNotStarved(t *testing.T) {
 	t.Parallel()
-	inFakeTime(t, []throttle.Rule{{Name: "r", Algorithm: throttle.TokenBucket, Limit: 100, Per: time.Second, Burst: 50}}, func(s *system) {
+	inFakeTime(t, []policy.Rule{{Name: "r", Algorithm: policy.TokenBucket, Limit: 100, Per: time.Second, Burst: 50}}, func(s *system) {
 		var ran order
 		costly := queue.Task{Type: "work", Scope: "p/a", ID: "costly", Cost: 50}
 		s.planned(append(append(jobs(100, "p/b"), costly), jobs(200, "p/c")...)...)
@@ -179,7 +180,7 @@ func TestCostlyIsNotStarved(t *testing.T) {
 // tell, the safety net is a minute away.
 func TestFreedPlaceWakes(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 2}}, MiddlewareConfig{})
+	s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 2}}, MiddlewareConfig{})
 	s.planned(jobs(30, "p/a")...)
 	for _, task := range jobs(10, "p/b") {
 		s.addForeign(task.ID)
@@ -295,7 +296,7 @@ func must(t *testing.T, err error) {
 func TestTenantsShareByWeight(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, steady(50), MiddlewareConfig{})
-	policy, err := throttle.NewPolicy("", map[string]throttle.ScopeConfig{"p": {Rules: steady(50), Scopes: map[string]throttle.ScopeConfig{
+	policy, err := policy.New("", map[string]policy.ScopeConfig{"p": {Rules: steady(50), Scopes: map[string]policy.ScopeConfig{
 		"b": {Weight: 3},
 	}}})
 	must(t, err)

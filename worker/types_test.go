@@ -11,6 +11,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // muxFor is a mux that knows one type.
@@ -93,7 +94,7 @@ func TestUnknownTypeRunsElsewhere(t *testing.T) {
 // handler for it, gives its units to the next.
 func TestUnknownTypeTakesNoTurn(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, []throttle.Rule{{Name: "r", Algorithm: throttle.Concurrency, Limit: 1, Lease: time.Hour}}, MiddlewareConfig{})
+	s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 1, Lease: time.Hour}}, MiddlewareConfig{})
 	let := make(chan struct{})
 	mux := asynq.NewServeMux()
 	mux.Handle("work", s.counting(func(context.Context, *asynq.Task) error { <-let; return nil }))

@@ -26,6 +26,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/usage"
 )
 
@@ -42,7 +43,7 @@ type MiddlewareConfig struct {
 	Spends func(*asynq.Task) (scope string, cost int64)
 	// Costs tells what such a task costs by unit, instead of the cost of Spends, which
 	// counts where it returns none. The same is asked of it. Defaults to none.
-	Costs func(*asynq.Task) throttle.Costs
+	Costs func(*asynq.Task) policy.Costs
 	// Hold is how near a start must be for its task to wait in the handler, in a
 	// slot of the server's Concurrency. At most throttle.MaxDelayLimit; negative means
 	// never, and costs precision. Defaults to 250ms.
@@ -63,8 +64,8 @@ type MiddlewareConfig struct {
 	OnMaxWait MaxWaitPolicy
 	// FailRefused tells whether a task that the limits refuse as they are fails at once, for
 	// good: its scope meets no rule while the policy denies such scopes (why is a
-	// *throttle.UnmatchedError), or its cost is above what a rule can admit (a
-	// *throttle.CostError). Others wait until the limits change; a worker asks for them again
+	// *policy.UnmatchedError), or its cost is above what a rule can admit (a
+	// *policy.CostError). Others wait until the limits change; a worker asks for them again
 	// within a minute, if nobody wakes them. It is called in the task's goroutine, each
 	// time that such a task is picked up, with asynq's context. See
 	// policystore.Past.NeverAdmitted.
@@ -105,7 +106,7 @@ type Usage interface {
 type CostsUsage interface {
 	Usage
 	// SpentCosts tells of a task that starts and costs by unit, instead of Spent.
-	SpentCosts(scope string, by usage.By, costs throttle.Costs)
+	SpentCosts(scope string, by usage.By, costs policy.Costs)
 }
 
 // SettledUsage is a Usage that is told what the tasks' runs come to.
@@ -113,7 +114,7 @@ type SettledUsage interface {
 	CostsUsage
 	// Settled tells of a run that was settled how much more of each unit it has spent than
 	// was told before, below 0 where it is less.
-	Settled(scope string, by usage.By, more throttle.Costs)
+	Settled(scope string, by usage.By, more policy.Costs)
 }
 
 // Observer is told what happens to tasks. Its methods are called in the tasks'

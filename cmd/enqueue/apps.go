@@ -6,7 +6,7 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // mostAppScopes is of how many levels a warning is printed.
@@ -14,7 +14,7 @@ const mostAppScopes = 20
 
 // appNotes knows which applications may spend from which levels. The zero appNotes knows none.
 type appNotes struct {
-	policy *throttle.Policy
+	policy *policy.Policy
 	told   map[string]bool
 }
 
@@ -23,7 +23,7 @@ func (n *appNotes) of(r queue.Result) []string {
 	if n.policy == nil || r.AppScope == "" {
 		return nil
 	}
-	level, err := throttle.ParseScope(r.AppScope)
+	level, err := policy.ParseScope(r.AppScope)
 	if err != nil {
 		return nil
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 const httpExample = "enqueue http -scope payments/acme https://api.example.com/charge"
@@ -201,7 +201,7 @@ func (f *httpFlags) cost(text string) (err error) {
 		f.task.Costs = nil
 		return readNumber(text, 1, queue.MaxCost, func(n int64) { f.task.Cost = n })
 	}
-	if f.task.Costs, err = throttle.ParseCosts(text); err != nil {
+	if f.task.Costs, err = policy.ParseCosts(text); err != nil {
 		return errors.New(strings.TrimPrefix(err.Error(), "throttle: costs: "))
 	}
 	f.task.Cost = 0

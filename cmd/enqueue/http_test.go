@@ -13,7 +13,7 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
@@ -46,7 +46,7 @@ func TestHTTP(t *testing.T) {
 		},
 		"cost by unit": {
 			[]string{"-cost", "2", "-cost", "requests=1,tokens=1500", "-remember", "0", "http://h"}, asynq.TaskStatePending, `{"method":"GET","url":"http://h"}`,
-			queue.Spec{Costs: throttle.Costs{"requests": 1, "tokens": 1500}, Budget: 25, Timeout: 30 * time.Second}, 0,
+			queue.Spec{Costs: policy.Costs{"requests": 1, "tokens": 1500}, Budget: 25, Timeout: 30 * time.Second}, 0,
 		},
 		"body": {
 			[]string{"-body", "x@y", "-remember", "0", "http://h"}, asynq.TaskStatePending, `{"method":"GET","url":"http://h","body":"x@y"}`,
@@ -138,7 +138,7 @@ func TestHTTPPublishedPolicy(t *testing.T) {
 	if got := enqueue(); got.code != cli.ExitOK || got.stderr != "enqueue http: "+noPolicy {
 		t.Errorf("nothing published: %+v", got)
 	}
-	p, err := throttle.ParsePolicy("limits.yaml", []byte(limitsYAML))
+	p, err := policy.Parse("limits.yaml", []byte(limitsYAML))
 	if err != nil {
 		t.Fatal(err)
 	}

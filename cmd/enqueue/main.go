@@ -9,7 +9,7 @@ import (
 	"os"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 func main() {
@@ -27,7 +27,7 @@ type command struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 
-	policy *throttle.Policy // at hand once Redis is open; nil for none
+	policy *policy.Policy // at hand once Redis is open; nil for none
 }
 
 // run is the program. It returns its exit code.

@@ -11,6 +11,7 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
@@ -35,7 +36,7 @@ func (t *target) register(fs *flag.FlagSet) {
 	cli.AllowMethodFlag(fs, &t.allowMethods)
 	fs.Func("within", "", func(scope string) error {
 		t.within = scope
-		_, err := throttle.ParseScope(scope)
+		_, err := policy.ParseScope(scope)
 		return err
 	})
 	fs.IntVar(&t.maxPriority, "max-priority", 0, "")
@@ -45,10 +46,10 @@ func (t *target) register(fs *flag.FlagSet) {
 // open connects to Redis and finds the policy. The caller closes the client. A
 // limits file is read first, so that its faults are told without a Redis.
 func (c *command) open(ctx context.Context, t *target) (redis.UniversalClient, *queue.Client, error) {
-	var pol *throttle.Policy
+	var pol *policy.Policy
 	var err error
 	if t.limits != "" {
-		if pol, err = throttle.LoadPolicy(t.limits); err != nil {
+		if pol, err = policy.Load(t.limits); err != nil {
 			return nil, nil, explainLimits(err)
 		}
 	}
@@ -72,7 +73,7 @@ func (c *command) open(ctx context.Context, t *target) (redis.UniversalClient, *
 
 // newClient returns a client that gives tasks their turns, in the lines that the
 // workers keep. Without a policy it has none to give.
-func newClient(rdb redis.UniversalClient, policy *throttle.Policy, cfg queue.ClientConfig) (*queue.Client, error) {
+func newClient(rdb redis.UniversalClient, policy *policy.Policy, cfg queue.ClientConfig) (*queue.Client, error) {
 	if policy == nil {
 		return queue.NewClient(rdb, cfg), nil
 	}
@@ -94,7 +95,7 @@ func (t *target) clientConfig() queue.ClientConfig {
 
 // published returns the policy that workers have published. Where there is none
 // it says so, once.
-func (c *command) published(ctx context.Context, rdb redis.UniversalClient, url string) (*throttle.Policy, error) {
+func (c *command) published(ctx context.Context, rdb redis.UniversalClient, url string) (*policy.Policy, error) {
 	policy, err := queue.PublishedPolicy(ctx, rdb)
 	switch {
 	case errors.As(err, new(*policystore.DamagedError)):
@@ -113,7 +114,7 @@ func (c *command) published(ctx context.Context, rdb redis.UniversalClient, url 
 }
 
 func policyFaults(err error) string {
-	if pe, ok := errors.AsType[*throttle.PolicyError](err); ok {
+	if pe, ok := errors.AsType[*policy.Error](err); ok {
 		return pe.Error()
 	}
 	return err.Error()
@@ -122,7 +123,7 @@ func policyFaults(err error) string {
 // explainLimits tells why a limits file was refused: its faults one below the
 // other, each with its line.
 func explainLimits(err error) error {
-	if errors.As(err, new(*throttle.PolicyError)) {
+	if errors.As(err, new(*policy.Error)) {
 		return &cli.Error{What: policyFaults(err), Err: err}
 	}
 	return &cli.Error{What: "cannot read the limits: " + err.Error(), Try: "-limits FILE, or none to use what the workers publish", Err: err}

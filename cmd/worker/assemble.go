@@ -10,6 +10,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/worker"
 	"github.com/headway-go/headway/worker/metrics"
@@ -24,7 +25,7 @@ type taskServer struct {
 }
 
 // newLimiter is what decides. It does no I/O.
-func newLimiter(rdb redis.UniversalClient, policy *throttle.Policy, app string, m *metrics.Metrics, onShadow func(throttle.Shadowed), w *watch, log *slog.Logger) (*throttle.Limiter, error) {
+func newLimiter(rdb redis.UniversalClient, policy *policy.Policy, app string, m *metrics.Metrics, onShadow func(throttle.Shadowed), w *watch, log *slog.Logger) (*throttle.Limiter, error) {
 	return throttle.New(rdb, policy, throttle.Config{App: app, Observer: m, OnShadow: onShadow, Logger: w.calm(log)})
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
@@ -138,7 +139,7 @@ func (i *inspection) read(words []string) error {
 	if i.what == "task" {
 		return nil
 	}
-	if _, err := throttle.ParseScope(i.name); err != nil {
+	if _, err := policy.ParseScope(i.name); err != nil {
 		return &cli.Error{What: plainly(err), Try: inspectHelp, Err: err}
 	}
 	return nil
@@ -154,7 +155,7 @@ func plainly(err error) string {
 }
 
 func (i *inspection) run(ctx context.Context) error {
-	var policy *throttle.Policy
+	var policy *policy.Policy
 	if i.limits != "" {
 		var err error
 		if policy, err = loadPolicy(i.limits); err != nil {
@@ -183,10 +184,10 @@ func (i *inspection) run(ctx context.Context) error {
 }
 
 // published returns the policy that workers published.
-func (i *inspection) published(ctx context.Context, rdb redis.UniversalClient) (*throttle.Policy, error) {
+func (i *inspection) published(ctx context.Context, rdb redis.UniversalClient) (*policy.Policy, error) {
 	pol, err := queue.PublishedPolicy(ctx, rdb)
 	switch {
-	case errors.As(err, new(*throttle.PolicyError)):
+	case errors.As(err, new(*policy.Error)):
 		return nil, &cli.Error{
 			What: plainly(err), Try: "-limits FILE, or restart the worker with the same version as this program", Err: err,
 		}
@@ -220,7 +221,7 @@ func (i *inspection) print(object any, lines [][2]string) error {
 }
 
 // start tells when a task is expected to start, and what it waits for.
-func (i *inspection) start(at time.Time, b throttle.MatchedRule) string {
+func (i *inspection) start(at time.Time, b policy.MatchedRule) string {
 	if b.Paused() {
 		return i.resumes(at, b)
 	}
@@ -235,7 +236,7 @@ func (i *inspection) start(at time.Time, b throttle.MatchedRule) string {
 }
 
 // resumes tells when a pause is expected to end.
-func (i *inspection) resumes(at time.Time, b throttle.MatchedRule) string {
+func (i *inspection) resumes(at time.Time, b policy.MatchedRule) string {
 	if at.IsZero() {
 		return "when " + cli.Quote(b.Scope.String()) + " is resumed"
 	}
@@ -249,7 +250,7 @@ func (i *inspection) moment(at time.Time) string {
 
 // expected is the moment so long after at; zero where no clock tells. The end of a pause is
 // told as it is.
-func expected(at time.Time, in time.Duration, b throttle.MatchedRule) time.Time {
+func expected(at time.Time, in time.Duration, b policy.MatchedRule) time.Time {
 	if b.Paused() {
 		return b.Until
 	}

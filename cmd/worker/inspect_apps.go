@@ -2,7 +2,7 @@ package main
 
 import (
 	"github.com/headway-go/headway/cmd/internal/cli"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // usedBy is who may spend from a scope, where not all applications may; docs/json.md has its
@@ -14,7 +14,7 @@ type usedBy struct {
 
 // usedBy tells who may spend from a scope, and the lowest level that says so.
 func (i *inspection) usedBy(scope string) (by usedBy) {
-	s, err := throttle.ParseScope(scope)
+	s, err := policy.ParseScope(scope)
 	if err != nil {
 		return by
 	}

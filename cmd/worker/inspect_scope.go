@@ -9,6 +9,7 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // scopeReport is what "worker inspect -json scope" prints; docs/json.md has its fields.
@@ -154,7 +155,7 @@ func corrected(c throttle.Correction) string {
 
 // explainScope puts into words why a scope can't be inspected.
 func (i *inspection) explainScope(ctx context.Context, err error) error {
-	if errors.As(err, new(*throttle.UnmatchedError)) {
+	if errors.As(err, new(*policy.UnmatchedError)) {
 		return &cli.Error{What: plainly(err), Try: "a scope that the limits have rules for, or -limits FILE", Err: err}
 	}
 	return explain(ctx, err, i.url)

@@ -14,27 +14,28 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // taskReport is what "worker inspect -json task" prints; docs/json.md has its fields.
 type taskReport struct {
-	ID            string         `json:"id"`
-	Queue         string         `json:"queue"`
-	Type          string         `json:"type"`
-	State         string         `json:"state"`
-	Scope         string         `json:"scope,omitempty"`
-	Cost          int64          `json:"cost,omitempty"`
-	Costs         throttle.Costs `json:"costs,omitempty"`
-	Priority      int            `json:"priority,omitempty"`
-	MaxPriority   *int           `json:"max_priority,omitempty"`
-	Turn          string         `json:"turn"`
-	Place         int64          `json:"place,omitempty"`
-	Start         string         `json:"start,omitempty"`
-	Rule          string         `json:"rule,omitempty"`
-	RuleScope     string         `json:"rule_scope,omitempty"`
-	NextProcessAt string         `json:"next_process_at,omitempty"`
-	LastError     string         `json:"last_error,omitempty"`
-	Error         string         `json:"error,omitempty"`
+	ID            string       `json:"id"`
+	Queue         string       `json:"queue"`
+	Type          string       `json:"type"`
+	State         string       `json:"state"`
+	Scope         string       `json:"scope,omitempty"`
+	Cost          int64        `json:"cost,omitempty"`
+	Costs         policy.Costs `json:"costs,omitempty"`
+	Priority      int          `json:"priority,omitempty"`
+	MaxPriority   *int         `json:"max_priority,omitempty"`
+	Turn          string       `json:"turn"`
+	Place         int64        `json:"place,omitempty"`
+	Start         string       `json:"start,omitempty"`
+	Rule          string       `json:"rule,omitempty"`
+	RuleScope     string       `json:"rule_scope,omitempty"`
+	NextProcessAt string       `json:"next_process_at,omitempty"`
+	LastError     string       `json:"last_error,omitempty"`
+	Error         string       `json:"error,omitempty"`
 	pausedBy
 	usedBy
 }
@@ -168,7 +169,7 @@ func (i *inspection) turn(ctx context.Context, info *asynq.TaskInfo, r *taskRepo
 	got, err := i.limiter.InspectWaiter(ctx, throttle.Waiter{
 		Scope: spec.Scope, ID: queue.Ticket(info.Queue, info.ID), Cost: spec.Cost, Costs: spec.Costs,
 	})
-	if errors.As(err, new(*throttle.UnmatchedError)) {
+	if errors.As(err, new(*policy.UnmatchedError)) {
 		r.Error = plainly(err)
 		return lines, nil
 	}
@@ -194,7 +195,7 @@ func (i *inspection) turn(ctx context.Context, info *asynq.TaskInfo, r *taskRepo
 
 // maxPriority returns the highest priority that counts for tasks of a scope, nil for any.
 func (i *inspection) maxPriority(name string) *int {
-	scope, err := throttle.ParseScope(name)
+	scope, err := policy.ParseScope(name)
 	if err != nil {
 		return nil // InspectWaiter reports it
 	}
@@ -213,9 +214,9 @@ func (i *inspection) parked(spec queue.Spec, name string) string {
 	return "its queue goes on: " + i.standstill(name)
 }
 
-// tooDear returns a *throttle.CostError for a task that the limits can never admit.
+// tooDear returns a *policy.CostError for a task that the limits can never admit.
 func (i *inspection) tooDear(spec queue.Spec) (err error) {
-	scope, err := throttle.ParseScope(spec.Scope)
+	scope, err := policy.ParseScope(spec.Scope)
 	switch policy := i.limiter.Policy(); {
 	case err != nil:
 		return nil //nolint:nilerr // it has been told by now
@@ -224,7 +225,7 @@ func (i *inspection) tooDear(spec queue.Spec) (err error) {
 	default:
 		err = policy.Check(scope, spec.Cost)
 	}
-	if !errors.As(err, new(*throttle.CostError)) {
+	if !errors.As(err, new(*policy.CostError)) {
 		return nil
 	}
 	return err

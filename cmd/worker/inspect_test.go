@@ -19,6 +19,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
@@ -45,7 +46,7 @@ type inspected struct {
 
 func newInspected(t *testing.T) *inspected {
 	t.Helper()
-	policy, err := throttle.ParsePolicy("limits.yaml", []byte(inspectLimits))
+	policy, err := policy.Parse("limits.yaml", []byte(inspectLimits))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +61,7 @@ func newInspected(t *testing.T) *inspected {
 }
 
 // publish makes a policy the one that workers run under.
-func (i *inspected) publish(p *throttle.Policy) {
+func (i *inspected) publish(p *policy.Policy) {
 	i.t.Helper()
 	if _, _, err := policystore.New(i.rdb, policystore.Config{}).PublishFile(i.t.Context(), "worker", p, nil); err != nil {
 		i.t.Fatal(err)
@@ -332,7 +333,7 @@ func TestInspectTooDear(t *testing.T) {
 		t.Fatalf("%+v, %v", d, err)
 	}
 	i.enqueue(queue.Task{ID: "waits", Scope: "free", Cost: 100_000})
-	lowered, err := throttle.ParsePolicy("limits.yaml", []byte(strings.ReplaceAll(inspectLimits, "100000", "10")))
+	lowered, err := policy.Parse("limits.yaml", []byte(strings.ReplaceAll(inspectLimits, "100000", "10")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -435,7 +436,7 @@ func TestShown(t *testing.T) {
 			t.Errorf("%q: %s, want %s", text, got, want)
 		}
 	}
-	if got := fmt.Sprint(expected(time.Unix(5, 0), throttle.Never, throttle.MatchedRule{}).IsZero()); got != "true" {
+	if got := fmt.Sprint(expected(time.Unix(5, 0), throttle.Never, policy.MatchedRule{}).IsZero()); got != "true" {
 		t.Error("no clock tells, and yet there is a time")
 	}
 }
@@ -470,7 +471,7 @@ func TestInspectMaxPriority(t *testing.T) {
 	out, _ := i.run(0, "task", "high")
 	says(t, out, "free, cost 1, priority 9\n")
 	want(t, i.objects("task", "high")[0], map[string]any{"priority": 9.0, "max_priority": nil})
-	limits, err := throttle.ParsePolicy("limits.yaml", []byte(strings.Replace(inspectLimits, "  free:\n", "  free:\n    max_priority: 3\n", 1)))
+	limits, err := policy.Parse("limits.yaml", []byte(strings.Replace(inspectLimits, "  free:\n", "  free:\n    max_priority: 3\n", 1)))
 	if err != nil {
 		t.Fatal(err)
 	}

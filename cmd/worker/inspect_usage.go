@@ -16,7 +16,7 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	usages "github.com/headway-go/headway/throttle/usage"
 )
 
@@ -136,7 +136,7 @@ func checkUsage(words []string, since time.Duration) error {
 	case since <= 0 || since > usages.Longest:
 		return cli.Errorf("-since 1h", "-since %s is not within the %s that are kept", since, usages.Longest)
 	}
-	if _, err := throttle.ParseScope(words[0]); err != nil {
+	if _, err := policy.ParseScope(words[0]); err != nil {
 		return &cli.Error{What: plainly(err), Try: inspectUsageHelp, Err: err}
 	}
 	return nil

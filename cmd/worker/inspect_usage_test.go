@@ -12,7 +12,7 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	usages "github.com/headway-go/headway/throttle/usage"
 )
 
@@ -111,7 +111,7 @@ func TestInspectUsedByUnit(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := range 41 {
-		r.SpentCosts("p", usages.By{Queue: "q", Type: fmt.Sprint(n)}, throttle.Costs{"requests": 100 - int64(n), "tokens": 1500})
+		r.SpentCosts("p", usages.By{Queue: "q", Type: fmt.Sprint(n)}, policy.Costs{"requests": 100 - int64(n), "tokens": 1500})
 	}
 	r.Spent("p", usages.By{Queue: "q", Type: "0"}, 7)
 	if err := r.Flush(t.Context()); err != nil {

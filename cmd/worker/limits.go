@@ -20,6 +20,7 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
@@ -276,7 +277,7 @@ func (c *limitsCommand) explain(ctx context.Context, err error) error {
 	case errors.As(err, new(*policystore.DamagedError)):
 		return explainDamage(err)
 	case errors.As(err, new(*policystore.MissingError)), errors.As(err, new(*policystore.NotPausedError)), errors.Is(err, policystore.ErrUnchanged),
-		errors.As(err, new(*throttle.PolicyError)), errors.As(err, new(*throttle.ScopeError)), errors.As(err, new(*throttle.UnmatchedError)):
+		errors.As(err, new(*policy.Error)), errors.As(err, new(*policy.ScopeError)), errors.As(err, new(*policy.UnmatchedError)):
 		return &cli.Error{What: plainly(err), Err: err}
 	}
 	return explain(ctx, err, c.url)
@@ -287,7 +288,7 @@ func (c *limitsCommand) edit() policystore.Edit {
 }
 
 // current is what stands there, and what it comes to at the server's time, which is noted.
-func (c *limitsCommand) current(ctx context.Context) (policystore.Version, *throttle.Policy, error) {
+func (c *limitsCommand) current(ctx context.Context) (policystore.Version, *policy.Policy, error) {
 	v, err := c.store.Current(ctx)
 	if err != nil {
 		return v, nil, err
@@ -340,7 +341,7 @@ func assigned(as *policystore.Assigned, word string) bool {
 		as.Weight = &weight
 		return err == nil && weight > 0
 	case key == "shares" && as.Shares == nil:
-		as.Shares = map[string]throttle.Share{}
+		as.Shares = map[string]policy.Share{}
 		return value == "" || readShares(as.Shares, value)
 	case key == "max_priority" && as.MaxPriority == nil && !as.NoMaxPriority:
 		if value == "" {
@@ -367,10 +368,10 @@ func listed(value string) []string {
 }
 
 // readShares reads NAME:60%:2,NAME:3: parts are in percent, and weights are not.
-func readShares(shares map[string]throttle.Share, text string) bool {
+func readShares(shares map[string]policy.Share, text string) bool {
 	for one := range strings.SplitSeq(text, ",") {
 		name, numbers, _ := strings.Cut(one, ":")
-		var s throttle.Share
+		var s policy.Share
 		for number := range strings.SplitSeq(numbers, ":") {
 			digits, part := strings.CutSuffix(number, "%")
 			n, err := strconv.ParseInt(digits, 10, 64)
@@ -412,7 +413,7 @@ func (c *limitsCommand) importFile(ctx context.Context) error {
 }
 
 // readLimits reads a file, "-" for standard input.
-func readLimits(path string) (*throttle.Policy, error) {
+func readLimits(path string) (*policy.Policy, error) {
 	if path != "-" {
 		return loadPolicy(path)
 	}
@@ -420,7 +421,7 @@ func readLimits(path string) (*throttle.Policy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read standard input: %w", err)
 	}
-	p, err := throttle.ParsePolicy("standard input", text)
+	p, err := policy.Parse("standard input", text)
 	if err != nil {
 		return nil, &cli.Error{What: err.Error(), Try: "mend these lines; nothing was changed", Err: err}
 	}

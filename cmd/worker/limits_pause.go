@@ -12,7 +12,7 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
@@ -142,7 +142,7 @@ func rest(ctx context.Context, d time.Duration) bool {
 // do. Others that are with a worker have come since, and only to be told to wait.
 type drained struct {
 	scope     string
-	policy    *throttle.Policy
+	policy    *policy.Policy
 	inspector *asynq.Inspector
 	running   map[string]bool // by ticket; nil before the first look
 }
@@ -176,7 +176,7 @@ func (d *drained) pauses(scope string) bool {
 			return false
 		}
 	}
-	s, err := throttle.ParseScope(scope)
+	s, err := policy.ParseScope(scope)
 	if err != nil {
 		return false
 	}
@@ -190,11 +190,11 @@ func (d *drained) pauses(scope string) bool {
 }
 
 // pauseText is what a node says of its pause, empty for nothing.
-func pauseText(n throttle.ScopeConfig) string {
+func pauseText(n policy.ScopeConfig) string {
 	switch {
-	case n.Pause == throttle.PauseOff:
+	case n.Pause == policy.PauseOff:
 		return "not paused"
-	case n.Pause == throttle.PauseInherited:
+	case n.Pause == policy.PauseInherited:
 		return ""
 	case n.PausedUntil.IsZero():
 		return "paused"
@@ -210,16 +210,16 @@ func pausedOrResumed(p policystore.Pause) string {
 }
 
 // pauseReports is what list says of a node's pause, if there is anything to say.
-func pauseReports(v policystore.Version, path string, n throttle.ScopeConfig, now time.Time) []ruleReport {
-	if n.Pause == throttle.PauseInherited {
+func pauseReports(v policystore.Version, path string, n policy.ScopeConfig, now time.Time) []ruleReport {
+	if n.Pause == policy.PauseInherited {
 		return nil
 	}
 	return []ruleReport{pauseReport(v, path, n, now)}
 }
 
 // pauseReport tells who paused a node, or resumed it.
-func pauseReport(v policystore.Version, path string, n throttle.ScopeConfig, now time.Time) ruleReport {
-	r := origin(v, path, throttle.PausedRule, "paused: "+string(n.Pause), now)
+func pauseReport(v policystore.Version, path string, n policy.ScopeConfig, now time.Time) ruleReport {
+	r := origin(v, path, policy.PausedRule, "paused: "+string(n.Pause), now)
 	if p, live := v.Paused(path, now); live {
 		r.From = "set"
 		r.CreatedAt, r.UpdatedBy, r.UpdatedUser, r.UpdatedAt = stamp(p.Since), p.UpdatedBy, p.UpdatedUser, stamp(p.UpdatedAt)
@@ -230,7 +230,7 @@ func pauseReport(v policystore.Version, path string, n throttle.ScopeConfig, now
 
 func (r ruleReport) pauseLine() string {
 	line := cli.Quote(r.Scope) + " paused"
-	if r.Text != "paused: "+string(throttle.PauseOn) {
+	if r.Text != "paused: "+string(policy.PauseOn) {
 		line = cli.Quote(r.Scope) + " not paused"
 	}
 	if r.Until != "" {
@@ -273,7 +273,7 @@ func (i *inspection) serverTime() time.Time { return i.now().Add(i.ahead) }
 
 // pausedBy tells of the pause that a scope is under, of several the outermost.
 func (i *inspection) pausedBy(scope string) (by pausedBy) {
-	s, err := throttle.ParseScope(scope)
+	s, err := policy.ParseScope(scope)
 	if err != nil {
 		return by
 	}
@@ -284,7 +284,7 @@ func (i *inspection) pausedBy(scope string) (by pausedBy) {
 		}
 		by = pausedBy{Scope: b.Scope.String(), Until: stamp(b.Until)}
 		if i.version != nil {
-			r := pauseReport(*i.version, b.Pattern, throttle.ScopeConfig{Pause: throttle.PauseOn}, i.serverTime())
+			r := pauseReport(*i.version, b.Pattern, policy.ScopeConfig{Pause: policy.PauseOn}, i.serverTime())
 			by.By, by.User, by.Since = r.UpdatedBy, r.UpdatedUser, r.CreatedAt
 			if by.Since == "" {
 				by.Since = r.UpdatedAt

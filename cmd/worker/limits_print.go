@@ -12,6 +12,7 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
@@ -89,7 +90,7 @@ func (d difference) lines(indent string) string {
 const unmatchedRule = "unmatched"
 
 // rulesBy are the rules of a policy, by their places.
-func rulesBy(p *throttle.Policy) (rules map[[2]string]string, order [][2]string) {
+func rulesBy(p *policy.Policy) (rules map[[2]string]string, order [][2]string) {
 	unmatched, limits := p.Limits()
 	rules = map[[2]string]string{{"", unmatchedRule}: string(unmatched)}
 	order = [][2]string{{"", unmatchedRule}}
@@ -116,36 +117,36 @@ const pausedField = "paused:"
 // assignedFields are what is told of a scope beside its rules, in their place.
 var assignedFields = []struct {
 	name string
-	of   func(throttle.ScopeConfig) string
+	of   func(policy.ScopeConfig) string
 	set  func(policystore.Assignment) bool // live, by an assignment of the scope
 }{
-	{"owner:", func(n throttle.ScopeConfig) string { return n.Owner }, func(policystore.Assignment) bool { return true }},
-	{"apps:", func(n throttle.ScopeConfig) string { return strings.Join(n.Apps, ", ") }, func(policystore.Assignment) bool { return true }},
-	{"hosts:", func(n throttle.ScopeConfig) string { return strings.Join(n.Hosts, ", ") }, func(a policystore.Assignment) bool { return a.Hosts != nil }},
+	{"owner:", func(n policy.ScopeConfig) string { return n.Owner }, func(policystore.Assignment) bool { return true }},
+	{"apps:", func(n policy.ScopeConfig) string { return strings.Join(n.Apps, ", ") }, func(policystore.Assignment) bool { return true }},
+	{"hosts:", func(n policy.ScopeConfig) string { return strings.Join(n.Hosts, ", ") }, func(a policystore.Assignment) bool { return a.Hosts != nil }},
 	{pausedField, pauseText, nil},
-	{"weight:", func(n throttle.ScopeConfig) string {
+	{"weight:", func(n policy.ScopeConfig) string {
 		if n.Weight == 0 {
 			return ""
 		}
 		return strconv.FormatInt(n.Weight, 10)
 	}, func(a policystore.Assignment) bool { return a.Weight != 0 }},
-	{"shares:", func(n throttle.ScopeConfig) string {
+	{"shares:", func(n policy.ScopeConfig) string {
 		if len(n.Shares) == 0 {
 			return ""
 		}
-		return throttle.SharesYAML(n.Shares)
+		return policy.SharesYAML(n.Shares)
 	}, func(a policystore.Assignment) bool { return a.Shares != nil }},
-	{"max_priority:", func(n throttle.ScopeConfig) string {
+	{"max_priority:", func(n policy.ScopeConfig) string {
 		if n.MaxPriority == nil {
 			return ""
 		}
 		return strconv.Itoa(*n.MaxPriority)
 	}, func(a policystore.Assignment) bool { return a.MaxPriority != nil }},
-	{"answers:", throttle.ScopeConfig.AnswersYAML, func(a policystore.Assignment) bool { return a.Answers != nil }},
+	{"answers:", policy.ScopeConfig.AnswersYAML, func(a policystore.Assignment) bool { return a.Answers != nil }},
 }
 
 // otherReports are what a node says beside its rules and its pause.
-func otherReports(v policystore.Version, path string, n throttle.ScopeConfig, now time.Time) (list []ruleReport) {
+func otherReports(v policystore.Version, path string, n policy.ScopeConfig, now time.Time) (list []ruleReport) {
 	for _, field := range assignedFields {
 		text := field.of(n)
 		if text == "" || field.name == pausedField {
@@ -177,7 +178,7 @@ func covers(path, scope string) bool {
 	return true
 }
 
-func differences(before, after *throttle.Policy) (list []difference) {
+func differences(before, after *policy.Policy) (list []difference) {
 	had, order := rulesBy(before)
 	has, more := rulesBy(after)
 	for _, at := range more {
@@ -269,7 +270,7 @@ func origin(v policystore.Version, scope, name, text string, now time.Time) rule
 }
 
 func (r ruleReport) line() string {
-	if r.Name == throttle.PausedRule {
+	if r.Name == policy.PausedRule {
 		return r.pauseLine()
 	}
 	line := cli.Quote(r.Scope) + " " + cli.Escape(r.Text)
@@ -327,7 +328,7 @@ func (c *limitsCommand) show(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	scope, err := throttle.ParseScope(c.words[0])
+	scope, err := policy.ParseScope(c.words[0])
 	if err != nil {
 		return c.showPattern(v, p, err)
 	}
@@ -353,7 +354,7 @@ func (c *limitsCommand) show(ctx context.Context) error {
 	for _, b := range bounds {
 		report := origin(v, b.Pattern, b.Rule.Name, b.Rule.YAML(), c.now)
 		if b.Paused() {
-			report = pauseReport(v, b.Pattern, throttle.ScopeConfig{Pause: throttle.PauseOn, PausedUntil: b.Until}, c.now)
+			report = pauseReport(v, b.Pattern, policy.ScopeConfig{Pause: policy.PauseOn, PausedUntil: b.Until}, c.now)
 		}
 		report.At = b.Scope.String()
 		if weight := p.Weight(scope, b.Scope.Len()); weight != 1 {
@@ -374,7 +375,7 @@ func (c *limitsCommand) show(ctx context.Context) error {
 }
 
 // told is what an API has told of the scope.
-func (c *limitsCommand) told(ctx context.Context, p *throttle.Policy) (throttle.UpstreamState, error) {
+func (c *limitsCommand) told(ctx context.Context, p *policy.Policy) (throttle.UpstreamState, error) {
 	limiter, err := throttle.New(c.rdb, p, throttle.Config{})
 	if err != nil {
 		return throttle.UpstreamState{}, err
@@ -384,7 +385,7 @@ func (c *limitsCommand) told(ctx context.Context, p *throttle.Policy) (throttle.
 
 // showPattern shows the rules that the limits have at a place, such as payments/*, which
 // is no scope of a task.
-func (c *limitsCommand) showPattern(v policystore.Version, p *throttle.Policy, noScope error) error {
+func (c *limitsCommand) showPattern(v policystore.Version, p *policy.Policy, noScope error) error {
 	_, limits := p.Limits()
 	found := false
 	for path, n := range policystore.Nodes(limits) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
@@ -21,7 +22,7 @@ import (
 const publishAgain = time.Minute
 
 // loadPolicy reads a limits file. Every fault in it is one line of the error.
-func loadPolicy(path string) (*throttle.Policy, error) {
+func loadPolicy(path string) (*policy.Policy, error) {
 	text, _, err := readFile(path)
 	if err != nil {
 		return nil, limitsUnread(path, err)
@@ -29,8 +30,8 @@ func loadPolicy(path string) (*throttle.Policy, error) {
 	return parseLimits(path, text)
 }
 
-func parseLimits(path string, text []byte) (*throttle.Policy, error) {
-	p, err := throttle.ParsePolicy(path, text)
+func parseLimits(path string, text []byte) (*policy.Policy, error) {
+	p, err := policy.Parse(path, text)
 	if err != nil {
 		return nil, &cli.Error{What: err.Error(), Try: "mend these lines of " + path + "; nothing was started", Err: err}
 	}
@@ -55,7 +56,7 @@ type limitsSource struct {
 	path   string
 	text   []byte
 	stood  fileStamp
-	policy *throttle.Policy
+	policy *policy.Policy
 }
 
 // readLimitsFile reads the file of a worker that starts, when nobody is writing it any more.
@@ -79,7 +80,7 @@ type limits struct {
 	by    string // this worker, in the history
 	log   *slog.Logger
 	// apply puts a policy in force in this process alone; nil before there is a limiter.
-	apply func(*throttle.Policy)
+	apply func(*policy.Policy)
 
 	mu       sync.Mutex
 	read     limitsSource
@@ -100,7 +101,7 @@ func newLimits(rdb redis.UniversalClient, read limitsSource, log *slog.Logger) *
 
 // settle publishes the file, if there is one, and returns the policy to begin with: the
 // one that all workers run under.
-func (l *limits) settle(ctx context.Context) (*throttle.Policy, error) {
+func (l *limits) settle(ctx context.Context) (*policy.Policy, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.read.policy != nil {
@@ -165,11 +166,11 @@ func (l *limits) notPermitted(ctx context.Context, cause error) error {
 }
 
 // tellPauses says that something is paused, since tasks then wait for no reason that shows.
-func (l *limits) tellPauses(ctx context.Context, pol *throttle.Policy) {
+func (l *limits) tellPauses(ctx context.Context, pol *policy.Policy) {
 	var paused []string
 	_, tree := pol.Limits()
 	for path, n := range policystore.Nodes(tree) {
-		if n.Pause == throttle.PauseOn {
+		if n.Pause == policy.PauseOn {
 			paused = append(paused, path)
 		}
 	}
@@ -202,7 +203,7 @@ func explainDamage(err error) error {
 	if errors.As(err, new(*policystore.DamagedError)) {
 		return &cli.Error{What: plainly(err), Try: "this program's newest version; DEL hw:limits loses what was set live", Err: err}
 	}
-	if errors.As(err, new(*throttle.PolicyError)) {
+	if errors.As(err, new(*policy.Error)) {
 		return &cli.Error{What: err.Error(), Try: "worker -limits limits.yaml, which publishes a good one", Err: err}
 	}
 	return err
@@ -210,7 +211,7 @@ func explainDamage(err error) error {
 
 // publish makes the file the one that workers run under. before is what it said until
 // somebody changed it, and stood the file that it takes the place of; both may be nil. l.mu is held.
-func (l *limits) publish(ctx context.Context, before, stood *throttle.Policy) error {
+func (l *limits) publish(ctx context.Context, before, stood *policy.Policy) error {
 	became, v, err := l.store.PublishFile(ctx, l.by, l.read.policy, before)
 	if err != nil {
 		return err
@@ -239,7 +240,7 @@ func (l *limits) publish(ctx context.Context, before, stood *throttle.Policy) er
 func (l *limits) follow(ctx context.Context, limiter *throttle.Limiter, log *slog.Logger, refused func(error)) {
 	policystore.Follow(ctx, l.store, limiter, policystore.FollowConfig{
 		Logger:    log,
-		OnVersion: func(policystore.Version, *throttle.Policy) { refused(nil) },
+		OnVersion: func(policystore.Version, *policy.Policy) { refused(nil) },
 		OnRefused: refused,
 		OnNone:    func() { l.restore(ctx) },
 	})

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
@@ -113,7 +113,7 @@ func cutOff(before, text []byte) bool {
 }
 
 // tellGone says which rules, and what else, a new file has no more.
-func (l *limits) tellGone(ctx context.Context, before, after *throttle.Policy) {
+func (l *limits) tellGone(ctx context.Context, before, after *policy.Policy) {
 	if before == nil {
 		return
 	}

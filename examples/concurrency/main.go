@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 func main() {
@@ -49,8 +50,8 @@ func report(ctx context.Context, d time.Duration) error {
 func run(ctx context.Context, out io.Writer, addr string, report func(context.Context) error) error {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{
-		"warehouse": {Rules: []throttle.Rule{{Name: "reports", Algorithm: throttle.Concurrency, Limit: 2, Lease: 10 * time.Second}}},
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{
+		"warehouse": {Rules: []policy.Rule{{Name: "reports", Algorithm: policy.Concurrency, Limit: 2, Lease: 10 * time.Second}}},
 	})
 	if err != nil {
 		return err

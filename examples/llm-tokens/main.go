@@ -24,6 +24,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -78,13 +79,13 @@ func complete(ctx context.Context, url string) (throttle.Settlement, error) {
 			}
 		}
 	}
-	return worker.Settle(ctx, throttle.Costs{"tokens": used})
+	return worker.Settle(ctx, policy.Costs{"tokens": used})
 }
 
 func run(ctx context.Context, out io.Writer, addr string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
-	pol, err := throttle.ParsePolicy("limits.yaml", []byte(limitsYAML))
+	pol, err := policy.Parse("limits.yaml", []byte(limitsYAML))
 	if err != nil {
 		return err
 	}
@@ -102,7 +103,7 @@ func run(ctx context.Context, out io.Writer, addr string) error {
 	// Ten tasks that may take 900 tokens each would take four minutes. They take 150.
 	client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter})
 	for i := range 10 {
-		task := queue.Task{Type: "complete", ID: fmt.Sprint("task-", i), Scope: "llm", Costs: throttle.Costs{"requests": 1, "tokens": 900}}
+		task := queue.Task{Type: "complete", ID: fmt.Sprint("task-", i), Scope: "llm", Costs: policy.Costs{"requests": 1, "tokens": 900}}
 		if _, err := client.Enqueue(ctx, task); err != nil {
 			return err
 		}

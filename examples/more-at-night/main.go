@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 const limits = `
@@ -42,7 +43,7 @@ func main() {
 func run(ctx context.Context, out io.Writer, addr string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
-	policy, err := throttle.ParsePolicy("limits.yaml", []byte(limits))
+	policy, err := policy.Parse("limits.yaml", []byte(limits))
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -61,9 +62,9 @@ func patience(dropped chan<- string) worker.MaxWaitPolicy {
 func run(ctx context.Context, out io.Writer, addr string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{
-		"sms": {Rules: []throttle.Rule{{
-			Name: "gateway", Algorithm: throttle.Concurrency, Limit: 1, MaxWait: time.Second,
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{
+		"sms": {Rules: []policy.Rule{{
+			Name: "gateway", Algorithm: policy.Concurrency, Limit: 1, MaxWait: time.Second,
 		}}},
 	})
 	if err != nil {

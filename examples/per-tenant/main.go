@@ -19,6 +19,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -42,7 +43,7 @@ func main() {
 func run(ctx context.Context, out io.Writer, addr string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
-	policy, err := throttle.ParsePolicy("limits.yaml", limits)
+	policy, err := policy.Parse("limits.yaml", limits)
 	if err != nil {
 		return err
 	}

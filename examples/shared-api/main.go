@@ -22,6 +22,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -60,8 +61,8 @@ func quote(limiter *throttle.Limiter, upstream func()) http.HandlerFunc {
 func run(ctx context.Context, out io.Writer, addr string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{
-		"prices": {Rules: []throttle.Rule{{Name: "plan", Algorithm: throttle.SlidingWindow, Limit: 4, Per: time.Second}}},
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{
+		"prices": {Rules: []policy.Rule{{Name: "plan", Algorithm: policy.SlidingWindow, Limit: 4, Per: time.Second}}},
 	})
 	if err != nil {
 		return err

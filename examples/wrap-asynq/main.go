@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -53,8 +54,8 @@ func run(ctx context.Context, out io.Writer, addr string, mails int) error {
 	}
 
 	// What is new: the policy, and the server made by Headway.
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{
-		"mail": {Rules: []throttle.Rule{{Name: "account", Algorithm: throttle.SlidingWindow, Limit: 3, Per: time.Second}}},
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{
+		"mail": {Rules: []policy.Rule{{Name: "account", Algorithm: policy.SlidingWindow, Limit: 3, Per: time.Second}}},
 	})
 	if err != nil {
 		return err

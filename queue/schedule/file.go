@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/strictyaml"
 	"github.com/headway-go/headway/throttle/wallclock"
 )
@@ -27,7 +27,7 @@ type File struct {
 // everything that is wrong with it, in the order of the text.
 type FileError struct {
 	Name   string
-	Faults []throttle.Fault
+	Faults []policy.Fault
 }
 
 // Error lists every fault, one a line, each as "schedules.yaml:12:5: path: reason",
@@ -76,10 +76,10 @@ func Parse(name string, data []byte) (*File, error) {
 // Check returns nil, or a *FileError with every schedule whose task a policy
 // could never run: one of a scope without a rule, or of a cost that no rule
 // admits.
-func (f *File) Check(p *throttle.Policy) error {
+func (f *File) Check(p *policy.Policy) error {
 	r := &reader{}
 	for _, s := range f.Schedules {
-		scope, err := throttle.ParseScope(s.Task.Scope)
+		scope, err := policy.ParseScope(s.Task.Scope)
 		if err == nil {
 			err = s.Task.CheckCosts(p, scope)
 		}
@@ -87,7 +87,7 @@ func (f *File) Check(p *throttle.Policy) error {
 			continue
 		}
 		name := "scope"
-		if _, given := s.places["cost"]; given && errors.As(err, new(*throttle.CostError)) {
+		if _, given := s.places["cost"]; given && errors.As(err, new(*policy.CostError)) {
 			name = "cost"
 		}
 		r.fault(s.places[name], strictyaml.PathTo("schedules", s.Name)+".task."+name, "%s", strings.TrimPrefix(err.Error(), "throttle: "))

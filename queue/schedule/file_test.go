@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/strictyaml"
 )
 
@@ -221,7 +221,7 @@ func TestLoad(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	t.Parallel()
-	policy, err := throttle.ParsePolicy("limits.yaml", []byte("limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 5, per: 1s}]}}"))
+	policy, err := policy.Parse("limits.yaml", []byte("limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 5, per: 1s}]}}"))
 	if err != nil {
 		t.Fatal(err)
 	}

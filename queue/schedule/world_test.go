@@ -18,7 +18,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // hook is what tests put between a process and Redis.
@@ -90,7 +90,7 @@ func (w *world) at(text string) { w.shift = time.Until(moment(w.t, text)) }
 func (w *world) now() time.Time { return time.Now().Add(w.shift) }
 
 // runner returns the Runner of a process with a file of its own.
-func (w *world) runner(file string, h *hook, policy *throttle.Policy) *Runner {
+func (w *world) runner(file string, h *hook, policy *policy.Policy) *Runner {
 	w.t.Helper()
 	h.shift = w.shift
 	rdb := w.connect(h)

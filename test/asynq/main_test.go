@@ -15,6 +15,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -33,10 +34,10 @@ type scene struct {
 	limits    *worker.Middleware
 }
 
-func newScene(t *testing.T, rule throttle.Rule, cfg worker.MiddlewareConfig) *scene {
+func newScene(t *testing.T, rule policy.Rule, cfg worker.MiddlewareConfig) *scene {
 	t.Helper()
 	rdb := redistest.NewServer(t).Client(t)
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"api": {Rules: []throttle.Rule{rule}}})
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"api": {Rules: []policy.Rule{rule}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,6 +105,6 @@ func (s *scene) counters() *asynq.QueueInfo {
 
 func succeed(context.Context, *asynq.Task) error { return nil }
 
-func sliding(limit int64, per time.Duration) throttle.Rule {
-	return throttle.Rule{Name: "rule", Algorithm: throttle.SlidingWindow, Limit: limit, Per: per}
+func sliding(limit int64, per time.Duration) policy.Rule {
+	return policy.Rule{Name: "rule", Algorithm: policy.SlidingWindow, Limit: limit, Per: per}
 }

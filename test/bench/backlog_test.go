@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/bench/figures"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // BenchmarkBacklog lets servers loose on backlogs under a limit: ours, and
@@ -36,7 +36,7 @@ func BenchmarkBacklog(b *testing.B) {
 	measure(b, single("100,000 at 1000/s, token bucket", 100_000, bucket("r", 1000, time.Second, 1)), planned)
 	measure(b, single("100,000 at 1000/s, sliding window", 100_000, sliding("r", 1000, time.Second)), planned)
 
-	for _, rule := range []throttle.Rule{bucket("r", 100, time.Second, 10), sliding("r", 100, time.Second)} {
+	for _, rule := range []policy.Rule{bucket("r", 100, time.Second, 10), sliding("r", 100, time.Second)} {
 		measure(b, busy(rule), planned)
 	}
 	two := single("2000 at 100/s, token bucket, two workers", 2000, bucket("r", 100, time.Second, 1))
@@ -71,7 +71,7 @@ func calling(s scenario) scenario {
 // busy has more programs beside it than there are processors, and a margin for
 // the calls' times on the way, so that the rule is kept at the API too. A bucket has
 // a burst to pay it from: one of burst 1 pays with its rate.
-func busy(rule throttle.Rule) scenario {
+func busy(rule policy.Rule) scenario {
 	rule.Margin = 5 * time.Millisecond
 	s := single(fmt.Sprintf("2000 at 100/s, %s, margin %v, three programs that hog", rule.Algorithm, rule.Margin), 2000, rule)
 	s.api, s.hogs = true, 3
@@ -83,11 +83,11 @@ func busy(rule throttle.Rule) scenario {
 func nested(n int, limit int64) scenario {
 	return scenario{
 		name: fmt.Sprintf("%d of 20 tenants at %d/s together, 3 rules, two workers", n, limit), tasks: jobs(n, numbered("p/t%02d/charge", 20)...),
-		limits: map[string]throttle.ScopeConfig{"p": {
-			Rules: []throttle.Rule{sliding("provider", limit, time.Second)},
-			Scopes: map[string]throttle.ScopeConfig{"*": {
-				Rules:  []throttle.Rule{bucket("tenant", limit/5, time.Second, 5)},
-				Scopes: map[string]throttle.ScopeConfig{"charge": {Rules: []throttle.Rule{sliding("endpoint", limit/10, time.Second)}}},
+		limits: map[string]policy.ScopeConfig{"p": {
+			Rules: []policy.Rule{sliding("provider", limit, time.Second)},
+			Scopes: map[string]policy.ScopeConfig{"*": {
+				Rules:  []policy.Rule{bucket("tenant", limit/5, time.Second, 5)},
+				Scopes: map[string]policy.ScopeConfig{"charge": {Rules: []policy.Rule{sliding("endpoint", limit/10, time.Second)}}},
 			}},
 		}},
 		binding: "provider", level: 1, workers: 2, api: true,
@@ -102,8 +102,8 @@ func scopes(n, tasks int) scenario {
 	}
 	return scenario{
 		name: fmt.Sprintf("%d scopes of %d at 5/s", n, tasks), tasks: jobs(n*tasks, names...),
-		limits: map[string]throttle.ScopeConfig{"p": {Scopes: map[string]throttle.ScopeConfig{"*": {
-			Rules: []throttle.Rule{bucket("r", 5, time.Second, 1)},
+		limits: map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{"*": {
+			Rules: []policy.Rule{bucket("r", 5, time.Second, 1)},
 		}}}},
 		binding: "r", level: 2,
 	}

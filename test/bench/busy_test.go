@@ -12,6 +12,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/bench/figures"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -30,12 +31,12 @@ func BenchmarkBusy(b *testing.B) {
 	name := fmt.Sprintf("%d tasks of %s of processor, no limit in the way", busyTasks, busyWork)
 	ways := []struct {
 		who  string
-		rule throttle.Rule
+		rule policy.Rule
 	}{
 		{who: "asynq alone"},
 		{"Headway, sliding window", sliding("r", neverFull, time.Second)},
 		{"Headway, token bucket of burst 1", bucket("r", neverFull, time.Second, 1)},
-		{"Headway, concurrency", throttle.Rule{Name: "r", Algorithm: throttle.Concurrency, Limit: neverFull}},
+		{"Headway, concurrency", policy.Rule{Name: "r", Algorithm: policy.Concurrency, Limit: neverFull}},
 		{"Headway, sliding window of 1000 per s", sliding("r", 1000, time.Second)},
 		{"Headway, token bucket of 1000 per s", bucket("r", 1000, time.Second, 1000)},
 	}
@@ -113,9 +114,9 @@ func (c *busyCounts) Rescheduled(string, time.Duration) { c.back.Add(1) }
 
 // workOff returns in how many seconds a server works off a full queue: asynq's own where there
 // is no rule.
-func workOff(b *testing.B, rule throttle.Rule, work func()) (seconds float64, counts *busyCounts) {
+func workOff(b *testing.B, rule policy.Rule, work func()) (seconds float64, counts *busyCounts) {
 	b.Helper()
-	limits := map[string]throttle.ScopeConfig{"p": {Rules: []throttle.Rule{rule}}}
+	limits := map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{rule}}}
 	if rule.Name == "" {
 		limits = neverReached()
 	}

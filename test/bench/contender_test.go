@@ -13,6 +13,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -24,7 +25,7 @@ type contender struct {
 	// is a failure.
 	ready func() error
 	// change makes a rule what the contender has instead. Defaults to nothing.
-	change func(throttle.Rule) throttle.Rule
+	change func(policy.Rule) policy.Rule
 	// enqueue puts the stage's tasks into its Redis.
 	enqueue func(*stage) error
 	// serve begins to work them off, and returns what ends it. By then all

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // BenchmarkCrowd gives many tenants, each with a limit of its own, tasks under one limit that
@@ -27,9 +27,9 @@ func crowd(tenants int, each, all int64, tasks int) scenario {
 	return scenario{
 		name:  fmt.Sprintf("%d of %d tenants, %d/s each, at %d/s together, two workers", tasks, tenants, each, all),
 		tasks: jobs(tasks, numbered("p/t%05d", tenants)...),
-		limits: map[string]throttle.ScopeConfig{"p": {
-			Rules:  []throttle.Rule{sliding("account", all, time.Second)},
-			Scopes: map[string]throttle.ScopeConfig{"*": {Rules: []throttle.Rule{bucket("tenant", each, time.Second, each)}}},
+		limits: map[string]policy.ScopeConfig{"p": {
+			Rules:  []policy.Rule{sliding("account", all, time.Second)},
+			Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{bucket("tenant", each, time.Second, each)}}},
 		}},
 		binding: "account", level: 1, workers: 2, slots: 200,
 		remark: func(o outcome) string { return sayLongest(o.longest) },
@@ -61,11 +61,11 @@ func quiet(n, tenants, others int) scenario {
 	return scenario{
 		name:  fmt.Sprintf("%d at 20/s beside %d of another provider's %d tenants", n, others, tenants),
 		tasks: append(jobs(others, numbered("busy/t%05d", tenants)...), jobs(n, "quiet")...),
-		limits: map[string]throttle.ScopeConfig{
-			"quiet": {Rules: []throttle.Rule{bucket("quiet", 20, time.Second, 1)}},
+		limits: map[string]policy.ScopeConfig{
+			"quiet": {Rules: []policy.Rule{bucket("quiet", 20, time.Second, 1)}},
 			"busy": {
-				Rules:  []throttle.Rule{sliding("account", 1000, time.Second)},
-				Scopes: map[string]throttle.ScopeConfig{"*": {Rules: []throttle.Rule{bucket("tenant", 5, time.Second, 5)}}},
+				Rules:  []policy.Rule{sliding("account", 1000, time.Second)},
+				Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{bucket("tenant", 5, time.Second, 5)}}},
 			},
 		},
 		binding: "quiet", level: 1, watch: "quiet", slots: 200,
@@ -108,7 +108,7 @@ func BenchmarkProviders(b *testing.B) {
 	const providers = 4
 	measure(b, scenario{
 		name: fmt.Sprintf("%d of %d providers, 100/s each", n, providers), tasks: jobs(n, numbered("p%d", providers)...),
-		limits:  map[string]throttle.ScopeConfig{"*": {Rules: []throttle.Rule{bucket("r", 100, time.Second, 1)}}},
+		limits:  map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{bucket("r", 100, time.Second, 1)}}},
 		binding: "r", level: 1,
 	}, planned)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/headway-go/headway/test/bench/figures"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 const (
@@ -177,35 +178,35 @@ func byLimiter(b *testing.B, rdb *redis.Client, name, prefix string, alone bool)
 }
 
 // ahead is the rule with units charged before they are asked for.
-func ahead(r throttle.Rule) throttle.Rule {
+func ahead(r policy.Rule) policy.Rule {
 	r.Prefetch = prefetched
 	return r
 }
 
 // unreached is a policy whose limits nothing here comes near.
-func unreached(b *testing.B) *throttle.Policy {
+func unreached(b *testing.B) *policy.Policy {
 	b.Helper()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{
-		"p": {Scopes: map[string]throttle.ScopeConfig{"*": {Rules: []throttle.Rule{bucket("r", neverFull, time.Second, neverFull)}}}},
-		"f": {Scopes: map[string]throttle.ScopeConfig{"*": {Rules: []throttle.Rule{ahead(bucket("r", 100*neverFull, 10*time.Second, 10*neverFull))}}}},
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{
+		"p": {Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{bucket("r", neverFull, time.Second, neverFull)}}}},
+		"f": {Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{ahead(bucket("r", 100*neverFull, 10*time.Second, 10*neverFull))}}}},
 		"g": {
-			Rules: []throttle.Rule{ahead(sliding("account", 10*neverFull, 10*time.Second))},
-			Scopes: map[string]throttle.ScopeConfig{"*": {
-				Rules: []throttle.Rule{
+			Rules: []policy.Rule{ahead(sliding("account", 10*neverFull, 10*time.Second))},
+			Scopes: map[string]policy.ScopeConfig{"*": {
+				Rules: []policy.Rule{
 					ahead(bucket("tenant", 10*neverFull, 10*time.Second, neverFull)),
-					ahead(throttle.Rule{Name: "plan", Algorithm: throttle.FixedWindow, Limit: neverFull, Per: 24 * time.Hour}),
+					ahead(policy.Rule{Name: "plan", Algorithm: policy.FixedWindow, Limit: neverFull, Per: 24 * time.Hour}),
 				},
-				Scopes: map[string]throttle.ScopeConfig{"b": {Rules: []throttle.Rule{ahead(sliding("endpoint", 10*neverFull, 10*time.Second))}}},
+				Scopes: map[string]policy.ScopeConfig{"b": {Rules: []policy.Rule{ahead(sliding("endpoint", 10*neverFull, 10*time.Second))}}},
 			}},
 		},
 		"q": {
-			Rules: []throttle.Rule{sliding("account", neverFull, time.Second)},
-			Scopes: map[string]throttle.ScopeConfig{"*": {
-				Rules: []throttle.Rule{
+			Rules: []policy.Rule{sliding("account", neverFull, time.Second)},
+			Scopes: map[string]policy.ScopeConfig{"*": {
+				Rules: []policy.Rule{
 					bucket("tenant", neverFull, time.Second, neverFull),
-					{Name: "plan", Algorithm: throttle.FixedWindow, Limit: neverFull, Per: 24 * time.Hour},
+					{Name: "plan", Algorithm: policy.FixedWindow, Limit: neverFull, Per: 24 * time.Hour},
 				},
-				Scopes: map[string]throttle.ScopeConfig{"b": {Rules: []throttle.Rule{sliding("endpoint", neverFull, time.Second)}}},
+				Scopes: map[string]policy.ScopeConfig{"b": {Rules: []policy.Rule{sliding("endpoint", neverFull, time.Second)}}},
 			}},
 		},
 	})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/headway-go/headway/test/bench/figures"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // BenchmarkIdle counts what a server asks of Redis that has nothing to do, and one whose tasks
@@ -53,7 +54,7 @@ func idleOnce(b *testing.B, c contender, providers int) (rate float64) {
 	scopes := numbered("p%04d", providers)
 	st := newStage(b, scenario{
 		tasks:  jobs(providers, scopes...),
-		limits: map[string]throttle.ScopeConfig{"*": {Rules: []throttle.Rule{sliding("r", 1, time.Hour)}}},
+		limits: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{sliding("r", 1, time.Hour)}}},
 	}, nil)
 	defer st.end()
 	if providers > 0 {
@@ -112,7 +113,7 @@ func BenchmarkSlow(b *testing.B) {
 	if !long() {
 		n, polls = 20, time.Second
 	}
-	for _, rule := range []throttle.Rule{bucket("r", 10, time.Second, 1), sliding("r", 10, time.Second)} {
+	for _, rule := range []policy.Rule{bucket("r", 10, time.Second, 1), sliding("r", 10, time.Second)} {
 		s := single(fmt.Sprintf("%d at 10/s, %s, idle polling left out", n, rule.Algorithm), n, rule)
 		s.idlePolls = polls
 		measure(b, s, planned)

@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -152,7 +153,7 @@ func victim() error {
 		return err
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv(victimVariable), PoolSize: 2 * slots})
-	policy, err := throttle.ParsePolicy("limits.yaml", []byte(os.Getenv(policyVariable)))
+	policy, err := policy.Parse("limits.yaml", []byte(os.Getenv(policyVariable)))
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/headway-go/headway/test/bench/figures"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // BenchmarkLongest says for how long the scripts of those who wait hold Redis up where much waits
@@ -57,10 +58,10 @@ func newCrowded(b *testing.B, tenants, inQueue, out int) *crowded {
 }
 
 // crowdUnder has tenants at 5/s each, under so many a second together.
-func crowdUnder(together int64) map[string]throttle.ScopeConfig {
-	return map[string]throttle.ScopeConfig{"p": {
-		Rules:  []throttle.Rule{sliding("account", together, time.Second)},
-		Scopes: map[string]throttle.ScopeConfig{"*": {Rules: []throttle.Rule{bucket("tenant", 5, time.Second, 5)}}},
+func crowdUnder(together int64) map[string]policy.ScopeConfig {
+	return map[string]policy.ScopeConfig{"p": {
+		Rules:  []policy.Rule{sliding("account", together, time.Second)},
+		Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{bucket("tenant", 5, time.Second, 5)}}},
 	}}
 }
 
@@ -104,7 +105,7 @@ func repeated(s string, n int) []string {
 // under puts another limit over all.
 func (c *crowded) under(together int64) {
 	c.Helper()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, crowdUnder(together))
+	policy, err := policy.New(policy.UnmatchedDeny, crowdUnder(together))
 	if err != nil {
 		c.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/headway-go/headway/test/bench/figures"
 	"github.com/headway-go/headway/test/checker"
 	"github.com/headway-go/headway/test/countapi"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // measure runs a scenario with each of the contenders and adds a row for each to
@@ -294,8 +294,8 @@ func (o outcome) worst(b *testing.B, calls []countapi.Call, jitter time.Duration
 	if err != nil {
 		b.Fatal(err)
 	}
-	for algorithm, allowed := range map[throttle.Algorithm]time.Duration{
-		throttle.SlidingWindow: jitter, throttle.TokenBucket: jitter + max(0, pad-o.margin),
+	for algorithm, allowed := range map[policy.Algorithm]time.Duration{
+		policy.SlidingWindow: jitter, policy.TokenBucket: jitter + max(0, pad-o.margin),
 	} {
 		report, err := checker.Check(checker.Input{Limits: limits, Calls: calls, Jitter: allowed, Epoch: o.began})
 		if err != nil {

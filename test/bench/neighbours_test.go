@@ -16,6 +16,7 @@ import (
 	"github.com/headway-go/headway/test/bench/figures"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
@@ -90,21 +91,21 @@ func besideNeighbours(b *testing.B, name, scope string, ask func(*throttle.Limit
 
 // besides are the limits of providers with a tenant that waits for nothing, others that may start
 // once an hour, and one whose API has told its limit.
-func besides() map[string]throttle.ScopeConfig {
-	tenants := map[string]throttle.ScopeConfig{"mine": {Rules: []throttle.Rule{bucket("tenant", neverFull, time.Second, neverFull)}}}
+func besides() map[string]policy.ScopeConfig {
+	tenants := map[string]policy.ScopeConfig{"mine": {Rules: []policy.Rule{bucket("tenant", neverFull, time.Second, neverFull)}}}
 	for _, name := range numbered("t%02d", neighbours) {
-		tenants[name] = throttle.ScopeConfig{Rules: []throttle.Rule{sliding("tenant", 1, time.Hour)}}
+		tenants[name] = policy.ScopeConfig{Rules: []policy.Rule{sliding("tenant", 1, time.Hour)}}
 	}
-	tenants["told"] = throttle.ScopeConfig{Rules: []throttle.Rule{sliding("tenant", 1000, time.Minute)}}
-	return map[string]throttle.ScopeConfig{
+	tenants["told"] = policy.ScopeConfig{Rules: []policy.Rule{sliding("tenant", 1000, time.Minute)}}
+	return map[string]policy.ScopeConfig{
 		"one": {Scopes: tenants},
-		"two": {Rules: []throttle.Rule{sliding("account", neverFull, time.Second)}, Scopes: tenants},
+		"two": {Rules: []policy.Rule{sliding("account", neverFull, time.Second)}, Scopes: tenants},
 	}
 }
 
-func limiterOf(b *testing.B, rdb *redis.Client, limits map[string]throttle.ScopeConfig) *throttle.Limiter {
+func limiterOf(b *testing.B, rdb *redis.Client, limits map[string]policy.ScopeConfig) *throttle.Limiter {
 	b.Helper()
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, limits)
+	policy, err := policy.New(policy.UnmatchedDeny, limits)
 	if err != nil {
 		b.Fatal(err)
 	}

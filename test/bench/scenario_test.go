@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/bench/figures"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // concurrency is that of every server here, where a scenario says nothing else.
@@ -17,7 +17,7 @@ type scenario struct {
 	name  string
 	tasks []job
 	// limits is the policy's tree.
-	limits map[string]throttle.ScopeConfig
+	limits map[string]policy.ScopeConfig
 	// binding is the name of the rule that holds the tasks back, which the figures
 	// are about, and level how many names of a scope it counts by.
 	binding string
@@ -100,7 +100,7 @@ func (s scenario) spell(rule figures.Rule) time.Duration {
 }
 
 // ruleNamed returns a rule of a tree.
-func ruleNamed(limits map[string]throttle.ScopeConfig, name string) (throttle.Rule, bool) {
+func ruleNamed(limits map[string]policy.ScopeConfig, name string) (policy.Rule, bool) {
 	for _, node := range limits {
 		for _, r := range node.Rules {
 			if r.Name == name {
@@ -111,40 +111,40 @@ func ruleNamed(limits map[string]throttle.ScopeConfig, name string) (throttle.Ru
 			return r, true
 		}
 	}
-	return throttle.Rule{}, false
+	return policy.Rule{}, false
 }
 
 // adapted returns a tree with every rule changed.
-func adapted(limits map[string]throttle.ScopeConfig, change func(throttle.Rule) throttle.Rule) map[string]throttle.ScopeConfig {
-	changed := map[string]throttle.ScopeConfig{}
+func adapted(limits map[string]policy.ScopeConfig, change func(policy.Rule) policy.Rule) map[string]policy.ScopeConfig {
+	changed := map[string]policy.ScopeConfig{}
 	for name, node := range limits {
-		var rules []throttle.Rule
+		var rules []policy.Rule
 		for _, r := range node.Rules {
 			rules = append(rules, change(r))
 		}
-		changed[name] = throttle.ScopeConfig{Rules: rules, Scopes: adapted(node.Scopes, change)}
+		changed[name] = policy.ScopeConfig{Rules: rules, Scopes: adapted(node.Scopes, change)}
 	}
 	return changed
 }
 
 // plain is a rule as the figures know it.
-func plain(r throttle.Rule) figures.Rule {
-	return figures.Rule{Bucket: r.Algorithm == throttle.TokenBucket, Limit: r.Limit, Burst: max(1, r.Burst), Per: r.Per}
+func plain(r policy.Rule) figures.Rule {
+	return figures.Rule{Bucket: r.Algorithm == policy.TokenBucket, Limit: r.Limit, Burst: max(1, r.Burst), Per: r.Per}
 }
 
 // bucket is a token bucket, sliding a sliding window.
-func bucket(name string, limit int64, per time.Duration, burst int64) throttle.Rule {
-	return throttle.Rule{Name: name, Algorithm: throttle.TokenBucket, Limit: limit, Per: per, Burst: burst}
+func bucket(name string, limit int64, per time.Duration, burst int64) policy.Rule {
+	return policy.Rule{Name: name, Algorithm: policy.TokenBucket, Limit: limit, Per: per, Burst: burst}
 }
 
-func sliding(name string, limit int64, per time.Duration) throttle.Rule {
-	return throttle.Rule{Name: name, Algorithm: throttle.SlidingWindow, Limit: limit, Per: per}
+func sliding(name string, limit int64, per time.Duration) policy.Rule {
+	return policy.Rule{Name: name, Algorithm: policy.SlidingWindow, Limit: limit, Per: per}
 }
 
 // single is a backlog of n tasks under one rule.
-func single(name string, n int, rule throttle.Rule) scenario {
+func single(name string, n int, rule policy.Rule) scenario {
 	return scenario{
-		name: name, tasks: jobs(n, "p"), limits: map[string]throttle.ScopeConfig{"p": {Rules: []throttle.Rule{rule}}},
+		name: name, tasks: jobs(n, "p"), limits: map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{rule}}},
 		binding: rule.Name, level: 1,
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/headway-go/headway/test/countapi"
 	"github.com/headway-go/headway/test/network"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // stage is where one contender does one scenario: a Redis of its own, the policy
@@ -28,7 +28,7 @@ type stage struct {
 	server *redistest.Server
 	addr   func() string // of Redis, for one more process: as far away as the scenario says
 	rdb    *redis.Client // beside it
-	policy *throttle.Policy
+	policy *policy.Policy
 	at     *countapi.Server // the API; nil without one
 	calls  *http.Client
 	began  time.Time
@@ -37,12 +37,12 @@ type stage struct {
 }
 
 // newStage sets the scenario up, its rules changed as the contender has them.
-func newStage(b *testing.B, s scenario, change func(throttle.Rule) throttle.Rule) *stage {
+func newStage(b *testing.B, s scenario, change func(policy.Rule) policy.Rule) *stage {
 	b.Helper()
 	if change != nil {
 		s.limits = adapted(s.limits, change)
 	}
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, s.limits)
+	policy, err := policy.New(policy.UnmatchedDeny, s.limits)
 	if err != nil {
 		b.Fatal(err)
 	}

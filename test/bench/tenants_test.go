@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // BenchmarkTenants asks how much longer the tasks of tenant B take behind a
@@ -28,9 +28,9 @@ func tenants(name string, ofA, ofB int) scenario {
 	tasks := append(jobs(ofA, "p/a"), jobs(ofB, "p/b")...)
 	return scenario{
 		name: name, tasks: tasks, watch: "p/b", binding: "b", level: 2,
-		limits: map[string]throttle.ScopeConfig{"p": {Scopes: map[string]throttle.ScopeConfig{
-			"a": {Rules: []throttle.Rule{bucket("a", 10, time.Second, 1)}},
-			"b": {Rules: []throttle.Rule{bucket("b", 50, time.Second, 1)}},
+		limits: map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{
+			"a": {Rules: []policy.Rule{bucket("a", 10, time.Second, 1)}},
+			"b": {Rules: []policy.Rule{bucket("b", 50, time.Second, 1)}},
 		}}},
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/headway-go/headway/test/bench/figures"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -112,17 +113,17 @@ func drainer(b *testing.B, st *stage, handler asynq.Handler, headway bool) (stop
 }
 
 // neverReached is the tree of a policy whose limits nothing here comes near.
-func neverReached() map[string]throttle.ScopeConfig {
-	return map[string]throttle.ScopeConfig{
-		"p": {Rules: []throttle.Rule{bucket("r", neverFull, time.Second, neverFull)}},
+func neverReached() map[string]policy.ScopeConfig {
+	return map[string]policy.ScopeConfig{
+		"p": {Rules: []policy.Rule{bucket("r", neverFull, time.Second, neverFull)}},
 		"q": {
-			Rules: []throttle.Rule{sliding("account", neverFull, time.Second)},
-			Scopes: map[string]throttle.ScopeConfig{"*": {
-				Rules: []throttle.Rule{
+			Rules: []policy.Rule{sliding("account", neverFull, time.Second)},
+			Scopes: map[string]policy.ScopeConfig{"*": {
+				Rules: []policy.Rule{
 					bucket("tenant", neverFull, time.Second, neverFull),
-					{Name: "parallel", Algorithm: throttle.Concurrency, Limit: neverFull},
+					{Name: "parallel", Algorithm: policy.Concurrency, Limit: neverFull},
 				},
-				Scopes: map[string]throttle.ScopeConfig{"b": {Rules: []throttle.Rule{sliding("endpoint", neverFull, time.Second)}}},
+				Scopes: map[string]policy.ScopeConfig{"b": {Rules: []policy.Rule{sliding("endpoint", neverFull, time.Second)}}},
 			}},
 		},
 	}

@@ -9,22 +9,22 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // usual1 and usualLimit are the usual way to limit tasks of asynq, as its wiki
 // shows it: redis_rate is asked in the handler, and an error tells asynq when to
 // come back.
 var (
-	usual1     = usual("asynq + redis_rate, burst 1", func(throttle.Rule) int64 { return 1 })
-	usualLimit = usual("asynq + redis_rate, burst = limit", func(r throttle.Rule) int64 { return r.Limit })
+	usual1     = usual("asynq + redis_rate, burst 1", func(policy.Rule) int64 { return 1 })
+	usualLimit = usual("asynq + redis_rate, burst = limit", func(r policy.Rule) int64 { return r.Limit })
 )
 
 // usual asks redis_rate under a token bucket of that burst for every rule.
-func usual(name string, burst func(throttle.Rule) int64) contender {
+func usual(name string, burst func(policy.Rule) int64) contender {
 	return contender{
 		name: name, enqueue: byAsynq, serve: byTheWiki, spell: peerSpell,
-		change: func(r throttle.Rule) throttle.Rule { return bucket(r.Name, r.Limit, r.Per, burst(r)) },
+		change: func(r policy.Rule) policy.Rule { return bucket(r.Name, r.Limit, r.Per, burst(r)) },
 	}
 }
 
@@ -75,8 +75,8 @@ func (st *stage) ask(ctx context.Context, limiter *redis_rate.Limiter, scope str
 	return nil
 }
 
-func (st *stage) match(scope string) ([]throttle.MatchedRule, error) {
-	s, err := throttle.ParseScope(scope)
+func (st *stage) match(scope string) ([]policy.MatchedRule, error) {
+	s, err := policy.ParseScope(scope)
 	if err != nil {
 		return nil, err
 	}

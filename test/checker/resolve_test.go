@@ -11,7 +11,7 @@ import (
 
 	"github.com/headway-go/headway/test/checker"
 	"github.com/headway-go/headway/test/countapi"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // TestTheLimiterResolvesAlike holds the checker's reading of random files
@@ -23,7 +23,7 @@ func TestTheLimiterResolvesAlike(t *testing.T) {
 	met, paused := 0, 0
 	for range 100 {
 		text := "unmatched: " + []string{"deny", "allow"}[rnd.IntN(2)] + "\nlimits:\n" + randomScopes(rnd, 1)
-		pol, err := throttle.ParsePolicy("random.yaml", []byte(text))
+		pol, err := policy.Parse("random.yaml", []byte(text))
 		if err != nil {
 			t.Fatalf("seed %d: %v\n%s", seed, err, text)
 		}
@@ -35,7 +35,7 @@ func TestTheLimiterResolvesAlike(t *testing.T) {
 			path := randomPath(rnd)
 			want, denied := byLimiter(t, pol, path)
 			got, unmatched := byChecker(t, limits, path)
-			paused += strings.Count(strings.Join(got, ","), throttle.PausedRule)
+			paused += strings.Count(strings.Join(got, ","), policy.PausedRule)
 			if !slices.Equal(got, want) || denied != unmatched {
 				t.Fatalf("seed %d: %s: checker %q, denied %v; limiter %q, denied %v\n%s",
 					seed, path, got, unmatched, want, denied, text)
@@ -48,14 +48,14 @@ func TestTheLimiterResolvesAlike(t *testing.T) {
 	}
 }
 
-func byLimiter(t *testing.T, p *throttle.Policy, path string) (rules []string, denied bool) {
+func byLimiter(t *testing.T, p *policy.Policy, path string) (rules []string, denied bool) {
 	t.Helper()
-	scope, err := throttle.ParseScope(path)
+	scope, err := policy.ParseScope(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	bounds, err := p.Match(scope)
-	var unmatched *throttle.UnmatchedError
+	var unmatched *policy.UnmatchedError
 	if err != nil && !errors.As(err, &unmatched) {
 		t.Fatal(err)
 	}
@@ -65,11 +65,11 @@ func byLimiter(t *testing.T, p *throttle.Policy, path string) (rules []string, d
 			paused = true
 			continue
 		}
-		unit := strings.TrimPrefix(b.Rule.Unit, throttle.Requests)
+		unit := strings.TrimPrefix(b.Rule.Unit, policy.Requests)
 		rules = append(rules, fmt.Sprint(b.Scope, " ", b.Rule.Name, " ", b.Rule.Algorithm, " ", b.Rule.Limit, " ", b.Rule.Per, " ", unit, b.Rule.Active))
 	}
 	if paused {
-		rules = append(rules, throttle.PausedRule)
+		rules = append(rules, policy.PausedRule)
 	}
 	return rules, err != nil
 }
@@ -88,7 +88,7 @@ func byChecker(t *testing.T, l *checker.Limits, path string) (rules []string, de
 		rules = append(rules, fmt.Sprint(row.Scope, " ", row.Rule, " ", row.Algorithm, " ", row.Limit, " ", row.Per, " ", row.Unit, row.Active))
 	}
 	if len(rep.Paused) > 0 {
-		rules = append(rules, throttle.PausedRule)
+		rules = append(rules, policy.PausedRule)
 	}
 	return rules, len(rep.Unmatched) > 0
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/headway-go/headway/test/countapi"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -44,7 +45,7 @@ type site struct {
 	inspector *asynq.Inspector
 	api       *countapi.Server
 	calls     *http.Client
-	policy    *throttle.Policy
+	policy    *policy.Policy
 	tasks     []checker.Task
 	workers   []*member
 
@@ -61,7 +62,7 @@ type member struct {
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	policy, err := throttle.ParsePolicy("limits.yaml", []byte(limits))
+	policy, err := policy.Parse("limits.yaml", []byte(limits))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -63,7 +64,7 @@ func newStage(t *testing.T, limits string) *stage {
 	if limits == "" {
 		return st
 	}
-	policy, err := throttle.ParsePolicy("limits", []byte(limits))
+	policy, err := policy.Parse("limits", []byte(limits))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // functional_test.go of gubernator. What it calls a token bucket is a count that begins with the first
@@ -74,7 +75,7 @@ func TestGubernator(t *testing.T) {
 func TestGubernatorNegativeHits(t *testing.T) {
 	t.Parallel()
 	decided(t, "What comes back")
-	for name, rule := range map[string]throttle.Rule{"count": sliding(2, time.Minute), "leaky bucket": bucket(2, time.Minute, 2)} {
+	for name, rule := range map[string]policy.Rule{"count": sliding(2, time.Minute), "leaky bucket": bucket(2, time.Minute, 2)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			run(t, []table{{"once", rule, []step{
@@ -149,7 +150,7 @@ func TestGubernatorMissingFields(t *testing.T) {
 		"no limit":    `limits: {api: {rules: [{name: rule, algorithm: sliding-window, per: 10s}]}}`,
 		"no name":     `limits: {api: {rules: [{algorithm: sliding-window, limit: 10, per: 10s}]}}`,
 	} {
-		if _, err := throttle.ParsePolicy(name, []byte(limits)); err == nil {
+		if _, err := policy.Parse(name, []byte(limits)); err == nil {
 			t.Errorf("%s is accepted", name)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
@@ -57,7 +58,7 @@ type step struct {
 	kind    kind
 	n       int64         // units, or which step to cancel
 	ahead   time.Duration // how far ahead a reservation may be
-	rule    *throttle.Rule
+	rule    *policy.Rule
 	want    answer
 	ours    *answer // where ours is another
 	differs string  // the heading in docs/peers.md under which that stands
@@ -66,7 +67,7 @@ type step struct {
 // table is one test of a peer.
 type table struct {
 	name  string // what the peer's test shows, in our words
-	rule  throttle.Rule
+	rule  policy.Rule
 	steps []step
 }
 
@@ -83,7 +84,7 @@ type ours struct {
 	grants  map[int]throttle.Grant
 }
 
-func newOurs(t *testing.T, rule throttle.Rule) *ours {
+func newOurs(t *testing.T, rule policy.Rule) *ours {
 	t.Helper()
 	o := &ours{clock: redistest.NewClock(began), scope: redistest.Prefix(t), grants: map[int]throttle.Grant{}}
 	rdb := redistest.Client(t)
@@ -96,10 +97,10 @@ func newOurs(t *testing.T, rule throttle.Rule) *ours {
 	return o
 }
 
-func (o *ours) policy(t *testing.T, rule throttle.Rule) *throttle.Policy {
+func (o *ours) policy(t *testing.T, rule policy.Rule) *policy.Policy {
 	t.Helper()
 	rule.Name = "rule"
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{o.scope: {Rules: []throttle.Rule{rule}}})
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{o.scope: {Rules: []policy.Rule{rule}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +129,7 @@ func (o *ours) do(t *testing.T, i int, st step) answer {
 		ask = o.limiter.Peek
 	}
 	d, err := ask(t.Context(), throttle.Request{Scope: o.scope, Cost: max(1, st.n), MaxDelay: st.ahead})
-	if cost := new(throttle.CostError); errors.As(err, &cost) {
+	if cost := new(policy.CostError); errors.As(err, &cost) {
 		return answer{error: true}
 	}
 	if err != nil {
@@ -155,7 +156,7 @@ type exactly struct {
 }
 
 // run takes the steps of each table with the peer, where it is here, and with ours.
-func run(t *testing.T, tables []table, peer func(*testing.T, throttle.Rule) limiter, exact exactly) {
+func run(t *testing.T, tables []table, peer func(*testing.T, policy.Rule) limiter, exact exactly) {
 	t.Helper()
 	for _, tb := range tables {
 		t.Run(tb.name, func(t *testing.T) {
@@ -267,16 +268,16 @@ var (
 	denied  = answer{withoutTimes: true, withoutRemaining: true}
 )
 
-func bucket(limit int64, per time.Duration, burst int64) throttle.Rule {
-	return throttle.Rule{Algorithm: throttle.TokenBucket, Limit: limit, Per: per, Burst: burst}
+func bucket(limit int64, per time.Duration, burst int64) policy.Rule {
+	return policy.Rule{Algorithm: policy.TokenBucket, Limit: limit, Per: per, Burst: burst}
 }
 
-func sliding(limit int64, per time.Duration) throttle.Rule {
-	return throttle.Rule{Algorithm: throttle.SlidingWindow, Limit: limit, Per: per}
+func sliding(limit int64, per time.Duration) policy.Rule {
+	return policy.Rule{Algorithm: policy.SlidingWindow, Limit: limit, Per: per}
 }
 
-func calendar(limit int64, resets string) throttle.Rule {
-	return throttle.Rule{Algorithm: throttle.Calendar, Limit: limit, Resets: resets}
+func calendar(limit int64, resets string) policy.Rule {
+	return policy.Rule{Algorithm: policy.Calendar, Limit: limit, Resets: resets}
 }
 
 func but(a answer) *answer { return &a }

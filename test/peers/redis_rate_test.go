@@ -9,6 +9,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // redisRate is redis_rate v10, on a Redis whose TIME the test sets.
@@ -18,7 +19,7 @@ type redisRate struct {
 	limit   redis_rate.Limit
 }
 
-func newRedisRate(t *testing.T, rule throttle.Rule) limiter {
+func newRedisRate(t *testing.T, rule policy.Rule) limiter {
 	t.Helper()
 	server, rdb := redistest.Miniredis(t)
 	return &redisRate{server, redis_rate.NewLimiter(rdb), redis_rate.Limit{Rate: int(rule.Limit), Burst: int(rule.Burst), Period: rule.Per}}

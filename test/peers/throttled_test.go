@@ -9,7 +9,7 @@ import (
 
 	"github.com/throttled/throttled/v2"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // gcraStore is a store for throttled, with a clock that the test sets.
@@ -46,7 +46,7 @@ type gcra struct {
 	limiter *throttled.GCRARateLimiterCtx
 }
 
-func newThrottled(t *testing.T, rule throttle.Rule) limiter {
+func newThrottled(t *testing.T, rule policy.Rule) limiter {
 	t.Helper()
 	g := &gcra{store: &gcraStore{values: map[string]int64{}}}
 	quota := throttled.RateQuota{MaxRate: throttled.PerDuration(int(rule.Limit), rule.Per), MaxBurst: int(rule.Burst) - 1}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/throttletest"
 )
 
@@ -17,10 +18,10 @@ import (
 type xRate struct {
 	limiter  *rate.Limiter
 	reserved map[int]*rate.Reservation
-	rule     throttle.Rule
+	rule     policy.Rule
 }
 
-func newXRate(t *testing.T, rule throttle.Rule) limiter {
+func newXRate(t *testing.T, rule policy.Rule) limiter {
 	t.Helper()
 	perSecond := rate.Limit(float64(rule.Limit) / rule.Per.Seconds())
 	return &xRate{rate.NewLimiter(perSecond, int(rule.Burst)), map[int]*rate.Reservation{}, rule}
@@ -159,7 +160,7 @@ func TestXTimeRateWaits(t *testing.T) {
 			if took, err := wait(over, 1); !errors.Is(err, context.Canceled) || took != 0 {
 				t.Errorf("a context that is over: %v after %s", err, took)
 			}
-			if took, err := wait(t.Context(), 4); !errors.As(err, new(*throttle.CostError)) || took != 0 {
+			if took, err := wait(t.Context(), 4); !errors.As(err, new(*policy.CostError)) || took != 0 {
 				t.Errorf("more than the burst: %v after %s", err, took)
 			}
 			if took, err := wait(t.Context(), 2); err != nil || took != 0 {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/queue/schedule"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Every YAML block is a policy that the limiter takes, or a file of schedules.
@@ -21,7 +21,7 @@ func TestYAMLBlocks(t *testing.T) {
 			}
 			continue
 		}
-		if _, err := throttle.ParsePolicy(fmt.Sprintf("%s:%d", b.path, b.line), []byte(b.text)); err != nil {
+		if _, err := policy.Parse(fmt.Sprintf("%s:%d", b.path, b.line), []byte(b.text)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -63,7 +63,7 @@ func TestFaultsAsShown(t *testing.T) {
       - {name: account, algorithm: sliding-window, limit: 200, per: 1sec}
       - {name: tenant, algorithm: sliding-window, per: 1s, limt: 20}
 `
-	_, err := throttle.ParsePolicy("limits.yaml", []byte(faulty))
+	_, err := policy.Parse("limits.yaml", []byte(faulty))
 	if err == nil {
 		t.Fatal("no error")
 	}

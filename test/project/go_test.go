@@ -20,7 +20,7 @@ import (
 %s)
 
 // %s
-func _(ctx context.Context, rdb redis.UniversalClient, policy *throttle.Policy, limiter *throttle.Limiter,
+func _(ctx context.Context, rdb redis.UniversalClient, rules *policy.Policy, limiter *throttle.Limiter,
 	limits *worker.Middleware, mux *asynq.ServeMux, handler asynq.Handler, client *queue.Client,
 	tenantOf func(*asynq.Task) string) error {
 	{
@@ -40,6 +40,7 @@ var importable = map[string]string{
 	"metrics":     "github.com/headway-go/headway/worker/metrics",
 	"os":          "os",
 	"outbound":    "github.com/headway-go/headway/worker/outbound",
+	"policy":      "github.com/headway-go/headway/throttle/policy",
 	"policystore": "github.com/headway-go/headway/throttle/policystore",
 	"queue":       "github.com/headway-go/headway/queue",
 	"redis":       "github.com/redis/go-redis/v9",
@@ -56,7 +57,7 @@ var qualifier = regexp.MustCompile(`\b([a-z]+)\.[A-Z]`)
 
 // imports lists what a fragment and the function around it use.
 func imports(text string) string {
-	used := map[string]bool{"asynq": true, "context": true, "queue": true, "redis": true, "throttle": true, "worker": true}
+	used := map[string]bool{"asynq": true, "context": true, "policy": true, "queue": true, "redis": true, "throttle": true, "worker": true}
 	for _, m := range qualifier.FindAllStringSubmatch(text, -1) {
 		used[m[1]] = true
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 	"github.com/headway-go/headway/throttle/usage"
 )
@@ -199,10 +200,10 @@ func used(t *testing.T) {
 	}
 	by := usage.By{Queue: "invoices", Type: "http"}
 	for n := range 40 { // a 41st is one of the others
-		r.SpentCosts("payments/acme", by, throttle.Costs{"requests": 3, "tokens": 1500})
+		r.SpentCosts("payments/acme", by, policy.Costs{"requests": 3, "tokens": 1500})
 		by.Type = fmt.Sprint(n)
 	}
-	r.SpentCosts("payments/acme", by, throttle.Costs{"tokens": 500})
+	r.SpentCosts("payments/acme", by, policy.Costs{"tokens": 500})
 	r.Shadowed(throttle.Shadowed{RuleState: throttle.RuleState{RuleInfo: &throttle.RuleInfo{Scope: "payments", Rule: "trial"}}, Outcome: throttle.ShadowAllowed})
 	if err := r.Flush(t.Context()); err != nil {
 		t.Fatal(err)
@@ -290,7 +291,7 @@ func refused(t *testing.T, url, limits, scope string) {
 	}
 	rdb := redis.NewClient(opts)
 	defer func() { _ = rdb.Close() }()
-	policy, err := throttle.LoadPolicy(limits)
+	policy, err := policy.Load(limits)
 	if err != nil {
 		t.Fatal(err)
 	}

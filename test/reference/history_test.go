@@ -11,11 +11,12 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // bounded is a rule of the policy, for the limiter and for the model.
 type bounded struct {
-	throttle.Rule
+	policy.Rule
 	level int // 0 is the provider
 	model Rule
 }
@@ -77,7 +78,7 @@ func (h *history) object(check, format string, args ...any) {
 // kind is a kind of history.
 type kind struct {
 	name    string
-	rules   func(*history) []throttle.Rule // one rule at the provider; nil for a random path
+	rules   func(*history) []policy.Rule // one rule at the provider; nil for a random path
 	ahead   bool
 	refunds bool
 }
@@ -119,7 +120,7 @@ func (h *history) draw(k kind) {
 	}
 }
 
-func (h *history) add(r throttle.Rule, level int) {
+func (h *history) add(r policy.Rule, level int) {
 	r.Name = fmt.Sprintf("r%d", len(h.rules))
 	h.rules = append(h.rules, bounded{r, level, Rule{
 		Algorithm: Algorithm(r.Algorithm), Limit: r.Limit, Per: r.Per.Microseconds(), Burst: r.Burst, Margin: (r.Margin + r.Prefetch).Microseconds(),
@@ -127,9 +128,9 @@ func (h *history) add(r throttle.Rule, level int) {
 	}})
 }
 
-func (h *history) anyRule() throttle.Rule {
+func (h *history) anyRule() policy.Rule {
 	r := pick(h, bucketRule, slidingRule, fixedRule, calendarRule, concurrencyRule)(h)
-	if r.Algorithm != throttle.Concurrency && h.rng.IntN(3) == 0 {
+	if r.Algorithm != policy.Concurrency && h.rng.IntN(3) == 0 {
 		r.Unit = "tokens"
 	}
 	return r
@@ -149,40 +150,40 @@ func (h *history) margin() time.Duration {
 }
 
 // ahead has some rules prefetch, which widens a window as a margin does.
-func (h *history) ahead(r throttle.Rule) throttle.Rule {
-	if r.Spread || r.Algorithm != throttle.Calendar && r.Per < 10*time.Second || h.rng.IntN(3) > 0 {
+func (h *history) ahead(r policy.Rule) policy.Rule {
+	if r.Spread || r.Algorithm != policy.Calendar && r.Per < 10*time.Second || h.rng.IntN(3) > 0 {
 		return r
 	}
 	r.Prefetch = pick(h, time.Millisecond, 50*time.Millisecond, 250*time.Millisecond, 3333*µs)
-	if r.Algorithm == throttle.TokenBucket {
+	if r.Algorithm == policy.TokenBucket {
 		refilled := (r.Limit*r.Prefetch.Microseconds() + r.Per.Microseconds() - 1) / r.Per.Microseconds()
 		r.Burst = max(r.Burst, 2*refilled+2)
 	}
 	return r
 }
 
-func bucketRule(h *history) throttle.Rule {
-	return h.ahead(throttle.Rule{
-		Algorithm: throttle.TokenBucket, Limit: h.limit(), Per: h.per(), Margin: h.margin(),
+func bucketRule(h *history) policy.Rule {
+	return h.ahead(policy.Rule{
+		Algorithm: policy.TokenBucket, Limit: h.limit(), Per: h.per(), Margin: h.margin(),
 		Burst: pick[int64](h, 1, 1, 2, 5, 10, 1000, 1+h.rng.Int64N(100)),
 	})
 }
 
-func slidingRule(h *history) throttle.Rule {
-	return h.ahead(throttle.Rule{Algorithm: throttle.SlidingWindow, Limit: h.limit(), Per: h.per(), Margin: h.margin()})
+func slidingRule(h *history) policy.Rule {
+	return h.ahead(policy.Rule{Algorithm: policy.SlidingWindow, Limit: h.limit(), Per: h.per(), Margin: h.margin()})
 }
 
-func fixedRule(h *history) throttle.Rule {
-	return h.ahead(throttle.Rule{Algorithm: throttle.FixedWindow, Limit: h.limit(), Per: h.per(), Margin: h.margin()})
+func fixedRule(h *history) policy.Rule {
+	return h.ahead(policy.Rule{Algorithm: policy.FixedWindow, Limit: h.limit(), Per: h.per(), Margin: h.margin()})
 }
 
-func concurrencyRule(h *history) throttle.Rule {
-	return throttle.Rule{Algorithm: throttle.Concurrency, Limit: 1 + h.rng.Int64N(5), Lease: pick(h, time.Second, 30*time.Second, time.Hour)}
+func concurrencyRule(h *history) policy.Rule {
+	return policy.Rule{Algorithm: policy.Concurrency, Limit: 1 + h.rng.Int64N(5), Lease: pick(h, time.Second, 30*time.Second, time.Hour)}
 }
 
-func calendarRule(h *history) throttle.Rule {
-	r := throttle.Rule{
-		Algorithm: throttle.Calendar, Limit: h.limit(), Margin: h.margin(), Spread: h.rng.IntN(3) == 0,
+func calendarRule(h *history) policy.Rule {
+	r := policy.Rule{
+		Algorithm: policy.Calendar, Limit: h.limit(), Margin: h.margin(), Spread: h.rng.IntN(3) == 0,
 		Resets: pick(h, "0 0 * * *", "0 * * * *", "*/5 * * * *"),
 	}
 	if h.rng.IntN(2) == 0 {
@@ -218,14 +219,14 @@ func daysOf(zone string) func(int64) (int64, int64) {
 	}
 }
 
-func (h *history) policy() (*throttle.Policy, error) {
-	var levels [3][]throttle.Rule
+func (h *history) policy() (*policy.Policy, error) {
+	var levels [3][]policy.Rule
 	for _, r := range h.rules {
 		levels[r.level] = append(levels[r.level], r.Rule)
 	}
-	return throttle.NewPolicy(throttle.UnmatchedAllow, map[string]throttle.ScopeConfig{h.root: {
-		Rules: levels[0], Scopes: map[string]throttle.ScopeConfig{"*": {
-			Rules: levels[1], Scopes: map[string]throttle.ScopeConfig{"*": {Rules: levels[2]}},
+	return policy.New(policy.UnmatchedAllow, map[string]policy.ScopeConfig{h.root: {
+		Rules: levels[0], Scopes: map[string]policy.ScopeConfig{"*": {
+			Rules: levels[1], Scopes: map[string]policy.ScopeConfig{"*": {Rules: levels[2]}},
 		}},
 	}})
 }
@@ -239,7 +240,7 @@ type request struct {
 // ask draws a request that its rules can admit.
 func (h *history) ask(ahead bool) request {
 	scope := pick(h, h.root+"/a/x", h.root+"/a/x", h.root+"/a/y", h.root+"/b/x", h.root+"/b", h.root)
-	req := request{Request: throttle.Request{Scope: scope, Costs: throttle.Costs{}}}
+	req := request{Request: throttle.Request{Scope: scope, Costs: policy.Costs{}}}
 	costs := map[string]int64{"requests": h.cost(scope, "requests"), "tokens": pick[int64](h, 0, h.cost(scope, "tokens"))}
 	if h.rng.IntN(8) == 0 {
 		costs["requests"] = 0
@@ -257,7 +258,7 @@ func (h *history) ask(ahead bool) request {
 				continue
 			}
 			c := Charge{Place: strings.Join(parts[:level+1], "/") + ":" + r.Name, Rule: r.model, Units: 1}
-			if r.Algorithm != throttle.Concurrency {
+			if r.Algorithm != policy.Concurrency {
 				if c.Units = costs[orRequests(r.Unit)]; c.Units == 0 {
 					continue
 				}
@@ -284,7 +285,7 @@ func orRequests(unit string) string {
 func (h *history) cost(scope, unit string) int64 {
 	most := int64(1000)
 	for _, r := range h.rules {
-		if r.Algorithm != throttle.Concurrency && orRequests(r.Unit) == unit && r.level <= strings.Count(scope, "/") {
+		if r.Algorithm != policy.Concurrency && orRequests(r.Unit) == unit && r.level <= strings.Count(scope, "/") {
 			most = min(most, max(1, r.model.Capacity()))
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
@@ -43,8 +44,8 @@ func (f far) pass() { <-time.After(rand.N(f.most)) }
 // crowd is several processes whose callers come and go, and start what they are granted up to a pad late.
 type crowd struct {
 	t        *testing.T
-	rules    []throttle.Rule
-	policies [2]*throttle.Policy
+	rules    []policy.Rule
+	policies [2]*policy.Policy
 	began    time.Time
 	idle     time.Time // until then nobody comes
 
@@ -64,11 +65,11 @@ const (
 // change their policies and hear of pauses, and whatever they start keeps the bound in any window at all.
 func TestPrefetchKeepsTheBound(t *testing.T) {
 	t.Parallel()
-	bucket := throttle.Rule{Algorithm: throttle.TokenBucket, Limit: 300, Per: 10 * time.Second, Burst: 300}
-	window := throttle.Rule{Algorithm: throttle.SlidingWindow, Limit: 120, Per: 10 * time.Second}
-	fixed := throttle.Rule{Algorithm: throttle.FixedWindow, Limit: 400, Per: 10 * time.Second}
-	minute := throttle.Rule{Algorithm: throttle.Calendar, Limit: 1500, Resets: "* * * * *"}
-	for name, rules := range map[string][]throttle.Rule{
+	bucket := policy.Rule{Algorithm: policy.TokenBucket, Limit: 300, Per: 10 * time.Second, Burst: 300}
+	window := policy.Rule{Algorithm: policy.SlidingWindow, Limit: 120, Per: 10 * time.Second}
+	fixed := policy.Rule{Algorithm: policy.FixedWindow, Limit: 400, Per: 10 * time.Second}
+	minute := policy.Rule{Algorithm: policy.Calendar, Limit: 1500, Resets: "* * * * *"}
+	for name, rules := range map[string][]policy.Rule{
 		"sliding window": {window}, "token bucket": {bucket}, "fixed window": {fixed}, "calendar": {minute}, "a path": {minute, window, bucket},
 	} {
 		for i, r := range rules {
@@ -100,9 +101,9 @@ func TestPrefetchKeepsTheBound(t *testing.T) {
 
 func (c *crowd) run(seed uint64) {
 	for i := range c.policies {
-		rules := append([]throttle.Rule(nil), c.rules...)
+		rules := append([]policy.Rule(nil), c.rules...)
 		rules[0].MaxWait = time.Duration(i+1) * time.Hour
-		policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: rules}})
+		policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules}})
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -201,7 +202,7 @@ func (c *crowd) start(l *throttle.Limiter, d throttle.Decision, cost int64, rng 
 	case 0:
 		err = l.Refund(c.t.Context(), d.Grant)
 	case 1:
-		_, err = l.Settle(c.t.Context(), d.Grant, throttle.Costs{"requests": cost})
+		_, err = l.Settle(c.t.Context(), d.Grant, policy.Costs{"requests": cost})
 	}
 	if err != nil {
 		c.t.Error(err)
@@ -220,13 +221,13 @@ func (c *crowd) judge(seed uint64) {
 // "The bound stays as strict": units that are used as late as they may be, before others come for what is free by then.
 func TestPrefetchedAndUsedLate(t *testing.T) {
 	t.Parallel()
-	for name, r := range map[string]throttle.Rule{
-		"sliding window":    {Algorithm: throttle.SlidingWindow, Limit: 120, Per: 10 * time.Second},
-		"coarse cells":      {Algorithm: throttle.SlidingWindow, Limit: 500, Per: 10 * time.Second},
-		"token bucket":      {Algorithm: throttle.TokenBucket, Limit: 12_000, Per: 10 * time.Second, Burst: 1000},
-		"fixed window":      {Algorithm: throttle.FixedWindow, Limit: 120, Per: 10 * time.Second},
-		"calendar":          {Algorithm: throttle.Calendar, Limit: 120, Resets: "* * * * *"},
-		"calendar, carried": {Algorithm: throttle.Calendar, Limit: 120, Resets: "* * * * *", Rollover: 30},
+	for name, r := range map[string]policy.Rule{
+		"sliding window":    {Algorithm: policy.SlidingWindow, Limit: 120, Per: 10 * time.Second},
+		"coarse cells":      {Algorithm: policy.SlidingWindow, Limit: 500, Per: 10 * time.Second},
+		"token bucket":      {Algorithm: policy.TokenBucket, Limit: 12_000, Per: 10 * time.Second, Burst: 1000},
+		"fixed window":      {Algorithm: policy.FixedWindow, Limit: 120, Per: 10 * time.Second},
+		"calendar":          {Algorithm: policy.Calendar, Limit: 120, Resets: "* * * * *"},
+		"calendar, carried": {Algorithm: policy.Calendar, Limit: 120, Resets: "* * * * *", Rollover: 30},
 	} {
 		r.Name, r.Prefetch = "r", 50*time.Millisecond
 		t.Run(name, func(t *testing.T) {
@@ -236,9 +237,9 @@ func TestPrefetchedAndUsedLate(t *testing.T) {
 	}
 }
 
-func usedLate(t *testing.T, r throttle.Rule) {
+func usedLate(t *testing.T, r policy.Rule) {
 	t.Helper()
-	pol, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: []throttle.Rule{r}}})
+	pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{r}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +269,7 @@ func usedLate(t *testing.T, r throttle.Rule) {
 	until := func(at time.Time) { <-time.After(time.Until(at)) }
 	for _, ms := range []time.Duration{1, 6, 20, 40, 49, 51, 54, 56, 5000} {
 		rush := time.Now().Truncate(per).Add(2 * per).Add(-ms * time.Millisecond)
-		if r.Algorithm == throttle.TokenBucket { // what was used long before its rate has let go
+		if r.Algorithm == policy.TokenBucket { // what was used long before its rate has let go
 			for until(rush.Add(-500 * time.Millisecond)); time.Until(rush) > 0; <-time.After(time.Millisecond) {
 				take(processes[0], 0)
 			}

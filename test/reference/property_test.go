@@ -12,10 +12,11 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
-func only(f func(*history) throttle.Rule) func(*history) []throttle.Rule {
-	return func(h *history) []throttle.Rule { return []throttle.Rule{f(h)} }
+func only(f func(*history) policy.Rule) func(*history) []policy.Rule {
+	return func(h *history) []policy.Rule { return []policy.Rule{f(h)} }
 }
 
 // kinds are the kinds of histories: each algorithm alone, at its extremes, and several on a path.
@@ -34,15 +35,15 @@ var kinds = []kind{
 
 // extremeRule is a rule whose numbers are large or small for its algorithm: windows shorter than a
 // pad, limits that need coarse cells, rates that have to be rounded, rules that are suspended.
-func extremeRule(h *history) throttle.Rule {
+func extremeRule(h *history) policy.Rule {
 	r := pick(h, bucketRule, bucketRule, slidingRule, fixedRule)(h)
 	r.Margin, r.Prefetch = 0, 0
 	switch r.Algorithm {
-	case throttle.TokenBucket:
+	case policy.TokenBucket:
 		r.Limit = pick[int64](h, 0, 1_000_000, 999_983, 1_000_000_007, 1_000_000_000_000, 123_456_789)
 		r.Per = pick(h, time.Millisecond, time.Second, 7*time.Second+µs, 24*time.Hour+7*µs, 366*24*time.Hour)
 		r.Burst = pick[int64](h, 1, 7, 1000, 1_000_000)
-	case throttle.SlidingWindow:
+	case policy.SlidingWindow:
 		r.Limit = pick[int64](h, 0, 128, 129, 10_000_000, 10_000_001, 1_000_000_000_000)
 		r.Per = pick(h, µs, time.Millisecond, 366*24*time.Hour, time.Second)
 	default:
@@ -163,8 +164,8 @@ func TestWrongAnswersAreFound(t *testing.T) {
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
-			k := kind{rules: only(func(*history) throttle.Rule {
-				return throttle.Rule{Algorithm: throttle.SlidingWindow, Limit: 3, Per: time.Second}
+			k := kind{rules: only(func(*history) policy.Rule {
+				return policy.Rule{Algorithm: policy.SlidingWindow, Limit: 3, Per: time.Second}
 			}), ahead: true}
 			h, err := newHistory(t.Context(), redistest.Client(t), redistest.Prefix(t), 1, k)
 			if err != nil {
@@ -242,12 +243,12 @@ func TestJudgeFindsOneOver(t *testing.T) {
 // time t with t + pad for t.
 func TestLateStartsKeepTheBound(t *testing.T) {
 	t.Parallel()
-	for name, rule := range map[string]func(*history) throttle.Rule{"token bucket": bucketRule, "sliding window": slidingRule, "fixed window": fixedRule, "calendar": calendarRule} {
+	for name, rule := range map[string]func(*history) policy.Rule{"token bucket": bucketRule, "sliding window": slidingRule, "fixed window": fixedRule, "calendar": calendarRule} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			late := 0
 			for seed := range uint64(5) {
-				k := kind{rules: only(func(h *history) throttle.Rule { r := rule(h); r.Margin, r.Prefetch = 0, 0; return r }), ahead: true}
+				k := kind{rules: only(func(h *history) policy.Rule { r := rule(h); r.Margin, r.Prefetch = 0, 0; return r }), ahead: true}
 				h, err := newHistory(t.Context(), redistest.Client(t), redistest.Prefix(t), seed+1, k)
 				if err != nil {
 					t.Fatal(err)

@@ -23,6 +23,7 @@ import (
 	"github.com/headway-go/headway/test/checker"
 	"github.com/headway-go/headway/test/countapi"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -85,7 +86,7 @@ type world struct {
 	random *rand.Rand // what the day brings
 	luck   *rand.Rand // what becomes of runs; w.mu is held
 	redis  *miniredis.Miniredis
-	policy *throttle.Policy
+	policy *policy.Policy
 	admin  *redis.Client
 	client *queue.Client
 	plain  *asynq.Client
@@ -118,7 +119,7 @@ func newWorld(t *testing.T, seed uint64, limits string) *world {
 	w.redis.ClockTTL(true)
 	t.Cleanup(w.redis.Close)
 	var err error
-	if w.policy, err = throttle.ParsePolicy("limits.yaml", []byte(limits)); err != nil {
+	if w.policy, err = policy.Parse("limits.yaml", []byte(limits)); err != nil {
 		t.Fatal(err)
 	}
 	w.admin = w.connect(nil)
@@ -387,18 +388,18 @@ type pausing struct {
 func (w *world) pause() {
 	scope := []string{"p", fmt.Sprintf("p/t%d", w.random.IntN(50)), "q", "u"}[w.random.IntN(4)]
 	one := pausing{scope: scope, from: time.Since(w.began)}
-	w.meanwhile(func(limits map[string]throttle.ScopeConfig) { pauseIn(limits, scope) })
+	w.meanwhile(func(limits map[string]policy.ScopeConfig) { pauseIn(limits, scope) })
 	one.to = time.Since(w.began)
 	w.pauses = append(w.pauses, one)
 }
 
 // meanwhile has all processes follow other limits for a while in which traffic goes on.
-func (w *world) meanwhile(change func(limits map[string]throttle.ScopeConfig)) {
+func (w *world) meanwhile(change func(limits map[string]policy.ScopeConfig)) {
 	was := w.policy
 	unmatched, limits := was.Limits()
 	change(limits)
 	var err error
-	if w.policy, err = throttle.NewPolicy(unmatched, limits); err != nil {
+	if w.policy, err = policy.New(unmatched, limits); err != nil {
 		w.Fatal(err)
 	}
 	w.follow()
@@ -411,13 +412,13 @@ func (w *world) meanwhile(change func(limits map[string]throttle.ScopeConfig)) {
 	w.follow()
 }
 
-func pauseIn(limits map[string]throttle.ScopeConfig, scope string) {
+func pauseIn(limits map[string]policy.ScopeConfig, scope string) {
 	provider, tenant, nested := strings.Cut(scope, "/")
 	n := limits[provider]
 	if nested {
-		n.Scopes[tenant] = throttle.ScopeConfig{Pause: throttle.PauseOn}
+		n.Scopes[tenant] = policy.ScopeConfig{Pause: policy.PauseOn}
 	} else {
-		n.Pause = throttle.PauseOn
+		n.Pause = policy.PauseOn
 	}
 	limits[provider] = n
 }

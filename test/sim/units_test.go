@@ -13,6 +13,7 @@ import (
 	"github.com/headway-go/headway/test/checker"
 	"github.com/headway-go/headway/test/countapi"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -42,13 +43,13 @@ var unitRules = []struct {
 	rule       func(times int) string
 	holds      func(at time.Time) bool
 }{
-	{"calls", throttle.Requests, func(n int) string {
+	{"calls", policy.Requests, func(n int) string {
 		return fmt.Sprintf("rules: [{name: calls, algorithm: sliding-window, limit: %d, per: 1m}]", n*30)
 	}, always},
 	{"words", "tokens", func(n int) string {
 		return fmt.Sprintf("rules: [{name: words, algorithm: sliding-window, limit: %d, per: 1m}]", n*900)
 	}, always},
-	{"night", throttle.Requests, func(n int) string {
+	{"night", policy.Requests, func(n int) string {
 		return fmt.Sprintf("rules: [{name: night, algorithm: fixed-window, limit: %d, per: 5m}]", n*20)
 	}, night},
 	{"tenant", "tokens", func(n int) string {
@@ -107,10 +108,10 @@ func (a *account) back(units int64) {
 }
 
 // costsOf draws what a task of the provider costs.
-func (w *world) costsOf() throttle.Costs {
-	costs := throttle.Costs{"tokens": []int64{0, 20, 90, 180}[w.random.IntN(4)]}
+func (w *world) costsOf() policy.Costs {
+	costs := policy.Costs{"tokens": []int64{0, 20, 90, 180}[w.random.IntN(4)]}
 	if costs["tokens"] > 0 && w.random.IntN(4) == 0 {
-		costs[throttle.Requests] = 0
+		costs[policy.Requests] = 0
 	}
 	return costs
 }
@@ -130,7 +131,7 @@ func (p *process) spend(ctx context.Context, spec queue.Spec, id string, began t
 	w.mu.Lock()
 	w.spent = append(w.spent, c)
 	how, steps := w.luck.IntN(5), 1+w.luck.IntN(3)
-	costs := make([]throttle.Costs, steps)
+	costs := make([]policy.Costs, steps)
 	for i := range costs {
 		costs[i] = w.final()
 	}
@@ -153,16 +154,16 @@ func (p *process) spend(ctx context.Context, spec queue.Spec, id string, began t
 }
 
 // final draws what was spent in the end.
-func (w *world) final() throttle.Costs {
-	costs := throttle.Costs{"tokens": []int64{0, 10, 85, 170, 250, 600}[w.luck.IntN(6)]}
+func (w *world) final() policy.Costs {
+	costs := policy.Costs{"tokens": []int64{0, 10, 85, 170, 250, 600}[w.luck.IntN(6)]}
 	if w.luck.IntN(4) == 0 {
-		costs[throttle.Requests] = int64(w.luck.IntN(3))
+		costs[policy.Requests] = int64(w.luck.IntN(3))
 	}
 	return costs
 }
 
 // settled notes a settlement. What it says must be what was spent.
-func (w *world) settled(c *spending, costs throttle.Costs, s throttle.Settlement, err error) {
+func (w *world) settled(c *spending, costs policy.Costs, s throttle.Settlement, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err != nil {
@@ -222,7 +223,7 @@ var zones = []string{"UTC", "America/Los_Angeles", "Australia/Lord_Howe", "Asia/
 // change changes limits of the provider, and the zone of the other's calendar, for a while in
 // which traffic goes on.
 func (w *world) change() {
-	w.meanwhile(func(limits map[string]throttle.ScopeConfig) {
+	w.meanwhile(func(limits map[string]policy.ScopeConfig) {
 		limits["p"].Rules[1].Timezone = zones[w.random.IntN(len(zones))]
 		for i, limit := range lowered {
 			if w.random.IntN(2) == 0 {

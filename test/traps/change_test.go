@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Another limit, window or burst finds what was spent before,
@@ -13,7 +14,7 @@ import (
 func TestKeepsWhatWasSpent(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		before, after throttle.Rule
+		before, after policy.Rule
 		spend         int
 		now           int           // how many more are admitted at once
 		retry         time.Duration // until one more
@@ -62,7 +63,7 @@ func TestKeepsWhatWasSpent(t *testing.T) {
 // it waiting, and others pass.
 func TestLoweredBelowCost(t *testing.T) {
 	t.Parallel()
-	forEach(t, rates(10, 60*sec), func(w *world, rule throttle.Rule) {
+	forEach(t, rates(10, 60*sec), func(w *world, rule policy.Rule) {
 		w.at(0)
 		l := w.limiter(rule)
 		l.take(8)
@@ -124,7 +125,7 @@ func TestExtremes(t *testing.T) {
 	t.Parallel()
 	const most = 1_000_000_000_000
 	year := 366 * 24 * hour
-	forEach(t, []throttle.Rule{sliding(most, year), fixed(most, year), sliding(most, us), bucket(most, year, 1000)}, func(w *world, rule throttle.Rule) {
+	forEach(t, []policy.Rule{sliding(most, year), fixed(most, year), sliding(most, us), bucket(most, year, 1000)}, func(w *world, rule policy.Rule) {
 		w.at(0)
 		l := w.limiter(rule)
 		d := l.take(rule.Capacity() - 1)
@@ -137,7 +138,7 @@ func TestExtremes(t *testing.T) {
 		if d := l.take(1); !d.Allowed || d.Rules[0].Remaining != 0 {
 			w.Errorf("%+v", d)
 		}
-		if rule.Algorithm == throttle.SlidingWindow {
+		if rule.Algorithm == policy.SlidingWindow {
 			if d := l.take(rule.Limit); d.Allowed || d.RetryAfter < rule.Per || d.RetryAfter > rule.Per+rule.Per/100+us {
 				w.Errorf("all of it again in %v", d.RetryAfter)
 			}
@@ -149,7 +150,7 @@ func TestExtremes(t *testing.T) {
 func TestSlowestRates(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		rule  throttle.Rule
+		rule  policy.Rule
 		every time.Duration
 	}{
 		"0.0055 a second": {bucket(11, 2000*sec, 1), 181818182 * us},
@@ -184,7 +185,7 @@ func TestSlowestRates(t *testing.T) {
 func TestNotOnlyARate(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		rule throttle.Rule
+		rule policy.Rule
 		want int
 	}{
 		{sliding(200, 10*sec), 200}, {sliding(20, sec), 20}, {fixed(200, 10*sec), 200},
@@ -204,7 +205,7 @@ func TestNotOnlyARate(t *testing.T) {
 func TestDocumentedBound(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		rule  throttle.Rule
+		rule  policy.Rule
 		until time.Duration
 		want  int
 	}{{bucket(30, 60*sec, 15), 60*sec + us, 45}, {sliding(30, 60*sec), 60 * sec, 30}} {
@@ -227,7 +228,7 @@ func TestDocumentedBound(t *testing.T) {
 // a window later, also when the limit is written again meanwhile.
 func TestAtTheBoundary(t *testing.T) {
 	t.Parallel()
-	forEach(t, []throttle.Rule{fixed(3, 60*sec), sliding(3, 60*sec)}, func(w *world, rule throttle.Rule) {
+	forEach(t, []policy.Rule{fixed(3, 60*sec), sliding(3, 60*sec)}, func(w *world, rule policy.Rule) {
 		for i := range 10 {
 			l := w.limiter(rule) // as if the limits had been read again
 			w.at(time.Duration(i) * 60 * sec)
@@ -250,11 +251,11 @@ func TestOneTenantsWait(t *testing.T) {
 	t.Parallel()
 	shared := rates(100, sec)
 	shared[1].Per, shared[2].Per = 10*sec, 10*sec
-	forEach(t, shared, func(w *world, rule throttle.Rule) {
+	forEach(t, shared, func(w *world, rule policy.Rule) {
 		w.at(0)
-		pol, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {
-			Rules:  []throttle.Rule{rule},
-			Scopes: map[string]throttle.ScopeConfig{"*": {Rules: []throttle.Rule{{Name: "own", Algorithm: throttle.TokenBucket, Limit: 1, Per: 2 * sec}}}},
+		pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {
+			Rules:  []policy.Rule{rule},
+			Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{{Name: "own", Algorithm: policy.TokenBucket, Limit: 1, Per: 2 * sec}}}},
 		}})
 		if err != nil {
 			w.Fatal(err)
@@ -276,7 +277,7 @@ func TestOneTenantsWait(t *testing.T) {
 		}
 		for i := 45; i < 90; i++ {
 			d := tenant(i)
-			if rule.Algorithm == throttle.TokenBucket && d.RetryAfter <= 2*sec {
+			if rule.Algorithm == policy.TokenBucket && d.RetryAfter <= 2*sec {
 				continue
 			}
 			if !d.Allowed {

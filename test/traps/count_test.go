@@ -12,13 +12,14 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Of many calls in one instant the first L are admitted, and
 // each answer says how many are left.
 func TestExactlyTheLimit(t *testing.T) {
 	t.Parallel()
-	forEach(t, kinds(10, 60*sec), func(w *world, rule throttle.Rule) {
+	forEach(t, kinds(10, 60*sec), func(w *world, rule policy.Rule) {
 		w.at(0)
 		l := w.limiter(rule)
 		for i := range 30 {
@@ -39,7 +40,7 @@ func TestExactlyTheLimit(t *testing.T) {
 func TestAttackers(t *testing.T) {
 	t.Parallel()
 	for _, size := range []struct{ callers, limit int }{{10, 5}, {1000, 100}} {
-		forEach(t, kinds(int64(size.limit), 10*sec), func(w *world, rule throttle.Rule) {
+		forEach(t, kinds(int64(size.limit), 10*sec), func(w *world, rule policy.Rule) {
 			w.at(0)
 			processes := make([]limiter, 4)
 			for i := range processes {
@@ -95,7 +96,7 @@ func attack(w *world, processes []limiter, callers int) int {
 // answer tells what is left and when to come back.
 func TestCostCounts(t *testing.T) {
 	t.Parallel()
-	forEach(t, rates(10, 60*sec), func(w *world, rule throttle.Rule) {
+	forEach(t, rates(10, 60*sec), func(w *world, rule policy.Rule) {
 		w.at(0)
 		l := w.limiter(rule)
 		for _, left := range []int64{7, 4, 1} {
@@ -117,7 +118,7 @@ func TestCostCounts(t *testing.T) {
 // asked, and no wait.
 func TestCostAboveCapacity(t *testing.T) {
 	t.Parallel()
-	forEach(t, rates(10, 60*sec), func(w *world, rule throttle.Rule) {
+	forEach(t, rates(10, 60*sec), func(w *world, rule policy.Rule) {
 		l := w.limiter(rule)
 		ctx := context.Background()
 		asks := map[string]func(throttle.Request) error{
@@ -128,7 +129,7 @@ func TestCostAboveCapacity(t *testing.T) {
 		}
 		for name, ask := range asks {
 			err := ask(throttle.Request{Scope: "p/x", Cost: 11})
-			tooMuch, ok := errors.AsType[*throttle.CostError](err)
+			tooMuch, ok := errors.AsType[*policy.CostError](err)
 			if !ok || tooMuch.Capacity != 10 || tooMuch.Rule != rule.Name {
 				w.Errorf("%s: %v", name, err)
 			}
@@ -142,8 +143,8 @@ func TestCostAboveCapacity(t *testing.T) {
 // Limit 0 admits nothing, not even the first.
 func TestSuspended(t *testing.T) {
 	t.Parallel()
-	rules := []throttle.Rule{bucket(0, sec, 5), sliding(0, sec), fixed(0, sec), places(0, sec)}
-	forEach(t, rules, func(w *world, rule throttle.Rule) {
+	rules := []policy.Rule{bucket(0, sec, 5), sliding(0, sec), fixed(0, sec), places(0, sec)}
+	forEach(t, rules, func(w *world, rule policy.Rule) {
 		l := w.limiter(rule)
 		for i := range 10 {
 			w.at(time.Duration(i) * hour)
@@ -163,10 +164,10 @@ func TestAllOrNothing(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(w *world) {
 		w.at(0)
-		full := throttle.Rule{Name: "full", Algorithm: throttle.SlidingWindow, Limit: 1, Per: hour}
-		for name, order := range map[string][]throttle.Rule{
+		full := policy.Rule{Name: "full", Algorithm: policy.SlidingWindow, Limit: 1, Per: hour}
+		for name, order := range map[string][]policy.Rule{
 			"refused by the last":  append(kinds(10, hour), full),
-			"refused by the first": append([]throttle.Rule{full}, kinds(10, hour)...),
+			"refused by the first": append([]policy.Rule{full}, kinds(10, hour)...),
 		} {
 			w.anew()
 			l := w.limiter(order...)
@@ -193,7 +194,7 @@ func TestAllOrNothing(t *testing.T) {
 // No counter, no key, no TTL, however often.
 func TestRefusalsChangeNothing(t *testing.T) {
 	t.Parallel()
-	forEach(t, kinds(3, 60*sec), func(w *world, rule throttle.Rule) {
+	forEach(t, kinds(3, 60*sec), func(w *world, rule policy.Rule) {
 		w.at(0)
 		l := w.limiter(rule)
 		for i := range int64(3) {
@@ -223,7 +224,7 @@ func TestRefusalsChangeNothing(t *testing.T) {
 func TestLookingLeavesNothing(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(w *world) {
-		l := w.limiter(append(kinds(5, 60*sec), throttle.Rule{Name: "off", Algorithm: throttle.SlidingWindow, Per: sec})...)
+		l := w.limiter(append(kinds(5, 60*sec), policy.Rule{Name: "off", Algorithm: policy.SlidingWindow, Per: sec})...)
 		for range 5 {
 			l.take(1)
 			l.left()
@@ -238,8 +239,8 @@ func TestLookingLeavesNothing(t *testing.T) {
 // an hour: 9.2 a minute under 10 a minute.
 func TestSteadyBelowTheLimit(t *testing.T) {
 	t.Parallel()
-	rules := []throttle.Rule{bucket(10, 60*sec, 1), sliding(10, 60*sec), fixed(10, 60*sec)}
-	forEach(t, rules, func(w *world, rule throttle.Rule) {
+	rules := []policy.Rule{bucket(10, 60*sec, 1), sliding(10, 60*sec), fixed(10, 60*sec)}
+	forEach(t, rules, func(w *world, rule policy.Rule) {
 		l := w.limiter(rule)
 		calls := 0
 		for at := time.Duration(0); at < hour; at += 6522 * ms {
@@ -259,7 +260,7 @@ func TestSteadyBelowTheLimit(t *testing.T) {
 func TestEdge(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		rule throttle.Rule
+		rule policy.Rule
 		most int
 	}{
 		{sliding(100, 60*sec), 100},
@@ -307,7 +308,7 @@ func TestAnyWindow(t *testing.T) {
 // Calls of the same microsecond are calls each.
 func TestInOneMoment(t *testing.T) {
 	t.Parallel()
-	forEach(t, rates(5, sec), func(w *world, rule throttle.Rule) {
+	forEach(t, rates(5, sec), func(w *world, rule policy.Rule) {
 		w.at(123456 * us)
 		if got := w.limiter(rule).admitted(100); got != 5 {
 			w.Errorf("%d of 100 in one microsecond", got)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // The article's example of a fixed window allows 2 per 3 s and calls three times,
@@ -15,7 +16,7 @@ func TestSixResults(t *testing.T) {
 	calls := []time.Duration{0, 0, 0, 3 * sec, 3 * sec, 5 * sec}
 	for name, test := range map[string]struct {
 		start time.Duration
-		rule  throttle.Rule
+		rule  policy.Rule
 		want  string
 	}{
 		// Any 3 s that end before the third second hold the first two, and those
@@ -56,8 +57,8 @@ func TestSlidingLog(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(w *world) {
 		l := w.limiter(
-			throttle.Rule{Name: "second", Algorithm: throttle.SlidingWindow, Limit: 1, Per: sec},
-			throttle.Rule{Name: "minute", Algorithm: throttle.SlidingWindow, Limit: 5, Per: 60 * sec},
+			policy.Rule{Name: "second", Algorithm: policy.SlidingWindow, Limit: 1, Per: sec},
+			policy.Rule{Name: "minute", Algorithm: policy.SlidingWindow, Limit: 5, Per: 60 * sec},
 		)
 		for i, step := range []struct {
 			at      time.Duration
@@ -84,8 +85,8 @@ func TestSlidingLogTable(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(w *world) {
 		l := w.limiter(
-			throttle.Rule{Name: "second", Algorithm: throttle.SlidingWindow, Limit: 1, Per: sec},
-			throttle.Rule{Name: "minute", Algorithm: throttle.SlidingWindow, Limit: 5, Per: 60 * sec},
+			policy.Rule{Name: "second", Algorithm: policy.SlidingWindow, Limit: 1, Per: sec},
+			policy.Rule{Name: "minute", Algorithm: policy.SlidingWindow, Limit: 5, Per: 60 * sec},
 		)
 		clock := func(m, s int) { w.at(12*hour + time.Duration(m)*60*sec + time.Duration(s)*sec) }
 		for _, at := range [][2]int{{33, 35}, {33, 37}, {34, 14}, {34, 26}, {34, 28}} {

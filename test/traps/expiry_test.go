@@ -8,13 +8,14 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // After every grant each key stays for as long as it
 // counts, and not for ever; a minute after the window nothing is left.
 func TestKeysOutlastTheirMeaning(t *testing.T) {
 	t.Parallel()
-	forEach(t, kinds(10, 60*sec), func(w *world, rule throttle.Rule) {
+	forEach(t, kinds(10, 60*sec), func(w *world, rule policy.Rule) {
 		l := w.limiter(rule)
 		for i, cost := range []int64{3, 1, 2} {
 			w.at(time.Duration(i) * sec)
@@ -46,7 +47,7 @@ func TestKeysOutlastTheirMeaning(t *testing.T) {
 // A key that expires while it is used comes back with a TTL.
 func TestAtTheEdgeOfExpiry(t *testing.T) {
 	t.Parallel()
-	forEach(t, rates(3, 20*ms), func(w *world, rule throttle.Rule) {
+	forEach(t, rates(3, 20*ms), func(w *world, rule policy.Rule) {
 		ctx := context.Background()
 		l := w.limiter(rule)
 		first := l.take(1).At
@@ -68,7 +69,7 @@ func TestAtTheEdgeOfExpiry(t *testing.T) {
 // counts for no longer than it would have.
 func TestLostTTL(t *testing.T) {
 	t.Parallel()
-	forEach(t, kinds(3, 60*sec), func(w *world, rule throttle.Rule) {
+	forEach(t, kinds(3, 60*sec), func(w *world, rule policy.Rule) {
 		ctx := context.Background()
 		w.at(0)
 		l := w.limiter(rule)
@@ -105,7 +106,7 @@ func TestResetsInTime(t *testing.T) {
 		if d := l.take(1); d.Rules[0].ResetAfter != 20*sec {
 			w.Errorf("40s into a minute it is whole in %v", d.Rules[0].ResetAfter)
 		}
-		other := throttle.Rule{Name: "unused", Algorithm: throttle.SlidingWindow, Limit: 5, Per: hour}
+		other := policy.Rule{Name: "unused", Algorithm: policy.SlidingWindow, Limit: 5, Per: hour}
 		both := w.limiter(fixed(1, 60*sec), other)
 		d := both.take(1)
 		if r := d.Rules[1]; d.Allowed || r.ResetAfter != 0 || r.RetryAfter != 0 || r.Remaining != 5 ||

@@ -16,6 +16,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // undecided fails the test unless the limiter says that nothing was decided.
@@ -31,7 +32,7 @@ func (l limiter) undecided(what string) {
 // left alone, and no other rule is charged.
 func TestForeignKey(t *testing.T) {
 	t.Parallel()
-	forEach(t, kinds(5, 60*sec), func(w *world, rule throttle.Rule) {
+	forEach(t, kinds(5, 60*sec), func(w *world, rule policy.Rule) {
 		ctx := context.Background()
 		l := w.limiter(rule)
 		l.take(1)
@@ -42,7 +43,7 @@ func TestForeignKey(t *testing.T) {
 		}
 		w.rdb.Del(ctx, keys...)
 		w.rdb.SAdd(ctx, key, "somebody else's")
-		other := throttle.Rule{Name: "other", Algorithm: throttle.SlidingWindow, Limit: 5, Per: hour}
+		other := policy.Rule{Name: "other", Algorithm: policy.SlidingWindow, Limit: 5, Per: hour}
 		l.undecided("alone")
 		w.limiter(other, rule).undecided("after another rule")
 		w.limiter(rule, other).undecided("before another rule")
@@ -121,20 +122,20 @@ func TestOutage(t *testing.T) {
 	t.Parallel()
 	silentAddr := silent(t)
 	for _, test := range []struct {
-		policies []throttle.FailurePolicy
+		policies []policy.FailurePolicy
 		open     bool
 	}{
-		{[]throttle.FailurePolicy{""}, false},
-		{[]throttle.FailurePolicy{throttle.FailClosed}, false},
-		{[]throttle.FailurePolicy{throttle.FailOpen}, true},
-		{[]throttle.FailurePolicy{throttle.FailOpen, throttle.FailClosed}, false},
-		{[]throttle.FailurePolicy{throttle.FailOpen, ""}, false},
-		{[]throttle.FailurePolicy{throttle.FailShare}, false}, // nobody has been counted
+		{[]policy.FailurePolicy{""}, false},
+		{[]policy.FailurePolicy{policy.FailClosed}, false},
+		{[]policy.FailurePolicy{policy.FailOpen}, true},
+		{[]policy.FailurePolicy{policy.FailOpen, policy.FailClosed}, false},
+		{[]policy.FailurePolicy{policy.FailOpen, ""}, false},
+		{[]policy.FailurePolicy{policy.FailShare}, false}, // nobody has been counted
 	} {
 		for name, addr := range map[string]string{"nothing listens": "127.0.0.1:1", "nothing answers": silentAddr} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				var rules []throttle.Rule
+				var rules []policy.Rule
 				for i, p := range test.policies {
 					rule := kinds(5, 60*sec)[i]
 					rule.OnRedisError = p
@@ -188,7 +189,7 @@ func (c *deafConn) Read(b []byte) (int, error) {
 // once, and so is one whose caller asks again under the same attempt id.
 func TestLostReply(t *testing.T) {
 	t.Parallel()
-	forEach(t, kinds(20, hour), func(w *world, rule throttle.Rule) {
+	forEach(t, kinds(20, hour), func(w *world, rule policy.Rule) {
 		w.at(0)
 		w.limiter(rule).giveBack(w.limiter(rule).take(1)) // so that the script is known
 		var lose atomic.Int32

@@ -14,10 +14,11 @@ import (
 	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // everyVerb goes through all that a limiter does, at a moment when no window is about to end.
-func everyVerb(w *world, rdb redis.UniversalClient, policy *throttle.Policy) {
+func everyVerb(w *world, rdb redis.UniversalClient, policy *policy.Policy) {
 	w.Helper()
 	w.at(0)
 	l, err := throttle.New(rdb, policy, throttle.Config{Prefix: w.prefix, StartTolerance: time.Second}) // however late, no start is decided anew
@@ -132,7 +133,7 @@ func TestWholeNumbers(t *testing.T) {
 // may not.
 func TestOnlyDeclaredKeys(t *testing.T) {
 	t.Parallel()
-	for name, rules := range map[string][]throttle.Rule{
+	for name, rules := range map[string][]policy.Rule{
 		"all": kinds(3, 60*sec), "bucket": {bucket(3, 60*sec, 3)}, "sliding": {sliding(3, 60*sec)},
 		"fixed": {fixed(3, 60*sec)}, "places": {places(3, 60*sec)},
 	} {
@@ -230,12 +231,12 @@ func TestNamesStayApart(t *testing.T) {
 // attempt ids left out.
 func keysOf(w *world, scope, rule string) []string {
 	w.Helper()
-	node := throttle.ScopeConfig{Rules: []throttle.Rule{{Name: rule, Algorithm: throttle.FixedWindow, Limit: 1, Per: hour}}}
+	node := policy.ScopeConfig{Rules: []policy.Rule{{Name: rule, Algorithm: policy.FixedWindow, Limit: 1, Per: hour}}}
 	names := strings.Split(scope, "/")
 	for i := len(names) - 1; i > 0; i-- {
-		node = throttle.ScopeConfig{Scopes: map[string]throttle.ScopeConfig{names[i]: node}}
+		node = policy.ScopeConfig{Scopes: map[string]policy.ScopeConfig{names[i]: node}}
 	}
-	policy, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{names[0]: node})
+	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{names[0]: node})
 	if err != nil {
 		w.Fatalf("%q: %v", scope, err)
 	}
@@ -311,7 +312,7 @@ limits:
 // time, a pattern or a key.
 func TestIdsAreNames(t *testing.T) {
 	t.Parallel()
-	forEach(t, kinds(40, 60*sec), func(w *world, rule throttle.Rule) {
+	forEach(t, kinds(40, 60*sec), func(w *world, rule policy.Rule) {
 		w.at(0)
 		l := w.limiter(rule)
 		for i, id := range hostile[:40] {
@@ -335,7 +336,7 @@ func TestIdsAreNames(t *testing.T) {
 // calls come.
 func TestBoundedMemory(t *testing.T) {
 	t.Parallel()
-	most := map[throttle.Algorithm]int64{throttle.TokenBucket: 120, throttle.SlidingWindow: 1024, throttle.FixedWindow: 120}
+	most := map[policy.Algorithm]int64{policy.TokenBucket: 120, policy.SlidingWindow: 1024, policy.FixedWindow: 120}
 	server := redistest.NewServer(t)
 	for _, rule := range append(rates(100, 60*sec), rates(1_000_000, 60*sec)...) {
 		w := newWorld(t, server.Client(t), nil)

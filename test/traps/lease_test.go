@@ -8,6 +8,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Whoever asks again under its id keeps its place, full or not,
@@ -161,7 +162,7 @@ func TestNoPlaceWhileItWaits(t *testing.T) {
 // nothing remembers the refusal.
 func TestFreedAtOnce(t *testing.T) {
 	t.Parallel()
-	forEach(t, kinds(1, hour), func(w *world, rule throttle.Rule) {
+	forEach(t, kinds(1, hour), func(w *world, rule policy.Rule) {
 		l := w.limiter(rule)
 		for i := range 20 {
 			w.at(time.Duration(i) * ms)
@@ -182,7 +183,7 @@ func TestFreedAtOnce(t *testing.T) {
 func TestGivenBackInAnyOrder(t *testing.T) {
 	t.Parallel()
 	const most = 300
-	forEach(t, kinds(most, hour), func(w *world, rule throttle.Rule) {
+	forEach(t, kinds(most, hour), func(w *world, rule policy.Rule) {
 		n := w.size(most)
 		orders := map[string]func(i int) int{
 			"first first": func(i int) int { return i },
@@ -202,7 +203,7 @@ func TestGivenBackInAnyOrder(t *testing.T) {
 				l.giveBack(grants[order(i)])
 			}
 			left := int(l.left())
-			if left > most || rule.Algorithm != throttle.TokenBucket && left != most {
+			if left > most || rule.Algorithm != policy.TokenBucket && left != most {
 				w.Errorf("%s: %d of %d are left after all were given back", name, left, most)
 			}
 			if got := l.admitted(n); got != min(n, left) {
@@ -249,7 +250,7 @@ func TestGivenBackAhead(t *testing.T) {
 // callers asking each millisecond, every unit is used when it comes.
 func TestRefusedManyTimes(t *testing.T) {
 	t.Parallel()
-	forEach(t, []throttle.Rule{bucket(100, sec, 1), sliding(1, 10*ms)}, func(w *world, rule throttle.Rule) {
+	forEach(t, []policy.Rule{bucket(100, sec, 1), sliding(1, 10*ms)}, func(w *world, rule policy.Rule) {
 		l, got := w.limiter(rule), 0
 		for at := time.Duration(0); at < 200*ms; at += ms {
 			w.at(at)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // What would not mean what it says is refused, with its line.
@@ -31,8 +32,8 @@ func TestRefusedPolicies(t *testing.T) {
 		"{name: a, algorithm: token-bucket, limit: 1, per: 366d, burst: 1000000000000}":                                               "burst",
 		"{name: a, algorithm: sliding-window, limit: 5, per: 1s}, {name: a, algorithm: sliding-window, limit: 5, per: 1s, burst: 10}": "burst",
 	} {
-		_, err := throttle.ParsePolicy("limits.yaml", []byte("limits:\n  p:\n    rules: ["+text+"]\n"))
-		faults, ok := errors.AsType[*throttle.PolicyError](err)
+		_, err := policy.Parse("limits.yaml", []byte("limits:\n  p:\n    rules: ["+text+"]\n"))
+		faults, ok := errors.AsType[*policy.Error](err)
 		if !ok || faults.Faults[0].Line != 3 || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)
 		}
@@ -47,7 +48,7 @@ func TestNoRules(t *testing.T) {
 		ctx := context.Background()
 		deny := w.limiterOn(w.rdb, w.parsed("limits: {p: {rules: [{name: a, algorithm: fixed-window, limit: 1, per: 1h}]}}"))
 		d, err := deny.Allow(ctx, "q/x")
-		if _, ok := errors.AsType[*throttle.UnmatchedError](err); !ok || d.Allowed {
+		if _, ok := errors.AsType[*policy.UnmatchedError](err); !ok || d.Allowed {
 			w.Errorf("deny: %+v, %v", d, err)
 		}
 		allow := w.limiterOn(w.rdb, w.parsed("unmatched: allow\nlimits: {p: {rules: [{name: a, algorithm: fixed-window, limit: 1, per: 1h}]}}"))
@@ -87,8 +88,8 @@ func TestOfOneRule(t *testing.T) {
 	onBoth(t, func(w *world) {
 		w.at(0)
 		l := w.limiter(
-			throttle.Rule{Name: "user", Algorithm: throttle.TokenBucket, Limit: 30, Per: 60 * sec, Burst: 16},
-			throttle.Rule{Name: "trade", Algorithm: throttle.TokenBucket, Limit: 10, Per: 15 * sec, Burst: 6},
+			policy.Rule{Name: "user", Algorithm: policy.TokenBucket, Limit: 30, Per: 60 * sec, Burst: 16},
+			policy.Rule{Name: "trade", Algorithm: policy.TokenBucket, Limit: 10, Per: 15 * sec, Burst: 6},
 		)
 		for range 8 {
 			d := l.take(1)

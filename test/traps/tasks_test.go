@@ -15,6 +15,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -75,7 +76,7 @@ func (s *shop) addForeign(id string) {
 }
 
 // open starts a worker process; what it returns stops it.
-func (s *shop) open(policy *throttle.Policy, cfg worker.MiddlewareConfig, handler asynq.HandlerFunc) (stop func()) {
+func (s *shop) open(policy *policy.Policy, cfg worker.MiddlewareConfig, handler asynq.HandlerFunc) (stop func()) {
 	s.Helper()
 	deciding := throttle.Config{Prefix: s.prefix}
 	if s.mini != nil {
@@ -154,7 +155,7 @@ func (s *shop) done(n int) []start {
 
 // roomy is a sliding window with room for how late a start is seen by its
 // handler on a machine that has much else to do.
-func roomy(limit int64, per time.Duration) throttle.Rule {
+func roomy(limit int64, per time.Duration) policy.Rule {
 	rule := sliding(limit, per)
 	rule.Margin = 500 * ms
 	return rule
@@ -246,7 +247,7 @@ func TestChargedPerRun(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(w *world) {
 		s := newShop(w)
-		day := throttle.Rule{Name: "day", Algorithm: throttle.SlidingWindow, Limit: 1000, Per: 24 * hour}
+		day := policy.Rule{Name: "day", Algorithm: policy.SlidingWindow, Limit: 1000, Per: 24 * hour}
 		for i := range 15 {
 			s.add(queue.Task{ID: fmt.Sprint(i), Cost: 2})
 		}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Only Redis's clock counts. Nothing that is sent to it is a time
@@ -66,7 +66,7 @@ func TestServersClock(t *testing.T) {
 // A clock that steps back delays nobody by more than its step.
 func TestStepsBack(t *testing.T) {
 	t.Parallel()
-	forEach(t, kinds(5, 10*sec), func(w *world, rule throttle.Rule) {
+	forEach(t, kinds(5, 10*sec), func(w *world, rule policy.Rule) {
 		for _, step := range []time.Duration{sec, 10 * sec, 60 * sec, hour, 30 * 24 * hour} {
 			w.anew()
 			l := w.limiter(rule)
@@ -91,7 +91,7 @@ func TestStepsBack(t *testing.T) {
 // extra limit.
 func TestStepsForward(t *testing.T) {
 	t.Parallel()
-	forEach(t, kinds(5, 10*sec), func(w *world, rule throttle.Rule) {
+	forEach(t, kinds(5, 10*sec), func(w *world, rule policy.Rule) {
 		l := w.limiter(rule)
 		w.at(0)
 		got := l.admitted(9)
@@ -100,7 +100,7 @@ func TestStepsForward(t *testing.T) {
 		for i := range 9 {
 			w.at(time.Duration(i+1) * sec)
 			n := 0
-			if rule.Algorithm != throttle.TokenBucket || i == 0 { // a bucket refills meanwhile
+			if rule.Algorithm != policy.TokenBucket || i == 0 { // a bucket refills meanwhile
 				n = l.admitted(9)
 			}
 			got += n
@@ -173,7 +173,7 @@ func TestMicroseconds(t *testing.T) {
 func TestToTheMicrosecond(t *testing.T) {
 	t.Parallel()
 	for _, years := range []time.Duration{0, 50, 200} {
-		forEach(t, kinds(7, 60*sec), func(w *world, rule throttle.Rule) {
+		forEach(t, kinds(7, 60*sec), func(w *world, rule policy.Rule) {
 			start := years*365*24*hour + 123456789*us
 			l := w.limiter(rule)
 			w.at(start)
@@ -233,8 +233,8 @@ func TestOddWindows(t *testing.T) {
 func TestSlowRate(t *testing.T) {
 	t.Parallel()
 	t.Run("steered", func(t *testing.T) {
-		rules := []throttle.Rule{bucket(1, 1900*ms, 1), sliding(1, 1900*ms)}
-		forEach(t, rules, func(w *world, rule throttle.Rule) {
+		rules := []policy.Rule{bucket(1, 1900*ms, 1), sliding(1, 1900*ms)}
+		forEach(t, rules, func(w *world, rule policy.Rule) {
 			l, got := w.limiter(rule), 0
 			for at := time.Duration(0); at < 12*sec; at += 50 * ms {
 				w.at(at)
@@ -246,8 +246,8 @@ func TestSlowRate(t *testing.T) {
 		})
 	})
 	t.Run("as time passes", func(t *testing.T) {
-		rules := []throttle.Rule{bucket(1, 190*ms, 1), sliding(1, 190*ms)}
-		forEach(t, rules, func(w *world, rule throttle.Rule) {
+		rules := []policy.Rule{bucket(1, 190*ms, 1), sliding(1, 190*ms)}
+		forEach(t, rules, func(w *world, rule policy.Rule) {
 			l, got := w.limiter(rule), 0
 			first := l.take(1).At
 			last := first
@@ -269,7 +269,7 @@ func TestSlowRate(t *testing.T) {
 // 5 per 500 ms admits 5 of 2000, though no whole second is in it.
 func TestShortWindow(t *testing.T) {
 	t.Parallel()
-	forEach(t, rates(5, 500*ms), func(w *world, rule throttle.Rule) {
+	forEach(t, rates(5, 500*ms), func(w *world, rule policy.Rule) {
 		w.at(0)
 		l := w.limiter(rule)
 		if got := l.admitted(w.size(2000)); got != 5 {
@@ -283,7 +283,7 @@ func TestShortWindow(t *testing.T) {
 func TestFractions(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		rule        throttle.Rule
+		rule        policy.Rule
 		every       time.Duration
 		least, most int
 	}{

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // ticketed are n who ask for places in the line of p/x: t00, t01, ...
@@ -73,9 +74,9 @@ func (l limiter) standing(ticket string) throttle.WaiterStatus {
 // it was released for, whichever process asked, and no more are than have places.
 func TestReleasedIsSetAside(t *testing.T) {
 	t.Parallel()
-	rules := []throttle.Rule{bucket(100, sec, 1), bucket(100, sec, 10), sliding(10, 100*ms)}
+	rules := []policy.Rule{bucket(100, sec, 1), bucket(100, sec, 10), sliding(10, 100*ms)}
 	rules[1].Name = "burst"
-	forEach(t, rules, func(w *world, rule throttle.Rule) {
+	forEach(t, rules, func(w *world, rule policy.Rule) {
 		const n = 60
 		processes := []limiter{w.limiter(rule), w.limiter(rule)}
 		w.at(0)
@@ -113,8 +114,8 @@ func TestReleasedIsSetAside(t *testing.T) {
 // one of the two alone, also where its start is now.
 func TestStraightOrInLine(t *testing.T) {
 	t.Parallel()
-	rules := []throttle.Rule{bucket(10, sec, 3), sliding(5, sec), fixed(5, sec), places(2, sec)}
-	forEach(t, rules, func(w *world, rule throttle.Rule) {
+	rules := []policy.Rule{bucket(10, sec, 3), sliding(5, sec), fixed(5, sec), places(2, sec)}
+	forEach(t, rules, func(w *world, rule policy.Rule) {
 		const n = 12
 		l := w.limiter(rule)
 		w.at(0)
@@ -144,14 +145,14 @@ func TestStraightOrInLine(t *testing.T) {
 		for i := range 60 {
 			w.at(time.Duration(i) * 100 * ms)
 			for ticket, d := range grants { // their runs end, which frees places
-				if err := l.Refund(context.Background(), d.Grant); rule.Algorithm == throttle.Concurrency && err != nil {
+				if err := l.Refund(context.Background(), d.Grant); rule.Algorithm == policy.Concurrency && err != nil {
 					w.Fatalf("%s: %v", ticket, err)
 				}
 			}
 			clear(grants)
 			for _, ticket := range l.wake(throttle.DispatchRequest{}) {
 				released = append(released, ticket)
-				if d := l.comes(ticket); d.Allowed && rule.Algorithm == throttle.Concurrency {
+				if d := l.comes(ticket); d.Allowed && rule.Algorithm == policy.Concurrency {
 					grants[ticket] = d
 				}
 			}
@@ -166,7 +167,7 @@ func TestStraightOrInLine(t *testing.T) {
 // had, and its units are free for it again.
 func TestNeverCame(t *testing.T) {
 	t.Parallel()
-	forEach(t, rates(1, 10*sec), func(w *world, rule throttle.Rule) {
+	forEach(t, rates(1, 10*sec), func(w *world, rule policy.Rule) {
 		l := w.limiter(rule)
 		w.at(0)
 		l.admitted(1)
@@ -200,7 +201,7 @@ func TestNeverCame(t *testing.T) {
 // to be enqueued; the second time it is forgotten."
 func TestOrphanGoesBackEightPlaces(t *testing.T) {
 	t.Parallel()
-	forEach(t, rates(1, 10*sec), func(w *world, rule throttle.Rule) {
+	forEach(t, rates(1, 10*sec), func(w *world, rule policy.Rule) {
 		l := w.limiter(rule)
 		w.at(0)
 		l.admitted(1)
@@ -245,13 +246,13 @@ func TestExpectedByWindow(t *testing.T) {
 	t.Parallel()
 	rules := append(rates(5, sec), bucket(5, sec, 1))
 	rules[0].Name, rules[3].Name = "full", "even"
-	forEach(t, rules, func(w *world, rule throttle.Rule) {
+	forEach(t, rules, func(w *world, rule policy.Rule) {
 		l := w.limiter(rule)
 		w.at(0)
 		spent := time.Duration(l.admitted(5))
 		for i, p := range l.lineUp(ticketed(23), 0) {
 			want := time.Duration(i/5+1) * sec
-			if rule.Algorithm == throttle.TokenBucket {
+			if rule.Algorithm == policy.TokenBucket {
 				want = time.Duration(i+1) * 200 * ms
 			}
 			if !p.Waits || p.Expected < want || p.Expected > want+want/50 {

@@ -17,6 +17,7 @@ import (
 	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 const (
@@ -224,14 +225,14 @@ type limiter struct {
 
 // limiter returns a limiter whose provider p has the rules. Those of one world
 // share what is spent, rule by rule.
-func (w *world) limiter(rules ...throttle.Rule) limiter {
+func (w *world) limiter(rules ...policy.Rule) limiter {
 	w.Helper()
 	return w.limiterOn(w.rdb, w.policy(rules...))
 }
 
-func (w *world) policy(rules ...throttle.Rule) *throttle.Policy {
+func (w *world) policy(rules ...policy.Rule) *policy.Policy {
 	w.Helper()
-	p, err := throttle.NewPolicy(throttle.UnmatchedDeny, map[string]throttle.ScopeConfig{"p": {Rules: rules}})
+	p, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {Rules: rules}})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -239,9 +240,9 @@ func (w *world) policy(rules ...throttle.Rule) *throttle.Policy {
 }
 
 // parsed reads a limits.yaml.
-func (w *world) parsed(text string) *throttle.Policy {
+func (w *world) parsed(text string) *policy.Policy {
 	w.Helper()
-	p, err := throttle.ParsePolicy("limits.yaml", []byte(text))
+	p, err := policy.Parse("limits.yaml", []byte(text))
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -249,7 +250,7 @@ func (w *world) parsed(text string) *throttle.Policy {
 }
 
 // limiterOn has no pad, so that times are exact.
-func (w *world) limiterOn(rdb redis.UniversalClient, p *throttle.Policy) limiter {
+func (w *world) limiterOn(rdb redis.UniversalClient, p *policy.Policy) limiter {
 	w.Helper()
 	l, err := throttle.New(rdb, p, throttle.Config{Prefix: w.prefix, StartTolerance: -1, Timeout: bound})
 	if err != nil {
@@ -346,35 +347,35 @@ func (w *world) state() string {
 	return b.String()
 }
 
-func bucket(limit int64, per time.Duration, burst int64) throttle.Rule {
-	return throttle.Rule{Name: "bucket", Algorithm: throttle.TokenBucket, Limit: limit, Per: per, Burst: burst}
+func bucket(limit int64, per time.Duration, burst int64) policy.Rule {
+	return policy.Rule{Name: "bucket", Algorithm: policy.TokenBucket, Limit: limit, Per: per, Burst: burst}
 }
 
-func sliding(limit int64, per time.Duration) throttle.Rule {
-	return throttle.Rule{Name: "sliding", Algorithm: throttle.SlidingWindow, Limit: limit, Per: per}
+func sliding(limit int64, per time.Duration) policy.Rule {
+	return policy.Rule{Name: "sliding", Algorithm: policy.SlidingWindow, Limit: limit, Per: per}
 }
 
-func fixed(limit int64, per time.Duration) throttle.Rule {
-	return throttle.Rule{Name: "fixed", Algorithm: throttle.FixedWindow, Limit: limit, Per: per}
+func fixed(limit int64, per time.Duration) policy.Rule {
+	return policy.Rule{Name: "fixed", Algorithm: policy.FixedWindow, Limit: limit, Per: per}
 }
 
-func places(limit int64, lease time.Duration) throttle.Rule {
-	return throttle.Rule{Name: "places", Algorithm: throttle.Concurrency, Limit: limit, Lease: lease}
+func places(limit int64, lease time.Duration) policy.Rule {
+	return policy.Rule{Name: "places", Algorithm: policy.Concurrency, Limit: limit, Lease: lease}
 }
 
 // rates are the rules that count units in time: each admits limit at once and
 // limit more after per.
-func rates(limit int64, per time.Duration) []throttle.Rule {
-	return []throttle.Rule{bucket(limit, per, limit), sliding(limit, per), fixed(limit, per)}
+func rates(limit int64, per time.Duration) []policy.Rule {
+	return []policy.Rule{bucket(limit, per, limit), sliding(limit, per), fixed(limit, per)}
 }
 
 // kinds are the rules of all four algorithms.
-func kinds(limit int64, per time.Duration) []throttle.Rule {
+func kinds(limit int64, per time.Duration) []policy.Rule {
 	return append(rates(limit, per), places(limit, per))
 }
 
 // forEach runs test for each rule, on both servers.
-func forEach(t *testing.T, rules []throttle.Rule, test func(w *world, rule throttle.Rule)) {
+func forEach(t *testing.T, rules []policy.Rule, test func(w *world, rule policy.Rule)) {
 	t.Helper()
 	for _, rule := range rules {
 		t.Run(rule.Name, func(t *testing.T) {

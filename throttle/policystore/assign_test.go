@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 func TestAssign(t *testing.T) {
@@ -64,7 +64,7 @@ func TestAssignShares(t *testing.T) {
 	t.Parallel()
 	s, _ := withFile(t)
 	ctx, weight, team := t.Context(), int64(5), "payments-team"
-	shares := map[string]throttle.Share{"i": {Guaranteed: 60, Weight: 2}, "b": {Weight: 3}}
+	shares := map[string]policy.Share{"i": {Guaranteed: 60, Weight: 2}, "b": {Weight: 3}}
 	made, err := s.Reassign(ctx, anna, "payments", Assigned{Weight: &weight, Shares: shares})
 	must(t, err)
 	if made.Version.Change != "assign payments weight=5 shares=b:3,i:60%:2" {
@@ -77,10 +77,10 @@ func TestAssignShares(t *testing.T) {
 	if _, err = s.Reassign(ctx, bert, "payments", Assigned{Weight: &weight, Shares: shares}); !errors.Is(err, ErrUnchanged) {
 		t.Errorf("the same again: %v", err)
 	}
-	_, err = s.Reassign(ctx, bert, "payments", Assigned{Shares: map[string]throttle.Share{}})
+	_, err = s.Reassign(ctx, bert, "payments", Assigned{Shares: map[string]policy.Share{}})
 	must(t, err)
 	has(t, s.nowSays(t), "owner: payments-team", "weight: 5", "!shares")
-	if _, err = s.Reassign(ctx, bert, "payments", Assigned{Shares: map[string]throttle.Share{"i": {Guaranteed: 101}}}); err == nil {
+	if _, err = s.Reassign(ctx, bert, "payments", Assigned{Shares: map[string]policy.Share{"i": {Guaranteed: 101}}}); err == nil {
 		t.Error("a part of 101 % was taken")
 	}
 	_, err = s.Import(ctx, anna, policyOf(t, "limits: {payments: {weight: 7, shares: {x: {part: 10%}}}}"), "f", false)
@@ -153,7 +153,7 @@ func TestAssignMaxPriority(t *testing.T) {
 		must(t, err)
 		p, _, err := s.Policy(ctx, v, time.Now())
 		must(t, err)
-		scope, err := throttle.ParseScope("payments/acme")
+		scope, err := policy.ParseScope("payments/acme")
 		must(t, err)
 		if got, is := p.MaxPriority(scope); got != want || is != limited {
 			t.Errorf("%d, %t, want %d, %t", got, is, want, limited)

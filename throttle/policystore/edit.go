@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Edit is who changes the limits, and what for.
@@ -37,8 +37,8 @@ type Made struct {
 	Rule       string
 	// PauseBefore is what was said live of the pause of the same scope, nil for nothing.
 	PauseBefore  *Pause
-	PolicyBefore *throttle.Policy
-	Policy       *throttle.Policy
+	PolicyBefore *policy.Policy
+	Policy       *policy.Policy
 }
 
 // ErrUnchanged says that a change would change nothing.
@@ -47,11 +47,11 @@ var ErrUnchanged = errors.New("policystore: it is so already; nothing was change
 // Set writes a rule where scope has it, "*" for every name: payments/*. Fields are those
 // of limits.yaml, as throttle.RuleWith takes them, and those not given keep their value:
 // that of the rule there, or else the one that scope inherits. The error is a
-// *ConflictError, a *throttle.PolicyError for what the limits may not say, or those of
+// *ConflictError, a *policy.Error for what the limits may not say, or those of
 // Store. Costs some round trips.
 func (s *Store) Set(ctx context.Context, e Edit, scope, rule string, fields map[string]string) (Made, error) {
 	r := ruleEdit{Edit: e, scope: scope, name: rule}
-	return s.rule(ctx, &r, func(v *draft, policy *throttle.Policy, now time.Time) error { return r.set(v, policy, now, fields) })
+	return s.rule(ctx, &r, func(v *draft, policy *policy.Policy, now time.Time) error { return r.set(v, policy, now, fields) })
 }
 
 // Remove takes a rule away where scope has it: one that the file has there, or one that
@@ -88,14 +88,14 @@ type ruleEdit struct {
 }
 
 // rule sets or removes one rule.
-func (s *Store) rule(ctx context.Context, r *ruleEdit, change func(*draft, *throttle.Policy, time.Time) error) (Made, error) {
+func (s *Store) rule(ctx context.Context, r *ruleEdit, change func(*draft, *policy.Policy, time.Time) error) (Made, error) {
 	if err := r.checkFor(); err != nil {
 		return r.made, err
 	}
 	if r.scope == "" {
-		return r.made, &throttle.ScopeError{Scope: r.scope, Reason: emptyScope}
+		return r.made, &policy.ScopeError{Scope: r.scope, Reason: emptyScope}
 	}
-	v, err := s.edit(ctx, r.Edit, func(v *draft, policy *throttle.Policy, now time.Time) error {
+	v, err := s.edit(ctx, r.Edit, func(v *draft, policy *policy.Policy, now time.Time) error {
 		if err := r.begin(v, policy); err != nil {
 			return err
 		}
@@ -113,7 +113,7 @@ func (s *Store) rule(ctx context.Context, r *ruleEdit, change func(*draft, *thro
 }
 
 // begin notes what is there of the rule, which must be what was there the first time.
-func (r *ruleEdit) begin(v *draft, policy *throttle.Policy) error {
+func (r *ruleEdit) begin(v *draft, policy *policy.Policy) error {
 	r.made.Before, r.made.RuleBefore, r.made.PolicyBefore = nil, "", policy
 	for _, temporary := range []bool{false, true} {
 		if i, found := v.find(r.scope, r.name, temporary); found {
@@ -129,13 +129,13 @@ func (r *ruleEdit) begin(v *draft, policy *throttle.Policy) error {
 
 func (r *ruleEdit) path() []string { return strings.Split(r.scope, "/") }
 
-func (r *ruleEdit) set(v *draft, pol *throttle.Policy, now time.Time, fields map[string]string) error {
+func (r *ruleEdit) set(v *draft, pol *policy.Policy, now time.Time, fields map[string]string) error {
 	was, own := ruleAt(pol, r.path(), r.name)
 	if own {
 		r.made.RuleBefore = was.YAML()
 	}
 	was.Name = r.name
-	rule, err := throttle.RuleWith(was, fields)
+	rule, err := policy.RuleWith(was, fields)
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (r *ruleEdit) set(v *draft, pol *throttle.Policy, now time.Time, fields map
 	return nil
 }
 
-func (r *ruleEdit) remove(v *draft, policy *throttle.Policy, now time.Time) error {
+func (r *ruleEdit) remove(v *draft, policy *policy.Policy, now time.Time) error {
 	was, own := ruleAt(policy, r.path(), r.name)
 	if !own {
 		return &MissingError{Scope: r.scope, Rule: r.name, Inherits: inherited(was)}
@@ -195,7 +195,7 @@ func (e Edit) checkFor() error {
 	return nil
 }
 
-func inherited(r throttle.Rule) string {
+func inherited(r policy.Rule) string {
 	if r.Algorithm == "" {
 		return ""
 	}
@@ -220,14 +220,14 @@ func assignments(fields map[string]string) string {
 
 // ruleAt returns the rule that a policy has at a path, or the one that a task of that
 // scope meets there: then own is false.
-func ruleAt(p *throttle.Policy, path []string, name string) (r throttle.Rule, own bool) {
+func ruleAt(p *policy.Policy, path []string, name string) (r policy.Rule, own bool) {
 	_, limits := p.Limits()
 	for _, r := range nodeAt(limits, path).Rules {
 		if r.Name == name {
 			return r, true
 		}
 	}
-	scope, err := throttle.ParseScope(strings.Join(path, "/"))
+	scope, err := policy.ParseScope(strings.Join(path, "/"))
 	if err != nil {
 		return r, false
 	}
@@ -245,7 +245,7 @@ func ruleAt(p *throttle.Policy, path []string, name string) (r throttle.Rule, ow
 // what was imported included, for an empty scope. The error is ErrUnchanged where there
 // was nothing of it, a *ConflictError, or those of Store.
 func (s *Store) Unset(ctx context.Context, e Edit, scope, rule string) (Made, error) {
-	return s.whole(ctx, e, func(v *draft, _ *throttle.Policy, _ time.Time) error {
+	return s.whole(ctx, e, func(v *draft, _ *policy.Policy, _ time.Time) error {
 		v.Change = strings.TrimSpace("unset " + scope + " " + rule)
 		if scope != "" {
 			if !v.drop(scope, rule) {
@@ -268,15 +268,15 @@ func (s *Store) Unset(ctx context.Context, e Edit, scope, rule string) (Made, er
 // resumed live stays so unless p says of itself whether it is paused: limits that a machine
 // brings shall not undo what somebody stopped by hand. Its errors are those of Set, and
 // ErrUnchanged.
-func (s *Store) Import(ctx context.Context, e Edit, p *throttle.Policy, from string, replace bool) (Made, error) {
-	return s.whole(ctx, e, func(v *draft, pol *throttle.Policy, now time.Time) error {
+func (s *Store) Import(ctx context.Context, e Edit, p *policy.Policy, from string, replace bool) (Made, error) {
+	return s.whole(ctx, e, func(v *draft, pol *policy.Policy, now time.Time) error {
 		v.Change = "import " + from
 		if replace {
 			v.Change = "import -replace " + from
 			v.Imported, v.Rules, v.Scopes = v.bring(p, e.By, now), nil, nil
 			_, limits := p.Limits()
 			for path, n := range nodesOf(limits, "") {
-				if n.Pause != throttle.PauseInherited {
+				if n.Pause != policy.PauseInherited {
 					v.unpause(path)
 				}
 			}
@@ -286,9 +286,9 @@ func (s *Store) Import(ctx context.Context, e Edit, p *throttle.Policy, from str
 		_, has := pol.Limits()
 		changed := false
 		for path, n := range nodesOf(limits, "") {
-			if was := nodeAt(has, strings.Split(path, "/")); n.Pause != throttle.PauseInherited && (n.Pause != was.Pause || !n.PausedUntil.Equal(was.PausedUntil)) {
+			if was := nodeAt(has, strings.Split(path, "/")); n.Pause != policy.PauseInherited && (n.Pause != was.Pause || !n.PausedUntil.Equal(was.PausedUntil)) {
 				changed = true
-				v.pause(Pause{Scope: path, Resumed: n.Pause == throttle.PauseOff, Until: n.PausedUntil, Since: now, UpdatedBy: e.By, UpdatedUser: v.User, UpdatedAt: now})
+				v.pause(Pause{Scope: path, Resumed: n.Pause == policy.PauseOff, Until: n.PausedUntil, Since: now, UpdatedBy: e.By, UpdatedUser: v.User, UpdatedAt: now})
 			}
 		}
 		for path, n := range nodesOf(limits, "") {
@@ -339,17 +339,17 @@ func (s *Store) Import(ctx context.Context, e Edit, p *throttle.Policy, from str
 
 // Rules visits the rules of a tree, each with the path at which it stands, payments/*, in
 // the order of the paths' names.
-func Rules(limits map[string]throttle.ScopeConfig) iter.Seq2[string, throttle.Rule] {
+func Rules(limits map[string]policy.ScopeConfig) iter.Seq2[string, policy.Rule] {
 	return rulesOf(limits, "")
 }
 
 // Nodes visits the nodes of a tree, as Rules does their rules.
-func Nodes(limits map[string]throttle.ScopeConfig) iter.Seq2[string, throttle.ScopeConfig] {
+func Nodes(limits map[string]policy.ScopeConfig) iter.Seq2[string, policy.ScopeConfig] {
 	return nodesOf(limits, "")
 }
 
-func rulesOf(limits map[string]throttle.ScopeConfig, under string) iter.Seq2[string, throttle.Rule] {
-	return func(yield func(string, throttle.Rule) bool) {
+func rulesOf(limits map[string]policy.ScopeConfig, under string) iter.Seq2[string, policy.Rule] {
+	return func(yield func(string, policy.Rule) bool) {
 		for path, n := range nodesOf(limits, under) {
 			for _, r := range n.Rules {
 				if !yield(path, r) {
@@ -361,8 +361,8 @@ func rulesOf(limits map[string]throttle.ScopeConfig, under string) iter.Seq2[str
 }
 
 // nodesOf visits the nodes of a tree, each with its path.
-func nodesOf(limits map[string]throttle.ScopeConfig, under string) iter.Seq2[string, throttle.ScopeConfig] {
-	return func(yield func(string, throttle.ScopeConfig) bool) {
+func nodesOf(limits map[string]policy.ScopeConfig, under string) iter.Seq2[string, policy.ScopeConfig] {
+	return func(yield func(string, policy.ScopeConfig) bool) {
 		for _, name := range slices.Sorted(maps.Keys(limits)) {
 			path := strings.TrimPrefix(under+"/"+name, "/")
 			if !yield(path, limits[name]) {
@@ -393,7 +393,7 @@ type Assigned struct {
 	// Weight is that of the scope among those beside it, 1 for an equal share.
 	Weight *int64
 	// Shares are those of the names below the scope. An empty map takes them away.
-	Shares map[string]throttle.Share
+	Shares map[string]policy.Share
 	// MaxPriority caps the priority of tasks, -1000000 to 1000000. NoMaxPriority takes the cap of
 	// the scope itself away, so that "*" and the levels above count; it stands without MaxPriority.
 	MaxPriority   *int
@@ -406,7 +406,7 @@ type Assigned struct {
 // Reassign does what Assign does, and all else that Assigned has.
 // Its errors are those of Assign.
 func (s *Store) Reassign(ctx context.Context, e Edit, scope string, as Assigned) (Made, error) {
-	return s.whole(ctx, e, func(v *draft, policy *throttle.Policy, now time.Time) error {
+	return s.whole(ctx, e, func(v *draft, policy *policy.Policy, now time.Time) error {
 		_, limits := policy.Limits()
 		n := nodeAt(limits, strings.Split(scope, "/"))
 		a := v.assignmentOf(scope, n)
@@ -463,7 +463,7 @@ func (s *Store) Reassign(ctx context.Context, e Edit, scope string, as Assigned)
 
 // assignmentOf is what was assigned to a scope, and of who answers for it and who may
 // spend from it what the limits say.
-func (v *draft) assignmentOf(scope string, n throttle.ScopeConfig) Assignment {
+func (v *draft) assignmentOf(scope string, n policy.ScopeConfig) Assignment {
 	a := Assignment{Scope: scope}
 	for _, was := range v.Scopes {
 		if was.Scope == scope {
@@ -474,12 +474,12 @@ func (v *draft) assignmentOf(scope string, n throttle.ScopeConfig) Assignment {
 	return a
 }
 
-func saysNothing(n throttle.ScopeConfig) bool {
+func saysNothing(n policy.ScopeConfig) bool {
 	return n.Owner == "" && n.Apps == nil && n.Hosts == nil && n.Weight == 0 && len(n.Shares) == 0 && n.MaxPriority == nil && n.AnswersYAML() == ""
 }
 
 // assignedAlike says that two nodes have the same of what is assigned.
-func assignedAlike(a, b throttle.ScopeConfig) bool {
+func assignedAlike(a, b policy.ScopeConfig) bool {
 	return a.Owner == b.Owner && slices.Equal(a.Apps, b.Apps) && slices.Equal(a.Hosts, b.Hosts) && a.Weight == b.Weight && maps.Equal(a.Shares, b.Shares) &&
 		sameCap(a.MaxPriority, b.MaxPriority) && a.AnswersYAML() == b.AnswersYAML()
 }
@@ -487,7 +487,7 @@ func assignedAlike(a, b throttle.ScopeConfig) bool {
 func sameCap(a, b *int) bool { return a == b || a != nil && b != nil && *a == *b }
 
 // sharesText writes shares as they are given on a command line: batch:3,interactive:60%.
-func sharesText(shares map[string]throttle.Share) string {
+func sharesText(shares map[string]policy.Share) string {
 	names := slices.Sorted(maps.Keys(shares))
 	for i, name := range names {
 		s := shares[name]
@@ -509,13 +509,13 @@ func (s *Store) Rollback(ctx context.Context, e Edit, number int64) (Made, error
 	if err != nil {
 		return Made{}, err
 	}
-	return s.whole(ctx, e, func(v *draft, _ *throttle.Policy, now time.Time) error {
+	return s.whole(ctx, e, func(v *draft, _ *policy.Policy, now time.Time) error {
 		v.Change = fmt.Sprintf("rollback %d", number)
 		before := v.clone()
 		v.Imported, v.Rules, v.Scopes = then.Imported, slices.Clone(then.Rules), slices.Clone(then.Scopes)
 		v.Pauses = slices.Clone(then.Pauses)
 		if then.Imported == nil && then.File == nil && v.File != nil { // there was no file yet
-			none, err := throttle.NewPolicy("", nil)
+			none, err := policy.New("", nil)
 			if err != nil {
 				return err
 			}
@@ -554,9 +554,9 @@ const (
 // undo each other, unless it comes after the file that stands there: before is what the
 // same worker had until somebody changed the file, nil when it has just started. The error
 // is those of Store.
-func (s *Store) PublishFile(ctx context.Context, by string, p, before *throttle.Policy) (Published, Version, error) {
+func (s *Store) PublishFile(ctx context.Context, by string, p, before *policy.Policy) (Published, Version, error) {
 	out := FileStands
-	v, err := s.edit(ctx, Edit{By: by}, func(v *draft, _ *throttle.Policy, now time.Time) error {
+	v, err := s.edit(ctx, Edit{By: by}, func(v *draft, _ *policy.Policy, now time.Time) error {
 		out = FileStands
 		sum := sumOf(p.YAML())
 		if v.File != nil && v.File.Sum == sum {
@@ -585,7 +585,7 @@ func (s *Store) PublishFile(ctx context.Context, by string, p, before *throttle.
 const keptFiles = 200
 
 // bring makes a policy a source of the version that is being made.
-func (v *draft) bring(p *throttle.Policy, by string, now time.Time) *Source {
+func (v *draft) bring(p *policy.Policy, by string, now time.Time) *Source {
 	text := p.YAML()
 	sum := sumOf(text)
 	v.texts[sum] = text
@@ -594,10 +594,10 @@ func (v *draft) bring(p *throttle.Policy, by string, now time.Time) *Source {
 
 // whole is edit for a change that is made to everything: should somebody else change
 // anything meanwhile, nothing is changed.
-func (s *Store) whole(ctx context.Context, e Edit, change func(*draft, *throttle.Policy, time.Time) error) (Made, error) {
+func (s *Store) whole(ctx context.Context, e Edit, change func(*draft, *policy.Policy, time.Time) error) (Made, error) {
 	var made Made
 	began := int64(-1) // the version that it was begun over
-	v, err := s.edit(ctx, e, func(v *draft, policy *throttle.Policy, now time.Time) error {
+	v, err := s.edit(ctx, e, func(v *draft, policy *policy.Policy, now time.Time) error {
 		if began >= 0 && began != v.number {
 			return &ConflictError{Now: v.Version}
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // FollowConfig is how Follow works. The zero FollowConfig is ready to use.
@@ -16,7 +17,7 @@ type FollowConfig struct {
 	Logger *slog.Logger
 	// OnVersion is told of each version that is in force, in Follow's goroutine, what it
 	// was made of, and what it comes to. Defaults to none.
-	OnVersion func(Version, *throttle.Policy)
+	OnVersion func(Version, *policy.Policy)
 	// OnRefused is told of each version that is not understood: the limiter keeps what it
 	// has. Defaults to none.
 	OnRefused func(error)
@@ -78,16 +79,16 @@ type follower struct {
 	cfg     FollowConfig
 
 	looked time.Time
-	known  string           // what stands for the version that was read last, understood or not
-	read   *Version         // the same, if it was understood
-	base   *throttle.Policy // what it lies over
-	off    time.Duration    // the server's clock less this one
-	next   time.Time        // when read comes into force, or something of it ends; zero for never
-	begun  bool             // read is in force
-	failed bool             // Redis did not answer
-	renew  time.Time        // when it is to be renewed
-	stale  bool             // it could not be
-	ends   bool             // nobody has renewed it for long, and this user may not
+	known  string         // what stands for the version that was read last, understood or not
+	read   *Version       // the same, if it was understood
+	base   *policy.Policy // what it lies over
+	off    time.Duration  // the server's clock less this one
+	next   time.Time      // when read comes into force, or something of it ends; zero for never
+	begun  bool           // read is in force
+	failed bool           // Redis did not answer
+	renew  time.Time      // when it is to be renewed
+	stale  bool           // it could not be
+	ends   bool           // nobody has renewed it for long, and this user may not
 }
 
 // look looks whether there is another version, and reads it. One that is still to come
@@ -173,7 +174,7 @@ func (f *follower) refuse(ctx context.Context, err error) {
 // has to be asked again.
 func (f *follower) take(ctx context.Context, mark string) bool {
 	v, err := f.store.marked(ctx, f.store.rdb, mark)
-	var base *throttle.Policy
+	var base *policy.Policy
 	if err == nil {
 		base, err = f.store.base(ctx, f.store.rdb, v)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Past tells what limits there have been: those that a limiter had in this process, and the
@@ -18,7 +19,7 @@ type Past struct {
 	mu     sync.Mutex
 	asked  time.Time // when the store was asked last
 	known  string    // what stood for its last version then
-	before []*throttle.Policy
+	before []*policy.Policy
 }
 
 // NewPast returns the Past of a store and a limiter. It does no I/O.
@@ -52,16 +53,16 @@ func (p *Past) NeverAdmitted(ctx context.Context, task throttle.Waiter, why erro
 }
 
 // admits tells whether a policy would not have refused a task for the same reason.
-func admits(before *throttle.Policy, task throttle.Waiter, why error) bool {
+func admits(before *policy.Policy, task throttle.Waiter, why error) bool {
 	err := task.Check(before)
-	if errors.As(why, new(*throttle.UnmatchedError)) {
-		return !errors.As(err, new(*throttle.UnmatchedError)) && !errors.As(err, new(*throttle.ScopeError))
+	if errors.As(why, new(*policy.UnmatchedError)) {
+		return !errors.As(err, new(*policy.UnmatchedError)) && !errors.As(err, new(*policy.ScopeError))
 	}
 	return err == nil
 }
 
 // kept returns what the versions of the store came to, each when it came into force.
-func (p *Past) kept(ctx context.Context) ([]*throttle.Policy, error) {
+func (p *Past) kept(ctx context.Context) ([]*policy.Policy, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.asked.IsZero() && time.Since(p.asked) < look {
@@ -83,12 +84,12 @@ func (p *Past) kept(ctx context.Context) ([]*throttle.Policy, error) {
 }
 
 // read reads all versions. Those that are not understood tell nothing.
-func (p *Past) read(ctx context.Context) (all []*throttle.Policy, err error) {
+func (p *Past) read(ctx context.Context) (all []*policy.Policy, err error) {
 	list, err := p.store.History(ctx)
 	if err != nil {
 		return nil, err
 	}
-	bases := map[string]*throttle.Policy{}
+	bases := map[string]*policy.Policy{}
 	for _, v := range list {
 		sum := ""
 		if source := v.source(); source != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // "NeverAdmitted tells whether a task has been refused by all limits that there were."
@@ -21,7 +22,7 @@ func TestNeverAdmitted(t *testing.T) {
 	must(t, err)
 	limiter.SetPolicy(policyOf(t, "limits: {}"))
 	past := NewPast(s, limiter)
-	unmatched, cost := error(&throttle.UnmatchedError{}), error(&throttle.CostError{})
+	unmatched, cost := error(&policy.UnmatchedError{}), error(&policy.CostError{})
 	for _, c := range []struct {
 		ask   throttle.Waiter
 		why   error
@@ -35,8 +36,8 @@ func TestNeverAdmitted(t *testing.T) {
 		{throttle.Waiter{Scope: "a//b"}, unmatched, true},
 		{throttle.Waiter{Scope: "payments/a", Cost: 5}, cost, false},
 		{throttle.Waiter{Scope: "payments/a", Cost: 6}, cost, true},
-		{throttle.Waiter{Scope: "payments/a", Costs: throttle.Costs{"requests": 5}}, cost, false},
-		{throttle.Waiter{Scope: "payments/a", Costs: throttle.Costs{"requests": 6}}, cost, true},
+		{throttle.Waiter{Scope: "payments/a", Costs: policy.Costs{"requests": 5}}, cost, false},
+		{throttle.Waiter{Scope: "payments/a", Costs: policy.Costs{"requests": 6}}, cost, true},
 	} {
 		if got := past.NeverAdmitted(t.Context(), c.ask, c.why); got != c.never {
 			t.Errorf("%+v, %T: %t", c.ask, errors.Unwrap(c.why), got)
@@ -57,7 +58,7 @@ func TestNeverAdmittedWithoutRedis(t *testing.T) {
 	must(t, err)
 	past := NewPast(New(rdb, Config{}), limiter)
 	server.Kill9()
-	if past.NeverAdmitted(t.Context(), throttle.Waiter{Scope: "other/a"}, &throttle.UnmatchedError{}) {
+	if past.NeverAdmitted(t.Context(), throttle.Waiter{Scope: "other/a"}, &policy.UnmatchedError{}) {
 		t.Error("it is said to be hopeless")
 	}
 }

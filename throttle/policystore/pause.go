@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Pause lets nobody start who spends from scope, "*" for every name, or from what lies
@@ -14,11 +14,11 @@ import (
 // for good without it. They wait in their order, and go on when it ends. A scope that is
 // paused already gets another end; when one that ends is over, what the file says of the
 // scope counts, or that it was resumed. The scope needs no rules. The error is ErrUnchanged
-// where it is paused for good already, a *ConflictError, a *throttle.PolicyError or
-// *throttle.ScopeError for what is no scope, or those of Store. Costs some round trips.
+// where it is paused for good already, a *ConflictError, a *policy.Error or
+// *policy.ScopeError for what is no scope, or those of Store. Costs some round trips.
 func (s *Store) Pause(ctx context.Context, e Edit, scope string) (Made, error) {
-	return s.pausing(ctx, e, scope, func(v *draft, is throttle.ScopeConfig, now time.Time) error {
-		if is.Pause == throttle.PauseOn && is.PausedUntil.IsZero() && e.For == 0 {
+	return s.pausing(ctx, e, scope, func(v *draft, is policy.ScopeConfig, now time.Time) error {
+		if is.Pause == policy.PauseOn && is.PausedUntil.IsZero() && e.For == 0 {
 			return ErrUnchanged
 		}
 		p := Pause{Scope: scope, Since: now, UpdatedBy: e.By, UpdatedUser: v.User, UpdatedAt: now}
@@ -56,7 +56,7 @@ func (e *NotPausedError) Error() string {
 // *NotPausedError.
 func (s *Store) Resume(ctx context.Context, e Edit, scope string) (Made, error) {
 	e.For = 0
-	return s.pausing(ctx, e, scope, func(v *draft, _ throttle.ScopeConfig, now time.Time) error {
+	return s.pausing(ctx, e, scope, func(v *draft, _ policy.ScopeConfig, now time.Time) error {
 		policy, err := v.draftPolicy(now)
 		if err != nil {
 			return err
@@ -77,18 +77,18 @@ func (s *Store) Resume(ctx context.Context, e Edit, scope string) (Made, error) 
 }
 
 // draftPolicy is what a draft comes to over the limits that it began with.
-func (v *draft) draftPolicy(now time.Time) (*throttle.Policy, error) {
+func (v *draft) draftPolicy(now time.Time) (*policy.Policy, error) {
 	p, _, err := v.Version.policy(v.base, now)
 	return p, err
 }
 
 // pausedAt tells whether a policy pauses a scope, or a place such as payments/*, and else
 // which level above it.
-func pausedAt(p *throttle.Policy, scope string) (above string, paused bool) {
-	at, err := throttle.ParseScope(scope)
+func pausedAt(p *policy.Policy, scope string) (above string, paused bool) {
+	at, err := policy.ParseScope(scope)
 	if err != nil {
 		_, limits := p.Limits()
-		return "", nodeAt(limits, strings.Split(scope, "/")).Pause == throttle.PauseOn
+		return "", nodeAt(limits, strings.Split(scope, "/")).Pause == policy.PauseOn
 	}
 	bounds, _ := p.Match(at) // no rule is no pause
 	for _, b := range bounds {
@@ -104,17 +104,17 @@ func pausedAt(p *throttle.Policy, scope string) (above string, paused bool) {
 
 // pausing changes the pause of one scope. Should somebody else change the same meanwhile,
 // nothing is changed.
-func (s *Store) pausing(ctx context.Context, e Edit, scope string, change func(v *draft, is throttle.ScopeConfig, now time.Time) error) (Made, error) {
+func (s *Store) pausing(ctx context.Context, e Edit, scope string, change func(v *draft, is policy.ScopeConfig, now time.Time) error) (Made, error) {
 	var made Made
 	if err := e.checkFor(); err != nil {
 		return made, err
 	}
 	if scope == "" {
-		return made, &throttle.ScopeError{Scope: scope, Reason: emptyScope}
+		return made, &policy.ScopeError{Scope: scope, Reason: emptyScope}
 	}
 	var seen Pause // as it was when this change began
 	first := true
-	v, err := s.edit(ctx, e, func(v *draft, policy *throttle.Policy, now time.Time) error {
+	v, err := s.edit(ctx, e, func(v *draft, policy *policy.Policy, now time.Time) error {
 		made.PauseBefore, made.PolicyBefore = nil, policy
 		was, said := v.Paused(scope, now)
 		if said {

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Config is where a Store keeps its versions. The zero Config is ready to use.
@@ -241,8 +242,8 @@ func (s *Store) History(ctx context.Context) ([]Version, error) {
 
 // Policy returns what a version comes to at a time, and when that changes by itself, the
 // zero time for never. The error is a *DamagedError where it is not understood, or wraps a
-// *throttle.PolicyError. Costs a round trip for each source.
-func (s *Store) Policy(ctx context.Context, v Version, at time.Time) (*throttle.Policy, time.Time, error) {
+// *policy.Error. Costs a round trip for each source.
+func (s *Store) Policy(ctx context.Context, v Version, at time.Time) (*policy.Policy, time.Time, error) {
 	base, err := s.base(ctx, s.rdb, v)
 	if err != nil {
 		return nil, time.Time{}, err
@@ -256,7 +257,7 @@ func (s *Store) Policy(ctx context.Context, v Version, at time.Time) (*throttle.
 
 // Now returns the policy that is in force. Its errors are those of Current and Policy.
 // Costs a few round trips.
-func (s *Store) Now(ctx context.Context) (*throttle.Policy, error) {
+func (s *Store) Now(ctx context.Context) (*policy.Policy, error) {
 	v, err := s.Current(ctx)
 	if err != nil {
 		return nil, err
@@ -271,7 +272,7 @@ func (s *Store) Now(ctx context.Context) (*throttle.Policy, error) {
 
 // File returns the limits file that was published last, whatever else is in force; nil where there
 // is none. The error is ErrNone, a *DamagedError, or those of Store. Costs three round trips.
-func (s *Store) File(ctx context.Context) (*throttle.Policy, error) {
+func (s *Store) File(ctx context.Context) (*policy.Policy, error) {
 	v, err := s.Current(ctx)
 	if err != nil || v.File == nil {
 		return nil, err
@@ -280,10 +281,10 @@ func (s *Store) File(ctx context.Context) (*throttle.Policy, error) {
 }
 
 // base is the policy that a version's rules lie over.
-func (s *Store) base(ctx context.Context, c redis.Cmdable, v Version) (*throttle.Policy, error) {
+func (s *Store) base(ctx context.Context, c redis.Cmdable, v Version) (*policy.Policy, error) {
 	source := v.source()
 	if source == nil {
-		return throttle.NewPolicy("", nil)
+		return policy.New("", nil)
 	}
 	text, err := s.field(ctx, c, sourceField+source.Sum).Bytes()
 	switch {
@@ -294,7 +295,7 @@ func (s *Store) base(ctx context.Context, c redis.Cmdable, v Version) (*throttle
 	case sumOf(text) != source.Sum:
 		return nil, &DamagedError{v.Number, errors.New("its text is another one")}
 	}
-	p, err := throttle.ParsePolicy("Redis key "+s.key, text)
+	p, err := policy.Parse("Redis key "+s.key, text)
 	if err != nil {
 		return nil, &DamagedError{v.Number, err}
 	}

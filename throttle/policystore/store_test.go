@@ -15,6 +15,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 const file = `
@@ -28,9 +29,9 @@ limits:
           - {name: tenant, algorithm: token-bucket, limit: 20, per: 1s, burst: 5}
 `
 
-func policyOf(t *testing.T, text string) *throttle.Policy {
+func policyOf(t *testing.T, text string) *policy.Policy {
 	t.Helper()
-	p, err := throttle.ParsePolicy("limits.yaml", []byte(text))
+	p, err := policy.Parse("limits.yaml", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -314,7 +315,7 @@ func TestOlderFileChangesNothing(t *testing.T) {
 	s, _ := withFile(t)
 	ctx, older := t.Context(), policyOf(t, file)
 	newer := policyOf(t, strings.Replace(file, "limit: 20,", "limit: 30,", 1))
-	publish := func(p, before *throttle.Policy, want Published) {
+	publish := func(p, before *policy.Policy, want Published) {
 		t.Helper()
 		if got, _, err := s.PublishFile(ctx, "worker two", p, before); err != nil || got != want {
 			t.Errorf("%v, %v; want %v", got, err, want)

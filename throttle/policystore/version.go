@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Version is one state of the limits, and the change that made it.
@@ -87,9 +87,9 @@ type Assignment struct {
 	Owner string   `json:"owner,omitempty"`
 	Apps  []string `json:"apps,omitempty"` // none for all
 	// Weight is 0, and Hosts, Shares and Answers are nil, where what the file says counts.
-	Hosts  *[]string                  `json:"hosts,omitempty"`
-	Weight int64                      `json:"weight,omitempty"`
-	Shares *map[string]throttle.Share `json:"shares,omitempty"`
+	Hosts  *[]string                `json:"hosts,omitempty"`
+	Weight int64                    `json:"weight,omitempty"`
+	Shares *map[string]policy.Share `json:"shares,omitempty"`
 	// MaxPriority stands in place of the file's, nil where that counts. NoMaxPriority takes the
 	// file's away: then "*" and the levels above count.
 	MaxPriority   *int `json:"max_priority,omitempty"`
@@ -171,7 +171,7 @@ func (v Version) sources() (sums []string) {
 
 // RestsOn tells whether p is what the rules of the version lie over: the limits file that was
 // published last, or what was imported in its place.
-func (v Version) RestsOn(p *throttle.Policy) bool {
+func (v Version) RestsOn(p *policy.Policy) bool {
 	source := v.source()
 	return source != nil && source.Sum == sumOf(p.YAML())
 }
@@ -313,7 +313,7 @@ func (v Version) sameAs(other Version) bool {
 
 // policy returns what a version comes to over a base at a time, and when that changes by
 // itself: the zero time for never.
-func (v Version) policy(base *throttle.Policy, now time.Time) (*throttle.Policy, time.Time, error) {
+func (v Version) policy(base *policy.Policy, now time.Time) (*policy.Policy, time.Time, error) {
 	var next time.Time
 	unmatched, limits := base.Limits()
 	if v.live() == 0 && !pauses(limits) {
@@ -321,7 +321,7 @@ func (v Version) policy(base *throttle.Policy, now time.Time) (*throttle.Policy,
 	}
 	for _, a := range v.Scopes {
 		var err error
-		lay(limits, strings.Split(a.Scope, "/"), func(n *throttle.ScopeConfig) { err = a.layOver(n) })
+		lay(limits, strings.Split(a.Scope, "/"), func(n *policy.ScopeConfig) { err = a.layOver(n) })
 		if err != nil {
 			return nil, next, err
 		}
@@ -341,12 +341,12 @@ func (v Version) policy(base *throttle.Policy, now time.Time) (*throttle.Policy,
 			return nil, next, err
 		}
 	}
-	p, err := throttle.NewPolicy(unmatched, limits)
+	p, err := policy.New(unmatched, limits)
 	return p, next, err
 }
 
 // layOver lays the assignment over the node of its scope.
-func (a Assignment) layOver(n *throttle.ScopeConfig) (err error) {
+func (a Assignment) layOver(n *policy.ScopeConfig) (err error) {
 	n.Owner, n.Apps = a.Owner, a.Apps
 	if a.Hosts != nil {
 		n.Hosts = slices.Clone(*a.Hosts)
@@ -361,25 +361,25 @@ func (a Assignment) layOver(n *throttle.ScopeConfig) (err error) {
 		n.MaxPriority = a.MaxPriority
 	}
 	if a.Answers != nil {
-		n.Answers, n.Corrects = "", throttle.Corrects{}
+		n.Answers, n.Corrects = "", policy.Corrects{}
 	}
 	if a.Answers != nil && *a.Answers != "" {
-		n.Answers, n.Corrects, err = throttle.ParseAnswers("answers of "+a.Scope, []byte(*a.Answers))
+		n.Answers, n.Corrects, err = policy.ParseAnswers("answers of "+a.Scope, []byte(*a.Answers))
 	}
 	return err
 }
 
 // lay lays the override over a tree of limits.
-func (o Override) lay(limits map[string]throttle.ScopeConfig) error {
-	rule := throttle.Rule{Name: o.Name}
+func (o Override) lay(limits map[string]policy.ScopeConfig) error {
+	rule := policy.Rule{Name: o.Name}
 	if o.Rule != "" {
 		var err error
-		if rule, err = throttle.ParseRule("rule "+o.Name+" of "+o.Scope, []byte(o.Rule)); err != nil {
+		if rule, err = policy.ParseRule("rule "+o.Name+" of "+o.Scope, []byte(o.Rule)); err != nil {
 			return err
 		}
 	}
-	lay(limits, strings.Split(o.Scope, "/"), func(n *throttle.ScopeConfig) {
-		i := slices.IndexFunc(n.Rules, func(r throttle.Rule) bool { return r.Name == o.Name })
+	lay(limits, strings.Split(o.Scope, "/"), func(n *policy.ScopeConfig) {
+		i := slices.IndexFunc(n.Rules, func(r policy.Rule) bool { return r.Name == o.Name })
 		switch {
 		case o.Rule == "" && i >= 0:
 			n.Rules = slices.Delete(n.Rules, i, i+1)
@@ -394,15 +394,15 @@ func (o Override) lay(limits map[string]throttle.ScopeConfig) error {
 }
 
 // lay lays the pause over the node of its scope.
-func (p Pause) lay(n *throttle.ScopeConfig) {
-	n.Pause, n.PausedUntil = throttle.PauseOn, p.Until
+func (p Pause) lay(n *policy.ScopeConfig) {
+	n.Pause, n.PausedUntil = policy.PauseOn, p.Until
 	if p.Resumed {
-		n.Pause = throttle.PauseOff
+		n.Pause = policy.PauseOff
 	}
 }
 
 // pauses tells whether anything of a tree is paused until a time.
-func pauses(limits map[string]throttle.ScopeConfig) bool {
+func pauses(limits map[string]policy.ScopeConfig) bool {
 	for _, n := range limits {
 		if !n.PausedUntil.IsZero() || pauses(n.Scopes) {
 			return true
@@ -413,10 +413,10 @@ func pauses(limits map[string]throttle.ScopeConfig) bool {
 
 // endPauses takes the pauses away that have ended, and returns when the next does, the zero
 // time for never.
-func endPauses(limits map[string]throttle.ScopeConfig, now time.Time) (next time.Time) {
+func endPauses(limits map[string]policy.ScopeConfig, now time.Time) (next time.Time) {
 	for name, n := range limits {
 		if !n.PausedUntil.IsZero() && !now.Before(n.PausedUntil) {
-			n.Pause, n.PausedUntil = throttle.PauseInherited, time.Time{}
+			n.Pause, n.PausedUntil = policy.PauseInherited, time.Time{}
 			limits[name] = n
 		}
 		next = sooner(next, n.PausedUntil)
@@ -434,13 +434,13 @@ func sooner(a, b time.Time) time.Time {
 }
 
 // lay changes the node at a path of a tree, which it makes where there is none.
-func lay(limits map[string]throttle.ScopeConfig, path []string, change func(*throttle.ScopeConfig)) {
+func lay(limits map[string]policy.ScopeConfig, path []string, change func(*policy.ScopeConfig)) {
 	n := limits[path[0]]
 	if len(path) == 1 {
 		change(&n)
 	} else {
 		if n.Scopes == nil {
-			n.Scopes = map[string]throttle.ScopeConfig{}
+			n.Scopes = map[string]policy.ScopeConfig{}
 		}
 		lay(n.Scopes, path[1:], change)
 	}
@@ -448,8 +448,8 @@ func lay(limits map[string]throttle.ScopeConfig, path []string, change func(*thr
 }
 
 // nodeAt returns the node at a path of a tree, empty where there is none.
-func nodeAt(limits map[string]throttle.ScopeConfig, path []string) throttle.ScopeConfig {
-	n := throttle.ScopeConfig{Scopes: limits}
+func nodeAt(limits map[string]policy.ScopeConfig, path []string) policy.ScopeConfig {
+	n := policy.ScopeConfig{Scopes: limits}
 	for _, name := range path {
 		n = n.Scopes[name]
 	}
@@ -457,4 +457,4 @@ func nodeAt(limits map[string]throttle.ScopeConfig, path []string) throttle.Scop
 }
 
 // same reports whether two policies say the same.
-func same(a, b *throttle.Policy) bool { return bytes.Equal(a.YAML(), b.YAML()) }
+func same(a, b *policy.Policy) bool { return bytes.Equal(a.YAML(), b.YAML()) }

@@ -12,16 +12,16 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // draft is a version that is being made.
 type draft struct {
 	Version
 	texts  map[string][]byte // of its new sources, by their sums
-	base   *throttle.Policy  // what the version before lies over
+	base   *policy.Policy    // what the version before lies over
 	number int64             // of the version before
-	policy *throttle.Policy  // what it comes to
+	policy *policy.Policy    // what it comes to
 }
 
 // tries is how often a change is made again that others were quicker than.
@@ -30,7 +30,7 @@ const tries = 20
 // edit makes the next version out of the one that stands there, and writes it unless
 // somebody else was quicker: then it is made again from what stands there by then. What
 // it made is returned with every error of change too.
-func (s *Store) edit(ctx context.Context, e Edit, change func(v *draft, policy *throttle.Policy, now time.Time) error) (draft, error) {
+func (s *Store) edit(ctx context.Context, e Edit, change func(v *draft, policy *policy.Policy, now time.Time) error) (draft, error) {
 	if strings.TrimSpace(e.By) == "" || strings.ContainsFunc(e.By, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return draft{}, fmt.Errorf("policystore: a change needs somebody whom it is by, in printable characters, and %.40q is nobody", e.By)
 	}
@@ -61,7 +61,7 @@ func (s *Store) edit(ctx context.Context, e Edit, change func(v *draft, policy *
 
 // next makes the next version. All that it rests on is read on the connection that
 // watches.
-func (s *Store) next(ctx context.Context, tx *redis.Tx, e Edit, change func(*draft, *throttle.Policy, time.Time) error) (draft, error) {
+func (s *Store) next(ctx context.Context, tx *redis.Tx, e Edit, change func(*draft, *policy.Policy, time.Time) error) (draft, error) {
 	now, err := s.now(ctx, tx)
 	if err != nil {
 		return draft{}, err
@@ -129,10 +129,10 @@ func whoAmI(ctx context.Context, tx *redis.Tx) (string, error) {
 // check works out what a draft comes to, and refuses one that says what limits may not.
 func (s *Store) check(ctx context.Context, tx *redis.Tx, v *draft, now time.Time) error {
 	source := v.source()
-	var pol *throttle.Policy
+	var pol *policy.Policy
 	var err error
 	if source != nil && v.texts[source.Sum] != nil {
-		pol, err = throttle.ParsePolicy("the limits", v.texts[source.Sum])
+		pol, err = policy.Parse("the limits", v.texts[source.Sum])
 	} else {
 		pol, err = s.base(ctx, tx, v.Version)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/roundtrip"
 )
 
@@ -23,7 +24,7 @@ func ExampleTransport_settle() {
 		fmt.Fprint(w, `{"text": "hello", "usage": {"total_tokens": 150}}`)
 	}))
 	defer api.Close()
-	pol, err := throttle.ParsePolicy("limits.yaml", []byte(`
+	pol, err := policy.Parse("limits.yaml", []byte(`
 limits:
   llm:
     rules:
@@ -41,8 +42,8 @@ limits:
 		Limiter: limiter,
 		Refuse:  true, // two estimates are more than the limit
 		Scope:   func(*http.Request) string { return "llm" },
-		Costs:   func(*http.Request) throttle.Costs { return throttle.Costs{"tokens": 800} },
-		Settle: func(resp *http.Response) (throttle.Costs, bool) {
+		Costs:   func(*http.Request) policy.Costs { return policy.Costs{"tokens": 800} },
+		Settle: func(resp *http.Response) (policy.Costs, bool) {
 			var answer struct {
 				Usage *struct {
 					TotalTokens int64 `json:"total_tokens"`
@@ -51,7 +52,7 @@ limits:
 			if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || answer.Usage == nil {
 				return nil, false // it stays as it was estimated
 			}
-			return throttle.Costs{"tokens": answer.Usage.TotalTokens}, true
+			return policy.Costs{"tokens": answer.Usage.TotalTokens}, true
 		},
 	}}
 	for range 2 {
@@ -63,7 +64,7 @@ limits:
 		if err := resp.Body.Close(); err != nil {
 			log.Fatal(err) // it is charged what was estimated
 		}
-		d, err := limiter.Peek(context.Background(), throttle.Request{Scope: "llm", Costs: throttle.Costs{"tokens": 1}})
+		d, err := limiter.Peek(context.Background(), throttle.Request{Scope: "llm", Costs: policy.Costs{"tokens": 1}})
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
@@ -32,7 +33,7 @@ type Transport struct {
 	// Cost tells how many units a request takes. Defaults to 1 for each.
 	Cost func(*http.Request) int64
 	// Costs tells what a request takes by unit, instead of Cost. Defaults to none.
-	Costs func(*http.Request) throttle.Costs
+	Costs func(*http.Request) policy.Costs
 	// Settle tells what a request has spent, by its answer: a header of it, or what its body
 	// says, whose Read repeats what the caller has read, the last MiB of it. What it names
 	// is made what was charged, as by throttle.Limiter.Settle; without true the request
@@ -40,7 +41,7 @@ type Transport struct {
 	// that reads the body to its end, or closes it before; never for a body that nobody closes,
 	// nor for a connection that was upgraded. What fails is told by the body's Close, and
 	// never by a Read. Defaults to none.
-	Settle func(*http.Response) (throttle.Costs, bool)
+	Settle func(*http.Response) (policy.Costs, bool)
 	// Settled is told what came of settling a request: what is free again, what is charged as
 	// a debt, and what is over and charged to nobody. It is called after Settle, in the same
 	// goroutine, unless there was nothing to settle by or it failed. Defaults to none.
@@ -73,7 +74,7 @@ type LimitedError struct {
 }
 
 func (e *LimitedError) Error() string {
-	if e.Rule == throttle.PausedRule {
+	if e.Rule == policy.PausedRule {
 		return fmt.Sprintf("roundtrip: %s is paused", e.Scope)
 	}
 	if e.Rule == "" {
@@ -117,7 +118,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !t.IgnoreAnswers {
 		// The answer is there, whether Redis can be told of it or not.
 		advice := upstream.Read(resp.StatusCode, resp.Header, time.Now())
-		advice.Host = throttle.HostOf(r.URL)
+		advice.Host = upstream.HostOf(r.URL)
 		_, _ = t.Limiter.Report(r.Context(), scope, advice)
 	}
 	resp.Body = t.held(r, resp, d.Grant, func() error { return lease.Release(context.WithoutCancel(ctx)) })
@@ -135,7 +136,7 @@ func (t *Transport) held(r *http.Request, resp *http.Response, g throttle.Grant,
 	if t.Settle == nil {
 		return &body{ReadCloser: resp.Body, done: done}
 	}
-	settle := func(costs throttle.Costs) error {
+	settle := func(costs policy.Costs) error {
 		s, err := t.Limiter.Settle(r.Context(), g, costs)
 		if err == nil && t.Settled != nil {
 			t.Settled(r, s)

@@ -14,13 +14,14 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
 func limiterOf(t *testing.T, rules string) *throttle.Limiter {
 	t.Helper()
-	p, err := throttle.ParsePolicy("limits.yaml", []byte("limits: {p: {rules: ["+rules+"]}}"))
+	p, err := policy.Parse("limits.yaml", []byte("limits: {p: {rules: ["+rules+"]}}"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +58,7 @@ func TestTransportNamesTheHost(t *testing.T) {
 	}))
 	defer s.Close()
 	for host, want := range map[string]int{s.Listener.Addr().String(): 1, "api.example.com": 0} {
-		policy, err := throttle.ParsePolicy("limits.yaml", []byte(`limits: {p: {hosts: ["`+host+`"], rules: [{name: r, algorithm: token-bucket, limit: 20, per: 1s, burst: 20}]}}`))
+		policy, err := policy.Parse("limits.yaml", []byte(`limits: {p: {hosts: ["`+host+`"], rules: [{name: r, algorithm: token-bucket, limit: 20, per: 1s, burst: 20}]}}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -159,7 +160,7 @@ func TestRefuse(t *testing.T) {
 	if err := get(t, c, a.URL+"/"); err != nil { // no scope, no limit
 		t.Error(err)
 	}
-	if err := get(t, c, a.URL+"/q"); !errors.As(err, new(*throttle.UnmatchedError)) {
+	if err := get(t, c, a.URL+"/q"); !errors.As(err, new(*policy.UnmatchedError)) {
 		t.Errorf("%v", err)
 	}
 	if a.calls.Load() != 2 {

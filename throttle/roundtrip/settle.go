@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"sync"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // mostSeen is how much of an answer's body is kept for Transport.Settle.
@@ -17,8 +17,8 @@ const mostSeen = 1 << 20
 // Settle, once: when its end has come, or when it is closed.
 type metered struct {
 	io.ReadCloser
-	spent  func(*http.Response) (throttle.Costs, bool)
-	settle func(throttle.Costs) error
+	spent  func(*http.Response) (policy.Costs, bool)
+	settle func(policy.Costs) error
 	answer *http.Response // the caller's
 	asIs   http.Response  // of what it was when it came
 
@@ -28,7 +28,7 @@ type metered struct {
 	err  error // of settling, until Close tells it
 }
 
-func newMetered(answer *http.Response, spent func(*http.Response) (throttle.Costs, bool), settle func(throttle.Costs) error) *metered {
+func newMetered(answer *http.Response, spent func(*http.Response) (policy.Costs, bool), settle func(policy.Costs) error) *metered {
 	m := &metered{ReadCloser: answer.Body, spent: spent, settle: settle, answer: answer, asIs: *answer}
 	m.asIs.Header = answer.Header.Clone() // the caller's is the caller's
 	m.asIs.Trailer = nil                  // it comes with the end

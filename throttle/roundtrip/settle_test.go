@@ -19,17 +19,18 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 const tokens = "{name: t, algorithm: sliding-window, limit: 5000, per: 1h, unit: tokens}"
 
 // estimated costs 900 tokens each.
-func estimated(*http.Request) throttle.Costs { return throttle.Costs{"tokens": 900} }
+func estimated(*http.Request) policy.Costs { return policy.Costs{"tokens": 900} }
 
 // spent is what is charged by now.
 func spent(t *testing.T, l *throttle.Limiter) int64 {
 	t.Helper()
-	d, err := l.Peek(t.Context(), throttle.Request{Scope: "p", Costs: throttle.Costs{"tokens": 1}})
+	d, err := l.Peek(t.Context(), throttle.Request{Scope: "p", Costs: policy.Costs{"tokens": 1}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +38,7 @@ func spent(t *testing.T, l *throttle.Limiter) int64 {
 }
 
 // usage reads what JSON tells of tokens, at the end of a body or of a stream of lines.
-func usage(resp *http.Response) (throttle.Costs, bool) {
+func usage(resp *http.Response) (policy.Costs, bool) {
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return nil, false
@@ -53,17 +54,17 @@ func usage(resp *http.Response) (throttle.Costs, bool) {
 	if last.Usage == nil {
 		return nil, false
 	}
-	return throttle.Costs{"tokens": last.Usage.Tokens}, true
+	return policy.Costs{"tokens": last.Usage.Tokens}, true
 }
 
-func header(resp *http.Response) (throttle.Costs, bool) {
+func header(resp *http.Response) (policy.Costs, bool) {
 	n, err := strconv.ParseInt(resp.Header.Get("X-Tokens"), 10, 64)
-	return throttle.Costs{"tokens": n}, err == nil
+	return policy.Costs{"tokens": n}, err == nil
 }
 
-func trailer(resp *http.Response) (throttle.Costs, bool) {
+func trailer(resp *http.Response) (policy.Costs, bool) {
 	n, err := strconv.ParseInt(resp.Trailer.Get("X-Tokens"), 10, 64)
-	return throttle.Costs{"tokens": n}, err == nil
+	return policy.Costs{"tokens": n}, err == nil
 }
 
 // "A header of it, or what its body says": what it names is made what was charged, "without
@@ -72,7 +73,7 @@ func TestSettle(t *testing.T) {
 	t.Parallel()
 	stream := "data: {}\n" + strings.Repeat("data: {\"word\": \"hello\"}\n", 100000)
 	for name, tt := range map[string]struct {
-		settle   func(*http.Response) (throttle.Costs, bool)
+		settle   func(*http.Response) (policy.Costs, bool)
 		body     string
 		inHeader bool
 		want     int64
@@ -138,8 +139,8 @@ func TestSettled(t *testing.T) {
 			var told []throttle.SettledRule
 			c := &http.Client{Transport: &Transport{
 				Limiter: limiterOf(t, tokens), Scope: always("p"), Costs: estimated, Base: scripted{io.NopCloser(strings.NewReader("hello"))},
-				Settle: func(*http.Response) (throttle.Costs, bool) {
-					return throttle.Costs{"tokens": max(spent, 0)}, spent >= 0
+				Settle: func(*http.Response) (policy.Costs, bool) {
+					return policy.Costs{"tokens": max(spent, 0)}, spent >= 0
 				},
 				Settled: func(r *http.Request, s throttle.Settlement) {
 					if r.URL.Host != "api.example.com" || s.Over() != (want.Over > 0) {
@@ -170,7 +171,7 @@ func TestSettled(t *testing.T) {
 }
 
 // tail reads the last line of a long stream, of which it sees the last MiB.
-func tail(resp *http.Response) (throttle.Costs, bool) {
+func tail(resp *http.Response) (policy.Costs, bool) {
 	text, err := io.ReadAll(resp.Body)
 	if err != nil || len(text) != 1<<20 {
 		return nil, false
@@ -192,11 +193,11 @@ type asked struct {
 	saw   atomic.Value
 }
 
-func (a *asked) settle(resp *http.Response) (throttle.Costs, bool) {
+func (a *asked) settle(resp *http.Response) (policy.Costs, bool) {
 	a.times.Add(1)
 	text, _ := io.ReadAll(resp.Body)
 	a.saw.Store(string(text))
-	return throttle.Costs{"tokens": 10}, true
+	return policy.Costs{"tokens": 10}, true
 }
 
 // "It is called once for each answer", when its body has been read or closed before, and
@@ -266,17 +267,17 @@ func TestSettleBroken(t *testing.T) {
 // "What fails is told by the body's Close, and never by a Read."
 func TestSettleFails(t *testing.T) {
 	t.Parallel()
-	pol, err := throttle.ParsePolicy("limits.yaml", []byte("limits: {p: {rules: ["+tokens+"]}}"))
+	pol, err := policy.Parse("limits.yaml", []byte("limits: {p: {rules: ["+tokens+"]}}"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, tt := range map[string]struct {
 		away  bool
-		costs throttle.Costs
+		costs policy.Costs
 		want  string
 	}{
-		"no Redis": {true, throttle.Costs{"tokens": 10}, throttle.ErrUnavailable.Error()},
-		"no unit":  {false, throttle.Costs{"Tokens": 10}, `unit "Tokens" is no unit's name`},
+		"no Redis": {true, policy.Costs{"tokens": 10}, throttle.ErrUnavailable.Error()},
+		"no unit":  {false, policy.Costs{"Tokens": 10}, `unit "Tokens" is no unit's name`},
 		"no costs": {false, nil, "0 units; write 1 to 16"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -290,7 +291,7 @@ func TestSettleFails(t *testing.T) {
 			}
 			c := &http.Client{Transport: &Transport{
 				Limiter: limiter, Scope: always("p"), Costs: estimated, Base: scripted{io.NopCloser(strings.NewReader("hello"))},
-				Settle: func(*http.Response) (throttle.Costs, bool) { return tt.costs, true },
+				Settle: func(*http.Response) (policy.Costs, bool) { return tt.costs, true },
 			}}
 			resp, err := c.Get("http://api.example.com")
 			if err != nil {

@@ -52,7 +52,7 @@ func Deny(retryAfter time.Duration) Answer {
 	return Answer{Decision: throttle.Decision{RetryAfter: retryAfter, Binding: -1}}
 }
 
-// Fail is an error, such as throttle.ErrUnavailable or a *throttle.CostError.
+// Fail is an error, such as throttle.ErrUnavailable or a *policy.CostError.
 func Fail(err error) Answer { return Answer{Err: err} }
 
 // Limiter stands in for a *throttle.Limiter. Each Allow, Decide and Start, and

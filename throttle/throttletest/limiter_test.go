@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/throttletest"
 )
 
@@ -75,7 +76,7 @@ func TestWaits(t *testing.T) {
 		if !slices.Equal(ids, []string{"attempt-1", "attempt-2", "attempt-2", "attempt-3"}) || d.Grant.ID() != "attempt-3" {
 			t.Errorf("it asked under %q and was granted %q", ids, d.Grant.ID())
 		}
-		permanent := &throttle.CostError{}
+		permanent := &policy.CostError{}
 		if _, err := throttletest.Script(throttletest.Fail(permanent)).Wait(t.Context(), throttle.Request{}); !errors.Is(err, permanent) {
 			t.Error(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // TB is what this package needs of a *testing.T, *testing.B or *testing.F.
@@ -30,7 +31,7 @@ type TB interface {
 //
 // Whatever the limiter still does when the test function returns must come to
 // an end by itself: release leases, and end the contexts of Wait and Join.
-func New(t TB, policy *throttle.Policy, cfg ...throttle.Config) *throttle.Limiter {
+func New(t TB, policy *policy.Policy, cfg ...throttle.Config) *throttle.Limiter {
 	t.Helper()
 	limiter, _ := NewWithRedis(t, policy, cfg...)
 	return limiter
@@ -38,7 +39,7 @@ func New(t TB, policy *throttle.Policy, cfg ...throttle.Config) *throttle.Limite
 
 // NewWithRedis is New that also returns the Redis, for tests that break it or
 // move its clock.
-func NewWithRedis(t TB, policy *throttle.Policy, cfg ...throttle.Config) (*throttle.Limiter, *Redis) {
+func NewWithRedis(t TB, policy *policy.Policy, cfg ...throttle.Config) (*throttle.Limiter, *Redis) {
 	t.Helper()
 	if len(cfg) > 1 {
 		t.Fatalf("throttletest: New takes at most one Config, got %d", len(cfg))
@@ -63,9 +64,9 @@ func NewWithRedis(t TB, policy *throttle.Policy, cfg ...throttle.Config) (*throt
 }
 
 // Policy parses limits as limits.yaml has them, and fails t when they are wrong.
-func Policy(t TB, limits string) *throttle.Policy {
+func Policy(t TB, limits string) *policy.Policy {
 	t.Helper()
-	policy, err := throttle.ParsePolicy("limits.yaml", []byte(limits))
+	policy, err := policy.Parse("limits.yaml", []byte(limits))
 	if err != nil {
 		t.Fatalf("throttletest: %v", err)
 	}

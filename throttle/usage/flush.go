@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // perPipeline is how many scopes are sent at once: a provider rarely has more.
@@ -87,7 +88,7 @@ func (r *Recorder) tell(ctx context.Context, err error) {
 
 // tally is what was spent from a level and from those below it.
 type tally struct {
-	scope throttle.Scope
+	scope policy.Scope
 	by    map[By]*spending
 	all   spending
 
@@ -97,7 +98,7 @@ type tally struct {
 // byProvider adds up what was spent at each level, and returns the levels where most
 // was spent, by provider; the provider's own is the first of them.
 func (p *period) byProvider() map[string][]*tally {
-	levels := map[throttle.Scope]*tally{}
+	levels := map[policy.Scope]*tally{}
 	for _, a := range p.accounts {
 		for n := 1; n <= a.scope.Len(); n++ {
 			level := a.scope.Prefix(n)
@@ -261,7 +262,7 @@ func (b *batch) shrink(ctx context.Context) error {
 	}
 	for g, list := range popped {
 		for _, z := range list.Val() {
-			if scope, err := throttle.ParseScope(fmt.Sprint(z.Member)); err == nil {
+			if scope, err := policy.ParseScope(fmt.Sprint(z.Member)); err == nil {
 				key, start := throttle.ScopeKey(b.prefix, scope), g.start(b.now)
 				take.Del(ctx, g.usedKey(key, start), g.unitsKey(key, start), g.shadowsKey(key, start))
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Longest is how far back Read can look.
@@ -21,7 +22,7 @@ const Longest = 24 * time.Hour
 
 // Report is what was spent from a scope and from those below it.
 type Report struct {
-	Scope throttle.Scope
+	Scope policy.Scope
 	// From is where the count begins: where the first slot does, at most 5 minutes
 	// before what was asked for, and 2 hours where that is more than an hour ago.
 	From, To time.Time
@@ -51,9 +52,9 @@ type Spender struct {
 // commands. A scope that nothing is known of has an empty report: nothing was spent
 // from it, or too little to be among the thousand of its provider that are kept.
 //
-// The error is a *throttle.ScopeError, tells what since may be, or wraps Redis's.
+// The error is a *policy.ScopeError, tells what since may be, or wraps Redis's.
 func Read(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope string, since time.Duration) (Report, error) {
-	s, err := throttle.ParseScope(scope)
+	s, err := policy.ParseScope(scope)
 	if err != nil {
 		return Report{}, err
 	}

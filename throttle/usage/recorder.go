@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // The bounds of what a Recorder keeps between two flushes.
@@ -163,28 +164,28 @@ func (r *Recorder) Spent(scope string, by By, units int64) {
 
 // SpentCosts is Spent for what costs by unit: each is told apart, up to 8 of a scope besides
 // requests, and requests count as its units.
-func (r *Recorder) SpentCosts(scope string, by By, costs throttle.Costs) {
-	r.spent(scope, by, Sum{Units: costs.Of(throttle.Requests), Tasks: 1}, costs)
+func (r *Recorder) SpentCosts(scope string, by By, costs policy.Costs) {
+	r.spent(scope, by, Sum{Units: costs.Of(policy.Requests), Tasks: 1}, costs)
 }
 
 // Settled corrects what was spent by what it came to, as throttle.Limiter.Settle does what was
 // charged: more is by how much it was more of each unit, below 0 where it was less. It counts
 // when it is told, and not as another task. It costs what Spent does.
-func (r *Recorder) Settled(scope string, by By, more throttle.Costs) {
-	sum := Sum{Units: more[throttle.Requests]}
+func (r *Recorder) Settled(scope string, by By, more policy.Costs) {
+	sum := Sum{Units: more[policy.Requests]}
 	if sum.possible(-mostUnits, more) {
 		r.add(scope, by, sum, more)
 	}
 }
 
-func (r *Recorder) spent(scope string, by By, sum Sum, costs throttle.Costs) {
+func (r *Recorder) spent(scope string, by By, sum Sum, costs policy.Costs) {
 	if !sum.possible(0, costs) || !r.add(scope, by, sum, costs) {
 		r.lost.Add(max(sum.Units, 0))
 	}
 }
 
 // add reports whether there was room.
-func (r *Recorder) add(scope string, by By, sum Sum, costs throttle.Costs) bool {
+func (r *Recorder) add(scope string, by By, sum Sum, costs policy.Costs) bool {
 	if by.App == "" {
 		by.App = r.app
 	}
@@ -194,7 +195,7 @@ func (r *Recorder) add(scope string, by By, sum Sum, costs throttle.Costs) bool 
 }
 
 // possible says whether so much, and no less than least, can have been spent.
-func (s Sum) possible(least int64, costs throttle.Costs) bool {
+func (s Sum) possible(least int64, costs policy.Costs) bool {
 	for _, n := range costs {
 		if n < least || n > mostUnits {
 			return false
@@ -245,7 +246,7 @@ type period struct {
 
 // account is what was spent from one scope.
 type account struct {
-	scope throttle.Scope
+	scope policy.Scope
 	by    map[By]*spending
 	all   spending // that of others included
 
@@ -255,7 +256,7 @@ type account struct {
 func newPeriod() *period { return &period{accounts: map[string]*account{}} }
 
 // add reports whether there was room to count the scope, or its provider at least.
-func (p *period) add(scope string, by By, sum Sum, costs throttle.Costs) bool {
+func (p *period) add(scope string, by By, sum Sum, costs policy.Costs) bool {
 	a := p.accounts[scope]
 	if a == nil {
 		if a = p.open(scope); a == nil {
@@ -271,7 +272,7 @@ func (p *period) add(scope string, by By, sum Sum, costs throttle.Costs) bool {
 		known.add(sum)
 	}
 	for unit, n := range costs {
-		if n == 0 || unit == throttle.Requests || !a.admits(unit) {
+		if n == 0 || unit == policy.Requests || !a.admits(unit) {
 			continue
 		}
 		a.all.addUnit(unit, n)
@@ -307,7 +308,7 @@ func (p *period) shadowed(one throttle.Shadowed) {
 // open makes an account for a scope, or finds that of its provider where there are too
 // many; nil where that has none either.
 func (p *period) open(scope string) *account {
-	s, err := throttle.ParseScope(scope)
+	s, err := policy.ParseScope(scope)
 	if err != nil {
 		return nil
 	}
@@ -317,7 +318,7 @@ func (p *period) open(scope string) *account {
 			return a
 		}
 	}
-	s, _ = throttle.ParseScope(strings.Clone(s.String())) // a task's memory may go
+	s, _ = policy.ParseScope(strings.Clone(s.String())) // a task's memory may go
 	a := &account{scope: s, by: map[By]*spending{}}
 	p.accounts[s.String()] = a
 	return a

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // The bounds of what is kept by unit, of a scope.
@@ -39,7 +39,7 @@ func (s *spending) addAll(more spending) {
 // admits says whether a unit is one of those that are told apart, or there is room for it.
 func (a *account) admits(unit string) bool {
 	_, known := a.all.units[unit]
-	return known || len(a.all.units) < mostKinds && throttle.Costs{unit: 1}.Check() == nil
+	return known || len(a.all.units) < mostKinds && policy.Costs{unit: 1}.Check() == nil
 }
 
 // most returns the first few keys by their values, largest first.
@@ -83,7 +83,7 @@ func (r *Report) readUnits(fields map[string]string, by map[By]*Spender) {
 	for field, text := range fields {
 		n, err := strconv.ParseInt(text, 10, 64)
 		unit, name, of := strings.Cut(field, ":")
-		if err != nil || n == 0 || (throttle.Costs{unit: 1}).Check() != nil {
+		if err != nil || n == 0 || (policy.Costs{unit: 1}).Check() != nil {
 			continue // nobody of ours wrote it
 		}
 		if !of {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // byUnit are the spenders of a report with their units.
@@ -35,13 +36,13 @@ func TestUnitsApart(t *testing.T) {
 			t.Parallel()
 			prefix := redistest.Prefix(t)
 			shop, older := newRecorder(t, rdb, prefix, "shop"), newRecorder(t, rdb, prefix, "older")
-			shop.SpentCosts("p/a/x", By{Type: "a"}, throttle.Costs{"tokens": 100})
-			shop.SpentCosts("p/a/x", By{Type: "a"}, throttle.Costs{"requests": 2, "tokens": 50, "rows": 0})
-			shop.SpentCosts("p/a", By{Type: "b"}, throttle.Costs{"requests": 0, "rows": 7})
+			shop.SpentCosts("p/a/x", By{Type: "a"}, policy.Costs{"tokens": 100})
+			shop.SpentCosts("p/a/x", By{Type: "a"}, policy.Costs{"requests": 2, "tokens": 50, "rows": 0})
+			shop.SpentCosts("p/a", By{Type: "b"}, policy.Costs{"requests": 0, "rows": 7})
 			older.Spent("p/a", By{Type: "a"}, 9)
 			older.Spent("q", By{Type: "a"}, 9)
 			flush(t, shop)
-			shop.SpentCosts("p/a", By{Type: "a"}, throttle.Costs{"tokens": 1})
+			shop.SpentCosts("p/a", By{Type: "a"}, policy.Costs{"tokens": 1})
 			flush(t, shop)
 			flush(t, older)
 			for scope, want := range map[string]struct {
@@ -61,7 +62,7 @@ func TestUnitsApart(t *testing.T) {
 				}
 			}
 			start := grains[1].start(time.Now())
-			scope, err := throttle.ParseScope("q")
+			scope, err := policy.ParseScope("q")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -84,15 +85,15 @@ func TestSettledCorrects(t *testing.T) {
 			r := newRecorder(t, rdb, prefix, "shop")
 			at := time.Unix(grains[1].start(time.Now()), 0).Add(-time.Second) // the end of a slot of each length
 			r.now = func() time.Time { return at }
-			r.SpentCosts("p/a", By{Type: "less"}, throttle.Costs{"requests": 1, "tokens": 1500})
-			r.SpentCosts("p/a", By{Type: "more"}, throttle.Costs{"requests": 1, "tokens": 100})
-			r.SpentCosts("p/b", By{Type: "none"}, throttle.Costs{"requests": 3, "tokens": 40})
+			r.SpentCosts("p/a", By{Type: "less"}, policy.Costs{"requests": 1, "tokens": 1500})
+			r.SpentCosts("p/a", By{Type: "more"}, policy.Costs{"requests": 1, "tokens": 100})
+			r.SpentCosts("p/b", By{Type: "none"}, policy.Costs{"requests": 3, "tokens": 40})
 			flush(t, r)
 			at = at.Add(2 * time.Second) // in the next one
-			r.Settled("p/a", By{Type: "less"}, throttle.Costs{"tokens": -1170})
-			r.Settled("p/a", By{Type: "more"}, throttle.Costs{"requests": 1, "tokens": 20, "rows": 5})
-			r.Settled("p/b", By{Type: "none"}, throttle.Costs{"requests": -2, "tokens": -40})
-			r.Settled("p/b", By{Type: "none"}, throttle.Costs{"tokens": -2 * mostUnits}) // nobody can have spent that
+			r.Settled("p/a", By{Type: "less"}, policy.Costs{"tokens": -1170})
+			r.Settled("p/a", By{Type: "more"}, policy.Costs{"requests": 1, "tokens": 20, "rows": 5})
+			r.Settled("p/b", By{Type: "none"}, policy.Costs{"requests": -2, "tokens": -40})
+			r.Settled("p/b", By{Type: "none"}, policy.Costs{"tokens": -2 * mostUnits}) // nobody can have spent that
 			flush(t, r)
 			since := 3 * time.Hour
 			for scope, want := range map[string]struct {
@@ -109,7 +110,7 @@ func TestSettledCorrects(t *testing.T) {
 				}
 			}
 			// The last slot alone has less than nothing of some.
-			r.Settled("q", By{}, throttle.Costs{"requests": -1, "tokens": -7})
+			r.Settled("q", By{}, policy.Costs{"requests": -1, "tokens": -7})
 			flush(t, r)
 			if got := read(t, rdb, prefix, "q", since); got.All != (Sum{}) || got.ByUnit != nil || len(got.Spenders) != 0 {
 				t.Errorf("%+v", got)
@@ -133,9 +134,9 @@ func TestFloodOfUnits(t *testing.T) {
 			for n := range 5 {
 				r := newRecorder(t, rdb, prefix, "app")
 				fixed(r)
-				r.SpentCosts("p/x", By{Type: "most"}, throttle.Costs{"requests": 1000, "tokens": 1_000_000})
+				r.SpentCosts("p/x", By{Type: "most"}, policy.Costs{"requests": 1000, "tokens": 1_000_000})
 				for i := range 100 {
-					r.SpentCosts("p/x", By{Type: fmt.Sprint(n, " ", i)}, throttle.Costs{"tokens": 10, fmt.Sprint("u", n, "-", i%10): 3})
+					r.SpentCosts("p/x", By{Type: fmt.Sprint(n, " ", i)}, policy.Costs{"tokens": 10, fmt.Sprint("u", n, "-", i%10): 3})
 				}
 				if got := r.current.accounts["p/x"].all.units; len(got) != mostKinds {
 					t.Errorf("%d units in memory", len(got))
@@ -186,8 +187,8 @@ func TestCommandsOfUnits(t *testing.T) {
 		r, stop := running(t, rdb, Config{})
 		defer stop()
 		for range 1000 {
-			r.SpentCosts("p", By{Type: "a"}, throttle.Costs{"tokens": 5, "rows": 1})
-			r.SpentCosts("p", By{Type: "b"}, throttle.Costs{"tokens": 5})
+			r.SpentCosts("p", By{Type: "a"}, policy.Costs{"tokens": 5, "rows": 1})
+			r.SpentCosts("p", By{Type: "b"}, policy.Costs{"tokens": 5})
 		}
 		pass(flushEvery)
 		const plain = 12 + 2*4 + 4
@@ -200,7 +201,7 @@ func TestCommandsOfUnits(t *testing.T) {
 // "It … allocates nothing", by unit too.
 func TestSpentCostsAllocatesNothing(t *testing.T) {
 	r := newRecorder(t, redistest.Client(t), "hw", "app")
-	by, costs := By{Queue: "q", Type: "t"}, throttle.Costs{"requests": 2, "tokens": 100}
+	by, costs := By{Queue: "q", Type: "t"}, policy.Costs{"requests": 2, "tokens": 100}
 	r.SpentCosts("p/x", by, costs)
 	if got := testing.AllocsPerRun(100, func() { r.SpentCosts("p/x", by, costs) }); got != 0 {
 		t.Errorf("%v allocations", got)
@@ -212,12 +213,12 @@ func TestImpossibleUnits(t *testing.T) {
 	t.Parallel()
 	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
 	r := newRecorder(t, rdb, prefix, "app")
-	r.SpentCosts("p", By{}, throttle.Costs{"tokens": -1})
-	r.SpentCosts("p", By{}, throttle.Costs{"requests": 3, "tokens": mostUnits + 1})
+	r.SpentCosts("p", By{}, policy.Costs{"tokens": -1})
+	r.SpentCosts("p", By{}, policy.Costs{"requests": 3, "tokens": mostUnits + 1})
 	if r.Lost() != 1+3 || len(r.current.accounts) != 0 {
 		t.Errorf("%d are lost", r.Lost())
 	}
-	r.SpentCosts("p", By{Type: "t"}, throttle.Costs{"To:kens": 5, "tokens": 1})
+	r.SpentCosts("p", By{Type: "t"}, policy.Costs{"To:kens": 5, "tokens": 1})
 	flush(t, r)
 	for _, key := range rdb.Keys(t.Context(), prefix+":*!units:*").Val() {
 		rdb.HSet(t.Context(), key, "rows", "x", "Rows", 5, "tokens:a/b", 7, "tokens:gone//t", 3, ":app//t", 1, "bytes:app//t", -4)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
@@ -162,7 +163,7 @@ func TestRedisDownFromTheStart(t *testing.T) {
 // …, never the tenant that the star stood for".
 func TestLabelsHoldNoTenant(t *testing.T) {
 	t.Parallel()
-	policy, err := throttle.ParsePolicy("limits.yaml", []byte("limits: {payments: {scopes: {'*': {rules: [{name: tenant, algorithm: concurrency, limit: 4}]}}}}"))
+	policy, err := policy.Parse("limits.yaml", []byte("limits: {payments: {scopes: {'*': {rules: [{name: tenant, algorithm: concurrency, limit: 4}]}}}}"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/checker"
-	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 func TestTheFileIsWhatGenWrites(t *testing.T) {
@@ -29,7 +29,7 @@ func TestTheFileIsWhatGenWrites(t *testing.T) {
 // above 1, tasks with max_retry 0", and all of it passes the policy.
 func TestTheQuickstartShowsWhatItShould(t *testing.T) {
 	t.Parallel()
-	pol, err := throttle.LoadPolicy("../limits.yaml")
+	pol, err := policy.Load("../limits.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,10 +37,10 @@ func TestTheQuickstartShowsWhatItShould(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tenants, algorithms := map[string]bool{}, map[throttle.Algorithm]bool{}
+	tenants, algorithms := map[string]bool{}, map[policy.Algorithm]bool{}
 	depth, costly, once := 0, 0, 0
 	for _, task := range tasks {
-		scope, err := throttle.ParseScope(task.Scope)
+		scope, err := policy.ParseScope(task.Scope)
 		if err != nil {
 			t.Fatal(err)
 		}

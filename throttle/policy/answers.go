@@ -1,0 +1,240 @@
+package policy
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/headway-go/headway/throttle/strictyaml"
+)
+
+// Answers says what follows from what an API says of its limits; see Limiter.Report.
+type Answers string
+
+// What may follow from an API's answers.
+const (
+	AnswersHeed   Answers = "heed"   // pauses, and corrections of rules
+	AnswersPause  Answers = "pause"  // pauses alone
+	AnswersIgnore Answers = "ignore" // nothing
+)
+
+var answersWords = []string{string(AnswersHeed), string(AnswersPause), string(AnswersIgnore)}
+
+// Corrects is how far an API's answers correct the rules of a level, in whole percent. A
+// field of 0 has its default.
+type Corrects struct {
+	// Cut is by how much a refusal cuts a limit, of what it is by then: 1 to 90. Defaults to 15.
+	Cut int64
+	// Grow is by how much of the configured limit it grows in each of the rule's windows, of a
+	// second at least: 1 to 100. Defaults to 2.
+	Grow int64
+	// Least is what is left of the configured limit, however often it is cut: 1 to 100.
+	// Defaults to 10.
+	Least int64
+	// Most is what may come of the configured limit while calls are not refused, or where the
+	// API's own is larger: 100 to 1000. Defaults to 100, which raises nothing.
+	Most int64
+}
+
+// defaultCorrects is what counts where nothing is said.
+var defaultCorrects = Corrects{Cut: 15, Grow: 2, Least: 10, Most: 100}
+
+// percent is a field of Corrects, and what it may be.
+type percent struct {
+	name        string
+	least, most int64
+	of          func(*Corrects) *int64
+}
+
+var correctsFields = []percent{
+	{"cut", 1, 90, func(c *Corrects) *int64 { return &c.Cut }},
+	{"grow", 1, 100, func(c *Corrects) *int64 { return &c.Grow }},
+	{"least", 1, 100, func(c *Corrects) *int64 { return &c.Least }},
+	{"most", 100, 1000, func(c *Corrects) *int64 { return &c.Most }},
+}
+
+// WithDefaults returns c with every default written out.
+func (c Corrects) WithDefaults() Corrects {
+	for _, f := range correctsFields {
+		if at := f.of(&c); *at == 0 {
+			*at = *f.of(&defaultCorrects)
+		}
+	}
+	return c
+}
+
+// bare is c without what the defaults say.
+func (c Corrects) bare() Corrects {
+	for _, f := range correctsFields {
+		if at := f.of(&c); *at == *f.of(&defaultCorrects) {
+			*at = 0
+		}
+	}
+	return c
+}
+
+// Raises reports whether a limit may become more than the configured one.
+func (c Corrects) Raises() bool { return c.Most > defaultCorrects.Most }
+
+// answersText is how a level's answers stand in limits.yaml, empty where it says nothing:
+// pause, or {cut: 30%, most: 150%}.
+func answersText(a Answers, c Corrects) string {
+	if c == (Corrects{}) {
+		return string(a)
+	}
+	var fields []string
+	for _, f := range correctsFields {
+		if n := *f.of(&c); n != 0 {
+			fields = append(fields, f.name+": "+strconv.FormatInt(n, 10)+"%")
+		}
+	}
+	return "{" + strings.Join(fields, ", ") + "}"
+}
+
+// AnswersYAML returns what a node says of answers as it stands in limits.yaml: pause, or
+// {cut: 30%, most: 150%}; empty where it says nothing.
+func (n ScopeConfig) AnswersYAML() string { return answersText(n.Answers, n.Corrects.bare()) }
+
+// ParseAnswers reads what stands at answers in limits.yaml, a word or fields, as AnswersYAML
+// writes it; name is what errors call the text. The error is a *PolicyError.
+func ParseAnswers(name string, data []byte) (Answers, Corrects, error) {
+	var faults strictyaml.Faults
+	root := file.Read(data, &faults)
+	if root == nil {
+		return "", Corrects{}, refused(name, &faults)
+	}
+	s := draftScope{answers: decoder{&faults}.answers(strictyaml.Field{Label: "answers", Key: root, Value: root}, "answers")}
+	a, c := s.checkAnswers("", &faults)
+	if err := refused(name, &faults); err != nil {
+		for i := range err.Faults {
+			err.Faults[i].Path = "" // it stands alone, and each reason names its field
+		}
+		return "", Corrects{}, err
+	}
+	return a, c, nil
+}
+
+// draftAnswers is what is to follow from answers as it was written.
+type draftAnswers struct {
+	at       strictyaml.Place
+	mode     written
+	corrects Corrects
+	fields   [4]written // of corrects, in the order of correctsFields
+}
+
+// draftAnswersOf is the draft of what was said in Go.
+func draftAnswersOf(n ScopeConfig) draftAnswers {
+	d := draftAnswers{mode: written{text: string(n.Answers), set: n.Answers != ""}, corrects: n.Corrects}
+	for i, f := range correctsFields {
+		value := *f.of(&n.Corrects)
+		d.fields[i] = written{text: strconv.FormatInt(value, 10) + "%", set: value != 0}
+	}
+	return d
+}
+
+// answers reads what is to follow from answers: a word, or fields.
+func (d decoder) answers(e strictyaml.Field, path string) (out draftAnswers) {
+	out.at = e.Place()
+	if e.Value.Kind != yaml.MappingNode {
+		_, out.mode = d.word(e, path, answersWords)
+		return out
+	}
+	names := []string{"mode"}
+	for _, f := range correctsFields {
+		names = append(names, f.name)
+	}
+	fields := d.Fields(e.Value, path)
+	for _, e := range fields {
+		at := strictyaml.PathTo(path, e.Name)
+		known := false
+		for i, f := range correctsFields {
+			if e.Name == f.name {
+				*f.of(&out.corrects), out.fields[i] = d.percent(e, at)
+				known = true
+			}
+		}
+		switch {
+		case known:
+		case e.Name == "mode":
+			_, out.mode = d.word(e, at, answersWords)
+		default:
+			d.unknown(e, at, "answers", names)
+		}
+	}
+	if len(fields) == 0 && len(e.Value.Content) == 0 {
+		d.bad(e, path, "is empty; write heed, or fields such as {cut: 15%%}")
+	}
+	return out
+}
+
+// checkAnswers checks what is to follow from answers. The corrections are without what the
+// defaults say.
+func (s *draftScope) checkAnswers(path string, faults *strictyaml.Faults) (Answers, Corrects) {
+	path += ".answers"
+	d, mode, numbers := &s.answers, Answers(s.answers.mode.text), false
+	if d.mode.good() && mode != AnswersHeed && mode != AnswersPause && mode != AnswersIgnore {
+		faults.Add(d.mode.at, path, fmt.Sprintf("answers is %s; %s", quote(d.mode.text), strictyaml.Meant(d.mode.text, answersWords)))
+	}
+	for i, f := range correctsFields {
+		w, n := d.fields[i], *f.of(&d.corrects)
+		numbers = numbers || w.set
+		switch {
+		case !w.good():
+		case n < f.least || n > f.most:
+			faults.Add(w.at, path+"."+f.name, fmt.Sprintf("%s is %s; it must be %d%% to %d%%", f.name, w.text, f.least, f.most))
+		case d.mode.good() && (mode == AnswersPause || mode == AnswersIgnore):
+			faults.Add(w.at, path+"."+f.name, fmt.Sprintf("%s says how rules are corrected, and with %s none is; remove it, or write heed", f.name, mode))
+		}
+	}
+	if !d.mode.set && numbers {
+		mode = AnswersHeed
+	}
+	return mode, d.corrects.bare()
+}
+
+// heeding is what follows from answers at a level.
+type heeding struct {
+	answers  Answers
+	corrects Corrects // without what the defaults say
+	said     bool     // a level says so, and that it heeds: answers to scopes below count too
+}
+
+// under is what follows at the next level, which layers cover: what stands there replaces
+// all of what stands above.
+func (a heeding) under(layers []*tree) heeding {
+	for _, layer := range layers {
+		if layer.answers != "" {
+			a = heeding{layer.answers, layer.corrects, layer.answers == AnswersHeed}
+		}
+	}
+	return a
+}
+
+func (p *Policy) heeding(s Scope) (a heeding) {
+	a.answers = AnswersHeed
+	p.visit(s, func(_ Scope, layers []*tree) { a = a.under(layers) })
+	return a
+}
+
+// Answers returns what follows from an API's answers to a scope's calls: what its lowest
+// level says that says anything, and AnswersHeed where none does.
+func (p *Policy) Answers(s Scope) Answers { return p.heeding(s).answers }
+
+// Corrects returns how far answers correct the rules at the level of a scope, with every
+// default written out. What stands at a level replaces all of what stands above it.
+func (p *Policy) Corrects(s Scope) Corrects { return p.heeding(s).corrects.WithDefaults() }
+
+// raises reports whether any level lets limits grow above the configured ones.
+func (t *tree) raises() bool {
+	if t.corrects.Raises() || t.every != nil && t.every.raises() {
+		return true
+	}
+	for _, child := range t.scopes {
+		if child.raises() {
+			return true
+		}
+	}
+	return false
+}

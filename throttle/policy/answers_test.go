@@ -1,0 +1,88 @@
+package policy
+
+import "testing"
+
+// "answers" takes a word, or fields: what stands at a level replaces all that stands above
+// it, and what is left out has its default. It is written as short as it can be, and read
+// back.
+func TestAnswersInNumbers(t *testing.T) {
+	t.Parallel()
+	policy := mustParse(t, `
+limits:
+  p:
+    answers: {cut: 30%, grow: 5%, least: 20%, most: 150%}
+    rules: [{name: r, algorithm: sliding-window, limit: 10, per: 1s}]
+    scopes:
+      "*": {answers: {most: 200%}}
+      word: {answers: heed}
+      deaf: {answers: {mode: ignore}, scopes: {not: {answers: {mode: heed, grow: 2%, most: 300%}}}}
+      plain: {answers: {cut: 15%, most: 100%}}
+  q: {rules: [{name: r, algorithm: sliding-window, limit: 10, per: 1s}]}
+`)
+	type want struct {
+		answers  Answers
+		corrects Corrects
+		text     string // of the level itself
+	}
+	said, defaults := Corrects{30, 5, 20, 150}, Corrects{15, 2, 10, 100}
+	for scope, want := range map[string]want{
+		"p": {AnswersHeed, said, "{cut: 30%, grow: 5%, least: 20%, most: 150%}"}, "q": {AnswersHeed, defaults, ""},
+		"p/any": {AnswersHeed, Corrects{15, 2, 10, 200}, ""}, "p/any/below": {AnswersHeed, Corrects{15, 2, 10, 200}, ""},
+		"p/word": {AnswersHeed, defaults, "heed"}, "p/deaf": {AnswersIgnore, defaults, "ignore"},
+		"p/deaf/not": {AnswersHeed, Corrects{15, 2, 10, 300}, "{most: 300%}"}, "p/plain": {AnswersHeed, defaults, "heed"},
+	} {
+		s := mustScope(t, scope)
+		for _, p := range []*Policy{policy, mustParse(t, string(policy.YAML()))} {
+			if a, c := p.Answers(s), p.Corrects(s); a != want.answers || c != want.corrects {
+				t.Errorf("%s: %s, %+v", scope, a, c)
+			}
+		}
+		_, limits := policy.Limits()
+		n, there := ScopeConfig{Scopes: limits}, true
+		for _, name := range s.Names() {
+			if n, there = n.Scopes[name]; !there {
+				break
+			}
+		}
+		if text := n.AnswersYAML(); there && text != want.text {
+			t.Errorf("%s is written as %q", scope, text)
+		}
+	}
+	if !policy.raises || mustParse(t, `limits: {p: {answers: {most: 100%}}}`).raises {
+		t.Error("whether a policy raises limits is not seen")
+	}
+}
+
+// Faults of answers: a row is what stands there, at 1:23.
+func TestAnswersFaults(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"always":                     `1:23: limits.a.answers: answers is "always"; write heed, pause or ignore`,
+		"5":                          `1:23: limits.a.answers: answers is the number 5; write heed, pause or ignore`,
+		"[heed]":                     `1:23: limits.a.answers: answers is a list; write heed, pause or ignore`,
+		"{}":                         `1:23: limits.a.answers: answers is empty; write heed, or fields such as {cut: 15%}`,
+		"{mode: heeds}":              `1:30: limits.a.answers: answers is "heeds"; did you mean heed?`,
+		"{mode: 1}":                  `1:30: limits.a.answers.mode: mode is the number 1; write heed, pause or ignore`,
+		"{cuts: 5%}":                 `1:24: limits.a.answers.cuts: cuts is not a field of answers; did you mean cut?`,
+		"{cut: 5}":                   `1:29: limits.a.answers.cut: cut is the number 5; write whole percents, such as 60%`,
+		"{cut: 0%}":                  `1:29: limits.a.answers.cut: cut is 0%; it must be 1% to 90%`,
+		"{cut: 91%}":                 `1:29: limits.a.answers.cut: cut is 91%; it must be 1% to 90%`,
+		"{grow: 101%}":               `1:30: limits.a.answers.grow: grow is 101%; it must be 1% to 100%`,
+		"{least: 0%}":                `1:31: limits.a.answers.least: least is 0%; it must be 1% to 100%`,
+		"{most: 99%}":                `1:30: limits.a.answers.most: most is 99%; it must be 100% to 1000%`,
+		"{most: 1001%}":              `1:30: limits.a.answers.most: most is 1001%; it must be 100% to 1000%`,
+		"{most: 1.5}":                `1:30: limits.a.answers.most: most is the number 1.5; write whole percents, such as 60%`,
+		"{mode: pause, cut: 5%}":     `1:42: limits.a.answers.cut: cut says how rules are corrected, and with pause none is; remove it, or write heed`,
+		"{mode: ignore, most: 200%}": `1:44: limits.a.answers.most: most says how rules are corrected, and with ignore none is; remove it, or write heed`,
+	} {
+		t.Run(text, func(t *testing.T) {
+			t.Parallel()
+			checkFaults(t, "limits: {a: {answers: "+text+"}}\n", want)
+		})
+	}
+	_, err := New(UnmatchedDeny, map[string]ScopeConfig{"a": {Corrects: Corrects{Cut: 91}}, "b": {Answers: AnswersPause, Corrects: Corrects{Cut: 10}}})
+	if want := "policy: limits.a.answers.cut: cut is 91%; it must be 1% to 90%\n" +
+		"policy: limits.b.answers.cut: cut says how rules are corrected, and with pause none is; remove it, or write heed"; err == nil || err.Error() != want {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,107 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/headway-go/headway/throttle/strictyaml"
+)
+
+const maxApps = 100
+
+// checkApps checks who answers for a scope, and who may spend from it.
+func (s *draftScope) checkApps(path string, faults *strictyaml.Faults) (apps []string) {
+	if s.owner != "" {
+		if reason := strictyaml.NameReason(s.owner); reason != "" {
+			faults.Add(s.at, path+".owner", "owner "+reason)
+		}
+	}
+	for i, app := range s.apps {
+		reason := strictyaml.NameReason(app.name)
+		switch {
+		case i >= maxApps:
+			reason = fmt.Sprintf("is one of %d; the most is %d", len(s.apps), maxApps)
+		case reason == "" && slices.Contains(apps, app.name):
+			reason = "is there already; keep one of the two"
+		}
+		if reason != "" {
+			faults.Add(app.at, path+".apps", fmt.Sprintf("application %s %s", quote(app.name), reason))
+			if i >= maxApps {
+				return apps
+			}
+		}
+		apps = append(apps, app.name)
+	}
+	return apps
+}
+
+// Apps returns the applications that may spend from a scope: those that every level of its path
+// that names any has named. all says that no level names any. Costs as much as Match.
+func (p *Policy) Apps(s Scope) (apps []string, all bool) {
+	apps, level := p.AppsAt(s)
+	return apps, level.Len() == 0
+}
+
+// AppsAt is Apps, and tells the lowest level that names any, the zero Scope where none does.
+func (p *Policy) AppsAt(s Scope) (apps []string, lowest Scope) {
+	p.levelsOfApps(s, func(level Scope, named []string) {
+		first := lowest.Len() == 0
+		if lowest = level; first {
+			apps = slices.Clone(named)
+			return
+		}
+		apps = slices.DeleteFunc(apps, func(app string) bool { return !slices.Contains(named, app) })
+	})
+	return apps, lowest
+}
+
+// Authorize tells an *AppError for an application that may not spend from a scope: at each
+// level of its path that names applications, it must be one of them. Costs as much as
+// Match.
+func (p *Policy) Authorize(s Scope, app string) error {
+	var refused error
+	p.levelsOfApps(s, func(level Scope, apps []string) {
+		if refused == nil && !slices.Contains(apps, app) {
+			refused = &AppError{Scope: s, App: app, Level: level, Apps: slices.Clone(apps)}
+		}
+	})
+	return refused
+}
+
+// levelsOfApps visits the levels of a path that name applications, outermost first.
+func (p *Policy) levelsOfApps(s Scope, visit func(level Scope, apps []string)) {
+	p.visit(s, func(level Scope, layers []*tree) {
+		var apps []string
+		for _, layer := range layers { // those of the name lie over those of "*"
+			if layer.apps != nil {
+				apps = layer.apps
+			}
+		}
+		if apps != nil {
+			visit(level, apps)
+		}
+	})
+}
+
+// Owner returns who answers for a scope: the owner of its lowest level that has one.
+func (p *Policy) Owner(s Scope) (owner string) {
+	p.visit(s, func(_ Scope, layers []*tree) {
+		for _, layer := range layers {
+			if layer.owner != "" {
+				owner = layer.owner
+			}
+		}
+	})
+	return owner
+}
+
+// visit visits the trees that cover each level of a path, outermost first.
+func (p *Policy) visit(s Scope, level func(Scope, []*tree)) {
+	layers := []*tree{&p.root}
+	for start := 0; start < len(s.text) && len(layers) > 0; {
+		name, end := nameAt(s.text, start)
+		layers = under(nil, layers, name)
+		level(Scope{text: s.text[:end]}, layers)
+		start = end + 1
+	}
+}

@@ -1,0 +1,142 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Requests is the unit that a rule counts unless it names another.
+const Requests = "requests"
+
+// Costs is what something takes, by unit: {"requests": 1, "tokens": 1500}. Requests
+// that are not given are 1, and other units 0. A rule counts its own unit alone, and one
+// whose unit costs 0 is not asked and not charged; a concurrency rule counts one place.
+type Costs map[string]int64
+
+// defaultRequests is what something takes that does not say.
+const defaultRequests = 1
+
+// The bounds of Costs.
+const (
+	maxUnits     = 16
+	maxUnitBytes = 32
+)
+
+// ParseCosts reads what String writes: "requests=1,tokens=1500". The error says what is
+// wrong, as that of Check does.
+func ParseCosts(text string) (Costs, error) {
+	costs := Costs{}
+	for one := range strings.SplitSeq(text, ",") {
+		unit, number, found := strings.Cut(one, "=")
+		n, err := strconv.ParseInt(number, 10, 64)
+		_, twice := costs[unit]
+		switch {
+		case !found || err != nil || strings.HasPrefix(number, "+"):
+			return nil, fmt.Errorf("throttle: costs: %s is not a unit and a whole number, such as tokens=1500", quote(one))
+		case twice:
+			return nil, fmt.Errorf("throttle: costs: %s stands there twice", quote(unit))
+		}
+		costs[unit] = n
+	}
+	if err := costs.Check(); err != nil {
+		return nil, err
+	}
+	return costs, nil
+}
+
+// String writes the units in alphabetical order, as "requests=1,tokens=1500".
+func (c Costs) String() string {
+	var b strings.Builder
+	for _, unit := range slices.Sorted(maps.Keys(c)) {
+		if b.Len() > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(unit + "=" + strconv.FormatInt(c[unit], 10))
+	}
+	return b.String()
+}
+
+// Of returns how much of a unit they are.
+func (c Costs) Of(unit string) int64 {
+	if n, given := c[unit]; given || unit != Requests {
+		return n
+	}
+	return defaultRequests
+}
+
+// Check tells what is wrong with them, if anything: there are 1 to 16 units, each named
+// by 1 to 32 lower-case letters, digits, '-' and '_' and 0 to 1e12 of it, and not all are 0.
+func (c Costs) Check() error {
+	if err := c.CheckUnits(); err != nil {
+		return err
+	}
+	for unit := range c {
+		if c[unit] > 0 {
+			return nil
+		}
+	}
+	if c.Of(Requests) > 0 {
+		return nil
+	}
+	return errors.New("throttle: costs: all are 0; what costs nothing needs no limit")
+}
+
+// CheckUnits is Check, but all may be 0, as what was spent in the end may be.
+func (c Costs) CheckUnits() error {
+	if len(c) == 0 || len(c) > maxUnits {
+		return fmt.Errorf("throttle: costs: %d units; write 1 to %d", len(c), maxUnits)
+	}
+	for _, unit := range slices.Sorted(maps.Keys(c)) {
+		if reason := unitReason(unit); reason != "" {
+			return fmt.Errorf("throttle: costs: unit %s %s", quote(unit), reason)
+		}
+		if n := c[unit]; n < 0 || n > MaxLimit {
+			return fmt.Errorf("throttle: costs: %d %s; write 0 to %d", n, unit, int64(MaxLimit))
+		}
+	}
+	return nil
+}
+
+// unitReason says why a text is not the name of a unit, if it is not.
+func unitReason(unit string) string {
+	switch {
+	case unit == "":
+		return "is empty; write a name such as tokens"
+	case len(unit) > maxUnitBytes:
+		return fmt.Sprintf("is %d bytes long; the most is %d", len(unit), maxUnitBytes)
+	case strings.Trim(unit, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "":
+		return "is no unit's name; write lower-case letters, digits, '-' and '_'"
+	}
+	return ""
+}
+
+// Under returns what a rule is charged: its own unit alone, and one place of a concurrency rule.
+func (c Costs) Under(r Rule) int64 {
+	if r.Algorithm == Concurrency {
+		return defaultRequests
+	}
+	return c.Of(r.unit())
+}
+
+// CheckMatched returns a *CostError for the rule that admits least of those that can never admit
+// what they would be charged, nil where there is none. The rules are those that Match returns for a scope.
+func CheckMatched(s Scope, bounds []MatchedRule, charge func(Rule) int64) error {
+	var worst *CostError
+	for _, b := range bounds {
+		if b.Rule.Algorithm == Concurrency || b.Rule.Limit == 0 || b.Rule.Shadow || b.Rule.Active != "" {
+			continue
+		}
+		cost, most := charge(b.Rule), b.Rule.Capacity()
+		if cost > most && (worst == nil || most < worst.Capacity) {
+			worst = &CostError{Scope: s, Rule: b.Rule.Name, Unit: b.Rule.unit(), Cost: cost, Capacity: most}
+		}
+	}
+	if worst != nil {
+		return worst
+	}
+	return nil
+}

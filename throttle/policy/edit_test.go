@@ -1,0 +1,109 @@
+package policy
+
+import (
+	"bytes"
+	"testing"
+	"time"
+)
+
+func TestLimitsMakeAnEqualPolicy(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"limits: {}",
+		"unmatched: allow\nlimits:\n  a: {}\n",
+		`
+limits:
+  "*": {rules: [{name: r, algorithm: concurrency, limit: 2}]}
+  payments:
+    rules: [{name: account, algorithm: sliding-window, limit: 200, per: 1s, margin: 5ms, max_wait: 1h, on_redis_error: share}]
+    scopes:
+      "*": {rules: [{name: tenant, algorithm: token-bucket, limit: 20, per: 1s, burst: 5}], scopes: {refunds: {}}}
+      acme: {rules: [{name: tenant, unlimited: true}]}
+`,
+	} {
+		p := mustParse(t, text)
+		unmatched, limits := p.Limits()
+		again, err := New(unmatched, limits)
+		if err != nil || !bytes.Equal(again.YAML(), p.YAML()) {
+			t.Errorf("%s\nbecomes\n%s\n%v", p.YAML(), again.YAML(), err)
+		}
+	}
+}
+
+func TestParseRule(t *testing.T) {
+	t.Parallel()
+	want := Rule{Name: "a b", Algorithm: TokenBucket, Limit: 20, Per: time.Second, Burst: 1, OnRedisError: FailClosed, Unit: Requests}
+	got, err := ParseRule("it", []byte(want.YAML()))
+	if err != nil || got != want {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for text, wantErr := range map[string]string{
+		"":                                 "it:1:1: the file is empty; write limits: {} if no rules are meant",
+		"7":                                "it:1:1: the rule is the number 7; write its fields, such as {name: account, ...}",
+		"{name: a}":                        "it:1:1: algorithm is missing; write token-bucket, sliding-window, fixed-window, concurrency or calendar\nit:1:1: limit is missing; write a whole number, or unlimited: true to remove an inherited rule",
+		"{name: a, unlimited: true, x: 1}": "it:1:28: x is not a field of a rule; write name, algorithm, limit, per, burst, lease, on_redis_error, margin, prefetch, max_wait, resets, active, timezone, rollover, spread, shadow, unit or unlimited",
+	} {
+		if _, err := ParseRule("it", []byte(text)); err == nil || err.Error() != wantErr {
+			t.Errorf("%q:\n%v\nwant\n%s", text, err, wantErr)
+		}
+	}
+}
+
+func TestRuleWith(t *testing.T) {
+	t.Parallel()
+	bucket := Rule{Name: "r", Algorithm: TokenBucket, Limit: 20, Per: time.Second, Burst: 5, OnRedisError: FailClosed}
+	for what, c := range map[string]struct {
+		from   Rule
+		fields map[string]string
+		want   string
+	}{
+		"one field": {bucket, map[string]string{"limit": "100"}, "{name: r, algorithm: token-bucket, limit: 100, per: 1s, burst: 5}"},
+		"several":   {bucket, map[string]string{"per": "1m", "burst": "9", "margin": "1s"}, "{name: r, algorithm: token-bucket, limit: 20, per: 1m, burst: 9, margin: 1s}"},
+		"prefetch":  {bucket, map[string]string{"per": "1m", "prefetch": "50ms"}, "{name: r, algorithm: token-bucket, limit: 20, per: 1m, burst: 5, prefetch: 50ms}"},
+		"a burst that is in the way": {Rule{Name: "r", Algorithm: TokenBucket, Limit: 20, Per: time.Minute, Burst: 5, Prefetch: 50 * time.Millisecond}, map[string]string{"burst": "3"},
+			"the rule: prefetch is 50ms; with it burst must be at least 4, and is 3"},
+		"a field taken":             {bucket, map[string]string{"burst": "", "lease": ""}, "{name: r, algorithm: token-bucket, limit: 20, per: 1s}"},
+		"another kind":              {bucket, map[string]string{"algorithm": "sliding-window", "burst": ""}, "{name: r, algorithm: sliding-window, limit: 20, per: 1s}"},
+		"lifted":                    {bucket, map[string]string{"unlimited": "true"}, "{name: r, unlimited: true}"},
+		"not lifted":                {Rule{Name: "r", Unlimited: true}, map[string]string{"algorithm": "concurrency", "limit": "3"}, "{name: r, algorithm: concurrency, limit: 3}"},
+		"new":                       {Rule{Name: "r"}, map[string]string{"algorithm": "concurrency", "limit": "0"}, "{name: r, algorithm: concurrency, limit: 0}"},
+		"nothing":                   {bucket, nil, bucket.YAML()},
+		"a kind that is in the way": {bucket, map[string]string{"algorithm": "fixed-window"}, "the rule: burst does not go with fixed-window; remove it"},
+		"no number":                 {bucket, map[string]string{"limit": "many"}, `the rule: limit is the text "many"; write a whole number in plain digits, such as 100`},
+		"no duration":               {bucket, map[string]string{"per": "5"}, "the rule: per is the number 5, which has no unit; write 5s if seconds are meant"},
+		"no field":                  {bucket, map[string]string{"limits": "5"}, "the rule: limits is not a field of a rule; did you mean limit?"},
+		"no YAML":                   {bucket, map[string]string{"per": "*x"}, `the rule: per is the text "*x"; write a duration, such as 500ms, 1m, 24h or 30d`},
+	} {
+		got, err := RuleWith(c.from, c.fields)
+		said := got.YAML()
+		if err != nil {
+			said = err.Error()
+		}
+		if said != c.want {
+			t.Errorf("%s:\n%s\nwant\n%s", what, said, c.want)
+		}
+	}
+}
+
+// Fields of rules on trial and of certain hours are set and taken away as others are.
+func TestRuleWithHoursAndShadow(t *testing.T) {
+	t.Parallel()
+	r := Rule{Name: "r", Algorithm: Concurrency, Limit: 2}
+	for i, row := range []struct {
+		fields map[string]string
+		want   string
+	}{
+		{map[string]string{"shadow": "true"}, "{name: r, algorithm: concurrency, limit: 2, shadow: true}"},
+		{map[string]string{"active": "* 8 * * *"}, `{name: r, algorithm: concurrency, limit: 2, active: "* 8 * * *", shadow: true}`},
+		{map[string]string{"timezone": "Asia/Kathmandu", "shadow": "false"}, `{name: r, algorithm: concurrency, limit: 2, active: "* 8 * * *", timezone: "Asia/Kathmandu"}`},
+		{map[string]string{"active": "", "timezone": ""}, "{name: r, algorithm: concurrency, limit: 2}"},
+	} {
+		var err error
+		if r, err = RuleWith(r, row.fields); err != nil || r.YAML() != row.want {
+			t.Errorf("%d: got %s, %v", i, r.YAML(), err)
+		}
+		if again, err := ParseRule("it", []byte(row.want)); err != nil || again != r {
+			t.Errorf("%d: read back as %+v, %v", i, again, err)
+		}
+	}
+}

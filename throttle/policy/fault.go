@@ -1,0 +1,107 @@
+package policy
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/headway-go/headway/throttle/strictyaml"
+)
+
+// Fault is one thing wrong with a policy: where it stands, what it is, and what
+// to write instead. In a policy that was not read from text it stands nowhere.
+type Fault = strictyaml.Fault
+
+// PolicyError says why a policy was refused. A policy is refused whole: nothing
+// of it is used, and Faults has every fault that can be told, in the order of the
+// text; after ten thousand, a last one says how many more there are. Text that is
+// not YAML at all has the faults of its YAML only.
+type Error struct {
+	// Name is that of the file, or "policy" for one made in Go.
+	Name   string
+	Faults []Fault
+}
+
+// Error lists every fault, one a line, each as "limits.yaml:12:5: path: reason",
+// the form that editors jump to.
+func (e *Error) Error() string {
+	var b strings.Builder
+	for i, f := range e.Faults {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		b.WriteString(e.Name)
+		b.WriteByte(':')
+		if f.Line == 0 {
+			b.WriteByte(' ')
+		}
+		b.WriteString(f.String())
+	}
+	return b.String()
+}
+
+// CostError says that a cost can never pass, however long the task waits. It is
+// permanent: a task with it is not worth trying again until the policy changes.
+type CostError struct {
+	Scope Scope
+	// Rule is the one that admits least; empty when the cost is below 1, which
+	// no policy admits.
+	Rule string
+	// Unit is what Rule counts, Requests unless it says otherwise.
+	Unit string
+	// Cost is what was asked and Capacity the most that Rule admits, in units.
+	Cost, Capacity int64
+}
+
+func (e *CostError) Error() string {
+	if e.Rule == "" {
+		return fmt.Sprintf("throttle: scope %s: cost is %d; the least is 1", quote(e.Scope.text), e.Cost)
+	}
+	if e.Unit != "" && e.Unit != Requests {
+		return fmt.Sprintf("throttle: scope %s: costs %d %s, and the most that rule %q can ever admit is %d; "+
+			"split the task, or raise the burst of a token bucket or the limit of another rule",
+			quote(e.Scope.text), e.Cost, e.Unit, e.Rule, e.Capacity)
+	}
+	return fmt.Sprintf("throttle: scope %s: cost %d can never pass: rule %q admits %d at most; "+
+		"split the task, or raise the burst of a token bucket or the limit of another rule",
+		quote(e.Scope.text), e.Cost, e.Rule, e.Capacity)
+}
+
+// UnmatchedError says that a scope meets no rule under "unmatched: deny". It is
+// permanent until the policy changes.
+type UnmatchedError struct{ Scope Scope }
+
+func (e *UnmatchedError) Error() string {
+	return fmt.Sprintf("throttle: scope %s meets no rule and the policy denies such scopes; "+
+		"correct the scope, give it a rule, or write unmatched: allow", quote(e.Scope.text))
+}
+
+// AppError says that an application may not spend from a scope. It is permanent until the
+// policy changes.
+type AppError struct {
+	Scope Scope
+	App   string // that asked; empty for one without a name
+	Level Scope  // the prefix of the scope that names its applications
+	Apps  []string
+}
+
+func (e *AppError) Error() string {
+	who := "an application without a name (Config.App)"
+	if e.App != "" {
+		who = "application " + quote(e.App)
+	}
+	return fmt.Sprintf("throttle: scope %s: %s may not spend from it; %s is for %s",
+		quote(e.Scope.text), who, e.Level.text, strings.Join(e.Apps, ", "))
+}
+
+// ScopeError says why a text is not a scope. It is permanent.
+type ScopeError struct {
+	Scope  string
+	Reason string
+}
+
+func (e *ScopeError) Error() string {
+	return fmt.Sprintf("throttle: scope %s: %s", quote(e.Scope), e.Reason)
+}
+
+// quote returns s as a Go string on one line, cut where it is too long to print.
+func quote(s string) string { return strictyaml.Quote(s) }

@@ -1,0 +1,120 @@
+package policy
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/headway-go/headway/throttle/strictyaml"
+)
+
+const maxHosts = 100
+
+// hostPattern matches the hosts that may correct a provider's limits.
+type hostPattern struct {
+	name string // in lower case, or an address in its usual form
+	port string // "" for any
+	sub  bool   // any name below this one, and not the name itself
+}
+
+// parseHostPattern reads HOST, HOST:PORT or *.HOST. The second result is the fault, empty for none.
+func parseHostPattern(text string) (p hostPattern, fault string) {
+	switch {
+	case strings.Contains(text, "/"):
+		return p, "is a URL or a path; write its host alone, such as api.example.com"
+	case strings.IndexFunc(text, func(r rune) bool { return r > 0x7e }) >= 0:
+		return p, "is not ASCII; write the form that begins with xn--"
+	}
+	p.name = text
+	if _, err := netip.ParseAddr(text); err != nil && strings.Contains(text, ":") {
+		if p.name, p.port, err = net.SplitHostPort(text); err != nil {
+			return p, "has no port behind its last colon; write HOST or HOST:PORT"
+		}
+		if n, err := strconv.ParseUint(p.port, 10, 16); err != nil || n == 0 || p.port[0] == '0' {
+			return p, "has a port that is no number from 1 to 65535"
+		}
+	}
+	p.name, p.sub = strings.CutPrefix(p.name, "*.")
+	name, isName := hostName(p.name)
+	if !isName && (p.sub || net.ParseIP(name) == nil) {
+		return p, "is no host; write a name such as api.example.com or *.example.com, or an address"
+	}
+	p.name = name
+	return p, ""
+}
+
+// hostName returns a host as it is compared, and whether it is a name: letters, digits, '-' and '_',
+// and no address.
+func hostName(host string) (name string, isName bool) {
+	if ip, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
+		return ip.Unmap().String(), false
+	}
+	name = strings.ToLower(strings.TrimSuffix(host, "."))
+	for label := range strings.SplitSeq(name, ".") {
+		outside := func(r rune) bool {
+			return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '_'
+		}
+		if label == "" || len(label) > 63 || strings.ContainsFunc(label, outside) {
+			return name, false
+		}
+	}
+	return name, len(name) <= 253
+}
+
+func (p hostPattern) matches(name, port string) bool {
+	if p.port != "" && p.port != port {
+		return false
+	}
+	return name == p.name && !p.sub || p.sub && strings.HasSuffix(name, "."+p.name)
+}
+
+// checkHosts checks the hosts of a level, and returns them as they were written.
+func (s *draftScope) checkHosts(path string, faults *strictyaml.Faults) (hosts []string) {
+	path += ".hosts"
+	for i, h := range s.hosts {
+		_, fault := parseHostPattern(h.name)
+		switch {
+		case i >= maxHosts:
+			faults.Add(h.at, path, fmt.Sprintf("hosts are %d; the most is %d", len(s.hosts), maxHosts))
+			return hosts
+		case fault == "" && slices.Contains(hosts, h.name):
+			fault = "is there already; keep one of the two"
+		}
+		if fault != "" {
+			faults.Add(h.at, path, fmt.Sprintf("host %s %s", quote(h.name), fault))
+		}
+		hosts = append(hosts, h.name)
+	}
+	return hosts
+}
+
+// Hosts returns the hosts whose answers count for a scope, as limits.yaml has them: those of the
+// lowest level of its path that names any. It is empty where no level does, and the answers of all
+// count.
+func (p *Policy) Hosts(s Scope) []string {
+	var hosts []string
+	p.visit(s, func(_ Scope, layers []*tree) {
+		for _, layer := range layers {
+			if layer.hosts != nil {
+				hosts = layer.hosts
+			}
+		}
+	})
+	return slices.Clone(hosts)
+}
+
+// HostMatches reports whether any of a policy's hosts is a host, HOST or HOST:PORT.
+func HostMatches(hosts []string, host string) bool {
+	name, port, err := net.SplitHostPort(host)
+	if err != nil {
+		name, port = host, ""
+	}
+	name, _ = hostName(name)
+	return slices.ContainsFunc(hosts, func(h string) bool {
+		pattern, fault := parseHostPattern(h)
+		return fault == "" && pattern.matches(name, port)
+	})
+}

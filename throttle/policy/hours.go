@@ -1,0 +1,111 @@
+package policy
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/headway-go/headway/throttle/wallclock"
+)
+
+// hours is when rules hold that have the same expression and time zone. It is safe for
+// concurrent use.
+type hours struct {
+	key    [2]string // the expression and the time zone
+	window *wallclock.Window
+
+	mu   sync.Mutex
+	last hoursSpan // asked for last
+}
+
+// hoursSpan is a time in which nothing begins or ends, in µs since the epoch.
+type hoursSpan struct {
+	from, until int64
+	holds       bool
+}
+
+func (s hoursSpan) has(at int64) bool { return s.from <= at && at < s.until }
+
+// ActiveAt reports whether a rule with Active holds at a time, and from when until when that is so: from the beginning of
+// its minute at the latest.
+func (r Rule) ActiveAt(at time.Time) (active bool, from, until time.Time) {
+	s := r.hours().around(at)
+	return s.holds, time.UnixMicro(s.from), time.UnixMicro(s.until)
+}
+
+// NextActiveChange returns when any rule of the policy begins or ends to hold next after a time; the zero time where all
+// always hold. Costs next to nothing.
+func (p *Policy) NextActiveChange(at time.Time) time.Time {
+	if len(p.windows) == 0 {
+		return time.Time{}
+	}
+	next := p.windows[0].around(at).until
+	for _, h := range p.windows[1:] {
+		next = min(next, h.around(at).until)
+	}
+	return time.UnixMicro(next)
+}
+
+// windows are the hours that have been met, up to a bound.
+var windows struct {
+	mu    sync.Mutex
+	known map[[2]string]*hours
+}
+
+// hoursOf returns the hours of a cron expression in a time zone. The error is wallclock's.
+func hoursOf(active, timezone string) (*hours, error) {
+	windows.mu.Lock()
+	defer windows.mu.Unlock()
+	key := [2]string{active, timezone}
+	if h := windows.known[key]; h != nil {
+		return h, nil
+	}
+	window, err := wallclock.ParseWindow(active, timezone)
+	if err != nil {
+		return nil, err
+	}
+	if windows.known == nil || len(windows.known) >= maxCalendars {
+		windows.known = map[[2]string]*hours{}
+	}
+	h := &hours{key: key, window: window}
+	windows.known[key] = h
+	return h, nil
+}
+
+// hours returns the rule's own. A Policy has read it before.
+func (r Rule) hours() *hours {
+	h, err := hoursOf(r.Active, r.Timezone)
+	if err != nil {
+		panic("throttle: hours that no policy has checked: " + err.Error())
+	}
+	return h
+}
+
+// around returns the stretch of a moment, which begins with its minute at the latest.
+func (h *hours) around(at time.Time) hoursSpan {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.last.has(at.UnixMicro()) {
+		return h.last
+	}
+	until := h.window.Changes(at)
+	if until.IsZero() {
+		until = at.Add(rare)
+	}
+	h.last = hoursSpan{at.Truncate(time.Minute).UnixMicro(), until.UnixMicro(), h.window.Holds(at)}
+	return h.last
+}
+
+// allHours are the hours of a policy's rules, each once, in the order of their expressions.
+func (p *Policy) allHours() (all []*hours) {
+	p.has(func(r Rule) bool {
+		if r.Active != "" {
+			if h := r.hours(); !slices.Contains(all, h) {
+				all = append(all, h)
+			}
+		}
+		return false
+	})
+	slices.SortFunc(all, func(a, b *hours) int { return slices.Compare(a.key[:], b.key[:]) })
+	return all
+}

@@ -1,0 +1,309 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// lines renders bounds as "rule limit@scope", which overlay tables are easy to
+// read in.
+func lines(bounds []MatchedRule) string {
+	var out []string
+	for _, b := range bounds {
+		out = append(out, fmt.Sprintf("%s %d@%s", b.Rule.Name, b.Rule.Limit, b.Scope))
+	}
+	return strings.Join(out, ", ")
+}
+
+// The example of interfaces.md, with its promises.
+func TestMatchExample(t *testing.T) {
+	t.Parallel()
+	p, err := Load("testdata/limits.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const unmatched = "unmatched"
+	for i, row := range []struct{ promise, scope, want string }{
+		0: {"payments/<any tenant>", "payments/globex",
+			"account 200@payments, tenant 20@payments/globex, parallel 4@payments/globex"},
+		1: {"payments/<any tenant>/refunds", "payments/globex/refunds",
+			"account 200@payments, tenant 20@payments/globex, parallel 4@payments/globex, refunds 2@payments/globex/refunds"},
+		2: {"rules with the same name replace, the others stay", "payments/acme",
+			"account 200@payments, tenant 100@payments/acme, parallel 4@payments/acme"},
+		3: {"An override inherits the nested scopes too (payments/acme/refunds keeps *'s refunds)", "payments/acme/refunds",
+			"account 200@payments, tenant 100@payments/acme, parallel 4@payments/acme, refunds 2@payments/acme/refunds"},
+		4: {"every level of the path that has rules is checked", "payments", "account 200@payments"},
+		5: {"a scope longer than the tree meets no rules below", "payments/globex/charges/eu/1",
+			"account 200@payments, tenant 20@payments/globex, parallel 4@payments/globex"},
+		6: {"one node, no scopes", "search/anything", "plan 1000@search"},
+		7: {"a scope that meets no rule at all: deny (default)", "mail/acme", unmatched},
+	} {
+		bounds, err := p.Match(mustScope(t, row.scope))
+		got := lines(bounds)
+		if e := (*UnmatchedError)(nil); errors.As(err, &e) && e.Scope.String() == row.scope {
+			got = unmatched
+		} else if err != nil {
+			t.Errorf("%d %s: %v", i, row.promise, err)
+		}
+		if got != row.want {
+			t.Errorf("%d %s: %s meets\n%s, want\n%s", i, row.promise, row.scope, got, row.want)
+		}
+	}
+}
+
+// "A rule replaced by name is replaced whole": nothing of tenant's 20/s burst 5
+// shows in acme's.
+func TestMatchReplacesWhole(t *testing.T) {
+	t.Parallel()
+	p := mustParse(t, `
+limits:
+  a:
+    scopes:
+      "*": {rules: [{name: r, algorithm: token-bucket, limit: 20, per: 1s, burst: 5, on_redis_error: open, max_wait: 1m}]}
+      b: {rules: [{name: r, algorithm: concurrency, limit: 3}]}
+`)
+	bounds, err := p.Match(mustScope(t, "a/b"))
+	want := []MatchedRule{{
+		Rule:  Rule{Name: "r", Algorithm: Concurrency, Limit: 3, Lease: 30 * time.Second, OnRedisError: FailClosed},
+		Scope: mustScope(t, "a/b"),
+	}}
+	if err != nil || !reflect.DeepEqual(bare(bounds), want) {
+		t.Errorf("got %+v, %v, want %+v", bounds, err, want)
+	}
+}
+
+func TestMatchOverlay(t *testing.T) {
+	t.Parallel()
+	const tree = `
+unmatched: %s
+limits:
+  "*":
+    rules: [{name: any, algorithm: concurrency, limit: 1}]
+    scopes:
+      "*": {rules: [{name: x, algorithm: concurrency, limit: 1}, {name: y, algorithm: concurrency, limit: 1}]}
+      n: {rules: [{name: x, algorithm: concurrency, limit: 2}]}
+  p:
+    scopes:
+      "*": {rules: [{name: z, algorithm: concurrency, limit: 3}, {name: x, algorithm: concurrency, limit: 3}]}
+      n: {rules: [{name: x, algorithm: concurrency, limit: 4}]}
+      gone: {rules: [{name: x, unlimited: true}, {name: y, unlimited: true}, {name: z, unlimited: true}, {name: w, unlimited: true}]}
+  free:
+    rules: [{name: any, unlimited: true}]
+    scopes:
+      "*": {rules: [{name: x, unlimited: true}, {name: y, unlimited: true}]}
+      back: {rules: [{name: q, algorithm: concurrency, limit: 5}, {name: x, algorithm: concurrency, limit: 5}]}
+`
+	deny := mustParse(t, fmt.Sprintf(tree, "deny"))
+	for i, row := range []struct{ scope, want string }{
+		0: {"q/m", "any 1@q, x 1@q/m, y 1@q/m"},
+		1: {"q/n", "any 1@q, x 2@q/n, y 1@q/n"},
+		2: {"p/m", "any 1@p, x 3@p/m, y 1@p/m, z 3@p/m"}, // x keeps its place; p's * stands over *'s *
+		3: {"p/n", "any 1@p, x 4@p/n, y 1@p/n, z 3@p/n"}, // p's n over *'s n over both *
+		4: {"p/gone", "any 1@p"},                         // removing w, which nobody has, is no fault
+		5: {"free", ""},                                  // matched, and allowed
+		6: {"free/m", ""},
+		7: {"free/n", "x 2@free/n"},                      // *'s n lies over free's *
+		8: {"free/back", "x 5@free/back, q 5@free/back"}, // what comes back comes back in its place
+		9: {"p/m/deeper/still", "any 1@p, x 3@p/m, y 1@p/m, z 3@p/m"},
+	} {
+		bounds, err := deny.Match(mustScope(t, row.scope))
+		if got := lines(bounds); err != nil || got != row.want {
+			t.Errorf("%d: %s meets %s, %v, want %s", i, row.scope, got, err, row.want)
+		}
+		if row.want == "" && bounds != nil {
+			t.Errorf("%d: %s: bounds are empty, not nil", i, row.scope)
+		}
+	}
+}
+
+func TestMatchUnmatched(t *testing.T) {
+	t.Parallel()
+	limits := map[string]ScopeConfig{"a": {Scopes: map[string]ScopeConfig{
+		"b": {Rules: []Rule{{Name: "r", Algorithm: Concurrency, Limit: 1}}},
+		"c": {Rules: []Rule{{Name: "r", Unlimited: true}}},
+		"d": {Scopes: map[string]ScopeConfig{"e": {}}},
+	}}}
+	for i, row := range []struct {
+		unmatched Unmatched
+		scope     string
+		matched   bool
+	}{
+		0: {UnmatchedDeny, "a", false},
+		1: {UnmatchedDeny, "a/b", true},
+		2: {UnmatchedDeny, "a/b/x", true},
+		3: {UnmatchedDeny, "a/c", true},
+		4: {UnmatchedDeny, "a/d/e", false}, // nodes without rules are no rules
+		5: {UnmatchedDeny, "b", false},
+		6: {"", "b", false},
+		7: {UnmatchedAllow, "b", true},
+		8: {UnmatchedAllow, "a/d/e", true},
+	} {
+		p, err := New(row.unmatched, limits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = p.Match(mustScope(t, row.scope))
+		if row.matched != (err == nil) {
+			t.Errorf("%d: %q under %q: %v", i, row.scope, row.unmatched, err)
+		}
+	}
+	var zero Policy
+	if _, err := zero.Match(mustScope(t, "a")); err == nil {
+		t.Error("the zero Policy admits a scope")
+	}
+	p, _ := New("", map[string]ScopeConfig{"*": {Rules: []Rule{{Name: "r", Unlimited: true}}}})
+	if _, err := p.Match(Scope{}); err == nil {
+		t.Error("the zero Scope meets a rule")
+	}
+}
+
+// The model is the definition of the overlay, word for word: given parent's
+// layers P, low to high, the layers below are each "*" of P, then each name of P. What the
+// last of them says of answers counts for the rules of its level, and below it.
+func modelMatch(limits map[string]ScopeConfig, s Scope) (bounds []MatchedRule, matched bool) {
+	layers, says, heeds := []ScopeConfig{{Scopes: limits}}, Corrects{}, false
+	for i, name := range s.Names() {
+		var below []ScopeConfig
+		for _, want := range []string{"*", name} {
+			for _, p := range layers {
+				if n, ok := p.Scopes[want]; ok {
+					below = append(below, n)
+				}
+			}
+		}
+		layers = below
+		var order []string
+		rules := map[string]Rule{}
+		for _, n := range layers {
+			if n.Answers != "" || n.Corrects != (Corrects{}) {
+				says, heeds = n.Corrects.bare(), n.Answers == AnswersHeed || n.Answers == ""
+			}
+			for _, r := range n.Rules {
+				matched = true
+				if _, known := rules[r.Name]; !known {
+					order = append(order, r.Name)
+				}
+				rules[r.Name] = r.withDefaults()
+			}
+		}
+		for _, name := range order {
+			if r := rules[name]; !r.Unlimited {
+				bounds = append(bounds, MatchedRule{Rule: r, Scope: s.Prefix(i + 1), Corrects: says, Heeds: heeds})
+			}
+		}
+	}
+	return bounds, matched
+}
+
+func TestMatchModel(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(300) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		limits := randomLimits(random, []string{"*", "a", "b", "c"}, 1+int(seed%maxLevels))
+		p, err := New(UnmatchedDeny, limits)
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		for range 30 {
+			names := make([]string, 1+random.IntN(maxLevels))
+			for i := range names {
+				names[i] = []string{"a", "b", "c", "d"}[random.IntN(4)]
+			}
+			s := mustScope(t, strings.Join(names, "/"))
+			want, matched := modelMatch(limits, s)
+			got, err := p.Match(s)
+			if (err == nil) != matched || !reflect.DeepEqual(bare(got), want) {
+				t.Fatalf("seed %d: %s meets %s, %v, want %s\n%s", seed, s, lines(got), err, lines(want), p.YAML())
+			}
+		}
+	}
+}
+
+func TestMatchWorstTree(t *testing.T) {
+	t.Parallel()
+	// Both "*" and n at every level: 2^8 nodes cover the last one.
+	limits := map[string]ScopeConfig{}
+	for level := maxLevels; level > 0; level-- {
+		rule := func(limit int64) ScopeConfig {
+			return ScopeConfig{Rules: []Rule{{Name: "r", Algorithm: Concurrency, Limit: limit}}, Scopes: limits}
+		}
+		limits = map[string]ScopeConfig{"*": rule(int64(level)), "n": rule(int64(10 * level))}
+	}
+	p, err := New(UnmatchedDeny, limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bounds, err := p.Match(mustScope(t, "n/m/n/n/n/n/n/n"))
+	if want := "r 10@n, r 2@n/m, r 30@n/m/n, "; err != nil || len(bounds) != 8 || !strings.HasPrefix(lines(bounds), want) {
+		t.Errorf("got %s, %v", lines(bounds), err)
+	}
+}
+
+// "allocates the answer", and nothing else.
+func TestMatchAllocates(t *testing.T) {
+	p, err := Load("testdata/limits.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := mustScope(t, "search/acme")
+	if got := testing.AllocsPerRun(100, func() { _, _ = p.Match(s) }); got != 1 {
+		t.Errorf("Match allocates %v times for one rule, want 1", got)
+	}
+}
+
+func BenchmarkMatch(b *testing.B) {
+	data, err := os.ReadFile("testdata/limits.yaml")
+	if err != nil {
+		b.Fatal(err)
+	}
+	p := mustParse(b, string(data))
+	for _, path := range []string{"search", "payments/globex", "payments/acme/refunds"} {
+		s := mustScope(b, path)
+		b.Run(path, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := p.Match(s); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// bare returns the bounds without their patterns, for tests of other things.
+func bare(bounds []MatchedRule) []MatchedRule {
+	out := slices.Clone(bounds)
+	for i := range out {
+		out[i].Pattern = ""
+	}
+	return out
+}
+
+// "Pattern is where the policy has the rule".
+func TestMatchPattern(t *testing.T) {
+	t.Parallel()
+	p := mustParse(t, `
+limits:
+  a:
+    scopes:
+      "*":
+        rules: [{name: x, algorithm: concurrency, limit: 1}, {name: y, algorithm: concurrency, limit: 1}]
+        scopes: {e: {rules: [{name: z, algorithm: concurrency, limit: 1}]}}
+      b: {rules: [{name: x, algorithm: concurrency, limit: 2}]}
+`)
+	bounds, err := p.Match(mustScope(t, "a/b/e"))
+	var got []string
+	for _, b := range bounds {
+		got = append(got, b.Pattern+":"+b.Rule.Name)
+	}
+	if want := []string{"a/b:x", "a/*:y", "a/*/e:z"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %v, %v, want %v", got, err, want)
+	}
+}

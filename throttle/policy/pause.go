@@ -1,0 +1,64 @@
+package policy
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/headway-go/headway/throttle/strictyaml"
+)
+
+// Pause says whether a level is paused by hand.
+type Pause string
+
+const (
+	// PauseInherited leaves it to "*" of the level. Where that says nothing the level is
+	// not paused.
+	PauseInherited Pause = ""
+	// PauseOn lets nobody start who spends from the level, or from what lies below it.
+	PauseOn Pause = "true"
+	// PauseOff lifts for one name what "*" of its level says. What is paused further up
+	// stays paused.
+	PauseOff Pause = "false"
+)
+
+// PausedRule is the name of the rule that a paused level adds to the paths that it is on.
+// No rule of a policy can have it: it holds a '/'.
+const PausedRule = "/paused"
+
+// pausedRule admits nobody, as any rule does that is suspended, whatever Redis does.
+var pausedRule = Rule{Name: PausedRule, Algorithm: SlidingWindow, Per: time.Second}.withDefaults()
+
+// Paused says that it is no rule of the policy's: its level is paused, until Until.
+func (b MatchedRule) Paused() bool { return b.Rule.Name == PausedRule }
+
+// pauseOf returns the pause of a level that layers cover, if there is one at a time: the
+// word of the name lies over that of "*".
+func pauseOf(layers []*tree, level Scope, at time.Time) (b MatchedRule, paused bool) {
+	var says *tree
+	for _, layer := range layers {
+		if layer.pause != PauseInherited {
+			says = layer
+		}
+	}
+	if says == nil || says.pause != PauseOn || !says.until.IsZero() && !at.Before(says.until) {
+		return b, false
+	}
+	return MatchedRule{Rule: pausedRule, Scope: level, Pattern: says.path, Until: says.until}, true
+}
+
+// A pause ends while scripts' clocks go: they count from the epoch.
+var earliestEnd, latestEnd = time.Unix(0, 0), time.Date(2255, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// checkPause checks whether a scope is paused, and until when.
+func (s *draftScope) checkPause(path string, faults *strictyaml.Faults) (Pause, time.Time) {
+	switch {
+	case s.pause != PauseInherited && s.pause != PauseOn && s.pause != PauseOff:
+		faults.Add(s.at, path+".paused", fmt.Sprintf("paused is %s; write true or false, or remove it", quote(string(s.pause))))
+	case s.until.IsZero():
+	case s.pause != PauseOn:
+		faults.Add(s.untilAt, path+".paused_until", "paused_until stands without paused: true; write both, or remove it")
+	case !s.until.After(earliestEnd) || s.until.After(latestEnd):
+		faults.Add(s.untilAt, path+".paused_until", "paused_until is not between 1970 and 2255; remove it for a pause that has no end")
+	}
+	return s.pause, s.until.UTC()
+}

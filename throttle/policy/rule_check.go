@@ -1,0 +1,286 @@
+package policy
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/headway-go/headway/throttle/strictyaml"
+	"github.com/headway-go/headway/throttle/wallclock"
+)
+
+// ruleCheck finds every fault of one rule.
+type ruleCheck struct {
+	*draftRule
+	path   func() string // of the rule; built only when there is a fault
+	faults *strictyaml.Faults
+}
+
+// fault reports a fault of a field where the field stands, and of a missing
+// field where its rule does.
+func (c ruleCheck) fault(f field, format string, args ...any) {
+	reason := fmt.Sprintf("%v %s", f, fmt.Sprintf(format, args...))
+	w := &c.fields[f]
+	if !w.set {
+		c.faults.Add(c.at, c.path(), reason)
+		return
+	}
+	w.bad = true
+	c.faults.Add(w.at, c.path()+"."+f.String(), reason)
+}
+
+// run checks the rule. A field that has a fault already is taken to be there
+// and believed no further, so that one mistake is one fault.
+func (c ruleCheck) run() {
+	c.checkName()
+	if c.rule.Unlimited {
+		c.checkUnlimited()
+		return
+	}
+	c.checkAlgorithm()
+	// With "unlimited" itself in doubt, nobody can say what is missing.
+	if !c.fields[fieldUnlimited].bad {
+		c.checkRequired()
+	}
+	c.checkCompany()
+	c.checkNumber(fieldLimit, c.rule.Limit, 0, MaxLimit)
+	c.checkNumber(fieldBurst, c.rule.Burst, 1, MaxLimit)
+	c.checkNumber(fieldRollover, c.rule.Rollover, 0, MaxLimit)
+	c.checkTime(fieldPer, c.rule.Per, minTime, MaxTime)
+	c.checkTime(fieldLease, c.rule.Lease, minLease, maxLease)
+	c.checkTime(fieldMargin, c.rule.Margin, minTime, MaxTime)
+	c.checkTime(fieldPrefetch, c.rule.Prefetch, minPrefetch, maxPrefetch)
+	c.checkTime(fieldMaxWait, c.rule.MaxWait, minTime, MaxTime)
+	c.checkOnRedisError()
+	c.checkMargin()
+	c.checkPrefetch()
+	c.checkBucket()
+	c.checkCalendar()
+	c.checkUnit()
+}
+
+func (c ruleCheck) checkName() {
+	w := c.fields[fieldName]
+	switch {
+	case !w.set:
+		c.fault(fieldName, "is missing; every rule needs one, such as account")
+	case !w.bad:
+		if reason := strictyaml.NameReason(c.rule.Name); reason != "" {
+			c.fault(fieldName, "%s", reason)
+		}
+	}
+}
+
+// checkUnlimited refuses whatever would have no meaning in a removal.
+func (c ruleCheck) checkUnlimited() {
+	for f := range fieldCount {
+		if f != fieldName && f != fieldUnlimited && c.fields[f].set && !c.fields[f].bad {
+			c.fault(f, "stands beside unlimited, which removes the rule; remove one of the two")
+		}
+	}
+}
+
+func (c ruleCheck) checkRequired() {
+	if !c.fields[fieldAlgorithm].set {
+		c.fault(fieldAlgorithm, "is missing; write %s", strictyaml.OneOf(algorithms))
+	}
+	if !c.fields[fieldLimit].set {
+		c.fault(fieldLimit, "is missing; write a whole number, or unlimited: true to remove an inherited rule")
+	}
+	if !c.fields[fieldAlgorithm].good() {
+		return
+	}
+	if windowed := c.rule.Algorithm != Concurrency && c.rule.Algorithm != Calendar; windowed && !c.fields[fieldPer].set {
+		c.fault(fieldPer, "is missing; write the length of the window, such as 1s")
+	}
+	if c.rule.Algorithm == Calendar && !c.fields[fieldResets].set {
+		c.fault(fieldResets, `is missing; write when a period begins, such as "0 0 * * *" or @monthly`)
+	}
+}
+
+func (c ruleCheck) checkAlgorithm() {
+	w := c.fields[fieldAlgorithm]
+	switch {
+	case !w.good() || slices.Contains(algorithms, string(c.rule.Algorithm)):
+	default:
+		c.fault(fieldAlgorithm, "is %s; %s", quote(string(c.rule.Algorithm)), strictyaml.Meant(string(c.rule.Algorithm), algorithms))
+	}
+}
+
+// company is, for each field that does not go with every algorithm, those it
+// goes with.
+var company = []struct {
+	field      field
+	algorithms []Algorithm
+}{
+	{fieldPer, []Algorithm{TokenBucket, SlidingWindow, FixedWindow}},
+	{fieldBurst, []Algorithm{TokenBucket}},
+	{fieldLease, []Algorithm{Concurrency}},
+	{fieldMargin, []Algorithm{TokenBucket, SlidingWindow, FixedWindow, Calendar}},
+	{fieldPrefetch, []Algorithm{TokenBucket, SlidingWindow, FixedWindow, Calendar}},
+	{fieldResets, []Algorithm{Calendar}},
+	{fieldRollover, []Algorithm{Calendar}},
+	{fieldSpread, []Algorithm{Calendar}},
+	{fieldUnit, []Algorithm{TokenBucket, SlidingWindow, FixedWindow, Calendar}},
+}
+
+func (c ruleCheck) checkCompany() {
+	if !c.fields[fieldAlgorithm].good() {
+		return
+	}
+	for _, row := range company {
+		if c.fields[row.field].set && !slices.Contains(row.algorithms, c.rule.Algorithm) {
+			c.fault(row.field, "does not go with %s; remove it", c.rule.Algorithm)
+		}
+	}
+	if c.fields[fieldTimezone].set && !c.fields[fieldActive].set && c.rule.Algorithm != Calendar {
+		c.fault(fieldTimezone, "does not go with %s that always holds; remove it", c.rule.Algorithm)
+	}
+}
+
+func (c ruleCheck) checkNumber(f field, n, least, most int64) {
+	w := c.fields[f]
+	switch {
+	case !w.good():
+	case n < least:
+		c.fault(f, "is %s; the least is %d", w.text, least)
+	case n > most:
+		c.fault(f, "is %s; the most is %d", w.text, most)
+	}
+}
+
+func (c ruleCheck) checkTime(f field, d, least, most time.Duration) {
+	w := c.fields[f]
+	switch {
+	case !w.good():
+	case d < least:
+		c.fault(f, "is %s; the least is %s", w.text, formatDuration(least))
+	case d > most:
+		c.fault(f, "is %s; the most is %s", w.text, formatDuration(most))
+	case d%time.Microsecond != 0:
+		below := d.Truncate(time.Microsecond)
+		c.fault(f, "is %s, and limits count whole microseconds; write %s or %s",
+			w.text, formatDuration(below), formatDuration(below+time.Microsecond))
+	}
+}
+
+func (c ruleCheck) checkOnRedisError() {
+	w := c.fields[fieldOnRedisError]
+	if w.good() && !slices.Contains(failurePolicies, string(c.rule.OnRedisError)) {
+		c.fault(fieldOnRedisError, "is %s; %s", quote(string(c.rule.OnRedisError)), strictyaml.Meant(string(c.rule.OnRedisError), failurePolicies))
+	}
+}
+
+// checkMargin keeps the window with its margin below two windows, and below two
+// halves of one where windows are fixed: beyond, nothing would be left to admit. The
+// periods of a calendar vary, so the shortest that any can have is what counts.
+func (c ruleCheck) checkMargin() {
+	if c.rule.Algorithm == Calendar && c.fields[fieldMargin].good() && c.rule.Margin >= shortestPeriod/2 {
+		c.fault(fieldMargin, "is %s; with calendar it must be less than %s, half of the shortest period that cron has",
+			c.fields[fieldMargin].text, formatDuration(shortestPeriod/2))
+	}
+	if !c.fields[fieldMargin].good() || !c.fields[fieldPer].good() || !c.fields[fieldAlgorithm].good() {
+		return
+	}
+	margin, per := c.fields[fieldMargin].text, c.fields[fieldPer].text
+	switch {
+	case c.rule.Algorithm == FixedWindow && c.rule.Margin >= c.rule.Per-c.rule.Margin:
+		c.fault(fieldMargin, "is %s; in a fixed window it must be less than half of per (%s)", margin, per)
+	case c.rule.Margin >= c.rule.Per:
+		c.fault(fieldMargin, "is %s; it must be less than per (%s)", margin, per)
+	}
+}
+
+// checkPrefetch refuses a prefetch that would cost more than it is worth, or go against the rest of its rule.
+func (c ruleCheck) checkPrefetch() {
+	r, w := c.rule, c.fields[fieldPrefetch]
+	if !w.good() || !c.fields[fieldAlgorithm].good() {
+		return
+	}
+	if r.Spread {
+		c.fault(fieldPrefetch, "does not go with spread, which paces one unit after the other; remove one of the two")
+	}
+	if c.fields[fieldPer].good() && r.Per < prefetchWindow {
+		c.fault(fieldPrefetch, "is %s; it is for windows of %s or more, and per is %s", w.text, formatDuration(prefetchWindow), c.fields[fieldPer].text)
+		return
+	}
+	if c.fields[fieldMargin].good() {
+		c.checkWidened()
+	}
+	if r.Algorithm == TokenBucket && c.fields[fieldPer].good() && c.fields[fieldLimit].good() && !c.fields[fieldBurst].bad {
+		if least := r.prefetchBurst(); r.Limit > 0 && r.Capacity() < least {
+			c.fault(fieldPrefetch, "is %s; with it burst must be at least %d, and is %d", w.text, least, r.Capacity())
+		}
+	}
+}
+
+// checkWidened keeps the margin and the prefetch together to what a margin may be.
+func (c ruleCheck) checkWidened() {
+	r, text := c.rule, c.fields[fieldPrefetch].text
+	widened := r.Margin + r.Prefetch
+	switch {
+	case r.Algorithm == Calendar && r.Margin < shortestPeriod/2 && widened >= shortestPeriod/2:
+		c.fault(fieldPrefetch, "is %s; with calendar it must be less than %s with the margin", text, formatDuration(shortestPeriod/2))
+	case !c.fields[fieldPer].good():
+	case r.Algorithm == FixedWindow && r.Margin < r.Per-r.Margin && widened >= r.Per-widened:
+		c.fault(fieldPrefetch, "is %s; in a fixed window it must be less than half of per (%s) with the margin", text, c.fields[fieldPer].text)
+	case r.Algorithm != FixedWindow && r.Margin < r.Per && widened >= r.Per:
+		c.fault(fieldPrefetch, "is %s; it must be less than per (%s) with the margin", text, c.fields[fieldPer].text)
+	}
+}
+
+// maxBucket is the longest time, in microseconds, that a token bucket may take
+// to fill: the scripts count in doubles, exact below 2^53.
+const maxBucket = 1<<52 - 1
+
+// checkBucket refuses a bucket that the scripts could not count exactly.
+func (c ruleCheck) checkBucket() {
+	r := c.rule
+	if r.Algorithm != TokenBucket || r.Limit == 0 ||
+		!c.fields[fieldLimit].good() || !c.fields[fieldPer].good() || c.fields[fieldBurst].bad {
+		return
+	}
+	per := uint64(r.Per.Microseconds())
+	perUnit := (per + uint64(r.Limit) - 1) / uint64(r.Limit)
+	high, fill := bits.Mul64(uint64(r.Capacity()), perUnit)
+	if high == 0 && fill <= maxBucket {
+		return
+	}
+	f := fieldLimit
+	if c.fields[fieldBurst].set {
+		f = fieldBurst
+	}
+	c.fault(f, "is %s, and burst x per / limit is longer than 142 years; lower burst or per, or raise limit",
+		c.fields[f].text)
+}
+
+// checkCalendar refuses a calendar or hours that cannot be read. The zone is read first, since
+// without it the expression means nothing.
+func (c ruleCheck) checkCalendar() {
+	resets, active, timezone := c.fields[fieldResets], c.fields[fieldActive], c.fields[fieldTimezone]
+	if timezone.good() && c.rule.Timezone == "" {
+		c.fault(fieldTimezone, "is empty; write UTC or America/Los_Angeles, or remove it for UTC")
+	} else if _, err := wallclock.Zone(c.rule.Timezone); timezone.good() && err != nil {
+		c.fault(fieldTimezone, "cannot be read: %v", err)
+	}
+	zone := c.rule.Timezone
+	if !c.fields[fieldTimezone].good() || zone == "" {
+		zone = defaultTimezone
+	}
+	if _, err := calendarOf(c.rule.Resets, zone); resets.good() && err != nil {
+		c.fault(fieldResets, "cannot be read: %v", err)
+	}
+	if _, err := hoursOf(c.rule.Active, zone); active.good() && err != nil {
+		c.fault(fieldActive, "cannot be heeded: %v", err)
+	}
+}
+
+func (c ruleCheck) checkUnit() {
+	if !c.fields[fieldUnit].good() {
+		return
+	}
+	if reason := unitReason(c.rule.Unit); reason != "" {
+		c.fault(fieldUnit, "%s", reason)
+	}
+}

@@ -1,0 +1,105 @@
+package policy
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/headway-go/headway/throttle/strictyaml"
+)
+
+// The bounds of a scope. maxScopeBytes follows from the longest name.
+const (
+	maxLevels     = 8
+	maxScopeBytes = maxLevels*strictyaml.MaxNameBytes + maxLevels - 1
+)
+
+// anyName is the name under which limits.yaml keeps the rules of every name of
+// a level. A task cannot use it, so it can never collide with a real one.
+const anyName = "*"
+
+// Scope is the path that a task spends from, outermost name first:
+// payments/acme/refunds is provider, tenant, endpoint.
+//
+// It is a value: two Scopes are == exactly when they are the same path, so it
+// can be a map key. It may name a customer, who then shows in keys and logs.
+// The zero Scope has no names and meets no rule.
+type Scope struct{ text string }
+
+// ParseScope reads a path of 1 to 8 names divided by '/'. A name is 1 to 128
+// bytes of UTF-8 without '/' or control characters, U+2028, U+2029 and U+FEFF
+// among them, and is not "*". Anything else is allowed and stands for itself:
+// names are not trimmed, folded or normalised.
+//
+// The error is a *ScopeError with the first fault. ParseScope allocates only
+// that: the Scope shares the memory of s.
+func ParseScope(s string) (Scope, error) {
+	if s == "" {
+		return Scope{}, &ScopeError{Scope: s, Reason: "is empty; write names divided by '/', such as payments/acme"}
+	}
+	for start, level := 0, 1; ; level++ {
+		name, _, more := strings.Cut(s[start:], "/")
+		if reason := taskNameReason(name, level); reason != "" {
+			return Scope{}, &ScopeError{Scope: s, Reason: reason}
+		}
+		if !more {
+			return Scope{text: s}, nil
+		}
+		start += len(name) + 1
+	}
+}
+
+// taskNameReason says what is wrong with one name of a task's scope, if anything.
+func taskNameReason(name string, level int) string {
+	if level > maxLevels {
+		return fmt.Sprintf("has more than %d names; join or drop some", maxLevels)
+	}
+	if name == anyName {
+		return fmt.Sprintf(`name %d is "*", which stands for every name in limits.yaml; write the name itself`, level)
+	}
+	if reason := strictyaml.NameReason(name); reason != "" {
+		return fmt.Sprintf("name %d %s", level, reason)
+	}
+	return ""
+}
+
+// String returns the path exactly as it was parsed.
+func (s Scope) String() string { return s.text }
+
+// Names returns the names of the path, outermost first. It allocates.
+func (s Scope) Names() []string {
+	if s.text == "" {
+		return nil
+	}
+	return strings.Split(s.text, "/")
+}
+
+// Provider returns the outermost name. All keys of one provider share a slot.
+func (s Scope) Provider() string {
+	provider, _, _ := strings.Cut(s.text, "/")
+	return provider
+}
+
+// Len returns how many names the path has, 0 to 8.
+func (s Scope) Len() int {
+	if s.text == "" {
+		return 0
+	}
+	return strings.Count(s.text, "/") + 1
+}
+
+// Prefix returns the path of the first n names: s itself when n >= s.Len(), the
+// zero Scope when n <= 0. It does not allocate.
+func (s Scope) Prefix(n int) Scope {
+	if n <= 0 {
+		return Scope{}
+	}
+	end := 0
+	for ; n > 0; n-- {
+		slash := strings.IndexByte(s.text[end:], '/')
+		if slash < 0 {
+			return s
+		}
+		end += slash + 1
+	}
+	return Scope{text: s.text[:end-1]}
+}

@@ -1,0 +1,159 @@
+package policy
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/headway-go/headway/throttle/strictyaml"
+)
+
+func TestParseScope(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", strictyaml.MaxNameBytes)
+	for i, row := range []struct {
+		scope string
+		names []string
+	}{
+		0: {"payments/acme/refunds", []string{"payments", "acme", "refunds"}},
+		1: {"payments", []string{"payments"}},
+		2: {"a/b/c/d/e/f/g/h", []string{"a", "b", "c", "d", "e", "f", "g", "h"}},
+		3: {long, []string{long}},
+		4: {strings.Repeat(long+"/", 7) + long, slices.Repeat([]string{long}, 8)},
+		// "whatever characters ({ } : * space) it contains"
+		5:  {"{a}/}{/a:b/a*/** / ", []string{"{a}", "}{", "a:b", "a*", "** ", " "}},
+		6:  {"./../...", []string{".", "..", "..."}},
+		7:  {"a b/%2F/\\/'\"/#?&=", []string{"a b", "%2F", "\\", "'\"", "#?&="}},
+		8:  {"日本/é/e\u0301/\U0001F600", []string{"日本", "é", "e\u0301", "\U0001F600"}},
+		9:  {"\u200b/\u202e/\ufffd/\ue000", []string{"\u200b", "\u202e", "\ufffd", "\ue000"}},
+		10: {strings.Repeat("é", 64), []string{strings.Repeat("é", 64)}},
+	} {
+		s, err := ParseScope(row.scope)
+		if err != nil {
+			t.Errorf("%d: %v", i, err)
+			continue
+		}
+		if s.String() != row.scope || !slices.Equal(s.Names(), row.names) || s.Len() != len(row.names) || s.Provider() != row.names[0] {
+			t.Errorf("%d: got %q: %q, %d, %q", i, s, s.Names(), s.Len(), s.Provider())
+		}
+	}
+}
+
+func TestParseScopeFaults(t *testing.T) {
+	t.Parallel()
+	for i, row := range []struct{ scope, want string }{
+		0:  {"", `throttle: scope "": is empty; write names divided by '/', such as payments/acme`},
+		1:  {"/", `throttle: scope "/": name 1 is empty; write 1 to 128 bytes`},
+		2:  {"a//b", `throttle: scope "a//b": name 2 is empty; write 1 to 128 bytes`},
+		3:  {"a/", `throttle: scope "a/": name 2 is empty; write 1 to 128 bytes`},
+		4:  {"/a", `throttle: scope "/a": name 1 is empty; write 1 to 128 bytes`},
+		5:  {"a/*", `throttle: scope "a/*": name 2 is "*", which stands for every name in limits.yaml; write the name itself`},
+		6:  {"*", `throttle: scope "*": name 1 is "*", which stands for every name in limits.yaml; write the name itself`},
+		7:  {"a/b/c/d/e/f/g/h/i", `throttle: scope "a/b/c/d/e/f/g/h/i": has more than 8 names; join or drop some`},
+		8:  {strings.Repeat("x", 129), `throttle: scope "` + strings.Repeat("x", 129) + `": name 1 is 129 bytes long; the most is 128`},
+		9:  {strings.Repeat("é", 64) + "x", `throttle: scope "` + strings.Repeat("é", 64) + `x": name 1 is 129 bytes long; the most is 128`},
+		10: {"a/b\x00", `throttle: scope "a/b\x00": name 2 holds the control character U+0000; remove it`},
+		11: {"a\nb", `throttle: scope "a\nb": name 1 holds the control character U+000A; remove it`},
+		12: {"\x7f", `throttle: scope "\x7f": name 1 holds the control character U+007F; remove it`},
+		13: {"é\u0085", `throttle: scope "é\u0085": name 1 holds the control character U+0085; remove it`},
+		14: {"a\u2028", `throttle: scope "a\u2028": name 1 holds the control character U+2028; remove it`},
+		15: {"a\u2029", `throttle: scope "a\u2029": name 1 holds the control character U+2029; remove it`},
+		16: {"\ufeffa", `throttle: scope "\ufeffa": name 1 holds the control character U+FEFF; remove it`},
+		17: {"a\xff", `throttle: scope "a\xff": name 1 is not UTF-8 (byte 0xff at offset 1); encode it, in hex for instance`},
+		18: {"é\xed\xa0\x80", `throttle: scope "é\xed\xa0\x80": name 1 is not UTF-8 (byte 0xed at offset 2); encode it, in hex for instance`},
+		19: {"\xc0\xaf", `throttle: scope "\xc0\xaf": name 1 is not UTF-8 (byte 0xc0 at offset 0); encode it, in hex for instance`},
+	} {
+		s, err := ParseScope(row.scope)
+		var fault *ScopeError
+		if !errors.As(err, &fault) || fault.Scope != row.scope || s != (Scope{}) {
+			t.Errorf("%d: got %q, %v", i, s, err)
+			continue
+		}
+		if err.Error() != row.want {
+			t.Errorf("%d: got %s, want %s", i, err, row.want)
+		}
+	}
+}
+
+// An error is not the place for somebody's whole payload.
+func TestScopeErrorIsShort(t *testing.T) {
+	t.Parallel()
+	_, err := ParseScope(strings.Repeat("x", 1<<20))
+	if want := "… (1048576 bytes): name 1 is 1048576 bytes long; the most is 128"; err == nil ||
+		!strings.HasSuffix(err.Error(), want) || len(err.Error()) > 1200 {
+		t.Errorf("got %.2000v", err)
+	}
+}
+
+func TestScopePrefix(t *testing.T) {
+	t.Parallel()
+	s := mustScope(t, "a/bb/ccc")
+	for n, want := range map[int]string{-1: "", 0: "", 1: "a", 2: "a/bb", 3: "a/bb/ccc", 4: "a/bb/ccc", 99: "a/bb/ccc"} {
+		got := s.Prefix(n)
+		if got.String() != want || got.Len() != min(max(n, 0), 3) {
+			t.Errorf("Prefix(%d) is %q of %d names, want %q", n, got, got.Len(), want)
+		}
+	}
+	// "two Scopes are == exactly when they are the same path"
+	if s.Prefix(2) != mustScope(t, "a/bb") || s == mustScope(t, "a/bb") {
+		t.Error("== does not compare paths")
+	}
+	var zero Scope
+	if zero.Prefix(1) != zero || zero.Len() != 0 || zero.Names() != nil || zero.Provider() != "" || zero.String() != "" {
+		t.Error("the zero Scope has names")
+	}
+}
+
+// "ParseScope allocates only that", and Prefix "does not allocate".
+func TestScopeAllocates(t *testing.T) {
+	const text = "payments/acme é/refunds"
+	var s Scope
+	if got := testing.AllocsPerRun(100, func() {
+		s, _ = ParseScope(text)
+		s = s.Prefix(2)
+		_ = s.Provider()
+		_ = s.Len()
+	}); got != 0 {
+		t.Errorf("%v allocations, want none", got)
+	}
+}
+
+func BenchmarkParseScope(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := ParseScope("payments/acme/refunds"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func FuzzParseScope(f *testing.F) {
+	for _, seed := range []string{"", "/", "*", "a/b", "a//b", "a/*/b", "é/日本", "a\x00", "\xff", "{a}/b:c", strings.Repeat("x", 129), "a/b/c/d/e/f/g/h/i"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := ParseScope(text)
+		if err != nil {
+			var fault *ScopeError
+			if !errors.As(err, &fault) || fault.Reason == "" || !utf8.ValidString(err.Error()) || strings.ContainsAny(err.Error(), "\n\r\x00") {
+				t.Fatalf("got %q", err)
+			}
+			return
+		}
+		names := s.Names()
+		if s.String() != text || strings.Join(names, "/") != text || s.Len() != len(names) || len(names) > maxLevels {
+			t.Fatalf("%q has names %q", text, names)
+		}
+		for i, name := range names {
+			if name == "" || name == "*" || len(name) > strictyaml.MaxNameBytes || !utf8.ValidString(name) || strings.ContainsFunc(name, strictyaml.Invisible) {
+				t.Fatalf("name %q was let through", name)
+			}
+			again, err := ParseScope(s.Prefix(i + 1).String())
+			if err != nil || again != s.Prefix(i+1) || again.Provider() != names[0] {
+				t.Fatalf("prefix %d of %q: %v", i+1, text, err)
+			}
+		}
+	})
+}
