@@ -18,7 +18,7 @@ import (
 var ctx = context.Background()
 
 // limiterOf returns a limiter under limits as limits.yaml has them. A program's
-// own comes from LoadPolicy and its Redis client.
+// own comes from policy.Load and its Redis client.
 func limiterOf(name, limits string) *throttle.Limiter {
 	policy, err := policy.Parse("limits.yaml", []byte(limits))
 	if err != nil {

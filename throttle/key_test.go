@@ -71,7 +71,7 @@ func TestKeysNeverCollide(t *testing.T) {
 		for range random.IntN(4) {
 			path += []string{"/", "", ":", "%"}[random.IntN(4)] + pick()
 		}
-		check(path, pick(), policy.Algorithm(allAlgorithms[random.IntN(len(allAlgorithms))]))
+		check(path, pick(), allAlgorithms[random.IntN(len(allAlgorithms))])
 	}
 	if tags := map[string]string{}; len(provider) > 0 {
 		for name, tag := range provider {

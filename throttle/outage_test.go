@@ -132,7 +132,7 @@ func TestForeignKey(t *testing.T) {
 	t.Parallel()
 	for _, algorithm := range allAlgorithms {
 		for _, foreign := range []string{"list", "set"} {
-			r := policy.Rule{Name: "r", Algorithm: policy.Algorithm(algorithm), Limit: 10}
+			r := policy.Rule{Name: "r", Algorithm: algorithm, Limit: 10}
 			switch r.Algorithm {
 			case policy.Concurrency:
 			case policy.Calendar:

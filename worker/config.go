@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -95,6 +96,9 @@ type Server struct {
 	*asynq.Server
 	throttle *Middleware
 	guard    *retryingClient
+	begin    func() error // before the server starts; see Limits
+	over     func()       // when it is shut down; nil where it never began
+	begun    atomic.Bool
 }
 
 // NewServer returns an asynq server over Config.Redis, made of cfg as Config
@@ -127,10 +131,20 @@ func (s *Server) Start(handler asynq.Handler) error {
 	if s.throttle.stopped() {
 		return fmt.Errorf("worker: the Throttle ended with the last of its servers; make another with New: %w", asynq.ErrServerClosed)
 	}
+	if s.begin != nil && !s.begun.Load() {
+		if err := s.begin(); err != nil {
+			return err
+		}
+		s.begun.Store(true)
+	}
 	s.throttle.serves.Store(true)
 	s.throttle.join()
 	s.throttle.waker.start()
-	return s.Server.Start(s.guard.handled(s.throttle.Handler(handler)))
+	err := s.Server.Start(s.guard.handled(s.throttle.Handler(handler)))
+	if err != nil {
+		s.ended()
+	}
+	return err
 }
 
 // join counts the process among those that share the limits, once it serves, and once
@@ -184,4 +198,12 @@ func (s *Server) Shutdown() {
 	s.guard.stop()
 	s.Server.Shutdown()
 	s.throttle.moves.Wait() // not for long: each is bounded
+	s.ended()
+}
+
+// ended ends what begin has begun.
+func (s *Server) ended() {
+	if s.begun.CompareAndSwap(true, false) {
+		s.over()
+	}
 }

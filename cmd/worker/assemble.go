@@ -6,14 +6,9 @@ import (
 	"log/slog"
 
 	"github.com/hibiken/asynq"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/worker"
-	"github.com/headway-go/headway/worker/metrics"
 	"github.com/headway-go/headway/worker/outbound"
 )
 
@@ -24,22 +19,9 @@ type taskServer struct {
 	outbound *outbound.Handler
 }
 
-// newLimiter is what decides. It does no I/O.
-func newLimiter(rdb redis.UniversalClient, policy *policy.Policy, app string, m *metrics.Metrics, onShadow func(throttle.Shadowed), w *watch, log *slog.Logger) (*throttle.Limiter, error) {
-	return throttle.New(rdb, policy, throttle.Config{App: app, Observer: m, OnShadow: onShadow, Logger: w.calm(log)})
-}
-
 // assemble puts wrapper and server together. It does no I/O.
 func assemble(p parts) (system, error) {
-	log := p.watch.calm(p.log)
-	limits, err := worker.NewMiddleware(worker.MiddlewareConfig{
-		Redis: p.redis, Limiter: p.limiter, OnMaxWait: p.options.patience, Observer: p.metrics, Usage: p.usage, Logger: log,
-		FailRefused:      policystore.NewPast(policystore.New(p.redis, policystore.Config{}), p.limiter).NeverAdmitted,
-		FailUnknownTypes: true, FailUnscoped: true, MaxTimeout: p.options.maxTimeout,
-	})
-	if err != nil {
-		return nil, err
-	}
+	log := p.log
 	cfg := p.options.outbound()
 	cfg.Logger, cfg.Told = log, worker.ReportResponse
 	out, err := outbound.New(cfg)
@@ -47,13 +29,11 @@ func assemble(p parts) (system, error) {
 		return nil, err
 	}
 	return &taskServer{
-		Server: limits.NewServer(asynq.Config{
+		Server: p.limits.NewServer(asynq.Config{
 			Concurrency:     p.options.concurrency,
 			Queues:          p.options.queues,
 			ShutdownTimeout: p.options.drain,
 			ErrorHandler:    asynq.ErrorHandlerFunc(func(ctx context.Context, t *asynq.Task, err error) { logFailure(ctx, log, t, err) }),
-			Logger:          &asynqLog{log: p.log, redis: p.watch.outages},
-			LogLevel:        asynq.DebugLevel, // the logger chooses
 		}),
 		handler:  httpOnly{out},
 		outbound: out,

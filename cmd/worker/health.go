@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"sync/atomic"
@@ -13,22 +14,19 @@ const healthAge = 250 * time.Millisecond
 
 // health answers /healthz.
 type health struct {
-	watch       *watch
+	of          wellbeing
 	stopping    atomic.Bool
 	started     time.Time
 	version     string
 	concurrency int
 	queues      map[string]int
-	fault       atomic.Pointer[string] // why the limits in Redis are not in force; nil when they are
 }
 
-// refused notes that limits in Redis are not understood, nil that those in force are.
-func (h *health) refused(err error) {
-	if err == nil {
-		h.fault.Store(nil)
-		return
-	}
-	h.fault.Store(new(err.Error()))
+// wellbeing is what worker.Limits knows of itself.
+type wellbeing interface {
+	RedisErr(ctx context.Context, maxAge time.Duration) error
+	LimitsErr() error
+	Workers() int
 }
 
 // healthAnswer is the body of /healthz. Fields may be added.
@@ -51,12 +49,12 @@ func (h *health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		UptimeSeconds: int64(time.Since(h.started).Seconds()),
 	}
 	code := http.StatusOK
-	if fault := h.fault.Load(); fault != nil {
-		a.Limits = *fault
+	if err := h.of.LimitsErr(); err != nil {
+		a.Limits = err.Error()
 	}
-	if err := h.watch.check(r.Context(), healthAge); err != nil {
+	if err := h.of.RedisErr(r.Context(), healthAge); err != nil {
 		a.Status, a.Redis, code = "unavailable", err.Error(), http.StatusServiceUnavailable
-	} else if n := h.watch.liveWorkers(); n >= 0 {
+	} else if n := h.of.Workers(); n >= 0 {
 		a.Workers = &n
 	}
 	if h.stopping.Load() {

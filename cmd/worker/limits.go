@@ -275,7 +275,7 @@ func (c *limitsCommand) explain(ctx context.Context, err error) error {
 	case errors.As(err, new(*policystore.VersionError)):
 		return &cli.Error{What: plainly(err), Try: "worker limits history", Err: err}
 	case errors.As(err, new(*policystore.DamagedError)):
-		return explainDamage(err)
+		return explainLimits(err)
 	case errors.As(err, new(*policystore.MissingError)), errors.As(err, new(*policystore.NotPausedError)), errors.Is(err, policystore.ErrUnchanged),
 		errors.As(err, new(*policy.Error)), errors.As(err, new(*policy.ScopeError)), errors.As(err, new(*policy.UnmatchedError)):
 		return &cli.Error{What: plainly(err), Err: err}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -12,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -394,95 +392,6 @@ func TestWorkersChange(t *testing.T) {
 	second.ends(cli.ExitOK)
 }
 
-// write writes a file that others may read at any moment.
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	part := path + ".part"
-	if err := os.WriteFile(part, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(part, path); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// readOf is a limits file as a worker reads it that starts.
-func readOf(t *testing.T, path string) limitsSource {
-	t.Helper()
-	read, err := readLimitsFile(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return read
-}
-
-// The file is read again when the process is told, even if it looks the same.
-func TestSignalReads(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Client(t)
-	var out buffer
-	path := limitsFile(t, someLimits)
-	l := newLimits(rdb, readOf(t, path), newLogger(&out, options{}))
-	signals, done := make(chan os.Signal), make(chan struct{})
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() { defer close(done); l.reload(ctx, signals) }()
-	signals <- syscall.SIGHUP
-	redistest.WaitFor(t, "the file to be read", bound, func() bool {
-		return strings.Contains(out.String(), "says what it said before")
-	})
-	cancel()
-	<-done
-}
-
-// A file that changes while the worker starts is read as soon as it has.
-func TestFileChangesWhileStarting(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.NewServer(t).Client(t)
-	var out buffer
-	path := limitsFile(t, someLimits)
-	read := readOf(t, path)
-	write(t, path, someLimits+"  search: {rules: [{name: r, algorithm: concurrency, limit: 1}]}\n")
-	l := newLimits(rdb, read, newLogger(&out, options{}))
-	if _, err := l.settle(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); l.reload(ctx, nil) }()
-	redistest.WaitFor(t, "the file to be read again", bound, func() bool {
-		p, err := l.store.Now(ctx)
-		return err == nil && strings.Contains(string(p.YAML()), "search")
-	})
-	cancel()
-	<-done
-}
-
-// A worker whose file was superseded does not bring it back where Redis was emptied.
-func TestSupersededFileIsNotRestored(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.NewServer(t).Client(t)
-	var out buffer
-	with := func(text string) *limits {
-		l := newLimits(rdb, readOf(t, limitsFile(t, text)), newLogger(&out, options{}))
-		if _, err := l.settle(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		return l
-	}
-	with(someLimits)
-	newer := with(strings.Replace(someLimits, "200", "300", 1))
-	older := with(someLimits)
-	rdb.FlushAll(t.Context())
-	older.restore(t.Context())
-	if n := rdb.Exists(t.Context(), "hw:limits").Val(); n != 0 {
-		t.Error("the older file was published again")
-	}
-	newer.restore(t.Context())
-	if p, err := newer.store.Now(t.Context()); err != nil || !strings.Contains(string(p.YAML()), "300") {
-		t.Errorf("%v, %v", p, err)
-	}
-}
-
 // What is set for a time is there as long as the server's clock says, whatever this machine's
 // does: -for counts by it.
 func TestLimitsUntilTheServersTime(t *testing.T) {
@@ -526,5 +435,17 @@ func TestCovers(t *testing.T) {
 		if got := covers(path, "payments/acme/refunds"); got != want {
 			t.Errorf("%s: %t, want %t", path, got, want)
 		}
+	}
+}
+
+// write writes a file that others may read at any moment.
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	part := path + ".part"
+	if err := os.WriteFile(part, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(part, path); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -13,12 +13,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
-	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/worker/metrics"
+	"github.com/headway-go/headway/throttle/limitsfile"
+	"github.com/headway-go/headway/worker"
 )
 
 func main() {
@@ -73,9 +72,9 @@ func (p program) run(ctx context.Context, args []string, getenv func(string) str
 
 // work runs tasks until ctx ends.
 func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
-	file, err := readLimitsFile(ctx, o.limits)
+	file, err := limitsfile.Read(ctx, o.limits)
 	if err != nil {
-		return err
+		return limitsUnread(o.limits, err)
 	}
 	schedules, err := loadSchedules(ctx, o.schedules, log)
 	if err != nil {
@@ -86,46 +85,53 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	defer closeRedis()
-	m := metrics.New(metrics.Config{Version: cli.Version()})
-	w := newWatch(func(ctx context.Context) error { return cli.Probe(ctx, rdb) }, log)
-	w.explain = func(err error) error { return cli.Explain(err, url) }
-	w.count, w.up = countServers(rdb), m.RedisUp
-	rdb.AddHook(w)
-	h := &health{watch: w, started: time.Now(), version: cli.Version(), concurrency: o.concurrency, queues: o.queues}
-	status, err := openStatus(o, h, m, log)
+	limits, err := worker.New(rdb, worker.Config{
+		File: file, App: o.app, By: "worker on " + hostname(), OnMaxWait: o.patience, NoUsage: !o.usage, NoMetrics: true,
+		Logger: log, Version: cli.Version(), ReloadOn: hangups(o.limits), ExplainRedis: func(err error) error { return cli.Explain(err, url) },
+		Middleware: worker.MiddlewareConfig{FailUnknownTypes: true, FailUnscoped: true, MaxTimeout: o.maxTimeout},
+	})
+	if err != nil {
+		return err
+	}
+	h := &health{of: limits, started: time.Now(), version: cli.Version(), concurrency: o.concurrency, queues: o.queues}
+	status, err := openStatus(o, h, limits.MetricsHandler(), log)
 	if err != nil {
 		return err
 	}
 	defer status.close()
-	lim := newLimits(rdb, file, log)
-	policy, err := lim.settle(ctx) // last: it tells other workers
-	if err != nil {
-		return explain(ctx, err, url)
+	if err := limits.Settle(ctx); err != nil { // last: it tells other workers
+		return explain(ctx, explainLimits(err), url)
 	}
-	spent, recordUsage, err := newUsage(rdb, o, m, w.calm(log))
+	runSchedules, err := newSchedules(rdb, schedules, limits.Limiter(), o.methods, log)
 	if err != nil {
 		return err
 	}
-	limiter, err := newLimiter(rdb, policy, o.app, m, tellShadows(m, spent), w, log)
-	if err != nil {
-		return err
-	}
-	lim.apply = limiter.SetPolicy
-	runSchedules, err := newSchedules(rdb, schedules, limiter, o.methods, log)
-	if err != nil {
-		return err
-	}
-	sys, err := p.assemble(parts{redis: rdb, limiter: limiter, options: o, metrics: m, watch: w, usage: toldBy(spent), log: log})
+	sys, err := p.assemble(parts{limits: limits, options: o, log: limits.Logger()})
 	if err != nil {
 		return explain(ctx, err, url)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return serve(ctx, o, log, service{
-		system: sys, watch: w, health: h, status: status, limits: lim, limiter: limiter, schedules: runSchedules,
-		usage: recordUsage,
-	})
+	return serve(ctx, o, log, service{system: sys, limits: limits, health: h, status: status, schedules: runSchedules})
+}
+
+// hangups are the signals that have a limits file read again. Without a file SIGHUP does what it does to any program.
+func hangups(file string) <-chan os.Signal {
+	if file == "" {
+		return nil
+	}
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP)
+	return signals
+}
+
+func hostname() string {
+	host, err := os.Hostname()
+	if err != nil {
+		return "unknown"
+	}
+	return host
 }
 
 // explain puts an error of Redis into words; others stay as they are.
@@ -160,33 +166,21 @@ func (p program) openRedis(ctx context.Context, o options, log *slog.Logger) (re
 	return rdb, e.url(), func() { _ = rdb.Close(); e.close() }, nil
 }
 
-func countServers(rdb redis.UniversalClient) func() (int, error) {
-	inspector := asynq.NewInspectorFromRedisClient(rdb)
-	return func() (int, error) {
-		servers, err := inspector.Servers()
-		return len(servers), err
-	}
-}
-
-func openStatus(o options, h *health, m *metrics.Metrics, log *slog.Logger) (*statusServer, error) {
+func openStatus(o options, h *health, metrics http.Handler, log *slog.Logger) (*statusServer, error) {
 	if o.listen.addr == "" {
 		return nil, nil
 	}
-	return o.listen.open(statusHandler(h, m.Handler()), log)
+	return o.listen.open(statusHandler(h, metrics), log)
 }
 
 // service is what goes on while tasks run.
 type service struct {
-	system  system
-	watch   *watch
-	health  *health
-	status  *statusServer // nil when off
-	limits  *limits
-	limiter *throttle.Limiter
+	system system
+	limits *worker.Limits
+	health *health
+	status *statusServer // nil when off
 	// schedules enqueues recurring tasks until its context ends.
 	schedules func(context.Context)
-	// usage records who spends until its context ends.
-	usage func(context.Context)
 }
 
 // serve runs tasks until ctx ends, and then lets them end.
@@ -195,15 +189,10 @@ func serve(ctx context.Context, o options, log *slog.Logger, s service) error {
 	defer wg.Wait()
 	beside, cancel := context.WithCancel(context.WithoutCancel(ctx)) // stays while tasks end
 	defer cancel()
-	wg.Go(func() { s.watch.run(beside) })
-	wg.Go(func() { s.usage(beside) })
-	wg.Go(func() { s.limits.follow(beside, s.limiter, s.watch.calm(log), s.health.refused) })
-	if o.limits != "" {
-		signals := make(chan os.Signal, 1)
-		signal.Notify(signals, syscall.SIGHUP)
-		defer signal.Stop(signals)
-		wg.Go(func() { s.limits.reload(beside, signals) })
+	if err := s.limits.Begin(ctx); err != nil {
+		return err
 	}
+	defer s.limits.End()
 	if s.status != nil {
 		wg.Go(func() {
 			if err := s.status.serve(); !errors.Is(err, http.ErrServerClosed) {

@@ -325,7 +325,7 @@ func TestPublishedPolicy(t *testing.T) {
 	var got string
 	p := with(newFakeSystem())
 	p.assemble = func(parts parts) (system, error) {
-		got = string(parts.limiter.Policy().YAML())
+		got = string(parts.limits.Limiter().Policy().YAML())
 		return newFakeSystem(), nil
 	}
 	second := start(t, p, env)

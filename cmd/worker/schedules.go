@@ -12,6 +12,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/queue/schedule"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsfile"
 )
 
 // loadSchedules reads the file of -schedules, when nobody is writing it any more; "" is none.
@@ -20,15 +21,15 @@ func loadSchedules(ctx context.Context, path string, log *slog.Logger) (*schedul
 		return &schedule.File{}, nil
 	}
 	var f *schedule.File
-	text, stands, err := readSettled(ctx, path)
+	text, stands, err := limitsfile.ReadSettled(ctx, path)
 	if err == nil {
-		warnOfMode(ctx, log, path, stands)
+		limitsfile.WarnOfMode(ctx, log, path, stands)
 		f, err = schedule.Parse(path, text)
 	}
 	switch {
 	case err == nil:
 		return f, nil
-	case errors.As(err, new(*cli.Error)), errors.Is(err, context.Canceled):
+	case errors.Is(err, limitsfile.ErrBusy), errors.Is(err, context.Canceled):
 		return nil, err
 	case errors.As(err, new(*schedule.FileError)):
 		return nil, faultySchedules(path, err)

@@ -3,11 +3,7 @@ package main
 import (
 	"log/slog"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/worker"
-	"github.com/headway-go/headway/worker/metrics"
 )
 
 // system is what runs tasks.
@@ -23,11 +19,7 @@ type system interface {
 
 // parts is what a system is made of.
 type parts struct {
-	redis   redis.UniversalClient
-	limiter *throttle.Limiter
+	limits  *worker.Limits
 	options options
-	metrics *metrics.Metrics
-	watch   *watch
-	usage   worker.Usage // nil when off
 	log     *slog.Logger
 }

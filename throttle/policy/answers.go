@@ -98,7 +98,7 @@ func answersText(a Answers, c Corrects) string {
 func (n ScopeConfig) AnswersYAML() string { return answersText(n.Answers, n.Corrects.bare()) }
 
 // ParseAnswers reads what stands at answers in limits.yaml, a word or fields, as AnswersYAML
-// writes it; name is what errors call the text. The error is a *PolicyError.
+// writes it; name is what errors call the text. The error is a *Error.
 func ParseAnswers(name string, data []byte) (Answers, Corrects, error) {
 	var faults strictyaml.Faults
 	root := file.Read(data, &faults)

@@ -10,7 +10,7 @@ import (
 	"github.com/headway-go/headway/throttle/strictyaml"
 )
 
-// Limits returns the policy as the tree that NewPolicy makes an equal one of, for a
+// Limits returns the policy as the tree that New makes an equal one of, for a
 // program that changes something in it. The caller may keep and change it.
 func (p *Policy) Limits() (Unmatched, map[string]ScopeConfig) {
 	unmatched := p.unmatched
@@ -41,7 +41,7 @@ func (t *tree) node() ScopeConfig {
 func (r Rule) YAML() string { return yamlRule(r) }
 
 // ParseRule reads one rule, as it stands in limits.yaml, with every default written
-// out; name is what errors call the text. The error is a *PolicyError.
+// out; name is what errors call the text. The error is a *Error.
 func ParseRule(name string, data []byte) (Rule, error) {
 	var faults strictyaml.Faults
 	root := file.Read(data, &faults)
@@ -54,7 +54,7 @@ func ParseRule(name string, data []byte) (Rule, error) {
 // RuleWith returns a rule with some of its fields written anew, each as limits.yaml has
 // it: limit as "100", per as "1s". An empty text takes a field away. Fields that are
 // not named keep their value, but for these: "unlimited" as "true" takes all others
-// away, and any other field takes "unlimited" away. The error is a *PolicyError, whose
+// away, and any other field takes "unlimited" away. The error is a *Error, whose
 // faults have no place in a text.
 func RuleWith(r Rule, fields map[string]string) (Rule, error) {
 	var faults strictyaml.Faults

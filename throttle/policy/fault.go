@@ -11,7 +11,7 @@ import (
 // to write instead. In a policy that was not read from text it stands nowhere.
 type Fault = strictyaml.Fault
 
-// PolicyError says why a policy was refused. A policy is refused whole: nothing
+// Error says why a policy was refused. A policy is refused whole: nothing
 // of it is used, and Faults has every fault that can be told, in the order of the
 // text; after ten thousand, a last one says how many more there are. Text that is
 // not YAML at all has the faults of its YAML only.

@@ -14,7 +14,7 @@ import (
 // "every fault is listed with its line, none is guessed". A row is a whole file
 // and all that is wrong with it; each line of want has the name of the file
 // before it.
-func TestParsePolicyFaults(t *testing.T) {
+func TestParseFaults(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct{ text, want string }{
 		// The file as a whole.
@@ -110,7 +110,7 @@ func TestParsePolicyFaults(t *testing.T) {
 }
 
 // Faults of rules: a row is the fields of one rule, which begins at 1:22.
-func TestParsePolicyRuleFaults(t *testing.T) {
+func TestParseRuleFaults(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct{ rule, want string }{
 		"nothing": {`{}`, "1:22: limits.a.rules[0]: name is missing; every rule needs one, such as account\n" +
@@ -272,7 +272,7 @@ func checkFaults(t *testing.T, text, want string) {
 	p, err := Parse("limits.yaml", []byte(text))
 	var fault *Error
 	if !errors.As(err, &fault) || p != nil {
-		t.Fatalf("got %v, %v, want a *PolicyError", p, err)
+		t.Fatalf("got %v, %v, want a *Error", p, err)
 	}
 	want = "limits.yaml:" + strings.ReplaceAll(want, "\n", "\nlimits.yaml:")
 	if got := err.Error(); got != want {
@@ -290,7 +290,7 @@ func nested(levels int, innermost string) string {
 }
 
 // "All rules … every fault": faults of every kind in one file, in its order.
-func TestPolicyErrorListsAll(t *testing.T) {
+func TestErrorListsAll(t *testing.T) {
 	t.Parallel()
 	_, err := Load(filepath.Join("testdata", "faults.yaml"))
 	want, readErr := os.ReadFile(filepath.Join("testdata", "faults.txt"))
@@ -303,7 +303,7 @@ func TestPolicyErrorListsAll(t *testing.T) {
 }
 
 // The same checks hold for trees made in Go; their faults have no line.
-func TestNewPolicyFaults(t *testing.T) {
+func TestNewFaults(t *testing.T) {
 	t.Parallel()
 	ok := Rule{Name: "ok", Algorithm: Concurrency, Limit: 1}
 	one := func(r Rule) map[string]ScopeConfig { return map[string]ScopeConfig{"a": {Rules: []Rule{ok, r}}} }
@@ -418,7 +418,7 @@ func TestPolicyFileSize(t *testing.T) {
 }
 
 // "after ten thousand, a last one says how many more there are"
-func TestPolicyErrorIsBounded(t *testing.T) {
+func TestErrorIsBounded(t *testing.T) {
 	t.Parallel()
 	_, err := Parse("limits.yaml", []byte("limits: {"+strings.Repeat("a,", 10_002)+"}\n"))
 	var fault *Error
@@ -430,7 +430,7 @@ func TestPolicyErrorIsBounded(t *testing.T) {
 	}
 }
 
-func TestLoadPolicyNoFile(t *testing.T) {
+func TestLoadNoFile(t *testing.T) {
 	t.Parallel()
 	if _, err := Load(filepath.Join(t.TempDir(), "none.yaml")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v, want os.ErrNotExist", err)

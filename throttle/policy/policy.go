@@ -114,9 +114,9 @@ type MatchedRule struct {
 	Heeds bool
 }
 
-// NewPolicy returns the policy of a tree of limits, with every default written
+// New returns the policy of a tree of limits, with every default written
 // out. It keeps no part of limits. An empty unmatched means deny. The error is
-// a *PolicyError with every fault.
+// a *Error with every fault.
 func New(unmatched Unmatched, limits map[string]ScopeConfig) (*Policy, error) {
 	var faults strictyaml.Faults
 	p := draftOf(unmatched, limits).policy(&faults)
@@ -404,7 +404,7 @@ func (d *draftRule) where() string {
 }
 
 // YAML returns the policy as a limits.yaml of its own: names in order, rules in
-// theirs, defaults left out. Equal policies have equal texts, and ParsePolicy
+// theirs, defaults left out. Equal policies have equal texts, and Parse
 // reads the text back to an equal policy. The caller may keep and change it.
 func (p *Policy) YAML() []byte {
 	if p.text == nil {

@@ -224,8 +224,8 @@ func randomRule(random *rand.Rand, name string) Rule {
 	return r
 }
 
-// BenchmarkParsePolicy reads a file with an override for each of 10,000 tenants.
-func BenchmarkParsePolicy(b *testing.B) {
+// BenchmarkParse reads a file with an override for each of 10,000 tenants.
+func BenchmarkParse(b *testing.B) {
 	var text strings.Builder
 	text.WriteString("limits:\n  payments:\n    scopes:\n")
 	for i := range 10_000 {

@@ -23,7 +23,7 @@ var hostile = []string{
 	"name", "rules", "scopes", "limits", "unlimited: true", "{name: x}", "**", "a*", "é: ö", "_", "a.b", "A-1_b.c", strings.Repeat("\U000e1000", 32), strings.Repeat("\"", 128),
 }
 
-// "ParsePolicy reads the text back to an equal policy", whatever the names.
+// "Parse reads the text back to an equal policy", whatever the names.
 func TestYAMLHostileNames(t *testing.T) {
 	t.Parallel()
 	limits := map[string]ScopeConfig{}
@@ -125,9 +125,9 @@ limits:
 	}
 }
 
-// FuzzParsePolicy: nothing panics, a refusal names its faults, and what is read
+// FuzzParse: nothing panics, a refusal names its faults, and what is read
 // is written and read again as it was.
-func FuzzParsePolicy(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	for _, name := range []string{"testdata/limits.yaml", "testdata/faults.yaml"} {
 		data, err := os.ReadFile(name)
 		if err != nil {

@@ -50,7 +50,7 @@ func (d decoder) unknown(e strictyaml.Field, path, owner string, fields []string
 	d.Add(strictyaml.PlaceOf(e.Key), path, reason)
 }
 
-// LoadPolicy reads the limits.yaml at path. The error is a *PolicyError that
+// Load reads the limits.yaml at path. The error is a *Error that
 // names path, or that of the file system.
 func Load(path string) (*Policy, error) {
 	file, err := os.Open(path)
@@ -65,8 +65,8 @@ func Load(path string) (*Policy, error) {
 	return Parse(path, data)
 }
 
-// ParsePolicy reads a limits.yaml of at most 4 MiB, with every default written
-// out; name is what errors call it. The error is a *PolicyError with every fault
+// Parse reads a limits.yaml of at most 4 MiB, with every default written
+// out; name is what errors call it. The error is a *Error with every fault
 // of the text, each with its line and column; nothing in it is guessed at.
 //
 // The text is plain YAML: one document in UTF-8, without anchors, aliases, merge

@@ -1,4 +1,4 @@
-// Package policies keeps limits in Redis, where they can be changed while tasks run:
+// Package policystore keeps limits in Redis, where they can be changed while tasks run:
 // versions of one policy, each with who made it, when and why, and a history that can
 // be gone back in.
 //

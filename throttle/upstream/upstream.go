@@ -1,4 +1,4 @@
-// Package answers reads what an API's HTTP answer says about its limits: when to
+// Package upstream reads what an API's HTTP answer says about its limits: when to
 // come back, and how much of which quota is left.
 //
 // It knows Retry-After and its forms in milliseconds, RateLimit and

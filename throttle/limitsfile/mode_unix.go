@@ -1,6 +1,6 @@
 //go:build unix
 
-package main
+package limitsfile
 
 // fileModes says that the mode of a file tells who may write it.
 const fileModes = true

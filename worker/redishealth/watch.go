@@ -1,4 +1,4 @@
-package main
+package redishealth
 
 import (
 	"context"
@@ -21,14 +21,14 @@ const (
 	settleTime = 5 * time.Second
 )
 
-// watch knows whether Redis answers. It says so once for each change, counts
+// Watch knows whether Redis answers. It says so once for each change, counts
 // outages, and answers /healthz. As a hook of the client that the worker uses it knows of
 // calls that failed, so that an outage does not have to wait for the next ping.
-type watch struct {
+type Watch struct {
 	ping    func(context.Context) error
-	explain func(error) error // what a failure of ping means
+	explain func(error) error
 	count   func() (int, error)
-	up      func(bool) // told after each change, the first answer included
+	up      func(bool)
 	log     *slog.Logger
 
 	asking  chan struct{} // holds one token while a ping is on its way
@@ -48,25 +48,65 @@ type watch struct {
 	workers int // live ones on this Redis; -1 while unknown
 }
 
-func newWatch(ping func(context.Context) error, log *slog.Logger) *watch {
-	return &watch{
-		ping:    ping,
-		explain: func(err error) error { return err },
-		count:   func() (int, error) { return -1, nil },
-		up:      func(bool) {},
-		log:     log,
+// Config is how a Watch works. Ping is required.
+type Config struct {
+	// Ping asks Redis; an error says why it is of no use. See Ping.
+	Ping func(context.Context) error
+	// Explain says what an error of Ping means. Defaults to the error itself.
+	Explain func(error) error
+	// Count returns how many servers of asynq are live. Defaults to none, which is unknown.
+	Count func() (int, error)
+	// Up is called after each change with whether Redis answers, the first answer included. Defaults to none.
+	Up func(bool)
+	// Logger gets a line when Redis stops and starts answering. Defaults to none.
+	Logger *slog.Logger
+}
+
+// New returns a Watch. It does no I/O: see Run.
+func New(cfg Config) *Watch {
+	w := &Watch{
+		ping: cfg.Ping, explain: cfg.Explain, count: cfg.Count, up: cfg.Up, log: cfg.Logger,
 		asking:  make(chan struct{}, 1),
 		suspect: make(chan struct{}, 1),
 		workers: -1,
 	}
+	if w.explain == nil {
+		w.explain = func(err error) error { return err }
+	}
+	if w.count == nil {
+		w.count = func() (int, error) { return -1, nil }
+	}
+	if w.up == nil {
+		w.up = func(bool) {}
+	}
+	if w.log == nil {
+		w.log = slog.New(slog.DiscardHandler)
+	}
+	return w
 }
 
-// run asks until ctx ends.
-func (w *watch) run(ctx context.Context) {
+// Ping returns a ping of a client for a Config: what Redis says when it does not answer, or takes no writes. It costs two round
+// trips and writes nothing.
+func Ping(rdb redis.UniversalClient) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := rdb.Ping(ctx).Err(); err != nil {
+			return err
+		}
+		// XX wants a key that never exists. It fails on a read-only replica, a full server and one that cannot save.
+		err := rdb.SetArgs(ctx, "hw:probe", "", redis.SetArgs{Mode: "XX"}).Err()
+		if errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "NOPERM") {
+			return nil // a user that may not SET may still run the scripts
+		}
+		return err
+	}
+}
+
+// Run asks every two seconds until ctx ends, and at once when a call fails.
+func (w *Watch) Run(ctx context.Context) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
-		if w.check(ctx, 0) == nil {
+		if w.Check(ctx, 0) == nil {
 			w.countWorkers()
 		}
 		select {
@@ -78,9 +118,9 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
-// check returns why Redis does not answer, or nil when it does. An answer that
+// Check returns why Redis does not answer, or nil when it does. An answer that
 // is at most maxAge old is good enough; else it asks, for pingTimeout at most.
-func (w *watch) check(ctx context.Context, maxAge time.Duration) error {
+func (w *Watch) Check(ctx context.Context, maxAge time.Duration) error {
 	if err, known := w.last(maxAge); known {
 		return err
 	}
@@ -102,10 +142,10 @@ func (w *watch) check(ctx context.Context, maxAge time.Duration) error {
 
 var errSettling = errors.New("redis answers again, and calls of the outage may still fail")
 
-// outages returns why calls fail at the moment, as far as that is known, nil where nothing
-// is wrong: check's error, or that an outage was over only just now.
-func (w *watch) outages(ctx context.Context, maxAge time.Duration) error {
-	if err := w.check(ctx, maxAge); err != nil {
+// Outage returns why calls fail at the moment, as far as that is known, nil where nothing
+// is wrong: Check's error, or that an outage was over only just now.
+func (w *Watch) Outage(ctx context.Context, maxAge time.Duration) error {
+	if err := w.Check(ctx, maxAge); err != nil {
 		return err
 	}
 	w.mu.Lock()
@@ -118,7 +158,7 @@ func (w *watch) outages(ctx context.Context, maxAge time.Duration) error {
 
 // last returns what the last ping said, and whether it is younger than maxAge. An answer
 // does not count any more when a call has failed since.
-func (w *watch) last(maxAge time.Duration) (err error, young bool) { //nolint:revive // an answer, not a failure
+func (w *Watch) last(maxAge time.Duration) (err error, young bool) { //nolint:revive // an answer, not a failure
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	doubted := w.err == nil && w.latest.After(w.sent)
@@ -126,7 +166,7 @@ func (w *watch) last(maxAge time.Duration) (err error, young bool) { //nolint:re
 }
 
 // answered notes what a ping said that was sent at began.
-func (w *watch) answered(began time.Time, err error) {
+func (w *Watch) answered(began time.Time, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	first, wasUp, now := w.asked.IsZero(), w.err == nil, time.Now()
@@ -144,7 +184,7 @@ func (w *watch) answered(began time.Time, err error) {
 }
 
 // changed tells that Redis answers, or that it does not. w.mu is held.
-func (w *watch) changed(first bool, now time.Time) {
+func (w *Watch) changed(first bool, now time.Time) {
 	since := w.since
 	w.since = now
 	w.outage = !first || w.err != nil
@@ -164,7 +204,7 @@ func (w *watch) changed(first bool, now time.Time) {
 }
 
 // countWorkers asks how many workers there are, now and then.
-func (w *watch) countWorkers() {
+func (w *Watch) countWorkers() {
 	w.mu.Lock()
 	due := w.counted.IsZero() || time.Since(w.counted) >= countEvery
 	w.mu.Unlock()
@@ -180,7 +220,8 @@ func (w *watch) countWorkers() {
 	w.counted, w.workers = time.Now(), n
 }
 
-func (w *watch) liveWorkers() int {
+// Workers returns how many servers of asynq are live on this Redis, -1 while that is unknown.
+func (w *Watch) Workers() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.workers
@@ -190,7 +231,7 @@ func (w *watch) liveWorkers() int {
 type pingKey struct{}
 
 // called notes how a call ended.
-func (w *watch) called(ctx context.Context, err error) {
+func (w *Watch) called(ctx context.Context, err error) {
 	if ctx.Value(pingKey{}) != nil {
 		return
 	}
@@ -204,7 +245,7 @@ func (w *watch) called(ctx context.Context, err error) {
 
 // failed counts a call that failed, and tells whether it is the first since Redis last
 // answered.
-func (w *watch) failed() (first bool) {
+func (w *Watch) failed() (first bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.latest = time.Now()
@@ -229,10 +270,11 @@ func isOutage(err error) bool {
 		func(prefix string) bool { return redis.HasErrorPrefix(err, prefix) })
 }
 
-// DialHook, ProcessHook and ProcessPipelineHook implement redis.Hook.
-func (w *watch) DialHook(next redis.DialHook) redis.DialHook { return next }
+// DialHook implements redis.Hook, and does nothing.
+func (w *Watch) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (w *watch) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+// ProcessHook implements redis.Hook: a call that fails says that Redis may be away.
+func (w *Watch) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
 		w.called(ctx, err)
@@ -240,7 +282,8 @@ func (w *watch) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-func (w *watch) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+// ProcessPipelineHook implements redis.Hook, as ProcessHook.
+func (w *Watch) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)
 		w.called(ctx, err)

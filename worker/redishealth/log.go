@@ -1,4 +1,4 @@
-package main
+package redishealth
 
 import (
 	"context"
@@ -25,14 +25,14 @@ const (
 	doubtAge = time.Second
 )
 
-// asynqLog is asynq's logger. What asynq tells about itself becomes Debug: the
+// AsynqLogger is a logger for asynq.Config. What asynq tells about itself becomes Debug: the
 // worker tells it in its own words. While Redis is away so do its complaints,
 // which then all say the same: the watch has said it once.
-type asynqLog struct {
+type AsynqLogger struct {
 	log *slog.Logger
-	// redis returns why calls of Redis fail, asking it when the last answer is older than
+	// outage returns why calls of Redis fail, asking it when the last answer is older than
 	// maxAge.
-	redis func(ctx context.Context, maxAge time.Duration) error
+	outage func(ctx context.Context, maxAge time.Duration) error
 
 	mu   sync.Mutex
 	told map[string]*repeats
@@ -43,25 +43,31 @@ type repeats struct {
 	n  int // since at
 }
 
-// Debug, Info, Warn, Error and Fatal implement asynq.Logger.
-func (l *asynqLog) Debug(args ...any) { l.quiet(args) }
-func (l *asynqLog) Info(args ...any)  { l.quiet(args) }
-func (l *asynqLog) Warn(args ...any)  { l.complain(slog.LevelWarn, args) }
-func (l *asynqLog) Error(args ...any) { l.complain(slog.LevelError, args) }
+// Debug implements asynq.Logger, at level Debug.
+func (l *AsynqLogger) Debug(args ...any) { l.quiet(args) }
+
+// Info implements asynq.Logger, at level Debug: the worker says it in its own words.
+func (l *AsynqLogger) Info(args ...any) { l.quiet(args) }
+
+// Warn implements asynq.Logger. While Redis is away it becomes Debug.
+func (l *AsynqLogger) Warn(args ...any) { l.complain(slog.LevelWarn, args) }
+
+// Error implements asynq.Logger. While Redis is away it becomes Debug.
+func (l *AsynqLogger) Error(args ...any) { l.complain(slog.LevelError, args) }
 
 // Fatal does not end the process, as asynq's own logger would.
-func (l *asynqLog) Fatal(args ...any) { l.complain(slog.LevelError, args) }
+func (l *AsynqLogger) Fatal(args ...any) { l.complain(slog.LevelError, args) }
 
-func (l *asynqLog) quiet(args []any) {
+func (l *AsynqLogger) quiet(args []any) {
 	if ctx := context.Background(); l.log.Enabled(ctx, slog.LevelDebug) {
 		l.log.DebugContext(ctx, "asynq", "message", fmt.Sprint(args...))
 	}
 }
 
-func (l *asynqLog) complain(level slog.Level, args []any) {
+func (l *AsynqLogger) complain(level slog.Level, args []any) {
 	ctx := context.Background()
 	text := fmt.Sprint(args...)
-	if strings.HasPrefix(text, archivedText) || strings.HasPrefix(text, revokedText) || l.redis(ctx, doubtAge) != nil {
+	if strings.HasPrefix(text, archivedText) || strings.HasPrefix(text, revokedText) || l.outage(ctx, doubtAge) != nil {
 		l.quiet(args)
 		return
 	}
@@ -76,13 +82,18 @@ func (l *asynqLog) complain(level slog.Level, args []any) {
 	}
 }
 
+// NewAsynqLogger returns a logger for asynq.Config whose complaints go to log. Use it with LogLevel asynq.DebugLevel: log chooses.
+func NewAsynqLogger(log *slog.Logger, w *Watch) *AsynqLogger {
+	return &AsynqLogger{log: log, outage: w.Outage}
+}
+
 // ids are what differs in complaints of one kind before their first colon.
 var ids = regexp.MustCompile(`id=\S+|\[[^]]*\]`)
 
 // tell reports whether text is due, and how many like it were kept back. Like
 // it are those with the same words before a colon, but for ids of tasks; the rest differs
 // in ports and addresses. Text without a colon is about one task, and always told.
-func (l *asynqLog) tell(text string) (repeated int, due bool) {
+func (l *AsynqLogger) tell(text string) (repeated int, due bool) {
 	kind, _, found := strings.Cut(ids.ReplaceAllString(text, "id"), ":")
 	if !found {
 		return 0, true
@@ -109,21 +120,21 @@ func (l *asynqLog) tell(text string) (repeated int, due bool) {
 	return repeated, true
 }
 
-// calm is the handler of a logger for packages that talk to Redis. While Redis
+// quiet is the handler of a logger for packages that talk to Redis. While Redis
 // is away their warnings become Debug: each task would bring one, and the watch
 // has told it for all. Errors stay.
-type calm struct {
+type quiet struct {
 	slog.Handler
 	redis func(ctx context.Context, maxAge time.Duration) error
 }
 
-// calm returns a logger for what talks to Redis.
-func (w *watch) calm(log *slog.Logger) *slog.Logger {
-	return slog.New(&calm{Handler: log.Handler(), redis: w.outages})
+// Calm returns a logger for what talks to Redis: while that is away, warnings become Debug.
+func (w *Watch) Calm(log *slog.Logger) *slog.Logger {
+	return slog.New(&quiet{Handler: log.Handler(), redis: w.Outage})
 }
 
 // Handle implements slog.Handler.
-func (c *calm) Handle(ctx context.Context, r slog.Record) error {
+func (c *quiet) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level == slog.LevelWarn && c.redis(context.WithoutCancel(ctx), doubtAge) != nil {
 		r.Level = slog.LevelDebug
 		if !c.Enabled(ctx, r.Level) {
@@ -134,11 +145,11 @@ func (c *calm) Handle(ctx context.Context, r slog.Record) error {
 }
 
 // WithAttrs implements slog.Handler.
-func (c *calm) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &calm{c.Handler.WithAttrs(attrs), c.redis}
+func (c *quiet) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &quiet{c.Handler.WithAttrs(attrs), c.redis}
 }
 
 // WithGroup implements slog.Handler.
-func (c *calm) WithGroup(name string) slog.Handler {
-	return &calm{c.Handler.WithGroup(name), c.redis}
+func (c *quiet) WithGroup(name string) slog.Handler {
+	return &quiet{c.Handler.WithGroup(name), c.redis}
 }

@@ -1,4 +1,4 @@
-package main
+package limitsfile
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/throttle/strictyaml"
 )
 
@@ -21,18 +20,33 @@ const (
 	settleBound = 30 * time.Second
 )
 
-// fileStamp tells a file from what stood in its place before. The zero fileStamp is of none.
-type fileStamp struct{ info fs.FileInfo }
+// ErrBusy is in the error of a file that somebody writes all the time.
+var ErrBusy = fmt.Errorf("is being written all the time: it has not stayed as it is for %s", settles)
+
+// pause waits, and reports false when ctx ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Stamp tells a file from what stood in its place before. The zero Stamp is of none.
+type Stamp struct{ info fs.FileInfo }
 
 // stampOf is the stamp of a file, or of what a symlink leads to: a Kubernetes ConfigMap changes by
 // another target.
-func stampOf(path string) (fileStamp, error) {
+func stampOf(path string) (Stamp, error) {
 	info, err := os.Stat(path)
-	return fileStamp{info}, err
+	return Stamp{info}, err
 }
 
 // same tells whether it is the same file, and has not been written since.
-func (s fileStamp) same(other fileStamp) bool {
+func (s Stamp) same(other Stamp) bool {
 	if s.info == nil || other.info == nil {
 		return s.info == other.info
 	}
@@ -40,26 +54,25 @@ func (s fileStamp) same(other fileStamp) bool {
 }
 
 // regular is false of a pipe, which can be read once.
-func (s fileStamp) regular() bool { return s.info != nil && s.info.Mode().IsRegular() }
+func (s Stamp) regular() bool { return s.info != nil && s.info.Mode().IsRegular() }
 
 // old tells whether it was written long enough ago, by the file's own clock.
-func (s fileStamp) old() bool { return !s.regular() || time.Since(s.info.ModTime()) >= settles }
+func (s Stamp) old() bool { return !s.regular() || time.Since(s.info.ModTime()) >= settles }
 
-// readSettled reads a file as soon as it has not changed for a second.
-func readSettled(ctx context.Context, path string) ([]byte, fileStamp, error) {
+// ReadSettled reads a file as soon as it has not changed for a second.
+func ReadSettled(ctx context.Context, path string) ([]byte, Stamp, error) {
 	waits, cancel := context.WithTimeout(ctx, settleBound)
 	defer cancel()
 	seen, err := stampOf(path)
 	for err == nil {
-		if !seen.old() && !rest(waits, settles) {
+		if !seen.old() && !pause(waits, settles) {
 			if ctx.Err() != nil {
 				return nil, seen, ctx.Err()
 			}
-			return nil, seen, &cli.Error{What: fmt.Sprintf("%s is being written all the time: it has not stayed as it is for %s", path, settles),
-				Try: "write another file and rename it to this one"}
+			return nil, seen, fmt.Errorf("%s %w; write another file and rename it to this one", path, ErrBusy)
 		}
 		var text []byte
-		var stands fileStamp
+		var stands Stamp
 		if text, stands, err = readFile(path); err == nil && (stands.same(seen) || !seen.regular()) {
 			return text, stands, nil
 		}
@@ -69,7 +82,7 @@ func readSettled(ctx context.Context, path string) ([]byte, fileStamp, error) {
 }
 
 // readFile reads a file. The stamp is that of what stands there afterwards.
-func readFile(path string) (text []byte, stands fileStamp, err error) {
+func readFile(path string) (text []byte, stands Stamp, err error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, stands, err
@@ -84,22 +97,22 @@ func readFile(path string) (text []byte, stands fileStamp, err error) {
 
 // settling waits until a file that has changed does so no more.
 type settling struct {
-	taken fileStamp // when it was read last
-	seen  fileStamp
+	taken Stamp // when it was read last
+	seen  Stamp
 	since time.Time // when seen was seen first
 }
 
 // due tells whether the file is to be read: it is another one than was read last, or it was asked
 // for, and has been the same for long enough.
-func (s *settling) due(stands fileStamp, now time.Time, asked bool) bool {
+func (s *settling) due(stands Stamp, now time.Time, asked bool) bool {
 	if !stands.same(s.seen) {
 		s.seen, s.since = stands, now
 	}
 	return (asked || !stands.same(s.taken)) && now.Sub(s.since) >= settles
 }
 
-// warnOfMode says that others can write a file that this program goes by. It returns whether it did.
-func warnOfMode(ctx context.Context, log *slog.Logger, path string, stands fileStamp) bool {
+// WarnOfMode says that others can write a file that this program goes by. It returns whether it did.
+func WarnOfMode(ctx context.Context, log *slog.Logger, path string, stands Stamp) bool {
 	const others = 0o022
 	if !fileModes || !stands.regular() || stands.info.Mode().Perm()&others == 0 {
 		return false

@@ -1,4 +1,4 @@
-package main
+package limitsfile
 
 import (
 	"bytes"
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,9 +17,12 @@ import (
 // reloadEvery is how often the limits file is looked at.
 const reloadEvery = 250 * time.Millisecond
 
-// reload publishes the limits file whenever it has changed and settled, and with each signal, until
+// Reload publishes the limits file whenever it has changed and settled, and with each signal, until
 // ctx ends. A file with faults changes nothing.
-func (l *limits) reload(ctx context.Context, signals <-chan os.Signal) {
+func (l *Source) Reload(ctx context.Context, signals <-chan os.Signal) {
+	if l.read.stood.info == nil {
+		return // there is no file
+	}
 	tick := time.NewTicker(reloadEvery)
 	defer tick.Stop()
 	s := settling{taken: l.read.stood, seen: l.read.stood}
@@ -61,17 +65,17 @@ func (l *limits) reload(ctx context.Context, signals <-chan os.Signal) {
 // errNoFile is of what cannot be read twice, such as a pipe.
 var errNoFile = errors.New("it is no file")
 
-func (l *limits) unread(ctx context.Context, err error) {
+func (l *Source) unread(ctx context.Context, err error) {
 	l.log.ErrorContext(ctx, "the limits file cannot be read; the limits in force stay", "file", l.read.path, "error", err)
 }
 
 // take publishes what the file says. It returns false where Redis has to be asked again.
-func (l *limits) take(ctx context.Context, text []byte, stands fileStamp, asked bool) (done bool) {
+func (l *Source) take(ctx context.Context, text []byte, stands Stamp, asked bool) (done bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	policy, err := parseLimits(l.read.path, text)
+	rules, err := policy.Parse(l.read.path, text)
 	before := l.read
-	says := err == nil && bytes.Equal(policy.YAML(), before.policy.YAML())
+	says := err == nil && bytes.Equal(rules.YAML(), before.policy.YAML())
 	switch {
 	case !asked && !says && cutOff(before.text, text):
 		l.log.WarnContext(ctx, "the limits file ends in the middle of what it said before, and is not taken; write it to its end, or send SIGHUP to take it as it stands",
@@ -81,7 +85,7 @@ func (l *limits) take(ctx context.Context, text []byte, stands fileStamp, asked 
 		l.log.ErrorContext(ctx, "the limits file cannot be used; the limits in force stay", "file", l.read.path, "error", err)
 		return true
 	}
-	l.writable = l.writable || warnOfMode(ctx, l.log, l.read.path, stands)
+	l.writable = l.writable || WarnOfMode(ctx, l.log, l.read.path, stands)
 	l.read.text, l.read.stood = text, stands
 	if says {
 		if asked {
@@ -89,7 +93,7 @@ func (l *limits) take(ctx context.Context, text []byte, stands fileStamp, asked 
 		}
 		return true
 	}
-	l.read.policy = policy
+	l.read.policy = rules
 	err = l.publish(ctx, before.policy, before.policy)
 	if errors.Is(err, policystore.ErrNotPermitted) {
 		err = l.notPermitted(ctx, err)
@@ -113,20 +117,39 @@ func cutOff(before, text []byte) bool {
 }
 
 // tellGone says which rules, and what else, a new file has no more.
-func (l *limits) tellGone(ctx context.Context, before, after *policy.Policy) {
+func (l *Source) tellGone(ctx context.Context, before, after *policy.Policy) {
 	if before == nil {
 		return
 	}
-	var gone []string
-	for _, d := range differences(before, after) {
-		if d.After == "" {
-			gone = append(gone, strings.TrimSpace(d.Scope+" "+d.Rule))
-		}
+	has := map[string]bool{}
+	for _, name := range names(after) {
+		has[name] = true
 	}
+	gone := slices.DeleteFunc(names(before), func(name string) bool { return has[name] })
 	if len(gone) == 0 {
 		return
 	}
 	const most = 20
 	l.log.WarnContext(ctx, "the new limits file lacks what the one before had",
 		"file", l.read.path, "gone", len(gone), "names", strings.Join(gone[:min(most, len(gone))], ", "))
+}
+
+// names lists the rules of a policy by their places, and what else it says of scopes.
+func names(p *policy.Policy) (list []string) {
+	_, tree := p.Limits()
+	for path, r := range policystore.Rules(tree) {
+		list = append(list, path+" "+r.Name)
+	}
+	for path, n := range policystore.Nodes(tree) {
+		for field, says := range map[string]bool{
+			"owner:": n.Owner != "", "apps:": len(n.Apps) > 0, "hosts:": len(n.Hosts) > 0, "paused:": n.Pause != policy.PauseInherited,
+			"weight:": n.Weight != 0, "shares:": len(n.Shares) > 0, "max_priority:": n.MaxPriority != nil, "answers:": n.AnswersYAML() != "",
+		} {
+			if says {
+				list = append(list, path+" "+field)
+			}
+		}
+	}
+	slices.Sort(list)
+	return list
 }

@@ -1,4 +1,4 @@
-package main
+package redishealth
 
 import (
 	"context"
@@ -12,18 +12,18 @@ import (
 	"github.com/hibiken/asynq"
 )
 
-var _ asynq.Logger = (*asynqLog)(nil)
+var _ asynq.Logger = (*AsynqLogger)(nil)
 
 // TestAsynqLog holds that asynq cannot flood the log: not while Redis is away,
 // and not with one complaint again and again.
 func TestAsynqLog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var out buffer
+		var out output
 		down := true
-		l := &asynqLog{
+		l := &AsynqLogger{
 			log: slog.New(slog.NewTextHandler(&out, nil)),
-			redis: func(context.Context, time.Duration) error {
+			outage: func(context.Context, time.Duration) error {
 				if down {
 					return errDown
 				}
@@ -82,10 +82,10 @@ func TestAsynqLog(t *testing.T) {
 
 func TestAsynqLogDebug(t *testing.T) {
 	t.Parallel()
-	var out buffer
-	l := &asynqLog{
-		log:   slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		redis: func(context.Context, time.Duration) error { return errDown },
+	var out output
+	l := &AsynqLogger{
+		log:    slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		outage: func(context.Context, time.Duration) error { return errDown },
 	}
 	l.Info("Starting ", "processing")
 	l.Error("Dequeue error: x")
@@ -97,9 +97,9 @@ func TestAsynqLogDebug(t *testing.T) {
 // TestCalm holds that warnings of one cause do not flood the log.
 func TestCalm(t *testing.T) {
 	t.Parallel()
-	var out buffer
+	var out output
 	var down error
-	c := &calm{slog.NewTextHandler(&out, nil), func(context.Context, time.Duration) error { return down }}
+	c := &quiet{slog.NewTextHandler(&out, nil), func(context.Context, time.Duration) error { return down }}
 	log := slog.New(c).With("a", 1).WithGroup("g")
 	log.Warn("first", "b", 2)
 	down = errDown

@@ -1,6 +1,6 @@
 //go:build !unix
 
-package main
+package limitsfile
 
 // fileModes is false: the mode of a file does not tell here who may write it.
 const fileModes = false

@@ -1,13 +1,10 @@
-package main
+package redishealth
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -42,15 +39,16 @@ func (f *fakeRedis) ping(ctx context.Context) error {
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var out buffer
+		var out output
 		var f fakeRedis
 		var ups []bool
-		w := newWatch(f.ping, slog.New(slog.NewTextHandler(&out, nil)))
-		w.up = func(up bool) { ups = append(ups, up) }
-		w.count = func() (int, error) { return 3, nil }
+		w := New(Config{
+			Ping: f.ping, Logger: slog.New(slog.NewTextHandler(&out, nil)),
+			Up: func(up bool) { ups = append(ups, up) }, Count: func() (int, error) { return 3, nil },
+		})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		go func() { defer close(done); w.run(ctx) }()
+		go func() { defer close(done); w.Run(ctx) }()
 		after := func(d time.Duration) {
 			<-time.After(d) // bubble time
 			synctest.Wait()
@@ -59,7 +57,7 @@ func TestWatch(t *testing.T) {
 		if out.String() != "" {
 			t.Errorf("said while all was well: %s", out.String())
 		}
-		if n := w.liveWorkers(); n != 3 {
+		if n := w.Workers(); n != 3 {
 			t.Errorf("%d workers", n)
 		}
 		f.down.Store(true)
@@ -74,7 +72,7 @@ func TestWatch(t *testing.T) {
 		}
 		f.mute.Store(true) // answers no more: the bound makes it an outage
 		after(time.Minute)
-		if err := w.check(t.Context(), time.Hour); !errors.Is(err, context.DeadlineExceeded) {
+		if err := w.Check(t.Context(), time.Hour); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("mute: %v", err)
 		}
 		cancel()
@@ -90,12 +88,12 @@ func TestWatch(t *testing.T) {
 func TestWatchKnowsOfFailedCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var out buffer
+		var out output
 		var f fakeRedis
-		w := newWatch(f.ping, slog.New(slog.NewTextHandler(&out, nil)))
+		w := New(Config{Ping: f.ping, Logger: slog.New(slog.NewTextHandler(&out, nil))})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		go func() { defer close(done); w.run(ctx) }()
+		go func() { defer close(done); w.Run(ctx) }()
 		call := w.ProcessHook(func(_ context.Context, cmd redis.Cmder) error { return cmd.Err() })
 		fails := func(err error) {
 			cmd := redis.NewCmd(t.Context())
@@ -146,30 +144,30 @@ func TestWatchDoubts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var f fakeRedis
-		w := newWatch(f.ping, slog.New(slog.DiscardHandler))
-		_ = w.check(t.Context(), time.Hour)
+		w := New(Config{Ping: f.ping, Logger: slog.New(slog.DiscardHandler)})
+		_ = w.Check(t.Context(), time.Hour)
 		<-time.After(time.Millisecond)
 		w.called(t.Context(), io.EOF)
 		f.down.Store(true)
-		if err := w.check(t.Context(), time.Hour); !errors.Is(err, errDown) {
+		if err := w.Check(t.Context(), time.Hour); !errors.Is(err, errDown) {
 			t.Errorf("an hour may pass, and a call has failed: %v", err)
 		}
 		// What fails after it is over may be calls of the outage, for a while.
 		f.down.Store(false)
 		<-time.After(time.Second)
-		if err := w.outages(t.Context(), 0); !errors.Is(err, errSettling) {
+		if err := w.Outage(t.Context(), 0); !errors.Is(err, errSettling) {
 			t.Errorf("just after an outage: %v", err)
 		}
 		<-time.After(settleTime)
-		if err := w.outages(t.Context(), 0); err != nil {
+		if err := w.Outage(t.Context(), 0); err != nil {
 			t.Errorf("long after an outage: %v", err)
 		}
 		f.down.Store(true)
-		_ = w.check(t.Context(), 0)
+		_ = w.Check(t.Context(), 0)
 		pings := f.pings.Load()
 		for range 100 { // complaints of an outage that is known
 			w.called(t.Context(), io.EOF)
-			_ = w.check(t.Context(), time.Hour)
+			_ = w.Check(t.Context(), time.Hour)
 		}
 		if n := f.pings.Load(); n != pings {
 			t.Errorf("%d more pings", n-pings)
@@ -181,14 +179,14 @@ func TestWatchDoubts(t *testing.T) {
 func TestWatchStopped(t *testing.T) {
 	t.Parallel()
 	var f fakeRedis
-	w := newWatch(f.ping, slog.New(slog.DiscardHandler))
-	if err := w.check(t.Context(), 0); err != nil {
+	w := New(Config{Ping: f.ping, Logger: slog.New(slog.DiscardHandler)})
+	if err := w.Check(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
 	f.mute.Store(true)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := w.check(ctx, 0); err != nil {
+	if err := w.Check(ctx, 0); err != nil {
 		t.Errorf("got %v", err)
 	}
 }
@@ -197,68 +195,17 @@ func TestWatchAge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var f fakeRedis
-		w := newWatch(f.ping, slog.New(slog.DiscardHandler))
+		w := New(Config{Ping: f.ping, Logger: slog.New(slog.DiscardHandler)})
 		for range 100 {
-			_ = w.check(t.Context(), time.Second)
+			_ = w.Check(t.Context(), time.Second)
 		}
 		if n := f.pings.Load(); n != 1 {
 			t.Errorf("%d pings, want 1", n)
 		}
 		<-time.After(time.Second)
-		_ = w.check(t.Context(), time.Second)
+		_ = w.Check(t.Context(), time.Second)
 		if n := f.pings.Load(); n != 2 {
 			t.Errorf("%d pings, want 2", n)
 		}
 	})
-}
-
-func TestHealth(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		down, stopping bool
-		workers        int
-		code           int
-		status, redis  string
-	}{
-		"well":              {false, false, 2, 200, "ok", "ok"},
-		"workers unknown":   {false, false, -1, 200, "ok", "ok"},
-		"down":              {true, false, 2, 503, "unavailable", "down"},
-		"stopping":          {false, true, 2, 503, "stopping", "ok"},
-		"stopping and down": {true, true, 2, 503, "stopping", "down"},
-	} {
-		var f fakeRedis
-		f.down.Store(tt.down)
-		w := newWatch(f.ping, slog.New(slog.DiscardHandler))
-		w.workers = tt.workers
-		h := &health{watch: w, started: time.Now(), version: "v1", concurrency: 32, queues: map[string]int{"default": 1}}
-		h.stopping.Store(tt.stopping)
-		rec := httptest.NewRecorder()
-		statusHandler(h, http.NotFoundHandler()).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/healthz", nil))
-		var a healthAnswer
-		if err := json.Unmarshal(rec.Body.Bytes(), &a); err != nil {
-			t.Fatal(err)
-		}
-		if rec.Code != tt.code || a.Status != tt.status || a.Redis != tt.redis || a.Version != "v1" || a.Concurrency != 32 {
-			t.Errorf("%s: %d %s", name, rec.Code, rec.Body)
-		}
-		if known := a.Workers != nil; known != (tt.workers >= 0 && !tt.down) {
-			t.Errorf("%s: workers %v", name, a.Workers)
-		}
-	}
-}
-
-func TestStatusRoutes(t *testing.T) {
-	t.Parallel()
-	var f fakeRedis
-	h := statusHandler(&health{watch: newWatch(f.ping, slog.New(slog.DiscardHandler))}, http.NotFoundHandler())
-	for request, want := range map[string]int{
-		"GET /healthz": 200, "HEAD /healthz": 200, "POST /healthz": 405, "GET /": 200, "GET /x": 404, "DELETE /metrics": 405,
-	} {
-		method, path, _ := strings.Cut(request, " ")
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
-		if w.Code != want {
-			t.Errorf("%s: %d, want %d", request, w.Code, want)
-		}
-	}
 }

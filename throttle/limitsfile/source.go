@@ -1,17 +1,17 @@
-package main
+package limitsfile
 
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
@@ -21,61 +21,38 @@ import (
 // limits in Redis.
 const publishAgain = time.Minute
 
-// loadPolicy reads a limits file. Every fault in it is one line of the error.
-func loadPolicy(path string) (*policy.Policy, error) {
-	text, _, err := readFile(path)
-	if err != nil {
-		return nil, limitsUnread(path, err)
-	}
-	return parseLimits(path, text)
-}
-
-func parseLimits(path string, text []byte) (*policy.Policy, error) {
-	p, err := policy.Parse(path, text)
-	if err != nil {
-		return nil, &cli.Error{What: err.Error(), Try: "mend these lines of " + path + "; nothing was started", Err: err}
-	}
-	return p, nil
-}
-
-func limitsUnread(path string, err error) error {
-	var told *cli.Error
-	switch {
-	case errors.As(err, &told), errors.Is(err, context.Canceled):
-		return err
-	case errors.Is(err, fs.ErrNotExist):
-		return &cli.Error{What: "there is no limits file " + path, Try: "-limits examples/quickstart/limits.yaml", Err: err}
-	case errors.Is(err, fs.ErrPermission):
-		return &cli.Error{What: "no permission to read the limits file " + path, Try: "chmod +r " + path, Err: err}
-	}
-	return &cli.Error{What: "cannot read the limits file " + path + ": " + err.Error(), Err: err}
-}
-
-// limitsSource is the limits file of a worker, as it was read last. The zero limitsSource is none.
-type limitsSource struct {
+// File is a limits file as it was read last. The zero File is none.
+type File struct {
 	path   string
 	text   []byte
-	stood  fileStamp
+	stood  Stamp
 	policy *policy.Policy
 }
 
-// readLimitsFile reads the file of a worker that starts, when nobody is writing it any more.
-func readLimitsFile(ctx context.Context, path string) (limitsSource, error) {
-	f := limitsSource{path: path}
+// Of returns limits from Go values as if they stood in a file, which Settle publishes; name stands for its path in logs.
+func Of(name string, p *policy.Policy) File { return File{path: name, text: p.YAML(), policy: p} }
+
+// Policy returns what the file says, nil where there is none.
+func (f File) Policy() *policy.Policy { return f.policy }
+
+// Read reads a limits file as soon as it has not changed for a second: whoever writes it in place may be half-way through. An
+// empty path is no file. The error is a *policy.Error, that of the file system, ctx's, or ErrBusy.
+func Read(ctx context.Context, path string) (File, error) {
+	f := File{path: path}
 	if path == "" {
 		return f, nil
 	}
 	var err error
-	if f.text, f.stood, err = readSettled(ctx, path); err != nil {
-		return f, limitsUnread(path, err)
+	if f.text, f.stood, err = ReadSettled(ctx, path); err != nil {
+		return f, err
 	}
-	f.policy, err = parseLimits(path, f.text)
+	f.policy, err = policy.Parse(path, f.text)
 	return f, err
 }
 
-// limits is where a worker has its policy from: its file, and what stands in Redis,
-// which all workers share.
-type limits struct {
+// Source is where a process has its policy from: its file, and what stands in Redis, which all processes share. It is safe for
+// concurrent use.
+type Source struct {
 	store *policystore.Store
 	by    string // this worker, in the history
 	log   *slog.Logger
@@ -83,55 +60,76 @@ type limits struct {
 	apply func(*policy.Policy)
 
 	mu       sync.Mutex
-	read     limitsSource
+	read     File
 	older    bool      // it was superseded
 	told     bool      // that it could not be published
 	writable bool      // it was told that others may write it
 	again    time.Time // when a file that may not be published is tried again
 }
 
-// newLimits has what was read of a file.
-func newLimits(rdb redis.UniversalClient, read limitsSource, log *slog.Logger) *limits {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return &limits{store: policystore.New(rdb, policystore.Config{}), read: read, by: "worker on " + host, log: log}
+// Config is how a Source works. The zero Config is ready to use.
+type Config struct {
+	// By is this process in the history of the limits. Defaults to the program's name and the host's: billing on web-3.
+	By string
+	// Prefix is that of policystore.Config. Defaults to "hw".
+	Prefix string
+	// Logger gets what becomes of the file and of changes. Defaults to none.
+	Logger *slog.Logger
 }
 
-// settle publishes the file, if there is one, and returns the policy to begin with: the
-// one that all workers run under.
-func (l *limits) settle(ctx context.Context) (*policy.Policy, error) {
+// New returns a Source of a file that was read. It does no I/O.
+func New(rdb redis.UniversalClient, read File, cfg Config) *Source {
+	if cfg.By == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			host = "unknown"
+		}
+		cfg.By = strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe") + " on " + host
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Source{store: policystore.New(rdb, policystore.Config{Prefix: cfg.Prefix}), read: read, by: cfg.By, log: cfg.Logger}
+}
+
+// Attach has a limiter put in force what this process may not publish.
+func (l *Source) Attach(limiter *throttle.Limiter) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.apply = limiter.SetPolicy
+}
+
+// Settle publishes the file, if there is one, and returns the policy to begin with: the one that all processes run under. It
+// waits until that is in force. The error wraps policystore.ErrNone where there is neither a file nor anything published, and is
+// that of policystore otherwise.
+func (l *Source) Settle(ctx context.Context) (*policy.Policy, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.read.policy != nil {
-		l.writable = warnOfMode(ctx, l.log, l.read.path, l.read.stood)
+		l.writable = WarnOfMode(ctx, l.log, l.read.path, l.read.stood)
 		if err := l.begin(ctx); err != nil {
-			return nil, explainDamage(err)
+			return nil, err
 		}
 	}
 	if err := l.wait(ctx); err != nil {
-		return nil, explainDamage(err)
+		return nil, err
 	}
-	policy, err := l.store.Now(ctx)
+	now, err := l.store.Now(ctx)
 	switch {
 	case errors.Is(err, policystore.ErrNone) && l.read.policy != nil: // it may not be published
 		return l.read.policy, nil
-	case errors.Is(err, policystore.ErrNone):
-		return nil, cli.Errorf("worker -limits limits.yaml (see examples/quickstart/limits.yaml)",
-			"there are no limits: -limits is not given, and no worker has published any in the last 24 hours")
 	case err != nil:
-		return nil, explainDamage(err)
+		return nil, err
 	case l.read.policy == nil:
 		l.log.InfoContext(ctx, "running under the limits that another worker has published, or somebody has set")
 	}
-	l.tellPauses(ctx, policy)
-	return policy, nil
+	l.tellPauses(ctx, now)
+	return now, nil
 }
 
 // begin publishes the file of a worker that starts. One whose Redis user may not goes by what stands
 // in Redis.
-func (l *limits) begin(ctx context.Context) error {
+func (l *Source) begin(ctx context.Context) error {
 	stood, err := l.store.File(ctx)
 	if err != nil && !errors.Is(err, policystore.ErrNone) && !errors.As(err, new(*policystore.DamagedError)) {
 		return err // else it is only not told what the new one lacks
@@ -145,7 +143,7 @@ func (l *limits) begin(ctx context.Context) error {
 
 // notPermitted says what follows where the Redis user may not publish the file: nothing, where the
 // limits in Redis rest on the same.
-func (l *limits) notPermitted(ctx context.Context, cause error) error {
+func (l *Source) notPermitted(ctx context.Context, cause error) error {
 	v, err := l.store.Current(ctx)
 	switch {
 	case errors.Is(err, policystore.ErrNone):
@@ -166,7 +164,7 @@ func (l *limits) notPermitted(ctx context.Context, cause error) error {
 }
 
 // tellPauses says that something is paused, since tasks then wait for no reason that shows.
-func (l *limits) tellPauses(ctx context.Context, pol *policy.Policy) {
+func (l *Source) tellPauses(ctx context.Context, pol *policy.Policy) {
 	var paused []string
 	_, tree := pol.Limits()
 	for path, n := range policystore.Nodes(tree) {
@@ -181,7 +179,7 @@ func (l *limits) tellPauses(ctx context.Context, pol *policy.Policy) {
 
 // wait waits until what was written last is in force: until then other workers decide
 // under what it superseded.
-func (l *limits) wait(ctx context.Context) error {
+func (l *Source) wait(ctx context.Context) error {
 	v, err := l.store.Current(ctx)
 	if errors.Is(err, policystore.ErrNone) || err == nil && v.Number == 1 {
 		return nil
@@ -198,20 +196,9 @@ func (l *limits) wait(ctx context.Context) error {
 	return err
 }
 
-// explainDamage says what to do about limits in Redis that are not understood.
-func explainDamage(err error) error {
-	if errors.As(err, new(*policystore.DamagedError)) {
-		return &cli.Error{What: plainly(err), Try: "this program's newest version; DEL hw:limits loses what was set live", Err: err}
-	}
-	if errors.As(err, new(*policy.Error)) {
-		return &cli.Error{What: err.Error(), Try: "worker -limits limits.yaml, which publishes a good one", Err: err}
-	}
-	return err
-}
-
 // publish makes the file the one that workers run under. before is what it said until
 // somebody changed it, and stood the file that it takes the place of; both may be nil. l.mu is held.
-func (l *limits) publish(ctx context.Context, before, stood *policy.Policy) error {
+func (l *Source) publish(ctx context.Context, before, stood *policy.Policy) error {
 	became, v, err := l.store.PublishFile(ctx, l.by, l.read.policy, before)
 	if err != nil {
 		return err
@@ -236,8 +223,13 @@ func (l *limits) publish(ctx context.Context, before, stood *policy.Policy) erro
 	return nil
 }
 
-// follow keeps the limiter's policy what all workers run under, until ctx ends.
-func (l *limits) follow(ctx context.Context, limiter *throttle.Limiter, log *slog.Logger, refused func(error)) {
+// Follow keeps the limiter's policy what all processes run under, until ctx ends, and publishes the file again where Redis was
+// emptied. refused is called with an error when limits in Redis are not understood, and with nil when they are again; it may
+// be nil.
+func (l *Source) Follow(ctx context.Context, limiter *throttle.Limiter, log *slog.Logger, refused func(error)) {
+	if refused == nil {
+		refused = func(error) {}
+	}
 	policystore.Follow(ctx, l.store, limiter, policystore.FollowConfig{
 		Logger:    log,
 		OnVersion: func(policystore.Version, *policy.Policy) { refused(nil) },
@@ -247,7 +239,7 @@ func (l *limits) follow(ctx context.Context, limiter *throttle.Limiter, log *slo
 }
 
 // restore publishes the file again where Redis was emptied.
-func (l *limits) restore(ctx context.Context) {
+func (l *Source) restore(ctx context.Context) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.read.policy == nil || l.older || time.Now().Before(l.again) { // another worker has the newer one

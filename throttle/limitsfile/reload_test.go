@@ -1,4 +1,4 @@
-package main
+package limitsfile
 
 import (
 	"context"
@@ -19,11 +19,11 @@ import (
 
 // reloading is a worker's limits file, which is read again in a bubble of fake time.
 type reloading struct {
-	*limits
+	*Source
 	rdb     *redis.Client
 	t       *testing.T
 	path    string
-	out     *buffer
+	out     *output
 	signals chan os.Signal
 }
 
@@ -63,15 +63,15 @@ func reloads(t *testing.T, test func(t *testing.T, r *reloading)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := redistest.Miniredis(t)
-		r := &reloading{rdb: rdb, t: t, path: filepath.Join(t.TempDir(), "limits.yaml"), out: &buffer{}, signals: make(chan os.Signal)}
+		r := &reloading{rdb: rdb, t: t, path: filepath.Join(t.TempDir(), "limits.yaml"), out: &output{}, signals: make(chan os.Signal)}
 		inPlace(t, r.path, twoTenants)
-		r.limits = newLimits(rdb, readOf(t, r.path), slog.New(slog.NewTextHandler(r.out, nil)))
-		if _, err := r.settle(t.Context()); err != nil {
+		r.Source = New(rdb, readOf(t, r.path), Config{Logger: slog.New(slog.NewTextHandler(r.out, nil))})
+		if _, err := r.Settle(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		go func() { defer close(done); r.reload(ctx, r.signals) }()
+		go func() { defer close(done); r.Reload(ctx, r.signals) }()
 		test(t, r)
 		cancel()
 		<-done
@@ -85,8 +85,8 @@ func (r *reloading) says(published, logged []string) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	says(r.t, string(p.YAML()), published...)
-	says(r.t, r.out.String(), logged...)
+	expect(r.t, string(p.YAML()), published...)
+	expect(r.t, r.out.String(), logged...)
 }
 
 // docs/limits.md: "A file is read when it has not changed for a second", so that one that is written
@@ -143,11 +143,11 @@ func TestGoneRulesAreTold(t *testing.T) {
 		}
 		// A worker that starts with a file tells it of the one that was published before.
 		inPlace(t, r.path, "limits: {payments: {rules: [{name: account, algorithm: sliding-window, limit: 9, per: 1s}]}}\n")
-		next := newLimits(r.rdb, readOf(t, r.path), r.log)
-		if _, err := next.settle(t.Context()); err != nil {
+		next := New(r.rdb, readOf(t, r.path), Config{Logger: r.log})
+		if _, err := next.Settle(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		says(t, r.out.String(), `gone=2 names="payments/more r, payments/other tenant"`)
+		expect(t, r.out.String(), `gone=2 names="payments/more r, payments/other tenant"`)
 	})
 }
 
@@ -159,16 +159,16 @@ func TestMissingFileIsTold(t *testing.T) {
 			t.Fatal(err)
 		}
 		later(time.Minute)
-		says(t, r.out.String(), "!level=ERROR")
+		expect(t, r.out.String(), "!level=ERROR")
 		r.signals <- syscall.SIGHUP
 		later(time.Second)
-		says(t, r.out.String(), "level=ERROR", "the limits file cannot be read; the limits in force stay", "no such file")
+		expect(t, r.out.String(), "level=ERROR", "the limits file cannot be read; the limits in force stay", "no such file")
 		if err := os.Mkdir(r.path, 0o700); err != nil {
 			t.Fatal(err)
 		}
 		r.signals <- syscall.SIGHUP
 		later(time.Second)
-		says(t, r.out.String(), "it is no file")
+		expect(t, r.out.String(), "it is no file")
 		if err := os.Remove(r.path); err != nil {
 			t.Fatal(err)
 		}
@@ -254,7 +254,7 @@ func TestStartDoesNotWaitForever(t *testing.T) {
 				touch(t, path)
 			}
 		}()
-		_, err := loadSchedules(t.Context(), path, slog.New(slog.DiscardHandler))
+		_, _, err := ReadSettled(t.Context(), path)
 		cancel()
 		<-done
 		if err == nil || !strings.Contains(err.Error(), "is being written all the time") || !strings.Contains(err.Error(), "rename") {
@@ -263,7 +263,7 @@ func TestStartDoesNotWaitForever(t *testing.T) {
 		stopped, stop := context.WithCancel(t.Context())
 		stop()
 		touch(t, path)
-		if _, err := readLimitsFile(stopped, path); err != context.Canceled { //nolint:errorlint // exactly this one
+		if _, err := Read(stopped, path); err != context.Canceled { //nolint:errorlint // exactly this one
 			t.Errorf("told to stop: %v", err)
 		}
 	})
@@ -286,17 +286,19 @@ func TestWritableFileIsTold(t *testing.T) {
 				t.Errorf("%v: told %d times, want %d:\n%s", mode, n, want, r.out)
 			}
 		}
-		says(t, r.out.String(), "level=WARN", "mode=-rw-rw-r--")
-		var out buffer
+		expect(t, r.out.String(), "level=WARN", "mode=-rw-rw-r--")
+		var out output
 		path := filepath.Join(t.TempDir(), "schedules.yaml")
 		inPlace(t, path, "schedules: {}\n")
 		if err := os.Chmod(path, 0o602); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := loadSchedules(t.Context(), path, slog.New(slog.NewTextHandler(&out, nil))); err != nil {
+		_, stands, err := ReadSettled(t.Context(), path)
+		if err != nil {
 			t.Fatal(err)
 		}
-		says(t, out.String(), "may write a file", "mode=-rw-----w-")
+		WarnOfMode(t.Context(), slog.New(slog.NewTextHandler(&out, nil)), path, stands)
+		expect(t, out.String(), "may write a file", "mode=-rw-----w-")
 	})
 }
 

@@ -1,0 +1,147 @@
+package limitsfile
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// readOf is a limits file as a worker reads it that starts.
+func readOf(t *testing.T, path string) File {
+	t.Helper()
+	read, err := Read(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return read
+}
+
+// The file is read again when the process is told, even if it looks the same.
+func TestSignalReads(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	var out output
+	path := settledFile(t, oneRule)
+	l := New(rdb, readOf(t, path), Config{Logger: slog.New(slog.NewTextHandler(&out, nil))})
+	signals, done := make(chan os.Signal), make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { defer close(done); l.Reload(ctx, signals) }()
+	signals <- syscall.SIGHUP
+	redistest.WaitFor(t, "the file to be read", time.Minute, func() bool {
+		return strings.Contains(out.String(), "says what it said before")
+	})
+	cancel()
+	<-done
+}
+
+// A file that changes while the worker starts is read as soon as it has.
+func TestFileChangesWhileStarting(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.NewServer(t).Client(t)
+	var out output
+	path := settledFile(t, oneRule)
+	read := readOf(t, path)
+	replace(t, path, oneRule+"  search: {rules: [{name: r, algorithm: concurrency, limit: 1}]}\n")
+	l := New(rdb, read, Config{Logger: slog.New(slog.NewTextHandler(&out, nil))})
+	if _, err := l.Settle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); l.Reload(ctx, nil) }()
+	redistest.WaitFor(t, "the file to be read again", time.Minute, func() bool {
+		p, err := l.store.Now(ctx)
+		return err == nil && strings.Contains(string(p.YAML()), "search")
+	})
+	cancel()
+	<-done
+}
+
+// A worker whose file was superseded does not bring it back where Redis was emptied.
+func TestSupersededFileIsNotRestored(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.NewServer(t).Client(t)
+	var out output
+	with := func(text string) *Source {
+		l := New(rdb, readOf(t, settledFile(t, text)), Config{Logger: slog.New(slog.NewTextHandler(&out, nil))})
+		if _, err := l.Settle(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	with(oneRule)
+	newer := with(strings.Replace(oneRule, "200", "300", 1))
+	older := with(oneRule)
+	rdb.FlushAll(t.Context())
+	older.restore(t.Context())
+	if n := rdb.Exists(t.Context(), "hw:limits").Val(); n != 0 {
+		t.Error("the older file was published again")
+	}
+	newer.restore(t.Context())
+	if p, err := newer.store.Now(t.Context()); err != nil || !strings.Contains(string(p.YAML()), "300") {
+		t.Errorf("%v, %v", p, err)
+	}
+}
+
+// output is written by several goroutines at once.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// expect holds a text against parts that it must have, or, behind a "!", must not.
+func expect(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if want, missing := strings.CutPrefix(part, "!"); missing == strings.Contains(text, want) {
+			t.Errorf("%q is missing: %t, in\n%s", want, !missing, text)
+		}
+	}
+}
+
+// settledFile writes a limits file that nobody is writing any more.
+func settledFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "limits.yaml")
+	replace(t, path, text)
+	settled := time.Now().Add(-time.Minute)
+	if err := os.Chtimes(path, settled, settled); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// replace writes a file that others may read at any moment.
+func replace(t *testing.T, path, text string) {
+	t.Helper()
+	part := path + ".part"
+	if err := os.WriteFile(part, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(part, path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const oneRule = "limits:\n  payments:\n    rules:\n      - {name: account, algorithm: sliding-window, limit: 200, per: 1s}\n"

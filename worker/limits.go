@@ -1,0 +1,354 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsfile"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/policystore"
+	"github.com/headway-go/headway/throttle/usage"
+	"github.com/headway-go/headway/worker/metrics"
+	"github.com/headway-go/headway/worker/redishealth"
+)
+
+// readBound is how long New waits for a limits file that somebody keeps writing.
+const readBound = 30 * time.Second
+
+// Config is what New makes of a process. The zero Config works where limits stand in Redis already: other processes have
+// published them, or somebody has set them.
+type Config struct {
+	// LimitsFile is the path of a limits.yaml. It is published for all processes when the first server starts, and again
+	// when it has changed. Defaults to none: what stands in Redis counts.
+	LimitsFile string
+	// Limits are limits from Go values instead of a file, published in the same way. Defaults to none.
+	Limits *policy.Policy
+	// File is a limits file that was read already, with limitsfile.Read, instead of LimitsFile.
+	File limitsfile.File
+	// By is this process in the history of the limits. Defaults to the program's name and the host's: billing on web-3.
+	By string
+	// App is the name of this application, for limits that name those that may spend from them, and for usage. Defaults to none,
+	// and for usage to the program's name.
+	App string
+	// Spends and Costs tell what tasks spend from that do not say so in their headers: see MiddlewareConfig.
+	Spends func(*asynq.Task) (scope string, cost int64)
+	Costs  func(*asynq.Task) policy.Costs
+	// OnMaxWait decides what becomes of tasks that have waited for too long. Defaults to WaitOn.
+	OnMaxWait MaxWaitPolicy
+	// Logger gets what a person should know. Defaults to slog.Default.
+	Logger *slog.Logger
+	// Registerer is where the metrics of docs/metrics.md are registered. Defaults to prometheus.DefaultRegisterer.
+	Registerer prometheus.Registerer
+	// NoMetrics registers none, NoUsage records nobody's spending, NoReload reads the file once, and NoFollow keeps to the limits
+	// of the start, whatever becomes of those in Redis.
+	NoMetrics, NoUsage, NoReload, NoFollow bool
+	// ReloadOn has the file read again with each signal, changed or not. Defaults to none.
+	ReloadOn <-chan os.Signal
+	// ExplainRedis puts an error of Redis into words for the log and RedisErr. Defaults to the error itself.
+	ExplainRedis func(error) error
+	// Version is told by headway_build_info. Defaults to none, and then that metric is absent.
+	Version string
+	// Middleware is how tasks are handled beyond that. Its Redis, Limiter, Usage and all that Config has too are New's to set;
+	// its Observer is told besides the metrics.
+	Middleware MiddlewareConfig
+}
+
+// Limits keeps the limits of one process, for any number of servers: see New. It is safe for concurrent use.
+type Limits struct {
+	*Middleware
+	cfg     Config
+	log     *slog.Logger
+	rdb     redis.UniversalClient
+	owned   bool // rdb is to be closed
+	metrics *metrics.Metrics
+	usage   *usage.Recorder // nil where it is off
+	health  *redishealth.Watch
+	source  *limitsfile.Source
+
+	mu      sync.Mutex
+	begun   int // how often Begin was called, and End not
+	settled bool
+	faults  sync.Mutex
+	fault   error // why the limits in Redis are not in force
+	end     context.CancelFunc
+	beside  *sync.WaitGroup // what goes on beside the servers
+}
+
+// New makes a process keep limits, as cmd/worker does. conn is where asynq keeps its tasks: an asynq.RedisConnOpt, or a go-redis
+// client, which stays the caller's to close.
+//
+//	limits, err := worker.New(asynq.RedisClientOpt{Addr: "localhost:6379"}, worker.Config{LimitsFile: "limits.yaml"})
+//	err = limits.NewServer(asynq.Config{Concurrency: 32}).Run(mux) // any asynq.Handler
+//
+// While a server runs, the file is published and read again when it changes; the limiter follows what is set live; a Redis
+// that was emptied gets the file back; tasks' spending and the metrics are recorded; and an outage is logged once. New reads
+// the file and does no other I/O. The error names what is wrong with the file or the Config.
+func New(conn any, cfg Config) (*Limits, error) {
+	l := &Limits{cfg: cfg, log: cfg.Logger}
+	if l.log == nil {
+		l.log = slog.Default()
+	}
+	if err := l.connect(conn); err != nil {
+		return nil, err
+	}
+	file, err := limitsOf(cfg)
+	if err == nil {
+		err = l.build(file)
+	}
+	if err != nil && l.owned {
+		_ = l.rdb.Close()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *Limits) connect(conn any) error {
+	switch conn := conn.(type) {
+	case redis.UniversalClient:
+		l.rdb = conn
+	case asynq.RedisConnOpt:
+		l.rdb, l.owned = conn.MakeRedisClient().(redis.UniversalClient)
+	}
+	if l.rdb == nil {
+		return fmt.Errorf("worker: New needs an asynq.RedisConnOpt or a go-redis client, got %T", conn)
+	}
+	return nil
+}
+
+// limitsOf reads what a process brings of limits.
+func limitsOf(cfg Config) (limitsfile.File, error) {
+	switch {
+	case cfg.LimitsFile != "" && cfg.Limits != nil:
+		return limitsfile.File{}, errors.New("worker: Config has both LimitsFile and Limits; give one of them")
+	case cfg.File.Policy() != nil:
+		return cfg.File, nil
+	case cfg.Limits != nil:
+		return limitsfile.Of("Config.Limits", cfg.Limits), nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), readBound)
+	defer cancel()
+	file, err := limitsfile.Read(ctx, cfg.LimitsFile)
+	if err != nil {
+		return file, fmt.Errorf("worker: LimitsFile: %w", err)
+	}
+	return file, nil
+}
+
+// build puts the parts together.
+func (l *Limits) build(file limitsfile.File) error {
+	inspector := asynq.NewInspectorFromRedisClient(l.rdb)
+	l.metrics = metrics.New(metrics.Config{Version: l.cfg.Version})
+	l.health = redishealth.New(redishealth.Config{
+		Ping: redishealth.Ping(l.rdb), Explain: l.cfg.ExplainRedis, Up: l.metrics.RedisUp, Logger: l.log,
+		Count: func() (int, error) {
+			servers, err := inspector.Servers()
+			return len(servers), err
+		},
+	})
+	calm := l.health.Calm(l.log)
+	l.source = limitsfile.New(l.rdb, file, limitsfile.Config{By: l.cfg.By, Logger: l.log})
+	if !l.cfg.NoUsage {
+		recorder, err := usage.New(l.rdb, usage.Config{App: cmp.Or(l.cfg.App, filepath.Base(os.Args[0])), Observer: l.metrics, Logger: calm})
+		if err != nil {
+			return err
+		}
+		l.usage = recorder
+	}
+	first := file.Policy()
+	if first == nil {
+		first = new(policy.Policy) // which denies all, until those in Redis are known
+	}
+	limiter, err := throttle.New(l.rdb, first, throttle.Config{App: l.cfg.App, Observer: l.metrics, OnShadow: l.shadowed, Logger: calm})
+	if err != nil {
+		return err
+	}
+	l.source.Attach(limiter)
+	l.Middleware, err = NewMiddleware(l.middleware(limiter, calm))
+	if err != nil {
+		return err
+	}
+	l.rdb.AddHook(l.health)
+	return l.register()
+}
+
+func (l *Limits) middleware(limiter *throttle.Limiter, calm *slog.Logger) MiddlewareConfig {
+	cfg := l.cfg.Middleware
+	cfg.Redis, cfg.Limiter, cfg.Logger = l.rdb, limiter, calm
+	if cfg.Observer == nil {
+		cfg.Observer = l.metrics
+	} else {
+		cfg.Observer = observers{l.metrics, cfg.Observer}
+	}
+	if l.usage != nil {
+		cfg.Usage = l.usage
+	}
+	if l.cfg.Spends != nil {
+		cfg.Spends = l.cfg.Spends
+	}
+	if l.cfg.Costs != nil {
+		cfg.Costs = l.cfg.Costs
+	}
+	if l.cfg.OnMaxWait != nil {
+		cfg.OnMaxWait = l.cfg.OnMaxWait
+	}
+	if cfg.FailRefused == nil {
+		cfg.FailRefused = policystore.NewPast(policystore.New(l.rdb, policystore.Config{}), limiter).NeverAdmitted
+	}
+	return cfg
+}
+
+// register makes the metrics known, last of all: a name that is taken already cannot be had twice.
+func (l *Limits) register() error {
+	if l.cfg.NoMetrics {
+		return nil
+	}
+	if err := l.registerer().Register(l.metrics); err != nil {
+		return fmt.Errorf("worker: the metrics cannot be registered; give each New of a process a Registerer of its own, or NoMetrics: %w", err)
+	}
+	return nil
+}
+
+func (l *Limits) registerer() prometheus.Registerer {
+	if l.cfg.Registerer != nil {
+		return l.cfg.Registerer
+	}
+	return prometheus.DefaultRegisterer
+}
+
+func (l *Limits) shadowed(one throttle.Shadowed) {
+	l.metrics.Shadowed(one)
+	if l.usage != nil {
+		l.usage.Shadowed(one)
+	}
+}
+
+// Limiter returns the limiter, for calls that no task makes. It goes by the file, and by no more than that, until a server runs.
+func (l *Limits) Limiter() *throttle.Limiter { return l.Middleware.cfg.Limiter }
+
+// RedisErr returns why Redis is of no use, nil where it answers and takes writes. An answer that is at most maxAge old is good
+// enough; else it asks, for a second at most.
+func (l *Limits) RedisErr(ctx context.Context, maxAge time.Duration) error {
+	return l.health.Check(ctx, maxAge)
+}
+
+// LimitsErr returns why the limits in Redis are not in force here, nil where they are.
+func (l *Limits) LimitsErr() error {
+	l.faults.Lock()
+	defer l.faults.Unlock()
+	return l.fault
+}
+
+func (l *Limits) refused(err error) {
+	l.faults.Lock()
+	defer l.faults.Unlock()
+	l.fault = err
+}
+
+// Workers returns how many servers of asynq are live on the Redis, -1 while that is unknown.
+func (l *Limits) Workers() int { return l.health.Workers() }
+
+// MetricsHandler serves the metrics, and those of the Go runtime and the process, in the Prometheus text format, registered or not.
+func (l *Limits) MetricsHandler() http.Handler { return l.metrics.Handler() }
+
+// Logger returns a logger for what talks to Redis: in an outage, which is logged once, its warnings become Debug.
+func (l *Limits) Logger() *slog.Logger { return l.health.Calm(l.log) }
+
+// NewServer returns an asynq server whose tasks keep the limits: see Middleware.NewServer. asynq's own logger, where cfg has none,
+// is Config.Logger without what Headway says itself.
+func (l *Limits) NewServer(cfg asynq.Config) *Server {
+	if cfg.Logger == nil {
+		cfg.Logger, cfg.LogLevel = redishealth.NewAsynqLogger(l.log, l.health), asynq.DebugLevel
+	}
+	s := l.Middleware.NewServer(cfg)
+	s.begin, s.over = func() error { return l.Begin(context.Background()) }, l.End
+	return s
+}
+
+// Settle publishes what this process brings of limits, and puts those in force that count for all: Begin does it otherwise. It
+// tells other processes, and is best done when nothing else can fail any more.
+func (l *Limits) Settle(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.settle(ctx)
+}
+
+func (l *Limits) settle(ctx context.Context) error {
+	if l.settled {
+		return nil
+	}
+	rules, err := l.source.Settle(ctx)
+	if errors.Is(err, policystore.ErrNone) {
+		return fmt.Errorf("worker: there are no limits: Config has neither LimitsFile nor Limits, and nobody has published any in the last 24 hours: %w", err)
+	}
+	if err != nil {
+		return err
+	}
+	l.Limiter().SetPolicy(rules)
+	l.settled = true
+	return nil
+}
+
+// Begin starts what goes on beside the tasks: following and reloading the limits, recording usage, watching Redis. Servers of
+// NewServer call it when they start, and End when they are shut down; it is for those with a server of their own.
+// It may be called more than once; the last End counts.
+func (l *Limits) Begin(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.settle(ctx); err != nil {
+		return err
+	}
+	if l.begun++; l.begun == 1 {
+		beside, end := context.WithCancel(context.WithoutCancel(ctx))
+		l.end, l.beside = end, l.runBeside(beside)
+	}
+	return nil
+}
+
+func (l *Limits) runBeside(ctx context.Context) *sync.WaitGroup {
+	var wg sync.WaitGroup
+	wg.Go(func() { l.health.Run(ctx) })
+	if l.usage != nil {
+		wg.Go(func() { l.usage.Run(ctx) })
+	}
+	if !l.cfg.NoFollow {
+		wg.Go(func() { l.source.Follow(ctx, l.Limiter(), l.health.Calm(l.log), l.refused) })
+	}
+	if !l.cfg.NoReload {
+		wg.Go(func() { l.source.Reload(ctx, l.cfg.ReloadOn) })
+	}
+	return &wg
+}
+
+// End ends what Begin has started.
+func (l *Limits) End() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.begun--; l.begun > 0 {
+		return
+	}
+	l.end()
+	l.beside.Wait()
+	if !l.cfg.NoMetrics {
+		l.registerer().Unregister(l.metrics)
+	}
+	if l.owned {
+		if err := l.rdb.Close(); err != nil {
+			l.log.Warn("the client of Redis could not be closed", "error", err)
+		}
+	}
+}

@@ -1,0 +1,199 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/policystore"
+	"github.com/headway-go/headway/throttle/usage"
+)
+
+const mailLimits = "limits:\n  mail:\n    rules:\n      - {name: account, algorithm: sliding-window, limit: 100, per: 1s}\n"
+
+// writeLimits writes a limits file that nobody is writing any more.
+func writeLimits(t *testing.T, path, text string) string {
+	t.Helper()
+	if path == "" {
+		path = filepath.Join(t.TempDir(), "limits.yaml")
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	settled := time.Now().Add(-time.Minute)
+	if err := os.Chtimes(path, settled, settled); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func spendsMail(*asynq.Task) (scope string, cost int64) { return "mail/acme", 1 }
+
+// oneCall is a server as New makes it, and the tasks that it has run.
+func oneCall(t *testing.T, conn any, cfg Config) (limits *Limits, ran *atomic.Int64) {
+	t.Helper()
+	cfg.Spends, cfg.Registerer, ran = spendsMail, cmpRegistry(cfg.Registerer), new(atomic.Int64)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	limits, err := New(conn, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := limits.NewServer(asynq.Config{Concurrency: 8})
+	if err := server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { ran.Add(1); return nil })); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Shutdown)
+	return limits, ran
+}
+
+func cmpRegistry(r prometheus.Registerer) prometheus.Registerer {
+	if r == nil {
+		return prometheus.NewRegistry()
+	}
+	return r
+}
+
+func enqueueMails(t *testing.T, rdb redis.UniversalClient, n int) {
+	t.Helper()
+	client := asynq.NewClientFromRedisClient(rdb)
+	for range n {
+		if _, err := client.Enqueue(asynq.NewTask("mail:send", nil)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// "While a server runs, the file is published and read again when it changes; the limiter follows what is set live; a Redis
+// that was emptied gets the file back; tasks' spending and the metrics are recorded": by one call.
+func TestOneCall(t *testing.T) {
+	t.Parallel()
+	redisServer := redistest.NewServer(t)
+	rdb, registry := redisServer.Client(t), prometheus.NewRegistry()
+	path := writeLimits(t, "", mailLimits)
+	limits, ran := oneCall(t, asynq.RedisClientOpt{Addr: redisServer.Addr()}, Config{LimitsFile: path, App: "mailer", Registerer: registry})
+
+	enqueueMails(t, rdb, 5)
+	redistest.WaitFor(t, "the tasks to run", time.Minute, func() bool { return ran.Load() == 5 })
+	counts := func() map[string]float64 {
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		sums := map[string]float64{}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				sums[f.GetName()] += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+		return sums
+	}
+	redistest.WaitFor(t, "the metrics to count them", time.Minute, func() bool {
+		sums := counts()
+		return sums["headway_runs_total"] == 5 && sums["headway_redis_up"] == 1
+	})
+
+	says := func(limit string) func() bool {
+		return func() bool { return strings.Contains(string(limits.Limiter().Policy().YAML()), "limit: "+limit+",") }
+	}
+	store := policystore.New(rdb, policystore.Config{})
+	if _, err := store.Set(t.Context(), policystore.Edit{By: "test"}, "mail", "account", map[string]string{"limit": "70"}); err != nil {
+		t.Fatal(err)
+	}
+	redistest.WaitFor(t, "a live change to be followed", time.Minute, says("70"))
+	if _, err := store.Unset(t.Context(), policystore.Edit{By: "test"}, "mail", "account"); err != nil {
+		t.Fatal(err)
+	}
+	writeLimits(t, path, strings.Replace(mailLimits, "100", "90", 1))
+	redistest.WaitFor(t, "the file to be read again", time.Minute, says("90"))
+
+	rdb.FlushAll(t.Context())
+	redistest.WaitFor(t, "the limits to be restored", time.Minute, func() bool {
+		p, err := store.Now(t.Context())
+		return err == nil && strings.Contains(string(p.YAML()), "limit: 90,")
+	})
+}
+
+// What tasks spend is in Redis when the server has ended.
+func TestOneCallRecordsUsage(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.NewServer(t).Client(t)
+	limits, err := New(rdb, Config{
+		Limits: policy.PerSecond("mail", 100), App: "mailer", Spends: spendsMail, Registerer: prometheus.NewRegistry(), Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ran atomic.Int64
+	server := limits.NewServer(asynq.Config{Concurrency: 8})
+	if err := server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { ran.Add(1); return nil })); err != nil {
+		t.Fatal(err)
+	}
+	enqueueMails(t, rdb, 3)
+	redistest.WaitFor(t, "the tasks to run", time.Minute, func() bool { return ran.Load() == 3 })
+	server.Shutdown()
+	report, err := usage.Read(t.Context(), rdb, usage.Config{}, "mail", time.Hour)
+	if err != nil || report.All.Units != 3 || len(report.Spenders) != 1 || report.Spenders[0].App != "mailer" {
+		t.Errorf("%+v, %v", report, err)
+	}
+	if err := rdb.Ping(t.Context()).Err(); err != nil {
+		t.Errorf("the caller's client was closed: %v", err)
+	}
+}
+
+// "The error names what is wrong with the file or the Config", and nothing was started.
+func TestOneCallRefused(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.NewServer(t).Client(t)
+	taken := prometheus.NewRegistry()
+	if _, err := New(rdb, Config{Limits: policy.PerSecond("mail", 1), Registerer: taken}); err != nil {
+		t.Fatal(err)
+	}
+	for want, make := range map[string]func() error{
+		"worker: New needs an asynq.RedisConnOpt or a go-redis client, got string": func() error { _, err := New("localhost:6379", Config{}); return err },
+		"both LimitsFile and Limits": func() error {
+			_, err := New(rdb, Config{LimitsFile: "limits.yaml", Limits: policy.PerSecond("mail", 1)})
+			return err
+		},
+		"no such file": func() error {
+			_, err := New(rdb, Config{LimitsFile: filepath.Join(t.TempDir(), "limits.yaml")})
+			return err
+		},
+		"limits.yaml:4:": func() error {
+			_, err := New(rdb, Config{LimitsFile: writeLimits(t, "", strings.Replace(mailLimits, "100", "-1", 1))})
+			return err
+		},
+		"give each New of a process a Registerer of its own": func() error {
+			_, err := New(rdb, Config{Limits: policy.PerSecond("mail", 1), Registerer: taken})
+			return err
+		},
+		"there are no limits: Config has neither LimitsFile nor Limits": func() error {
+			limits, err := New(rdb, Config{Registerer: prometheus.NewRegistry()})
+			if err != nil {
+				return err
+			}
+			err = limits.NewServer(asynq.Config{}).Start(asynq.NewServeMux())
+			if !errors.Is(err, policystore.ErrNone) {
+				t.Errorf("%v is not policystore.ErrNone", err)
+			}
+			return err
+		},
+	} {
+		if err := make(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}

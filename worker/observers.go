@@ -1,0 +1,74 @@
+package worker
+
+import "time"
+
+// observers are told one after the other.
+type observers []Observer
+
+func (o observers) PickedUp(queue string) {
+	for _, one := range o {
+		one.PickedUp(queue)
+	}
+}
+
+func (o observers) Holding(delta int) {
+	for _, one := range o {
+		one.Holding(delta)
+	}
+}
+
+func (o observers) Held(d time.Duration) {
+	for _, one := range o {
+		one.Held(d)
+	}
+}
+
+func (o observers) Rescheduled(queue string, wait time.Duration) {
+	for _, one := range o {
+		one.Rescheduled(queue, wait)
+	}
+}
+
+func (o observers) Ran(queue, outcome string, took time.Duration) {
+	for _, one := range o {
+		one.Ran(queue, outcome, took)
+	}
+}
+
+func (o observers) MaxWaitExceeded(queue, became string, waited time.Duration) {
+	for _, one := range o {
+		one.MaxWaitExceeded(queue, became, waited)
+	}
+}
+
+func (o observers) LeaseHeld(rule string, delta int) {
+	for _, one := range o {
+		one.LeaseHeld(rule, delta)
+	}
+}
+
+func (o observers) DispatcherPolled(provider, label string, again bool) {
+	for _, one := range o {
+		one.DispatcherPolled(provider, label, again)
+	}
+}
+
+func (o observers) DispatchLead(lead time.Duration) {
+	for _, one := range o {
+		one.DispatchLead(lead)
+	}
+}
+
+func (o observers) Failed(kind string) {
+	for _, one := range o {
+		one.Failed(kind)
+	}
+}
+
+func (o observers) Refused(queue, why string) {
+	for _, one := range o {
+		if refused, ok := one.(RefusedObserver); ok {
+			refused.Refused(queue, why)
+		}
+	}
+}
