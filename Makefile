@@ -119,5 +119,5 @@ run/worker: build ## A worker on its embedded Redis, until Ctrl-C
 run/enqueue: build ## Enqueue a file of tasks for run/worker
 	bin/enqueue batch -redis $(REDIS) $(ARGS) $(TASKS)
 
-check: ## Exactly what CI runs: build, demo, lint, fuzz, histories, soak, bench once, test
+check: ## Exactly what CI runs: build, demo, lint, fuzz, histories, bench once, test
 	.ci/run
