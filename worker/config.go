@@ -129,7 +129,7 @@ func (s *Server) Start(handler asynq.Handler) error {
 		return fmt.Errorf("worker: the server was stopped; make another with NewServer: %w", asynq.ErrServerClosed)
 	}
 	if s.throttle.stopped() {
-		return fmt.Errorf("worker: the Throttle ended with the last of its servers; make another with New: %w", asynq.ErrServerClosed)
+		return fmt.Errorf("worker: the Middleware ended with the last of its servers; make another with New or NewMiddleware: %w", asynq.ErrServerClosed)
 	}
 	if s.begin != nil && !s.begun.Load() {
 		if err := s.begin(); err != nil {
@@ -186,7 +186,7 @@ func (s *Server) Stop() {
 func (t *Middleware) retired() bool { return t.serves.Load() && t.gates.none() }
 
 // Shutdown takes no new task, puts those that wait in handlers back and lets the
-// running ones end, for asynq's ShutdownTimeout at most: then they go back too. The Throttle ends
+// running ones end, for asynq's ShutdownTimeout at most: then they go back too. The Middleware ends
 // with the last of its servers.
 func (s *Server) Shutdown() {
 	s.Stop()

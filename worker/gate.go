@@ -477,7 +477,7 @@ func dequeues(ctx context.Context, keys []string) (queue string, ok bool) {
 	return queue, ok
 }
 
-// gates are those of a Throttle's servers. They are safe for concurrent use.
+// gates are those of a Middleware's servers. They are safe for concurrent use.
 type gates struct {
 	mu  sync.Mutex
 	all map[*dequeuePacer]*slots

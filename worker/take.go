@@ -214,7 +214,7 @@ func (w *waker) giveBack(list []*handout) {
 	w.t.gates.kick()
 }
 
-// giveBackUnder gives tasks back that were taken under one lease, again until Redis answers or ctx is over. A Throttle
+// giveBackUnder gives tasks back that were taken under one lease, again until Redis answers or ctx is over. A Middleware
 // that ends tries once.
 func (w *waker) giveBackUnder(ctx context.Context, name, lease string, ids []string) error {
 	for pause := guardPause; ; pause = min(2*pause, guardMaxPause) {

@@ -2,10 +2,11 @@
 // that each task is decided on before it runs, and a limited one waits for its
 // time instead of failing.
 //
-//	limiter, err := throttle.New(rdb, policy, throttle.Config{})
-//	limits, err := worker.New(worker.Config{Redis: rdb, Limiter: limiter})
-//	server := limits.NewServer(asynq.Config{Concurrency: 32})
-//	err = server.Run(mux) // any asynq.Handler
+//	limits, err := worker.New(asynq.RedisClientOpt{Addr: "localhost:6379"}, worker.Config{LimitsFile: "limits.yaml"})
+//	err = limits.NewServer(asynq.Config{Concurrency: 32}).Run(mux) // any asynq.Handler
+//
+// [New] does all that a process needs. [NewMiddleware] is the part of it that handles tasks, for programs that bring a
+// limiter of their own.
 //
 // A limited task is held in its handler when its time is near, and put back for
 // its time otherwise. Being limited burns no attempt, counts as no failure, calls
@@ -30,9 +31,9 @@ import (
 	"github.com/headway-go/headway/throttle/usage"
 )
 
-// MiddlewareConfig is what New needs. Redis and Limiter are required.
+// MiddlewareConfig is what NewMiddleware needs. Redis and Limiter are required.
 type MiddlewareConfig struct {
-	// Redis is where asynq keeps its tasks. New takes no ownership of it.
+	// Redis is where asynq keeps its tasks. NewMiddleware takes no ownership of it.
 	Redis redis.UniversalClient
 	// Limiter decides. It may keep its state in another Redis.
 	Limiter *throttle.Limiter
@@ -82,7 +83,7 @@ type MiddlewareConfig struct {
 	// time-out. Defaults to 0, any time.
 	MaxTimeout time.Duration
 	// MaxDeferrals is how often the API of a task may put it off within one attempt, see Deferrer. What
-	// comes after that is a failure as any other. Where Patience is set a max_wait bounds it too. Negative means any
+	// comes after that is a failure as any other. Where OnMaxWait is set a max_wait bounds it too. Negative means any
 	// number. Defaults to 100.
 	MaxDeferrals int
 	// Observer is told what happens to tasks. Defaults to none.
@@ -192,7 +193,7 @@ type Middleware struct {
 	isFailure func(error) bool // the user's own, set by Config
 }
 
-// NewMiddleware returns a Throttle. It does no I/O. The error names each field of cfg that
+// NewMiddleware returns a Middleware. It does no I/O. The error names each field of cfg that
 // is wrong.
 func NewMiddleware(cfg MiddlewareConfig) (*Middleware, error) {
 	var faults []error
@@ -206,7 +207,7 @@ func NewMiddleware(cfg MiddlewareConfig) (*Middleware, error) {
 		faults = append(faults, fmt.Errorf("worker: Config.Hold is %s; the most is %s", cfg.Hold, throttle.MaxDelayLimit))
 	}
 	if cfg.MaxHolds < 0 {
-		faults = append(faults, fmt.Errorf("worker: Config.Holders is %d; 0 stands for three quarters of Concurrency", cfg.MaxHolds))
+		faults = append(faults, fmt.Errorf("worker: Config.MaxHolds is %d; 0 stands for three quarters of Concurrency", cfg.MaxHolds))
 	}
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)

@@ -54,7 +54,7 @@ func TestJSONBlocks(t *testing.T) {
 	}
 }
 
-// The faults that README.md shows are those of this file.
+// The faults that docs/limits-yaml.md shows are those of this file.
 func TestFaultsAsShown(t *testing.T) {
 	t.Parallel()
 	const faulty = `limits:
@@ -69,16 +69,16 @@ func TestFaultsAsShown(t *testing.T) {
 	}
 	var shown []string
 	for _, b := range blocks(t, "text") {
-		if b.path == "README.md" && strings.HasPrefix(b.text, "limits.yaml:") {
+		if strings.HasSuffix(b.path, "limits-yaml.md") && strings.HasPrefix(b.text, "limits.yaml:") {
 			shown = append(shown, strings.Split(strings.TrimSpace(b.text), "\n")...)
 		}
 	}
 	if len(shown) == 0 {
-		t.Fatal("README.md shows no faults")
+		t.Fatal("docs/limits-yaml.md shows no faults")
 	}
 	for _, line := range shown {
 		if !strings.Contains(err.Error()+"\n", line+"\n") {
-			t.Errorf("README.md shows\n%s, and the error is\n%v", line, err)
+			t.Errorf("docs/limits-yaml.md shows\n%s, and the error is\n%v", line, err)
 		}
 	}
 }
