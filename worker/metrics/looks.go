@@ -24,7 +24,7 @@ type look struct {
 
 func newLooks() *looks {
 	return &looks{
-		desc: prometheus.NewDesc(namespace+"_unlooked_seconds",
+		desc: prometheus.NewDesc(namespace+"_dispatcher_last_poll_age_seconds",
 			"How long ago it was last looked whose turn it is of those who wait for the provider; absent where nobody waits.",
 			[]string{"provider"}, nil),
 		labels: newLabelSet(maxQueues),

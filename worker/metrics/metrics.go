@@ -61,15 +61,15 @@ type Metrics struct {
 	moved      *prometheus.CounterVec
 	delays     *prometheus.HistogramVec
 	refused    *prometheus.CounterVec
-	impatient  *prometheus.CounterVec
+	maxWaits  *prometheus.CounterVec
 	holding    prometheus.Gauge
 	lead       prometheus.Gauge
 	holds      prometheus.Histogram
 	errors     *prometheus.CounterVec
 	up         prometheus.Gauge
 	outages    prometheus.Counter
-	looks      *looks
-	heeded     *prometheus.CounterVec
+	polls      *looks
+	signals     *prometheus.CounterVec
 	collectors []prometheus.Collector
 
 	rules    *seriesSet
@@ -127,7 +127,7 @@ func (m *Metrics) makeTaskMetrics() {
 	m.moved = counters(m, "rescheduled_total", "Times that a limited task was put back until its moment.", "queue")
 	m.delays = histograms(m, "rescheduled_seconds", "How far ahead a limited task was put back.", waitBuckets, "queue")
 	m.refused = counters(m, "refused_total", "Times that a task was put back until limits change, or another worker takes it.", "queue", "why")
-	m.impatient = counters(m, "out_of_patience_total", "Tasks that waited too long, by what became of them.", "queue", "outcome")
+	m.maxWaits = counters(m, "max_wait_exceeded_total", "Tasks that waited too long, by what became of them.", "queue", "outcome")
 	m.lead = gauge(m, "dispatch_lead_seconds", "How long before their starts tasks are granted.")
 	m.holding = gauge(m, "held", "Tasks waiting in a handler for a moment that is near.")
 	m.holds = histogram(m, "hold_seconds", "How long a task waited in a handler.", runBuckets)
@@ -137,8 +137,8 @@ func (m *Metrics) makeHealthMetrics(version string) {
 	m.errors = counters(m, "errors_total", "What went wrong inside Headway, by kind.", "kind")
 	m.up = gauge(m, "redis_up", "1 while Redis answers, 0 while it does not.")
 	m.outages = counter(m, "redis_outages_total", "Times that Redis stopped answering.")
-	m.looks = add(m, newLooks())
-	m.heeded = counters(m, "heeded_total", "What followed from APIs' answers and was new: pauses of scopes, cuts of rules, limits of the APIs' own.", "what")
+	m.polls = add(m, newLooks())
+	m.signals = counters(m, "upstream_signals_total", "What followed from APIs' answers and was new: pauses of scopes, cuts of rules, limits of the APIs' own.", "what")
 	if version != "" {
 		info := gauges(m, "build_info", "Always 1; the version is the label.", "version")
 		info.WithLabelValues(label(version)).Set(1)

@@ -270,13 +270,13 @@ func TestLooks(t *testing.T) {
 		<-time.After(3 * time.Second)
 		m.DispatcherPolled("another", "*", true)
 		<-time.After(1500 * time.Millisecond)
-		wantLines(t, scrape(t, m), `headway_unlooked_seconds{provider="payments"} 4.5`, `headway_unlooked_seconds{provider="*"} 4.5`)
+		wantLines(t, scrape(t, m), `headway_dispatcher_last_poll_age_seconds{provider="payments"} 4.5`, `headway_dispatcher_last_poll_age_seconds{provider="*"} 4.5`)
 		m.DispatcherPolled("payments", "payments", true)
 		m.DispatcherPolled("a customer", "*", false)
-		wantLines(t, scrape(t, m), `headway_unlooked_seconds{provider="payments"} 0`, `headway_unlooked_seconds{provider="*"} 1.5`)
+		wantLines(t, scrape(t, m), `headway_dispatcher_last_poll_age_seconds{provider="payments"} 0`, `headway_dispatcher_last_poll_age_seconds{provider="*"} 1.5`)
 		m.DispatcherPolled("payments", "payments", false)
 		m.DispatcherPolled("another", "*", false)
-		if page := scrape(t, m); strings.Contains(page, "headway_unlooked_seconds{") {
+		if page := scrape(t, m); strings.Contains(page, "headway_dispatcher_last_poll_age_seconds{") {
 			t.Error("nobody waits, and a look is told")
 		}
 	})

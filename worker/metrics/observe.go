@@ -30,7 +30,7 @@ func (m *Metrics) Decided(d throttle.Decision, took time.Duration, err error) {
 }
 
 // UpstreamSignal implements throttle.UpstreamObserver.
-func (m *Metrics) UpstreamSignal(what string) { m.heeded.WithLabelValues(what).Inc() }
+func (m *Metrics) UpstreamSignal(what string) { m.signals.WithLabelValues(what).Inc() }
 
 func (s *series) decided(r *throttle.RuleState, degraded bool) {
 	switch {
@@ -88,7 +88,7 @@ func (m *Metrics) Rescheduled(queue string, wait time.Duration) {
 
 // MaxWaitExceeded counts a task of queue that waited too long, by what became of it.
 func (m *Metrics) MaxWaitExceeded(queue, became string, _ time.Duration) {
-	m.impatient.WithLabelValues(m.queues.of(queue), m.outcomes.of(became)).Inc()
+	m.maxWaits.WithLabelValues(m.queues.of(queue), m.outcomes.of(became)).Inc()
 }
 
 // Refused counts a task of queue that was put back until limits change, or until a worker
@@ -110,7 +110,7 @@ func (m *Metrics) DispatchLead(lead time.Duration) { m.lead.Set(lead.Seconds()) 
 // DispatcherPolled notes that it was looked whose turn it is of those who wait for a provider,
 // and whether it will be again. label is what the provider is called here.
 func (m *Metrics) DispatcherPolled(provider, label string, again bool) {
-	m.looks.note(provider, label, again)
+	m.polls.note(provider, label, again)
 }
 
 // Failed counts something that went wrong. kind is a word of the source, such
