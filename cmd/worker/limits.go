@@ -35,6 +35,7 @@ const limitsUsage = `Usage: worker limits list | export | history | verify [flag
        worker limits unset [SCOPE [RULE]] [flags]
        worker limits import [-replace] FILE [flags]
        worker limits diff FILE [flags]
+       worker limits check FILE… [-strict] [-json]
        worker limits rollback VERSION [flags]
        worker limits reset SCOPE [RULE] [flags]
        worker limits pause | resume | drain SCOPE [flags]
@@ -62,6 +63,8 @@ file that a worker was started with. What has been spent stays spent.
             file that workers were started with, and all that was set is gone
   export    print the limits as a limits.yaml
   diff      print what is different in FILE; the exit code is then 1
+  check     print every fault of each FILE, and what is odd: an override that
+            changes nothing, a rule that can never bind. It asks no Redis
   history   the versions that are kept, newest last
   verify    check that no version was rewritten since, and print the newest hash;
             the exit code is 1 if one was, and the first that does not fit is told
@@ -82,6 +85,7 @@ Flags:
   -for DURATION     of set, remove, pause and drain: for how long, such as 2h or
                     7d; then what was there before counts again. Default: for good
   -timeout DURATION of drain: how long to wait. The pause stays. Default: no bound
+  -strict           of check: the exit code is 1 for what is odd too
   -hash HEX         of verify: a hash that was noted before, which a version must have
   -json             print objects, one a line
   -h                print this
@@ -112,6 +116,7 @@ type limitsCommand struct {
 	timeout time.Duration
 	hash    string
 	replace bool
+	strict  bool
 	json    bool
 
 	rdb   redis.UniversalClient
@@ -126,28 +131,30 @@ type limitsVerb struct {
 	least, most int // words
 	words       string
 	flags       string // of those that only some verbs take
+	offline     bool   // it asks no Redis
 	run         func(*limitsCommand, context.Context) error
 }
 
 const anyNumber = 1 << 10
 
 var limitsVerbs = map[string]limitsVerb{
-	"list":     {0, 0, "", "", (*limitsCommand).list},
-	"export":   {0, 0, "", "", (*limitsCommand).export},
-	"history":  {0, 0, "", "", (*limitsCommand).history},
-	"verify":   {0, 0, "", "hash", (*limitsCommand).verify},
-	"show":     {1, 1, "SCOPE", "", (*limitsCommand).show},
-	"set":      {3, anyNumber, "SCOPE RULE KEY=VALUE…", "as if-version for", (*limitsCommand).set},
-	"assign":   {2, 8, "SCOPE [owner=NAME] [apps=NAME,…] [hosts=HOST,…] [weight=N] [shares=NAME:60%:2,…] [max_priority=N] [answers=WORD]", "as if-version", (*limitsCommand).assign},
-	"remove":   {2, 2, "SCOPE RULE", "as if-version for", (*limitsCommand).remove},
-	"unset":    {0, 2, "[SCOPE [RULE]]", "as if-version", (*limitsCommand).unset},
-	"import":   {1, 1, "FILE", "as if-version replace", (*limitsCommand).importFile},
-	"diff":     {1, 1, "FILE", "", (*limitsCommand).diff},
-	"rollback": {1, 1, "VERSION", "as if-version", (*limitsCommand).rollback},
-	"reset":    {1, 2, "SCOPE [RULE]", "", (*limitsCommand).reset},
-	"pause":    {1, 1, "SCOPE", "as if-version for", (*limitsCommand).pause},
-	"resume":   {1, 1, "SCOPE", "as if-version", (*limitsCommand).resume},
-	"drain":    {1, 1, "SCOPE", "as if-version for timeout", (*limitsCommand).drain},
+	"list":     {0, 0, "", "", false, (*limitsCommand).list},
+	"export":   {0, 0, "", "", false, (*limitsCommand).export},
+	"history":  {0, 0, "", "", false, (*limitsCommand).history},
+	"verify":   {0, 0, "", "hash", false, (*limitsCommand).verify},
+	"show":     {1, 1, "SCOPE", "", false, (*limitsCommand).show},
+	"set":      {3, anyNumber, "SCOPE RULE KEY=VALUE…", "as if-version for", false, (*limitsCommand).set},
+	"assign":   {2, 8, "SCOPE [owner=NAME] [apps=NAME,…] [hosts=HOST,…] [weight=N] [shares=NAME:60%:2,…] [max_priority=N] [answers=WORD]", "as if-version", false, (*limitsCommand).assign},
+	"remove":   {2, 2, "SCOPE RULE", "as if-version for", false, (*limitsCommand).remove},
+	"unset":    {0, 2, "[SCOPE [RULE]]", "as if-version", false, (*limitsCommand).unset},
+	"import":   {1, 1, "FILE", "as if-version replace", false, (*limitsCommand).importFile},
+	"check":    {1, anyNumber, "FILE…", "strict", true, (*limitsCommand).check},
+	"diff":     {1, 1, "FILE", "", false, (*limitsCommand).diff},
+	"rollback": {1, 1, "VERSION", "as if-version", false, (*limitsCommand).rollback},
+	"reset":    {1, 2, "SCOPE [RULE]", "", false, (*limitsCommand).reset},
+	"pause":    {1, 1, "SCOPE", "as if-version for", false, (*limitsCommand).pause},
+	"resume":   {1, 1, "SCOPE", "as if-version", false, (*limitsCommand).resume},
+	"drain":    {1, 1, "SCOPE", "as if-version for timeout", false, (*limitsCommand).drain},
 }
 
 // runLimits is the program "worker limits".
@@ -164,6 +171,7 @@ func runLimits(ctx context.Context, args []string, getenv func(string) string, s
 		}
 		return nil
 	})
+	fs.BoolVar(&c.strict, "strict", false, "")
 	fs.BoolVar(&c.json, "json", false, "")
 	fs.Func("for", "", func(text string) (err error) {
 		if c.lasts, err = queue.ParseDuration(text); err == nil && c.lasts == 0 {
@@ -226,7 +234,7 @@ func userName(getenv func(string) string) string {
 // read takes the words, and refuses flags that the verb does not take.
 func (c *limitsCommand) read(words []string, fs *flag.FlagSet) error {
 	if len(words) == 0 {
-		return cli.Errorf(limitsHelp, "nothing to do: list, show, set, assign, remove, unset, import, export, diff, history, verify, rollback, reset, pause, resume or drain")
+		return cli.Errorf(limitsHelp, "nothing to do: list, show, set, assign, remove, unset, import, export, diff, check, history, verify, rollback, reset, pause, resume or drain")
 	}
 	verb, known := limitsVerbs[words[0]]
 	if !known {
@@ -238,7 +246,7 @@ func (c *limitsCommand) read(words []string, fs *flag.FlagSet) error {
 	}
 	var err error
 	fs.Visit(func(f *flag.Flag) {
-		if f.Name != "redis" && f.Name != "json" && !strings.Contains(" "+verb.flags+" ", " "+f.Name+" ") {
+		if (f.Name != "redis" || verb.offline) && f.Name != "json" && !strings.Contains(" "+verb.flags+" ", " "+f.Name+" ") {
 			err = errors.Join(err, cli.Errorf(limitsHelp, "-%s does not go with worker limits %s", f.Name, c.verb))
 		}
 	})
@@ -246,6 +254,9 @@ func (c *limitsCommand) read(words []string, fs *flag.FlagSet) error {
 }
 
 func (c *limitsCommand) run(ctx context.Context) error {
+	if limitsVerbs[c.verb].offline {
+		return limitsVerbs[c.verb].run(c, ctx)
+	}
 	rdb, err := cli.OpenRedis(ctx, c.url)
 	if err != nil {
 		return err

@@ -133,11 +133,15 @@ func TestJSONFields(t *testing.T) {
 	used(t)
 	changedLimits(t, url)
 
+	odd := writeFile(t, "odd.yaml", "limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 5, per: 1s, unit: tokens}]}}\n")
+	faulty := writeFile(t, "faulty.yaml", "limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 5}]}}\n")
+	check("worker limits check", tables(t, "worker limits check -json")[0], seen(t, output(t, 1, "", "worker", "limits", "check", "-json", odd, faulty)))
+
 	left := output(t, 0, "", "worker", "leave", "-redis", url, "-json")
 	check("worker leave", tables(t, "worker leave -json")[0], seen(t, left))
 
 	for what, blocks := range map[string]string{
-		"enqueue http": "enqueue http -json", "enqueue schedules": "enqueue schedules -json", "healthz": "GET /healthz of worker -listen",
+		"enqueue http": "enqueue http -json", "worker limits check": "worker limits check -json", "enqueue schedules": "enqueue schedules -json", "healthz": "GET /healthz of worker -listen",
 		"worker inspect scope": "worker inspect -json scope", "worker inspect task": "worker inspect -json task",
 	} {
 		for _, b := range parsePage("docs/json.md", section(t, "docs/json.md", blocks)).blocks {

@@ -216,11 +216,20 @@ func (l *Source) publish(ctx context.Context, before, stood *policy.Policy) erro
 	}
 	if became == policystore.FileNew {
 		l.tellGone(ctx, stood, l.read.policy)
+		l.tellOdd(ctx)
 	}
 	if n := len(v.Rules); n > 0 {
 		l.log.InfoContext(ctx, "rules that were set live stand over the file; worker limits list shows them", "rules", n, "version", v.Number)
 	}
 	return nil
+}
+
+// tellOdd says that a file that is published has what is most likely not meant, and the first of it.
+func (l *Source) tellOdd(ctx context.Context) {
+	if odd := l.read.policy.Lint(); len(odd) > 0 {
+		l.log.WarnContext(ctx, "the limits file has what is most likely not meant; worker limits check lists it",
+			"file", l.read.path, "warnings", len(odd), "first", odd[0].String())
+	}
 }
 
 // Follow keeps the limiter's policy what all processes run under, until ctx ends, and publishes the file again where Redis was

@@ -66,6 +66,18 @@ func TestFileChangesWhileStarting(t *testing.T) {
 	<-done
 }
 
+// A rule of tokens whose tasks may say nothing of tokens is told when the file is published.
+func TestOddFileIsTold(t *testing.T) {
+	t.Parallel()
+	var out output
+	path := settledFile(t, strings.Replace(oneRule, "per: 1s", "per: 1s, unit: tokens", 1))
+	l := New(redistest.NewServer(t).Client(t), readOf(t, path), Config{Logger: slog.New(slog.NewTextHandler(&out, nil))})
+	if _, err := l.Settle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, out.String(), "level=WARN", "worker limits check lists it", "warnings=1", "tasks that do not say how many tokens they cost are not limited by it")
+}
+
 // A worker whose file was superseded does not bring it back where Redis was emptied.
 func TestSupersededFileIsNotRestored(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,141 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Warning is something in a policy that is no fault, and most likely not what somebody meant.
+type Warning struct {
+	// Scope is where the policy has it, payments/*, and Rule the rule's name there.
+	Scope, Rule string
+	// Reason says what is odd, and what to do.
+	Reason string
+}
+
+// String is one line: payments/acme tenant: reason.
+func (w Warning) String() string { return w.Scope + " " + w.Rule + ": " + w.Reason }
+
+// anybody is a name that stands for all that a policy does not name.
+const anybody = "~"
+
+// Lint returns what is odd in a policy, in the order of scopes: an override that changes nothing, a removal of what is not
+// inherited, a rule that can never bind since another above it lets less through, and rules of units whose tasks may all pass, or
+// none. It costs one Match for each scope that the policy names, and one more for each that is named beside "*".
+func (p *Policy) Lint() (list []Warning) {
+	_, tree := p.Limits()
+	for _, name := range slices.Sorted(mapKeys(tree)) {
+		list = append(list, p.lint(tree[name], name)...)
+	}
+	return list
+}
+
+func mapKeys(m map[string]ScopeConfig) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+func (p *Policy) lint(n ScopeConfig, path string) (list []Warning) {
+	inherited := p.matchedAt(siblingOf(path))
+	own := p.matchedAt(path)
+	for _, r := range n.Rules {
+		warn := func(format string, args ...any) {
+			list = append(list, Warning{Scope: path, Rule: r.Name, Reason: fmt.Sprintf(format, args...)})
+		}
+		above := slices.IndexFunc(inherited, func(b MatchedRule) bool { return b.Rule.Name == r.Name && b.Scope.Len() == levelOf(path) })
+		switch {
+		case r.Unlimited && above < 0:
+			warn("removes a rule that it does not inherit; remove the line, or mend the name")
+			continue
+		case r.Unlimited:
+			continue
+		case above >= 0 && inherited[above].Rule == r:
+			warn("says what it inherits from %s; remove the line", inherited[above].Pattern)
+		}
+		if r.Algorithm != Concurrency && r.Unit != Requests {
+			warn("counts %s; tasks that do not say how many %s they cost are not limited by it", r.Unit, r.Unit)
+			if r.Algorithm == TokenBucket && r.Burst == defaultBurst {
+				warn("has a burst of %d, and a task that costs more %s can never pass; give it a burst of the largest task's cost", defaultBurst, r.Unit)
+			}
+		}
+		if by := bindsBefore(own, r, levelOf(path)); by != "" {
+			warn("can never bind: %s lets no more through", by)
+		}
+	}
+	for _, name := range slices.Sorted(mapKeys(n.Scopes)) {
+		list = append(list, p.lint(n.Scopes[name], path+"/"+name)...)
+	}
+	return list
+}
+
+// siblingOf is a path of the same place that the policy does not name; the path itself where that is what it stands for.
+func siblingOf(path string) string {
+	if i := strings.LastIndexByte(path, '/'); path[i+1:] != anyName {
+		return path[:i+1] + anyName
+	}
+	return ""
+}
+
+func levelOf(path string) int { return strings.Count(path, "/") + 1 }
+
+// matchedAt returns the rules that a scope of a pattern meets, nil where there is none.
+func (p *Policy) matchedAt(pattern string) []MatchedRule {
+	if pattern == "" {
+		return nil
+	}
+	s, err := ParseScope(strings.ReplaceAll(pattern, anyName, anybody))
+	if err != nil {
+		return nil
+	}
+	rules, _ := p.Match(s)
+	return rules
+}
+
+// bindsBefore returns the rule of a level above that lets no more through than r does, in any time: then r denies nothing that
+// it does not.
+func bindsBefore(path []MatchedRule, r Rule, level int) string {
+	for _, b := range path {
+		if b.Scope.Len() < level && !b.Rule.Shadow && b.Rule.Active == "" && !b.Paused() && within(b.Rule, r) {
+			return b.Pattern + ":" + b.Rule.Name
+		}
+	}
+	return ""
+}
+
+// within tells whether all that a rule lets through another one does too.
+func within(above, r Rule) bool {
+	if above.Algorithm == Concurrency || r.Algorithm == Concurrency {
+		return above.Algorithm == r.Algorithm && above.Limit <= r.Limit
+	}
+	if above.Unit != r.Unit || above.Algorithm == Calendar || r.Algorithm == Calendar || above.Limit == 0 || r.Limit == 0 {
+		return false
+	}
+	switch r.Algorithm {
+	case TokenBucket: // burst and rate
+		return most(above, 0) <= r.Burst && rate(above) <= rate(r)
+	default: // in any window; a fixed one may see twice that of a sliding one
+		return most(above, r.Per) <= r.Limit
+	}
+}
+
+func rate(r Rule) float64 { return float64(r.Limit) / float64(r.Per) }
+
+// most is the most that a rule lets through in any time so long, or a little more.
+func most(r Rule, in time.Duration) int64 {
+	windows := max(1, int64((in+r.Per-1)/max(r.Per, 1)))
+	switch r.Algorithm {
+	case TokenBucket:
+		return r.Burst + int64(rate(r)*float64(in)) + 1
+	case FixedWindow: // one more window may begin within
+		return r.Limit * (windows + 1)
+	default:
+		return r.Limit * windows
+	}
+}
