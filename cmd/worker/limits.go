@@ -85,6 +85,7 @@ Flags:
   -for DURATION     of set, remove, pause and drain: for how long, such as 2h or
                     7d; then what was there before counts again. Default: for good
   -timeout DURATION of drain: how long to wait. The pause stays. Default: no bound
+  -force            of set, assign, pause and drain: whatever the limits know of SCOPE
   -strict           of check: the exit code is 1 for what is odd too
   -hash HEX         of verify: a hash that was noted before, which a version must have
   -json             print objects, one a line
@@ -117,6 +118,7 @@ type limitsCommand struct {
 	hash    string
 	replace bool
 	strict  bool
+	force   bool
 	json    bool
 
 	rdb   redis.UniversalClient
@@ -143,8 +145,8 @@ var limitsVerbs = map[string]limitsVerb{
 	"history":  {0, 0, "", "", false, (*limitsCommand).history},
 	"verify":   {0, 0, "", "hash", false, (*limitsCommand).verify},
 	"show":     {1, 1, "SCOPE", "", false, (*limitsCommand).show},
-	"set":      {3, anyNumber, "SCOPE RULE KEY=VALUE…", "as if-version for", false, (*limitsCommand).set},
-	"assign":   {2, 8, "SCOPE [owner=NAME] [apps=NAME,…] [hosts=HOST,…] [weight=N] [shares=NAME:60%:2,…] [max_priority=N] [answers=WORD]", "as if-version", false, (*limitsCommand).assign},
+	"set":      {3, anyNumber, "SCOPE RULE KEY=VALUE…", "as if-version for force", false, (*limitsCommand).set},
+	"assign":   {2, 8, "SCOPE [owner=NAME] [apps=NAME,…] [hosts=HOST,…] [weight=N] [shares=NAME:60%:2,…] [max_priority=N] [answers=WORD]", "as if-version force", false, (*limitsCommand).assign},
 	"remove":   {2, 2, "SCOPE RULE", "as if-version for", false, (*limitsCommand).remove},
 	"unset":    {0, 2, "[SCOPE [RULE]]", "as if-version", false, (*limitsCommand).unset},
 	"import":   {1, 1, "FILE", "as if-version replace", false, (*limitsCommand).importFile},
@@ -152,9 +154,9 @@ var limitsVerbs = map[string]limitsVerb{
 	"diff":     {1, 1, "FILE", "", false, (*limitsCommand).diff},
 	"rollback": {1, 1, "VERSION", "as if-version", false, (*limitsCommand).rollback},
 	"reset":    {1, 2, "SCOPE [RULE]", "", false, (*limitsCommand).reset},
-	"pause":    {1, 1, "SCOPE", "as if-version for", false, (*limitsCommand).pause},
+	"pause":    {1, 1, "SCOPE", "as if-version for force", false, (*limitsCommand).pause},
 	"resume":   {1, 1, "SCOPE", "as if-version", false, (*limitsCommand).resume},
-	"drain":    {1, 1, "SCOPE", "as if-version for timeout", false, (*limitsCommand).drain},
+	"drain":    {1, 1, "SCOPE", "as if-version for timeout force", false, (*limitsCommand).drain},
 }
 
 // runLimits is the program "worker limits".
@@ -172,6 +174,7 @@ func runLimits(ctx context.Context, args []string, getenv func(string) string, s
 		return nil
 	})
 	fs.BoolVar(&c.strict, "strict", false, "")
+	fs.BoolVar(&c.force, "force", false, "")
 	fs.BoolVar(&c.json, "json", false, "")
 	fs.Func("for", "", func(text string) (err error) {
 		if c.lasts, err = queue.ParseDuration(text); err == nil && c.lasts == 0 {
@@ -320,6 +323,9 @@ func (c *limitsCommand) set(ctx context.Context) error {
 		}
 		fields[key] = value
 	}
+	if err := c.known(ctx, true); err != nil {
+		return err
+	}
 	made, err := c.store.Set(ctx, c.edit(), c.words[0], c.words[1], fields)
 	return c.tell(made, err)
 }
@@ -330,6 +336,9 @@ func (c *limitsCommand) assign(ctx context.Context) error {
 		if !assigned(&as, word) {
 			return &cli.Error{What: fmt.Sprintf("%q is not owner=NAME, apps=NAME,…, hosts=HOST,…, weight=N, shares=NAME:60%%:2,…, max_priority=N or answers=WORD, or the second of its kind", word), Try: "worker limits assign payments owner=payments-team apps=billing,refunds"}
 		}
+	}
+	if err := c.known(ctx, true); err != nil {
+		return err
 	}
 	made, err := c.store.Reassign(ctx, c.edit(), c.words[0], as)
 	return c.tell(made, err)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,11 +16,40 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
+	"github.com/headway-go/headway/throttle/strictyaml"
 )
 
 func (c *limitsCommand) pause(ctx context.Context) error {
+	if err := c.known(ctx, false); err != nil {
+		return err
+	}
 	made, err := c.store.Pause(ctx, c.edit(), c.words[0])
 	return c.tell(made, err)
+}
+
+// known refuses a scope whose first name the limits do not know, unless -force insists: nobody spends from it, and it is most
+// likely a mistake. Where a name may be new, only one that is near to another is refused.
+func (c *limitsCommand) known(ctx context.Context, mayBeNew bool) error {
+	_, p, err := c.current(ctx)
+	if c.force || errors.Is(err, policystore.ErrNone) { // nobody knows yet what there will be
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, tree := p.Limits()
+	name, _, _ := strings.Cut(c.words[0], "/")
+	if _, any := tree["*"]; any || p.Names(name) {
+		return nil
+	}
+	near := strictyaml.Nearest(name, slices.Sorted(maps.Keys(tree)))
+	switch {
+	case near != "":
+		return cli.Errorf("worker limits "+c.verb+" … -force, if "+cli.Quote(name)+" is meant", "the limits do not know %s; did you mean %s?", cli.Quote(name), near)
+	case mayBeNew:
+		return nil
+	}
+	return cli.Errorf("worker limits list; -force insists", "the limits do not know %s, and no task can spend from it", cli.Quote(name))
 }
 
 func (c *limitsCommand) resume(ctx context.Context) error {
@@ -44,6 +75,9 @@ const (
 // drain pauses a scope and waits until its tasks have ended. Whatever ends the wait, the
 // pause stays.
 func (c *limitsCommand) drain(ctx context.Context) error {
+	if err := c.known(ctx, false); err != nil {
+		return err
+	}
 	began := time.Now()
 	made, err := c.store.Pause(ctx, c.edit(), c.words[0])
 	switch {

@@ -58,7 +58,7 @@ func TestLimitsPause(t *testing.T) {
 		"pause payments/*":                         "it is so already",
 		"resume payments/globex/x":                 "payments/globex/x is not paused itself; payments/globex is",
 		"resume mail":                              "mail is not paused",
-		"pause mail -if-version 2":                 "meant for version 2",
+		"pause mail -force -if-version 2":          "meant for version 2",
 		"pause payments//x":                        "name is empty",
 		"set payments/acme /paused unlimited=true": "name holds a '/'",
 		"reset payments/globex /paused":            "no rate rule counts",
@@ -124,7 +124,7 @@ func TestLimitsDrain(t *testing.T) {
 
 	_, errs := l.run(1, "drain", "payments", "-timeout", "1500ms", "-as", "anna")
 	says(t, errs, "worker: 2 tasks of payments still run\n", "2 tasks of payments still run after 1.5s; payments stays paused", "try: worker limits drain payments again")
-	l.run(0, "drain", "search") // nobody runs there
+	l.run(0, "drain", "search", "-force") // nobody runs there
 	l.run(0, "drain", "payments/a/*")
 	l.run(0, "resume", "payments")
 
