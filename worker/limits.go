@@ -61,6 +61,8 @@ type Config struct {
 	ExplainRedis func(error) error
 	// Version is told by headway_build_info. Defaults to none, and then that metric is absent.
 	Version string
+	// Throttle is how the limiter works. Its App, Observer, OnShadow and Logger are New's to set; its Prefix begins all keys.
+	Throttle throttle.Config
 	// Middleware is how tasks are handled beyond that. Its Redis, Limiter, Usage and all that Config has too are New's to set;
 	// its Observer is told besides the metrics.
 	Middleware MiddlewareConfig
@@ -161,9 +163,9 @@ func (l *Limits) build(file limitsfile.File) error {
 		},
 	})
 	calm := l.health.Calm(l.log)
-	l.source = limitsfile.New(l.rdb, file, limitsfile.Config{By: l.cfg.By, Logger: l.log})
+	l.source = limitsfile.New(l.rdb, file, limitsfile.Config{By: l.cfg.By, Prefix: l.cfg.Throttle.Prefix, Logger: l.log})
 	if !l.cfg.NoUsage {
-		recorder, err := usage.New(l.rdb, usage.Config{App: cmp.Or(l.cfg.App, filepath.Base(os.Args[0])), Observer: l.metrics, Logger: calm})
+		recorder, err := usage.New(l.rdb, usage.Config{Prefix: l.cfg.Throttle.Prefix, App: cmp.Or(l.cfg.App, filepath.Base(os.Args[0])), Observer: l.metrics, Logger: calm})
 		if err != nil {
 			return err
 		}
@@ -173,7 +175,9 @@ func (l *Limits) build(file limitsfile.File) error {
 	if first == nil {
 		first = new(policy.Policy) // which denies all, until those in Redis are known
 	}
-	limiter, err := throttle.New(l.rdb, first, throttle.Config{App: l.cfg.App, Observer: l.metrics, OnShadow: l.shadowed, Logger: calm})
+	its := l.cfg.Throttle
+	its.App, its.Observer, its.OnShadow, its.Logger = l.cfg.App, l.metrics, l.shadowed, calm
+	limiter, err := throttle.New(l.rdb, first, its)
 	if err != nil {
 		return err
 	}
@@ -207,7 +211,7 @@ func (l *Limits) middleware(limiter *throttle.Limiter, calm *slog.Logger) Middle
 		cfg.OnMaxWait = l.cfg.OnMaxWait
 	}
 	if cfg.FailRefused == nil {
-		cfg.FailRefused = policystore.NewPast(policystore.New(l.rdb, policystore.Config{}), limiter).NeverAdmitted
+		cfg.FailRefused = policystore.NewPast(policystore.New(l.rdb, policystore.Config{Prefix: l.cfg.Throttle.Prefix}), limiter).NeverAdmitted
 	}
 	return cfg
 }
