@@ -61,7 +61,7 @@ type Metrics struct {
 	moved      *prometheus.CounterVec
 	delays     *prometheus.HistogramVec
 	refused    *prometheus.CounterVec
-	maxWaits  *prometheus.CounterVec
+	maxWaits   *prometheus.CounterVec
 	holding    prometheus.Gauge
 	lead       prometheus.Gauge
 	holds      prometheus.Histogram
@@ -69,7 +69,7 @@ type Metrics struct {
 	up         prometheus.Gauge
 	outages    prometheus.Counter
 	polls      *looks
-	signals     *prometheus.CounterVec
+	signals    *prometheus.CounterVec
 	collectors []prometheus.Collector
 
 	rules    *seriesSet
