@@ -39,7 +39,7 @@ func (c *limitsCommand) known(ctx context.Context, mayBeNew bool) error {
 	}
 	_, tree := p.Limits()
 	name, _, _ := strings.Cut(c.words[0], "/")
-	if _, any := tree["*"]; any || p.Names(name) {
+	if _, all := tree["*"]; all || p.Names(name) {
 		return nil
 	}
 	near := strictyaml.Nearest(name, slices.Sorted(maps.Keys(tree)))

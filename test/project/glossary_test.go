@@ -118,10 +118,7 @@ func TestGlossary(t *testing.T) {
 	if rows < 40 {
 		t.Fatalf("%d rows: the page is not read", rows)
 	}
-	missing := scripts(t)
-	for _, m := range kinds.FindAllString(keys, -1) {
-		missing = append(missing, m)
-	}
+	missing := append(scripts(t), kinds.FindAllString(keys, -1)...)
 	slices.Sort(missing)
 	for _, name := range slices.Compact(missing) {
 		if !slices.Contains(said, name) {
