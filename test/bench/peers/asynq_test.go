@@ -572,7 +572,7 @@ func TestAsynq(t *testing.T) {
 			t.Errorf("%s: a difference and its reason belong together", b.name)
 		}
 		for _, sentence := range b.differs {
-			says(t, "../../docs/asynq.md", sentence)
+			says(t, "../../../docs/asynq.md", sentence)
 		}
 		for _, host := range hosts {
 			t.Run(b.name+"/"+host.name, func(t *testing.T) {
@@ -600,7 +600,7 @@ func TestAsynq(t *testing.T) {
 // can be started after that.
 func TestLimitsEndWithTheirServers(t *testing.T) {
 	t.Parallel()
-	says(t, "../../docs/asynq.md", "A `worker.Middleware` ends with the last of its servers: the others go on when one is shut down")
+	says(t, "../../../docs/asynq.md", "A `worker.Middleware` ends with the last of its servers: the others go on when one is shut down")
 	synctest.Test(t, func(t *testing.T) {
 		st := newStage(t, hosts[1].limits)
 		first, second := st.server(asynq.Config{}), st.server(asynq.Config{})

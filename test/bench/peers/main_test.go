@@ -194,7 +194,7 @@ func run(t *testing.T, tables []table, peer func(*testing.T, policy.Rule) limite
 // decided fails unless a difference stands in docs/peers.md, as a heading of its own.
 func decided(t *testing.T, what string) {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/peers.md")
+	page, err := os.ReadFile("../../../docs/peers.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +206,7 @@ func decided(t *testing.T, what string) {
 // Each difference that docs/peers.md names is one that a test here shows.
 func TestDifferencesAreShown(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/peers.md")
+	page, err := os.ReadFile("../../../docs/peers.md")
 	if err != nil {
 		t.Fatal(err)
 	}
