@@ -42,6 +42,8 @@ TASKS ?= examples/quickstart/tasks.ndjson
 ARGS ?=
 
 GOLANGCI_LINT = 2.15.0
+# runs go in this module and in that of test/bench; packages follow a --
+GO_IN_BOTH = test/modules.sh
 # miniredis interprets scripts in one goroutine at a time, under its own lock. Without the race
 # detector's eyes on the interpreter the tests on it take a third less; all that uses it is watched.
 UNWATCHED = $(if $(RACE),-gcflags=github.com/yuin/gopher-lua/...=-race=false)
@@ -58,7 +60,7 @@ help: ## This list
 		$(firstword $(MAKEFILE_LIST))
 
 build: ## Compile every package, and both programs into bin/
-	go build ./...
+	$(GO_IN_BOTH) build -- ./...
 	go build -o bin/ ./cmd/worker ./cmd/enqueue
 
 demo: build ## Run 3 tenants' calls under nested limits, and judge them from the API's own log
@@ -66,20 +68,20 @@ demo: build ## Run 3 tenants' calls under nested limits, and judge them from the
 
 test: ## Every test with the race detector; installs redis-server if it is missing
 	@test/setup.sh $(RACE)
-	go build $(RACE) $(UNWATCHED) ./...
-	@go list $(RACE) $(UNWATCHED) -test -export ./... >/dev/null # compiles them first: a test that waits has the machine to itself
-	go test $(RACE) $(UNWATCHED) -vet=off -shuffle=on -count=1 -p 2 -parallel $(PARALLEL) -timeout $(TIMEOUT) $(TESTFLAGS) $(PKG)
+	$(GO_IN_BOTH) build $(RACE) $(UNWATCHED) -- ./...
+	@$(GO_IN_BOTH) list $(RACE) $(UNWATCHED) -test -export -- ./... >/dev/null # compiles them first: a test that waits has the machine to itself
+	$(GO_IN_BOTH) test $(RACE) $(UNWATCHED) -vet=off -shuffle=on -count=1 -p 2 -parallel $(PARALLEL) -timeout $(TIMEOUT) $(TESTFLAGS) -- $(PKG)
 
 test/short: ## The quick tests, without the race detector
 	@test/setup.sh
-	go test -short -shuffle=on -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) $(PKG)
+	$(GO_IN_BOTH) test -short -shuffle=on -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) -- $(PKG)
 
 bench: ## Every benchmark, one after the other, and one table, peers beside us
 	@test/setup.sh
 	@mkdir -p bin && rm -f bin/bench.md
 	@HEADWAY_BENCH_SCENARIOS=$(if $(filter 1x,$(BENCHTIME)),short,$(SCENARIOS)) HEADWAY_BENCH_WRITE=$(WRITE) \
 		HEADWAY_BENCH_TABLE=$(CURDIR)/bin/bench.md \
-		go test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -count $(COUNT) -benchmem -timeout 2h $(TESTFLAGS) $(PKG); \
+		$(GO_IN_BOTH) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -count $(COUNT) -benchmem -timeout 2h $(TESTFLAGS) -- $(PKG); \
 		status=$$?; if [ -f bin/bench.md ]; then cat bin/bench.md; fi; exit $$status
 
 soak: ## All simulations, among them days of traffic with faults: SEEDS of them, drawn at random
@@ -104,7 +106,7 @@ compat: ## The tests of scripts, limiter, queue and worker, and the faults, agai
 fuzz: ## Every fuzz target, one after the other
 	@test/fuzz.sh $(FUZZTIME) $(FUZZ)
 
-lint: ## gofmt, go mod tidy, and golangci-lint with the arrows between packages
+lint: ## gofmt, and in both modules go mod tidy and golangci-lint with the arrows between packages
 	@test/lint.sh $(GOLANGCI_LINT)
 
 fmt: ## Format the Go files

@@ -4,6 +4,7 @@
 set -u
 
 version=$1
+modules='. test/bench'
 failed=0
 
 # linter prints a golangci-lint of that version, if there is one.
@@ -24,15 +25,19 @@ if [ -n "$unformatted" ]; then
 	failed=1
 fi
 
-echo "lint: go mod tidy"
-go mod tidy -diff || failed=1
+for module in $modules; do
+	echo "lint: go mod tidy in $module"
+	(cd "$module" && go mod tidy -diff) || failed=1
+done
 
 bin=$(linter)
 if [ -n "$bin" ]; then
 	echo "lint: $bin $version"
-	"$bin" run ./... || failed=1
 else
 	echo "lint: golangci-lint $version is not installed; go builds it, once"
-	go run "github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$version" run ./... || failed=1
+	bin="go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$version"
 fi
+for module in $modules; do
+	(cd "$module" && $bin run ./...) || failed=1
+done
 exit $failed
