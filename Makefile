@@ -38,8 +38,10 @@ REDIS ?= embedded
 LIMITS ?= examples/quickstart/limits.yaml
 ## the tasks of run/enqueue
 TASKS ?= examples/quickstart/tasks.ndjson
-## further flags of run/worker, run/enqueue and demo
+## further flags of run/worker, run/enqueue, demo and release
 ARGS ?=
+## the version of a release: v0.1.0
+VERSION ?=
 
 GOLANGCI_LINT = 2.15.0
 # runs go in this module and in that of test/bench; packages follow a --
@@ -49,7 +51,7 @@ GO_IN_BOTH = test/modules.sh
 UNWATCHED = $(if $(RACE),-gcflags=github.com/yuin/gopher-lua/...=-race=false)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test/short bench soak histories faults compat fuzz lint fmt lua/golden run/worker run/enqueue check
+.PHONY: help build demo test test/short bench soak histories faults compat fuzz lint fmt lua/golden run/worker run/enqueue check release
 
 help: ## This list
 	@echo 'Targets:'
@@ -123,3 +125,6 @@ run/enqueue: build ## Enqueue a file of tasks for run/worker
 
 check: ## Exactly what CI runs: build, demo, lint, fuzz, histories, bench once, test
 	.ci/run
+
+release: ## Pack both programs for Linux and macOS into bin/release, with VERSION in them
+	@.ci/release $(ARGS) '$(VERSION)'

@@ -1,0 +1,267 @@
+package project
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// committed is when every commit of these tests was made.
+const committed = 1_600_000_000
+
+// repository is a git repository of a test's own.
+type repository string
+
+// newRepository commits the given files of this tree, or all of them.
+func newRepository(t *testing.T, paths ...string) repository {
+	t.Helper()
+	r := repository(t.TempDir())
+	if len(paths) == 0 {
+		paths = []string{"."}
+	}
+	for _, path := range paths {
+		err := filepath.WalkDir(filepath.Join(root, path), func(from string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			name, err := filepath.Rel(root, from)
+			if err != nil {
+				return err
+			}
+			switch {
+			case d.IsDir() && (name == ".git" || name == "bin"):
+				return fs.SkipDir
+			case d.IsDir() || name == ".git": // which is a file in a worktree
+				return nil
+			}
+			return r.copy(from, name)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.git(t, "init", "-q")
+	r.git(t, "add", "-A")
+	r.git(t, "commit", "-q", "-m", "all")
+	return r
+}
+
+func (r repository) path(name string) string { return filepath.Join(string(r), name) }
+
+func (r repository) copy(from, name string) error {
+	info, err := os.Stat(from)
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(r.path(name)), 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(r.path(name), text, info.Mode().Perm())
+}
+
+// git runs git without the settings of whoever runs the test.
+func (r repository) git(t *testing.T, args ...string) {
+	t.Helper()
+	cmd := exec.Command("git", args...)
+	cmd.Dir = string(r)
+	at := fmt.Sprintf("%d +0000", committed)
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL="+os.DevNull, "GIT_CONFIG_SYSTEM="+os.DevNull,
+		"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.com", "GIT_AUTHOR_DATE="+at,
+		"GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.com", "GIT_COMMITTER_DATE="+at)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("git %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+// release runs the repository's script under a umask, and returns what it said.
+func (r repository) release(umask string, args ...string) (string, error) {
+	cmd := exec.Command("sh", append([]string{"-c", "umask " + umask + ` && exec .ci/release "$@"`, "sh"}, args...)...)
+	cmd.Dir = string(r)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// One commit and one version give the same bytes, wherever and whenever they are made: the two programs,
+// which know the version, the licence and the README.
+func TestRelease(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("a static build compiles everything anew where it is the first")
+	}
+	const version = "v0.1.0"
+	here := newRepository(t)
+	there := repository(filepath.Join(t.TempDir(), "clone"))
+	here.git(t, "clone", "-q", "--depth=1", "--no-local", string(here), string(there)) // as CI clones
+	there.git(t, "tag", version)
+	if err := there.copy(filepath.Join(root, "README.md"), "bin/release/headway_v0.0.9_linux_amd64.tar.gz"); err != nil {
+		t.Fatal(err)
+	}
+
+	platform := runtime.GOOS + "/" + runtime.GOARCH
+	name := fmt.Sprintf("headway_%s_%s_%s.tar.gz", version, runtime.GOOS, runtime.GOARCH)
+	var archives [][]byte
+	for umask, r := range map[string]repository{"022": here, "077": there} {
+		if said, err := r.release(umask, "-platform", platform, version); err != nil {
+			t.Fatalf("%v\n%s", err, said)
+		}
+		entries, err := os.ReadDir(r.path("bin/release"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		if !slices.Equal(names, []string{"SHA256SUMS", name}) {
+			t.Errorf("bin/release holds %q", names)
+		}
+		archive, err := os.ReadFile(r.path("bin/release/" + name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sums, err := os.ReadFile(r.path("bin/release/SHA256SUMS"))
+		if want := fmt.Sprintf("%x  %s\n", sha256.Sum256(archive), name); err != nil || string(sums) != want {
+			t.Errorf("SHA256SUMS is %q, %v; want %q", sums, err, want)
+		}
+		archives = append(archives, archive)
+	}
+	if !bytes.Equal(archives[0], archives[1]) {
+		t.Errorf("two releases of one commit differ: %d and %d bytes", len(archives[0]), len(archives[1]))
+	}
+
+	dir := t.TempDir()
+	if names := unpack(t, archives[0], dir); !slices.Equal(names, []string{"LICENSE", "README.md", "headway-enqueue", "headway-worker"}) {
+		t.Errorf("the archive holds %q", names)
+	}
+	for program, want := range map[string]string{"worker": "worker v0.1.0\n", "enqueue": "enqueue v0.1.0\n"} {
+		out, err := exec.Command(filepath.Join(dir, "headway-"+program), "-version").CombinedOutput()
+		if err != nil || string(out) != want {
+			t.Errorf("headway-%s -version prints %q: %v", program, out, err)
+		}
+	}
+}
+
+// unpack writes the files of an archive into dir and returns their names in their order. It holds their
+// headers against what a release promises.
+func unpack(t *testing.T, archive []byte, dir string) (names []string) {
+	t.Helper()
+	zip, err := gzip.NewReader(bytes.NewReader(archive))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if zip.Name != "" || !zip.ModTime.IsZero() {
+		t.Errorf("gzip names %q of %v: it is to name nothing", zip.Name, zip.ModTime)
+	}
+	for files := tar.NewReader(zip); ; {
+		h, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			return names
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		mode := int64(0o644)
+		if strings.HasPrefix(h.Name, "headway-") {
+			mode = 0o755
+		}
+		if h.Mode != mode || h.Uid != 0 || h.Gid != 0 || h.Uname != "" || h.Gname != "" || !h.ModTime.Equal(time.Unix(committed, 0)) {
+			t.Errorf("%s has mode %o, belongs to %d:%d (%q:%q) and is of %v", h.Name, h.Mode, h.Uid, h.Gid, h.Uname, h.Gname, h.ModTime)
+		}
+		text, err := io.ReadAll(files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, filepath.Base(h.Name)), text, h.FileInfo().Mode()); err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, h.Name)
+	}
+}
+
+// What cannot be released is refused with what to do, and leaves nothing.
+func TestReleaseRefuses(t *testing.T) {
+	t.Parallel()
+	r := newRepository(t, ".ci", ".gitignore")
+	r.git(t, "tag", "v0.0.9")
+	r.git(t, "commit", "-q", "--allow-empty", "-m", "more")
+	dirty := newRepository(t, ".ci", ".gitignore")
+	if err := dirty.copy(filepath.Join(root, "LICENSE"), "left.txt"); err != nil {
+		t.Fatal(err)
+	}
+	const write = "try: write vX.Y.Z, three numbers without leading zeros: make release VERSION=v0.1.0\n"
+	for name, tt := range map[string]struct {
+		in   repository
+		args []string
+		want []string
+	}{
+		"no version":      {r, nil, []string{"no version was given\n", write}},
+		"empty":           {r, []string{""}, []string{"no version was given\n", write}},
+		"no v":            {r, []string{"0.1.0"}, []string{`"0.1.0" is no version of a release`, write}},
+		"two numbers":     {r, []string{"v0.1"}, []string{`"v0.1" is no version`, write}},
+		"four numbers":    {r, []string{"v0.1.0.0"}, []string{`"v0.1.0.0" is no version`, write}},
+		"leading zero":    {r, []string{"v0.01.0"}, []string{`"v0.01.0" is no version`, write}},
+		"pre-release":     {r, []string{"v0.1.0-rc.1"}, []string{`"v0.1.0-rc.1" is no version`, write}},
+		"line break":      {r, []string{"v0.1.0\nv"}, []string{"is no version", write}},
+		"a word":          {r, []string{"latest"}, []string{`"latest" is no version`, write}},
+		"two versions":    {r, []string{"v0.1.0", "v0.2.0"}, []string{"one version is wanted", "try: "}},
+		"no platform":     {r, []string{"-platform", "linux", "v0.1.0"}, []string{`"linux" is no platform`, "try: write OS/ARCH"}},
+		"nothing after":   {r, []string{"-platform"}, []string{`"" is no platform`, "try: write OS/ARCH"}},
+		"no option":       {r, []string{"-force", "v0.1.0"}, []string{"there is no option -force", "try: "}},
+		"another's tag":   {r, []string{"v0.0.9"}, []string{"v0.0.9 is the tag of commit ", "try: git checkout v0.0.9"}},
+		"a dirty tree":    {dirty, []string{"v0.1.0"}, []string{"changes that are not committed", "left.txt", "try: commit them, or leave them out of the release: make release VERSION=v0.1.0 ARGS=-head\n"}},
+		"nothing to make": {dirty, []string{"-head", "v0.1.0"}, []string{"release: linux/amd64\n", "cannot find main module"}}, // -head lets the dirty tree pass
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			said, err := tt.in.release("022", tt.args...)
+			if err == nil {
+				t.Errorf("no error; it said\n%s", said)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(said, want) {
+					t.Errorf("it said\n%s, want %q", said, want)
+				}
+			}
+			if _, err := os.Stat(tt.in.path("bin")); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("there is a bin: %v", err)
+			}
+		})
+	}
+}
+
+// make release hands the version on, or says what to write.
+func TestMakeRelease(t *testing.T) {
+	t.Parallel()
+	r := newRepository(t, ".ci", "Makefile")
+	for version, want := range map[string]string{"": "make release VERSION=v0.1.0", "0.1.0": `"0.1.0" is no version`} {
+		cmd := exec.Command("make", "--no-print-directory", "release", "VERSION="+version)
+		cmd.Dir = string(r)
+		cmd.Env = withoutMake()
+		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), want) {
+			t.Errorf("VERSION=%q: %v\n%s, want %q", version, err, out, want)
+		}
+	}
+}
+
+// The linter does not see what begins with a dot.
+func TestPackIsVetted(t *testing.T) {
+	t.Parallel()
+	vet(t, ".ci/pack.go", ".ci/pack.go")
+}
