@@ -39,6 +39,10 @@ func TestShellBlocks(t *testing.T) {
 				if err := takes(program(t, name), words[1:]); err != nil {
 					t.Errorf("%s: %v", where, err)
 				}
+			case name == "docker":
+				if err := dockerTakes(t, words); err != nil {
+					t.Errorf("%s: %v", where, err)
+				}
 			case !known[name]:
 				t.Errorf("%s: no test knows %q", where, name)
 			}
@@ -50,7 +54,7 @@ func TestShellBlocks(t *testing.T) {
 // answers 0 only if it knows them and their values are of the right kind.
 func takes(program string, args []string) error {
 	at := len(args)
-	if filepath.Base(program) == "enqueue" && at > 1 && !strings.HasPrefix(args[at-1], "-") {
+	if filepath.Base(program) == "enqueue" && at > 1 && (args[at-1] == "-" || !strings.HasPrefix(args[at-1], "-")) {
 		at-- // the last is FILE or URL, which ends the flags
 	}
 	cmd := exec.Command(program, slices.Insert(slices.Clone(args), at, "-h")...)
