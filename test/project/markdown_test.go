@@ -27,10 +27,10 @@ type block struct {
 	text string
 }
 
-// pages reads README.md, SECURITY.md, CHANGELOG.md and all of docs/.
+// pages reads README.md, CONTRIBUTING.md, SECURITY.md, CHANGELOG.md and all of docs/.
 func pages(t *testing.T) []page {
 	t.Helper()
-	paths := []string{"README.md", "SECURITY.md", "CHANGELOG.md"}
+	paths := []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"}
 	err := filepath.WalkDir(filepath.Join(root, "docs"), func(path string, _ fs.DirEntry, err error) error {
 		if err == nil && strings.HasSuffix(path, ".md") {
 			path, err = filepath.Rel(root, path)
