@@ -8,6 +8,8 @@
 //
 // The package knows nothing of Redis clients: packages throttle and worker send the
 // scripts.
+//
+// Its exported names may change in any version.
 package lua
 
 import (

@@ -3,4 +3,6 @@
 // program put into Redis, so that both refuse the same with the same words.
 //
 // No reason quotes a URL or a part of it: it may hold a password or a key.
+//
+// Its exported names may change in any version.
 package httpsyntax

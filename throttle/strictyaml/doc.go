@@ -5,4 +5,6 @@
 //
 // It knows no format: who reads one says which fields it has. limits.yaml is read by package
 // throttle, schedules.yaml by package queue/schedule.
+//
+// Its exported names may change in any version.
 package strictyaml
