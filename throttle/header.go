@@ -14,7 +14,7 @@ import (
 // (draft-ietf-httpapi-ratelimit-headers), one item for each rule; and
 // Retry-After, in whole seconds rounded up, for a denial whose end a clock can
 // tell. A rule is named by its place in the policy, payments/*:tenant, so that
-// no name that a task brought leaves by a header.
+// no name that a task brought leaves by a header. LegacyHeader has the older fields. It does no I/O.
 func (d Decision) Header() http.Header {
 	h := http.Header{}
 	var limits, policies []string
@@ -40,6 +40,25 @@ func (d Decision) Header() http.Header {
 	}
 	if !d.Allowed && d.RetryAfter != Never {
 		h.Set("Retry-After", strconv.FormatInt(max(1, seconds(d.RetryAfter)), 10))
+	}
+	return h
+}
+
+// LegacyHeader returns the older fields that many callers still read, of the binding rule alone:
+// X-RateLimit-Limit and X-RateLimit-Remaining in the rule's own unit, and X-RateLimit-Reset, after how
+// many seconds from now the rule is as if nothing had been taken, rounded up. The last is left out where no
+// clock tells, and all are where no rule binds: the scope has no rules, or its API said to stay away.
+// They name no rule, and no Retry-After, which Header has. It does no I/O.
+func (d Decision) LegacyHeader() http.Header {
+	h := http.Header{}
+	r, ok := d.BindingRule()
+	if !ok {
+		return h
+	}
+	h.Set("X-RateLimit-Limit", strconv.FormatInt(r.Limit, 10))
+	h.Set("X-RateLimit-Remaining", strconv.FormatInt(r.Remaining, 10))
+	if r.ResetAfter != Never {
+		h.Set("X-RateLimit-Reset", strconv.FormatInt(seconds(r.ResetAfter), 10))
 	}
 	return h
 }

@@ -122,6 +122,46 @@ func TestHeaderNamesNoTenant(t *testing.T) {
 	})
 }
 
+// "of the binding rule alone"; "rounded up"; "left out where no clock tells, and all are where no rule binds"
+func TestLegacyHeader(t *testing.T) {
+	t.Parallel()
+	r := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 5, Per: 60 * sec}
+	states := []RuleState{
+		state(r, "p", 4, 0, 0), state(r, "p", 0, 1, 59*sec+1), state(r, "p", 2, ms, 60*sec), state(r, "p", 0, Never, Never),
+		state(policy.Rule{Name: "n", Algorithm: policy.Concurrency, Limit: 3}, "p/*", 1, 0, 30*sec),
+	}
+	fields := func(limit, remaining string, reset ...string) http.Header {
+		h := http.Header{"X-Ratelimit-Limit": {limit}, "X-Ratelimit-Remaining": {remaining}}
+		if len(reset) > 0 {
+			h["X-Ratelimit-Reset"] = reset
+		}
+		return h
+	}
+	for name, test := range map[string]struct {
+		decision Decision
+		want     http.Header
+	}{
+		"no rules":          {Decision{Allowed: true, Binding: -1}, http.Header{}},
+		"zero":              {Decision{}, http.Header{}},
+		"the API is paused": {Decision{Rules: states, Binding: -1, Paused: true, RetryAfter: sec}, http.Header{}},
+		"untouched":         {Decision{Allowed: true, Rules: states}, fields("5", "4", "0")},
+		"denied":            {Decision{Rules: states, Binding: 1, RetryAfter: 1}, fields("5", "0", "60")},
+		"whole seconds":     {Decision{Rules: states, Binding: 2, RetryAfter: ms}, fields("5", "2", "60")},
+		"no clock tells":    {Decision{Rules: states, Binding: 3, RetryAfter: Never}, fields("5", "0")},
+		"places":            {Decision{Allowed: true, Rules: states, Binding: 4}, fields("3", "1", "30")},
+	} {
+		if got := test.decision.LegacyHeader(); !reflect.DeepEqual(got, test.want) {
+			t.Errorf("%s: got %q, want %q", name, got, test.want)
+		}
+	}
+	onBoth(t, Config{}, policyOf(t, window10(), runs10()), func(b *bench) {
+		b.decide(Request{Scope: "p", Cost: 8})
+		if got := b.decide(Request{Scope: "p"}).LegacyHeader(); !reflect.DeepEqual(got, fields("10", "1", "1")) {
+			b.t.Errorf("one of ten units is left: %q", got)
+		}
+	})
+}
+
 // "Seconds are rounded up, so that no caller comes back too early."
 func TestFive(t *testing.T) {
 	t.Parallel()
