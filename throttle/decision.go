@@ -137,6 +137,20 @@ func (d Decision) BindingRule() (RuleState, bool) {
 	return d.Rules[d.Binding], true
 }
 
+// Rule returns what a rule says, by the level and the name that it has in limits.yaml: the level as the
+// scope has it, payments/acme, or as the policy does, payments/*. An empty level stands for all of them: of
+// rules with the same name it is the innermost one that answers. ok is false where no such rule was asked:
+// there is none on the path, it does not hold at this hour, or it counts a unit that costs nothing. It does
+// no I/O.
+func (d Decision) Rule(level, name string) (state RuleState, ok bool) {
+	for i := len(d.Rules) - 1; i >= 0; i-- {
+		if r := d.Rules[i]; r.Rule == name && (level == "" || level == r.Scope || level == r.Pattern) {
+			return r, true
+		}
+	}
+	return RuleState{RuleInfo: new(RuleInfo)}, false
+}
+
 // seconds rounds up, and keeps Unknown the longest.
 func seconds(d time.Duration) int64 {
 	if d == Never {
