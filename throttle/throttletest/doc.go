@@ -8,6 +8,6 @@
 // in bubbles of testing/synctest: there an hour of limits takes no time,
 // durations are exact, and to wait is to move the clock. Take it to test that
 // limits are as they should be. [NewWithRedis] returns that Redis too, to take it
-// down ([Redis.Close]) or to move its clock where there is no bubble
-// ([Redis.Advance]).
+// down ([Redis.Close]), to move its clock where there is no bubble
+// ([Redis.Advance]) or to set that to a date ([Redis.SetTime]).
 package throttletest

@@ -369,6 +369,64 @@ limits:
 	}
 }
 
+// SetTime "sets the server's clock to a date", and Advance goes on from there: the ends of days and of
+// February, and hours of the night.
+func TestSetTime(t *testing.T) {
+	t.Parallel()
+	l, server := throttletest.NewWithRedis(t, throttletest.Policy(t, `
+limits:
+  mail:
+    rules:
+      - {name: daily, algorithm: calendar, limit: 2, resets: "0 0 * * *", timezone: America/Los_Angeles}
+      - {name: monthly, algorithm: calendar, limit: 5, resets: "@monthly", timezone: America/Los_Angeles}
+      - {name: night, algorithm: calendar, limit: 1, resets: "@daily", timezone: America/Los_Angeles, active: "* 0-5 * * *"}
+`), throttle.Config{StartTolerance: -1})
+	zone, err := time.LoadLocation("America/Los_Angeles")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(month time.Month, day, hour int) time.Time {
+		return time.Date(2027, month, day, hour, 0, 0, 0, zone)
+	}
+	for i, step := range []struct {
+		to      time.Time     // zero: Advance
+		advance time.Duration // or by so much
+		allowed bool
+		rule    string // that binds
+		retry   time.Duration
+	}{
+		{to: at(time.February, 27, 20), allowed: true, rule: "daily"},
+		{to: at(time.February, 27, 21), allowed: true, rule: "daily"},
+		{advance: time.Hour, rule: "daily", retry: 2 * time.Hour},
+		{advance: 2 * time.Hour, allowed: true, rule: "night"},
+		{to: at(time.February, 28, 5), rule: "night", retry: time.Hour}, // its hours end then
+		{to: at(time.February, 28, 6), allowed: true, rule: "daily"},
+		{to: at(time.March, 1, 6), allowed: true, rule: "daily"}, // another month
+		{to: at(time.March, 13, 22), allowed: true, rule: "daily"},
+		{advance: 0, allowed: true, rule: "daily"},
+		{advance: 0, rule: "daily", retry: 2 * time.Hour},
+		{to: at(time.March, 14, 6), allowed: true, rule: "daily"},
+		{advance: 0, allowed: true, rule: "daily"},
+		{to: at(time.March, 14, 9), rule: "monthly", retry: at(time.April, 1, 0).Sub(at(time.March, 14, 9))},
+	} {
+		if step.to.IsZero() {
+			server.Advance(step.advance)
+		} else {
+			server.SetTime(step.to)
+		}
+		d, err := l.Allow(t.Context(), "mail")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r, _ := d.BindingRule(); d.Allowed != step.allowed || r.Rule != step.rule || d.RetryAfter != step.retry {
+			t.Errorf("step %d: allowed %t by %q, again after %s; want %+v", i, d.Allowed, r.Rule, d.RetryAfter, step)
+		}
+		if !step.to.IsZero() && !d.At.Equal(step.to) {
+			t.Errorf("step %d: the server's clock is at %s, want %s", i, d.At, step.to)
+		}
+	}
+}
+
 // fatal is a TB that keeps what it is told.
 type fatal struct{ said []string }
 

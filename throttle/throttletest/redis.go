@@ -17,7 +17,7 @@ type Redis struct {
 
 	mu   sync.RWMutex
 	down bool
-	now  time.Time // zero until Advance stops the clock
+	now  time.Time // zero until Advance or SetTime stops the clock
 }
 
 var errDown = errors.New("throttletest: connection refused, until Restart")
@@ -39,8 +39,8 @@ func (r *Redis) Restart() {
 }
 
 // Advance moves the server's clock, and with it what has been spent, without
-// waiting. From the first call on the clock moves by Advance alone. That is for
-// tests outside of a bubble, of Allow, Decide, Peek and Refund: what waits or
+// waiting. From the first call on the clock moves by Advance and SetTime alone. That
+// is for tests outside of a bubble, of Allow, Decide, Peek and Refund: what waits or
 // holds leases goes by the clock of this process too, and wants a bubble.
 func (r *Redis) Advance(d time.Duration) {
 	r.mu.Lock()
@@ -49,7 +49,19 @@ func (r *Redis) Advance(d time.Duration) {
 		r.now = time.Now()
 	}
 	r.now = r.now.Add(d)
-	r.SetTime(r.now)
+	r.Miniredis.SetTime(r.now)
+}
+
+// SetTime sets the server's clock to a date, for tests of calendars and of rules that hold
+// in certain hours: the evening before a month ends, the night in which clocks change. From
+// then on it moves by SetTime and Advance alone, and what stands at Advance holds here too.
+// Keys live on until the clock has passed their time. A date before the one at hand is a
+// clock that steps back, which limits survive: begin with the earliest.
+func (r *Redis) SetTime(t time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.now = t
+	r.Miniredis.SetTime(t)
 }
 
 func (r *Redis) dial() (net.Conn, error) {
