@@ -27,7 +27,8 @@ type Config struct {
 	// than that is decided anew where a rule of its path could be exceeded: a sliding window,
 	// another token bucket, a fixed window or a calendar's period that has ended. A
 	// concurrency rule minds no later start, nor do those others. All processes that share
-	// limits should have the same. At most 1s and at least 1ms, since no timer keeps less;
+	// limits should have the same. A rule whose Per is shorter loses half of its rate or more, and
+	// Logger is told of it. At most 1s and at least 1ms, since no timer keeps less;
 	// negative means none, and that no start is ever too late. Defaults to 5ms.
 	// Source: docs/algorithms.md#late-starts
 	StartTolerance time.Duration
@@ -55,7 +56,9 @@ type Config struct {
 	OnShadow func(Shadowed)
 	// Logger gets a line when Redis stops and starts answering, when damaged values of those who
 	// wait were dropped, and once a minute, for each
-	// shadow rule, one of how many starts it would have made wait, if any. Defaults to none.
+	// shadow rule, one of how many starts it would have made wait, if any. New and SetPolicy write
+	// one at level warn, once for each rule, where StartTolerance is longer than a rule's Per.
+	// Defaults to none.
 	Logger *slog.Logger
 }
 
@@ -126,6 +129,7 @@ type Limiter struct {
 	freed   freed
 	members memberCount
 	shadows *shadows
+	hasty   hastyRules
 	skews   skews
 	ahead   atomic.Int64  // the furthest start ever asked for
 	clock   func() string // what scripts get for the time: "", or a test's own
@@ -171,6 +175,8 @@ func New(rdb redis.UniversalClient, policy *policy.Policy, cfg Config) (*Limiter
 	}
 	l.scopes.now = l.serverTime
 	l.shadows = newShadows(l, cfg)
+	l.hasty.tolerance, l.hasty.logger = cfg.StartTolerance, cfg.Logger
+	l.hasty.in(policy)
 	return l, nil
 }
 
@@ -184,12 +190,13 @@ func (l *Limiter) Policy() *policy.Policy {
 // spent stays spent, under rules of the same name at the same level, whatever else of
 // them has changed; a decision that is under way may still be made under the policy
 // before. Package worker lets those who wait know at once. Other processes keep theirs:
-// package policystore carries one to all of them. It costs nothing but that scopes are
+// package policystore carries one to all of them. It costs one look at each rule, and that scopes are
 // worked out anew. A nil policy changes nothing.
 // Source: docs/algorithms.md#changing-a-limit
 func (l *Limiter) SetPolicy(policy *policy.Policy) {
 	if policy != nil {
 		l.emptyStocks(l.scopes.set(policy), (*stock).close)
+		l.hasty.in(policy)
 	}
 }
 

@@ -3,6 +3,7 @@ package policy
 import (
 	"bytes"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -234,18 +235,33 @@ func (p *Policy) Denies() bool { return p.unmatched != UnmatchedAllow }
 func (p *Policy) Names(provider string) bool { return p.root.scopes[provider] != nil }
 
 // has reports whether any rule of the policy is as is says.
-func (p *Policy) has(is func(Rule) bool) bool { return p.root.has(is) }
+func (p *Policy) has(is func(Rule) bool) bool {
+	return !p.root.each(func(_ string, r Rule) bool { return !is(r) })
+}
 
-func (t *tree) has(is func(Rule) bool) bool {
-	if slices.ContainsFunc(t.rules, is) || t.every != nil && t.every.has(is) {
-		return true
-	}
-	for _, child := range t.scopes {
-		if child.has(is) {
-			return true
+// Rules returns all rules of the policy, each with the pattern at which it stands, payments/*: those of a
+// level in their order and before those of the levels below it, levels in no order. Removals (Rule.Unlimited)
+// are among them. It does no I/O.
+func (p *Policy) Rules() iter.Seq2[string, Rule] {
+	return func(yield func(string, Rule) bool) { p.root.each(yield) }
+}
+
+// each visits the rules of a tree until one is the last that is wanted.
+func (t *tree) each(visit func(string, Rule) bool) (more bool) {
+	for _, r := range t.rules {
+		if !visit(t.path, r) {
+			return false
 		}
 	}
-	return false
+	if t.every != nil && !t.every.each(visit) {
+		return false
+	}
+	for _, child := range t.scopes {
+		if !child.each(visit) {
+			return false
+		}
+	}
+	return true
 }
 
 // under appends the trees of the level below layers, lowest first: all that any

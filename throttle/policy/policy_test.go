@@ -250,3 +250,40 @@ func TestNames(t *testing.T) {
 		t.Error("the zero Policy names a provider")
 	}
 }
+
+// "all rules of the policy, each with the pattern at which it stands"
+func TestRules(t *testing.T) {
+	t.Parallel()
+	p, err := Parse("limits.yaml", []byte(`
+limits:
+  a:
+    rules:
+      - {name: x, algorithm: token-bucket, limit: 1, per: 1s}
+      - {name: y, algorithm: concurrency, limit: 2}
+    scopes:
+      "*": {rules: [{name: x, algorithm: token-bucket, limit: 3, per: 1s}]}
+      c: {scopes: {d: {rules: [{name: x, unlimited: true}]}}}
+  "*": {rules: [{name: z, algorithm: token-bucket, limit: 4, per: 1s}]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for pattern, r := range p.Rules() {
+		got = append(got, fmt.Sprintf("%s:%s %d", pattern, r.Name, r.Limit))
+	}
+	x, y := slices.Index(got, "a:x 1"), slices.Index(got, "a:y 2")
+	if slices.Sort(got); y != x+1 || !slices.Equal(got, []string{"*:z 4", "a/*:x 3", "a/c/d:x 0", "a:x 1", "a:y 2"}) {
+		t.Errorf("got %q", got)
+	}
+	for n := range len(got) { // a loop may end early
+		for range p.Rules() {
+			if n--; n < 0 {
+				break
+			}
+		}
+	}
+	for range new(Policy).Rules() {
+		t.Error("the zero Policy has a rule")
+	}
+}
