@@ -61,6 +61,27 @@ limits:
 	// false tenant 0 10m0s
 }
 
+// AllowAtMost takes what there is, for callers that can do less.
+func ExampleLimiter_AllowAtMost() {
+	limiter := limiterOf("atmost", `
+limits:
+  mail:
+    rules:
+      - {name: hourly, algorithm: sliding-window, limit: 100, per: 1h}
+`)
+	for range 3 {
+		d, taken, err := limiter.AllowAtMost(ctx, "mail", 60) // letters that wait
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("send", taken, "and come back in", d.RetryAfter.Round(time.Hour))
+	}
+	// Output:
+	// send 60 and come back in 0s
+	// send 40 and come back in 0s
+	// send 0 and come back in 1h0m0s
+}
+
 // Decide takes a cost. What no wait will ever admit is an error of its own.
 func ExampleLimiter_Decide() {
 	limiter := limiterOf("decide", `

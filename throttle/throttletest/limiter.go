@@ -19,6 +19,7 @@ import (
 //	}
 type Interface interface {
 	Allow(ctx context.Context, scope string) (throttle.Decision, error)
+	AllowAtMost(ctx context.Context, scope string, n int64) (throttle.Decision, int64, error)
 	Decide(ctx context.Context, req throttle.Request) (throttle.Decision, error)
 	Peek(ctx context.Context, req throttle.Request) (throttle.Decision, error)
 	Start(ctx context.Context, req throttle.Request) (throttle.Decision, error)
@@ -36,6 +37,8 @@ var (
 type Answer struct {
 	Decision throttle.Decision
 	Err      error
+	// Taken is how many units AllowAtMost takes, where it asks for more. Defaults to all.
+	Taken int64
 }
 
 // Allow is a grant.
@@ -55,7 +58,7 @@ func Deny(retryAfter time.Duration) Answer {
 // Fail is an error, such as throttle.ErrUnavailable or a *policy.CostError.
 func Fail(err error) Answer { return Answer{Err: err} }
 
-// Limiter stands in for a *throttle.Limiter. Each Allow, Decide and Start, and
+// Limiter stands in for a *throttle.Limiter. Each Allow, AllowAtMost, Decide and Start, and
 // each time that Wait asks, takes one of its answers, in order; when they are
 // used up it answers as Otherwise says, and without that all is allowed. The zero
 // Limiter allows everything. It is safe for concurrent use, and must not be
@@ -124,20 +127,38 @@ func (l *Limiter) Allow(ctx context.Context, scope string) (throttle.Decision, e
 	return l.Decide(ctx, throttle.Request{Scope: scope})
 }
 
+// AllowAtMost takes the next answer for n units of scope, and as many of them as Answer.Taken says.
+func (l *Limiter) AllowAtMost(ctx context.Context, scope string, n int64) (d throttle.Decision, taken int64, err error) {
+	answer, d, err := l.decide(ctx, throttle.Request{Scope: scope, Cost: n})
+	if err != nil || !d.Allowed {
+		return d, 0, err
+	}
+	if answer.Taken > 0 {
+		n = min(n, answer.Taken)
+	}
+	return d, n, nil
+}
+
 // Decide takes the next answer.
 func (l *Limiter) Decide(ctx context.Context, req throttle.Request) (throttle.Decision, error) {
+	_, d, err := l.decide(ctx, req)
+	return d, err
+}
+
+func (l *Limiter) decide(ctx context.Context, req throttle.Request) (Answer, throttle.Decision, error) {
 	if err := ctx.Err(); err != nil {
-		return throttle.Decision{}, err
+		return Answer{}, throttle.Decision{}, err
 	}
 	req.ID = l.named(req.ID)
 	if req.Cost == 0 && len(req.Costs) == 0 {
 		req.Cost = 1
 	}
-	d, err := l.take(req)(req).said()
+	answer := l.take(req)(req)
+	d, err := answer.said()
 	if err == nil && d.Allowed {
 		d.Grant = throttle.NewGrant(req.Scope, req.ID)
 	}
-	return d, err
+	return answer, d, err
 }
 
 // take notes a request, and takes what answers it.

@@ -125,6 +125,27 @@ func TestContexts(t *testing.T) {
 	})
 }
 
+// AllowAtMost "takes the next answer for n units of scope, and as many of them as Answer.Taken says".
+func TestAllowAtMost(t *testing.T) {
+	t.Parallel()
+	down := errors.New("down")
+	l := throttletest.Script(
+		throttletest.Allow(), throttletest.Answer{Decision: throttle.Decision{Allowed: true}, Taken: 3},
+		throttletest.Answer{Decision: throttle.Decision{Allowed: true}, Taken: 9}, throttletest.Deny(time.Second), throttletest.Fail(down),
+	)
+	for i, want := range []int64{5, 3, 5, 0, 0, 5} {
+		d, taken, err := l.AllowAtMost(t.Context(), "p/x", 5)
+		if taken != want || d.Allowed != (want > 0) || d.Grant.Zero() == d.Allowed || errors.Is(err, down) != (i == 4) {
+			t.Errorf("call %d: %d taken, %+v, %v", i, taken, d, err)
+		}
+	}
+	for _, req := range l.Requests() {
+		if req.Scope != "p/x" || req.Cost != 5 {
+			t.Errorf("it was asked %+v", req)
+		}
+	}
+}
+
 // "by scope, by how often it was asked, or the same for ever, as in an outage that
 // lasts until Otherwise is called again. nil allows all."
 func TestOtherwise(t *testing.T) {

@@ -1,0 +1,70 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+// mostAsks is how often AllowAtMost asks at most.
+const mostAsks = 5
+
+// AllowAtMost takes as many units from scope as there are now, n at most, and says how many were taken. It is
+// for callers that can do less: a batch of which the rest comes later. A concurrency rule counts one place, whatever is taken.
+//
+// Each time it asks is a decision of its own, for all of so many units or none, so that never more is taken than
+// the rules admit, whoever asks at the same time. It asks for n, or for the most that the rules can ever admit where that is
+// less, then for what a denial says remains, and in the end for one unit. Where others are quicker three times in a row it
+// takes one unit, though there may be more. taken is 0 where not even one is to be had: then the Decision is a denial,
+// whose RetryAfter is that of one unit. Decision.Grant has all that was taken.
+//
+// The error is one of Decide, and nothing was taken; an n below 1 is a *policy.CostError. Costs
+// one round trip to Redis where there are n units, two as a rule where there are fewer, five at most. Config.Observer is told of
+// each decision, denials included.
+func (l *Limiter) AllowAtMost(ctx context.Context, scope string, n int64) (d Decision, taken int64, err error) {
+	if n, err = l.mostOf(scope, n); err != nil {
+		return Decision{}, 0, err
+	}
+	for asks := 1; ; asks++ {
+		d, err = l.Decide(ctx, Request{Scope: scope, Cost: n})
+		switch {
+		case err != nil:
+			return d, 0, err
+		case d.Allowed:
+			return d, n, nil
+		case n == 1:
+			return d, 0, nil
+		}
+		if n = d.remains(n); asks == mostAsks-1 {
+			n = 1
+		}
+	}
+}
+
+// mostOf is n, or the largest cost that the rules of a scope can ever admit where that is less.
+func (l *Limiter) mostOf(scope string, n int64) (int64, error) {
+	p, err := l.scopes.of(scope)
+	if err != nil {
+		return 0, err
+	}
+	err = p.check(n)
+	if tooMuch, is := errors.AsType[*policy.CostError](err); is && n > 0 {
+		return tooMuch.Capacity, nil
+	}
+	return n, err
+}
+
+// remains is how many units, fewer than n and at least one, are worth asking for after a denial of n.
+func (d Decision) remains(n int64) int64 {
+	left := n
+	for _, r := range d.Rules {
+		if r.Algorithm != policy.Concurrency && r.Limited {
+			left = min(left, r.Remaining)
+		}
+	}
+	if left == n { // a pause, a place or the pace of a calendar is missing: fewer units do not mend that
+		return 1
+	}
+	return max(left, 1)
+}
