@@ -12,8 +12,11 @@ func everybodys(r policy.Rule) bool { return r.Name == policy.PausedRule || r.Na
 
 // charged is what a rule is charged of costs.
 func charged(costs policy.Costs, r policy.Rule) int64 {
-	if everybodys(r) {
+	switch {
+	case everybodys(r):
 		return defaultCost
+	case costs.Zero():
+		return 0 // no place either
 	}
 	return costs.Under(r)
 }

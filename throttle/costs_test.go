@@ -103,13 +103,13 @@ func TestCostsThatNeverPass(t *testing.T) {
 		t.Error(err)
 	}
 	onBoth(t, Config{}, pol, func(b *bench) {
-		for _, costs := range []policy.Costs{{"tokens": 1001}, {"tokens": -1}, {"requests": 0}} {
+		for _, costs := range []policy.Costs{{"tokens": 1001}, {"tokens": -1}, {"requests": 0, "": 0}, {"requests": 0, "tokens": -1}} {
 			if d, err := b.Decide(ctx, Request{Scope: "p/x", Costs: costs}); err == nil {
 				b.t.Errorf("%v: %+v", costs, d)
 			}
 		}
-		placed, err := b.Join(ctx, []Waiter{{Scope: "p/x", ID: "a", Costs: policy.Costs{"tokens": 1001}}}, 0, 0)
-		if err != nil || !errors.As(placed[0].Err, new(*policy.CostError)) {
+		placed, err := b.Join(ctx, []Waiter{{Scope: "p/x", ID: "a", Costs: policy.Costs{"tokens": 1001}}, {Scope: "p/x", ID: "b", Costs: policy.Costs{"requests": 0}}}, 0, 0)
+		if err != nil || !errors.As(placed[0].Err, new(*policy.CostError)) || placed[1].Err == nil {
 			b.t.Errorf("%+v %v", placed, err)
 		}
 	})

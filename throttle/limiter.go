@@ -215,10 +215,14 @@ type Request struct {
 	// Scope is the path to spend from, such as payments/acme/refunds. Required.
 	Scope string
 	// Cost is how many units it takes under each rate rule. A concurrency rule
-	// always counts one place. Defaults to 1.
+	// always counts one place. Defaults to 1: to take nothing, say so by unit in Costs.
 	Cost int64
 	// Costs is what it takes by unit, instead of Cost. A rule that counts none of it is
-	// left out of the decision. Defaults to none.
+	// left out of the decision. Where all are 0, policy.Costs{policy.Requests: 0}, nothing is taken, no place
+	// either, and no limit is in the way: the request is allowed, unless its scope is paused. Decision.Rules
+	// then says how all rules stand: Remaining and ResetAfter as they are, Limited and RetryAfter as for one unit. Costs one round
+	// trip, and two where one unit would be denied. Config.Observer and shadow rules are not asked. With a
+	// WaiterID it is an error: what takes nothing need not wait in line. Defaults to none.
 	Costs policy.Costs
 	// ID is the attempt id: a request sent again for the same Scope under the same ID within
 	// half a minute is not charged again but answered with the first grant. 1 to 128
@@ -308,6 +312,10 @@ func (l *Limiter) decideOnly(ctx context.Context, req Request, d *Decision) erro
 		d.Allowed, d.Binding, d.under = true, -1, p
 		return nil
 	}
+	if req.takesNothing() {
+		*d, err = l.decideNothing(ctx, p, &req)
+		return err
+	}
 	if p.stocks(&req) {
 		return l.fromStock(ctx, p, &req, d)
 	}
@@ -373,6 +381,9 @@ func (l *Limiter) Peek(ctx context.Context, req Request) (Decision, error) {
 	if err != nil {
 		return Decision{}, err
 	}
+	if req.takesNothing() && len(p.bounds) > 0 {
+		return l.peekNothing(ctx, p, &req)
+	}
 	return l.peek(ctx, p, req)
 }
 
@@ -411,7 +422,12 @@ func (l *Limiter) prepare(req *Request) (*compiledScope, error) {
 	if p.refusal != nil && req.standing != rejoins { // which spends nothing
 		return nil, p.refusal
 	}
-	if p, err = l.withCost(p, req); err != nil {
+	if req.takesNothing() {
+		err = req.Costs.CheckUnits()
+	} else {
+		p, err = l.withCost(p, req)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if req.ID == "" {

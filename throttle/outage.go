@@ -92,10 +92,8 @@ func (l *Limiter) withoutRedis(ctx context.Context, p *compiledScope, req *Reque
 	}
 	l.outage.began(cause)
 	live := l.members.live()
-	for _, b := range p.bounds {
-		if b.Rule.OnRedisError == policy.FailClosed || b.Rule.OnRedisError == policy.FailShare && live == 0 {
-			return none, unavailable(ctx, "decide for", req.Scope, cause)
-		}
+	if l.closed(p, live) {
+		return none, unavailable(ctx, "decide for", req.Scope, cause)
 	}
 	return l.outage.decide(p, req, live, time.Duration(l.ahead.Load())+l.cfg.StartTolerance), nil
 }

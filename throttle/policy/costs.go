@@ -68,21 +68,26 @@ func (c Costs) Of(unit string) int64 {
 	return defaultRequests
 }
 
+// Zero reports whether they take nothing at all: something is said, and all of it is 0, requests included.
+func (c Costs) Zero() bool {
+	for _, n := range c {
+		if n != 0 {
+			return false
+		}
+	}
+	return c.Of(Requests) == 0
+}
+
 // Check tells what is wrong with them, if anything: there are 1 to 16 units, each named
-// by 1 to 32 lower-case letters, digits, '-' and '_' and 0 to 1e12 of it, and not all are 0.
+// by 1 to 32 lower-case letters, digits, '-' and '_' and 0 to 1e12 of it, and not all are 0: what takes nothing may ask (Limiter.Decide), and does not wait in line.
 func (c Costs) Check() error {
 	if err := c.CheckUnits(); err != nil {
 		return err
 	}
-	for unit := range c {
-		if c[unit] > 0 {
-			return nil
-		}
+	if c.Zero() {
+		return errors.New("throttle: costs: all are 0; what costs nothing needs no limit")
 	}
-	if c.Of(Requests) > 0 {
-		return nil
-	}
-	return errors.New("throttle: costs: all are 0; what costs nothing needs no limit")
+	return nil
 }
 
 // CheckUnits is Check, but all may be 0, as what was spent in the end may be.

@@ -48,6 +48,28 @@ func TestParseCosts(t *testing.T) {
 	}
 }
 
+// "something is said, and all of it is 0, requests included"
+func TestCostsZero(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		costs Costs
+		want  bool
+	}{
+		{nil, false},
+		{Costs{}, false},
+		{Costs{Requests: 0}, true},
+		{Costs{Requests: 0, "tokens": 0}, true},
+		{Costs{"tokens": 0}, false}, // one request
+		{Costs{Requests: 0, "tokens": 1}, false},
+		{Costs{Requests: 1}, false},
+		{Costs{Requests: 0, "tokens": -1}, false},
+	} {
+		if got := row.costs.Zero(); got != row.want {
+			t.Errorf("%v: %t", row.costs, got)
+		}
+	}
+}
+
 func manyUnits(n int) string {
 	units := make([]string, n)
 	for i := range units {

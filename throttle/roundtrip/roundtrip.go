@@ -30,9 +30,10 @@ type Transport struct {
 	Limiter *throttle.Limiter
 	// Scope tells what a request spends from; an empty one is not limited. Required.
 	Scope func(*http.Request) string
-	// Cost tells how many units a request takes. Defaults to 1 for each.
+	// Cost tells how many units a request takes; 0 is 1. Defaults to 1 for each.
 	Cost func(*http.Request) int64
-	// Costs tells what a request takes by unit, instead of Cost. Defaults to none.
+	// Costs tells what a request takes by unit, instead of Cost. One that takes 0 of all is sent at once,
+	// unless its scope is paused. Defaults to none.
 	Costs func(*http.Request) policy.Costs
 	// Settle tells what a request has spent, by its answer: a header of it, or what its body
 	// says, whose Read repeats what the caller has read, the last MiB of it. What it names

@@ -155,7 +155,7 @@ func (l *Limiter) decide(ctx context.Context, req throttle.Request) (Answer, thr
 	}
 	answer := l.take(req)(req)
 	d, err := answer.said()
-	if err == nil && d.Allowed {
+	if err == nil && d.Allowed && !req.Costs.Zero() {
 		d.Grant = throttle.NewGrant(req.Scope, req.ID)
 	}
 	return answer, d, err

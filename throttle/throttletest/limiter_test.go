@@ -125,6 +125,29 @@ func TestContexts(t *testing.T) {
 	})
 }
 
+// What takes nothing is granted nothing, as by a real limiter.
+func TestCostsOfNothing(t *testing.T) {
+	t.Parallel()
+	for costs, want := range map[string]bool{"requests=0,tokens=1": false, "requests=1": false, "": true} {
+		req := throttle.Request{Scope: "p/x", Costs: policy.Costs{policy.Requests: 0}}
+		if costs != "" {
+			var err error
+			if req.Costs, err = policy.ParseCosts(costs); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Test(t, func(t *testing.T) {
+			for name, l := range map[string]throttletest.Interface{
+				"stand-in": new(throttletest.Limiter), "real": throttletest.New(t, throttletest.Policy(t, limits)),
+			} {
+				if d, err := l.Decide(t.Context(), req); err != nil || !d.Allowed || d.Grant.Zero() != want {
+					t.Errorf("%s, %s: %+v, %v", name, req.Costs, d, err)
+				}
+			}
+		})
+	}
+}
+
 // AllowAtMost "takes the next answer for n units of scope, and as many of them as Answer.Taken says".
 func TestAllowAtMost(t *testing.T) {
 	t.Parallel()
@@ -457,9 +480,9 @@ func (f *fatal) Fatalf(format string, _ ...any) { f.said = append(f.said, format
 
 func TestFaults(t *testing.T) {
 	t.Parallel()
-	policy := throttletest.Policy(t, limits)
+	limited := throttletest.Policy(t, limits)
 	for name, call := range map[string]func(t *fatal){
-		"two configs": func(t *fatal) { throttletest.New(t, policy, throttle.Config{}, throttle.Config{}) },
+		"two configs": func(t *fatal) { throttletest.New(t, limited, throttle.Config{}, throttle.Config{}) },
 		"no policy":   func(t *fatal) { throttletest.New(t, nil) },
 		"bad policy":  func(t *fatal) { throttletest.Policy(t, "limits: 5") },
 	} {

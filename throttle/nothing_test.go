@@ -1,0 +1,158 @@
+package throttle
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/upstream"
+)
+
+var free = policy.Costs{policy.Requests: 0, "tokens": 0}
+
+// "nothing is taken, no place either, and no limit is in the way"; "Remaining and ResetAfter as they are, Limited and
+// RetryAfter as for one unit"; "one round trip, and two where one unit would be denied".
+func TestCostsOfNothing(t *testing.T) {
+	t.Parallel()
+	rules := append([]policy.Rule{{Name: "off", Algorithm: policy.SlidingWindow, Limit: 0, Per: sec}}, twoUnits...)
+	for name, row := range map[string]struct {
+		rules   []policy.Rule
+		before  []Request
+		want    string // what is left of each rule
+		limited string // the last of them that one unit would wait for
+		calls   int64
+	}{
+		"nothing is spent": {twoUnits, nil, "requests 3, tokens 1000, daily 5000, parallel 2", "", 1},
+		"some is spent":    {twoUnits, []Request{{Costs: policy.Costs{"tokens": 900}}}, "requests 2, tokens 100, daily 4100, parallel 1", "", 1},
+		"requests are over": {
+			twoUnits, []Request{{Costs: policy.Costs{"requests": 3}}}, "requests 0, tokens 1000, daily 5000, parallel 1", "requests", 2,
+		},
+		"tokens are over": {twoUnits, []Request{{Costs: policy.Costs{"tokens": 1000}}}, "requests 2, tokens 0, daily 4000, parallel 1", "tokens", 2},
+		"places are over": {twoUnits, []Request{{}, {}}, "requests 1, tokens 998, daily 4998, parallel 0", "parallel", 2},
+		"suspended":       {rules, nil, "off 0, requests 3, tokens 1000, daily 5000, parallel 2", "off", 2},
+		"by one rule":     {[]policy.Rule{window10()}, []Request{{Cost: 10}}, "r 0", "r", 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, Config{Unbatched: true}, policyOf(t, row.rules...), func(b *bench) {
+				for _, req := range row.before {
+					req.Scope = "p/x"
+					b.decide(req)
+				}
+				b.decide(Request{Scope: "p/x", Costs: free}) // which loads the scripts
+				w := &way{}
+				b.rdb.AddHook(w)
+				if b.decide(Request{Scope: "p/x", Costs: free}); w.scripts.Load() != row.calls {
+					b.t.Errorf("it took %d calls, want %d", w.scripts.Load(), row.calls)
+				}
+				for verb, ask := range map[string]func() (Decision, error){
+					"Decide": func() (Decision, error) { return b.Decide(ctx, Request{Scope: "p/x", Costs: free}) },
+					"Peek":   func() (Decision, error) { return b.Peek(ctx, Request{Scope: "p/x", Costs: free}) },
+					"Start":  func() (Decision, error) { return b.Start(ctx, Request{Scope: "p/x", Costs: free}) },
+					"Wait":   func() (Decision, error) { return b.Wait(ctx, Request{Scope: "p/x", Costs: free}) },
+				} {
+					d, err := ask()
+					if err != nil || !d.Allowed || d.RetryAfter != 0 || d.Wait != 0 || !d.Grant.Zero() || leftOf(d) != row.want {
+						b.t.Errorf("%s: %+v, %v: %s are left, want %s", verb, d, err, leftOf(d), row.want)
+					}
+					limited := ""
+					for _, r := range d.Rules {
+						if r.Limited {
+							limited = r.Rule
+						}
+					}
+					if limited != row.limited {
+						b.t.Errorf("%s: %q would make one unit wait, want %q", verb, limited, row.limited)
+					}
+				}
+			})
+		})
+	}
+}
+
+// "unless its scope is paused": by hand, for so long or for good, or by its API; whatever else is over.
+func TestCostsOfNothingWhilePaused(t *testing.T) {
+	t.Parallel()
+	until := time.UnixMicro(epoch).Add(2 * sec)
+	for name, row := range map[string]struct {
+		scope policy.ScopeConfig
+		api   bool
+		retry time.Duration
+	}{
+		"by hand":                {policy.ScopeConfig{Pause: policy.PauseOn, PausedUntil: until, Rules: []policy.Rule{window10()}}, false, 2 * sec},
+		"for good":               {policy.ScopeConfig{Pause: policy.PauseOn, Rules: []policy.Rule{window10()}}, false, Never},
+		"by its API":             {policy.ScopeConfig{Rules: []policy.Rule{window10()}}, true, sec},
+		"by both":                {policy.ScopeConfig{Pause: policy.PauseOn, PausedUntil: until, Rules: []policy.Rule{window10()}}, true, 2 * sec},
+		"by its API, and places": {policy.ScopeConfig{Rules: []policy.Rule{{Name: "c", Algorithm: policy.Concurrency, Limit: 1}}}, true, sec},
+		"by its API, and suspended": {
+			policy.ScopeConfig{Rules: []policy.Rule{{Name: "off", Algorithm: policy.SlidingWindow, Limit: 0, Per: sec}}}, true, sec,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": row.scope})
+			if err != nil {
+				t.Fatal(err)
+			}
+			onBoth(t, Config{}, pol, func(b *bench) {
+				if row.scope.Pause != policy.PauseOn {
+					b.decide(Request{Scope: "p", Costs: policy.Costs{"others": 1}}) // takes a place
+				}
+				if row.api {
+					b.heed("p", upstream.Hint{Limited: true, Retry: sec, RetryKnown: true})
+				}
+				d := b.decide(Request{Scope: "p", Costs: free})
+				if d.Allowed || d.RetryAfter != row.retry || d.Paused != (row.scope.Pause != policy.PauseOn) {
+					b.t.Errorf("%+v", d)
+				}
+				if row.retry == Never {
+					return
+				}
+				b.pass(row.retry)
+				if d := b.decide(Request{Scope: "p", Costs: free}); !d.Allowed {
+					b.t.Errorf("when it is over: %+v", d)
+				}
+			})
+		})
+	}
+}
+
+// It asks without a place in line, and follows the failure policies of its rules.
+func TestCostsOfNothingAtTheEdges(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, window10()), func(b *bench) {
+		if d, err := b.Decide(ctx, Request{Scope: "p", Costs: free, WaiterID: "a"}); err == nil {
+			b.t.Errorf("with a place in line: %+v", d)
+		}
+		if _, err := b.Decide(ctx, Request{Scope: "q", Costs: free}); !errors.As(err, new(*policy.UnmatchedError)) {
+			b.t.Error(err)
+		}
+	})
+	onBoth(t, Config{}, parsedPolicy(t, "unmatched: allow\nlimits: {}"), func(b *bench) {
+		peeked, err := b.Peek(ctx, Request{Scope: "q", Costs: free})
+		if d := b.decide(Request{Scope: "q", Costs: free}); !d.Allowed || !peeked.Allowed || err != nil {
+			b.t.Errorf("no rule: %+v, %+v, %v", d, peeked, err)
+		}
+	})
+	for name, row := range map[string]struct {
+		rules   []policy.Rule
+		allowed bool
+	}{
+		"closed":                   {[]policy.Rule{failing(policy.FailClosed)}, false},
+		"open":                     {[]policy.Rule{failing(policy.FailOpen)}, true},
+		"mixed":                    {[]policy.Rule{failing(policy.FailOpen), failing(policy.FailClosed)}, false},
+		"share, without Heartbeat": {[]policy.Rule{failing(policy.FailShare)}, false},
+	} {
+		bubble(t, Config{}, policyOf(t, row.rules...), nil, func(t *testing.T, w *wire, l *Limiter) {
+			w.down.Store(true)
+			d, err := l.Decide(t.Context(), Request{Scope: "p", Costs: free})
+			if d.Allowed != row.allowed || d.Degraded != row.allowed || errors.Is(err, ErrUnavailable) == row.allowed {
+				t.Errorf("%s: %+v, %v", name, d, err)
+			}
+			if d, err := l.Peek(t.Context(), Request{Scope: "p", Costs: free}); !errors.Is(err, ErrUnavailable) {
+				t.Errorf("%s: Peek %+v, %v", name, d, err)
+			}
+		})
+	}
+}
