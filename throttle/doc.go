@@ -17,7 +17,7 @@
 //
 //   - [Limiter.Wait] blocks until the start has come. Most callers want it.
 //   - [Limiter.Allow] takes one unit now, or says no. For callers that turn
-//     away instead of waiting, such as HTTP servers.
+//     away instead of waiting, such as HTTP servers: package inbound does it for them.
 //   - [Limiter.AllowAtMost] is Allow of as many units as there are, up to a number.
 //   - [Limiter.Decide] is Allow with a cost, an attempt id of the caller's, and
 //     starts that may lie a little ahead.

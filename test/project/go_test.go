@@ -36,6 +36,7 @@ var importable = map[string]string{
 	"errors":      "errors",
 	"fmt":         "fmt",
 	"http":        "net/http",
+	"inbound":     "github.com/headway-go/headway/throttle/inbound",
 	"log":         "log",
 	"metrics":     "github.com/headway-go/headway/worker/metrics",
 	"os":          "os",

@@ -1,0 +1,155 @@
+// Package inbound puts an http.Handler under limits: each request asks the limiter first, and is
+// passed on or answered 429.
+//
+//	handler := inbound.Wrap(mux, limiter, func(r *http.Request) string { return "api/" + callerOf(r) })
+//
+// Nobody waits: a server has better uses for a connection. Package roundtrip is for the other
+// direction, requests that a program makes.
+package inbound
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"net/http"
+	"strconv"
+
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+// Limiter is what a Middleware needs of a *throttle.Limiter. In tests a throttletest.Limiter has it too.
+type Limiter interface {
+	Decide(ctx context.Context, req throttle.Request) (throttle.Decision, error)
+	Lease(ctx context.Context, g throttle.Grant) (context.Context, *throttle.Lease)
+}
+
+// Middleware limits the requests that come to a handler. It is safe for concurrent use, and its fields
+// are not to be changed once it is used.
+//
+// A request that the limiter allows is passed on, with the RateLimit fields of throttle.Decision.Header in
+// the answer's header, which the handler may change. Other requests never reach the handler:
+//
+//   - One that is denied is answered 429 (Too Many Requests), with the RateLimit fields and, where a clock tells
+//     when it would be allowed, Retry-After in seconds.
+//   - While Redis cannot answer, the rules' failure policies decide (Rule.OnRedisError). Under a closed rule it is
+//     answered 503 (Service Unavailable), with Retry-After: 1. Under open and share rules it is passed on or denied
+//     as usual. The limiter's own Logger tells of the outage.
+//   - One whose context has ended is answered 503: its caller has gone, or has been answered by a time-out.
+//   - One that no wait would mend is the program's error: its scope meets no rule or is no scope, the
+//     application may not spend from it, or it costs more than a rule can ever admit. It is answered 500 (Internal
+//     Server Error), and logged at level error, each time.
+//
+// Units that were taken stay spent, whatever the handler answers. Places under concurrency rules are held until the handler
+// returns or panics. If they are lost meanwhile, the context of the request ends, with throttle.ErrLeaseLost
+// as its cause. A connection that the handler takes over (http.Hijacker) holds none once the handler has returned.
+//
+// A request costs a round trip to Redis, shared with others that come at the same time, and one more where there are
+// concurrency rules.
+type Middleware struct {
+	// Limiter decides. Required.
+	Limiter Limiter
+	// Scope names what a request spends from, such as api/acme. A request whose scope is empty is not limited. Each
+	// caller that it names has limits of its own, under "*" in limits.yaml, and for as long as they are in use some
+	// memory in Redis: take names from what was authenticated, not from what anybody may write. Required.
+	Scope func(*http.Request) string
+	// Cost tells how many units a request takes; 0 is 1. Defaults to 1 for each.
+	Cost func(*http.Request) int64
+	// Costs tells what a request takes by unit, instead of Cost. One that takes 0 of all is passed on, unless its scope is
+	// paused. Defaults to none.
+	Costs func(*http.Request) policy.Costs
+	// PassUnmatched passes requests on, unlimited, whose scope meets no rule of a policy that denies such scopes.
+	// Defaults to false: they are answered 500.
+	PassUnmatched bool
+	// LegacyHeader writes the fields of throttle.Decision.LegacyHeader too: X-RateLimit-Limit, X-RateLimit-Remaining and
+	// X-RateLimit-Reset. Defaults to false.
+	LegacyHeader bool
+	// Answer writes the answer to a request that is not passed on. status is 429, 503 or 500, and the header has its fields
+	// already. It must call WriteHeader(status), or what is written is a 200. Defaults to the status's name as plain text.
+	Answer func(w http.ResponseWriter, r *http.Request, status int)
+	// Logger gets a line for each request that is answered 500. Defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+// Wrap puts a handler under limits: each request takes one unit from the scope that is named for it.
+func Wrap(next http.Handler, limiter Limiter, scope func(*http.Request) string) http.Handler {
+	return (&Middleware{Limiter: limiter, Scope: scope}).Wrap(next)
+}
+
+// Wrap puts a handler under limits. It has the form that routers take: router.Use(middleware.Wrap).
+func (m *Middleware) Wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
+}
+
+var errIncomplete = errors.New("inbound: Middleware needs a Limiter and a Scope")
+
+func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	if m.Limiter == nil || m.Scope == nil {
+		m.fail(w, r, "", errIncomplete)
+		return
+	}
+	req := throttle.Request{Scope: m.Scope(r)}
+	if req.Scope == "" {
+		next.ServeHTTP(w, r)
+		return
+	}
+	if m.Cost != nil {
+		req.Cost = m.Cost(r)
+	}
+	if m.Costs != nil {
+		req.Costs = m.Costs(r)
+	}
+	d, err := m.Limiter.Decide(r.Context(), req)
+	if err != nil {
+		if m.PassUnmatched && errors.As(err, new(*policy.UnmatchedError)) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		m.fail(w, r, req.Scope, err)
+		return
+	}
+	maps.Copy(w.Header(), d.Header())
+	if m.LegacyHeader {
+		maps.Copy(w.Header(), d.LegacyHeader())
+	}
+	if !d.Allowed {
+		m.answer(w, r, http.StatusTooManyRequests)
+		return
+	}
+	ctx, lease := m.Limiter.Lease(r.Context(), d.Grant)
+	defer func() { _ = lease.Release(ctx) }() // where Redis does not take it, the limiter sends it again
+	if ctx != r.Context() {
+		r = r.WithContext(ctx)
+	}
+	next.ServeHTTP(w, r)
+}
+
+// outageRetry is after how many seconds a caller is asked to come back while Redis cannot decide.
+const outageRetry = 1
+
+// fail answers a request that was not decided.
+func (m *Middleware) fail(w http.ResponseWriter, r *http.Request, scope string, err error) {
+	switch {
+	case errors.Is(err, throttle.ErrUnavailable):
+		w.Header().Set("Retry-After", strconv.Itoa(outageRetry))
+		m.answer(w, r, http.StatusServiceUnavailable)
+	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
+		m.answer(w, r, http.StatusServiceUnavailable)
+	default:
+		logger := m.Logger
+		if logger == nil {
+			logger = slog.Default()
+		}
+		logger.ErrorContext(r.Context(), "a request cannot be limited as it was asked for", "scope", scope, "error", err)
+		m.answer(w, r, http.StatusInternalServerError)
+	}
+}
+
+func (m *Middleware) answer(w http.ResponseWriter, r *http.Request, status int) {
+	if m.Answer != nil {
+		m.Answer(w, r, status)
+		return
+	}
+	http.Error(w, http.StatusText(status), status)
+}

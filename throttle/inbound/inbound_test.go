@@ -1,0 +1,306 @@
+package inbound_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/inbound"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/throttletest"
+)
+
+func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
+
+// onBoth runs a test on a real Redis and on miniredis.
+func onBoth(t *testing.T, rules string, test func(*testing.T, *throttle.Limiter)) {
+	t.Helper()
+	for name, open := range map[string]func(*testing.T) redis.UniversalClient{
+		"redis": func(t *testing.T) redis.UniversalClient { return redistest.Client(t) },
+		"miniredis": func(t *testing.T) redis.UniversalClient {
+			_, rdb := redistest.Miniredis(t)
+			return rdb
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, err := throttle.New(open(t), limitsOf(t, rules), throttle.Config{Prefix: redistest.Prefix(t), StartTolerance: -1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			test(t, l)
+		})
+	}
+}
+
+func limitsOf(t *testing.T, rules string) *policy.Policy {
+	t.Helper()
+	return throttletest.Policy(t, "limits: {api: {rules: ["+rules+`], scopes: {"*": {}}}}`)
+}
+
+// byPath is the scope that a request's path names.
+func byPath(r *http.Request) string { return strings.Trim(r.URL.Path, "/") }
+
+// serve has a handler answer one request.
+func serve(t *testing.T, h http.Handler, path string) *http.Response {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+	return w.Result() //nolint:bodyclose // of a recorder
+}
+
+// ok is a handler that is passed requests.
+var ok = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+
+// fields are those of a header that tell of limits.
+func fields(h http.Header) http.Header {
+	told := http.Header{}
+	for name, values := range h {
+		if strings.Contains(strings.ToLower(name), "ratelimit") || name == "Retry-After" {
+			told[name] = values
+		}
+	}
+	return told
+}
+
+// "One that is denied is answered 429, with the RateLimit fields and, where a clock tells when it would be allowed,
+// Retry-After"; "a request that the limiter allows is passed on, with the RateLimit fields".
+func TestMiddleware(t *testing.T) {
+	t.Parallel()
+	const policies = `"api:hourly";q=5;w=3600`
+	left := func(remaining string, more ...string) http.Header {
+		h := http.Header{"Ratelimit": {`"api:hourly";r=` + remaining + `;t=3600`}, "Ratelimit-Policy": {policies}}
+		for i := 0; i < len(more); i += 2 {
+			h[more[i]] = []string{more[i+1]}
+		}
+		return h
+	}
+	legacy := func(remaining string, more ...string) http.Header {
+		return left(remaining, append(more, "X-Ratelimit-Limit", "5", "X-Ratelimit-Remaining", remaining, "X-Ratelimit-Reset", "3600")...)
+	}
+	type answer struct {
+		path   string
+		status int
+		fields http.Header
+	}
+	for name, row := range map[string]struct {
+		change func(*inbound.Middleware)
+		want   []answer
+	}{
+		"one unit each": {func(*inbound.Middleware) {}, []answer{
+			{"/api/a", 204, left("4")}, {"/api", 204, left("3")}, {"/", 204, http.Header{}}, {"/api/b", 204, left("2")},
+		}},
+		"costs": {func(m *inbound.Middleware) { m.Cost = func(*http.Request) int64 { return 2 } }, []answer{
+			{"/api/a", 204, left("3")}, {"/api/a", 204, left("1")}, {"/api/a", 429, left("1", "Retry-After", "3600")},
+		}},
+		"costs by unit": {func(m *inbound.Middleware) {
+			m.Costs = func(r *http.Request) policy.Costs {
+				return policy.Costs{policy.Requests: int64(len(r.URL.Path) - len("/api/"))}
+			}
+		}, []answer{
+			{"/api/1234", 204, left("1")}, {"/api/12", 429, left("1", "Retry-After", "3600")}, {"/api/", 204, left("1")}, // it costs nothing
+		}},
+		"the older fields": {func(m *inbound.Middleware) {
+			m.LegacyHeader, m.Cost = true, func(*http.Request) int64 { return 5 }
+		}, []answer{
+			{"/api/a", 204, legacy("0")}, {"/api/a", 429, legacy("0", "Retry-After", "3600")}, {"/", 204, http.Header{}},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, `{name: hourly, algorithm: sliding-window, limit: 5, per: 1h}`, func(t *testing.T, l *throttle.Limiter) {
+				m := &inbound.Middleware{Limiter: l, Scope: byPath}
+				row.change(m)
+				h := m.Wrap(ok)
+				for i, want := range row.want {
+					got := serve(t, h, want.path)
+					if got.StatusCode != want.status || !reflect.DeepEqual(fields(got.Header), want.fields) {
+						t.Errorf("request %d: %d %q, want %d %q", i, got.StatusCode, fields(got.Header), want.status, want.fields)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Where no clock tells there is no Retry-After.
+func TestMiddlewareSuspended(t *testing.T) {
+	t.Parallel()
+	onBoth(t, `{name: off, algorithm: sliding-window, limit: 0, per: 1h}`, func(t *testing.T, l *throttle.Limiter) {
+		got := serve(t, inbound.Wrap(ok, l, byPath), "/api")
+		want := http.Header{"Ratelimit": {`"api:off";r=0;t=0`}, "Ratelimit-Policy": {`"api:off";q=0`}}
+		if got.StatusCode != http.StatusTooManyRequests || !reflect.DeepEqual(fields(got.Header), want) {
+			t.Errorf("%d %q", got.StatusCode, fields(got.Header))
+		}
+	})
+}
+
+// "Places under concurrency rules are held until the handler returns or panics."
+func TestMiddlewareHoldsPlaces(t *testing.T) {
+	t.Parallel()
+	onBoth(t, `{name: runs, algorithm: concurrency, limit: 1}`, func(t *testing.T, l *throttle.Limiter) {
+		var h http.Handler
+		inner := 0
+		h = inbound.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Context().Err() != nil {
+				t.Error("the context of a request that runs has ended")
+			}
+			switch r.URL.Query().Get("do") {
+			case "panic":
+				panic(http.ErrAbortHandler)
+			case "more": // while this one runs
+				inner = serve(t, h, "/api").StatusCode
+			}
+			w.WriteHeader(http.StatusNoContent)
+		}), l, byPath)
+		if got := serve(t, h, "/api?do=more"); got.StatusCode != 204 || inner != 429 {
+			t.Errorf("%d, and %d while it ran", got.StatusCode, inner)
+		}
+		func() {
+			defer func() {
+				if p := recover(); p != http.ErrAbortHandler { //nolint:errorlint // what was panicked with
+					t.Errorf("it panicked with %v", p)
+				}
+			}()
+			serve(t, h, "/api?do=panic")
+		}()
+		if got := serve(t, h, "/api"); got.StatusCode != 204 {
+			t.Errorf("after a panic: %d", got.StatusCode)
+		}
+	})
+}
+
+// "If they are lost meanwhile, the context of the request ends, with throttle.ErrLeaseLost as its cause."
+func TestMiddlewareLosesPlaces(t *testing.T) {
+	t.Parallel()
+	var l throttletest.Limiter
+	h := inbound.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		l.LoseLeases()
+		if !errors.Is(context.Cause(r.Context()), throttle.ErrLeaseLost) {
+			t.Errorf("the context has ended by %v", context.Cause(r.Context()))
+		}
+	}), &l, byPath)
+	if got := serve(t, h, "/api"); got.StatusCode != http.StatusOK {
+		t.Errorf("%d", got.StatusCode)
+	}
+}
+
+// "While Redis cannot answer, the rules' failure policies decide."
+func TestMiddlewareInAnOutage(t *testing.T) {
+	t.Parallel()
+	for policy, want := range map[string]struct {
+		status int
+		fields http.Header
+	}{
+		"closed": {503, http.Header{"Retry-After": {"1"}}},
+		"open":   {204, http.Header{"Ratelimit": {`"api:r";r=5;t=0`}, "Ratelimit-Policy": {`"api:r";q=5;w=3600`}}},
+		"share":  {503, http.Header{"Retry-After": {"1"}}}, // nobody has told how many processes there are
+	} {
+		l, server := throttletest.NewWithRedis(t, limitsOf(t, "{name: r, algorithm: sliding-window, limit: 5, per: 1h, on_redis_error: "+policy+"}"))
+		var log bytes.Buffer
+		h := (&inbound.Middleware{Limiter: l, Scope: byPath, Logger: slog.New(slog.NewTextHandler(&log, nil))}).Wrap(ok)
+		server.SetError("LOADING Redis is loading the dataset in memory")
+		got := serve(t, h, "/api")
+		if got.StatusCode != want.status || !reflect.DeepEqual(fields(got.Header), want.fields) || log.Len() > 0 {
+			t.Errorf("%s: %d %q, logged %q", policy, got.StatusCode, fields(got.Header), log.String())
+		}
+		server.SetError("")
+		if got := serve(t, h, "/api"); got.StatusCode != 204 {
+			t.Errorf("%s, afterwards: %d", policy, got.StatusCode)
+		}
+	}
+}
+
+// "One that no wait would mend is the program's error"; PassUnmatched "passes requests on, unlimited, whose scope meets no rule".
+func TestMiddlewareErrors(t *testing.T) {
+	t.Parallel()
+	l := throttletest.New(t, limitsOf(t, "{name: r, algorithm: sliding-window, limit: 5, per: 1h}"))
+	cost := func(n int64) func(*http.Request) int64 { return func(*http.Request) int64 { return n } }
+	for name, row := range map[string]struct {
+		m      inbound.Middleware
+		path   string
+		status int
+		logged string // what it says
+	}{
+		"no rule":             {inbound.Middleware{Limiter: l, Scope: byPath}, "/other/x", 500, `scope=other/x error="throttle: scope \"other/x\" meets no rule`},
+		"no rule, passed":     {inbound.Middleware{Limiter: l, Scope: byPath, PassUnmatched: true}, "/other/x", 204, ""},
+		"no scope":            {inbound.Middleware{Limiter: l, Scope: byPath}, "/api//x", 500, `name 2 is empty`},
+		"no scope, no option": {inbound.Middleware{Limiter: l, Scope: byPath, PassUnmatched: true}, "/api//x", 500, `name 2 is empty`},
+		"too much":            {inbound.Middleware{Limiter: l, Scope: byPath, Cost: cost(6), PassUnmatched: true}, "/api/x", 500, `cost 6 can never pass`},
+		"less than nothing":   {inbound.Middleware{Limiter: l, Scope: byPath, Cost: cost(-1)}, "/api/x", 500, `cost is -1`},
+		"no limiter":          {inbound.Middleware{Scope: byPath}, "/api/x", 500, `Middleware needs a Limiter and a Scope`},
+		"no scopes":           {inbound.Middleware{Limiter: l}, "/api/x", 500, `Middleware needs a Limiter and a Scope`},
+		"not this application": {
+			inbound.Middleware{Limiter: throttletest.Script(throttletest.Fail(&policy.AppError{})), Scope: byPath, PassUnmatched: true}, "/api/x", 500, `application`,
+		},
+	} {
+		var log bytes.Buffer
+		row.m.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		got := serve(t, row.m.Wrap(ok), row.path)
+		if got.StatusCode != row.status || len(fields(got.Header)) > 0 {
+			t.Errorf("%s: %d %q", name, got.StatusCode, fields(got.Header))
+		}
+		if lines := strings.Count(log.String(), "\n"); (row.logged != "") != (lines == 1) || !strings.Contains(log.String(), row.logged) ||
+			lines == 1 && !strings.Contains(log.String(), "level=ERROR") {
+			t.Errorf("%s: logged %q, want %q", name, log.String(), row.logged)
+		}
+	}
+}
+
+// "One whose context has ended is answered 503", and not logged.
+func TestMiddlewareContextEnds(t *testing.T) {
+	t.Parallel()
+	l := throttletest.New(t, limitsOf(t, "{name: r, algorithm: sliding-window, limit: 5, per: 1h}"))
+	var log bytes.Buffer
+	h := (&inbound.Middleware{Limiter: l, Scope: byPath, Logger: slog.New(slog.NewTextHandler(&log, nil))}).Wrap(ok)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	late, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	for _, ctx := range []context.Context{gone, late} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/api", nil))
+		if w.Code != http.StatusServiceUnavailable || len(fields(w.Header())) > 0 || log.Len() > 0 {
+			t.Errorf("%v: %d %q, logged %q", ctx.Err(), w.Code, w.Header(), log.String())
+		}
+	}
+}
+
+// Answer "writes the answer to a request that is not passed on"; by default it is "the status's name as plain text".
+func TestMiddlewareAnswers(t *testing.T) {
+	t.Parallel()
+	for status, answer := range map[int]throttletest.Answer{
+		429: throttletest.Deny(1500 * time.Millisecond), 503: throttletest.Fail(throttle.ErrUnavailable), 500: throttletest.Fail(&policy.UnmatchedError{}),
+	} {
+		m := &inbound.Middleware{Limiter: throttletest.Script(answer, answer), Scope: byPath, Logger: slog.New(slog.DiscardHandler)}
+		w := httptest.NewRecorder()
+		m.Wrap(ok).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api", nil))
+		if w.Code != status || w.Body.String() != http.StatusText(status)+"\n" {
+			t.Errorf("%d: %d %q", status, w.Code, w.Body)
+		}
+		m.Answer = func(w http.ResponseWriter, r *http.Request, status int) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(status)
+			fmt.Fprintf(w, `{"path":%q,"again":%q}`, r.URL.Path, w.Header().Get("Retry-After"))
+		}
+		w = httptest.NewRecorder()
+		m.Wrap(ok).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api", nil))
+		want := map[int]string{429: "2", 503: "1", 500: ""}[status]
+		if w.Code != status || w.Body.String() != fmt.Sprintf(`{"path":"/api","again":%q}`, want) || w.Header().Get("Content-Type") != "application/json" {
+			t.Errorf("%d: %d %q", status, w.Code, w.Body)
+		}
+	}
+}
