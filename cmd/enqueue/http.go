@@ -103,6 +103,7 @@ func newHTTPFlags(name string) *httpFlags {
 	f.set.StringVar(&f.request.Method, "method", queue.DefaultMethod, "")
 	f.set.StringVar(&f.body, "body", "", "")
 	f.set.Func("cost", "", f.cost)
+	number(f.set, "priority", -queue.MaxPriority, queue.MaxPriority, func(n int64) { f.task.Priority = int(n) })
 	number(f.set, "max-retry", 0, queue.MaxRetries, func(n int64) { f.task.MaxRetry = queue.Retries(int(n)) })
 	duration(f.set, "delay", &f.task.Delay)
 	duration(f.set, "max-wait", &f.task.MaxWait)
@@ -194,7 +195,6 @@ func readBody(path string) (string, error) {
 	return string(body), nil
 }
 
-// number adds a flag that is a whole number within bounds.
 // cost reads a number, or costs by unit.
 func (f *httpFlags) cost(text string) (err error) {
 	if !strings.Contains(text, "=") {
@@ -208,6 +208,7 @@ func (f *httpFlags) cost(text string) (err error) {
 	return nil
 }
 
+// number adds a flag that is a whole number within bounds.
 func number(fs *flag.FlagSet, name string, low, high int64, set func(int64)) {
 	fs.Func(name, "", func(text string) error { return readNumber(text, low, high, set) })
 }

@@ -38,11 +38,11 @@ func TestHTTP(t *testing.T) {
 		},
 		"all": {
 			[]string{
-				"-cost", "4", "-max-retry", "0", "-delay", "1h", "-timeout", "10s", "-deadline", "2031-01-01T00:00:00Z", "-remember", "7d",
+				"-cost", "4", "-priority", "-7", "-max-retry", "0", "-delay", "1h", "-timeout", "10s", "-deadline", "2031-01-01T00:00:00Z", "-remember", "7d",
 				"-method", "POST", "-header", "X-A: 1: 2 ", "-header", "X-B:", "-body", "@" + body, "https://h/?q=<&>",
 			}, asynq.TaskStateScheduled,
 			`{"method":"POST","url":"https://h/?q=<&>","headers":{"X-A":"1: 2","X-B":""},"body":"{\"amount\":100}\n"}`,
-			queue.Spec{Cost: 4, Timeout: 10 * time.Second, Deadline: time.Date(2031, 1, 1, 0, 0, 0, 0, time.UTC)}, 7 * 24 * time.Hour,
+			queue.Spec{Cost: 4, Priority: -7, Timeout: 10 * time.Second, Deadline: time.Date(2031, 1, 1, 0, 0, 0, 0, time.UTC)}, 7 * 24 * time.Hour,
 		},
 		"cost by unit": {
 			[]string{"-cost", "2", "-cost", "requests=1,tokens=1500", "-remember", "0", "http://h"}, asynq.TaskStatePending, `{"method":"GET","url":"http://h"}`,

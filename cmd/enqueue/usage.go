@@ -49,6 +49,8 @@ What it spends, and when:
   -scope SCOPE      the path it spends from, such as payments/acme/refunds; required
   -cost N           units it takes under each limit (default 1), or by unit:
                     requests=1,tokens=1500
+  -priority N       of those that wait for the same limits, higher goes first, up to the
+                    scope's max_priority: -1000000 to 1000000 (default 0)
   -delay D          do not start before D from now (default 0s)
   -deadline TIME    do not start after TIME, such as 2030-01-31T12:00:00Z (default none)
   -max-wait D       wait for limits no longer than D; what then happens is the worker's

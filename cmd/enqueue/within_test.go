@@ -25,6 +25,12 @@ func TestWithinFlag(t *testing.T) {
 	if got.code != 1 || !strings.Contains(got.stdout+got.stderr, "id search/a//1 is taken") || strings.Contains(got.stdout, "priority") {
 		t.Errorf("%+v", got)
 	}
+	for priority, code := range map[string]int{"1": 0, "3": 1} {
+		got := program(t, url, "", "http", "-limits", limits, "-within", "search/a", "-max-priority", "2", "-priority", priority, "-scope", "search/a", "http://h")
+		if told := strings.Contains(got.stderr, "-priority: 3 is above 2, the highest within search/a"); got.code != code || told != (code == 1) {
+			t.Errorf("-priority %s: %+v", priority, got)
+		}
+	}
 	if got := program(t, url, "", "batch", "-within", "a//b", "-"); got.code != 2 || !strings.Contains(got.stderr, "-within") {
 		t.Errorf("%+v", got)
 	}
