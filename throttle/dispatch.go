@@ -18,41 +18,39 @@ import (
 type DispatchRequest struct {
 	// Provider is the first name of the scopes. Required.
 	Provider string
-	// Lead is how long before its start a task is granted at the latest, and Spread how much earlier it may
-	// be, so that one call serves several.
+	// Lead is how long before its start a task is granted at the latest. Spread is how much earlier it may be granted, so that
+	// one call serves several.
 	Lead, Spread time.Duration
-	// MinLead is how far ahead the starts are at least: sooner no task can be where it runs, since Redis is far.
+	// MinLead is how far ahead starts are at least. A caller far from Redis cannot have a task at hand sooner.
 	MinLead time.Duration
-	// Max is how many to grant at most, and MaxReady how many beyond Max if their start has come already.
+	// Max is how many tasks to grant at most. MaxReady is how many to grant beyond Max if they are due already.
 	Max, MaxReady int
-	// CheckAll looks at everybody, whatever they wait for: limits may have changed.
+	// CheckAll checks every waiter, whatever it waits for: limits may have changed.
 	CheckAll bool
-	// OnlyIfDue says that nothing is known to have changed since the last call, and that what that told to be
-	// next is yet to come: two cheap commands, in one round trip, are enough to see whether anything came before it. Only
-	// then the call does what it does without.
+	// OnlyIfDue says that the caller knows of no change since the last call, and that Next of that call has not come. Two cheap
+	// commands in one round trip then see whether anything came up sooner; only if so the whole call is made.
 	OnlyIfDue bool
-	// Claimed are tasks that were granted and have come, and did not ask. Until this, or ReportClaimed, says so their
-	// grants are kept to be given back.
+	// Claimed are granted tasks that have started without asking. Until Claimed or ReportClaimed names them, their grants can
+	// still be given back.
 	Claimed []WaiterRef
-	// Unused are tasks that were granted and will not come: what they were granted is given back, and they go
-	// back to their places. NotYet are those that do not exist yet: they go behind eight others.
+	// Unused are granted tasks that will not start: they are refunded, and go back to their places. NotFound are those that do not
+	// exist yet: they go behind eight others.
 	Unused, NotFound []WaiterRef
-	// Deleted are tasks that there are no more, whether they were granted or wait: some hundreds at most.
+	// Deleted are tasks that exist no more, granted or waiting: some hundreds at most.
 	Deleted []WaiterRef
-	// StalledGroups are groups of which nobody can start, as the tasks of a queue that is paused: what
-	// the tickets of a group begin with, up to and with the first slash, "-low/" of "-low/17". Those
-	// of them whose turn comes are parked: they take no units and nobody waits behind them, until they are
-	// named in Back.
+	// StalledGroups are groups of which no task can start, such as those of a paused queue. A group is what its waiters' ids
+	// begin with, up to and with the first slash: "-low/" of "-low/17". A task of such a group is parked when its turn
+	// comes: it takes no units, and nobody waits behind it, until Unpark names it.
 	StalledGroups []string
-	// Unpark are those who were parked and go back to their places. Those are parked too who cost more than a
-	// rule can admit, and stay so as long as they do.
+	// Unpark are parked tasks that go back to their places. A task that costs more than a rule can admit is parked too, and stays
+	// parked as long as it does.
 	Unpark []WaiterRef
-	// Groups are the groups of which this caller can start tasks; those of others are granted for whoever
-	// serves them. Defaults to all.
+	// Groups are the groups of which this caller can start tasks. Tasks of other groups are granted for whoever serves them.
+	// Defaults to all.
 	Groups []string
-	// Skip names scopes of which this caller can run nobody now. They, and those of a scope that the application
-	// (Config.App) may not spend from, are left to others; who is behind them in order does not wait. It must be quick and
-	// is called in Dispatch's goroutine. Defaults to none.
+	// Skip reports scopes of which this caller can start no task now. They are left to others, as are scopes that the
+	// application (Config.App) may not spend from; tasks behind them do not wait. It is called in Dispatch's goroutine and must
+	// be quick. Defaults to none.
 	Skip func(scope string) bool
 }
 
@@ -71,18 +69,18 @@ type Granted struct {
 
 // Dispatched is what Dispatch answers.
 type Dispatched struct {
-	// Granted are those whose turn it is, in order. Each is to be named in Claimed or Unused of a later
-	// call, within 3 s.
+	// Granted are the tasks whose turn it is, in order. Name each in Claimed or Unused of a later call, within 3 s.
 	Granted []Granted
-	// Overdue are tasks that somebody was granted 3 s ago or longer, and nobody has said what became of them: this
-	// caller is to find out, and to name them in Claimed, Unused or Gone.
+	// Overdue are tasks that were granted 3 s ago or longer, and that nobody has reported since. Find out what became of them, and
+	// name them in Claimed, Unused or Deleted.
 	Overdue []WaiterRef
-	// Waiting says that somebody waits, or was granted a start and has not come, and Next in how long to call Dispatch again.
+	// Waiting says that tasks wait, or were granted a start and have not come. Next is in how long to call Dispatch again.
 	Waiting bool
 	Next    time.Duration
-	// Parked says that some are parked, as of the last call that was no glance.
+	// Parked says that tasks are parked, as of the last call that was made whole.
 	Parked bool
-	// ForOthers is how many were granted that this caller does not serve, or were left to others: those are to call Dispatch.
+	// ForOthers is how many tasks were granted for groups that this caller does not serve, or were left to others. Those
+	// callers have to call Dispatch.
 	ForOthers int
 }
 
@@ -90,7 +88,7 @@ type Dispatched struct {
 // charged for its start, at most Lead and Spread ahead.
 // Any number of processes may call it: each turn is given once. Costs one round trip, one more after a glance that
 // sees something, and another where scopes come up that this Limiter has not met lately. The error wraps
-// ErrUnavailable, or is ctx's; the news are to be told again then.
+// ErrUnavailable, or is ctx's; report the news again then.
 func (l *Limiter) Dispatch(ctx context.Context, req DispatchRequest) (Dispatched, error) {
 	scopes := l.nexts.of(req.Provider)
 	if req.OnlyIfDue && !req.news() {

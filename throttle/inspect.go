@@ -127,7 +127,7 @@ func (l *Limiter) InspectWaiter(ctx context.Context, ask Waiter) (WaiterStatus, 
 		return WaiterStatus{}, err
 	}
 	if ask.ID == "" {
-		return WaiterStatus{}, fmt.Errorf("throttle: InspectTicket of %q needs a ticket", ask.Scope)
+		return WaiterStatus{}, fmt.Errorf("throttle: InspectWaiter of %q needs a waiter id", ask.Scope)
 	}
 	ticket := ask.Ref().ticket()
 	page, err := l.inspect(ctx, p, []string{ask.Scope}, []string{ticket}, "", "")

@@ -47,10 +47,10 @@ type keptRule struct {
 // one round trip, none for a grant that took nothing or was made in an outage.
 func (l *Limiter) SaveGrant(ctx context.Context, g Grant, id string, stay time.Duration) error {
 	if id == "" || len(id) > maxTicketBytes {
-		return fmt.Errorf("throttle: Keep: the id has %d bytes; write 1 to %d", len(id), maxTicketBytes)
+		return fmt.Errorf("throttle: SaveGrant: the id has %d bytes; write 1 to %d", len(id), maxTicketBytes)
 	}
 	if stay < time.Millisecond || stay > policy.MaxTime {
-		return fmt.Errorf("throttle: Keep: it would stay for %s; write 1ms to %s", stay, policy.MaxTime)
+		return fmt.Errorf("throttle: SaveGrant: it would stay for %s; write 1ms to %s", stay, policy.MaxTime)
 	}
 	if g.Zero() || g.local {
 		return nil
@@ -64,7 +64,7 @@ func (l *Limiter) SaveGrant(ctx context.Context, g Grant, id string, stay time.D
 	}
 	text, err := json.Marshal(k)
 	if err != nil {
-		return fmt.Errorf("throttle: Keep: %w", err)
+		return fmt.Errorf("throttle: SaveGrant: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()

@@ -22,8 +22,8 @@ type Config struct {
 	Prefix string
 	// StartTolerance is how late a run may always start after the moment it was granted for: timers
 	// wake late and replies take time. It widens every rate rule's window, so that a run that
-	// is late by no more is still within its limits; it costs Pad/Per of the limit, and
-	// 2 Pad/Per of a token bucket that lets 1000 units through within it. A run that is later
+	// is late by no more is still within its limits; it costs StartTolerance/Per of the limit, and
+	// twice that of a token bucket that lets 1000 units through within it. A run that is later
 	// than that is decided anew where a rule of its path could be exceeded: a sliding window,
 	// another token bucket, a fixed window or a calendar's period that has ended. A
 	// concurrency rule minds no later start, nor do those others. All processes that share
@@ -154,7 +154,7 @@ func New(rdb redis.UniversalClient, policy *policy.Policy, cfg Config) (*Limiter
 		}
 	}
 	if cfg.StartTolerance != 0 && (cfg.StartTolerance < time.Millisecond || cfg.StartTolerance > time.Second) {
-		faults = append(faults, fmt.Errorf("throttle: Config.Pad is %s; it is how late timers are: 1ms to 1s, or negative for none", cfg.StartTolerance))
+		faults = append(faults, fmt.Errorf("throttle: Config.StartTolerance is %s; it is how late timers are: 1ms to 1s, or negative for none", cfg.StartTolerance))
 	}
 	if cfg.LongestPause < time.Second || cfg.LongestPause > upstream.MaxWait {
 		faults = append(faults, fmt.Errorf("throttle: Config.LongestPause is %s; at least 1s and at most %s", cfg.LongestPause, upstream.MaxWait))
@@ -232,36 +232,30 @@ type Request struct {
 	// counts at that start, and the caller must wait Decision.Wait. Defaults to 0,
 	// now or never.
 	MaxDelay time.Duration
-	// WaiterID names one who can wait for a turn of its own: when it is denied it gets a
-	// place in the line of its scope, which it keeps until it asks again under the
-	// same ticket and is granted; Decision.Position says where it stands. Whoever hands
-	// out tickets must call Dispatch, and see that those who are granted their starts come.
-	// Nobody who asks with a ticket overtakes those who wait. At most 1024 bytes.
-	// Defaults to none: it asks for now and is not remembered.
+	// WaiterID names a waiter: a denied request gets a place in the queue of its scope, and keeps it until it asks again under
+	// the same id and is granted. Decision.Position says where it stands. A program that uses waiter ids must call
+	// Dispatch, and see that waiters who are granted their starts ask again. A request with a waiter id overtakes no other
+	// waiter. At most 1024 bytes. Defaults to none: the request is for now and is not remembered.
 	WaiterID string
-	// Priority is that of the ticket: a higher one goes first under every rule. At
-	// most a million either way. One above Policy.MaxPriority of its scope counts as
-	// that when it gets its place; a place in line stays as it is. Defaults to 0.
+	// Priority is the waiter's: a higher one goes first under every rule. At most a million either way. One above
+	// Policy.MaxPriority of its scope counts as that when the waiter gets its place; a place stays as it is. Defaults to 0.
 	Priority int
-	// Lane names a part of the scope's line that shares its turns with the other lanes of
-	// the same priority; within a lane the order is first come, first served. At most 128
-	// bytes. Defaults to none: the ticket goes to the end of the line.
+	// Lane names a part of the scope's queue. Lanes of the same priority share their turns; within a lane the order is first
+	// come, first served. At most 128 bytes. Defaults to none: the waiter goes to the end of the queue.
 	Lane string
 	// Stride is the share of the lane: of lanes that wait, one of stride 1 starts six tasks
 	// for one of stride 6. At most a million. Only used with a Lane. Defaults to 1.
 	Stride int
-	// DispatchLead is DispatchRequest.Lead. Only used with a Ticket. Defaults to 0.
+	// DispatchLead is DispatchRequest.Lead. Only used with a WaiterID. Defaults to 0.
 	DispatchLead time.Duration
-	// MaxDelayQueued is Ahead for one with a Ticket that was not released. At most Ahead.
-	// Defaults to 0.
+	// MaxDelayQueued is MaxDelay for a waiter that has not been dispatched. At most MaxDelay. Defaults to 0.
 	MaxDelayQueued time.Duration
-	// Granted is what Dispatch has granted the ticket. Start takes it without asking Redis, if it can be in time, and
-	// returns it as Decision.Handed. After an error of Start it is still in flight, and to be named in Unused or Gone.
+	// Granted is what Dispatch has granted the waiter. Start takes it without asking Redis if it can be in time, and returns it
+	// with Decision.Handed. After an error of Start it is still in flight: name it in DispatchRequest.Unused or Deleted.
 	// Defaults to none.
 	Granted *Granted
-	// MissedStart is the start, by the server's clock, that one with a Ticket had been granted
-	// and could not use: Decision.At and Wait after it. Only used by RequeueFront, which puts
-	// it before those who missed a later one. Defaults to now.
+	// MissedStart is the start, by the server's clock, that a waiter had been granted and could not use: Decision.At and Wait
+	// after it. Only RequeueFront uses it: a waiter goes before those that missed a later start. Defaults to now.
 	MissedStart time.Time
 	// OnWait is called by Start and Wait when a granted start is still ahead, with
 	// how far; what it returns is called when that wait is over. Defaults to none.
@@ -269,7 +263,7 @@ type Request struct {
 
 	slot     *slot    // of an ID that the Limiter drew and asks for again
 	once     bool     // nobody asks again for the ID, which the Limiter drew
-	standing standing // of the ticket
+	standing standing // of the waiter
 	late     lateness // of the start before this one
 	renewed  bool     // it is asked again, since the plan was stale
 	missed   int      // how often it was granted a start at which other rules hold

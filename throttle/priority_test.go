@@ -196,7 +196,7 @@ func TestPriorityRefused(t *testing.T) {
 			}
 			placed, err := b.Join(ctx, []Waiter{{Scope: "p", ID: "t", Priority: priority}}, 0, time.Millisecond)
 			if err != nil || placed[0].Err == nil || !strings.Contains(placed[0].Err.Error(), want) {
-				b.t.Errorf("LineUp: %+v, %v", placed, err)
+				b.t.Errorf("Join: %+v, %v", placed, err)
 			}
 		}
 	})

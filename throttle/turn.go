@@ -139,7 +139,7 @@ const defaultCost = 1
 
 func (r *Request) checkTicket() error {
 	if len(r.WaiterID) > maxTicketBytes {
-		return fmt.Errorf("throttle: Request.Ticket is %d bytes long; the most is %d", len(r.WaiterID), maxTicketBytes)
+		return fmt.Errorf("throttle: Request.WaiterID is %d bytes long; the most is %d", len(r.WaiterID), maxTicketBytes)
 	}
 	if err := checkPriority("Request", r.Priority); err != nil {
 		return err

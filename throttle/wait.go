@@ -16,10 +16,10 @@ import (
 // and not req.ID names it. That is done again until one is in time or limits are in the way:
 // being late is no denial. Each time costs two round trips.
 //
-// A denial, or a start further away than req.Ahead, is a Decision and changes
-// nothing but the line of one with a ticket. A scope that is paused during the wait takes
+// A denial, or a start further away than req.MaxDelay, is a Decision and changes
+// nothing but the place of a waiter. A scope that is paused during the wait takes
 // back a start that was granted for more than 250 ms ahead, and any start where this process
-// has told of an API's pause: one with a ticket goes back to the front of its line. Errors are
+// has told of an API's pause: a waiter goes back to the front of its queue. Errors are
 // those of Decide; when ctx ends during the wait the units are given back and the error is ctx's;
 // the Decision then has At and Wait of the start that was missed.
 // Costs what Decide does, and one round trip besides for a start granted for more than 250 ms

@@ -104,7 +104,7 @@ func TestDeferralsEnd(t *testing.T) {
 	}
 }
 
-// "Where Patience is set a max_wait bounds it too": the time counts in which the API puts a task off.
+// "Where OnMaxWait is set a max_wait bounds it too": the time counts in which the API puts a task off.
 func TestDeferralsEndByMaxWait(t *testing.T) {
 	t.Parallel()
 	rule := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 100, Per: time.Second, Burst: 100, MaxWait: time.Second}

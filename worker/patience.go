@@ -60,7 +60,7 @@ func (w Expired) String() string {
 // Ready ones are WaitOn, Fail, Drop, MoveTo and Fallback. A function of yours chooses
 // by calling one of them:
 //
-//	func(ctx context.Context, w worker.Waited) worker.Verdict {
+//	func(ctx context.Context, w worker.Expired) worker.Action {
 //		if w.Task.Type() == "notify" {
 //			return worker.Drop(nil)(ctx, w)
 //		}
@@ -68,7 +68,7 @@ func (w Expired) String() string {
 //	}
 type MaxWaitPolicy func(ctx context.Context, w Expired) Action
 
-// Action is what a Patience decided. The zero Verdict lets the task wait on.
+// Action is what a MaxWaitPolicy decided. The zero Action lets the task wait on.
 type Action struct {
 	became string
 	// end ends the task with what the handler is to return; false where it has to wait on.
@@ -141,7 +141,7 @@ func (t *Middleware) leaveResult(j *job, w Expired) {
 	}
 }
 
-// impatient ends a task that was denied and has waited too long, if its Patience says so.
+// impatient ends a task that was denied and has waited too long, if its OnMaxWait says so.
 // A deadline that comes before the end of its patience counts first.
 func (t *Middleware) impatient(ctx context.Context, j *job, d throttle.Decision, deadline time.Time) (ended bool, with error) {
 	w, over := t.waited(ctx, j, d)
@@ -163,7 +163,7 @@ func (t *Middleware) impatient(ctx context.Context, j *job, d throttle.Decision,
 }
 
 // tired ends a task that its API has put off and that would wait for longer than it may, if its
-// Patience says so.
+// OnMaxWait says so.
 func (t *Middleware) tired(ctx context.Context, j *job, d throttle.Decision, wait time.Duration) (ended bool, with error) {
 	d.Paused, d.RetryAfter = true, wait
 	return t.impatient(ctx, j, d, time.Time{})
@@ -174,7 +174,7 @@ func (t *Middleware) judge(ctx context.Context, w Expired) (verdict Action) {
 	defer func() {
 		if x := recover(); x != nil {
 			t.observer.Failed("patience")
-			t.log.ErrorContext(ctx, "Config.Patience panicked; the task waits on", "queue", w.Queue, "task_id", w.ID,
+			t.log.ErrorContext(ctx, "Config.OnMaxWait panicked; the task waits on", "queue", w.Queue, "task_id", w.ID,
 				"panic", fmt.Sprint(x), "stack", string(debug.Stack()))
 			verdict = Action{}
 		}

@@ -95,58 +95,52 @@ type MiddlewareConfig struct {
 	Logger *slog.Logger
 }
 
-// Usage is told what tasks spend.
+// Usage records what tasks spend.
 type Usage interface {
-	// Spent tells of a task that starts: its scope, its queue and type, and its cost,
-	// of costs by unit the requests, and 1 at least.
-	// It is called in the task's goroutine and must not block.
+	// Spent reports a task that starts: its scope, its queue and type, and its cost; of costs by unit the requests, at least
+	// 1. It is called in the task's goroutine and must not block.
 	Spent(scope string, by usage.By, units int64)
 }
 
-// CostsUsage is a Usage that is told costs by unit as they are.
+// CostsUsage is a Usage that takes costs by unit.
 type CostsUsage interface {
 	Usage
-	// SpentCosts tells of a task that starts and costs by unit, instead of Spent.
+	// SpentCosts reports a task that starts and costs by unit, instead of Spent.
 	SpentCosts(scope string, by usage.By, costs policy.Costs)
 }
 
-// SettledUsage is a Usage that is told what the tasks' runs come to.
+// SettledUsage is a Usage that takes corrections when runs are settled.
 type SettledUsage interface {
 	CostsUsage
-	// Settled tells of a run that was settled how much more of each unit it has spent than
-	// was told before, below 0 where it is less.
+	// Settled reports how much more of each unit a run has spent than was reported before; below 0 where it is less.
 	Settled(scope string, by usage.By, more policy.Costs)
 }
 
-// Observer is told what happens to tasks. Its methods are called in the tasks'
-// goroutines and must not block.
+// Observer counts what happens to tasks. Its methods are called in the tasks' goroutines and must not block.
 type Observer interface {
-	// PickedUp tells of a task taken from a queue, each time it is.
+	// PickedUp reports each time that a task is taken from a queue.
 	PickedUp(queue string)
-	// Holding tells of a task that begins (1) or ends (-1) to wait in a handler.
+	// Holding reports a task that begins (1) or ends (-1) to wait in a handler.
 	Holding(delta int)
-	// Held tells how long a task waited in its handler before it ran or was put back.
+	// Held reports how long a task waited in its handler before it ran or was put back.
 	Held(d time.Duration)
-	// Rescheduled tells of a limited task that was put back for wait, or planned where it
-	// stood, which another goroutine than the task's does.
+	// Rescheduled reports a limited task that was put back for wait, or planned where it stood. The latter is called in another
+	// goroutine than the task's.
 	Rescheduled(queue string, wait time.Duration)
-	// Ran tells of a run that ended: outcome is "ok", "failed", "lost" (its lease) or
+	// Ran reports a run that ended: outcome is "ok", "failed", "lost" (its lease) or
 	// "deferred" (by the API, see Deferrer).
 	Ran(queue, outcome string, took time.Duration)
-	// MaxWaitExceeded tells of a task that waited too long and was "failed", "dropped" or
-	// "moved" for it, or run by a "fallback".
+	// MaxWaitExceeded reports a task that waited too long, and what became of it: "failed", "dropped", "moved" or "fallback".
 	MaxWaitExceeded(queue, became string, waited time.Duration)
-	// LeaseHeld tells of a place under a concurrency rule, payments/*:parallel,
-	// taken (1) or freed (-1).
+	// LeaseHeld reports a place under a concurrency rule, payments/*:parallel, that is taken (1) or freed (-1).
 	LeaseHeld(rule string, delta int)
-	// DispatcherPolled tells that it was looked whose turn it is of those who wait for a
-	// provider, "*" for what other processes announce, or that this is about to be
-	// done; and whether it will be done again, since somebody waits. label is
-	// the provider's name where the limits have it, "*" where it may be a customer's.
+	// DispatcherPolled reports one poll of a provider's queue, or that one is about to be made. provider is "*" for what other
+	// processes announce. again says that another poll will follow, since tasks wait. label is the provider's name where
+	// the limits have it, and "*" where it may be a customer's.
 	DispatcherPolled(provider, label string, again bool)
 	// DispatchLead reports how long before their starts tasks are granted in this process, whenever that was measured anew.
 	DispatchLead(lead time.Duration)
-	// Failed tells of a fault of the kind named, such as "release".
+	// Failed reports a fault of the kind named, such as "release".
 	Failed(kind string)
 }
 
