@@ -84,11 +84,11 @@ type Dispatched struct {
 	ForOthers int
 }
 
-// Dispatch grants those who wait and whose turn is near their starts, in the order of their turns: each is
-// charged for its start, at most Lead and Spread ahead.
-// Any number of processes may call it: each turn is given once. Costs one round trip, one more after a glance that
-// sees something, and another where scopes come up that this Limiter has not met lately. The error wraps
-// ErrUnavailable, or is ctx's; report the news again then.
+// Dispatch grants starts to the waiters whose turn is near, in the order of their turns. Each is charged for its start, at most
+// Lead and Spread ahead. Any number of processes may call it: each turn is given once.
+//
+// Costs one round trip, one more where OnlyIfDue finds something due, and another where scopes come up that this Limiter has not
+// met lately. The error wraps ErrUnavailable, or is ctx's; report the news again then.
 func (l *Limiter) Dispatch(ctx context.Context, req DispatchRequest) (Dispatched, error) {
 	scopes := l.nexts.of(req.Provider)
 	if req.OnlyIfDue && !req.news() {

@@ -13,47 +13,42 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// QueueStats is how those stand who wait in a scope and in the scopes below it.
+// QueueStats says who waits in a scope and in the scopes below it.
 type QueueStats struct {
 	// At is Redis's time.
 	At time.Time
-	// Waiting is how many stand in line, in so many Lines: one for each scope in
-	// which somebody waits.
+	// Waiting is how many waiters are queued, and Lines in how many queues: one for each scope in which somebody waits.
 	Waiting int64
 	Lines   int
-	// Released is how many have been released and have not asked yet. They have their
-	// turn, and a few milliseconds later their start.
+	// Released is how many were granted a start and have not asked yet.
 	Released int64
-	// NextStart is when the first of those who wait is expected to start, from At:
-	// Unknown where no clock tells, and without meaning when nobody waits.
+	// NextStart is when the first waiter is expected to start, from At: Never where no clock tells. It means nothing when nobody
+	// waits.
 	NextStart time.Duration
-	// Binding is the rule that the first waits for, or the pause of a policy. The zero Bound
-	// when nobody waits, or when it is Paused.
+	// Binding is the rule that the first waiter waits for, or the pause of a policy. It is zero when nobody waits, or when
+	// Paused.
 	Binding policy.MatchedRule
-	// Paused says that the first waits until an API wants to be called again; see Told.
+	// Paused says that the first waiter waits until an API wants to be called again; see UpstreamState.
 	Paused bool
 }
 
-// WaiterStatus is how one stands who may be waiting.
+// WaiterStatus says where one waiter stands.
 type WaiterStatus struct {
 	// At is Redis's time.
 	At time.Time
-	// Waits says that it stands in the line of its scope, Released that it has
-	// been released and has not asked yet, and Parked that its place is kept while
-	// those of its group stand still, see DispatchRequest.StalledGroups, or while it costs more
-	// than its limits can ever admit. One of them at most is
-	// true: none is for one that has not been denied, that has been granted, or that
-	// is not known.
+	// Waits says that it is queued. Released says that it was granted a start and has not asked yet. Parked says that it keeps its
+	// place while its group stands still, see DispatchRequest.StalledGroups, or while it costs more than its limits can ever
+	// admit. At most one is true. None is for a waiter that was not denied, that has started, or that is not known.
 	Waits, Released, Parked bool
-	// Ahead is how many of its own scope are before it in its line.
+	// Ahead is how many waiters of its own scope are before it.
 	Ahead int64
-	// Expected is when its start is expected, from At: Unknown where no clock tells.
-	// Without meaning unless it waits. An estimate that nothing depends on.
+	// Expected is when its start is expected, from At: Never where no clock tells. It is an estimate, and means nothing unless it
+	// waits.
 	Expected time.Duration
-	// Binding is the rule that it waits for: the one that asks for the longest wait, by
-	// what is before it now. The zero Bound unless it waits, or when it is Paused.
+	// Binding is the rule that it waits for: the one that asks for the longest wait, by what is before it now. It is zero unless
+	// it waits, or when Paused.
 	Binding policy.MatchedRule
-	// Paused says that it waits until an API wants to be called again; see Told.
+	// Paused says that it waits until an API wants to be called again; see UpstreamState.
 	Paused bool
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Waiter is one who is to be given a place.
+// Waiter is who asks for a place in the queue of a scope.
 type Waiter struct {
 	Scope    string
 	ID       string
@@ -37,37 +37,34 @@ func (a Waiter) Check(p *policy.Policy) error {
 	return p.Check(scope, max(a.Cost, defaultCost))
 }
 
-// Joined is what Join says of one Ask.
+// Joined is what Join answers for one Waiter.
 type Joined struct {
-	// Waits says that it stands in line now. Otherwise it is to be run at once: its
-	// start is near, and nobody is before it.
+	// Waits says that it is queued. Otherwise run it at once: its start is near, and nobody is before it.
 	Waits bool
-	// Again says that it stood there before.
+	// Again says that it was queued before.
 	Again bool
-	// Expected is when its start may be expected from now, Unknown where no clock
-	// tells.
+	// Expected is in how long its start is expected; Never where no clock tells.
 	Expected time.Duration
 	// MaxWait is the shortest max_wait of the rules on its path, 0 where none has one.
 	MaxWait time.Duration
-	// Err is set when it can never be granted: *ScopeError, *UnmatchedError or
-	// *CostError, its priority is out of bounds or its lane is too long. It has no place then.
+	// Err is set when it can never be granted: a *policy.ScopeError, *policy.UnmatchedError or *policy.CostError, a priority out of
+	// bounds or a lane that is too long. It has no place then.
 	Err error
 }
 
-// QueueAll has Join put all in line, as if no start were near.
+// QueueAll has Join queue all waiters, as if no start were near.
 const QueueAll time.Duration = -1
 
-// Join gives places to those who are about to be enqueued, in their order: where
-// their rules have units for them now it leaves them alone, and puts them in line
-// otherwise, as if they had asked and been denied. It leaves 16 alone at most of each 512 of a provider, and no others
-// start sooner than near: more are not picked up before their starts are over, and each would ask
-// anew, where who dispatches hands them out. The answer has one Joined for each.
+// Join gives places in their queues to waiters that are about to be enqueued, in their order. A waiter whose rules have units for it
+// now, and that nobody is before, is charged and may run at once; any other is queued, as if it had asked and been denied.
+// At most 16 of each 512 of a provider run at once, and others start no sooner than near: more would not be picked up before
+// their starts are over. The answer has one Joined for each.
 //
-// Of those who are enqueued already, with QueueAll for near, none is left alone: who may run at once is the first to be dispatched.
+// With QueueAll for near none runs at once. It is for waiters that are enqueued already: those that could start are the first to be
+// dispatched.
 //
-// Those who may run at once are charged, and in flight until they come. The lead is that of DispatchRequest, and a start is near when it
-// is at most so far away. Costs one round trip for each 512 of a provider. The error wraps
-// ErrUnavailable, or is ctx's; some may then stand in line nevertheless.
+// A waiter that may run at once is in flight until it asks. lead is that of DispatchRequest. Costs one round trip for each 512 of a
+// provider. The error wraps ErrUnavailable, or is ctx's; some waiters may be queued nevertheless.
 func (l *Limiter) Join(ctx context.Context, asks []Waiter, lead, near time.Duration) ([]Joined, error) {
 	out := make([]Joined, len(asks))
 	groups := map[string][]int{}

@@ -11,8 +11,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// WaiterRef names one who waits: a ticket in the line of a scope. That of a Granted, and of one that is Overdue, names its grant
-// too: what is said of it counts for no other grant of the same task.
+// WaiterRef names a waiter of a scope. That of a Granted, and of one that is Overdue, names its grant too: what is reported of it
+// counts for no other grant of the same task.
 type WaiterRef struct {
 	Scope string
 	ID    string
@@ -29,20 +29,19 @@ func (p WaiterRef) WithGrant(g Grant) WaiterRef {
 	return p
 }
 
-// QueuePosition is what a decision says to one who asked with a ticket.
+// QueuePosition is where a waiter stands after a decision.
 type QueuePosition struct {
-	// Waits says that it stands in the line of its scope: whoever has the line in
-	// hand grants it, by Limiter.Dispatch, when its start is near.
+	// Waits says that it stands in the queue of its scope. Whoever dispatches grants it its start, by Limiter.Dispatch, when that
+	// is near.
 	Waits bool
-	// Ahead is how many of its own scope are before it.
+	// Ahead is how many waiters of its own scope are before it.
 	Ahead int64
-	// Expected is when its start may be expected from now, Unknown where no clock
-	// tells. An estimate that nothing depends on: the order counts.
+	// Expected is in how long its start is expected; Never where no clock tells. It is an estimate, and nothing depends on it.
 	Expected time.Duration
-	// Look says that somebody waits and in how long Limiter.Dispatch should be called at
-	// the latest; below 0 when this decision gives no reason to.
+	// Look is in how long Limiter.Dispatch should be called at the latest, since somebody waits; below 0 where this decision
+	// gives no reason to.
 	Look time.Duration
-	// Again says that it stood there before it asked: nobody has granted it, and it came by itself.
+	// Again says that it stood there before it asked: nobody has granted it its start, and it came by itself.
 	Again bool
 }
 
