@@ -22,7 +22,7 @@ type Decision struct {
 	// charge counts at that start. 0 for a denial.
 	Wait time.Duration
 	// RetryAfter is, for a denial, how long until the request would be allowed if
-	// nobody else came, rounded up to a microsecond; Unknown when no clock tells.
+	// nobody else came, rounded up to a microsecond; Never when no clock tells.
 	// For a full concurrency rule it is when its first lease ends at the latest.
 	// 0 when allowed.
 	RetryAfter time.Duration
@@ -68,7 +68,7 @@ type RuleState struct {
 	// than Limit: of a calendar that rolls over, and where an API's answers raise the rule.
 	Remaining int64
 	// RetryAfter is how long until this rule alone would admit the request, 0 when
-	// not Limited, Unknown when no clock tells.
+	// not Limited, Never when no clock tells.
 	RetryAfter time.Duration
 	// ResetAfter is how long until the rule is as if nothing had been taken.
 	ResetAfter time.Duration
@@ -151,7 +151,7 @@ func (d Decision) Rule(level, name string) (state RuleState, ok bool) {
 	return RuleState{RuleInfo: new(RuleInfo)}, false
 }
 
-// seconds rounds up, and keeps Unknown the longest.
+// seconds rounds up, and keeps Never the longest.
 func seconds(d time.Duration) int64 {
 	if d == Never {
 		return math.MaxInt64

@@ -22,7 +22,7 @@ const announcedEach = 250 * time.Millisecond
 // OnCapacityFreed has f called with each provider of which something comes free, by this Limiter, that tasks wait for: places
 // that a run gives back, units that are settled or given back, a pause that ends, a rule that is reset. It may be called
 // by several goroutines at once and must be quick. The result ends that. A Limiter that has nobody to call announces the
-// provider, as Announce does, four times a second at most.
+// provider, as PublishActive does, four times a second at most.
 func (l *Limiter) OnCapacityFreed(f func(provider string)) (end func()) {
 	l.freed.mu.Lock()
 	defer l.freed.mu.Unlock()
@@ -37,7 +37,7 @@ func (l *Limiter) OnCapacityFreed(f func(provider string)) (end func()) {
 	}
 }
 
-// PublishActiveSoon is Announce in the background, four times a second at most for each provider: at once, or as soon as it may.
+// PublishActiveSoon is PublishActive in the background, four times a second at most for each provider: at once, or as soon as it may.
 func (l *Limiter) PublishActiveSoon(provider string) {
 	l.freed.mu.Lock()
 	defer l.freed.mu.Unlock()

@@ -17,7 +17,7 @@ type Grant struct {
 	scope  string
 	id     string         // as Redis knows it; see plan.attemptID
 	plan   *compiledScope // under which it was granted; nil for one that took nothing
-	kept   string         // the key under which Keep has it
+	kept   string         // the key under which SaveGrant has it
 	record string         // the key of its record, where that is not its id's
 	cost   price
 	told   *settled      // what was settled of it; nil for one that can't be
@@ -54,7 +54,7 @@ func (g Grant) Zero() bool { return g.id == "" }
 // Giving back twice does nothing the second time, for a minute. The error wraps
 // ErrUnavailable when Redis could not be told; then the units stay spent, which
 // is safe. A context that has ended does not stop it: it has its own time-out.
-// Costs one round trip, two for a grant that Kept has found.
+// Costs one round trip, two for a grant that LoadGrant has found.
 func (l *Limiter) Refund(ctx context.Context, g Grant) error { return l.giveBack(ctx, g, true) }
 
 // giveBack tells of what has come free, or not where its caller takes it again.

@@ -368,7 +368,7 @@ func (l *Limiter) noted(ctx context.Context, p *compiledScope, w signal, one tol
 
 // ResetUpstream ends the pause of a scope, and all corrections of the rules at its level, at once, and
 // those who wait for them come. What has been told of scopes above and below it stays. Costs
-// one round trip. Its errors are those of Heed.
+// one round trip. Its errors are those of Report.
 func (l *Limiter) ResetUpstream(ctx context.Context, scope string) error {
 	p, err := l.scopes.of(scope)
 	if err != nil || len(p.bounds) == 0 {
@@ -435,7 +435,7 @@ type Correction struct {
 	Until time.Time
 }
 
-// UpstreamState tells what holds for a scope. Costs one round trip. Its errors are those of Heed.
+// UpstreamState tells what holds for a scope. Costs one round trip. Its errors are those of Report.
 func (l *Limiter) UpstreamState(ctx context.Context, scope string) (UpstreamState, error) {
 	p, err := l.scopes.of(scope)
 	if err != nil {

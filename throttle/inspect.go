@@ -114,7 +114,7 @@ func (i *QueueStats) add(lines []inspected) {
 }
 
 // InspectWaiter tells how one stands who asks, or was lined up, with a ticket: its
-// scope, ticket and cost are those of the Ask. It changes nothing. Its errors are
+// scope, id and cost are those of the Waiter. It changes nothing. Its errors are
 // those of Inspect; costs one round trip, and one more where it is not found.
 func (l *Limiter) InspectWaiter(ctx context.Context, ask Waiter) (WaiterStatus, error) {
 	p, err := l.scopes.of(ask.Scope)
@@ -191,7 +191,7 @@ func (l *Limiter) stands(ctx context.Context, p WaiterRef) (waits, released bool
 // Restore gives one who was released, and came to an application that may not spend from its
 // scope, its place in line back: it is the first again. Of one who was not released it changes
 // nothing. Nothing is charged. Costs one round trip, and another for one who was released. The
-// error is that of Stands or Decide.
+// error is that of IsQueued or Decide.
 func (l *Limiter) Restore(ctx context.Context, req Request) (restored bool, err error) {
 	_, released, err := l.stands(ctx, req.place())
 	if err != nil || !released {

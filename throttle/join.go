@@ -248,7 +248,7 @@ func (c *joinCall) read(asks []Waiter, out []Joined) (waits bool) {
 }
 
 // ActiveProviders tells the providers that tasks wait for, or have waited for within a day,
-// as far as processes have said so with Announce or Join since then, and when it was said
+// as far as processes have said so with PublishActive or Join since then, and when it was said
 // last, by the clock of who did. Costs one round trip.
 func (l *Limiter) ActiveProviders(ctx context.Context, since time.Time) (map[string]time.Time, error) {
 	if day := time.Now().Add(-announced); since.Before(day) {

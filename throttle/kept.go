@@ -36,7 +36,7 @@ type keptRule struct {
 	Over  int64  `json:"over,omitempty"` // see held
 }
 
-// SaveGrant lets a grant be found by Kept under an id, such as a task's, from any process, for
+// SaveGrant lets a grant be found by LoadGrant under an id, such as a task's, from any process, for
 // so long: for who learns only later what was spent, by a webhook or a batch API. What is
 // never settled stays charged as it was estimated, and comes back by the clock. Another
 // grant that is kept under the id takes its place. Units come back for a day at most,

@@ -25,7 +25,7 @@ type Forecast struct {
 	Until time.Time
 }
 
-// RuleForecast is one rule of an Outlook.
+// RuleForecast is one rule of a Forecast.
 type RuleForecast struct {
 	// RuleState is what Peek says for one unit.
 	RuleState

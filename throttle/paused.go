@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// pauseLeft is how long a pause lasts from a moment on, Unknown where no clock ends it.
+// pauseLeft is how long a pause lasts from a moment on, Never where no clock ends it.
 func pauseLeft(b policy.MatchedRule, at time.Time) time.Duration {
 	if b.Until.IsZero() {
 		return Never

@@ -71,7 +71,7 @@ func (s *share) unit(n int64) time.Duration {
 	return time.Duration(math.Ceil(float64(s.window()) / float64(s.limit) * float64(n)))
 }
 
-// fit returns how long until the share admits cost: 0 now, Unknown never by itself.
+// fit returns how long until the share admits cost: 0 now, Never where it never will by itself.
 func (s *share) fit(now time.Time, cost int64) time.Duration {
 	if s.limit == 0 || s.rule.Algorithm != policy.Concurrency && cost > s.capacity {
 		return Never
@@ -112,7 +112,7 @@ func (s *share) fitRun(now time.Time) time.Duration {
 	return untilEnd(first, now)
 }
 
-// untilEnd is Unknown for a place that its holder keeps.
+// untilEnd is Never for a place that its holder keeps.
 func untilEnd(ends, now time.Time) time.Duration {
 	if ends.Equal(forever) {
 		return Never

@@ -25,12 +25,12 @@ import (
 // otherwise. A handler that returns it, or one that wraps it, burns no attempt: the task goes
 // back to the front of its line and comes when the API wants to be called again. Where Redis
 // cannot be told only this task stays away. Outside of a handler it only reads the answer.
-// Costs what Heed does.
+// Costs what Limiter.Report does.
 func ReportStatus(ctx context.Context, status int, header http.Header) error {
 	return report(ctx, status, upstream.Read(status, header, time.Now()))
 }
 
-// ReportResponse is Told for a whole response. It also says which host answered, so that a host
+// ReportResponse is ReportStatus for a whole response. It also says which host answered, so that a host
 // that limits.yaml does not name changes no limit.
 func ReportResponse(ctx context.Context, resp *http.Response) error {
 	advice := upstream.Read(resp.StatusCode, resp.Header, time.Now())

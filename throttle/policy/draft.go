@@ -10,7 +10,7 @@ import (
 )
 
 // A draft is a policy as it was written, before anything about it is believed.
-// limits.yaml and the Node trees of Go programs both become drafts, so that one
+// limits.yaml and the ScopeConfig trees of Go programs both become drafts, so that one
 // set of checks serves both.
 type draft struct {
 	at        strictyaml.Place

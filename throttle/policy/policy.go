@@ -77,7 +77,7 @@ type Policy struct {
 	text       []byte   // what YAML returns
 }
 
-// tree is a Node that has been checked.
+// tree is a ScopeConfig that has been checked.
 type tree struct {
 	path    string // payments/*/refunds
 	owner   string
@@ -136,7 +136,7 @@ func New(unmatched Unmatched, limits map[string]ScopeConfig) (*Policy, error) {
 // it; all others stay.
 //
 // A level that is paused meets PausedRule before its others, whether or not the pause has
-// ended by now: see Bound.Until.
+// ended by now: see MatchedRule.Until.
 //
 // A scope that meets no rule is an *UnmatchedError, and under UnmatchedAllow no
 // rule and no error. One whose rules were all removed has met them: it has no

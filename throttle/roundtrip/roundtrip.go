@@ -69,7 +69,7 @@ func Wrap(c *http.Client, limiter *throttle.Limiter, scope string) *http.Client 
 type LimitedError struct {
 	Scope string
 	// Rule is the one that asks for the longest wait, "" where the API said to stay away, and RetryAfter how long that is;
-	// throttle.Unknown where no clock tells.
+	// throttle.Never where no clock tells.
 	Rule       string
 	RetryAfter time.Duration
 }

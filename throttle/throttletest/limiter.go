@@ -49,7 +49,7 @@ func AllowIn(wait time.Duration) Answer {
 	return Answer{Decision: throttle.Decision{Allowed: true, Wait: wait, Binding: -1}}
 }
 
-// Deny is a denial until retryAfter from now; throttle.Unknown is one that no
+// Deny is a denial until retryAfter from now; throttle.Never is one that no
 // clock ends.
 func Deny(retryAfter time.Duration) Answer {
 	return Answer{Decision: throttle.Decision{RetryAfter: retryAfter, Binding: -1}}
