@@ -50,6 +50,9 @@ GO_IN_BOTH = test/modules.sh
 # detector's eyes on the interpreter the tests on it take a third less; all that uses it is watched.
 UNWATCHED = $(if $(RACE),-gcflags=github.com/yuin/gopher-lua/...=-race=false)
 
+# The packages whose tests take longest are begun first: begun last, as their names would have it, one of them has the end to itself.
+LONGEST = ./worker ./throttle ./test/e2e
+
 .DEFAULT_GOAL := help
 .PHONY: help build demo test test/short bench soak histories faults compat fuzz lint fmt lua/golden run/worker run/enqueue check release
 
@@ -72,7 +75,7 @@ test: ## Every test with the race detector; installs redis-server if it is missi
 	@test/setup.sh $(RACE)
 	$(GO_IN_BOTH) build $(RACE) $(UNWATCHED) -- ./...
 	@$(GO_IN_BOTH) list $(RACE) $(UNWATCHED) -test -export -- ./... >/dev/null # compiles them first: a test that waits has the machine to itself
-	$(GO_IN_BOTH) test $(RACE) $(UNWATCHED) -vet=off -shuffle=on -count=1 -p 2 -parallel $(PARALLEL) -timeout $(TIMEOUT) $(TESTFLAGS) -- $(PKG)
+	$(GO_IN_BOTH) test $(RACE) $(UNWATCHED) -vet=off -shuffle=on -count=1 -p 2 -parallel $(PARALLEL) -timeout $(TIMEOUT) $(TESTFLAGS) -- $(if $(filter ./...,$(PKG)),$(LONGEST)) $(PKG)
 
 test/short: ## The quick tests, without the race detector
 	@test/setup.sh
