@@ -338,10 +338,13 @@ func (l *Limits) runBeside(ctx context.Context) *sync.WaitGroup {
 	return &wg
 }
 
-// End ends what Begin has started.
+// End ends what Begin has started. Without a Begin it does nothing.
 func (l *Limits) End() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.begun == 0 {
+		return
+	}
 	if l.begun--; l.begun > 0 {
 		return
 	}

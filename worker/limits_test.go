@@ -154,6 +154,26 @@ func TestOneCallRecordsUsage(t *testing.T) {
 	}
 }
 
+// "NoMetrics registers none, NoUsage records nobody's spending"; and an End without a Begin does nothing.
+func TestOneCallInParts(t *testing.T) {
+	t.Parallel()
+	rdb, registry := redistest.NewServer(t).Client(t), prometheus.NewRegistry()
+	limits, ran := oneCall(t, rdb, Config{Limits: policy.PerSecond("mail", 100), Registerer: registry, NoMetrics: true, NoUsage: true})
+	enqueueMails(t, rdb, 3)
+	redistest.WaitFor(t, "the tasks to run", time.Minute, func() bool { return ran.Load() == 3 })
+	if families, err := registry.Gather(); err != nil || len(families) > 0 {
+		t.Errorf("%d metrics are registered, %v", len(families), err)
+	}
+	if limits.usage != nil {
+		t.Error("usage is recorded")
+	}
+	idle, err := New(rdb, Config{Limits: policy.PerSecond("mail", 100), NoMetrics: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	idle.End()
+}
+
 // "The error names what is wrong with the file or the Config", and nothing was started.
 func TestOneCallRefused(t *testing.T) {
 	t.Parallel()

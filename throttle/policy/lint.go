@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -26,20 +27,10 @@ const anybody = "~"
 // none. It costs one Match for each scope that the policy names, and one more for each that is named beside "*".
 func (p *Policy) Lint() (list []Warning) {
 	_, tree := p.Limits()
-	for _, name := range slices.Sorted(mapKeys(tree)) {
+	for _, name := range slices.Sorted(maps.Keys(tree)) {
 		list = append(list, p.lint(tree[name], name)...)
 	}
 	return list
-}
-
-func mapKeys(m map[string]ScopeConfig) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
 }
 
 func (p *Policy) lint(n ScopeConfig, path string) (list []Warning) {
@@ -69,7 +60,7 @@ func (p *Policy) lint(n ScopeConfig, path string) (list []Warning) {
 			warn("can never bind: %s lets no more through", by)
 		}
 	}
-	for _, name := range slices.Sorted(mapKeys(n.Scopes)) {
+	for _, name := range slices.Sorted(maps.Keys(n.Scopes)) {
 		list = append(list, p.lint(n.Scopes[name], path+"/"+name)...)
 	}
 	return list
@@ -120,7 +111,7 @@ func within(above, r Rule) bool {
 	switch r.Algorithm {
 	case TokenBucket: // burst and rate
 		return most(above, 0) <= r.Burst && rate(above) <= rate(r)
-	default: // in any window; a fixed one may see twice that of a sliding one
+	default: // in any of its windows
 		return most(above, r.Per) <= r.Limit
 	}
 }
