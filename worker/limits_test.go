@@ -154,13 +154,19 @@ func TestOneCallRecordsUsage(t *testing.T) {
 	}
 }
 
-// "NoMetrics registers none, NoUsage records nobody's spending"; and an End without a Begin does nothing.
+// "NoMetrics registers none, NoUsage records nobody's spending", an Observer "is told besides the metrics", and an End without a Begin does nothing.
 func TestOneCallInParts(t *testing.T) {
 	t.Parallel()
 	rdb, registry := redistest.NewServer(t).Client(t), prometheus.NewRegistry()
-	limits, ran := oneCall(t, rdb, Config{Limits: policy.PerSecond("mail", 100), Registerer: registry, NoMetrics: true, NoUsage: true})
+	var also seen
+	limits, ran := oneCall(t, rdb, Config{
+		Limits: policy.PerSecond("mail", 100), Registerer: registry, NoMetrics: true, NoUsage: true, Middleware: MiddlewareConfig{Observer: &also},
+	})
 	enqueueMails(t, rdb, 3)
 	redistest.WaitFor(t, "the tasks to run", time.Minute, func() bool { return ran.Load() == 3 })
+	redistest.WaitFor(t, "the observer to hear of them", time.Minute, func() bool {
+		return also.get(func(o *seen) int { return len(o.outcomes) }) == 3
+	})
 	if families, err := registry.Gather(); err != nil || len(families) > 0 {
 		t.Errorf("%d metrics are registered, %v", len(families), err)
 	}
