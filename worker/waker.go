@@ -117,7 +117,8 @@ type watch struct {
 	missed   map[string]bool      // tickets whose task was not there once
 	took     time.Duration        // the last look
 	far      bool                 // of those granted last, some only other processes take
-	out      map[string]sent      // tasks granted here that have not come here, by ticket
+	yield    yield
+	out      map[string]sent // tasks granted here that have not come here, by ticket
 	sweep    sweep
 }
 
@@ -425,6 +426,7 @@ func (w *waker) watch(one *watch) {
 		w.mu.Lock()
 		one.early = one.early || one.kicked || one.vacant
 		req.OnlyIfDue = one.quiet && !one.kicked
+		kicked := one.kicked
 		req.CheckAll, one.all, one.kicked, one.starved = one.all || hours, false, false, false
 		if !req.OnlyIfDue {
 			one.whole = time.Now()
@@ -435,6 +437,7 @@ func (w *waker) watch(one *watch) {
 		got, err := w.dispatched(one, req, room)
 		if err == nil {
 			one.news, one.parked.any = throttle.DispatchRequest{}, got.Parked
+			one.yield.looked(got.Granted, kicked)
 			w.heedOverdue(one, got.Overdue)
 			w.heedSlow(one)
 			w.widen(one, len(got.Granted))
@@ -529,7 +532,7 @@ func (w *waker) pause(one *watch, got throttle.Dispatched, had capacity, err err
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	poll := w.pollEach(one, got)
-	wait = max(0, min(w.due(got, one.far), poll))
+	wait = max(0, min(one.yield.due(w.due(got, one.far), got.Next), poll))
 	if !one.edge.IsZero() {
 		wait = min(wait, max(0, time.Until(one.edge)))
 	}
@@ -726,6 +729,7 @@ func (w *waker) run(one *watch, list []throttle.Granted) {
 		far := slices.ContainsFunc(order, func(name string) bool { return !w.t.queues.owns(name) })
 		w.mu.Lock()
 		one.far = far
+		one.yield.granted(order, w.t.queues.owns)
 		w.mu.Unlock()
 	}
 	for _, name := range order {
