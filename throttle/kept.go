@@ -9,9 +9,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/strictyaml"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // ErrGrantNotFound says that no grant is kept under an id of a scope: it never was, its time is
@@ -99,13 +100,13 @@ func (l *Limiter) LoadGrant(ctx context.Context, scope, id string) (Grant, error
 		return nil
 	})
 	if errors.Is(err, redis.Nil) {
-		return Grant{}, fmt.Errorf("%w: %s of %s", ErrGrantNotFound, strictyaml.Quote(id), strictyaml.Quote(scope))
+		return Grant{}, fmt.Errorf("%w: %s of %s", ErrGrantNotFound, diag.Quote(id), diag.Quote(scope))
 	} else if err != nil {
 		return Grant{}, unavailable(ctx, "look for a grant of", scope, err)
 	}
 	var k kept
 	if err := json.Unmarshal([]byte(text.Val()), &k); err != nil || k.ID == "" {
-		return Grant{}, fmt.Errorf("%w: %s of %s cannot be read", ErrGrantNotFound, strictyaml.Quote(id), strictyaml.Quote(scope))
+		return Grant{}, fmt.Errorf("%w: %s of %s cannot be read", ErrGrantNotFound, diag.Quote(id), diag.Quote(scope))
 	}
 	g := l.grantOf(p, k, key)
 	g.told.keep(time.Now().Add(left.Val()))

@@ -13,10 +13,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/internal/diag"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
-	"github.com/headway-go/headway/throttle/strictyaml"
 )
 
 func (c *limitsCommand) pause(ctx context.Context) error {
@@ -42,7 +42,7 @@ func (c *limitsCommand) known(ctx context.Context, mayBeNew bool) error {
 	if _, all := tree["*"]; all || p.Names(name) {
 		return nil
 	}
-	near := strictyaml.Nearest(name, slices.Sorted(maps.Keys(tree)))
+	near := diag.Nearest(name, slices.Sorted(maps.Keys(tree)))
 	switch {
 	case near != "":
 		return cli.Errorf("worker limits "+c.verb+" … -force, if "+cli.Quote(name)+" is meant", "the limits do not know %s; did you mean %s?", cli.Quote(name), near)

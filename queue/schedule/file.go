@@ -11,9 +11,10 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/internal/strictyaml"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/strictyaml"
 	"github.com/headway-go/headway/throttle/wallclock"
 )
 
@@ -90,7 +91,7 @@ func (f *File) Check(p *policy.Policy) error {
 		if _, given := s.places["cost"]; given && errors.As(err, new(*policy.CostError)) {
 			name = "cost"
 		}
-		r.fault(s.places[name], strictyaml.PathTo("schedules", s.Name)+".task."+name, "%s", strings.TrimPrefix(err.Error(), "throttle: "))
+		r.fault(s.places[name], diag.PathTo("schedules", s.Name)+".task."+name, "%s", strings.TrimPrefix(err.Error(), "throttle: "))
 	}
 	return r.err(f.Name)
 }
@@ -105,7 +106,7 @@ func (f *File) CheckMethods(allowed []string) error {
 			continue
 		}
 		for _, fault := range invalid.Faults {
-			r.fault(s.places[fault.Field], strictyaml.PathTo("schedules", s.Name)+".task."+fault.Field, "%s", fault.Reason)
+			r.fault(s.places[fault.Field], diag.PathTo("schedules", s.Name)+".task."+fault.Field, "%s", fault.Reason)
 		}
 	}
 	return r.err(f.Name)
@@ -133,14 +134,14 @@ func (r *reader) file(root *yaml.Node) []*Schedule {
 		}
 	}
 	if !found {
-		r.fault(strictyaml.Start, "schedules", "is missing; write schedules: and names under it, or {} for none")
+		r.fault(diag.Start, "schedules", "is missing; write schedules: and names under it, or {} for none")
 	}
 	return schedules
 }
 
 // schedule reads one schedule. Where it has faults, it is of no use.
 func (r *reader) schedule(f field) *Schedule {
-	if reason := strictyaml.NameReason(f.Name); reason != "" {
+	if reason := diag.NameReason(f.Name); reason != "" {
 		r.fault(strictyaml.PlaceOf(f.Key), f.path, "the name %s", reason)
 	}
 	s := &Schedule{Name: f.Name, Timezone: "UTC", CatchUp: CatchUpLast}
@@ -157,7 +158,7 @@ func (r *reader) schedule(f field) *Schedule {
 	}
 	for _, name := range []string{"cron", "task"} {
 		if _, ok := given[name]; !ok {
-			r.fault(strictyaml.PlaceOf(f.Key), strictyaml.PathTo(f.path, name), "%s is missing; write it", name)
+			r.fault(strictyaml.PlaceOf(f.Key), diag.PathTo(f.path, name), "%s is missing; write it", name)
 		}
 	}
 	r.times(s, given)
@@ -240,7 +241,7 @@ func (r *reader) catchUp(f field) CatchUp {
 	text, ok := r.text(f, want)
 	c := CatchUp(text)
 	if ok && !slices.Contains([]CatchUp{CatchUpNone, CatchUpLast, CatchUpAll}, c) {
-		r.bad(f, "is %q; write %s", strictyaml.Clip(text), want)
+		r.bad(f, "is %q; write %s", diag.Clip(text), want)
 	}
 	return c
 }

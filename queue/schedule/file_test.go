@@ -9,9 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/internal/strictyaml"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/strictyaml"
 )
 
 func TestParse(t *testing.T) {
@@ -188,9 +189,9 @@ func TestParseTellsAllFaults(t *testing.T) {
 
 func TestTooManyFaults(t *testing.T) {
 	t.Parallel()
-	_, err := Parse("f", []byte("schedules: {}\n"+strings.Repeat("a:\n", strictyaml.MaxFaults+7)))
+	_, err := Parse("f", []byte("schedules: {}\n"+strings.Repeat("a:\n", diag.MaxFaults+7)))
 	fe, ok := errors.AsType[*FileError](err)
-	if !ok || len(fe.Faults) != strictyaml.MaxFaults+1 || !strings.Contains(err.Error(), "7 more faults are not listed") {
+	if !ok || len(fe.Faults) != diag.MaxFaults+1 || !strings.Contains(err.Error(), "7 more faults are not listed") {
 		t.Errorf("got %d faults", len(fe.Faults))
 	}
 	_, err = Parse("f", append([]byte("schedules: {}\n#"), make([]byte, strictyaml.MaxBytes)...))
@@ -257,7 +258,7 @@ func TestTaskFor(t *testing.T) {
 	if err := task.Validate(); err != nil {
 		t.Error(err)
 	}
-	longest := &Schedule{Name: strings.Repeat("a", strictyaml.MaxNameBytes), Task: s.Task}
+	longest := &Schedule{Name: strings.Repeat("a", diag.MaxNameBytes), Task: s.Task}
 	if err := longest.TaskFor(run).Validate(); err != nil {
 		t.Error(err)
 	}

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headway-go/headway/internal/diag"
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle/strictyaml"
 	"github.com/headway-go/headway/throttle/wallclock"
 )
 
@@ -49,7 +49,7 @@ type Schedule struct {
 	Task queue.Task
 
 	runs   *wallclock.Schedule
-	places map[string]strictyaml.Place // of the task's fields, for Check
+	places map[string]diag.Place // of the task's fields, for Check
 }
 
 // Next returns the first run after t, in the schedule's time zone, before it is

@@ -10,8 +10,9 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/internal/strictyaml"
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle/strictyaml"
 )
 
 // A task is written as a line of NDJSON and read by package queue, so that both
@@ -33,15 +34,15 @@ var (
 type line struct {
 	*reader
 	text   bytes.Buffer
-	places map[string]strictyaml.Place // by field as queue's faults name it
-	bad    map[string]bool             // have been told
+	places map[string]diag.Place // by field as queue's faults name it
+	bad    map[string]bool       // have been told
 }
 
-func (r *reader) task(f field) (queue.Task, map[string]strictyaml.Place) {
+func (r *reader) task(f field) (queue.Task, map[string]diag.Place) {
 	if !r.is(f, yaml.MappingNode, "its fields under it: type, scope and what to do") {
 		return queue.Task{}, nil
 	}
-	l := &line{reader: r, places: map[string]strictyaml.Place{"": strictyaml.PlaceOf(f.Key)}, bad: map[string]bool{}}
+	l := &line{reader: r, places: map[string]diag.Place{"": strictyaml.PlaceOf(f.Key)}, bad: map[string]bool{}}
 	l.object(f, "", l.taskField)
 	t, err := queue.ParseLine(l.text.Bytes())
 	if ie, ok := errors.AsType[*queue.InvalidError](err); ok {
@@ -183,7 +184,7 @@ func (l *line) list(f field) bool {
 		}
 		name := fmt.Sprintf("%s[%d]", f.Name, i)
 		if !l.value(field{
-			Field: strictyaml.Field{Name: name, Label: strictyaml.PathName(name), Key: n, Value: n}, path: fmt.Sprintf("%s[%d]", f.path, i),
+			Field: strictyaml.Field{Name: name, Label: diag.PathName(name), Key: n, Value: n}, path: fmt.Sprintf("%s[%d]", f.path, i),
 		}) {
 			return false
 		}

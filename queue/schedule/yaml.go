@@ -5,7 +5,8 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
-	"github.com/headway-go/headway/throttle/strictyaml"
+	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/internal/strictyaml"
 )
 
 var format = strictyaml.Format{
@@ -17,7 +18,7 @@ var format = strictyaml.Format{
 // fault on the way.
 type reader struct{ strictyaml.Faults }
 
-func (r *reader) fault(at strictyaml.Place, path, format string, args ...any) {
+func (r *reader) fault(at diag.Place, path, format string, args ...any) {
 	r.Add(at, path, fmt.Sprintf(format, args...))
 }
 
@@ -49,7 +50,7 @@ func (r *reader) text(f field, want string) (string, bool) {
 		return "", false
 	}
 	if f.Value.Tag != "!!str" {
-		r.bad(f, "is %s; write %s, or %q in quotes if that text is meant", strictyaml.Describe(f.Value), want, strictyaml.Clip(f.Value.Value))
+		r.bad(f, "is %s; write %s, or %q in quotes if that text is meant", strictyaml.Describe(f.Value), want, diag.Clip(f.Value.Value))
 		return "", false
 	}
 	return f.Value.Value, true
@@ -60,12 +61,12 @@ func (r *reader) fields(n *yaml.Node, path string) []field {
 	its := r.Fields(n, path)
 	fields := make([]field, len(its))
 	for i, f := range its {
-		fields[i] = field{Field: f, path: strictyaml.PathTo(path, f.Name)}
+		fields[i] = field{Field: f, path: diag.PathTo(path, f.Name)}
 	}
 	return fields
 }
 
 // unknown reports a field that its owner does not have.
 func (r *reader) unknown(f field, owner string, known []string) {
-	r.fault(strictyaml.PlaceOf(f.Key), f.path, "%s is not a field of %s; %s", f.Label, owner, strictyaml.Meant(f.Name, known))
+	r.fault(strictyaml.PlaceOf(f.Key), f.path, "%s is not a field of %s; %s", f.Label, owner, diag.Meant(f.Name, known))
 }

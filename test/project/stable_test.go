@@ -12,7 +12,7 @@ import (
 
 const unstable = "// Its exported names may change in any version.\n"
 
-// "`lua`, `queue/httpsyntax` and `throttle/strictyaml`, whose comments say so": those packages and no others.
+// "`lua` and `queue/httpsyntax`, whose comments say so": those packages and no others.
 func TestUnstablePackagesSaySo(t *testing.T) {
 	t.Parallel()
 	_, said, found := strings.Cut(read(t, "CHANGELOG.md"), "Packages below `test/` are excepted, and ")

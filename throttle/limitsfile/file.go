@@ -9,7 +9,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/headway-go/headway/throttle/strictyaml"
+	"github.com/headway-go/headway/internal/strictyaml"
 )
 
 const (

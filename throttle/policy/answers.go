@@ -7,7 +7,8 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
-	"github.com/headway-go/headway/throttle/strictyaml"
+	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/internal/strictyaml"
 )
 
 // Answers says what follows from what an API says of its limits; see Limiter.Report.
@@ -118,7 +119,7 @@ func ParseAnswers(name string, data []byte) (Answers, Corrects, error) {
 
 // draftAnswers is what is to follow from answers as it was written.
 type draftAnswers struct {
-	at       strictyaml.Place
+	at       diag.Place
 	mode     written
 	corrects Corrects
 	fields   [4]written // of corrects, in the order of correctsFields
@@ -147,7 +148,7 @@ func (d decoder) answers(e strictyaml.Field, path string) (out draftAnswers) {
 	}
 	fields := d.Fields(e.Value, path)
 	for _, e := range fields {
-		at := strictyaml.PathTo(path, e.Name)
+		at := diag.PathTo(path, e.Name)
 		known := false
 		for i, f := range correctsFields {
 			if e.Name == f.name {
@@ -175,7 +176,7 @@ func (s *draftScope) checkAnswers(path string, faults *strictyaml.Faults) (Answe
 	path += ".answers"
 	d, mode, numbers := &s.answers, Answers(s.answers.mode.text), false
 	if d.mode.good() && mode != AnswersHeed && mode != AnswersPause && mode != AnswersIgnore {
-		faults.Add(d.mode.at, path, fmt.Sprintf("answers is %s; %s", quote(d.mode.text), strictyaml.Meant(d.mode.text, answersWords)))
+		faults.Add(d.mode.at, path, fmt.Sprintf("answers is %s; %s", quote(d.mode.text), diag.Meant(d.mode.text, answersWords)))
 	}
 	for i, f := range correctsFields {
 		w, n := d.fields[i], *f.of(&d.corrects)

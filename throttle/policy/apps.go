@@ -4,7 +4,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/headway-go/headway/throttle/strictyaml"
+	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/internal/strictyaml"
 )
 
 const maxApps = 100
@@ -12,12 +13,12 @@ const maxApps = 100
 // checkApps checks who answers for a scope, and who may spend from it.
 func (s *draftScope) checkApps(path string, faults *strictyaml.Faults) (apps []string) {
 	if s.owner != "" {
-		if reason := strictyaml.NameReason(s.owner); reason != "" {
+		if reason := diag.NameReason(s.owner); reason != "" {
 			faults.Add(s.at, path+".owner", "owner "+reason)
 		}
 	}
 	for i, app := range s.apps {
-		reason := strictyaml.NameReason(app.name)
+		reason := diag.NameReason(app.name)
 		switch {
 		case i >= maxApps:
 			reason = fmt.Sprintf("is one of %d; the most is %d", len(s.apps), maxApps)

@@ -6,14 +6,15 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/headway-go/headway/throttle/strictyaml"
+	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/internal/strictyaml"
 )
 
 // A draft is a policy as it was written, before anything about it is believed.
 // limits.yaml and the ScopeConfig trees of Go programs both become drafts, so that one
 // set of checks serves both.
 type draft struct {
-	at        strictyaml.Place
+	at        diag.Place
 	unmatched written
 	scopes    []draftScope
 }
@@ -21,7 +22,7 @@ type draft struct {
 // draftScope is a name of the tree with what is written under it.
 type draftScope struct {
 	name    string
-	at      strictyaml.Place
+	at      diag.Place
 	owner   string
 	apps    []draftName
 	hosts   []draftName
@@ -32,7 +33,7 @@ type draftScope struct {
 	scopes  []draftScope
 	pause   Pause
 	until   time.Time
-	untilAt strictyaml.Place
+	untilAt diag.Place
 	answers draftAnswers
 
 	maxPriority int64
@@ -42,20 +43,20 @@ type draftScope struct {
 // draftName is one name of a list, as it was written.
 type draftName struct {
 	name string
-	at   strictyaml.Place
+	at   diag.Place
 }
 
 // draftRule is a rule and, for each field, how it was written.
 type draftRule struct {
 	rule   Rule
 	index  int // in its list, as written
-	at     strictyaml.Place
+	at     diag.Place
 	fields [fieldCount]written
 }
 
 // written is how a field stands in the text.
 type written struct {
-	at   strictyaml.Place
+	at   diag.Place
 	text string // as a reader would recognise it
 	set  bool   // it is there
 	bad  bool   // it has a fault already, so its value means nothing

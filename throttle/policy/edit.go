@@ -7,7 +7,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
-	"github.com/headway-go/headway/throttle/strictyaml"
+	"github.com/headway-go/headway/internal/strictyaml"
 )
 
 // Limits returns the policy as the tree that New makes an equal one of, for a

@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/headway-go/headway/throttle/strictyaml"
+	"github.com/headway-go/headway/internal/diag"
 )
 
 // Fault is one thing wrong with a policy: where it stands, what it is, and what
 // to write instead. In a policy that was not read from text it stands nowhere.
-type Fault = strictyaml.Fault
+type Fault = diag.Fault
 
 // Error says why a policy was refused. A policy is refused whole: nothing
 // of it is used, and Faults has every fault that can be told, in the order of the
@@ -104,4 +104,4 @@ func (e *ScopeError) Error() string {
 }
 
 // quote returns s as a Go string on one line, cut where it is too long to print.
-func quote(s string) string { return strictyaml.Quote(s) }
+func quote(s string) string { return diag.Quote(s) }

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headway-go/headway/throttle/strictyaml"
+	"github.com/headway-go/headway/internal/diag"
 )
 
 // "every fault is listed with its line, none is guessed". A row is a whole file
@@ -349,7 +349,7 @@ func TestNewFaults(t *testing.T) {
 // The bounds themselves are allowed.
 func TestPolicyBounds(t *testing.T) {
 	t.Parallel()
-	long := strings.Repeat("x", strictyaml.MaxNameBytes)
+	long := strings.Repeat("x", diag.MaxNameBytes)
 	for i, rule := range []string{
 		0:  `{name: ` + long + `, algorithm: concurrency, limit: 0}`,
 		1:  `{name: r, algorithm: concurrency, limit: 1000000000000, lease: 1s}`,
@@ -408,7 +408,7 @@ func TestPolicyFileSize(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("limits: {")
 	for i := range rune(14_000) {
-		b.WriteString(strings.Repeat("\U000e1000", strictyaml.MaxNameBytes/4-1) + string(0xe1000+i) + ": {},")
+		b.WriteString(strings.Repeat("\U000e1000", diag.MaxNameBytes/4-1) + string(0xe1000+i) + ": {},")
 	}
 	b.WriteString("}\n")
 	_, err := Parse("limits.yaml", []byte(b.String()))

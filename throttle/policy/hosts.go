@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/headway-go/headway/throttle/strictyaml"
+	"github.com/headway-go/headway/internal/strictyaml"
 )
 
 const maxHosts = 100

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/headway-go/headway/throttle/strictyaml"
+	"github.com/headway-go/headway/internal/strictyaml"
 )
 
 // Pause says whether a level is paused by hand.

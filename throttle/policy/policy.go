@@ -8,7 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headway-go/headway/throttle/strictyaml"
+	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/internal/strictyaml"
 )
 
 // Unmatched says what becomes of a scope that meets no rule at all.
@@ -328,7 +329,7 @@ func (d draft) policy(faults *strictyaml.Faults) *Policy {
 	if w := d.unmatched; w.good() {
 		p.unmatched = Unmatched(w.text)
 		if p.unmatched != UnmatchedDeny && p.unmatched != UnmatchedAllow {
-			faults.Add(w.at, "unmatched", fmt.Sprintf("unmatched is %s; %s", quote(w.text), strictyaml.Meant(w.text, unmatcheds)))
+			faults.Add(w.at, "unmatched", fmt.Sprintf("unmatched is %s; %s", quote(w.text), diag.Meant(w.text, unmatcheds)))
 		}
 	}
 	p.root = treeOf(nil, d.scopes, "limits", "", 0, faults)
@@ -353,12 +354,12 @@ func treeOf(rules []draftRule, scopes []draftScope, path, pattern string, level 
 		if level > 0 {
 			scopesPath += ".scopes"
 		}
-		at := strictyaml.PathTo(scopesPath, s.name)
+		at := diag.PathTo(scopesPath, s.name)
 		if level == maxLevels {
-			faults.Add(s.at, at, fmt.Sprintf("%s is at level %d; the most is %d", strictyaml.PathName(s.name), level+1, maxLevels))
+			faults.Add(s.at, at, fmt.Sprintf("%s is at level %d; the most is %d", diag.PathName(s.name), level+1, maxLevels))
 			continue
 		}
-		if reason := strictyaml.NameReason(s.name); reason != "" {
+		if reason := diag.NameReason(s.name); reason != "" {
 			faults.Add(s.at, at, "name "+reason)
 		}
 		child := treeOf(s.rules, s.scopes, at, strings.TrimPrefix(pattern+"/"+s.name, "/"), level+1, faults)

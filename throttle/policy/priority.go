@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/headway-go/headway/throttle/strictyaml"
+	"github.com/headway-go/headway/internal/strictyaml"
 )
 
 // MaxPriority bounds priorities in either direction.

@@ -6,7 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/headway-go/headway/throttle/strictyaml"
+	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/internal/strictyaml"
 	"github.com/headway-go/headway/throttle/wallclock"
 )
 
@@ -66,7 +67,7 @@ func (c ruleCheck) checkName() {
 	case !w.set:
 		c.fault(fieldName, "is missing; every rule needs one, such as account")
 	case !w.bad:
-		if reason := strictyaml.NameReason(c.rule.Name); reason != "" {
+		if reason := diag.NameReason(c.rule.Name); reason != "" {
 			c.fault(fieldName, "%s", reason)
 		}
 	}
@@ -83,7 +84,7 @@ func (c ruleCheck) checkUnlimited() {
 
 func (c ruleCheck) checkRequired() {
 	if !c.fields[fieldAlgorithm].set {
-		c.fault(fieldAlgorithm, "is missing; write %s", strictyaml.OneOf(algorithms))
+		c.fault(fieldAlgorithm, "is missing; write %s", diag.OneOf(algorithms))
 	}
 	if !c.fields[fieldLimit].set {
 		c.fault(fieldLimit, "is missing; write a whole number, or unlimited: true to remove an inherited rule")
@@ -104,7 +105,7 @@ func (c ruleCheck) checkAlgorithm() {
 	switch {
 	case !w.good() || slices.Contains(algorithms, string(c.rule.Algorithm)):
 	default:
-		c.fault(fieldAlgorithm, "is %s; %s", quote(string(c.rule.Algorithm)), strictyaml.Meant(string(c.rule.Algorithm), algorithms))
+		c.fault(fieldAlgorithm, "is %s; %s", quote(string(c.rule.Algorithm)), diag.Meant(string(c.rule.Algorithm), algorithms))
 	}
 }
 
@@ -168,7 +169,7 @@ func (c ruleCheck) checkTime(f field, d, least, most time.Duration) {
 func (c ruleCheck) checkOnRedisError() {
 	w := c.fields[fieldOnRedisError]
 	if w.good() && !slices.Contains(failurePolicies, string(c.rule.OnRedisError)) {
-		c.fault(fieldOnRedisError, "is %s; %s", quote(string(c.rule.OnRedisError)), strictyaml.Meant(string(c.rule.OnRedisError), failurePolicies))
+		c.fault(fieldOnRedisError, "is %s; %s", quote(string(c.rule.OnRedisError)), diag.Meant(string(c.rule.OnRedisError), failurePolicies))
 	}
 }
 

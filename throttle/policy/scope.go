@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/headway-go/headway/throttle/strictyaml"
+	"github.com/headway-go/headway/internal/diag"
 )
 
 // The bounds of a scope. maxScopeBytes follows from the longest name.
 const (
 	maxLevels     = 8
-	maxScopeBytes = maxLevels*strictyaml.MaxNameBytes + maxLevels - 1
+	maxScopeBytes = maxLevels*diag.MaxNameBytes + maxLevels - 1
 )
 
 // anyName is the name under which limits.yaml keeps the rules of every name of
@@ -56,7 +56,7 @@ func taskNameReason(name string, level int) string {
 	if name == anyName {
 		return fmt.Sprintf(`name %d is "*", which stands for every name in limits.yaml; write the name itself`, level)
 	}
-	if reason := strictyaml.NameReason(name); reason != "" {
+	if reason := diag.NameReason(name); reason != "" {
 		return fmt.Sprintf("name %d %s", level, reason)
 	}
 	return ""

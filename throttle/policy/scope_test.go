@@ -7,12 +7,12 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/headway-go/headway/throttle/strictyaml"
+	"github.com/headway-go/headway/internal/diag"
 )
 
 func TestParseScope(t *testing.T) {
 	t.Parallel()
-	long := strings.Repeat("x", strictyaml.MaxNameBytes)
+	long := strings.Repeat("x", diag.MaxNameBytes)
 	for i, row := range []struct {
 		scope string
 		names []string
@@ -147,7 +147,7 @@ func FuzzParseScope(f *testing.F) {
 			t.Fatalf("%q has names %q", text, names)
 		}
 		for i, name := range names {
-			if name == "" || name == "*" || len(name) > strictyaml.MaxNameBytes || !utf8.ValidString(name) || strings.ContainsFunc(name, strictyaml.Invisible) {
+			if name == "" || name == "*" || len(name) > diag.MaxNameBytes || !utf8.ValidString(name) || strings.ContainsFunc(name, diag.Invisible) {
 				t.Fatalf("name %q was let through", name)
 			}
 			again, err := ParseScope(s.Prefix(i + 1).String())

@@ -9,7 +9,8 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
-	"github.com/headway-go/headway/throttle/strictyaml"
+	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/internal/strictyaml"
 )
 
 // Share is what a name is to get of what the rules of the level above it let through,
@@ -81,7 +82,7 @@ func SharesYAML(shares map[string]Share) string {
 // draftShare is the share of one name as it was written.
 type draftShare struct {
 	name         string
-	at           strictyaml.Place
+	at           diag.Place
 	share        Share
 	part, weight written
 }
@@ -101,7 +102,7 @@ func (s *draftScope) checkShares(path string, level int, faults *strictyaml.Faul
 	shares, parts, least := make(map[string]Share, len(s.shares)), int64(0), (*draftShare)(nil)
 	for i := range s.shares {
 		d := &s.shares[i]
-		d.check(strictyaml.PathTo(path+".shares", d.name), faults)
+		d.check(diag.PathTo(path+".shares", d.name), faults)
 		shares[d.name] = Share{Guaranteed: d.share.Guaranteed, Weight: d.share.weight()}
 		if d.share.Guaranteed >= 1 && d.share.Guaranteed <= wholePart {
 			parts += d.share.Guaranteed
@@ -114,14 +115,14 @@ func (s *draftScope) checkShares(path string, level int, faults *strictyaml.Faul
 	case parts > wholePart:
 		faults.Add(s.shares[0].at, path+".shares", fmt.Sprintf("the parts are %d%% together; the most is %d%%", parts, wholePart))
 	case parts == wholePart && least != nil:
-		faults.Add(least.at, strictyaml.PathTo(path+".shares", least.name), fmt.Sprintf("the parts are %d%% together, and %s has none: leave it one, or use priorities of tasks",
-			parts, strictyaml.Quote(least.name)))
+		faults.Add(least.at, diag.PathTo(path+".shares", least.name), fmt.Sprintf("the parts are %d%% together, and %s has none: leave it one, or use priorities of tasks",
+			parts, diag.Quote(least.name)))
 	}
 	return shares
 }
 
 func (d *draftShare) check(path string, faults *strictyaml.Faults) {
-	reason := strictyaml.NameReason(d.name)
+	reason := diag.NameReason(d.name)
 	if d.name == anyName {
 		reason = `is no name that a scope can have; name each class, and let "*" of scopes carry what they have in common`
 	}
@@ -147,8 +148,8 @@ func (s *draftScope) checkWeighed(path string, faults *strictyaml.Faults) {
 			continue
 		}
 		if slices.ContainsFunc(s.shares, func(d draftShare) bool { return d.name == below.name }) {
-			faults.Add(below.weighed.at, strictyaml.PathTo(path+".scopes", below.name)+".weight",
-				fmt.Sprintf("weight of %s is in shares of the scope above; keep one of the two", strictyaml.Quote(below.name)))
+			faults.Add(below.weighed.at, diag.PathTo(path+".scopes", below.name)+".weight",
+				fmt.Sprintf("weight of %s is in shares of the scope above; keep one of the two", diag.Quote(below.name)))
 		}
 	}
 }
@@ -175,7 +176,7 @@ func (d decoder) shares(e strictyaml.Field, path string) (shares []draftShare) {
 	}
 	for _, e := range d.Fields(e.Value, path) {
 		s := draftShare{name: e.Name, at: strictyaml.PlaceOf(e.Key)}
-		at := strictyaml.PathTo(path, e.Name)
+		at := diag.PathTo(path, e.Name)
 		if !d.Is(e, yaml.MappingNode, at, "its share, such as {part: 60%, weight: 1}") {
 			continue
 		}
@@ -186,7 +187,7 @@ func (d decoder) shares(e strictyaml.Field, path string) (shares []draftShare) {
 			case "weight":
 				s.share.Weight, s.weight = d.number(f, at+".weight")
 			default:
-				d.unknown(f, strictyaml.PathTo(at, f.Name), "a share", shareFields)
+				d.unknown(f, diag.PathTo(at, f.Name), "a share", shareFields)
 			}
 		}
 		shares = append(shares, s)

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/headway-go/headway/throttle/strictyaml"
+	"github.com/headway-go/headway/internal/diag"
 )
 
 // hostile are names that YAML, or a reader of YAML, might take for something
@@ -62,7 +62,7 @@ func randomName(random *rand.Rand) string {
 	var name []byte
 	for len(name) == 0 || random.IntN(6) > 0 {
 		r := random.Int32N(1 << (7 + random.IntN(14)))
-		if c := string(r); c != "/" && utf8.ValidRune(r) && !strictyaml.Invisible(r) && len(name)+len(c) <= strictyaml.MaxNameBytes {
+		if c := string(r); c != "/" && utf8.ValidRune(r) && !diag.Invisible(r) && len(name)+len(c) <= diag.MaxNameBytes {
 			name = append(name, c...)
 		}
 	}

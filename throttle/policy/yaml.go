@@ -10,7 +10,8 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
-	"github.com/headway-go/headway/throttle/strictyaml"
+	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/internal/strictyaml"
 )
 
 // maxFileBytes is the longest limits.yaml that is read, and the longest that a
@@ -34,18 +35,18 @@ func (d decoder) bad(e strictyaml.Field, path, format string, args ...any) writt
 
 // scalar reads what text, words, numbers and durations have in common.
 func (d decoder) scalar(e strictyaml.Field, path, want string) written {
-	return written{at: e.Place(), text: strictyaml.Clip(e.Value.Value), set: true, bad: !d.Is(e, yaml.ScalarNode, path, want)}
+	return written{at: e.Place(), text: diag.Clip(e.Value.Value), set: true, bad: !d.Is(e, yaml.ScalarNode, path, want)}
 }
 
 // unknown reports a field that its owner does not have.
 func (d decoder) unknown(e strictyaml.Field, path, owner string, fields []string) {
 	reason := fmt.Sprintf("%s is not a field of %s; ", e.Label, owner)
-	near := strictyaml.Nearest(e.Name, fields)
+	near := diag.Nearest(e.Name, fields)
 	switch {
 	case near == "" && owner == "a scope":
-		reason += "write " + strictyaml.OneOf(fields[:2]) + ", and names of the next level under scopes"
+		reason += "write " + diag.OneOf(fields[:2]) + ", and names of the next level under scopes"
 	default:
-		reason += strictyaml.Meant(e.Name, fields)
+		reason += diag.Meant(e.Name, fields)
 	}
 	d.Add(strictyaml.PlaceOf(e.Key), path, reason)
 }
@@ -94,9 +95,9 @@ var (
 )
 
 func (d decoder) draft(root *yaml.Node) draft {
-	out := draft{at: strictyaml.Start}
+	out := draft{at: diag.Start}
 	whole := strictyaml.Field{Label: "the file", Key: root, Value: root}
-	if !d.Is(whole, yaml.MappingNode, "", "its fields, "+strictyaml.OneOf(fileFields)) {
+	if !d.Is(whole, yaml.MappingNode, "", "its fields, "+diag.OneOf(fileFields)) {
 		return out
 	}
 	for _, e := range d.Fields(root, "") {
@@ -123,7 +124,7 @@ func (d decoder) scopes(e strictyaml.Field, path string, level int) []draftScope
 	for _, e := range entries {
 		s := draftScope{name: e.Name, at: strictyaml.PlaceOf(e.Key)}
 		if level <= maxLevels {
-			d.node(&s, e, strictyaml.PathTo(path, e.Name), level)
+			d.node(&s, e, diag.PathTo(path, e.Name), level)
 		}
 		scopes = append(scopes, s)
 	}
@@ -162,7 +163,7 @@ func (d decoder) node(s *draftScope, e strictyaml.Field, path string, level int)
 		case "answers":
 			s.answers = d.answers(f, path+".answers")
 		default:
-			d.unknown(f, strictyaml.PathTo(path, f.Name), "a scope", nodeFields)
+			d.unknown(f, diag.PathTo(path, f.Name), "a scope", nodeFields)
 		}
 	}
 }
@@ -204,7 +205,7 @@ func (d decoder) rule(n *yaml.Node, node string, index int) draftRule {
 	for _, e := range d.Fields(n, path) {
 		f := fieldNamed(e.Name)
 		if f == fieldCount {
-			d.unknown(e, strictyaml.PathTo(path, e.Name), "a rule", fieldNames)
+			d.unknown(e, diag.PathTo(path, e.Name), "a rule", fieldNames)
 			r.misspelt(e)
 			continue
 		}
@@ -216,7 +217,7 @@ func (d decoder) rule(n *yaml.Node, node string, index int) draftRule {
 // misspelt takes the field that an unknown one is near to as given, so that it
 // is not called missing as well.
 func (r *draftRule) misspelt(e strictyaml.Field) {
-	f := fieldNamed(strictyaml.Nearest(e.Name, fieldNames))
+	f := fieldNamed(diag.Nearest(e.Name, fieldNames))
 	if f != fieldCount && !r.fields[f].set {
 		r.fields[f] = written{at: strictyaml.PlaceOf(e.Key), set: true, bad: true}
 	}
@@ -283,7 +284,7 @@ func (d decoder) field(r *Rule, f field, e strictyaml.Field, path string) (w wri
 func (d decoder) text(e strictyaml.Field, path string) (string, written) {
 	w := d.scalar(e, path, "a name, such as account")
 	if w.good() && e.Value.Tag != "!!str" {
-		w = d.bad(e, path, "is %s; write %q in quotes if that text is meant", strictyaml.Describe(e.Value), strictyaml.Clip(e.Value.Value))
+		w = d.bad(e, path, "is %s; write %q in quotes if that text is meant", strictyaml.Describe(e.Value), diag.Clip(e.Value.Value))
 	}
 	return e.Value.Value, w
 }
@@ -299,9 +300,9 @@ func (d decoder) words(e strictyaml.Field, path, want string) (string, written) 
 
 // word reads one of a few words. Which of them, if any, is checked later.
 func (d decoder) word(e strictyaml.Field, path string, words []string) (string, written) {
-	w := d.scalar(e, path, strictyaml.OneOf(words))
+	w := d.scalar(e, path, diag.OneOf(words))
 	if w.good() && e.Value.Tag != "!!str" {
-		w = d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), strictyaml.OneOf(words))
+		w = d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), diag.OneOf(words))
 	}
 	return e.Value.Value, w
 }
@@ -353,7 +354,7 @@ func (d decoder) number(e strictyaml.Field, path string) (int64, written) {
 	case !plainNumber(text):
 		w = d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), want)
 	case e.Value.Style != 0:
-		w = d.bad(e, path, "is %s; write %s without quotes", strictyaml.Describe(e.Value), strictyaml.Clip(text))
+		w = d.bad(e, path, "is %s; write %s without quotes", strictyaml.Describe(e.Value), diag.Clip(text))
 	}
 	// Out of range gives the nearest number, which is out of bounds too.
 	n, _ := strconv.ParseInt(text, 10, 64)
@@ -375,7 +376,7 @@ func (d decoder) duration(e strictyaml.Field, path string) (t time.Duration, w w
 	if !w.good() {
 		return 0, w
 	}
-	text := strictyaml.Clip(e.Value.Value)
+	text := diag.Clip(e.Value.Value)
 	if e.Value.Tag != "!!str" {
 		if plainNumber(text) && text[0] != '-' {
 			return 0, d.bad(e, path, "is %s, which has no unit; write %ss if seconds are meant", strictyaml.Describe(e.Value), text)

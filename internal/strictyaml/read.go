@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
 	"go.yaml.in/yaml/v4/plugin/loaderlimits"
+
+	"github.com/headway-go/headway/internal/diag"
 )
 
 // MaxBytes is the longest text that is read.
@@ -29,7 +30,7 @@ type Format struct {
 // none, with the faults that say why.
 func (f Format) Read(data []byte, faults *Faults) *yaml.Node {
 	if len(data) > MaxBytes {
-		faults.Add(Start, "", fmt.Sprintf("the file is longer than %d bytes; %s", MaxBytes, f.TooLong))
+		faults.Add(diag.Start, "", fmt.Sprintf("the file is longer than %d bytes; %s", MaxBytes, f.TooLong))
 		return nil
 	}
 	if !readable(data, faults) {
@@ -37,13 +38,13 @@ func (f Format) Read(data []byte, faults *Faults) *yaml.Node {
 	}
 	loader, err := yaml.NewLoader(bytes.NewReader(data), yaml.WithPlugin(loaderlimits.New(loaderlimits.DepthValue(maxNesting))))
 	if err != nil {
-		faults.Add(Start, "", "the file cannot be read: "+err.Error())
+		faults.Add(diag.Start, "", "the file cannot be read: "+err.Error())
 		return nil
 	}
 	var first, second yaml.Node
 	switch err := loader.Load(&first); {
 	case errors.Is(err, io.EOF) || err == nil && nothing(&first):
-		faults.Add(Start, "", "the file is empty; "+f.Empty)
+		faults.Add(diag.Start, "", "the file is empty; "+f.Empty)
 		return nil
 	case err != nil:
 		faults.syntax(data, err)
@@ -69,7 +70,7 @@ func nothing(document *yaml.Node) bool {
 // the line ends that YAML knows and editors do not, so that the lines of other
 // faults are those that people see.
 func readable(data []byte, faults *Faults) bool {
-	ok, at, quiet := true, Start, false
+	ok, at, quiet := true, diag.Start, false
 	for i := 0; i < len(data); {
 		r, size := utf8.DecodeRune(data[i:])
 		if reason := charReason(r, size, data[i:], i); reason != "" && !quiet {
@@ -78,7 +79,7 @@ func readable(data []byte, faults *Faults) bool {
 		}
 		switch {
 		case r == '\n':
-			at, quiet = Place{Line: at.Line + 1, Column: 1}, false
+			at, quiet = diag.Place{Line: at.Line + 1, Column: 1}, false
 		case r != '\ufeff' || i > 0:
 			at.Column++
 		}
@@ -102,7 +103,7 @@ func charReason(r rune, size int, rest []byte, offset int) string {
 		return "a carriage return stands alone; end lines with a line feed"
 	case r == '\ufeff' && offset == 0:
 		return ""
-	case Invisible(r) || r == '\ufffe' || r == '\uffff':
+	case diag.Invisible(r) || r == '\ufffe' || r == '\uffff':
 		return fmt.Sprintf("the character %U may not stand in the file; remove it, or write it as an escape in double quotes", r)
 	}
 	return ""
@@ -112,10 +113,10 @@ func charReason(r rune, size int, rest []byte, offset int) string {
 func (l *Faults) syntax(data []byte, err error) {
 	var fault *yaml.LoadError
 	if !errors.As(err, &fault) || fault.Mark.Line < 1 {
-		l.Add(Start, "", "the file is not YAML: "+err.Error())
+		l.Add(diag.Start, "", "the file is not YAML: "+err.Error())
 		return
 	}
-	at := Place{Line: int32(fault.Mark.Line), Column: int32(max(fault.Mark.Column, 1))}
+	at := diag.Place{Line: int32(fault.Mark.Line), Column: int32(max(fault.Mark.Column, 1))}
 	if end := endOf(data); at.Line > end.Line {
 		at = end // YAML counts a line after text that does not end in one
 	}
@@ -130,7 +131,7 @@ func (l *Faults) syntax(data []byte, err error) {
 }
 
 // syntaxHint says what to do about text that is not YAML.
-func syntaxHint(reason string, data []byte, at Place) string {
+func syntaxHint(reason string, data []byte, at diag.Place) string {
 	switch {
 	case strings.Contains(reason, "max depth"):
 		return "nothing needs so much nesting, close a bracket"
@@ -151,16 +152,10 @@ func syntaxHint(reason string, data []byte, at Place) string {
 	return "check the indentation, quotes and brackets up to here"
 }
 
-// endOf returns the Place just after a text.
-func endOf(data []byte) Place {
+// endOf returns the place just after a text.
+func endOf(data []byte) diag.Place {
 	last := data[bytes.LastIndexByte(data, '\n')+1:]
-	return Place{Line: int32(bytes.Count(data, []byte("\n")) + 1), Column: int32(utf8.RuneCount(last) + 1)}
-}
-
-// Invisible tells the characters that a name must not hold: they end lines,
-// move cursors or vanish in the places where people read names.
-func Invisible(r rune) bool {
-	return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || r == '\ufeff'
+	return diag.Place{Line: int32(bytes.Count(data, []byte("\n")) + 1), Column: int32(utf8.RuneCount(last) + 1)}
 }
 
 // lineAt returns the byte at a line and column, where only ASCII goes before it.

@@ -1,12 +1,10 @@
-package strictyaml
+package diag
 
 import (
 	"cmp"
 	"fmt"
 	"slices"
 	"strings"
-
-	"go.yaml.in/yaml/v4"
 )
 
 // Fault is one thing wrong with a file: where it stands, what it is, and what
@@ -40,9 +38,6 @@ type Place struct{ Line, Column int32 }
 
 // Start is where the faults of a whole file are shown.
 var Start = Place{Line: 1, Column: 1}
-
-// PlaceOf returns where a node stands.
-func PlaceOf(n *yaml.Node) Place { return Place{Line: int32(n.Line), Column: int32(n.Column)} }
 
 // MaxFaults is how many faults are kept, more than anybody reads of one file; a file of
 // nothing else could fill the memory with them.

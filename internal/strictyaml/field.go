@@ -6,6 +6,8 @@ import (
 	"unicode"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/headway-go/headway/internal/diag"
 )
 
 // Field is one field of a mapping.
@@ -18,7 +20,7 @@ type Field struct {
 
 // Place is where a fault of the value is shown. An empty value stands nowhere:
 // its node is often on the next line.
-func (f Field) Place() Place {
+func (f Field) Place() diag.Place {
 	if f.Value.Kind == yaml.ScalarNode && f.Value.Value == "" && f.Value.Style == 0 {
 		return PlaceOf(f.Key)
 	}
@@ -71,9 +73,9 @@ func (l *Faults) Fields(n *yaml.Node, path string) []Field {
 			l.Add(PlaceOf(key), path, reason)
 			continue
 		}
-		f := Field{Name: key.Value, Label: PathName(key.Value), Key: key, Value: value}
+		f := Field{Name: key.Value, Label: diag.PathName(key.Value), Key: key, Value: value}
 		if line, twice := lines[f.Name]; twice {
-			l.Add(PlaceOf(key), PathTo(path, f.Name),
+			l.Add(PlaceOf(key), diag.PathTo(path, f.Name),
 				fmt.Sprintf("%s is there already, on line %d; keep one of the two", f.Label, line))
 			continue
 		}
@@ -90,9 +92,9 @@ func keyReason(key *yaml.Node) string {
 	case key.Kind == yaml.AliasNode:
 		return fmt.Sprintf("*%s is an alias, and aliases are not read; write the name out", mark(key.Value))
 	case key.Anchor != "":
-		return fmt.Sprintf("%s has an anchor, and anchors are not read; remove &%s", PathName(key.Value), mark(key.Anchor))
+		return fmt.Sprintf("%s has an anchor, and anchors are not read; remove &%s", diag.PathName(key.Value), mark(key.Anchor))
 	case tagged(key):
-		return fmt.Sprintf("%s has a tag, and tags are not read; remove %s", PathName(key.Value), mark(key.Tag))
+		return fmt.Sprintf("%s has a tag, and tags are not read; remove %s", diag.PathName(key.Value), mark(key.Tag))
 	case key.Kind != yaml.ScalarNode:
 		return fmt.Sprintf("%s stands where a name has to; write a name", Describe(key))
 	case key.Tag == "!!merge":
@@ -113,59 +115,19 @@ func Describe(n *yaml.Node) string {
 	case n.Tag == "!!null" && n.Value == "":
 		return "empty"
 	case n.Tag == "!!int" || n.Tag == "!!float":
-		return "the number " + Clip(n.Value)
+		return "the number " + diag.Clip(n.Value)
 	case n.Tag == "!!timestamp":
-		return "the date " + Clip(n.Value)
+		return "the date " + diag.Clip(n.Value)
 	case n.Tag == "!!str":
-		return fmt.Sprintf("the text %q", Clip(n.Value))
+		return fmt.Sprintf("the text %q", diag.Clip(n.Value))
 	}
-	return Clip(n.Value)
+	return diag.Clip(n.Value)
 }
 
 // mark shows an anchor or a tag, which can hold anything by way of escapes.
 func mark(s string) string {
 	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return Quote(Clip(s))
+		return diag.Quote(diag.Clip(s))
 	}
-	return Clip(s)
-}
-
-// Clip keeps what is quoted of a file readable.
-func Clip(s string) string {
-	const most = 64
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
-}
-
-// quoteBytes is longer than any name, so that only texts that are none are
-// cut: an error is not the place for a megabyte of somebody's payload.
-const quoteBytes = 1031
-
-// Quote returns s as a Go string on one line, cut where it is too long to print.
-func Quote(s string) string {
-	if len(s) <= quoteBytes {
-		return fmt.Sprintf("%q", s)
-	}
-	return fmt.Sprintf("%q… (%d bytes)", s[:quoteBytes], len(s))
-}
-
-// PathTo returns the path of a name under another path.
-func PathTo(path, name string) string {
-	if path == "" {
-		return PathName(name)
-	}
-	return path + "." + PathName(name)
-}
-
-// PathName quotes the names that a path could not be read with.
-func PathName(name string) string {
-	plain := name != "" && strings.IndexFunc(name, func(r rune) bool {
-		return r != '_' && r != '-' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
-	}) < 0
-	if plain {
-		return name
-	}
-	return Quote(name)
+	return diag.Clip(s)
 }

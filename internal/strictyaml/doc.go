@@ -4,7 +4,5 @@
 // what to do about it, so that a person mends it in one go.
 //
 // It knows no format: who reads one says which fields it has. limits.yaml is read by package
-// throttle, schedules.yaml by package queue/schedule.
-//
-// Its exported names may change in any version.
+// throttle/policy, schedules.yaml by package queue/schedule.
 package strictyaml

@@ -1,7 +1,8 @@
-package strictyaml
+package diag
 
 import (
 	"fmt"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -40,4 +41,10 @@ func runeReason(name string, i int) string {
 		i += size
 	}
 	return ""
+}
+
+// Invisible tells the characters that a name must not hold: they end lines,
+// move cursors or vanish in the places where people read names.
+func Invisible(r rune) bool {
+	return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || r == '\ufeff'
 }
