@@ -20,13 +20,16 @@ const (
 
 type batchFlags struct {
 	target
+	command  *cli.Command
 	set      *flag.FlagSet
 	remember time.Duration
 	dryRun   bool
 }
 
 func newBatchFlags(name string) *batchFlags {
-	f := &batchFlags{set: flag.NewFlagSet(name, flag.ContinueOnError), remember: defaultRemember}
+	command := cli.NewCommand(name, usageBatch)
+	command.About, command.Files = "enqueue the tasks of a file", true
+	f := &batchFlags{command: command, set: command.Flags, remember: defaultRemember}
 	f.register(f.set)
 	duration(f.set, "remember", &f.remember)
 	f.set.BoolVar(&f.dryRun, "dry-run", false, "")
@@ -36,7 +39,8 @@ func newBatchFlags(name string) *batchFlags {
 // batch enqueues the tasks of a file.
 func (c *command) batch(ctx context.Context, args []string) int {
 	f := newBatchFlags(c.name)
-	if code, done := cli.ParseFlags(f.set, args, usageBatch, c.stdout, c.stderr); done {
+	c.typed = f.command
+	if _, code, done := f.command.Parse(args, c.getenv, c.stdout, c.stderr); done {
 		return code
 	}
 	path, err := argument(f.set, "FILE", batchExample)

@@ -21,7 +21,8 @@ const httpExample = "enqueue http -scope payments/acme https://api.example.com/c
 // http enqueues one outbound request.
 func (c *command) http(ctx context.Context, args []string) int {
 	f := newHTTPFlags(c.name)
-	if code, done := cli.ParseFlags(f.set, args, usageHTTP, c.stdout, c.stderr); done {
+	c.typed = f.command
+	if _, code, done := f.command.Parse(args, c.getenv, c.stdout, c.stderr); done {
 		return code
 	}
 	task, err := f.read()
@@ -86,6 +87,7 @@ func (c *command) httpResult(t *target, result queue.Result, err error) int {
 // by hand, so that what is wrong is told in the words of the manual.
 type httpFlags struct {
 	target
+	command *cli.Command
 	set     *flag.FlagSet
 	task    queue.Task
 	request queue.HTTP
@@ -94,7 +96,9 @@ type httpFlags struct {
 }
 
 func newHTTPFlags(name string) *httpFlags {
-	f := &httpFlags{set: flag.NewFlagSet(name, flag.ContinueOnError)}
+	command := cli.NewCommand(name, usageHTTP)
+	command.About = "enqueue one HTTP request"
+	f := &httpFlags{command: command, set: command.Flags}
 	f.task.Remember = defaultRemember
 	f.register(f.set)
 	f.set.StringVar(&f.task.Scope, "scope", "", "")

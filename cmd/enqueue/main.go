@@ -27,12 +27,13 @@ type command struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 
+	typed  *cli.Command   // what was parsed
 	policy *policy.Policy // at hand once Redis is open; nil for none
 }
 
 // run is the program. It returns its exit code.
 func run(ctx context.Context, args []string, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
-	c := &command{name: "enqueue", getenv: getenv, stdin: stdin, stdout: stdout, stderr: stderr}
+	c := &command{name: "enqueue", getenv: getenv, stdin: stdin, stdout: stdout, stderr: stderr, typed: &cli.Command{}}
 	if len(args) == 0 {
 		return c.usageError(cli.Errorf("enqueue -h", "no command given: http, batch or schedules"))
 	}
@@ -62,18 +63,18 @@ func (c *command) print(text string) int {
 }
 
 func (c *command) usageError(err error) int {
-	cli.Fail(c.stderr, c.name, err)
+	c.typed.Fail(c.stderr, c.name, err)
 	return cli.ExitUsage
 }
 
 // fail tells err and returns the exit code that goes with it.
 func (c *command) fail(err error) int {
-	cli.Fail(c.stderr, c.name, err)
+	c.typed.Fail(c.stderr, c.name, err)
 	return cli.Code(err)
 }
 
 // interrupted tells that a signal ended the program, and what to know about it.
 func (c *command) interrupted(ctx context.Context, what, try string) int {
-	cli.Fail(c.stderr, c.name, cli.Errorf(try, "%v%s", context.Cause(ctx), what))
+	c.typed.Fail(c.stderr, c.name, cli.Errorf(try, "%v%s", context.Cause(ctx), what))
 	return cli.ExitInterrupted
 }

@@ -257,9 +257,45 @@ func TestResultsCannotBeWritten(t *testing.T) {
 		{"http", "-scope", "a", "http://h"}, {"http", "-json", "-scope", "a", "http://h"}, {"batch", "-"}, {"batch", "-json", "-"},
 	} {
 		var stderr bytes.Buffer
-		code := run(t.Context(), args, func(string) string { return url }, strings.NewReader("{}\n"), full{}, &stderr)
+		getenv := func(name string) string { return map[string]string{"REDIS_URL": url}[name] }
+		code := run(t.Context(), args, getenv, strings.NewReader("{}\n"), full{}, &stderr)
 		if code != cli.ExitFailed {
 			t.Errorf("%q: exit code %d, %s", args, code, stderr.String())
 		}
+	}
+}
+
+// The environment says where tasks go and within which bounds, and never what is enqueued.
+func TestEnvironment(t *testing.T) {
+	t.Parallel()
+	url, rdb := private(t)
+	env := map[string]string{
+		"HEADWAY_REDIS": url, "HEADWAY_JSON": "1", "HEADWAY_WITHIN": "a", "HEADWAY_QUEUE": "other", "HEADWAY_SCOPE": "a/other", "HEADWAY_ID": "other",
+		"HEADWAY_DELAY": "1h", "HEADWAY_REMEMBER": "1h",
+	}
+	enqueue := func(args ...string) outcome {
+		var stdout, stderr bytes.Buffer
+		code := run(t.Context(), args, func(name string) string { return env[name] }, strings.NewReader(""), &stdout, &stderr)
+		return outcome{code, stdout.String(), stderr.String()}
+	}
+	if got := enqueue("http", "-scope", "a/b", "-id", "x", "http://h"); got.code != cli.ExitOK || !strings.Contains(got.stdout, `{"id":"a//x","queue":"default","state":"enqueued"`) {
+		t.Errorf("%+v", got)
+	}
+	if n := rdb.LLen(t.Context(), "asynq:{default}:pending").Val(); n != 1 {
+		t.Errorf("%d tasks wait", n)
+	}
+	if got := enqueue("http", "-id", "x", "http://h"); got.code != cli.ExitUsage || !strings.Contains(got.stderr, "-scope is required") {
+		t.Errorf("a scope from the environment: %+v", got)
+	}
+	if got := enqueue("http", "-scope", "b", "http://h"); got.code == cli.ExitOK {
+		t.Errorf("outside of HEADWAY_WITHIN: %+v", got)
+	}
+	env["HEADWAY_WITHIN"] = "a//b"
+	if got := enqueue("batch", "-"); got.code != cli.ExitUsage || !strings.Contains(got.stderr, `enqueue batch: invalid value "a//b" for HEADWAY_WITHIN: `) {
+		t.Errorf("%+v", got)
+	}
+	env["HEADWAY_WITHIN"], env["HEADWAY_REDIS"] = "", "redis//:geheim@h"
+	if got := enqueue("batch", "-"); got.code != cli.ExitUsage || !strings.Contains(got.stderr, "try: HEADWAY_REDIS=redis://") || strings.Contains(got.stderr, "geheim") {
+		t.Errorf("%+v", got)
 	}
 }

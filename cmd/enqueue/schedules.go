@@ -21,16 +21,19 @@ const (
 )
 
 type schedulesFlags struct {
-	set  *flag.FlagSet
-	n    int
-	from time.Time
-	json bool
+	command *cli.Command
+	set     *flag.FlagSet
+	n       int
+	from    time.Time
+	json    bool
 
 	allowMethods []string
 }
 
 func newSchedulesFlags(name string) *schedulesFlags {
-	f := &schedulesFlags{set: flag.NewFlagSet(name, flag.ContinueOnError), from: time.Now()}
+	command := cli.NewCommand(name, usageSchedules)
+	command.About, command.Files = "show when recurring tasks come due", true
+	f := &schedulesFlags{command: command, set: command.Flags, from: time.Now()}
 	f.set.IntVar(&f.n, "n", defaultRuns, "")
 	f.set.BoolVar(&f.json, "json", false, "")
 	cli.AllowMethodFlag(f.set, &f.allowMethods)
@@ -46,7 +49,8 @@ func newSchedulesFlags(name string) *schedulesFlags {
 // schedules shows the next runs of each schedule of a file.
 func (c *command) schedules(args []string) int {
 	f := newSchedulesFlags(c.name)
-	if code, done := cli.ParseFlags(f.set, args, usageSchedules, c.stdout, c.stderr); done {
+	c.typed = f.command
+	if _, code, done := f.command.Parse(args, c.getenv, c.stdout, c.stderr); done {
 		return code
 	}
 	if f.n < 1 || f.n > maxRuns {

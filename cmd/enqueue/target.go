@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -31,7 +32,7 @@ type target struct {
 
 func (t *target) register(fs *flag.FlagSet) {
 	fs.StringVar(&t.redis, "redis", "", "")
-	fs.StringVar(&t.limits, "limits", "", "")
+	cli.FileVar(fs, &t.limits, "limits")
 	fs.BoolVar(&t.json, "json", false, "")
 	cli.AllowMethodFlag(fs, &t.allowMethods)
 	fs.Func("within", "", func(scope string) error {
@@ -53,7 +54,7 @@ func (c *command) open(ctx context.Context, t *target) (redis.UniversalClient, *
 			return nil, nil, explainLimits(err)
 		}
 	}
-	t.redis = cli.RedisURL(t.redis, c.getenv, cli.EmbeddedURL)
+	t.redis = cmp.Or(t.redis, cli.EmbeddedURL)
 	rdb, err := cli.OpenRedis(ctx, t.redis)
 	if err != nil {
 		return nil, nil, err
@@ -107,7 +108,7 @@ func (c *command) published(ctx context.Context, rdb redis.UniversalClient, url 
 	case err != nil:
 		return nil, cli.Explain(err, url)
 	case policy == nil:
-		cli.Fail(c.stderr, c.name, cli.Errorf("-limits FILE to check them here",
+		c.typed.Fail(c.stderr, c.name, cli.Errorf("-limits FILE to check them here",
 			"no worker has published its limits yet: scopes and costs are not checked before the worker does"))
 	}
 	return policy, nil

@@ -69,6 +69,9 @@ func start(t *testing.T, p program, env map[string]string, args ...string) *runn
 			t.Logf("stderr of worker %q:\n%s", args, r.stderr.String())
 		}
 	})
+	for name, value := range env {
+		p.environ = append(p.environ, name+"="+value)
+	}
 	go func() {
 		r.code <- p.run(ctx, args, func(k string) string { return env[k] }, &r.stdout, &r.stderr)
 	}()

@@ -2,10 +2,10 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"strings"
@@ -74,51 +74,42 @@ type inspection struct {
 	ahead     time.Duration        // the server's clock less this host's, as far as known
 }
 
+// newInspect returns the command "worker inspect", and what it reads.
+func newInspect() (*cli.Command, *inspection) {
+	c, i := cli.NewCommand(prog+" inspect", inspectUsage), &inspection{now: time.Now}
+	c.Mixed, c.About, c.Words = true, "tell who waits, for what", []string{"scope", "task"}
+	c.Flags.StringVar(&i.url, "redis", "", "")
+	cli.FileVar(c.Flags, &i.limits, "limits")
+	c.Flags.BoolVar(&i.json, "json", false, "")
+	ofUsage, _ := newInspectUsage()
+	c.Commands = []*cli.Command{ofUsage}
+	return c, i
+}
+
 // runInspect is the program "worker inspect".
 func runInspect(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
 	if len(args) > 0 && args[0] == "usage" {
 		return runInspectUsage(ctx, args[1:], getenv, stdout, stderr)
 	}
-	i := &inspection{out: stdout, now: time.Now}
-	fs := flag.NewFlagSet(prog+" inspect", flag.ContinueOnError)
-	redisURL := fs.String("redis", "", "")
-	fs.StringVar(&i.limits, "limits", "", "")
-	fs.BoolVar(&i.json, "json", false, "")
-	words, code, done := parseWords(fs, args, inspectUsage, stdout, stderr)
+	c, i := newInspect()
+	words, code, done := c.Parse(args, getenv, stdout, stderr)
 	if done {
 		return code
 	}
+	i.out = stdout
 	if err := i.read(words); err != nil {
-		cli.Fail(stderr, prog, err)
+		c.Fail(stderr, prog, err)
 		return cli.ExitUsage
 	}
-	i.url = cli.RedisURL(*redisURL, getenv, cli.EmbeddedURL)
+	i.url = cmp.Or(i.url, cli.EmbeddedURL)
 	if err := i.run(ctx); err != nil {
 		if ctx.Err() != nil {
 			return cli.ExitInterrupted
 		}
-		cli.Fail(stderr, prog, err)
+		c.Fail(stderr, prog, err)
 		return cli.Code(err)
 	}
 	return cli.ExitOK
-}
-
-// parseWords parses flags wherever they stand among the words; what follows "--" is
-// words alone.
-func parseWords(fs *flag.FlagSet, args []string, usage string, stdout, stderr io.Writer) (words []string, code int, done bool) {
-	for {
-		if code, done := cli.ParseFlags(fs, args, usage, stdout, stderr); done {
-			return nil, code, true
-		}
-		rest := fs.Args()
-		if read := len(args) - len(rest); read > 0 && args[read-1] == "--" {
-			return append(words, rest...), cli.ExitOK, false
-		}
-		if len(rest) == 0 {
-			return words, cli.ExitOK, false
-		}
-		words, args = append(words, rest[0]), rest[1:]
-	}
 }
 
 // read takes the words, and refuses what names nothing.

@@ -2,9 +2,9 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -94,33 +94,46 @@ type shadowUse struct {
 	Waits  int64  `json:"would_have_waited"`
 }
 
-// runInspectUsage is the program "worker inspect usage".
-func runInspectUsage(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	fs := flag.NewFlagSet(prog+" inspect usage", flag.ContinueOnError)
-	redisURL := fs.String("redis", "", "")
-	asJSON := fs.Bool("json", false, "")
-	since := time.Hour
-	fs.Func("since", "", func(text string) (err error) {
-		since, err = queue.ParseDuration(text)
+// usageCommand is one run of "worker inspect usage".
+type usageCommand struct {
+	url   string
+	since time.Duration
+	json  bool
+}
+
+// newInspectUsage returns the command "worker inspect usage", and what it reads.
+func newInspectUsage() (*cli.Command, *usageCommand) {
+	c, u := cli.NewCommand(prog+" inspect usage", inspectUsageUsage), &usageCommand{since: time.Hour}
+	c.Mixed, c.About = true, "tell who spent from a scope"
+	c.Flags.StringVar(&u.url, "redis", "", "")
+	c.Flags.BoolVar(&u.json, "json", false, "")
+	c.Flags.Func("since", "", func(text string) (err error) {
+		u.since, err = queue.ParseDuration(text)
 		return err
 	})
-	words, code, done := parseWords(fs, args, inspectUsageUsage, stdout, stderr)
+	return c, u
+}
+
+// runInspectUsage is the program "worker inspect usage".
+func runInspectUsage(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	c, u := newInspectUsage()
+	words, code, done := c.Parse(args, getenv, stdout, stderr)
 	if done {
 		return code
 	}
-	if err := checkUsage(words, since); err != nil {
-		cli.Fail(stderr, prog, err)
+	if err := checkUsage(words, u.since); err != nil {
+		c.Fail(stderr, prog, err)
 		return cli.ExitUsage
 	}
-	report, err := readUsage(ctx, cli.RedisURL(*redisURL, getenv, cli.EmbeddedURL), words[0], since)
+	report, err := readUsage(ctx, cmp.Or(u.url, cli.EmbeddedURL), words[0], u.since)
 	if err == nil {
-		err = printUsage(stdout, report, *asJSON)
+		err = printUsage(stdout, report, u.json)
 	}
 	if err != nil {
 		if ctx.Err() != nil {
 			return cli.ExitInterrupted
 		}
-		cli.Fail(stderr, prog, err)
+		c.Fail(stderr, prog, err)
 		return cli.Code(err)
 	}
 	return cli.ExitOK

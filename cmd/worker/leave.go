@@ -1,10 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"strings"
@@ -39,29 +39,43 @@ Example:
   worker leave -redis redis://10.0.0.5:6379/0 -queues default,low
 `
 
+// leaveCommand is one run of "worker leave".
+type leaveCommand struct {
+	url, queues string
+	json        bool
+}
+
+// newLeave returns the command "worker leave", and what it reads.
+func newLeave() (*cli.Command, *leaveCommand) {
+	c, l := cli.NewCommand(prog+" leave", leaveUsage), &leaveCommand{}
+	c.About = "give waiting tasks back their plain asynq form"
+	c.Flags.StringVar(&l.url, "redis", "", "")
+	c.Flags.StringVar(&l.queues, "queues", "", "")
+	c.Flags.BoolVar(&l.json, "json", false, "")
+	return c, l
+}
+
 // runLeave is the program "worker leave".
 func runLeave(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	fs := flag.NewFlagSet(prog+" leave", flag.ContinueOnError)
-	redisURL := fs.String("redis", "", "")
-	queues := fs.String("queues", "", "")
-	asJSON := fs.Bool("json", false, "")
-	if code, done := cli.ParseFlags(fs, args, leaveUsage, stdout, stderr); done {
+	c, l := newLeave()
+	words, code, done := c.Parse(args, getenv, stdout, stderr)
+	if done {
 		return code
 	}
-	names, err := leaveQueues(*queues)
-	if err == nil && fs.NArg() > 0 {
-		err = cli.Errorf("worker leave -h", "unexpected argument %q: worker leave takes flags only", fs.Arg(0))
+	names, err := leaveQueues(l.queues)
+	if err == nil && len(words) > 0 {
+		err = cli.Errorf("worker leave -h", "unexpected argument %q: worker leave takes flags only", words[0])
 	}
 	if err != nil {
-		cli.Fail(stderr, prog, err)
+		c.Fail(stderr, prog, err)
 		return cli.ExitUsage
 	}
-	url := cli.RedisURL(*redisURL, getenv, cli.EmbeddedURL)
-	if err := leave(ctx, url, names, *asJSON, stdout); err != nil {
+	url := cmp.Or(l.url, cli.EmbeddedURL)
+	if err := leave(ctx, url, names, l.json, stdout); err != nil {
 		if ctx.Err() != nil {
 			return cli.ExitInterrupted
 		}
-		cli.Fail(stderr, prog, explain(ctx, err, url))
+		c.Fail(stderr, prog, explain(ctx, err, url))
 		return cli.Code(err)
 	}
 	return cli.ExitOK

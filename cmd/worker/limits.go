@@ -159,11 +159,12 @@ var limitsVerbs = map[string]limitsVerb{
 	"drain":    {1, 1, "SCOPE", "as if-version for timeout force", false, (*limitsCommand).drain},
 }
 
-// runLimits is the program "worker limits".
-func runLimits(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	c := &limitsCommand{out: stdout, errs: stderr}
-	fs := flag.NewFlagSet(prog+" limits", flag.ContinueOnError)
-	redisURL := fs.String("redis", "", "")
+// newLimits returns the command "worker limits", and what it reads.
+func newLimits() (*cli.Command, *limitsCommand) {
+	all, c := cli.NewCommand(prog+" limits", limitsUsage), &limitsCommand{}
+	all.Mixed, all.About = true, "show and change the limits while workers run"
+	fs := all.Flags
+	fs.StringVar(&c.url, "redis", "", "")
 	fs.StringVar(&c.as, "as", "", "")
 	fs.Int64Var(&c.version, "if-version", 0, "")
 	fs.BoolVar(&c.replace, "replace", false, "")
@@ -188,28 +189,28 @@ func runLimits(ctx context.Context, args []string, getenv func(string) string, s
 		}
 		return err
 	})
-	words, code, done := parseWords(fs, args, limitsUsage, stdout, stderr)
+	return all, c
+}
+
+// runLimits is the program "worker limits".
+func runLimits(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	all, c := newLimits()
+	words, code, done := all.Parse(args, getenv, stdout, stderr)
 	if done {
 		return code
 	}
-	if err := c.read(words, fs); err != nil {
-		cli.Fail(stderr, prog, err)
+	c.out, c.errs = stdout, stderr
+	if err := c.read(words, all.Flags); err != nil {
+		all.Fail(stderr, prog, err)
 		return cli.ExitUsage
 	}
-	if c.version < 0 {
-		cli.Fail(stderr, prog, cli.Errorf("worker limits history", "-if-version %d is no version", c.version))
-		return cli.ExitUsage
-	}
-	if c.as == "" {
-		c.as = userName(getenv)
-	}
-	c.url = cli.RedisURL(*redisURL, getenv, cli.EmbeddedURL)
+	c.as, c.url = cmp.Or(c.as, userName(getenv)), cmp.Or(c.url, cli.EmbeddedURL)
 	if err := c.run(ctx); err != nil {
 		if ctx.Err() != nil {
 			return cli.ExitInterrupted
 		}
 		if !errors.Is(err, errDifferent) {
-			cli.Fail(stderr, prog, err)
+			all.Fail(stderr, prog, err)
 		}
 		return cli.Code(err)
 	}
@@ -253,6 +254,9 @@ func (c *limitsCommand) read(words []string, fs *flag.FlagSet) error {
 			err = errors.Join(err, cli.Errorf(limitsHelp, "-%s does not go with worker limits %s", f.Name, c.verb))
 		}
 	})
+	if err == nil && c.version < 0 {
+		err = cli.Errorf("worker limits history", "-if-version %d is no version", c.version)
+	}
 	return err
 }
 
@@ -283,7 +287,7 @@ func (c *limitsCommand) explain(ctx context.Context, err error) error {
 		return &cli.Error{What: "there are no limits at " + cli.RedisName(c.url), Try: "worker limits import -replace limits.yaml, or start a worker with -limits", Err: err}
 	case errors.Is(err, policystore.ErrNotPermitted):
 		return &cli.Error{What: "the user of Redis at " + cli.RedisName(c.url) + " may not change limits; nothing was changed",
-			Try: "-redis with a user that may; docs/operations.md has its ACL rule", Err: err}
+			Try: "a user in -redis who may; docs/operations.md has its ACL rule", Err: err}
 	case errors.As(err, new(*policystore.ConflictError)):
 		return &cli.Error{What: plainly(err), Try: "worker limits history; then change what is there by now", Err: err}
 	case errors.As(err, new(*policystore.VersionError)):

@@ -30,25 +30,22 @@ func main() {
 
 // run is the program. It ends when ctx does.
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	p := program{embeddedAddr: cli.EmbeddedAddr, assemble: assemble}
+	p := program{embeddedAddr: cli.EmbeddedAddr, environ: os.Environ(), assemble: assemble}
 	return p.run(ctx, args, getenv, stdout, stderr)
 }
 
 // program is what tests put something else in the place of.
 type program struct {
 	embeddedAddr string
+	environ      []string // NAME=VALUE, as os.Environ returns it
 	assemble     func(parts) (system, error)
 }
 
 func (p program) run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	if len(args) > 0 && args[0] == "leave" {
-		return runLeave(ctx, args[1:], getenv, stdout, stderr)
-	}
-	if len(args) > 0 && args[0] == "inspect" {
-		return runInspect(ctx, args[1:], getenv, stdout, stderr)
-	}
-	if len(args) > 0 && args[0] == "limits" {
-		return runLimits(ctx, args[1:], getenv, stdout, stderr)
+	if len(args) > 0 {
+		if sub, is := runs[args[0]]; is {
+			return sub(ctx, args[1:], getenv, stdout, stderr)
+		}
 	}
 	o, code, done := parseOptions(args, getenv, stdout, stderr)
 	if done {
@@ -62,12 +59,38 @@ func (p program) run(ctx context.Context, args []string, getenv func(string) str
 	}
 	log := newLogger(stderr, o)
 	cli.RouteRedisLog(log)
+	warnOfVariables(ctx, p.environ, log)
 	err := p.work(ctx, o, log)
 	if err == nil || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return cli.ExitOK // stopped as told, if only while starting
 	}
-	cli.Fail(stderr, prog, err)
+	o.fail(err)
 	return cli.Code(err)
+}
+
+// runs are the programs that a first word names.
+var runs = map[string]func(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int{
+	"inspect": runInspect, "limits": runLimits, "leave": runLeave,
+}
+
+// subcommands are theirs.
+func subcommands() []*cli.Command {
+	inspect, _ := newInspect()
+	limits, _ := newLimits()
+	leave, _ := newLeave()
+	return []*cli.Command{inspect, limits, leave}
+}
+
+// warnOfVariables tells of variables that are most likely mistyped. Their values may be secret.
+func warnOfVariables(ctx context.Context, environ []string, log *slog.Logger) {
+	root, _ := newWorker()
+	for _, one := range cli.UnknownVariables(environ, append(cli.KnownVariables(root), tokenVariable)) {
+		attrs := []any{"variable", one.Name}
+		if one.Nearest != "" {
+			attrs = append(attrs, "did_you_mean", one.Nearest)
+		}
+		log.WarnContext(ctx, "unknown environment variable: no flag has this name", attrs...)
+	}
 }
 
 // work runs tasks until ctx ends.

@@ -1,8 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -42,29 +42,34 @@ type options struct {
 	version     bool
 	usage       bool
 	app         string // that usage is recorded for
+
+	fail func(error) // tells what went wrong
 }
 
-// parseOptions reads args. When done is true the program ends with code.
-func parseOptions(args []string, getenv func(string) string, stdout, stderr io.Writer) (o options, code int, done bool) {
-	fs := flag.NewFlagSet(prog, flag.ContinueOnError)
-	redis := fs.String("redis", "", "")
-	queues := fs.String("queues", "default=1", "")
-	listen := fs.String("listen", "", "")
-	patience := fs.String("patience", "wait", "")
-	level := fs.String("log-level", "info", "")
-	fs.StringVar(&o.limits, "limits", "", "")
-	fs.StringVar(&o.schedules, "schedules", "", "")
+// given is what the flags say before it is checked.
+type given struct {
+	options
+	queues, listen, patience, level string
+}
+
+// newWorker returns the program's command, and what it reads.
+func newWorker() (*cli.Command, *given) {
+	c, g := cli.NewCommand(prog, usage), &given{}
+	c.Service, c.Commands = true, subcommands()
+	fs, o := c.Flags, &g.options
+	fs.StringVar(&o.redis, "redis", "", "")
+	fs.StringVar(&g.queues, "queues", "default=1", "")
+	fs.StringVar(&g.listen, "listen", "", "")
+	cli.ChoiceVar(fs, &g.patience, "patience", "wait", "wait", "fail", "drop", "move=")
+	cli.ChoiceVar(fs, &g.level, "log-level", "info", "debug", "info", "warn", "error")
+	cli.ChoiceVar(fs, &o.logFormat, "log-format", "text", "text", "json")
+	cli.FileVar(fs, &o.limits, "limits")
+	cli.FileVar(fs, &o.schedules, "schedules")
 	fs.IntVar(&o.concurrency, "concurrency", 32, "")
-	list := func(name string, values *[]string) {
-		fs.Func(name, "", func(v string) error {
-			*values = append(*values, v)
-			return nil
-		})
-	}
-	list("allow-host", &o.allowHosts)
-	list("only-host", &o.onlyHosts)
-	list("deny-cidr", &o.denyCIDRs)
-	list("secret", &o.secrets)
+	cli.ListVar(fs, &o.allowHosts, "allow-host", nil)
+	cli.ListVar(fs, &o.onlyHosts, "only-host", nil)
+	cli.ListVar(fs, &o.denyCIDRs, "deny-cidr", nil)
+	cli.ListVar(fs, &o.secrets, "secret", nil)
 	fs.Func("ports", "", func(v string) (err error) {
 		o.ports, err = parsePorts(v)
 		return err
@@ -72,39 +77,36 @@ func parseOptions(args []string, getenv func(string) string, stdout, stderr io.W
 	cli.AllowMethodFlag(fs, &o.methods)
 	fs.DurationVar(&o.maxTimeout, "max-timeout", cli.DefaultMaxTimeout, "")
 	fs.DurationVar(&o.drain, "drain", 0, "")
-	fs.StringVar(&o.logFormat, "log-format", "text", "")
 	fs.BoolVar(&o.usage, "usage", true, "")
 	fs.StringVar(&o.app, "app", "worker", "")
 	fs.BoolVar(&o.version, "version", false, "")
-	if code, done := cli.ParseFlags(fs, args, usage, stdout, stderr); done {
+	return c, g
+}
+
+// parseOptions reads args. When done is true the program ends with code.
+func parseOptions(args []string, getenv func(string) string, stdout, stderr io.Writer) (o options, code int, done bool) {
+	c, g := newWorker()
+	words, code, done := c.Parse(args, getenv, stdout, stderr)
+	if done {
 		return o, code, true
 	}
-
-	var faults []error
-	check := func(err error) {
-		if err != nil {
-			faults = append(faults, err)
-		}
-	}
-	if fs.NArg() > 0 {
-		check(cli.Errorf("worker -h", "unexpected argument %q: worker takes flags, or inspect, limits or leave", fs.Arg(0)))
-	}
-	o.redis = cli.RedisURL(*redis, getenv, "embedded")
+	o = g.options
+	o.fail = func(err error) { c.Fail(stderr, prog, err) }
+	o.redis = cmp.Or(o.redis, "embedded")
 	if o.drain == 0 {
 		o.drain = o.maxTimeout // no run takes longer
 	}
-	var err error
-	o.queues, err = parseQueues(*queues)
-	check(err)
-	o.listen, err = parseListen(*listen, strings.TrimSpace(getenv(tokenVariable)))
-	check(err)
-	o.patience, err = parsePatience(*patience)
-	check(err)
-	o.logLevel, err = parseLevel(*level)
-	check(err)
-	check(o.checkRest())
-	if len(faults) > 0 {
-		cli.Fail(stderr, prog, errors.Join(faults...))
+	var faults [6]error
+	if len(words) > 0 {
+		faults[0] = cli.Errorf("worker -h", "unexpected argument %q: worker takes flags, or inspect, limits or leave", words[0])
+	}
+	o.queues, faults[1] = parseQueues(g.queues)
+	o.listen, faults[2] = parseListen(g.listen, strings.TrimSpace(getenv(tokenVariable)))
+	o.patience, faults[3] = parsePatience(g.patience)
+	o.logLevel, faults[4] = parseLevel(g.level)
+	faults[5] = o.checkRest()
+	if err := errors.Join(faults[:]...); err != nil {
+		o.fail(err)
 		return o, cli.ExitUsage, true
 	}
 	return o, cli.ExitOK, false

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -46,33 +45,31 @@ func golden(t *testing.T, path, got string) {
 	}
 }
 
-// TestHelpNamesFlags holds that -h teaches every flag, with the default that
-// it has.
+// TestHelpNamesFlags holds that -h teaches every flag, with the default and the variable
+// that it has.
 func TestHelpNamesFlags(t *testing.T) {
 	t.Parallel()
-	src, err := os.ReadFile("options.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	flags := regexp.MustCompile(`fs\.\w+\((?:&[\w.]+, )?"([\w-]+)"(?:, ([^,]+))?, "`).FindAllStringSubmatch(string(src), -1)
-	if len(flags) < 10 {
-		t.Fatalf("found %d flags in options.go", len(flags))
-	}
-	for _, f := range flags {
-		_, rest, found := strings.Cut(usage, "\n  -"+f[1])
+	c, _ := newWorker()
+	help := c.Help()
+	c.Flags.VisitAll(func(f *flag.Flag) {
+		_, rest, found := strings.Cut(help, "\n  -"+f.Name+" ")
 		if !found {
-			t.Errorf("-h does not name -%s", f[1])
-			continue
+			t.Errorf("-h does not name -%s", f.Name)
+			return
 		}
-		defaults := map[string]string{"cli.DefaultMaxTimeout": strings.TrimSuffix(cli.DefaultMaxTimeout.String(), "0s")}
-		if value := cmp.Or(defaults[f[2]], strings.Trim(f[2], `"`)); value != "" && value != "false" {
-			text, _, _ := strings.Cut(rest, "\n  -")
-			if !strings.Contains(text, "Default: "+value) {
-				t.Errorf("-h does not give the default %s of -%s", value, f[1])
-			}
+		text, _, _ := strings.Cut(rest, "\n  -")
+		value := strings.TrimSuffix(f.DefValue, "m0s") // 10m0s is 10m
+		if value == "0s" {
+			value = "0"
 		}
-	}
-	for _, line := range strings.Split(usage, "\n") {
+		if value != "" && value != "false" && !strings.Contains(text, "Default: "+value) {
+			t.Errorf("-h does not give the default %s of -%s", value, f.Name)
+		}
+		if got := strings.Contains(text, "["+cli.Variable(f.Name)+"]"); got != (f.Name != "version") {
+			t.Errorf("-h names the variable of -%s: %v", f.Name, got)
+		}
+	})
+	for _, line := range strings.Split(help, "\n") {
 		if len([]rune(line)) > 80 {
 			t.Errorf("a line of -h is wider than 80 columns: %s", line)
 		}

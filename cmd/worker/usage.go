@@ -29,7 +29,8 @@ Flags:
                       unix:///path/redis.sock
                       redis-sentinel://HOST:PORT,HOST:PORT/DB?master=NAME
                       redis+cluster://HOST:PORT?addr=HOST:PORT
-                    In REDIS_URL a password stays out of the process list.
+                    In the environment a password stays out of the
+                    process list.
   -limits FILE      the limits to keep. They are published in Redis, for all
                     workers and for enqueue: the newest file applies to all, and
                     what "worker limits" sets stands over it. The file is read

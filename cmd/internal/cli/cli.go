@@ -8,7 +8,6 @@ package cli
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"strings"
@@ -87,24 +86,4 @@ func isJoin(err error, parts []error) bool {
 		texts[i] = p.Error()
 	}
 	return err.Error() == strings.Join(texts, "\n")
-}
-
-// ParseFlags parses args into fs, whose name is the program's. When done is
-// true the program ends with code: help was asked for and usage went to
-// stdout, or a flag was wrong and stderr says which.
-func ParseFlags(fs *flag.FlagSet, args []string, usage string, stdout, stderr io.Writer) (code int, done bool) {
-	fs.SetOutput(io.Discard) // the flag package would print its own usage
-	fs.Usage = func() {}
-	err := fs.Parse(args)
-	switch {
-	case err == nil:
-		return ExitOK, false
-	case errors.Is(err, flag.ErrHelp):
-		if _, werr := io.WriteString(stdout, usage); werr != nil {
-			return ExitFailed, true
-		}
-		return ExitOK, true
-	}
-	Fail(stderr, fs.Name(), &Error{What: err.Error(), Try: fs.Name() + " -h"})
-	return ExitUsage, true
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -44,30 +43,6 @@ func TestErrorUnwraps(t *testing.T) {
 	err := error(&Error{What: "a", Try: "b", Err: io.EOF})
 	if !errors.Is(err, io.EOF) || err.Error() != "a (try: b)" {
 		t.Errorf("got %v", err)
-	}
-}
-
-func TestParseFlags(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		args           []string
-		code           int
-		done           bool
-		stdout, stderr string
-	}{
-		"good":    {[]string{"-n", "3"}, ExitOK, false, "", ""},
-		"help":    {[]string{"-h"}, ExitOK, true, "usage\n", ""},
-		"--help":  {[]string{"--help"}, ExitOK, true, "usage\n", ""},
-		"unknown": {[]string{"-x"}, ExitUsage, true, "", "p: flag provided but not defined: -x\ntry: p -h\n"},
-		"value":   {[]string{"-n", "x"}, ExitUsage, true, "", "p: invalid value \"x\" for flag -n: parse error\ntry: p -h\n"},
-	} {
-		fs := flag.NewFlagSet("p", flag.ContinueOnError)
-		fs.Int("n", 0, "")
-		var stdout, stderr bytes.Buffer
-		code, done := ParseFlags(fs, tt.args, "usage\n", &stdout, &stderr)
-		if code != tt.code || done != tt.done || stdout.String() != tt.stdout || stderr.String() != tt.stderr {
-			t.Errorf("%s: %d %v %q %q", name, code, done, stdout.String(), stderr.String())
-		}
 	}
 }
 

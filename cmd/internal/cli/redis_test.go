@@ -19,27 +19,6 @@ func TestMain(m *testing.M) {
 	os.Exit(redistest.Main(m))
 }
 
-func TestRedisURL(t *testing.T) {
-	t.Parallel()
-	const fallback = "embedded"
-	for name, tt := range map[string]struct{ flag, env, want string }{
-		"flag beats environment":    {"redis://flag", "redis://env", "redis://flag"},
-		"environment beats default": {"", "redis://env", "redis://env"},
-		"default":                   {"", "", fallback},
-		"blank environment":         {"", "  ", fallback},
-	} {
-		getenv := func(key string) string {
-			if key != "REDIS_URL" {
-				t.Errorf("%s: asked for %s", name, key)
-			}
-			return tt.env
-		}
-		if got := RedisURL(tt.flag, getenv, fallback); got != tt.want {
-			t.Errorf("%s: got %q, want %q", name, got, tt.want)
-		}
-	}
-}
-
 func TestOpenRedis(t *testing.T) {
 	t.Parallel()
 	secret := redistest.NewServer(t, redistest.Options{Password: "geheim/:@?#"})

@@ -19,18 +19,6 @@ const (
 	EmbeddedURL  = "redis://" + EmbeddedAddr
 )
 
-// RedisURL returns the URL to use: the flag when it was given, else the
-// environment variable REDIS_URL, else fallback. getenv is os.Getenv.
-func RedisURL(flagValue string, getenv func(string) string, fallback string) string {
-	if flagValue != "" {
-		return flagValue
-	}
-	if v := strings.TrimSpace(getenv("REDIS_URL")); v != "" {
-		return v
-	}
-	return fallback
-}
-
 // target is a Redis URL taken apart. One of the three options is set.
 type target struct {
 	name     string // host:port, socket or master: what an error may show
