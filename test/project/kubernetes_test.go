@@ -1,0 +1,319 @@
+package project
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/headway-go/headway/test/redistest"
+)
+
+// manifest is what docs/kubernetes.md uses of the kinds that it shows. Fields that are not here are refused: they are
+// mistyped, or nothing here looks at them.
+type manifest struct {
+	APIVersion string `yaml:"apiVersion"`
+	Kind       string
+	Metadata   struct {
+		Name         string
+		GenerateName string `yaml:"generateName"`
+	}
+	Data       map[string]string
+	StringData map[string]string `yaml:"stringData"`
+	Spec       struct {
+		Replicas                int
+		BackoffLimit            int `yaml:"backoffLimit"`
+		TTLSecondsAfterFinished int `yaml:"ttlSecondsAfterFinished"`
+		Selector                struct {
+			MatchLabels map[string]string `yaml:"matchLabels"`
+		}
+		Template struct {
+			Metadata struct{ Labels map[string]string }
+			Spec     podSpec
+		}
+	}
+}
+
+type podSpec struct {
+	TerminationGracePeriodSeconds int    `yaml:"terminationGracePeriodSeconds"`
+	RestartPolicy                 string `yaml:"restartPolicy"`
+	AutomountServiceAccountToken  *bool  `yaml:"automountServiceAccountToken"`
+	Containers                    []container
+	Volumes                       []struct {
+		Name      string
+		ConfigMap struct{ Name string } `yaml:"configMap"`
+	}
+}
+
+type container struct {
+	Name, Image string
+	Args        []string
+	Env         []struct {
+		Name      string
+		ValueFrom struct {
+			SecretKeyRef struct{ Name, Key string } `yaml:"secretKeyRef"`
+		} `yaml:"valueFrom"`
+	}
+	Ports []struct {
+		Name          string
+		ContainerPort int `yaml:"containerPort"`
+	}
+	ReadinessProbe  probe `yaml:"readinessProbe"`
+	LivenessProbe   probe `yaml:"livenessProbe"`
+	SecurityContext struct {
+		RunAsNonRoot             bool `yaml:"runAsNonRoot"`
+		ReadOnlyRootFilesystem   bool `yaml:"readOnlyRootFilesystem"`
+		AllowPrivilegeEscalation bool `yaml:"allowPrivilegeEscalation"`
+		Capabilities             struct{ Drop []string }
+	} `yaml:"securityContext"`
+	VolumeMounts []struct {
+		Name      string
+		MountPath string `yaml:"mountPath"`
+		ReadOnly  bool   `yaml:"readOnly"`
+	} `yaml:"volumeMounts"`
+}
+
+type probe struct {
+	PeriodSeconds    int `yaml:"periodSeconds"`
+	FailureThreshold int `yaml:"failureThreshold"`
+	HTTPGet          struct {
+		Path, Port  string
+		HTTPHeaders []struct{ Name, Value string } `yaml:"httpHeaders"`
+	} `yaml:"httpGet"`
+}
+
+// isManifest tells blocks for Kubernetes from limits files.
+func isManifest(b block) bool { return strings.HasPrefix(b.text, "apiVersion:") }
+
+// manifests reads the Kubernetes objects of the pages, by kind.
+func manifests(t *testing.T) map[string]manifest {
+	t.Helper()
+	all := map[string]manifest{}
+	for _, b := range blocks(t, "yaml") {
+		if !isManifest(b) {
+			continue
+		}
+		dec := yaml.NewDecoder(strings.NewReader(b.text))
+		dec.KnownFields(true)
+		for {
+			var m manifest
+			err := dec.Decode(&m)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatalf("%s:%d: %v", b.path, b.line, err)
+			}
+			if m.APIVersion == "" || m.Metadata.Name+m.Metadata.GenerateName == "" || all[m.Kind].Kind != "" {
+				t.Fatalf("%s:%d: a %q without apiVersion or name, or a second one", b.path, b.line, m.Kind)
+			}
+			all[m.Kind] = m
+		}
+	}
+	for _, kind := range []string{"ConfigMap", "Deployment", "Job", "Secret"} {
+		if all[kind].Kind == "" {
+			t.Fatalf("the pages have no %s: %v", kind, slices.Collect(maps.Keys(all)))
+		}
+	}
+	return all
+}
+
+// pod is a container of the pages as this machine runs it: its volumes in a directory, its Secret's values in the environment.
+type pod struct {
+	args  []string
+	env   []string
+	grace time.Duration
+	container
+}
+
+// podOf reads the one container of a Deployment or Job. Its Redis is that at redisURL.
+func podOf(t *testing.T, all map[string]manifest, kind, redisURL string) pod {
+	t.Helper()
+	spec := all[kind].Spec.Template.Spec
+	if len(spec.Containers) != 1 || len(spec.Volumes) != 1 || len(spec.Containers[0].VolumeMounts) != 1 {
+		t.Fatalf("%s: not one container with one volume", kind)
+	}
+	c := spec.Containers[0]
+	if !strings.HasPrefix(c.Image, "headway-worker:v") {
+		t.Fatalf("%s: image %s", kind, c.Image)
+	}
+	files, mount := all["ConfigMap"], c.VolumeMounts[0]
+	if spec.Volumes[0].ConfigMap.Name != files.Metadata.Name || mount.Name != spec.Volumes[0].Name {
+		t.Fatalf("%s mounts a ConfigMap that is not on the page", kind)
+	}
+	dir := t.TempDir()
+	for name, text := range files.Data {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := pod{container: c, grace: time.Duration(spec.TerminationGracePeriodSeconds) * time.Second}
+	for _, arg := range c.Args {
+		p.args = append(p.args, strings.ReplaceAll(arg, mount.MountPath, dir))
+	}
+	for _, v := range c.Env {
+		ref := v.ValueFrom.SecretKeyRef
+		switch secret := all["Secret"]; {
+		case v.Name == "REDIS_URL":
+			p.env = append(p.env, "REDIS_URL="+redisURL)
+		case ref.Name == secret.Metadata.Name && secret.StringData[ref.Key] != "":
+			p.env = append(p.env, v.Name+"="+secret.StringData[ref.Key])
+		default:
+			t.Errorf("%s: the Secret of the page has no %s", v.Name, ref.Key)
+		}
+	}
+	return p
+}
+
+// flagOf is the value of a flag that is written -name=value.
+func (p pod) flagOf(t *testing.T, name string) string {
+	t.Helper()
+	for _, arg := range p.args {
+		if value, ok := strings.CutPrefix(arg, "-"+name+"="); ok {
+			return value
+		}
+	}
+	t.Fatalf("the container has no -%s", name)
+	return ""
+}
+
+// running is a worker that runs as a pod does.
+type running struct {
+	cmd    *exec.Cmd
+	addr   string
+	stderr bytes.Buffer
+}
+
+// start runs the container's command, on the loopback in the place of all addresses.
+func (p pod) start(t *testing.T) *running {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &running{addr: l.Addr().String()}
+	_ = l.Close()
+	args := slices.Clone(p.args)
+	at := slices.Index(args, fmt.Sprintf("-listen=0.0.0.0:%d", p.Ports[0].ContainerPort))
+	if at < 0 {
+		t.Fatalf("-listen is not the container's port: %v", args)
+	}
+	args[at] = "-listen=" + r.addr
+	r.cmd = exec.Command(program(t, "worker"), args...)
+	r.cmd.Env, r.cmd.Stderr = append(os.Environ(), p.env...), &r.stderr
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.cmd.Process.Kill() }) // gone already, unless the test failed
+	return r
+}
+
+// answers asks a probe and returns its status, 0 where nothing answers.
+func (p pod) answers(t *testing.T, r *running, of probe) int {
+	t.Helper()
+	if of.HTTPGet.Port != p.Ports[0].Name {
+		t.Fatalf("a probe asks port %s, which the container does not name", of.HTTPGet.Port)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.addr+of.HTTPGet.Path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range of.HTTPGet.HTTPHeaders {
+		req.Header.Set(h.Name, h.Value)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0
+	}
+	_ = resp.Body.Close()
+	return resp.StatusCode
+}
+
+// docs/kubernetes.md: "TestKubernetes reads these manifests, runs their commands and asks their probes".
+func TestKubernetes(t *testing.T) {
+	t.Parallel()
+	all := manifests(t)
+	server := redistest.NewServer(t)
+	url := "redis://" + server.Addr()
+
+	job := podOf(t, all, "Job", url)
+	imported := exec.Command(program(t, "worker"), job.args...)
+	imported.Env = append(os.Environ(), job.env...)
+	if out, err := imported.CombinedOutput(); err != nil {
+		t.Fatalf("the Job: %v\n%s", err, out)
+	}
+
+	p := podOf(t, all, "Deployment", url)
+	if d := all["Deployment"]; !maps.Equal(d.Spec.Selector.MatchLabels, d.Spec.Template.Metadata.Labels) {
+		t.Error("the Deployment does not select its own pods")
+	}
+	drain, err := time.ParseDuration(p.flagOf(t, "drain"))
+	if longest, err2 := time.ParseDuration(p.flagOf(t, "max-timeout")); err != nil || err2 != nil || longest > drain || drain+30*time.Second > p.grace {
+		t.Errorf("-max-timeout %s, -drain %s, grace %s: not in this order, or less than 30 s to spare", longest, drain, p.grace)
+	}
+	worker := p.start(t)
+	await := func(what string, of probe, want int) {
+		t.Helper()
+		got := -1
+		redistest.WaitFor(t, what, 2*time.Minute, func() bool { got = p.answers(t, worker, of); return got == want })
+	}
+	await("readiness", p.ReadinessProbe, http.StatusOK)
+	await("liveness", p.LivenessProbe, http.StatusOK)
+	unnamed := p.ReadinessProbe
+	unnamed.HTTPGet.HTTPHeaders = nil
+	await("a caller without the token", unnamed, http.StatusUnauthorized)
+	server.Kill9()
+	await("an outage", p.ReadinessProbe, http.StatusServiceUnavailable)
+	if got := p.answers(t, worker, p.LivenessProbe); got != http.StatusOK {
+		t.Errorf("liveness answers %d while Redis is away: pods would be killed for it", got)
+	}
+	server.Restart(t)
+	await("readiness after the outage", p.ReadinessProbe, http.StatusOK)
+	if err := worker.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := worker.cmd.Wait(); err != nil {
+		t.Errorf("SIGTERM: %v\n%s", err, worker.stderr.String())
+	}
+}
+
+// docs/kubernetes.md: "An old pod that restarts with the old file changes nothing", and what brings the old limits back.
+func TestRollout(t *testing.T) {
+	t.Parallel()
+	redisURL := "redis://" + redistest.NewServer(t).Addr()
+	file := func(limit int) string {
+		return writeFile(t, "limits.yaml", fmt.Sprintf("limits: {payments: {rules: [{name: account, algorithm: sliding-window, limit: %d, per: 1s}]}}", limit))
+	}
+	before, after := file(200), file(300)
+	inForce := func(limit int) {
+		t.Helper()
+		if text := output(t, 0, "", "worker", "limits", "export", "-redis", redisURL); !strings.Contains(text, fmt.Sprintf("limit: %d,", limit)) {
+			t.Errorf("limit %d is not in force:\n%s", limit, text)
+		}
+	}
+	runs := func(file string) { healthz(t, "-redis", redisURL, "-limits", file) }
+	runs(before)
+	inForce(200)
+	runs(after)
+	inForce(300)
+	runs(before) // an old pod restarts, or kubectl rollout undo
+	inForce(300)
+	output(t, 0, "", "worker", "limits", "import", "-replace", before, "-redis", redisURL)
+	inForce(200)
+}
