@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// A block that begins with a package clause is a file. Any other is a fragment:
-// statements, which stand in a function that has what the pages speak of.
+// A block that begins with a package clause is a file. One that begins with a declaration is shown from examples/. Any other
+// is a fragment: statements, which stand in a function that has what the pages speak of.
 const fragment = `package snippet
 
 import (
@@ -78,6 +78,9 @@ func TestGoBlocks(t *testing.T) {
 	dir := t.TempDir()
 	var fragments []string
 	for i, b := range blocks(t, "go") {
+		if isDeclaration(b) {
+			continue
+		}
 		where := fmt.Sprintf("%s:%d", b.path, b.line)
 		file := filepath.Join(dir, fmt.Sprintf("b%d.go", i))
 		source := b.text
@@ -102,6 +105,39 @@ func TestGoBlocks(t *testing.T) {
 		t.Fatal("no fragments: the pages are not read")
 	}
 	vet(t, "the fragments", fragments...)
+}
+
+func isDeclaration(b block) bool {
+	return strings.HasPrefix(b.text, "type ") || strings.HasPrefix(b.text, "func ") && !strings.HasPrefix(b.text, "func(")
+}
+
+// A declaration that a page shows stands in a program of examples/, which runs with the tests.
+func TestShownCode(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob(filepath.Join(root, "examples", "*", "*.go"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	var code strings.Builder
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code.Write(text)
+	}
+	shown := 0
+	for _, b := range blocks(t, "go") {
+		if !isDeclaration(b) {
+			continue
+		}
+		if shown++; !strings.Contains(code.String(), "\n"+b.text) {
+			t.Errorf("%s:%d: no program of examples/ has this as it stands:\n%s", b.path, b.line, b.text)
+		}
+	}
+	if shown == 0 {
+		t.Fatal("no declarations: the pages are not read")
+	}
 }
 
 func vet(t *testing.T, what string, files ...string) {
