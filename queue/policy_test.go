@@ -8,7 +8,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
@@ -19,7 +19,7 @@ func TestPublishedPolicy(t *testing.T) {
 	if p, err := queue.PublishedPolicy(ctx, rdb); p != nil || err != nil {
 		t.Fatalf("before: %v %v", p, err)
 	}
-	p, err := policy.Parse("limits.yaml", []byte("limits:\n  a:\n    rules:\n      - {name: r, algorithm: concurrency, limit: 4}\n"))
+	p, err := limitsyaml.Parse("limits.yaml", []byte("limits:\n  a:\n    rules:\n      - {name: r, algorithm: concurrency, limit: 4}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,8 +28,8 @@ func TestPublishedPolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := queue.PublishedPolicy(ctx, rdb)
-	if err != nil || string(got.YAML()) != string(p.YAML()) {
-		t.Errorf("got %s %v, want %s", got.YAML(), err, p.YAML())
+	if err != nil || string(limitsyaml.Format(got)) != string(limitsyaml.Format(p)) {
+		t.Errorf("got %s %v, want %s", limitsyaml.Format(got), err, limitsyaml.Format(p))
 	}
 	done, cancel := context.WithCancel(ctx)
 	cancel()

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
@@ -340,7 +341,7 @@ func TestCutBucketPaces(t *testing.T) {
 // "answers" of limits.yaml says what follows, for a level and those below it.
 func TestAnswersOfPolicy(t *testing.T) {
 	t.Parallel()
-	pol, err := policy.Parse("limits.yaml", []byte(`
+	pol, err := limitsyaml.Parse("limits.yaml", []byte(`
 limits:
   p:
     answers: pause
@@ -351,7 +352,7 @@ limits:
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := policy.Parse("again.yaml", pol.YAML())
+	again, err := limitsyaml.Parse("again.yaml", limitsyaml.Format(pol))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -364,7 +365,7 @@ limits:
 			t.Errorf("%s: %s, and %s when it is written and read", scope, a, b)
 		}
 	}
-	_, err = policy.Parse("limits.yaml", []byte("limits: {p: {answers: always}}"))
+	_, err = limitsyaml.Parse("limits.yaml", []byte("limits: {p: {answers: always}}"))
 	if want := `answers is "always"`; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v", err)
 	}

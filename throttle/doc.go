@@ -6,7 +6,7 @@
 //
 // A [Policy] says which rules a scope meets: payments/acme/refunds meets those
 // of payments, of payments/acme and of payments/acme/refunds. It comes from
-// limits.yaml (policy.Load) or from Go values (policy.New, policy.PerSecond). A [Limiter] decides
+// limits.yaml (limitsyaml.Load) or from Go values (policy.New, policy.PerSecond). A [Limiter] decides
 // under all of them at once:
 //
 //	limiter, err := throttle.New(rdb, policy, throttle.Config{})

@@ -12,15 +12,16 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
 var ctx = context.Background()
 
 // limiterOf returns a limiter under limits as limits.yaml has them. A program's
-// own comes from policy.Load and its Redis client.
+// own comes from limitsyaml.Load and its Redis client.
 func limiterOf(name, limits string) *throttle.Limiter {
-	policy, err := policy.Parse("limits.yaml", []byte(limits))
+	policy, err := limitsyaml.Parse("limits.yaml", []byte(limits))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -106,7 +107,7 @@ func (h *randomHistory) String() string {
 		if err != nil {
 			return err.Error()
 		}
-		fmt.Fprintf(&b, "limits %d:\n%s", i, policy.YAML())
+		fmt.Fprintf(&b, "limits %d:\n%s", i, limitsyaml.Format(policy))
 	}
 	for _, o := range h.ops {
 		fmt.Fprintln(&b, o)

@@ -2,12 +2,14 @@ package throttle
 
 import (
 	"fmt"
-	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/upstream"
 	"net/url"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // accountOf is an account of 100 a second with tenants below it, of 50 a second each where a rule is
@@ -92,7 +94,7 @@ func TestHostsOfAnswers(t *testing.T) {
 		})
 	}
 	for scope, want := range map[string][]string{"p/a": {"own.example.net"}, "p/a/b": {"own.example.net"}, "q": nil} {
-		for _, p := range []*policy.Policy{pol, parsedPolicy(t, string(pol.YAML()))} {
+		for _, p := range []*policy.Policy{pol, parsedPolicy(t, string(limitsyaml.Format(pol)))} {
 			if got := p.Hosts(parsedScope(t, scope)); !slices.Equal(got, want) {
 				t.Errorf("%s: %q, want %q", scope, got, want)
 			}

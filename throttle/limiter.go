@@ -144,7 +144,7 @@ func New(rdb redis.UniversalClient, policy *policy.Policy, cfg Config) (*Limiter
 		faults = append(faults, errors.New("throttle: New needs a Redis client, got nil"))
 	}
 	if policy == nil {
-		faults = append(faults, errors.New("throttle: New needs a policy, got nil; see policy.Load and policy.PerSecond"))
+		faults = append(faults, errors.New("throttle: New needs a policy, got nil; see limitsyaml.Load and policy.PerSecond"))
 	}
 	cfg = cfg.withDefaults()
 	for i := range len(cfg.Prefix) {

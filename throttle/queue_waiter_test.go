@@ -10,8 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headway-go/headway/throttle/policy"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Where a waiter is.
@@ -176,7 +178,7 @@ func (h *queueHistory) String() string {
 		if err != nil {
 			return err.Error()
 		}
-		fmt.Fprintf(&b, "limits %d:\n%s", i, policy.YAML())
+		fmt.Fprintf(&b, "limits %d:\n%s", i, limitsyaml.Format(policy))
 	}
 	b.WriteString(strings.Join(h.log, "\n"))
 	return b.String()

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -228,7 +229,7 @@ func TestSteps(t *testing.T) {
 
 func parsedPolicy(tb testing.TB, text string) *policy.Policy {
 	tb.Helper()
-	p, err := policy.Parse("limits.yaml", []byte(text))
+	p, err := limitsyaml.Parse("limits.yaml", []byte(text))
 	if err != nil {
 		tb.Fatal(err)
 	}

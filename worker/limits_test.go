@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/throttle/usage"
@@ -107,7 +108,9 @@ func TestOneCall(t *testing.T) {
 	})
 
 	says := func(limit string) func() bool {
-		return func() bool { return strings.Contains(string(limits.Limiter().Policy().YAML()), "limit: "+limit+",") }
+		return func() bool {
+			return strings.Contains(string(limitsyaml.Format(limits.Limiter().Policy())), "limit: "+limit+",")
+		}
 	}
 	store := policystore.New(rdb, policystore.Config{})
 	if _, err := store.Set(t.Context(), policystore.Edit{By: "test"}, "mail", "account", map[string]string{"limit": "70"}); err != nil {
@@ -123,7 +126,7 @@ func TestOneCall(t *testing.T) {
 	rdb.FlushAll(t.Context())
 	redistest.WaitFor(t, "the limits to be restored", time.Minute, func() bool {
 		p, err := store.Now(t.Context())
-		return err == nil && strings.Contains(string(p.YAML()), "limit: 90,")
+		return err == nil && strings.Contains(string(limitsyaml.Format(p)), "limit: 90,")
 	})
 }
 

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"unicode"
 
-	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
@@ -14,7 +14,7 @@ func TestNastyNamesAreEscaped(t *testing.T) {
 	t.Parallel()
 	url, rdb := private(t)
 	const scope, nasty = "a\u202e\u2066", "x\x1b[2J\x1b]0;t\a\r\u009b31m\u202e\x7f"
-	p, err := policy.Parse("limits.yaml", []byte(`limits: {"a\u202e\u2066": {apps: ["b\u202e"], paused: true, rules: [{name: "r\u202e", algorithm: concurrency, limit: 1}]}}`))
+	p, err := limitsyaml.Parse("limits.yaml", []byte(`limits: {"a\u202e\u2066": {apps: ["b\u202e"], paused: true, rules: [{name: "r\u202e", algorithm: concurrency, limit: 1}]}}`))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
@@ -138,7 +139,7 @@ func TestHTTPPublishedPolicy(t *testing.T) {
 	if got := enqueue(); got.code != cli.ExitOK || got.stderr != "enqueue http: "+noPolicy {
 		t.Errorf("nothing published: %+v", got)
 	}
-	p, err := policy.Parse("limits.yaml", []byte(limitsYAML))
+	p, err := limitsyaml.Parse("limits.yaml", []byte(limitsYAML))
 	if err != nil {
 		t.Fatal(err)
 	}

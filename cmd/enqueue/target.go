@@ -12,6 +12,7 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
@@ -50,7 +51,7 @@ func (c *command) open(ctx context.Context, t *target) (redis.UniversalClient, *
 	var pol *policy.Policy
 	var err error
 	if t.limits != "" {
-		if pol, err = policy.Load(t.limits); err != nil {
+		if pol, err = limitsyaml.Load(t.limits); err != nil {
 			return nil, nil, explainLimits(err)
 		}
 	}

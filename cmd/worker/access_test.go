@@ -18,7 +18,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
@@ -373,7 +373,7 @@ func (l *limited) busy() {
 	l.t.Helper()
 	_, addr, _ := strings.Cut(l.url, "@")
 	rdb := open(l.t, "redis://"+addr)
-	policy, err := policy.Parse("limits.yaml", []byte(accessLimits))
+	policy, err := limitsyaml.Parse("limits.yaml", []byte(accessLimits))
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
@@ -46,7 +47,7 @@ type inspected struct {
 
 func newInspected(t *testing.T) *inspected {
 	t.Helper()
-	policy, err := policy.Parse("limits.yaml", []byte(inspectLimits))
+	policy, err := limitsyaml.Parse("limits.yaml", []byte(inspectLimits))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -333,7 +334,7 @@ func TestInspectTooDear(t *testing.T) {
 		t.Fatalf("%+v, %v", d, err)
 	}
 	i.enqueue(queue.Task{ID: "waits", Scope: "free", Cost: 100_000})
-	lowered, err := policy.Parse("limits.yaml", []byte(strings.ReplaceAll(inspectLimits, "100000", "10")))
+	lowered, err := limitsyaml.Parse("limits.yaml", []byte(strings.ReplaceAll(inspectLimits, "100000", "10")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -471,7 +472,7 @@ func TestInspectMaxPriority(t *testing.T) {
 	out, _ := i.run(0, "task", "high")
 	says(t, out, "free, cost 1, priority 9\n")
 	want(t, i.objects("task", "high")[0], map[string]any{"priority": 9.0, "max_priority": nil})
-	limits, err := policy.Parse("limits.yaml", []byte(strings.Replace(inspectLimits, "  free:\n", "  free:\n    max_priority: 3\n", 1)))
+	limits, err := limitsyaml.Parse("limits.yaml", []byte(strings.Replace(inspectLimits, "  free:\n", "  free:\n    max_priority: 3\n", 1)))
 	if err != nil {
 		t.Fatal(err)
 	}

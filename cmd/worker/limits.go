@@ -20,6 +20,7 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
@@ -445,7 +446,7 @@ func readLimits(path string) (*policy.Policy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read standard input: %w", err)
 	}
-	p, err := policy.Parse("standard input", text)
+	p, err := limitsyaml.Parse("standard input", text)
 	if err != nil {
 		return nil, &cli.Error{What: err.Error(), Try: "mend these lines; nothing was changed", Err: err}
 	}

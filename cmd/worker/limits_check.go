@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -22,7 +23,7 @@ type checkReport struct {
 func (c *limitsCommand) check(_ context.Context) error {
 	faults, warnings := 0, 0
 	for _, path := range c.words {
-		rules, err := policy.Load(path)
+		rules, err := limitsyaml.Load(path)
 		var refused *policy.Error
 		switch {
 		case errors.As(err, &refused):

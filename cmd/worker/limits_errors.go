@@ -7,13 +7,14 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/throttle/limitsfile"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
 // loadPolicy reads a limits file. Every fault in it is one line of the error.
 func loadPolicy(path string) (*policy.Policy, error) {
-	p, err := policy.Load(path)
+	p, err := limitsyaml.Load(path)
 	if err != nil {
 		return nil, limitsUnread(path, err)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
 // What a person does who stops a vendor for a while, and what the program says.
@@ -165,7 +165,7 @@ func TestInspectPaused(t *testing.T) {
 	l.run(0, "import", "-replace", limitsFile(t, inspectLimits))
 	l.run(0, "pause", "free", "-for", "1h", "-as", "anna")
 	l.run(0, "pause", "runs", "-as", "bert")
-	policy, err := policy.Parse("limits", []byte(l.objects("export")[0]["limits"].(string)))
+	policy, err := limitsyaml.Parse("limits", []byte(l.objects("export")[0]["limits"].(string)))
 	if err != nil {
 		t.Fatal(err)
 	}

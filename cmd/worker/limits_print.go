@@ -12,6 +12,7 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
@@ -96,7 +97,7 @@ func rulesBy(p *policy.Policy) (rules map[[2]string]string, order [][2]string) {
 	order = [][2]string{{"", unmatchedRule}}
 	for path, r := range policystore.Rules(limits) {
 		at := [2]string{path, r.Name}
-		rules[at] = r.YAML()
+		rules[at] = limitsyaml.FormatRule(r)
 		order = append(order, at)
 	}
 	for path, n := range policystore.Nodes(limits) {
@@ -134,7 +135,7 @@ var assignedFields = []struct {
 		if len(n.Shares) == 0 {
 			return ""
 		}
-		return policy.SharesYAML(n.Shares)
+		return limitsyaml.FormatShares(n.Shares)
 	}, func(a policystore.Assignment) bool { return a.Shares != nil }},
 	{"max_priority:", func(n policy.ScopeConfig) string {
 		if n.MaxPriority == nil {
@@ -142,7 +143,7 @@ var assignedFields = []struct {
 		}
 		return strconv.Itoa(*n.MaxPriority)
 	}, func(a policystore.Assignment) bool { return a.MaxPriority != nil }},
-	{"answers:", policy.ScopeConfig.AnswersYAML, func(a policystore.Assignment) bool { return a.Answers != nil }},
+	{"answers:", limitsyaml.FormatAnswers, func(a policystore.Assignment) bool { return a.Answers != nil }},
 }
 
 // otherReports are what a node says beside its rules and its pause.
@@ -304,7 +305,7 @@ func (c *limitsCommand) list(ctx context.Context) error {
 		reports := append(otherReports(v, path, n, c.now), pauseReports(v, path, n, c.now)...)
 		for _, r := range n.Rules {
 			there[[2]string{path, r.Name}] = true
-			reports = append(reports, origin(v, path, r.Name, r.YAML(), c.now))
+			reports = append(reports, origin(v, path, r.Name, limitsyaml.FormatRule(r), c.now))
 		}
 		for _, report := range reports {
 			if err := c.print(report, report.line()); err != nil {
@@ -352,7 +353,7 @@ func (c *limitsCommand) show(ctx context.Context) error {
 		}
 	}
 	for _, b := range bounds {
-		report := origin(v, b.Pattern, b.Rule.Name, b.Rule.YAML(), c.now)
+		report := origin(v, b.Pattern, b.Rule.Name, limitsyaml.FormatRule(b.Rule), c.now)
 		if b.Paused() {
 			report = pauseReport(v, b.Pattern, policy.ScopeConfig{Pause: policy.PauseOn, PausedUntil: b.Until}, c.now)
 		}
@@ -394,7 +395,7 @@ func (c *limitsCommand) showPattern(v policystore.Version, p *policy.Policy, noS
 		}
 		reports := append(otherReports(v, path, n, c.now), pauseReports(v, path, n, c.now)...)
 		for _, r := range n.Rules {
-			reports = append(reports, origin(v, path, r.Name, r.YAML(), c.now))
+			reports = append(reports, origin(v, path, r.Name, limitsyaml.FormatRule(r), c.now))
 		}
 		for _, report := range reports {
 			found = true
@@ -420,7 +421,7 @@ func (c *limitsCommand) export(ctx context.Context) error {
 	return c.print(struct {
 		Version int64  `json:"version"`
 		Limits  string `json:"limits"`
-	}{v.Number, string(p.YAML())}, strings.TrimSuffix(string(p.YAML()), "\n"))
+	}{v.Number, string(limitsyaml.Format(p))}, strings.TrimSuffix(string(limitsyaml.Format(p)), "\n"))
 }
 
 // versionReport is one version of history; docs/json.md has its fields.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -322,7 +323,7 @@ func TestPublishedPolicy(t *testing.T) {
 	var got string
 	p := with(newFakeSystem())
 	p.assemble = func(parts parts) (system, error) {
-		got = string(parts.limits.Limiter().Policy().YAML())
+		got = string(limitsyaml.Format(parts.limits.Limiter().Policy()))
 		return newFakeSystem(), nil
 	}
 	second := start(t, p, env)

@@ -20,7 +20,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/worker"
 )
@@ -52,7 +52,7 @@ func run(ctx context.Context, out io.Writer, addr string) error {
 	defer stop()
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
-	policy, err := policy.Parse("limits.yaml", []byte(limits))
+	policy, err := limitsyaml.Parse("limits.yaml", []byte(limits))
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -52,7 +52,7 @@ var backlogs = []struct {
 func run(ctx context.Context, out io.Writer, addr string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
-	policy, err := policy.Parse("limits.yaml", limits)
+	policy, err := limitsyaml.Parse("limits.yaml", limits)
 	if err != nil {
 		return err
 	}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker"
 )
@@ -85,7 +86,7 @@ func complete(ctx context.Context, url string) (throttle.Settlement, error) {
 func run(ctx context.Context, out io.Writer, addr string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
-	pol, err := policy.Parse("limits.yaml", []byte(limitsYAML))
+	pol, err := limitsyaml.Parse("limits.yaml", []byte(limitsYAML))
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
 const limits = `
@@ -43,7 +43,7 @@ func main() {
 func run(ctx context.Context, out io.Writer, addr string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
-	policy, err := policy.Parse("limits.yaml", []byte(limits))
+	policy, err := limitsyaml.Parse("limits.yaml", []byte(limits))
 	if err != nil {
 		return err
 	}

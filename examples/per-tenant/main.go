@@ -19,7 +19,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -43,7 +43,7 @@ func main() {
 func run(ctx context.Context, out io.Writer, addr string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
-	policy, err := policy.Parse("limits.yaml", limits)
+	policy, err := limitsyaml.Parse("limits.yaml", limits)
 	if err != nil {
 		return err
 	}

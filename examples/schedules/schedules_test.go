@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/queue/schedule"
-	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
 // The file is taken, its tasks can run under the limits beside it, and its runs
@@ -16,7 +16,7 @@ func TestExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	policy, err := policy.Load("limits.yaml")
+	policy, err := limitsyaml.Load("limits.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/roundtrip"
 )
 
@@ -38,7 +38,7 @@ func main() {
 // program is a client under limits, as one of several programs has it. A refusal leaves 70 % of
 // the plan, and while calls go through it grows again, up to half as much as was bought.
 func program(addr string) (*http.Client, error) {
-	policy, err := policy.Parse("limits.yaml", []byte(
+	policy, err := limitsyaml.Parse("limits.yaml", []byte(
 		"limits: {prices: {answers: {cut: 30%, most: 150%}, rules: [{name: plan, algorithm: sliding-window, limit: 100, per: 1s}]}}"))
 	if err != nil {
 		return nil, err

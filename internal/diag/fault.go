@@ -62,6 +62,12 @@ func (l *Faults) Add(at Place, path, reason string) {
 	l.list = append(l.list, Fault{Line: int(at.Line), Column: int(at.Column), Path: path, Reason: reason})
 }
 
+// Unlisted returns how many faults there are after MaxFaults.
+func (l *Faults) Unlisted() int { return l.missed }
+
+// Miss counts faults that others have found after MaxFaults.
+func (l *Faults) Miss(n int) { l.missed += n }
+
 // All returns the faults in the order of the text, and after MaxFaults one that says how
 // many more there are.
 func (l *Faults) All() []Fault {

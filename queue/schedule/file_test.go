@@ -12,7 +12,7 @@ import (
 	"github.com/headway-go/headway/internal/diag"
 	"github.com/headway-go/headway/internal/strictyaml"
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
 func TestParse(t *testing.T) {
@@ -222,7 +222,7 @@ func TestLoad(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	t.Parallel()
-	policy, err := policy.Parse("limits.yaml", []byte("limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 5, per: 1s}]}}"))
+	policy, err := limitsyaml.Parse("limits.yaml", []byte("limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 5, per: 1s}]}}"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
 // "enqueued once however many workers run": the tasks really run, and those of
@@ -456,7 +456,7 @@ func TestRefusedTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.at("2026-11-22 05:59:00")
-		policy, err := policy.Parse("limits.yaml", []byte("limits: {}"))
+		policy, err := limitsyaml.Parse("limits.yaml", []byte("limits: {}"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -69,7 +69,7 @@ func byTwoProcesses(st *stage) (stop func() error, err error) {
 // inTwoProcesses is byTwoProcesses, and also returns what kills the other process.
 func inTwoProcesses(st *stage) (kill func(), stop func() error, err error) {
 	other := exec.Command(os.Args[0]) //nolint:gosec // this program
-	other.Env = append(os.Environ(), victimVariable+"="+st.addr(), policyVariable+"="+string(st.policy.YAML()), apiVariable+"="+st.at.URL(""),
+	other.Env = append(os.Environ(), victimVariable+"="+st.addr(), policyVariable+"="+string(limitsyaml.Format(st.policy)), apiVariable+"="+st.at.URL(""),
 		slotsVariable+"="+strconv.Itoa(st.concurrency()))
 	other.Stderr = os.Stderr
 	out, err := other.StdoutPipe()
@@ -153,7 +153,7 @@ func victim() error {
 		return err
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv(victimVariable), PoolSize: 2 * slots})
-	policy, err := policy.Parse("limits.yaml", []byte(os.Getenv(policyVariable)))
+	policy, err := limitsyaml.Parse("limits.yaml", []byte(os.Getenv(policyVariable)))
 	if err != nil {
 		return err
 	}

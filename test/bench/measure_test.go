@@ -11,6 +11,7 @@ import (
 	"github.com/headway-go/headway/test/bench/figures"
 	"github.com/headway-go/headway/test/checker"
 	"github.com/headway-go/headway/test/countapi"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -290,7 +291,7 @@ func (o outcome) judge(b *testing.B, row *figures.Row) {
 // ones.
 func (o outcome) worst(b *testing.B, calls []countapi.Call, jitter time.Duration) (most int64, over float64) {
 	b.Helper()
-	limits, err := checker.ParseLimits(o.policy.YAML())
+	limits, err := checker.ParseLimits(limitsyaml.Format(o.policy))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/headway-go/headway/test/checker"
 	"github.com/headway-go/headway/test/countapi"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -23,7 +24,7 @@ func TestTheLimiterResolvesAlike(t *testing.T) {
 	met, paused := 0, 0
 	for range 100 {
 		text := "unmatched: " + []string{"deny", "allow"}[rnd.IntN(2)] + "\nlimits:\n" + randomScopes(rnd, 1)
-		pol, err := policy.Parse("random.yaml", []byte(text))
+		pol, err := limitsyaml.Parse("random.yaml", []byte(text))
 		if err != nil {
 			t.Fatalf("seed %d: %v\n%s", seed, err, text)
 		}

@@ -23,7 +23,7 @@ import (
 	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
 // servers is what the programs run against: one server, a SentinelSet or a ClusterSet.
@@ -414,7 +414,7 @@ func (s *site) twice(id string, struck time.Duration, forgets bool) {
 // forgotten returns how many of the calls that arrived the hour's rule does not count.
 func (s *site) forgotten() int {
 	s.Helper()
-	policy, err := policy.Parse("limits.yaml", []byte(s.limits))
+	policy, err := limitsyaml.Parse("limits.yaml", []byte(s.limits))
 	if err != nil {
 		s.Fatal(err)
 	}

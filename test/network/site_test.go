@@ -20,6 +20,7 @@ import (
 	"github.com/headway-go/headway/test/countapi"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker"
 )
@@ -62,7 +63,7 @@ type member struct {
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	policy, err := policy.Parse("limits.yaml", []byte(limits))
+	policy, err := limitsyaml.Parse("limits.yaml", []byte(limits))
 	if err != nil {
 		t.Fatal(err)
 	}

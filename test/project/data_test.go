@@ -8,7 +8,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/queue/schedule"
-	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
 // Every YAML block is a policy that the limiter takes, a file of schedules, or what TestKubernetes reads.
@@ -24,7 +24,7 @@ func TestYAMLBlocks(t *testing.T) {
 			}
 			continue
 		}
-		if _, err := policy.Parse(fmt.Sprintf("%s:%d", b.path, b.line), []byte(b.text)); err != nil {
+		if _, err := limitsyaml.Parse(fmt.Sprintf("%s:%d", b.path, b.line), []byte(b.text)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -66,7 +66,7 @@ func TestFaultsAsShown(t *testing.T) {
       - {name: account, algorithm: sliding-window, limit: 200, per: 1sec}
       - {name: tenant, algorithm: sliding-window, per: 1s, limt: 20}
 `
-	_, err := policy.Parse("limits.yaml", []byte(faulty))
+	_, err := limitsyaml.Parse("limits.yaml", []byte(faulty))
 	if err == nil {
 		t.Fatal("no error")
 	}

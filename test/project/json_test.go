@@ -21,6 +21,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 	"github.com/headway-go/headway/throttle/usage"
@@ -295,7 +296,7 @@ func refused(t *testing.T, url, limits, scope string) {
 	}
 	rdb := redis.NewClient(opts)
 	defer func() { _ = rdb.Close() }()
-	policy, err := policy.Load(limits)
+	policy, err := limitsyaml.Load(limits)
 	if err != nil {
 		t.Fatal(err)
 	}

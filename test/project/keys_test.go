@@ -8,7 +8,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
 // "Under these limits a task of pay ments/{acme} has the keys below it", and
@@ -19,7 +19,7 @@ func TestKeysAreAsWritten(t *testing.T) {
 	if len(page.blocks) != 2 {
 		t.Fatalf("docs/keys.md has %d blocks under Names, want the limits and the keys", len(page.blocks))
 	}
-	policy, err := policy.Parse("docs/keys.md", []byte(page.blocks[0].text))
+	policy, err := limitsyaml.Parse("docs/keys.md", []byte(page.blocks[0].text))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -496,7 +497,7 @@ func (h *history) describe() string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "pad %d µs, rules", h.pad)
 	for _, r := range h.rules {
-		fmt.Fprintf(&s, "\n  level %d: %s", r.level, r.YAML())
+		fmt.Fprintf(&s, "\n  level %d: %s", r.level, limitsyaml.FormatRule(r.Rule))
 	}
 	for _, line := range h.log {
 		s.WriteString("\n  " + line)

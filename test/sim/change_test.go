@@ -6,13 +6,13 @@ import (
 
 	"github.com/hibiken/asynq"
 
-	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
 // change puts other rules of provider p in force in all processes.
 func (c *course) change(rules string) {
 	c.Helper()
-	p, err := policy.Parse("limits.yaml", []byte("limits: {p: "+rules+"}"))
+	p, err := limitsyaml.Parse("limits.yaml", []byte("limits: {p: "+rules+"}"))
 	if err != nil {
 		c.Fatal(err)
 	}

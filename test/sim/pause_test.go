@@ -12,7 +12,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
@@ -124,7 +124,7 @@ func TestPauseWithoutRules(t *testing.T) {
 	run(t, "{rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s}]}", func(c *course) {
 		const n = 50
 		set := func(text string) {
-			p, err := policy.Parse("limits.yaml", []byte(text))
+			p, err := limitsyaml.Parse("limits.yaml", []byte(text))
 			if err != nil {
 				c.Fatal(err)
 			}

@@ -23,6 +23,7 @@ import (
 	"github.com/headway-go/headway/test/checker"
 	"github.com/headway-go/headway/test/countapi"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker"
 )
@@ -119,7 +120,7 @@ func newWorld(t *testing.T, seed uint64, limits string) *world {
 	w.redis.ClockTTL(true)
 	t.Cleanup(w.redis.Close)
 	var err error
-	if w.policy, err = policy.Parse("limits.yaml", []byte(limits)); err != nil {
+	if w.policy, err = limitsyaml.Parse("limits.yaml", []byte(limits)); err != nil {
 		t.Fatal(err)
 	}
 	w.admin = w.connect(nil)

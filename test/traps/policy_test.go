@@ -8,6 +8,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -32,7 +33,7 @@ func TestRefusedPolicies(t *testing.T) {
 		"{name: a, algorithm: token-bucket, limit: 1, per: 366d, burst: 1000000000000}":                                               "burst",
 		"{name: a, algorithm: sliding-window, limit: 5, per: 1s}, {name: a, algorithm: sliding-window, limit: 5, per: 1s, burst: 10}": "burst",
 	} {
-		_, err := policy.Parse("limits.yaml", []byte("limits:\n  p:\n    rules: ["+text+"]\n"))
+		_, err := limitsyaml.Parse("limits.yaml", []byte("limits:\n  p:\n    rules: ["+text+"]\n"))
 		faults, ok := errors.AsType[*policy.Error](err)
 		if !ok || faults.Faults[0].Line != 3 || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)

@@ -17,6 +17,7 @@ import (
 	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -242,7 +243,7 @@ func (w *world) policy(rules ...policy.Rule) *policy.Policy {
 // parsed reads a limits.yaml.
 func (w *world) parsed(text string) *policy.Policy {
 	w.Helper()
-	p, err := policy.Parse("limits.yaml", []byte(text))
+	p, err := limitsyaml.Parse("limits.yaml", []byte(text))
 	if err != nil {
 		w.Fatal(err)
 	}

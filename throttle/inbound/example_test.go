@@ -11,12 +11,12 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/inbound"
-	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
 // Each caller of an API may make two requests an hour.
 func ExampleMiddleware() {
-	rules, err := policy.Parse("limits.yaml", []byte(`
+	rules, err := limitsyaml.Parse("limits.yaml", []byte(`
 limits:
   api:
     scopes:

@@ -8,5 +8,5 @@
 //	go source.Follow(ctx, limiter, logger, nil)
 //	go source.Reload(ctx, nil)
 //
-// Package worker does all of this for the server of an asynq app. Who only reads a file needs policy.Load alone.
+// Package worker does all of this for the server of an asynq app. Who only reads a file needs limitsyaml.Load alone.
 package limitsfile

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
@@ -73,9 +74,9 @@ func (l *Source) unread(ctx context.Context, err error) {
 func (l *Source) take(ctx context.Context, text []byte, stands Stamp, asked bool) (done bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	rules, err := policy.Parse(l.read.path, text)
+	rules, err := limitsyaml.Parse(l.read.path, text)
 	before := l.read
-	says := err == nil && bytes.Equal(rules.YAML(), before.policy.YAML())
+	says := err == nil && bytes.Equal(limitsyaml.Format(rules), limitsyaml.Format(before.policy))
 	switch {
 	case !asked && !says && cutOff(before.text, text):
 		l.log.WarnContext(ctx, "the limits file ends in the middle of what it said before, and is not taken; write it to its end, or send SIGHUP to take it as it stands",
@@ -143,7 +144,7 @@ func names(p *policy.Policy) (list []string) {
 	for path, n := range policystore.Nodes(tree) {
 		for field, says := range map[string]bool{
 			"owner:": n.Owner != "", "apps:": len(n.Apps) > 0, "hosts:": len(n.Hosts) > 0, "paused:": n.Pause != policy.PauseInherited,
-			"weight:": n.Weight != 0, "shares:": len(n.Shares) > 0, "max_priority:": n.MaxPriority != nil, "answers:": n.AnswersYAML() != "",
+			"weight:": n.Weight != 0, "shares:": len(n.Shares) > 0, "max_priority:": n.MaxPriority != nil, "answers:": limitsyaml.FormatAnswers(n) != "",
 		} {
 			if says {
 				list = append(list, path+" "+field)

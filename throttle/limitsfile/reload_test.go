@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
 // reloading is a worker's limits file, which is read again in a bubble of fake time.
@@ -85,7 +86,7 @@ func (r *reloading) says(published, logged []string) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	expect(r.t, string(p.YAML()), published...)
+	expect(r.t, string(limitsyaml.Format(p)), published...)
 	expect(r.t, r.out.String(), logged...)
 }
 

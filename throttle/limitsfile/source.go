@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
@@ -30,7 +31,9 @@ type File struct {
 }
 
 // Of returns limits from Go values as if they stood in a file, which Settle publishes; name stands for its path in logs.
-func Of(name string, p *policy.Policy) File { return File{path: name, text: p.YAML(), policy: p} }
+func Of(name string, p *policy.Policy) File {
+	return File{path: name, text: limitsyaml.Format(p), policy: p}
+}
 
 // Policy returns what the file says, nil where there is none.
 func (f File) Policy() *policy.Policy { return f.policy }
@@ -46,7 +49,7 @@ func Read(ctx context.Context, path string) (File, error) {
 	if f.text, f.stood, err = ReadSettled(ctx, path); err != nil {
 		return f, err
 	}
-	f.policy, err = policy.Parse(path, f.text)
+	f.policy, err = limitsyaml.Parse(path, f.text)
 	return f, err
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
 // readOf is a limits file as a worker reads it that starts.
@@ -60,7 +61,7 @@ func TestFileChangesWhileStarting(t *testing.T) {
 	go func() { defer close(done); l.Reload(ctx, nil) }()
 	redistest.WaitFor(t, "the file to be read again", time.Minute, func() bool {
 		p, err := l.store.Now(ctx)
-		return err == nil && strings.Contains(string(p.YAML()), "search")
+		return err == nil && strings.Contains(string(limitsyaml.Format(p)), "search")
 	})
 	cancel()
 	<-done
@@ -99,7 +100,7 @@ func TestSupersededFileIsNotRestored(t *testing.T) {
 		t.Error("the older file was published again")
 	}
 	newer.restore(t.Context())
-	if p, err := newer.store.Now(t.Context()); err != nil || !strings.Contains(string(p.YAML()), "300") {
+	if p, err := newer.store.Now(t.Context()); err != nil || !strings.Contains(string(limitsyaml.Format(p)), "300") {
 		t.Errorf("%v, %v", p, err)
 	}
 }

@@ -3,12 +3,8 @@ package policy
 import (
 	"fmt"
 	"strconv"
-	"strings"
-
-	"go.yaml.in/yaml/v4"
 
 	"github.com/headway-go/headway/internal/diag"
-	"github.com/headway-go/headway/internal/strictyaml"
 )
 
 // Answers says what follows from what an API says of its limits; see Limiter.Report.
@@ -79,100 +75,37 @@ func (c Corrects) bare() Corrects {
 // Raises reports whether a limit may become more than the configured one.
 func (c Corrects) Raises() bool { return c.Most > defaultCorrects.Most }
 
-// answersText is how a level's answers stand in limits.yaml, empty where it says nothing:
-// pause, or {cut: 30%, most: 150%}.
-func answersText(a Answers, c Corrects) string {
-	if c == (Corrects{}) {
-		return string(a)
-	}
-	var fields []string
-	for _, f := range correctsFields {
-		if n := *f.of(&c); n != 0 {
-			fields = append(fields, f.name+": "+strconv.FormatInt(n, 10)+"%")
-		}
-	}
-	return "{" + strings.Join(fields, ", ") + "}"
-}
-
-// AnswersYAML returns what a node says of answers as it stands in limits.yaml: pause, or
-// {cut: 30%, most: 150%}; empty where it says nothing.
-func (n ScopeConfig) AnswersYAML() string { return answersText(n.Answers, n.Corrects.bare()) }
-
-// ParseAnswers reads what stands at answers in limits.yaml, a word or fields, as AnswersYAML
-// writes it; name is what errors call the text. The error is a *Error.
-func ParseAnswers(name string, data []byte) (Answers, Corrects, error) {
-	var faults strictyaml.Faults
-	root := file.Read(data, &faults)
-	if root == nil {
-		return "", Corrects{}, refused(name, &faults)
-	}
-	s := draftScope{answers: decoder{&faults}.answers(strictyaml.Field{Label: "answers", Key: root, Value: root}, "answers")}
-	a, c := s.checkAnswers("", &faults)
-	if err := refused(name, &faults); err != nil {
-		for i := range err.Faults {
-			err.Faults[i].Path = "" // it stands alone, and each reason names its field
-		}
-		return "", Corrects{}, err
-	}
-	return a, c, nil
-}
-
 // draftAnswers is what is to follow from answers as it was written.
 type draftAnswers struct {
-	at       diag.Place
 	mode     written
 	corrects Corrects
 	fields   [4]written // of corrects, in the order of correctsFields
 }
 
-// draftAnswersOf is the draft of what was said in Go.
-func draftAnswersOf(n ScopeConfig) draftAnswers {
-	d := draftAnswers{mode: written{text: string(n.Answers), set: n.Answers != ""}, corrects: n.Corrects}
+// draftAnswersOf is the draft of what a level says of answers, by a word or by fields.
+func draftAnswersOf(source *Source, n ScopeConfig) draftAnswers {
+	from, said := source.under("answers"), source
+	d := draftAnswers{corrects: n.Corrects}
+	switch {
+	case source == nil:
+		d.mode = written{text: string(n.Answers), set: n.Answers != ""}
+	case from == nil:
+		return d
+	case from.Fields == nil:
+		d.mode, said = from.written(string(n.Answers)), from
+	default:
+		d.mode, said = from.field("mode", string(n.Answers), false), from
+	}
 	for i, f := range correctsFields {
 		value := *f.of(&n.Corrects)
-		d.fields[i] = written{text: strconv.FormatInt(value, 10) + "%", set: value != 0}
+		d.fields[i] = said.field(f.name, strconv.FormatInt(value, 10)+"%", value != 0)
 	}
 	return d
 }
 
-// answers reads what is to follow from answers: a word, or fields.
-func (d decoder) answers(e strictyaml.Field, path string) (out draftAnswers) {
-	out.at = e.Place()
-	if e.Value.Kind != yaml.MappingNode {
-		_, out.mode = d.word(e, path, answersWords)
-		return out
-	}
-	names := []string{"mode"}
-	for _, f := range correctsFields {
-		names = append(names, f.name)
-	}
-	fields := d.Fields(e.Value, path)
-	for _, e := range fields {
-		at := diag.PathTo(path, e.Name)
-		known := false
-		for i, f := range correctsFields {
-			if e.Name == f.name {
-				*f.of(&out.corrects), out.fields[i] = d.percent(e, at)
-				known = true
-			}
-		}
-		switch {
-		case known:
-		case e.Name == "mode":
-			_, out.mode = d.word(e, at, answersWords)
-		default:
-			d.unknown(e, at, "answers", names)
-		}
-	}
-	if len(fields) == 0 && len(e.Value.Content) == 0 {
-		d.bad(e, path, "is empty; write heed, or fields such as {cut: 15%%}")
-	}
-	return out
-}
-
 // checkAnswers checks what is to follow from answers. The corrections are without what the
 // defaults say.
-func (s *draftScope) checkAnswers(path string, faults *strictyaml.Faults) (Answers, Corrects) {
+func (s *draftScope) checkAnswers(path string, faults *diag.Faults) (Answers, Corrects) {
 	path += ".answers"
 	d, mode, numbers := &s.answers, Answers(s.answers.mode.text), false
 	if d.mode.good() && mode != AnswersHeed && mode != AnswersPause && mode != AnswersIgnore {

@@ -1,13 +1,18 @@
-package policy
+package policy_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/policy"
+)
 
 // "answers" takes a word, or fields: what stands at a level replaces all that stands above
 // it, and what is left out has its default. It is written as short as it can be, and read
 // back.
 func TestAnswersInNumbers(t *testing.T) {
 	t.Parallel()
-	policy := mustParse(t, `
+	said := mustParse(t, `
 limits:
   p:
     answers: {cut: 30%, grow: 5%, least: 20%, most: 150%}
@@ -20,35 +25,35 @@ limits:
   q: {rules: [{name: r, algorithm: sliding-window, limit: 10, per: 1s}]}
 `)
 	type want struct {
-		answers  Answers
-		corrects Corrects
+		answers  policy.Answers
+		corrects policy.Corrects
 		text     string // of the level itself
 	}
-	said, defaults := Corrects{30, 5, 20, 150}, Corrects{15, 2, 10, 100}
+	own, defaults := policy.Corrects{30, 5, 20, 150}, policy.Corrects{15, 2, 10, 100}
 	for scope, want := range map[string]want{
-		"p": {AnswersHeed, said, "{cut: 30%, grow: 5%, least: 20%, most: 150%}"}, "q": {AnswersHeed, defaults, ""},
-		"p/any": {AnswersHeed, Corrects{15, 2, 10, 200}, ""}, "p/any/below": {AnswersHeed, Corrects{15, 2, 10, 200}, ""},
-		"p/word": {AnswersHeed, defaults, "heed"}, "p/deaf": {AnswersIgnore, defaults, "ignore"},
-		"p/deaf/not": {AnswersHeed, Corrects{15, 2, 10, 300}, "{most: 300%}"}, "p/plain": {AnswersHeed, defaults, "heed"},
+		"p": {policy.AnswersHeed, own, "{cut: 30%, grow: 5%, least: 20%, most: 150%}"}, "q": {policy.AnswersHeed, defaults, ""},
+		"p/any": {policy.AnswersHeed, policy.Corrects{15, 2, 10, 200}, ""}, "p/any/below": {policy.AnswersHeed, policy.Corrects{15, 2, 10, 200}, ""},
+		"p/word": {policy.AnswersHeed, defaults, "heed"}, "p/deaf": {policy.AnswersIgnore, defaults, "ignore"},
+		"p/deaf/not": {policy.AnswersHeed, policy.Corrects{15, 2, 10, 300}, "{most: 300%}"}, "p/plain": {policy.AnswersHeed, defaults, "heed"},
 	} {
 		s := mustScope(t, scope)
-		for _, p := range []*Policy{policy, mustParse(t, string(policy.YAML()))} {
+		for _, p := range []*policy.Policy{said, mustParse(t, string(limitsyaml.Format(said)))} {
 			if a, c := p.Answers(s), p.Corrects(s); a != want.answers || c != want.corrects {
 				t.Errorf("%s: %s, %+v", scope, a, c)
 			}
 		}
-		_, limits := policy.Limits()
-		n, there := ScopeConfig{Scopes: limits}, true
+		_, limits := said.Limits()
+		n, there := policy.ScopeConfig{Scopes: limits}, true
 		for _, name := range s.Names() {
 			if n, there = n.Scopes[name]; !there {
 				break
 			}
 		}
-		if text := n.AnswersYAML(); there && text != want.text {
+		if text := limitsyaml.FormatAnswers(n); there && text != want.text {
 			t.Errorf("%s is written as %q", scope, text)
 		}
 	}
-	if !policy.raises || mustParse(t, `limits: {p: {answers: {most: 100%}}}`).raises {
+	if !said.RaisesLimits() || mustParse(t, `limits: {p: {answers: {most: 100%}}}`).RaisesLimits() {
 		t.Error("whether a policy raises limits is not seen")
 	}
 }
@@ -80,7 +85,7 @@ func TestAnswersFaults(t *testing.T) {
 			checkFaults(t, "limits: {a: {answers: "+text+"}}\n", want)
 		})
 	}
-	_, err := New(UnmatchedDeny, map[string]ScopeConfig{"a": {Corrects: Corrects{Cut: 91}}, "b": {Answers: AnswersPause, Corrects: Corrects{Cut: 10}}})
+	_, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"a": {Corrects: policy.Corrects{Cut: 91}}, "b": {Answers: policy.AnswersPause, Corrects: policy.Corrects{Cut: 10}}})
 	if want := "policy: limits.a.answers.cut: cut is 91%; it must be 1% to 90%\n" +
 		"policy: limits.b.answers.cut: cut says how rules are corrected, and with pause none is; remove it, or write heed"; err == nil || err.Error() != want {
 		t.Errorf("%v", err)

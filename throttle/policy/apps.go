@@ -5,13 +5,12 @@ import (
 	"slices"
 
 	"github.com/headway-go/headway/internal/diag"
-	"github.com/headway-go/headway/internal/strictyaml"
 )
 
 const maxApps = 100
 
 // checkApps checks who answers for a scope, and who may spend from it.
-func (s *draftScope) checkApps(path string, faults *strictyaml.Faults) (apps []string) {
+func (s *draftScope) checkApps(path string, faults *diag.Faults) (apps []string) {
 	if s.owner != "" {
 		if reason := diag.NameReason(s.owner); reason != "" {
 			faults.Add(s.at, path+".owner", "owner "+reason)

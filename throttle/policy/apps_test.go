@@ -1,9 +1,12 @@
-package policy
+package policy_test
 
 import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 func TestMayUse(t *testing.T) {
@@ -21,7 +24,7 @@ func TestMayUse(t *testing.T) {
 		{"nobody/knows", "", ""},
 	} {
 		err := p.Authorize(mustScope(t, c.scope), c.app)
-		if c.want == "" && err != nil || c.want != "" && (!errors.As(err, new(*AppError)) || !strings.Contains(err.Error(), c.want)) {
+		if c.want == "" && err != nil || c.want != "" && (!errors.As(err, new(*policy.AppError)) || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s by %q: %v, want %q", c.scope, c.app, err, c.want)
 		}
 	}
@@ -32,8 +35,8 @@ func TestMayUse(t *testing.T) {
 			t.Errorf("%s is owned by %q, want %q", scope, got, want)
 		}
 	}
-	if again := mustParse(t, string(p.YAML())); string(again.YAML()) != string(p.YAML()) || !strings.Contains(string(p.YAML()), `apps: [billing, refunds, "a b"]`) {
-		t.Errorf("%s", p.YAML())
+	if again := mustParse(t, string(limitsyaml.Format(p))); string(limitsyaml.Format(again)) != string(limitsyaml.Format(p)) || !strings.Contains(string(limitsyaml.Format(p)), `apps: [billing, refunds, "a b"]`) {
+		t.Errorf("%s", limitsyaml.Format(p))
 	}
 }
 
@@ -49,15 +52,15 @@ func TestAppFaults(t *testing.T) {
 		"limits: {a: {owner: {}}}":        `x:1:21: limits.a.owner: owner is a mapping; write a name, such as account`,
 		"limits: {a: {own: x}}":           `x:1:14: limits.a.own: own is not a field of a scope; did you mean owner?`,
 	} {
-		if _, err := Parse("x", []byte(text)); err == nil || err.Error() != want {
+		if _, err := limitsyaml.Parse("x", []byte(text)); err == nil || err.Error() != want {
 			t.Errorf("%s:\n%v\nwant\n%s", text, err, want)
 		}
 	}
-	many := make([]string, maxApps+3)
+	many := make([]string, 100+3)
 	for i := range many {
 		many[i] = strings.Repeat("x", i+1)[:min(i+1, 120)]
 	}
-	_, err := New("", map[string]ScopeConfig{"a": {Apps: many}})
+	_, err := policy.New("", map[string]policy.ScopeConfig{"a": {Apps: many}})
 	if err == nil || strings.Count(err.Error(), "\n") != 0 || !strings.Contains(err.Error(), "is one of 103; the most is 100") {
 		t.Errorf("%v", err)
 	}

@@ -1,12 +1,11 @@
-// Package policy says what is limited, and by how much: rules, the scopes at which they stand, what tasks cost, and
-// limits.yaml, which has all of it.
+// Package policy says what is limited, and by how much: rules, the scopes at which they stand, and what tasks cost.
 //
-//	rules, err := policy.Load("limits.yaml")
-//	limiter, err := throttle.New(rdb, rules, throttle.Config{})
+//	limiter, err := throttle.New(rdb, policy.PerSecond("payments", 100), throttle.Config{})
 //
 // A Policy is a tree of names, and says which rules a scope meets: payments/acme/refunds meets those of payments, of
 // payments/acme and of payments/acme/refunds (Policy.Match). It is immutable. One that is made of Go values (New, PerSecond) and
-// one that was read (Load, Parse) are checked alike, and Policy.YAML writes either.
+// one that was read from a file (NewFrom) are checked alike.
 //
-// The package has never heard of Redis: package throttle decides, and package policystore keeps policies for many processes.
+// The package knows no file and no Redis: package limitsyaml reads and writes limits.yaml, package throttle decides, and package
+// policystore keeps policies for many processes.
 package policy

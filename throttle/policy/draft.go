@@ -7,14 +7,12 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/diag"
-	"github.com/headway-go/headway/internal/strictyaml"
+	"github.com/headway-go/headway/internal/duration"
 )
 
 // A draft is a policy as it was written, before anything about it is believed.
-// limits.yaml and the ScopeConfig trees of Go programs both become drafts, so that one
-// set of checks serves both.
+// What was read from a text and what was made in Go both become drafts, so that one set of checks serves both.
 type draft struct {
-	at        diag.Place
 	unmatched written
 	scopes    []draftScope
 }
@@ -96,75 +94,70 @@ var fieldNames = []string{
 
 func (f field) String() string { return fieldNames[f] }
 
-// draftOf returns the draft of a tree made in Go. It stops one level below the
+// draftOf returns the draft of a tree. It stops one level below the
 // deepest that is allowed, which is fault enough: a map can hold itself.
-func draftOf(unmatched Unmatched, limits map[string]ScopeConfig) draft {
-	d := draft{scopes: draftScopes(limits, 1)}
-	if unmatched != "" {
-		d.unmatched = written{text: string(unmatched), set: true}
+func draftOf(source *Source, unmatched Unmatched, limits map[string]ScopeConfig) draft {
+	return draft{
+		unmatched: source.field("unmatched", string(unmatched), unmatched != ""),
+		scopes:    draftScopes(source.under("limits"), limits, 1),
 	}
-	return d
 }
 
-func draftNames(names []string) (drafts []draftName) {
-	for _, name := range names {
-		drafts = append(drafts, draftName{name: name})
-	}
-	return drafts
-}
-
-func draftScopes(nodes map[string]ScopeConfig, level int) []draftScope {
+func draftScopes(source *Source, nodes map[string]ScopeConfig, level int) []draftScope {
 	scopes := make([]draftScope, 0, len(nodes))
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
-		weight := nodes[name].Weight
-		s := draftScope{name: name, owner: nodes[name].Owner, pause: nodes[name].Pause, until: nodes[name].PausedUntil,
-			weight: weight, shares: draftShares(nodes[name].Shares)}
-		s.weighed = written{text: strconv.FormatInt(weight, 10), set: weight != 0}
-		s.apps, s.hosts = draftNames(nodes[name].Apps), draftNames(nodes[name].Hosts)
-		s.answers = draftAnswersOf(nodes[name])
-		s.maxPriority, s.capped = draftMaxPriority(nodes[name])
+		n, from := nodes[name], source.under(name)
+		s := draftScope{name: name, at: from.place(), owner: n.Owner, pause: n.Pause,
+			until: n.PausedUntil, untilAt: from.under("paused_until").place(),
+			weight: n.Weight, weighed: from.field("weight", strconv.FormatInt(n.Weight, 10), n.Weight != 0),
+			apps: draftNames(from.under("apps"), n.Apps), hosts: draftNames(from.under("hosts"), n.Hosts),
+			shares: draftShares(from.under("shares"), n.Shares), answers: draftAnswersOf(from, n)}
+		s.maxPriority, s.capped = draftMaxPriority(from, n)
 		if level <= maxLevels {
-			s.rules = draftRules(nodes[name].Rules)
-			s.scopes = draftScopes(nodes[name].Scopes, level+1)
+			s.rules = draftRules(from.under("rules"), n.Rules)
+			s.scopes = draftScopes(from.under("scopes"), n.Scopes, level+1)
 		}
 		scopes = append(scopes, s)
 	}
 	return scopes
 }
 
-func draftRules(rules []Rule) []draftRule {
-	drafts := make([]draftRule, len(rules))
-	for i, r := range rules {
-		drafts[i] = draftRule{rule: r, index: i, fields: [fieldCount]written{
-			fieldName:         {text: quote(r.Name), set: r.Name != ""},
-			fieldAlgorithm:    {text: quote(string(r.Algorithm)), set: r.Algorithm != ""},
-			fieldLimit:        {text: strconv.FormatInt(r.Limit, 10), set: !r.Unlimited || r.Limit != 0},
-			fieldPer:          {text: formatDuration(r.Per), set: r.Per != 0},
-			fieldBurst:        {text: strconv.FormatInt(r.Burst, 10), set: r.Burst != 0},
-			fieldLease:        {text: formatDuration(r.Lease), set: r.Lease != 0},
-			fieldOnRedisError: {text: quote(string(r.OnRedisError)), set: r.OnRedisError != ""},
-			fieldMargin:       {text: formatDuration(r.Margin), set: r.Margin != 0},
-			fieldPrefetch:     {text: formatDuration(r.Prefetch), set: r.Prefetch != 0},
-			fieldMaxWait:      {text: formatDuration(r.MaxWait), set: r.MaxWait != 0},
-			fieldResets:       {text: quote(r.Resets), set: r.Resets != ""},
-			fieldActive:       {text: quote(r.Active), set: r.Active != ""},
-			fieldTimezone:     {text: quote(r.Timezone), set: r.Timezone != ""},
-			fieldRollover:     {text: strconv.FormatInt(r.Rollover, 10), set: r.Rollover != 0},
-			fieldSpread:       {text: "true", set: r.Spread},
-			fieldShadow:       {text: "true", set: r.Shadow},
-			fieldUnit:         {text: quote(r.Unit), set: r.Unit != ""},
-			fieldUnlimited:    {text: "true", set: r.Unlimited},
-		}}
+func draftNames(source *Source, names []string) (drafts []draftName) {
+	for i, name := range names {
+		drafts = append(drafts, draftName{name: name, at: source.item(i).place()})
 	}
 	return drafts
 }
 
-// refused returns the faults of a policy as an error, or nil when there are none.
-func refused(name string, faults *strictyaml.Faults) *Error {
-	if faults.None() {
-		return nil
+func draftRules(source *Source, rules []Rule) []draftRule {
+	drafts := make([]draftRule, 0, len(rules))
+	for i, r := range rules {
+		from := source.item(i)
+		if from != nil && from.Bad {
+			continue
+		}
+		drafts = append(drafts, draftRule{rule: r, index: i, at: from.place(), fields: [fieldCount]written{
+			fieldName:         from.rule(fieldName, quote(r.Name), r.Name != ""),
+			fieldAlgorithm:    from.rule(fieldAlgorithm, quote(string(r.Algorithm)), r.Algorithm != ""),
+			fieldLimit:        from.rule(fieldLimit, strconv.FormatInt(r.Limit, 10), !r.Unlimited || r.Limit != 0),
+			fieldPer:          from.rule(fieldPer, duration.Format(r.Per), r.Per != 0),
+			fieldBurst:        from.rule(fieldBurst, strconv.FormatInt(r.Burst, 10), r.Burst != 0),
+			fieldLease:        from.rule(fieldLease, duration.Format(r.Lease), r.Lease != 0),
+			fieldOnRedisError: from.rule(fieldOnRedisError, quote(string(r.OnRedisError)), r.OnRedisError != ""),
+			fieldMargin:       from.rule(fieldMargin, duration.Format(r.Margin), r.Margin != 0),
+			fieldPrefetch:     from.rule(fieldPrefetch, duration.Format(r.Prefetch), r.Prefetch != 0),
+			fieldMaxWait:      from.rule(fieldMaxWait, duration.Format(r.MaxWait), r.MaxWait != 0),
+			fieldResets:       from.rule(fieldResets, quote(r.Resets), r.Resets != ""),
+			fieldActive:       from.rule(fieldActive, quote(r.Active), r.Active != ""),
+			fieldTimezone:     from.rule(fieldTimezone, quote(r.Timezone), r.Timezone != ""),
+			fieldRollover:     from.rule(fieldRollover, strconv.FormatInt(r.Rollover, 10), r.Rollover != 0),
+			fieldSpread:       from.rule(fieldSpread, "true", r.Spread),
+			fieldShadow:       from.rule(fieldShadow, "true", r.Shadow),
+			fieldUnit:         from.rule(fieldUnit, quote(r.Unit), r.Unit != ""),
+			fieldUnlimited:    from.rule(fieldUnlimited, "true", r.Unlimited),
+		}})
 	}
-	return &Error{Name: name, Faults: faults.All()}
+	return drafts
 }
 
 func pathToRule(node string, index int) string {

@@ -5,62 +5,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
-
-// Every level of the path that has rules is checked, and acme's rule is laid
-// over the one that every tenant has.
-func ExampleParse() {
-	pol, err := policy.Parse("limits.yaml", []byte(`
-limits:
-  payments:
-    rules:
-      - {name: account, algorithm: sliding-window, limit: 200, per: 1s}
-    scopes:
-      "*":
-        rules:
-          - {name: tenant, algorithm: token-bucket, limit: 20, per: 1s, burst: 5}
-          - {name: parallel, algorithm: concurrency, limit: 4}
-      acme:
-        rules:
-          - {name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 20}
-`))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	scope, err := policy.ParseScope("payments/acme/refunds")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	bounds, err := pol.Match(scope)
-	for _, b := range bounds {
-		fmt.Printf("%s: %s of %d at %s\n", b.Rule.Name, b.Rule.Algorithm, b.Rule.Limit, b.Scope)
-	}
-	fmt.Println(err)
-	// Output:
-	// account: sliding-window of 200 at payments
-	// tenant: token-bucket of 100 at payments/acme
-	// parallel: concurrency of 4 at payments/acme
-	// <nil>
-}
-
-// A file with an error is refused whole, with all that is wrong with it.
-func ExampleParse_faults() {
-	_, err := policy.Parse("limits.yaml", []byte(`
-limits:
-  payments:
-    rules:
-      - {name: account, algorithm: sliding_window, limit: "200", per: 1s}
-      - {name: daily, algorithm: fixed-window, limit: 1000, per: 60}
-`))
-	fmt.Println(err)
-	// Output:
-	// limits.yaml:5:36: limits.payments.rules[0].algorithm: algorithm is "sliding_window"; did you mean sliding-window?
-	// limits.yaml:5:59: limits.payments.rules[0].limit: limit is the text "200"; write 200 without quotes
-	// limits.yaml:6:66: limits.payments.rules[1].per: per is the number 60, which has no unit; write 60s if seconds are meant
-}
 
 // A program can make its policy itself; the same checks hold.
 func ExampleNew() {
@@ -78,7 +25,7 @@ func ExampleNew() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Printf("%s", policy.YAML())
+	fmt.Printf("%s", limitsyaml.Format(policy))
 	// Output:
 	// unmatched: deny
 	// limits:
@@ -104,7 +51,7 @@ func ExampleRule_calendar() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Printf("%s", policy.YAML())
+	fmt.Printf("%s", limitsyaml.Format(policy))
 	// Output:
 	// unmatched: deny
 	// limits:
@@ -116,7 +63,7 @@ func ExampleRule_calendar() {
 
 // Check tells before a task is made what no waiting would cure.
 func ExamplePolicy_Check() {
-	pol, err := policy.Load("testdata/limits.yaml")
+	pol, err := limitsyaml.Load("../limitsyaml/testdata/limits.yaml")
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -162,6 +109,6 @@ func ExampleParseScope() {
 func ExamplePerSecond() {
 	scope, _ := policy.ParseScope("payments/acme")
 	rules, _ := policy.PerSecond("payments", 100).Match(scope)
-	fmt.Println(rules[0].Scope, rules[0].Rule.YAML())
+	fmt.Println(rules[0].Scope, limitsyaml.FormatRule(rules[0].Rule))
 	// Output: payments {name: limit, algorithm: sliding-window, limit: 100, per: 1s}
 }

@@ -8,8 +8,20 @@ import (
 )
 
 // Fault is one thing wrong with a policy: where it stands, what it is, and what
-// to write instead. In a policy that was not read from text it stands nowhere.
-type Fault = diag.Fault
+// to write instead.
+type Fault struct {
+	// Line and Column of the text that is at fault, both from 1. A column
+	// counts characters. Both are 0 in a policy that was not read from text.
+	Line, Column int
+	// Path is the place in the tree, such as
+	// limits.payments.scopes."*".rules[0].limit; empty for the text as a whole.
+	Path string
+	// Reason is what is wrong and, after a semicolon, what to do about it.
+	Reason string
+}
+
+// String returns the fault on one line: "12:5: limits.payments: reason".
+func (f Fault) String() string { return diag.Fault(f).String() }
 
 // Error says why a policy was refused. A policy is refused whole: nothing
 // of it is used, and Faults has every fault that can be told, in the order of the
@@ -19,6 +31,16 @@ type Error struct {
 	// Name is that of the file, or "policy" for one made in Go.
 	Name   string
 	Faults []Fault
+	// Unlisted is how many faults there are besides; the last of Faults then says so.
+	Unlisted int
+}
+
+func errorOf(faults *diag.Faults) *Error {
+	err := &Error{Name: "policy", Unlisted: faults.Unlisted()}
+	for _, f := range faults.All() {
+		err.Faults = append(err.Faults, Fault(f))
+	}
+	return err
 }
 
 // Error lists every fault, one a line, each as "limits.yaml:12:5: path: reason",

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/headway-go/headway/internal/strictyaml"
+	"github.com/headway-go/headway/internal/diag"
 )
 
 const maxHosts = 100
@@ -72,7 +72,7 @@ func (p hostPattern) matches(name, port string) bool {
 }
 
 // checkHosts checks the hosts of a level, and returns them as they were written.
-func (s *draftScope) checkHosts(path string, faults *strictyaml.Faults) (hosts []string) {
+func (s *draftScope) checkHosts(path string, faults *diag.Faults) (hosts []string) {
 	path += ".hosts"
 	for i, h := range s.hosts {
 		_, fault := parseHostPattern(h.name)

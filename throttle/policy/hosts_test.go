@@ -1,9 +1,11 @@
-package policy
+package policy_test
 
 import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Faults of hosts: a row is what stands there, at 1:21.
@@ -28,11 +30,11 @@ func TestHostsFaults(t *testing.T) {
 			checkFaults(t, "limits: {a: {hosts: "+text+"}}\n", want)
 		})
 	}
-	many := make([]string, maxHosts+1)
+	many := make([]string, 100+1)
 	for i := range many {
 		many[i] = fmt.Sprintf("h%d.example", i)
 	}
-	if _, err := New(UnmatchedDeny, map[string]ScopeConfig{"a": {Hosts: many}}); err == nil || !strings.Contains(err.Error(), "hosts are 101; the most is 100") {
+	if _, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"a": {Hosts: many}}); err == nil || !strings.Contains(err.Error(), "hosts are 101; the most is 100") {
 		t.Errorf("%v", err)
 	}
 }

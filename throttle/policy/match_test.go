@@ -1,4 +1,4 @@
-package policy
+package policy_test
 
 import (
 	"errors"
@@ -10,11 +10,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/test/randompolicy"
+	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // lines renders bounds as "rule limit@scope", which overlay tables are easy to
 // read in.
-func lines(bounds []MatchedRule) string {
+func lines(bounds []policy.MatchedRule) string {
 	var out []string
 	for _, b := range bounds {
 		out = append(out, fmt.Sprintf("%s %d@%s", b.Rule.Name, b.Rule.Limit, b.Scope))
@@ -25,7 +29,7 @@ func lines(bounds []MatchedRule) string {
 // The example of interfaces.md, with its promises.
 func TestMatchExample(t *testing.T) {
 	t.Parallel()
-	p, err := Load("testdata/limits.yaml")
+	p, err := limitsyaml.Load("../limitsyaml/testdata/limits.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +51,7 @@ func TestMatchExample(t *testing.T) {
 	} {
 		bounds, err := p.Match(mustScope(t, row.scope))
 		got := lines(bounds)
-		if e := (*UnmatchedError)(nil); errors.As(err, &e) && e.Scope.String() == row.scope {
+		if e := (*policy.UnmatchedError)(nil); errors.As(err, &e) && e.Scope.String() == row.scope {
 			got = unmatched
 		} else if err != nil {
 			t.Errorf("%d %s: %v", i, row.promise, err)
@@ -70,8 +74,8 @@ limits:
       b: {rules: [{name: r, algorithm: concurrency, limit: 3}]}
 `)
 	bounds, err := p.Match(mustScope(t, "a/b"))
-	want := []MatchedRule{{
-		Rule:  Rule{Name: "r", Algorithm: Concurrency, Limit: 3, Lease: 30 * time.Second, OnRedisError: FailClosed},
+	want := []policy.MatchedRule{{
+		Rule:  policy.Rule{Name: "r", Algorithm: policy.Concurrency, Limit: 3, Lease: 30 * time.Second, OnRedisError: policy.FailClosed},
 		Scope: mustScope(t, "a/b"),
 	}}
 	if err != nil || !reflect.DeepEqual(bare(bounds), want) {
@@ -125,27 +129,27 @@ limits:
 
 func TestMatchUnmatched(t *testing.T) {
 	t.Parallel()
-	limits := map[string]ScopeConfig{"a": {Scopes: map[string]ScopeConfig{
-		"b": {Rules: []Rule{{Name: "r", Algorithm: Concurrency, Limit: 1}}},
-		"c": {Rules: []Rule{{Name: "r", Unlimited: true}}},
-		"d": {Scopes: map[string]ScopeConfig{"e": {}}},
+	limits := map[string]policy.ScopeConfig{"a": {Scopes: map[string]policy.ScopeConfig{
+		"b": {Rules: []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 1}}},
+		"c": {Rules: []policy.Rule{{Name: "r", Unlimited: true}}},
+		"d": {Scopes: map[string]policy.ScopeConfig{"e": {}}},
 	}}}
 	for i, row := range []struct {
-		unmatched Unmatched
+		unmatched policy.Unmatched
 		scope     string
 		matched   bool
 	}{
-		0: {UnmatchedDeny, "a", false},
-		1: {UnmatchedDeny, "a/b", true},
-		2: {UnmatchedDeny, "a/b/x", true},
-		3: {UnmatchedDeny, "a/c", true},
-		4: {UnmatchedDeny, "a/d/e", false}, // nodes without rules are no rules
-		5: {UnmatchedDeny, "b", false},
+		0: {policy.UnmatchedDeny, "a", false},
+		1: {policy.UnmatchedDeny, "a/b", true},
+		2: {policy.UnmatchedDeny, "a/b/x", true},
+		3: {policy.UnmatchedDeny, "a/c", true},
+		4: {policy.UnmatchedDeny, "a/d/e", false}, // nodes without rules are no rules
+		5: {policy.UnmatchedDeny, "b", false},
 		6: {"", "b", false},
-		7: {UnmatchedAllow, "b", true},
-		8: {UnmatchedAllow, "a/d/e", true},
+		7: {policy.UnmatchedAllow, "b", true},
+		8: {policy.UnmatchedAllow, "a/d/e", true},
 	} {
-		p, err := New(row.unmatched, limits)
+		p, err := policy.New(row.unmatched, limits)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -154,23 +158,23 @@ func TestMatchUnmatched(t *testing.T) {
 			t.Errorf("%d: %q under %q: %v", i, row.scope, row.unmatched, err)
 		}
 	}
-	var zero Policy
+	var zero policy.Policy
 	if _, err := zero.Match(mustScope(t, "a")); err == nil {
 		t.Error("the zero Policy admits a scope")
 	}
-	p, _ := New("", map[string]ScopeConfig{"*": {Rules: []Rule{{Name: "r", Unlimited: true}}}})
-	if _, err := p.Match(Scope{}); err == nil {
+	p, _ := policy.New("", map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{{Name: "r", Unlimited: true}}}})
+	if _, err := p.Match(policy.Scope{}); err == nil {
 		t.Error("the zero Scope meets a rule")
 	}
 }
 
 // The model is the definition of the overlay, word for word: given parent's
 // layers P, low to high, the layers below are each "*" of P, then each name of P. What the
-// last of them says of answers counts for the rules of its level, and below it.
-func modelMatch(limits map[string]ScopeConfig, s Scope) (bounds []MatchedRule, matched bool) {
-	layers, says, heeds := []ScopeConfig{{Scopes: limits}}, Corrects{}, false
+// last of them says of answers counts for the rules of its level, and below it. The tree has its defaults written out.
+func modelMatch(limits map[string]policy.ScopeConfig, s policy.Scope) (bounds []policy.MatchedRule, matched bool) {
+	layers, says, heeds := []policy.ScopeConfig{{Scopes: limits}}, policy.Corrects{}, false
 	for i, name := range s.Names() {
-		var below []ScopeConfig
+		var below []policy.ScopeConfig
 		for _, want := range []string{"*", name} {
 			for _, p := range layers {
 				if n, ok := p.Scopes[want]; ok {
@@ -180,22 +184,22 @@ func modelMatch(limits map[string]ScopeConfig, s Scope) (bounds []MatchedRule, m
 		}
 		layers = below
 		var order []string
-		rules := map[string]Rule{}
+		rules := map[string]policy.Rule{}
 		for _, n := range layers {
-			if n.Answers != "" || n.Corrects != (Corrects{}) {
-				says, heeds = n.Corrects.bare(), n.Answers == AnswersHeed || n.Answers == ""
+			if n.Answers != "" || n.Corrects != (policy.Corrects{}) {
+				says, heeds = n.Corrects, n.Answers == policy.AnswersHeed
 			}
 			for _, r := range n.Rules {
 				matched = true
 				if _, known := rules[r.Name]; !known {
 					order = append(order, r.Name)
 				}
-				rules[r.Name] = r.withDefaults()
+				rules[r.Name] = r
 			}
 		}
 		for _, name := range order {
 			if r := rules[name]; !r.Unlimited {
-				bounds = append(bounds, MatchedRule{Rule: r, Scope: s.Prefix(i + 1), Corrects: says, Heeds: heeds})
+				bounds = append(bounds, policy.MatchedRule{Rule: r, Scope: s.Prefix(i + 1), Corrects: says, Heeds: heeds})
 			}
 		}
 	}
@@ -206,13 +210,14 @@ func TestMatchModel(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1))
-		limits := randomLimits(random, []string{"*", "a", "b", "c"}, 1+int(seed%maxLevels))
-		p, err := New(UnmatchedDeny, limits)
+		limits := randompolicy.Limits(random, []string{"*", "a", "b", "c"}, 1+int(seed%levels))
+		p, err := policy.New(policy.UnmatchedDeny, limits)
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
+		_, limits = p.Limits()
 		for range 30 {
-			names := make([]string, 1+random.IntN(maxLevels))
+			names := make([]string, 1+random.IntN(levels))
 			for i := range names {
 				names[i] = []string{"a", "b", "c", "d"}[random.IntN(4)]
 			}
@@ -220,7 +225,7 @@ func TestMatchModel(t *testing.T) {
 			want, matched := modelMatch(limits, s)
 			got, err := p.Match(s)
 			if (err == nil) != matched || !reflect.DeepEqual(bare(got), want) {
-				t.Fatalf("seed %d: %s meets %s, %v, want %s\n%s", seed, s, lines(got), err, lines(want), p.YAML())
+				t.Fatalf("seed %d: %s meets %s, %v, want %s\n%s", seed, s, lines(got), err, lines(want), limitsyaml.Format(p))
 			}
 		}
 	}
@@ -229,14 +234,14 @@ func TestMatchModel(t *testing.T) {
 func TestMatchWorstTree(t *testing.T) {
 	t.Parallel()
 	// Both "*" and n at every level: 2^8 nodes cover the last one.
-	limits := map[string]ScopeConfig{}
-	for level := maxLevels; level > 0; level-- {
-		rule := func(limit int64) ScopeConfig {
-			return ScopeConfig{Rules: []Rule{{Name: "r", Algorithm: Concurrency, Limit: limit}}, Scopes: limits}
+	limits := map[string]policy.ScopeConfig{}
+	for level := levels; level > 0; level-- {
+		rule := func(limit int64) policy.ScopeConfig {
+			return policy.ScopeConfig{Rules: []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: limit}}, Scopes: limits}
 		}
-		limits = map[string]ScopeConfig{"*": rule(int64(level)), "n": rule(int64(10 * level))}
+		limits = map[string]policy.ScopeConfig{"*": rule(int64(level)), "n": rule(int64(10 * level))}
 	}
-	p, err := New(UnmatchedDeny, limits)
+	p, err := policy.New(policy.UnmatchedDeny, limits)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +253,7 @@ func TestMatchWorstTree(t *testing.T) {
 
 // "allocates the answer", and nothing else.
 func TestMatchAllocates(t *testing.T) {
-	p, err := Load("testdata/limits.yaml")
+	p, err := limitsyaml.Load("../limitsyaml/testdata/limits.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +264,7 @@ func TestMatchAllocates(t *testing.T) {
 }
 
 func BenchmarkMatch(b *testing.B) {
-	data, err := os.ReadFile("testdata/limits.yaml")
+	data, err := os.ReadFile("../limitsyaml/testdata/limits.yaml")
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -278,7 +283,7 @@ func BenchmarkMatch(b *testing.B) {
 }
 
 // bare returns the bounds without their patterns, for tests of other things.
-func bare(bounds []MatchedRule) []MatchedRule {
+func bare(bounds []policy.MatchedRule) []policy.MatchedRule {
 	out := slices.Clone(bounds)
 	for i := range out {
 		out[i].Pattern = ""

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/headway-go/headway/internal/strictyaml"
+	"github.com/headway-go/headway/internal/diag"
 )
 
 // Pause says whether a level is paused by hand.
@@ -50,7 +50,7 @@ func pauseOf(layers []*tree, level Scope, at time.Time) (b MatchedRule, paused b
 var earliestEnd, latestEnd = time.Unix(0, 0), time.Date(2255, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // checkPause checks whether a scope is paused, and until when.
-func (s *draftScope) checkPause(path string, faults *strictyaml.Faults) (Pause, time.Time) {
+func (s *draftScope) checkPause(path string, faults *diag.Faults) (Pause, time.Time) {
 	switch {
 	case s.pause != PauseInherited && s.pause != PauseOn && s.pause != PauseOff:
 		faults.Add(s.at, path+".paused", fmt.Sprintf("paused is %s; write true or false, or remove it", quote(string(s.pause))))

@@ -1,10 +1,13 @@
-package policy
+package policy_test
 
 import (
 	"bytes"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // docs/limits.md: "a pause counts at the level where it stands, and for all below it".
@@ -39,13 +42,13 @@ func TestPauseIsWritten(t *testing.T) {
 	t.Parallel()
 	p := mustParse(t, pausedText("deny"))
 	unmatched, limits := p.Limits()
-	again, err := New(unmatched, limits)
-	if err != nil || !bytes.Equal(again.YAML(), p.YAML()) {
-		t.Fatalf("%s\nbecomes\n%s\n%v", p.YAML(), again.YAML(), err)
+	again, err := policy.New(unmatched, limits)
+	if err != nil || !bytes.Equal(limitsyaml.Format(again), limitsyaml.Format(p)) {
+		t.Fatalf("%s\nbecomes\n%s\n%v", limitsyaml.Format(p), limitsyaml.Format(again), err)
 	}
 	for _, want := range []string{"paused: true\n", "paused: false\n", "paused_until: 2027-01-16T00:01:00Z\n"} {
-		if !strings.Contains(string(p.YAML()), want) {
-			t.Errorf("no %q in\n%s", want, p.YAML())
+		if !strings.Contains(string(limitsyaml.Format(p)), want) {
+			t.Errorf("no %q in\n%s", want, limitsyaml.Format(p))
 		}
 	}
 	for text, want := range map[string]string{
@@ -58,11 +61,11 @@ func TestPauseIsWritten(t *testing.T) {
 		"limits: {p: {pause: true}}":                                               "pause is not a field of a scope; did you mean paused?",
 		"limits: {p: {rules: [{name: /paused, unlimited: true}]}}":                 "name holds a '/'",
 	} {
-		if _, err := Parse("it", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := limitsyaml.Parse("it", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s:\n%v\nwant %s", text, err, want)
 		}
 	}
-	if _, err := New("", map[string]ScopeConfig{"p": {Pause: "maybe"}}); err == nil || !strings.Contains(err.Error(), `paused is "maybe"; write true or false`) {
+	if _, err := policy.New("", map[string]policy.ScopeConfig{"p": {Pause: "maybe"}}); err == nil || !strings.Contains(err.Error(), `paused is "maybe"; write true or false`) {
 		t.Error(err)
 	}
 }

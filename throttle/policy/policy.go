@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"bytes"
 	"fmt"
 	"iter"
 	"slices"
@@ -9,7 +8,6 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/diag"
-	"github.com/headway-go/headway/internal/strictyaml"
 )
 
 // Unmatched says what becomes of a scope that meets no rule at all.
@@ -75,7 +73,6 @@ type Policy struct {
 	raises     bool     // some limit may grow above the configured one
 	prefetches bool     // some rule does
 	windows    []*hours // of the rules, each once
-	text       []byte   // what YAML returns
 }
 
 // tree is a ScopeConfig that has been checked.
@@ -120,10 +117,16 @@ type MatchedRule struct {
 // out. It keeps no part of limits. An empty unmatched means deny. The error is
 // a *Error with every fault.
 func New(unmatched Unmatched, limits map[string]ScopeConfig) (*Policy, error) {
-	var faults strictyaml.Faults
-	p := draftOf(unmatched, limits).policy(&faults)
-	if err := refused("policy", &faults); err != nil {
-		return nil, err
+	return NewFrom(nil, unmatched, limits)
+}
+
+// NewFrom is New for what was read from a text: faults have the lines of source, and quote it. Where source has anything Bad,
+// the policy means nothing and only the error counts.
+func NewFrom(source *Source, unmatched Unmatched, limits map[string]ScopeConfig) (*Policy, error) {
+	var faults diag.Faults
+	p := draftOf(source, unmatched, limits).policy(&faults)
+	if !faults.None() {
+		return nil, errorOf(&faults)
 	}
 	return p, nil
 }
@@ -324,7 +327,7 @@ func indexOf(level []MatchedRule, rule string) int {
 
 // policy checks the draft and returns what it says. The policy means nothing
 // unless faults is still empty.
-func (d draft) policy(faults *strictyaml.Faults) *Policy {
+func (d draft) policy(faults *diag.Faults) *Policy {
 	p := &Policy{unmatched: UnmatchedDeny}
 	if w := d.unmatched; w.good() {
 		p.unmatched = Unmatched(w.text)
@@ -337,17 +340,13 @@ func (d draft) policy(faults *strictyaml.Faults) *Policy {
 		return nil
 	}
 	p.prefetches = p.has(func(r Rule) bool { return r.Prefetch > 0 })
-	p.windows, p.raises, p.text = p.allHours(), p.root.raises(), p.format()
-	if len(p.text) > maxFileBytes {
-		faults.Add(d.at, "", fmt.Sprintf("the policy is %d bytes long when written out; the most is %d: "+
-			`let "*" carry what scopes have in common`, len(p.text), maxFileBytes))
-	}
+	p.windows, p.raises = p.allHours(), p.root.raises()
 	return p
 }
 
 // treeOf checks one node, and all under it, that stands at path in the text, at
 // pattern in the tree, and at level.
-func treeOf(rules []draftRule, scopes []draftScope, path, pattern string, level int, faults *strictyaml.Faults) tree {
+func treeOf(rules []draftRule, scopes []draftScope, path, pattern string, level int, faults *diag.Faults) tree {
 	t := tree{path: pattern, rules: rulesOf(rules, path, faults)}
 	for _, s := range scopes {
 		scopesPath := path
@@ -388,7 +387,7 @@ func (t *tree) add(name string, child *tree) {
 }
 
 // rulesOf checks the rules of one node.
-func rulesOf(drafts []draftRule, node string, faults *strictyaml.Faults) []Rule {
+func rulesOf(drafts []draftRule, node string, faults *diag.Faults) []Rule {
 	if len(drafts) == 0 {
 		return nil
 	}
@@ -418,16 +417,6 @@ func (d *draftRule) where() string {
 		return fmt.Sprintf("rules[%d]", d.index)
 	}
 	return fmt.Sprintf("rules[%d] on line %d", d.index, d.at.Line)
-}
-
-// YAML returns the policy as a limits.yaml of its own: names in order, rules in
-// theirs, defaults left out. Equal policies have equal texts, and Parse
-// reads the text back to an equal policy. The caller may keep and change it.
-func (p *Policy) YAML() []byte {
-	if p.text == nil {
-		return p.format()
-	}
-	return bytes.Clone(p.text)
 }
 
 // SharesLimits reports whether any rule of the policy has the failure policy

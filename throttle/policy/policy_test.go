@@ -1,28 +1,30 @@
-package policy
+package policy_test
 
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
-	"time"
+
+	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
-func mustScope(tb testing.TB, s string) Scope {
+const levels = 8 // of a scope, at most
+
+func mustScope(tb testing.TB, s string) policy.Scope {
 	tb.Helper()
-	scope, err := ParseScope(s)
+	scope, err := policy.ParseScope(s)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return scope
 }
 
-func mustParse(tb testing.TB, text string) *Policy {
+func mustParse(tb testing.TB, text string) *policy.Policy {
 	tb.Helper()
-	p, err := Parse("limits.yaml", []byte(text))
+	p, err := limitsyaml.Parse("limits.yaml", []byte(text))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -69,12 +71,12 @@ limits:
 			t.Errorf("%d: got %q, want %q", i, got, row.want)
 		}
 	}
-	var cost *CostError
+	var cost *policy.CostError
 	if err := p.Check(mustScope(t, "a/b"), 51); !errors.As(err, &cost) ||
-		*cost != (CostError{Scope: mustScope(t, "a/b"), Rule: "bucket", Unit: Requests, Cost: 51, Capacity: 50}) {
+		*cost != (policy.CostError{Scope: mustScope(t, "a/b"), Rule: "bucket", Unit: policy.Requests, Cost: 51, Capacity: 50}) {
 		t.Errorf("got %+v", cost)
 	}
-	var unmatched *UnmatchedError
+	var unmatched *policy.UnmatchedError
 	if err := p.Check(mustScope(t, "b"), 1); !errors.As(err, &unmatched) {
 		t.Errorf("got %v", err)
 	}
@@ -83,19 +85,18 @@ limits:
 // "It keeps no part of limits", and what Match returns is the caller's.
 func TestPolicyIsImmutable(t *testing.T) {
 	t.Parallel()
-	rules := []Rule{{Name: "r", Algorithm: Concurrency, Limit: 1}}
-	below := map[string]ScopeConfig{"b": {Rules: rules}}
-	limits := map[string]ScopeConfig{"a": {Rules: rules, Scopes: below}}
-	p, err := New(UnmatchedDeny, limits)
+	rules := []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 1}}
+	below := map[string]policy.ScopeConfig{"b": {Rules: rules}}
+	limits := map[string]policy.ScopeConfig{"a": {Rules: rules, Scopes: below}}
+	p, err := policy.New(policy.UnmatchedDeny, limits)
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := string(p.YAML())
+	before := string(limitsyaml.Format(p))
 	rules[0].Limit = 99
-	below["b"] = ScopeConfig{}
-	below["*"] = ScopeConfig{Rules: rules}
+	below["b"] = policy.ScopeConfig{}
+	below["*"] = policy.ScopeConfig{Rules: rules}
 	delete(limits, "a")
-	clear(p.YAML())
 	s := mustScope(t, "a/b")
 	bounds, _ := p.Match(s)
 	bounds[0].Rule.Limit = 77
@@ -103,7 +104,7 @@ func TestPolicyIsImmutable(t *testing.T) {
 	if got := lines(bounds); err != nil || got != "r 1@a, r 1@a/b" {
 		t.Errorf("got %s, %v", got, err)
 	}
-	if after := string(p.YAML()); after != before {
+	if after := string(limitsyaml.Format(p)); after != before {
 		t.Errorf("YAML changed to\n%s", after)
 	}
 }
@@ -111,7 +112,7 @@ func TestPolicyIsImmutable(t *testing.T) {
 // "It is immutable and safe for concurrent use": the race detector is the judge.
 func TestPolicyConcurrently(t *testing.T) {
 	t.Parallel()
-	p, err := Load("testdata/limits.yaml")
+	p, err := limitsyaml.Load("../limitsyaml/testdata/limits.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,116 +127,11 @@ func TestPolicyConcurrently(t *testing.T) {
 				if err := p.Check(s, 3); err == nil {
 					t.Error("cost 3 passes refunds, which admits 2")
 				}
-				p.YAML()
+				limitsyaml.Format(p)
 			}
 		})
 	}
 	group.Wait()
-}
-
-// randomLimits returns a tree of valid rules with names out of names, which
-// may hold "*".
-func randomLimits(random *rand.Rand, names []string, levels int) map[string]ScopeConfig {
-	if levels == 0 {
-		return nil
-	}
-	limits := map[string]ScopeConfig{}
-	for range 1 + random.IntN(3) {
-		var node ScopeConfig
-		for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
-			if random.IntN(2*len(names)) < 3 {
-				node.Rules = append(node.Rules, randomRule(random, name))
-			}
-		}
-		switch random.IntN(4) {
-		case 0:
-			node.Answers = Answers(answersWords[random.IntN(len(answersWords))])
-		case 1:
-			node.Corrects = Corrects{Cut: 1 + random.Int64N(90), Grow: random.Int64N(101), Most: 100 + random.Int64N(901)}
-		}
-		if random.IntN(4) == 0 {
-			node.MaxPriority = new(random.IntN(2*MaxPriority+1) - MaxPriority)
-		}
-		random.Shuffle(len(node.Rules), func(i, j int) { node.Rules[i], node.Rules[j] = node.Rules[j], node.Rules[i] })
-		if random.IntN(4) > 0 {
-			node.Scopes = randomLimits(random, names, levels-1)
-		}
-		limits[names[random.IntN(len(names))]] = node
-	}
-	return limits
-}
-
-func randomRule(random *rand.Rand, name string) Rule {
-	micros := func(most time.Duration) time.Duration {
-		n := 1 + random.Int64N(most.Microseconds())
-		if random.IntN(2) == 0 { // round ones too
-			n = max(1, n/1_000_000*1_000_000)
-		}
-		return time.Duration(n) * time.Microsecond
-	}
-	maybe := func() bool { return random.IntN(3) == 0 }
-	r := Rule{Name: name, Algorithm: Algorithm(algorithms[random.IntN(len(algorithms))]), Limit: random.Int64N(MaxLimit + 1)}
-	if maybe() {
-		return Rule{Name: name, Unlimited: true}
-	}
-	if maybe() {
-		r.OnRedisError = FailurePolicy(failurePolicies[random.IntN(len(failurePolicies))])
-	}
-	if maybe() {
-		r.MaxWait = micros(MaxTime)
-	}
-	if r.Shadow = maybe(); maybe() {
-		r.Active = []string{"* 8-19 * * 1-5", "30-59 2 * * sun"}[random.IntN(2)]
-		r.Timezone = []string{"", "UTC", "America/New_York"}[random.IntN(3)]
-	}
-	if r.Algorithm == Concurrency {
-		if maybe() {
-			r.Lease = max(minLease, micros(maxLease))
-		}
-		return r
-	}
-	if r.Algorithm == Calendar {
-		r.Resets = []string{"0 0 * * *", "@monthly", "*/5 9-17 1,15 * mon-fri", "30 2 29 2 *"}[random.IntN(4)]
-		r.Timezone = []string{"", "UTC", "America/Los_Angeles", "Asia/Kathmandu"}[random.IntN(4)]
-		if r.Spread = maybe(); maybe() {
-			r.Rollover = random.Int64N(MaxLimit + 1)
-		}
-		if !r.Spread && maybe() {
-			r.Prefetch = max(minPrefetch, micros(maxPrefetch))
-		}
-		return r
-	}
-	r.Per = micros(MaxTime)
-	if maybe() && r.Per >= 4*time.Microsecond {
-		r.Margin = micros(r.Per / 4)
-	}
-	if maybe() && r.Per >= prefetchWindow {
-		r.Prefetch = max(minPrefetch, micros(maxPrefetch))
-	}
-	if r.Algorithm == TokenBucket && maybe() {
-		r.Limit = max(r.Limit, 1<<30)
-		r.Burst = 1 + random.Int64N(1<<20)
-	}
-	if r.Algorithm == TokenBucket && r.Prefetch > 0 {
-		if r.Burst = max(r.Burst, r.prefetchBurst()); r.Burst > 1<<20 {
-			r.Burst, r.Prefetch = 0, 0
-		}
-	}
-	return r
-}
-
-// BenchmarkParse reads a file with an override for each of 10,000 tenants.
-func BenchmarkParse(b *testing.B) {
-	var text strings.Builder
-	text.WriteString("limits:\n  payments:\n    scopes:\n")
-	for i := range 10_000 {
-		fmt.Fprintf(&text, "      tenant-%d:\n        rules:\n          - {name: tenant, algorithm: token-bucket, limit: %d, per: 1s, burst: 5}\n", i, i)
-	}
-	b.SetBytes(int64(text.Len()))
-	b.ReportAllocs()
-	for b.Loop() {
-		mustParse(b, text.String())
-	}
 }
 
 func TestNames(t *testing.T) {
@@ -246,7 +142,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("%q: %t", name, got)
 		}
 	}
-	if new(Policy).Names("payments") {
+	if new(policy.Policy).Names("payments") {
 		t.Error("the zero Policy names a provider")
 	}
 }
@@ -254,7 +150,7 @@ func TestNames(t *testing.T) {
 // "all rules of the policy, each with the pattern at which it stands"
 func TestRules(t *testing.T) {
 	t.Parallel()
-	p, err := Parse("limits.yaml", []byte(`
+	p, err := limitsyaml.Parse("limits.yaml", []byte(`
 limits:
   a:
     rules:
@@ -283,7 +179,7 @@ limits:
 			}
 		}
 	}
-	for range new(Policy).Rules() {
+	for range new(policy.Policy).Rules() {
 		t.Error("the zero Policy has a rule")
 	}
 }

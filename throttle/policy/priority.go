@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/headway-go/headway/internal/strictyaml"
+	"github.com/headway-go/headway/internal/diag"
 )
 
 // MaxPriority bounds priorities in either direction.
@@ -35,16 +35,17 @@ func (p *Policy) maxPriority(s Scope) (lowest *int) {
 	return lowest
 }
 
-// draftMaxPriority returns the draft of a cap made in Go.
-func draftMaxPriority(n ScopeConfig) (int64, written) {
-	if n.MaxPriority == nil {
-		return 0, written{}
+// draftMaxPriority returns the draft of a cap.
+func draftMaxPriority(source *Source, n ScopeConfig) (int64, written) {
+	var highest int
+	if n.MaxPriority != nil {
+		highest = *n.MaxPriority
 	}
-	return int64(*n.MaxPriority), written{text: strconv.Itoa(*n.MaxPriority), set: true}
+	return int64(highest), source.field("max_priority", strconv.Itoa(highest), n.MaxPriority != nil)
 }
 
 // checkMaxPriority checks the cap of a level and returns it, nil for none.
-func (s *draftScope) checkMaxPriority(path string, faults *strictyaml.Faults) *int {
+func (s *draftScope) checkMaxPriority(path string, faults *diag.Faults) *int {
 	if !s.capped.good() {
 		return nil
 	}

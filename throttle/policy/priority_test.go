@@ -1,8 +1,12 @@
-package policy
+package policy_test
 
 import (
+	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // docs/limits.md: "The lowest cap on a scope's path counts", and "a name's own cap replaces that of "*"
@@ -40,20 +44,22 @@ limits:
 	if got, limited := mustParse(t, "limits: {p: {scopes: {a: {max_priority: 1}}}}").MaxPriority(mustScope(t, "p/b")); limited {
 		t.Errorf("a cap of %d out of nowhere", got)
 	}
-	roundTrip(t, p)
+	if again := mustParse(t, string(limitsyaml.Format(p))); !reflect.DeepEqual(again, p) {
+		t.Errorf("reads back differently:\n%s\n%s", limitsyaml.Format(p), limitsyaml.Format(again))
+	}
 	unmatched, limits := p.Limits()
-	again, err := New(unmatched, limits)
-	if err != nil || string(again.YAML()) != string(p.YAML()) {
-		t.Errorf("%v\n%s", err, again.YAML())
+	again, err := policy.New(unmatched, limits)
+	if err != nil || string(limitsyaml.Format(again)) != string(limitsyaml.Format(p)) {
+		t.Errorf("%v\n%s", err, limitsyaml.Format(again))
 	}
 	*limits["llm"].MaxPriority = 100
-	for _, p := range []*Policy{p, again} {
+	for _, p := range []*policy.Policy{p, again} {
 		if got, _ := p.MaxPriority(mustScope(t, "llm")); got != 9 {
 			t.Errorf("a caller's change of its tree changed the policy to %d", got)
 		}
 	}
-	if node := mustParse(t, "limits: {p: {max_priority: 0}}"); !strings.Contains(string(node.YAML()), "    max_priority: 0\n") {
-		t.Errorf("%s", node.YAML())
+	if node := mustParse(t, "limits: {p: {max_priority: 0}}"); !strings.Contains(string(limitsyaml.Format(node)), "    max_priority: 0\n") {
+		t.Errorf("%s", limitsyaml.Format(node))
 	}
 }
 
@@ -69,14 +75,14 @@ func TestMaxPriorityFaults(t *testing.T) {
 		"99999999999999999999": `x:3:19: limits.a.max_priority: max_priority is 99999999999999999999; ` +
 			`it must be -1000000 to 1000000`,
 	} {
-		if _, err := Parse("x", []byte("limits:\n  a:\n    max_priority: "+text+"\n")); err == nil || err.Error() != want {
+		if _, err := limitsyaml.Parse("x", []byte("limits:\n  a:\n    max_priority: "+text+"\n")); err == nil || err.Error() != want {
 			t.Errorf("%s:\n%v\nwant\n%s", text, err, want)
 		}
 	}
-	if _, err := Parse("x", []byte("limits: {a: {max_priorty: 5}}")); err == nil || !strings.Contains(err.Error(), "did you mean max_priority?") {
+	if _, err := limitsyaml.Parse("x", []byte("limits: {a: {max_priorty: 5}}")); err == nil || !strings.Contains(err.Error(), "did you mean max_priority?") {
 		t.Error(err)
 	}
-	_, err := New("", map[string]ScopeConfig{"a": {MaxPriority: new(-1000001)}})
+	_, err := policy.New("", map[string]policy.ScopeConfig{"a": {MaxPriority: new(-1000001)}})
 	if want := "policy: limits.a.max_priority: max_priority is -1000001; it must be -1000000 to 1000000"; err == nil || err.Error() != want {
 		t.Errorf("%v", err)
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/diag"
-	"github.com/headway-go/headway/internal/strictyaml"
+	"github.com/headway-go/headway/internal/duration"
 	"github.com/headway-go/headway/throttle/wallclock"
 )
 
@@ -15,7 +15,7 @@ import (
 type ruleCheck struct {
 	*draftRule
 	path   func() string // of the rule; built only when there is a fault
-	faults *strictyaml.Faults
+	faults *diag.Faults
 }
 
 // fault reports a fault of a field where the field stands, and of a missing
@@ -156,13 +156,13 @@ func (c ruleCheck) checkTime(f field, d, least, most time.Duration) {
 	switch {
 	case !w.good():
 	case d < least:
-		c.fault(f, "is %s; the least is %s", w.text, formatDuration(least))
+		c.fault(f, "is %s; the least is %s", w.text, duration.Format(least))
 	case d > most:
-		c.fault(f, "is %s; the most is %s", w.text, formatDuration(most))
+		c.fault(f, "is %s; the most is %s", w.text, duration.Format(most))
 	case d%time.Microsecond != 0:
 		below := d.Truncate(time.Microsecond)
 		c.fault(f, "is %s, and limits count whole microseconds; write %s or %s",
-			w.text, formatDuration(below), formatDuration(below+time.Microsecond))
+			w.text, duration.Format(below), duration.Format(below+time.Microsecond))
 	}
 }
 
@@ -179,7 +179,7 @@ func (c ruleCheck) checkOnRedisError() {
 func (c ruleCheck) checkMargin() {
 	if c.rule.Algorithm == Calendar && c.fields[fieldMargin].good() && c.rule.Margin >= shortestPeriod/2 {
 		c.fault(fieldMargin, "is %s; with calendar it must be less than %s, half of the shortest period that cron has",
-			c.fields[fieldMargin].text, formatDuration(shortestPeriod/2))
+			c.fields[fieldMargin].text, duration.Format(shortestPeriod/2))
 	}
 	if !c.fields[fieldMargin].good() || !c.fields[fieldPer].good() || !c.fields[fieldAlgorithm].good() {
 		return
@@ -203,7 +203,7 @@ func (c ruleCheck) checkPrefetch() {
 		c.fault(fieldPrefetch, "does not go with spread, which paces one unit after the other; remove one of the two")
 	}
 	if c.fields[fieldPer].good() && r.Per < prefetchWindow {
-		c.fault(fieldPrefetch, "is %s; it is for windows of %s or more, and per is %s", w.text, formatDuration(prefetchWindow), c.fields[fieldPer].text)
+		c.fault(fieldPrefetch, "is %s; it is for windows of %s or more, and per is %s", w.text, duration.Format(prefetchWindow), c.fields[fieldPer].text)
 		return
 	}
 	if c.fields[fieldMargin].good() {
@@ -222,7 +222,7 @@ func (c ruleCheck) checkWidened() {
 	widened := r.Margin + r.Prefetch
 	switch {
 	case r.Algorithm == Calendar && r.Margin < shortestPeriod/2 && widened >= shortestPeriod/2:
-		c.fault(fieldPrefetch, "is %s; with calendar it must be less than %s with the margin", text, formatDuration(shortestPeriod/2))
+		c.fault(fieldPrefetch, "is %s; with calendar it must be less than %s with the margin", text, duration.Format(shortestPeriod/2))
 	case !c.fields[fieldPer].good():
 	case r.Algorithm == FixedWindow && r.Margin < r.Per-r.Margin && widened >= r.Per-widened:
 		c.fault(fieldPrefetch, "is %s; in a fixed window it must be less than half of per (%s) with the margin", text, c.fields[fieldPer].text)

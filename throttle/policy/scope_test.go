@@ -1,4 +1,4 @@
-package policy
+package policy_test
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 func TestParseScope(t *testing.T) {
@@ -30,7 +31,7 @@ func TestParseScope(t *testing.T) {
 		9:  {"\u200b/\u202e/\ufffd/\ue000", []string{"\u200b", "\u202e", "\ufffd", "\ue000"}},
 		10: {strings.Repeat("é", 64), []string{strings.Repeat("é", 64)}},
 	} {
-		s, err := ParseScope(row.scope)
+		s, err := policy.ParseScope(row.scope)
 		if err != nil {
 			t.Errorf("%d: %v", i, err)
 			continue
@@ -65,9 +66,9 @@ func TestParseScopeFaults(t *testing.T) {
 		18: {"é\xed\xa0\x80", `throttle: scope "é\xed\xa0\x80": name 1 is not UTF-8 (byte 0xed at offset 2); encode it, in hex for instance`},
 		19: {"\xc0\xaf", `throttle: scope "\xc0\xaf": name 1 is not UTF-8 (byte 0xc0 at offset 0); encode it, in hex for instance`},
 	} {
-		s, err := ParseScope(row.scope)
-		var fault *ScopeError
-		if !errors.As(err, &fault) || fault.Scope != row.scope || s != (Scope{}) {
+		s, err := policy.ParseScope(row.scope)
+		var fault *policy.ScopeError
+		if !errors.As(err, &fault) || fault.Scope != row.scope || s != (policy.Scope{}) {
 			t.Errorf("%d: got %q, %v", i, s, err)
 			continue
 		}
@@ -80,7 +81,7 @@ func TestParseScopeFaults(t *testing.T) {
 // An error is not the place for somebody's whole payload.
 func TestScopeErrorIsShort(t *testing.T) {
 	t.Parallel()
-	_, err := ParseScope(strings.Repeat("x", 1<<20))
+	_, err := policy.ParseScope(strings.Repeat("x", 1<<20))
 	if want := "… (1048576 bytes): name 1 is 1048576 bytes long; the most is 128"; err == nil ||
 		!strings.HasSuffix(err.Error(), want) || len(err.Error()) > 1200 {
 		t.Errorf("got %.2000v", err)
@@ -100,7 +101,7 @@ func TestScopePrefix(t *testing.T) {
 	if s.Prefix(2) != mustScope(t, "a/bb") || s == mustScope(t, "a/bb") {
 		t.Error("== does not compare paths")
 	}
-	var zero Scope
+	var zero policy.Scope
 	if zero.Prefix(1) != zero || zero.Len() != 0 || zero.Names() != nil || zero.Provider() != "" || zero.String() != "" {
 		t.Error("the zero Scope has names")
 	}
@@ -109,9 +110,9 @@ func TestScopePrefix(t *testing.T) {
 // "ParseScope allocates only that", and Prefix "does not allocate".
 func TestScopeAllocates(t *testing.T) {
 	const text = "payments/acme é/refunds"
-	var s Scope
+	var s policy.Scope
 	if got := testing.AllocsPerRun(100, func() {
-		s, _ = ParseScope(text)
+		s, _ = policy.ParseScope(text)
 		s = s.Prefix(2)
 		_ = s.Provider()
 		_ = s.Len()
@@ -123,7 +124,7 @@ func TestScopeAllocates(t *testing.T) {
 func BenchmarkParseScope(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := ParseScope("payments/acme/refunds"); err != nil {
+		if _, err := policy.ParseScope("payments/acme/refunds"); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -134,23 +135,23 @@ func FuzzParseScope(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		s, err := ParseScope(text)
+		s, err := policy.ParseScope(text)
 		if err != nil {
-			var fault *ScopeError
+			var fault *policy.ScopeError
 			if !errors.As(err, &fault) || fault.Reason == "" || !utf8.ValidString(err.Error()) || strings.ContainsAny(err.Error(), "\n\r\x00") {
 				t.Fatalf("got %q", err)
 			}
 			return
 		}
 		names := s.Names()
-		if s.String() != text || strings.Join(names, "/") != text || s.Len() != len(names) || len(names) > maxLevels {
+		if s.String() != text || strings.Join(names, "/") != text || s.Len() != len(names) || len(names) > levels {
 			t.Fatalf("%q has names %q", text, names)
 		}
 		for i, name := range names {
 			if name == "" || name == "*" || len(name) > diag.MaxNameBytes || !utf8.ValidString(name) || strings.ContainsFunc(name, diag.Invisible) {
 				t.Fatalf("name %q was let through", name)
 			}
-			again, err := ParseScope(s.Prefix(i + 1).String())
+			again, err := policy.ParseScope(s.Prefix(i + 1).String())
 			if err != nil || again != s.Prefix(i+1) || again.Provider() != names[0] {
 				t.Fatalf("prefix %d of %q: %v", i+1, text, err)
 			}

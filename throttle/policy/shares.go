@@ -5,12 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
-
-	"go.yaml.in/yaml/v4"
 
 	"github.com/headway-go/headway/internal/diag"
-	"github.com/headway-go/headway/internal/strictyaml"
 )
 
 // Share is what a name is to get of what the rules of the level above it let through,
@@ -57,28 +53,6 @@ func weightAmong(shares map[string]Share, name string) float64 {
 
 func (s Share) weight() int64 { return max(s.Weight, defaultShare) }
 
-// YAML returns the share as it stands in limits.yaml: {part: 60%, weight: 3}.
-func (s Share) YAML() string {
-	var fields []string
-	if s.Guaranteed != 0 {
-		fields = append(fields, "part: "+strconv.FormatInt(s.Guaranteed, 10)+"%")
-	}
-	if s.weight() != defaultShare || s.Guaranteed == 0 {
-		fields = append(fields, "weight: "+strconv.FormatInt(s.weight(), 10))
-	}
-	return "{" + strings.Join(fields, ", ") + "}"
-}
-
-// SharesYAML returns shares as they stand in limits.yaml, in the order of their names:
-// {batch: {weight: 3}, interactive: {part: 60%}}.
-func SharesYAML(shares map[string]Share) string {
-	names := slices.Sorted(maps.Keys(shares))
-	for i, name := range names {
-		names[i] = yamlText(name) + ": " + shares[name].YAML()
-	}
-	return "{" + strings.Join(names, ", ") + "}"
-}
-
 // draftShare is the share of one name as it was written.
 type draftShare struct {
 	name         string
@@ -88,7 +62,7 @@ type draftShare struct {
 }
 
 // checkShares checks the weight of a scope and the shares of those below it.
-func (s *draftScope) checkShares(path string, level int, faults *strictyaml.Faults) map[string]Share {
+func (s *draftScope) checkShares(path string, level int, faults *diag.Faults) map[string]Share {
 	checkWeight(s.weight, s.weighed, path+".weight", faults)
 	if len(s.shares) == 0 {
 		return nil
@@ -121,7 +95,7 @@ func (s *draftScope) checkShares(path string, level int, faults *strictyaml.Faul
 	return shares
 }
 
-func (d *draftShare) check(path string, faults *strictyaml.Faults) {
+func (d *draftShare) check(path string, faults *diag.Faults) {
 	reason := diag.NameReason(d.name)
 	if d.name == anyName {
 		reason = `is no name that a scope can have; name each class, and let "*" of scopes carry what they have in common`
@@ -135,14 +109,14 @@ func (d *draftShare) check(path string, faults *strictyaml.Faults) {
 	}
 }
 
-func checkWeight(weight int64, w written, path string, faults *strictyaml.Faults) {
+func checkWeight(weight int64, w written, path string, faults *diag.Faults) {
 	if w.good() && (weight < 1 || weight > maxWeight) {
 		faults.Add(w.at, path, fmt.Sprintf("weight is %s; it must be 1 to %d", w.text, maxWeight))
 	}
 }
 
 // checkWeighed refuses a name that has a weight of its own, where its share says what it gets.
-func (s *draftScope) checkWeighed(path string, faults *strictyaml.Faults) {
+func (s *draftScope) checkWeighed(path string, faults *diag.Faults) {
 	for _, below := range s.scopes {
 		if !below.weighed.good() {
 			continue
@@ -154,58 +128,15 @@ func (s *draftScope) checkWeighed(path string, faults *strictyaml.Faults) {
 	}
 }
 
-// draftShares returns the draft of shares made in Go.
-func draftShares(shares map[string]Share) (drafts []draftShare) {
+// draftShares returns the draft of the shares of a level.
+func draftShares(source *Source, shares map[string]Share) (drafts []draftShare) {
 	for _, name := range slices.Sorted(maps.Keys(shares)) {
-		s := shares[name]
+		s, from := shares[name], source.under(name)
 		drafts = append(drafts, draftShare{
-			name: name, share: s,
-			part:   written{text: strconv.FormatInt(s.Guaranteed, 10) + "%", set: s.Guaranteed != 0},
-			weight: written{text: strconv.FormatInt(s.Weight, 10), set: s.Weight != 0},
+			name: name, at: from.place(), share: s,
+			part:   from.field("part", strconv.FormatInt(s.Guaranteed, 10)+"%", s.Guaranteed != 0),
+			weight: from.field("weight", strconv.FormatInt(s.Weight, 10), s.Weight != 0),
 		})
 	}
 	return drafts
-}
-
-var shareFields = []string{"part", "weight"}
-
-// shares reads the shares of the names below a scope.
-func (d decoder) shares(e strictyaml.Field, path string) (shares []draftShare) {
-	if !d.Is(e, yaml.MappingNode, path, "names under it, such as {interactive: {part: 60%}, batch: {weight: 3}}") {
-		return nil
-	}
-	for _, e := range d.Fields(e.Value, path) {
-		s := draftShare{name: e.Name, at: strictyaml.PlaceOf(e.Key)}
-		at := diag.PathTo(path, e.Name)
-		if !d.Is(e, yaml.MappingNode, at, "its share, such as {part: 60%, weight: 1}") {
-			continue
-		}
-		for _, f := range d.Fields(e.Value, at) {
-			switch f.Name {
-			case "part":
-				s.share.Guaranteed, s.part = d.percent(f, at+".part")
-			case "weight":
-				s.share.Weight, s.weight = d.number(f, at+".weight")
-			default:
-				d.unknown(f, diag.PathTo(at, f.Name), "a share", shareFields)
-			}
-		}
-		shares = append(shares, s)
-	}
-	if len(shares) == 0 && len(e.Value.Content) == 0 {
-		d.bad(e, path, "is empty; name a scope below, or remove the line")
-	}
-	return shares
-}
-
-// percent reads whole percents.
-func (d decoder) percent(e strictyaml.Field, path string) (int64, written) {
-	const want = "whole percents, such as 60%"
-	w := d.scalar(e, path, want)
-	text, found := strings.CutSuffix(e.Value.Value, "%")
-	if w.good() && (!found || !plainNumber(text)) {
-		w = d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), want)
-	}
-	n, _ := strconv.ParseInt(text, 10, 64) // out of range gives the nearest number, which is out of bounds too
-	return n, w
 }

@@ -1,10 +1,12 @@
-package policy
+package policy_test
 
 import (
 	"math"
-	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 const shareLimits = `
@@ -53,17 +55,17 @@ func TestWeights(t *testing.T) {
 			}
 		}
 	}
-	text := string(p.YAML())
-	if again := mustParse(t, text); string(again.YAML()) != text || !strings.Contains(text, `    shares: {batch: {weight: 3}, interactive: {part: 60%}, "no": {part: 1%, weight: 2}}`) {
+	text := string(limitsyaml.Format(p))
+	if again := mustParse(t, text); string(limitsyaml.Format(again)) != text || !strings.Contains(text, `    shares: {batch: {weight: 3}, interactive: {part: 60%}, "no": {part: 1%, weight: 2}}`) {
 		t.Errorf("%s", text)
 	}
 	unmatched, limits := p.Limits()
-	again, err := New(unmatched, limits)
-	if err != nil || string(again.YAML()) != text {
-		t.Errorf("%v: %s", err, again.YAML())
+	again, err := policy.New(unmatched, limits)
+	if err != nil || string(limitsyaml.Format(again)) != text {
+		t.Errorf("%v: %s", err, limitsyaml.Format(again))
 	}
-	limits["llm"].Scopes["*"].Shares["batch"] = Share{Weight: 7}
-	if string(p.YAML()) != text || !reflect.DeepEqual(p.root.scopes["llm"].every.shares["batch"], Share{Weight: 3}) {
+	limits["llm"].Scopes["*"].Shares["batch"] = policy.Share{Weight: 7}
+	if string(limitsyaml.Format(p)) != text {
 		t.Error("what a caller does to its tree changes the policy")
 	}
 }
@@ -91,11 +93,11 @@ func TestShareFaults(t *testing.T) {
 		"limits: {a: {shares: {b: {part: 60%}}, scopes: {b: {weight: 3}}}}": `x:1:61: limits.a.scopes.b.weight: weight of "b" is in shares of the scope above; keep one of the two`,
 		deep: `x:1:114: limits.a.scopes.a.scopes.a.scopes.a.scopes.a.scopes.a.scopes.a.scopes.a.shares: shares stands at level 8, below which no scope has names; the most is 8`,
 	} {
-		if _, err := Parse("x", []byte(text)); err == nil || err.Error() != want {
+		if _, err := limitsyaml.Parse("x", []byte(text)); err == nil || err.Error() != want {
 			t.Errorf("%s:\n%v\nwant\n%s", text, err, want)
 		}
 	}
-	_, err := New("", map[string]ScopeConfig{"a": {Weight: -1, Shares: map[string]Share{"b": {Guaranteed: -3, Weight: 2000}}}})
+	_, err := policy.New("", map[string]policy.ScopeConfig{"a": {Weight: -1, Shares: map[string]policy.Share{"b": {Guaranteed: -3, Weight: 2000}}}})
 	if err == nil || !strings.Contains(err.Error(), "weight is -1") || !strings.Contains(err.Error(), "part is -3%") || !strings.Contains(err.Error(), "weight is 2000") {
 		t.Errorf("%v", err)
 	}

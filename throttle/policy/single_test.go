@@ -1,23 +1,25 @@
-package policy
+package policy_test
 
 import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // "At most limit units in any second", minute or hour, of the provider and of all below it.
 func TestPerSecond(t *testing.T) {
 	t.Parallel()
-	for per, p := range map[time.Duration]*Policy{
-		time.Second: PerSecond("payments", 100), time.Minute: PerMinute("payments", 100), time.Hour: PerHour("payments", 100),
+	for per, p := range map[time.Duration]*policy.Policy{
+		time.Second: policy.PerSecond("payments", 100), time.Minute: policy.PerMinute("payments", 100), time.Hour: policy.PerHour("payments", 100),
 	} {
 		for _, scope := range []string{"payments", "payments/acme/refunds"} {
 			rules, err := p.Match(mustScope(t, scope))
 			if err != nil || len(rules) != 1 {
 				t.Fatalf("%s: %+v, %v", scope, rules, err)
 			}
-			want := Rule{Name: "limit", Algorithm: SlidingWindow, Limit: 100, Per: per}.withDefaults()
+			want := policy.Rule{Name: "limit", Algorithm: policy.SlidingWindow, Limit: 100, Per: per, OnRedisError: policy.FailClosed, Unit: policy.Requests}
 			if rules[0].Rule != want || rules[0].Scope != mustScope(t, "payments") {
 				t.Errorf("%s: %+v, want %+v", scope, rules[0], want)
 			}
@@ -32,8 +34,8 @@ func TestPerSecond(t *testing.T) {
 func TestPerSecondPanics(t *testing.T) {
 	t.Parallel()
 	for want, make := range map[string]func(){
-		"limit is -1":   func() { PerSecond("payments", -1) },
-		"name is empty": func() { PerMinute("", 1) },
+		"limit is -1":   func() { policy.PerSecond("payments", -1) },
+		"name is empty": func() { policy.PerMinute("", 1) },
 	} {
 		func() {
 			defer func() {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -99,7 +100,7 @@ func TestAssignKeepsTheFilesWeight(t *testing.T) {
 	must(t, err)
 	p, _, err := v.policy(base, time.Now())
 	must(t, err)
-	has(t, string(p.YAML()), "owner: x", "weight: 9", "shares: {a: {part: 10%}}")
+	has(t, string(limitsyaml.Format(p)), "owner: x", "weight: 9", "shares: {a: {part: 10%}}")
 }
 
 // What follows from answers is assigned, taken away, imported and taken back as limits.yaml
@@ -206,7 +207,7 @@ func TestAssignTakesTheFilesCapAway(t *testing.T) {
 		must(t, err)
 		p, _, err := v.policy(base, time.Now())
 		must(t, err)
-		has(t, string(p.YAML()), want)
+		has(t, string(limitsyaml.Format(p)), want)
 		again, err := v.encode()
 		must(t, err)
 		has(t, again, assigned)

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
 // storied is a store with a change of every kind.
@@ -81,7 +82,7 @@ func TestVerifyNotices(t *testing.T) {
 			all[field] = strings.Replace(all[field], from, to, 1)
 		}
 	}
-	sum := sumOf(policyOf(t, file).YAML())
+	sum := sumOf(limitsyaml.Format(policyOf(t, file)))
 	for name, c := range map[string]struct {
 		change func(all map[string]string)
 		want   int64

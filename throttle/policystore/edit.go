@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -132,14 +133,14 @@ func (r *ruleEdit) path() []string { return strings.Split(r.scope, "/") }
 func (r *ruleEdit) set(v *draft, pol *policy.Policy, now time.Time, fields map[string]string) error {
 	was, own := ruleAt(pol, r.path(), r.name)
 	if own {
-		r.made.RuleBefore = was.YAML()
+		r.made.RuleBefore = limitsyaml.FormatRule(was)
 	}
 	was.Name = r.name
-	rule, err := policy.RuleWith(was, fields)
+	rule, err := limitsyaml.RuleWith(was, fields)
 	if err != nil {
 		return err
 	}
-	r.made.Rule = rule.YAML()
+	r.made.Rule = limitsyaml.FormatRule(rule)
 	v.Change = r.told("set", assignments(fields))
 	if own && r.made.Rule == r.made.RuleBefore && r.For == 0 {
 		return ErrUnchanged
@@ -153,7 +154,7 @@ func (r *ruleEdit) remove(v *draft, policy *policy.Policy, now time.Time) error 
 	if !own {
 		return &MissingError{Scope: r.scope, Rule: r.name, Inherits: inherited(was)}
 	}
-	r.made.RuleBefore, r.made.Rule = was.YAML(), ""
+	r.made.RuleBefore, r.made.Rule = limitsyaml.FormatRule(was), ""
 	v.Change = r.told("remove", "")
 	if r.For == 0 {
 		v.drop(r.scope, r.name)
@@ -199,7 +200,7 @@ func inherited(r policy.Rule) string {
 	if r.Algorithm == "" {
 		return ""
 	}
-	return r.YAML()
+	return limitsyaml.FormatRule(r)
 }
 
 func sameOverride(a, b *Override) bool {
@@ -314,7 +315,7 @@ func (s *Store) Import(ctx context.Context, e Edit, p *policy.Policy, from strin
 			if n.MaxPriority != nil {
 				a.MaxPriority, a.NoMaxPriority = n.MaxPriority, false
 			}
-			if text := n.AnswersYAML(); text != "" {
+			if text := limitsyaml.FormatAnswers(n); text != "" {
 				a.Answers = &text
 			}
 			v.assign(a)
@@ -326,7 +327,7 @@ func (s *Store) Import(ctx context.Context, e Edit, p *policy.Policy, from strin
 			changed = true
 			v.settle(path, rule.Name)
 			v.put(Override{
-				Scope: path, Name: rule.Name, Rule: rule.YAML(),
+				Scope: path, Name: rule.Name, Rule: limitsyaml.FormatRule(rule),
 				CreatedBy: e.By, CreatedUser: v.User, CreatedAt: now, UpdatedBy: e.By, UpdatedUser: v.User, UpdatedAt: now,
 			})
 		}
@@ -475,13 +476,13 @@ func (v *draft) assignmentOf(scope string, n policy.ScopeConfig) Assignment {
 }
 
 func saysNothing(n policy.ScopeConfig) bool {
-	return n.Owner == "" && n.Apps == nil && n.Hosts == nil && n.Weight == 0 && len(n.Shares) == 0 && n.MaxPriority == nil && n.AnswersYAML() == ""
+	return n.Owner == "" && n.Apps == nil && n.Hosts == nil && n.Weight == 0 && len(n.Shares) == 0 && n.MaxPriority == nil && limitsyaml.FormatAnswers(n) == ""
 }
 
 // assignedAlike says that two nodes have the same of what is assigned.
 func assignedAlike(a, b policy.ScopeConfig) bool {
 	return a.Owner == b.Owner && slices.Equal(a.Apps, b.Apps) && slices.Equal(a.Hosts, b.Hosts) && a.Weight == b.Weight && maps.Equal(a.Shares, b.Shares) &&
-		sameCap(a.MaxPriority, b.MaxPriority) && a.AnswersYAML() == b.AnswersYAML()
+		sameCap(a.MaxPriority, b.MaxPriority) && limitsyaml.FormatAnswers(a) == limitsyaml.FormatAnswers(b)
 }
 
 func sameCap(a, b *int) bool { return a == b || a != nil && b != nil && *a == *b }
@@ -558,11 +559,11 @@ func (s *Store) PublishFile(ctx context.Context, by string, p, before *policy.Po
 	out := FileStands
 	v, err := s.edit(ctx, Edit{By: by}, func(v *draft, _ *policy.Policy, now time.Time) error {
 		out = FileStands
-		sum := sumOf(p.YAML())
+		sum := sumOf(limitsyaml.Format(p))
 		if v.File != nil && v.File.Sum == sum {
 			return ErrUnchanged
 		}
-		if v.File != nil && (before == nil || v.File.Sum != sumOf(before.YAML())) {
+		if v.File != nil && (before == nil || v.File.Sum != sumOf(limitsyaml.Format(before))) {
 			if slices.Contains(v.Files, sum) {
 				out = FileSuperseded
 				return ErrUnchanged
@@ -586,7 +587,7 @@ const keptFiles = 200
 
 // bring makes a policy a source of the version that is being made.
 func (v *draft) bring(p *policy.Policy, by string, now time.Time) *Source {
-	text := p.YAML()
+	text := limitsyaml.Format(p)
 	sum := sumOf(text)
 	v.texts[sum] = text
 	return &Source{Sum: sum, By: by, User: v.User, At: now}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
 // followed is a process that follows a store, in a bubble of fake time.
@@ -65,7 +66,7 @@ func follows(t *testing.T, rdb redis.UniversalClient) *followed {
 
 func (f *followed) says(parts ...string) {
 	f.t.Helper()
-	has(f.t, string(f.Policy().YAML()), parts...)
+	has(f.t, string(limitsyaml.Format(f.Policy())), parts...)
 }
 
 func inBubble(t *testing.T, test func(t *testing.T, m *miniredis.Miniredis, s *Store)) {

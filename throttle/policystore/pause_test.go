@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
 // says holds what the store says in so long against parts.
@@ -22,7 +23,7 @@ func (s *Store) says(t *testing.T, in time.Duration, parts ...string) {
 	must(t, err)
 	p, _, err := s.Policy(t.Context(), v, v.At.Add(in))
 	must(t, err)
-	has(t, string(p.YAML()), parts...)
+	has(t, string(limitsyaml.Format(p)), parts...)
 }
 
 func paused(s *Store, e Edit, scope string) error {
@@ -36,7 +37,7 @@ func TestPauseAndResume(t *testing.T) {
 	ctx := t.Context()
 	made, err := s.Pause(ctx, anna, "payments/*")
 	must(t, err)
-	if made.Version.Change != "pause payments/*" || made.PauseBefore != nil || !strings.Contains(string(made.Policy.YAML()), "paused: true") {
+	if made.Version.Change != "pause payments/*" || made.PauseBefore != nil || !strings.Contains(string(limitsyaml.Format(made.Policy)), "paused: true") {
 		t.Errorf("%+v", made)
 	}
 	has(t, s.nowSays(t), "paused: true", "!paused_until", "limit: 20", "limit: 200")

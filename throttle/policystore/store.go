@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -295,7 +296,7 @@ func (s *Store) base(ctx context.Context, c redis.Cmdable, v Version) (*policy.P
 	case sumOf(text) != source.Sum:
 		return nil, &DamagedError{v.Number, errors.New("its text is another one")}
 	}
-	p, err := policy.Parse("Redis key "+s.key, text)
+	p, err := limitsyaml.Parse("Redis key "+s.key, text)
 	if err != nil {
 		return nil, &DamagedError{v.Number, err}
 	}

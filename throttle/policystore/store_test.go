@@ -15,6 +15,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -31,7 +32,7 @@ limits:
 
 func policyOf(t *testing.T, text string) *policy.Policy {
 	t.Helper()
-	p, err := policy.Parse("limits.yaml", []byte(text))
+	p, err := limitsyaml.Parse("limits.yaml", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +72,7 @@ func (s *Store) nowSays(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(p.YAML())
+	return string(limitsyaml.Format(p))
 }
 
 func has(t *testing.T, text string, parts ...string) {
@@ -169,7 +170,7 @@ func TestRemoveAndUnset(t *testing.T) {
 	has(t, s.nowSays(t), "limit: 20,", "limit: 100")
 	_, err = s.Unset(ctx, bert, "payments/acme", "")
 	must(t, err)
-	if got := s.nowSays(t); got != string(policyOf(t, file).YAML()) {
+	if got := s.nowSays(t); got != string(limitsyaml.Format(policyOf(t, file))) {
 		t.Error(got)
 	}
 }
@@ -184,13 +185,13 @@ func TestForATime(t *testing.T) {
 	must(t, err)
 	p, next, err := s.Policy(t.Context(), v, v.At.Add(time.Hour-1))
 	must(t, err)
-	has(t, string(p.YAML()), "limit: 500")
+	has(t, string(limitsyaml.Format(p)), "limit: 500")
 	if !next.Equal(v.At.Add(time.Hour)) {
 		t.Errorf("it changes at %v", next)
 	}
 	p, next, err = s.Policy(t.Context(), v, v.At.Add(time.Hour))
 	must(t, err)
-	has(t, string(p.YAML()), "!limit: 500", "limit: 100") // what was there before it
+	has(t, string(limitsyaml.Format(p)), "!limit: 500", "limit: 100") // what was there before it
 	if !next.IsZero() {
 		t.Errorf("then at %v", next)
 	}
@@ -201,7 +202,7 @@ func TestForATime(t *testing.T) {
 	must(t, err)
 	p, _, err = s.Policy(t.Context(), v, v.At.Add(2*time.Hour))
 	must(t, err)
-	has(t, string(p.YAML()), "limit: 100, per: 1s, burst: 2")
+	has(t, string(limitsyaml.Format(p)), "limit: 100, per: 1s, burst: 2")
 	for _, lasts := range []time.Duration{-time.Second, Notice} {
 		if err := set(s, Edit{By: "bert", For: lasts}, "payments/acme", "tenant", "limit=9"); err == nil {
 			t.Errorf("for %s was taken", lasts)
@@ -277,12 +278,12 @@ func TestImportAndRollback(t *testing.T) {
 	}
 	_, err = s.Import(ctx, bert, other, "other.yaml", true)
 	must(t, err)
-	if got := s.nowSays(t); got != string(other.YAML()) {
+	if got := s.nowSays(t); got != string(limitsyaml.Format(other)) {
 		t.Errorf("replaced:\n%s", got)
 	}
 	// A worker's file does not count any more, until it is unset.
 	what, _, err := s.PublishFile(ctx, "worker one", policyOf(t, strings.Replace(file, "200", "201", 1)), policyOf(t, file))
-	if what != FileNew || err != nil || s.nowSays(t) != string(other.YAML()) {
+	if what != FileNew || err != nil || s.nowSays(t) != string(limitsyaml.Format(other)) {
 		t.Errorf("%v, %v", what, err)
 	}
 	_, err = s.Rollback(ctx, anna, 2)

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -52,7 +53,7 @@ type Version struct {
 
 // Source is a whole policy that somebody brought.
 type Source struct {
-	// Sum names its text: the SHA-256 of Policy.YAML, in hex.
+	// Sum names its text: the SHA-256 of what limitsyaml.Format writes, in hex.
 	Sum  string    `json:"sum"`
 	By   string    `json:"by"`
 	User string    `json:"user,omitempty"` // as that of a Version
@@ -173,7 +174,7 @@ func (v Version) sources() (sums []string) {
 // published last, or what was imported in its place.
 func (v Version) RestsOn(p *policy.Policy) bool {
 	source := v.source()
-	return source != nil && source.Sum == sumOf(p.YAML())
+	return source != nil && source.Sum == sumOf(limitsyaml.Format(p))
 }
 
 func sumOf(text []byte) string {
@@ -364,7 +365,7 @@ func (a Assignment) layOver(n *policy.ScopeConfig) (err error) {
 		n.Answers, n.Corrects = "", policy.Corrects{}
 	}
 	if a.Answers != nil && *a.Answers != "" {
-		n.Answers, n.Corrects, err = policy.ParseAnswers("answers of "+a.Scope, []byte(*a.Answers))
+		n.Answers, n.Corrects, err = limitsyaml.ParseAnswers("answers of "+a.Scope, []byte(*a.Answers))
 	}
 	return err
 }
@@ -374,7 +375,7 @@ func (o Override) lay(limits map[string]policy.ScopeConfig) error {
 	rule := policy.Rule{Name: o.Name}
 	if o.Rule != "" {
 		var err error
-		if rule, err = policy.ParseRule("rule "+o.Name+" of "+o.Scope, []byte(o.Rule)); err != nil {
+		if rule, err = limitsyaml.ParseRule("rule "+o.Name+" of "+o.Scope, []byte(o.Rule)); err != nil {
 			return err
 		}
 	}
@@ -457,4 +458,4 @@ func nodeAt(limits map[string]policy.ScopeConfig, path []string) policy.ScopeCon
 }
 
 // same reports whether two policies say the same.
-func same(a, b *policy.Policy) bool { return bytes.Equal(a.YAML(), b.YAML()) }
+func same(a, b *policy.Policy) bool { return bytes.Equal(limitsyaml.Format(a), limitsyaml.Format(b)) }

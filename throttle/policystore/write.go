@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -132,7 +133,7 @@ func (s *Store) check(ctx context.Context, tx *redis.Tx, v *draft, now time.Time
 	var pol *policy.Policy
 	var err error
 	if source != nil && v.texts[source.Sum] != nil {
-		pol, err = policy.Parse("the limits", v.texts[source.Sum])
+		pol, err = limitsyaml.Parse("the limits", v.texts[source.Sum])
 	} else {
 		pol, err = s.base(ctx, tx, v.Version)
 	}

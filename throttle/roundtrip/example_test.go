@@ -14,6 +14,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/roundtrip"
 )
@@ -24,7 +25,7 @@ func ExampleTransport_settle() {
 		fmt.Fprint(w, `{"text": "hello", "usage": {"total_tokens": 150}}`)
 	}))
 	defer api.Close()
-	pol, err := policy.Parse("limits.yaml", []byte(`
+	pol, err := limitsyaml.Parse("limits.yaml", []byte(`
 limits:
   llm:
     rules:

@@ -14,6 +14,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -21,7 +22,7 @@ func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
 func limiterOf(t *testing.T, rules string) *throttle.Limiter {
 	t.Helper()
-	p, err := policy.Parse("limits.yaml", []byte("limits: {p: {rules: ["+rules+"]}}"))
+	p, err := limitsyaml.Parse("limits.yaml", []byte("limits: {p: {rules: ["+rules+"]}}"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +59,7 @@ func TestTransportNamesTheHost(t *testing.T) {
 	}))
 	defer s.Close()
 	for host, want := range map[string]int{s.Listener.Addr().String(): 1, "api.example.com": 0} {
-		policy, err := policy.Parse("limits.yaml", []byte(`limits: {p: {hosts: ["`+host+`"], rules: [{name: r, algorithm: token-bucket, limit: 20, per: 1s, burst: 20}]}}`))
+		policy, err := limitsyaml.Parse("limits.yaml", []byte(`limits: {p: {hosts: ["`+host+`"], rules: [{name: r, algorithm: token-bucket, limit: 20, per: 1s, burst: 20}]}}`))
 		if err != nil {
 			t.Fatal(err)
 		}

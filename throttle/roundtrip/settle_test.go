@@ -19,6 +19,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -267,7 +268,7 @@ func TestSettleBroken(t *testing.T) {
 // "What fails is told by the body's Close, and never by a Read."
 func TestSettleFails(t *testing.T) {
 	t.Parallel()
-	pol, err := policy.Parse("limits.yaml", []byte("limits: {p: {rules: ["+tokens+"]}}"))
+	pol, err := limitsyaml.Parse("limits.yaml", []byte("limits: {p: {rules: ["+tokens+"]}}"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -66,7 +67,7 @@ func NewWithRedis(t TB, policy *policy.Policy, cfg ...throttle.Config) (*throttl
 // Policy parses limits as limits.yaml has them, and fails t when they are wrong.
 func Policy(t TB, limits string) *policy.Policy {
 	t.Helper()
-	policy, err := policy.Parse("limits.yaml", []byte(limits))
+	policy, err := limitsyaml.Parse("limits.yaml", []byte(limits))
 	if err != nil {
 		t.Fatalf("throttletest: %v", err)
 	}

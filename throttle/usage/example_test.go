@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/usage"
 )
 
@@ -18,7 +18,7 @@ func ExampleRecorder_Spent() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6390"})
-	policy, err := policy.Load("limits.yaml")
+	policy, err := limitsyaml.Load("limits.yaml")
 	if err != nil {
 		log.Fatal(err)
 	}

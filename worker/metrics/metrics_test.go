@@ -15,7 +15,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
 func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
@@ -163,7 +163,7 @@ func TestRedisDownFromTheStart(t *testing.T) {
 // …, never the tenant that the star stood for".
 func TestLabelsHoldNoTenant(t *testing.T) {
 	t.Parallel()
-	policy, err := policy.Parse("limits.yaml", []byte("limits: {payments: {scopes: {'*': {rules: [{name: tenant, algorithm: concurrency, limit: 4}]}}}}"))
+	policy, err := limitsyaml.Parse("limits.yaml", []byte("limits: {payments: {scopes: {'*': {rules: [{name: tenant, algorithm: concurrency, limit: 4}]}}}}"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/checker"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -29,7 +30,7 @@ func TestTheFileIsWhatGenWrites(t *testing.T) {
 // above 1, tasks with max_retry 0", and all of it passes the policy.
 func TestTheQuickstartShowsWhatItShould(t *testing.T) {
 	t.Parallel()
-	pol, err := policy.Load("../limits.yaml")
+	pol, err := limitsyaml.Load("../limits.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

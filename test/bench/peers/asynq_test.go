@@ -19,7 +19,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -64,7 +64,7 @@ func newStage(t *testing.T, limits string) *stage {
 	if limits == "" {
 		return st
 	}
-	policy, err := policy.Parse("limits", []byte(limits))
+	policy, err := limitsyaml.Parse("limits", []byte(limits))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
@@ -53,7 +53,7 @@ const without = `limits: {api: {answers: pause, rules: [{name: rule, unlimited: 
 
 func (s *shop) set(limits string) {
 	s.t.Helper()
-	policy, err := policy.Parse("limits", []byte(limits))
+	policy, err := limitsyaml.Parse("limits", []byte(limits))
 	s.must(err)
 	s.limiter.SetPolicy(policy)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -150,7 +151,7 @@ func TestGubernatorMissingFields(t *testing.T) {
 		"no limit":    `limits: {api: {rules: [{name: rule, algorithm: sliding-window, per: 10s}]}}`,
 		"no name":     `limits: {api: {rules: [{algorithm: sliding-window, limit: 10, per: 10s}]}}`,
 	} {
-		if _, err := policy.Parse(name, []byte(limits)); err == nil {
+		if _, err := limitsyaml.Parse(name, []byte(limits)); err == nil {
 			t.Errorf("%s is accepted", name)
 		}
 	}

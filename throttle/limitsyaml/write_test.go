@@ -1,16 +1,20 @@
-package policy
+package limitsyaml
 
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/test/randompolicy"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // hostile are names that YAML, or a reader of YAML, might take for something
@@ -26,19 +30,19 @@ var hostile = []string{
 // "Parse reads the text back to an equal policy", whatever the names.
 func TestYAMLHostileNames(t *testing.T) {
 	t.Parallel()
-	limits := map[string]ScopeConfig{}
+	limits := map[string]policy.ScopeConfig{}
 	for _, name := range hostile {
-		limits[name] = ScopeConfig{
-			Rules:  []Rule{{Name: name, Algorithm: Concurrency, Limit: 1}, {Name: "*", Unlimited: true}},
-			Scopes: map[string]ScopeConfig{"*": {}, name: {Rules: []Rule{{Name: name, Algorithm: SlidingWindow, Limit: 1, Per: day}}}},
+		limits[name] = policy.ScopeConfig{
+			Rules:  []policy.Rule{{Name: name, Algorithm: policy.Concurrency, Limit: 1}, {Name: "*", Unlimited: true}},
+			Scopes: map[string]policy.ScopeConfig{"*": {}, name: {Rules: []policy.Rule{{Name: name, Algorithm: policy.SlidingWindow, Limit: 1, Per: 24 * time.Hour}}}},
 		}
 	}
-	p, err := New(UnmatchedAllow, limits)
+	p, err := policy.New(policy.UnmatchedAllow, limits)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(p.root.scopes) != len(hostile) {
-		t.Fatalf("%d names became %d", len(hostile), len(p.root.scopes))
+	if _, kept := p.Limits(); len(kept) != len(hostile) {
+		t.Fatalf("%d names became %d", len(hostile), len(kept))
 	}
 	roundTrip(t, p)
 }
@@ -49,7 +53,7 @@ func TestYAMLRoundTrip(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 2))
 		names := []string{"*", hostile[random.IntN(len(hostile))], randomName(random), randomName(random)}
-		p, err := New(Unmatched(unmatcheds[random.IntN(2)]), randomLimits(random, names, 1+int(seed%maxLevels)))
+		p, err := policy.New(policy.Unmatched(unmatcheds[random.IntN(2)]), randompolicy.Limits(random, names, 1+int(seed%8)))
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
@@ -69,19 +73,19 @@ func randomName(random *rand.Rand) string {
 	return string(name)
 }
 
-func roundTrip(t *testing.T, p *Policy) {
+func roundTrip(t *testing.T, p *policy.Policy) {
 	t.Helper()
-	text := p.YAML()
+	text := Format(p)
 	again, err := Parse("limits.yaml", text)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
 	if !reflect.DeepEqual(again, p) {
-		t.Fatalf("reads back differently:\n%s\n%s", text, again.YAML())
+		t.Fatalf("reads back differently:\n%s\n%s", text, Format(again))
 	}
 	// "Equal policies have equal texts"
-	if !bytes.Equal(again.YAML(), text) {
-		t.Fatalf("writes differently:\n%s\n%s", text, again.YAML())
+	if !bytes.Equal(Format(again), text) {
+		t.Fatalf("writes differently:\n%s\n%s", text, Format(again))
 	}
 }
 
@@ -115,12 +119,12 @@ limits:
       - {name: "yes", unlimited: true}
       - {name: w, algorithm: fixed-window, limit: 0, per: 30d}
 `
-	if got := string(p.YAML()); got != want {
+	if got := string(Format(p)); got != want {
 		t.Errorf("got\n%s", got)
 	}
 	roundTrip(t, p)
-	var zero Policy
-	if got := string(zero.YAML()); got != "unmatched: deny\nlimits: {}\n" {
+	var zero policy.Policy
+	if got := string(Format(&zero)); got != "unmatched: deny\nlimits: {}\n" {
 		t.Errorf("the zero Policy is\n%s", got)
 	}
 }
@@ -147,7 +151,7 @@ func FuzzParse(f *testing.F) {
 			roundTrip(t, p)
 			return
 		}
-		var fault *Error
+		var fault *policy.Error
 		if !errors.As(err, &fault) || p != nil || len(fault.Faults) == 0 {
 			t.Fatalf("got %v, %v", p, err)
 		}
@@ -158,4 +162,18 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+// BenchmarkParse reads a file with an override for each of 10,000 tenants.
+func BenchmarkParse(b *testing.B) {
+	var text strings.Builder
+	text.WriteString("limits:\n  payments:\n    scopes:\n")
+	for i := range 10_000 {
+		fmt.Fprintf(&text, "      tenant-%d:\n        rules:\n          - {name: tenant, algorithm: token-bucket, limit: %d, per: 1s, burst: 5}\n", i, i)
+	}
+	b.SetBytes(int64(text.Len()))
+	b.ReportAllocs()
+	for b.Loop() {
+		mustParse(b, text.String())
+	}
 }

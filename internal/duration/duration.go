@@ -1,4 +1,5 @@
-package policy
+// Package duration reads and writes times as limits.yaml has them: 500ms, 1m, 24h, 30d.
+package duration
 
 import (
 	"math"
@@ -9,26 +10,28 @@ import (
 	"time"
 )
 
-// maxDurationText is far longer than any duration within the bounds needs, and
+// maxText is far longer than any duration within the bounds needs, and
 // keeps the exact arithmetic below small.
-const maxDurationText = 64
+const maxText = 64
+
+const day = 24 * time.Hour
 
 var (
-	goDuration = regexp.MustCompile(`^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+$`)
-	durationIn = regexp.MustCompile(`([0-9.]+)(ns|us|µs|μs|ms|s|m|h)`)
-	days       = regexp.MustCompile(`^[+-]?[0-9]+d$`)
-	unitNanos  = map[string]time.Duration{
+	ofUnits   = regexp.MustCompile(`^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+$`)
+	oneUnit   = regexp.MustCompile(`([0-9.]+)(ns|us|µs|μs|ms|s|m|h)`)
+	days      = regexp.MustCompile(`^[+-]?[0-9]+d$`)
+	unitNanos = map[string]time.Duration{
 		"ns": time.Nanosecond, "us": time.Microsecond, "µs": time.Microsecond, "μs": time.Microsecond,
 		"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour,
 	}
 )
 
-// parseDuration reads a Go duration or whole days (30d). It loses nothing that
+// Parse reads a Go duration or whole days (30d). It loses nothing that
 // a check would have to refuse: what is too long for a time.Duration becomes the
 // longest there is, and a part of a nanosecond, which time.ParseDuration drops,
 // becomes a whole one where the result would look like whole microseconds.
-func parseDuration(text string) (d time.Duration, ok bool) {
-	if len(text) > maxDurationText {
+func Parse(text string) (d time.Duration, ok bool) {
+	if len(text) > maxText {
 		return 0, false
 	}
 	nanos := new(big.Rat)
@@ -36,8 +39,8 @@ func parseDuration(text string) (d time.Duration, ok bool) {
 	case days.MatchString(text):
 		nanos.SetString(strings.TrimLeft(strings.TrimSuffix(text, "d"), "+-"))
 		nanos.Mul(nanos, ratio(day))
-	case goDuration.MatchString(text):
-		for _, part := range durationIn.FindAllStringSubmatch(text, -1) {
+	case ofUnits.MatchString(text):
+		for _, part := range oneUnit.FindAllStringSubmatch(text, -1) {
 			count, _ := new(big.Rat).SetString(part[1])
 			nanos.Add(nanos, count.Mul(count, ratio(unitNanos[part[2]])))
 		}
@@ -47,15 +50,15 @@ func parseDuration(text string) (d time.Duration, ok bool) {
 	if text[0] == '-' {
 		nanos.Neg(nanos)
 	}
-	d = roundDuration(nanos)
+	d = round(nanos)
 	if !nanos.IsInt() && d%time.Microsecond == 0 {
 		d++
 	}
 	return d, true
 }
 
-// roundDuration rounds towards zero and holds the result within time.Duration.
-func roundDuration(nanos *big.Rat) time.Duration {
+// round rounds towards zero and holds the result within time.Duration.
+func round(nanos *big.Rat) time.Duration {
 	whole := new(big.Int).Quo(nanos.Num(), nanos.Denom())
 	switch {
 	case whole.IsInt64():
@@ -68,9 +71,9 @@ func roundDuration(nanos *big.Rat) time.Duration {
 
 func ratio(d time.Duration) *big.Rat { return new(big.Rat).SetInt64(int64(d)) }
 
-// formatDuration returns the shortest text that parseDuration reads back to d:
+// Format returns the shortest text that Parse reads back to d:
 // 30d, 24h, 1m30s, 250us.
-func formatDuration(d time.Duration) string {
+func Format(d time.Duration) string {
 	if d >= 2*day && d%day == 0 {
 		return strconv.FormatInt(int64(d/day), 10) + "d"
 	}

@@ -1,9 +1,11 @@
-package policy
+package limitsyaml
 
 import (
 	"bytes"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 func TestLimitsMakeAnEqualPolicy(t *testing.T) {
@@ -23,17 +25,17 @@ limits:
 	} {
 		p := mustParse(t, text)
 		unmatched, limits := p.Limits()
-		again, err := New(unmatched, limits)
-		if err != nil || !bytes.Equal(again.YAML(), p.YAML()) {
-			t.Errorf("%s\nbecomes\n%s\n%v", p.YAML(), again.YAML(), err)
+		again, err := policy.New(unmatched, limits)
+		if err != nil || !bytes.Equal(Format(again), Format(p)) {
+			t.Errorf("%s\nbecomes\n%s\n%v", Format(p), Format(again), err)
 		}
 	}
 }
 
 func TestParseRule(t *testing.T) {
 	t.Parallel()
-	want := Rule{Name: "a b", Algorithm: TokenBucket, Limit: 20, Per: time.Second, Burst: 1, OnRedisError: FailClosed, Unit: Requests}
-	got, err := ParseRule("it", []byte(want.YAML()))
+	want := policy.Rule{Name: "a b", Algorithm: policy.TokenBucket, Limit: 20, Per: time.Second, Burst: 1, OnRedisError: policy.FailClosed, Unit: policy.Requests}
+	got, err := ParseRule("it", []byte(FormatRule(want)))
 	if err != nil || got != want {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -51,23 +53,23 @@ func TestParseRule(t *testing.T) {
 
 func TestRuleWith(t *testing.T) {
 	t.Parallel()
-	bucket := Rule{Name: "r", Algorithm: TokenBucket, Limit: 20, Per: time.Second, Burst: 5, OnRedisError: FailClosed}
+	bucket := policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 20, Per: time.Second, Burst: 5, OnRedisError: policy.FailClosed}
 	for what, c := range map[string]struct {
-		from   Rule
+		from   policy.Rule
 		fields map[string]string
 		want   string
 	}{
 		"one field": {bucket, map[string]string{"limit": "100"}, "{name: r, algorithm: token-bucket, limit: 100, per: 1s, burst: 5}"},
 		"several":   {bucket, map[string]string{"per": "1m", "burst": "9", "margin": "1s"}, "{name: r, algorithm: token-bucket, limit: 20, per: 1m, burst: 9, margin: 1s}"},
 		"prefetch":  {bucket, map[string]string{"per": "1m", "prefetch": "50ms"}, "{name: r, algorithm: token-bucket, limit: 20, per: 1m, burst: 5, prefetch: 50ms}"},
-		"a burst that is in the way": {Rule{Name: "r", Algorithm: TokenBucket, Limit: 20, Per: time.Minute, Burst: 5, Prefetch: 50 * time.Millisecond}, map[string]string{"burst": "3"},
+		"a burst that is in the way": {policy.Rule{Name: "r", Algorithm: policy.TokenBucket, Limit: 20, Per: time.Minute, Burst: 5, Prefetch: 50 * time.Millisecond}, map[string]string{"burst": "3"},
 			"the rule: prefetch is 50ms; with it burst must be at least 4, and is 3"},
 		"a field taken":             {bucket, map[string]string{"burst": "", "lease": ""}, "{name: r, algorithm: token-bucket, limit: 20, per: 1s}"},
 		"another kind":              {bucket, map[string]string{"algorithm": "sliding-window", "burst": ""}, "{name: r, algorithm: sliding-window, limit: 20, per: 1s}"},
 		"lifted":                    {bucket, map[string]string{"unlimited": "true"}, "{name: r, unlimited: true}"},
-		"not lifted":                {Rule{Name: "r", Unlimited: true}, map[string]string{"algorithm": "concurrency", "limit": "3"}, "{name: r, algorithm: concurrency, limit: 3}"},
-		"new":                       {Rule{Name: "r"}, map[string]string{"algorithm": "concurrency", "limit": "0"}, "{name: r, algorithm: concurrency, limit: 0}"},
-		"nothing":                   {bucket, nil, bucket.YAML()},
+		"not lifted":                {policy.Rule{Name: "r", Unlimited: true}, map[string]string{"algorithm": "concurrency", "limit": "3"}, "{name: r, algorithm: concurrency, limit: 3}"},
+		"new":                       {policy.Rule{Name: "r"}, map[string]string{"algorithm": "concurrency", "limit": "0"}, "{name: r, algorithm: concurrency, limit: 0}"},
+		"nothing":                   {bucket, nil, FormatRule(bucket)},
 		"a kind that is in the way": {bucket, map[string]string{"algorithm": "fixed-window"}, "the rule: burst does not go with fixed-window; remove it"},
 		"no number":                 {bucket, map[string]string{"limit": "many"}, `the rule: limit is the text "many"; write a whole number in plain digits, such as 100`},
 		"no duration":               {bucket, map[string]string{"per": "5"}, "the rule: per is the number 5, which has no unit; write 5s if seconds are meant"},
@@ -75,7 +77,7 @@ func TestRuleWith(t *testing.T) {
 		"no YAML":                   {bucket, map[string]string{"per": "*x"}, `the rule: per is the text "*x"; write a duration, such as 500ms, 1m, 24h or 30d`},
 	} {
 		got, err := RuleWith(c.from, c.fields)
-		said := got.YAML()
+		said := FormatRule(got)
 		if err != nil {
 			said = err.Error()
 		}
@@ -88,7 +90,7 @@ func TestRuleWith(t *testing.T) {
 // Fields of rules on trial and of certain hours are set and taken away as others are.
 func TestRuleWithHoursAndShadow(t *testing.T) {
 	t.Parallel()
-	r := Rule{Name: "r", Algorithm: Concurrency, Limit: 2}
+	r := policy.Rule{Name: "r", Algorithm: policy.Concurrency, Limit: 2}
 	for i, row := range []struct {
 		fields map[string]string
 		want   string
@@ -99,11 +101,20 @@ func TestRuleWithHoursAndShadow(t *testing.T) {
 		{map[string]string{"active": "", "timezone": ""}, "{name: r, algorithm: concurrency, limit: 2}"},
 	} {
 		var err error
-		if r, err = RuleWith(r, row.fields); err != nil || r.YAML() != row.want {
-			t.Errorf("%d: got %s, %v", i, r.YAML(), err)
+		if r, err = RuleWith(r, row.fields); err != nil || FormatRule(r) != row.want {
+			t.Errorf("%d: got %s, %v", i, FormatRule(r), err)
 		}
 		if again, err := ParseRule("it", []byte(row.want)); err != nil || again != r {
 			t.Errorf("%d: read back as %+v, %v", i, again, err)
 		}
 	}
+}
+
+func mustParse(tb testing.TB, text string) *policy.Policy {
+	tb.Helper()
+	p, err := Parse("limits.yaml", []byte(text))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return p
 }

@@ -1,4 +1,4 @@
-package policy
+package duration
 
 import (
 	"math"
@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestParseDuration(t *testing.T) {
+func TestParse(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]time.Duration{
 		"500ms": 500 * time.Millisecond, "1m": time.Minute, "24h": 24 * time.Hour, "30d": 720 * time.Hour, // of interfaces.md
@@ -18,41 +18,41 @@ func TestParseDuration(t *testing.T) {
 		// Below a nanosecond: never whole microseconds.
 		"0.1ns": 1, "1.0000000001s": time.Second + 1, "1.0000005001us": 1001, "-0.1ns": 1,
 	} {
-		if got, ok := parseDuration(text); !ok || got != want {
+		if got, ok := Parse(text); !ok || got != want {
 			t.Errorf("%q: got %d, %v, want %d", text, got, ok, want)
 		}
 	}
 	for _, text := range []string{"", "1", "s", "d", "1.5d", "1d12h", "1h1d", "1e3s", "1 s", " 1s", "1S", "1w", "--1s", ".s", "1..5s", "1_000s", "0x1s", "∞",
 		"1000000000000000000000000000000000000000000000000000000000000000s"} {
-		if got, ok := parseDuration(text); ok {
+		if got, ok := Parse(text); ok {
 			t.Errorf("%q: got %v, want none", text, got)
 		}
 	}
 }
 
-func TestFormatDuration(t *testing.T) {
+func TestFormat(t *testing.T) {
 	t.Parallel()
 	for want, d := range map[string]time.Duration{
 		"0s": 0, "1us": time.Microsecond, "1.5ms": 1500 * time.Microsecond, "1s": time.Second, "20s": 20 * time.Second,
 		"1m": time.Minute, "1m20s": 80 * time.Second, "10m": 10 * time.Minute, "1h": time.Hour, "1h10m": 70 * time.Minute, "1h0m1s": time.Hour + time.Second,
 		"24h": day, "36h": 36 * time.Hour, "2d": 2 * day, "366d": 366 * day, "-1h": -time.Hour,
 	} {
-		if got := formatDuration(d); got != want {
+		if got := Format(d); got != want {
 			t.Errorf("%d: got %s, want %s", d, got, want)
 		}
 	}
 }
 
-// "parseDuration reads back", and where both read a text, both read the same.
-func FuzzParseDuration(f *testing.F) {
+// "Parse reads back", and where both read a text, both read the same.
+func FuzzParse(f *testing.F) {
 	for _, seed := range []string{"1s", "1.5h", "-1us", "30d", "1h0m0.000001s", "+.5ms", "1e3", "9223372036854775807ns", "0.000000000000001h"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		got, ok := parseDuration(text)
-		if want, err := time.ParseDuration(text); err == nil && len(text) <= maxDurationText && text != "0" && text != "+0" && text != "-0" {
+		got, ok := Parse(text)
+		if want, err := time.ParseDuration(text); err == nil && len(text) <= maxText && text != "0" && text != "+0" && text != "-0" {
 			// time.ParseDuration truncates part by part, and in floating point.
-			const parts = maxDurationText / 2
+			const parts = maxText / 2
 			if off := got - want; !ok || off > parts || off < -parts {
 				t.Fatalf("%q: got %d, %v, want %d", text, got, ok, want)
 			}
@@ -60,8 +60,8 @@ func FuzzParseDuration(f *testing.F) {
 		if !ok {
 			return
 		}
-		if again, ok := parseDuration(formatDuration(got)); !ok || again != got {
-			t.Fatalf("%q: %s reads back as %d, want %d", text, formatDuration(got), again, got)
+		if again, ok := Parse(Format(got)); !ok || again != got {
+			t.Fatalf("%q: %s reads back as %d, want %d", text, Format(got), again, got)
 		}
 	})
 }

@@ -1,0 +1,111 @@
+// Package randompolicy draws policies at random, for tests of what reads, writes and resolves them.
+package randompolicy
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+// Limits returns a tree of valid rules with names out of names, which may hold "*".
+func Limits(random *rand.Rand, names []string, levels int) map[string]policy.ScopeConfig {
+	if levels == 0 {
+		return nil
+	}
+	limits := map[string]policy.ScopeConfig{}
+	for range 1 + random.IntN(3) {
+		var node policy.ScopeConfig
+		for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
+			if random.IntN(2*len(names)) < 3 {
+				node.Rules = append(node.Rules, Rule(random, name))
+			}
+		}
+		switch random.IntN(4) {
+		case 0:
+			node.Answers = pick(random, policy.AnswersHeed, policy.AnswersPause, policy.AnswersIgnore)
+		case 1:
+			node.Corrects = policy.Corrects{Cut: 1 + random.Int64N(90), Grow: random.Int64N(101), Most: 100 + random.Int64N(901)}
+		}
+		if random.IntN(4) == 0 {
+			node.MaxPriority = new(random.IntN(2*policy.MaxPriority+1) - policy.MaxPriority)
+		}
+		random.Shuffle(len(node.Rules), func(i, j int) { node.Rules[i], node.Rules[j] = node.Rules[j], node.Rules[i] })
+		if random.IntN(4) > 0 {
+			node.Scopes = Limits(random, names, levels-1)
+		}
+		limits[names[random.IntN(len(names))]] = node
+	}
+	return limits
+}
+
+// Rule returns a valid rule.
+func Rule(random *rand.Rand, name string) policy.Rule {
+	micros := func(most time.Duration) time.Duration {
+		n := 1 + random.Int64N(most.Microseconds())
+		if random.IntN(2) == 0 { // round ones too
+			n = max(1, n/1_000_000*1_000_000)
+		}
+		return time.Duration(n) * time.Microsecond
+	}
+	prefetch := func() time.Duration { return max(time.Millisecond, micros(250*time.Millisecond)) }
+	maybe := func() bool { return random.IntN(3) == 0 }
+	r := policy.Rule{Name: name, Algorithm: pick(random, policy.TokenBucket, policy.SlidingWindow, policy.FixedWindow, policy.Concurrency, policy.Calendar), Limit: random.Int64N(policy.MaxLimit + 1)}
+	if maybe() {
+		return policy.Rule{Name: name, Unlimited: true}
+	}
+	if maybe() {
+		r.OnRedisError = pick(random, policy.FailClosed, policy.FailOpen, policy.FailShare)
+	}
+	if maybe() {
+		r.MaxWait = micros(policy.MaxTime)
+	}
+	if r.Shadow = maybe(); maybe() {
+		r.Active = pick(random, "* 8-19 * * 1-5", "30-59 2 * * sun")
+		r.Timezone = pick(random, "", "UTC", "America/New_York")
+	}
+	if r.Algorithm == policy.Concurrency {
+		if maybe() {
+			r.Lease = max(time.Second, micros(24*time.Hour))
+		}
+		return r
+	}
+	if r.Algorithm == policy.Calendar {
+		r.Resets = pick(random, "0 0 * * *", "@monthly", "*/5 9-17 1,15 * mon-fri", "30 2 29 2 *")
+		r.Timezone = pick(random, "", "UTC", "America/Los_Angeles", "Asia/Kathmandu")
+		if r.Spread = maybe(); maybe() {
+			r.Rollover = random.Int64N(policy.MaxLimit + 1)
+		}
+		if !r.Spread && maybe() {
+			r.Prefetch = prefetch()
+		}
+		return r
+	}
+	r.Per = micros(policy.MaxTime)
+	if maybe() && r.Per >= 4*time.Microsecond {
+		r.Margin = micros(r.Per / 4)
+	}
+	if maybe() && r.Per >= 10*time.Second {
+		r.Prefetch = prefetch()
+	}
+	if r.Algorithm == policy.TokenBucket && maybe() {
+		r.Limit = max(r.Limit, 1<<30)
+		r.Burst = 1 + random.Int64N(1<<20)
+	}
+	if r.Algorithm == policy.TokenBucket && r.Prefetch > 0 {
+		if r.Burst = max(r.Burst, burstFor(r)); r.Burst > 1<<20 {
+			r.Burst, r.Prefetch = 0, 0
+		}
+	}
+	return r
+}
+
+// burstFor is the least burst that a bucket needs for its prefetch: docs/algorithms.md#prefetch.
+func burstFor(r policy.Rule) int64 {
+	refill := r.Limit * r.Prefetch.Microseconds()
+	per := r.Per.Microseconds()
+	return 2*((refill+per-1)/per) + 2
+}
+
+func pick[T any](random *rand.Rand, from ...T) T { return from[random.IntN(len(from))] }

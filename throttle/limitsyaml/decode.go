@@ -1,0 +1,218 @@
+package limitsyaml
+
+import (
+	"fmt"
+	"slices"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/internal/strictyaml"
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+// decoder turns the nodes of a limits.yaml into the values of package policy, and says where each stands. It finds the nodes
+// that are not what they have to be; whether their values are allowed is for package policy.
+type decoder struct{ *strictyaml.Faults }
+
+// unknown reports a field that its owner does not have.
+func (d decoder) unknown(e strictyaml.Field, path, owner string, fields []string) {
+	reason := fmt.Sprintf("%s is not a field of %s; ", e.Label, owner)
+	near := diag.Nearest(e.Name, fields)
+	switch {
+	case near == "" && owner == "a scope":
+		reason += "write " + diag.OneOf(fields[:2]) + ", and names of the next level under scopes"
+	default:
+		reason += diag.Meant(e.Name, fields)
+	}
+	d.Add(strictyaml.PlaceOf(e.Key), path, reason)
+}
+
+// The fields of each part of the file, as faults list them.
+var (
+	fileFields    = []string{"unmatched", "limits"}
+	scopeFields   = []string{"rules", "scopes", "owner", "apps", "hosts", "paused", "paused_until", "weight", "shares", "max_priority", "answers"}
+	shareFields   = []string{"part", "weight"}
+	answersFields = []string{"mode", "cut", "grow", "least", "most"}
+)
+
+// The words that some fields have one of.
+var (
+	unmatcheds      = []string{string(policy.UnmatchedDeny), string(policy.UnmatchedAllow)}
+	algorithms      = []string{string(policy.TokenBucket), string(policy.SlidingWindow), string(policy.FixedWindow), string(policy.Concurrency), string(policy.Calendar)}
+	failurePolicies = []string{string(policy.FailClosed), string(policy.FailOpen), string(policy.FailShare)}
+	answersWords    = []string{string(policy.AnswersHeed), string(policy.AnswersPause), string(policy.AnswersIgnore)}
+)
+
+// file reads the whole file.
+func (d decoder) file(root *yaml.Node) (source *policy.Source, unmatched policy.Unmatched, limits map[string]policy.ScopeConfig) {
+	source = mappingAt(strictyaml.PlaceOf(root))
+	whole := strictyaml.Field{Label: "the file", Key: root, Value: root}
+	if !d.Is(whole, yaml.MappingNode, "", "its fields, "+diag.OneOf(fileFields)) {
+		return source, unmatched, nil
+	}
+	for _, e := range d.Fields(root, "") {
+		switch e.Name {
+		case "unmatched":
+			var word string
+			word, source.Fields[e.Name] = d.word(e, e.Name, unmatcheds)
+			unmatched = policy.Unmatched(word)
+		case "limits":
+			limits, source.Fields[e.Name] = d.scopes(e, e.Name)
+		default:
+			d.unknown(e, e.Label, "the file", fileFields)
+		}
+	}
+	return source, unmatched, limits
+}
+
+// scopes reads the names of one level, and those below it.
+func (d decoder) scopes(e strictyaml.Field, path string) (map[string]policy.ScopeConfig, *policy.Source) {
+	source := mappingAt(e.Place())
+	if !d.Is(e, yaml.MappingNode, path, "names under it, or {} for none") {
+		return nil, source
+	}
+	scopes := map[string]policy.ScopeConfig{}
+	for _, e := range d.Fields(e.Value, path) {
+		scopes[e.Name], source.Fields[e.Name] = d.scope(e, diag.PathTo(path, e.Name))
+	}
+	return scopes, source
+}
+
+// scope reads what stands under one name.
+func (d decoder) scope(e strictyaml.Field, path string) (s policy.ScopeConfig, source *policy.Source) {
+	source = mappingAt(strictyaml.PlaceOf(e.Key))
+	if !d.Is(e, yaml.MappingNode, path, "rules and scopes under it, or {} for none") {
+		return s, source
+	}
+	for _, f := range d.Fields(e.Value, path) {
+		if from := d.scopeField(&s, f, path); from != nil {
+			source.Fields[f.Name] = from
+		}
+	}
+	return s, source
+}
+
+// scopeField reads one field of a scope. Whether the value is allowed is for package policy.
+func (d decoder) scopeField(s *policy.ScopeConfig, f strictyaml.Field, path string) (source *policy.Source) {
+	at := path + "." + f.Name
+	switch f.Name {
+	case "rules":
+		s.Rules, source = d.rules(f, path)
+	case "scopes":
+		s.Scopes, source = d.scopes(f, at)
+	case "owner":
+		s.Owner, source = d.text(f, at)
+	case "apps":
+		s.Apps, source = d.names(f, at, "application", "a list of applications, such as [billing]", "nobody could spend from here")
+	case "hosts":
+		s.Hosts, source = d.names(f, at, "host", "a list of hosts, such as [api.example.com]", "no answer would count")
+	case "paused":
+		s.Pause, source = d.pause(f, at)
+	case "paused_until":
+		s.PausedUntil, source = d.moment(f, at)
+	case "weight":
+		s.Weight, source = d.number(f, at)
+	case "shares":
+		s.Shares, source = d.shares(f, at)
+	case "max_priority":
+		var n int64
+		n, source = d.number(f, at)
+		s.MaxPriority = new(int(n))
+	case "answers":
+		s.Answers, s.Corrects, source = d.answers(f, at)
+	default:
+		d.unknown(f, diag.PathTo(path, f.Name), "a scope", scopeFields)
+	}
+	return source
+}
+
+// shares reads the shares of the names below a scope.
+func (d decoder) shares(e strictyaml.Field, path string) (map[string]policy.Share, *policy.Source) {
+	source := mappingAt(e.Place())
+	if !d.Is(e, yaml.MappingNode, path, "names under it, such as {interactive: {part: 60%}, batch: {weight: 3}}") {
+		return nil, source
+	}
+	shares := map[string]policy.Share{}
+	for _, e := range d.Fields(e.Value, path) {
+		at := diag.PathTo(path, e.Name)
+		if !d.Is(e, yaml.MappingNode, at, "its share, such as {part: 60%, weight: 1}") {
+			continue
+		}
+		shares[e.Name], source.Fields[e.Name] = d.share(e, at)
+	}
+	if len(e.Value.Content) == 0 {
+		d.bad(e, path, "is empty; name a scope below, or remove the line")
+	}
+	return shares, source
+}
+
+func (d decoder) share(e strictyaml.Field, path string) (s policy.Share, source *policy.Source) {
+	source = mappingAt(strictyaml.PlaceOf(e.Key))
+	for _, f := range d.Fields(e.Value, path) {
+		switch f.Name {
+		case "part":
+			s.Guaranteed, source.Fields[f.Name] = d.percent(f, path+".part")
+		case "weight":
+			s.Weight, source.Fields[f.Name] = d.number(f, path+".weight")
+		default:
+			d.unknown(f, diag.PathTo(path, f.Name), "a share", shareFields)
+		}
+	}
+	return s, source
+}
+
+// corrected are the fields of answers that say how far rules are corrected, in the order in which they are written.
+var corrected = []struct {
+	name string
+	of   func(*policy.Corrects) *int64
+}{
+	{"cut", func(c *policy.Corrects) *int64 { return &c.Cut }},
+	{"grow", func(c *policy.Corrects) *int64 { return &c.Grow }},
+	{"least", func(c *policy.Corrects) *int64 { return &c.Least }},
+	{"most", func(c *policy.Corrects) *int64 { return &c.Most }},
+}
+
+// answers reads what is to follow from answers: a word, or fields.
+func (d decoder) answers(e strictyaml.Field, path string) (mode policy.Answers, corrects policy.Corrects, source *policy.Source) {
+	if e.Value.Kind != yaml.MappingNode {
+		word, source := d.word(e, path, answersWords)
+		return policy.Answers(word), corrects, source
+	}
+	source = mappingAt(e.Place())
+	for _, f := range d.Fields(e.Value, path) {
+		at := diag.PathTo(path, f.Name)
+		i := slices.Index(answersFields, f.Name) - 1
+		switch {
+		case i >= 0:
+			*corrected[i].of(&corrects), source.Fields[f.Name] = d.percent(f, at)
+		case f.Name == "mode":
+			var word string
+			word, source.Fields[f.Name] = d.word(f, at, answersWords)
+			mode = policy.Answers(word)
+		default:
+			d.unknown(f, at, "answers", answersFields)
+		}
+	}
+	if len(e.Value.Content) == 0 {
+		d.bad(e, path, "is empty; write heed, or fields such as {cut: 15%%}")
+	}
+	return mode, corrects, source
+}
+
+// names reads a list of names of one kind; so is what follows from an empty one.
+func (d decoder) names(e strictyaml.Field, path, kind, list, so string) (names []string, source *policy.Source) {
+	source = sourceAt(e.Place(), "", false)
+	if !d.Is(e, yaml.SequenceNode, path, list) {
+		return nil, source
+	}
+	for _, n := range e.Value.Content {
+		if name, s := d.text(strictyaml.Field{Label: "the " + kind, Key: n, Value: n}, path); !s.Bad {
+			names, source.Items = append(names, name), append(source.Items, sourceAt(strictyaml.PlaceOf(n), "", false))
+		}
+	}
+	if len(e.Value.Content) == 0 {
+		d.bad(e, path, "is empty, and %s; name one, or remove the line", so)
+	}
+	return names, source
+}

@@ -1,0 +1,214 @@
+package limitsyaml
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/headway-go/headway/internal/duration"
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+// Format returns a policy as a limits.yaml of its own: names in order, rules in
+// theirs, defaults left out. Equal policies have equal texts, and Parse
+// reads the text back to an equal policy. It copies the whole policy.
+func Format(p *policy.Policy) []byte {
+	unmatched, limits := p.Limits()
+	w := writer{}
+	w.line(0, "unmatched: "+string(unmatched))
+	w.scopes(0, "limits", limits)
+	return w.text.Bytes()
+}
+
+type writer struct{ text bytes.Buffer }
+
+func (w *writer) line(indent int, s string) {
+	for range indent {
+		w.text.WriteString("  ")
+	}
+	w.text.WriteString(s)
+	w.text.WriteByte('\n')
+}
+
+func (w *writer) scopes(indent int, field string, scopes map[string]policy.ScopeConfig) {
+	if len(scopes) == 0 {
+		w.line(indent, field+": {}")
+		return
+	}
+	w.line(indent, field+":")
+	for _, name := range slices.Sorted(maps.Keys(scopes)) {
+		w.scope(indent+1, yamlText(name), scopes[name])
+	}
+}
+
+func (w *writer) scope(indent int, name string, s policy.ScopeConfig) {
+	start := w.text.Len()
+	w.line(indent, name+":")
+	bare := w.text.Len()
+	w.fields(indent+1, s)
+	if w.text.Len() == bare {
+		w.text.Truncate(start)
+		w.line(indent, name+": {}")
+	}
+}
+
+func (w *writer) fields(indent int, s policy.ScopeConfig) {
+	if s.Owner != "" {
+		w.line(indent, "owner: "+yamlText(s.Owner))
+	}
+	w.names(indent, "apps", s.Apps)
+	w.names(indent, "hosts", s.Hosts)
+	if s.Pause != policy.PauseInherited {
+		w.line(indent, "paused: "+string(s.Pause))
+	}
+	if !s.PausedUntil.IsZero() {
+		w.line(indent, "paused_until: "+s.PausedUntil.Format(time.RFC3339Nano))
+	}
+	if s.Weight != 0 {
+		w.line(indent, "weight: "+strconv.FormatInt(s.Weight, 10))
+	}
+	if len(s.Shares) > 0 {
+		w.line(indent, "shares: "+FormatShares(s.Shares))
+	}
+	if s.MaxPriority != nil {
+		w.line(indent, "max_priority: "+strconv.Itoa(*s.MaxPriority))
+	}
+	if s.Answers != "" {
+		w.line(indent, "answers: "+FormatAnswers(s))
+	}
+	if len(s.Rules) > 0 {
+		w.line(indent, "rules:")
+		for _, r := range s.Rules {
+			w.line(indent+1, "- "+FormatRule(r))
+		}
+	}
+	if len(s.Scopes) > 0 {
+		w.scopes(indent, "scopes", s.Scopes)
+	}
+}
+
+// names writes a list of names, unless it is empty.
+func (w *writer) names(indent int, field string, names []string) {
+	if len(names) == 0 {
+		return
+	}
+	texts := make([]string, len(names))
+	for i, name := range names {
+		texts[i] = yamlText(name)
+	}
+	w.line(indent, field+": ["+strings.Join(texts, ", ")+"]")
+}
+
+// Defaults that Format leaves out.
+const (
+	defaultBurst    = 1
+	defaultLease    = 30 * time.Second
+	defaultTimezone = "UTC"
+	defaultWeight   = 1
+)
+
+// FormatRule returns a rule as it stands in limits.yaml, on one line and without its
+// defaults: {name: tenant, algorithm: token-bucket, limit: 20, per: 1s}. ParseRule
+// reads it back.
+func FormatRule(r policy.Rule) string {
+	var b strings.Builder
+	put := func(field, value string, meant bool) {
+		if meant {
+			b.WriteString(", " + field + ": " + value)
+		}
+	}
+	put("unlimited", "true", r.Unlimited)
+	put("algorithm", string(r.Algorithm), !r.Unlimited)
+	put("limit", strconv.FormatInt(r.Limit, 10), !r.Unlimited)
+	put("unit", yamlText(r.Unit), r.Unit != "" && r.Unit != policy.Requests)
+	put("per", duration.Format(r.Per), r.Per != 0)
+	put("resets", yamlText(r.Resets), r.Resets != "")
+	put("active", yamlText(r.Active), r.Active != "")
+	put("timezone", yamlText(r.Timezone), r.Timezone != "" && r.Timezone != defaultTimezone)
+	put("rollover", strconv.FormatInt(r.Rollover, 10), r.Rollover != 0)
+	put("spread", "true", r.Spread)
+	put("burst", strconv.FormatInt(r.Burst, 10), r.Burst > defaultBurst)
+	put("lease", duration.Format(r.Lease), r.Lease != 0 && r.Lease != defaultLease)
+	put("on_redis_error", string(r.OnRedisError), r.OnRedisError != "" && r.OnRedisError != policy.FailClosed)
+	put("margin", duration.Format(r.Margin), r.Margin != 0)
+	put("prefetch", duration.Format(r.Prefetch), r.Prefetch != 0)
+	put("max_wait", duration.Format(r.MaxWait), r.MaxWait != 0)
+	put("shadow", "true", r.Shadow)
+	return "{name: " + yamlText(r.Name) + b.String() + "}"
+}
+
+// FormatShares returns shares as they stand in limits.yaml, in the order of their names:
+// {batch: {weight: 3}, interactive: {part: 60%}}.
+func FormatShares(shares map[string]policy.Share) string {
+	names := slices.Sorted(maps.Keys(shares))
+	for i, name := range names {
+		names[i] = yamlText(name) + ": " + formatShare(shares[name])
+	}
+	return "{" + strings.Join(names, ", ") + "}"
+}
+
+func formatShare(s policy.Share) string {
+	var fields []string
+	if s.Guaranteed != 0 {
+		fields = append(fields, "part: "+percents(s.Guaranteed))
+	}
+	if weight := max(s.Weight, defaultWeight); weight != defaultWeight || s.Guaranteed == 0 {
+		fields = append(fields, "weight: "+strconv.FormatInt(weight, 10))
+	}
+	return "{" + strings.Join(fields, ", ") + "}"
+}
+
+// FormatAnswers returns what a scope says of answers as it stands in limits.yaml: pause, or
+// {cut: 30%, most: 150%}; empty where it says nothing. ParseAnswers reads it back.
+func FormatAnswers(s policy.ScopeConfig) string {
+	defaults := policy.Corrects{}.WithDefaults()
+	var fields []string
+	for _, f := range corrected {
+		if n := *f.of(&s.Corrects); n != 0 && n != *f.of(&defaults) {
+			fields = append(fields, f.name+": "+percents(n))
+		}
+	}
+	if fields == nil {
+		return string(s.Answers)
+	}
+	return "{" + strings.Join(fields, ", ") + "}"
+}
+
+func percents(n int64) string { return strconv.FormatInt(n, 10) + "%" }
+
+var (
+	plainText = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
+	// What some YAML reader takes for something other than text.
+	reservedText = regexp.MustCompile(`(?i)^(y|n|yes|no|on|off|true|false|null)$`)
+)
+
+// yamlText returns s as a YAML scalar on one line that every reader takes for
+// the text s, and no part of which any reader takes for anything else.
+func yamlText(s string) string {
+	if plainText.MatchString(s) && !reservedText.MatchString(s) {
+		return s
+	}
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case unicode.IsPrint(r):
+			b.WriteRune(r)
+		case r > 0xffff:
+			fmt.Fprintf(&b, `\U%08X`, r)
+		default:
+			fmt.Fprintf(&b, `\u%04X`, r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}

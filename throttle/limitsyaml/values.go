@@ -1,0 +1,172 @@
+package limitsyaml
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/internal/duration"
+	"github.com/headway-go/headway/internal/strictyaml"
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+// bad reports a fault of a value.
+func (d decoder) bad(e strictyaml.Field, path, format string, args ...any) *policy.Source {
+	d.Bad(e, path, format, args...)
+	return sourceAt(e.Place(), "", true)
+}
+
+// scalar reads what text, words, numbers and durations have in common.
+func (d decoder) scalar(e strictyaml.Field, path, want string) *policy.Source {
+	return sourceAt(e.Place(), diag.Clip(e.Value.Value), !d.Is(e, yaml.ScalarNode, path, want))
+}
+
+func sourceAt(at diag.Place, text string, bad bool) *policy.Source {
+	return &policy.Source{Line: int(at.Line), Column: int(at.Column), Text: text, Bad: bad}
+}
+
+// meant is a value that was read, or none where it is bad.
+func meant[T any](value T, s *policy.Source) (T, *policy.Source) {
+	if s.Bad {
+		var none T
+		return none, s
+	}
+	return value, s
+}
+
+// mappingAt is the source of a mapping, without its fields.
+func mappingAt(at diag.Place) *policy.Source {
+	source := sourceAt(at, "", false)
+	source.Fields = map[string]*policy.Source{}
+	return source
+}
+
+// text reads a piece of text. Where YAML sees a number or the like, a person
+// has to say that text is meant.
+func (d decoder) text(e strictyaml.Field, path string) (string, *policy.Source) {
+	s := d.scalar(e, path, "a name, such as account")
+	if !s.Bad && e.Value.Tag != "!!str" {
+		s = d.bad(e, path, "is %s; write %q in quotes if that text is meant", strictyaml.Describe(e.Value), diag.Clip(e.Value.Value))
+	}
+	return meant(e.Value.Value, s)
+}
+
+// words reads a piece of text that is no name.
+func (d decoder) words(e strictyaml.Field, path, want string) (string, *policy.Source) {
+	s := d.scalar(e, path, want)
+	if !s.Bad && e.Value.Tag != "!!str" {
+		s = d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), want)
+	}
+	return meant(e.Value.Value, s)
+}
+
+// word reads one of a few words. Which of them, if any, is checked later.
+func (d decoder) word(e strictyaml.Field, path string, words []string) (string, *policy.Source) {
+	s := d.scalar(e, path, diag.OneOf(words))
+	if !s.Bad && e.Value.Tag != "!!str" {
+		s = d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), diag.OneOf(words))
+	}
+	return meant(e.Value.Value, s)
+}
+
+// flag reads true or false.
+func (d decoder) flag(e strictyaml.Field, path string) (bool, *policy.Source) {
+	const want = "true, or remove the line"
+	s := d.scalar(e, path, want)
+	if !s.Bad && e.Value.Tag != "!!bool" {
+		s = d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), want)
+	}
+	return !s.Bad && strings.EqualFold(e.Value.Value, "true"), s
+}
+
+// pause reads whether a scope is paused.
+func (d decoder) pause(e strictyaml.Field, path string) (policy.Pause, *policy.Source) {
+	paused, s := d.flag(e, path)
+	switch {
+	case s.Bad:
+		return policy.PauseInherited, s
+	case paused:
+		return policy.PauseOn, s
+	}
+	return policy.PauseOff, s
+}
+
+// moment reads a time as RFC 3339 has it. The zero time is none, and a fault.
+func (d decoder) moment(e strictyaml.Field, path string) (time.Time, *policy.Source) {
+	const want = "a time with its zone, such as 2030-01-31T12:00:00Z"
+	s := d.scalar(e, path, want)
+	if s.Bad {
+		return time.Time{}, s
+	}
+	at, err := time.Parse(time.RFC3339Nano, e.Value.Value)
+	if err != nil || at.IsZero() {
+		return time.Time{}, d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), want)
+	}
+	return at, s
+}
+
+// percent reads whole percents.
+func (d decoder) percent(e strictyaml.Field, path string) (int64, *policy.Source) {
+	const want = "whole percents, such as 60%"
+	s := d.scalar(e, path, want)
+	text, found := strings.CutSuffix(e.Value.Value, "%")
+	if !s.Bad && (!found || !plainNumber(text)) {
+		s = d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), want)
+	}
+	n, _ := strconv.ParseInt(text, 10, 64) // out of range gives the nearest number, which is out of bounds too
+	return meant(n, s)
+}
+
+// number reads a whole number in plain digits. YAML knows many more ways to
+// write one (0x10, 010, 1_000, 1e3), and its readers differ on half of them.
+func (d decoder) number(e strictyaml.Field, path string) (int64, *policy.Source) {
+	const want = "a whole number in plain digits, such as 100"
+	s := d.scalar(e, path, want)
+	text := e.Value.Value
+	switch {
+	case s.Bad:
+	case !plainNumber(text):
+		s = d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), want)
+	case e.Value.Style != 0:
+		s = d.bad(e, path, "is %s; write %s without quotes", strictyaml.Describe(e.Value), diag.Clip(text))
+	}
+	// Out of range gives the nearest number, which is out of bounds too.
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return meant(n, s)
+}
+
+func plainNumber(text string) bool {
+	digits := strings.TrimPrefix(text, "-")
+	if digits == "" || strings.Trim(digits, "0123456789") != "" {
+		return false
+	}
+	return digits[0] != '0' || text == "0"
+}
+
+// duration reads a Go duration or whole days.
+func (d decoder) duration(e strictyaml.Field, path string) (t time.Duration, s *policy.Source) {
+	const want = "a duration, such as 500ms, 1m, 24h or 30d"
+	s = d.scalar(e, path, want)
+	if s.Bad {
+		return 0, s
+	}
+	text := diag.Clip(e.Value.Value)
+	if e.Value.Tag != "!!str" {
+		if plainNumber(text) && text[0] != '-' {
+			return 0, d.bad(e, path, "is %s, which has no unit; write %ss if seconds are meant", strictyaml.Describe(e.Value), text)
+		}
+		return 0, d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), want)
+	}
+	t, ok := duration.Parse(e.Value.Value)
+	switch {
+	case ok:
+	case strings.Contains(text, "d"):
+		s = d.bad(e, path, "is %s; write %s: days stand alone and are whole", strictyaml.Describe(e.Value), want)
+	default:
+		s = d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), want)
+	}
+	return meant(t, s)
+}

@@ -1,0 +1,31 @@
+package policy
+
+import (
+	"maps"
+	"slices"
+)
+
+// Limits returns the policy as the tree that New makes an equal one of, for a
+// program that changes something in it. The caller may keep and change it.
+func (p *Policy) Limits() (Unmatched, map[string]ScopeConfig) {
+	unmatched := p.unmatched
+	if unmatched == "" {
+		unmatched = UnmatchedDeny
+	}
+	return unmatched, p.root.node().Scopes
+}
+
+func (t *tree) node() ScopeConfig {
+	n := ScopeConfig{Rules: slices.Clone(t.rules), Scopes: map[string]ScopeConfig{}, Owner: t.owner, Apps: slices.Clone(t.apps), Hosts: slices.Clone(t.hosts), Pause: t.pause, PausedUntil: t.until}
+	n.Weight, n.Shares, n.Answers, n.Corrects = t.weight, maps.Clone(t.shares), t.answers, t.corrects
+	if t.maxPriority != nil {
+		n.MaxPriority = new(*t.maxPriority)
+	}
+	if t.every != nil {
+		n.Scopes[anyName] = t.every.node()
+	}
+	for name, child := range t.scopes {
+		n.Scopes[name] = child.node()
+	}
+	return n
+}
