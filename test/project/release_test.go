@@ -290,5 +290,5 @@ func TestMakeRelease(t *testing.T) {
 // The linter does not see what begins with a dot.
 func TestPackIsVetted(t *testing.T) {
 	t.Parallel()
-	vet(t, ".ci/pack.go", ".ci/pack.go")
+	vet(t, root, ".ci/pack.go", ".ci/pack.go")
 }
