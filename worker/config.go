@@ -110,11 +110,13 @@ type Server struct {
 // than half of the slots: see Config.Tenant.
 func (t *Middleware) NewServer(cfg asynq.Config) *Server {
 	cfg = t.Config(cfg)
-	slots := newSlots(concurrency(cfg))
-	g := newGuard(t, newGate(cfg.TaskCheckInterval), slots)
-	g.gate.giveBack, g.gate.free = t.waker.giveBack, slots.free
-	cfg.TaskCheckInterval, cfg.Concurrency = min(cfg.TaskCheckInterval, roundPause), slots.most()
-	t.gates.add(g.gate, slots)
+	g := newGuard(guardConfig{
+		redis: t.cfg.Redis, serving: t.serving, releaser: t.waker.releaser, log: t.log,
+		interval: cfg.TaskCheckInterval, concurrency: concurrency(cfg),
+		giveBack: t.waker.giveBack, looks: t.waker.pulse.check, forwarded: t.planner.forwarded, moves: &t.moves,
+	})
+	cfg.TaskCheckInterval, cfg.Concurrency = min(cfg.TaskCheckInterval, roundPause), g.slots.most()
+	t.gates.add(g.gate, g.slots)
 	return &Server{Server: asynq.NewServerFromRedisClient(g, cfg), throttle: t, guard: g}
 }
 

@@ -36,13 +36,9 @@ import (
 // are taken, and asks with each whether waiting tasks are woken.
 type retryingClient struct {
 	redis.UniversalClient
-	gate     *dequeuePacer
-	slots    *slots
-	pulse    *watchdog
-	releaser *releaser
-	planner  *planner
-	moves    *sync.WaitGroup // what a server that ends waits for
-	log      *slog.Logger
+	gate  *dequeuePacer
+	slots *slots
+	cfg   guardConfig
 
 	serving context.Context //nolint:containedctx // over when its server is shut down, or all are
 	retire  context.CancelFunc
@@ -74,13 +70,33 @@ const (
 	mostEnds = 10_000
 )
 
-func newGuard(t *Middleware, gate *dequeuePacer, slots *slots) *retryingClient {
+// guardConfig is what a guard needs of its process.
+type guardConfig struct {
+	redis    redis.UniversalClient
+	serving  context.Context //nolint:containedctx // over when no server of the process serves
+	releaser *releaser
+	log      *slog.Logger
+	// interval is how often the server looks for tasks while it is idle, and concurrency how many it runs.
+	interval    time.Duration
+	concurrency int
+	// giveBack puts tasks into pending that were taken and are not handed out.
+	giveBack func([]*handout)
+	// looks is called before each look for tasks.
+	looks func()
+	// forwarded is called when asynq has moved n tasks that are due into a queue.
+	forwarded func(queue string, n int)
+	// moves is what a server that ends waits for.
+	moves *sync.WaitGroup
+}
+
+// newGuard returns the client of a server, with its gate and its slots.
+func newGuard(cfg guardConfig) *retryingClient {
 	g := &retryingClient{
-		UniversalClient: t.cfg.Redis, gate: gate, slots: slots, pulse: t.waker.pulse, releaser: t.waker.releaser, planner: t.planner, moves: &t.moves, log: t.log,
-		stopping: make(chan struct{}), untaken: untaken{log: t.log}, ends: combiner{rdb: t.cfg.Redis},
+		UniversalClient: cfg.redis, gate: newGate(cfg.interval), slots: newSlots(cfg.concurrency), cfg: cfg,
+		stopping: make(chan struct{}), untaken: untaken{log: cfg.log}, ends: combiner{rdb: cfg.redis},
 	}
-	g.serving, g.retire = context.WithCancel(t.serving)
-	gate.pends = g.pends
+	g.serving, g.retire = context.WithCancel(cfg.serving)
+	g.gate.giveBack, g.gate.free, g.gate.pends = cfg.giveBack, g.slots.free, g.pends
 	return g
 }
 
@@ -143,7 +159,7 @@ func (g *retryingClient) send(ctx context.Context, keys []string, args []any, it
 		cmd := its(ctx, g.UniversalClient, args)
 		if queue, ok := forwards(keys); ok {
 			n, _ := cmd.Int()
-			g.planner.forwarded(queueName(queue), n)
+			g.cfg.forwarded(queueName(queue), n)
 		}
 		return cmd
 	}
@@ -196,7 +212,7 @@ func (g *retryingClient) untilTaken(ctx context.Context, try func(context.Contex
 
 // look finds a task of queue, when there is a slot for one and it is time to: one that was taken, or by ask.
 func (g *retryingClient) look(ctx context.Context, queue string, ask ask) *redis.Cmd {
-	g.pulse.check()
+	g.cfg.looks()
 	if !g.slots.admit(g.gate.stopped) {
 		return redis.NewCmdResult(nil, redis.Nil)
 	}
@@ -240,13 +256,13 @@ func taskKey(queue, id string) string { return "asynq:{" + queue + "}:t:" + id }
 
 // onEnd has do called when Redis has taken what became of a task, and not if this process
 // dies before.
-func (g *retryingClient) onEnd(j *job, do func()) {
+func (g *retryingClient) onEnd(queue, id string, do func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.onEnds == nil || len(g.onEnds) >= mostEnds {
 		g.onEnds = map[string]func(){}
 	}
-	g.onEnds[taskKey(j.queue, j.id)] = do
+	g.onEnds[taskKey(queue, id)] = do
 }
 
 // ended does what was to be done when a run's end is noted: now, or by a call before whose

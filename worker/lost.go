@@ -47,7 +47,7 @@ func (l *ownLease) lost(answer *redis.Cmd) bool {
 // unknown, or asynq's keys are, it stays as it is.
 func (g *retryingClient) owned(args []any) (*ownLease, []any) {
 	ends, is := args[0].(int64)
-	if !is || !g.releaser.takes() {
+	if !is || !g.cfg.releaser.takes() {
 		return &ownLease{counted: counted{text: fmt.Sprint(args[0])}}, args
 	}
 	lease := &ownLease{counted: counted{text: ownSecond(time.Unix(ends, 0))}, own: true}
@@ -76,7 +76,7 @@ func (g *retryingClient) askFor(ctx context.Context, queue string, n int, args [
 	for i, one := range all {
 		if lease := leases[i]; lease.lost(one.answer) {
 			brought, _ := one.answer.Text()
-			g.moves.Go(func() { g.giveBackLost(queue, lease, brought) })
+			g.cfg.moves.Go(func() { g.giveBackLost(queue, lease, brought) })
 		}
 	}
 	return all
@@ -90,7 +90,7 @@ func (g *retryingClient) giveBackLost(queue string, lease *ownLease, brought str
 		ids, err = g.under(queue, lease.text)
 	}
 	if err != nil {
-		g.log.Warn("a task that was taken and not brought could not be looked for; asynq brings it when its lease is over", "queue", queueName(queue), "error", err)
+		g.cfg.log.Warn("a task that was taken and not brought could not be looked for; asynq brings it when its lease is over", "queue", queueName(queue), "error", err)
 		return
 	}
 	var lost []*handout

@@ -223,7 +223,7 @@ func (t *Middleware) started(asynqs context.Context, j *job) (ended func(err err
 			return
 		}
 		if g := guardOf(asynqs); g != nil && isFinal(err) {
-			g.onEnd(j, func() { t.unmark(ctx, j) })
+			g.onEnd(j.queue, j.id, func() { t.unmark(ctx, j) })
 			return
 		}
 		t.unmark(ctx, j)

@@ -908,9 +908,3 @@ func (t *Middleware) window(far bool) time.Duration {
 // holds tells whether tasks may wait in handlers at all. Where they may not, a task
 // is released only when its start has come.
 func (t *Middleware) holds() bool { return t.cfg.Hold > 0 && cap(t.holders) > 0 }
-
-func (g *gates) none() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return len(g.all) == 0
-}
